@@ -232,7 +232,7 @@ def check_system_header(path, header):
     return None
 
 
-VERSION_FILE = "src/cli/command_table.c"  # prints the versions of the libraries
+VERSION_FILE = "src/cli/version.c"  # prints the versions of the libraries
 
 
 def check_file(path, text, known, launchers):

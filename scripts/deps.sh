@@ -5,6 +5,7 @@
 export GOMP_SPINCOUNT=${GOMP_SPINCOUNT:-10000}
 
 debian_packages="gcc libc6-dev cmake ninja-build libiniparser-dev libpng-dev libjpeg62-turbo-dev libdnnl-dev python3"
+test_packages="clang-format" # version 14, Debian 12: scripts/check-format.py is skipped without it
 
 # Installs the Debian packages that are missing, by name; without arguments, all that the build needs. Says what to do where
 # that cannot be done.

@@ -1,4 +1,4 @@
-/* cuda/baseline/cusparse_lib.c: see cuda/baseline/cusparse_lib.h. */
+/* cuda/baseline/cusparse_lib.c: opens libcusparse at the first use and resolves its functions. */
 #include "cuda/baseline/cusparse_lib.h"
 
 #ifdef CR_HAS_CUSPARSE
@@ -11,23 +11,23 @@
 #define TEXT(x) TEXT_(x)
 
 static struct cr_cusparse library;
-static bool               there;
+static bool               is_loaded;
 static pthread_once_t     once = PTHREAD_ONCE_INIT;
 
 static void load(void) {
     void *file = dlopen("libcusparse.so." TEXT(CUSPARSE_VER_MAJOR), RTLD_LAZY | RTLD_LOCAL);
-    there      = file != NULL;
+    is_loaded  = file != NULL;
 #define X(name)                                                                                                        \
     *(void **)(void *)&library.name = file ? dlsym(file, #name) : NULL;                                                \
-    there                           = there && library.name;
+    is_loaded                       = is_loaded && library.name;
     CUSPARSE_FUNCTIONS(X)
 #undef X
 }
 
 const struct cr_cusparse *cr_cusparse(void) {
     pthread_once(&once, load);
-    return there ? &library : NULL;
+    return is_loaded ? &library : NULL;
 }
 #else
-typedef int cr_no_cusparse; /* C wants a declaration */
+typedef int cr_no_cusparse; /* ISO C forbids an empty translation unit */
 #endif

@@ -1,6 +1,7 @@
-/* cuda/baseline/cusparse_lib.h: cuSPARSE, for comparisons only: opened at first use, as cuda/core/libraries.h does with
- * what is always needed. A build whose toolkit has no cuSPARSE headers, or a machine without the library, has no such
- * comparison. */
+/* cuda/baseline/cusparse_lib.h: the cuSPARSE functions that the benchmark baselines call.
+ *
+ * The library is opened at the first use, as cuda/core/libraries.h opens cuBLAS and cuDNN. Without the cuSPARSE headers
+ * at build time or without the library at run time, the cuSPARSE baseline does not exist. */
 #ifndef CR_CUSPARSE_LIB_H
 #define CR_CUSPARSE_LIB_H
 
@@ -13,18 +14,21 @@
 #ifdef CR_HAS_CUSPARSE
 #include <cusparse.h>
 
-/* The functions that are called, under their own names. */
+/* The functions that are called. The struct below has one member per function, with the function's own name. */
 #define CUSPARSE_FUNCTIONS(X)                                                                                          \
     X(cusparseCreate)                                                                                                  \
-    X(cusparseDestroy) X(cusparseSetStream) X(cusparseGetErrorString) X(cusparseCreateCsr) X(cusparseDestroySpMat)     \
-        X(cusparseCsrSetPointers) X(cusparseCreateDnMat) X(cusparseDestroyDnMat) X(cusparseDnMatSetValues)             \
-            X(cusparseSpMM) X(cusparseSpMM_bufferSize) X(cusparseSpMM_preprocess)
+    X(cusparseDestroy)                                                                                                 \
+    X(cusparseSetStream)                                                                                               \
+    X(cusparseGetErrorString) X(cusparseCreateCsr) X(cusparseDestroySpMat) X(cusparseCsrSetPointers)                   \
+        X(cusparseCreateDnMat) X(cusparseDestroyDnMat) X(cusparseDnMatSetValues) X(cusparseSpMM)                       \
+            X(cusparseSpMM_bufferSize) X(cusparseSpMM_preprocess)
 struct cr_cusparse {
 #define X(name) __typeof__(name) *name;
     CUSPARSE_FUNCTIONS(X)
 #undef X
 };
-/* NULL: not there. */
+/* Returns the functions, or NULL when the library or one of its functions is missing. The table is static: the caller
+ * does not free it. Thread-safe. */
 const struct cr_cusparse *cr_cusparse(void);
 #endif
 

@@ -1,5 +1,7 @@
-/* cuda/baseline/im2col.cu: see cuda/baseline/im2col.h. Elements are copied, so the type is their size; rows of channels
- * go 16 bytes at a time where they can. */
+/* cuda/baseline/im2col.cu: the kernels of cuda/baseline/im2col.h.
+ *
+ * The kernels only copy elements, so that they are instantiated by element size. NHWC channels are copied in units of
+ * 16 bytes where the size of a pixel allows it. */
 #include "cuda/baseline/im2col.h"
 #include "cuda/common/common.cuh"
 
@@ -7,9 +9,10 @@ namespace {
 
 enum { THREADS = 256 };
 
-/* A thread a unit of channels of one tap of one pixel: neighbours write side by side. */
+/* One thread copies one unit of channels of one filter tap of one output pixel. Neighbouring threads write neighbouring
+ * units. */
 template <typename U>
-__global__ void __launch_bounds__(THREADS) by_pixels(ck_conv c, int64_t units, const U *x, U *out, int64_t count) {
+__global__ void __launch_bounds__(THREADS) im2col_nhwc(ck_conv c, int64_t units, const U *x, U *out, int64_t count) {
     const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (i >= count) return;
     const int64_t unit = i % units, tap = i / units % (c.R * c.S), pixel = i / units / (c.R * c.S);
@@ -19,9 +22,10 @@ __global__ void __launch_bounds__(THREADS) by_pixels(ck_conv c, int64_t units, c
     out[i] = v;
 }
 
-/* A thread a pixel of one row of the matrix: neighbours read and write side by side but for the stride. */
+/* One thread copies one output pixel of one row of the transposed matrix. Neighbouring threads read neighbouring
+ * pixels, `stride` apart. */
 template <typename T>
-__global__ void __launch_bounds__(THREADS) by_planes(ck_conv c, const T *x, T *out, int64_t pixels) {
+__global__ void __launch_bounds__(THREADS) im2col_cnhw(ck_conv c, const T *x, T *out, int64_t pixels) {
     const int64_t pixel = (int64_t)blockIdx.x * THREADS + threadIdx.x, row = blockIdx.y;
     if (pixel >= pixels) return;
     const int64_t channel = row % c.C, tap = row / c.C;
@@ -34,7 +38,7 @@ __global__ void __launch_bounds__(THREADS) by_planes(ck_conv c, const T *x, T *o
 template <typename U>
 cudaError_t launch_pixels(const ck_conv &c, int64_t units, const void *x, void *out, cudaStream_t stream) {
     const int64_t count = c.N * c.P * c.Q * c.R * c.S * units;
-    by_pixels<U>
+    im2col_nhwc<U>
         <<<(unsigned)((count + THREADS - 1) / THREADS), THREADS, 0, stream>>>(c, units, (const U *)x, (U *)out, count);
     return cudaGetLastError();
 }
@@ -52,8 +56,8 @@ cudaError_t ck_im2col_channels_first(const struct ck_conv *conv, const void *x, 
     const int64_t pixels = conv->N * conv->P * conv->Q;
     const dim3    grid((unsigned)((pixels + THREADS - 1) / THREADS), (unsigned)(conv->R * conv->S * conv->C));
     if (conv->type == CK_F32)
-        by_planes<uint32_t><<<grid, THREADS, 0, stream>>>(*conv, (const uint32_t *)x, (uint32_t *)out, pixels);
+        im2col_cnhw<uint32_t><<<grid, THREADS, 0, stream>>>(*conv, (const uint32_t *)x, (uint32_t *)out, pixels);
     else
-        by_planes<uint16_t><<<grid, THREADS, 0, stream>>>(*conv, (const uint16_t *)x, (uint16_t *)out, pixels);
+        im2col_cnhw<uint16_t><<<grid, THREADS, 0, stream>>>(*conv, (const uint16_t *)x, (uint16_t *)out, pixels);
     return cudaGetLastError();
 }

@@ -1,7 +1,9 @@
-/* cuda/baseline/im2col_kernels.c: convolutions as matrix products, which papers compare sparse kernels with. Baselines:
- * rows that `bench sparse` times and nobody chooses. Everything that helps them is done: no matrix where the picture is
- * one (1x1, stride 1), one product for the whole batch, descriptors and analysis before the clock runs, every way of
- * laying the operands out. */
+/* cuda/baseline/im2col_kernels.c: benchmark baselines that compute a convolution as a matrix product, as papers on
+ * sparse kernels do.
+ *
+ * `bench sparse` times these kernels; kernel selection never chooses them. The baselines are given every advantage: a
+ * 1x1 convolution with stride 1 needs no im2col, one product covers the whole batch, descriptors and analysis are made
+ * before timing, and each layout of the operands is an algorithm of its own. */
 #include "cuda/baseline/cusparse_lib.h"
 #include "cuda/baseline/im2col.h"
 #include "cuda/core/cuda_device.h"
@@ -10,7 +12,7 @@
 #include <limits.h>
 #include <string.h>
 
-static bool is_plain(const struct cr_program *p, const struct cr_op *op) {
+static bool is_supported(const struct cr_program *p, const struct cr_op *op) {
     const struct cr_tensor *x = cuda_in(p, op, CR_IN_conv_x), *w = cuda_in(p, op, CR_IN_conv_w),
                            *y = cuda_out(p, op, CR_OUT_conv_y);
     const unsigned known      = 1u << CR_IN_conv_x | 1u << CR_IN_conv_w;
@@ -23,7 +25,7 @@ static struct ck_conv shape_of(const struct cr_program *p, const struct cr_op *o
                            cuda_out(p, op, CR_OUT_conv_y));
 }
 
-static bool is_matrix(const struct ck_conv *c) {
+static bool needs_no_im2col(const struct ck_conv *c) {
     return c->R == 1 && c->S == 1 && c->stride == 1 && c->pad == 0;
 }
 static int64_t depth_of(const struct ck_conv *c) {
@@ -31,7 +33,7 @@ static int64_t depth_of(const struct ck_conv *c) {
 }
 static size_t matrix_bytes(const struct ck_conv *c) {
     const size_t bytes = (size_t)(c->N * c->P * c->Q * depth_of(c)) * (c->type == CK_F32 ? 4 : 2);
-    return is_matrix(c) ? 0 : (bytes + CR_CUDA_ALIGN - 1) / CR_CUDA_ALIGN * CR_CUDA_ALIGN;
+    return needs_no_im2col(c) ? 0 : (bytes + CR_CUDA_ALIGN - 1) / CR_CUDA_ALIGN * CR_CUDA_ALIGN;
 }
 static cudaDataType type_of(const struct ck_conv *c) {
     return c->type == CK_F32 ? CUDA_R_32F : c->type == CK_F16 ? CUDA_R_16F : CUDA_R_16BF;
@@ -55,7 +57,7 @@ static cr_status blas_launch(struct cr_device *device, const struct cr_call *cal
     const int            K = (int)c.K, pixels = (int)(c.N * c.P * c.Q), depth = (int)depth_of(&c);
     cublasHandle_t       handle;
     CR_TRY(cr_cuda_cublas(cuda_of(device), &handle));
-    if (!is_matrix(&c)) {
+    if (!needs_no_im2col(&c)) {
         CUDA_TRY(ck_im2col(&c, x, call->workspace, cr_cuda_stream(device, call)));
         x = call->workspace;
     }
@@ -66,21 +68,21 @@ static cr_status blas_launch(struct cr_device *device, const struct cr_call *cal
 }
 
 static bool blas_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    return !cuda_of(device)->offline && is_plain(p, op);
+    return !cuda_of(device)->offline && is_supported(p, op);
 }
-static void nothing_to_release(void *prepared) {
+static void release_nothing(void *prepared) {
     (void)prepared;
 }
 
-static const struct cr_kernel row_blas = {.name          = "im2col+cublas",
-                                          .op            = CR_OP_conv,
-                                          .math          = CR_MATH_F32,
-                                          .deterministic = true,
-                                          .baseline      = true,
-                                          .accepts       = blas_accepts,
-                                          .prepare       = blas_prepare,
-                                          .launch        = blas_launch,
-                                          .release       = nothing_to_release};
+static const struct cr_kernel kernel_cublas = {.name          = "im2col+cublas",
+                                               .op            = CR_OP_conv,
+                                               .math          = CR_MATH_F32,
+                                               .deterministic = true,
+                                               .baseline      = true,
+                                               .accepts       = blas_accepts,
+                                               .prepare       = blas_prepare,
+                                               .launch        = blas_launch,
+                                               .release       = release_nothing};
 
 /* ---- cuSPARSE ---- */
 
@@ -93,19 +95,20 @@ static const struct cr_kernel row_blas = {.name          = "im2col+cublas",
             return CR_FAIL(CR_ERR_DEVICE, "cuSPARSE: %s (%s)", cr_cusparse()->cusparseGetErrorString(error_), #call);  \
     } while (0)
 
-/* Operands by pixels are columns of the library's matrices; by planes (x C,N,H,W, y K,N,P,Q) they are rows, which it
- * prefers, and the caller is taken to have them so. */
-static const struct way {
+/* With `planes` false, x and y are column-major matrices with one pixel per column (NHWC). With `planes` true, x is
+ * C,N,H,W and y is K,N,P,Q, row-major, which the library prefers; the benchmark then assumes that the caller's data
+ * have this layout. */
+static const struct algo {
     bool              planes;
     cusparseSpMMAlg_t algorithm;
-} ways[] = {{false, CUSPARSE_SPMM_CSR_ALG1},
-            {true, CUSPARSE_SPMM_CSR_ALG2},
-            {true, CUSPARSE_SPMM_CSR_ALG3},
-            {false, CUSPARSE_SPMM_CSR_ALG3}};
+} algos[] = {{false, CUSPARSE_SPMM_CSR_ALG1},
+             {true, CUSPARSE_SPMM_CSR_ALG2},
+             {true, CUSPARSE_SPMM_CSR_ALG3},
+             {false, CUSPARSE_SPMM_CSR_ALG3}};
 
 struct product {
     struct ck_conv       conv;
-    struct way           way;
+    struct algo          algo;
     cusparseHandle_t     handle;
     cusparseSpMatDescr_t filter;
     cusparseDnMatDescr_t x, y;
@@ -126,38 +129,38 @@ static void product_close(void *prepared) {
     cr_free(s);
 }
 
-static cr_status send(const int32_t *host, int64_t count, void **device) {
+static cr_status upload_int32(const int32_t *host, int64_t count, void **device) {
     const size_t bytes = (size_t)count * sizeof *host;
     CUDA_TRY(cudaMalloc(device, CR_MAX(bytes, sizeof *host)));
     CUDA_TRY(cudaMemcpy(*device, host, bytes, cudaMemcpyHostToDevice));
     return CR_OK;
 }
 
-/* Row starts and columns; values are the first kept weights that there are: nobody looks at what comes out but the
- * clock. */
+/* Uploads the row starts and the column indices. The values are an arbitrary constant pattern: the result is never
+ * read, only the time is measured. */
 static cr_status send_filter(struct product *s, const struct cr_sparse *sparse) {
-    const int64_t kept = cr_sparse_nnz(sparse);
+    const int64_t nnz = cr_sparse_nnz(sparse);
     int32_t      *row;
     CR_ALLOC(row, (size_t)sparse->K + 1);
     for (int64_t k = 0; k <= sparse->K; k++) row[k] = (int32_t)sparse->row[k];
-    cr_status status = send(row, sparse->K + 1, &s->row);
+    cr_status status = upload_int32(row, sparse->K + 1, &s->row);
     cr_free(row);
     CR_TRY(status);
-    CR_TRY(send((const int32_t *)(const void *)sparse->index, kept, &s->column));
-    CUDA_TRY(cudaMalloc(&s->values, (size_t)CR_MAX(kept, 1) * sizeof(float)));
-    CUDA_TRY(cudaMemset(s->values, 0x34, (size_t)CR_MAX(kept, 1) * sizeof(float)));
+    CR_TRY(upload_int32((const int32_t *)(const void *)sparse->index, nnz, &s->column));
+    CUDA_TRY(cudaMalloc(&s->values, (size_t)CR_MAX(nnz, 1) * sizeof(float)));
+    CUDA_TRY(cudaMemset(s->values, 0x34, (size_t)CR_MAX(nnz, 1) * sizeof(float)));
     return CR_OK;
 }
 
-static cr_status describe(struct product *s, int64_t kept, void *x, void *y) {
+static cr_status create_descriptors(struct product *s, int64_t nnz, void *x, void *y) {
     const struct cr_cusparse *lib    = cr_cusparse();
     const struct ck_conv     *c      = &s->conv;
     const int64_t             pixels = c->N * c->P * c->Q, depth = depth_of(c);
-    const cusparseOrder_t     order = s->way.planes ? CUSPARSE_ORDER_ROW : CUSPARSE_ORDER_COL;
-    CUSPARSE_TRY(lib->cusparseCreateCsr(&s->filter, c->K, depth, kept, s->row, s->column, s->values, CUSPARSE_INDEX_32I,
+    const cusparseOrder_t     order = s->algo.planes ? CUSPARSE_ORDER_ROW : CUSPARSE_ORDER_COL;
+    CUSPARSE_TRY(lib->cusparseCreateCsr(&s->filter, c->K, depth, nnz, s->row, s->column, s->values, CUSPARSE_INDEX_32I,
                                         CUSPARSE_INDEX_32I, CUSPARSE_INDEX_BASE_ZERO, type_of(c)));
-    CUSPARSE_TRY(lib->cusparseCreateDnMat(&s->x, depth, pixels, s->way.planes ? pixels : depth, x, type_of(c), order));
-    CUSPARSE_TRY(lib->cusparseCreateDnMat(&s->y, c->K, pixels, s->way.planes ? pixels : c->K, y, type_of(c), order));
+    CUSPARSE_TRY(lib->cusparseCreateDnMat(&s->x, depth, pixels, s->algo.planes ? pixels : depth, x, type_of(c), order));
+    CUSPARSE_TRY(lib->cusparseCreateDnMat(&s->y, c->K, pixels, s->algo.planes ? pixels : c->K, y, type_of(c), order));
     return CR_OK;
 }
 
@@ -169,18 +172,18 @@ static cr_status product_open(struct cr_device *device, const struct cr_program 
     size_t                    bytes;
     struct cr_sparse          sparse;
     s->conv = shape_of(p, op);
-    s->way  = ways[op->algo];
+    s->algo = algos[op->algo];
     CR_TRY(cr_sparse_from_bits(p->store->pattern, q->offset, s->conv.K, s->conv.R, s->conv.S, s->conv.C, &sparse));
-    const int64_t kept   = cr_sparse_nnz(&sparse);
+    const int64_t nnz    = cr_sparse_nnz(&sparse);
     cr_status     status = send_filter(s, &sparse);
     cr_sparse_free(&sparse);
     CR_TRY(status);
     CUSPARSE_TRY(lib->cusparseCreate(&s->handle));
     CUSPARSE_TRY(lib->cusparseSetStream(s->handle, cuda_of(device)->stream[CR_STREAM_COMPUTE]));
-    CR_TRY(describe(s, kept, s->values, s->values)); /* addresses come with the launch */
+    CR_TRY(create_descriptors(s, nnz, s->values, s->values)); /* placeholder addresses, which each launch replaces */
     CUSPARSE_TRY(lib->cusparseSpMM_bufferSize(s->handle, CUSPARSE_OPERATION_NON_TRANSPOSE,
                                               CUSPARSE_OPERATION_NON_TRANSPOSE, &one, s->filter, s->x, &zero, s->y,
-                                              CUDA_R_32F, s->way.algorithm, &bytes));
+                                              CUDA_R_32F, s->algo.algorithm, &bytes));
     CUDA_TRY(cudaMalloc(&s->buffer, CR_MAX(bytes, (size_t)16)));
     return CR_OK;
 }
@@ -201,14 +204,15 @@ static cr_status sparse_prepare(struct cr_device *device, const struct cr_progra
 
 static cr_status sparse_launch(struct cr_device *device, const struct cr_call *call) {
     static const float        one = 1, zero = 0;
-    struct product           *s      = call->prepared;
-    const struct cr_cusparse *lib    = cr_cusparse();
-    const struct ck_conv     *c      = &s->conv;
-    const cusparseOperation_t as_is  = CUSPARSE_OPERATION_NON_TRANSPOSE;
-    cudaStream_t              stream = cr_cuda_stream(device, call);
-    void                     *x      = (void *)(uintptr_t)call->in[CR_IN_conv_x]; /* read only */
-    if (!is_matrix(c)) {
-        if (s->way.planes)
+    struct product           *s            = call->prepared;
+    const struct cr_cusparse *lib          = cr_cusparse();
+    const struct ck_conv     *c            = &s->conv;
+    const cusparseOperation_t no_transpose = CUSPARSE_OPERATION_NON_TRANSPOSE;
+    cudaStream_t              stream       = cr_cuda_stream(device, call);
+    /* cuSPARSE takes a non-const pointer but only reads */
+    void *x = (void *)(uintptr_t)call->in[CR_IN_conv_x];
+    if (!needs_no_im2col(c)) {
+        if (s->algo.planes)
             CUDA_TRY(ck_im2col_channels_first(c, x, call->workspace, stream));
         else
             CUDA_TRY(ck_im2col(c, x, call->workspace, stream));
@@ -217,35 +221,35 @@ static cr_status sparse_launch(struct cr_device *device, const struct cr_call *c
     CUSPARSE_TRY(lib->cusparseDnMatSetValues(s->x, x));
     CUSPARSE_TRY(lib->cusparseDnMatSetValues(s->y, call->out[CR_OUT_conv_y]));
     if (!s->analysed)
-        CUSPARSE_TRY(lib->cusparseSpMM_preprocess(s->handle, as_is, as_is, &one, s->filter, s->x, &zero, s->y,
-                                                  CUDA_R_32F, s->way.algorithm, s->buffer));
+        CUSPARSE_TRY(lib->cusparseSpMM_preprocess(s->handle, no_transpose, no_transpose, &one, s->filter, s->x, &zero,
+                                                  s->y, CUDA_R_32F, s->algo.algorithm, s->buffer));
     s->analysed = true;
-    CUSPARSE_TRY(lib->cusparseSpMM(s->handle, as_is, as_is, &one, s->filter, s->x, &zero, s->y, CUDA_R_32F,
-                                   s->way.algorithm, s->buffer));
+    CUSPARSE_TRY(lib->cusparseSpMM(s->handle, no_transpose, no_transpose, &one, s->filter, s->x, &zero, s->y,
+                                   CUDA_R_32F, s->algo.algorithm, s->buffer));
     return CR_OK;
 }
 
 static bool sparse_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    return !cuda_of(device)->offline && is_plain(p, op) && p->store->pattern && cr_cusparse();
+    return !cuda_of(device)->offline && is_supported(p, op) && p->store->pattern && cr_cusparse();
 }
-static int sparse_ways(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+static int sparse_algo_count(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device, (void)p, (void)op;
-    return (int)CR_COUNT(ways);
+    return (int)CR_COUNT(algos);
 }
 
-static const struct cr_kernel row_sparse = {.name          = "im2col+cusparse",
-                                            .op            = CR_OP_conv,
-                                            .math          = CR_MATH_F32,
-                                            .deterministic = true,
-                                            .sparse        = true,
-                                            .baseline      = true,
-                                            .accepts       = sparse_accepts,
-                                            .algo_count    = sparse_ways,
-                                            .prepare       = sparse_prepare,
-                                            .launch        = sparse_launch,
-                                            .release       = product_close};
+static const struct cr_kernel kernel_cusparse = {.name          = "im2col+cusparse",
+                                                 .op            = CR_OP_conv,
+                                                 .math          = CR_MATH_F32,
+                                                 .deterministic = true,
+                                                 .sparse        = true,
+                                                 .baseline      = true,
+                                                 .accepts       = sparse_accepts,
+                                                 .algo_count    = sparse_algo_count,
+                                                 .prepare       = sparse_prepare,
+                                                 .launch        = sparse_launch,
+                                                 .release       = product_close};
 
-const struct cr_kernel *const cr_cuda_im2col_kernels[] = {&row_blas, &row_sparse, NULL};
+const struct cr_kernel *const cr_cuda_im2col_kernels[] = {&kernel_cublas, &kernel_cusparse, NULL};
 #else
-const struct cr_kernel *const cr_cuda_im2col_kernels[] = {&row_blas, NULL};
+const struct cr_kernel *const cr_cuda_im2col_kernels[] = {&kernel_cublas, NULL};
 #endif

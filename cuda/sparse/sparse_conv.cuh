@@ -1,4 +1,5 @@
-/* cuda/sparse/sparse_conv.cuh: what the kernels of sparse filters share: the end of an output. */
+/* cuda/sparse/sparse_conv.cuh: the epilogue (bias, addition, ReLU, rounding) that the kernels for sparse filters share.
+ */
 #ifndef CK_SPARSE_CONV_CUH
 #define CK_SPARSE_CONV_CUH
 
@@ -7,13 +8,13 @@
 
 namespace sparse {
 
-/* Where output (n, p, q) stands among the pixels of y. */
+/* Index of output (n, p, q) among the pixels of y. */
 __device__ __forceinline__ int64_t output_pixel(const ck_sparse_args &a, int64_t n, int64_t p, int64_t q) {
     const ck_scatter &s = a.scatter;
     return s.step ? (n * s.H + p * s.step + s.h) * s.W + q * s.step + s.w : (n * a.conv.P + p) * a.conv.Q + q;
 }
 
-/* One sum to y[at], channel `channel`. */
+/* Writes one sum, of output channel `channel`, to y[at]. */
 template <typename T>
 __device__ __forceinline__ void write_one(const ck_sparse_args &a, int64_t at, int64_t channel, float v) {
     if (a.bias) v += a.bias[channel];
@@ -21,7 +22,8 @@ __device__ __forceinline__ void write_one(const ck_sparse_args &a, int64_t at, i
     ((T *)a.y)[at] = ck_round<T>(a.relu ? ck_relu(v) : v);
 }
 
-/* `count` of 4 sums to y[at..], from channel `channel` on; `whole`: there are 4, and `at` is a multiple of 4. */
+/* Writes the first `count` of 4 sums to y[at...]. The sums belong to the output channels from `channel` on. `whole`
+ * means that count is 4 and `at` a multiple of 4. */
 template <typename T>
 __device__ __forceinline__ void write_four(const ck_sparse_args &a, int64_t at, int64_t channel, int count, bool whole,
                                            float (&v)[4]) {

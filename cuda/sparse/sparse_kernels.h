@@ -1,5 +1,7 @@
-/* cuda/sparse/sparse_kernels.h: what the rows of convolutions with a pattern share with those of their gradients;
- * private to cuda/rows_*.c that have such rows. */
+/* cuda/sparse/sparse_kernels.h: functions that the kernels of sparse convolutions share with the kernels of their
+ * gradients.
+ *
+ * Private to the *_kernels.c files of cuda/sparse. */
 #ifndef CR_SPARSE_KERNELS_H
 #define CR_SPARSE_KERNELS_H
 
@@ -8,41 +10,51 @@
 #include "sparsity/band_2_4.h"
 #include "sparsity/sparsity.h"
 
-/* ---- cuda/sparse/sparse_filter_cache.c: what is asked of a pruned filter layout by layout, found once. A device holds
- * that of the filter it was asked about last, a copy of its pattern with it: patterns change. What is given out is good
- * until another filter is asked about. ---- */
+/* ---- cuda/sparse/sparse_filter_cache.c: encodings of a pruned filter ----
+ *
+ * A device caches the encodings of one filter: the filter of the latest call of cr_cuda_filter_of. The cache has a copy
+ * of the sparsity pattern and is discarded when the pattern changes. Every pointer that the functions return belongs to
+ * the cache and is valid until cr_cuda_filter_of is called for another filter. The functions that return a status fail
+ * with CR_ERR_MEMORY. */
 
 enum { CR_CUDA_PHASES_MAX = 16 };
 
 struct cuda_filter;
-/* The filter of the op's pattern, K,R,S,C as in `conv`. */
+/* Gives the cache entry for the filter of the op's sparsity pattern. `conv` has the filter's K, R, S and C. */
 CR_MUST cr_status cr_cuda_filter_of(const struct cr_device *device, const struct cr_program *program,
                                     const struct cr_op *op, const struct ck_conv *conv, struct cuda_filter **out);
+/* Encodes the filter as compressed rows, without values. */
 CR_MUST cr_status cr_cuda_filter_csr(struct cuda_filter *filter, const struct cr_sparse **out);
-CR_MUST cr_status cr_cuda_filter_transposed(struct cuda_filter *filter, const struct cr_transposition *turn,
+/* Encodes one phase of the transposed filter as compressed rows, without values. */
+CR_MUST cr_status cr_cuda_filter_transposed(struct cuda_filter *filter, const struct cr_transposition *transposition,
                                             const struct cr_sparse **out);
+/* The nonzeros by bands of 64 output channels, see sparsity/band_2_4.h. */
 CR_MUST cr_status cr_cuda_filter_bands(struct cuda_filter *filter, const struct cr_mma_sp_map **out);
-void              cr_cuda_filter_blocks(struct cuda_filter *filter, int64_t side, int64_t *kept,
-                                        int64_t *stored); /* as cr_sparse_count_blocks */
-/* Not 0 where a weight is kept, K,R,S,C. */
+/* Counts side x side blocks: `nnz_blocks` have a nonzero weight, `stored` are stored, as cr_sparse_count_blocks counts
+ * them. */
+void cr_cuda_filter_blocks(struct cuda_filter *filter, int64_t side, int64_t *nnz_blocks, int64_t *stored);
+/* A byte mask [K][R][S][C]: not 0 where the weight is nonzero. */
 CR_MUST cr_status cr_cuda_filter_mask(struct cuda_filter *filter, const uint8_t **out);
-bool              cr_cuda_filter_is_24(struct cuda_filter *filter);
+/* Whether at most 2 of any 4 neighbouring input channels of a tap are nonzero. */
+bool cr_cuda_filter_is_24(struct cuda_filter *filter);
 
-/* ---- rows ---- */
+/* ---- formats and kernels ---- */
 
-enum { FORMAT_SELL, FORMAT_DIRECT, LANES = 32 };
+enum { FORMAT_SELL, FORMAT_DIRECT, SELL_LANES = 32 };
 
-/* The plan of a layout, for a filter that keeps so many weights; false: it is none for this convolution. */
-bool cr_cuda_sparse_plan(const struct cr_device *device, const struct ck_conv *conv, int64_t nnz, int layout,
+/* Makes the plan of weight format `format` for a filter with `nnz` nonzero weights; `wgrad` selects the plan of the
+ * weight gradient. Returns false when the format does not support the convolution. */
+bool cr_cuda_sparse_plan(const struct cr_device *device, const struct ck_conv *conv, int64_t nnz, int format,
                          bool wgrad, struct ck_sparse_plan *plan);
-/* On the host: places in the order of the layout. */
+/* Encodes the filter on the host, in the order of `format`. The caller frees `to`. Fails with CR_ERR_MEMORY.
+ */
 CR_MUST cr_status cr_cuda_sparse_order(const struct cr_sparse *sparse, const struct ck_conv *conv,
-                                       const struct ck_sparse_plan *plan, int layout, struct cr_linear_filter *to);
-/* Seconds of so many cycles; 0: the clock is not known. */
+                                       const struct ck_sparse_plan *plan, int format, struct cr_linear_filter *to);
+/* Converts clock cycles to seconds, at the device's maximum clock. Returns 0 when the clock rate is unknown. */
 double cr_cuda_cycles_to_seconds(const struct cr_device *device, double cycles);
-void   cr_cuda_sparse_format_name(const struct cr_op *op,
-                                  struct cr_text     *out); /* cr_kernel.algo_name of the layouts that such a plan has */
-/* To device memory of its own (cudaFree). */
+/* Implements cr_kernel.algo_name for SELL and for the formats with a ck_sparse_plan. */
+void cr_cuda_sparse_format_name(const struct cr_op *op, struct cr_text *out);
+/* Copies `count` words to newly allocated device memory, which the caller frees with cudaFree. */
 CR_MUST cr_status cr_cuda_sparse_upload(const void *host, int64_t count, uint32_t **device);
 
 #endif

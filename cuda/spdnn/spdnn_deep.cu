@@ -1,235 +1,28 @@
-/* cuda/spdnn/spdnn_deep.cu: several layers of a small sparse deep network in one launch: a block holds all activations
- * of 32 inputs in shared memory and takes them through layer after layer without a word to the other blocks. The truth
- * is device/cpu/spdnn.c; sums run over a row's columns in the same order as there and in cuda/spdnn/spdnn_layer.cu.
+/* cuda/spdnn/spdnn_deep.cu: computes several layers of a small sparse deep network in one launch.
  *
- * A layer's results do not fit beside what they are made of; they wait in registers until all warps have read: 16 warps
- * by 4 groups of 16 rows by 32 inputs, 64 sums a thread. A quarter of a warp has a group, a lane 4 inputs: a column
- * costs a lane one 16-byte read of inputs and four of weights for 64 multiply-adds. Weights come from L2, eight columns
- * ahead, and become floats on their way into the warp's own part of shared memory.
+ * A thread block holds all activations of 32 inputs in shared memory and computes layer after layer without
+ * communication. The reference is device/cpu/spdnn.c; sums run over a row's columns in the order of the reference
+ * and of cuda/spdnn/spdnn_layer.cu.
  *
- * Between launches inputs lie in tiles of 32, [tile][neuron][32], those that live side by side, in whichever order
- * blocks end: results do not depend on it, and the list of categories is made by input at the end. An input that dies
- * within a launch is computed to the launch's end.
+ * Shared memory cannot hold a layer's results and its input together. The results stay in registers until all warps
+ * have read the input: 16 warps x 4 groups of 16 rows x 32 inputs are 64 sums per thread. A quarter of a warp computes
+ * one group and a lane 4 inputs: a column costs a lane one 16-byte read of inputs and four of weights for 64
+ * multiply-adds. Weights come from L2, eight columns ahead, and are converted to floats when they are stored to the
+ * warp's part of shared memory.
  *
- * Work is shared out by McNaughton's wrap-around rule (1959): all tiles' layers in a row, cut into equal parts. A tile
- * that a cut goes through begins as the first work of one block and is ended as the last work of another, which waits
- * for it, seldom long. It waits for a block with a smaller index, so that it has begun even where not all blocks fit
- * the device at once.
+ * Between launches the inputs are stored in tiles of 32, [tile][neuron][32]. The live inputs are contiguous, in the
+ * order in which thread blocks end; the results do not depend on that order, and the list of categories is made by
+ * input at the end. An input that is removed within a launch is computed until the launch ends.
  *
- * Bytes: weights, once a layer and block, from L2; 8 a neuron and input a launch. Limiter: multiply-adds, roof 128 a
- * clock and multiprocessor; shared memory is busy three quarters of the time. On one H200 16 T a second where 4,482 of
- * 60,000 inputs are left, half of the roof at 1.98 GHz. */
-#include "cuda/spdnn/spdnn_kernel.h"
-
-#include "cuda/common/common.cuh"
-
-enum {
-    ROWS    = CK_SPDNN_DEEP_ROWS,
-    TILE    = CK_SPDNN_DEEP_TILE,
-    THREADS = 512,
-    WARPS   = THREADS / CK_WARP,
-    PARTS   = 4, /* of a warp: each has a group */
-    LANES   = CK_WARP / PARTS,
-    INPUTS  = TILE / LANES, /* of a lane */
-    PIECE   = LANES,        /* columns that are brought at once, one a lane */
-    PART    = ROWS + 4,     /* floats between two groups' weights of a column; with PITCH no two lanes meet in a bank */
-    PITCH   = PARTS * PART + 4, /* between two columns' */
-    ROW     = TILE * 4          /* bytes of a neuron's inputs */
-};
-static_assert(WARPS * PARTS == CK_SPDNN_DEEP_GROUPS && INPUTS == 4, "a block's sums are a layer's");
-
-struct deep_layer {
-    const uint32_t *start;
-    const uint16_t *row, *column;
-    const void     *weight;
-    int             groups;
-    float           bias, ceiling;
-};
-struct deep_call {
-    struct deep_layer          layer[CK_SPDNN_DEEP_LAYERS];
-    struct ck_spdnn_deep_state state;
-    const float               *x;
-    const uint32_t            *bit; /* instead of x */
-    int64_t                    words;
-    float                     *y;
-    int                        count, index, neurons, turn;
-    bool                       keep, last;
-    uint32_t                   epoch;
-};
-
-/* A warp's own. */
-struct staged {
-    float    weight[PIECE * PITCH];
-    uint32_t at[PARTS * PIECE]; /* of a column's inputs, bytes */
-};
-
-/* What a lane brings: a column of its group. */
-template <typename W> struct carried {
-    uint4    word[ROWS * sizeof(W) / 16];
-    uint32_t column;
-};
-
-/* A group's columns. */
-struct span {
-    uint32_t begin, end;
-};
-
-/* ---- weights ---- */
-
-/* Nothing is computed from what is loaded, so that nobody waits for it here. */
-__device__ __forceinline__ struct span open_span(const struct deep_call &c, int l, int group) {
-    struct span s = {0, 0};
-    if (group < c.layer[l].groups) {
-        s.begin = c.layer[l].start[group];
-        s.end   = c.layer[l].start[group + 1];
-    }
-    return s;
-}
-
-/* Of the longest of the warp's groups; at least one. */
-__device__ __forceinline__ uint32_t count_pieces(const struct span &s) {
-    const uint32_t most = __reduce_max_sync(0xffffffffu, s.end - s.begin);
-    return most > PIECE ? (most + PIECE - 1) / PIECE : 1;
-}
-
-/* Behind the last column come ones that add nothing. */
-template <typename W>
-__device__ __forceinline__ void fetch(const struct deep_call &c, int l, const struct span &s, uint32_t piece,
-                                      unsigned lane, struct carried<W> &to) {
-    const uint32_t k = s.begin + piece * PIECE + lane % LANES;
-    to.column        = 0;
-#pragma unroll
-    for (int i = 0; i < (int)(ROWS * sizeof(W) / 16); i++) to.word[i] = make_uint4(0, 0, 0, 0);
-    if (k < s.end) {
-        const uint4 *from = static_cast<const uint4 *>(c.layer[l].weight) + (int64_t)k * (int)(ROWS * sizeof(W) / 16);
-        to.column         = c.layer[l].column[k];
-#pragma unroll
-        for (int i = 0; i < (int)(ROWS * sizeof(W) / 16); i++) to.word[i] = __ldg(&from[i]);
-    }
-}
-
-template <typename W>
-__device__ __forceinline__ void put(struct staged &s, unsigned lane, const struct carried<W> &from) {
-    float4 *to = reinterpret_cast<float4 *>(&s.weight[lane % LANES * PITCH + lane / LANES * PART]);
-    __syncwarp(); /* the piece before has been read */
-    s.at[lane] = from.column * ROW;
-#pragma unroll
-    for (int i = 0; i < (int)(ROWS * sizeof(W) / 16); i++) {
-        float w[ck_vector_elems<W>()];
-        ck_unpack<W>(from.word[i], w);
-#pragma unroll
-        for (int f = 0; f < ck_vector_elems<W>() / 4; f++)
-            to[i * (ck_vector_elems<W>() / 4) + f] = make_float4(w[4 * f], w[4 * f + 1], w[4 * f + 2], w[4 * f + 3]);
-    }
-    __syncwarp();
-}
-
-/* ---- a layer ---- */
-
-__device__ __forceinline__ void add_piece(const unsigned char *x, const struct staged &s, unsigned lane,
-                                          float (&sum)[ROWS][INPUTS]) {
-    const uint32_t *at     = &s.at[lane / LANES * LANES];
-    const float    *weight = &s.weight[lane / LANES * PART];
-#pragma unroll
-    for (int k = 0; k < PIECE; k += 4) {
-        const uint4    four    = *reinterpret_cast<const uint4 *>(at + k);
-        const uint32_t from[4] = {four.x, four.y, four.z, four.w};
-#pragma unroll
-        for (int a = 0; a < 4; a++) {
-            const float4 in        = *reinterpret_cast<const float4 *>(x + from[a]);
-            const float  v[INPUTS] = {in.x, in.y, in.z, in.w};
-#pragma unroll
-            for (int r = 0; r < ROWS; r += 4) {
-                const float4 four_rows = *reinterpret_cast<const float4 *>(weight + (k + a) * PITCH + r);
-                const float  w[4]      = {four_rows.x, four_rows.y, four_rows.z, four_rows.w};
-#pragma unroll
-                for (int i = 0; i < 4; i++)
-#pragma unroll
-                    for (int t = 0; t < INPUTS; t++) sum[r + i][t] = fmaf(w[i], v[t], sum[r + i][t]);
-            }
-        }
-    }
-}
-
-/* max (min (v, ceiling), 0) as whole numbers: floats from 0 on are in the same order, and what is below 0 is as well
- * there. */
-__device__ __forceinline__ float clip(float v, float ceiling) {
-    return __int_as_float(__vimin_s32_relu(__float_as_int(v), __float_as_int(ceiling)));
-}
-
-/* Bias and ceiling; bit i of the result: input i has a value above 0 in one of the warp's rows. */
-__device__ __forceinline__ uint32_t clip_all(float bias, float ceiling, unsigned lane, float (&sum)[ROWS][INPUTS]) {
-    uint32_t any[INPUTS] = {}, mine = 0;
-#pragma unroll
-    for (int r = 0; r < ROWS; r += 2)
-#pragma unroll
-        for (int t = 0; t < INPUTS; t++) {
-            sum[r][t]     = clip(sum[r][t] + bias, ceiling);
-            sum[r + 1][t] = clip(sum[r + 1][t] + bias, ceiling);
-            any[t]        = any[t] | __float_as_uint(sum[r][t]) | __float_as_uint(sum[r + 1][t]);
-        }
-#pragma unroll
-    for (int t = 0; t < INPUTS; t++) mine |= (any[t] ? 1u : 0u) << t;
-    return __reduce_or_sync(0xffffffffu, mine << lane % LANES * INPUTS);
-}
-
-/* Lane j of a quarter has numbers 2j and 2j+1 of its group's rows in `rows`. */
-__device__ __forceinline__ void write_rows(unsigned char *x, uint32_t rows, bool there, unsigned lane,
-                                           const float (&sum)[ROWS][INPUTS]) {
-    uint32_t two[ROWS / 2];
-#pragma unroll
-    for (int r = 0; r < ROWS / 2; r++) two[r] = __shfl_sync(0xffffffffu, rows, r, LANES);
-    if (!there) return;
-#pragma unroll
-    for (int r = 0; r < ROWS; r++)
-        *reinterpret_cast<float4 *>(x + (r % 2 ? two[r / 2] >> 16 : two[r / 2] & 0xffffu) * ROW) =
-            make_float4(sum[r][0], sum[r][1], sum[r][2], sum[r][3]);
-}
-
-/* Layers [from, end) of the launch on the tile in x; `valid`: its inputs. Counts the living, but not of the launch's
- * last layer. What it returns counts in thread 0: who lives behind the last one. */
-template <typename W>
-__device__ __forceinline__ uint32_t run_layers(const struct deep_call &c, unsigned char *x, struct staged &s,
-                                               uint32_t *alive, int from, int end, uint32_t valid) {
-    const unsigned    lane  = threadIdx.x % CK_WARP;
-    const int         group = (int)(threadIdx.x / LANES);
-    unsigned char    *mine  = x + lane % LANES * 16;
-    uint32_t          left  = valid;
-    struct span       now   = open_span(c, from, group);
-    struct carried<W> next;
-    fetch<W>(c, from, now, 0, lane, next);
-#pragma unroll 1
-    for (int l = from; l < end; l++) {
-        float             sum[ROWS][INPUTS] = {};
-        const bool        there             = group < c.layer[l].groups;
-        const int         behind            = l + 1 < end ? l + 1 : l;
-        const struct span after             = open_span(c, behind, group);
-        const uint32_t    rows =
-            there ? reinterpret_cast<const uint32_t *>(c.layer[l].row)[group * (ROWS / 2) + (int)(lane % LANES)] : 0;
-        const uint32_t pieces = count_pieces(now);
-#pragma unroll 1
-        for (uint32_t p = 1; p <= pieces; p++) {
-            put<W>(s, lane, next);
-            if (p < pieces)
-                fetch<W>(c, l, now, p, lane, next);
-            else
-                fetch<W>(c, behind, after, 0, lane, next);
-            add_piece(mine, s, lane, sum);
-        }
-        const uint32_t some = clip_all(c.layer[l].bias, c.layer[l].ceiling, lane, sum);
-        if (lane == 0) atomicOr(&alive[l % 2], some);
-        __syncthreads(); /* all have read */
-        write_rows(mine, rows, there, lane, sum);
-        __syncthreads();
-        if (threadIdx.x == 0) { /* the others set this word again two barriers from here */
-            left         = c.keep && !(c.last && l + 1 == c.count) ? valid : alive[l % 2] & valid;
-            alive[l % 2] = 0;
-            if (l + 1 < c.count) atomicAdd(&c.state.live[c.index + l + 1], __popc(left));
-        }
-        now = after;
-    }
-    return left;
-}
+ * The work is divided by McNaughton's wrap-around rule (1959): the layers of all tiles form one sequence, which is cut
+ * into equal parts. A tile that is cut is begun as the first work of one block and completed as the last work of
+ * another block, which seldom waits long. A block waits only for a block with a smaller index, which has started even
+ * where the device cannot hold all blocks together.
+ *
+ * Bytes: the weights from L2 once per layer and block; 8 per neuron, input and launch. Limiter: multiply-adds, with a
+ * roofline of 128 per clock and multiprocessor; shared memory is busy three quarters of the time. On one H200: 16 T
+ * multiply-adds per second with 4,482 of 60,000 inputs live, which is half of the roofline at 1.98 GHz. */
+#include "cuda/spdnn/spdnn_deep_layer.cuh"
 
 /* ---- tiles ---- */
 
@@ -261,70 +54,70 @@ __device__ __forceinline__ void copy_tile(const unsigned char *x, float *to, int
         reinterpret_cast<float4 *>(to)[i] = reinterpret_cast<const float4 *>(x)[i];
 }
 
-/* Inputs of `left` go to places from `base` on. */
+/* Stores the inputs of the mask `live` to the columns from `base` on. */
 __device__ __forceinline__ void store_tile(const struct deep_call &c, const unsigned char *x, int64_t tile,
-                                           uint32_t left, int base) {
+                                           uint32_t live_mask, int base) {
     const int lane = (int)threadIdx.x % CK_WARP, warp = (int)threadIdx.x / CK_WARP;
-    const int at = base + __popc(left & ((1u << lane) - 1u));
-    if (warp == 0 && left >> lane & 1u) {
-        const int32_t origin = c.index ? c.state.origin[c.turn][tile * TILE + lane] : (int32_t)tile * TILE + lane;
-        c.state.origin[c.turn ^ 1][at] = origin;
+    const int at = base + __popc(live_mask & ((1u << lane) - 1u));
+    if (warp == 0 && live_mask >> lane & 1u) {
+        const int32_t origin = c.index ? c.state.origin[c.parity][tile * TILE + lane] : (int32_t)tile * TILE + lane;
+        c.state.origin[c.parity ^ 1][at] = origin;
         if (c.last) {
             c.state.alive[origin] = 1;
             c.state.place[origin] = at;
         }
     }
-    if (left == 0xffffffffu && base % TILE == 0) {
+    if (live_mask == 0xffffffffu && base % TILE == 0) {
         copy_tile(x, c.y + (int64_t)base * c.neurons, c.neurons);
         return;
     }
     float *to = c.y + (int64_t)(at / TILE) * TILE * c.neurons + at % TILE;
-    if (left >> lane & 1u)
+    if (live_mask >> lane & 1u)
 #pragma unroll 8
         for (int n = warp; n < c.neurons; n += WARPS)
             to[(int64_t)n * TILE] = reinterpret_cast<const float *>(x + n * ROW)[lane];
 }
 
-__device__ __forceinline__ void wait_for(const uint32_t *mark, uint32_t epoch) {
+__device__ __forceinline__ void wait_for(const uint32_t *flag, uint32_t epoch) {
     if (threadIdx.x == 0) {
-        uint32_t now;
-        do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(mark) : "memory");
-        while (now != epoch);
+        uint32_t value;
+        do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(flag) : "memory");
+        while (value != epoch);
     }
     __syncthreads();
 }
 
-__device__ __forceinline__ void set_mark(uint32_t *mark, uint32_t epoch) {
+__device__ __forceinline__ void set_flag(uint32_t *flag, uint32_t epoch) {
     __threadfence();
     __syncthreads();
-    if (threadIdx.x == 0) asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(mark), "r"(epoch) : "memory");
+    if (threadIdx.x == 0) asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(flag), "r"(epoch) : "memory");
 }
 
-/* Layers [from, end) of a tile: begun from what the launch before left or from what block `other` has handed over;
- * handed over under our own number where they are not the launch's last. */
+/* Computes layers [from, end) of a tile. The input comes from the launch before or from block blockIdx.x - 1. A tile
+ * whose last layer of the launch is not `end` is passed on in this block's `handoff` buffer. */
 template <typename W>
 __device__ __forceinline__ void run_tile(const struct deep_call &c, unsigned char *x, struct staged &s,
                                          uint32_t *shared, int64_t tile, int from, int end, int live) {
-    const int      mine  = (int)blockIdx.x;
-    const int64_t  room  = (int64_t)c.neurons * TILE;
-    const int64_t  there = live - tile * TILE;
-    const uint32_t valid = there >= TILE ? 0xffffffffu : (1u << there) - 1u;
+    const int      block      = (int)blockIdx.x;
+    const int64_t  room       = (int64_t)c.neurons * TILE;
+    const int64_t  inputs     = live - tile * TILE;
+    const uint32_t valid_mask = inputs >= TILE ? 0xffffffffu : (1u << inputs) - 1u;
     if (from > 0) {
-        wait_for(&c.state.ready[mine - 1], c.epoch);
-        load_tile(c.state.handed + (mine - 1) * room, x, c.neurons);
+        wait_for(&c.state.ready[block - 1], c.epoch);
+        load_tile(c.state.handoff + (block - 1) * room, x, c.neurons);
     } else if (c.bit)
         load_bits(c, tile, x);
     else
         load_tile(c.x + tile * room, x, c.neurons);
     __syncthreads();
-    const uint32_t left = run_layers<W>(c, x, s, shared, from, end, valid);
+    const uint32_t live_mask = run_layers<W>(c, x, s, shared, from, end, valid_mask);
     if (end < c.count) {
-        copy_tile(x, c.state.handed + mine * room, c.neurons);
-        set_mark(&c.state.ready[mine], c.epoch);
+        copy_tile(x, c.state.handoff + block * room, c.neurons);
+        set_flag(&c.state.ready[block], c.epoch);
     } else {
         if (threadIdx.x == 0) {
-            shared[2] = left;
-            shared[3] = (uint32_t)atomicAdd(&c.state.live[c.index + c.count], __popc(left));
+            shared[2] = live_mask;
+            shared[3] = (uint32_t)atomicAdd(&c.state.live[c.index + c.count], __popc(live_mask));
         }
         __syncthreads();
         store_tile(c, x, tile, shared[2], (int)shared[3]);
@@ -336,21 +129,24 @@ template <typename W>
 static __global__ void __launch_bounds__(THREADS, 1) deep_kernel(const __grid_constant__ struct deep_call c) {
     extern __shared__ __align__(16) unsigned char x[];
     __shared__ struct staged                      s[WARPS];
-    __shared__ uint32_t shared[4]; /* who lives after even and odd layers, after the last; where they go */
+    /* masks of the live inputs after even and odd layers and after the last one; the column where the tile is stored */
+    __shared__ uint32_t shared[4];
     const int           live  = c.state.live[c.index];
     const int64_t       tiles = (live + TILE - 1) / TILE, work = tiles * c.count;
-    const int64_t       share = (work + gridDim.x - 1) / gridDim.x, most = share > c.count ? share : c.count;
-    const int64_t first = (int64_t)(gridDim.x - 1 - blockIdx.x) * most, end = first + most < work ? first + most : work;
+    const int64_t part_work = (work + gridDim.x - 1) / gridDim.x, largest = part_work > c.count ? part_work : c.count;
+    const int64_t first = (int64_t)(gridDim.x - 1 - blockIdx.x) * largest,
+                  end   = first + largest < work ? first + largest : work;
     if (threadIdx.x < 2) shared[threadIdx.x] = 0;
     for (int64_t at = first; at < end;) {
         const int64_t tile = at / c.count;
-        const int     from = (int)(at % c.count), rest = c.count - from, now = end - at < rest ? (int)(end - at) : rest;
-        /* A tile cut in two: whose share begins within it does its first layers, whose share ends in it the others. */
+        const int from = (int)(at % c.count), rest = c.count - from, layers = end - at < rest ? (int)(end - at) : rest;
+        /* A tile that is cut: the block whose part begins within the tile computes the first layers, the block whose
+         * part ends in it the others. */
         if (from > 0)
             run_tile<W>(c, x, s[threadIdx.x / CK_WARP], shared, tile, 0, rest, live);
         else
-            run_tile<W>(c, x, s[threadIdx.x / CK_WARP], shared, tile, c.count - now, c.count, live);
-        at += now;
+            run_tile<W>(c, x, s[threadIdx.x / CK_WARP], shared, tile, c.count - layers, c.count, live);
+        at += layers;
     }
 }
 
@@ -387,7 +183,7 @@ extern "C" cudaError_t ck_spdnn_deep(const struct ck_spdnn_layer *layer, const s
     c.count   = deep->count;
     c.index   = deep->index;
     c.neurons = deep->neurons;
-    c.turn    = (int)(deep->launch % 2);
+    c.parity  = (int)(deep->launch % 2);
     c.keep    = deep->keep;
     c.last    = deep->last;
     c.epoch   = deep->launch + 1;
@@ -409,7 +205,7 @@ extern "C" cudaError_t ck_spdnn_deep_start(int layers, int64_t count, int64_t st
     return cudaGetLastError();
 }
 
-/* One block: a thread takes a run of inputs, so that one scan places all. */
+/* One block. A thread processes consecutive inputs, so that one scan gives all positions. */
 static __global__ void __launch_bounds__(1024)
     deep_list_kernel(int64_t count, struct ck_spdnn_deep_state s, int32_t *category, int32_t *order) {
     __shared__ int part[CK_WARP];
@@ -418,15 +214,15 @@ static __global__ void __launch_bounds__(1024)
                   end = first + run < count ? first + run : count;
     int mine          = 0;
     for (int64_t i = first; i < end; i++) mine += s.alive[i];
-    int upto = mine;
+    int prefix = mine;
     for (int offset = 1; offset < CK_WARP; offset *= 2) {
-        const int before = __shfl_up_sync(0xffffffffu, upto, offset);
-        if (lane >= offset) upto += before;
+        const int before = __shfl_up_sync(0xffffffffu, prefix, offset);
+        if (lane >= offset) prefix += before;
     }
-    if (lane == CK_WARP - 1) part[warp] = upto;
+    if (lane == CK_WARP - 1) part[warp] = prefix;
     __syncthreads();
-    for (int w = 0; w < warp; w++) upto += part[w];
-    int at = upto - mine;
+    for (int w = 0; w < warp; w++) prefix += part[w];
+    int at = prefix - mine;
     for (int64_t i = first; i < end; i++)
         if (s.alive[i]) {
             category[at] = (int32_t)i;
@@ -445,7 +241,7 @@ static __global__ void __launch_bounds__(256)
 extern "C" cudaError_t ck_spdnn_deep_finish(int layers, int64_t launches, int64_t count, const float *y,
                                             int64_t neurons, int64_t stride, const struct ck_spdnn_deep_state *state,
                                             int32_t *category, float *packed, cudaStream_t stream) {
-    int32_t *order = state->origin[(launches + 1) % 2]; /* nobody reads that one any more */
+    int32_t *order = state->origin[(launches + 1) % 2]; /* this array is no longer read */
     deep_list_kernel<<<1, 1024, 0, stream>>>(count, *state, category, order);
     const cudaError_t error = cudaGetLastError();
     if (error != cudaSuccess || !packed) return error;

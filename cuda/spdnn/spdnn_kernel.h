@@ -1,5 +1,5 @@
-/* cuda/spdnn/spdnn_kernel.h: launchers of cuda/spdnn/spdnn_layer.cu: layers of a sparse deep network. Conventions as in
- * cuda/common/launchers.h. */
+/* cuda/spdnn/spdnn_kernel.h: launchers for the layers of a sparse deep network. The conventions of
+ * cuda/common/launchers.h hold. */
 #ifndef CR_SPDNN_KERNEL_H
 #define CR_SPDNN_KERNEL_H
 
@@ -10,22 +10,23 @@ extern "C" {
 #endif
 
 enum {
-    CK_SPDNN_CHUNK  = 128 /* inputs that a warp takes at once: strides are multiples */,
-    CK_SPDNN_BLOCKS = 4 /* a multiprocessor */
+    CK_SPDNN_CHUNK  = 128, /* inputs that a warp processes together; strides are multiples of it */
+    CK_SPDNN_BLOCKS = 4    /* thread blocks per multiprocessor */
 };
 
-/* What tells the living inputs apart; all of it device memory, set by ck_spdnn_start. */
+/* Which inputs are live, that is, have a nonzero activation. All members are device memory that the caller allocates
+ * and ck_spdnn_start initialises. */
 struct ck_spdnn_state {
-    int32_t *live; /* [layers + 1]: inputs before the first layer, after each */
-    int32_t
-        *list; /* [stride]: which columns of the last layer's result live, ascending; read only where some died there */
-    int32_t  *origin[2]; /* [stride]: the input that a column was at first */
-    int32_t  *current;   /* which of the two is current */
-    uint8_t  *alive;     /* [stride]: zero between launches */
+    int32_t *live; /* [layers + 1]: number of live inputs before the first layer and after each layer */
+    /* [stride]: the live columns of the last layer's result, ascending; read only when that layer removed an input */
+    int32_t  *list;
+    int32_t  *origin[2]; /* [stride]: the input that each column holds */
+    int32_t  *current;   /* which of the two `origin` arrays is current */
+    uint8_t  *alive;     /* [stride]: one flag per column; zero between launches */
     uint32_t *blocks_done;
 };
 
-/* Groups of `rows` rows which have the same columns; see spdnn/spdnn.h. */
+/* One layer: groups of `rows` rows that have the same columns. spdnn/spdnn.h describes the arrays. */
 struct ck_spdnn_layer {
     int             rows, groups;
     enum ck_type    weights; /* CK_F32 or CK_F16 */
@@ -35,59 +36,61 @@ struct ck_spdnn_layer {
     float           bias, ceiling;
 };
 
-/* bit[neurons][words] from `bit` on becomes x[neurons][stride], zeros and ones; all of the state for `count` inputs. */
+/* Expands bit [neurons][words] to x [neurons][stride], zeros and ones, and initialises the state for `count` inputs. */
 cudaError_t ck_spdnn_start(const uint32_t *bit, int64_t words, int64_t neurons, int64_t count, float *x, int64_t stride,
                            const struct ck_spdnn_state *state, cudaStream_t stream);
-/* y <- clip(W x + bias, 0, ceiling) for the inputs that live, side by side; what died in the layer before is left out.
- * Afterwards live[index + 1] and the list are those of y. how: bits of enum ck_spdnn_how. */
-enum ck_spdnn_how {
-    CK_SPDNN_KEEP = 1 << 0, /* all count as living */
-    CK_SPDNN_OVERLAP =
-        1 << 1 /* what is before it in the stream is the layer before: its end and our begin may overlap */
+/* y = clip(W x + bias, 0, ceiling) for the live inputs, stored contiguously. Inputs that the layer before removed are
+ * skipped. Afterwards live[index + 1] and the list describe y. `flags` are bits of enum ck_spdnn_flags. */
+enum ck_spdnn_flags {
+    CK_SPDNN_KEEP = 1 << 0, /* every input counts as live */
+    /* the kernel before this one in the stream is the layer before: its end and the start of this kernel may overlap */
+    CK_SPDNN_OVERLAP = 1 << 1
 };
 struct ck_spdnn_chip {
-    int     multiprocessors;
-    int64_t cache_bytes; /* a result that is larger will not be found in L2 by the next layer */
+    int multiprocessors;
+    /* a larger result is not expected to be in the L2 cache when the next layer reads it */
+    int64_t cache_bytes;
 };
-cudaError_t ck_spdnn_layer(const struct ck_spdnn_layer *layer, int index, unsigned how, const float *x, float *y,
+cudaError_t ck_spdnn_layer(const struct ck_spdnn_layer *layer, int index, unsigned flags, const float *x, float *y,
                            int64_t stride, const struct ck_spdnn_state *state, const struct ck_spdnn_chip *chip,
                            cudaStream_t stream);
-/* After the last of `layers`: category[live]; with packed, packed[neurons][stride] has their values side by side. */
+/* Call after the last of `layers` layers. Gives category [live], the live inputs. When `packed` is not NULL, packed
+ * [neurons][stride] gets their values, stored contiguously. */
 cudaError_t ck_spdnn_finish(int layers, const float *y, int64_t neurons, int64_t stride,
                             const struct ck_spdnn_state *state, int32_t *category, float *packed, cudaStream_t stream);
 
-/* ---- cuda/spdnn/spdnn_deep.cu: several layers a launch, for networks of which a block can hold a tile of inputs ----
- */
+/* ---- cuda/spdnn/spdnn_deep.cu: several layers in one launch, when the shared memory of a thread block holds a tile of
+ * inputs ---- */
 
 enum {
     CK_SPDNN_DEEP_ROWS   = 16,
-    CK_SPDNN_DEEP_GROUPS = 64, /* of a layer at most */
-    CK_SPDNN_DEEP_TILE   = 32, /* inputs */
-    CK_SPDNN_DEEP_LAYERS = 56  /* of a launch at most */
+    CK_SPDNN_DEEP_GROUPS = 64, /* maximum groups of a layer */
+    CK_SPDNN_DEEP_TILE   = 32, /* inputs per tile */
+    CK_SPDNN_DEEP_LAYERS = 56  /* maximum layers per launch */
 };
 struct ck_spdnn_deep_state {
-    int32_t  *live;      /* [layers + 1], as above */
-    int32_t  *origin[2]; /* [stride]: the input that is in a place of a tile */
-    int32_t  *place;     /* [stride]: where an input is at the end, if it is alive */
-    uint8_t  *alive;     /* [stride]: by input, at the end */
-    float    *handed;    /* [blocks][neurons][32]: tiles between two blocks */
-    uint32_t *ready;     /* [blocks] */
+    int32_t  *live;      /* [layers + 1], as in struct ck_spdnn_state */
+    int32_t  *origin[2]; /* [stride]: the input that each column of the tiles holds */
+    int32_t  *place;     /* [stride]: column of each live input after the last layer */
+    uint8_t  *alive;     /* [stride]: per input, 1 when it is live after the last layer */
+    float    *handoff;   /* [blocks][neurons][32]: tiles that one thread block passes to another */
+    uint32_t *ready;     /* [blocks]: set to launch + 1 when the block's tile in `handoff` is complete */
 };
 struct ck_spdnn_deep {
-    int             count, index; /* of layers; the first one's in the network */
+    int             count, index; /* number of layers; index of the first layer in the network */
     int             neurons, blocks;
-    uint32_t        launch;     /* 0 for the first of a run */
-    bool            keep, last; /* all count as living; the run ends here */
-    const float    *x;          /* tiles */
-    const uint32_t *bit;        /* first launch: instead of x, as ck_spdnn_start takes them */
+    uint32_t        launch;     /* index of the launch within the run, from 0 */
+    bool            keep, last; /* keep: every input counts as live; last: the run ends here */
+    const float    *x;          /* input, in tiles */
+    const uint32_t *bit;        /* first launch only, else NULL: the input bits that replace x, as for ck_spdnn_start */
     int64_t         words;
     float          *y;
 };
-/* Can a block of so much shared memory hold a tile of so many neurons? */
+/* Whether the shared memory of a thread block (`shared_bytes`) holds a tile of `neurons` neurons. */
 bool        ck_spdnn_deep_fits(int64_t neurons, int shared_bytes);
 cudaError_t ck_spdnn_deep_start(int layers, int64_t count, int64_t stride, int blocks,
                                 const struct ck_spdnn_deep_state *state, cudaStream_t stream);
-/* layer[deep->count], all with 16 rows a group, 64 groups at most and weights of one type. */
+/* layer[deep->count]: each has 16 rows per group and at most 64 groups; all have weights of one type. */
 cudaError_t ck_spdnn_deep(const struct ck_spdnn_layer *layer, const struct ck_spdnn_deep *deep,
                           const struct ck_spdnn_deep_state *state, cudaStream_t stream);
 cudaError_t ck_spdnn_deep_finish(int layers, int64_t launches, int64_t count, const float *y, int64_t neurons,

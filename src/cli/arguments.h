@@ -1,11 +1,14 @@
-/* cli/arguments.h: the command line: which command, its options, its operands, and every override of a config key.
+/* cli/arguments.h: the command line as data: the command, its options, its operands, and all overrides of configuration
+ * keys.
  *
- * Laws
- *   - Options and operands come in any order; `--x V`, `--x=V`, `-n V` and `-nV` mean the same; `--` ends the options.
- *   - An option that stands for a config key (--batch) is an override, as `train.batch=V` and `--train.batch V` are;
- *     all overrides keep their order, and the later one wins.
- *   - Parsing reads no file and prints nothing: a mistake is CR_ERR_USAGE with a message that says what to do.
- * Knows nothing of models, data or devices. */
+ * Invariants
+ *   - Options and operands may come in any order. `--x V`, `--x=V`, `-n V` and `-nV` are equivalent. `--` ends the
+ *     options.
+ *   - An option that stands for a configuration key (--batch) is an override, as are `train.batch=V` and
+ *     `--train.batch V`. Overrides keep their order; the last one wins.
+ *   - An old spelling (cli/option_aliases.c) works like the new one, and one line on standard error names the new one.
+ *   - Parsing reads no file. A mistake is CR_ERR_USAGE with a message that says what to do.
+ * This header depends on no model, data or device header. */
 #ifndef CR_CLI_H
 #define CR_CLI_H
 
@@ -52,12 +55,12 @@ enum cr_option_id { /* in the order of --help */
                     CR_OPT_PNG,
                     CR_OPT_TRACE,
                     CR_OPT_TARGET,
-                    CR_OPT_COSTS,
+                    CR_OPT_KERNEL_TIMES,
                     CR_OPT_ALIGNMENT,
                     CR_OPT_DEVICES,
                     CR_OPT_BENCH_STEPS,
                     CR_OPT_ORDER,
-                    CR_OPT_AGAINST,
+                    CR_OPT_TRAINER_SPEED,
                     CR_OPT_NEURONS,
                     CR_OPT_LAYERS,
                     CR_OPT_INPUTS,
@@ -103,63 +106,74 @@ enum cr_option_id { /* in the order of --help */
 };
 
 struct cr_cli_option {
-    const char *name;
-    char        letter;   /* 0: none */
-    const char *value;    /* what --help calls it; NULL: a flag */
-    const char *key;      /* the config key it stands for, or NULL */
-    unsigned    commands; /* bit i: command i has it */
-    const char *help;
+    const char *name;     /* without the two dashes */
+    char        letter;   /* of the short form; 0 when there is none */
+    const char *value;    /* placeholder of the value in --help; NULL for a flag */
+    const char *key;      /* configuration key that the option stands for, or NULL */
+    unsigned    commands; /* bit i is set when command i has the option */
+    const char *help;     /* one line for --help */
 };
 
-struct cr_args;
-
+/* What help, man pages and completion say about a command. The functions that run commands are in
+ * cli/command_table.c. */
 struct cr_command {
     const char *name;
     const char *summary;  /* one line for the overview */
     const char *operands; /* for the usage line */
-    const char *about;    /* what --help says between usage and options; lines end with \n */
-    /* *signal_taken: the signal that ended the command, 0 when none did. */
-    cr_status (*run)(const struct cr_args *args, int *signal_taken);
+    const char *about;    /* text of --help between usage and options; each line ends with \n */
 };
 
+/* A parsed command line. The strings of argv must outlive it. */
 struct cr_args {
     enum cr_command_id command;
-    const char        *value[CR_OPT_COUNT]; /* NULL: not given; flags have "" */
-    const char       **operand;
+    const char        *value[CR_OPT_COUNT]; /* NULL when the option was not given; "" for a flag */
+    const char       **operand;             /* [operands] */
     int                operands;
-    const char       **override; /* "section.key=value" */
+    const char       **override; /* [overrides]: "section.key=value" */
     int                overrides;
-    struct cr_arena    arena;
+    struct cr_arena    arena; /* owns operand, override and the override strings */
 };
 
-/* The commands by id; the table stands in cli/command_table.c. */
+/* Description of a command; the table is in cli/command_help.c. */
 const struct cr_command *cr_command(enum cr_command_id id);
-/* The options by id; the table stands in cli/arguments.c. */
+/* Description of an option; the table is in cli/option_table.c. */
 const struct cr_cli_option *cr_cli_option(enum cr_option_id id);
-bool                        cr_cli_option_belongs(enum cr_option_id id, enum cr_command_id command);
-/* The command of this name; *hint gets the nearest name (or NULL) when there is none, and CR_CMD_COUNT comes back. */
+/* Whether a command has an option. */
+bool cr_cli_option_belongs(enum cr_option_id id, enum cr_command_id command);
+/* The command of this name, or CR_CMD_COUNT when there is none; *hint is then the nearest name or NULL. */
 enum cr_command_id cr_command_find(const char *name, const char **hint);
 
-/* Parses what follows the command's name. CR_ERR_USAGE. The strings of argv must outlive args. */
+/* cli/option_aliases.c: old spellings that still work. Each function returns the new spelling, and prints one line that
+ * names it; it returns NULL when `old` is not an old spelling. */
+const char *cr_option_alias(enum cr_command_id command, const char *old, size_t length);
+const char *cr_option_value_alias(enum cr_option_id id, const char *old);
+const char *cr_bench_alias(const char *old);
+
+/* Parses the words after the command's name. CR_ERR_USAGE on a mistake. The caller frees *out with cr_args_free. */
 CR_MUST cr_status cr_args_parse(enum cr_command_id command, int argc, char **argv, struct cr_args *out);
 void              cr_args_free(struct cr_args *args);
 
+/* Whether an option was given. */
 static inline bool cr_args_has(const struct cr_args *args, enum cr_option_id id) {
     return args->value[id] != NULL;
 }
-/* The whole number given to an option, or `otherwise` when it was not given. CR_ERR_USAGE outside [min, max]. */
+/* The whole number given to an option, or `fallback` when the option was not given. CR_ERR_USAGE outside
+ * [min, max]. */
 CR_MUST cr_status cr_args_int(const struct cr_args *args, enum cr_option_id id, int64_t min, int64_t max,
-                              int64_t otherwise, int64_t *out);
-/* Which of the words (ends with NULL) was given to an option; 0, the first, when it was not given. CR_ERR_USAGE. */
+                              int64_t fallback, int64_t *out);
+/* Index of the option's value in `words` (the list ends with NULL), or 0 when the option was not given. CR_ERR_USAGE
+ * for another word. */
 CR_MUST cr_status cr_args_word(const struct cr_args *args, enum cr_option_id id, const char *const *words, int *out);
-/* CR_ERR_USAGE that ends with "; see cresnet COMMAND --help". */
+/* Sets a CR_ERR_USAGE message that ends with "; see cresnet COMMAND --help", and returns that status. */
 cr_status cr_args_fail(const struct cr_args *args, const char *fmt, ...) CR_PRINTF(2, 3);
-/* Fails when there are more than `most` operands. */
-CR_MUST cr_status cr_args_most(const struct cr_args *args, int most);
+/* CR_ERR_USAGE when there are more than `max` operands. */
+CR_MUST cr_status cr_args_max_operands(const struct cr_args *args, int max);
 
-/* "usage: cresnet eval CONFIG|RUN ..." */
+/* Adds "usage: cresnet eval CONFIG|RUN ...". */
 void cr_command_usage(enum cr_command_id id, struct cr_text *out);
-/* The whole of `cresnet COMMAND --help`. */
+/* Adds the whole text of `cresnet COMMAND --help`. */
 void cr_command_help(enum cr_command_id id, struct cr_text *out);
+/* Adds the text of `cresnet help`: all commands. */
+void cr_help_overview(struct cr_text *out);
 
 #endif

@@ -1,9 +1,9 @@
-/* cli/command.h: what the commands share: opening the configuration that the first operand names, results on standard
- * output.
+/* cli/command.h: the commands, and helpers that several of them use: opening the configuration that the first operand
+ * names, printing results.
  *
- * Laws
- *   - Standard output carries results only; all else goes to standard error.
- *   - A command is one function of its parsed arguments; it never exits. */
+ * Invariants
+ *   - Standard output carries results only. Everything else goes to standard error.
+ *   - A command is one function of its parsed arguments. It never exits the program. */
 #ifndef CR_CMD_H
 #define CR_CMD_H
 
@@ -13,132 +13,148 @@
 #include "core/files.h"
 #include "runtime/executor.h"
 
-cr_status cr_cmd_train(const struct cr_args *args, int *signal_taken);
-cr_status cr_cmd_eval(const struct cr_args *args, int *signal_taken);
-cr_status cr_cmd_predict(const struct cr_args *args, int *signal_taken);
-cr_status cr_cmd_report(const struct cr_args *args, int *signal_taken);
-cr_status cr_cmd_plan(const struct cr_args *args, int *signal_taken);
-/* cresnet plan --trace */
-cr_status cr_plan_trace(const struct cr_args *args);
 struct cr_session;
 struct cr_dataset;
-/* cresnet plan --target: a device that only answers questions, in place of the session's; *real: the type of
- * activations. */
+
+/* ---- commands (cli/commands/, cli/bench/bench.c, cli/report/report.c) ---- */
+
+/* Runs a command. *signal_taken becomes the signal that ended the command, and stays 0 when no signal did. */
+typedef cr_status cr_command_fn(const struct cr_args *args, int *signal_taken);
+cr_command_fn     cr_cmd_train, cr_cmd_eval, cr_cmd_predict, cr_cmd_report, cr_cmd_plan, cr_cmd_check, cr_cmd_bench;
+cr_command_fn     cr_cmd_profile, cr_cmd_prune, cr_cmd_export, cr_cmd_data, cr_cmd_help;
+
+/* Runs the function of args->command (cli/command_table.c). For main only. */
+CR_MUST cr_status cr_command_run(const struct cr_args *args, int *signal_taken);
+/* Adds the text of `cresnet --version` (cli/version.c). */
+void cr_help_version(struct cr_text *out);
+
+/* ---- plan ---- */
+
+/* cresnet plan --trace: plans from the memory log of any program. */
+cr_status cr_plan_trace(const struct cr_args *args);
+/* cresnet plan --target: opens an offline device, which answers questions about a GPU but runs nothing. *real becomes
+ * the data type of activations. The caller closes the device. CR_ERR_USAGE when the GPU is unknown. */
 CR_MUST cr_status cr_plan_target_open(const struct cr_args *args, const struct cr_config *config,
                                       struct cr_device **device, enum cr_dtype *real);
-/* What a run of the program there would need. */
+/* cresnet plan --target: adds the memory and the predicted time of the program on the offline device. */
 CR_MUST cr_status cr_plan_target_print(struct cr_session *session, const struct cr_program *program,
                                        struct cr_text *out);
-/* cresnet plan --curve: memory against predicted time of a program that is selected, by swapping alone. */
-CR_MUST cr_status cr_plan_offload_curve(const struct cr_program *selected, const struct cr_cost_model *target,
+/* cresnet plan --curve: adds predicted time against memory for a program with selected kernels, with offloading only.
+ */
+CR_MUST cr_status cr_plan_offload_curve(const struct cr_program *selected, const struct cr_cost_model *model,
                                         bool zero_copy, struct cr_text *out);
-/* cresnet plan --csv FILE: the operand is a file of lives. */
+/* cresnet plan --csv FILE: whether the operand is a file of lifetimes; plans offsets for such a file. */
 bool      cr_plan_wants_lifetimes(const struct cr_args *args);
 cr_status cr_plan_lifetimes_file(const struct cr_args *args);
-cr_status cr_cmd_check(const struct cr_args *args, int *signal_taken);
-cr_status cr_cmd_profile(const struct cr_args *args, int *signal_taken);
-cr_status cr_cmd_bench(const struct cr_args *args, int *signal_taken);
-cr_status cr_cmd_data(const struct cr_args *args, int *signal_taken);
-cr_status cr_cmd_prune(const struct cr_args *args, int *signal_taken);
-cr_status cr_cmd_export(const struct cr_args *args, int *signal_taken);
-cr_status cr_cmd_help(const struct cr_args *args, int *signal_taken);
 
-/* cresnet bench step, bench infer. */
+/* ---- bench: the operand that named the benchmark is removed from args ---- */
+
+/* cresnet bench step, bench infer; one operand: CONFIG or RUN. */
 cr_status cr_bench_run(const struct cr_args *args, bool infer);
-/* cresnet bench init; its operands are configurations. */
+/* cresnet bench init; the operands are configurations. */
 cr_status cr_bench_init(const struct cr_args *args);
-/* cresnet bench data; its operand is a configuration. */
+/* cresnet bench data; one operand: CONFIG. */
 cr_status cr_bench_data(const struct cr_args *args);
 /* cresnet bench spdnn; no operand. */
 cr_status cr_bench_spdnn(const struct cr_args *args);
 /* cresnet bench sparse; no operand. */
 cr_status cr_bench_sparse(const struct cr_args *args);
-/* cresnet bench pools; its operand is a configuration. */
-cr_status cr_bench_pools(const struct cr_args *args);
-/* The configuration that operand 0 names; a folder without a run in it is one of pictures. */
-CR_MUST cr_status cr_cmd_data_config(const struct cr_args *args, struct cr_config *config);
-/* cresnet data stat; its second operand is a configuration or a folder. */
-cr_status cr_data_stat(const struct cr_args *args);
-/* cresnet data verify of a data set (operand 0) that is not packed: every picture is read; *good: none is unreadable.
- */
-CR_MUST cr_status cr_data_verify_set(const struct cr_args *args, bool json, struct cr_text *out, bool *good);
-/* Of nanoseconds; sorts them. */
+/* cresnet bench allocators; one operand: CONFIG. */
+cr_status cr_bench_allocators(const struct cr_args *args);
+/* Median of `count` times in nanoseconds, as milliseconds. Sorts the array. */
 double cr_cmd_median_ms(int64_t *times, int64_t count);
 
-/* Writes the text to standard output and frees it. CR_ERR_IO when it cannot be written; CR_ERR_INTERRUPTED when the
- * reader has closed its end (main ends quietly, as SIGPIPE would have). */
+/* ---- data ---- */
+
+/* cresnet data stat; the second operand is a configuration or a folder. */
+cr_status cr_data_stat(const struct cr_args *args);
+/* cresnet data verify for a data set (operand 0) that is not packed: decodes every image. *good becomes true when all
+ * images can be read. */
+CR_MUST cr_status cr_data_verify_set(const struct cr_args *args, bool json, struct cr_text *out, bool *good);
+
+/* ---- output ---- */
+
+/* Writes the text to standard output and frees it. CR_ERR_IO when it cannot be written. CR_ERR_INTERRUPTED when the
+ * reader has closed the pipe; main then ends without a message, as SIGPIPE would. */
 CR_MUST cr_status cr_cmd_print(struct cr_text *text);
 
-/* What the operand CONFIG|RUN of most commands is. */
+/* ---- the configuration ---- */
+
+/* The operand CONFIG|RUN of most commands. */
 struct cr_cmd_source {
-    char *config;  /* path of the INI; the stored one of a run or step folder */
-    char *folder;  /* the step folder, or NULL when the operand is an INI */
-    char *weights; /* the operand, when it is a file of weights in a step folder; else NULL */
+    char *config;  /* path of the INI file; for a run or step folder, the one stored there */
+    char *folder;  /* the step folder, or NULL when the operand is an INI file */
+    char *weights; /* the operand when it is a file of weights in a step folder, else NULL */
 };
-/* Operand 0 as an INI file, a run or step folder, or weights in a step folder. CR_ERR_USAGE when there is none.
- * cr_cmd_source_free it. */
+/* Resolves operand 0: an INI file, a run or step folder, or a file of weights in a step folder. CR_ERR_USAGE without an
+ * operand. The caller frees *out with cr_cmd_source_free. */
 CR_MUST cr_status cr_cmd_source_find(const struct cr_args *args, struct cr_cmd_source *out);
 void              cr_cmd_source_free(struct cr_cmd_source *source);
-/* Reads the source's config with the command line's overrides; `first` (may be NULL) is an override that comes before
- * them. A folder's own weights (--ema: its averages) are loaded unless the command line names others. */
+/* Reads the configuration of a source with the overrides of the command line. `first` (may be NULL) is an override that
+ * is applied before them. The weights of a folder (with --ema: its moving averages) are loaded unless the command line
+ * names others. */
 CR_MUST cr_status cr_cmd_config_open(const struct cr_args *args, const struct cr_cmd_source *source, const char *first,
                                      struct cr_config *out);
-/* What --ema means: ema.safetensors in the source's folder, which must be there. */
+/* cr_cmd_source_find and cr_cmd_config_open in one call. */
+CR_MUST cr_status cr_cmd_config(const struct cr_args *args, struct cr_config *out);
+/* The configuration that operand 0 names; a folder that holds no run is a data set of kind `folder`. */
+CR_MUST cr_status cr_cmd_data_config(const struct cr_args *args, struct cr_config *config);
+/* Path of ema.safetensors in the folder of the source, for --ema. CR_ERR_CONFIG when the file does not exist. */
 CR_MUST cr_status cr_cmd_ema_path(const struct cr_args *args, const struct cr_cmd_source *source,
                                   char path[CR_PATH_MAX]);
-/* Both at once, for commands that do not care where the config came from. */
-CR_MUST cr_status cr_cmd_config(const struct cr_args *args, struct cr_config *out);
+/* Path of an installed configuration of this name (PREFIX/share/cresnet/configs, found relative to the program; a
+ * leading configs/ is ignored). *out is NULL when there is none; the caller frees it with cr_free. */
+CR_MUST cr_status cr_cmd_installed_config(const char *name, char **out);
 
-/* cli/launch_options.c: the ranks that --gpus, --ranks or a launcher ask for; --gpus makes config's device cuda. As
- * cr_ranks_open: in a process with `parent` the command has been done, and *out says by which signal; elsewhere its end
- * is cr_ranks_close. */
+/* cli/launch_options.c: starts the ranks that --gpus, --ranks or a launcher request; --gpus sets the device of config
+ * to cuda. As in cr_ranks_open: a process with out->parent has nothing left to do, and out->signal says which signal
+ * ended the ranks; every other process ends with cr_ranks_close. */
 CR_MUST cr_status cr_cmd_ranks_open(const struct cr_args *args, struct cr_config *config, struct cr_ranks *out);
 
-/* Number of classes for commands that look at the network only: a data set that is not there is no reason to stop, 1000
- * are assumed then and a line says so. */
+/* ---- classes ---- */
+
+/* Number of classes, for commands that use the network but no data. When the data set is missing, 1000 is assumed and a
+ * line says so. */
 CR_MUST cr_status cr_cmd_classes(const struct cr_config *config, int *classes);
-
-struct cr_cmd_names {
-    const char    **at;
-    int             count;
-    struct cr_arena arena;
-};
-/* classes.txt in the folder of the model file; no names when it is not there. The caller frees the arena. */
-CR_MUST cr_status cr_cmd_names_beside(const char *weights, struct cr_cmd_names *out);
-
-/* The data set's; the caller frees the arena. */
-CR_MUST cr_status cr_cmd_names_of(const struct cr_dataset *dataset, struct cr_cmd_names *out);
-/* Number of classes that the classifier of config's weights has, unless model.classes says it. */
+/* model.classes, or, when it is 0, the number of classes of the classifier in the weights of config. */
 CR_MUST cr_status cr_cmd_classes_of_weights(const struct cr_config *config, int *classes);
 
-/* For commands that run programs on no data: random pictures, labels and boxes for a program, the same brought into it,
- * and the step block of a first step at the full learning rate. */
-struct cr_cmd_batch {
-    uint8_t *images;
-    int32_t *labels, *boxes;
+struct cr_cmd_names { /* names of classes */
+    const char    **at;
+    int             count;
+    struct cr_arena arena; /* owns the names; freed by the caller */
 };
-CR_MUST cr_status    cr_cmd_random_batch(const struct cr_program *program, int classes, uint64_t seed,
-                                         struct cr_cmd_batch *out);
-void                 cr_cmd_batch_free(struct cr_cmd_batch *batch);
-CR_MUST cr_status    cr_cmd_feed_random(struct cr_exec *exec, const struct cr_program *program, int classes,
-                                        uint64_t seed);
+/* Reads classes.txt in the folder of the model file; the count stays 0 when there is no such file. */
+CR_MUST cr_status cr_cmd_names_load(const char *weights, struct cr_cmd_names *out);
+/* Copies the class names of a data set. */
+CR_MUST cr_status cr_cmd_names_of(const struct cr_dataset *dataset, struct cr_cmd_names *out);
+
+/* ---- programs without data ---- */
+
+/* Random images, labels and crop boxes, in the shapes of a program's inputs. */
+struct cr_cmd_batch {
+    uint8_t *images; /* as program->tensor[images], NHWC */
+    int32_t *labels; /* [N] */
+    int32_t *boxes;  /* [N][4]: dy, dx, flip, 0 */
+};
+/* The caller frees *out with cr_cmd_batch_free. */
+CR_MUST cr_status cr_cmd_random_batch(const struct cr_program *program, int classes, uint64_t seed,
+                                      struct cr_cmd_batch *out);
+void              cr_cmd_batch_free(struct cr_cmd_batch *batch);
+/* Copies a random batch to the inputs of an executor. */
+CR_MUST cr_status cr_cmd_feed_random(struct cr_exec *exec, const struct cr_program *program, int classes,
+                                     uint64_t seed);
+/* Step block of a first step at the full learning rate. */
 struct cr_step_block cr_cmd_step_block(const struct cr_config *config);
 
-/* What the build writes to files, made from the tables of commands, options and keys: man pages as roff
- * (cli/docs/man.c), docs/reference/config.md (cli/docs/config_markdown.c), completion for shells (cli/docs/completion.c). */
-void cr_doc_man_overview(struct cr_text *out);
+/* ---- generated documents, made from the tables of commands, options and keys ---- */
+
+void cr_doc_man_overview(struct cr_text *out); /* cli/docs/man.c: man pages as roff */
 void cr_doc_man_command(enum cr_command_id id, struct cr_text *out);
 void cr_doc_man_keys(struct cr_text *out);
-void cr_doc_markdown_keys(struct cr_text *out);
-void cr_doc_bash(struct cr_text *out);
+void cr_doc_markdown_keys(struct cr_text *out); /* cli/docs/config_markdown.c: docs/reference/config.md */
+void cr_doc_bash(struct cr_text *out);          /* cli/docs/completion.c: shell completion */
 void cr_doc_zsh(struct cr_text *out);
 void cr_doc_fish(struct cr_text *out);
-
-/* Path of the configuration of that name which came with the program (PREFIX/share/cresnet/configs, seen from where the
- * program lies; a leading configs/ is ignored); *out is NULL when there is none. cr_free it. */
-CR_MUST cr_status cr_cmd_installed_config(const char *name, char **out);
-/* Help and version, for cli/main.c. */
-void cr_help_overview(struct cr_text *out);
-void cr_help_version(struct cr_text *out);
 
 #endif

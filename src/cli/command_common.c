@@ -1,4 +1,4 @@
-/* cli/command_common.c: see cli/command.h. */
+/* cli/command_common.c: helpers that several commands use: see cli/command.h. */
 #include "cli/command.h"
 
 #include "checkpoint/checkpoint.h"
@@ -7,19 +7,25 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
 cr_status cr_cmd_print(struct cr_text *text) {
     cr_status status = CR_OK;
-    if (text->failed) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: the output could not be put together");
+    if (text->failed) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while writing the result");
     errno = 0;
     if ((!text->length || fwrite(text->data, 1, text->length, stdout) == text->length) && fflush(stdout) == 0) goto out;
-    if (errno == EPIPE) CR_FAIL_OUT(CR_ERR_INTERRUPTED, "standard output was closed by its reader");
+    if (errno == EPIPE) CR_FAIL_OUT(CR_ERR_INTERRUPTED, "the reader of standard output closed the pipe");
     status = CR_FAIL(CR_ERR_IO, "standard output: cannot write the result: %s", strerror(errno));
 out:
     cr_text_free(text);
     return status;
+}
+
+double cr_cmd_median_ms(int64_t *times, int64_t count) {
+    qsort(times, (size_t)count, sizeof *times, cr_compare_i64);
+    return (double)(times[(count - 1) / 2] + times[count / 2]) * 0.5e-6;
 }
 
 /* ---- the configuration ---- */
@@ -42,8 +48,7 @@ static cr_status find_in_folder(const char *given, struct cr_cmd_source *out) {
     if (!out->folder)
         return CR_FAIL(
             CR_ERR_CONFIG,
-            "%s: is neither a configuration file nor a run folder (there is no config.ini and no checkpoint in it)",
-            given);
+            "%s: is neither a configuration file nor a run folder (it holds no config.ini and no checkpoint)", given);
     return copy_path(out->folder, "config.ini", &out->config);
 }
 
@@ -53,8 +58,8 @@ static bool is_weights(const char *path) {
     return length > tail && strcmp(path + length - tail, ending) == 0;
 }
 
-/* A checkpoint's model.safetensors or ema.safetensors: the network is described beside it. */
-static cr_status find_beside(const char *given, struct cr_cmd_source *out) {
+/* model.safetensors or ema.safetensors of a checkpoint: config.ini in the same folder describes the network. */
+static cr_status find_weights(const char *given, struct cr_cmd_source *out) {
     const char *slash = strrchr(given, '/');
     out->folder       = cr_strdup(slash ? given : ".");
     out->weights      = cr_strdup(given);
@@ -63,17 +68,18 @@ static cr_status find_beside(const char *given, struct cr_cmd_source *out) {
     CR_TRY(copy_path(out->folder, "config.ini", &out->config));
     if (cr_fs_is_file(out->config)) return CR_OK;
     return CR_FAIL(CR_ERR_CONFIG,
-                   "%s: holds weights, and no config.ini beside it says of which network: give CONFIG --weights %s",
-                   given, given);
+                   "%s: is a file of weights without a config.ini in its folder: give CONFIG --weights %s", given,
+                   given);
 }
 
-/* A file of that name, or, where there is none, the configuration that was installed under it. */
+/* A file of that name, or, if it does not exist, the installed configuration of that name. */
 static cr_status find_file(const char *given, struct cr_cmd_source *out) {
     struct stat st;
-    if (is_weights(given) && cr_fs_is_file(given)) return find_beside(given, out);
+    if (is_weights(given) && cr_fs_is_file(given)) return find_weights(given, out);
     if (stat(given, &st) != 0) {
         CR_TRY(cr_cmd_installed_config(given, &out->config));
-        if (out->config) cr_log(CR_LOG_INFO, "config  %s is not here; taking the installed %s", given, out->config);
+        if (out->config)
+            cr_log(CR_LOG_INFO, "config  %s does not exist here; using the installed %s", given, out->config);
         if (out->config) return CR_OK;
     }
     out->config = cr_strdup(given);
@@ -111,14 +117,15 @@ void cr_cmd_source_free(struct cr_cmd_source *source) {
 
 cr_status cr_cmd_ema_path(const struct cr_args *args, const struct cr_cmd_source *source, char path[CR_PATH_MAX]) {
     if (!source->folder)
-        return cr_args_fail(args, "--ema wants a run or one of its checkpoints; of other files --weights FILE");
-    if (source->weights) return cr_args_fail(args, "--ema or a file of weights: give one of them");
+        return cr_args_fail(args, "--ema needs a run or one of its checkpoints; use --weights FILE for other files");
+    if (source->weights) return cr_args_fail(args, "--ema and a file of weights exclude each other: give one of them");
     CR_TRY(cr_path_join(path, source->folder, "ema.safetensors"));
     if (cr_fs_is_file(path)) return CR_OK;
-    return CR_FAIL(CR_ERR_CONFIG, "%s: there is none: the run was trained without moving averages (ema.decay)", path);
+    return CR_FAIL(CR_ERR_CONFIG, "%s: does not exist: the run was trained without moving averages (ema.decay)", path);
 }
 
-/* model.weights of a source with a folder. Who has averages beside the weights should know of them. */
+/* Adds the override model.weights for a source with a folder. A line says so when the folder also holds moving averages
+ * that are not used. */
 static cr_status source_weights(const struct cr_args *args, const struct cr_cmd_source *source, struct cr_text *out) {
     char       ema[CR_PATH_MAX];
     const bool wanted = cr_args_has(args, CR_OPT_EMA);
@@ -128,7 +135,7 @@ static cr_status source_weights(const struct cr_args *args, const struct cr_cmd_
         CR_TRY(cr_path_join(ema, source->folder, "ema.safetensors"));
     if (!wanted && !source->weights && !args->value[CR_OPT_WEIGHTS] &&
         cr_cli_option_belongs(CR_OPT_EMA, args->command) && cr_fs_is_file(ema))
-        cr_log(CR_LOG_INFO, "weights: this run has moving averages too: --ema takes them");
+        cr_log(CR_LOG_INFO, "weights: this run also has moving averages: --ema uses them");
     cr_text_add(out, "model.weights=%s", wanted ? ema : source->weights ? source->weights : source->folder);
     return out->failed ? CR_NO_MEMORY(sizeof ema) : CR_OK;
 }
@@ -145,7 +152,7 @@ cr_status cr_cmd_config_open(const struct cr_args *args, const struct cr_cmd_sou
         list[count++] = weights.data;
     } else if (cr_args_has(args, CR_OPT_EMA)) {
         char path[CR_PATH_MAX];
-        CR_TRY_OUT(cr_cmd_ema_path(args, source, path)); /* says why not */
+        CR_TRY_OUT(cr_cmd_ema_path(args, source, path)); /* sets the error message */
     }
     if (first) list[count++] = first;
     for (int i = 0; i < args->overrides; i++) list[count++] = args->override[i];
@@ -164,11 +171,34 @@ cr_status cr_cmd_config(const struct cr_args *args, struct cr_config *out) {
     return status;
 }
 
+cr_status cr_cmd_data_config(const struct cr_args *args, struct cr_config *config) {
+    struct cr_cmd_source source;
+    const char         **list;
+    struct cr_text       root = {0};
+    if (!args->operands || !cr_fs_is_dir(args->operand[0])) return cr_cmd_config(args, config);
+    if (cr_cmd_source_find(args, &source) == CR_OK) {
+        cr_status status = cr_cmd_config_open(args, &source, NULL, config);
+        cr_cmd_source_free(&source);
+        return status;
+    }
+    cr_error_clear();
+    CR_ALLOC(list, (size_t)args->overrides + 2);
+    cr_text_add(&root, "data.root=%s", args->operand[0]);
+    list[0] = "data.kind=folder";
+    list[1] = root.data;
+    for (int i = 0; i < args->overrides; i++) list[2 + i] = args->override[i];
+    cr_status status =
+        root.failed ? CR_NO_MEMORY(strlen(args->operand[0])) : cr_config_open(config, NULL, list, args->overrides + 2);
+    cr_text_free(&root);
+    cr_free(list);
+    return status;
+}
+
 cr_status cr_cmd_classes(const struct cr_config *config, int *classes) {
     enum { ASSUMED = 1000 };
     cr_status status = cr_session_classes(config, classes);
     if (status == CR_OK || status == CR_ERR_MEMORY) return status;
-    cr_log(CR_LOG_INFO, "note: %d classes are assumed (model.classes sets another number): %s", ASSUMED,
+    cr_log(CR_LOG_INFO, "note: assuming %d classes (model.classes sets another number): %s", ASSUMED,
            cr_error_message());
     cr_error_clear();
     *classes = ASSUMED;
@@ -188,7 +218,7 @@ cr_status cr_cmd_classes_of_weights(const struct cr_config *config, int *classes
         const struct cr_st_entry *e = cr_st_find(file, names[i]);
         if (e && e->dims == 1 && e->dim[0] > 0 && e->dim[0] <= 1000000) *classes = (int)e->dim[0];
     }
-    if (!*classes) status = CR_FAIL(CR_ERR_FORMAT, "%s: no classifier in it: set model.classes", path);
+    if (!*classes) status = CR_FAIL(CR_ERR_FORMAT, "%s: has no classifier (fc or linear): set model.classes", path);
 out:
     cr_st_close(file);
     cr_free(path);
@@ -215,16 +245,16 @@ static cr_status names_split(char *text, struct cr_cmd_names *out) {
     return CR_OK;
 }
 
-cr_status cr_cmd_names_beside(const char *weights, struct cr_cmd_names *out) {
+cr_status cr_cmd_names_load(const char *weights, struct cr_cmd_names *out) {
     char     *model = NULL, *text = NULL, path[CR_PATH_MAX];
     cr_status status;
     CR_TRY_OUT(cr_ckpt_model_path(weights, &model));
     char *slash = strrchr(model, '/');
     if (slash) *slash = 0;
     CR_TRY_OUT(cr_path_join(path, slash ? model : ".", "classes.txt"));
-    FILE *there = fopen(path, "r");
-    if (!there) goto out;
-    fclose(there);
+    FILE *file = fopen(path, "r");
+    if (!file) goto out;
+    fclose(file);
     CR_TRY_OUT(cr_file_read(path, CLASSES_FILE_MAX, &text, NULL));
     CR_TRY_OUT(names_split(text, out));
 out:
@@ -244,7 +274,7 @@ cr_status cr_cmd_names_of(const struct cr_dataset *dataset, struct cr_cmd_names 
     return CR_OK;
 }
 
-/* ---- running on no data ---- */
+/* ---- programs without data ---- */
 
 void cr_cmd_batch_free(struct cr_cmd_batch *batch) {
     cr_free(batch->images);

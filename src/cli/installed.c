@@ -1,6 +1,5 @@
-/* cli/installed.c: the configurations that are installed with the program. They are found from where the program lies,
- * not by a path that was compiled in, so that an unpacked archive, a package and `cmake --install` into any folder all
- * do. */
+/* cli/installed.c: finds the configurations that are installed with the program, relative to the folder of the program.
+ * No absolute path is compiled in, so an unpacked archive, a package and `cmake --install` into any folder work. */
 #include "cli/command.h"
 #include "core/files.h"
 
@@ -9,11 +8,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#ifndef CR_DATA_FROM_BIN /* from CMake: the way from the folder of programs to that of data */
+#ifndef CR_DATA_FROM_BIN /* set by CMake: path from the folder of programs to the folder of data */
 #define CR_DATA_FROM_BIN "../share"
 #endif
 
-/* The folder of the running program; false where the system does not tell. */
+/* Stores the folder of the running program; false when the system does not provide it. */
 static bool program_folder(char out[CR_PATH_MAX]) {
     ssize_t length = readlink("/proc/self/exe", out, CR_PATH_MAX - 1);
     if (length <= 0) return false;

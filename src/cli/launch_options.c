@@ -1,4 +1,4 @@
-/* cli/launch_options.c: --gpus and --ranks: how many processes a command starts. See cli/command.h. */
+/* cli/launch_options.c: --gpus and --ranks: the number of processes that a command starts. */
 #include "cli/command.h"
 
 #include "device/device.h"
@@ -10,10 +10,10 @@
 
 struct gpu_count {
     int  count;
-    char why[200]; /* 0: that there is none */
+    char why[200]; /* when count is 0: the reason */
 };
 
-/* A process that has opened the driver must not fork ranks: another one asks. */
+/* Counts GPUs in a child process: a process that has opened the CUDA driver must not fork ranks. */
 static cr_status count_gpus(struct gpu_count *out) {
     int ends[2];
     if (pipe(ends) != 0) return CR_FAIL(CR_ERR_IO, "--gpus all: cannot make a pipe");
@@ -26,44 +26,43 @@ static cr_status count_gpus(struct gpu_count *out) {
         _exit(write(ends[1], &answer, sizeof answer) == sizeof answer ? 0 : 1);
     }
     close(ends[1]);
-    struct gpu_count answer  = {0};
-    const bool       read_it = pid > 0 && read(ends[0], &answer, sizeof answer) == sizeof answer;
+    struct gpu_count answer   = {0};
+    const bool       complete = pid > 0 && read(ends[0], &answer, sizeof answer) == sizeof answer;
     close(ends[0]);
     if (pid > 0) waitpid(pid, NULL, 0);
-    if (!read_it)
-        return CR_FAIL(CR_ERR_DEVICE, "--gpus all: the driver did not say how many there are (try nvidia-smi)");
+    if (!complete) return CR_FAIL(CR_ERR_DEVICE, "--gpus all: cannot count the GPUs (try nvidia-smi)");
     *out = answer;
     return CR_OK;
 }
 
-static cr_status read_gpus(const struct cr_args *args, struct cr_config *config, struct cr_ranks_request *wish) {
+static cr_status read_gpus(const struct cr_args *args, struct cr_config *config, struct cr_ranks_request *request) {
     int64_t number;
     if (config->train.device == CR_DEVICE_CPU)
-        return cr_args_fail(args, "--gpus with the device cpu: --ranks N starts N processes on the CPU");
+        return cr_args_fail(args, "--gpus cannot be used with device cpu: --ranks N starts N processes on the CPU");
     if (strcmp(args->value[CR_OPT_GPUS], "all") == 0) {
         struct gpu_count gpus;
         CR_TRY(count_gpus(&gpus));
-        if (!gpus.count) return CR_FAIL(CR_ERR_DEVICE, "--gpus all: there is none. %s", gpus.why);
+        if (!gpus.count) return CR_FAIL(CR_ERR_DEVICE, "--gpus all: no GPU found. %s", gpus.why);
         number = gpus.count - config->train.gpu;
         if (number < 1)
             return CR_FAIL(CR_ERR_CONFIG, "--gpus all: train.gpu = %d, but this machine has %d GPUs, numbered from 0",
                            (int)config->train.gpu, gpus.count);
     } else
         CR_TRY(cr_args_int(args, CR_OPT_GPUS, 1, CR_COMM_RANKS_MAX, 1, &number));
-    wish->fork           = (int)number;
-    wish->gpus           = true;
+    request->fork        = (int)number;
+    request->gpus        = true;
     config->train.device = CR_DEVICE_CUDA;
     return CR_OK;
 }
 
 cr_status cr_cmd_ranks_open(const struct cr_args *args, struct cr_config *config, struct cr_ranks *out) {
-    struct cr_ranks_request wish = {0};
+    struct cr_ranks_request request = {0};
     int64_t                 ranks;
     *out = (struct cr_ranks){0};
     if (cr_args_has(args, CR_OPT_GPUS) && cr_args_has(args, CR_OPT_RANKS))
-        return cr_args_fail(args, "--gpus and --ranks: give one of them");
+        return cr_args_fail(args, "--gpus and --ranks exclude each other: give one of them");
     CR_TRY(cr_args_int(args, CR_OPT_RANKS, 1, CR_COMM_RANKS_MAX, 0, &ranks));
-    wish.fork = (int)ranks;
-    if (cr_args_has(args, CR_OPT_GPUS)) CR_TRY(read_gpus(args, config, &wish));
-    return cr_ranks_open(&wish, config, out);
+    request.fork = (int)ranks;
+    if (cr_args_has(args, CR_OPT_GPUS)) CR_TRY(read_gpus(args, config, &request));
+    return cr_ranks_open(&request, config, out);
 }

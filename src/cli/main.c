@@ -1,6 +1,6 @@
-/* cli/main.c: main: finds the command, parses its line, runs it, prints the error if there was one, and ends the
- * program. The only place that exits; exit codes: 0 done, 1 failed, 2 wrong command line or configuration, 128+n ended
- * by signal n. */
+/* cli/main.c: finds the command, parses its command line, runs it, prints its error and ends the program. This is the
+ * only file that exits. Exit codes: 0 success, 1 failure, 2 wrong command line or configuration, 128+n ended by
+ * signal n. */
 #include "cli/command.h"
 
 #include <signal.h>
@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* "cresnet train: message" on standard error; every line of a list of errors gets the prefix. */
+/* Prints "cresnet train: message" on standard error. Each line of a list of errors gets the prefix. */
 static void print_error(const char *who) {
     const char *line = cr_error_message();
     do {
@@ -21,10 +21,11 @@ static void print_error(const char *who) {
     if (trace && strcmp(trace, "1") == 0) fprintf(stderr, "%s: trail: %s\n", who, cr_error_trail());
 }
 
-/* The exit code for what a command returned. */
+/* Prints the error of a command, if there is one, and returns the exit code. */
 static int finish(const char *who, cr_status status, int signal_taken) {
-    if (status == CR_ERR_INTERRUPTED && !signal_taken) return 128 + SIGPIPE; /* cr_cmd_print's reader has gone */
-    if (status != CR_OK && *cr_error_message()) print_error(who); /* without a message: another rank has printed it */
+    if (status == CR_ERR_INTERRUPTED && !signal_taken)
+        return 128 + SIGPIPE;                                     /* cr_cmd_print: the reader closed the pipe */
+    if (status != CR_OK && *cr_error_message()) print_error(who); /* no message: another rank printed it */
     return signal_taken ? 128 + signal_taken : cr_status_exit(status);
 }
 
@@ -52,14 +53,14 @@ static int run_command(enum cr_command_id id, int argc, char **argv) {
         cr_help_version(&text);
         code = print_and_finish(who, &text);
     } else {
-        status = cr_command(id)->run(&args, &signal_taken);
+        status = cr_command_run(&args, &signal_taken);
         code   = finish(who, status, signal_taken);
     }
     cr_args_free(&args);
     return code;
 }
 
-/* `cresnet` itself: help, version, or a mistake. */
+/* `cresnet` by its own name: a command, help, version, or a mistake. */
 static int run_bare(int argc, char **argv) {
     struct cr_text text = {0};
     const char    *word = argc > 1 ? argv[1] : NULL, *hint;
@@ -80,7 +81,8 @@ static int run_bare(int argc, char **argv) {
     if (word[0] == '-')
         return finish("cresnet",
                       CR_FAIL(CR_ERR_USAGE,
-                              "option %s stands before the command: cresnet COMMAND [options]; see cresnet help", word),
+                              "option %s is given before the command: cresnet COMMAND [options]; see cresnet help",
+                              word),
                       0);
     enum cr_command_id id = cr_command_find(word, &hint);
     if (id != CR_CMD_COUNT) return run_command(id, argc - 2, argv + 2);
@@ -93,24 +95,24 @@ static int run_bare(int argc, char **argv) {
     return finish("cresnet", CR_FAIL(CR_ERR_USAGE, "unknown command %s; see cresnet help", word), 0);
 }
 
-/* GCC's OpenMP lets threads that wait for each other spin for longer than the system's time slice: two programs that
- * share the cores then make each other twenty times slower. It reads the limit from the environment before main begins
- * and never again, so the program starts itself once more with a short one (1 % slower alone). What the user has set
- * stays. */
-static void wait_politely(char **argv) {
+/* Restarts the program with a short spin time for OpenMP threads. By default, waiting threads of GCC's OpenMP spin for
+ * longer than a time slice of the system, and two programs that share the cores slow each other down by a factor of
+ * twenty. The library reads the limit from the environment before main, so the program has to start again. A program
+ * that runs alone becomes 1 % slower. A setting of the user is kept. */
+static void limit_thread_spinning(char **argv) {
 #ifdef _OPENMP
     if (getenv("GOMP_SPINCOUNT") || getenv("OMP_WAIT_POLICY")) return;
     if (setenv("GOMP_SPINCOUNT", "10000", 1) == 0) execv("/proc/self/exe", argv);
-        /* Still here: no /proc. It works without. */
+        /* execv failed (no /proc): continue with the default. */
 #else
     (void)argv;
 #endif
 }
 
 int main(int argc, char **argv) {
-    wait_politely(argv);
-    signal(SIGPIPE, SIG_IGN); /* a closed pipe is an error of the write, not the end of a training run */
-    signal(SIGXFSZ, SIG_IGN); /* and so is a file that may grow no more (ulimit -f) */
+    limit_thread_spinning(argv);
+    signal(SIGPIPE, SIG_IGN); /* writing to a closed pipe is an error and must not kill a training run */
+    signal(SIGXFSZ, SIG_IGN); /* the same for a file at its size limit (ulimit -f) */
     const char *base = argc > 0 ? strrchr(argv[0], '/') : NULL;
     base             = base ? base + 1 : argc > 0 ? argv[0] : "cresnet";
     if (strncmp(base, "cresnet-", 8) == 0) {

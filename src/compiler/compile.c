@@ -1,66 +1,66 @@
-/* compiler/compile.c: the passes in their order, and after each the proof of its law. */
+/* compiler/compile.c: runs the passes in their order and a check after each. */
 #include "compiler/compiler.h"
 
 #include <string.h>
 
 static const char *const pass_names[] = {"grad", "fuse", "select", "order", "plan"};
 
-enum pass { PASS_GRAD, PASS_FUSE, PASS_SELECT, PASS_ORDER, PASS_PLAN };
+enum pass { PASS_GRAD, PASS_FUSE, PASS_SELECT, PASS_INSERT_WAITS, PASS_PLAN };
 
-static cr_status find_last(const char *until, enum pass *last) {
-    *last = PASS_PLAN;
+static cr_status find_last_pass(const char *until, enum pass *last_pass) {
+    *last_pass = PASS_PLAN;
     if (!until) return CR_OK;
     for (size_t i = 0; i < CR_COUNT(pass_names); i++) {
         if (strcmp(until, pass_names[i]) != 0) continue;
-        *last = (enum pass)i;
+        *last_pass = (enum pass)i;
         return CR_OK;
     }
-    return CR_FAIL(CR_ERR_USAGE, "there is no pass \"%s\": use grad, fuse, select, order or plan", until);
+    return CR_FAIL(CR_ERR_USAGE, "unknown pass \"%s\": use grad, fuse, select, order or plan", until);
 }
 
-static cr_status fit(struct cr_program *program, const struct cr_cost_model *target,
-                     const struct cr_compile_options *options) {
+static cr_status fit_to_limit(struct cr_program *program, const struct cr_cost_model *cost_model,
+                              const struct cr_compile_options *options) {
     struct cr_fit_report report;
-    CR_TRY(cr_pass_fit(program, target, options, &report));
+    CR_TRY(cr_pass_fit(program, cost_model, options, &report));
     if (options->report) *options->report = report;
     return cr_program_check(program);
 }
 
-cr_status cr_compile(struct cr_program *program, const struct cr_cost_model *target,
+cr_status cr_compile(struct cr_program *program, const struct cr_cost_model *cost_model,
                      const struct cr_compile_options *options) {
-    enum pass last;
-    CR_TRY(find_last(options->until, &last));
-    CR_TRY(cr_program_check(program)); /* as emitted, with gradients and updates */
-    if (last == PASS_GRAD) return CR_OK;
+    enum pass last_pass;
+    CR_TRY(find_last_pass(options->until, &last_pass));
+    CR_TRY(cr_program_check(program)); /* the emitted program, with gradients and updates */
+    if (last_pass == PASS_GRAD) return CR_OK;
 
     if (options->fuse) {
-        CR_TRY(cr_pass_fold(program, target));
+        CR_TRY(cr_pass_fold(program, cost_model));
         CR_TRY(cr_pass_hoist(program));
         CR_TRY(cr_program_check(program));
-        CR_TRY(cr_pass_fuse(program, target));
+        CR_TRY(cr_pass_fuse(program, cost_model));
         if (options->sparse) {
-            CR_TRY(cr_pass_sparsify(program, target, options->sparse_filter_grads, NULL));
-            CR_TRY(cr_pass_fold(program, target)); /* sums and ReLUs that a dense row would not take */
+            CR_TRY(cr_pass_sparsify(program, cost_model, options->sparse_filter_grads, NULL));
+            CR_TRY(cr_pass_fold(program, cost_model)); /* folds adds and ReLUs that the dense kernel did not accept */
         }
-        CR_TRY(cr_pass_hoist(program)); /* what fusing made */
+        CR_TRY(cr_pass_hoist(program)); /* ops that fuse and sparsify have added */
         CR_TRY(cr_program_check(program));
     }
-    if (last == PASS_FUSE) return CR_OK;
+    if (last_pass == PASS_FUSE) return CR_OK;
 
-    CR_TRY(cr_pass_select(program, target));
+    CR_TRY(cr_pass_select(program, cost_model));
     CR_TRY(cr_program_check(program));
-    if (options->pool_limit) CR_TRY(fit(program, target, options));
-    if (last == PASS_SELECT) return CR_OK;
+    if (options->pool_limit) CR_TRY(fit_to_limit(program, cost_model, options));
+    if (last_pass == PASS_SELECT) return CR_OK;
 
     if (options->bucket_bytes) {
-        CR_TRY(cr_pass_buckets(program, target, options->bucket_bytes, options->wire));
+        CR_TRY(cr_pass_buckets(program, cost_model, options->bucket_bytes, options->wire));
         CR_TRY(cr_program_check(program));
     }
     CR_TRY(cr_pass_insert_waits(program));
     CR_TRY(cr_waits_check(program));
-    if (last == PASS_ORDER) return CR_OK;
+    if (last_pass == PASS_INSERT_WAITS) return CR_OK;
 
-    CR_TRY(cr_pass_plan(program, target->alignment, options->reuse));
-    CR_TRY(cr_plan_check(program, target->alignment));
-    return cr_waits_check(program); /* once more: memory that is used again makes new hazards */
+    CR_TRY(cr_pass_plan(program, cost_model->alignment, options->reuse));
+    CR_TRY(cr_plan_check(program, cost_model->alignment));
+    return cr_waits_check(program); /* again: reused memory adds hazards */
 }

@@ -73,8 +73,8 @@ struct cr_bn_attr {
     int64_t count;      /* bn_finalize, bn_grad_finalize: number of elements behind each channel's sums, M = N*H*W */
     bool    relu;       /* bn_apply: apply ReLU to the result */
     bool    accumulate; /* bn_grad_finalize: add to dgamma and dbeta instead of assigning */
-    int ranks; /* bn_grad_finalize: number of ranks that grad_sums covers, 0 or 1 when it covers this rank only. dgamma
-                      and dbeta are divided by it, because the gradients are summed over all ranks later */
+    int     ranks;      /* bn_grad_finalize: number of ranks that grad_sums covers; dgamma and dbeta are divided by it,
+                         * since gradients are summed over all ranks later. 0 or 1 when only this rank is covered */
 };
 
 /* Sparsity pattern of a convolution with a pruned filter. Kernels that skip pruned weights (device/device.h) rely on
@@ -190,7 +190,8 @@ int64_t cr_tensor_elems(const struct cr_tensor *tensor);
 /* ---- parameter store ---- */
 
 /* The buffers of the store lie in the STORE region, one after the other in this order. All buffers that are indexed by
- * parameter use the same element offset (cr_param.offset) for a parameter.
+ * parameter use the same element offset (cr_param.offset) for a parameter; RUNNING and EMA_RUNNING are indexed by the
+ * running statistics in the same way.
  *   VALUE        the parameters
  *   GRAD         their gradients
  *   MOMENTUM     first moment of the update rule
@@ -261,12 +262,10 @@ struct cr_param_store {
     enum cr_dtype    half; /* type of HALF: f16 or bf16; f32 when there is no HALF buffer */
     bool             has_momentum;
     bool             has_mask;
-    const uint8_t
-        *pattern; /* host copy of the masks that programs rely on, laid out as MASK; NULL when programs rely on
-                                 no mask. Borrowed */
-    bool has_second;
-    bool has_ema;
-    bool failed;           /* out of memory while adding a parameter; stays set */
+    const uint8_t *pattern; /* host copy of fixed masks that programs rely on, layout of MASK; NULL if none. Borrowed */
+    bool           has_second;
+    bool           has_ema;
+    bool           failed; /* out of memory while adding a parameter; stays set */
     struct cr_arena arena; /* owns the names */
 };
 /* Adds a parameter and returns its index; the name is copied. Means and variances go to the running buffer, all other

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# test_cli.sh: the built program as a user meets it: exit codes, messages, overrides, results as JSON. Training runs and what follows
-# them: test_cli_train.sh. Ends with "N passed, N failed, N skipped".
+# test_cli.sh: runs the built program as a user does and checks exit codes, messages, overrides and JSON results. Training runs are in
+# test_cli_train.sh. Ends with "N passed, N failed, N skipped".
 . "$(dirname "$0")/../harness/cli_support.sh"
+shapes="data.kind=shapes data.root=images data.train_images=200 data.val_images=40" # images as `data shapes` writes them
 
 # ---- help, version, mistakes on the command line ----
 run; expect "no command" 2 "usage: cresnet COMMAND" "no command given"
@@ -45,11 +46,11 @@ run plan tiny.ini --set batch=3; expect "--set without a section" 2 "section.key
 run plan tiny.ini --which stp; expect "--which" 2 "must be one of"
 run plan tiny.ini --after foo; expect "--after" 2 "must be one of"
 run predict tiny.ini a.png -k 9; expect "-k" 2 "1 to 5"
-# Where there is a GPU, test_cuda_* and gpu-check.sh have the say.
+# On machines with a GPU, test_cuda_* and gpu-check.sh test these cases.
 if "$bin" --version 2>/dev/null | grep '^device cuda ' | grep -qv 'not available'; then skip "device cuda without a GPU: there is one"; else
     run train tiny.ini --device cuda -o nogpu; expect "--device cuda without a GPU" 1 "device cuda" "--device cpu"
     run check tiny.ini --devices cpu,cuda; expect "check on a GPU that is not there" 1 "device cuda"
-    is "check on a GPU that is not there: nothing is judged before" "$(grep -c program stderr)" 0
+    is "check on a GPU that is not there: no device is checked before" "$(grep -c program stderr)" 0
     run train tiny.ini --device cuda -o nogpu
     [ "$(wc -l <stderr)" -le 2 ] && [ ! -d nogpu/step-1 ] && pass || fail "--device cuda without a GPU says more than it must: $(cat stderr)"
 fi
@@ -62,10 +63,10 @@ run help keys; expect "help keys, GPU" 0 "loss_scale" "gpu" "precision"
 run bench init tiny.ini --device cpu; expect "bench init" 0 "one thread"
 run check tiny.ini --devices tpu; expect "--devices" 2 "unknown device tpu"
 run check tiny.ini --devices cpu,tpu; expect "--devices, the second unknown" 2 "unknown device tpu"
-is "--devices, the second unknown: the first is not judged" "$(grep -c program stderr)" 0
+is "--devices, the second unknown: the first is not checked" "$(grep -c program stderr)" 0
 run check tiny.ini --devices ''; expect "--devices without a name" 2 "unknown device"
 run plan tiny.ini --device gpu; expect "--device gpu" 2 "did you mean cuda?"
-run bench tiny.ini; expect "bench what?" 2 "bench step CONFIG"
+run bench tiny.ini; expect "bench without a benchmark" 2 "no benchmark given" "bench step CONFIG"
 run eval tiny.ini; expect "eval without weights" 2 "--weights FILE"
 run predict tiny.ini a.png; expect "predict without weights" 2 "--weights FILE"
 run train "$source_dir"/configs/finetune-folder.ini data.root=.; expect "fine-tuning without its weights" 2 "finetune-folder.ini:" "resnet18.safetensors" "model.weights=FILE" "from scratch"
@@ -98,7 +99,7 @@ p = json.loads(open("stdout").readline()); assert p["peak_bytes"] <= 1.01 * p["b
 done
 run plan tiny.ini; expect "plan" 0 "layer1.0.conv1" "total" "lower bound" "pool"
 run plan tiny.ini --program; expect "plan --program" 0 "conv " "layer1.0.conv1.y" "sgd"
-for pass in grad fuse select order plan; do run plan tiny.ini --after=$pass; expect "plan --after=$pass" 0 "layer2.0.conv2.y"; done
+for pass in grad fuse select insert_waits plan; do run plan tiny.ini --after=$pass; expect "plan --after=$pass" 0 "layer2.0.conv2.y"; done
 run plan tiny.ini --after grad; plain=$(wc -l <stdout)
 run plan tiny.ini --after fuse; holds "fusing makes fewer ops" [ "$(wc -l <stdout)" -lt "$plain" ]
 run plan tiny.ini --which eval --program; expect "plan --which eval" 0 "bn_scale_bias"
@@ -107,17 +108,17 @@ for precision in fp16 fp32; do
 done
 run plan tiny.ini --target a100 --json -q; expect "plan --target --json" 0 '"device": "NVIDIA A100' '"plan_ms"'
 holds "plan --target --json" json_lines
-run plan tiny.ini --costs tiny.ini; expect "plan --costs without --target" 2 "--costs is of --target"
-run plan tiny.ini --target h200 --costs tiny.ini; expect "plan --costs of no such file" 1 "tiny.ini: its first line is not"
+run plan tiny.ini --kernel-times tiny.ini; expect "plan --kernel-times without --target" 2 "--kernel-times needs --target"
+run plan tiny.ini --target h200 --kernel-times tiny.ini; expect "plan --kernel-times of another file" 1 "tiny.ini: its first line is not"
 run plan tiny.ini --target h300; expect "plan --target of none" 2 "h200, h100, a100, rtx4090"
-run plan tiny.ini --choices; expect "plan --choices" 0 "program step, batch 4, on CPU" "costs are those of the roofline" "take anything over"
+run plan tiny.ini --choices; expect "plan --choices" 0 "program step, batch 4, on CPU" "kernel times are roofline estimates"
 run plan tiny.ini --choices --which eval -b 3; expect "plan --choices --which eval" 0 "program eval, batch 3"
 run plan tiny.ini --choices train.fuse=no; expect "plan --choices without fusing" 2 "[train] fuse = no" "--choices"
 run plan tiny.ini --choices --program; expect "plan --choices --program" 2 "leave --after, --program"
 run plan tiny.ini --choices --csv; expect "plan --choices --csv" 2 "leave --after, --program and --csv out"
 run plan tiny.ini --choices; cp stdout table.txt
 run plan tiny.ini --choices --json -q; expect "plan --choices --json" 0 '"convolutions": '
-holds "plan --choices --json: every convolution, with its row, and the table's lines" python3 "$source_dir/tests/tools/choices_match.py" table.txt stdout 6
+holds "plan --choices --json: every convolution, with its kernel, and the table's lines" python3 "$source_dir/tests/tools/choices_match.py" table.txt stdout 6
 run plan tiny.ini --target h200 train.precision=fp16 -b 512 --choices; cp stdout table.txt; expect "plan --target --choices" 0 "plain us" "PWD"
 run plan tiny.ini --target h200 train.precision=fp16 -b 512 --choices --json -q
 holds "plan --target --choices --json: the table's lines" python3 "$source_dir/tests/tools/choices_match.py" table.txt stdout 6
@@ -136,11 +137,11 @@ run plan tiny.ini --csv; is "plan --csv" "$(head -1 stdout)" "id,lower,upper,siz
       printf '%s\n' $i,malloc,a,640 $i,write,a, $((i + 1)),malloc,b,1280 $((i + 1)),read,a, $((i + 1)),write,b, $((i + 1)),free,a, \
           $((i + 2)),malloc,c,64 $((i + 2)),read,b, $((i + 2)),write,c, $((i + 3)),read,c, $((i + 3)),read,p, $((i + 3)),free,b, $((i + 3)),free,c,
   done; } >log.csv
-run plan --trace log.csv; expect "plan --trace" 0 "53 events, 13 blocks, of which 1 live on" "whole ones of 13 events" "load peak" "best fit, online" "an allocation each"
+run plan --trace log.csv; expect "plan --trace" 0 "53 events, 13 blocks, 1 of them still live" "complete iterations of 13 events" "peak load" "best fit, online" "no reuse"
 run plan --trace log.csv --json; holds "plan --trace --json: one line" json_lines
 holds "plan --trace --json: the numbers" python3 -c 'import json
 p = json.loads(open("stdout").readline())
-assert p["period"] == 13 and p["iterations"] == 3 and p["across_bytes"] == 100 and p["lives"] == 3 and p["wrapping"] == 0, p
+assert p["period"] == 13 and p["iterations"] == 3 and p["persistent_bytes"] == 100 and p["lifetimes"] == 3 and p["wrapping"] == 0, p
 assert p["free"]["bound_bytes"] == p["free"]["peak_bytes"] == 1920 and p["free"]["sum_bytes"] == 1984, p
 assert p["use"]["bound_bytes"] == p["use"]["peak_bytes"] == 1920 and p["online_bytes"] >= 1920, p'
 run plan --trace log.csv --csv; is "plan --trace --csv" "$(wc -l <stdout) $(head -1 stdout)" "4 id,lower,upper,size,offset"
@@ -155,7 +156,7 @@ run plan --trace; expect "plan --trace without a file" 2 "--trace needs a value"
 for how in "" train.accumulate=3 train.fuse=no; do # the run's own log plans as its program does
     rm -f own.csv; run train tiny.ini train.steps=1 memory.trace=own.csv -o own$how $how; expect "train $how memory.trace" 0 "trace   own.csv"
     run plan --trace own.csv --json; planned=$(python3 -c 'import json
-p = json.loads(open("stdout").readline()); assert p["iterations"] == 2 and p["rest"] == 0
+p = json.loads(open("stdout").readline()); assert p["iterations"] == 2 and p["tail_events"] == 0
 print(p["use"]["peak_bytes"], p["free"]["peak_bytes"])')
     run plan tiny.ini $how --json; is "plan $how of the run's own log" "$planned" "$(field peak_bytes) $(field peak_bytes)"
 done
@@ -165,20 +166,20 @@ run plan tiny.ini --png pool.png; expect "plan --png" 0 "lower bound"
 is "plan --png: a PNG" "$(head -c 4 pool.png | tail -c 3)" PNG
 run plan tiny.ini --png nowhere/pool.png; expect "plan --png into a missing folder" 1 "nowhere/pool.png"
 run plan tiny.ini --png pool.png --after fuse; expect "plan --png --after" 2 "leave --after"
-printf 'id,lower,upper,size\na,0,4,30\nb,0,2,50\nc,2,6,40\nd,4,6,10\n' >lives.csv
-run plan --csv lives.csv; expect "plan of a file of lives" 0 "id,lower,upper,size,offset" "peak 80, lower bound 80"
-is "plan of a file of lives: rows" "$(wc -l <stdout)" 5
+printf 'id,lower,upper,size\na,0,4,30\nb,0,2,50\nc,2,6,40\nd,4,6,10\n' >lifetimes.csv
+run plan --csv lifetimes.csv; expect "plan of a file of lifetimes" 0 "id,lower,upper,size,offset" "peak 80, lower bound 80"
+is "plan of a file of lifetimes: rows" "$(wc -l <stdout)" 5
 cp stdout planned.csv
 run plan --csv planned.csv --capacity 80 --time-limit 0; expect "a plan is planned again" 0 "greedy 80"
-run plan --csv lives.csv --capacity 79; expect "a capacity below the bound" 1 "79" "every plan needs at least 80"
+run plan --csv lifetimes.csv --capacity 79; expect "a capacity below the bound" 1 "79" "every plan needs at least 80"
 is "a capacity below the bound: no rows" "$out" ""
 printf 'id,lower,upper,size\na,0,4,x\n' >bad.csv
-run plan --csv bad.csv; expect "a bad file of lives" 1 "bad.csv:2: size must be a whole number"
-run plan --csv gone.csv; expect "a missing file of lives" 1 "gone.csv"
+run plan --csv bad.csv; expect "a bad file of lifetimes" 1 "bad.csv:2: size must be a whole number"
+run plan --csv gone.csv; expect "a missing file of lifetimes" 1 "gone.csv"
 run plan tiny.ini --capacity 0 --csv; expect "--capacity 0" 2 "must be a whole number"
-run plan --csv lives.csv --json; expect "lives and --json" 2 "by itself"
-run plan --csv lives.csv train.batch=3; expect "lives and a key" 2 "has no keys"
-run plan files.ini data.kind=folder data.root=nowhere; expect "plan without its data" 0 "1000 classes are assumed"
+run plan --csv lifetimes.csv --json; expect "lifetimes and --json" 2 "without a configuration"
+run plan --csv lifetimes.csv train.batch=3; expect "lifetimes and a key" 2 "has no configuration keys"
+run plan files.ini data.kind=folder data.root=nowhere; expect "plan without its data" 0 "assuming 1000 classes"
 "$bin" plan tiny.ini --program 2>stderr | head -1 >/dev/null; rc=${PIPESTATUS[0]}
 holds "a closed pipe is no crash" [ "$rc" -eq 0 -o "$rc" -eq 141 ]
 is "a closed pipe: no message" "$(cat stderr)" ""
@@ -188,25 +189,25 @@ if [ -e /dev/full ]; then
 fi
 
 # ---- data ----
-run data shapes pictures data.train_images=200 data.val_images=40; expect "data shapes" 0 "200 training and 40 validation"
+run data shapes images data.train_images=200 data.val_images=40; expect "data shapes" 0 "200 training and 40 validation"
 run data tiny.ini $shapes; expect "data" 0 "200 images" "40 images" "10 classes" "circle"
 run data tiny.ini $shapes --json; holds "data --json" json_lines
 run data files.ini data.kind=folder data.root=nowhere; expect "data of a missing folder" 2 "[data] root" "nowhere"
 run data files.ini data.kind=cifar10 data.root=nowhere; expect "data of a missing CIFAR-10" 2 "[data] root" "nowhere"
 
-run data pack tiny.ini $shapes packed; expect "data pack" 0 "train.crpk: 200 pictures" "val.crpk: 40 pictures" "data.kind=packed"
+run data pack tiny.ini $shapes packed; expect "data pack" 0 "train.crpk: 200 images" "val.crpk: 40 images" "data.kind=packed"
 run data files.ini data.kind=packed data.root=packed; expect "data of a packed set" 0 "200 images" "40 images" "10 classes" "circle"
-run data verify packed -j 3; expect "data verify" 0 "train.crpk: 200 pictures" "val.crpk: 40 pictures"
-run data verify packed --json; expect "data verify --json" 0 '"ok": true, "pictures": 200, "classes": 10'
+run data verify packed -j 3; expect "data verify" 0 "train.crpk: 200 images" "val.crpk: 40 images"
+run data verify packed --json; expect "data verify --json" 0 '"ok": true, "images": 200, "classes": 10'
 holds "data verify --json" json_lines
-run data pack pictures packed --raw=20 --json; expect "data pack --json" 0 '"pictures": 200' '"left_out": 0'
+run data pack images packed --raw=20 --json; expect "data pack --json" 0 '"images": 200' '"skipped": 0'
 holds "data pack --json" json_lines
-run data pack pictures packed --raw=20; expect "data pack of a folder, raw" 0 "200 pictures, 0.2 MB"
-run data verify packed/train.crpk; expect "data verify of one file" 0 "200 pictures"
+run data pack images packed --raw=20; expect "data pack of a folder, raw" 0 "200 images, 0.2 MB"
+run data verify packed/train.crpk; expect "data verify of one file" 0 "200 images"
 dd if=/dev/zero of=packed/val.crpk bs=1 seek=1000 count=4 conv=notrunc 2>/dev/null
-run data verify packed; expect "data verify of an altered file" 1 "packed/val.crpk" "altered" "cresnet data pack" "1 of 2 files"
+run data verify packed; expect "data verify of an altered file" 1 "packed/val.crpk" "altered" "cresnet data pack" "1 of 2 datasets"
 head -c 5000 packed/train.crpk >cut.crpk
-run data verify cut.crpk packed/train.crpk --json; expect "data verify goes on" 1 '"ok": false' "cut off" '"pictures": 200'
+run data verify cut.crpk packed/train.crpk --json; expect "data verify goes on" 1 '"ok": false' "cut off" '"images": 200'
 holds "data verify of a cut file, --json" json_lines
 mkdir stopped; echo kept >stopped/train.crpk
 "$bin" data pack tiny.ini data.kind=synthetic data.train_images=50000000 stopped >/dev/null 2>&1 &
@@ -217,41 +218,41 @@ is "data pack that is stopped leaves nothing" "$(ls stopped) $(cat stopped/train
 run data verify cut.crpk; expect "data verify of a cut file" 1 "cut.crpk" "cut off"
 run data verify; expect "data verify without a file" 2 "FILE|DIR"
 run data verify nowhere.crpk; expect "data verify of a missing file" 1 "nowhere.crpk"
-mkdir -p unsplit/a unsplit/b; cp "$(find pictures -name '*.png' | head -1)" unsplit/a; cp unsplit/a/* unsplit/b
-run data pack unsplit unsplit-packed; expect "data pack without validation pictures" 2 "val_fraction"
-holds "data pack without validation pictures packs nothing" [ ! -e unsplit-packed ]
-run data pack pictures; expect "data pack without a place" 2 "CONFIG|DIR OUT"
+mkdir -p unsplit/a unsplit/b; cp "$(find images -name '*.png' | head -1)" unsplit/a; cp unsplit/a/* unsplit/b
+run data pack unsplit unsplit-packed; expect "data pack without validation images" 2 "val_fraction"
+holds "data pack without validation images packs nothing" [ ! -e unsplit-packed ]
+run data pack images; expect "data pack without a place" 2 "CONFIG|DIR OUT"
 run data tiny.ini --raw=20; expect "--raw without pack" 2 "data pack"
 run data files.ini data.kind=packed data.root=nowhere; expect "data of a missing pack" 2 "[data] root" "nowhere/train.crpk"
 
 # ---- check, bench ----
-run bench data tiny.ini $shapes -b 20 --steps 4; expect "bench data" 0 "images/s" "a core" "decode"
-run bench data files.ini data.kind=packed data.root=packed -b 20 --steps 4 --json --against=100; expect "bench data --json" 0 '"wait_share"' '"proven": 1.0000'
+run bench data tiny.ini $shapes -b 20 --steps 4; expect "bench data" 0 "images/s" "per core" "decode"
+run bench data files.ini data.kind=packed data.root=packed -b 20 --steps 4 --json --trainer-speed=100; expect "bench data --json" 0 '"wait_fraction"' '"verified_fraction": 1.0000'
 holds "bench data --json" json_lines
 run check tiny.ini --devices cpu; expect "check" 0 "ops compared"
 run check tiny.ini --json -b 3; holds "check --json" json_lines
 run bench step tiny.ini --steps 3 --json; expect "bench step" 0 '"images_per_s"'
 holds "bench step --json" json_lines
 run bench step tiny.ini train.accumulate=3 --steps 2 -q; expect "bench with accumulation" 0 "images/s"
-run bench spdnn --neurons 1024 --layers 3,12 --inputs 64 --steps 1 --device cpu --verbose -q; expect "bench spdnn" 0 "SYNTHETIC" "TE/s" "survivors: 0:64"
+run bench spdnn --neurons 1024 --layers 3,12 --inputs 64 --steps 1 --device cpu --verbose -q; expect "bench spdnn" 0 "SYNTHETIC" "TE/s" "active inputs: 0:64"
 run bench spdnn --neurons 1024 --layers 4 --inputs 40 --steps 1 --device cpu --no-drop --json -q; expect "bench spdnn --json" 0 '"teraedges_per_s"' '"edges": 131072' '"dropping": false'
 holds "bench spdnn --json" json_lines
-run bench step tiny.ini --steps 2 --which eval; expect "bench step --which" 2 "--which: bench step does not read it (it is of bench ops)"
-run bench infer tiny.ini --steps 2 --which step; expect "bench infer --which" 2 "--which: bench infer does not read it"
+run bench step tiny.ini --steps 2 --which eval; expect "bench step --which" 2 "--which is not an option of bench step (only of bench ops)"
+run bench infer tiny.ini --steps 2 --which step; expect "bench infer --which" 2 "--which is not an option of bench infer"
 run bench ops tiny.ini --steps 2 --which eval; expect "bench ops --which" 0 "program eval"
-run bench step tiny.ini --steps 2 --sparsity 0.9; expect "bench step --sparsity" 2 "--sparsity: bench step does not read it (it is of bench sparse)"
-run bench spdnn --ranks 2; expect "bench spdnn --ranks" 2 "--ranks: bench spdnn does not read it (it is of bench step, infer)"
-run bench sparse -b 32; expect "bench sparse --batch" 2 "--batch: bench sparse does not read it"
-run bench sparse --json; expect "bench sparse --json" 2 "--json: bench sparse does not read it"
+run bench step tiny.ini --steps 2 --sparsity 0.9; expect "bench step --sparsity" 2 "--sparsity is not an option of bench step (only of bench sparse)"
+run bench spdnn --ranks 2; expect "bench spdnn --ranks" 2 "--ranks is not an option of bench spdnn (only of bench step, infer)"
+run bench sparse -b 32; expect "bench sparse --batch" 2 "--batch is not an option of bench sparse"
+run bench sparse --json; expect "bench sparse --json" 2 "--json is not an option of bench sparse"
 run bench spdnn --neurons 2048; expect "bench spdnn of another width" 2 "1024, 4096, 16384 and 65536"
 run bench spdnn --layers 3,; expect "bench spdnn: half a list" 2 "--layers"
 run bench spdnn --mnist tiny.ini; expect "bench spdnn: not MNIST" 1 "idx format"
-run bench pools tiny.ini --steps 2; expect "bench pools" 0 "planned" "best_fit" "calloc"
-run bench pools tiny.ini --steps 2 --json; holds "bench pools --json" json_lines
-holds "bench pools: the plan is the load, a pool needs no less" python3 -c 'import json
-p = {q["pool"]: q for q in json.loads(open("stdout").readline())["pools"]}
-assert p["load"]["bytes"] <= p["planned"]["bytes"] <= 1.01 * p["load"]["bytes"] <= 1.01 * p["best_fit"]["bytes"], p'
-run bench infer tiny.ini --steps 3 --json train.eval_batch=2; expect "bench infer" 0 '"images_per_s"' '"latency_ms"' '"exec_to_first_step_s"'
+run bench allocators tiny.ini --steps 2; expect "bench allocators" 0 "planned" "best_fit" "calloc"
+run bench allocators tiny.ini --steps 2 --json; holds "bench allocators --json" json_lines
+holds "bench allocators: the plan is close to the lower bound, an allocator needs no less" python3 -c 'import json
+p = {q["allocator"]: q for q in json.loads(open("stdout").readline())["allocators"]}
+assert p["lower_bound"]["bytes"] <= p["planned"]["bytes"] <= 1.01 * p["lower_bound"]["bytes"] <= 1.01 * p["best_fit"]["bytes"], p'
+run bench infer tiny.ini --steps 3 --json train.eval_batch=2; expect "bench infer" 0 '"images_per_s"' '"latency_ms"' '"time_to_first_step_s"'
 holds "bench infer --json" json_lines
 is "bench infer: the batch is train.eval_batch" "$(field batch)" 2
 holds "bench infer: images/s follow from ms and batch" python3 -c 'import json
@@ -259,7 +260,7 @@ b = json.loads(open("stdout").readline())
 assert b["steps"] == 3 and b["accumulate"] == 1 and b["ms_min"] <= b["ms"] <= b["ms_max"], b
 assert abs(b["images_per_s"] * b["ms"] / 1e3 / b["batch"] - 1) < 0.01, b'
 run bench infer tiny.ini --steps 2 --json -b 6; is "bench infer: else it is train.batch" "$(field batch)" 6
-run bench infer tiny.ini --steps 2; expect "bench infer in words" 0 "batch: " "images/s" "start: "
+run bench infer tiny.ini --steps 2; expect "bench infer in words" 0 "batch: " "images/s" "time to first batch: "
 run bench infer; expect "bench infer of nothing" 2 "--help"
 run bench ops tiny.ini --steps 2; expect "bench ops" 0 "layer2.0.conv2" "sum of"
 run bench ops tiny.ini --steps 2 --json; holds "bench ops --json" json_lines

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""test_data_stat.py: `cresnet data stat` and `data verify` on a folder whose every picture is known: counts, sizes, mean and
+"""test_data_stat.py: `cresnet data stat` and `data verify` on a folder of known images: counts, sizes, mean and
 standard deviation computed here from the same pixels, planted copies (within a split, across, with another label) and planted
 damage, which is named."""
 import json
@@ -17,21 +17,21 @@ def main():
     draw = random.Random(4)
     sums = {}
     for split, counts in (("train", {"ape": 5, "bee": 3}), ("val", {"ape": 2, "bee": 4})):
-        pictures = []
+        images = []
         for name, count in counts.items():
             os.makedirs(f"set/{split}/{name}")
             for i in range(count):
                 size = draw.choice([(6, 4), (9, 9), (3, 11), (20, 5)])
                 base = [draw.randrange(256) for _ in range(3)]
-                pictures.append((size, png.write(f"set/{split}/{name}/{i}.png", *size, lambda x, y: [(b + 7 * x + 3 * y) % 256 for b in base])))
-        sums[split] = pictures
+                images.append((size, png.write(f"set/{split}/{name}/{i}.png", *size, lambda x, y: [(b + 7 * x + 3 * y) % 256 for b in base])))
+        sums[split] = images
 
     ran = cresnet("data", "stat", "set", "--json", "-q", "-j", "3")
     check("stat", ran.returncode == 0, ran.stderr)
     found = json.loads(ran.stdout or "{}")
     for split, classes in (("train", [("ape", 5), ("bee", 3)]), ("val", [("ape", 2), ("bee", 4)])):
         got = found[split]
-        check("classes", [(c["class"], c["pictures"]) for c in got["classes"]] == classes and got["pictures"] == sum(n for _, n in classes), got)
+        check("classes", [(c["class"], c["images"]) for c in got["classes"]] == classes and got["images"] == sum(n for _, n in classes), got)
         for side, name in enumerate(("width", "height")):
             sides = sorted(size[side] for size, _ in sums[split])
             check("sizes", got[name] == {"min": sides[0], "median": sides[len(sides) // 2], "max": sides[-1]}, (got[name], sides))
@@ -45,7 +45,7 @@ def main():
     check("no copies", found["duplicates"] == 0, found)
     check("workers change nothing", cresnet("data", "stat", "set", "--json", "-q", "-j", "1").stdout == ran.stdout)
     ran = cresnet("data", "verify", "set", "-q")
-    check("a sound set", ran.returncode == 0 and "14 pictures read, 0 of them unreadable" in ran.stdout and "no picture is there twice" in ran.stdout, ran)
+    check("a good data set", ran.returncode == 0 and "14 images read, 0 of them unreadable" in ran.stdout and "no duplicates" in ran.stdout, ran)
 
     shutil.copy("set/train/ape/0.png", "set/train/ape/copy.png")      # within a split
     shutil.copy("set/train/ape/1.png", "set/val/ape/leak.png")        # in validation too
@@ -59,21 +59,21 @@ def main():
                  "set/train/ape/2.png (train) = set/val/bee/mislabelled.png (val), other label\n"):
         check("copies are named", line in ran.stdout, ran.stdout)
     ran = cresnet("data", "verify", "set", "-q")
-    check("copies are no damage", ran.returncode == 0 and "3 pictures are copies" in ran.stdout, ran)
+    check("copies are no damage", ran.returncode == 0 and "3 duplicate images" in ran.stdout, ran)
 
     with open("set/val/ape/0.png", "r+b") as f:
         f.truncate(40)
-    open("set/train/bee/text.jpg", "w").write("no picture")
+    open("set/train/bee/text.jpg", "w").write("no image")
     for workers in ("1", "4"):
         ran = cresnet("data", "verify", "set", "-q", "-j", workers)
-        check("damage", ran.returncode == 1 and "2 of them unreadable" in ran.stdout and "not sound" in ran.stderr, ran)
+        check("damage", ran.returncode == 1 and "2 of them unreadable" in ran.stdout and "failed verification" in ran.stderr, ran)
         lines = [line for line in ran.stdout.splitlines() if line.startswith("unreadable: ")]
         check("damage is named", len(lines) == 2 and "set/train/bee/text.jpg" in lines[0] and "set/val/ape/0.png" in lines[1], lines)
     ran = cresnet("data", "verify", "set", "--json", "-q")
     found = json.loads(ran.stdout)
-    check("damage as JSON", ran.returncode == 1 and not found["ok"] and [b["picture"] for b in found["val"]["unreadable"]] == ["set/val/ape/0.png"], found)
+    check("damage as JSON", ran.returncode == 1 and not found["ok"] and [b["image"] for b in found["val"]["unreadable"]] == ["set/val/ape/0.png"], found)
     found = json.loads(cresnet("data", "stat", "set", "--json", "-q").stdout)
-    check("stat leaves out what cannot be read", found["train"]["pictures"] == 12 and sum(c["pictures"] for c in found["train"]["classes"]) == 11, found)
+    check("stat leaves out what cannot be read", found["train"]["images"] == 12 and sum(c["images"] for c in found["train"]["classes"]) == 11, found)
 
     ran = cresnet("data", "stat", "set/train", "-q")
     check("a folder without validation", ran.returncode == 0 and "val " not in ran.stdout.split("label")[0], ran)

@@ -18,7 +18,7 @@ links=$(cd "$prefix/bin" && ls -d cresnet-* | sed 's/cresnet-//' | sort | tr '\n
 is "a link for each command" "$links" "$commands"
 few="data.train_images=64 data.val_images=16 train.batch=16 --steps 2 --device cpu"
 said=$(cresnet-train demo.ini $few 2>&1); is "cresnet-train demo.ini" $? 0
-has "the installed configuration is named" "$said" "taking the installed $prefix/share/cresnet/configs/demo.ini"
+has "the installed configuration is named" "$said" "using the installed $prefix/share/cresnet/configs/demo.ini"
 holds "its run folder" test -f checkpoints/demo/last/model.safetensors
 said=$(cresnet train configs/demo.ini -o second $few 2>&1); is "configs/demo.ini" $? 0
 said=$(cresnet plan resnet50.ini --json 2>/dev/null); has "an installed configuration for plan" "$said" '"peak_bytes"'
@@ -73,7 +73,7 @@ else skip "no fish here"; fi
 
 # ---- docs/reference/config.md ----
 if cresnet help markdown | cmp -s - "$source_dir/docs/reference/config.md"; then pass; else
-    fail "docs/reference/config.md is not current: cresnet help markdown > docs/reference/config.md"; fi
+    fail "docs/reference/config.md is out of date: cresnet help markdown > docs/reference/config.md"; fi
 
 # ---- the package ----
 if [ -n "${CRESNET_SANITIZE:-}" ] || ! there cpack || ! there dpkg-shlibdeps; then skip "the package: not built here"; sum_up; fi

@@ -2,7 +2,7 @@
 # test_ranks.sh: training by several processes, as a user starts it: forked, or by launchers whose variables are set as they set
 # them; and what happens when one of the processes dies, hangs or cannot start. Every case: everybody has ended in time, one clear
 # message, no process, no memory and no port left. Ends with "N passed, N failed, N skipped".
-#   CRESNET_SANITIZE  when set, times are not judged
+#   CRESNET_SANITIZE  when set, times are not checked
 #   RANKS_LAUNCHERS=yes   also starts by the real torchrun, mpirun.openmpi and mpiexec.hydra, where they are installed
 . "$(dirname "$0")/../harness/support.sh"
 (sleep 240; kill -9 $(pgrep -f -- "-o $work/")) >/dev/null 2>&1 & # what hangs is a failure, not a test that never ends
@@ -189,7 +189,7 @@ lone good GROUP_RANK=0
 good=("${rank[@]}")
 began=$(now); one 0 2 "$port" none; one 1 2 "$port" none; starts "a second job on the same port" "is taken, perhaps by another job\|has all its 2 ranks already\|belongs to another job" 2
 kill -TERM "${good[1]}"
-wait "${good[0]}"; is "the first job goes on, and ends when it is asked to" $? 143
+wait "${good[0]}"; is "the first job goes on, and ends on a signal" $? 143
 cleanup "a second job on the same port"
 python3 -c "import socket; s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1); s.bind(('127.0.0.1', $port))" && pass || fail "port $port is still taken"
 
@@ -205,8 +205,8 @@ line() { # NAME RC TEXT ARGS...
 line "--gpus on the CPU" 2 "ranks N starts N processes on the CPU" --gpus 2 --device cpu
 line "--gpus and --ranks" 2 "give one of them" --gpus 2 --ranks 2
 line "--ranks 0" 2 "whole number" --ranks 0
-line "an error of all ranks is said once" 2 "batch = 4: 12 images per update" --ranks 3 data.train_images=8
-line "an error on the way is said once" 1 "not finite" --ranks 3 optim.lr=1000 optim.weight_decay=10
+line "an error of all ranks is printed once" 2 "batch = 4: 12 images per update" --ranks 3 data.train_images=8
+line "an error during training is printed once" 1 "not finite" --ranks 3 optim.lr=1000 optim.weight_decay=10
 RANK=0 WORLD_SIZE=2 MASTER_PORT=1 line "--ranks under a launcher" 2 "has started 2 ranks already" --ranks 2
 RANK=0 WORLD_SIZE=2 line "no MASTER_PORT" 2 "MASTER_PORT is not" 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""test_report.py: the HTML page of a run. It is well-formed, asks for nothing from outside, shows the numbers of log.jsonl, of
+"""test_report.py: the HTML page of a run. It is well-formed, loads nothing from outside, shows the numbers of log.jsonl, of
 `eval` and of the checkpoint; names with a meaning in HTML do no harm; what is missing is said and hides nothing else. Where
 chromium is installed, the page is opened in it: no message on the console, and something is drawn.
 """
@@ -21,7 +21,7 @@ from support import TINY_MODEL, check, cresnet, run, skip
 
 CONFIG = TINY_MODEL + """[data]
 kind = folder
-root = pictures
+root = images
 image_size = 16
 eval_resize = 16
 workers = 0
@@ -115,16 +115,16 @@ def check_evaluation(page):
     for row in rows[1:]:
         of = sum(map(int, row[1:]))
         for name, n in zip(names, row[1:]):
-            want = f"{row[0]}, right: {n} of {of}" if name == row[0] else f"{row[0]} taken for {name}: {n} of {of}"
+            want = f"{row[0]}, correct: {n} of {of}" if name == row[0] else f"{row[0]} predicted as {name}: {n} of {of}"
             check("a cell", want in cells, (want, cells))
     wrong = sum(int(n) for row in rows[1:] for name, n in zip(names, row[1:]) if name != row[0])
-    pictures = [v for t, k, v in page.attributes if t == "img" and k == "src"]
-    check("a picture a mistake, 24 at most", len(pictures) == min(wrong, 24), (len(pictures), wrong))
-    for picture in pictures:
-        check("a picture is a PNG", base64.b64decode(picture.split(",")[1]).startswith(b"\x89PNG"))
-    sizes = {tuple(struct.unpack(">II", base64.b64decode(p.split(",")[1])[16:24])) for p in pictures}
-    check("pictures keep their shape, within 112 pixels", sizes <= {(20, 16), (112, 56)}, sizes)
-    check("scores", f"{json.loads(ran.stdout)['right']} of {json.loads(ran.stdout)['images']}" in page.text)
+    images = [v for t, k, v in page.attributes if t == "img" and k == "src"]
+    check("one image per mistake, at most 24", len(images) == min(wrong, 24), (len(images), wrong))
+    for image in images:
+        check("an image is a PNG", base64.b64decode(image.split(",")[1]).startswith(b"\x89PNG"))
+    sizes = {tuple(struct.unpack(">II", base64.b64decode(p.split(",")[1])[16:24])) for p in images}
+    check("images keep their shape, within 112 pixels", sizes <= {(20, 16), (112, 56)}, sizes)
+    check("scores", f"{json.loads(ran.stdout)['correct']} of {json.loads(ran.stdout)['images']}" in page.text)
 
 
 def check_averages():
@@ -137,8 +137,8 @@ def check_averages():
     page = page_of("averaged/report.html")
     want = "Weights: top-1 {:.2f} %, loss {:.4f}. Moving averages: top-1 {:.2f} %, loss {:.4f}.".format(*(v for s in scores for v in (100 * s["top1"], s["loss"])))
     check("both are scored", ran.returncode == 0 and want in page.text, (ran.stderr, want))
-    better = min((0, 1), key=lambda i: (-scores[i]["right"], scores[i]["loss"]))
-    check("the page says whose it is", f"is of the {('weights', 'averages')[better]}" in page.text)
+    better = min((0, 1), key=lambda i: (-scores[i]["correct"], scores[i]["loss"]))
+    check("the page says whose it is", f"is about the {('weights', 'moving averages')[better]}" in page.text)
     shown = f"top-1{100 * scores[better]['top1']:.2f} %top-5{100 * scores[better]['top5']:.2f} %loss{scores[better]['loss']:.4f}"
     check("the better's scores are shown", shown in page.text.replace("\n", ""), shown)
 
@@ -163,13 +163,13 @@ def check_browser(path):
     if not browser:
         return skip("the browser: no chromium installed")
 
-    def console(url, picture):
+    def console(url, screenshot):
         ran = subprocess.run([browser, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", f"--user-data-dir={os.getcwd()}/profile",
-                              "--enable-logging=stderr", "--window-size=1000,3000", f"--screenshot={picture}", f"file://{os.path.abspath(url)}"],
+                              "--enable-logging=stderr", "--window-size=1000,3000", f"--screenshot={screenshot}", f"file://{os.path.abspath(url)}"],
                              capture_output=True, text=True, errors="replace", timeout=200)
         return [line for line in ran.stderr.splitlines() if "CONSOLE" in line]
 
-    # That a fault would be seen: a picture from outside, which the page's own policy forbids.
+    # That a fault would be seen: an image from outside, which the page's own policy forbids.
     text = open(path).read()
     open("faulty.html", "w").write(text.replace("</main>", '<img src="http://example.invalid/x.png" alt=""></main>'))
     check("a fault shows on the console", console("faulty.html", "faulty.png"))
@@ -181,7 +181,7 @@ def main():
     open("tiny.ini", "w").write(CONFIG)
     for split, count in (("train", 12), ("val", 9)):
         for c, name in enumerate(CLASSES):
-            folder = f"pictures/{split}/{name.replace('/', '_')}"
+            folder = f"images/{split}/{name.replace('/', '_')}"
             os.makedirs(folder)
             for i in range(count):
                 base = (60 * c, 255 - 50 * c, i * 9)
@@ -201,8 +201,8 @@ def main():
     for name in CLASSES:
         check("names are shown as they are", name.replace("/", "_") in page.text, name)
     check("profile by layer", "layer2.0.conv2" in page.text and "bn_apply" in page.text)
-    planes = json.loads(cresnet("plan", "run", "--json", "-q").stdout)
-    check("the pool", f"{planes['peak_bytes'] / 2**20:.2f}" in page.text)
+    plan = json.loads(cresnet("plan", "run", "--json", "-q").stdout)
+    check("the pool", f"{plan['peak_bytes'] / 2**20:.2f}" in page.text)
     check("tensors can be pointed at", any("layer1.0.conv1.y" in t and "MiB, ops" in t for t in page.titles))
     shown = [v for _, k, v in page.attributes if k == "title" and v and v.endswith("weights are 0")]
     check("sparsity", sorted(shown) == sorted(zeros("run/best")) and any(not t.startswith("0 ") for t in shown), (shown, zeros("run/best")))
@@ -221,19 +221,19 @@ def main():
     ran = cresnet("train", "tiny.ini", "-o", "run62", "data.root=many", "--epochs", "1", "-q")
     ran = cresnet("report", "run62", "-q")
     page = page_of("run62/report.html")
-    check("many classes", ran.returncode == 0 and not page.faults and "Most confused" in page.text and "The 60 with the lowest top-1, of 62" in page.text, ran.stderr)
+    check("many classes", ran.returncode == 0 and not page.faults and "Most confused" in page.text and "The 60 classes with the lowest top-1, of 62" in page.text, ran.stderr)
     check("no matrix", not any(t.endswith(" of 1") for t in page.titles))
 
-    # What is missing is said; the rest is there.
+    # A missing part is reported, and all other parts are shown.
     ran = cresnet("report", "run/step-6", "--no-eval", "-o", "six.html", "-q")
     check("report of a step", ran.returncode == 0 and "weights of step-6" in page_of("six.html").text, ran.stderr)
-    os.rename("pictures", "gone")
+    os.rename("images", "gone")
     ran = cresnet("report", "run", "-o", "gone.html", "-q")
     check("without its data", ran.returncode == 0 and "Not available: " in page_of("gone.html").text and "layer1.0.conv1" in page_of("gone.html").text, ran.stderr)
-    os.rename("gone", "pictures")
+    os.rename("gone", "images")
     open("run/log.jsonl", "a").write('{"event":"train","step":99,"los')
     ran = cresnet("report", "run", "--no-eval", "-o", "cut.html", "-q")
-    check("a line cut short", ran.returncode == 0 and "1 of " in page_of("cut.html").text and "no JSON" in page_of("cut.html").text, ran.stderr)
+    check("a line cut short", ran.returncode == 0 and "1 of " in page_of("cut.html").text and "not valid JSON" in page_of("cut.html").text, ran.stderr)
     os.remove("run/log.jsonl")
     ran = cresnet("report", "run", "--no-eval", "-o", "nolog.html", "-q")
     check("without a log", ran.returncode == 0 and "No log.jsonl" in page_of("nolog.html").text, ran.stderr)
@@ -242,7 +242,7 @@ def main():
     check("a profile that is none", ran.returncode == 1 and "bad.jsonl" in ran.stderr and not os.path.exists("x.html"), ran.stderr)
     ran = cresnet("report", "nowhere")
     check("no such run", ran.returncode == 1 and "nowhere" in ran.stderr, ran.stderr)
-    ran = cresnet("report", "pictures")
+    ran = cresnet("report", "images")
     check("a folder that is no run", ran.returncode == 2 and "no checkpoint" in ran.stderr, ran.stderr)
     ran = cresnet("report", "run", "--no-eval", "-o", "nowhere/x.html")
     check("nowhere to write", ran.returncode == 1 and "nowhere/x.html" in ran.stderr, ran.stderr)

@@ -1,5 +1,5 @@
-/* cuda/sparse/block/block_sparse.cuh: what cuda/sparse/block/block_sparse_sm90a.cu's kernel gets, how tiles follow each
- * other, the threads that load. */
+/* cuda/sparse/block/block_sparse.cuh: the parameters, the tile scheduler and the loading threads of the kernel in
+ * cuda/sparse/block/block_sparse_sm90a.cu. */
 #ifndef CK_BLOCK_SPARSE_CUH
 #define CK_BLOCK_SPARSE_CUH
 
@@ -9,18 +9,19 @@
 namespace {
 
 enum {
-    GROUP        = 128, /* threads of a warpgroup */
+    GROUP        = 128, /* threads per warpgroup */
     ROW_BYTES    = 128, /* 64 channels */
     TEAMS_MAX    = 4,
-    PANEL        = 64, /* pixels that are written at a time */
+    PANEL        = 64, /* pixels that are stored together */
     PANEL_BYTES  = PANEL * ROW_BYTES,
-    PIXELS_MAX   = 256, /* columns of a tile */
-    STAGES_MAX   = 8,   /* of either ring */
+    PIXELS_MAX   = 256, /* maximum columns of a tile */
+    STAGES_MAX   = 8,   /* maximum stages of a ring */
     SHARED_LIMIT = 227 * 1024,
-    SHARED_HALF  = 113 * 1024, /* of one of two blocks */
+    SHARED_HALF  = 113 * 1024, /* per thread block, when two share a multiprocessor */
 };
 
-/* Barriers, 8 bytes each, from bar_at: stages of x, full and empty; of each team's ring of filters. */
+/* Indices of the barriers, 8 bytes each, from bar_at on: full and empty for the stages of x, then for each team's ring
+ * of filter blocks. */
 enum {
     BAR_X_FULL  = 0,
     BAR_X_EMPTY = STAGES_MAX,
@@ -41,7 +42,7 @@ struct params {
     const float                *bias;
     const char                 *add;
     char                       *y;
-    int64_t                     pixels; /* of y */
+    int64_t                     pixels; /* pixels of y */
     int                         N, P, Q, stride, pad;
     int64_t                     K;
     bool                        relu;
@@ -49,10 +50,10 @@ struct params {
 
 #if CK_HAS_SM90A
 
-/* The block's tiles, in order. Interleaved, the groups of a part are neighbours; every round begins with another group,
- * so that each block sees all of them. */
+/* The sequence of the thread block's tiles. With `interleave` the groups of a part are consecutive; every round begins
+ * with the next group, so that each thread block computes all of them. */
 struct scheduler {
-    int        groups, tiles, tile, group, part; /* part: the tile's first */
+    int        groups, tiles, tile, group, part; /* part: the first part of the tile */
     int        index, round;
     __device__ scheduler(const params &p)
         : groups(p.plan.groups), tiles((int)p.plan.tiles), index((int)blockIdx.x), round(0) {
@@ -76,16 +77,16 @@ struct scheduler {
     }
 };
 
-/* ---- the threads that load ---- */
+/* ---- loading threads ---- */
 
-/* Bytes that arrive for a part. */
+/* Bytes that a load of one part transfers. */
 __device__ __forceinline__ uint32_t part_bytes(const params &p) {
     return (uint32_t)(p.loading == AS_PATCH ? p.plan.box * p.plan.pitch * p.plan.images : p.plan.columns) * ROW_BYTES;
 }
 
 __device__ __forceinline__ void load_part(const params &p, uint32_t to, uint32_t bar, int part, uint32_t step) {
     const int c = (int)(step & 0xffffu) * CK_BLOCK_SPARSE_SIDE, r = (int)(step >> 16 & 0xff), s = (int)(step >> 24);
-    if (part >= p.plan.runs) part = 0; /* nobody stores it */
+    if (part >= p.plan.runs) part = 0; /* the result is not stored */
     if (p.loading == AS_MATRIX) {
         ck_tma_load(to, &p.x, bar, c, part * p.plan.columns);
     } else if (p.loading == AS_PIXELS) {
@@ -98,7 +99,7 @@ __device__ __forceinline__ void load_part(const params &p, uint32_t to, uint32_t
     }
 }
 
-/* One thread: stages of x. */
+/* Run by one thread: loads the stages of x. */
 __device__ __forceinline__ void load_x(const params &p, uint32_t shared) {
     const uint32_t bar = shared + (uint32_t)p.plan.bar_at, to = shared + (uint32_t)p.plan.x_at;
     ck_ring_place  at;
@@ -117,7 +118,7 @@ __device__ __forceinline__ void load_x(const params &p, uint32_t shared) {
     }
 }
 
-/* One thread: filter blocks, in the order of the list, each into its team's ring. */
+/* Run by one thread: loads the filter blocks in the order of the list, each into its team's ring. */
 __device__ __forceinline__ void load_w(const params &p, uint32_t shared) {
     const uint32_t bar = shared + (uint32_t)p.plan.bar_at, to = shared + (uint32_t)p.plan.w_at;
     ck_ring_place  at[TEAMS_MAX];

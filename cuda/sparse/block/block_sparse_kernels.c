@@ -1,19 +1,20 @@
-/* cuda/sparse/block/block_sparse_kernels.c: convolutions whose filter is kept in blocks of 64 x 64 channels, on the
- * tensor cores of compute capability 9.0 in f16 and bf16. Layout CUDA_FORMAT_BLOCK_SPARSE + i is way i of
- * cuda/sparse/block/block_sparse.h. A filter whose kept weights lie anywhere has such layouts too, as long as whole
- * blocks of it are empty. The lists are made by prepare and lie on the device; `kept` is the packed blocks, which
- * sparse_filter makes. */
+/* cuda/sparse/block/block_sparse_kernels.c: kernels of block-sparse convolutions on the tensor cores of compute
+ * capability 9.0, in FP16 and BF16.
+ *
+ * Weight format CUDA_FORMAT_BLOCK_SPARSE + i is tile config i of cuda/sparse/block/block_sparse.h. A filter with any
+ * sparsity pattern has these formats as long as whole blocks of it are zero. prepare() makes the lists of blocks and
+ * copies them to the device. The input `packed` has the packed blocks, which sparse_filter makes. */
 #include "cuda/sparse/block/block_sparse.h"
 #include "cuda/sparse/sparse_kernels.h"
 
-/* Of all blocks: above this share of kept ones the dense kernels win. */
-static const double share_most = 0.85;
+/* Above this fraction of nonzero blocks the dense kernels are faster. */
+static const double max_block_fraction = 0.85;
 
 struct prepared {
     struct ck_conv              conv;
     struct ck_block_sparse_plan plan;
     struct ck_block_sparse_list list;
-    uint32_t                    from; /* offset of the part of the table that says what is packed where */
+    uint32_t                    from; /* word offset in the table of the first element of each packed block */
     int64_t                     blocks;
     uint32_t                   *table; /* device memory */
 };
@@ -29,65 +30,66 @@ static struct ck_conv shape_of(const struct cr_program *p, const struct cr_op *o
 
 static bool plan_of(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
                     struct ck_conv *conv, struct ck_block_sparse_plan *plan) {
-    const int way = op->attr.conv.pattern.format - CUDA_FORMAT_BLOCK_SPARSE;
-    *conv         = shape_of(p, op);
-    return way >= 0 && p->store->pattern && !cuda_of(device)->offline && cuda_of(device)->cc == 90 &&
-           ck_block_sparse_conv_plan(conv, way, cuda_of(device)->multiprocessors, plan);
+    const int config = op->attr.conv.pattern.format - CUDA_FORMAT_BLOCK_SPARSE;
+    *conv            = shape_of(p, op);
+    return config >= 0 && p->store->pattern && !cuda_of(device)->offline && cuda_of(device)->cc == 90 &&
+           ck_block_sparse_conv_plan(conv, config, cuda_of(device)->multiprocessors, plan);
 }
 
 static const struct cr_param *param_of(const struct cr_program *p, const struct cr_op *op) {
     return &p->store->param[op->attr.conv.pattern.param];
 }
 
-/* Blocks with anything in them, and those that are stored. Without memory to remember them they are counted each time.
- */
+/* Returns the number of nonzero blocks and gives the number of stored blocks. Without memory for the cache the blocks
+ * are counted at each call. */
 static int64_t count_blocks(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
                             const struct ck_conv *c, int64_t *stored) {
     struct cuda_filter *filter;
-    int64_t             kept;
+    int64_t             nnz_blocks;
     if (cr_cuda_filter_of(device, p, op, c, &filter) != CR_OK) {
         cr_error_clear();
         return cr_sparse_count_blocks(p->store->pattern, param_of(p, op)->offset, c->K, c->R, c->S, c->C,
                                       CK_BLOCK_SPARSE_SIDE, stored);
     }
-    cr_cuda_filter_blocks(filter, CK_BLOCK_SPARSE_SIDE, &kept, stored);
-    return kept;
+    cr_cuda_filter_blocks(filter, CK_BLOCK_SPARSE_SIDE, &nnz_blocks, stored);
+    return nnz_blocks;
 }
 
-/* Is there such a layout? Few enough blocks must have anything in them. */
-static bool find_layout(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+/* Whether the filter has the op's format: few enough blocks must be nonzero. */
+static bool find_format(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
                         int64_t *stored) {
     struct ck_conv              c;
     struct ck_block_sparse_plan plan;
     if (!plan_of(device, p, op, &c, &plan)) return false;
-    const int64_t kept = count_blocks(device, p, op, &c, stored);
-    return (double)(kept * CK_BLOCK_SPARSE_SIDE * CK_BLOCK_SPARSE_SIDE) <= share_most * (double)(c.K * c.R * c.S * c.C);
+    const int64_t nnz_blocks = count_blocks(device, p, op, &c, stored);
+    return (double)(nnz_blocks * CK_BLOCK_SPARSE_SIDE * CK_BLOCK_SPARSE_SIDE) <=
+           max_block_fraction * (double)(c.K * c.R * c.S * c.C);
 }
 
-static bool has_layout(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+static bool has_format(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     int64_t stored;
-    return find_layout(device, p, op, &stored);
+    return find_format(device, p, op, &stored);
 }
 
-static cr_status list_of(const struct cr_program *p, const struct cr_op *op, const struct ck_conv *c,
-                         const struct ck_block_sparse_plan *plan, struct cr_blocks *blocks) {
-    const struct cr_block_layout how = {
+static cr_status make_list(const struct cr_program *p, const struct cr_op *op, const struct ck_conv *c,
+                           const struct ck_block_sparse_plan *plan, struct cr_blocks *blocks) {
+    const struct cr_block_layout layout = {
         .side = CK_BLOCK_SPARSE_SIDE, .teams = plan->teams, .patch = plan->patch, .pitch = plan->pitch};
-    return cr_sparse_blocks(p->store->pattern, param_of(p, op)->offset, c->K, c->R, c->S, c->C, &how, blocks);
+    return cr_sparse_blocks(p->store->pattern, param_of(p, op)->offset, c->K, c->R, c->S, c->C, &layout, blocks);
 }
 
 int64_t cr_cuda_block_sparse_elems(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     int64_t stored;
-    return find_layout(device, p, op, &stored) ? stored * (CK_BLOCK_SPARSE_BYTES / (int64_t)sizeof(float)) : 0;
+    return find_format(device, p, op, &stored) ? stored * (CK_BLOCK_SPARSE_BYTES / (int64_t)sizeof(float)) : 0;
 }
 
 static void algo_name(const struct cr_op *op, struct cr_text *out) {
-    int cut[4];
-    ck_block_sparse_conv_tile(op->attr.conv.pattern.format - CUDA_FORMAT_BLOCK_SPARSE, cut);
-    cr_text_add(out, "block_sparse %dx%dx%d%s", cut[0], cut[1], cut[2], cut[3] ? " patch" : "");
+    int tile[4];
+    ck_block_sparse_conv_tile(op->attr.conv.pattern.format - CUDA_FORMAT_BLOCK_SPARSE, tile);
+    cr_text_add(out, "block_sparse %dx%dx%d%s", tile[0], tile[1], tile[2], tile[3] ? " patch" : "");
 }
 
-/* ---- what stays on the device ---- */
+/* ---- device memory ---- */
 
 static void release(void *prepared) {
     struct prepared *s = prepared;
@@ -96,7 +98,7 @@ static void release(void *prepared) {
     cr_free(s);
 }
 
-static cr_status send(const struct cr_blocks *b, struct prepared *s) {
+static cr_status upload_list(const struct cr_blocks *b, struct prepared *s) {
     const size_t bytes = (size_t)b->words * sizeof *b->table;
     s->list            = (struct ck_block_sparse_list){.steps   = b->steps,
                                                        .step    = b->step,
@@ -119,9 +121,9 @@ static cr_status prepare(struct cr_device *device, const struct cr_program *p, c
     cr_status        status = CR_OK;
     struct prepared *s;
     CR_ALLOC(s, 1);
-    CR_ASSERT(plan_of(device, p, op, &s->conv, &s->plan)); /* as accepted */
-    CR_TRY_OUT(list_of(p, op, &s->conv, &s->plan, &blocks));
-    CR_TRY_OUT(send(&blocks, s));
+    CR_ASSERT(plan_of(device, p, op, &s->conv, &s->plan)); /* the accepts function has checked this */
+    CR_TRY_OUT(make_list(p, op, &s->conv, &s->plan, &blocks));
+    CR_TRY_OUT(upload_list(&blocks, s));
     *prepared        = s;
     *workspace_bytes = packs ? (size_t)blocks.blocks * CK_BLOCK_SPARSE_BYTES : 0;
     s                = NULL;
@@ -136,7 +138,7 @@ out:
 static bool filter_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct cr_tensor *w = cuda_in(p, op, CR_IN_sparse_filter_w);
     return (w->dtype == CR_F16 || w->dtype == CR_BF16) && cuda_out(p, op, CR_OUT_sparse_filter_y)->dtype == CR_F32 &&
-           has_layout(device, p, op);
+           has_format(device, p, op);
 }
 
 static cr_status filter_launch(struct cr_device *device, const struct cr_call *call) {
@@ -159,7 +161,7 @@ static bool conv_accepts(const struct cr_device *device, const struct cr_program
         return false;
     if (cuda_out(p, op, CR_OUT_conv_y)->dtype != type || (bias && bias->dtype != CR_F32) || (add && add->dtype != type))
         return false;
-    return has_layout(device, p, op);
+    return has_format(device, p, op);
 }
 static bool conv_accepts_f16(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     return conv_accepts(device, p, op, CR_F16);
@@ -189,36 +191,36 @@ static cr_status conv_launch(struct cr_device *device, const struct cr_call *cal
     return CR_OK;
 }
 
-/* ---- the rows ---- */
+/* ---- kernels ---- */
 
-static const struct cr_kernel row_f16    = {.name          = "cuda.block_sparse.f16",
-                                            .op            = CR_OP_conv,
-                                            .math          = CR_MATH_F16,
-                                            .deterministic = true,
-                                            .sparse        = true,
-                                            .accepts       = conv_accepts_f16,
-                                            .algo_name     = algo_name,
-                                            .prepare       = prepare,
-                                            .launch        = conv_launch,
-                                            .release       = release};
-static const struct cr_kernel row_bf16   = {.name          = "cuda.block_sparse.bf16",
-                                            .op            = CR_OP_conv,
-                                            .math          = CR_MATH_BF16,
-                                            .deterministic = true,
-                                            .sparse        = true,
-                                            .accepts       = conv_accepts_bf16,
-                                            .algo_name     = algo_name,
-                                            .prepare       = prepare,
-                                            .launch        = conv_launch,
-                                            .release       = release};
-static const struct cr_kernel row_filter = {.name          = "cuda.block_sparse_filter",
-                                            .op            = CR_OP_sparse_filter,
-                                            .math          = CR_MATH_EXACT,
-                                            .deterministic = true,
-                                            .accepts       = filter_accepts,
-                                            .algo_name     = algo_name,
-                                            .prepare       = prepare,
-                                            .launch        = filter_launch,
-                                            .release       = release};
+static const struct cr_kernel kernel_f16    = {.name          = "cuda.block_sparse.f16",
+                                               .op            = CR_OP_conv,
+                                               .math          = CR_MATH_F16,
+                                               .deterministic = true,
+                                               .sparse        = true,
+                                               .accepts       = conv_accepts_f16,
+                                               .algo_name     = algo_name,
+                                               .prepare       = prepare,
+                                               .launch        = conv_launch,
+                                               .release       = release};
+static const struct cr_kernel kernel_bf16   = {.name          = "cuda.block_sparse.bf16",
+                                               .op            = CR_OP_conv,
+                                               .math          = CR_MATH_BF16,
+                                               .deterministic = true,
+                                               .sparse        = true,
+                                               .accepts       = conv_accepts_bf16,
+                                               .algo_name     = algo_name,
+                                               .prepare       = prepare,
+                                               .launch        = conv_launch,
+                                               .release       = release};
+static const struct cr_kernel kernel_filter = {.name          = "cuda.block_sparse_filter",
+                                               .op            = CR_OP_sparse_filter,
+                                               .math          = CR_MATH_EXACT,
+                                               .deterministic = true,
+                                               .accepts       = filter_accepts,
+                                               .algo_name     = algo_name,
+                                               .prepare       = prepare,
+                                               .launch        = filter_launch,
+                                               .release       = release};
 
-const struct cr_kernel *const cr_cuda_block_sparse_kernels[] = {&row_f16, &row_bf16, &row_filter, NULL};
+const struct cr_kernel *const cr_cuda_block_sparse_kernels[] = {&kernel_f16, &kernel_bf16, &kernel_filter, NULL};

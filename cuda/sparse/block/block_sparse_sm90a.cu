@@ -1,28 +1,29 @@
-/* cuda/sparse/block/block_sparse_sm90a.cu: see cuda/sparse/block/block_sparse.h.
+/* cuda/sparse/block/block_sparse_sm90a.cu: the kernel and the plans of cuda/sparse/block/block_sparse.h.
  *
- * Bytes: x and y once from memory, 2*(C + K) a pixel, and add; from L2 x once for each group of output channels and
- * step, so 2*64 bytes a pixel and step, in patches (1 + 2/rows) times as many for all nine taps; 8 KB a kept block and
- * tile. 2*4096 floating-point operations a pixel and kept block. Limiter: memory where few blocks are kept, else the
- * tensor cores.
+ * Bytes: x and y from memory once, 2*(C + K) per pixel, and add; x from L2 once per group of output channels and step,
+ * 2*64 bytes per pixel and step, or with patches (1 + 2/rows) times as many for all nine taps; 8 KB per nonzero block
+ * and tile. Floating-point operations: 2*4096 per pixel and nonzero block. Limiter: memory where few blocks are
+ * nonzero, otherwise the tensor cores.
  *
- * One block a multiprocessor, or two that have one multiplying warpgroup, for the whole launch: TEAMS x PARTS
- * warpgroups that multiply, and two threads that load (TMA). The filter is wgmma's operand A, 64 output channels by 64
- * input channels; pixels are B, so that a block of 64 fills the tensor cores. Each team has its own list of kept blocks
- * and its own ring of them; stages of x are shared, and a team passes those that it does not need. Warpgroups do not
- * wait for each other otherwise: while one stores, another one multiplies. Results go turned through shared memory, 64
- * pixels at a time, where `add` waits for them. */
+ * A multiprocessor runs one thread block, or two with one multiplying warpgroup each, for the whole launch. A thread
+ * block has TEAMS x PARTS warpgroups that multiply and two threads that load (TMA). The filter is wgmma's operand A, 64
+ * output x 64 input channels; pixels are operand B, so that a block of 64 channels fills the tensor cores. Each team
+ * has its own list of nonzero blocks and its own ring of them. All teams share the stages of x; a team skips the stages
+ * that it does not need. Otherwise warpgroups do not wait for each other: while one stores, another one multiplies.
+ * Results are transposed through shared memory, 64 pixels at a time; `add` is loaded there in advance. */
 #include "cuda/common/tma.cuh"
 #include "cuda/sparse/block/block_sparse_work.cuh"
 
 namespace {
 
-/* Registers change hands by whole warpgroups only; where that is not needed, two warps load. */
+/* setmaxnreg works on whole warpgroups. Where it is not needed, two warps load. */
 constexpr int threads_of(int workers) {
     return workers * GROUP + (workers > 1 ? (int)GROUP : 64);
 }
 
 #if CK_HAS_SM90A
-/* Behind a patch lie zeros that no load brings: right of its last row, and below a whole image. */
+/* Clears the positions after a patch, which no load writes: the padding right of its last row and below a whole image.
+ */
 __device__ __forceinline__ void clear_ends(const params &p, uint32_t shared) {
     const int used = p.plan.box * p.plan.pitch * p.plan.images * ROW_BYTES, rest = (p.plan.x_bytes - used) / 16;
     for (int i = (int)threadIdx.x; i < rest * p.plan.stages * p.plan.parts; i += (int)blockDim.x) {
@@ -76,41 +77,42 @@ __global__ void __launch_bounds__(threads_of(TEAMS *PARTS), TEAMS *PARTS == 1 ? 
 #endif
 }
 
-/* A block a thread block; a thread moves 16 bytes at a time. */
+/* One thread block packs one filter block; a thread moves 16 bytes at a time. */
 __global__ void __launch_bounds__(GROUP) block_pack(const uint4 *w, const uint32_t *from, uint4 *packed, int64_t row) {
     const uint32_t first = from[blockIdx.x];
     for (int i = (int)threadIdx.x; i < CK_BLOCK_SPARSE_BYTES / 16; i += GROUP) {
         const int   k = i / 8, c = i % 8;
-        const uint4 none = make_uint4(0, 0, 0, 0);
+        const uint4 zeros = make_uint4(0, 0, 0, 0);
         packed[(int64_t)blockIdx.x * (CK_BLOCK_SPARSE_BYTES / 16) + k * 8 + (c ^ k % 8)] =
-            first == UINT32_MAX ? none : w[first / 8 + k * row + c];
+            first == UINT32_MAX ? zeros : w[first / 8 + k * row + c];
     }
 }
 
-/* ---- ways ---- */
+/* ---- tile configs and plans ---- */
 
-struct way {
+struct tile_config {
     int  teams, parts, columns;
-    bool patch; /* then columns is the most that there may be */
+    bool patch; /* with patch, `columns` is the maximum */
 };
-const struct way ways[] = {
+const struct tile_config tile_configs[] = {
     {2, 1, 256, true},  {1, 2, 256, true},  {1, 2, 128, true},  {1, 1, 128, true},  {2, 1, 256, false},
     {4, 1, 128, false}, {1, 2, 256, false}, {2, 1, 128, false}, {1, 2, 128, false}, {2, 1, 64, false},
     {1, 2, 64, false},  {1, 1, 256, false}, {1, 1, 64, false},
 };
-enum { WAYS = sizeof ways / sizeof *ways, RING_LEAST = 3, STAGES_LEAST = 2 };
+enum { CONFIG_COUNT = sizeof tile_configs / sizeof *tile_configs, MIN_RING = 3, MIN_STAGES = 2 };
 
 int64_t ceil_div(int64_t a, int64_t b) {
     return (a + b - 1) / b;
 }
 
-/* Positions from the first pixel of y in a patch to its last. Below a whole image stands one row of zeros, which is
- * above the next. */
+/* Positions from the first pixel of y in a patch to its last. One row of zeros below a whole image is also the row
+ * above the next image. */
 int64_t positions(const struct ck_conv *c, int rows, int images) {
     return ((int64_t)(images - 1) * (rows + 1) + rows - 1) * (c->Q + 1) + c->Q;
 }
 
-/* Rows and images of a part. Between two rows one zero is enough: right of the one is left of the next. */
+/* Chooses the rows and images of a part. One zero between two rows is enough: it is right of one row and left of the
+ * next. */
 bool cut_patch(struct ck_block_sparse_plan *p, const struct ck_conv *c) {
     static const int widths[] = {64, 120, 128, 208, 216, 232, 256};
     if (c->stride != 1 || c->R != 3 || c->S != 3 || c->pad != 1) return false;
@@ -120,7 +122,7 @@ bool cut_patch(struct ck_block_sparse_plan *p, const struct ck_conv *c) {
     while (p->rows < c->P && positions(c, p->rows + 1, 1) <= p->columns) p->rows++;
     while (p->rows == c->P && p->images < c->N && positions(c, p->rows, p->images + 1) <= p->columns) p->images++;
     p->strips        = (int)ceil_div(c->P, p->rows);
-    p->rows          = (int)ceil_div(c->P, p->strips); /* all alike */
+    p->rows          = (int)ceil_div(c->P, p->strips); /* all strips have the same size */
     p->box           = p->strips == 1 ? p->rows + 1 : p->rows + 2;
     p->runs          = ceil_div(c->N, p->images) * p->strips;
     const int64_t of = positions(c, p->rows, p->images);
@@ -135,15 +137,15 @@ void cut_pixels(struct ck_block_sparse_plan *p, const struct ck_conv *c) {
     p->runs                                  = ceil_div(c->N * c->P * c->Q, p->columns);
 }
 
-bool lay_out(struct ck_block_sparse_plan *p) {
-    const int behind = p->strips == 1 ? p->pitch + 1 : 1; /* zeros behind a patch */
+bool set_shared_layout(struct ck_block_sparse_plan *p) {
+    const int behind = p->strips == 1 ? p->pitch + 1 : 1; /* positions of zeros after a patch */
     const int lines  = p->patch ? p->box * p->pitch * p->images + behind : p->columns,
               out    = p->teams * p->parts * 2 * PANEL_BYTES;
-    const int slot = p->teams * CK_BLOCK_SPARSE_BYTES, all = p->teams * p->parts == 1 ? SHARED_HALF : SHARED_LIMIT;
-    const int room      = all - out - PIXELS_MAX * 4 - 8 * BAR_COUNT;
+    const int slot = p->teams * CK_BLOCK_SPARSE_BYTES, limit = p->teams * p->parts == 1 ? SHARED_HALF : SHARED_LIMIT;
+    const int room      = limit - out - PIXELS_MAX * 4 - 8 * BAR_COUNT;
     p->x_bytes          = (lines * ROW_BYTES + 1023) / 1024 * 1024;
-    const int64_t stage = (int64_t)p->parts * p->x_bytes, left = room - RING_LEAST * slot;
-    if (left < STAGES_LEAST * stage) return false;
+    const int64_t stage = (int64_t)p->parts * p->x_bytes, left = room - MIN_RING * slot;
+    if (left < MIN_STAGES * stage) return false;
     p->stages = left / stage < STAGES_MAX ? (int)(left / stage) : (int)STAGES_MAX;
     p->ring   = (int)((room - p->stages * stage) / slot);
     if (p->ring > STAGES_MAX) p->ring = STAGES_MAX;
@@ -156,8 +158,9 @@ bool lay_out(struct ck_block_sparse_plan *p) {
     return true;
 }
 
-/* x that does not stay in L2 is read once for all groups when they are neighbours. */
-void arrange(struct ck_block_sparse_plan *p, const struct ck_conv *c, int multiprocessors) {
+/* Sets the grid and the order of tiles. When x does not stay in L2, consecutive groups let x be read once for all
+ * groups. */
+void set_grid(struct ck_block_sparse_plan *p, const struct ck_conv *c, int multiprocessors) {
     const int64_t in_cache = 24 << 20, tasks = p->tiles * p->groups;
     p->interleave     = p->groups > 1 && p->groups <= multiprocessors && c->N * c->H * c->W * c->C * 2 > in_cache;
     const int at_once = multiprocessors * (p->teams * p->parts == 1 ? 2 : 1);
@@ -165,20 +168,21 @@ void arrange(struct ck_block_sparse_plan *p, const struct ck_conv *c, int multip
     if (p->interleave) p->grid -= p->grid % p->groups;
 }
 
-bool takes(const struct ck_conv *c) {
-    const int64_t most = INT32_MAX / 2;
+bool supports(const struct ck_conv *c) {
+    const int64_t limit = INT32_MAX / 2;
     if (c->type == CK_F32 || c->C < CK_BLOCK_SPARSE_SIDE || c->C % CK_BLOCK_SPARSE_SIDE ||
         c->K < CK_BLOCK_SPARSE_SIDE || c->K % CK_BLOCK_SPARSE_SIDE)
         return false;
-    if (c->C > 65536 * CK_BLOCK_SPARSE_SIDE / 2 || c->K > most / CK_BLOCK_SPARSE_SIDE || c->R < 1 || c->S < 1 ||
+    if (c->C > 65536 * CK_BLOCK_SPARSE_SIDE / 2 || c->K > limit / CK_BLOCK_SPARSE_SIDE || c->R < 1 || c->S < 1 ||
         c->R > 15 || c->S > 15)
         return false;
     if (c->stride < 1 || c->stride > 8 || c->pad < 0 || c->pad > 7 || c->N < 1 || c->P < 1 || c->Q < 1) return false;
     if (c->K * c->R * c->S > (int64_t)UINT32_MAX / c->C) return false;
-    return c->H <= most / c->W && c->N <= most / (c->H * c->W) && c->P <= most / c->Q && c->N <= most / (c->P * c->Q);
+    return c->H <= limit / c->W && c->N <= limit / (c->H * c->W) && c->P <= limit / c->Q &&
+           c->N <= limit / (c->P * c->Q);
 }
 
-/* ---- the host's side ---- */
+/* ---- launches ---- */
 
 enum loading loading_of(const struct ck_conv *c, const struct ck_block_sparse_plan *plan) {
     if (plan->patch) return AS_PATCH;
@@ -233,31 +237,34 @@ template <typename T> cudaError_t start_as(const struct params *p, cudaStream_t 
 } // namespace
 
 int ck_block_sparse_conv_configs(void) {
-    return WAYS;
+    return CONFIG_COUNT;
 }
 
-void ck_block_sparse_conv_tile(int number, int cut[4]) {
-    const struct way none = {}, &w = number >= 0 && number < WAYS ? ways[number] : none;
-    cut[0] = w.teams, cut[1] = w.parts, cut[2] = w.columns, cut[3] = w.patch;
+void ck_block_sparse_conv_tile(int config, int tile[4]) {
+    const struct tile_config no_config = {},
+                             &w        = config >= 0 && config < CONFIG_COUNT ? tile_configs[config] : no_config;
+    tile[0] = w.teams, tile[1] = w.parts, tile[2] = w.columns, tile[3] = w.patch;
 }
 
-bool ck_block_sparse_conv_plan(const struct ck_conv *c, int way, int multiprocessors, struct ck_block_sparse_plan *p) {
+bool ck_block_sparse_conv_plan(const struct ck_conv *c, int config, int multiprocessors,
+                               struct ck_block_sparse_plan *p) {
     *p = ck_block_sparse_plan{};
-    if (way < 0 || way >= WAYS || !takes(c)) return false;
-    p->teams   = ways[way].teams;
-    p->parts   = ways[way].parts;
-    p->columns = ways[way].columns;
-    p->patch   = ways[way].patch;
-    if (p->teams > c->K / CK_BLOCK_SPARSE_SIDE) return false; /* as with fewer, but for idle ones */
+    if (config < 0 || config >= CONFIG_COUNT || !supports(c)) return false;
+    p->teams   = tile_configs[config].teams;
+    p->parts   = tile_configs[config].parts;
+    p->columns = tile_configs[config].columns;
+    p->patch   = tile_configs[config].patch;
+    /* some teams would be idle in every tile; a config with fewer teams computes the same */
+    if (p->teams > c->K / CK_BLOCK_SPARSE_SIDE) return false;
     if (!p->patch)
         cut_pixels(p, c);
     else if (!cut_patch(p, c))
         return false;
-    if (!lay_out(p)) return false;
+    if (!set_shared_layout(p)) return false;
     p->groups = (int)ceil_div(c->K / CK_BLOCK_SPARSE_SIDE, p->teams);
     p->tiles  = ceil_div(p->runs, p->parts);
     if (p->tiles > INT32_MAX / 4 / p->groups) return false;
-    arrange(p, c, multiprocessors);
+    set_grid(p, c, multiprocessors);
     return true;
 }
 

@@ -1,22 +1,23 @@
-/* cuda/sparse/direct/direct_grad_kernels.c: the GPU's rows of a sparse convolution's gradients; layouts as in
- * cuda/sparse/direct/direct_kernels.c.
+/* cuda/sparse/direct/direct_grad_kernels.c: kernels of the gradients of sparse convolutions. The weight formats are
+ * those of cuda/sparse/direct/direct_kernels.c.
  *
- * The gradient of x is a convolution of dy with the turned filter, with a stride one for each of its phases
- * (sparsity/sparsity.h), by the kernels of the forward pass: values are gathered by one launch for all phases, and
- * pixels that no tap reaches are set beforehand. What a fused op wants besides, the ReLU in front and its BN's sums,
- * comes in a pass behind, as for cuDNN's rows. */
+ * The gradient of x is a convolution of dy with the transposed filter. With a stride it is one convolution for each
+ * phase of the stride (sparsity/sparsity.h), by the kernels of the forward pass. One launch gathers the values of all
+ * phases. Pixels of dx that no tap reaches are set before. The ReLU gradient and the BN gradient sums of a fused op are
+ * computed by a kernel after the convolutions, as for the cuDNN kernels. */
 #include "cuda/sparse/sparse_kernels.h"
 
 #include <string.h>
 
 enum { STRIDE_MAX = 4, PHASES_MAX = STRIDE_MAX * STRIDE_MAX };
-_Static_assert((int)PHASES_MAX <= (int)CR_CUDA_PHASES_MAX, "a filter's turned forms are all remembered");
+_Static_assert((int)PHASES_MAX <= (int)CR_CUDA_PHASES_MAX,
+               "the filter cache holds all phases of the transposed filter");
 
 static bool is_f32(const struct cr_tensor *t) {
     return !t || t->dtype == CR_F32;
 }
 
-/* Where the plans come from: of a device that is not there nothing is known. */
+/* Plans need the properties of a device, so that an offline device has none. */
 static bool can_plan(const struct cr_device *device, const struct cr_program *p) {
     return p->store->pattern && !cuda_of(device)->offline;
 }
@@ -24,44 +25,47 @@ static bool can_plan(const struct cr_device *device, const struct cr_program *p)
 /* ---- the gradient of x ---- */
 
 struct phase {
-    struct cr_transposition turn;
-    struct ck_conv          conv; /* of dy with the turned filter */
+    struct cr_transposition transposition;
+    struct ck_conv          conv; /* the convolution of dy with the transposed filter */
     struct ck_sparse_plan   plan;
     struct ck_scatter       scatter;
-    int64_t                 entry, start; /* where its entries and its runs begin among those of all phases */
+    /* index of the phase's first entry and of its first row start among those of all phases */
+    int64_t entry, start;
 };
 struct prepared {
-    struct ck_conv conv; /* the forward one */
+    struct ck_conv conv; /* the forward convolution */
     struct phase   phase[PHASES_MAX];
     int            phases;
-    bool           gaps; /* there are pixels that no tap reaches */
+    bool           gaps; /* some pixels of dx are reached by no tap */
     int64_t        entries;
-    size_t         relu_mask_at;           /* in the workspace */
+    size_t         relu_mask_at;           /* byte offset in the workspace */
     uint32_t      *offsets, *start, *from; /* device memory */
 };
 
-/* Pixel (first_h + stride*i, first_w + stride*j) for all i and j inside; false: there are none. */
+/* Sets the phase of the pixels (first_h + stride*i, first_w + stride*j) for all i and j inside the image. Returns false
+ * when there are none. */
 static bool phase_of(const struct ck_conv *c, int first_h, int first_w, struct phase *f) {
     const int64_t s = c->stride, P = (c->H - first_h + s - 1) / s, Q = (c->W - first_w + s - 1) / s;
     if (first_h >= c->H || first_w >= c->W) return false;
-    f->turn    = cr_sparse_transposition(c->R, c->S, s, c->pad, first_h, first_w);
-    f->conv    = (struct ck_conv){.type   = c->type,
-                                  .R      = (int)f->turn.R,
-                                  .S      = (int)f->turn.S,
-                                  .stride = 1,
-                                  .pad    = (int)f->turn.pad,
-                                  .N      = c->N,
-                                  .H      = c->P,
-                                  .W      = c->Q,
-                                  .C      = c->K,
-                                  .K      = c->C,
-                                  .P      = P,
-                                  .Q      = Q};
+    f->transposition = cr_sparse_transposition(c->R, c->S, s, c->pad, first_h, first_w);
+    f->conv          = (struct ck_conv){.type   = c->type,
+                                        .R      = (int)f->transposition.R,
+                                        .S      = (int)f->transposition.S,
+                                        .stride = 1,
+                                        .pad    = (int)f->transposition.pad,
+                                        .N      = c->N,
+                                        .H      = c->P,
+                                        .W      = c->Q,
+                                        .C      = c->K,
+                                        .K      = c->C,
+                                        .P      = P,
+                                        .Q      = Q};
     f->scatter = (struct ck_scatter){.step = s > 1 ? (int)s : 0, .h = first_h, .w = first_w, .H = c->H, .W = c->W};
     return true;
 }
 
-/* All phases with their plans; a phase without taps is left out. Kept weights count as spread evenly over the taps. */
+/* Plans all phases. A phase without taps is left out. The estimate assumes that the nonzeros are distributed evenly
+ * over the taps. */
 static bool plan_phases(const struct cr_device *device, const struct cr_op *op, const struct ck_conv *c,
                         struct prepared *s) {
     const struct cr_pattern_attr *a = &op->attr.conv.pattern;
@@ -72,11 +76,12 @@ static bool plan_phases(const struct cr_device *device, const struct cr_op *op, 
         struct phase *f = &s->phase[s->phases];
         *f              = (struct phase){0};
         if (!phase_of(c, i / c->stride, i % c->stride, f)) continue;
-        if (f->turn.R == 0) {
+        if (f->transposition.R == 0) {
             s->gaps = true;
             continue;
         }
-        const int64_t taps = (f->turn.R - f->turn.first_r) * (f->turn.S - f->turn.first_s);
+        const int64_t taps =
+            (f->transposition.R - f->transposition.first_r) * (f->transposition.S - f->transposition.first_s);
         if (!cr_cuda_sparse_plan(device, &f->conv, CR_MAX(a->nnz * taps / (c->R * c->S), 1), a->format, false,
                                  &f->plan))
             return false;
@@ -111,8 +116,8 @@ static void release(void *prepared) {
     cr_free(s);
 }
 
-/* Phase by phase, one behind the other. */
-static cr_status send_phases(struct prepared *s, const struct cr_linear_filter *filter) {
+/* Copies the entries and row starts of all phases to the device, phase by phase. */
+static cr_status upload_phases(struct prepared *s, const struct cr_linear_filter *filter) {
     cr_status status = CR_OK;
     int64_t   runs   = 0;
     uint32_t *all    = NULL;
@@ -140,16 +145,16 @@ out:
 static cr_status encode_phases(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
                                struct prepared *s) {
     struct cr_linear_filter filter[PHASES_MAX] = {{0}};
-    const struct cr_sparse *turned;
-    struct cuda_filter     *places;
+    const struct cr_sparse *transposed;
+    struct cuda_filter     *cached;
     cr_status               status;
-    CR_TRY(cr_cuda_filter_of(device, p, op, &s->conv, &places));
+    CR_TRY(cr_cuda_filter_of(device, p, op, &s->conv, &cached));
     for (int i = 0; i < s->phases; i++) {
         struct phase *f = &s->phase[i];
-        CR_TRY_OUT(cr_cuda_filter_transposed(places, &f->turn, &turned));
-        CR_TRY_OUT(cr_cuda_sparse_order(turned, &f->conv, &f->plan, op->attr.conv.pattern.format, &filter[i]));
+        CR_TRY_OUT(cr_cuda_filter_transposed(cached, &f->transposition, &transposed));
+        CR_TRY_OUT(cr_cuda_sparse_order(transposed, &f->conv, &f->plan, op->attr.conv.pattern.format, &filter[i]));
     }
-    CR_TRY_OUT(send_phases(s, filter));
+    CR_TRY_OUT(upload_phases(s, filter));
 out:
     for (int i = 0; i < s->phases; i++) cr_linear_filter_free(&filter[i]);
     return status;
@@ -161,7 +166,7 @@ static cr_status dgrad_prepare(struct cr_device *device, const struct cr_program
     struct prepared *s;
     CR_ALLOC(s, 1);
     s->conv = dgrad_shape(p, op);
-    CR_ASSERT(plan_phases(device, op, &s->conv, s)); /* as accepted */
+    CR_ASSERT(plan_phases(device, op, &s->conv, s)); /* the accepts function has checked this */
     CR_TRY_OUT(encode_phases(device, p, op, s));
     s->relu_mask_at =
         ((size_t)CR_MAX(s->entries, 1) * sizeof(float) + CR_CUDA_ALIGN - 1) / CR_CUDA_ALIGN * CR_CUDA_ALIGN;
@@ -173,7 +178,8 @@ out:
     return status;
 }
 
-/* What pixels that no tap reaches get; *add is left for the others. */
+/* Writes the pixels of dx that no tap reaches: `*add`, or 0 when there is none. `*add` is set to the tensor that the
+ * convolutions add. */
 static cr_status fill_gaps(const struct prepared *s, const struct cr_call *call, const void **add,
                            cudaStream_t stream) {
     const size_t bytes = (size_t)(s->conv.N * s->conv.H * s->conv.W * s->conv.C) * sizeof(float);
@@ -212,7 +218,7 @@ static cr_status dgrad_launch(struct cr_device *device, const struct cr_call *ca
     return call->in[CR_IN_conv_dgrad_bn_x] ? cr_cuda_bn_relu_grad(device, call, s->relu_mask_at) : CR_OK;
 }
 
-/* ---- the gradient of the kept weights ---- */
+/* ---- the gradient of the nonzero weights ---- */
 
 struct prepared_wgrad {
     struct ck_conv        conv;
@@ -249,7 +255,7 @@ static void wgrad_release(void *prepared) {
     cr_free(s);
 }
 
-static cr_status send_wgrad(const struct cr_linear_filter *f, struct prepared_wgrad *s) {
+static cr_status upload_wgrad(const struct cr_linear_filter *f, struct prepared_wgrad *s) {
     cr_status status = CR_OK;
     uint32_t *offset;
     s->entries = f->entries;
@@ -269,14 +275,14 @@ static cr_status wgrad_prepare(struct cr_device *device, const struct cr_program
     cr_status               status = CR_OK;
     struct prepared_wgrad  *s;
     const struct cr_sparse *sparse;
-    struct cuda_filter     *places;
+    struct cuda_filter     *cached;
     CR_ALLOC(s, 1);
     s->conv = wgrad_shape(p, op);
-    CR_ASSERT(plan_wgrad(device, op, &s->conv, &s->plan)); /* as accepted */
-    CR_TRY_OUT(cr_cuda_filter_of(device, p, op, &s->conv, &places));
-    CR_TRY_OUT(cr_cuda_filter_csr(places, &sparse));
+    CR_ASSERT(plan_wgrad(device, op, &s->conv, &s->plan)); /* the accepts function has checked this */
+    CR_TRY_OUT(cr_cuda_filter_of(device, p, op, &s->conv, &cached));
+    CR_TRY_OUT(cr_cuda_filter_csr(cached, &sparse));
     CR_TRY_OUT(cr_cuda_sparse_order(sparse, &s->conv, &s->plan, op->attr.conv.pattern.format, &filter));
-    CR_TRY_OUT(send_wgrad(&filter, s));
+    CR_TRY_OUT(upload_wgrad(&filter, s));
     *prepared        = s;
     *workspace_bytes = ck_sparse_wgrad_workspace(&s->plan, CR_MAX(s->entries, 1));
     s                = NULL;
@@ -301,27 +307,27 @@ static cr_status wgrad_launch(struct cr_device *device, const struct cr_call *ca
     return CR_OK;
 }
 
-/* ---- the rows ---- */
+/* ---- kernels ---- */
 
-static const struct cr_kernel row_dgrad = {.name          = "cuda.sparse_dgrad",
-                                           .op            = CR_OP_conv_dgrad,
-                                           .math          = CR_MATH_F32,
-                                           .deterministic = true,
-                                           .sparse        = true,
-                                           .accepts       = dgrad_accepts,
-                                           .algo_name     = cr_cuda_sparse_format_name,
-                                           .prepare       = dgrad_prepare,
-                                           .launch        = dgrad_launch,
-                                           .release       = release};
-static const struct cr_kernel row_wgrad = {.name          = "cuda.sparse_wgrad",
-                                           .op            = CR_OP_conv_wgrad,
-                                           .math          = CR_MATH_F32,
-                                           .deterministic = true,
-                                           .sparse        = true,
-                                           .accepts       = wgrad_accepts,
-                                           .algo_name     = cr_cuda_sparse_format_name,
-                                           .prepare       = wgrad_prepare,
-                                           .launch        = wgrad_launch,
-                                           .release       = wgrad_release};
+static const struct cr_kernel kernel_dgrad = {.name          = "cuda.sparse_dgrad",
+                                              .op            = CR_OP_conv_dgrad,
+                                              .math          = CR_MATH_F32,
+                                              .deterministic = true,
+                                              .sparse        = true,
+                                              .accepts       = dgrad_accepts,
+                                              .algo_name     = cr_cuda_sparse_format_name,
+                                              .prepare       = dgrad_prepare,
+                                              .launch        = dgrad_launch,
+                                              .release       = release};
+static const struct cr_kernel kernel_wgrad = {.name          = "cuda.sparse_wgrad",
+                                              .op            = CR_OP_conv_wgrad,
+                                              .math          = CR_MATH_F32,
+                                              .deterministic = true,
+                                              .sparse        = true,
+                                              .accepts       = wgrad_accepts,
+                                              .algo_name     = cr_cuda_sparse_format_name,
+                                              .prepare       = wgrad_prepare,
+                                              .launch        = wgrad_launch,
+                                              .release       = wgrad_release};
 
-const struct cr_kernel *const cr_cuda_direct_grad_kernels[] = {&row_dgrad, &row_wgrad, NULL};
+const struct cr_kernel *const cr_cuda_direct_grad_kernels[] = {&kernel_dgrad, &kernel_wgrad, NULL};

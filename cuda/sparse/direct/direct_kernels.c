@@ -1,10 +1,16 @@
-/* cuda/sparse/direct/direct_kernels.c: the GPU's rows of convolutions with a pattern. A layout
- * (attr.conv.pattern.format) names a kernel and its way: 0       ck_sell_conv 1 ...   ck_sparse_conv, cut in ways 1
- * ...; those behind it are cuda/sparse/mma_sp/mma_sp_kernels.c's, but CUDA_FORMAT_TWO_FOUR ...   those of
- * cuda/sparse/two_four/two_four_kernels.c, CUDA_FORMAT_WGMMA_SP ...   those of cuda/sparse/wgmma_sp/wgmma_sp_kernels.c,
- * and CUDA_FORMAT_BLOCK_SPARSE ...   those of cuda/sparse/block/block_sparse_kernels.c What does not change with the
- * weights (offsets, where rows begin, which weight goes where) is made by prepare and lies on the device; `kept` is the
- * values alone, in the order of the layout, which sparse_filter gathers. */
+/* cuda/sparse/direct/direct_kernels.c: kernels of sparse convolutions without tensor cores.
+ *
+ * The weight format (attr.conv.pattern.format) selects a kernel and its tile config:
+ *   - 0: ck_sell_conv
+ *   - 1...: tile configs 1... of ck_sparse_conv
+ *   - after those: the tile configs of cuda/sparse/mma_sp/mma_sp_kernels.c
+ *   - CUDA_FORMAT_TWO_FOUR...: cuda/sparse/two_four/two_four_kernels.c
+ *   - CUDA_FORMAT_WGMMA_SP...: cuda/sparse/wgmma_sp/wgmma_sp_kernels.c
+ *   - CUDA_FORMAT_BLOCK_SPARSE...: cuda/sparse/block/block_sparse_kernels.c
+ *
+ * prepare() makes the data that do not depend on the weights (offsets, row starts, the source of each value) and copies
+ * them to the device. The input `packed` has the values alone, in the order of the format, which sparse_filter gathers.
+ */
 #include "cuda/sparse/sparse_kernels.h"
 
 #include <string.h>
@@ -25,16 +31,16 @@ struct ck_conv cuda_sparse_conv_shape(const struct cr_program *p, const struct c
     return cuda_filter_shape(op, cuda_in(p, op, CR_IN_sparse_filter_w));
 }
 
-bool cr_cuda_sparse_plan(const struct cr_device *device, const struct ck_conv *conv, int64_t kept, int layout,
+bool cr_cuda_sparse_plan(const struct cr_device *device, const struct ck_conv *conv, int64_t nnz, int format,
                          bool wgrad, struct ck_sparse_plan *plan) {
     int shared = 0;
     *plan      = (struct ck_sparse_plan){0};
-    if (layout == FORMAT_SELL) return !wgrad && ck_sell_conv_supports(conv);
-    if (layout > ck_sparse_conv_configs()) return false;
+    if (format == FORMAT_SELL) return !wgrad && ck_sell_conv_supports(conv);
+    if (format > ck_sparse_conv_configs()) return false;
     if (cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerMultiprocessor, cuda_of(device)->index) !=
         cudaSuccess)
         return false;
-    return (wgrad ? ck_sparse_wgrad_plan : ck_sparse_conv_plan)(conv, kept, layout - FORMAT_DIRECT + 1,
+    return (wgrad ? ck_sparse_wgrad_plan : ck_sparse_conv_plan)(conv, nnz, format - FORMAT_DIRECT + 1,
                                                                 cuda_of(device)->multiprocessors, shared, plan);
 }
 
@@ -43,7 +49,7 @@ static bool plan_of(const struct cr_device *device, const struct ck_conv *conv, 
     return cr_cuda_sparse_plan(device, conv, a->nnz, a->format, false, plan);
 }
 
-static struct cr_linear_layout stretch_of(const struct ck_conv *conv, const struct ck_sparse_plan *plan) {
+static struct cr_linear_layout linear_layout_of(const struct ck_conv *conv, const struct ck_sparse_plan *plan) {
     const struct ck_sparse_steps steps = ck_sparse_conv_steps(conv, plan);
     return (struct cr_linear_layout){.stride   = conv->stride,
                                      .chunk    = plan->chunk,
@@ -57,32 +63,32 @@ static struct cr_linear_layout stretch_of(const struct ck_conv *conv, const stru
 }
 
 cr_status cr_cuda_sparse_order(const struct cr_sparse *sparse, const struct ck_conv *conv,
-                               const struct ck_sparse_plan *plan, int layout, struct cr_linear_filter *to) {
-    const struct cr_linear_layout how = stretch_of(conv, plan);
-    return layout == FORMAT_SELL ? cr_sparse_sell(sparse, LANES, to) : cr_sparse_linearize(sparse, &how, to);
+                               const struct ck_sparse_plan *plan, int format, struct cr_linear_filter *to) {
+    const struct cr_linear_layout layout = linear_layout_of(conv, plan);
+    return format == FORMAT_SELL ? cr_sparse_sell(sparse, SELL_LANES, to) : cr_sparse_linearize(sparse, &layout, to);
 }
 
-static cr_status places_of(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
-                           const struct ck_conv *conv, const struct cr_sparse **places) {
+static cr_status csr_of(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                        const struct ck_conv *conv, const struct cr_sparse **csr) {
     struct cuda_filter *filter;
     CR_TRY(cr_cuda_filter_of(device, p, op, conv, &filter));
-    return cr_cuda_filter_csr(filter, places);
+    return cr_cuda_filter_csr(filter, csr);
 }
 
-/* Entries of the op's layout. */
-static cr_status count(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
-                       const struct ck_conv *conv, const struct ck_sparse_plan *plan, int64_t *entries) {
-    const struct cr_sparse *places;
-    CR_TRY(places_of(device, p, op, conv, &places));
+/* Number of entries of the op's format. */
+static cr_status count_entries(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                               const struct ck_conv *conv, const struct ck_sparse_plan *plan, int64_t *entries) {
+    const struct cr_sparse *csr;
+    CR_TRY(csr_of(device, p, op, conv, &csr));
     if (op->attr.conv.pattern.format != FORMAT_SELL) {
-        const struct cr_linear_layout how = stretch_of(conv, plan);
-        return cr_sparse_linearize_count(places, &how, entries);
+        const struct cr_linear_layout layout = linear_layout_of(conv, plan);
+        return cr_sparse_linearize_count(csr, &layout, entries);
     }
-    *entries = cr_sparse_sell_count(places, LANES);
+    *entries = cr_sparse_sell_count(csr, SELL_LANES);
     return CR_OK;
 }
 
-static bool has_layout(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+static bool has_format(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct ck_conv  conv = cuda_sparse_conv_shape(p, op);
     struct ck_sparse_plan plan;
     return p->store->pattern && !cuda_of(device)->offline && plan_of(device, &conv, &op->attr.conv.pattern, &plan);
@@ -98,16 +104,16 @@ int64_t cr_cuda_packed_elems(struct cr_device *device, const struct cr_program *
     if (op->attr.conv.pattern.format > ck_sparse_conv_configs()) return cr_cuda_mma_sp_elems(device, p, op);
     if (!p->store->pattern || cuda_of(device)->offline || !plan_of(device, &conv, &op->attr.conv.pattern, &plan))
         return 0;
-    if (count(device, p, op, &conv, &plan, &entries) != CR_OK) {
-        cr_error_clear(); /* without memory for it there is no such layout */
+    if (count_entries(device, p, op, &conv, &plan, &entries) != CR_OK) {
+        cr_error_clear(); /* without memory for the encoding the format is not available */
         return 0;
     }
     return CR_MAX(entries, 1);
 }
 
-/* ---- forecasts, names ---- */
+/* ---- estimates and names ---- */
 
-/* By the busiest clock: a forecast must not be too long. */
+/* The maximum clock rate gives a lower bound on the time: an estimate must not be too long. */
 double cr_cuda_cycles_to_seconds(const struct cr_device *device, double cycles) {
     int khz = 0;
     if (cudaDeviceGetAttribute(&khz, cudaDevAttrClockRate, cuda_of(device)->index) != cudaSuccess || khz <= 0) return 0;
@@ -121,15 +127,15 @@ static double estimate(const struct cr_device *device, const struct cr_program *
 }
 
 void cr_cuda_sparse_format_name(const struct cr_op *op, struct cr_text *out) {
-    int cut[3];
-    ck_sparse_conv_tile(op->attr.conv.pattern.format, cut);
+    int tile[3];
+    ck_sparse_conv_tile(op->attr.conv.pattern.format, tile);
     if (op->attr.conv.pattern.format == FORMAT_SELL)
         cr_text_add(out, "sell");
     else
-        cr_text_add(out, "direct %dx%d/%d", cut[0], cut[1], cut[2]);
+        cr_text_add(out, "direct %dx%d/%d", tile[0], tile[1], tile[2]);
 }
 
-/* ---- what stays on the device ---- */
+/* ---- device memory ---- */
 
 static void release(void *prepared) {
     struct prepared *s = prepared;
@@ -146,7 +152,7 @@ cr_status cr_cuda_sparse_upload(const void *host, int64_t count, uint32_t **devi
     return CR_OK;
 }
 
-static cr_status send_filter(const struct cr_linear_filter *f, bool gathers, bool convolves, struct prepared *s) {
+static cr_status upload_filter(const struct cr_linear_filter *f, bool gathers, bool convolves, struct prepared *s) {
     cr_status status = CR_OK;
     uint32_t *offset = NULL;
     s->entries       = f->entries;
@@ -167,13 +173,13 @@ static cr_status prepare(struct cr_device *device, const struct cr_program *p, c
     struct cr_linear_filter filter = {0};
     cr_status               status = CR_OK;
     struct prepared        *s;
-    const struct cr_sparse *places;
+    const struct cr_sparse *csr;
     CR_ALLOC(s, 1);
     s->conv = cuda_sparse_conv_shape(p, op);
-    CR_ASSERT(plan_of(device, &s->conv, &op->attr.conv.pattern, &s->plan)); /* as accepted */
-    CR_TRY_OUT(places_of(device, p, op, &s->conv, &places));
-    CR_TRY_OUT(cr_cuda_sparse_order(places, &s->conv, &s->plan, op->attr.conv.pattern.format, &filter));
-    CR_TRY_OUT(send_filter(&filter, gathers, convolves, s));
+    CR_ASSERT(plan_of(device, &s->conv, &op->attr.conv.pattern, &s->plan)); /* the accepts function has checked this */
+    CR_TRY_OUT(csr_of(device, p, op, &s->conv, &csr));
+    CR_TRY_OUT(cr_cuda_sparse_order(csr, &s->conv, &s->plan, op->attr.conv.pattern.format, &filter));
+    CR_TRY_OUT(upload_filter(&filter, gathers, convolves, s));
     *prepared        = s;
     *workspace_bytes = convolves && gathers ? (size_t)CR_MAX(filter.entries, 1) * sizeof(float) : 0;
     s                = NULL;
@@ -187,7 +193,7 @@ out:
 
 static bool filter_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     return cuda_is_data(cuda_in(p, op, CR_IN_sparse_filter_w)) &&
-           cuda_out(p, op, CR_OUT_sparse_filter_y)->dtype == CR_F32 && has_layout(device, p, op);
+           cuda_out(p, op, CR_OUT_sparse_filter_y)->dtype == CR_F32 && has_format(device, p, op);
 }
 
 static cr_status filter_launch(struct cr_device *device, const struct cr_call *call) {
@@ -212,12 +218,12 @@ bool cuda_sparse_operands_fit(const struct cr_program *p, const struct cr_op *op
            (!add || add->dtype == x->dtype);
 }
 
-static bool plain_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    return op->attr.conv.pattern.format == FORMAT_SELL && cuda_sparse_operands_fit(p, op) && has_layout(device, p, op);
+static bool sell_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    return op->attr.conv.pattern.format == FORMAT_SELL && cuda_sparse_operands_fit(p, op) && has_format(device, p, op);
 }
-static bool tiles_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+static bool direct_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     return op->attr.conv.pattern.format >= FORMAT_DIRECT && cuda_sparse_operands_fit(p, op) &&
-           has_layout(device, p, op);
+           has_format(device, p, op);
 }
 
 static cr_status conv_launch(struct cr_device *device, const struct cr_call *call) {
@@ -244,37 +250,37 @@ static cr_status conv_launch(struct cr_device *device, const struct cr_call *cal
     return CR_OK;
 }
 
-/* ---- the rows ---- */
+/* ---- kernels ---- */
 
-static const struct cr_kernel row_plain  = {.name          = "cuda.sparse_sell",
-                                            .op            = CR_OP_conv,
-                                            .math          = CR_MATH_F32,
-                                            .deterministic = true,
-                                            .sparse        = true,
-                                            .accepts       = plain_accepts,
-                                            .algo_name     = cr_cuda_sparse_format_name,
-                                            .prepare       = prepare,
-                                            .launch        = conv_launch,
-                                            .release       = release};
-static const struct cr_kernel row_tiles  = {.name          = "cuda.sparse_direct",
-                                            .op            = CR_OP_conv,
-                                            .math          = CR_MATH_F32,
-                                            .deterministic = true,
-                                            .sparse        = true,
-                                            .accepts       = tiles_accepts,
-                                            .algo_name     = cr_cuda_sparse_format_name,
-                                            .estimate      = estimate,
-                                            .prepare       = prepare,
-                                            .launch        = conv_launch,
-                                            .release       = release};
-static const struct cr_kernel row_filter = {.name          = "cuda.sparse_filter",
-                                            .op            = CR_OP_sparse_filter,
-                                            .math          = CR_MATH_EXACT,
-                                            .deterministic = true,
-                                            .accepts       = filter_accepts,
-                                            .algo_name     = cr_cuda_sparse_format_name,
-                                            .prepare       = prepare,
-                                            .launch        = filter_launch,
-                                            .release       = release};
+static const struct cr_kernel kernel_sell   = {.name          = "cuda.sparse_sell",
+                                               .op            = CR_OP_conv,
+                                               .math          = CR_MATH_F32,
+                                               .deterministic = true,
+                                               .sparse        = true,
+                                               .accepts       = sell_accepts,
+                                               .algo_name     = cr_cuda_sparse_format_name,
+                                               .prepare       = prepare,
+                                               .launch        = conv_launch,
+                                               .release       = release};
+static const struct cr_kernel kernel_direct = {.name          = "cuda.sparse_direct",
+                                               .op            = CR_OP_conv,
+                                               .math          = CR_MATH_F32,
+                                               .deterministic = true,
+                                               .sparse        = true,
+                                               .accepts       = direct_accepts,
+                                               .algo_name     = cr_cuda_sparse_format_name,
+                                               .estimate      = estimate,
+                                               .prepare       = prepare,
+                                               .launch        = conv_launch,
+                                               .release       = release};
+static const struct cr_kernel kernel_filter = {.name          = "cuda.sparse_filter",
+                                               .op            = CR_OP_sparse_filter,
+                                               .math          = CR_MATH_EXACT,
+                                               .deterministic = true,
+                                               .accepts       = filter_accepts,
+                                               .algo_name     = cr_cuda_sparse_format_name,
+                                               .prepare       = prepare,
+                                               .launch        = filter_launch,
+                                               .release       = release};
 
-const struct cr_kernel *const cr_cuda_direct_kernels[] = {&row_plain, &row_tiles, &row_filter, NULL};
+const struct cr_kernel *const cr_cuda_direct_kernels[] = {&kernel_sell, &kernel_direct, &kernel_filter, NULL};

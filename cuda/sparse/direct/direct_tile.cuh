@@ -1,5 +1,5 @@
-/* cuda/sparse/direct/direct_tile.cuh: a tile of a convolution's pictures in shared memory, as ck_sparse_plan cuts it:
- * what cuda/sparse/direct/direct_conv.cu and cuda/sparse/direct/direct_wgrad.cu share. */
+/* cuda/sparse/direct/direct_tile.cuh: stages a tile of the input in shared memory, as ck_sparse_plan divides it.
+ * cuda/sparse/direct/direct_conv.cu and cuda/sparse/direct/direct_wgrad.cu share this file. */
 #ifndef CK_DIRECT_TILE_CUH
 #define CK_DIRECT_TILE_CUH
 
@@ -11,35 +11,37 @@ struct kernel_args {
     ck_sparse_args a;
     ck_sparse_plan plan;
     int64_t        patches;
-    int            slots, plane; /* of a tile's input: 4 floats each; those from one channel to the next */
-    int            table_at, points_at, ring_at; /* bytes: pixels of slots, pixels of outputs, weights on their way */
+    /* slots: 4-float slots of a tile's input per channel; plane: slots from one channel to the next */
+    int slots, plane;
+    /* byte offsets in shared memory: pixels of slots, pixels of outputs, rings of entries */
+    int table_at, points_at, ring_at;
 };
 
 struct place {
     int64_t patch;
-    int     n, p0, q0; /* picture and first output pixel */
+    int     n, p0, q0; /* image and first output pixel */
 };
 __device__ __forceinline__ place place_of(const kernel_args &k, int64_t tile, int group, int member) {
     place         at;
-    const int64_t an_image = (int64_t)k.plan.patches_p * k.plan.patches_q;
-    at.patch               = (tile * k.plan.groups + group) * 4 + member;
-    at.n                   = (int)(at.patch / an_image);
-    const int rest         = (int)(at.patch % an_image);
-    at.p0                  = rest / k.plan.patches_q * k.plan.TP;
-    at.q0                  = rest % k.plan.patches_q * k.plan.TQ;
+    const int64_t per_image = (int64_t)k.plan.patches_p * k.plan.patches_q;
+    at.patch                = (tile * k.plan.groups + group) * 4 + member;
+    at.n                    = (int)(at.patch / per_image);
+    const int rest          = (int)(at.patch % per_image);
+    at.p0                   = rest / k.plan.patches_q * k.plan.TP;
+    at.q0                   = rest % k.plan.patches_q * k.plan.TQ;
     return at;
 }
 
-/* Input pixel of each staged float of a channel; -1: outside the picture, or no patch. */
+/* Input pixel of each staged float of a channel; -1: outside the image, or no patch. */
 __device__ __forceinline__ void fill_table(const kernel_args &k, int64_t tile, int *table) {
     const ck_conv &c = k.a.conv;
     for (int i = (int)threadIdx.x; i < k.slots * 4; i += (int)blockDim.x) {
         const int   slot = i / 4, row = slot / k.plan.pitch, column = slot % k.plan.pitch;
-        const place at = place_of(k, tile, row / k.plan.IH, i % 4);
-        const int   h  = at.p0 * c.stride - c.pad + row % k.plan.IH;
-        const int   w  = at.q0 * c.stride - c.pad + column % k.plan.columns * c.stride + column / k.plan.columns;
-        const bool  in = at.patch < k.patches && h >= 0 && h < c.H && w >= 0 && w < c.W;
-        table[i]       = in ? (int)((at.n * c.H + h) * c.W + w) : -1;
+        const place at     = place_of(k, tile, row / k.plan.IH, i % 4);
+        const int   h      = at.p0 * c.stride - c.pad + row % k.plan.IH;
+        const int   w      = at.q0 * c.stride - c.pad + column % k.plan.columns * c.stride + column / k.plan.columns;
+        const bool  inside = at.patch < k.patches && h >= 0 && h < c.H && w >= 0 && w < c.W;
+        table[i]           = inside ? (int)((at.n * c.H + h) * c.W + w) : -1;
     }
 }
 
@@ -56,23 +58,24 @@ __device__ __forceinline__ void fill_points(const kernel_args &k, int64_t tile, 
     }
 }
 
-/* 4 channels from `from` on; zeros when not `in`. */
-template <typename T> __device__ __forceinline__ float4 four_at(const T *from, bool in) {
+/* 4 channels from `from` on; zeros when not `inside`. */
+template <typename T> __device__ __forceinline__ float4 four_at(const T *from, bool inside) {
     if constexpr (sizeof(T) == 4)
-        return in ? *reinterpret_cast<const float4 *>(from) : make_float4(0, 0, 0, 0);
+        return inside ? *reinterpret_cast<const float4 *>(from) : make_float4(0, 0, 0, 0);
     else {
-        const uint2  v   = in ? *reinterpret_cast<const uint2 *>(from) : make_uint2(0, 0);
+        const uint2  v   = inside ? *reinterpret_cast<const uint2 *>(from) : make_uint2(0, 0);
         const float2 low = ck_unpack_word<T>(v.x), high = ck_unpack_word<T>(v.y);
         return make_float4(low.x, low.y, high.x, high.y);
     }
 }
 
-/* Channels [c0, c0 + count) of the tile's input: xs[channel][slot][4]. A warp reads 32 channels of the 4 pixels of a
- * slot, whole lines, and lane (group of 4 channels, pixel) writes its channels turned by half its group: 8 groups then
- * meet 8 different banks, as planes are an odd number of slots long. TOGETHER: loads under way. */
+/* Stages channels [c0, c0 + count) of the tile's input: xs[channel][slot][4]. A warp reads 32 channels of the 4 pixels
+ * of a slot, in whole cache lines. Lane (group of 4 channels, pixel) writes its channels rotated by half its group
+ * number: 8 groups then access 8 different banks, because a plane is an odd number of slots long. TOGETHER: number of
+ * loads in flight. */
 template <int TOGETHER, typename T>
 __device__ __forceinline__ void stage_lines(const kernel_args &k, const int *table, float *xs, int c0, int count) {
-    const int lane = (int)threadIdx.x % CK_WARP, pixel_of = lane % 4, turn = lane / 8, plane = k.plane * 4,
+    const int lane = (int)threadIdx.x % CK_WARP, pixel_of = lane % 4, rotation = lane / 8, plane = k.plane * 4,
               warps = k.plan.warps;
     for (int c = lane / 4 * 4; c < count; c += CK_WARP)
         for (int slot = (int)threadIdx.x / CK_WARP; slot < k.slots; slot += TOGETHER * warps) {
@@ -88,19 +91,19 @@ __device__ __forceinline__ void stage_lines(const kernel_args &k, const int *tab
                 const int at = slot + i * warps;
                 if (at >= k.slots) break;
                 float *to = xs + (int64_t)c * plane + at * 4 + pixel_of;
-                if (turn & 1) v[i] = make_float4(v[i].y, v[i].z, v[i].w, v[i].x);
-                if (turn & 2) v[i] = make_float4(v[i].z, v[i].w, v[i].x, v[i].y);
-                to[turn * plane]             = v[i].x;
-                to[((turn + 1) & 3) * plane] = v[i].y;
-                to[((turn + 2) & 3) * plane] = v[i].z;
-                to[((turn + 3) & 3) * plane] = v[i].w;
+                if (rotation & 1) v[i] = make_float4(v[i].y, v[i].z, v[i].w, v[i].x);
+                if (rotation & 2) v[i] = make_float4(v[i].z, v[i].w, v[i].x, v[i].y);
+                to[rotation * plane]             = v[i].x;
+                to[((rotation + 1) & 3) * plane] = v[i].y;
+                to[((rotation + 2) & 3) * plane] = v[i].z;
+                to[((rotation + 3) & 3) * plane] = v[i].w;
             }
         }
 }
 
-/* The same one by one, for channels that do not come in fours. */
+/* The same one channel at a time, where C is not a multiple of 4. */
 template <typename T>
-__device__ __forceinline__ void stage_singly(const kernel_args &k, const int *table, float *xs, int c0, int count) {
+__device__ __forceinline__ void stage_single(const kernel_args &k, const int *table, float *xs, int c0, int count) {
     for (int i = (int)threadIdx.x; i < k.slots * 4; i += (int)blockDim.x) {
         const int pixel = table[i];
         const T  *from  = (const T *)k.a.x + (int64_t)pixel * k.a.conv.C + c0;
@@ -113,10 +116,10 @@ __device__ __forceinline__ void stage(const kernel_args &k, const int *table, fl
     if (k.a.conv.C % 4 == 0)
         stage_lines<TOGETHER, T>(k, table, xs, c0, count);
     else
-        stage_singly<T>(k, table, xs, c0, count);
+        stage_single<T>(k, table, xs, c0, count);
 }
 
-/* Where the items of lane `lane` begin in shared memory, in bytes. */
+/* Byte offsets in shared memory of the items of lane `lane`. */
 template <int QUADS>
 __device__ __forceinline__ void find_bases(const kernel_args &k, int lane, uint32_t (&base)[QUADS]) {
 #pragma unroll
@@ -127,13 +130,13 @@ __device__ __forceinline__ void find_bases(const kernel_args &k, int lane, uint3
     }
 }
 
-/* The kept weights of a warp's rows in one chunk: entries [first, first + total), row after row. start: the first row's
- * entry of the chunk's starts. Of `split` warps that share one row this is number `part`. */
-template <int ROWS> struct kept {
-    uint32_t                   begin; /* in lane i: where row i begins */
+/* The nonzero weights of a warp's rows in one chunk: entries [first, first + total), row by row. `start` points to the
+ * start of the warp's first row in the chunk. When `split` warps share one row, this warp has part `part` of it. */
+template <int ROWS> struct row_entries {
+    uint32_t                   begin; /* in lane i: first entry of row i */
     uint32_t                   first;
     int                        total;
-    __device__ __forceinline__ kept(const uint32_t *start, int part, int split) {
+    __device__ __forceinline__ row_entries(const uint32_t *start, int part, int split) {
         const int lane = (int)threadIdx.x % CK_WARP;
         begin          = start[lane <= ROWS ? lane : 0];
         if constexpr (ROWS == 1) {
@@ -144,17 +147,19 @@ template <int ROWS> struct kept {
         first = __shfl_sync(0xffffffffu, begin, 0);
         total = (int)(__shfl_sync(0xffffffffu, begin, ROWS) - first);
     }
-    /* Where row r ends, counted from `first`. */
+    /* End of row r, relative to `first`. */
     __device__ __forceinline__ int end(int r) const { return (int)(__shfl_sync(0xffffffffu, begin, r + 1) - first); }
 };
 
-/* Quads and rows of the kernels that there are. */
+/* Quads and rows of the kernels that are instantiated. */
 #define SPARSE_TILES(DO) DO(4, 4) DO(2, 8) DO(2, 4) DO(1, 8) DO(1, 4) DO(1, 2) DO(1, 1)
 
-/* ck_sparse_conv_plan for a kernel whose warps want so much shared memory of their own. */
-bool plan_tiles(const ck_conv &conv, int64_t kept, int way, int multiprocessors, int shared_bytes, int warp_bytes,
+/* Implements ck_sparse_conv_plan for a kernel whose warps each need `warp_bytes` of shared memory. Defined in
+ * cuda/sparse/direct/direct_plan.cu. */
+bool plan_tiles(const ck_conv &conv, int64_t nnz, int config, int multiprocessors, int shared_bytes, int warp_bytes,
                 ck_sparse_plan *plan);
-/* A launch's arguments but for what its pointers are: where the tables lie follows from the plan. */
+/* The arguments of a launch. Byte offsets in shared memory follow from the plan. Defined in
+ * cuda/sparse/direct/direct_plan.cu. */
 kernel_args tile_args(const ck_sparse_args &args, const ck_sparse_plan &plan);
 
 } // namespace sparse

@@ -1,14 +1,14 @@
-/* cuda/sparse/direct/direct_wgrad.cu: the gradient of those weights of a filter that are kept.
+/* cuda/sparse/direct/direct_wgrad.cu: the gradient of the nonzero weights of a filter.
  *
- * Each is a dot product over all output pixels: of one channel of dy and one channel of x, moved by the weight's tap.
- * The work is cut as cuda/sparse/direct/direct_conv.cu cuts it, and x staged in the same way; here a warp keeps dy of
- * its output channels at its tile's pixels in registers, and an entry is read, multiplied and summed up over the lanes:
- * in pairs, one exchange that leaves 16 lanes to each, then through shared memory, where of 32 entries each lane sums
- * one. A tile's sums go to `partial`, and a second kernel adds up tiles in their order.
+ * Each gradient is a dot product over all output pixels, of one channel of dy and one channel of x, shifted by the
+ * weight's tap. The tiling and the staging of x are those of cuda/sparse/direct/direct_conv.cu. A warp keeps dy of its
+ * output channels at its tile's pixels in registers. An entry is read, multiplied and summed over the lanes: two
+ * entries together with one exchange, which leaves 16 lanes to each, and then through shared memory, where each lane
+ * sums one of 32 entries. The sums of a tile are written to `partial`. A second kernel adds the tiles in their order.
  *
- * Bytes: dy once; x once a block's output channels (from the L2 cache but for the first); 8 an entry and tile; dw once.
- * Limiter: reads of shared memory as in cuda/sparse/direct/direct_conv.cu, 16 bytes a quad of multiply-adds, with 3
- * more cycles an entry: 4*quads/(4*quads + 3) of 17 TFLOP/s of kept weights at most. */
+ * Bytes: dy once; x once per block of output channels (from L2, except the first time); 8 per entry and tile; dw once.
+ * Limiter: reads of shared memory as in cuda/sparse/direct/direct_conv.cu, 16 bytes per quad of multiply-adds, with 3
+ * more cycles per entry: at most 4*quads/(4*quads + 3) of 17 TFLOP/s of nonzero weights. */
 #include "cuda/sparse/direct/direct_tile.cuh"
 
 namespace sparse {
@@ -23,10 +23,10 @@ struct wgrad_args {
     int64_t      entries;
 };
 
-/* dy of the tile's points and the block's channels, [point][channels + 1], through shared memory into registers: 0
- * where there is none. */
+/* Loads dy of the tile's points and the block's channels, [point][channels + 1], through shared memory into registers.
+ * dy is 0 where there is no output. */
 template <int QUADS, int ROWS>
-__device__ __forceinline__ void take_dy(const wgrad_args &w, const int *points, float *room, int64_t k0, int first,
+__device__ __forceinline__ void load_dy(const wgrad_args &w, const int *points, float *staged_dy, int64_t k0, int first,
                                         float (&dy)[ROWS][4 * QUADS]) {
     constexpr int ITEMS    = QUADS * CK_WARP;
     const int     channels = w.k.plan.channels, pitch = channels + 1, lane = (int)threadIdx.x % CK_WARP;
@@ -34,17 +34,18 @@ __device__ __forceinline__ void take_dy(const wgrad_args &w, const int *points, 
     for (int i = (int)threadIdx.x; i < ITEMS * 4 * channels; i += (int)blockDim.x) {
         const int     point = i / channels, pixel = points[point];
         const int64_t channel = k0 + i % channels;
-        room[point * pitch + i % channels] =
+        staged_dy[point * pitch + i % channels] =
             pixel >= 0 && channel < K ? __ldg(w.dy + (int64_t)pixel * K + channel) : 0.0f;
     }
     __syncthreads();
 #pragma unroll
     for (int v = 0; v < 4 * QUADS; v++)
 #pragma unroll
-        for (int r = 0; r < ROWS; r++) dy[r][v] = room[((v % 4 * QUADS + v / 4) * CK_WARP + lane) * pitch + first + r];
+        for (int r = 0; r < ROWS; r++)
+            dy[r][v] = staged_dy[((v % 4 * QUADS + v / 4) * CK_WARP + lane) * pitch + first + r];
 }
 
-/* One entry at this thread's points. */
+/* The product of one entry at this thread's points. */
 template <int QUADS>
 __device__ __forceinline__ float dot(const char *memory, const uint32_t (&base)[QUADS], uint32_t offset,
                                      const float (&dy)[4 * QUADS]) {
@@ -60,13 +61,13 @@ __device__ __forceinline__ float dot(const char *memory, const uint32_t (&base)[
     return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
-/* The 16 parts of entry `row` of 32 lie turned by row/2, so that neither the write of two rows nor the read of all
- * meets a bank twice. */
+/* The 16 parts of entry `row` of 32 are stored rotated by row/2, so that both the write of two rows and the read of all
+ * rows access each bank once. */
 __device__ __forceinline__ int place_of_part(int row, int part) {
     return row * HALF + (part + row / 2) % HALF;
 }
 
-/* Of 32 entries, or the first `count`, each lane sums one. */
+/* Each lane sums one of 32 entries, or of the first `count`. */
 __device__ __forceinline__ void flush(const float *parts, int count, float *to) {
     const int lane = (int)threadIdx.x % CK_WARP;
     float     sum  = 0;
@@ -77,17 +78,18 @@ __device__ __forceinline__ void flush(const float *parts, int count, float *to) 
     __syncwarp();
 }
 
-/* All kept weights of this warp's rows in one chunk, as cuda/sparse/direct/direct_conv.cu walks over them. */
+/* Computes all nonzero weights of this warp's rows in one chunk, in the order of multiply() in
+ * cuda/sparse/direct/direct_conv.cu. */
 template <int QUADS, int ROWS>
 __device__ __forceinline__ void sum_entries(const wgrad_args &w, const uint32_t *start, int part, int64_t tile,
                                             const char *memory, const uint32_t (&base)[QUADS], uint32_t *ring,
                                             float *parts, const float (&dy)[ROWS][4 * QUADS]) {
-    const int        lane = (int)threadIdx.x % CK_WARP, half = lane / HALF;
-    const kept<ROWS> rows(start, part, w.k.plan.split);
-    const uint32_t  *offsets = w.k.a.offsets + rows.first + lane;
-    float           *to      = w.partial + tile * w.entries + rows.first;
-    uint32_t         next    = lane < rows.total ? __ldg(offsets) : 0;
-    int              i       = 0;
+    const int               lane = (int)threadIdx.x % CK_WARP, half = lane / HALF;
+    const row_entries<ROWS> rows(start, part, w.k.plan.split);
+    const uint32_t         *offsets = w.k.a.offsets + rows.first + lane;
+    float                  *to      = w.partial + tile * w.entries + rows.first;
+    uint32_t                next    = lane < rows.total ? __ldg(offsets) : 0;
+    int                     i       = 0;
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         const int end = rows.end(r);
@@ -120,13 +122,14 @@ __global__ void __launch_bounds__(512, 1) wgrad_kernel(const __grid_constant__ w
     float        *parts = reinterpret_cast<float *>(ring + CK_WARP);
     const int64_t tile = blockIdx.x / k.plan.k_blocks, block_k = blockIdx.x % k.plan.k_blocks;
     const int64_t k0 = block_k * k.plan.channels, rows_all = k.plan.k_blocks * k.plan.channels;
-    const int     part = warp % k.plan.split, first = warp / k.plan.split * ROWS; /* channel of the block */
+    /* first channel within the thread block */
+    const int part = warp % k.plan.split, first = warp / k.plan.split * ROWS;
 
     fill_table(k, tile, table);
     fill_points(k, tile, ITEMS, points);
     __syncthreads();
     float dy[ROWS][4 * QUADS];
-    take_dy<QUADS, ROWS>(w, points, reinterpret_cast<float *>(memory), k0, first, dy);
+    load_dy<QUADS, ROWS>(w, points, reinterpret_cast<float *>(memory), k0, first, dy);
     uint32_t base[QUADS];
     find_bases(k, lane, base);
     for (int chunk = 0; chunk < k.plan.chunks; chunk++) {
@@ -140,7 +143,7 @@ __global__ void __launch_bounds__(512, 1) wgrad_kernel(const __grid_constant__ w
     }
 }
 
-/* dw[from[i]] (+)= the sum over tiles: 8 threads an entry take every eighth tile. */
+/* dw[from[i]] (+)= the sum over tiles. Each of 8 threads per entry sums every eighth tile. */
 __global__ void __launch_bounds__(REDUCE_ENTRIES *REDUCE_GROUPS)
     add_tiles(const float *partial, const uint32_t *from, int64_t entries, int64_t tiles, bool accumulate, float *dw) {
     __shared__ float sums[REDUCE_GROUPS][REDUCE_ENTRIES];
@@ -169,7 +172,7 @@ template <int QUADS, int ROWS> cudaError_t launch_wgrad(const wgrad_args &w, cud
     return cudaGetLastError();
 }
 
-cudaError_t launch_cut(const wgrad_args &w, cudaStream_t stream) {
+cudaError_t launch_tile(const wgrad_args &w, cudaStream_t stream) {
     switch (w.k.plan.quads * 16 + w.k.plan.rows) {
 #define LAUNCH(QUADS, ROWS)                                                                                            \
     case QUADS * 16 + ROWS: return launch_wgrad<QUADS, ROWS>(w, stream);
@@ -182,9 +185,9 @@ cudaError_t launch_cut(const wgrad_args &w, cudaStream_t stream) {
 } // namespace
 } // namespace sparse
 
-bool ck_sparse_wgrad_plan(const struct ck_conv *conv, int64_t kept, int way, int multiprocessors, int shared_bytes,
+bool ck_sparse_wgrad_plan(const struct ck_conv *conv, int64_t nnz, int config, int multiprocessors, int shared_bytes,
                           struct ck_sparse_plan *plan) {
-    return sparse::plan_tiles(*conv, kept, way, multiprocessors, shared_bytes, sparse::WARP_BYTES, plan);
+    return sparse::plan_tiles(*conv, nnz, config, multiprocessors, shared_bytes, sparse::WARP_BYTES, plan);
 }
 
 size_t ck_sparse_wgrad_workspace(const struct ck_sparse_plan *plan, int64_t entries) {
@@ -210,7 +213,7 @@ cudaError_t ck_sparse_wgrad(const struct ck_sparse_wgrad *args, const struct ck_
         if (e != cudaSuccess) return e;
     }
     if (!args->entries) return cudaSuccess;
-    cudaError_t e = sparse::launch_cut(w, stream);
+    cudaError_t e = sparse::launch_tile(w, stream);
     if (e != cudaSuccess) return e;
     const unsigned blocks = (unsigned)((args->entries + sparse::REDUCE_ENTRIES - 1) / sparse::REDUCE_ENTRIES);
     sparse::add_tiles<<<blocks, sparse::REDUCE_ENTRIES * sparse::REDUCE_GROUPS, 0, stream>>>(

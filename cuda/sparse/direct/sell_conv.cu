@@ -1,11 +1,13 @@
-/* cuda/sparse/direct/sell_conv.cu: direct convolution with a sparse filter, the input read where it lies.
+/* cuda/sparse/direct/sell_conv.cu: direct convolution with a sparse filter in SELL format; the input is read from
+ * global memory.
  *
- * A lane is an output channel, a warp 32 of them at a few output pixels. Entry i of 32 channels is one read of 256
- * bytes; each lane then reads its own input channel of each pixel, all within the pixel's few lines, and the result
- * leaves as whole lines.
+ * A lane computes one output channel and a warp 32 of them, at a few output pixels. Entry i of the 32 channels is one
+ * read of 256 bytes. Each lane then reads its own input channel of each pixel, all within the few cache lines of the
+ * pixel. The result is stored as whole lines.
  *
- * Bytes: those of x and y, from memory once; from the first-level cache 4 (2) a multiply-add. Limiter: those reads, up
- * to 32 different addresses an instruction: a few cycles each, at best 4.2 TFLOP/s of kept weights at 4 cycles. */
+ * Bytes: x and y from memory once; from L1 4 (2 in 16 bits) per multiply-add. Limiter: the reads from L1, with up to 32
+ * different addresses per instruction, which take a few cycles each: at most 4.2 TFLOP/s of nonzero weights at 4
+ * cycles. */
 #include "cuda/sparse/sparse_conv.cuh"
 
 namespace sparse {
@@ -13,12 +15,12 @@ namespace {
 
 enum { WARPS = 4, PIXELS = 4 };
 
-struct plain_args {
+struct sell_args {
     ck_sparse_args a;
     int64_t        pixels, slices;
 };
 
-/* The inputs of one entry at the warp's pixels; 0 outside the picture. */
+/* Reads the inputs of one entry at the warp's pixels; 0 outside the image. */
 template <typename T, bool POINT>
 __device__ __forceinline__ void gather(const ck_conv &c, const T *x, const int64_t (&base)[PIXELS],
                                        const int (&h)[PIXELS], const int (&w)[PIXELS], uint32_t offset,
@@ -27,13 +29,13 @@ __device__ __forceinline__ void gather(const ck_conv &c, const T *x, const int64
     const int64_t at = POINT ? (int64_t)offset : (int64_t)((int64_t)r * c.W + s) * c.C + (int64_t)(offset & 0xffffu);
 #pragma unroll
     for (int i = 0; i < PIXELS; i++) {
-        const bool in = POINT || ((unsigned)(h[i] + r) < (unsigned)c.H && (unsigned)(w[i] + s) < (unsigned)c.W);
-        v[i]          = in ? ck_float(x[base[i] + at]) : 0.0f;
+        const bool inside = POINT || ((unsigned)(h[i] + r) < (unsigned)c.H && (unsigned)(w[i] + s) < (unsigned)c.W);
+        v[i]              = inside ? ck_float(x[base[i] + at]) : 0.0f;
     }
 }
 
-/* POINT: a 1x1 filter without padding, whose offsets are channels and always inside. */
-template <typename T, bool POINT> __global__ void __launch_bounds__(WARPS *CK_WARP) plain_kernel(plain_args k) {
+/* POINT: a 1x1 filter without padding. Its offsets are channels, and its inputs are always inside the image. */
+template <typename T, bool POINT> __global__ void __launch_bounds__(WARPS *CK_WARP) sell_kernel(sell_args k) {
     const ck_conv &c    = k.a.conv;
     const int      lane = (int)threadIdx.x % CK_WARP;
     const int64_t  job = (int64_t)blockIdx.x * WARPS + (int)threadIdx.x / CK_WARP, slice = job % k.slices;
@@ -72,14 +74,14 @@ template <typename T, bool POINT> __global__ void __launch_bounds__(WARPS *CK_WA
         }
 }
 
-template <typename T> cudaError_t launch_plain(const plain_args &k, cudaStream_t stream) {
+template <typename T> cudaError_t launch_sell(const sell_args &k, cudaStream_t stream) {
     const ck_conv &c    = k.a.conv;
     const int64_t  jobs = (k.pixels + PIXELS - 1) / PIXELS * k.slices, blocks = (jobs + WARPS - 1) / WARPS;
-    const bool     inside = (c.P - 1) * c.stride < c.H && (c.Q - 1) * c.stride < c.W;
-    if (c.R == 1 && c.S == 1 && c.pad == 0 && inside)
-        plain_kernel<T, true><<<(unsigned)blocks, WARPS * CK_WARP, 0, stream>>>(k);
+    const bool     all_inside = (c.P - 1) * c.stride < c.H && (c.Q - 1) * c.stride < c.W;
+    if (c.R == 1 && c.S == 1 && c.pad == 0 && all_inside)
+        sell_kernel<T, true><<<(unsigned)blocks, WARPS * CK_WARP, 0, stream>>>(k);
     else
-        plain_kernel<T, false><<<(unsigned)blocks, WARPS * CK_WARP, 0, stream>>>(k);
+        sell_kernel<T, false><<<(unsigned)blocks, WARPS * CK_WARP, 0, stream>>>(k);
     return cudaGetLastError();
 }
 
@@ -92,11 +94,11 @@ bool ck_sell_conv_supports(const struct ck_conv *conv) {
 }
 
 cudaError_t ck_sell_conv(const struct ck_sparse_args *args, cudaStream_t stream) {
-    sparse::plain_args k = {};
-    k.a                  = *args;
-    k.pixels             = args->conv.N * args->conv.P * args->conv.Q;
-    k.slices             = (args->conv.K + CK_WARP - 1) / CK_WARP;
-    cudaError_t e        = cudaErrorInvalidValue;
-    CK_BY_TYPE(args->conv.type, e = sparse::launch_plain<T>(k, stream));
+    sparse::sell_args k = {};
+    k.a                 = *args;
+    k.pixels            = args->conv.N * args->conv.P * args->conv.Q;
+    k.slices            = (args->conv.K + CK_WARP - 1) / CK_WARP;
+    cudaError_t e       = cudaErrorInvalidValue;
+    CK_BY_TYPE(args->conv.type, e = sparse::launch_sell<T>(k, stream));
     return e;
 }

@@ -1,5 +1,5 @@
-/* cuda/sparse/mma_sp/mma_sp.cuh: instructions of the sparse tensor cores, one small function each, how a number becomes
- * two, and a block's sizes. */
+/* cuda/sparse/mma_sp/mma_sp.cuh: instructions of the sparse tensor cores, the split of FP32 into two FP16 numbers, and
+ * the sizes of a thread block. */
 #ifndef CK_MMA_SP_CUH
 #define CK_MMA_SP_CUH
 
@@ -8,20 +8,21 @@
 
 namespace mma_sp {
 
-/* Of a fragment: the 16 bytes of each lane (for f32 twice, low parts second), then a word of places a lane. */
+/* Bytes of a fragment: 16 bytes of weights per lane (for FP32 twice: the high parts, then the low parts), then one word
+ * of metadata per lane. `of_number` is the size of the data type. */
 __host__ __device__ constexpr int fragment_bytes(size_t of_number) {
     return CK_WARP * (16 * (int)of_number / 2 + 4);
 }
 
-/* Four matrices of 8 rows of 16 bytes; lane i gives the address of row i%8 of matrix i/8. */
+/* Loads four matrices of 8 rows of 16 bytes. Lane i gives the address of row i%8 of matrix i/8. */
 __device__ __forceinline__ void load_rows(uint32_t (&r)[4], uint32_t from) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                  : "r"(from));
 }
 
-/* d[16][8] = (keep ? d : 0) + a[16][32] b[32][8]; a has at most two of each four columns, named by `places` (of lanes 0
- * and 1 of each four lanes). */
+/* d[16][8] = (KEEP ? d : 0) + a[16][32] b[32][8]. a has at most two nonzeros in each group of four columns; the
+ * metadata `places` of lanes 0 and 1 of each four lanes give their indices. */
 template <typename T, bool KEEP> struct product;
 #define CK_MMA_SP_PRODUCT(T, type)                                                                                     \
     template <bool KEEP> struct product<T, KEEP> {                                                                     \
@@ -39,51 +40,54 @@ CK_MMA_SP_PRODUCT(__half, "f16")
 CK_MMA_SP_PRODUCT(__nv_bfloat16, "bf16")
 #undef CK_MMA_SP_PRODUCT
 
-/* Two numbers as words of their f16 high parts and of what is missing, LOW_SCALE times larger, so that it is no
- * denormal where the high part is none. */
+/* Splits two numbers into their FP16 high parts and the remainders. The remainders are multiplied by LOW_SCALE, so that
+ * a remainder is no denormal where its high part is none. */
 constexpr float                 LOW_SCALE = 2048.0f;
 __device__ __forceinline__ void split(float a, float b, uint32_t *high, uint32_t *low) {
     *high               = ck_pack_word<__half>(a, b);
     const float2 stored = ck_unpack_word<__half>(*high);
     *low                = ck_pack_word<__half>((a - stored.x) * LOW_SCALE, (b - stored.y) * LOW_SCALE);
 }
-/* The same without making the missing parts larger: for weights, whose rows were made large before. */
+/* The same without scaling the remainders. For weights, whose channels were scaled before. */
 __device__ __forceinline__ void split_exactly(float a, float b, uint32_t *high, uint32_t *low) {
     *high               = ck_pack_word<__half>(a, b);
     const float2 stored = ck_unpack_word<__half>(*high);
     *low                = ck_pack_word<__half>(a - stored.x, b - stored.y);
 }
-/* The filter's numbers that low parts are multiplied by. */
-__device__ __forceinline__ uint32_t smaller(uint32_t pair) {
+/* The filter's numbers divided by LOW_SCALE, for the products with scaled low parts. */
+__device__ __forceinline__ uint32_t divide_by_low_scale(uint32_t pair) {
     __half2 v;
     memcpy(&v, &pair, sizeof v);
     v = __hmul2(v, __float2half2_rn(1 / LOW_SCALE));
     memcpy(&pair, &v, sizeof v);
     return pair;
 }
-__device__ __forceinline__ uint4 smaller(const uint4 &w) {
-    return make_uint4(smaller(w.x), smaller(w.y), smaller(w.z), smaller(w.w));
+__device__ __forceinline__ uint4 divide_by_low_scale(const uint4 &w) {
+    return make_uint4(divide_by_low_scale(w.x), divide_by_low_scale(w.y), divide_by_low_scale(w.z),
+                      divide_by_low_scale(w.w));
 }
 
-/* What sums of each of `rows` output channels are to be multiplied by in the end, K of them with weights [K][taps]:
- * weights are divided by it. cuda/sparse/mma_sp/mma_sp_fill.cu. */
+/* Computes the scale of each of `rows` output channels. Weights are divided by the scale, and sums are multiplied by
+ * it. w is [K][taps]. Channels from K on get scale 1. Defined in cuda/sparse/mma_sp/mma_sp_fill.cu. */
 cudaError_t row_scales(enum ck_type type, const void *w, int64_t K, int64_t taps, int64_t rows, float *scale,
                        cudaStream_t stream);
 
-/* Address in shared memory. */
+/* Address in the shared-memory window. */
 __device__ __forceinline__ uint32_t address_of(const void *p) {
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-/* ---- sizes of a block ---- */
+/* ---- sizes of a thread block ---- */
 
 enum { MAX_WARPS = 8 };
-/* Few warps with many columns, or many with few: as many as 65,536 registers hold twice. */
+/* A thread block has few warps with many columns or many warps with few columns, so that 65,536 registers hold two
+ * thread blocks. */
 __host__ __device__ constexpr int warps_of(int columns) {
     return columns > 4 ? 4 : MAX_WARPS;
 }
 
-/* Output pixels; staged places; bytes of the tables behind what is staged. */
+/* items_of: output pixels of a tile. places_of: staged input pixels. tables_bytes: bytes of the tables behind the
+ * staged input. */
 inline int items_of(const ck_mma_sp_plan &p) {
     return warps_of(p.columns) / p.bands / p.split * p.columns * 8;
 }

@@ -1,37 +1,38 @@
-/* cuda/sparse/mma_sp/mma_sp_fill.cu: the weights of a filter in the form in which cuda/sparse/mma_sp/mma_sp.cu reads
- * them.
+/* cuda/sparse/mma_sp/mma_sp_fill.cu: converts the weights of a filter to the fragments that
+ * cuda/sparse/mma_sp/mma_sp.cu reads.
  *
- * Two launches: the scale of each output channel (a block a channel), then the fragments (a lane of one a thread).
- * Bytes: the filter twice, 8 bytes a place of a fragment. Limiter: memory. */
+ * There are two launches: the scale of each output channel (one thread block per channel), then the fragments (one
+ * thread per lane of a fragment). Bytes: the filter twice, 8 bytes per weight of a fragment. Limiter: memory bandwidth.
+ */
 #include "cuda/sparse/mma_sp/mma_sp.cuh"
 #include "cuda/sparse/mma_sp/mma_sp.h"
 
 namespace mma_sp {
 namespace {
 
-enum { FILL_THREADS = 256, WEIGHTS = 8 /* of a lane */, LARGEST = 15 /* rows are made less than 2^15 */ };
+enum { FILL_THREADS = 256, WEIGHTS = 8 /* per lane */, MAX_EXPONENT = 15 /* scaled weights are less than 2^15 */ };
 
-/* Of a row's largest finite weight: what its sums are to be multiplied by in the end. */
-__device__ __forceinline__ float scale_of(float most) {
-    if (most == 0.0f) return 1.0f;
-    const int by = LARGEST - 1 - ilogbf(most);
-    return ldexpf(1.0f, by > 120 ? -120 : -by);
+/* The scale of a channel whose largest finite weight is max_abs: sums are multiplied by it. */
+__device__ __forceinline__ float scale_of(float max_abs) {
+    if (max_abs == 0.0f) return 1.0f;
+    const int exponent = MAX_EXPONENT - 1 - ilogbf(max_abs);
+    return ldexpf(1.0f, exponent > 120 ? -120 : -exponent);
 }
 
 template <typename T>
 __global__ void __launch_bounds__(FILL_THREADS) scales(const void *w, int64_t K, int64_t taps, float *scale) {
-    __shared__ uint32_t largest;
-    const int64_t       k    = blockIdx.x;
-    float               most = 0;
-    if (threadIdx.x == 0) largest = 0;
+    __shared__ uint32_t block_max;
+    const int64_t       k       = blockIdx.x;
+    float               max_abs = 0;
+    if (threadIdx.x == 0) block_max = 0;
     __syncthreads();
     for (int64_t i = threadIdx.x; sizeof(T) == 4 && k < K && i < taps; i += FILL_THREADS) {
         const float v = fabsf(ck_float(((const T *)w)[k * taps + i]));
-        most          = v < INFINITY ? fmaxf(most, v) : most;
+        max_abs       = v < INFINITY ? fmaxf(max_abs, v) : max_abs;
     }
-    atomicMax(&largest, __float_as_uint(most)); /* of numbers that are not negative: whatever the order */
+    atomicMax(&block_max, __float_as_uint(max_abs)); /* nonnegative floats: the result does not depend on the order */
     __syncthreads();
-    if (threadIdx.x == 0) scale[k] = scale_of(__uint_as_float(largest));
+    if (threadIdx.x == 0) scale[k] = scale_of(__uint_as_float(block_max));
 }
 
 template <typename T>
@@ -46,12 +47,12 @@ __global__ void __launch_bounds__(FILL_THREADS) fill(const ck_mma_sp_fill_args a
     constexpr int BYTES = fragment_bytes(sizeof(T));
     const int64_t i = (int64_t)blockIdx.x * FILL_THREADS + threadIdx.x, f = i / CK_WARP, lane = i % CK_WARP;
     if (f > a.fragments) return;
-    const bool is_one = f < a.fragments; /* the last is read but not used */
+    const bool exists = f < a.fragments; /* the last fragment is read ahead but not used */
     float      v[WEIGHTS];
 #pragma unroll
-    for (int j = 0; j < WEIGHTS; j++) v[j] = is_one ? weight<T>(a, scale, a.from[i * WEIGHTS + j]) : 0.0f;
+    for (int j = 0; j < WEIGHTS; j++) v[j] = exists ? weight<T>(a, scale, a.from[i * WEIGHTS + j]) : 0.0f;
     char *to                                                     = (char *)a.to + f * BYTES;
-    reinterpret_cast<uint32_t *>(to + BYTES - CK_WARP * 4)[lane] = is_one ? a.places[i] : 0x44444444u;
+    reinterpret_cast<uint32_t *>(to + BYTES - CK_WARP * 4)[lane] = exists ? a.places[i] : 0x44444444u;
     uint32_t high[4], low[4];
 #pragma unroll
     for (int j = 0; j < 4; j++) {

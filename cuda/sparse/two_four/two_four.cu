@@ -1,4 +1,4 @@
-/* cuda/sparse/two_four/two_four.cu: see cuda/sparse/two_four/two_four.h. Plans, packing, gathering; the kernel is in
+/* cuda/sparse/two_four/two_four.cu: plans, packing and gathering for cuda/sparse/two_four/two_four.h. The kernel is in
  * cuda/sparse/two_four/two_four_sm90a.cu. */
 #include "cuda/sparse/two_four/two_four.cuh"
 
@@ -20,7 +20,7 @@ int floor_div(int a, int b) {
     return a >= 0 ? a / b : -((-a + b - 1) / b);
 }
 
-enum { SHARED_LIMIT = 227 * 1024, LEAST_RING = 6, LEAST_STAGES = 3, LEAD = 5 };
+enum { SHARED_LIMIT = 227 * 1024, MIN_RING = 6, MIN_STAGES = 3, MAX_LEAD = 5 };
 const int COLUMNS[]    = {104, 112, 128, 208, 216, 224, 232, 256};
 const int COLUMN_COUNT = (int)(sizeof COLUMNS / sizeof *COLUMNS);
 
@@ -33,7 +33,8 @@ bool set_units(const ck_conv &c, ck_two_four_plan *p) {
     return true;
 }
 
-/* Phases, each with its taps behind one another, and where their operands begin. */
+/* Sets the phases of the stride. The taps of a phase are consecutive. Also sets the first position of each tap's
+ * operand. */
 bool set_phases(const ck_conv &c, ck_two_four_plan *p) {
     int taps = 0;
     for (int fr = 0; fr < c.stride && fr < c.H; fr++)
@@ -54,18 +55,18 @@ bool set_phases(const ck_conv &c, ck_two_four_plan *p) {
             p->phase_r[p->phases]   = fr;
             p->phase_s[p->phases++] = fs;
         }
-    return taps == p->taps; /* else a picture is smaller than the stride */
+    return taps == p->taps; /* otherwise an image is smaller than the stride */
 }
 
-/* Tiles of `rows` rows of `images` images. A column of padding serves as the end of a row and the beginning of the next
- * one, where the stride is 1; behind the last row it is a piece of zeros. */
+/* Sets the tile: `rows` rows of `images` images. With stride 1 a column of padding is both the end of a row and the
+ * start of the next row. After the last row there is a piece of zeros. */
 bool set_tile(const ck_conv &c, int images, int rows, const int *columns, int count, ck_two_four_plan *p) {
-    p->low_r            = floor_div(-c.pad, c.stride);
-    p->low_s            = floor_div(-c.pad, c.stride);
-    const int high      = floor_div(c.R - 1 - c.pad, c.stride) - p->low_r,
-              wide      = floor_div(c.S - 1 - c.pad, c.stride) - p->low_s;
-    const int     share = c.stride > 1 ? 0 : c.pad < wide ? c.pad : wide;
-    const int64_t pitch = c.Q + wide - share, used = (pitch * (rows - 1) + c.Q) * images;
+    p->low_r                     = floor_div(-c.pad, c.stride);
+    p->low_s                     = floor_div(-c.pad, c.stride);
+    const int high               = floor_div(c.R - 1 - c.pad, c.stride) - p->low_r,
+              wide               = floor_div(c.S - 1 - c.pad, c.stride) - p->low_s;
+    const int     shared_columns = c.stride > 1 ? 0 : c.pad < wide ? c.pad : wide;
+    const int64_t pitch = c.Q + wide - shared_columns, used = (pitch * (rows - 1) + c.Q) * images;
     p->images  = images;
     p->TP      = rows;
     p->strips  = (int)ceil_div(c.P, rows);
@@ -77,7 +78,7 @@ bool set_tile(const ck_conv &c, int images, int rows, const int *columns, int co
     p->pitch = (int)pitch;
     p->tiles = ceil_div(c.N, images) * p->strips;
     if (!set_phases(c, p)) return false;
-    int staged = (p->rows * p->pitch + share) * images;
+    int staged = (p->rows * p->pitch + shared_columns) * images;
     for (int i = 0; i < p->taps; i++)
         if (p->at[i] + p->columns > staged) staged = p->at[i] + p->columns;
     p->stage_bytes = (staged * POSITION + 1023) / 1024 * 1024;
@@ -92,23 +93,23 @@ bool fit_tile(const ck_conv &c, int images, int rows, const int *columns, int co
 
 namespace {
 
-/* Units that the first worker can give back before the second has given anything back: its last two stay under way
- * until it has a third, but at the end of a tile. */
+/* Units that the first worker can release before the second worker has released any. The last two units of the first
+ * worker stay in flight until it has a third one, except at the end of a tile. */
 int lead_of(const ck_two_four_plan &p) {
     const int all   = p.taps * p.chunks;
     int       units = 0, phase = 0;
     for (; units < all && phase < p.stages; units++) phase += (int)(p.last >> units % p.taps & 1);
     if (units < all) units -= 2;
-    return units < LEAD ? units : LEAD;
+    return units < MAX_LEAD ? units : MAX_LEAD;
 }
 
-/* Stages and ring, as many as fit. A worker that waits for a stage may hold back its last two units, and so their
- * stages. */
+/* Sets the number of stages and ring slots, as many as fit. A worker that waits for a stage may hold its last two
+ * units, and so their stages. */
 bool set_rings(ck_two_four_plan *p) {
-    const int fixed = (int)layout(*p).end; /* stages and ring are 0 as yet */
-    for (int stages = MAX_STAGES; stages >= LEAST_STAGES && !p->stages; stages--) {
+    const int fixed = (int)layout(*p).end; /* stages and ring are still 0 */
+    for (int stages = MAX_STAGES; stages >= MIN_STAGES && !p->stages; stages--) {
         const int room = (SHARED_LIMIT - fixed - stages * p->stage_bytes) / (p->workers * UNIT_BYTES);
-        if (room < LEAST_RING) continue;
+        if (room < MIN_RING) continue;
         p->stages = stages;
         p->ring   = room < MAX_RING ? room : MAX_RING;
     }
@@ -116,94 +117,98 @@ bool set_rings(ck_two_four_plan *p) {
     return p->stages > 0;
 }
 
-/* Cycles, by counting what shared memory does, which limits. */
+/* Estimates the cycles from the accesses to shared memory, which is the limiter. */
 bool set_cycles(int multiprocessors, ck_two_four_plan *p) {
     const double units  = (double)p->taps * p->chunks,
                  inputs = (double)p->rows * p->pitch * p->images * POSITION * p->phases * p->chunks;
     const double filter = p->workers * units * UNIT_BYTES,
                  tile   = p->workers * units * p->columns + (2 * filter + inputs) / 128;
-    const double  alone = units * (p->columns + 160.0); /* a warpgroup's instructions, one after the other */
-    const double  fetch = (inputs + filter) / 26;       /* bytes a cycle from the second-level cache */
+    const double  alone = units * (p->columns + 160.0); /* the instructions of one warpgroup alone */
+    const double  fetch = (inputs + filter) / 26;       /* 26: bytes per cycle from L2 */
     const int64_t items = ceil_div(p->blocks, p->workers) * p->tiles, rounds = ceil_div(items, multiprocessors);
     p->lead   = p->workers == 2 && rounds > 1 ? lead_of(*p) : 0;
     p->cycles = (double)rounds * (fmax(fmax(tile, fetch), alone) + p->columns * (p->lead ? 3.0 : 12.0) + 200) + 5000;
     return items < (int64_t)1 << 30;
 }
 
-/* The ways: workers, and the columns that a tile may have. */
-struct cut {
-    int workers, least, most;
+/* The tile configs: workers, and the range of columns of a tile. */
+struct tile_config {
+    int workers, min_columns, max_columns;
 };
-const cut CUTS[]    = {{2, 200, 256}, {2, 100, 128}, {1, 200, 256}, {1, 100, 128}};
-const int CUT_COUNT = (int)(sizeof CUTS / sizeof *CUTS);
+const tile_config TILE_CONFIGS[] = {{2, 200, 256}, {2, 100, 128}, {1, 200, 256}, {1, 100, 128}};
+const int         CONFIG_COUNT   = (int)(sizeof TILE_CONFIGS / sizeof *TILE_CONFIGS);
 
-/* The tile of this cut with the fewest cycles. */
-bool plan_cut(const ck_conv &c, const cut &cut, int multiprocessors, ck_two_four_plan *best) {
-    bool any = false;
+/* Finds the tile of this config with the fewest cycles. */
+bool plan_config(const ck_conv &c, const tile_config &config, int multiprocessors, ck_two_four_plan *best) {
+    bool found = false;
     for (int images = 1; images <= 16; images *= 2)
         for (int rows = 1; rows <= c.P && rows <= 256; rows++) {
             ck_two_four_plan p = {};
-            p.workers          = cut.workers;
-            if (!fit_tile(c, images, rows, COLUMNS, COLUMN_COUNT, &p) || p.columns < cut.least || p.columns > cut.most)
+            p.workers          = config.workers;
+            if (!fit_tile(c, images, rows, COLUMNS, COLUMN_COUNT, &p) || p.columns < config.min_columns ||
+                p.columns > config.max_columns)
                 continue;
-            if (set_rings(&p) && set_cycles(multiprocessors, &p) && (!any || p.cycles < best->cycles))
-                *best = p, any = true;
+            if (set_rings(&p) && set_cycles(multiprocessors, &p) && (!found || p.cycles < best->cycles))
+                *best = p, found = true;
         }
-    return any;
+    return found;
 }
 
 } // namespace
 } // namespace two_four
 
 int ck_two_four_configs(void) {
-    return two_four::CUT_COUNT;
+    return two_four::CONFIG_COUNT;
 }
 
-void ck_two_four_tile(int way, int cut[2]) {
-    const two_four::cut none = {}, &c = way >= 1 && way <= two_four::CUT_COUNT ? two_four::CUTS[way - 1] : none;
-    cut[0] = c.workers, cut[1] = c.most;
+void ck_two_four_tile(int config, int tile[2]) {
+    const two_four::tile_config none = {}, &c = config >= 1 && config <= two_four::CONFIG_COUNT
+                                                    ? two_four::TILE_CONFIGS[config - 1]
+                                                    : none;
+    tile[0] = c.workers, tile[1] = c.max_columns;
 }
 
-bool ck_two_four_make_plan(const struct ck_conv *conv, int way, int capability, int multiprocessors,
+bool ck_two_four_make_plan(const struct ck_conv *conv, int config, int capability, int multiprocessors,
                            struct ck_two_four_plan *plan) {
     const int64_t side = 1 << 20;
-    if (way < 1 || way > ck_two_four_configs() || conv->type == CK_F32 || capability != 90 || conv->C % 8 ||
+    if (config < 1 || config > ck_two_four_configs() || conv->type == CK_F32 || capability != 90 || conv->C % 8 ||
         conv->K % 8)
         return false;
     if (conv->H > side || conv->W > side || conv->N * conv->H * conv->W >= (int64_t)1 << 31 ||
         conv->N * conv->P * conv->Q >= (int64_t)1 << 31)
         return false;
     return conv->K * conv->R * conv->S * conv->C < UINT32_MAX &&
-           two_four::plan_cut(*conv, two_four::CUTS[way - 1], multiprocessors, plan);
+           two_four::plan_config(*conv, two_four::TILE_CONFIGS[config - 1], multiprocessors, plan);
 }
 
 int64_t ck_two_four_units(const struct ck_two_four_plan *plan) {
     return plan->blocks * plan->taps * plan->chunks;
 }
 
-/* Where kept value `i` of the four-th 4 channels of a unit's row stands: 8x8 matrices down the rows. */
-static int place_of(int row, int four, int i) {
-    const int half = four / 8, kept = four % 8 * 2 + i;
-    return ((half * 2 + kept / 8) * CK_TWO_FOUR_ROWS + row) * 8 + kept % 8;
+/* Position of value `i` of group `four` of 4 channels in row `row` of a unit: 8x8 matrices, row by row. */
+static int value_position(int row, int four, int i) {
+    const int half = four / 8, column = four % 8 * 2 + i;
+    return ((half * 2 + column / 8) * CK_TWO_FOUR_ROWS + row) * 8 + column % 8;
 }
 
-/* A row of a unit: output channel k, from input channel c0 of the tap on. */
+/* Packs a row of a unit: output channel k, from input channel c0 of the tap on. */
 static void pack_row(const struct ck_conv *conv, const uint16_t *places, int64_t k, int tap, int64_t c0, int row,
                      uint32_t *words, uint32_t *from) {
     const int64_t c16 = (conv->C + 15) / 16 * 16, columns = (int64_t)conv->R * conv->S * c16;
     for (int four = 0; four < CK_TWO_FOUR_CHUNK / 4; four++) {
         const int64_t  c = c0 + four * 4, column = tap * c16 + c;
-        const bool     some = k < conv->K && c < conv->C;
+        const bool     exists = k < conv->K && c < conv->C;
         const unsigned two =
-            some ? (unsigned)places[(k * columns + column) / 16] >> column % 16 & 15u : 4u; /* else places 0 and 1 */
+            /* otherwise positions 0 and 1 */
+            exists ? (unsigned)places[(k * columns + column) / 16] >> column % 16 & 15u : 4u;
         if (words)
             words[row / 16 * CK_WARP + row % 8 * 4 + four / 8 * 2 + four % 8 / 4] |=
                 two << (four % 4 * 4 + row % 16 / 8 * 16);
         for (int i = 0; i < 2 && from; i++) {
             const int64_t channel = c + (two >> 2 * i & 3u);
-            const bool    there   = some && channel < conv->C;
-            from[place_of(row, four, i)] =
-                there ? (uint32_t)((k * conv->R * conv->S + tap) * conv->C + channel) : UINT32_MAX;
+            const bool    inside  = exists && channel < conv->C;
+            from[value_position(row, four, i)] =
+                inside ? (uint32_t)((k * conv->R * conv->S + tap) * conv->C + channel) : UINT32_MAX;
         }
     }
 }

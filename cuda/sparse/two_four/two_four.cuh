@@ -1,5 +1,5 @@
-/* cuda/sparse/two_four/two_four.cuh: what plans and the kernel for 2:4 sparse filters share: where things lie in shared
- * memory, where columns of a tile are. */
+/* cuda/sparse/two_four/two_four.cuh: sizes and the layout of shared memory that the plan and the kernel for 2:4 sparse
+ * filters share. */
 #ifndef CK_TWO_FOUR_CUH
 #define CK_TWO_FOUR_CUH
 
@@ -18,11 +18,11 @@ enum {
     MAX_STAGES  = 4,
     MAX_RING    = 16,
     MAX_COLUMNS = 256,
-    OUT_PIXELS  = 64, /* that leave together */
+    OUT_PIXELS  = 64, /* pixels that are stored together */
     OUT_BYTES   = OUT_PIXELS * CK_TWO_FOUR_ROWS * 2
 };
 
-/* Where things lie in shared memory. */
+/* Byte offsets in shared memory. */
 struct layout {
     uint32_t bars, pixels, corners, out, stages, ring, end;
     __host__ __device__ explicit layout(const ck_two_four_plan &p) {
@@ -36,7 +36,8 @@ struct layout {
     }
 };
 
-/* Column j of a tile: its image and row among the tile's, and its output pixel from the tile's first on; -1: none. */
+/* Column j of a tile: its image and row within the tile, and its output pixel relative to the tile's first one; -1:
+ * none. */
 struct column {
     int image, row, pixel;
 };
@@ -46,10 +47,12 @@ __host__ __device__ inline column column_of(const ck_conv &c, const ck_two_four_
     return {image, row, some ? (int)(((int64_t)image * c.P + row) * c.Q + q) : -1};
 }
 
-/* A tile of `rows` rows of y of `images` images in the plan: geometry, phases and taps, bytes of a stage of 128 bytes a
- * position; `columns`: what an instruction may have, ascending. false: none is enough. */
+/* Sets the plan for a tile of `rows` rows of y of `images` images: geometry, phases, taps, and the bytes of a stage
+ * (128 bytes per position). `columns` are the `count` values of N that an instruction may have, ascending. Returns
+ * false when none is large enough. */
 bool fit_tile(const ck_conv &c, int images, int rows, const int *columns, int count, ck_two_four_plan *p);
-/* What TMA loads: the pixels of each phase of the stride, 128 bytes of channels of each. false: not on this device. */
+/* Makes the TMA descriptor of each phase of the stride: the pixels of the phase, with 128 bytes of channels each.
+ * Returns false when the driver rejects a descriptor. */
 bool map_inputs(const ck_conv &c, const ck_two_four_plan &p, const void *x, CUtensorMap *maps);
 
 cudaError_t conv(const ck_two_four_args &args, const ck_two_four_plan &plan, int multiprocessors, cudaStream_t stream);

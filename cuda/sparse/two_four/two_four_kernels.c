@@ -1,17 +1,20 @@
-/* cuda/sparse/two_four/two_four_kernels.c: the GPU's rows of convolutions whose pattern is 2:4, on the sparse tensor
- * cores, in f16 and bf16. Layout CUDA_FORMAT_TWO_FOUR + i is way i + 1 of cuda/sparse/two_four/two_four.h. A filter of
- * another pattern has none of these layouts. `kept` is the kept values, two in an element of f32, which sparse_filter
- * gathers; which weights are kept does not change and is packed once, by prepare. */
+/* cuda/sparse/two_four/two_four_kernels.c: kernels of convolutions with a 2:4 sparsity pattern on the sparse tensor
+ * cores, in FP16 and BF16.
+ *
+ * Weight format CUDA_FORMAT_TWO_FOUR + i is tile config i + 1 of cuda/sparse/two_four/two_four.h. A filter with another
+ * sparsity pattern has none of these formats. The input `packed` has the values, two per FP32 element, which
+ * sparse_filter gathers. The metadata do not change; prepare() packs them once. */
 #include "cuda/sparse/sparse_kernels.h"
 #include "cuda/sparse/two_four/two_four.h"
 
 struct prepared {
     struct ck_conv          conv;
     struct ck_two_four_plan plan;
-    uint32_t *words, *from; /* device memory: metadata; the element of the filter that each packed value is */
+    /* device memory: the metadata; the index in the filter of each packed value */
+    uint32_t *words, *from;
 };
 
-enum { COLUMNS = 16 /* channels are filled up to a multiple of it */ };
+enum { CHANNEL_MULTIPLE = 16 /* input channels are padded to a multiple of it */ };
 
 /* ---- shapes, plans, patterns ---- */
 
@@ -19,7 +22,7 @@ static int64_t first_bit(const struct cr_program *p, const struct cr_op *op) {
     return p->store->param[op->attr.conv.pattern.param].offset;
 }
 
-/* Without memory to remember it it is found out each time. */
+/* Without memory for the cache the pattern is checked at each call. */
 static bool is_two_of_four(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
                            const struct ck_conv *c) {
     struct cuda_filter *filter;
@@ -30,10 +33,10 @@ static bool is_two_of_four(const struct cr_device *device, const struct cr_progr
 
 static bool plan_of(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
                     struct ck_conv *conv, struct ck_two_four_plan *plan) {
-    const int way = op->attr.conv.pattern.format - CUDA_FORMAT_TWO_FOUR + 1;
-    *conv         = cuda_sparse_conv_shape(p, op);
-    return way >= 1 && way <= ck_two_four_configs() && p->store->pattern && !cuda_of(device)->offline &&
-           ck_two_four_make_plan(conv, way, cuda_of(device)->cc, cuda_of(device)->multiprocessors, plan) &&
+    const int config = op->attr.conv.pattern.format - CUDA_FORMAT_TWO_FOUR + 1;
+    *conv            = cuda_sparse_conv_shape(p, op);
+    return config >= 1 && config <= ck_two_four_configs() && p->store->pattern && !cuda_of(device)->offline &&
+           ck_two_four_make_plan(conv, config, cuda_of(device)->cc, cuda_of(device)->multiprocessors, plan) &&
            is_two_of_four(device, p, op, conv);
 }
 
@@ -43,7 +46,7 @@ int64_t cr_cuda_two_four_elems(struct cr_device *device, const struct cr_program
     return plan_of(device, p, op, &conv, &plan) ? ck_two_four_units(&plan) * CK_TWO_FOUR_UNIT / 2 : 0;
 }
 
-/* ---- forecasts, names ---- */
+/* ---- estimates and names ---- */
 
 static double estimate(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     struct ck_conv          conv;
@@ -52,12 +55,12 @@ static double estimate(const struct cr_device *device, const struct cr_program *
 }
 
 static void algo_name(const struct cr_op *op, struct cr_text *out) {
-    int cut[2];
-    ck_two_four_tile(op->attr.conv.pattern.format - CUDA_FORMAT_TWO_FOUR + 1, cut);
-    cr_text_add(out, "2:4 %dx%d", cut[0], cut[1]);
+    int tile[2];
+    ck_two_four_tile(op->attr.conv.pattern.format - CUDA_FORMAT_TWO_FOUR + 1, tile);
+    cr_text_add(out, "2:4 %dx%d", tile[0], tile[1]);
 }
 
-/* ---- what stays on the device ---- */
+/* ---- device memory ---- */
 
 static void release(void *prepared) {
     struct prepared *s = prepared;
@@ -67,30 +70,32 @@ static void release(void *prepared) {
     cr_free(s);
 }
 
-/* The kept places, as cr_sparse_24_encode writes them. */
+/* Encodes the positions of the nonzeros, as cr_sparse_24_encode writes them. The caller frees `places`. */
 static cr_status encode(const struct cr_program *p, const struct cr_op *op, const struct ck_conv *c,
                         uint16_t **places) {
-    const int64_t taps = c->K * c->R * c->S, filled = (c->C + COLUMNS - 1) / COLUMNS * COLUMNS,
-                  first = first_bit(p, op);
+    const int64_t taps     = c->K * c->R * c->S,
+                  padded_C = (c->C + CHANNEL_MULTIPLE - 1) / CHANNEL_MULTIPLE * CHANNEL_MULTIPLE,
+                  first    = first_bit(p, op);
     uint16_t *dense, *values = NULL;
     cr_status status = CR_OK;
     *places          = NULL;
-    CR_ALLOC(dense, (size_t)(taps * filled));
+    CR_ALLOC(dense, (size_t)(taps * padded_C));
     for (int64_t i = 0; i < taps * c->C; i++)
-        dense[i / c->C * filled + i % c->C] = p->store->pattern[(first + i) / 8] >> ((first + i) % 8) & 1;
-    values  = cr_alloc((size_t)(taps * filled / 2), sizeof *values);
-    *places = cr_alloc((size_t)(taps * filled / COLUMNS), sizeof **places);
+        dense[i / c->C * padded_C + i % c->C] = p->store->pattern[(first + i) / 8] >> ((first + i) % 8) & 1;
+    values  = cr_alloc((size_t)(taps * padded_C / 2), sizeof *values);
+    *places = cr_alloc((size_t)(taps * padded_C / CHANNEL_MULTIPLE), sizeof **places);
     if (!values || !*places)
-        CR_FAIL_OUT(CR_ERR_MEMORY, "no memory for the pattern of a filter of %lld weights", (long long)(taps * c->C));
-    CR_ASSERT(cr_sparse_24_encode(dense, taps, filled, values, *places)); /* as accepted */
+        CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory for the sparsity pattern of a filter of %lld weights",
+                    (long long)(taps * c->C));
+    CR_ASSERT(cr_sparse_24_encode(dense, taps, padded_C, values, *places)); /* the accepts function has checked this */
 out:
     cr_free(dense);
     cr_free(values);
     return status;
 }
 
-static cr_status send_filter(const struct cr_program *p, const struct cr_op *op, bool gathers, bool convolves,
-                             struct prepared *s) {
+static cr_status upload_filter(const struct cr_program *p, const struct cr_op *op, bool gathers, bool convolves,
+                               struct prepared *s) {
     const int64_t units = ck_two_four_units(&s->plan);
     uint16_t     *places;
     uint32_t     *words = NULL, *from = NULL;
@@ -98,7 +103,8 @@ static cr_status send_filter(const struct cr_program *p, const struct cr_op *op,
     CR_TRY(encode(p, op, &s->conv, &places));
     words = cr_alloc((size_t)(units * CK_TWO_FOUR_WORDS), sizeof *words);
     from  = cr_alloc((size_t)(units * CK_TWO_FOUR_UNIT), sizeof *from);
-    if (!words || !from) CR_FAIL_OUT(CR_ERR_MEMORY, "no memory for a packed filter of %lld units", (long long)units);
+    if (!words || !from)
+        CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory for a packed filter of %lld units", (long long)units);
     ck_two_four_pack(&s->conv, &s->plan, places, words, from);
     if (gathers) CR_TRY_OUT(cr_cuda_sparse_upload(from, units * CK_TWO_FOUR_UNIT, &s->from));
     if (convolves) CR_TRY_OUT(cr_cuda_sparse_upload(words, units * CK_TWO_FOUR_WORDS, &s->words));
@@ -115,8 +121,8 @@ static cr_status prepare(struct cr_device *device, const struct cr_program *p, c
     cr_status        status = CR_OK;
     struct prepared *s;
     CR_ALLOC(s, 1);
-    CR_ASSERT(plan_of(device, p, op, &s->conv, &s->plan)); /* as accepted */
-    CR_TRY_OUT(send_filter(p, op, gathers, convolves, s));
+    CR_ASSERT(plan_of(device, p, op, &s->conv, &s->plan)); /* the accepts function has checked this */
+    CR_TRY_OUT(upload_filter(p, op, gathers, convolves, s));
     *workspace_bytes = convolves && gathers ? (size_t)(ck_two_four_units(&s->plan) * CK_TWO_FOUR_UNIT) * 2 : 0;
     *prepared        = s;
     s                = NULL;
@@ -179,40 +185,40 @@ static cr_status conv_launch(struct cr_device *device, const struct cr_call *cal
     return CR_OK;
 }
 
-/* ---- the rows ---- */
+/* ---- kernels ---- */
 
-static const struct cr_kernel row_f16    = {.name          = "cuda.two_four.f16",
-                                            .op            = CR_OP_conv,
-                                            .math          = CR_MATH_F16,
-                                            .deterministic = true,
-                                            .sparse        = true,
-                                            .sparse_cores  = true,
-                                            .accepts       = accepts_f16,
-                                            .algo_name     = algo_name,
-                                            .estimate      = estimate,
-                                            .prepare       = prepare,
-                                            .launch        = conv_launch,
-                                            .release       = release};
-static const struct cr_kernel row_bf16   = {.name          = "cuda.two_four.bf16",
-                                            .op            = CR_OP_conv,
-                                            .math          = CR_MATH_BF16,
-                                            .deterministic = true,
-                                            .sparse        = true,
-                                            .sparse_cores  = true,
-                                            .accepts       = accepts_bf16,
-                                            .algo_name     = algo_name,
-                                            .estimate      = estimate,
-                                            .prepare       = prepare,
-                                            .launch        = conv_launch,
-                                            .release       = release};
-static const struct cr_kernel row_filter = {.name          = "cuda.two_four_filter",
-                                            .op            = CR_OP_sparse_filter,
-                                            .math          = CR_MATH_EXACT,
-                                            .deterministic = true,
-                                            .accepts       = filter_accepts,
-                                            .algo_name     = algo_name,
-                                            .prepare       = prepare,
-                                            .launch        = filter_launch,
-                                            .release       = release};
+static const struct cr_kernel kernel_f16    = {.name          = "cuda.two_four.f16",
+                                               .op            = CR_OP_conv,
+                                               .math          = CR_MATH_F16,
+                                               .deterministic = true,
+                                               .sparse        = true,
+                                               .sparse_cores  = true,
+                                               .accepts       = accepts_f16,
+                                               .algo_name     = algo_name,
+                                               .estimate      = estimate,
+                                               .prepare       = prepare,
+                                               .launch        = conv_launch,
+                                               .release       = release};
+static const struct cr_kernel kernel_bf16   = {.name          = "cuda.two_four.bf16",
+                                               .op            = CR_OP_conv,
+                                               .math          = CR_MATH_BF16,
+                                               .deterministic = true,
+                                               .sparse        = true,
+                                               .sparse_cores  = true,
+                                               .accepts       = accepts_bf16,
+                                               .algo_name     = algo_name,
+                                               .estimate      = estimate,
+                                               .prepare       = prepare,
+                                               .launch        = conv_launch,
+                                               .release       = release};
+static const struct cr_kernel kernel_filter = {.name          = "cuda.two_four_filter",
+                                               .op            = CR_OP_sparse_filter,
+                                               .math          = CR_MATH_EXACT,
+                                               .deterministic = true,
+                                               .accepts       = filter_accepts,
+                                               .algo_name     = algo_name,
+                                               .prepare       = prepare,
+                                               .launch        = filter_launch,
+                                               .release       = release};
 
-const struct cr_kernel *const cr_cuda_two_four_kernels[] = {&row_f16, &row_bf16, &row_filter, NULL};
+const struct cr_kernel *const cr_cuda_two_four_kernels[] = {&kernel_f16, &kernel_bf16, &kernel_filter, NULL};

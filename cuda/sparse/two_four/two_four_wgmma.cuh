@@ -1,6 +1,6 @@
-/* cuda/sparse/two_four/two_four_wgmma.cuh: wgmma's sparse form: d[64][N] (+)= a[64][32, 2 of 4 kept] b[32][N], both
- * operands in shared memory; and its plain one, d[64][N] (+)= a[64][16] b[16][N], with columns that
- * cuda/common/hopper.cuh has not. */
+/* cuda/sparse/two_four/two_four_wgmma.cuh: the sparse form of wgmma, d[64][N] (+)= a[64][32, 2 of 4 nonzero] b[32][N],
+ * with both operands in shared memory; and the dense form, d[64][N] (+)= a[64][16] b[16][N], for widths that
+ * cuda/common/hopper.cuh does not have. */
 #ifndef CK_TWO_FOUR_WGMMA_CUH
 #define CK_TWO_FOUR_WGMMA_CUH
 
@@ -8,7 +8,7 @@
 
 namespace two_four {
 
-/* Accumulators by fours: names in the instruction, and operands. */
+/* Accumulator registers: their names in the instruction, and the operands. */
 #define WGMMA_REGS_4 "%0,%1,%2,%3"
 #define WGMMA_REGS_16 WGMMA_REGS_4 ",%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
 #define WGMMA_REGS_32 WGMMA_REGS_16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
@@ -42,7 +42,8 @@ namespace two_four {
 #define WGMMA_ACC_128(d) CK_ACC64(d, 0), CK_ACC64(d, 64)
 
 template <typename T, int N, int HALF> struct sparse_product;
-/* The metadata is in lanes 2*HALF and 2*HALF + 1 of each four. keep: add to d, else d is overwritten. */
+/* The metadata are in lanes 2*HALF and 2*HALF + 1 of each four lanes. With keep = 0, d is overwritten instead of added
+ * to. */
 #define WGMMA_SPARSE(T, type, N, regs, a0, a1, a2, a3, a4)                                                             \
     template <int HALF> struct sparse_product<T, N, HALF> {                                                            \
         static __device__ __forceinline__ void add(float (&d)[regs], uint64_t a, uint64_t b, uint32_t places,          \
@@ -77,10 +78,10 @@ WGMMA_SPARSE(__nv_bfloat16, "bf16", 232, 116, "116", "117", "118", "119", "120")
 WGMMA_SPARSE(__nv_bfloat16, "bf16", 256, 128, "128", "129", "130", "131", "132")
 #undef WGMMA_SPARSE
 
-template <int N> struct plain_product;
-/* Of f16. keep: as above. */
+template <int N> struct dense_product;
+/* FP16. keep: as above. */
 #define WGMMA_DENSE(N, regs, a0, a1, a2)                                                                               \
-    template <> struct plain_product<N> {                                                                              \
+    template <> struct dense_product<N> {                                                                              \
         static __device__ __forceinline__ void add(float (&d)[regs], uint64_t a, uint64_t b, int keep) {               \
             asm volatile("{\n.reg .pred keep;\nsetp.ne.b32 keep, %" a2 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N    \
                          "k16.f32.f16.f16 {" WGMMA_REGS_##regs "}, %" a0 ", %" a1 ", keep, 1, 1, 0, 0;\n}"             \

@@ -1,11 +1,14 @@
-/* cuda/sparse/wgmma_sp/wgmma_sp_kernels.c: f32 convolutions with a pattern on Hopper's sparse tensor cores. Layout
- * CUDA_FORMAT_WGMMA_SP + i is way i + 1 of cuda/sparse/wgmma_sp/wgmma_sp.h. `kept` is the values and scales, as
- * ck_wgmma_sp_fill makes them. What the kernel goes by is packed once, by prepare, and is no part of `kept`, which
- * holds anything at all while a choice is timed. */
+/* cuda/sparse/wgmma_sp/wgmma_sp_kernels.c: kernels of FP32 sparse convolutions on the sparse tensor cores of compute
+ * capability 9.0.
+ *
+ * Weight format CUDA_FORMAT_WGMMA_SP + i is tile config i + 1 of cuda/sparse/wgmma_sp/wgmma_sp.h. The input `packed`
+ * has the values and scales, as ck_wgmma_sp_fill writes them. prepare() packs the words that control the kernel once;
+ * they are not part of `packed`, whose contents are arbitrary during autotuning. */
 #include "cuda/sparse/sparse_kernels.h"
 #include "cuda/sparse/wgmma_sp/wgmma_sp.h"
 
-enum { LEAST_TERMS = 16 /* of a sum: what the parts of a product lose shows in shorter ones */ };
+/* Minimum terms of a sum: the error of splitting FP32 numbers is visible in shorter sums. */
+enum { MIN_TERMS = 16 };
 
 struct prepared {
     struct ck_wgmma_sp_plan plan;
@@ -17,34 +20,34 @@ struct prepared {
 
 static bool plan_of(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
                     struct ck_wgmma_sp_plan *plan) {
-    const struct ck_conv conv = cuda_sparse_conv_shape(p, op);
-    const int            way  = op->attr.conv.pattern.format - CUDA_FORMAT_WGMMA_SP + 1;
-    return way >= 1 && way <= ck_wgmma_sp_configs() && p->store->pattern && !cuda_of(device)->offline &&
-           conv.R * conv.S * conv.C >= LEAST_TERMS &&
-           ck_wgmma_sp_make_plan(&conv, op->attr.conv.pattern.nnz, way, cuda_of(device)->cc,
+    const struct ck_conv conv   = cuda_sparse_conv_shape(p, op);
+    const int            config = op->attr.conv.pattern.format - CUDA_FORMAT_WGMMA_SP + 1;
+    return config >= 1 && config <= ck_wgmma_sp_configs() && p->store->pattern && !cuda_of(device)->offline &&
+           conv.R * conv.S * conv.C >= MIN_TERMS &&
+           ck_wgmma_sp_make_plan(&conv, op->attr.conv.pattern.nnz, config, cuda_of(device)->cc,
                                  cuda_of(device)->multiprocessors, plan);
 }
 
-/* What is kept, a byte each; the plan's convolution has the filter's sides. */
-static cr_status kept_of(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
-                         const struct ck_wgmma_sp_plan *plan, const uint8_t **kept) {
+/* Gives the byte mask of the nonzeros. The plan's convolution has the sizes of the filter. */
+static cr_status nonzero_of(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                            const struct ck_wgmma_sp_plan *plan, const uint8_t **nonzero) {
     struct cuda_filter *filter;
     CR_TRY(cr_cuda_filter_of(device, p, op, &plan->conv, &filter));
-    return cr_cuda_filter_mask(filter, kept);
+    return cr_cuda_filter_mask(filter, nonzero);
 }
 
 int64_t cr_cuda_wgmma_sp_elems(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     struct ck_wgmma_sp_plan plan;
-    const uint8_t          *kept;
+    const uint8_t          *nonzero;
     if (!plan_of(device, p, op, &plan)) return 0;
-    if (kept_of(device, p, op, &plan, &kept) != CR_OK) {
-        cr_error_clear(); /* without memory for it there is no such layout */
+    if (nonzero_of(device, p, op, &plan, &nonzero) != CR_OK) {
+        cr_error_clear(); /* without memory for the mask the format is not available */
         return 0;
     }
-    return (int64_t)(ck_wgmma_sp_bytes(&plan, ck_wgmma_sp_pack(&plan, kept, NULL, NULL, NULL)) / sizeof(float));
+    return (int64_t)(ck_wgmma_sp_bytes(&plan, ck_wgmma_sp_pack(&plan, nonzero, NULL, NULL, NULL)) / sizeof(float));
 }
 
-/* ---- forecasts, names ---- */
+/* ---- estimates and names ---- */
 
 static double estimate(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     struct ck_wgmma_sp_plan plan;
@@ -52,12 +55,12 @@ static double estimate(const struct cr_device *device, const struct cr_program *
 }
 
 static void algo_name(const struct cr_op *op, struct cr_text *out) {
-    int cut[4];
-    ck_wgmma_sp_tile(op->attr.conv.pattern.format - CUDA_FORMAT_WGMMA_SP + 1, cut);
-    cr_text_add(out, "wgmma_sp %dx%d%s", cut[0] * cut[2], cut[1], cut[3] > 1 ? " pairs" : "");
+    int tile[4];
+    ck_wgmma_sp_tile(op->attr.conv.pattern.format - CUDA_FORMAT_WGMMA_SP + 1, tile);
+    cr_text_add(out, "wgmma_sp %dx%d%s", tile[0] * tile[2], tile[1], tile[3] > 1 ? " pairs" : "");
 }
 
-/* ---- what stays on the device ---- */
+/* ---- device memory ---- */
 
 static void release(void *prepared) {
     struct prepared *s = prepared;
@@ -68,17 +71,17 @@ static void release(void *prepared) {
     cr_free(s);
 }
 
-static cr_status send_filter(const uint8_t *kept, bool fills, bool convolves, struct prepared *s) {
+static cr_status upload_filter(const uint8_t *nonzero, bool fills, bool convolves, struct prepared *s) {
     const int64_t starts = s->plan.tile.blocks * s->plan.parts + 1;
     uint32_t     *start, *words = NULL, *from = NULL;
     cr_status     status = CR_OK;
-    s->units             = ck_wgmma_sp_pack(&s->plan, kept, NULL, NULL, NULL);
+    s->units             = ck_wgmma_sp_pack(&s->plan, nonzero, NULL, NULL, NULL);
     CR_ALLOC(start, (size_t)starts);
     if (convolves) words = cr_alloc((size_t)(s->units * CK_WGMMA_SP_WORDS), sizeof *words);
     if (fills) from = cr_alloc((size_t)(s->units * CK_WGMMA_SP_VALUES), sizeof *from);
     if ((convolves && !words) || (fills && !from))
-        CR_FAIL_OUT(CR_ERR_MEMORY, "no memory for a packed filter of %lld units", (long long)s->units);
-    ck_wgmma_sp_pack(&s->plan, kept, start, words, from);
+        CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory for a packed filter of %lld units", (long long)s->units);
+    ck_wgmma_sp_pack(&s->plan, nonzero, start, words, from);
     if (fills) CR_TRY_OUT(cr_cuda_sparse_upload(from, s->units * CK_WGMMA_SP_VALUES, &s->from));
     if (convolves) CR_TRY_OUT(cr_cuda_sparse_upload(words, s->units * CK_WGMMA_SP_WORDS, &s->words));
     if (convolves) CR_TRY_OUT(cr_cuda_sparse_upload(start, starts, &s->start));
@@ -93,12 +96,12 @@ static cr_status prepare(struct cr_device *device, const struct cr_program *p, c
                          size_t *workspace_bytes) {
     const bool       convolves = op->kind == CR_OP_conv, fills = !convolves || op->in[CR_IN_conv_packed] < 0;
     cr_status        status = CR_OK;
-    const uint8_t   *kept;
+    const uint8_t   *nonzero;
     struct prepared *s;
     CR_ALLOC(s, 1);
-    CR_ASSERT(plan_of(device, p, op, &s->plan)); /* as accepted */
-    CR_TRY_OUT(kept_of(device, p, op, &s->plan, &kept));
-    CR_TRY_OUT(send_filter(kept, fills, convolves, s));
+    CR_ASSERT(plan_of(device, p, op, &s->plan)); /* the accepts function has checked this */
+    CR_TRY_OUT(nonzero_of(device, p, op, &s->plan, &nonzero));
+    CR_TRY_OUT(upload_filter(nonzero, fills, convolves, s));
     *workspace_bytes = convolves && fills ? ck_wgmma_sp_bytes(&s->plan, s->units) : 0;
     *prepared        = s;
     s                = NULL;
@@ -133,44 +136,44 @@ static bool accepts(const struct cr_device *device, const struct cr_program *p, 
 static cr_status launch(struct cr_device *device, const struct cr_call *call) {
     const struct prepared *s      = call->prepared;
     cudaStream_t           stream = cr_cuda_stream(device, call);
-    const char            *kept   = call->in[CR_IN_conv_packed];
-    if (!kept) {
+    const char            *packed = call->in[CR_IN_conv_packed];
+    if (!packed) {
         CUDA_TRY(ck_wgmma_sp_fill(&s->plan, call->in[CR_IN_conv_w], s->from, s->units, call->workspace, stream));
-        kept = call->workspace;
+        packed = call->workspace;
     }
     const struct ck_wgmma_sp_args args = {
         .x      = call->in[CR_IN_conv_x],
         .bias   = call->in[CR_IN_conv_bias],
         .add    = call->in[CR_IN_conv_add],
-        .filter = {s->start, s->words, kept, (const float *)(const void *)(kept + ck_wgmma_sp_scale_at(s->units))},
+        .filter = {s->start, s->words, packed, (const float *)(const void *)(packed + ck_wgmma_sp_scale_at(s->units))},
         .relu   = call->op->attr.conv.relu,
         .y      = call->out[CR_OUT_conv_y]};
     CUDA_TRY(ck_wgmma_sp_conv(&args, &s->plan, cuda_of(device)->multiprocessors, stream));
     return CR_OK;
 }
 
-/* ---- the rows ---- */
+/* ---- kernels ---- */
 
-static const struct cr_kernel row_conv   = {.name          = "cuda.wgmma_sp",
-                                            .op            = CR_OP_conv,
-                                            .math          = CR_MATH_F32,
-                                            .deterministic = true,
-                                            .sparse        = true,
-                                            .sparse_cores  = true,
-                                            .accepts       = accepts,
-                                            .algo_name     = algo_name,
-                                            .estimate      = estimate,
-                                            .prepare       = prepare,
-                                            .launch        = launch,
-                                            .release       = release};
-static const struct cr_kernel row_filter = {.name          = "cuda.wgmma_sp_filter",
-                                            .op            = CR_OP_sparse_filter,
-                                            .math          = CR_MATH_EXACT,
-                                            .deterministic = true,
-                                            .accepts       = filter_accepts,
-                                            .algo_name     = algo_name,
-                                            .prepare       = prepare,
-                                            .launch        = filter_launch,
-                                            .release       = release};
+static const struct cr_kernel kernel_conv   = {.name          = "cuda.wgmma_sp",
+                                               .op            = CR_OP_conv,
+                                               .math          = CR_MATH_F32,
+                                               .deterministic = true,
+                                               .sparse        = true,
+                                               .sparse_cores  = true,
+                                               .accepts       = accepts,
+                                               .algo_name     = algo_name,
+                                               .estimate      = estimate,
+                                               .prepare       = prepare,
+                                               .launch        = launch,
+                                               .release       = release};
+static const struct cr_kernel kernel_filter = {.name          = "cuda.wgmma_sp_filter",
+                                               .op            = CR_OP_sparse_filter,
+                                               .math          = CR_MATH_EXACT,
+                                               .deterministic = true,
+                                               .accepts       = filter_accepts,
+                                               .algo_name     = algo_name,
+                                               .prepare       = prepare,
+                                               .launch        = filter_launch,
+                                               .release       = release};
 
-const struct cr_kernel *const cr_cuda_wgmma_sp_kernels[] = {&row_conv, &row_filter, NULL};
+const struct cr_kernel *const cr_cuda_wgmma_sp_kernels[] = {&kernel_conv, &kernel_filter, NULL};

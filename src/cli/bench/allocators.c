@@ -1,5 +1,5 @@
-/* cli/bench/allocators.c: cresnet bench pools: the memory of a training step, planned and as pools would hand it out
- * that do not know the future: how much they need, and what their calls cost. Nothing is trained. */
+/* cli/bench/allocators.c: cresnet bench allocators: compares the static memory plan of a training step with online
+ * allocators: memory they need and time of their calls. Nothing is trained. */
 #include "cli/command.h"
 #include "runtime/allocator_bench.h"
 #include "session/session.h"
@@ -9,15 +9,15 @@ enum { STEPS = 20, STEPS_MAX = 100000 };
 struct bench {
     struct cr_config         config;
     struct cr_session        session;
-    const struct cr_program *program; /* of the session's training programs the one with the largest pool */
-    struct cr_pool_event    *event;
+    const struct cr_program *program; /* the training program with the largest memory pool */
+    struct cr_pool_event    *event;   /* [events]: allocations and frees of one step */
     int                      events;
     int64_t                  steps;
     bool                     json;
     struct cr_text           out;
 };
 
-static const size_t piece = (size_t)2 << 20; /* the driver maps GPU memory in such pieces */
+static const size_t page_bytes = (size_t)2 << 20; /* the driver maps GPU memory in pages of this size */
 
 static cr_status bench_open(struct bench *b, const struct cr_args *args) {
     struct cr_session_options options = {.train = true};
@@ -38,10 +38,10 @@ static void bench_close(struct bench *b) {
     cr_config_close(&b->config);
 }
 
-/* bytes 0, ms < 0: not known. */
-static void print_row(struct bench *b, const char *name, const char *what, size_t bytes, double ms) {
+/* Adds one line of the table. bytes is 0 and ms is negative when unknown. */
+static void print_allocator(struct bench *b, const char *name, const char *description, size_t bytes, double ms) {
     if (b->json) {
-        cr_text_add(&b->out, ", {\"pool\": \"%s\"", name);
+        cr_text_add(&b->out, ", {\"allocator\": \"%s\"", name);
         if (bytes) cr_text_add(&b->out, ", \"bytes\": %zu", bytes);
         if (ms >= 0) cr_text_add(&b->out, ", \"ms\": %.4f", ms);
         cr_text_add(&b->out, "}");
@@ -56,47 +56,50 @@ static void print_row(struct bench *b, const char *name, const char *what, size_
         cr_text_add(&b->out, " %10.4f", ms);
     else
         cr_text_add(&b->out, " %10s", "-");
-    cr_text_add(&b->out, "  %s\n", what);
+    cr_text_add(&b->out, "  %s\n", description);
 }
 
 static void print_head(struct bench *b) {
     const struct cr_program *p = b->program;
     if (b->json) {
         cr_text_add(&b->out,
-                    "{\"program\": \"%s\", \"batch\": %lld, \"requests\": %d, \"steps\": %lld, \"device\": ", p->name,
-                    (long long)b->session.batch, b->events / 2, (long long)b->steps);
+                    "{\"program\": \"%s\", \"batch\": %lld, \"allocations\": %d, \"steps\": %lld, \"device\": ",
+                    p->name, (long long)b->session.batch, b->events / 2, (long long)b->steps);
         cr_text_add_json(&b->out, b->session.device->caps.text);
-        cr_text_add(&b->out, ", \"pools\": [{\"pool\": \"load\", \"bytes\": %zu}", p->bound_bytes);
+        cr_text_add(&b->out, ", \"allocators\": [{\"allocator\": \"lower_bound\", \"bytes\": %zu}", p->bound_bytes);
         return;
     }
-    cr_text_add(&b->out, "program %s, batch %lld: %d requests a step; %s\n\n%-16s %12s %8s %10s\n", p->name,
-                (long long)b->session.batch, b->events / 2, b->session.device->caps.text, "pool", "MiB", "of load",
-                "ms a step");
-    print_row(b, "load", "the largest sum of what lives at one time: no pool needs less", p->bound_bytes, -1);
+    cr_text_add(&b->out, "program %s, batch %lld: %d allocations per step; %s\n\n%-16s %12s %8s %10s\n", p->name,
+                (long long)b->session.batch, b->events / 2, b->session.device->caps.text, "allocator", "MiB", "x bound",
+                "ms/step");
+    print_allocator(b, "lower_bound", "largest sum of live bytes; every allocator needs at least this", p->bound_bytes,
+                    -1);
 }
 
 static cr_status measure(struct bench *b) {
     const struct cr_backend *backend = b->session.device->backend;
     struct cr_pool_times     times;
     print_head(b);
-    print_row(b, "planned", "ours: offsets known before the first step", b->program->region_bytes[CR_REGION_POOL], 0);
+    print_allocator(b, "planned", "static plan: offsets are computed before the first step",
+                    b->program->region_bytes[CR_REGION_POOL], 0);
     CR_TRY(cr_pool_best_fit(b->event, b->events, (int)b->steps, &times));
-    print_row(b, "best_fit", "online, free neighbours joined (as CnMeM), on the host", times.peak_bytes, times.ms);
+    print_allocator(b, "best_fit", "online best fit with coalescing of free blocks (as CnMeM), simulated on the host",
+                    times.peak_bytes, times.ms);
     if (backend->async)
-        print_row(b, "pieces", "a call a tensor when each takes whole pieces of 2 MiB (reckoned)",
-                  cr_pool_load(b->event, b->events, piece), -1);
+        print_allocator(b, "pages_2mib", "one call per tensor, each rounded up to 2 MiB pages (computed)",
+                        cr_pool_load(b->event, b->events, page_bytes), -1);
     for (const struct cr_pool *pool = backend->pools; pool && pool->name; pool++) {
         CR_TRY(pool->measure(b->session.device, b->event, b->events, (int)b->steps, &times));
-        print_row(b, pool->name, pool->what, times.peak_bytes, times.ms);
+        print_allocator(b, pool->name, pool->what, times.peak_bytes, times.ms);
     }
     if (b->json) cr_text_add(&b->out, "]}\n");
     return CR_OK;
 }
 
-cr_status cr_bench_pools(const struct cr_args *args) {
+cr_status cr_bench_allocators(const struct cr_args *args) {
     struct bench b = {.json = cr_args_has(args, CR_OPT_JSON)};
     cr_status    status;
-    CR_TRY(cr_args_most(args, 1));
+    CR_TRY(cr_args_max_operands(args, 1));
     CR_TRY(cr_cmd_config(args, &b.config));
     CR_TRY_OUT(bench_open(&b, args));
     CR_TRY_OUT(measure(&b));

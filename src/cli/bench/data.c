@@ -1,5 +1,5 @@
-/* cli/bench/data.c: cresnet bench data: the loader alone, as training runs it, as fast as it can; and whether a trainer
- * of a given speed would have to wait for it. */
+/* cli/bench/data.c: cresnet bench data: throughput of the data loader as training runs it, and the time that a trainer
+ * of a given speed would wait for it. */
 #include "data/data.h"
 #include "cli/command.h"
 
@@ -13,18 +13,19 @@ struct bench {
     struct cr_loader_options options;
     struct cr_dataset       *dataset;
     struct cr_loader        *loader;
-    int64_t                  steps, against; /* against: img/s of the trainer; 0: none */
-    struct cr_load_counts    counts;         /* of the timed batches */
+    int64_t                  steps;
+    int64_t                  trainer_speed; /* images/s; 0 when --trainer-speed was not given */
+    struct cr_load_counts    counts;        /* of the timed batches */
     int64_t                  wall_ns;
-    double                   wait_share;
+    double                   wait_fraction; /* of the time of such a trainer */
 };
 
 static cr_status bench_open(struct bench *b, const struct cr_args *args) {
     const struct cr_config *c = &b->config;
     if (!c->train.batch)
-        return cr_config_fail(c, "train.batch", "is found for a device, and here is none: give a number");
+        return cr_config_fail(c, "train.batch", "cannot be chosen automatically without a device: give a number");
     CR_TRY(cr_args_int(args, CR_OPT_BENCH_STEPS, 1, STEPS_MAX, STEPS, &b->steps));
-    CR_TRY(cr_args_int(args, CR_OPT_AGAINST, 1, 1000000000, 0, &b->against));
+    CR_TRY(cr_args_int(args, CR_OPT_TRAINER_SPEED, 1, 1000000000, 0, &b->trainer_speed));
     b->options = (struct cr_loader_options){.split         = CR_SPLIT_TRAIN,
                                             .batch         = c->train.batch,
                                             .seed          = (uint64_t)c->train.seed,
@@ -43,7 +44,7 @@ static void bench_close(struct bench *b) {
     cr_config_close(&b->config);
 }
 
-static cr_status take_batches(struct bench *b, int64_t count) {
+static cr_status load_batches(struct bench *b, int64_t count) {
     struct cr_batch batch;
     for (int64_t i = 0; i < count; i++) {
         CR_TRY(cr_loader_next(b->loader, &batch));
@@ -52,14 +53,14 @@ static cr_status take_batches(struct bench *b, int64_t count) {
     return CR_OK;
 }
 
-/* What the workers do is counted when they do it, what is delivered a little later: with the ring full at the start and
- * at the end both are the same number of batches. */
+/* Workers count images when they load them, and batches are delivered later. The queue is full at the start and at the
+ * end, so the number of loaded batches equals the number of delivered batches. */
 static cr_status time_batches(struct bench *b) {
     struct cr_load_counts before;
-    CR_TRY(take_batches(b, WARMUP + b->options.prefetch));
+    CR_TRY(load_batches(b, WARMUP + b->options.prefetch));
     cr_loader_counts(b->loader, &before);
     int64_t start = cr_time_ns();
-    CR_TRY(take_batches(b, b->steps));
+    CR_TRY(load_batches(b, b->steps));
     b->wall_ns = cr_time_ns() - start;
     cr_loader_counts(b->loader, &b->counts);
     b->counts.images -= before.images;
@@ -80,24 +81,24 @@ static void sleep_until(int64_t ns) {
     }
 }
 
-/* Takes a batch, is busy with it for as long as the trainer would be, takes the next. The first batches stand ready and
- * do not count. */
+/* Simulates a trainer: requests a batch, sleeps for the time of its step, requests the next. The first batches are
+ * already loaded and do not count. */
 static cr_status time_waits(struct bench *b) {
-    int64_t step_ns = (int64_t)((double)b->options.batch * 1e9 / (double)b->against), busy = 0, waited = 0;
+    int64_t step_ns = (int64_t)((double)b->options.batch * 1e9 / (double)b->trainer_speed), busy = 0, waited = 0;
     for (int64_t i = 0; i < b->options.prefetch + b->steps; i++) {
         int64_t before = cr_loader_wait_ns(b->loader);
-        CR_TRY(take_batches(b, 1));
+        CR_TRY(load_batches(b, 1));
         if (i >= b->options.prefetch) {
             waited += cr_loader_wait_ns(b->loader) - before;
             busy += step_ns;
         }
         sleep_until(cr_time_ns() + step_ns);
     }
-    b->wait_share = (double)waited / (double)(waited + busy);
+    b->wait_fraction = (double)waited / (double)(waited + busy);
     return CR_OK;
 }
 
-static double share(int64_t part, const struct cr_load_counts *c) {
+static double fraction(int64_t part, const struct cr_load_counts *c) {
     double all = (double)(c->fetch_ns + c->decode_ns + c->resize_ns + c->other_ns);
     return all > 0 ? (double)part / all : 0;
 }
@@ -108,50 +109,53 @@ static void report(const struct bench *b, bool json, struct cr_text *out) {
     double                       second = (double)b->wall_ns * 1e-9, images = (double)(b->steps * b->options.batch);
     double per_core = c->cpu_ns > 0 ? (double)c->images / ((double)c->cpu_ns * 1e-9) : 0, rate = images / second;
     double bytes = c->images ? (double)c->file_bytes / (double)c->images : 0;
-    double fetch = share(c->fetch_ns, c), decode = share(c->decode_ns, c), resize = share(c->resize_ns, c);
-    double other  = share(c->other_ns, c);
-    double proven = c->images ? (double)c->verified / (double)c->images
-                              : 1; /* a worker that the machine held up may have done none: none was new */
+    double fetch = fraction(c->fetch_ns, c), decode = fraction(c->decode_ns, c), resize = fraction(c->resize_ns, c);
+    double other    = fraction(c->other_ns, c);
+    double verified = c->images ? (double)c->verified / (double)c->images
+                                : 1; /* a worker that the system delayed may have loaded no image */
     if (json) {
         cr_text_add(out, "{\"images_per_s\": %.1f, \"images_per_s_worker\": %.1f, \"images_per_s_core\": %.1f, ", rate,
                     rate / workers, per_core);
         cr_text_add(out, "\"workers\": %d, \"mb_per_s\": %.2f, \"bytes_per_image\": %.0f, ", b->options.workers,
                     rate * bytes * 1e-6, bytes);
-        cr_text_add(out, "\"fetch\": %.4f, \"decode\": %.4f, \"resize\": %.4f, \"other\": %.4f, \"proven\": %.4f, ",
-                    fetch, decode, resize, other, proven);
+        cr_text_add(
+            out, "\"fetch\": %.4f, \"decode\": %.4f, \"resize\": %.4f, \"other\": %.4f, \"verified_fraction\": %.4f, ",
+            fetch, decode, resize, other, verified);
         cr_text_add(out, "\"size\": %d, \"batch\": %lld, \"steps\": %lld, \"corrupt\": %lld", b->options.prepare.size,
                     (long long)b->options.batch, (long long)b->steps, (long long)cr_loader_corrupt(b->loader));
-        if (b->against)
-            cr_text_add(out, ", \"against\": %lld, \"wait_share\": %.5f", (long long)b->against, b->wait_share);
+        if (b->trainer_speed)
+            cr_text_add(out, ", \"trainer_images_per_s\": %lld, \"wait_fraction\": %.5f", (long long)b->trainer_speed,
+                        b->wait_fraction);
         cr_text_add(out, "}\n");
         return;
     }
-    cr_text_add(out, "%.1f images/s with %d worker%s: %.1f a worker, %.1f a core (its time for the workers)\n", rate,
+    cr_text_add(out, "%.1f images/s with %d worker%s: %.1f per worker, %.1f per core (per second of CPU time)\n", rate,
                 b->options.workers, b->options.workers == 1 ? "" : "s", rate / workers, per_core);
-    cr_text_add(out,
-                "%.1f MB/s, %.1f KB an image; time of the workers: read %.1f %%, decode %.1f %%, resize %.1f %%, other "
-                "%.1f %%\n",
-                rate * bytes * 1e-6, bytes * 1e-3, 100 * fetch, 100 * decode, 100 * resize, 100 * other);
-    if (proven < 1)
-        cr_text_add(out, "%.1f %% of the pictures were met for the first time and read to their end\n",
-                    100 * (1 - proven));
-    if (b->against)
-        cr_text_add(out, "a trainer of %lld images/s would wait for pictures %.2f %% of the time\n",
-                    (long long)b->against, 100 * b->wait_share);
+    cr_text_add(
+        out,
+        "%.1f MB/s, %.1f KB per image; time of the workers: read %.1f %%, decode %.1f %%, resize %.1f %%, other "
+        "%.1f %%\n",
+        rate * bytes * 1e-6, bytes * 1e-3, 100 * fetch, 100 * decode, 100 * resize, 100 * other);
+    if (verified < 1)
+        cr_text_add(out, "%.1f %% of the images were read for the first time and decoded completely\n",
+                    100 * (1 - verified));
+    if (b->trainer_speed)
+        cr_text_add(out, "a trainer of %lld images/s would wait for data %.2f %% of the time\n",
+                    (long long)b->trainer_speed, 100 * b->wait_fraction);
 }
 
 cr_status cr_bench_data(const struct cr_args *args) {
     struct bench   b    = {0};
     struct cr_text text = {0};
     cr_status      status;
-    CR_TRY(cr_args_most(args, 1));
+    CR_TRY(cr_args_max_operands(args, 1));
     CR_TRY(cr_cmd_config(args, &b.config));
     CR_TRY_OUT(bench_open(&b, args));
-    cr_log(CR_LOG_INFO, "%s: %lld pictures, batch %lld, %d px, %lld batches after %d to warm up",
+    cr_log(CR_LOG_INFO, "%s: %lld images, batch %lld, %d px, %lld timed batches after %d warm-up batches",
            cr_word_data_kind(b.config.data.kind), (long long)cr_dataset_count(b.dataset), (long long)b.options.batch,
            b.options.prepare.size, (long long)b.steps, WARMUP + b.options.prefetch);
     CR_TRY_OUT(time_batches(&b));
-    if (b.against) CR_TRY_OUT(time_waits(&b));
+    if (b.trainer_speed) CR_TRY_OUT(time_waits(&b));
     report(&b, cr_args_has(args, CR_OPT_JSON), &text);
     CR_TRY_OUT(cr_cmd_print(&text));
 out:

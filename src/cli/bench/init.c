@@ -1,5 +1,5 @@
-/* cli/bench/init.c: cresnet bench init: initial values drawn on the device beside those that are drawn by the host and
- * copied, in one run: time, memory, and whether they are the same. */
+/* cli/bench/init.c: cresnet bench init: compares weight initialisation on the device with initialisation on the host
+ * and a copy: time, memory, and differences of the values. */
 #include "cli/bench/init.h"
 
 #include "cli/command.h"
@@ -7,13 +7,15 @@
 #include <sched.h>
 #include <stdio.h>
 
-enum { REPEATS = 3, DIRECT_TIMES = 3 /* times as many repeats of the quick way */ };
-static const int64_t many_values = 500000000; /* beyond this many the slow ways run once */
+enum { REPEATS = 3, DIRECT_FACTOR = 3 /* the fast method has this many times the repeats */ };
+static const int64_t many_values = 500000000; /* networks with more values run the slow methods once */
 
 /* ---- one network ---- */
 
-static void settle(struct cr_init_method *way) {
-    for (int p = 0; p < CR_INIT_PARTS; p++) way->ms[p] = way->runs ? cr_cmd_median_ms(way->ns[p], way->runs) : 0;
+/* Computes the medians of a method. */
+static void compute_medians(struct cr_init_method *method) {
+    for (int p = 0; p < CR_INIT_PARTS; p++)
+        method->ms[p] = method->runs ? cr_cmd_median_ms(method->ns[p], method->runs) : 0;
 }
 
 static cr_status measure_copies(struct cr_init_bench *b, const struct cr_init_net *s, int64_t repeats,
@@ -56,17 +58,17 @@ static cr_status measure(struct cr_init_bench *b, const struct cr_init_net *s, s
     struct cr_init_method first   = {0};
     cr_log(CR_LOG_INFO, "%s: %.1f million values ...", s->name, (double)s->value_elems * 1e-6);
     CR_TRY(cr_init_direct(b, s, &first));
-    settle(&first);
+    compute_medians(&first);
     r->first_ms = first.ms[CR_INIT_ALL];
-    for (int64_t i = 0; i < (copies ? b->repeats * DIRECT_TIMES : repeats); i++)
+    for (int64_t i = 0; i < (copies ? b->repeats * DIRECT_FACTOR : repeats); i++)
         CR_TRY(cr_init_direct(b, s, &r->direct));
     if (copies)
         CR_TRY(measure_copies(b, s, repeats, r));
     else
         CR_TRY(measure_in_place(b, s, repeats, r));
-    settle(&r->direct);
-    settle(&r->thread);
-    settle(&r->cores);
+    compute_medians(&r->direct);
+    compute_medians(&r->thread);
+    compute_medians(&r->cores);
     return CR_OK;
 }
 
@@ -76,59 +78,57 @@ static double mb(size_t bytes) {
     return (double)bytes * 1e-6;
 }
 
-static void print_way(struct cr_init_bench *b, const struct cr_init_net *s, const char *name,
-                      const struct cr_init_method *way) {
-    if (!way->runs) return;
-    cr_text_add(&b->out, "  %-34s %10.3f %10.3f %10.3f %10.3f %9.1f %9.1f\n", name, way->ms[CR_INIT_ALL],
-                way->ms[CR_INIT_MEMORY], way->ms[CR_INIT_VALUES], way->ms[CR_INIT_COPY], mb(way->host_bytes),
-                mb(way->host_bytes + s->value_bytes));
+static void print_method(struct cr_init_bench *b, const struct cr_init_net *s, const char *name,
+                         const struct cr_init_method *method) {
+    if (!method->runs) return;
+    cr_text_add(&b->out, "  %-34s %10.3f %10.3f %10.3f %10.3f %9.1f %9.1f\n", name, method->ms[CR_INIT_ALL],
+                method->ms[CR_INIT_MEMORY], method->ms[CR_INIT_VALUES], method->ms[CR_INIT_COPY],
+                mb(method->host_bytes), mb(method->host_bytes + s->value_bytes));
 }
 
 static void print_copies(struct cr_init_bench *b, const struct cr_init_net *s, const struct cr_init_result *r) {
     const double direct = r->direct.ms[CR_INIT_ALL], cores = r->cores.ms[CR_INIT_ALL];
     char         name[64];
-    print_way(b, s, "one thread, tensor by tensor", &r->thread);
-    snprintf(name, sizeof name, "%d threads, page-locked, by planes", b->threads);
-    print_way(b, s, name, &r->cores);
-    cr_text_add(
-        &b->out,
-        "  on the device itself the direct way takes %.3f ms, %.0f GB/s of values; its first run took %.3f ms\n",
-        r->device_ms, mb(s->value_bytes) / r->device_ms, r->first_ms);
+    print_method(b, s, "one thread, a copy per tensor", &r->thread);
+    snprintf(name, sizeof name, "%d threads, pinned, a copy per buffer", b->threads);
+    print_method(b, s, name, &r->cores);
+    cr_text_add(&b->out, "  device time of direct: %.3f ms, %.0f GB/s of values; its first run took %.3f ms\n",
+                r->device_ms, mb(s->value_bytes) / r->device_ms, r->first_ms);
     cr_text_add(&b->out,
-                "  direct is %.0f times as fast as one thread, %.1f times as fast as %d threads (%.1f without their "
-                "allocating)\n",
+                "  direct is %.0f times as fast as one thread, %.1f times as fast as %d threads (%.1f without the "
+                "time for allocation)\n",
                 r->thread.ms[CR_INIT_ALL] / direct, cores / direct, b->threads,
                 (cores - r->cores.ms[CR_INIT_MEMORY]) / direct);
-    cr_text_add(&b->out, "  host and device memory of values: %.1f %% less\n",
+    cr_text_add(&b->out, "  direct needs %.1f %% less host and device memory for values\n",
                 100.0 * (double)s->value_bytes / (double)(2 * s->value_bytes));
 }
 
 static void print_text(struct cr_init_bench *b, const struct cr_init_net *s, const struct cr_init_result *r) {
-    cr_text_add(&b->out, "%s: %lld parameters; values %.1f MB, all planes %.1f MB of device memory in every way\n",
-                s->name, (long long)cr_param_store_trainable(&s->model.store), mb(s->value_bytes), mb(s->store_bytes));
-    cr_text_add(&b->out, "  %-34s %10s %10s %10s %10s %9s %9s\n", "", "ms", "memory ms", "values ms", "copy ms",
-                "host MB", "sum MB");
+    cr_text_add(&b->out, "%s: %lld parameters; values %.1f MB; device memory %.1f MB with every method\n", s->name,
+                (long long)cr_param_store_trainable(&s->model.store), mb(s->value_bytes), mb(s->store_bytes));
+    cr_text_add(&b->out, "  %-34s %10s %10s %10s %10s %9s %9s\n", "", "ms", "alloc ms", "init ms", "copy ms", "host MB",
+                "sum MB");
     if (b->device->backend->async) {
-        print_way(b, s, "direct, drawn on the device", &r->direct);
+        print_method(b, s, "direct, on the device", &r->direct);
         print_copies(b, s, r);
     } else {
         char name[64];
-        print_way(b, s, "one thread, in place", &r->direct);
+        print_method(b, s, "one thread, in place", &r->direct);
         snprintf(name, sizeof name, "%d threads, in place", b->threads);
-        print_way(b, s, name, &r->cores);
-        cr_text_add(&b->out, "  this device's memory is the host's: there is nothing to copy\n");
+        print_method(b, s, name, &r->cores);
+        cr_text_add(&b->out, "  this device uses host memory: there is nothing to copy\n");
     }
-    cr_text_add(&b->out, "  the same values: at most %lld ulp apart, %lld of %lld not equal to the bit\n",
+    cr_text_add(&b->out, "  values: largest difference %lld ulp; %lld of %lld are not bitwise identical\n",
                 (long long)r->worst_ulp, (long long)r->differing, (long long)(s->value_elems + s->running_elems));
 }
 
-static void json_way(struct cr_init_bench *b, const char *name, const struct cr_init_method *way) {
-    if (!way->runs) return;
+static void json_method(struct cr_init_bench *b, const char *name, const struct cr_init_method *method) {
+    if (!method->runs) return;
     cr_text_add(&b->out,
-                ", \"%s\": {\"ms\": %.4f, \"memory_ms\": %.4f, \"values_ms\": %.4f, \"copy_ms\": %.4f, \"host_bytes\": "
+                ", \"%s\": {\"ms\": %.4f, \"alloc_ms\": %.4f, \"init_ms\": %.4f, \"copy_ms\": %.4f, \"host_bytes\": "
                 "%zu, \"runs\": %lld}",
-                name, way->ms[CR_INIT_ALL], way->ms[CR_INIT_MEMORY], way->ms[CR_INIT_VALUES], way->ms[CR_INIT_COPY],
-                way->host_bytes, (long long)way->runs);
+                name, method->ms[CR_INIT_ALL], method->ms[CR_INIT_MEMORY], method->ms[CR_INIT_VALUES],
+                method->ms[CR_INIT_COPY], method->host_bytes, (long long)method->runs);
 }
 
 static void print_json(struct cr_init_bench *b, const struct cr_init_net *s, const struct cr_init_result *r) {
@@ -136,9 +136,9 @@ static void print_json(struct cr_init_bench *b, const struct cr_init_net *s, con
     cr_text_add_json(&b->out, s->name);
     cr_text_add(&b->out, ", \"parameters\": %lld, \"value_bytes\": %zu, \"store_bytes\": %zu, \"threads\": %d",
                 (long long)cr_param_store_trainable(&s->model.store), s->value_bytes, s->store_bytes, b->threads);
-    json_way(b, "direct", &r->direct);
-    json_way(b, "one_thread", &r->thread);
-    json_way(b, "all_cores", &r->cores);
+    json_method(b, "direct", &r->direct);
+    json_method(b, "one_thread", &r->thread);
+    json_method(b, "all_cores", &r->cores);
     if (b->device->backend->async) cr_text_add(&b->out, ", \"device_ms\": %.4f", r->device_ms);
     cr_text_add(&b->out, ", \"first_ms\": %.4f, \"worst_ulp\": %lld, \"differing\": %lld, \"device\": ", r->first_ms,
                 (long long)r->worst_ulp, (long long)r->differing);
@@ -148,7 +148,7 @@ static void print_json(struct cr_init_bench *b, const struct cr_init_net *s, con
 
 /* ---- the networks ---- */
 
-static void subject_close(struct cr_init_net *s) {
+static void net_close(struct cr_init_net *s) {
     if (s->has_model) cr_model_close(&s->model);
     cr_config_close(&s->config);
 }
@@ -161,9 +161,9 @@ static int count_cores(const struct cr_config *c) {
     return CR_MIN(cores, (int)CR_INIT_THREADS_MAX);
 }
 
-/* Measured as training has it: in 16-bit precision the store has a half plane. The first network's config opens the
- * device. */
-static cr_status run_subject(struct cr_init_bench *b, struct cr_init_net *s) {
+/* Measures one network with the buffers that training has: with 16-bit precision the parameter store also has a buffer
+ * of 16-bit weights. The configuration of the first network opens the device. */
+static cr_status run_net(struct cr_init_bench *b, struct cr_init_net *s) {
     struct cr_init_result r = {0};
     struct cr_prepare     train, eval;
     int                   classes;
@@ -187,7 +187,7 @@ static cr_status run_subject(struct cr_init_bench *b, struct cr_init_net *s) {
     return CR_OK;
 }
 
-/* 1.16e9 parameters: ResNet-50, seven times as wide. */
+/* The last network is a ResNet-50 of seven times the width: 1.16e9 parameters. */
 static const struct builtin {
     const char *name, *overrides[4];
 } builtins[] = {
@@ -209,18 +209,17 @@ static cr_status run_builtin(struct cr_init_bench *b, const struct cr_args *args
     list[count++] = "data.image_size=224";
     for (int i = 0; i < args->overrides; i++) list[count++] = args->override[i];
     CR_TRY_OUT(cr_config_open(&s.config, NULL, list, count));
-    CR_TRY_OUT(run_subject(b, &s));
+    CR_TRY_OUT(run_net(b, &s));
 out:
     cr_free(list);
-    subject_close(&s);
+    net_close(&s);
     return status;
 }
 
 static cr_status run_builtins(struct cr_init_bench *b, const struct cr_args *args) {
     for (size_t i = 0; i < CR_COUNT(builtins); i++) {
         if (i + 1 == CR_COUNT(builtins) && !b->device->backend->async) {
-            cr_log(CR_LOG_INFO,
-                   "note: the network of 1.16e9 parameters is left out: without copies there is little to compare");
+            cr_log(CR_LOG_INFO, "note: skipping the network of 1.16e9 parameters: this device needs no copies");
             break;
         }
         CR_TRY(run_builtin(b, args, &builtins[i]));
@@ -236,9 +235,9 @@ static cr_status run_config(struct cr_init_bench *b, const struct cr_args *args,
     one.operands = 1;
     CR_TRY_OUT(cr_cmd_config(&one, &s.config));
     s.name = s.config.name;
-    CR_TRY_OUT(run_subject(b, &s));
+    CR_TRY_OUT(run_net(b, &s));
 out:
-    subject_close(&s);
+    net_close(&s);
     return status;
 }
 

@@ -1,5 +1,5 @@
-/* cli/bench/run.c: cresnet bench step and bench infer: how long a training step, or a batch through the network, takes
- * on random pictures. Reading and augmenting pictures is not part of it; copying a batch to the device is. */
+/* cli/bench/run.c: cresnet bench step and bench infer: times a training step, or one batch through the network, on
+ * random images. The time includes the copy of a batch to the device, but not loading and augmentation. */
 #include "cli/command.h"
 #include "session/session.h"
 #include "session/state.h"
@@ -12,42 +12,37 @@ enum {
     WARMUP    = 3,
     WINDOW    = 10,
     STEPS_MAX = 1000000,
-    SETTLED   = 10 /* steps, after which memory is looked at */
+    SETTLED   = 10 /* steps after which device memory is measured */
 };
 
 struct bench {
     bool                 infer;
-    struct cr_comm      *comm; /* NULL: one rank */
+    struct cr_comm      *comm; /* NULL for one rank */
     struct cr_config     config;
     struct cr_session    session;
     struct cr_cmd_batch  batch;
     struct cr_step_block step;
-    int64_t              steps, window; /* steps between two marks: what a time is the mean of */
-    /* what came of it */
-    int64_t age_ns, first_ns;   /* exec to the end of the first step; the first step */
-    double  ms, ms_min, ms_max; /* a step when nobody waits in between */
-    double  latency_ms;         /* a step from feeding to its end */
-    size_t  device_bytes; /* all that the run takes of a GPU beside the bare context: libraries, kernels, recordings; 0:
-                             unknown */
+    int64_t              steps, window; /* window: steps between two events; each time is the mean of a window */
+    /* results */
+    int64_t age_ns, first_ns;   /* process start to first step; the first step alone */
+    double  ms, ms_min, ms_max; /* per step, without synchronisation between steps */
+    double  latency_ms;         /* of one step, with synchronisation after it */
+    size_t  device_bytes; /* GPU memory of the process without the bare context, including libraries, kernels and CUDA
+                             graphs; 0 when unknown */
 };
-
-double cr_cmd_median_ms(int64_t *times, int64_t count) {
-    qsort(times, (size_t)count, sizeof *times, cr_compare_i64);
-    return (double)(times[(count - 1) / 2] + times[count / 2]) * 0.5e-6;
-}
 
 /* ---- open, close ---- */
 
-/* Of all ranks. */
+/* Images per step, of all ranks. */
 static int64_t images_of(const struct bench *b) {
     return cr_comm_size(b->comm) * (b->infer ? b->session.eval_batch : b->session.batch * b->config.train.accumulate);
 }
 
-static void say_sparse(const struct bench *b, const struct cr_program *p) {
+static void log_sparse(const struct bench *b, const struct cr_program *p) {
     struct cr_text text = {0};
     if (!b->session.pattern) return;
     cr_session_sparse_text(p, &text);
-    if (!text.failed && text.data) cr_log(CR_LOG_INFO, "on sparse kernels: %s", text.data);
+    if (!text.failed && text.data) cr_log(CR_LOG_INFO, "sparse kernels: %s", text.data);
     cr_text_free(&text);
 }
 
@@ -71,11 +66,11 @@ static cr_status bench_open(struct bench *b, const struct cr_args *args) {
     CR_TRY(cr_session_init(&b->session));
     const struct cr_program *p = b->infer ? &b->session.eval : &b->session.train[0];
     if (!b->infer) CR_TRY(cr_session_prune(&b->session));
-    say_sparse(b, p);
+    log_sparse(b, p);
     CR_TRY(
         cr_cmd_random_batch(p, b->session.model.classes, (uint64_t)(c->train.seed + cr_comm_rank(b->comm)), &b->batch));
     b->step = cr_cmd_step_block(c);
-    cr_log(CR_LOG_INFO, "%s; %s, batch %lld, %d px, %lld %s after %d to warm up", b->session.device->caps.text,
+    cr_log(CR_LOG_INFO, "%s; %s, batch %lld, %d px, %lld timed %s after %d for warm-up", b->session.device->caps.text,
            cr_word_arch(c->model.arch), (long long)(b->infer ? b->session.eval_batch : b->session.batch),
            b->infer ? b->session.prepare_eval.size : b->session.prepare_train.size, (long long)b->steps,
            b->infer ? "batches" : "steps", WARMUP);
@@ -95,7 +90,7 @@ static cr_status run_program(struct bench *b, struct cr_exec *exec) {
     return cr_exec_run(exec, &b->step);
 }
 
-/* One update, with as many micro-steps as [train] accumulate says; or one batch through the network. */
+/* Runs one update with its micro-steps ([train] accumulate), or one batch through the network. */
 static cr_status run_step(struct bench *b) {
     struct cr_session *s = &b->session;
     if (b->infer) return run_program(b, s->eval_exec);
@@ -106,62 +101,62 @@ static cr_status run_step(struct bench *b) {
     return CR_OK;
 }
 
-static cr_status run_and_wait(struct bench *b, int64_t *taken) {
+static cr_status run_and_wait(struct bench *b, int64_t *elapsed_ns) {
     const int64_t start = cr_time_ns();
     CR_TRY(run_step(b));
     CR_TRY(b->session.device->backend->sync(b->session.device));
-    *taken = cr_time_ns() - start;
+    *elapsed_ns = cr_time_ns() - start;
     return CR_OK;
 }
 
-/* ---- many ---- */
+/* ---- many steps ---- */
 
-/* Beside the host: as in a run, each step's batch is copied while the step before is under way, and nobody waits in
- * between. Marks on the device stand a window of steps apart. */
+/* Times windows of steps with events on the device. As in training, the batch of a step is copied while the step before
+ * it runs, and the host does not wait between steps. times[windows]: nanoseconds per step. */
 static cr_status time_windows(struct bench *b, int64_t window, int64_t windows, int64_t *times) {
     struct cr_device      *device = b->session.device;
     const struct cr_async *async  = device->backend->async;
     cr_status              status = CR_OK;
-    void                 **mark;
-    CR_ALLOC(mark, (size_t)windows + 1);
-    for (int64_t i = 0; i <= windows; i++) CR_TRY_OUT(async->event_create(device, &mark[i]));
+    void                 **event;
+    CR_ALLOC(event, (size_t)windows + 1);
+    for (int64_t i = 0; i <= windows; i++) CR_TRY_OUT(async->event_create(device, &event[i]));
     for (int64_t i = 0; i <= windows; i++) { /* the first window fills the pipeline */
         for (int64_t k = 0; k < window; k++) CR_TRY_OUT(run_step(b));
-        CR_TRY_OUT(async->event_record(device, CR_STREAM_COMPUTE, mark[i]));
+        CR_TRY_OUT(async->event_record(device, CR_STREAM_COMPUTE, event[i]));
     }
-    CR_TRY_OUT(async->host_wait(device, mark[windows]));
+    CR_TRY_OUT(async->host_wait(device, event[windows]));
     for (int64_t i = 0; i < windows; i++) {
         double seconds;
-        CR_TRY_OUT(async->elapsed(device, mark[i], mark[i + 1], &seconds));
+        CR_TRY_OUT(async->elapsed(device, event[i], event[i + 1], &seconds));
         times[i] = (int64_t)(seconds * 1e9 / (double)window);
     }
 out:
-    for (int64_t i = 0; i <= windows; i++) async->event_destroy(device, mark[i]);
-    cr_free(mark);
+    for (int64_t i = 0; i <= windows; i++) async->event_destroy(device, event[i]);
+    cr_free(event);
     return status;
 }
 
-static void look_at_memory(struct bench *b) {
-    struct cr_device *device = b->session.device;
-    const size_t      left   = device->free_at_start ? device->backend->memory_free(device) : 0;
-    b->device_bytes          = left && left < device->free_at_start ? device->free_at_start - left : 0;
+static void measure_memory(struct bench *b) {
+    struct cr_device *device     = b->session.device;
+    const size_t      free_bytes = device->free_at_start ? device->backend->memory_free(device) : 0;
+    b->device_bytes = free_bytes && free_bytes < device->free_at_start ? device->free_at_start - free_bytes : 0;
 }
 
 static cr_status time_steps(struct bench *b) {
     const bool    async  = b->session.device->backend->async != NULL;
     const int64_t window = async ? CR_MIN((int64_t)WINDOW, b->steps) : 1, windows = b->steps / window;
-    int64_t      *times, other;
+    int64_t      *times, ignored;
     cr_status     status = CR_OK;
     CR_ALLOC(times, (size_t)b->steps);
     b->window = window;
-    b->steps  = windows * window; /* whole windows are timed */
+    b->steps  = windows * window; /* only whole windows are timed */
     for (int64_t i = 0; i < WARMUP; i++) {
-        CR_TRY_OUT(run_and_wait(b, i ? &other : &b->first_ns));
+        CR_TRY_OUT(run_and_wait(b, i ? &ignored : &b->first_ns));
         if (i == 0) b->age_ns = cr_process_age_ns();
     }
     for (int64_t i = 0; i < b->steps; i++) {
         CR_TRY_OUT(run_and_wait(b, &times[i]));
-        if (i + 1 == CR_MIN((int64_t)SETTLED - WARMUP, b->steps)) look_at_memory(b);
+        if (i + 1 == CR_MIN((int64_t)SETTLED - WARMUP, b->steps)) measure_memory(b);
     }
     b->latency_ms = cr_cmd_median_ms(times, b->steps);
     if (async) CR_TRY_OUT(time_windows(b, window, windows, times));
@@ -173,9 +168,9 @@ out:
     return status;
 }
 
-/* ---- the answer ---- */
+/* ---- output ---- */
 
-/* What a limit counts. */
+/* Bytes that count towards memory.limit. */
 static size_t reserved(const struct bench *b) {
     const struct cr_session *s = &b->session;
     const struct cr_program *all[CR_SESSION_TRAIN_MAX + 1];
@@ -190,7 +185,7 @@ static void print_json(const struct bench *b, const char *parts, struct cr_text 
     cr_text_add(out,
                 "{\"images_per_s\": %.2f, \"ms\": %.4f, \"ms_min\": %.4f, \"ms_max\": %.4f, \"latency_ms\": %.4f, "
                 "\"steps\": %lld, "
-                "\"window\": %lld, \"ranks\": %d, \"batch\": %lld, \"accumulate\": %lld, \"exec_to_first_step_s\": "
+                "\"window\": %lld, \"ranks\": %d, \"batch\": %lld, \"accumulate\": %lld, \"time_to_first_step_s\": "
                 "%.3f, \"start\": \"%s\", \"device\": ",
                 (double)images_of(b) / b->ms * 1e3, b->ms, b->ms_min, b->ms_max, b->latency_ms, (long long)b->steps,
                 (long long)b->window, cr_comm_size(b->comm),
@@ -205,7 +200,7 @@ static void print_json(const struct bench *b, const char *parts, struct cr_text 
     const struct cr_fit_report *fit = &b->session.fit;
     if (fit->seconds_before > 0)
         cr_text_add(out,
-                    ", \"repeated\": %d, \"swapped\": %d, \"zero_copy\": %d, \"moved_mib\": %.1f, "
+                    ", \"recomputed\": %d, \"offloaded\": %d, \"zero_copy\": %d, \"offloaded_mib\": %.1f, "
                     "\"predicted_slowdown\": %.5f, \"predicted_stall_ms\": %.4f",
                     fit->recomputed, fit->offloaded, fit->mapped, cr_mib(fit->offload_bytes),
                     fit->seconds / fit->seconds_before - 1, fit->stalled * 1e3);
@@ -213,19 +208,20 @@ static void print_json(const struct bench *b, const char *parts, struct cr_text 
 }
 
 static void print_text(const struct bench *b, const char *parts, struct cr_text *out) {
-    char of[32] = "";
-    if (b->window > 1) snprintf(of, sizeof of, " windows of %lld", (long long)b->window);
-    cr_text_add(out,
-                "%s: %.3f ms (median of %lld%s; %.3f to %.3f), %.1f images/s; %.3f ms when each is waited for\n"
-                "start: %.2f s from exec to the end of the first %s (%s, first %s %.3f s)\n",
-                b->infer ? "batch" : "step", b->ms, (long long)(b->steps / b->window), of, b->ms_min, b->ms_max,
-                (double)images_of(b) / b->ms * 1e3, b->latency_ms, (double)b->age_ns * 1e-9,
-                b->infer ? "batch" : "step", parts, b->infer ? "batch" : "step", (double)b->first_ns * 1e-9);
+    char windows[32] = "";
+    if (b->window > 1) snprintf(windows, sizeof windows, " windows of %lld", (long long)b->window);
+    cr_text_add(
+        out,
+        "%s: %.3f ms (median of %lld%s; %.3f to %.3f), %.1f images/s; %.3f ms with a synchronisation after each\n"
+        "time to first %s: %.2f s, from process start (%s, first %s %.3f s)\n",
+        b->infer ? "batch" : "step", b->ms, (long long)(b->steps / b->window), windows, b->ms_min, b->ms_max,
+        (double)images_of(b) / b->ms * 1e3, b->latency_ms, b->infer ? "batch" : "step", (double)b->age_ns * 1e-9, parts,
+        b->infer ? "batch" : "step", (double)b->first_ns * 1e-9);
     const size_t *bytes = b->session.memory.bytes;
-    cr_text_add(out, "memory: pool %.1f MiB, parameters and state %.1f", cr_mib(bytes[CR_REGION_POOL]),
+    cr_text_add(out, "memory: pool %.1f MiB, parameters and optimizer state %.1f MiB", cr_mib(bytes[CR_REGION_POOL]),
                 cr_mib(bytes[CR_REGION_STORE]));
-    if (bytes[CR_REGION_HOST]) cr_text_add(out, ", swapped to the host %.1f", cr_mib(bytes[CR_REGION_HOST]));
-    if (b->device_bytes) cr_text_add(out, "; all that the run takes of the GPU %.1f", cr_mib(b->device_bytes));
+    if (bytes[CR_REGION_HOST]) cr_text_add(out, ", offloaded to host memory %.1f MiB", cr_mib(bytes[CR_REGION_HOST]));
+    if (b->device_bytes) cr_text_add(out, "; GPU memory of the whole process %.1f MiB", cr_mib(b->device_bytes));
     cr_text_add(out, "\n");
 }
 
@@ -246,7 +242,7 @@ static cr_status measure(struct bench *b, const struct cr_args *args) {
     CR_TRY_OUT(cr_cmd_print(&text));
 out:
     if (status != CR_OK)
-        cr_comm_abort(b->comm, cr_error_message()); /* before anything is closed that others wait for */
+        cr_comm_abort(b->comm, cr_error_message()); /* first, so that no other rank waits for this one */
     cr_text_free(&text);
     bench_close(b);
     return status;
@@ -255,7 +251,7 @@ out:
 cr_status cr_bench_run(const struct cr_args *args, bool infer) {
     struct bench    b = {.infer = infer};
     struct cr_ranks ranks;
-    CR_TRY(cr_args_most(args, 1));
+    CR_TRY(cr_args_max_operands(args, 1));
     CR_TRY(cr_cmd_config(args, &b.config));
     cr_status status = cr_cmd_ranks_open(args, &b.config, &ranks);
     b.comm           = ranks.comm;

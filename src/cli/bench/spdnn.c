@@ -1,5 +1,5 @@
-/* cli/bench/spdnn.c: cresnet bench spdnn: the Graph Challenge's sparse deep networks: inputs/s and TeraEdges/s beside
- * what is published, survivors a layer, and the categories against the CPU's. */
+/* cli/bench/spdnn.c: cresnet bench spdnn: times the sparse deep networks of the Graph Challenge: inputs/s and
+ * TeraEdges/s next to published rates, active inputs per layer, and a verification of the categories on the CPU. */
 #include "spdnn/spdnn.h"
 #include "cli/command.h"
 #include "session/session.h"
@@ -16,23 +16,23 @@ enum {
     REPEATS     = 3,
     REPEATS_MAX = 1000,
     LAYERS_MAX  = 100000,
-    CHECK_LEAST = 32,
+    CHECK_MIN   = 32,
     GPUS_MAX    = 16,
-    SHARE       = 128 /* inputs of a GPU: a multiple */
+    CHUNK       = 128 /* each GPU gets a multiple of this many inputs */
 };
-static const double  check_work          = 2e11; /* edges times inputs that the CPU judges without being asked */
-static const int64_t neurons_otherwise[] = {1024, 4096, 16384, 65536, 0}, layers_otherwise[] = {120, 480, 1920, 0};
+static const double  check_work        = 2e11; /* edges times inputs that the CPU verifies by default */
+static const int64_t default_neurons[] = {1024, 4096, 16384, 65536, 0}, default_layers[] = {120, 480, 1920, 0};
 
 struct bench {
     struct cr_config        config;
-    struct cr_device       *device, *judge; /* judge: the CPU; NULL where the device is the CPU */
-    struct cr_device       *gpu[GPUS_MAX];  /* that share the inputs: the device and others */
-    struct cr_spdnn_images  pictures;
-    struct cr_spdnn_inputs  inputs; /* of the width at hand */
+    struct cr_device       *device, *cpu;  /* cpu verifies; NULL when the device is the CPU */
+    struct cr_device       *gpu[GPUS_MAX]; /* the inputs are split over these; [0] is the device */
+    struct cr_spdnn_images  images;
+    struct cr_spdnn_inputs  inputs; /* for the current width */
     int64_t                 neurons[LIST_MAX + 1], layers[LIST_MAX + 1];
-    int64_t                 count, check; /* check < 0: by check_work */
+    int64_t                 count, check; /* check is -1 for the default, check_work */
     int64_t                 repeats, gpus;
-    int                     threads, most_rows;
+    int                     threads, max_rows;
     bool                    synthetic, json, verbose;
     struct cr_spdnn_options options;
     struct cr_text          out;
@@ -41,47 +41,48 @@ struct bench {
 struct network {
     struct cr_spdnn_net    net;
     struct cr_spdnn_result result;
-    int64_t                checked; /* inputs that the CPU has judged; 0: none */
-    int64_t                wrong;   /* of them */
+    int64_t                checked; /* inputs that the CPU has verified */
+    int64_t                wrong;   /* checked inputs with a wrong category */
 };
 
 /* ---- the command line ---- */
 
-static cr_status read_list(const struct cr_args *args, enum cr_option_id id, const char *name, int64_t most,
-                           const int64_t *otherwise, int64_t *out) {
+static cr_status read_list(const struct cr_args *args, enum cr_option_id id, const char *name, int64_t max,
+                           const int64_t *defaults, int64_t *out) {
     const char *text = args->value[id];
     int         n    = 0;
-    for (; !text && otherwise[n]; n++) out[n] = otherwise[n];
+    for (; !text && defaults[n]; n++) out[n] = defaults[n];
     while (text && *text) {
         char *end;
-        errno               = 0;
-        const long long one = strtoll(text, &end, 10);
-        if (end == text || errno || one < 1 || one > most || (*end && *end != ',') || (*end == ',' && !end[1]) ||
+        errno                  = 0;
+        const long long number = strtoll(text, &end, 10);
+        if (end == text || errno || number < 1 || number > max || (*end && *end != ',') || (*end == ',' && !end[1]) ||
             n == LIST_MAX)
-            return cr_args_fail(args, "--%s %s: must be at most %d whole numbers from 1 to %lld, with commas", name,
-                                args->value[id], (int)LIST_MAX, (long long)most);
-        out[n++] = one;
+            return cr_args_fail(args, "--%s %s: must be at most %d whole numbers from 1 to %lld, separated by commas",
+                                name, args->value[id], (int)LIST_MAX, (long long)max);
+        out[n++] = number;
         text     = *end ? end + 1 : end;
     }
-    if (n == 0) return cr_args_fail(args, "--%s: must be whole numbers with commas", name);
+    if (n == 0) return cr_args_fail(args, "--%s: must be whole numbers separated by commas", name);
     return CR_OK;
 }
 
 static cr_status read_options(struct bench *b, const struct cr_args *args) {
-    CR_TRY(cr_args_most(args, 0));
-    CR_TRY(read_list(args, CR_OPT_NEURONS, "neurons", CR_SPDNN_NEURONS_MAX, neurons_otherwise, b->neurons));
-    CR_TRY(read_list(args, CR_OPT_LAYERS, "layers", LAYERS_MAX, layers_otherwise, b->layers));
+    CR_TRY(cr_args_max_operands(args, 0));
+    CR_TRY(read_list(args, CR_OPT_NEURONS, "neurons", CR_SPDNN_NEURONS_MAX, default_neurons, b->neurons));
+    CR_TRY(read_list(args, CR_OPT_LAYERS, "layers", LAYERS_MAX, default_layers, b->layers));
     CR_TRY(cr_args_int(args, CR_OPT_INPUTS, 1, INPUTS_MAX, INPUTS, &b->count));
     CR_TRY(cr_args_int(args, CR_OPT_CHECK_INPUTS, 0, INPUTS_MAX, -1, &b->check));
     CR_TRY(cr_args_int(args, CR_OPT_BENCH_STEPS, 1, REPEATS_MAX, REPEATS, &b->repeats));
     CR_TRY(cr_args_int(args, CR_OPT_GPUS, 1, GPUS_MAX, 1, &b->gpus));
     for (int i = 0; b->neurons[i]; i++)
         if (!cr_spdnn_published(b->neurons[i]))
-            return cr_args_fail(args, "--neurons %lld: the challenge has 1024, 4096, 16384 and 65536",
+            return cr_args_fail(args,
+                                "--neurons %lld: the challenge has networks of 1024, 4096, 16384 and 65536 neurons",
                                 (long long)b->neurons[i]);
     b->json              = cr_args_has(args, CR_OPT_JSON);
     b->verbose           = cr_args_has(args, CR_OPT_VERBOSE);
-    b->most_rows         = cr_args_has(args, CR_OPT_NO_GROUPS) ? 1 : CR_SPDNN_ROWS_MAX;
+    b->max_rows          = cr_args_has(args, CR_OPT_NO_GROUPS) ? 1 : CR_SPDNN_ROWS_MAX;
     b->options.keep_dead = cr_args_has(args, CR_OPT_NO_DROP);
     b->options.stream    = cr_args_has(args, CR_OPT_STREAM);
     b->options.repeats   = (int)b->repeats;
@@ -89,33 +90,33 @@ static cr_status read_options(struct bench *b, const struct cr_args *args) {
 }
 
 static cr_status bench_open(struct bench *b, const struct cr_args *args) {
-    static const struct cr_device_options judge_options = {.deterministic = true};
+    static const struct cr_device_options cpu_options = {.deterministic = true};
     enum cr_dtype                         real;
     CR_TRY(read_options(b, args));
     CR_TRY(cr_config_open(&b->config, NULL, args->override, args->overrides));
     CR_TRY(cr_session_device(&b->config, false, &b->device, &real));
-    if (!b->device->backend->spdnn) return CR_FAIL(CR_ERR_DEVICE, "this device cannot run sparse deep networks");
-    if (b->device->backend != &cr_backend_cpu) CR_TRY(cr_device_open(CR_DEVICE_CPU, &judge_options, &b->judge));
+    if (!b->device->backend->spdnn) return CR_FAIL(CR_ERR_DEVICE, "this device does not support bench spdnn");
+    if (b->device->backend != &cr_backend_cpu) CR_TRY(cr_device_open(CR_DEVICE_CPU, &cpu_options, &b->cpu));
     b->gpu[0] = b->device;
     for (int i = 1; i < b->gpus; i++) {
         struct cr_device_options options = b->device->options;
         options.index += i;
-        if (!b->judge) return cr_args_fail(args, "--gpus %lld: the device is the CPU", (long long)b->gpus);
+        if (!b->cpu) return cr_args_fail(args, "--gpus %lld: cannot be used with device cpu", (long long)b->gpus);
         CR_TRY(cr_device_open(CR_DEVICE_CUDA, &options, &b->gpu[i]));
     }
     const long cores = sysconf(_SC_NPROCESSORS_ONLN);
     b->threads       = b->config.train.threads ? (int)b->config.train.threads : (int)CR_MAX(cores, 1L);
     const char *path = args->value[CR_OPT_MNIST];
     b->synthetic     = !path;
-    if (path) return cr_spdnn_images_read(path, &b->pictures);
-    return cr_spdnn_images_generate(CR_MIN(b->count, (int64_t)INPUTS), (uint64_t)b->config.train.seed, &b->pictures);
+    if (path) return cr_spdnn_images_read(path, &b->images);
+    return cr_spdnn_images_generate(CR_MIN(b->count, (int64_t)INPUTS), (uint64_t)b->config.train.seed, &b->images);
 }
 
 static void bench_close(struct bench *b) {
     cr_spdnn_inputs_close(&b->inputs);
-    cr_spdnn_images_free(&b->pictures);
+    cr_spdnn_images_free(&b->images);
     cr_text_free(&b->out);
-    cr_device_close(b->judge);
+    cr_device_close(b->cpu);
     for (int i = 1; i < GPUS_MAX; i++) cr_device_close(b->gpu[i]);
     cr_device_close(b->device);
     cr_config_close(&b->config);
@@ -123,25 +124,25 @@ static void bench_close(struct bench *b) {
 
 /* ---- one network ---- */
 
-/* One GPU's share of the inputs: a view of some words of each neuron. */
-struct sharing {
+/* The inputs are split over several GPUs: each gets a view of some words of each neuron. */
+struct split {
     const struct bench    *b;
     const struct network  *n;
-    int64_t                share;
+    int64_t                chunk; /* inputs per GPU */
     struct cr_spdnn_result result[GPUS_MAX];
 };
 
-static cr_status run_share(void *context, int64_t i) {
-    struct sharing        *s     = context;
+static cr_status run_chunk(void *context, int64_t i) {
+    struct split          *s     = context;
     struct cr_spdnn_inputs part  = s->b->inputs;
-    const int64_t          first = i * s->share;
+    const int64_t          first = i * s->chunk;
     part.bit += first / 32;
-    part.count = CR_MIN(s->share, part.count - first);
+    part.count = CR_MIN(s->chunk, part.count - first);
     return s->b->gpu[i]->backend->spdnn(s->b->gpu[i], &s->n->net, &part, &s->b->options, &s->result[i]);
 }
 
-/* Their results as one; the slowest is the time. */
-static void join_shares(const struct sharing *s, int64_t gpus, struct cr_spdnn_result *out) {
+/* Joins the results of all GPUs; the time is that of the slowest GPU. */
+static void join_results(const struct split *s, int64_t gpus, struct cr_spdnn_result *out) {
     for (int64_t i = 0; i < gpus; i++) {
         const struct cr_spdnn_result *r = &s->result[i];
         out->seconds                    = CR_MAX(out->seconds, r->seconds);
@@ -150,44 +151,44 @@ static void join_shares(const struct sharing *s, int64_t gpus, struct cr_spdnn_r
         out->launches                   = CR_MAX(out->launches, r->launches);
         for (int l = 0; l <= s->n->net.layers; l++) out->survivors[l] += r->survivors[l];
         for (int64_t c = 0; c < r->categories; c++)
-            out->category[out->categories++] = r->category[c] + (int32_t)(i * s->share);
+            out->category[out->categories++] = r->category[c] + (int32_t)(i * s->chunk);
     }
 }
 
 static cr_status run_gpus(const struct bench *b, struct network *n) {
-    struct sharing s      = {.b = b, .n = n, .share = ((b->count + b->gpus - 1) / b->gpus + SHARE - 1) / SHARE * SHARE};
-    const int64_t  gpus   = (b->count + s.share - 1) / s.share; /* few inputs may leave some without work */
-    cr_status      status = CR_OK;
+    struct split  s      = {.b = b, .n = n, .chunk = ((b->count + b->gpus - 1) / b->gpus + CHUNK - 1) / CHUNK * CHUNK};
+    const int64_t gpus   = (b->count + s.chunk - 1) / s.chunk; /* with few inputs, some GPUs have no work */
+    cr_status     status = CR_OK;
     if (gpus == 1) return b->device->backend->spdnn(b->device, &n->net, &b->inputs, &b->options, &n->result);
-    CR_TRY_OUT(cr_spdnn_parallel(gpus, (int)gpus, run_share, &s));
+    CR_TRY_OUT(cr_spdnn_parallel(gpus, (int)gpus, run_chunk, &s));
     CR_TRY_OUT(cr_spdnn_result_open(&n->net, b->count, &n->result));
-    join_shares(&s, gpus, &n->result);
+    join_results(&s, gpus, &n->result);
 out:
     for (int i = 0; i < GPUS_MAX; i++) cr_spdnn_result_free(&s.result[i]);
     return status;
 }
 
-/* The same categories among every step-th input? */
-static cr_status judge(struct bench *b, struct network *n, int64_t step) {
+/* Verifies the categories of every step-th input on the CPU: sets checked and wrong. */
+static cr_status verify(struct bench *b, struct network *n, int64_t step) {
     const struct cr_spdnn_options options = {.keep_dead = b->options.keep_dead, .repeats = 1};
     struct cr_spdnn_inputs        some    = {0};
-    struct cr_spdnn_result        truth   = {0};
+    struct cr_spdnn_result        want    = {0};
     cr_status                     status  = CR_OK;
     CR_TRY_OUT(cr_spdnn_inputs_pick(&b->inputs, step, &some));
-    CR_TRY_OUT(b->judge->backend->spdnn(b->judge, &n->net, &some, &options, &truth));
+    CR_TRY_OUT(b->cpu->backend->spdnn(b->cpu, &n->net, &some, &options, &want));
     n->checked = some.count;
-    for (int64_t i = 0, mine = 0, theirs = 0; i < some.count; i++) {
-        while (mine < n->result.categories && n->result.category[mine] < i * step) mine++;
-        while (theirs < truth.categories && truth.category[theirs] < i) theirs++;
-        const bool here = mine < n->result.categories && n->result.category[mine] == i * step;
-        n->wrong += here != (theirs < truth.categories && truth.category[theirs] == i);
+    for (int64_t i = 0, at = 0, want_at = 0; i < some.count; i++) {
+        while (at < n->result.categories && n->result.category[at] < i * step) at++;
+        while (want_at < want.categories && want.category[want_at] < i) want_at++;
+        const bool got = at < n->result.categories && n->result.category[at] == i * step;
+        n->wrong += got != (want_at < want.categories && want.category[want_at] == i);
     }
     if (step > 1 || b->options.keep_dead) goto out;
     for (int l = 0; l <= n->net.layers; l++)
-        if (truth.survivors[l] != n->result.survivors[l]) n->wrong = CR_MAX(n->wrong, (int64_t)1);
+        if (want.survivors[l] != n->result.survivors[l]) n->wrong = CR_MAX(n->wrong, (int64_t)1);
 out:
     cr_spdnn_inputs_close(&some);
-    cr_spdnn_result_free(&truth);
+    cr_spdnn_result_free(&want);
     return status;
 }
 
@@ -197,7 +198,7 @@ static double teraedges(const struct network *n, int64_t inputs) {
 
 static void add_survivors(struct bench *b, const struct network *n) {
     const int64_t *s = n->result.survivors;
-    cr_text_add(&b->out, "%s", b->json ? ", \"survivors\": [" : "  survivors:");
+    cr_text_add(&b->out, "%s", b->json ? ", \"survivors\": [" : "  active inputs:");
     for (int l = 0; l <= n->net.layers; l++) {
         if (b->json)
             cr_text_add(&b->out, "%s%lld", l ? ", " : "", (long long)s[l]);
@@ -211,7 +212,7 @@ static void add_json(struct bench *b, const struct network *n) {
     const struct cr_spdnn_result *r = &n->result;
     cr_text_add(&b->out,
                 "{\"neurons\": %lld, \"layers\": %d, \"edges\": %lld, \"inputs\": %lld, \"nonzeros\": %lld, "
-                "\"pictures\": \"%s\", \"seconds\": %.7f, \"inputs_per_s\": %.1f",
+                "\"images\": \"%s\", \"seconds\": %.7f, \"inputs_per_s\": %.1f",
                 (long long)n->net.neurons, n->net.layers, (long long)n->net.edges, (long long)b->count,
                 (long long)b->inputs.nonzeros, b->synthetic ? "synthetic" : "mnist", r->seconds,
                 (double)b->count / r->seconds);
@@ -228,6 +229,7 @@ static void add_json(struct bench *b, const struct network *n) {
     cr_text_add(&b->out, "}\n");
 }
 
+/* Adds a published rate; 0 when there is none. */
 static void add_rate(struct bench *b, double rate) {
     if (rate > 0)
         cr_text_add(&b->out, " %7.2f", rate);
@@ -254,18 +256,18 @@ static void add_line(struct bench *b, const struct network *n) {
     if (b->verbose) add_survivors(b, n);
 }
 
-/* Each line is printed when it is known: the large networks take their time. */
+/* Runs one network and prints its line at once: large networks take long. */
 static cr_status run_network(struct bench *b, int64_t neurons, int64_t layers) {
     const struct cr_spdnn_published *p      = cr_spdnn_published(neurons);
     struct network                   n      = {0};
     cr_status                        status = CR_OK;
     cr_log(CR_LOG_INFO, "%lld neurons, %lld layers ...", (long long)neurons, (long long)layers);
-    CR_TRY_OUT(cr_spdnn_net_open(neurons, (int)layers, p->bias, (uint64_t)b->config.train.seed, b->most_rows,
-                                 b->threads, &n.net));
+    CR_TRY_OUT(cr_spdnn_net_open(neurons, (int)layers, p->bias, (uint64_t)b->config.train.seed, b->max_rows, b->threads,
+                                 &n.net));
     CR_TRY_OUT(run_gpus(b, &n));
-    const int64_t by_work = (int64_t)(check_work / (double)n.net.edges),
-                  wanted  = b->check >= 0 ? b->check : CR_MAX(by_work, (int64_t)CHECK_LEAST);
-    if (b->judge && wanted > 0) CR_TRY_OUT(judge(b, &n, CR_MAX((b->count + wanted - 1) / wanted, (int64_t)1)));
+    const int64_t default_check = (int64_t)(check_work / (double)n.net.edges),
+                  check         = b->check >= 0 ? b->check : CR_MAX(default_check, (int64_t)CHECK_MIN);
+    if (b->cpu && check > 0) CR_TRY_OUT(verify(b, &n, CR_MAX((b->count + check - 1) / check, (int64_t)1)));
     if (b->json)
         add_json(b, &n);
     else
@@ -273,7 +275,7 @@ static cr_status run_network(struct bench *b, int64_t neurons, int64_t layers) {
     CR_TRY_OUT(cr_cmd_print(&b->out));
     if (n.wrong)
         CR_FAIL_OUT(CR_ERR_NUMERIC,
-                    "%lld neurons, %lld layers: %lld of %lld inputs are not in the category that the CPU puts them in",
+                    "%lld neurons, %lld layers: %lld of %lld inputs have another category than on the CPU",
                     (long long)neurons, (long long)layers, (long long)n.wrong, (long long)n.checked);
 out:
     cr_spdnn_net_close(&n.net);
@@ -285,14 +287,15 @@ static cr_status run_width(struct bench *b, int64_t neurons) {
     const struct cr_spdnn_published *p    = cr_spdnn_published(neurons);
     const double                     want = (double)p->nonzeros / INPUTS / (double)neurons;
     cr_spdnn_inputs_close(&b->inputs);
-    CR_TRY(cr_spdnn_inputs_open(&b->pictures, neurons, b->count, want, b->threads, &b->inputs));
-    const double share = (double)b->inputs.nonzeros / (double)b->count / (double)neurons;
+    CR_TRY(cr_spdnn_inputs_open(&b->images, neurons, b->count, want, b->threads, &b->inputs));
+    const double fraction = (double)b->inputs.nonzeros / (double)b->count / (double)neurons;
     if (!b->json)
-        cr_text_add(&b->out,
-                    "%7lld inputs: %lld of 1, %.3f %% (published %lld of %d inputs, %.3f %%): bilinear from 28 x 28, "
-                    "above %d of 255\n",
-                    (long long)neurons, (long long)b->inputs.nonzeros, 100 * share, (long long)p->nonzeros, (int)INPUTS,
-                    100 * want, b->inputs.threshold);
+        cr_text_add(
+            &b->out,
+            "%7lld neurons: %lld inputs are 1, %.3f %% (published: %lld in %d images, %.3f %%); bilinear from 28 x 28, "
+            "pixels above %d of 255\n",
+            (long long)neurons, (long long)b->inputs.nonzeros, 100 * fraction, (long long)p->nonzeros, (int)INPUTS,
+            100 * want, b->inputs.threshold);
     for (int i = 0; b->layers[i]; i++) CR_TRY(run_network(b, neurons, b->layers[i]));
     return CR_OK;
 }
@@ -304,13 +307,15 @@ cr_status cr_bench_spdnn(const struct cr_args *args) {
     if (!b.json) {
         cr_text_add(&b.out, "%lld inputs, %s%s%s; %lld x %s\n", (long long)b.count,
                     b.synthetic ? "SYNTHETIC strokes, not MNIST (--mnist FILE)" : "MNIST",
-                    b.options.keep_dead ? ", nothing dropped" : ", the dead dropped",
-                    b.most_rows == 1 ? ", rows alone" : ", rows of equal columns together", (long long)b.gpus,
+                    b.options.keep_dead ? ", all inputs are computed in every layer"
+                                        : ", inputs that became zero are dropped",
+                    b.max_rows == 1 ? ", each row alone" : ", rows with equal columns are grouped", (long long)b.gpus,
                     b.device->caps.text);
-        cr_text_add(&b.out, "TeraEdges/s: edges times all inputs a second. V100, A100: HPEC'20; XY-2021: RTX A6000, "
-                            "made for these networks alone\n\n");
+        cr_text_add(&b.out, "TeraEdges/s (TE/s): edges times inputs per second. Published: V100 and A100 (HPEC'20); "
+                            "XY-2021 (RTX A6000, "
+                            "code specialised for these networks)\n\n");
         cr_text_add(&b.out, "%7s %6s %11s %13s %8s %7s %7s %7s %7s %8s  %s\n", "neurons", "layers", "ms", "inputs/s",
-                    "TE/s", "V100", "A100", "XY-2021", "xA100", "survive", "hash of categories");
+                    "TE/s", "V100", "A100", "XY-2021", "x A100", "active", "hash of categories");
     }
     for (int i = 0; b.neurons[i]; i++) CR_TRY_OUT(run_width(&b, b.neurons[i]));
 out:

@@ -1,5 +1,5 @@
-/* cli/commands/check.c: cresnet check: every op of a configuration's programs, on a device, against the reference in
- * double. */
+/* cli/commands/check.c: cresnet check: compares every op of a configuration's programs on a device with an FP64
+ * reference. */
 #include "cli/command.h"
 #include "session/session.h"
 #include "session/state.h"
@@ -9,11 +9,11 @@
 #include <string.h>
 
 enum { BATCH = 2 };
-/* In fp16 training starts with a scale that a random network's gradients may not survive; infinite on both sides, they
- * would be right and prove nothing. */
-static const double checked_scale = 1024;
+/* Loss scale of fp16 checks. The initial loss scale of training may make the gradients of a random network infinite.
+ * Infinite on both sides, they would compare as equal without testing anything. */
+static const double check_loss_scale = 1024;
 
-struct checked {
+struct totals {
     int    ops;
     double worst;
 };
@@ -23,7 +23,7 @@ static const char *precision_of(const struct cr_session *s) {
 }
 
 static cr_status check_one(struct cr_session *s, struct cr_device *cpu, struct cr_exec *exec,
-                           const struct cr_program *program, struct checked *sum) {
+                           const struct cr_program *program, struct totals *sum) {
     const struct cr_config *c     = s->config;
     struct cr_step_block    step  = cr_cmd_step_block(c);
     int                     ops   = 0;
@@ -43,12 +43,13 @@ static cr_status set_loss_scale(struct cr_session *s) {
     double    value[CR_STATE_COUNT];
     if (s->model.real != CR_F16 || state < 0) return CR_OK;
     CR_TRY(cr_exec_get(s->train_exec[0], state, value));
-    value[CR_STATE_LOSS_SCALE] = checked_scale;
+    value[CR_STATE_LOSS_SCALE] = check_loss_scale;
     return cr_exec_put(s->train_exec[0], state, value);
 }
 
-/* Training programs first: they move the running statistics away from their plain start, so eval says more. */
-static cr_status check_session(struct cr_session *s, struct checked *sum) {
+/* Checks training programs first: they change the running statistics from their initial values, which makes the check
+ * of the evaluation program stronger. */
+static cr_status check_session(struct cr_session *s, struct totals *sum) {
     struct cr_device_options options = {.deterministic = true, .ref_only = true};
     struct cr_device        *cpu     = NULL;
     cr_status                status;
@@ -67,13 +68,13 @@ static cr_status check_device(const struct cr_args *args, const struct cr_cmd_so
                               int64_t batch, struct cr_text *out) {
     struct cr_config  config;
     struct cr_session session = {0};
-    struct checked    sum     = {0};
+    struct totals     sum     = {0};
     char              override[64];
     snprintf(override, sizeof override, "train.device=%s", device);
     CR_TRY(cr_cmd_config_open(args, source, override, &config));
     if (strcmp(device, "cpu") == 0 && config.train.precision != CR_PRECISION_AUTO &&
         config.train.precision != CR_PRECISION_FP32) {
-        cr_log(CR_LOG_INFO, "cpu: checked in fp32, it has nothing else; train.precision = %s is for a GPU",
+        cr_log(CR_LOG_INFO, "cpu: checking in fp32, the only precision of the CPU; train.precision = %s needs a GPU",
                cr_word_precision(config.train.precision));
         config.train.precision = CR_PRECISION_FP32;
     }
@@ -81,7 +82,7 @@ static cr_status check_device(const struct cr_args *args, const struct cr_cmd_so
         .train = true, .eval = true, .execute = true, .batch = batch, .eval_batch = batch};
     cr_status status = cr_state_weights_there(&config);
     if (status == CR_OK && *config.model.weights) status = cr_state_is_pruned(config.model.weights, &options.masks);
-    if (options.masks) options.masks_from = config.model.weights; /* what a run that begins with them would take */
+    if (options.masks) options.masks_from = config.model.weights; /* as a run that starts from these weights */
     if (status == CR_OK) status = cr_cmd_classes(&config, &options.classes);
     if (status == CR_OK) status = cr_session_open(&config, &options, &session);
     if (status == CR_OK) status = check_session(&session, &sum);
@@ -89,25 +90,26 @@ static cr_status check_device(const struct cr_args *args, const struct cr_cmd_so
         cr_text_add(out, "{\"device\": \"%s\", \"precision\": \"%s\", \"ops\": %d, \"worst\": %.6f, \"ok\": true}\n",
                     device, precision_of(&session), sum.ops, sum.worst);
     else if (status == CR_OK)
-        cr_text_add(out, "%s, %s: %d ops compared, all within their bounds; worst difference is %.3f of its bound\n",
+        cr_text_add(out,
+                    "%s, %s: %d ops compared, all within their error bounds; the largest error is %.3f of its bound\n",
                     device, precision_of(&session), sum.ops, sum.worst);
     cr_session_close(&session);
     cr_config_close(&config);
     return status;
 }
 
-/* The first name of a list "cpu,cuda"; returns what follows it. */
-static const char *take_name(const char *list, char *name, size_t size) {
+/* Copies the first name of a list "cpu,cuda" to `name`; returns the rest of the list. */
+static const char *next_name(const char *list, char *name, size_t size) {
     const size_t length = strcspn(list, ",");
     snprintf(name, size, "%.*s", (int)CR_MIN(length, size - 1), list);
     return list + length + (list[length] == ',');
 }
 
-/* Are they all there? Asked before the first is judged, which may take long. */
+/* Checks that all devices of the list exist. Runs before the first check, which may take long. */
 static cr_status find_devices(const struct cr_args *args, const char *list) {
     char name[32];
     do {
-        list = take_name(list, name, sizeof name);
+        list = next_name(list, name, sizeof name);
         if (strcmp(name, "cpu") != 0 && strcmp(name, "cuda") != 0)
             return cr_args_fail(args, "--devices %s: unknown device %s (cpu, cuda)", args->value[CR_OPT_DEVICES], name);
         CR_TRY(cr_device_check(strcmp(name, "cuda") == 0 ? CR_DEVICE_CUDA : CR_DEVICE_CPU));
@@ -115,7 +117,7 @@ static cr_status find_devices(const struct cr_args *args, const char *list) {
     return CR_OK;
 }
 
-/* Of the devices in `list`, "cpu,cuda"; NULL: of all that are there. */
+/* Checks the devices in `list` ("cpu,cuda"), or all available devices when it is NULL. */
 static cr_status check_devices(const struct cr_args *args, const struct cr_cmd_source *source, const char *list,
                                int64_t batch, struct cr_text *out) {
     for (const struct cr_backend *const *b = cr_backends(); *b && !list; b++) {
@@ -123,12 +125,12 @@ static cr_status check_devices(const struct cr_args *args, const struct cr_cmd_s
         if ((*b)->available(&why))
             CR_TRY(check_device(args, source, (*b)->name, batch, out));
         else
-            cr_log(CR_LOG_INFO, "%s is not checked: %s", (*b)->name, why ? why : "not available");
+            cr_log(CR_LOG_INFO, "%s is skipped: %s", (*b)->name, why ? why : "not available");
     }
     if (list) CR_TRY(find_devices(args, list));
     while (list && *list) {
         char device[32];
-        list = take_name(list, device, sizeof device);
+        list = next_name(list, device, sizeof device);
         CR_TRY(check_device(args, source, device, batch, out));
     }
     return CR_OK;
@@ -139,7 +141,7 @@ cr_status cr_cmd_check(const struct cr_args *args, int *signal_taken) {
     struct cr_text       text = {0};
     int64_t              batch;
     (void)signal_taken;
-    CR_TRY(cr_args_most(args, 1));
+    CR_TRY(cr_args_max_operands(args, 1));
     CR_TRY(cr_args_int(args, CR_OPT_BATCH, 1, 1000000, BATCH, &batch));
     CR_TRY(cr_cmd_source_find(args, &source));
     cr_status status = check_devices(args, &source, args->value[CR_OPT_DEVICES], batch, &text);

@@ -1,5 +1,5 @@
-/* cli/commands/data.c: cresnet data: what is in a data set; draws the shapes set; packs a data set, verifies packed
- * ones. */
+/* cli/commands/data.c: cresnet data: describes a data set, writes the built-in one, packs data sets and verifies them.
+ */
 #include "cli/command.h"
 #include "core/files.h"
 #include "data/pack.h"
@@ -34,7 +34,7 @@ static cr_status describe_split(const struct cr_config *config, enum cr_split sp
     } else {
         cr_text_add(out, "%-7s ", split == CR_SPLIT_TRAIN ? "train:" : "val:");
         cr_dataset_describe(dataset, out);
-        cr_text_add(out, "; %d px a side for the network\n", prepare.size);
+        cr_text_add(out, "; network input %d px\n", prepare.size);
         for (int i = 0; names && i < CR_MIN(classes, NAMES_SHOWN); i++)
             cr_text_add(out, "%s%s", i ? ", " : "classes: ", cr_dataset_class_name(dataset, i));
         if (names) cr_text_add(out, "%s\n", classes > NAMES_SHOWN ? ", ..." : "");
@@ -47,7 +47,7 @@ static cr_status describe(const struct cr_args *args) {
     struct cr_config config;
     struct cr_text   text = {0};
     bool             json = cr_args_has(args, CR_OPT_JSON);
-    CR_TRY(cr_args_most(args, 1));
+    CR_TRY(cr_args_max_operands(args, 1));
     CR_TRY(cr_cmd_config(args, &config));
     cr_status status;
     if (json) {
@@ -72,21 +72,21 @@ static cr_status draw_shapes(const struct cr_args *args) {
     struct cr_config config;
     struct cr_text   text = {0};
     if (args->operands < 2) return cr_args_fail(args, "no folder given: cresnet data shapes DIR");
-    CR_TRY(cr_args_most(args, 2));
+    CR_TRY(cr_args_max_operands(args, 2));
     CR_TRY(cr_config_open(&config, NULL, args->override, args->overrides));
     int64_t   train  = config.data.train_images ? config.data.train_images : SHAPES_TRAIN;
     int64_t   val    = config.data.val_images ? config.data.val_images : SHAPES_VAL;
     cr_status status = cr_shapes_make(args->operand[1], train, val);
     cr_config_close(&config);
     CR_TRY(status);
-    cr_text_add(&text, "%s: %lld training and %lld validation pictures in ten classes\n", args->operand[1],
+    cr_text_add(&text, "%s: %lld training and %lld validation images in ten classes\n", args->operand[1],
                 (long long)train, (long long)val);
     return cr_cmd_print(&text);
 }
 
 /* ---- packing ---- */
 
-/* The first SIGINT or SIGTERM gives up and removes what was written, the second ends at once. */
+/* The first SIGINT or SIGTERM stops packing and removes the unfinished file; the second ends the program at once. */
 static atomic_int stop_signal;
 
 static void on_stop(int number) {
@@ -105,40 +105,16 @@ static cr_status pack_stoppable(const struct cr_dataset *dataset, const char *pa
     return status;
 }
 
-/* The configuration that the operand names; a folder without a run in it is one of pictures. */
-cr_status cr_cmd_data_config(const struct cr_args *args, struct cr_config *config) {
-    struct cr_cmd_source source;
-    const char         **list;
-    struct cr_text       root = {0};
-    if (!args->operands || !cr_fs_is_dir(args->operand[0])) return cr_cmd_config(args, config);
-    if (cr_cmd_source_find(args, &source) == CR_OK) {
-        cr_status status = cr_cmd_config_open(args, &source, NULL, config);
-        cr_cmd_source_free(&source);
-        return status;
-    }
-    cr_error_clear();
-    CR_ALLOC(list, (size_t)args->overrides + 2);
-    cr_text_add(&root, "data.root=%s", args->operand[0]);
-    list[0] = "data.kind=folder";
-    list[1] = root.data;
-    for (int i = 0; i < args->overrides; i++) list[2 + i] = args->override[i];
-    cr_status status =
-        root.failed ? CR_NO_MEMORY(strlen(args->operand[0])) : cr_config_open(config, NULL, list, args->overrides + 2);
-    cr_text_free(&root);
-    cr_free(list);
-    return status;
-}
-
 static void report_packed(const char *path, const struct cr_pack_result *result, bool json, struct cr_text *out) {
     if (json) {
         cr_text_add(out, "{\"file\": ");
         cr_text_add_json(out, path);
-        cr_text_add(out, ", \"pictures\": %lld, \"bytes\": %lld, \"left_out\": %lld}\n", (long long)result->images,
+        cr_text_add(out, ", \"images\": %lld, \"bytes\": %lld, \"skipped\": %lld}\n", (long long)result->images,
                     (long long)result->bytes, (long long)result->skipped);
         return;
     }
-    cr_text_add(out, "%s: %lld pictures, %.1f MB", path, (long long)result->images, (double)result->bytes * 1e-6);
-    if (result->skipped) cr_text_add(out, ", %lld left out that cannot be read", (long long)result->skipped);
+    cr_text_add(out, "%s: %lld images, %.1f MB", path, (long long)result->images, (double)result->bytes * 1e-6);
+    if (result->skipped) cr_text_add(out, ", %lld unreadable images skipped", (long long)result->skipped);
     cr_text_add(out, "\n");
 }
 
@@ -152,7 +128,7 @@ static cr_status pack_split(const struct cr_config *config, enum cr_split split,
     char                   path[CR_PATH_MAX];
     CR_TRY(cr_path_join(path, folder, "%s", split == CR_SPLIT_TRAIN ? CR_PACK_TRAIN_NAME : CR_PACK_VAL_NAME));
     CR_TRY(cr_dataset_open(config, split, &dataset));
-    cr_log(CR_LOG_INFO, "packing %lld pictures into %s", (long long)cr_dataset_count(dataset), path);
+    cr_log(CR_LOG_INFO, "packing %lld images into %s", (long long)cr_dataset_count(dataset), path);
     cr_status status = pack_stoppable(dataset, path, &options, &result);
     cr_dataset_close(dataset);
     CR_TRY(status);
@@ -160,7 +136,7 @@ static cr_status pack_split(const struct cr_config *config, enum cr_split split,
     return CR_OK;
 }
 
-/* What would fail at the end is found before the long work. */
+/* Opens a split and closes it, so that an error in it is found before the long work. */
 static cr_status check_split(const struct cr_config *config, enum cr_split split) {
     struct cr_dataset *dataset;
     CR_TRY(cr_dataset_open(config, split, &dataset));
@@ -170,14 +146,14 @@ static cr_status check_split(const struct cr_config *config, enum cr_split split
 
 static cr_status pack(const struct cr_args *args) {
     bool             json = cr_args_has(args, CR_OPT_JSON);
-    struct cr_args   rest = *args; /* the configuration is the second operand here */
+    struct cr_args   rest = *args; /* without the operand "pack" */
     struct cr_config config;
     struct cr_text   text = {0};
     int64_t          raw_side;
     cr_status        status;
     if (args->operands < 3)
-        return cr_args_fail(args, "what is to be packed, and where to? cresnet data pack CONFIG|DIR OUT");
-    CR_TRY(cr_args_most(args, 3));
+        return cr_args_fail(args, "no data set or output folder given: cresnet data pack CONFIG|DIR OUT");
+    CR_TRY(cr_args_max_operands(args, 3));
     CR_TRY(cr_args_int(args, CR_OPT_RAW, 1, RAW_SIDE_MAX, 0, &raw_side));
     rest.operand++;
     rest.operands--;
@@ -198,9 +174,9 @@ out:
 /* ---- verifying ---- */
 
 struct verification {
-    int            workers, files, bad;
+    int            workers, files, failed; /* files: packed files and data sets */
     bool           json;
-    cr_status      status; /* of the first bad file */
+    cr_status      status; /* of the first file that failed */
     struct cr_text text;
 };
 
@@ -215,18 +191,18 @@ static cr_status read_file(const char *path, struct verification *v) {
     if (v->json) {
         cr_text_add(&v->text, "{\"file\": ");
         cr_text_add_json(&v->text, path);
-        cr_text_add(&v->text, ", \"ok\": true, \"pictures\": %lld, \"classes\": %d}\n", count, classes);
+        cr_text_add(&v->text, ", \"ok\": true, \"images\": %lld, \"classes\": %d}\n", count, classes);
     } else
-        cr_text_add(&v->text, "%s: %lld pictures in %d classes, all as they were packed\n", path, count, classes);
+        cr_text_add(&v->text, "%s: %lld images in %d classes, all checksums match\n", path, count, classes);
     return CR_OK;
 }
 
-/* A bad file is told of, and the next one looked at. */
+/* Verifies a packed file. An error is printed and counted, and the caller goes on with the next file. */
 static void verify_file(const char *path, struct verification *v) {
     cr_status status = read_file(path, v);
     v->files++;
     if (status == CR_OK) return;
-    if (!v->bad++) v->status = status;
+    if (!v->failed++) v->status = status;
     cr_log(CR_LOG_ERROR, "%s", cr_error_message());
     if (v->json) {
         cr_text_add(&v->text, "{\"file\": ");
@@ -238,17 +214,18 @@ static void verify_file(const char *path, struct verification *v) {
     cr_error_clear();
 }
 
-static bool is_there(const char *dir, const char *name) {
+static bool has_file(const char *dir, const char *name) {
     char        path[CR_PATH_MAX];
     struct stat info;
     return snprintf(path, sizeof path, "%s/%s", dir, name) < (int)sizeof path && stat(path, &info) == 0;
 }
 
-/* A configuration, a run, or a folder of pictures; else it is packed. */
+/* Whether the path is a configuration, a run, or a folder of images; otherwise it is a packed file or a folder of them.
+ */
 static bool is_data_set(const char *path) {
     const char *dot = strrchr(path, '.');
     if (!cr_fs_is_dir(path)) return dot && strcmp(dot, ".ini") == 0;
-    return !is_there(path, CR_PACK_TRAIN_NAME) && !is_there(path, CR_PACK_VAL_NAME);
+    return !has_file(path, CR_PACK_TRAIN_NAME) && !has_file(path, CR_PACK_VAL_NAME);
 }
 
 static cr_status verify(const struct cr_args *args) {
@@ -269,7 +246,7 @@ static cr_status verify(const struct cr_args *args) {
             one.operands = 1;
             CR_TRY_OUT(cr_data_verify_set(&one, v.json, &v.text, &good));
             v.files++;
-            if (!good && !v.bad++) v.status = CR_ERR_FORMAT;
+            if (!good && !v.failed++) v.status = CR_ERR_FORMAT;
             continue;
         }
         if (!cr_fs_is_dir(args->operand[i])) {
@@ -282,7 +259,7 @@ static cr_status verify(const struct cr_args *args) {
         }
     }
     CR_TRY_OUT(cr_cmd_print(&v.text));
-    if (v.bad) CR_FAIL_OUT(v.status, "%d of %d files or data sets are not sound", v.bad, v.files);
+    if (v.failed) CR_FAIL_OUT(v.status, "%d of %d datasets failed verification", v.failed, v.files);
 out:
     cr_text_free(&v.text);
     return status;

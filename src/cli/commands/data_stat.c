@@ -1,4 +1,4 @@
-/* cli/commands/data_stat.c: cresnet data stat, and data verify of sets that are not packed. */
+/* cli/commands/data_stat.c: cresnet data stat, and cresnet data verify for data sets that are not packed. */
 #include "cli/command.h"
 #include "core/files.h"
 #include "data/statistics.h"
@@ -10,58 +10,59 @@
 enum { CLASSES_SHOWN = 100, PAIRS_SHOWN = 20, SPLITS = 2 };
 static const char *const split_names[SPLITS] = {"train", "val"};
 
-struct copy { /* a picture among those with its hash */
+struct hashed { /* an image with the hash of its pixels */
     uint64_t hash;
     int      split;
     int64_t  sample;
 };
 
-/* A data set read through: [CR_SPLIT_TRAIN], [CR_SPLIT_VAL]. */
+/* A data set of which every image was read; arrays are indexed by CR_SPLIT_TRAIN and CR_SPLIT_VAL. */
 struct reading {
     struct cr_config    config;
-    struct cr_dataset  *dataset[SPLITS]; /* of a folder without validation pictures the second is NULL */
+    struct cr_dataset  *dataset[SPLITS]; /* [CR_SPLIT_VAL] is NULL for a folder without validation images */
     struct cr_data_stat stat[SPLITS];
-    struct copy        *copies; /* sorted: equal ones beside each other */
+    struct hashed      *image; /* [count]: readable images, sorted by hash */
     int64_t             count;
-    int64_t             duplicates, across,
-        labelled; /* copies of an earlier picture; of a training one in validation; with another label */
+    int64_t             duplicates; /* images with the same pixels as an earlier image */
+    int64_t             across;     /* duplicates in validation of a training image */
+    int64_t             relabelled; /* duplicates with another label */
 };
 
 /* ---- reading ---- */
 
-static int compare_copies(const void *a, const void *b) {
-    const struct copy *x = a, *y = b;
+static int compare_hashes(const void *a, const void *b) {
+    const struct hashed *x = a, *y = b;
     if (x->hash != y->hash) return x->hash < y->hash ? -1 : 1;
     if (x->split != y->split) return x->split - y->split;
     return (x->sample > y->sample) - (x->sample < y->sample);
 }
 
-static const struct cr_sample_stat *sample_of(const struct reading *r, const struct copy *c) {
+static const struct cr_sample_stat *sample_of(const struct reading *r, const struct hashed *c) {
     return &r->stat[c->split].sample[c->sample];
 }
 
-static bool same(const struct reading *r, const struct copy *a, const struct copy *b) {
+static bool is_same_image(const struct reading *r, const struct hashed *a, const struct hashed *b) {
     const struct cr_sample_stat *x = sample_of(r, a), *y = sample_of(r, b);
     return x->hash == y->hash && x->width == y->width && x->height == y->height;
 }
 
 static cr_status find_duplicates(struct reading *r) {
     const int64_t all = r->stat[0].count + r->stat[1].count;
-    CR_ALLOC(r->copies, (size_t)all);
+    CR_ALLOC(r->image, (size_t)all);
     for (int split = 0; split < SPLITS; split++)
         for (int64_t i = 0; i < r->stat[split].count; i++)
             if (!r->stat[split].sample[i].bad)
-                r->copies[r->count++] = (struct copy){r->stat[split].sample[i].hash, split, i};
-    if (r->count) qsort(r->copies, (size_t)r->count, sizeof *r->copies, compare_copies);
+                r->image[r->count++] = (struct hashed){r->stat[split].sample[i].hash, split, i};
+    if (r->count) qsort(r->image, (size_t)r->count, sizeof *r->image, compare_hashes);
     for (int64_t i = 1, first = 0; i < r->count; i++) {
-        const struct copy *a = &r->copies[first], *b = &r->copies[i];
-        if (!same(r, a, b)) {
+        const struct hashed *a = &r->image[first], *b = &r->image[i];
+        if (!is_same_image(r, a, b)) {
             first = i;
             continue;
         }
         r->duplicates++;
         r->across += a->split == CR_SPLIT_TRAIN && b->split == CR_SPLIT_VAL;
-        r->labelled += sample_of(r, a)->label != sample_of(r, b)->label;
+        r->relabelled += sample_of(r, a)->label != sample_of(r, b)->label;
     }
     return CR_OK;
 }
@@ -71,7 +72,7 @@ static void close_reading(struct reading *r) {
         cr_data_stat_close(&r->stat[split]);
         cr_dataset_close(r->dataset[split]);
     }
-    cr_free(r->copies);
+    cr_free(r->image);
     cr_config_close(&r->config);
 }
 
@@ -83,12 +84,12 @@ static cr_status open_reading(const struct cr_args *args, struct reading *r) {
         status = cr_dataset_open(&r->config, (enum cr_split)split, &r->dataset[split]);
         if (status == CR_ERR_CONFIG && split == CR_SPLIT_VAL && r->config.data.kind == CR_DATA_FOLDER &&
             r->config.data.val_fraction == 0) {
-            cr_log(CR_LOG_INFO, "no validation pictures");
+            cr_log(CR_LOG_INFO, "no validation images");
             cr_error_clear();
             break;
         }
         CR_TRY_OUT(status);
-        cr_log(CR_LOG_INFO, "reading %lld pictures (%s)", (long long)cr_dataset_count(r->dataset[split]),
+        cr_log(CR_LOG_INFO, "reading %lld images (%s)", (long long)cr_dataset_count(r->dataset[split]),
                split_names[split]);
         CR_TRY_OUT(cr_data_stat_open(r->dataset[split], (int)r->config.data.workers, &r->stat[split]));
     }
@@ -102,7 +103,7 @@ out:
 /* ---- sizes and counts ---- */
 
 struct spread {
-    int64_t least, median, most;
+    int64_t min, median, max;
 };
 
 static int compare_numbers(const void *a, const void *b) {
@@ -117,8 +118,8 @@ static struct spread spread_of(int64_t *numbers, int64_t count) {
 }
 
 struct summary {
-    struct spread width, height, a_class;
-    int64_t      *classes; /* [classes]: pictures that can be read */
+    struct spread width, height, per_class; /* per_class: images in a class */
+    int64_t      *classes;                  /* [classes]: readable images in each class */
 };
 
 static cr_status summarise(const struct cr_data_stat *s, struct summary *out) {
@@ -139,7 +140,7 @@ static cr_status summarise(const struct cr_data_stat *s, struct summary *out) {
     for (int64_t i = 0; i < s->count; i++)
         if (!s->sample[i].bad) out->classes[s->sample[i].label]++;
     memcpy(numbers, out->classes, (size_t)s->classes * sizeof *numbers);
-    out->a_class = spread_of(numbers, s->classes);
+    out->per_class = spread_of(numbers, s->classes);
     cr_free(numbers);
     return CR_OK;
 }
@@ -147,16 +148,17 @@ static cr_status summarise(const struct cr_data_stat *s, struct summary *out) {
 /* ---- stat ---- */
 
 static void print_split(const struct cr_data_stat *s, const struct summary *u, const char *name, struct cr_text *out) {
-    cr_text_add(out, "%-6s %lld pictures, %d classes, %lld to %lld a class (median %lld)\n", name, (long long)s->count,
-                s->classes, (long long)u->a_class.least, (long long)u->a_class.most, (long long)u->a_class.median);
+    cr_text_add(out, "%-6s %lld images, %d classes, %lld to %lld images per class (median %lld)\n", name,
+                (long long)s->count, s->classes, (long long)u->per_class.min, (long long)u->per_class.max,
+                (long long)u->per_class.median);
     cr_text_add(out, "       width %lld to %lld (median %lld), height %lld to %lld (median %lld)\n",
-                (long long)u->width.least, (long long)u->width.most, (long long)u->width.median,
-                (long long)u->height.least, (long long)u->height.most, (long long)u->height.median);
+                (long long)u->width.min, (long long)u->width.max, (long long)u->width.median, (long long)u->height.min,
+                (long long)u->height.max, (long long)u->height.median);
     cr_text_add(out,
-                "       mean %.4f, %.4f, %.4f   std %.4f, %.4f, %.4f   (red, green, blue of 0 to 1; each picture "
-                "counts the same)\n",
+                "       mean %.4f, %.4f, %.4f   std %.4f, %.4f, %.4f   (red, green, blue in 0 to 1; all images have "
+                "the same weight)\n",
                 s->mean[0], s->mean[1], s->mean[2], s->std[0], s->std[1], s->std[2]);
-    if (s->bads) cr_text_add(out, "       %lld cannot be read\n", (long long)s->bads);
+    if (s->bads) cr_text_add(out, "       %lld unreadable images\n", (long long)s->bads);
 }
 
 static void print_classes(const struct reading *r, const struct summary u[SPLITS], struct cr_text *out) {
@@ -171,33 +173,33 @@ static void print_classes(const struct reading *r, const struct summary u[SPLITS
     if (classes > CLASSES_SHOWN) cr_text_add(out, "%6s  and %d more\n", "", classes - CLASSES_SHOWN);
 }
 
-static void sample_name(const struct reading *r, const struct copy *c, char *buf, size_t size) {
+static void sample_name(const struct reading *r, const struct hashed *c, char *buf, size_t size) {
     cr_dataset_sample_name(r->dataset[c->split], c->sample, buf, size);
 }
 
 static void print_duplicates(const struct reading *r, struct cr_text *out) {
     int64_t shown = 0;
     if (!r->duplicates) {
-        cr_text_add(out, "no picture is there twice\n");
+        cr_text_add(out, "no duplicates\n");
         return;
     }
-    cr_text_add(out,
-                "%lld pictures are copies of others, pixel for pixel: %lld of validation stand in training too, %lld "
-                "have another label\n",
-                (long long)r->duplicates, (long long)r->across, (long long)r->labelled);
+    cr_text_add(
+        out,
+        "%lld duplicate images (identical pixels): %lld validation images are also in training, %lld have another "
+        "label\n",
+        (long long)r->duplicates, (long long)r->across, (long long)r->relabelled);
     for (int64_t i = 1, first = 0; i < r->count; i++) {
         char one[CR_PATH_MAX], other[CR_PATH_MAX];
-        if (!same(r, &r->copies[first], &r->copies[i])) {
+        if (!is_same_image(r, &r->image[first], &r->image[i])) {
             first = i;
             continue;
         }
         if (shown++ == PAIRS_SHOWN) break;
-        sample_name(r, &r->copies[first], one, sizeof one);
-        sample_name(r, &r->copies[i], other, sizeof other);
-        cr_text_add(out, "  %s (%s) = %s (%s)%s\n", one, split_names[r->copies[first].split], other,
-                    split_names[r->copies[i].split],
-                    sample_of(r, &r->copies[first])->label != sample_of(r, &r->copies[i])->label ? ", other label"
-                                                                                                 : "");
+        sample_name(r, &r->image[first], one, sizeof one);
+        sample_name(r, &r->image[i], other, sizeof other);
+        cr_text_add(out, "  %s (%s) = %s (%s)%s\n", one, split_names[r->image[first].split], other,
+                    split_names[r->image[i].split],
+                    sample_of(r, &r->image[first])->label != sample_of(r, &r->image[i])->label ? ", other label" : "");
     }
     if (shown > PAIRS_SHOWN) cr_text_add(out, "  ...\n");
 }
@@ -209,8 +211,8 @@ static void print_bad(const struct reading *r, struct cr_text *out) {
 }
 
 static void json_spread(struct cr_text *out, const char *name, struct spread s) {
-    cr_text_add(out, ", \"%s\": {\"min\": %lld, \"median\": %lld, \"max\": %lld}", name, (long long)s.least,
-                (long long)s.median, (long long)s.most);
+    cr_text_add(out, ", \"%s\": {\"min\": %lld, \"median\": %lld, \"max\": %lld}", name, (long long)s.min,
+                (long long)s.median, (long long)s.max);
 }
 
 static void json_bad(const struct reading *r, int split, struct cr_text *out) {
@@ -219,7 +221,7 @@ static void json_bad(const struct reading *r, int split, struct cr_text *out) {
     for (int64_t i = 0; i < s->bads; i++) {
         char name[CR_PATH_MAX];
         cr_dataset_sample_name(r->dataset[split], s->bad[i].sample, name, sizeof name);
-        cr_text_add(out, "%s{\"picture\": ", i ? ", " : "");
+        cr_text_add(out, "%s{\"image\": ", i ? ", " : "");
         cr_text_add_json(out, name);
         cr_text_add(out, ", \"error\": ");
         cr_text_add_json(out, s->bad[i].why);
@@ -230,7 +232,7 @@ static void json_bad(const struct reading *r, int split, struct cr_text *out) {
 
 static void json_duplicates(const struct reading *r, struct cr_text *out) {
     cr_text_add(out, "\"duplicates\": %lld, \"duplicates_across_splits\": %lld, \"duplicates_with_other_label\": %lld",
-                (long long)r->duplicates, (long long)r->across, (long long)r->labelled);
+                (long long)r->duplicates, (long long)r->across, (long long)r->relabelled);
 }
 
 static void json_stat(const struct reading *r, const struct summary u[SPLITS], struct cr_text *out) {
@@ -238,11 +240,11 @@ static void json_stat(const struct reading *r, const struct summary u[SPLITS], s
     cr_text_add_json(out, r->config.data.root);
     for (int split = 0; split < SPLITS && r->dataset[split]; split++) {
         const struct cr_data_stat *s = &r->stat[split];
-        cr_text_add(out, ", \"%s\": {\"pictures\": %lld, \"classes\": [", split_names[split], (long long)s->count);
+        cr_text_add(out, ", \"%s\": {\"images\": %lld, \"classes\": [", split_names[split], (long long)s->count);
         for (int i = 0; i < s->classes; i++) {
             cr_text_add(out, "%s{\"class\": ", i ? ", " : "");
             cr_text_add_json(out, cr_dataset_class_name(r->dataset[split], i));
-            cr_text_add(out, ", \"pictures\": %lld}", (long long)u[split].classes[i]);
+            cr_text_add(out, ", \"images\": %lld}", (long long)u[split].classes[i]);
         }
         cr_text_add(out, "]");
         json_spread(out, "width", u[split].width);
@@ -274,8 +276,8 @@ cr_status cr_data_stat(const struct cr_args *args) {
     struct summary u[SPLITS] = {0};
     struct cr_text text      = {0};
     cr_status      status;
-    if (args->operands < 2) return cr_args_fail(args, "of what? cresnet data stat CONFIG|DIR");
-    CR_TRY(cr_args_most(args, 2));
+    if (args->operands < 2) return cr_args_fail(args, "no data set given: cresnet data stat CONFIG|DIR");
+    CR_TRY(cr_args_max_operands(args, 2));
     rest.operand++;
     rest.operands--;
     CR_TRY(open_reading(&rest, &r));
@@ -300,7 +302,7 @@ cr_status cr_data_verify_set(const struct cr_args *args, bool json, struct cr_te
         cr_text_add_json(out, args->operand[0]);
         cr_text_add(out, ", \"ok\": %s", *good ? "true" : "false");
         for (int split = 0; split < SPLITS; split++) {
-            cr_text_add(out, ", \"%s\": {\"pictures\": %lld", split_names[split], (long long)r.stat[split].count);
+            cr_text_add(out, ", \"%s\": {\"images\": %lld", split_names[split], (long long)r.stat[split].count);
             json_bad(&r, split, out);
             cr_text_add(out, "}");
         }
@@ -309,7 +311,7 @@ cr_status cr_data_verify_set(const struct cr_args *args, bool json, struct cr_te
         cr_text_add(out, "}\n");
     } else {
         print_bad(&r, out);
-        cr_text_add(out, "%s: %lld pictures read, %lld of them unreadable\n", args->operand[0],
+        cr_text_add(out, "%s: %lld images read, %lld of them unreadable\n", args->operand[0],
                     (long long)(r.stat[0].count + r.stat[1].count), (long long)(r.stat[0].bads + r.stat[1].bads));
         print_duplicates(&r, out);
     }

@@ -1,30 +1,30 @@
-/* cli/commands/eval.c: cresnet eval: scores of given weights on a whole split, of each class too, and the confusion
- * matrix. */
+/* cli/commands/eval.c: cresnet eval: accuracy and loss of weights on a split, per-class scores, the confusion matrix.
+ */
 #include "cli/command.h"
 #include "session/confusion.h"
 
 #include <math.h>
 #include <string.h>
 
-/* What the command was asked for, and what it found. */
+/* The options of the command and its results. */
 struct evaluation {
     const char         *split;
     bool                json, per_class;
-    const char         *matrix; /* CSV file to write; NULL: none */
+    const char         *matrix; /* CSV file to write, or NULL */
     struct cr_scores    scores;
-    struct cr_confusion confusion; /* classes 0: not counted */
+    struct cr_confusion confusion; /* has no classes unless per_class or matrix is set */
     struct cr_cmd_names names;
 };
 
-static double share(int64_t part, int64_t all) {
+static double fraction(int64_t part, int64_t all) {
     return all ? (double)part / (double)all : 0;
 }
 
 /* ---- JSON ---- */
 
-static void json_share(struct cr_text *out, const char *name, int64_t part, int64_t all) {
+static void json_fraction(struct cr_text *out, const char *name, int64_t part, int64_t all) {
     if (all)
-        cr_text_add(out, ", \"%s\": %.6f", name, share(part, all));
+        cr_text_add(out, ", \"%s\": %.6f", name, fraction(part, all));
     else
         cr_text_add(out, ", \"%s\": null", name);
 }
@@ -33,10 +33,10 @@ static void json_class(const struct evaluation *e, int label, struct cr_text *ou
     const struct cr_class_score s = cr_confusion_class(&e->confusion, label);
     cr_text_add(out, "%s{\"label\": %d, \"class\": ", label ? ", " : "", label);
     cr_text_add_json(out, e->names.at[label]);
-    cr_text_add(out, ", \"images\": %lld, \"right\": %lld", (long long)s.images, (long long)s.correct);
-    json_share(out, "top1", s.correct, s.images);
+    cr_text_add(out, ", \"images\": %lld, \"correct\": %lld", (long long)s.images, (long long)s.correct);
+    json_fraction(out, "top1", s.correct, s.images);
     cr_text_add(out, ", \"predicted\": %lld", (long long)s.predicted);
-    json_share(out, "precision", s.correct, s.predicted);
+    json_fraction(out, "precision", s.correct, s.predicted);
     if (s.confused_with < 0) {
         cr_text_add(out, ", \"confused_with\": null}");
         return;
@@ -51,13 +51,13 @@ static void print_json(const struct cr_config *config, const struct evaluation *
     const double            loss = s->loss_sum / (double)CR_MAX(s->images, 1);
     cr_text_add(
         out,
-        "{\"split\": \"%s\", \"images\": %lld, \"right\": %lld, \"right5\": %lld, \"top1\": %.6f, \"top5\": %.6f, ",
-        e->split, (long long)s->images, (long long)s->correct1, (long long)s->correct5, share(s->correct1, s->images),
-        share(s->correct5, s->images));
+        "{\"split\": \"%s\", \"images\": %lld, \"correct\": %lld, \"correct5\": %lld, \"top1\": %.6f, \"top5\": %.6f, ",
+        e->split, (long long)s->images, (long long)s->correct1, (long long)s->correct5,
+        fraction(s->correct1, s->images), fraction(s->correct5, s->images));
     if (isfinite(loss))
         cr_text_add(out, "\"loss\": %.6f, ", loss);
     else
-        cr_text_add(out, "\"loss\": null, "); /* JSON has no word for it */
+        cr_text_add(out, "\"loss\": null, "); /* JSON has no NaN and no infinity */
     cr_text_add(out,
                 "\"corrupt\": %lld, \"seconds\": %.3f, \"images_per_s\": %.1f, \"weights\": ", (long long)s->corrupt,
                 s->seconds, s->seconds > 0 ? (double)s->images / s->seconds : 0);
@@ -72,9 +72,9 @@ static void print_json(const struct cr_config *config, const struct evaluation *
 
 /* ---- text ---- */
 
-static void print_share(struct cr_text *out, int64_t part, int64_t all) {
+static void print_fraction(struct cr_text *out, int64_t part, int64_t all) {
     if (all)
-        cr_text_add(out, " %8.2f %%", 100 * share(part, all));
+        cr_text_add(out, " %8.2f %%", 100 * fraction(part, all));
     else
         cr_text_add(out, " %10s", "-");
 }
@@ -83,13 +83,13 @@ static void print_classes(const struct evaluation *e, struct cr_text *out) {
     int width = 5;
     for (int i = 0; i < e->confusion.classes; i++)
         width = CR_MAX(width, (int)CR_MIN(strlen(e->names.at[i]), (size_t)40));
-    cr_text_add(out, "%6s  %-*s %8s %8s %10s %10s  %s\n", "label", width, "class", "images", "right", "top-1",
+    cr_text_add(out, "%6s  %-*s %8s %8s %10s %10s  %s\n", "label", width, "class", "images", "correct", "top-1",
                 "precision", "most confused with");
     for (int i = 0; i < e->confusion.classes; i++) {
         const struct cr_class_score s = cr_confusion_class(&e->confusion, i);
         cr_text_add(out, "%6d  %-*s %8lld %8lld", i, width, e->names.at[i], (long long)s.images, (long long)s.correct);
-        print_share(out, s.correct, s.images);
-        print_share(out, s.correct, s.predicted);
+        print_fraction(out, s.correct, s.images);
+        print_fraction(out, s.correct, s.predicted);
         if (s.confused_with >= 0) cr_text_add(out, "  %s (%lld)", e->names.at[s.confused_with], (long long)s.confused);
         cr_text_add(out, "\n");
     }
@@ -98,16 +98,16 @@ static void print_classes(const struct evaluation *e, struct cr_text *out) {
 static void print_scores(const struct evaluation *e, struct cr_text *out) {
     const struct cr_scores *s = &e->scores;
     if (e->per_class) print_classes(e, out);
-    cr_text_add(out, "%s: %lld of %lld right: top-1 %.2f %%, top-5 %.2f %%, loss %.4f  (%.1f s, %.0f images/s)\n",
-                e->split, (long long)s->correct1, (long long)s->images, 100 * share(s->correct1, s->images),
-                100 * share(s->correct5, s->images), s->loss_sum / (double)CR_MAX(s->images, 1), s->seconds,
+    cr_text_add(out, "%s: %lld of %lld correct: top-1 %.2f %%, top-5 %.2f %%, loss %.4f  (%.1f s, %.0f images/s)\n",
+                e->split, (long long)s->correct1, (long long)s->images, 100 * fraction(s->correct1, s->images),
+                100 * fraction(s->correct5, s->images), s->loss_sum / (double)CR_MAX(s->images, 1), s->seconds,
                 s->seconds > 0 ? (double)s->images / s->seconds : 0);
-    if (s->corrupt) cr_text_add(out, "%lld unreadable pictures were left out\n", (long long)s->corrupt);
+    if (s->corrupt) cr_text_add(out, "%lld unreadable images were skipped\n", (long long)s->corrupt);
 }
 
 /* ---- the confusion matrix ---- */
 
-/* A field of RFC 4180: quoted where it must be. */
+/* Adds a CSV field (RFC 4180), in quotes where needed. */
 static void csv_field(struct cr_text *out, const char *s) {
     if (!s[strcspn(s, ",\"\r\n")]) {
         cr_text_add(out, "%s", s);
@@ -143,20 +143,20 @@ static cr_status write_matrix(const struct evaluation *e) {
 static cr_status evaluate(const struct cr_config *config, enum cr_split split, struct evaluation *e) {
     struct cr_dataset        *dataset = NULL;
     struct cr_session         session = {0};
-    struct cr_sample_callback judge;
-    const bool                each = e->per_class || e->matrix;
+    struct cr_sample_callback on_sample;
+    const bool                count_classes = e->per_class || e->matrix;
     cr_status                 status;
     CR_TRY_OUT(cr_dataset_open(config, split, &dataset));
     struct cr_session_options options = {.eval = true, .execute = true, .classes = cr_dataset_classes(dataset)};
     CR_TRY_OUT(cr_session_open(config, &options, &session));
     cr_log(CR_LOG_INFO, "device: %s", session.device->caps.text);
     CR_TRY_OUT(cr_session_load_weights(&session, config->model.weights, true));
-    if (each) {
+    if (count_classes) {
         CR_TRY_OUT(cr_confusion_open(session.model.classes, &e->confusion));
         CR_TRY_OUT(cr_cmd_names_of(dataset, &e->names));
     }
-    judge = cr_confusion_callback(&e->confusion);
-    CR_TRY_OUT(cr_session_evaluate_each(&session, dataset, NULL, each ? &judge : NULL, &e->scores));
+    on_sample = cr_confusion_callback(&e->confusion);
+    CR_TRY_OUT(cr_session_evaluate_each(&session, dataset, NULL, count_classes ? &on_sample : NULL, &e->scores));
 out:
     cr_session_close(&session);
     cr_dataset_close(dataset);
@@ -173,7 +173,7 @@ cr_status cr_cmd_eval(const struct cr_args *args, int *signal_taken) {
     int                      split;
     cr_status                status;
     (void)signal_taken;
-    CR_TRY(cr_args_most(args, 1));
+    CR_TRY(cr_args_max_operands(args, 1));
     CR_TRY(cr_args_word(args, CR_OPT_SPLIT, splits, &split));
     CR_TRY(cr_cmd_config(args, &config));
     if (!*config.model.weights) {

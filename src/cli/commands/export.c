@@ -1,5 +1,5 @@
-/* cli/commands/export.c: cresnet export: a trained network as one file for other programs: its weights, or weights and
- * graph as ONNX. */
+/* cli/commands/export.c: cresnet export: writes a trained network as one file for other programs: weights as
+ * safetensors, or graph and weights as ONNX. */
 #include "checkpoint/checkpoint.h"
 #include "cli/command.h"
 #include "model/onnx.h"
@@ -12,8 +12,7 @@ static cr_status export_weights(const struct cr_args *args, const char *file) {
     struct cr_cmd_source source = {0};
     char                *path   = NULL, ema[CR_PATH_MAX];
     if (args->overrides)
-        return cr_args_fail(args, "%s: weights are written as they are; configuration keys are for --onnx",
-                            args->override[0]);
+        return cr_args_fail(args, "%s: configuration keys can only be set with --onnx", args->override[0]);
     cr_status status;
     if (cr_args_has(args, CR_OPT_EMA)) {
         CR_TRY_OUT(cr_cmd_source_find(args, &source));
@@ -50,7 +49,7 @@ out:
     return status;
 }
 
-/* The host loads the weights, in f32, whatever a training would take. */
+/* Loads the weights on the CPU in fp32, whatever device and precision training uses. */
 static cr_status export_onnx(const struct cr_args *args, const char *file) {
     struct cr_config          config;
     struct cr_session         session = {0};
@@ -70,7 +69,7 @@ static cr_status export_onnx(const struct cr_args *args, const char *file) {
     CR_TRY_OUT(cr_cmd_classes_of_weights(&config, &options.classes));
     CR_TRY_OUT(cr_session_open(&config, &options, &session));
     CR_TRY_OUT(cr_session_load_weights(&session, config.model.weights, true));
-    CR_TRY_OUT(cr_cmd_names_beside(config.model.weights, &names));
+    CR_TRY_OUT(cr_cmd_names_load(config.model.weights, &names));
     CR_TRY_OUT(write_onnx(&session, &names, cr_args_has(args, CR_OPT_FOLD), file));
 out:
     cr_session_close(&session);
@@ -80,18 +79,19 @@ out:
 }
 
 cr_status cr_cmd_export(const struct cr_args *args, int *signal_taken) {
-    /* Both call every tensor of these networks the same. */
+    /* Both libraries use the same tensor names for these networks. */
     static const char *const names[] = {"torchvision", "timm", NULL};
     int                      library;
     const char              *weights = args->value[CR_OPT_EXPORT_FILE], *onnx = args->value[CR_OPT_ONNX];
     (void)signal_taken;
-    if (!args->operands) return cr_args_fail(args, "which weights? Give a run folder, or a safetensors file");
-    CR_TRY(cr_args_most(args, 1));
+    if (!args->operands) return cr_args_fail(args, "no weights given: give a run folder or a safetensors file");
+    CR_TRY(cr_args_max_operands(args, 1));
     CR_TRY(cr_args_word(args, CR_OPT_NAMES, names, &library));
-    if (!weights && !onnx) return cr_args_fail(args, "where to? Give -o FILE, which is not there yet, or --onnx FILE");
-    if (weights && onnx) return cr_args_fail(args, "-o writes weights, --onnx a network: give one of them");
+    if (!weights && !onnx)
+        return cr_args_fail(args, "no output given: give -o FILE, which must not exist yet, or --onnx FILE");
+    if (weights && onnx) return cr_args_fail(args, "-o and --onnx exclude each other: give one of them");
     if (cr_args_has(args, CR_OPT_FOLD) && !onnx)
-        return cr_args_fail(args, "--fold is for --onnx: weights keep their batch normalisation");
+        return cr_args_fail(args, "--fold needs --onnx: exported weights keep their batch normalisation");
     CR_TRY(onnx ? export_onnx(args, onnx) : export_weights(args, weights));
     cr_log(CR_LOG_INFO, "exported to %s", onnx ? onnx : weights);
     return CR_OK;

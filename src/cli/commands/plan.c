@@ -1,6 +1,6 @@
-/* cli/commands/plan.c: cresnet plan: the network and its compiled program as text. Needs no data and no GPU: it stops
- * before memory is reserved. Kernels are chosen as a run would choose them: from the device's table of costs, of a RUN
- * from the table that its checkpoint holds. */
+/* cli/commands/plan.c: cresnet plan: prints the network, its compiled program and its memory plan. Needs no data and no
+ * GPU, because it stops before memory is reserved. Kernels are selected as in training: by the kernel times of the
+ * device, or by those in the checkpoint of a RUN. */
 #include "cli/command.h"
 #include "compiler/fusion/conv_fusion.h"
 #include "inspect/plan_png.h"
@@ -8,21 +8,24 @@
 #include "runtime/allocator_bench.h"
 #include "session/session.h"
 
+#include <string.h>
+
 struct plan {
     struct cr_config     config;
     struct cr_cmd_source source;
-    struct cr_session    session; /* device, model and costs only */
+    struct cr_session    session; /* device, model and kernel times only */
     struct cr_program    program;
-    bool                 has_program, elsewhere; /* elsewhere: --target, the device only answers questions */
+    bool                 has_program, offline; /* offline: --target was given, the device is an offline device */
     int64_t              batch;
 };
 
-/* The first is what stands for no --which. */
+/* Index 0 stands for "--which was not given". */
 static const char *const which_words[] = {"(step)", "step", "micro_first", "micro", "micro_last", "eval", NULL};
 static const enum cr_program_kind which_kinds[] = {CR_PROGRAM_STEP,  CR_PROGRAM_STEP,       CR_PROGRAM_MICRO_FIRST,
                                                    CR_PROGRAM_MICRO, CR_PROGRAM_MICRO_LAST, CR_PROGRAM_EVAL};
 
-/* Of a pruned network; one that is pruned while it trains has no pattern that training may rely on. */
+/* Reads the sparsity pattern of a pruned network. A network that is pruned during training has no fixed pattern that
+ * its training program could use. */
 static cr_status find_pattern(struct plan *p, enum cr_program_kind kind) {
     const bool eval = kind == CR_PROGRAM_EVAL;
     return cr_session_pattern(&p->session, eval || !cr_config_prunes(&p->config) ? p->config.model.weights : NULL,
@@ -41,8 +44,8 @@ static cr_status open_model(struct plan *p, const struct cr_args *args, enum cr_
     CR_TRY(cr_cmd_classes(c, &classes));
     CR_TRY(cr_prepare_from_config(c, CR_SPLIT_TRAIN, &train));
     CR_TRY(cr_prepare_from_config(c, CR_SPLIT_VAL, &eval));
-    p->elsewhere = cr_args_has(args, CR_OPT_TARGET);
-    if (p->elsewhere)
+    p->offline = cr_args_has(args, CR_OPT_TARGET);
+    if (p->offline)
         CR_TRY(cr_plan_target_open(args, c, &s->device, &real));
     else
         CR_TRY(cr_session_device(c, false, &s->device, &real));
@@ -51,16 +54,16 @@ static cr_status open_model(struct plan *p, const struct cr_args *args, enum cr_
     CR_TRY(find_pattern(p, kind));
     CR_TRY(cr_args_int(args, CR_OPT_RANKS, 1, CR_COMM_RANKS_MAX, 1, &ranks));
     s->model.ranks = (int)ranks;
-    if (!p->elsewhere)
+    if (!p->offline)
         CR_TRY(cr_session_open_cost_table(s, &options));
-    else if (cr_args_has(args, CR_OPT_COSTS))
-        CR_TRY(cr_cost_table_load(s->device, args->value[CR_OPT_COSTS], &s->cost_table));
+    else if (cr_args_has(args, CR_OPT_KERNEL_TIMES))
+        CR_TRY(cr_cost_table_load(s->device, args->value[CR_OPT_KERNEL_TIMES], &s->cost_table));
     cr_session_limit(s);
     s->batch = c->train.batch;
     return s->batch ? CR_OK : cr_session_find_batch(s, 0);
 }
 
-/* The whole program, not compiled. */
+/* Emits the program without compiling it. */
 static cr_status emit(struct plan *p, enum cr_program_kind kind) {
     const struct cr_config *c = &p->config;
     p->batch                  = kind == CR_PROGRAM_EVAL && c->train.eval_batch ? c->train.eval_batch : p->session.batch;
@@ -78,42 +81,41 @@ static cr_status compile(struct plan *p, enum cr_program_kind kind, const char *
     return CR_OK;
 }
 
-/* The last line; null: there was nothing to choose, or no times are measured. */
+/* Adds the last JSON line. Numbers are null when there was nothing to choose or no times are measured. */
 static void add_totals(const struct plan *p, const struct cr_choices *c) {
     struct cr_text *out = c->text;
     cr_text_add(
         out,
-        "{\"convolutions\": %d, \"pruned\": %d, \"program\": \"%s\", \"batch\": %lld, \"costs\": \"%s\", \"device\": ",
+        "{\"convolutions\": %d, \"pruned\": %d, \"program\": \"%s\", \"batch\": %lld, \"kernel_times\": \"%s\", \"device\": ",
         c->fusions, c->sparse, p->program.name, (long long)p->batch, p->session.cost_table ? "measured" : "roofline");
     cr_text_add_json(out, p->session.device->caps.text);
     if (c->plain_s > 0)
-        cr_text_add(out, ", \"plain_us\": %.4f, \"chosen_us\": %.4f", 1e6 * c->plain_s, 1e6 * c->chosen_s);
+        cr_text_add(out, ", \"unfused_us\": %.4f, \"chosen_us\": %.4f", 1e6 * c->plain_s, 1e6 * c->chosen_s);
     else
-        cr_text_add(out, ", \"plain_us\": null, \"chosen_us\": null");
+        cr_text_add(out, ", \"unfused_us\": null, \"chosen_us\": null");
     if (c->dense_s > 0)
-        cr_text_add(out, ", \"dense_us\": %.4f, \"taken_us\": %.4f, \"too_little\": %s}\n", 1e6 * c->dense_s,
+        cr_text_add(out, ", \"dense_us\": %.4f, \"selected_us\": %.4f, \"gain_too_small\": %s}\n", 1e6 * c->dense_s,
                     1e6 * c->sparse_s, c->too_little ? "true" : "false");
     else
-        cr_text_add(out, ", \"dense_us\": null, \"taken_us\": null, \"too_little\": false}\n");
+        cr_text_add(out, ", \"dense_us\": null, \"selected_us\": null, \"gain_too_small\": false}\n");
 }
 
-/* Which of the convolutions could take something over, and what was chosen. */
+/* Adds the fusion candidates of all convolutions and the chosen fusions. */
 static cr_status print_choices(struct plan *p, enum cr_program_kind kind, bool json, struct cr_text *out) {
-    const struct cr_cost_model target  = cr_session_cost_model(&p->session);
+    const struct cr_cost_model model   = cr_session_cost_model(&p->session);
     struct cr_choices          choices = {.text = out, .json = json};
     if (!p->config.train.fuse)
-        return cr_config_fail(&p->config, "train.fuse",
-                              "nothing is taken over then, and --choices has nothing to show");
+        return cr_config_fail(&p->config, "train.fuse", "no op is fused, so --choices has nothing to print");
     CR_TRY(emit(p, kind));
-    CR_TRY(cr_pass_fold(&p->program, &target)); /* comes before the choice */
+    CR_TRY(cr_pass_fold(&p->program, &model)); /* runs before fusions are chosen */
     if (!json)
-        cr_text_add(out, "program %s, batch %lld, on %s; costs are %s\n", p->program.name, (long long)p->batch,
-                    p->session.device->caps.text, p->session.cost_table ? "measured" : "those of the roofline");
-    CR_TRY(cr_fuse_report(&p->program, &target, &choices));
+        cr_text_add(out, "program %s, batch %lld, on %s; kernel times are %s\n", p->program.name, (long long)p->batch,
+                    p->session.device->caps.text, p->session.cost_table ? "measured" : "roofline estimates");
+    CR_TRY(cr_fuse_report(&p->program, &model, &choices));
     if (p->session.pattern && p->config.train.sparse) {
-        if (!json) cr_text_add(out, "\nconvolutions that are pruned:\n");
-        CR_TRY(cr_pass_fuse(&p->program, &target)); /* as they are when they are asked about: the stem, gradients */
-        CR_TRY(cr_pass_sparsify(&p->program, &target, cr_session_may_mask_gradients(&p->config), &choices));
+        if (!json) cr_text_add(out, "\npruned convolutions:\n");
+        CR_TRY(cr_pass_fuse(&p->program, &model)); /* cr_pass_sparsify expects fused convolutions (stem, gradients) */
+        CR_TRY(cr_pass_sparsify(&p->program, &model, cr_session_may_mask_gradients(&p->config), &choices));
     }
     if (json) add_totals(p, &choices);
     if (p->session.cost_table) cr_cost_table_flush(p->session.cost_table);
@@ -121,11 +123,11 @@ static cr_status print_choices(struct plan *p, enum cr_program_kind kind, bool j
 }
 
 static cr_status print_curve(struct plan *p, enum cr_program_kind kind, struct cr_text *out) {
-    struct cr_cost_model target = cr_session_cost_model(&p->session);
-    p->session.limit            = 0; /* the curve has limits of its own */
+    struct cr_cost_model model = cr_session_cost_model(&p->session);
+    p->session.limit           = 0; /* the curve uses its own limits */
     CR_TRY(compile(p, kind, "select"));
-    if (p->session.cost_table) CR_TRY(cr_cost_table_copy_rates(p->session.cost_table, &target));
-    CR_TRY(cr_plan_offload_curve(&p->program, &target, p->config.memory.zero_copy, out));
+    if (p->session.cost_table) CR_TRY(cr_cost_table_copy_rates(p->session.cost_table, &model));
+    CR_TRY(cr_plan_offload_curve(&p->program, &model, p->config.memory.zero_copy, out));
     if (p->session.cost_table) cr_cost_table_flush(p->session.cost_table);
     return CR_OK;
 }
@@ -135,33 +137,33 @@ static size_t need_of(const struct plan *p) {
     return cr_memory_need(p->session.device, &p->session.model.store, all, 1);
 }
 
-/* How [memory] limit is kept, or by how much it is not. */
+/* Adds how the plan meets [memory] limit, or by how much it exceeds the limit. */
 static void print_fit(struct plan *p, struct cr_text *out) {
     const size_t need = need_of(p);
     if (!p->session.limit) return;
     cr_text_add(out, "limit %.1f MiB", cr_mib(p->session.limit + p->session.overhead_bytes));
     if (p->session.overhead_bytes)
-        cr_text_add(out, ", %.1f of them for libraries%s", cr_mib(p->session.overhead_bytes),
+        cr_text_add(out, ", of which %.1f MiB for libraries%s", cr_mib(p->session.overhead_bytes),
                     p->session.model.ranks > 1 ? " and NCCL" : "");
     cr_text_add(out, ": ");
     const size_t before = out->length;
     cr_session_fit_text(&p->session, out);
     if (need > p->session.limit)
-        cr_text_add(out, "%s%.1f MiB too much: a run would refuse to start", out->length > before ? "\n" : "",
+        cr_text_add(out, "%sexceeded by %.1f MiB: a run would not start", out->length > before ? "\n" : "",
                     (double)(need - p->session.limit) / (1 << 20));
     else if (out->length == before)
-        cr_text_add(out, "kept as it is, with %.1f MiB", cr_mib(need + p->session.overhead_bytes));
+        cr_text_add(out, "met without changes, %.1f MiB needed", cr_mib(need + p->session.overhead_bytes));
     cr_text_add(out, "\n");
 }
 
-static cr_status print_lives(struct plan *p, struct cr_text *out) {
-    const struct cr_cost_model target = cr_session_cost_model(&p->session);
+static cr_status print_lifetimes(struct plan *p, struct cr_text *out) {
+    const struct cr_cost_model model = cr_session_cost_model(&p->session);
     print_fit(p, out);
     if (out->length) cr_text_add(out, "\n");
-    return cr_plan_print_lifetimes(&p->program, &target, out);
+    return cr_plan_print_lifetimes(&p->program, &model, out);
 }
 
-/* The table is made from a plain forward program of one picture: cheap, and the same whatever the options. */
+/* Adds the table of layers. It comes from a forward program of one image, so it does not depend on the options. */
 static cr_status print_table(struct plan *p, struct cr_text *out) {
     struct cr_program eval;
     CR_TRY(cr_model_program(&p->session.model, &p->config, CR_PROGRAM_EVAL, 1, &eval));
@@ -170,7 +172,7 @@ static cr_status print_table(struct plan *p, struct cr_text *out) {
     return CR_OK;
 }
 
-/* Planning is quick and gives the same each time: done once more, to be timed. */
+/* Adds the numbers as JSON. Planning is fast and deterministic, so it is repeated here to measure its time. */
 static cr_status print_json(struct plan *p, struct cr_text *out) {
     const struct cr_device *device = p->session.device;
     const int64_t           start  = cr_time_ns();
@@ -190,6 +192,7 @@ static cr_status print_json(struct plan *p, struct cr_text *out) {
 static cr_status print_plan(struct plan *p, const struct cr_args *args, enum cr_program_kind kind,
                             struct cr_text *out) {
     const char *after = args->value[CR_OPT_AFTER];
+    if (after && strcmp(after, "insert_waits") == 0) after = "order"; /* name of the pass in cr_compile_options.until */
     CR_TRY(open_model(p, args, kind));
     if (cr_args_has(args, CR_OPT_CHOICES)) return print_choices(p, kind, cr_args_has(args, CR_OPT_JSON), out);
     if (cr_args_has(args, CR_OPT_CURVE)) return print_curve(p, kind, out);
@@ -200,7 +203,7 @@ static cr_status print_plan(struct plan *p, const struct cr_args *args, enum cr_
     else if (cr_args_has(args, CR_OPT_CSV))
         cr_plan_print_csv(&p->program, out);
     else if (cr_args_has(args, CR_OPT_LIFETIMES))
-        CR_TRY(print_lives(p, out));
+        CR_TRY(print_lifetimes(p, out));
     else if (after || cr_args_has(args, CR_OPT_PROGRAM))
         cr_program_print(&p->program, out);
     else {
@@ -209,7 +212,7 @@ static cr_status print_plan(struct plan *p, const struct cr_args *args, enum cr_
         cr_plan_print_summary(&p->program, out);
         if (p->session.limit) cr_text_add(out, "\n");
         print_fit(p, out);
-        if (p->elsewhere) CR_TRY(cr_plan_target_print(&p->session, &p->program, out));
+        if (p->offline) CR_TRY(cr_plan_target_print(&p->session, &p->program, out));
     }
     return CR_OK;
 }
@@ -222,7 +225,7 @@ static void plan_close(struct plan *p) {
 }
 
 cr_status cr_cmd_plan(const struct cr_args *args, int *signal_taken) {
-    static const char *const passes[] = {"plan", "order", "select", "fuse", "grad", NULL};
+    static const char *const passes[] = {"plan", "insert_waits", "select", "fuse", "grad", NULL};
     struct plan              p        = {0};
     struct cr_text           text     = {0};
     int                      which, pass;
@@ -230,39 +233,38 @@ cr_status cr_cmd_plan(const struct cr_args *args, int *signal_taken) {
     (void)signal_taken;
     if (cr_args_has(args, CR_OPT_TRACE)) return cr_plan_trace(args);
     if (cr_plan_wants_lifetimes(args)) return cr_plan_lifetimes_file(args);
-    CR_TRY(cr_args_most(args, 1));
+    CR_TRY(cr_args_max_operands(args, 1));
     CR_TRY(cr_args_word(args, CR_OPT_WHICH, which_words, &which));
     CR_TRY(cr_args_word(args, CR_OPT_AFTER, passes, &pass));
     if (pass && (cr_args_has(args, CR_OPT_JSON) || cr_args_has(args, CR_OPT_CSV)))
-        return cr_args_fail(args, "--after %s: the pool (--json, --csv) is there after the last pass only",
+        return cr_args_fail(args, "--after %s: the memory pool (--json, --csv) exists only after the last pass",
                             passes[pass]);
     if (cr_args_has(args, CR_OPT_CHOICES) &&
         (pass || cr_args_has(args, CR_OPT_CSV) || cr_args_has(args, CR_OPT_PROGRAM)))
         return cr_args_fail(
-            args,
-            "--choices prints a table of its own, or as JSON with --json: leave --after, --program and --csv out");
+            args, "--choices prints its own table (or JSON with --json): leave --after, --program and --csv out");
     if ((cr_args_has(args, CR_OPT_CURVE) || cr_args_has(args, CR_OPT_LIFETIMES)) &&
         (pass || cr_args_has(args, CR_OPT_JSON) || cr_args_has(args, CR_OPT_CSV) || cr_args_has(args, CR_OPT_CHOICES) ||
          cr_args_has(args, CR_OPT_PROGRAM)))
-        return cr_args_fail(
-            args,
-            "--curve and --lives print tables of their own: leave --after, --program, --json, --csv and --choices out");
+        return cr_args_fail(args, "--curve and --lifetimes print their own tables: leave --after, --program, --json, "
+                                  "--csv and --choices out");
     if (cr_args_has(args, CR_OPT_PNG) && (pass || cr_args_has(args, CR_OPT_CHOICES) || cr_args_has(args, CR_OPT_CURVE)))
-        return cr_args_fail(
-            args,
-            "--png draws the pool, which is there after the last pass only: leave --after, --choices and --curve out");
+        return cr_args_fail(args, "--png draws the memory pool, which exists only after the last pass: leave --after, "
+                                  "--choices and --curve out");
     if (cr_args_has(args, CR_OPT_CURVE) && cr_args_has(args, CR_OPT_LIFETIMES))
-        return cr_args_fail(args, "--curve and --lives are tables of their own: ask for one of them");
-    if (cr_args_has(args, CR_OPT_COSTS) && !cr_args_has(args, CR_OPT_TARGET))
-        return cr_args_fail(args, "--costs is of --target: without it this machine's own times count");
+        return cr_args_fail(args, "--curve and --lifetimes exclude each other: give one of them");
+    if (cr_args_has(args, CR_OPT_KERNEL_TIMES) && !cr_args_has(args, CR_OPT_TARGET))
+        return cr_args_fail(args,
+                            "--kernel-times needs --target: without it the kernel times of this machine are used");
     CR_TRY_OUT(cr_cmd_source_find(args, &p.source));
     CR_TRY_OUT(cr_cmd_config_open(args, &p.source, NULL, &p.config));
     enum cr_program_kind kind = which_kinds[which];
-    /* With micro-batches there is no `step`: the last micro-step, which updates, is the fullest one. */
+    /* With micro-batches there is no program `step`. The last micro-step contains the update and needs the most memory.
+     */
     if (!which && p.config.train.accumulate > 1) kind = CR_PROGRAM_MICRO_LAST;
     CR_TRY_OUT(print_plan(&p, args, kind, &text));
     CR_TRY_OUT(cr_cmd_print(&text));
-    /* shown all the same, but a script must see it */
+    /* the plan is printed, but a script must see that it exceeds the limit */
     if (p.has_program && !pass && p.session.limit && need_of(&p) > p.session.limit)
         CR_TRY_OUT(cr_session_limit_missed(&p.session, need_of(&p)));
 out:

@@ -1,4 +1,4 @@
-/* cli/commands/plan_device.c: cresnet plan --target: planning for a GPU that is not there. */
+/* cli/commands/plan_device.c: cresnet plan --target: plans for a GPU that this machine does not have. */
 #include "cli/command.h"
 #include "session/session.h"
 
@@ -7,16 +7,16 @@ cr_status cr_plan_target_open(const struct cr_args *args, const struct cr_config
     const struct cr_device_options options = {.deterministic = c->train.deterministic,
                                               .tf32          = c->train.precision == CR_PRECISION_TF32};
     const struct cr_gpu           *gpu     = cr_gpu_find(args->value[CR_OPT_TARGET]);
-    bool                           asked;
+    bool                           queried;
     if (!gpu) {
         struct cr_text names = {0};
         cr_gpu_names(&names);
-        const cr_status status = cr_args_fail(args, "--target %s is not known; known are %s",
+        const cr_status status = cr_args_fail(args, "--target %s: unknown GPU; known GPUs: %s",
                                               args->value[CR_OPT_TARGET], names.data ? names.data : "");
         cr_text_free(&names);
         return status;
     }
-    CR_TRY(cr_gpu_open_offline(gpu, &options, device, &asked));
+    CR_TRY(cr_gpu_open_offline(gpu, &options, device, &queried));
     switch (c->train.precision) {
     case CR_PRECISION_AUTO:
     case CR_PRECISION_FP16: *real = CR_F16; break;
@@ -24,34 +24,35 @@ cr_status cr_plan_target_open(const struct cr_args *args, const struct cr_config
     case CR_PRECISION_FP32:
     case CR_PRECISION_TF32: *real = CR_F32; break;
     }
-    cr_log(
-        CR_LOG_INFO, "target  %s: %s; costs are those of the %s", (*device)->caps.text,
-        asked ? "its kernels were asked what they take and how much workspace they want, cuDNN by the GPU's description"
-              : "what kernels take is known by a list, their workspace is not counted",
-        cr_args_has(args, CR_OPT_COSTS) ? "file where it knows them"
-                                        : "roofline, a run there measures and may choose others");
+    cr_log(CR_LOG_INFO, "target  %s: %s; kernel times: %s", (*device)->caps.text,
+           queried
+               ? "supported kernels and workspaces are computed offline, those of cuDNN from a description of the GPU"
+               : "supported kernels come from a built-in list, workspaces are not counted",
+           cr_args_has(args, CR_OPT_KERNEL_TIMES)
+               ? "from the file, roofline estimates for the rest"
+               : "roofline estimates; a run on this GPU measures them and may select other kernels");
     return CR_OK;
 }
 
-/* The context takes memory too: how much is only known where it is. */
 cr_status cr_plan_target_print(struct cr_session *s, const struct cr_program *p, struct cr_text *out) {
-    const struct cr_cost_model target = cr_session_cost_model(s);
-    const struct cr_program   *all[]  = {p};
-    const size_t               there  = s->device->backend->memory_free(s->device);
-    const size_t               need   = cr_memory_need(s->device, &s->model.store, all, 1),
-                 store                = cr_param_store_bytes(&s->model.store);
-    const size_t         pool         = p->region_bytes[CR_REGION_POOL];
+    const struct cr_cost_model model = cr_session_cost_model(s);
+    const struct cr_program   *all[] = {p};
+    const size_t               total = s->device->backend->memory_free(s->device);
+    const size_t               need  = cr_memory_need(s->device, &s->model.store, all, 1),
+                 store               = cr_param_store_bytes(&s->model.store);
+    const size_t         pool        = p->region_bytes[CR_REGION_POOL];
     struct cr_simulation run;
-    CR_TRY(cr_program_predict(p, &target, &run));
+    CR_TRY(cr_program_predict(p, &model, &run));
     cr_text_add(out,
-                "\ntarget %s\ndevice memory %.0f MiB: parameters and state %.0f, pool %.0f, pictures %.0f; %.1f %% of "
+                "\ntarget %s\ndevice memory %.0f MiB: parameters and optimizer state %.0f, pool %.0f, input images "
+                "%.0f; %.1f %% of "
                 "the GPU's %.0f MiB%s\n",
                 s->device->caps.text, cr_mib(need), cr_mib(store), cr_mib(pool), cr_mib(need - store - pool),
-                100 * (double)need / (double)there, cr_mib(there), need > there ? ": too much" : "");
-    cr_text_add(out, "besides about %.0f MiB of loaded kernels and libraries, and CUDA's context\n%s %.2f ms",
-                cr_mib(s->device->caps.overhead_bytes), s->cost_table ? "predicted" : "at the roofline",
+                100 * (double)need / (double)total, cr_mib(total), need > total ? ": does not fit" : "");
+    cr_text_add(out, "plus about %.0f MiB for kernels and libraries, and the CUDA context\n%s %.2f ms",
+                cr_mib(s->device->caps.overhead_bytes), s->cost_table ? "predicted time" : "roofline time",
                 run.total * 1e3);
-    if (run.stalled > 0) cr_text_add(out, ", %.2f of it waiting for copies", run.stalled * 1e3);
+    if (run.stalled > 0) cr_text_add(out, ", including %.2f ms of waiting for copies", run.stalled * 1e3);
     cr_text_add(out, "\n");
     return CR_OK;
 }

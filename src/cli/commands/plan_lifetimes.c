@@ -1,5 +1,4 @@
-/* cli/commands/plan_lifetimes.c: cresnet plan --csv FILE: offsets for the lives of a file, whatever program they come
- * from. */
+/* cli/commands/plan_lifetimes.c: cresnet plan --csv FILE: plans offsets for the lifetimes in a file, of any program. */
 #include "cli/command.h"
 #include "inspect/lifetimes_csv.h"
 
@@ -13,59 +12,62 @@ bool cr_plan_wants_lifetimes(const struct cr_args *args) {
     return cr_args_has(args, CR_OPT_CSV) && n > 4 && strcmp(args->operand[0] + n - 4, ".csv") == 0;
 }
 
-static cr_status refuse_others(const struct cr_args *args) {
-    static const enum cr_option_id others[] = {CR_OPT_JSON,    CR_OPT_AFTER, CR_OPT_PROGRAM,
-                                               CR_OPT_CHOICES, CR_OPT_WHICH, CR_OPT_PNG};
-    for (size_t i = 0; i < CR_COUNT(others); i++)
-        if (cr_args_has(args, others[i]))
-            return cr_args_fail(args, "a file of lives is planned by itself: --csv, --capacity and --time-limit only");
-    if (args->overrides) return cr_args_fail(args, "a file of lives has no keys: %s", args->override[0]);
+static cr_status check_options(const struct cr_args *args) {
+    static const enum cr_option_id excluded[] = {CR_OPT_JSON,    CR_OPT_AFTER, CR_OPT_PROGRAM,
+                                                 CR_OPT_CHOICES, CR_OPT_WHICH, CR_OPT_PNG};
+    for (size_t i = 0; i < CR_COUNT(excluded); i++)
+        if (cr_args_has(args, excluded[i]))
+            return cr_args_fail(args, "a file of lifetimes is planned without a configuration: only --csv, --capacity "
+                                      "and --time-limit can be given");
+    if (args->overrides)
+        return cr_args_fail(args, "a file of lifetimes has no configuration keys: %s", args->override[0]);
     if (!args->operands)
-        return cr_args_fail(args, "--capacity and --time-limit belong to --csv FILE: name the file of lives");
-    return cr_args_most(args, 1);
+        return cr_args_fail(args, "--capacity and --time-limit need --csv FILE: give a file of lifetimes");
+    return cr_args_max_operands(args, 1);
 }
 
-static cr_status plan_lives(const struct cr_args *args, struct cr_lifetimes *lives) {
+static cr_status plan_file(const struct cr_args *args, struct cr_lifetimes *lifetimes) {
     const char *path = args->operand[0];
     int64_t     capacity, limit_s, begin = cr_time_ns();
     CR_TRY(cr_args_int(args, CR_OPT_CAPACITY, 1, (int64_t)1 << 62, 0, &capacity));
     CR_TRY(cr_args_int(args, CR_OPT_TIME_LIMIT, 0, TIME_LIMIT_MAX_S, TIME_LIMIT_S, &limit_s));
-    CR_TRY(cr_lifetimes_read(path, lives));
+    CR_TRY(cr_lifetimes_read(path, lifetimes));
     const struct cr_plan_effort effort = {.alignment = 1,
                                           .capacity  = (size_t)capacity,
                                           .visits    = limit_s ? INT64_MAX / 8 : 0,
                                           .limit_ns  = limit_s * 1000 * 1000 * 1000};
     struct cr_plan_found        found;
-    CR_TRY(cr_plan_search(lives->interval, lives->count, &effort, &found));
-    CR_TRY(cr_lifetimes_check(lives, found.peak));
+    CR_TRY(cr_plan_search(lifetimes->interval, lifetimes->count, &effort, &found));
+    CR_TRY(cr_lifetimes_check(lifetimes, found.peak));
     double seconds = (double)(cr_time_ns() - begin) * 1e-9;
     if (capacity && found.peak > (size_t)capacity) {
         if (found.lower_bound > (size_t)capacity)
-            return CR_FAIL(CR_ERR_MEMORY,
-                           "%s: no plan fits into the capacity %lld: every plan needs at least %zu; the best one found "
-                           "%zu (lower bound %zu)",
-                           path, (long long)capacity, found.lower_bound, found.peak, found.bound);
+            return CR_FAIL(
+                CR_ERR_MEMORY,
+                "%s: no plan fits into the capacity %lld: every plan needs at least %zu; the best plan found "
+                "needs %zu (lower bound %zu)",
+                path, (long long)capacity, found.lower_bound, found.peak, found.bound);
         return CR_FAIL(CR_ERR_MEMORY,
                        "%s: no plan within the capacity %lld was found in %.1f s: peak %zu, lower bound %zu; "
-                       "--time-limit gives more time",
+                       "increase --time-limit",
                        path, (long long)capacity, seconds, found.peak, found.bound);
     }
-    cr_log(CR_LOG_INFO, "%s: %d lives, peak %zu, lower bound %zu, peak/bound %.4f, greedy %zu, %.2f s%s", path,
-           lives->count, found.peak, found.bound, found.bound ? (double)found.peak / (double)found.bound : 1,
-           found.greedy, seconds, found.peak == found.lower_bound ? ", no plan is lower" : "");
+    cr_log(CR_LOG_INFO, "%s: %d lifetimes, peak %zu, lower bound %zu, peak/bound %.4f, greedy %zu, %.2f s%s", path,
+           lifetimes->count, found.peak, found.bound, found.bound ? (double)found.peak / (double)found.bound : 1,
+           found.greedy, seconds, found.peak == found.lower_bound ? ", optimal" : "");
     return CR_OK;
 }
 
 cr_status cr_plan_lifetimes_file(const struct cr_args *args) {
-    cr_status           status = CR_OK;
-    struct cr_lifetimes lives  = {0};
-    struct cr_text      text   = {0};
-    CR_TRY(refuse_others(args));
-    CR_TRY_OUT(plan_lives(args, &lives));
-    cr_lifetimes_print(&lives, &text);
+    cr_status           status    = CR_OK;
+    struct cr_lifetimes lifetimes = {0};
+    struct cr_text      text      = {0};
+    CR_TRY(check_options(args));
+    CR_TRY_OUT(plan_file(args, &lifetimes));
+    cr_lifetimes_print(&lifetimes, &text);
     CR_TRY_OUT(cr_cmd_print(&text));
 out:
     cr_text_free(&text);
-    cr_lifetimes_free(&lives);
+    cr_lifetimes_free(&lifetimes);
     return status;
 }

@@ -1,5 +1,5 @@
-/* cli/commands/predict.c: cresnet predict: names what is in pictures, and in all pictures of folders. The class names
- * come from the checkpoint beside the weights, else from the data set of the configuration, else they are numbers. */
+/* cli/commands/predict.c: cresnet predict: classifies images and folders of images. The class names come from the
+ * checkpoint of the weights, else from the data set of the configuration; else classes are numbered. */
 #include "cli/command.h"
 #include "session/session.h"
 
@@ -7,25 +7,25 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { BATCH_MAX = 32, TOP_MAX = 5, PRINT_PICTURES = 256, COLUMN_MAX = 60 };
+enum { BATCH_MAX = 32, TOP_MAX = 5, PRINT_IMAGES = 256, COLUMN_MAX = 60 };
 
-/* What is asked for, and how it is shown. */
+/* The images to classify, and the form of the output. */
 struct request {
     const char        **path;
-    int64_t             pictures;
-    bool                json, table; /* neither: a picture with its classes below */
+    int64_t             images;
+    bool                json, table; /* neither: each image with a list of classes */
     int                 top;
     int                 path_width, class_width; /* columns of the table */
     struct cr_cmd_names names;
     struct cr_arena     arena;
-    int64_t             unread;
+    int64_t             unreadable;
 };
 
-/* From the data set, as far as it is there. */
+/* Class names of the data set; a missing data set is a warning. */
 static cr_status names_from_data(const struct cr_config *config, struct cr_cmd_names *out) {
     struct cr_dataset *dataset;
     if (cr_dataset_open(config, CR_SPLIT_VAL, &dataset) != CR_OK) {
-        cr_log(CR_LOG_WARN, "classes are numbered, not named: %s", cr_error_message());
+        cr_log(CR_LOG_WARN, "no class names, printing class numbers: %s", cr_error_message());
         cr_error_clear();
         return CR_OK;
     }
@@ -34,7 +34,7 @@ static cr_status names_from_data(const struct cr_config *config, struct cr_cmd_n
     return status;
 }
 
-/* ---- the pictures ---- */
+/* ---- images ---- */
 
 static bool is_folder(const char *path) {
     struct stat info;
@@ -43,26 +43,26 @@ static bool is_folder(const char *path) {
 
 static cr_status add_paths(struct request *r, const char *const *paths, int64_t count) {
     if (!count) return CR_OK;
-    const char **fresh = cr_realloc(r->path, (size_t)(r->pictures + count), sizeof *fresh);
-    if (!fresh) return CR_NO_MEMORY((size_t)(r->pictures + count) * sizeof *fresh);
-    r->path = fresh;
-    memcpy(r->path + r->pictures, paths, (size_t)count * sizeof *paths);
-    r->pictures += count;
+    const char **grown = cr_realloc(r->path, (size_t)(r->images + count), sizeof *grown);
+    if (!grown) return CR_NO_MEMORY((size_t)(r->images + count) * sizeof *grown);
+    r->path = grown;
+    memcpy(r->path + r->images, paths, (size_t)count * sizeof *paths);
+    r->images += count;
     return CR_OK;
 }
 
-static cr_status find_pictures(const struct cr_args *args, struct request *r) {
+static cr_status find_images(const struct cr_args *args, struct request *r) {
     for (int i = 1; i < args->operands; i++) {
         const char **paths = &args->operand[i];
         int64_t      count = 1;
         if (is_folder(args->operand[i])) {
             r->table = !r->json;
             CR_TRY(cr_folder_images(args->operand[i], &r->arena, &paths, &count));
-            if (!count) cr_log(CR_LOG_WARN, "%s: no pictures in it (jpg, jpeg, png)", args->operand[i]);
+            if (!count) cr_log(CR_LOG_WARN, "%s: contains no images (jpg, jpeg, png)", args->operand[i]);
         }
         CR_TRY(add_paths(r, paths, count));
     }
-    if (!r->pictures) return CR_FAIL(CR_ERR_IO, "no pictures found");
+    if (!r->images) return CR_FAIL(CR_ERR_IO, "no images found");
     return CR_OK;
 }
 
@@ -83,7 +83,7 @@ static void print_list(const struct request *r, const char *path, const struct c
                     class_name(&r->names, p->label[i], number, sizeof number));
 }
 
-static void print_row(const struct request *r, const char *path, const struct cr_prediction *p, struct cr_text *out) {
+static void print_line(const struct request *r, const char *path, const struct cr_prediction *p, struct cr_text *out) {
     char number[32];
     cr_text_add(out, "%-*s", r->path_width, path);
     if (!p->count) cr_text_add(out, "  unreadable");
@@ -114,10 +114,10 @@ static void print_json(const struct request *r, const char *path, const struct c
     cr_text_add(out, "]}\n");
 }
 
-/* Columns as wide as what stands in them, within reason. */
-static void measure(struct request *r) {
+/* Sets the column widths to those of the longest entries, at most COLUMN_MAX. */
+static void set_widths(struct request *r) {
     char number[32];
-    for (int64_t i = 0; i < r->pictures; i++)
+    for (int64_t i = 0; i < r->images; i++)
         r->path_width = CR_MAX(r->path_width, (int)CR_MIN(strlen(r->path[i]), (size_t)COLUMN_MAX));
     for (int i = 0; i < r->names.count; i++)
         r->class_width = CR_MAX(
@@ -126,16 +126,16 @@ static void measure(struct request *r) {
 
 /* ---- the command ---- */
 
-static cr_status predict_some(struct cr_session *session, struct request *r, int64_t first, int count,
-                              struct cr_prediction *result) {
+static cr_status predict_range(struct cr_session *session, struct request *r, int64_t first, int count,
+                               struct cr_prediction *result) {
     struct cr_text text = {0};
     CR_TRY(cr_session_predict(session, r->path + first, count, result));
     for (int i = 0; i < count; i++) {
         if (!result[i].count) {
-            r->unread++;
+            r->unreadable++;
             cr_log(CR_LOG_WARN, "%s", result[i].error);
         }
-        (r->json ? print_json : r->table ? print_row : print_list)(r, r->path[first + i], &result[i], &text);
+        (r->json ? print_json : r->table ? print_line : print_list)(r, r->path[first + i], &result[i], &text);
     }
     return cr_cmd_print(&text);
 }
@@ -144,20 +144,20 @@ static cr_status predict(const struct cr_config *config, struct request *r) {
     struct cr_prediction *result  = NULL;
     struct cr_session     session = {0};
     cr_status             status;
-    CR_TRY_OUT(cr_cmd_names_beside(config->model.weights, &r->names));
+    CR_TRY_OUT(cr_cmd_names_load(config->model.weights, &r->names));
     if (!r->names.count) CR_TRY_OUT(names_from_data(config, &r->names));
     struct cr_session_options options = {
-        .eval = true, .execute = true, .eval_batch = CR_MIN(r->pictures, BATCH_MAX), .classes = r->names.count};
+        .eval = true, .execute = true, .eval_batch = CR_MIN(r->images, BATCH_MAX), .classes = r->names.count};
     CR_TRY_OUT(cr_session_open(config, &options, &session));
     CR_TRY_OUT(cr_session_load_weights(&session, config->model.weights, true));
-    result = cr_alloc(PRINT_PICTURES, sizeof *result);
+    result = cr_alloc(PRINT_IMAGES, sizeof *result);
     if (!result) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory");
-    measure(r);
-    for (int64_t first = 0; first < r->pictures; first += PRINT_PICTURES)
-        CR_TRY_OUT(predict_some(&session, r, first, (int)CR_MIN(r->pictures - first, PRINT_PICTURES), result));
-    if (r->unread)
-        CR_FAIL_OUT(CR_ERR_FORMAT, "%lld of %lld pictures could not be read", (long long)r->unread,
-                    (long long)r->pictures);
+    set_widths(r);
+    for (int64_t first = 0; first < r->images; first += PRINT_IMAGES)
+        CR_TRY_OUT(predict_range(&session, r, first, (int)CR_MIN(r->images - first, PRINT_IMAGES), result));
+    if (r->unreadable)
+        CR_FAIL_OUT(CR_ERR_FORMAT, "%lld of %lld images could not be read", (long long)r->unreadable,
+                    (long long)r->images);
 out:
     cr_free(result);
     cr_session_close(&session);
@@ -173,14 +173,14 @@ cr_status cr_cmd_predict(const struct cr_args *args, int *signal_taken) {
     CR_TRY(cr_args_int(args, CR_OPT_TOP, 1, TOP_MAX, 0, &top));
     CR_TRY(cr_cmd_config(args, &config));
     if (args->operands < 2) {
-        status = cr_args_fail(args, "no picture given: cresnet predict %s PICTURE|FOLDER ...", args->operand[0]);
+        status = cr_args_fail(args, "no image given: cresnet predict %s IMAGE|FOLDER ...", args->operand[0]);
         goto out;
     }
     if (!*config.model.weights) {
         status = cr_args_fail(args, "no weights: give --weights FILE, or a run folder instead of %s", args->operand[0]);
         goto out;
     }
-    CR_TRY_OUT(find_pictures(args, &r));
+    CR_TRY_OUT(find_images(args, &r));
     r.top = top ? (int)top : r.table ? 1 : TOP_MAX;
     CR_TRY_OUT(predict(&config, &r));
 out:

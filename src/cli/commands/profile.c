@@ -1,21 +1,22 @@
-/* cli/commands/profile.c: cresnet profile: every op of the training step, or of an evaluation, timed on the device. */
+/* cli/commands/profile.c: cresnet profile: times every op of the training step, or of an evaluation, on the device. */
 #include "cli/command.h"
 #include "runtime/profiler.h"
 #include "session/session.h"
 
 enum { PASSES = 20, PASSES_MAX = 10000, WARMUP = 3 };
 
-/* What is profiled: the program with the update (with micro-batches its gradients add to what is there, which costs the
- * same), or the evaluation's. */
+/* Profiles the evaluation program, or the training program that contains the update. With micro-batches its gradients
+ * are added to those of earlier micro-batches, which takes the same time. */
 static cr_status profile_session(struct cr_session *s, bool eval, int64_t passes, struct cr_profile *out) {
     const struct cr_program *program = eval ? &s->eval : &s->train[s->trains - 1];
     struct cr_exec          *exec    = eval ? s->eval_exec : s->train_exec[s->trains - 1];
     struct cr_step_block     step    = cr_cmd_step_block(s->config);
     CR_TRY(cr_session_init(s));
     CR_TRY(cr_cmd_feed_random(exec, program, s->model.classes, (uint64_t)s->config->train.seed));
-    cr_log(CR_LOG_INFO, "%s; %s, program %s, batch %lld, %d px, %lld passes after %d to warm up", s->device->caps.text,
-           cr_word_arch(s->config->model.arch), program->name, (long long)(eval ? s->eval_batch : s->batch),
-           eval ? s->prepare_eval.size : s->prepare_train.size, (long long)passes, WARMUP);
+    cr_log(CR_LOG_INFO, "%s; %s, program %s, batch %lld, %d px, %lld timed passes after %d for warm-up",
+           s->device->caps.text, cr_word_arch(s->config->model.arch), program->name,
+           (long long)(eval ? s->eval_batch : s->batch), eval ? s->prepare_eval.size : s->prepare_train.size,
+           (long long)passes, WARMUP);
     for (int i = 0; i < WARMUP; i++) {
         CR_TRY(cr_exec_run(exec, &step));
         step.step++;
@@ -34,7 +35,7 @@ cr_status cr_cmd_profile(const struct cr_args *args, int *signal_taken) {
     int64_t                   passes;
     cr_status                 status;
     (void)signal_taken;
-    CR_TRY(cr_args_most(args, 1));
+    CR_TRY(cr_args_max_operands(args, 1));
     CR_TRY(cr_args_int(args, CR_OPT_BENCH_STEPS, 1, PASSES_MAX, PASSES, &passes));
     CR_TRY(cr_args_word(args, CR_OPT_ORDER, orders, &order));
     CR_TRY(cr_args_word(args, CR_OPT_WHICH, programs, &eval));

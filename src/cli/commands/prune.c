@@ -1,34 +1,33 @@
-/* cli/commands/prune.c: cresnet prune: weights of a trained network become 0, once; the rest is a checkpoint like any
- * other. */
+/* cli/commands/prune.c: cresnet prune: prunes the weights of a trained network once and writes a checkpoint. */
 #include "cli/commands/prune.h"
 #include "cli/command.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- what is pruned ---- */
+/* ---- pruning ---- */
 
 static cr_status prune_store(struct cr_session *session, const struct cr_config *config, struct cr_prune *prune,
                              struct cr_prune_guide *guide) {
     const struct cr_param_store *store = &session->model.store;
-    struct cr_state_buffers      planes;
+    struct cr_state_buffers      buffers;
     cr_status                    status;
-    CR_TRY(cr_state_buffers_get(session, &planes));
-    if (guide->target_s > 0) CR_TRY_OUT(cr_prune_guide(config, session->model.classes, prune, &planes, guide));
-    CR_TRY_OUT(cr_prune_masks(prune, 1, planes.value, planes.mask));
-    cr_prune_zero(store, planes.mask, planes.value);
-    CR_TRY_OUT(cr_state_buffers_put(session, &planes));
-    CR_TRY_OUT(cr_state_ema_start(session)); /* what is tuned from here begins its averages here */
+    CR_TRY(cr_state_buffers_get(session, &buffers));
+    if (guide->target_s > 0) CR_TRY_OUT(cr_prune_guide(config, session->model.classes, prune, &buffers, guide));
+    CR_TRY_OUT(cr_prune_masks(prune, 1, buffers.value, buffers.mask));
+    cr_prune_zero(store, buffers.mask, buffers.value);
+    CR_TRY_OUT(cr_state_buffers_put(session, &buffers));
+    CR_TRY_OUT(cr_state_ema_start(session)); /* fine-tuning restarts the moving averages from the pruned weights */
 out:
-    cr_state_buffers_free(&planes);
+    cr_state_buffers_free(&buffers);
     return status;
 }
 
 /* ---- the checkpoint ---- */
 
-/* The names beside the weights; numbers where there are none. */
+/* Class names stored with the weights; numbered names when there are none. */
 static cr_status name_classes(const char *weights, int classes, struct cr_cmd_names *names) {
-    CR_TRY(cr_cmd_names_beside(weights, names));
+    CR_TRY(cr_cmd_names_load(weights, names));
     if (names->count == classes) return CR_OK;
     names->at = cr_arena_alloc(&names->arena, (size_t)classes * sizeof *names->at);
     if (!names->at) return CR_NO_MEMORY((size_t)classes * sizeof *names->at);
@@ -40,12 +39,12 @@ static cr_status name_classes(const char *weights, int classes, struct cr_cmd_na
 }
 
 static cr_status save(struct cr_session *session, const struct cr_config *config, const struct cr_cmd_names *names) {
-    const struct cr_position at   = {0};
-    struct cr_config         kept = *config; /* of what was given; training from there is not to prune again */
-    struct cr_text           text = {0};
-    kept.prune.sparsity = kept.prune.initial = 0;
-    kept.prune.budget = kept.prune.column = "";
-    cr_config_dump(&kept, &text);
+    const struct cr_position at    = {0};
+    struct cr_config         saved = *config; /* without pruning: training from the checkpoint must not prune again */
+    struct cr_text           text  = {0};
+    saved.prune.sparsity = saved.prune.initial = 0;
+    saved.prune.budget = saved.prune.column = "";
+    cr_config_dump(&saved, &text);
     cr_status status = text.failed ? CR_NO_MEMORY(4096) : cr_ckpt_prepare_dir(config->train.output);
     if (status == CR_OK)
         status = cr_state_save_named(session, &at, config->train.output, text.data, names->at, names->count);
@@ -53,7 +52,7 @@ static cr_status save(struct cr_session *session, const struct cr_config *config
     return status;
 }
 
-/* ---- what is said ---- */
+/* ---- output ---- */
 
 static double percent(int64_t part, int64_t whole) {
     return whole ? 100 * (double)part / (double)whole : 0;
@@ -61,7 +60,7 @@ static double percent(int64_t part, int64_t whole) {
 
 static void print_table(const struct cr_prune *p, struct cr_text *out) {
     int64_t elems = 0, pruned = 0;
-    cr_text_add(out, "%-28s %12s %12s %10s\n", "layer", "weights", "kept", "sparsity");
+    cr_text_add(out, "%-28s %12s %12s %10s\n", "layer", "weights", "nonzeros", "sparsity");
     for (int l = 0; l < p->layers; l++) {
         const struct cr_prune_layer *layer = &p->layer[l];
         cr_text_add(out, "%-28s %12lld %12lld %8.2f %%", layer->name, (long long)layer->elems,
@@ -70,7 +69,7 @@ static void print_table(const struct cr_prune *p, struct cr_text *out) {
         elems += layer->elems;
         pruned += layer->pruned;
     }
-    cr_text_add(out, "%-28s %12lld %12lld %8.2f %%\n", "of what may be pruned", (long long)p->elems,
+    cr_text_add(out, "%-28s %12lld %12lld %8.2f %%\n", "prunable layers", (long long)p->elems,
                 (long long)(p->elems - p->pruned), percent(p->pruned, p->elems));
     cr_text_add(out, "%-28s %12lld %12lld %8.2f %%\n", "all layers", (long long)elems, (long long)(elems - pruned),
                 percent(pruned, elems));
@@ -94,37 +93,39 @@ static void print_json(const struct cr_prune *p, const struct cr_prune_guide *gu
 
 /* ---- the command ---- */
 
-/* Masks nest: what was pruned before stays so. Shares of layers are rounded each. */
-static void warn_of_more(const struct cr_prune *p) {
+/* Warns when the weights were already pruned beyond the requested sparsity: pruned weights stay pruned. The tolerance
+ * of one weight per layer covers rounding. */
+static void warn_if_pruned_more(const struct cr_prune *p) {
     const struct cr_config *c = p->config;
     if (*c->prune.budget || c->prune.sparsity <= 0 ||
         (double)p->pruned <= (double)p->elems * c->prune.sparsity + p->layers)
         return;
     cr_log(CR_LOG_WARN,
-           "%.2f %% were pruned before, more than sparsity = %g: they stay so; for less prune the weights of before",
+           "%.2f %% were already pruned, more than sparsity = %g: they stay pruned; to prune less, start from unpruned "
+           "weights",
            percent(p->pruned, p->elems), c->prune.sparsity);
 }
 
-/* Values that the command line alone decides; the device is the host, whatever a training would take. */
+/* Prunes and saves. Runs on the CPU in fp32, whatever device and precision training uses. */
 static cr_status run(const struct cr_args *args, const struct cr_config *config, struct cr_prune_guide *guide,
                      struct cr_text *out) {
     struct cr_session_options options = {.eval = true, .execute = true, .masks = true, .eval_batch = 1};
-    struct cr_config          here    = *config;
+    struct cr_config          local   = *config;
     struct cr_session         session = {0};
     struct cr_prune           prune   = {0};
     struct cr_cmd_names       names   = {0};
     cr_status                 status;
-    here.train.device    = CR_DEVICE_CPU;
-    here.train.precision = CR_PRECISION_FP32;
-    here.train.batch     = 1;
-    here.memory.limit    = "";
+    local.train.device    = CR_DEVICE_CPU;
+    local.train.precision = CR_PRECISION_FP32;
+    local.train.batch     = 1;
+    local.memory.limit    = "";
     CR_TRY_OUT(cr_cmd_classes_of_weights(config, &options.classes));
-    CR_TRY_OUT(cr_session_open(&here, &options, &session));
+    CR_TRY_OUT(cr_session_open(&local, &options, &session));
     CR_TRY_OUT(cr_prune_open(&session.model.store, config, &prune));
     CR_TRY_OUT(cr_session_init(&session));
     CR_TRY_OUT(cr_session_load_weights(&session, config->model.weights, true));
     CR_TRY_OUT(prune_store(&session, config, &prune, guide));
-    warn_of_more(&prune);
+    warn_if_pruned_more(&prune);
     CR_TRY_OUT(name_classes(config->model.weights, session.model.classes, &names));
     CR_TRY_OUT(save(&session, config, &names));
     if (cr_args_has(args, CR_OPT_JSON))
@@ -140,17 +141,17 @@ out:
     return status;
 }
 
-/* How much a run was pruned before is nothing that this pruning wants. */
+/* Opens the configuration. For a RUN, the sparsity with which it was pruned is reset. */
 static cr_status open_config(const struct cr_args *args, struct cr_config *config) {
-    static const char *const before[] = {"prune.sparsity=0", "prune.initial=0", "prune.budget=", "prune.column="};
+    static const char *const reset[] = {"prune.sparsity=0", "prune.initial=0", "prune.budget=", "prune.column="};
     struct cr_cmd_source     source;
     struct cr_args           all = *args;
     cr_status                status;
     CR_TRY(cr_cmd_source_find(args, &source));
-    all.override = cr_alloc(CR_COUNT(before) + (size_t)args->overrides, sizeof *all.override);
+    all.override = cr_alloc(CR_COUNT(reset) + (size_t)args->overrides, sizeof *all.override);
     if (!all.override) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory");
     all.overrides = 0;
-    for (size_t i = 0; i < CR_COUNT(before) && source.folder; i++) all.override[all.overrides++] = before[i];
+    for (size_t i = 0; i < CR_COUNT(reset) && source.folder; i++) all.override[all.overrides++] = reset[i];
     for (int i = 0; i < args->overrides; i++) all.override[all.overrides++] = args->override[i];
     CR_TRY_OUT(cr_cmd_config_open(&all, &source, NULL, config));
 out:
@@ -175,12 +176,14 @@ static cr_status check(const struct cr_args *args, const struct cr_config *confi
         return cr_args_fail(args, "no weights to prune: give --weights FILE, or a run folder instead of %s",
                             args->operand[0]);
     if (guided && cr_config_prunes(config))
-        return cr_args_fail(args, "--target-ms chooses the sparsities itself: leave --sparsity and --budget out (or "
+        return cr_args_fail(args, "--target-ms chooses the sparsities: leave --sparsity and --budget out (or "
                                   "give prune.sparsity=0 prune.budget=)");
     if (!guided && !cr_config_prunes(config))
-        return cr_args_fail(args,
-                            "how much? Give --sparsity S (0.9: nine weights of ten), --budget FILE, or --target-ms MS");
-    if (!args->value[CR_OPT_OUTPUT]) return cr_args_fail(args, "where to? Give -o DIR, a folder that is not there yet");
+        return cr_args_fail(
+            args,
+            "no sparsity given: give --sparsity S (0.9 prunes 90 %% of the weights), --budget FILE, or --target-ms MS");
+    if (!args->value[CR_OPT_OUTPUT])
+        return cr_args_fail(args, "no output given: give -o DIR, a folder that does not exist yet");
     if (cr_ckpt_dir_in_use(config->train.output))
         return CR_FAIL(CR_ERR_CONFIG, "%s is not empty: choose another folder with -o", config->train.output);
     return CR_OK;
@@ -192,10 +195,10 @@ cr_status cr_cmd_prune(const struct cr_args *args, int *signal_taken) {
     struct cr_text        text  = {0};
     cr_status             status;
     (void)signal_taken;
-    CR_TRY(cr_args_most(args, 1));
+    CR_TRY(cr_args_max_operands(args, 1));
     CR_TRY(read_target(args, &guide));
     CR_TRY(open_config(args, &config));
-    /* Two of four is a share by itself. */
+    /* The pattern 2:4 implies a sparsity of 0.5. */
     if (config.prune.pattern == CR_PRUNE_PATTERN_2_4 && config.prune.sparsity <= 0 && guide.target_s <= 0)
         config.prune.sparsity = 0.5;
     CR_TRY_OUT(check(args, &config, guide.target_s > 0));

@@ -1,11 +1,11 @@
-/* cli/commands/prune.h: between cli/commands/prune.c and cli/commands/prune_target.c: the sparsities that --target-ms
- * chooses, and why.
+/* cli/commands/prune.h: the sparsities that `cresnet prune --target-ms` chooses, and their predicted times; shared by
+ * cli/commands/prune.c and cli/commands/prune_target.c.
  *
- * Laws
- *   - Times are sums over the ops of the evaluation program that run for each batch, each with the cost that the
- * device's target gives it: measured on a GPU; elsewhere the roofline, with the device's own rule for which
- * convolutions skip what is pruned.
- *   - The choice rests on prices of the same kept weights that are pruned then. */
+ * Invariants
+ *   - Times are sums over the ops of the evaluation program that run for each batch. The cost model of the device gives
+ *     the time of each op: measured on a GPU; elsewhere roofline estimates, with the device's own rule for which
+ *     convolutions skip pruned weights.
+ *   - Times are computed for exactly the nonzeros that remain after pruning. */
 #ifndef CR_CMD_PRUNE_H
 #define CR_CMD_PRUNE_H
 
@@ -14,24 +14,25 @@
 #include "session/state.h"
 
 struct cr_prune_guide {
-    double  target_s;             /* what is asked for; 0: no time is */
-    double  dense_s, predicted_s; /* of the program: nothing pruned, and as chosen */
-    double  fixed_s;              /* of dense_s, what no pruning changes */
+    double  target_s;             /* requested time per batch; 0 without --target-ms */
+    double  dense_s, predicted_s; /* time of the program with nothing pruned, and with the chosen sparsities */
+    double  fixed_s;              /* part of dense_s that pruning does not change */
     int64_t batch;
-    bool    measured;
-    double  sparse_density_max; /* where it is not: the rule's */
+    bool    measured;           /* times were measured */
+    double  sparse_density_max; /* without measured times: the density up to which sparse kernels are used */
     char    device[256];
     struct cr_prune_guided {
-        double dense_s, seconds, lost;
-        bool   timed, sparse; /* timed: it is a convolution that may be pruned; sparse: it skips what is pruned */
-    } * layer;                /* [prune->layers] */
+        double dense_s, seconds, lost; /* lost: fraction of the squared L2 norm that pruning removes */
+        bool   timed;                  /* a convolution that may be pruned */
+        bool   sparse;                 /* runs on a sparse kernel */
+    } * layer;                         /* [prune->layers] */
 };
-/* Chooses layer[].sparsity of `prune` for the weights and masks of `planes`. CR_ERR_CONFIG where the time cannot be
- * had, or is had anyway. target_s is set; the rest is filled. */
+/* Chooses layer[].sparsity of `prune` for weights and masks. guide->target_s is set by the caller; the function sets
+ * the other members. CR_ERR_CONFIG when the time cannot be reached, or is reached without pruning. */
 CR_MUST cr_status cr_prune_guide(const struct cr_config *config, int classes, struct cr_prune *prune,
-                                 const struct cr_state_buffers *planes, struct cr_prune_guide *guide);
+                                 const struct cr_state_buffers *buffers, struct cr_prune_guide *guide);
 void              cr_prune_guide_free(struct cr_prune_guide *guide);
-/* After masks are chosen: the table, or a JSON line's further fields (", ..."). */
+/* After the masks are chosen: adds the table, or further members of the JSON line (", ..."). */
 void cr_prune_guide_print(const struct cr_prune_guide *guide, const struct cr_prune *prune, struct cr_text *out);
 void cr_prune_guide_json(const struct cr_prune_guide *guide, const struct cr_prune *prune, struct cr_text *out);
 

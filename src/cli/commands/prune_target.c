@@ -1,60 +1,59 @@
-/* cli/commands/prune_target.c: cresnet prune --target-ms: each layer's sparsity by what its kernels take at some
- * sparsities. See cli/commands/prune.h. */
+/* cli/commands/prune_target.c: cresnet prune --target-ms: chooses the sparsity of each layer from the times of its
+ * kernels at a grid of sparsities. */
 #include "cli/commands/prune.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-/* 0.81: a rule that says 0.8 is kept to also where 0.8 is rounded down. */
+/* 0.81 and not 0.8: a rule "from 0.8 on" must also hold when the number of pruned weights is rounded down. */
 static const double grid[] = {0, 0.5, 0.6, 0.7, 0.81, 0.85, 0.9, 0.925, 0.95, 0.97, 0.98};
 enum { POINTS = CR_COUNT(grid) };
 
-/* The device that evaluates, and the program there with nothing pruned. */
-struct pricing {
-    struct cr_config       config;  /* the caller's, but for what only runs need */
-    struct cr_session      session; /* device, model and costs only */
-    struct cr_cost_model   target;
+/* The device of the evaluation, the program with nothing pruned, and the times at each sparsity of the grid. */
+struct search {
+    struct cr_config       config;  /* the caller's without memory.limit */
+    struct cr_session      session; /* device, model and kernel times only */
+    struct cr_cost_model   model;
     struct cr_program      program;
     bool                   has_program;
     struct cr_prune       *prune;
     uint8_t               *mask;
     struct cr_prune_point *point;  /* [layers][POINTS] */
-    bool                  *sparse; /* the same: does it skip what is pruned? */
+    bool                  *sparse; /* [layers][POINTS]: whether a sparse kernel runs */
 };
 
 /* ---- the program ---- */
 
-static cr_status op_seconds(const struct cr_cost_model *target, const struct cr_program *p, const struct cr_op *op,
+static cr_status op_seconds(const struct cr_cost_model *model, const struct cr_program *p, const struct cr_op *op,
                             double *seconds) {
-    *seconds = cr_op_seconds(target, p, op);
-    return target->cost ? target->cost(target->self, p, op, seconds) : CR_OK;
+    *seconds = cr_op_seconds(model, p, op);
+    return model->cost ? model->cost(model->self, p, op, seconds) : CR_OK;
 }
 
-/* Of the ops that run for each batch. */
-static cr_status program_seconds(const struct cr_cost_model *target, const struct cr_program *p, double *sum) {
-    double one;
+/* Sum over the ops that run for each batch (hoisted ops run once). */
+static cr_status program_seconds(const struct cr_cost_model *model, const struct cr_program *p, double *sum) {
+    double seconds;
     *sum = 0;
     for (int i = p->hoisted; i < p->ops; i++) {
-        CR_TRY(op_seconds(target, p, &p->op[i], &one));
-        *sum += one;
+        CR_TRY(op_seconds(model, p, &p->op[i], &seconds));
+        *sum += seconds;
     }
     return CR_OK;
 }
 
 static cr_status check_config(const struct cr_config *c, int64_t batch) {
     if (c->prune.pattern != CR_PRUNE_PATTERN_UNSTRUCTURED)
-        return cr_config_fail(c, "prune.pattern",
-                              "--target-ms chooses among single weights: leave it at unstructured, not %s",
+        return cr_config_fail(c, "prune.pattern", "--target-ms needs the pattern unstructured, not %s",
                               cr_word_prune_pattern(c->prune.pattern));
     if (!c->train.sparse || !c->train.fuse)
         return cr_config_fail(c, c->train.sparse ? "train.fuse" : "train.sparse",
-                              "pruning saves no time without it: --target-ms needs yes");
-    if (!batch) return cr_config_fail(c, "train.eval_batch", "--target-ms needs to know the batch: give --batch N");
+                              "--target-ms needs yes: otherwise pruning saves no time");
+    if (!batch) return cr_config_fail(c, "train.eval_batch", "--target-ms needs a batch size: give --batch N");
     return CR_OK;
 }
 
-static cr_status open_program(struct pricing *g, const struct cr_config *config, int classes, int64_t batch) {
+static cr_status open_program(struct search *g, const struct cr_config *config, int classes, int64_t batch) {
     const struct cr_session_options options = {0};
     struct cr_session              *s       = &g->session;
     struct cr_prepare               prepare;
@@ -67,19 +66,20 @@ static cr_status open_program(struct pricing *g, const struct cr_config *config,
     if (real != CR_F32)
         return cr_config_fail(
             config, "train.precision",
-            "pruned weights are skipped in fp32 only, and this device would compute in %s: give train.precision=fp32",
+            "--target-ms works in fp32 only, but this device would compute in %s: give train.precision=fp32",
             real == CR_F16 ? "fp16" : "bf16");
     CR_TRY(cr_model_open(&g->config, classes, prepare.size, prepare.size, &s->model));
     cr_model_set_real(&s->model, real);
     CR_TRY(cr_session_open_cost_table(s, &options));
-    g->target = cr_session_cost_model(s);
+    g->model = cr_session_cost_model(s);
     CR_TRY(cr_session_compile(s, CR_PROGRAM_EVAL, batch, "fuse", &g->program));
     g->has_program = true;
-    CR_ASSERT(s->model.store.value_elems == g->prune->store->value_elems); /* the masks are of that store */
+    CR_ASSERT(s->model.store.value_elems ==
+              g->prune->store->value_elems); /* the masks refer to elements of that store */
     return CR_OK;
 }
 
-static void close_program(struct pricing *g) {
+static void close_program(struct search *g) {
     if (g->has_program) cr_program_free(&g->program);
     if (g->session.cost_table) cr_cost_table_flush(g->session.cost_table);
     cr_session_close(&g->session);
@@ -88,37 +88,40 @@ static void close_program(struct pricing *g) {
     cr_free(g->sparse);
 }
 
-/* ---- prices ---- */
+/* ---- times ---- */
 
+/* Index of the prunable layer of a parameter, or CR_NONE. */
 static int layer_of(const struct cr_prune *prune, int param) {
     for (int l = 0; l < prune->layers; l++)
         if (prune->layer[l].param == param) return prune->layer[l].dense ? CR_NONE : l;
     return CR_NONE;
 }
 
-/* One convolution as it is pruned now, as cr_pass_sparsify would decide where all together save enough. */
-static cr_status price_conv(struct pricing *g, int conv, int at, struct cr_prune_guide *guide) {
+/* Adds the time of one convolution with the current mask to point `at` of its layer. Chooses between the sparse and the
+ * dense kernel as cr_pass_sparsify does when all convolutions together gain enough. */
+static cr_status time_conv(struct search *g, int conv, int at, struct cr_prune_guide *guide) {
     const int             tensors = g->program.tensors;
     struct cr_sparse_cost c;
     double                dense_s;
-    CR_TRY(cr_sparsify_cost(&g->program, &g->target, conv, &c));
+    CR_TRY(cr_sparsify_cost(&g->program, &g->model, conv, &c));
     const struct cr_pattern_attr *pattern = &c.op.attr.conv.pattern;
     const int                     l       = pattern->nnz ? layer_of(g->prune, pattern->param) : CR_NONE;
     if (l != CR_NONE) {
         struct cr_prune_point *point = &g->point[l * POINTS + at];
-        CR_TRY(op_seconds(&g->target, &g->program, &g->program.op[conv], &dense_s));
-        if (!g->target.cost && c.formats) c.sparse_s = cr_op_seconds(&g->target, &g->program, &c.op);
-        const bool sparse = c.formats && (!g->target.cost || c.sparse_s < dense_s);
+        CR_TRY(op_seconds(&g->model, &g->program, &g->program.op[conv], &dense_s));
+        if (!g->model.cost && c.formats) c.sparse_s = cr_op_seconds(&g->model, &g->program, &c.op);
+        const bool sparse = c.formats && (!g->model.cost || c.sparse_s < dense_s);
         point->seconds += sparse ? c.sparse_s : dense_s;
         g->sparse[l * POINTS + at] = sparse;
         guide->layer[l].timed      = true;
         if (!at) guide->layer[l].dense_s += dense_s;
     }
-    g->program.tensors = tensors; /* the trial's kept weights */
+    g->program.tensors = tensors; /* remove the tensors that cr_sparsify_cost added */
     return CR_OK;
 }
 
-static double lost_share(const struct cr_param *q, const float *value, const uint8_t *mask) {
+/* Fraction of the squared L2 norm of a parameter that the mask removes. */
+static double lost_fraction(const struct cr_param *q, const float *value, const uint8_t *mask) {
     double lost = 0, all = 0;
     for (int64_t i = q->offset; i < q->offset + q->elems; i++) {
         const double square = (double)value[i] * (double)value[i];
@@ -128,24 +131,25 @@ static double lost_share(const struct cr_param *q, const float *value, const uin
     return all > 0 ? lost / all : 0;
 }
 
-static cr_status price_all(struct pricing *g, const struct cr_state_buffers *planes, struct cr_prune_guide *guide) {
+static cr_status time_all(struct search *g, const struct cr_state_buffers *buffers, struct cr_prune_guide *guide) {
     struct cr_prune *prune = g->prune;
-    for (int at = 0; at < POINTS; at++) { /* masks nest: each goes on from the one before */
+    for (int at = 0; at < POINTS; at++) { /* a mask of higher sparsity extends the mask before */
         for (int l = 0; l < prune->layers; l++) prune->layer[l].sparsity = grid[at];
-        CR_TRY(cr_prune_masks(prune, 1, planes->value, g->mask));
+        CR_TRY(cr_prune_masks(prune, 1, buffers->value, g->mask));
         for (int i = 0; i < g->program.ops; i++)
-            if (g->program.op[i].kind == CR_OP_conv) CR_TRY(price_conv(g, i, at, guide));
+            if (g->program.op[i].kind == CR_OP_conv) CR_TRY(time_conv(g, i, at, guide));
         for (int l = 0; l < prune->layers; l++)
             g->point[l * POINTS + at].lost =
-                guide->layer[l].timed ? lost_share(&prune->store->param[prune->layer[l].param], planes->value, g->mask)
-                                      : 0;
+                guide->layer[l].timed
+                    ? lost_fraction(&prune->store->param[prune->layer[l].param], buffers->value, g->mask)
+                    : 0;
     }
     return CR_OK;
 }
 
 /* ---- the choice ---- */
 
-/* What is no convolution gains nothing: it keeps its weights. */
+/* Layers other than convolutions gain no time: they stay dense. */
 static void exempt_untimed(struct cr_prune *prune, const struct cr_prune_guide *guide) {
     for (int l = 0; l < prune->layers; l++) {
         prune->layer[l].sparsity = 0;
@@ -155,31 +159,32 @@ static void exempt_untimed(struct cr_prune *prune, const struct cr_prune_guide *
     }
 }
 
-/* Milliseconds, rounded up: what is told can be asked for. */
-static double up_ms(double seconds) {
+/* Milliseconds, rounded up, so that a printed time can be given to --target-ms. */
+static double ceil_ms(double seconds) {
     return ceil(1e9 * seconds) * 1e-6;
 }
 
-/* A run that was made with train.measure = no is priced by estimates too: that should not surprise. */
-static const char *of_times(const struct cr_prune_guide *g) {
+/* Note for error messages when times are not measured, also because a RUN was trained with train.measure = no. */
+static const char *estimate_note(const struct cr_prune_guide *g) {
     return g->measured ? "" : "; times are estimates: train.measure = no, or no GPU";
 }
 
-static cr_status refuse(const struct cr_prune_guide *g, bool had_anyway) {
-    if (had_anyway)
+static cr_status refuse(const struct cr_prune_guide *g, bool reached_anyway) {
+    if (reached_anyway)
         return CR_FAIL(CR_ERR_CONFIG,
-                       "--target-ms %g: nothing need be pruned, these weights are predicted to take less as they are "
+                       "--target-ms %g: no pruning needed, the predicted time of these weights is already lower "
                        "(dense %.6g ms, batch %lld, %s%s)",
-                       1e3 * g->target_s, up_ms(g->dense_s), (long long)g->batch, g->device, of_times(g));
-    return CR_FAIL(CR_ERR_CONFIG,
-                   "--target-ms %g cannot be had: %.6g is the least, with at most %g %% of a layer pruned (dense %.6g "
-                   "ms, %.6g of them in what is not pruned; "
-                   "batch %lld, %s%s): ask for more time, or a smaller --batch",
-                   1e3 * g->target_s, up_ms(g->predicted_s), 100 * grid[POINTS - 1], up_ms(g->dense_s),
-                   up_ms(g->fixed_s), (long long)g->batch, g->device, of_times(g));
+                       1e3 * g->target_s, ceil_ms(g->dense_s), (long long)g->batch, g->device, estimate_note(g));
+    return CR_FAIL(
+        CR_ERR_CONFIG,
+        "--target-ms %g cannot be reached: the minimum is %.6g ms, with at most %g %% of a layer pruned (dense "
+        "%.6g ms, of which %.6g ms in ops that are not pruned; batch %lld, %s%s): give a larger time or a "
+        "smaller --batch",
+        1e3 * g->target_s, ceil_ms(g->predicted_s), 100 * grid[POINTS - 1], ceil_ms(g->dense_s), ceil_ms(g->fixed_s),
+        (long long)g->batch, g->device, estimate_note(g));
 }
 
-static cr_status choose(struct pricing *g, struct cr_prune_guide *guide) {
+static cr_status choose(struct search *g, struct cr_prune_guide *guide) {
     struct cr_prune *prune = g->prune;
     int             *choice;
     double           seconds, now = 0;
@@ -201,37 +206,38 @@ static cr_status choose(struct pricing *g, struct cr_prune_guide *guide) {
     }
     cr_free(choice);
     CR_TRY(status);
-    guide->predicted_s    = guide->fixed_s + seconds;
-    const bool had_anyway = guide->fixed_s + now <= guide->target_s;
-    return had_anyway || guide->predicted_s > guide->target_s ? refuse(guide, had_anyway) : CR_OK;
+    guide->predicted_s        = guide->fixed_s + seconds;
+    const bool reached_anyway = guide->fixed_s + now <= guide->target_s;
+    return reached_anyway || guide->predicted_s > guide->target_s ? refuse(guide, reached_anyway) : CR_OK;
 }
 
-/* The program as it will be: a sparse kernel takes sums and ReLUs over that the dense one leaves. */
-static cr_status predict(struct pricing *g, const struct cr_state_buffers *planes, struct cr_prune_guide *guide) {
+/* Predicts the time of the final program. It may differ from the sum of the chosen points, because sparse and dense
+ * kernels fuse different sums and ReLUs. */
+static cr_status predict(struct search *g, const struct cr_state_buffers *buffers, struct cr_prune_guide *guide) {
     struct cr_program whole;
-    memcpy(g->mask, planes->mask, (size_t)g->prune->store->value_elems / 8);
-    CR_TRY(cr_prune_masks(g->prune, 1, planes->value, g->mask));
+    memcpy(g->mask, buffers->mask, (size_t)g->prune->store->value_elems / 8);
+    CR_TRY(cr_prune_masks(g->prune, 1, buffers->value, g->mask));
     CR_TRY(cr_session_compile(&g->session, CR_PROGRAM_EVAL, guide->batch, "fuse", &whole));
-    const cr_status status = program_seconds(&g->target, &whole, &guide->predicted_s);
+    const cr_status status = program_seconds(&g->model, &whole, &guide->predicted_s);
     cr_program_free(&whole);
     CR_TRY(status);
     if (guide->measured &&
         guide->predicted_s >
-            1.000001 * guide->target_s) /* a gain below CR_SPARSE_GAIN_MIN: cr_pass_sparsify left all dense */
-        return CR_FAIL(CR_ERR_CONFIG,
-                       "--target-ms %g saves too little: sparse kernels are taken from %g %% of the convolutions' time "
-                       "on, and %.6g ms are predicted (dense %.6g): ask for less time",
-                       1e3 * guide->target_s, 100 * CR_SPARSE_GAIN_MIN, up_ms(guide->predicted_s),
-                       up_ms(guide->dense_s));
+            1.000001 * guide->target_s) /* the gain is below CR_SPARSE_GAIN_MIN, so cr_pass_sparsify kept all dense */
+        return CR_FAIL(
+            CR_ERR_CONFIG,
+            "--target-ms %g saves too little: sparse kernels are used when they save at least %g %% of the time of "
+            "all convolutions; predicted %.6g ms (dense %.6g ms): give a smaller time",
+            1e3 * guide->target_s, 100 * CR_SPARSE_GAIN_MIN, ceil_ms(guide->predicted_s), ceil_ms(guide->dense_s));
     return CR_OK;
 }
 
 cr_status cr_prune_guide(const struct cr_config *config, int classes, struct cr_prune *prune,
-                         const struct cr_state_buffers *planes, struct cr_prune_guide *guide) {
-    struct pricing g      = {.prune = prune};
-    const size_t   bytes  = (size_t)prune->store->value_elems / 8;
-    cr_status      status = CR_OK;
-    guide->batch          = config->train.eval_batch ? config->train.eval_batch : config->train.batch;
+                         const struct cr_state_buffers *buffers, struct cr_prune_guide *guide) {
+    struct search g      = {.prune = prune};
+    const size_t  bytes  = (size_t)prune->store->value_elems / 8;
+    cr_status     status = CR_OK;
+    guide->batch         = config->train.eval_batch ? config->train.eval_batch : config->train.batch;
     CR_TRY(check_config(config, guide->batch));
     prune->global = false;
     guide->layer  = cr_alloc((size_t)CR_MAX(prune->layers, 1), sizeof *guide->layer);
@@ -239,18 +245,18 @@ cr_status cr_prune_guide(const struct cr_config *config, int classes, struct cr_
     g.point       = cr_alloc((size_t)CR_MAX(prune->layers, 1) * POINTS, sizeof *g.point);
     g.sparse      = cr_alloc((size_t)CR_MAX(prune->layers, 1) * POINTS, sizeof *g.sparse);
     if (!guide->layer || !g.mask || !g.point || !g.sparse)
-        CR_FAIL_OUT(CR_ERR_MEMORY, "no memory for tables of %d layers", prune->layers);
-    memcpy(g.mask, planes->mask, bytes);
+        CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: tables of %d layers", prune->layers);
+    memcpy(g.mask, buffers->mask, bytes);
     CR_TRY_OUT(open_program(&g, config, classes, guide->batch));
     snprintf(guide->device, sizeof guide->device, "%s", g.session.device->caps.text);
-    guide->measured           = g.target.cost != NULL;
-    guide->sparse_density_max = g.target.sparse_density_max;
-    CR_TRY_OUT(program_seconds(&g.target, &g.program, &guide->dense_s));
+    guide->measured           = g.model.cost != NULL;
+    guide->sparse_density_max = g.model.sparse_density_max;
+    CR_TRY_OUT(program_seconds(&g.model, &g.program, &guide->dense_s));
     g.session.model.store.pattern = g.mask;
-    CR_TRY_OUT(price_all(&g, planes, guide));
+    CR_TRY_OUT(time_all(&g, buffers, guide));
     exempt_untimed(prune, guide);
     CR_TRY_OUT(choose(&g, guide));
-    CR_TRY_OUT(predict(&g, planes, guide));
+    CR_TRY_OUT(predict(&g, buffers, guide));
 out:
     close_program(&g);
     return status;
@@ -261,17 +267,17 @@ void cr_prune_guide_free(struct cr_prune_guide *guide) {
     guide->layer = NULL;
 }
 
-/* ---- what is said ---- */
+/* ---- output ---- */
 
 void cr_prune_guide_print(const struct cr_prune_guide *g, const struct cr_prune *prune, struct cr_text *out) {
     double lost  = 0;
     int    timed = 0;
     cr_text_add(out, "%-28s %12s %9s %11s %11s %9s\n", "layer", "weights", "sparsity", "dense us", "sparse us", "lost");
     for (int l = 0; l < prune->layers; l++) {
-        const struct cr_prune_layer  *layer = &prune->layer[l];
-        const struct cr_prune_guided *at    = &g->layer[l];
-        const double                  share = layer->elems ? (double)layer->pruned / (double)layer->elems : 0;
-        cr_text_add(out, "%-28s %12lld %7.2f %%", layer->name, (long long)layer->elems, 100 * share);
+        const struct cr_prune_layer  *layer    = &prune->layer[l];
+        const struct cr_prune_guided *at       = &g->layer[l];
+        const double                  fraction = layer->elems ? (double)layer->pruned / (double)layer->elems : 0;
+        cr_text_add(out, "%-28s %12lld %7.2f %%", layer->name, (long long)layer->elems, 100 * fraction);
         if (!at->timed) {
             cr_text_add(out, "  %s\n", layer->dense ? layer->dense : "");
             continue;
@@ -285,20 +291,21 @@ void cr_prune_guide_print(const struct cr_prune_guide *g, const struct cr_prune 
         lost += at->lost;
         timed++;
     }
-    cr_text_add(out, "%-28s %12lld %7.2f %%\n", "of what may be pruned", (long long)prune->elems,
+    cr_text_add(out, "%-28s %12lld %7.2f %%\n", "prunable layers", (long long)prune->elems,
                 prune->elems ? 100 * (double)prune->pruned / (double)prune->elems : 0);
-    cr_text_add(out, "lost: sum of squares of the weights that went, of the layer's; %.2f %% on average\n",
+    cr_text_add(out, "lost: fraction of the squared L2 norm of a layer that pruning removes; %.2f %% on average\n",
                 timed ? 100 * lost / timed : 0);
-    cr_text_add(out,
-                "predicted %.4g ms a batch of %lld (dense %.4g ms, %.4g of them in what is not pruned; at most %g were "
-                "asked for)\n",
-                1e3 * g->predicted_s, (long long)g->batch, 1e3 * g->dense_s, 1e3 * g->fixed_s, 1e3 * g->target_s);
+    cr_text_add(
+        out,
+        "predicted %.4g ms per batch of %lld (dense %.4g ms, of which %.4g ms in ops that are not pruned; target "
+        "%g ms)\n",
+        1e3 * g->predicted_s, (long long)g->batch, 1e3 * g->dense_s, 1e3 * g->fixed_s, 1e3 * g->target_s);
     if (g->measured)
-        cr_text_add(out, "times are the sums of measured kernels, on %s\n", g->device);
+        cr_text_add(out, "times are sums of measured kernel times on %s\n", g->device);
     else
         cr_text_add(out,
-                    "times are not measured on %s: they are those of the roofline, and filters larger than 1x1 skip "
-                    "what is pruned from %.0f %% on\n",
+                    "times are not measured on %s: they are roofline estimates, and filters larger than 1x1 use sparse "
+                    "kernels from a sparsity of %.0f %% on\n",
                     g->device, 100 * (1 - g->sparse_density_max));
 }
 

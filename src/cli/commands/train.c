@@ -1,11 +1,11 @@
-/* cli/commands/train.c: cresnet train. The work is cr_train's. */
+/* cli/commands/train.c: cresnet train: opens the configuration and the ranks, then calls cr_train. */
 #include "cli/command.h"
 #include "core/files.h"
 #include "session/session.h"
 
 #include <string.h>
 
-/* The run reads its configuration again, with the command line's overrides; --gpus is one more. */
+/* Runs the training. The run reads its configuration again with the overrides of the command line; --gpus adds one. */
 static cr_status train(const struct cr_args *args, const struct cr_config *config, struct cr_ranks *ranks,
                        int *signal_taken) {
     const char **override = cr_alloc((size_t)args->overrides + 1, sizeof *override);
@@ -26,12 +26,12 @@ static cr_status train(const struct cr_args *args, const struct cr_config *confi
 cr_status cr_cmd_train(const struct cr_args *args, int *signal_taken) {
     struct cr_config config;
     struct cr_ranks  ranks;
-    CR_TRY(cr_args_most(args, 1));
+    CR_TRY(cr_args_max_operands(args, 1));
     if (args->operands && cr_fs_is_dir(args->operand[0]))
         return cr_args_fail(
             args,
-            "%s: is a folder; training takes a configuration file (for a folder of pictures: cresnet train "
-            "finetune-folder.ini data.root=%s; to go on with a run: cresnet train CONFIG --resume %s)",
+            "%s: is a folder; training needs a configuration file (for a folder of images: cresnet train "
+            "finetune-folder.ini data.root=%s; to continue a run: cresnet train CONFIG --resume %s)",
             args->operand[0], args->operand[0], args->operand[0]);
     CR_TRY(cr_cmd_config(args, &config));
     cr_status status = cr_cmd_ranks_open(args, &config, &ranks);

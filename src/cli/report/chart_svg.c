@@ -1,4 +1,4 @@
-/* cli/report/chart_svg.c: lines over steps as SVG. See cli/report/report.h. */
+/* cli/report/chart_svg.c: draws line charts over training steps as SVG. */
 #include "cli/report/report.h"
 
 #include <math.h>
@@ -9,7 +9,7 @@
 enum { WIDTH = 480, HEIGHT = 240, LEFT = 58, RIGHT = 10, TOP = 12, BOTTOM = 36, POINTS_MAX = 300, TICKS = 6 };
 enum { PLOT_WIDTH = WIDTH - LEFT - RIGHT, PLOT_HEIGHT = HEIGHT - TOP - BOTTOM };
 
-/* A series with at most POINTS_MAX values: beyond that each is a mean of neighbours. */
+/* A series reduced to at most POINTS_MAX values: longer series are averaged over groups of neighbours. */
 struct points {
     int    count;
     double step[POINTS_MAX], value[POINTS_MAX];
@@ -17,7 +17,7 @@ struct points {
 
 struct drawing {
     const struct cr_chart *chart;
-    struct points         *points; /* one a line */
+    struct points         *points; /* [CR_CHART_LINES] */
     double                 x0, x1, y0, y1;
 };
 
@@ -30,7 +30,7 @@ double cr_chart_step(double range, int ticks) {
     return power * 10;
 }
 
-static void gather(const struct cr_series *s, double scale, struct points *out) {
+static void reduce(const struct cr_series *s, double scale, struct points *out) {
     const int group = (s->count + POINTS_MAX - 1) / POINTS_MAX;
     for (int first = 0; first < s->count; first += group) {
         const int n   = CR_MIN(group, s->count - first);
@@ -56,20 +56,21 @@ static int compare_doubles(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* The top of the scale: what nine of ten values stay below, half as much again, unless the highest is near to it. */
+/* Top of the scale: 1.5 times the 90th percentile, or the highest value when it is less than 2.5 times the
+ * percentile. */
 static double usual_top(const struct drawing *d, double highest) {
-    static const double far   = 2.5;
-    double              most  = highest;
-    double             *all   = cr_alloc(CR_CHART_LINES * POINTS_MAX, sizeof *all);
-    int                 count = 0;
+    static const double far_factor = 2.5;
+    double              top        = highest;
+    double             *all        = cr_alloc(CR_CHART_LINES * POINTS_MAX, sizeof *all);
+    int                 count      = 0;
     if (!all) return highest;
     for (int l = 0; l < CR_CHART_LINES; l++)
         for (int i = 0; i < d->points[l].count; i++) all[count++] = d->points[l].value[i];
     qsort(all, (size_t)count, sizeof *all, compare_doubles);
     const double usual = all[(int)(0.9 * (count - 1))];
-    if (usual > 0 && highest > far * usual) most = 1.5 * usual;
+    if (usual > 0 && highest > far_factor * usual) top = 1.5 * usual;
     cr_free(all);
-    return most;
+    return top;
 }
 
 static void find_ranges(struct drawing *d) {
@@ -82,11 +83,11 @@ static void find_ranges(struct drawing *d) {
             d->y0 = fmin(d->y0, d->points[l].value[i]);
             d->y1 = fmax(d->y1, d->points[l].value[i]);
         }
-    d->x0 = 0; /* training begins there */
+    d->x0 = 0; /* training starts at step 0 */
     d->x1 = fmax(d->x1, d->chart->steps);
-    if (d->chart->cut) d->y1 = usual_top(d, d->y1);
+    if (d->chart->clip) d->y1 = usual_top(d, d->y1);
     if (d->x1 <= d->x0) d->x1 = d->x0 + 1;
-    d->y1 = fmax(d->y1, d->chart->least_top);
+    d->y1 = fmax(d->y1, d->chart->min_top);
     if (d->chart->from_zero) d->y0 = fmin(d->y0, 0);
     if (d->y1 <= d->y0) d->y1 = d->y0 + (d->y0 == 0 ? 1 : fabs(d->y0) * 0.1);
     const double step = cr_chart_step(d->y1 - d->y0, TICKS);
@@ -94,7 +95,7 @@ static void find_ranges(struct drawing *d) {
     d->y1             = ceil(d->y1 / step - 1e-9) * step;
 }
 
-/* 1500 as 1,500 would be long on an axis: 1.5k. */
+/* Formats an axis label: 12500 becomes 12.5k. */
 static void short_number(char *text, size_t size, double v) {
     const double a = fabs(v);
     if (a >= 1e6)
@@ -142,26 +143,26 @@ static void draw_line(const struct drawing *d, int l, struct cr_text *out) {
     cr_text_add(out, "\n");
 }
 
-/* The last value of a line up to a step; NULL: none yet. */
+/* The last value of a line up to a step; NULL when there is none yet. */
 static const double *value_at(const struct points *p, double step) {
     const double *found = NULL;
     for (int i = 0; i < p->count && p->step[i] <= step; i++) found = &p->value[i];
     return found;
 }
 
-/* Slices of the plot that show their values when pointed at: one a value of the line that has most. */
-static void draw_slices(const struct drawing *d, struct cr_text *out) {
-    const struct points *most = &d->points[0];
+/* Draws invisible vertical strips with tooltips of the values: one per value of the line with the most values. */
+static void draw_tooltips(const struct drawing *d, struct cr_text *out) {
+    const struct points *longest = &d->points[0];
     for (int l = 1; l < CR_CHART_LINES; l++)
-        if (d->points[l].count > most->count) most = &d->points[l];
-    for (int i = 0; i < most->count; i++) {
-        const double here  = x_of(d, most->step[i]);
-        const double left  = i ? 0.5 * (here + x_of(d, most->step[i - 1])) : LEFT;
-        const double right = i + 1 < most->count ? 0.5 * (here + x_of(d, most->step[i + 1])) : WIDTH - RIGHT;
+        if (d->points[l].count > longest->count) longest = &d->points[l];
+    for (int i = 0; i < longest->count; i++) {
+        const double here  = x_of(d, longest->step[i]);
+        const double left  = i ? 0.5 * (here + x_of(d, longest->step[i - 1])) : LEFT;
+        const double right = i + 1 < longest->count ? 0.5 * (here + x_of(d, longest->step[i + 1])) : WIDTH - RIGHT;
         cr_text_add(out, "<rect class=\"hit\" x=\"%.1f\" y=\"%d\" width=\"%.1f\" height=\"%d\"><title>step %.0f", left,
-                    TOP, right - left, PLOT_HEIGHT, most->step[i]);
+                    TOP, right - left, PLOT_HEIGHT, longest->step[i]);
         for (int l = 0; l < CR_CHART_LINES; l++) {
-            const double *v = value_at(&d->points[l], most->step[i]);
+            const double *v = value_at(&d->points[l], longest->step[i]);
             char          text[64];
             if (!v) continue;
             snprintf(text, sizeof text, d->chart->format, *v);
@@ -183,10 +184,11 @@ static void draw_legend(const struct drawing *d, struct cr_text *out) {
                     "d=\"M1 5H27\"/></svg>%s: %s</span> ",
                     l + 1, d->chart->line[l].name, text);
     }
-    bool cut = false;
+    bool clipped = false;
     for (int l = 0; l < CR_CHART_LINES; l++)
-        for (int i = 0; i < d->points[l].count; i++) cut |= d->points[l].value[i] > d->y1 * (1 + 1e-9);
-    cr_text_add(out, "%s</p>", cut ? "<span class=\"unit\">values above the scale are drawn at its edge</span>" : "");
+        for (int i = 0; i < d->points[l].count; i++) clipped |= d->points[l].value[i] > d->y1 * (1 + 1e-9);
+    cr_text_add(out, "%s</p>",
+                clipped ? "<span class=\"unit\">values above the scale are drawn at its edge</span>" : "");
 }
 
 void cr_page_chart(struct cr_text *out, const struct cr_chart *chart) {
@@ -197,7 +199,7 @@ void cr_page_chart(struct cr_text *out, const struct cr_chart *chart) {
         return;
     }
     for (int l = 0; l < CR_CHART_LINES; l++)
-        if (chart->line[l].series) gather(chart->line[l].series, chart->line[l].scale, &d.points[l]);
+        if (chart->line[l].series) reduce(chart->line[l].series, chart->line[l].scale, &d.points[l]);
     for (int l = 0; l < CR_CHART_LINES; l++) drawn += d.points[l].count > 0;
     if (drawn) {
         find_ranges(&d);
@@ -207,7 +209,7 @@ void cr_page_chart(struct cr_text *out, const struct cr_chart *chart) {
                     WIDTH, HEIGHT, chart->title);
         draw_axes(&d, out);
         for (int l = CR_CHART_LINES - 1; l >= 0; l--) draw_line(&d, l, out);
-        draw_slices(&d, out);
+        draw_tooltips(&d, out);
         cr_text_add(out, "</svg>\n");
         draw_legend(&d, out);
         cr_text_add(out, "</figure>\n");

@@ -1,5 +1,5 @@
-/* cli/report/evaluation.c: of the report: what an evaluation shows: scores, classes, the confusion matrix, the pictures
- * that went most wrong. See cli/report/report.h. */
+/* cli/report/evaluation.c: section Evaluation of the report: scores, classes, the confusion matrix, and the images with
+ * the largest loss. */
 #include "cli/report/report.h"
 
 #include <math.h>
@@ -12,8 +12,8 @@ enum { MATRIX_CLASSES = 60, MATRIX_NUMBERS = 16, PAIRS_SHOWN = 30, CLASSES_SHOWN
 struct view {
     const struct cr_confusion *c;
     const struct cr_dataset   *dataset;
-    struct cr_class_score     *score; /* one a class */
-    int                       *order; /* classes, the lowest top-1 first */
+    struct cr_class_score     *score; /* [classes] */
+    int                       *order; /* [classes]: labels, lowest top-1 first */
 };
 
 static const char *name_of(const struct view *v, int label) {
@@ -24,24 +24,24 @@ static int64_t cell(const struct view *v, int label, int predicted) {
     return v->c->count[(size_t)label * (size_t)v->c->classes + (size_t)predicted];
 }
 
-static double share(int64_t part, int64_t all) {
+static double fraction(int64_t part, int64_t all) {
     return all ? (double)part / (double)all : 0;
 }
 
 /* ---- scores of classes ---- */
 
-static int compare_shares(const void *a, const void *b, void *scores) {
+static int compare_top1(const void *a, const void *b, void *scores) {
     const struct cr_class_score *x = (const struct cr_class_score *)scores + *(const int *)a,
                                 *y = (const struct cr_class_score *)scores + *(const int *)b;
-    const double s = share(x->correct, x->images), t = share(y->correct, y->images);
-    if (!x->images != !y->images) return x->images ? -1 : 1; /* classes without pictures last */
+    const double s = fraction(x->correct, x->images), t = fraction(y->correct, y->images);
+    if (!x->images != !y->images) return x->images ? -1 : 1; /* classes without images last */
     if (s != t) return s < t ? -1 : 1;
     return *(const int *)a - *(const int *)b;
 }
 
-static void add_share(struct cr_text *out, int64_t part, int64_t all) {
+static void add_fraction(struct cr_text *out, int64_t part, int64_t all) {
     if (all)
-        cr_text_add(out, "<td>%.2f %%</td>", 100 * share(part, all));
+        cr_text_add(out, "<td>%.2f %%</td>", 100 * fraction(part, all));
     else
         cr_text_add(out, "<td>-</td>");
 }
@@ -49,9 +49,9 @@ static void add_share(struct cr_text *out, int64_t part, int64_t all) {
 static void add_classes(const struct view *v, struct cr_text *out) {
     const int shown = CR_MIN(v->c->classes, CLASSES_SHOWN);
     cr_text_add(out, "<h3>Classes</h3>\n");
-    if (shown < v->c->classes) cr_page_note(out, "The %d with the lowest top-1, of %d.", shown, v->c->classes);
+    if (shown < v->c->classes) cr_page_note(out, "The %d classes with the lowest top-1, of %d.", shown, v->c->classes);
     cr_text_add(out, "<div class=\"wide\"><table><tr><th "
-                     "class=\"l\">class</th><th>images</th><th>right</th><th>top-1</th><th>precision</th><th "
+                     "class=\"l\">class</th><th>images</th><th>correct</th><th>top-1</th><th>precision</th><th "
                      "class=\"l\">most confused with</th></tr>\n");
     for (int i = 0; i < shown; i++) {
         const int                    label = v->order[i];
@@ -59,8 +59,8 @@ static void add_classes(const struct view *v, struct cr_text *out) {
         cr_text_add(out, "<tr><td class=\"l\">");
         cr_page_escape(out, name_of(v, label));
         cr_text_add(out, "</td><td>%lld</td><td>%lld</td>", (long long)s->images, (long long)s->correct);
-        add_share(out, s->correct, s->images);
-        add_share(out, s->correct, s->predicted);
+        add_fraction(out, s->correct, s->images);
+        add_fraction(out, s->correct, s->predicted);
         cr_text_add(out, "<td class=\"l\">");
         if (s->confused_with >= 0) {
             cr_page_escape(out, name_of(v, s->confused_with));
@@ -73,12 +73,12 @@ static void add_classes(const struct view *v, struct cr_text *out) {
 
 /* ---- the matrix ---- */
 
-/* A name in a margin of the drawing: cut where it is long. */
+/* Adds a name next to the matrix, cut when it is long. */
 static void add_short_name(struct cr_text *out, const char *name) {
     char   cut[64];
     size_t length = strnlen(name, 15);
     while (length && name[length] && ((unsigned char)name[length] & 0xc0) == 0x80)
-        length--; /* not within a character */
+        length--; /* do not cut within a UTF-8 character */
     snprintf(cut, sizeof cut, "%.*s%s", (int)length, name, name[length] ? "\xe2\x80\xa6" : "");
     cr_page_escape(out, cut);
 }
@@ -86,14 +86,14 @@ static void add_short_name(struct cr_text *out, const char *name) {
 static void add_cell(const struct view *v, int label, int predicted, double x, double y, double side,
                      struct cr_text *out) {
     const int64_t n = cell(v, label, predicted);
-    const double  s = share(n, v->score[label].images);
+    const double  s = fraction(n, v->score[label].images);
     if (n)
         cr_text_add(out, "<rect class=\"cell\" fill-opacity=\"%.3f\"", 0.08 + 0.92 * s);
     else
         cr_text_add(out, "<rect class=\"zero\"");
     cr_text_add(out, " x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"><title>", x, y, side - 1, side - 1);
     cr_page_escape(out, name_of(v, label));
-    cr_text_add(out, label == predicted ? ", right: " : " taken for ");
+    cr_text_add(out, label == predicted ? ", correct: " : " predicted as ");
     if (label != predicted) {
         cr_page_escape(out, name_of(v, predicted));
         cr_text_add(out, ": ");
@@ -112,13 +112,13 @@ static void add_matrix(const struct view *v, struct cr_text *out) {
         SIDE   = 600,
         HEAD   = 104,
         TAIL   = 70
-    }; /* TAIL: the last slanted name reaches beyond its column */
+    }; /* TAIL: space for the last slanted name, which extends beyond its column */
     const int    n    = v->c->classes;
     const double side = (double)SIDE / n, font = CR_MAX(6, CR_MIN(13, side * 0.8));
     cr_text_add(out,
-                "<h3>Confusion matrix</h3>\n<p class=\"note\">Rows are what a picture shows, columns what it was taken "
-                "for; the stronger the colour, the larger "
-                "the share of the row.</p>\n<div class=\"wide\"><svg class=\"matrix\" style=\"min-width:%dpx\" "
+                "<h3>Confusion matrix</h3>\n<p class=\"note\">Rows are labels, columns are predicted classes. A "
+                "stronger colour is a larger fraction of "
+                "the row.</p>\n<div class=\"wide\"><svg class=\"matrix\" style=\"min-width:%dpx\" "
                 "viewBox=\"0 0 %d %d\" role=\"img\" "
                 "aria-label=\"confusion matrix\">\n",
                 n > 20 ? 680 : 526, MARGIN + SIDE + TAIL, HEAD + SIDE);
@@ -136,7 +136,7 @@ static void add_matrix(const struct view *v, struct cr_text *out) {
     cr_text_add(out, "</svg></div>\n");
 }
 
-/* Of many classes a matrix is too large to look at: the largest cells beside its diagonal. */
+/* For many classes a matrix is too large: lists the largest cells off its diagonal. */
 static void add_pairs(const struct view *v, struct cr_text *out) {
     struct {
         int     label, predicted;
@@ -159,25 +159,25 @@ static void add_pairs(const struct view *v, struct cr_text *out) {
     cr_text_add(out, "<h3>Most confused</h3>\n");
     cr_page_note(out,
                  "A matrix of %d classes is too large for a page; cresnet eval --confusion FILE.csv writes it. Its "
-                 "largest cells beside the diagonal:",
+                 "largest cells off the diagonal:",
                  v->c->classes);
-    cr_text_add(out, "<div class=\"wide\"><table><tr><th class=\"l\">shows</th><th class=\"l\">taken "
-                     "for</th><th>times</th><th>of its images</th></tr>\n");
+    cr_text_add(out, "<div class=\"wide\"><table><tr><th class=\"l\">label</th><th class=\"l\">"
+                     "predicted</th><th>images</th><th>%% of the label</th></tr>\n");
     for (int i = 0; i < pairs; i++) {
         cr_text_add(out, "<tr><td class=\"l\">");
         cr_page_escape(out, name_of(v, pair[i].label));
         cr_text_add(out, "</td><td class=\"l\">");
         cr_page_escape(out, name_of(v, pair[i].predicted));
         cr_text_add(out, "</td><td>%lld</td>", (long long)pair[i].count);
-        add_share(out, pair[i].count, v->score[pair[i].label].images);
+        add_fraction(out, pair[i].count, v->score[pair[i].label].images);
         cr_text_add(out, "</tr>\n");
     }
     cr_text_add(out, "</table></div>\n");
 }
 
-/* ---- pictures ---- */
+/* ---- images ---- */
 
-/* Small enough for a thumbnail; small pictures stay as they are. */
+/* Adds an image, reduced to the size of a thumbnail; smaller images keep their size. */
 static cr_status add_thumbnail(struct cr_text *out, const struct cr_image *image, const char *alt) {
     const double factor = (double)THUMBNAIL / CR_MAX(image->width, image->height);
     if (factor >= 1) return cr_page_image(out, image->rgb, image->width, image->height, alt);
@@ -196,14 +196,14 @@ static cr_status add_miss(const struct view *v, const struct cr_miss *miss, stru
     int32_t         label;
     cr_dataset_sample_name(v->dataset, miss->sample, name, sizeof name);
     CR_TRY(cr_dataset_get(v->dataset, miss->sample, &image, &label));
-    snprintf(alt, sizeof alt, "%.100s, taken for %.100s", name_of(v, miss->label), name_of(v, miss->predicted));
+    snprintf(alt, sizeof alt, "%.100s, predicted as %.100s", name_of(v, miss->label), name_of(v, miss->predicted));
     cr_text_add(out, "<figure>");
     cr_status status = add_thumbnail(out, &image, alt);
     cr_image_free(&image);
     CR_TRY(status);
     cr_text_add(out, "<figcaption>");
     cr_page_escape(out, name_of(v, miss->label));
-    cr_text_add(out, "<br>taken for <b>");
+    cr_text_add(out, "<br>predicted as <b>");
     cr_page_escape(out, name_of(v, miss->predicted));
     cr_text_add(out, "</b> %.1f&nbsp;%%<br><small>", 100 * miss->probability);
     cr_page_escape(out, strrchr(name, '/') ? strrchr(name, '/') + 1 : name);
@@ -213,8 +213,8 @@ static cr_status add_miss(const struct view *v, const struct cr_miss *miss, stru
 
 static cr_status add_misses(const struct view *v, struct cr_text *out) {
     if (!v->c->worst_count) return CR_OK;
-    cr_text_add(out, "<h3>Most wrong</h3>\n");
-    cr_page_note(out, "%d picture%s whose own class got the lowest probability, and what was seen instead.",
+    cr_text_add(out, "<h3>Largest losses</h3>\n");
+    cr_page_note(out, "%d misclassified image%s with the lowest probability of the label, and the predicted class.",
                  v->c->worst_count, v->c->worst_count == 1 ? "" : "s");
     cr_text_add(out, "<div class=\"gallery\">\n");
     for (int i = 0; i < v->c->worst_count; i++) CR_TRY(add_miss(v, &v->c->worst[i], out));
@@ -228,30 +228,30 @@ static void add_scores(const struct cr_scores *s, struct cr_text *out) {
     cr_text_add(out,
                 "<dl class=\"facts\"><div><dt>top-1</dt><dd>%.2f %%</dd></div><div><dt>top-5</dt><dd>%.2f "
                 "%%</dd></div><div><dt>loss</dt><dd>%.4f</dd></div>"
-                "<div><dt>right</dt><dd>%lld of %lld</dd></div></dl>\n",
-                100 * share(s->correct1, s->images), 100 * share(s->correct5, s->images),
+                "<div><dt>correct</dt><dd>%lld of %lld</dd></div></dl>\n",
+                100 * fraction(s->correct1, s->images), 100 * fraction(s->correct5, s->images),
                 s->loss_sum / (double)s->images, (long long)s->correct1, (long long)s->images);
-    if (s->corrupt) cr_page_note(out, "%lld unreadable pictures were left out.", (long long)s->corrupt);
+    if (s->corrupt) cr_page_note(out, "%lld unreadable images were skipped.", (long long)s->corrupt);
 }
 
 cr_status cr_report_eval(struct cr_text *out, struct cr_session *session, const struct cr_dataset *dataset,
                          struct cr_scores *scores) {
     struct cr_confusion       confusion;
     struct view               v = {.c = &confusion, .dataset = dataset};
-    struct cr_sample_callback judge;
+    struct cr_sample_callback on_sample;
     const int                 classes = session->model.classes;
     cr_status                 status;
     CR_TRY(cr_confusion_open(classes, &confusion));
-    judge   = cr_confusion_callback(&confusion);
-    v.score = cr_alloc((size_t)classes, sizeof *v.score);
-    v.order = cr_alloc((size_t)classes, sizeof *v.order);
+    on_sample = cr_confusion_callback(&confusion);
+    v.score   = cr_alloc((size_t)classes, sizeof *v.score);
+    v.order   = cr_alloc((size_t)classes, sizeof *v.order);
     if (!v.score || !v.order) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: scores of %d classes", classes);
-    CR_TRY_OUT(cr_session_evaluate_each(session, dataset, NULL, &judge, scores));
+    CR_TRY_OUT(cr_session_evaluate_each(session, dataset, NULL, &on_sample, scores));
     for (int i = 0; i < classes; i++) {
         v.score[i] = cr_confusion_class(&confusion, i);
         v.order[i] = i;
     }
-    qsort_r(v.order, (size_t)classes, sizeof *v.order, compare_shares, v.score);
+    qsort_r(v.order, (size_t)classes, sizeof *v.order, compare_top1, v.score);
     add_scores(scores, out);
     if (classes <= MATRIX_CLASSES)
         add_matrix(&v, out);

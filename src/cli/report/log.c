@@ -1,4 +1,4 @@
-/* cli/report/log.c: log.jsonl as series of numbers. See cli/report/report.h. */
+/* cli/report/log.c: reads log.jsonl as series of numbers. */
 #include "cli/report/report.h"
 #include "formats/json.h"
 
@@ -25,15 +25,16 @@ void cr_run_log_free(struct cr_run_log *log) {
 static cr_status series_for(struct cr_run_log *log, const char *event, const char *member, struct cr_series **out) {
     char name[sizeof log->series->name];
     *out = NULL;
-    if (snprintf(name, sizeof name, "%s/%s", event, member) >= (int)sizeof name) return CR_OK; /* none of ours */
+    if (snprintf(name, sizeof name, "%s/%s", event, member) >= (int)sizeof name)
+        return CR_OK; /* no name that the program writes */
     for (int i = 0; i < log->count; i++)
         if (strcmp(log->series[i].name, name) == 0) *out = &log->series[i];
     if (*out || log->count == SERIES_MAX) return CR_OK;
     if (log->count == log->capacity) {
         const int         capacity = CR_MAX(16, 2 * log->capacity);
-        struct cr_series *fresh    = cr_realloc(log->series, (size_t)capacity, sizeof *fresh);
-        if (!fresh) return CR_NO_MEMORY((size_t)capacity * sizeof *fresh);
-        log->series   = fresh;
+        struct cr_series *grown    = cr_realloc(log->series, (size_t)capacity, sizeof *grown);
+        if (!grown) return CR_NO_MEMORY((size_t)capacity * sizeof *grown);
+        log->series   = grown;
         log->capacity = capacity;
     }
     *out  = &log->series[log->count++];
@@ -58,8 +59,8 @@ static cr_status add_value(struct cr_series *s, double step, double value) {
     return CR_OK;
 }
 
-/* A run that began anew at `step` does again what the log has beyond it. */
-static void cut_back(struct cr_run_log *log, double step) {
+/* Drops the entries after `step`: a run that was resumed there repeats them. */
+static void drop_after(struct cr_run_log *log, double step) {
     for (int i = 0; i < log->count; i++)
         while (log->series[i].count && log->series[i].step[log->series[i].count - 1] > step) log->series[i].count--;
 }
@@ -103,7 +104,7 @@ static bool scan_line(struct cr_json *json, struct line *line) {
     return cr_json_expect(json, '}') && cr_json_end(json);
 }
 
-static cr_status take_line(struct cr_run_log *log, char *text) {
+static cr_status add_line(struct cr_run_log *log, char *text) {
     struct cr_json json;
     struct line    line;
     cr_json_start(&json, text, strlen(text));
@@ -114,7 +115,7 @@ static cr_status take_line(struct cr_run_log *log, char *text) {
     }
     const bool resumes = strcmp(line.event, "resume") == 0;
     if (resumes || strcmp(line.event, "start") == 0) {
-        cut_back(log, line.step);
+        drop_after(log, line.step);
         log->resumes += resumes;
         if (line.version) snprintf(log->version, sizeof log->version, "%s", line.version);
     }
@@ -136,7 +137,7 @@ cr_status cr_run_log_read(const char *path, struct cr_run_log *out) {
         const size_t length = strcspn(line, "\n");
         const bool   more   = line[length] == '\n';
         line[length]        = 0;
-        if (length) CR_TRY_OUT(take_line(&log, line));
+        if (length) CR_TRY_OUT(add_line(&log, line));
         line += length + more;
     }
     *out = log;

@@ -1,4 +1,4 @@
-/* cli/report/page.c: the page's frame, style and small parts. See cli/report/report.h. */
+/* cli/report/page.c: HTML of the report: frame, style sheet, paragraphs, images, bars. */
 #include "cli/report/report.h"
 #include "formats/json.h"
 
@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Colours: Okabe and Ito's set, which the colour-blind can tell apart, darker on white and lighter on black for a
- * contrast of at least 3 to 1; lines differ in their dashes too. */
+/* The colours are Okabe and Ito's palette for colour-blind readers, darker on white and lighter on black for a contrast
+ * of at least 3 to 1. Lines also differ in their dash patterns. */
 static const char style[] =
     ":root{color-scheme:light dark;--bg:#fff;--fg:#1c2024;--soft:#5a636e;--card:#f5f6f8;--rule:#d5d9df;--grid:#e6e8ec;"
     "--s1:#0067a8;--s2:#b84600;--s3:#00795a;--s4:#8a4a8f;--hit:#0067a81c;--heat:#0067a8;--heattext:#fff}\n"
@@ -153,7 +153,7 @@ cr_status cr_page_image(struct cr_text *out, const uint8_t *rgb, int width, int 
         cr_text_add(out, "\">");
     }
     cr_free(packed);
-    return done ? CR_OK : CR_FAIL(CR_ERR_FORMAT, "a picture cannot be packed as PNG: %s", image.message);
+    return done ? CR_OK : CR_FAIL(CR_ERR_FORMAT, "cannot encode an image as PNG: %s", image.message);
 }
 
 void cr_page_bars(struct cr_text *out, const char *label, const struct cr_bar *bars, int count) {

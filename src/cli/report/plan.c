@@ -1,5 +1,4 @@
-/* cli/report/plan.c: of the report: the memory plan, the profile, the sparsity of each layer. See cli/report/report.h.
- */
+/* cli/report/plan.c: sections of the report: the memory plan, the profile, the sparsity of each layer. */
 #include "cli/report/report.h"
 #include "formats/json.h"
 #include "inspect/plan_print.h"
@@ -18,7 +17,7 @@ static const struct {
     const char *class, *name;
 } kinds[CR_PLAN_KINDS + 1] = {[CR_PLAN_ACTIVATION] = {"a", "activations"}, [CR_PLAN_GRADIENT] = {"g", "gradients"},
                               [CR_PLAN_STATISTICS] = {"s", "statistics"},  [CR_PLAN_WORKSPACE] = {"w", "workspaces"},
-                              [CR_PLAN_OFFLOADED] = {"o", "swapped"},      [CR_PLAN_KINDS] = {"k", "kept to the end"}};
+                              [CR_PLAN_OFFLOADED] = {"o", "offloaded"},    [CR_PLAN_KINDS] = {"k", "live to the end"}};
 
 static double mib(size_t bytes) {
     return (double)bytes / (1 << 20);
@@ -30,7 +29,7 @@ static void draw_tensors(struct cr_text *out, const struct cr_program *p, const 
         if (x->region != CR_REGION_POOL || x->first < 0) continue;
         const int    end    = x->keep ? p->ops : x->last + 1;
         const double height = (double)x->bytes / pool * PLOT_HEIGHT;
-        if (height < 0.25) continue; /* could not be seen */
+        if (height < 0.25) continue; /* too small to be visible */
         cr_text_add(out, "<rect class=\"%s\" x=\"%.1f\" y=\"%.2f\" width=\"%.1f\" height=\"%.2f\"><title>",
                     kinds[x->keep ? CR_PLAN_KINDS : kind[t]].class, LEFT + (double)x->first / p->ops * PLOT_WIDTH,
                     TOP + PLOT_HEIGHT - (double)(x->offset + x->bytes) / pool * PLOT_HEIGHT,
@@ -48,10 +47,11 @@ static void draw_pool(struct cr_text *out, const struct cr_program *p, const enu
     const double unit = small ? 1 << 10 : 1 << 20, high = (double)bytes / unit, ystep = cr_chart_step(high, TICKS);
     const double xstep                   = CR_MAX(1, cr_chart_step(p->ops, 10));
     bool         seen[CR_PLAN_KINDS + 1] = {false};
-    cr_text_add(out,
-                "<figure><figcaption>The pool over one step <span class=\"unit\">addresses up (%s), ops to the right; "
-                "each rectangle is a tensor</span></figcaption>\n",
-                small ? "KiB" : "MiB");
+    cr_text_add(
+        out,
+        "<figure><figcaption>Memory pool over one step <span class=\"unit\">addresses up (%s), ops to the right; "
+        "each rectangle is a tensor</span></figcaption>\n",
+        small ? "KiB" : "MiB");
     cr_text_add(out,
                 "<div class=\"wide\"><svg class=\"pool\" style=\"min-width:560px\" viewBox=\"0 0 %d %d\" role=\"img\" "
                 "aria-label=\"memory of the training step\">\n",
@@ -92,13 +92,13 @@ void cr_report_plan(struct cr_text *out, const struct cr_program *p, const struc
     for (int k = 0; k < CR_BUFFERS; k++) {
         const size_t bytes = cr_param_store_buffer_bytes(store, (enum cr_param_buffer)k);
         if (bytes)
-            cr_text_add(out, "<tr><td class=\"l\">store: %s</td><td>%.2f</td></tr>\n",
+            cr_text_add(out, "<tr><td class=\"l\">parameter store: %s</td><td>%.2f</td></tr>\n",
                         cr_param_buffer_name((enum cr_param_buffer)k), mib(bytes));
     }
-    cr_text_add(out, "<tr><td class=\"l\">input: a batch</td><td>%.2f</td></tr>\n",
+    cr_text_add(out, "<tr><td class=\"l\">input: one batch</td><td>%.2f</td></tr>\n",
                 mib(p->region_bytes[CR_REGION_INPUT]));
     if (p->region_bytes[CR_REGION_HOST])
-        cr_text_add(out, "<tr><td class=\"l\">host: what is swapped</td><td>%.2f</td></tr>\n",
+        cr_text_add(out, "<tr><td class=\"l\">host: offloaded tensors</td><td>%.2f</td></tr>\n",
                     mib(p->region_bytes[CR_REGION_HOST]));
     cr_text_add(out, "</table></div>\n");
     if (p->region_bytes[CR_REGION_POOL] && p->ops) draw_pool(out, p, kind);
@@ -109,9 +109,9 @@ void cr_report_plan(struct cr_text *out, const struct cr_program *p, const struc
 
 enum { PROFILE_BYTES_MAX = 1 << 28, GROUPS_MAX = 2000, SHOWN = 40, NAME_MAX_ = 96 };
 
-struct group { /* ops of a layer, or of a kind */
+struct group { /* the ops of a layer, or of a kind */
     char   name[NAME_MAX_];
-    double ms, roof_ms, bytes;
+    double ms, roofline_ms, bytes;
     int    ops;
 };
 struct groups {
@@ -119,7 +119,7 @@ struct groups {
     int           count;
 };
 
-static void add_to_group(struct groups *g, const char *name, double ms, double roof, double bytes) {
+static void add_to_group(struct groups *g, const char *name, double ms, double roofline, double bytes) {
     int i = 0;
     while (i < g->count && strncmp(g->at[i].name, name, NAME_MAX_ - 1) != 0) i++;
     if (i == GROUPS_MAX) return;
@@ -128,7 +128,7 @@ static void add_to_group(struct groups *g, const char *name, double ms, double r
         g->count++;
     }
     g->at[i].ms += ms;
-    g->at[i].roof_ms += roof * ms;
+    g->at[i].roofline_ms += roofline * ms;
     g->at[i].bytes += bytes;
     g->at[i].ops++;
 }
@@ -138,10 +138,17 @@ struct totals {
     char   device[128];
 };
 
+/* check-words: off (the old name of the member, in files of users) */
+static bool is_old_roofline(const char *name) {
+    return strcmp(name, "roof") == 0; /* until 0.1.0 */
+}
+/* check-words: on */
+
+/* Reads one line of a profile: an op, or the totals. Returns false when the line is something else. */
 static bool profile_line(char *text, struct groups *layers, struct groups *by_kind, struct totals *totals) {
     struct cr_json json;
     char          *name, *word, *layer = NULL, *kind = NULL;
-    double         number, ms = 0, roof = 0, bytes = 0;
+    double         number, ms = 0, roofline = 0, bytes = 0; /* roofline: roofline time / measured time */
     cr_json_start(&json, text, strlen(text));
     if (!cr_json_expect(&json, '{')) return false;
     do {
@@ -151,8 +158,8 @@ static bool profile_line(char *text, struct groups *layers, struct groups *by_ki
             json = ahead;
             if (!strcmp(name, "ms"))
                 ms = number;
-            else if (!strcmp(name, "roof"))
-                roof = number;
+            else if (!strcmp(name, "roofline") || is_old_roofline(name))
+                roofline = number;
             else if (!strcmp(name, "bytes"))
                 bytes = number;
             else if (!strcmp(name, "whole_ms"))
@@ -172,9 +179,9 @@ static bool profile_line(char *text, struct groups *layers, struct groups *by_ki
         }
     } while (cr_json_take(&json, ','));
     if (!cr_json_expect(&json, '}') || !cr_json_end(&json)) return false;
-    if (!layer || !kind) return true; /* the totals */
-    add_to_group(layers, strcmp(layer, "-") ? layer : "(no layer: update, casts, checks)", ms, roof, bytes);
-    add_to_group(by_kind, kind, ms, roof, bytes);
+    if (!layer || !kind) return true; /* the line of totals */
+    add_to_group(layers, strcmp(layer, "-") ? layer : "(no layer: update, casts, checks)", ms, roofline, bytes);
+    add_to_group(by_kind, kind, ms, roofline, bytes);
     return true;
 }
 
@@ -192,8 +199,8 @@ static void add_groups(struct cr_text *out, const char *label, struct groups *g,
     for (int i = 0; i < count; i++) {
         const struct group *x = &g->at[i];
         snprintf(text[i], sizeof text[i], "%.3f ms  %.1f %%", x->ms, sum_ms > 0 ? 100 * x->ms / sum_ms : 0);
-        snprintf(title[i], sizeof title[i], "%d ops, %.1f MB, %.0f %% of the roof", x->ops, x->bytes * 1e-6,
-                 x->ms > 0 ? 100 * x->roof_ms / x->ms : 0);
+        snprintf(title[i], sizeof title[i], "%d ops, %.1f MB, %.0f %% of roofline", x->ops, x->bytes * 1e-6,
+                 x->ms > 0 ? 100 * x->roofline_ms / x->ms : 0);
         bars[i] = (struct cr_bar){
             .name = x->name, .text = text[i], .title = title[i], .fraction = g->at[0].ms > 0 ? x->ms / g->at[0].ms : 0};
     }
@@ -213,10 +220,10 @@ cr_status cr_report_profile(struct cr_text *out, const char *path) {
     CR_TRY_OUT(cr_file_read(path, PROFILE_BYTES_MAX, &text, NULL));
     for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save))
         if (!profile_line(line, &layers, &by_kind, &totals))
-            CR_FAIL_OUT(CR_ERR_FORMAT, "%s: not what cresnet profile --json writes", path);
-    if (!layers.count) CR_FAIL_OUT(CR_ERR_FORMAT, "%s: no ops in it: cresnet profile --json writes them", path);
-    cr_page_note(out, "One training step: %.3f ms whole, %.3f ms as a sum of its ops (medians of %.0f passes) on %s.",
-                 totals.whole_ms, totals.sum_ms, totals.passes, *totals.device ? totals.device : "an unnamed device");
+            CR_FAIL_OUT(CR_ERR_FORMAT, "%s: is not output of cresnet profile --json", path);
+    if (!layers.count) CR_FAIL_OUT(CR_ERR_FORMAT, "%s: contains no ops: cresnet profile --json writes them", path);
+    cr_page_note(out, "One training step: %.3f ms; sum of its ops: %.3f ms (medians of %.0f passes) on %s.",
+                 totals.whole_ms, totals.sum_ms, totals.passes, *totals.device ? totals.device : "an unknown device");
     cr_text_add(out, "<div class=\"charts\">\n");
     add_groups(out, "Time by layer, forward and backward", &layers, totals.sum_ms);
     add_groups(out, "Time by kind of op", &by_kind, totals.sum_ms);
@@ -244,23 +251,24 @@ cr_status cr_report_sparsity(struct cr_text *out, struct cr_session *session) {
     for (int i = 0; i < store->params; i++) {
         const struct cr_param *q = &store->param[i];
         if (q->role != CR_ROLE_CONV && q->role != CR_ROLE_DENSE_WEIGHT) continue;
-        int64_t here = 0;
-        for (int64_t k = 0; k < q->elems; k++) here += value[q->offset + k] == 0;
-        zeros += here;
+        int64_t count_zero = 0;
+        for (int64_t k = 0; k < q->elems; k++) count_zero += value[q->offset + k] == 0;
+        zeros += count_zero;
         elems += q->elems;
-        bars[count]       = (struct cr_bar){.name = q->name, .fraction = (double)here / (double)q->elems};
-        bars[count].text  = cr_arena_printf(&arena, "%.2f %%", 100 * bars[count].fraction);
-        bars[count].title = cr_arena_printf(&arena, "%lld of %lld weights are 0", (long long)here, (long long)q->elems);
+        bars[count]      = (struct cr_bar){.name = q->name, .fraction = (double)count_zero / (double)q->elems};
+        bars[count].text = cr_arena_printf(&arena, "%.2f %%", 100 * bars[count].fraction);
+        bars[count].title =
+            cr_arena_printf(&arena, "%lld of %lld weights are 0", (long long)count_zero, (long long)q->elems);
         if (!bars[count].text || !bars[count].title) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory");
         count++;
     }
-    /* A weight or two may be 0 by chance. */
+    /* A few weights may be 0 by chance. */
     if ((double)zeros < 1e-3 * (double)elems)
         cr_page_note(out, "The network is dense: %lld of its %lld weights are 0.", (long long)zeros, (long long)elems);
     else {
         cr_page_note(out, "%.2f %% of the weights of convolutions and classifier are 0 (%lld of %lld).",
                      100 * (double)zeros / (double)elems, (long long)zeros, (long long)elems);
-        cr_page_bars(out, "share of weights that are 0", bars, count);
+        cr_page_bars(out, "fraction of weights that are 0", bars, count);
     }
 out:
     cr_free(bars);

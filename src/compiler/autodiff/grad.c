@@ -1,7 +1,8 @@
-/* compiler/autodiff/grad.c: appends the backward ops. Walks the forward ops from the loss to the front; each op kind
- * with GRAD in graph/ops.def has a grad_<op> here that emits what it needs and contributes gradients to its inputs. A
- * tensor read twice gets the sum of its contributions. Nothing is emitted for tensors that no trainable parameter leads
- * to. */
+/* compiler/autodiff/grad.c: appends the backward ops of a program.
+ *
+ * The pass visits the forward ops from the loss to the front. Each op kind with GRAD in graph/ops.def has a function
+ * grad_<op> here, which emits the gradient ops and contributes gradients to the op's inputs. A tensor that is read
+ * twice gets the sum of its gradients. Nothing is emitted for tensors that do not depend on a trainable parameter. */
 #include "compiler/compiler.h"
 
 #include <stdio.h>
@@ -12,14 +13,14 @@ struct backward {
     bool               accumulate;
     float              weight, smoothing;
     int                forward_tensors; /* tensors that existed before the pass */
-    bool              *needs;           /* by tensor: a trainable parameter leads to it */
-    int               *grad;            /* by tensor: its gradient so far, or CR_NONE */
+    bool              *needs_grad;      /* [tensors] the tensor depends on a trainable parameter */
+    int               *grad;            /* [tensors] its gradient so far, or CR_NONE */
 };
 
-/* ---- tools ---- */
+/* ---- helpers ---- */
 
-static bool needs(const struct backward *b, int tensor) {
-    return tensor >= 0 && b->needs[tensor];
+static bool needs_grad(const struct backward *b, int tensor) {
+    return tensor >= 0 && b->needs_grad[tensor];
 }
 static int tensor_of(const struct cr_program *p, int op, int slot) {
     return p->failed ? 0 : p->op[op].out[slot];
@@ -29,7 +30,7 @@ static void gradient_name(const struct backward *b, int tensor, char name[256]) 
     snprintf(name, 256, b->grad[tensor] == CR_NONE ? "d.%s" : "d.%s.2", b->p->tensor[tensor].name);
 }
 
-/* A new POOL tensor for the gradient of `tensor`, of its shape. */
+/* Adds a POOL tensor for the gradient of `tensor`, with its shape and type. */
 static int gradient_new(struct backward *b, int tensor) {
     char name[256];
     gradient_name(b, tensor, name);
@@ -37,10 +38,10 @@ static int gradient_new(struct backward *b, int tensor) {
     return cr_tensor_add(b->p, name, like.dtype, CR_REGION_POOL, like.dim[0], like.dim[1], like.dim[2], like.dim[3]);
 }
 
-/* `gradient` is (part of) the gradient of `tensor`. */
+/* Adds `gradient` to the gradient of `tensor`; emits an add when the tensor has a gradient already. */
 static void contribute(struct backward *b, int tensor, int gradient) {
     struct cr_program *p = b->p;
-    if (!needs(b, tensor) || p->failed) return;
+    if (!needs_grad(b, tensor) || p->failed) return;
     if (b->grad[tensor] == CR_NONE) {
         b->grad[tensor] = gradient;
         return;
@@ -53,7 +54,7 @@ static void contribute(struct backward *b, int tensor, int gradient) {
     b->grad[tensor] = tensor_of(p, cr_emit(p, &op, name), CR_OUT_add_y);
 }
 
-/* The op that writes a tensor. */
+/* The first op that writes a tensor; CR_NONE: none. */
 static int writer_of(const struct cr_program *p, int tensor) {
     for (int i = 0; i < p->ops; i++)
         for (int s = 0; s < cr_op_info(p->op[i].kind)->outs; s++)
@@ -61,18 +62,20 @@ static int writer_of(const struct cr_program *p, int tensor) {
     return CR_NONE;
 }
 
-/* The parameter behind a STORE tensor, by its place in the value plane or in its 16-bit copy; CR_NONE when it is not
- * trainable. */
+/* The trainable parameter of a STORE tensor, by its offset in the value buffer or in the 16-bit copy; CR_NONE: no
+ * trainable parameter. */
 static int trainable_param(const struct cr_program *p, int tensor) {
     const struct cr_tensor *t = &p->tensor[tensor];
     if (t->region != CR_REGION_STORE) return CR_NONE;
     const bool half = p->store->half != CR_F32 && t->offset >= cr_param_store_buffer_offset(p->store, CR_BUFFER_HALF);
-    const enum cr_param_buffer which = half ? CR_BUFFER_HALF : CR_BUFFER_VALUE;
-    const size_t               plane = cr_param_store_buffer_offset(p->store, which),
-                 size                = cr_dtype_bytes(cr_param_store_buffer_dtype(p->store, which));
+    const enum cr_param_buffer buffer        = half ? CR_BUFFER_HALF : CR_BUFFER_VALUE;
+    const size_t               buffer_offset = cr_param_store_buffer_offset(p->store, buffer),
+                 size                        = cr_dtype_bytes(cr_param_store_buffer_dtype(p->store, buffer));
     for (int i = 0; i < p->store->params; i++) {
-        const struct cr_param *q = &p->store->param[i];
-        if (!cr_param_is_running(q->role) && !q->frozen && plane + (size_t)q->offset * size == t->offset) return i;
+        const struct cr_param *param = &p->store->param[i];
+        if (!cr_param_is_running(param->role) && !param->frozen &&
+            buffer_offset + (size_t)param->offset * size == t->offset)
+            return i;
     }
     return CR_NONE;
 }
@@ -81,7 +84,7 @@ static int gradient_slice(struct backward *b, int value_tensor) {
     return cr_tensor_store(b->p, CR_BUFFER_GRAD, trainable_param(b->p, value_tensor));
 }
 
-/* ---- one function an op kind: `op` is a copy of the forward op, dy the gradient of its first output ---- */
+/* ---- one function per op kind: `op` is a copy of the forward op, dy the gradient of its first output ---- */
 
 static void grad_conv(struct backward *b, const struct cr_op *op, int dy) {
     struct cr_program *p = b->p;
@@ -95,7 +98,7 @@ static void grad_conv(struct backward *b, const struct cr_op *op, int dy) {
         wgrad.attr.conv.accumulate      = b->accumulate;
         cr_emit(p, &wgrad, "");
     }
-    if (!needs(b, x)) return;
+    if (!needs_grad(b, x)) return;
     struct cr_op dgrad              = cr_op_make(CR_OP_conv_dgrad, op->layer);
     dgrad.in[CR_IN_conv_dgrad_dy]   = dy;
     dgrad.in[CR_IN_conv_dgrad_w]    = w;
@@ -105,40 +108,40 @@ static void grad_conv(struct backward *b, const struct cr_op *op, int dy) {
     contribute(b, x, dgrad.out[CR_OUT_conv_dgrad_dx]);
 }
 
-/* BN with the batch's statistics: its finalize op knows gamma, beta and M. */
+/* BN with batch statistics. Its bn_finalize has gamma, beta and the number of elements per channel. */
 static void grad_bn_training(struct backward *b, const struct cr_op *op, const struct cr_op *finalize, int dy) {
     struct cr_program *p = b->p;
-    int                x = op->in[CR_IN_bn_apply_x], saved = op->in[CR_IN_bn_apply_mean_rstd];
+    int                x = op->in[CR_IN_bn_apply_x], mean_rstd = op->in[CR_IN_bn_apply_mean_rstd];
     int                gamma = finalize->in[CR_IN_bn_finalize_gamma], beta = finalize->in[CR_IN_bn_finalize_beta];
     char               name[256];
 
-    struct cr_op stats                     = cr_op_make(CR_OP_bn_grad_sums, op->layer);
-    stats.in[CR_IN_bn_grad_sums_dy]        = dy;
-    stats.in[CR_IN_bn_grad_sums_x]         = x;
-    stats.in[CR_IN_bn_grad_sums_mean_rstd] = saved;
+    struct cr_op sums_op                     = cr_op_make(CR_OP_bn_grad_sums, op->layer);
+    sums_op.in[CR_IN_bn_grad_sums_dy]        = dy;
+    sums_op.in[CR_IN_bn_grad_sums_x]         = x;
+    sums_op.in[CR_IN_bn_grad_sums_mean_rstd] = mean_rstd;
     snprintf(name, sizeof name, "d.%s.sums", p->tensor[op->out[0]].name);
-    int dstats = tensor_of(p, cr_emit(p, &stats, name), 0);
+    int grad_sums = tensor_of(p, cr_emit(p, &sums_op, name), 0);
     if (p->failed) return;
     const int sums = writer_of(p, finalize->in[CR_IN_bn_finalize_sums]);
     if (sums != CR_NONE &&
-        p->op[sums].kind == CR_OP_all_reduce) { /* the forward sums went over all ranks: so do these */
+        p->op[sums].kind == CR_OP_all_reduce) { /* the forward sums are all-reduced, so the gradient sums are too */
         struct cr_op all           = cr_op_make(CR_OP_all_reduce, op->layer);
-        all.in[CR_IN_all_reduce_x] = dstats;
+        all.in[CR_IN_all_reduce_x] = grad_sums;
         all.attr.reduce            = p->op[sums].attr.reduce;
         snprintf(name, sizeof name, "d.%s.sums.all", p->tensor[op->out[0]].name);
-        dstats = tensor_of(p, cr_emit(p, &all, name), 0);
+        grad_sums = tensor_of(p, cr_emit(p, &all, name), 0);
     }
 
-    struct cr_op fin                         = cr_op_make(CR_OP_bn_grad_finalize, op->layer);
-    fin.in[CR_IN_bn_grad_finalize_grad_sums] = dstats;
-    fin.in[CR_IN_bn_grad_finalize_gamma]     = gamma;
-    fin.in[CR_IN_bn_grad_finalize_mean_rstd] = saved;
-    fin.out[CR_OUT_bn_grad_finalize_dgamma]  = gradient_slice(b, gamma);
-    fin.out[CR_OUT_bn_grad_finalize_dbeta]   = gradient_slice(b, beta);
-    fin.attr.bn                              = finalize->attr.bn;
-    fin.attr.bn.accumulate                   = b->accumulate;
-    snprintf(name, sizeof name, "d.%s", p->tensor[op->out[0]].name); /* its third output becomes d.<name>.coef */
-    int coef = tensor_of(p, cr_emit(p, &fin, name), CR_OUT_bn_grad_finalize_coef);
+    struct cr_op finalize_op                         = cr_op_make(CR_OP_bn_grad_finalize, op->layer);
+    finalize_op.in[CR_IN_bn_grad_finalize_grad_sums] = grad_sums;
+    finalize_op.in[CR_IN_bn_grad_finalize_gamma]     = gamma;
+    finalize_op.in[CR_IN_bn_grad_finalize_mean_rstd] = mean_rstd;
+    finalize_op.out[CR_OUT_bn_grad_finalize_dgamma]  = gradient_slice(b, gamma);
+    finalize_op.out[CR_OUT_bn_grad_finalize_dbeta]   = gradient_slice(b, beta);
+    finalize_op.attr.bn                              = finalize->attr.bn;
+    finalize_op.attr.bn.accumulate                   = b->accumulate;
+    snprintf(name, sizeof name, "d.%s", p->tensor[op->out[0]].name); /* its third output is named d.<name>.coef */
+    int coef = tensor_of(p, cr_emit(p, &finalize_op, name), CR_OUT_bn_grad_finalize_coef);
     if (p->failed) return;
 
     struct cr_op apply                 = cr_op_make(CR_OP_bn_grad_apply, op->layer);
@@ -152,11 +155,11 @@ static void grad_bn_training(struct backward *b, const struct cr_op *op, const s
 static void grad_bn_apply(struct backward *b, const struct cr_op *op, int dy) {
     struct cr_program *p = b->p;
     int                x = op->in[CR_IN_bn_apply_x];
-    CR_ASSERT(!op->attr.bn.relu && op->in[CR_IN_bn_apply_add] == CR_NONE); /* grad runs before fuse */
+    CR_ASSERT(!op->attr.bn.relu && op->in[CR_IN_bn_apply_add] == CR_NONE); /* the program is not fused yet */
     struct cr_op source = p->op[writer_of(p, op->in[CR_IN_bn_apply_scale_bias])];
     if (source.kind == CR_OP_bn_finalize) {
         grad_bn_training(b, op, &source, dy);
-    } else if (needs(b, x)) { /* fixed statistics */
+    } else if (needs_grad(b, x)) { /* frozen BN */
         char         name[256];
         struct cr_op scale                       = cr_op_make(CR_OP_channel_scale, op->layer);
         scale.in[CR_IN_channel_scale_dy]         = dy;
@@ -180,9 +183,9 @@ static void grad_add(struct backward *b, const struct cr_op *op, int dy) {
     contribute(b, op->in[CR_IN_add_b], dy);
 }
 
-/* Ops whose gradient is one op with one input besides dy at most, and an output of the input's shape. */
+/* Gradients that are one op: inputs dy and at most one more, and an output of the input's shape. */
 static void grad_simple(struct backward *b, const struct cr_op *op, struct cr_op *g, int x) {
-    if (!needs(b, x)) return;
+    if (!needs_grad(b, x)) return;
     g->out[0] = gradient_new(b, x);
     g->attr   = op->attr;
     cr_emit(b->p, g, "");
@@ -209,17 +212,17 @@ static void grad_avgpool2x2(struct backward *b, const struct cr_op *op, int dy) 
 }
 
 static void grad_se_scale(struct backward *b, const struct cr_op *op, int dy) {
-    const int    x = op->in[CR_IN_se_scale_x], gate = op->in[CR_IN_se_scale_logit];
+    const int    x = op->in[CR_IN_se_scale_x], logit = op->in[CR_IN_se_scale_logit];
     struct cr_op g                  = cr_op_make(CR_OP_se_scale_grad, op->layer);
     g.in[CR_IN_se_scale_grad_dy]    = dy;
     g.in[CR_IN_se_scale_grad_x]     = x;
-    g.in[CR_IN_se_scale_grad_logit] = gate;
-    if (!needs(b, x) && !needs(b, gate)) return;
+    g.in[CR_IN_se_scale_grad_logit] = logit;
+    if (!needs_grad(b, x) && !needs_grad(b, logit)) return;
     g.out[CR_OUT_se_scale_grad_dx]     = gradient_new(b, x);
-    g.out[CR_OUT_se_scale_grad_dlogit] = gradient_new(b, gate);
+    g.out[CR_OUT_se_scale_grad_dlogit] = gradient_new(b, logit);
     cr_emit(b->p, &g, "");
     contribute(b, x, g.out[CR_OUT_se_scale_grad_dx]);
-    contribute(b, gate, g.out[CR_OUT_se_scale_grad_dlogit]);
+    contribute(b, logit, g.out[CR_OUT_se_scale_grad_dlogit]);
 }
 
 static void grad_pad_shortcut(struct backward *b, const struct cr_op *op, int dy) {
@@ -247,7 +250,7 @@ static void grad_dense(struct backward *b, const struct cr_op *op, int dy) {
     struct cr_op dgrad             = cr_op_make(CR_OP_dense_dgrad, op->layer);
     dgrad.in[CR_IN_dense_dgrad_dy] = dy;
     dgrad.in[CR_IN_dense_dgrad_w]  = w;
-    if (!needs(b, x)) return;
+    if (!needs_grad(b, x)) return;
     char name[256];
     gradient_name(b, x, name);
     contribute(b, x, tensor_of(p, cr_emit(p, &dgrad, name), 0));
@@ -257,7 +260,7 @@ static void grad_loss(struct backward *b, const struct cr_op *op, int dy) {
     struct cr_program *p = b->p;
     char               name[256];
     (void)dy; /* the loss is where gradients start */
-    if (!needs(b, op->in[CR_IN_loss_logits])) return;
+    if (!needs_grad(b, op->in[CR_IN_loss_logits])) return;
     struct cr_op g               = cr_op_make(CR_OP_loss_grad, op->layer);
     g.in[CR_IN_loss_grad_logits] = op->in[CR_IN_loss_logits];
     g.in[CR_IN_loss_grad_labels] = op->in[CR_IN_loss_labels];
@@ -268,7 +271,7 @@ static void grad_loss(struct backward *b, const struct cr_op *op, int dy) {
     contribute(b, op->in[CR_IN_loss_logits], tensor_of(p, cr_emit(p, &g, name), 0));
 }
 
-/* ---- the walk ---- */
+/* ---- the pass ---- */
 
 static void emit_gradient(struct backward *b, const struct cr_op *op, int dy) {
     switch (op->kind) {
@@ -277,20 +280,20 @@ static void emit_gradient(struct backward *b, const struct cr_op *op, int dy) {
         grad_##name(b, op, dy);                                                                                        \
         break;
 #include "graph/ops.def"
-    default: break; /* no gradient: statistics, coefficients, input */
+    default: break; /* ops without a gradient: sums, scale_bias, input */
     }
 }
 
-static void find_needs(struct backward *b) {
+static void find_needs_grad(struct backward *b) {
     struct cr_program *p = b->p;
     for (int i = 0; i < p->ops; i++) {
         const struct cr_op      *op   = &p->op[i];
         const struct cr_op_info *info = cr_op_info(op->kind);
         bool                     any  = false;
         for (int s = 0; s < info->ins; s++)
-            if (op->in[s] >= 0) any |= b->needs[op->in[s]] || trainable_param(p, op->in[s]) != CR_NONE;
+            if (op->in[s] >= 0) any |= b->needs_grad[op->in[s]] || trainable_param(p, op->in[s]) != CR_NONE;
         for (int s = 0; s < info->outs; s++)
-            if (op->out[s] >= 0 && p->tensor[op->out[s]].region == CR_REGION_POOL) b->needs[op->out[s]] |= any;
+            if (op->out[s] >= 0 && p->tensor[op->out[s]].region == CR_REGION_POOL) b->needs_grad[op->out[s]] |= any;
     }
 }
 
@@ -299,20 +302,20 @@ cr_status cr_pass_grad(struct cr_program *p, int loss_op, bool accumulate, float
     struct backward b = {
         .p = p, .accumulate = accumulate, .weight = weight, .smoothing = smoothing, .forward_tensors = p->tensors};
     int forward_ops  = p->ops;
-    b.needs          = cr_alloc((size_t)p->tensors, sizeof *b.needs);
+    b.needs_grad     = cr_alloc((size_t)p->tensors, sizeof *b.needs_grad);
     b.grad           = cr_alloc((size_t)p->tensors, sizeof *b.grad);
-    cr_status status = b.needs && b.grad ? CR_OK : CR_NO_MEMORY((size_t)p->tensors * sizeof *b.grad);
+    cr_status status = b.needs_grad && b.grad ? CR_OK : CR_NO_MEMORY((size_t)p->tensors * sizeof *b.grad);
     if (status == CR_OK) {
         for (int t = 0; t < p->tensors; t++) b.grad[t] = CR_NONE;
-        find_needs(&b);
+        find_needs_grad(&b);
         for (int i = forward_ops - 1; i >= 0 && !p->failed; i--) {
-            struct cr_op op = p->op[i]; /* a copy: emission may move the array */
+            struct cr_op op = p->op[i]; /* a copy, because emission may move the array */
             int          dy = op.out[0] >= 0 && op.out[0] < b.forward_tensors ? b.grad[op.out[0]] : CR_NONE;
             if (i == loss_op || dy != CR_NONE) emit_gradient(&b, &op, dy);
         }
         if (p->failed) status = CR_NO_MEMORY(0);
     }
-    cr_free(b.needs);
+    cr_free(b.needs_grad);
     cr_free(b.grad);
     return status;
 }

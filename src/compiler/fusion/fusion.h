@@ -1,40 +1,42 @@
-/* compiler/fusion/fusion.h: what the patterns of the fuse pass share. A pattern is a function that, at the op `root`,
- * joins ops when
- *   - what lies between them is a transient that nobody else reads (backward ops included) and nobody keeps,
- *   - all stand on one lane and nothing in between changes what they read,
- *   - the target has a row for the joined op;
- * true: joined. Patterns know the program as the plain layers and cr_pass_grad emit it. Choices by cost:
- * compiler/fusion/conv_fusion.h. */
-#ifndef CR_FUSE_H
-#define CR_FUSE_H
+/* compiler/fusion/fusion.h: helpers that the fusion patterns share, and the list of patterns.
+ *
+ * A pattern is a function that looks at the op `root` and fuses it with its neighbours when
+ *   - each tensor between them is a transient without another reader (backward ops included) and is not kept,
+ *   - all ops are on one stream and no op between them changes what they read,
+ *   - the device has a kernel for the fused op.
+ * It returns true when it has fused. Patterns match programs as the layers and cr_pass_grad emit them. Fusions that are
+ * chosen by cost: compiler/fusion/conv_fusion.h. */
+#ifndef CR_FUSION_H
+#define CR_FUSION_H
 
 #include "compiler/compiler.h"
 #include "compiler/rewrite/rewrite.h"
 
-typedef bool cr_fuse_pattern(struct cr_edit *edit, const struct cr_cost_model *target, int root);
+typedef bool cr_fuse_pattern(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root);
 
-bool cr_fuse_accepted(const struct cr_edit *edit, const struct cr_cost_model *target, const struct cr_op *op);
+/* Does the device have a kernel for the op? */
+bool cr_fuse_accepted(const struct cr_edit *edit, const struct cr_cost_model *cost_model, const struct cr_op *op);
+/* The op with this index; valid until the edit changes the program. */
 const struct cr_op *cr_fuse_op(const struct cr_edit *edit, int index);
 bool                cr_fuse_same_stream(const struct cr_edit *edit, int a, int b);
-/* The op that writes a transient of this program, of this kind; CR_NONE: another kind, or nobody. Who reads it does not
- * matter. */
+/* Index of the only op that writes the transient `tensor`, when that op is of this kind; else CR_NONE. The tensor may
+ * have any number of readers. */
 int cr_fuse_writer(const struct cr_edit *edit, int tensor, enum cr_op_kind kind);
-/* A new transient of the type and shape that output `slot` of the op will have, named <name of tensor like>.<suffix>.
- */
+/* Adds a transient with the type and shape of the op's output `slot`, named <name of tensor like>.<suffix>. Returns its
+ * id, or CR_NONE when memory is out. */
 int cr_fuse_output(struct cr_edit *edit, const struct cr_op *op, int slot, int like, const char *suffix);
 
 /* compiler/fusion/patterns_backward.c */
-cr_fuse_pattern cr_fuse_sums_mask,
-    cr_fuse_apply_mask;                 /* a BN's gradient: the ReLU's mask computed again from the BN's input */
-cr_fuse_pattern cr_fuse_block_mask;     /* the end of a block stores one bit an element for its gradient */
+cr_fuse_pattern cr_fuse_sums_mask, cr_fuse_apply_mask; /* BN gradient: recomputes the ReLU mask from the BN's input */
+cr_fuse_pattern cr_fuse_block_mask;     /* end of a residual block: stores the ReLU mask as one bit per element */
 cr_fuse_pattern cr_fuse_block_end_grad; /* add -> relu_grad -> bn_grad_sums */
-/* compiler/fusion/patterns_bn_finalize.c, after the choices by cost: a convolution that makes the sums of a BN also
- * does what becomes of them */
+/* compiler/fusion/patterns_bn_finalize.c; these run after the choice by cost. A convolution that computes the sums of a
+ * BN also computes its scale_bias. */
 cr_fuse_pattern cr_fuse_conv_finalize, cr_fuse_conv_grad_finalize;
 /* compiler/fusion/patterns_stem.c */
-cr_fuse_pattern cr_fuse_bn_pool, cr_fuse_pool_grad; /* BN + ReLU -> maxpool, and the way back */
-/* Turns the 7x7 convolution of stride 2 on the picture into one on the picture in space-to-depth form. Runs before the
- * patterns, on the program itself: it adds ops. */
-CR_MUST cr_status cr_fuse_s2d(struct cr_program *program, const struct cr_cost_model *target);
+cr_fuse_pattern cr_fuse_bn_pool, cr_fuse_pool_grad; /* BN + ReLU -> maxpool, and its gradient */
+/* Turns the 7x7 convolution of stride 2 on the image into a 4x4 convolution of stride 1 on the image in space-to-depth
+ * form. Adds ops, so it runs before the patterns, on the program itself. Returns CR_ERR_MEMORY. */
+CR_MUST cr_status cr_fuse_s2d(struct cr_program *program, const struct cr_cost_model *cost_model);
 
 #endif

@@ -1,12 +1,11 @@
-/* compiler/fusion/patterns.c: the table of patterns. The first rows join BN-apply with the sum and the ReLU behind it,
- * and the ReLU's gradient with the BN gradient behind it, so that an activation is read and written once instead of two
- * or three times; compiler/fusion/fusion.h says what a pattern is, compiler/fusion/patterns_backward.c and
- * compiler/fusion/patterns_stem.c hold the others.
+/* compiler/fusion/patterns.c: the table of fusion patterns, and the patterns of BN, add and ReLU.
  *
- * The joined op stands where the last one stood and writes the last one's output under its old name. Rows stand from
- * the widest to the narrowest, so a target that knows only the widest or only the narrowest gets the best it can do.
- * What a convolution takes over of its neighbours has its price and is chosen afterwards, by cost:
- * compiler/fusion/conv_fusion.h. The unfused program is the oracle: both give the same numbers. */
+ * The first patterns fuse bn_apply with the add and the ReLU behind it, and the ReLU gradient with the BN gradient
+ * behind it. An activation is then read and written once instead of two or three times.
+ *
+ * The fused op stands where the last op stood and writes the output of the last op. Wide patterns come before narrow
+ * ones, so each device gets the widest fusion that it accepts. Fusions into convolutions are chosen by cost afterwards:
+ * compiler/fusion/conv_fusion.h. The fused and the unfused program give the same results; tests compare them. */
 #include "compiler/fusion/fusion.h"
 
 #include "compiler/fusion/conv_fusion.h"
@@ -16,13 +15,13 @@
 struct pattern {
     const char      *name;
     enum cr_op_kind  root;
-    cr_fuse_pattern *join;
+    cr_fuse_pattern *fuse;
 };
 
-/* ---- what patterns share ---- */
+/* ---- helpers for all patterns ---- */
 
-bool cr_fuse_accepted(const struct cr_edit *edit, const struct cr_cost_model *target, const struct cr_op *op) {
-    return !target->accepts || target->accepts(target->self, edit->program, op);
+bool cr_fuse_accepted(const struct cr_edit *edit, const struct cr_cost_model *cost_model, const struct cr_op *op) {
+    return !cost_model->accepts || cost_model->accepts(cost_model->self, edit->program, op);
 }
 
 const struct cr_op *cr_fuse_op(const struct cr_edit *edit, int index) {
@@ -49,87 +48,87 @@ int cr_fuse_output(struct cr_edit *edit, const struct cr_op *op, int slot, int l
     return cr_edit_tensor(edit, name, dtype, dim);
 }
 
-/* ---- BN, sum and ReLU ---- */
+/* ---- BN, add and ReLU ---- */
 
-/* y = x*scale + bias and nothing more: free to take a sum or a ReLU. */
+/* y = x*scale + bias only: the op can fuse an add or a ReLU. */
 static bool is_plain_bn(const struct cr_op *op) {
     return op->kind == CR_OP_bn_apply && op->in[CR_IN_bn_apply_add] == CR_NONE && !op->attr.bn.relu;
 }
 
-/* The BN-apply that alone feeds `tensor` to the op at `root`, and whose work may be done there; CR_NONE: none. */
-static int bn_behind(const struct cr_edit *edit, int tensor, int root) {
+/* The bn_apply that writes `tensor` for one reader only and can run at `root`; CR_NONE: none. */
+static int bn_before(const struct cr_edit *edit, int tensor, int root) {
     int bn = cr_edit_private_writer(edit, tensor, CR_OP_bn_apply);
     if (bn == CR_NONE || !cr_fuse_same_stream(edit, bn, root) || !cr_edit_can_move(edit, bn, root)) return CR_NONE;
     return bn;
 }
 
-/* Puts the joined op at `root` and drops the ops it does the work of. */
-static void put(struct cr_edit *edit, int root, const struct cr_op *joined, int first, int second) {
+/* Puts the fused op at `root` and removes the ops that it replaces. */
+static void replace_ops(struct cr_edit *edit, int root, const struct cr_op *fused, int first, int second) {
     if (first != CR_NONE) cr_edit_remove(edit, first);
     if (second != CR_NONE) cr_edit_remove(edit, second);
-    cr_edit_replace(edit, root, joined);
+    cr_edit_replace(edit, root, fused);
 }
 
-/* Joins the BN-apply behind one operand of the sum at `add` into the op at `root`: the sum itself, or the ReLU behind
- * it. */
-static bool join_sum(struct cr_edit *edit, const struct cr_cost_model *target, int add, int root) {
-    const struct cr_op *sum  = cr_fuse_op(edit, add);
-    bool                relu = root != add;
+/* Fuses the bn_apply that writes an operand of the op at `add` into the op at `root`: the add itself, or the ReLU
+ * behind it. */
+static bool fuse_add(struct cr_edit *edit, const struct cr_cost_model *cost_model, int add, int root) {
+    const struct cr_op *add_op = cr_fuse_op(edit, add);
+    bool                relu   = root != add;
     for (int side = 0; side < 2; side++) {
-        int own   = side ? sum->in[CR_IN_add_b] : sum->in[CR_IN_add_a],
-            other = side ? sum->in[CR_IN_add_a] : sum->in[CR_IN_add_b];
-        int bn    = bn_behind(edit, own, root);
+        int operand = side ? add_op->in[CR_IN_add_b] : add_op->in[CR_IN_add_a],
+            other   = side ? add_op->in[CR_IN_add_a] : add_op->in[CR_IN_add_b];
+        int bn      = bn_before(edit, operand, root);
         if (bn == CR_NONE || !is_plain_bn(cr_fuse_op(edit, bn))) continue;
-        struct cr_op joined           = *cr_fuse_op(edit, bn);
-        joined.in[CR_IN_bn_apply_add] = other;
-        joined.out[CR_OUT_bn_apply_y] = cr_fuse_op(edit, root)->out[0];
-        joined.attr.bn.relu           = relu;
-        if (!cr_fuse_accepted(edit, target, &joined)) continue;
-        put(edit, root, &joined, bn, relu ? add : CR_NONE);
+        struct cr_op fused           = *cr_fuse_op(edit, bn);
+        fused.in[CR_IN_bn_apply_add] = other;
+        fused.out[CR_OUT_bn_apply_y] = cr_fuse_op(edit, root)->out[0];
+        fused.attr.bn.relu           = relu;
+        if (!cr_fuse_accepted(edit, cost_model, &fused)) continue;
+        replace_ops(edit, root, &fused, bn, relu ? add : CR_NONE);
         return true;
     }
     return false;
 }
 
 /* bn_apply -> add -> relu */
-static bool join_bn_add_relu(struct cr_edit *edit, const struct cr_cost_model *target, int root) {
+static bool fuse_bn_add_relu(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
     int add = cr_edit_private_writer(edit, cr_fuse_op(edit, root)->in[CR_IN_relu_x], CR_OP_add);
     if (add == CR_NONE || !cr_fuse_same_stream(edit, add, root) || !cr_edit_can_move(edit, add, root)) return false;
-    return join_sum(edit, target, add, root);
+    return fuse_add(edit, cost_model, add, root);
 }
 
 /* bn_apply -> add */
-static bool join_bn_add(struct cr_edit *edit, const struct cr_cost_model *target, int root) {
-    return join_sum(edit, target, root, root);
+static bool fuse_bn_add(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
+    return fuse_add(edit, cost_model, root, root);
 }
 
-/* bn_apply (with or without a sum) -> relu */
-static bool join_bn_relu(struct cr_edit *edit, const struct cr_cost_model *target, int root) {
-    int bn = bn_behind(edit, cr_fuse_op(edit, root)->in[CR_IN_relu_x], root);
+/* bn_apply (with or without an add) -> relu */
+static bool fuse_bn_relu(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
+    int bn = bn_before(edit, cr_fuse_op(edit, root)->in[CR_IN_relu_x], root);
     if (bn == CR_NONE || cr_fuse_op(edit, bn)->attr.bn.relu) return false;
-    struct cr_op joined           = *cr_fuse_op(edit, bn);
-    joined.out[CR_OUT_bn_apply_y] = cr_fuse_op(edit, root)->out[CR_OUT_relu_y];
-    joined.attr.bn.relu           = true;
-    if (!cr_fuse_accepted(edit, target, &joined)) return false;
-    put(edit, root, &joined, bn, CR_NONE);
+    struct cr_op fused           = *cr_fuse_op(edit, bn);
+    fused.out[CR_OUT_bn_apply_y] = cr_fuse_op(edit, root)->out[CR_OUT_relu_y];
+    fused.attr.bn.relu           = true;
+    if (!cr_fuse_accepted(edit, cost_model, &fused)) return false;
+    replace_ops(edit, root, &fused, bn, CR_NONE);
     return true;
 }
 
-/* The summand is itself a BN of the shortcut: both are applied in one go. */
-static bool join_bn_of_summand(struct cr_edit *edit, const struct cr_cost_model *target, int root) {
-    struct cr_op joined = *cr_fuse_op(edit, root);
-    if (joined.in[CR_IN_bn_apply_add] == CR_NONE || joined.in[CR_IN_bn_apply_add_scale_bias] != CR_NONE) return false;
-    int bn = bn_behind(edit, joined.in[CR_IN_bn_apply_add], root);
+/* The other operand is the BN of the shortcut: one op applies both BNs. */
+static bool fuse_shortcut_bn(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
+    struct cr_op fused = *cr_fuse_op(edit, root);
+    if (fused.in[CR_IN_bn_apply_add] == CR_NONE || fused.in[CR_IN_bn_apply_add_scale_bias] != CR_NONE) return false;
+    int bn = bn_before(edit, fused.in[CR_IN_bn_apply_add], root);
     if (bn == CR_NONE || !is_plain_bn(cr_fuse_op(edit, bn))) return false;
-    joined.in[CR_IN_bn_apply_add]            = cr_fuse_op(edit, bn)->in[CR_IN_bn_apply_x];
-    joined.in[CR_IN_bn_apply_add_scale_bias] = cr_fuse_op(edit, bn)->in[CR_IN_bn_apply_scale_bias];
-    if (!cr_fuse_accepted(edit, target, &joined)) return false;
-    put(edit, root, &joined, bn, CR_NONE);
+    fused.in[CR_IN_bn_apply_add]            = cr_fuse_op(edit, bn)->in[CR_IN_bn_apply_x];
+    fused.in[CR_IN_bn_apply_add_scale_bias] = cr_fuse_op(edit, bn)->in[CR_IN_bn_apply_scale_bias];
+    if (!cr_fuse_accepted(edit, cost_model, &fused)) return false;
+    replace_ops(edit, root, &fused, bn, CR_NONE);
     return true;
 }
 
-/* relu_grad -> bn_grad_sums and bn_grad_apply of one BN: both take dy and y themselves. */
-static bool join_relu_grad_bn_grad(struct cr_edit *edit, const struct cr_cost_model *target, int root) {
+/* relu_grad -> bn_grad_sums and bn_grad_apply of one BN: both apply the mask themselves. */
+static bool fuse_relu_grad_bn_grad(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
     const struct cr_op *relu = cr_fuse_op(edit, root);
     int                 dx   = relu->out[CR_OUT_relu_grad_dx];
     if (!cr_edit_is_private(edit, dx) || edit->reads[dx] != 2 || edit->writes[dx] != 1) return false;
@@ -137,27 +136,27 @@ static bool join_relu_grad_bn_grad(struct cr_edit *edit, const struct cr_cost_mo
     if (a == CR_NONE || cr_fuse_op(edit, s)->kind != CR_OP_bn_grad_sums ||
         cr_fuse_op(edit, a)->kind != CR_OP_bn_grad_apply)
         return false;
-    struct cr_op stats = *cr_fuse_op(edit, s), apply = *cr_fuse_op(edit, a);
-    if (stats.in[CR_IN_bn_grad_sums_dy] != dx || apply.in[CR_IN_bn_grad_apply_dy] != dx) return false;
-    if (stats.in[CR_IN_bn_grad_sums_x] != apply.in[CR_IN_bn_grad_apply_x]) return false;
-    if (stats.in[CR_IN_bn_grad_sums_y] != CR_NONE || apply.in[CR_IN_bn_grad_apply_y] != CR_NONE) return false;
+    struct cr_op sums = *cr_fuse_op(edit, s), apply = *cr_fuse_op(edit, a);
+    if (sums.in[CR_IN_bn_grad_sums_dy] != dx || apply.in[CR_IN_bn_grad_apply_dy] != dx) return false;
+    if (sums.in[CR_IN_bn_grad_sums_x] != apply.in[CR_IN_bn_grad_apply_x]) return false;
+    if (sums.in[CR_IN_bn_grad_sums_y] != CR_NONE || apply.in[CR_IN_bn_grad_apply_y] != CR_NONE) return false;
     if (!cr_fuse_same_stream(edit, root, s) || !cr_fuse_same_stream(edit, root, a) || !cr_edit_can_move(edit, root, a))
         return false;
-    stats.in[CR_IN_bn_grad_sums_dy] = apply.in[CR_IN_bn_grad_apply_dy] = relu->in[CR_IN_relu_grad_dy];
-    stats.in[CR_IN_bn_grad_sums_y] = apply.in[CR_IN_bn_grad_apply_y] = relu->in[CR_IN_relu_grad_y];
-    if (!cr_fuse_accepted(edit, target, &stats) || !cr_fuse_accepted(edit, target, &apply)) return false;
+    sums.in[CR_IN_bn_grad_sums_dy] = apply.in[CR_IN_bn_grad_apply_dy] = relu->in[CR_IN_relu_grad_dy];
+    sums.in[CR_IN_bn_grad_sums_y] = apply.in[CR_IN_bn_grad_apply_y] = relu->in[CR_IN_relu_grad_y];
+    if (!cr_fuse_accepted(edit, cost_model, &sums) || !cr_fuse_accepted(edit, cost_model, &apply)) return false;
     cr_edit_remove(edit, root);
-    cr_edit_replace(edit, s, &stats);
+    cr_edit_replace(edit, s, &sums);
     cr_edit_replace(edit, a, &apply);
     return true;
 }
 
 static const struct pattern patterns[] = {
-    {"bn+add+relu", CR_OP_relu, join_bn_add_relu},
-    {"bn+add", CR_OP_add, join_bn_add},
-    {"bn+relu", CR_OP_relu, join_bn_relu},
-    {"bn+(bn)", CR_OP_bn_apply, join_bn_of_summand},
-    {"relu_grad+bn_grad", CR_OP_relu_grad, join_relu_grad_bn_grad},
+    {"bn+add+relu", CR_OP_relu, fuse_bn_add_relu},
+    {"bn+add", CR_OP_add, fuse_bn_add},
+    {"bn+relu", CR_OP_relu, fuse_bn_relu},
+    {"bn+(bn)", CR_OP_bn_apply, fuse_shortcut_bn},
+    {"relu_grad+bn_grad", CR_OP_relu_grad, fuse_relu_grad_bn_grad},
     {"mask of bn_grad_sums", CR_OP_bn_grad_sums, cr_fuse_sums_mask},
     {"mask of bn_grad_apply", CR_OP_bn_grad_apply, cr_fuse_apply_mask},
     {"mask of a block", CR_OP_bn_apply, cr_fuse_block_mask},
@@ -166,49 +165,51 @@ static const struct pattern patterns[] = {
     {"maxpool_grad+bn_grad", CR_OP_maxpool_grad, cr_fuse_pool_grad},
 };
 
-/* Of what the choices by cost have left. */
+/* Run after the fusions that are chosen by cost. */
 static const struct pattern late_patterns[] = {
     {"conv+bn_finalize", CR_OP_bn_finalize, cr_fuse_conv_finalize},
     {"conv_grad+bn_grad_finalize", CR_OP_bn_grad_finalize, cr_fuse_conv_grad_finalize},
 };
 
-static void join(struct cr_edit *edit, const struct cr_cost_model *target, const struct pattern *pattern,
-                 size_t count) {
+static void run(struct cr_edit *edit, const struct cr_cost_model *cost_model, const struct pattern *pattern,
+                size_t count) {
     const struct cr_program *p = edit->program;
     for (size_t k = 0; k < count; k++)
         for (int i = 0; i < p->ops; i++)
-            if (!edit->removed[i] && p->op[i].kind == pattern[k].root) pattern[k].join(edit, target, i);
-}
-static void join_patterns(struct cr_edit *edit, const struct cr_cost_model *target) {
-    join(edit, target, patterns, CR_COUNT(patterns));
+            if (!edit->removed[i] && p->op[i].kind == pattern[k].root) pattern[k].fuse(edit, cost_model, i);
 }
 
-cr_status cr_pass_fuse(struct cr_program *program, const struct cr_cost_model *target) {
+static void run_patterns(struct cr_edit *edit, const struct cr_cost_model *cost_model) {
+    run(edit, cost_model, patterns, CR_COUNT(patterns));
+}
+
+cr_status cr_pass_fuse(struct cr_program *program, const struct cr_cost_model *cost_model) {
     struct cr_edit edit;
-    CR_TRY(cr_fuse_s2d(program, target));
+    CR_TRY(cr_fuse_s2d(program, cost_model));
     CR_TRY(cr_edit_open(&edit, program));
-    join_patterns(&edit, target);
-    cr_status status = cr_pass_conv_fusions(&edit, target);
+    run_patterns(&edit, cost_model);
+    cr_status status = cr_pass_conv_fusions(&edit, cost_model);
     if (status == CR_OK) {
-        join(&edit, target, late_patterns, CR_COUNT(late_patterns));
+        run(&edit, cost_model, late_patterns, CR_COUNT(late_patterns));
         status = cr_edit_finish(&edit);
     }
     cr_edit_close(&edit);
     return status;
 }
 
-cr_status cr_fuse_report(const struct cr_program *program, const struct cr_cost_model *target, struct cr_choices *out) {
+cr_status cr_fuse_report(const struct cr_program *program, const struct cr_cost_model *cost_model,
+                         struct cr_choices *out) {
     struct cr_program      copy;
-    struct cr_edit         edit      = {0};
-    struct cr_conv_fusions junctions = {0};
+    struct cr_edit         edit    = {0};
+    struct cr_conv_fusions fusions = {0};
     CR_TRY(cr_program_copy(program, &copy));
-    cr_status status = cr_fuse_s2d(&copy, target);
+    cr_status status = cr_fuse_s2d(&copy, cost_model);
     if (status == CR_OK) status = cr_edit_open(&edit, &copy);
-    if (status == CR_OK) join_patterns(&edit, target);
-    if (status == CR_OK) status = cr_conv_fusions_find(&junctions, &edit, target);
-    if (status == CR_OK) status = cr_conv_fusions_choose(&junctions);
-    if (status == CR_OK) status = cr_conv_fusions_explain(&junctions, out);
-    cr_conv_fusions_close(&junctions);
+    if (status == CR_OK) run_patterns(&edit, cost_model);
+    if (status == CR_OK) status = cr_conv_fusions_find(&fusions, &edit, cost_model);
+    if (status == CR_OK) status = cr_conv_fusions_choose(&fusions);
+    if (status == CR_OK) status = cr_conv_fusions_explain(&fusions, out);
+    cr_conv_fusions_close(&fusions);
     cr_edit_close(&edit);
     cr_program_free(&copy);
     return status;

@@ -1,38 +1,40 @@
-/* compiler/fusion/patterns_backward.c: patterns of the backward pass: which mask a ReLU's gradient reads, and the end
- * of a block, where the gradients of both branches meet. See compiler/fusion/fusion.h. */
+/* compiler/fusion/patterns_backward.c: backward patterns: which mask a ReLU gradient reads, and the end of a residual
+ * block. */
 #include "compiler/fusion/fusion.h"
 
-/* ---- masks computed again ---- */
+/* ---- recomputed masks ---- */
 
-/* The mask `y` of a BN's gradient is the output of that BN and its ReLU: with the forward coefficients it can be told
- * from the BN's input, which the op reads anyway. */
-static bool compute_mask(struct cr_edit *edit, const struct cr_cost_model *target, int root, int y, int x, int act) {
+/* The mask `y` of a BN gradient is the output of that BN and its ReLU. With scale_bias the op can recompute the mask
+ * from the BN's input, which it reads anyway. y, x and scale_bias are input slots. */
+static bool recompute_mask(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root, int y, int x,
+                           int scale_bias) {
     struct cr_op fresh = *cr_fuse_op(edit, root);
     int          bn    = cr_fuse_writer(edit, fresh.in[y], CR_OP_bn_apply);
-    if (bn == CR_NONE || fresh.in[act] != CR_NONE) return false;
+    if (bn == CR_NONE || fresh.in[scale_bias] != CR_NONE) return false;
     const struct cr_op *apply = cr_fuse_op(edit, bn);
     if (!apply->attr.bn.relu || apply->in[CR_IN_bn_apply_add] != CR_NONE) return false;
     if (apply->in[CR_IN_bn_apply_x] != fresh.in[x] || apply->out[CR_OUT_bn_apply_y] != fresh.in[y]) return false;
     if (!cr_edit_can_move(edit, bn, root)) return false;
-    fresh.in[act] = apply->in[CR_IN_bn_apply_scale_bias];
-    fresh.in[y]   = CR_NONE;
-    if (!cr_fuse_accepted(edit, target, &fresh)) return false;
+    fresh.in[scale_bias] = apply->in[CR_IN_bn_apply_scale_bias];
+    fresh.in[y]          = CR_NONE;
+    if (!cr_fuse_accepted(edit, cost_model, &fresh)) return false;
     cr_edit_replace(edit, root, &fresh);
     return true;
 }
 
-bool cr_fuse_sums_mask(struct cr_edit *edit, const struct cr_cost_model *target, int root) {
-    return compute_mask(edit, target, root, CR_IN_bn_grad_sums_y, CR_IN_bn_grad_sums_x, CR_IN_bn_grad_sums_scale_bias);
+bool cr_fuse_sums_mask(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
+    return recompute_mask(edit, cost_model, root, CR_IN_bn_grad_sums_y, CR_IN_bn_grad_sums_x,
+                          CR_IN_bn_grad_sums_scale_bias);
 }
 
-bool cr_fuse_apply_mask(struct cr_edit *edit, const struct cr_cost_model *target, int root) {
-    return compute_mask(edit, target, root, CR_IN_bn_grad_apply_y, CR_IN_bn_grad_apply_x,
-                        CR_IN_bn_grad_apply_scale_bias);
+bool cr_fuse_apply_mask(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
+    return recompute_mask(edit, cost_model, root, CR_IN_bn_grad_apply_y, CR_IN_bn_grad_apply_x,
+                          CR_IN_bn_grad_apply_scale_bias);
 }
 
-/* ---- the mask of a block as bits ---- */
+/* ---- the mask of a residual block as bits ---- */
 
-/* The slot in which a backward op reads a mask; CR_NONE: it has none. */
+/* The slot in which a backward op reads a mask; CR_NONE: the op has no mask. */
 static int mask_slot(const struct cr_op *op) {
     switch (op->kind) {
     case CR_OP_relu_grad: return CR_IN_relu_grad_y;
@@ -42,9 +44,10 @@ static int mask_slot(const struct cr_op *op) {
     }
 }
 
-/* Gives the bits to every op that reads `y` as a mask, or only asks whether all would take them. Returns how many; -1:
- * one would not. */
-static int give_bits(struct cr_edit *edit, const struct cr_cost_model *target, int root, int y, int bits, bool ask) {
+/* Makes every op that reads `y` as a mask read `bits` instead; with check_only, only checks that the device accepts all
+ * of them. Returns the number of these ops, or -1 when one is not accepted. */
+static int read_bits(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root, int y, int bits,
+                     bool check_only) {
     int readers = 0;
     for (int k = cr_edit_next_reader(edit, y, root); k != CR_NONE; k = cr_edit_next_reader(edit, y, k)) {
         struct cr_op fresh = *cr_fuse_op(edit, k);
@@ -52,33 +55,34 @@ static int give_bits(struct cr_edit *edit, const struct cr_cost_model *target, i
         if (slot == CR_NONE || fresh.in[slot] != y) continue;
         fresh.in[slot] = bits;
         readers++;
-        if (ask && !cr_fuse_accepted(edit, target, &fresh)) return -1;
-        if (!ask) cr_edit_replace(edit, k, &fresh);
+        if (check_only && !cr_fuse_accepted(edit, cost_model, &fresh)) return -1;
+        if (!check_only) cr_edit_replace(edit, k, &fresh);
     }
     return readers;
 }
 
-bool cr_fuse_block_mask(struct cr_edit *edit, const struct cr_cost_model *target, int root) {
+bool cr_fuse_block_mask(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
     struct cr_op fresh = *cr_fuse_op(edit, root);
     int          y     = fresh.out[CR_OUT_bn_apply_y];
     if (!fresh.attr.bn.relu || fresh.in[CR_IN_bn_apply_add] == CR_NONE || fresh.out[CR_OUT_bn_apply_mask] != CR_NONE)
         return false;
     if (edit->program->tensor[y].dim[3] % 8 != 0) return false;
-    if (give_bits(edit, target, root, y, y, true) < 1) return false; /* nobody wants a mask */
+    if (read_bits(edit, cost_model, root, y, y, true) < 1) return false; /* no op reads the mask */
     int bits = cr_fuse_output(edit, &fresh, CR_OUT_bn_apply_mask, y, "mask");
     if (bits == CR_NONE) return false;
     fresh.out[CR_OUT_bn_apply_mask] = bits;
-    if (!cr_fuse_accepted(edit, target, &fresh) || give_bits(edit, target, root, y, bits, true) < 1) return false;
+    if (!cr_fuse_accepted(edit, cost_model, &fresh) || read_bits(edit, cost_model, root, y, bits, true) < 1)
+        return false;
     cr_edit_replace(edit, root, &fresh);
-    give_bits(edit, target, root, y, bits, false);
+    read_bits(edit, cost_model, root, y, bits, false);
     return true;
 }
 
-/* ---- the end of a block ---- */
+/* ---- the end of a residual block ---- */
 
-/* What may go into one relu_grad: the sum that makes its dy, and the statistics of the BNs that its dx feeds. */
+/* What one relu_grad can fuse: the add that writes its dy, and the gradient sums of the BNs that read its dx. */
 struct block_end {
-    int add, stats[2], count; /* ops; CR_NONE: not there */
+    int add, sums[2], count; /* op indices; CR_NONE: absent */
 };
 
 static struct block_end find_block_end(const struct cr_edit *edit, int root) {
@@ -94,47 +98,47 @@ static struct block_end find_block_end(const struct cr_edit *edit, int root) {
             !cr_fuse_same_stream(edit, root, k))
             continue;
         if (op->in[CR_IN_bn_grad_sums_y] != CR_NONE || op->in[CR_IN_bn_grad_sums_scale_bias] != CR_NONE) continue;
-        int x = op->in[CR_IN_bn_grad_sums_x], saved = op->in[CR_IN_bn_grad_sums_mean_rstd];
-        if (x == dx || edit->writer[x] > root || edit->writer[saved] > root) continue; /* not there yet */
-        e.stats[e.count++] = k;
+        int x = op->in[CR_IN_bn_grad_sums_x], mean_rstd = op->in[CR_IN_bn_grad_sums_mean_rstd];
+        if (x == dx || edit->writer[x] > root || edit->writer[mean_rstd] > root) continue; /* not computed yet */
+        e.sums[e.count++] = k;
     }
     return e;
 }
 
-static void take_stats(const struct cr_edit *edit, struct cr_op *relu, int stats, bool second) {
-    const struct cr_op *op                                                    = cr_fuse_op(edit, stats);
+static void fuse_sums(const struct cr_edit *edit, struct cr_op *relu, int sums, bool second) {
+    const struct cr_op *op                                                    = cr_fuse_op(edit, sums);
     relu->in[second ? CR_IN_relu_grad_bn2_x : CR_IN_relu_grad_bn_x]           = op->in[CR_IN_bn_grad_sums_x];
     relu->in[second ? CR_IN_relu_grad_mean_rstd2 : CR_IN_relu_grad_mean_rstd] = op->in[CR_IN_bn_grad_sums_mean_rstd];
     relu->out[second ? CR_OUT_relu_grad_grad_sums2 : CR_OUT_relu_grad_grad_sums] =
         op->out[CR_OUT_bn_grad_sums_grad_sums];
 }
 
-static bool join_part(struct cr_edit *edit, const struct cr_cost_model *target, int root, struct block_end e, bool sum,
-                      int stats) {
-    if ((sum && e.add == CR_NONE) || stats > e.count || (!sum && !stats)) return false;
-    struct cr_op joined = *cr_fuse_op(edit, root);
-    if (sum) {
-        joined.in[CR_IN_relu_grad_dy]  = cr_fuse_op(edit, e.add)->in[CR_IN_add_a];
-        joined.in[CR_IN_relu_grad_add] = cr_fuse_op(edit, e.add)->in[CR_IN_add_b];
+static bool fuse_block_end(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root, struct block_end e,
+                           bool add, int sums) {
+    if ((add && e.add == CR_NONE) || sums > e.count || (!add && !sums)) return false;
+    struct cr_op fused = *cr_fuse_op(edit, root);
+    if (add) {
+        fused.in[CR_IN_relu_grad_dy]  = cr_fuse_op(edit, e.add)->in[CR_IN_add_a];
+        fused.in[CR_IN_relu_grad_add] = cr_fuse_op(edit, e.add)->in[CR_IN_add_b];
     }
-    for (int i = 0; i < stats; i++) take_stats(edit, &joined, e.stats[i], i == 1);
-    if (!cr_fuse_accepted(edit, target, &joined)) return false;
-    if (sum) cr_edit_remove(edit, e.add);
-    for (int i = 0; i < stats; i++) cr_edit_remove(edit, e.stats[i]);
-    cr_edit_replace(edit, root, &joined);
+    for (int i = 0; i < sums; i++) fuse_sums(edit, &fused, e.sums[i], i == 1);
+    if (!cr_fuse_accepted(edit, cost_model, &fused)) return false;
+    if (add) cr_edit_remove(edit, e.add);
+    for (int i = 0; i < sums; i++) cr_edit_remove(edit, e.sums[i]);
+    cr_edit_replace(edit, root, &fused);
     return true;
 }
 
-bool cr_fuse_block_end_grad(struct cr_edit *edit, const struct cr_cost_model *target, int root) {
-    /* By what they save: a sum two passes over a tensor, each statistics one. */
+bool cr_fuse_block_end_grad(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
+    /* In the order of what they save: an add saves two passes over a tensor, each gradient sum saves one. */
     static const struct {
-        bool sum;
-        int  stats;
+        bool add;
+        int  sums;
     } parts[]                = {{true, 2}, {true, 1}, {true, 0}, {false, 2}, {false, 1}};
     const struct cr_op *relu = cr_fuse_op(edit, root);
     if (relu->in[CR_IN_relu_grad_add] != CR_NONE || relu->out[CR_OUT_relu_grad_grad_sums] != CR_NONE) return false;
     struct block_end e = find_block_end(edit, root);
     for (size_t i = 0; i < CR_COUNT(parts); i++)
-        if (join_part(edit, target, root, e, parts[i].sum, parts[i].stats)) return true;
+        if (fuse_block_end(edit, cost_model, root, e, parts[i].add, parts[i].sums)) return true;
     return false;
 }

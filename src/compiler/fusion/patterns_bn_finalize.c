@@ -1,73 +1,75 @@
-/* compiler/fusion/patterns_bn_finalize.c: a convolution that makes the sums of a BN makes its coefficients of them too:
- * two launches over a handful of channels less a BN. It is done where the joined op takes no longer than both: a
- * library's convolution may be faster than any that knows how. See compiler/fusion/fusion.h.
+/* compiler/fusion/patterns_bn_finalize.c: fuses bn_finalize into the convolution that computes the BN's sums.
  *
- * The joined op stands where the convolution stood: who reads the coefficients comes later than both. */
+ * The fusion saves two launches per BN on a few channels of data. It is applied where the fused op takes no longer than
+ * both ops: a library convolution may be faster than any kernel that supports the fusion. The fused op stands where the
+ * convolution stood, because all readers of scale_bias come behind both ops. */
 #include "compiler/fusion/fusion.h"
 
-/* The convolution that makes the sums in `sums` (its output `slot`) for the op at `root` alone; CR_NONE: none, or
- * something stands between. */
-static int maker_of(const struct cr_edit *edit, int root, int sums, enum cr_op_kind kind, int slot) {
-    int maker = cr_edit_private_writer(edit, sums, kind);
-    if (maker == CR_NONE || cr_fuse_op(edit, maker)->out[slot] != sums) return CR_NONE;
-    return cr_fuse_same_stream(edit, maker, root) && cr_edit_can_move_up(edit, root, maker) ? maker : CR_NONE;
+/* The convolution that writes `sums` (its output `slot`) for the op at `root` only; CR_NONE: none, or the op at `root`
+ * cannot move there. */
+static int producer_of(const struct cr_edit *edit, int root, int sums, enum cr_op_kind kind, int slot) {
+    int producer = cr_edit_private_writer(edit, sums, kind);
+    if (producer == CR_NONE || cr_fuse_op(edit, producer)->out[slot] != sums) return CR_NONE;
+    return cr_fuse_same_stream(edit, producer, root) && cr_edit_can_move_up(edit, root, producer) ? producer : CR_NONE;
 }
 
-static bool add_seconds(struct cr_edit *edit, const struct cr_cost_model *target, const struct cr_op *op, double *sum) {
-    double one = cr_op_seconds(target, edit->program, op);
-    if (target->cost) edit->failure = target->cost(target->self, edit->program, op, &one);
-    *sum += one;
+static bool add_seconds(struct cr_edit *edit, const struct cr_cost_model *cost_model, const struct cr_op *op,
+                        double *sum) {
+    double seconds = cr_op_seconds(cost_model, edit->program, op);
+    if (cost_model->cost) edit->failure = cost_model->cost(cost_model->self, edit->program, op, &seconds);
+    *sum += seconds;
     return edit->failure == CR_OK;
 }
 
-/* Only who knows times can say no: the roofline sees no launches. */
-static bool pays(struct cr_edit *edit, const struct cr_cost_model *target, int maker, int root,
-                 const struct cr_op *joined) {
-    double apart = 0, together = 0;
-    if (!target->cost) return true;
-    return edit->failure == CR_OK && add_seconds(edit, target, cr_fuse_op(edit, maker), &apart) &&
-           add_seconds(edit, target, cr_fuse_op(edit, root), &apart) && add_seconds(edit, target, joined, &together) &&
-           together <= apart;
+/* Is the fused op no slower? Without measured times the answer is yes, because the roofline ignores launch overhead. */
+static bool is_no_slower(struct cr_edit *edit, const struct cr_cost_model *cost_model, int producer, int root,
+                         const struct cr_op *fused) {
+    double separate_s = 0, fused_s = 0;
+    if (!cost_model->cost) return true;
+    return edit->failure == CR_OK && add_seconds(edit, cost_model, cr_fuse_op(edit, producer), &separate_s) &&
+           add_seconds(edit, cost_model, cr_fuse_op(edit, root), &separate_s) &&
+           add_seconds(edit, cost_model, fused, &fused_s) && fused_s <= separate_s;
 }
 
-static bool put(struct cr_edit *edit, const struct cr_cost_model *target, int maker, int root,
-                const struct cr_op *joined) {
-    if (!cr_fuse_accepted(edit, target, joined) || !pays(edit, target, maker, root, joined)) return false;
+static bool fuse_into_producer(struct cr_edit *edit, const struct cr_cost_model *cost_model, int producer, int root,
+                               const struct cr_op *fused) {
+    if (!cr_fuse_accepted(edit, cost_model, fused) || !is_no_slower(edit, cost_model, producer, root, fused))
+        return false;
     cr_edit_remove(edit, root);
-    cr_edit_replace(edit, maker, joined);
+    cr_edit_replace(edit, producer, fused);
     return true;
 }
 
 /* conv -> bn_finalize */
-bool cr_fuse_conv_finalize(struct cr_edit *edit, const struct cr_cost_model *target, int root) {
-    const struct cr_op *fin  = cr_fuse_op(edit, root);
-    int                 conv = maker_of(edit, root, fin->in[CR_IN_bn_finalize_sums], CR_OP_conv, CR_OUT_conv_sums);
-    if (conv == CR_NONE || fin->out[CR_OUT_bn_finalize_scale_bias_half] != CR_NONE) return false;
-    struct cr_op joined                     = *cr_fuse_op(edit, conv);
-    joined.in[CR_IN_conv_gamma]             = fin->in[CR_IN_bn_finalize_gamma];
-    joined.in[CR_IN_conv_beta]              = fin->in[CR_IN_bn_finalize_beta];
-    joined.in[CR_IN_conv_running_mean]      = fin->in[CR_IN_bn_finalize_running_mean];
-    joined.in[CR_IN_conv_running_var]       = fin->in[CR_IN_bn_finalize_running_var];
-    joined.out[CR_OUT_conv_next_scale_bias] = fin->out[CR_OUT_bn_finalize_scale_bias];
-    joined.out[CR_OUT_conv_mean_rstd]       = fin->out[CR_OUT_bn_finalize_mean_rstd];
-    joined.out[CR_OUT_conv_running_mean]    = fin->out[CR_OUT_bn_finalize_running_mean];
-    joined.out[CR_OUT_conv_running_var]     = fin->out[CR_OUT_bn_finalize_running_var];
-    joined.attr.conv.bn                     = fin->attr.bn;
-    return put(edit, target, conv, root, &joined);
+bool cr_fuse_conv_finalize(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
+    const struct cr_op *finalize = cr_fuse_op(edit, root);
+    int conv = producer_of(edit, root, finalize->in[CR_IN_bn_finalize_sums], CR_OP_conv, CR_OUT_conv_sums);
+    if (conv == CR_NONE || finalize->out[CR_OUT_bn_finalize_scale_bias_half] != CR_NONE) return false;
+    struct cr_op fused                     = *cr_fuse_op(edit, conv);
+    fused.in[CR_IN_conv_gamma]             = finalize->in[CR_IN_bn_finalize_gamma];
+    fused.in[CR_IN_conv_beta]              = finalize->in[CR_IN_bn_finalize_beta];
+    fused.in[CR_IN_conv_running_mean]      = finalize->in[CR_IN_bn_finalize_running_mean];
+    fused.in[CR_IN_conv_running_var]       = finalize->in[CR_IN_bn_finalize_running_var];
+    fused.out[CR_OUT_conv_next_scale_bias] = finalize->out[CR_OUT_bn_finalize_scale_bias];
+    fused.out[CR_OUT_conv_mean_rstd]       = finalize->out[CR_OUT_bn_finalize_mean_rstd];
+    fused.out[CR_OUT_conv_running_mean]    = finalize->out[CR_OUT_bn_finalize_running_mean];
+    fused.out[CR_OUT_conv_running_var]     = finalize->out[CR_OUT_bn_finalize_running_var];
+    fused.attr.conv.bn                     = finalize->attr.bn;
+    return fuse_into_producer(edit, cost_model, conv, root, &fused);
 }
 
 /* conv_grad -> bn_grad_finalize of the same BN */
-bool cr_fuse_conv_grad_finalize(struct cr_edit *edit, const struct cr_cost_model *target, int root) {
-    const struct cr_op *fin = cr_fuse_op(edit, root);
-    int                 grad =
-        maker_of(edit, root, fin->in[CR_IN_bn_grad_finalize_grad_sums], CR_OP_conv_grad, CR_OUT_conv_grad_grad_sums);
+bool cr_fuse_conv_grad_finalize(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
+    const struct cr_op *finalize = cr_fuse_op(edit, root);
+    int                 grad = producer_of(edit, root, finalize->in[CR_IN_bn_grad_finalize_grad_sums], CR_OP_conv_grad,
+                                           CR_OUT_conv_grad_grad_sums);
     if (grad == CR_NONE) return false;
-    struct cr_op joined = *cr_fuse_op(edit, grad);
-    if (joined.in[CR_IN_conv_grad_mean_rstd] != fin->in[CR_IN_bn_grad_finalize_mean_rstd]) return false;
-    joined.in[CR_IN_conv_grad_gamma]       = fin->in[CR_IN_bn_grad_finalize_gamma];
-    joined.out[CR_OUT_conv_grad_dgamma]    = fin->out[CR_OUT_bn_grad_finalize_dgamma];
-    joined.out[CR_OUT_conv_grad_dbeta]     = fin->out[CR_OUT_bn_grad_finalize_dbeta];
-    joined.out[CR_OUT_conv_grad_grad_coef] = fin->out[CR_OUT_bn_grad_finalize_coef];
-    joined.attr.conv.bn                    = fin->attr.bn;
-    return put(edit, target, grad, root, &joined);
+    struct cr_op fused = *cr_fuse_op(edit, grad);
+    if (fused.in[CR_IN_conv_grad_mean_rstd] != finalize->in[CR_IN_bn_grad_finalize_mean_rstd]) return false;
+    fused.in[CR_IN_conv_grad_gamma]       = finalize->in[CR_IN_bn_grad_finalize_gamma];
+    fused.out[CR_OUT_conv_grad_dgamma]    = finalize->out[CR_OUT_bn_grad_finalize_dgamma];
+    fused.out[CR_OUT_conv_grad_dbeta]     = finalize->out[CR_OUT_bn_grad_finalize_dbeta];
+    fused.out[CR_OUT_conv_grad_grad_coef] = finalize->out[CR_OUT_bn_grad_finalize_coef];
+    fused.attr.conv.bn                    = finalize->attr.bn;
+    return fuse_into_producer(edit, cost_model, grad, root, &fused);
 }

@@ -1,6 +1,6 @@
-/* compiler/fusion/patterns_stem.c: patterns of the stem of the ImageNet networks: the max-pooling that normalises what
- * it reads, and the 7x7 convolution on the picture in space-to-depth form, whose sixteen channels suit the tensor cores
- * where three do not. */
+/* compiler/fusion/patterns_stem.c: patterns for the stem of ImageNet networks: BN and ReLU inside the max-pooling, and
+ * the 7x7 convolution on the image in space-to-depth form. Tensor cores suit its 16 channels, but not the 3 channels of
+ * the image. */
 #include "compiler/fusion/fusion.h"
 
 #include <stdio.h>
@@ -14,59 +14,61 @@ static bool has_backward(const struct cr_program *p) {
     return false;
 }
 
-/* bn_apply with ReLU -> maxpool. In a program without gradients the BN belongs into the convolution before it. */
-bool cr_fuse_bn_pool(struct cr_edit *edit, const struct cr_cost_model *target, int root) {
-    struct cr_op joined = *cr_fuse_op(edit, root);
-    int          bn     = cr_edit_private_writer(edit, joined.in[CR_IN_maxpool_x], CR_OP_bn_apply);
-    if (bn == CR_NONE || joined.in[CR_IN_maxpool_scale_bias] != CR_NONE || !has_backward(edit->program)) return false;
+/* bn_apply with ReLU -> maxpool. Programs without gradients are left alone: fold puts the BN into the convolution. */
+bool cr_fuse_bn_pool(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
+    struct cr_op fused = *cr_fuse_op(edit, root);
+    int          bn    = cr_edit_private_writer(edit, fused.in[CR_IN_maxpool_x], CR_OP_bn_apply);
+    if (bn == CR_NONE || fused.in[CR_IN_maxpool_scale_bias] != CR_NONE || !has_backward(edit->program)) return false;
     if (!cr_fuse_same_stream(edit, bn, root) || !cr_edit_can_move(edit, bn, root)) return false;
     const struct cr_op *apply = cr_fuse_op(edit, bn);
     if (!apply->attr.bn.relu || apply->in[CR_IN_bn_apply_add] != CR_NONE) return false;
     if (apply->out[CR_OUT_bn_apply_mask] != CR_NONE) return false;
-    joined.in[CR_IN_maxpool_x]          = apply->in[CR_IN_bn_apply_x];
-    joined.in[CR_IN_maxpool_scale_bias] = apply->in[CR_IN_bn_apply_scale_bias];
-    if (!cr_fuse_accepted(edit, target, &joined)) return false;
+    fused.in[CR_IN_maxpool_x]          = apply->in[CR_IN_bn_apply_x];
+    fused.in[CR_IN_maxpool_scale_bias] = apply->in[CR_IN_bn_apply_scale_bias];
+    if (!cr_fuse_accepted(edit, cost_model, &fused)) return false;
     cr_edit_remove(edit, bn);
-    cr_edit_replace(edit, root, &joined);
+    cr_edit_replace(edit, root, &fused);
     return true;
 }
 
-/* maxpool_grad -> bn_grad_sums and bn_grad_apply, both with the mask computed again: its sparse dx is never stored. */
-bool cr_fuse_pool_grad(struct cr_edit *edit, const struct cr_cost_model *target, int root) {
+/* maxpool_grad -> bn_grad_sums and bn_grad_apply, both with a recomputed mask. The sparse dx is never stored. */
+bool cr_fuse_pool_grad(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
     const struct cr_op *pool = cr_fuse_op(edit, root);
     int                 dx   = pool->out[CR_OUT_maxpool_grad_dx];
     if (!cr_edit_is_private(edit, dx) || edit->reads[dx] != 2 || edit->writes[dx] != 1) return false;
     int s = cr_edit_next_reader(edit, dx, root), a = s == CR_NONE ? CR_NONE : cr_edit_next_reader(edit, dx, s);
     if (a == CR_NONE) return false;
-    const struct cr_op *stats = cr_fuse_op(edit, s), *apply = cr_fuse_op(edit, a);
-    if (stats->kind != CR_OP_bn_grad_sums || apply->kind != CR_OP_bn_grad_apply) return false;
-    if (stats->in[CR_IN_bn_grad_sums_dy] != dx || apply->in[CR_IN_bn_grad_apply_dy] != dx) return false;
-    int x = stats->in[CR_IN_bn_grad_sums_x], act = stats->in[CR_IN_bn_grad_sums_scale_bias];
-    if (act == CR_NONE || act != apply->in[CR_IN_bn_grad_apply_scale_bias] || x != apply->in[CR_IN_bn_grad_apply_x])
+    const struct cr_op *sums = cr_fuse_op(edit, s), *apply = cr_fuse_op(edit, a);
+    if (sums->kind != CR_OP_bn_grad_sums || apply->kind != CR_OP_bn_grad_apply) return false;
+    if (sums->in[CR_IN_bn_grad_sums_dy] != dx || apply->in[CR_IN_bn_grad_apply_dy] != dx) return false;
+    int x = sums->in[CR_IN_bn_grad_sums_x], scale_bias = sums->in[CR_IN_bn_grad_sums_scale_bias];
+    if (scale_bias == CR_NONE || scale_bias != apply->in[CR_IN_bn_grad_apply_scale_bias] ||
+        x != apply->in[CR_IN_bn_grad_apply_x])
         return false;
     if (!cr_fuse_same_stream(edit, root, s) || !cr_fuse_same_stream(edit, root, a) || !cr_edit_can_move(edit, root, a))
         return false;
 
-    struct cr_op first                             = cr_op_make(CR_OP_pool_bn_grad_sums, stats->layer),
-                 second                            = cr_op_make(CR_OP_pool_bn_grad_apply, apply->layer);
-    first.in[CR_IN_pool_bn_grad_sums_dy]           = pool->in[CR_IN_maxpool_grad_dy];
-    first.in[CR_IN_pool_bn_grad_sums_index]        = pool->in[CR_IN_maxpool_grad_index];
-    first.in[CR_IN_pool_bn_grad_sums_x]            = x;
-    first.in[CR_IN_pool_bn_grad_sums_scale_bias]   = act;
-    first.in[CR_IN_pool_bn_grad_sums_mean_rstd]    = stats->in[CR_IN_bn_grad_sums_mean_rstd];
-    first.out[CR_OUT_pool_bn_grad_sums_grad_sums]  = stats->out[CR_OUT_bn_grad_sums_grad_sums];
-    second.in[CR_IN_pool_bn_grad_apply_dy]         = pool->in[CR_IN_maxpool_grad_dy];
-    second.in[CR_IN_pool_bn_grad_apply_index]      = pool->in[CR_IN_maxpool_grad_index];
-    second.in[CR_IN_pool_bn_grad_apply_x]          = x;
-    second.in[CR_IN_pool_bn_grad_apply_scale_bias] = act;
-    second.in[CR_IN_pool_bn_grad_apply_coef]       = apply->in[CR_IN_bn_grad_apply_coef];
-    second.out[CR_OUT_pool_bn_grad_apply_dx]       = apply->out[CR_OUT_bn_grad_apply_dx];
-    first.stream = second.stream = pool->stream;
-    first.attr = second.attr = pool->attr; /* the windows */
-    if (!cr_fuse_accepted(edit, target, &first) || !cr_fuse_accepted(edit, target, &second)) return false;
+    struct cr_op pool_sums                             = cr_op_make(CR_OP_pool_bn_grad_sums, sums->layer),
+                 pool_apply                            = cr_op_make(CR_OP_pool_bn_grad_apply, apply->layer);
+    pool_sums.in[CR_IN_pool_bn_grad_sums_dy]           = pool->in[CR_IN_maxpool_grad_dy];
+    pool_sums.in[CR_IN_pool_bn_grad_sums_index]        = pool->in[CR_IN_maxpool_grad_index];
+    pool_sums.in[CR_IN_pool_bn_grad_sums_x]            = x;
+    pool_sums.in[CR_IN_pool_bn_grad_sums_scale_bias]   = scale_bias;
+    pool_sums.in[CR_IN_pool_bn_grad_sums_mean_rstd]    = sums->in[CR_IN_bn_grad_sums_mean_rstd];
+    pool_sums.out[CR_OUT_pool_bn_grad_sums_grad_sums]  = sums->out[CR_OUT_bn_grad_sums_grad_sums];
+    pool_apply.in[CR_IN_pool_bn_grad_apply_dy]         = pool->in[CR_IN_maxpool_grad_dy];
+    pool_apply.in[CR_IN_pool_bn_grad_apply_index]      = pool->in[CR_IN_maxpool_grad_index];
+    pool_apply.in[CR_IN_pool_bn_grad_apply_x]          = x;
+    pool_apply.in[CR_IN_pool_bn_grad_apply_scale_bias] = scale_bias;
+    pool_apply.in[CR_IN_pool_bn_grad_apply_coef]       = apply->in[CR_IN_bn_grad_apply_coef];
+    pool_apply.out[CR_OUT_pool_bn_grad_apply_dx]       = apply->out[CR_OUT_bn_grad_apply_dx];
+    pool_sums.stream = pool_apply.stream = pool->stream;
+    pool_sums.attr = pool_apply.attr = pool->attr; /* window, stride and padding of the pooling */
+    if (!cr_fuse_accepted(edit, cost_model, &pool_sums) || !cr_fuse_accepted(edit, cost_model, &pool_apply))
+        return false;
     cr_edit_remove(edit, root);
-    cr_edit_replace(edit, s, &first);
-    cr_edit_replace(edit, a, &second);
+    cr_edit_replace(edit, s, &pool_sums);
+    cr_edit_replace(edit, a, &pool_apply);
     return true;
 }
 
@@ -74,13 +76,14 @@ bool cr_fuse_pool_grad(struct cr_edit *edit, const struct cr_cost_model *target,
 
 enum { WINDOW = 7, S2D_WINDOW = 4, S2D_CHANNELS = 16 };
 
-/* The ops of the plain stem (indices) and what stands in their place. */
+/* Indices of the plain ops, and the ops that replace them. */
 struct stem {
-    int          normalize, conv, wgrad; /* wgrad: CR_NONE in frozen stems and without gradients */
-    struct cr_op picture, filter, product, gradient, spread;
+    int          normalize, conv, wgrad; /* wgrad: CR_NONE in a frozen stem and without gradients */
+    struct cr_op image, filter, s2d_conv, s2d_wgrad, filter_grad;
 };
 
-/* The readers of the normalised picture are one convolution of the right shape and its filter's gradient. */
+/* Matches when the normalised image has two readers at most: a convolution of the right shape and its filter gradient.
+ */
 static bool find_stem(const struct cr_edit *edit, struct stem *s) {
     const struct cr_program *p = edit->program;
     *s                         = (struct stem){CR_NONE, CR_NONE, CR_NONE, {0}, {0}, {0}, {0}, {0}};
@@ -106,16 +109,16 @@ static bool find_stem(const struct cr_edit *edit, struct stem *s) {
     return w->dim[1] == WINDOW && w->dim[2] == WINDOW && w->dim[3] == 3;
 }
 
-/* A transient of the program; CR_NONE when memory is out (the program remembers). */
-static int transient(struct cr_program *p, const char *of, const char *suffix, enum cr_dtype dtype,
-                     const int64_t dim[4]) {
+/* Adds a transient named <of>.<suffix>; CR_NONE when memory is out (program->failed is set). */
+static int add_transient(struct cr_program *p, const char *of, const char *suffix, enum cr_dtype dtype,
+                         const int64_t dim[4]) {
     char name[256];
     snprintf(name, sizeof name, "%s.%s", of, suffix);
     int id = cr_tensor_add(p, name, dtype, CR_REGION_POOL, dim[0], dim[1], dim[2], dim[3]);
     return p->failed ? CR_NONE : id;
 }
 
-static void set_windows(struct cr_op *conv) {
+static void set_s2d_window(struct cr_op *conv) {
     conv->attr.conv.stride = 1;
     conv->attr.conv.pad    = 0;
     conv->attr.conv.window = S2D_WINDOW;
@@ -124,52 +127,52 @@ static void set_windows(struct cr_op *conv) {
 static void make_forward(struct cr_program *p, struct stem *s) {
     enum cr_dtype dtype;
     int64_t       dim[4];
-    s->picture                = p->op[s->normalize];
-    s->picture.attr.input.s2d = true;
-    cr_op_infer(p, &s->picture, CR_OUT_normalize_y, &dtype, dim);
-    s->picture.out[CR_OUT_normalize_y] =
-        transient(p, p->tensor[s->picture.out[CR_OUT_normalize_y]].name, "s2d", dtype, dim);
+    s->image                = p->op[s->normalize];
+    s->image.attr.input.s2d = true;
+    cr_op_infer(p, &s->image, CR_OUT_normalize_y, &dtype, dim);
+    s->image.out[CR_OUT_normalize_y] =
+        add_transient(p, p->tensor[s->image.out[CR_OUT_normalize_y]].name, "s2d", dtype, dim);
 
     const struct cr_op *conv         = &p->op[s->conv];
     s->filter                        = cr_op_make(CR_OP_s2d_filter, conv->layer);
     s->filter.stream                 = conv->stream;
     s->filter.in[CR_IN_s2d_filter_w] = conv->in[CR_IN_conv_w];
     cr_op_infer(p, &s->filter, CR_OUT_s2d_filter_y, &dtype, dim);
-    s->filter.out[CR_OUT_s2d_filter_y] = transient(p, p->tensor[conv->in[CR_IN_conv_w]].name, "s2d", dtype, dim);
+    s->filter.out[CR_OUT_s2d_filter_y] = add_transient(p, p->tensor[conv->in[CR_IN_conv_w]].name, "s2d", dtype, dim);
 
-    s->product                  = *conv; /* what is done behind it stays */
-    s->product.in[CR_IN_conv_x] = s->picture.out[CR_OUT_normalize_y];
-    s->product.in[CR_IN_conv_w] = s->filter.out[CR_OUT_s2d_filter_y];
-    set_windows(&s->product);
+    s->s2d_conv                  = *conv; /* outputs and attributes stay */
+    s->s2d_conv.in[CR_IN_conv_x] = s->image.out[CR_OUT_normalize_y];
+    s->s2d_conv.in[CR_IN_conv_w] = s->filter.out[CR_OUT_s2d_filter_y];
+    set_s2d_window(&s->s2d_conv);
 }
 
 static void make_backward(struct cr_program *p, struct stem *s) {
     const struct cr_op *wgrad  = &p->op[s->wgrad];
     int                 dw     = wgrad->out[CR_OUT_conv_wgrad_dw];
     const int64_t       dim[4] = {p->tensor[dw].dim[0], S2D_WINDOW, S2D_WINDOW, S2D_CHANNELS};
-    int                 wide   = transient(p, p->tensor[dw].name, "s2d", p->tensor[dw].dtype, dim);
+    int                 s2d_dw = add_transient(p, p->tensor[dw].name, "s2d", p->tensor[dw].dtype, dim);
 
-    s->gradient                           = *wgrad;
-    s->gradient.in[CR_IN_conv_wgrad_x]    = s->picture.out[CR_OUT_normalize_y];
-    s->gradient.out[CR_OUT_conv_wgrad_dw] = wide;
-    s->gradient.attr.conv.accumulate      = false; /* the sum over batches is the next op's business */
-    set_windows(&s->gradient);
+    s->s2d_wgrad                           = *wgrad;
+    s->s2d_wgrad.in[CR_IN_conv_wgrad_x]    = s->image.out[CR_OUT_normalize_y];
+    s->s2d_wgrad.out[CR_OUT_conv_wgrad_dw] = s2d_dw;
+    s->s2d_wgrad.attr.conv.accumulate      = false; /* s2d_filter_grad accumulates instead */
+    set_s2d_window(&s->s2d_wgrad);
 
-    s->spread                                = cr_op_make(CR_OP_s2d_filter_grad, wgrad->layer);
-    s->spread.stream                         = wgrad->stream;
-    s->spread.in[CR_IN_s2d_filter_grad_dy]   = wide;
-    s->spread.out[CR_OUT_s2d_filter_grad_dw] = dw;
-    s->spread.attr.conv.accumulate           = wgrad->attr.conv.accumulate;
+    s->filter_grad                                = cr_op_make(CR_OP_s2d_filter_grad, wgrad->layer);
+    s->filter_grad.stream                         = wgrad->stream;
+    s->filter_grad.in[CR_IN_s2d_filter_grad_dy]   = s2d_dw;
+    s->filter_grad.out[CR_OUT_s2d_filter_grad_dw] = dw;
+    s->filter_grad.attr.conv.accumulate           = wgrad->attr.conv.accumulate;
 }
 
-static bool all_accepted(const struct cr_edit *edit, const struct cr_cost_model *target, const struct stem *s) {
-    if (!cr_fuse_accepted(edit, target, &s->picture) || !cr_fuse_accepted(edit, target, &s->filter)) return false;
-    if (!cr_fuse_accepted(edit, target, &s->product)) return false;
+static bool all_accepted(const struct cr_edit *edit, const struct cr_cost_model *cost_model, const struct stem *s) {
+    if (!cr_fuse_accepted(edit, cost_model, &s->image) || !cr_fuse_accepted(edit, cost_model, &s->filter)) return false;
+    if (!cr_fuse_accepted(edit, cost_model, &s->s2d_conv)) return false;
     if (s->wgrad == CR_NONE) return true;
-    return cr_fuse_accepted(edit, target, &s->gradient) && cr_fuse_accepted(edit, target, &s->spread);
+    return cr_fuse_accepted(edit, cost_model, &s->s2d_wgrad) && cr_fuse_accepted(edit, cost_model, &s->filter_grad);
 }
 
-/* Appends an op and moves it to `place`: what stood there and behind goes one up. */
+/* Inserts an op at `place`; the ops from there on move up by one. */
 static void insert(struct cr_program *p, int place, const struct cr_op *op) {
     cr_emit(p, op, "");
     if (p->failed) return;
@@ -178,23 +181,23 @@ static void insert(struct cr_program *p, int place, const struct cr_op *op) {
 }
 
 static void rewrite(struct cr_program *p, const struct stem *s) {
-    p->op[s->normalize] = s->picture;
-    p->op[s->conv]      = s->product;
-    if (s->wgrad != CR_NONE) { /* the later op first: places before it stay */
-        p->op[s->wgrad] = s->gradient;
-        insert(p, s->wgrad + 1, &s->spread);
+    p->op[s->normalize] = s->image;
+    p->op[s->conv]      = s->s2d_conv;
+    if (s->wgrad != CR_NONE) { /* the later op first, so that earlier indices stay valid */
+        p->op[s->wgrad] = s->s2d_wgrad;
+        insert(p, s->wgrad + 1, &s->filter_grad);
     }
     insert(p, s->conv, &s->filter);
 }
 
-cr_status cr_fuse_s2d(struct cr_program *p, const struct cr_cost_model *target) {
+cr_status cr_fuse_s2d(struct cr_program *p, const struct cr_cost_model *cost_model) {
     struct cr_edit edit;
     struct stem    s;
     CR_TRY(cr_edit_open(&edit, p));
     if (find_stem(&edit, &s)) {
         make_forward(p, &s);
         if (!p->failed && s.wgrad != CR_NONE) make_backward(p, &s);
-        if (!p->failed && all_accepted(&edit, target, &s)) rewrite(p, &s);
+        if (!p->failed && all_accepted(&edit, cost_model, &s)) rewrite(p, &s);
     }
     cr_edit_close(&edit);
     return p->failed ? CR_NO_MEMORY((size_t)p->tensors * sizeof *p->tensor) : CR_OK;

@@ -1,4 +1,4 @@
-/* compiler/memory/best_fit.c: see compiler/memory/best_fit.h. */
+/* compiler/memory/best_fit.c: online best-fit allocator over a sorted list of ranges. */
 #include "compiler/memory/best_fit.h"
 
 #include "graph/graph.h"
@@ -30,18 +30,19 @@ cr_status cr_best_fit_alloc(struct cr_best_fit *pool, size_t size, size_t *offse
         const struct cr_best_fit_range *r = &pool->range[i];
         if (r->free && r->size >= size && (best == CR_NONE || r->size < pool->range[best].size)) best = i;
     }
-    if (best == CR_NONE) { /* grows; a free range at the top is part of it */
+    if (best == CR_NONE) { /* grows the pool; a free range at its end becomes part of the allocation */
         if (pool->ranges && pool->range[pool->ranges - 1].free) pool->top = pool->range[--pool->ranges].offset;
         best = pool->ranges;
         CR_TRY(insert_range(pool, best, (struct cr_best_fit_range){pool->top, size, true}));
         pool->top += size;
         pool->peak = CR_MAX(pool->peak, pool->top);
     }
-    struct cr_best_fit_range *r    = &pool->range[best];
-    const size_t              left = r->size - size;
-    *r                             = (struct cr_best_fit_range){r->offset, size, false};
-    *offset                        = r->offset;
-    return left ? insert_range(pool, best + 1, (struct cr_best_fit_range){*offset + size, left, true}) : CR_OK;
+    struct cr_best_fit_range *r         = &pool->range[best];
+    const size_t              remaining = r->size - size;
+    *r                                  = (struct cr_best_fit_range){r->offset, size, false};
+    *offset                             = r->offset;
+    return remaining ? insert_range(pool, best + 1, (struct cr_best_fit_range){*offset + size, remaining, true})
+                     : CR_OK;
 }
 
 void cr_best_fit_release(struct cr_best_fit *pool, size_t offset) {

@@ -1,27 +1,30 @@
-/* compiler/memory/branch_and_bound.c: see compiler/memory/branch_and_bound.h.
+/* compiler/memory/branch_and_bound.c: depth-first search for offsets below a capacity.
  *
- * Every plan can be pressed down until each life rests on the bottom or on another one, and its lives can then be
- * placed one by one with offsets that never fall. So a node of the tree places one of the remaining lives where it
- * comes to rest, never below the life placed before (at equal offsets the ranks decide): each plan is met once. What
- * was passed over that way can be placed only after something else has come to lie under it. A subtree is left when
- *   - a remaining life would still fit below the offset at hand: the same plan with it placed there is met elsewhere;
- *   - a life that was passed over has nothing left that could lift it in time;
- *   - in some section what remains, on top of the lowest place that is left there, passes the capacity.
- * When no remaining life spans a border between two sections, the two sides are solved one after the other, and if one
- * has no solution the other is not tried again. */
+ * Every plan can be compacted until each item rests on the bottom or on another item. The items of a compacted plan can
+ * be placed one by one with non-decreasing offsets. So a node of the tree places one of the unplaced items at its
+ * lowest free offset, never below the item placed before; the ranks order items at equal offsets. Each plan is then
+ * visited once. An item that is passed over can be placed only after another item has been placed under it.
+ *
+ * A subtree is pruned when
+ *   - an unplaced item would still fit below the present offset: the plan with that item there is visited elsewhere;
+ *   - no unplaced item can still lift an item that was passed over;
+ *   - in some section the unplaced items, on top of the lowest offset that is left there, exceed the capacity.
+ *
+ * When no unplaced item spans a border between two sections, the two sides are independent. They are solved one after
+ * the other; when one side has no solution, the other side is not tried again. */
 #include "compiler/memory/branch_and_bound.h"
 
 #include <string.h>
 
-enum { CLOCK_STEPS = 64 };
+enum { CLOCK_INTERVAL = 64 }; /* steps between two looks at the clock */
 
-/* Places only go up from here. */
+/* Position of the last placed item; later items have larger keys. */
 struct key {
     int64_t offset;
     int     rank;
 };
 
-struct part { /* of the remaining lives: those from `first` on that start before section `end` */
+struct part { /* the unplaced items from `first` on that start before section `end` */
     int first, begin, end;
 };
 
@@ -31,7 +34,7 @@ static bool overlap(const struct cr_tree_item *a, const struct cr_tree_item *b) 
     return a->lower < b->upper && b->lower < a->upper;
 }
 
-/* Pairs (each counted twice) and section visits: what a walk to the bottom can change. */
+/* Number of overlapping pairs, counted twice, plus the lengths of all items: the most undo records of one branch. */
 static size_t count_changes(const struct cr_tree_item *item, int items, size_t *near) {
     size_t sections = 0;
     *near           = 0;
@@ -113,13 +116,13 @@ cr_status cr_tree_open(struct cr_tree *tree, struct cr_tree_item *item, int item
     return CR_OK;
 }
 
-/* ---- placing and taking back ---- */
+/* ---- placing and undoing ---- */
 
 static bool in_part(const struct cr_tree *t, struct part p, int i) {
     return i < t->items && t->item[i].lower < p.end;
 }
 
-static void change(struct cr_tree *t, int64_t *where, int64_t value) {
+static void record_change(struct cr_tree *t, int64_t *where, int64_t value) {
     t->change[t->changes++] = (struct cr_tree_change){where, *where};
     *where                  = value;
 }
@@ -133,15 +136,15 @@ static void place(struct cr_tree *t, int b) {
     t->next[t->previous[b]]  = t->next[b];
     t->previous[t->next[b]]  = t->previous[b];
     for (int s = x->lower; s < x->upper; s++) {
-        change(t, &t->floor[s], top);
+        record_change(t, &t->floor[s], top);
         t->total[s] -= x->size;
     }
     for (int s = x->lower + 1; s < x->upper; s++) t->across[s]--;
     for (int k = t->near_at[b]; k < t->near_at[b + 1]; k++)
-        if (!t->placed[t->near[k]] && t->rest[t->near[k]] < top) change(t, &t->rest[t->near[k]], top);
+        if (!t->placed[t->near[k]] && t->rest[t->near[k]] < top) record_change(t, &t->rest[t->near[k]], top);
 }
 
-static void take_back(struct cr_tree *t, int depth, size_t changes) {
+static void undo(struct cr_tree *t, int depth, size_t changes) {
     while (t->changes > changes) {
         t->changes--;
         *t->change[t->changes].where = t->change[t->changes].was;
@@ -157,15 +160,15 @@ static void take_back(struct cr_tree *t, int depth, size_t changes) {
     }
 }
 
-/* ---- what cannot succeed ---- */
+/* ---- pruning ---- */
 
-static bool is_open(const struct cr_tree *t, int i, struct key key) {
+static bool is_candidate(const struct cr_tree *t, int i, struct key key) {
     return t->rest[i] != key.offset ? t->rest[i] > key.offset : t->rank[i] > key.rank;
 }
 
-/* Where life i, which was passed over, can lie at the lowest: on top of the lowest of those that may still come under
- * it. INT64_MAX when there is none. */
-static int64_t lifted(const struct cr_tree *t, int i) {
+/* Least offset of item i, which was passed over: the top of the lowest unplaced item that may still come under it.
+ * INT64_MAX when there is no such item. */
+static int64_t least_lifted_offset(const struct cr_tree *t, int i) {
     int64_t top = t->rest[i] + t->item[i].size, least = INT64_MAX;
     for (int k = t->near_at[i]; k < t->near_at[i + 1]; k++) {
         int j = t->near[k];
@@ -176,11 +179,12 @@ static int64_t lifted(const struct cr_tree *t, int i) {
 }
 
 static bool find_least(struct cr_tree *t, struct part p, struct key key) {
-    for (int i = p.first; in_part(t, p, i); i = t->next[i]) t->least[i] = is_open(t, i, key) ? t->rest[i] : key.offset;
+    for (int i = p.first; in_part(t, p, i); i = t->next[i])
+        t->least[i] = is_candidate(t, i, key) ? t->rest[i] : key.offset;
     for (int i = p.first; in_part(t, p, i); i = t->next[i]) {
-        if (!is_open(t, i, key)) {
+        if (!is_candidate(t, i, key)) {
             t->budget->visits -= t->near_at[i + 1] - t->near_at[i];
-            int64_t least = lifted(t, i);
+            int64_t least = least_lifted_offset(t, i);
             if (least == INT64_MAX) {
                 for (int s = t->item[i].lower; s < t->item[i].upper; s++)
                     t->failures[s] += 1.0 / (t->item[i].upper - t->item[i].lower);
@@ -208,62 +212,63 @@ static bool sections_fit(struct cr_tree *t, struct part p) {
     return true;
 }
 
-static bool may_succeed(struct cr_tree *t, struct part p, struct key key) {
+static bool is_feasible(struct cr_tree *t, struct part p, struct key key) {
     return find_least(t, p, key) && sections_fit(t, p);
 }
 
-/* ---- the walk ---- */
+/* ---- the search ---- */
 
-static bool is_spent(struct cr_tree *t) {
+static bool is_budget_spent(struct cr_tree *t) {
     if (t->budget->visits <= 0) t->stopped = true;
-    if (t->steps++ % CLOCK_STEPS == 0 && t->budget->deadline_ns != INT64_MAX && cr_time_ns() > t->budget->deadline_ns)
+    if (t->steps++ % CLOCK_INTERVAL == 0 && t->budget->deadline_ns != INT64_MAX &&
+        cr_time_ns() > t->budget->deadline_ns)
         t->stopped = true;
     return t->stopped;
 }
 
-/* The lowest remaining life above `key` that lies below `ceiling`; -1 when there is none. */
+/* The lowest unplaced item above `key` and below `ceiling`; of equals the one of least rank; -1: none. */
 static int next_choice(const struct cr_tree *t, struct part p, struct key key, int64_t ceiling) {
     int best = -1;
     for (int i = p.first; in_part(t, p, i); i = t->next[i]) {
-        if (t->rest[i] >= ceiling || !is_open(t, i, key)) continue;
+        if (t->rest[i] >= ceiling || !is_candidate(t, i, key)) continue;
         bool lower = best < 0 || t->rest[i] < t->rest[best];
         if (lower || (t->rest[i] == t->rest[best] && t->rank[i] < t->rank[best])) best = i;
     }
     return best;
 }
 
-static bool walk(struct cr_tree *t, struct part p, struct key key);
+static bool search(struct cr_tree *t, struct part p, struct key key);
 
-/* The part has just lost the life x: the sides of each border inside x that nothing spans any more are apart. */
-static bool walk_sides(struct cr_tree *t, struct part p, const struct cr_tree_item *x, struct key key) {
+/* Item x has just been placed. Searches the sides of each border inside x that no unplaced item spans, one by one. */
+static bool search_sides(struct cr_tree *t, struct part p, const struct cr_tree_item *x, struct key key) {
     struct part side = {p.first, p.begin, p.end};
     for (int s = x->lower + 1; s < x->upper; s++) {
         if (t->across[s]) continue;
         side.end = s;
-        if (!walk(t, side, key)) return false;
-        /* all lives of that side are placed now, so the ring goes on with the next side */
+        if (!search(t, side, key)) return false;
+        /* all items of that side are placed, so the ring continues with the next side */
         while (in_part(t, side, side.first)) side.first = t->next[side.first];
         side.begin = s;
     }
     side.end = p.end;
-    return walk(t, side, key);
+    return search(t, side, key);
 }
 
-static bool walk(struct cr_tree *t, struct part p, struct key key) {
+static bool search(struct cr_tree *t, struct part p, struct key key) {
     if (!in_part(t, p, p.first)) return true;
     int64_t ceiling = INT64_MAX;
     for (int i = p.first; in_part(t, p, i); i = t->next[i]) ceiling = CR_MIN(ceiling, t->rest[i] + t->item[i].size);
     for (;;) {
         int b = next_choice(t, p, key, ceiling);
-        if (b < 0 || is_spent(t)) return false;
+        if (b < 0 || is_budget_spent(t)) return false;
         int         depth   = t->depth;
         size_t      changes = t->changes;
         struct part rest    = {b == p.first ? t->next[b] : p.first, p.begin, p.end};
         key                 = (struct key){t->rest[b], t->rank[b]};
         place(t, b);
-        if (may_succeed(t, rest, key) && walk_sides(t, rest, &t->item[b], key)) return true;
-        take_back(t, depth, changes);
-        if (t->stopped || !may_succeed(t, p, key)) return false; /* b is passed over now */
+        if (is_feasible(t, rest, key) && search_sides(t, rest, &t->item[b], key)) return true;
+        undo(t, depth, changes);
+        if (t->stopped || !is_feasible(t, p, key)) return false; /* b is passed over from here on */
     }
 }
 
@@ -277,7 +282,7 @@ enum cr_tree_end cr_tree_walk(struct cr_tree *t, const int *rank, int64_t capaci
         if (t->item[i].size > capacity) return CR_TREE_NONE;
     for (int s = 0; s < t->sections; s++)
         if (t->total[s] > capacity) return CR_TREE_NONE;
-    bool solved = walk(t, (struct part){t->next[t->items], 0, t->sections}, (struct key){-1, 0});
-    take_back(t, 0, 0);
+    bool solved = search(t, (struct part){t->next[t->items], 0, t->sections}, (struct key){-1, 0});
+    undo(t, 0, 0);
     return solved ? CR_TREE_SOLVED : t->stopped ? CR_TREE_STOPPED : CR_TREE_NONE;
 }

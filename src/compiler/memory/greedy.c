@@ -1,19 +1,21 @@
-/* compiler/memory/greedy.c: offsets for lives, the planner's core.
+/* compiler/memory/greedy.c: greedy offsets for intervals.
  *
- * Places one life after the other: among those placed whose time overlaps, take the smallest gap that fits, else the
- * top. The order decides the quality, so several are tried (by size first: large things are hard to place late). While
- * the best peak is above the bound, what sticks out above the bound is moved to the front and all is placed again.
- * Everything is counted in units of the alignment and in ranks of time, and no clock is asked, so equal inputs give
- * equal plans. */
+ * The planner places one interval after the other into the smallest gap that fits among the placed intervals that
+ * overlap in time, or on top. The order decides the quality, so it tries several orders, by size first, because large
+ * intervals are hard to place late. While the best peak is above the bound, the intervals that end above the bound move
+ * to the front of the order and all intervals are placed again.
+ *
+ * Space is counted in units of the alignment and time in ranks. The planner uses no clock, so equal inputs give equal
+ * plans. */
 #include "compiler/compiler.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-struct item { /* a life in ranks of time and units of space */
+struct item { /* one interval: ranks of time, units of space */
     int     lower, upper;
     int64_t size, offset;
-    int     life; /* index of the caller's */
+    int     interval; /* index of the caller's interval */
 };
 
 struct key {
@@ -26,13 +28,13 @@ struct planner {
     int          items;
     int64_t     *time; /* ranks: sorted, unique */
     int          times;
-    int         *order; /* items as they are placed */
+    int         *order; /* items in the order of placement */
     struct key  *key;
     struct item *placed; /* sorted by offset */
     int64_t     *best;   /* offsets by item */
     int         *best_order;
     int64_t      peak, bound;
-    int64_t      visits; /* pairs looked at: the budget of the improvement */
+    int64_t      visits; /* compared pairs: the budget of the improvement */
 };
 
 enum { IMPROVE_VISITS = 24 * 1000 * 1000, IMPROVE_ROUNDS = 400 };
@@ -44,24 +46,25 @@ static int rank_of(const struct planner *w, int64_t time) {
     return (int)(at - w->time);
 }
 
-static bool is_empty(const struct cr_interval *life) {
-    return life->size == 0 || life->lower >= life->upper;
+static bool is_empty(const struct cr_interval *interval) {
+    return interval->size == 0 || interval->lower >= interval->upper;
 }
 
-static cr_status set_up(struct planner *w, const struct cr_interval *life, int count, size_t alignment) {
+static cr_status set_up(struct planner *w, const struct cr_interval *interval, int count, size_t alignment) {
     CR_ASSERT(alignment > 0 && count >= 0);
     size_t n = (size_t)count, total = 0;
     CR_ALLOC(w->item, n);
     CR_ALLOC(w->time, 2 * n);
     for (int i = 0; i < count; i++) {
-        if (is_empty(&life[i])) continue;
-        size_t units = life[i].size / alignment + (life[i].size % alignment != 0);
-        if (units > ((size_t)INT64_MAX - 1 - total) / alignment) /* INT64_MAX stands for no plan yet */
+        if (is_empty(&interval[i])) continue;
+        size_t units = interval[i].size / alignment + (interval[i].size % alignment != 0);
+        if (units >
+            ((size_t)INT64_MAX - 1 - total) / alignment) /* w->peak = INT64_MAX means that there is no plan yet */
             return CR_FAIL(CR_ERR_MEMORY, "the plan would need more bytes than can be counted: use a smaller batch");
         total += units * alignment;
-        w->item[w->items++] = (struct item){.size = (int64_t)units, .life = i};
-        w->time[w->times++] = life[i].lower;
-        w->time[w->times++] = life[i].upper;
+        w->item[w->items++] = (struct item){.size = (int64_t)units, .interval = i};
+        w->time[w->times++] = interval[i].lower;
+        w->time[w->times++] = interval[i].upper;
     }
     qsort(w->time, (size_t)w->times, sizeof *w->time, cr_compare_i64);
     int unique = 0;
@@ -69,8 +72,8 @@ static cr_status set_up(struct planner *w, const struct cr_interval *life, int c
         if (i == 0 || w->time[i] != w->time[unique - 1]) w->time[unique++] = w->time[i];
     w->times = unique;
     for (int i = 0; i < w->items; i++) {
-        w->item[i].lower = rank_of(w, life[w->item[i].life].lower);
-        w->item[i].upper = rank_of(w, life[w->item[i].life].upper);
+        w->item[i].lower = rank_of(w, interval[w->item[i].interval].lower);
+        w->item[i].upper = rank_of(w, interval[w->item[i].interval].upper);
     }
     return CR_OK;
 }
@@ -91,7 +94,7 @@ static cr_status find_bound(struct planner *w) {
     return CR_OK;
 }
 
-static void tear_down(struct planner *w) {
+static void release(struct planner *w) {
     cr_free(w->item);
     cr_free(w->time);
     cr_free(w->order);
@@ -103,19 +106,19 @@ static void tear_down(struct planner *w) {
 
 /* ---- orders ---- */
 
-enum by { BY_SIZE, BY_AREA, BY_SIZE_LATE, BY_LENGTH, BY_START, BY_END, BYS };
+enum order_kind { BY_SIZE, BY_AREA, BY_SIZE_LATE, BY_LENGTH, BY_START, BY_END, ORDERS };
 
-static struct key key_of(const struct planner *w, int index, enum by by) {
+static struct key key_of(const struct planner *w, int index, enum order_kind order_kind) {
     const struct item *x      = &w->item[index];
     int64_t            length = x->upper - x->lower;
-    switch (by) {
+    switch (order_kind) {
     case BY_SIZE: return (struct key){x->size, length, index};
     case BY_AREA: return (struct key){x->size > INT64_MAX / length ? INT64_MAX : x->size * length, x->size, index};
     case BY_SIZE_LATE: return (struct key){x->size, x->lower, index};
     case BY_LENGTH: return (struct key){length, x->size, index};
     case BY_START: return (struct key){-x->lower, x->size, index};
     case BY_END:
-    case BYS: break;
+    case ORDERS: break;
     }
     return (struct key){x->upper, x->size, index};
 }
@@ -127,15 +130,15 @@ static int compare_keys(const void *a, const void *b) { /* large first; ties by 
     return s->item - t->item;
 }
 
-static void sort_order(struct planner *w, enum by by) {
-    for (int i = 0; i < w->items; i++) w->key[i] = key_of(w, i, by);
+static void sort_order(struct planner *w, enum order_kind order_kind) {
+    for (int i = 0; i < w->items; i++) w->key[i] = key_of(w, i, order_kind);
     qsort(w->key, (size_t)w->items, sizeof *w->key, compare_keys);
     for (int i = 0; i < w->items; i++) w->order[i] = w->key[i].item;
 }
 
 /* ---- placing ---- */
 
-/* Offset for an item among the `placed` ones, in the smallest gap that fits (or the lowest). */
+/* Offset of an item above the placed items: the smallest gap that fits; with `lowest`, the lowest gap. */
 static int64_t find_gap(struct planner *w, int placed, const struct item *x, bool lowest) {
     int64_t top = 0, at = -1, smallest = INT64_MAX;
     for (int i = 0; i < placed; i++) {
@@ -166,7 +169,7 @@ static void insert_placed(struct planner *w, int placed, const struct item *x) {
     w->placed[low] = *x;
 }
 
-/* Places all in the present order; keeps the result when it is the best so far. */
+/* Places all items in the present order. Keeps the plan and returns true when it is the best so far. */
 static bool place_all(struct planner *w, bool lowest) {
     int64_t peak = 0;
     for (int i = 0; i < w->items; i++) {
@@ -184,8 +187,8 @@ static bool place_all(struct planner *w, bool lowest) {
     return true;
 }
 
-/* What sticks out above the bound goes to the front, in its present order. False when nothing does. */
-static bool lift(struct planner *w) {
+/* Moves the items that end above the bound to the front, in their present order. Returns false when there are none. */
+static bool move_to_front(struct planner *w) {
     int front = 0, back = 0;
     for (int i = 0; i < w->items; i++) {
         const struct item *x = &w->item[w->order[i]];
@@ -204,13 +207,13 @@ static bool lift(struct planner *w) {
     return true;
 }
 
-/* Lifts from the best order; when that has run dry, goes on from where it stands, for it may still lead down. */
+/* Improves the best order: first with the smallest gap, then again with the lowest gap. */
 static void improve(struct planner *w) {
     for (int start = 0; start < 2 && w->peak > w->bound; start++) {
         memcpy(w->order, w->best_order, (size_t)w->items * sizeof *w->order);
         for (int i = 0; i < w->items; i++) w->item[i].offset = w->best[i];
         for (int round = 0; round < IMPROVE_ROUNDS / 2; round++) {
-            if (w->peak == w->bound || w->visits > IMPROVE_VISITS || !lift(w)) return;
+            if (w->peak == w->bound || w->visits > IMPROVE_VISITS || !move_to_front(w)) return;
             place_all(w, start == 1);
         }
     }
@@ -224,38 +227,38 @@ static cr_status plan_items(struct planner *w) {
     CR_ALLOC(w->best, n);
     CR_ALLOC(w->best_order, n);
     w->peak = INT64_MAX;
-    for (int by = 0; by < BYS; by++)
+    for (int order_kind = 0; order_kind < ORDERS; order_kind++)
         for (int lowest = 0; lowest < 2; lowest++) {
-            if (w->peak == w->bound || (w->visits > IMPROVE_VISITS && by > BY_AREA)) return CR_OK;
-            sort_order(w, (enum by)by);
+            if (w->peak == w->bound || (w->visits > IMPROVE_VISITS && order_kind > BY_AREA)) return CR_OK;
+            sort_order(w, (enum order_kind)order_kind);
             place_all(w, lowest == 1);
         }
     improve(w);
     return CR_OK;
 }
 
-cr_status cr_plan_intervals(struct cr_interval *life, int count, size_t alignment, size_t *peak, size_t *bound) {
+cr_status cr_plan_intervals(struct cr_interval *interval, int count, size_t alignment, size_t *peak, size_t *bound) {
     cr_status      status = CR_OK;
     struct planner w      = {0};
-    CR_TRY_OUT(set_up(&w, life, count, alignment));
+    CR_TRY_OUT(set_up(&w, interval, count, alignment));
     CR_TRY_OUT(find_bound(&w));
     if (w.items) CR_TRY_OUT(plan_items(&w));
-    for (int i = 0; i < count; i++) life[i].offset = 0;
-    for (int i = 0; i < w.items; i++) life[w.item[i].life].offset = (size_t)w.best[i] * alignment;
+    for (int i = 0; i < count; i++) interval[i].offset = 0;
+    for (int i = 0; i < w.items; i++) interval[w.item[i].interval].offset = (size_t)w.best[i] * alignment;
     *peak  = (size_t)w.peak * alignment;
     *bound = (size_t)w.bound * alignment;
 out:
-    tear_down(&w);
+    release(&w);
     return status;
 }
 
-cr_status cr_plan_bound(const struct cr_interval *life, int count, size_t alignment, size_t *bound) {
+cr_status cr_plan_bound(const struct cr_interval *interval, int count, size_t alignment, size_t *bound) {
     cr_status      status = CR_OK;
     struct planner w      = {0};
-    CR_TRY_OUT(set_up(&w, life, count, alignment));
+    CR_TRY_OUT(set_up(&w, interval, count, alignment));
     CR_TRY_OUT(find_bound(&w));
     *bound = (size_t)w.bound * alignment;
 out:
-    tear_down(&w);
+    release(&w);
     return status;
 }

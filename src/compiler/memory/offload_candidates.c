@@ -1,19 +1,21 @@
-/* compiler/memory/offload_candidates.c: what could be swapped: see compiler/memory/offload.h. Ops run one after the
- * other on the compute lane here, so time between two ops is a difference of sums. */
+/* compiler/memory/offload_candidates.c: finds the tensors that can be offloaded and the gaps between their uses.
+ *
+ * All ops are on the compute stream here, so the time between two ops is a difference of start times. */
 #include "compiler/memory/offload.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { BYTES_MIN = 1 << 20, POOL_SHARE = 1000 };
+/* Smaller tensors are not worth a copy: less than 1 MiB and less than 1/1000 of the peak. */
+enum { BYTES_MIN = 1 << 20, POOL_FRACTION = 1000 };
 
 struct find {
     struct cr_offload_work *w;
-    int                    *begin, *at; /* uses of tensor t: at[begin[t]] ... at[begin[t + 1] - 1], ascending */
-    int                    *handed_at;  /* by tensor: the op that hands its storage on, or CR_NONE */
-    bool                   *got;        /* by tensor: its writer took over the storage of another */
-    int                    *above;      /* by op, and the end: ops before it that are above the limit */
-    int                     readers;    /* noted so far */
+    int                    *begin, *at;   /* uses of tensor t: at[begin[t]] ... at[begin[t + 1] - 1], ascending */
+    int                    *reused_at;    /* [tensors] op that reuses its storage in place, or CR_NONE */
+    bool                   *reuses_input; /* [tensors] its writer reuses the storage of an input */
+    int                    *above;        /* [ops + 1] number of earlier ops that are above the limit */
+    int                     readers;      /* entries of w->reader */
 };
 
 static size_t rounded(const struct cr_offload_work *w, size_t bytes) {
@@ -24,13 +26,13 @@ static size_t rounded(const struct cr_offload_work *w, size_t bytes) {
 
 static int operands_of(const struct cr_op *op, int ids[2 * CR_OP_IDS_MAX]) {
     const int n   = cr_op_reads(op, ids);
-    int       all = n + cr_op_writes(op, ids + n), kept = 0;
-    for (int i = 0; i < all; i++) { /* each once */
-        bool again = false;
-        for (int k = 0; k < kept; k++) again |= ids[k] == ids[i];
-        if (!again) ids[kept++] = ids[i];
+    int       all = n + cr_op_writes(op, ids + n), unique = 0;
+    for (int i = 0; i < all; i++) { /* removes duplicates */
+        bool duplicate = false;
+        for (int k = 0; k < unique; k++) duplicate |= ids[k] == ids[i];
+        if (!duplicate) ids[unique++] = ids[i];
     }
-    return kept;
+    return unique;
 }
 
 static cr_status find_uses(struct find *f) {
@@ -56,38 +58,40 @@ static cr_status find_uses(struct find *f) {
 static bool is_used(const struct find *f, int t) {
     return f->begin[t + 1] > f->begin[t];
 }
+
 static int first_use(const struct find *f, int t) {
     return f->at[f->begin[t]];
 }
+
 static int last_use(const struct find *f, int t) {
     return f->w->p->tensor[t].keep ? f->w->p->ops - 1 : f->at[f->begin[t + 1] - 1];
 }
 
 /* ---- load ---- */
 
-/* As compiler/memory/plan_memory.c will: the output takes the storage of an input that dies there; of several, of the
- * one that came last. */
-static void hand_over(struct find *f, int op, int slot) {
-    const struct cr_program *p    = f->w->p;
-    const struct cr_op      *o    = &p->op[op];
-    const unsigned           may  = cr_op_inplace(o->kind, slot);
-    const int                out  = o->out[slot];
-    int                      best = CR_NONE;
-    if (!may || out < 0 || p->tensor[out].region != CR_REGION_POOL || first_use(f, out) != op) return;
+/* Mirrors compiler/memory/plan_memory.c: the output reuses the storage of an input whose last use is this op; of
+ * several inputs, the one that was written last. */
+static void reuse_storage(struct find *f, int op, int slot) {
+    const struct cr_program *p     = f->w->p;
+    const struct cr_op      *o     = &p->op[op];
+    const unsigned           slots = cr_op_inplace(o->kind, slot);
+    const int                out   = o->out[slot];
+    int                      best  = CR_NONE;
+    if (!slots || out < 0 || p->tensor[out].region != CR_REGION_POOL || first_use(f, out) != op) return;
     for (int s = 0; s < cr_op_info(o->kind)->ins; s++) {
         const int in = o->in[s];
-        if (!(may >> s & 1) || in < 0 || in == out || p->tensor[in].region != CR_REGION_POOL || p->tensor[in].keep)
+        if (!(slots >> s & 1) || in < 0 || in == out || p->tensor[in].region != CR_REGION_POOL || p->tensor[in].keep)
             continue;
-        bool elsewhere = false;
-        for (int k = 0; k < cr_op_info(o->kind)->ins; k++) elsewhere |= o->in[k] == in && !(may >> k & 1);
-        if (elsewhere || p->tensor[in].bytes != p->tensor[out].bytes || last_use(f, in) != op ||
-            f->handed_at[in] != CR_NONE)
+        bool used_elsewhere = false;
+        for (int k = 0; k < cr_op_info(o->kind)->ins; k++) used_elsewhere |= o->in[k] == in && !(slots >> k & 1);
+        if (used_elsewhere || p->tensor[in].bytes != p->tensor[out].bytes || last_use(f, in) != op ||
+            f->reused_at[in] != CR_NONE)
             continue;
         if (best == CR_NONE || first_use(f, in) > first_use(f, best)) best = in;
     }
     if (best == CR_NONE) return;
-    f->handed_at[best] = op;
-    f->got[out]        = true;
+    f->reused_at[best]   = op;
+    f->reuses_input[out] = true;
     f->w->load[op] -= rounded(f->w, p->tensor[out].bytes);
 }
 
@@ -95,26 +99,26 @@ static void find_load(struct find *f) {
     struct cr_offload_work  *w = f->w;
     const struct cr_program *p = w->p;
     for (int t = 0; t < p->tensors; t++) {
-        f->handed_at[t] = CR_NONE;
+        f->reused_at[t] = CR_NONE;
         if (p->tensor[t].region != CR_REGION_POOL || !is_used(f, t)) continue;
         for (int i = first_use(f, t); i <= last_use(f, t); i++) w->load[i] += rounded(w, p->tensor[t].bytes);
     }
     for (int i = 0; i < p->ops; i++)
-        for (int s = 0; s < cr_op_info(p->op[i].kind)->outs; s++) hand_over(f, i, s);
+        for (int s = 0; s < cr_op_info(p->op[i].kind)->outs; s++) reuse_storage(f, i, s);
     for (int i = 0; i < p->ops; i++) f->above[i + 1] = f->above[i] + (w->load[i] > w->limit);
 }
 
 /* ---- candidates ---- */
 
-/* Do rows take it from the host's memory in every use from `late` on? Notes these uses. */
-static bool note_readers(struct find *f, const struct cr_cost_model *target, struct cr_offload_candidate *c) {
+/* Can the kernels read the tensor from host memory in each use from `late` on? Records these uses. */
+static bool record_readers(struct find *f, const struct cr_cost_model *cost_model, struct cr_offload_candidate *c) {
     const int first = f->readers;
-    if (!target->reads_host) return false;
+    if (!cost_model->reads_host) return false;
     for (int k = f->begin[c->tensor]; k < f->begin[c->tensor + 1]; k++) {
         const struct cr_op *op = &f->w->p->op[f->at[k]];
         for (int s = 0; s < CR_OP_IN_MAX && f->at[k] >= c->late; s++) {
             if (op->in[s] != c->tensor) continue;
-            if (!target->reads_host(target->self, op, s)) {
+            if (!cost_model->reads_host(cost_model->self, op, s)) {
                 f->readers = first;
                 return false;
             }
@@ -126,30 +130,30 @@ static bool note_readers(struct find *f, const struct cr_cost_model *target, str
     return true;
 }
 
-/* The longest gap in which the limit is passed; with `behind`, also if only by the uses at its end and later. */
-static bool find_gap(const struct find *f, int t, bool behind, struct cr_offload_candidate *c) {
-    const double *begin = f->w->begin;
-    double        most  = -1;
+/* Finds the longest gap with an op above the limit. until_last: ops from `late` to the last use count too. */
+static bool find_gap(const struct find *f, int t, bool until_last, struct cr_offload_candidate *c) {
+    const double *begin   = f->w->begin;
+    double        longest = -1;
     for (int k = f->begin[t]; k + 1 < f->begin[t + 1]; k++) {
         const int early = f->at[k], late = f->at[k + 1];
-        if (late <= early + 1 || f->above[behind ? last_use(f, t) + 1 : late] == f->above[early + 1] ||
-            begin[late] - begin[early + 1] <= most)
+        if (late <= early + 1 || f->above[until_last ? last_use(f, t) + 1 : late] == f->above[early + 1] ||
+            begin[late] - begin[early + 1] <= longest)
             continue;
-        most     = begin[late] - begin[early + 1];
+        longest  = begin[late] - begin[early + 1];
         c->early = early;
         c->late  = late;
     }
-    return most >= 0;
+    return longest >= 0;
 }
 
-static bool find_way(struct find *f, const struct cr_cost_model *target, int t, struct cr_offload_candidate *c) {
+static bool find_action(struct find *f, const struct cr_cost_model *cost_model, int t, struct cr_offload_candidate *c) {
     c->mapped_only = !find_gap(f, t, false, c);
     if (c->mapped_only && !find_gap(f, t, true, c)) return false;
-    c->mappable = note_readers(f, target, c);
+    c->mappable = record_readers(f, cost_model, c);
     return c->mappable || !c->mapped_only;
 }
 
-/* Of one that is gathered or updated a copy behind its first writer would be stale. */
+/* Is the tensor written more than once? A copy behind its first writer would be stale. */
 static bool is_written_again(const struct find *f, int t) {
     for (int k = f->begin[t] + 1; k < f->begin[t + 1]; k++) {
         int ids[CR_OP_IDS_MAX], n = cr_op_writes(&f->w->p->op[f->at[k]], ids);
@@ -159,13 +163,13 @@ static bool is_written_again(const struct find *f, int t) {
     return false;
 }
 
-static bool may_leave(const struct find *f, int t, size_t least) {
+static bool is_offloadable(const struct find *f, int t, size_t min_bytes) {
     const struct cr_program *p = f->w->p;
     const struct cr_tensor  *x = &p->tensor[t];
-    if (x->region != CR_REGION_POOL || x->keep || x->bytes < least || !is_used(f, t)) return false;
+    if (x->region != CR_REGION_POOL || x->keep || x->bytes < min_bytes || !is_used(f, t)) return false;
     if (t == p->logits || t == p->metrics || is_written_again(f, t)) return false;
     const int writer = first_use(f, t);
-    return writer >= p->hoisted && p->op[writer].workspace != t; /* what is made once stays for later runs */
+    return writer >= p->hoisted && p->op[writer].workspace != t; /* results of hoisted ops stay for later runs */
 }
 
 static int compare_late(const void *a, const void *b) {
@@ -189,62 +193,62 @@ static int compare_writer(const void *a, const void *b) {
     return s->writer != t->writer ? s->writer - t->writer : s->tensor - t->tensor;
 }
 
-static void find_candidates(struct find *f, const struct cr_cost_model *target) {
+static void find_candidates(struct find *f, const struct cr_cost_model *cost_model) {
     struct cr_offload_work  *w    = f->w;
     const struct cr_program *p    = w->p;
     size_t                   peak = 0;
     for (int i = 0; i < p->ops; i++) peak = CR_MAX(peak, w->load[i]);
-    const size_t least = CR_MAX(CR_MIN((size_t)BYTES_MIN, peak / POOL_SHARE), (size_t)1);
+    const size_t min_bytes = CR_MAX(CR_MIN((size_t)BYTES_MIN, peak / POOL_FRACTION), (size_t)1);
     for (int t = 0; t < p->tensors; t++) {
         struct cr_offload_candidate c = {.tensor = t, .bytes = rounded(w, p->tensor[t].bytes)};
-        if (!may_leave(f, t, least) || !find_way(f, target, t, &c)) continue;
+        if (!is_offloadable(f, t, min_bytes) || !find_action(f, cost_model, t, &c)) continue;
         c.writer         = first_use(f, t);
         c.last           = last_use(f, t);
-        c.out_s          = cr_copy_seconds(target, CR_STREAM_TO_HOST, p->tensor[t].bytes);
-        c.in_s           = cr_copy_seconds(target, CR_STREAM_TO_DEVICE, p->tensor[t].bytes);
+        c.out_s          = cr_copy_seconds(cost_model, CR_STREAM_TO_HOST, p->tensor[t].bytes);
+        c.in_s           = cr_copy_seconds(cost_model, CR_STREAM_TO_DEVICE, p->tensor[t].bytes);
         c.read_s         = w->contention.read_s * (double)p->tensor[t].bytes;
-        c.at_writer      = f->got[t] ? c.bytes : 0;
-        c.at_last        = f->handed_at[t] != CR_NONE ? c.bytes : 0;
+        c.at_writer      = f->reuses_input[t] ? c.bytes : 0;
+        c.at_last        = f->reused_at[t] != CR_NONE ? c.bytes : 0;
         w->c[w->count++] = c;
     }
     qsort(w->c, (size_t)w->count, sizeof *w->c, compare_writer);
 }
 
-/* ---- the whole ---- */
+/* ---- opening and closing ---- */
 
-static cr_status look(struct find *f, const struct cr_cost_model *target) {
+static cr_status analyse(struct find *f, const struct cr_cost_model *cost_model) {
     struct cr_offload_work *w = f->w;
-    CR_TRY(cr_program_seconds(w->p, target, w->seconds, w->memory_busy));
+    CR_TRY(cr_program_seconds(w->p, cost_model, w->seconds, w->memory_busy));
     for (int i = 0; i < w->p->ops; i++) w->begin[i + 1] = w->begin[i] + w->seconds[i];
     CR_TRY(find_uses(f));
     find_load(f);
-    find_candidates(f, target);
+    find_candidates(f, cost_model);
     return sort_by_late(w);
 }
 
-cr_status cr_offload_work_open(const struct cr_program *p, const struct cr_cost_model *target, size_t limit,
+cr_status cr_offload_work_open(const struct cr_program *p, const struct cr_cost_model *cost_model, size_t limit,
                                struct cr_offload_work *w) {
     const size_t tensors = (size_t)CR_MAX(p->tensors, 1), ops = (size_t)p->ops + 1;
-    *w         = (struct cr_offload_work){.p = p, .alignment = CR_MAX(target->alignment, (size_t)1), .limit = limit};
-    w->seconds = cr_alloc(ops, sizeof *w->seconds);
-    w->memory_busy   = cr_alloc(ops, sizeof *w->memory_busy);
-    w->contention    = cr_contention_of(target, w->memory_busy);
-    w->begin         = cr_alloc(ops, sizeof *w->begin);
-    w->load          = cr_alloc(ops, sizeof *w->load);
-    w->c             = cr_alloc(tensors, sizeof *w->c);
-    w->by_late       = cr_alloc(tensors, sizeof *w->by_late);
-    struct find f    = {.w = w};
-    f.begin          = cr_alloc(tensors + 1, sizeof *f.begin);
-    f.handed_at      = cr_alloc(tensors, sizeof *f.handed_at);
-    f.got            = cr_alloc(tensors, sizeof *f.got);
-    f.above          = cr_alloc(ops, sizeof *f.above);
-    const bool there = w->seconds && w->memory_busy && w->begin && w->load && w->c && w->by_late && f.begin &&
-                       f.handed_at && f.got && f.above;
-    cr_status status = there ? look(&f, target) : CR_NO_MEMORY(tensors * sizeof *w->c);
+    *w = (struct cr_offload_work){.p = p, .alignment = CR_MAX(cost_model->alignment, (size_t)1), .limit = limit};
+    w->seconds              = cr_alloc(ops, sizeof *w->seconds);
+    w->memory_busy          = cr_alloc(ops, sizeof *w->memory_busy);
+    w->contention           = cr_contention_of(cost_model, w->memory_busy);
+    w->begin                = cr_alloc(ops, sizeof *w->begin);
+    w->load                 = cr_alloc(ops, sizeof *w->load);
+    w->c                    = cr_alloc(tensors, sizeof *w->c);
+    w->by_late              = cr_alloc(tensors, sizeof *w->by_late);
+    struct find f           = {.w = w};
+    f.begin                 = cr_alloc(tensors + 1, sizeof *f.begin);
+    f.reused_at             = cr_alloc(tensors, sizeof *f.reused_at);
+    f.reuses_input          = cr_alloc(tensors, sizeof *f.reuses_input);
+    f.above                 = cr_alloc(ops, sizeof *f.above);
+    const bool is_allocated = w->seconds && w->memory_busy && w->begin && w->load && w->c && w->by_late && f.begin &&
+                              f.reused_at && f.reuses_input && f.above;
+    cr_status status = is_allocated ? analyse(&f, cost_model) : CR_NO_MEMORY(tensors * sizeof *w->c);
     cr_free(f.begin);
     cr_free(f.at);
-    cr_free(f.handed_at);
-    cr_free(f.got);
+    cr_free(f.reused_at);
+    cr_free(f.reuses_input);
     cr_free(f.above);
     if (status != CR_OK) cr_offload_work_close(w);
     return status;

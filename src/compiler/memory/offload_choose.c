@@ -1,36 +1,48 @@
-/* compiler/memory/offload_choose.c: which candidates are taken: see compiler/memory/offload.h.
+/* compiler/memory/offload_choose.c: chooses which candidates are offloaded.
  *
- * Scores of a candidate (Zhang et al. 2019), a gap being the time from the end of its early use to the begin of its
- * late one: DOA    the gap less what its two copies take: how long it can be away AOA    DOA times bytes (DOA by bytes
- * where DOA is negative: then less waiting a byte is better) WDOA   what lies above the limit during the gap, bytes
- * times seconds SWDOA  WDOA anew after each choice, with the load that is then left Candidates are taken in the order
- * of a score until the load is below the limit; one in whose gap nothing is above it any more is left out. Our own:
- * FIRST takes what is written first (the lane out never rests, and what goes first comes back last), and CHEAP at each
- * choice the candidate that brings most bytes below the limit for the waiting that it adds, by a schedule. BEST is the
- * plan with the least time of all these, improved by leaving out, putting in and exchanging candidates, and by reading
- * some where they wait; where none of all these is below the limit, the orders are gone through again with all that can
- * read so. */
+ * Scores of a candidate (Zhang et al. 2019). The gap is the time from the end of its early use to the start of its late
+ * use.
+ *
+ * - DOA (duration of absence): the gap minus the time of both copies.
+ * - AOA (area of absence): DOA times bytes. When DOA is negative, DOA / bytes: less waiting per byte is better.
+ * - WDOA (weighted duration of absence): bytes above the limit during the gap, times seconds.
+ * - SWDOA (submodular WDOA): WDOA computed again after each choice, with the load that is then left.
+ *
+ * Candidates are taken in the order of a score until the load is below the limit. A candidate is skipped when nothing
+ * in its gap is above the limit any more. Two further orders are ours:
+ *
+ * - FIRST: by writer. The copy stream to the host never idles, and the tensor that leaves first returns last.
+ * - CHEAP: at each step the candidate that removes the most bytes above the limit per second of added waiting, by a
+ * schedule.
+ *
+ * BEST takes the plan with the least predicted time of all orders. A local search improves it by removing, adding and
+ * exchanging candidates, and by turning prefetches into mapped reads. When no plan is below the limit, the orders run
+ * again with mapped reads for all candidates that allow them. */
 #include "compiler/memory/offload.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { TRIED_AT_ONCE = 12, IMPROVE_OPS = 1500000 };
+enum {
+    SHORTLIST_MAX  = 12,      /* candidates that CHEAP compares by a schedule */
+    IMPROVE_BUDGET = 1500000, /* of the local search: ops in all schedules */
+};
 
-static const double equal_share = 1e-5; /* of the time: plans this close are equal, and the bytes they move decide */
+static const double equal_fraction =
+    1e-5; /* fraction of the time: plans this close are equal, and the copied bytes decide */
 
 struct choice {
     struct cr_offload_work     *w;
-    size_t                     *load; /* by op: what is left with the present choice */
-    double                     *key;  /* by candidate */
+    size_t                     *load; /* [ops] live bytes with the present choice */
+    double                     *key;  /* [count] */
     int                        *order;
-    enum cr_offload_action     *taken, *best;
-    bool                        read; /* take() lets ops read in place where they can */
+    enum cr_offload_action     *actions, *best;
+    bool                        map; /* add() chooses mapped reads where they are possible */
     struct cr_offload_schedule *s;
-    struct cr_offload_schedule  found; /* of `best`: total, peak and bytes only */
-    enum cr_offload_score       won;
-    bool                        any;
+    struct cr_offload_schedule  best_plan; /* schedule of `best`: total, peak and bytes only */
+    enum cr_offload_score       best_score;
+    bool                        has_best;
 };
 
 enum order_by {
@@ -49,7 +61,7 @@ const char *cr_offload_score_name(enum cr_offload_score score) {
 
 /* ---- scores ---- */
 
-static double load_above(const struct cr_offload_work *w, const size_t *load, const struct cr_offload_candidate *c) {
+static double excess_in_gap(const struct cr_offload_work *w, const size_t *load, const struct cr_offload_candidate *c) {
     double sum = 0;
     for (int i = c->early + 1; i < c->late; i++)
         if (load[i] > w->limit) sum += (double)(load[i] - w->limit) * w->seconds[i];
@@ -62,146 +74,147 @@ void cr_offload_score_set(struct cr_offload_work *w) {
         const double                 bytes = (double)c->bytes;
         c->doa                             = w->begin[c->late] - w->begin[c->early + 1] - c->out_s - c->in_s;
         c->aoa                             = c->doa >= 0 ? c->doa * bytes : c->doa / bytes;
-        c->wdoa                            = load_above(w, w->load, c);
+        c->wdoa                            = excess_in_gap(w, w->load, c);
     }
 }
 
-/* ---- taking ---- */
+/* ---- adding candidates ---- */
 
-static size_t most_of(const struct choice *x) {
-    size_t most = 0;
-    for (int i = 0; i < x->w->p->ops; i++) most = CR_MAX(most, x->load[i]);
-    return most;
+static size_t peak_load(const struct choice *x) {
+    size_t peak = 0;
+    for (int i = 0; i < x->w->p->ops; i++) peak = CR_MAX(peak, x->load[i]);
+    return peak;
 }
 
-/* The op behind the last at which the tensor has no place on the device. */
-static int end_of(const struct choice *x, const struct cr_offload_candidate *c) {
-    return x->read && c->mappable ? c->last + 1 : c->late;
+/* The op from which on the tensor is in device memory again. */
+static int return_op(const struct choice *x, const struct cr_offload_candidate *c) {
+    return x->map && c->mappable ? c->last + 1 : c->late;
 }
 
 static bool helps(const struct choice *x, const struct cr_offload_candidate *c) {
-    for (int i = c->early + 1; i < end_of(x, c); i++)
+    for (int i = c->early + 1; i < return_op(x, c); i++)
         if (x->load[i] > x->w->limit) return true;
     return false;
 }
 
-static void take(struct choice *x, int k) {
+static void add(struct choice *x, int k) {
     const struct cr_offload_candidate *c = &x->w->c[k];
-    x->taken[k]                          = x->read && c->mappable ? CR_OFFLOAD_MAPPED : CR_OFFLOAD_PREFETCHED;
+    x->actions[k]                        = x->map && c->mappable ? CR_OFFLOAD_MAPPED : CR_OFFLOAD_PREFETCHED;
     x->load[c->writer] += c->at_writer;
     x->load[c->last] += c->at_last;
-    for (int i = c->early + 1; i < end_of(x, c); i++) x->load[i] -= c->bytes;
+    for (int i = c->early + 1; i < return_op(x, c); i++) x->load[i] -= c->bytes;
 }
 
-static void start_over(struct choice *x) {
-    memset(x->taken, 0, (size_t)CR_MAX(x->w->count, 1) * sizeof *x->taken);
+static void reset(struct choice *x) {
+    memset(x->actions, 0, (size_t)CR_MAX(x->w->count, 1) * sizeof *x->actions);
     memcpy(x->load, x->w->load, (size_t)x->w->p->ops * sizeof *x->load);
 }
 
-/* Of those that help and are not taken the one with the largest key, the first of equals; CR_NONE: none. */
+/* The candidate with the largest key among those that help and are not chosen yet; of equals the first; CR_NONE: none.
+ */
 static int largest_key(const struct choice *x) {
     int best = CR_NONE;
     for (int k = 0; k < x->w->count; k++)
-        if (!x->taken[k] && helps(x, &x->w->c[k]) && (best == CR_NONE || x->key[k] > x->key[best])) best = k;
+        if (!x->actions[k] && helps(x, &x->w->c[k]) && (best == CR_NONE || x->key[k] > x->key[best])) best = k;
     return best;
 }
 
-/* Bytes times seconds above the limit that are left. */
-static double left_above(const struct choice *x) {
+/* Bytes above the limit times seconds that remain. */
+static double excess_left(const struct choice *x) {
     double sum = 0;
     for (int i = 0; i < x->w->p->ops; i++)
         if (x->load[i] > x->w->limit) sum += (double)(x->load[i] - x->w->limit) * CR_MAX(x->w->seconds[i], 1e-9);
     return sum;
 }
 
-/* Of the few with the largest gain the one that gains most for the waiting it adds. */
+/* Among the few candidates with the largest gain, the one with the most gain per second of added waiting. */
 static int cheapest(struct choice *x) {
-    const double before = left_above(x);
-    int          shown[TRIED_AT_ONCE], count = 0, best = CR_NONE;
-    double       most = -1;
-    for (int k = 0; k < x->w->count; k++) x->key[k] = load_above(x->w, x->load, &x->w->c[k]);
-    for (; count < TRIED_AT_ONCE; count++) {
-        shown[count] = largest_key(x);
-        if (shown[count] == CR_NONE) break;
-        x->taken[shown[count]] = CR_OFFLOAD_PREFETCHED; /* so that the next one is found */
+    const double before = excess_left(x);
+    int          shortlist[SHORTLIST_MAX], count = 0, best = CR_NONE;
+    double       best_ratio = -1;
+    for (int k = 0; k < x->w->count; k++) x->key[k] = excess_in_gap(x->w, x->load, &x->w->c[k]);
+    for (; count < SHORTLIST_MAX; count++) {
+        shortlist[count] = largest_key(x);
+        if (shortlist[count] == CR_NONE) break;
+        x->actions[shortlist[count]] = CR_OFFLOAD_PREFETCHED; /* so that largest_key finds the next one */
     }
-    for (int j = 0; j < count; j++) x->taken[shown[j]] = CR_OFFLOAD_NOT;
-    cr_offload_schedule_make(x->w, x->taken, x->s);
+    for (int j = 0; j < count; j++) x->actions[shortlist[j]] = CR_OFFLOAD_NOT;
+    cr_offload_schedule_make(x->w, x->actions, x->s);
     const double now = x->s->total;
     for (int j = 0; j < count; j++) {
-        x->taken[shown[j]] = CR_OFFLOAD_PREFETCHED;
-        cr_offload_schedule_make(x->w, x->taken, x->s);
-        x->taken[shown[j]] = CR_OFFLOAD_NOT;
-        const double added = CR_MAX(x->s->total - now, 1e-6), gain = CR_MIN(x->key[shown[j]], before) / added;
-        if (gain <= most) continue;
-        most = gain;
-        best = shown[j];
+        x->actions[shortlist[j]] = CR_OFFLOAD_PREFETCHED;
+        cr_offload_schedule_make(x->w, x->actions, x->s);
+        x->actions[shortlist[j]] = CR_OFFLOAD_NOT;
+        const double added = CR_MAX(x->s->total - now, 1e-6), gain = CR_MIN(x->key[shortlist[j]], before) / added;
+        if (gain <= best_ratio) continue;
+        best_ratio = gain;
+        best       = shortlist[j];
     }
     return best;
 }
 
-static void take_by(struct choice *x, enum order_by by) {
-    start_over(x);
+static void add_in_order(struct choice *x, enum order_by by) {
+    reset(x);
     for (int k = 0; k < x->w->count; k++) {
         const struct cr_offload_candidate *c = &x->w->c[k];
         x->key[k]                            = by == BY_DOA    ? c->doa
                                                : by == BY_AOA  ? c->aoa
                                                : by == BY_WDOA ? c->wdoa
-                                                               : -(double)k; /* they stand by writer */
+                                                               : -(double)k; /* candidates are sorted by writer */
     }
-    while (most_of(x) > x->w->limit) {
-        for (int k = 0; k < x->w->count && by == BY_SWDOA; k++) x->key[k] = load_above(x->w, x->load, &x->w->c[k]);
+    while (peak_load(x) > x->w->limit) {
+        for (int k = 0; k < x->w->count && by == BY_SWDOA; k++) x->key[k] = excess_in_gap(x->w, x->load, &x->w->c[k]);
         const int next = by == BY_CHEAP ? cheapest(x) : largest_key(x);
-        if (next == CR_NONE) return; /* no more to be had */
-        take(x, next);
+        if (next == CR_NONE) return; /* no candidate is left */
+        add(x, next);
     }
 }
 
-/* ---- judging ---- */
+/* ---- comparing plans ---- */
 
 static bool is_better(const struct choice *x, const struct cr_offload_schedule *a,
                       const struct cr_offload_schedule *b) {
-    const bool fits = a->peak <= x->w->limit, others = b->peak <= x->w->limit;
-    if (fits != others) return fits;
-    if (!fits && a->peak != b->peak) return a->peak < b->peak;
-    if (fabs(a->total - b->total) > equal_share * b->total) return a->total < b->total;
+    const bool a_fits = a->peak <= x->w->limit, b_fits = b->peak <= x->w->limit;
+    if (a_fits != b_fits) return a_fits;
+    if (!a_fits && a->peak != b->peak) return a->peak < b->peak;
+    if (fabs(a->total - b->total) > equal_fraction * b->total) return a->total < b->total;
     return a->bytes < b->bytes;
 }
 
-static bool judge(struct choice *x, enum cr_offload_score score) {
-    cr_offload_schedule_make(x->w, x->taken, x->s);
-    if (x->any && !is_better(x, x->s, &x->found)) return false;
-    x->found.total = x->s->total;
-    x->found.peak  = x->s->peak;
-    x->found.bytes = x->s->bytes;
-    memcpy(x->best, x->taken, (size_t)x->w->count * sizeof *x->best);
-    x->won = score;
-    x->any = true;
+static bool keep_if_better(struct choice *x, enum cr_offload_score score) {
+    cr_offload_schedule_make(x->w, x->actions, x->s);
+    if (x->has_best && !is_better(x, x->s, &x->best_plan)) return false;
+    x->best_plan.total = x->s->total;
+    x->best_plan.peak  = x->s->peak;
+    x->best_plan.bytes = x->s->bytes;
+    memcpy(x->best, x->actions, (size_t)x->w->count * sizeof *x->best);
+    x->best_score = score;
+    x->has_best   = true;
     return true;
 }
 
-/* ---- improving ---- */
+/* ---- local search ---- */
 
-static bool try_take(struct choice *x, int k, enum cr_offload_action take) {
-    const enum cr_offload_action before = x->taken[k];
-    x->taken[k]                         = take;
-    if (judge(x, CR_OFFLOAD_BEST)) return true;
-    x->taken[k] = before;
+static bool try_action(struct choice *x, int k, enum cr_offload_action action) {
+    const enum cr_offload_action before = x->actions[k];
+    x->actions[k]                       = action;
+    if (keep_if_better(x, CR_OFFLOAD_BEST)) return true;
+    x->actions[k] = before;
     return false;
 }
 
-static bool try_without(struct choice *x, int k) {
-    return (x->taken[k] || !x->w->c[k].mapped_only) &&
-           try_take(x, k, x->taken[k] ? CR_OFFLOAD_NOT : CR_OFFLOAD_PREFETCHED);
+static bool try_toggle(struct choice *x, int k) {
+    return (x->actions[k] || !x->w->c[k].mapped_only) &&
+           try_action(x, k, x->actions[k] ? CR_OFFLOAD_NOT : CR_OFFLOAD_PREFETCHED);
 }
 
 static bool try_exchange(struct choice *x, int k, int m) {
-    const enum cr_offload_action before = x->taken[k];
-    x->taken[k]                         = CR_OFFLOAD_NOT;
-    x->taken[m]                         = CR_OFFLOAD_PREFETCHED;
-    if (judge(x, CR_OFFLOAD_BEST)) return true;
-    x->taken[k] = before;
-    x->taken[m] = CR_OFFLOAD_NOT;
+    const enum cr_offload_action before = x->actions[k];
+    x->actions[k]                       = CR_OFFLOAD_NOT;
+    x->actions[m]                       = CR_OFFLOAD_PREFETCHED;
+    if (keep_if_better(x, CR_OFFLOAD_BEST)) return true;
+    x->actions[k] = before;
+    x->actions[m] = CR_OFFLOAD_NOT;
     return false;
 }
 
@@ -211,23 +224,23 @@ static int compare_bytes(const void *a, const void *b) {
     return *s < *t ? -1 : *s > *t;
 }
 
-/* Every step makes the plan better, so the number of visits is the only end that is needed. */
+/* Each step improves the plan, so the budget of schedules is the only stop criterion that is needed. */
 static cr_status improve(struct choice *x) {
     const int                           n   = x->w->count;
-    const int64_t                       end = x->w->visits + IMPROVE_OPS / CR_MAX(x->w->p->ops, 1);
+    const int64_t                       end = x->w->visits + IMPROVE_BUDGET / CR_MAX(x->w->p->ops, 1);
     const struct cr_offload_candidate **sorted;
     CR_ALLOC(sorted, (size_t)CR_MAX(n, 1));
     for (int k = 0; k < n; k++) sorted[k] = &x->w->c[k];
     qsort(sorted, (size_t)n, sizeof *sorted, compare_bytes);
     for (int k = 0; k < n; k++) x->order[k] = (int)(sorted[k] - x->w->c);
     cr_free(sorted);
-    memcpy(x->taken, x->best, (size_t)n * sizeof *x->taken);
+    memcpy(x->actions, x->best, (size_t)n * sizeof *x->actions);
     for (bool again = true; again;) {
         again = false;
-        for (int j = 0; j < n && x->w->visits < end; j++) again |= try_without(x, x->order[j]);
+        for (int j = 0; j < n && x->w->visits < end; j++) again |= try_toggle(x, x->order[j]);
         for (int j = 0; j < n && !again; j++)
-            for (int i = 0; i < n && x->taken[x->order[j]] && x->w->visits < end; i++)
-                if (!x->taken[x->order[i]] && !x->w->c[x->order[i]].mapped_only &&
+            for (int i = 0; i < n && x->actions[x->order[j]] && x->w->visits < end; i++)
+                if (!x->actions[x->order[i]] && !x->w->c[x->order[i]].mapped_only &&
                     x->w->c[x->order[i]].bytes != x->w->c[x->order[j]].bytes)
                     again |= try_exchange(x, x->order[j], x->order[i]);
         if (x->w->visits >= end) break;
@@ -235,22 +248,22 @@ static cr_status improve(struct choice *x) {
     return CR_OK;
 }
 
-/* The set stands: which of it is better read where it is? Last, so that no plan becomes worse for having this choice.
- */
-static cr_status read_in_place(struct choice *x) {
+/* Turns prefetches into mapped reads where that improves the plan. This runs last, so allowing mapped reads never makes
+ * a plan worse. */
+static cr_status use_mapped_reads(struct choice *x) {
     const int n = x->w->count;
-    x->read     = x->found.peak > x->w->limit;
-    for (enum order_by by = BY_DOA; by <= BY_FIRST && x->read; by++) {
-        take_by(x, by);
-        judge(x, CR_OFFLOAD_BEST);
+    x->map      = x->best_plan.peak > x->w->limit;
+    for (enum order_by by = BY_DOA; by <= BY_FIRST && x->map; by++) {
+        add_in_order(x, by);
+        keep_if_better(x, CR_OFFLOAD_BEST);
     }
-    if (x->read) CR_TRY(improve(x));
+    if (x->map) CR_TRY(improve(x));
     for (bool again = true; again;) {
         again = false;
-        memcpy(x->taken, x->best, (size_t)n * sizeof *x->taken);
+        memcpy(x->actions, x->best, (size_t)n * sizeof *x->actions);
         for (int j = 0; j < n; j++)
-            if (x->w->c[x->order[j]].mappable && x->taken[x->order[j]] != CR_OFFLOAD_MAPPED)
-                again |= try_take(x, x->order[j], CR_OFFLOAD_MAPPED);
+            if (x->w->c[x->order[j]].mappable && x->actions[x->order[j]] != CR_OFFLOAD_MAPPED)
+                again |= try_action(x, x->order[j], CR_OFFLOAD_MAPPED);
     }
     return CR_OK;
 }
@@ -259,18 +272,18 @@ static cr_status choose(struct choice *x, enum cr_offload_score score) {
     const bool several = score == CR_OFFLOAD_BEST || score == CR_OFFLOAD_ROUGH;
     for (enum order_by by = BY_DOA; by <= BY_CHEAP; by++) {
         if (several ? by == BY_CHEAP && score == CR_OFFLOAD_ROUGH : by != (enum order_by)score) continue;
-        take_by(x, by);
-        judge(x, by < BY_CHEAP ? (enum cr_offload_score)by : CR_OFFLOAD_BEST);
+        add_in_order(x, by);
+        keep_if_better(x, by < BY_CHEAP ? (enum cr_offload_score)by : CR_OFFLOAD_BEST);
     }
     if (score != CR_OFFLOAD_BEST) return CR_OK;
     CR_TRY(improve(x));
-    return read_in_place(x);
+    return use_mapped_reads(x);
 }
 
-cr_status cr_offload_choose(struct cr_offload_work *w, enum cr_offload_score score, enum cr_offload_action *taken,
+cr_status cr_offload_choose(struct cr_offload_work *w, enum cr_offload_score score, enum cr_offload_action *actions,
                             struct cr_offload_schedule *s, enum cr_offload_score *won) {
     const size_t  n  = (size_t)CR_MAX(w->count, 1);
-    struct choice x  = {.w = w, .s = s, .taken = taken};
+    struct choice x  = {.w = w, .s = s, .actions = actions};
     x.load           = cr_alloc((size_t)w->p->ops + 1, sizeof *x.load);
     x.key            = cr_alloc(n, sizeof *x.key);
     x.order          = cr_alloc(n, sizeof *x.order);
@@ -279,9 +292,9 @@ cr_status cr_offload_choose(struct cr_offload_work *w, enum cr_offload_score sco
     cr_offload_score_set(w);
     if (status == CR_OK) status = choose(&x, score);
     if (status == CR_OK) {
-        memcpy(taken, x.best, (size_t)w->count * sizeof *taken);
-        cr_offload_schedule_make(w, taken, s);
-        *won = x.won;
+        memcpy(actions, x.best, (size_t)w->count * sizeof *actions);
+        cr_offload_schedule_make(w, actions, s);
+        *won = x.best_score;
     }
     cr_free(x.load);
     cr_free(x.key);

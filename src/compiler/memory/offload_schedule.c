@@ -1,27 +1,28 @@
-/* compiler/memory/offload_schedule.c: when the copies of a set of candidates run: see compiler/memory/offload.h.
+/* compiler/memory/offload_schedule.c: schedules the copies of the chosen candidates and predicts the program's time.
  *
- * Out: each as soon as it is written, one behind the other. Its place is free (`sync`) where its copy has ended, with a
- * margin; earlier, with a wait, where memory is wanted before. In: planned backwards, each as late as its use and the
- * copies behind it allow, with a margin; begun then (`go`), or later where there is no room for it yet. The walk goes
- * through the ops once and keeps the clock of the compute lane and of both copy lanes, as compiler/memory/simulate.c
- * does for the finished list.
+ * Copies to the host start as soon as the tensor is written, one behind the other. The tensor's memory is free
+ * (release_at) where its copy has ended, with a margin, or earlier, with a wait, where memory is needed before.
  *
- * A walk knows the stalls that it makes only afterwards: a second one plans the copies back by the times of the first.
- */
+ * Copies back are planned backwards: each as late as its use and the later copies allow, with a margin. A copy back
+ * starts at the planned op (prefetch_at), or later when there is no room for its tensor yet.
+ *
+ * The simulation visits the ops once and keeps the clocks of the compute stream and of both copy streams, as
+ * compiler/memory/simulate.c does for the finished program. The stalls are known only afterwards, so a second
+ * simulation plans the copies back with the start times of the first. */
 #include "compiler/memory/offload.h"
 
 #include <string.h>
 
-static const double margin_share = 0.05; /* of a copy: measured times vary by about as much */
+static const double margin_fraction = 0.05; /* fraction of a copy's time: measured times vary by about as much */
 
-struct walk {
+struct simulation {
     const struct cr_offload_work *w;
     struct cr_offload_schedule   *s;
-    const enum cr_offload_action *taken;
-    int                           away;     /* copies out that hold memory, oldest first: s->offloaded */
-    int                           next_in;  /* in w->by_late */
-    int                           next_out; /* in w->c */
-    double                        now, out_free, in_free;
+    const enum cr_offload_action *actions;
+    int    in_flight;     /* copies to the host whose memory is not free yet, oldest first: s->offloaded */
+    int    next_prefetch; /* index into w->by_late */
+    int    next_offload;  /* index into w->c */
+    double now, to_host_free, to_device_free;
 };
 
 cr_status cr_offload_schedule_open(const struct cr_offload_work *w, struct cr_offload_schedule *s) {
@@ -56,7 +57,7 @@ void cr_offload_schedule_close(struct cr_offload_schedule *s) {
 
 /* ---- planning the copies back ---- */
 
-/* The last op that begins no later than `time`, from `low` to `high`. */
+/* The last op in low ... high that starts no later than `time`. */
 static int op_at(const double *begin, int low, int high, double time) {
     while (low < high) {
         const int middle = (low + high + 1) / 2;
@@ -68,31 +69,31 @@ static int op_at(const double *begin, int low, int high, double time) {
     return low;
 }
 
-static void plan_ins(struct walk *a, const double *begin) {
+static void plan_prefetches(struct simulation *a, const double *begin) {
     const struct cr_offload_work *w    = a->w;
     double                        free = begin[w->p->ops];
     for (int k = w->count - 1; k >= 0; k--) {
         const int                          i = w->by_late[k];
         const struct cr_offload_candidate *c = &w->c[i];
-        if (a->taken[i] != CR_OFFLOAD_PREFETCHED) continue;
-        free             = CR_MIN(free, begin[c->late]) - c->in_s * (1 + margin_share);
+        if (a->actions[i] != CR_OFFLOAD_PREFETCHED) continue;
+        free             = CR_MIN(free, begin[c->late]) - c->in_s * (1 + margin_fraction);
         a->s->planned[i] = op_at(begin, c->early + 1, c->late, free);
     }
 }
 
 /* ---- memory ---- */
 
-/* room[i]: bytes live at op i when every taken tensor is away for the whole of its gap. */
-static void find_room(struct walk *a) {
+/* Sets room[i] to the live bytes at op i when each offloaded tensor is absent for its whole gap. */
+static void find_room(struct simulation *a) {
     const struct cr_offload_work *w    = a->w;
     size_t                       *room = a->s->room;
     const int                     ops  = w->p->ops;
-    memset(room, 0, ((size_t)ops + 1) * sizeof *room); /* differences first; unsigned sums come out right */
+    memset(room, 0, ((size_t)ops + 1) * sizeof *room); /* differences first; unsigned wrap-around cancels in the sum */
     for (int i = 0; i < w->count; i++) {
         const struct cr_offload_candidate *c = &w->c[i];
-        if (!a->taken[i]) continue;
+        if (!a->actions[i]) continue;
         room[c->early + 1] -= c->bytes;
-        room[a->taken[i] == CR_OFFLOAD_MAPPED ? c->last + 1 : c->late] += c->bytes;
+        room[a->actions[i] == CR_OFFLOAD_MAPPED ? c->last + 1 : c->late] += c->bytes;
         room[c->writer] += c->at_writer;
         room[c->writer + 1] -= c->at_writer;
         room[c->last] += c->at_last;
@@ -102,131 +103,135 @@ static void find_room(struct walk *a) {
     for (int i = 0; i < ops; i++) room[i] += w->load[i];
 }
 
-/* Bytes at op j, not before the present one, of copies out that have not ended then. */
-static size_t still_there(const struct walk *a, int op, int j) {
+/* Bytes of copies to the host that have not ended at op j >= op, as seen at the present op. */
+static size_t pending_bytes(const struct simulation *a, int op, int j) {
     const double time = a->now + a->w->begin[j] - a->w->begin[op];
     size_t       sum  = 0;
-    for (int k = 0; k < a->away; k++) {
+    for (int k = 0; k < a->in_flight; k++) {
         const struct cr_offload_candidate *c = &a->w->c[a->s->offloaded[k]];
-        if (c->early < j && (j == op || a->s->out_end[a->s->offloaded[k]] + margin_share * c->out_s > time))
+        if (c->early < j && (j == op || a->s->out_end[a->s->offloaded[k]] + margin_fraction * c->out_s > time))
             sum += c->bytes;
     }
     return sum;
 }
 
-static bool fits(const struct walk *a, int op, const struct cr_offload_candidate *c) {
+static bool fits(const struct simulation *a, int op, const struct cr_offload_candidate *c) {
     for (int j = op; j < c->late; j++)
-        if (a->s->room[j] + still_there(a, op, j) + c->bytes > a->w->limit) return false;
+        if (a->s->room[j] + pending_bytes(a, op, j) + c->bytes > a->w->limit) return false;
     return true;
 }
 
-/* ---- the walk ---- */
+/* ---- the simulation ---- */
 
-static void put_sync(struct walk *a, int place, int op) {
-    const int i         = a->s->offloaded[place];
+static void release(struct simulation *a, int index, int op) {
+    const int i         = a->s->offloaded[index];
     a->s->release_at[i] = op;
     a->now              = CR_MAX(a->now, a->s->out_end[i]);
-    memmove(&a->s->offloaded[place], &a->s->offloaded[place + 1],
-            (size_t)(a->away - place - 1) * sizeof *a->s->offloaded);
-    a->away--;
+    memmove(&a->s->offloaded[index], &a->s->offloaded[index + 1],
+            (size_t)(a->in_flight - index - 1) * sizeof *a->s->offloaded);
+    a->in_flight--;
 }
 
-/* What has ended frees its place; what is wanted at this op must have ended; then as many more as memory needs. */
-static void free_places(struct walk *a, int op) {
+/* Frees the memory of copies that have ended. Waits for copies of tensors that this op needs, then for further copies
+ * until the load is below the limit. */
+static void release_memory(struct simulation *a, int op) {
     const struct cr_offload_candidate *c = a->w->c;
-    for (int k = 0; k < a->away;) {
+    for (int k = 0; k < a->in_flight;) {
         const int i = a->s->offloaded[k];
-        if (c[i].late == op || (c[i].early < op && a->s->out_end[i] + margin_share * c[i].out_s <= a->now))
-            put_sync(a, k, op);
+        if (c[i].late == op || (c[i].early < op && a->s->out_end[i] + margin_fraction * c[i].out_s <= a->now))
+            release(a, k, op);
         else
             k++;
     }
-    for (int k = 0; k < a->away && a->s->room[op] + still_there(a, op, op) > a->w->limit;) {
+    for (int k = 0; k < a->in_flight && a->s->room[op] + pending_bytes(a, op, op) > a->w->limit;) {
         if (c[a->s->offloaded[k]].early < op)
-            put_sync(a, k, op);
+            release(a, k, op);
         else
             k++;
     }
 }
 
-static void start_ins(struct walk *a, int op) {
+static void start_prefetches(struct simulation *a, int op) {
     const struct cr_offload_work *w = a->w;
-    for (; a->next_in < w->count; a->next_in++) {
-        const int                          i = w->by_late[a->next_in];
+    for (; a->next_prefetch < w->count; a->next_prefetch++) {
+        const int                          i = w->by_late[a->next_prefetch];
         const struct cr_offload_candidate *c = &w->c[i];
-        if (a->taken[i] != CR_OFFLOAD_PREFETCHED) continue;
+        if (a->actions[i] != CR_OFFLOAD_PREFETCHED) continue;
         if (c->late != op && (a->s->planned[i] > op || a->s->release_at[i] == CR_NONE || !fits(a, op, c))) return;
         a->s->prefetch_at[i] = op;
-        a->in_free           = cr_copy_end(CR_MAX(a->in_free, a->now), c->in_s, a->out_free, w->contention.duplex);
-        a->s->out_end[w->count + i] = a->in_free;
+        a->to_device_free =
+            cr_copy_end(CR_MAX(a->to_device_free, a->now), c->in_s, a->to_host_free, w->contention.duplex);
+        a->s->out_end[w->count + i] = a->to_device_free;
         for (int j = op; j < c->late; j++) a->s->room[j] += c->bytes;
     }
 }
 
-static void wait_for_ins(struct walk *a, int op, int *from) {
+static void wait_for_prefetches(struct simulation *a, int op, int *from) {
     const struct cr_offload_work *w = a->w;
-    for (; *from < a->next_in; ++*from) {
+    for (; *from < a->next_prefetch; ++*from) {
         const int i = w->by_late[*from];
         if (w->c[i].late > op) return;
-        if (a->taken[i] == CR_OFFLOAD_PREFETCHED) a->now = CR_MAX(a->now, a->s->out_end[w->count + i]);
+        if (a->actions[i] == CR_OFFLOAD_PREFETCHED) a->now = CR_MAX(a->now, a->s->out_end[w->count + i]);
     }
 }
 
-static void start_outs(struct walk *a, int op) {
+static void start_offloads(struct simulation *a, int op) {
     const struct cr_offload_work *w = a->w;
-    for (; a->next_out < w->count && w->c[a->next_out].writer <= op; a->next_out++) {
-        const int i = a->next_out;
-        if (!a->taken[i]) continue;
-        a->out_free      = cr_copy_end(CR_MAX(a->out_free, a->now), w->c[i].out_s, a->in_free, w->contention.duplex);
-        a->s->out_end[i] = a->out_free;
-        a->s->offloaded[a->away++] = i;
+    for (; a->next_offload < w->count && w->c[a->next_offload].writer <= op; a->next_offload++) {
+        const int i = a->next_offload;
+        if (!a->actions[i]) continue;
+        a->to_host_free =
+            cr_copy_end(CR_MAX(a->to_host_free, a->now), w->c[i].out_s, a->to_device_free, w->contention.duplex);
+        a->s->out_end[i]                = a->to_host_free;
+        a->s->offloaded[a->in_flight++] = i;
     }
 }
 
-static void find_reading(const struct walk *a) {
+static void find_mapped_reads(const struct simulation *a) {
     const struct cr_offload_work *w = a->w;
     memset(a->s->reading, 0, (size_t)w->p->ops * sizeof *a->s->reading);
     for (int i = 0; i < w->count; i++)
-        for (int k = 0; k < w->c[i].readers && a->taken[i] == CR_OFFLOAD_MAPPED; k++)
+        for (int k = 0; k < w->c[i].readers && a->actions[i] == CR_OFFLOAD_MAPPED; k++)
             a->s->reading[w->reader[w->c[i].reader + k]] += w->c[i].read_s;
 }
 
-static void walk_through(const struct cr_offload_work *w, const enum cr_offload_action *taken, const double *begin,
-                         struct cr_offload_schedule *s) {
-    struct walk a    = {.w = w, .s = s, .taken = taken};
-    int         back = 0;
-    s->peak          = 0;
+static void simulate(const struct cr_offload_work *w, const enum cr_offload_action *actions, const double *begin,
+                     struct cr_offload_schedule *s) {
+    struct simulation a      = {.w = w, .s = s, .actions = actions};
+    int               waited = 0;
+    s->peak                  = 0;
     for (int i = 0; i < w->count; i++) s->release_at[i] = s->prefetch_at[i] = CR_NONE;
-    plan_ins(&a, begin);
+    plan_prefetches(&a, begin);
     find_room(&a);
-    find_reading(&a);
+    find_mapped_reads(&a);
     for (int op = 0; op < w->p->ops; op++) {
-        free_places(&a, op);
-        start_ins(&a, op);
-        wait_for_ins(&a, op, &back);
-        s->peak      = CR_MAX(s->peak, s->room[op] + still_there(&a, op, op));
+        release_memory(&a, op);
+        start_prefetches(&a, op);
+        wait_for_prefetches(&a, op, &waited);
+        s->peak      = CR_MAX(s->peak, s->room[op] + pending_bytes(&a, op, op));
         s->begin[op] = a.now;
-        a.now = cr_mapped_read_end(&w->contention, op, a.now, w->seconds[op], s->reading[op], a.out_free, &a.in_free);
-        start_outs(&a, op);
+        a.now        = cr_mapped_read_end(&w->contention, op, a.now, w->seconds[op], s->reading[op], a.to_host_free,
+                                          &a.to_device_free);
+        start_offloads(&a, op);
     }
     s->begin[w->p->ops] = s->total = a.now;
     s->stalled                     = a.now - w->begin[w->p->ops];
 }
 
-void cr_offload_schedule_make(struct cr_offload_work *w, const enum cr_offload_action *taken,
+void cr_offload_schedule_make(struct cr_offload_work *w, const enum cr_offload_action *actions,
                               struct cr_offload_schedule *s) {
-    walk_through(w, taken, w->begin, s);
+    simulate(w, actions, w->begin, s);
     if (s->stalled > 0) {
         double total = s->total;
         size_t peak  = s->peak;
-        walk_through(w, taken, s->begin, s); /* plans before it writes */
-        if (s->total > total || s->peak > CR_MAX(peak, w->limit)) walk_through(w, taken, w->begin, s);
+        simulate(w, actions, s->begin, s); /* reads s->begin for the plan before it overwrites it */
+        if (s->total > total || s->peak > CR_MAX(peak, w->limit)) simulate(w, actions, w->begin, s);
     }
     s->bytes   = 0;
     s->tensors = s->mapped = 0;
     for (int i = 0; i < w->count; i++) {
-        if (taken[i]) s->bytes += w->c[i].bytes, s->tensors++;
-        s->mapped += taken[i] == CR_OFFLOAD_MAPPED;
+        if (actions[i]) s->bytes += w->c[i].bytes, s->tensors++;
+        s->mapped += actions[i] == CR_OFFLOAD_MAPPED;
     }
     w->visits++;
 }

@@ -1,9 +1,9 @@
-/* compiler/memory/plan_memory.c: an offset for every transient.
+/* compiler/memory/plan_memory.c: gives each transient an offset in the pool.
  *
- * A tensor's stay comes from the ops that touch it, stretched where lanes run beside each other
- * (compiler/schedule/streams.c). An output takes over the storage of an input that dies in its op where graph/ops.def
- * allows it; such a chain is one life of one size. The lives go to compiler/memory/greedy.c. Kept tensors stay to the
- * end; store and input tensors have their places already. */
+ * The live interval of a tensor comes from the ops that use it, extended where streams run concurrently
+ * (compiler/schedule/streams.c). An output reuses the storage of an input whose last use is that op, where
+ * graph/ops.def allows it. Such a chain of tensors is one interval of one size. compiler/memory/greedy.c places the
+ * intervals. Kept tensors live to the end; STORE and INPUT tensors have fixed offsets. */
 #include "compiler/compiler.h"
 #include "compiler/schedule/streams.h"
 
@@ -12,115 +12,116 @@
 
 enum { SEARCH_VISITS = 1 << 24 };
 
-#define SEARCH_ABOVE 1.01 /* of the lower bound */
+#define SEARCH_THRESHOLD 1.01 /* times the bound: above this the search runs */
 
 struct plan {
     struct cr_program         *p;
-    struct cr_stream_interval *stay;
-    bool                      *taken; /* by tensor: another one has taken over its storage */
-    int                       *chain; /* by tensor: index of its life, or CR_NONE */
-    struct cr_interval        *life;
-    int                        lives;
+    struct cr_stream_interval *live;
+    bool                      *reused;      /* [tensors] an output reuses its storage */
+    int                       *interval_of; /* [tensors] index of its interval, or CR_NONE */
+    struct cr_interval        *interval;
+    int                        intervals;
 };
 
-/* ---- taking over storage ---- */
+/* ---- storage reuse in place ---- */
 
-/* Does `tensor` stand only in slots whose storage the output may take? */
+/* Is `tensor` read only by slots whose storage the output may reuse? */
 static bool only_in_slots(const struct cr_op *op, int tensor, unsigned slots) {
     for (int s = 0; s < cr_op_info(op->kind)->ins; s++)
         if (op->in[s] == tensor && !(slots >> s & 1)) return false;
     return true;
 }
 
-static bool may_take(const struct plan *w, int index, int out, int in, unsigned slots) {
+static bool may_reuse(const struct plan *w, int index, int out, int in, unsigned slots) {
     const struct cr_program *p = w->p;
     const struct cr_tensor  *a = &p->tensor[in], *b = &p->tensor[out];
     if (a->region != CR_REGION_POOL || a->keep || a->bytes != b->bytes || in == out) return false;
-    if (a->last != index || w->taken[in] || w->stay[in].crossing) return false;
+    if (a->last != index || w->reused[in] || w->live[in].crossing) return false;
     return only_in_slots(&p->op[index], in, slots);
 }
 
-/* Of the inputs on offer the one that came last is taken: the older one's place is then free for something else as
- * long. */
-static void take_over(struct plan *w, int index, int slot) {
+/* Of several inputs the output reuses the one that was written last. The memory of the older input then becomes free.
+ */
+static void reuse_storage(struct plan *w, int index, int slot) {
     const struct cr_op *op    = &w->p->op[index];
     unsigned            slots = cr_op_inplace(op->kind, slot);
     int                 out = op->out[slot], best = CR_NONE;
     if (!slots || out < 0) return;
     struct cr_tensor *b = &w->p->tensor[out];
-    if (b->region != CR_REGION_POOL || b->first != index || w->stay[out].crossing) return;
+    if (b->region != CR_REGION_POOL || b->first != index || w->live[out].crossing) return;
     for (int s = 0; s < cr_op_info(op->kind)->ins; s++) {
-        if (!(slots >> s & 1) || op->in[s] < 0 || !may_take(w, index, out, op->in[s], slots)) continue;
+        if (!(slots >> s & 1) || op->in[s] < 0 || !may_reuse(w, index, out, op->in[s], slots)) continue;
         if (best == CR_NONE || w->p->tensor[op->in[s]].first > w->p->tensor[best].first) best = op->in[s];
     }
     if (best == CR_NONE) return;
-    b->alias       = best;
-    w->taken[best] = true;
+    b->alias        = best;
+    w->reused[best] = true;
 }
 
 static void find_aliases(struct plan *w) {
     for (int i = 0; i < w->p->ops; i++)
-        for (int s = 0; s < cr_op_info(w->p->op[i].kind)->outs; s++) take_over(w, i, s);
+        for (int s = 0; s < cr_op_info(w->p->op[i].kind)->outs; s++) reuse_storage(w, i, s);
 }
 
-/* ---- lives ---- */
+/* ---- intervals ---- */
 
-/* Follows the chain down to the tensor that had the storage first. */
+/* The tensor at the start of the chain of aliases. */
 static int chain_root(const struct cr_program *p, int t) {
     while (p->tensor[t].alias != CR_NONE) t = p->tensor[t].alias;
     return t;
 }
 
-static void add_to_life(struct plan *w, int t) {
+static void add_to_interval(struct plan *w, int t) {
     const struct cr_tensor *tensor = &w->p->tensor[t];
-    w->chain[t]                    = CR_NONE;
+    w->interval_of[t]              = CR_NONE;
     if (tensor->region != CR_REGION_POOL || tensor->first < 0) return;
     int root = chain_root(w->p, t);
-    if (root != t && w->chain[root] == CR_NONE) add_to_life(w, root); /* ids need not be in order of birth */
+    if (root != t && w->interval_of[root] == CR_NONE)
+        add_to_interval(w, root); /* ids need not be in the order of first use */
     if (root == t) {
-        w->chain[t] = w->lives++;
-        w->life[w->chain[t]] =
-            (struct cr_interval){.lower = w->stay[t].lower, .upper = w->stay[t].upper, .size = tensor->bytes};
+        w->interval_of[t] = w->intervals++;
+        w->interval[w->interval_of[t]] =
+            (struct cr_interval){.lower = w->live[t].lower, .upper = w->live[t].upper, .size = tensor->bytes};
         return;
     }
-    struct cr_interval *life = &w->life[w->chain[root]];
-    w->chain[t]              = w->chain[root];
-    life->lower              = CR_MIN(life->lower, w->stay[t].lower);
-    life->upper              = CR_MAX(life->upper, w->stay[t].upper);
+    struct cr_interval *interval = &w->interval[w->interval_of[root]];
+    w->interval_of[t]            = w->interval_of[root];
+    interval->lower              = CR_MIN(interval->lower, w->live[t].lower);
+    interval->upper              = CR_MAX(interval->upper, w->live[t].upper);
 }
 
-static void build_lives(struct plan *w) {
-    for (int t = 0; t < w->p->tensors; t++) w->chain[t] = CR_NONE;
+static void build_intervals(struct plan *w) {
+    for (int t = 0; t < w->p->tensors; t++) w->interval_of[t] = CR_NONE;
     for (int t = 0; t < w->p->tensors; t++)
-        if (w->chain[t] == CR_NONE) add_to_life(w, t);
+        if (w->interval_of[t] == CR_NONE) add_to_interval(w, t);
 }
 
-/* Greedy placing is enough for nearly every program; the search is for the rest, and counted, so that it stays short.
- */
-static cr_status place_together(struct plan *w, size_t alignment, size_t *peak, size_t *bound) {
+/* Greedy placement is enough for nearly all programs. The search runs for the others, with a budget that keeps it
+ * short. */
+static cr_status place_shared(struct plan *w, size_t alignment, size_t *peak, size_t *bound) {
     const struct cr_plan_effort effort = {.alignment = alignment, .visits = SEARCH_VISITS, .limit_ns = INT64_MAX};
     struct cr_plan_found        found;
-    CR_TRY(cr_plan_intervals(w->life, w->lives, alignment, peak, bound));
-    if ((double)*peak <= SEARCH_ABOVE * (double)*bound) return CR_OK;
-    CR_TRY(cr_plan_search(w->life, w->lives, &effort, &found));
+    CR_TRY(cr_plan_intervals(w->interval, w->intervals, alignment, peak, bound));
+    if ((double)*peak <= SEARCH_THRESHOLD * (double)*bound) return CR_OK;
+    CR_TRY(cr_plan_search(w->interval, w->intervals, &effort, &found));
     *peak = found.peak;
     return CR_OK;
 }
 
-/* Every life gets memory of its own. */
-static void place_apart(struct plan *w, size_t alignment, size_t *peak) {
+/* Gives each interval memory of its own. */
+static void place_separately(struct plan *w, size_t alignment, size_t *peak) {
     size_t top = 0;
-    for (int i = 0; i < w->lives; i++) {
-        w->life[i].offset = top;
-        top += (w->life[i].size + alignment - 1) / alignment * alignment;
+    for (int i = 0; i < w->intervals; i++) {
+        w->interval[i].offset = top;
+        top += (w->interval[i].size + alignment - 1) / alignment * alignment;
     }
     *peak = top;
 }
 
-static void put_offsets(struct plan *w, size_t peak, size_t bound) {
+static void set_offsets(struct plan *w, size_t peak, size_t bound) {
     struct cr_program *p = w->p;
     for (int t = 0; t < p->tensors; t++)
-        if (w->chain[t] != CR_NONE) p->tensor[t].offset = w->life[w->chain[t]].offset;
+        if (w->interval_of[t] != CR_NONE) p->tensor[t].offset = w->interval[w->interval_of[t]].offset;
     p->region_bytes[CR_REGION_POOL] = peak;
     p->bound_bytes                  = bound;
 }
@@ -129,33 +130,33 @@ cr_status cr_pass_plan(struct cr_program *p, size_t alignment, bool reuse) {
     cr_status   status = CR_OK;
     struct plan w      = {.p = p};
     size_t      n      = (size_t)CR_MAX(p->tensors, 1), peak, bound;
-    w.stay             = cr_alloc(n, sizeof *w.stay);
-    w.taken            = cr_alloc(n, sizeof *w.taken);
-    w.chain            = cr_alloc(n, sizeof *w.chain);
-    w.life             = cr_alloc(n, sizeof *w.life);
-    if (!w.stay || !w.taken || !w.chain || !w.life)
+    w.live             = cr_alloc(n, sizeof *w.live);
+    w.reused           = cr_alloc(n, sizeof *w.reused);
+    w.interval_of      = cr_alloc(n, sizeof *w.interval_of);
+    w.interval         = cr_alloc(n, sizeof *w.interval);
+    if (!w.live || !w.reused || !w.interval_of || !w.interval)
         CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while planning program %s", p->name);
     for (int t = 0; t < p->tensors; t++) p->tensor[t].alias = CR_NONE;
     cr_program_lifetimes(p);
-    CR_TRY_OUT(cr_stream_intervals(p, w.stay));
+    CR_TRY_OUT(cr_stream_intervals(p, w.live));
     if (reuse) find_aliases(&w);
-    build_lives(&w);
+    build_intervals(&w);
     if (reuse) {
-        CR_TRY_OUT(place_together(&w, alignment, &peak, &bound));
+        CR_TRY_OUT(place_shared(&w, alignment, &peak, &bound));
     } else {
-        CR_TRY_OUT(cr_plan_bound(w.life, w.lives, alignment, &bound));
-        place_apart(&w, alignment, &peak);
+        CR_TRY_OUT(cr_plan_bound(w.interval, w.intervals, alignment, &bound));
+        place_separately(&w, alignment, &peak);
     }
-    put_offsets(&w, peak, bound);
+    set_offsets(&w, peak, bound);
 out:
-    cr_free(w.stay);
-    cr_free(w.taken);
-    cr_free(w.chain);
-    cr_free(w.life);
+    cr_free(w.live);
+    cr_free(w.reused);
+    cr_free(w.interval_of);
+    cr_free(w.interval);
     return status;
 }
 
-/* ---- what is dead ---- */
+/* ---- dead bytes ---- */
 
 static int compare_ranges(const void *a, const void *b) {
     const struct cr_range *s = a, *t = b;
@@ -165,14 +166,14 @@ static int compare_ranges(const void *a, const void *b) {
 int cr_plan_dead_ranges(const struct cr_program *p, int op, struct cr_range *range) {
     int live = 0, dead = 0;
     for (int t = 0; t < p->tensors; t++) {
-        const struct cr_tensor *x          = &p->tensor[t];
-        bool                    to_the_end = x->keep && x->first >= 0;
-        if (x->region == CR_REGION_POOL && x->first >= 0 && x->first < op && (x->last >= op || to_the_end))
+        const struct cr_tensor *x            = &p->tensor[t];
+        bool                    lives_to_end = x->keep && x->first >= 0;
+        if (x->region == CR_REGION_POOL && x->first >= 0 && x->first < op && (x->last >= op || lives_to_end))
             range[live++] = (struct cr_range){x->offset, x->offset + x->bytes};
     }
     qsort(range, (size_t)live, sizeof *range, compare_ranges);
     size_t top = 0;
-    for (int i = 0; i < live; i++) { /* the gaps overwrite the ranges they lie between: dead <= i here */
+    for (int i = 0; i < live; i++) { /* writes the gaps over the ranges: dead <= i here */
         struct cr_range x = range[i];
         if (x.begin > top) range[dead++] = (struct cr_range){top, x.begin};
         top = CR_MAX(top, x.end);

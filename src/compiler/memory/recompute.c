@@ -1,19 +1,21 @@
-/* compiler/memory/recompute.c: makes a program fit into less memory by computing tensors twice (Chen et al. 2016): a
- * tensor that the backward pass reads long after the forward pass has left it is dropped after its last early use, and
- * the op that made it runs once more in front of its first late use, under a new name: `y` ... `y'`. Every life stays
- * an interval, so planner and checks know nothing of it.
+/* compiler/memory/recompute.c: recomputes tensors to save memory (activation checkpointing, Chen et al. 2016).
  *
- * Stands after select: the second op is the first one's copy, row and way included, so that it gives the same bits.
- * What else it writes (statistics, masks) goes nowhere.
+ * The backward pass reads some tensors long after the forward pass has finished with them. Such a tensor is dropped
+ * after its last early use. The op that made it runs again before its first late use and writes a new tensor, named
+ * `y'` for `y`. Each tensor still has one live interval, so the planner and the checks need no special case.
  *
- * Choice: at the op where most is live, of all tensors that could be away then, the one that frees most bytes for each
- * microsecond; again until the load fits. An op is repeated only when what it reads is there anyway, or is small. */
+ * The pass runs after select. The second op is a copy of the first, kernel and algorithm included, so its result is
+ * bitwise identical. Its other outputs (sums, masks) go to tensors that no op reads.
+ *
+ * Choice: among all tensors that could be absent at the op with the most live bytes, the pass takes the one that frees
+ * the most bytes per second of recomputation. It repeats this until the load is within the limit. An op is repeated
+ * only when its inputs are live anyway or small. */
 #include "compiler/compiler.h"
 
 #include <stdio.h>
 #include <string.h>
 
-struct use_list { /* of one tensor: the ops that touch it, ascending */
+struct use_list { /* the ops that use one tensor: at[begin .. end - 1], ascending */
     int begin, end;
 };
 
@@ -21,78 +23,79 @@ struct write {
     int op, tensor;
 };
 
-struct fit {
+struct recompute {
     struct cr_program          *p;
-    const struct cr_cost_model *target;
-    struct use_list            *uses;    /* by tensor */
-    int                        *at;      /* the lists behind one another */
-    int                        *sent;    /* by tensor: of a copy in the host's memory, what it is a copy of; CR_NONE */
-    bool                       *leaves;  /* by tensor: it is copied out */
-    int                        *writers; /* by tensor: how many ops write it */
-    struct write               *write;   /* what is written outside the pool, in the order of ops */
-    int                         writes;
-    size_t                     *load;         /* by op: bytes live there */
-    int                         tensors, ops; /* what the arrays have room for */
+    const struct cr_cost_model *cost_model;
+    struct use_list            *uses; /* [tensors] */
+    int                        *at;   /* the use lists of all tensors, concatenated */
+    int          *copy_of;            /* [tensors] for a copy in host memory: the tensor that it copies; else CR_NONE */
+    bool         *is_offloaded;       /* [tensors] the tensor is offloaded */
+    int          *writers;            /* [tensors] number of ops that write it */
+    struct write *write;              /* writes outside the pool, in program order */
+    int           writes;
+    size_t       *load;         /* [ops] live bytes */
+    int           tensors, ops; /* capacity of the arrays */
 };
 
 struct candidate {
-    int    tensor, maker, early, late; /* dropped behind op `early`, made again in front of op `late` */
+    int    tensor, maker, early, late; /* dropped behind op `early`, recomputed before op `late` */
     double bytes_per_s;
     double seconds;
 };
 
-static const double small_share = 0.01; /* of the dropped tensor: operands that may live longer for it */
+static const double small_fraction =
+    0.01; /* inputs up to this fraction of the dropped tensor may live longer for the recomputation */
 
-/* ---- what is where ---- */
+/* ---- uses and load ---- */
 
-static size_t rounded(const struct fit *f, size_t bytes) {
-    const size_t a = CR_MAX(f->target->alignment, (size_t)1);
+static size_t rounded(const struct recompute *f, size_t bytes) {
+    const size_t a = CR_MAX(f->cost_model->alignment, (size_t)1);
     return (bytes + a - 1) / a * a;
 }
 
-static bool in_pool(const struct fit *f, int tensor) {
+static bool in_pool(const struct recompute *f, int tensor) {
     return f->p->tensor[tensor].region == CR_REGION_POOL;
 }
 
-static void fit_close(struct fit *f) {
+static void recompute_close(struct recompute *f) {
     cr_free(f->uses);
     cr_free(f->at);
     cr_free(f->load);
-    cr_free(f->sent);
-    cr_free(f->leaves);
+    cr_free(f->copy_of);
+    cr_free(f->is_offloaded);
     cr_free(f->writers);
     cr_free(f->write);
 }
 
-static cr_status make_room(struct fit *f) {
+static cr_status make_room(struct recompute *f) {
     const struct cr_program *p = f->p;
     if (p->tensors <= f->tensors && p->ops <= f->ops) return CR_OK;
     f->tensors = 2 * p->tensors;
     f->ops     = 2 * p->ops;
-    fit_close(f);
-    f->uses    = cr_alloc((size_t)f->tensors, sizeof *f->uses);
-    f->at      = cr_alloc((size_t)f->ops * 2 * CR_OP_IDS_MAX, sizeof *f->at);
-    f->load    = cr_alloc((size_t)f->ops + 1, sizeof *f->load);
-    f->sent    = cr_alloc((size_t)f->tensors, sizeof *f->sent);
-    f->leaves  = cr_alloc((size_t)f->tensors, sizeof *f->leaves);
-    f->writers = cr_alloc((size_t)f->tensors, sizeof *f->writers);
-    f->write   = cr_alloc((size_t)f->ops * CR_OP_IDS_MAX, sizeof *f->write);
-    return f->uses && f->at && f->load && f->sent && f->leaves && f->writers && f->write
+    recompute_close(f);
+    f->uses         = cr_alloc((size_t)f->tensors, sizeof *f->uses);
+    f->at           = cr_alloc((size_t)f->ops * 2 * CR_OP_IDS_MAX, sizeof *f->at);
+    f->load         = cr_alloc((size_t)f->ops + 1, sizeof *f->load);
+    f->copy_of      = cr_alloc((size_t)f->tensors, sizeof *f->copy_of);
+    f->is_offloaded = cr_alloc((size_t)f->tensors, sizeof *f->is_offloaded);
+    f->writers      = cr_alloc((size_t)f->tensors, sizeof *f->writers);
+    f->write        = cr_alloc((size_t)f->ops * CR_OP_IDS_MAX, sizeof *f->write);
+    return f->uses && f->at && f->load && f->copy_of && f->is_offloaded && f->writers && f->write
                ? CR_OK
                : CR_NO_MEMORY((size_t)f->ops * 2 * CR_OP_IDS_MAX * sizeof *f->at);
 }
 
-static void find_sent(struct fit *f) {
-    for (int t = 0; t < f->p->tensors; t++) f->sent[t] = CR_NONE, f->leaves[t] = false;
+static void find_copies(struct recompute *f) {
+    for (int t = 0; t < f->p->tensors; t++) f->copy_of[t] = CR_NONE, f->is_offloaded[t] = false;
     for (int i = 0; i < f->p->ops; i++) {
         const struct cr_op *op = &f->p->op[i];
         if (op->kind != CR_OP_offload) continue;
-        f->sent[op->out[CR_OUT_offload_y]] = op->in[CR_IN_offload_x];
-        f->leaves[op->in[CR_IN_offload_x]] = true;
+        f->copy_of[op->out[CR_OUT_offload_y]]    = op->in[CR_IN_offload_x];
+        f->is_offloaded[op->in[CR_IN_offload_x]] = true;
     }
 }
 
-static void find_writes(struct fit *f) {
+static void find_writes(struct recompute *f) {
     memset(f->writers, 0, (size_t)f->p->tensors * sizeof *f->writers);
     f->writes = 0;
     for (int i = 0; i < f->p->ops; i++) {
@@ -104,41 +107,43 @@ static void find_writes(struct fit *f) {
     }
 }
 
-/* Calls `see` for every tensor an op touches, each once. A tensor that is copied out is there until compute waits for
- * the copy. */
-static void for_each_operand(struct fit *f, int op, void (*see)(struct fit *, int op, int tensor)) {
+/* Calls `visit` once for each tensor that the op uses. An offloaded tensor stays live until the barrier that waits for
+ * its copy. */
+static void for_each_operand(struct recompute *f, int op, void (*visit)(struct recompute *, int op, int tensor)) {
     const struct cr_op *o = &f->p->op[op];
     int                 ids[2 * CR_OP_IDS_MAX + 1], n = cr_op_reads(o, ids);
     n += cr_op_writes(o, ids + n);
-    if (o->kind == CR_OP_barrier && o->in[CR_IN_barrier_x] >= 0 && f->sent[o->in[CR_IN_barrier_x]] >= 0)
-        ids[n++] = f->sent[o->in[CR_IN_barrier_x]];
+    if (o->kind == CR_OP_barrier && o->in[CR_IN_barrier_x] >= 0 && f->copy_of[o->in[CR_IN_barrier_x]] >= 0)
+        ids[n++] = f->copy_of[o->in[CR_IN_barrier_x]];
     for (int i = 0; i < n; i++) {
         bool again = false;
         for (int j = 0; j < i; j++) again |= ids[j] == ids[i];
-        if (!again) see(f, op, ids[i]);
+        if (!again) visit(f, op, ids[i]);
     }
 }
 
-static void count_use(struct fit *f, int op, int tensor) {
+static void count_use(struct recompute *f, int op, int tensor) {
     (void)op;
     f->uses[tensor].end++;
 }
-static void note_use(struct fit *f, int op, int tensor) {
+
+static void note_use(struct recompute *f, int op, int tensor) {
     f->at[f->uses[tensor].end++] = op;
 }
 
-static int first_use(const struct fit *f, int t) {
+static int first_use(const struct recompute *f, int t) {
     return f->uses[t].end > f->uses[t].begin ? f->at[f->uses[t].begin] : -1;
 }
-static int last_use(const struct fit *f, int t) {
+
+static int last_use(const struct recompute *f, int t) {
     return f->p->tensor[t].keep ? f->p->ops - 1 : f->uses[t].end > f->uses[t].begin ? f->at[f->uses[t].end - 1] : -1;
 }
 
-/* Uses of all tensors and the load of all ops, anew. */
-static cr_status survey(struct fit *f) {
+/* Recomputes the use lists of all tensors and the load of all ops. */
+static cr_status analyse(struct recompute *f) {
     struct cr_program *p = f->p;
     CR_TRY(make_room(f));
-    find_sent(f);
+    find_copies(f);
     find_writes(f);
     for (int t = 0; t < p->tensors; t++) f->uses[t] = (struct use_list){0, 0};
     for (int i = 0; i < p->ops; i++) for_each_operand(f, i, count_use);
@@ -158,17 +163,17 @@ static cr_status survey(struct fit *f) {
     return CR_OK;
 }
 
-static int fullest(const struct fit *f) {
-    int most = 0;
+static int peak_op(const struct recompute *f) {
+    int max = 0;
     for (int i = 1; i < f->p->ops; i++)
-        if (f->load[i] > f->load[most]) most = i;
-    return most;
+        if (f->load[i] > f->load[max]) max = i;
+    return max;
 }
 
 /* ---- candidates ---- */
 
-/* Kinds that depend on their operands only, and cost little beside what they free. */
-static bool may_repeat(const struct cr_op *op) {
+/* Kinds whose result depends on their inputs only and whose cost is small compared with the memory that they free. */
+static bool is_repeatable(const struct cr_op *op) {
     switch (op->kind) {
     case CR_OP_bn_apply:
     case CR_OP_relu:
@@ -182,23 +187,23 @@ static bool may_repeat(const struct cr_op *op) {
     }
 }
 
-static bool touches(const struct cr_program *p, int a, int b) {
+static bool overlaps(const struct cr_program *p, int a, int b) {
     const struct cr_tensor *s = &p->tensor[a], *t = &p->tensor[b];
     return s->region == t->region && s->offset < t->offset + t->bytes && t->offset < s->offset + s->bytes;
 }
 
-/* Does an op after `from` and before `to` write what `tensor` holds? Transients have one writer, but for some that are
- * gathered. */
-static bool written_between(const struct fit *f, int tensor, int from, int to) {
+/* Does an op between `from` and `to` write bytes of `tensor`? A transient has one writer, except tensors that several
+ * ops accumulate into. */
+static bool written_between(const struct recompute *f, int tensor, int from, int to) {
     if (in_pool(f, tensor)) return f->writers[tensor] > 1;
     for (int k = 0; k < f->writes; k++)
-        if (f->write[k].op > from && f->write[k].op < to && touches(f->p, tensor, f->write[k].tensor)) return true;
+        if (f->write[k].op > from && f->write[k].op < to && overlaps(f->p, tensor, f->write[k].tensor)) return true;
     return false;
 }
 
-static bool operands_there(const struct fit *f, const struct candidate *c) {
+static bool inputs_available(const struct recompute *f, const struct candidate *c) {
     const struct cr_op *op    = &f->p->op[c->maker];
-    const double        small = small_share * (double)f->p->tensor[c->tensor].bytes;
+    const double        small = small_fraction * (double)f->p->tensor[c->tensor].bytes;
     for (int s = 0; s < cr_op_info(op->kind)->ins; s++) {
         const int id = op->in[s];
         if (id < 0) continue;
@@ -208,29 +213,29 @@ static bool operands_there(const struct fit *f, const struct candidate *c) {
     return true;
 }
 
-/* The longest time without a use that `moment` falls into. */
-static bool find_gap(const struct fit *f, int tensor, int moment, struct candidate *c) {
+/* Finds the two consecutive uses of the tensor around op `moment`. */
+static bool find_gap(const struct recompute *f, int tensor, int peak, struct candidate *c) {
     for (int i = f->uses[tensor].begin; i + 1 < f->uses[tensor].end; i++) {
         c->early = f->at[i];
         c->late  = f->at[i + 1];
-        if (c->early < moment && moment < c->late) return true;
+        if (c->early < peak && peak < c->late) return true;
     }
     return false;
 }
 
-static cr_status seconds_of(const struct fit *f, const struct cr_op *op, double *seconds) {
-    *seconds = cr_op_seconds(f->target, f->p, op);
-    return f->target->cost ? f->target->cost(f->target->self, f->p, op, seconds) : CR_OK;
+static cr_status seconds_of(const struct recompute *f, const struct cr_op *op, double *seconds) {
+    *seconds = cr_op_seconds(f->cost_model, f->p, op);
+    return f->cost_model->cost ? f->cost_model->cost(f->cost_model->self, f->p, op, seconds) : CR_OK;
 }
 
-static cr_status consider(const struct fit *f, int tensor, int moment, struct candidate *best) {
+static cr_status consider(const struct recompute *f, int tensor, int peak, struct candidate *best) {
     const struct cr_program *p = f->p;
     struct candidate         c = {.tensor = tensor, .maker = first_use(f, tensor)};
-    if (!in_pool(f, tensor) || f->leaves[tensor] || p->tensor[tensor].keep || c.maker < 0 ||
-        !may_repeat(&p->op[c.maker]))
+    if (!in_pool(f, tensor) || f->is_offloaded[tensor] || p->tensor[tensor].keep || c.maker < 0 ||
+        !is_repeatable(&p->op[c.maker]))
         return CR_OK;
-    if (tensor == p->logits || tensor == p->metrics || !find_gap(f, tensor, moment, &c)) return CR_OK;
-    if (written_between(f, tensor, c.maker, p->ops) || !operands_there(f, &c)) return CR_OK;
+    if (tensor == p->logits || tensor == p->metrics || !find_gap(f, tensor, peak, &c)) return CR_OK;
+    if (written_between(f, tensor, c.maker, p->ops) || !inputs_available(f, &c)) return CR_OK;
     CR_TRY(seconds_of(f, &p->op[c.maker], &c.seconds));
     c.bytes_per_s = (double)p->tensor[tensor].bytes / CR_MAX(c.seconds, 1e-9);
     if (best->tensor == CR_NONE || c.bytes_per_s > best->bytes_per_s) *best = c;
@@ -239,11 +244,12 @@ static cr_status consider(const struct fit *f, int tensor, int moment, struct ca
 
 /* ---- the rewrite ---- */
 
-static int copy_tensor(struct cr_program *p, int tensor, const char *mark) {
+static int copy_tensor(struct cr_program *p, int tensor, const char *suffix) {
     char                   name[300];
     const struct cr_tensor t    = p->tensor[tensor];
-    int                    used = snprintf(name, sizeof name, "%s%s", t.name, mark);
-    while (cr_tensor_find(p, name) != CR_NONE && used < (int)sizeof name - 1) { /* its op was repeated before */
+    int                    used = snprintf(name, sizeof name, "%s%s", t.name, suffix);
+    while (cr_tensor_find(p, name) != CR_NONE &&
+           used < (int)sizeof name - 1) { /* the tensor has been recomputed before */
         name[used++] = '\'';
         name[used]   = 0;
     }
@@ -264,7 +270,7 @@ static cr_status insert_op(struct cr_program *p, int at, const struct cr_op *op)
     return CR_OK;
 }
 
-static cr_status repeat(struct fit *f, const struct candidate *c) {
+static cr_status recompute_tensor(struct recompute *f, const struct candidate *c) {
     struct cr_program *p     = f->p;
     struct cr_op       again = p->op[c->maker];
     int                fresh = CR_NONE;
@@ -282,30 +288,29 @@ static cr_status repeat(struct fit *f, const struct candidate *c) {
     return insert_op(p, c->late, &again);
 }
 
-static cr_status fit_all(struct fit *f, size_t limit, struct cr_recompute_report *report) {
-    const int most =
-        2 * f->p->ops; /* each repetition makes new gaps between uses: an end that does not depend on luck */
-    CR_TRY(survey(f));
-    report->before = f->load[fullest(f)];
+static cr_status recompute_all(struct recompute *f, size_t limit, struct cr_recompute_report *report) {
+    const int max_recomputed = 2 * f->p->ops; /* each recomputation adds new gaps; this bound guarantees termination */
+    CR_TRY(analyse(f));
+    report->before = f->load[peak_op(f)];
     for (;;) {
-        const int        moment = fullest(f);
-        struct candidate best   = {.tensor = CR_NONE};
-        report->after           = f->load[moment];
-        if (f->load[moment] <= limit || report->recomputed == most) return CR_OK;
-        for (int t = 0; t < f->p->tensors; t++) CR_TRY(consider(f, t, moment, &best));
-        if (best.tensor == CR_NONE) return CR_OK; /* no more to be had: the caller sees it */
-        CR_TRY(repeat(f, &best));
-        CR_TRY(survey(f));
+        const int        peak = peak_op(f);
+        struct candidate best = {.tensor = CR_NONE};
+        report->after         = f->load[peak];
+        if (f->load[peak] <= limit || report->recomputed == max_recomputed) return CR_OK;
+        for (int t = 0; t < f->p->tensors; t++) CR_TRY(consider(f, t, peak, &best));
+        if (best.tensor == CR_NONE) return CR_OK; /* no candidate is left; report->after stays above the limit */
+        CR_TRY(recompute_tensor(f, &best));
+        CR_TRY(analyse(f));
         report->recomputed++;
         report->seconds += best.seconds;
     }
 }
 
-cr_status cr_pass_recompute(struct cr_program *p, const struct cr_cost_model *target, size_t limit,
+cr_status cr_pass_recompute(struct cr_program *p, const struct cr_cost_model *cost_model, size_t limit,
                             struct cr_recompute_report *report) {
-    struct fit f     = {.p = p, .target = target};
-    *report          = (struct cr_recompute_report){0};
-    cr_status status = p->ops ? fit_all(&f, limit, report) : CR_OK;
-    fit_close(&f);
+    struct recompute f = {.p = p, .cost_model = cost_model};
+    *report            = (struct cr_recompute_report){0};
+    cr_status status   = p->ops ? recompute_all(&f, limit, report) : CR_OK;
+    recompute_close(&f);
     return status;
 }

@@ -1,12 +1,15 @@
-/* compiler/memory/search.c: offsets for lives where greedy placing stays above the bound.
+/* compiler/memory/search.c: searches for a better plan where the greedy plan is above the bound.
  *
- * compiler/memory/branch_and_bound.c answers whether everything fits below a capacity; this file asks it. Greedy comes
- * first, and its plan stands until a better one is found. Then the lower bound is asked for, or the capacity that the
- * caller wants; where that is too low, or too hard, the middle between it and the best plan, and so on. A tree's size
- * hangs on the order in which it tries lives that could come next, and no order is good for all: several take turns.
- * Some keep to a rule, some draw lots within one, and one learns: lives go first that cross the sections where earlier
- * walks failed. Walks are short and start anew, since what was placed wrongly at the start is not put right below.
- * Times without anything alive cut the lives into groups, which are searched alone. */
+ * compiler/memory/branch_and_bound.c decides whether all intervals fit below a capacity; this file chooses the
+ * capacities. The greedy plan stands until a better plan is found. The first capacity is the lower bound, or the
+ * capacity that the caller wants. When that is too low or too hard, the next capacity is the middle between it and the
+ * best plan, and so on.
+ *
+ * The size of a search tree depends on the order in which it tries the intervals, and no order suits all inputs.
+ * Several orders take turns: some are fixed, some are randomised, and one is learnt: intervals go first that cross the
+ * sections where earlier searches failed. Searches are short and restart, because an early mistake is not corrected
+ * deep in the tree. Points in time without live intervals split the intervals into groups, which are searched
+ * separately. */
 #include "compiler/compiler.h"
 #include "compiler/memory/branch_and_bound.h"
 #include "core/rng.h"
@@ -14,22 +17,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum by { BY_LOAD, BY_LENGTH, BY_AREA, BY_LOAD_AREA, BY_SIZE, BY_LOAD_DRAWN, BY_FAILURES };
+enum order_kind { BY_LOAD, BY_LENGTH, BY_AREA, BY_LOAD_AREA, BY_SIZE, BY_LOAD_RANDOM, BY_FAILURES };
 
-static const enum by turns[] = {BY_LOAD, BY_LENGTH,     BY_AREA,     BY_LOAD_AREA,
-                                BY_SIZE, BY_LOAD_DRAWN, BY_FAILURES, BY_LOAD_DRAWN};
+static const enum order_kind order_sequence[] = {BY_LOAD, BY_LENGTH,      BY_AREA,     BY_LOAD_AREA,
+                                                 BY_SIZE, BY_LOAD_RANDOM, BY_FAILURES, BY_LOAD_RANDOM};
 
-enum { FIRST_VISITS = 1 << 21, TREE_BYTES_MAX = 256 << 20, TREE_ITEMS_MAX = 8192 };
+enum { BASE_VISITS = 1 << 21, TREE_BYTES_MAX = 256 << 20, TREE_ITEMS_MAX = 8192 };
 
-#define FADE 0.7 /* of what earlier walks have learnt */
+#define FAILURE_DECAY 0.7 /* factor of the failure counts before each search */
 #define JITTER 0.3
 
 struct group {
     struct cr_tree tree;
-    int            first, count; /* of the items */
+    int            first, count; /* range of items */
     bool           has_tree;
-    int64_t        peak; /* of the best plan */
-    int            walks;
+    int64_t        peak; /* units, of the best plan */
+    int            searches;
 };
 
 struct order_key {
@@ -39,9 +42,9 @@ struct order_key {
 
 struct search {
     struct cr_interval   *interval;
-    struct cr_tree_item  *item;   /* by lower */
-    double               *length; /* by item, in the caller's time */
-    int64_t              *best;   /* offsets by item */
+    struct cr_tree_item  *item;   /* sorted by lower */
+    double               *length; /* [items] in the caller's time */
+    int64_t              *best;   /* [items] offsets of the best plan */
     int                   items;
     int64_t              *time;
     int                   times;
@@ -50,7 +53,7 @@ struct search {
     int                   groups;
     struct order_key     *key;
     int                  *rank;
-    int64_t               low, high; /* no plan below, a plan at */
+    int64_t               low, high; /* no plan is below `low`; a plan exists at `high` */
     struct cr_tree_budget budget;
 };
 
@@ -116,7 +119,7 @@ static cr_status find_items(struct search *w, int count, size_t alignment) {
     return CR_OK;
 }
 
-/* Sections of a group count from its first. */
+/* Splits the items into groups. The sections of a group are renumbered from 0. */
 static cr_status find_groups(struct search *w) {
     CR_ALLOC(w->group, (size_t)w->items);
     int upper = -1;
@@ -138,7 +141,8 @@ static cr_status find_groups(struct search *w) {
     return CR_OK;
 }
 
-/* Groups that meet the bound already need no tree; groups too large for one stay as greedy left them. */
+/* Opens the search trees. A group that meets the bound needs no tree; a group that is too large keeps its greedy plan.
+ */
 static cr_status open_trees(struct search *w) {
     for (int k = 0; k < w->groups; k++) {
         struct group        *g        = &w->group[k];
@@ -153,7 +157,7 @@ static cr_status open_trees(struct search *w) {
     return CR_OK;
 }
 
-static void tear_down(struct search *w) {
+static void release(struct search *w) {
     for (int k = 0; k < w->groups; k++)
         if (w->group[k].has_tree) cr_tree_close(&w->group[k].tree);
     cr_free(w->item);
@@ -167,7 +171,8 @@ static void tear_down(struct search *w) {
 
 /* ---- orders ---- */
 
-static struct order_key key_of(const struct search *w, const struct group *g, int i, enum by by, struct cr_rng *rng) {
+static struct order_key key_of(const struct search *w, const struct group *g, int i, enum order_kind order_kind,
+                               struct cr_rng *rng) {
     const struct cr_tree_item *x    = &w->item[g->first + i];
     double                     load = 0, failures = 0, size = (double)x->size, length = w->length[g->first + i];
     for (int s = x->lower; s < x->upper; s++) {
@@ -175,13 +180,13 @@ static struct order_key key_of(const struct search *w, const struct group *g, in
         failures += g->tree.failures[s];
     }
     double noise = 1 + JITTER * (2 * cr_rng_real(rng) - 1);
-    switch (by) {
+    switch (order_kind) {
     case BY_LOAD: return (struct order_key){load, length, size, i};
     case BY_LENGTH: return (struct order_key){length, size, load, i};
     case BY_AREA: return (struct order_key){size * length, load, length, i};
     case BY_LOAD_AREA: return (struct order_key){load, size * length, length, i};
     case BY_SIZE: return (struct order_key){size, load, length, i};
-    case BY_LOAD_DRAWN: return (struct order_key){load, length * noise, size, i};
+    case BY_LOAD_RANDOM: return (struct order_key){load, length * noise, size, i};
     case BY_FAILURES: break;
     }
     return (struct order_key){failures * noise, length, size, i};
@@ -195,15 +200,15 @@ static int compare_keys(const void *a, const void *b) { /* large first; ties by 
     return s->item - t->item;
 }
 
-static void find_order(struct search *w, struct group *g, enum by by) {
-    struct cr_rng rng = cr_rng_make(0, CR_RNG_SEARCH, (uint64_t)g->walks++, (uint32_t)g->first);
-    for (int i = 0; i < g->count; i++) w->key[i] = key_of(w, g, i, by, &rng);
+static void find_order(struct search *w, struct group *g, enum order_kind order_kind) {
+    struct cr_rng rng = cr_rng_make(0, CR_RNG_SEARCH, (uint64_t)g->searches++, (uint32_t)g->first);
+    for (int i = 0; i < g->count; i++) w->key[i] = key_of(w, g, i, order_kind, &rng);
     qsort(w->key, (size_t)g->count, sizeof *w->key, compare_keys);
     for (int i = 0; i < g->count; i++) w->rank[w->key[i].item] = i;
-    for (int s = 0; s < g->tree.sections; s++) g->tree.failures[s] *= FADE;
+    for (int s = 0; s < g->tree.sections; s++) g->tree.failures[s] *= FAILURE_DECAY;
 }
 
-/* ---- asking ---- */
+/* ---- searching ---- */
 
 static void keep_plan(struct search *w, struct group *g) {
     g->peak = 0;
@@ -213,7 +218,8 @@ static void keep_plan(struct search *w, struct group *g) {
     }
 }
 
-/* 1 1 2 1 1 2 4 1 1 2 1 1 2 4 8 ...: restarts that lose little against the best length of a walk, which is unknown. */
+/* The Luby sequence 1 1 2 1 1 2 4 1 1 2 1 1 2 4 8 ...: restart lengths close to the best fixed length, which is
+ * unknown. */
 static int64_t luby(int64_t k) {
     int64_t size = 1;
     while (size < k) size = 2 * size + 1;
@@ -225,74 +231,75 @@ static int64_t luby(int64_t k) {
     return (size + 1) / 2;
 }
 
-/* What walk number `attempt` may look at. The orders without chance repeat themselves, so they come back rarely, with
- * more. */
-static int64_t visits_of(int attempt, enum by by) {
-    int64_t turn = attempt / (int)CR_COUNT(turns);
-    if (by >= BY_LOAD_DRAWN) return FIRST_VISITS * luby(turn + 1);
-    return turn & (turn - 1) ? 0 : FIRST_VISITS * CR_MAX(turn, 1);
+/* Budget of search number `attempt`. The fixed orders repeat themselves, so they run rarely and with a growing budget.
+ */
+static int64_t visits_of(int attempt, enum order_kind order_kind) {
+    int64_t turn = attempt / (int)CR_COUNT(order_sequence);
+    if (order_kind >= BY_LOAD_RANDOM) return BASE_VISITS * luby(turn + 1);
+    return turn & (turn - 1) ? 0 : BASE_VISITS * CR_MAX(turn, 1);
 }
 
-/* Walks the group's tree in one order after the other until `budget` is spent. */
-static enum cr_tree_end ask_group(struct search *w, struct group *g, int64_t capacity, struct cr_tree_budget *budget) {
+/* Searches the group's tree in one order after the other until `budget` is spent. */
+static enum cr_tree_end search_group(struct search *w, struct group *g, int64_t capacity,
+                                     struct cr_tree_budget *budget) {
     if (!g->has_tree) return CR_TREE_STOPPED;
     for (int attempt = 0; budget->visits > 0 && cr_time_ns() <= budget->deadline_ns; attempt++) {
-        enum by               by    = turns[attempt % (int)CR_COUNT(turns)];
-        int64_t               given = CR_MIN(visits_of(attempt, by), budget->visits);
-        struct cr_tree_budget turn  = {given, budget->deadline_ns};
-        if (!given) continue;
-        find_order(w, g, by);
+        enum order_kind       order_kind = order_sequence[attempt % (int)CR_COUNT(order_sequence)];
+        int64_t               granted    = CR_MIN(visits_of(attempt, order_kind), budget->visits);
+        struct cr_tree_budget turn       = {granted, budget->deadline_ns};
+        if (!granted) continue;
+        find_order(w, g, order_kind);
         enum cr_tree_end end = cr_tree_walk(&g->tree, w->rank, capacity, &turn);
-        budget->visits -= given - turn.visits;
+        budget->visits -= granted - turn.visits;
         if (end == CR_TREE_SOLVED) keep_plan(w, g);
         if (end != CR_TREE_STOPPED) return end;
     }
     return CR_TREE_STOPPED;
 }
 
-/* So many fifths of what is left of the budget. */
-static struct cr_tree_budget share_of(const struct search *w, int fifths) {
-    struct cr_tree_budget share = {CR_MAX(w->budget.visits / 5 * fifths, 1), INT64_MAX};
-    if (w->budget.deadline_ns == INT64_MAX) return share;
-    int64_t now       = cr_time_ns();
-    share.deadline_ns = now + (w->budget.deadline_ns - now) / 5 * fifths;
-    return share;
+/* The given number of fifths of the remaining budget. */
+static struct cr_tree_budget part_of_budget(const struct search *w, int fifths) {
+    struct cr_tree_budget part = {CR_MAX(w->budget.visits / 5 * fifths, 1), INT64_MAX};
+    if (w->budget.deadline_ns == INT64_MAX) return part;
+    int64_t now      = cr_time_ns();
+    part.deadline_ns = now + (w->budget.deadline_ns - now) / 5 * fifths;
+    return part;
 }
 
-/* Brings every group below the capacity. */
-static enum cr_tree_end ask(struct search *w, int64_t capacity, int fifths) {
-    enum cr_tree_end      all   = CR_TREE_SOLVED;
-    struct cr_tree_budget share = share_of(w, fifths);
-    int64_t               given = share.visits;
+/* Searches for a plan below the capacity in every group. */
+static enum cr_tree_end search_all(struct search *w, int64_t capacity, int fifths) {
+    enum cr_tree_end      all     = CR_TREE_SOLVED;
+    struct cr_tree_budget part    = part_of_budget(w, fifths);
+    int64_t               granted = part.visits;
     for (int k = 0; k < w->groups && all != CR_TREE_NONE; k++) {
         if (w->group[k].peak <= capacity) continue;
-        enum cr_tree_end end = ask_group(w, &w->group[k], capacity, &share);
+        enum cr_tree_end end = search_group(w, &w->group[k], capacity, &part);
         if (end != CR_TREE_SOLVED) all = end;
     }
-    w->budget.visits -= given - share.visits;
+    w->budget.visits -= granted - part.visits;
     w->high = 0;
     for (int k = 0; k < w->groups; k++) w->high = CR_MAX(w->high, w->group[k].peak);
     return all;
 }
 
-static bool is_spent(const struct search *w) {
+static bool is_budget_spent(const struct search *w) {
     return w->budget.visits <= 0 || cr_time_ns() > w->budget.deadline_ns;
 }
 
-/* Down to `goal`, or as near as the budget allows. What was not solved in its share is taken for too low, without
- * proof. */
+/* Lowers the peak to `goal`, or as far as the budget allows. A capacity that is not solved within its part of the
+ * budget counts as too low, without proof. */
 static void descend(struct search *w, int64_t goal) {
     int64_t failed = goal - 1, capacity = goal;
-    while (w->high > capacity && capacity > failed && !is_spent(w)) {
-        enum cr_tree_end end = ask(w, capacity, capacity == goal ? 4 : 1);
+    while (w->high > capacity && capacity > failed && !is_budget_spent(w)) {
+        enum cr_tree_end end = search_all(w, capacity, capacity == goal ? 4 : 1);
         if (end != CR_TREE_SOLVED) failed = capacity;
         if (end == CR_TREE_NONE) w->low = capacity + 1;
         capacity = failed + (w->high - failed) / 2;
     }
 }
 
-static cr_status search_lives(struct search *w, int count, const struct cr_plan_effort *effort,
-                              struct cr_plan_found *found) {
+static cr_status search_plan(struct search *w, int count, const struct cr_plan_effort *effort,
+                             struct cr_plan_found *found) {
     CR_TRY(find_items(w, count, effort->alignment));
     CR_TRY(find_groups(w));
     w->low  = (int64_t)found->bound / w->unit;
@@ -305,17 +312,17 @@ static cr_status search_lives(struct search *w, int count, const struct cr_plan_
     return CR_OK;
 }
 
-cr_status cr_plan_search(struct cr_interval *life, int count, const struct cr_plan_effort *effort,
+cr_status cr_plan_search(struct cr_interval *interval, int count, const struct cr_plan_effort *effort,
                          struct cr_plan_found *found) {
     cr_status     status = CR_OK;
-    struct search w      = {.interval = life, .budget = {effort->visits, INT64_MAX}};
-    CR_TRY(cr_plan_intervals(life, count, effort->alignment, &found->peak, &found->bound));
+    struct search w      = {.interval = interval, .budget = {effort->visits, INT64_MAX}};
+    CR_TRY(cr_plan_intervals(interval, count, effort->alignment, &found->peak, &found->bound));
     found->greedy      = found->peak;
     found->lower_bound = found->bound;
     if (found->peak <= CR_MAX(found->bound, effort->capacity) || effort->visits <= 0) return CR_OK;
     if (effort->limit_ns < INT64_MAX) w.budget.deadline_ns = cr_time_ns() + effort->limit_ns;
-    CR_TRY_OUT(search_lives(&w, count, effort, found));
+    CR_TRY_OUT(search_plan(&w, count, effort, found));
 out:
-    tear_down(&w);
+    release(&w);
     return status;
 }

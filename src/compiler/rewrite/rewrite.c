@@ -1,17 +1,17 @@
-/* compiler/rewrite/rewrite.c: see compiler/rewrite/rewrite.h. */
+/* compiler/rewrite/rewrite.c: edits a program in place and compacts it at the end. */
 #include "compiler/rewrite/rewrite.h"
 
 #include <string.h>
 
-/* Adds `sign` to the counts of every slot of an op. */
-static void count(struct cr_edit *edit, const struct cr_op *op, int sign) {
+/* Adds `sign` to the reader and writer counts of the op's operands. */
+static void count_operands(struct cr_edit *edit, const struct cr_op *op, int sign) {
     int ids[CR_OP_IDS_MAX], n = cr_op_reads(op, ids);
     for (int i = 0; i < n; i++) edit->reads[ids[i]] += sign;
     n = cr_op_writes(op, ids);
     for (int i = 0; i < n; i++) edit->writes[ids[i]] += sign;
 }
 
-static void note_writer(struct cr_edit *edit, int index) {
+static void record_writer(struct cr_edit *edit, int index) {
     int ids[CR_OP_IDS_MAX], n = cr_op_writes(&edit->program->op[index], ids);
     for (int i = 0; i < n; i++)
         if (edit->writer[ids[i]] == CR_NONE || index < edit->writer[ids[i]]) edit->writer[ids[i]] = index;
@@ -31,8 +31,8 @@ cr_status cr_edit_open(struct cr_edit *edit, struct cr_program *program) {
     }
     for (int t = 0; t < program->tensors; t++) edit->writer[t] = CR_NONE;
     for (int i = 0; i < program->ops; i++) {
-        count(edit, &program->op[i], 1);
-        note_writer(edit, i);
+        count_operands(edit, &program->op[i], 1);
+        record_writer(edit, i);
     }
     return CR_OK;
 }
@@ -48,7 +48,7 @@ void cr_edit_close(struct cr_edit *edit) {
 void cr_edit_remove(struct cr_edit *edit, int index) {
     CR_ASSERT(!edit->removed[index]);
     edit->removed[index] = true;
-    count(edit, &edit->program->op[index], -1);
+    count_operands(edit, &edit->program->op[index], -1);
     int ids[CR_OP_IDS_MAX], n = cr_op_writes(&edit->program->op[index], ids);
     for (int i = 0; i < n; i++)
         if (edit->writer[ids[i]] == index) edit->writer[ids[i]] = CR_NONE;
@@ -58,8 +58,8 @@ void cr_edit_replace(struct cr_edit *edit, int index, const struct cr_op *fresh)
     cr_edit_remove(edit, index);
     edit->removed[index]     = false;
     edit->program->op[index] = *fresh;
-    count(edit, fresh, 1);
-    note_writer(edit, index);
+    count_operands(edit, fresh, 1);
+    record_writer(edit, index);
 }
 
 static bool grow(int **array, int capacity) {
@@ -89,7 +89,7 @@ int cr_edit_tensor(struct cr_edit *edit, const char *name, enum cr_dtype dtype, 
     return id;
 }
 
-/* ---- questions ---- */
+/* ---- queries ---- */
 
 int cr_edit_next_reader(const struct cr_edit *edit, int tensor, int from) {
     for (int k = from + 1; k < edit->program->ops; k++) {
@@ -117,7 +117,7 @@ int cr_edit_private_writer(const struct cr_edit *edit, int tensor, enum cr_op_ki
 static bool overlap(const struct cr_program *p, int a, int b) {
     const struct cr_tensor *s = &p->tensor[a], *t = &p->tensor[b];
     if (a == b) return true;
-    if (s->region != t->region || s->region == CR_REGION_POOL) return false; /* the pool is not planned yet */
+    if (s->region != t->region || s->region == CR_REGION_POOL) return false; /* POOL tensors have no offsets yet */
     return s->offset < t->offset + t->bytes && t->offset < s->offset + s->bytes;
 }
 
@@ -150,7 +150,7 @@ bool cr_edit_can_move_up(const struct cr_edit *edit, int from, int to) {
     return true;
 }
 
-/* ---- closing the gaps ---- */
+/* ---- compaction ---- */
 
 static void remap(int *id, const int *map) {
     if (*id >= 0) *id = map[*id];

@@ -1,45 +1,44 @@
-/* compiler/rewrite/rewrite.h: how a pass replaces and removes ops without losing count of who writes and reads what.
+/* compiler/rewrite/rewrite.h: replaces and removes ops of a program and counts the readers and writers of each tensor.
  *
- * Laws
- *   - Between open and finish op indices and tensor ids stay as they were: removed ops are only marked. finish closes
- *     the gaps: ids and indices change, and so do the program's own references to them.
- *   - Waits, aliases and offsets belong to later passes: finish drops them.
- * Knows nothing of patterns or devices. */
+ * Op indices and tensor ids stay valid between open and finish: a removed op is only marked. finish compacts the
+ * program: indices, ids and the program's own references change. finish also clears waits, aliases and offsets, which
+ * later passes set. */
 #ifndef CR_REWRITE_H
 #define CR_REWRITE_H
 
 #include "graph/graph.h"
 
 struct cr_edit {
-    struct cr_program *program;
-    int               *writer;   /* by tensor: the op that writes it first, or CR_NONE */
-    int               *reads;    /* by tensor: input slots that hold it */
-    int               *writes;   /* by tensor: output slots that hold it */
-    int                capacity; /* of these three */
-    bool              *removed;  /* by op */
-    cr_status          failure;  /* of a question asked while deciding (a cost); finish returns it */
+    struct cr_program *program;  /* borrowed */
+    int               *writer;   /* [tensors] first op that writes the tensor, or CR_NONE */
+    int               *reads;    /* [tensors] number of input slots that hold the tensor */
+    int               *writes;   /* [tensors] number of output slots that hold the tensor */
+    int                capacity; /* length of these three arrays */
+    bool              *removed;  /* [ops] */
+    cr_status          failure;  /* first error of cost_model->cost inside a pattern; finish returns it */
 };
+/* Returns CR_ERR_MEMORY. close frees the edit but not the program, and accepts an edit whose open has failed. */
 CR_MUST cr_status cr_edit_open(struct cr_edit *edit, struct cr_program *program);
-void              cr_edit_close(struct cr_edit *edit); /* frees the edit, not the program; fine after a failed open */
+void              cr_edit_close(struct cr_edit *edit);
 void              cr_edit_remove(struct cr_edit *edit, int op);
 void              cr_edit_replace(struct cr_edit *edit, int op, const struct cr_op *fresh);
-/* A new transient, for an output that the plain ops did not have. One that nothing writes or reads in the end is
- * dropped again, so it may be made to ask about an op. CR_NONE: out of memory, which finish reports. */
+/* Adds a transient. finish drops it when no op reads or writes it, so a caller may add one to ask the device about an
+ * op. Returns its id; CR_NONE when memory is out, an error that finish reports. */
 int cr_edit_tensor(struct cr_edit *edit, const char *name, enum cr_dtype dtype, const int64_t dim[4]);
-/* Closes the gaps: drops removed ops and the POOL tensors that nothing touches any more. */
+/* Removes the marked ops, and the POOL tensors that no op uses. Returns `failure` or CR_ERR_MEMORY. */
 CR_MUST cr_status cr_edit_finish(struct cr_edit *edit);
 
-/* The op that writes `tensor` when it is of this kind, writes nothing else twice and `tensor` is a transient that
- * exactly one slot reads and nobody outside: then the two ops may be joined. CR_NONE otherwise. */
+/* Index of the op that writes `tensor`, when that op is of this kind and is the only writer, and the tensor is private
+ * with exactly one reading slot. Such an op can be fused with its reader. CR_NONE otherwise. */
 int cr_edit_private_writer(const struct cr_edit *edit, int tensor, enum cr_op_kind kind);
-/* The next op after `from` that reads `tensor`; CR_NONE: none. */
+/* Index of the first op behind `from` that reads `tensor`; CR_NONE: none. */
 int cr_edit_next_reader(const struct cr_edit *edit, int tensor, int from);
-/* A transient of this program that nobody outside reads. */
+/* Is the tensor a transient that only this program reads? */
 bool cr_edit_is_private(const struct cr_edit *edit, int tensor);
-/* May the work of op `from` be done at the later place `to`: nothing between them writes what it reads. */
+/* Can op `from` run at the later place `to`? True when no op between them writes what `from` reads. */
 bool cr_edit_can_move(const struct cr_edit *edit, int from, int to);
-/* May the work of op `from` be done right behind the earlier op `to`: nothing between them writes what it reads, and
- * nothing there reads or writes what it writes. */
+/* Can op `from` run directly behind the earlier op `to`? True when no op between them writes what `from` reads, or
+ * reads or writes what `from` writes. */
 bool cr_edit_can_move_up(const struct cr_edit *edit, int from, int to);
 
 #endif

@@ -1,10 +1,11 @@
-/* compiler/rewrite/select_kernels.c: chooses a kernel row for every op; the scratch memory a row asks for becomes a
- * transient that lives during that op only, so that the planner places it like any other. */
+/* compiler/rewrite/select_kernels.c: chooses a kernel for each op. The workspace of a kernel becomes a transient whose
+ * lifetime is that op, so the planner places it like any other tensor. Also: the roofline time of an op. */
 #include "compiler/compiler.h"
 
 #include <stdio.h>
 
-/* The first output names the op; the index keeps two ops on one tensor (zero and loss on the metrics) apart. */
+/* Names the workspace after the op's first output. The op index keeps the names of two ops with one output apart (zero
+ * and loss both write the metrics). */
 static cr_status add_workspace(struct cr_program *program, int index, size_t bytes) {
     char name[256];
     int  first = CR_NONE;
@@ -18,17 +19,17 @@ static cr_status add_workspace(struct cr_program *program, int index, size_t byt
     return CR_OK;
 }
 
-cr_status cr_select_op(struct cr_program *program, const struct cr_cost_model *target, int index) {
+cr_status cr_select_op(struct cr_program *program, const struct cr_cost_model *cost_model, int index) {
     struct cr_op *op        = &program->op[index];
     size_t        workspace = 0;
     op->workspace           = CR_NONE;
     op->kernel = op->algo = 0;
-    if (target->select) CR_TRY(target->select(target->self, program, op, &workspace));
+    if (cost_model->select) CR_TRY(cost_model->select(cost_model->self, program, op, &workspace));
     return workspace ? add_workspace(program, index, workspace) : CR_OK;
 }
 
-cr_status cr_pass_select(struct cr_program *program, const struct cr_cost_model *target) {
-    for (int i = 0; i < program->ops; i++) CR_TRY(cr_select_op(program, target, i));
+cr_status cr_pass_select(struct cr_program *program, const struct cr_cost_model *cost_model) {
+    for (int i = 0; i < program->ops; i++) CR_TRY(cr_select_op(program, cost_model, i));
     return CR_OK;
 }
 
@@ -36,20 +37,20 @@ static double copy_seconds(double bytes, double bytes_per_s, double latency_s) {
     return bytes_per_s > 0 ? latency_s + bytes / bytes_per_s : 0;
 }
 
-double cr_op_seconds(const struct cr_cost_model *target, const struct cr_program *program, const struct cr_op *op) {
+double cr_op_seconds(const struct cr_cost_model *cost_model, const struct cr_program *program, const struct cr_op *op) {
     double bytes, flops;
     switch (op->kind) {
     case CR_OP_barrier: return 0;
     case CR_OP_offload:
         bytes = (double)program->tensor[op->in[CR_IN_offload_x]].bytes;
-        return copy_seconds(bytes, target->to_host_bytes_per_s, target->copy_latency_s);
+        return copy_seconds(bytes, cost_model->to_host_bytes_per_s, cost_model->copy_latency_s);
     case CR_OP_prefetch:
         bytes = (double)program->tensor[op->in[CR_IN_prefetch_x]].bytes;
-        return copy_seconds(bytes, target->to_device_bytes_per_s, target->copy_latency_s);
+        return copy_seconds(bytes, cost_model->to_device_bytes_per_s, cost_model->copy_latency_s);
     default: break;
     }
     cr_op_cost(program, op, &bytes, &flops);
-    double moving  = target->bytes_per_s > 0 ? bytes / target->bytes_per_s : 0;
-    double reckons = target->flops_per_s > 0 ? flops / target->flops_per_s : 0;
-    return CR_MAX(moving, reckons);
+    double memory_s     = cost_model->bytes_per_s > 0 ? bytes / cost_model->bytes_per_s : 0;
+    double arithmetic_s = cost_model->flops_per_s > 0 ? flops / cost_model->flops_per_s : 0;
+    return CR_MAX(memory_s, arithmetic_s);
 }

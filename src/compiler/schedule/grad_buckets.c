@@ -1,19 +1,18 @@
-/* compiler/schedule/grad_buckets.c: where the gradients of several ranks are added up: see cr_pass_buckets in
- * compiler/compiler.h.
+/* compiler/schedule/grad_buckets.c: inserts the all-reduce of the gradients of several ranks, in buckets.
  *
- * Parameters lie in the grad plane in the order of the forward pass, and backward goes the other way: the plane is cut
- * from its end. A bucket is finished with the last of its writers. The bucket that is finished last has nothing left to
- * hide behind but the start of the update: it gets a small share of a bucket (`LAST_SHARE`). */
+ * The gradient buffer holds the parameters in the order of the forward pass. Backward runs in the opposite order, so
+ * the buffer is cut from its end. A bucket is finished with the last of its writers. Only the start of the update can
+ * hide the all-reduce of the bucket that is finished last, so that bucket is smaller (LAST_FRACTION). */
 #include "compiler/compiler.h"
 
 #include <stdio.h>
 #include <string.h>
 
-enum { LAST_SHARE = 8 };
+enum { LAST_FRACTION = 8 }; /* the last bucket has at most 1/8 of bucket_bytes */
 
 struct bucket {
-    size_t begin, end; /* bytes of the STORE region */
-    int    writer;     /* the op that finishes it */
+    size_t begin, end; /* byte range of the STORE region */
+    int    writer;     /* last op that writes into it */
 };
 
 struct cut {
@@ -28,7 +27,7 @@ static bool shares_bytes(const struct cr_program *p, int tensor, size_t begin, s
     return t->region == CR_REGION_STORE && t->offset < end && begin < t->offset + t->bytes;
 }
 
-/* Does the program use what it has in the grad plane? Micro-batches before the last only add there. */
+/* Does the program read gradients? Micro-batches before the last only accumulate them. */
 static bool uses_gradients(const struct cr_program *p) {
     const size_t begin = cr_param_store_buffer_offset(p->store, CR_BUFFER_GRAD),
                  end   = begin + cr_param_store_buffer_bytes(p->store, CR_BUFFER_GRAD);
@@ -47,37 +46,37 @@ static int last_writer(const struct cr_program *p, size_t begin, size_t end) {
 
 /* ---- cutting ---- */
 
-/* Trainable parameters from the end of the plane on; a bucket is closed when it is as large as wanted. */
-static void cut_plane(struct cut *c, size_t bucket_bytes) {
+/* Cuts the buffer from its end, at parameters. A bucket is closed when it has at least `bucket_bytes`. */
+static void cut_buffer(struct cut *c, size_t bucket_bytes) {
     const struct cr_param_store *store = c->p->store;
-    const size_t   plane = cr_param_store_buffer_offset(store, CR_BUFFER_GRAD), size = cr_dtype_bytes(store->real);
-    struct bucket *open = NULL;
+    const size_t   buffer = cr_param_store_buffer_offset(store, CR_BUFFER_GRAD), size = cr_dtype_bytes(store->real);
+    struct bucket *current = NULL;
     for (int k = store->params - 1; k >= 0; k--) {
-        const struct cr_param *q = &store->param[k];
-        if (cr_param_is_running(q->role) || q->frozen) continue;
-        const size_t begin = plane + (size_t)q->offset * size, end = begin + (size_t)q->elems * size;
+        const struct cr_param *param = &store->param[k];
+        if (cr_param_is_running(param->role) || param->frozen) continue;
+        const size_t begin = buffer + (size_t)param->offset * size, end = begin + (size_t)param->elems * size;
         const int    writer = last_writer(c->p, begin, end);
-        if (!open || open->end - open->begin >= bucket_bytes) {
-            open  = &c->bucket[c->buckets++];
-            *open = (struct bucket){.begin = begin, .end = end, .writer = writer};
+        if (!current || current->end - current->begin >= bucket_bytes) {
+            current  = &c->bucket[c->buckets++];
+            *current = (struct bucket){.begin = begin, .end = end, .writer = writer};
         }
-        CR_ASSERT(begin <= open->begin && writer != CR_NONE);
-        open->begin  = begin;
-        open->writer = CR_MAX(open->writer, writer);
+        CR_ASSERT(begin <= current->begin && writer != CR_NONE);
+        current->begin  = begin;
+        current->writer = CR_MAX(current->writer, writer);
     }
 }
 
-/* Cuts the bucket at the front of the plane once more: what is left to the end is at most `most` bytes, if a parameter
- * is. */
-static void cut_last(struct cut *c, size_t most) {
+/* Splits the bucket at the front of the buffer so that its later part has at most `late_bytes`, at least one parameter.
+ */
+static void split_last(struct cut *c, size_t late_bytes) {
     const struct cr_param_store *store = c->p->store;
     struct bucket                all = c->bucket[c->buckets - 1], late = {0}, early = {0};
-    const size_t plane = cr_param_store_buffer_offset(store, CR_BUFFER_GRAD), size = cr_dtype_bytes(store->real);
+    const size_t buffer = cr_param_store_buffer_offset(store, CR_BUFFER_GRAD), size = cr_dtype_bytes(store->real);
     for (int k = 0; k < store->params; k++) {
-        const struct cr_param *q     = &store->param[k];
-        const size_t           begin = plane + (size_t)q->offset * size, end = begin + (size_t)q->elems * size;
-        if (cr_param_is_running(q->role) || q->frozen || end > all.end) continue;
-        struct bucket *b = !late.end || (!early.end && end - all.begin <= most) ? &late : &early;
+        const struct cr_param *param = &store->param[k];
+        const size_t           begin = buffer + (size_t)param->offset * size, end = begin + (size_t)param->elems * size;
+        if (cr_param_is_running(param->role) || param->frozen || end > all.end) continue;
+        struct bucket *b = !late.end || (!early.end && end - all.begin <= late_bytes) ? &late : &early;
         const int      w = last_writer(c->p, begin, end);
         if (!b->end) *b = (struct bucket){.begin = begin, .writer = w};
         b->end    = end;
@@ -88,10 +87,10 @@ static void cut_last(struct cut *c, size_t most) {
     c->bucket[c->buckets++]   = late;
 }
 
-/* ---- putting them in ---- */
+/* ---- insertion ---- */
 
-static cr_status put(struct cut *c, const struct cr_cost_model *target, const struct bucket *b, int number,
-                     enum cr_dtype wire) {
+static cr_status insert_all_reduce(struct cut *c, const struct cr_cost_model *cost_model, const struct bucket *b,
+                                   int number, enum cr_dtype wire) {
     struct cr_program *p = c->p;
     char               name[64];
     const size_t       size = cr_dtype_bytes(p->store->real);
@@ -106,7 +105,7 @@ static cr_status put(struct cut *c, const struct cr_cost_model *target, const st
     op.attr.reduce.wire         = wire;
     const int at                = cr_emit(p, &op, name);
     if (p->failed) return CR_NO_MEMORY(sizeof *p->op);
-    CR_TRY(cr_select_op(p, target, at));
+    CR_TRY(cr_select_op(p, cost_model, at));
     op = p->op[at];
     memmove(&p->op[b->writer + 2], &p->op[b->writer + 1], (size_t)(at - b->writer - 1) * sizeof op);
     p->op[b->writer + 1] = op;
@@ -122,24 +121,25 @@ static void sort_by_writer(struct bucket *bucket, int count) { /* nearly sorted,
         }
 }
 
-static cr_status cut_and_put(struct cut *c, const struct cr_cost_model *target, size_t bucket_bytes,
-                             enum cr_dtype wire) {
-    cut_plane(c, bucket_bytes);
+static cr_status insert_buckets(struct cut *c, const struct cr_cost_model *cost_model, size_t bucket_bytes,
+                                enum cr_dtype wire) {
+    cut_buffer(c, bucket_bytes);
     if (!c->buckets) return CR_OK;
-    cut_last(c, bucket_bytes / LAST_SHARE);
+    split_last(c, bucket_bytes / LAST_FRACTION);
     sort_by_writer(c->bucket, c->buckets);
     for (int i = c->buckets - 1; i >= 0; i--)
-        CR_TRY(put(c, target, &c->bucket[i], i, wire)); /* from the back: writers stay where they are */
+        CR_TRY(insert_all_reduce(c, cost_model, &c->bucket[i], i,
+                                 wire)); /* from the last, so that earlier writers keep their index */
     return CR_OK;
 }
 
-cr_status cr_pass_buckets(struct cr_program *p, const struct cr_cost_model *target, size_t bucket_bytes,
+cr_status cr_pass_buckets(struct cr_program *p, const struct cr_cost_model *cost_model, size_t bucket_bytes,
                           enum cr_dtype wire) {
     struct cut c      = {.p = p};
     cr_status  status = CR_OK;
     if (uses_gradients(p)) {
         CR_ALLOC(c.bucket, (size_t)p->store->params + 1);
-        status = cut_and_put(&c, target, bucket_bytes, wire);
+        status = insert_buckets(&c, cost_model, bucket_bytes, wire);
         cr_free(c.bucket);
     }
     for (int i = 0; i < p->ops; i++)

@@ -1,36 +1,36 @@
-/* compiler/schedule/streams.h: what each op knows to be complete when it starts, and what that means for memory.
+/* compiler/schedule/streams.h: vector clocks of the ops and the live intervals that follow from them.
  *
- * Ops of one lane run in list order, one after the other; between lanes only waits give an order. The clock of op i
- * says for each lane the last op that is complete when i starts (and with it all earlier ops of that lane). Shared by
- * compiler/schedule/synchronize.c and compiler/memory/plan_memory.c; compiler/schedule/race_check.c keeps a clock of
- * its own. */
-#ifndef CR_LANES_H
-#define CR_LANES_H
+ * Ops of one stream run in list order, one after the other. Only waits order ops of different streams. The clock of an
+ * op holds, for each stream, the last op that is complete when the op starts; all earlier ops of that stream are
+ * complete too. synchronize.c and memory/plan_memory.c share this code; race_check.c has clocks of its own. */
+#ifndef CR_STREAMS_H
+#define CR_STREAMS_H
 
 #include "graph/graph.h"
 
 struct cr_clock {
-    int done[CR_STREAMS]; /* op index, -1: none */
+    int done[CR_STREAMS]; /* op index; -1: none */
 };
 
-/* Does i (a lane mate or not, i < j in the list) end before the op whose clock this is starts? */
-static inline bool cr_clock_covers(const struct cr_clock *clock, enum cr_stream lane, int op) {
-    return op <= clock->done[lane];
+/* Is op `op` of stream `stream` complete when the op with this clock starts? */
+static inline bool cr_clock_covers(const struct cr_clock *clock, enum cr_stream stream, int op) {
+    return op <= clock->done[stream];
 }
+/* Sets a clock at which no op is complete. */
 void cr_clock_start(struct cr_clock *clock);
-/* What `clock` knows after waiting for op `index` on `lane`, whose own clock was `other`. */
-void cr_clock_join(struct cr_clock *clock, const struct cr_clock *other, enum cr_stream lane, int index);
+/* Updates `clock` for a wait: op `index` of `stream`, whose own clock is `other`, is complete. */
+void cr_clock_join(struct cr_clock *clock, const struct cr_clock *other, enum cr_stream stream, int index);
 bool cr_uses_several_streams(const struct cr_program *program);
-/* clock[ops], from the waits that the ops carry. */
+/* Sets clock[ops] from the waits of the ops. */
 void cr_stream_clocks(const struct cr_program *program, struct cr_clock *clock);
 
-/* A tensor's stay in memory in list order, [lower, upper), such that two tensors whose stays are disjoint are accessed
- * in that order whatever the lanes do. `crossing`: the stay was stretched over ops that run beside it, so its storage
- * cannot be handed over in place. Tensors that no op touches get lower = upper = 0. */
+/* Live interval [lower, upper) of a tensor, in op indices. Two tensors with disjoint intervals are accessed in the
+ * order of their intervals, whatever the streams do. */
 struct cr_stream_interval {
-    int  lower, upper;
-    bool crossing;
+    int  lower, upper; /* 0, 0 for a tensor that no op uses */
+    bool crossing;     /* extended over ops of other streams: the storage cannot be reused in place */
 };
-CR_MUST cr_status cr_stream_intervals(const struct cr_program *program, struct cr_stream_interval *stay);
+/* Sets interval[tensors] from tensor.first, tensor.last and the waits. Returns CR_ERR_MEMORY. */
+CR_MUST cr_status cr_stream_intervals(const struct cr_program *program, struct cr_stream_interval *interval);
 
 #endif

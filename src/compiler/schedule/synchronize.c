@@ -1,27 +1,28 @@
-/* compiler/schedule/synchronize.c: the waits between lanes that the hazards need, and no others.
+/* compiler/schedule/synchronize.c: adds the waits between streams that the data hazards require, and no others.
  *
- * Lanes come with the ops. An op waits, per other lane, for the latest op there that writes what it reads (RAW), reads
- * what it writes (WAR) or writes what it writes (WAW). Transients conflict by id: they have no place yet, and plan
- * stretches their stay where lanes run beside each other. Store and input tensors conflict when their bytes overlap: a
- * plane and a parameter's slice of it. A wait that another wait, or the lane's own past, implies is left out. */
+ * The stream of each op is given. For each other stream, an op waits for the latest op there that writes what it reads
+ * (RAW), reads what it writes (WAR) or writes what it writes (WAW). Transients conflict by id: they have no offset yet,
+ * and plan extends their live intervals where streams run concurrently. STORE and INPUT tensors conflict when their
+ * bytes overlap, such as a whole buffer and the slice of one parameter. A wait that another wait or an earlier op of
+ * the same stream implies is left out. */
 #include "compiler/compiler.h"
 #include "compiler/schedule/streams.h"
 
 #include <stdlib.h>
 
-struct touch { /* by tensor: last op of each lane */
+struct last_access { /* per tensor: the last op of each stream */
     int read[CR_STREAMS], written[CR_STREAMS];
 };
 
-struct overlaps { /* by tensor: the other tensors that share bytes with it, as a slice [begin[t], begin[t+1]) of id */
+struct overlaps { /* the tensors that share bytes with tensor t: id[begin[t] .. begin[t + 1]) */
     int *begin, *id;
 };
 
-struct order {
-    struct cr_program *p;
-    struct touch      *touch;
-    struct cr_clock   *clock;
-    struct overlaps    overlaps;
+struct sync {
+    struct cr_program  *p;
+    struct last_access *last_access;
+    struct cr_clock    *clock;
+    struct overlaps     overlaps;
 };
 
 /* ---- which fixed tensors share bytes ---- */
@@ -39,7 +40,7 @@ static int compare_spans(const void *a, const void *b) {
     return s->id - t->id;
 }
 
-/* Visits every overlapping pair of sorted spans: once to count, once to fill. */
+/* Visits each overlapping pair of the sorted spans. With id NULL it counts them in `used`, else it fills `id`. */
 static void visit_overlaps(const struct span *span, int spans, int *begin, int *used, int *id) {
     for (int i = 0; i < spans; i++)
         for (int k = i + 1; k < spans && span[k].region == span[i].region && span[k].begin < span[i].end; k++) {
@@ -56,7 +57,8 @@ static cr_status find_overlaps(const struct cr_program *p, struct overlaps *o) {
     struct span *span   = cr_alloc(n, sizeof *span);
     int         *used   = cr_alloc(n, sizeof *used);
     o->begin            = cr_alloc(n + 1, sizeof *o->begin);
-    if (!span || !used || !o->begin) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while ordering program %s", p->name);
+    if (!span || !used || !o->begin)
+        CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while adding waits to program %s", p->name);
     int spans = 0;
     for (int t = 0; t < p->tensors; t++) {
         const struct cr_tensor *x = &p->tensor[t];
@@ -69,7 +71,7 @@ static cr_status find_overlaps(const struct cr_program *p, struct overlaps *o) {
         used[t]         = 0;
     }
     o->id = cr_alloc((size_t)o->begin[n], sizeof *o->id);
-    if (!o->id) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while ordering program %s", p->name);
+    if (!o->id) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while adding waits to program %s", p->name);
     visit_overlaps(span, spans, o->begin, used, o->id);
 out:
     cr_free(span);
@@ -79,28 +81,28 @@ out:
 
 /* ---- waits ---- */
 
-static void need(int *latest, const int *by_lane, enum cr_stream own) {
+static void raise_latest(int *latest, const int *last_op, enum cr_stream own) {
     for (int l = 0; l < CR_STREAMS; l++)
-        if (l != (int)own) latest[l] = CR_MAX(latest[l], by_lane[l]);
+        if (l != (int)own) latest[l] = CR_MAX(latest[l], last_op[l]);
 }
 
-/* Adds the hazards of one operand, with every tensor that shares its bytes. */
-static void need_operand(const struct order *o, int tensor, bool writes, enum cr_stream own, int latest[CR_STREAMS]) {
+/* Adds the hazards of one operand and of every tensor that shares its bytes. */
+static void add_hazards(const struct sync *o, int tensor, bool writes, enum cr_stream own, int latest[CR_STREAMS]) {
     int begin = o->overlaps.begin[tensor], end = o->overlaps.begin[tensor + 1];
     for (int k = begin - 1; k < end; k++) {
-        const struct touch *touch = &o->touch[k < begin ? tensor : o->overlaps.id[k]];
-        need(latest, touch->written, own);
-        if (writes) need(latest, touch->read, own);
+        const struct last_access *last_access = &o->last_access[k < begin ? tensor : o->overlaps.id[k]];
+        raise_latest(latest, last_access->written, own);
+        if (writes) raise_latest(latest, last_access->read, own);
     }
 }
 
-/* Puts the needed waits that nothing implies into the op. */
-static void put_waits(struct order *o, int index, const int latest[CR_STREAMS]) {
+/* Sets the waits of the op, without those that are implied. */
+static void set_waits(struct sync *o, int index, const int latest[CR_STREAMS]) {
     struct cr_op    *op    = &o->p->op[index];
     struct cr_clock *clock = &o->clock[index];
     int              waits = 0;
     for (int l = 0; l < CR_STREAMS; l++) {
-        bool implied = latest[l] <= clock->done[l]; /* also when nothing is needed */
+        bool implied = latest[l] <= clock->done[l]; /* true also when no wait is needed */
         for (int m = 0; m < CR_STREAMS && !implied; m++)
             implied = m != l && latest[m] >= 0 && latest[l] <= o->clock[latest[m]].done[l];
         if (!implied) op->wait[waits++] = latest[l];
@@ -109,39 +111,40 @@ static void put_waits(struct order *o, int index, const int latest[CR_STREAMS]) 
         cr_clock_join(clock, &o->clock[op->wait[k]], o->p->op[op->wait[k]].stream, op->wait[k]);
 }
 
-static void order_op(struct order *o, int index, int last[CR_STREAMS]) {
+static void add_waits(struct sync *o, int index, int last[CR_STREAMS]) {
     struct cr_op *op = &o->p->op[index];
     int           latest[CR_STREAMS], reads[CR_OP_IDS_MAX], writes[CR_OP_IDS_MAX];
     int           n = cr_op_reads(op, reads), m = cr_op_writes(op, writes);
     for (int l = 0; l < CR_STREAMS; l++) latest[l] = -1;
-    for (int i = 0; i < n; i++) need_operand(o, reads[i], false, op->stream, latest);
-    for (int i = 0; i < m; i++) need_operand(o, writes[i], true, op->stream, latest);
+    for (int i = 0; i < n; i++) add_hazards(o, reads[i], false, op->stream, latest);
+    for (int i = 0; i < m; i++) add_hazards(o, writes[i], true, op->stream, latest);
     cr_clock_start(&o->clock[index]);
-    int mate = last[op->stream];
-    if (mate >= 0) cr_clock_join(&o->clock[index], &o->clock[mate], op->stream, mate);
-    put_waits(o, index, latest);
-    for (int i = 0; i < n; i++) o->touch[reads[i]].read[op->stream] = index;
-    for (int i = 0; i < m; i++) o->touch[writes[i]].written[op->stream] = index;
+    int previous = last[op->stream];
+    if (previous >= 0) cr_clock_join(&o->clock[index], &o->clock[previous], op->stream, previous);
+    set_waits(o, index, latest);
+    for (int i = 0; i < n; i++) o->last_access[reads[i]].read[op->stream] = index;
+    for (int i = 0; i < m; i++) o->last_access[writes[i]].written[op->stream] = index;
     last[op->stream] = index;
 }
 
 cr_status cr_pass_insert_waits(struct cr_program *p) {
-    cr_status    status = CR_OK;
-    struct order o      = {.p = p};
-    int          last[CR_STREAMS];
+    cr_status   status = CR_OK;
+    struct sync o      = {.p = p};
+    int         last[CR_STREAMS];
     for (int i = 0; i < p->ops; i++)
         for (int k = 0; k < CR_OP_WAIT_MAX; k++) p->op[i].wait[k] = CR_NONE;
     if (!cr_uses_several_streams(p)) return CR_OK;
-    o.touch = cr_alloc((size_t)CR_MAX(p->tensors, 1), sizeof *o.touch);
-    o.clock = cr_alloc((size_t)p->ops, sizeof *o.clock);
-    if (!o.touch || !o.clock) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while ordering program %s", p->name);
+    o.last_access = cr_alloc((size_t)CR_MAX(p->tensors, 1), sizeof *o.last_access);
+    o.clock       = cr_alloc((size_t)p->ops, sizeof *o.clock);
+    if (!o.last_access || !o.clock)
+        CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while adding waits to program %s", p->name);
     CR_TRY_OUT(find_overlaps(p, &o.overlaps));
     for (int l = 0; l < CR_STREAMS; l++) last[l] = -1;
     for (int t = 0; t < p->tensors; t++)
-        for (int l = 0; l < CR_STREAMS; l++) o.touch[t].read[l] = o.touch[t].written[l] = -1;
-    for (int i = 0; i < p->ops; i++) order_op(&o, i, last);
+        for (int l = 0; l < CR_STREAMS; l++) o.last_access[t].read[l] = o.last_access[t].written[l] = -1;
+    for (int i = 0; i < p->ops; i++) add_waits(&o, i, last);
 out:
-    cr_free(o.touch);
+    cr_free(o.last_access);
     cr_free(o.clock);
     cr_free(o.overlaps.begin);
     cr_free(o.overlaps.id);

@@ -468,23 +468,23 @@ static void report_names_what_was_taken(void) {
     REQUIRE_OK(cr_fuse_report(&p, &target, &(struct cr_choices){.text = &text}));
     CHECK_HAS(text.data, "layer2.0.conv1               S               2  11000000.00  10000000.00\n");
     CHECK_HAS(text.data, " 88000000.00  80000000.00\n");    /* eight convolutions */
-    CHECK_HAS(text.data, "S the statistics of its output"); /* the letters are explained */
+    CHECK_HAS(text.data, "S: BN sums of the output"); /* the letters are explained */
     CHECK(p.ops == ops && p.tensors == tensors);
     cr_text_free(&text);
     text  = (struct cr_text){0};
     known = 0;
     REQUIRE_OK(cr_fuse_report(&p, &target, &(struct cr_choices){.text = &text}));
-    CHECK_STR(text.data, "no convolution can take anything over here\n");
+    CHECK_STR(text.data, "no convolution has a fusion option on this device\n");
     cr_text_free(&text);
     text                      = (struct cr_text){0};
     known                     = S;
     struct cr_choices choices = {.text = &text, .json = true};
     REQUIRE_OK(cr_fuse_report(&p, &target, &choices));
-    CHECK_HAS(text.data, "{\"choice\": \"takes\", \"layer\": \"layer2.0.conv1\", \"kind\": \"conv\"");
+    CHECK_HAS(text.data, "{\"choice\": \"fusion\", \"layer\": \"layer2.0.conv1\", \"kind\": \"conv\"");
     CHECK_HAS(
         text.data,
-        "\"row\": null, \"way\": null, \"us\": null, \"source\": null, \"gradients\": [{\"kind\": \"conv_wgrad\", ");
-    CHECK_HAS(text.data, "\"takes\": \"S\", \"ways\": 2, \"plain_us\": 11000000.0000, \"chosen_us\": 10000000.0000}\n");
+        "\"kernel\": null, \"algo\": null, \"us\": null, \"source\": null, \"gradients\": [{\"kind\": \"conv_wgrad\", ");
+    CHECK_HAS(text.data, "\"fused\": \"S\", \"options\": 2, \"unfused_us\": 11000000.0000, \"chosen_us\": 10000000.0000}\n");
     CHECK_INT(choices.fusions, 8);
     CHECK(fabs(choices.plain_s - 88) < 1e-9 && fabs(choices.chosen_s - 80) < 1e-9);
     cr_text_free(&text);

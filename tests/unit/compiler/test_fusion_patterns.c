@@ -219,7 +219,7 @@ static void finishing_ends(struct finishing *f, bool half) {
 }
 
 static const char apart[] =
-    "conv y = x:x w:w; bn_finalize next = sums:y.stats gamma:mean beta:var running_mean:mean running_var:var";
+    "conv y = x:x w:w; bn_finalize next = sums:y.sums gamma:mean beta:var running_mean:mean running_var:var";
 
 static void conv_takes_finalize(void) {
     struct finishing f;

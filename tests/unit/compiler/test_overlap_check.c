@@ -137,12 +137,12 @@ static void false_aliases_are_refused(void) {
         REQUIRE_OK(cr_plan_check(&p, 64));                                                                             \
     } while (0)
     REFUSED(t[id[1]].alias = CR_NONE, "share bytes"); /* in place without saying so */
-    REFUSED(t[id[3]].alias = id[2]; t[id[3]].offset = t[id[2]].offset, "does not die");
-    REFUSED(t[id[4]].alias = id[0], "taken over twice");
+    REFUSED(t[id[3]].alias = id[2]; t[id[3]].offset = t[id[2]].offset, "is used later");
+    REFUSED(t[id[4]].alias = id[0], "two tensors reuse");
     REFUSED(t[id[4]].alias = 99, "no such tensor");
     REFUSED(t[id[4]].alias = id[4], "no such tensor");
     REFUSED(t[id[1]].offset += 64; t[id[2]].offset += 64; t[id[0]].keep = false, "differ");
-    REFUSED(t[id[3]].keep = true, "it is kept");
+    REFUSED(t[id[3]].keep = true, "is kept to the end");
     REFUSED(t[id[0]].bytes -= 4, "differ");
 #undef REFUSED
     p.op[4].kind   = CR_OP_bn_grad_finalize; /* an op that does not work in place */

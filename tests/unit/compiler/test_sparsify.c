@@ -136,7 +136,7 @@ static void little_is_foreseen_in_16_bits(void) {
     CHECK_INT(run(&t, true, &out), CR_NONE);
     check_asked(&t, (const int[]){2, 4}, 2); /* of which nobody knows */
     CHECK(out.data &&
-          strstr(out.data, "with a forecast should save 2.5 % together, less than 3 %: they were not timed"));
+          strstr(out.data, "estimated total gain 2.5 %, below the minimum of 3 %; not measured"));
     cr_text_free(&out);
     t.takes[4] = 60; /* what nobody foresaw is taken all the same */
     CHECK_INT(run(&t, true, NULL), 4);
@@ -147,7 +147,7 @@ static void little_is_foreseen_in_16_bits(void) {
         .dense = 100, .half = true, .foreseen = {97.5, 120, 99, 99, 98, 98}, .takes = {50, 50, 50, 50, 50, 50}};
     CHECK_INT(run(&t, true, &out), CR_NONE);
     CHECK_INT(t.asks, 0);
-    CHECK(out.data && strstr(out.data, "sparse layouts, all foreseen to save too little"));
+    CHECK(out.data && strstr(out.data, "sparse formats, all skipped: total gain too small"));
     cr_text_free(&out);
     CHECK_INT(run(&t, false, NULL), 0); /* without forecasts all are asked for */
 }
@@ -157,8 +157,8 @@ static void a_small_gain_is_none(void) {
     struct cr_text  out = {0};
     struct invented t   = {.dense = 100, .takes = {0, 0, 0, 97.5, 99, 98}};
     CHECK_INT(run(&t, false, &out), CR_NONE);
-    CHECK(out.data && strstr(out.data, "together they would save 2.5 %, less than 3 %") &&
-          strstr(out.data, "all stay dense"));
+    CHECK(out.data && strstr(out.data, "total gain 2.5 %, below the minimum of 3 %") &&
+          strstr(out.data, "all convolutions stay dense"));
     cr_text_free(&out);
     t.takes[3] = 96.9;
     CHECK_INT(run(&t, false, NULL), 3);
@@ -168,19 +168,19 @@ static void lines_say_so(void) {
     struct cr_text  out = {0};
     struct invented t   = {.dense = 100, .foreseen = {0, 0, 0, 20, 79, 301}, .takes = {0, 0, 0, 40, 39, 38}};
     run(&t, true, &out);
-    CHECK(out.data && strstr(out.data, "layer ") && strstr(out.data, "kept  12.50 %  sparse"));
-    CHECK(out.data && strstr(out.data, "(layout 4, cut e, best of 2; 1 foreseen to be far behind)\n"));
+    CHECK(out.data && strstr(out.data, "layer ") && strstr(out.data, "nonzero  12.50 %  sparse"));
+    CHECK(out.data && strstr(out.data, "(format 4, cut e, best of 2; 1 pruned by estimate)\n"));
     cr_text_free(&out);
     out = (struct cr_text){0};
     t   = (struct invented){.dense = 10, .foreseen = {26, 27}, .takes = {1, 1}};
     run(&t, true, &out);
     CHECK(out.data && strstr(out.data, "dense ") &&
-          strstr(out.data, "2 sparse layouts, all foreseen to be far behind\n"));
+          strstr(out.data, "2 sparse formats, all pruned by estimate\n"));
     cr_text_free(&out);
     out = (struct cr_text){0};
     t   = (struct invented){.dense = 10};
     run(&t, true, &out);
-    CHECK(out.data && strstr(out.data, "no sparse kernel takes it\n"));
+    CHECK(out.data && strstr(out.data, "no sparse kernel supports it\n"));
     cr_text_free(&out);
 }
 
@@ -192,17 +192,17 @@ static void json_says_the_same(void) {
     CHECK_STR(out.data, "{\"choice\": \"pattern\", \"layer\": \"layer\", \"kind\": \"conv\", \"type\": \"f32\", "
                         "\"stride\": 1, \"pad\": 1, \"shape\": "
                         "{\"x\": [1, 8, 8, 16], \"w\": [8, 3, 3, 16], \"packed\": [1, 1, 1, 104], \"y\": [1, 8, 8, 8]}, "
-                        "\"row\": \"kept\", \"way\": 104, "
-                        "\"us\": 39.0000, \"source\": \"file\", \"kept\": 0.125000, \"taken\": \"sparse\", "
+                        "\"kernel\": \"kept\", \"algo\": 104, "
+                        "\"us\": 39.0000, \"source\": \"file\", \"density\": 0.125000, \"chosen\": \"sparse\", "
                         "\"dense_us\": 100.0000, \"sparse_us\": 39.0000, "
-                        "\"layout\": 4, \"layout_name\": \"cut e\", \"layouts\": 2, \"hopeless\": 1}\n");
+                        "\"format\": 4, \"format_name\": \"cut e\", \"formats\": 2, \"formats_pruned\": 1}\n");
     cr_text_free(&out);
     out = (struct cr_text){0};
     t   = (struct invented){.dense = 10, .foreseen = {26, 27}, .takes = {1, 1}, .json = true};
     run(&t, true, &out);
-    CHECK(out.data && strstr(out.data, "\"row\": \"plain\", \"way\": 0, \"us\": 10.0000, \"source\": \"measured\""));
-    CHECK(out.data && strstr(out.data, "\"taken\": \"dense\", \"dense_us\": 10.0000, \"sparse_us\": null, \"layout\": "
-                                       "null, \"layout_name\": null, \"layouts\": 0, \"hopeless\": 2}\n"));
+    CHECK(out.data && strstr(out.data, "\"kernel\": \"plain\", \"algo\": 0, \"us\": 10.0000, \"source\": \"measured\""));
+    CHECK(out.data && strstr(out.data, "\"chosen\": \"dense\", \"dense_us\": 10.0000, \"sparse_us\": null, \"format\": "
+                                       "null, \"format_name\": null, \"formats\": 0, \"formats_pruned\": 2}\n"));
     cr_text_free(&out);
 }
 

@@ -126,8 +126,8 @@ static void every_hazard_waits(void) {
     REQUIRE_OK(cr_waits_check(&p));
     p.op[y].wait[0] = CR_NONE;
     CHECK_STATUS(cr_waits_check(&p), CR_ERR_DEVICE);
-    CHECK_HAS(cr_error_message(), "op 3 (sgd, lane comm) touches t0");
-    CHECK_HAS(cr_error_message(), "op 2 (sgd, lane compute)");
+    CHECK_HAS(cr_error_message(), "op 3 (sgd, stream comm) accesses t0");
+    CHECK_HAS(cr_error_message(), "op 2 (sgd, stream compute)");
     cr_program_free(&p);
 }
 
@@ -170,7 +170,7 @@ static void planes_and_slices_share_bytes(void) {
     REQUIRE_OK(cr_waits_check(&p));
     p.op[update].wait[0] = CR_NONE;
     CHECK_STATUS(cr_waits_check(&p), CR_ERR_DEVICE);
-    CHECK_HAS(cr_error_message(), "touches t0");
+    CHECK_HAS(cr_error_message(), "accesses t0");
     CHECK_HAS(cr_error_message(), "as t1");
     cr_program_free(&p);
 }

@@ -175,10 +175,10 @@ static void put_a_cut_one(struct stand *s) {
 }
 
 static void a_table_that_does_not_fit_needs_force(void) {
-    check_misfit(&with_times, NULL, put_other, "another device, library or version");
+    check_misfit(&with_times, NULL, put_other, "another device or with other libraries");
     check_misfit(&with_times, NULL, put_nonsense, "first line");
     check_misfit(&with_times, NULL, put_nothing, "first line");
-    check_misfit(&with_times, NULL, put_a_cut_one, "cut off or spoilt");
+    check_misfit(&with_times, NULL, put_a_cut_one, "cut off or damaged");
     check_misfit(&with_times, NULL, put_a_folder, "folder");
 }
 

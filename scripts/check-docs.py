@@ -1,0 +1,459 @@
+#!/usr/bin/env python3
+"""check-docs.py: the commands and links of README.md and docs/ work, and the pages keep their limits.
+
+Commands are the lines of fenced blocks that are tagged sh. The plain blocks of a page run in order, in one shell, in a
+temporary copy of the repository whose build/ holds links to the programs of a build; a page stops at its first failing
+command. Blocks with a second tag are not run and count as skipped:
+  sh gpu       needs a GPU                      sh network   downloads or installs something
+  sh data      needs a data set or files        sh build     compiles, which takes minutes
+Blocks of other languages (text, ini, c, ...) are ignored; a block without a language is an error.
+
+Also checked: every relative link and anchor of all Markdown files; every option --x of a cresnet command against
+`cresnet COMMAND --help`; README.md has at most 180 lines, PERF.md at most 200; no paragraph of docs/ has more than 8 lines of 120
+columns.
+
+  scripts/check-docs.py [PAGE...]       check all pages, or run the commands of these pages only
+  scripts/check-docs.py --no-run        all checks except running the commands
+  scripts/check-docs.py --list          print every command with its page, line and tag
+  scripts/check-docs.py --self-test     check that each kind of fault is found
+CRESNET_BIN is the program (default build/cresnet). Without it, commands and options are skipped.
+"""
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE_SECONDS, PARAGRAPH_LINES, COLUMNS = 120, 8, 120
+LINES = {"README.md": 180, "PERF.md": 200}
+NOT_RUN = ("gpu", "network", "data", "build")
+THREADS = "2"
+
+
+class Report:
+    def __init__(self, quiet=False):
+        self.passed = self.failed = self.skipped = 0
+        self.messages, self.quiet = [], quiet
+
+    def fail(self, message):
+        self.failed += 1
+        self.messages.append(message)
+        if not self.quiet:
+            print("FAIL " + message, flush=True)
+
+    def check(self, faults):
+        """One check; it passes where there are no faults."""
+        if not faults:
+            self.passed += 1
+            return
+        self.fail(faults[0])
+        for fault in faults[1:]:
+            self.messages.append(fault)
+            if not self.quiet:
+                print("     " + fault)
+
+
+# ---- reading pages --------------------------------------------------------------------------------------------------
+
+def files(root):
+    """Every file of the repository, tracked or new, relative to root."""
+    try:
+        listed = subprocess.run(["git", "-C", str(root), "ls-files", "-co", "--exclude-standard", "-z"], capture_output=True, check=True)
+        paths = listed.stdout.decode().split("\0")
+    except (OSError, subprocess.CalledProcessError):  # a source archive has no git
+        paths = [p.relative_to(root).as_posix() for p in root.rglob("*") if p.is_file()]
+        paths = [p for p in paths if not p.startswith(("build", ".git/"))]
+    return sorted(p for p in set(paths) if p and (root / p).is_file())
+
+
+class Block:
+    def __init__(self, language, tags, line):
+        self.language, self.tags, self.line, self.lines = language, tags, line, []
+
+
+def blocks(text):
+    """Fenced blocks of a page; block.lines are (line number, text without the indent of the fence)."""
+    found, fence, block = [], None, None
+    for number, line in enumerate(text.split("\n"), 1):
+        match = re.match(r"^( *)(`{3,}|~{3,})\s*([^`]*)$", line)
+        if fence is None and match:
+            words = match.group(3).split()
+            fence, block = match, Block(words[0] if words else "", tuple(words[1:]), number)
+            found.append(block)
+        elif fence is not None and match and match.group(2).startswith(fence.group(2)) and not match.group(3).strip():
+            fence = None
+        elif fence is not None:
+            indent = len(fence.group(1))
+            block.lines.append((number, line[indent:] if line[:indent].isspace() else line))
+    return found
+
+
+def without_code(text):
+    """The text with fenced blocks and code spans blank."""
+    out, fence = [], None
+    for line in text.split("\n"):
+        match = re.match(r"^ *(`{3,}|~{3,})", line)
+        if match and (fence is None or match.group(1).startswith(fence)):
+            fence = match.group(1) if fence is None else None
+            out.append("")
+        else:
+            out.append("" if fence else line)
+    return re.sub(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)", lambda m: re.sub(r"[^\n]", " ", m.group()), "\n".join(out), flags=re.S)
+
+
+def commands(block):
+    """(line, text) of each command: lines joined over \\, here-documents and compound commands."""
+    found, depth, end, joined = [], 0, None, False
+    for number, line in block.lines:
+        bare = re.sub(r"(^|\s)#.*$", "", line)
+        if found and (end or depth or joined):
+            found[-1] = (found[-1][0], found[-1][1] + "\n" + line)
+        elif bare.strip():
+            found.append((number, line))
+        else:
+            continue
+        if end:
+            end = None if line.strip() == end else end
+            continue
+        here = re.search(r"<<-?\s*['\"]?(\w+)", bare)
+        end = here.group(1) if here else None
+        words = re.findall(r"(?:^|[;&|]|\b(?:then|do|else)\b)\s*(for|while|until|if|case|done|fi|esac)\b|[;&|]\s*(done|fi|esac)\b", bare)
+        for word in (a or b for a, b in words):
+            depth += 1 if word in ("for", "while", "until", "if", "case") else -1
+        depth = max(depth, 0)
+        joined = line.endswith("\\")
+    return found
+
+
+# ---- links ----------------------------------------------------------------------------------------------------------
+
+def slug(heading):
+    """GitHub's anchor of a heading."""
+    text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", heading)
+    text = re.sub(r"[`*]|<[^>]+>", "", text).strip().lower()
+    return re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
+
+
+def anchors(text):
+    found, counts, fence = set(re.findall(r"<a\s+(?:id|name)=\"([^\"]+)\"", text)), {}, False
+    for line in text.split("\n"):
+        if re.match(r"^ *(```|~~~)", line):
+            fence = not fence
+        match = None if fence else re.match(r"^#{1,6}\s+(.*?)\s*#*\s*$", line)
+        if match:
+            name = slug(match.group(1))
+            count = counts.get(name, 0)
+            counts[name] = count + 1
+            found.add(f"{name}-{count}" if count else name)
+    return found
+
+
+def links(text):
+    """(line, target) of every link and image."""
+    plain = without_code(text)
+    pattern = r"\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\s*\)|<(?:img|a)\b[^>]*?\b(?:src|href)=\"([^\"]+)\"|^ {0,3}\[[^\]]+\]:\s+(\S+)"
+    for match in re.finditer(pattern, plain, re.M):
+        yield plain.count("\n", 0, match.start()) + 1, next(g for g in match.groups() if g)
+
+
+def check_links(root, path, texts):
+    faults = []
+    for line, target in links(texts[path]):
+        if re.match(r"^[a-z][a-z0-9+.-]*:|^//", target, re.I):
+            continue
+        place, _, anchor = target.partition("#")
+        goal = os.path.normpath(os.path.join(os.path.dirname(path), place.split("?")[0])) if place else path
+        if goal.startswith("..") or not (root / goal).exists():
+            faults.append(f"{path}:{line}: link to {target}: there is no {goal}")
+        elif anchor and goal.endswith(".md"):
+            if goal not in texts:
+                texts[goal] = (root / goal).read_text(encoding="utf-8")
+            if anchor not in anchors(texts[goal]):
+                faults.append(f"{path}:{line}: link to {target}: {goal} has no heading #{anchor}")
+    return faults
+
+
+# ---- limits ---------------------------------------------------------------------------------------------------------
+
+def check_lines(path, text):
+    count, most = len(text.rstrip("\n").split("\n")), LINES[path]
+    return [f"{path}: {count} lines, {most} is the most"] if count > most else []
+
+
+def check_paragraphs(path, text):
+    faults, begin, size = [], 0, 0
+
+    def close():
+        nonlocal size
+        if size > PARAGRAPH_LINES:
+            faults.append(f"{path}:{begin}: a paragraph of {size} lines, {PARAGRAPH_LINES} is the most")
+        size = 0
+
+    fence = False
+    for number, line in enumerate(text.split("\n") + [""], 1):
+        if re.match(r"^ *(```|~~~)", line):
+            fence = not fence
+            close()
+        elif fence or not line.strip() or re.match(r"^\s*(\||#|<|!\[[^\]]*\]\([^)]*\)\s*$)", line):
+            close()
+        else:
+            if re.match(r"^\s*([-*+]|\d+[.)])\s", line):
+                close()
+            if not size:
+                begin = number
+            size += max(1, -(-len(line) // COLUMNS))
+    return faults
+
+
+# ---- options --------------------------------------------------------------------------------------------------------
+
+def program_calls(text):
+    """(words) of each call of cresnet in a command."""
+    text = re.sub(r"\\\n", " ", text)
+    text = re.sub(r"(^|\s)#.*$", "", text, flags=re.M)
+    for part in re.split(r"\|\||&&|[;|\n(){}]|\$\(", text):
+        words = part.split()
+        while words and (re.match(r"^\w+=", words[0]) or words[0] in ("time", "env", "nohup", "exec", "sudo", "then", "do", "else", "if", "!")):
+            words.pop(0)
+        if words and re.fullmatch(r"(?:\S*/)?cresnet(?:-\w+)?", words[0]):
+            yield words
+
+
+def check_options(page, number, text, binary, helps):
+    faults = []
+    for words in program_calls(text):
+        name = words[0].rsplit("/", 1)[-1]
+        command = name[len("cresnet-"):] if "-" in name else words[1] if len(words) > 1 else ""
+        if not command or command.startswith(("-", "$", "<")):
+            continue
+        if command not in helps:
+            done = subprocess.run([str(binary), command, "--help"], capture_output=True, text=True, timeout=60)
+            helps[command] = done.stdout + done.stderr if done.returncode == 0 else None
+        if helps[command] is None:
+            faults.append(f"{page}:{number}: cresnet has no command {command}")
+            continue
+        for word in words[1:]:
+            option = re.match(r"^(--[a-z][\w-]*)", word)
+            if option and not re.search(re.escape(option.group(1)) + r"(?![\w-])", helps[command]):
+                faults.append(f"{page}:{number}: cresnet {command} has no option {option.group(1)}")
+    return faults
+
+
+# ---- running --------------------------------------------------------------------------------------------------------
+
+PRELUDE = """unset BASH_ENV
+trap 'code=$?; printf "%s %s\\n" "$LINENO" "$code" >"$CHECK_DOCS_FAILURE"' ERR
+set -eE -o pipefail
+"""
+
+
+def make_copy(root, folder, binary):
+    for path in files(root):
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(root / path, target, follow_symlinks=False)
+    (folder / "build").mkdir(exist_ok=True)
+    for program in binary.resolve().parent.glob("cresnet*"):
+        if program.is_file() and os.access(program, os.X_OK):
+            (folder / "build" / program.name).symlink_to(program)
+    if not (folder / "build" / "cresnet").exists():
+        (folder / "build" / "cresnet").symlink_to(binary.resolve())
+
+
+def run_page(root, path, wanted, binary, report, seconds=None):
+    """Runs the commands (line, text) of a page; those behind a failing one count as skipped."""
+    seconds = PAGE_SECONDS if seconds is None else seconds
+    with tempfile.TemporaryDirectory(prefix="check-docs-") as temporary:
+        folder = Path(temporary) / "cresnet"
+        folder.mkdir()
+        make_copy(root, folder, binary)
+        # The script has each command in the line that it has in the page, so that bash reports the page's line.
+        script, end = [], 0
+        for number, text in wanted:
+            script += [""] * (number - 1 - end) + text.split("\n")
+            end = len(script)
+        (Path(temporary) / "page.sh").write_text("\n".join(script) + "\n")
+        (Path(temporary) / "prelude.sh").write_text(PRELUDE)
+        failure = Path(temporary) / "failure"
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(("CRESNET_", "OMP_", "XDG_"))}
+        environment.update(HOME=temporary, XDG_CACHE_HOME=temporary + "/cache", BASH_ENV=temporary + "/prelude.sh", CUDA_VISIBLE_DEVICES="",
+                           CHECK_DOCS_FAILURE=str(failure), OMP_NUM_THREADS=THREADS, OMP_THREAD_LIMIT=THREADS, TERM="dumb",
+                           PATH=f"{folder}/build:{os.environ.get('PATH', '')}", GOMP_SPINCOUNT="10000")
+        with open(Path(temporary) / "log", "wb") as log:
+            shell = subprocess.Popen(["bash", "--norc", temporary + "/page.sh"], cwd=folder, env=environment, stdin=subprocess.DEVNULL,
+                                     stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+            try:
+                code = shell.wait(seconds)
+            except subprocess.TimeoutExpired:
+                code = None
+            finally:
+                try:
+                    os.killpg(shell.pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+                shell.wait()
+        if code == 0:
+            report.passed += len(wanted)
+            return
+        said = (Path(temporary) / "log").read_text(errors="replace").strip().split("\n")[-5:]
+        line = int(failure.read_text().split()[0]) if code is not None and failure.exists() else None
+        if code is None:
+            report.fail(f"{path}: its commands take more than {seconds} s")
+            report.skipped += len(wanted) - 1
+        else:
+            at = max((i for i, (number, _) in enumerate(wanted) if line and number <= line), default=0)
+            report.passed += at
+            report.skipped += len(wanted) - at - 1
+            shown = wanted[at][1].replace("\\\n", " ").split("\n")[0]
+            report.fail(f"{path}:{wanted[at][0]}: exit status {code}: {' '.join(shown.split())}")
+        if not report.quiet:
+            for text in said:
+                print("     | " + text[:200])
+
+
+# ---- all ------------------------------------------------------------------------------------------------------------
+
+def check(root, binary, report, only=(), run=True, seconds=None):
+    texts = {path: (root / path).read_text(encoding="utf-8", errors="replace") for path in files(root) if path.endswith(".md")}
+    pages = [p for p in texts if p == "README.md" or p.startswith("docs/")]
+    helps = {}
+    if not only:
+        for path in texts:
+            report.check(check_links(root, path, texts))
+        for path in LINES:
+            if path in texts:
+                report.check(check_lines(path, texts[path]))
+        for path in pages:
+            if path.startswith("docs/"):
+                report.check(check_paragraphs(path, texts[path]))
+    for path in pages:
+        if only and path not in only:
+            continue
+        wanted, tags, options = [], [], []
+        for block in blocks(texts[path]):
+            if not block.language:
+                tags.append(f"{path}:{block.line}: a block without a language: write ```sh, ```text, ```ini ...")
+            if block.language != "sh":
+                continue
+            unknown = [t for t in block.tags if t not in NOT_RUN]
+            if unknown:
+                tags.append(f"{path}:{block.line}: unknown tag {unknown[0]}; the tags are {', '.join(NOT_RUN)}")
+            for number, text in commands(block):
+                if binary:
+                    options += check_options(path, number, text, binary, helps)
+                if block.tags or not binary or not run:
+                    report.skipped += 1
+                else:
+                    wanted.append((number, text))
+        report.check(tags)
+        if binary:
+            report.check(options)
+        else:
+            report.skipped += 1
+        if wanted:
+            run_page(root, path, wanted, binary, report, seconds)
+
+
+FAKE = """#!/bin/sh
+if [ "$2" = --help ]; then
+    case $1 in train) echo "usage: cresnet train CONFIG [--epochs N] [--resume auto]"; exit 0;; eval) echo "usage: cresnet eval"; exit 0;; esac
+    exit 2
+fi
+exit 0
+"""
+
+
+def self_test():
+    passed = failed = 0
+    good = {
+        "README.md": "# A\n\n[guide](docs/a.md#a-heading) ![x](docs/x.svg)\n\n```sh\nbuild/cresnet train x.ini --epochs 2 # --other is no option\n```\n",
+        "docs/a.md": "# Page\n\n## A `heading`\n\nText with `[no](link.md)`.\n\n```text\n[no](link.md)\nfalse\n```\n\n"
+                     "```sh\nx=3\ntouch made\n```\n\nThen:\n\n```sh\n[ $x = 3 ]\ntest -f made\nfor i in 1 2; do\n  cresnet eval\ndone\n"
+                     "cat <<E >out\n# a file\nE\ntest -s out && echo a \\\n  b\n```\n\n```sh gpu\nfalse\n```\n",
+        "docs/x.svg": "<svg/>\n", "x.ini": "\n", "src/a.c": "int x;\n",
+    }
+    cases = [  # file, text, what the message has; counts of the checks (passed, failed, skipped) where they matter
+        (None, None, None),
+        ("docs/b.md", "[a](c.md)\n", "docs/b.md:1: link to c.md"),
+        ("docs/b.md", "[a](a.md#nowhere)\n", "has no heading #nowhere"),
+        ("docs/b.md", "[a](#nowhere)\n", "has no heading #nowhere"),
+        ("docs/b.md", "<img src=\"none.png\">\n", "none.png"),
+        ("docs/b.md", "[a]: none.md\n", "none.md"),
+        ("docs/b.md", "# T\n\n```\nx\n```\n", "docs/b.md:3: a block without a language"),
+        ("docs/b.md", "```sh slow\nx\n```\n", "unknown tag slow"),
+        ("docs/b.md", "one\n" * 9, "docs/b.md:1: a paragraph of 9 lines"),
+        ("docs/b.md", "x" * 1100 + "\n", "a paragraph of 10 lines"),
+        ("docs/b.md", "a\n\n```sh\ntrue\nfalse\ntouch never\n```\n", "docs/b.md:5: exit status 1: false"),
+        ("docs/b.md", "```sh\nfalse | cat\n```\n", "docs/b.md:2: exit status 1"),
+        ("docs/b.md", "```sh\nno-such-program x\n```\n", "docs/b.md:2: exit status 127"),
+        ("docs/b.md", "```sh\nsleep 60\n```\n", "take more than"),
+        ("docs/b.md", "```sh\ncresnet train x.ini --wrong 1\n```\n", "cresnet train has no option --wrong"),
+        ("docs/b.md", "```sh gpu\nbuild/cresnet eval --epochs 1\n```\n", "cresnet eval has no option --epochs"),
+        ("docs/b.md", "```sh\nA=1 cresnet strain\n```\n", "cresnet has no command strain"),
+        ("README.md", "x\n\n" * 91, "README.md: 181 lines"),
+        ("PERF.md", "x\n\n" * 101, "PERF.md: 201 lines"),
+    ]
+    for path, text, want in cases:
+        with tempfile.TemporaryDirectory() as folder:
+            root = Path(folder) / "tree"
+            for name, content in {**good, **({path: text} if path else {})}.items():
+                (root / name).parent.mkdir(parents=True, exist_ok=True)
+                (root / name).write_text(content)
+            binary = root / "build" / "cresnet"
+            binary.parent.mkdir()
+            binary.write_text(FAKE)
+            binary.chmod(0o755)
+            report = Report(quiet=True)
+            check(root, binary, report, seconds=3)
+            if want is None:  # README: 1 command; docs/a.md: 7 and one that is skipped
+                good_report = report.failed == 0 and report.skipped == 1 and report.passed == 2 + 1 + 1 + 4 + 8
+            else:
+                good_report = report.failed == 1 and any(want in m for m in report.messages)
+        if good_report:
+            passed += 1
+        else:
+            failed += 1
+            print(f"FAIL expected {want}; {report.passed} passed, {report.failed} failed, {report.skipped} skipped: {report.messages}")
+    for heading, want in [("A `heading`", "a-heading"), ("What, and why?", "what-and-why"), ("2:4 sparsity", "24-sparsity"), ("a_b - c", "a_b---c"),
+                          ("[Link](x.md) here", "link-here")]:
+        if slug(heading) == want:
+            passed += 1
+        else:
+            failed += 1
+            print(f"FAIL slug({heading}) is {slug(heading)}, not {want}")
+    print(f"{passed} passed, {failed} failed, 0 skipped")
+    return 1 if failed else 0
+
+
+def main():
+    arguments, run = sys.argv[1:], True
+    if arguments == ["--self-test"]:
+        return self_test()
+    if arguments == ["--list"]:
+        for path in files(ROOT):
+            if path == "README.md" or path.startswith("docs/") and path.endswith(".md"):
+                for block in blocks((ROOT / path).read_text(encoding="utf-8")):
+                    for number, text in commands(block) if block.language == "sh" else ():
+                        print(f"{path}:{number}: [{' '.join(block.tags) or 'run'}] {text}")
+        return 0
+    if arguments == ["--no-run"]:
+        arguments, run = [], False
+    if any(a.startswith("-") for a in arguments):
+        print(__doc__, file=sys.stderr)
+        return 2
+    binary = Path(os.environ.get("CRESNET_BIN") or ROOT / "build" / "cresnet").resolve()
+    if not os.access(binary, os.X_OK):
+        print(f"skipped: commands and options, because there is no {binary}")
+        binary = None
+    report = Report()
+    check(ROOT, binary, report, only=arguments, run=run)
+    print(f"{report.passed} passed, {report.failed} failed, {report.skipped} skipped")
+    return 1 if report.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,218 @@
+/* cli/command_help.c: what help, man pages and completion say about each command; `cresnet help`, `COMMAND --help`. */
+#include "cli/arguments.h"
+
+#include <stdio.h>
+
+/* ---- descriptions ---- */
+
+#define RUN_NOTE                                                                                                       \
+    "RUN is a run folder (its newest checkpoint is used) or one of its checkpoints, e.g.\n"                            \
+    "checkpoints/demo/best. The configuration, class names and weights stored there are used.\n"
+
+static const char about_train[] =
+    "Trains the network of a configuration file. Checkpoints, the log and the best weights are written to\n"
+    "the run folder, checkpoints/<config name> unless train.output (-o) names another. A run folder that is\n"
+    "already in use is refused unless --resume is given. Ctrl-C finishes the current step, saves a\n"
+    "checkpoint and exits; a second Ctrl-C exits at once. SIGUSR1 saves a checkpoint without stopping.\n"
+    "Several processes train together (data parallel) with --gpus (one process per GPU), with --ranks, or under\n"
+    "torchrun (--no-python), mpirun or srun, whose environment variables give each process its rank. Ranks on\n"
+    "several hosts find rank 0 at MASTER_ADDR, MASTER_PORT (or ranks.address, ranks.port). A signal to one rank\n"
+    "applies to all ranks.\n"
+    "\n"
+    "  cresnet train configs/demo.ini\n"
+    "  cresnet train configs/cifar10-resnet20.ini data.root=DIR --epochs 5\n"
+    "  cresnet train configs/demo.ini --resume auto\n"
+    "  cresnet train configs/resnet50.ini data.root=DIR --gpus all\n";
+
+static const char about_eval[] =
+    "Computes top-1 accuracy, top-5 accuracy and the loss of weights on the validation split. Give a RUN, or a\n"
+    "CONFIG with --weights FILE. With --json, accuracies (top1, top5) are fractions from 0 to 1.\n" RUN_NOTE "\n"
+    "  cresnet eval checkpoints/demo\n"
+    "  cresnet eval checkpoints/demo --per-class --confusion matrix.csv\n"
+    "  cresnet eval configs/cifar10-resnet20.ini --weights FILE data.root=DIR --json\n";
+
+static const char about_predict[] =
+    "Prints the most probable classes of PNG and JPEG images. For folders it prints a table with one line per\n"
+    "image. Give a RUN, or a CONFIG with --weights FILE. Unreadable images are named and skipped; the exit code\n"
+    "is then 1.\n" RUN_NOTE "\n"
+    "  cresnet predict checkpoints/demo a.png b.jpg\n"
+    "  cresnet predict checkpoints/demo holiday/ -k 2\n"
+    "  cresnet predict checkpoints/demo holiday/ --json >holiday.jsonl\n";
+
+static const char about_report[] =
+    "Writes one HTML page about a run, RUN/report.html unless -o FILE names another: training curves, learning\n"
+    "rate, throughput, the memory plan, the profile (--profile FILE, or RUN/profile.jsonl) and the sparsity of\n"
+    "each layer. An evaluation of the best weights adds per-class accuracy, the confusion matrix and the images\n"
+    "with the largest loss. The page needs neither a network connection nor scripts.\n"
+    "RUN is a run folder (its best checkpoint is used, else the newest) or one of its checkpoints.\n"
+    "\n"
+    "  cresnet report checkpoints/demo\n"
+    "  cresnet profile checkpoints/demo --json >checkpoints/demo/profile.jsonl\n"
+    "  cresnet report checkpoints/demo --no-eval -o demo.html\n";
+
+static const char about_plan[] =
+    "Prints the layers with shapes, parameters and FLOPs, and the memory that the program needs together with its\n"
+    "lower bound. Needs neither data nor a GPU. On a GPU, kernels whose times are not in the cache are timed\n"
+    "first, as in training.\n"
+    "--program and --after print the program, --csv prints the memory pool, --json prints the numbers.\n"
+    "--choices prints the chosen fusions (BN, ReLU and sums that are fused into each convolution) and the unfused\n"
+    "cost; for a pruned network it also prints the sparse and the dense time of each convolution. With --json it\n"
+    "prints one line per convolution (kernel, algorithm, microseconds, source of the time), then the totals.\n"
+    "--lifetimes prints where each large tensor is between two uses (device, host, recomputed), and why. With\n"
+    "memory.limit the plan respects the limit, as in training.\n"
+    "--curve prints predicted time against memory when tensors are only offloaded to host memory.\n"
+    "--target GPU plans for a GPU that this machine does not have. Supported kernels and their workspace sizes are\n"
+    "computed offline where CUDA and cuDNN are installed; otherwise they come from a built-in list. Times are\n"
+    "roofline estimates unless --kernel-times FILE is given. Needed memory is compared with the memory of that GPU.\n"
+    "plan --csv FILE.csv plans offsets for the lifetimes in a file (id,lower,upper,size; half-open intervals) of any\n"
+    "program: a greedy plan, then a search of at most --time-limit S seconds. Exits with 1 when no plan within\n"
+    "--capacity N was found. Sizes have no unit.\n"
+    "plan --trace FILE reads the memory log of any program (CSV: time,event,id,size; malloc, free, read, write). It\n"
+    "finds the iteration that repeats, the blocks that persist across iterations, the lower bound, a plan, and the\n"
+    "memory that an online best-fit allocator needs. With --csv it prints the lifetimes of one iteration up to the\n"
+    "last use; an upper end beyond the iteration continues in the next iteration. memory.trace=FILE makes\n"
+    "cresnet train write such a log.\n";
+
+static const char about_check[] =
+    "Runs the training and evaluation programs on random images (-b N of them, 2 by default) and compares every op\n"
+    "with an FP64 reference, within an error bound that is derived for the op. Stops at the first op outside its\n"
+    "bound and names it (exit code 1).\n";
+
+static const char about_bench[] =
+    "bench step: a whole training step on random images: median time and images/s.\n"
+    "bench infer: the network alone, BN folded into the convolutions: images/s for consecutive batches, and the\n"
+    "            latency of one batch from host memory to the result (train.eval_batch=N, 1 for latency).\n"
+    "bench ops:  the same as cresnet profile.\n"
+    "bench data: the data loader alone at full speed: images/s, images/s per worker, MB/s of files, and the\n"
+    "            fraction of the time in each stage. An image that is read for the first time is decoded to its\n"
+    "            end, later only as far as its crop needs. --steps N: batches (20). --trainer-speed=N: the\n"
+    "            fraction of its time that a trainer of N images/s would wait for data.\n"
+    "bench allocators: the memory of a training step with the static plan and with online allocators: best fit, one\n"
+    "            call per tensor, and cudaMallocAsync on a GPU; MiB, and milliseconds in allocator calls.\n"
+    "bench init: weight initialisation on the device; by one CPU thread with a copy per tensor; by all cores into\n"
+    "            pinned memory with one copy per buffer. Prints time, memory and the largest difference of the\n"
+    "            values, for each CONFIG; without CONFIG for ResNet-18, 50, 152 and a network of 1.16e9 parameters\n"
+    "            (GPU). --steps N: repeats (3).\n"
+    "bench sparse: every convolution of a pruned network on sparse kernels, compared with im2col + cuBLAS, im2col +\n"
+    "            cuSPARSE and dense kernels, and with the time of the memory traffic alone; per layer and in total\n"
+    "            (GPU; --nets, --batches, --sparsity, --budget, --types).\n"
+    "bench spdnn: the sparse deep networks of the Graph Challenge, generated by its rule: inputs/s and TeraEdges/s\n"
+    "            next to published rates. The categories are verified on the CPU. --steps N: repeats (3).\n";
+
+static const char about_profile[] =
+    "Runs training steps on random images and times every op of the step on the device: time, fraction of the\n"
+    "step, bytes moved, FLOPs, achieved rates, percent of roofline, and the kernel. Then it prints the same numbers\n"
+    "summed by kind of op, and the sum of all ops next to the time of the whole step. --which eval profiles the\n"
+    "evaluation program instead, with train.eval_batch images.\n";
+
+static const char about_prune[] =
+    "Prunes weights by magnitude and writes a run folder with the remaining weights and the masks. Training that\n"
+    "starts from it (model.weights=DIR) keeps pruned weights at 0; eval and predict read it like any other run. The\n"
+    "weights come from --weights FILE or from a RUN.\n"
+    "--budget FILE.csv: the first column names layers (layer1.0.conv1, or their number), the other columns hold\n"
+    "sparsities. prune.column selects a column; by default it is the column whose overall sparsity is nearest to\n"
+    "--sparsity. Training can also prune gradually (prune.end); see cresnet help keys prune.\n"
+    "--target-ms chooses the sparsity of each layer (unstructured, fp32) from the times of its kernels on --device:\n"
+    "the predicted time to evaluate --batch images is at most MS milliseconds, and as little weight magnitude as\n"
+    "possible is removed. On the CPU the times are estimates.\n"
+    "\n"
+    "  cresnet prune checkpoints/demo --sparsity 0.9 --scope erk -o checkpoints/demo-90\n"
+    "  cresnet train configs/demo.ini model.weights=checkpoints/demo-90 -o checkpoints/demo-90-tuned\n"
+    "  cresnet prune configs/resnet50.ini --weights FILE --pattern 2:4 -o DIR\n"
+    "  cresnet prune configs/resnet50.ini --weights FILE --pattern block prune.block=64x64 --sparsity 0.7 -o DIR\n"
+    "  cresnet prune configs/resnet50.ini --weights FILE --target-ms 8 --batch 32 train.precision=fp32 -o DIR\n";
+
+static const char about_export[] =
+    "Writes the weights of a run as one safetensors file that torchvision models can load. Every tensor is dense;\n"
+    "pruned weights are 0. RUN is a run folder, one of its checkpoints, or a safetensors file. FILE must not exist.\n"
+    "--onnx writes the network (graph and weights) as an ONNX file with the input [batch, 3, H, W] (normalised) and\n"
+    "the output logits. Its metadata holds mean, std and class names. Give a RUN, or a CONFIG with --weights FILE.\n"
+    "\n"
+    "  cresnet export --dense checkpoints/demo-90-tuned -o demo.safetensors\n"
+    "  cresnet export checkpoints/demo --onnx demo.onnx --fold\n";
+
+static const char about_data[] =
+    "data CONFIG:     prints the number of images and classes of the configured data set.\n"
+    "data shapes DIR: writes the built-in data set, ten classes of geometric shapes, as PNG files to DIR\n"
+    "                 (data.train_images=N data.val_images=N; 4000 and 1000).\n"
+    "data pack CONFIG|DIR OUT: packs the configured data set, or a folder of images, into OUT/train.crpk and\n"
+    "                 OUT/val.crpk: one file per split with an index and checksums, read with data.kind=packed\n"
+    "                 data.root=OUT. PNG and JPEG files are stored unchanged; --raw=SIZE stores decoded pixels with\n"
+    "                 the short side resized to SIZE. Unreadable images are skipped (data.corrupt). -j N: threads.\n"
+    "data stat CONFIG|DIR: reads every image; prints classes, counts, image sizes, mean, standard deviation and\n"
+    "                 duplicates.\n"
+    "data verify CONFIG|DIR|FILE ...: verifies packed files (checksums, index, every image), or decodes every image\n"
+    "                 of a data set. Names unreadable images (exit code 1) and duplicates. -j N: threads.\n";
+
+static const char about_help[] =
+    "Explains a command, or the keys of the configuration.\n"
+    "help keys optim, help optim.lr: one section, one key.\n"
+    "help completion SHELL: completion for bash, zsh or fish, to be sourced by the shell (it is installed with the\n"
+    "program).\n"
+    "help man [COMMAND|keys]: the same text as a man page, as the build installs it.\n";
+
+#define KEYS "[section.key=value ...] [options]"
+static const struct cr_command commands[CR_CMD_COUNT] = {
+    [CR_CMD_TRAIN]   = {"train", "train a network", "CONFIG " KEYS, about_train},
+    [CR_CMD_EVAL]    = {"eval", "evaluate weights on a validation set", "CONFIG|RUN " KEYS, about_eval},
+    [CR_CMD_PREDICT] = {"predict", "classify images", "RUN|CONFIG IMAGE|FOLDER ... [options]", about_predict},
+    [CR_CMD_REPORT]  = {"report", "write an HTML page about a run: curves, evaluation, memory, profile", "RUN " KEYS,
+                        about_report},
+    [CR_CMD_PLAN]    = {"plan", "show the network, its program and its memory plan", "CONFIG|RUN " KEYS, about_plan},
+    [CR_CMD_CHECK]   = {"check", "compare every op with an FP64 reference", "CONFIG|RUN " KEYS, about_check},
+    [CR_CMD_BENCH]   = {"bench", "time a training step, inference, the data loader, initialisation or allocators",
+                        "step|infer|ops|data|allocators CONFIG|RUN " KEYS " | init [CONFIG|RUN ...] | sparse | spdnn",
+                        about_bench},
+    [CR_CMD_PROFILE] = {"profile", "time every op of the training step, or of an evaluation", "CONFIG|RUN " KEYS,
+                        about_profile},
+    [CR_CMD_PRUNE]   = {"prune", "prune weights by magnitude", "CONFIG|RUN " KEYS, about_prune},
+    [CR_CMD_EXPORT]  = {"export", "export the weights of a run for torchvision, or a network as ONNX",
+                        "RUN -o FILE | RUN|CONFIG --onnx FILE [section.key=value ...]", about_export},
+    [CR_CMD_DATA]    = {"data", "describe, pack or verify a data set, write the built-in one",
+                        "CONFIG|RUN " KEYS
+                        " | stat CONFIG|DIR | verify CONFIG|DIR|FILE ... | pack CONFIG|DIR OUT | shapes DIR",
+                        about_data},
+    [CR_CMD_HELP]    = {"help", "this overview; help keys, help COMMAND",
+                        "[COMMAND | keys [SECTION|KEY]] | completion bash|zsh|fish | man [COMMAND|keys]", about_help},
+};
+
+const struct cr_command *cr_command(enum cr_command_id id) {
+    return &commands[id];
+}
+
+/* ---- help texts ---- */
+
+void cr_command_usage(enum cr_command_id id, struct cr_text *out) {
+    cr_text_add(out, "usage: cresnet %s %s\n", commands[id].name, commands[id].operands);
+}
+
+void cr_command_help(enum cr_command_id id, struct cr_text *out) {
+    cr_command_usage(id, out);
+    cr_text_add(out, "\n%s\nOptions (anywhere on the line; --x V and --x=V are the same):\n", commands[id].about);
+    for (int i = 0; i < CR_OPT_COUNT; i++) {
+        const struct cr_cli_option *o = cr_cli_option((enum cr_option_id)i);
+        char                        left[64], letter[8] = "    ";
+        if (!cr_cli_option_belongs((enum cr_option_id)i, id)) continue;
+        if (o->letter) snprintf(letter, sizeof letter, "-%c, ", o->letter);
+        snprintf(left, sizeof left, "%s--%s%s%s", letter, o->name, o->value ? " " : "", o->value ? o->value : "");
+        cr_text_add(out, "  %-28s  %s%s%s%s\n", left, o->help, o->key ? " [" : "", o->key ? o->key : "",
+                    o->key ? "]" : "");
+    }
+    if (id != CR_CMD_HELP && id != CR_CMD_DATA && id != CR_CMD_EXPORT)
+        cr_text_add(out, "\nAll configuration keys: cresnet help keys\n");
+}
+
+void cr_help_overview(struct cr_text *out) {
+    cr_text_add(out, "cresnet " CR_VERSION ": trains ResNets from a configuration file\n\n");
+    cr_text_add(out, "usage: cresnet COMMAND ...\n\n");
+    for (int i = 0; i < CR_CMD_COUNT; i++) cr_text_add(out, "  %-9s %s\n", commands[i].name, commands[i].summary);
+    cr_text_add(out,
+                "\n  cresnet train configs/demo.ini            train a first network in minutes, on synthetic images\n"
+                "  cresnet predict checkpoints/demo a.png    classify an image\n"
+                "\n"
+                "Any configuration key can be set as section.key=value: train.batch=64 optim.lr=0.05\n"
+                "cresnet COMMAND --help explains a command, cresnet help keys all configuration keys,\n"
+                "cresnet --version the build.\n"
+                "Exit codes: 0 success, 1 failure, 2 wrong command line or configuration, 128+n ended by signal n.\n"
+                "CRESNET_TRACE=1 adds the places in the source that an error passed through.\n");
+}

@@ -1,0 +1,96 @@
+/* compiler/fusion/sparsify_report.c: writes what cr_pass_sparsify chose for each op, as a table or as JSON lines. */
+#include "compiler/fusion/sparsify.h"
+
+static const char *prune_reason(const struct cr_sparse_cost *c) {
+    return c->unpromising ? "skipped: total gain too small" : "pruned by estimate";
+}
+
+/* Appends such as "format 18, mma_sp 1x3, best of 26; 19 pruned by estimate". */
+static void print_format(const struct cr_program *p, const struct cr_cost_model *cost_model,
+                         const struct cr_sparse_cost *c, struct cr_text *out) {
+    struct cr_text name = {0};
+    if (cost_model->algo_name) cost_model->algo_name(cost_model->self, p, &c->op, &name);
+    cr_text_add(out, "format %d%s%s, best of %d", c->op.attr.conv.pattern.format, name.data ? ", " : "",
+                name.data ? name.data : "", c->formats);
+    if (c->pruned) cr_text_add(out, "; %d %s", c->pruned, prune_reason(c));
+    cr_text_free(&name);
+}
+
+static void print_op(const struct cr_program *p, const struct cr_cost_model *cost_model, const struct cr_sparse_cost *c,
+                     bool chosen, struct cr_text *out) {
+    const char *name = c->op.layer >= 0 ? p->layer[c->op.layer] : "?";
+    if (cr_program_trains(p)) cr_text_add(out, "%-11s ", cr_op_info(c->op.kind)->name);
+    cr_text_add(out, "%-28s nonzero %6.2f %%  %s", name, 100 * c->density, chosen ? "sparse" : "dense ");
+    if (c->density > CR_SPARSE_DENSITY_MAX)
+        cr_text_add(out, "  density too high\n");
+    else if (!cost_model->cost && chosen)
+        cr_text_add(out, "  format 0: sparse is used up to %.0f %% on this device\n",
+                    100 * cost_model->sparse_density_max);
+    else if (!cost_model->cost)
+        cr_text_add(out, "  %s\n",
+                    cost_model->sparse_density_max > 0 ? "on this device only sparser filters larger than 1x1 pay"
+                                                       : "no times are measured");
+    else if (!c->formats && c->pruned)
+        cr_text_add(out, "  dense %9.2f us; %d sparse formats, all %s\n", 1e6 * c->dense_s, c->pruned, prune_reason(c));
+    else if (!c->formats)
+        cr_text_add(out, "  %9.2f us; no sparse kernel supports it\n", 1e6 * c->dense_s);
+    else {
+        cr_text_add(out, "  dense %9.2f us, sparse %9.2f us (", 1e6 * c->dense_s, 1e6 * c->sparse_s);
+        print_format(p, cost_model, c, out);
+        cr_text_add(out, ")\n");
+    }
+}
+
+/* `dense` is the op before the pass. */
+static cr_status add_json(const struct cr_program *p, const struct cr_cost_model *cost_model, const struct cr_op *dense,
+                          const struct cr_sparse_cost *c, bool chosen, struct cr_choices *report) {
+    struct cr_text *out  = report->text;
+    struct cr_text  name = {0};
+    CR_TRY(cr_choices_begin(report, cost_model, p, chosen ? &c->op : dense, "pattern"));
+    cr_text_add(out, ", \"density\": %.6f, \"chosen\": \"%s\"", c->density, chosen ? "sparse" : "dense");
+    if (cost_model->cost && c->density <= CR_SPARSE_DENSITY_MAX)
+        cr_text_add(out, ", \"dense_us\": %.4f", 1e6 * c->dense_s);
+    else
+        cr_text_add(out, ", \"dense_us\": null");
+    if (c->formats && cost_model->cost)
+        cr_text_add(out, ", \"sparse_us\": %.4f", 1e6 * c->sparse_s);
+    else
+        cr_text_add(out, ", \"sparse_us\": null");
+    if (c->formats)
+        cr_text_add(out, ", \"format\": %d, \"format_name\": ", c->op.attr.conv.pattern.format);
+    else
+        cr_text_add(out, ", \"format\": null, \"format_name\": ");
+    if (c->formats && cost_model->algo_name) cost_model->algo_name(cost_model->self, p, &c->op, &name);
+    if (name.data)
+        cr_text_add_json(out, name.data);
+    else
+        cr_text_add(out, "null");
+    cr_text_add(out, ", \"formats\": %d, \"formats_pruned\": %d}\n", c->formats, c->pruned);
+    cr_text_free(&name);
+    return CR_OK;
+}
+
+cr_status cr_sparsify_report_op(const struct cr_program *p, const struct cr_cost_model *cost_model,
+                                const struct cr_op *dense, const struct cr_sparse_cost *c, bool chosen,
+                                struct cr_choices *report) {
+    if (report->json) return add_json(p, cost_model, dense, c, chosen, report);
+    print_op(p, cost_model, c, chosen, report->text);
+    return CR_OK;
+}
+
+void cr_sparsify_report_estimates(const struct cr_sparse_gain *estimates, struct cr_choices *report) {
+    if (report->json) return;
+    cr_text_add(report->text,
+                "sparse kernels: estimated total gain %.1f %%, below the minimum of %.0f %%; not measured\n",
+                100 * (1 - estimates->sparse_s / estimates->dense_s), 100 * CR_SPARSE_GAIN_MIN);
+}
+
+void cr_sparsify_report_gain(const struct cr_sparse_gain *gain, bool enough, struct cr_choices *report) {
+    report->too_little = !enough;
+    if (report->json) return;
+    if (enough)
+        cr_text_add(report->text, "total: %.2f us instead of %.2f us\n", 1e6 * gain->sparse_s, 1e6 * gain->dense_s);
+    else
+        cr_text_add(report->text, "total gain %.1f %%, below the minimum of %.0f %%: all convolutions stay dense\n",
+                    100 * (1 - gain->sparse_s / gain->dense_s), 100 * CR_SPARSE_GAIN_MIN);
+}
