@@ -124,8 +124,8 @@ int64_t cr_param_store_trainable(const struct cr_param_store *store) {
 
 /* ---- initial values ---- */
 
-/* He et al. 2015: variance 2/fan preserves the variance of activations (fan-in) or gradients (fan-out) through ReLUs.
- * */
+/* He et al. 2015: variance 2/fan preserves the variance of activations (fan-in) or gradients (fan-out) through
+ * ReLUs. */
 static float he_value(const struct cr_param *q, int param, int64_t oihw, const struct cr_config *c) {
     double fan = (double)(c->model.init == CR_INIT_HE_FAN_IN ? q->fan_in : q->fan_out);
     if (c->model.init_shape == CR_INIT_UNIFORM)

@@ -88,8 +88,8 @@ CR_MUST cr_status cr_session_share_limit(struct cr_session *session);
 /* Rank 0 sends its batch size, limit and kernel times after compiling; the other ranks receive them before compiling,
  * so that all ranks choose the same kernels. */
 CR_MUST cr_status cr_session_share_choices(struct cr_session *session);
-/* Checks that all ranks have the same training programs: collectives of different programs would add unrelated values.
- */
+/* Checks that all ranks have the same training programs: collectives of different programs would add unrelated
+ * values. */
 CR_MUST cr_status cr_session_same_programs(struct cr_session *session);
 /* Checks that weights, optimizer state, running statistics and scalars are bitwise identical on all ranks. */
 CR_MUST cr_status cr_session_same_values(struct cr_session *session);
@@ -104,8 +104,8 @@ struct cr_cost_model cr_session_cost_model(struct cr_session *session);
  * with `draw`, sets it to the masks that [prune] makes of the initial weights (for measurements). Programs rely on the
  * masks, so they must not change afterwards. */
 CR_MUST cr_status cr_session_pattern(struct cr_session *session, const char *weights, bool draw);
-/* True when an update does not depend on the gradients of pruned weights. Clipping and LARS use norms of all gradients.
- */
+/* True when an update does not depend on the gradients of pruned weights. Clipping and LARS use norms of all
+ * gradients. */
 bool cr_session_may_mask_gradients(const struct cr_config *config);
 /* For measurements: prunes the initial weights by session->pattern, or else by [prune]. Does nothing when the store has
  * no masks. */
@@ -173,8 +173,8 @@ struct cr_scores {
     double  seconds;
 };
 /* Evaluates the whole dataset; each sample counts once. Returns CR_ERR_INTERRUPTED when *stop becomes non-zero (stop
- * may be NULL). With several ranks each rank evaluates its part, and all ranks get the same *out and the same status.
- * */
+ * may be NULL). With several ranks each rank evaluates its part, and all ranks get the same *out and the same
+ * status. */
 CR_MUST cr_status cr_session_evaluate(struct cr_session *session, const struct cr_dataset *dataset,
                                       volatile const int *stop, struct cr_scores *out);
 

@@ -88,41 +88,41 @@ static cr_status check_finite(const struct cr_run *run, const struct in_flight *
                    fp16 ? "another train.loss_scale (0 finds one), train.precision = bf16, " : "");
 }
 
-/* Logs the time to the first step, once. On an asynchronous device this happens after the second batch was submitted.
- * */
-static void report_start(struct cr_run *run, struct loop_state *l) {
+/* Logs the time to the first step, once. On an asynchronous device this happens after the second batch was
+ * submitted. */
+static void report_start(struct cr_run *run, struct loop_state *state) {
     char parts[160];
-    if (l->start_reported) return;
-    l->start_reported = true;
-    const int64_t age = cr_process_age_ns();
+    if (state->start_reported) return;
+    state->start_reported = true;
+    const int64_t age     = cr_process_age_ns();
     cr_session_check_limit(&run->session);
     cr_session_times_text(&run->session, parts, sizeof parts);
     if (age > 0) cr_log(CR_LOG_INFO, "time to first step: %.2f s from process start (%s)", (double)age * 1e-9, parts);
 }
 
 /* Waits for the in-flight run; reports the update when this run completes it. */
-static cr_status collect(struct cr_run *run, struct loop_state *l) {
-    struct in_flight      p = l->in_flight;
+static cr_status collect(struct cr_run *run, struct loop_state *state) {
+    struct in_flight      p = state->in_flight;
     struct cr_exec_result r;
     if (!p.exec) return CR_OK;
-    l->in_flight.exec = NULL;
+    state->in_flight.exec = NULL;
     CR_TRY(cr_exec_result(p.exec, p.run, &r));
-    l->sum.loss_sum += r.loss_sum;
-    l->sum.valid += r.valid;
-    l->sum.correct1 += r.correct1;
-    l->sum.correct5 += r.correct5;
+    state->sum.loss_sum += r.loss_sum;
+    state->sum.valid += r.valid;
+    state->sum.correct1 += r.correct1;
+    state->sum.correct5 += r.correct5;
     if (!p.ends_update) return CR_OK;
-    CR_TRY(check_finite(run, &p, &r, l->sum.loss_sum));
-    l->sum.lr        = p.lr;
-    l->sum.grad_norm = r.nonfinite ? (double)NAN : sqrt(r.norm_squared);
-    l->sum.wait_ns   = p.wait_ns;
+    CR_TRY(check_finite(run, &p, &r, state->sum.loss_sum));
+    state->sum.lr        = p.lr;
+    state->sum.grad_norm = r.nonfinite ? (double)NAN : sqrt(r.norm_squared);
+    state->sum.wait_ns   = p.wait_ns;
     if (run->session.model.real == CR_F16) {
-        l->sum.loss_scale = r.loss_scale;
-        l->sum.skipped    = r.skipped;
+        state->sum.loss_scale = r.loss_scale;
+        state->sum.skipped    = r.skipped;
     }
-    cr_report_step(l->report, p.step + 1, &l->sum);
-    report_start(run, l);
-    l->sum = (struct cr_step_result){0};
+    cr_report_step(state->report, p.step + 1, &state->sum);
+    report_start(run, state);
+    state->sum = (struct cr_step_result){0};
     return CR_OK;
 }
 
@@ -137,7 +137,7 @@ static cr_status run_batch(struct cr_run *run, struct cr_exec *exec, const struc
 
 /* Runs one update from `accumulate` micro-batches: the first program assigns the gradients, the next ones add to them,
  * and the last one also updates the parameters. */
-static cr_status train_step(struct cr_run *run, struct loop_state *l) {
+static cr_status train_step(struct cr_run *run, struct loop_state *state) {
     const struct cr_config *c     = &run->config;
     struct cr_session      *s     = &run->session;
     const int               parts = (int)c->train.accumulate;
@@ -151,14 +151,14 @@ static cr_status train_step(struct cr_run *run, struct loop_state *l) {
     for (int i = 0; i < parts; i++) {
         struct cr_exec *exec = s->train_exec[parts == 1 || i == 0 ? 0 : i == parts - 1 ? 2 : 1];
         CR_TRY(run_batch(run, exec, &block));
-        CR_TRY(collect(run, l));
-        l->in_flight = (struct in_flight){.exec        = exec,
-                                          .run         = cr_exec_runs(exec),
-                                          .step        = run->at.step,
-                                          .ends_update = i == parts - 1,
-                                          .lr          = (double)block.lr,
-                                          .wait_ns     = cr_loader_wait_ns(run->loader)};
-        if (!s->device->backend->async) CR_TRY(collect(run, l));
+        CR_TRY(collect(run, state));
+        state->in_flight = (struct in_flight){.exec        = exec,
+                                              .run         = cr_exec_runs(exec),
+                                              .step        = run->at.step,
+                                              .ends_update = i == parts - 1,
+                                              .lr          = (double)block.lr,
+                                              .wait_ns     = cr_loader_wait_ns(run->loader)};
+        if (!s->device->backend->async) CR_TRY(collect(run, state));
     }
     run->at.step++;
     return CR_OK;
@@ -179,51 +179,51 @@ static cr_status skip_leftover(struct cr_run *run, const struct cr_loader_option
 
 /* Saves and evaluates after an update when either is due. The checkpoint comes first, so that an interrupted evaluation
  * loses nothing. `stopping`: a signal ends the run after this step. *saved: this step is on disk. */
-static cr_status after_step(struct cr_run *run, struct loop_state *l, struct cr_best *best, bool save_now,
+static cr_status after_step(struct cr_run *run, struct loop_state *state, struct cr_best *best, bool save_now,
                             bool *saved) {
-    struct cr_report       *report    = l->report;
+    struct cr_report       *report    = state->report;
     const struct cr_config *c         = &run->config;
     int64_t                 per_epoch = run->at.steps_per_epoch, epoch = run->at.step / per_epoch;
-    const bool              stopping  = l->ended_by != 0;
+    const bool              stopping  = state->ended_by != 0;
     bool                    last      = run->at.step == run->total_steps || stopping;
     bool                    epoch_end = run->at.step % per_epoch == 0;
     bool eval_due = !stopping && (last || (epoch_end && c->train.eval_every && epoch % c->train.eval_every == 0));
     bool save_due = last || save_now || (c->train.save_every ? run->at.step % c->train.save_every == 0 : epoch_end);
     *saved        = save_due || eval_due;
     if (!*saved) return CR_OK;
-    CR_TRY(collect(run, l)); /* only checked results are saved */
+    CR_TRY(collect(run, state)); /* only checked results are saved */
     CR_TRY(cr_state_running_mean(&run->session));
     CR_TRY(cr_run_save(run, report)); /* also before an evaluation, because `best` must point to a checkpoint */
     cr_status status = eval_due ? cr_run_evaluate(run, report, &stop_signal, best) : CR_OK;
     if (status == CR_OK || status == CR_ERR_INTERRUPTED) CR_TRY(cr_state_running_own(&run->session));
     if (status == CR_ERR_INTERRUPTED) { /* the same on all ranks */
-        status      = CR_OK;
-        l->ended_by = stop_signal ? stop_signal : SIGTERM;
+        status          = CR_OK;
+        state->ended_by = stop_signal ? stop_signal : SIGTERM;
     }
-    if (cr_comm_size(run->comm) == 1 && stop_signal) l->ended_by = stop_signal;
+    if (cr_comm_size(run->comm) == 1 && stop_signal) state->ended_by = stop_signal;
     cr_report_resume_clock(report, cr_loader_wait_ns(run->loader));
     return status;
 }
 
 /* A signal received by any rank takes effect on all ranks after the same step. Signals that arrive later are handled
  * after the next step, so that a run never ends without saving. */
-static cr_status poll_signals(const struct cr_run *run, struct loop_state *l, bool *save_now) {
+static cr_status poll_signals(const struct cr_run *run, struct loop_state *state, bool *save_now) {
     uint32_t mine  = save_requested ? CR_REQUEST_SAVE : 0, all;
     save_requested = 0;
     if (stop_signal) mine |= stop_signal == SIGINT ? CR_REQUEST_INT : CR_REQUEST_TERM;
     CR_TRY(cr_comm_vote(run->comm, mine, &all));
     *save_now = all & CR_REQUEST_SAVE;
-    if (all & CR_REQUEST_STOP) l->ended_by = all & CR_REQUEST_TERM ? SIGTERM : SIGINT;
+    if (all & CR_REQUEST_STOP) state->ended_by = all & CR_REQUEST_TERM ? SIGTERM : SIGINT;
     return CR_OK;
 }
 
 /* Prunes when [prune] is due at this step, before the step's checkpoint is written. */
-static cr_status prune(struct cr_run *run, struct loop_state *l) {
+static cr_status prune(struct cr_run *run, struct loop_state *state) {
     double fraction;
     if (!run->prune.layers || !cr_prune_due(&run->config, run->at.step, run->at.steps_per_epoch, &fraction))
         return CR_OK;
-    CR_TRY(collect(run, l));
-    return cr_run_prune(run, fraction, l->report);
+    CR_TRY(collect(run, state));
+    return cr_run_prune(run, fraction, state->report);
 }
 
 /* ---- the run ---- */
