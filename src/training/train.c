@@ -245,7 +245,7 @@ static void log_setup(const struct cr_run *run) {
     cr_log(CR_LOG_INFO, "device  %s; %s; parameters and state %.1f MiB, activations %.1f MiB", s->device->caps.text,
            precision, store, pool);
     cr_log(CR_LOG_INFO,
-           "run     batch size %" PRId64 " x %" PRId64 " micro-batches, %" PRId64 " epochs of %" PRId64
+           "run     batch size %" PRId64 ", accumulate %" PRId64 ", %" PRId64 " epochs of %" PRId64
            " steps, up to step %" PRId64 ", output %s",
            run->config.train.batch, run->config.train.accumulate, run->config.train.epochs, run->at.steps_per_epoch,
            run->total_steps, run->dir);
