@@ -1,7 +1,7 @@
 /* cli/bench/spdnn.c: cresnet bench spdnn: times the sparse deep networks of the Graph Challenge: inputs/s and
  * TeraEdges/s next to published rates, active inputs per layer, and a verification of the categories on the CPU. */
 #include "spdnn/spdnn.h"
-#include "cli/command.h"
+#include "cli/common/command.h"
 #include "session/session.h"
 
 #include <errno.h>

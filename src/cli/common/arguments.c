@@ -1,5 +1,5 @@
 /* cli/arguments.c: parses the command line and reads the values of options. */
-#include "cli/arguments.h"
+#include "cli/common/arguments.h"
 
 #include "config/keys.h"
 
