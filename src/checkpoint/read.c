@@ -82,17 +82,17 @@ static cr_status match(struct cr_st_file *file, const char *path, const struct c
                        const char *ignore, const char *(*alias)(const char *name), const struct cr_st_entry **found) {
     struct problems problems = {0};
     cr_status       status   = CR_OK;
-    bool           *asked    = NULL;
-    CR_ALLOC(asked, (size_t)cr_st_count(file));
+    bool           *listed   = NULL;
+    CR_ALLOC(listed, (size_t)cr_st_count(file));
     for (int i = 0; i < count; i++) {
         found[i] = look_up(file, tensors[i].name, alias);
-        if (found[i]) asked[found[i] - cr_st_at(file, 0)] = true;
+        if (found[i]) listed[found[i] - cr_st_at(file, 0)] = true;
         if (found[i] || !has_suffix(tensors[i].name, ignore)) compare_one(found[i], &tensors[i], &problems);
     }
     for (int i = 0; i < cr_st_count(file); i++) {
         const struct cr_st_entry *entry = cr_st_at(file, i);
         char                      shape[CR_ST_SHAPE_TEXT];
-        if (asked[i] || has_suffix(entry->name, ignore)) continue;
+        if (listed[i] || has_suffix(entry->name, ignore)) continue;
         cr_st_shape_text(shape, entry->dims, entry->dim);
         add_problem(&problems, entry->name, "%s is in the file, but not in the network", shape);
     }
@@ -104,7 +104,7 @@ static cr_status match(struct cr_st_file *file, const char *path, const struct c
     else if (problems.count)
         status = CR_FAIL(CR_ERR_FORMAT, "%s: does not fit: %s", path, problems.text.data);
     cr_text_free(&problems.text);
-    cr_free(asked);
+    cr_free(listed);
     return status;
 }
 

@@ -86,7 +86,7 @@ enum { CR_FORMATS_MAX = 80 };
  * time by more than this factor cannot be the fastest. See `estimate` of struct cr_kernel in device/device.h. */
 #define CR_ESTIMATE_MARGIN 2.5
 struct cr_pattern_attr {
-    int64_t nnz;      /* number of nonzero weights; 0 when the op has no pattern (dense) */
+    int64_t nnz;      /* number of nonzero weights; 0 for a dense op */
     int     param;    /* index in the store of the filter that the pattern describes */
     int     format;   /* weight format */
     int64_t image[3]; /* sparse_filter: N, H, W of the convolution's input x */
@@ -112,8 +112,8 @@ struct cr_input_attr {
     float mean[3], std[3]; /* per channel, in units of [0, 1] */
     bool  s2d;             /* space to depth: see normalize in graph/ops.def */
 };
-/* Indices into one sample's row of the tensor `mixes`, i32 [N,1,1,CR_MIX_NUMBERS]: random erasing, MixUp and CutMix of
- * the op mix, and the label weights of loss and loss_grad. Weights are fixed point, CR_MIX_ONE = 1.0. */
+/* Indices into the numbers of one sample in the tensor `mixes`, i32 [N,1,1,CR_MIX_NUMBERS]: random erasing, MixUp and
+ * CutMix of the op mix, and the label weights of loss and loss_grad. Weights are fixed point, CR_MIX_ONE = 1.0. */
 enum cr_mix {
     CR_MIX_PARTNER,                  /* index in the batch of the image that this image is mixed with */
     CR_MIX_LABEL_WEIGHT,             /* weight of the sample's own label in the target */

@@ -39,7 +39,7 @@ static enum cr_dtype wide(const struct cr_tensor *t) {
 }
 
 /* An optional slot holds [rows, C] coefficients for the channels of t. */
-static void check_coef(const struct rule *r, int slot, int64_t rows, const struct cr_tensor *t) {
+static void check_coefficients(const struct rule *r, int slot, int64_t rows, const struct cr_tensor *t) {
     if (has(r, slot)) CR_ASSERT(input(r, slot)->dim[0] == rows && input(r, slot)->dim[3] == t->dim[3]);
 }
 static void check_like(const struct rule *r, int slot, const struct cr_tensor *t) {
@@ -93,7 +93,7 @@ static void infer_conv(struct rule *r) {
     const struct cr_tensor    *x = input(r, CR_IN_conv_x), *w = input(r, CR_IN_conv_w);
     const struct cr_conv_attr *a = &r->op->attr.conv;
     CR_ASSERT(x->dim[3] == w->dim[3]);
-    check_coef(r, CR_IN_conv_scale_bias, 2, x);
+    check_coefficients(r, CR_IN_conv_scale_bias, 2, x);
     if (has(r, CR_IN_conv_bias)) CR_ASSERT(input(r, CR_IN_conv_bias)->dim[3] == w->dim[0]);
     if (has(r, CR_IN_conv_gamma))
         CR_ASSERT(input(r, CR_IN_conv_gamma)->dim[3] == w->dim[0] && r->op->out[CR_OUT_conv_sums] != CR_NONE &&
@@ -158,7 +158,7 @@ static void infer_maxpool(struct rule *r) {
     const struct cr_tensor    *x = input(r, CR_IN_maxpool_x);
     const struct cr_conv_attr *a = &r->op->attr.conv;
     CR_ASSERT(a->window * a->window <= 256 && 2 * a->pad <= a->window);
-    check_coef(r, CR_IN_maxpool_scale_bias, 2, x);
+    check_coefficients(r, CR_IN_maxpool_scale_bias, 2, x);
     set(r, r->slot == CR_OUT_maxpool_index ? CR_U8 : x->dtype, x->dim[0],
         window_out(x->dim[1], a->window, a->stride, a->pad), window_out(x->dim[2], a->window, a->stride, a->pad),
         x->dim[3]);
@@ -234,7 +234,7 @@ static void infer_bn_grad_sums(struct rule *r) {
     const struct cr_tensor *x = input(r, CR_IN_bn_grad_sums_x);
     CR_ASSERT(same_shape(x, input(r, CR_IN_bn_grad_sums_dy)));
     check_mask(r, CR_IN_bn_grad_sums_y, x);
-    check_coef(r, CR_IN_bn_grad_sums_scale_bias, 2, x);
+    check_coefficients(r, CR_IN_bn_grad_sums_scale_bias, 2, x);
     set_sums(r, x, x->dim[3]);
 }
 static void infer_bn_grad_finalize(struct rule *r) {
@@ -247,14 +247,14 @@ static void infer_bn_grad_apply(struct rule *r) {
 }
 static void infer_pool_bn_grad_sums(struct rule *r) {
     const struct cr_tensor *x = input(r, CR_IN_pool_bn_grad_sums_x);
-    check_coef(r, CR_IN_pool_bn_grad_sums_scale_bias, 2, x);
+    check_coefficients(r, CR_IN_pool_bn_grad_sums_scale_bias, 2, x);
     CR_ASSERT(same_shape(input(r, CR_IN_pool_bn_grad_sums_dy), input(r, CR_IN_pool_bn_grad_sums_index)));
     set_sums(r, x, x->dim[3]);
 }
 static void infer_pool_bn_grad_apply(struct rule *r) {
     const struct cr_tensor *x = input(r, CR_IN_pool_bn_grad_apply_x);
-    check_coef(r, CR_IN_pool_bn_grad_apply_scale_bias, 2, x);
-    check_coef(r, CR_IN_pool_bn_grad_apply_coef, 3, x);
+    check_coefficients(r, CR_IN_pool_bn_grad_apply_scale_bias, 2, x);
+    check_coefficients(r, CR_IN_pool_bn_grad_apply_coef, 3, x);
     CR_ASSERT(same_shape(input(r, CR_IN_pool_bn_grad_apply_dy), input(r, CR_IN_pool_bn_grad_apply_index)));
     set_like(r, x);
 }
@@ -291,9 +291,9 @@ static void infer_conv_grad(struct rule *r) {
     const struct cr_tensor *x = input(r, CR_IN_conv_grad_x);
     CR_ASSERT(r->slot <= CR_OUT_conv_grad_grad_sums || r->slot == CR_OUT_conv_grad_grad_coef);
     CR_ASSERT(r->slot != CR_OUT_conv_grad_dw); /* gradients of parameters must be given */
-    check_coef(r, CR_IN_conv_grad_gamma, 1, x);
-    check_coef(r, CR_IN_conv_grad_scale_bias, 2, x);
-    check_coef(r, CR_IN_conv_grad_dy_coef, 3, input(r, CR_IN_conv_grad_g));
+    check_coefficients(r, CR_IN_conv_grad_gamma, 1, x);
+    check_coefficients(r, CR_IN_conv_grad_scale_bias, 2, x);
+    check_coefficients(r, CR_IN_conv_grad_dy_coef, 3, input(r, CR_IN_conv_grad_g));
     if (r->slot == CR_OUT_conv_grad_dx)
         set_like(r, x);
     else

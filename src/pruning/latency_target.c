@@ -40,7 +40,7 @@ static void add_layer(const struct cr_prune_point *point, int points, double sla
 }
 
 static cr_status choose(const struct cr_prune_point *point, int layers, int points, double slack, int *choice) {
-    double   *least = cr_alloc(PARTS + 1, sizeof *least), *next = cr_alloc(PARTS + 1, sizeof *next), *swap;
+    double   *least = cr_alloc(PARTS + 1, sizeof *least), *next = cr_alloc(PARTS + 1, sizeof *next), *previous;
     uint8_t  *from   = cr_alloc((size_t)CR_MAX(layers, 1) * (PARTS + 1), 1);
     cr_status status = CR_OK;
     int       q      = PARTS;
@@ -48,9 +48,9 @@ static cr_status choose(const struct cr_prune_point *point, int layers, int poin
         CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: choosing the sparsity of %d layers", layers);
     for (int l = 0; l < layers; l++) {
         add_layer(point + l * points, points, slack, least, next, from + (size_t)l * (PARTS + 1));
-        swap  = least;
-        least = next;
-        next  = swap;
+        previous = least;
+        least    = next;
+        next     = previous;
     }
     for (int l = layers - 1; l >= 0; l--) {
         const struct cr_prune_point *p = point + l * points;

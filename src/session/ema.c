@@ -1,4 +1,4 @@
-/* session/ema.c: initialises, swaps and loads the moving averages of a session's store. See session/state.h. */
+/* session/ema.c: initialises, exchanges and loads the moving averages of a session's store. See session/state.h. */
 #include "session/state.h"
 
 #include <stdio.h>
@@ -23,22 +23,22 @@ static cr_status buffer_put(struct cr_session *s, enum cr_param_buffer buffer, c
     return s->device->backend->put(s->device, to, host, cr_param_store_buffer_bytes(&s->model.store, buffer));
 }
 
-/* Copies pair[0] to pair[1]; with `swap` exchanges the two buffers. */
-static cr_status copy_pair(struct cr_session *s, const enum cr_param_buffer pair[2], bool swap) {
+/* Copies pair[0] to pair[1]; with `exchange` exchanges the two buffers. */
+static cr_status copy_pair(struct cr_session *s, const enum cr_param_buffer pair[2], bool exchange) {
     void     *current = NULL, *average = NULL;
     cr_status status;
     CR_TRY_OUT(buffer_get(s, pair[0], &current));
-    if (swap) CR_TRY_OUT(buffer_get(s, pair[1], &average));
+    if (exchange) CR_TRY_OUT(buffer_get(s, pair[1], &average));
     CR_TRY_OUT(buffer_put(s, pair[1], current));
-    if (swap) CR_TRY_OUT(buffer_put(s, pair[0], average));
+    if (exchange) CR_TRY_OUT(buffer_put(s, pair[0], average));
 out:
     cr_free(current);
     cr_free(average);
     return status;
 }
 
-static cr_status copy_all(struct cr_session *s, bool swap) {
-    for (int i = 0; i < 2 && s->model.store.has_ema; i++) CR_TRY(copy_pair(s, pairs[i], swap));
+static cr_status copy_all(struct cr_session *s, bool exchange) {
+    for (int i = 0; i < 2 && s->model.store.has_ema; i++) CR_TRY(copy_pair(s, pairs[i], exchange));
     return CR_OK;
 }
 

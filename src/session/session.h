@@ -20,7 +20,7 @@ struct cr_session_options {
     bool        eval;       /* build the evaluation program */
     bool        execute;    /* allocate device memory and bind the programs; false: compile only (cresnet plan) */
     bool        ref_only;   /* CPU: use reference kernels only */
-    bool        masks;      /* create a store with pruning masks even when [prune] does not ask for them */
+    bool        masks;      /* create a store with pruning masks even when [prune] is not set */
     bool        draw_masks; /* for measurements: prune as [prune] says when model.weights names no pruned weights */
     const char *masks_from; /* with train: folder or file of pruned weights whose masks stay fixed; NULL when none */
     int64_t     batch;      /* batch size for training; 0 uses [train] batch */

@@ -46,7 +46,7 @@ CR_MUST cr_status cr_state_save_named(struct cr_session *session, const struct c
 
 /* Initialises the averages with the current weights and running statistics. */
 CR_MUST cr_status cr_state_ema_start(struct cr_session *session);
-/* Swaps parameters and running statistics with their averages, so that an evaluation can use either. */
+/* Exchanges parameters and running statistics with their averages, so that an evaluation can use either. */
 CR_MUST cr_status cr_state_ema_exchange(struct cr_session *session);
 /* Loads the averages from ema.safetensors of the checkpoint folder; without such a file, cr_state_ema_start. */
 CR_MUST cr_status cr_state_ema_load(struct cr_session *session, const char *path);
