@@ -1,6 +1,6 @@
-/* cuda/offline_device.c: a GPU that is not there, opened for questions: its rows say what they accept and how much
- * workspace they want, cuDNN is asked about the GPU by its description. Needs the libraries, but neither driver nor
- * GPU. */
+/* cuda/offline_device.c: an offline device: a GPU that is not in this machine, opened for planning only.
+ * Its kernels report which ops they accept and how much workspace they need. cuDNN gets a description of the GPU. The
+ * libraries are required; a driver and a GPU are not. */
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/libraries.h"
 

@@ -1,22 +1,25 @@
-/* cuda/collectives/peer_copy.c: gradients of several GPUs of one host added up without a library: copy engines carry
- * the bytes from GPU to GPU, so that no multiprocessor is taken from the backward pass but for flags and a short sum.
+/* cuda/collectives/peer_copy.c: sums gradients over GPUs of one host without a library. Copy engines move the bytes
+ * between the GPUs. The backward pass loses multiprocessors only to flags and to a short sum.
  *
- * Of each piece rank s owns the s-th part. A round of a piece:
- *   A  every rank copies its numbers of part s into the box of rank s (a place for each sender), tells s and waits for
- * the others; B  s adds in the order of the ranks, copies the sum to the same place of every other rank's gradients,
- * tells them and waits. The same ranks give the same bits on all of them, every time.
+ * Rank s owns part s of each bucket. A round for a bucket has two phases:
+ *   A  Every rank copies its values of part s into the box of rank s, which has a place for each sender. It sets a flag
+ *      at s and waits for the flags of the other ranks.
+ *   B  Rank s adds the values in the order of the ranks and copies the sum to the same place of every other rank's
+ *      gradients. It sets a flag at each of them and waits.
+ * The same ranks give bitwise identical results on all ranks in every run.
  *
- * One flag for each sender and phase does for all rounds, and a recording can be replayed, though flags are only ever 1
- * or 0 and boxes are used again:
- *   - All ranks do the same rounds in the same order, each on one stream.
- *   - r sets flag A at s in round t+1 when it has all flags B of round t; s set its flag B at r behind its sum, which
- * is behind s's wait for A of round t: by then s had taken all flags A back to 0, r's among them, and read its box. So
- * neither is a flag set twice nor a box written before it was read.
- *   - s sets flag B at r in round t+1 when it has all flags A of that round; r set its flag A at s behind its wait for
- * B of round t, which took flags B back to 0. And r's flag A stands behind r's copies out of its gradients, so s's sum
- * overwrites nothing that is still to be read. Flags are set by copies of a word, waited for and taken back by the
- * driver's memory operations: neither takes a multiprocessor. Ranks whose peer is gone are woken by an abort, which
- * sets all flags from a stream of its own. */
+ * One flag for each sender and phase is enough for all rounds. Flags are only ever 1 or 0 and boxes are reused, but a
+ * captured graph can be launched again, for these reasons:
+ *   - All ranks run the same rounds in the same order, each on one stream.
+ *   - Rank r sets flag A at s in round t+1 after it has received all flags B of round t. Rank s set its flag B at r
+ *     after its sum, which came after its wait for A of round t. At that time s had reset all flags A, including r's,
+ *     and had read its box. So no flag is set twice, and no box is overwritten before it is read.
+ *   - Rank s sets flag B at r in round t+1 after it has received all flags A of that round. Rank r set its flag A at s
+ *     after its wait for B of round t, which reset the flags B. Rank r's flag A also comes after r's copies out of its
+ *     gradients, so the sum of s overwrites only values that have been read.
+ * Flags are set by copies of one word. The driver's stream memory operations wait for flags and reset them. Neither
+ * uses a multiprocessor. When a rank is lost, an abort sets all flags from a stream of its own, so that no stream waits
+ * forever. */
 #include "comm/comm.h"
 #include "cuda/common/driver.h"
 #include "cuda/core/cuda_device.h"
@@ -39,25 +42,26 @@ enum {
 };
 
 typedef CUresult (*batch_mem_op)(CUstream stream, unsigned count, CUstreamBatchMemOpParams *ops, unsigned flags);
-enum { ONE_AT = 2048, WAKE_NS = 1000 * 1000 }; /* ONE_AT: a word of a box that is 1 */
+enum { ONE_AT = 2048, WAKE_NS = 1000 * 1000 }; /* ONE_AT: offset of a word with value 1 in a box */
 
 struct cuda_peers {
     struct cr_comm *ranks;
     int             rank, size, index;
-    size_t          place; /* bytes of a place in a box, which begins with flags: u32[PHASES][CK_PEERS], by sender */
-    char           *box[CK_PEERS];    /* by rank; what is another's is mapped here */
-    char           *region[CK_PEERS]; /* the shared one; NULL: none */
+    /* bytes of a sender's place in a box; a box starts with the flags: u32[PHASES][CK_PEERS], by sender */
+    size_t          place;
+    char           *box[CK_PEERS];    /* by rank; boxes of other ranks are mapped into this process */
+    char           *region[CK_PEERS]; /* by rank; the shared region; NULL when none is shared */
     batch_mem_op    ops;
-    cudaStream_t    waker; /* for an abort: flags are set from here */
+    cudaStream_t    waker; /* an abort sets the flags on this stream */
     pthread_t       wake;
     bool            wakes;
     atomic_bool     closing;
 };
 
-/* ---- who can reach whom ---- */
+/* ---- access between GPUs ---- */
 
 struct offer {
-    char               why[WHY_MAX]; /* empty: this rank can */
+    char               why[WHY_MAX]; /* empty when this rank can access all others */
     char               bus[BUS_MAX];
     cudaIpcMemHandle_t box;
 };
@@ -133,7 +137,7 @@ static void take_offers(struct cuda_device *d, struct cuda_peers *p, const struc
     }
 }
 
-/* *why: empty, or why some rank cannot; the same on all ranks. */
+/* *why: empty, or the reason why some rank has no access. All ranks get the same text. */
 static cr_status agree(struct cuda_device *d, struct cuda_peers *p, char *why) {
     struct offer *all, mine = {0};
     char         *whys   = NULL;
@@ -155,8 +159,8 @@ out:
 
 /* ---- open, close ---- */
 
-/* Others must not reach into memory that is about to go. After a failure the barrier does not wait: false, and memory
- * that others have mapped stays as long as the process does. */
+/* Waits until no rank uses memory that is about to be freed. Returns false after a failure: the barrier does not wait
+ * then, and memory that other ranks have mapped stays allocated until the process ends. */
 static bool wait_for_all(struct cuda_peers *p) {
     cr_error_hold();
     const bool all = cr_comm_barrier(p->ranks) == CR_OK;
@@ -204,7 +208,7 @@ cr_status cr_cuda_peers_open(struct cuda_device *d, struct cuda_peers **out) {
     return CR_OK;
 }
 
-/* Whatever a stream waits for, until the process ends or closes the device. */
+/* Sets the flags that streams wait for, until the process ends or closes the device. */
 static void *wake_main(void *argument) {
     struct cuda_peers *p = argument;
     (void)cudaSetDevice(p->index);
@@ -278,7 +282,7 @@ static uint32_t *flag_at(const struct cuda_peers *p, int at, enum phase phase, i
     return (uint32_t *)(void *)p->box[at] + (size_t)phase * CK_PEERS + (size_t)sender;
 }
 
-/* Copy engines tell, behind what they carried; the driver waits, and takes flags back. */
+/* Copy engines set the flags after the data; the driver waits for the flags and resets them. */
 static cr_status meet(const struct cuda_peers *p, enum phase phase, cudaStream_t stream) {
     CUstreamBatchMemOpParams op[2 * CK_PEERS] = {0};
     unsigned                 count            = 0;
@@ -317,12 +321,13 @@ static cr_status add_up(const struct cuda_peers *p, char *mine, size_t bytes, in
     return CR_OK;
 }
 
-/* `at`: bytes from the beginning of the shared region. */
+/* `at`: offset in bytes in the shared region. */
 static cr_status round_of(const struct cuda_peers *p, size_t at, size_t bytes, int multiprocessors,
                           cudaStream_t stream) {
     char             *mine = p->region[p->rank] + at;
     const struct part own  = part_of(p, p->rank, bytes);
-    for (int k = 1; k < p->size; k++) { /* each begins with another: no GPU gets all at once */
+    /* each rank starts with a different rank, so that no GPU receives all copies at once */
+    for (int k = 1; k < p->size; k++) {
         const int         r    = (p->rank + k) % p->size;
         const struct part part = part_of(p, r, bytes);
         if (part.bytes)

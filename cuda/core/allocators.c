@@ -1,5 +1,5 @@
-/* cuda/core/allocators.c: CUDA's own ways to hand out memory, played with the requests of a step: cudaMalloc and
- * cudaFree for each tensor, and the device's default memory pool (cudaMallocAsync), which keeps what it has. */
+/* cuda/core/allocators.c: CUDA's own allocators, measured with the allocations of one step.
+ * They are cudaMalloc and cudaFree for each tensor, and the device's default memory pool (cudaMallocAsync). */
 #include "cuda/core/cuda_device.h"
 
 #include <stdlib.h>
@@ -12,7 +12,7 @@ static int compare_ms(const void *a, const void *b) {
 struct play {
     struct cr_device *device;
     void            **block;
-    size_t            free_before, free_least; /* looked at in the warm-up, where it costs no time that counts */
+    size_t            free_before, free_least; /* measured in the warm-up step, which is not timed */
     bool              look;
     cudaStream_t      stream;
     cr_status (*take)(struct play *play, void **out, size_t bytes);
@@ -94,7 +94,8 @@ static cr_status play_malloc(struct cr_device *device, const struct cr_pool_even
     return time_steps(&play, event, events, steps, out);
 }
 
-/* The pool keeps all memory (no release threshold), as who wants speed sets it; afterwards it gives everything back. */
+/* The pool keeps all memory during the measurement (no release threshold), which is its fastest setting. Afterwards the
+ * pool returns all memory. */
 static cr_status play_async(struct cr_device *base, const struct cr_pool_event *event, int events, int steps,
                             struct cr_pool_times *out) {
     struct cuda_device *d = cuda_of(base);

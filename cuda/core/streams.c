@@ -1,4 +1,4 @@
-/* cuda/core/streams.c: what the GPU does beside the host: copies on lanes, marks (events), recordings (graphs). */
+/* cuda/core/streams.c: asynchronous work of the GPU: copies on streams, events, captured graphs. */
 #include "cuda/core/cuda_device.h"
 
 #include <nvtx3/nvToolsExt.h>
@@ -44,7 +44,7 @@ static cr_status delay(struct cr_device *device, enum cr_stream lane, int64_t ns
 static cr_status event_create(struct cr_device *device, void **mark) {
     (void)device;
     cudaEvent_t event;
-    CUDA_TRY(cudaEventCreate(&event)); /* with time: profile and bench ask for it */
+    CUDA_TRY(cudaEventCreate(&event)); /* with timing, which profile and bench need */
     *mark = event;
     return CR_OK;
 }
@@ -81,7 +81,7 @@ static cr_status elapsed(struct cr_device *device, void *from, void *to, double 
     return CR_OK;
 }
 
-/* Relaxed: other threads of the program, and cuDNN's loading of kernels, may go on calling CUDA meanwhile. */
+/* Relaxed mode: other threads of the process, and cuDNN when it loads kernels, may call CUDA during the capture. */
 static cr_status capture_begin(struct cr_device *device) {
     CUDA_TRY(cudaStreamBeginCapture(cuda_of(device)->stream[CR_STREAM_COMPUTE], cudaStreamCaptureModeRelaxed));
     return CR_OK;
@@ -94,7 +94,8 @@ static cr_status capture_end(struct cr_device *device, void **recording) {
     cudaError_t error = cudaGraphInstantiate(&exec, graph, 0);
     (void)cudaGraphDestroy(graph);
     CUDA_TRY(error);
-    error = cudaGraphUpload(exec, cuda_of(device)->stream[CR_STREAM_COMPUTE]); /* now, not with the first replay */
+    /* during the capture, not at the first launch */
+    error = cudaGraphUpload(exec, cuda_of(device)->stream[CR_STREAM_COMPUTE]);
     if (error != cudaSuccess) {
         (void)cudaGraphExecDestroy(exec);
         CUDA_TRY(error);

@@ -1,18 +1,18 @@
-/* cuda/elementwise/pointwise_kernels.c: the GPU's rows for the input, for pointwise ops, pooling, the parameter-free
- * shortcut, cast and zero, and the space-to-depth filter. Shapes and slots here; kernels in
- * cuda/elementwise/pointwise.cu, cuda/elementwise/pool.cu and cuda/elementwise/space_to_depth.cu. Data is f32, f16 or
- * bf16, one type in an op. */
+/* cuda/elementwise/pointwise_kernels.c: kernel table for the input, pointwise ops, pooling, the shortcut without
+ * parameters, cast, zero, and the space-to-depth filter. This file reads shapes and slots. Device code is in
+ * cuda/elementwise/pointwise.cu, pool.cu, pool_grad.cu, mix.cu and space_to_depth.cu. Data is f32, f16 or bf16, one
+ * type in an op. */
 #include "cuda/core/cuda_device.h"
 
 #include <math.h>
 
-/* ---- what the kernels take ---- */
+/* ---- accepted operands ---- */
 
 static bool same_data(const struct cr_tensor *a, const struct cr_tensor *b) {
     return cuda_is_data(a) && b && a->dtype == b->dtype;
 }
 
-/* cuda/elementwise/pool.cu numbers the elements of an image in 32 bits. */
+/* cuda/elementwise/pool.cu indexes the elements of an image with 32 bits. */
 static bool fits(const struct cr_tensor *t) {
     int64_t elems = 1;
     for (int i = 1; i < 4; i++) {
@@ -22,13 +22,13 @@ static bool fits(const struct cr_tensor *t) {
     return true;
 }
 
-/* For ops whose first input and first output are images of one type, of whatever shape. */
+/* For ops whose first input and first output are images of one type and of any shape. */
 static bool plain_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
     return same_data(cuda_in(p, op, 0), cuda_out(p, op, 0));
 }
 
-/* As plain_accepts; all that is read is of that type. */
+/* As plain_accepts; all inputs have that type. */
 static bool pointwise_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const int ins = cr_op_info(op->kind)->ins;
     for (int s = 1; s < ins; s++)
@@ -36,12 +36,12 @@ static bool pointwise_accepts(const struct cr_device *device, const struct cr_pr
     return plain_accepts(device, p, op) && cr_op_uses_only(op, (1u << ins) - 1, 1);
 }
 
-/* As plain_accepts; images are of a size that the kernel can number. */
+/* As plain_accepts; the elements of an image can be indexed with 32 bits. */
 static bool window_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     return plain_accepts(device, p, op) && fits(cuda_in(p, op, 0)) && fits(cuda_out(p, op, 0));
 }
 
-/* large: N,H,W,C; small: N,P,Q,K. */
+/* large: [N,H,W,C]; small: [N,P,Q,K]. */
 static struct ck_window window_of(const struct cr_op *op, const struct cr_tensor *large,
                                   const struct cr_tensor *small) {
     const struct cr_conv_attr *a = &op->attr.conv;
@@ -143,7 +143,7 @@ static cr_status cast_launch(struct cr_device *device, const struct cr_call *cal
     return CR_OK;
 }
 
-/* All bits 0 are 0 in every type. */
+/* 0 is represented by zero bits in every type. */
 static cr_status zero_launch(struct cr_device *device, const struct cr_call *call) {
     CUDA_TRY(cudaMemsetAsync(call->out[CR_OUT_zero_y], 0, OUT(zero, y)->bytes, cr_cuda_stream(device, call)));
     return CR_OK;
@@ -239,7 +239,7 @@ static cr_status mix_launch(struct cr_device *device, const struct cr_call *call
     return CR_OK;
 }
 
-/* ---- the rows ---- */
+/* ---- the kernels ---- */
 
 #define DATA_ROW(kind, test, how)                                                                                      \
     static const struct cr_kernel row_##kind = {.name          = "cuda." #kind,                                        \

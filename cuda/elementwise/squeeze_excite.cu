@@ -1,16 +1,16 @@
-/* cuda/elementwise/squeeze_excite.cu: squeeze and excitation's factor a channel and its gradients; ResNet-D's means of
- * 2x2 pixels and their gradient. The truth is device/cpu/reference/ref_relu_grad.c.
+/* cuda/elementwise/squeeze_excite.cu: squeeze-and-excitation's scale for each channel and its gradients; ResNet-D's 2x2
+ * average pooling and its gradient. Reference: device/cpu/reference/ref_relu_grad.c.
  *
- * All are limited by memory. Elements read and written for one of x: gate 1 + 1, se_scale_grad 2 + 1, avgpool2x2 1 +
- * 1/4, its gradient 1/4 + 1. Threads of a warp take neighbouring channels, one element each: whole lines, but not the
- * widest loads. */
+ * Limiter of all: memory. Elements read + written for each element of x: se_scale 1 + 1, se_scale_grad 2 + 1,
+ * avgpool2x2 1 + 1/4, its gradient 1/4 + 1. Threads of a warp process neighbouring channels, one element each: whole
+ * cache lines, but not the widest loads. */
 #include "cuda/common/common.cuh"
 
 namespace {
 
 enum { THREADS = 256, TRANSPOSED = 32, DOWN = THREADS / TRANSPOSED, BLOCKS = 65535 };
 
-/* Of large numbers on either side without overflow; NaN stays NaN. */
+/* No overflow for large numbers of either sign; NaN stays NaN. */
 __device__ __forceinline__ float sigmoid(float x) {
     const float e = expf(-fabsf(x));
     return x >= 0.0f ? 1.0f / (1.0f + e) : x < 0.0f ? e / (1.0f + e) : x;
@@ -20,7 +20,7 @@ __device__ __forceinline__ float sigmoid_slope(float x) {
     return e / ((1.0f + e) * (1.0f + e));
 }
 
-/* A block takes TRANSPOSED channels of a picture, DOWN pixels at a time. */
+/* A block processes ACROSS channels of an image, DOWN pixels at a time. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS) gate(const T *x, const T *by, T *y, int64_t N, int64_t pixels, int64_t C) {
     const int64_t c = (int64_t)blockIdx.x * TRANSPOSED + threadIdx.x % TRANSPOSED, first = threadIdx.x / TRANSPOSED;
@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(THREADS) gate(const T *x, const T *by, T *y, i
     }
 }
 
-/* The sum over a picture belongs to one block, in an order that depends on sizes only. dx may be dy. */
+/* One block sums an image, in an order that depends on sizes only. dx may be dy. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
     se_scale_grad(const T *dy, const T *x, const T *by, T *dx, T *dby, int64_t N, int64_t pixels, int64_t C) {
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* y is N,P,Q,C with P, Q the halves of H, W, rounded up; a thread makes an element. */
+/* y is [N,P,Q,C] with P, Q half of H, W, rounded up; a thread computes an element. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
     avgpool2x2(const T *x, T *y, int64_t elems, int64_t H, int64_t W, int64_t C) {

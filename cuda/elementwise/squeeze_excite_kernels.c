@@ -1,8 +1,8 @@
-/* cuda/elementwise/squeeze_excite_kernels.c: the GPU's rows for squeeze and excitation's gate and ResNet-D's 2x2 means.
- * Data is f32, f16 or bf16, one type in an op. */
+/* cuda/elementwise/squeeze_excite_kernels.c: kernel table for squeeze-and-excitation's scale and ResNet-D's 2x2 average
+ * pooling. Data is f32, f16 or bf16, one type in an op. */
 #include "cuda/core/cuda_device.h"
 
-/* All that is read and written is of one type. */
+/* All inputs and outputs have one type. */
 static bool one_type(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct cr_op_info *info  = cr_op_info(op->kind);
     const struct cr_tensor  *first = cuda_in(p, op, 0);

@@ -1,13 +1,12 @@
-/* cuda/norm/bn_relu_grad.cu: a gradient passes the ReLU behind a BN, in place, and that BN gets its sums: what a
- * convolution's data gradient needs behind it where its own kernel does not do it in a fixed order.
+/* cuda/norm/bn_relu_grad.cu: masks a gradient by the ReLU behind a BN, in place, and computes that BN's sums. It runs behind a convolution's data gradient when the convolution's kernel does not sum in a fixed order.
  *
- * Bytes an element (2 in 16 bits, 4 in f32, times): 3. Limiter: memory. */
+ * Bytes an element (times 2 in 16 bits, times 4 in f32): 3. Limiter: memory. */
 #include "cuda/norm/bn_point.cuh"
 #include "cuda/norm/bn_sums.cuh"
 
 namespace {
 
-/* Sums: g, then g*(x - mean); rstd comes at the end. */
+/* Sums: g, then g*(x - mean); the end multiplies by rstd. */
 template <typename T> struct gate_terms {
     using Type = T;
     enum { LANES = ck_vector_elems<T>(), INPUTS = 2, SUMS = 2, BATCH = 4, RESIDENT = 2 };

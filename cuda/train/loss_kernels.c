@@ -1,4 +1,4 @@
-/* cuda/train/loss_kernels.c: the GPU's rows for the loss, its gradient and the check of all gradients. */
+/* cuda/train/loss_kernels.c: kernel table for the loss, its gradient and the gradient norm. */
 #include "cuda/core/cuda_device.h"
 
 /* ---- loss, loss_grad ---- */

@@ -1,8 +1,8 @@
-/* cuda/train/optimizer_kernels.c: the GPU's rows for the update rules, the norms that LARS wants, and moving averages.
- * All take whole planes and update them where they are. */
+/* cuda/train/optimizer_kernels.c: kernel table for the optimizers, the norms that LARS needs, and moving averages.
+ * All of them process whole parameter buffers in place. */
 #include "cuda/core/cuda_device.h"
 
-/* ---- planes ---- */
+/* ---- buffers ---- */
 
 static bool is_plane(const struct cr_program *p, int tensor, enum cr_param_buffer plane, int64_t elems) {
     const struct cr_tensor *t = &p->tensor[tensor];
@@ -19,12 +19,12 @@ static bool is_mask(const struct cr_program *p, int tensor) {
            (p->tensor[tensor].dtype == CR_U8 && cr_tensor_elems(&p->tensor[tensor]) == p->store->value_elems / 8);
 }
 
-/* ---- what a rule knows of the parameters, in device memory ---- */
+/* ---- tables about the parameters, in device memory ---- */
 
 struct tables {
     uint8_t             *map;   /* see CK_SGD_BLOCK */
-    int32_t             *owner; /* lars */
-    struct ck_norm_tile *tile;  /* param_norms */
+    int32_t             *owner; /* lars only */
+    struct ck_norm_tile *tile;  /* param_norms only */
     int32_t             *first_tile;
     int                  tiles;
 };
@@ -33,7 +33,7 @@ static bool moves(const struct cr_param *q) {
     return !q->frozen && !cr_param_is_running(q->role);
 }
 
-/* map[value_elems / CK_SGD_BLOCK], zeroed. Parameters begin at multiples of a block. */
+/* Fills map[value_elems / CK_SGD_BLOCK], which is zeroed. Parameters begin at multiples of a block. */
 static void fill_map(const struct cr_param_store *store, uint8_t *map) {
     for (int i = 0; i < store->params; i++) {
         const struct cr_param *q = &store->param[i];
@@ -153,7 +153,7 @@ out:
     return status;
 }
 
-/* ---- sgd, adamw, lars: one way to read the slots that all have ---- */
+/* ---- sgd, adamw, lars: the slots are the same ---- */
 
 static bool update_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;

@@ -1,11 +1,9 @@
-/* cuda/conv/cifar/cifar_kernels.c: the convolutions of CIFAR's ResNets, forward and backward, and their classifier, as
- * kernels of ours in f16 and bf16; the convolutions on compute capability 9.0 to 11.x. Kernels are in
- * cuda/conv/cifar/cifar_conv.cu, cuda/conv/cifar/cifar_conv_grad.cu, cuda/conv/cifar/cifar_dense.cu. */
+/* cuda/conv/cifar/cifar_kernels.c: kernel table of the convolutions of CIFAR ResNets, forward and backward, and their classifier, in f16 and bf16. The convolutions require compute capability 9.0 to 11.x. Device code is in cuda/conv/cifar/cifar_conv.cu, cifar_conv_grad.cu and cifar_dense.cu. */
 #include "cuda/conv/cifar/cifar_conv.h"
 #include "cuda/conv/cifar/cifar_dense.h"
 #include "cuda/core/cuda_device.h"
 
-/* Of slots that may be absent: fits when absent. */
+/* For optional slots: an absent tensor also fits. */
 static bool is_like(const struct cr_tensor *t, const struct cr_tensor *data) {
     return !t || t->dtype == data->dtype;
 }
@@ -13,20 +11,19 @@ static bool is_f32(const struct cr_tensor *t) {
     return !t || t->dtype == CR_F32;
 }
 
-/* Filters may be too large for the numbers of struct ck_conv only where the shape is none of ours. */
+/* A filter can exceed the number range of struct ck_conv only if the shape is not supported. */
 static bool takes(const struct cr_device *device, const struct cr_op *op, const struct cr_tensor *x,
                   const struct cr_tensor *w, const struct cr_tensor *y) {
-    const int cc = cuda_of(device)->cc; /* from 12.0 on a block has less shared memory than the kernels want */
+    const int cc = cuda_of(device)->cc; /* from 12.0 on a block has less shared memory than the kernels need */
     if (cc < 90 || cc >= 120 || !cuda_is_data(x) || x->dtype == CR_F32 || w->dim[1] > 3 || w->dim[2] > 3) return false;
     const struct ck_conv v = cuda_conv_shape(op, x, w, y);
     return w->dtype == x->dtype && y->dtype == x->dtype && ck_cifar_conv_supports(&v);
 }
 
-/* May one of the last two launches before this op's write the filter? The kernels read filters while those still work.
- * Two ops are looked at, as one of them may launch nothing. */
+/* Whether one of the last two launches before this op's may write the filter; the kernels read filters while those launches still run. The function checks two ops, because one of them may launch nothing. */
 static bool is_new(const struct cr_program *p, const struct cr_op *op, const struct cr_tensor *w) {
     enum { LOOK_BACK = 2 };
-    const uintptr_t at = (uintptr_t)op; /* an op that is tried out alone is none of the program's */
+    const uintptr_t at = (uintptr_t)op; /* an op that is measured alone is not part of the program */
     if (at < (uintptr_t)p->op + LOOK_BACK * sizeof *op || at >= (uintptr_t)(p->op + p->ops)) return true;
     for (const struct cr_op *before = op - LOOK_BACK; before < op; before++)
         for (int s = 0; s < CR_OP_OUT_MAX; s++) {
@@ -47,7 +44,7 @@ static bool is_new(const struct cr_program *p, const struct cr_op *op, const str
 #define FINISH_IN (IN_BIT(gamma) | IN_BIT(beta) | IN_BIT(running_mean) | IN_BIT(running_var))
 #define FINISH_OUT (OUT_BIT(next_scale_bias) | OUT_BIT(mean_rstd) | OUT_BIT(running_mean) | OUT_BIT(running_var))
 
-/* All that finishes the sums is there, or nothing of it. */
+/* All tensors that finish the sums are present, or none. */
 static bool conv_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     if (!cr_op_uses_only(op, IN_BIT(x) | IN_BIT(w) | IN_BIT(scale_bias) | FINISH_IN,
                          OUT_BIT(y) | OUT_BIT(sums) | FINISH_OUT))
@@ -129,7 +126,7 @@ static bool grad_accepts(const struct cr_device *device, const struct cr_program
         return false;
     if (!IN(dy_x) != !IN(dy_coef) || !IN(mean_rstd) != !OUT(grad_sums)) return false;
     if (IN(mean_rstd) ? !IN(scale_bias) == !IN(bn_x) : IN(bn_x) != NULL)
-        return false; /* the mask comes of one of them */
+        return false; /* exactly one of them gives the mask */
     if (x->dim[3] != 3) return OUT(dx) != NULL;
     return !OUT(dx) && !IN(mean_rstd) && !IN(scale_bias) && !IN(add);
 }
@@ -148,7 +145,7 @@ static cr_status grad_launch(struct cr_device *device, const struct cr_call *cal
     const struct ck_cifar_conv_grad args = {.conv       = cuda_conv_shape(op, IN(x), IN(w), IN(g)),
                                             .g          = call->in[CR_IN_conv_grad_g],
                                             .dy_x       = call->in[CR_IN_conv_grad_dy_x],
-                                            .dy_coef    = call->in[CR_IN_conv_grad_dy_coef],
+                                            .dy_coeffs    = call->in[CR_IN_conv_grad_dy_coef],
                                             .w          = call->in[CR_IN_conv_grad_w],
                                             .x          = call->in[CR_IN_conv_grad_x],
                                             .scale_bias = call->in[CR_IN_conv_grad_scale_bias],
@@ -162,7 +159,7 @@ static cr_status grad_launch(struct cr_device *device, const struct cr_call *cal
                                             .finish     = {.gamma      = call->in[CR_IN_conv_grad_gamma],
                                                            .dgamma     = call->out[CR_OUT_conv_grad_dgamma],
                                                            .dbeta      = call->out[CR_OUT_conv_grad_dbeta],
-                                                           .coef       = call->out[CR_OUT_conv_grad_grad_coef],
+                                                           .coeffs       = call->out[CR_OUT_conv_grad_grad_coef],
                                                            .count      = op->attr.conv.bn.count,
                                                            .accumulate = op->attr.conv.bn.accumulate},
                                             .w_new      = is_new(p, op, IN(w))};
@@ -225,7 +222,7 @@ static cr_status dense_wgrad_launch(struct cr_device *device, const struct cr_ca
     return CR_OK;
 }
 
-/* ---- the rows ---- */
+/* ---- the kernels ---- */
 
 #define BY_TYPE(kind, X, enum_type)                                                                                    \
     static bool kind##_accepts_##enum_type(const struct cr_device *device, const struct cr_program *p,                 \

@@ -1,5 +1,4 @@
-/* cuda/conv/cudnn/cudnn_conv.c: keys of ops, slices of large batches, and the device's plans; see
- * cuda/conv/cudnn/cudnn_conv.h. */
+/* cuda/conv/cudnn/cudnn_conv.c: keys of ops, slices of large batches, and the device's cache of plans; see cuda/conv/cudnn/cudnn_conv.h. */
 #include "cuda/conv/cudnn/cudnn_conv.h"
 
 #include "cuda/core/cuda_device.h"
@@ -21,7 +20,7 @@ static bool has_or_none(const struct cr_tensor *t, enum cr_dtype type) {
     return !t || t->dtype == type;
 }
 
-/* Each sets the operands and what the op uses; false: not for these rows. `real` is the type of the row's images. */
+/* Each function sets the operands of an op kind and the features that the op uses. Returns false when cuDNN's kernels do not support the op. `real` is the type of the images. */
 struct asked {
     const struct cr_tensor *tensor[CR_CUDNN_OPERANDS];
     int64_t                 uses;
@@ -60,7 +59,7 @@ static bool ask_wgrad(const struct cr_program *p, const struct cr_op *op, enum c
     a->tensor[CR_CUDNN_Y] = IN(conv_wgrad, dy);
     if (scale_bias) a->uses |= CR_CUDNN_SCALE_BIAS;
     if (scale_bias && (scale_bias->dtype != real || real == CR_F32)) return false;
-    return has(a->tensor[CR_CUDNN_W], CR_F32); /* in programs of every type */
+    return has(a->tensor[CR_CUDNN_W], CR_F32); /* in programs of all types */
 }
 
 static bool ask_dgrad(const struct cr_program *p, const struct cr_op *op, enum cr_dtype real, struct asked *a) {
@@ -114,14 +113,13 @@ bool cr_cudnn_key_of(const struct cr_program *p, const struct cr_op *op, enum cr
                                    .stride = op->attr.conv.stride,
                                    .pad    = op->attr.conv.pad,
                                    .uses   = a.uses};
-    /* of a 16-bit dw, the conversion adds */
+    /* the conversion of a 16-bit dw adds */
     out->accumulate = op->kind == CR_OP_conv_wgrad && op->attr.conv.accumulate && real == CR_F32;
     for (int i = 0; i < CR_CUDNN_OPERANDS; i++) memcpy(out->dim[i], a.tensor[i]->dim, sizeof out->dim[i]);
     return true;
 }
 
-/* Sums and BN's arithmetic beside a convolution are for f16 alone, whole vectors of channels and filters up to 5x5
- * (tests/gpu/test_cudnn_support.c asks cuDNN whether that is still so). */
+/* Sums and BN in a convolution graph are supported for f16 only, with whole vectors of channels and filters up to 5x5 (tests/gpu/test_cudnn_support.c checks this against cuDNN). */
 static bool is_fused_for_training(const struct cudnn_conv_key *k) {
     return (k->uses & (CR_CUDNN_SCALE_BIAS | CR_CUDNN_SUMS | CR_CUDNN_BN)) != 0;
 }
@@ -138,13 +136,12 @@ static int64_t elems_behind_first(const int64_t dim[4]) {
     return dim[1] * dim[2] * dim[3];
 }
 
-/* Slices begin at 16-byte addresses: at every picture, or at every eighth where a picture is no multiple of that. Equal
- * slices share their plans: up to twice the least number of slices is looked at for one that divides the batch. */
+/* Slices begin at 16-byte addresses: at any image, or at every eighth image where the size of an image is not a multiple of 16 bytes. Slices of equal size share their plans, so the function looks for a slice count that divides the batch, up to twice the smallest count. */
 bool cr_cudnn_slices_of(const struct cudnn_conv_key *k, struct cudnn_slices *out) {
     const int64_t batch = k->dim[CR_CUDNN_X][0], w = elems_behind_first(k->dim[CR_CUDNN_W]);
     const int64_t x = elems_behind_first(k->dim[CR_CUDNN_X]), y = elems_behind_first(k->dim[CR_CUDNN_Y]);
     const int64_t step = x % 8 || y % 8 ? 8 : 1,
-                  most = INT32_MAX / CR_MAX(x, y); /* what cuDNN's engines promise to index */
+                  most = INT32_MAX / CR_MAX(x, y); /* the largest index that cuDNN's engines support */
     if (k->dim[CR_CUDNN_W][0] > INT32_MAX / w) return false;
     *out = (struct cudnn_slices){.count = 1, .images = batch};
     if (batch <= most) return true;
@@ -174,13 +171,10 @@ static size_t bytes_of(const struct cudnn_conv_key *k, int operand) {
     return (size_t)(d[0] * d[1] * d[2] * d[3]) * (k->type == CUDNN_DATA_FLOAT ? 4 : 2);
 }
 
-/* cuDNN 9's forward engine for few channels. In f16 it writes 0 where a sum is below -65504 (a row must write -inf),
- * which would hide an overflow; found by checkops on an H200. Plain convolutions and those with a bias count their
- * engines apart; behind a ReLU, 0 is right. Fused sums, prologues and gradients have kernels that write -inf. */
+/* cuDNN 9's forward engine for few channels. In f16 it writes 0 where a sum is below -65504 (a kernel must write -inf), which would hide an overflow; found by checkops on an H200. Plain convolutions and convolutions with a bias number their engines separately. Behind a ReLU, 0 is correct. Fused sums, prologues and gradients have kernels that write -inf. */
 enum { LOSES_MINUS_INFINITY = 47, LOSES_MINUS_INFINITY_WITH_BIAS = 32 };
 
-/* Filter gradients of engines that do not say what they do, found by checkops on an H200: in f32 one is off by 1e-5 of
- * the sum and more, as Winograd's are; in bf16 two add parts that they have rounded to bf16. */
+/* Filter gradient engines that do not report their numerical behaviour, found by checkops on an H200: one in f32 has a relative error of 1e-5 of the sum and more, like Winograd; two in bf16 add parts that they have rounded to bf16. */
 enum { WGRAD_WINOGRAD = 17, WGRAD_HALF_PARTS = 47, WGRAD_HALF_PARTS_OF_POINTS = 62 };
 
 static void refuse_engines(const struct cudnn_conv_key *k, int64_t refused[CR_CUDNN_REFUSED]) {
@@ -195,7 +189,7 @@ static void refuse_engines(const struct cudnn_conv_key *k, int64_t refused[CR_CU
         refused[0] = LOSES_MINUS_INFINITY;
 }
 
-/* Room to hold every operand once more, in another layout or with padded channels: some engines work so. */
+/* Workspace limit: enough for a second copy of every operand, in another layout or with padded channels, which some engines need. */
 static struct cudnn_rules rules_of(const struct cudnn_conv_key *k) {
     struct cudnn_rules r = {.workspace_bytes = (size_t)256 << 20};
     refuse_engines(k, r.refused_engine);
@@ -226,7 +220,7 @@ static cr_status want_plans(struct cudnn_conv_plans *s, int wanted) {
     return CR_OK;
 }
 
-/* Where the heuristic is quick it is asked at once: the plan will be wanted. */
+/* Where the heuristic is quick, the plan is built now, because it will be used. */
 static cr_status ask_has(struct cudnn_conv_plans *s) {
     if (s->queried) return CR_OK;
     if (!is_fused_for_training(&s->key)) {
@@ -246,15 +240,15 @@ static void close_plans(struct cudnn_conv_plans *s) {
     cr_cudnn_problem_close(&s->problem);
 }
 
-/* ---- the device's ---- */
+/* ---- the device's cache ---- */
 
 struct cache_entry {
     struct cache_entry     *next;
     struct cudnn_conv_plans plans;
 };
 struct cudnn_cache {
-    struct cache_entry *first; /* a network has some hundred: a walk is cheaper than anything cuDNN does */
-    struct cudnn_device gpu;   /* of a device that is only offline; else a handle is it, which the device owns */
+    struct cache_entry *first; /* a network has about a hundred entries; a list search is faster than any call of cuDNN */
+    struct cudnn_device gpu;   /* of an offline device; otherwise the handle, which the device owns, is used */
 };
 
 void cr_cudnn_cache_close(struct cudnn_cache *cache) {

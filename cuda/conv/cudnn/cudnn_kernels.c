@@ -1,8 +1,7 @@
-/* cuda/conv/cudnn/cudnn_kernels.c: the GPU's rows for convolution and its two gradients through cuDNN, plain and fused;
- * see cuda/conv/cudnn/cudnn_conv.h.
+/* cuda/conv/cudnn/cudnn_kernels.c: kernel table for convolution and its two gradients through cuDNN, plain and fused; see cuda/conv/cudnn/cudnn_conv.h.
  *
- * Workspace of an op: what its graph keeps in scratch, then the sums of each slice where there are several, then what
- * the plan asks for. All ops run on lane COMPUTE, which is the handle's stream. */
+ * Workspace of an op: the graph's scratch, then the sums of each slice if there are several, then the plan's workspace. All
+ * ops run on CR_STREAM_COMPUTE, which is the handle's stream. */
 #include "cuda/conv/cudnn/cudnn_conv.h"
 
 #include "cuda/core/cuda_device.h"
@@ -10,14 +9,14 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- accepts, ways ---- */
+/* ---- accepted ops, algorithms ---- */
 
-/* Its sums beside a convolution are added in whatever order blocks come: no two runs need be equal. */
+/* cuDNN adds the sums of a convolution in the order in which blocks finish, so two runs may differ. */
 static bool sums_as_they_come(const struct cudnn_conv_key *key) {
     return (key->uses & CR_CUDNN_SUMS) != 0;
 }
 
-/* `sums`: of the row for such sums. What breaks is told by prepare, which meets it again. */
+/* `sums`: whether the kernel is the one for such sums. prepare reports a failure of cuDNN, which it gets again. */
 static bool accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
                     enum cr_math math, bool sums) {
     struct cudnn_conv_key key;
@@ -26,7 +25,7 @@ static bool accepts(const struct cr_device *device, const struct cr_program *p, 
         return false;
     bool there = true;
     for (int64_t i = 0; i < slices.count && there; i++) {
-        if (i > 1 && i < slices.count - 1) continue; /* those between are as slice 1 */
+        if (i > 1 && i < slices.count - 1) continue; /* slices between them equal slice 1 */
         const struct cudnn_conv_key slice = cr_cudnn_slice_key(&key, &slices, i);
         if (cr_cudnn_conv_has(cuda_of(device), &slice, &there) == CR_OK) continue;
         cr_error_clear();
@@ -35,7 +34,7 @@ static bool accepts(const struct cr_device *device, const struct cr_program *p, 
     return there;
 }
 
-/* Those of the first slice: see prepare_slices for the others. */
+/* Algorithms of the first slice; see prepare_slices for the other slices. */
 static int ways(struct cr_device *device, const struct cr_program *p, const struct cr_op *op, enum cr_math math) {
     struct cudnn_conv_key    key;
     struct cudnn_slices      slices;
@@ -67,7 +66,7 @@ static cr_status explained(cr_status status, const struct cr_program *p, const s
                    text[2], op->attr.conv.stride, op->attr.conv.pad, op->algo);
 }
 
-/* One slice. The pack holds addresses: it is made at the first launch, and again when they are others. */
+/* One slice. The pack holds addresses: it is made at the first launch, and again when the addresses change. */
 struct slice {
     const struct cudnn_conv_plans *plans;
     const struct cudnn_plan       *plan;
@@ -80,9 +79,9 @@ struct prepared_conv {
     struct cudnn_slices   slices;
     struct slice         *slice;
     size_t                sums_at, plan_at; /* offsets in the workspace */
-    size_t                sums_bytes;       /* of a slice; 0: written where they belong */
-    size_t                relu_mask_at;     /* in the workspace, when `gates` */
-    bool                  gates;            /* ck_bn_relu_grad comes behind the convolution */
+    size_t                sums_bytes;       /* bytes of a slice's sums; 0 when they are written to their final place */
+    size_t                relu_mask_at;     /* offset in the workspace, when `masks_relu` */
+    bool                  gates;            /* ck_bn_relu_grad runs behind the convolution */
 };
 
 static void release(void *opaque) {
@@ -93,7 +92,7 @@ static void release(void *opaque) {
     cr_free(s);
 }
 
-/* A smaller last slice may have fewer plans than the others: it then takes its first. */
+/* A smaller last slice may have fewer plans than the other slices; it then uses its first plan. */
 static cr_status prepare_slices(struct cuda_device *device, struct prepared_conv *s, int way, size_t *plan_bytes) {
     for (int64_t i = 0; i < s->slices.count; i++) {
         const struct cudnn_conv_key key = cr_cudnn_slice_key(&s->key, &s->slices, i);
@@ -123,7 +122,7 @@ static cr_status prepare_new(struct cuda_device *device, const struct cr_program
         CR_ASSERT(!"accepts said no");
     CR_ALLOC(s->slice, (size_t)s->slices.count);
     CR_TRY(prepare_slices(device, s, op->algo, &plan_bytes));
-    scratch = s->slice[0].plans->problem.scratch_bytes; /* that of filters and channels: the same for all slices */
+    scratch = s->slice[0].plans->problem.scratch_bytes; /* scratch for filters and channels: the same for all slices */
     if (s->slices.count > 1 && (s->key.uses & CR_CUDNN_SUMS))
         s->sums_bytes = aligned((size_t)channels_of_sums(&s->key) * 2 * sizeof(float));
     s->sums_at       = scratch;
@@ -151,7 +150,7 @@ static void *mutable(const void *p) {
     return (void *)(uintptr_t)p;
 }
 
-/* Where tensor `t` of the graph is for slice `index`; NULL: nowhere. */
+/* Address of tensor `t` of the graph for slice `index`; NULL for a virtual tensor. */
 static void *address(const struct prepared_conv *s, int64_t index, int t, const struct cr_call *call) {
     const struct cudnn_operand *o = &s->slice[index].plans->problem.operand[t];
     char                       *base;
@@ -180,7 +179,7 @@ static cr_status bind(struct prepared_conv *s, int64_t index, const struct cr_ca
     return cr_cudnn_pack_open(graph, pointer, workspace, &slice->pack);
 }
 
-/* What must be in its place before the convolution runs. */
+/* Copies and conversions before the convolution runs. */
 static cr_status before(const struct prepared_conv *s, const struct cr_call *call, cudaStream_t stream) {
     const struct cudnn_problem *problem = &s->slice[0].plans->problem;
     if (s->key.uses & CR_CUDNN_WIDE_BIAS) {
@@ -229,10 +228,9 @@ static cr_status run(struct cr_device *device, const struct cr_call *call) {
     return after(s, call, stream);
 }
 
-/* ---- a data gradient, then the ReLU and the BN's sums in a pass of our own: those of cuDNN come in no fixed order
- * ---- */
+/* ---- a data gradient, then the ReLU mask and the BN's sums in a separate kernel: cuDNN's sums have no fixed order ---- */
 
-/* The op that is left to cuDNN. */
+/* The part of the op that cuDNN runs. */
 static struct cr_op without_relu_mask(const struct cr_op *op) {
     struct cr_op plain              = *op;
     plain.in[CR_IN_conv_dgrad_bn_x] = plain.in[CR_IN_conv_dgrad_mean_rstd] = CR_NONE;

@@ -57,7 +57,7 @@ __global__ void __launch_bounds__((1 + WORKERS) * GROUP, 1) point_conv(const __g
 /* partial[rows][2][width] -> sums[2][K], in double: a block takes 32 columns. */
 enum { SUM_LANES = 32 };
 __global__ void __launch_bounds__(32 * SUM_LANES)
-    point_stats(const float *partial, float *sums, int rows, int64_t width, int64_t K) {
+    point_sums(const float *partial, float *sums, int rows, int64_t width, int64_t K) {
     __shared__ double part[SUM_LANES][33];
     const int64_t     column = (int64_t)blockIdx.x * 32 + threadIdx.x, of = column / width, k = column % width;
     double            sum = 0.0;
@@ -144,7 +144,7 @@ cudaError_t launch(const struct ck_point_conv *a, const struct plan *plan, void 
                                                 : start_mode<__nv_bfloat16>(&p, a->transposed, stream);
     if (error != cudaSuccess || !a->sums) return error;
     const int64_t width = (int64_t)plan->blocks_k * plan->columns;
-    point_stats<<<(unsigned)(2 * width / 32), dim3(32, SUM_LANES), 0, stream>>>(p.partial, a->sums, plan->partial_rows,
+    point_sums<<<(unsigned)(2 * width / 32), dim3(32, SUM_LANES), 0, stream>>>(p.partial, a->sums, plan->partial_rows,
                                                                                 width, a->K);
     return cudaGetLastError();
 }

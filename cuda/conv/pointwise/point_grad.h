@@ -24,7 +24,7 @@ struct ck_point_grad_kind {
 struct ck_point_grad {
     struct ck_point_grad_kind kind;
     const void               *g, *dy_x, *w, *x, *add, *bn_x;    /* bn_x and add as x; NULL where the kind says no */
-    const float              *dy_coef, *scale_bias, *mean_rstd; /* [3][K], [2][C], [2][C] = (mean, rstd) */
+    const float              *dy_coeffs, *scale_bias, *mean_rstd; /* [3][K], [2][C], [2][C] = (mean, rstd) */
     void                     *dx;                               /* may be add */
     float                    *dw, *grad_sums;                   /* [K][C], [2][C] */
     bool                      accumulate;                       /* adds to dw */

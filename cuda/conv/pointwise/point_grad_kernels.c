@@ -74,7 +74,7 @@ static cr_status point_grad_launch(struct cr_device *device, const struct cr_cal
                                        .x          = call->in[CR_IN_conv_grad_x],
                                        .add        = call->in[CR_IN_conv_grad_add],
                                        .bn_x       = call->in[CR_IN_conv_grad_bn_x],
-                                       .dy_coef    = call->in[CR_IN_conv_grad_dy_coef],
+                                       .dy_coeffs    = call->in[CR_IN_conv_grad_dy_coef],
                                        .scale_bias = call->in[CR_IN_conv_grad_scale_bias],
                                        .mean_rstd  = call->in[CR_IN_conv_grad_mean_rstd],
                                        .dx         = call->out[CR_OUT_conv_grad_dx],

@@ -30,7 +30,7 @@ template <typename T, typename P> struct pg_maker : pg_block<P> {
 #pragma unroll
         for (int i = 0; i < 6; i++) {
             const uint4 f = P::ABC_SHARED ? ck_get16(from + i / 2 * P::K * 4 + i % 2 * 16)
-                                          : pg_fetch16(a.dy_coef + i / 2 * a.K + at.k + k + i % 2 * 4);
+                                          : pg_fetch16(a.dy_coeffs + i / 2 * a.K + at.k + k + i % 2 * 4);
             pg_floats(f, &abc[i / 2][i % 2 * 4]);
         }
     }

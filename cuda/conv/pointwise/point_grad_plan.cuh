@@ -84,7 +84,7 @@ template <int KS, int CS, int MODE_, int G, int D, int X, int E_, int GROUPS_, b
 
 struct pg_args {
     CUtensorMap  g, d, x, w, add, bn_x, dx;
-    const float *dy_coef, *scale_bias, *mean_rstd; /* [3][K], [2][C], [2][C] of the whole tensors */
+    const float *dy_coeffs, *scale_bias, *mean_rstd; /* [3][K], [2][C], [2][C] of the whole tensors */
     float       *dw_part, *sums_part;              /* [parts][K][C], [blocks of a slice][2][C] */
     int64_t      pixels;
     int          C, K, tiles, slices;

@@ -40,7 +40,7 @@ template <typename P> static __device__ __forceinline__ void pg_barriers(uint32_
 template <typename P>
 static __device__ __forceinline__ void pg_channels(const pg_args &a, uint32_t base, pg_place place) {
     for (int i = (int)threadIdx.x; i < 3 * P::K && P::ABC_SHARED; i += P::THREADS)
-        ck_put4(base + P::ABC_AT + i * 4, a.dy_coef[i / P::K * a.K + place.k + i % P::K]);
+        ck_put4(base + P::ABC_AT + i * 4, a.dy_coeffs[i / P::K * a.K + place.k + i % P::K]);
     for (int c = (int)threadIdx.x; c < P::C; c += P::THREADS) {
         const uint32_t at   = base + P::CHANNEL_AT + c * 4;
         const int      from = place.c + c;
@@ -94,14 +94,14 @@ static __global__ void __launch_bounds__(P::THREADS, 1) pg_kernel(const __grid_c
  * elements of dw, then those of grad_sums, the second half of which takes rstd. */
 enum { FOLD_WARPS = 8, FOLD_ELEMS = 4 * CK_WARP };
 static __global__ void __launch_bounds__(FOLD_WARPS *CK_WARP)
-    pg_fold_kernel(const float *dw_part, int dw_parts, const float *sums_part, int stats_parts, const float *mean_rstd,
+    pg_fold_kernel(const float *dw_part, int dw_parts, const float *sums_part, int sums_parts, const float *mean_rstd,
                    float *dw, float *grad_sums, int dw_elems, int C, bool accumulate) {
     __shared__ float4 share[FOLD_WARPS][CK_WARP];
     const int         lane = (int)threadIdx.x % CK_WARP, warp = (int)threadIdx.x / CK_WARP;
     const bool        sums  = (int)blockIdx.x * FOLD_ELEMS >= dw_elems;
     const int         at    = (int)blockIdx.x * FOLD_ELEMS - (sums ? dw_elems : 0) + lane * 4;
     const float      *from  = sums ? sums_part : dw_part;
-    const int         parts = sums ? stats_parts : dw_parts, elems = sums ? 2 * C : dw_elems;
+    const int         parts = sums ? sums_parts : dw_parts, elems = sums ? 2 * C : dw_elems;
     float4            s = make_float4(0, 0, 0, 0);
 #pragma unroll 8
     for (int p = warp; p < parts; p += FOLD_WARPS) {
@@ -137,7 +137,7 @@ static bool pg_map(CUtensorMap *map, enum ck_type type, const void *data, int64_
 
 struct pg_layout {
     int    tiles, slices, groups, dw_parts;
-    size_t dw_bytes, stats_bytes;
+    size_t dw_bytes, sums_bytes;
 };
 template <typename P> static struct pg_layout pg_layout_of(const struct ck_point_grad_kind *kind, int multiprocessors) {
     struct pg_layout l;
@@ -147,7 +147,7 @@ template <typename P> static struct pg_layout pg_layout_of(const struct ck_point
     if (l.groups > l.tiles) l.groups = l.tiles;
     l.dw_parts    = P::ALONE ? l.groups * P::GROUPS : l.groups;
     l.dw_bytes    = (size_t)l.dw_parts * (size_t)(kind->K * kind->C) * sizeof(float);
-    l.stats_bytes = (size_t)l.groups * 2 * (size_t)kind->C * sizeof(float);
+    l.sums_bytes = (size_t)l.groups * 2 * (size_t)kind->C * sizeof(float);
     return l;
 }
 
@@ -163,7 +163,7 @@ static cudaError_t pg_launch(const struct ck_point_grad *args, void *workspace, 
         !pg_map(&a.w, kind->type, args->w, K, C, 64) || !pg_map(&a.add, kind->type, args->add, M, C, TILE) ||
         !pg_map(&a.bn_x, kind->type, args->bn_x, M, C, TILE) || !pg_map(&a.dx, kind->type, args->dx, M, C, TILE))
         return cudaErrorNotSupported;
-    a.dy_coef = args->dy_coef, a.scale_bias = args->scale_bias, a.mean_rstd = args->mean_rstd;
+    a.dy_coeffs = args->dy_coeffs, a.scale_bias = args->scale_bias, a.mean_rstd = args->mean_rstd;
     a.dw_part = (float *)workspace, a.sums_part = (float *)((char *)workspace + l.dw_bytes);
     a.pixels = M, a.C = (int)C, a.K = (int)K, a.tiles = l.tiles, a.slices = l.slices, a.has_add = args->add != NULL;
     const auto  kernel = pg_kernel<T, P>;
@@ -223,7 +223,7 @@ size_t ck_point_grad_workspace(const struct ck_point_grad_kind *kind, int multip
 #define PG_BYTES(...)                                                                                                  \
     if (pg_fits<pg_plan<__VA_ARGS__>>(kind)) {                                                                         \
         const struct pg_layout l = pg_layout_of<pg_plan<__VA_ARGS__>>(kind, multiprocessors);                          \
-        return l.dw_bytes + l.stats_bytes;                                                                             \
+        return l.dw_bytes + l.sums_bytes;                                                                             \
     }
     PG_PLANS(PG_BYTES)
     return 0;

@@ -1,17 +1,16 @@
-/* cuda/conv/stem/stem_kernels.c: the space-to-depth stem, forward and gradient of its filter, by kernels of ours on
- * compute capability 9.0 in f16 and bf16. The kernels are in cuda/conv/stem/stem_sm90a.cu. */
+/* cuda/conv/stem/stem_kernels.c: kernel table of the space-to-depth stem: forward and filter gradient, for compute capability 9.0 in f16 and bf16. Device code is in cuda/conv/stem/stem_sm90a.cu. */
 #include "cuda/conv/stem/stem.h"
 #include "cuda/core/cuda_device.h"
 
 #define IN_BIT(kind, slot) (1u << CR_IN_##kind##_##slot)
 #define OUT_BIT(kind, slot) (1u << CR_OUT_##kind##_##slot)
 
-/* Of slots that may be absent: fits when absent. */
+/* For optional slots: an absent tensor also fits. */
 static bool is_f32(const struct cr_tensor *t) {
     return !t || t->dtype == CR_F32;
 }
 
-/* `present` stands for vectors that are there: pointers come later. */
+/* `present` is a placeholder for vectors that exist; the pointers are set at launch. */
 static const float  present;
 static const float *vector_of(const struct cr_tensor *t) {
     return t ? &present : NULL;
@@ -85,7 +84,7 @@ static cr_status conv_launch(struct cr_device *device, const struct cr_call *cal
 #undef IN
 #undef OUT
 
-/* ---- gradient of the filter: alone, or a conv_grad that has no use for dx ---- */
+/* ---- filter gradient: conv_wgrad, or a conv_grad whose dx is not used ---- */
 
 static struct ck_stem_grad grad_of(const struct cr_op *op, const struct cr_tensor *x, const struct cr_tensor *dy) {
     return (struct ck_stem_grad){.type       = cuda_type(x),
@@ -169,7 +168,7 @@ static cr_status grad_launch(struct cr_device *device, const struct cr_call *cal
     a.x                         = call->in[CR_IN_conv_grad_x];
     a.g                         = call->in[CR_IN_conv_grad_g];
     a.dy_x                      = call->in[CR_IN_conv_grad_dy_x];
-    a.dy_coef                   = call->in[CR_IN_conv_grad_dy_coef];
+    a.dy_coeffs                   = call->in[CR_IN_conv_grad_dy_coef];
     a.dw                        = call->out[CR_OUT_conv_grad_dw];
     CUDA_TRY(ck_stem_grad(&a, call->workspace, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
     return CR_OK;
@@ -179,7 +178,7 @@ static void nothing_to_release(void *prepared) {
     (void)prepared;
 }
 
-/* ---- the rows ---- */
+/* ---- the kernels ---- */
 
 #define STEM_ROW(row, row_name, kind, part, type, of_math)                                                             \
     static const struct cr_kernel row = {.name          = row_name,                                                    \
