@@ -48,14 +48,14 @@ struct cuda_peers {
     struct cr_comm *ranks;
     int             rank, size, index;
     /* bytes of a sender's place in a box; a box starts with the flags: u32[PHASES][CK_PEERS], by sender */
-    size_t          place;
-    char           *box[CK_PEERS];    /* by rank; boxes of other ranks are mapped into this process */
-    char           *region[CK_PEERS]; /* by rank; the shared region; NULL when none is shared */
-    batch_mem_op    ops;
-    cudaStream_t    waker; /* an abort sets the flags on this stream */
-    pthread_t       wake;
-    bool            wakes;
-    atomic_bool     closing;
+    size_t       place;
+    char        *box[CK_PEERS];    /* by rank; boxes of other ranks are mapped into this process */
+    char        *region[CK_PEERS]; /* by rank; the shared region; NULL when none is shared */
+    batch_mem_op ops;
+    cudaStream_t waker; /* an abort sets the flags on this stream */
+    pthread_t    wake;
+    bool         wakes;
+    atomic_bool  closing;
 };
 
 /* ---- access between GPUs ---- */

@@ -215,9 +215,7 @@ static cudaError_t ck_launch_if(bool overlap, void (*kernel)(Parameters...), dim
     config.stream                                        = stream;
     config.attrs                                         = &attribute;
     /* the __CUDA_ARCH__ that the kernel was compiled for: code for older GPUs has no wait, on any GPU */
-    config.numAttrs                                      = overlap && binary.ptxVersion >= 90
-                                                               ? 1
-                                                               : 0;
+    config.numAttrs = overlap && binary.ptxVersion >= 90 ? 1 : 0;
     return cudaLaunchKernelEx(&config, kernel, Parameters(args)...);
 }
 template <typename... Parameters, typename... Args>

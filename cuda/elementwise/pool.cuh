@@ -1,7 +1,7 @@
 /* cuda/elementwise/pool.cuh: types and loads that pooling and its gradients share.
  *
- * A thread processes 16 bytes of channels of one pixel where C allows, else one channel. grid.y runs over images, so that
- * indices within an image have 32 bits. Data that neighbouring windows share comes from L1 and L2. */
+ * A thread processes 16 bytes of channels of one pixel where C allows, else one channel. grid.y runs over images, so
+ * that indices within an image have 32 bits. Data that neighbouring windows share comes from L1 and L2. */
 #ifndef CK_POOL_CUH
 #define CK_POOL_CUH
 

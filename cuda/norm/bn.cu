@@ -1,4 +1,5 @@
-/* cuda/norm/bn.cu: batch normalisation forward: sums of a batch, and scale and bias from sums or from running statistics. cuda/norm/bn_apply.cu applies them. */
+/* cuda/norm/bn.cu: batch normalisation forward: sums of a batch, and scale and bias from sums or from running
+ * statistics. cuda/norm/bn_apply.cu applies them. */
 #include "cuda/norm/bn_finish.cuh"
 #include "cuda/norm/bn_sums.cuh"
 
@@ -39,7 +40,7 @@ size_t ck_bn_sums_workspace(enum ck_type type, int64_t pixels, int64_t channels,
 
 template <typename T, int N>
 static cudaError_t bn_sums_run(const void *x, float *sums, void *workspace, int64_t pixels, int64_t channels,
-                             int multiprocessors, cudaStream_t stream) {
+                               int multiprocessors, cudaStream_t stream) {
     const bn_sums_terms<T, N> terms = {{(const T *)x}, NULL, NULL, sums};
     return sums_launch(terms, pixels, channels, workspace, multiprocessors, stream);
 }
@@ -48,7 +49,7 @@ cudaError_t ck_bn_sums(enum ck_type type, const void *x, float *sums, void *work
                        int multiprocessors, cudaStream_t stream) {
     CK_BY_TYPE(type, return channels % ck_vector_elems<T>() == 0
                                 ? bn_sums_run<T, ck_vector_elems<T>()>(x, sums, workspace, pixels, channels,
-                                                                     multiprocessors, stream)
+                                                                       multiprocessors, stream)
                                 : bn_sums_run<T, 1>(x, sums, workspace, pixels, channels, multiprocessors, stream));
     return cudaErrorInvalidValue;
 }

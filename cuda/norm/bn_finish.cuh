@@ -1,11 +1,14 @@
-/* cuda/norm/bn_finish.cuh: finishes the sums of one channel of a BN, in one thread: bn_finalize and bn_grad_finalize, and kernels that do the same with sums that they have just computed. In double, because a variance is a difference of large numbers. */
+/* cuda/norm/bn_finish.cuh: finishes the sums of one channel of a BN, in one thread: bn_finalize and bn_grad_finalize,
+ * and kernels that do the same with sums that they have just computed. In double, because a variance is a difference of
+ * large numbers. */
 #ifndef CK_BN_FINISH_CUH
 #define CK_BN_FINISH_CUH
 
 #include "cuda/common/common.cuh"
 #include "cuda/common/launchers.h"
 
-/* Numbers that are the same for all channels are divided once, on the host; a division in double takes as long as a load here. */
+/* Numbers that are the same for all channels are divided once, on the host; a division in double takes as long as a
+ * load here. */
 struct ck_bn_factors {
     double inverse, unbiased, keep, take; /* 1/M, M/(M-1), 1-momentum, momentum */
 };
@@ -30,7 +33,8 @@ struct ck_bn_channel {
         old_mean = a.old_mean[c];
         old_var  = a.old_var[c];
     }
-    /* The batch is normalised by the biased variance; the running variance gets the unbiased one. Running statistics of a channel whose sums are not finite do not change. */
+    /* The batch is normalised by the biased variance; the running variance gets the unbiased one. Running statistics of
+     * a channel whose sums are not finite do not change. */
     __device__ __forceinline__ void finish(const struct ck_bn_finalize &a, const struct ck_bn_factors &k, int64_t c,
                                            int64_t C, float sum, float squares) const {
         const double mean = (double)sum * k.inverse;
@@ -52,7 +56,8 @@ struct ck_bn_channel {
     }
 };
 
-/* With G = mean(g), X = mean(g*xhat), s = gamma*rstd:  dx = s*g + (-s*rstd*X)*x + s*(mean*rstd*X - G). `inverse`: 1/M. */
+/* With G = mean(g), X = mean(g*xhat), s = gamma*rstd:  dx = s*g + (-s*rstd*X)*x + s*(mean*rstd*X - G). `inverse`:
+ * 1/M. */
 struct ck_bn_grad_channel {
     float                           gamma, mean, rstd, dgamma, dbeta;
     __device__ __forceinline__ void load(const struct ck_bn_grad_finalize &a, int64_t c, int64_t C) {

@@ -1,7 +1,8 @@
-/* cuda/norm/bn_grad.cu: batch normalisation backward: sums of the gradient, its coefficients, and the gradient itself. g is the gradient before the ReLU: dy, or dy where the mask passes it (enum ck_mask).
+/* cuda/norm/bn_grad.cu: batch normalisation backward: sums of the gradient, its coefficients, and the gradient itself.
+ * g is the gradient before the ReLU: dy, or dy where the mask passes it (enum ck_mask).
  *
- * Bytes an element (times 2 in 16 bits, times 4 in f32): bn_grad_sums 2, bn_grad_apply 3; y adds 1 to each, the bit mask 1/8
- * byte. A mask that is recomputed from x adds nothing. */
+ * Bytes an element (times 2 in 16 bits, times 4 in f32): bn_grad_sums 2, bn_grad_apply 3; y adds 1 to each, the bit
+ * mask 1/8 byte. A mask that is recomputed from x adds nothing. */
 #include "cuda/norm/bn_finish.cuh"
 #include "cuda/norm/bn_point.cuh"
 #include "cuda/norm/bn_sums.cuh"

@@ -1,4 +1,7 @@
-/* cuda/norm/bn_kernels.c: kernel table of batch normalisation and of the ReLU gradient, which computes sums for it. This file reads shapes and slots. Device code is in cuda/norm/bn.cu, bn_apply.cu, bn_grad.cu, bn_relu_grad.cu and relu_grad.cu. Data is f32, f16 or bf16, one type in an op; sums, coefficients, parameters and their gradients are always f32. */
+/* cuda/norm/bn_kernels.c: kernel table of batch normalisation and of the ReLU gradient, which computes sums for it.
+ * This file reads shapes and slots. Device code is in cuda/norm/bn.cu, bn_apply.cu, bn_grad.cu, bn_relu_grad.cu and
+ * relu_grad.cu. Data is f32, f16 or bf16, one type in an op; sums, coefficients, parameters and their gradients are
+ * always f32. */
 #include "cuda/core/cuda_device.h"
 
 #define SLOT_IN(kind, slot) (1u << CR_IN_##kind##_##slot)
@@ -207,7 +210,7 @@ static cr_status bn_grad_finalize_launch(struct cr_device *device, const struct 
         .mean_rstd  = call->in[CR_IN_bn_grad_finalize_mean_rstd],
         .dgamma     = call->out[CR_OUT_bn_grad_finalize_dgamma],
         .dbeta      = call->out[CR_OUT_bn_grad_finalize_dbeta],
-        .coeffs = call->out[CR_OUT_bn_grad_finalize_coef],
+        .coeffs     = call->out[CR_OUT_bn_grad_finalize_coef],
         .channels   = cuda_in(call->program, call->op, CR_IN_bn_grad_finalize_grad_sums)->dim[3],
         .count      = a->count,
         .accumulate = a->accumulate,
@@ -238,7 +241,7 @@ static cr_status bn_grad_apply_launch(struct cr_device *device, const struct cr_
                                     .dy       = call->in[CR_IN_bn_grad_apply_dy],
                                     .x        = call->in[CR_IN_bn_grad_apply_x],
                                     .mask     = act ? act : call->in[CR_IN_bn_grad_apply_y],
-                                    .coeffs = call->in[CR_IN_bn_grad_apply_coef],
+                                    .coeffs   = call->in[CR_IN_bn_grad_apply_coef],
                                     .dx       = call->out[CR_OUT_bn_grad_apply_dx],
                                     .pixels   = cuda_pixels(x),
                                     .channels = x->dim[3]};
@@ -353,28 +356,29 @@ static cr_status channel_scale_launch(struct cr_device *device, const struct cr_
 
 /* ---- the table ---- */
 
-#define BN_KERNEL(kind, accept, prepares, reads)                                                                          \
-    static const struct cr_kernel kernel_##kind = {.name          = "cuda." #kind,                                        \
-                                                .op            = CR_OP_##kind,                                         \
-                                                .math          = CR_MATH_F32,                                          \
-                                                .deterministic = true,                                                 \
-                                                .accepts       = accept,                                               \
-                                                .prepare       = prepares,                                             \
-                                                .host_slots    = reads,                                                \
-                                                .launch        = kind##_launch}
+#define BN_KERNEL(kind, accept, prepares, reads)                                                                       \
+    static const struct cr_kernel kernel_##kind = {.name          = "cuda." #kind,                                     \
+                                                   .op            = CR_OP_##kind,                                      \
+                                                   .math          = CR_MATH_F32,                                       \
+                                                   .deterministic = true,                                              \
+                                                   .accepts       = accept,                                            \
+                                                   .prepare       = prepares,                                          \
+                                                   .host_slots    = reads,                                             \
+                                                   .launch        = kind##_launch}
 BN_KERNEL(bn_sums, bn_sums_accepts, bn_sums_prepare, SLOT_IN(bn_sums, x));
 BN_KERNEL(bn_finalize, bn_finalize_accepts, NULL, 0);
 BN_KERNEL(bn_scale_bias, bn_scale_bias_accepts, NULL, 0);
 BN_KERNEL(bn_apply, bn_apply_accepts, NULL, SLOT_IN(bn_apply, x) | SLOT_IN(bn_apply, add));
 BN_KERNEL(bn_grad_sums, bn_grad_sums_accepts, bn_grad_sums_prepare,
-       SLOT_IN(bn_grad_sums, dy) | SLOT_IN(bn_grad_sums, x) | SLOT_IN(bn_grad_sums, y));
+          SLOT_IN(bn_grad_sums, dy) | SLOT_IN(bn_grad_sums, x) | SLOT_IN(bn_grad_sums, y));
 BN_KERNEL(bn_grad_finalize, bn_grad_finalize_accepts, NULL, 0);
 BN_KERNEL(bn_grad_apply, bn_grad_apply_accepts, NULL,
-       SLOT_IN(bn_grad_apply, dy) | SLOT_IN(bn_grad_apply, x) | SLOT_IN(bn_grad_apply, y));
+          SLOT_IN(bn_grad_apply, dy) | SLOT_IN(bn_grad_apply, x) | SLOT_IN(bn_grad_apply, y));
 BN_KERNEL(channel_scale, channel_scale_accepts, NULL, SLOT_IN(channel_scale, dy));
 BN_KERNEL(relu_grad, relu_grad_accepts, relu_grad_prepare,
-       SLOT_IN(relu_grad, dy) | SLOT_IN(relu_grad, y) | SLOT_IN(relu_grad, add) | SLOT_IN(relu_grad, bn_x) |
-           SLOT_IN(relu_grad, bn2_x));
+          SLOT_IN(relu_grad, dy) | SLOT_IN(relu_grad, y) | SLOT_IN(relu_grad, add) | SLOT_IN(relu_grad, bn_x) |
+              SLOT_IN(relu_grad, bn2_x));
 
 const struct cr_kernel *const cr_cuda_bn_kernels[] = {
-    &kernel_bn_sums, &kernel_bn_finalize, &kernel_bn_scale_bias, &kernel_bn_apply, &kernel_bn_grad_sums, &kernel_bn_grad_finalize, &kernel_bn_grad_apply, &kernel_channel_scale, &kernel_relu_grad, NULL};
+    &kernel_bn_sums,          &kernel_bn_finalize,   &kernel_bn_scale_bias, &kernel_bn_apply,  &kernel_bn_grad_sums,
+    &kernel_bn_grad_finalize, &kernel_bn_grad_apply, &kernel_channel_scale, &kernel_relu_grad, NULL};

@@ -1,11 +1,12 @@
 /* cuda/norm/bn_point.cuh: one kernel for all ops that map pixels*C elements to as many with per-channel coefficients.
  *
- * Vector v of a tensor begins at channel v*N % C (N elements a vector), so the channels repeat every C/gcd(C,N) vectors. The
- * grid's stride is a multiple of that period: a thread has the same N channels in all its vectors and reads their
- * coefficients once, for any C. The first threads process the last elems % N elements one by one.
+ * Vector v of a tensor begins at channel v*N % C (N elements a vector), so the channels repeat every C/gcd(C,N)
+ * vectors. The grid's stride is a multiple of that period: a thread has the same N channels in all its vectors and
+ * reads their coefficients once, for any C. The first threads process the last elems % N elements one by one.
  *
- * Limiter: memory, (INPUTS + 1) * sizeof(T) bytes an element. A thread has UNROLL * INPUTS loads of 16 bytes in flight. The
- * RESIDENT blocks of a multiprocessor have 64 KiB or more in flight, twice as much as the latency requires at 4 TB/s. */
+ * Limiter: memory, (INPUTS + 1) * sizeof(T) bytes an element. A thread has UNROLL * INPUTS loads of 16 bytes in flight.
+ * The RESIDENT blocks of a multiprocessor have 64 KiB or more in flight, twice as much as the latency requires at 4
+ * TB/s. */
 #ifndef CK_BN_POINT_CUH
 #define CK_BN_POINT_CUH
 
@@ -14,7 +15,8 @@
 enum { POINT_THREADS = 256, POINT_WAVES = 2 /* waves of resident blocks: slow multiprocessors get less work */ };
 
 /* A map is a struct with these members:
- *   Type, INPUTS, UNROLL, RESIDENT      element type, number of tensors read, vectors at a time, blocks a multiprocessor
+ *   Type, INPUTS, UNROLL, RESIDENT      element type, number of tensors read, vectors at a time, blocks a
+ *   multiprocessor
  *   READS_BITS, WRITES_BITS             whether there is a bit mask; then C is a multiple of 8
  *   const Type *in[INPUTS]; Type *out;  may be the same memory
  *   const uint8_t *in_bits; uint8_t *out_bits                          bit masks that are read or written
@@ -100,7 +102,8 @@ __device__ __forceinline__ void point_load(const Map &map, point_words<Map> (&ra
         }
 }
 
-/* `stride`: in vectors, a multiple of the channels' period and at least the number of threads. The first loads are in flight while the coefficients are loaded. */
+/* `stride`: in vectors, a multiple of the channels' period and at least the number of threads. The first loads are in
+ * flight while the coefficients are loaded. */
 template <typename Map>
 __global__ void __launch_bounds__(POINT_THREADS, Map::RESIDENT)
     point_kernel(Map map, int64_t elems, int64_t C, int64_t stride) {
@@ -127,11 +130,12 @@ __global__ void __launch_bounds__(POINT_THREADS, Map::RESIDENT)
 
 template <typename Map>
 static cudaError_t point_launch(const Map &map, int64_t pixels, int64_t C, int multiprocessors, cudaStream_t stream) {
-    constexpr int64_t N    = ck_vector_elems<typename Map::Type>();
-    const int64_t  vectors = pixels * C / N, period = C / ck_gcd(C, N), step = period / ck_gcd(period, POINT_THREADS);
-    const int64_t  most    = (int64_t)multiprocessors * Map::RESIDENT * POINT_WAVES;
-    const int64_t  wanted  = ck_blocks(vectors, (int64_t)POINT_THREADS * Map::UNROLL, most);
-    const int64_t  strided = (wanted + step - 1) / step * step; /* number of blocks whose threads are a multiple of the period */
+    constexpr int64_t N   = ck_vector_elems<typename Map::Type>();
+    const int64_t vectors = pixels * C / N, period = C / ck_gcd(C, N), step = period / ck_gcd(period, POINT_THREADS);
+    const int64_t most   = (int64_t)multiprocessors * Map::RESIDENT * POINT_WAVES;
+    const int64_t wanted = ck_blocks(vectors, (int64_t)POINT_THREADS * Map::UNROLL, most);
+    /* number of blocks whose threads are a multiple of the period */
+    const int64_t  strided = (wanted + step - 1) / step * step;
     const int64_t  stride  = strided * POINT_THREADS;
     const unsigned blocks  = ck_blocks(vectors, POINT_THREADS, strided); /* no block is past the end */
     return ck_launch(point_kernel<Map>, blocks, POINT_THREADS, 0, stream, map, pixels * C, C, stride);

@@ -1,4 +1,5 @@
-/* cuda/norm/bn_relu_grad.cu: masks a gradient by the ReLU behind a BN, in place, and computes that BN's sums. It runs behind a convolution's data gradient when the convolution's kernel does not sum in a fixed order.
+/* cuda/norm/bn_relu_grad.cu: masks a gradient by the ReLU behind a BN, in place, and computes that BN's sums. It runs
+ * behind a convolution's data gradient when the convolution's kernel does not sum in a fixed order.
  *
  * Bytes an element (times 2 in 16 bits, times 4 in f32): 3. Limiter: memory. */
 #include "cuda/norm/bn_point.cuh"

@@ -1,8 +1,15 @@
 /* cuda/norm/bn_sums.cuh: sums per channel over all pixels: bn_sums, bn_grad_sums, relu_grad and pool_bn_grad_sums.
  *
- * A tensor is read as rows of C/N vectors of N elements: 16 bytes, or one element where C is not a whole number of vectors.
- *   - Stage one: a block processes `width` <= SUMS_WIDTH neighbouring vectors of a span of rows. A thread processes one vector column and every `depth`-th row of the span. It sums SUMS_RUN rows in float and adds them to its doubles. The doubles are in shared memory, which leaves the registers to loads in flight. The block adds its threads' doubles and writes one double for each channel and sum: partial[span][sum][C]. There are no more blocks than the device holds at once: a second wave would cost more than slow multiprocessors do.
- *   - Stage two: adds the spans and rounds to float. All its loads are in flight together. (The last block of stage one could do this, but its fence, its ticket and the bandwidth of one multiprocessor take 2 us, while a launch in a CUDA graph takes 1 us.)
+ * A tensor is read as rows of C/N vectors of N elements: 16 bytes, or one element where C is not a whole number of
+ * vectors.
+ *   - Stage one: a block processes `width` <= SUMS_WIDTH neighbouring vectors of a span of rows. A thread processes one
+ *     vector column and every `depth`-th row of the span. It sums SUMS_RUN rows in float and adds them to its doubles.
+ *     The doubles are in shared memory, which leaves the registers to loads in flight. The block adds its threads'
+ *     doubles and writes one double for each channel and sum: partial[span][sum][C]. There are no more blocks than the
+ *     device holds at once: a second wave would cost more than slow multiprocessors do.
+ *   - Stage two: adds the spans and rounds to float. All its loads are in flight together. (The last block of stage one
+ *     could do this, but its fence, its ticket and the bandwidth of one multiprocessor take 2 us, while a launch in a
+ *     CUDA graph takes 1 us.)
  * So at most SUMS_RUN terms are added in float, and the order of all sums depends only on shapes and the device.
  *
  * Limiter: memory, (INPUTS + outputs) * sizeof(T) bytes an element; partial sums add less than 1 %, in L2. */
@@ -71,7 +78,8 @@ template <int SUMS, int N> __device__ __forceinline__ void sums_flush(double *pa
     }
 }
 
-/* Adds the block's threads, row by row, and writes partial[span][sum][channel]. Several threads compute one output where there are fewer outputs than threads. All threads must call. */
+/* Adds the block's threads, row by row, and writes partial[span][sum][channel]. Several threads compute one output
+ * where there are fewer outputs than threads. All threads must call. */
 template <int SUMS, int N>
 __device__ __forceinline__ void sums_end(const struct sums_shape &shape, const double *part, double *partial) {
     __shared__ double share[SUMS_THREADS];
@@ -100,7 +108,8 @@ __device__ __forceinline__ void sums_end(const struct sums_shape &shape, const d
     partial[which * shape.C + c] = sum;
 }
 
-/* ---- stage two; where it is small, its blocks are placed while stage one runs: a block computes 32 outputs, one for each lane; its warps divide the spans ---- */
+/* ---- stage two; where it is small, its blocks are placed while stage one runs: a block computes 32 outputs, one for
+ * each lane; its warps divide the spans ---- */
 
 /* Calls terms.put(which, channel, C, sum). */
 template <class Terms>
@@ -176,7 +185,8 @@ __device__ __forceinline__ void sums_add(const Terms &terms, const typename Term
     if constexpr (Terms::WRITES) words::store(terms.out, v, words::close(out));
 }
 
-/* Rows v, v + step, ... of one vector column; `left` of them. The loop is not unrolled: the compiler would prefetch more than the registers hold, and other warps of the multiprocessor hide the latency as well. */
+/* Rows v, v + step, ... of one vector column; `left` of them. The loop is not unrolled: the compiler would prefetch
+ * more than the registers hold, and other warps of the multiprocessor hide the latency as well. */
 template <typename Terms>
 __device__ __forceinline__ void sums_column(const Terms &terms, const typename Terms::Params &params, int64_t v,
                                             int64_t step, int left, double *part) {

@@ -1,4 +1,5 @@
-/* cuda/norm/fold_bn_kernels.c: kernel that folds batch normalisation into filters, for inference. Device code is in cuda/norm/fold_bn.cu. */
+/* cuda/norm/fold_bn_kernels.c: kernel that folds batch normalisation into filters, for inference. Device code is in
+ * cuda/norm/fold_bn.cu. */
 #include "cuda/core/cuda_device.h"
 
 static bool fold_bn_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {

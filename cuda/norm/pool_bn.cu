@@ -1,13 +1,15 @@
-/* cuda/norm/pool_bn.cu: gradient of BN, ReLU and max pooling (window 3, stride 2), in two passes over the BN's input x: the sums, then the gradient. The gradient of the pooling, g, is as large as x; it is computed twice instead of stored.
+/* cuda/norm/pool_bn.cu: gradient of BN, ReLU and max pooling (window 3, stride 2), in two passes over the BN's input x:
+ * the sums, then the gradient. The gradient of the pooling, g, is as large as x; it is computed twice instead of
+ * stored.
  *
- * The sums are computed window by window. Each window sends its dy to one pixel of a channel, so a thread selects that pixel's
- * x among the nine and adds a quarter of the terms that a loop over pixels has. The gradient is computed pixel by pixel. The
- * four pixels whose padded coordinates are 2i, 2i+1 by 2j, 2j+1 are covered only by the windows at i-1, i by j-1, j; of those
- * 16 combinations only 9 fall inside a window. A thread processes one vector of channels of such a quad: dy and index are
- * loaded once for four pixels. Windows, or quads, are the rows of cuda/norm/bn_sums.cuh.
+ * The sums are computed window by window. Each window sends its dy to one pixel of a channel, so a thread selects that
+ * pixel's x among the nine and adds a quarter of the terms that a loop over pixels has. The gradient is computed pixel
+ * by pixel. The four pixels whose padded coordinates are 2i, 2i+1 by 2j, 2j+1 are covered only by the windows at i-1, i
+ * by j-1, j; of those 16 combinations only 9 fall inside a window. A thread processes one vector of channels of such a
+ * quad: dy and index are loaded once for four pixels. Windows, or quads, are the rows of cuda/norm/bn_sums.cuh.
  *
- * Bytes an element of x (times 2 in 16 bits, times 4 in f32): sums 1, apply 2; dy adds 1/4 of an element and index 1/4 byte.
- * Limiter: memory; instructions come close. */
+ * Bytes an element of x (times 2 in 16 bits, times 4 in f32): sums 1, apply 2; dy adds 1/4 of an element and index 1/4
+ * byte. Limiter: memory; instructions come close. */
 #include "cuda/norm/bn_sums.cuh"
 
 namespace {
@@ -50,7 +52,8 @@ __device__ __forceinline__ void walk(const geometry &g, const struct sums_shape 
     job.end();
 }
 
-/* ---- the index bytes of a vector; in 16 bits two channels at a time: the bytes are spread over the halves of a word and compared as fp16 numbers, which represent small integers exactly ---- */
+/* ---- the index bytes of a vector; in 16 bits two channels at a time: the bytes are spread over the halves of a word
+ * and compared as fp16 numbers, which represent small integers exactly ---- */
 
 template <int N> struct winner_word { using word = uint2; };
 template <> struct winner_word<4> { using word = unsigned; };
@@ -188,7 +191,8 @@ __device__ __forceinline__ void quad_load(const geometry &g, const struct ck_poo
     }
 }
 
-/* Sums of two 16-bit channels are rounded after each addition. The result equals g of maxpool_grad, except for the one pixel in four that is covered by four windows, where up to three sums are rounded. */
+/* Sums of two 16-bit channels are rounded after each addition. The result equals g of maxpool_grad, except for the one
+ * pixel in four that is covered by four windows, where up to three sums are rounded. */
 template <typename T> __device__ __forceinline__ unsigned word_add(unsigned a, unsigned b);
 template <> __device__ __forceinline__ unsigned           word_add<__half>(unsigned a, unsigned b) {
               const __half2 sum = __hadd2(reinterpret_cast<const __half2 &>(a), reinterpret_cast<const __half2 &>(b));
@@ -207,7 +211,8 @@ __device__ __forceinline__ unsigned word_of(uint4 v, int i) {
     return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 
-/* Word i of g before the ReLU, for one pixel: padded 2i + pixel/2 is row r of the window at i-1 + k/2. Window 3, at i, j, covers all four pixels. */
+/* Word i of g before the ReLU, for one pixel: padded 2i + pixel/2 is row r of the window at i-1 + k/2. Window 3, at i,
+ * j, covers all four pixels. */
 template <typename T> __device__ __forceinline__ unsigned quad_word(const quad_words<T> &q, int pixel, int i) {
     unsigned g = 0;
 #pragma unroll
@@ -236,7 +241,8 @@ template <typename T> __device__ __forceinline__ unsigned close_word(const float
         return ck_pack_word<T>(in[0], in[1]);
 }
 
-/* Numbers of a channel: coeffs[3], act[2]. They are read word by word from shared memory, which leaves the registers to the quad. */
+/* Numbers of a channel: coeffs[3], act[2]. They are read word by word from shared memory, which leaves the registers to
+ * the quad. */
 enum { NUMBERS = 5 };
 
 template <typename T> struct apply_job {
@@ -316,8 +322,8 @@ cudaError_t pool_sums_run(const struct ck_pool_bn_grad *a, void *workspace, int 
     const size_t            bytes = (size_t)2 * ck_vector_elems<T>() * SUMS_PITCH * sizeof(double);
     pool_sums<T>
         <<<dim3((unsigned)s.columns, (unsigned)s.spans), SUMS_THREADS, bytes, stream>>>(*a, g, s, (double *)workspace);
-    const cudaError_t error = cudaGetLastError();
-    const pool_sums_put   put   = {a->mean_rstd, a->grad_sums};
+    const cudaError_t   error = cudaGetLastError();
+    const pool_sums_put put   = {a->mean_rstd, a->grad_sums};
     return error != cudaSuccess ? error : sums_fold_launch(put, s, 2, (const double *)workspace, stream);
 }
 

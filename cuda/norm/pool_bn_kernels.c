@@ -96,31 +96,30 @@ static bool pool_bn_grad_apply_accepts(const struct cr_device *device, const str
 static cr_status pool_bn_grad_apply_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_tensor      *x    = cuda_in(call->program, call->op, CR_IN_pool_bn_grad_apply_x);
     const struct ck_pool_bn_grad args = {
-        .type  = cuda_type(x),
-        .dy    = call->in[CR_IN_pool_bn_grad_apply_dy],
-        .index = call->in[CR_IN_pool_bn_grad_apply_index],
-        .x     = call->in[CR_IN_pool_bn_grad_apply_x],
-        .act   = call->in[CR_IN_pool_bn_grad_apply_scale_bias],
+        .type   = cuda_type(x),
+        .dy     = call->in[CR_IN_pool_bn_grad_apply_dy],
+        .index  = call->in[CR_IN_pool_bn_grad_apply_index],
+        .x      = call->in[CR_IN_pool_bn_grad_apply_x],
+        .act    = call->in[CR_IN_pool_bn_grad_apply_scale_bias],
         .coeffs = call->in[CR_IN_pool_bn_grad_apply_coef],
-        .dx    = call->out[CR_OUT_pool_bn_grad_apply_dx],
-        .w     = pool_window(call->op, x, cuda_in(call->program, call->op, CR_IN_pool_bn_grad_apply_dy))};
+        .dx     = call->out[CR_OUT_pool_bn_grad_apply_dx],
+        .w      = pool_window(call->op, x, cuda_in(call->program, call->op, CR_IN_pool_bn_grad_apply_dy))};
     CUDA_TRY(ck_pool_bn_grad_apply(&args, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
     return CR_OK;
 }
 
 /* ---- the table ---- */
 
-#define POOL_BN_KERNEL(kind, accept, prepares, reads)                                                                          \
-    static const struct cr_kernel kernel_##kind = {.name          = "cuda." #kind,                                        \
-                                                .op            = CR_OP_##kind,                                         \
-                                                .math          = CR_MATH_F32,                                          \
-                                                .deterministic = true,                                                 \
-                                                .accepts       = accept,                                               \
-                                                .prepare       = prepares,                                             \
-                                                .host_slots    = reads,                                                \
-                                                .launch        = kind##_launch}
+#define POOL_BN_KERNEL(kind, accept, prepares, reads)                                                                  \
+    static const struct cr_kernel kernel_##kind = {.name          = "cuda." #kind,                                     \
+                                                   .op            = CR_OP_##kind,                                      \
+                                                   .math          = CR_MATH_F32,                                       \
+                                                   .deterministic = true,                                              \
+                                                   .accepts       = accept,                                            \
+                                                   .prepare       = prepares,                                          \
+                                                   .host_slots    = reads,                                             \
+                                                   .launch        = kind##_launch}
 POOL_BN_KERNEL(pool_bn_grad_sums, pool_bn_grad_sums_accepts, pool_bn_grad_sums_prepare, SLOT_IN(pool_bn_grad_sums, x));
 POOL_BN_KERNEL(pool_bn_grad_apply, pool_bn_grad_apply_accepts, NULL, SLOT_IN(pool_bn_grad_apply, x));
-
 
 const struct cr_kernel *const cr_cuda_pool_bn_kernels[] = {&kernel_pool_bn_grad_sums, &kernel_pool_bn_grad_apply, NULL};

@@ -1,7 +1,8 @@
-/* cuda/norm/relu_grad.cu: the gradient at the end of a residual block: adds the gradients of both branches, applies the ReLU mask, and computes the sums of the BNs in front of the addition while the gradient is in registers.
+/* cuda/norm/relu_grad.cu: the gradient at the end of a residual block: adds the gradients of both branches, applies the
+ * ReLU mask, and computes the sums of the BNs in front of the addition while the gradient is in registers.
  *
- * Bytes an element (times 2 in 16 bits, times 4 in f32): 2, plus 1 for each of add and the BNs' inputs; the mask adds 1 as an
- * activation, 1/8 byte as bits. Limiter: memory. */
+ * Bytes an element (times 2 in 16 bits, times 4 in f32): 2, plus 1 for each of add and the BNs' inputs; the mask adds 1
+ * as an activation, 1/8 byte as bits. Limiter: memory. */
 #include "cuda/norm/bn_point.cuh"
 #include "cuda/norm/bn_sums.cuh"
 

@@ -64,8 +64,7 @@ cr_status cr_cuda_init_params(struct cr_device *device, const struct cr_param_st
     const int64_t tiles = fill_table(store, config, table, &params);
     const size_t  bytes = (size_t)params * sizeof *table;
     /* 256 bytes for each parameter; BN has two in addition to its statistics */
-    CR_ASSERT(bytes <= cr_param_store_buffer_bytes(
-                           store, CR_BUFFER_GRAD));
+    CR_ASSERT(bytes <= cr_param_store_buffer_bytes(store, CR_BUFFER_GRAD));
     CR_TRY_OUT(device->backend->put(device, there, table, bytes));
     cudaError_t error = ck_init(there, params, tiles, region, (uint64_t)config->train.seed, CR_RNG_INIT, state, stream);
     if (error == cudaSuccess) error = cudaMemsetAsync(there, 0, bytes, stream);

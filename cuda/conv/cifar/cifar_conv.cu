@@ -1,20 +1,24 @@
-/* cuda/conv/cifar/cifar_conv.cu: forward of the CIFAR convolutions: applies BN and ReLU to the input while it is read, and sums the output while it is written.
+/* cuda/conv/cifar/cifar_conv.cu: forward of the CIFAR convolutions: applies BN and ReLU to the input while it is read,
+ * and sums the output while it is written.
  *
- * A block holds the whole filter and a tile of the input in shared memory and multiplies with the tensor cores. With a stride
- * of 1 a tile is an image, and a row of it in registers is used for three rows of the filter. Blocks loop over the tiles. They
- * store their sums in the workspace; a second launch of a few blocks adds them and finishes the BN. (Variants that finish in
- * the same launch were slower on an H200: a last block that is selected by a ticket ends 2 to 3 us after the products, and
- * blocks that wait for the numbers of all other blocks in memory 2 to 6 us. An empty launch costs 0.6 us.)
+ * A block holds the whole filter and a tile of the input in shared memory and multiplies with the tensor cores. With a
+ * stride of 1 a tile is an image, and a row of it in registers is used for three rows of the filter. Blocks loop over
+ * the tiles. They store their sums in the workspace; a second launch of a few blocks adds them and finishes the BN.
+ * (Variants that finish in the same launch were slower on an H200: a last block that is selected by a ticket ends 2 to
+ * 3 us after the products, and blocks that wait for the numbers of all other blocks in memory 2 to 6 us. An empty
+ * launch costs 0.6 us.)
  *
- * Bytes: 2 an element of x, read 1 (whole images) to 1.13 times (halves), and 2 an element of y. Limiter: at 128 images the
- * launches and two round trips to the L2 cache; from about 1024 images on memory with 16 channels, and reads of shared memory
- * (ldmatrix, 4 cycles for 512 bytes) with 32 and 64. Roofline: 4.3 TB/s, or about 600 TFLOP/s of mma.sync. */
+ * Bytes: 2 an element of x, read 1 (whole images) to 1.13 times (halves), and 2 an element of y. Limiter: at 128 images
+ * the launches and two round trips to the L2 cache; from about 1024 images on memory with 16 channels, and reads of
+ * shared memory (ldmatrix, 4 cycles for 512 bytes) with 32 and 64. Roofline: 4.3 TB/s, or about 600 TFLOP/s of
+ * mma.sync. */
 #include "cuda/conv/cifar/cifar_conv.cuh"
 
 namespace cifar {
 namespace {
 
-/* How a shape is divided: TH output rows a tile, NT columns of 8 and MT groups of 16 pixels that a warp processes at a time. With a stride of 1 a tile is an image. */
+/* How a shape is divided: TH output rows a tile, NT columns of 8 and MT groups of 16 pixels that a warp processes at a
+ * time. With a stride of 1 a tile is an image. */
 template <class S> struct cut {
     static constexpr bool WHOLE = S::STRIDE == 1;
     enum { WARPS = 8, TH = WHOLE ? (int)S::P : 8, RESIDENT = 2 };
@@ -32,7 +36,8 @@ struct forward_args {
     bool         w_new;
 };
 
-/* Copies filters to shared memory, one row for each channel k, in column order. All blocks read the same bytes at the same time; each starts at another position, so that they do not queue for one part of the L2 cache. */
+/* Copies filters to shared memory, one row for each channel k, in column order. All blocks read the same bytes at the
+ * same time; each starts at another position, so that they do not queue for one part of the L2 cache. */
 template <class S, int NT, int PITCH, int THREADS, typename T>
 __device__ __forceinline__ void filter_issue(uint32_t to, const T *w) {
     constexpr int CHUNKS = S::TAPS * S::C / 8, ALL = S::K * CHUNKS, ROUNDS = (ALL + THREADS - 1) / THREADS;
@@ -115,7 +120,8 @@ template <int K> cudaError_t finish_run(finish_args a, unsigned rows, cudaStream
 
 /* ---- the first launch: all shapes but the stem ---- */
 
-/* Copies of the filter are in flight; the input's tile comes through registers, or by copies as well. All threads synchronise afterwards. */
+/* Copies of the filter are in flight; the input's tile comes through registers, or by copies as well. All threads
+ * synchronise afterwards. */
 template <class S, typename T>
 __device__ __forceinline__ void forward_load(const forward_args &a, uint32_t xs, int64_t image, int y0) {
     using D    = cut<S>;
@@ -164,7 +170,8 @@ template <class S> struct forward_slot {
     }
 };
 
-/* Products for a stride of 1: one column of the filter and 16 channels at a time; an input row is used for three rows of output. */
+/* Products for a stride of 1: one column of the filter and 16 channels at a time; an input row is used for three rows
+ * of output. */
 template <class S, typename T, int MT>
 __device__ __forceinline__ void forward_rows(float (&acc)[MT][2][4], uint32_t at, uint32_t b0) {
     using X = typename forward_memory<S>::X;
@@ -189,7 +196,8 @@ __device__ __forceinline__ void forward_rows(float (&acc)[MT][2][4], uint32_t at
         }
 }
 
-/* Products for any shape: one filter position and 16 channels at a time. One row of the filter at a time is unrolled; unrolling all rows would exceed the instruction cache. */
+/* Products for any shape: one filter position and 16 channels at a time. One row of the filter at a time is unrolled;
+ * unrolling all rows would exceed the instruction cache. */
 template <class S, typename T, int MT, int NT>
 __device__ __forceinline__ void forward_taps(float (&acc)[MT][NT][4], const uint32_t (&at)[MT], uint32_t b0) {
     using M = forward_memory<S>;

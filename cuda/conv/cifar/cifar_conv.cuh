@@ -1,9 +1,10 @@
-/* cuda/conv/cifar/cifar_conv.cuh: code that forward and backward of the CIFAR convolutions share: shapes, tiles in shared memory, tensor core instructions, sums over the blocks of a launch.
+/* cuda/conv/cifar/cifar_conv.cuh: code that forward and backward of the CIFAR convolutions share: shapes, tiles in
+ * shared memory, tensor core instructions, sums over the blocks of a launch.
  *
- * A tile is some rows of an image (or whole images) in shared memory, pixel by pixel, with CH channels and 16 bytes of padding
- * each. So 8 neighbouring pixels begin in 8 different groups of 4 banks, ldmatrix has no conflict, and a filter position is a
- * constant distance from the pixel. For the same reason, the columns of an image that a stride of 2 reads are stored in two
- * halves, even columns first. Pixels outside the image are 0 in the tile. */
+ * A tile is some rows of an image (or whole images) in shared memory, pixel by pixel, with CH channels and 16 bytes of
+ * padding each. So 8 neighbouring pixels begin in 8 different groups of 4 banks, ldmatrix has no conflict, and a filter
+ * position is a constant distance from the pixel. For the same reason, the columns of an image that a stride of 2 reads
+ * are stored in two halves, even columns first. Pixels outside the image are 0 in the tile. */
 #ifndef CK_CIFAR_CONV_CUH
 #define CK_CIFAR_CONV_CUH
 
@@ -48,7 +49,9 @@ __device__ __forceinline__ void mma<__nv_bfloat16>(float (&d)[4], const uint32_t
 
 /* ---- tiles ---- */
 
-/* I images of ROWS x COLS pixels with CH channels. Column j of the image (WIDE of them) is stored in column(j); the remaining columns are the margin. SIDE: rows and columns of the image in memory, of which every STEP-th is read; CT: its channels. THREADS threads of a block, starting at a multiple of that number, fill the tile. */
+/* I images of ROWS x COLS pixels with CH channels. Column j of the image (WIDE of them) is stored in column(j); the
+ * remaining columns are the margin. SIDE: rows and columns of the image in memory, of which every STEP-th is read; CT:
+ * its channels. THREADS threads of a block, starting at a multiple of that number, fill the tile. */
 template <int I_, int ROWS_, int COLS_, int CH_, int CT_, int SIDE_, int STEP_, int LEFT_, bool HALVES_,
           int THREADS_ = cifar::THREADS>
 struct tile {
@@ -72,7 +75,9 @@ struct tile {
     static_assert(THREADS % CHUNKS == 0, "a thread meets one chunk of channels");
 };
 
-/* Visits the vectors of 16 bytes that a thread moves. A thread keeps its column and its chunk of channels, so the distances between its vectors are constant. f(to, from, v, real): position in the tile (bytes), position in memory from the tile's first image on (elements), number of the vector, and whether it is inside the images. */
+/* Visits the vectors of 16 bytes that a thread moves. A thread keeps its column and its chunk of channels, so the
+ * distances between its vectors are constant. f(to, from, v, real): position in the tile (bytes), position in memory
+ * from the tile's first image on (elements), number of the vector, and whether it is inside the images. */
 template <class L, typename F> __device__ __forceinline__ void tile_for_each(int row0, int images, F f) {
     constexpr int LINE = L::WIDE * L::CHUNKS, STEP = L::THREADS / LINE, LINES = L::I * L::ROWS,
                   ROUNDS = (LINES + STEP - 1) / STEP;
@@ -103,7 +108,8 @@ template <class L> __device__ __forceinline__ void tile_warm(const float *scale_
     }
 }
 
-/* Starts the copies of a tile: rows row0.. of `images` images from `from` on (which points at the first channel needed). With LINE, vector v goes to to + 16*v instead of its place in the tile; CACHED: through the L1 cache. */
+/* Starts the copies of a tile: rows row0.. of `images` images from `from` on (which points at the first channel
+ * needed). With LINE, vector v goes to to + 16*v instead of its place in the tile; CACHED: through the L1 cache. */
 template <class L, bool LINE, bool CACHED, typename T>
 __device__ __forceinline__ void tile_issue(uint32_t to, const T *from, int row0, int images) {
     tile_for_each<L>(row0, images, [=](uint32_t place, int at, int v, bool real) {
@@ -176,7 +182,8 @@ template <typename T> __device__ __forceinline__ uint4 act(uint4 v, const float 
     return ck_pack<T>(f);
 }
 
-/* Applies act() to the data of this thread's copies. Waits for them, except for the last LATER groups. scale_bias: CH scales, then CH biases at scale_bias + gap. */
+/* Applies act() to the data of this thread's copies. Waits for them, except for the last LATER groups. scale_bias: CH
+ * scales, then CH biases at scale_bias + gap. */
 template <class L, int LATER, typename T>
 __device__ __forceinline__ void tile_act(uint32_t at, const float *scale_bias, int gap, int row0, int images) {
     float scale[8], bias[8];
@@ -188,7 +195,8 @@ __device__ __forceinline__ void tile_act(uint32_t at, const float *scale_bias, i
     });
 }
 
-/* The same for dy = a*g + b*x + c: g is in the tile, x in `line`, as tile_issue with LINE stored it; coeffs: a, b and c, `gap` apart. */
+/* The same for dy = a*g + b*x + c: g is in the tile, x in `line`, as tile_issue with LINE stored it; coeffs: a, b and
+ * c, `gap` apart. */
 template <class L, int LATER, typename T>
 __device__ __forceinline__ void tile_bn_grad(uint32_t at, uint32_t line, const float *coeffs, int gap, int row0,
                                              int images) {
@@ -225,7 +233,9 @@ template <class S, class L> __host__ __device__ constexpr int input_tap(int r, i
     return S::R == 1 ? 0 : (r * L::COLS + (S::STRIDE == 2 ? (s & 1) * ((L::COLS + 1) / 2) + (s >> 1) : s)) * L::PITCH;
 }
 
-/* With a stride of 1, products process TH rows of an image in groups of 16 pixels. The next group is one row below. A group is half a row, a row, or two rows half an image apart. So a row of the input in registers is used for all rows of the filter. */
+/* With a stride of 1, products process TH rows of an image in groups of 16 pixels. The next group is one row below. A
+ * group is half a row, a row, or two rows half an image apart. So a row of the input in registers is used for all rows
+ * of the filter. */
 template <int P, int TH> struct groups {
     enum { STRIPS = P > 16 ? P / 16 : 1, DOWN = TH * P / 16 / STRIPS };
     static_assert(P >= 16 || (P == 8 && TH == P), "two rows half a picture apart");
@@ -234,9 +244,9 @@ template <int P, int TH> struct groups {
     static __device__ __forceinline__ int col(int i) { return P < 16 ? i % P : i; }
 };
 
-/* ---- the stem's input: 3 channels ----
- * A pixel gets a 4th channel, 0. 4 neighbouring pixels are the 16 columns of a product: a row of the filter and a column of
- * zeros. Pixels are 8 bytes apart and ldmatrix needs 16, so each line is stored twice, the second time one pixel further. */
+/* ---- the stem's input: 3 channels ---- A pixel gets a 4th channel, 0. 4 neighbouring pixels are the 16 columns of a
+ * product: a row of the filter and a column of zeros. Pixels are 8 bytes apart and ldmatrix needs 16, so each line is
+ * stored twice, the second time one pixel further. */
 
 enum { STEM_SIDE = 32, STEM_K = 16, STEM_TH = 16, STEM_ROWS = STEM_TH + 2, STEM_WIDE = 36 };
 enum { STEM_COPY = 320, STEM_LINE = 640 }; /* bytes from a line to its second copy and to the next line */
@@ -262,9 +272,9 @@ template <typename T> __device__ __forceinline__ void stem_fill(char *to, const 
     }
 }
 
-/* ---- columns of the product ----
- * A thread of a product tile has columns 2t and 2t+1 (t = lane % 4) of each 8. Filters are stored in shared memory so that
- * these columns are 2*NT neighbouring channels, which the thread then reads and writes together. */
+/* ---- columns of the product ---- A thread of a product tile has columns 2t and 2t+1 (t = lane % 4) of each 8. Filters
+ * are stored in shared memory so that these columns are 2*NT neighbouring channels, which the thread then reads and
+ * writes together. */
 
 /* Column of channel c. */
 template <int NT> __host__ __device__ constexpr int column_of(int c) {
@@ -295,7 +305,8 @@ template <int NT> __device__ __forceinline__ void piece_store(void *to, const pi
 
 /* ---- sums over the launch ---- */
 
-/* Adds the thread's first and second sums of 2*NT channels, in column order, to the warp's row of `rows` [WARPS][2][CH]; n0: the warp's first channel. */
+/* Adds the thread's first and second sums of 2*NT channels, in column order, to the warp's row of `rows`
+ * [WARPS][2][CH]; n0: the warp's first channel. */
 template <int NT, int CH>
 __device__ __forceinline__ void sums_flush(float (&first)[2 * NT], float (&second)[2 * NT], float *rows, int n0) {
     const int lane = (int)threadIdx.x % CK_WARP, warp = (int)threadIdx.x / CK_WARP;
@@ -317,7 +328,8 @@ __device__ __forceinline__ void sums_flush(float (&first)[2 * NT], float (&secon
     }
 }
 
-/* Writes the block's row of partial [blocks][2*CH] from `rows` [WARPS][2*CH]. Its first WARPS warps call, after a barrier. factor: multiplies the second sums, [CH], or NULL. */
+/* Writes the block's row of partial [blocks][2*CH] from `rows` [WARPS][2*CH]. Its first WARPS warps call, after a
+ * barrier. factor: multiplies the second sums, [CH], or NULL. */
 template <int CH, int WARPS>
 __device__ __forceinline__ void sums_write(const float *rows, const float *factor, float *partial, int block) {
     for (int i = (int)threadIdx.x; i < 2 * CH; i += WARPS * CK_WARP) {
@@ -328,7 +340,10 @@ __device__ __forceinline__ void sums_write(const float *rows, const float *facto
     }
 }
 
-/* For a second launch: block `part` of CH / SUMS_CHANNELS, with THREADS threads, adds the rows of its channels in double, and calls End::channel(end, c).finish(end, c, first, second) for each. All loads are in flight before the first sum: in a loop that the compiler unrolls, the remaining loads come one by one and take half a microsecond each. */
+/* For a second launch: block `part` of CH / SUMS_CHANNELS, with THREADS threads, adds the rows of its channels in
+ * double, and calls End::channel(end, c).finish(end, c, first, second) for each. All loads are in flight before the
+ * first sum: in a loop that the compiler unrolls, the remaining loads come one by one and take half a microsecond
+ * each. */
 enum { SUMS_CHANNELS = 8, SUMS_IN_FLIGHT = 5, SUMS_SHARES = THREADS / 4 };
 template <int CH, typename End>
 __device__ __forceinline__ void sums_add(const float *partial, int rows, int part, const End &end) {
@@ -368,7 +383,9 @@ __device__ __forceinline__ void sums_add(const float *partial, int rows, int par
 
 /* ---- host side ---- */
 
-/* Launches overlap, as described at ck_launch. A second, small launch of an op allows the next kernel to start at once, so that the next kernel loads its filters meanwhile. Before its wait a kernel reads nothing else and writes nothing. */
+/* Launches overlap, as described at ck_launch. A second, small launch of an op allows the next kernel to start at
+ * once, so that the next kernel loads its filters meanwhile. Before its wait a kernel reads nothing else and writes
+ * nothing. */
 template <typename Kernel, typename Args>
 cudaError_t launch(Kernel kernel, const Args &a, int64_t blocks, int threads, int bytes, cudaStream_t stream) {
     const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);

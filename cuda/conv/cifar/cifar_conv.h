@@ -16,17 +16,21 @@ extern "C" {
 /* Whether the convolution has one of the shapes above, in a 16-bit type. */
 bool ck_cifar_conv_supports(const struct ck_conv *conv);
 
-/* y = act(x) * w. sums[2][K] = sums of y and y^2 over the pixels (of the rounded values). With finish.scale_bias, also the results of ck_bn_finalize for these sums, bitwise identical. */
+/* y = act(x) * w. sums[2][K] = sums of y and y^2 over the pixels (of the rounded values). With finish.scale_bias, also
+ * the results of ck_bn_finalize for these sums, bitwise identical. */
 struct ck_cifar_conv {
     struct ck_conv conv;
     const void    *x, *w;
-    const float *scale_bias; /* f32 [2][C]: act(x) = relu(x*scale_bias[0] + scale_bias[1]), 0 outside the image; NULL: act(x) = x */
+    /* f32 [2][C]: act(x) = relu(x*scale_bias[0] + scale_bias[1]), 0 outside the image; NULL: act(x) = x */
+    const float          *scale_bias;
     void                 *y;
     float                *sums;   /* or NULL */
     struct ck_bn_finalize finish; /* scale_bias NULL: no finalize; its own sums and channels are not read */
-    bool w_new; /* one of the last two launches may have written w; if false, the kernel reads w before these launches end */
+    /* one of the last two launches may have written w; if false, the kernel reads w before these launches end */
+    bool w_new;
 };
-/* With sums, a second, small launch adds the sums that the blocks of the first launch stored in the workspace. Returns cudaErrorInvalidValue for unsupported arguments. */
+/* With sums, a second, small launch adds the sums that the blocks of the first launch stored in the workspace. Returns
+ * cudaErrorInvalidValue for unsupported arguments. */
 size_t      ck_cifar_conv_workspace(const struct ck_conv *conv, int multiprocessors);
 cudaError_t ck_cifar_conv(const struct ck_cifar_conv *args, void *workspace, int multiprocessors, cudaStream_t stream);
 
@@ -37,12 +41,12 @@ cudaError_t ck_cifar_conv(const struct ck_cifar_conv *args, void *workspace, int
  *   dx  = v;  with `mean_rstd`: v where the activation is > 0, else 0, and grad_sums = sums of dx and of dx*xhat, where
  *         without bn_x  x is the input of a BN: the activation is act(x), xhat = (x - mean_rstd[0]) * mean_rstd[1]
  *         with bn_x     x is the activation, xhat = (bn_x - mean_rstd[0]) * mean_rstd[1]
- * With finish.coeffs, also the results of ck_bn_grad_finalize for grad_sums, bitwise identical. There are two launches; the
- * second adds the sums that the blocks of the first stored in the workspace. Requires compute capability 9.0. */
+ * With finish.coeffs, also the results of ck_bn_grad_finalize for grad_sums, bitwise identical. There are two launches;
+ * the second adds the sums that the blocks of the first stored in the workspace. Requires compute capability 9.0. */
 struct ck_cifar_conv_grad {
     struct ck_conv conv;
-    const void    *g, *dy_x; /* N,P,Q,K; dy_x NULL: dy = g */
-    const float   *dy_coeffs;  /* [3][K] */
+    const void    *g, *dy_x;  /* N,P,Q,K; dy_x NULL: dy = g */
+    const float   *dy_coeffs; /* [3][K] */
     const void    *w, *x;
     const float   *scale_bias, *mean_rstd; /* [2][C], or NULL */
     const void    *add, *bn_x;             /* N,H,W,C, or NULL; dx may be add */

@@ -1,17 +1,23 @@
-/* cuda/conv/cifar/cifar_conv_grad.cu: the whole backward of a CIFAR convolution: the BN's gradient applied while dy is read, the gradient of the input with mask, addition and sums, and the gradient of the filters.
+/* cuda/conv/cifar/cifar_conv_grad.cu: the whole backward of a CIFAR convolution: the BN's gradient applied while dy is
+ * read, the gradient of the input with mask, addition and sums, and the gradient of the filters.
  *
  * Two divisions of the work:
- *   - joint: a block reads its tiles of dy and x once and computes both gradients concurrently. Its first warps prepare dy and compute dx. The last 8 warps prepare x and compute dw, whose sums stay in their registers until the end. Copies of the next tile are in flight meanwhile. One block for each multiprocessor. For dw of up to 32*32*9 elements.
- *   - split: for larger dw. Some blocks compute dx, image by image. Each of the other blocks computes one part of 32 x 32 channels of dw over many images, of which it reads 32 channels only. Both kinds run concurrently on a multiprocessor.
- * Blocks store their parts of dw and of the sums in the workspace; a second, small launch adds them in a fixed order. (Two
- * variants were slower. Clusters that add through each other's shared memory: clusters of 8 leave a tenth of the
+ *   - joint: a block reads its tiles of dy and x once and computes both gradients concurrently. Its first warps prepare
+ *     dy and compute dx. The last 8 warps prepare x and compute dw, whose sums stay in their registers until the end.
+ *     Copies of the next tile are in flight meanwhile. One block for each multiprocessor. For dw of up to 32*32*9
+ *     elements.
+ *   - split: for larger dw. Some blocks compute dx, image by image. Each of the other blocks computes one part of 32 x
+ *     32 channels of dw over many images, of which it reads 32 channels only. Both kinds run concurrently on a
+ *     multiprocessor.
+ * Blocks store their parts of dw and of the sums in the workspace; a second, small launch adds them in a fixed order.
+ * (Two variants were slower. Clusters that add through each other's shared memory: clusters of 8 leave a tenth of the
  * multiprocessors without work, which is a second wave at 128 images. A last block that adds: one block alone reads too
  * slowly.)
  *
- * Bytes an element, 16 bits: g, dy_x and x 2 each, read 1 to 1.13 times (joint) or 2 to 3 times, from the L2 cache (split);
- * add, bn_x and x a second time 2 each; dx 2. Roofline: 4.3 TB/s, or about 600 TFLOP/s of mma.sync. At 128 images on an H200,
- * joint 16->16, the first launch takes 18,500 clocks: about 5,000 until the first tile has arrived; 4,400 a tile for dx, whose
- * warps also do mask, addition and sums; 1,850 for dw; 1,600 to store sums and dw. */
+ * Bytes an element, 16 bits: g, dy_x and x 2 each, read 1 to 1.13 times (joint) or 2 to 3 times, from the L2 cache
+ * (split); add, bn_x and x a second time 2 each; dx 2. Roofline: 4.3 TB/s, or about 600 TFLOP/s of mma.sync. At 128
+ * images on an H200, joint 16->16, the first launch takes 18,500 clocks: about 5,000 until the first tile has arrived;
+ * 4,400 a tile for dx, whose warps also do mask, addition and sums; 1,850 for dw; 1,600 to store sums and dw. */
 #include "cuda/conv/cifar/cifar_grad_dw.cuh"
 #include "cuda/conv/cifar/cifar_grad_dx.cuh"
 
@@ -20,7 +26,8 @@ namespace {
 
 /* ---- the kernels ---- */
 
-/* The two kinds of warps of a joint block synchronise twice for each tile: when it is ready, and when it has been used. */
+/* The two kinds of warps of a joint block synchronise twice for each tile: when it is ready, and when it has been
+ * used. */
 template <class S> __device__ __forceinline__ void both() {
     barrier_sync<0, grad_tiling<S>::BLOCK>();
 }
@@ -203,8 +210,8 @@ template <class S, typename T> __global__ void __launch_bounds__(THREADS, 2) spl
         split_dx<S, T>(a, memory, (int)blockIdx.x - SPLIT_DW_BLOCKS, (int)gridDim.x - SPLIT_DW_BLOCKS);
 }
 
-/* ---- the stem: dw only ----
- * The forward product, transposed: the columns of a piece are 4 columns of the filter by 4 channels; 3 by 3 of them are stored. */
+/* ---- the stem: dw only ---- The forward product, transposed: the columns of a piece are 4 columns of the filter by 4
+ * channels; 3 by 3 of them are stored. */
 
 enum { STEM_DW = STEM_K * 3 * 16 };
 struct stem_place {
@@ -324,7 +331,7 @@ cudaError_t ck_cifar_conv_grad(const struct ck_cifar_conv_grad *args, void *work
                                 .x            = args->x,
                                 .add          = args->add,
                                 .bn_x         = args->bn_x,
-                                .dy_coeffs      = args->dy_coeffs,
+                                .dy_coeffs    = args->dy_coeffs,
                                 .scale_bias   = args->scale_bias,
                                 .mean_rstd    = args->mean_rstd,
                                 .dx           = args->dx,

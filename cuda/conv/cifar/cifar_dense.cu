@@ -1,4 +1,6 @@
-/* cuda/conv/cifar/cifar_dense.cu: a small classifier: a thread computes an element or a vector of the result, with shared memory only where it is needed. Bytes: each operand once from memory, then from caches. Limiter: the launch and two round trips to the L2 cache. Roofline: a launch, about 2 us. */
+/* cuda/conv/cifar/cifar_dense.cu: a small classifier: a thread computes an element or a vector of the result, with
+ * shared memory only where it is needed. Bytes: each operand once from memory, then from caches. Limiter: the launch
+ * and two round trips to the L2 cache. Roofline: a launch, about 2 us. */
 #include "cuda/conv/cifar/cifar_conv.cuh"
 #include "cuda/conv/cifar/cifar_dense.h"
 
@@ -19,7 +21,8 @@ template <typename T> __device__ __forceinline__ void dense_open(const T *from, 
     ck_unpack<T>(ck_load(from, 0), out);
 }
 
-/* A thread computes one logit. The logits of an image are neighbours, so the image's features come from the L1 cache after the first. */
+/* A thread computes one logit. The logits of an image are neighbours, so the image's features come from the L1 cache
+ * after the first. */
 template <typename T> __global__ void __launch_bounds__(DENSE_THREADS) dense_kernel(dense_args a) {
     const int64_t i = (int64_t)blockIdx.x * DENSE_THREADS + threadIdx.x;
     ck_begin_after_last();

@@ -1,4 +1,5 @@
-/* cuda/conv/cifar/cifar_dense.h: launchers of a small classifier, as in CIFAR ResNets. Conventions: cuda/common/launchers.h. Types are 16 bits, sums f32; each launcher is one launch. Results are deterministic. */
+/* cuda/conv/cifar/cifar_dense.h: launchers of a small classifier, as in CIFAR ResNets. Conventions:
+ * cuda/common/launchers.h. Types are 16 bits, sums f32; each launcher is one launch. Results are deterministic. */
 #ifndef CK_CIFAR_DENSE_H
 #define CK_CIFAR_DENSE_H
 

@@ -1,4 +1,5 @@
-/* cuda/conv/cifar/cifar_grad.cuh: how the backward of a CIFAR convolution is divided: arguments, tiles, shared memory. */
+/* cuda/conv/cifar/cifar_grad.cuh: how the backward of a CIFAR convolution is divided: arguments, tiles, shared
+ * memory. */
 #ifndef CK_CIFAR_GRAD_CUH
 #define CK_CIFAR_GRAD_CUH
 
@@ -42,11 +43,13 @@ template <class S> struct grad_tiling {
     };
     enum { BLOCK = JOINT ? DX_THREADS + DW_THREADS : (int)DX_THREADS };
     enum { DX_BARRIER = JOINT ? 1 : 0, DW_BARRIER = JOINT ? 2 : 0 }; /* barriers of these threads only */
-    /* dx: rows of dy a tile, groups of 16 pixels in it, tiles of an image; columns of 8 and groups that a warp processes at a time; warps along the columns */
+    /* dx: rows of dy a tile, groups of 16 pixels in it, tiles of an image; columns of 8 and groups that a warp
+     * processes at a time; warps along the columns */
     enum { TH = (S::P == 32 ? 16 : S::P == 16 ? 16 : 8), TILES = S::P / TH, ROWS = TH * S::P / 16 };
     enum { NT = S::C == 16 || BY_ROW ? 2 : 4, NW = S::C / (8 * NT), MW = DX_WARPS / NW, MT = BY_ROW ? ROWS / MW : 1 };
     static_assert(!BY_ROW || MT * MW == ROWS, "each warp has as much");
-    /* dw: channels of dy and x whose dw a block computes, number of such parts of dw, pieces of a part, images that a block reads at a time */
+    /* dw: channels of dy and x whose dw a block computes, number of such parts of dw, pieces of a part, images that a
+     * block reads at a time */
     enum { KB = JOINT ? (int)S::K : 32, CB = JOINT ? (int)S::C : 32, PARTS = S::K / KB * (S::C / CB) };
     enum { HELD = KB / PIECE * (CB / PIECE), I = JOINT ? 1 : S::STRIDE == 2 ? 2 : 4, DW = KB * CB * S::TAPS };
     enum { GROUP = SPLIT_DW_BLOCKS / PARTS /* blocks of a part */ };
@@ -61,7 +64,9 @@ template <class S> struct grad_tiling {
     using DW_DY = output_tile<S, I, JOINT ? (int)TH : (int)S::P, KB, JOINT>;
     using DW_X  = input_tile<S, I, JOINT ? (int)TH : (int)S::P, CB>;
     enum { W_PITCH = S::TAPS * S::C * 2 + 16 };
-    /* Shared memory. Joint: sums, table, filter, then STAGES times dy and dy_x, then STAGES times x; dw is reduced in the space of x. Split: sums, table, filter, dy, dy_x or dy, dy_x, x; dw is reduced in the space of the last three. */
+    /* Shared memory. Joint: sums, table, filter, then STAGES times dy and dy_x, then STAGES times x; dw is reduced in
+     * the space of x. Split: sums, table, filter, dy, dy_x or dy, dy_x, x; dw is reduced in the space of the last
+     * three. */
     enum {
         SUMS_AT  = 0,
         TABLE_AT = DX_WARPS * 2 * S::C * 4,

@@ -1,4 +1,5 @@
-/* cuda/conv/cifar/cifar_grad_dw.cuh: the gradient of the filters from tiles of dy and x in shared memory, and the sum over blocks. */
+/* cuda/conv/cifar/cifar_grad_dw.cuh: the gradient of the filters from tiles of dy and x in shared memory, and the sum
+ * over blocks. */
 #ifndef CK_CIFAR_GRAD_DW_CUH
 #define CK_CIFAR_GRAD_DW_CUH
 
@@ -13,7 +14,8 @@ __device__ __forceinline__ void add4(float4 &a, const float4 &b) {
 
 /* ---- dw ---- */
 
-/* Adds filter positions FIRST..END-1 of a piece of dw [16 k][positions][16 c] to acc, over the pixels of a tile that belong to `group`; dy and x point at the piece's channels. */
+/* Adds filter positions FIRST..END-1 of a piece of dw [16 k][positions][16 c] to acc, over the pixels of a tile that
+ * belong to `group`; dy and x point at the piece's channels. */
 template <class S, typename T, int FIRST, int END, int N>
 __device__ __forceinline__ void dw_taps(float (&acc)[N][2][4], uint32_t dy, uint32_t x, int group) {
     using D         = grad_tiling<S>;
@@ -38,7 +40,8 @@ __device__ __forceinline__ void dw_taps(float (&acc)[N][2][4], uint32_t dy, uint
         }
     }
 }
-/* The same for all nine filter positions with a stride of 1: a group has some rows, and a row of x is used for three rows of dy. */
+/* The same for all nine filter positions with a stride of 1: a group has some rows, and a row of x is used for three
+ * rows of dy. */
 template <class S, typename T>
 __device__ __forceinline__ void dw_rows(float (&acc)[9][2][4], uint32_t dy, uint32_t x, int group) {
     using D              = grad_tiling<S>;
@@ -86,7 +89,8 @@ __device__ __forceinline__ void dw_piece(float (&acc)[N][2][4], uint32_t dy, uin
         dw_taps<S, T, N, S::TAPS>(acc, dy, x, group);
 }
 
-/* Adds the `GROUPS` warps of each of SLOTS parts of the pieces; slot: the warp's part. Afterwards group 0 has the sums. All threads call, after a barrier. */
+/* Adds the `GROUPS` warps of each of SLOTS parts of the pieces; slot: the warp's part. Afterwards group 0 has the sums.
+ * All threads call, after a barrier. */
 template <int GROUPS, int SLOTS, int BARRIER, int N>
 __device__ __forceinline__ void dw_warps(float (&acc)[N][2][4], float *to, int slot, int group) {
 #pragma unroll
@@ -109,7 +113,8 @@ __device__ __forceinline__ void dw_warps(float (&acc)[N][2][4], float *to, int s
     }
 }
 
-/* Stores filter positions FIRST..END-1 of a piece to `to`, in the threads' order: [positions][2 halves of the columns][32 lanes] of four numbers: c and c + 1 of row k, then of row k + 8. */
+/* Stores filter positions FIRST..END-1 of a piece to `to`, in the threads' order: [positions][2 halves of the
+ * columns][32 lanes] of four numbers: c and c + 1 of row k, then of row k + 8. */
 template <int FIRST, int END, int N> __device__ __forceinline__ void dw_write(const float (&acc)[N][2][4], float *to) {
     float4 *mine = reinterpret_cast<float4 *>(to) + FIRST * 2 * CK_WARP + (int)threadIdx.x % CK_WARP;
 #pragma unroll
@@ -179,7 +184,8 @@ template <class S> struct dw_place {
     }
 };
 
-/* The second launch. partial: [PARTS][each][DW]. A block adds ADD_COLUMNS vectors of four numbers; its threads divide the `each` rows. The first blocks add grad_sums, which the next op waits for longest, and finish them. */
+/* The second launch. partial: [PARTS][each][DW]. A block adds ADD_COLUMNS vectors of four numbers; its threads divide
+ * the `each` rows. The first blocks add grad_sums, which the next op waits for longest, and finish them. */
 enum { ADD_COLUMNS = 16, ADD_SHARES = THREADS / ADD_COLUMNS, ADD_IN_FLIGHT = 9 /* 144 rows */ };
 struct add_args {
     const float               *partial, *sums_partial;

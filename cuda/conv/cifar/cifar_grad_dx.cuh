@@ -1,4 +1,5 @@
-/* cuda/conv/cifar/cifar_grad_dx.cuh: the gradient of the input from a tile of dy in shared memory, with addition, mask and sums. */
+/* cuda/conv/cifar/cifar_grad_dx.cuh: the gradient of the input from a tile of dy in shared memory, with addition, mask
+ * and sums. */
 #ifndef CK_CIFAR_GRAD_DX_CUH
 #define CK_CIFAR_GRAD_DX_CUH
 
@@ -9,7 +10,10 @@ namespace {
 
 /* ---- dx ---- */
 
-/* Copies filters to shared memory: row k, then filter position, then the channels of x in column order. The copies keep the order of memory; afterwards each warp transposes the data of its lanes. Column order is, in each 8*NT channels, a transposed matrix of 4 x NT words. A warp has regions of 8 rows by 8*NT channels, four at a time. During the transposition, 8 neighbouring lanes have different rows and therefore different banks. */
+/* Copies filters to shared memory: row k, then filter position, then the channels of x in column order. The copies keep
+ * the order of memory; afterwards each warp transposes the data of its lanes. Column order is, in each 8*NT channels, a
+ * transposed matrix of 4 x NT words. A warp has regions of 8 rows by 8*NT channels, four at a time. During the
+ * transposition, 8 neighbouring lanes have different rows and therefore different banks. */
 template <class S, int NT> struct filter_regions {
     enum { TRANSPOSED = S::TAPS * S::C / (8 * NT), ALL = S::K / 8 * TRANSPOSED, WORDS = 4 * NT };
     static __device__ __forceinline__ int row(int region) { return region / TRANSPOSED * 8; }
@@ -20,7 +24,8 @@ __device__ __forceinline__ void filter_issue(uint32_t to, const T *w) {
     using R              = filter_regions<S, NT>;
     constexpr int ROUNDS = (R::ALL + WARPS * 4 - 1) / (WARPS * 4);
     const int     lane   = (int)threadIdx.x % CK_WARP;
-    int round = (int)blockIdx.x % ROUNDS; /* each block starts at another position, so that blocks do not queue in the L2 cache */
+    /* each block starts at another position, so that blocks do not queue in the L2 cache */
+    int round = (int)blockIdx.x % ROUNDS;
     for (int i = 0; i < ROUNDS; i++) {
         const int at = (round * WARPS + (int)threadIdx.x / CK_WARP % WARPS) * 4;
         round        = round + 1 == ROUNDS ? 0 : round + 1;
@@ -66,7 +71,8 @@ template <typename T, int NT> __device__ __forceinline__ extra<NT> extra_load(co
     return e;
 }
 
-/* v = product + add, masked, rounded, stored, summed, for `half` of the 16 pixels; table: at the thread's first channel. */
+/* v = product + add, masked, rounded, stored, summed, for `half` of the 16 pixels; table: at the thread's first
+ * channel. */
 template <class S, typename T, int NT>
 __device__ __forceinline__ void dx_store(const grad_args &a, const float (&acc)[NT][4], int half, const extra<NT> &e,
                                          int64_t at, const float *table, float (&first)[2 * NT],
@@ -114,7 +120,8 @@ __device__ __forceinline__ void dx_store(const grad_args &a, const float (&acc)[
     }
 }
 
-/* [4][C] in shared memory: scale_bias, then mean_rstd. Loads come before the copies of tiles; behind them they would wait in the queue. */
+/* [4][C] in shared memory: scale_bias, then mean_rstd. Loads come before the copies of tiles; behind them they would
+ * wait in the queue. */
 template <int C> struct table_entry {
     float                      scale_bias = 0, mean_rstd = 0;
     __device__ __forceinline__ table_entry(const grad_args &a) {
@@ -127,7 +134,8 @@ template <int C> struct table_entry {
     }
 };
 
-/* Products for a stride of 1: one column of the filter and 16 channels at a time; a row of dy is used for three rows of dx. */
+/* Products for a stride of 1: one column of the filter and 16 channels at a time; a row of dy is used for three rows of
+ * dx. */
 template <class S, typename T, int MT>
 __device__ __forceinline__ void dx_rows(float (&acc)[MT][2][4], uint32_t at, uint32_t b0) {
     using D = grad_tiling<S>;
@@ -153,7 +161,8 @@ __device__ __forceinline__ void dx_rows(float (&acc)[MT][2][4], uint32_t at, uin
             }
         }
 }
-/* Products for any shape; with a stride, for the pixels of one parity. One row of the filter at a time is unrolled; unrolling all rows would exceed the instruction cache. */
+/* Products for any shape; with a stride, for the pixels of one parity. One row of the filter at a time is unrolled;
+ * unrolling all rows would exceed the instruction cache. */
 template <class S, typename T, int PH, int PW, int MT, int NT>
 __device__ __forceinline__ void dx_taps(float (&acc)[MT][NT][4], const uint32_t (&at)[MT], uint32_t b0) {
     using D = grad_tiling<S>;
@@ -185,7 +194,8 @@ __device__ __forceinline__ void dx_taps(float (&acc)[MT][NT][4], const uint32_t 
     }
 }
 
-/* MT groups of 16 pixels of dx from group m0 (of a strip) on. With a stride, these are pixels of one parity: rows 2i+PH, columns 2j+PW, to which 1, 2 or 4 filter positions contribute. */
+/* MT groups of 16 pixels of dx from group m0 (of a strip) on. With a stride, these are pixels of one parity: rows
+ * 2i+PH, columns 2j+PW, to which 1, 2 or 4 filter positions contribute. */
 template <class S, typename T, int PH, int PW>
 __device__ __forceinline__ void
 dx_groups(const grad_args &a, uint32_t dy, uint32_t b0, const float *table, int64_t image, int y0, int m0, int strip,
@@ -229,7 +239,8 @@ dx_groups(const grad_args &a, uint32_t dy, uint32_t b0, const float *table, int6
             dx_store<S, T, NT>(a, acc[m], half, e[m][half], start + where[m][half], table + c, first, second);
 }
 
-/* dx of a tile whose dy is in shared memory; b0: the filter at the thread's first column. Adds the sums to first and second. */
+/* dx of a tile whose dy is in shared memory; b0: the filter at the thread's first column. Adds the sums to first and
+ * second. */
 template <class S, typename T>
 __device__ __forceinline__ void dx_tile(const grad_args &a, uint32_t dy, uint32_t b0, const float *table, int64_t image,
                                         int y0, float (&first)[2 * grad_tiling<S>::NT],

@@ -1,4 +1,6 @@
-/* cuda/conv/cifar/cifar_kernels.c: kernel table of the convolutions of CIFAR ResNets, forward and backward, and their classifier, in f16 and bf16. The convolutions require compute capability 9.0 to 11.x. Device code is in cuda/conv/cifar/cifar_conv.cu, cifar_conv_grad.cu and cifar_dense.cu. */
+/* cuda/conv/cifar/cifar_kernels.c: kernel table of the convolutions of CIFAR ResNets, forward and backward, and their
+ * classifier, in f16 and bf16. The convolutions require compute capability 9.0 to 11.x. Device code is in
+ * cuda/conv/cifar/cifar_conv.cu, cifar_conv_grad.cu and cifar_dense.cu. */
 #include "cuda/conv/cifar/cifar_conv.h"
 #include "cuda/conv/cifar/cifar_dense.h"
 #include "cuda/core/cuda_device.h"
@@ -20,7 +22,8 @@ static bool takes(const struct cr_device *device, const struct cr_op *op, const 
     return w->dtype == x->dtype && y->dtype == x->dtype && ck_cifar_conv_supports(&v);
 }
 
-/* Whether one of the last two launches before this op's may write the filter; the kernels read filters while those launches still run. The function checks two ops, because one of them may launch nothing. */
+/* Whether one of the last two launches before this op's may write the filter; the kernels read filters while those
+ * launches still run. The function checks two ops, because one of them may launch nothing. */
 static bool is_new(const struct cr_program *p, const struct cr_op *op, const struct cr_tensor *w) {
     enum { LOOK_BACK = 2 };
     const uintptr_t at = (uintptr_t)op; /* an op that is measured alone is not part of the program */
@@ -145,7 +148,7 @@ static cr_status grad_launch(struct cr_device *device, const struct cr_call *cal
     const struct ck_cifar_conv_grad args = {.conv       = cuda_conv_shape(op, IN(x), IN(w), IN(g)),
                                             .g          = call->in[CR_IN_conv_grad_g],
                                             .dy_x       = call->in[CR_IN_conv_grad_dy_x],
-                                            .dy_coeffs    = call->in[CR_IN_conv_grad_dy_coef],
+                                            .dy_coeffs  = call->in[CR_IN_conv_grad_dy_coef],
                                             .w          = call->in[CR_IN_conv_grad_w],
                                             .x          = call->in[CR_IN_conv_grad_x],
                                             .scale_bias = call->in[CR_IN_conv_grad_scale_bias],
@@ -159,7 +162,7 @@ static cr_status grad_launch(struct cr_device *device, const struct cr_call *cal
                                             .finish     = {.gamma      = call->in[CR_IN_conv_grad_gamma],
                                                            .dgamma     = call->out[CR_OUT_conv_grad_dgamma],
                                                            .dbeta      = call->out[CR_OUT_conv_grad_dbeta],
-                                                           .coeffs       = call->out[CR_OUT_conv_grad_grad_coef],
+                                                           .coeffs     = call->out[CR_OUT_conv_grad_grad_coef],
                                                            .count      = op->attr.conv.bn.count,
                                                            .accumulate = op->attr.conv.bn.accumulate},
                                             .w_new      = is_new(p, op, IN(w))};

@@ -1,4 +1,5 @@
-/* cuda/conv/cudnn/cudnn_conv.c: keys of ops, slices of large batches, and the device's cache of plans; see cuda/conv/cudnn/cudnn_conv.h. */
+/* cuda/conv/cudnn/cudnn_conv.c: keys of ops, slices of large batches, and the device's cache of plans; see
+ * cuda/conv/cudnn/cudnn_conv.h. */
 #include "cuda/conv/cudnn/cudnn_conv.h"
 
 #include "cuda/core/cuda_device.h"
@@ -20,7 +21,8 @@ static bool has_or_none(const struct cr_tensor *t, enum cr_dtype type) {
     return !t || t->dtype == type;
 }
 
-/* Each function sets the operands of an op kind and the features that the op uses. Returns false when cuDNN's kernels do not support the op. `real` is the type of the images. */
+/* Each function sets the operands of an op kind and the features that the op uses. Returns false when cuDNN's kernels
+ * do not support the op. `real` is the type of the images. */
 struct asked {
     const struct cr_tensor *tensor[CR_CUDNN_OPERANDS];
     int64_t                 uses;
@@ -119,7 +121,8 @@ bool cr_cudnn_key_of(const struct cr_program *p, const struct cr_op *op, enum cr
     return true;
 }
 
-/* Sums and BN in a convolution graph are supported for f16 only, with whole vectors of channels and filters up to 5x5 (tests/gpu/test_cudnn_support.c checks this against cuDNN). */
+/* Sums and BN in a convolution graph are supported for f16 only, with whole vectors of channels and filters up to 5x5
+ * (tests/gpu/test_cudnn_support.c checks this against cuDNN). */
 static bool is_fused_for_training(const struct cudnn_conv_key *k) {
     return (k->uses & (CR_CUDNN_SCALE_BIAS | CR_CUDNN_SUMS | CR_CUDNN_BN)) != 0;
 }
@@ -136,7 +139,9 @@ static int64_t elems_behind_first(const int64_t dim[4]) {
     return dim[1] * dim[2] * dim[3];
 }
 
-/* Slices begin at 16-byte addresses: at any image, or at every eighth image where the size of an image is not a multiple of 16 bytes. Slices of equal size share their plans, so the function looks for a slice count that divides the batch, up to twice the smallest count. */
+/* Slices begin at 16-byte addresses: at any image, or at every eighth image where the size of an image is not a
+ * multiple of 16 bytes. Slices of equal size share their plans, so the function looks for a slice count that divides
+ * the batch, up to twice the smallest count. */
 bool cr_cudnn_slices_of(const struct cudnn_conv_key *k, struct cudnn_slices *out) {
     const int64_t batch = k->dim[CR_CUDNN_X][0], w = elems_behind_first(k->dim[CR_CUDNN_W]);
     const int64_t x = elems_behind_first(k->dim[CR_CUDNN_X]), y = elems_behind_first(k->dim[CR_CUDNN_Y]);
@@ -171,10 +176,14 @@ static size_t bytes_of(const struct cudnn_conv_key *k, int operand) {
     return (size_t)(d[0] * d[1] * d[2] * d[3]) * (k->type == CUDNN_DATA_FLOAT ? 4 : 2);
 }
 
-/* cuDNN 9's forward engine for few channels. In f16 it writes 0 where a sum is below -65504 (a kernel must write -inf), which would hide an overflow; found by checkops on an H200. Plain convolutions and convolutions with a bias number their engines separately. Behind a ReLU, 0 is correct. Fused sums, prologues and gradients have kernels that write -inf. */
+/* cuDNN 9's forward engine for few channels. In f16 it writes 0 where a sum is below -65504 (a kernel must write -inf),
+ * which would hide an overflow; found by checkops on an H200. Plain convolutions and convolutions with a bias number
+ * their engines separately. Behind a ReLU, 0 is correct. Fused sums, prologues and gradients have kernels that write
+ * -inf. */
 enum { LOSES_MINUS_INFINITY = 47, LOSES_MINUS_INFINITY_WITH_BIAS = 32 };
 
-/* Filter gradient engines that do not report their numerical behaviour, found by checkops on an H200: one in f32 has a relative error of 1e-5 of the sum and more, like Winograd; two in bf16 add parts that they have rounded to bf16. */
+/* Filter gradient engines that do not report their numerical behaviour, found by checkops on an H200: one in f32 has a
+ * relative error of 1e-5 of the sum and more, like Winograd; two in bf16 add parts that they have rounded to bf16. */
 enum { WGRAD_WINOGRAD = 17, WGRAD_HALF_PARTS = 47, WGRAD_HALF_PARTS_OF_POINTS = 62 };
 
 static void refuse_engines(const struct cudnn_conv_key *k, int64_t refused[CR_CUDNN_REFUSED]) {
@@ -189,7 +198,8 @@ static void refuse_engines(const struct cudnn_conv_key *k, int64_t refused[CR_CU
         refused[0] = LOSES_MINUS_INFINITY;
 }
 
-/* Workspace limit: enough for a second copy of every operand, in another layout or with padded channels, which some engines need. */
+/* Workspace limit: enough for a second copy of every operand, in another layout or with padded channels, which some
+ * engines need. */
 static struct cudnn_rules rules_of(const struct cudnn_conv_key *k) {
     struct cudnn_rules r = {.workspace_bytes = (size_t)256 << 20};
     refuse_engines(k, r.refused_engine);
@@ -247,8 +257,9 @@ struct cache_entry {
     struct cudnn_conv_plans plans;
 };
 struct cudnn_cache {
-    struct cache_entry *first; /* a network has about a hundred entries; a list search is faster than any call of cuDNN */
-    struct cudnn_device gpu;   /* of an offline device; otherwise the handle, which the device owns, is used */
+    /* a network has about a hundred entries; a list search is faster than any call of cuDNN */
+    struct cache_entry *first;
+    struct cudnn_device gpu; /* of an offline device; otherwise the handle, which the device owns, is used */
 };
 
 void cr_cudnn_cache_close(struct cudnn_cache *cache) {

@@ -1,11 +1,13 @@
-/* cuda/conv/cudnn/cudnn_conv.h: types and functions that cuDNN's convolution kernels share: the key of an op, the graph of a key (cuda/conv/cudnn/cudnn_fused.c), plans, searched once for each key and cached on the device (cuda/conv/cudnn/cudnn_conv.c), and the kernel table (cuda/conv/cudnn/cudnn_kernels.c).
+/* cuda/conv/cudnn/cudnn_conv.h: types and functions that cuDNN's convolution kernels share: the key of an op, the graph
+ * of a key (cuda/conv/cudnn/cudnn_fused.c), plans, searched once for each key and cached on the device
+ * (cuda/conv/cudnn/cudnn_conv.c), and the kernel table (cuda/conv/cudnn/cudnn_kernels.c).
  *
  * Invariants
  *   - Plans are found by key alone. Ops with equal keys share them. The slots that an op uses are part of the key.
  *   - Only engines that give bitwise identical results in each run, and that neither transform (FFT, Winograd) nor
  *     accumulate below f32, are used.
- *   - cuDNN has no engine that writes the f32 dw of 16-bit images. Such plans write dw in 16 bits, and the kernel converts
- *     it.
+ *   - cuDNN has no engine that writes the f32 dw of 16-bit images. Such plans write dw in 16 bits, and the kernel
+ *     converts it.
  *   - Tensors of 2^31 elements and more are processed in slices of the batch. A plan never gets such a tensor. */
 #ifndef CR_CUDNN_CONV_H
 #define CR_CUDNN_CONV_H
@@ -41,7 +43,8 @@ struct cudnn_conv_key {
 bool cr_cudnn_key_of(const struct cr_program *program, const struct cr_op *op, enum cr_math math,
                      struct cudnn_conv_key *out);
 
-/* Returns false when cuDNN has no compiled kernel for such a key on any device. The answer comes from a table: asking cuDNN would take up to 0.4 s. A result of true guarantees nothing. */
+/* Returns false when cuDNN has no compiled kernel for such a key on any device. The answer comes from a table: asking
+ * cuDNN would take up to 0.4 s. A result of true guarantees nothing. */
 bool cr_cudnn_may_have(const struct cudnn_conv_key *key);
 
 /* A batch in slices of equal size; the last one may be smaller. */
@@ -65,7 +68,8 @@ struct cudnn_operand {
     size_t                  image_bytes; /* distance of images in bytes; 0 when all slices use the same data */
     bool                    sum;         /* each slice has its own; they are summed afterwards */
 };
-/* A graph, and the contents of the op's scratch in front of a plan's workspace. Offsets in scratch are multiples of CR_CUDA_ALIGN. */
+/* A graph, and the contents of the op's scratch in front of a plan's workspace. Offsets in scratch are multiples of
+ * CR_CUDA_ALIGN. */
 struct cudnn_problem {
     struct cudnn_graph   graph;
     struct cudnn_operand operand[CR_CUDNN_TENSORS];
@@ -98,14 +102,16 @@ struct cudnn_conv_plans {
     bool                  queried, available;        /* queried: `available` is known; available: cuDNN has a plan */
 };
 
-/* The device's plans for the key of a slice, at least `wanted` of them if cuDNN has so many. They exist as long as the device, at fixed addresses. CR_ERR_DEVICE when cuDNN fails, but not when it has no plan. */
+/* The device's plans for the key of a slice, at least `wanted` of them if cuDNN has so many. They exist as long as the
+ * device, at fixed addresses. CR_ERR_DEVICE when cuDNN fails, but not when it has no plan. */
 CR_MUST cr_status cr_cudnn_conv_plans(struct cuda_device *device, const struct cudnn_conv_key *key, int wanted,
                                       struct cudnn_conv_plans **out);
 
 /* Whether cuDNN has a plan for the key of a slice. Faster than a search for the best one. */
 CR_MUST cr_status cr_cudnn_conv_has(struct cuda_device *device, const struct cudnn_conv_key *key, bool *out);
 
-/* The plans that cuDNN would use for the op on a GPU of compute capability cc (80, 90), found without a GPU. CR_ERR_DEVICE when the libraries are missing. */
+/* The plans that cuDNN would use for the op on a GPU of compute capability cc (80, 90), found without a GPU.
+ * CR_ERR_DEVICE when the libraries are missing. */
 struct cudnn_support {
     bool     supported;
     int      ways; /* up to CR_CUDNN_CANDIDATES when `count_algos`, else 0 or 1 */

@@ -1,7 +1,8 @@
-/* cuda/conv/cudnn/cudnn_descriptor.h: sets and reads descriptors of cuDNN's C backend API; private to cuda/conv/cudnn/cudnn_graph.c and cuda/conv/cudnn/cudnn_plan.c.
+/* cuda/conv/cudnn/cudnn_descriptor.h: sets and reads descriptors of cuDNN's C backend API; private to
+ * cuda/conv/cudnn/cudnn_graph.c and cuda/conv/cudnn/cudnn_plan.c.
  *
- * While a graph is built, the first rejected call is stored and later calls do nothing, so the caller need not check each
- * call. A query of a finished graph may fail without any effect on the graph. */
+ * While a graph is built, the first rejected call is stored and later calls do nothing, so the caller need not check
+ * each call. A query of a finished graph may fail without any effect on the graph. */
 #ifndef CR_CUDNN_DESCRIPTOR_H
 #define CR_CUDNN_DESCRIPTOR_H
 

@@ -1,10 +1,15 @@
-/* cuda/conv/cudnn/cudnn_fused.c: builds the graph of a key: a plain convolution, or one with the additional operations that cuDNN's engines support; see cuda/conv/cudnn/cudnn_conv.h.
+/* cuda/conv/cudnn/cudnn_fused.c: builds the graph of a key: a plain convolution, or one with the additional operations
+ * that cuDNN's engines support; see cuda/conv/cudnn/cudnn_conv.h.
  *
- * The forms are those for which cuDNN has compiled kernels (checked with 9.19 without a GPU; tests/gpu/test_cudnn_support.c
- * repeats the check):
- *   - act(x): scale, bias and intermediate tensors have the type of the images. It is supported only in front of a convolution with sums, or of a wgrad. If the op does not need sums, they go to scratch.
- *   - bias: in the type of the images, behind `add`; intermediate tensors are f32. An f32 bias is first converted into scratch.
- *   - dgrad with a BN's ReLU: the BN is recomputed in f32 from its input. cuDNN also writes the three coefficients of the BN's gradient, but from sums over this batch alone. They go to scratch; bn_grad_finalize computes the real ones.
+ * The forms are those for which cuDNN has compiled kernels (checked with 9.19 without a GPU;
+ * tests/gpu/test_cudnn_support.c repeats the check):
+ *   - act(x): scale, bias and intermediate tensors have the type of the images. It is supported only in front of a
+ *     convolution with sums, or of a wgrad. If the op does not need sums, they go to scratch.
+ *   - bias: in the type of the images, behind `add`; intermediate tensors are f32. An f32 bias is first converted into
+ *     scratch.
+ *   - dgrad with a BN's ReLU: the BN is recomputed in f32 from its input. cuDNN also writes the three coefficients of
+ *     the BN's gradient, but from sums over this batch alone. They go to scratch; bn_grad_finalize computes the real
+ *     ones.
  *   - dgrad with `add` alone: the graph adds to dx, which holds a copy of `add`. */
 #include "cuda/conv/cudnn/cudnn_conv.h"
 

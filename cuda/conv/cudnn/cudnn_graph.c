@@ -80,8 +80,8 @@ void cr_cudnn_graph_init(struct cudnn_graph *g, struct cudnn_device gpu) {
 }
 
 void cr_cudnn_graph_close(struct cudnn_graph *g) {
-    while (g->made_count)
-        cudnn_destroy(g->made[--g->made_count]); /* in reverse order of creation: a descriptor before those that it refers to */
+    /* in reverse order of creation: a descriptor before those that it refers to */
+    while (g->made_count) cudnn_destroy(g->made[--g->made_count]);
     *g = (struct cudnn_graph){0};
 }
 

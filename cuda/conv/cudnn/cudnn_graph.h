@@ -1,4 +1,6 @@
-/* cuda/conv/cudnn/cudnn_graph.h: operation graphs of cuDNN through its C backend API: describe tensors and operations (cuda/conv/cudnn/cudnn_graph.c), search for plans, run one (cuda/conv/cudnn/cudnn_plan.c). It has the operations that the kernels use; each one is a function here.
+/* cuda/conv/cudnn/cudnn_graph.h: operation graphs of cuDNN through its C backend API: describe tensors and operations
+ * (cuda/conv/cudnn/cudnn_graph.c), search for plans, run one (cuda/conv/cudnn/cudnn_plan.c). It has the operations that
+ * the kernels use; each one is a function here.
  *
  *     struct cudnn_graph g;
  *     cr_cudnn_graph_init(&g, gpu);
@@ -9,15 +11,15 @@
  *
  * Invariants
  *   - Tensors are images N,H,W,C or filters K,R,S,C, fully packed, 16-byte aligned. A per-channel vector is an image
- *     1,1,1,C. A virtual tensor is an intermediate result that is never in memory. A tensor's number is its index in the
- *     array of pointers of a run; virtual tensors are numbered too, with NULL as pointer.
+ *     1,1,1,C. A virtual tensor is an intermediate result that is never in memory. A tensor's number is its index in
+ *     the array of pointers of a run; virtual tensors are numbered too, with NULL as pointer.
  *   - A graph that cuDNN rejects is no error: the rejection is stored while the graph is built, and the graph has no
  *     plans. A failure (a missing library, no memory) is an error.
  *   - A graph, a search and a plan each own their descriptors. A graph must outlive its searches and plans.
- *   - Plans come in the order of cuDNN's heuristics, best first by its estimate. A plan is built only when it is requested.
- *     Engines that compile their kernel when a plan is built (0.3 to 2 s each) are excluded.
- *   - Building needs no GPU: cr_cudnn_device_open_offline describes an offline device, whose plans cannot run. This file
- *     does not depend on programs, ops and kernels. */
+ *   - Plans come in the order of cuDNN's heuristics, best first by its estimate. A plan is built only when it is
+ *     requested. Engines that compile their kernel when a plan is built (0.3 to 2 s each) are excluded.
+ *   - Building needs no GPU: cr_cudnn_device_open_offline describes an offline device, whose plans cannot run. This
+ *     file does not depend on programs, ops and kernels. */
 #ifndef CR_CUDNN_GRAPH_H
 #define CR_CUDNN_GRAPH_H
 
@@ -53,19 +55,22 @@ enum cudnn_conv_kind { CR_CUDNN_FORWARD, CR_CUDNN_DGRAD, CR_CUDNN_WGRAD };
 struct cudnn_window {
     int64_t stride, pad; /* the same in both directions; dilation is 1 */
 };
-/* x, w, y: numbers of the tensors or of their gradients. The kind gives the one that is computed or added to. Sums are f32. */
+/* x, w, y: numbers of the tensors or of their gradients. The kind gives the one that is computed or added to. Sums are
+ * f32. */
 void cr_cudnn_conv(struct cudnn_graph *graph, enum cudnn_conv_kind kind, const struct cudnn_window *window, int x,
                    int w, int y, bool accumulate);
 
-/* y = a + b, a * b, max(a, 0) ...; b: CR_CUDNN_NO_TENSOR where the mode has one operand. RELU_BWD: y = b where a > 0. */
+/* y = a + b, a * b, max(a, 0) ...; b: CR_CUDNN_NO_TENSOR where the mode has one operand. RELU_BWD: y = b where a >
+ * 0. */
 enum { CR_CUDNN_NO_TENSOR = -1 };
 void cr_cudnn_pointwise(struct cudnn_graph *graph, cudnnPointwiseMode_t mode, int a, int b, int y);
 /* For each channel: sum = sum of x, squares = sum of x^2. */
 void cr_cudnn_sums(struct cudnn_graph *graph, int x, int sum, int squares);
-/* For each channel: dbeta = sum of dy, dgamma = sum of dy * (x - mean) * rstd, and the coefficients of dx = coeffs[0]*dy + coeffs[1]*x + coeffs[2]. */
+/* For each channel: dbeta = sum of dy, dgamma = sum of dy * (x - mean) * rstd, and the coefficients of dx =
+ * coeffs[0]*dy + coeffs[1]*x + coeffs[2]. */
 struct cudnn_bn_sums {
     int x, dy, mean, rstd, gamma; /* read */
-    int dgamma, dbeta, coeffs[3];   /* written */
+    int dgamma, dbeta, coeffs[3]; /* written */
 };
 void cr_cudnn_bn_sums(struct cudnn_graph *graph, const struct cudnn_bn_sums *tensors);
 
@@ -86,7 +91,10 @@ void cr_cudnn_plan_close(struct cudnn_plan *plan);
 /* Whether cuDNN has any engine for the graph that satisfies the rules, with default settings. Takes less than 1 ms. */
 CR_MUST cr_status cr_cudnn_graph_has(struct cudnn_graph *graph, const struct cudnn_rules *rules, bool *out);
 
-/* A search over cuDNN's plans for a graph: first the recommendations of its heuristic, then engines that only its fallback list has. Either list takes well below 1 ms. The heuristic takes 10 to 15 ms where it also considers kernels that must be compiled (graphs with sums). Both take 30 to 200 ms for a fused graph that no compiled kernel supports. */
+/* A search over cuDNN's plans for a graph: first the recommendations of its heuristic, then engines that only its
+ * fallback list has. Either list takes well below 1 ms. The heuristic takes 10 to 15 ms where it also considers
+ * kernels that must be compiled (graphs with sums). Both take 30 to 200 ms for a fused graph that no compiled kernel
+ * supports. */
 enum { CR_CUDNN_OFFERS = 64 };
 struct cudnn_search {
     struct cudnn_graph      *graph;
@@ -104,7 +112,8 @@ void cr_cudnn_search_open(struct cudnn_graph *graph, const struct cudnn_rules *r
 CR_MUST cr_status cr_cudnn_search_next(struct cudnn_search *search, struct cudnn_plan *plan, bool *found);
 void              cr_cudnn_search_close(struct cudnn_search *search); /* plans that the search returned stay valid */
 
-/* A variant pack: the plan's operands by tensor number (NULL: virtual), and its workspace. Creating one allocates only host memory. */
+/* A variant pack: the plan's operands by tensor number (NULL: virtual), and its workspace. Creating one allocates only
+ * host memory. */
 CR_MUST cr_status cr_cudnn_pack_open(const struct cudnn_graph *graph, void *const *pointers, void *workspace,
                                      cudnnBackendDescriptor_t *out);
 void              cr_cudnn_pack_close(cudnnBackendDescriptor_t pack); /* NULL is allowed */

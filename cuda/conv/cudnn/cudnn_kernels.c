@@ -1,7 +1,8 @@
-/* cuda/conv/cudnn/cudnn_kernels.c: kernel table for convolution and its two gradients through cuDNN, plain and fused; see cuda/conv/cudnn/cudnn_conv.h.
+/* cuda/conv/cudnn/cudnn_kernels.c: kernel table for convolution and its two gradients through cuDNN, plain and fused;
+ * see cuda/conv/cudnn/cudnn_conv.h.
  *
- * Workspace of an op: the graph's scratch, then the sums of each slice if there are several, then the plan's workspace. All
- * ops run on CR_STREAM_COMPUTE, which is the handle's stream. */
+ * Workspace of an op: the graph's scratch, then the sums of each slice if there are several, then the plan's workspace.
+ * All ops run on CR_STREAM_COMPUTE, which is the handle's stream. */
 #include "cuda/conv/cudnn/cudnn_conv.h"
 
 #include "cuda/core/cuda_device.h"
@@ -228,7 +229,8 @@ static cr_status run(struct cr_device *device, const struct cr_call *call) {
     return after(s, call, stream);
 }
 
-/* ---- a data gradient, then the ReLU mask and the BN's sums in a separate kernel: cuDNN's sums have no fixed order ---- */
+/* ---- a data gradient, then the ReLU mask and the BN's sums in a separate kernel: cuDNN's sums have no fixed order
+ * ---- */
 
 /* The part of the op that cuDNN runs. */
 static struct cr_op without_relu_mask(const struct cr_op *op) {

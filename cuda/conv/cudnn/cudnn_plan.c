@@ -143,7 +143,9 @@ void cr_cudnn_search_open(struct cudnn_graph *g, const struct cudnn_rules *rules
     s->closed = close_graph(g);
 }
 
-/* The heuristic's list has an engine several times, with different tile configs. An engine of the fallback list is tried once, if the heuristic's list did not have it. Mode B is not used: it takes longer and mostly returns the same as mode A. */
+/* The heuristic's list has an engine several times, with different tile configs. An engine of the fallback list is
+ * tried once, if the heuristic's list did not have it. Mode B is not used: it takes longer and mostly returns the same
+ * as mode A. */
 cr_status cr_cudnn_search_next(struct cudnn_search *s, struct cudnn_plan *plan, bool *found) {
     static const cudnnBackendHeurMode_t modes[] = {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK};
     *found                                      = false;

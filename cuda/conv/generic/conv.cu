@@ -1,4 +1,5 @@
-/* cuda/conv/generic/conv.cu: convolutions of any shape, for shapes that cuDNN does not support, and conversion or addition of gradients in f32. Reference: device/cpu/reference/ref_conv.c. */
+/* cuda/conv/generic/conv.cu: convolutions of any shape, for shapes that cuDNN does not support, and conversion or
+ * addition of gradients in f32. Reference: device/cpu/reference/ref_conv.c. */
 #include "cuda/common/common.cuh"
 
 namespace {
@@ -18,7 +19,8 @@ template <typename T> __device__ __forceinline__ void load4(const T *x, int64_t 
     }
 }
 
-/* A thread processes IN_FLIGHT vectors of four elements: all its loads are in flight before the first store. x may be y. */
+/* A thread processes IN_FLIGHT vectors of four elements: all its loads are in flight before the first store. x may be
+ * y. */
 template <typename T, bool ADD>
 __global__ void __launch_bounds__(THREADS) convert_add(const T *x, float *y, int64_t n) {
     const int64_t vectors = n / 4, first = (int64_t)blockIdx.x * (THREADS * FLIGHT) + threadIdx.x;
@@ -57,9 +59,9 @@ template <typename T> cudaError_t convert_add_run(const void *x, float *y, int64
  *   wgrad       K                    R,S,C         pixels    a from dy, b from x by windows; blocks divide the pixels
  * Any shape is supported. Tile elements past the end of an image or a matrix, and in the holes of a stride, are 0.
  *
- * Roofline: FFMA. A thread's 4x4 sums need four 8-byte reads of shared memory for 16 fma, so a third to a half of the f32
- * peak is expected. A dgrad with a stride also multiplies 1 - 1/stride^2 zeros. These kernels come after cuDNN's in the
- * kernel table. */
+ * Roofline: FFMA. A thread's 4x4 sums need four 8-byte reads of shared memory for 16 fma, so a third to a half of the
+ * f32 peak is expected. A dgrad with a stride also multiplies 1 - 1/stride^2 zeros. These kernels come after cuDNN's in
+ * the kernel table. */
 
 enum {
     TILE  = 64,
@@ -70,7 +72,10 @@ enum {
 };
 static_assert(LOADS == SIDE && THREADS == (TILE / SIDE) * (TILE / SIDE), "");
 
-/* An operand gives a thread LOADS elements of a tile at a time and advances by DEPTH. The elements are contiguous in memory along e (16 threads read a run; the thread's elements are 16 rows apart) or along m or n (64 threads read a run; 4 steps of e apart). The address in the tile, e * ROW + m, gives each lane of a warp a different bank in both cases. */
+/* An operand gives a thread LOADS elements of a tile at a time and advances by DEPTH. The elements are contiguous in
+ * memory along e (16 threads read a run; the thread's elements are 16 rows apart) or along m or n (64 threads read a
+ * run; 4 steps of e apart). The address in the tile, e * ROW + m, gives each lane of a warp a different bank in both
+ * cases. */
 struct along_depth {
     static __device__ __forceinline__ int  deep() { return (int)threadIdx.x % DEPTH; }
     static __device__ __forceinline__ int  row() { return (int)threadIdx.x / DEPTH; }
@@ -89,7 +94,8 @@ struct along_side {
     }
 };
 
-/* Rows m are pixels of an image of OUT_H x OUT_W; e = (r, s, c) selects an element of the window on `data`, an image of H x W x C. GRAD: the rows are the pixels below the windows and data has the windows' results. */
+/* Rows m are pixels of an image of OUT_H x OUT_W; e = (r, s, c) selects an element of the window on `data`, an image of
+ * H x W x C. GRAD: the rows are the pixels below the windows and data has the windows' results. */
 template <typename T, bool GRAD> struct windows : along_depth {
     const T *data;
     int      H, W, C, R, S, stride, r, s, c;
@@ -220,7 +226,8 @@ template <typename T> struct windows_turned : along_side {
     }
 };
 
-/* Thread (x, y) computes 2 rows and 2 columns of the tile, and the same 32 further on, so that reads have 8 bytes without bank conflicts. */
+/* Thread (x, y) computes 2 rows and 2 columns of the tile, and the same 32 further on, so that reads have 8 bytes
+ * without bank conflicts. */
 __device__ __forceinline__ int place(int thread, int i) {
     return 2 * thread + i % 2 + i / 2 * (TILE / 2);
 }
@@ -319,7 +326,8 @@ __global__ void __launch_bounds__(THREADS) sum_shares(const float *part, float *
     dw[i] = (float)sum;
 }
 
-/* Pixels of a part, a multiple of DEPTH. There are enough parts to fill the GPU a few times, and each has enough work for a block. */
+/* Pixels of a part, a multiple of DEPTH. There are enough parts to fill the GPU a few times, and each has enough work
+ * for a block. */
 int64_t share_of(const ck_conv *v, int multiprocessors, int *shares) {
     const int64_t pixels = v->N * v->P * v->Q, tiles = tiles_of(v->K) * tiles_of(v->R * v->S * v->C), least = 8 * DEPTH;
     int64_t       wanted = (6 * (int64_t)multiprocessors + tiles - 1) / tiles;

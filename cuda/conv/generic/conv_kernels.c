@@ -1,7 +1,9 @@
-/* cuda/conv/generic/conv_kernels.c: kernel table of the generic convolutions, after cuDNN's: shapes that cuDNN does not support, in f32, f16 or bf16. Device code is in cuda/conv/generic/conv.cu. */
+/* cuda/conv/generic/conv_kernels.c: kernel table of the generic convolutions, after cuDNN's: shapes that cuDNN does not
+ * support, in f32, f16 or bf16. Device code is in cuda/conv/generic/conv.cu. */
 #include "cuda/core/cuda_device.h"
 
-/* Sizes that cuda/conv/generic/conv.cu indexes with 32 bits: sides of images, elements of a filter, blocks of 64 x 64 results. */
+/* Sizes that cuda/conv/generic/conv.cu indexes with 32 bits: sides of images, elements of a filter, blocks of 64 x 64
+ * results. */
 static bool fits(const struct cr_tensor *x, const struct cr_tensor *w, const struct cr_tensor *y) {
     const int64_t side = 1 << 20, taps = w->dim[1] * w->dim[2], wide = CR_MAX(x->dim[3], y->dim[3]);
     if (x->dim[1] >= side || x->dim[2] >= side || y->dim[1] >= side || y->dim[2] >= side || taps >= side) return false;

@@ -1,10 +1,10 @@
-/* cuda/conv/pointwise/point_conv_kernels.c: 1x1 convolutions and the gradients of their inputs by a kernel of ours, on
- * compute capability 9.0 in f16 and bf16, with all that the ops can have beside the product. The kernel is in
+/* cuda/conv/pointwise/point_conv_kernels.c: kernel table of 1x1 convolutions and the gradients of their inputs, for
+ * compute capability 9.0 in f16 and bf16, with all fused operations of the ops. Device code is in
  * cuda/conv/pointwise/point_conv_sm90a.cu. */
 #include "cuda/conv/pointwise/point_conv.h"
 #include "cuda/core/cuda_device.h"
 
-/* Of slots that may be absent: fits when absent. */
+/* For optional slots: an absent tensor also fits. */
 static bool is_like(const struct cr_tensor *t, const struct cr_tensor *data) {
     return !t || t->dtype == data->dtype;
 }
@@ -12,8 +12,8 @@ static bool is_f32(const struct cr_tensor *t) {
     return !t || t->dtype == CR_F32;
 }
 
-/* x goes in, y comes out: of the gradient, dy and dx. `present` stands for tensors that are there: pointers come later.
- */
+/* x is the input and y the output; for the gradient they are dy and dx. `present` is a placeholder for tensors that
+ * exist; the pointers are set at launch. */
 static struct ck_point_conv shape_of(const struct cr_op *op, const struct cr_tensor *x, const struct cr_tensor *y) {
     return (struct ck_point_conv){.type   = cuda_type(x),
                                   .N      = x->dim[0],
@@ -177,7 +177,7 @@ static void nothing_to_release(void *prepared) {
     (void)prepared;
 }
 
-/* ---- the rows ---- */
+/* ---- the kernels ---- */
 
 #define POINT_ROW(row, row_name, kind, part, type, of_math)                                                            \
     static const struct cr_kernel row = {.name          = row_name,                                                    \

@@ -1,19 +1,20 @@
-/* cuda/conv/pointwise/point_conv_sm90a.cu: see cuda/conv/pointwise/point_conv.h.
+/* cuda/conv/pointwise/point_conv_sm90a.cu: device code and launchers of cuda/conv/pointwise/point_conv.h.
  *
- * Bytes: 2*(C + K) a pixel, with add or bn_x 2*K more each; w and vectors besides. 2*C*K floating-point operations a
- * pixel: up to C*K/(C + K) of about 200 the memory limits (all of ResNet-50's stages 1 and 2), beyond it the tensor
+ * Bytes: 2*(C + K) a pixel; add and bn_x 2*K more each; plus w and the vectors. 2*C*K floating-point operations a
+ * pixel. Up to C*K/(C + K) of about 200 the limiter is memory (all of ResNet-50's stages 1 and 2), above it the tensor
  * cores.
  *
- * One block a multiprocessor, for the whole launch: a warpgroup that only loads (TMA) and WORKERS that multiply. A tile
- * is 64 rows (pixels) x COLUMNS for each of them; a step is 64 channels of the sum. Two ways to share the work:
- *   resident   the block has one set of columns and keeps their filters in shared memory. Each worker has its own tiles
- * and its own ring of stages, so that one multiplies while another stores. streamed   filters do not fit: the workers
- * of a team take neighbouring rows of one tile, whose stages carry x and w. With two teams, which take turns at the
- * tiles, one multiplies while the other stores. act is applied on the way from shared memory to registers, which wgmma
- * reads x from then. Each warp sends its 16 rows of a result through a ring of panels (16 x 64) of its own: add and
- * bn_x are loaded into it ahead, y replaces add and is stored by TMA, and sums for sums are taken down the panel's
- * columns. Sums of a worker (resident) or of a tile (streamed) go to the workspace; a second kernel adds them in a
- * fixed order. */
+ * One block for each multiprocessor, for the whole launch: a warpgroup that only loads (TMA) and WORKERS that multiply.
+ * A tile is 64 rows (pixels) x COLUMNS for each worker; a step is 64 channels of the reduced dimension. Two divisions
+ * of the work:
+ *   - resident: the block has one set of columns and holds their filters in shared memory. Each worker has its own
+ *     tiles and its own ring of stages, so that one multiplies while another stores.
+ *   - streamed: the filters do not fit. The workers of a team process neighbouring rows of one tile, whose stages have
+ *     x and w. Two teams process tiles alternately: one multiplies while the other stores.
+ * act is applied between shared memory and registers; wgmma then reads x from registers. Each warp sends its 16 rows of
+ * a result through its own ring of panels (16 x 64). add and bn_x are loaded into a panel ahead of time, y replaces add
+ * and is stored by TMA, and sums are computed down the panel's columns. Sums of a worker (resident) or of a tile
+ * (streamed) go to the workspace; a second kernel adds them in a fixed order. */
 #include "cuda/common/tma.cuh"
 #include "cuda/conv/pointwise/point_conv_plan.cuh"
 #include "cuda/conv/pointwise/point_conv_work.cuh"
@@ -54,7 +55,7 @@ __global__ void __launch_bounds__((1 + WORKERS) * GROUP, 1) point_conv(const __g
 #endif
 }
 
-/* partial[rows][2][width] -> sums[2][K], in double: a block takes 32 columns. */
+/* partial[rows][2][width] -> sums[2][K], in double; a block processes 32 columns. */
 enum { SUM_LANES = 32 };
 __global__ void __launch_bounds__(32 * SUM_LANES)
     point_sums(const float *partial, float *sums, int rows, int64_t width, int64_t K) {
@@ -70,7 +71,7 @@ __global__ void __launch_bounds__(32 * SUM_LANES)
     }
 }
 
-/* ---- the host's side ---- */
+/* ---- host side ---- */
 
 /* Every stride-th pixel of every stride-th row of x, 64 channels of `pixels` pixels a box. */
 bool map_pixels(CUtensorMap *map, const struct ck_point_conv *a, int pixels) {
@@ -145,7 +146,7 @@ cudaError_t launch(const struct ck_point_conv *a, const struct plan *plan, void 
     if (error != cudaSuccess || !a->sums) return error;
     const int64_t width = (int64_t)plan->blocks_k * plan->columns;
     point_sums<<<(unsigned)(2 * width / 32), dim3(32, SUM_LANES), 0, stream>>>(p.partial, a->sums, plan->partial_rows,
-                                                                                width, a->K);
+                                                                               width, a->K);
     return cudaGetLastError();
 }
 

@@ -1,5 +1,5 @@
-/* cuda/conv/pointwise/point_grad_kernels.c: the backward of 1x1 convolutions with stride 1 as one kernel of ours, on
- * compute capability 9.0 in f16 and bf16. The kernel is in cuda/conv/pointwise/point_grad_sm90a.cu. */
+/* cuda/conv/pointwise/point_grad_kernels.c: kernel table of the whole backward of 1x1 convolutions with stride 1, for
+ * compute capability 9.0 in f16 and bf16. Device code is in cuda/conv/pointwise/point_grad_sm90a.cu. */
 #include "cuda/conv/pointwise/point_grad.h"
 #include "cuda/core/cuda_device.h"
 
@@ -8,7 +8,7 @@
 #define IN_BIT(slot) (1u << CR_IN_conv_grad_##slot)
 #define OUT_BIT(slot) (1u << CR_OUT_conv_grad_##slot)
 
-/* Of slots that may be absent: fits when absent. */
+/* For optional slots: an absent tensor also fits. */
 static bool is_like(const struct cr_tensor *t, const struct cr_tensor *data) {
     return !t || t->dtype == data->dtype;
 }
@@ -74,7 +74,7 @@ static cr_status point_grad_launch(struct cr_device *device, const struct cr_cal
                                        .x          = call->in[CR_IN_conv_grad_x],
                                        .add        = call->in[CR_IN_conv_grad_add],
                                        .bn_x       = call->in[CR_IN_conv_grad_bn_x],
-                                       .dy_coeffs    = call->in[CR_IN_conv_grad_dy_coef],
+                                       .dy_coeffs  = call->in[CR_IN_conv_grad_dy_coef],
                                        .scale_bias = call->in[CR_IN_conv_grad_scale_bias],
                                        .mean_rstd  = call->in[CR_IN_conv_grad_mean_rstd],
                                        .dx         = call->out[CR_OUT_conv_grad_dx],

@@ -1,11 +1,12 @@
-/* cuda/conv/stem/stem.cuh: code that both kernels of cuda/conv/stem/stem_sm90a.cu share: division of the work, layout of x in shared memory, the threads that load x.
+/* cuda/conv/stem/stem.cuh: code that both kernels of cuda/conv/stem/stem_sm90a.cu share: division of the work, layout
+ * of x in shared memory, the threads that load x.
  *
- * A line is up to 112 neighbouring pixels of a row of y. A block has consecutive lines, top to bottom, in runs of a few lines
- * of one image. A run of n lines needs n + 3 rows of x, 115 pixels wide; these rows are a stage of a ring.
+ * A line is up to 112 neighbouring pixels of a row of y. A block has consecutive lines, top to bottom, in runs of a few
+ * lines of one image. A run of n lines needs n + 3 rows of x, 115 pixels wide; these rows are a stage of a ring.
  *
- * A row of x is stored as two planes, channels 0..7 and 8..15, with 16 bytes a pixel. So 8 neighbouring pixels of a plane are
- * one of the 8x8 matrices of 128 bytes that wgmma reads without a swizzle, at any starting pixel. Each of the 16 filter
- * positions is a product that reads the same bytes from another address, and x is stored once. */
+ * A row of x is stored as two planes, channels 0..7 and 8..15, with 16 bytes a pixel. So 8 neighbouring pixels of a
+ * plane are one of the 8x8 matrices of 128 bytes that wgmma reads without a swizzle, at any starting pixel. Each of the
+ * 16 filter positions is a product that reads the same bytes from another address, and x is stored once. */
 #ifndef CK_STEM_CUH
 #define CK_STEM_CUH
 
@@ -76,7 +77,8 @@ __device__ __forceinline__ void store_line(const CUtensorMap *map, uint32_t from
                  : "memory");
 }
 
-/* Loads rows of x, run by run, as thread `thread` of the LOADERS; elements outside x are 0. A stage is signalled as full when the copies of the next one have been issued. full, empty: the first of X_STAGES barriers. */
+/* Loads rows of x, run by run, as thread `thread` of the LOADERS; elements outside x are 0. A stage is signalled as
+ * full when the copies of the next one have been issued. full, empty: the first of X_STAGES barriers. */
 template <int MOST>
 __device__ __forceinline__ void load_rows(const shape &s, const void *x, int thread, uint32_t to, uint32_t full,
                                           uint32_t empty) {
@@ -111,7 +113,9 @@ __device__ __forceinline__ void load_rows(const shape &s, const void *x, int thr
     if (before >= 0) ck_mbar_arrive(full + 8 * (uint32_t)before);
 }
 
-/* Descriptor of 8x8 matrices in unswizzled shared memory, 128 bytes each: `along` is the distance in bytes to the next matrix along the reduced dimension, `across` to the next one across it. wgmma reads the halves of this descriptor from registers that a warp has once: all lanes use the value of lane 0. */
+/* Descriptor of 8x8 matrices in unswizzled shared memory, 128 bytes each: `along` is the distance in bytes to the next
+ * matrix along the reduced dimension, `across` to the next one across it. wgmma reads the halves of this descriptor
+ * from registers that a warp has once: all lanes use the value of lane 0. */
 struct matrices {
     uint32_t   low;
     uint64_t   high;
@@ -122,7 +126,8 @@ struct matrices {
     __device__ __forceinline__ uint64_t at(int bytes) const { return high | (low + (uint32_t)(bytes / 16)); }
 };
 
-/* The two workers process lines alternately, and use the tensor cores in the same order: one multiplies while the other does its remaining work. */
+/* The two workers process lines alternately, and use the tensor cores in the same order: one multiplies while the other
+ * does its remaining work. */
 struct mma_order {
     uint32_t   mine, other, parity;
     __device__ mma_order(uint32_t bars, int me)
@@ -137,7 +142,8 @@ struct mma_order {
     }
 };
 
-/* Address of this lane's row of four 8x8 matrices in a line stored in TMA's layout (128-byte swizzle): 16 pixels of the warp's 16 channels, in the order 8 pixels of channels 0..7, of 8..15, then the next 8 pixels. */
+/* Address of this lane's row of four 8x8 matrices in a line stored in TMA's layout (128-byte swizzle): 16 pixels of the
+ * warp's 16 channels, in the order 8 pixels of channels 0..7, of 8..15, then the next 8 pixels. */
 __device__ __forceinline__ uint32_t lane_row(int warp, int lane) {
     return (uint32_t)((lane / 16 * 8 + lane % 8) * 128 + ((2 * warp + lane / 8 % 2) ^ lane % 8) * 16);
 }

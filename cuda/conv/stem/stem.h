@@ -1,4 +1,5 @@
-/* cuda/conv/stem/stem.h: launchers of the space-to-depth stem on Hopper GPUs (compute capability 9.0 only): cuda/conv/stem/stem_sm90a.cu. Conventions: cuda/common/launchers.h.
+/* cuda/conv/stem/stem.h: launchers of the space-to-depth stem on Hopper GPUs (compute capability 9.0 only):
+ * cuda/conv/stem/stem_sm90a.cu. Conventions: cuda/common/launchers.h.
  *
  * A 4x4 convolution of 16 channels, stride 1, no padding: x [N][H][W][16], w [K][4][4][16], y [N][H-3][W-3][K]; K is a
  * multiple of 64.
@@ -31,7 +32,7 @@ struct ck_stem_grad {
     int64_t      N, H, W, K; /* H and W of x */
     const void  *x, *g;
     const void  *dy_x;       /* like g, or NULL */
-    const float *dy_coeffs;    /* [3][K], with dy_x */
+    const float *dy_coeffs;  /* [3][K], with dy_x */
     float       *dw;         /* [K][4][4][16] */
     bool         accumulate; /* adds to dw */
 };

@@ -57,7 +57,8 @@ __device__ __forceinline__ void multiply_line<__nv_bfloat16>(float (&d)[56], con
 #undef STEM_MULTIPLY
 #undef STEM_D56
 
-/* A worker holds the filters of 64 channels in registers. A line is their product with x, channels down, pixels to the right. A thread has channels lane/4 and lane/4 + 8 of its warp's 16. */
+/* A worker holds the filters of 64 channels in registers. A line is their product with x, channels down, pixels to the
+ * right. A thread has channels lane/4 and lane/4 + 8 of its warp's 16. */
 template <typename T, int EPILOGUE> struct conv_worker {
     const conv_params &p;
     const int          me, warp, lane, column; /* column: first channel of the block */

@@ -69,7 +69,9 @@ template <bool MIX> __device__ __forceinline__ void load_lines(const grad_params
         }
 }
 
-/* A worker computes sums of 64 channels of dy (down) with all filter positions of x, for its lines. dy goes through registers. One product reads the rows and channels of x for one column of filter positions. A thread has channels lane/4 and lane/4 + 8 of its warp's 16. */
+/* A worker computes sums of 64 channels of dy (down) with all filter positions of x, for its lines. dy goes through
+ * registers. One product reads the rows and channels of x for one column of filter positions. A thread has channels
+ * lane/4 and lane/4 + 8 of its warp's 16. */
 template <typename T, bool MIX> struct grad_worker {
     const grad_params &p;
     const int          me, warp, lane;
@@ -133,7 +135,8 @@ template <typename T, bool MIX> struct grad_worker {
 #pragma unroll
             for (int s = 0; s < SIDE; s++) ck_wgmma<T, 64>::template left<1>(acc[s], dy[i], x.at((i * 16 + s) * 16), 1);
         ck_wgmma_commit();
-        /* Not earlier: an arrival does not wait for loads from shared memory in flight; the products have waited for them. */
+        /* Not earlier: an arrival does not wait for loads from shared memory in flight; the products have waited for
+         * them. */
         arrive(GRAD_EMPTY_G + line.at);
         for (int i = 0; i < WORKERS; i++) line.next(grad_lines<MIX>());
         order.pass();

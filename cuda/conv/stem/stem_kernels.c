@@ -1,4 +1,5 @@
-/* cuda/conv/stem/stem_kernels.c: kernel table of the space-to-depth stem: forward and filter gradient, for compute capability 9.0 in f16 and bf16. Device code is in cuda/conv/stem/stem_sm90a.cu. */
+/* cuda/conv/stem/stem_kernels.c: kernel table of the space-to-depth stem: forward and filter gradient, for compute
+ * capability 9.0 in f16 and bf16. Device code is in cuda/conv/stem/stem_sm90a.cu. */
 #include "cuda/conv/stem/stem.h"
 #include "cuda/core/cuda_device.h"
 
@@ -168,7 +169,7 @@ static cr_status grad_launch(struct cr_device *device, const struct cr_call *cal
     a.x                         = call->in[CR_IN_conv_grad_x];
     a.g                         = call->in[CR_IN_conv_grad_g];
     a.dy_x                      = call->in[CR_IN_conv_grad_dy_x];
-    a.dy_coeffs                   = call->in[CR_IN_conv_grad_dy_coef];
+    a.dy_coeffs                 = call->in[CR_IN_conv_grad_dy_coef];
     a.dw                        = call->out[CR_OUT_conv_grad_dw];
     CUDA_TRY(ck_stem_grad(&a, call->workspace, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
     return CR_OK;

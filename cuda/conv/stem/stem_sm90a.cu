@@ -1,14 +1,15 @@
 /* cuda/conv/stem/stem_sm90a.cu: device code and launchers of cuda/conv/stem/stem.h.
  *
- * Bytes a pixel of y with K = 64: forward 32 read (x) and 128 written; gradient 160 read, with dy_x 288. Neighbouring runs
- * share rows of x through L2. 2*256*64 floating-point operations a pixel are about 200 a byte, so memory and tensor cores
- * limit the kernel about equally. Roofline: a copy of the same bytes.
+ * Bytes a pixel of y with K = 64: forward 32 read (x) and 128 written; gradient 160 read, with dy_x 288. Neighbouring
+ * runs share rows of x through L2. 2*256*64 floating-point operations a pixel are about 200 a byte, so memory and
+ * tensor cores limit the kernel about equally. Roofline: a copy of the same bytes.
  *
- * One block for each multiprocessor, for the whole launch: a warpgroup that loads (x by ordinary asynchronous copies, which
- * separate its channels; lines of dy by TMA) and two workers that multiply (cuda/conv/stem/stem.cuh). wgmma reads the operand
- * that is reused, filters or dy, from registers and x from shared memory. The forward kernel computes y transposed, 64
- * channels x 112 pixels. The gradient kernel holds a whole dw of 64 channels in the registers of each worker. Sums and dw go
- * to the workspace, one set for each worker or block; a second kernel adds them in a fixed order. */
+ * One block for each multiprocessor, for the whole launch: a warpgroup that loads (x by ordinary asynchronous copies,
+ * which separate its channels; lines of dy by TMA) and two workers that multiply (cuda/conv/stem/stem.cuh). wgmma reads
+ * the operand that is reused, filters or dy, from registers and x from shared memory. The forward kernel computes y
+ * transposed, 64 channels x 112 pixels. The gradient kernel holds a whole dw of 64 channels in the registers of each
+ * worker. Sums and dw go to the workspace, one set for each worker or block; a second kernel adds them in a fixed
+ * order. */
 #include "cuda/common/tma.cuh"
 #include "cuda/conv/stem/stem_conv.cuh"
 #include "cuda/conv/stem/stem_grad.cuh"
@@ -123,8 +124,7 @@ cudaError_t ck_stem_conv(const struct ck_stem_conv *a, void *workspace, int mult
         a->type == CK_F16 ? start_conv<__half>(&p, blocks, stream) : start_conv<__nv_bfloat16>(&p, blocks, stream);
     if (error != cudaSuccess || !a->sums) return error;
     const int width = 2 * p.shape.K;
-    stem_sums<<<(unsigned)(width / 32), dim3(32, FOLD_LANES), 0, stream>>>(p.partial, blocks * WORKERS, width,
-                                                                            a->sums);
+    stem_sums<<<(unsigned)(width / 32), dim3(32, FOLD_LANES), 0, stream>>>(p.partial, blocks * WORKERS, width, a->sums);
     return cudaGetLastError();
 }
 
@@ -142,7 +142,7 @@ cudaError_t ck_stem_grad(const struct ck_stem_grad *a, void *workspace, int mult
     grad_params p     = {};
     p.shape           = shape_of(a->N, a->H, a->W, a->K);
     p.x               = a->x;
-    p.dy_coeffs         = a->dy_coeffs;
+    p.dy_coeffs       = a->dy_coeffs;
     p.partial         = static_cast<float *>(workspace);
     const bool mix    = a->dy_x != NULL;
     const int  blocks = blocks_of(&p.shape, multiprocessors);
