@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { CC_LEAST = 80, RING_BYTES = 4 << 20 };
+enum { CC_MIN = 80, RING_BYTES = 4 << 20 };
 
 /* ---- errors ---- */
 
@@ -109,7 +109,7 @@ static cr_status check_index(struct cuda_device *d) {
                    count == 1 ? "" : "s");
 }
 
-static cr_status open_lanes(struct cuda_device *d) {
+static cr_status open_streams(struct cuda_device *d) {
     int least = 0, greatest = 0;
     CUDA_TRY(cudaDeviceGetStreamPriorityRange(&least, &greatest));
     /* other ranks wait for communication, so its stream has the highest priority */
@@ -133,14 +133,14 @@ static size_t cuda_memory_free(struct cr_device *device) {
 
 /* Memory that the driver allocates later, for kernels and captured graphs. The measurement is made too early to include
  * it. The result is at least CR_GPU_OVERHEAD_BYTES. */
-enum { LATER_BYTES = 32 << 20 };
+enum { DEFERRED_BYTES = 32 << 20 };
 
-static size_t taken_since(size_t before, struct cr_device *device) {
+static size_t used_since(size_t before, struct cr_device *device) {
     const size_t left = cuda_memory_free(device);
     return left && left < before ? before - left : 0;
 }
 
-static size_t cuda_memory_beside(struct cr_device *base) {
+static size_t cuda_memory_overhead(struct cr_device *base) {
     struct cuda_device *d = cuda_of(base);
     cudnnHandle_t       cudnn;
     cublasHandle_t      cublas;
@@ -148,9 +148,8 @@ static size_t cuda_memory_beside(struct cr_device *base) {
     (void)(cr_cuda_cudnn(d, &cudnn) == CR_OK &&
            cr_cuda_cublas(d, &cublas) == CR_OK); /* a caller that needs a library gets its error */
     cr_error_release();
-    const size_t all       = taken_since(base->free_at_start, base),
-                 libraries = all > d->comm_bytes ? all - d->comm_bytes : 0;
-    return d->comm_bytes + CR_MAX(libraries + LATER_BYTES, (size_t)CR_GPU_OVERHEAD_BYTES);
+    const size_t all = used_since(base->free_at_start, base), libraries = all > d->comm_bytes ? all - d->comm_bytes : 0;
+    return d->comm_bytes + CR_MAX(libraries + DEFERRED_BYTES, (size_t)CR_GPU_OVERHEAD_BYTES);
 }
 
 static cr_status open_device(struct cuda_device *d) {
@@ -159,14 +158,14 @@ static cr_status open_device(struct cuda_device *d) {
     CUDA_TRY(cudaGetDeviceProperties(&prop, d->index));
     d->cc              = prop.major * 10 + prop.minor;
     d->multiprocessors = prop.multiProcessorCount;
-    if (d->cc < CC_LEAST)
+    if (d->cc < CC_MIN)
         return CR_FAIL(CR_ERR_DEVICE,
                        "%s has compute capability %d.%d; cresnet needs a GPU of 8.0 or later: use --device cpu",
                        prop.name, prop.major, prop.minor);
     CUDA_TRY(cudaSetDevice(d->index));
     CUDA_TRY(cudaFree(NULL)); /* creates the context */
     d->base.free_at_start = cuda_memory_free(&d->base);
-    CR_TRY(open_lanes(d));
+    CR_TRY(open_streams(d));
     d->base.caps.alignment = CR_CUDA_ALIGN;
     d->base.caps.half      = true;
     set_rates(d, &prop);
@@ -175,7 +174,7 @@ static cr_status open_device(struct cuda_device *d) {
     d->base.caps.host_memory_overhead = 1.0 / CR_GPU_HOST_PAGES;
     const size_t before               = cuda_memory_free(&d->base);
     CR_TRY(cr_cuda_comm_open(d));
-    d->comm_bytes = taken_since(before, &d->base);
+    d->comm_bytes = used_since(before, &d->base);
     return CR_OK;
 }
 
@@ -329,7 +328,7 @@ const struct cr_backend cr_backend_cuda = {
     .get             = cuda_get,
     .sync            = cuda_sync,
     .memory_free     = cuda_memory_free,
-    .memory_overhead = cuda_memory_beside,
+    .memory_overhead = cuda_memory_overhead,
     .set_step        = cuda_set_step,
     .async           = &cr_cuda_async,
     .init_store      = cr_cuda_init_params,

@@ -227,10 +227,10 @@ static cr_status look_for_errors(struct cuda_comm *c) {
     if (!enter(c)) return cr_comm_check(c->ranks);
     const ncclResult_t result = c->nccl.ncclCommGetAsyncError(c->comm, &error);
     if (result != ncclSuccess) error = result;
-    const bool well   = error == ncclSuccess || error == ncclInProgress;
-    cr_status  status = well ? CR_OK : nccl_fail(c, error, "met beside the run");
+    const bool ok     = error == ncclSuccess || error == ncclInProgress;
+    cr_status  status = ok ? CR_OK : nccl_fail(c, error, "asynchronous error during the run");
     leave(c);
-    if (!well) cr_comm_abort(c->ranks, cr_error_message());
+    if (!ok) cr_comm_abort(c->ranks, cr_error_message());
     return status;
 }
 
@@ -339,7 +339,7 @@ static cr_status all_reduce_launch(struct cr_device *device, const struct cr_cal
     return CR_OK;
 }
 
-static const struct cr_kernel row_all_reduce = {
+static const struct cr_kernel kernel_all_reduce = {
     .name          = "nccl.all_reduce",
     .op            = CR_OP_all_reduce,
     .math          = CR_MATH_EXACT,
@@ -349,4 +349,4 @@ static const struct cr_kernel row_all_reduce = {
     .release       = all_reduce_release,
     .launch        = all_reduce_launch};
 
-const struct cr_kernel *const cr_cuda_nccl_kernels[] = {&row_all_reduce, NULL};
+const struct cr_kernel *const cr_cuda_nccl_kernels[] = {&kernel_all_reduce, NULL};

@@ -138,7 +138,7 @@ static void take_offers(struct cuda_device *d, struct cuda_peers *p, const struc
 }
 
 /* *why: empty, or the reason why some rank has no access. All ranks get the same text. */
-static cr_status agree(struct cuda_device *d, struct cuda_peers *p, char *why) {
+static cr_status combine_reasons(struct cuda_device *d, struct cuda_peers *p, char *why) {
     struct offer *all, mine = {0};
     char         *whys   = NULL;
     cr_status     status = CR_OK;
@@ -194,7 +194,7 @@ cr_status cr_cuda_peers_open(struct cuda_device *d, struct cuda_peers **out) {
     p->rank          = cr_comm_rank(ranks);
     p->size          = cr_comm_size(ranks);
     p->index         = d->index;
-    cr_status status = agree(d, p, why);
+    cr_status status = combine_reasons(d, p, why);
     if (status == CR_OK && !*why) {
         *out = d->peers = p;
         return CR_OK;
@@ -283,7 +283,7 @@ static uint32_t *flag_at(const struct cuda_peers *p, int at, enum phase phase, i
 }
 
 /* Copy engines set the flags after the data; the driver waits for the flags and resets them. */
-static cr_status meet(const struct cuda_peers *p, enum phase phase, cudaStream_t stream) {
+static cr_status exchange_flags(const struct cuda_peers *p, enum phase phase, cudaStream_t stream) {
     CUstreamBatchMemOpParams op[2 * CK_PEERS] = {0};
     unsigned                 count            = 0;
     for (int k = 1; k < p->size; k++) {
@@ -322,8 +322,8 @@ static cr_status add_up(const struct cuda_peers *p, char *mine, size_t bytes, in
 }
 
 /* `at`: offset in bytes in the shared region. */
-static cr_status round_of(const struct cuda_peers *p, size_t at, size_t bytes, int multiprocessors,
-                          cudaStream_t stream) {
+static cr_status run_round(const struct cuda_peers *p, size_t at, size_t bytes, int multiprocessors,
+                           cudaStream_t stream) {
     char             *mine = p->region[p->rank] + at;
     const struct part own  = part_of(p, p->rank, bytes);
     /* each rank starts with a different rank, so that no GPU receives all copies at once */
@@ -334,14 +334,14 @@ static cr_status round_of(const struct cuda_peers *p, size_t at, size_t bytes, i
             CUDA_TRY(
                 cudaMemcpyAsync(place_at(p, r, p->rank), mine + part.begin, part.bytes, cudaMemcpyDefault, stream));
     }
-    CR_TRY(meet(p, TO_OWNER, stream));
+    CR_TRY(exchange_flags(p, TO_OWNER, stream));
     CR_TRY(add_up(p, mine + own.begin, own.bytes, multiprocessors, stream));
     for (int k = 1; k < p->size && own.bytes; k++) {
         const int r = (p->rank + k) % p->size;
         CUDA_TRY(
             cudaMemcpyAsync(p->region[r] + at + own.begin, mine + own.begin, own.bytes, cudaMemcpyDefault, stream));
     }
-    return meet(p, FROM_OWNER, stream);
+    return exchange_flags(p, FROM_OWNER, stream);
 }
 
 /* ---- the op ---- */
@@ -359,17 +359,17 @@ static cr_status launch(struct cr_device *device, const struct cr_call *call) {
     CR_ASSERT(p->region[p->rank] && (char *)call->out[CR_OUT_all_reduce_y] == p->region[p->rank] + y->offset);
     CR_TRY(cr_comm_check(p->ranks));
     for (size_t at = 0; at < y->bytes; at += PIECE_BYTES)
-        CR_TRY(round_of(p, y->offset + at, CR_MIN((size_t)PIECE_BYTES, y->bytes - at), d->multiprocessors,
-                        cr_cuda_stream(device, call)));
+        CR_TRY(run_round(p, y->offset + at, CR_MIN((size_t)PIECE_BYTES, y->bytes - at), d->multiprocessors,
+                         cr_cuda_stream(device, call)));
     return CR_OK;
 }
 
-static const struct cr_kernel row = {.name          = "peer.all_reduce",
-                                     .op            = CR_OP_all_reduce,
-                                     .math          = CR_MATH_EXACT,
-                                     .deterministic = true,
-                                     .collective    = true,
-                                     .accepts       = accepts,
-                                     .launch        = launch};
+static const struct cr_kernel kernel = {.name          = "peer.all_reduce",
+                                        .op            = CR_OP_all_reduce,
+                                        .math          = CR_MATH_EXACT,
+                                        .deterministic = true,
+                                        .collective    = true,
+                                        .accepts       = accepts,
+                                        .launch        = launch};
 
-const struct cr_kernel *const cr_cuda_peer_copy_kernels[] = {&row, NULL};
+const struct cr_kernel *const cr_cuda_peer_copy_kernels[] = {&kernel, NULL};

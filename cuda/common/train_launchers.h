@@ -27,10 +27,10 @@ struct ck_init_param {
 static inline int64_t ck_init_tiles(int64_t elems) {
     return (elems + CK_INIT_TILE - 1) / CK_INIT_TILE;
 }
-/* Initialises all parameters in the value buffer `planes`, and sets state[CK_STATE_LOSS_SCALE] to 1. Element e (in OIHW
+/* Initialises all parameters in the value buffer `values`, and sets state[CK_STATE_LOSS_SCALE] to 1. Element e (in OIHW
  * order) of a parameter comes from Philox with counter (e/4, number, purpose) and key `seed`, as in core/rng.c.
  * table[params] is in device memory; `tiles` is the number of tiles of all parameters. */
-cudaError_t ck_init(const struct ck_init_param *table, int params, int64_t tiles, float *planes, uint64_t seed,
+cudaError_t ck_init(const struct ck_init_param *table, int params, int64_t tiles, float *values, uint64_t seed,
                     uint32_t purpose, double *state, cudaStream_t stream);
 
 /* ---- cuda/train/loss.cu: softmax cross entropy ---- */

@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { LARGE_BYTES = 64 << 20, HUGE_PAGE = 2 << 20, THREADS_MOST = 16 };
+enum { LARGE_BYTES = 64 << 20, HUGE_PAGE = 2 << 20, THREADS_MAX = 16 };
 
 struct cuda_host_block {
     struct cuda_host_block *next;
@@ -33,10 +33,10 @@ static void *touch(void *self) {
 /* The operating system allocates pages, zeroed, when they are first written to. */
 static void touch_all(unsigned char *at, size_t bytes) {
     const long   online = sysconf(_SC_NPROCESSORS_ONLN), page = sysconf(_SC_PAGESIZE);
-    const size_t pages = bytes / HUGE_PAGE, threads = (size_t)CR_MAX(CR_MIN(online, (long)THREADS_MOST), 1L);
-    struct piece piece[THREADS_MOST];
-    pthread_t    thread[THREADS_MOST];
-    bool         runs[THREADS_MOST] = {false};
+    const size_t pages = bytes / HUGE_PAGE, threads = (size_t)CR_MAX(CR_MIN(online, (long)THREADS_MAX), 1L);
+    struct piece piece[THREADS_MAX];
+    pthread_t    thread[THREADS_MAX];
+    bool         runs[THREADS_MAX] = {false};
     for (size_t i = 0; i < threads; i++) {
         const size_t from = pages * i / threads, to = pages * (i + 1) / threads;
         piece[i] = (struct piece){

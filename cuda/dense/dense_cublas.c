@@ -196,7 +196,7 @@ LAUNCHES(dense)
 LAUNCHES(dense_dgrad)
 LAUNCHES(dense_wgrad)
 
-#define ROW(kind, type, MATH, prepare_, launch_)                                                                       \
+#define KERNEL(kind, type, MATH, prepare_, launch_)                                                                    \
     static const struct cr_kernel kind##_##type = {.name          = "cublas." #kind "." #type,                         \
                                                    .op            = CR_OP_##kind,                                      \
                                                    .math          = CR_MATH_##MATH,                                    \
@@ -204,14 +204,14 @@ LAUNCHES(dense_wgrad)
                                                    .accepts       = accepts_##type,                                    \
                                                    .prepare       = prepare_,                                          \
                                                    .launch        = launch_};
-#define ROWS(kind, prepare_)                                                                                           \
-    ROW(kind, tf32, TF32, prepare_, kind##_launch_tf32)                                                                \
-    ROW(kind, f32, F32, prepare_, kind##_launch)                                                                       \
-    ROW(kind, f16, F16, prepare_, kind##_launch)                                                                       \
-    ROW(kind, bf16, BF16, prepare_, kind##_launch)
-ROWS(dense, dense_prepare)
-ROWS(dense_dgrad, plain_prepare)
-ROWS(dense_wgrad, plain_prepare)
+#define KERNELS(kind, prepare_)                                                                                        \
+    KERNEL(kind, tf32, TF32, prepare_, kind##_launch_tf32)                                                             \
+    KERNEL(kind, f32, F32, prepare_, kind##_launch)                                                                    \
+    KERNEL(kind, f16, F16, prepare_, kind##_launch)                                                                    \
+    KERNEL(kind, bf16, BF16, prepare_, kind##_launch)
+KERNELS(dense, dense_prepare)
+KERNELS(dense_dgrad, plain_prepare)
+KERNELS(dense_wgrad, plain_prepare)
 
 static const struct cr_kernel dense_bgrad_row = {.name          = "cuda.dense_bgrad",
                                                  .op            = CR_OP_dense_bgrad,

@@ -25,15 +25,15 @@ static cr_status barrier_launch(struct cr_device *device, const struct cr_call *
     return CR_OK;
 }
 
-#define SWAP_ROW(kind)                                                                                                 \
-    static const struct cr_kernel row_##kind = {.name          = "cuda." #kind,                                        \
-                                                .op            = CR_OP_##kind,                                         \
-                                                .math          = CR_MATH_EXACT,                                        \
-                                                .deterministic = true,                                                 \
-                                                .host_slots    = 1u << CR_IN_##kind##_x,                               \
-                                                .launch        = kind##_launch}
-SWAP_ROW(offload);
-SWAP_ROW(prefetch);
-SWAP_ROW(barrier);
+#define HOST_COPY_KERNEL(kind)                                                                                         \
+    static const struct cr_kernel kernel_##kind = {.name          = "cuda." #kind,                                     \
+                                                   .op            = CR_OP_##kind,                                      \
+                                                   .math          = CR_MATH_EXACT,                                     \
+                                                   .deterministic = true,                                              \
+                                                   .host_slots    = 1u << CR_IN_##kind##_x,                            \
+                                                   .launch        = kind##_launch}
+HOST_COPY_KERNEL(offload);
+HOST_COPY_KERNEL(prefetch);
+HOST_COPY_KERNEL(barrier);
 
-const struct cr_kernel *const cr_cuda_host_copy_kernels[] = {&row_offload, &row_prefetch, &row_barrier, NULL};
+const struct cr_kernel *const cr_cuda_host_copy_kernels[] = {&kernel_offload, &kernel_prefetch, &kernel_barrier, NULL};

@@ -6,7 +6,7 @@ namespace {
 
 /* ---- pointwise: a thread processes IN_FLIGHT vectors, a block apart, and issues all loads before it uses one ---- */
 
-enum { THREADS = 256, FLIGHT = 4 };
+enum { THREADS = 256, IN_FLIGHT = 4 };
 
 struct relu_of {
     static constexpr int                    reads = 1;
@@ -22,16 +22,16 @@ struct add_of {
 template <class Op, typename T>
 __global__ void __launch_bounds__(THREADS) pointwise(const T *a, const T *b, T *y, int64_t elems) {
     constexpr int lanes   = ck_vector_elems<T>();
-    const int64_t vectors = elems / lanes, first = (int64_t)blockIdx.x * (THREADS * FLIGHT) + threadIdx.x;
-    uint4         va[FLIGHT] = {}, vb[FLIGHT] = {};
+    const int64_t vectors = elems / lanes, first = (int64_t)blockIdx.x * (THREADS * IN_FLIGHT) + threadIdx.x;
+    uint4         va[IN_FLIGHT] = {}, vb[IN_FLIGHT] = {};
 #pragma unroll
-    for (int k = 0; k < FLIGHT; k++)
+    for (int k = 0; k < IN_FLIGHT; k++)
         if (first + k * THREADS < vectors) {
             va[k] = ck_load(a, first + k * THREADS);
             if (Op::reads == 2) vb[k] = ck_load(b, first + k * THREADS);
         }
 #pragma unroll
-    for (int k = 0; k < FLIGHT; k++) {
+    for (int k = 0; k < IN_FLIGHT; k++) {
         float fa[lanes], fb[lanes];
         ck_unpack<T>(va[k], fa);
         ck_unpack<T>(vb[k], fb);
@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(THREADS) pointwise(const T *a, const T *b, T *
 
 template <class Op, typename T>
 cudaError_t pointwise_run(const void *a, const void *b, void *y, int64_t elems, cudaStream_t stream) {
-    const unsigned blocks = ck_blocks(elems / ck_vector_elems<T>(), THREADS * FLIGHT, INT32_MAX);
+    const unsigned blocks = ck_blocks(elems / ck_vector_elems<T>(), THREADS * IN_FLIGHT, INT32_MAX);
     pointwise<Op, T><<<blocks, THREADS, 0, stream>>>((const T *)a, (const T *)b, (T *)y, elems);
     return cudaGetLastError();
 }
@@ -54,14 +54,14 @@ cudaError_t pointwise_run(const void *a, const void *b, void *y, int64_t elems, 
 /* f32 to 16 bits: 4 + 2 bytes an element. A thread reads 16 bytes and writes 8, so reads and writes of a warp are both
  * whole cache lines. */
 template <typename T> __global__ void __launch_bounds__(THREADS) cast(const float *x, T *y, int64_t elems) {
-    const int64_t vectors = elems / 4, first = (int64_t)blockIdx.x * (THREADS * FLIGHT) + threadIdx.x;
-    uint4         v[FLIGHT] = {};
+    const int64_t vectors = elems / 4, first = (int64_t)blockIdx.x * (THREADS * IN_FLIGHT) + threadIdx.x;
+    uint4         v[IN_FLIGHT] = {};
     ck_begin_after_last();
 #pragma unroll
-    for (int k = 0; k < FLIGHT; k++)
+    for (int k = 0; k < IN_FLIGHT; k++)
         if (first + k * THREADS < vectors) v[k] = ck_load(x, first + k * THREADS);
 #pragma unroll
-    for (int k = 0; k < FLIGHT; k++) {
+    for (int k = 0; k < IN_FLIGHT; k++) {
         float f[4];
         ck_unpack<float>(v[k], f);
         if (first + k * THREADS < vectors)
@@ -73,7 +73,8 @@ template <typename T> __global__ void __launch_bounds__(THREADS) cast(const floa
 }
 
 template <typename T> cudaError_t cast_run(const float *x, void *y, int64_t elems, cudaStream_t stream) {
-    return ck_launch(cast<T>, ck_blocks(elems / 4, THREADS * FLIGHT, INT32_MAX), THREADS, 0, stream, x, (T *)y, elems);
+    return ck_launch(cast<T>, ck_blocks(elems / 4, THREADS * IN_FLIGHT, INT32_MAX), THREADS, 0, stream, x, (T *)y,
+                     elems);
 }
 
 /* ---- normalize: 1 byte read, 2 or 4 written an element ---- */
@@ -89,7 +90,7 @@ __device__ __forceinline__ float pick(const float (&of)[3], int channel) {
 }
 
 /* The same, starting with `channel`: element i of a run uses entry i % 3. */
-__device__ __forceinline__ affine turned(const affine &k, int channel) {
+__device__ __forceinline__ affine rotated(const affine &k, int channel) {
     affine t;
 #pragma unroll
     for (int i = 0; i < 3; i++) {
@@ -116,17 +117,17 @@ template <> struct bytes_of<8> {
 
 template <typename T>
 __global__ void __launch_bounds__(FLAT_THREADS) normalize_flat(const uint8_t *images, T *y, int64_t elems, affine k) {
-    constexpr int lanes          = ck_vector_elems<T>();
-    using bytes                  = bytes_of<lanes>;
-    const int64_t        vectors = elems / lanes, first = (int64_t)blockIdx.x * (FLAT_THREADS * FLIGHT) + threadIdx.x;
-    const affine         t         = turned(k, (int)(threadIdx.x * lanes % 3));
-    typename bytes::word w[FLIGHT] = {};
+    constexpr int lanes   = ck_vector_elems<T>();
+    using bytes           = bytes_of<lanes>;
+    const int64_t vectors = elems / lanes, first = (int64_t)blockIdx.x * (FLAT_THREADS * IN_FLIGHT) + threadIdx.x;
+    const affine  t                   = rotated(k, (int)(threadIdx.x * lanes % 3));
+    typename bytes::word w[IN_FLIGHT] = {};
 #pragma unroll
-    for (int j = 0; j < FLIGHT; j++)
+    for (int j = 0; j < IN_FLIGHT; j++)
         if (first + j * FLAT_THREADS < vectors)
             w[j] = reinterpret_cast<const typename bytes::word *>(images)[first + j * FLAT_THREADS];
 #pragma unroll
-    for (int j = 0; j < FLIGHT; j++) {
+    for (int j = 0; j < IN_FLIGHT; j++) {
         float f[lanes];
 #pragma unroll
         for (int i = 0; i < lanes; i++) f[i] = fmaf(bytes::at(w[j], i), t.scale[i % 3], t.shift[i % 3]);
@@ -155,7 +156,7 @@ __global__ void __launch_bounds__(THREADS)
             const int      c      = (int)(e - 3 * w);
             const unsigned row    = h + (unsigned)box.x; /* a negative value also becomes greater than H */
             unsigned       column = (unsigned)box.y + (box.z ? W - 1 - w : w);
-            const affine   t      = turned(k, c);
+            const affine   t      = rotated(k, c);
             const uint8_t *line   = image + (int64_t)row * W * 3;
             float          f[LANES];
             int            channel = c;
@@ -183,7 +184,7 @@ cudaError_t normalize_run(const uint8_t *images, const int32_t *boxes, void *y, 
     constexpr int lanes = ck_vector_elems<T>();
     const int64_t elems = N * H * W * 3;
     if (!boxes) {
-        normalize_flat<T><<<ck_blocks(elems / lanes, FLAT_THREADS * FLIGHT, INT32_MAX), FLAT_THREADS, 0, stream>>>(
+        normalize_flat<T><<<ck_blocks(elems / lanes, FLAT_THREADS * IN_FLIGHT, INT32_MAX), FLAT_THREADS, 0, stream>>>(
             images, (T *)y, elems, k);
         return cudaGetLastError();
     }

@@ -241,29 +241,29 @@ static cr_status mix_launch(struct cr_device *device, const struct cr_call *call
 
 /* ---- the kernels ---- */
 
-#define DATA_ROW(kind, test, how)                                                                                      \
-    static const struct cr_kernel row_##kind = {.name          = "cuda." #kind,                                        \
-                                                .op            = CR_OP_##kind,                                         \
-                                                .math          = how,                                                  \
-                                                .deterministic = true,                                                 \
-                                                .accepts       = test,                                                 \
-                                                .launch        = kind##_launch}
-DATA_ROW(mix, mix_accepts, CR_MATH_EXACT);
-DATA_ROW(normalize, normalize_accepts, CR_MATH_F32);
-DATA_ROW(s2d_filter, s2d_filter_accepts, CR_MATH_EXACT);
-DATA_ROW(s2d_filter_grad, s2d_filter_grad_accepts, CR_MATH_F32);
-DATA_ROW(relu, pointwise_accepts, CR_MATH_EXACT);
-DATA_ROW(add, pointwise_accepts, CR_MATH_F32);
-DATA_ROW(cast, cast_accepts, CR_MATH_EXACT);
-DATA_ROW(zero, NULL, CR_MATH_EXACT);
-DATA_ROW(maxpool, maxpool_accepts, CR_MATH_F32); /* exact without scale_bias */
-DATA_ROW(maxpool_grad, window_accepts, CR_MATH_F32);
-DATA_ROW(avgpool, plain_accepts, CR_MATH_F32);
-DATA_ROW(avgpool_grad, plain_accepts, CR_MATH_F32);
-DATA_ROW(pad_shortcut, window_accepts, CR_MATH_EXACT);
-DATA_ROW(pad_shortcut_grad, window_accepts, CR_MATH_EXACT);
+#define DATA_KERNEL(kind, test, how)                                                                                   \
+    static const struct cr_kernel kernel_##kind = {.name          = "cuda." #kind,                                     \
+                                                   .op            = CR_OP_##kind,                                      \
+                                                   .math          = how,                                               \
+                                                   .deterministic = true,                                              \
+                                                   .accepts       = test,                                              \
+                                                   .launch        = kind##_launch}
+DATA_KERNEL(mix, mix_accepts, CR_MATH_EXACT);
+DATA_KERNEL(normalize, normalize_accepts, CR_MATH_F32);
+DATA_KERNEL(s2d_filter, s2d_filter_accepts, CR_MATH_EXACT);
+DATA_KERNEL(s2d_filter_grad, s2d_filter_grad_accepts, CR_MATH_F32);
+DATA_KERNEL(relu, pointwise_accepts, CR_MATH_EXACT);
+DATA_KERNEL(add, pointwise_accepts, CR_MATH_F32);
+DATA_KERNEL(cast, cast_accepts, CR_MATH_EXACT);
+DATA_KERNEL(zero, NULL, CR_MATH_EXACT);
+DATA_KERNEL(maxpool, maxpool_accepts, CR_MATH_F32); /* exact without scale_bias */
+DATA_KERNEL(maxpool_grad, window_accepts, CR_MATH_F32);
+DATA_KERNEL(avgpool, plain_accepts, CR_MATH_F32);
+DATA_KERNEL(avgpool_grad, plain_accepts, CR_MATH_F32);
+DATA_KERNEL(pad_shortcut, window_accepts, CR_MATH_EXACT);
+DATA_KERNEL(pad_shortcut_grad, window_accepts, CR_MATH_EXACT);
 
 const struct cr_kernel *const cr_cuda_pointwise_kernels[] = {
-    &row_mix,     &row_normalize,    &row_s2d_filter,   &row_s2d_filter_grad,   &row_relu,
-    &row_add,     &row_cast,         &row_zero,         &row_maxpool,           &row_maxpool_grad,
-    &row_avgpool, &row_avgpool_grad, &row_pad_shortcut, &row_pad_shortcut_grad, NULL};
+    &kernel_mix,     &kernel_normalize,    &kernel_s2d_filter,   &kernel_s2d_filter_grad,   &kernel_relu,
+    &kernel_add,     &kernel_cast,         &kernel_zero,         &kernel_maxpool,           &kernel_maxpool_grad,
+    &kernel_avgpool, &kernel_avgpool_grad, &kernel_pad_shortcut, &kernel_pad_shortcut_grad, NULL};

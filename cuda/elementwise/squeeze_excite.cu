@@ -8,7 +8,7 @@
 
 namespace {
 
-enum { THREADS = 256, TRANSPOSED = 32, DOWN = THREADS / TRANSPOSED, BLOCKS = 65535 };
+enum { THREADS = 256, ACROSS = 32, DOWN = THREADS / ACROSS, BLOCKS = 65535 };
 
 /* No overflow for large numbers of either sign; NaN stays NaN. */
 __device__ __forceinline__ float sigmoid(float x) {
@@ -22,8 +22,9 @@ __device__ __forceinline__ float sigmoid_slope(float x) {
 
 /* A block processes ACROSS channels of an image, DOWN pixels at a time. */
 template <typename T>
-__global__ void __launch_bounds__(THREADS) gate(const T *x, const T *by, T *y, int64_t N, int64_t pixels, int64_t C) {
-    const int64_t c = (int64_t)blockIdx.x * TRANSPOSED + threadIdx.x % TRANSPOSED, first = threadIdx.x / TRANSPOSED;
+__global__ void __launch_bounds__(THREADS)
+    se_scale(const T *x, const T *by, T *y, int64_t N, int64_t pixels, int64_t C) {
+    const int64_t c = (int64_t)blockIdx.x * ACROSS + threadIdx.x % ACROSS, first = threadIdx.x / ACROSS;
     if (c >= C) return;
     for (int64_t n = blockIdx.y; n < N; n += gridDim.y) {
         const float s = sigmoid(ck_float(by[n * C + c]));
@@ -38,9 +39,9 @@ __global__ void __launch_bounds__(THREADS) gate(const T *x, const T *by, T *y, i
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
     se_scale_grad(const T *dy, const T *x, const T *by, T *dx, T *dby, int64_t N, int64_t pixels, int64_t C) {
-    __shared__ double part[DOWN][TRANSPOSED];
-    const int         lane = (int)threadIdx.x % TRANSPOSED, row = (int)threadIdx.x / TRANSPOSED;
-    const int64_t     c = (int64_t)blockIdx.x * TRANSPOSED + lane;
+    __shared__ double part[DOWN][ACROSS];
+    const int         lane = (int)threadIdx.x % ACROSS, row = (int)threadIdx.x / ACROSS;
+    const int64_t     c = (int64_t)blockIdx.x * ACROSS + lane;
     for (int64_t n = blockIdx.y; n < N; n += gridDim.y) {
         const float at = c < C ? ck_float(by[n * C + c]) : 0.0f, s = sigmoid(at);
         double      sum = 0;
@@ -86,14 +87,13 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-template <typename T> void gate_run(const struct ck_se_scale *a, cudaStream_t stream) {
-    const dim3 grid(ck_blocks(a->C, TRANSPOSED, BLOCKS), ck_blocks(a->N, 1, BLOCKS),
-                    ck_blocks(a->pixels, 8 * DOWN, 64));
-    gate<T><<<grid, THREADS, 0, stream>>>((const T *)a->x, (const T *)a->logit, (T *)a->y, a->N, a->pixels, a->C);
+template <typename T> void se_scale_run(const struct ck_se_scale *a, cudaStream_t stream) {
+    const dim3 grid(ck_blocks(a->C, ACROSS, BLOCKS), ck_blocks(a->N, 1, BLOCKS), ck_blocks(a->pixels, 8 * DOWN, 64));
+    se_scale<T><<<grid, THREADS, 0, stream>>>((const T *)a->x, (const T *)a->logit, (T *)a->y, a->N, a->pixels, a->C);
 }
 
 template <typename T> void se_scale_grad_run(const struct ck_se_scale *a, cudaStream_t stream) {
-    const dim3 grid(ck_blocks(a->C, TRANSPOSED, BLOCKS), ck_blocks(a->N, 1, BLOCKS));
+    const dim3 grid(ck_blocks(a->C, ACROSS, BLOCKS), ck_blocks(a->N, 1, BLOCKS));
     se_scale_grad<T><<<grid, THREADS, 0, stream>>>((const T *)a->dy, (const T *)a->x, (const T *)a->logit, (T *)a->dx,
                                                    (T *)a->dlogit, a->N, a->pixels, a->C);
 }
@@ -114,7 +114,7 @@ void avgpool2x2_grad_run(const void *dy, void *dx, int64_t N, int64_t H, int64_t
 } // namespace
 
 cudaError_t ck_se_scale(const struct ck_se_scale *a, cudaStream_t stream) {
-    CK_BY_TYPE(a->type, gate_run<T>(a, stream));
+    CK_BY_TYPE(a->type, se_scale_run<T>(a, stream));
     return cudaGetLastError();
 }
 

@@ -25,11 +25,11 @@ static cr_status fold_bn_launch(struct cr_device *device, const struct cr_call *
     return CR_OK;
 }
 
-static const struct cr_kernel row_fold_bn = {.name          = "cuda.fold_bn",
-                                             .op            = CR_OP_fold_bn,
-                                             .math          = CR_MATH_F32,
-                                             .deterministic = true,
-                                             .accepts       = fold_bn_accepts,
-                                             .launch        = fold_bn_launch};
+static const struct cr_kernel kernel_fold_bn = {.name          = "cuda.fold_bn",
+                                                .op            = CR_OP_fold_bn,
+                                                .math          = CR_MATH_F32,
+                                                .deterministic = true,
+                                                .accepts       = fold_bn_accepts,
+                                                .launch        = fold_bn_launch};
 
-const struct cr_kernel *const cr_cuda_fold_bn_kernels[] = {&row_fold_bn, NULL};
+const struct cr_kernel *const cr_cuda_fold_bn_kernels[] = {&kernel_fold_bn, NULL};

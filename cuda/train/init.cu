@@ -185,12 +185,12 @@ __device__ __forceinline__ void put_tile(const struct ck_init_param &p, float *t
 }
 
 __global__ void __launch_bounds__(THREADS)
-    init(const struct ck_init_param *table, int params, float *planes, uint2 key, uint32_t purpose, double *state) {
+    init(const struct ck_init_param *table, int params, float *values, uint2 key, uint32_t purpose, double *state) {
     __shared__ __align__(16) float drawn[CK_INIT_TILE];
     const struct ck_init_param     p = table[find(table, params, blockIdx.x)];
     const int64_t element = ((int64_t)blockIdx.x - p.first_tile) * CK_INIT_TILE, left = p.elems - element;
     const int     count = (int)(left < CK_INIT_TILE ? left : CK_INIT_TILE);
-    float        *to    = planes + p.at;
+    float        *to    = values + p.at;
 #pragma unroll 1
     for (int i = (int)threadIdx.x; 4 * i < count; i += PAIRS / 2 * THREADS) {
         float v[2 * PAIRS];
@@ -213,10 +213,10 @@ __global__ void __launch_bounds__(THREADS)
 
 } // namespace
 
-extern "C" cudaError_t ck_init(const struct ck_init_param *table, int params, int64_t tiles, float *planes,
+extern "C" cudaError_t ck_init(const struct ck_init_param *table, int params, int64_t tiles, float *values,
                                uint64_t seed, uint32_t purpose, double *state, cudaStream_t stream) {
     if (tiles < 1 || tiles > INT32_MAX) return tiles ? cudaErrorInvalidValue : cudaSuccess;
     const uint2 key = make_uint2((uint32_t)seed, (uint32_t)(seed >> 32));
-    init<<<(unsigned)tiles, THREADS, 0, stream>>>(table, params, planes, key, purpose, state);
+    init<<<(unsigned)tiles, THREADS, 0, stream>>>(table, params, values, key, purpose, state);
     return cudaGetLastError();
 }

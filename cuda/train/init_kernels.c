@@ -33,10 +33,10 @@ static int64_t fill_table(const struct cr_param_store *store, const struct cr_co
     for (int i = 0; i < store->params; i++) {
         const struct cr_param *q = &store->param[i];
         if (q->elems == 0) continue;
-        const enum cr_param_buffer plane = cr_param_is_running(q->role) ? CR_BUFFER_RUNNING : CR_BUFFER_VALUE;
-        struct ck_init_param      *entry = &table[(*params)++];
-        *entry                           = rule_of(q, config);
-        entry->at         = (int64_t)(cr_param_store_buffer_offset(store, plane) / sizeof(float)) + q->offset;
+        const enum cr_param_buffer buffer = cr_param_is_running(q->role) ? CR_BUFFER_RUNNING : CR_BUFFER_VALUE;
+        struct ck_init_param      *entry  = &table[(*params)++];
+        *entry                            = rule_of(q, config);
+        entry->at         = (int64_t)(cr_param_store_buffer_offset(store, buffer) / sizeof(float)) + q->offset;
         entry->elems      = q->elems;
         entry->first_tile = tiles;
         entry->RS         = (uint32_t)(q->dim[1] * q->dim[2]);

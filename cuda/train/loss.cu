@@ -76,11 +76,11 @@ struct sample {
     float    loss;
     unsigned counts; /* VALID, CORRECT, CORRECT5 */
 };
-enum { VALID = 1, RIGHT = 2, RIGHT5 = 4, COUNT_BITS = 21 /* a batch has at most a million samples */ };
+enum { VALID = 1, CORRECT = 2, CORRECT5 = 4, COUNT_BITS = 21 /* a batch has at most a million samples */ };
 
 template <typename T, int GROUP>
-static __device__ __forceinline__ struct sample judge(const T *row, int64_t K, int label, struct target t,
-                                                      float smoothing, int lane) {
+static __device__ __forceinline__ struct sample sample_loss(const T *row, int64_t K, int label, struct target t,
+                                                            float smoothing, int lane) {
     const float top = row_top<T, GROUP>(row, K, lane), own = ck_float(row[label]);
     float       sum = 0, below = 0; /* sum of exponentials; sum of distances from the largest logit */
     int         before = 0;         /* number of classes ranked before the label */
@@ -100,7 +100,7 @@ static __device__ __forceinline__ struct sample judge(const T *row, int64_t K, i
     if (smoothing != 0.0f)
         far = (1.0f - smoothing) * far + (float)((double)smoothing / (double)K * group_sum<GROUP>((double)below));
     return {log_sum + far,
-            (unsigned)VALID | (before < 1 ? (unsigned)RIGHT : 0u) | (before < 5 ? (unsigned)RIGHT5 : 0u)};
+            (unsigned)VALID | (before < 1 ? (unsigned)CORRECT : 0u) | (before < 5 ? (unsigned)CORRECT5 : 0u)};
 }
 
 template <typename T, int GROUP>
@@ -112,7 +112,8 @@ static __global__ void __launch_bounds__(THREADS) loss_kernel(struct ck_loss a, 
     const int     label = a.labels[n];
     struct sample s     = {0.0f, 0u};
     if (is_class(label, a.classes))
-        s = judge<T, GROUP>((const T *)a.logits + n * a.classes, a.classes, label, target_of(a, n), a.smoothing, lane);
+        s = sample_loss<T, GROUP>((const T *)a.logits + n * a.classes, a.classes, label, target_of(a, n), a.smoothing,
+                                  lane);
     if (lane == 0) result[n] = s;
 }
 
@@ -126,8 +127,8 @@ static __global__ void __launch_bounds__(THREADS)
     for (int64_t n = threadIdx.x; n < samples; n += THREADS) {
         const struct sample s = result[n];
         sum += (double)s.loss;
-        counts += (s.counts & VALID ? 1ull : 0ull) + (s.counts & RIGHT ? 1ull << COUNT_BITS : 0ull) +
-                  (s.counts & RIGHT5 ? 1ull << 2 * COUNT_BITS : 0ull);
+        counts += (s.counts & VALID ? 1ull : 0ull) + (s.counts & CORRECT ? 1ull << COUNT_BITS : 0ull) +
+                  (s.counts & CORRECT5 ? 1ull << 2 * COUNT_BITS : 0ull);
     }
     sum                             = ck_block_sum<THREADS>(sum);
     counts                          = ck_block_sum<THREADS>(counts);

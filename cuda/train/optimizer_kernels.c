@@ -4,14 +4,14 @@
 
 /* ---- buffers ---- */
 
-static bool is_plane(const struct cr_program *p, int tensor, enum cr_param_buffer plane, int64_t elems) {
+static bool is_buffer(const struct cr_program *p, int tensor, enum cr_param_buffer buffer, int64_t elems) {
     const struct cr_tensor *t = &p->tensor[tensor];
     return t->dtype == CR_F32 && t->region == CR_REGION_STORE &&
-           t->offset == cr_param_store_buffer_offset(p->store, plane) && cr_tensor_elems(t) == elems;
+           t->offset == cr_param_store_buffer_offset(p->store, buffer) && cr_tensor_elems(t) == elems;
 }
 
-static bool is_values(const struct cr_program *p, int tensor, enum cr_param_buffer plane) {
-    return is_plane(p, tensor, plane, p->store->value_elems) && p->store->value_elems % CK_SGD_BLOCK == 0;
+static bool is_values(const struct cr_program *p, int tensor, enum cr_param_buffer buffer) {
+    return is_buffer(p, tensor, buffer, p->store->value_elems) && p->store->value_elems % CK_SGD_BLOCK == 0;
 }
 
 static bool is_mask(const struct cr_program *p, int tensor) {
@@ -248,8 +248,8 @@ static bool ema_accepts(const struct cr_device *device, const struct cr_program 
     const int64_t running = p->store->running_elems;
     return is_values(p, op->in[CR_IN_ema_value], CR_BUFFER_VALUE) &&
            is_values(p, op->in[CR_IN_ema_averages], CR_BUFFER_EMA) &&
-           is_plane(p, op->in[CR_IN_ema_running], CR_BUFFER_RUNNING, running) && running % CK_SGD_BLOCK == 0 &&
-           is_plane(p, op->in[CR_IN_ema_running_averages], CR_BUFFER_EMA_RUNNING, running) &&
+           is_buffer(p, op->in[CR_IN_ema_running], CR_BUFFER_RUNNING, running) && running % CK_SGD_BLOCK == 0 &&
+           is_buffer(p, op->in[CR_IN_ema_running_averages], CR_BUFFER_EMA_RUNNING, running) &&
            is_mask(p, op->in[CR_IN_ema_mask]) && cuda_in(p, op, CR_IN_ema_norm)->dtype == CR_F32 &&
            cuda_in(p, op, CR_IN_ema_state)->dtype == CR_F64 &&
            op->out[CR_OUT_ema_averages] == op->in[CR_IN_ema_averages] &&

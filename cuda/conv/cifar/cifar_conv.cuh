@@ -1,5 +1,6 @@
 /* cuda/conv/cifar/cifar_conv.cuh: code that forward and backward of the CIFAR convolutions share: shapes, tiles in
- * shared memory, tensor core instructions, sums over the blocks of a launch.
+ * shared memory, tensor core instructions, launches. cuda/conv/cifar/cifar_sums.cuh has the sums over the blocks of a
+ * launch.
  *
  * A tile is some rows of an image (or whole images) in shared memory, pixel by pixel, with CH channels and 16 bytes of
  * padding each. So 8 neighbouring pixels begin in 8 different groups of 4 banks, ldmatrix has no conflict, and a filter
@@ -142,7 +143,7 @@ template <class L> __device__ __forceinline__ void image_margin(uint32_t to) {
     }
 }
 /* Loads its vectors through registers: all loads are in flight before the first value is used. */
-template <class L> struct picture {
+template <class L> struct whole_image {
     enum { LINE = L::WIDE * L::CHUNKS, STEP = L::THREADS / LINE, ROUNDS = L::SIDE / STEP };
     static_assert(L::THREADS % LINE == 0 && L::SIDE % STEP == 0, "a thread keeps its column and its chunk of channels");
     uint4                                 v[ROUNDS];
@@ -238,13 +239,15 @@ template <class S, class L> __host__ __device__ constexpr int input_tap(int r, i
  * of the filter. */
 template <int P, int TH> struct groups {
     enum { STRIPS = P > 16 ? P / 16 : 1, DOWN = TH * P / 16 / STRIPS };
-    static_assert(P >= 16 || (P == 8 && TH == P), "two rows half a picture apart");
+    static_assert(P >= 16 || (P == 8 && TH == P), "two rows half an image apart");
     /* Pixel i of 16, relative to the group's first row and column. */
     static __device__ __forceinline__ int row(int i) { return P < 16 ? i / P * DOWN : 0; }
     static __device__ __forceinline__ int col(int i) { return P < 16 ? i % P : i; }
 };
 
-/* ---- the stem's input: 3 channels ---- A pixel gets a 4th channel, 0. 4 neighbouring pixels are the 16 columns of a
+/* ---- the stem's input: 3 channels ---- */
+
+/* A pixel gets a 4th channel, 0. 4 neighbouring pixels are the 16 columns of a
  * product: a row of the filter and a column of zeros. Pixels are 8 bytes apart and ldmatrix needs 16, so each line is
  * stored twice, the second time one pixel further. */
 
@@ -272,7 +275,9 @@ template <typename T> __device__ __forceinline__ void stem_fill(char *to, const 
     }
 }
 
-/* ---- columns of the product ---- A thread of a product tile has columns 2t and 2t+1 (t = lane % 4) of each 8. Filters
+/* ---- columns of the product ---- */
+
+/* A thread of a product tile has columns 2t and 2t+1 (t = lane % 4) of each 8. Filters
  * are stored in shared memory so that these columns are 2*NT neighbouring channels, which the thread then reads and
  * writes together. */
 
@@ -301,84 +306,6 @@ template <int NT> __device__ __forceinline__ void piece_store(void *to, const pi
         ck_store_whole(to, make_uint4(p.word[0], p.word[1], p.word[2], p.word[3]));
     else
         asm volatile("st.global.v2.u32 [%0], {%1, %2};\n" ::"l"(to), "r"(p.word[0]), "r"(p.word[1]) : "memory");
-}
-
-/* ---- sums over the launch ---- */
-
-/* Adds the thread's first and second sums of 2*NT channels, in column order, to the warp's row of `rows`
- * [WARPS][2][CH]; n0: the warp's first channel. */
-template <int NT, int CH>
-__device__ __forceinline__ void sums_flush(float (&first)[2 * NT], float (&second)[2 * NT], float *rows, int n0) {
-    const int lane = (int)threadIdx.x % CK_WARP, warp = (int)threadIdx.x / CK_WARP;
-#pragma unroll
-    for (int i = 0; i < 2 * NT; i++) {
-#pragma unroll
-        for (int offset = 4; offset < CK_WARP; offset *= 2) {
-            first[i] += __shfl_xor_sync(0xffffffffu, first[i], offset);
-            second[i] += __shfl_xor_sync(0xffffffffu, second[i], offset);
-        }
-    }
-    if (lane < 4) {
-        float *row = rows + warp * 2 * CH + n0 + lane * 2 * NT;
-#pragma unroll
-        for (int i = 0; i < 2 * NT; i++) {
-            row[i] += first[i];
-            row[CH + i] += second[i];
-        }
-    }
-}
-
-/* Writes the block's row of partial [blocks][2*CH] from `rows` [WARPS][2*CH]. Its first WARPS warps call, after a
- * barrier. factor: multiplies the second sums, [CH], or NULL. */
-template <int CH, int WARPS>
-__device__ __forceinline__ void sums_write(const float *rows, const float *factor, float *partial, int block) {
-    for (int i = (int)threadIdx.x; i < 2 * CH; i += WARPS * CK_WARP) {
-        float s = 0;
-#pragma unroll
-        for (int w = 0; w < WARPS; w++) s += rows[w * 2 * CH + i];
-        __stcg(partial + (int64_t)block * 2 * CH + i, factor && i >= CH ? s * factor[i - CH] : s);
-    }
-}
-
-/* For a second launch: block `part` of CH / SUMS_CHANNELS, with THREADS threads, adds the rows of its channels in
- * double, and calls End::channel(end, c).finish(end, c, first, second) for each. All loads are in flight before the
- * first sum: in a loop that the compiler unrolls, the remaining loads come one by one and take half a microsecond
- * each. */
-enum { SUMS_CHANNELS = 8, SUMS_IN_FLIGHT = 5, SUMS_SHARES = THREADS / 4 };
-template <int CH, typename End>
-__device__ __forceinline__ void sums_add(const float *partial, int rows, int part, const End &end) {
-    __shared__ double room[WARPS][2 * SUMS_CHANNELS];
-    const int         four = (int)threadIdx.x % 4, share = (int)threadIdx.x / 4,
-              c                      = part * SUMS_CHANNELS + (int)threadIdx.x % SUMS_CHANNELS;
-    const float                *from = partial + four / 2 * CH + part * SUMS_CHANNELS + four % 2 * 4;
-    const typename End::channel channel(end, c);
-    double                      s[4] = {};
-    for (int b = share; b < rows; b += SUMS_SHARES * SUMS_IN_FLIGHT) {
-        float4 v[SUMS_IN_FLIGHT];
-#pragma unroll
-        for (int i = 0; i < SUMS_IN_FLIGHT; i++)
-            v[i] = b + i * SUMS_SHARES < rows
-                       ? __ldcg(reinterpret_cast<const float4 *>(from + (int64_t)(b + i * SUMS_SHARES) * 2 * CH))
-                       : make_float4(0, 0, 0, 0);
-#pragma unroll
-        for (int i = 0; i < SUMS_IN_FLIGHT; i++) {
-            s[0] += (double)v[i].x, s[1] += (double)v[i].y;
-            s[2] += (double)v[i].z, s[3] += (double)v[i].w;
-        }
-    }
-#pragma unroll
-    for (int offset = 4; offset < CK_WARP; offset *= 2)
-#pragma unroll
-        for (int i = 0; i < 4; i++) s[i] += __shfl_xor_sync(0xffffffffu, s[i], offset);
-    if ((int)threadIdx.x % CK_WARP < 4)
-#pragma unroll
-        for (int i = 0; i < 4; i++) room[threadIdx.x / CK_WARP][four * 4 + i] = s[i];
-    __syncthreads();
-    if ((int)threadIdx.x >= SUMS_CHANNELS) return;
-    double first = 0, second = 0;
-#pragma unroll
-    for (int w = 0; w < WARPS; w++) first += room[w][threadIdx.x], second += room[w][SUMS_CHANNELS + threadIdx.x];
-    channel.finish(end, c, (float)first, (float)second);
 }
 
 /* ---- host side ---- */

@@ -74,7 +74,7 @@ template <class S, typename T> __device__ __forceinline__ void joint_dx(const gr
         joint_issue_dy<S, T>(a, base + (uint32_t)(D::DY_AT + i * D::DY_STAGE), blockIdx.x + (int64_t)i * gridDim.x);
     entry.store(table);
     ck_copy_wait<D::STAGES>();
-    filter_turn<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT);
+    filter_transpose<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT);
     int stage = 0;
     for (int64_t job = blockIdx.x; job < a.N * D::TILES; job += gridDim.x) {
         const int      y0 = (int)(job % D::TILES) * D::TH;
@@ -172,7 +172,7 @@ __device__ __forceinline__ void split_dx(const grad_args &a, char *memory, int b
           *table           = reinterpret_cast<float *>(memory + D::TABLE_AT);
     float first[2 * D::NT] = {}, second[2 * D::NT] = {};
     bool  begun = false;
-    static_assert(D::TILES == 1, "whole pictures");
+    static_assert(D::TILES == 1, "whole images");
     if (!a.w_new) filter_issue<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT, (const T *)a.w);
     dx_clear<S>(base, rows);
     ck_begin_after_last();
@@ -192,7 +192,7 @@ __device__ __forceinline__ void split_dx(const grad_args &a, char *memory, int b
         if (!begun) {
             entry.store(table);
             ck_copy_wait<0>();
-            filter_turn<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT);
+            filter_transpose<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT);
         }
         begun = true;
         __syncthreads();
@@ -210,7 +210,9 @@ template <class S, typename T> __global__ void __launch_bounds__(THREADS, 2) spl
         split_dx<S, T>(a, memory, (int)blockIdx.x - SPLIT_DW_BLOCKS, (int)gridDim.x - SPLIT_DW_BLOCKS);
 }
 
-/* ---- the stem: dw only ---- The forward product, transposed: the columns of a piece are 4 columns of the filter by 4
+/* ---- the stem: dw only ---- */
+
+/* The forward product, transposed: the columns of a piece are 4 columns of the filter by 4
  * channels; 3 by 3 of them are stored. */
 
 enum { STEM_DW = STEM_K * 3 * 16 };
@@ -284,8 +286,8 @@ template <class S, typename T>
 cudaError_t grad_run(const grad_args &a, const struct ck_bn_grad_finalize &finish, int multiprocessors,
                      cudaStream_t stream) {
     using D                  = grad_tiling<S>;
-    const int64_t  beside_dw = larger((int64_t)multiprocessors * RESIDENT - SPLIT_DW_BLOCKS, SPLIT_DX_LEAST);
-    const unsigned most      = ck_blocks(a.N * D::TILES, 1, D::JOINT ? (int64_t)multiprocessors : beside_dw);
+    const int64_t  dx_blocks = larger((int64_t)multiprocessors * RESIDENT - SPLIT_DW_BLOCKS, SPLIT_DX_LEAST);
+    const unsigned most      = ck_blocks(a.N * D::TILES, 1, D::JOINT ? (int64_t)multiprocessors : dx_blocks);
     cudaError_t    error;
     if constexpr (D::JOINT)
         error = launch(joint_kernel<S, T>, a, most, D::BLOCK, D::BYTES, stream);

@@ -3,7 +3,7 @@
 #ifndef CK_CIFAR_GRAD_CUH
 #define CK_CIFAR_GRAD_CUH
 
-#include "cuda/conv/cifar/cifar_conv.cuh"
+#include "cuda/conv/cifar/cifar_sums.cuh"
 
 namespace cifar {
 namespace {

@@ -41,7 +41,7 @@ __device__ __forceinline__ void filter_issue(uint32_t to, const T *w) {
     }
 }
 /* The warp's copies have arrived. */
-template <class S, int NT, int PITCH, int WARPS> __device__ __forceinline__ void filter_turn(uint32_t to) {
+template <class S, int NT, int PITCH, int WARPS> __device__ __forceinline__ void filter_transpose(uint32_t to) {
     using R        = filter_regions<S, NT>;
     const int lane = (int)threadIdx.x % CK_WARP;
     __syncwarp();

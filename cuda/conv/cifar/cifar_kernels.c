@@ -243,24 +243,24 @@ BY_TYPE(dense_dgrad, CR_IN_dense_dgrad_dy, BF16)
 BY_TYPE(dense_wgrad, CR_IN_dense_wgrad_x, F16)
 BY_TYPE(dense_wgrad, CR_IN_dense_wgrad_x, BF16)
 
-#define SMALL_ROW(row, text, kind, what, enum_type, prepare_)                                                          \
-    static const struct cr_kernel row = {.name          = text,                                                        \
-                                         .op            = CR_OP_##what,                                                \
-                                         .math          = CR_MATH_##enum_type,                                         \
-                                         .deterministic = true,                                                        \
-                                         .accepts       = kind##_accepts_##enum_type,                                  \
-                                         .prepare       = prepare_,                                                    \
-                                         .launch        = kind##_launch}
-SMALL_ROW(conv_f16, "cuda.cifar_conv.f16", conv, conv, F16, conv_prepare);
-SMALL_ROW(conv_bf16, "cuda.cifar_conv.bf16", conv, conv, BF16, conv_prepare);
-SMALL_ROW(grad_f16, "cuda.cifar_conv_grad.f16", grad, conv_grad, F16, grad_prepare);
-SMALL_ROW(grad_bf16, "cuda.cifar_conv_grad.bf16", grad, conv_grad, BF16, grad_prepare);
-SMALL_ROW(dense_f16, "cuda.cifar_dense.f16", dense, dense, F16, NULL);
-SMALL_ROW(dense_bf16, "cuda.cifar_dense.bf16", dense, dense, BF16, NULL);
-SMALL_ROW(dense_dgrad_f16, "cuda.cifar_dense_dgrad.f16", dense_dgrad, dense_dgrad, F16, NULL);
-SMALL_ROW(dense_dgrad_bf16, "cuda.cifar_dense_dgrad.bf16", dense_dgrad, dense_dgrad, BF16, NULL);
-SMALL_ROW(dense_wgrad_f16, "cuda.cifar_dense_wgrad.f16", dense_wgrad, dense_wgrad, F16, NULL);
-SMALL_ROW(dense_wgrad_bf16, "cuda.cifar_dense_wgrad.bf16", dense_wgrad, dense_wgrad, BF16, NULL);
+#define SMALL_KERNEL(kernel, text, kind, what, enum_type, prepare_)                                                    \
+    static const struct cr_kernel kernel = {.name          = text,                                                     \
+                                            .op            = CR_OP_##what,                                             \
+                                            .math          = CR_MATH_##enum_type,                                      \
+                                            .deterministic = true,                                                     \
+                                            .accepts       = kind##_accepts_##enum_type,                               \
+                                            .prepare       = prepare_,                                                 \
+                                            .launch        = kind##_launch}
+SMALL_KERNEL(conv_f16, "cuda.cifar_conv.f16", conv, conv, F16, conv_prepare);
+SMALL_KERNEL(conv_bf16, "cuda.cifar_conv.bf16", conv, conv, BF16, conv_prepare);
+SMALL_KERNEL(grad_f16, "cuda.cifar_conv_grad.f16", grad, conv_grad, F16, grad_prepare);
+SMALL_KERNEL(grad_bf16, "cuda.cifar_conv_grad.bf16", grad, conv_grad, BF16, grad_prepare);
+SMALL_KERNEL(dense_f16, "cuda.cifar_dense.f16", dense, dense, F16, NULL);
+SMALL_KERNEL(dense_bf16, "cuda.cifar_dense.bf16", dense, dense, BF16, NULL);
+SMALL_KERNEL(dense_dgrad_f16, "cuda.cifar_dense_dgrad.f16", dense_dgrad, dense_dgrad, F16, NULL);
+SMALL_KERNEL(dense_dgrad_bf16, "cuda.cifar_dense_dgrad.bf16", dense_dgrad, dense_dgrad, BF16, NULL);
+SMALL_KERNEL(dense_wgrad_f16, "cuda.cifar_dense_wgrad.f16", dense_wgrad, dense_wgrad, F16, NULL);
+SMALL_KERNEL(dense_wgrad_bf16, "cuda.cifar_dense_wgrad.bf16", dense_wgrad, dense_wgrad, BF16, NULL);
 
 const struct cr_kernel *const cr_cuda_cifar_kernels[] = {
     &conv_f16,        &conv_bf16,        &grad_f16,        &grad_bf16,        &dense_f16, &dense_bf16,

@@ -23,12 +23,13 @@ static bool has_or_none(const struct cr_tensor *t, enum cr_dtype type) {
 
 /* Each function sets the operands of an op kind and the features that the op uses. Returns false when cuDNN's kernels
  * do not support the op. `real` is the type of the images. */
-struct asked {
+struct conv_request {
     const struct cr_tensor *tensor[CR_CUDNN_OPERANDS];
     int64_t                 uses;
 };
 
-static bool ask_conv(const struct cr_program *p, const struct cr_op *op, enum cr_dtype real, struct asked *a) {
+static bool request_conv(const struct cr_program *p, const struct cr_op *op, enum cr_dtype real,
+                         struct conv_request *a) {
     const struct cr_tensor *scale_bias = IN(conv, scale_bias), *bias = IN(conv, bias), *add = IN(conv, add),
                            *sums = OUT(conv, sums);
     if (!cr_op_uses_only(
@@ -51,7 +52,8 @@ static bool ask_conv(const struct cr_program *p, const struct cr_op *op, enum cr
            (has_or_none(bias, CR_F32) || has(bias, real));
 }
 
-static bool ask_wgrad(const struct cr_program *p, const struct cr_op *op, enum cr_dtype real, struct asked *a) {
+static bool request_wgrad(const struct cr_program *p, const struct cr_op *op, enum cr_dtype real,
+                          struct conv_request *a) {
     const struct cr_tensor *scale_bias = IN(conv_wgrad, scale_bias);
     if (!cr_op_uses_only(op, IN_BIT(conv_wgrad, x) | IN_BIT(conv_wgrad, dy) | IN_BIT(conv_wgrad, scale_bias),
                          OUT_BIT(conv_wgrad, dw)))
@@ -64,7 +66,8 @@ static bool ask_wgrad(const struct cr_program *p, const struct cr_op *op, enum c
     return has(a->tensor[CR_CUDNN_W], CR_F32); /* in programs of all types */
 }
 
-static bool ask_dgrad(const struct cr_program *p, const struct cr_op *op, enum cr_dtype real, struct asked *a) {
+static bool request_dgrad(const struct cr_program *p, const struct cr_op *op, enum cr_dtype real,
+                          struct conv_request *a) {
     const struct cr_tensor *bn_x = IN(conv_dgrad, bn_x), *add = IN(conv_dgrad, add),
                            *grad_sums = OUT(conv_dgrad, grad_sums);
     if (!cr_op_uses_only(op,
@@ -87,11 +90,11 @@ static bool ask_dgrad(const struct cr_program *p, const struct cr_op *op, enum c
     return has(a->tensor[CR_CUDNN_W], real) && has_or_none(add, real) && has_or_none(grad_sums, CR_F32);
 }
 
-static bool ask_op(const struct cr_program *p, const struct cr_op *op, enum cr_dtype real, struct asked *a) {
+static bool request_op(const struct cr_program *p, const struct cr_op *op, enum cr_dtype real, struct conv_request *a) {
     switch (op->kind) {
-    case CR_OP_conv: return ask_conv(p, op, real, a);
-    case CR_OP_conv_dgrad: return ask_dgrad(p, op, real, a);
-    case CR_OP_conv_wgrad: return ask_wgrad(p, op, real, a);
+    case CR_OP_conv: return request_conv(p, op, real, a);
+    case CR_OP_conv_dgrad: return request_dgrad(p, op, real, a);
+    case CR_OP_conv_wgrad: return request_wgrad(p, op, real, a);
     default: return false;
     }
 }
@@ -107,8 +110,9 @@ static cudnnDataType_t type_of(enum cr_dtype real) {
 bool cr_cudnn_key_of(const struct cr_program *p, const struct cr_op *op, enum cr_math math,
                      struct cudnn_conv_key *out) {
     const enum cr_dtype real = math == CR_MATH_F16 ? CR_F16 : math == CR_MATH_BF16 ? CR_BF16 : CR_F32;
-    struct asked        a    = {0};
-    if (!ask_op(p, op, real, &a) || !has(a.tensor[CR_CUDNN_X], real) || !has(a.tensor[CR_CUDNN_Y], real)) return false;
+    struct conv_request a    = {0};
+    if (!request_op(p, op, real, &a) || !has(a.tensor[CR_CUDNN_X], real) || !has(a.tensor[CR_CUDNN_Y], real))
+        return false;
     *out = (struct cudnn_conv_key){.kind   = kind_of(op),
                                    .type   = type_of(real),
                                    .full   = math == CR_MATH_F32,
@@ -231,7 +235,7 @@ static cr_status want_plans(struct cudnn_conv_plans *s, int wanted) {
 }
 
 /* Where the heuristic is quick, the plan is built now, because it will be used. */
-static cr_status ask_has(struct cudnn_conv_plans *s) {
+static cr_status query_available(struct cudnn_conv_plans *s) {
     if (s->queried) return CR_OK;
     if (!is_fused_for_training(&s->key)) {
         CR_TRY(want_plans(s, 1));
@@ -307,7 +311,7 @@ cr_status cr_cudnn_conv_has(struct cuda_device *device, const struct cudnn_conv_
     *out = false;
     if (!cr_cudnn_may_have(key)) return CR_OK;
     CR_TRY(find_entry(device, key, &e));
-    CR_TRY(ask_has(&e->plans));
+    CR_TRY(query_available(&e->plans));
     *out = e->plans.available;
     return CR_OK;
 }
@@ -325,11 +329,11 @@ cr_status cr_cudnn_support(int cc, const struct cr_program *p, const struct cr_o
     key = cr_cudnn_slice_key(&key, &slices, 0);
     CR_TRY(cr_cudnn_device_open_offline(cc, &gpu));
     open_plans(&plans, gpu, &key);
-    cr_status status = ask_has(&plans);
+    cr_status status = query_available(&plans);
     if (status == CR_OK && plans.available) status = want_plans(&plans, count_algos ? CR_CUDNN_CANDIDATES : 1);
     if (status == CR_OK && plans.available)
         *out = (struct cudnn_support){.supported       = true,
-                                      .ways            = plans.plans,
+                                      .algos           = plans.plans,
                                       .engine          = plans.plan[0].engine,
                                       .notes           = plans.plan[0].notes,
                                       .workspace_bytes = plans.problem.scratch_bytes + plans.plan[0].workspace_bytes,

@@ -114,7 +114,7 @@ CR_MUST cr_status cr_cudnn_conv_has(struct cuda_device *device, const struct cud
  * CR_ERR_DEVICE when the libraries are missing. */
 struct cudnn_support {
     bool     supported;
-    int      ways; /* up to CR_CUDNN_CANDIDATES when `count_algos`, else 0 or 1 */
+    int      algos; /* up to CR_CUDNN_CANDIDATES when `count_algos`, else 0 or 1 */
     int64_t  engine;
     unsigned notes;           /* numerical notes of the engine, as bits */
     size_t   workspace_bytes; /* of a slice */

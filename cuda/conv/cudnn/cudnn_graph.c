@@ -7,7 +7,7 @@
 #include <string.h>
 
 #if CUDNN_VERSION < 90800
-#error "cresnet needs cuDNN 9.8 or later: before it, plans cannot be asked for without a GPU"
+#error "cresnet needs cuDNN 9.8 or later: older versions cannot build plans without a GPU"
 #endif
 
 enum { ALIGNMENT = 16 };

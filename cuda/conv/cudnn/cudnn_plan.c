@@ -109,7 +109,7 @@ cr_status cr_cudnn_graph_has(struct cudnn_graph *g, const struct cudnn_rules *ru
 /* ---- search ---- */
 
 /* The heuristic's list, best first. The search owns the configurations. */
-static void ask(struct cudnn_search *s, cudnnBackendHeurMode_t mode) {
+static void run_heuristic(struct cudnn_search *s, cudnnBackendHeurMode_t mode) {
     struct cudnn_graph      *g     = s->graph;
     cudnnBackendDescriptor_t d     = NULL;
     int64_t                  count = 0;
@@ -152,7 +152,7 @@ cr_status cr_cudnn_search_next(struct cudnn_search *s, struct cudnn_plan *plan, 
     while (s->graph->refused == CUDNN_STATUS_SUCCESS && !*found) {
         if (s->next == s->offers) {
             if (s->mode == (int)CR_COUNT(modes)) break;
-            ask(s, modes[s->mode++]);
+            run_heuristic(s, modes[s->mode++]);
             continue;
         }
         struct cudnn_plan        p      = {0};

@@ -4,7 +4,7 @@
 
 namespace {
 
-enum { THREADS = 256, FLIGHT = 4 /* vectors that a thread has in flight */ };
+enum { THREADS = 256, IN_FLIGHT = 4 /* vectors that a thread has in flight */ };
 
 /* ---- convert_add: 4 or 2 bytes read and 4 written an element, 4 more read with ADD; limiter: memory ---- */
 
@@ -23,16 +23,16 @@ template <typename T> __device__ __forceinline__ void load4(const T *x, int64_t 
  * y. */
 template <typename T, bool ADD>
 __global__ void __launch_bounds__(THREADS) convert_add(const T *x, float *y, int64_t n) {
-    const int64_t vectors = n / 4, first = (int64_t)blockIdx.x * (THREADS * FLIGHT) + threadIdx.x;
-    float         f[FLIGHT][4] = {}, old[FLIGHT][4] = {};
+    const int64_t vectors = n / 4, first = (int64_t)blockIdx.x * (THREADS * IN_FLIGHT) + threadIdx.x;
+    float         f[IN_FLIGHT][4] = {}, old[IN_FLIGHT][4] = {};
 #pragma unroll
-    for (int j = 0; j < FLIGHT; j++)
+    for (int j = 0; j < IN_FLIGHT; j++)
         if (first + j * THREADS < vectors) {
             load4(x, first + j * THREADS, f[j]);
             if constexpr (ADD) load4(y, first + j * THREADS, old[j]);
         }
 #pragma unroll
-    for (int j = 0; j < FLIGHT; j++) {
+    for (int j = 0; j < IN_FLIGHT; j++) {
         if constexpr (ADD)
             for (int k = 0; k < 4; k++) f[j][k] += old[j][k];
         if (first + j * THREADS < vectors) ck_store(y, first + j * THREADS, ck_pack<float>(f[j]));
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(THREADS) convert_add(const T *x, float *y, int
 }
 
 template <typename T> cudaError_t convert_add_run(const void *x, float *y, int64_t n, bool add, cudaStream_t stream) {
-    const unsigned blocks = ck_blocks(n / 4, THREADS * FLIGHT, INT32_MAX);
+    const unsigned blocks = ck_blocks(n / 4, THREADS * IN_FLIGHT, INT32_MAX);
     if (add)
         convert_add<T, true><<<blocks, THREADS, 0, stream>>>((const T *)x, y, n);
     else
@@ -168,11 +168,11 @@ template <typename T> struct filters : along_depth {
 };
 
 /* Columns n are channels of the filters, e = (r, s, k). */
-template <typename T> struct filters_turned : along_side {
+template <typename T> struct filters_transposed : along_side {
     const T                   *data;
     int64_t                    c, C;
     int                        rs, RS, k, K;
-    __device__ __forceinline__ filters_turned(const T *from, const ck_conv &v, int64_t first)
+    __device__ __forceinline__ filters_transposed(const T *from, const ck_conv &v, int64_t first)
         : data(from), c(first + row()), C(v.C), rs(0), RS(v.R * v.S), k(deep()), K((int)v.K) {}
     __device__ __forceinline__ void load(float *v) {
 #pragma unroll
@@ -198,12 +198,12 @@ template <typename T> struct pixels : along_side {
 };
 
 /* Columns n = (r, s, c) select elements of x through windows e, from `pixel` to `end`. */
-template <typename T> struct windows_turned : along_side {
+template <typename T> struct windows_transposed : along_side {
     const T                   *data;
     int64_t                    pixel, end, image; /* image: first pixel of x */
     int                        H, W, P, Q, stride, top, left, p, q, c, C;
-    __device__ __forceinline__ windows_turned(const T *from, const ck_conv &v, int64_t first, int64_t begin,
-                                              int64_t stop)
+    __device__ __forceinline__ windows_transposed(const T *from, const ck_conv &v, int64_t first, int64_t begin,
+                                                  int64_t stop)
         : data(from), pixel(begin + deep()), end(stop), H((int)v.H), W((int)v.W), P((int)v.P), Q((int)v.Q),
           stride(v.stride), C((int)v.C) {
         const int     n = (int)first + row(), rs = n / C, r = rs / v.S;
@@ -294,10 +294,10 @@ template <typename T> __global__ void __launch_bounds__(THREADS) forward(const T
 }
 
 template <typename T> __global__ void __launch_bounds__(THREADS) dgrad(const T *dy, const T *w, T *dx, ck_conv v) {
-    const int64_t     across = tiles_of(v.C), m0 = blockIdx.x / across * TILE, n0 = blockIdx.x % across * TILE;
-    float             sum[SIDE][SIDE] = {};
-    windows<T, true>  a(dy, v, m0);
-    filters_turned<T> b(w, v, n0);
+    const int64_t         across = tiles_of(v.C), m0 = blockIdx.x / across * TILE, n0 = blockIdx.x % across * TILE;
+    float                 sum[SIDE][SIDE] = {};
+    windows<T, true>      a(dy, v, m0);
+    filters_transposed<T> b(w, v, n0);
     multiply(a, b, steps_of(v.R * v.S * v.K), sum);
     put_sums(dx, m0, n0, v.N * v.H * v.W, v.C, sum);
 }
@@ -310,7 +310,7 @@ __global__ void __launch_bounds__(THREADS) wgrad(const T *x, const T *dy, float 
     const int64_t all = v.N * v.P * v.Q, begin = blockIdx.y * share, end = begin + share < all ? begin + share : all;
     float         sum[SIDE][SIDE] = {};
     pixels<T>     a(dy, v, m0, begin, end);
-    windows_turned<T> b(x, v, n0, begin, end);
+    windows_transposed<T> b(x, v, n0, begin, end);
     multiply(a, b, steps_of(end - begin), sum);
     put_sums(part + blockIdx.y * v.K * E, m0, n0, v.K, E, sum);
 }

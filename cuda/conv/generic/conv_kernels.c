@@ -88,25 +88,25 @@ static void nothing_to_release(void *prepared) {
 
 /* ---- the kernels ---- */
 
-static const struct cr_kernel row_conv  = {.name          = "cuda.conv",
-                                           .op            = CR_OP_conv,
-                                           .math          = CR_MATH_F32,
-                                           .deterministic = true,
-                                           .accepts       = conv_accepts,
-                                           .launch        = conv_launch};
-static const struct cr_kernel row_dgrad = {.name          = "cuda.conv_dgrad",
-                                           .op            = CR_OP_conv_dgrad,
-                                           .math          = CR_MATH_F32,
-                                           .deterministic = true,
-                                           .accepts       = dgrad_accepts,
-                                           .launch        = dgrad_launch};
-static const struct cr_kernel row_wgrad = {.name          = "cuda.conv_wgrad",
-                                           .op            = CR_OP_conv_wgrad,
-                                           .math          = CR_MATH_F32,
-                                           .deterministic = true,
-                                           .accepts       = wgrad_accepts,
-                                           .prepare       = wgrad_prepare,
-                                           .launch        = wgrad_launch,
-                                           .release       = nothing_to_release};
+static const struct cr_kernel kernel_conv  = {.name          = "cuda.conv",
+                                              .op            = CR_OP_conv,
+                                              .math          = CR_MATH_F32,
+                                              .deterministic = true,
+                                              .accepts       = conv_accepts,
+                                              .launch        = conv_launch};
+static const struct cr_kernel kernel_dgrad = {.name          = "cuda.conv_dgrad",
+                                              .op            = CR_OP_conv_dgrad,
+                                              .math          = CR_MATH_F32,
+                                              .deterministic = true,
+                                              .accepts       = dgrad_accepts,
+                                              .launch        = dgrad_launch};
+static const struct cr_kernel kernel_wgrad = {.name          = "cuda.conv_wgrad",
+                                              .op            = CR_OP_conv_wgrad,
+                                              .math          = CR_MATH_F32,
+                                              .deterministic = true,
+                                              .accepts       = wgrad_accepts,
+                                              .prepare       = wgrad_prepare,
+                                              .launch        = wgrad_launch,
+                                              .release       = nothing_to_release};
 
-const struct cr_kernel *const cr_cuda_conv_kernels[] = {&row_conv, &row_dgrad, &row_wgrad, NULL};
+const struct cr_kernel *const cr_cuda_conv_kernels[] = {&kernel_conv, &kernel_dgrad, &kernel_wgrad, NULL};

@@ -77,7 +77,7 @@ static bool conv_accepts_bf16(const struct cr_device *device, const struct cr_pr
     return conv_accepts(device, p, op, CR_BF16);
 }
 
-static int conv_ways(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+static int conv_algo_count(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct ck_point_conv a = conv_of(p, op);
     return ck_point_conv_configs(&a, cuda_of(device)->multiprocessors);
 }
@@ -145,7 +145,7 @@ static bool dgrad_accepts_bf16(const struct cr_device *device, const struct cr_p
     return dgrad_accepts(device, p, op, CR_BF16);
 }
 
-static int dgrad_ways(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+static int dgrad_algo_count(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct ck_point_conv a = dgrad_of(p, op);
     return ck_point_conv_configs(&a, cuda_of(device)->multiprocessors);
 }
@@ -179,20 +179,20 @@ static void nothing_to_release(void *prepared) {
 
 /* ---- the kernels ---- */
 
-#define POINT_ROW(row, row_name, kind, part, type, of_math)                                                            \
-    static const struct cr_kernel row = {.name          = row_name,                                                    \
-                                         .op            = CR_OP_##kind,                                                \
-                                         .math          = of_math,                                                     \
-                                         .deterministic = true,                                                        \
-                                         .accepts       = part##_accepts_##type,                                       \
-                                         .algo_count    = part##_ways,                                                 \
-                                         .prepare       = part##_prepare,                                              \
-                                         .launch        = part##_launch,                                               \
-                                         .release       = nothing_to_release}
-POINT_ROW(row_conv_f16, "cuda.point_conv.f16", conv, conv, f16, CR_MATH_F16);
-POINT_ROW(row_conv_bf16, "cuda.point_conv.bf16", conv, conv, bf16, CR_MATH_BF16);
-POINT_ROW(row_dgrad_f16, "cuda.point_dgrad.f16", conv_dgrad, dgrad, f16, CR_MATH_F16);
-POINT_ROW(row_dgrad_bf16, "cuda.point_dgrad.bf16", conv_dgrad, dgrad, bf16, CR_MATH_BF16);
+#define POINT_KERNEL(kernel, kernel_name, kind, part, type, of_math)                                                   \
+    static const struct cr_kernel kernel = {.name          = kernel_name,                                              \
+                                            .op            = CR_OP_##kind,                                             \
+                                            .math          = of_math,                                                  \
+                                            .deterministic = true,                                                     \
+                                            .accepts       = part##_accepts_##type,                                    \
+                                            .algo_count    = part##_algo_count,                                        \
+                                            .prepare       = part##_prepare,                                           \
+                                            .launch        = part##_launch,                                            \
+                                            .release       = nothing_to_release}
+POINT_KERNEL(kernel_conv_f16, "cuda.point_conv.f16", conv, conv, f16, CR_MATH_F16);
+POINT_KERNEL(kernel_conv_bf16, "cuda.point_conv.bf16", conv, conv, bf16, CR_MATH_BF16);
+POINT_KERNEL(kernel_dgrad_f16, "cuda.point_dgrad.f16", conv_dgrad, dgrad, f16, CR_MATH_F16);
+POINT_KERNEL(kernel_dgrad_bf16, "cuda.point_dgrad.bf16", conv_dgrad, dgrad, bf16, CR_MATH_BF16);
 
-const struct cr_kernel *const cr_cuda_point_conv_kernels[] = {&row_conv_f16, &row_conv_bf16, &row_dgrad_f16,
-                                                              &row_dgrad_bf16, NULL};
+const struct cr_kernel *const cr_cuda_point_conv_kernels[] = {&kernel_conv_f16, &kernel_conv_bf16, &kernel_dgrad_f16,
+                                                              &kernel_dgrad_bf16, NULL};

@@ -108,9 +108,9 @@ const struct choice *choices_for(const struct ck_point_conv *a) {
 
 /* Stores tile config number `algo` of those that fit in *p. It exists when the result is above algo. With algo < 0,
  * counts the configs that fit. */
-int find_plan(struct plan *p, const struct ck_point_conv *a, int way, int multiprocessors) {
+int find_plan(struct plan *p, const struct ck_point_conv *a, int algo, int multiprocessors) {
     int fitting = 0;
-    for (const struct choice *c = choices_for(a); c->columns && (way < 0 || fitting <= way); c++) {
+    for (const struct choice *c = choices_for(a); c->columns && (algo < 0 || fitting <= algo); c++) {
         if (c->columns == 256 && a->K <= 128) continue; /* half of the columns would be unused */
         if (c->blocks_k && (a->K + c->columns - 1) / c->columns > c->blocks_k) continue;
         if (plan_as(p, a, c->resident, c->columns, c->workers, c->panels, c->least, multiprocessors)) fitting++;

@@ -21,6 +21,31 @@
 
 namespace {
 
+#if CK_HAS_SM90A
+/* Runs a worker with the features of the arguments as template parameters. */
+template <int MODE, class Worker> __device__ __forceinline__ void run_worker(Worker &worker) {
+    if constexpr (MODE == ACT) {
+        worker.template run_as<false, false, false>();
+    } else if constexpr (MODE == AS_IS) {
+        if (worker.p.add_given)
+            worker.template run_as<true, true, false>();
+        else if (worker.p.bias || worker.p.relu)
+            worker.template run_as<true, false, false>();
+        else
+            worker.template run_as<false, false, false>();
+    } else {
+        if (worker.p.bn_given && worker.p.add_given)
+            worker.template run_as<false, true, true>();
+        else if (worker.p.bn_given)
+            worker.template run_as<false, false, true>();
+        else if (worker.p.add_given)
+            worker.template run_as<false, true, false>();
+        else
+            worker.template run_as<false, false, false>();
+    }
+}
+#endif
+
 template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE>
 __global__ void __launch_bounds__((1 + WORKERS) * GROUP, 1) point_conv(const __grid_constant__ params p) {
 #if CK_HAS_SM90A
@@ -47,7 +72,7 @@ __global__ void __launch_bounds__((1 + WORKERS) * GROUP, 1) point_conv(const __g
     } else {
         ck_registers_increase<WORKERS == 2 ? 232 : WORKERS == 3 ? 152 : 112>();
         worker<T, COLUMNS, WORKERS, RESIDENT, MODE> worker(p, shared, group - 1);
-        worker.run();
+        run_worker<MODE>(worker);
     }
 #else
     (void)p;

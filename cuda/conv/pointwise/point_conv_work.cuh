@@ -386,27 +386,6 @@ template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE> struct 
         if (p.partial && RESIDENT) flush<true>((int)blockIdx.x / plan.blocks_k * WORKERS + me, at.column);
         if (lane == 0) ck_bulk_wait<0>();
     }
-    __device__ __forceinline__ void run() {
-        if constexpr (MODE == ACT) {
-            run_as<false, false, false>();
-        } else if constexpr (MODE == AS_IS) {
-            if (p.add_given)
-                run_as<true, true, false>();
-            else if (p.bias || p.relu)
-                run_as<true, false, false>();
-            else
-                run_as<false, false, false>();
-        } else {
-            if (p.bn_given && p.add_given)
-                run_as<false, true, true>();
-            else if (p.bn_given)
-                run_as<false, false, true>();
-            else if (p.add_given)
-                run_as<false, true, false>();
-            else
-                run_as<false, false, false>();
-        }
-    }
 };
 
 } // namespace

@@ -85,16 +85,16 @@ static cr_status point_grad_launch(struct cr_device *device, const struct cr_cal
     return CR_OK;
 }
 
-#define POINT_GRAD_ROW(row, type, of_type, of_math)                                                                    \
-    static const struct cr_kernel row = {.name          = "cuda.point_grad." type,                                     \
-                                         .op            = CR_OP_conv_grad,                                             \
-                                         .math          = of_math,                                                     \
-                                         .deterministic = true,                                                        \
-                                         .accepts       = of_type,                                                     \
-                                         .prepare       = point_grad_prepare,                                          \
-                                         .launch        = point_grad_launch,                                           \
-                                         .release       = nothing_to_release}
-POINT_GRAD_ROW(row_f16, "f16", f16_accepts, CR_MATH_F16);
-POINT_GRAD_ROW(row_bf16, "bf16", bf16_accepts, CR_MATH_BF16);
+#define POINT_GRAD_KERNEL(kernel, type, of_type, of_math)                                                              \
+    static const struct cr_kernel kernel = {.name          = "cuda.point_grad." type,                                  \
+                                            .op            = CR_OP_conv_grad,                                          \
+                                            .math          = of_math,                                                  \
+                                            .deterministic = true,                                                     \
+                                            .accepts       = of_type,                                                  \
+                                            .prepare       = point_grad_prepare,                                       \
+                                            .launch        = point_grad_launch,                                        \
+                                            .release       = nothing_to_release}
+POINT_GRAD_KERNEL(kernel_f16, "f16", f16_accepts, CR_MATH_F16);
+POINT_GRAD_KERNEL(kernel_bf16, "bf16", bf16_accepts, CR_MATH_BF16);
 
-const struct cr_kernel *const cr_cuda_point_grad_kernels[] = {&row_f16, &row_bf16, NULL};
+const struct cr_kernel *const cr_cuda_point_grad_kernels[] = {&kernel_f16, &kernel_bf16, NULL};

@@ -17,9 +17,9 @@ enum {
     SHARED_MAX   = 227 * 1024
 };
 
-/* K, C: channels of dy and of the slice of x. Numbers of slots: G tiles of dy, D of dy_x, X tiles of x, E units of add
- * and of bn_x. GROUPS warpgroups compute the products: 2 where dw needs their registers. PAIR: two blocks share a tile
- * of K*2 channels of dy. */
+/* KS, CS: channels of dy and of the slice of x. Numbers of slots: G tiles of dy, D of dy_x, X tiles of x, E units of
+ * add and of bn_x. GROUPS warpgroups compute the products: 2 where dw needs their registers. PAIR: two blocks share a
+ * tile of KS*2 channels of dy. */
 template <int KS, int CS, int MODE_, int G, int D, int X, int E_, int GROUPS_, bool PAIR_> struct pg_plan {
     static constexpr int  K = KS, C = CS, MODE = MODE_, SG = G, SD = D, SX = X, E = E_, GROUPS = GROUPS_;
     static constexpr bool PAIR = PAIR_;

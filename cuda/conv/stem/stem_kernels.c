@@ -181,21 +181,26 @@ static void nothing_to_release(void *prepared) {
 
 /* ---- the kernels ---- */
 
-#define STEM_ROW(row, row_name, kind, part, type, of_math)                                                             \
-    static const struct cr_kernel row = {.name          = row_name,                                                    \
-                                         .op            = CR_OP_##kind,                                                \
-                                         .math          = of_math,                                                     \
-                                         .deterministic = true,                                                        \
-                                         .accepts       = part##_accepts_##type,                                       \
-                                         .prepare       = part##_prepare,                                              \
-                                         .launch        = part##_launch,                                               \
-                                         .release       = nothing_to_release}
-STEM_ROW(row_conv_f16, "cuda.stem.f16", conv, conv, f16, CR_MATH_F16);
-STEM_ROW(row_conv_bf16, "cuda.stem.bf16", conv, conv, bf16, CR_MATH_BF16);
-STEM_ROW(row_wgrad_f16, "cuda.stem_wgrad.f16", conv_wgrad, wgrad, f16, CR_MATH_F16);
-STEM_ROW(row_wgrad_bf16, "cuda.stem_wgrad.bf16", conv_wgrad, wgrad, bf16, CR_MATH_BF16);
-STEM_ROW(row_grad_f16, "cuda.stem_grad.f16", conv_grad, grad, f16, CR_MATH_F16);
-STEM_ROW(row_grad_bf16, "cuda.stem_grad.bf16", conv_grad, grad, bf16, CR_MATH_BF16);
+#define STEM_KERNEL(kernel, kernel_name, kind, part, type, of_math)                                                    \
+    static const struct cr_kernel kernel = {.name          = kernel_name,                                              \
+                                            .op            = CR_OP_##kind,                                             \
+                                            .math          = of_math,                                                  \
+                                            .deterministic = true,                                                     \
+                                            .accepts       = part##_accepts_##type,                                    \
+                                            .prepare       = part##_prepare,                                           \
+                                            .launch        = part##_launch,                                            \
+                                            .release       = nothing_to_release}
+STEM_KERNEL(kernel_conv_f16, "cuda.stem.f16", conv, conv, f16, CR_MATH_F16);
+STEM_KERNEL(kernel_conv_bf16, "cuda.stem.bf16", conv, conv, bf16, CR_MATH_BF16);
+STEM_KERNEL(kernel_wgrad_f16, "cuda.stem_wgrad.f16", conv_wgrad, wgrad, f16, CR_MATH_F16);
+STEM_KERNEL(kernel_wgrad_bf16, "cuda.stem_wgrad.bf16", conv_wgrad, wgrad, bf16, CR_MATH_BF16);
+STEM_KERNEL(kernel_grad_f16, "cuda.stem_grad.f16", conv_grad, grad, f16, CR_MATH_F16);
+STEM_KERNEL(kernel_grad_bf16, "cuda.stem_grad.bf16", conv_grad, grad, bf16, CR_MATH_BF16);
 
-const struct cr_kernel *const cr_cuda_stem_kernels[] = {
-    &row_conv_f16, &row_conv_bf16, &row_wgrad_f16, &row_wgrad_bf16, &row_grad_f16, &row_grad_bf16, NULL};
+const struct cr_kernel *const cr_cuda_stem_kernels[] = {&kernel_conv_f16,
+                                                        &kernel_conv_bf16,
+                                                        &kernel_wgrad_f16,
+                                                        &kernel_wgrad_bf16,
+                                                        &kernel_grad_f16,
+                                                        &kernel_grad_bf16,
+                                                        NULL};
