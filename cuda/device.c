@@ -244,7 +244,7 @@ static cr_status cuda_reserve(struct cr_device *base, size_t bytes, void **out) 
     cudaError_t         error  = cudaMalloc(&region, d->peers ? cr_cuda_peers_bytes(bytes) : bytes);
     if (error == cudaErrorMemoryAllocation) {
         (void)cudaGetLastError();
-        return CR_FAIL(CR_ERR_MEMORY, "the GPU has no %.0f MiB in one piece left", (double)bytes / (1 << 20));
+        return CR_FAIL(CR_ERR_MEMORY, "the GPU has no %.0f MiB of contiguous memory left", (double)bytes / (1 << 20));
     }
     CUDA_TRY(error);
     error = cudaMemsetAsync(region, 0, bytes, d->stream[CR_STREAM_COMPUTE]);

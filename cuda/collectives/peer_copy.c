@@ -98,16 +98,16 @@ static void make_offer(struct cuda_device *d, struct cuda_peers *p, struct offer
     p->place           = align_up(PIECE_BYTES / (size_t)p->size + PART_ALIGN, CR_CUDA_ALIGN);
     const size_t bytes = cr_cuda_peers_bytes(FLAGS_BYTES + (size_t)(p->size - 1) * p->place);
     if (!find_ops(p, offer->why)) return;
-    if (failed(cudaMalloc(&box, bytes), "memory for what others send", offer->why)) return;
+    if (failed(cudaMalloc(&box, bytes), "memory for the values of other ranks", offer->why)) return;
     p->box[p->rank] = box;
-    if (failed(cudaMemset(box, 0, bytes), "memory for what others send", offer->why) ||
+    if (failed(cudaMemset(box, 0, bytes), "memory for the values of other ranks", offer->why) ||
         failed(cudaDeviceSynchronize(), "the GPU", offer->why))
         return;
     const uint32_t one = 1;
     if (failed(cudaMemcpy((char *)box + ONE_AT, &one, sizeof one, cudaMemcpyHostToDevice),
-               "memory for what others send", offer->why))
+               "memory for the values of other ranks", offer->why))
         return;
-    if (failed(cudaIpcGetMemHandle(&offer->box, box), "handing out memory", offer->why)) return;
+    if (failed(cudaIpcGetMemHandle(&offer->box, box), "exporting memory", offer->why)) return;
     (void)failed(cudaDeviceGetPCIBusId(offer->bus, sizeof offer->bus, d->index), "the GPU's bus number", offer->why);
 }
 
@@ -130,7 +130,7 @@ static void take_offers(struct cuda_device *d, struct cuda_peers *p, const struc
         }
         if (cudaDeviceCanAccessPeer(&can, d->index, index) != cudaSuccess || !can) {
             (void)cudaGetLastError();
-            return CANNOT(why, "the GPU of rank %d cannot reach that of rank %d", p->rank, r);
+            return CANNOT(why, "the GPU of rank %d cannot access that of rank %d", p->rank, r);
         }
         p->box[r] = open_handle(&all[r].box, why);
         if (!p->box[r]) return;
@@ -204,7 +204,7 @@ cr_status cr_cuda_peers_open(struct cuda_device *d, struct cuda_peers **out) {
     CR_TRY(status);
     if (transport == CR_TRANSPORT_PEER)
         return CR_FAIL(CR_ERR_CONFIG, "ranks.transport = peer is not possible here: %s; set auto or nccl", why);
-    if (cr_comm_rank(ranks) == 0) cr_log(CR_LOG_INFO, "ranks   gradients go by NCCL: %s", why);
+    if (cr_comm_rank(ranks) == 0) cr_log(CR_LOG_INFO, "ranks   gradients are summed by NCCL: %s", why);
     return CR_OK;
 }
 
@@ -247,7 +247,7 @@ cr_status cr_cuda_peers_share(struct cr_device *device, void *region) {
         close_maps(p, p->region);
         p->region[p->rank]          = NULL;
         cuda_of(device)->unreleased = region;
-        return CR_FAIL(CR_ERR_DEVICE, "the weights of rank %d: %s; ranks.transport = nccl does without", r, why);
+        return CR_FAIL(CR_ERR_DEVICE, "the memory of rank %d cannot be shared: %s; set ranks.transport = nccl", r, why);
     }
     return CR_OK;
 }

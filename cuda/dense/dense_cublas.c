@@ -80,7 +80,7 @@ static bool operands_are(const struct cr_program *p, const struct cr_op *op, enu
     return a->dtype == dtype && b->dtype == dtype && fits(a) && fits(b);
 }
 
-static bool takes(const struct cr_program *p, const struct cr_op *op, enum cr_dtype dtype) {
+static bool supports(const struct cr_program *p, const struct cr_op *op, enum cr_dtype dtype) {
     if (!operands_are(p, op, dtype)) return false;
     switch (op->kind) {
     case CR_OP_dense:
@@ -91,19 +91,19 @@ static bool takes(const struct cr_program *p, const struct cr_op *op, enum cr_dt
 }
 
 static bool accepts_tf32(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    return device->options.tf32 && takes(p, op, CR_F32);
+    return device->options.tf32 && supports(p, op, CR_F32);
 }
 static bool accepts_f32(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
-    return takes(p, op, CR_F32);
+    return supports(p, op, CR_F32);
 }
 static bool accepts_f16(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
-    return takes(p, op, CR_F16);
+    return supports(p, op, CR_F16);
 }
 static bool accepts_bf16(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
-    return takes(p, op, CR_BF16);
+    return supports(p, op, CR_BF16);
 }
 
 /* ---- dense ---- */

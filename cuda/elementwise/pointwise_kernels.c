@@ -215,7 +215,7 @@ _Static_assert((int)CK_MIX_PARTNER == (int)CR_MIX_PARTNER && (int)CK_MIX_FRACTIO
                    (int)CK_MIX_WEIGHT == (int)CR_MIX_WEIGHT && (int)CK_MIX_CUT == (int)CR_MIX_CUT &&
                    (int)CK_MIX_ERASE == (int)CR_MIX_ERASE && (int)CK_MIX_NUMBERS == (int)CR_MIX_NUMBERS &&
                    (int)CK_MIX_ONE == (int)CR_MIX_ONE,
-               "kernels read the host's records");
+               "the kernels' enums equal the host's");
 
 static bool mix_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;

@@ -19,7 +19,7 @@ template <typename T, int LANES> struct winners {
             at[i]   = first;
         }
     }
-    __device__ __forceinline__ void meet(const typename words::word &x, unsigned tap) {
+    __device__ __forceinline__ void update(const typename words::word &x, unsigned tap) {
         float v[LANES];
         words::open(x, v);
 #pragma unroll
@@ -60,7 +60,7 @@ template <typename T> struct winners<T, 8> {
             at[i]   = first | first << 16;
         }
     }
-    __device__ __forceinline__ void meet(const uint4 &x, unsigned tap) {
+    __device__ __forceinline__ void update(const uint4 &x, unsigned tap) {
         const unsigned word[4] = {x.x, x.y, x.z, x.w};
 #pragma unroll
         for (int i = 0; i < 4; i++) { /* greater or unordered, and the maximum so far is a number */
@@ -151,13 +151,13 @@ __device__ __forceinline__ void pool_one(const window &g, const Act             
             for (int s = 0; s < SIZE; s++) {
                 const typename words::word one = r == 0 && has_shared ? shared[s] : act.of(v[r][s]);
                 if (r == SIZE - 1) shared[s] = one;
-                w.meet(one, (unsigned)(min(max(r, r0), r1 - 1) * SIZE + min(max(s, s0), s1 - 1)));
+                w.update(one, (unsigned)(min(max(r, r0), r1 - 1) * SIZE + min(max(s, s0), s1 - 1)));
             }
     } else {
         for (int r = r0; r < r1; r++)
 #pragma unroll 2
             for (int s = s0; s < s1; s++)
-                w.meet(act.of(words::load(x + (((top + r) * g.W + left + s) * g.C + c))), (unsigned)(r * size + s));
+                w.update(act.of(words::load(x + (((top + r) * g.W + left + s) * g.C + c))), (unsigned)(r * size + s));
     }
     const int to = (p * g.Q + q) * g.C + c;
     w.end(y + to, index ? index + to : nullptr);

@@ -10,7 +10,7 @@
 /* Numbers that are the same for all channels are divided once, on the host; a division in double takes as long as a
  * load here. */
 struct ck_bn_factors {
-    double inverse, unbiased, keep, take; /* 1/M, M/(M-1), 1-momentum, momentum */
+    double inverse, unbiased, old_weight, new_weight; /* 1/M, M/(M-1), 1-momentum, momentum */
 };
 static inline struct ck_bn_factors ck_bn_factors_of(const struct ck_bn_finalize *a) {
     const double M = (double)a->count, m = (double)a->momentum;
@@ -51,8 +51,8 @@ struct ck_bn_channel {
             ck_put_half(a.scale_bias_half, a.half, C + c, bias);
         }
         const bool finite = isfinite(mean) && isfinite(var);
-        a.new_mean[c]     = finite ? (float)(k.keep * (double)old_mean + k.take * mean) : old_mean;
-        a.new_var[c]      = finite ? (float)(k.keep * (double)old_var + k.take * (var * k.unbiased)) : old_var;
+        a.new_mean[c]     = finite ? (float)(k.old_weight * (double)old_mean + k.new_weight * mean) : old_mean;
+        a.new_var[c] = finite ? (float)(k.old_weight * (double)old_var + k.new_weight * (var * k.unbiased)) : old_var;
     }
 };
 

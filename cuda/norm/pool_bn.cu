@@ -1,6 +1,6 @@
 /* cuda/norm/pool_bn.cu: gradient of BN, ReLU and max pooling (window 3, stride 2), in two passes over the BN's input x:
- * the sums, then the gradient. The gradient of the pooling, g, is as large as x; it is computed twice instead of
- * stored.
+ * the sums, then the gradient. The gradient of the pooling, g, is as large as x. Both passes compute it; it is
+ * never stored.
  *
  * The sums are computed window by window. Each window sends its dy to one pixel of a channel, so a thread selects that
  * pixel's x among the nine and adds a quarter of the terms that a loop over pixels has. The gradient is computed pixel
@@ -38,7 +38,7 @@ __device__ __forceinline__ void step_on(const geometry &g, const place &step, pl
 
 /* Calls job.row(place, channel) for each row of the thread. */
 template <typename T, class Job>
-__device__ __forceinline__ void walk(const geometry &g, const struct sums_shape &shape, Job job) {
+__device__ __forceinline__ void for_each_row(const geometry &g, const struct sums_shape &shape, Job job) {
     const int row       = (int)threadIdx.x / shape.width,
               column    = (int)blockIdx.x * shape.width + (int)threadIdx.x % shape.width;
     const int64_t begin = blockIdx.y * shape.span_rows + row, end = min((blockIdx.y + 1) * shape.span_rows, shape.rows);
@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(SUMS_THREADS, 2)
     constexpr int            N = ck_vector_elems<T>();
     ck_begin_after_last();
     sums_clear<2 * N>(part);
-    walk<T>(g, shape, window_sums_job<T>{a, g, part, 0, {}, {}, {}, {}});
+    for_each_row<T>(g, shape, window_sums_job<T>{a, g, part, 0, {}, {}, {}, {}});
     sums_end<2, N>(shape, part, partial);
 }
 
@@ -295,7 +295,7 @@ __global__ void __launch_bounds__(SUMS_THREADS, APPLY_RESIDENT)
         if (c < g.C) numbers[i] = m < 3 ? a.coeffs[(int64_t)m * g.C + c] : a.act[(int64_t)(m - 3) * g.C + c];
     }
     __syncthreads();
-    walk<T>(g, shape, apply_job<T>{a, g, numbers, channels, 0});
+    for_each_row<T>(g, shape, apply_job<T>{a, g, numbers, channels, 0});
 }
 
 /* ---- launchers ---- */

@@ -123,7 +123,7 @@ static cr_status make_tiles(struct cr_device *device, const struct cr_param_stor
     t->tiles                    = count_tiles(store);
     tile                        = cr_alloc((size_t)CR_MAX(t->tiles, 1), sizeof *tile);
     first                       = cr_alloc((size_t)store->params + 1, sizeof *first);
-    if (!tile || !first) CR_FAIL_OUT(CR_ERR_MEMORY, "no memory for the table of parameters");
+    if (!tile || !first) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory for the table of parameters");
     fill_tiles(store, tile, first);
     CR_TRY_OUT(to_device(device, tile, (size_t)t->tiles * sizeof *tile, (void **)&t->tile));
     CR_TRY_OUT(to_device(device, first, ((size_t)store->params + 1) * sizeof *first, (void **)&t->first_tile));
@@ -141,7 +141,7 @@ static cr_status update_prepare(struct cr_device *device, const struct cr_progra
     *workspace_bytes  = norms ? ck_param_norms_workspace(count_tiles(p->store)) : 0;
     if (cuda_of(device)->offline) return CR_OK;
     struct tables *t = cr_alloc(1, sizeof *t);
-    if (!t) CR_FAIL_OUT(CR_ERR_MEMORY, "no memory for the table of parameters");
+    if (!t) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory for the table of parameters");
     if (norms)
         CR_TRY_OUT(make_tiles(device, p->store, t));
     else

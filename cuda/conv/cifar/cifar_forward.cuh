@@ -15,7 +15,7 @@ template <class S> struct cut {
     enum { WARPS = 8, TH = WHOLE ? (int)S::P : 8, RESIDENT = 2 };
     enum { THREADS = WARPS * CK_WARP, I = 1, ROWS = TH * S::P / 16, NT = WHOLE || ROWS * S::K / 32 < WARPS ? 2 : 4 };
     enum { NW = S::K / (8 * NT), MW = WARPS / NW, MT = ROWS / MW, TILES = S::P / TH };
-    static_assert(MW * MT == ROWS, "each warp has as much");
+    static_assert(MW * MT == ROWS, "all warps have the same amount of work");
 };
 
 struct forward_args {

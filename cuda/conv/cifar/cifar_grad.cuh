@@ -47,7 +47,7 @@ template <class S> struct grad_tiling {
      * processes at a time; warps along the columns */
     enum { TH = (S::P == 32 ? 16 : S::P == 16 ? 16 : 8), TILES = S::P / TH, ROWS = TH * S::P / 16 };
     enum { NT = S::C == 16 || BY_ROW ? 2 : 4, NW = S::C / (8 * NT), MW = DX_WARPS / NW, MT = BY_ROW ? ROWS / MW : 1 };
-    static_assert(!BY_ROW || MT * MW == ROWS, "each warp has as much");
+    static_assert(!BY_ROW || MT * MW == ROWS, "all warps have the same amount of work");
     /* dw: channels of dy and x whose dw a block computes, number of such parts of dw, pieces of a part, images that a
      * block reads at a time */
     enum { KB = JOINT ? (int)S::K : 32, CB = JOINT ? (int)S::C : 32, PARTS = S::K / KB * (S::C / CB) };
@@ -85,7 +85,7 @@ template <class S> struct grad_tiling {
     enum { BARRIER_AT = JOINT ? (int)X_AT : 0, ROUND = GROUPS / 2 * HELD * SPLIT * EARLY * 8 * CK_WARP * 4 };
     enum { LEAST = BARRIER_AT + ROUND, EITHER = (int)DX_BYTES > (int)SPLIT_BYTES ? (int)DX_BYTES : (int)SPLIT_BYTES };
     enum { MOST = JOINT ? (int)JOINT_BYTES : (int)EITHER, BYTES = (int)MOST > (int)LEAST ? (int)MOST : (int)LEAST };
-    static_assert(!JOINT || (int)ROUND <= (int)STAGES * (int)DW_X::BYTES, "dw's sums meet in x");
+    static_assert(!JOINT || (int)ROUND <= (int)STAGES * (int)DW_X::BYTES, "dw is reduced in the space of x");
 };
 
 } // namespace

@@ -14,8 +14,8 @@ static bool is_f32(const struct cr_tensor *t) {
 }
 
 /* A filter can exceed the number range of struct ck_conv only if the shape is not supported. */
-static bool takes(const struct cr_device *device, const struct cr_op *op, const struct cr_tensor *x,
-                  const struct cr_tensor *w, const struct cr_tensor *y) {
+static bool supports(const struct cr_device *device, const struct cr_op *op, const struct cr_tensor *x,
+                     const struct cr_tensor *w, const struct cr_tensor *y) {
     const int cc = cuda_of(device)->cc; /* from 12.0 on a block has less shared memory than the kernels need */
     if (cc < 90 || cc >= 120 || !cuda_is_data(x) || x->dtype == CR_F32 || w->dim[1] > 3 || w->dim[2] > 3) return false;
     const struct ck_conv v = cuda_conv_shape(op, x, w, y);
@@ -58,7 +58,7 @@ static bool conv_accepts(const struct cr_device *device, const struct cr_program
     for (int s = CR_OUT_conv_next_scale_bias; s <= CR_OUT_conv_running_var; s++)
         if (!is_f32(cuda_out(p, op, s)) || !cuda_out(p, op, s) != !IN(gamma)) return false;
     if (IN(gamma) && !OUT(sums)) return false;
-    return takes(device, op, IN(x), IN(w), OUT(y)) && !(IN(scale_bias) && IN(x)->dim[3] == 3);
+    return supports(device, op, IN(x), IN(w), OUT(y)) && !(IN(scale_bias) && IN(x)->dim[3] == 3);
 }
 
 static cr_status conv_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
@@ -122,7 +122,7 @@ static bool grad_accepts(const struct cr_device *device, const struct cr_program
         return false;
     if (!IN(gamma) != !OUT(grad_coef) || (IN(gamma) ? !OUT(grad_sums) : OUT(dgamma) || OUT(dbeta))) return false;
     if (!is_f32(IN(gamma)) || !is_f32(OUT(dgamma)) || !is_f32(OUT(dbeta)) || !is_f32(OUT(grad_coef))) return false;
-    if (!takes(device, op, x, IN(w), IN(g))) return false;
+    if (!supports(device, op, x, IN(w), IN(g))) return false;
     if (!is_like(IN(dy_x), x) || !is_like(IN(add), x) || !is_like(IN(bn_x), x) || !is_like(OUT(dx), x)) return false;
     if (!is_f32(IN(dy_coef)) || !is_f32(IN(scale_bias)) || !is_f32(IN(mean_rstd)) || !is_f32(OUT(dw)) ||
         !is_f32(OUT(grad_sums)))

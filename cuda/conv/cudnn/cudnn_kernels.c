@@ -121,7 +121,7 @@ static cr_status prepare_new(struct cuda_device *device, const struct cr_program
                              enum cr_math math, struct prepared_conv *s, size_t *workspace_bytes) {
     size_t scratch, plan_bytes = 0;
     if (!cr_cudnn_key_of(p, op, math, &s->key) || !cr_cudnn_slices_of(&s->key, &s->slices))
-        CR_ASSERT(!"accepts said no");
+        CR_ASSERT(!"accepts rejects this op");
     CR_ALLOC(s->slice, (size_t)s->slices.count);
     CR_TRY(prepare_slices(device, s, op->algo, &plan_bytes));
     scratch = s->slice[0].plans->problem.scratch_bytes; /* scratch for filters and channels: the same for all slices */

@@ -11,7 +11,7 @@
  *   - v[64][64] = dy * w for a unit, which is 64 channels of a tile and belongs to one warpgroup. The warpgroup then
  *     finishes the unit: v + add, mask, dx, and sums of dx and dx*(x-mean)
  *
- * w stays in shared memory; all products read it there. Three divisions of the work
+ * w stays in shared memory; all products read w from there. Three divisions of the work
  * (cuda/conv/pointwise/point_grad_plan.cuh):
  *   - dw up to 16384 floats: all groups compute dy of the next tile while their products of this tile run.
  *   - dw of 32768 floats: two groups have the registers for dw and do products and units; a third computes dy and xa.

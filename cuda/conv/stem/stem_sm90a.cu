@@ -75,7 +75,7 @@ int blocks_of(const struct shape *s, int multiprocessors) {
     return blocks < s->lines ? blocks : s->lines;
 }
 
-bool takes(enum ck_type type, int64_t N, int64_t H, int64_t W, int64_t K) {
+bool supports(enum ck_type type, int64_t N, int64_t H, int64_t W, int64_t K) {
     const int64_t most = INT32_MAX / 4;
     if (type == CK_F32 || N < 1 || H < SIDE || W < SIDE || K < COLUMNS || K % COLUMNS || K > 64 * COLUMNS) return false;
     return H <= most / W && N <= most / (H * W);
@@ -101,7 +101,7 @@ template <typename T> cudaError_t start_grad(const grad_params *p, bool mix, int
 } // namespace
 
 bool ck_stem_conv_supports(const struct ck_stem_conv *a) {
-    return takes(a->type, a->N, a->H, a->W, a->K) && !(a->sums && (a->bias || a->relu));
+    return supports(a->type, a->N, a->H, a->W, a->K) && !(a->sums && (a->bias || a->relu));
 }
 
 size_t ck_stem_conv_workspace(const struct ck_stem_conv *a, int multiprocessors) {
@@ -129,7 +129,7 @@ cudaError_t ck_stem_conv(const struct ck_stem_conv *a, void *workspace, int mult
 }
 
 bool ck_stem_grad_supports(const struct ck_stem_grad *a) {
-    return takes(a->type, a->N, a->H, a->W, a->K) && (a->dy_x != NULL) == (a->dy_coeffs != NULL);
+    return supports(a->type, a->N, a->H, a->W, a->K) && (a->dy_x != NULL) == (a->dy_coeffs != NULL);
 }
 
 size_t ck_stem_grad_workspace(const struct ck_stem_grad *a, int multiprocessors) {
