@@ -321,7 +321,8 @@ WORDS = [
     Word("speaks", "reports error", [(part("speaks?|spoken|spoke"), CODE), (r"\b(?:speaks?|speaking|spoken)\b", PROSE)],
          [(IDENTIFIER, "cr_comm_speaks(c);"), (COMMENT, "the rank that speaks")]),
     Word("patience", "timeout", [(r"patien(?:ce|t)", ALL + NAMES)], [(IDENTIFIER, "double patience_s;"), (STRING, "patience ran out")],
-         [("*", r"(?:config|ranks)(?:\.|->)patience|ranks, patience", "the old INI key ranks.patience")]),
+         [("*", r"(?:config|ranks)(?:\.|->)patience|ranks, patience", "the INI key ranks.patience"),
+          ("docs/reference/config.md", r"`patience`", "the INI key ranks.patience")]),
     Word("order (pass)", "synchronise, insert waits", [
         (r"\bcr_pass_order\b|\bcr_order_check\w*|\border_check\b|\bcorrupted_orders\w*", CODE),
         (r"\bcr_pass_order\b|\border pass\b|\bpass `?order\b|\border check\b", PROSE), (r"(?:^|/)(?:order|order_check|order_shuffle)\.[ch]$|test_order\b|\.order\.txt$", NAMES),
