@@ -2,7 +2,7 @@
 """check-docs.py: the commands and links of README.md and docs/ work, and the pages keep their limits.
 
 Commands are the lines of fenced blocks that are tagged sh. The plain blocks of a page run in order, in one shell, in a
-temporary copy of the repository whose build/ holds links to the programs of a build; a page stops at its first failing
+temporary copy of the repository (without its sources) whose build/ holds links to the programs of a build; a page stops at its first failing
 command. Blocks with a second tag are not run and count as skipped:
   sh gpu       needs a GPU                      sh network   downloads or installs something
   sh data      needs a data set or files        sh build     compiles, which takes minutes
@@ -31,6 +31,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PAGE_SECONDS, PARAGRAPH_LINES, COLUMNS = 120, 8, 120
 LINES = {"README.md": 180, "PERF.md": 200}
+NOT_COPIED = ("src/", "cuda/", "tests/")
 NOT_RUN = ("gpu", "network", "data", "build")
 THREADS = "2"
 
@@ -254,6 +255,8 @@ set -eE -o pipefail
 
 def make_copy(root, folder, binary):
     for path in files(root):
+        if path.startswith(NOT_COPIED):
+            continue
         target = folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(root / path, target, follow_symlinks=False)
