@@ -1,6 +1,5 @@
-/* tests/harness/compiler_support.h: what the tests of the passes share: models from config lines, invented targets,
- * failing allocations.
- */
+/* tests/harness/compiler_support.h: helpers of the compiler tests: models from config lines, artificial cost models,
+ * failing allocations. */
 #ifndef CR_TEST_PASSES_HELP_H
 #define CR_TEST_PASSES_HELP_H
 
@@ -9,7 +8,7 @@
 #include "model/model.h"
 #include "tests/harness/test.h"
 
-struct bench_model { /* a model and what it is made of */
+struct bench_model { /* a model and its configuration */
     struct cr_config config;
     struct cr_model  model;
 };
@@ -30,12 +29,12 @@ static inline struct cr_rng test_rng(uint64_t number) {
     return cr_rng_make(number, CR_RNG_TEST, 0, 0);
 }
 
-/* In [low, high]. */
+/* Returns a number in [low, high]. */
 static inline int64_t draw(struct cr_rng *rng, int64_t low, int64_t high) {
     return low + (int64_t)cr_rng_below(rng, (uint64_t)(high - low + 1));
 }
 
-/* Accepts everything; asks for scratch memory for convolutions, more for their gradients. */
+/* Accepts every op; requests scratch memory for convolutions, and more for their gradients. */
 static inline cr_status greedy_select(void *self, const struct cr_program *p, struct cr_op *op, size_t *workspace) {
     (void)self;
     op->kernel = (int)op->kind;
@@ -53,7 +52,7 @@ static inline size_t aligned(size_t bytes, size_t alignment) {
     return (bytes + alignment - 1) / alignment * alignment;
 }
 
-/* The test's own truth, quadratic and plain. */
+/* Checks all pairs of intervals: quadratic and independent of the planner. */
 static inline bool intervals_valid(const struct cr_interval *life, int n, size_t alignment, size_t peak) {
     for (int i = 0; i < n; i++) {
         if (life[i].size == 0 || life[i].lower >= life[i].upper) continue;
@@ -69,7 +68,7 @@ static inline bool intervals_valid(const struct cr_interval *life, int n, size_t
     return true;
 }
 
-/* `step` or `eval` of an architecture, compiled; false after a failed check. */
+/* Compiles `step` or `eval` of an architecture; false after a failed check. */
 static inline bool compiled(struct bench_model *b, const char *arch, int64_t size, int64_t batch,
                             enum cr_program_kind kind, bool fuse, bool reuse, struct cr_program *p) {
     char override[64];
@@ -85,11 +84,11 @@ static inline bool compiled(struct bench_model *b, const char *arch, int64_t siz
 }
 
 static inline int emitted(struct cr_program *p, const struct cr_op *op, const char *name) {
-    int index = cr_emit(p, op, name); /* may move the array */
+    int index = cr_emit(p, op, name); /* may reallocate the array */
     return p->op[index].out[0];
 }
 
-/* zero -> a; relu: b = a; add: c = b + b; relu: d = c; add: e = c + d (c and d die) */
+/* zero -> a; relu: b = a; add: c = b + b; relu: d = c; add: e = c + d (last use of c and d) */
 static inline void chain_program(struct cr_program *p, int id[5]) {
     cr_program_init(p, "chain", NULL);
     id[0]          = cr_tensor_add(p, "a", CR_F32, CR_REGION_POOL, 1, 1, 1, 100);
@@ -108,7 +107,7 @@ static inline void chain_program(struct cr_program *p, int id[5]) {
     id[4]             = emitted(p, &s, "e");
 }
 
-/* Orders and plans, proves both; bytes of the pool. */
+/* Inserts waits, plans memory, checks both; returns the bytes of the pool. */
 static inline size_t plan_of(struct cr_program *p) {
     CHECK_STATUS(cr_program_check(p), CR_OK);
     CHECK_STATUS(cr_pass_insert_waits(p), CR_OK);

@@ -1,5 +1,5 @@
-/* tests/harness/conv_cases.h: what the tests of cuDNN's rows share: an op of its own in a program, for each form of a
- * convolution that the rows know. */
+/* tests/harness/conv_cases.h: helper of the tests of the cuDNN kernels: a program with one op for each form of a
+ * convolution that these kernels support. */
 #ifndef CR_TEST_CONV_FORMS_H
 #define CR_TEST_CONV_FORMS_H
 
@@ -28,11 +28,11 @@ static const char *const form_name[FORMS] = {"conv",      "conv+stats",     "act
                                              "dgrad+bn",  "dgrad+add+bn"};
 
 struct shape_of_conv {
-    int64_t N, H, C, K; /* square pictures */
+    int64_t N, H, C, K; /* square images */
     int     window, stride, pad;
 };
 
-/* A program with one op in it. */
+/* A program with one op. */
 struct alone {
     struct cr_param_store store;
     struct cr_program     p;

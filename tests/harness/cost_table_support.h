@@ -1,5 +1,5 @@
-/* tests/harness/cost_table_support.h: what the tests of the table of costs share: a device whose rows take as long as
- * they say, and a table on it. */
+/* tests/harness/cost_table_support.h: helpers of the cost table tests: a fake device whose kernels take a given time,
+ * and a cost table on it. */
 #ifndef CR_TEST_COSTS_SUPPORT_H
 #define CR_TEST_COSTS_SUPPORT_H
 
@@ -12,17 +12,17 @@
 #include <math.h>
 #include <unistd.h>
 
-/* ---- the device: rows of one op that take as long as they say ---- */
+/* ---- the fake device: kernels of one op that take a given time ---- */
 
-static double  clock_s; /* the device's time */
+static double  clock_s; /* clock of the device */
 static int     launches, prepares, releases;
-static double  takes[3][2];  /* seconds by row and way */
-static size_t  workspace[3]; /* bytes, by row */
+static double  takes[3][2];  /* seconds by kernel and algo */
+static size_t  workspace[3]; /* bytes, by kernel */
 static size_t  memory_max;   /* of one reservation */
-static double  enqueue_s[3]; /* of a row's launch that is not recorded */
-static double  event_s;      /* that the device takes for a mark */
+static double  enqueue_s[3]; /* host time of a kernel launch outside a graph capture */
+static double  event_s;      /* device time of an event */
 static bool    is_recording;
-static int64_t not_noise; /* halves of inputs that were none, 1 to 2 with a sign */
+static int64_t not_noise; /* halves of inputs outside the noise range (1 to 2 with a sign) */
 
 struct prepared {
     int kernel, algo;
@@ -51,7 +51,7 @@ static inline cr_status launch_row(struct cr_device *d, const struct cr_call *ca
     (void)d;
     launches++;
     clock_s += takes[p->kernel][p->algo];
-    if (!is_recording) { /* the device waits for the host, which really takes its time */
+    if (!is_recording) { /* the device waits for the host, whose launch really takes this time */
         const int64_t start = cr_time_ns();
         while ((double)(cr_time_ns() - start) < enqueue_s[p->kernel] * 1e9) continue;
         clock_s += enqueue_s[p->kernel];
@@ -60,7 +60,7 @@ static inline cr_status launch_row(struct cr_device *d, const struct cr_call *ca
     const size_t    bytes = call->program->tensor[call->op->in[CR_IN_relu_x]].bytes;
     const uint16_t *x     = call->in[CR_IN_relu_x];
     for (size_t i = 1; i < bytes / 2; i++)
-        not_noise += (x[i] & 0x7c00) != 0x3c00;    /* the first is where a byte is set between launches */
+        not_noise += (x[i] & 0x7c00) != 0x3c00;    /* one byte is set between launches: it is the first one */
     memset(call->out[CR_OUT_relu_y], 0x7f, bytes); /* NaN */
     memset(call->workspace, 0x7f, workspace[p->kernel]);
     return CR_OK;
@@ -131,7 +131,7 @@ static inline cr_status capture_begin(struct cr_device *d) {
 }
 static inline cr_status capture_end(struct cr_device *d, void **out) {
     CR_TRY(event_create(d, out));
-    *(double *)*out = clock_s - recorded_from; /* recording takes no time on the device, replaying does */
+    *(double *)*out = clock_s - recorded_from; /* capture takes no device time, replay does */
     clock_s         = recorded_from;
     is_recording    = false;
     return CR_OK;
@@ -154,7 +154,7 @@ static const struct cr_async   fake_async   = {.move          = fake_move,
 static const struct cr_backend fake_backend = {
     .name = "fake", .reserve = fake_reserve, .release = fake_release, .put = fake_put, .async = &fake_async};
 
-/* ---- what every case stands on ---- */
+/* ---- fixture of every case ---- */
 
 struct stand {
     struct cr_device      device;
@@ -204,7 +204,7 @@ static inline int64_t measured(const struct stand *s) {
     return n;
 }
 
-/* The file with one line more, and a sum that fits. */
+/* The file with one more line, and a valid checksum. */
 static inline void summed_anew(const char *text, const char *line, struct cr_text *out) {
     const char *sum = strstr(text, "\nsum\t");
     REQUIRE(sum);
@@ -212,7 +212,7 @@ static inline void summed_anew(const char *text, const char *line, struct cr_tex
     cr_text_add(out, "sum\t%016llx\n", (unsigned long long)cr_cost_hash(out->data));
 }
 
-/* Makes the sum of a changed text fit again. */
+/* Recomputes the checksum of a changed text. */
 static inline void sum_anew(char *text) {
     char *sum = strstr(text, "\nsum\t");
     REQUIRE(sum);

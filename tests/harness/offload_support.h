@@ -1,6 +1,6 @@
-/* tests/harness/offload_support.h: swaps put into a program by hand, for tests of what runs them. Which tensors, and
- * where the copies begin and are waited for, is of no importance here but for being within the law: a third of the gap
- * for each copy. */
+/* tests/harness/offload_support.h: inserts offload and prefetch ops into a program without the pass, for tests of the
+ * executor. The tensors are chosen by index, and each copy gets a third of the gap between the accesses, so the program
+ * is valid. */
 #ifndef CR_SWAP_SUPPORT_H
 #define CR_SWAP_SUPPORT_H
 
@@ -14,9 +14,9 @@
 
 enum { HAND_OFFLOADS_MAX = 128, HAND_GAP_MIN = 7 };
 
-struct hand_offload { /* ops by their index in the plain program */
+struct hand_offload { /* op indices of the plain program */
     int tensor, writer, early, late;
-    int release_at, prefetch_at; /* in front of these ops: the copy out is waited for, the copy back begins */
+    int release_at, prefetch_at; /* the wait for the copy out and the start of the copy back come before these ops */
     int host, event, back;       /* tensors */
     int barrier_op, prefetch_op; /* in the new program */
 };
@@ -26,7 +26,7 @@ struct hand_offloads {
     int                 count;
 };
 
-/* The largest gap between two accesses of a transient that one op writes; false: there is none worth while. */
+/* The largest gap between two accesses of a transient with one writer; false when there is no gap of useful length. */
 static inline bool hand_find(const struct cr_program *p, int tensor, struct hand_offload *out) {
     const struct cr_tensor *t      = &p->tensor[tensor];
     int                     writes = 0, before = CR_NONE, widest = 0;
@@ -65,7 +65,7 @@ static inline int hand_tensor(struct cr_program *p, const struct cr_tensor *like
                               enum cr_region region) {
     char name[300];
     snprintf(name, sizeof name, "%s%s", like->name, tail);
-    const struct cr_tensor t = *like; /* adding may move the array */
+    const struct cr_tensor t = *like; /* adding may reallocate the array */
     return cr_tensor_add(p, name, t.dtype, region, t.dim[0], t.dim[1], t.dim[2], t.dim[3]);
 }
 
@@ -77,7 +77,7 @@ static inline void hand_tensors(struct cr_program *p, struct hand_offload *s) {
     s->event = cr_tensor_add(p, name, CR_U8, CR_REGION_POOL, 1, 1, 1, 1);
 }
 
-/* What stands in front of op i of the plain program. */
+/* Inserts the ops that come before op i of the plain program. */
 static inline void hand_in_front(struct cr_program *p, const struct cr_cost_model *target, struct hand_offloads *all,
                                  int i) {
     for (int k = 0; k < all->count; k++) {
@@ -114,7 +114,7 @@ static inline void hand_behind(struct cr_program *p, const struct cr_cost_model 
     }
 }
 
-/* Swaps every `one_in`-th tensor that could be. The program must be selected and is not ordered yet. */
+/* Offloads every `one_in`-th suitable tensor. The program has selected kernels and no waits yet. */
 static inline void hand_offload(struct cr_program *p, const struct cr_cost_model *target, int one_in,
                                 struct hand_offloads *all) {
     struct hand_offload s;
@@ -140,7 +140,7 @@ static inline void hand_offload(struct cr_program *p, const struct cr_cost_model
     CHECK(!p->failed);
 }
 
-/* The rest of compiling, with its proofs; once more, where it was done before. */
+/* The passes after offload, with their checks; repeats passes that already ran. */
 static inline cr_status hand_finish(struct cr_program *p, const struct cr_cost_model *target) {
     p->region_bytes[CR_REGION_POOL] = p->bound_bytes = 0;
     CR_TRY(cr_program_check(p));
@@ -151,7 +151,7 @@ static inline cr_status hand_finish(struct cr_program *p, const struct cr_cost_m
     return cr_waits_check(p);
 }
 
-/* Memory of a finished program, initial values, and what runs it. */
+/* Memory of a compiled program, initial values, and an executor. */
 static inline cr_status exec_begin(struct cr_device *device, struct cr_model *model, const struct cr_config *config,
                                    const struct cr_program *program, struct cr_memory *memory, struct cr_exec **exec) {
     CR_TRY(cr_memory_open(memory, device, &model->store, &program, 1));

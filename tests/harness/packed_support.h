@@ -1,4 +1,4 @@
-/* tests/harness/packed_support.h: what the tests of packed sets share: a set of pictures, opened and packed. */
+/* tests/harness/packed_support.h: helpers of the packed dataset tests: an image folder, opened and packed. */
 #ifndef CR_TEST_PACK_SUPPORT_H
 #define CR_TEST_PACK_SUPPORT_H
 
@@ -11,7 +11,7 @@
 static const char *const jpegs[] = {"rgb.jpg",  "rgb-422.jpg",         "l.jpg",
                                     "cmyk.jpg", "rgb-progressive.jpg", "rgb-444.jpg"};
 
-/* train/ and val/ of two classes, JPEG and PNG files. */
+/* Writes train/ and val/ with two classes of JPEG and PNG files. */
 static inline void put_set(const char *folder) {
     char path[SUPPORT_PATH], name[128];
     for (int i = 0; i < 12; i++) {
@@ -47,7 +47,7 @@ static inline cr_status pack_set(const char *folder, const char *out, enum cr_sp
     return status;
 }
 
-/* Both splits of a fresh set into folder/packed. */
+/* Packs both splits of a new dataset into folder/packed. */
 static inline void make_pack(char folder[SUPPORT_PATH], char packed[SUPPORT_PATH], int raw, int workers) {
     struct cr_pack_result result;
     make_folder(folder);

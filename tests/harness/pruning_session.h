@@ -1,5 +1,5 @@
-/* tests/harness/pruning_session.h: for tests/unit/pruning/test_mask_state.c and tests/gpu/test_cuda_prune.c: sessions
- * of a small pruned network, and their planes. */
+/* tests/harness/pruning_session.h: sessions of a small pruned network and copies of their buffers, for
+ * tests/unit/pruning/test_mask_state.c and tests/gpu/test_cuda_prune.c. */
 #ifndef CR_PRUNE_SESSION_H
 #define CR_PRUNE_SESSION_H
 
@@ -31,7 +31,7 @@ static inline void pruned_close(struct pruned *p) {
     cr_config_close(&p->config);
 }
 
-/* Prunes in the session; momenta become numbers that are not 0 where nothing is pruned. */
+/* Prunes in the session; momenta of weights that remain become nonzero. */
 static inline cr_status pruned_prune(struct pruned *p, double share) {
     const struct cr_param_store *store = &p->session.model.store;
     struct cr_state_buffers      planes;
@@ -52,7 +52,7 @@ static inline cr_status pruned_prune(struct pruned *p, double share) {
     return status;
 }
 
-/* Updates on random pictures, of all programs that the session's step has. */
+/* Updates on random images, with every program of the training step. */
 static inline cr_status pruned_steps(struct pruned *p, int steps) {
     const struct cr_program   *program = &p->session.train[0];
     const int64_t              count   = program->tensor[program->labels].dim[0];
@@ -77,7 +77,7 @@ static inline cr_status pruned_steps(struct pruned *p, int steps) {
     return status;
 }
 
-/* Elements of value and momentum that are not 0 where the mask says pruned, and how many are pruned. */
+/* Counts the elements of value and momentum that are not 0 at pruned places, and the pruned elements. */
 static inline cr_status pruned_alive(struct pruned *p, int64_t *alive, int64_t *count) {
     struct cr_state_buffers planes;
     CR_TRY(cr_state_buffers_get(&p->session, &planes));

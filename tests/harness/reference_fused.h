@@ -1,5 +1,5 @@
-/* tests/harness/reference_fused.h: what the tests of the reference's fused ops share: the plain ops of a chain, and its
- * results compared. */
+/* tests/harness/reference_fused.h: helpers of the tests of fused reference ops: the unfused ops of a chain, and the
+ * comparison of results. */
 #ifndef CR_TEST_REF_FUSED_H
 #define CR_TEST_REF_FUSED_H
 
@@ -11,7 +11,7 @@ static inline struct cr_op op_of(enum cr_op_kind kind) {
     return cr_op_make(kind, CR_NONE);
 }
 
-/* (scale, bias) and (mean, rstd) of C channels, as a BN with these parameters has them. */
+/* (scale, bias) and (mean, rstd) of C channels of a BN with these parameters. */
 struct bn {
     int gamma, beta, saved, coef;
 };
@@ -28,7 +28,7 @@ static inline struct bn bn_leaves(struct ref_run *run, const char *name, int64_t
 static inline void bn_fill(struct ref_run *run, const struct bn *b) {
     const int64_t C = run->p.tensor[b->gamma].dim[3];
     ref_fill(run, b->gamma, 1, 0.5);
-    ref_fill(run, b->beta, 0.3, 0.5); /* most are not 0: what happens to the padding shows */
+    ref_fill(run, b->beta, 0.3, 0.5); /* most values are not 0, so that a wrong padding is visible */
     ref_fill(run, b->saved, 0.1, 0.3);
     for (int64_t c = 0; c < C; c++) {
         const double rstd = 0.5 + fabs(ref_at(run, b->saved, C + c)), scale = ref_at(run, b->gamma, c) * rstd;
@@ -64,7 +64,7 @@ static inline int grad_sums(struct ref_run *run, int dy, int x, int saved, const
     op.in[CR_IN_bn_grad_sums_mean_rstd] = saved;
     return ref_emit(run, &op, name);
 }
-/* A leaf of an own name shaped like `like`. */
+/* A leaf with its own name and the shape of `tensor`. */
 static inline int like(struct ref_run *run, int tensor, const char *name) {
     const int64_t *d = run->p.tensor[tensor].dim;
     return ref_leaf(run, name, d[0], d[1], d[2], d[3]);

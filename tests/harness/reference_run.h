@@ -1,5 +1,5 @@
-/* tests/harness/reference_run.h: for tests of single ops: a program run op by op on the reference rows, each tensor in
- * memory of its own. Independent of exec and of the planner, so that tests of the rows do not lean on either. */
+/* tests/harness/reference_run.h: runs a program op by op on the reference kernels, with separate memory for each
+ * tensor. Independent of the executor and the memory planner. */
 #ifndef CR_TEST_REF_RUN_H
 #define CR_TEST_REF_RUN_H
 
@@ -12,11 +12,12 @@ struct ref_run {
     struct cr_program     p;
     struct cr_device     *device;
     struct cr_step_block  step;
-    char                 *region; /* the store */
+    char                 *region; /* the parameter store */
     void                **own;    /* by tensor: its memory when it is not in the store */
 };
 
-/* `real` is the type of activations and of the store. Then build into run->p (and run->store), then bind. */
+/* `real` is the type of activations and of the store. After ref_open, build run->p (and run->store), then call
+ * ref_bind. */
 static inline cr_status ref_open(struct ref_run *run, enum cr_dtype real, int threads) {
     const struct cr_device_options options = {.threads = threads, .ref_only = true};
     *run                                   = (struct ref_run){.store = {.real = real, .has_momentum = true}};
@@ -115,9 +116,9 @@ static inline int ref_leaf(struct ref_run *run, const char *name, int64_t a, int
     return cr_tensor_add(&run->p, name, run->p.real, CR_REGION_POOL, a, b, c, d);
 }
 
-/* Appends the op; its output of that slot. */
+/* Appends the op and returns its output of the given slot. */
 static inline int ref_emit_slot(struct ref_run *run, const struct cr_op *op, const char *name, int slot) {
-    int index = cr_emit(&run->p, op, name); /* a statement of its own: it may move run->p.op */
+    int index = cr_emit(&run->p, op, name); /* a separate statement: it may reallocate run->p.op */
     return run->p.failed ? 0 : run->p.op[index].out[slot];
 }
 static inline int ref_emit(struct ref_run *run, const struct cr_op *op, const char *name) {

@@ -1,5 +1,5 @@
-/* tests/harness/safetensors_demo.h: for the two safetensors test programs: a folder for a case, and the tensors that
- * tests/tools/st.py knows as its demo. */
+/* tests/harness/safetensors_demo.h: helpers of the two safetensors test programs: a folder for a case, and the demo
+ * tensors of tests/tools/st.py. */
 #ifndef SAFETENSORS_DEMO_H
 #define SAFETENSORS_DEMO_H
 
@@ -57,7 +57,7 @@ static const struct demo {
 };
 enum { DEMO = CR_COUNT(demo) };
 
-/* Writes the demo with its entries turned by `turn` places. */
+/* Writes the demo with its entries rotated by `shift` places. */
 static inline cr_status write_demo(const char *path, size_t turn) {
     struct cr_st_entry      entries[DEMO];
     const struct cr_st_meta meta[2][3] = {{{"format", "pt"}, {"b", ""}, {"answer", "forty \"two\""}},

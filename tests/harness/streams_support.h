@@ -1,7 +1,6 @@
-/* tests/harness/streams_support.h: a device that works beside the host, without a GPU: each lane is a queue of work,
- * and whenever the host waits, the queues are emptied in an order that chance chooses among those that the marks allow.
- * What order is missing in a program's waits comes to light as on a GPU, only more often. Kernels are those of the CPU
- * device. */
+/* tests/harness/streams_support.h: an asynchronous device without a GPU. Each stream is a queue of work. When the host
+ * waits, the queues are emptied in a random order that the events allow, so a missing wait of a program shows as on a
+ * GPU, only more often. The kernels are those of the CPU device. */
 #ifndef CR_LANES_SUPPORT_H
 #define CR_LANES_SUPPORT_H
 
@@ -14,7 +13,7 @@
 enum { WORK_MAX = 1 << 14 };
 
 struct stream_event {
-    int64_t set, done; /* how often it was enqueued, and reached */
+    int64_t set, done; /* how often it was recorded, and reached */
 };
 
 struct work {
@@ -25,7 +24,7 @@ struct work {
     const void          *src;
     size_t               bytes;
     struct stream_event *event;
-    int64_t              count; /* of the mark: what is reached, or waited for */
+    int64_t              count; /* of the event: the count to reach or to wait for */
 };
 
 struct recording {
@@ -34,7 +33,7 @@ struct recording {
 };
 
 struct streams {                        /* one such device at a time */
-    struct cr_device              *cpu; /* with another backend and other launches */
+    struct cr_device              *cpu; /* the CPU backend with another name and other launches */
     const struct cr_backend       *its_backend;
     const struct cr_kernel *const *its_kernels;
     struct cr_backend              backend;
@@ -44,11 +43,12 @@ struct streams {                        /* one such device at a time */
     int                            first[CR_STREAMS], last[CR_STREAMS];
     struct recording              *captures;
     struct cr_rng                  chance;
-    int delays, fills, graph_launches, out_of_turn; /* seen: work of a lane done before older work of another */
+    /* set when work of one stream ran before older work of another stream */
+    int delays, fills, graph_launches, out_of_turn;
 };
 static struct streams streams_;
 
-/* ---- doing the work ---- */
+/* ---- execution of the work ---- */
 
 static inline cr_status streams_do(const struct work *w) {
     switch (w->what) {
@@ -67,7 +67,7 @@ static inline bool streams_ready(int lane) {
     return w->what != WORK_WAIT || w->event->done >= w->count;
 }
 
-/* A lane that is chosen does a run of its work, so that one may get far ahead of the others. */
+/* Executes several items of the chosen stream, so that a stream may get far ahead of the others. */
 static inline cr_status streams_empty(void) {
     for (;;) {
         int ready[CR_STREAMS], n = 0, left = 0;
@@ -76,7 +76,7 @@ static inline cr_status streams_empty(void) {
             if (streams_ready(l)) ready[n++] = l;
         }
         if (!left) break;
-        CR_ASSERT(n); /* else the lanes wait for each other */
+        CR_ASSERT(n); /* otherwise the streams wait for each other: a deadlock */
         const int lane = ready[cr_rng_below(&streams_.chance, (uint64_t)n)];
         streams_.out_of_turn += n > 1;
         for (int k = (int)cr_rng_below(&streams_.chance, 60) + 1; k > 0 && streams_ready(lane); k--)
@@ -123,7 +123,7 @@ static inline cr_status streams_fill(struct cr_device *d, enum cr_stream lane, v
     return streams_add(&(struct work){.what = WORK_FILL, .stream = lane, .dst = dst, .count = byte, .bytes = bytes});
 }
 static inline cr_status streams_delay(struct cr_device *d, enum cr_stream lane, int64_t ns) {
-    (void)d, (void)lane, (void)ns; /* chance does it */
+    (void)d, (void)lane, (void)ns; /* the random order already delays work */
     streams_.delays++;
     return CR_OK;
 }
@@ -210,7 +210,7 @@ static const struct cr_async streams_async = {.host_reserve          = streams_r
                                               .range_push            = streams_push,
                                               .range_pop             = streams_pop};
 
-/* The device stands until streams_close; rows are the CPU device's, by index. */
+/* The device exists until streams_close; its kernels are those of the CPU device, by index. */
 static inline cr_status streams_open(const struct cr_device_options *options, uint64_t seed, struct cr_device **out) {
     streams_ = (struct streams){.chance = cr_rng_make(seed, CR_RNG_TEST, 1, 0)};
     CR_TRY(cr_device_open(CR_DEVICE_CPU, options, &streams_.cpu));

@@ -1,11 +1,10 @@
-/* tests/unit/autotune/test_copy_rates.c: rates of copies between host and device in the table of costs, on a device
- * that only pretends: each way takes the time it is told to. What is asked: the rates, that they are measured once, and
- * what keeps them. */
+/* tests/unit/autotune/test_copy_rates.c: rates of copies between host and device in the cost table, on a fake device
+ * where each direction takes a given time. Checks the rates, that they are measured once, and where they are saved. */
 #include "autotune/cost_table_internal.h"
 
 #include "tests/harness/data_support.h"
 
-static double lane_s[CR_STREAMS]; /* each lane's own time */
+static double lane_s[CR_STREAMS]; /* clock of each stream */
 static double out_bytes_per_s, in_bytes_per_s, latency_s;
 static size_t memory_max;
 static int    copies;
@@ -13,7 +12,7 @@ static int    copies;
 static cr_status new_memory(struct cr_device *d, size_t bytes, void **out) {
     (void)d;
     if (bytes > memory_max) return CR_FAIL(CR_ERR_MEMORY, "no memory");
-    *out = cr_alloc(1, 1); /* nobody looks into it */
+    *out = cr_alloc(1, 1); /* never read */
     return *out ? CR_OK : CR_NO_MEMORY(1);
 }
 static void old_memory(struct cr_device *d, void *p) {
@@ -73,7 +72,7 @@ static struct cr_device              device  = {.backend = &backend,
                                                             .copy_latency_s        = 9,
                                                             .text                  = "fake, 1"}};
 
-/* Work: a launch takes 1e-4 s, and `slowed` more for as long as a copy is under way. */
+/* Kernels: a launch takes 1e-4 s, and `slowed` more while a copy is in flight. */
 static double    slowed;
 static cr_status add_launch(struct cr_device *d, const struct cr_call *call) {
     (void)d;
@@ -88,7 +87,7 @@ static const struct cr_kernel row_add = {
     .name = "fake.add", .op = CR_OP_add, .deterministic = true, .launch = add_launch};
 static const struct cr_kernel *const rows_to_add[] = {&row_in, &row_add, &row_out, NULL};
 
-/* The target of a fresh table over `path`; the text it would leave in a checkpoint when `text` is there. */
+/* The cost model of a fresh table over `path`; fills `text`, when given, with the table that a checkpoint would get. */
 static struct cr_cost_model asked(const char *path, const char *pinned, char **text) {
     struct cr_cost_table *costs = NULL;
     struct cr_cost_model  t     = {0};
@@ -96,7 +95,7 @@ static struct cr_cost_model asked(const char *path, const char *pinned, char **t
     if (!costs) return t;
     if (pinned) CHECK_STATUS(cr_cost_table_load_fixed(costs, pinned, strlen(pinned), "checkpoint"), CR_OK);
     t = cr_cost_table_model(costs);
-    CHECK(t.to_host_bytes_per_s == 7 && t.to_device_bytes_per_s == 8 && t.copy_latency_s == 9); /* not asked for yet */
+    CHECK(t.to_host_bytes_per_s == 7 && t.to_device_bytes_per_s == 8 && t.copy_latency_s == 9); /* not measured yet */
     CHECK_STATUS(cr_cost_table_copy_rates(costs, &t), CR_OK);
     const struct cr_cost_model later = cr_cost_table_model(costs);
     CHECK(later.to_host_bytes_per_s == t.to_host_bytes_per_s && later.copy_latency_s == t.copy_latency_s);
@@ -121,17 +120,17 @@ static void rates_are_measured_once_and_kept(void) {
     text_into(path, "%s/kernel_times.txt", folder);
     set_rates(50e9, 40e9, 5e-6);
     const struct cr_cost_model first = asked(path, NULL, &text);
-    CHECK_NEAR(first.to_host_bytes_per_s, 50e9, 0.5e9); /* a small copy's few bytes count as latency */
+    CHECK_NEAR(first.to_host_bytes_per_s, 50e9, 0.5e9); /* the few bytes of a small copy count as latency */
     CHECK_NEAR(first.to_device_bytes_per_s, 40e9, 0.5e9);
     CHECK_NEAR(first.copy_latency_s, 5e-6, 1e-8);
-    CHECK_NEAR(first.duplex_speedup, 1, 1e-3); /* the lanes of this device do not disturb each other */
+    CHECK_NEAR(first.duplex_speedup, 1, 1e-3); /* the streams of this device do not slow each other down */
     CHECK(copies > 0 && text && strstr(text, "fake.out") && strstr(text, "fake.in"));
     set_rates(1e9, 1e9, 1e-3); /* as if the machine had changed: nothing is measured again */
     const struct cr_cost_model second = asked(path, NULL, NULL);
     CHECK_INT(copies, 0);
     CHECK(second.to_host_bytes_per_s == first.to_host_bytes_per_s &&
           second.to_device_bytes_per_s == first.to_device_bytes_per_s);
-    /* a checkpoint's rates go before those of a file */
+    /* the rates of a checkpoint take precedence over those of a file */
     char other[SUPPORT_PATH];
     text_into(other, "%s/other.txt", folder);
     (void)asked(other, NULL, NULL);
@@ -144,7 +143,8 @@ static void rates_are_measured_once_and_kept(void) {
     drop_folder(folder);
 }
 
-/* On a device that has work for it: what the work loses, once measured, is kept; a table of before it is filled up. */
+/* On a device that runs kernels during a copy: the slowdown of the kernels is measured once and saved; a table of an
+ * older version is completed. */
 static void work_beside_copies_is_measured(void) {
     char folder[SUPPORT_PATH], path[SUPPORT_PATH];
     make_folder(folder);
@@ -155,14 +155,15 @@ static void work_beside_copies_is_measured(void) {
     const struct cr_cost_model first = asked(path, NULL, NULL);
     CHECK_NEAR(first.contention_out, 0.25, 1e-6);
     CHECK_NEAR(first.contention_in, 0.25, 1e-6);
-    CHECK_NEAR(first.loaded_copy_slowdown, 1.13, 1e-6); /* nothing slows them here: what is allowed for all the same */
+    /* copies do not slow kernels down here: the default allowance applies all the same */
+    CHECK_NEAR(first.loaded_copy_slowdown, 1.13, 1e-6);
     CHECK_NEAR(first.to_host_bytes_per_s, 50e9, 0.5e9);
     set_rates(1e9, 1e9, 1e-3);
     slowed                            = 0.5;
     const struct cr_cost_model second = asked(path, NULL, NULL);
     CHECK_INT(copies, 0);
     CHECK(second.contention_out == first.contention_out && second.loaded_copy_slowdown == first.loaded_copy_slowdown);
-    /* a device that has only copies leaves a file without the rest; --costs takes it as it is */
+    /* a device that has only copies leaves a file without the slowdowns; the option --kernel-times reads it as it is */
     char only[SUPPORT_PATH];
     text_into(only, "%s/only.txt", folder);
     device.kernels = rows;
@@ -180,7 +181,7 @@ static void work_beside_copies_is_measured(void) {
     cr_cost_table_flush(load); /* writes nothing */
     cr_cost_table_close(load);
     load = NULL;
-    CHECK_STATUS(cr_cost_table_load(&other, path, &load), CR_ERR_FORMAT); /* rows that this device has not */
+    CHECK_STATUS(cr_cost_table_load(&other, path, &load), CR_ERR_FORMAT); /* kernels that this device does not have */
     CHECK(load == NULL);
     CHECK_HAS(cr_error_message(), "which this version no longer has");
     cr_error_clear();
@@ -200,7 +201,7 @@ static void without_room_the_round_figures_stand(void) {
     cr_free(text);
 }
 
-/* A plan asks for seconds: a copy's come from its bytes, a sync takes none. */
+/* A plan needs seconds: those of a copy follow from its bytes, a barrier takes none. */
 static void copies_cost_what_their_bytes_take(void) {
     struct cr_program     p;
     struct cr_cost_table *costs;

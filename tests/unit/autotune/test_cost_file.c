@@ -1,5 +1,5 @@
-/* tests/unit/autotune/test_cost_file.c: the file of costs: dropped when it does not fit or is spoilt, shared by
- * processes, and never in the way of a run. */
+/* tests/unit/autotune/test_cost_file.c: the file of the cost table: it is ignored when it does not fit or is corrupt,
+ * processes share it, and it never stops a run. */
 #include "tests/harness/cost_table_support.h"
 
 static void a_file_that_does_not_fit_is_dropped(void) {
@@ -16,7 +16,7 @@ static void a_file_that_does_not_fit_is_dropped(void) {
     best(&s);
     cr_cost_table_flush(s.costs);
     stand_close(&s);
-    stand_open(&s, dir, "GPU A, driver 2"); /* another driver: measured anew */
+    stand_open(&s, dir, "GPU A, driver 2"); /* another driver: measured again */
     best(&s);
     CHECK(measured(&s) == 3);
     stand_close(&s);
@@ -31,7 +31,7 @@ static void a_file_that_does_not_fit_is_dropped(void) {
     drop_folder(dir);
 }
 
-/* What a run that measured leaves behind: the file's path and its text. */
+/* The result of a run that measured: the path of the file and its text. */
 static void leave_file(struct stand *s, const char *dir, char path[CR_PATH_MAX], char **text) {
     stand_open(s, dir, "GPU A, driver 1");
     best(s);
@@ -41,7 +41,7 @@ static void leave_file(struct stand *s, const char *dir, char path[CR_PATH_MAX],
     REQUIRE_OK(cr_file_read(path, 1 << 20, text, NULL));
 }
 
-/* The file is not believed: all is measured anew. */
+/* The file is not trusted: everything is measured again. */
 static void check_dropped(struct stand *s, const char *dir, const char *path, const char *text, size_t length) {
     REQUIRE_OK(cr_file_write_atomic(path, text, length));
     stand_open(s, dir, "GPU A, driver 1");
@@ -49,7 +49,7 @@ static void check_dropped(struct stand *s, const char *dir, const char *path, co
     stand_close(s);
 }
 
-/* A line of numbers that are none, fields that lack, a cut end: nothing of the file is believed. */
+/* Lines with invalid numbers, missing fields, a truncated end: the whole file is ignored. */
 static void a_spoilt_line_drops_the_file(void) {
     static const char *const lines[] = {"x\tfake.a\t0\tsig\n",
                                         "-1\tfake.a\t0\tsig\n",
@@ -75,7 +75,7 @@ static void a_spoilt_line_drops_the_file(void) {
         check_dropped(&s, dir, path, spoilt.data, spoilt.length);
         cr_text_free(&spoilt);
     }
-    /* what stands behind a zero must not go unread, though the sum of what stands before it fits */
+    /* bytes after a zero must be read, although the checksum of the bytes before it is valid */
     static const char hidden[] = "1\tfake.a\t0\trelu x\n";
     char             *sum      = strstr(text, "\nsum\t");
     REQUIRE(sum);
@@ -91,7 +91,7 @@ static void a_spoilt_line_drops_the_file(void) {
     drop_folder(dir);
 }
 
-/* A row or a way that somebody has changed might name what cannot run. */
+/* A changed kernel or algo could name one that cannot run. */
 static void a_file_changed_by_hand_is_dropped(void) {
     struct stand s;
     char         dir[SUPPORT_PATH], *text = NULL, path[CR_PATH_MAX];
@@ -105,7 +105,7 @@ static void a_file_changed_by_hand_is_dropped(void) {
     drop_folder(dir);
 }
 
-/* A good line of another signature is no harm. */
+/* A valid line of another signature does no harm. */
 static void a_line_of_another_op_changes_nothing(void) {
     struct stand   s;
     struct cr_text more = {0};
@@ -136,7 +136,7 @@ static void a_pipe_in_the_files_place_holds_nothing_up(void) {
     drop_folder(dir);
 }
 
-/* Each wrote what it had measured: neither is lost. */
+/* Each process wrote its measurements: neither is lost. */
 static void two_processes_share_the_file(void) {
     struct stand a, b;
     char         dir[SUPPORT_PATH];
@@ -169,7 +169,7 @@ static void many_signatures(void) {
         stand_open(&s, dir, "GPU A, driver 1");
         for (int i = 1; i <= MANY; i++) {
             resize(&s, i);
-            takes[0][0]               = i % 2 ? 3e-4 : 9e-5; /* every other is faster by row a */
+            takes[0][0]               = i % 2 ? 3e-4 : 9e-5; /* kernel a is faster for every second signature */
             const struct cr_cost cost = best(&s);
             CHECK(cost.kernel == i % 2 && fabs(cost.seconds - (i % 2 ? 1e-4 : 9e-5)) < 2e-9);
         }
@@ -205,7 +205,7 @@ static void a_file_that_cannot_be_written_stops_nothing(void) {
     }
     stand_close(&s);
     stand_open(&s, dir, "GPU A, driver 1");
-    for (int64_t n = 1; n <= 5; n++) { /* what could not be written at first was written later */
+    for (int64_t n = 1; n <= 5; n++) { /* a later save writes the entries that could not be written before */
         resize(&s, 10 + n);
         best(&s);
     }

@@ -1,6 +1,6 @@
-/* tests/unit/autotune/test_cost_table.c: the table of measured costs, on a device that only pretends: each row takes
- * the time it is told to, so the fastest candidate is known. What is asked: the choice, what is measured and what is
- * not, the file and its faults, a checkpoint's table. */
+/* tests/unit/autotune/test_cost_table.c: the table of measured kernel times, on a fake device where each kernel takes a
+ * given time, so the fastest candidate is known. Checks the choice, which kernels are measured, the file and its
+ * faults, and the table of a checkpoint. */
 #include "tests/harness/cost_table_support.h"
 
 static void the_fastest_row_and_way_is_taken(void) {
@@ -9,27 +9,27 @@ static void the_fastest_row_and_way_is_taken(void) {
     make_folder(dir);
     stand_open(&s, dir, "GPU A, driver 1");
     struct cr_cost cost = best(&s);
-    CHECK(cost.kernel == 1 && cost.algo == 1); /* row c is faster and not deterministic */
+    CHECK(cost.kernel == 1 && cost.algo == 1); /* kernel c is faster and not deterministic */
     CHECK(fabs(cost.seconds - 1e-4) < 2e-9);
     CHECK(measured(&s) == 3 && prepares == 3 && releases == 3);
     s.device.options.deterministic = false;
     s.program.tensor[0].dim[0] = s.program.tensor[1].dim[0] = 3; /* another signature */
     cost                                                    = best(&s);
     CHECK(cost.kernel == 2 && measured(&s) == 7);
-    CHECK(fabs(cost.seconds - 5e-5) < 2e-9); /* as all are, in a recording */
+    CHECK(fabs(cost.seconds - 5e-5) < 2e-9); /* as every launch in a captured graph */
     stand_close(&s);
     drop_folder(dir);
 }
 
-/* A library's launch takes the host longer than the device: what counts is the device's time, whichever row was asked
- * first. */
+/* The launch of a library takes the host longer than the device: only the device time counts, in any order of the
+ * kernels. */
 static void enqueueing_is_not_counted(void) {
     static const double now[3][2] = {{11e-6, 0}, {14e-6, 9e-6}, {12e-6, 0}}, enqueue[3] = {40e-6, 40e-6, 2e-6};
     struct stand        s;
     char                dir[SUPPORT_PATH];
     make_folder(dir);
     stand_open(&s, dir, "GPU A, driver 1");
-    s.device.options.deterministic = false; /* all three rows */
+    s.device.options.deterministic = false; /* all three kernels */
     memcpy(takes, now, sizeof takes);
     memcpy(enqueue_s, enqueue, sizeof enqueue_s);
     const struct cr_cost cost = best(&s);
@@ -39,7 +39,7 @@ static void enqueueing_is_not_counted(void) {
     drop_folder(dir);
 }
 
-/* Nor is what marks take, beside which two short launches look alike. */
+/* The time of events does not count either: with it, two short launches would look alike. */
 static void marks_are_not_counted(void) {
     static const double now[3][2] = {{3e-6, 0}, {5e-6, 2e-6}, {4e-6, 0}};
     struct stand        s;
@@ -55,8 +55,8 @@ static void marks_are_not_counted(void) {
     drop_folder(dir);
 }
 
-/* Inputs are noise, though ops before have written where they lie: smaller ones, of more bytes than noise is made of at
- * once, and again. */
+/* Inputs are noise, although earlier ops wrote to the same memory: for small inputs, for inputs larger than the noise
+ * buffer, and when measured again. */
 static void inputs_are_noise_each_time(void) {
     static const int64_t images[] = {2, 9000, 3, 700, 4, 8999, 5, 9001};
     struct stand         s;
@@ -88,10 +88,10 @@ static void what_is_known_is_not_measured_again(void) {
     cr_cost_table_flush(s.costs);
     stand_close(&s);
     stand_open(&s, dir, "GPU A, driver 1");
-    takes[1][1]         = 9; /* would be seen */
+    takes[1][1]         = 9; /* would be visible */
     struct cr_cost cost = best(&s);
     CHECK(cost.kernel == 1 && cost.algo == 1 && measured(&s) == 0 && launches == 0);
-    s.op.attr.bn.relu = true; /* no attribute of a ReLU: the same signature */
+    s.op.attr.bn.relu = true; /* not an attribute of a ReLU: the same signature */
     best(&s);
     CHECK(measured(&s) == 0);
     s.program.tensor[0].dtype = s.program.tensor[1].dtype = CR_BF16;
@@ -112,7 +112,7 @@ static void a_checkpoints_table_comes_first(void) {
     char *mine = strstr(text, "100000\tfake.b\t1");
     CHECK(mine != NULL);
     if (!mine) return;
-    memcpy(mine, "900000", 6); /* the other run found it slow */
+    memcpy(mine, "900000", 6); /* the other run measured it as slow */
     sum_anew(text);
     stand_open(&s, dir, "GPU A, driver 1");
     REQUIRE_OK(cr_cost_table_load_fixed(s.costs, text, strlen(text), "step-1/kernel_times.txt"));
@@ -123,13 +123,13 @@ static void a_checkpoints_table_comes_first(void) {
     CHECK(cr_cost_table_load_fixed(s.costs, text, strlen(text), "step-1/kernel_times.txt") == CR_ERR_DEVICE);
     CHECK_HAS(cr_error_message(), "another device");
     CHECK(cr_cost_table_load_fixed(s.costs, "nonsense\n", 9, "step-1/kernel_times.txt") == CR_ERR_FORMAT);
-    CHECK(best(&s).algo == 1 && measured(&s) == 3); /* nothing of it was taken */
+    CHECK(best(&s).algo == 1 && measured(&s) == 3); /* nothing of it was used */
     stand_close(&s);
     cr_free(text);
     drop_folder(dir);
 }
 
-/* The row that a checkpoint's choice rested on is gone. */
+/* The kernel that the choice of a checkpoint used no longer exists. */
 static void a_kernel_that_is_gone_is_told(void) {
     struct stand s;
     char         dir[SUPPORT_PATH], *text = NULL;
@@ -143,13 +143,14 @@ static void a_kernel_that_is_gone_is_told(void) {
     stand_open(&s, dir, "GPU A, driver 1");
     CHECK(cr_cost_table_load_fixed(s.costs, text, strlen(text), "step-1/kernel_times.txt") == CR_ERR_FORMAT);
     CHECK_HAS(cr_error_message(), "which this version no longer has");
-    CHECK(best(&s).algo == 1 && measured(&s) == 3); /* nothing of it was taken */
+    CHECK(best(&s).algo == 1 && measured(&s) == 3); /* nothing of it was used */
     stand_close(&s);
     cr_free(text);
     drop_folder(dir);
 }
 
-/* A checkpoint's entries are for its run: the user's file keeps its own, and gets what was measured besides. */
+/* The entries of a checkpoint are for its run only: the file of the user keeps its own entries and gets the new
+ * measurements. */
 static void a_checkpoints_table_stays_out_of_the_file(void) {
     struct stand s;
     char         dir[SUPPORT_PATH], *text = NULL;
@@ -169,11 +170,11 @@ static void a_checkpoints_table_stays_out_of_the_file(void) {
     REQUIRE_OK(cr_cost_table_load_fixed(s.costs, text, strlen(text), "step-1/kernel_times.txt"));
     cr_free(text);
     CHECK(best(&s).algo == 0);
-    resize(&s, 5); /* another batch in evaluation: the checkpoint does not know it, the file does */
+    resize(&s, 5); /* another batch in evaluation: not in the checkpoint, but in the file */
     CHECK(best(&s).algo == 1 && measured(&s) == 0);
-    resize(&s, 6); /* nobody does */
+    resize(&s, 6); /* in neither of them */
     CHECK(best(&s).algo == 1 && measured(&s) == 3);
-    REQUIRE_OK(cr_cost_table_text(s.costs, &text)); /* the next checkpoint holds all that was asked */
+    REQUIRE_OK(cr_cost_table_text(s.costs, &text)); /* the next checkpoint holds all entries that were used */
     CHECK_HAS(text, "900000\tfake.b\t1");
     CHECK_HAS(text, "x=f16[5,");
     CHECK_HAS(text, "x=f16[6,");
@@ -188,7 +189,7 @@ static void a_checkpoints_table_stays_out_of_the_file(void) {
     drop_folder(dir);
 }
 
-/* A candidate that wants more memory than there is would not run either; with more memory it is to be tried again. */
+/* A candidate that needs more memory than is available could not run either; with more memory it is tried again. */
 static void what_finds_no_memory_is_not_chosen(void) {
     struct stand s;
     char         dir[SUPPORT_PATH], *text = NULL;
@@ -196,7 +197,7 @@ static void what_finds_no_memory_is_not_chosen(void) {
     stand_open(&s, dir, "GPU A, driver 1");
     workspace[1] = 2 << 20;
     CHECK(best(&s).kernel == 0 && fabs(best(&s).seconds - 3e-4) < 2e-9);
-    REQUIRE_OK(cr_cost_table_text(s.costs, &text)); /* the run that goes on takes the same kernel */
+    REQUIRE_OK(cr_cost_table_text(s.costs, &text)); /* the resumed run selects the same kernel */
     CHECK_HAS(text, "300000\tfake.a\t0");
     cr_cost_table_flush(s.costs);
     stand_close(&s);
@@ -207,7 +208,7 @@ static void what_finds_no_memory_is_not_chosen(void) {
     drop_folder(dir);
 }
 
-/* What changes which rows there are, or what they do, is part of the signature. */
+/* Every option that changes the set of kernels, or their results, is part of the signature. */
 static void attributes_are_told_apart(void) {
     static const enum cr_op_kind kinds[] = {CR_OP_s2d_filter_grad, CR_OP_bn_grad_finalize, CR_OP_dense_wgrad,
                                             CR_OP_dense_bgrad, CR_OP_conv_wgrad};

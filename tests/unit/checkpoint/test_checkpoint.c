@@ -1,6 +1,6 @@
-/* Checkpoints: what is in the files, folders, links, keep-N, find. Conversion, permutation and what does not fit:
- * tests/unit/checkpoint/test_checkpoint_read.c; failing calls and kills:
- * tests/unit/checkpoint/test_checkpoint_faults.c. */
+/* tests/unit/checkpoint/test_checkpoint.c: content of checkpoint files, folders, links, the number of checkpoints to
+ * keep, find. Conversion, permutation and files that do not fit: tests/unit/checkpoint/test_checkpoint_read.c; failing
+ * calls and kills: tests/unit/checkpoint/test_checkpoint_faults.c. */
 #include "tests/harness/checkpoint_fake.h"
 
 #include <sys/stat.h>
@@ -26,7 +26,7 @@ static bool same_file(const char *a, const char *b) {
     return same;
 }
 
-/* ---- what a checkpoint holds ---- */
+/* ---- content of a checkpoint ---- */
 
 static void files_of_a_checkpoint(void) {
     struct cr_st_file *file;
@@ -40,11 +40,12 @@ static void files_of_a_checkpoint(void) {
     REQUIRE_OK(cr_st_open(in_folder("last/model.safetensors"), &file));
     CHECK_INT(cr_st_count(file), MODEL);
     CHECK_STR(cr_st_meta_find(file, "format"), "pt");
-    CHECK(cr_st_meta_find(file, "step") == NULL); /* equal weights, equal files, whatever the step */
+    CHECK(cr_st_meta_find(file, "step") == NULL); /* equal weights give equal files at any step */
     const struct cr_st_entry *entry = cr_st_find(file, "conv1.weight");
     REQUIRE(entry && entry->bytes == sizeof conv && entry->dims == 4 && entry->dim[1] == 3);
     REQUIRE_OK(cr_st_read(file, entry, 0, conv, sizeof conv));
-    for (int i = 0; i < 120; i++) CHECK_NEAR(conv[i], value_of(CONV, 5, i), 0); /* K,C,R,S: the file counts up */
+    /* K,C,R,S: the values increase in file order */
+    for (int i = 0; i < 120; i++) CHECK_NEAR(conv[i], value_of(CONV, 5, i), 0);
     entry = cr_st_find(file, "bn1.num_batches_tracked");
     REQUIRE(entry && entry->dims == 0 && entry->dtype == CR_I64);
     REQUIRE_OK(cr_st_read(file, entry, 0, &count, 8));
@@ -122,7 +123,7 @@ static void run_folder(void) {
     CHECK_HAS(cr_error_message(), in_folder("a/b/c/file"));
     CHECK_HAS(cr_error_message(), "train.output=");
     CHECK_STATUS(cr_ckpt_prepare_dir("/proc/cresnet-run"),
-                 CR_ERR_IO); /* nobody, root included, may make folders there */
+                 CR_ERR_IO); /* no user, not even root, may create folders there */
     CHECK_HAS(cr_error_message(), "/proc/cresnet-run");
     CHECK_STATUS(cr_ckpt_prepare_dir(""), CR_ERR_IO);
     CHECK_STATUS(fake_save(in_folder("nowhere"), 1, false, 1), CR_ERR_IO);
@@ -144,7 +145,7 @@ static void keep_counts(void) {
     for (int step = 1; step <= 10; step++) CHECK(is_there(in_folder("step-%d", step)) == (step == 8 || step == 10));
     CHECK_STATUS(cr_ckpt_mark_best(folder, 3), CR_ERR_IO);
     check_link("best", "step-8");
-    /* what is not a step-N is nobody's to remove */
+    /* a name that is not step-N is never removed */
     CHECK_INT(mkdir(in_folder("step-007"), 0700) | mkdir(in_folder("step-x"), 0700) | mkdir(in_folder("step-"), 0700),
               0);
     REQUIRE_OK(fake_save(folder, 11, false, -1));
@@ -161,7 +162,7 @@ static void a_step_saved_again(void) {
     REQUIRE_OK(fake_save(folder, 1, true, 5));
     fake_fill(&other, 2);
     REQUIRE_OK(fake_save_from(&other, folder, 1, false, 5));
-    CHECK_INT(sound_step(in_folder("step-1")), -1); /* it holds step 2's values now */
+    CHECK_INT(sound_step(in_folder("step-1")), -1); /* it now holds the values of step 2 */
     REQUIRE_OK(fake_save(folder, 1, false, 5));
     CHECK_INT(sound_step(in_folder("step-1")), 1);
     CHECK_INT(sound_step(in_folder("best")), 1);
@@ -169,7 +170,7 @@ static void a_step_saved_again(void) {
     folder_close();
 }
 
-/* A killed process had our number (in a container that is the rule) and nobody swept. */
+/* A killed process had our process id (usual in a container) and its leftovers were not removed. */
 static void leftovers_of_our_own_number(void) {
     REQUIRE(folder_open());
     REQUIRE_OK(cr_fs_mkdirs(in_folder(".tmp-step-5.%ld/sub", (long)getpid())));
@@ -223,14 +224,14 @@ static void find_newest(void) {
     REQUIRE_OK(cr_file_read(in_folder("said"), 10000, &said, NULL));
     CHECK_HAS(said, "step-10/state.safetensors");
     CHECK_HAS(said, "passed over");
-    CHECK(strchr(said, '\n') == strrchr(said, '\n')); /* one line */
+    CHECK(strchr(said, '\n') == strrchr(said, '\n')); /* on one line */
     cr_free(said);
     stderr_to("/dev/null");
     unlink(in_folder("last"));
     CHECK_INT(found_step(folder), 7);
     unlink(in_folder("step-7/config.ini"));
     CHECK_INT(found_step(folder), 4);
-    CHECK_INT(symlink("step-1", in_folder("last")), 0); /* somebody went back by hand */
+    CHECK_INT(symlink("step-1", in_folder("last")), 0); /* a user set the link back by hand */
     CHECK_INT(found_step(folder), 1);
     unlink(in_folder("last"));
     CHECK_INT(symlink("step-99", in_folder("last")), 0);

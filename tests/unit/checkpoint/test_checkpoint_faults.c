@@ -1,7 +1,7 @@
-/* Checkpoints under failure: every change of the disk that a save makes fails once, or from there on; memory runs out;
- * the disk fills up; the process is killed at any moment. What must hold each time: older checkpoints load with
- * exactly their content, the links name complete folders, find gives one, nothing is left over after a sweep, no block
- * leaks. */
+/* tests/unit/checkpoint/test_checkpoint_faults.c: checkpoints under failure: every change of the disk in a save fails
+ * once, or fails from there on; memory runs out; the disk fills up; the process is killed at any moment. Each time,
+ * older checkpoints load with exactly their content, the links name complete folders, find returns one checkpoint, a
+ * sweep removes all leftovers, and no memory leaks. */
 #include "tests/harness/checkpoint_fake.h"
 
 #include <errno.h>
@@ -19,8 +19,8 @@ static int64_t found_step(const char *run_dir) {
     return step;
 }
 
-/* What must hold after a save of step 30 that came back with `status`, where 10 (best) and 20 (last) were before, and
- * perhaps 30. */
+/* Checks the folder after a save of step 30 that returned `status`. 10 (best) and 20 (last) existed before, and perhaps
+ * 30. */
 static void check_after(cr_status status, bool had_30, bool one_failure, int64_t n) {
     int64_t last = sound_step(in_folder("last")), best = sound_step(in_folder("best")), found = found_step(folder);
     if (last < 0 || best < 0 || found < 0)
@@ -40,7 +40,7 @@ static void check_after(cr_status status, bool had_30, bool one_failure, int64_t
     cr_ckpt_sweep(folder);
     CHECK_INT(leftovers(folder), 0);
     CHECK_INT(found_step(folder), last);
-    REQUIRE_OK(fake_save(folder, 40, false, 1)); /* and life goes on */
+    REQUIRE_OK(fake_save(folder, 40, false, 1)); /* and saving works afterwards */
     CHECK_INT(found_step(folder), 40);
 }
 
@@ -66,7 +66,7 @@ static void scan(bool again, int64_t times, int error) {
         bool fired = cr_fs_calls() - before >= (uint64_t)n;
         stderr_back();
         if (!fired) CHECK_INT(status, CR_OK);
-        if (fired && status == CR_OK && error != EINVAL) check_warned(n); /* no failure goes unheard */
+        if (fired && status == CR_OK && error != EINVAL) check_warned(n); /* every failure is reported */
         failures += status != CR_OK;
         check_after(status, again, times == 1, n);
         folder_close();
@@ -92,7 +92,7 @@ static void every_call_fails_saving_again(void) {
 static void calls_fail_on_saving_again_for_good(void) {
     scan(true, 1000000, EIO);
 }
-/* among the failures is one of the exchange itself: the way in two moves is taken */
+/* one of the failures is the failure of the exchange itself: the fallback with two renames is used */
 static void no_exchange(void) {
     scan(true, 1, EINVAL);
 }
@@ -153,7 +153,7 @@ static void memory_runs_out(void) {
         CHECK_INT(status, CR_ERR_MEMORY); /* and not "no checkpoint" or an older one */
     }
     CHECK(n > 15 && n < 500);
-    for (n = 1; n < 500; n++) { /* the message of what does not fit needs memory too */
+    for (n = 1; n < 500; n++) { /* the message about tensors that do not fit needs memory too */
         struct fake           fake;
         struct cr_ckpt_tensor wanted = fake_tensors[SCALE];
         cr_alloc_fail_at(n);
@@ -208,7 +208,7 @@ static void sweep_what_is_whose(void) {
         {".gone-step-8", dead, false}, {".swap-step-1", dead, false},    {".swap-step-2", dead, false},
         {".other-step-8", dead, true}, {".tmp-x.y", dead, false},
     };
-    REQUIRE_OK(fake_save(folder, 1, false, 5)); /* so .swap-step-1 is old; .swap-step-2 is all that is left of 2 */
+    REQUIRE_OK(fake_save(folder, 1, false, 5)); /* so .swap-step-1 is old; .swap-step-2 is the only copy of step 2 */
     for (size_t i = 0; i < CR_COUNT(table); i++) {
         REQUIRE_OK(cr_fs_mkdirs(in_folder("%s.%ld/sub/deep", table[i].name, table[i].pid)));
         REQUIRE_OK(cr_fs_write_new(in_folder("%s.%ld/sub/file", table[i].name, table[i].pid), "x", 1));
@@ -229,7 +229,7 @@ static void sweep_what_is_whose(void) {
 
 /* ---- kill ---- */
 
-/* Folders named step-N that do not hold what step N must hold. */
+/* Number of folders named step-N that do not hold exactly the content of step N. */
 static int half_folders(void) {
     DIR *dir   = opendir(folder);
     int  count = 0;
@@ -239,14 +239,15 @@ static int half_folders(void) {
     return count;
 }
 
-/* Saves for ever, as a run does: resumes from what it finds, tells through `done` what is safely saved. */
+/* Saves in an endless loop, as a run does: resumes from the checkpoint that it finds, and writes each saved step to
+ * `done`. */
 static void save_for_ever(volatile int64_t *done) {
     cr_ckpt_sweep(folder);
     int64_t step = found_step(folder);
     if (step < 0) step = 0;
     for (int64_t i = step;; i++) {
         if (i == 0) continue;
-        if (fake_save(folder, i, i % 3 == 0, 1) != CR_OK) _exit(3); /* the first one replaces the step that is there */
+        if (fake_save(folder, i, i % 3 == 0, 1) != CR_OK) _exit(3); /* the first save replaces the existing step */
         *done = i;
         if (fake_save(folder, i, false, 1) != CR_OK) _exit(3);
     }
@@ -275,7 +276,7 @@ static void killed_at_any_moment(void) {
         if (*done >= 3 && (best < 3 || best % 3)) TEST_FAIL_("round %d: best is %d", round, (int)best);
     }
     printf("    %d steps saved, %d of 60 kills left something to sweep\n", (int)*done, dirty);
-    CHECK(dirty > 10); /* else the kills came at the wrong moments, and nothing was tested */
+    CHECK(dirty > 10); /* otherwise the kills came at the wrong moments, and nothing was tested */
     cr_ckpt_sweep(folder);
     CHECK_INT(leftovers(folder), 0);
     CHECK(found_step(folder) >= *done && *done > 60);

@@ -1,5 +1,5 @@
-/* tests/unit/checkpoint/test_checkpoint_sparse.c: sparse tensors in files: gaps by hand, spoilt parts, and dense again.
- */
+/* tests/unit/checkpoint/test_checkpoint_sparse.c: sparse tensors in files: gaps computed by hand, corrupt parts, and
+ * reading them as dense tensors. */
 #include "checkpoint/checkpoint.h"
 #include "tests/harness/config_support.h"
 
@@ -70,7 +70,7 @@ static void dense_again(void) {
     cr_st_close(file);
     unlink(to);
     REQUIRE_OK(cr_ckpt_export_dense(from, to));
-    CHECK_STATUS(cr_ckpt_export_dense(from, to), CR_ERR_IO); /* is there: not replaced */
+    CHECK_STATUS(cr_ckpt_export_dense(from, to), CR_ERR_IO); /* exists: not replaced */
     REQUIRE_OK(cr_st_open(to, &file));
     CHECK_INT(cr_st_count(file), 2);
     CHECK(cr_st_meta_find(file, CR_CKPT_SPARSE_KEY) == NULL);
@@ -80,7 +80,7 @@ static void dense_again(void) {
     REQUIRE_OK(cr_st_read(file, w, 0, dense, sizeof dense));
     REQUIRE_OK(cr_st_read(file, b, 0, bias, sizeof bias));
     for (int i = 0; i < 300; i++)
-        CHECK(dense[i] == (i == 1 ? 1.5f : i == 299 ? -2.0f : 0)); /* what is kept at 259 is 0 */
+        CHECK(dense[i] == (i == 1 ? 1.5f : i == 299 ? -2.0f : 0)); /* the stored value of element 259 is 0 */
     CHECK(bias[0] == 7 && bias[1] == 8);
     cr_st_close(file);
 }

@@ -1,11 +1,11 @@
 /* tests/unit/comm/test_comm.c: collectives, votes and failures of comm/comm.h with ranks as threads, so that TSan sees
- * all of the protocol, over both ways: memory that is shared, TCP with rank 0 in the middle; and TCP that finds all
- * ranks on one host and shares memory. The truth is computed from what each rank is known to send. */
+ * the whole protocol. Runs over each transport: shared memory, TCP with rank 0 in the middle, and TCP that finds all
+ * ranks on one host and uses shared memory. Expected results are computed from the data that each rank sends. */
 #include "tests/harness/comm_support.h"
 
-/* ---- what a run does ---- */
+/* ---- the collectives of a run ---- */
 
-/* In f32 the order of these sums shows: large and small numbers of both signs. */
+/* The order of these f32 sums is visible in the result: large and small numbers of both signs. */
 static float term(int rank, size_t i) {
     const uint32_t h = ((uint32_t)rank * 7919u + (uint32_t)i * 104729u) * 2654435761u;
     return ((float)(h >> 8) / 8388608.0f - 1.0f) * (h & 1 ? 1e6f : 1.0f);
@@ -67,7 +67,7 @@ static void collectives(void) {
             group_run(&g);
             group_good(&g, transport_name[way]);
         }
-    /* no comm is a run of one rank */
+    /* no communicator means a run of one rank */
     float x = 3;
     REQUIRE_OK(cr_comm_barrier(NULL));
     REQUIRE_OK(cr_comm_all_reduce(NULL, &x, 1, CR_COMM_F32));
@@ -132,7 +132,7 @@ static void votes(void) {
 
 /* ---- failures ---- */
 
-/* All but `who` must fail with CR_ERR_PEER and a message with `part`; exactly one speaks. */
+/* All ranks but `who` must fail with CR_ERR_PEER and a message with `part`; exactly one rank reports the error. */
 static void all_learn(struct group *g, int who, const char *part, double within, const char *what) {
     int speakers = 0;
     for (int r = 0; r < g->size; r++) {
@@ -214,7 +214,7 @@ static void comes_apart(void) {
     }
 }
 
-/* One that lives but does not come: an end is set to patience. */
+/* A rank that is alive but does not arrive: the others stop waiting after the timeout. */
 static cr_status late(struct member *m) {
     CR_TRY(cr_comm_barrier(m->comm));
     if (m->where.rank == 1) {
@@ -275,7 +275,7 @@ static void wrong_starts(void) {
     CHECK_HAS(g.member[1].message, "one of 3 ranks");
     CHECK_INT(g.member[1].status, CR_ERR_PEER);
 
-    group_init(&g, 2, TCP, nothing); /* another job's rank: refused, and the port's own job goes on waiting */
+    group_init(&g, 2, TCP, nothing); /* a rank of another job: refused, and the job of this port continues to wait */
     for (int r = 0; r < 2; r++) g.member[r].where.rendezvous_s = 1;
     snprintf(g.member[1].where.job, sizeof g.member[1].where.job, "other");
     group_run(&g);
@@ -284,7 +284,7 @@ static void wrong_starts(void) {
     CHECK_INT(g.member[0].status, CR_ERR_PEER);
     CHECK_HAS(g.member[0].message, "did not come to port");
 
-    group_init(&g, 2, TCP, nothing); /* nobody listens */
+    group_init(&g, 2, TCP, nothing); /* no process listens */
     g.member[1].where.port = free_port();
     for (int r = 0; r < 2; r++) g.member[r].where.rendezvous_s = 0.7;
     group_run(&g);
@@ -292,7 +292,7 @@ static void wrong_starts(void) {
     CHECK_HAS(g.member[1].message, "does not answer at port");
     CHECK(g.member[0].seconds < 4 && g.member[1].seconds < 4);
 
-    group_init(&g, 3, SHARED, nothing); /* two come */
+    group_init(&g, 3, SHARED, nothing); /* only two of three ranks start */
     for (int r = 0; r < 2; r++) g.member[r].where.rendezvous_s = 0.5;
     g.size                 = 2;
     g.member[0].where.size = g.member[1].where.size = 3;
@@ -307,7 +307,7 @@ static void wrong_starts(void) {
     CHECK_STATUS(cr_comm_open(&w, &comm), CR_ERR_CONFIG);
 }
 
-/* Something else has the port; something else answers there. */
+/* Another program has the port; another program answers there. */
 static void foreign_port(void) {
     struct sockaddr_in at     = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t          length = sizeof at;
@@ -335,7 +335,7 @@ static void foreign_port(void) {
     CHECK_HAS(cr_error_message(), "MASTER_ADDR");
 }
 
-/* Those who look for open ports come too, and talk, or do not. */
+/* Port scanners also connect; some send data, some do not. */
 static void *scan(void *argument) {
     struct sockaddr_in at = {.sin_family      = AF_INET,
                              .sin_addr.s_addr = htonl(INADDR_LOOPBACK),

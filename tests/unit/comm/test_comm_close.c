@@ -1,15 +1,15 @@
-/* tests/unit/comm/test_comm_close.c: a rank is lost while another closes what its failure hook uses (comm/comm.h,
- * cr_comm_on_failure), as a device with NCCL does. Ranks are threads, so that TSan and ASan see it; and processes, of
- * which one is killed. */
+/* tests/unit/comm/test_comm_close.c: a rank is lost while another rank closes the data that its failure hook uses
+ * (comm/comm.h, cr_comm_on_failure), as a device with NCCL does. Ranks are threads, so that TSan and ASan see it, and
+ * processes, of which one is killed. */
 #include "tests/harness/comm_support.h"
 
 #include <signal.h>
 #include <sys/wait.h>
 
 struct used_by_hook {
-    atomic_int begun, gone, late; /* late: used after it was gone */
+    atomic_int begun, gone, late; /* late: used after it was closed */
     int        slow_ms;
-    int       *freed; /* what a device would free */
+    int       *freed; /* memory that a device would free */
 };
 
 static void use(void *context) {
@@ -26,7 +26,7 @@ static void close_used(struct cr_comm *comm, struct used_by_hook *u) {
     free(u->freed);
 }
 
-/* The hook is at work when rank 0 closes. */
+/* The hook is running when rank 0 closes. */
 static cr_status close_under_the_hook(struct member *m) {
     struct used_by_hook u = {.slow_ms = 50, .freed = calloc(1, sizeof(int))};
     cr_comm_on_failure(m->comm, use, &u);
@@ -34,12 +34,12 @@ static cr_status close_under_the_hook(struct member *m) {
     if (m->where.rank == 1) cr_comm_abort(m->comm, "enough");
     while (m->where.rank == 0 && !atomic_load(&u.begun)) nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
     close_used(m->comm, &u);
-    nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL); /* u outlives a hook that was not waited for */
+    nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL); /* u outlives a hook that close did not wait for */
     m->wrong += atomic_load(&u.late);
     return status;
 }
 
-/* The loss comes at any moment of a close; what is wrong then a sanitizer sees. */
+/* The loss comes at any moment of a close; a sanitizer sees the faults. */
 static cr_status close_at_any_moment(struct member *m) {
     struct used_by_hook u = {.freed = calloc(1, sizeof(int))};
     cr_comm_on_failure(m->comm, use, &u);
@@ -62,7 +62,7 @@ static void a_rank_is_lost_while_another_closes(void) {
         group_good(&g, transport_name[way]);
         for (int moment = 0; moment < 30; moment++) {
             group_init(&g, 3, (enum transport)way, close_at_any_moment);
-            g.member[1].wrong = moment; /* goes in as a time */
+            g.member[1].wrong = moment; /* the round sets the delay */
             group_run(&g);
             for (int r = 0; r < g.size; r++) CHECK_INT(g.member[r].wrong, 0);
         }

@@ -1,17 +1,17 @@
-/* tests/unit/compiler/test_conv_fusion.c: what convolutions take over of their neighbours: the choice has the least
- * total cost of all programs that the options can make (found by making them all), forms are taken where they pay and
- * only there, and every mixture is a right program. That all of them compute the same is test_fuse's. */
+/* tests/unit/compiler/test_conv_fusion.c: fusion of convolutions with neighbouring ops. The choice has the least total
+ * cost of all programs that the options allow (all of them are built), fused forms are used exactly where they pay, and
+ * every mixture is a valid program. Equal results are checked in test_fusion_networks.c. */
 #include "compiler/fusion/conv_fusion.h"
 #include "tests/harness/fusion_network.h"
 
-/* ---- invented targets ---- */
+/* ---- artificial cost models ---- */
 
 static uint64_t mix(uint64_t h, uint64_t v) {
     h = (h ^ v) * 0x9e3779b97f4a7c15u;
     return h ^ h >> 29;
 }
 
-/* A number of the op's form and shapes, whatever its tensors are called. */
+/* A number from the form and shapes of the op, independent of tensor names. */
 static uint64_t op_hash(const struct cr_program *p, const struct cr_op *op, uint64_t seed) {
     uint64_t h = mix(seed, (uint64_t)op->kind);
     for (int s = 0; s < CR_OP_IN_MAX + CR_OP_OUT_MAX; s++) {
@@ -27,10 +27,10 @@ struct invented {
     uint64_t seed;
     int      share; /* of 8 fused forms that are accepted */
     int64_t  asked;
-    int      fail_at; /* the n-th question about a cost fails */
+    int      fail_at; /* the n-th cost estimate fails */
 };
 
-/* Does a convolution do more than its own work? */
+/* True when a convolution does more than its own work. */
 static bool is_fused_conv(const struct cr_op *op) {
     switch (op->kind) {
     case CR_OP_conv: return !cr_op_uses_only(op, 3, 1);
@@ -72,9 +72,9 @@ static int64_t total_ps(const struct cr_program *p, const struct cr_cost_model *
     return sum;
 }
 
-/* ---- the least of all ---- */
+/* ---- the minimum over all programs ---- */
 
-/* The program that the choices in `chosen` make of `plain`, and its total. */
+/* Builds the program of the choices in `chosen` from `plain`, and adds up its cost. */
 static int64_t cost_of_choice(const struct cr_program *plain, const struct cr_cost_model *target, const int *chosen) {
     struct cr_program      p;
     struct cr_edit         edit;
@@ -96,7 +96,7 @@ static int64_t cost_of_choice(const struct cr_program *plain, const struct cr_co
 
 enum { SITES_MAX = 32 };
 
-struct walk { /* over all choices of one path, the other sites as they are */
+struct walk { /* over all choices of one path; the other candidates stay unchanged */
     const struct cr_program      *plain;
     const struct cr_cost_model   *target;
     const struct cr_conv_fusions *j;
@@ -128,7 +128,8 @@ static double combinations(const struct cr_conv_fusions *j, int site) {
     return n;
 }
 
-/* What was chosen against every other way of each path, by the cost of whole programs. Returns how many were made. */
+/* Compares the choice with every other combination of each path, by the cost of whole programs. Returns the number of
+ * programs. */
 static int try_all(const struct cr_program *plain, const struct cr_cost_model *target, int *longest) {
     struct cr_program      p = {0};
     struct cr_edit         edit;
@@ -150,7 +151,7 @@ static int try_all(const struct cr_program *plain, const struct cr_cost_model *t
         walk_from(&w, i, CR_NONE);
         CHECK_INT(w.least, best);
     }
-    /* The sum that the choice went by is that of the programs. */
+    /* The cost that the pass computed equals the cost of the programs. */
     CHECK_INT(total_ps(plain, target) - best, j.plain_ps - j.chosen_ps);
     cr_conv_fusions_close(&j);
     cr_edit_close(&edit);
@@ -158,7 +159,7 @@ static int try_all(const struct cr_program *plain, const struct cr_cost_model *t
     return w.tried;
 }
 
-/* The step of a network with its patterns joined and its convolutions plain. */
+/* The step of a network with fused patterns and unfused convolutions. */
 static cr_status plain_program(struct bench_model *b, enum cr_dtype real, enum cr_program_kind kind,
                                struct cr_program *p) {
     const struct cr_cost_model patterns = {.alignment = 64, .accepts = no_fused_conv};
@@ -189,12 +190,12 @@ static void least_of_all_programs(void) {
         bench_close(&b);
     }
     CHECK(tried > 1000);
-    CHECK_INT(longest, 4); /* a CIFAR stem and the bottleneck block behind it */
+    CHECK_INT(longest, 4); /* a CIFAR stem and the bottleneck block after it */
 }
 
 /* ---- forms that pay, one at a time ---- */
 
-/* HALF, WIDE: the coefficients that conv and conv_wgrad take. */
+/* HALF, WIDE: the types of scale_bias that conv and conv_wgrad accept. */
 enum feature { S = 1, P = 2, W = 4, D = 8, B = 16, J = 32, HALF = 64, WIDE = 128 };
 
 static bool accepts_features(void *self, const struct cr_program *p, const struct cr_op *op) {
@@ -216,7 +217,7 @@ static bool accepts_features(void *self, const struct cr_program *p, const struc
     return (used & ~known) == 0;
 }
 
-/* A convolution costs the same whatever it does besides, both gradients in one no more than one; everything else
+/* A convolution costs the same with every fused op, and both gradients in one op cost no more than one; every other op
  * costs 1. */
 static cr_status flat_cost(void *self, const struct cr_program *p, const struct cr_op *op, double *seconds) {
     (void)self, (void)p;
@@ -225,7 +226,7 @@ static cr_status flat_cost(void *self, const struct cr_program *p, const struct 
     *seconds = conv ? 10 : 1;
     return CR_OK;
 }
-/* The same, but a convolution that does more than its own work costs more than all it saves. */
+/* The same, but a convolution with more than its own work costs more than it saves. */
 static cr_status dear_cost(void *self, const struct cr_program *p, const struct cr_op *op, double *seconds) {
     CR_TRY(flat_cost(self, p, op, seconds));
     if (is_fused_conv(op)) *seconds = 100;
@@ -244,14 +245,14 @@ static bool open_fused(struct cr_program *p, const char *arch, enum cr_dtype rea
         if (status == CR_OK) status = cr_pass_fuse(p, target);
         if (status == CR_OK) status = cr_program_check(p);
         bench_close(&b);
-        p->store = NULL; /* went with the model */
+        p->store = NULL; /* was freed with the model */
     }
     CHECK_STATUS(status, CR_OK);
     return status == CR_OK;
 }
 
-/* 53 convolutions, 16 blocks of three, four with a projection; the last block's end and those of two BNs cannot be
- * taken. */
+/* 53 convolutions, 16 blocks of three, four with a projection; the end of the last block and the ends of two BNs cannot
+ * be fused. */
 static void resnet50_takes_what_pays(void) {
     unsigned             known  = 0;
     struct cr_cost_model target = {.self = &known, .alignment = 64, .accepts = accepts_features, .cost = flat_cost};
@@ -263,7 +264,7 @@ static void resnet50_takes_what_pays(void) {
     CHECK_INT(count_kind(&p, CR_OP_bn_apply), 48);
     cr_program_free(&p);
 
-    known = P | WIDE; /* bn_apply would have to stay for the filter's gradient */
+    known = P | WIDE; /* bn_apply would have to remain for the gradient of the filter */
     if (!open_fused(&p, "resnet50", CR_F32, &target)) return;
     CHECK_INT(COUNT_IN(&p, conv, scale_bias), 0);
     cr_program_free(&p);
@@ -279,7 +280,7 @@ static void resnet50_takes_what_pays(void) {
     known = D;
     if (!open_fused(&p, "resnet50", CR_F32, &target)) return;
     CHECK_INT(COUNT_IN(&p, conv_dgrad, bn_x), 32);
-    CHECK_INT(COUNT_IN(&p, conv_dgrad, add), 1); /* behind the max-pooling, where no ReLU is */
+    CHECK_INT(COUNT_IN(&p, conv_dgrad, add), 1); /* after the max-pooling, where no ReLU is */
     CHECK_INT(count_kind(&p, CR_OP_bn_grad_sums), 0);
     CHECK_INT(COUNT_IN(&p, bn_grad_apply, scale_bias), 0);
     CHECK_INT(count_kind(&p, CR_OP_relu_grad), 16);
@@ -293,7 +294,7 @@ static void resnet50_takes_what_pays(void) {
     CHECK_INT(count_kind(&p, CR_OP_conv_grad), 52);
     CHECK_INT(count_kind(&p, CR_OP_bn_grad_apply), 0);
     CHECK_INT(count_kind(&p, CR_OP_pool_bn_grad_apply), 1);
-    CHECK_INT(count_kind(&p, CR_OP_conv_wgrad), 1); /* the stem's */
+    CHECK_INT(count_kind(&p, CR_OP_conv_wgrad), 1); /* that of the stem */
     CHECK_INT(count_kind(&p, CR_OP_conv_dgrad), 0);
     CHECK_INT(COUNT_IN(&p, conv_grad, bn_x), 32 + 11);
     CHECK_INT(count_kind(&p, CR_OP_relu_grad), 5);
@@ -309,7 +310,8 @@ static void resnet50_takes_what_pays(void) {
     cr_program_free(&p);
 }
 
-/* By the bytes that move even the ends of blocks with a projection are worth it: the second BN's sums stay an op. */
+/* By the bytes that move, even fusing the ends of blocks with a projection pays: the sums of the second BN remain an
+ * op. */
 static void ends_of_two_bns_are_split(void) {
     unsigned             known  = D | B | J;
     struct cr_cost_model target = {.self = &known, .alignment = 64, .accepts = accepts_features, .bytes_per_s = 1e12};
@@ -333,7 +335,7 @@ static void nothing_is_taken_that_costs_more(void) {
     }
 }
 
-/* Basic blocks, one junction each; a CIFAR stem's gradient is masked by the block behind it. */
+/* Basic blocks, one conv fusion each; the gradient of a CIFAR stem is masked by the block after it. */
 static void small_nets_take_what_pays(void) {
     unsigned             known  = S | P | W | D | B | J | WIDE;
     struct cr_cost_model target = {.self = &known, .alignment = 64, .accepts = accepts_features, .cost = flat_cost};
@@ -348,9 +350,9 @@ static void small_nets_take_what_pays(void) {
     if (!open_fused(&p, "resnet20", CR_F32, &target)) return;
     CHECK_INT(COUNT_IN(&p, conv, scale_bias), 9);
     CHECK_INT(COUNT_OUT(&p, conv, sums), 19);
-    CHECK_INT(COUNT_IN(&p, conv_grad, dy_x), 19); /* all BNs, the stem's among them */
+    CHECK_INT(COUNT_IN(&p, conv_grad, dy_x), 19); /* all BNs, including that of the stem */
     CHECK_INT(count_kind(&p, CR_OP_bn_grad_apply), 0);
-    CHECK_INT(count_kind(&p, CR_OP_relu_grad), 1); /* the last block's */
+    CHECK_INT(count_kind(&p, CR_OP_relu_grad), 1); /* that of the last block */
     cr_program_free(&p);
 }
 
@@ -369,7 +371,7 @@ static void coefficients_come_in_the_type_that_is_taken(void) {
         CHECK_INT(COUNT_IN(&p, conv_wgrad, scale_bias), 8);
         cr_program_free(&p);
     }
-    known = P | W | J | HALF; /* conv_grad takes f32, beside a convolution that takes f16 */
+    known = P | W | J | HALF; /* conv_grad reads f32 next to a convolution that reads f16 */
     if (!open_fused(&p, "resnet18", CR_F16, &target)) return;
     CHECK_INT(COUNT_IN(&p, conv_grad, scale_bias), 8);
     for (int i = 0; i < p.ops; i++)
@@ -378,7 +380,7 @@ static void coefficients_come_in_the_type_that_is_taken(void) {
     cr_program_free(&p);
 }
 
-/* ---- any target, any program ---- */
+/* ---- any cost model, any program ---- */
 
 static void all_programs_stay_right(void) {
     static const char *const          archs[][2] = {{"model.arch=resnet18", "model.freeze=stem,layer1"},
@@ -405,14 +407,14 @@ static void all_programs_stay_right(void) {
 }
 
 static void questions_stay_few(void) {
-    struct invented      v      = {.seed = 5, .share = 8}; /* everything is accepted */
+    struct invented      v      = {.seed = 5, .share = 8}; /* every op is accepted */
     struct cr_cost_model target = hashed(&v);
     struct cr_program    p;
     if (!open_fused(&p, "resnet152", CR_F16, &target)) return;
     CHECK(v.asked > 155);
     CHECK(v.asked < 40 * 155);
     cr_program_free(&p);
-    v = (struct invented){.seed = 5, .share = 0}; /* no choice, no question */
+    v = (struct invented){.seed = 5, .share = 0}; /* no choice, no cost estimate */
     if (!open_fused(&p, "resnet50", CR_F32, &target)) return;
     CHECK_INT(v.asked, 0);
     cr_program_free(&p);
@@ -427,7 +429,7 @@ static void a_cost_that_fails_is_told(void) {
     REQUIRE_OK(cr_model_program(&b.model, &b.config, CR_PROGRAM_STEP, 2, &p));
     CHECK_STATUS(cr_pass_fuse(&p, &target), CR_ERR_DEVICE);
     CHECK_HAS(cr_error_message(), "the clock stopped");
-    CHECK_INT(v.asked, 20); /* and nothing was asked after that */
+    CHECK_INT(v.asked, 20); /* and no cost estimate after the failed one */
     cr_program_free(&p);
     bench_close(&b);
 }
@@ -467,8 +469,8 @@ static void report_names_what_was_taken(void) {
     int ops = p.ops, tensors = p.tensors;
     REQUIRE_OK(cr_fuse_report(&p, &target, &(struct cr_choices){.text = &text}));
     CHECK_HAS(text.data, "layer2.0.conv1               S               2  11000000.00  10000000.00\n");
-    CHECK_HAS(text.data, " 88000000.00  80000000.00\n");    /* eight convolutions */
-    CHECK_HAS(text.data, "S: BN sums of the output"); /* the letters are explained */
+    CHECK_HAS(text.data, " 88000000.00  80000000.00\n"); /* eight convolutions */
+    CHECK_HAS(text.data, "S: BN sums of the output");    /* the table explains the letters */
     CHECK(p.ops == ops && p.tensors == tensors);
     cr_text_free(&text);
     text  = (struct cr_text){0};
@@ -481,10 +483,10 @@ static void report_names_what_was_taken(void) {
     struct cr_choices choices = {.text = &text, .json = true};
     REQUIRE_OK(cr_fuse_report(&p, &target, &choices));
     CHECK_HAS(text.data, "{\"choice\": \"fusion\", \"layer\": \"layer2.0.conv1\", \"kind\": \"conv\"");
-    CHECK_HAS(
-        text.data,
-        "\"kernel\": null, \"algo\": null, \"us\": null, \"source\": null, \"gradients\": [{\"kind\": \"conv_wgrad\", ");
-    CHECK_HAS(text.data, "\"fused\": \"S\", \"options\": 2, \"unfused_us\": 11000000.0000, \"chosen_us\": 10000000.0000}\n");
+    CHECK_HAS(text.data, "\"kernel\": null, \"algo\": null, \"us\": null, \"source\": null, \"gradients\": [{\"kind\": "
+                         "\"conv_wgrad\", ");
+    CHECK_HAS(text.data,
+              "\"fused\": \"S\", \"options\": 2, \"unfused_us\": 11000000.0000, \"chosen_us\": 10000000.0000}\n");
     CHECK_INT(choices.fusions, 8);
     CHECK(fabs(choices.plain_s - 88) < 1e-9 && fabs(choices.chosen_s - 80) < 1e-9);
     cr_text_free(&text);

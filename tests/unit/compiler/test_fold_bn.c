@@ -1,6 +1,6 @@
-/* tests/unit/compiler/test_fold_bn.c: batch normalisation folded into the filters: the folded evaluation program gives
- * the logits of the plain one (on the reference rows), has no pass over images of its own left, and does its folding
- * once for many batches, again when told. */
+/* tests/unit/compiler/test_fold_bn.c: batch normalisation folded into the filters. The folded evaluation program gives
+ * the logits of the unfolded one (on the reference kernels), has no pass over activations left except convolutions, and
+ * folds once for many batches, and again on request. */
 #include "core/rng.h"
 #include "tests/harness/data_support.h"
 #include "tests/harness/network_support.h"
@@ -63,8 +63,7 @@ static void check_net(const char *const *overrides, int count) {
     if (plain.exec && folded.exec) {
         fill_store(&plain, 1);
         fill_store(&folded, 1);
-        for (uint64_t batch = 0; batch < 2;
-             batch++) { /* the second batch finds the folded filters where they were left */
+        for (uint64_t batch = 0; batch < 2; batch++) { /* the second batch finds the folded filters in memory */
             run(&plain, batch, a);
             run(&folded, batch, b);
             compare(a, b);
@@ -114,14 +113,14 @@ static void folding_is_done_once_until_told(void) {
     net_close(&n);
 }
 
-/* Seconds of a device on which a convolution that adds takes as long as `*self` says, and all else one. */
+/* Cost model: a convolution with an addition takes `*self` seconds, every other op one second. */
 static cr_status price(void *self, const struct cr_program *p, const struct cr_op *op, double *seconds) {
     (void)p;
     *seconds = op->kind == CR_OP_conv && op->in[CR_IN_conv_add] != CR_NONE ? *(double *)self : 1;
     return CR_OK;
 }
 
-/* How many sums are passes of their own when a convolution that adds, with its ReLU, takes `with_sum` seconds? */
+/* Number of sums that remain separate ops when a convolution with addition and ReLU takes `with_sum` seconds. */
 static int sums_left(double with_sum, int *relus) {
     struct cr_cost_model target = {.self = &with_sum, .cost = price};
     struct cr_config     config;
@@ -143,7 +142,7 @@ static int sums_left(double with_sum, int *relus) {
 
 static void a_sum_that_costs_more_inside_stays_outside(void) {
     int relus;
-    CHECK_INT(sums_left(3, &relus), 0); /* conv, add, ReLU: as much apart */
+    CHECK_INT(sums_left(3, &relus), 0); /* conv, add, ReLU: the same time as separate ops */
     CHECK_INT(relus, 0);
     CHECK_INT(sums_left(3.5, &relus), 2); /* two blocks */
     CHECK_INT(relus, 2);

@@ -1,8 +1,8 @@
-/* tests/unit/compiler/test_fusion_networks.c: whole networks, fused by any mixture of joins, compute what the plain
- * program computes. */
+/* tests/unit/compiler/test_fusion_networks.c: whole networks with any mixture of fusions compute the same results as
+ * the unfused program. */
 #include "tests/harness/fusion_network.h"
 
-struct refuser { /* accepts a random part of the joins */
+struct refuser { /* cost model that accepts a random part of the fusions */
     struct cr_rng rng;
     int           share; /* of 4 */
 };
@@ -13,7 +13,7 @@ static bool accepts_some(void *self, const struct cr_program *p, const struct cr
     return draw(&r->rng, 1, 4) <= r->share;
 }
 
-/* Any number will do: the choice must not change the numbers. */
+/* Any number is valid: the choice must not change the results. */
 static cr_status costs_anything(void *self, const struct cr_program *p, const struct cr_op *op, double *seconds) {
     struct refuser *r = self;
     (void)p, (void)op;
@@ -21,7 +21,7 @@ static cr_status costs_anything(void *self, const struct cr_program *p, const st
     return CR_OK;
 }
 
-/* Which slots some fused program has used: bit s of [kind]. */
+/* Slots that some fused program has used: bit s of [kind]. */
 static unsigned used_in[CR_OP_COUNT], used_out[CR_OP_COUNT];
 
 static void note_slots(const struct cr_program *p) {
@@ -32,7 +32,7 @@ static void note_slots(const struct cr_program *p) {
     }
 }
 
-/* One network plain and fused. */
+/* Compares one network unfused and fused. */
 static void compare(const struct cr_config *config, const struct net_case *c, struct cr_cost_model *target, bool fold,
                     int *joined) {
     struct ref_run plain, fused;
@@ -52,7 +52,7 @@ static void compare(const struct cr_config *config, const struct net_case *c, st
     ref_close(&fused);
 }
 
-/* Else the comparison has compared nothing. What 16-bit programs and inference use is not used here. */
+/* Otherwise the comparison tests nothing. Slots of 16-bit programs and of inference are not used here. */
 static void every_form_was_used(void) {
     static const enum cr_op_kind kinds[] = {CR_OP_conv,           CR_OP_conv_dgrad,        CR_OP_conv_wgrad,
                                             CR_OP_conv_grad,      CR_OP_relu_grad,         CR_OP_bn_grad_sums,
@@ -110,7 +110,7 @@ static void frozen_parts_compute_the_same(void) {
     cr_config_close(&config);
 }
 
-/* Space to depth, before a plain convolution and before one that has taken in its BN and ReLU. */
+/* Space to depth, before a plain convolution and before one with fused BN and ReLU. */
 static void evaluation_computes_the_same(void) {
     struct cr_config config;
     REQUIRE_OK(cr_config_open(&config, NULL, NULL, 0));

@@ -1,5 +1,5 @@
-/* tests/unit/compiler/test_fusion_patterns.c: fusion by patterns: what is joined, what must not be, and that any
- * mixture of joins computes what the plain program computes (on the reference rows, in double). */
+/* tests/unit/compiler/test_fusion_patterns.c: fusion by patterns: which ops are fused, which must not be, and that any
+ * mixture of fusions computes the same results as the unfused program (on the reference kernels, in double). */
 #include "tests/harness/fusion_network.h"
 
 /* ---- hand-built programs ---- */
@@ -17,7 +17,7 @@ static void hand_open(struct hand *h) {
 }
 
 static int emit1(struct hand *h, struct cr_op op, const char *name) {
-    int index = cr_emit(&h->p, &op, name); /* may move the array */
+    int index = cr_emit(&h->p, &op, name); /* may reallocate the array */
     return h->p.op[index].out[0];
 }
 
@@ -58,7 +58,7 @@ static int relu_grad(struct hand *h, int dy, int y, const char *name) {
     return emit1(h, op, name);
 }
 
-/* stats and apply of a BN's gradient; returns dx */
+/* sums and apply of the gradient of a BN; returns dx */
 static int bn_grad(struct hand *h, int dy, int x, const char *name) {
     char         text[64];
     struct cr_op stats = cr_op_make(CR_OP_bn_grad_sums, CR_NONE), apply = cr_op_make(CR_OP_bn_grad_apply, CR_NONE);
@@ -77,7 +77,7 @@ static void keep(struct hand *h, int tensor) {
     h->p.tensor[tensor].keep = true;
 }
 
-/* The fused program: one line an op, "kind slot:name slot:name ...", outputs first. */
+/* Text of the fused program: one line per op, "kind slot:name slot:name ...", outputs first. */
 static void fused_text(struct hand *h, const struct cr_cost_model *target, struct cr_text *out) {
     cr_status status = cr_pass_fuse(&h->p, target);
     if (status == CR_OK) status = cr_program_check(&h->p);
@@ -145,7 +145,7 @@ static void bn_gradient_takes_relu_gradient(void) {
                 "bn_grad_apply dx = dy:x x:x coef:coef scale_bias:coef");
 }
 
-/* The mask is that of a sum: it cannot be told from the BN's input, but a bit an element holds it. */
+/* The mask belongs to a sum: the input of the BN does not determine it, but one bit per element stores it. */
 static void block_stores_bits(void) {
     struct hand h;
     hand_open(&h);
@@ -181,9 +181,9 @@ static void maxpool_takes_bn(void) {
     check_fused(&h, NULL, "maxpool y = x:x scale_bias:coef; loss_grad dx = logits:x labels:x state:x");
 }
 
-/* ---- convolutions that finish the sums they make ---- */
+/* ---- convolutions that finalize the sums they compute ---- */
 
-/* conv with its statistics, then bn_finalize. */
+/* conv with its sums, then bn_finalize. */
 struct finishing {
     struct hand h;
     int         run[2], stats, w;
@@ -242,7 +242,7 @@ static bool no_finishing(void *self, const struct cr_program *p, const struct cr
     return op->kind != CR_OP_conv || op->in[CR_IN_conv_gamma] == CR_NONE;
 }
 
-/* A target that cannot; sums, or their 16-bit copy, that others want; another lane. */
+/* No fusion: a cost model without this form; sums, or their 16-bit copy, that other ops read; another stream. */
 static void finalize_stays(void) {
     const struct cr_cost_model cannot = {.alignment = 64, .accepts = no_finishing};
     for (int why = 0; why < 4; why++) {
@@ -255,7 +255,8 @@ static void finalize_stays(void) {
     }
 }
 
-/* Who stands between and reads what bn_finalize moves, or writes what it reads, would meet other numbers. */
+/* No fusion: an op in between reads an output of bn_finalize or writes one of its inputs, and would see other
+ * values. */
 static void finalize_stays_behind_others(void) {
     for (int writes = 0; writes < 2; writes++) {
         struct finishing f;
@@ -275,15 +276,15 @@ static void finalize_stays_behind_others(void) {
     }
 }
 
-/* A launch costs the same whatever it does: then everything is joined. */
+/* Every launch has the same cost: then everything is fused. */
 static cr_status costs_a_launch(void *self, const struct cr_program *p, const struct cr_op *op, double *seconds) {
     (void)self, (void)p, (void)op;
     *seconds = 1e-6;
     return CR_OK;
 }
 
-/* Nothing is left but the gradient of the last block's BN, whose sums no convolution makes; of the shortcut's BNs (B)
- * the sums come from the block's end. */
+/* Only the gradient of the BN of the last block remains, because no convolution computes its sums; for the BNs of the
+ * shortcuts (B) the end of the block computes the sums. */
 static void cifar_finishes_in_convolutions(void) {
     for (int b_shortcut = 0; b_shortcut < 2; b_shortcut++) {
         struct bench_model b;
@@ -311,7 +312,7 @@ static void cifar_finishes_in_convolutions(void) {
     }
 }
 
-/* ---- what must stay apart ---- */
+/* ---- ops that must stay separate ---- */
 
 static void read_by_another(void) {
     struct hand h;
@@ -361,13 +362,13 @@ static void rewritten_in_between(void) {
     hand_open(&h);
     int          b    = bn(&h, h.x, "b");
     struct cr_op zero = cr_op_make(CR_OP_zero, CR_NONE);
-    zero.out[0]       = h.coef; /* the coefficients change before the ReLU */
+    zero.out[0]       = h.coef; /* scale_bias changes before the ReLU */
     cr_emit(&h.p, &zero, "");
     keep(&h, relu(&h, b, "y"));
     check_fused(&h, NULL, "bn_apply b = x:x scale_bias:coef mean_rstd:saved; zero coef =; relu y = x:b");
 }
 
-/* Knows the plain gradient of a ReLU only. */
+/* Cost model that knows only the plain gradient of a ReLU. */
 static bool plain_relu_grad(void *self, const struct cr_program *p, const struct cr_op *op) {
     (void)self, (void)p;
     return op->kind != CR_OP_relu_grad || cr_op_uses_only(op, 3, 1);
@@ -391,13 +392,13 @@ static void gradients_of_two_bns(void) {
     hand_open(&h);
     int u = relu(&h, h.x, "u"), g = relu_grad(&h, h.x, h.x, "g");
     keep(&h, bn_grad(&h, g, h.x, "dx"));
-    h.p.op[h.p.ops - 1].in[CR_IN_bn_grad_apply_x] = u; /* stats of one BN, apply of another */
+    h.p.op[h.p.ops - 1].in[CR_IN_bn_grad_apply_x] = u; /* sums of one BN, apply of another */
     check_fused(&h, &plain_target,
                 "relu u = x:x; relu_grad g = dy:x y:x; bn_grad_sums dx.stats = dy:g x:x mean_rstd:saved; "
                 "bn_grad_apply dx = dy:g x:u coef:coef");
 }
 
-/* ---- targets that know only some of it ---- */
+/* ---- cost models that know only some of the forms ---- */
 
 static bool no_plain_sum(void *self, const struct cr_program *p, const struct cr_op *op) {
     (void)self, (void)p;
@@ -414,13 +415,13 @@ static bool no_second_bn(void *self, const struct cr_program *p, const struct cr
 static bool half_of_the_gradient(void *self, const struct cr_program *p, const struct cr_op *op) {
     (void)self, (void)p;
     if (op->kind == CR_OP_relu_grad) return cr_op_uses_only(op, 3, 1);
-    return op->kind != CR_OP_bn_grad_apply; /* then the statistics must not be joined either */
+    return op->kind != CR_OP_bn_grad_apply; /* then the sums must not be fused either */
 }
 
 static void targets_decide(void) {
     struct cr_cost_model target = {.alignment = 64, .accepts = no_plain_sum};
     struct hand          h;
-    hand_open(&h); /* the widest pattern goes although the one below it is refused */
+    hand_open(&h); /* the widest pattern is fused although the one below it is refused */
     keep(&h, relu(&h, add(&h, bn(&h, h.x, "b"), h.x, "s"), "y"));
     check_fused(&h, &target, "bn_apply y = x:x scale_bias:coef mean_rstd:saved add:x relu");
 
@@ -460,8 +461,8 @@ static void references_follow(void) {
     REQUIRE_OK(cr_pass_fuse(&p, &target));
     REQUIRE_OK(cr_program_check(&p));
     /* 19 ReLUs and 9 sums forward; backward the ReLUs of the stem and inside the blocks, whose gradient one BN reads.
-     * Each takes one transient with it. At the end of the nine blocks the sum of the gradients (of the last there is
-     * only one) and the BN's statistics; there the mask is a transient more. */
+     * Each fusion removes one transient. At the end of the nine blocks: the sum of the gradients (for the last block
+     * there is only one) and the sums of the BN; there the mask is one more transient. */
     CHECK_INT(ops - p.ops, 19 + 9 + 1 + 9 + 8 + 9);
     CHECK_INT(tensors - p.tensors, 19 + 9 + 1 + 9 + 8 - 9);
     CHECK_STR(p.tensor[p.images].name, "images");
@@ -470,7 +471,7 @@ static void references_follow(void) {
     CHECK_STR(p.tensor[p.metrics].name, "metrics");
     for (int i = 0; i < p.ops; i++) CHECK(p.op[i].kind != CR_OP_relu);
     ops = p.ops;
-    REQUIRE_OK(cr_pass_fuse(&p, &target)); /* nothing is left to do */
+    REQUIRE_OK(cr_pass_fuse(&p, &target)); /* a second run finds nothing */
     CHECK_INT(p.ops, ops);
     cr_program_free(&p);
     bench_close(&b);

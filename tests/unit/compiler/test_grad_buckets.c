@@ -1,6 +1,6 @@
-/* tests/unit/compiler/test_grad_buckets.c: programs of several ranks: each gradient is added up once, behind its last
- * writer and before its use, on a lane of its own; proofs refuse programs where that is not so. All shipped configs,
- * with and without SyncBN. */
+/* tests/unit/compiler/test_grad_buckets.c: programs of several ranks. Each gradient is summed exactly once, after its
+ * last writer and before its use, on its own stream; checks refuse programs that violate this rule. All shipped
+ * configs, with and without SyncBN. */
 #include "runtime/executor.h"
 #include "tests/harness/compiler_support.h"
 
@@ -14,8 +14,9 @@ struct wanted {
     enum cr_program_kind kind;
     int64_t              batch;
     size_t               bucket, limit;
-    const char          *gpu; /* whose rows: cr_gpu_open_from_list; NULL: a target that takes everything */
-    const char          *until;
+    /* GPU whose kernel list is used, see cr_gpu_open_from_list; NULL: a cost model that accepts every op */
+    const char *gpu;
+    const char *until;
 };
 
 struct made {
@@ -31,7 +32,7 @@ static void drop(struct made *m) {
     *m = (struct made){0};
 }
 
-/* As NCCL's row: what goes in 16 bits is rounded into scratch memory first. */
+/* As the NCCL kernel: gradients that are sent in 16 bits are first rounded into scratch memory. */
 static struct cr_cost_model plain_target;
 static cr_status select_with_scratch(void *self, const struct cr_program *p, struct cr_op *op, size_t *workspace) {
     CR_TRY(plain_target.select(self, p, op, workspace));
@@ -40,7 +41,7 @@ static cr_status select_with_scratch(void *self, const struct cr_program *p, str
     return CR_OK;
 }
 
-/* cr_compile proves: gradients once, order, plan. */
+/* cr_compile checks: each gradient once, order, memory plan. */
 static bool make(const struct wanted *w, struct made *m) {
     const struct cr_device_options device = {.deterministic = true};
     struct cr_cost_model           target = greedy_target(256);
@@ -127,13 +128,13 @@ static void shipped_configs_with_ranks(void) {
                                          .gpu     = ways[k].gpu};
                 struct made         m;
                 if (make(&w, &m)) {
-                    const int normal = count_kind(&m.p, CR_OP_bn_finalize); /* SyncBN: none may be swallowed */
+                    const int normal = count_kind(&m.p, CR_OP_bn_finalize); /* SyncBN: no reduction may be fused away */
                     for (int i = 0; i < m.p.ops; i++)
                         if (m.p.op[i].kind == CR_OP_all_reduce) CHECK_INT(m.p.op[i].stream, CR_STREAM_COMM);
                     CHECK(count_buckets(&m.p) >= 1);
                     if (sync) CHECK(normal > 5);
-                    CHECK_INT(count_reduces(&m.p), count_buckets(&m.p) + 1 +
-                                                       (sync ? 2 * normal : 0)); /* + metrics, + both ways of each BN */
+                    /* buckets, metrics, and with SyncBN two reductions per BN: forward and backward */
+                    CHECK_INT(count_reduces(&m.p), count_buckets(&m.p) + 1 + (sync ? 2 * normal : 0));
                 }
                 drop(&m);
             }
@@ -162,9 +163,9 @@ static void only_the_last_micro_batch_adds_up_gradients(void) {
     }
 }
 
-/* ---- where buckets stand ---- */
+/* ---- positions of the buckets ---- */
 
-/* ResNet-50: 102 MB of gradients in pieces of 25 MiB; the first goes on its way long before backward ends, the last is
+/* ResNet-50: 102 MB of gradients in buckets of 25 MiB; the first is sent long before backward ends, the last is
  * small. */
 static void buckets_of_resnet50(void) {
     const struct wanted w = {.config = "resnet50",
@@ -220,7 +221,7 @@ static void frozen_parts_are_left_out(void) {
     drop(&m);
 }
 
-/* ---- 16 bits on the way want scratch memory; a limit of memory is kept beside all that ---- */
+/* ---- 16-bit reductions need scratch memory; the memory limit holds for it too ---- */
 
 static void limits_and_16_bits(void) {
     const struct wanted base = {.config  = "resnet18",
@@ -238,7 +239,7 @@ static void limits_and_16_bits(void) {
     const size_t peak = m.p.region_bytes[CR_REGION_POOL];
     drop(&m);
     struct wanted tight = base;
-    for (size_t share = 95; share >= 70; share -= 5) { /* the scratch memory is below the limit, too */
+    for (size_t share = 95; share >= 70; share -= 5) { /* the scratch memory counts towards the limit */
         tight.limit = peak * share / 100;
         if (make(&tight, &m))
             CHECK(m.p.region_bytes[CR_REGION_POOL] + m.p.region_bytes[CR_REGION_HOST] / CR_GPU_HOST_PAGES <=
@@ -247,7 +248,7 @@ static void limits_and_16_bits(void) {
     }
 }
 
-/* ---- the proofs see what is wrong ---- */
+/* ---- the checks detect faults ---- */
 
 static int first_bucket(const struct cr_program *p) {
     for (int i = 0; i < p->ops; i++)

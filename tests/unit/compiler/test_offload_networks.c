@@ -1,6 +1,6 @@
-/* tests/unit/compiler/test_offload_networks.c: training comes out the same to the bit, with freed memory poisoned too;
- * limits are kept by swapping and by swapping and computing twice, in every shipped network; what is said when they
- * cannot be. */
+/* tests/unit/compiler/test_offload_networks.c: training with offload is bitwise identical, also with poisoned freed
+ * memory; offload alone and offload with recompute meet the limits in every shipped network; messages when the limits
+ * cannot be met. */
 #include "compiler/memory/offload.h"
 #include "session/session.h"
 #include "tests/harness/compiler_support.h"
@@ -9,7 +9,7 @@
 
 enum { BATCH = 4, CLASSES = 5, SIZE = 32, STEPS = 3 };
 
-/* ---- bits ---- */
+/* ---- bitwise identical results ---- */
 
 static cr_status open_step(struct net *n, const char *const *overrides, int count, bool fuse, size_t limit,
                            bool recompute, enum cr_swap_use swap) {
@@ -32,7 +32,7 @@ static void train(struct net *n) {
     CHECK_STATUS(net_train(n, STEPS, CLASSES), CR_OK);
 }
 
-static int both_ways; /* programs met that swap and compute twice */
+static int both_ways; /* number of programs with both offload and recompute */
 
 static void check_bits(const char *const *overrides, int count, bool fuse) {
     static const enum cr_swap_use uses[] = {CR_SWAP_USE_BEST, CR_SWAP_USE_DOA,   CR_SWAP_USE_AOA,
@@ -86,7 +86,7 @@ static void both_ways_were_met(void) {
     CHECK(both_ways > 0);
 }
 
-/* ---- limits in the shipped networks, on a GPU that is invented ---- */
+/* ---- limits in the shipped networks, on a fictitious GPU ---- */
 
 static cr_status open_shipped(struct bench_model *b, const char *file) {
     char path[512];
@@ -98,7 +98,7 @@ static cr_status open_shipped(struct bench_model *b, const char *file) {
     return cr_model_open(&b->config, classes, size, size, &b->model);
 }
 
-/* As fast as an H200 in fp32, whose copies are 55 GB/s. */
+/* As fast as an H200 in fp32, with copies of 55 GB/s. */
 static struct cr_cost_model gpu_target(void) {
     return (struct cr_cost_model){.alignment             = 256,
                                   .bytes_per_s           = 4.2e12,
@@ -109,7 +109,7 @@ static struct cr_cost_model gpu_target(void) {
                                   .copy_latency_s        = 10e-6};
 }
 
-/* No plan is below what one op needs at once. */
+/* No plan is smaller than the memory that one op needs at once. */
 static size_t most_of_one_op(const struct cr_program *p) {
     size_t most = 0;
     for (int i = 0; i < p->ops; i++) {
@@ -139,7 +139,7 @@ static void check_fit(struct bench_model *b, const struct cr_cost_model *target,
                                          .offload    = CR_SWAP_USE_AUTO,
                                          .report     = &r};
     CHECK_STATUS(cr_model_program(&b->model, &b->config, CR_PROGRAM_STEP, b->config.train.batch, &p), CR_OK);
-    CHECK_STATUS(cr_compile(&p, target, &options), CR_OK); /* with all its proofs, before and after planning */
+    CHECK_STATUS(cr_compile(&p, target, &options), CR_OK); /* with all checks, before and after planning */
     if (p.region_bytes[CR_REGION_POOL] > CR_MAX(limit, most_of_one_op(&p) / 100 * 101))
         TEST_FAIL_("%d %%, recompute %d: pool %zu of %zu, limit %zu, an op %zu", percent, recompute,
                    p.region_bytes[CR_REGION_POOL], whole, limit, most_of_one_op(&p));
@@ -147,8 +147,7 @@ static void check_fit(struct bench_model *b, const struct cr_cost_model *target,
     CHECK(recompute || r.recomputed == 0);
     CHECK_INT(r.offloaded, net_count(&p, CR_OP_offload));
     CHECK_STATUS(cr_program_predict(&p, target, &time), CR_OK);
-    CHECK_NEAR(time.total, r.seconds,
-               2e-4 * r.seconds); /* memory that is used again adds waits, which cost next to nothing */
+    CHECK_NEAR(time.total, r.seconds, 2e-4 * r.seconds); /* reused memory adds waits, which cost almost nothing */
     CHECK(r.seconds >= r.seconds_before * (1 - 1e-9));
     cr_program_free(&p);
 }
@@ -177,8 +176,8 @@ static void shipped_networks_fit(void) {
     }
 }
 
-/* Live bytes are counted as the planner counts them, with storage that is handed on in place: else limits would be
- * missed, or too much moved. */
+/* Live bytes are counted as the planner counts them, with storage reused in place: otherwise limits would be exceeded,
+ * or too much would be offloaded. */
 static void live_bytes_are_the_planners(void) {
     for (int fuse = 0; fuse < 2; fuse++) {
         const struct cr_cost_model target = gpu_target();
@@ -205,7 +204,7 @@ static void live_bytes_are_the_planners(void) {
     }
 }
 
-/* Both ways together are never slower than each alone, and equal inputs give equal programs. */
+/* Offload and recompute together are never slower than each alone, and equal inputs give equal programs. */
 static void together_is_no_slower(void) {
     const struct cr_cost_model target = gpu_target();
     struct bench_model         b      = {0};
@@ -264,8 +263,8 @@ static void too_little_is_said(void) {
     CHECK_HAS(cr_error_message(), "swapping that helps");
 }
 
-/* Pictures of evaluation that are larger than training's: a limit that training just keeps is kept by both. Where its
- * batch is not given it is lowered, else training does with less. */
+/* Evaluation images that are larger than training images: a limit that training just meets holds for both. Where the
+ * evaluation batch is not given it is lowered, otherwise training uses less memory. */
 static void evaluation_keeps_the_limit_too(void) {
     const char       *more[] = {"train.batch=64",   "data.eval_crop=96",   "data.eval_resize=96", "memory.limit=1GiB",
                                 "memory.swap=best", "memory.recompute=no", "train.eval_batch=16"};
@@ -273,18 +272,16 @@ static void evaluation_keeps_the_limit_too(void) {
     struct cr_config  c;
     char              limit[48];
     size_t            bytes = 0, whole = 0;
-    for (int round = 0; round < 4; round++) { /* no limit to speak of; one that takes swapping; exactly what came out of
-                                                 that; the same, with a given batch */
+    /* practically no limit; a limit that needs offload; exactly the resulting pool; the same with a given batch */
+    for (int round = 0; round < 4; round++) {
         REQUIRE_OK(open_session(&s, &c, round > 1, more, round < 3 ? 6 : 7));
         const struct cr_program *all[] = {&s.train[0], &s.eval};
         const size_t             train = cr_memory_need(s.device, &s.model.store, all, 1);
         if (round == 0)
             whole = s.train[0].region_bytes[CR_REGION_POOL];
         else
-            CHECK(
-                s.fit.before == whole &&
-                s.fit.after ==
-                    s.train[0].region_bytes[CR_REGION_POOL]); /* of training, not of an evaluation that was given up */
+            /* the report is that of training, not of a rejected evaluation */
+            CHECK(s.fit.before == whole && s.fit.after == s.train[0].region_bytes[CR_REGION_POOL]);
         if (round > 1) CHECK(cr_memory_need(s.device, &s.model.store, all, 2) <= bytes);
         if (round > 1) CHECK(round == 3 ? s.eval_batch == 16 : s.eval_batch < 64);
         if (round < 2) bytes = round == 0 ? train / 100 * 95 : train + 256;
@@ -295,7 +292,7 @@ static void evaluation_keeps_the_limit_too(void) {
     }
 }
 
-/* No batch of training makes room for an evaluation that is too large by itself. */
+/* No training batch makes room for an evaluation that is too large by itself. */
 static void a_batch_is_not_lowered_in_vain(void) {
     static const char *const more[] = {"train.batch=auto", "memory.limit=32MiB", "train.eval_batch=4096"};
     struct cr_session        s;

@@ -1,5 +1,5 @@
-/* tests/unit/compiler/test_plan_memory.c: the planner: hand cases, thousands of random instances judged by a check of
- * our own, optimal plans by brute force, real networks, storage taken over in place. */
+/* tests/unit/compiler/test_plan_memory.c: the memory planner: cases by hand, thousands of random instances verified by
+ * an independent check, optimal plans by brute force, real networks, storage reused in place. */
 #include "tests/harness/compiler_support.h"
 
 /* ---- the core ---- */
@@ -7,7 +7,7 @@
 static size_t plain_bound(const struct cr_interval *life, int n, size_t alignment, size_t *sum) {
     size_t most = 0;
     *sum        = 0;
-    for (int i = 0; i < n; i++) { /* the load is largest where some life starts */
+    for (int i = 0; i < n; i++) { /* the load is largest where some interval starts */
         size_t load = 0;
         if (life[i].lower >= life[i].upper) continue;
         *sum += aligned(life[i].size, alignment);
@@ -28,7 +28,7 @@ static void random_lives(struct cr_rng *rng, struct cr_interval *life, int n, in
 }
 
 static void hand_case(void) {
-    /* Largest first: B at 0, A above it; C fits the gap that B leaves; D goes on top of nothing but A's end. */
+    /* Largest first: B at 0, A above it; C fits the gap that B leaves; D lies on A only where A has ended. */
     struct cr_interval life[] = {{0, 4, 30, 0}, {0, 2, 50, 0}, {2, 6, 40, 0}, {4, 6, 10, 0}};
     size_t             peak, bound;
     REQUIRE_OK(cr_plan_intervals(life, 4, 10, &peak, &bound));
@@ -96,7 +96,7 @@ static void random_instances(void) {
     CHECK(tight > 2600);
 }
 
-/* Lowest place free of those set before, for every order: one of the orders is optimal. */
+/* Places each interval at the lowest free offset, for every order: one of the orders is optimal. */
 static void try_orders(struct cr_interval *life, int n, unsigned used, size_t peak, size_t *best) {
     if (peak >= *best) return;
     if (used + 1 == 1u << n) {
@@ -161,7 +161,8 @@ static void planning_survives_failing_allocations(void) {
     }
 }
 
-/* Hard public instances: a report of how far greedy placing goes, no bar. Their space is 1 MiB; the optimum fits. */
+/* Hard public instances: prints how close greedy placement comes, without a bound. Their space is 1 MiB; the optimum
+ * fits. */
 static void hard_instances_report(void) {
     const char *names[] = {"A", "C", "E", "G", "I", "K"};
     if (!test_data_dir()) SKIP("CRESNET_TEST_DATA is not set");
@@ -212,7 +213,7 @@ static void networks_meet_the_bound(void) {
     }
 }
 
-/* What is alive at an op can never be less than the pool; so the bound is judged from outside too. */
+/* The live bytes at an op are never more than the pool, so this bound is also checked independently. */
 static void bound_is_the_largest_load(void) {
     struct bench_model b;
     struct cr_program  p;
@@ -261,9 +262,9 @@ static void storage_is_taken_over(void) {
     p.tensor[id[4]].keep = true;
     REQUIRE_OK(cr_pass_plan(&p, 64, true));
     CHECK_INT(p.tensor[id[1]].alias, id[0]);
-    CHECK_INT(p.tensor[id[2]].alias, id[1]);   /* both slots hold it, both may be taken */
+    CHECK_INT(p.tensor[id[2]].alias, id[1]);   /* both slots hold it, both may be reused */
     CHECK_INT(p.tensor[id[3]].alias, CR_NONE); /* c is read again */
-    CHECK_INT(p.tensor[id[4]].alias, id[3]);   /* the one that came last */
+    CHECK_INT(p.tensor[id[4]].alias, id[3]);   /* the one that was added last */
     CHECK_INT(p.region_bytes[CR_REGION_POOL], 2 * 448);
     REQUIRE_OK(cr_plan_check(&p, 64));
     p.tensor[id[1]].keep = true; /* read from outside: must not be overwritten */

@@ -1,5 +1,6 @@
-/* tests/unit/compiler/test_plan_search.c: the planner's search: the optimum of tiny instances by brute force, random
- * ones judged by a check of our own, the hard public ones, files of lives and the proof of their plans. */
+/* tests/unit/compiler/test_plan_search.c: the planner search: the optimum of tiny instances by brute force, random
+ * instances verified by an independent check, hard public instances, files of intervals and the check of their
+ * plans. */
 #include "inspect/lifetimes_csv.h"
 #include "tests/harness/compiler_support.h"
 
@@ -10,7 +11,7 @@ static struct cr_plan_effort effort_of(size_t alignment, size_t capacity, int64_
 
 /* ---- the search ---- */
 
-/* Every life at every place from 0 up, in the order of the array: slow, and nothing to do with how the search works. */
+/* Tries every offset from 0 up for every interval, in array order: slow, and independent of the search. */
 static bool fits(struct cr_interval *life, int n, int i, size_t capacity) {
     if (i == n) return true;
     for (size_t at = 0; at + life[i].size <= capacity; at++) {
@@ -50,8 +51,8 @@ static void tiny_instances_reach_the_optimum(void) {
     CHECK(better > 0);
 }
 
-/* What greedy does not solve at once, under a small budget: valid, never worse, the same again; a capacity ends it
- * early. */
+/* Instances that greedy placement does not solve at once, with a small budget: valid, never worse, deterministic; a
+ * given capacity ends the search early. */
 static void random_instances(void) {
     struct cr_interval life[120], again[120];
     int                better = 0, hard = 0;
@@ -88,7 +89,7 @@ static void random_instances(void) {
 }
 
 static void what_cannot_fit_is_proved(void) {
-    /* The largest load is not always enough: found by drawing, judged by brute force. */
+    /* The largest load is not always enough: found by random search, verified by brute force. */
     struct cr_interval life[] = {{2, 8, 1, 0}, {1, 6, 1, 0}, {1, 2, 3, 0}, {6, 7, 2, 0},
                                  {8, 9, 3, 0}, {5, 9, 1, 0}, {3, 4, 2, 0}},
                        brute[7];
@@ -148,7 +149,7 @@ static void hard_instances_fit(void) {
         snprintf(path, sizeof path, "%s/minimalloc/%s.1048576.csv", test_data_dir(), names[i]);
         REQUIRE_OK(cr_lifetimes_read(path, &lives));
         int64_t begin   = cr_time_ns();
-        effort.limit_ns = (int64_t)1000 * 1000 * 1000 * 1000; /* 5 s alone; a busy machine shall not decide */
+        effort.limit_ns = (int64_t)1000 * 1000 * 1000 * 1000; /* 5 s alone; a busy machine must not decide */
         REQUIRE_OK(cr_plan_search(lives.interval, lives.count, &effort, &found));
         printf("    %s: %3d lives, bound %zu, greedy %zu, peak %zu, %.2f s\n", names[i], lives.count, found.bound,
                found.greedy, found.peak, (double)(cr_time_ns() - begin) * 1e-9);
@@ -159,7 +160,7 @@ static void hard_instances_fit(void) {
     }
 }
 
-/* ---- files of lives ---- */
+/* ---- files of intervals ---- */
 
 static cr_status parse(const char *text, struct cr_lifetimes *out) {
     return cr_lifetimes_parse("lives.csv", text, strlen(text), out);
@@ -215,7 +216,7 @@ static void bad_files_are_refused(void) {
     }
 }
 
-/* The sweep against the plain check of all pairs, over plans that are mostly wrong. */
+/* Compares the sweep with the plain check of all pairs, over plans that are mostly invalid. */
 static void wrong_plans_are_found(void) {
     int right = 0, rounds = 20000;
     for (int round = 0; round < rounds; round++) {
@@ -229,7 +230,7 @@ static void wrong_plans_are_found(void) {
             life[i]       = (struct cr_interval){lower, lower + draw(&rng, 1, 4), (size_t)draw(&rng, 0, 4),
                                                  (size_t)draw(&rng, 0, 12)};
         }
-        bool valid = true; /* a life of no bytes must still lie inside */
+        bool valid = true; /* an empty interval must still lie inside */
         for (int i = 0; i < lives.count; i++) valid &= life[i].offset + life[i].size <= capacity;
         valid &= intervals_valid(life, lives.count, 1, capacity);
         CHECK_INT(cr_lifetimes_check(&lives, capacity) == CR_OK, valid);

@@ -1,6 +1,6 @@
-/* tests/unit/compiler/test_program_text.c: the program of tiny networks as text after every pass, compared with
- * tests/golden/program/ exactly. A change there is a change of what cresnet computes or of how it lies in memory: read
- * the difference, and if it is meant, write the files anew with CRESNET_BLESS=1 and commit them with the change. */
+/* tests/unit/compiler/test_program_text.c: compares the text of tiny programs after every pass exactly with
+ * tests/golden/program/. A change in these files is a change in the computation or in its memory layout: read the
+ * difference; if it is intended, write the files again with CRESNET_BLESS=1 and commit them with the change. */
 #include "inspect/plan_print.h"
 #include "tests/harness/compiler_support.h"
 
@@ -30,7 +30,7 @@ static char *read_golden(const char *name) {
     return text.data;
 }
 
-/* The first line that differs says more than two pages. */
+/* Prints the first line that differs. */
 static void report_difference(const char *name, const char *got, const char *want) {
     int line = 1;
     while (*got && *want) {
@@ -91,7 +91,7 @@ static void one_text(const struct net *net, struct bench_model *b, enum cr_progr
     REQUIRE_OK(cr_model_program(&b->model, &b->config, kind, 2, &p));
     REQUIRE_OK(cr_compile(&p, &target, &options));
     cr_program_print(&p, &text);
-    if (strcmp(pass, "plan") == 0) { /* the ops are as before: show the memory instead */
+    if (strcmp(pass, "plan") == 0) { /* the ops are unchanged: show the memory instead */
         cr_text_free(&text);
         cr_plan_print_summary(&p, &text);
         cr_plan_print_csv(&p, &text);
@@ -130,7 +130,8 @@ static void accumulated_gradients(void) {
     texts_of(&net, kinds, 3, false);
 }
 
-/* One lane needs no waits, so order changes nothing; with weight gradients on a lane of their own it must add them. */
+/* One stream needs no waits, so insert_waits changes nothing; with weight gradients on their own stream it must add
+ * waits. */
 static void waits_between_lanes(void) {
     struct bench_model b;
     struct cr_program  p;

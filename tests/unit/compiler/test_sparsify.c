@@ -1,11 +1,12 @@
-/* tests/unit/compiler/test_sparsify.c: which layouts of a pruned convolution are asked for, and which is taken, by an
- * invented target. */
+/* tests/unit/compiler/test_sparsify.c: the weight formats of a pruned convolution that are measured, and the one that
+ * is chosen, with an artificial cost model. */
 #include "compiler/rewrite/explain.h"
 #include "tests/harness/test.h"
 
 enum { LAYOUTS = 6, K = 8, C = 16, KEPT_EACH = 8 /* every eighth weight */ };
 
-/* What the target knows, microseconds; 0 of `foreseen`: nothing; 0 of `takes`: there is no such layout. */
+/* The data of the cost model in microseconds. `estimate` is 0 where no estimate exists; `takes` is 0 where the format
+ * does not exist. */
 struct invented {
     double dense, foreseen[LAYOUTS], takes[LAYOUTS];
     int    asked[LAYOUTS], asks;
@@ -32,7 +33,7 @@ static void algo_name(void *self, const struct cr_program *p, const struct cr_op
     (void)self, (void)p;
     cr_text_add(out, "cut %c", 'a' + op->attr.conv.pattern.format);
 }
-/* Tells of the tensor of kept weights as it stands: of the layout that was taken, not of the last one tried. */
+/* Writes the current tensor of nonzeros: that of the chosen format, not of the last one tried. */
 static cr_status tell(void *self, const struct cr_program *p, const struct cr_op *op, struct cr_selection *out) {
     const struct invented *t = self;
     *out = is_sparse(op) ? (struct cr_selection){"kept", (int)p->tensor[op->in[CR_IN_conv_packed]].dim[3],
@@ -48,7 +49,7 @@ static cr_status cost(void *self, const struct cr_program *p, const struct cr_op
     return CR_OK;
 }
 
-/* Runs the pass over one convolution; the layout that was taken, CR_NONE: dense. */
+/* Runs the pass over one convolution; returns the chosen format, CR_NONE for dense. */
 static int run(struct invented *t, bool foresees, struct cr_text *report) {
     const int64_t         dim[4] = {K, 3, 3, C};
     struct cr_param_store store  = {.real = CR_F32};
@@ -96,7 +97,7 @@ static void check_asked(const struct invented *t, const int *want, int count) {
     for (int i = 0; i < count && i < t->asks; i++) CHECK_INT(t->asked[i], want[i]);
 }
 
-/* Without forecasts: every layout that is there, as numbered; of equals the first. */
+/* Without estimates: every existing format in the order of its number; of equal times the first. */
 static void all_are_asked(void) {
     struct invented t = {.dense = 100, .foreseen = {1, 900, 900, 900, 900, 900}, .takes = {90, 50, 0, 70, 50, 200}};
     CHECK_INT(run(&t, false, NULL), 1);
@@ -105,19 +106,19 @@ static void all_are_asked(void) {
     CHECK_INT(run(&t, false, NULL), CR_NONE);
 }
 
-/* Unknown ones first, then by what is foreseen; of equals the first by number still. */
+/* Formats without estimate first, then by estimate; of equal times still the first by number. */
 static void quick_ones_come_first(void) {
     struct invented t = {.dense = 100, .foreseen = {60, 50, 0, 40, 55, 0}, .takes = {90, 50, 95, 70, 50, 0}};
     CHECK_INT(run(&t, true, NULL), 1);
     check_asked(&t, (const int[]){2, 3, 1, 4, 0}, 5);
 }
 
-/* Beyond CR_ESTIMATE_MARGIN times the best that is known, dense or sparse, nothing is asked for; up to there everything
- * is. */
+/* A format whose estimate is above CR_ESTIMATE_MARGIN times the best known time, dense or sparse, is not measured;
+ * every other format is. */
 static void far_ones_are_not_asked(void) {
     struct invented t = {.dense = 100, .foreseen = {249, 251, 0, 20, 99, 101}, .takes = {1, 1, 120, 40, 39, 38}};
     CHECK_INT(run(&t, true, NULL), 4);
-    check_asked(&t, (const int[]){2, 3, 4}, 3); /* 101 > 2.5 * 39; 5, 0 and 1 are left behind */
+    check_asked(&t, (const int[]){2, 3, 4}, 3); /* 101 > 2.5 * 39; 5, 0 and 1 are skipped */
     t = (struct invented){.dense = 100, .foreseen = {249, 251, 0, 0, 0, 0}, .takes = {96, 1, 120, 0, 0, 0}};
     CHECK_INT(run(&t, true, NULL), 0);
     check_asked(&t, (const int[]){2, 0}, 2);
@@ -126,7 +127,7 @@ static void far_ones_are_not_asked(void) {
     CHECK_INT(t.asks, 0);
 }
 
-/* In 16 bits: where forecasts promise too little, those that have one are not asked for. */
+/* In 16 bits: where the estimated gains are too small, formats with an estimate are not measured. */
 static void little_is_foreseen_in_16_bits(void) {
     struct cr_text  out = {0};
     struct invented t   = {.dense = 100, .foreseen = {97.5, 120, 0, 99, 0, 98}, .takes = {50, 50, 99, 50, 98, 50}};
@@ -134,11 +135,10 @@ static void little_is_foreseen_in_16_bits(void) {
     CHECK(t.asks > 2);
     t.half = true;
     CHECK_INT(run(&t, true, &out), CR_NONE);
-    check_asked(&t, (const int[]){2, 4}, 2); /* of which nobody knows */
-    CHECK(out.data &&
-          strstr(out.data, "estimated total gain 2.5 %, below the minimum of 3 %; not measured"));
+    check_asked(&t, (const int[]){2, 4}, 2); /* formats without estimate */
+    CHECK(out.data && strstr(out.data, "estimated total gain 2.5 %, below the minimum of 3 %; not measured"));
     cr_text_free(&out);
-    t.takes[4] = 60; /* what nobody foresaw is taken all the same */
+    t.takes[4] = 60; /* a format without estimate is chosen all the same */
     CHECK_INT(run(&t, true, NULL), 4);
     t.foreseen[0] = 96.9;
     CHECK_INT(run(&t, true, NULL), 0);
@@ -149,10 +149,10 @@ static void little_is_foreseen_in_16_bits(void) {
     CHECK_INT(t.asks, 0);
     CHECK(out.data && strstr(out.data, "sparse formats, all skipped: total gain too small"));
     cr_text_free(&out);
-    CHECK_INT(run(&t, false, NULL), 0); /* without forecasts all are asked for */
+    CHECK_INT(run(&t, false, NULL), 0); /* without estimates all are measured */
 }
 
-/* A little is not enough: the program stays what it was, and the report says why. */
+/* A small gain is not enough: the program stays unchanged, and the report states the reason. */
 static void a_small_gain_is_none(void) {
     struct cr_text  out = {0};
     struct invented t   = {.dense = 100, .takes = {0, 0, 0, 97.5, 99, 98}};
@@ -174,8 +174,7 @@ static void lines_say_so(void) {
     out = (struct cr_text){0};
     t   = (struct invented){.dense = 10, .foreseen = {26, 27}, .takes = {1, 1}};
     run(&t, true, &out);
-    CHECK(out.data && strstr(out.data, "dense ") &&
-          strstr(out.data, "2 sparse formats, all pruned by estimate\n"));
+    CHECK(out.data && strstr(out.data, "dense ") && strstr(out.data, "2 sparse formats, all pruned by estimate\n"));
     cr_text_free(&out);
     out = (struct cr_text){0};
     t   = (struct invented){.dense = 10};
@@ -189,18 +188,20 @@ static void json_says_the_same(void) {
     struct invented t   = {
           .dense = 100, .foreseen = {0, 0, 0, 20, 79, 301}, .takes = {0, 0, 0, 40, 39, 38}, .json = true};
     run(&t, true, &out);
-    CHECK_STR(out.data, "{\"choice\": \"pattern\", \"layer\": \"layer\", \"kind\": \"conv\", \"type\": \"f32\", "
-                        "\"stride\": 1, \"pad\": 1, \"shape\": "
-                        "{\"x\": [1, 8, 8, 16], \"w\": [8, 3, 3, 16], \"packed\": [1, 1, 1, 104], \"y\": [1, 8, 8, 8]}, "
-                        "\"kernel\": \"kept\", \"algo\": 104, "
-                        "\"us\": 39.0000, \"source\": \"file\", \"density\": 0.125000, \"chosen\": \"sparse\", "
-                        "\"dense_us\": 100.0000, \"sparse_us\": 39.0000, "
-                        "\"format\": 4, \"format_name\": \"cut e\", \"formats\": 2, \"formats_pruned\": 1}\n");
+    CHECK_STR(out.data,
+              "{\"choice\": \"pattern\", \"layer\": \"layer\", \"kind\": \"conv\", \"type\": \"f32\", "
+              "\"stride\": 1, \"pad\": 1, \"shape\": "
+              "{\"x\": [1, 8, 8, 16], \"w\": [8, 3, 3, 16], \"packed\": [1, 1, 1, 104], \"y\": [1, 8, 8, 8]}, "
+              "\"kernel\": \"kept\", \"algo\": 104, "
+              "\"us\": 39.0000, \"source\": \"file\", \"density\": 0.125000, \"chosen\": \"sparse\", "
+              "\"dense_us\": 100.0000, \"sparse_us\": 39.0000, "
+              "\"format\": 4, \"format_name\": \"cut e\", \"formats\": 2, \"formats_pruned\": 1}\n");
     cr_text_free(&out);
     out = (struct cr_text){0};
     t   = (struct invented){.dense = 10, .foreseen = {26, 27}, .takes = {1, 1}, .json = true};
     run(&t, true, &out);
-    CHECK(out.data && strstr(out.data, "\"kernel\": \"plain\", \"algo\": 0, \"us\": 10.0000, \"source\": \"measured\""));
+    CHECK(out.data &&
+          strstr(out.data, "\"kernel\": \"plain\", \"algo\": 0, \"us\": 10.0000, \"source\": \"measured\""));
     CHECK(out.data && strstr(out.data, "\"chosen\": \"dense\", \"dense_us\": 10.0000, \"sparse_us\": null, \"format\": "
                                        "null, \"format_name\": null, \"formats\": 0, \"formats_pruned\": 2}\n"));
     cr_text_free(&out);

@@ -1,4 +1,5 @@
-/* The config: defaults, precedence, includes, complaints with their places, hints, rules between keys, the dump. */
+/* tests/unit/config/test_config.c: the config: defaults, precedence, includes, error messages with file and line,
+ * hints, rules between keys, the dump. */
 #include "tests/harness/config_support.h"
 
 #include "config/keys.h"
@@ -6,7 +7,7 @@
 #include <inttypes.h>
 #include <sys/stat.h>
 
-/* ---- values and where they come from ---- */
+/* ---- values and their sources ---- */
 
 static void has_defaults(void) {
     struct cr_config config;
@@ -88,7 +89,8 @@ static void judges_includes(void) {
               "c.ini:2: include: is already set in line 1");
     CHECK_HAS(refusal("[train]\ninclude = whole.ini\n", NULL), "unknown key; include stands before the first section");
     CHECK_HAS(refusal(NULL, "train.include=x"), "include stands before the first section");
-    /* what an included file says wrong is told with the rest, even where the including file sets the same key well */
+    /* an error in an included file is reported with the others, even where the including file sets the same key
+     * correctly */
     file_text("wrong.ini", "[train]\nbatch = 0\n");
     CHECK_STR(refusal("include = wrong.ini\n[train]\nbatch = 3\nkeep = 0\n", NULL),
               "wrong.ini:2: [train] batch = 0: must be from 1 to 1000000\nc.ini:4: [train] keep = 0: must be from 1 to "
@@ -113,7 +115,7 @@ static void names_configs(void) {
     }
 }
 
-/* ---- complaints ---- */
+/* ---- error messages ---- */
 
 static void tells_all_at_once(void) {
     CHECK_STR(refusal("batch = 3\n"
@@ -150,7 +152,7 @@ static void tells_all_at_once(void) {
 }
 
 struct rule {
-    const char *override, *why; /* why "": accepted */
+    const char *override, *why; /* reason; "": accepted */
 };
 
 static void check_rules(const struct rule *rules, size_t count, const char *text) {
@@ -242,7 +244,7 @@ static void reads_types_strictly(void) {
     check_rules(rules, CR_COUNT(rules), NULL);
 }
 
-/* Each key takes the ends of its range and refuses the numbers next to them. */
+/* Each key accepts the ends of its range and refuses the next numbers outside. */
 static void holds_ranges(void) {
     int tried = 0;
     for (int i = 0; i < cr_key_count; i++) {
@@ -280,7 +282,7 @@ static void knows_rules_between_keys(void) {
         {"model.shortcut=B", ""},
         {"model.freeze=stem, layer1 ,fc", ""},
         {"model.freeze=layer10", "'layer10' is no part of a network; allowed: stem,"},
-        {"model.freeze=layer5", ""}, /* the network knows how many it has */
+        {"model.freeze=layer5", ""}, /* the network defines the number */
         {"model.freeze=stem,", "'' is no part"},
         {"data.scale=0.5", "must be two numbers, the smaller first"},
         {"data.scale=0.5,0.2", "must be two numbers, the smaller first"},
@@ -310,7 +312,7 @@ static void knows_rules_between_keys(void) {
     check_rules(plain, CR_COUNT(plain), NULL);
     CHECK_HAS(refusal("[optim]\nmomentum = 0\nnesterov = yes\n", NULL),
               "c.ini:3: [optim] nesterov = yes: needs momentum above 0");
-    /* one mistake, one line: no rule speaks about a value that was refused */
+    /* one mistake, one line: no rule reports a value that was refused */
     CHECK_STR(refusal("[model]\narch = custom\ndepths = 3,x\nwidths = 4,4\n", NULL),
               "c.ini:3: [model] depths = 3,x: item 2 must be a whole number from 1 to 1000");
     CHECK_STR(refusal("[data]\nkind = cifarten\n", NULL),

@@ -1,5 +1,5 @@
-/* The config as text: the dump reads back to the same values, the difference, the help, the shipped configs, any
- * locale, and every allocation failing. */
+/* tests/unit/config/test_config_text.c: the config as text: the dump reads back to the same values; differences, help,
+ * shipped configs, locales, and failing allocations. */
 #include "tests/harness/config_support.h"
 
 #include "config/keys.h"
@@ -27,7 +27,7 @@ static int64_t random_int(struct cr_rng *rng, int64_t low, int64_t high) {
     return low + (int64_t)cr_rng_below(rng, (uint64_t)(high - low) + (high - low < INT64_MAX));
 }
 
-/* Texts of the letters that have a meaning in INI files; a text that no line can hold is drawn again. */
+/* Random text of the characters that have a meaning in INI files; text that no line can hold is drawn again. */
 static const char *random_text(struct cr_rng *rng, struct cr_arena *arena) {
     static const char letters[] = "ab;#\"'=[]\\ \t%,:/.\xc3\xbc";
     for (;;) {
@@ -70,7 +70,7 @@ static void randomise(struct cr_rng *rng, const struct cr_key *key, struct cr_co
     }
 }
 
-/* The values that rules between keys forbid, put right. */
+/* Replaces values that rules between keys forbid. */
 static void make_allowed(struct cr_rng *rng, struct cr_config *c) {
     if (c->model.arch == CR_ARCH_CUSTOM) {
         c->model.depths.count = c->model.widths.count = 1 + (int)cr_rng_below(rng, 32);
@@ -226,7 +226,7 @@ static void ships_configs(void) {
         snprintf(path, sizeof path, "%s/configs/%s.ini", CR_SOURCE_DIR, shipped[i].name);
         REQUIRE_OK(cr_config_open(&config, path, NULL, 0));
         CHECK_STR(config.name, shipped[i].name);
-        if (shipped[i].batch) CHECK_INT(config.model.arch, shipped[i].arch); /* the demo is free to change */
+        if (shipped[i].batch) CHECK_INT(config.model.arch, shipped[i].arch); /* the demo may change */
         if (shipped[i].batch) CHECK_INT(config.train.batch, shipped[i].batch);
         CHECK_INT(config.data.kind, shipped[i].kind);
         CHECK_INT(config.model.classes, shipped[i].classes);
@@ -256,7 +256,7 @@ static void ignores_the_locale(void) {
     struct cr_text           dump   = {0};
     cr_status                status = cr_config_open(&config, NULL, overrides, 1);
     cr_config_dump(&config, &dump);
-    CHECK_STR(localeconv()->decimal_point, ","); /* put back */
+    CHECK_STR(localeconv()->decimal_point, ","); /* restored */
     setlocale(LC_ALL, "C");
     REQUIRE_OK(status);
     CHECK_NEAR(config.optim.lr, 0.25, 0);

@@ -1,5 +1,6 @@
-/* INI files: what iniparser reads, what is refused because iniparser would read it otherwise than it looks, and the
- * line that each complaint names. Truth: the INI grammar as documented for iniparser 4.1, written here line by line. */
+/* tests/unit/config/test_ini.c: INI files: values that iniparser reads, text that is refused because iniparser would
+ * read it differently from how it looks, and the line numbers in error messages. Expected results follow the INI
+ * grammar documented for iniparser 4.1, written here line by line. */
 #include "tests/harness/config_support.h"
 
 #include "config/ini.h"
@@ -10,7 +11,7 @@
 struct line_case {
     const char *line;
     const char *value; /* NULL: refused */
-    const char *why;   /* part of the refusal */
+    const char *why;   /* part of the error message */
 };
 
 static void reads_values(void) {
@@ -87,7 +88,7 @@ static void reads_values(void) {
     }
 }
 
-/* Reads as iniparser alone would, to show that the values are iniparser's and that each line number is right. */
+/* Reads with iniparser alone, to show that the values equal those of iniparser and that each line number is correct. */
 static void knows_lines(void) {
     struct cr_ini        ini;
     struct cr_arena      arena      = {0};
@@ -120,7 +121,7 @@ static void refuses_bytes(void) {
     CHECK_HAS(cr_error_message(), "c.ini:1: the file starts with a byte order mark");
 }
 
-/* Lines at the limit, one above, and far above iniparser's buffer. */
+/* Lines at the limit, one byte longer, and much longer than the buffer of iniparser. */
 static void limits_lines(void) {
     static const int lengths[] = {900, 999, 1000, 1001, 1022, 1023, 1024, 1025, 5000};
     for (size_t i = 0; i < CR_COUNT(lengths); i++) {
@@ -149,7 +150,7 @@ static void limits_files(void) {
     for (int i = 0; i < 3000; i++) cr_text_add(&text, "[s%d]\n", i);
     REQUIRE(!text.failed);
     CHECK_STATUS(cr_config_open(&config, file_bytes("c.ini", text.data, text.length), NULL, 0), CR_ERR_CONFIG);
-    CHECK_HAS(cr_error_message(), "\nand "); /* many complaints: told in part, the rest counted */
+    CHECK_HAS(cr_error_message(), "\nand "); /* many errors: some are printed, the others counted */
     CHECK(strlen(cr_error_message()) < 3900);
     while (text.length <= CR_INI_FILE_MAX) cr_text_add(&text, "# %080d\n", 0);
     CHECK_STATUS(cr_config_open(&config, file_bytes("c.ini", text.data, text.length), NULL, 0), CR_ERR_CONFIG);

@@ -1,5 +1,5 @@
-/* tests/unit/core/test_core.c: the ground: Philox against its published vectors, 16-bit rounding at every boundary,
- * initial weights against He's rule, memory that counts and fails on demand. */
+/* tests/unit/core/test_core.c: core functions: Philox against its published vectors, 16-bit rounding at every boundary,
+ * initial weights against the rule of He et al., memory that counts and fails on demand. */
 #include "core/dtype.h"
 #include "core/rng.h"
 #include "model/model.h"
@@ -45,9 +45,9 @@ static void streams_are_apart_and_draws_in_range(void) {
     CHECK_INT(cr_rng_below(&d, 1), 0);
 }
 
-/* ---- 16 bits ---- */
+/* ---- 16-bit formats ---- */
 
-/* The value of a half by its definition. */
+/* The value of a 16-bit number by its definition. */
 static double half_value(unsigned h, int exponent_bits) {
     int    mantissa_bits = 15 - exponent_bits, bias = (1 << (exponent_bits - 1)) - 1;
     int    exponent = (int)(h >> mantissa_bits) & ((1 << exponent_bits) - 1);
@@ -67,8 +67,8 @@ struct half {
     uint16_t (*round)(float);
 };
 
-/* All 65536 values there and back, and between each two neighbours the middle (to the even one) and what lies beside.
- */
+/* All 65536 values there and back; between each two neighbours the middle (rounds to even) and the numbers next to
+ * it. */
 static void check_half(const struct half *type) {
     const unsigned infinity = ((1u << type->exponent_bits) - 1) << (15 - type->exponent_bits);
     int            wrong    = 0;
@@ -82,7 +82,7 @@ static void check_half(const struct half *type) {
         wrong += (double)got != want || !signbit(got) != !signbit(want) || type->round(got) != h;
         if ((h & 0x7fff) >= infinity) continue;
         unsigned even = h & 1 ? h + 1 : h;
-        /* above the largest finite value lies infinity, as if the exponents went on */
+        /* infinity lies above the largest finite value, as if the exponents continued */
         double next   = (h & 0x7fff) + 1 == infinity ? want * 2 - half_value(h - 1, type->exponent_bits)
                                                      : half_value(h + 1, type->exponent_bits);
         float  middle = (float)((want + next) / 2);
@@ -114,8 +114,8 @@ static void bf16_rounds_to_nearest_even(void) {
 
 /* ---- initial weights ---- */
 
-/* Mean, deviation and fourth moment (3 for a normal, 1.8 for a uniform distribution) of a parameter, each within five
- * of its own deviations. */
+/* Mean, standard deviation and kurtosis (3 for a normal, 1.8 for a uniform distribution) of a parameter, each within
+ * five of its own standard deviations. */
 static void check_moments(const struct cr_param_store *store, int param, const struct cr_config *config,
                           double deviation, bool normal) {
     const struct cr_param *q = &store->param[param];
@@ -142,7 +142,7 @@ static void check_init(const char *const *overrides, int count, bool fan_out, bo
     const struct cr_param_store *store = &model.store;
     for (int i = 0; i < store->params; i++) {
         const struct cr_param *q = &store->param[i];
-        if (q->role == CR_ROLE_CONV) { /* fan: window times filters or channels */
+        if (q->role == CR_ROLE_CONV) { /* fan: window size times filters or channels */
             double fan = (double)(q->dim[1] * q->dim[2] * (fan_out ? q->dim[0] : q->dim[3]));
             check_moments(store, i, &config, sqrt(2 / fan), normal);
         } else if (q->role == CR_ROLE_DENSE_WEIGHT) { /* torch.nn.Linear: uniform within 1/sqrt(inputs) */
@@ -182,7 +182,7 @@ static int64_t parameters_of(const char *const *overrides, int count) {
     return sum;
 }
 
-/* num_params of torchvision's weights. */
+/* num_params of the torchvision weights. */
 static void networks_have_the_published_sizes(void) {
     static const struct {
         const char *arch;

@@ -1,6 +1,6 @@
-/* tests/unit/data/test_augment.c: what happens to a training picture behind its crop: each operation against PIL's
- * pixels (tests/golden/augment/make.py), TrivialAugment's and ColorJitter's draws against their ranges, and that the
- * picture is a function of (seed, epoch, sample) alone. */
+/* tests/unit/data/test_augment.c: augmentation of a training image after its crop: each operation against the pixels of
+ * PIL (tests/golden/augment/make.py), the random values of TrivialAugment and ColorJitter against their ranges, and
+ * that the image is a function of (seed, epoch, sample) alone. */
 #include "data/data_internal.h"
 #include "formats/safetensors.h"
 #include "tests/harness/test.h"
@@ -53,7 +53,7 @@ static void operations_are_pils(void) {
     cr_st_close(file);
 }
 
-/* torchvision's table of TrivialAugmentWide: the largest amount of each operation, and its least. */
+/* The table of TrivialAugmentWide in torchvision: the largest amount of each operation, and the smallest. */
 static void trivial_has_torchvisions_ranges(void) {
     static const struct {
         double low, high;
@@ -80,7 +80,7 @@ static void trivial_has_torchvisions_ranges(void) {
         if (k == amounts[op] && k < 64) known[op][amounts[op]++] = by;
     }
     for (int op = 0; op < 14; op++) {
-        CHECK_NEAR(count[op], DRAWS / 14.0, 500); /* five deviations of 97 */
+        CHECK_NEAR(count[op], DRAWS / 14.0, 500); /* five standard deviations of 97 */
         CHECK_NEAR(low[op], want[op].low, 1e-12);
         CHECK_NEAR(high[op], want[op].high, 1e-12);
         CHECK_INT(amounts[op], want[op].amounts);
@@ -102,10 +102,10 @@ static void prepare(const struct cr_prepare *prep, int64_t epoch, int64_t sample
     REQUIRE_OK(cr_prepare_train(prep, &image, 1, epoch, sample, out, box));
 }
 
-/* With operations that do nothing the picture is what the device would have made of picture and box. */
+/* With operations that do nothing, the image is the one that the device would make from image and box. */
 static void shift_and_flip_come_first(void) {
     struct cr_prepare plain = {.size = SIZE, .crop = CR_CROP_PAD, .pad = 3, .hflip = 0.5}, with = plain;
-    with.jitter[3] = 1e-9; /* of a hue that does not turn */
+    with.jitter[3] = 1e-9; /* of a hue that does not rotate */
     int moved      = 0;
     for (int i = 0; i < 50; i++) {
         uint8_t a[SIZE * SIZE * 3], b[SIZE * SIZE * 3];
@@ -120,7 +120,7 @@ static void shift_and_flip_come_first(void) {
                 for (int c = 0; c < 3; c++) {
                     const int  y = h + box[0], x = box[2] ? box[1] + SIZE - 1 - w : box[1] + w;
                     const bool out = y < 0 || y >= SIZE || x < 0 || x >= SIZE;
-                    /* the way through hue, saturation and value and back costs a few levels */
+                    /* conversion to hue, saturation and value and back changes a few levels */
                     wrong += abs((out ? 0 : a[(y * SIZE + x) * 3 + c]) - b[(h * SIZE + w) * 3 + c]) > 9;
                 }
         CHECK_INT(wrong, 0);
@@ -150,7 +150,7 @@ static void a_picture_follows_from_epoch_and_sample(void) {
     CHECK_INT(cr_alloc_live(), 0);
 }
 
-/* ---- what the device is asked to erase and to mix ---- */
+/* ---- erasing and mixing, which the device executes ---- */
 
 enum { MIX_SIZE = 32, MIX_BATCH = 10, MIX_DRAWS = 20000 };
 static struct cr_prepare mixing(double mixup, double cutmix, double erase) {
@@ -164,7 +164,8 @@ static struct cr_prepare mixing(double mixup, double cutmix, double erase) {
                                .cutmix_prob = 0.5};
 }
 
-/* Pairs of neighbours; the last of an odd batch has one too. A batch cut in pieces of even size keeps them. */
+/* Neighbours form pairs; the last image of an odd batch has a partner too. A batch cut into parts of even size keeps
+ * its pairs. */
 static void partners_are_neighbours(void) {
     const struct cr_prepare prep  = mixing(1, 0, 0);
     static const int        odd[] = {1, 0, 3, 2, 3};
@@ -206,8 +207,8 @@ static void mixup_draws_from_beta(void) {
     }
 }
 
-/* The share of the label is the share of the area that is left; cuts have all sizes; each is as often as it should be.
- */
+/* The fraction of the label is the fraction of the area that remains; cuts have all sizes, each with its expected
+ * frequency. */
 static void cutmix_counts_what_is_left(void) {
     const struct cr_prepare both = mixing(1, 1, 0);
     int                     cuts = 0, large = 0, plain = 0;
@@ -235,7 +236,7 @@ static void cutmix_counts_what_is_left(void) {
     CHECK(plain > 0.78 * MIX_DRAWS && plain < 0.83 * MIX_DRAWS); /* a few cuts are empty */
 }
 
-/* torchvision's RandomErasing: area 2 to 33 %, aspect 0.3 to 3.3, anywhere. */
+/* RandomErasing of torchvision: area 2 to 33 %, aspect 0.3 to 3.3, any position. */
 static void erasing_has_torchvisions_ranges(void) {
     const struct cr_prepare prep   = mixing(0, 0, 0.25);
     int                     erased = 0, edge = 0;

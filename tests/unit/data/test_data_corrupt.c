@@ -1,5 +1,5 @@
-/* tests/unit/data/test_data_corrupt.c: pictures that cannot be read: skipped, replaced and counted, or named, whatever
- * the workers do. */
+/* tests/unit/data/test_data_corrupt.c: images that cannot be read: skipped, replaced and counted, or named, independent
+ * of the workers. */
 #include "tests/harness/loader_support.h"
 
 static void skipped_pictures_are_replaced_and_counted(void) {
@@ -30,9 +30,9 @@ static void skipped_pictures_are_replaced_and_counted(void) {
             }
             CHECK(times[7] == 0 && times[33] == 0);
             for (int i = 0; i < PICTURES; i++) twice += times[i] == 2;
-            CHECK_INT(twice, 2); /* the readable pictures after them stand in */
+            CHECK_INT(twice, 2); /* the next readable images replace them */
         }
-        CHECK_INT(cr_loader_corrupt(loader), 2); /* each counted once, however often it is met */
+        CHECK_INT(cr_loader_corrupt(loader), 2); /* each counted once, however often it is read */
         cr_loader_close(loader);
         if (!workers) want = sum;
         CHECK(sum == want);
@@ -55,8 +55,8 @@ static void skipped_pictures_are_replaced_and_counted(void) {
     drop_folder(folder);
 }
 
-/* JPEGs, one of them cut off near its end: whether it counts as corrupt must not depend on which crops were drawn, nor
- * on how long the loader has been running. */
+/* JPEGs, one of them truncated near its end: whether it counts as corrupt must not depend on the random crops, nor on
+ * how long the loader has been running. */
 static void a_cut_picture_is_corrupt_whatever_its_crop(void) {
     char     folder[SUPPORT_PATH], root[SUPPORT_PATH], path[SUPPORT_PATH];
     size_t   count;
@@ -93,7 +93,7 @@ static void a_cut_picture_is_corrupt_whatever_its_crop(void) {
         CHECK(counts.file_bytes >= counts.images * 700 && counts.decode_ns > 0 && counts.resize_ns > 0 &&
               counts.cpu_ns > 0);
         cr_loader_close(loader);
-        options.epoch = 3; /* a run that starts here has proven nothing yet */
+        options.epoch = 3; /* a run that starts here has not verified any image yet */
         CHECK(sum_batches(set, options, 2, NULL) == late);
         if (!workers) want = late;
         CHECK(late == want);
@@ -117,7 +117,7 @@ static void fatal_names_the_picture_in_order(void) {
         struct cr_batch          batch;
         options.corrupt_fatal = true;
         REQUIRE_OK(cr_loader_open(set, &options, &loader));
-        for (int b = 0; b < 4; b++) { /* the batches before the broken one come whole */
+        for (int b = 0; b < 4; b++) { /* the batches before the broken one are complete */
             REQUIRE_OK(cr_loader_next(loader, &batch));
             cr_loader_release(loader, &batch);
         }

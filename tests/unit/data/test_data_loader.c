@@ -1,4 +1,5 @@
-/* The loader: the same bytes whatever the workers, exact resume, every evaluation sample once, corrupt pictures. */
+/* tests/unit/data/test_data_loader.c: the loader: the same bytes for any number of workers, exact resume, every
+ * evaluation sample once, corrupt images. */
 #include "tests/harness/loader_support.h"
 
 static void worker_count_changes_nothing(void) {
@@ -28,11 +29,11 @@ static void worker_count_changes_nothing(void) {
     drop_folder(folder);
 }
 
-/* Started at any batch, the rest is the same as in the run that went through. */
+/* Started at any batch, the loader delivers the same batches as a run from the start. */
 static void resume_continues_exactly(void) {
     struct cr_dataset *set;
     REQUIRE_OK(OPEN_SET(&set, "data.kind=synthetic", "data.train_images=37"));
-    struct cr_loader_options options = plain_options(CR_SPLIT_TRAIN, 5, 2); /* 7 batches an epoch */
+    struct cr_loader_options options = plain_options(CR_SPLIT_TRAIN, 5, 2); /* 7 batches per epoch */
     options.prepare.size             = 32;
     CHECK_INT(cr_loader_batches(set, &options), 7);
     for (int start = 0; start < 16; start++) {
@@ -52,14 +53,15 @@ static void resume_continues_exactly(void) {
         later.epoch                    = start / 7;
         later.first_batch              = start % 7;
         CHECK(sum_batches(set, later, 3, NULL) == whole);
-        later.epoch       = 0; /* the same place, said otherwise: batches run on into later epochs */
+        later.epoch       = 0; /* the same position in other numbers: batches run on into later epochs */
         later.first_batch = start;
         CHECK(sum_batches(set, later, 3, NULL) == whole);
     }
     cr_dataset_close(set);
 }
 
-/* Sums of 20 batches, taken when shifts and flips were still done by the workers: the draws and pixels are the same. */
+/* Checksums of 20 batches, recorded when shifts and flips were still done by the workers: the random values and pixels
+ * are the same. */
 static void batches_are_those_of_the_host(void) {
     struct cr_dataset *set;
     REQUIRE_OK(OPEN_SET(&set, "data.kind=synthetic", "data.train_images=37", "data.image_size=32"));
@@ -106,7 +108,7 @@ static void an_epoch_is_a_permutation(void) {
                 met += times[i] > 0;
                 CHECK(times[i] <= (drop ? 1 : 2));
             }
-            CHECK_INT(met, drop ? 48 : PICTURES); /* without drop_last all, the first four twice */
+            CHECK_INT(met, drop ? 48 : PICTURES); /* without drop_last: all samples, the first four twice */
             for (int i = 0; !drop && i < 4; i++) CHECK_INT(first[epoch][PICTURES + i], first[epoch][i]);
         }
         for (int i = 0; i < 48; i++) same += first[0][i] == first[1][i];
@@ -148,7 +150,7 @@ static void evaluation_delivers_each_sample_once(void) {
                 cr_loader_release(loader, &batch);
             }
             CHECK_INT(next, PICTURES);
-            REQUIRE_OK(cr_loader_next(loader, &batch)); /* asked again, it still says that it is over */
+            REQUIRE_OK(cr_loader_next(loader, &batch)); /* a second call still reports the end */
             CHECK_INT(batch.count, 0);
             CHECK_INT(cr_loader_corrupt(loader), 0);
             cr_loader_close(loader);
@@ -157,7 +159,7 @@ static void evaluation_delivers_each_sample_once(void) {
     drop_folder(folder);
 }
 
-/* ---- life and death ---- */
+/* ---- closing ---- */
 
 static void closing_does_not_wait_for_the_rest(void) {
     struct cr_dataset *set;
@@ -190,7 +192,7 @@ static void no_allocation_after_the_first_batch(void) {
             struct cr_batch batch;
             REQUIRE_OK(cr_loader_next(loader, &batch));
             cr_loader_release(loader, &batch);
-            if (b < 20) usleep(2000); /* on a busy machine a worker may be late to meet its first picture */
+            if (b < 20) usleep(2000); /* on a busy machine a worker may be late to read its first image */
             if (b == 20) calls = cr_alloc_calls();
         }
         CHECK_INT(cr_alloc_calls(), calls);
@@ -200,7 +202,7 @@ static void no_allocation_after_the_first_batch(void) {
     cr_dataset_close(set);
 }
 
-/* A consumer may hold a batch while it asks for the next one. */
+/* A consumer may hold a batch while it requests the next one. */
 static void a_batch_may_be_held(void) {
     struct cr_dataset *set;
     REQUIRE_OK(OPEN_SET(&set, "data.kind=synthetic", "data.train_images=64"));
@@ -254,7 +256,7 @@ static void failing_allocations_are_clean(void) {
     drop_folder(folder);
 }
 
-/* Not a verdict, but a number to look at: pad crop and flip of 32 px pictures, one thread. */
+/* Prints a speed, without a check: pad crop and flip of 32 px images, one thread. */
 static void speed_of_pad_crops(void) {
     struct cr_dataset *set;
     REQUIRE_OK(OPEN_SET(&set, "data.kind=synthetic", "data.train_images=51200"));

@@ -1,5 +1,5 @@
-/* tests/unit/data/test_data_ranks.c: batches of several ranks are those of one, cut: the same pictures with the same
- * crops in the same global batch, whatever the number of ranks; in evaluation each picture is delivered once. */
+/* tests/unit/data/test_data_ranks.c: the batches of several ranks are the parts of one global batch: the same images
+ * with the same crops in the same global batch, for any number of ranks; evaluation delivers each image once. */
 #include "tests/harness/data_support.h"
 
 #include "data/data_internal.h"
@@ -35,7 +35,7 @@ static struct cr_loader_options options_of(int rank, int ranks, bool drop_last, 
                                       .prepare     = {.size = SIDE, .crop = CR_CROP_PAD, .pad = 2, .hflip = 0.5}};
 }
 
-/* What rank `rank` delivers, put where it belongs in the global batches. */
+/* Stores the batches of rank `rank` at their places in the global batches. */
 static cr_status take(const struct cr_dataset *set, const struct cr_loader_options *o, int batches, struct seen *out) {
     struct cr_loader *loader;
     CR_TRY(cr_loader_open(set, o, &loader));
@@ -84,7 +84,7 @@ static void training_batches_are_cut_from_one_order(void) {
     cr_dataset_close(set);
 }
 
-/* From the middle of an epoch on, as a run does that goes on with another number of ranks. */
+/* From the middle of an epoch on, as a run that resumes with another number of ranks. */
 static void the_order_goes_on_with_other_ranks(void) {
     struct seen       *one, *many;
     struct cr_dataset *set;

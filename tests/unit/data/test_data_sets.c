@@ -1,4 +1,5 @@
-/* The formats: CIFAR, folders, shapes, synthetic. Counts and names against what is published, refusals by message. */
+/* tests/unit/data/test_data_sets.c: the dataset formats CIFAR, folders, shapes, synthetic: counts and names against
+ * published values, and error messages. */
 #include "tests/harness/data_support.h"
 
 #include "data/data_internal.h"
@@ -131,7 +132,8 @@ static void cifar100_reads_fine_labels(void) {
     drop_folder(folder);
 }
 
-/* The real set: counts by class and batch, first bytes, mean and deviation as published in the data's README. */
+/* The real dataset: counts by class and batch, first bytes, mean and standard deviation as published in the README of
+ * the data. */
 static void cifar10_is_the_published_set(void) {
     static const int by_batch[5][10] = {{1005, 974, 1032, 1016, 999, 937, 1030, 1001, 1025, 981},
                                         {984, 1007, 1010, 995, 1010, 988, 1008, 1026, 987, 985},
@@ -199,7 +201,7 @@ static void folders_are_listed_in_order(void) {
     put_picture(folder, "valid/dog/1.png", 3, 4, 1);
     put_picture(folder, "valid/cat/1.png", 3, 4, 1);
     put_picture(folder, "valid/Zebra/1.png", 3, 4, 1);
-    text_into(link, "%s/train/dog/loop", folder); /* a loop, a link to nowhere, a link to a picture, a pipe */
+    text_into(link, "%s/train/dog/loop", folder); /* a loop, a link without target, a link to an image, a pipe */
     REQUIRE(symlink("..", link) == 0);
     text_into(link, "%s/train/cat/gone.png", folder);
     REQUIRE(symlink("/nonexistent/file.png", link) == 0);
@@ -212,7 +214,7 @@ static void folders_are_listed_in_order(void) {
     static const char *const want[] = {"Zebra/y.png", "cat/linked.png", "cat/x.JPEG", "dog/b.png", "dog/deep/er/a.PNG"};
     static const int         labels[] = {0, 1, 1, 2, 2}, colours[] = {4, 3, 3, 1, 2};
     REQUIRE(cr_dataset_classes(set) == 3);
-    CHECK_STR(cr_dataset_class_name(set, 0), "Zebra"); /* by bytes: capitals first */
+    CHECK_STR(cr_dataset_class_name(set, 0), "Zebra"); /* byte order: capitals first */
     CHECK_STR(cr_dataset_class_name(set, 2), "dog");
     REQUIRE(cr_dataset_count(set) == 5);
     for (int64_t i = 0; i < 5; i++) {
@@ -256,7 +258,8 @@ static void wrong_folders_are_refused(void) {
     drop_folder(folder);
 }
 
-/* Held-out pictures: all of them in exactly one split, the right share of each class, the same when files are added. */
+/* Validation images: each of them in exactly one split, the correct fraction of each class, the same images when files
+ * are added. */
 static void val_fraction_holds_out_by_name(void) {
     char folder[SUPPORT_PATH], root[SUPPORT_PATH], name[SUPPORT_PATH];
     make_folder(folder);
@@ -322,7 +325,7 @@ static void shapes_are_made_once(void) {
     uint8_t         drawn[32 * 32 * 3];
     struct cr_image image;
     int32_t         label;
-    REQUIRE_OK(cr_dataset_get(val, 7, &image, &label)); /* sorted: class 3, its second picture = index 13 */
+    REQUIRE_OK(cr_dataset_get(val, 7, &image, &label)); /* sorted: class 3, its second image = index 13 */
     cr_shapes_draw(CR_SPLIT_VAL, 13, drawn);
     CHECK_INT(label, 3);
     CHECK(image.width == 32 && image.height == 32 && !memcmp(image.rgb, drawn, sizeof drawn));
@@ -346,7 +349,7 @@ static void shapes_are_made_once(void) {
     drop_folder(folder);
 }
 
-/* The drawing is the same everywhere, and no two pictures are equal. */
+/* The generated images are the same on every machine, and no two images are equal. */
 static void shapes_are_the_same_everywhere(void) {
     uint64_t hash = CR_HASH_START, seen[200];
     for (int i = 0; i < 200; i++) {
@@ -356,8 +359,7 @@ static void shapes_are_the_same_everywhere(void) {
         hash    = cr_hash_bytes(hash, rgb, sizeof rgb);
         for (int k = 0; k < i; k++) CHECK(seen[k] != seen[i]);
     }
-    CHECK(hash ==
-          UINT64_C(3530794328191104419)); /* changes with the drawing, and only with it: then raise GENERATION */
+    CHECK(hash == UINT64_C(3530794328191104419)); /* changes only with the generator: then increase GENERATION */
 }
 
 static void synthetic_is_a_function_of_seed_and_sample(void) {

@@ -1,9 +1,10 @@
-/* PNG and JPEG decoding against PIL (tests/golden/data/make.py), on broken files, and the PNG writer. */
+/* tests/unit/data/test_image_decode.c: PNG and JPEG decoding against PIL (tests/golden/data/make.py), broken files, and
+ * the PNG writer. */
 #include "tests/harness/data_support.h"
 
 #include "data/data_internal.h"
 
-/* Every picture of decode.txt has PIL's pixels, to the bit. */
+/* Every image of decode.txt is bitwise identical to that of PIL. */
 static void golden_pictures_decode_as_in_pil(void) {
     FILE *table = fopen(GOLDEN "decode.txt", "r");
     REQUIRE(table);
@@ -57,7 +58,7 @@ static void photos_decode_and_prepare_as_in_pil(void) {
     CHECK_INT(seen, 40);
 }
 
-/* ---- parts of pictures ---- */
+/* ---- parts of images ---- */
 
 static void draw_box(struct cr_rng *rng, int width, int height, int box[4]) {
     box[2] = 1 + (int)cr_rng_below(rng, (uint64_t)width);
@@ -66,7 +67,7 @@ static void draw_box(struct cr_rng *rng, int width, int height, int box[4]) {
     box[1] = (int)cr_rng_below(rng, (uint64_t)(height - box[3]) + 1);
 }
 
-/* Boxes of a file have the pixels of the whole picture, to the bit. */
+/* Boxes of a file are bitwise identical to the same part of the whole image. */
 static void check_boxes(const char *path, int times) {
     struct cr_scratch scratch = {0};
     struct cr_image   whole;
@@ -131,7 +132,7 @@ static void boxes_of_photos_equal_the_whole_picture(void) {
     if (!for_each_photo(check_photo_boxes)) SKIP("no imagenet-sample-jpegs");
 }
 
-/* Mean difference of two pictures. */
+/* Mean difference of two images. */
 static double mean_difference(const uint8_t *a, const uint8_t *b, size_t count) {
     int64_t sum = 0;
     for (size_t i = 0; i < count; i++) sum += abs(a[i] - b[i]);
@@ -141,7 +142,7 @@ static double mean_difference(const uint8_t *a, const uint8_t *b, size_t count) 
 static double worst_scaled;
 static int    scaled_seen[4];
 
-/* The part of a picture that a scaled window says it is, resized, against the same from the whole picture. */
+/* Compares the scaled window, resized, with the same part of the whole image. */
 static void compare_scaled(const char *path, const struct cr_image *whole, const int box[4],
                            const struct cr_window *window, int least) {
     uint8_t         *a = cr_alloc((size_t)least * least, 3), *b = cr_alloc((size_t)least * least, 3);
@@ -191,7 +192,8 @@ static void check_scaled(const char *path) {
         REQUIRE_OK(cr_lazy_image_open(&stored, path, &scratch, &picture));
         REQUIRE_OK(cr_lazy_image_window(&picture, box, least, &scratch, &window));
         CHECK(window.w >= least && window.h >= least && window.w > 0);
-        while (scale < 8 && window.w * (scale + 0.5) < box[2]) scale *= 2;                 /* what the window shows */
+        /* the part that the window shows */
+        while (scale < 8 && window.w * (scale + 0.5) < box[2]) scale *= 2;
         CHECK(scale == 8 || box[2] / (2 * scale) < least || box[3] / (2 * scale) < least); /* no larger than needed */
         CHECK(window.x >= 0 && window.y >= 0 && window.x + window.w <= window.width &&
               window.y + window.h <= window.height);
@@ -203,8 +205,8 @@ static void check_scaled(const char *path) {
     cr_free(bytes);
 }
 
-/* A box far larger than what is made of it may be decoded at a smaller scale: what comes out differs little, and lies
- * where it must (one pixel beside would show). */
+/* A box far larger than its output may be decoded at a smaller scale: the result differs little and has the right
+ * position (an offset of one pixel would be visible). */
 static void scaled_boxes_look_the_same(void) {
     worst_scaled = 0;
     memset(scaled_seen, 0, sizeof scaled_seen);
@@ -213,7 +215,7 @@ static void scaled_boxes_look_the_same(void) {
     printf("    worst mean difference %.2f levels\n", worst_scaled);
 }
 
-/* Damage behind the box: found in a picture that was not proven, not looked for in one that was. */
+/* Damage after the box: found in an image that was not verified before, not searched in one that was. */
 static void damage_behind_a_box_is_found(void) {
     static const char *const names[] = {"rgb.jpg", "rgb-422.jpg", "l.jpg", "cmyk.jpg"};
     for (size_t n = 0; n < CR_COUNT(names); n++) {
@@ -244,7 +246,7 @@ static cr_status decode_status(const uint8_t *bytes, size_t count) {
     return status;
 }
 
-/* Cut anywhere before the last pixels' data, a file is refused with its name; never a crash, never a leak. */
+/* Truncated anywhere before the end of the pixel data, a file is refused with its name; no crash, no leak. */
 static void cut_files_are_refused(void) {
     static const char *const names[] = {"rgb.png",  "palette8.png", "rgb16.png", "rgb.jpg", "rgb-progressive.jpg",
                                         "cmyk.jpg", "l.jpg"};
@@ -268,7 +270,8 @@ static void cut_files_are_refused(void) {
     }
 }
 
-/* Every byte flipped in turn: any status but a crash or a leak (the sanitizers and the fuzzers listen). */
+/* Every byte flipped in turn: any status is valid, but no crash and no leak (checked by the sanitizers and the
+ * fuzzers). */
 static void damaged_files_do_no_harm(void) {
     static const char *const names[] = {"la.png", "palette4.png", "rgb-422.jpg", "cmyk-progressive.jpg"};
     int                      refused = 0;
@@ -317,7 +320,7 @@ static void other_files_are_named(void) {
     CHECK_STATUS(cr_image_read("/", &image), CR_ERR_IO);
 }
 
-/* A header that claims a huge picture must cost neither memory nor time. */
+/* A header with a huge image size must cost neither memory nor time. */
 static void bombs_are_refused(void) {
     struct cr_image image;
     size_t          count;
@@ -329,11 +332,11 @@ static void bombs_are_refused(void) {
     jpeg[at + 5] = jpeg[at + 7] = 0x3f; /* about 16000 x 16000 */
     CHECK_STATUS(cr_image_decode(jpeg, count, "bomb.jpg", &image), CR_ERR_FORMAT);
     CHECK_HAS(cr_error_message(), "bomb.jpg");
-    jpeg[at + 5] = jpeg[at + 7] = 0xff; /* beyond the limit of a side */
+    jpeg[at + 5] = jpeg[at + 7] = 0xff; /* above the limit of a side */
     CHECK_STATUS(cr_image_decode(jpeg, count, "bomb.jpg", &image), CR_ERR_FORMAT);
     CHECK_HAS(cr_error_message(), "at most");
     cr_free(jpeg);
-    /* 16000 x 16000 pixels of 8-bit colour, in a PNG whose header has a right check sum and nothing behind it. */
+    /* 16000 x 16000 pixels of 8-bit colour, in a PNG with a valid header checksum and no data after it. */
     static const uint8_t png[] = {0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n', 0,    0, 0,    13,
                                   'I',  'H', 'D', 'R', 0,    0,    0x3e, 0x80, 0,    0, 0x3e, 0x80,
                                   8,    2,   0,   0,   0,    0xce, 0x1c, 0x48, 0x89, 0, 0,    0,
@@ -361,8 +364,8 @@ static void written_png_reads_back(void) {
     drop_folder(folder);
 }
 
-/* The n-th allocation fails, for every n: out of memory is said, nothing leaks. (libjpeg has an allocator of its own.)
- */
+/* The n-th allocation fails, for every n: the status is out of memory, nothing leaks. (libjpeg has its own
+ * allocator.) */
 static void failing_allocations_are_clean(void) {
     static const char *const names[] = {"rgb.png", "palette8.png", "rgb.jpg", "cmyk.jpg"};
     for (size_t n = 0; n < CR_COUNT(names); n++) {

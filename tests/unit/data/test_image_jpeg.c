@@ -1,5 +1,5 @@
-/* Our own JPEG decoder against libjpeg: files of every usual kind, made here, whole and in parts, have the same pixels
- * to the bit; damaged ones get the same verdict. */
+/* tests/unit/data/test_image_jpeg.c: our JPEG decoder against libjpeg: files of every usual kind, generated here, whole
+ * and in parts, have bitwise identical pixels; both decoders accept or refuse the same damaged files. */
 #include "tests/harness/data_support.h"
 
 #include "data/data_internal.h"
@@ -12,7 +12,7 @@ struct form {
     bool optimize, progressive, noise;
 };
 
-/* A JPEG of the made-up picture, or of noise; cr_free. */
+/* A JPEG of the synthetic image, or of noise; cr_free. */
 static uint8_t *make_jpeg(const struct form *form, size_t *count) {
     struct jpeg_compress_struct jpeg;
     struct jpeg_error_mgr       errors;
@@ -53,7 +53,7 @@ static uint8_t *make_jpeg(const struct form *form, size_t *count) {
     return copy;
 }
 
-/* The box by one decoder: a sum of its pixels. */
+/* Checksum of the pixels of the box from one decoder. */
 static cr_status decode_box(const uint8_t *bytes, size_t count, const int box[4], bool proven, bool only_libjpeg,
                             struct cr_scratch *scratch, uint64_t *sum) {
     struct cr_stored     stored = {.bytes = bytes, .count = count, .verified = proven};
@@ -109,7 +109,7 @@ static void usual_files_have_the_pixels_of_libjpeg(void) {
     cr_scratch_free(&scratch);
 }
 
-/* What is left to libjpeg, in between, so that nothing of one picture is carried to the next. */
+/* Files that only libjpeg decodes, in between, so that no state of one image reaches the next. */
 static void unusual_files_too(void) {
     struct cr_scratch scratch = {0};
     struct cr_rng     rng     = cr_rng_make(5, CR_RNG_TEST, 0, 0);
@@ -127,7 +127,7 @@ static void unusual_files_too(void) {
     cr_scratch_free(&scratch);
 }
 
-/* Every byte altered in turn, and every length cut: both decoders take the file, or both refuse it. */
+/* Every byte changed in turn, and every length truncated: both decoders accept the file, or both refuse it. */
 static void damaged_files_get_the_same_verdict(void) {
     struct cr_scratch scratch = {0};
     int               refused = 0, taken = 0;
@@ -163,8 +163,9 @@ static uint8_t *find_segment(uint8_t *bytes, size_t count, int marker) {
     return NULL;
 }
 
-/* Coefficients that no encoder makes, since the quantiser is not the one that they were made with: where the transform
- * leaves 16 bits or the table that clamps, libjpeg's ways of it differ, and ours must be whichever it takes. */
+/* Coefficients that no encoder produces, since the quantiser is not the one of the encoder. Where the transform exceeds
+ * 16 bits or the clamp table, the code paths of libjpeg differ from each other, and ours must equal the one that
+ * libjpeg uses. */
 static void huge_coefficients_have_the_pixels_of_libjpeg(void) {
     static const uint8_t steps[] = {2, 9, 16, 40, 255};
     struct cr_scratch    scratch = {0};
@@ -185,7 +186,7 @@ static void huge_coefficients_have_the_pixels_of_libjpeg(void) {
     cr_scratch_free(&scratch);
 }
 
-/* A Huffman code of ones alone, which the format keeps free: libjpeg refuses the table, and so do we. */
+/* A Huffman code of all ones, which the format reserves: libjpeg refuses the table, and so does our decoder. */
 static void codes_of_ones_are_refused(void) {
     struct cr_scratch scratch = {0};
     struct form       form    = {1, 1, 80, 40, 30, .restart = 0};

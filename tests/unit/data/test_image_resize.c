@@ -1,4 +1,5 @@
-/* The resize against PIL and the preparation of samples against torchvision (tests/golden/data/make.py). */
+/* tests/unit/data/test_image_resize.c: resizing against PIL, and preparation of samples against torchvision
+ * (tests/golden/data/make.py). */
 #include "tests/harness/data_support.h"
 
 #include "data/data_internal.h"
@@ -33,7 +34,7 @@ static void resize_is_that_of_pil(void) {
     CHECK_INT(seen, 80);
 }
 
-/* A part of a result is that part of the whole result. */
+/* A part of the result equals that part of the whole result. */
 static void parts_equal_the_whole(void) {
     struct cr_image  image = make_picture(123, 77);
     uint8_t          whole[50 * 40 * 3], part[13 * 9 * 3];
@@ -63,8 +64,8 @@ static void parts_equal_the_whole(void) {
     cr_image_free(&image);
 }
 
-/* With and without the wider instructions: parts, mirrored ones, boxes at every edge, reductions and enlargements. What
- * the CPU lacks is left out by itself. */
+/* With and without SIMD instructions: parts, mirrored parts, boxes at every edge, reductions and enlargements.
+ * Instructions that the CPU lacks are left out automatically. */
 static void all_levels_give_the_same_bits(void) {
     struct cr_rng    rng    = cr_rng_make(8, CR_RNG_TEST, 0, 0);
     struct cr_buffer tables = {0};
@@ -126,7 +127,7 @@ static void evaluation_is_that_of_torchvision(void) {
     CHECK_INT(seen, 17);
 }
 
-/* A training picture as the network sees it. */
+/* A training image as the network input. */
 static cr_status train_picture(const struct cr_prepare *prep, const struct cr_image *image, uint64_t seed,
                                int64_t epoch, int64_t sample, uint8_t *out) {
     int32_t  box[4];
@@ -142,7 +143,7 @@ static cr_status train_picture(const struct cr_prepare *prep, const struct cr_im
     return status;
 }
 
-/* Sums of 64 training pictures, taken when shifts and flips were still done here on the host: to the byte. */
+/* Checksums of 64 training images, recorded when shifts and flips were still done on the host: bitwise identical. */
 static void boxed_pictures_are_those_of_the_host(void) {
     static const struct {
         struct cr_prepare prep;
@@ -177,7 +178,7 @@ static void boxed_pictures_are_those_of_the_host(void) {
     }
 }
 
-/* A pad crop is one of the (2 pad + 1)^2 places, mirrored or not, and all of them come up about equally often. */
+/* A pad crop has one of (2 pad + 1)^2 positions, mirrored or not; all of them are about equally frequent. */
 static void pad_crops_are_uniform(void) {
     enum { SIZE = 12, PAD = 2, PLACES = 2 * PAD + 1, DRAWS = 20000 };
     struct cr_image   image = make_picture(SIZE, SIZE);
@@ -219,7 +220,8 @@ static void flips_follow_their_probability(void) {
     cr_image_free(&image);
 }
 
-/* Boxes lie inside, have an allowed area and aspect (but for rounding), and their mean area is the range's middle. */
+/* Boxes lie inside, have an allowed area and aspect (except for rounding), and their mean area is the middle of the
+ * range. */
 static void random_boxes_keep_their_law(void) {
     struct cr_prepare prep = {.scale = {0.08, 1.0}, .ratio = {3.0 / 4, 4.0 / 3}};
     const int         w = 400, h = 300, draws = 20000;
@@ -234,13 +236,14 @@ static void random_boxes_keep_their_law(void) {
         areas += area;
         wide += aspect > 1;
     }
-    /* torchvision: RandomResizedCrop.get_params, 100,000 draws on a 400 x 300 picture: mean area 0.4341, wide 0.5782.
-     */
+    /* torchvision: RandomResizedCrop.get_params, 100,000 random crops of a 400 x 300 image: mean area 0.4341, wide
+     * 0.5782. */
     CHECK_NEAR(areas / draws, 0.4341, 0.008);
     CHECK_NEAR(wide / draws, 0.5782, 0.015);
 }
 
-/* What cannot fit falls back to the centre, with the aspect cut to the range: values from torchvision's rule. */
+/* A box that cannot fit falls back to the centre, with the aspect cut to the range: values from the rule of
+ * torchvision. */
 static void odd_pictures_fall_back_to_the_centre(void) {
     struct cr_prepare prep = {.scale = {0.9, 1.0}, .ratio = {3.0 / 4, 4.0 / 3}};
     struct cr_rng     rng  = cr_rng_make(3, CR_RNG_TEST, 1, 0);
@@ -253,7 +256,7 @@ static void odd_pictures_fall_back_to_the_centre(void) {
     CHECK(box[0] == 0 && box[1] == 0 && box[2] == 1 && box[3] == 1);
 }
 
-/* The crop is cut out first and resized then; it depends on seed, epoch and sample, and on nothing else. */
+/* The crop is cut out first and then resized; it depends only on seed, epoch and sample. */
 static void random_resized_crops_are_functions_of_their_keys(void) {
     struct cr_image   image = make_picture(90, 60);
     struct cr_prepare prep  = {
@@ -310,7 +313,7 @@ static void sizes_follow_from_the_config(void) {
     CHECK_PREPARE(224, 0, CR_CROP_NONE, CR_SPLIT_TRAIN, "data.kind=synthetic", "model.arch=resnet50");
 }
 
-/* Pictures of any shape come out at the right size, whichever crop is asked for (the sanitizers watch the borders). */
+/* Images of any shape get the correct size, for every kind of crop (the sanitizers check the borders). */
 static void any_picture_fits_any_crop(void) {
     static const enum cr_crop crops[] = {CR_CROP_NONE, CR_CROP_PAD, CR_CROP_RANDOM_RESIZED};
     for (int w = 1; w < 40; w += 6)

@@ -1,7 +1,8 @@
-/* The CPU device: choice of backend, tables of rows, memory, the initial store. */
+/* tests/unit/device/test_cpu_device.c: the CPU device: choice of backend, tables of kernels, memory, initial
+ * parameters. */
 #include "tests/harness/reference_run.h"
 
-/* ---- backends and rows ---- */
+/* ---- backends and kernels ---- */
 
 static void every_op_has_a_ref_row(void) {
     const struct cr_device_options options = {.ref_only = true};
@@ -30,7 +31,7 @@ static void rows_of_the_full_device(void) {
     const struct cr_kernel *const *rows                  = device->kernels;
     bool                           ref_seen[CR_OP_COUNT] = {false};
     for (int i = 0; rows[i]; i++) {
-        CHECK(!ref_seen[rows[i]->op]); /* ref rows stand last within their kind */
+        CHECK(!ref_seen[rows[i]->op]); /* reference kernels are the last of each op kind */
         ref_seen[rows[i]->op] = strncmp(rows[i]->name, "ref.", 4) == 0;
         CHECK(!rows[i]->prepare == !rows[i]->release);
         for (int k = 0; k < i; k++) CHECK(strcmp(rows[i]->name, rows[k]->name) != 0);
@@ -129,7 +130,7 @@ static void initial_store(void) {
         REQUIRE_OK(ref_bind(&run));
         ref_set(&run, state, CR_STATE_LOSS_SCALE, 0);
         REQUIRE_OK(run.device->backend->init_store(run.device, &run.store, &config, run.region));
-        /* element k,r,s,c = 2,1,0,1 is number ((2*2 + 1)*3 + 1)*3 + 0 of the file's order */
+        /* element k,r,s,c = 2,1,0,1 has the index ((2*2 + 1)*3 + 1)*3 + 0 in file order */
         CHECK_NEAR(ref_at(&run, conv, ((2 * 3 + 1) * 3 + 0) * 2 + 1),
                    (double)cr_param_store_initial(&run.store, 0, 48, &config), 0);
         CHECK_NEAR(ref_at(&run, gamma, 4), 1, 0);

@@ -25,7 +25,7 @@ static float *draw_many(int64_t count) {
     return x;
 }
 
-/* One output of the dense convolution, and the sum of the absolute terms. */
+/* One output of the dense convolution, and the sum of its absolute terms. */
 static double dense_at(const struct cr_cpu_sparse_plan *p, const float *x, const float *w, int64_t at, double *size) {
     const int64_t k = at % p->K, q = at / p->K % p->Q, row = at / p->K / p->Q % p->P, n = at / p->K / p->Q / p->P;
     double        sum = 0;

@@ -1,6 +1,6 @@
-/* tests/unit/device/test_offline_devices.c: planning for GPUs that are not there: what their rows take, by the list
- * and, where CUDA is compiled in and its libraries are there, by asking them; both against what is known of the
- * kernels, and against each other. */
+/* tests/unit/device/test_offline_devices.c: planning for GPUs that are not present: the ops that their kernels support,
+ * from the kernel list and, where CUDA and its libraries are available, from the kernels themselves; both against the
+ * known properties of the kernels, and against each other. */
 #include "compiler/compiler.h"
 #include "model/model.h"
 #include "runtime/executor.h"
@@ -16,7 +16,7 @@ static struct cr_device *open_listed(const char *name, bool deterministic) {
     return device;
 }
 
-/* NULL: it can be asked nothing here. */
+/* NULL: the kernels cannot be queried here. */
 static struct cr_device *open_asked(const char *name, bool deterministic) {
     const struct cr_device_options options = {.deterministic = deterministic};
     struct cr_device              *device  = NULL;
@@ -59,7 +59,7 @@ static void a_described_gpu_has_its_figures(void) {
     cr_device_close(device);
 }
 
-/* ---- what rows take ---- */
+/* ---- ops that kernels support ---- */
 
 static const struct takes {
     const char          *gpu;
@@ -72,7 +72,7 @@ static const struct takes {
     {"h200", true, CR_F16, PLAIN, {8, 56, 64, 64, 3, 1, 1}, true},
     {"a100", true, CR_F32, PLAIN, {8, 224, 3, 64, 7, 2, 3}, true},
     {"h200", true, CR_BF16, BIAS_ADD_RELU, {8, 56, 64, 64, 3, 1, 1}, true},
-    /* sums: cuDNN's in f16 and in no fixed order, own for 1x1 on 9.0 */
+    /* sums: those of cuDNN are in f16 and not deterministic; on 9.0 our own kernel for 1x1 */
     {"h200", false, CR_F16, STATS, {8, 56, 64, 64, 3, 1, 1}, true},
     {"h200", true, CR_F16, STATS, {8, 56, 64, 64, 3, 1, 1}, false},
     {"h200", false, CR_BF16, STATS, {8, 56, 64, 64, 3, 1, 1}, false},
@@ -80,13 +80,13 @@ static const struct takes {
     {"h200", true, CR_BF16, STATS, {8, 56, 64, 256, 1, 1, 0}, true},
     {"a100", true, CR_BF16, STATS, {8, 56, 64, 256, 1, 1, 0}, false},
     {"a100", false, CR_F16, STATS, {8, 56, 64, 256, 1, 1, 0}, true},
-    {"h200", true, CR_F16, STATS, {8, 32, 16, 16, 3, 1, 1}, true}, /* a CIFAR network's */
+    {"h200", true, CR_F16, STATS, {8, 32, 16, 16, 3, 1, 1}, true}, /* that of a CIFAR network */
     {"a100", true, CR_F16, STATS, {8, 32, 16, 16, 3, 1, 1}, false},
-    /* prologues and masks without sums have a fixed order */
+    /* prologues and masks without sums are deterministic */
     {"h200", true, CR_F16, ACT, {8, 56, 64, 64, 3, 1, 1}, true},
     {"h200", true, CR_F16, ACT_WGRAD, {8, 56, 64, 64, 3, 1, 1}, true},
     {"h200", true, CR_BF16, ACT_WGRAD, {8, 56, 64, 64, 3, 1, 1}, false},
-    /* behind a data gradient a pass of our own does it in order, for every type */
+    /* after a data gradient, a separate kernel of ours computes them in a fixed order, for every type */
     {"h200", true, CR_F16, DGRAD_BN, {8, 56, 64, 64, 3, 1, 1}, true},
     {"a100", true, CR_F32, DGRAD_BN, {8, 56, 64, 64, 3, 2, 1}, true},
     {"h200", true, CR_F16, DGRAD_BN, {8, 56, 20, 64, 3, 1, 1}, false},
@@ -140,7 +140,7 @@ static cr_status compile_for(struct cr_device *device, const char *arch, enum cr
     CR_TRY(cr_model_program(&model, &config, CR_PROGRAM_STEP, 16, p));
     status = cr_compile(p, &target, &how);
     if (status == CR_OK) status = cr_plan_check(p, target.alignment);
-    p->store = NULL; /* goes with the model */
+    p->store = NULL; /* freed with the model */
     cr_model_close(&model);
     cr_config_close(&config);
     return status;

@@ -1,5 +1,5 @@
-/* What PyTorch and finite differences do not show about the ref rows: NaN, ties, suppressed updates, loss scale,
- * accumulation, threads. */
+/* tests/unit/device/test_ref_edges.c: properties of the reference kernels that neither PyTorch nor finite differences
+ * check: NaN, ties, suppressed updates, loss scale, accumulation, threads. */
 #include "tests/harness/reference_run.h"
 
 /* ---- NaN and ties ---- */
@@ -40,7 +40,7 @@ static void maxpool_nan_and_ties(void) {
     ref_close(&run);
 }
 
-/* Logits, label -> right, right in top 5, valid. */
+/* Logits, label -> correct, correct in top 5, valid. */
 static void loss_ranks(void) {
     static const struct {
         double logits[7];
@@ -62,7 +62,7 @@ static void loss_ranks(void) {
     op.out[CR_OUT_loss_metrics] = ref_leaf(&run, "metrics", 1, 1, 1, 4);
     cr_emit(&run.p, &op, "");
     REQUIRE_OK(ref_bind(&run));
-    ref_fill(&run, op.in[CR_IN_loss_metrics], 10, 0); /* sums go on from the old ones */
+    ref_fill(&run, op.in[CR_IN_loss_metrics], 10, 0); /* sums continue from the previous ones */
     for (size_t k = 0; k < CR_COUNT(cases); k++) {
         for (int i = 0; i < 7; i++) ref_set(&run, op.in[0], i, cases[k].logits[i]);
         ref_set(&run, op.in[CR_IN_loss_labels], 0, cases[k].label);
@@ -176,7 +176,7 @@ static cr_status open_update(struct update *u) {
     return CR_OK;
 }
 
-/* A gradient of 1 everywhere but for one element, and a loss. */
+/* A gradient of 1 everywhere except for one element, and a loss. */
 static double update_once(struct update *u, double bad_gradient, double loss) {
     ref_fill(&u->run, u->grad, 1, 0);
     ref_set(&u->run, u->grad, 40, bad_gradient);
@@ -201,9 +201,9 @@ static void bad_gradients_change_nothing(void) {
     CHECK_NEAR(ref_at(&u.run, u.value, 40), 0.25, 0); /* 1 - 0.5*(1 + 0.5*1) */
     CHECK_INT(ref_at(&u.run, u.state, CR_STATE_NONFINITE), 0);
     CHECK_INT(ref_at(&u.run, u.state, CR_STATE_UPDATES), 1);
-    CHECK_NEAR(ref_at(&u.run, u.state, CR_STATE_LOSS_SCALE), 1, 0); /* does not move unless asked to */
+    CHECK_NEAR(ref_at(&u.run, u.state, CR_STATE_LOSS_SCALE), 1, 0); /* changes only when enabled */
     CHECK_NEAR(ref_at(&u.run, u.state, CR_STATE_GROWTH), 0, 0);
-    CHECK_NEAR(ref_at(&u.run, u.value, 90), 1, 0); /* beyond the parameter: the plane's padding */
+    CHECK_NEAR(ref_at(&u.run, u.value, 90), 1, 0); /* beyond the parameter: the padding of the buffer */
     ref_close(&u.run);
 }
 
@@ -212,7 +212,7 @@ static void loss_scale_moves(void) {
     REQUIRE_OK(open_update(&u));
     ref_set(&u.run, u.state, CR_STATE_LOSS_SCALE, 8);
     update_once(&u, NAN, 1);
-    CHECK_NEAR(ref_at(&u.run, u.state, CR_STATE_LOSS_SCALE), 8, 0); /* one that was set stays */
+    CHECK_NEAR(ref_at(&u.run, u.state, CR_STATE_LOSS_SCALE), 8, 0); /* a value that was set stays */
     u.run.p.op[1].attr.sgd.moving_scale = true;
     update_once(&u, NAN, 1);
     CHECK_NEAR(ref_at(&u.run, u.state, CR_STATE_LOSS_SCALE), 4, 0);
@@ -222,15 +222,16 @@ static void loss_scale_moves(void) {
     CHECK_NEAR(ref_at(&u.run, u.state, CR_STATE_LOSS_SCALE), 8, 0);
     CHECK_NEAR(ref_at(&u.run, u.state, CR_STATE_GROWTH), 0, 0);
     for (int i = 0; i < 9; i++) update_once(&u, NAN, 1);
-    CHECK_NEAR(ref_at(&u.run, u.state, CR_STATE_LOSS_SCALE), 2, 0); /* the least */
+    CHECK_NEAR(ref_at(&u.run, u.state, CR_STATE_LOSS_SCALE), 2, 0); /* the minimum */
     ref_close(&u.run);
 }
 
-/* Masked updates against the rule in doubles: what is pruned is 0 from the first on, all else as without a mask. */
+/* Masked updates against the rule in doubles: pruned elements are 0 from the first update on, the others are as without
+ * a mask. */
 enum { MASKED = 135, MASKED_PLANE = 192 };
 
 static bool is_pruned(int i) {
-    return i % 3 == 1 || (i >= 64 && i < 72); /* a whole byte of 0 among them */
+    return i % 3 == 1 || (i >= 64 && i < 72); /* including a whole byte of zeros */
 }
 
 static cr_status open_masked(struct ref_run *run) {
@@ -297,14 +298,14 @@ static void masks_hold_in_every_row(void) {
         check_masked_row(row);
         rows++;
     }
-    CHECK(rows >= 2); /* the reference and a tuned one */
+    CHECK(rows >= 2); /* the reference kernel and a tuned one */
     ref_close(&run);
     cr_device_close(cpu);
 }
 
 /* ---- threads ---- */
 
-/* Forward and backward of a convolution, a BN and the gradient check, into one hash of all bits. */
+/* Forward and backward of a convolution, a BN and the gradient check; one hash of all bits. */
 static uint64_t bits_with_threads(int threads) {
     struct ref_run run;
     uint64_t       hash = 1469598103934665603u;

@@ -1,8 +1,8 @@
-/* tests/unit/device/test_ref_fused.c: fused ops of the reference equal the chain of plain ops: ends of blocks, gates,
+/* tests/unit/device/test_ref_fused.c: fused reference ops equal the chain of unfused ops: ends of blocks, ReLU masks,
  * pooling, the stem. Convolutions: tests/unit/device/test_ref_fused_conv.c. */
 #include "tests/harness/reference_fused.h"
 
-/* ---- the end of a block, masks of bits ---- */
+/* ---- the end of a block, bit masks ---- */
 
 static void block_end(void) {
     struct ref_run run;
@@ -39,7 +39,7 @@ static void block_end(void) {
     ref_close(&run);
 }
 
-/* The gate of a BN's gradient: from the activation, from its bits, made again from act. */
+/* The ReLU mask of the gradient of a BN: from the activation, from its bits, or recomputed from act. */
 static void bn_gradient_gates(void) {
     struct ref_run run;
     int            dx[3], sums[3];

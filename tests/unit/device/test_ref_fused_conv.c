@@ -1,5 +1,5 @@
-/* tests/unit/device/test_ref_fused_conv.c: convolutions of the reference with what they take over of their neighbours
- * equal the chain of plain ops. */
+/* tests/unit/device/test_ref_fused_conv.c: reference convolutions with fused neighbouring ops equal the chain of
+ * unfused ops. */
 #include "tests/harness/reference_fused.h"
 
 /* ---- convolutions ---- */
@@ -28,7 +28,7 @@ static void conv_reads_act_and_sums(const struct shape *s) {
     ref_close(&run);
 }
 
-/* A BN that only adds a bias stands for it. */
+/* A BN that only adds a bias replaces it. */
 static void conv_ends_with_bias_add_relu(const struct shape *s) {
     struct ref_run run;
     REQUIRE_OK(ref_open(&run, CR_F64, 2));
@@ -198,7 +198,7 @@ static void conv_grad_is_its_chain(const struct shape *s, enum grad_case which) 
     for (int i = 0; i < 7; i++)
         ref_fill(&n.run, (const int[]){n.g, n.dy_x, n.dy_coef, n.w, n.x, n.add, n.bn_x}[i], 0.1, 1);
     for (int64_t i = 0; which == BLOCK && i < cr_tensor_elems(&n.run.p.tensor[n.x]);
-         i++) /* an activation, some exactly 0 */
+         i++) /* an activation with some zeros */
         ref_set(&n.run, n.x, i, fmax(ref_at(&n.run, n.x, i), 0));
     ref_fill(&n.run, n.dw, 5, 0);
     ref_fill(&n.run, n.want_dw, 5, 0);
@@ -210,7 +210,7 @@ static void conv_grad_is_its_chain(const struct shape *s, enum grad_case which) 
     ref_close(&n.run);
 }
 
-/* ---- what becomes of the sums ---- */
+/* ---- finalization of the sums ---- */
 
 /* gamma, beta, running mean and variance of K channels. */
 static void parameters(struct ref_run *run, const char *name, int64_t K, int leaf[4]) {

@@ -1,4 +1,5 @@
-/* The gradients of the reference rows against finite differences, op by op, in double. */
+/* tests/unit/device/test_ref_grad.c: the gradients of the reference kernels against finite differences, op by op, in
+ * double. */
 #include "tests/harness/finite_differences.h"
 
 /* Runs everything once: forward, then backward with the weights of L as dy. */
@@ -203,14 +204,14 @@ static void bn_add_coef_relu(void) {
     check_bn(3, 2, 3, 3, true, ADD_COEF);
 }
 
-/* ---- ops of one input: forward op, gradient op, shapes ---- */
+/* ---- ops with one input: forward op, gradient op, shapes ---- */
 
 struct unary {
     enum cr_op_kind     op, grad;
     int64_t             N, H, W, C;
     struct cr_conv_attr attr;
-    int                 index; /* forward output slot that the gradient's second input takes; -1: none */
-    bool                given; /* the gradient's output has to be made by the emitter */
+    int                 index; /* forward output slot that the second input of the gradient reads; -1: none */
+    bool                given; /* the emitter does not create the output of the gradient */
 };
 
 static void check_unary(const struct unary *c) {
@@ -283,7 +284,7 @@ static void channel_scale(void) {
     ref_close(&run);
 }
 
-/* A factor a picture and channel: by x and by the gate. */
+/* A factor per image and channel: gradients of x and of the SE scale. */
 static void gate(void) {
     struct ref_run run;
     REQUIRE_OK(ref_open(&run, CR_F64, 2));
@@ -306,7 +307,7 @@ static void gate(void) {
     ref_close(&run);
 }
 
-/* y = a + b hands dy to both. */
+/* y = a + b passes dy to both */
 static void add(void) {
     struct ref_run run;
     REQUIRE_OK(ref_open(&run, CR_F64, 1));
@@ -404,7 +405,7 @@ static void loss(void) {
     check_loss(0.25f, 8, 0.5f);
 }
 
-/* A backward op that is wrong must not pass: the same check with a gradient scaled by 1.0001 fails. */
+/* The check must detect a wrong backward op: with a gradient scaled by 1.0001 the same check fails. */
 static void the_check_can_fail(void) {
     struct ref_run run;
     REQUIRE_OK(ref_open(&run, CR_F64, 1));
@@ -418,7 +419,7 @@ static void the_check_can_fail(void) {
     ref_fill(&run, dy, 1, 0);
     ref_fill(&run, dx, 1.0001 / 9, 0);
     int before = test_failures_, printed = test_failed_checks_;
-    test_failed_checks_ = 1000; /* these failures are wanted: do not print them */
+    test_failed_checks_ = 1000; /* these failures are expected: do not print them */
     fd_check(&f, x, dx, 1);
     int failures        = test_failures_ - before;
     test_failures_      = before;

@@ -1,4 +1,4 @@
-/* tests/unit/inspect/test_plan_print.c: what `cresnet plan` prints. */
+/* tests/unit/inspect/test_plan_print.c: the output of `cresnet plan`. */
 #include "inspect/plan_print.h"
 #include "tests/harness/compiler_support.h"
 

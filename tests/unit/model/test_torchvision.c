@@ -1,7 +1,7 @@
-/* tests/unit/model/test_torchvision.c: weights from torchvision give torchvision's logits here, and a checkpoint of
- * ours loads there with strict=True. Needs python3 with torch and torchvision (Debian: python3-torchvision); skipped
- * without. The bound on a logit is computed, not chosen: four times the largest distance between torchvision's own
- * float32 and float64 logits. */
+/* tests/unit/model/test_torchvision.c: weights from torchvision give the logits of torchvision here, and a checkpoint
+ * of ours loads there with strict=True. Needs python3 with torch and torchvision (Debian: python3-torchvision); skipped
+ * without. The bound on a logit is computed: four times the largest difference between the float32 and the float64
+ * logits of torchvision. */
 #include "session/session.h"
 #include "session/state.h"
 #include "tests/harness/peer_support.h"

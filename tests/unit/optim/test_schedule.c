@@ -1,6 +1,6 @@
-/* tests/unit/optim/test_schedule.c: the learning rate against closed forms and against PyTorch 1.13's
- * CosineAnnealingLR, MultiStepLR, StepLR, LinearLR, PolynomialLR and OneCycleLR, stepped once an update (values printed
- * with %.12g by lr_scheduler after k calls of step()). */
+/* tests/unit/optim/test_schedule.c: the learning rate against closed forms and against CosineAnnealingLR, MultiStepLR,
+ * StepLR, LinearLR, PolynomialLR and OneCycleLR of PyTorch 1.13, stepped once per update (values printed with %.12g by
+ * lr_scheduler after k calls of step()). */
 #include "optim/optim.h"
 #include "tests/harness/test.h"
 
@@ -30,15 +30,15 @@ static void cosine_is_torchs(void) {
     CHECK_NEAR(LR(25, 10, COSINE), 0.0505, 1e-12);
     CHECK_NEAR(LR(49, 10, COSINE), 0.0010976769428, 1e-12);
     CHECK_NEAR(LR(50, 10, COSINE), 0.001, 1e-15);
-    CHECK_NEAR(LR(5000, 10, COSINE), 0.001, 1e-15); /* does not rise again */
+    CHECK_NEAR(LR(5000, 10, COSINE), 0.001, 1e-15); /* does not increase again */
 }
 
-/* train.steps cuts a run; the schedule keeps its length. */
+/* train.steps ends a run early; the schedule keeps its length. */
 static void steps_do_not_change_the_schedule(void) {
     CHECK_NEAR(LR(7, 10, COSINE, "train.steps=8"), 0.0952889390971, 1e-12);
 }
 
-/* MultiStepLR(opt, [2, 3.5 epochs], 0.1): the update that begins a milestone is the first at the new rate. */
+/* MultiStepLR(opt, [2, 3.5 epochs], 0.1): the update that begins a milestone is the first with the new rate. */
 static void multistep_falls_at_milestones(void) {
 #define MULTI                                                                                                          \
     "schedule.kind=multistep", "train.epochs=5", "optim.lr=0.5", "schedule.milestones=2,3.5", "schedule.gamma=0.1"
@@ -48,7 +48,7 @@ static void multistep_falls_at_milestones(void) {
     CHECK_NEAR(LR(34, 10, MULTI), 0.05, 1e-15);
     CHECK_NEAR(LR(35, 10, MULTI), 0.005, 1e-15);
     CHECK_NEAR(LR(49, 10, MULTI), 0.005, 1e-15);
-    for (int64_t per_epoch = 1; per_epoch <= 3000; per_epoch += 13) { /* whatever the division rounds to */
+    for (int64_t per_epoch = 1; per_epoch <= 3000; per_epoch += 13) { /* for any rounding of the division */
         CHECK_NEAR(LR(2 * per_epoch - 1, per_epoch, MULTI), 0.5, 1e-15);
         CHECK_NEAR(LR(2 * per_epoch, per_epoch, MULTI), 0.05, 1e-15);
     }
@@ -105,11 +105,11 @@ static void polynomial_is_torchs(void) {
                    1e-12);
     }
     CHECK_NEAR(LR(30, 10, POLY, "schedule.warmup_epochs=1"), 0.05,
-               1e-12); /* of the 40 updates behind the warm-up 20 are done */
+               1e-12); /* 20 of the 40 updates after the warm-up are done */
     CHECK_NEAR(MOMENTUM(30, 10, POLY, "optim.momentum=0.8"), 0.8, 0);
 }
 
-/* OneCycleLR(opt, max_lr=0.4, total_steps=50): torch's defaults, and another form. */
+/* OneCycleLR(opt, max_lr=0.4, total_steps=50): the defaults of torch, and another form. */
 static void one_cycle_is_torchs(void) {
 #define CYCLE "schedule.kind=one_cycle", "train.epochs=5", "optim.lr=0.4"
     static const struct {
@@ -136,7 +136,7 @@ static void one_cycle_is_torchs(void) {
         CHECK_NEAR(LR(want[i].step, 10, OTHER), want[i].other_lr, 1e-12);
         CHECK_NEAR(MOMENTUM(want[i].step, 10, OTHER), want[i].other_momentum, 1e-12);
     }
-    CHECK_NEAR(MOMENTUM(14, 10, CYCLE), 0.9, 0); /* moves only when asked to */
+    CHECK_NEAR(MOMENTUM(14, 10, CYCLE), 0.9, 0); /* changes only when requested */
     CHECK_NEAR(LR(0, 10, CYCLE, "schedule.peak=0"), 0.4, 1e-12);
     CHECK_NEAR(LR(49, 10, CYCLE, "schedule.peak=1"), 0.4, 1e-12);
 }

@@ -1,5 +1,5 @@
-/* tests/unit/pruning/test_mask_state.c: pruned networks between store and files: saved and loaded to the bit, files
- * whose size follows the density, memory that runs out, files that do not fit. */
+/* tests/unit/pruning/test_mask_state.c: save and load of pruned networks: bitwise identical, file sizes that follow the
+ * density, memory that runs out, files that do not fit. */
 #include "tests/harness/pruning_session.h"
 #include "tests/harness/test.h"
 
@@ -42,7 +42,7 @@ static void saved_and_loaded_to_the_bit(void) {
         CHECK_INT(at.step, step);
         pruned_close(&b);
         const int64_t size = file_size(text_into(name, "step-%d/model.safetensors", step));
-        if (step != 2) CHECK(size < before); /* at 18 % values and gaps are more than all values */
+        if (step != 2) CHECK(size < before); /* at 18 % values and gaps take more space than all values */
         before = size;
     }
     end(&a);
@@ -59,12 +59,12 @@ static void updates_keep_zeros(void) {
     REQUIRE_OK(pruned_alive(&a, &alive, &count));
     CHECK_INT(alive, 0);
     CHECK(count > 4000);
-    CHECK(!pruned_same(&a, &b)); /* what is kept has moved */
+    CHECK(!pruned_same(&a, &b)); /* the remaining weights have changed */
     pruned_close(&b);
     end(&a);
 }
 
-/* Values of what is kept, a byte each for gaps, and the header: nothing of what is pruned. */
+/* Values of the nonzeros, one byte each for gaps, and the header: nothing for pruned weights. */
 static void size_follows_density(void) {
     struct pruned a;
     REQUIRE(begin(&a));
@@ -100,7 +100,7 @@ static void a_session_without_masks_reads_weights(void) {
     REQUIRE_OK(pruned_open(&b, (const char *const[]){"train.device=cpu", "prune.sparsity=0", NULL}));
     CHECK(!b.session.model.store.has_mask);
     REQUIRE_OK(cr_session_load_weights(&b.session, text_into(path, "%s/step-3/model.safetensors", dir), true));
-    const char *region = b.session.memory.region[CR_REGION_STORE]; /* of the CPU: plain memory */
+    const char *region = b.session.memory.region[CR_REGION_STORE]; /* on the CPU: plain memory */
     CHECK(memcmp(region + cr_param_store_buffer_offset(&b.session.model.store, CR_BUFFER_VALUE), planes.value,
                  cr_param_store_buffer_bytes(&b.session.model.store, CR_BUFFER_VALUE)) == 0);
     REQUIRE_OK(cr_state_is_pruned(text_into(path, "%s/step-3", dir), &pruned));

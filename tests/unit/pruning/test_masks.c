@@ -1,6 +1,6 @@
-/* tests/unit/pruning/test_masks.c: which weights are pruned: exact counts, ties, patterns, nesting, against a plain
- * sort; Erdos-Renyi shares against the published ones of ResNet-50 at 90 %; the cubic schedule by hand; budgets from
- * CSV files. */
+/* tests/unit/pruning/test_masks.c: selection of the pruned weights: exact counts, ties, patterns, nesting, against a
+ * plain sort; Erdos-Renyi fractions against the published ones of ResNet-50 at 90 %; the cubic schedule by hand;
+ * budgets from CSV files. */
 #include "core/rng.h"
 #include "model/model.h"
 #include "pruning/pruning.h"
@@ -58,7 +58,7 @@ static bool is_kept(const struct net *n, int layer, int64_t i) {
     return n->mask[at / 8] >> (at % 8) & 1;
 }
 
-/* ---- truth: sorted whole ---- */
+/* ---- reference: a full sort ---- */
 
 struct ranked {
     double  size;
@@ -73,7 +73,7 @@ static int smaller_first(const void *a, const void *b) {
     return x->i < y->i ? -1 : x->i > y->i;
 }
 
-/* Are exactly the `count` smallest of the layers pruned? */
+/* True when exactly the `count` smallest weights of the layers are pruned. */
 static void check_smallest(struct net *n, const int *layers, int layer_count, int64_t count) {
     static struct ranked all[4096];
     int64_t              total = 0;
@@ -108,9 +108,9 @@ static void global_takes_the_smallest_of_all(void) {
     for (int scale = 0; scale < 2; scale++) {
         REQUIRE_OK(net_open(&n, "prune.sparsity=0.75"));
         for (int64_t i = 0; i < param(&n, B)->elems && scale; i++) weights(&n, B)[i] *= 1e-3f;
-        weights(&n, A)[5] = 0; /* zeros that nobody pruned are the smallest, and signs do not count */
+        weights(&n, A)[5] = 0; /* zeros that are not pruned are the smallest, and signs do not count */
         weights(&n, A)[6] = -0.0f;
-        if (scale) weights(&n, B)[100] = 50; /* the largest of a layer would stay anyway */
+        if (scale) weights(&n, B)[100] = 50; /* the largest weight of a layer would remain anyway */
         REQUIRE_OK(cr_prune_masks(&n.prune, 1, n.value, n.mask));
         CHECK_INT(n.prune.pruned, 575); /* 767 * 0.75 = 575.25 */
         if (!scale)
@@ -146,7 +146,7 @@ static void masks_nest_and_padding_stays(void) {
         cr_prune_zero(&n.store, n.mask, n.value);
         for (int64_t i = 0; i < 576; i++) CHECK(is_kept(&n, A, i) || n.value[param(&n, A)->offset + i] == 0);
         for (int64_t i = 0; i < 576; i++)
-            weights(&n, A)[i] *= 0.5f; /* those that are left move; what went does not come back */
+            weights(&n, A)[i] *= 0.5f; /* the remaining weights change; pruned weights do not return */
     }
     int outside = 0; /* bits of padding and of other parameters */
     for (int64_t i = 0; i < n.store.value_elems; i++) outside += !(n.mask[i / 8] >> (i % 8) & 1);
@@ -159,7 +159,7 @@ static void masks_nest_and_padding_stays(void) {
 static void a_layer_keeps_its_largest(void) {
     struct net n;
     REQUIRE_OK(net_open(&n, "prune.sparsity=0.9999"));
-    weights(&n, B)[17] = NAN; /* not a number is not small: it must be seen */
+    weights(&n, B)[17] = NAN; /* NaN is not small: it must stay visible */
     REQUIRE_OK(cr_prune_masks(&n.prune, 1, n.value, n.mask));
     for (int l = A; l <= ODD; l++) CHECK_INT(n.prune.layer[l].pruned, n.prune.layer[l].elems - 1);
     CHECK(is_kept(&n, B, 17));
@@ -172,7 +172,7 @@ static void two_of_four(void) {
     struct net n;
     REQUIRE_OK(net_open(&n, "prune.sparsity=0.5", "prune.pattern=2:4", "prune.scope=uniform"));
     CHECK_HAS(n.prune.layer[ODD].dense, "7 input channels");
-    for (int c = 0; c < 4; c++) weights(&n, A)[8 + c] = 1; /* equal: the later ones stay */
+    for (int c = 0; c < 4; c++) weights(&n, A)[8 + c] = 1; /* equal: the later ones remain */
     REQUIRE_OK(cr_prune_masks(&n.prune, 0.5, n.value, n.mask));
     CHECK_INT(n.prune.layer[A].pruned, 144);
     REQUIRE_OK(cr_prune_masks(&n.prune, 1, n.value, n.mask));
@@ -223,7 +223,7 @@ static void blocks_go_whole(void) {
     net_close(&n);
 }
 
-/* Rectangles of output x input channels at one tap, against sums of a plain walk. */
+/* Rectangles of output x input channels at one tap, against sums of a plain loop. */
 static void rectangles_go_whole(void) {
     static const char *const scopes[] = {"prune.scope=global", "prune.scope=uniform", "prune.scope=erk"};
     struct net               n;
@@ -232,7 +232,7 @@ static void rectangles_go_whole(void) {
         CHECK_HAS(n.prune.layer[ODD].dense, "9 output channels");
         CHECK_HAS(n.prune.layer[0].dense, "exempt");
         REQUIRE_OK(cr_prune_masks(&n.prune, 0.5, n.value, n.mask));
-        REQUIRE_OK(cr_prune_masks(&n.prune, 1, n.value, n.mask)); /* nests */
+        REQUIRE_OK(cr_prune_masks(&n.prune, 1, n.value, n.mask)); /* masks nest */
         double least[2] = {INFINITY, INFINITY}, most[2] = {0, 0};
         for (int l = A; l <= B; l++) {
             const struct cr_param *q    = param(&n, l);
@@ -288,14 +288,14 @@ static void channels_go_whole(void) {
         for (int i = 0; i < 72; i++) weights(&n, A)[k * 72 + i] = (float)(k % 2 ? 1 + k : -k); /* 0 2 2 4 4 6 6 8 */
     REQUIRE_OK(cr_prune_masks(&n.prune, 1, n.value, n.mask));
     CHECK_INT(n.prune.layer[A].pruned, 288);
-    for (int i = 0; i < 576; i++) CHECK(is_kept(&n, A, i) == (i >= 4 * 72)); /* of the two of 4 the first goes */
+    for (int i = 0; i < 576; i++) CHECK(is_kept(&n, A, i) == (i >= 4 * 72)); /* of the two of 4 the first is pruned */
     CHECK_INT(n.prune.layer[ODD].pruned, 0);
     net_close(&n);
 }
 
-/* ---- shares ---- */
+/* ---- fractions per layer ---- */
 
-/* As published for ResNet-50 at 90 % (the ERK column of the STR authors' table of distributions), in the network's
+/* As published for ResNet-50 at 90 % (the ERK column of the table of distributions by the STR authors), in network
  * order. */
 static const int published_erk[54] = {58, 0,  82, 4,  4,  4,  82, 4,  4,  82, 4,  43, 91, 52, 71, 52, 91, 52,
                                       52, 91, 52, 52, 91, 52, 71, 96, 76, 86, 76, 96, 76, 76, 96, 76, 76, 96,

@@ -1,5 +1,5 @@
-/* tests/unit/runtime/test_allocators.c: pools that do not know the future: best fit against a sequence placed by hand,
- * a step as requests against its plan. */
+/* tests/unit/runtime/test_allocators.c: allocators without knowledge of the future: best fit against a sequence placed
+ * by hand, and a step as allocations against its plan. */
 #include "compiler/memory/best_fit.h"
 #include "runtime/allocator_bench.h"
 #include "tests/harness/compiler_support.h"
@@ -24,10 +24,10 @@ static void the_smallest_hole_is_taken(void) {
     cr_best_fit_release(&pool, 6);
     CHECK_INT(take(&pool, 3), 6);  /* not the first hole, which is larger */
     CHECK_INT(take(&pool, 2), 0);  /* and half of that one */
-    cr_best_fit_release(&pool, 4); /* b: joins what is left before it */
+    cr_best_fit_release(&pool, 4); /* b: merges with the hole before it */
     CHECK_INT(take(&pool, 4), 2);
     CHECK_INT(pool.peak, 12);
-    cr_best_fit_release(&pool, 10); /* e, at the end: growing begins there */
+    cr_best_fit_release(&pool, 10); /* e, at the end: growth begins there */
     CHECK_INT(take(&pool, 5), 10);
     CHECK_INT(pool.peak, 15);
     cr_best_fit_free(&pool);
@@ -46,13 +46,13 @@ static void all_given_back_is_one_range(void) {
     cr_best_fit_free(&pool);
 }
 
-/* Fragmentation that no online pool avoids here and a plan does: 2, 1, then 3 beside the 1. */
+/* Fragmentation that no online allocator avoids here and a plan does: 2, 1, then 3 next to the 1. */
 static void what_online_costs_is_seen(void) {
     static const struct cr_pool_event event[] = {{0, true, 2}, {1, true, 1},  {0, false, 2},
                                                  {2, true, 3}, {1, false, 1}, {2, false, 3}};
     struct cr_pool_times              times;
     REQUIRE_OK(cr_pool_best_fit(event, CR_COUNT(event), 3, &times));
-    CHECK_INT(times.peak_bytes, 6); /* 2 free, 1, and 3 behind it */
+    CHECK_INT(times.peak_bytes, 6); /* 2 free, 1, and 3 after it */
     CHECK(times.ms >= 0);
     CHECK_INT(cr_pool_load(event, CR_COUNT(event), 1), 4);
     CHECK_INT(cr_pool_load(event, CR_COUNT(event), 2), 6); /* 2 + 4 */
@@ -96,7 +96,7 @@ static void devices_play_their_pools(void) {
     REQUIRE(device->backend->pools && device->backend->pools->name);
     REQUIRE_OK(device->backend->pools->measure(device, event, CR_COUNT(event), 5, &times));
     CHECK(times.ms > 0);
-    cr_alloc_fail_at(4); /* of the requests, one */
+    cr_alloc_fail_at(4); /* of the allocations, one */
     CHECK_STATUS(device->backend->pools->measure(device, event, CR_COUNT(event), 5, &times), CR_ERR_MEMORY);
     cr_alloc_fail_at(0);
     cr_device_close(device);

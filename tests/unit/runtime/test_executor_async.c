@@ -1,6 +1,5 @@
-/* tests/unit/runtime/test_executor_async.c: exec on a device that works beside the host, without a GPU: the CPU device
- * behind a cr_async that does all at once and fails when told to. What is asked: the first error is the one that is
- * read, and nothing is left behind. */
+/* tests/unit/runtime/test_executor_async.c: the executor on an asynchronous device without a GPU: the CPU device with a
+ * cr_async that executes at once and fails on demand. The first error is reported, and no resources remain. */
 #include "core/rng.h"
 #include "model/model.h"
 #include "runtime/executor.h"
@@ -89,7 +88,7 @@ static const struct cr_async fake_async = {.host_reserve          = fake_new,
 
 /* ---- a bound evaluation program ---- */
 
-struct bound { /* what an exec stands on */
+struct bound { /* the objects that an executor needs */
     struct cr_config        config;
     struct cr_model         model;
     struct cr_backend       backend;
@@ -107,7 +106,7 @@ static cr_status launch_breaks(struct cr_device *d, const struct cr_call *call) 
     return CR_FAIL(CR_ERR_DEVICE, "the cause");
 }
 
-/* With `breaks`, the first op's kernel does nothing but fail while it is recorded. */
+/* With `breaks`, the kernel of the first op only fails during capture. */
 static cr_status bound_open(struct bound *b, bool breaks) {
     const struct cr_device_options  options = {.threads = 1, .ref_only = true};
     const struct cr_compile_options how     = {.reuse = true};
@@ -156,7 +155,7 @@ static void the_first_error_outlives_closing_a_faulty_device(void) {
     snprintf(told, sizeof told, "%s", cr_error_message());
     CHECK(*told != 0);
     cr_exec_close(exec);
-    CHECK_STR(cr_error_message(), told); /* main prints it after all is closed */
+    CHECK_STR(cr_error_message(), told); /* the main program prints it after everything is closed */
     bound_close(&b);
 }
 
@@ -195,7 +194,7 @@ static void opening_survives_failing_allocations(void) {
         cr_status status = cr_exec_open(&b.program, &b.memory, &exec);
         cr_alloc_fail_at(0);
         if (status == CR_OK) {
-            CHECK(n > CR_EXEC_RESULTS + 2); /* result, marks, ops */
+            CHECK(n > CR_EXEC_RESULTS + 2); /* result, events, ops */
             cr_exec_close(exec);
         } else
             CHECK_STATUS(status, CR_ERR_MEMORY);
@@ -206,9 +205,9 @@ static void opening_survives_failing_allocations(void) {
     bound_close(&b);
 }
 
-/* ---- what is done once ---- */
+/* ---- hoisted ops ---- */
 
-static int launched[2][64]; /* [recording][op] */
+static int launched[2][64]; /* [captured][op] */
 
 static cr_status launch_counts(struct cr_device *d, const struct cr_call *call) {
     (void)d;
@@ -216,8 +215,8 @@ static cr_status launch_counts(struct cr_device *d, const struct cr_call *call) 
     return CR_OK;
 }
 
-/* Did the ops before `once` run `early` times, the others `late` times and into the recording `recorded` times, since
- * last asked? */
+/* True when, since the last call, the ops before `once` ran `early` times, the others `late` times, and the others were
+ * captured `captured` times. */
 static void check_launches(const struct cr_program *p, int early, int late, int recorded) {
     for (int i = 0; i < p->ops; i++) {
         CHECK_INT(launched[0][i], i < p->hoisted ? early : late);
@@ -226,7 +225,7 @@ static void check_launches(const struct cr_program *p, int early, int late, int 
     memset(launched, 0, sizeof launched);
 }
 
-/* Ops of parameters only stay out of the recording, and run again when they are told to and not else. */
+/* Ops that read only parameters stay out of the captured graph, and run again only on request. */
 static void early_ops_are_run_once_and_not_recorded(void) {
     static struct cr_kernel         counted[512];
     const struct cr_compile_options how  = {.reuse = true, .fuse = true};
@@ -262,7 +261,7 @@ static void early_ops_are_run_once_and_not_recorded(void) {
     bound_close(&b);
 }
 
-/* Ring included. */
+/* Ring buffer included. */
 static void memory_survives_failing_allocations(void) {
     struct bound     b;
     struct cr_memory m;
@@ -285,7 +284,7 @@ static void memory_survives_failing_allocations(void) {
 
 /* ---- batches of two programs in one INPUT region ---- */
 
-static char   what[64]; /* in their order: m a mark on the compute lane, w the other lane waits, p pictures */
+static char   what[64]; /* in order: m an event on the compute stream, w the other stream waits, p images */
 static size_t whats;
 
 static void note(char c) {
@@ -304,7 +303,7 @@ static cr_status noted_put(struct cr_device *d, enum cr_stream lane, void *to, c
     return fake_copy(d, lane, to, host, bytes);
 }
 
-/* What stands before the pictures of a batch. */
+/* The calls before the images of a batch. */
 static void check_send(struct bound *b, struct cr_feed_ring *ring, int64_t pictures, void *input, const char *want) {
     struct cr_tensor        images = {.bytes = (size_t)pictures};
     const struct cr_program p = {.tensor = &images, .tensors = 1, .region_bytes[CR_REGION_INPUT] = images.bytes + 16};
@@ -317,7 +316,7 @@ static void check_send(struct bound *b, struct cr_feed_ring *ring, int64_t pictu
     CHECK_STR(what, want);
 }
 
-/* Every byte, none beside; many pieces, parts of one, nothing. */
+/* Every byte and none next to it; many pieces, parts of one, nothing. */
 static void large_batches_are_copied_whole(void) {
     static const size_t sizes[] = {0, 1, (1 << 20) - 1, 1 << 20, (4 << 20) + 1, (13 << 20) + 7};
     const size_t        room    = (14 << 20) + 64;
@@ -335,8 +334,8 @@ static void large_batches_are_copied_whole(void) {
     cr_free(to);
 }
 
-/* Pictures wait until the run before has read its own; where they reach beyond those, to where its labels lie, until it
- * is done. */
+/* New images wait until the previous run has read its own; where they extend beyond those, to its labels, they wait for
+ * its end. */
 static void larger_pictures_wait_for_the_whole_run_before(void) {
     struct bound         b;
     struct cr_feed_ring *ring;
@@ -352,7 +351,7 @@ static void larger_pictures_wait_for_the_whole_run_before(void) {
     check_send(&b, ring, 96, input, "w");
     check_send(&b, ring, 192, input, "mw");
     check_send(&b, ring, 192, input, "w");
-    check_send(&b, ring, 96, input, "w"); /* inside the pictures of the run before */
+    check_send(&b, ring, 96, input, "w"); /* within the images of the previous run */
     check_send(&b, ring, 192, input, "mw");
     cr_feed_close(b.device, ring);
     bound_close(&b);

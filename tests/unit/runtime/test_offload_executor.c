@@ -1,6 +1,6 @@
-/* tests/unit/runtime/test_offload_executor.c: programs with tensors that wait in the host's memory, put there by hand:
- * the same bits as without, in list order and on a device whose lanes go as they like; what order is missing is found
- * by the proofs and, with poison, by the results. */
+/* tests/unit/runtime/test_offload_executor.c: programs with offloaded tensors, inserted without the pass: bitwise the
+ * same results as without offload, in list order and on a device with a random stream order. The checks, and with
+ * poison the results, detect missing waits. */
 #include "inspect/memory_trace/memory_trace.h"
 #include "inspect/plan_print.h"
 #include "model/model.h"
@@ -37,9 +37,9 @@ static const char *const bottleneck[] = {"data.kind=synthetic", "data.image_size
 struct how {
     const char *const    *overrides;
     bool                  fuse, lanes;
-    int                   one_in; /* of the tensors that can be swapped by hand; 0: none */
+    int                   one_in; /* of the tensors that can be offloaded by hand; 0: none */
     uint64_t              seed;
-    size_t                limit; /* else: by the pass, down to so many bytes */
+    size_t                limit; /* otherwise: by the pass, down to this many bytes */
     enum cr_offload_score score;
 };
 
@@ -134,7 +134,7 @@ static void a_swapped_program_gives_the_same_bits(void) {
     }
 }
 
-/* Lanes in any order that the waits allow, some runs recorded, with delays and poison: still the same bits. */
+/* Streams in any order that the waits allow, some runs captured, with delays and poison: still bitwise identical. */
 static void streams_may_go_as_they_like(void) {
     struct swapped plain, with;
     for (size_t n = 0; n < CR_COUNT(nets); n++) {
@@ -161,7 +161,7 @@ static void streams_may_go_as_they_like(void) {
     }
 }
 
-/* The same of what the pass puts in, by each of its choices. */
+/* The same with the offloads of the pass, for each of its scores. */
 static void so_may_those_of_the_pass(void) {
     struct swapped plain, with;
     for (size_t n = 0; n < CR_COUNT(nets); n++) {
@@ -191,7 +191,7 @@ static void so_may_those_of_the_pass(void) {
     }
 }
 
-/* Takes wait k out of op i. */
+/* Removes wait k of op i. */
 static struct cr_op without_wait(struct cr_op op, int k) {
     for (; k + 1 < CR_OP_WAIT_MAX; k++) op.wait[k] = op.wait[k + 1];
     op.wait[CR_OP_WAIT_MAX - 1] = CR_NONE;
@@ -216,7 +216,7 @@ static void each_wait_is_needed_and_missed(void) {
     }
 }
 
-/* Does something else that is touched behind op `from` lie at the tensor's place? */
+/* True when another tensor that is accessed after op `from` overlaps the tensor. */
 static bool place_is_used_again(const struct cr_program *p, int tensor, int from) {
     const struct cr_tensor *t = &p->tensor[tensor];
     for (int u = 0; u < p->tensors; u++) {
@@ -240,16 +240,16 @@ static bool place_was_used_before(const struct cr_program *p, int tensor, int fr
     return false;
 }
 
-/* Without the sync that waits for the copy out, the place is used again too early; without the token, the copy back
- * begins too early. Ordered anew without it, but planned as with it, the program must not pass. */
+/* Without the barrier that waits for the copy out, the memory is reused too early; without the event tensor, the copy
+ * back begins too early. With waits inserted again without it, but planned with it, the program must be refused. */
 static void a_missing_sync_is_found(void) {
-    int all[2] = {0}; /* whether a place is used again is up to the plan */
+    int all[2] = {0}; /* the plan decides whether the memory is reused */
     for (size_t n = 0; n < CR_COUNT(nets); n++) {
         struct swapped s;
         int            found[2] = {0};
         REQUIRE_OK(swapped_open(&s, &(struct how){.overrides = nets[n].overrides, .fuse = nets[n].fuse, .one_in = 2}));
         CHECK_STATUS(cr_pass_insert_waits(&s.program), CR_OK);
-        CHECK_STATUS(cr_waits_check(&s.program), CR_OK); /* what is done below does no harm by itself */
+        CHECK_STATUS(cr_waits_check(&s.program), CR_OK); /* the rebuilt program itself is valid */
         for (int i = 0; i < s.swaps.count; i++) {
             const struct hand_offload *h    = &s.swaps.offload[i];
             struct cr_op              *sync = &s.program.op[h->barrier_op], *in = &s.program.op[h->prefetch_op];
@@ -277,7 +277,8 @@ static void a_missing_sync_is_found(void) {
     CHECK(all[0] > 0 && all[1] > 0);
 }
 
-/* Planned without the sync, the plan keeps the place as long as nothing waits for the copy: correct, and larger. */
+/* Planned without the barrier, the plan reserves the memory as long as no op waits for the copy: correct, and
+ * larger. */
 static void the_plan_waits_where_the_program_does_not(void) {
     struct swapped   with, without;
     const struct how how = {.overrides = basic, .fuse = true, .one_in = 1};
@@ -291,7 +292,8 @@ static void the_plan_waits_where_the_program_does_not(void) {
     swapped_close(&without);
 }
 
-/* What the proofs find shows in the results as well, with poison and luck: no wait of a copy is there for nothing. */
+/* Faults that the checks find also show in the results, with poison and some probability: every wait for a copy is
+ * needed. */
 static void a_missing_wait_changes_the_results(void) {
     struct swapped plain, with;
     int            spoilt = 0, kinds[2] = {0};
@@ -315,8 +317,8 @@ static void a_missing_wait_changes_the_results(void) {
     swapped_close(&plain);
 }
 
-/* Without swaps, each tensor that dies is filled behind the op that touches it last; with swaps, none while a copy may
- * read it. */
+/* Without offload, each dead tensor is poisoned after its last access; with offload, not while a copy may still read
+ * it. */
 static void fills_come_when_all_lanes_are_done(void) {
     struct swapped  s;
     struct cr_fill *fill;
@@ -343,7 +345,7 @@ static void fills_come_when_all_lanes_are_done(void) {
         const struct hand_offload *h = &s.swaps.offload[k];
         const struct cr_tensor    *t = &s.program.tensor[h->tensor];
         for (int i = 0; i < count;
-             i++) /* the sync may come later than the waits of a sync before it; never earlier than those */
+             i++) /* the barrier may come after the waits of an earlier barrier; never before them */
             after += fill[i].begin == t->offset && fill[i].end == t->offset + t->bytes && fill[i].op > t->last &&
                      fill[i].op <= h->barrier_op;
     }
@@ -352,8 +354,8 @@ static void fills_come_when_all_lanes_are_done(void) {
     swapped_close(&s);
 }
 
-/* What is shown and logged of a swapped program is what is planned: lives as the plan has them, what waits, and where.
- */
+/* The printed and logged data of a program with offload are the planned data: intervals of the plan, the tensors that
+ * are offloaded, and where. */
 static void shown_and_logged_as_planned(void) {
     struct swapped       s;
     struct cr_text       text = {0};
@@ -394,7 +396,7 @@ static void shown_and_logged_as_planned(void) {
     swapped_close(&s);
 }
 
-/* One op at a time, each judged by what the device holds, HOST tensors too. */
+/* One op at a time, each verified by the values on the device, HOST tensors too. */
 static void each_op_is_right_by_itself(void) {
     const struct cr_device_options reference = {.threads = 1, .ref_only = true};
     struct swapped                 s;

@@ -1,5 +1,5 @@
-/* tests/unit/runtime/test_profiler.c: profile on a device that works beside the host, played by the CPU's with a clock
- * of its own: every launch takes a time that the test chooses, so what profile finds can be compared exactly. */
+/* tests/unit/runtime/test_profiler.c: the profiler on an asynchronous device, simulated on the CPU with its own clock:
+ * the test chooses the time of every launch, so the results of the profiler can be compared exactly. */
 #include "model/model.h"
 #include "runtime/profiler.h"
 #include "tests/harness/test.h"
@@ -14,17 +14,17 @@ static struct {
     const struct cr_kernel        *rows[ROWS_MAX + 1];
     struct cr_backend              backend;
     struct cr_async                async;
-    int64_t                        now, recorded; /* microseconds; recorded: of what is being recorded */
+    int64_t                        now, recorded; /* microseconds; captured: of the current capture */
     bool                           recording;
     int                            replays, passes, marks;
-    int                            replays_before_pass; /* the least of all passes */
+    int                            replays_before_pass; /* the minimum of all passes */
     int                            replays_since;
 } fake;
 
 static int64_t cost_us(const struct cr_call *call) {
     const int     op   = (int)(call->op - call->program->op);
     const int64_t time = 1 + (int64_t)op * 7919 % 997;
-    return fake.passes == SLOW_PASS ? 50 * time : time; /* one pass is disturbed: the median must not mind */
+    return fake.passes == SLOW_PASS ? 50 * time : time; /* one pass is slower: the median must not change */
 }
 
 static cr_status fake_launch(struct cr_device *device, const struct cr_call *call) {
@@ -32,7 +32,7 @@ static cr_status fake_launch(struct cr_device *device, const struct cr_call *cal
         fake.recorded += 1 + (int64_t)(call->op - call->program->op) * 7919 % 997;
         return CR_OK;
     }
-    if (call->op == call->program->op) { /* a pass begins; the first one of all is the run before the recording */
+    if (call->op == call->program->op) { /* a pass begins; the very first is the run before the capture */
         if (fake.passes++ > 0) fake.replays_before_pass = CR_MIN(fake.replays_before_pass, fake.replays_since);
         fake.replays_since = 0;
     }
@@ -65,7 +65,7 @@ static void event_destroy(struct cr_device *device, void *mark) {
 }
 static cr_status event_record(struct cr_device *device, enum cr_stream lane, void *mark) {
     (void)device, (void)lane;
-    *(int64_t *)mark = fake.now++; /* a mark takes a moment itself, which belongs to no op */
+    *(int64_t *)mark = fake.now++; /* an event takes a moment itself, which belongs to no op */
     return CR_OK;
 }
 static cr_status stream_wait_event(struct cr_device *device, enum cr_stream lane, void *mark) {
@@ -107,7 +107,7 @@ static cr_status get_small(struct cr_device *d, enum cr_stream lane, void *const
     for (int i = 0; i < count; i++) CR_TRY(put(d, lane, host[i], src[i], bytes[i]));
     return CR_OK;
 }
-/* Of the feed: no mark of the profile, which the clock goes by. */
+/* For the input feed: not an event of the profiler, which determines the clock. */
 static cr_status event_record_external(struct cr_device *device, enum cr_stream lane, void *mark) {
     return (void)device, (void)lane, (void)mark, CR_OK;
 }
@@ -218,10 +218,10 @@ static void every_op_gets_its_own_time(void) {
         sum += want;
     }
     CHECK_NEAR(p.sum_s, sum, 1e-9);
-    CHECK_NEAR(p.whole_s, sum, 1e-4);       /* the replay beside its marks and copies */
-    CHECK_INT(fake.passes, 1 + 1 + PASSES); /* the run before the recording, one to try, and those that count */
+    CHECK_NEAR(p.whole_s, sum, 1e-4);       /* the replay with its events and copies */
+    CHECK_INT(fake.passes, 1 + 1 + PASSES); /* the run before the capture, one to try, and those that count */
     CHECK(fake.replays_before_pass >= 2);
-    CHECK_INT(cr_exec_runs(n.exec) - runs, fake.replays); /* marked passes are no runs */
+    CHECK_INT(cr_exec_runs(n.exec) - runs, fake.replays); /* passes with events are not runs */
     cr_profile_close(&p);
     net_close(&n);
     CHECK_INT(fake.marks, 0);
@@ -254,7 +254,7 @@ static void tables_are_sorted_and_add_up(void) {
     cr_text_free(&text);
     cr_profile_print(&p, &text);
     CHECK_HAS(text.data, "layer2.0.conv1");
-    CHECK_HAS(text.data, "ref.conv_grad"); /* what the reference accepts is joined */
+    CHECK_HAS(text.data, "ref.conv_grad"); /* the ops that the reference accepts are fused */
     CHECK_HAS(text.data, "sum of");
     cr_text_free(&text);
     cr_profile_close(&p);

@@ -1,6 +1,6 @@
-/* tests/unit/runtime/test_zero_copy.c: tensors that an op reads where they wait, in the host's memory: where that is
- * faster by hand reckoning it is taken, and where it is not it is not; a limit that only this reaches; which rows may;
- * that order is proved; the same bits as without, on a device whose lanes go as they like. */
+/* tests/unit/runtime/test_zero_copy.c: tensors that an op reads directly from host memory (mapped reads). They are used
+ * where they are faster by hand calculation, and only there; a limit that only mapped reads meet; the kernels that
+ * support them; checks of the order; bitwise identical results on a device with a random stream order. */
 #include "compiler/memory/offload.h"
 #include "inspect/plan_print.h"
 #include "model/model.h"
@@ -10,13 +10,13 @@
 
 enum { UNIT = 1 << 20, SMALL_OPS = 5 };
 
-/* ---- a program by hand: copies of u units take u seconds; an op takes what the hand says: its `layer` is its number
- * ---- */
+/* ---- a program by hand: copies of u units take u seconds; the time of an op is given by hand: its `layer` is its
+ * number ---- */
 
 struct late {
     struct cr_program p;
     double            seconds[32];
-    bool              reads; /* do rows read the host's memory? */
+    bool              reads; /* do kernels read host memory? */
     int               x, a, small;
 };
 
@@ -63,8 +63,8 @@ static void late_small(struct late *l, int read) {
     l->small = fresh;
 }
 
-/* Op 0 writes a (4 units); five small ones; op 6 writes c (4 units), op 7 reads it; `between` small ones; then one op
- * reads a and writes `last` units, which op 9 (and so many) reads. Each op takes 1 s. */
+/* Op 0 writes a (4 units); five small ones; op 6 writes c (4 units), op 7 reads c; `between` small ones; then one op
+ * reads a and writes `last` units, which op 9 + `between` reads. Each op takes 1 s. */
 static void late_open(struct late *l, int between, int last) {
     *l = (struct late){.reads = true};
     cr_program_init(&l->p, "late", NULL);
@@ -87,8 +87,9 @@ static int reader_of(const struct cr_program *p, int tensor) {
     return CR_NONE;
 }
 
-/* Six units: a is away while c lives, to 8 s; there is no room for it earlier, so its copy back ends at 12 s and the op
- * at 13 s. Reading it takes the op 4 s instead of 1: 12 s. With the op behind it: 14 s against 13. */
+/* A limit of six units: a is offloaded while c is live, until 8 s; there is no room for it earlier, so its copy back
+ * ends at 12 s and the op at 13 s. A mapped read takes the op 4 s instead of 1: 12 s. With the op after it: 14 s
+ * against 13. */
 static void it_is_taken_where_it_is_faster(void) {
     for (int reads = 0; reads < 2; reads++) {
         struct late              l;
@@ -105,12 +106,13 @@ static void it_is_taken_where_it_is_faster(void) {
         CHECK((cr_tensor_find(&l.p, "a'") == CR_NONE) == reads && (reader_of(&l.p, host) != CR_NONE) == reads);
         CHECK(plan_of(&l.p) <= 6 * UNIT);
         CHECK_STATUS(cr_program_predict(&l.p, &target, &time), CR_OK);
-        CHECK_NEAR(time.total, r.seconds, 1e-9); /* what was predicted is what the finished list takes */
+        CHECK_NEAR(time.total, r.seconds, 1e-9); /* the predicted time is the time of the finished list */
         cr_program_free(&l.p);
     }
 }
 
-/* The same where loads go at 4/5 of a copy's rate, 5 s: equal, and then a copy; at 8/9, 4.5 s, still faster. */
+/* The same with mapped reads at 4/5 of the rate of a copy, 5 s: equal times, and a copy is chosen; at 8/9, 4.5 s, still
+ * faster. */
 static void slower_loads_count(void) {
     for (int k = 0; k < 2; k++) {
         struct late              l;
@@ -125,8 +127,8 @@ static void slower_loads_count(void) {
     }
 }
 
-/* Ten more small ops: the copy back hides behind them, and reading in place would not. Nor do the paper's choices know
- * of it. */
+/* Ten more small ops: the copy back hides behind them, and a mapped read would not. The scores of the paper do not know
+ * mapped reads either. */
 static void it_is_not_taken_where_copies_hide(void) {
     struct late              l;
     struct cr_offload_report r;
@@ -143,8 +145,8 @@ static void it_is_not_taken_where_copies_hide(void) {
     cr_program_free(&l.p);
 }
 
-/* The op that reads a writes four units of its own: with a beside them it is above the limit. cr_pass_fit finds that
- * too, and only if it may. */
+/* The op that reads a writes four units itself: with a next to them it exceeds the limit. cr_pass_fit finds the mapped
+ * read too, and only if it is allowed. */
 static void it_reaches_limits_that_copies_do_not(void) {
     for (int reads = 0; reads < 2; reads++) {
         struct late              l;
@@ -170,7 +172,7 @@ static void it_reaches_limits_that_copies_do_not(void) {
     }
 }
 
-/* The copy to the host must have ended: without the waits for it, nothing says so. */
+/* The copy to the host must have ended: without the waits for it, no order is guaranteed. */
 static void reading_too_early_is_found(void) {
     struct late              l;
     struct cr_offload_report r;
@@ -186,7 +188,7 @@ static void reading_too_early_is_found(void) {
     }
     CHECK_INT(waits, 1);
     CHECK_STATUS(cr_waits_check(&l.p), CR_ERR_DEVICE);
-    for (int i = 0; i < l.p.ops; i++) /* without the sync the reader itself waits */
+    for (int i = 0; i < l.p.ops; i++) /* without the barrier the reader itself waits */
         if (l.p.op[i].kind == CR_OP_barrier) l.p.op[i].in[CR_IN_barrier_x] = CR_NONE;
     CHECK_STATUS(cr_pass_insert_waits(&l.p), CR_OK);
     const int reader = reader_of(&l.p, cr_tensor_find(&l.p, "a.host"));
@@ -216,10 +218,10 @@ static void it_is_said_where_a_tensor_lives(void) {
     cr_program_free(&l.p);
 }
 
-/* ---- rows ---- */
+/* ---- kernels ---- */
 
-/* A row that does not say that it reads the host's memory is not chosen for an op that does; on the CPU it is one
- * memory. */
+/* A kernel without support for mapped reads is not selected for an op that needs them; on the CPU both memories are
+ * one. */
 static void rows_say_what_they_read(void) {
     struct cr_device              *device;
     const struct cr_device_options options = {.threads = 1};
@@ -243,7 +245,7 @@ static void rows_say_what_they_read(void) {
     cr_device_close(device);
 }
 
-/* As tests/gpu/test_cuda_delays.c does it on a GPU: passes over tensors read there, convolutions do not. */
+/* As tests/gpu/test_cuda_delays.c on a GPU: elementwise ops use mapped reads, convolutions do not. */
 static void on_a_gpu_that_is_not_there(void) {
     static const char *const        overrides[] = {"model.arch=resnet20", "data.kind=synthetic", "data.image_size=32",
                                                    "train.device=cpu"};
@@ -277,7 +279,7 @@ static void on_a_gpu_that_is_not_there(void) {
     cr_config_close(&config);
 }
 
-/* ---- bits ---- */
+/* ---- bitwise identical results ---- */
 
 enum { BATCH = 3, SIZE = 32, CLASSES = 10, STEPS = 4 };
 
@@ -296,14 +298,14 @@ struct run {
     size_t               pool;
 };
 
-/* Which rows would on a GPU: passes over tensors. */
+/* Kernels that would support it on a GPU: elementwise ops. */
 static bool as_on_a_gpu(void *self, const struct cr_op *op, int slot) {
     (void)self, (void)slot;
     return op->kind == CR_OP_bn_grad_sums || op->kind == CR_OP_bn_grad_apply || op->kind == CR_OP_relu_grad ||
            op->kind == CR_OP_bn_apply;
 }
 
-/* limit 0: none. A copy takes so long to begin that reading in place is always faster, where it is possible. */
+/* limit 0: none. A copy has such a high latency that a mapped read is always faster, where it is possible. */
 static cr_status run_open(struct run *r, bool fuse, size_t limit, bool all_rows, uint64_t seed) {
     const struct cr_device_options  options = {.threads = 1, .deterministic = true};
     const struct cr_compile_options how     = {.fuse       = fuse,
@@ -351,7 +353,7 @@ static cr_status train(struct run *r, unsigned char **store) {
     return CR_OK;
 }
 
-/* Kinds of ops that read there. */
+/* Op kinds with mapped reads. */
 static void check_readers(const struct cr_program *p, bool all_rows, int want) {
     int found = 0;
     for (int i = 0; i < p->ops; i++)

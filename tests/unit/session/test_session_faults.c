@@ -1,5 +1,5 @@
-/* tests/unit/session/test_session_faults.c: every allocation and every change on disk of a small run fails once. What
- * is asked: a clean error, no leak, no crash, and a run folder whose checkpoints can all be loaded. */
+/* tests/unit/session/test_session_faults.c: every allocation and every change on disk of a small run fails once. Each
+ * failure gives a clean error, no leak, no crash, and a run folder whose checkpoints can all be loaded. */
 #include "core/files.h"
 #include "session/confusion.h"
 #include "session/session.h"
@@ -30,7 +30,7 @@ static void session_open_survives_failing_allocations(void) {
         cr_alloc_fail_at(0);
         if (status == CR_OK) {
             cr_session_close(&s);
-            CHECK(n > 50); /* it did allocate */
+            CHECK(n > 50); /* an allocation failed */
             CHECK_INT(cr_alloc_live(), live);
             break;
         }
@@ -141,7 +141,7 @@ static cr_status run_train(const struct run *r, const char *resume) {
     return status;
 }
 
-/* Loads every step-N into a session; returns how many there are. */
+/* Loads every step-N into a session; returns their number. */
 static int load_all(const struct run *r) {
     struct cr_config  config;
     struct cr_session s;
@@ -180,12 +180,12 @@ static void training_survives_failing_allocations(void) {
         if (status == CR_OK) CHECK_INT(load_all(&r), 2);
         drop_folder(r.dir);
         if (status == CR_OK) break;
-        stride = n < 40 ? 1 : 3; /* every third of what are many alike */
+        stride = n < 40 ? 1 : 3; /* every third, as many are alike */
     }
     cr_log_quiet(false);
 }
 
-/* A resumed run reads its checkpoint and then goes on. */
+/* A resumed run reads its checkpoint and then continues. */
 static void resuming_survives_failing_allocations(void) {
     static const char *const more[] = {"train.steps=1"};
     struct run               r;
@@ -207,8 +207,8 @@ static void resuming_survives_failing_allocations(void) {
     cr_log_quiet(false);
 }
 
-/* A disk that is full from the n-th change on: the run ends with one error that says so, and what was saved before can
- * be loaded and gone on from. */
+/* A disk that is full from the n-th change on: the run ends with one error that names the cause, and the saved
+ * checkpoints can be loaded and resumed. */
 static void a_full_disk_ends_a_run_cleanly(void) {
     static const char *const more[] = {"train.save_every=1", "train.epochs=2", "train.keep=9"};
     struct run               r;
@@ -234,7 +234,7 @@ static void a_full_disk_ends_a_run_cleanly(void) {
         drop_folder(r.dir);
         if (status == CR_OK) break;
     }
-    CHECK(seen >= 3); /* the disk did fill up in mid-run */
+    CHECK(seen >= 3); /* the disk did fill up during the run */
     cr_log_quiet(false);
 }
 

@@ -1,6 +1,6 @@
-/* tests/unit/session/test_session_kernel_times.c: a run that goes on finds kernel_times.txt in its checkpoint: when its
- * kernels are chosen by it, when the run is refused, and what --force and train.deterministic=no change. On devices
- * that only pretend: nothing is measured here. */
+/* tests/unit/session/test_session_kernel_times.c: a resumed run finds kernel_times.txt in its checkpoint: when the
+ * table selects the kernels, when the run is refused, and the effect of --force and train.deterministic=no. Uses fake
+ * devices: nothing is measured here. */
 #include "autotune/cost_table_internal.h"
 #include "session/session.h"
 
@@ -8,7 +8,7 @@
 
 #include <fcntl.h>
 
-/* ---- two devices: one chooses kernels by measured times, as a GPU does, the other by their order ---- */
+/* ---- two devices: one selects kernels by measured times, as a GPU does, the other by their order ---- */
 
 static const struct cr_kernel row             = {.name = "pretended.relu", .op = CR_OP_relu, .deterministic = true};
 static const struct cr_kernel on_sparse_cores = {.name = "pretended.conv", .op = CR_OP_conv, .sparse_cores = true};
@@ -24,7 +24,7 @@ static void close_device(struct cr_device *device) {
 static const struct cr_backend with_times = {.name = "timed", .async = &async, .release = keep, .close = close_device};
 static const struct cr_backend without_times = {.name = "ordered", .release = keep, .close = close_device};
 
-/* ---- what every case stands on ---- */
+/* ---- fixture of every case ---- */
 
 struct stand {
     char              dir[SUPPORT_PATH];
@@ -32,13 +32,13 @@ struct stand {
     struct cr_device  device;
     struct cr_session session;
     bool              ordered;   /* the run so far measured nothing */
-    char              log[4096]; /* of the last question */
+    char              log[4096]; /* of the last call */
 };
 
 static void stand_open(struct stand *s, const struct cr_backend *backend, const char *override) {
     *s = (struct stand){.device = {.backend = backend, .kernels = rows, .caps = {.text = "timed device, driver 1"}}};
     make_folder(s->dir);
-    CHECK_INT(setenv("CRESNET_CACHE", "off", 1), 0); /* the user's table is left alone */
+    CHECK_INT(setenv("CRESNET_CACHE", "off", 1), 0); /* the table of the user is not used */
     REQUIRE_OK(cr_config_open(&s->config, NULL, &override, override ? 1 : 0));
     s->session = (struct cr_session){.config = &s->config, .device = &s->device};
 }
@@ -49,7 +49,7 @@ static void stand_close(struct stand *s) {
     drop_folder(s->dir);
 }
 
-/* As opening a session that goes on from `dir` does; what is logged goes to s->log. */
+/* Opens as a session that resumes from `dir`; log output goes to s->log. */
 static cr_status ask(struct stand *s, bool anew) {
     const struct cr_session_options options = {.costs_from = s->dir, .costs_unmeasured = s->ordered, .retune = anew};
     char                            path[SUPPORT_PATH];
@@ -72,7 +72,7 @@ static void put_costs(struct stand *s, const char *text) {
     put_text(s->dir, "kernel_times.txt", text);
 }
 
-/* The kernel_times.txt that a run on this device would have written, with one entry. */
+/* The kernel_times.txt of a run on this device, with one entry. */
 static void put_own_costs(struct stand *s) {
     struct cr_cost_table *costs;
     char                 *text = NULL;
@@ -88,8 +88,8 @@ static void put_own_costs(struct stand *s) {
     cr_cost_table_close(costs);
 }
 
-/* Refused, with one error that says where, why and what helps; or taken with --force, and a warning that says the same.
- */
+/* Without --force: refused, with one error that names the place, the reason and the remedy. With --force: accepted,
+ * with a warning that says the same. */
 static void check_refused(struct stand *s, const char *why) {
     CHECK_STATUS(ask(s, false), CR_ERR_CONFIG);
     CHECK_HAS(cr_error_message(), "kernel_times.txt");
@@ -103,7 +103,7 @@ static void check_anew(struct stand *s, bool force, const char *why) {
     CHECK_HAS(s->log, "kernel_times.txt");
     CHECK_HAS(s->log, why);
     CHECK_HAS(s->log, "chosen anew");
-    CHECK_STR(cr_error_message(), ""); /* nothing of it is left for a later error's trail */
+    CHECK_STR(cr_error_message(), ""); /* no text of it is left for the trail of a later error */
     CHECK(!s->session.cost_table || s->session.cost_table->fixed == 0);
 }
 
@@ -143,7 +143,7 @@ static void a_table_that_fits_is_taken(void) {
     struct stand s;
     stand_open(&s, &with_times, NULL);
     put_own_costs(&s);
-    for (int force = 0; force < 2; force++) { /* --force throws nothing away that fits */
+    for (int force = 0; force < 2; force++) { /* --force does not discard a valid table */
         REQUIRE_OK(ask(&s, force));
         CHECK(s.session.cost_table && s.session.cost_table->fixed == 1);
         CHECK_STR(s.log, "");
@@ -182,13 +182,13 @@ static void a_table_that_does_not_fit_needs_force(void) {
     check_misfit(&with_times, NULL, put_a_folder, "folder");
 }
 
-/* Measured there, not here: other kernels, and so other bits. */
+/* Measured before, not here: other kernels, and so other bits. */
 static void a_device_without_a_table_needs_force(void) {
     check_misfit(&without_times, NULL, put_other, "here they are not (ordered)");
     check_misfit(&with_times, "train.measure=no", put_own_costs, "here they are not (timed)");
 }
 
-/* Chosen by their order there, measured here: the same. Where nothing is measured here either, it goes on. */
+/* Selected by order before, measured here: the same. Where nothing is measured here either, the run continues. */
 static void a_run_without_a_table_needs_force_to_measure(void) {
     struct stand s;
     stand_open(&s, &with_times, NULL);
@@ -213,7 +213,7 @@ static void a_run_without_a_table_needs_force_to_measure(void) {
     stand_close(&s);
 }
 
-/* What timing such a row leaves behind is told unless a program has one itself. */
+/* A note about the timing of such a kernel is printed, unless a program uses such a kernel itself. */
 static void sparse_cores_that_none_uses_are_told(void) {
     struct cr_op            op[2]   = {{.kind = CR_OP_relu, .kernel = 0}, {.kind = CR_OP_relu, .kernel = CR_NONE}};
     const struct cr_program program = {.op = op, .ops = 2}, *all[2] = {&program, &program};
@@ -236,7 +236,7 @@ static void memory_may_run_out_anywhere(void) {
     int           failures = 0;
     for (int64_t n = 1; !test_failures_; n++, failures++) {
         cr_alloc_fail_at(n);
-        cr_status status = ask(&s, true); /* out of memory is no reason to choose anew */
+        cr_status status = ask(&s, true); /* out of memory is no reason to select again */
         cr_alloc_fail_at(0);
         if (status == CR_OK) break;
         CHECK_STATUS(status, CR_ERR_MEMORY);

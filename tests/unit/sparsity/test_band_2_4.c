@@ -1,4 +1,4 @@
-/* tests/unit/sparsity/test_band_2_4.c: sparse filters cut up for the sparse tensor cores. The packed form is read back
+/* tests/unit/sparsity/test_band_2_4.c: sparse filters packed for the sparse tensor cores. The packed form is unpacked
  * as PTX describes the operands of mma.sp m16n8k32, weight by weight, and compared with the dense filter. */
 #include "sparsity/band_2_4.h"
 #include "tests/harness/test.h"
@@ -25,7 +25,7 @@ static float *make(const struct shape *s) {
     return w;
 }
 
-/* The element of the filter that stands at stored place `slot` (0..15) of `row`, and its column (0..31). */
+/* The element of the filter in stored slot `slot` (0..15) of `row`, and its column (0..31). */
 static uint32_t stored(const struct cr_mma_sp *u, int64_t fragment, int row, int slot, int *column) {
     const uint32_t *word = u->places + fragment * 32;
     const int       pair = slot / 2, lane = row % 8 * 4 + pair % 4, reg = row / 8 + pair / 4 * 2;
@@ -36,8 +36,8 @@ static uint32_t stored(const struct cr_mma_sp *u, int64_t fragment, int row, int
     return u->from[(fragment * 32 + lane) * 8 + reg * 2 + slot % 2];
 }
 
-/* Counts what a fragment names in back[K][R][S][C]; offsets are turned back into taps and channels, and must say the
- * same. */
+/* Counts the weights of a fragment in back[K][R][S][C]; offsets are converted back to taps and channels, and must
+ * agree. */
 static void add_fragment(const struct shape *s, const struct cr_mma_sp *u, int64_t chunk, int64_t k0,
                          const uint32_t *offset, int64_t fragment, uint8_t *back) {
     for (int row = 0; row < 16; row++)
@@ -107,7 +107,7 @@ static void weights_come_back(void) {
     for (size_t i = 0; i < CR_COUNT(shapes); i++) one(&shapes[i]);
 }
 
-/* A filter of a tenth is walked little more than once, an empty one not at all, a full one twice. */
+/* A filter with 10 % nonzeros needs little more than one pass, an empty one none, a full one two. */
 static void work_follows_density(void) {
     static const int    kept[]  = {0, 10, 100};
     static const double least[] = {0, 1, 2}, most[] = {0, 1.25, 2};

@@ -1,5 +1,5 @@
-/* tests/unit/sparsity/test_block.c: lists of kept filter blocks. Each list is carried out as a kernel would, in whole
- * numbers, and the result is that of a plain walk over filter and picture. */
+/* tests/unit/sparsity/test_block.c: lists of nonzero filter blocks. Each list is executed as a kernel would, in
+ * integers, and the result equals that of a plain loop over filter and image. */
 #include "sparsity/sparsity.h"
 #include "tests/harness/test.h"
 
@@ -35,7 +35,7 @@ static int64_t element(const struct filter *f, int64_t k, int64_t tap, int64_t c
     return (k * f->R * f->S + tap) * f->C + c;
 }
 
-/* In a kept block one weight in three is kept. Returns how many blocks have any. */
+/* In a nonzero block one weight in three is nonzero. Returns the number of nonzero blocks. */
 static int64_t make(const struct filter *f) {
     int64_t blocks = 0;
     memset(bits, 0, sizeof bits);
@@ -72,8 +72,8 @@ static void convolve(const struct filter *f) {
                                              x_at(i / W + tap / f->S - f->R / 2, i % W + tap % f->S - f->S / 2, c);
 }
 
-/* What a step brings: positions of SIDE channels. Patch: the picture with zeros above, left and below; else as the tap
- * sees it. */
+/* Input of a step: positions of SIDE channels. Patch: the image with zeros above, left and below; otherwise as the tap
+ * reads it. */
 static void load(const struct filter *f, const struct cr_block_layout *how, uint32_t step, int stage[POSITIONS][SIDE]) {
     const int64_t c = (int64_t)(step & 0xffff) * SIDE, r = step >> 16 & 0xff, s = step >> 24;
     memset(stage, 0, sizeof(int[POSITIONS][SIDE]));
@@ -94,8 +94,8 @@ static void multiply(const struct filter *f, const struct cr_block_layout *how, 
             }
 }
 
-/* One team of one group, as a kernel's warps: its products in order, each with the next filter block that is meant for
- * it. */
+/* One team of one group, as the warps of a kernel: its products in order, each with the next filter block of its
+ * list. */
 static void run_team(const struct filter *f, const struct cr_block_layout *how, const struct cr_blocks *b,
                      int64_t group, int64_t team) {
     static int      stage[POSITIONS][SIDE];
@@ -147,7 +147,7 @@ static void lists_give_the_convolution(void) {
     }
 }
 
-/* Groups have output blocks of like length, the longest first. */
+/* Groups have output blocks of similar length, the longest first. */
 static void long_ones_come_first(void) {
     const struct filter *f = &filters[2];
     struct cr_blocks     b;

@@ -1,4 +1,4 @@
-/* tests/unit/sparsity/test_csr.c: forms of sparse filters. Each form is read back by a loop of its own, weight by
+/* tests/unit/sparsity/test_csr.c: formats of sparse filters. Each format is unpacked by an independent loop, weight by
  * weight. */
 #include "sparsity/sparsity.h"
 #include "tests/harness/test.h"
@@ -19,8 +19,8 @@ static uint32_t draw(void) {
     return seed >> 8;
 }
 
-/* About a tenth is kept; row 0 and the last are empty where there are three or more, row 1 is full. filter = values of
- * the kept. */
+/* About 10 % nonzeros; row 0 and the last are empty where there are three or more, row 1 is full. filter = values of
+ * the nonzeros. */
 static int64_t make(const struct shape *s) {
     const int64_t taps = s->R * s->S * s->C;
     int64_t       kept = 0;
@@ -57,7 +57,7 @@ static void places_come_from_bits(void) {
             const struct shape *s     = &shapes[i];
             const int64_t       count = s->K * s->R * s->S * s->C, kept = make(s);
             struct cr_sparse    a, b;
-            memset(bits, 0xff, sizeof bits); /* neighbours are kept */
+            memset(bits, 0xff, sizeof bits); /* neighbours are nonzero */
             for (int64_t j = 0; j < count; j++)
                 if (!mask[j]) bits[(first + j) / 8] = (uint8_t)(bits[(first + j) / 8] & ~(1u << (first + j) % 8));
             REQUIRE(cr_sparse_encode(filter, mask, s->K, s->R, s->S, s->C, &a) == CR_OK);
@@ -81,8 +81,7 @@ static void kept_zeros_stay_kept(void) {
     cr_sparse_free(&sparse);
 }
 
-/* One shape, one way of stretching: every entry is found again at the offset that a plain walk over the filter gives.
- */
+/* One shape, one linearisation: every entry has the offset that a plain loop over the filter gives. */
 static void stretched_once(const struct shape *s, int64_t chunk, int64_t stride, int64_t multiple) {
     struct cr_sparse        sparse;
     struct cr_linear_filter to;
@@ -158,11 +157,11 @@ static void slices_hold_every_row(void) {
     }
 }
 
-/* ---- turned ---- */
+/* ---- transposed filters ---- */
 
 enum { SIDE_H = 7, SIDE_W = 5 };
 
-/* dx = sum of dy * w over all outputs that saw a pixel, one output after the other. */
+/* dx = sum of dy * w over all outputs that read a pixel, one output after the other. */
 static void scatter(const struct shape *s, int64_t stride, int64_t pad, int64_t P, int64_t Q, const float *dy,
                     float *dx) {
     memset(dx, 0, (size_t)(SIDE_H * SIDE_W * s->C) * sizeof *dx);
@@ -174,7 +173,7 @@ static void scatter(const struct shape *s, int64_t stride, int64_t pad, int64_t 
     }
 }
 
-/* What one phase's filter makes of dy at a pixel. */
+/* Result of the filter of one phase at a pixel of dy. */
 static float turned_at(const struct cr_sparse *f, const struct cr_transposition *t, int64_t i, int64_t j, int64_t c,
                        int64_t P, int64_t Q, const float *dy) {
     float sum = 0;
@@ -262,7 +261,7 @@ static void memory_may_end(void) {
 enum { ROWS = 32, COLUMNS = 64 };
 static uint16_t dense[ROWS][COLUMNS], values[ROWS][COLUMNS / 2], places[ROWS][COLUMNS / 16], again[ROWS][COLUMNS];
 
-/* All sixteen patterns of four but those of more than two, in turn. */
+/* All patterns of four bits with at most two set, in turn. */
 static void make_24(void) {
     for (int i = 0; i < ROWS * COLUMNS / 4; i++) {
         static const unsigned patterns[] = {0, 1, 2, 4, 8, 3, 5, 9, 6, 10, 12};
@@ -286,7 +285,8 @@ static void two_of_four_come_back(void) {
     CHECK(!cr_sparse_24_encode(&dense[0][0], ROWS, COLUMNS, &values[0][0], &places[0][0]));
 }
 
-/* Of a pattern, from any bit on; rows may end in the middle of a group, which the next row does not fill. */
+/* From a bit pattern, at any bit offset; rows may end in the middle of a group, which the next row does not
+ * complete. */
 static void two_of_four_are_told(void) {
     static const struct {
         int     columns;
@@ -311,8 +311,9 @@ static void two_of_four_are_told(void) {
         }
 }
 
-/* mma.sp as the PTX manual describes it for 16-bit A of 16x32: of the lanes of a four, two give metadata, the first for
- * columns 0-15, the second for 16-31; a word's lower half is for row lane/4, its upper half for row lane/4 + 8. */
+/* mma.sp as the PTX manual describes it for 16-bit A of 16x32: of each four lanes of a warp, two give metadata, the
+ * first for columns 0-15, the second for 16-31; the lower half of a word is for row lane/4, its upper half for row
+ * lane/4 + 8. */
 static void words_of_lanes(void) {
     make_24();
     REQUIRE(cr_sparse_24_encode(&dense[0][0], ROWS, COLUMNS, &values[0][0], &places[0][0]));

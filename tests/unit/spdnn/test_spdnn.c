@@ -1,10 +1,10 @@
-/* tests/unit/spdnn/test_spdnn.c: the Graph Challenge's networks: counts and structure of what the rule makes, packing,
- * inputs, and the CPU's results beside a dense loop in double. */
+/* tests/unit/spdnn/test_spdnn.c: the networks of the Graph Challenge: counts and structure of the generated networks,
+ * packing, inputs, and the results of the CPU against a dense loop in double. */
 #include "tests/harness/spdnn_support.h"
 
 static const struct cr_device_options plain = {.deterministic = true};
 
-/* ---- the rule ---- */
+/* ---- the generator ---- */
 
 static void edges_are_as_published(void) {
     static const struct {
@@ -27,8 +27,8 @@ static void edges_are_as_published(void) {
     CHECK(!cr_spdnn_published(2048) && !cr_spdnn_rates(1024, 7) && cr_spdnn_rates(4096, 480)->a100 == 18.63);
 }
 
-/* The residue that the permutation brings input i to, told by what i feeds: {p, p - shift}; -1: it feeds something
- * else. */
+/* The residue to which the permutation maps input i, identified by the outputs of i: {p, p - shift}; -1: other
+ * outputs. */
 static int64_t residue_of(const struct cr_spdnn_csr *csr, const uint8_t *feeds, int64_t i, int64_t shift) {
     const int64_t N = csr->rows, M = N / 16;
     int64_t       found = -1;
@@ -97,7 +97,7 @@ static float weight_at(const struct cr_spdnn_layer *f, size_t at) {
     return (float)((h & 0x8000 ? -1 : 1) * (e == 0 ? ldexp(m, -24) : ldexp(1024 + m, (int)e - 25)));
 }
 
-/* Every row of the matrix, as often as it is there, is what the matrix says. */
+/* Every row of the packed matrix equals that row of the matrix, as often as it occurs. */
 static void check_packed(const struct cr_spdnn_csr *csr, const struct cr_spdnn_layer *f) {
     const uint32_t *start  = (const uint32_t *)(const void *)f->data;
     const uint16_t *row    = (const uint16_t *)(const void *)(f->data + f->row_at);
@@ -134,7 +134,7 @@ static void packing_keeps_every_edge(void) {
             check_packed(&csr, &layer);
             check_packed(&csr, &alone);
             if (twins[t] == 1)
-                CHECK(layer.rows <= 2); /* a few rows meet by chance: the empty ones */
+                CHECK(layer.rows <= 2); /* a few rows agree by chance: the empty ones */
             else
                 CHECK(layer.rows == wanted[t] || twins[t] == 3 || twins[t] == 5);
             CHECK_INT(alone.rows, 1);
@@ -146,7 +146,7 @@ static void packing_keeps_every_edge(void) {
         }
 }
 
-/* Groups one behind the other share columns: what the order is for. */
+/* Consecutive groups share columns: this is the purpose of the order. */
 static void neighbours_share_columns(void) {
     struct cr_spdnn_csr   csr;
     struct cr_spdnn_layer f;
@@ -228,7 +228,7 @@ static void a_file_that_is_not_mnist_is_refused(void) {
 
 /* ---- results ---- */
 
-/* y[neurons] of one input through all layers, every weight of the dense matrix multiplied. */
+/* y[neurons] of one input through all layers, with every weight of the dense matrix. */
 static bool dense(const struct cr_spdnn_csr *csr, int layers, double bias, const struct cr_spdnn_inputs *in,
                   int64_t input, double *y, double *x, double *w) {
     const int64_t N     = in->neurons;

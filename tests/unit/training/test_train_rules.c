@@ -1,6 +1,6 @@
-/* tests/unit/training/test_train_rules.c: runs with the other update rules, schedules and moving averages: they go on
- * to the bit wherever they were cut, pruned or not; averages are evaluated, saved and taken over; a rule that needs
- * keys says so. */
+/* tests/unit/training/test_train_rules.c: runs with the other update rules, schedules and moving averages: resume is
+ * bitwise identical from any step, pruned or not; averages are evaluated, saved and loaded; a rule that needs keys
+ * reports missing ones. */
 #include "tests/harness/train_support.h"
 
 #include <math.h>
@@ -10,7 +10,7 @@ static void check_all(const struct run *r, const char *a, const char *b, bool av
     if (averages) CHECK(same_file(r, a, b, "ema.safetensors"));
 }
 
-/* Cut behind some of the twelve updates, `more` as in TRAIN. */
+/* Stopped after some of the twelve updates, `more` as in TRAIN. */
 static void check_cuts(const char *const *keys, bool averages) {
     static const int cuts[] = {1, 4, 6, 11};
     struct run       r;
@@ -63,14 +63,14 @@ static void workers_do_not_change_what_is_mixed(void) {
     finish(&r);
 }
 
-/* The same update without averages: they change nothing. */
+/* The same update without averages: they change nothing else. */
 static void averages_change_nothing_else(void) {
     struct run r;
     prepare(&r);
     REQUIRE_OK(TRAIN(&r, "with", "ema.decay=0.9"));
     REQUIRE_OK(TRAIN(&r, "without", "ema.decay=0"));
     check_same(&r, "with", "without");
-    CHECK(!same_file(&r, "with", "without", "ema.safetensors")); /* one has none */
+    CHECK(!same_file(&r, "with", "without", "ema.safetensors")); /* one run has none */
     finish(&r);
 }
 
@@ -92,7 +92,7 @@ out:
     return status;
 }
 
-/* The number behind "key": in the last evaluation of log.jsonl. */
+/* The number after "key": in the last evaluation of log.jsonl. */
 static double logged(const struct run *r, const char *name, const char *key) {
     char   path[SUPPORT_PATH], quoted[64];
     char  *text, *at = NULL;
@@ -105,7 +105,7 @@ static double logged(const struct run *r, const char *name, const char *key) {
     return value;
 }
 
-/* What the log says of the averages is what their file scores, and best.json has the better of both. */
+/* The logged results of the averages are those of their file, and best.json has the better of both. */
 static void averages_are_evaluated(void) {
     struct run       r;
     struct cr_scores raw, ema;
@@ -131,7 +131,7 @@ static void averages_are_evaluated(void) {
     finish(&r);
 }
 
-/* A run that had none may get averages when it goes on, and one that had them may go on without. */
+/* A resumed run may add averages, and may continue without them. */
 static void averages_begin_when_asked_for(void) {
     struct run r;
     prepare(&r);
@@ -144,7 +144,7 @@ static void averages_begin_when_asked_for(void) {
     finish(&r);
 }
 
-/* A step folder whose averages are spoilt is passed over, as one whose weights are. */
+/* A step folder with corrupt averages is skipped, as one with corrupt weights. */
 static void spoilt_averages_are_passed_over(void) {
     struct run r;
     char       path[SUPPORT_PATH];

@@ -1,6 +1,6 @@
-/* tests/unit/verification/test_verify.c: the judge itself: bounds against closed forms, a whole program with and
- * without a wrong row, memory that runs out. What 16-bit tensors may cost is in
- * tests/unit/verification/test_verify_half.c; that wrong rows are caught op by op is shown in
+/* tests/unit/verification/test_verify.c: the verifier itself: bounds against closed forms, a whole program with and
+ * without a wrong kernel, memory that runs out. Errors allowed for 16-bit tensors are tested in
+ * tests/unit/verification/test_verify_half.c; detection of wrong kernels op by op is tested in
  * tests/checkops/checkops_selftest.c. */
 #include "layers/layer.h"
 #include "tests/harness/test.h"
@@ -52,7 +52,7 @@ static struct cr_device *open_cpu(bool ref_only) {
     return device;
 }
 
-/* Half the distance between neighbours around x, of numbers with so many significant bits. */
+/* Half the distance between neighbours around x, of numbers with this many significant bits. */
 static double half_step(double x, int bits) {
     return exp2(floor(log2(fabs(x))) - bits);
 }
@@ -69,7 +69,7 @@ static double allowed(const struct dot *d, enum cr_math math) {
     }
 }
 
-/* Just inside the bound of its math a result is right, just outside it is not. */
+/* Just inside the bound of its math mode a result is correct, just outside it is not. */
 static void bound_of_a_dot_product(void) {
     static const enum cr_math maths[] = {CR_MATH_F32, CR_MATH_TF32, CR_MATH_F16, CR_MATH_BF16};
     struct cr_device         *cpu     = open_cpu(true);
@@ -93,13 +93,13 @@ static void bound_of_a_dot_product(void) {
     cr_device_close(cpu);
 }
 
-/* Units that multiply f16 lose nothing of their operands: what rounding to tf32 may cost is too much for them. */
+/* Tensor cores that multiply f16 do not round their operands: an error of tf32 rounding is too large for them. */
 static void only_tf32_may_round_operands(void) {
     struct cr_device *cpu = open_cpu(true);
     struct dot        d;
     dot_open(&d);
-    d.x[63] += 0.123f;                                         /* so that the sum is no number of 16 bits */
-    for (int i = 0; i < 64; i++) d.w[i] = d.x[i] > 0 ? 1 : -1; /* all terms of one sign: A is the result */
+    d.x[63] += 0.123f;                                         /* so that the sum is not a 16-bit number */
+    for (int i = 0; i < 64; i++) d.w[i] = d.x[i] > 0 ? 1 : -1; /* all terms have the same sign: A is the result */
     d.want = d.magnitude = 0;
     for (int i = 0; i < 64; i++) d.want += fabs((double)d.x[i]);
     d.magnitude      = d.want;
@@ -113,7 +113,7 @@ static void only_tf32_may_round_operands(void) {
     cr_device_close(cpu);
 }
 
-/* An operand too small for a normal float may be taken for 0 in a product, whatever the math. */
+/* An operand below the normal floats may count as 0 in a product, in every math mode. */
 static void denormals_may_be_flushed_in_products(void) {
     struct cr_device *cpu = open_cpu(true);
     struct dot        d;
@@ -127,7 +127,7 @@ static void denormals_may_be_flushed_in_products(void) {
     CHECK(dot_judge(&d, cpu, CR_MATH_TF32, 0).ok);
     CHECK(!dot_judge(&d, cpu, CR_MATH_F64, 0).ok);
     CHECK(!dot_judge(&d, cpu, CR_MATH_F32, 0x1p-100).ok);
-    d.x[9] = 0x1p-90f; /* far from small: to lose it is wrong */
+    d.x[9] = 0x1p-90f; /* not small: to lose it is wrong */
     CHECK(!dot_judge(&d, cpu, CR_MATH_TF32, 0).ok);
     CHECK(!dot_judge(&d, cpu, CR_MATH_F32, 0).ok);
     cr_program_free(&d.p);
@@ -148,7 +148,7 @@ static void nan_and_infinity_by_position(void) {
     d.x[5] = NAN;
     CHECK(dot_judge(&d, cpu, CR_MATH_F32, NAN).ok);
     CHECK(!dot_judge(&d, cpu, CR_MATH_F32, 0).ok);
-    /* Terms that cancel, each near the largest float: a sum in float may overflow on the way, one in double may not. */
+    /* Terms that cancel, each near the largest float: partial sums in float may overflow, in double they may not. */
     for (int i = 0; i < 64; i++) {
         d.x[i] = i % 2 ? 3e38f : -3e38f;
         d.w[i] = 1;
@@ -183,7 +183,7 @@ static void failing_memory(void) {
     cr_device_close(cpu);
 }
 
-/* Every kind is judged by a rule, and says how long its reductions are. */
+/* Every op kind has a verification rule and a reduction length. */
 static void every_kind_has_a_rule(void) {
     for (int k = 0; k < CR_OP_COUNT; k++) {
         const struct cr_verify_rule *rule = cr_verify_rule((enum cr_op_kind)k);
@@ -235,7 +235,7 @@ static float value_of(const struct cr_param *q, int k, int i) {
     return cr_param_is_running(q->role) ? 1.0f : (float)((i * 37 + k) % 19 - 9) * 0.1f;
 }
 
-/* In 16-bit programs filters are slices of the half plane, which the cast makes from the value plane. */
+/* In 16-bit programs filters are slices of the half buffer, which the cast computes from the value buffer. */
 static cr_status feed_plane(struct run *r) {
     const int plane = cr_tensor_store(&r->p, CR_BUFFER_VALUE, CR_NONE);
     float    *value;
@@ -274,14 +274,14 @@ static cr_status run_open(struct run *r, const struct cr_kernel *wrong, bool fus
     *r                                      = (struct run){.store = {.has_momentum = true}, .real = real};
     r->cpu                                  = open_cpu(true);
     r->device                               = open_cpu(false);
-    if (wrong) { /* stands before all others */
+    if (wrong) { /* comes before all others */
         r->wrong   = *wrong;
         r->rows[0] = &r->wrong;
         for (int i = 0; r->device->kernels[i]; i++) r->rows[i + 1] = r->device->kernels[i];
         r->device->kernels = r->rows;
     }
     emit_net(r);
-    emit_net(r); /* offsets of the planes are known once all parameters are */
+    emit_net(r); /* offsets of the buffers are known once all parameters exist */
     if (r->p.failed || r->store.failed) return CR_NO_MEMORY(0);
     const struct cr_cost_model     target = cr_device_cost_model(r->device);
     const struct cr_program *const list[] = {&r->p};

@@ -1,5 +1,5 @@
-/* tests/unit/verification/test_verify_half.c: the judge of 16-bit tensors: where a row may round, where it must not,
- * and what must become infinite. Ops of one element, so that every bound can be written down. */
+/* tests/unit/verification/test_verify_half.c: verification of 16-bit tensors: where a kernel may round, where it must
+ * not, and which results must be infinite. Ops have one element, so that every bound can be written here. */
 #include "tests/harness/test.h"
 #include "verification/verify.h"
 
@@ -51,7 +51,7 @@ static void wgrad_open(struct single *s, enum cr_dtype dtype, double x, double d
     s->io.before[0] = s->before;
 }
 
-/* The sum may be rounded to 16 bits on its way to the f32 tensor; what was there before may not. */
+/* The sum may be rounded to 16 bits before it is added to the f32 tensor; the previous value may not. */
 static void a_sum_may_pass_through_16_bits(void) {
     struct cr_device *cpu = open_cpu();
     struct single     s;
@@ -73,7 +73,7 @@ static void a_sum_may_pass_through_16_bits(void) {
     CHECK(!single_right(&s, cpu, CR_MATH_BF16, INFINITY));
     CHECK(single_right(&s, cpu, CR_MATH_BF16, 90000 + 200) && !single_right(&s, cpu, CR_MATH_BF16, 90000 + 400));
     cr_program_free(&s.p);
-    wgrad_open(&s, CR_F16, 0x1p-14, 0x1p-12, 0); /* below half of f16's smallest step: lost on the way, or not */
+    wgrad_open(&s, CR_F16, 0x1p-14, 0x1p-12, 0); /* below half of the smallest step of f16: may be lost */
     CHECK(single_right(&s, cpu, CR_MATH_F16, 0) && single_right(&s, cpu, CR_MATH_F16, 0x1p-26));
     CHECK(!single_right(&s, cpu, CR_MATH_F32, 0));
     cr_program_free(&s.p);
@@ -104,7 +104,7 @@ static bool unary_right(struct cr_device *cpu, enum cr_op_kind kind, enum cr_dty
     return right;
 }
 
-/* A cast has one right answer: the nearest, of two equally near ones the even. */
+/* A cast has one correct result: the nearest number, of two equally near ones the even one. */
 static void a_cast_is_exact(void) {
     static const struct {
         enum cr_dtype to;
@@ -133,11 +133,11 @@ static void a_cast_is_exact(void) {
     cr_device_close(cpu);
 }
 
-/* f32 arithmetic on 16-bit data rounds once, at the end: neighbours of the right number are wrong. */
+/* f32 arithmetic on 16-bit data rounds once, at the end: neighbours of the correct number are wrong. */
 static void f32_math_rounds_once_to_16_bits(void) {
     struct cr_device *cpu = open_cpu();
     CHECK(unary_right(cpu, CR_OP_add, CR_F16, CR_F16, 1, 0x1p-11 + 0x1p-13, 1 + 0x1p-10));
-    CHECK(!unary_right(cpu, CR_OP_add, CR_F16, CR_F16, 1, 0x1p-11 + 0x1p-13, 1)); /* cut off */
+    CHECK(!unary_right(cpu, CR_OP_add, CR_F16, CR_F16, 1, 0x1p-11 + 0x1p-13, 1)); /* truncated */
     CHECK(unary_right(cpu, CR_OP_add, CR_BF16, CR_BF16, 3, 0x1p-7 + 0x1p-9, 3 + 0x1p-6));
     CHECK(!unary_right(cpu, CR_OP_add, CR_BF16, CR_BF16, 3, 0x1p-7 + 0x1p-9, 3));
     CHECK(unary_right(cpu, CR_OP_add, CR_F16, CR_F16, 65504, 65504, INFINITY));
