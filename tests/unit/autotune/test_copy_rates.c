@@ -114,7 +114,7 @@ static void set_rates(double out, double in, double latency) {
     cr_log_quiet(true);
 }
 
-static void rates_are_measured_once_and_kept(void) {
+static void rates_are_measured_once_and_saved(void) {
     char folder[SUPPORT_PATH], path[SUPPORT_PATH], *text = NULL;
     make_folder(folder);
     text_into(path, "%s/kernel_times.txt", folder);
@@ -145,7 +145,7 @@ static void rates_are_measured_once_and_kept(void) {
 
 /* On a device that runs kernels during a copy: the slowdown of the kernels is measured once and saved; a table of an
  * older version is completed. */
-static void work_beside_copies_is_measured(void) {
+static void kernel_slowdown_during_copies_is_measured(void) {
     char folder[SUPPORT_PATH], path[SUPPORT_PATH];
     make_folder(folder);
     text_into(path, "%s/kernel_times.txt", folder);
@@ -190,7 +190,7 @@ static void work_beside_copies_is_measured(void) {
     drop_folder(folder);
 }
 
-static void without_room_the_round_figures_stand(void) {
+static void without_memory_default_rates_are_used(void) {
     char *text = NULL;
     set_rates(50e9, 40e9, 5e-6);
     memory_max                   = 1 << 20;
@@ -202,7 +202,7 @@ static void without_room_the_round_figures_stand(void) {
 }
 
 /* A plan needs seconds: those of a copy follow from its bytes, a barrier takes none. */
-static void copies_cost_what_their_bytes_take(void) {
+static void copy_time_follows_from_bytes(void) {
     struct cr_program     p;
     struct cr_cost_table *costs;
     double                seconds = -1;
@@ -228,5 +228,5 @@ static void copies_cost_what_their_bytes_take(void) {
     cr_cost_table_close(costs);
 }
 
-TESTS(CASE(rates_are_measured_once_and_kept), CASE(work_beside_copies_is_measured),
-      CASE(without_room_the_round_figures_stand), CASE(copies_cost_what_their_bytes_take))
+TESTS(CASE(rates_are_measured_once_and_saved), CASE(kernel_slowdown_during_copies_is_measured),
+      CASE(without_memory_default_rates_are_used), CASE(copy_time_follows_from_bytes))

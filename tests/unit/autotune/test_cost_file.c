@@ -2,7 +2,7 @@
  * processes share it, and it never stops a run. */
 #include "tests/harness/cost_table_support.h"
 
-static void a_file_that_does_not_fit_is_dropped(void) {
+static void mismatched_file_is_ignored(void) {
     static const char *const spoilt[] = {"",
                                          "cresnet kernel times 6",
                                          "cresnet costs 1\tGPU\n",
@@ -50,7 +50,7 @@ static void check_dropped(struct stand *s, const char *dir, const char *path, co
 }
 
 /* Lines with invalid numbers, missing fields, a truncated end: the whole file is ignored. */
-static void a_spoilt_line_drops_the_file(void) {
+static void corrupt_line_invalidates_the_file(void) {
     static const char *const lines[] = {"x\tfake.a\t0\tsig\n",
                                         "-1\tfake.a\t0\tsig\n",
                                         "0\tfake.a\t0\tsig\n",
@@ -92,7 +92,7 @@ static void a_spoilt_line_drops_the_file(void) {
 }
 
 /* A changed kernel or algo could name one that cannot run. */
-static void a_file_changed_by_hand_is_dropped(void) {
+static void edited_file_is_ignored(void) {
     struct stand s;
     char         dir[SUPPORT_PATH], *text = NULL, path[CR_PATH_MAX];
     make_folder(dir);
@@ -106,7 +106,7 @@ static void a_file_changed_by_hand_is_dropped(void) {
 }
 
 /* A valid line of another signature does no harm. */
-static void a_line_of_another_op_changes_nothing(void) {
+static void line_of_another_op_is_ignored(void) {
     struct stand   s;
     struct cr_text more = {0};
     char           dir[SUPPORT_PATH], *text = NULL;
@@ -125,7 +125,7 @@ static void a_line_of_another_op_changes_nothing(void) {
     drop_folder(dir);
 }
 
-static void a_pipe_in_the_files_place_holds_nothing_up(void) {
+static void pipe_as_file_does_not_block(void) {
     struct stand s;
     char         dir[SUPPORT_PATH], path[SUPPORT_PATH];
     make_folder(dir);
@@ -180,7 +180,7 @@ static void many_signatures(void) {
     drop_folder(dir);
 }
 
-static void a_file_that_cannot_be_written_stops_nothing(void) {
+static void unwritable_file_does_not_stop_the_run(void) {
     struct stand s;
     char         dir[SUPPORT_PATH], path[SUPPORT_PATH];
     make_folder(dir);
@@ -214,7 +214,7 @@ static void a_file_that_cannot_be_written_stops_nothing(void) {
     drop_folder(dir);
 }
 
-static void where_the_file_is_kept(void) {
+static void location_of_the_file(void) {
     struct cr_device device = {.caps = {.text = "GPU A, driver 1"}};
     char             long_home[CR_PATH_MAX + 8], *path;
     memset(long_home, 'h', sizeof long_home - 1);
@@ -238,7 +238,7 @@ static void where_the_file_is_kept(void) {
     }
 }
 
-TESTS(CASE(a_file_that_does_not_fit_is_dropped), CASE(a_spoilt_line_drops_the_file),
-      CASE(a_file_changed_by_hand_is_dropped), CASE(a_line_of_another_op_changes_nothing),
-      CASE(a_pipe_in_the_files_place_holds_nothing_up), CASE(two_processes_share_the_file), CASE(many_signatures),
-      CASE(a_file_that_cannot_be_written_stops_nothing), CASE(where_the_file_is_kept))
+TESTS(CASE(mismatched_file_is_ignored), CASE(corrupt_line_invalidates_the_file),
+      CASE(edited_file_is_ignored), CASE(line_of_another_op_is_ignored),
+      CASE(pipe_as_file_does_not_block), CASE(two_processes_share_the_file), CASE(many_signatures),
+      CASE(unwritable_file_does_not_stop_the_run), CASE(location_of_the_file))

@@ -3,7 +3,7 @@
  * faults, and the table of a checkpoint. */
 #include "tests/harness/cost_table_support.h"
 
-static void the_fastest_row_and_way_is_taken(void) {
+static void fastest_kernel_and_algo_is_selected(void) {
     struct stand s;
     char         dir[SUPPORT_PATH];
     make_folder(dir);
@@ -23,7 +23,7 @@ static void the_fastest_row_and_way_is_taken(void) {
 
 /* The launch of a library takes the host longer than the device: only the device time counts, in any order of the
  * kernels. */
-static void enqueueing_is_not_counted(void) {
+static void enqueue_time_is_not_counted(void) {
     static const double now[3][2] = {{11e-6, 0}, {14e-6, 9e-6}, {12e-6, 0}}, enqueue[3] = {40e-6, 40e-6, 2e-6};
     struct stand        s;
     char                dir[SUPPORT_PATH];
@@ -40,7 +40,7 @@ static void enqueueing_is_not_counted(void) {
 }
 
 /* The time of events does not count either: with it, two short launches would look alike. */
-static void marks_are_not_counted(void) {
+static void event_time_is_not_counted(void) {
     static const double now[3][2] = {{3e-6, 0}, {5e-6, 2e-6}, {4e-6, 0}};
     struct stand        s;
     char                dir[SUPPORT_PATH];
@@ -77,7 +77,7 @@ static void inputs_are_noise_each_time(void) {
     drop_folder(dir);
 }
 
-static void what_is_known_is_not_measured_again(void) {
+static void known_times_are_not_measured_again(void) {
     struct stand s;
     char         dir[SUPPORT_PATH];
     make_folder(dir);
@@ -101,7 +101,7 @@ static void what_is_known_is_not_measured_again(void) {
     drop_folder(dir);
 }
 
-static void a_checkpoints_table_comes_first(void) {
+static void checkpoint_table_takes_precedence(void) {
     struct stand s;
     char         dir[SUPPORT_PATH], *text = NULL;
     make_folder(dir);
@@ -130,7 +130,7 @@ static void a_checkpoints_table_comes_first(void) {
 }
 
 /* The kernel that the choice of a checkpoint used no longer exists. */
-static void a_kernel_that_is_gone_is_told(void) {
+static void missing_kernel_is_reported(void) {
     struct stand s;
     char         dir[SUPPORT_PATH], *text = NULL;
     make_folder(dir);
@@ -151,7 +151,7 @@ static void a_kernel_that_is_gone_is_told(void) {
 
 /* The entries of a checkpoint are for its run only: the file of the user keeps its own entries and gets the new
  * measurements. */
-static void a_checkpoints_table_stays_out_of_the_file(void) {
+static void checkpoint_table_is_not_written_to_the_file(void) {
     struct stand s;
     char         dir[SUPPORT_PATH], *text = NULL;
     make_folder(dir);
@@ -190,7 +190,7 @@ static void a_checkpoints_table_stays_out_of_the_file(void) {
 }
 
 /* A candidate that needs more memory than is available could not run either; with more memory it is tried again. */
-static void what_finds_no_memory_is_not_chosen(void) {
+static void candidates_without_memory_are_not_selected(void) {
     struct stand s;
     char         dir[SUPPORT_PATH], *text = NULL;
     make_folder(dir);
@@ -209,7 +209,7 @@ static void what_finds_no_memory_is_not_chosen(void) {
 }
 
 /* Every option that changes the set of kernels, or their results, is part of the signature. */
-static void attributes_are_told_apart(void) {
+static void attributes_are_distinguished(void) {
     static const enum cr_op_kind kinds[] = {CR_OP_s2d_filter_grad, CR_OP_bn_grad_finalize, CR_OP_dense_wgrad,
                                             CR_OP_dense_bgrad, CR_OP_conv_wgrad};
     struct cr_device             device  = {0};
@@ -233,7 +233,7 @@ static void attributes_are_told_apart(void) {
     cr_program_free(&p);
 }
 
-static void without_scratch_memory_the_first_row_stands(void) {
+static void without_scratch_memory_the_first_kernel_is_selected(void) {
     struct stand s;
     char         dir[SUPPORT_PATH];
     make_folder(dir);
@@ -244,8 +244,8 @@ static void without_scratch_memory_the_first_row_stands(void) {
     drop_folder(dir);
 }
 
-TESTS(CASE(the_fastest_row_and_way_is_taken), CASE(enqueueing_is_not_counted), CASE(marks_are_not_counted),
-      CASE(inputs_are_noise_each_time), CASE(what_is_known_is_not_measured_again),
-      CASE(a_checkpoints_table_comes_first), CASE(a_checkpoints_table_stays_out_of_the_file),
-      CASE(a_kernel_that_is_gone_is_told), CASE(what_finds_no_memory_is_not_chosen),
-      CASE(without_scratch_memory_the_first_row_stands), CASE(attributes_are_told_apart))
+TESTS(CASE(fastest_kernel_and_algo_is_selected), CASE(enqueue_time_is_not_counted), CASE(event_time_is_not_counted),
+      CASE(inputs_are_noise_each_time), CASE(known_times_are_not_measured_again),
+      CASE(checkpoint_table_takes_precedence), CASE(checkpoint_table_is_not_written_to_the_file),
+      CASE(missing_kernel_is_reported), CASE(candidates_without_memory_are_not_selected),
+      CASE(without_scratch_memory_the_first_kernel_is_selected), CASE(attributes_are_distinguished))

@@ -58,7 +58,7 @@ static void files_of_a_checkpoint(void) {
     folder_close();
 }
 
-static void equal_states_equal_bytes(void) {
+static void equal_states_give_equal_files(void) {
     static const char *const names[] = {"model.safetensors", "state.safetensors", "config.ini", "classes.txt",
                                         "kernel_times.txt"};
     REQUIRE(folder_open());
@@ -156,7 +156,7 @@ static void keep_counts(void) {
     folder_close();
 }
 
-static void a_step_saved_again(void) {
+static void saving_a_step_again(void) {
     struct fake other;
     REQUIRE(folder_open());
     REQUIRE_OK(fake_save(folder, 1, true, 5));
@@ -171,7 +171,7 @@ static void a_step_saved_again(void) {
 }
 
 /* A killed process had our process id (usual in a container) and its leftovers were not removed. */
-static void leftovers_of_our_own_number(void) {
+static void leftovers_of_the_same_process_id(void) {
     REQUIRE(folder_open());
     REQUIRE_OK(cr_fs_mkdirs(in_folder(".tmp-step-5.%ld/sub", (long)getpid())));
     CHECK_INT(symlink("step-1", in_folder(".tmp-last.%ld", (long)getpid())), 0);
@@ -284,6 +284,6 @@ static void small_files(void) {
     CHECK_STATUS(cr_ckpt_prepare_dir(longest), CR_ERR_IO);
     folder_close();
 }
-TESTS(CASE(files_of_a_checkpoint), CASE(equal_states_equal_bytes), CASE(io_fails), CASE(class_name_with_line_break),
-      CASE(run_folder), CASE(keep_counts), CASE(a_step_saved_again), CASE(leftovers_of_our_own_number),
+TESTS(CASE(files_of_a_checkpoint), CASE(equal_states_give_equal_files), CASE(io_fails), CASE(class_name_with_line_break),
+      CASE(run_folder), CASE(keep_counts), CASE(saving_a_step_again), CASE(leftovers_of_the_same_process_id),
       CASE(links_that_are_folders), CASE(find_newest), CASE(model_paths), CASE(small_files))

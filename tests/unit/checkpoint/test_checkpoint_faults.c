@@ -80,20 +80,20 @@ static void scan(bool again, int64_t times, int error) {
 static void every_call_fails_once(void) {
     scan(false, 1, EIO);
 }
-static void every_call_fails_from_there_on(void) {
+static void all_later_calls_fail(void) {
     scan(false, 1000000, EIO);
 }
-static void disk_full_from_there_on(void) {
+static void disk_stays_full(void) {
     scan(false, 1000000, ENOSPC);
 }
-static void every_call_fails_saving_again(void) {
+static void every_call_fails_once_when_saving_again(void) {
     scan(true, 1, EIO);
 }
-static void calls_fail_on_saving_again_for_good(void) {
+static void all_later_calls_fail_when_saving_again(void) {
     scan(true, 1000000, EIO);
 }
 /* one of the failures is the failure of the exchange itself: the fallback with two renames is used */
-static void no_exchange(void) {
+static void without_atomic_exchange(void) {
     scan(true, 1, EINVAL);
 }
 
@@ -194,7 +194,7 @@ static void disk_fills_up(void) {
 
 /* ---- sweep ---- */
 
-static void sweep_what_is_whose(void) {
+static void sweep_removes_only_leftovers(void) {
     REQUIRE(folder_open());
     pid_t dead = fork();
     if (dead == 0) _exit(0);
@@ -284,7 +284,7 @@ static void killed_at_any_moment(void) {
     folder_close();
 }
 
-TESTS(CASE(every_call_fails_once), CASE(every_call_fails_from_there_on), CASE(disk_full_from_there_on),
-      CASE(every_call_fails_saving_again), CASE(calls_fail_on_saving_again_for_good), CASE(no_exchange),
-      CASE(links_and_atomic_files), CASE(memory_runs_out), CASE(disk_fills_up), CASE(sweep_what_is_whose),
+TESTS(CASE(every_call_fails_once), CASE(all_later_calls_fail), CASE(disk_stays_full),
+      CASE(every_call_fails_once_when_saving_again), CASE(all_later_calls_fail_when_saving_again), CASE(without_atomic_exchange),
+      CASE(links_and_atomic_files), CASE(memory_runs_out), CASE(disk_fills_up), CASE(sweep_removes_only_leftovers),
       CASE(killed_at_any_moment))

@@ -179,7 +179,7 @@ static cr_status read_model(const struct cr_st_entry *entries, int count, const 
     read_model((const struct cr_st_entry[]){__VA_ARGS__},                                                              \
                (int)(sizeof((const struct cr_st_entry[]){__VA_ARGS__}) / sizeof(struct cr_st_entry)), ignore, alias)
 
-static void what_fits(void) {
+static void matching_tensors(void) {
     REQUIRE(folder_open());
     CHECK_STATUS(READ(NULL, false, CONV_OK, FC_OK, BIAS_OK, COUNT_OK), CR_OK);
     CHECK_STATUS(READ(NULL, true, CONV_OK, FC_OK, BIAS_OK, COUNT_OK), CR_OK);
@@ -195,7 +195,7 @@ static void what_fits(void) {
     folder_close();
 }
 
-static void what_does_not_fit(void) {
+static void mismatched_tensors(void) {
     REQUIRE(folder_open());
     CHECK_STATUS(READ(NULL, false, FC_OK, BIAS_OK, COUNT_OK), CR_ERR_FORMAT);
     CHECK_STR(cr_error_message(), "weights.safetensors: does not fit: \"conv1.weight\" [4, 3, 2, 5] is missing");
@@ -233,5 +233,5 @@ static void what_does_not_fit(void) {
     CHECK_HAS(cr_error_message(), "\"a\" [] is in the file, but not wanted here; and 3 more");
     folder_close();
 }
-TESTS(CASE(larger_than_the_buffers), CASE(permutes_any_type), CASE(half_and_double_become_float), CASE(what_fits),
-      CASE(what_does_not_fit))
+TESTS(CASE(larger_than_the_buffers), CASE(permutes_any_type), CASE(half_and_double_become_float), CASE(matching_tensors),
+      CASE(mismatched_tensors))

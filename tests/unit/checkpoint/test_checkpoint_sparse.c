@@ -55,7 +55,7 @@ static const char *make(const struct file *f) {
     return path;
 }
 
-static void dense_again(void) {
+static void read_as_dense(void) {
     struct cr_ckpt_sparse s;
     struct cr_st_file    *file;
     bool                  sparse;
@@ -85,7 +85,7 @@ static void dense_again(void) {
     cr_st_close(file);
 }
 
-static void spoilt_files_are_refused(void) {
+static void corrupt_files_are_refused(void) {
     for (int i = 0; i < 9; i++) {
         struct file f = good;
         switch (i) {
@@ -123,4 +123,4 @@ static void failures_leak_nothing(void) {
     TEST_FAIL_("never succeeds");
 }
 
-TESTS(CASE(gaps_by_hand), CASE(dense_again), CASE(spoilt_files_are_refused), CASE(failures_leak_nothing))
+TESTS(CASE(gaps_by_hand), CASE(read_as_dense), CASE(corrupt_files_are_refused), CASE(failures_leak_nothing))

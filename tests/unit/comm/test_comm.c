@@ -86,7 +86,7 @@ static cr_status look_around(struct member *m) {
     return cr_comm_barrier(m->comm);
 }
 
-static void places(void) {
+static void hosts_and_local_ranks(void) {
     for (int way = 0; way < TRANSPORTS; way++) {
         struct group g;
         group_init(&g, 5, (enum transport)way, look_around);
@@ -196,7 +196,7 @@ static cr_status differ(struct member *m) {
     return cr_comm_same(m->comm, &hash, sizeof hash, "the sum over the initial weights");
 }
 
-static void comes_apart(void) {
+static void ranks_out_of_step(void) {
     for (int way = 0; way < TRANSPORTS; way++) {
         struct group g;
         group_init(&g, 3, (enum transport)way, leave_early);
@@ -224,7 +224,7 @@ static cr_status late(struct member *m) {
     return cr_comm_barrier(m->comm);
 }
 
-static void patience_ends(void) {
+static void timeout_ends(void) {
     for (int way = 0; way < TRANSPORTS; way++) {
         struct group g;
         group_init(&g, 3, (enum transport)way, late);
@@ -265,7 +265,7 @@ static cr_status nothing(struct member *m) {
     return cr_comm_barrier(m->comm);
 }
 
-static void wrong_starts(void) {
+static void failed_starts(void) {
     struct group g;
     group_init(&g, 2, TCP, nothing);
     g.member[1].where.size = 3;
@@ -308,7 +308,7 @@ static void wrong_starts(void) {
 }
 
 /* Another program has the port; another program answers there. */
-static void foreign_port(void) {
+static void port_of_another_program(void) {
     struct sockaddr_in at     = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t          length = sizeof at;
     const int          fd     = socket(AF_INET, SOCK_STREAM, 0);
@@ -357,17 +357,17 @@ static cr_status open_late(struct member *m) {
     return cr_comm_barrier(m->comm);
 }
 
-static void strangers(void) {
+static void port_scanners(void) {
     struct group g;
     pthread_t    scanner;
     group_init(&g, 3, TCP, open_late);
     REQUIRE(pthread_create(&scanner, NULL, scan, &g.member[0].where.port) == 0);
     group_run(&g);
     pthread_join(scanner, NULL);
-    group_good(&g, "strangers on the port");
+    group_good(&g, "port_scanners on the port");
 }
 
-static void nothing_left(void) {
+static void no_leaks(void) {
     const int64_t live = cr_alloc_live();
     for (int way = 0; way < TRANSPORTS; way++) {
         struct group g;
@@ -377,5 +377,5 @@ static void nothing_left(void) {
     CHECK_INT(cr_alloc_live(), live);
 }
 
-TESTS(CASE(collectives), CASE(places), CASE(votes), CASE(aborts), CASE(comes_apart), CASE(patience_ends),
-      CASE(failure_hook), CASE(wrong_starts), CASE(foreign_port), CASE(strangers), CASE(nothing_left))
+TESTS(CASE(collectives), CASE(hosts_and_local_ranks), CASE(votes), CASE(aborts), CASE(ranks_out_of_step), CASE(timeout_ends),
+      CASE(failure_hook), CASE(failed_starts), CASE(port_of_another_program), CASE(port_scanners), CASE(no_leaks))

@@ -176,7 +176,7 @@ static const char *const nets[][7] = {
     {TINY, "model.widths=2,4", "model.stem=imagenet", "model.shortcut=B", "model.block=bottleneck"},
 };
 
-static void least_of_all_programs(void) {
+static void minimum_over_all_programs(void) {
     int tried = 0, longest = 0;
     for (int round = 0; round < 60; round++) {
         struct invented      v      = {.seed = (uint64_t)round, .share = 1 + round % 5};
@@ -253,7 +253,7 @@ static bool open_fused(struct cr_program *p, const char *arch, enum cr_dtype rea
 
 /* 53 convolutions, 16 blocks of three, four with a projection; the end of the last block and the ends of two BNs cannot
  * be fused. */
-static void resnet50_takes_what_pays(void) {
+static void resnet50_fuses_what_pays(void) {
     unsigned             known  = 0;
     struct cr_cost_model target = {.self = &known, .alignment = 64, .accepts = accepts_features, .cost = flat_cost};
     struct cr_program    p;
@@ -312,7 +312,7 @@ static void resnet50_takes_what_pays(void) {
 
 /* By the bytes that move, even fusing the ends of blocks with a projection pays: the sums of the second BN remain an
  * op. */
-static void ends_of_two_bns_are_split(void) {
+static void block_ends_with_two_bns_are_split(void) {
     unsigned             known  = D | B | J;
     struct cr_cost_model target = {.self = &known, .alignment = 64, .accepts = accepts_features, .bytes_per_s = 1e12};
     struct cr_program    p;
@@ -323,7 +323,7 @@ static void ends_of_two_bns_are_split(void) {
     cr_program_free(&p);
 }
 
-static void nothing_is_taken_that_costs_more(void) {
+static void costly_fusions_are_not_chosen(void) {
     unsigned             known   = S | P | W | D | B | J | WIDE;
     struct cr_cost_model target  = {.self = &known, .alignment = 64, .accepts = accepts_features, .cost = dear_cost};
     const char *const    archs[] = {"resnet18", "resnet20", "resnet50"};
@@ -336,7 +336,7 @@ static void nothing_is_taken_that_costs_more(void) {
 }
 
 /* Basic blocks, one conv fusion each; the gradient of a CIFAR stem is masked by the block after it. */
-static void small_nets_take_what_pays(void) {
+static void small_networks_fuse_what_pays(void) {
     unsigned             known  = S | P | W | D | B | J | WIDE;
     struct cr_cost_model target = {.self = &known, .alignment = 64, .accepts = accepts_features, .cost = flat_cost};
     struct cr_program    p;
@@ -356,7 +356,7 @@ static void small_nets_take_what_pays(void) {
     cr_program_free(&p);
 }
 
-static void coefficients_come_in_the_type_that_is_taken(void) {
+static void scale_bias_has_the_accepted_type(void) {
     unsigned             known  = 0;
     struct cr_cost_model target = {.self = &known, .alignment = 64, .accepts = accepts_features, .cost = flat_cost};
     struct cr_program    p;
@@ -382,7 +382,7 @@ static void coefficients_come_in_the_type_that_is_taken(void) {
 
 /* ---- any cost model, any program ---- */
 
-static void all_programs_stay_right(void) {
+static void all_programs_are_valid(void) {
     static const char *const          archs[][2] = {{"model.arch=resnet18", "model.freeze=stem,layer1"},
                                                     {"model.arch=resnet20", "model.shortcut=B"},
                                                     {"model.arch=resnet50", "train.accumulate=2"},
@@ -406,7 +406,7 @@ static void all_programs_stay_right(void) {
     }
 }
 
-static void questions_stay_few(void) {
+static void cost_estimates_are_few(void) {
     struct invented      v      = {.seed = 5, .share = 8}; /* every op is accepted */
     struct cr_cost_model target = hashed(&v);
     struct cr_program    p;
@@ -420,7 +420,7 @@ static void questions_stay_few(void) {
     cr_program_free(&p);
 }
 
-static void a_cost_that_fails_is_told(void) {
+static void failing_cost_estimate_is_reported(void) {
     struct invented      v      = {.seed = 5, .share = 8, .fail_at = 20};
     struct cr_cost_model target = hashed(&v);
     struct bench_model   b;
@@ -434,7 +434,7 @@ static void a_cost_that_fails_is_told(void) {
     bench_close(&b);
 }
 
-static void memory_may_run_out_anywhere(void) {
+static void failing_allocations(void) {
     struct invented      v      = {.seed = 5, .share = 8};
     struct cr_cost_model target = hashed(&v);
     struct bench_model   b;
@@ -458,7 +458,7 @@ static void memory_may_run_out_anywhere(void) {
     bench_close(&b);
 }
 
-static void report_names_what_was_taken(void) {
+static void report_names_chosen_fusions(void) {
     unsigned             known  = S;
     struct cr_cost_model target = {.self = &known, .alignment = 64, .accepts = accepts_features, .cost = flat_cost};
     struct bench_model   b;
@@ -494,7 +494,7 @@ static void report_names_what_was_taken(void) {
     bench_close(&b);
 }
 
-TESTS(CASE(least_of_all_programs), CASE(resnet50_takes_what_pays), CASE(ends_of_two_bns_are_split),
-      CASE(nothing_is_taken_that_costs_more), CASE(small_nets_take_what_pays),
-      CASE(coefficients_come_in_the_type_that_is_taken), CASE(all_programs_stay_right), CASE(questions_stay_few),
-      CASE(a_cost_that_fails_is_told), CASE(memory_may_run_out_anywhere), CASE(report_names_what_was_taken))
+TESTS(CASE(minimum_over_all_programs), CASE(resnet50_fuses_what_pays), CASE(block_ends_with_two_bns_are_split),
+      CASE(costly_fusions_are_not_chosen), CASE(small_networks_fuse_what_pays),
+      CASE(scale_bias_has_the_accepted_type), CASE(all_programs_are_valid), CASE(cost_estimates_are_few),
+      CASE(failing_cost_estimate_is_reported), CASE(failing_allocations), CASE(report_names_chosen_fusions))

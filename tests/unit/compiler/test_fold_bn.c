@@ -94,7 +94,7 @@ static const char *const small[] = {"data.kind=synthetic", "data.image_size=16",
                                     "model.arch=custom",   "model.block=basic",  "model.depths=1,1",
                                     "model.widths=8,16",   "model.stem=cifar"};
 
-static void folding_is_done_once_until_told(void) {
+static void folding_is_done_once_until_invalidated(void) {
     struct net n;
     float      first[BATCH * CLASSES], stale[BATCH * CLASSES], fresh[BATCH * CLASSES], want[BATCH * CLASSES];
     REQUIRE_OK(open_eval(&n, small, (int)CR_COUNT(small), true));
@@ -140,7 +140,7 @@ static int sums_left(double with_sum, int *relus) {
     return sums;
 }
 
-static void a_sum_that_costs_more_inside_stays_outside(void) {
+static void costly_fused_sum_is_a_separate_op(void) {
     int relus;
     CHECK_INT(sums_left(3, &relus), 0); /* conv, add, ReLU: the same time as separate ops */
     CHECK_INT(relus, 0);
@@ -162,5 +162,5 @@ static void poisoned_memory_changes_nothing(void) {
 }
 
 TESTS(CASE(basic_blocks), CASE(padded_shortcuts), CASE(bottlenecks_and_the_large_stem),
-      CASE(folding_is_done_once_until_told), CASE(a_sum_that_costs_more_inside_stays_outside),
+      CASE(folding_is_done_once_until_invalidated), CASE(costly_fused_sum_is_a_separate_op),
       CASE(poisoned_memory_changes_nothing))

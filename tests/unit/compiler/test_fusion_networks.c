@@ -71,7 +71,7 @@ static void every_form_was_used(void) {
     }
 }
 
-static void any_mixture_computes_the_same(void) {
+static void any_mixture_gives_the_same_results(void) {
     struct cr_config config;
     int              total = 0;
     REQUIRE_OK(cr_config_open(&config, NULL, NULL, 0));
@@ -92,7 +92,7 @@ static void any_mixture_computes_the_same(void) {
     cr_config_close(&config);
 }
 
-static void frozen_parts_compute_the_same(void) {
+static void frozen_parameters_give_the_same_results(void) {
     struct cr_config config;
     REQUIRE_OK(cr_config_open(&config, NULL, NULL, 0));
     for (int round = 0; round < 128; round++) {
@@ -111,7 +111,7 @@ static void frozen_parts_compute_the_same(void) {
 }
 
 /* Space to depth, before a plain convolution and before one with fused BN and ReLU. */
-static void evaluation_computes_the_same(void) {
+static void evaluation_gives_the_same_results(void) {
     struct cr_config config;
     REQUIRE_OK(cr_config_open(&config, NULL, NULL, 0));
     for (int round = 0; round < 16; round++) {
@@ -130,7 +130,7 @@ static void evaluation_computes_the_same(void) {
     cr_config_close(&config);
 }
 
-static void zero_gammas_compute_the_same(void) {
+static void zero_gammas_give_the_same_results(void) {
     struct cr_config config;
     const char      *overrides[] = {"model.zero_init_last=yes"};
     int              joined;
@@ -145,5 +145,5 @@ static void zero_gammas_compute_the_same(void) {
     cr_config_close(&config);
 }
 
-TESTS(CASE(any_mixture_computes_the_same), CASE(frozen_parts_compute_the_same), CASE(zero_gammas_compute_the_same),
-      CASE(evaluation_computes_the_same))
+TESTS(CASE(any_mixture_gives_the_same_results), CASE(frozen_parameters_give_the_same_results), CASE(zero_gammas_give_the_same_results),
+      CASE(evaluation_gives_the_same_results))

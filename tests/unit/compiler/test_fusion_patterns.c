@@ -101,14 +101,14 @@ static void check_fused(struct hand *h, const struct cr_cost_model *target, cons
     cr_program_free(&h->p);
 }
 
-static void bn_takes_relu(void) {
+static void bn_fuses_relu(void) {
     struct hand h;
     hand_open(&h);
     keep(&h, relu(&h, bn(&h, h.x, "b"), "y"));
     check_fused(&h, NULL, "bn_apply y = x:x scale_bias:coef mean_rstd:saved relu");
 }
 
-static void bn_takes_sum_from_either_side(void) {
+static void bn_fuses_sum_from_either_side(void) {
     for (int side = 0; side < 2; side++) {
         struct hand h;
         hand_open(&h);
@@ -118,14 +118,14 @@ static void bn_takes_sum_from_either_side(void) {
     }
 }
 
-static void bn_takes_sum_and_relu(void) {
+static void bn_fuses_sum_and_relu(void) {
     struct hand h;
     hand_open(&h);
     keep(&h, relu(&h, add(&h, h.x, bn(&h, h.x, "b"), "s"), "y"));
     check_fused(&h, NULL, "bn_apply y = x:x scale_bias:coef mean_rstd:saved add:x relu");
 }
 
-static void bn_takes_the_shortcuts_bn(void) {
+static void bn_fuses_shortcut_bn(void) {
     struct hand h;
     hand_open(&h);
     int a = bn(&h, h.x, "a"), u = relu(&h, h.x, "u"), b = bn(&h, u, "b");
@@ -134,7 +134,7 @@ static void bn_takes_the_shortcuts_bn(void) {
                 "relu u = x:x; bn_apply y = x:x scale_bias:coef mean_rstd:saved add:u add_scale_bias:coef relu");
 }
 
-static void bn_gradient_takes_relu_gradient(void) {
+static void bn_gradient_fuses_relu_gradient(void) {
     struct hand h;
     hand_open(&h);
     int y = relu(&h, bn(&h, h.x, "b"), "y");
@@ -146,7 +146,7 @@ static void bn_gradient_takes_relu_gradient(void) {
 }
 
 /* The mask belongs to a sum: the input of the BN does not determine it, but one bit per element stores it. */
-static void block_stores_bits(void) {
+static void block_end_stores_bits(void) {
     struct hand h;
     hand_open(&h);
     int y = bn_relu(&h, h.x, h.x, "y");
@@ -157,7 +157,7 @@ static void block_stores_bits(void) {
         "bn_grad_apply dx = dy:x x:x coef:coef y:y.mask");
 }
 
-static void block_end_takes_sum_and_statistics(void) {
+static void block_end_fuses_sum_and_bn_sums(void) {
     struct hand h;
     hand_open(&h);
     int u = relu(&h, h.x, "u"), v = relu(&h, h.x, "v"), g = relu_grad(&h, add(&h, u, v, "s"), h.x, "g");
@@ -169,7 +169,7 @@ static void block_end_takes_sum_and_statistics(void) {
         "bn_grad_apply a = dy:g x:u coef:coef; bn_grad_apply b = dy:g x:v coef:coef");
 }
 
-static void maxpool_takes_bn(void) {
+static void maxpool_fuses_bn(void) {
     struct hand h;
     hand_open(&h);
     struct cr_op pool = cr_op_make(CR_OP_maxpool, CR_NONE), loss = cr_op_make(CR_OP_loss_grad, CR_NONE);
@@ -221,7 +221,7 @@ static void finishing_ends(struct finishing *f, bool half) {
 static const char apart[] =
     "conv y = x:x w:w; bn_finalize next = sums:y.sums gamma:mean beta:var running_mean:mean running_var:var";
 
-static void conv_takes_finalize(void) {
+static void conv_fuses_finalize(void) {
     struct finishing f;
     finishing_open(&f);
     finishing_ends(&f, false);
@@ -243,7 +243,7 @@ static bool no_finishing(void *self, const struct cr_program *p, const struct cr
 }
 
 /* No fusion: a cost model without this form; sums, or their 16-bit copy, that other ops read; another stream. */
-static void finalize_stays(void) {
+static void finalize_is_not_fused(void) {
     const struct cr_cost_model cannot = {.alignment = 64, .accepts = no_finishing};
     for (int why = 0; why < 4; why++) {
         struct finishing f;
@@ -257,7 +257,7 @@ static void finalize_stays(void) {
 
 /* No fusion: an op in between reads an output of bn_finalize or writes one of its inputs, and would see other
  * values. */
-static void finalize_stays_behind_others(void) {
+static void finalize_is_not_fused_across_other_ops(void) {
     for (int writes = 0; writes < 2; writes++) {
         struct finishing f;
         struct cr_op     op = cr_op_make(writes ? CR_OP_zero : CR_OP_relu, CR_NONE);
@@ -285,7 +285,7 @@ static cr_status costs_a_launch(void *self, const struct cr_program *p, const st
 
 /* Only the gradient of the BN of the last block remains, because no convolution computes its sums; for the BNs of the
  * shortcuts (B) the end of the block computes the sums. */
-static void cifar_finishes_in_convolutions(void) {
+static void cifar_fuses_finalize_into_convolutions(void) {
     for (int b_shortcut = 0; b_shortcut < 2; b_shortcut++) {
         struct bench_model b;
         struct cr_program  p;
@@ -314,7 +314,7 @@ static void cifar_finishes_in_convolutions(void) {
 
 /* ---- ops that must stay separate ---- */
 
-static void read_by_another(void) {
+static void no_fusion_when_another_op_reads(void) {
     struct hand h;
     hand_open(&h);
     int b = bn(&h, h.x, "b");
@@ -323,7 +323,7 @@ static void read_by_another(void) {
     check_fused(&h, NULL, "bn_apply b = x:x scale_bias:coef mean_rstd:saved; relu y = x:b; relu z = x:b");
 }
 
-static void read_twice_by_one(void) {
+static void no_fusion_when_one_op_reads_twice(void) {
     struct hand h;
     hand_open(&h);
     int b = bn(&h, h.x, "b");
@@ -331,7 +331,7 @@ static void read_twice_by_one(void) {
     check_fused(&h, NULL, "bn_apply b = x:x scale_bias:coef mean_rstd:saved; add s = a:b b:b");
 }
 
-static void kept_for_others(void) {
+static void no_fusion_of_persistent_tensors(void) {
     struct hand h;
     hand_open(&h);
     int b = bn(&h, h.x, "b");
@@ -340,7 +340,7 @@ static void kept_for_others(void) {
     check_fused(&h, NULL, "bn_apply b = x:x scale_bias:coef mean_rstd:saved; relu y = x:b");
 }
 
-static void kept_sum(void) {
+static void persistent_sum(void) {
     struct hand h;
     hand_open(&h);
     int s = add(&h, bn(&h, h.x, "b"), h.x, "s");
@@ -349,7 +349,7 @@ static void kept_sum(void) {
     check_fused(&h, NULL, "bn_apply s = x:x scale_bias:coef mean_rstd:saved add:x; relu y = x:s");
 }
 
-static void on_another_lane(void) {
+static void no_fusion_across_streams(void) {
     struct hand h;
     hand_open(&h);
     keep(&h, relu(&h, bn(&h, h.x, "b"), "y"));
@@ -357,7 +357,7 @@ static void on_another_lane(void) {
     check_fused(&h, NULL, "bn_apply b = x:x scale_bias:coef mean_rstd:saved; relu y = x:b");
 }
 
-static void rewritten_in_between(void) {
+static void no_fusion_across_a_write(void) {
     struct hand h;
     hand_open(&h);
     int          b    = bn(&h, h.x, "b");
@@ -418,7 +418,7 @@ static bool half_of_the_gradient(void *self, const struct cr_program *p, const s
     return op->kind != CR_OP_bn_grad_apply; /* then the sums must not be fused either */
 }
 
-static void targets_decide(void) {
+static void cost_model_decides(void) {
     struct cr_cost_model target = {.alignment = 64, .accepts = no_plain_sum};
     struct hand          h;
     hand_open(&h); /* the widest pattern is fused although the one below it is refused */
@@ -450,7 +450,7 @@ static void targets_decide(void) {
 
 /* ---- bookkeeping ---- */
 
-static void references_follow(void) {
+static void references_are_updated(void) {
     struct bench_model   b;
     struct cr_program    p;
     const char          *overrides[] = {"model.arch=resnet20"};
@@ -477,7 +477,7 @@ static void references_follow(void) {
     bench_close(&b);
 }
 
-static void shortcut_b_joins_two_bns(void) {
+static void shortcut_b_fuses_two_bns(void) {
     struct bench_model   b;
     struct cr_program    p;
     const char          *overrides[] = {"model.arch=resnet18"};
@@ -493,10 +493,10 @@ static void shortcut_b_joins_two_bns(void) {
     bench_close(&b);
 }
 
-TESTS(CASE(bn_takes_relu), CASE(bn_takes_sum_from_either_side), CASE(bn_takes_sum_and_relu),
-      CASE(bn_takes_the_shortcuts_bn), CASE(bn_gradient_takes_relu_gradient), CASE(block_stores_bits),
-      CASE(block_end_takes_sum_and_statistics), CASE(maxpool_takes_bn), CASE(conv_takes_finalize), CASE(finalize_stays),
-      CASE(finalize_stays_behind_others), CASE(cifar_finishes_in_convolutions), CASE(read_by_another),
-      CASE(read_twice_by_one), CASE(kept_for_others), CASE(kept_sum), CASE(on_another_lane), CASE(rewritten_in_between),
-      CASE(gradients_of_two_readers), CASE(gradients_of_two_bns), CASE(targets_decide), CASE(references_follow),
-      CASE(shortcut_b_joins_two_bns))
+TESTS(CASE(bn_fuses_relu), CASE(bn_fuses_sum_from_either_side), CASE(bn_fuses_sum_and_relu),
+      CASE(bn_fuses_shortcut_bn), CASE(bn_gradient_fuses_relu_gradient), CASE(block_end_stores_bits),
+      CASE(block_end_fuses_sum_and_bn_sums), CASE(maxpool_fuses_bn), CASE(conv_fuses_finalize), CASE(finalize_is_not_fused),
+      CASE(finalize_is_not_fused_across_other_ops), CASE(cifar_fuses_finalize_into_convolutions), CASE(no_fusion_when_another_op_reads),
+      CASE(no_fusion_when_one_op_reads_twice), CASE(no_fusion_of_persistent_tensors), CASE(persistent_sum), CASE(no_fusion_across_streams), CASE(no_fusion_across_a_write),
+      CASE(gradients_of_two_readers), CASE(gradients_of_two_bns), CASE(cost_model_decides), CASE(references_are_updated),
+      CASE(shortcut_b_fuses_two_bns))

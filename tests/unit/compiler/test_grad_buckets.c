@@ -140,7 +140,7 @@ static void shipped_configs_with_ranks(void) {
             }
 }
 
-static void one_rank_has_none(void) {
+static void one_rank_has_no_buckets(void) {
     const struct wanted w = {
         .ranks = 1, .sync_bn = true, .fuse = true, .real = CR_F32, .kind = CR_PROGRAM_STEP, .batch = 8, .bucket = MIB};
     struct made m;
@@ -198,7 +198,7 @@ static void buckets_of_resnet50(void) {
     drop(&m);
 }
 
-static void frozen_parts_are_left_out(void) {
+static void frozen_parameters_are_not_reduced(void) {
     struct made         m;
     const struct wanted w = {
         .ranks = 2, .fuse = true, .real = CR_F32, .kind = CR_PROGRAM_STEP, .batch = 8, .bucket = MIB / 8};
@@ -294,6 +294,6 @@ static void wrong_programs_are_refused(void) {
     drop(&m);
 }
 
-TESTS(CASE(shipped_configs_with_ranks), CASE(one_rank_has_none), CASE(only_the_last_micro_batch_adds_up_gradients),
-      CASE(buckets_of_resnet50), CASE(frozen_parts_are_left_out), CASE(limits_and_16_bits),
+TESTS(CASE(shipped_configs_with_ranks), CASE(one_rank_has_no_buckets), CASE(only_the_last_micro_batch_adds_up_gradients),
+      CASE(buckets_of_resnet50), CASE(frozen_parameters_are_not_reduced), CASE(limits_and_16_bits),
       CASE(wrong_programs_are_refused))

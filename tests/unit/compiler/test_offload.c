@@ -93,7 +93,7 @@ static int op_of(const struct cr_program *p, enum cr_op_kind kind,
 
 /* ---- simulation ---- */
 
-static void streams_run_beside_each_other(void) {
+static void streams_run_in_parallel(void) {
     struct hand                h     = {.seconds = {1, 2, 5, 4, 1, 3}};
     const struct cr_contention alike = {.duplex = 1};
     struct cr_op_time          time[6];
@@ -200,7 +200,7 @@ static void a_copy_hides(void) {
 
 /* Small ops of 1 ms: b is copied out at 4 s, before c can be written: op 7 waits for 1.995 s. c is read at 6 s: only
  * then is there room for b', whose copy ends at 8 s; b' is needed at 6.005 s: 1.995 s again. */
-static void what_does_not_hide_is_waited_for(void) {
+static void copies_that_do_not_hide_stall(void) {
     struct three             t;
     struct cr_offload_report r;
     struct cr_simulation     time;
@@ -228,7 +228,7 @@ static void what_does_not_hide_is_waited_for(void) {
     cr_program_free(&t.h.p);
 }
 
-static void nothing_moves_without_need(void) {
+static void nothing_is_offloaded_without_need(void) {
     struct three             t;
     struct cr_offload_report r;
     three_open(&t, 1);
@@ -245,7 +245,7 @@ static void nothing_moves_without_need(void) {
 }
 
 /* Whatever allocation fails, the program is complete or unchanged, and no memory leaks. */
-static void no_memory_is_survived(void) {
+static void failing_allocations(void) {
     const struct cr_compile_options o = {
         .reuse = true, .pool_limit = SIX, .recompute = true, .offload = CR_SWAP_USE_BEST};
     cr_status status   = CR_ERR_MEMORY;
@@ -365,7 +365,7 @@ static void the_planned_pool_counts(void) {
 
 /* `last` reuses the storage of a; b is live while a is idle. Live units: 4, 10, 10, 10, 4, ... and 4 + c at `last`;
  * with a offloaded 6 in the middle, but at `last` both a' and the output exist: 4 + 4 + 1. */
-static void nothing_is_handed_on_at_the_last_use(void) {
+static void offload_prevents_reuse_in_place(void) {
     struct hand              h = {.seconds = {0}};
     struct cr_offload_report r;
     cr_program_init(&h.p, "last", NULL);
@@ -395,7 +395,7 @@ static void nothing_is_handed_on_at_the_last_use(void) {
 
 /* After offload, recompute does not touch offloaded tensors: recomputing one before the wait for its copy frees no
  * memory. a is in flight from 1 s to 5 s while most is live, and could be recomputed. */
-static void what_is_away_is_not_made_twice(void) {
+static void offloaded_tensors_are_not_recomputed(void) {
     struct hand                h = {.seconds = {0}};
     struct cr_offload_report   swap;
     struct cr_recompute_report again;
@@ -429,7 +429,7 @@ static void what_is_away_is_not_made_twice(void) {
     cr_program_free(&t.h.p);
 }
 
-TESTS(CASE(streams_run_beside_each_other), CASE(copies_slow_each_other_down),
-      CASE(work_and_copies_slow_each_other_down), CASE(a_copy_hides), CASE(what_does_not_hide_is_waited_for),
-      CASE(nothing_moves_without_need), CASE(no_memory_is_survived), CASE(scores_by_hand), CASE(scores_choose),
-      CASE(the_planned_pool_counts), CASE(nothing_is_handed_on_at_the_last_use), CASE(what_is_away_is_not_made_twice))
+TESTS(CASE(streams_run_in_parallel), CASE(copies_slow_each_other_down),
+      CASE(work_and_copies_slow_each_other_down), CASE(a_copy_hides), CASE(copies_that_do_not_hide_stall),
+      CASE(nothing_is_offloaded_without_need), CASE(failing_allocations), CASE(scores_by_hand), CASE(scores_choose),
+      CASE(the_planned_pool_counts), CASE(offload_prevents_reuse_in_place), CASE(offloaded_tensors_are_not_recomputed))

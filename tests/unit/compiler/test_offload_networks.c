@@ -82,7 +82,7 @@ NET(bottlenecks, true, "model.block=bottleneck", "model.depths=2,2", "model.widt
 NET(bottlenecks_unfused, false, "model.block=bottleneck", "model.depths=2,2", "model.widths=8,8", "model.stem=imagenet",
     "model.shortcut=B")
 
-static void both_ways_were_met(void) {
+static void offload_and_recompute_were_used(void) {
     CHECK(both_ways > 0);
 }
 
@@ -178,7 +178,7 @@ static void shipped_networks_fit(void) {
 
 /* Live bytes are counted as the planner counts them, with storage reused in place: otherwise limits would be exceeded,
  * or too much would be offloaded. */
-static void live_bytes_are_the_planners(void) {
+static void live_bytes_match_the_planner(void) {
     for (int fuse = 0; fuse < 2; fuse++) {
         const struct cr_cost_model target = gpu_target();
         struct cr_compile_options  o      = {.fuse = fuse == 1, .reuse = true, .until = "select"};
@@ -205,7 +205,7 @@ static void live_bytes_are_the_planners(void) {
 }
 
 /* Offload and recompute together are never slower than each alone, and equal inputs give equal programs. */
-static void together_is_no_slower(void) {
+static void offload_with_recompute_is_no_slower(void) {
     const struct cr_cost_model target = gpu_target();
     struct bench_model         b      = {0};
     struct cr_program          p[4];
@@ -248,7 +248,7 @@ static cr_status open_session(struct cr_session *s, struct cr_config *c, bool ex
     return status;
 }
 
-static void too_little_is_said(void) {
+static void impossible_limits_are_reported(void) {
     static const char *const        no[]   = {"train.batch=64", "memory.limit=1MiB", "memory.recompute=no"},
                              *const swap[] = {"train.batch=64", "memory.limit=1MiB", "memory.swap=best"};
     struct cr_session               s;
@@ -265,7 +265,7 @@ static void too_little_is_said(void) {
 
 /* Evaluation images that are larger than training images: a limit that training just meets holds for both. Where the
  * evaluation batch is not given it is lowered, otherwise training uses less memory. */
-static void evaluation_keeps_the_limit_too(void) {
+static void evaluation_meets_the_limit(void) {
     const char       *more[] = {"train.batch=64",   "data.eval_crop=96",   "data.eval_resize=96", "memory.limit=1GiB",
                                 "memory.swap=best", "memory.recompute=no", "train.eval_batch=16"};
     struct cr_session s;
@@ -293,7 +293,7 @@ static void evaluation_keeps_the_limit_too(void) {
 }
 
 /* No training batch makes room for an evaluation that is too large by itself. */
-static void a_batch_is_not_lowered_in_vain(void) {
+static void batch_is_not_lowered_in_vain(void) {
     static const char *const more[] = {"train.batch=auto", "memory.limit=32MiB", "train.eval_batch=4096"};
     struct cr_session        s;
     struct cr_config         c;
@@ -340,7 +340,7 @@ static void the_largest_batch_is_found(void) {
     CHECK(found[1] > found[0] && found[2] > found[0]);
 }
 
-TESTS(CASE(basic_blocks), CASE(bottlenecks), CASE(bottlenecks_unfused), CASE(both_ways_were_met),
-      CASE(shipped_networks_fit), CASE(live_bytes_are_the_planners), CASE(together_is_no_slower),
-      CASE(too_little_is_said), CASE(evaluation_keeps_the_limit_too), CASE(a_batch_is_not_lowered_in_vain),
+TESTS(CASE(basic_blocks), CASE(bottlenecks), CASE(bottlenecks_unfused), CASE(offload_and_recompute_were_used),
+      CASE(shipped_networks_fit), CASE(live_bytes_match_the_planner), CASE(offload_with_recompute_is_no_slower),
+      CASE(impossible_limits_are_reported), CASE(evaluation_meets_the_limit), CASE(batch_is_not_lowered_in_vain),
       CASE(the_largest_batch_is_found))

@@ -27,7 +27,7 @@ static void random_lives(struct cr_rng *rng, struct cr_interval *life, int n, in
     }
 }
 
-static void hand_case(void) {
+static void case_by_hand(void) {
     /* Largest first: B at 0, A above it; C fits the gap that B leaves; D lies on A only where A has ended. */
     struct cr_interval life[] = {{0, 4, 30, 0}, {0, 2, 50, 0}, {2, 6, 40, 0}, {4, 6, 10, 0}};
     size_t             peak, bound;
@@ -49,7 +49,7 @@ static void alignment_counts(void) {
     CHECK(intervals_valid(life, 3, 64, peak));
 }
 
-static void nothing_to_plan(void) {
+static void empty_intervals(void) {
     size_t             peak = 7, bound = 7;
     struct cr_interval life[] = {{3, 3, 100, 9}, {5, 2, 100, 9}, {0, 9, 0, 9}};
     REQUIRE_OK(cr_plan_intervals(NULL, 0, 64, &peak, &bound));
@@ -191,7 +191,7 @@ static void hard_instances_report(void) {
 
 /* ---- programs ---- */
 
-static void networks_meet_the_bound(void) {
+static void networks_reach_the_bound(void) {
     const char   *archs[]   = {"resnet18", "resnet50", "resnet152", "resnet20"};
     const int64_t batches[] = {32, 100, 256};
     for (size_t a = 0; a < CR_COUNT(archs); a++) {
@@ -235,7 +235,7 @@ static void bound_is_the_largest_load(void) {
     bench_close(&b);
 }
 
-static void without_reuse_everything_is_apart(void) {
+static void without_reuse_nothing_overlaps(void) {
     struct bench_model b;
     struct cr_program  p;
     if (!compiled(&b, "resnet20", 32, 2, CR_PROGRAM_STEP, true, false, &p)) return;
@@ -255,7 +255,7 @@ static void without_reuse_everything_is_apart(void) {
     bench_close(&b);
 }
 
-static void storage_is_taken_over(void) {
+static void storage_is_reused_in_place(void) {
     struct cr_program p;
     int               id[5];
     chain_program(&p, id);
@@ -275,7 +275,7 @@ static void storage_is_taken_over(void) {
     cr_program_free(&p);
 }
 
-static void untouched_tensors_are_left_alone(void) {
+static void unused_tensors_are_not_planned(void) {
     struct cr_program p;
     int               id[5];
     chain_program(&p, id);
@@ -292,7 +292,7 @@ static void untouched_tensors_are_left_alone(void) {
     cr_program_free(&p);
 }
 
-TESTS(CASE(hand_case), CASE(alignment_counts), CASE(nothing_to_plan), CASE(too_many_bytes), CASE(random_instances),
+TESTS(CASE(case_by_hand), CASE(alignment_counts), CASE(empty_intervals), CASE(too_many_bytes), CASE(random_instances),
       CASE(tiny_instances_against_the_optimum), CASE(planning_survives_failing_allocations),
-      CASE(hard_instances_report), CASE(networks_meet_the_bound), CASE(bound_is_the_largest_load),
-      CASE(without_reuse_everything_is_apart), CASE(storage_is_taken_over), CASE(untouched_tensors_are_left_alone))
+      CASE(hard_instances_report), CASE(networks_reach_the_bound), CASE(bound_is_the_largest_load),
+      CASE(without_reuse_nothing_overlaps), CASE(storage_is_reused_in_place), CASE(unused_tensors_are_not_planned))

@@ -88,7 +88,7 @@ static void random_instances(void) {
     CHECK(better > 0 && better >= hard / 2);
 }
 
-static void what_cannot_fit_is_proved(void) {
+static void infeasible_capacities_are_proved(void) {
     /* The largest load is not always enough: found by random search, verified by brute force. */
     struct cr_interval life[] = {{2, 8, 1, 0}, {1, 6, 1, 0}, {1, 2, 3, 0}, {6, 7, 2, 0},
                                  {8, 9, 3, 0}, {5, 9, 1, 0}, {3, 4, 2, 0}},
@@ -104,7 +104,7 @@ static void what_cannot_fit_is_proved(void) {
     CHECK(intervals_valid(life, 7, 1, found.peak));
 }
 
-static void numbers_near_the_end(void) {
+static void sizes_near_the_maximum(void) {
     const int64_t      huge   = (int64_t)1 << 60;
     struct cr_interval life[] = {
         {-huge * 4, 0, (size_t)huge, 0}, {-1, huge, (size_t)huge * 2, 0}, {huge, huge * 4, (size_t)huge * 4, 0}};
@@ -186,7 +186,7 @@ static void files_are_read(void) {
     cr_lifetimes_free(&lives);
 }
 
-static void bad_files_are_refused(void) {
+static void invalid_files_are_refused(void) {
     static const char *const bad[][2] = {
         {"", "is empty"},
         {"id,lower,upper\n", "lives.csv:1: column size is missing"},
@@ -217,7 +217,7 @@ static void bad_files_are_refused(void) {
 }
 
 /* Compares the sweep with the plain check of all pairs, over plans that are mostly invalid. */
-static void wrong_plans_are_found(void) {
+static void invalid_plans_are_detected(void) {
     int right = 0, rounds = 20000;
     for (int round = 0; round < rounds; round++) {
         struct cr_rng       rng = test_rng(900000 + (uint64_t)round);
@@ -239,6 +239,6 @@ static void wrong_plans_are_found(void) {
     CHECK(right > rounds / 50 && right < rounds / 2);
 }
 
-TESTS(CASE(tiny_instances_reach_the_optimum), CASE(random_instances), CASE(what_cannot_fit_is_proved),
-      CASE(numbers_near_the_end), CASE(searching_survives_failing_allocations), CASE(hard_instances_fit),
-      CASE(files_are_read), CASE(bad_files_are_refused), CASE(wrong_plans_are_found))
+TESTS(CASE(tiny_instances_reach_the_optimum), CASE(random_instances), CASE(infeasible_capacities_are_proved),
+      CASE(sizes_near_the_maximum), CASE(searching_survives_failing_allocations), CASE(hard_instances_fit),
+      CASE(files_are_read), CASE(invalid_files_are_refused), CASE(invalid_plans_are_detected))

@@ -132,7 +132,7 @@ static void accumulated_gradients(void) {
 
 /* One stream needs no waits, so insert_waits changes nothing; with weight gradients on their own stream it must add
  * waits. */
-static void waits_between_lanes(void) {
+static void waits_between_streams(void) {
     struct bench_model b;
     struct cr_program  p;
     struct cr_text     before = {0}, after = {0};
@@ -158,4 +158,4 @@ static void waits_between_lanes(void) {
 }
 
 TESTS(CASE(basic_blocks), CASE(bottleneck_blocks_with_a_frozen_stem), CASE(accumulated_gradients),
-      CASE(waits_between_lanes))
+      CASE(waits_between_streams))

@@ -69,7 +69,7 @@ NET(bottlenecks_unfused, false, "model.block=bottleneck", "model.depths=2,2", "m
     "model.shortcut=B")
 
 /* A limit that is already met changes nothing. */
-static void nothing_is_repeated_without_need(void) {
+static void nothing_is_recomputed_without_need(void) {
     static const char *const overrides[] = {"data.kind=synthetic", "data.image_size=32", "train.device=cpu",
                                             "model.arch=custom",   "model.depths=1,1",   "model.widths=8,16"};
     struct net               n;
@@ -84,7 +84,7 @@ static int emit(struct cr_program *p, const struct cr_op *op, const char *name) 
 }
 
 /* A tensor can be recomputed only where its inputs are still live. */
-static void operands_must_be_there(void) {
+static void operands_must_be_live(void) {
     struct cr_program          p;
     struct cr_recompute_report r;
     const struct cr_cost_model target = {.alignment = 64, .bytes_per_s = 1e9, .flops_per_s = 1e9};
@@ -127,7 +127,7 @@ static void operands_must_be_there(void) {
     cr_program_free(&p);
 }
 
-static void amounts_of_memory(void) {
+static void memory_amounts(void) {
     static const struct {
         const char *text;
         size_t      bytes;
@@ -141,4 +141,4 @@ static void amounts_of_memory(void) {
 }
 
 TESTS(CASE(basic_blocks), CASE(basic_blocks_unfused), CASE(bottlenecks), CASE(bottlenecks_unfused),
-      CASE(nothing_is_repeated_without_need), CASE(operands_must_be_there), CASE(amounts_of_memory))
+      CASE(nothing_is_recomputed_without_need), CASE(operands_must_be_live), CASE(memory_amounts))

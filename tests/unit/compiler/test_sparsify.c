@@ -98,7 +98,7 @@ static void check_asked(const struct invented *t, const int *want, int count) {
 }
 
 /* Without estimates: every existing format in the order of its number; of equal times the first. */
-static void all_are_asked(void) {
+static void all_formats_are_measured(void) {
     struct invented t = {.dense = 100, .foreseen = {1, 900, 900, 900, 900, 900}, .takes = {90, 50, 0, 70, 50, 200}};
     CHECK_INT(run(&t, false, NULL), 1);
     check_asked(&t, (const int[]){0, 1, 3, 4, 5}, 5);
@@ -107,7 +107,7 @@ static void all_are_asked(void) {
 }
 
 /* Formats without estimate first, then by estimate; of equal times still the first by number. */
-static void quick_ones_come_first(void) {
+static void fast_estimates_come_first(void) {
     struct invented t = {.dense = 100, .foreseen = {60, 50, 0, 40, 55, 0}, .takes = {90, 50, 95, 70, 50, 0}};
     CHECK_INT(run(&t, true, NULL), 1);
     check_asked(&t, (const int[]){2, 3, 1, 4, 0}, 5);
@@ -115,7 +115,7 @@ static void quick_ones_come_first(void) {
 
 /* A format whose estimate is above CR_ESTIMATE_MARGIN times the best known time, dense or sparse, is not measured;
  * every other format is. */
-static void far_ones_are_not_asked(void) {
+static void slow_estimates_are_not_measured(void) {
     struct invented t = {.dense = 100, .foreseen = {249, 251, 0, 20, 99, 101}, .takes = {1, 1, 120, 40, 39, 38}};
     CHECK_INT(run(&t, true, NULL), 4);
     check_asked(&t, (const int[]){2, 3, 4}, 3); /* 101 > 2.5 * 39; 5, 0 and 1 are skipped */
@@ -128,7 +128,7 @@ static void far_ones_are_not_asked(void) {
 }
 
 /* In 16 bits: where the estimated gains are too small, formats with an estimate are not measured. */
-static void little_is_foreseen_in_16_bits(void) {
+static void small_estimated_gain_in_16_bits(void) {
     struct cr_text  out = {0};
     struct invented t   = {.dense = 100, .foreseen = {97.5, 120, 0, 99, 0, 98}, .takes = {50, 50, 99, 50, 98, 50}};
     CHECK_INT(run(&t, true, NULL), 0);
@@ -153,7 +153,7 @@ static void little_is_foreseen_in_16_bits(void) {
 }
 
 /* A small gain is not enough: the program stays unchanged, and the report states the reason. */
-static void a_small_gain_is_none(void) {
+static void small_gain_is_not_enough(void) {
     struct cr_text  out = {0};
     struct invented t   = {.dense = 100, .takes = {0, 0, 0, 97.5, 99, 98}};
     CHECK_INT(run(&t, false, &out), CR_NONE);
@@ -164,7 +164,7 @@ static void a_small_gain_is_none(void) {
     CHECK_INT(run(&t, false, NULL), 3);
 }
 
-static void lines_say_so(void) {
+static void report_lines(void) {
     struct cr_text  out = {0};
     struct invented t   = {.dense = 100, .foreseen = {0, 0, 0, 20, 79, 301}, .takes = {0, 0, 0, 40, 39, 38}};
     run(&t, true, &out);
@@ -183,7 +183,7 @@ static void lines_say_so(void) {
     cr_text_free(&out);
 }
 
-static void json_says_the_same(void) {
+static void report_json(void) {
     struct cr_text  out = {0};
     struct invented t   = {
           .dense = 100, .foreseen = {0, 0, 0, 20, 79, 301}, .takes = {0, 0, 0, 40, 39, 38}, .json = true};
@@ -207,5 +207,5 @@ static void json_says_the_same(void) {
     cr_text_free(&out);
 }
 
-TESTS(CASE(all_are_asked), CASE(quick_ones_come_first), CASE(far_ones_are_not_asked),
-      CASE(little_is_foreseen_in_16_bits), CASE(a_small_gain_is_none), CASE(lines_say_so), CASE(json_says_the_same))
+TESTS(CASE(all_formats_are_measured), CASE(fast_estimates_come_first), CASE(slow_estimates_are_not_measured),
+      CASE(small_estimated_gain_in_16_bits), CASE(small_gain_is_not_enough), CASE(report_lines), CASE(report_json))

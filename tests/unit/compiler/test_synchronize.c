@@ -90,7 +90,7 @@ static int waits_of(const struct cr_program *p, int op) {
 
 /* ---- cases by hand ---- */
 
-static void one_lane_needs_no_waits(void) {
+static void one_stream_needs_no_waits(void) {
     struct cr_program p;
     cr_program_init(&p, "one", NULL);
     int a = new_tensor(&p, CR_REGION_POOL, 4), b = new_tensor(&p, CR_REGION_POOL, 4);
@@ -150,7 +150,7 @@ static void two_readers_do_not_wait(void) {
     cr_program_free(&p);
 }
 
-static void planes_and_slices_share_bytes(void) {
+static void buffers_and_slices_share_bytes(void) {
     struct cr_program p;
     cr_program_init(&p, "planes", NULL);
     int plane = store_tensor(&p, 256, 300), first = store_tensor(&p, 256, 64), second = store_tensor(&p, 512, 64);
@@ -290,7 +290,7 @@ static void random_program(struct cr_rng *rng, struct cr_program *p) {
         if (p->tensor[t].region == CR_REGION_POOL) p->tensor[t].keep = draw(rng, 0, 15) == 0;
 }
 
-static void random_orders_are_right(void) {
+static void random_programs_are_ordered(void) {
     int waits = 0, aliases = 0, ratios = 0;
     for (int round = 0; round < 3000; round++) {
         struct cr_rng     rng = test_rng((uint64_t)round);
@@ -324,7 +324,7 @@ static void random_orders_are_right(void) {
 }
 
 /* After any change of a wait, a stream or an offset, the check agrees with the reachability computation. */
-static void corrupted_orders_are_judged_rightly(void) {
+static void corrupted_waits_are_detected(void) {
     int refused = 0, fine = 0;
     for (int round = 0; round < 4000; round++) {
         struct cr_rng     rng = test_rng(50000 + (uint64_t)round);
@@ -358,7 +358,7 @@ static void corrupted_orders_are_judged_rightly(void) {
     CHECK(refused > 1000 && fine > 1000);
 }
 
-static void ordering_survives_failing_allocations(void) {
+static void insert_waits_survives_failing_allocations(void) {
     struct cr_rng     rng = test_rng(9);
     struct cr_program p;
     int64_t           live = cr_alloc_live();
@@ -381,7 +381,7 @@ static void ordering_survives_failing_allocations(void) {
 }
 
 /* Reductions of every gradient on the COMM stream in parallel with the backward pass, then the update. */
-static void large_programs_are_quick(void) {
+static void large_programs_are_fast(void) {
     struct bench_model b;
     struct cr_program  p;
     const char        *overrides[] = {"model.arch=resnet152"};
@@ -407,7 +407,7 @@ static void large_programs_are_quick(void) {
     bench_close(&b);
 }
 
-TESTS(CASE(one_lane_needs_no_waits), CASE(every_hazard_waits), CASE(two_readers_do_not_wait),
-      CASE(planes_and_slices_share_bytes), CASE(impossible_waits_are_refused), CASE(memory_waits_for_the_copy),
-      CASE(copies_forbid_in_place), CASE(random_orders_are_right), CASE(corrupted_orders_are_judged_rightly),
-      CASE(ordering_survives_failing_allocations), CASE(large_programs_are_quick))
+TESTS(CASE(one_stream_needs_no_waits), CASE(every_hazard_waits), CASE(two_readers_do_not_wait),
+      CASE(buffers_and_slices_share_bytes), CASE(impossible_waits_are_refused), CASE(memory_waits_for_the_copy),
+      CASE(copies_forbid_in_place), CASE(random_programs_are_ordered), CASE(corrupted_waits_are_detected),
+      CASE(insert_waits_survives_failing_allocations), CASE(large_programs_are_fast))

@@ -9,7 +9,7 @@
 
 /* ---- values and their sources ---- */
 
-static void has_defaults(void) {
+static void defaults(void) {
     struct cr_config config;
     REQUIRE_OK(cr_config_open(&config, NULL, NULL, 0));
     CHECK_STR(config.path, "(built in)");
@@ -37,7 +37,7 @@ static void has_defaults(void) {
     CHECK(!config.src && !config.path);
 }
 
-static void obeys_precedence(void) {
+static void precedence(void) {
     static const char *const overrides[] = {"train.seed=9", " train.keep = 4 ", "train.seed=10", "data.root=a=b.c ",
                                             "model.arch=RESNET56"};
     struct cr_config         config;
@@ -70,7 +70,7 @@ static void obeys_precedence(void) {
     cr_config_close(&config);
 }
 
-static void judges_includes(void) {
+static void includes(void) {
     char text[200];
     snprintf(text, sizeof text, "include = %s\n[train]\nkeep = 3\n", file_text("whole.ini", "[train]\nbatch = 3\n"));
     CHECK_STR(refusal(text, NULL), "");
@@ -105,7 +105,7 @@ static void judges_includes(void) {
     CHECK_STR(refusal("include = d3.ini\n", NULL), "");
 }
 
-static void names_configs(void) {
+static void named_configs(void) {
     static const char *const names[][2] = {{"x.ini", "x"}, {"y", "y"}, {".ini", ".ini"}, {"z.ini.ini", "z.ini"}};
     for (size_t i = 0; i < CR_COUNT(names); i++) {
         struct cr_config config;
@@ -117,7 +117,7 @@ static void names_configs(void) {
 
 /* ---- error messages ---- */
 
-static void tells_all_at_once(void) {
+static void all_errors_are_reported(void) {
     CHECK_STR(refusal("batch = 3\n"
                       "[train]\n"
                       "batch = many\n"
@@ -167,7 +167,7 @@ static void check_rules(const struct rule *rules, size_t count, const char *text
     }
 }
 
-static void judges_overrides(void) {
+static void overrides_are_checked(void) {
     static const struct rule rules[] = {
         {"train.batch", "'train.batch': must be section.key=value"},
         {"batch=3", "'batch=3': must be section.key=value"},
@@ -195,7 +195,7 @@ static void judges_overrides(void) {
     check_rules(rules, CR_COUNT(rules), NULL);
 }
 
-static void reads_types_strictly(void) {
+static void types_are_strict(void) {
     static const struct rule rules[] = {
         {"train.batch=+64", ""},
         {"train.batch=064", ""},
@@ -245,7 +245,7 @@ static void reads_types_strictly(void) {
 }
 
 /* Each key accepts the ends of its range and refuses the next numbers outside. */
-static void holds_ranges(void) {
+static void ranges_are_checked(void) {
     int tried = 0;
     for (int i = 0; i < cr_key_count; i++) {
         const struct cr_key *key = &cr_keys[i];
@@ -272,7 +272,7 @@ static void holds_ranges(void) {
     CHECK(tried > 40);
 }
 
-static void knows_rules_between_keys(void) {
+static void rules_between_keys(void) {
     static const struct rule plain[] = {
         {"model.depths=1,2", "[model] depths = 1,2: is for arch = custom; resnet20 has its own"},
         {"model.widths=1,2", "[model] widths = 1,2: is for arch = custom"},
@@ -337,7 +337,7 @@ static void knows_rules_between_keys(void) {
     }
 }
 
-static void measures_distance(void) {
+static void edit_distance(void) {
     CHECK_INT(cr_edit_distance("kitten", "sitting"), 3);
     CHECK_INT(cr_edit_distance("bacth", "batch"), 1);
     CHECK_INT(cr_edit_distance("", "abc"), 3);
@@ -345,10 +345,10 @@ static void measures_distance(void) {
     CHECK_INT(cr_edit_distance("flaw", "lawn"), 2);
 }
 
-static void leaves_nothing(void) {
+static void no_leaks(void) {
     CHECK_INT(cr_alloc_live(), 0);
 }
 
-TESTS(CASE(has_defaults), CASE(obeys_precedence), CASE(judges_includes), CASE(names_configs), CASE(tells_all_at_once),
-      CASE(judges_overrides), CASE(reads_types_strictly), CASE(holds_ranges), CASE(knows_rules_between_keys),
-      CASE(measures_distance), CASE(leaves_nothing))
+TESTS(CASE(defaults), CASE(precedence), CASE(includes), CASE(named_configs), CASE(all_errors_are_reported),
+      CASE(overrides_are_checked), CASE(types_are_strict), CASE(ranges_are_checked), CASE(rules_between_keys),
+      CASE(edit_distance), CASE(no_leaks))

@@ -161,7 +161,7 @@ static void dump_is_plain(void) {
     cr_config_close(&config);
 }
 
-static void tells_differences(void) {
+static void differences(void) {
     static const char *const overrides[] = {"optim.lr=0.2", "data.root=a#", "schedule.milestones=1,2",
                                             "model.arch=resnet56", "train.fuse=no"};
     struct cr_config         a, b;
@@ -178,7 +178,7 @@ static void tells_differences(void) {
     cr_config_close(&b);
 }
 
-static void helps(void) {
+static void help_text(void) {
     struct cr_text out = {0};
     cr_config_help(&out);
     REQUIRE(!out.failed);
@@ -199,7 +199,7 @@ static void helps(void) {
     cr_text_free(&out);
 }
 
-static void ships_configs(void) {
+static void shipped_configs(void) {
     static const struct {
         const char       *name;
         enum cr_arch      arch;
@@ -242,7 +242,7 @@ static void ships_configs(void) {
     cr_config_close(&config);
 }
 
-static void ignores_the_locale(void) {
+static void locale_is_ignored(void) {
     static const char *const names[] = {"de_DE.UTF-8", "de_DE.utf8",  "de_DE",
                                         "fr_FR.UTF-8", "ru_RU.UTF-8", "pt_BR.UTF-8"};
     const char              *found   = NULL;
@@ -284,7 +284,7 @@ static cr_status use_config(const char *path) {
     return status;
 }
 
-static void survives_failing_allocations(void) {
+static void failing_allocations(void) {
     file_text("base.ini", "[train]\nepochs = 3\n");
     static const struct {
         const char *text;
@@ -308,9 +308,9 @@ static void survives_failing_allocations(void) {
     }
 }
 
-static void leaves_nothing(void) {
+static void no_leaks(void) {
     CHECK_INT(cr_alloc_live(), 0);
 }
 
-TESTS(CASE(dump_reads_back), CASE(dump_is_plain), CASE(tells_differences), CASE(helps), CASE(ships_configs),
-      CASE(ignores_the_locale), CASE(survives_failing_allocations), CASE(leaves_nothing))
+TESTS(CASE(dump_reads_back), CASE(dump_is_plain), CASE(differences), CASE(help_text), CASE(shipped_configs),
+      CASE(locale_is_ignored), CASE(failing_allocations), CASE(no_leaks))

@@ -7,7 +7,7 @@
 
 /* ---- Philox4x32-10: the known answers published with Random123 ---- */
 
-static void philox_gives_the_published_words(void) {
+static void philox_matches_published_vectors(void) {
     static const struct {
         uint32_t counter[4], key[2], want[4];
     } known[] = {
@@ -24,7 +24,7 @@ static void philox_gives_the_published_words(void) {
     }
 }
 
-static void streams_are_apart_and_draws_in_range(void) {
+static void streams_are_distinct_and_values_in_range(void) {
     struct cr_rng a = cr_rng_make(1, CR_RNG_ORDER, 5, 0), b = cr_rng_make(1, CR_RNG_AUGMENT, 5, 0);
     struct cr_rng c = cr_rng_make(1, CR_RNG_ORDER, 5, 0), d = cr_rng_make(2, CR_RNG_ORDER, 5, 0);
     int           same_purpose = 0, same_seed = 0;
@@ -194,7 +194,7 @@ static void networks_have_the_published_sizes(void) {
     for (size_t i = 0; i < CR_COUNT(known); i++) CHECK_INT(parameters_of(&known[i].arch, 1), known[i].parameters);
 }
 
-static void bottlenecks_have_a_width_of_their_own(void) {
+static void bottleneck_width_is_configurable(void) {
     static const char *const        wide[]   = {"model.arch=resnet50", "model.width_per_group=128"},
                              *const narrow[] = {"model.arch=wide_resnet50_2", "model.width_per_group=64"};
     static const char *const        basic[]  = {"model.arch=resnet18", "model.width_per_group=128"};
@@ -239,7 +239,7 @@ static void allocation_counts_and_fails_on_demand(void) {
     CHECK_INT(cr_alloc_live(), live);
 }
 
-static void a_text_is_valid_json_or_failed(void) {
+static void text_is_valid_json_or_failed(void) {
     struct cr_text text = {0};
     cr_text_add_json(&text, "a\"b\\c\n\x01");
     CHECK_STR(text.data, "\"a\\\"b\\\\c\\u000a\\u0001\"");
@@ -250,7 +250,7 @@ static void a_text_is_valid_json_or_failed(void) {
     cr_text_free(&text);
 }
 
-TESTS(CASE(philox_gives_the_published_words), CASE(streams_are_apart_and_draws_in_range),
+TESTS(CASE(philox_matches_published_vectors), CASE(streams_are_distinct_and_values_in_range),
       CASE(f16_rounds_to_nearest_even), CASE(bf16_rounds_to_nearest_even), CASE(initial_weights_follow_he),
-      CASE(networks_have_the_published_sizes), CASE(bottlenecks_have_a_width_of_their_own),
-      CASE(allocation_counts_and_fails_on_demand), CASE(a_text_is_valid_json_or_failed))
+      CASE(networks_have_the_published_sizes), CASE(bottleneck_width_is_configurable),
+      CASE(allocation_counts_and_fails_on_demand), CASE(text_is_valid_json_or_failed))

@@ -23,7 +23,7 @@ static uint8_t *golden_read(struct cr_st_file *file, const char *name, int *size
 }
 
 /* Names are "OP AMOUNT PICTURE", with the number of the operation. */
-static void operations_are_pils(void) {
+static void operations_match_pil(void) {
     struct cr_st_file *file;
     int                seen[CR_PIXELS_HUE + 1] = {0};
     char               path[512];
@@ -54,7 +54,7 @@ static void operations_are_pils(void) {
 }
 
 /* The table of TrivialAugmentWide in torchvision: the largest amount of each operation, and the smallest. */
-static void trivial_has_torchvisions_ranges(void) {
+static void trivial_matches_torchvision_ranges(void) {
     static const struct {
         double low, high;
         int    amounts;
@@ -128,7 +128,7 @@ static void shift_and_flip_come_first(void) {
     CHECK(moved > 40);
 }
 
-static void a_picture_follows_from_epoch_and_sample(void) {
+static void image_is_a_function_of_epoch_and_sample(void) {
     const struct cr_prepare trivial = {.size = SIZE, .crop = CR_CROP_NONE, .trivial = true},
                             jitter  = {.size = SIZE, .crop = CR_CROP_NONE, .jitter = {0.4, 0.4, 0.4, 0.1}};
     const struct cr_prepare *both[] = {&trivial, &jitter};
@@ -166,7 +166,7 @@ static struct cr_prepare mixing(double mixup, double cutmix, double erase) {
 
 /* Neighbours form pairs; the last image of an odd batch has a partner too. A batch cut into parts of even size keeps
  * its pairs. */
-static void partners_are_neighbours(void) {
+static void mixing_partners_are_neighbours(void) {
     const struct cr_prepare prep  = mixing(1, 0, 0);
     static const int        odd[] = {1, 0, 3, 2, 3};
     int32_t                 mix[CR_MIX_NUMBERS];
@@ -209,7 +209,7 @@ static void mixup_draws_from_beta(void) {
 
 /* The fraction of the label is the fraction of the area that remains; cuts have all sizes, each with its expected
  * frequency. */
-static void cutmix_counts_what_is_left(void) {
+static void cutmix_label_follows_remaining_area(void) {
     const struct cr_prepare both = mixing(1, 1, 0);
     int                     cuts = 0, large = 0, plain = 0;
     for (int i = 0; i < MIX_DRAWS; i++) {
@@ -237,7 +237,7 @@ static void cutmix_counts_what_is_left(void) {
 }
 
 /* RandomErasing of torchvision: area 2 to 33 %, aspect 0.3 to 3.3, any position. */
-static void erasing_has_torchvisions_ranges(void) {
+static void erasing_matches_torchvision_ranges(void) {
     const struct cr_prepare prep   = mixing(0, 0, 0.25);
     int                     erased = 0, edge = 0;
     double                  sum = 0;
@@ -260,6 +260,6 @@ static void erasing_has_torchvisions_ranges(void) {
     CHECK(edge > 0);
 }
 
-TESTS(CASE(partners_are_neighbours), CASE(mixup_draws_from_beta), CASE(cutmix_counts_what_is_left),
-      CASE(erasing_has_torchvisions_ranges), CASE(operations_are_pils), CASE(trivial_has_torchvisions_ranges),
-      CASE(shift_and_flip_come_first), CASE(a_picture_follows_from_epoch_and_sample))
+TESTS(CASE(mixing_partners_are_neighbours), CASE(mixup_draws_from_beta), CASE(cutmix_label_follows_remaining_area),
+      CASE(erasing_matches_torchvision_ranges), CASE(operations_match_pil), CASE(trivial_matches_torchvision_ranges),
+      CASE(shift_and_flip_come_first), CASE(image_is_a_function_of_epoch_and_sample))

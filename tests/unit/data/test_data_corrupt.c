@@ -2,7 +2,7 @@
  * of the workers. */
 #include "tests/harness/loader_support.h"
 
-static void skipped_pictures_are_replaced_and_counted(void) {
+static void skipped_images_are_replaced_and_counted(void) {
     char folder[SUPPORT_PATH], root[SUPPORT_PATH];
     make_folder(folder);
     put_set(folder);
@@ -57,7 +57,7 @@ static void skipped_pictures_are_replaced_and_counted(void) {
 
 /* JPEGs, one of them truncated near its end: whether it counts as corrupt must not depend on the random crops, nor on
  * how long the loader has been running. */
-static void a_cut_picture_is_corrupt_whatever_its_crop(void) {
+static void truncated_image_is_corrupt_for_any_crop(void) {
     char     folder[SUPPORT_PATH], root[SUPPORT_PATH], path[SUPPORT_PATH];
     size_t   count;
     uint8_t *jpeg = read_bytes(GOLDEN "rgb.jpg", &count);
@@ -103,7 +103,7 @@ static void a_cut_picture_is_corrupt_whatever_its_crop(void) {
     drop_folder(folder);
 }
 
-static void fatal_names_the_picture_in_order(void) {
+static void fatal_names_the_first_image(void) {
     char folder[SUPPORT_PATH], root[SUPPORT_PATH];
     make_folder(folder);
     put_set(folder);
@@ -133,7 +133,7 @@ static void fatal_names_the_picture_in_order(void) {
     drop_folder(folder);
 }
 
-static void nothing_readable_is_an_error(void) {
+static void no_readable_image_is_an_error(void) {
     char folder[SUPPORT_PATH], root[SUPPORT_PATH], name[64];
     make_folder(folder);
     for (int i = 0; i < 8; i++) {
@@ -156,5 +156,5 @@ static void nothing_readable_is_an_error(void) {
     drop_folder(folder);
 }
 
-TESTS(CASE(skipped_pictures_are_replaced_and_counted), CASE(a_cut_picture_is_corrupt_whatever_its_crop),
-      CASE(fatal_names_the_picture_in_order), CASE(nothing_readable_is_an_error))
+TESTS(CASE(skipped_images_are_replaced_and_counted), CASE(truncated_image_is_corrupt_for_any_crop),
+      CASE(fatal_names_the_first_image), CASE(no_readable_image_is_an_error))

@@ -62,7 +62,7 @@ static void resume_continues_exactly(void) {
 
 /* Checksums of 20 batches, recorded when shifts and flips were still done by the workers: the random values and pixels
  * are the same. */
-static void batches_are_those_of_the_host(void) {
+static void batches_match_host_preparation(void) {
     struct cr_dataset *set;
     REQUIRE_OK(OPEN_SET(&set, "data.kind=synthetic", "data.train_images=37", "data.image_size=32"));
     struct cr_loader_options options = plain_options(CR_SPLIT_TRAIN, 5, 2);
@@ -161,7 +161,7 @@ static void evaluation_delivers_each_sample_once(void) {
 
 /* ---- closing ---- */
 
-static void closing_does_not_wait_for_the_rest(void) {
+static void closing_does_not_wait_for_pending_batches(void) {
     struct cr_dataset *set;
     REQUIRE_OK(OPEN_SET(&set, "data.kind=synthetic", "data.train_images=4096", "data.image_size=224"));
     struct cr_loader_options options = plain_options(CR_SPLIT_TRAIN, 1024, 3);
@@ -203,7 +203,7 @@ static void no_allocation_after_the_first_batch(void) {
 }
 
 /* A consumer may hold a batch while it requests the next one. */
-static void a_batch_may_be_held(void) {
+static void batch_may_be_held(void) {
     struct cr_dataset *set;
     REQUIRE_OK(OPEN_SET(&set, "data.kind=synthetic", "data.train_images=64"));
     for (int workers = 0; workers <= 2; workers++) {
@@ -227,7 +227,7 @@ static void a_batch_may_be_held(void) {
     cr_dataset_close(set);
 }
 
-static void failing_allocations_are_clean(void) {
+static void failing_allocations_are_reported(void) {
     char folder[SUPPORT_PATH], root[SUPPORT_PATH];
     make_folder(folder);
     put_set(folder);
@@ -275,7 +275,7 @@ static void speed_of_pad_crops(void) {
     cr_dataset_close(set);
 }
 
-TESTS(CASE(worker_count_changes_nothing), CASE(resume_continues_exactly), CASE(batches_are_those_of_the_host),
+TESTS(CASE(worker_count_changes_nothing), CASE(resume_continues_exactly), CASE(batches_match_host_preparation),
       CASE(an_epoch_is_a_permutation), CASE(evaluation_delivers_each_sample_once),
-      CASE(closing_does_not_wait_for_the_rest), CASE(no_allocation_after_the_first_batch), CASE(a_batch_may_be_held),
-      CASE(failing_allocations_are_clean), CASE(speed_of_pad_crops))
+      CASE(closing_does_not_wait_for_pending_batches), CASE(no_allocation_after_the_first_batch), CASE(batch_may_be_held),
+      CASE(failing_allocations_are_reported), CASE(speed_of_pad_crops))

@@ -55,7 +55,7 @@ static cr_status take(const struct cr_dataset *set, const struct cr_loader_optio
     return status;
 }
 
-static void training_batches_are_cut_from_one_order(void) {
+static void training_batches_are_parts_of_one_order(void) {
     struct seen       *one, *many;
     struct cr_dataset *set;
     REQUIRE_OK(open_set(CR_SPLIT_TRAIN, &set));
@@ -85,7 +85,7 @@ static void training_batches_are_cut_from_one_order(void) {
 }
 
 /* From the middle of an epoch on, as a run that resumes with another number of ranks. */
-static void the_order_goes_on_with_other_ranks(void) {
+static void order_continues_with_other_ranks(void) {
     struct seen       *one, *many;
     struct cr_dataset *set;
     REQUIRE_OK(open_set(CR_SPLIT_TRAIN, &set));
@@ -104,7 +104,7 @@ static void the_order_goes_on_with_other_ranks(void) {
     cr_dataset_close(set);
 }
 
-static void evaluation_delivers_each_picture_once(void) {
+static void evaluation_delivers_each_image_once(void) {
     struct cr_dataset *set;
     REQUIRE_OK(open_set(CR_SPLIT_VAL, &set));
     for (int ranks = 1; ranks <= 5; ranks++)
@@ -136,5 +136,5 @@ static void evaluation_delivers_each_picture_once(void) {
     cr_dataset_close(set);
 }
 
-TESTS(CASE(training_batches_are_cut_from_one_order), CASE(the_order_goes_on_with_other_ranks),
-      CASE(evaluation_delivers_each_picture_once))
+TESTS(CASE(training_batches_are_parts_of_one_order), CASE(order_continues_with_other_ranks),
+      CASE(evaluation_delivers_each_image_once))

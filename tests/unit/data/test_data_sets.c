@@ -134,7 +134,7 @@ static void cifar100_reads_fine_labels(void) {
 
 /* The real dataset: counts by class and batch, first bytes, mean and standard deviation as published in the README of
  * the data. */
-static void cifar10_is_the_published_set(void) {
+static void cifar10_matches_the_published_data(void) {
     static const int by_batch[5][10] = {{1005, 974, 1032, 1016, 999, 937, 1030, 1001, 1025, 981},
                                         {984, 1007, 1010, 995, 1010, 988, 1008, 1026, 987, 985},
                                         {994, 1042, 965, 997, 990, 1029, 978, 1015, 961, 1029},
@@ -234,7 +234,7 @@ static void folders_are_listed_in_order(void) {
     drop_folder(folder);
 }
 
-static void wrong_folders_are_refused(void) {
+static void invalid_folders_are_refused(void) {
     char folder[SUPPORT_PATH], root[SUPPORT_PATH], other[SUPPORT_PATH];
     make_folder(folder);
     root_is(folder, root);
@@ -260,7 +260,7 @@ static void wrong_folders_are_refused(void) {
 
 /* Validation images: each of them in exactly one split, the correct fraction of each class, the same images when files
  * are added. */
-static void val_fraction_holds_out_by_name(void) {
+static void val_fraction_selects_by_name(void) {
     char folder[SUPPORT_PATH], root[SUPPORT_PATH], name[SUPPORT_PATH];
     make_folder(folder);
     put_flat(folder, 3, 20);
@@ -304,7 +304,7 @@ static void val_fraction_holds_out_by_name(void) {
 
 /* ---- shapes, synthetic ---- */
 
-static void shapes_are_made_once(void) {
+static void shapes_are_generated_once(void) {
     char           folder[SUPPORT_PATH], root[SUPPORT_PATH], path[SUPPORT_PATH], stamp[SUPPORT_PATH];
     struct stat    first, second;
     struct cr_text text = {0};
@@ -392,7 +392,7 @@ static void synthetic_is_a_function_of_seed_and_sample(void) {
 }
 
 /* Each format, with the n-th allocation failing for every n. */
-static void failing_allocations_are_clean(void) {
+static void failing_allocations_are_reported(void) {
     char folder[SUPPORT_PATH], root[SUPPORT_PATH];
     make_folder(folder);
     root_is(folder, root);
@@ -424,6 +424,6 @@ static void failing_allocations_are_clean(void) {
 }
 
 TESTS(CASE(cifar_records_become_nhwc), CASE(cifar10_folder_is_found_and_checked), CASE(cifar100_reads_fine_labels),
-      CASE(cifar10_is_the_published_set), CASE(folders_are_listed_in_order), CASE(wrong_folders_are_refused),
-      CASE(val_fraction_holds_out_by_name), CASE(shapes_are_made_once), CASE(shapes_are_the_same_everywhere),
-      CASE(synthetic_is_a_function_of_seed_and_sample), CASE(failing_allocations_are_clean))
+      CASE(cifar10_matches_the_published_data), CASE(folders_are_listed_in_order), CASE(invalid_folders_are_refused),
+      CASE(val_fraction_selects_by_name), CASE(shapes_are_generated_once), CASE(shapes_are_the_same_everywhere),
+      CASE(synthetic_is_a_function_of_seed_and_sample), CASE(failing_allocations_are_reported))

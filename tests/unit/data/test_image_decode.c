@@ -5,7 +5,7 @@
 #include "data/data_internal.h"
 
 /* Every image of decode.txt is bitwise identical to that of PIL. */
-static void golden_pictures_decode_as_in_pil(void) {
+static void golden_images_match_pil(void) {
     FILE *table = fopen(GOLDEN "decode.txt", "r");
     REQUIRE(table);
     char               name[128], path[SUPPORT_PATH];
@@ -28,7 +28,7 @@ static void golden_pictures_decode_as_in_pil(void) {
     CHECK(seen >= 20);
 }
 
-static void photos_decode_and_prepare_as_in_pil(void) {
+static void photos_match_pil(void) {
     if (!test_data_dir()) SKIP("CRESNET_TEST_DATA is not set");
     FILE *table = fopen(GOLDEN "photos.txt", "r");
     REQUIRE(table);
@@ -99,7 +99,7 @@ static void check_boxes(const char *path, int times) {
     cr_free(bytes);
 }
 
-static void boxes_equal_the_whole_picture(void) {
+static void boxes_equal_the_whole_image(void) {
     FILE *table = fopen(GOLDEN "decode.txt", "r");
     REQUIRE(table);
     char               name[128], path[SUPPORT_PATH];
@@ -128,7 +128,7 @@ static bool for_each_photo(void (*each)(const char *path)) {
 static void check_photo_boxes(const char *path) {
     check_boxes(path, 12);
 }
-static void boxes_of_photos_equal_the_whole_picture(void) {
+static void boxes_of_photos_equal_the_whole_image(void) {
     if (!for_each_photo(check_photo_boxes)) SKIP("no imagenet-sample-jpegs");
 }
 
@@ -207,7 +207,7 @@ static void check_scaled(const char *path) {
 
 /* A box far larger than its output may be decoded at a smaller scale: the result differs little and has the right
  * position (an offset of one pixel would be visible). */
-static void scaled_boxes_look_the_same(void) {
+static void scaled_boxes_differ_little(void) {
     worst_scaled = 0;
     memset(scaled_seen, 0, sizeof scaled_seen);
     if (!for_each_photo(check_scaled)) SKIP("no imagenet-sample-jpegs");
@@ -216,7 +216,7 @@ static void scaled_boxes_look_the_same(void) {
 }
 
 /* Damage after the box: found in an image that was not verified before, not searched in one that was. */
-static void damage_behind_a_box_is_found(void) {
+static void damage_after_a_box_is_found(void) {
     static const char *const names[] = {"rgb.jpg", "rgb-422.jpg", "l.jpg", "cmyk.jpg"};
     for (size_t n = 0; n < CR_COUNT(names); n++) {
         char              path[SUPPORT_PATH];
@@ -247,7 +247,7 @@ static cr_status decode_status(const uint8_t *bytes, size_t count) {
 }
 
 /* Truncated anywhere before the end of the pixel data, a file is refused with its name; no crash, no leak. */
-static void cut_files_are_refused(void) {
+static void truncated_files_are_refused(void) {
     static const char *const names[] = {"rgb.png",  "palette8.png", "rgb16.png", "rgb.jpg", "rgb-progressive.jpg",
                                         "cmyk.jpg", "l.jpg"};
     for (size_t n = 0; n < CR_COUNT(names); n++) {
@@ -272,7 +272,7 @@ static void cut_files_are_refused(void) {
 
 /* Every byte flipped in turn: any status is valid, but no crash and no leak (checked by the sanitizers and the
  * fuzzers). */
-static void damaged_files_do_no_harm(void) {
+static void damaged_files_are_handled(void) {
     static const char *const names[] = {"la.png", "palette4.png", "rgb-422.jpg", "cmyk-progressive.jpg"};
     int                      refused = 0;
     for (size_t n = 0; n < CR_COUNT(names); n++) {
@@ -366,7 +366,7 @@ static void written_png_reads_back(void) {
 
 /* The n-th allocation fails, for every n: the status is out of memory, nothing leaks. (libjpeg has its own
  * allocator.) */
-static void failing_allocations_are_clean(void) {
+static void failing_allocations_are_reported(void) {
     static const char *const names[] = {"rgb.png", "palette8.png", "rgb.jpg", "cmyk.jpg"};
     for (size_t n = 0; n < CR_COUNT(names); n++) {
         char path[SUPPORT_PATH];
@@ -385,8 +385,8 @@ static void failing_allocations_are_clean(void) {
     }
 }
 
-TESTS(CASE(golden_pictures_decode_as_in_pil), CASE(photos_decode_and_prepare_as_in_pil),
-      CASE(boxes_equal_the_whole_picture), CASE(boxes_of_photos_equal_the_whole_picture),
-      CASE(scaled_boxes_look_the_same), CASE(damage_behind_a_box_is_found), CASE(cut_files_are_refused),
-      CASE(damaged_files_do_no_harm), CASE(other_files_are_named), CASE(bombs_are_refused),
-      CASE(written_png_reads_back), CASE(failing_allocations_are_clean))
+TESTS(CASE(golden_images_match_pil), CASE(photos_match_pil),
+      CASE(boxes_equal_the_whole_image), CASE(boxes_of_photos_equal_the_whole_image),
+      CASE(scaled_boxes_differ_little), CASE(damage_after_a_box_is_found), CASE(truncated_files_are_refused),
+      CASE(damaged_files_are_handled), CASE(other_files_are_named), CASE(bombs_are_refused),
+      CASE(written_png_reads_back), CASE(failing_allocations_are_reported))

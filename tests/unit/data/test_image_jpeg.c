@@ -92,7 +92,7 @@ static void check_form(const struct form *form, struct cr_scratch *scratch, stru
 
 static const int luma[][2] = {{0, 0}, {1, 1}, {2, 1}, {1, 2}, {2, 2}, {4, 1}};
 
-static void usual_files_have_the_pixels_of_libjpeg(void) {
+static void usual_files_match_libjpeg(void) {
     static const int  qualities[] = {3, 40, 75, 92, 100};
     static const int  sizes[][2]  = {{1, 1},   {2, 3},   {3, 40},  {4, 4},    {5, 5},   {7, 9},
                                      {16, 16}, {17, 33}, {64, 48}, {131, 97}, {300, 40}};
@@ -110,7 +110,7 @@ static void usual_files_have_the_pixels_of_libjpeg(void) {
 }
 
 /* Files that only libjpeg decodes, in between, so that no state of one image reaches the next. */
-static void unusual_files_too(void) {
+static void unusual_files_match_libjpeg(void) {
     struct cr_scratch scratch = {0};
     struct cr_rng     rng     = cr_rng_make(5, CR_RNG_TEST, 0, 0);
     for (int k = 0; k < 40; k++) {
@@ -128,7 +128,7 @@ static void unusual_files_too(void) {
 }
 
 /* Every byte changed in turn, and every length truncated: both decoders accept the file, or both refuse it. */
-static void damaged_files_get_the_same_verdict(void) {
+static void damaged_files_are_refused_as_by_libjpeg(void) {
     struct cr_scratch scratch = {0};
     int               refused = 0, taken = 0;
     for (size_t l = 0; l < 5; l++) {
@@ -166,7 +166,7 @@ static uint8_t *find_segment(uint8_t *bytes, size_t count, int marker) {
 /* Coefficients that no encoder produces, since the quantiser is not the one of the encoder. Where the transform exceeds
  * 16 bits or the clamp table, the code paths of libjpeg differ from each other, and ours must equal the one that
  * libjpeg uses. */
-static void huge_coefficients_have_the_pixels_of_libjpeg(void) {
+static void huge_coefficients_match_libjpeg(void) {
     static const uint8_t steps[] = {2, 9, 16, 40, 255};
     struct cr_scratch    scratch = {0};
     for (size_t l = 0; l < 5; l++)
@@ -187,7 +187,7 @@ static void huge_coefficients_have_the_pixels_of_libjpeg(void) {
 }
 
 /* A Huffman code of all ones, which the format reserves: libjpeg refuses the table, and so does our decoder. */
-static void codes_of_ones_are_refused(void) {
+static void huffman_codes_of_ones_are_refused(void) {
     struct cr_scratch scratch = {0};
     struct form       form    = {1, 1, 80, 40, 30, .restart = 0};
     int               box[4]  = {0, 0, 40, 30};
@@ -211,5 +211,5 @@ static void codes_of_ones_are_refused(void) {
     cr_scratch_free(&scratch);
 }
 
-TESTS(CASE(usual_files_have_the_pixels_of_libjpeg), CASE(unusual_files_too), CASE(damaged_files_get_the_same_verdict),
-      CASE(huge_coefficients_have_the_pixels_of_libjpeg), CASE(codes_of_ones_are_refused))
+TESTS(CASE(usual_files_match_libjpeg), CASE(unusual_files_match_libjpeg), CASE(damaged_files_are_refused_as_by_libjpeg),
+      CASE(huge_coefficients_match_libjpeg), CASE(huffman_codes_of_ones_are_refused))

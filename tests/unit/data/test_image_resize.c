@@ -4,7 +4,7 @@
 
 #include "data/data_internal.h"
 
-static void resize_is_that_of_pil(void) {
+static void resize_matches_pil(void) {
     FILE *table = fopen(GOLDEN "resize.txt", "r");
     REQUIRE(table);
     int                w, h, out_w, out_h, seen = 0;
@@ -66,7 +66,7 @@ static void parts_equal_the_whole(void) {
 
 /* With and without SIMD instructions: parts, mirrored parts, boxes at every edge, reductions and enlargements.
  * Instructions that the CPU lacks are left out automatically. */
-static void all_levels_give_the_same_bits(void) {
+static void simd_levels_are_bitwise_identical(void) {
     struct cr_rng    rng    = cr_rng_make(8, CR_RNG_TEST, 0, 0);
     struct cr_buffer tables = {0};
     for (int k = 0; k < 300; k++) {
@@ -106,7 +106,7 @@ static void all_levels_give_the_same_bits(void) {
     cr_free(tables.bytes);
 }
 
-static void evaluation_is_that_of_torchvision(void) {
+static void evaluation_matches_torchvision(void) {
     FILE *table = fopen(GOLDEN "eval.txt", "r");
     REQUIRE(table);
     int                w, h, short_side, crop, seen = 0;
@@ -144,7 +144,7 @@ static cr_status train_picture(const struct cr_prepare *prep, const struct cr_im
 }
 
 /* Checksums of 64 training images, recorded when shifts and flips were still done on the host: bitwise identical. */
-static void boxed_pictures_are_those_of_the_host(void) {
+static void boxed_images_match_host_preparation(void) {
     static const struct {
         struct cr_prepare prep;
         int               width, height;
@@ -222,7 +222,7 @@ static void flips_follow_their_probability(void) {
 
 /* Boxes lie inside, have an allowed area and aspect (except for rounding), and their mean area is the middle of the
  * range. */
-static void random_boxes_keep_their_law(void) {
+static void random_boxes_have_their_distribution(void) {
     struct cr_prepare prep = {.scale = {0.08, 1.0}, .ratio = {3.0 / 4, 4.0 / 3}};
     const int         w = 400, h = 300, draws = 20000;
     double            areas = 0, wide = 0;
@@ -244,7 +244,7 @@ static void random_boxes_keep_their_law(void) {
 
 /* A box that cannot fit falls back to the centre, with the aspect cut to the range: values from the rule of
  * torchvision. */
-static void odd_pictures_fall_back_to_the_centre(void) {
+static void extreme_images_fall_back_to_the_centre(void) {
     struct cr_prepare prep = {.scale = {0.9, 1.0}, .ratio = {3.0 / 4, 4.0 / 3}};
     struct cr_rng     rng  = cr_rng_make(3, CR_RNG_TEST, 1, 0);
     int               box[4];
@@ -314,7 +314,7 @@ static void sizes_follow_from_the_config(void) {
 }
 
 /* Images of any shape get the correct size, for every kind of crop (the sanitizers check the borders). */
-static void any_picture_fits_any_crop(void) {
+static void any_image_fits_any_crop(void) {
     static const enum cr_crop crops[] = {CR_CROP_NONE, CR_CROP_PAD, CR_CROP_RANDOM_RESIZED};
     for (int w = 1; w < 40; w += 6)
         for (int h = 1; h < 90; h += 11)
@@ -332,8 +332,8 @@ static void any_picture_fits_any_crop(void) {
             }
 }
 
-TESTS(CASE(resize_is_that_of_pil), CASE(parts_equal_the_whole), CASE(all_levels_give_the_same_bits),
-      CASE(evaluation_is_that_of_torchvision), CASE(boxed_pictures_are_those_of_the_host), CASE(pad_crops_are_uniform),
-      CASE(flips_follow_their_probability), CASE(random_boxes_keep_their_law),
-      CASE(odd_pictures_fall_back_to_the_centre), CASE(random_resized_crops_are_functions_of_their_keys),
-      CASE(sizes_follow_from_the_config), CASE(any_picture_fits_any_crop))
+TESTS(CASE(resize_matches_pil), CASE(parts_equal_the_whole), CASE(simd_levels_are_bitwise_identical),
+      CASE(evaluation_matches_torchvision), CASE(boxed_images_match_host_preparation), CASE(pad_crops_are_uniform),
+      CASE(flips_follow_their_probability), CASE(random_boxes_have_their_distribution),
+      CASE(extreme_images_fall_back_to_the_centre), CASE(random_resized_crops_are_functions_of_their_keys),
+      CASE(sizes_follow_from_the_config), CASE(any_image_fits_any_crop))

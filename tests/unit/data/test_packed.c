@@ -30,7 +30,7 @@ static void checksums_are_crc32c(void) {
 
 /* ---- a packed dataset ---- */
 
-static void packed_pictures_are_those_of_the_files(void) {
+static void packed_images_match_the_files(void) {
     char folder[SUPPORT_PATH], packed[SUPPORT_PATH], root[SUPPORT_PATH], packed_root[SUPPORT_PATH], name[SUPPORT_PATH];
     make_pack(folder, packed, 0, 3);
     for (int split = 0; split < 2; split++) {
@@ -59,7 +59,7 @@ static void packed_pictures_are_those_of_the_files(void) {
 }
 
 /* The number of packing threads changes no byte, and packing a packed dataset gives the same file again. */
-static void packing_is_a_function_of_the_set(void) {
+static void packing_is_deterministic(void) {
     char   folder[SUPPORT_PATH], packed[SUPPORT_PATH], again[SUPPORT_PATH], root[SUPPORT_PATH], path[SUPPORT_PATH];
     size_t count, count_again;
     make_pack(folder, packed, 0, 1);
@@ -82,7 +82,7 @@ static void packing_is_a_function_of_the_set(void) {
 }
 
 /* Raw: evaluation gets the same pixels as from the files, and a small image stays unchanged. */
-static void raw_pictures_prepare_as_the_files(void) {
+static void raw_images_prepare_as_the_files(void) {
     char folder[SUPPORT_PATH], packed[SUPPORT_PATH], root[SUPPORT_PATH], packed_root[SUPPORT_PATH];
     make_pack(folder, packed, 18, 2);
     struct cr_prepare  prep = {.size = 14, .eval_resize = 18};
@@ -112,7 +112,7 @@ static void raw_pictures_prepare_as_the_files(void) {
 }
 
 /* A dataset of pixels without files is packed as pixels. */
-static void sets_without_files_are_packed_raw(void) {
+static void datasets_without_files_are_packed_raw(void) {
     char folder[SUPPORT_PATH], root[SUPPORT_PATH], path[SUPPORT_PATH];
     make_folder(folder);
     struct cr_dataset     *a, *b;
@@ -136,7 +136,7 @@ static void sets_without_files_are_packed_raw(void) {
     drop_folder(folder);
 }
 
-static void unreadable_pictures_are_left_out(void) {
+static void unreadable_images_are_skipped(void) {
     char folder[SUPPORT_PATH], out[SUPPORT_PATH], path[SUPPORT_PATH], root[SUPPORT_PATH];
     make_folder(folder);
     put_set(folder);
@@ -162,6 +162,6 @@ static void unreadable_pictures_are_left_out(void) {
     drop_folder(folder);
 }
 
-TESTS(CASE(checksums_are_crc32c), CASE(packed_pictures_are_those_of_the_files), CASE(packing_is_a_function_of_the_set),
-      CASE(raw_pictures_prepare_as_the_files), CASE(sets_without_files_are_packed_raw),
-      CASE(unreadable_pictures_are_left_out))
+TESTS(CASE(checksums_are_crc32c), CASE(packed_images_match_the_files), CASE(packing_is_deterministic),
+      CASE(raw_images_prepare_as_the_files), CASE(datasets_without_files_are_packed_raw),
+      CASE(unreadable_images_are_skipped))

@@ -44,7 +44,7 @@ static uint8_t *pack_bytes(int raw, size_t *count) {
     return bytes;
 }
 
-static void cut_and_altered_files_are_refused(void) {
+static void truncated_and_changed_files_are_refused(void) {
     size_t   count;
     uint8_t *bytes = pack_bytes(0, &count);
     REQUIRE(bytes && count > 2000);
@@ -73,7 +73,7 @@ static void cut_and_altered_files_are_refused(void) {
 }
 
 /* Invalid numbers with valid checksums. */
-static void wrong_numbers_are_refused(void) {
+static void invalid_numbers_are_refused(void) {
     size_t   count;
     uint8_t *good = pack_bytes(0, &count);
     REQUIRE(good);
@@ -155,7 +155,7 @@ static void wrong_numbers_are_refused(void) {
 }
 
 /* An image that was changed after packing is treated as any corrupt image; the others are read. */
-static void an_altered_picture_is_skipped(void) {
+static void changed_image_is_skipped(void) {
     char   folder[SUPPORT_PATH], packed[SUPPORT_PATH], path[SUPPORT_PATH], root[SUPPORT_PATH];
     size_t count;
     make_pack(folder, packed, 18, 2);
@@ -207,7 +207,7 @@ static void verifying_names_the_first_fault(void) {
 }
 
 /* The file is overwritten in place after it was opened: the index in memory is not trusted then. */
-static void a_file_changed_in_use_is_refused(void) {
+static void file_changed_in_use_is_refused(void) {
     for (int raw = 0; raw <= 18; raw += 18) {
         size_t   count;
         uint8_t *bytes = pack_bytes(raw, &count);
@@ -233,7 +233,7 @@ static void a_file_changed_in_use_is_refused(void) {
     }
 }
 
-static void wrong_folders_are_refused(void) {
+static void invalid_folders_are_refused(void) {
     char               folder[SUPPORT_PATH], packed[SUPPORT_PATH], root[SUPPORT_PATH], path[SUPPORT_PATH];
     struct cr_dataset *set = NULL;
     make_pack(folder, packed, 0, 1);
@@ -291,7 +291,7 @@ static void failing_writes_leave_nothing(void) {
     drop_folder(folder);
 }
 
-static void a_stopped_packing_leaves_what_was_there(void) {
+static void stopped_packing_keeps_previous_files(void) {
     char   folder[SUPPORT_PATH], packed[SUPPORT_PATH], root[SUPPORT_PATH], path[SUPPORT_PATH];
     size_t count, count_after;
     make_pack(folder, packed, 0, 1);
@@ -314,7 +314,7 @@ static void a_stopped_packing_leaves_what_was_there(void) {
     drop_folder(folder);
 }
 
-static void failing_allocations_are_clean(void) {
+static void failing_allocations_are_reported(void) {
     char folder[SUPPORT_PATH], packed[SUPPORT_PATH], root[SUPPORT_PATH], packed_root[SUPPORT_PATH], path[SUPPORT_PATH];
     make_pack(folder, packed, 0, 1);
     root_is(packed, packed_root);
@@ -343,7 +343,7 @@ static void failing_allocations_are_clean(void) {
     drop_folder(folder);
 }
 
-TESTS(CASE(cut_and_altered_files_are_refused), CASE(wrong_numbers_are_refused), CASE(an_altered_picture_is_skipped),
-      CASE(verifying_names_the_first_fault), CASE(a_file_changed_in_use_is_refused), CASE(wrong_folders_are_refused),
-      CASE(failing_writes_leave_nothing), CASE(a_stopped_packing_leaves_what_was_there),
-      CASE(failing_allocations_are_clean))
+TESTS(CASE(truncated_and_changed_files_are_refused), CASE(invalid_numbers_are_refused), CASE(changed_image_is_skipped),
+      CASE(verifying_names_the_first_fault), CASE(file_changed_in_use_is_refused), CASE(invalid_folders_are_refused),
+      CASE(failing_writes_leave_nothing), CASE(stopped_packing_keeps_previous_files),
+      CASE(failing_allocations_are_reported))

@@ -4,7 +4,7 @@
 
 /* ---- backends and kernels ---- */
 
-static void every_op_has_a_ref_row(void) {
+static void every_op_has_a_reference_kernel(void) {
     const struct cr_device_options options = {.ref_only = true};
     struct cr_device              *device;
     REQUIRE_OK(cr_device_open(CR_DEVICE_CPU, &options, &device));
@@ -24,7 +24,7 @@ static void every_op_has_a_ref_row(void) {
     cr_device_close(device);
 }
 
-static void rows_of_the_full_device(void) {
+static void kernels_of_the_full_device(void) {
     const struct cr_device_options options = {.threads = 1};
     struct cr_device              *device;
     REQUIRE_OK(cr_device_open(CR_DEVICE_CPU, &options, &device));
@@ -42,7 +42,7 @@ static void rows_of_the_full_device(void) {
     cr_device_close(device);
 }
 
-static void find_walks_on(void) {
+static void find_continues_after_a_kernel(void) {
     struct ref_run run;
     REQUIRE_OK(ref_open(&run, CR_F32, 1));
     struct cr_op op     = cr_op_make(CR_OP_relu, CR_NONE);
@@ -171,5 +171,5 @@ static void failing_allocations(void) {
     CHECK(n > 4 && status == CR_OK);
 }
 
-TESTS(CASE(every_op_has_a_ref_row), CASE(rows_of_the_full_device), CASE(find_walks_on), CASE(choice_of_device),
+TESTS(CASE(every_op_has_a_reference_kernel), CASE(kernels_of_the_full_device), CASE(find_continues_after_a_kernel), CASE(choice_of_device),
       CASE(regions), CASE(initial_store), CASE(failing_allocations))

@@ -89,7 +89,7 @@ static void one(const struct shape *s, float kept, bool fused, int threads) {
     cr_free(x);
 }
 
-static void equals_the_loop(void) {
+static void equals_a_dense_loop(void) {
     for (size_t i = 0; i < CR_COUNT(shapes); i++) {
         one(&shapes[i], 0.1f, false, 1);
         one(&shapes[i], 0.4f, true, 2);
@@ -98,8 +98,8 @@ static void equals_the_loop(void) {
     }
 }
 
-static void leaves_nothing(void) {
+static void no_leaks(void) {
     CHECK_INT(cr_alloc_live(), 0);
 }
 
-TESTS(CASE(equals_the_loop), CASE(leaves_nothing))
+TESTS(CASE(equals_a_dense_loop), CASE(no_leaks))

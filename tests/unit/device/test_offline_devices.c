@@ -45,7 +45,7 @@ static void gpus_are_found_by_name(void) {
     CHECK(h200->bytes_per_s > 2 * a100->bytes_per_s && h200->flops_per_s > 3 * a100->flops_per_s);
 }
 
-static void a_described_gpu_has_its_figures(void) {
+static void offline_gpu_has_its_figures(void) {
     const struct cr_gpu *gpu    = cr_gpu_find("h100");
     struct cr_device    *device = open_listed("h100", false);
     REQUIRE(gpu && device);
@@ -116,10 +116,10 @@ static void check_table(struct cr_device *(*open)(const char *name, bool determi
     }
     if (!asked) SKIP("no CUDA in this build, or its libraries are not there");
 }
-static void the_list_is_right(void) {
+static void kernel_list_matches_known_properties(void) {
     check_table(open_listed);
 }
-static void rows_answer_without_a_gpu(void) {
+static void kernels_answer_without_a_gpu(void) {
     check_table(open_asked);
 }
 
@@ -146,7 +146,7 @@ static cr_status compile_for(struct cr_device *device, const char *arch, enum cr
     return status;
 }
 
-static void the_list_makes_the_programs_of_the_rows(void) {
+static void list_and_kernels_give_the_same_programs(void) {
     static const char *const   archs[] = {"resnet18", "resnet50"};
     static const enum cr_dtype reals[] = {CR_F32, CR_F16, CR_BF16};
     static const char *const   gpus[]  = {"h200", "a100"};
@@ -185,6 +185,6 @@ static void fused_programs_are_shorter_on_newer_gpus(void) {
     cr_device_close(a100);
 }
 
-TESTS(CASE(gpus_are_found_by_name), CASE(a_described_gpu_has_its_figures), CASE(the_list_is_right),
-      CASE(rows_answer_without_a_gpu), CASE(the_list_makes_the_programs_of_the_rows),
+TESTS(CASE(gpus_are_found_by_name), CASE(offline_gpu_has_its_figures), CASE(kernel_list_matches_known_properties),
+      CASE(kernels_answer_without_a_gpu), CASE(list_and_kernels_give_the_same_programs),
       CASE(fused_programs_are_shorter_on_newer_gpus))

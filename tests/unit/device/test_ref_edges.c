@@ -185,7 +185,7 @@ static double update_once(struct update *u, double bad_gradient, double loss) {
     return ref_at(&u->run, u->norm, 1);
 }
 
-static void bad_gradients_change_nothing(void) {
+static void nonfinite_gradients_change_nothing(void) {
     const double  bad[3][2] = {{NAN, 1}, {(double)INFINITY, 1}, {1, NAN}};
     struct update u;
     REQUIRE_OK(open_update(&u));
@@ -286,7 +286,7 @@ static void check_masked_row(const struct cr_kernel *row) {
     ref_close(&run);
 }
 
-static void masks_hold_in_every_row(void) {
+static void masks_hold_in_every_kernel(void) {
     const struct cr_device_options options = {.threads = 2};
     struct cr_device              *cpu     = NULL;
     struct ref_run                 run;
@@ -343,7 +343,7 @@ static uint64_t bits_with_threads(int threads) {
     return hash;
 }
 
-static void any_number_of_threads_gives_the_same_bits(void) {
+static void results_do_not_depend_on_threads(void) {
     uint64_t one = bits_with_threads(1);
     CHECK(one != 0);
     for (int threads = 2; threads <= 5; threads++) CHECK(bits_with_threads(threads) == one);
@@ -351,5 +351,5 @@ static void any_number_of_threads_gives_the_same_bits(void) {
 }
 
 TESTS(CASE(relu_keeps_nan), CASE(maxpool_nan_and_ties), CASE(loss_ranks), CASE(running_statistics_survive_bad_batches),
-      CASE(gradients_accumulate), CASE(bad_gradients_change_nothing), CASE(loss_scale_moves),
-      CASE(masks_hold_in_every_row), CASE(any_number_of_threads_gives_the_same_bits))
+      CASE(gradients_accumulate), CASE(nonfinite_gradients_change_nothing), CASE(loss_scale_moves),
+      CASE(masks_hold_in_every_kernel), CASE(results_do_not_depend_on_threads))

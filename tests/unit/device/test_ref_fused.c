@@ -40,7 +40,7 @@ static void block_end(void) {
 }
 
 /* The ReLU mask of the gradient of a BN: from the activation, from its bits, or recomputed from act. */
-static void bn_gradient_gates(void) {
+static void bn_gradient_relu_masks(void) {
     struct ref_run run;
     int            dx[3], sums[3];
     REQUIRE_OK(ref_open(&run, CR_F64, 2));
@@ -170,7 +170,7 @@ static void stem(void) {
     stem_in_depth(true);
 }
 
-static void coefficients_have_a_copy(void) {
+static void scale_bias_has_a_half_copy(void) {
     struct ref_run run;
     REQUIRE_OK(ref_open(&run, CR_F64, 1));
     struct cr_op op               = op_of(CR_OP_bn_finalize);
@@ -190,4 +190,4 @@ static void coefficients_have_a_copy(void) {
     CHECK_INT(cr_alloc_live(), 0);
 }
 
-TESTS(CASE(block_end), CASE(bn_gradient_gates), CASE(pooling_reads_act), CASE(stem), CASE(coefficients_have_a_copy))
+TESTS(CASE(block_end), CASE(bn_gradient_relu_masks), CASE(pooling_reads_act), CASE(stem), CASE(scale_bias_has_a_half_copy))

@@ -406,9 +406,9 @@ static void sgd(void) {
     }
 }
 
-static void nothing_leaks(void) {
+static void no_leaks(void) {
     cr_st_close(golden);
     CHECK_INT(cr_alloc_live(), 0);
 }
 
-TESTS(CASE(conv), CASE(dense_and_avgpool), CASE(maxpool), CASE(bn), CASE(loss), CASE(sgd), CASE(nothing_leaks))
+TESTS(CASE(conv), CASE(dense_and_avgpool), CASE(maxpool), CASE(bn), CASE(loss), CASE(sgd), CASE(no_leaks))

@@ -197,10 +197,10 @@ static void bn_add(void) {
 static void bn_add_relu(void) {
     check_bn(2, 3, 3, 4, true, ADD_PLAIN);
 }
-static void bn_add_coef(void) {
+static void bn_add_scale_bias(void) {
     check_bn(3, 2, 3, 3, false, ADD_COEF);
 }
-static void bn_add_coef_relu(void) {
+static void bn_add_scale_bias_relu(void) {
     check_bn(3, 2, 3, 3, true, ADD_COEF);
 }
 
@@ -406,7 +406,7 @@ static void loss(void) {
 }
 
 /* The check must detect a wrong backward op: with a gradient scaled by 1.0001 the same check fails. */
-static void the_check_can_fail(void) {
+static void check_can_fail(void) {
     struct ref_run run;
     REQUIRE_OK(ref_open(&run, CR_F64, 1));
     int x = ref_leaf(&run, "x", 1, 3, 3, 2), dy = ref_leaf(&run, "dy", 1, 1, 1, 2),
@@ -428,6 +428,6 @@ static void the_check_can_fail(void) {
     ref_close(&run);
 }
 
-TESTS(CASE(conv), CASE(bn_plain), CASE(bn_relu), CASE(bn_add), CASE(bn_add_relu), CASE(bn_add_coef),
-      CASE(bn_add_coef_relu), CASE(pooling_and_pointwise), CASE(channel_scale), CASE(gate), CASE(add), CASE(dense),
-      CASE(loss), CASE(the_check_can_fail))
+TESTS(CASE(conv), CASE(bn_plain), CASE(bn_relu), CASE(bn_add), CASE(bn_add_relu), CASE(bn_add_scale_bias),
+      CASE(bn_add_scale_bias_relu), CASE(pooling_and_pointwise), CASE(channel_scale), CASE(gate), CASE(add), CASE(dense),
+      CASE(loss), CASE(check_can_fail))

@@ -59,7 +59,7 @@ static void writes_golden(void) {
     folder_close();
 }
 
-static void python_reads_ours(void) {
+static void python_reads_our_files(void) {
     char command[1024];
     if (system("/usr/bin/python3 -c 'import numpy' >/dev/null 2>&1")) SKIP("needs python3 with numpy");
     REQUIRE(folder_open());
@@ -198,5 +198,5 @@ static void real_weights(void) {
     read_real("resnet32-cifar10.safetensors", 157, 464154);
 }
 
-TESTS(CASE(reads_golden), CASE(writes_golden), CASE(python_reads_ours), CASE(empty_file), CASE(many_tensors),
+TESTS(CASE(reads_golden), CASE(writes_golden), CASE(python_reads_our_files), CASE(empty_file), CASE(many_tensors),
       CASE(escapes_are_decoded), CASE(quoted_names), CASE(shapes_as_text), CASE(real_weights))

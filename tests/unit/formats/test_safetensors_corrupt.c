@@ -12,7 +12,7 @@
 
 /* ---- refusals ---- */
 
-static void bad_files_are_refused(void) {
+static void invalid_files_are_refused(void) {
     char   *list = NULL, *save = NULL;
     int     count = 0;
     int64_t live  = cr_alloc_live();
@@ -37,7 +37,7 @@ static void bad_files_are_refused(void) {
 }
 
 /* Every prefix of a valid file, and every valid file with one more byte, is refused. */
-static void every_cut_is_refused(void) {
+static void every_truncation_is_refused(void) {
     char  *bytes;
     size_t length;
     REQUIRE(folder_open());
@@ -55,7 +55,7 @@ static void every_cut_is_refused(void) {
 }
 
 /* One byte of the header changed: the file is opened or refused, without a crash; an opened file has valid entries. */
-static void every_flip_is_survived(void) {
+static void every_changed_byte_is_handled(void) {
     char  *bytes;
     size_t length;
     int    refused = 0, opened = 0;
@@ -85,7 +85,7 @@ static void every_flip_is_survived(void) {
     folder_close();
 }
 
-static void things_that_are_no_files(void) {
+static void paths_that_are_not_files(void) {
     struct cr_st_file *file;
     REQUIRE(folder_open());
     CHECK_STATUS(cr_st_open(in_folder("none"), &file), CR_ERR_IO);
@@ -253,6 +253,6 @@ static void file_size_limit(void) {
     folder_close();
 }
 
-TESTS(CASE(bad_files_are_refused), CASE(every_cut_is_refused), CASE(every_flip_is_survived),
-      CASE(things_that_are_no_files), CASE(header_beyond_the_limit), CASE(file_shrinks_while_open),
+TESTS(CASE(invalid_files_are_refused), CASE(every_truncation_is_refused), CASE(every_changed_byte_is_handled),
+      CASE(paths_that_are_not_files), CASE(header_beyond_the_limit), CASE(file_shrinks_while_open),
       CASE(writer_refuses), CASE(memory_runs_out), CASE(calls_fail), CASE(disk_is_full), CASE(file_size_limit))

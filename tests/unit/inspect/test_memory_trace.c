@@ -6,7 +6,7 @@
 
 /* ---- reading ---- */
 
-static void a_sound_log_is_read(void) {
+static void valid_log_is_read(void) {
     struct cr_trace t;
     REQUIRE_OK(read_text(HEAD "0,malloc,0x7f00,100\n1.5,write,0x7f00,\r\n1.50,read,0x7f00,40\n2,free,0x7f00,100\n"
                               "1700000000000000001,malloc,0x7f00,7\n1700000000000000002,malloc,x y,0",
@@ -31,7 +31,7 @@ static void a_sound_log_is_read(void) {
     cr_trace_free(&t);
 }
 
-static void what_cannot_be_is_refused(void) {
+static void invalid_logs_are_refused(void) {
     static const struct {
         const char *text, *says;
     } bad[] = {
@@ -105,7 +105,7 @@ static void files_and_long_lines(void) {
 
 /* ---- one iteration by hand ---- */
 
-static void a_plain_iteration(void) {
+static void plain_iteration(void) {
     struct planned p;
     /* parameter 9; x 30 and y 50 together, then z 40: at most 80. From first to last use, x and y do not overlap. */
     REQUIRE_OK(plan_words("m9:100 w9", "m1:30 w1 r9 r1 m2:50 w2 r2 f1 f2 m3:40 w3 r3 w9 f3", 4, "", &p));
@@ -132,7 +132,7 @@ static void a_plain_iteration(void) {
 }
 
 /* The allocator takes the smallest hole that fits the block, and merges adjacent holes. */
-static void an_online_pool(void) {
+static void online_allocator(void) {
     struct planned p;
     size_t         online;
     REQUIRE_OK(plan_words("", "m1:30 m2:1 m3:10 m4:1 f1 f3 m5:10 m6:30 f2 f4 f5 f6", 3, "", &p));
@@ -150,7 +150,7 @@ static void an_online_pool(void) {
     planned_free(&p);
 }
 
-static void the_check_finds_faults(void) {
+static void check_finds_faults(void) {
     struct planned p;
     REQUIRE_OK(plan_words("", "m1:30 m2:50 w1 w2 f1 f2", 3, "", &p));
     struct cr_trace_plan *plan = &p.plan[0];
@@ -179,7 +179,7 @@ static void the_check_finds_faults(void) {
     planned_free(&p);
 }
 
-static void lives_go_round(void) {
+static void lifetimes_wrap_around(void) {
     struct planned p;
     /* 2 is allocated late and read early in the next iteration, when 3 does not exist yet; 3 and 2 may have the same
      * offset. The ids of the double buffer change (2, 4), the lifetimes do not. */
@@ -202,7 +202,7 @@ static void lives_go_round(void) {
     planned_free(&p);
 }
 
-static void lives_longer_than_an_iteration(void) {
+static void lifetimes_longer_than_an_iteration(void) {
     struct planned p;
     struct log     l = {0};
     for (int i = 0; i < 12; i++) { /* block i is freed more than two iterations later */
@@ -225,7 +225,7 @@ static void lives_longer_than_an_iteration(void) {
     cr_text_free(&l.text);
 }
 
-static void what_grows_is_told(void) {
+static void leaks_are_reported(void) {
     struct planned p;
     struct log     l = {0};
     for (int i = 0; i < 6; i++) {
@@ -242,7 +242,7 @@ static void what_grows_is_told(void) {
 }
 
 /* Events with the same time are one operation. */
-static void one_time_is_one_operation(void) {
+static void events_of_one_time_are_one_operation(void) {
     struct planned p;
     struct cr_text text = {0};
     cr_text_add(&text, HEAD);
@@ -345,7 +345,7 @@ static void adversarial_periods(void) {
     check_period("", "m1:8 m2:8 w1 w2 f1 f2 m1:8 m2:8 w1 w2 f2 f1", 3, "", 12);
 }
 
-static void what_comes_before_and_behind(void) {
+static void events_before_and_after_the_repetition(void) {
     for (int k = 0; k < 40; k++) { /* the repetition ends with a smaller or a larger number, for any hashes */
         struct planned p;
         struct log     l = {0};
@@ -364,7 +364,7 @@ static void what_comes_before_and_behind(void) {
     }
 }
 
-static void what_does_not_repeat(void) {
+static void logs_without_repetition(void) {
     struct planned p;
     CHECK_STATUS(plan_words("", "m1:8 w1 r1 m2:9 f2 f1", 1, "", &p), CR_ERR_FORMAT);
     CHECK_HAS(cr_error_message(), "log.csv: no iteration is there twice");
@@ -379,7 +379,7 @@ static void what_does_not_repeat(void) {
     cr_text_free(&l.text);
 }
 
-TESTS(CASE(a_sound_log_is_read), CASE(what_cannot_be_is_refused), CASE(files_and_long_lines), CASE(a_plain_iteration),
-      CASE(an_online_pool), CASE(the_check_finds_faults), CASE(lives_go_round), CASE(lives_longer_than_an_iteration),
-      CASE(what_grows_is_told), CASE(one_time_is_one_operation), CASE(adversarial_periods),
-      CASE(what_comes_before_and_behind), CASE(what_does_not_repeat))
+TESTS(CASE(valid_log_is_read), CASE(invalid_logs_are_refused), CASE(files_and_long_lines), CASE(plain_iteration),
+      CASE(online_allocator), CASE(check_finds_faults), CASE(lifetimes_wrap_around), CASE(lifetimes_longer_than_an_iteration),
+      CASE(leaks_are_reported), CASE(events_of_one_time_are_one_operation), CASE(adversarial_periods),
+      CASE(events_before_and_after_the_repetition), CASE(logs_without_repetition))

@@ -234,7 +234,7 @@ static void millions_of_lines(void) {
 
 /* ---- our own programs ---- */
 
-static void programs_plan_alike(void) {
+static void programs_and_logs_plan_alike(void) {
     const char *archs[] = {"resnet20", "resnet18", "resnet50"};
     for (size_t a = 0; a < CR_COUNT(archs); a++)
         for (int fuse = 0; fuse < 2; fuse++) {
@@ -267,7 +267,7 @@ static void programs_plan_alike(void) {
 }
 
 /* Ops in parallel extend lifetimes beyond the uses in the program; the log has them as they are planned. */
-static void programs_with_lanes_plan_alike(void) {
+static void programs_with_streams_and_logs_plan_alike(void) {
     for (int every = 5; every < 30; every += 6) {
         struct bench_model b;
         struct cr_program  p;
@@ -291,7 +291,7 @@ static void programs_with_lanes_plan_alike(void) {
     }
 }
 
-static void storage_that_is_handed_on_is_one_block(void) {
+static void storage_reused_in_place_is_one_block(void) {
     struct cr_program p;
     struct cr_text    text = {0};
     struct planned    log;
@@ -312,4 +312,4 @@ static void storage_that_is_handed_on_is_one_block(void) {
 }
 
 TESTS(CASE(random_programs), CASE(planning_survives_failing_allocations), CASE(millions_of_lines),
-      CASE(programs_plan_alike), CASE(programs_with_lanes_plan_alike), CASE(storage_that_is_handed_on_is_one_block))
+      CASE(programs_and_logs_plan_alike), CASE(programs_with_streams_and_logs_plan_alike), CASE(storage_reused_in_place_is_one_block))

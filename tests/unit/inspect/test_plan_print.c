@@ -2,7 +2,7 @@
 #include "inspect/plan_print.h"
 #include "tests/harness/compiler_support.h"
 
-static void printed_lives_plan_again(void) {
+static void printed_intervals_plan_again(void) {
     struct bench_model        b;
     struct cr_program         p;
     static struct cr_interval life[2000];
@@ -84,5 +84,5 @@ static void programs_without_a_plan_print(void) {
     cr_program_free(&p);
 }
 
-TESTS(CASE(printed_lives_plan_again), CASE(json_is_one_line), CASE(printing_survives_failing_allocations),
+TESTS(CASE(printed_intervals_plan_again), CASE(json_is_one_line), CASE(printing_survives_failing_allocations),
       CASE(programs_without_a_plan_print))

@@ -104,16 +104,16 @@ static void logits_resnet50(void) {
 static void logits_wide_resnet50_2(void) {
     logits_of("wide_resnet50_2");
 }
-static void way_back_resnet18(void) {
+static void export_resnet18(void) {
     way_back("resnet18");
 }
-static void way_back_resnet50(void) {
+static void export_resnet50(void) {
     way_back("resnet50");
 }
 
-static void way_back_wide_resnet50_2(void) {
+static void export_wide_resnet50_2(void) {
     way_back("wide_resnet50_2");
 }
 
-TESTS(CASE(logits_resnet18), CASE(logits_resnet50), CASE(logits_wide_resnet50_2), CASE(way_back_resnet18),
-      CASE(way_back_resnet50), CASE(way_back_wide_resnet50_2))
+TESTS(CASE(logits_resnet18), CASE(logits_resnet50), CASE(logits_wide_resnet50_2), CASE(export_resnet18),
+      CASE(export_resnet50), CASE(export_wide_resnet50_2))

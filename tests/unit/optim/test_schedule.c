@@ -22,7 +22,7 @@ static double asked(double (*ask)(const struct cr_config *, int64_t, int64_t), i
     asked(cr_schedule_momentum, (step), (per_epoch), (const char *const[]){__VA_ARGS__, NULL})
 
 /* CosineAnnealingLR(opt, T_max=50, eta_min=0.001) of lr 0.1 */
-static void cosine_is_torchs(void) {
+static void cosine_matches_torch(void) {
 #define COSINE "schedule.kind=cosine", "train.epochs=5", "optim.lr=0.1", "schedule.min_lr=0.001"
     CHECK_NEAR(LR(0, 10, COSINE), 0.1, 1e-15);
     CHECK_NEAR(LR(1, 10, COSINE), 0.0999023230572, 1e-12);
@@ -55,7 +55,7 @@ static void multistep_falls_at_milestones(void) {
 }
 
 /* StepLR(opt, 20, 0.3) at updates 0, 19, 20, 40, 99: 0.2 * 0.3^(k/20) */
-static void step_falls_every_so_often(void) {
+static void step_falls_at_regular_intervals(void) {
 #define STEP "schedule.kind=step", "train.epochs=10", "optim.lr=0.2", "schedule.step_epochs=2", "schedule.gamma=0.3"
     CHECK_NEAR(LR(0, 10, STEP), 0.2, 1e-15);
     CHECK_NEAR(LR(19, 10, STEP), 0.2, 1e-15);
@@ -65,13 +65,13 @@ static void step_falls_every_so_often(void) {
     CHECK_NEAR(LR(3, 1, STEP, "schedule.step_epochs=0.1"), 0.2 * pow(0.3, 30), 1e-20);
 }
 
-static void constant_stays(void) {
+static void constant_does_not_change(void) {
     CHECK_NEAR(LR(0, 10, "schedule.kind=constant", "optim.lr=0.3"), 0.3, 0);
     CHECK_NEAR(LR(99, 10, "schedule.kind=constant", "optim.lr=0.3"), 0.3, 0);
 }
 
 /* LinearLR(start_factor=0.25, total_iters=20), then CosineAnnealingLR(T_max=30): SequentialLR with milestone 20 */
-static void warm_up_is_linear_then_the_rule_begins(void) {
+static void warm_up_is_linear_before_the_schedule(void) {
 #define WARM COSINE, "schedule.min_lr=0", "schedule.warmup_epochs=2", "schedule.warmup_start=0.25"
     CHECK_NEAR(LR(0, 10, WARM), 0.025, 1e-15);
     CHECK_NEAR(LR(10, 10, WARM), 0.0625, 1e-15);
@@ -86,7 +86,7 @@ static void warm_up_is_linear_then_the_rule_begins(void) {
 }
 
 /* PolynomialLR(opt, total_iters=50, power) of lr 0.1 */
-static void polynomial_is_torchs(void) {
+static void polynomial_matches_torch(void) {
 #define POLY "schedule.kind=polynomial", "train.epochs=5", "optim.lr=0.1"
     static const struct {
         int64_t step;
@@ -110,7 +110,7 @@ static void polynomial_is_torchs(void) {
 }
 
 /* OneCycleLR(opt, max_lr=0.4, total_steps=50): the defaults of torch, and another form. */
-static void one_cycle_is_torchs(void) {
+static void one_cycle_matches_torch(void) {
 #define CYCLE "schedule.kind=one_cycle", "train.epochs=5", "optim.lr=0.4"
     static const struct {
         int64_t step;
@@ -141,6 +141,6 @@ static void one_cycle_is_torchs(void) {
     CHECK_NEAR(LR(49, 10, CYCLE, "schedule.peak=1"), 0.4, 1e-12);
 }
 
-TESTS(CASE(polynomial_is_torchs), CASE(one_cycle_is_torchs), CASE(cosine_is_torchs),
-      CASE(steps_do_not_change_the_schedule), CASE(multistep_falls_at_milestones), CASE(step_falls_every_so_often),
-      CASE(constant_stays), CASE(warm_up_is_linear_then_the_rule_begins))
+TESTS(CASE(polynomial_matches_torch), CASE(one_cycle_matches_torch), CASE(cosine_matches_torch),
+      CASE(steps_do_not_change_the_schedule), CASE(multistep_falls_at_milestones), CASE(step_falls_at_regular_intervals),
+      CASE(constant_does_not_change), CASE(warm_up_is_linear_before_the_schedule))

@@ -91,7 +91,7 @@ static void start_values(struct unit *u) {
 
 /* torch.optim.AdamW([{w, weight_decay=0.25}, {v, weight_decay=0}], lr=0.125, betas=(0.875, 0.96875), eps=1e-8),
  * gradients of v equal to those of the second element of w; printed with %.15g after each step, in float64. */
-static void adamw_is_torchs(void) {
+static void adamw_matches_torch(void) {
     static const double want[3][ELEMS + 1] = {
         {0.8437500025, -0.359375000625, 1.92613636363636, 0.2421875, 0.874999999375},
         {0.700876517844669, -0.31637008659228, 1.8667021780303, 0.141077706283776, 0.906774444638189},
@@ -190,7 +190,7 @@ static void suppressed_updates_do_not_count(void) {
     }
 }
 
-static void what_is_pruned_is_zero_everywhere(void) {
+static void pruned_elements_are_zero_everywhere(void) {
     for (size_t k = 0; k < CR_COUNT(rules); k++) {
         struct unit u;
         unit_open(&u, rules[k], CR_F32, true, some);
@@ -230,5 +230,5 @@ static void averages_by_hand(void) {
     CHECK_INT(cr_alloc_live(), 0);
 }
 
-TESTS(CASE(adamw_is_torchs), CASE(lars_by_hand), CASE(lars_without_a_norm), CASE(suppressed_updates_do_not_count),
-      CASE(what_is_pruned_is_zero_everywhere), CASE(averages_by_hand))
+TESTS(CASE(adamw_matches_torch), CASE(lars_by_hand), CASE(lars_without_a_norm), CASE(suppressed_updates_do_not_count),
+      CASE(pruned_elements_are_zero_everywhere), CASE(averages_by_hand))

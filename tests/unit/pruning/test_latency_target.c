@@ -58,7 +58,7 @@ static void invent(struct table *t, struct cr_rng *rng, bool whole) {
 }
 
 /* Whole times and a slack that is a power of two: sums are exact, and so is the choice. */
-static void choice_is_the_best(void) {
+static void choice_is_optimal(void) {
     struct cr_rng rng = cr_rng_make(11, CR_RNG_TEST, 0, 0);
     struct table  t;
     int           choice[LAYERS_MAX];
@@ -73,7 +73,7 @@ static void choice_is_the_best(void) {
 }
 
 /* Any times: within the budget, and no worse than the best of a slightly smaller budget. */
-static void choice_is_near_the_best(void) {
+static void choice_is_near_the_optimum(void) {
     struct cr_rng rng = cr_rng_make(12, CR_RNG_TEST, 0, 0);
     struct table  t;
     int           choice[LAYERS_MAX];
@@ -109,4 +109,4 @@ static void choice_at_the_ends(void) {
     CHECK_NEAR(seconds, 0, 0);
 }
 
-TESTS(CASE(choice_is_the_best), CASE(choice_is_near_the_best), CASE(choice_at_the_ends))
+TESTS(CASE(choice_is_optimal), CASE(choice_is_near_the_optimum), CASE(choice_at_the_ends))

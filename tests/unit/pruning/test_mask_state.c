@@ -25,7 +25,7 @@ static int64_t file_size(const char *file) {
     return bytes ? (int64_t)size : -1;
 }
 
-static void saved_and_loaded_to_the_bit(void) {
+static void save_and_load_is_bitwise_identical(void) {
     struct pruned      a, b;
     struct cr_position at;
     char               path[SUPPORT_PATH];
@@ -48,7 +48,7 @@ static void saved_and_loaded_to_the_bit(void) {
     end(&a);
 }
 
-static void updates_keep_zeros(void) {
+static void updates_preserve_zeros(void) {
     struct pruned a, b;
     int64_t       alive, count;
     REQUIRE(begin(&a));
@@ -88,7 +88,7 @@ static void size_follows_density(void) {
     end(&a);
 }
 
-static void a_session_without_masks_reads_weights(void) {
+static void session_without_masks_reads_weights(void) {
     struct pruned           a, b;
     struct cr_state_buffers planes;
     char                    path[SUPPORT_PATH];
@@ -110,7 +110,7 @@ static void a_session_without_masks_reads_weights(void) {
     end(&a);
 }
 
-static void failing_allocations_leave_nothing(void) {
+static void failing_allocations_leak_nothing(void) {
     struct pruned      a, b;
     struct cr_position at;
     char               path[SUPPORT_PATH];
@@ -137,7 +137,7 @@ static void failing_allocations_leave_nothing(void) {
     end(&a);
 }
 
-static void files_that_do_not_fit(void) {
+static void mismatched_files(void) {
     struct pruned      a, b;
     struct cr_position at;
     char               path[SUPPORT_PATH];
@@ -155,5 +155,5 @@ static void files_that_do_not_fit(void) {
     end(&a);
 }
 
-TESTS(CASE(saved_and_loaded_to_the_bit), CASE(updates_keep_zeros), CASE(size_follows_density),
-      CASE(a_session_without_masks_reads_weights), CASE(failing_allocations_leave_nothing), CASE(files_that_do_not_fit))
+TESTS(CASE(save_and_load_is_bitwise_identical), CASE(updates_preserve_zeros), CASE(size_follows_density),
+      CASE(session_without_masks_reads_weights), CASE(failing_allocations_leak_nothing), CASE(mismatched_files))

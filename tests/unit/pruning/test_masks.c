@@ -86,7 +86,7 @@ static void check_smallest(struct net *n, const int *layers, int layer_count, in
     CHECK_INT(wrong, 0);
 }
 
-static void uniform_takes_the_smallest_of_each(void) {
+static void uniform_prunes_the_smallest_of_each_layer(void) {
     struct net n;
     REQUIRE_OK(net_open(&n, "prune.sparsity=0.9", "prune.scope=uniform"));
     REQUIRE_OK(cr_prune_masks(&n.prune, 1, n.value, n.mask));
@@ -102,7 +102,7 @@ static void uniform_takes_the_smallest_of_each(void) {
     net_close(&n);
 }
 
-static void global_takes_the_smallest_of_all(void) {
+static void global_prunes_the_smallest_of_all_layers(void) {
     static const int layers[] = {A, B, ODD};
     struct net       n;
     for (int scale = 0; scale < 2; scale++) {
@@ -121,7 +121,7 @@ static void global_takes_the_smallest_of_all(void) {
     }
 }
 
-static void ties_go_by_index(void) {
+static void ties_are_broken_by_index(void) {
     struct net n;
     REQUIRE_OK(net_open(&n, "prune.sparsity=0.5"));
     for (int64_t i = 0; i < n.store.value_elems; i++) n.value[i] = i % 2 ? 1.0f : -1.0f;
@@ -131,7 +131,7 @@ static void ties_go_by_index(void) {
     net_close(&n);
 }
 
-static void masks_nest_and_padding_stays(void) {
+static void masks_nest_and_padding_is_unchanged(void) {
     struct net n;
     uint8_t    before[512];
     REQUIRE_OK(net_open(&n, "prune.sparsity=0.9"));
@@ -156,7 +156,7 @@ static void masks_nest_and_padding_stays(void) {
     net_close(&n);
 }
 
-static void a_layer_keeps_its_largest(void) {
+static void each_layer_keeps_its_largest_weight(void) {
     struct net n;
     REQUIRE_OK(net_open(&n, "prune.sparsity=0.9999"));
     weights(&n, B)[17] = NAN; /* NaN is not small: it must stay visible */
@@ -195,7 +195,7 @@ static void two_of_four(void) {
     net_close(&n);
 }
 
-static void blocks_go_whole(void) {
+static void blocks_are_pruned_whole(void) {
     struct net n;
     REQUIRE_OK(net_open(&n, "prune.sparsity=0.6", "prune.pattern=block", "prune.block=4"));
     CHECK_HAS(n.prune.layer[ODD].dense, "9 output channels");
@@ -224,7 +224,7 @@ static void blocks_go_whole(void) {
 }
 
 /* Rectangles of output x input channels at one tap, against sums of a plain loop. */
-static void rectangles_go_whole(void) {
+static void rectangles_are_pruned_whole(void) {
     static const char *const scopes[] = {"prune.scope=global", "prune.scope=uniform", "prune.scope=erk"};
     struct net               n;
     for (size_t scope = 0; scope < CR_COUNT(scopes); scope++) {
@@ -267,7 +267,7 @@ static void rectangles_go_whole(void) {
     net_close(&n);
 }
 
-static void blocks_that_are_none(void) {
+static void invalid_block_shapes(void) {
     static const char *const bad[] = {"",    "0",    "1",      "x",     "8x",    "x8", "1x1",
                                       "8x0", "4097", "8x4097", "8 x 8", "8x8x8", "-8", "99999999999999999999x2"};
     for (size_t i = 0; i < CR_COUNT(bad); i++) {
@@ -280,7 +280,7 @@ static void blocks_that_are_none(void) {
     }
 }
 
-static void channels_go_whole(void) {
+static void channels_are_pruned_whole(void) {
     struct net n;
     REQUIRE_OK(net_open(&n, "prune.sparsity=0.5", "prune.pattern=channel", "prune.scope=uniform",
                         "prune.exempt=conv1,layer2,fc"));
@@ -301,7 +301,7 @@ static const int published_erk[54] = {58, 0,  82, 4,  4,  4,  82, 4,  4,  82, 4,
                                       52, 91, 52, 52, 91, 52, 71, 96, 76, 86, 76, 96, 76, 76, 96, 76, 76, 96,
                                       76, 76, 96, 76, 76, 96, 76, 86, 98, 88, 93, 88, 98, 88, 88, 98, 88, 93};
 
-static void erk_is_the_published_one(void) {
+static void erk_matches_published_values(void) {
     static const char *const overrides[] = {"model.arch=resnet50", "prune.sparsity=0.9", "prune.scope=erk",
                                             "prune.exempt="};
     struct cr_config         config;
@@ -341,7 +341,7 @@ static bool due(const struct cr_config *c, int64_t step, double *share) {
     return cr_prune_due(c, step, 10, share);
 }
 
-static void the_schedule_is_a_cube(void) {
+static void schedule_is_cubic(void) {
     static const char *const overrides[] = {"prune.sparsity=0.8", "prune.initial=0.2", "prune.start=1", "prune.end=3",
                                             "prune.frequency=8"};
     struct cr_config         c;
@@ -398,7 +398,7 @@ static void budgets(void) {
     net_close(&n);
 }
 
-static void wrong_budgets_are_named(void) {
+static void invalid_budgets_are_reported(void) {
     static const struct {
         const char *text, *says;
     } wrong[] = {{"layer,sparsity\nlayer9.0.conv1,0.5\n", "budget.csv:2: this network has no layer \"layer9.0.conv1\""},
@@ -439,7 +439,7 @@ static void wrong_budgets_are_named(void) {
     net_close(&n);
 }
 
-TESTS(CASE(uniform_takes_the_smallest_of_each), CASE(global_takes_the_smallest_of_all), CASE(ties_go_by_index),
-      CASE(masks_nest_and_padding_stays), CASE(a_layer_keeps_its_largest), CASE(two_of_four), CASE(blocks_go_whole),
-      CASE(rectangles_go_whole), CASE(blocks_that_are_none), CASE(channels_go_whole), CASE(erk_is_the_published_one),
-      CASE(erk_by_hand), CASE(the_schedule_is_a_cube), CASE(budgets), CASE(wrong_budgets_are_named))
+TESTS(CASE(uniform_prunes_the_smallest_of_each_layer), CASE(global_prunes_the_smallest_of_all_layers), CASE(ties_are_broken_by_index),
+      CASE(masks_nest_and_padding_is_unchanged), CASE(each_layer_keeps_its_largest_weight), CASE(two_of_four), CASE(blocks_are_pruned_whole),
+      CASE(rectangles_are_pruned_whole), CASE(invalid_block_shapes), CASE(channels_are_pruned_whole), CASE(erk_matches_published_values),
+      CASE(erk_by_hand), CASE(schedule_is_cubic), CASE(budgets), CASE(invalid_budgets_are_reported))

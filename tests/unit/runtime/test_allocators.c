@@ -12,7 +12,7 @@ static size_t take(struct cr_best_fit *pool, size_t size) {
     return offset;
 }
 
-static void the_smallest_hole_is_taken(void) {
+static void smallest_hole_is_used(void) {
     struct cr_best_fit pool = {0};
     CHECK_INT(take(&pool, 4), 0);  /* a */
     CHECK_INT(take(&pool, 2), 4);  /* b */
@@ -33,7 +33,7 @@ static void the_smallest_hole_is_taken(void) {
     cr_best_fit_free(&pool);
 }
 
-static void all_given_back_is_one_range(void) {
+static void freed_memory_merges_into_one_range(void) {
     struct cr_best_fit pool = {0};
     size_t             offset[600];
     for (size_t i = 0; i < CR_COUNT(offset); i++) offset[i] = take(&pool, 1 + i % 7);
@@ -47,7 +47,7 @@ static void all_given_back_is_one_range(void) {
 }
 
 /* Fragmentation that no online allocator avoids here and a plan does: 2, 1, then 3 next to the 1. */
-static void what_online_costs_is_seen(void) {
+static void online_fragmentation_is_visible(void) {
     static const struct cr_pool_event event[] = {{0, true, 2}, {1, true, 1},  {0, false, 2},
                                                  {2, true, 3}, {1, false, 1}, {2, false, 3}};
     struct cr_pool_times              times;
@@ -60,7 +60,7 @@ static void what_online_costs_is_seen(void) {
 
 /* ---- a step ---- */
 
-static void requests_are_the_plan_s_lives(void) {
+static void allocations_are_the_planned_intervals(void) {
     struct bench_model    b;
     struct cr_program     p;
     struct cr_pool_event *event;
@@ -85,7 +85,7 @@ static void requests_are_the_plan_s_lives(void) {
     bench_close(&b);
 }
 
-static void devices_play_their_pools(void) {
+static void devices_simulate_their_allocators(void) {
     static const struct cr_pool_event event[] = {{0, true, 1000}, {1, true, 500000}, {0, false, 1000},
                                                  {2, true, 3},    {2, false, 3},     {1, false, 500000}};
     const struct cr_device_options    options = {.threads = 1};
@@ -103,5 +103,5 @@ static void devices_play_their_pools(void) {
     CHECK_INT(cr_alloc_live(), live);
 }
 
-TESTS(CASE(the_smallest_hole_is_taken), CASE(all_given_back_is_one_range), CASE(what_online_costs_is_seen),
-      CASE(requests_are_the_plan_s_lives), CASE(devices_play_their_pools))
+TESTS(CASE(smallest_hole_is_used), CASE(freed_memory_merges_into_one_range), CASE(online_fragmentation_is_visible),
+      CASE(allocations_are_the_planned_intervals), CASE(devices_simulate_their_allocators))

@@ -141,7 +141,7 @@ static void bound_close(struct bound *b) {
 
 /* ---- cases ---- */
 
-static void the_first_error_outlives_closing_a_faulty_device(void) {
+static void first_error_survives_closing_a_faulty_device(void) {
     struct bound          b;
     struct cr_exec       *exec;
     struct cr_step_block  step = {0};
@@ -159,7 +159,7 @@ static void the_first_error_outlives_closing_a_faulty_device(void) {
     bound_close(&b);
 }
 
-static void closing_a_faulty_device_says_nothing_itself(void) {
+static void closing_a_faulty_device_reports_no_error(void) {
     struct bound    b;
     struct cr_exec *exec;
     REQUIRE_OK(bound_open(&b, false));
@@ -171,7 +171,7 @@ static void closing_a_faulty_device_says_nothing_itself(void) {
     bound_close(&b);
 }
 
-static void a_broken_recording_tells_the_cause(void) {
+static void failed_capture_reports_the_cause(void) {
     struct bound         b;
     struct cr_exec      *exec;
     struct cr_step_block step = {0};
@@ -226,7 +226,7 @@ static void check_launches(const struct cr_program *p, int early, int late, int 
 }
 
 /* Ops that read only parameters stay out of the captured graph, and run again only on request. */
-static void early_ops_are_run_once_and_not_recorded(void) {
+static void hoisted_ops_run_once_and_are_not_captured(void) {
     static struct cr_kernel         counted[512];
     const struct cr_compile_options how  = {.reuse = true, .fuse = true};
     struct cr_step_block            step = {0};
@@ -317,7 +317,7 @@ static void check_send(struct bound *b, struct cr_feed_ring *ring, int64_t pictu
 }
 
 /* Every byte and none next to it; many pieces, parts of one, nothing. */
-static void large_batches_are_copied_whole(void) {
+static void large_batches_are_copied_completely(void) {
     static const size_t sizes[] = {0, 1, (1 << 20) - 1, 1 << 20, (4 << 20) + 1, (13 << 20) + 7};
     const size_t        room    = (14 << 20) + 64;
     struct cr_rng       rng     = cr_rng_make(7, CR_RNG_TEST, 0, 0);
@@ -336,7 +336,7 @@ static void large_batches_are_copied_whole(void) {
 
 /* New images wait until the previous run has read its own; where they extend beyond those, to its labels, they wait for
  * its end. */
-static void larger_pictures_wait_for_the_whole_run_before(void) {
+static void larger_images_wait_for_the_end_of_the_previous_run(void) {
     struct bound         b;
     struct cr_feed_ring *ring;
     struct cr_async      noted = fake_async;
@@ -357,7 +357,7 @@ static void larger_pictures_wait_for_the_whole_run_before(void) {
     bound_close(&b);
 }
 
-TESTS(CASE(the_first_error_outlives_closing_a_faulty_device), CASE(closing_a_faulty_device_says_nothing_itself),
-      CASE(a_broken_recording_tells_the_cause), CASE(opening_survives_failing_allocations),
-      CASE(early_ops_are_run_once_and_not_recorded), CASE(memory_survives_failing_allocations),
-      CASE(larger_pictures_wait_for_the_whole_run_before), CASE(large_batches_are_copied_whole))
+TESTS(CASE(first_error_survives_closing_a_faulty_device), CASE(closing_a_faulty_device_reports_no_error),
+      CASE(failed_capture_reports_the_cause), CASE(opening_survives_failing_allocations),
+      CASE(hoisted_ops_run_once_and_are_not_captured), CASE(memory_survives_failing_allocations),
+      CASE(larger_images_wait_for_the_end_of_the_previous_run), CASE(large_batches_are_copied_completely))

@@ -104,7 +104,7 @@ static const struct {
 
 /* ---- cases ---- */
 
-static void a_swapped_program_gives_the_same_bits(void) {
+static void offload_is_bitwise_identical(void) {
     for (size_t n = 0; n < CR_COUNT(nets); n++) {
         struct swapped plain, with;
         REQUIRE_OK(swapped_open(&plain, &(struct how){.overrides = nets[n].overrides, .fuse = nets[n].fuse}));
@@ -135,7 +135,7 @@ static void a_swapped_program_gives_the_same_bits(void) {
 }
 
 /* Streams in any order that the waits allow, some runs captured, with delays and poison: still bitwise identical. */
-static void streams_may_go_as_they_like(void) {
+static void random_stream_order_is_bitwise_identical(void) {
     struct swapped plain, with;
     for (size_t n = 0; n < CR_COUNT(nets); n++) {
         REQUIRE_OK(swapped_open(&plain, &(struct how){.overrides = nets[n].overrides, .fuse = nets[n].fuse}));
@@ -162,7 +162,7 @@ static void streams_may_go_as_they_like(void) {
 }
 
 /* The same with the offloads of the pass, for each of its scores. */
-static void so_may_those_of_the_pass(void) {
+static void random_stream_order_after_the_pass_is_bitwise_identical(void) {
     struct swapped plain, with;
     for (size_t n = 0; n < CR_COUNT(nets); n++) {
         int tensors = 0;
@@ -198,7 +198,7 @@ static struct cr_op without_wait(struct cr_op op, int k) {
     return op;
 }
 
-static void each_wait_is_needed_and_missed(void) {
+static void each_missing_wait_is_detected(void) {
     for (size_t n = 0; n < CR_COUNT(nets); n++) {
         struct swapped s;
         int            waits = 0;
@@ -242,7 +242,7 @@ static bool place_was_used_before(const struct cr_program *p, int tensor, int fr
 
 /* Without the barrier that waits for the copy out, the memory is reused too early; without the event tensor, the copy
  * back begins too early. With waits inserted again without it, but planned with it, the program must be refused. */
-static void a_missing_sync_is_found(void) {
+static void missing_barrier_is_detected(void) {
     int all[2] = {0}; /* the plan decides whether the memory is reused */
     for (size_t n = 0; n < CR_COUNT(nets); n++) {
         struct swapped s;
@@ -279,7 +279,7 @@ static void a_missing_sync_is_found(void) {
 
 /* Planned without the barrier, the plan reserves the memory as long as no op waits for the copy: correct, and
  * larger. */
-static void the_plan_waits_where_the_program_does_not(void) {
+static void missing_barrier_keeps_memory_reserved(void) {
     struct swapped   with, without;
     const struct how how = {.overrides = basic, .fuse = true, .one_in = 1};
     REQUIRE_OK(swapped_open(&with, &how));
@@ -294,7 +294,7 @@ static void the_plan_waits_where_the_program_does_not(void) {
 
 /* Faults that the checks find also show in the results, with poison and some probability: every wait for a copy is
  * needed. */
-static void a_missing_wait_changes_the_results(void) {
+static void missing_wait_changes_the_results(void) {
     struct swapped plain, with;
     int            spoilt = 0, kinds[2] = {0};
     REQUIRE_OK(swapped_open(&plain, &(struct how){.overrides = basic, .fuse = true}));
@@ -319,7 +319,7 @@ static void a_missing_wait_changes_the_results(void) {
 
 /* Without offload, each dead tensor is poisoned after its last access; with offload, not while a copy may still read
  * it. */
-static void fills_come_when_all_lanes_are_done(void) {
+static void poison_comes_after_all_streams(void) {
     struct swapped  s;
     struct cr_fill *fill;
     int             count, dying = 0, after = 0;
@@ -356,7 +356,7 @@ static void fills_come_when_all_lanes_are_done(void) {
 
 /* The printed and logged data of a program with offload are the planned data: intervals of the plan, the tensors that
  * are offloaded, and where. */
-static void shown_and_logged_as_planned(void) {
+static void printed_and_logged_as_planned(void) {
     struct swapped       s;
     struct cr_text       text = {0};
     struct cr_trace      trace;
@@ -397,7 +397,7 @@ static void shown_and_logged_as_planned(void) {
 }
 
 /* One op at a time, each verified by the values on the device, HOST tensors too. */
-static void each_op_is_right_by_itself(void) {
+static void each_op_verifies_separately(void) {
     const struct cr_device_options reference = {.threads = 1, .ref_only = true};
     struct swapped                 s;
     struct cr_device              *cpu;
@@ -424,7 +424,7 @@ static void each_op_is_right_by_itself(void) {
     cr_device_close(cpu);
 }
 
-TESTS(CASE(a_swapped_program_gives_the_same_bits), CASE(streams_may_go_as_they_like), CASE(so_may_those_of_the_pass),
-      CASE(each_wait_is_needed_and_missed), CASE(a_missing_sync_is_found),
-      CASE(the_plan_waits_where_the_program_does_not), CASE(a_missing_wait_changes_the_results),
-      CASE(fills_come_when_all_lanes_are_done), CASE(shown_and_logged_as_planned), CASE(each_op_is_right_by_itself))
+TESTS(CASE(offload_is_bitwise_identical), CASE(random_stream_order_is_bitwise_identical), CASE(random_stream_order_after_the_pass_is_bitwise_identical),
+      CASE(each_missing_wait_is_detected), CASE(missing_barrier_is_detected),
+      CASE(missing_barrier_keeps_memory_reserved), CASE(missing_wait_changes_the_results),
+      CASE(poison_comes_after_all_streams), CASE(printed_and_logged_as_planned), CASE(each_op_verifies_separately))

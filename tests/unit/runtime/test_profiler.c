@@ -228,7 +228,7 @@ static void every_op_gets_its_own_time(void) {
     CHECK_INT(cr_alloc_live(), 0);
 }
 
-static void tables_are_sorted_and_add_up(void) {
+static void tables_are_sorted_and_sums_agree(void) {
     struct net                 n    = {0};
     struct cr_profile          p    = {0};
     struct cr_text             text = {0};
@@ -261,4 +261,4 @@ static void tables_are_sorted_and_add_up(void) {
     net_close(&n);
 }
 
-TESTS(CASE(every_op_gets_its_own_time), CASE(tables_are_sorted_and_add_up))
+TESTS(CASE(every_op_gets_its_own_time), CASE(tables_are_sorted_and_sums_agree))

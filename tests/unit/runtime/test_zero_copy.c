@@ -90,7 +90,7 @@ static int reader_of(const struct cr_program *p, int tensor) {
 /* A limit of six units: a is offloaded while c is live, until 8 s; there is no room for it earlier, so its copy back
  * ends at 12 s and the op at 13 s. A mapped read takes the op 4 s instead of 1: 12 s. With the op after it: 14 s
  * against 13. */
-static void it_is_taken_where_it_is_faster(void) {
+static void mapped_read_is_chosen_where_faster(void) {
     for (int reads = 0; reads < 2; reads++) {
         struct late              l;
         struct cr_offload_report r;
@@ -113,7 +113,7 @@ static void it_is_taken_where_it_is_faster(void) {
 
 /* The same with mapped reads at 4/5 of the rate of a copy, 5 s: equal times, and a copy is chosen; at 8/9, 4.5 s, still
  * faster. */
-static void slower_loads_count(void) {
+static void slower_loads_are_counted(void) {
     for (int k = 0; k < 2; k++) {
         struct late              l;
         struct cr_offload_report r;
@@ -129,7 +129,7 @@ static void slower_loads_count(void) {
 
 /* Ten more small ops: the copy back hides behind them, and a mapped read would not. The scores of the paper do not know
  * mapped reads either. */
-static void it_is_not_taken_where_copies_hide(void) {
+static void mapped_read_is_not_chosen_where_copies_hide(void) {
     struct late              l;
     struct cr_offload_report r;
     late_open(&l, 10, 1);
@@ -147,7 +147,7 @@ static void it_is_not_taken_where_copies_hide(void) {
 
 /* The op that reads a writes four units itself: with a next to them it exceeds the limit. cr_pass_fit finds the mapped
  * read too, and only if it is allowed. */
-static void it_reaches_limits_that_copies_do_not(void) {
+static void mapped_read_meets_limits_that_copies_miss(void) {
     for (int reads = 0; reads < 2; reads++) {
         struct late              l;
         struct cr_offload_report r;
@@ -173,7 +173,7 @@ static void it_reaches_limits_that_copies_do_not(void) {
 }
 
 /* The copy to the host must have ended: without the waits for it, no order is guaranteed. */
-static void reading_too_early_is_found(void) {
+static void early_read_is_detected(void) {
     struct late              l;
     struct cr_offload_report r;
     int                      waits = 0;
@@ -197,7 +197,7 @@ static void reading_too_early_is_found(void) {
     cr_program_free(&l.p);
 }
 
-static void it_is_said_where_a_tensor_lives(void) {
+static void printed_location_of_tensors(void) {
     struct late              l;
     struct cr_offload_report r;
     struct cr_config         config;
@@ -222,7 +222,7 @@ static void it_is_said_where_a_tensor_lives(void) {
 
 /* A kernel without support for mapped reads is not selected for an op that needs them; on the CPU both memories are
  * one. */
-static void rows_say_what_they_read(void) {
+static void kernels_declare_mapped_reads(void) {
     struct cr_device              *device;
     const struct cr_device_options options = {.threads = 1};
     struct cr_program              p;
@@ -246,7 +246,7 @@ static void rows_say_what_they_read(void) {
 }
 
 /* As tests/gpu/test_cuda_delays.c on a GPU: elementwise ops use mapped reads, convolutions do not. */
-static void on_a_gpu_that_is_not_there(void) {
+static void offline_gpu(void) {
     static const char *const        overrides[] = {"model.arch=resnet20", "data.kind=synthetic", "data.image_size=32",
                                                    "train.device=cpu"};
     const struct cr_device_options  options     = {.deterministic = true};
@@ -365,7 +365,7 @@ static void check_readers(const struct cr_program *p, bool all_rows, int want) {
     CHECK(found >= want && (want > 0) == (found > 0));
 }
 
-static void the_bits_are_the_same(void) {
+static void mapped_reads_are_bitwise_identical(void) {
     for (int k = 0; k < 4; k++) {
         const bool     fuse = k & 1, all_rows = k & 2;
         struct run     r;
@@ -392,7 +392,7 @@ static void the_bits_are_the_same(void) {
     }
 }
 
-TESTS(CASE(it_is_taken_where_it_is_faster), CASE(slower_loads_count), CASE(it_is_not_taken_where_copies_hide),
-      CASE(it_reaches_limits_that_copies_do_not), CASE(reading_too_early_is_found),
-      CASE(it_is_said_where_a_tensor_lives), CASE(rows_say_what_they_read), CASE(on_a_gpu_that_is_not_there),
-      CASE(the_bits_are_the_same))
+TESTS(CASE(mapped_read_is_chosen_where_faster), CASE(slower_loads_are_counted), CASE(mapped_read_is_not_chosen_where_copies_hide),
+      CASE(mapped_read_meets_limits_that_copies_miss), CASE(early_read_is_detected),
+      CASE(printed_location_of_tensors), CASE(kernels_declare_mapped_reads), CASE(offline_gpu),
+      CASE(mapped_reads_are_bitwise_identical))

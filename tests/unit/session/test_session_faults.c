@@ -65,7 +65,7 @@ static void model_programs_survive_failing_allocations(void) {
     cr_config_close(&config);
 }
 
-static void evaluating_and_predicting_survive_failing_allocations(void) {
+static void evaluation_and_prediction_survive_failing_allocations(void) {
     char                      dir[SUPPORT_PATH], good[SUPPORT_PATH], bad[SUPPORT_PATH];
     struct cr_config          config;
     struct cr_session         s;
@@ -209,7 +209,7 @@ static void resuming_survives_failing_allocations(void) {
 
 /* A disk that is full from the n-th change on: the run ends with one error that names the cause, and the saved
  * checkpoints can be loaded and resumed. */
-static void a_full_disk_ends_a_run_cleanly(void) {
+static void full_disk_ends_a_run_cleanly(void) {
     static const char *const more[] = {"train.save_every=1", "train.epochs=2", "train.keep=9"};
     struct run               r;
     int                      seen = 0;
@@ -239,5 +239,5 @@ static void a_full_disk_ends_a_run_cleanly(void) {
 }
 
 TESTS(CASE(session_open_survives_failing_allocations), CASE(model_programs_survive_failing_allocations),
-      CASE(evaluating_and_predicting_survive_failing_allocations), CASE(training_survives_failing_allocations),
-      CASE(resuming_survives_failing_allocations), CASE(a_full_disk_ends_a_run_cleanly))
+      CASE(evaluation_and_prediction_survive_failing_allocations), CASE(training_survives_failing_allocations),
+      CASE(resuming_survives_failing_allocations), CASE(full_disk_ends_a_run_cleanly))

@@ -122,7 +122,7 @@ static void check_misfit(const struct cr_backend *backend, const char *also, voi
 
 /* ---- cases ---- */
 
-static void without_a_checkpoints_table_the_device_decides(void) {
+static void without_checkpoint_table_the_device_selects(void) {
     struct stand s;
     stand_open(&s, &with_times, NULL);
     REQUIRE_OK(ask(&s, false));
@@ -139,7 +139,7 @@ static void without_a_checkpoints_table_the_device_decides(void) {
     stand_close(&s);
 }
 
-static void a_table_that_fits_is_taken(void) {
+static void matching_table_is_used(void) {
     struct stand s;
     stand_open(&s, &with_times, NULL);
     put_own_costs(&s);
@@ -174,7 +174,7 @@ static void put_a_cut_one(struct stand *s) {
     cr_free(text);
 }
 
-static void a_table_that_does_not_fit_needs_force(void) {
+static void mismatched_table_needs_force(void) {
     check_misfit(&with_times, NULL, put_other, "another device or with other libraries");
     check_misfit(&with_times, NULL, put_nonsense, "first line");
     check_misfit(&with_times, NULL, put_nothing, "first line");
@@ -183,13 +183,13 @@ static void a_table_that_does_not_fit_needs_force(void) {
 }
 
 /* Measured before, not here: other kernels, and so other bits. */
-static void a_device_without_a_table_needs_force(void) {
+static void device_without_table_needs_force(void) {
     check_misfit(&without_times, NULL, put_other, "here they are not (ordered)");
     check_misfit(&with_times, "train.measure=no", put_own_costs, "here they are not (timed)");
 }
 
 /* Selected by order before, measured here: the same. Where nothing is measured here either, the run continues. */
-static void a_run_without_a_table_needs_force_to_measure(void) {
+static void run_without_table_needs_force_to_measure(void) {
     struct stand s;
     stand_open(&s, &with_times, NULL);
     s.ordered = true;
@@ -214,7 +214,7 @@ static void a_run_without_a_table_needs_force_to_measure(void) {
 }
 
 /* A note about the timing of such a kernel is printed, unless a program uses such a kernel itself. */
-static void sparse_cores_that_none_uses_are_told(void) {
+static void unused_sparse_tensor_cores_are_reported(void) {
     struct cr_op            op[2]   = {{.kind = CR_OP_relu, .kernel = 0}, {.kind = CR_OP_relu, .kernel = CR_NONE}};
     const struct cr_program program = {.op = op, .ops = 2}, *all[2] = {&program, &program};
     struct stand            s;
@@ -228,7 +228,7 @@ static void sparse_cores_that_none_uses_are_told(void) {
     stand_close(&s);
 }
 
-static void memory_may_run_out_anywhere(void) {
+static void failing_allocations(void) {
     struct stand s;
     stand_open(&s, &with_times, NULL);
     put_own_costs(&s);
@@ -248,7 +248,7 @@ static void memory_may_run_out_anywhere(void) {
     stand_close(&s);
 }
 
-TESTS(CASE(without_a_checkpoints_table_the_device_decides), CASE(a_table_that_fits_is_taken),
-      CASE(a_table_that_does_not_fit_needs_force), CASE(a_device_without_a_table_needs_force),
-      CASE(a_run_without_a_table_needs_force_to_measure), CASE(sparse_cores_that_none_uses_are_told),
-      CASE(memory_may_run_out_anywhere))
+TESTS(CASE(without_checkpoint_table_the_device_selects), CASE(matching_table_is_used),
+      CASE(mismatched_table_needs_force), CASE(device_without_table_needs_force),
+      CASE(run_without_table_needs_force_to_measure), CASE(unused_sparse_tensor_cores_are_reported),
+      CASE(failing_allocations))

@@ -103,7 +103,7 @@ static void one(const struct shape *s) {
     cr_free(w);
 }
 
-static void weights_come_back(void) {
+static void weights_are_restored(void) {
     for (size_t i = 0; i < CR_COUNT(shapes); i++) one(&shapes[i]);
 }
 
@@ -129,7 +129,7 @@ static void work_follows_density(void) {
     }
 }
 
-static void memory_may_end(void) {
+static void failing_allocations(void) {
     const struct cr_mma_sp_layout how    = {.stride = 1, .chunk = 8, .bands = 1};
     const int64_t                 live   = cr_alloc_live();
     const float                   two[2] = {1, 0};
@@ -153,4 +153,4 @@ static void memory_may_end(void) {
     CHECK_INT(cr_alloc_live(), live);
 }
 
-TESTS(CASE(weights_come_back), CASE(work_follows_density), CASE(memory_may_end))
+TESTS(CASE(weights_are_restored), CASE(work_follows_density), CASE(failing_allocations))

@@ -133,7 +133,7 @@ static void carries_out(const struct filter *f, int64_t kept, const struct cr_bl
     cr_blocks_free(&b);
 }
 
-static void lists_give_the_convolution(void) {
+static void block_lists_compute_the_convolution(void) {
     for (size_t i = 0; i < CR_COUNT(filters); i++) {
         const struct filter *f    = &filters[i];
         const int64_t        kept = make(f);
@@ -148,7 +148,7 @@ static void lists_give_the_convolution(void) {
 }
 
 /* Groups have output blocks of similar length, the longest first. */
-static void long_ones_come_first(void) {
+static void longest_blocks_come_first(void) {
     const struct filter *f = &filters[2];
     struct cr_blocks     b;
     uint32_t             before = UINT32_MAX;
@@ -163,7 +163,7 @@ static void long_ones_come_first(void) {
     cr_blocks_free(&b);
 }
 
-static void memory_can_fail(void) {
+static void failing_allocations(void) {
     make(&filters[1]);
     for (int64_t nth = 1; nth <= 4; nth++) {
         const struct filter *f = &filters[1];
@@ -176,4 +176,4 @@ static void memory_can_fail(void) {
     }
 }
 
-TESTS(CASE(lists_give_the_convolution), CASE(long_ones_come_first), CASE(memory_can_fail))
+TESTS(CASE(block_lists_compute_the_convolution), CASE(longest_blocks_come_first), CASE(failing_allocations))

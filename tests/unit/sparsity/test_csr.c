@@ -35,7 +35,7 @@ static int64_t make(const struct shape *s) {
     return kept;
 }
 
-static void rows_come_back(void) {
+static void csr_rows_are_restored(void) {
     for (size_t i = 0; i < CR_COUNT(shapes); i++) {
         const struct shape *s    = &shapes[i];
         const int64_t       kept = make(s), count = s->K * s->R * s->S * s->C;
@@ -50,7 +50,7 @@ static void rows_come_back(void) {
 }
 
 /* From bits that begin anywhere in a byte: the same places as from bytes. */
-static void places_come_from_bits(void) {
+static void indices_come_from_bits(void) {
     static uint8_t bits[WEIGHTS / 8 + 8];
     for (size_t i = 0; i < CR_COUNT(shapes); i++)
         for (int64_t first = 0; first < 18; first++) {
@@ -70,7 +70,7 @@ static void places_come_from_bits(void) {
         }
 }
 
-static void kept_zeros_stay_kept(void) {
+static void explicit_zeros_are_preserved(void) {
     const float      two[2]   = {0.0f, 3.0f};
     const uint8_t    which[2] = {1, 0};
     struct cr_sparse sparse;
@@ -121,7 +121,7 @@ static void stretched_once(const struct shape *s, int64_t chunk, int64_t stride,
     cr_linear_filter_free(&to);
     cr_sparse_free(&sparse);
 }
-static void offsets_are_stretched(void) {
+static void offsets_are_linearised(void) {
     for (size_t i = 0; i < CR_COUNT(shapes); i++) {
         stretched_once(&shapes[i], shapes[i].C, 1, 1);
         stretched_once(&shapes[i], 4, 2, 2);
@@ -129,7 +129,7 @@ static void offsets_are_stretched(void) {
     }
 }
 
-static void slices_hold_every_row(void) {
+static void sell_slices_contain_every_row(void) {
     for (size_t i = 0; i < CR_COUNT(shapes); i++) {
         const struct shape     *s    = &shapes[i];
         const int64_t           taps = s->R * s->S * s->C, lanes = 32;
@@ -217,13 +217,13 @@ static void turned_once(const struct shape *s, int64_t stride, int64_t pad) {
     CHECK_INT(seen, cr_sparse_nnz(&sparse)); /* each weight belongs to one phase */
     cr_sparse_free(&sparse);
 }
-static void turned_filters_give_gradients(void) {
+static void transposed_filters_give_gradients(void) {
     for (size_t i = 0; i < CR_COUNT(shapes); i++)
         for (int64_t stride = 1; stride <= 4; stride++)
             for (int64_t pad = 0; pad <= 3; pad++) turned_once(&shapes[i], stride, pad);
 }
 
-static void memory_may_end(void) {
+static void failing_allocations(void) {
     struct cr_sparse              sparse;
     struct cr_linear_filter       to;
     const struct cr_linear_layout how  = {.stride = 1, .chunk = 4, .rows = 8, .multiple = 2};
@@ -271,7 +271,7 @@ static void make_24(void) {
     }
 }
 
-static void two_of_four_come_back(void) {
+static void two_four_is_restored(void) {
     make_24();
     REQUIRE(cr_sparse_24_encode(&dense[0][0], ROWS, COLUMNS, &values[0][0], &places[0][0]));
     for (int i = 0; i < ROWS * COLUMNS / 4; i++) {
@@ -287,7 +287,7 @@ static void two_of_four_come_back(void) {
 
 /* From a bit pattern, at any bit offset; rows may end in the middle of a group, which the next row does not
  * complete. */
-static void two_of_four_are_told(void) {
+static void two_four_is_detected(void) {
     static const struct {
         int     columns;
         uint8_t row[2][10]; /* of two rows */
@@ -314,7 +314,7 @@ static void two_of_four_are_told(void) {
 /* mma.sp as the PTX manual describes it for 16-bit A of 16x32: of each four lanes of a warp, two give metadata, the
  * first for columns 0-15, the second for 16-31; the lower half of a word is for row lane/4, its upper half for row
  * lane/4 + 8. */
-static void words_of_lanes(void) {
+static void metadata_words_match_ptx(void) {
     make_24();
     REQUIRE(cr_sparse_24_encode(&dense[0][0], ROWS, COLUMNS, &values[0][0], &places[0][0]));
     for (int row = 0; row < ROWS; row += 16)
@@ -329,6 +329,6 @@ static void words_of_lanes(void) {
             }
 }
 
-TESTS(CASE(rows_come_back), CASE(places_come_from_bits), CASE(kept_zeros_stay_kept), CASE(offsets_are_stretched),
-      CASE(slices_hold_every_row), CASE(turned_filters_give_gradients), CASE(memory_may_end),
-      CASE(two_of_four_come_back), CASE(two_of_four_are_told), CASE(words_of_lanes))
+TESTS(CASE(csr_rows_are_restored), CASE(indices_come_from_bits), CASE(explicit_zeros_are_preserved), CASE(offsets_are_linearised),
+      CASE(sell_slices_contain_every_row), CASE(transposed_filters_give_gradients), CASE(failing_allocations),
+      CASE(two_four_is_restored), CASE(two_four_is_detected), CASE(metadata_words_match_ptx))

@@ -6,7 +6,7 @@ static const struct cr_device_options plain = {.deterministic = true};
 
 /* ---- the generator ---- */
 
-static void edges_are_as_published(void) {
+static void edge_counts_match_published_values(void) {
     static const struct {
         int64_t neurons, layers, edges;
     } published[] = {{1024, 120, 3932160}, {4096, 120, 15728640}, {16384, 480, 251658240}, {65536, 1920, 4026531840}};
@@ -42,7 +42,7 @@ static int64_t residue_of(const struct cr_spdnn_csr *csr, const uint8_t *feeds, 
     return found;
 }
 
-static void layers_follow_the_rule(void) {
+static void layers_follow_the_generator(void) {
     const int64_t N = 256, M = 16;
     uint8_t      *feeds = cr_alloc((size_t)(N * N), 1);
     int64_t       residue[256];
@@ -165,7 +165,7 @@ static void neighbours_share_columns(void) {
 
 /* ---- inputs ---- */
 
-static void pictures_become_bits(void) {
+static void images_become_bits(void) {
     struct cr_spdnn_images pictures = {.count = 3, .pixel = cr_alloc(3, 784)};
     struct cr_spdnn_inputs in, some;
     REQUIRE(pictures.pixel);
@@ -194,14 +194,14 @@ static void pictures_become_bits(void) {
     cr_spdnn_images_free(&pictures);
 }
 
-static void drawn_inputs_are_as_dense(void) {
+static void synthetic_inputs_have_the_same_density(void) {
     struct cr_spdnn_inputs in;
     REQUIRE_OK(support_digits(1024, 3000, &in));
     CHECK_NEAR((double)in.nonzeros / 3000 / 1024, 0.104, 0.104 * 0.02);
     cr_spdnn_inputs_close(&in);
 }
 
-static void mnist_is_as_dense_as_published(void) {
+static void mnist_density_matches_published_value(void) {
     static const int64_t   widths[] = {1024, 4096, 16384, 65536};
     struct cr_spdnn_images pictures;
     char                   path[4096];
@@ -220,7 +220,7 @@ static void mnist_is_as_dense_as_published(void) {
     cr_spdnn_images_free(&pictures);
 }
 
-static void a_file_that_is_not_mnist_is_refused(void) {
+static void other_files_are_refused_as_mnist(void) {
     struct cr_spdnn_images pictures;
     CHECK_STATUS(cr_spdnn_images_read(CR_SOURCE_DIR "/CMakeLists.txt", &pictures), CR_ERR_FORMAT);
     CHECK_STATUS(cr_spdnn_images_read(CR_SOURCE_DIR "/no-such-file", &pictures), CR_ERR_IO);
@@ -277,7 +277,7 @@ static void compare_with_dense(const struct cr_spdnn_net *net, const struct cr_s
     cr_free(y);
 }
 
-static void the_challenge_equals_a_dense_loop(void) {
+static void challenge_networks_equal_a_dense_loop(void) {
     static struct cr_spdnn_csr csr[120];
     struct cr_spdnn_inputs     in;
     REQUIRE_OK(support_digits(1024, 20, &in));
@@ -337,7 +337,7 @@ static void dropping_changes_nothing(void) {
 }
 
 /* Devices that share inputs get views of some words of each neuron. */
-static void shares_make_the_whole(void) {
+static void split_inputs_equal_the_whole(void) {
     const struct cr_spdnn_options options = {.repeats = 1};
     struct cr_spdnn_inputs        in;
     struct cr_spdnn_result        whole, part;
@@ -365,7 +365,7 @@ static void shares_make_the_whole(void) {
     cr_device_close(cpu);
 }
 
-static void no_memory_is_an_error(void) {
+static void failing_allocations_are_errors(void) {
     const struct cr_spdnn_options options = {.values = true, .repeats = 1};
     struct cr_spdnn_inputs        in;
     struct cr_device             *cpu;
@@ -391,8 +391,8 @@ static void no_memory_is_an_error(void) {
     cr_device_close(cpu);
 }
 
-TESTS(CASE(edges_are_as_published), CASE(layers_follow_the_rule), CASE(wrong_sizes_are_refused),
-      CASE(packing_keeps_every_edge), CASE(neighbours_share_columns), CASE(pictures_become_bits),
-      CASE(drawn_inputs_are_as_dense), CASE(mnist_is_as_dense_as_published), CASE(a_file_that_is_not_mnist_is_refused),
-      CASE(the_challenge_equals_a_dense_loop), CASE(any_matrix_equals_a_dense_loop), CASE(dropping_changes_nothing),
-      CASE(shares_make_the_whole), CASE(no_memory_is_an_error))
+TESTS(CASE(edge_counts_match_published_values), CASE(layers_follow_the_generator), CASE(wrong_sizes_are_refused),
+      CASE(packing_keeps_every_edge), CASE(neighbours_share_columns), CASE(images_become_bits),
+      CASE(synthetic_inputs_have_the_same_density), CASE(mnist_density_matches_published_value), CASE(other_files_are_refused_as_mnist),
+      CASE(challenge_networks_equal_a_dense_loop), CASE(any_matrix_equals_a_dense_loop), CASE(dropping_changes_nothing),
+      CASE(split_inputs_equal_the_whole), CASE(failing_allocations_are_errors))

@@ -14,7 +14,7 @@ static void cut_everywhere(const char *accumulate, int total) {
     changes_the_weights(&r, "train.seed=2");
     finish(&r);
 }
-static void resume_is_equal_to_the_bit(void) {
+static void resume_is_bitwise_identical(void) {
     cut_everywhere("train.accumulate=1", 12);
 }
 static void resume_with_batches_left_over(void) {
@@ -38,7 +38,7 @@ static void resume_in_the_middle_of_pruning(void) {
     }
 }
 
-static void workers_and_saving_do_not_change_a_bit(void) {
+static void workers_and_saving_keep_results_bitwise_identical(void) {
     struct run r;
     prepare(&r);
     REQUIRE_OK(TRAIN(&r, "a", "train.steps=0"));
@@ -47,7 +47,7 @@ static void workers_and_saving_do_not_change_a_bit(void) {
     finish(&r);
 }
 
-static void a_change_of_the_run_needs_force(void) {
+static void changed_config_needs_force(void) {
     struct run r;
     prepare(&r);
     REQUIRE_OK(TRAIN(&r, "a", "train.steps=3"));
@@ -63,7 +63,7 @@ static void a_change_of_the_run_needs_force(void) {
 }
 
 /* The same command line continues with the batch size that was found when the run began, for any amount of memory. */
-static void a_batch_that_was_found_stays(void) {
+static void found_batch_size_is_reused(void) {
     struct run r;
     prepare(&r);
     REQUIRE_OK(TRAIN(&r, "whole", "train.batch=24", "train.steps=2"));
@@ -75,7 +75,7 @@ static void a_batch_that_was_found_stays(void) {
     finish(&r);
 }
 
-static void a_run_that_could_not_begin_leaves_its_folder_free(void) {
+static void failed_start_leaves_the_folder_free(void) {
     struct run r;
     prepare(&r);
     CHECK_STATUS(TRAIN(&r, "a", "model.weights=no-such-file.safetensors"), CR_ERR_CONFIG);
@@ -142,7 +142,7 @@ static void check_freeze(const char *freeze, const char *const *frozen) {
     cr_config_close(&config_b);
     finish(&r);
 }
-static void frozen_parts_do_not_change(void) {
+static void frozen_parameters_do_not_change(void) {
     check_freeze("model.freeze=stem,layer1", (const char *const[]){"conv1", "bn1", "layer1", NULL});
     check_freeze("model.freeze=layer2", (const char *const[]){"layer2", NULL});
     check_freeze("model.freeze=stem,layer1,layer2", (const char *const[]){"conv1", "bn1", "layer1", "layer2", NULL});
@@ -152,7 +152,7 @@ static void frozen_parts_do_not_change(void) {
 /* ---- a loss that is not finite ---- */
 
 /* A large product of decay and learning rate makes the weights grow without bound. */
-static void an_infinite_loss_stops_and_harms_nothing(void) {
+static void infinite_loss_stops_without_damage(void) {
     struct run        r;
     struct cr_config  config;
     struct cr_session s;
@@ -175,7 +175,7 @@ static void an_infinite_loss_stops_and_harms_nothing(void) {
 
 /* ---- weights ---- */
 
-static void weights_fit_or_are_refused(void) {
+static void weights_are_loaded_or_refused(void) {
     struct run        r;
     struct cr_config  config;
     struct cr_session s;
@@ -209,7 +209,7 @@ static void weights_fit_or_are_refused(void) {
 
 /* ---- evaluation ---- */
 
-static void evaluation_counts_every_picture_once(void) {
+static void evaluation_counts_every_image_once(void) {
     struct run r;
     prepare(&r);
     static const char *const batches[] = {"train.eval_batch=1", "train.eval_batch=3", "train.eval_batch=5",
@@ -238,7 +238,7 @@ static void evaluation_counts_every_picture_once(void) {
 }
 
 /* Images that cannot be read count only as corrupt. */
-static void evaluation_leaves_corrupt_pictures_out(void) {
+static void evaluation_skips_corrupt_images(void) {
     struct run r;
     char       root[SUPPORT_PATH], value[SUPPORT_PATH];
     prepare(&r);
@@ -287,7 +287,7 @@ static void train_a_little(struct cr_session *s, const struct cr_dataset *set) {
 }
 
 /* Data that evaluation computes once for many batches must not persist over the training between two evaluations. */
-static void an_evaluation_before_changes_nothing(void) {
+static void earlier_evaluation_changes_nothing(void) {
     struct run r;
     double     loss[2];
     prepare(&r);
@@ -315,7 +315,7 @@ static void an_evaluation_before_changes_nothing(void) {
 
 /* ---- the step loop allocates nothing ---- */
 
-static void the_step_loop_allocates_nothing(void) {
+static void step_loop_does_not_allocate(void) {
     static const char *const ways[] = {"data.workers=0", "data.workers=2"};
     for (size_t w = 0; w < CR_COUNT(ways); w++) {
         struct run         r;
@@ -356,10 +356,10 @@ static void the_step_loop_allocates_nothing(void) {
     }
 }
 
-TESTS(CASE(resume_is_equal_to_the_bit), CASE(resume_with_batches_left_over), CASE(resume_in_the_middle_of_pruning),
-      CASE(workers_and_saving_do_not_change_a_bit), CASE(a_change_of_the_run_needs_force),
-      CASE(a_batch_that_was_found_stays), CASE(a_run_that_could_not_begin_leaves_its_folder_free),
-      CASE(frozen_parts_do_not_change), CASE(an_infinite_loss_stops_and_harms_nothing),
-      CASE(weights_fit_or_are_refused), CASE(evaluation_counts_every_picture_once),
-      CASE(evaluation_leaves_corrupt_pictures_out), CASE(an_evaluation_before_changes_nothing),
-      CASE(the_step_loop_allocates_nothing))
+TESTS(CASE(resume_is_bitwise_identical), CASE(resume_with_batches_left_over), CASE(resume_in_the_middle_of_pruning),
+      CASE(workers_and_saving_keep_results_bitwise_identical), CASE(changed_config_needs_force),
+      CASE(found_batch_size_is_reused), CASE(failed_start_leaves_the_folder_free),
+      CASE(frozen_parameters_do_not_change), CASE(infinite_loss_stops_without_damage),
+      CASE(weights_are_loaded_or_refused), CASE(evaluation_counts_every_image_once),
+      CASE(evaluation_skips_corrupt_images), CASE(earlier_evaluation_changes_nothing),
+      CASE(step_loop_does_not_allocate))

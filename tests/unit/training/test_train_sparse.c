@@ -49,7 +49,7 @@ static void count_rows(const struct run *r, const char *const *more, int *forwar
 }
 #define COUNT(run, ...) count_rows((run), (const char *const[]){__VA_ARGS__, NULL}, &forward, &dgrad, &wgrad)
 
-static void rows_are_taken_where_masks_stay(void) {
+static void sparse_kernels_need_fixed_masks(void) {
     struct run r;
     int        forward, dgrad, wgrad;
     begin(&r);
@@ -111,7 +111,7 @@ static double difference(const struct run *r, const char *a, const char *b, int6
     return most;
 }
 
-static void steps_are_those_of_dense_rows(void) {
+static void steps_match_dense_kernels(void) {
     static const char *const more[] = {"train.accumulate=1", "train.accumulate=2"};
     struct run               r;
     int64_t                  zeros;
@@ -131,7 +131,7 @@ static void steps_are_those_of_dense_rows(void) {
     }
 }
 
-static void resume_is_equal_to_the_bit(void) {
+static void resume_is_bitwise_identical(void) {
     struct run r;
     begin(&r);
     resumes_bitwise(&r, 12, 2);
@@ -139,7 +139,7 @@ static void resume_is_equal_to_the_bit(void) {
 }
 
 /* A run that prunes during training, resumed also after the last pruning: it stays on its initial kernels. */
-static void resume_behind_gradual_pruning(void) {
+static void resume_after_gradual_pruning(void) {
     struct run r;
     prepare(&r);
     give(&r, "model.widths=8,16");
@@ -153,5 +153,5 @@ static void resume_behind_gradual_pruning(void) {
     finish(&r);
 }
 
-TESTS(CASE(rows_are_taken_where_masks_stay), CASE(steps_are_those_of_dense_rows), CASE(resume_is_equal_to_the_bit),
-      CASE(resume_behind_gradual_pruning))
+TESTS(CASE(sparse_kernels_need_fixed_masks), CASE(steps_match_dense_kernels), CASE(resume_is_bitwise_identical),
+      CASE(resume_after_gradual_pruning))

@@ -184,7 +184,7 @@ static void failing_memory(void) {
 }
 
 /* Every op kind has a verification rule and a reduction length. */
-static void every_kind_has_a_rule(void) {
+static void every_op_kind_has_a_rule(void) {
     for (int k = 0; k < CR_OP_COUNT; k++) {
         const struct cr_verify_rule *rule = cr_verify_rule((enum cr_op_kind)k);
         /* exact always, or only without some slots: with them there must be a bound */
@@ -352,5 +352,5 @@ static void first_wrong_op_is_named(void) {
 }
 
 TESTS(CASE(bound_of_a_dot_product), CASE(only_tf32_may_round_operands), CASE(denormals_may_be_flushed_in_products),
-      CASE(nan_and_infinity_by_position), CASE(failing_memory), CASE(every_kind_has_a_rule), CASE(whole_program_plain),
+      CASE(nan_and_infinity_by_position), CASE(failing_memory), CASE(every_op_kind_has_a_rule), CASE(whole_program_plain),
       CASE(whole_program_fused), CASE(whole_program_f16), CASE(whole_program_bf16_fused), CASE(first_wrong_op_is_named))

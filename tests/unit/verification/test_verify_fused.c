@@ -80,7 +80,7 @@ static void conv_open(struct tiny *t, double x, double scale, double bias, bool 
     good(t);
 }
 
-static void act_near_a_tie_may_round_either_way(void) {
+static void act_near_a_tie_may_round_up_or_down(void) {
     const double step = 0x1p-10, middle = 1.5 + step / 2, x = 1 + 3 * step;
     struct tiny  t;
     conv_open(&t, x, (double)(float)(middle / x), 0, false); /* x*scale is the middle except for a rounding */
@@ -99,7 +99,7 @@ static void act_near_a_tie_may_round_either_way(void) {
 }
 
 /* Two channels in a row make a number that f16 cannot represent: the sums may use either rounding. */
-static void statistics_of_rounded_numbers_are_right_too(void) {
+static void sums_of_rounded_numbers_are_accepted(void) {
     const double step = 0x1p-10, y = 1 + step / 4;
     struct tiny  t;
     tiny_open(&t, CR_OP_conv, CR_F16);
@@ -127,7 +127,7 @@ static void gate_open(struct tiny *t, double x, double scale, double bias) {
     good(t);
 }
 
-static void gates_near_zero_may_go_either_way(void) {
+static void relu_masks_near_zero_may_be_0_or_1(void) {
     const double x = (double)1.1f, scale = (double)1.3f;
     struct tiny  t;
     gate_open(&t, x, scale, (double)(float)(-x * scale)); /* 0 except for a rounding */
@@ -166,7 +166,7 @@ static void dgrad_open(struct tiny *t, double x, double mean, double rstd, doubl
 }
 
 /* A ReLU mask with an uncertain bit makes 0 or all of a gradient: both are correct; a value in between is wrong. */
-static void gated_gradients_are_all_or_nothing(void) {
+static void masked_gradients_are_all_or_zero(void) {
     const double x = (double)1.1f, mean = (double)0.3f, rstd = (double)1.7f, gamma = (double)1.3f,
                  pre = (x - mean) * rstd * gamma;
     const int   dx = CR_OUT_conv_dgrad_dx, dstats = CR_OUT_conv_dgrad_grad_sums;
@@ -186,7 +186,7 @@ static void gated_gradients_are_all_or_nothing(void) {
     tiny_close(&t);
 }
 
-static void masks_are_judged_bit_by_bit(void) {
+static void masks_are_verified_bit_by_bit(void) {
     const float x = 1.1f, scale = 1.3f;
     struct tiny t;
     tiny_open(&t, CR_OP_bn_apply, CR_F32);
@@ -221,7 +221,7 @@ static void pool_index(double first, double second, double scale, double bias, b
     CHECK(right(&t, CR_OUT_maxpool_index, 0, 1 - winner) == other_is_right);
     tiny_close(&t);
 }
-static void a_pooled_index_may_be_another_of_equals(void) {
+static void pooled_index_of_equal_values_is_free(void) {
     const double step = 0x1p-10, middle = 1.5 + step / 2, x = 1 + 3 * step;
     pool_index(1, 2, 1, 0, false);
     pool_index(2, 2, 1, 0, false);                          /* equal: the first */
@@ -229,6 +229,6 @@ static void a_pooled_index_may_be_another_of_equals(void) {
     pool_index(x, x, (double)(float)(middle / x), 0, true); /* equal, but each may be rounded */
 }
 
-TESTS(CASE(act_near_a_tie_may_round_either_way), CASE(statistics_of_rounded_numbers_are_right_too),
-      CASE(gates_near_zero_may_go_either_way), CASE(gated_gradients_are_all_or_nothing),
-      CASE(masks_are_judged_bit_by_bit), CASE(a_pooled_index_may_be_another_of_equals))
+TESTS(CASE(act_near_a_tie_may_round_up_or_down), CASE(sums_of_rounded_numbers_are_accepted),
+      CASE(relu_masks_near_zero_may_be_0_or_1), CASE(masked_gradients_are_all_or_zero),
+      CASE(masks_are_verified_bit_by_bit), CASE(pooled_index_of_equal_values_is_free))

@@ -52,7 +52,7 @@ static void wgrad_open(struct single *s, enum cr_dtype dtype, double x, double d
 }
 
 /* The sum may be rounded to 16 bits before it is added to the f32 tensor; the previous value may not. */
-static void a_sum_may_pass_through_16_bits(void) {
+static void sum_may_be_rounded_to_16_bits(void) {
     struct cr_device *cpu = open_cpu();
     struct single     s;
     wgrad_open(&s, CR_F16, 1 + 0x1p-10, 1 + 0x1p-10, 10); /* the product is 1 + 2^-9 + 2^-20 */
@@ -105,7 +105,7 @@ static bool unary_right(struct cr_device *cpu, enum cr_op_kind kind, enum cr_dty
 }
 
 /* A cast has one correct result: the nearest number, of two equally near ones the even one. */
-static void a_cast_is_exact(void) {
+static void cast_is_exact(void) {
     static const struct {
         enum cr_dtype to;
         double        x, right, wrong;
@@ -147,4 +147,4 @@ static void f32_math_rounds_once_to_16_bits(void) {
     cr_device_close(cpu);
 }
 
-TESTS(CASE(a_sum_may_pass_through_16_bits), CASE(a_cast_is_exact), CASE(f32_math_rounds_once_to_16_bits))
+TESTS(CASE(sum_may_be_rounded_to_16_bits), CASE(cast_is_exact), CASE(f32_math_rounds_once_to_16_bits))
