@@ -46,10 +46,10 @@ static int free_port(void) {
     return ntohs(at.sin_port);
 }
 
-static void group_init(struct group *g, int size, enum transport way, cr_status (*body)(struct member *m)) {
-    const int port   = way == SHARED ? 0 : free_port();
+static void group_init(struct group *g, int size, enum transport transport, cr_status (*body)(struct member *m)) {
+    const int port   = transport == SHARED ? 0 : free_port();
     void     *shared = NULL;
-    if (way == SHARED && cr_comm_shared_new(size, &shared) != CR_OK) CHECK(!"shared memory");
+    if (transport == SHARED && cr_comm_shared_new(size, &shared) != CR_OK) CHECK(!"shared memory");
     *g = (struct group){.size = size, .body = body};
     for (int r = 0; r < size; r++) {
         struct cr_comm_options *w = &g->member[r].where;
@@ -66,7 +66,7 @@ static void group_init(struct group *g, int size, enum transport way, cr_status 
                                                              .timeout_s      = 20,
                                                              .wait_timeout_s = 20};
         /* over plain TCP, two ranks are on each simulated host */
-        if (way == TCP) snprintf(w->group, sizeof w->group, "%d", r / 2);
+        if (transport == TCP) snprintf(w->group, sizeof w->group, "%d", r / 2);
     }
 }
 

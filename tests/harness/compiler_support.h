@@ -43,7 +43,7 @@ static inline cr_status greedy_select(void *self, const struct cr_program *p, st
     if (op->kind == CR_OP_conv_wgrad) *workspace = p->tensor[op->in[CR_IN_conv_wgrad_x]].bytes + 1000;
     return CR_OK;
 }
-static inline struct cr_cost_model greedy_target(size_t alignment) {
+static inline struct cr_cost_model greedy_cost_model(size_t alignment) {
     return (struct cr_cost_model){
         .alignment = alignment, .bytes_per_s = 1e10, .flops_per_s = 1e11, .select = greedy_select};
 }
@@ -53,15 +53,15 @@ static inline size_t aligned(size_t bytes, size_t alignment) {
 }
 
 /* Checks all pairs of intervals: quadratic and independent of the planner. */
-static inline bool intervals_valid(const struct cr_interval *life, int n, size_t alignment, size_t peak) {
+static inline bool intervals_valid(const struct cr_interval *interval, int n, size_t alignment, size_t peak) {
     for (int i = 0; i < n; i++) {
-        if (life[i].size == 0 || life[i].lower >= life[i].upper) continue;
-        if (life[i].offset % alignment || life[i].offset + life[i].size > peak) return false;
+        if (interval[i].size == 0 || interval[i].lower >= interval[i].upper) continue;
+        if (interval[i].offset % alignment || interval[i].offset + interval[i].size > peak) return false;
         for (int k = 0; k < i; k++) {
-            bool there = life[k].size && life[k].lower < life[k].upper;
-            bool time  = life[k].lower < life[i].upper && life[i].lower < life[k].upper;
-            bool space =
-                life[k].offset < life[i].offset + life[i].size && life[i].offset < life[k].offset + life[k].size;
+            bool there = interval[k].size && interval[k].lower < interval[k].upper;
+            bool time  = interval[k].lower < interval[i].upper && interval[i].lower < interval[k].upper;
+            bool space = interval[k].offset < interval[i].offset + interval[i].size &&
+                         interval[i].offset < interval[k].offset + interval[k].size;
             if (there && time && space) return false;
         }
     }
@@ -74,7 +74,7 @@ static inline bool compiled(struct bench_model *b, const char *arch, int64_t siz
     char override[64];
     snprintf(override, sizeof override, "model.arch=%s", arch);
     const char               *overrides[] = {override};
-    struct cr_cost_model      target      = greedy_target(256);
+    struct cr_cost_model      target      = greedy_cost_model(256);
     struct cr_compile_options options     = {.fuse = fuse, .reuse = reuse};
     cr_status                 status      = bench_open(b, overrides, 1, size);
     if (status == CR_OK) status = cr_model_program(&b->model, &b->config, kind, batch, p);

@@ -46,10 +46,10 @@ static inline int tensor(struct alone *a, const char *name, enum cr_dtype type, 
 
 static inline void make_forward(struct alone *a, enum form form, enum cr_dtype real, const struct shape_of_conv *s,
                                 int y) {
-    const bool act = form == ACT || form == ACT_STATS, stats = form == STATS || form == ACT_STATS;
+    const bool act = form == ACT || form == ACT_STATS, sums = form == STATS || form == ACT_STATS;
     a->op.out[CR_OUT_conv_y] = y;
     if (act) a->op.in[CR_IN_conv_scale_bias] = tensor(a, "coef", real, 2, 1, 1, s->C);
-    if (stats) a->op.out[CR_OUT_conv_sums] = tensor(a, "stats", CR_F32, 2, 1, 1, s->K);
+    if (sums) a->op.out[CR_OUT_conv_sums] = tensor(a, "stats", CR_F32, 2, 1, 1, s->K);
     if (form >= BIAS) a->op.in[CR_IN_conv_bias] = tensor(a, "bias", CR_F32, 1, 1, 1, s->K);
     if (form == BIAS_ADD || form == BIAS_ADD_RELU) {
         const int64_t *d         = a->p.tensor[y].dim;

@@ -125,7 +125,7 @@ static inline int64_t guards_broken(const void *y, int64_t outputs, enum cr_dtyp
 
 /* Copies the allocation to the host. Each output must equal `want` within one rounding to its type plus `slack` of its
  * terms, and the guard zones must be unchanged. */
-static inline void problem_check(const struct problem *p, const void *y, double slack, int way) {
+static inline void problem_check(const struct problem *p, const void *y, double slack, int variant) {
     const double step  = p->dtype == CR_F32 ? 0 : p->dtype == CR_F16 ? 0x1p-11 : 0x1p-8;
     int64_t      wrong = 0;
     void        *got   = cr_alloc((size_t)guarded_bytes(p->outputs, p->dtype), 1);
@@ -136,7 +136,7 @@ static inline void problem_check(const struct problem *p, const void *y, double 
                    step * fabs(p->want[o]) + slack * (p->size[o] + 1e-2));
     const int64_t guards = guards_broken(got, p->outputs, p->dtype);
     if (wrong || guards)
-        TEST_FAIL_("way %d, %s, C %lld K %lld: %lld wrong, %lld bytes beside y", way, cr_dtype_name(p->dtype),
+        TEST_FAIL_("way %d, %s, C %lld K %lld: %lld wrong, %lld bytes beside y", variant, cr_dtype_name(p->dtype),
                    (long long)p->conv.C, (long long)p->conv.K, (long long)wrong, (long long)guards);
     cr_free(got);
 }

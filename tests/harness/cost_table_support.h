@@ -21,14 +21,14 @@ static size_t  workspace[3]; /* bytes, by kernel */
 static size_t  memory_max;   /* of one reservation */
 static double  enqueue_s[3]; /* host time of a kernel launch outside a graph capture */
 static double  event_s;      /* device time of an event */
-static bool    is_recording;
+static bool    is_capturing;
 static int64_t not_noise; /* halves of inputs outside the noise range (1 to 2 with a sign) */
 
 struct prepared {
     int kernel, algo;
 };
 
-static inline cr_status prepare_row(int row, const struct cr_op *op, void **out, size_t *bytes) {
+static inline cr_status prepare_kernel(int row, const struct cr_op *op, void **out, size_t *bytes) {
     struct prepared *p = cr_alloc(1, sizeof *p);
     if (!p) return CR_NO_MEMORY(sizeof *p);
     *p     = (struct prepared){row, op->algo};
@@ -40,18 +40,18 @@ static inline cr_status prepare_row(int row, const struct cr_op *op, void **out,
 #define PREPARE(n)                                                                                                     \
     static cr_status prepare_##n(struct cr_device *d, const struct cr_program *p, const struct cr_op *op, void **out,  \
                                  size_t *bytes) {                                                                      \
-        return (void)d, (void)p, prepare_row(n, op, out, bytes);                                                       \
+        return (void)d, (void)p, prepare_kernel(n, op, out, bytes);                                                    \
     }
 PREPARE(0)
 PREPARE(1)
 PREPARE(2)
 
-static inline cr_status launch_row(struct cr_device *d, const struct cr_call *call) {
+static inline cr_status launch_kernel(struct cr_device *d, const struct cr_call *call) {
     const struct prepared *p = call->prepared;
     (void)d;
     launches++;
     clock_s += takes[p->kernel][p->algo];
-    if (!is_recording) { /* the device waits for the host, whose launch really takes this time */
+    if (!is_capturing) { /* the device waits for the host, whose launch really takes this time */
         const int64_t start = cr_time_ns();
         while ((double)(cr_time_ns() - start) < enqueue_s[p->kernel] * 1e9) continue;
         clock_s += enqueue_s[p->kernel];
@@ -65,29 +65,29 @@ static inline cr_status launch_row(struct cr_device *d, const struct cr_call *ca
     memset(call->workspace, 0x7f, workspace[p->kernel]);
     return CR_OK;
 }
-static inline void release_row(void *p) {
+static inline void release_kernel(void *p) {
     releases++, cr_free(p);
 }
-static inline int two_ways(struct cr_device *d, const struct cr_program *p, const struct cr_op *op) {
+static inline int two_algos(struct cr_device *d, const struct cr_program *p, const struct cr_op *op) {
     return (void)d, (void)p, (void)op, 2;
 }
 
-static struct cr_kernel row_a = {.name          = "fake.a",
-                                 .op            = CR_OP_relu,
-                                 .deterministic = true,
-                                 .prepare       = prepare_0,
-                                 .launch        = launch_row,
-                                 .release       = release_row};
-static struct cr_kernel row_b = {.name          = "fake.b",
-                                 .op            = CR_OP_relu,
-                                 .deterministic = true,
-                                 .prepare       = prepare_1,
-                                 .launch        = launch_row,
-                                 .release       = release_row,
-                                 .algo_count    = two_ways};
-static struct cr_kernel row_c = {
-    .name = "fake.c", .op = CR_OP_relu, .prepare = prepare_2, .launch = launch_row, .release = release_row};
-static const struct cr_kernel *rows[] = {&row_a, &row_b, &row_c, NULL};
+static struct cr_kernel kernel_a = {.name          = "fake.a",
+                                    .op            = CR_OP_relu,
+                                    .deterministic = true,
+                                    .prepare       = prepare_0,
+                                    .launch        = launch_kernel,
+                                    .release       = release_kernel};
+static struct cr_kernel kernel_b = {.name          = "fake.b",
+                                    .op            = CR_OP_relu,
+                                    .deterministic = true,
+                                    .prepare       = prepare_1,
+                                    .launch        = launch_kernel,
+                                    .release       = release_kernel,
+                                    .algo_count    = two_algos};
+static struct cr_kernel kernel_c = {
+    .name = "fake.c", .op = CR_OP_relu, .prepare = prepare_2, .launch = launch_kernel, .release = release_kernel};
+static const struct cr_kernel *kernels[] = {&kernel_a, &kernel_b, &kernel_c, NULL};
 
 static inline cr_status fake_reserve(struct cr_device *d, size_t bytes, void **out) {
     (void)d;
@@ -125,15 +125,15 @@ static inline cr_status elapsed(struct cr_device *d, void *a, void *b, double *s
     return (void)d, *s = *(double *)b - *(double *)a, CR_OK;
 }
 
-static double           recorded_from;
+static double           capture_start;
 static inline cr_status capture_begin(struct cr_device *d) {
-    return (void)d, is_recording = true, recorded_from = clock_s, CR_OK;
+    return (void)d, is_capturing = true, capture_start = clock_s, CR_OK;
 }
 static inline cr_status capture_end(struct cr_device *d, void **out) {
     CR_TRY(event_create(d, out));
-    *(double *)*out = clock_s - recorded_from; /* capture takes no device time, replay does */
-    clock_s         = recorded_from;
-    is_recording    = false;
+    *(double *)*out = clock_s - capture_start; /* capture takes no device time, replay does */
+    clock_s         = capture_start;
+    is_capturing    = false;
     return CR_OK;
 }
 static inline cr_status replay(struct cr_device *d, void *r) {
@@ -167,7 +167,7 @@ struct stand {
 static inline void stand_open(struct stand *s, const char *folder, const char *device) {
     const double as_given[3][2] = {{3e-4, 0}, {2e-4, 1e-4}, {5e-5, 0}};
     *s                          = (struct stand){.device = {.backend = &fake_backend,
-                                                            .kernels = rows,
+                                                            .kernels = kernels,
                                                             .options = {.deterministic = true},
                                                             .caps    = {.alignment = 256, .bytes_per_s = 1e9, .flops_per_s = 1e9}}};
     snprintf(s->device.caps.text, sizeof s->device.caps.text, "%s", device);
@@ -205,7 +205,7 @@ static inline int64_t measured(const struct stand *s) {
 }
 
 /* The file with one more line, and a valid checksum. */
-static inline void summed_anew(const char *text, const char *line, struct cr_text *out) {
+static inline void add_line_and_checksum(const char *text, const char *line, struct cr_text *out) {
     const char *sum = strstr(text, "\nsum\t");
     REQUIRE(sum);
     cr_text_add(out, "%.*s%s", (int)(sum + 1 - text), text, line);
@@ -213,7 +213,7 @@ static inline void summed_anew(const char *text, const char *line, struct cr_tex
 }
 
 /* Recomputes the checksum of a changed text. */
-static inline void sum_anew(char *text) {
+static inline void update_checksum(char *text) {
     char *sum = strstr(text, "\nsum\t");
     REQUIRE(sum);
     const char kept     = sum[1];

@@ -33,7 +33,7 @@ static inline uint64_t sum_bytes(const void *bytes, size_t count) {
 }
 
 /* The synthetic image of make.py. */
-static inline struct cr_image make_picture(int w, int h) {
+static inline struct cr_image make_image(int w, int h) {
     struct cr_image image = {w, h, cr_alloc((size_t)w * h, 3)};
     for (int y = 0; y < h; y++)
         for (int x = 0; x < w; x++)
@@ -104,7 +104,7 @@ static inline void make_parents(const char *path) {
 }
 
 /* Writes a PNG of one colour to root/name, and creates its folders. */
-static inline void put_picture(const char *root, const char *name, int width, int height, int colour) {
+static inline void put_image(const char *root, const char *name, int width, int height, int colour) {
     char     path[SUPPORT_PATH];
     uint8_t *rgb = cr_alloc((size_t)width * height, 3);
     memset(rgb, colour, (size_t)width * height * 3);

@@ -23,7 +23,7 @@ struct fd {
     double          factor; /* scale of the gradients, e.g. the loss scale; 0 selects 1 */
     /* step size; 0 selects 1e-3. Networks with many ReLUs need a smaller step, or most elements are skipped */
     double  h;
-    int64_t judged, kinks;
+    int64_t compared, kinks;
 };
 
 static inline double fd_value(const struct fd *f, double *terms) {
@@ -76,7 +76,7 @@ static inline void fd_element(struct fd *f, int x, int64_t i, double claimed, ui
     ref_set(f->run, x, i, old);
     f->kinks += kink;
     if (kink) return;
-    f->judged++;
+    f->compared++;
     double near = (L[0] - L[1]) / (2 * h), wide = (L[2] - L[3]) / (4 * h), T = fabs(wide - near) / 3;
     double factor = f->factor != 0 ? f->factor : 1, want = factor * (4 * near - wide) / 3;
     double bound = fabs(factor) * (1024 * DBL_EPSILON * terms / h + 1e-3 * T);
@@ -103,9 +103,9 @@ static inline void fd_check(struct fd *f, int x, int dx, int every) {
 
 /* Most elements must have been compared. */
 static inline void fd_finish(const struct fd *f) {
-    CHECK(f->judged > 0);
-    if (f->kinks * 5 > f->judged)
-        TEST_FAIL_("%lld kinks, only %lld elements judged", (long long)f->kinks, (long long)f->judged);
+    CHECK(f->compared > 0);
+    if (f->kinks * 5 > f->compared)
+        TEST_FAIL_("%lld kinks, only %lld elements judged", (long long)f->kinks, (long long)f->compared);
 }
 
 #endif

@@ -47,9 +47,9 @@ static inline void fill_run(struct ref_run *run) {
         const struct cr_param *q     = &run->store.param[i];
         bool                   fixed = cr_param_is_running(q->role) || q->role == CR_ROLE_GAMMA;
         struct cr_rng          rng   = test_rng(1000 + (uint64_t)i);
-        size_t                 plane = cr_param_store_buffer_offset(&run->store,
-                                                    cr_param_is_running(q->role) ? CR_BUFFER_RUNNING : CR_BUFFER_VALUE);
-        double                *data  = (double *)(void *)(run->region + plane) + q->offset;
+        size_t  buffer = cr_param_store_buffer_offset(&run->store, cr_param_is_running(q->role) ? CR_BUFFER_RUNNING
+                                                                                                : CR_BUFFER_VALUE);
+        double *data   = (double *)(void *)(run->region + buffer) + q->offset;
         for (int64_t k = 0; k < q->elems; k++)
             data[k] = q->zero ? 0 : (fixed ? 1 : 0) + 0.3 * (double)cr_rng_normal(&rng);
     }
@@ -84,15 +84,15 @@ static inline cr_status run_op(struct ref_run *run, const struct cr_op *op) {
     struct cr_call          call  = {.program = &run->p, .op = op, .step = &run->step};
     size_t                  bytes = 0;
     int                     index;
-    const struct cr_kernel *row = cr_kernel_find(run->device, &run->p, op, 0, &index);
-    if (!row) return CR_FAIL(CR_ERR_DEVICE, "no row for %s", cr_op_info(op->kind)->name);
-    if (row->prepare) CR_TRY(row->prepare(run->device, &run->p, op, &call.prepared, &bytes));
+    const struct cr_kernel *kernel = cr_kernel_find(run->device, &run->p, op, 0, &index);
+    if (!kernel) return CR_FAIL(CR_ERR_DEVICE, "no row for %s", cr_op_info(op->kind)->name);
+    if (kernel->prepare) CR_TRY(kernel->prepare(run->device, &run->p, op, &call.prepared, &bytes));
     if (bytes && !(call.workspace = cr_alloc(bytes, 1))) return CR_NO_MEMORY(bytes);
     if (bytes) memset(call.workspace, 0xff, bytes);
     for (int s = 0; s < CR_OP_IN_MAX; s++) call.in[s] = op->in[s] >= 0 ? ref_data(run, op->in[s]) : NULL;
     for (int s = 0; s < CR_OP_OUT_MAX; s++) call.out[s] = op->out[s] >= 0 ? ref_data(run, op->out[s]) : NULL;
-    cr_status status = row->launch(run->device, &call);
-    if (row->release) row->release(call.prepared);
+    cr_status status = kernel->launch(run->device, &call);
+    if (kernel->release) kernel->release(call.prepared);
     cr_free(call.workspace);
     return status;
 }

@@ -52,9 +52,9 @@ static inline bool hand_find(const struct cr_program *p, int tensor, struct hand
 }
 
 static inline void hand_emit(struct cr_program *p, const struct cr_cost_model *target, struct cr_op op,
-                             enum cr_stream lane) {
+                             enum cr_stream stream) {
     size_t workspace = 0;
-    op.stream        = lane;
+    op.stream        = stream;
     op.kernel        = 0;
     if (target->select) CHECK_STATUS(target->select(target->self, p, &op, &workspace), CR_OK);
     CHECK(workspace == 0);

@@ -12,7 +12,7 @@ static const char *const jpegs[] = {"rgb.jpg",  "rgb-422.jpg",         "l.jpg",
                                     "cmyk.jpg", "rgb-progressive.jpg", "rgb-444.jpg"};
 
 /* Writes train/ and val/ with two classes of JPEG and PNG files. */
-static inline void put_set(const char *folder) {
+static inline void write_set(const char *folder) {
     char path[SUPPORT_PATH], name[128];
     for (int i = 0; i < 12; i++) {
         size_t   count;
@@ -22,7 +22,7 @@ static inline void put_set(const char *folder) {
         write_bytes(path, bytes, count);
         cr_free(bytes);
         snprintf(name, sizeof name, "%s/%s/p%02d.png", i % 3 ? "train" : "val", i % 2 ? "cat" : "dog", i);
-        put_picture(folder, name, 20 + i, 17, 10 * i);
+        put_image(folder, name, 20 + i, 17, 10 * i);
     }
 }
 
@@ -51,7 +51,7 @@ static inline cr_status pack_set(const char *folder, const char *out, enum cr_sp
 static inline void make_pack(char folder[SUPPORT_PATH], char packed[SUPPORT_PATH], int raw, int workers) {
     struct cr_pack_result result;
     make_folder(folder);
-    put_set(folder);
+    write_set(folder);
     text_into(packed, "%s/packed", folder);
     mkdir(packed, 0777);
     REQUIRE_OK(pack_set(folder, packed, CR_SPLIT_TRAIN, raw, workers, &result));

@@ -32,22 +32,22 @@ static inline void pruned_close(struct pruned *p) {
 }
 
 /* Prunes in the session; momenta of weights that remain become nonzero. */
-static inline cr_status pruned_prune(struct pruned *p, double share) {
+static inline cr_status pruned_prune(struct pruned *p, double sparsity) {
     const struct cr_param_store *store = &p->session.model.store;
-    struct cr_state_buffers      planes;
+    struct cr_state_buffers      buffers;
     struct cr_prune              prune;
     CR_TRY(cr_prune_open(store, &p->config, &prune));
-    cr_status status = cr_state_buffers_get(&p->session, &planes);
-    if (status == CR_OK) status = cr_prune_masks(&prune, share, planes.value, planes.mask);
+    cr_status status = cr_state_buffers_get(&p->session, &buffers);
+    if (status == CR_OK) status = cr_prune_masks(&prune, sparsity, buffers.value, buffers.mask);
     for (int i = 0; i < store->params && status == CR_OK; i++)
         for (int64_t k = 0; k < store->param[i].elems && !cr_param_is_running(store->param[i].role); k++)
-            planes.momentum[store->param[i].offset + k] = (float)(k % 7 + 1);
+            buffers.momentum[store->param[i].offset + k] = (float)(k % 7 + 1);
     if (status == CR_OK) {
-        cr_prune_zero(store, planes.mask, planes.value);
-        cr_prune_zero(store, planes.mask, planes.momentum);
-        status = cr_state_buffers_put(&p->session, &planes);
+        cr_prune_zero(store, buffers.mask, buffers.value);
+        cr_prune_zero(store, buffers.mask, buffers.momentum);
+        status = cr_state_buffers_put(&p->session, &buffers);
     }
-    cr_state_buffers_free(&planes);
+    cr_state_buffers_free(&buffers);
     cr_prune_close(&prune);
     return status;
 }
@@ -78,16 +78,16 @@ static inline cr_status pruned_steps(struct pruned *p, int steps) {
 }
 
 /* Counts the elements of value and momentum that are not 0 at pruned places, and the pruned elements. */
-static inline cr_status pruned_alive(struct pruned *p, int64_t *alive, int64_t *count) {
-    struct cr_state_buffers planes;
-    CR_TRY(cr_state_buffers_get(&p->session, &planes));
-    *alive = *count = 0;
+static inline cr_status pruned_nonzeros(struct pruned *p, int64_t *nonzeros, int64_t *count) {
+    struct cr_state_buffers buffers;
+    CR_TRY(cr_state_buffers_get(&p->session, &buffers));
+    *nonzeros = *count = 0;
     for (int64_t i = 0; i < p->session.model.store.value_elems; i++) {
-        if (planes.mask[i / 8] >> (i % 8) & 1) continue;
+        if (buffers.mask[i / 8] >> (i % 8) & 1) continue;
         ++*count;
-        *alive += planes.value[i] != 0 || planes.momentum[i] != 0;
+        *nonzeros += buffers.value[i] != 0 || buffers.momentum[i] != 0;
     }
-    cr_state_buffers_free(&planes);
+    cr_state_buffers_free(&buffers);
     return CR_OK;
 }
 

@@ -13,7 +13,7 @@ static inline struct cr_op op_of(enum cr_op_kind kind) {
 
 /* (scale, bias) and (mean, rstd) of C channels of a BN with these parameters. */
 struct bn {
-    int gamma, beta, saved, coef;
+    int gamma, beta, mean_rstd, scale_bias;
 };
 static inline struct bn bn_leaves(struct ref_run *run, const char *name, int64_t C) {
     static const char *const part[4] = {"gamma", "beta", "saved", "coef"};
@@ -29,19 +29,19 @@ static inline void bn_fill(struct ref_run *run, const struct bn *b) {
     const int64_t C = run->p.tensor[b->gamma].dim[3];
     ref_fill(run, b->gamma, 1, 0.5);
     ref_fill(run, b->beta, 0.3, 0.5); /* most values are not 0, so that a wrong padding is visible */
-    ref_fill(run, b->saved, 0.1, 0.3);
+    ref_fill(run, b->mean_rstd, 0.1, 0.3);
     for (int64_t c = 0; c < C; c++) {
-        const double rstd = 0.5 + fabs(ref_at(run, b->saved, C + c)), scale = ref_at(run, b->gamma, c) * rstd;
-        ref_set(run, b->saved, C + c, rstd);
-        ref_set(run, b->coef, c, scale);
-        ref_set(run, b->coef, C + c, ref_at(run, b->beta, c) - ref_at(run, b->saved, c) * scale);
+        const double rstd = 0.5 + fabs(ref_at(run, b->mean_rstd, C + c)), scale = ref_at(run, b->gamma, c) * rstd;
+        ref_set(run, b->mean_rstd, C + c, rstd);
+        ref_set(run, b->scale_bias, c, scale);
+        ref_set(run, b->scale_bias, C + c, ref_at(run, b->beta, c) - ref_at(run, b->mean_rstd, c) * scale);
     }
 }
 
-static inline int activated(struct ref_run *run, int x, int coef, const char *name) {
+static inline int activated(struct ref_run *run, int x, int scale_bias, const char *name) {
     struct cr_op op                  = op_of(CR_OP_bn_apply);
     op.in[CR_IN_bn_apply_x]          = x;
-    op.in[CR_IN_bn_apply_scale_bias] = coef;
+    op.in[CR_IN_bn_apply_scale_bias] = scale_bias;
     op.attr.bn.relu                  = true;
     return ref_emit(run, &op, name);
 }
@@ -51,17 +51,17 @@ static inline int summed(struct ref_run *run, int a, int b, const char *name) {
     op.in[1]        = b;
     return ref_emit(run, &op, name);
 }
-static inline int gated(struct ref_run *run, int dy, int y, const char *name) {
+static inline int relu_masked(struct ref_run *run, int dy, int y, const char *name) {
     struct cr_op op           = op_of(CR_OP_relu_grad);
     op.in[CR_IN_relu_grad_dy] = dy;
     op.in[CR_IN_relu_grad_y]  = y;
     return ref_emit(run, &op, name);
 }
-static inline int grad_sums(struct ref_run *run, int dy, int x, int saved, const char *name) {
+static inline int grad_sums(struct ref_run *run, int dy, int x, int mean_rstd, const char *name) {
     struct cr_op op                     = op_of(CR_OP_bn_grad_sums);
     op.in[CR_IN_bn_grad_sums_dy]        = dy;
     op.in[CR_IN_bn_grad_sums_x]         = x;
-    op.in[CR_IN_bn_grad_sums_mean_rstd] = saved;
+    op.in[CR_IN_bn_grad_sums_mean_rstd] = mean_rstd;
     return ref_emit(run, &op, name);
 }
 /* A leaf with its own name and the shape of `tensor`. */

@@ -55,15 +55,15 @@ static inline void *ref_data(const struct ref_run *run, int tensor) {
     return run->own[tensor] ? run->own[tensor] : run->region + run->p.tensor[tensor].offset;
 }
 
-static inline cr_status ref_launch(struct ref_run *run, const struct cr_kernel *row, struct cr_call *call) {
+static inline cr_status ref_launch(struct ref_run *run, const struct cr_kernel *kernel, struct cr_call *call) {
     size_t    bytes  = 0;
     cr_status status = CR_OK;
-    if (row->prepare) CR_TRY(row->prepare(run->device, &run->p, call->op, &call->prepared, &bytes));
+    if (kernel->prepare) CR_TRY(kernel->prepare(run->device, &run->p, call->op, &call->prepared, &bytes));
     if (bytes) call->workspace = cr_alloc(bytes, 1);
     if (bytes && !call->workspace) status = CR_NO_MEMORY(bytes);
-    if (status == CR_OK) status = row->launch(run->device, call);
+    if (status == CR_OK) status = kernel->launch(run->device, call);
     cr_free(call->workspace);
-    if (row->release) row->release(call->prepared);
+    if (kernel->release) kernel->release(call->prepared);
     return status;
 }
 
@@ -73,11 +73,11 @@ static inline cr_status ref_exec(struct ref_run *run, int first, int last) {
         const struct cr_op     *op   = &run->p.op[i];
         struct cr_call          call = {.program = &run->p, .op = op, .step = &run->step};
         int                     index;
-        const struct cr_kernel *row = cr_kernel_find(run->device, &run->p, op, 0, &index);
-        if (!row) return CR_FAIL(CR_ERR_DEVICE, "no row for %s", cr_op_info(op->kind)->name);
+        const struct cr_kernel *kernel = cr_kernel_find(run->device, &run->p, op, 0, &index);
+        if (!kernel) return CR_FAIL(CR_ERR_DEVICE, "no row for %s", cr_op_info(op->kind)->name);
         for (int s = 0; s < CR_OP_IN_MAX; s++) call.in[s] = op->in[s] >= 0 ? ref_data(run, op->in[s]) : NULL;
         for (int s = 0; s < CR_OP_OUT_MAX; s++) call.out[s] = op->out[s] >= 0 ? ref_data(run, op->out[s]) : NULL;
-        CR_TRY(ref_launch(run, row, &call));
+        CR_TRY(ref_launch(run, kernel, &call));
     }
     return CR_OK;
 }

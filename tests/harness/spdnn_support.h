@@ -60,13 +60,13 @@ static inline void support_net_close(struct support_net *n) {
 }
 
 /* Random zeros and ones; every seventh input is zero. */
-static inline cr_status support_inputs(int64_t neurons, int64_t count, double share, struct cr_spdnn_inputs *out) {
+static inline cr_status support_inputs(int64_t neurons, int64_t count, double density, struct cr_spdnn_inputs *out) {
     struct cr_rng rng = cr_rng_make(7, CR_RNG_TEST, (uint64_t)neurons, (uint32_t)count);
     *out              = (struct cr_spdnn_inputs){.neurons = neurons, .count = count, .words = (count + 31) / 32};
     CR_ALLOC(out->bit, (size_t)(neurons * out->words));
     for (int64_t n = 0; n < neurons; n++)
         for (int64_t i = 0; i < count; i++) {
-            const uint32_t one = i % 7 != 6 && cr_rng_real(&rng) < share;
+            const uint32_t one = i % 7 != 6 && cr_rng_real(&rng) < density;
             out->bit[n * out->words + i / 32] |= one << i % 32;
             out->nonzeros += one;
         }
@@ -75,10 +75,10 @@ static inline cr_status support_inputs(int64_t neurons, int64_t count, double sh
 
 /* A network of the challenge with synthetic input images. */
 static inline cr_status support_digits(int64_t neurons, int64_t count, struct cr_spdnn_inputs *out) {
-    struct cr_spdnn_images pictures;
-    CR_TRY(cr_spdnn_images_generate(count, 3, &pictures));
-    const cr_status status = cr_spdnn_inputs_open(&pictures, neurons, count, 0.104, 2, out);
-    cr_spdnn_images_free(&pictures);
+    struct cr_spdnn_images images;
+    CR_TRY(cr_spdnn_images_generate(count, 3, &images));
+    const cr_status status = cr_spdnn_inputs_open(&images, neurons, count, 0.104, 2, out);
+    cr_spdnn_images_free(&images);
     return status;
 }
 

@@ -4,7 +4,7 @@
 
 #include "tests/harness/data_support.h"
 
-static double lane_s[CR_STREAMS]; /* clock of each stream */
+static double stream_s[CR_STREAMS]; /* clock of each stream */
 static double out_bytes_per_s, in_bytes_per_s, latency_s;
 static size_t memory_max;
 static int    copies;
@@ -18,10 +18,10 @@ static cr_status new_memory(struct cr_device *d, size_t bytes, void **out) {
 static void old_memory(struct cr_device *d, void *p) {
     (void)d, cr_free(p);
 }
-static cr_status copy(struct cr_device *d, enum cr_stream lane, void *dst, const void *src, size_t bytes) {
+static cr_status copy(struct cr_device *d, enum cr_stream stream, void *dst, const void *src, size_t bytes) {
     (void)d, (void)dst, (void)src;
     copies++;
-    lane_s[lane] += latency_s + (double)bytes / (lane == CR_STREAM_TO_HOST ? out_bytes_per_s : in_bytes_per_s);
+    stream_s[stream] += latency_s + (double)bytes / (stream == CR_STREAM_TO_HOST ? out_bytes_per_s : in_bytes_per_s);
     return CR_OK;
 }
 static cr_status event_create(struct cr_device *d, void **m) {
@@ -33,16 +33,16 @@ static void event_destroy(struct cr_device *d, void *m) {
     (void)d, cr_free(m);
 }
 static cr_status event_record(struct cr_device *d, enum cr_stream l, void *m) {
-    return (void)d, *(double *)m = lane_s[l], CR_OK;
+    return (void)d, *(double *)m = stream_s[l], CR_OK;
 }
 static cr_status stream_wait_event(struct cr_device *d, enum cr_stream l, void *m) {
     (void)d;
-    lane_s[l] = fmax(lane_s[l], *(double *)m);
+    stream_s[l] = fmax(stream_s[l], *(double *)m);
     return CR_OK;
 }
 static cr_status host_wait(struct cr_device *d, void *m) {
     (void)d, (void)m;
-    for (int l = 0; l < CR_STREAMS; l++) lane_s[CR_STREAM_COMPUTE] = fmax(lane_s[CR_STREAM_COMPUTE], lane_s[l]);
+    for (int l = 0; l < CR_STREAMS; l++) stream_s[CR_STREAM_COMPUTE] = fmax(stream_s[CR_STREAM_COMPUTE], stream_s[l]);
     return CR_OK;
 }
 static cr_status elapsed(struct cr_device *d, void *a, void *b, double *s) {
@@ -61,16 +61,16 @@ static const struct cr_async   async   = {.host_reserve      = new_memory,
                                           .elapsed           = elapsed};
 static const struct cr_backend backend = {
     .name = "fake", .reserve = new_memory, .release = old_memory, .async = &async};
-static const struct cr_kernel        row_out = {.name = "fake.out", .op = CR_OP_offload, .deterministic = true};
-static const struct cr_kernel        row_in  = {.name = "fake.in", .op = CR_OP_prefetch, .deterministic = true};
-static const struct cr_kernel *const rows[]  = {&row_in, &row_out, NULL};
-static struct cr_device              device  = {.backend = &backend,
-                                                .kernels = rows,
-                                                .caps    = {.alignment             = 256,
-                                                            .to_host_bytes_per_s   = 7,
-                                                            .to_device_bytes_per_s = 8,
-                                                            .copy_latency_s        = 9,
-                                                            .text                  = "fake, 1"}};
+static const struct cr_kernel        row_out   = {.name = "fake.out", .op = CR_OP_offload, .deterministic = true};
+static const struct cr_kernel        row_in    = {.name = "fake.in", .op = CR_OP_prefetch, .deterministic = true};
+static const struct cr_kernel *const kernels[] = {&row_in, &row_out, NULL};
+static struct cr_device              device    = {.backend = &backend,
+                                                  .kernels = kernels,
+                                                  .caps    = {.alignment             = 256,
+                                                              .to_host_bytes_per_s   = 7,
+                                                              .to_device_bytes_per_s = 8,
+                                                              .copy_latency_s        = 9,
+                                                              .text                  = "fake, 1"}};
 
 /* Kernels: a launch takes 1e-4 s, and `slowed` more while a copy is in flight. */
 static double    slowed;
@@ -78,9 +78,9 @@ static cr_status add_launch(struct cr_device *d, const struct cr_call *call) {
     (void)d;
     CHECK(call->in[CR_IN_add_a] && call->in[CR_IN_add_b] && call->out[CR_OUT_add_y] &&
           call->program->tensor[call->op->in[0]].bytes == 128 << 20);
-    const double start = lane_s[CR_STREAM_COMPUTE];
-    lane_s[CR_STREAM_COMPUTE] +=
-        1e-4 * (1 + (fmax(lane_s[CR_STREAM_TO_HOST], lane_s[CR_STREAM_TO_DEVICE]) > start ? slowed : 0));
+    const double start = stream_s[CR_STREAM_COMPUTE];
+    stream_s[CR_STREAM_COMPUTE] +=
+        1e-4 * (1 + (fmax(stream_s[CR_STREAM_TO_HOST], stream_s[CR_STREAM_TO_DEVICE]) > start ? slowed : 0));
     return CR_OK;
 }
 static const struct cr_kernel row_add = {
@@ -88,7 +88,7 @@ static const struct cr_kernel row_add = {
 static const struct cr_kernel *const rows_to_add[] = {&row_in, &row_add, &row_out, NULL};
 
 /* The cost model of a fresh table over `path`; fills `text`, when given, with the table that a checkpoint would get. */
-static struct cr_cost_model asked(const char *path, const char *pinned, char **text) {
+static struct cr_cost_model checked(const char *path, const char *pinned, char **text) {
     struct cr_cost_table *costs = NULL;
     struct cr_cost_model  t     = {0};
     CHECK_STATUS(cr_cost_table_open(&device, path, &costs), CR_OK);
@@ -119,24 +119,24 @@ static void rates_are_measured_once_and_saved(void) {
     make_folder(folder);
     text_into(path, "%s/kernel_times.txt", folder);
     set_rates(50e9, 40e9, 5e-6);
-    const struct cr_cost_model first = asked(path, NULL, &text);
+    const struct cr_cost_model first = checked(path, NULL, &text);
     CHECK_NEAR(first.to_host_bytes_per_s, 50e9, 0.5e9); /* the few bytes of a small copy count as latency */
     CHECK_NEAR(first.to_device_bytes_per_s, 40e9, 0.5e9);
     CHECK_NEAR(first.copy_latency_s, 5e-6, 1e-8);
     CHECK_NEAR(first.duplex_speedup, 1, 1e-3); /* the streams of this device do not slow each other down */
     CHECK(copies > 0 && text && strstr(text, "fake.out") && strstr(text, "fake.in"));
     set_rates(1e9, 1e9, 1e-3); /* as if the machine had changed: nothing is measured again */
-    const struct cr_cost_model second = asked(path, NULL, NULL);
+    const struct cr_cost_model second = checked(path, NULL, NULL);
     CHECK_INT(copies, 0);
     CHECK(second.to_host_bytes_per_s == first.to_host_bytes_per_s &&
           second.to_device_bytes_per_s == first.to_device_bytes_per_s);
     /* the rates of a checkpoint take precedence over those of a file */
     char other[SUPPORT_PATH];
     text_into(other, "%s/other.txt", folder);
-    (void)asked(other, NULL, NULL);
+    (void)checked(other, NULL, NULL);
     CHECK(copies > 0);
     copies                           = 0;
-    const struct cr_cost_model third = asked(other, text, NULL);
+    const struct cr_cost_model third = checked(other, text, NULL);
     CHECK_INT(copies, 0);
     CHECK(third.to_host_bytes_per_s == first.to_host_bytes_per_s && third.copy_latency_s == first.copy_latency_s);
     cr_free(text);
@@ -152,7 +152,7 @@ static void kernel_slowdown_during_copies_is_measured(void) {
     set_rates(50e9, 40e9, 5e-6);
     slowed                           = 0.25;
     device.kernels                   = rows_to_add;
-    const struct cr_cost_model first = asked(path, NULL, NULL);
+    const struct cr_cost_model first = checked(path, NULL, NULL);
     CHECK_NEAR(first.contention_out, 0.25, 1e-6);
     CHECK_NEAR(first.contention_in, 0.25, 1e-6);
     /* copies do not slow kernels down here: the default allowance applies all the same */
@@ -160,15 +160,15 @@ static void kernel_slowdown_during_copies_is_measured(void) {
     CHECK_NEAR(first.to_host_bytes_per_s, 50e9, 0.5e9);
     set_rates(1e9, 1e9, 1e-3);
     slowed                            = 0.5;
-    const struct cr_cost_model second = asked(path, NULL, NULL);
+    const struct cr_cost_model second = checked(path, NULL, NULL);
     CHECK_INT(copies, 0);
     CHECK(second.contention_out == first.contention_out && second.loaded_copy_slowdown == first.loaded_copy_slowdown);
     /* a device that has only copies leaves a file without the slowdowns; the option --kernel-times reads it as it is */
     char only[SUPPORT_PATH];
     text_into(only, "%s/only.txt", folder);
-    device.kernels = rows;
+    device.kernels = kernels;
     set_rates(50e9, 40e9, 5e-6);
-    (void)asked(only, NULL, NULL);
+    (void)checked(only, NULL, NULL);
     copies                      = 0;
     struct cr_cost_table *load  = NULL;
     struct cr_device      other = device;
@@ -194,7 +194,7 @@ static void without_memory_default_rates_are_used(void) {
     char *text = NULL;
     set_rates(50e9, 40e9, 5e-6);
     memory_max                   = 1 << 20;
-    const struct cr_cost_model t = asked("", NULL, &text);
+    const struct cr_cost_model t = checked("", NULL, &text);
     CHECK(t.to_host_bytes_per_s == 7 && t.to_device_bytes_per_s == 8 && t.copy_latency_s == 9);
     CHECK(text && !strstr(text, "fake.out"));
     CHECK_INT(copies, 0);

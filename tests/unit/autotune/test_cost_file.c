@@ -71,7 +71,7 @@ static void corrupt_line_invalidates_the_file(void) {
     leave_file(&s, dir, path, &text);
     for (size_t i = 0; i < CR_COUNT(lines); i++) {
         struct cr_text spoilt = {0};
-        summed_anew(text, lines[i], &spoilt);
+        add_line_and_checksum(text, lines[i], &spoilt);
         check_dropped(&s, dir, path, spoilt.data, spoilt.length);
         cr_text_free(&spoilt);
     }
@@ -97,9 +97,9 @@ static void edited_file_is_ignored(void) {
     char         dir[SUPPORT_PATH], *text = NULL, path[CR_PATH_MAX];
     make_folder(dir);
     leave_file(&s, dir, path, &text);
-    char *way = strstr(text, "\t1\trelu");
-    REQUIRE(way);
-    way[1] = '7';
+    char *algo = strstr(text, "\t1\trelu");
+    REQUIRE(algo);
+    algo[1] = '7';
     check_dropped(&s, dir, path, text, strlen(text));
     cr_free(text);
     drop_folder(dir);
@@ -114,7 +114,7 @@ static void line_of_another_op_is_ignored(void) {
     stand_open(&s, dir, "GPU A, driver 1");
     best(&s);
     REQUIRE_OK(cr_cost_table_text(s.costs, &text));
-    summed_anew(text, "100000000000\tfake.a\t0\trelu x\n", &more);
+    add_line_and_checksum(text, "100000000000\tfake.a\t0\trelu x\n", &more);
     REQUIRE_OK(cr_file_write_atomic(s.path, more.data, more.length));
     stand_close(&s);
     stand_open(&s, dir, "GPU A, driver 1");
@@ -238,7 +238,6 @@ static void location_of_the_file(void) {
     }
 }
 
-TESTS(CASE(mismatched_file_is_ignored), CASE(corrupt_line_invalidates_the_file),
-      CASE(edited_file_is_ignored), CASE(line_of_another_op_is_ignored),
-      CASE(pipe_as_file_does_not_block), CASE(two_processes_share_the_file), CASE(many_signatures),
-      CASE(unwritable_file_does_not_stop_the_run), CASE(location_of_the_file))
+TESTS(CASE(mismatched_file_is_ignored), CASE(corrupt_line_invalidates_the_file), CASE(edited_file_is_ignored),
+      CASE(line_of_another_op_is_ignored), CASE(pipe_as_file_does_not_block), CASE(two_processes_share_the_file),
+      CASE(many_signatures), CASE(unwritable_file_does_not_stop_the_run), CASE(location_of_the_file))

@@ -113,7 +113,7 @@ static void checkpoint_table_takes_precedence(void) {
     CHECK(mine != NULL);
     if (!mine) return;
     memcpy(mine, "900000", 6); /* the other run measured it as slow */
-    sum_anew(text);
+    update_checksum(text);
     stand_open(&s, dir, "GPU A, driver 1");
     REQUIRE_OK(cr_cost_table_load_fixed(s.costs, text, strlen(text), "step-1/kernel_times.txt"));
     struct cr_cost cost = best(&s);
@@ -139,7 +139,7 @@ static void missing_kernel_is_reported(void) {
     REQUIRE_OK(cr_cost_table_text(s.costs, &text));
     stand_close(&s);
     for (char *at = text; (at = strstr(at, "fake.b")); at++) memcpy(at, "gone.", 5);
-    sum_anew(text);
+    update_checksum(text);
     stand_open(&s, dir, "GPU A, driver 1");
     CHECK(cr_cost_table_load_fixed(s.costs, text, strlen(text), "step-1/kernel_times.txt") == CR_ERR_FORMAT);
     CHECK_HAS(cr_error_message(), "which this version no longer has");
@@ -165,7 +165,7 @@ static void checkpoint_table_is_not_written_to_the_file(void) {
     char *mine = strstr(text, "100000\tfake.b\t1");
     CHECK(mine != NULL);
     if (mine) memcpy(mine, "900000", 6);
-    sum_anew(text);
+    update_checksum(text);
     stand_open(&s, dir, "GPU A, driver 1");
     REQUIRE_OK(cr_cost_table_load_fixed(s.costs, text, strlen(text), "step-1/kernel_times.txt"));
     cr_free(text);

@@ -106,19 +106,19 @@ static void links_and_atomic_files(void) {
         REQUIRE_OK(cr_file_write_atomic(in_folder("f"), "old", 3));
         uint64_t before = cr_fs_calls();
         cr_fs_fail_at(n, 1, EIO);
-        cr_status mark = cr_ckpt_mark_best(folder, 2), file = cr_file_write_atomic(in_folder("f"), "new", 3);
+        cr_status best_status = cr_ckpt_mark_best(folder, 2), file = cr_file_write_atomic(in_folder("f"), "new", 3);
         cr_status dir = cr_ckpt_prepare_dir(in_folder("x/y"));
         cr_fs_fail_at(0, 0, 0);
         bool fired = cr_fs_calls() - before >= (uint64_t)n;
-        CHECK(sound_step(in_folder("best")) == 2 || (mark != CR_OK && sound_step(in_folder("best")) == 1));
+        CHECK(sound_step(in_folder("best")) == 2 || (best_status != CR_OK && sound_step(in_folder("best")) == 1));
         REQUIRE_OK(cr_file_read(in_folder("f"), 10, &text, NULL));
         CHECK(!strcmp(text, "new") || (file != CR_OK && !strcmp(text, "old")));
         cr_free(text);
         CHECK_INT(leftovers(folder), 0);
         folder_close();
-        if (fired) CHECK((mark != CR_OK) + (file != CR_OK) + (dir != CR_OK) <= 1);
+        if (fired) CHECK((best_status != CR_OK) + (file != CR_OK) + (dir != CR_OK) <= 1);
         if (!fired) {
-            CHECK_INT(mark | file | dir, CR_OK);
+            CHECK_INT(best_status | file | dir, CR_OK);
             CHECK(n > 10);
             break;
         }
@@ -285,6 +285,6 @@ static void killed_at_any_moment(void) {
 }
 
 TESTS(CASE(every_call_fails_once), CASE(all_later_calls_fail), CASE(disk_stays_full),
-      CASE(every_call_fails_once_when_saving_again), CASE(all_later_calls_fail_when_saving_again), CASE(without_atomic_exchange),
-      CASE(links_and_atomic_files), CASE(memory_runs_out), CASE(disk_fills_up), CASE(sweep_removes_only_leftovers),
-      CASE(killed_at_any_moment))
+      CASE(every_call_fails_once_when_saving_again), CASE(all_later_calls_fail_when_saving_again),
+      CASE(without_atomic_exchange), CASE(links_and_atomic_files), CASE(memory_runs_out), CASE(disk_fills_up),
+      CASE(sweep_removes_only_leftovers), CASE(killed_at_any_moment))

@@ -60,12 +60,12 @@ static cr_status all_collectives(struct member *m) {
 
 static void collectives(void) {
     static const int sizes[] = {1, 2, 3, 4, 7};
-    for (int way = 0; way < TRANSPORTS; way++)
+    for (int transport = 0; transport < TRANSPORTS; transport++)
         for (size_t i = 0; i < CR_COUNT(sizes); i++) {
             struct group g;
-            group_init(&g, sizes[i], (enum transport)way, all_collectives);
+            group_init(&g, sizes[i], (enum transport)transport, all_collectives);
             group_run(&g);
-            group_good(&g, transport_name[way]);
+            group_good(&g, transport_name[transport]);
         }
     /* no communicator means a run of one rank */
     float x = 3;
@@ -87,27 +87,27 @@ static cr_status look_around(struct member *m) {
 }
 
 static void hosts_and_local_ranks(void) {
-    for (int way = 0; way < TRANSPORTS; way++) {
+    for (int transport = 0; transport < TRANSPORTS; transport++) {
         struct group g;
-        group_init(&g, 5, (enum transport)way, look_around);
+        group_init(&g, 5, (enum transport)transport, look_around);
         group_run(&g);
-        group_good(&g, transport_name[way]);
+        group_good(&g, transport_name[transport]);
     }
 }
 
 /* ---- votes ---- */
 
-static uint32_t asks(int rank, int n) {
+static uint32_t requests(int rank, int n) {
     return n % 17 == rank ? 1u << rank % 3 : 0;
 }
 
 static cr_status vote_many(struct member *m) {
     const int size = m->group->size;
     for (int n = 0; n < 400; n++) {
-        uint32_t want = 0, asked;
-        CR_TRY(cr_comm_vote(m->comm, asks(m->where.rank, n), &asked));
-        for (int r = 0; r < size && n >= CR_VOTE_LAG; r++) want |= asks(r, n - CR_VOTE_LAG);
-        m->wrong += asked != want;
+        uint32_t want = 0, requested;
+        CR_TRY(cr_comm_vote(m->comm, requests(m->where.rank, n), &requested));
+        for (int r = 0; r < size && n >= CR_VOTE_LAG; r++) want |= requests(r, n - CR_VOTE_LAG);
+        m->wrong += requested != want;
         if (n % 50 == m->where.rank) nanosleep(&(struct timespec){.tv_nsec = 3000000}, NULL);
         if (n % 37 == 0) {
             int64_t one = 1;
@@ -119,15 +119,15 @@ static cr_status vote_many(struct member *m) {
 }
 
 static void votes(void) {
-    for (int way = 0; way < TRANSPORTS; way++) {
+    for (int transport = 0; transport < TRANSPORTS; transport++) {
         struct group g;
-        group_init(&g, 4, (enum transport)way, vote_many);
+        group_init(&g, 4, (enum transport)transport, vote_many);
         group_run(&g);
-        group_good(&g, transport_name[way]);
+        group_good(&g, transport_name[transport]);
     }
-    uint32_t asked;
-    REQUIRE_OK(cr_comm_vote(NULL, CR_REQUEST_TERM, &asked));
-    CHECK_INT(asked, CR_REQUEST_TERM);
+    uint32_t requested;
+    REQUIRE_OK(cr_comm_vote(NULL, CR_REQUEST_TERM, &requested));
+    CHECK_INT(requested, CR_REQUEST_TERM);
 }
 
 /* ---- failures ---- */
@@ -166,16 +166,16 @@ static cr_status abort_of_rank_0(struct member *m) {
 }
 
 static void aborts(void) {
-    for (int way = 0; way < TRANSPORTS; way++) {
+    for (int transport = 0; transport < TRANSPORTS; transport++) {
         struct group g;
-        group_init(&g, 4, (enum transport)way, abort_in_the_middle);
+        group_init(&g, 4, (enum transport)transport, abort_in_the_middle);
         group_run(&g);
-        all_learn(&g, 3, "rank 3 of 4", 3, transport_name[way]);
+        all_learn(&g, 3, "rank 3 of 4", 3, transport_name[transport]);
         CHECK_HAS(g.member[1].message, "the disk is full");
         CHECK(g.member[3].reports_error);
-        group_init(&g, 3, (enum transport)way, abort_of_rank_0);
+        group_init(&g, 3, (enum transport)transport, abort_of_rank_0);
         group_run(&g);
-        all_learn(&g, 0, "the picture is torn", 3, transport_name[way]);
+        all_learn(&g, 0, "the picture is torn", 3, transport_name[transport]);
         CHECK(g.member[0].reports_error);
     }
 }
@@ -197,19 +197,19 @@ static cr_status differ(struct member *m) {
 }
 
 static void ranks_out_of_step(void) {
-    for (int way = 0; way < TRANSPORTS; way++) {
+    for (int transport = 0; transport < TRANSPORTS; transport++) {
         struct group g;
-        group_init(&g, 3, (enum transport)way, leave_early);
+        group_init(&g, 3, (enum transport)transport, leave_early);
         group_run(&g);
-        all_learn(&g, 1, "rank 1 of 3", 4, transport_name[way]);
+        all_learn(&g, 1, "rank 1 of 3", 4, transport_name[transport]);
         CHECK_HAS(g.member[0].message, "ended its run");
-        group_init(&g, 3, (enum transport)way, call_something_else);
+        group_init(&g, 3, (enum transport)transport, call_something_else);
         group_run(&g);
-        all_learn(&g, -1, "come apart", 3, transport_name[way]);
+        all_learn(&g, -1, "come apart", 3, transport_name[transport]);
         CHECK_HAS(g.member[2].message, "broadcast of 8 bytes");
-        group_init(&g, 3, (enum transport)way, differ);
+        group_init(&g, 3, (enum transport)transport, differ);
         group_run(&g);
-        all_learn(&g, -1, "the sum over the initial weights", 3, transport_name[way]);
+        all_learn(&g, -1, "the sum over the initial weights", 3, transport_name[transport]);
         CHECK_HAS(g.member[0].message, "rank 2 of 3");
     }
 }
@@ -225,12 +225,12 @@ static cr_status late(struct member *m) {
 }
 
 static void timeout_ends(void) {
-    for (int way = 0; way < TRANSPORTS; way++) {
+    for (int transport = 0; transport < TRANSPORTS; transport++) {
         struct group g;
-        group_init(&g, 3, (enum transport)way, late);
+        group_init(&g, 3, (enum transport)transport, late);
         for (int r = 0; r < 3; r++) g.member[r].where.wait_timeout_s = 0.5;
         group_run(&g);
-        all_learn(&g, -1, "ranks.patience", 4, transport_name[way]);
+        all_learn(&g, -1, "ranks.patience", 4, transport_name[transport]);
     }
 }
 
@@ -250,10 +250,10 @@ static cr_status hooked(struct member *m) {
 }
 
 static void failure_hook(void) {
-    for (int way = 0; way < TRANSPORTS; way++) {
+    for (int transport = 0; transport < TRANSPORTS; transport++) {
         struct group g;
         atomic_store(&hook_calls, 0);
-        group_init(&g, 2, (enum transport)way, hooked);
+        group_init(&g, 2, (enum transport)transport, hooked);
         group_run(&g);
         CHECK_INT(atomic_load(&hook_calls), 2);
     }
@@ -369,13 +369,14 @@ static void port_scanners(void) {
 
 static void no_leaks(void) {
     const int64_t live = cr_alloc_live();
-    for (int way = 0; way < TRANSPORTS; way++) {
+    for (int transport = 0; transport < TRANSPORTS; transport++) {
         struct group g;
-        group_init(&g, 3, (enum transport)way, all_collectives);
+        group_init(&g, 3, (enum transport)transport, all_collectives);
         group_run(&g);
     }
     CHECK_INT(cr_alloc_live(), live);
 }
 
-TESTS(CASE(collectives), CASE(hosts_and_local_ranks), CASE(votes), CASE(aborts), CASE(ranks_out_of_step), CASE(timeout_ends),
-      CASE(failure_hook), CASE(failed_starts), CASE(port_of_another_program), CASE(port_scanners), CASE(no_leaks))
+TESTS(CASE(collectives), CASE(hosts_and_local_ranks), CASE(votes), CASE(aborts), CASE(ranks_out_of_step),
+      CASE(timeout_ends), CASE(failure_hook), CASE(failed_starts), CASE(port_of_another_program), CASE(port_scanners),
+      CASE(no_leaks))

@@ -55,13 +55,13 @@ static cr_status close_at_any_moment(struct member *m) {
 }
 
 static void a_rank_is_lost_while_another_closes(void) {
-    for (int way = 0; way < TRANSPORTS; way++) {
+    for (int transport = 0; transport < TRANSPORTS; transport++) {
         struct group g;
-        group_init(&g, 2, (enum transport)way, close_under_the_hook);
+        group_init(&g, 2, (enum transport)transport, close_under_the_hook);
         group_run(&g);
-        group_good(&g, transport_name[way]);
+        group_good(&g, transport_name[transport]);
         for (int moment = 0; moment < 30; moment++) {
-            group_init(&g, 3, (enum transport)way, close_at_any_moment);
+            group_init(&g, 3, (enum transport)transport, close_at_any_moment);
             g.member[1].wrong = moment; /* the round sets the delay */
             group_run(&g);
             for (int r = 0; r < g.size; r++) CHECK_INT(g.member[r].wrong, 0);

@@ -25,8 +25,8 @@ static uint64_t op_hash(const struct cr_program *p, const struct cr_op *op, uint
 
 struct invented {
     uint64_t seed;
-    int      share; /* of 8 fused forms that are accepted */
-    int64_t  asked;
+    int      accepted_eighths; /* of 8 fused forms that are accepted */
+    int64_t  estimates;
     int      fail_at; /* the n-th cost estimate fails */
 };
 
@@ -48,13 +48,13 @@ static bool no_fused_conv(void *self, const struct cr_program *p, const struct c
 
 static bool hashed_accepts(void *self, const struct cr_program *p, const struct cr_op *op) {
     const struct invented *v = self;
-    return !is_fused_conv(op) || (int)(op_hash(p, op, v->seed) >> 20 & 7) < v->share;
+    return !is_fused_conv(op) || (int)(op_hash(p, op, v->seed) >> 20 & 7) < v->accepted_eighths;
 }
 
 static cr_status hashed_cost(void *self, const struct cr_program *p, const struct cr_op *op, double *seconds) {
     struct invented *v = self;
     *seconds           = 1e-6 * (double)(1 + (op_hash(p, op, v->seed ^ 77) >> 20) % 1000);
-    if (++v->asked == v->fail_at) return CR_FAIL(CR_ERR_DEVICE, "the clock stopped");
+    if (++v->estimates == v->fail_at) return CR_FAIL(CR_ERR_DEVICE, "the clock stopped");
     return CR_OK;
 }
 
@@ -94,37 +94,37 @@ static int64_t cost_of_choice(const struct cr_program *plain, const struct cr_co
     return sum;
 }
 
-enum { SITES_MAX = 32 };
+enum { CANDIDATES_MAX = 32 };
 
-struct walk { /* over all choices of one path; the other candidates stay unchanged */
+struct enumeration { /* over all choices of one path; the other candidates stay unchanged */
     const struct cr_program      *plain;
     const struct cr_cost_model   *target;
     const struct cr_conv_fusions *j;
-    int                           chosen[SITES_MAX];
+    int                           chosen[CANDIDATES_MAX];
     int64_t                       least;
     int                           tried;
 };
 
-static void walk_from(struct walk *w, int site, int before) {
-    if (site == CR_NONE) {
+static void enumerate_from(struct enumeration *w, int candidate, int before) {
+    if (candidate == CR_NONE) {
         int64_t cost = cost_of_choice(w->plain, w->target, w->chosen);
         w->tried++;
         if (w->least < 0 || cost < w->least) w->least = cost;
         return;
     }
-    const struct cr_fusion_candidate *s = &w->j->candidate[site],
+    const struct cr_fusion_candidate *s = &w->j->candidate[candidate],
                                      *b = before == CR_NONE ? NULL : &w->j->candidate[before];
     for (int k = 0; k < s->options; k++) {
         if (b && !cr_conv_fusion_fits(b, &b->option[w->chosen[before]], &s->option[k])) continue;
-        w->chosen[site] = k;
-        walk_from(w, s->next, site);
+        w->chosen[candidate] = k;
+        enumerate_from(w, s->next, candidate);
     }
-    w->chosen[site] = s->chosen;
+    w->chosen[candidate] = s->chosen;
 }
 
-static double combinations(const struct cr_conv_fusions *j, int site) {
+static double combinations(const struct cr_conv_fusions *j, int candidate) {
     double n = 1;
-    for (int i = site; i != CR_NONE; i = j->candidate[i].next) n *= j->candidate[i].options;
+    for (int i = candidate; i != CR_NONE; i = j->candidate[i].next) n *= j->candidate[i].options;
     return n;
 }
 
@@ -134,12 +134,12 @@ static int try_all(const struct cr_program *plain, const struct cr_cost_model *t
     struct cr_program      p = {0};
     struct cr_edit         edit;
     struct cr_conv_fusions j;
-    struct walk            w = {.plain = plain, .target = target, .j = &j};
+    struct enumeration     w = {.plain = plain, .target = target, .j = &j};
     CHECK_STATUS(cr_program_copy(plain, &p), CR_OK);
     CHECK_STATUS(cr_edit_open(&edit, &p), CR_OK);
     CHECK_STATUS(cr_conv_fusions_find(&j, &edit, target), CR_OK);
     CHECK_STATUS(cr_conv_fusions_choose(&j), CR_OK);
-    CHECK(j.candidates <= SITES_MAX);
+    CHECK(j.candidates <= CANDIDATES_MAX);
     for (int i = 0; i < j.candidates; i++) w.chosen[i] = j.candidate[i].chosen;
     int64_t best = cost_of_choice(plain, target, w.chosen);
     for (int i = 0; i < j.candidates; i++) {
@@ -148,7 +148,7 @@ static int try_all(const struct cr_program *plain, const struct cr_cost_model *t
         if (j.candidate[i].has_previous || combinations(&j, i) > 2000 || combinations(&j, i) < 2) continue;
         *longest = CR_MAX(*longest, length);
         w.least  = -1;
-        walk_from(&w, i, CR_NONE);
+        enumerate_from(&w, i, CR_NONE);
         CHECK_INT(w.least, best);
     }
     /* The cost that the pass computed equals the cost of the programs. */
@@ -179,7 +179,7 @@ static const char *const nets[][7] = {
 static void minimum_over_all_programs(void) {
     int tried = 0, longest = 0;
     for (int round = 0; round < 60; round++) {
-        struct invented      v      = {.seed = (uint64_t)round, .share = 1 + round % 5};
+        struct invented      v      = {.seed = (uint64_t)round, .accepted_eighths = 1 + round % 5};
         struct cr_cost_model target = hashed(&v);
         struct bench_model   b;
         struct cr_program    p;
@@ -200,20 +200,20 @@ enum feature { S = 1, P = 2, W = 4, D = 8, B = 16, J = 32, HALF = 64, WIDE = 128
 
 static bool accepts_features(void *self, const struct cr_program *p, const struct cr_op *op) {
     unsigned known = *(const unsigned *)self, used = 0;
-    int      coef = CR_NONE;
+    int      scale_bias = CR_NONE;
     if (op->kind == CR_OP_conv) {
-        coef = op->in[CR_IN_conv_scale_bias];
-        used = (op->out[CR_OUT_conv_sums] >= 0 ? S : 0u) | (coef >= 0 ? P : 0u);
+        scale_bias = op->in[CR_IN_conv_scale_bias];
+        used       = (op->out[CR_OUT_conv_sums] >= 0 ? S : 0u) | (scale_bias >= 0 ? P : 0u);
     } else if (op->kind == CR_OP_conv_wgrad) {
-        coef = op->in[CR_IN_conv_wgrad_scale_bias];
-        used = coef >= 0 ? W : 0u;
+        scale_bias = op->in[CR_IN_conv_wgrad_scale_bias];
+        used       = scale_bias >= 0 ? W : 0u;
     } else if (op->kind == CR_OP_conv_dgrad) {
         used = cr_op_uses_only(op, 3, 1) ? 0u : D;
     } else if (op->kind == CR_OP_conv_grad) {
         used = J | (op->in[CR_IN_conv_grad_scale_bias] >= 0 ? W : 0u) | (op->in[CR_IN_conv_grad_dy_x] >= 0 ? B : 0u);
         if (op->out[CR_OUT_conv_grad_grad_sums] >= 0 || op->in[CR_IN_conv_grad_add] >= 0) used |= D;
     }
-    if (coef >= 0) used |= p->tensor[coef].dtype == CR_F32 ? WIDE : HALF;
+    if (scale_bias >= 0) used |= p->tensor[scale_bias].dtype == CR_F32 ? WIDE : HALF;
     return (used & ~known) == 0;
 }
 
@@ -365,8 +365,8 @@ static void scale_bias_has_the_accepted_type(void) {
         if (!open_fused(&p, "resnet18", CR_F16, &target)) return;
         CHECK_INT(COUNT_OUT(&p, bn_finalize, scale_bias_half), half ? 8 : 0);
         for (int i = 0; i < p.ops; i++) {
-            int coef = p.op[i].kind == CR_OP_conv ? p.op[i].in[CR_IN_conv_scale_bias] : CR_NONE;
-            if (coef >= 0) CHECK_INT(p.tensor[coef].dtype, half ? CR_F16 : CR_F32);
+            int scale_bias = p.op[i].kind == CR_OP_conv ? p.op[i].in[CR_IN_conv_scale_bias] : CR_NONE;
+            if (scale_bias >= 0) CHECK_INT(p.tensor[scale_bias].dtype, half ? CR_F16 : CR_F32);
         }
         CHECK_INT(COUNT_IN(&p, conv_wgrad, scale_bias), 8);
         cr_program_free(&p);
@@ -392,7 +392,7 @@ static void all_programs_are_valid(void) {
                                                     CR_PROGRAM_MICRO_LAST, CR_PROGRAM_EVAL};
     static const enum cr_dtype        reals[]    = {CR_F32, CR_F16, CR_BF16};
     for (int round = 0; round < 30; round++) {
-        struct invented      v      = {.seed = 900 + (uint64_t)round, .share = 2 + round % 7};
+        struct invented      v      = {.seed = 900 + (uint64_t)round, .accepted_eighths = 2 + round % 7};
         struct cr_cost_model target = hashed(&v);
         struct bench_model   b;
         struct cr_program    p;
@@ -407,21 +407,21 @@ static void all_programs_are_valid(void) {
 }
 
 static void cost_estimates_are_few(void) {
-    struct invented      v      = {.seed = 5, .share = 8}; /* every op is accepted */
+    struct invented      v      = {.seed = 5, .accepted_eighths = 8}; /* every op is accepted */
     struct cr_cost_model target = hashed(&v);
     struct cr_program    p;
     if (!open_fused(&p, "resnet152", CR_F16, &target)) return;
-    CHECK(v.asked > 155);
-    CHECK(v.asked < 40 * 155);
+    CHECK(v.estimates > 155);
+    CHECK(v.estimates < 40 * 155);
     cr_program_free(&p);
-    v = (struct invented){.seed = 5, .share = 0}; /* no choice, no cost estimate */
+    v = (struct invented){.seed = 5, .accepted_eighths = 0}; /* no choice, no cost estimate */
     if (!open_fused(&p, "resnet50", CR_F32, &target)) return;
-    CHECK_INT(v.asked, 0);
+    CHECK_INT(v.estimates, 0);
     cr_program_free(&p);
 }
 
 static void failing_cost_estimate_is_reported(void) {
-    struct invented      v      = {.seed = 5, .share = 8, .fail_at = 20};
+    struct invented      v      = {.seed = 5, .accepted_eighths = 8, .fail_at = 20};
     struct cr_cost_model target = hashed(&v);
     struct bench_model   b;
     struct cr_program    p;
@@ -429,13 +429,13 @@ static void failing_cost_estimate_is_reported(void) {
     REQUIRE_OK(cr_model_program(&b.model, &b.config, CR_PROGRAM_STEP, 2, &p));
     CHECK_STATUS(cr_pass_fuse(&p, &target), CR_ERR_DEVICE);
     CHECK_HAS(cr_error_message(), "the clock stopped");
-    CHECK_INT(v.asked, 20); /* and no cost estimate after the failed one */
+    CHECK_INT(v.estimates, 20); /* and no cost estimate after the failed one */
     cr_program_free(&p);
     bench_close(&b);
 }
 
 static void failing_allocations(void) {
-    struct invented      v      = {.seed = 5, .share = 8};
+    struct invented      v      = {.seed = 5, .accepted_eighths = 8};
     struct cr_cost_model target = hashed(&v);
     struct bench_model   b;
     REQUIRE_OK(bench_open(&b, nets[2], 7, 32));
@@ -495,6 +495,6 @@ static void report_names_chosen_fusions(void) {
 }
 
 TESTS(CASE(minimum_over_all_programs), CASE(resnet50_fuses_what_pays), CASE(block_ends_with_two_bns_are_split),
-      CASE(costly_fusions_are_not_chosen), CASE(small_networks_fuse_what_pays),
-      CASE(scale_bias_has_the_accepted_type), CASE(all_programs_are_valid), CASE(cost_estimates_are_few),
-      CASE(failing_cost_estimate_is_reported), CASE(failing_allocations), CASE(report_names_chosen_fusions))
+      CASE(costly_fusions_are_not_chosen), CASE(small_networks_fuse_what_pays), CASE(scale_bias_has_the_accepted_type),
+      CASE(all_programs_are_valid), CASE(cost_estimates_are_few), CASE(failing_cost_estimate_is_reported),
+      CASE(failing_allocations), CASE(report_names_chosen_fusions))

@@ -35,9 +35,9 @@ static void fill_store(struct net *n, uint64_t seed) {
     }
 }
 
-static void run(struct net *n, uint64_t pictures, float *logits) {
+static void run(struct net *n, uint64_t batch, float *logits) {
     uint8_t                    images[BATCH * SIZE * SIZE * 3];
-    struct cr_rng              rng  = cr_rng_make(pictures, CR_RNG_TEST, 9, 9);
+    struct cr_rng              rng  = cr_rng_make(batch, CR_RNG_TEST, 9, 9);
     const struct cr_step_block step = {0};
     for (size_t i = 0; i < sizeof images; i++) images[i] = (uint8_t)cr_rng_u32(&rng);
     CHECK_STATUS(cr_exec_feed(n->exec, images, NULL, NULL), CR_OK);

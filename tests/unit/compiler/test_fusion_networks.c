@@ -4,13 +4,13 @@
 
 struct refuser { /* cost model that accepts a random part of the fusions */
     struct cr_rng rng;
-    int           share; /* of 4 */
+    int           accepted_quarters; /* of 4 */
 };
 
 static bool accepts_some(void *self, const struct cr_program *p, const struct cr_op *op) {
     struct refuser *r = self;
     (void)p, (void)op;
-    return draw(&r->rng, 1, 4) <= r->share;
+    return draw(&r->rng, 1, 4) <= r->accepted_quarters;
 }
 
 /* Any number is valid: the choice must not change the results. */
@@ -81,7 +81,8 @@ static void any_mixture_gives_the_same_results(void) {
                                         .large      = round & 4,
                                         .accumulate = round & 8,
                                         .width      = round & 16 ? 8 : 2};
-        struct refuser       refuser = {.rng = test_rng((uint64_t)round), .share = round & 32 ? 4 : 2 + round / 64};
+        struct refuser       refuser = {.rng               = test_rng((uint64_t)round),
+                                        .accepted_quarters = round & 32 ? 4 : 2 + round / 64};
         struct cr_cost_model target  = {.self = &refuser, .accepts = accepts_some, .cost = costs_anything};
         int                  joined;
         compare(&config, &c, &target, false, &joined);
@@ -101,7 +102,7 @@ static void frozen_parameters_give_the_same_results(void) {
                                         .large    = round & 4,
                                         .frozen   = (unsigned[]){1, 2, 3, 4}[round / 8 % 4],
                                         .width    = 4};
-        struct refuser       refuser = {.rng = test_rng(100 + (uint64_t)round), .share = 4 - round / 4 % 2};
+        struct refuser       refuser = {.rng = test_rng(100 + (uint64_t)round), .accepted_quarters = 4 - round / 4 % 2};
         struct cr_cost_model target  = {.self = &refuser, .accepts = accepts_some, .cost = costs_anything};
         int                  joined;
         compare(&config, &c, &target, false, &joined);
@@ -120,7 +121,7 @@ static void evaluation_gives_the_same_results(void) {
                                         .large    = round & 4,
                                         .eval     = true,
                                         .width    = 4};
-        struct refuser       refuser = {.rng = test_rng(300 + (uint64_t)round), .share = 4};
+        struct refuser       refuser = {.rng = test_rng(300 + (uint64_t)round), .accepted_quarters = 4};
         struct cr_cost_model target  = {.self = &refuser, .accepts = accepts_some, .cost = costs_anything};
         int                  joined;
         memset(used_in, 0, sizeof used_in);
@@ -138,12 +139,12 @@ static void zero_gammas_give_the_same_results(void) {
     for (int round = 0; round < 8; round++) {
         struct net_case c = {
             .block = round & 1 ? CR_BLOCK_BOTTLENECK : CR_BLOCK_BASIC, .shortcut = CR_SHORTCUT_B, .width = 4};
-        struct refuser       refuser = {.rng = test_rng(200 + (uint64_t)round), .share = 4};
+        struct refuser       refuser = {.rng = test_rng(200 + (uint64_t)round), .accepted_quarters = 4};
         struct cr_cost_model target  = {.self = &refuser, .accepts = accepts_some, .cost = costs_anything};
         compare(&config, &c, &target, false, &joined);
     }
     cr_config_close(&config);
 }
 
-TESTS(CASE(any_mixture_gives_the_same_results), CASE(frozen_parameters_give_the_same_results), CASE(zero_gammas_give_the_same_results),
-      CASE(evaluation_gives_the_same_results))
+TESTS(CASE(any_mixture_gives_the_same_results), CASE(frozen_parameters_give_the_same_results),
+      CASE(zero_gammas_give_the_same_results), CASE(evaluation_gives_the_same_results))

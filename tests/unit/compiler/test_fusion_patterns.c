@@ -6,14 +6,14 @@
 
 struct hand {
     struct cr_program p;
-    int               x, coef, saved; /* leaves */
+    int               x, scale_bias, saved; /* leaves */
 };
 
 static void hand_open(struct hand *h) {
     cr_program_init(&h->p, "hand", NULL);
-    h->x     = cr_tensor_add(&h->p, "x", CR_F32, CR_REGION_INPUT, 2, 4, 4, 8);
-    h->coef  = cr_tensor_add(&h->p, "coef", CR_F32, CR_REGION_INPUT, 2, 1, 1, 8);
-    h->saved = cr_tensor_add(&h->p, "saved", CR_F32, CR_REGION_INPUT, 2, 1, 1, 8);
+    h->x          = cr_tensor_add(&h->p, "x", CR_F32, CR_REGION_INPUT, 2, 4, 4, 8);
+    h->scale_bias = cr_tensor_add(&h->p, "coef", CR_F32, CR_REGION_INPUT, 2, 1, 1, 8);
+    h->saved      = cr_tensor_add(&h->p, "saved", CR_F32, CR_REGION_INPUT, 2, 1, 1, 8);
 }
 
 static int emit1(struct hand *h, struct cr_op op, const char *name) {
@@ -24,7 +24,7 @@ static int emit1(struct hand *h, struct cr_op op, const char *name) {
 static int bn(struct hand *h, int x, const char *name) {
     struct cr_op op                  = cr_op_make(CR_OP_bn_apply, CR_NONE);
     op.in[CR_IN_bn_apply_x]          = x;
-    op.in[CR_IN_bn_apply_scale_bias] = h->coef;
+    op.in[CR_IN_bn_apply_scale_bias] = h->scale_bias;
     op.in[CR_IN_bn_apply_mean_rstd]  = h->saved;
     return emit1(h, op, name);
 }
@@ -45,7 +45,7 @@ static int add(struct hand *h, int a, int b, const char *name) {
 static int bn_relu(struct hand *h, int x, int with, const char *name) {
     struct cr_op op                  = cr_op_make(CR_OP_bn_apply, CR_NONE);
     op.in[CR_IN_bn_apply_x]          = x;
-    op.in[CR_IN_bn_apply_scale_bias] = h->coef;
+    op.in[CR_IN_bn_apply_scale_bias] = h->scale_bias;
     op.in[CR_IN_bn_apply_add]        = with;
     op.attr.bn.relu                  = true;
     return emit1(h, op, name);
@@ -61,15 +61,15 @@ static int relu_grad(struct hand *h, int dy, int y, const char *name) {
 /* sums and apply of the gradient of a BN; returns dx */
 static int bn_grad(struct hand *h, int dy, int x, const char *name) {
     char         text[64];
-    struct cr_op stats = cr_op_make(CR_OP_bn_grad_sums, CR_NONE), apply = cr_op_make(CR_OP_bn_grad_apply, CR_NONE);
-    stats.in[CR_IN_bn_grad_sums_dy]        = dy;
-    stats.in[CR_IN_bn_grad_sums_x]         = x;
-    stats.in[CR_IN_bn_grad_sums_mean_rstd] = h->saved;
+    struct cr_op sums = cr_op_make(CR_OP_bn_grad_sums, CR_NONE), apply = cr_op_make(CR_OP_bn_grad_apply, CR_NONE);
+    sums.in[CR_IN_bn_grad_sums_dy]        = dy;
+    sums.in[CR_IN_bn_grad_sums_x]         = x;
+    sums.in[CR_IN_bn_grad_sums_mean_rstd] = h->saved;
     snprintf(text, sizeof text, "%s.stats", name);
-    emit1(h, stats, text);
+    emit1(h, sums, text);
     apply.in[CR_IN_bn_grad_apply_dy]   = dy;
     apply.in[CR_IN_bn_grad_apply_x]    = x;
-    apply.in[CR_IN_bn_grad_apply_coef] = h->coef;
+    apply.in[CR_IN_bn_grad_apply_coef] = h->scale_bias;
     return emit1(h, apply, name);
 }
 
@@ -186,7 +186,7 @@ static void maxpool_fuses_bn(void) {
 /* conv with its sums, then bn_finalize. */
 struct finishing {
     struct hand h;
-    int         run[2], stats, w;
+    int         run[2], sums, w;
 };
 
 static void finishing_open(struct finishing *f) {
@@ -203,12 +203,12 @@ static void finishing_open(struct finishing *f) {
     op.out[CR_OUT_conv_sums]    = CR_NEW;
     op.attr.conv.stride         = 1;
     keep(&f->h, emit1(&f->h, op, "y"));
-    f->stats = p->op[0].out[CR_OUT_conv_sums];
+    f->sums = p->op[0].out[CR_OUT_conv_sums];
 }
 
 static void finishing_ends(struct finishing *f, bool half) {
     struct cr_op op                       = cr_op_make(CR_OP_bn_finalize, CR_NONE);
-    op.in[CR_IN_bn_finalize_sums]         = f->stats;
+    op.in[CR_IN_bn_finalize_sums]         = f->sums;
     op.in[CR_IN_bn_finalize_gamma]        = f->run[0];
     op.in[CR_IN_bn_finalize_beta]         = f->run[1];
     op.in[CR_IN_bn_finalize_running_mean] = op.out[CR_OUT_bn_finalize_running_mean] = f->run[0];
@@ -249,7 +249,7 @@ static void finalize_is_not_fused(void) {
         struct finishing f;
         finishing_open(&f);
         finishing_ends(&f, why == 1);
-        if (why == 2) keep(&f.h, f.stats);
+        if (why == 2) keep(&f.h, f.sums);
         if (why == 3) f.h.p.op[1].stream = CR_STREAM_TO_HOST;
         check_fused(&f.h, why == 0 ? &cannot : NULL, apart);
     }
@@ -362,7 +362,7 @@ static void no_fusion_across_a_write(void) {
     hand_open(&h);
     int          b    = bn(&h, h.x, "b");
     struct cr_op zero = cr_op_make(CR_OP_zero, CR_NONE);
-    zero.out[0]       = h.coef; /* scale_bias changes before the ReLU */
+    zero.out[0]       = h.scale_bias; /* scale_bias changes before the ReLU */
     cr_emit(&h.p, &zero, "");
     keep(&h, relu(&h, b, "y"));
     check_fused(&h, NULL, "bn_apply b = x:x scale_bias:coef mean_rstd:saved; zero coef =; relu y = x:b");
@@ -373,7 +373,7 @@ static bool plain_relu_grad(void *self, const struct cr_program *p, const struct
     (void)self, (void)p;
     return op->kind != CR_OP_relu_grad || cr_op_uses_only(op, 3, 1);
 }
-static const struct cr_cost_model plain_target = {.alignment = 64, .accepts = plain_relu_grad};
+static const struct cr_cost_model plain_cost_model = {.alignment = 64, .accepts = plain_relu_grad};
 
 static void gradients_of_two_readers(void) {
     struct hand h;
@@ -381,7 +381,7 @@ static void gradients_of_two_readers(void) {
     int g = relu_grad(&h, h.x, h.x, "g");
     keep(&h, bn_grad(&h, g, h.x, "dx"));
     keep(&h, add(&h, g, h.x, "s"));
-    check_fused(&h, &plain_target,
+    check_fused(&h, &plain_cost_model,
                 "relu_grad g = dy:x y:x; bn_grad_sums dx.stats = dy:g x:x mean_rstd:saved; bn_grad_apply dx = dy:g x:x "
                 "coef:coef; "
                 "add s = a:g b:x");
@@ -393,7 +393,7 @@ static void gradients_of_two_bns(void) {
     int u = relu(&h, h.x, "u"), g = relu_grad(&h, h.x, h.x, "g");
     keep(&h, bn_grad(&h, g, h.x, "dx"));
     h.p.op[h.p.ops - 1].in[CR_IN_bn_grad_apply_x] = u; /* sums of one BN, apply of another */
-    check_fused(&h, &plain_target,
+    check_fused(&h, &plain_cost_model,
                 "relu u = x:x; relu_grad g = dy:x y:x; bn_grad_sums dx.stats = dy:g x:x mean_rstd:saved; "
                 "bn_grad_apply dx = dy:g x:u coef:coef");
 }
@@ -493,10 +493,11 @@ static void shortcut_b_fuses_two_bns(void) {
     bench_close(&b);
 }
 
-TESTS(CASE(bn_fuses_relu), CASE(bn_fuses_sum_from_either_side), CASE(bn_fuses_sum_and_relu),
-      CASE(bn_fuses_shortcut_bn), CASE(bn_gradient_fuses_relu_gradient), CASE(block_end_stores_bits),
-      CASE(block_end_fuses_sum_and_bn_sums), CASE(maxpool_fuses_bn), CASE(conv_fuses_finalize), CASE(finalize_is_not_fused),
-      CASE(finalize_is_not_fused_across_other_ops), CASE(cifar_fuses_finalize_into_convolutions), CASE(no_fusion_when_another_op_reads),
-      CASE(no_fusion_when_one_op_reads_twice), CASE(no_fusion_of_persistent_tensors), CASE(persistent_sum), CASE(no_fusion_across_streams), CASE(no_fusion_across_a_write),
-      CASE(gradients_of_two_readers), CASE(gradients_of_two_bns), CASE(cost_model_decides), CASE(references_are_updated),
-      CASE(shortcut_b_fuses_two_bns))
+TESTS(CASE(bn_fuses_relu), CASE(bn_fuses_sum_from_either_side), CASE(bn_fuses_sum_and_relu), CASE(bn_fuses_shortcut_bn),
+      CASE(bn_gradient_fuses_relu_gradient), CASE(block_end_stores_bits), CASE(block_end_fuses_sum_and_bn_sums),
+      CASE(maxpool_fuses_bn), CASE(conv_fuses_finalize), CASE(finalize_is_not_fused),
+      CASE(finalize_is_not_fused_across_other_ops), CASE(cifar_fuses_finalize_into_convolutions),
+      CASE(no_fusion_when_another_op_reads), CASE(no_fusion_when_one_op_reads_twice),
+      CASE(no_fusion_of_persistent_tensors), CASE(persistent_sum), CASE(no_fusion_across_streams),
+      CASE(no_fusion_across_a_write), CASE(gradients_of_two_readers), CASE(gradients_of_two_bns),
+      CASE(cost_model_decides), CASE(references_are_updated), CASE(shortcut_b_fuses_two_bns))

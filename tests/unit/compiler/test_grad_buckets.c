@@ -33,9 +33,9 @@ static void drop(struct made *m) {
 }
 
 /* As the NCCL kernel: gradients that are sent in 16 bits are first rounded into scratch memory. */
-static struct cr_cost_model plain_target;
+static struct cr_cost_model plain_cost_model;
 static cr_status select_with_scratch(void *self, const struct cr_program *p, struct cr_op *op, size_t *workspace) {
-    CR_TRY(plain_target.select(self, p, op, workspace));
+    CR_TRY(plain_cost_model.select(self, p, op, workspace));
     if (op->kind == CR_OP_all_reduce && cr_dtype_bytes(op->attr.reduce.wire) == 2)
         *workspace = (size_t)cr_tensor_elems(&p->tensor[op->out[CR_OUT_all_reduce_y]]) * 2;
     return CR_OK;
@@ -44,7 +44,7 @@ static cr_status select_with_scratch(void *self, const struct cr_program *p, str
 /* cr_compile checks: each gradient once, order, memory plan. */
 static bool make(const struct wanted *w, struct made *m) {
     const struct cr_device_options device = {.deterministic = true};
-    struct cr_cost_model           target = greedy_target(256);
+    struct cr_cost_model           target = greedy_cost_model(256);
     char                           path[600];
     const char                    *sync[] = {w->sync_bn ? "model.sync_bn=yes" : "model.sync_bn=no"};
     *m                                    = (struct made){0};
@@ -59,7 +59,7 @@ static bool make(const struct wanted *w, struct made *m) {
     if (status == CR_OK && w->gpu)
         status = cr_gpu_open_from_list(cr_gpu_find(w->gpu), &device, "a test wants it", &m->device);
     if (status == CR_OK && w->gpu) target = cr_device_cost_model(m->device);
-    plain_target               = target;
+    plain_cost_model           = target;
     target.select              = select_with_scratch;
     target.to_host_bytes_per_s = target.to_device_bytes_per_s = w->gpu ? target.to_host_bytes_per_s : 1e10;
     if (status == CR_OK) status = cr_model_program(&m->b.model, &m->b.config, w->kind, w->batch, &m->p);
@@ -112,20 +112,20 @@ static void shipped_configs_with_ranks(void) {
         enum cr_dtype real;
         const char   *gpu;
         bool          fuse;
-    } ways[] = {{CR_F32, NULL, true}, {CR_F32, NULL, false}, {CR_F16, "h200", true}, {CR_BF16, "a100", true}};
+    } variants[] = {{CR_F32, NULL, true}, {CR_F32, NULL, false}, {CR_F16, "h200", true}, {CR_BF16, "a100", true}};
     for (size_t c = 0; c < CR_COUNT(configs); c++)
-        for (size_t k = 0; k < CR_COUNT(ways); k++)
+        for (size_t k = 0; k < CR_COUNT(variants); k++)
             for (int sync = 0; sync < 2; sync++) {
                 const struct wanted w = {.config  = configs[c],
                                          .ranks   = 4,
                                          .sync_bn = sync,
-                                         .fuse    = ways[k].fuse,
-                                         .real    = ways[k].real,
+                                         .fuse    = variants[k].fuse,
+                                         .real    = variants[k].real,
                                          .wire    = CR_F32,
                                          .kind    = CR_PROGRAM_STEP,
                                          .batch   = 8,
                                          .bucket  = 25 * MIB,
-                                         .gpu     = ways[k].gpu};
+                                         .gpu     = variants[k].gpu};
                 struct made         m;
                 if (make(&w, &m)) {
                     const int normal = count_kind(&m.p, CR_OP_bn_finalize); /* SyncBN: no reduction may be fused away */
@@ -206,7 +206,7 @@ static void frozen_parameters_are_not_reduced(void) {
     m                          = (struct made){0};
     REQUIRE_OK(bench_open(&m.b, freeze, 1, 32));
     m.b.model.ranks                         = 2;
-    struct cr_cost_model            target  = greedy_target(256);
+    struct cr_cost_model            target  = greedy_cost_model(256);
     const struct cr_compile_options options = {.fuse = true, .reuse = true, .bucket_bytes = w.bucket};
     REQUIRE_OK(cr_model_program(&m.b.model, &m.b.config, w.kind, w.batch, &m.p));
     REQUIRE_OK(cr_compile(&m.p, &target, &options));
@@ -239,8 +239,8 @@ static void limits_and_16_bits(void) {
     const size_t peak = m.p.region_bytes[CR_REGION_POOL];
     drop(&m);
     struct wanted tight = base;
-    for (size_t share = 95; share >= 70; share -= 5) { /* the scratch memory counts towards the limit */
-        tight.limit = peak * share / 100;
+    for (size_t fraction = 95; fraction >= 70; fraction -= 5) { /* the scratch memory counts towards the limit */
+        tight.limit = peak * fraction / 100;
         if (make(&tight, &m))
             CHECK(m.p.region_bytes[CR_REGION_POOL] + m.p.region_bytes[CR_REGION_HOST] / CR_GPU_HOST_PAGES <=
                   tight.limit);
@@ -294,6 +294,6 @@ static void wrong_programs_are_refused(void) {
     drop(&m);
 }
 
-TESTS(CASE(shipped_configs_with_ranks), CASE(one_rank_has_no_buckets), CASE(only_the_last_micro_batch_adds_up_gradients),
-      CASE(buckets_of_resnet50), CASE(frozen_parameters_are_not_reduced), CASE(limits_and_16_bits),
-      CASE(wrong_programs_are_refused))
+TESTS(CASE(shipped_configs_with_ranks), CASE(one_rank_has_no_buckets),
+      CASE(only_the_last_micro_batch_adds_up_gradients), CASE(buckets_of_resnet50),
+      CASE(frozen_parameters_are_not_reduced), CASE(limits_and_16_bits), CASE(wrong_programs_are_refused))

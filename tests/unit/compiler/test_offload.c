@@ -24,7 +24,7 @@ static cr_status hand_cost(void *self, const struct cr_program *p, const struct 
     return CR_OK;
 }
 
-static struct cr_cost_model hand_target(struct hand *h) {
+static struct cr_cost_model hand_cost_model(struct hand *h) {
     return (struct cr_cost_model){
         .self = h, .alignment = 256, .cost = hand_cost, .to_host_bytes_per_s = UNIT, .to_device_bytes_per_s = UNIT};
 }
@@ -171,7 +171,7 @@ static void a_copy_hides(void) {
     struct cr_offload_report r;
     struct cr_simulation     time;
     three_open(&t, 1);
-    struct cr_cost_model target = hand_target(&t.h);
+    struct cr_cost_model target = hand_cost_model(&t.h);
     CHECK_STATUS(cr_pass_offload(&t.h.p, &target, SIX, CR_OFFLOAD_BEST, &r), CR_OK);
     CHECK_INT(r.tensors, 1);
     CHECK_INT(r.bytes, 2 * UNIT); /* b is enough, and smaller than a */
@@ -205,7 +205,7 @@ static void copies_that_do_not_hide_stall(void) {
     struct cr_offload_report r;
     struct cr_simulation     time;
     three_open(&t, 0.001);
-    struct cr_cost_model target = hand_target(&t.h);
+    struct cr_cost_model target = hand_cost_model(&t.h);
     CHECK_STATUS(cr_pass_offload(&t.h.p, &target, SIX, CR_OFFLOAD_BEST, &r), CR_OK);
     CHECK_INT(r.tensors, 1);
     CHECK_NEAR(r.seconds_before, 6.01, 1e-9);
@@ -217,7 +217,7 @@ static void copies_that_do_not_hide_stall(void) {
     CHECK_NEAR(time.stalled, 3.99, 1e-9);
     cr_program_free(&t.h.p);
     three_open(&t, 1); /* less than a needs: as little as possible */
-    target = hand_target(&t.h);
+    target = hand_cost_model(&t.h);
     CHECK_STATUS(cr_pass_offload(&t.h.p, &target, THREE, CR_OFFLOAD_BEST, &r), CR_OK);
     CHECK_INT(r.tensors, 1); /* a; the op that writes it needs it in any case, and b next to c is smaller */
     CHECK_NEAR((double)r.after / UNIT, 4, 0.01);
@@ -232,7 +232,7 @@ static void nothing_is_offloaded_without_need(void) {
     struct three             t;
     struct cr_offload_report r;
     three_open(&t, 1);
-    struct cr_cost_model target = hand_target(&t.h), none = hand_target(&t.h);
+    struct cr_cost_model target = hand_cost_model(&t.h), none = hand_cost_model(&t.h);
     none.to_host_bytes_per_s = 0;
     CHECK_STATUS(cr_pass_offload(&t.h.p, &target, 8 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK);
     CHECK(r.tensors == 0 && r.after == r.before && t.h.p.ops == t.ops && r.seconds == r.seconds_before);
@@ -255,7 +255,7 @@ static void failing_allocations(void) {
         struct cr_fit_report r;
         const int64_t        before = cr_alloc_live();
         three_open(&t, 1);
-        struct cr_cost_model target = hand_target(&t.h);
+        struct cr_cost_model target = hand_cost_model(&t.h);
         cr_alloc_fail_at(nth);
         status = cr_pass_fit(&t.h.p, &target, &o, &r);
         cr_alloc_fail_at(0);
@@ -278,7 +278,7 @@ static void scores_by_hand(void) {
     struct three           t;
     struct cr_offload_work w;
     three_open(&t, 1);
-    struct cr_cost_model target = hand_target(&t.h);
+    struct cr_cost_model target = hand_cost_model(&t.h);
     CHECK_STATUS(cr_offload_work_open(&t.h.p, &target, THREE, &w), CR_OK);
     cr_offload_score_set(&w);
     CHECK_INT(w.count, 2); /* c is read at once */
@@ -295,7 +295,7 @@ static void scores_by_hand(void) {
     cr_offload_work_close(&w);
     cr_program_free(&t.h.p);
     three_open(&t, 0.1);
-    target = hand_target(&t.h);
+    target = hand_cost_model(&t.h);
     CHECK_STATUS(cr_offload_work_open(&t.h.p, &target, THREE, &w), CR_OK);
     cr_offload_score_set(&w);
     for (int k = 0; k < 2 && w.count == 2; k++) CHECK_NEAR(w.c[k].aoa, (k ? -1.0 : -3.0) / (double)w.c[k].bytes, 1e-15);
@@ -315,7 +315,7 @@ static void scores_choose(void) {
         struct three             t;
         struct cr_offload_report r;
         three_open(&t, 1);
-        struct cr_cost_model target = hand_target(&t.h);
+        struct cr_cost_model target = hand_cost_model(&t.h);
         CHECK_STATUS(cr_pass_offload(&t.h.p, &target, SIX, cases[k].score, &r), CR_OK);
         CHECK_INT(r.tensors, 1);
         if (cr_tensor_find(&t.h.p, cases[k].takes) == CR_NONE)
@@ -332,27 +332,27 @@ static void scores_choose(void) {
 static void the_planned_pool_counts(void) {
     static const struct {
         int write, read, units;
-    } life[] = {{0, 3, 1},  {1, 4, 2},  {2, 11, 1}, {3, 6, 2},   {4, 8, 2},   {5, 11, 1}, {6, 10, 1},
-                {7, 10, 1}, {8, 12, 1}, {9, 14, 1}, {11, 15, 3}, {12, 15, 2}, {13, 16, 1}};
-    enum { LIVES = (int)CR_COUNT(life), OPS = 17, LIMIT = 7 * UNIT + 8192 };
+    } interval[] = {{0, 3, 1},  {1, 4, 2},  {2, 11, 1}, {3, 6, 2},   {4, 8, 2},   {5, 11, 1}, {6, 10, 1},
+                    {7, 10, 1}, {8, 12, 1}, {9, 14, 1}, {11, 15, 3}, {12, 15, 2}, {13, 16, 1}};
+    enum { INTERVALS = (int)CR_COUNT(interval), OPS = 17, LIMIT = 7 * UNIT + 8192 };
     struct hand          h = {.seconds = {0}};
-    int                  id[LIVES];
+    int                  id[INTERVALS];
     struct cr_fit_report r;
     cr_program_init(&h.p, "gap", NULL);
     const int x = cr_tensor_add(&h.p, "x", CR_U8, CR_REGION_INPUT, 1, 1, 1, 256);
     for (int i = 0; i < OPS; i++) {
         int  read[2] = {x, -1}, write = CR_NONE, reads = 0;
         char name[16];
-        for (int k = 0; k < LIVES; k++) {
+        for (int k = 0; k < INTERVALS; k++) {
             snprintf(name, sizeof name, "t%d", k);
-            if (life[k].write == i) write = id[k] = hand_tensor(&h, name, life[k].units);
-            if (life[k].read == i) read[reads++] = id[k];
+            if (interval[k].write == i) write = id[k] = hand_tensor(&h, name, interval[k].units);
+            if (interval[k].read == i) read[reads++] = id[k];
         }
         snprintf(name, sizeof name, "s%d", i);
         if (write == CR_NONE) write = cr_tensor_add(&h.p, name, CR_U8, CR_REGION_POOL, 1, 1, 1, 256);
         hand_op(&h, 1, read[0], read[1], write);
     }
-    const struct cr_cost_model      target = hand_target(&h);
+    const struct cr_cost_model      target = hand_cost_model(&h);
     const struct cr_compile_options o      = {.reuse = true, .pool_limit = LIMIT, .offload = CR_SWAP_USE_BEST};
     CHECK_STATUS(cr_pass_fit(&h.p, &target, &o, &r), CR_OK);
     CHECK(r.before >= 8 * UNIT);
@@ -384,7 +384,7 @@ static void offload_prevents_reuse_in_place(void) {
     h.seconds[h.p.ops]      = 10;
     cr_emit(&h.p, &last, "");
     hand_op(&h, 10, y, c, e);
-    const struct cr_cost_model target = hand_target(&h);
+    const struct cr_cost_model target = hand_cost_model(&h);
     CHECK_STATUS(cr_pass_offload(&h.p, &target, 8 * UNIT, CR_OFFLOAD_DOA, &r), CR_OK);
     CHECK_INT(r.tensors, 1);
     CHECK_NEAR((double)r.before / UNIT, 10, 0.01);
@@ -397,7 +397,7 @@ static void offload_prevents_reuse_in_place(void) {
  * memory. a is in flight from 1 s to 5 s while most is live, and could be recomputed. */
 static void offloaded_tensors_are_not_recomputed(void) {
     struct hand                h = {.seconds = {0}};
-    struct cr_offload_report   swap;
+    struct cr_offload_report   report;
     struct cr_recompute_report again;
     cr_program_init(&h.p, "away", NULL);
     const int    x = cr_tensor_add(&h.p, "x", CR_U8, CR_REGION_INPUT, 1, 1, 4, UNIT);
@@ -417,11 +417,11 @@ static void offloaded_tensors_are_not_recomputed(void) {
     small_op(&t, 1, c);
     for (int i = 0; i < 6; i++) small_op(&t, 1, -1);
     small_op(&t, 1, a);
-    const struct cr_cost_model target = hand_target(&t.h);
-    CHECK_STATUS(cr_pass_offload(&t.h.p, &target, 9 * UNIT + UNIT / 2, CR_OFFLOAD_BEST, &swap), CR_OK);
-    CHECK_INT(swap.tensors, 1);
-    CHECK_NEAR(swap.stalled, 0, 1e-9);
-    CHECK_NEAR((double)swap.after / UNIT, 9, 0.01);
+    const struct cr_cost_model target = hand_cost_model(&t.h);
+    CHECK_STATUS(cr_pass_offload(&t.h.p, &target, 9 * UNIT + UNIT / 2, CR_OFFLOAD_BEST, &report), CR_OK);
+    CHECK_INT(report.tensors, 1);
+    CHECK_NEAR(report.stalled, 0, 1e-9);
+    CHECK_NEAR((double)report.after / UNIT, 9, 0.01);
     CHECK_STATUS(cr_pass_recompute(&t.h.p, &target, 1, &again), CR_OK);
     CHECK_NEAR((double)again.before / UNIT, 9, 0.01); /* as offload counts */
     CHECK_INT(again.recomputed, 0);
@@ -429,7 +429,7 @@ static void offloaded_tensors_are_not_recomputed(void) {
     cr_program_free(&t.h.p);
 }
 
-TESTS(CASE(streams_run_in_parallel), CASE(copies_slow_each_other_down),
-      CASE(work_and_copies_slow_each_other_down), CASE(a_copy_hides), CASE(copies_that_do_not_hide_stall),
-      CASE(nothing_is_offloaded_without_need), CASE(failing_allocations), CASE(scores_by_hand), CASE(scores_choose),
-      CASE(the_planned_pool_counts), CASE(offload_prevents_reuse_in_place), CASE(offloaded_tensors_are_not_recomputed))
+TESTS(CASE(streams_run_in_parallel), CASE(copies_slow_each_other_down), CASE(work_and_copies_slow_each_other_down),
+      CASE(a_copy_hides), CASE(copies_that_do_not_hide_stall), CASE(nothing_is_offloaded_without_need),
+      CASE(failing_allocations), CASE(scores_by_hand), CASE(scores_choose), CASE(the_planned_pool_counts),
+      CASE(offload_prevents_reuse_in_place), CASE(offloaded_tensors_are_not_recomputed))

@@ -12,7 +12,7 @@ enum { BATCH = 4, CLASSES = 5, SIZE = 32, STEPS = 3 };
 /* ---- bitwise identical results ---- */
 
 static cr_status open_step(struct net *n, const char *const *overrides, int count, bool fuse, size_t limit,
-                           bool recompute, enum cr_swap_use swap) {
+                           bool recompute, enum cr_swap_use with_offload) {
     const struct net_plan plan = {.overrides  = overrides,
                                   .count      = count,
                                   .kind       = CR_PROGRAM_STEP,
@@ -23,7 +23,7 @@ static cr_status open_step(struct net *n, const char *const *overrides, int coun
                                   .fuse       = fuse,
                                   .pool_limit = limit,
                                   .recompute  = recompute,
-                                  .offload    = swap};
+                                  .offload    = with_offload};
     CR_TRY(net_open(n, &plan));
     return n->device->backend->init_store(n->device, &n->model.store, &n->config, n->memory.region[CR_REGION_STORE]);
 }
@@ -38,7 +38,7 @@ static void check_bits(const char *const *overrides, int count, bool fuse) {
     static const enum cr_swap_use uses[] = {CR_SWAP_USE_BEST, CR_SWAP_USE_DOA,   CR_SWAP_USE_AOA,
                                             CR_SWAP_USE_WDOA, CR_SWAP_USE_SWDOA, CR_SWAP_USE_AUTO};
     struct net                    plain, less;
-    int                           swapped = 0;
+    int                           offloaded = 0;
     CHECK_STATUS(open_step(&plain, overrides, count, fuse, 0, false, CR_SWAP_USE_NO), CR_OK);
     if (!plain.exec) return net_close(&plain);
     const size_t whole = plain.program.region_bytes[CR_REGION_POOL];
@@ -56,7 +56,7 @@ static void check_bits(const char *const *overrides, int count, bool fuse) {
                 CHECK_INT(net_count(&less.program, CR_OP_offload), r->offloaded);
                 CHECK(recompute || r->recomputed == 0);
                 if (percent == 85) CHECK(r->after <= whole / 100 * 85);
-                swapped += r->offloaded;
+                offloaded += r->offloaded;
                 both_ways += r->offloaded && r->recomputed;
                 CHECK_STATUS(cr_exec_poison(less.exec), CR_OK);
                 train(&less);
@@ -65,7 +65,7 @@ static void check_bits(const char *const *overrides, int count, bool fuse) {
             }
             net_close(&less);
         }
-    CHECK(swapped > 0);
+    CHECK(offloaded > 0);
     net_close(&plain);
 }
 
@@ -99,7 +99,7 @@ static cr_status open_shipped(struct bench_model *b, const char *file) {
 }
 
 /* As fast as an H200 in fp32, with copies of 55 GB/s. */
-static struct cr_cost_model gpu_target(void) {
+static struct cr_cost_model gpu_cost_model(void) {
     return (struct cr_cost_model){.alignment             = 256,
                                   .bytes_per_s           = 4.2e12,
                                   .flops_per_s           = 28e12,
@@ -156,7 +156,7 @@ static void shipped_networks_fit(void) {
     static const char *const   files[] = {"cifar10-resnet20.ini", "cifar10-resnet20-he.ini",
                                           "cifar10-resnet56.ini", "demo.ini",
                                           "resnet18.ini",         "resnet50.ini"};
-    const struct cr_cost_model target  = gpu_target();
+    const struct cr_cost_model target  = gpu_cost_model();
     struct cr_compile_options  all     = {.fuse = true, .reuse = true};
     for (size_t k = 0; k < CR_COUNT(files); k++) {
         struct bench_model b = {0};
@@ -180,7 +180,7 @@ static void shipped_networks_fit(void) {
  * or too much would be offloaded. */
 static void live_bytes_match_the_planner(void) {
     for (int fuse = 0; fuse < 2; fuse++) {
-        const struct cr_cost_model target = gpu_target();
+        const struct cr_cost_model target = gpu_cost_model();
         struct cr_compile_options  o      = {.fuse = fuse == 1, .reuse = true, .until = "select"};
         struct bench_model         b      = {0};
         struct cr_program          p;
@@ -206,7 +206,7 @@ static void live_bytes_match_the_planner(void) {
 
 /* Offload and recompute together are never slower than each alone, and equal inputs give equal programs. */
 static void offload_with_recompute_is_no_slower(void) {
-    const struct cr_cost_model target = gpu_target();
+    const struct cr_cost_model target = gpu_cost_model();
     struct bench_model         b      = {0};
     struct cr_program          p[4];
     struct cr_fit_report       r[4] = {{0}};
@@ -249,8 +249,8 @@ static cr_status open_session(struct cr_session *s, struct cr_config *c, bool ex
 }
 
 static void impossible_limits_are_reported(void) {
-    static const char *const        no[]   = {"train.batch=64", "memory.limit=1MiB", "memory.recompute=no"},
-                             *const swap[] = {"train.batch=64", "memory.limit=1MiB", "memory.swap=best"};
+    static const char *const        no[]           = {"train.batch=64", "memory.limit=1MiB", "memory.recompute=no"},
+                             *const with_offload[] = {"train.batch=64", "memory.limit=1MiB", "memory.swap=best"};
     struct cr_session               s;
     struct cr_config                c;
     CHECK_STATUS(open_session(&s, &c, true, no, 3), CR_ERR_CONFIG);
@@ -259,7 +259,7 @@ static void impossible_limits_are_reported(void) {
     CHECK_HAS(cr_error_message(), "train.batch");
     CHECK_HAS(cr_error_message(), "data.image_size");
     CHECK_HAS(cr_error_message(), "memory.recompute = yes");
-    CHECK_STATUS(open_session(&s, &c, true, swap, 3), CR_ERR_CONFIG);
+    CHECK_STATUS(open_session(&s, &c, true, with_offload, 3), CR_ERR_CONFIG);
     CHECK_HAS(cr_error_message(), "swapping that helps");
 }
 

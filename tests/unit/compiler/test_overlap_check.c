@@ -74,7 +74,7 @@ static bool pair_collides(const struct cr_program *p, int t, int u) {
 }
 
 /* Is the plan valid when tensor t (aliases unchanged) moves or stays? */
-static bool still_right(const struct cr_program *p, int t, size_t alignment) {
+static bool still_valid(const struct cr_program *p, int t, size_t alignment) {
     const struct cr_tensor *x = &p->tensor[t];
     if (x->offset % alignment || x->offset + x->bytes > p->region_bytes[CR_REGION_POOL]) return false;
     if (x->alias != CR_NONE && p->tensor[x->alias].offset != x->offset) return false;
@@ -103,7 +103,7 @@ static void corrupted_plans_are_refused(void) {
         case 3: x->keep = true; break;
         default: x->offset = p.region_bytes[CR_REGION_POOL] - 256; break;
         }
-        bool right = still_right(&p, t, 256);
+        bool right = still_valid(&p, t, 256);
         if ((cr_plan_check(&p, 256) == CR_OK) != right)
             TEST_FAIL_("round %d: %s at %zu: should be %s", round, x->name, x->offset, right ? "fine" : "refused");
         refused += !right;
@@ -162,7 +162,7 @@ static void passes_survive_failing_allocations(void) {
     if (!compiled(&b, "resnet20", 32, 2, CR_PROGRAM_STEP, true, true, &p)) return;
     cr_program_free(&p);
     REQUIRE_OK(cr_model_program(&b.model, &b.config, CR_PROGRAM_STEP, 2, &p));
-    struct cr_cost_model      target  = greedy_target(256);
+    struct cr_cost_model      target  = greedy_cost_model(256);
     struct cr_compile_options options = {.fuse = true, .reuse = true};
     int64_t                   live    = cr_alloc_live();
     for (int n = 1;; n++) {
@@ -183,7 +183,7 @@ static void passes_survive_failing_allocations(void) {
 static void unknown_passes_are_refused(void) {
     struct cr_program         p;
     int                       id[5];
-    struct cr_cost_model      target  = greedy_target(64);
+    struct cr_cost_model      target  = greedy_cost_model(64);
     struct cr_compile_options options = {.until = "plam"};
     chain_program(&p, id);
     CHECK_STATUS(cr_compile(&p, &target, &options), CR_ERR_USAGE);

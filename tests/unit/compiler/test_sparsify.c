@@ -3,13 +3,13 @@
 #include "compiler/rewrite/explain.h"
 #include "tests/harness/test.h"
 
-enum { LAYOUTS = 6, K = 8, C = 16, KEPT_EACH = 8 /* every eighth weight */ };
+enum { FORMATS = 6, K = 8, C = 16, KEPT_EACH = 8 /* every eighth weight */ };
 
 /* The data of the cost model in microseconds. `estimate` is 0 where no estimate exists; `takes` is 0 where the format
  * does not exist. */
 struct invented {
-    double dense, foreseen[LAYOUTS], takes[LAYOUTS];
-    int    asked[LAYOUTS], asks;
+    double dense, estimate[FORMATS], takes[FORMATS];
+    int    measured[FORMATS], measurements;
     bool   json; /* the report as JSON */
     bool   half; /* a program of 16 bits */
 };
@@ -21,20 +21,20 @@ static bool is_sparse(const struct cr_op *op) {
 static int64_t packed_elems(void *self, const struct cr_program *p, const struct cr_op *op) {
     const struct invented *t = self;
     (void)p;
-    const int layout = op->attr.conv.pattern.format;
-    return layout < LAYOUTS && t->takes[layout] > 0 ? 100 + layout : 0;
+    const int format = op->attr.conv.pattern.format;
+    return format < FORMATS && t->takes[format] > 0 ? 100 + format : 0;
 }
 static double estimate(void *self, const struct cr_program *p, const struct cr_op *op) {
     const struct invented *t = self;
     (void)p;
-    return op->attr.conv.pattern.format < LAYOUTS ? 1e-6 * t->foreseen[op->attr.conv.pattern.format] : 0;
+    return op->attr.conv.pattern.format < FORMATS ? 1e-6 * t->estimate[op->attr.conv.pattern.format] : 0;
 }
 static void algo_name(void *self, const struct cr_program *p, const struct cr_op *op, struct cr_text *out) {
     (void)self, (void)p;
     cr_text_add(out, "cut %c", 'a' + op->attr.conv.pattern.format);
 }
 /* Writes the current tensor of nonzeros: that of the chosen format, not of the last one tried. */
-static cr_status tell(void *self, const struct cr_program *p, const struct cr_op *op, struct cr_selection *out) {
+static cr_status explain(void *self, const struct cr_program *p, const struct cr_op *op, struct cr_selection *out) {
     const struct invented *t = self;
     *out = is_sparse(op) ? (struct cr_selection){"kept", (int)p->tensor[op->in[CR_IN_conv_packed]].dim[3],
                                                  1e-6 * t->takes[op->attr.conv.pattern.format], "file"}
@@ -44,7 +44,7 @@ static cr_status tell(void *self, const struct cr_program *p, const struct cr_op
 static cr_status cost(void *self, const struct cr_program *p, const struct cr_op *op, double *seconds) {
     struct invented *t = self;
     (void)p;
-    if (is_sparse(op)) t->asked[t->asks++] = op->attr.conv.pattern.format;
+    if (is_sparse(op)) t->measured[t->measurements++] = op->attr.conv.pattern.format;
     *seconds = 1e-6 * (is_sparse(op) ? t->takes[op->attr.conv.pattern.format] : t->dense);
     return CR_OK;
 }
@@ -60,7 +60,7 @@ static int run(struct invented *t, bool foresees, struct cr_text *report) {
                                     .estimate     = foresees ? estimate : NULL,
                                     .cost         = cost,
                                     .algo_name    = algo_name,
-                                    .explain      = tell};
+                                    .explain      = explain};
     const int             param  = cr_param_store_add(&store, "w", CR_ROLE_CONV, dim, CR_NONE);
     static uint8_t        bits[K * 9 * C / 8 + 64];
     memset(bits, 0, sizeof bits);
@@ -78,7 +78,7 @@ static int run(struct invented *t, bool foresees, struct cr_text *report) {
     conv.attr.conv.pad    = 1;
     cr_emit(&p, &conv, "y");
     CHECK(!p.failed && !store.failed);
-    t->asks                   = 0;
+    t->measurements           = 0;
     struct cr_choices choices = {.text = report, .json = t->json};
     CHECK(cr_pass_sparsify(&p, &target, false, report ? &choices : NULL) == CR_OK);
     int taken = CR_NONE;
@@ -93,13 +93,13 @@ static int run(struct invented *t, bool foresees, struct cr_text *report) {
 }
 
 static void check_asked(const struct invented *t, const int *want, int count) {
-    CHECK_INT(t->asks, count);
-    for (int i = 0; i < count && i < t->asks; i++) CHECK_INT(t->asked[i], want[i]);
+    CHECK_INT(t->measurements, count);
+    for (int i = 0; i < count && i < t->measurements; i++) CHECK_INT(t->measured[i], want[i]);
 }
 
 /* Without estimates: every existing format in the order of its number; of equal times the first. */
 static void all_formats_are_measured(void) {
-    struct invented t = {.dense = 100, .foreseen = {1, 900, 900, 900, 900, 900}, .takes = {90, 50, 0, 70, 50, 200}};
+    struct invented t = {.dense = 100, .estimate = {1, 900, 900, 900, 900, 900}, .takes = {90, 50, 0, 70, 50, 200}};
     CHECK_INT(run(&t, false, NULL), 1);
     check_asked(&t, (const int[]){0, 1, 3, 4, 5}, 5);
     t.dense = 50; /* dense wins where sparse is no faster */
@@ -108,7 +108,7 @@ static void all_formats_are_measured(void) {
 
 /* Formats without estimate first, then by estimate; of equal times still the first by number. */
 static void fast_estimates_come_first(void) {
-    struct invented t = {.dense = 100, .foreseen = {60, 50, 0, 40, 55, 0}, .takes = {90, 50, 95, 70, 50, 0}};
+    struct invented t = {.dense = 100, .estimate = {60, 50, 0, 40, 55, 0}, .takes = {90, 50, 95, 70, 50, 0}};
     CHECK_INT(run(&t, true, NULL), 1);
     check_asked(&t, (const int[]){2, 3, 1, 4, 0}, 5);
 }
@@ -116,23 +116,23 @@ static void fast_estimates_come_first(void) {
 /* A format whose estimate is above CR_ESTIMATE_MARGIN times the best known time, dense or sparse, is not measured;
  * every other format is. */
 static void slow_estimates_are_not_measured(void) {
-    struct invented t = {.dense = 100, .foreseen = {249, 251, 0, 20, 99, 101}, .takes = {1, 1, 120, 40, 39, 38}};
+    struct invented t = {.dense = 100, .estimate = {249, 251, 0, 20, 99, 101}, .takes = {1, 1, 120, 40, 39, 38}};
     CHECK_INT(run(&t, true, NULL), 4);
     check_asked(&t, (const int[]){2, 3, 4}, 3); /* 101 > 2.5 * 39; 5, 0 and 1 are skipped */
-    t = (struct invented){.dense = 100, .foreseen = {249, 251, 0, 0, 0, 0}, .takes = {96, 1, 120, 0, 0, 0}};
+    t = (struct invented){.dense = 100, .estimate = {249, 251, 0, 0, 0, 0}, .takes = {96, 1, 120, 0, 0, 0}};
     CHECK_INT(run(&t, true, NULL), 0);
     check_asked(&t, (const int[]){2, 0}, 2);
-    t = (struct invented){.dense = 10, .foreseen = {26, 27, 28, 29, 30, 31}, .takes = {1, 1, 1, 1, 1, 1}};
+    t = (struct invented){.dense = 10, .estimate = {26, 27, 28, 29, 30, 31}, .takes = {1, 1, 1, 1, 1, 1}};
     CHECK_INT(run(&t, true, NULL), CR_NONE);
-    CHECK_INT(t.asks, 0);
+    CHECK_INT(t.measurements, 0);
 }
 
 /* In 16 bits: where the estimated gains are too small, formats with an estimate are not measured. */
 static void small_estimated_gain_in_16_bits(void) {
     struct cr_text  out = {0};
-    struct invented t   = {.dense = 100, .foreseen = {97.5, 120, 0, 99, 0, 98}, .takes = {50, 50, 99, 50, 98, 50}};
+    struct invented t   = {.dense = 100, .estimate = {97.5, 120, 0, 99, 0, 98}, .takes = {50, 50, 99, 50, 98, 50}};
     CHECK_INT(run(&t, true, NULL), 0);
-    CHECK(t.asks > 2);
+    CHECK(t.measurements > 2);
     t.half = true;
     CHECK_INT(run(&t, true, &out), CR_NONE);
     check_asked(&t, (const int[]){2, 4}, 2); /* formats without estimate */
@@ -140,13 +140,13 @@ static void small_estimated_gain_in_16_bits(void) {
     cr_text_free(&out);
     t.takes[4] = 60; /* a format without estimate is chosen all the same */
     CHECK_INT(run(&t, true, NULL), 4);
-    t.foreseen[0] = 96.9;
+    t.estimate[0] = 96.9;
     CHECK_INT(run(&t, true, NULL), 0);
-    CHECK_INT(t.asks, 6);
+    CHECK_INT(t.measurements, 6);
     t = (struct invented){
-        .dense = 100, .half = true, .foreseen = {97.5, 120, 99, 99, 98, 98}, .takes = {50, 50, 50, 50, 50, 50}};
+        .dense = 100, .half = true, .estimate = {97.5, 120, 99, 99, 98, 98}, .takes = {50, 50, 50, 50, 50, 50}};
     CHECK_INT(run(&t, true, &out), CR_NONE);
-    CHECK_INT(t.asks, 0);
+    CHECK_INT(t.measurements, 0);
     CHECK(out.data && strstr(out.data, "sparse formats, all skipped: total gain too small"));
     cr_text_free(&out);
     CHECK_INT(run(&t, false, NULL), 0); /* without estimates all are measured */
@@ -166,13 +166,13 @@ static void small_gain_is_not_enough(void) {
 
 static void report_lines(void) {
     struct cr_text  out = {0};
-    struct invented t   = {.dense = 100, .foreseen = {0, 0, 0, 20, 79, 301}, .takes = {0, 0, 0, 40, 39, 38}};
+    struct invented t   = {.dense = 100, .estimate = {0, 0, 0, 20, 79, 301}, .takes = {0, 0, 0, 40, 39, 38}};
     run(&t, true, &out);
     CHECK(out.data && strstr(out.data, "layer ") && strstr(out.data, "nonzero  12.50 %  sparse"));
     CHECK(out.data && strstr(out.data, "(format 4, cut e, best of 2; 1 pruned by estimate)\n"));
     cr_text_free(&out);
     out = (struct cr_text){0};
-    t   = (struct invented){.dense = 10, .foreseen = {26, 27}, .takes = {1, 1}};
+    t   = (struct invented){.dense = 10, .estimate = {26, 27}, .takes = {1, 1}};
     run(&t, true, &out);
     CHECK(out.data && strstr(out.data, "dense ") && strstr(out.data, "2 sparse formats, all pruned by estimate\n"));
     cr_text_free(&out);
@@ -186,7 +186,7 @@ static void report_lines(void) {
 static void report_json(void) {
     struct cr_text  out = {0};
     struct invented t   = {
-          .dense = 100, .foreseen = {0, 0, 0, 20, 79, 301}, .takes = {0, 0, 0, 40, 39, 38}, .json = true};
+          .dense = 100, .estimate = {0, 0, 0, 20, 79, 301}, .takes = {0, 0, 0, 40, 39, 38}, .json = true};
     run(&t, true, &out);
     CHECK_STR(out.data,
               "{\"choice\": \"pattern\", \"layer\": \"layer\", \"kind\": \"conv\", \"type\": \"f32\", "
@@ -198,7 +198,7 @@ static void report_json(void) {
               "\"format\": 4, \"format_name\": \"cut e\", \"formats\": 2, \"formats_pruned\": 1}\n");
     cr_text_free(&out);
     out = (struct cr_text){0};
-    t   = (struct invented){.dense = 10, .foreseen = {26, 27}, .takes = {1, 1}, .json = true};
+    t   = (struct invented){.dense = 10, .estimate = {26, 27}, .takes = {1, 1}, .json = true};
     run(&t, true, &out);
     CHECK(out.data &&
           strstr(out.data, "\"kernel\": \"plain\", \"algo\": 0, \"us\": 10.0000, \"source\": \"measured\""));

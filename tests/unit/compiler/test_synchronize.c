@@ -19,14 +19,14 @@ static int store_tensor(struct cr_program *p, size_t offset, int64_t elems) {
 }
 
 /* An op with these reads and writes; -1 for none. Appended without the slot rules. */
-static int add_op(struct cr_program *p, enum cr_stream lane, int read0, int read1, int write0, int write1) {
+static int add_op(struct cr_program *p, enum cr_stream stream, int read0, int read1, int write0, int write1) {
     struct cr_op op     = cr_op_make(CR_OP_zero, CR_NONE);
     op.out[0]           = CR_NONE;
     int any             = new_tensor(p, CR_REGION_POOL, 1);
     op.out[0]           = any;
     int index           = cr_emit(p, &op, "");
     p->op[index].kind   = CR_OP_sgd;
-    p->op[index].stream = lane;
+    p->op[index].stream = stream;
     p->op[index].in[0] = read0, p->op[index].in[1] = read1;
     p->op[index].out[0] = write0, p->op[index].out[1] = write1;
     return index;
@@ -153,13 +153,13 @@ static void two_readers_do_not_wait(void) {
 static void buffers_and_slices_share_bytes(void) {
     struct cr_program p;
     cr_program_init(&p, "planes", NULL);
-    int plane = store_tensor(&p, 256, 300), first = store_tensor(&p, 256, 64), second = store_tensor(&p, 512, 64);
+    int buffer = store_tensor(&p, 256, 300), first = store_tensor(&p, 256, 64), second = store_tensor(&p, 512, 64);
     int beyond = store_tensor(&p, 256 + 1200, 64), out = new_tensor(&p, CR_REGION_POOL, 4);
     int g1   = add_op(&p, CR_STREAM_COMPUTE, -1, -1, first, -1);
     int comm = add_op(&p, CR_STREAM_COMM, first, -1, first, -1);
     /* another slice: runs in parallel with the reduction */
     int g2     = add_op(&p, CR_STREAM_COMPUTE, -1, -1, second, beyond);
-    int update = add_op(&p, CR_STREAM_COMPUTE, plane, -1, out, -1);
+    int update = add_op(&p, CR_STREAM_COMPUTE, buffer, -1, out, -1);
     int other  = add_op(&p, CR_STREAM_COMM, beyond, -1, out, -1);
     REQUIRE_OK(cr_pass_insert_waits(&p));
     CHECK_INT(p.op[comm].wait[0], g1);
@@ -253,27 +253,27 @@ static int some_tensor(struct cr_rng *rng, const struct cr_program *p, int limit
 /* Transients are written once, before they are read; store tensors in any order; some ops work in place. */
 static void random_program(struct cr_rng *rng, struct cr_program *p) {
     cr_program_init(p, "random", NULL);
-    int lanes = (int)draw(rng, 2, CR_STREAMS), ops = (int)draw(rng, 5, OPS_MAX - 1);
+    int streams = (int)draw(rng, 2, CR_STREAMS), ops = (int)draw(rng, 5, OPS_MAX - 1);
     for (int i = (int)draw(rng, 0, 6); i >= 0; i--) {
         size_t offset = (size_t)draw(rng, 0, 20) * 64;
         store_tensor(p, offset, draw(rng, 1, 200));
     }
     for (int i = 0; i < ops; i++) {
-        enum cr_stream lane  = draw(rng, 0, 2) ? CR_STREAM_COMPUTE : (enum cr_stream)draw(rng, 0, lanes - 1);
+        enum cr_stream stream = draw(rng, 0, 2) ? CR_STREAM_COMPUTE : (enum cr_stream)draw(rng, 0, streams - 1);
         int            known = p->tensors, r0 = some_tensor(rng, p, known), r1 = some_tensor(rng, p, known),
             w1 = some_tensor(rng, p, known);
         if (w1 != CR_NONE && p->tensor[w1].region == CR_REGION_POOL) w1 = CR_NONE;
         if (r0 != CR_NONE && p->tensor[r0].region == CR_REGION_POOL && draw(rng, 0, 1)) {
             struct cr_op relu = cr_op_make(CR_OP_relu, CR_NONE);
             char         name[16];
-            relu.stream = lane;
+            relu.stream = stream;
             relu.in[0]  = r0;
             snprintf(name, sizeof name, "r%d", i);
             cr_emit(p, &relu, name);
             continue;
         }
         int fresh = draw(rng, 0, 4) ? new_tensor(p, CR_REGION_POOL, draw(rng, 1, 100)) : CR_NONE;
-        int op    = add_op(p, lane, r0, r1, fresh, w1);
+        int op    = add_op(p, stream, r0, r1, fresh, w1);
         if (fresh == CR_NONE && w1 == CR_NONE && r0 == CR_NONE && r1 == CR_NONE)
             p->op[op].out[0] = new_tensor(p, CR_REGION_POOL, 3);
     }

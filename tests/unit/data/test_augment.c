@@ -90,7 +90,7 @@ static void trivial_matches_torchvision_ranges(void) {
 }
 
 enum { SIZE = 12 };
-static void draw_picture(uint8_t rgb[SIZE * SIZE * 3]) {
+static void draw_image(uint8_t rgb[SIZE * SIZE * 3]) {
     struct cr_rng rng = cr_rng_make(5, CR_RNG_TEST, 0, 0);
     for (int i = 0; i < SIZE * SIZE * 3; i++) rgb[i] = (uint8_t)cr_rng_below(&rng, 256);
 }
@@ -98,7 +98,7 @@ static void draw_picture(uint8_t rgb[SIZE * SIZE * 3]) {
 static void prepare(const struct cr_prepare *prep, int64_t epoch, int64_t sample, uint8_t *out, int32_t box[4]) {
     uint8_t               rgb[SIZE * SIZE * 3];
     const struct cr_image image = {SIZE, SIZE, rgb};
-    draw_picture(rgb);
+    draw_image(rgb);
     REQUIRE_OK(cr_prepare_train(prep, &image, 1, epoch, sample, out, box));
 }
 
@@ -194,12 +194,12 @@ static void mixup_draws_from_beta(void) {
         for (int i = 0; i < MIX_DRAWS; i++) {
             int32_t mix[CR_MIX_NUMBERS];
             cr_prepare_mix(&prep, 1, 0, i, i % MIX_BATCH, MIX_BATCH, mix);
-            const double share = (double)mix[CR_MIX_LABEL_WEIGHT] / CR_MIX_ONE;
-            CHECK(share >= 0 && share <= 1 && mix[CR_MIX_WEIGHT] == mix[CR_MIX_LABEL_WEIGHT] &&
+            const double fraction = (double)mix[CR_MIX_LABEL_WEIGHT] / CR_MIX_ONE;
+            CHECK(fraction >= 0 && fraction <= 1 && mix[CR_MIX_WEIGHT] == mix[CR_MIX_LABEL_WEIGHT] &&
                   mix[CR_MIX_PARTNER] == (i % MIX_BATCH ^ 1));
-            sum += share;
-            squares += (share - 0.5) * (share - 0.5);
-            below += share < 0.25;
+            sum += fraction;
+            squares += (fraction - 0.5) * (fraction - 0.5);
+            below += fraction < 0.25;
         }
         CHECK_NEAR(sum / MIX_DRAWS, 0.5, 5 * sqrt(variance / MIX_DRAWS));
         CHECK_NEAR(squares / MIX_DRAWS, variance, 0.03 * variance);

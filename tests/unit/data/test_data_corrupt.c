@@ -5,7 +5,7 @@
 static void skipped_images_are_replaced_and_counted(void) {
     char folder[SUPPORT_PATH], root[SUPPORT_PATH];
     make_folder(folder);
-    put_set(folder);
+    write_set(folder);
     put_text(folder, "a/007.png", "\x89PNG\r\n\x1a\n, and then nothing");
     put_text(folder, "b/033.png", "");
     struct cr_dataset *set;
@@ -17,19 +17,19 @@ static void skipped_images_are_replaced_and_counted(void) {
         uint64_t                 sum = CR_HASH_START;
         REQUIRE_OK(cr_loader_open(set, &options, &loader));
         for (int epoch = 0; epoch < 3; epoch++) {
-            int times[PICTURES] = {0}, twice = 0;
+            int times[IMAGES] = {0}, twice = 0;
             for (int b = 0; b < 3; b++) {
                 struct cr_batch batch;
                 REQUIRE_OK(cr_loader_next(loader, &batch));
                 for (int i = 0; i < 20; i++) {
-                    CHECK_INT(batch.labels[i], sample_of(&batch, i) >= PICTURES / 2);
+                    CHECK_INT(batch.labels[i], sample_of(&batch, i) >= IMAGES / 2);
                     times[sample_of(&batch, i)]++;
                 }
                 sum = cr_hash_bytes(sum, batch.images, 20 * 192);
                 cr_loader_release(loader, &batch);
             }
             CHECK(times[7] == 0 && times[33] == 0);
-            for (int i = 0; i < PICTURES; i++) twice += times[i] == 2;
+            for (int i = 0; i < IMAGES; i++) twice += times[i] == 2;
             CHECK_INT(twice, 2); /* the next readable images replace them */
         }
         CHECK_INT(cr_loader_corrupt(loader), 2); /* each counted once, however often it is read */
@@ -44,7 +44,7 @@ static void skipped_images_are_replaced_and_counted(void) {
             CHECK_INT(batch.count, 20);
             for (int i = 0; i < 20; i++) {
                 int sample = b * 20 + i;
-                CHECK_INT(batch.labels[i], sample == 7 || sample == 33 ? -1 : sample >= PICTURES / 2);
+                CHECK_INT(batch.labels[i], sample == 7 || sample == 33 ? -1 : sample >= IMAGES / 2);
             }
             cr_loader_release(loader, &batch);
         }
@@ -106,7 +106,7 @@ static void truncated_image_is_corrupt_for_any_crop(void) {
 static void fatal_names_the_first_image(void) {
     char folder[SUPPORT_PATH], root[SUPPORT_PATH];
     make_folder(folder);
-    put_set(folder);
+    write_set(folder);
     put_text(folder, "b/045.png", "nonsense");
     put_text(folder, "b/047.png", "nonsense");
     struct cr_dataset *set;

@@ -5,13 +5,13 @@
 static void worker_count_changes_nothing(void) {
     char folder[SUPPORT_PATH], root[SUPPORT_PATH];
     make_folder(folder);
-    put_set(folder);
+    write_set(folder);
     struct cr_dataset *set;
     REQUIRE_OK(OPEN_SET(&set, "data.kind=folder", root_is(folder, root)));
     static const int batches[] = {1, 7, 32, 60};
     for (size_t k = 0; k < CR_COUNT(batches); k++) {
         int64_t  ends[2], want_ends[2];
-        int      n    = 3 * PICTURES / batches[k] + 2;
+        int      n    = 3 * IMAGES / batches[k] + 2;
         uint64_t want = sum_batches(set, plain_options(CR_SPLIT_TRAIN, batches[k], 0), n, want_ends);
         CHECK(want_ends[0] >= 3 || batches[k] == 60);
         for (int workers = 1; workers <= 4; workers += 3)
@@ -77,18 +77,18 @@ static void batches_match_host_preparation(void) {
 static void an_epoch_is_a_permutation(void) {
     char folder[SUPPORT_PATH], root[SUPPORT_PATH];
     make_folder(folder);
-    put_set(folder);
+    write_set(folder);
     struct cr_dataset *set;
     REQUIRE_OK(OPEN_SET(&set, "data.kind=folder", root_is(folder, root)));
     struct cr_loader_options options = plain_options(CR_SPLIT_TRAIN, 16, 2);
     for (int drop = 0; drop < 2; drop++) {
         struct cr_loader *loader;
-        int               first[2][PICTURES + 16] = {{0}}, same = 0;
+        int               first[2][IMAGES + 16] = {{0}}, same = 0;
         options.drop_last = drop;
         CHECK_INT(cr_loader_batches(set, &options), drop ? 3 : 4);
         REQUIRE_OK(cr_loader_open(set, &options, &loader));
         for (int epoch = 0; epoch < 2; epoch++) {
-            int times[PICTURES] = {0};
+            int times[IMAGES] = {0};
             for (int b = 0; b < (drop ? 3 : 4); b++) {
                 struct cr_batch batch;
                 REQUIRE_OK(cr_loader_next(loader, &batch));
@@ -96,20 +96,20 @@ static void an_epoch_is_a_permutation(void) {
                 CHECK_INT(batch.count, 16);
                 for (int i = 0; i < 16; i++) {
                     int sample = sample_of(&batch, i);
-                    REQUIRE(sample >= 0 && sample < PICTURES);
-                    CHECK_INT(batch.labels[i], sample >= PICTURES / 2);
+                    REQUIRE(sample >= 0 && sample < IMAGES);
+                    CHECK_INT(batch.labels[i], sample >= IMAGES / 2);
                     first[epoch][b * 16 + i] = sample;
                     times[sample]++;
                 }
                 cr_loader_release(loader, &batch);
             }
             int met = 0;
-            for (int i = 0; i < PICTURES; i++) {
+            for (int i = 0; i < IMAGES; i++) {
                 met += times[i] > 0;
                 CHECK(times[i] <= (drop ? 1 : 2));
             }
-            CHECK_INT(met, drop ? 48 : PICTURES); /* without drop_last: all samples, the first four twice */
-            for (int i = 0; !drop && i < 4; i++) CHECK_INT(first[epoch][PICTURES + i], first[epoch][i]);
+            CHECK_INT(met, drop ? 48 : IMAGES); /* without drop_last: all samples, the first four twice */
+            for (int i = 0; !drop && i < 4; i++) CHECK_INT(first[epoch][IMAGES + i], first[epoch][i]);
         }
         for (int i = 0; i < 48; i++) same += first[0][i] == first[1][i];
         CHECK(same < 12); /* the next epoch has another order */
@@ -122,7 +122,7 @@ static void an_epoch_is_a_permutation(void) {
 static void evaluation_delivers_each_sample_once(void) {
     char folder[SUPPORT_PATH], root[SUPPORT_PATH];
     make_folder(folder);
-    put_set(folder);
+    write_set(folder);
     struct cr_dataset *set;
     REQUIRE_OK(OPEN_SET(&set, "data.kind=folder", root_is(folder, root)));
     static const int batches[] = {1, 7, 60, 64};
@@ -140,7 +140,7 @@ static void evaluation_delivers_each_sample_once(void) {
                 for (int i = 0; i < batches[k]; i++) {
                     if (i < batch.count) {
                         CHECK_INT(sample_of(&batch, i), next);
-                        CHECK_INT(batch.labels[i], next >= PICTURES / 2);
+                        CHECK_INT(batch.labels[i], next >= IMAGES / 2);
                         next++;
                     } else {
                         CHECK_INT(batch.labels[i], -1);
@@ -149,7 +149,7 @@ static void evaluation_delivers_each_sample_once(void) {
                 }
                 cr_loader_release(loader, &batch);
             }
-            CHECK_INT(next, PICTURES);
+            CHECK_INT(next, IMAGES);
             REQUIRE_OK(cr_loader_next(loader, &batch)); /* a second call still reports the end */
             CHECK_INT(batch.count, 0);
             CHECK_INT(cr_loader_corrupt(loader), 0);
@@ -230,7 +230,7 @@ static void batch_may_be_held(void) {
 static void failing_allocations_are_reported(void) {
     char folder[SUPPORT_PATH], root[SUPPORT_PATH];
     make_folder(folder);
-    put_set(folder);
+    write_set(folder);
     put_text(folder, "a/007.png", "nonsense");
     struct cr_dataset *set;
     REQUIRE_OK(OPEN_SET(&set, "data.kind=folder", root_is(folder, root)));
@@ -277,5 +277,5 @@ static void speed_of_pad_crops(void) {
 
 TESTS(CASE(worker_count_changes_nothing), CASE(resume_continues_exactly), CASE(batches_match_host_preparation),
       CASE(an_epoch_is_a_permutation), CASE(evaluation_delivers_each_sample_once),
-      CASE(closing_does_not_wait_for_pending_batches), CASE(no_allocation_after_the_first_batch), CASE(batch_may_be_held),
-      CASE(failing_allocations_are_reported), CASE(speed_of_pad_crops))
+      CASE(closing_does_not_wait_for_pending_batches), CASE(no_allocation_after_the_first_batch),
+      CASE(batch_may_be_held), CASE(failing_allocations_are_reported), CASE(speed_of_pad_crops))

@@ -4,10 +4,10 @@
 
 #include "data/data_internal.h"
 
-enum { GLOBAL = 24, BATCHES = 11, SIDE = 8, PICTURE = SIDE * SIDE * 3 };
+enum { GLOBAL = 24, BATCHES = 11, SIDE = 8, IMAGE = SIDE * SIDE * 3 };
 
 struct seen { /* of one global batch after the other */
-    uint8_t images[BATCHES][GLOBAL][PICTURE];
+    uint8_t images[BATCHES][GLOBAL][IMAGE];
     int32_t labels[BATCHES][GLOBAL], boxes[BATCHES][GLOBAL][4];
     int64_t epoch[BATCHES];
 };
@@ -45,7 +45,7 @@ static cr_status take(const struct cr_dataset *set, const struct cr_loader_optio
         const size_t    at = (size_t)(o->rank * o->batch), n = (size_t)o->batch;
         status = cr_loader_next(loader, &batch);
         if (status != CR_OK) break;
-        memcpy(out->images[b][at], batch.images, n * PICTURE);
+        memcpy(out->images[b][at], batch.images, n * IMAGE);
         memcpy(&out->labels[b][at], batch.labels, n * sizeof *batch.labels);
         memcpy(&out->boxes[b][at], batch.boxes, n * 4 * sizeof *batch.boxes);
         out->epoch[b] = batch.epoch;

@@ -183,24 +183,24 @@ static void put_flat(const char *root, int classes, int each) {
     for (int c = 0; c < classes; c++)
         for (int i = 0; i < each; i++) {
             snprintf(name, sizeof name, "class%c/%03d.png", 'A' + c, i);
-            put_picture(root, name, 5, 4, c * 40 + i);
+            put_image(root, name, 5, 4, c * 40 + i);
         }
 }
 
 static void folders_are_listed_in_order(void) {
     char folder[SUPPORT_PATH], root[SUPPORT_PATH], link[SUPPORT_PATH], name[SUPPORT_PATH];
     make_folder(folder);
-    put_picture(folder, "train/dog/b.png", 3, 4, 1);
-    put_picture(folder, "train/dog/deep/er/a.PNG", 3, 4, 2);
-    put_picture(folder, "train/cat/x.JPEG", 3, 4, 3); /* a PNG by content */
-    put_picture(folder, "train/Zebra/y.png", 3, 4, 4);
-    put_picture(folder, "train/dog/.hidden.png", 3, 4, 5);
-    put_picture(folder, "train/.trash/z.png", 3, 4, 6);
+    put_image(folder, "train/dog/b.png", 3, 4, 1);
+    put_image(folder, "train/dog/deep/er/a.PNG", 3, 4, 2);
+    put_image(folder, "train/cat/x.JPEG", 3, 4, 3); /* a PNG by content */
+    put_image(folder, "train/Zebra/y.png", 3, 4, 4);
+    put_image(folder, "train/dog/.hidden.png", 3, 4, 5);
+    put_image(folder, "train/.trash/z.png", 3, 4, 6);
     put_text(folder, "train/dog/notes.txt", "no picture");
     put_text(folder, "train/readme.png", "not in a class");
-    put_picture(folder, "valid/dog/1.png", 3, 4, 1);
-    put_picture(folder, "valid/cat/1.png", 3, 4, 1);
-    put_picture(folder, "valid/Zebra/1.png", 3, 4, 1);
+    put_image(folder, "valid/dog/1.png", 3, 4, 1);
+    put_image(folder, "valid/cat/1.png", 3, 4, 1);
+    put_image(folder, "valid/Zebra/1.png", 3, 4, 1);
     text_into(link, "%s/train/dog/loop", folder); /* a loop, a link without target, a link to an image, a pipe */
     REQUIRE(symlink("..", link) == 0);
     text_into(link, "%s/train/cat/gone.png", folder);
@@ -241,7 +241,7 @@ static void invalid_folders_are_refused(void) {
     CHECK_REFUSED(CR_ERR_CONFIG, "/nonexistent/x", "data", CR_SPLIT_TRAIN, "data.kind=folder",
                   "data.root=/nonexistent/x");
     CHECK_REFUSED(CR_ERR_FORMAT, folder, "no class folders", CR_SPLIT_TRAIN, "data.kind=folder", root);
-    put_picture(folder, "train/a/1.png", 2, 2, 0);
+    put_image(folder, "train/a/1.png", 2, 2, 0);
     CHECK_REFUSED(CR_ERR_FORMAT, "only one class folder, a", "train", CR_SPLIT_TRAIN, "data.kind=folder", root);
     text_into(other, "%s/train/b", folder);
     REQUIRE(mkdir(other, 0777) == 0);
@@ -249,10 +249,10 @@ static void invalid_folders_are_refused(void) {
                   root);
     put_text(folder, "train/b/x.webp", "RIFF");
     CHECK_REFUSED(CR_ERR_FORMAT, "train/b", "x.webp", CR_SPLIT_TRAIN, "data.kind=folder", root);
-    put_picture(folder, "train/b/1.png", 2, 2, 0);
+    put_image(folder, "train/b/1.png", 2, 2, 0);
     CHECK_REFUSED(CR_ERR_CONFIG, "val_fraction", "no val/", CR_SPLIT_VAL, "data.kind=folder", root);
-    put_picture(folder, "val/a/1.png", 2, 2, 0);
-    put_picture(folder, "val/c/1.png", 2, 2, 0);
+    put_image(folder, "val/a/1.png", 2, 2, 0);
+    put_image(folder, "val/c/1.png", 2, 2, 0);
     CHECK_REFUSED(CR_ERR_FORMAT, "the class b", "same class folders", CR_SPLIT_TRAIN, "data.kind=folder", root);
     CHECK_REFUSED(CR_ERR_FORMAT, "the class b", "same class folders", CR_SPLIT_VAL, "data.kind=folder", root);
     drop_folder(folder);
@@ -295,7 +295,7 @@ static void val_fraction_selects_by_name(void) {
     REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &train, "data.kind=folder", root, "data.val_fraction=0.25"));
     CHECK(cr_dataset_fingerprint(train) == before);
     cr_dataset_close(train);
-    put_picture(folder, "classA/new.png", 2, 2, 0);
+    put_image(folder, "classA/new.png", 2, 2, 0);
     REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &train, "data.kind=folder", root, "data.val_fraction=0.25"));
     CHECK(cr_dataset_fingerprint(train) != before);
     cr_dataset_close(train);

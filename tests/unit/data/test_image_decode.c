@@ -78,13 +78,13 @@ static void check_boxes(const char *path, int times) {
     REQUIRE_OK(cr_image_decode(bytes, count, path, &whole));
     for (int k = 0; k < times; k++) {
         struct cr_stored     stored = {.bytes = bytes, .count = count, .verified = k % 2};
-        struct cr_lazy_image picture;
+        struct cr_lazy_image image;
         struct cr_window     window;
         int                  box[4], differing = 0;
         draw_box(&rng, whole.width, whole.height, box);
-        REQUIRE_OK(cr_lazy_image_open(&stored, path, &scratch, &picture));
-        CHECK(picture.image.width == whole.width && picture.image.height == whole.height);
-        REQUIRE_OK(cr_lazy_image_window(&picture, box, 0, &scratch, &window));
+        REQUIRE_OK(cr_lazy_image_open(&stored, path, &scratch, &image));
+        CHECK(image.image.width == whole.width && image.image.height == whole.height);
+        REQUIRE_OK(cr_lazy_image_window(&image, box, 0, &scratch, &window));
         REQUIRE(window.width == box[2] && window.height == box[3]);
         CHECK(window.x == 0 && window.y == 0 && window.w == box[2] && window.h == box[3]);
         for (int y = 0; y < box[3]; y++)
@@ -184,13 +184,13 @@ static void check_scaled(const char *path) {
     REQUIRE_OK(cr_image_decode(bytes, count, path, &whole));
     for (int k = 0; k < 24; k++) {
         struct cr_stored     stored = {.bytes = bytes, .count = count, .verified = k % 2};
-        struct cr_lazy_image picture;
+        struct cr_lazy_image image;
         struct cr_window     window;
         int                  box[4], least = leasts[k % 4], scale = 1;
         draw_box(&rng, whole.width, whole.height, box);
         if (box[2] < least || box[3] < least) continue;
-        REQUIRE_OK(cr_lazy_image_open(&stored, path, &scratch, &picture));
-        REQUIRE_OK(cr_lazy_image_window(&picture, box, least, &scratch, &window));
+        REQUIRE_OK(cr_lazy_image_open(&stored, path, &scratch, &image));
+        REQUIRE_OK(cr_lazy_image_window(&image, box, least, &scratch, &window));
         CHECK(window.w >= least && window.h >= least && window.w > 0);
         /* the part that the window shows */
         while (scale < 8 && window.w * (scale + 0.5) < box[2]) scale *= 2;
@@ -227,11 +227,11 @@ static void damage_after_a_box_is_found(void) {
         for (size_t cut = count - 8; cut < count - 4; cut++)
             for (int proven = 0; proven < 2; proven++) {
                 struct cr_stored     stored = {.bytes = bytes, .count = cut - 40, .verified = proven};
-                struct cr_lazy_image picture;
+                struct cr_lazy_image image;
                 struct cr_window     window;
                 int                  box[4] = {0, 0, 8, 4};
-                REQUIRE_OK(cr_lazy_image_open(&stored, "cut.jpg", &scratch, &picture));
-                CHECK_STATUS(cr_lazy_image_window(&picture, box, 0, &scratch, &window), proven ? CR_OK : CR_ERR_FORMAT);
+                REQUIRE_OK(cr_lazy_image_open(&stored, "cut.jpg", &scratch, &image));
+                CHECK_STATUS(cr_lazy_image_window(&image, box, 0, &scratch, &window), proven ? CR_OK : CR_ERR_FORMAT);
                 if (!proven) CHECK_HAS(cr_error_message(), "cut.jpg");
             }
         cr_scratch_free(&scratch);
@@ -351,7 +351,7 @@ static void written_png_reads_back(void) {
     text_into(path, "%s/a.png", folder);
     static const int sizes[][2] = {{1, 1}, {17, 3}, {64, 200}};
     for (size_t i = 0; i < CR_COUNT(sizes); i++) {
-        struct cr_image image = make_picture(sizes[i][0], sizes[i][1]), back;
+        struct cr_image image = make_image(sizes[i][0], sizes[i][1]), back;
         REQUIRE_OK(cr_image_write_png(path, image.rgb, image.width, image.height));
         REQUIRE_OK(cr_image_read(path, &back));
         CHECK(back.width == image.width && back.height == image.height);
@@ -385,8 +385,7 @@ static void failing_allocations_are_reported(void) {
     }
 }
 
-TESTS(CASE(golden_images_match_pil), CASE(photos_match_pil),
-      CASE(boxes_equal_the_whole_image), CASE(boxes_of_photos_equal_the_whole_image),
-      CASE(scaled_boxes_differ_little), CASE(damage_after_a_box_is_found), CASE(truncated_files_are_refused),
-      CASE(damaged_files_are_handled), CASE(other_files_are_named), CASE(bombs_are_refused),
-      CASE(written_png_reads_back), CASE(failing_allocations_are_reported))
+TESTS(CASE(golden_images_match_pil), CASE(photos_match_pil), CASE(boxes_equal_the_whole_image),
+      CASE(boxes_of_photos_equal_the_whole_image), CASE(scaled_boxes_differ_little), CASE(damage_after_a_box_is_found),
+      CASE(truncated_files_are_refused), CASE(damaged_files_are_handled), CASE(other_files_are_named),
+      CASE(bombs_are_refused), CASE(written_png_reads_back), CASE(failing_allocations_are_reported))

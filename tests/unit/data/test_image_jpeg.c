@@ -16,7 +16,7 @@ struct form {
 static uint8_t *make_jpeg(const struct form *form, size_t *count) {
     struct jpeg_compress_struct jpeg;
     struct jpeg_error_mgr       errors;
-    struct cr_image             image = make_picture(form->width, form->height);
+    struct cr_image             image = make_image(form->width, form->height);
     unsigned char              *bytes = NULL;
     unsigned long               size  = 0;
     struct cr_rng               rng   = cr_rng_make((uint64_t)form->quality, CR_RNG_TEST, (uint64_t)form->width, 0);
@@ -57,12 +57,12 @@ static uint8_t *make_jpeg(const struct form *form, size_t *count) {
 static cr_status decode_box(const uint8_t *bytes, size_t count, const int box[4], bool proven, bool only_libjpeg,
                             struct cr_scratch *scratch, uint64_t *sum) {
     struct cr_stored     stored = {.bytes = bytes, .count = count, .verified = proven};
-    struct cr_lazy_image picture;
+    struct cr_lazy_image image;
     struct cr_window     window;
     *sum = CR_HASH_START;
     cr_jpeg_only_libjpeg(only_libjpeg);
-    cr_status status = cr_lazy_image_open(&stored, "made.jpg", scratch, &picture);
-    if (status == CR_OK) status = cr_lazy_image_window(&picture, box, 0, scratch, &window);
+    cr_status status = cr_lazy_image_open(&stored, "made.jpg", scratch, &image);
+    if (status == CR_OK) status = cr_lazy_image_window(&image, box, 0, scratch, &window);
     cr_jpeg_only_libjpeg(false);
     for (int y = 0; status == CR_OK && y < box[3]; y++)
         *sum = cr_hash_bytes(*sum, window.rgb + (size_t)y * window.stride, (size_t)box[2] * 3);

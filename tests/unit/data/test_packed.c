@@ -139,7 +139,7 @@ static void datasets_without_files_are_packed_raw(void) {
 static void unreadable_images_are_skipped(void) {
     char folder[SUPPORT_PATH], out[SUPPORT_PATH], path[SUPPORT_PATH], root[SUPPORT_PATH];
     make_folder(folder);
-    put_set(folder);
+    write_set(folder);
     size_t   count;
     uint8_t *jpeg = read_bytes(GOLDEN "rgb.jpg", &count);
     text_into(path, "%s/train/cat/cut.jpg", folder);

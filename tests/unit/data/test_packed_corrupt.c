@@ -78,8 +78,8 @@ static void invalid_numbers_are_refused(void) {
     uint8_t *good = pack_bytes(0, &count);
     REQUIRE(good);
     uint8_t *bytes = cr_alloc(count, 1);
-    uint64_t index = get(good + CR_PACK_AT_INDEX_OFFSET, 8), pictures = get(good + CR_PACK_AT_COUNT, 8);
-    CHECK_INT(pictures, 16);
+    uint64_t index = get(good + CR_PACK_AT_INDEX_OFFSET, 8), images = get(good + CR_PACK_AT_COUNT, 8);
+    CHECK_INT(images, 16);
     static const uint64_t values[] = {0,
                                       1,
                                       2,
@@ -135,7 +135,7 @@ static void invalid_numbers_are_refused(void) {
     CHECK_STATUS(try_bytes(bytes, count), CR_ERR_FORMAT);
     memcpy(bytes, good,
            count); /* a byte between the images and the index that belongs to no image, with valid checksums */
-    uint64_t last = index + 32 * (pictures - 1), at = get(good + last, 8), shorter = get(good + last + 8, 4) - 1;
+    uint64_t last = index + 32 * (images - 1), at = get(good + last, 8), shorter = get(good + last + 8, 4) - 1;
     put32(bytes + last + 8, shorter);
     put32(bytes + last + 24, cr_crc32c(0, bytes + at, (size_t)shorter));
     mend(bytes, count);
@@ -260,7 +260,7 @@ static void invalid_folders_are_refused(void) {
 static void failing_writes_leave_nothing(void) {
     char folder[SUPPORT_PATH], root[SUPPORT_PATH], path[SUPPORT_PATH], out[SUPPORT_PATH];
     make_folder(folder);
-    put_set(folder);
+    write_set(folder);
     text_into(out, "%s/out", folder);
     mkdir(out, 0777);
     text_into(path, "%s/train.crpk", out);

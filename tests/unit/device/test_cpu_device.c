@@ -10,16 +10,16 @@ static void every_op_has_a_reference_kernel(void) {
     REQUIRE_OK(cr_device_open(CR_DEVICE_CPU, &options, &device));
     for (int kind = 0; kind < CR_OP_COUNT; kind++) {
         char name[64];
-        int  rows = 0;
+        int  kernels = 0;
         snprintf(name, sizeof name, "ref.%s", cr_op_info((enum cr_op_kind)kind)->name);
         for (int i = 0; device->kernels[i]; i++) {
-            const struct cr_kernel *row = device->kernels[i];
-            if (row->op != (enum cr_op_kind)kind) continue;
-            rows++;
-            CHECK_STR(row->name, name);
-            CHECK(row->launch && row->deterministic && !row->accepts);
+            const struct cr_kernel *kernel = device->kernels[i];
+            if (kernel->op != (enum cr_op_kind)kind) continue;
+            kernels++;
+            CHECK_STR(kernel->name, name);
+            CHECK(kernel->launch && kernel->deterministic && !kernel->accepts);
         }
-        if (rows != 1) TEST_FAIL_("%s: %d ref rows", name, rows);
+        if (kernels != 1) TEST_FAIL_("%s: %d ref rows", name, kernels);
     }
     cr_device_close(device);
 }
@@ -28,13 +28,13 @@ static void kernels_of_the_full_device(void) {
     const struct cr_device_options options = {.threads = 1};
     struct cr_device              *device;
     REQUIRE_OK(cr_device_open(CR_DEVICE_CPU, &options, &device));
-    const struct cr_kernel *const *rows                  = device->kernels;
+    const struct cr_kernel *const *kernels               = device->kernels;
     bool                           ref_seen[CR_OP_COUNT] = {false};
-    for (int i = 0; rows[i]; i++) {
-        CHECK(!ref_seen[rows[i]->op]); /* reference kernels are the last of each op kind */
-        ref_seen[rows[i]->op] = strncmp(rows[i]->name, "ref.", 4) == 0;
-        CHECK(!rows[i]->prepare == !rows[i]->release);
-        for (int k = 0; k < i; k++) CHECK(strcmp(rows[i]->name, rows[k]->name) != 0);
+    for (int i = 0; kernels[i]; i++) {
+        CHECK(!ref_seen[kernels[i]->op]); /* reference kernels are the last of each op kind */
+        ref_seen[kernels[i]->op] = strncmp(kernels[i]->name, "ref.", 4) == 0;
+        CHECK(!kernels[i]->prepare == !kernels[i]->release);
+        for (int k = 0; k < i; k++) CHECK(strcmp(kernels[i]->name, kernels[k]->name) != 0);
     }
     for (int kind = 0; kind < CR_OP_COUNT; kind++) CHECK(ref_seen[kind]);
     CHECK_HAS(device->caps.text, "CPU, 1 thread");
@@ -48,12 +48,12 @@ static void find_continues_after_a_kernel(void) {
     struct cr_op op     = cr_op_make(CR_OP_relu, CR_NONE);
     op.in[CR_IN_relu_x] = ref_leaf(&run, "x", 1, 1, 1, 3);
     ref_emit(&run, &op, "y");
-    int                     index = -1;
-    const struct cr_kernel *row   = cr_kernel_find(run.device, &run.p, &run.p.op[0], 0, &index);
-    REQUIRE(row);
-    CHECK_STR(row->name, "ref.relu");
-    CHECK(run.device->kernels[index] == row);
-    CHECK(cr_kernel_find(run.device, &run.p, &run.p.op[0], index, &index) == row);
+    int                     index  = -1;
+    const struct cr_kernel *kernel = cr_kernel_find(run.device, &run.p, &run.p.op[0], 0, &index);
+    REQUIRE(kernel);
+    CHECK_STR(kernel->name, "ref.relu");
+    CHECK(run.device->kernels[index] == kernel);
+    CHECK(cr_kernel_find(run.device, &run.p, &run.p.op[0], index, &index) == kernel);
     CHECK(!cr_kernel_find(run.device, &run.p, &run.p.op[0], index + 1, &index));
     ref_close(&run);
 }
@@ -171,5 +171,5 @@ static void failing_allocations(void) {
     CHECK(n > 4 && status == CR_OK);
 }
 
-TESTS(CASE(every_op_has_a_reference_kernel), CASE(kernels_of_the_full_device), CASE(find_continues_after_a_kernel), CASE(choice_of_device),
-      CASE(regions), CASE(initial_store), CASE(failing_allocations))
+TESTS(CASE(every_op_has_a_reference_kernel), CASE(kernels_of_the_full_device), CASE(find_continues_after_a_kernel),
+      CASE(choice_of_device), CASE(regions), CASE(initial_store), CASE(failing_allocations))

@@ -17,13 +17,13 @@ static struct cr_device *open_listed(const char *name, bool deterministic) {
 }
 
 /* NULL: the kernels cannot be queried here. */
-static struct cr_device *open_asked(const char *name, bool deterministic) {
+static struct cr_device *open_queried(const char *name, bool deterministic) {
     const struct cr_device_options options = {.deterministic = deterministic};
     struct cr_device              *device  = NULL;
-    bool                           asked   = false;
-    if (cr_gpu_open_offline(cr_gpu_find(name), &options, &device, &asked) != CR_OK)
+    bool                           queried = false;
+    if (cr_gpu_open_offline(cr_gpu_find(name), &options, &device, &queried) != CR_OK)
         TEST_FAIL_("%s: %s", name, cr_error_message());
-    if (asked) return device;
+    if (queried) return device;
     cr_device_close(device);
     return NULL;
 }
@@ -104,23 +104,23 @@ static bool accepts(const struct cr_device *device, const struct takes *t) {
 }
 
 static void check_table(struct cr_device *(*open)(const char *name, bool deterministic)) {
-    int asked = 0;
+    int queried = 0;
     for (size_t i = 0; i < CR_COUNT(table); i++) {
         struct cr_device *device = open(table[i].gpu, table[i].deterministic);
         if (!device) continue;
-        asked++;
+        queried++;
         if (accepts(device, &table[i]) != table[i].yes)
             TEST_FAIL_("row %zu, %s on %s: %s", i, form_name[table[i].form], table[i].gpu,
                        table[i].yes ? "refused" : "taken");
         cr_device_close(device);
     }
-    if (!asked) SKIP("no CUDA in this build, or its libraries are not there");
+    if (!queried) SKIP("no CUDA in this build, or its libraries are not there");
 }
 static void kernel_list_matches_known_properties(void) {
     check_table(open_listed);
 }
 static void kernels_answer_without_a_gpu(void) {
-    check_table(open_asked);
+    check_table(open_queried);
 }
 
 /* ---- whole programs ---- */
@@ -153,12 +153,12 @@ static void list_and_kernels_give_the_same_programs(void) {
     for (size_t i = 0; i < CR_COUNT(archs) * CR_COUNT(reals) * CR_COUNT(gpus); i++) {
         const char         *gpu = gpus[i % 2], *arch = archs[i / 2 % 2];
         const enum cr_dtype real   = reals[i / 4];
-        struct cr_device   *listed = open_listed(gpu, true), *asked = open_asked(gpu, true);
+        struct cr_device   *listed = open_listed(gpu, true), *queried = open_queried(gpu, true);
         struct cr_program   a, b;
         REQUIRE(listed);
         REQUIRE_OK(compile_for(listed, arch, real, &a));
-        if (asked) {
-            REQUIRE_OK(compile_for(asked, arch, real, &b));
+        if (queried) {
+            REQUIRE_OK(compile_for(queried, arch, real, &b));
             if (a.ops != b.ops)
                 TEST_FAIL_("%s, %s on %s: %d ops by the list, %d by asking", arch, cr_dtype_name(real), gpu, a.ops,
                            b.ops);
@@ -168,7 +168,7 @@ static void list_and_kernels_give_the_same_programs(void) {
         }
         cr_program_free(&a);
         cr_device_close(listed);
-        cr_device_close(asked);
+        cr_device_close(queried);
     }
 }
 

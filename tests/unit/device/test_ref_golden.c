@@ -214,8 +214,8 @@ static int build_bn_grad(struct ref_run *run, const struct bn_net *net, const st
 }
 
 static void build_bn(struct ref_run *run, struct bn_net *net) {
-    struct cr_op stats = cr_op_make(CR_OP_bn_sums, CR_NONE), fin = cr_op_make(CR_OP_bn_finalize, CR_NONE);
-    struct cr_op apply = cr_op_make(CR_OP_bn_apply, CR_NONE), coef = cr_op_make(CR_OP_bn_scale_bias, CR_NONE);
+    struct cr_op sums = cr_op_make(CR_OP_bn_sums, CR_NONE), fin = cr_op_make(CR_OP_bn_finalize, CR_NONE);
+    struct cr_op apply = cr_op_make(CR_OP_bn_apply, CR_NONE), scale_bias = cr_op_make(CR_OP_bn_scale_bias, CR_NONE);
     net->x                         = golden_leaf(run, "bn.0", "x");
     net->dy                        = golden_leaf(run, "bn.0", "dy");
     net->gamma                     = golden_leaf(run, "bn", "weight");
@@ -227,14 +227,14 @@ static void build_bn(struct ref_run *run, struct bn_net *net) {
     net->dbeta                     = ref_leaf(run, "dbeta", 1, 1, 1, run->p.tensor[net->gamma].dim[3]);
     const int64_t          *d      = run->p.tensor[net->x].dim;
     const struct cr_bn_attr attr   = {.eps = 0x1p-17f, .momentum = 0.125f, .count = d[0] * d[1] * d[2]};
-    stats.in[CR_IN_bn_sums_x]      = net->x;
+    sums.in[CR_IN_bn_sums_x]       = net->x;
     const int params[4]            = {net->gamma, net->beta, net->mean, net->var};
-    fin.in[CR_IN_bn_finalize_sums] = ref_emit(run, &stats, "stats");
+    fin.in[CR_IN_bn_finalize_sums] = ref_emit(run, &sums, "stats");
     for (int i = 0; i < 4; i++)
-        fin.in[CR_IN_bn_finalize_gamma + i] = coef.in[CR_IN_bn_scale_bias_gamma + i] = params[i];
+        fin.in[CR_IN_bn_finalize_gamma + i] = scale_bias.in[CR_IN_bn_scale_bias_gamma + i] = params[i];
     fin.out[CR_OUT_bn_finalize_running_mean] = net->mean;
     fin.out[CR_OUT_bn_finalize_running_var]  = net->var;
-    fin.attr.bn = coef.attr.bn          = attr;
+    fin.attr.bn = scale_bias.attr.bn    = attr;
     int finalize                        = cr_emit(&run->p, &fin, "coef");
     fin                                 = run->p.op[finalize];
     apply.in[CR_IN_bn_apply_x]          = net->x;
@@ -246,7 +246,7 @@ static void build_bn(struct ref_run *run, struct bn_net *net) {
     net->dx                             = build_bn_grad(run, net, &fin, CR_NONE, "dx", net->dgamma);
     net->training_ops                   = run->p.ops;
     apply.attr.bn.relu                  = false;
-    apply.in[CR_IN_bn_apply_scale_bias] = ref_emit(run, &coef, "eval.coef");
+    apply.in[CR_IN_bn_apply_scale_bias] = ref_emit(run, &scale_bias, "eval.coef");
     net->eval_y                         = ref_emit(run, &apply, "eval.y");
 }
 

@@ -115,9 +115,9 @@ static size_t load_of(const struct planned *p, int by) {
 
 /* Checks every pair of blocks of the repetition, event by event. */
 static bool places_are_sound(const struct planned *p, int by) {
-    const struct cr_trace_plan *plan = &p->plan[by];
-    struct cr_interval         *life = cr_alloc((size_t)p->trace.blocks + 1, sizeof *life);
-    int                         n    = 0;
+    const struct cr_trace_plan *plan     = &p->plan[by];
+    struct cr_interval         *interval = cr_alloc((size_t)p->trace.blocks + 1, sizeof *interval);
+    int                         n        = 0;
     for (int b = 0; b < p->trace.blocks; b++) {
         const struct cr_trace_block *x = &p->trace.block[b];
         if (x->alloc_at < p->loop.start || x->free_at == CR_NONE || x->free_at >= p->loop.end) continue;
@@ -127,21 +127,21 @@ static bool places_are_sound(const struct planned *p, int by) {
             const struct cr_trace_interval *l = &plan->interval[i];
             if (l->phase != phase) continue;
             found++;
-            life[n] = (struct cr_interval){x->alloc_at, x->free_at, x->size,
-                                           l->offset + (size_t)(turn % l->copies) * l->size};
+            interval[n] = (struct cr_interval){x->alloc_at, x->free_at, x->size,
+                                               l->offset + (size_t)(turn % l->copies) * l->size};
             if (by == CR_TRACE_BY_USE && x->first != CR_NONE) {
-                life[n].lower = x->first;
-                life[n].upper = x->last + 1;
+                interval[n].lower = x->first;
+                interval[n].upper = x->last + 1;
             }
         }
         if (found != 1) {
-            cr_free(life);
+            cr_free(interval);
             return false;
         }
         n++;
     }
-    bool sound = intervals_valid(life, n, 1, plan->peak);
-    cr_free(life);
+    bool sound = intervals_valid(interval, n, 1, plan->peak);
+    cr_free(interval);
     return sound;
 }
 
@@ -312,4 +312,5 @@ static void storage_reused_in_place_is_one_block(void) {
 }
 
 TESTS(CASE(random_programs), CASE(planning_survives_failing_allocations), CASE(millions_of_lines),
-      CASE(programs_and_logs_plan_alike), CASE(programs_with_streams_and_logs_plan_alike), CASE(storage_reused_in_place_is_one_block))
+      CASE(programs_and_logs_plan_alike), CASE(programs_with_streams_and_logs_plan_alike),
+      CASE(storage_reused_in_place_is_one_block))

@@ -50,14 +50,14 @@ static void save_and_load_is_bitwise_identical(void) {
 
 static void updates_preserve_zeros(void) {
     struct pruned a, b;
-    int64_t       alive, count;
+    int64_t       nonzeros, count;
     REQUIRE(begin(&a));
     REQUIRE_OK(pruned_prune(&a, 1));
     REQUIRE_OK(pruned_open(&b, (const char *const[]){"train.device=cpu", NULL}));
     REQUIRE_OK(pruned_prune(&b, 1));
     REQUIRE_OK(pruned_steps(&a, 5));
-    REQUIRE_OK(pruned_alive(&a, &alive, &count));
-    CHECK_INT(alive, 0);
+    REQUIRE_OK(pruned_nonzeros(&a, &nonzeros, &count));
+    CHECK_INT(nonzeros, 0);
     CHECK(count > 4000);
     CHECK(!pruned_same(&a, &b)); /* the remaining weights have changed */
     pruned_close(&b);
@@ -70,42 +70,42 @@ static void size_follows_density(void) {
     REQUIRE(begin(&a));
     REQUIRE_OK(pruned_prune(&a, 1));
     REQUIRE_OK(pruned_save(&a, dir, 1));
-    int64_t                 kept = 0, dense = 0;
-    struct cr_state_buffers planes;
-    REQUIRE_OK(cr_state_buffers_get(&a.session, &planes));
+    int64_t                 nonzeros = 0, dense = 0;
+    struct cr_state_buffers buffers;
+    REQUIRE_OK(cr_state_buffers_get(&a.session, &buffers));
     const struct cr_param_store *store = &a.session.model.store;
     for (int i = 0; i < store->params; i++) {
         const struct cr_param *q      = &store->param[i];
-        const int64_t          pruned = cr_param_is_running(q->role) ? 0 : cr_prune_count(q, planes.mask);
+        const int64_t          pruned = cr_param_is_running(q->role) ? 0 : cr_prune_count(q, buffers.mask);
         if (pruned)
-            kept += q->elems - pruned;
+            nonzeros += q->elems - pruned;
         else
             dense += q->elems;
     }
-    cr_state_buffers_free(&planes);
+    cr_state_buffers_free(&buffers);
     const int64_t size = file_size("step-1/model.safetensors"), header = 8192;
-    CHECK(size > 5 * kept + 4 * dense && size < 5 * kept + 4 * dense + header);
+    CHECK(size > 5 * nonzeros + 4 * dense && size < 5 * nonzeros + 4 * dense + header);
     end(&a);
 }
 
 static void session_without_masks_reads_weights(void) {
     struct pruned           a, b;
-    struct cr_state_buffers planes;
+    struct cr_state_buffers buffers;
     char                    path[SUPPORT_PATH];
     bool                    pruned;
     REQUIRE(begin(&a));
     REQUIRE_OK(pruned_prune(&a, 1));
     REQUIRE_OK(pruned_save(&a, dir, 3));
-    REQUIRE_OK(cr_state_buffers_get(&a.session, &planes));
+    REQUIRE_OK(cr_state_buffers_get(&a.session, &buffers));
     REQUIRE_OK(pruned_open(&b, (const char *const[]){"train.device=cpu", "prune.sparsity=0", NULL}));
     CHECK(!b.session.model.store.has_mask);
     REQUIRE_OK(cr_session_load_weights(&b.session, text_into(path, "%s/step-3/model.safetensors", dir), true));
     const char *region = b.session.memory.region[CR_REGION_STORE]; /* on the CPU: plain memory */
-    CHECK(memcmp(region + cr_param_store_buffer_offset(&b.session.model.store, CR_BUFFER_VALUE), planes.value,
+    CHECK(memcmp(region + cr_param_store_buffer_offset(&b.session.model.store, CR_BUFFER_VALUE), buffers.value,
                  cr_param_store_buffer_bytes(&b.session.model.store, CR_BUFFER_VALUE)) == 0);
     REQUIRE_OK(cr_state_is_pruned(text_into(path, "%s/step-3", dir), &pruned));
     CHECK(pruned);
-    cr_state_buffers_free(&planes);
+    cr_state_buffers_free(&buffers);
     pruned_close(&b);
     end(&a);
 }

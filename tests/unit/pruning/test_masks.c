@@ -53,7 +53,7 @@ static const struct cr_param *param(const struct net *n, int layer) {
 static float *weights(struct net *n, int layer) {
     return n->value + param(n, layer)->offset;
 }
-static bool is_kept(const struct net *n, int layer, int64_t i) {
+static bool is_unpruned(const struct net *n, int layer, int64_t i) {
     const int64_t at = param(n, layer)->offset + i;
     return n->mask[at / 8] >> (at % 8) & 1;
 }
@@ -82,7 +82,7 @@ static void check_smallest(struct net *n, const int *layers, int layer_count, in
             all[total++] = (struct ranked){fabs((double)weights(n, layers[k])[i]), layers[k], i};
     qsort(all, (size_t)total, sizeof *all, smaller_first);
     int wrong = 0;
-    for (int64_t i = 0; i < total; i++) wrong += is_kept(n, all[i].layer, all[i].i) != (i >= count);
+    for (int64_t i = 0; i < total; i++) wrong += is_unpruned(n, all[i].layer, all[i].i) != (i >= count);
     CHECK_INT(wrong, 0);
 }
 
@@ -126,7 +126,7 @@ static void ties_are_broken_by_index(void) {
     REQUIRE_OK(net_open(&n, "prune.sparsity=0.5"));
     for (int64_t i = 0; i < n.store.value_elems; i++) n.value[i] = i % 2 ? 1.0f : -1.0f;
     REQUIRE_OK(cr_prune_masks(&n.prune, 1, n.value, n.mask));
-    for (int64_t i = 0; i < 576; i++) CHECK(is_kept(&n, A, i) == (i >= 384)); /* 767 / 2 = 383.5, rounded up */
+    for (int64_t i = 0; i < 576; i++) CHECK(is_unpruned(&n, A, i) == (i >= 384)); /* 767 / 2 = 383.5, rounded up */
     CHECK_INT(n.prune.layer[B].pruned + n.prune.layer[ODD].pruned, 0);
     net_close(&n);
 }
@@ -144,7 +144,7 @@ static void masks_nest_and_padding_is_unchanged(void) {
         for (size_t i = 0; i < bytes; i++) CHECK((n.mask[i] & ~before[i]) == 0);
         memcpy(before, n.mask, bytes);
         cr_prune_zero(&n.store, n.mask, n.value);
-        for (int64_t i = 0; i < 576; i++) CHECK(is_kept(&n, A, i) || n.value[param(&n, A)->offset + i] == 0);
+        for (int64_t i = 0; i < 576; i++) CHECK(is_unpruned(&n, A, i) || n.value[param(&n, A)->offset + i] == 0);
         for (int64_t i = 0; i < 576; i++)
             weights(&n, A)[i] *= 0.5f; /* the remaining weights change; pruned weights do not return */
     }
@@ -162,7 +162,7 @@ static void each_layer_keeps_its_largest_weight(void) {
     weights(&n, B)[17] = NAN; /* NaN is not small: it must stay visible */
     REQUIRE_OK(cr_prune_masks(&n.prune, 1, n.value, n.mask));
     for (int l = A; l <= ODD; l++) CHECK_INT(n.prune.layer[l].pruned, n.prune.layer[l].elems - 1);
-    CHECK(is_kept(&n, B, 17));
+    CHECK(is_unpruned(&n, B, 17));
     net_close(&n);
 }
 
@@ -180,18 +180,18 @@ static void two_of_four(void) {
     CHECK_INT(n.prune.layer[B].pruned, 64);
     for (int64_t i = 0; i < 576; i += 4) {
         double least = INFINITY, most = 0;
-        int    kept = 0;
+        int    unpruned = 0;
         for (int64_t j = i; j < i + 4; j++) {
             const double size = fabs((double)weights(&n, A)[j]);
-            if (is_kept(&n, A, j))
-                kept++, least = fmin(least, size);
+            if (is_unpruned(&n, A, j))
+                unpruned++, least = fmin(least, size);
             else
                 most = fmax(most, size);
         }
-        CHECK_INT(kept, 2);
+        CHECK_INT(unpruned, 2);
         CHECK(most <= least);
     }
-    CHECK(!is_kept(&n, A, 8) && !is_kept(&n, A, 9) && is_kept(&n, A, 10) && is_kept(&n, A, 11));
+    CHECK(!is_unpruned(&n, A, 8) && !is_unpruned(&n, A, 9) && is_unpruned(&n, A, 10) && is_unpruned(&n, A, 11));
     net_close(&n);
 }
 
@@ -205,15 +205,15 @@ static void blocks_are_pruned_whole(void) {
     for (int l = A; l <= B; l++) {
         const int64_t filter = param(&n, l)->elems / param(&n, l)->dim[0];
         for (int64_t u = 0; u < param(&n, l)->elems / 4; u++) {
-            double sum  = 0;
-            int    kept = 0;
+            double sum      = 0;
+            int    unpruned = 0;
             for (int v = 0; v < 4; v++) {
                 const int64_t at = (u / filter * 4 + v) * filter + u % filter;
-                kept += is_kept(&n, l, at);
+                unpruned += is_unpruned(&n, l, at);
                 sum += fabs((double)weights(&n, l)[at]);
             }
-            CHECK(kept == 0 || kept == 4);
-            if (kept)
+            CHECK(unpruned == 0 || unpruned == 4);
+            if (unpruned)
                 least = fmin(least, sum);
             else
                 most = fmax(most, sum);
@@ -240,15 +240,15 @@ static void rectangles_are_pruned_whole(void) {
             const int              by   = scope ? l - A : 0; /* the smallest of each layer, or of all */
             for (int64_t k = 0; k < q->dim[0]; k += 4)
                 for (int64_t tap = 0; tap < taps; tap++) {
-                    double sum  = 0;
-                    int    kept = 0;
+                    double sum      = 0;
+                    int    unpruned = 0;
                     for (int64_t i = 0; i < 4 * 8; i++) {
                         const int64_t at = ((k + i / 8) * taps + tap) * 8 + i % 8;
-                        kept += is_kept(&n, l, at);
+                        unpruned += is_unpruned(&n, l, at);
                         sum += fabs((double)weights(&n, l)[at]);
                     }
-                    CHECK(kept == 0 || kept == 32);
-                    if (kept)
+                    CHECK(unpruned == 0 || unpruned == 32);
+                    if (unpruned)
                         least[by] = fmin(least[by], sum);
                     else
                         most[by] = fmax(most[by], sum);
@@ -262,7 +262,7 @@ static void rectangles_are_pruned_whole(void) {
     REQUIRE_OK(net_open(&n, "prune.sparsity=0.5", "prune.pattern=block", "prune.block=1x4"));
     CHECK_HAS(n.prune.layer[ODD].dense, "7 input channels");
     REQUIRE_OK(cr_prune_masks(&n.prune, 1, n.value, n.mask));
-    for (int64_t i = 0; i < 576; i++) CHECK(is_kept(&n, A, i) == is_kept(&n, A, i / 4 * 4));
+    for (int64_t i = 0; i < 576; i++) CHECK(is_unpruned(&n, A, i) == is_unpruned(&n, A, i / 4 * 4));
     CHECK_INT(n.prune.pruned, 352);
     net_close(&n);
 }
@@ -288,7 +288,8 @@ static void channels_are_pruned_whole(void) {
         for (int i = 0; i < 72; i++) weights(&n, A)[k * 72 + i] = (float)(k % 2 ? 1 + k : -k); /* 0 2 2 4 4 6 6 8 */
     REQUIRE_OK(cr_prune_masks(&n.prune, 1, n.value, n.mask));
     CHECK_INT(n.prune.layer[A].pruned, 288);
-    for (int i = 0; i < 576; i++) CHECK(is_kept(&n, A, i) == (i >= 4 * 72)); /* of the two of 4 the first is pruned */
+    for (int i = 0; i < 576; i++)
+        CHECK(is_unpruned(&n, A, i) == (i >= 4 * 72)); /* of the two of 4 the first is pruned */
     CHECK_INT(n.prune.layer[ODD].pruned, 0);
     net_close(&n);
 }
@@ -307,17 +308,17 @@ static void erk_matches_published_values(void) {
     struct cr_config         config;
     struct cr_model          model;
     struct cr_prune          prune;
-    double                   kept = 0, all = 0;
+    double                   unpruned = 0, all = 0;
     REQUIRE_OK(cr_config_open(&config, NULL, overrides, CR_COUNT(overrides)));
     REQUIRE_OK(cr_model_open(&config, 1000, 224, 224, &model));
     REQUIRE_OK(cr_prune_open(&model.store, &config, &prune));
     CHECK_INT(prune.layers, 54);
     for (int l = 0; l < prune.layers; l++) {
         CHECK_INT(llround(100 * prune.layer[l].sparsity), published_erk[l]);
-        kept += (1 - prune.layer[l].sparsity) * (double)prune.layer[l].elems;
+        unpruned += (1 - prune.layer[l].sparsity) * (double)prune.layer[l].elems;
         all += (double)prune.layer[l].elems;
     }
-    CHECK_NEAR(kept / all, 0.1, 1e-12);
+    CHECK_NEAR(unpruned / all, 0.1, 1e-12);
     cr_prune_close(&prune);
     cr_model_close(&model);
     cr_config_close(&config);
@@ -337,28 +338,28 @@ static void erk_by_hand(void) {
     net_close(&n);
 }
 
-static bool due(const struct cr_config *c, int64_t step, double *share) {
-    return cr_prune_due(c, step, 10, share);
+static bool due(const struct cr_config *c, int64_t step, double *fraction) {
+    return cr_prune_due(c, step, 10, fraction);
 }
 
 static void schedule_is_cubic(void) {
     static const char *const overrides[] = {"prune.sparsity=0.8", "prune.initial=0.2", "prune.start=1", "prune.end=3",
                                             "prune.frequency=8"};
     struct cr_config         c;
-    double                   share = -1;
+    double                   fraction = -1;
     REQUIRE_OK(cr_config_open(&c, NULL, overrides, CR_COUNT(overrides)));
     for (int step = 0; step < 50; step++) {
         const bool wanted = step == 10 || step == 18 || step == 26 || step == 30; /* and at the end */
-        CHECK(due(&c, step, &share) == wanted);
+        CHECK(due(&c, step, &fraction) == wanted);
         /* Zhu and Gupta: s = final + (initial - final) * (1 - (t - t0)/(t1 - t0))^3 */
-        if (wanted) CHECK_NEAR(0.8 * share, 0.8 + (0.2 - 0.8) * pow(1 - (step - 10) / 20.0, 3), 1e-12);
+        if (wanted) CHECK_NEAR(0.8 * fraction, 0.8 + (0.2 - 0.8) * pow(1 - (step - 10) / 20.0, 3), 1e-12);
     }
     c.prune.initial = 0;
-    CHECK(!due(&c, 10, &share)); /* nothing to prune yet */
+    CHECK(!due(&c, 10, &fraction)); /* nothing to prune yet */
     c.prune.end = c.prune.start = 0;
-    CHECK(due(&c, 0, &share) && share == 1 && !due(&c, 8, &share));
+    CHECK(due(&c, 0, &fraction) && fraction == 1 && !due(&c, 8, &fraction));
     c.prune.sparsity = 0;
-    CHECK(!due(&c, 0, &share));
+    CHECK(!due(&c, 0, &fraction));
     cr_config_close(&c);
 }
 
@@ -439,7 +440,9 @@ static void invalid_budgets_are_reported(void) {
     net_close(&n);
 }
 
-TESTS(CASE(uniform_prunes_the_smallest_of_each_layer), CASE(global_prunes_the_smallest_of_all_layers), CASE(ties_are_broken_by_index),
-      CASE(masks_nest_and_padding_is_unchanged), CASE(each_layer_keeps_its_largest_weight), CASE(two_of_four), CASE(blocks_are_pruned_whole),
-      CASE(rectangles_are_pruned_whole), CASE(invalid_block_shapes), CASE(channels_are_pruned_whole), CASE(erk_matches_published_values),
-      CASE(erk_by_hand), CASE(schedule_is_cubic), CASE(budgets), CASE(invalid_budgets_are_reported))
+TESTS(CASE(uniform_prunes_the_smallest_of_each_layer), CASE(global_prunes_the_smallest_of_all_layers),
+      CASE(ties_are_broken_by_index), CASE(masks_nest_and_padding_is_unchanged),
+      CASE(each_layer_keeps_its_largest_weight), CASE(two_of_four), CASE(blocks_are_pruned_whole),
+      CASE(rectangles_are_pruned_whole), CASE(invalid_block_shapes), CASE(channels_are_pruned_whole),
+      CASE(erk_matches_published_values), CASE(erk_by_hand), CASE(schedule_is_cubic), CASE(budgets),
+      CASE(invalid_budgets_are_reported))

@@ -10,8 +10,8 @@ static const char *const tiny[] = {"model.arch=custom",   "model.depths=1,1",  "
 
 /* ---- the device ---- */
 
-static bool      faulty, recording;
-static long long marks_closed;
+static bool      faulty, capturing;
+static long long events_destroyed;
 
 static cr_status fault(const char *where) {
     return CR_FAIL(CR_ERR_DEVICE, "fault met again by %s", where);
@@ -30,36 +30,36 @@ static cr_status fake_new(struct cr_device *d, size_t bytes, void **out) {
 static void fake_free(struct cr_device *d, void *p) {
     (void)d, cr_free(p);
 }
-static cr_status fake_copy(struct cr_device *d, enum cr_stream lane, void *dst, const void *src, size_t bytes) {
-    (void)d, (void)lane;
+static cr_status fake_copy(struct cr_device *d, enum cr_stream stream, void *dst, const void *src, size_t bytes) {
+    (void)d, (void)stream;
     memcpy(dst, src, bytes);
     return CR_OK;
 }
-static cr_status fake_mark_open(struct cr_device *d, void **mark) {
-    return fake_new(d, 1, mark);
+static cr_status fake_event_create(struct cr_device *d, void **event) {
+    return fake_new(d, 1, event);
 }
-static void fake_mark_close(struct cr_device *d, void *mark) {
-    (void)d, marks_closed += mark != NULL, cr_free(mark);
+static void fake_event_destroy(struct cr_device *d, void *event) {
+    (void)d, events_destroyed += event != NULL, cr_free(event);
 }
-static cr_status fake_mark(struct cr_device *d, enum cr_stream lane, void *mark) {
-    return (void)d, (void)lane, (void)mark, CR_OK;
+static cr_status fake_event_record(struct cr_device *d, enum cr_stream stream, void *event) {
+    return (void)d, (void)stream, (void)event, CR_OK;
 }
-static cr_status fake_wait(struct cr_device *d, void *mark) {
-    return (void)mark, fake_sync(d);
+static cr_status fake_wait(struct cr_device *d, void *event) {
+    return (void)event, fake_sync(d);
 }
 static cr_status fake_begin(struct cr_device *d) {
-    return (void)d, recording = true, CR_OK;
+    return (void)d, capturing = true, CR_OK;
 }
 static cr_status fake_end(struct cr_device *d, void **out) {
-    recording = false;
+    capturing = false;
     return faulty ? fault("capture_end") : fake_new(d, 1, out);
 }
 static cr_status fake_replay(struct cr_device *d, void *r) {
     return (void)d, (void)r, CR_OK;
 }
-static cr_status fake_get_small(struct cr_device *d, enum cr_stream lane, void *const *host, const void *const *src,
+static cr_status fake_get_small(struct cr_device *d, enum cr_stream stream, void *const *host, const void *const *src,
                                 const size_t *bytes, int count) {
-    for (int i = 0; i < count; i++) CR_TRY(fake_copy(d, lane, host[i], src[i], bytes[i]));
+    for (int i = 0; i < count; i++) CR_TRY(fake_copy(d, stream, host[i], src[i], bytes[i]));
     return CR_OK;
 }
 static void fake_push(const char *name) {
@@ -73,11 +73,11 @@ static const struct cr_async fake_async = {.host_reserve          = fake_new,
                                            .get                   = fake_copy,
                                            .get_small             = fake_get_small,
                                            .move                  = fake_copy,
-                                           .event_create          = fake_mark_open,
-                                           .event_destroy         = fake_mark_close,
-                                           .event_record          = fake_mark,
-                                           .event_record_external = fake_mark,
-                                           .stream_wait_event     = fake_mark,
+                                           .event_create          = fake_event_create,
+                                           .event_destroy         = fake_event_destroy,
+                                           .event_record          = fake_event_record,
+                                           .event_record_external = fake_event_record,
+                                           .stream_wait_event     = fake_event_record,
                                            .host_wait             = fake_wait,
                                            .capture_begin         = fake_begin,
                                            .capture_end           = fake_end,
@@ -95,13 +95,13 @@ struct bound { /* the objects that an executor needs */
     struct cr_device       *device;
     struct cr_program       program;
     struct cr_memory        memory;
-    const struct cr_kernel *rows[512];
+    const struct cr_kernel *kernels[512];
     struct cr_kernel        broken;
 };
 
 static cr_status launch_breaks(struct cr_device *d, const struct cr_call *call) {
     (void)d, (void)call;
-    if (!recording) return CR_OK;
+    if (!capturing) return CR_OK;
     faulty = true;
     return CR_FAIL(CR_ERR_DEVICE, "the cause");
 }
@@ -122,16 +122,16 @@ static cr_status bound_open(struct bound *b, bool breaks) {
     struct cr_cost_model target = cr_device_cost_model(b->device);
     CR_TRY(cr_model_program(&b->model, &b->config, CR_PROGRAM_EVAL, 2, &b->program));
     CR_TRY(cr_compile(&b->program, &target, &how));
-    for (const struct cr_kernel *const *row = b->device->kernels; *row; row++) b->rows[count++] = *row;
-    b->broken        = *b->rows[b->program.op[0].kernel];
+    for (const struct cr_kernel *const *kernel = b->device->kernels; *kernel; kernel++) b->kernels[count++] = *kernel;
+    b->broken        = *b->kernels[b->program.op[0].kernel];
     b->broken.launch = launch_breaks;
-    if (breaks) b->rows[b->program.op[0].kernel] = &b->broken;
-    b->device->kernels = b->rows;
+    if (breaks) b->kernels[b->program.op[0].kernel] = &b->broken;
+    b->device->kernels = b->kernels;
     return cr_memory_open(&b->memory, b->device, &b->model.store, all, 1);
 }
 
 static void bound_close(struct bound *b) {
-    faulty = recording = false;
+    faulty = capturing = false;
     cr_memory_close(&b->memory);
     cr_program_free(&b->program);
     cr_device_close(b->device);
@@ -151,11 +151,11 @@ static void first_error_survives_closing_a_faulty_device(void) {
     REQUIRE_OK(cr_exec_run(exec, &step));
     faulty = true;
     CHECK_STATUS(cr_exec_result(exec, 1, &r), CR_ERR_DEVICE);
-    char told[256];
-    snprintf(told, sizeof told, "%s", cr_error_message());
-    CHECK(*told != 0);
+    char first_error[256];
+    snprintf(first_error, sizeof first_error, "%s", cr_error_message());
+    CHECK(*first_error != 0);
     cr_exec_close(exec);
-    CHECK_STR(cr_error_message(), told); /* the main program prints it after everything is closed */
+    CHECK_STR(cr_error_message(), first_error); /* the main program prints it after everything is closed */
     bound_close(&b);
 }
 
@@ -201,7 +201,7 @@ static void opening_survives_failing_allocations(void) {
         CHECK_INT(cr_alloc_live(), live);
         if (status == CR_OK) break;
     }
-    CHECK(marks_closed > 0);
+    CHECK(events_destroyed > 0);
     bound_close(&b);
 }
 
@@ -211,16 +211,16 @@ static int launched[2][64]; /* [captured][op] */
 
 static cr_status launch_counts(struct cr_device *d, const struct cr_call *call) {
     (void)d;
-    launched[recording][call->op - call->program->op]++;
+    launched[capturing][call->op - call->program->op]++;
     return CR_OK;
 }
 
 /* True when, since the last call, the ops before `once` ran `early` times, the others `late` times, and the others were
  * captured `captured` times. */
-static void check_launches(const struct cr_program *p, int early, int late, int recorded) {
+static void check_launches(const struct cr_program *p, int early, int late, int captured) {
     for (int i = 0; i < p->ops; i++) {
         CHECK_INT(launched[0][i], i < p->hoisted ? early : late);
-        CHECK_INT(launched[1][i], i < p->hoisted ? 0 : recorded);
+        CHECK_INT(launched[1][i], i < p->hoisted ? 0 : captured);
     }
     memset(launched, 0, sizeof launched);
 }
@@ -238,10 +238,10 @@ static void hoisted_ops_run_once_and_are_not_captured(void) {
     REQUIRE_OK(cr_model_program(&b.model, &b.config, CR_PROGRAM_EVAL, 2, &b.program));
     REQUIRE_OK(cr_compile(&b.program, &target, &how));
     CHECK(b.program.hoisted > 1 && b.program.ops - b.program.hoisted > 1 && b.program.ops <= 64);
-    for (int i = 0; b.rows[i]; i++) {
-        counted[i]        = *b.rows[i];
+    for (int i = 0; b.kernels[i]; i++) {
+        counted[i]        = *b.kernels[i];
         counted[i].launch = launch_counts;
-        b.rows[i]         = &counted[i];
+        b.kernels[i]      = &counted[i];
     }
     memset(launched, 0, sizeof launched);
     cr_memory_close(&b.memory);
@@ -290,22 +290,22 @@ static size_t whats;
 static void note(char c) {
     if (whats + 1 < sizeof what) what[whats++] = c;
 }
-static cr_status noted_mark(struct cr_device *d, enum cr_stream lane, void *mark) {
-    if (lane == CR_STREAM_COMPUTE) note('m');
-    return fake_mark(d, lane, mark);
+static cr_status noted_event(struct cr_device *d, enum cr_stream stream, void *event) {
+    if (stream == CR_STREAM_COMPUTE) note('m');
+    return fake_event_record(d, stream, event);
 }
-static cr_status noted_wait(struct cr_device *d, enum cr_stream lane, void *mark) {
-    if (lane == CR_STREAM_TO_DEVICE) note('w');
-    return fake_mark(d, lane, mark);
+static cr_status noted_wait(struct cr_device *d, enum cr_stream stream, void *event) {
+    if (stream == CR_STREAM_TO_DEVICE) note('w');
+    return fake_event_record(d, stream, event);
 }
-static cr_status noted_put(struct cr_device *d, enum cr_stream lane, void *to, const void *host, size_t bytes) {
+static cr_status noted_put(struct cr_device *d, enum cr_stream stream, void *to, const void *host, size_t bytes) {
     note('p');
-    return fake_copy(d, lane, to, host, bytes);
+    return fake_copy(d, stream, to, host, bytes);
 }
 
 /* The calls before the images of a batch. */
-static void check_send(struct bound *b, struct cr_feed_ring *ring, int64_t pictures, void *input, const char *want) {
-    struct cr_tensor        images = {.bytes = (size_t)pictures};
+static void check_send(struct bound *b, struct cr_feed_ring *ring, int64_t image_bytes, void *input, const char *want) {
+    struct cr_tensor        images = {.bytes = (size_t)image_bytes};
     const struct cr_program p = {.tensor = &images, .tensors = 1, .region_bytes[CR_REGION_INPUT] = images.bytes + 16};
     void                   *host;
     memset(what, 0, sizeof what);
@@ -341,7 +341,7 @@ static void larger_images_wait_for_the_end_of_the_previous_run(void) {
     struct cr_feed_ring *ring;
     struct cr_async      noted = fake_async;
     unsigned char        input[256];
-    noted.event_record      = noted_mark;
+    noted.event_record      = noted_event;
     noted.stream_wait_event = noted_wait;
     noted.put               = noted_put;
     REQUIRE_OK(bound_open(&b, false));

@@ -31,7 +31,7 @@ static bool late_reads(void *self, const struct cr_op *op, int slot) {
     return ((const struct late *)self)->reads;
 }
 
-static struct cr_cost_model late_target(struct late *l) {
+static struct cr_cost_model late_cost_model(struct late *l) {
     return (struct cr_cost_model){.self                  = l,
                                   .alignment             = 256,
                                   .cost                  = late_cost,
@@ -97,7 +97,7 @@ static void mapped_read_is_chosen_where_faster(void) {
         struct cr_simulation     time;
         late_open(&l, 0, 1);
         l.reads                     = reads;
-        struct cr_cost_model target = late_target(&l);
+        struct cr_cost_model target = late_cost_model(&l);
         CHECK_STATUS(cr_pass_offload(&l.p, &target, 6 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK);
         CHECK(r.tensors == 1 && r.mapped == reads);
         CHECK_NEAR(r.seconds_before, 10, 1e-9);
@@ -118,7 +118,7 @@ static void slower_loads_are_counted(void) {
         struct late              l;
         struct cr_offload_report r;
         late_open(&l, 0, 1);
-        struct cr_cost_model target = late_target(&l);
+        struct cr_cost_model target = late_cost_model(&l);
         target.mapped_read_slowdown = k ? 1.125 : 1.25;
         CHECK_STATUS(cr_pass_offload(&l.p, &target, 6 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK);
         CHECK_INT(r.mapped, k);
@@ -133,13 +133,13 @@ static void mapped_read_is_not_chosen_where_copies_hide(void) {
     struct late              l;
     struct cr_offload_report r;
     late_open(&l, 10, 1);
-    struct cr_cost_model target = late_target(&l);
+    struct cr_cost_model target = late_cost_model(&l);
     CHECK_STATUS(cr_pass_offload(&l.p, &target, 6 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK);
     CHECK(r.tensors == 1 && r.mapped == 0);
     CHECK_NEAR(r.seconds, r.seconds_before, 1e-9);
     cr_program_free(&l.p);
     late_open(&l, 0, 1);
-    target = late_target(&l);
+    target = late_cost_model(&l);
     CHECK_STATUS(cr_pass_offload(&l.p, &target, 6 * UNIT, CR_OFFLOAD_AOA, &r), CR_OK);
     CHECK(r.tensors == 1 && r.mapped == 0);
     cr_program_free(&l.p);
@@ -153,7 +153,7 @@ static void mapped_read_meets_limits_that_copies_miss(void) {
         struct cr_offload_report r;
         late_open(&l, 2, 4);
         l.reads                     = reads;
-        struct cr_cost_model target = late_target(&l);
+        struct cr_cost_model target = late_cost_model(&l);
         CHECK_STATUS(cr_pass_offload(&l.p, &target, 6 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK);
         CHECK(r.mapped == reads && (r.after <= 6 * UNIT) == reads);
         CHECK((plan_of(&l.p) <= 6 * UNIT) == reads);
@@ -165,7 +165,7 @@ static void mapped_read_meets_limits_that_copies_miss(void) {
         const struct cr_compile_options o = {
             .reuse = true, .pool_limit = 6 * UNIT, .recompute = true, .offload = CR_SWAP_USE_BEST, .zero_copy = may};
         late_open(&l, 2, 4);
-        struct cr_cost_model target = late_target(&l);
+        struct cr_cost_model target = late_cost_model(&l);
         CHECK_STATUS(cr_pass_fit(&l.p, &target, &o, &r), CR_OK);
         CHECK(r.mapped == may && (r.after <= 6 * UNIT) == may);
         cr_program_free(&l.p);
@@ -178,7 +178,7 @@ static void early_read_is_detected(void) {
     struct cr_offload_report r;
     int                      waits = 0;
     late_open(&l, 0, 1);
-    struct cr_cost_model target = late_target(&l);
+    struct cr_cost_model target = late_cost_model(&l);
     CHECK_STATUS(cr_pass_offload(&l.p, &target, 6 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK);
     plan_of(&l.p);
     for (int i = 0; i < l.p.ops; i++) {
@@ -203,7 +203,7 @@ static void printed_location_of_tensors(void) {
     struct cr_config         config;
     struct cr_text           text = {0};
     late_open(&l, 0, 1);
-    struct cr_cost_model target = late_target(&l);
+    struct cr_cost_model target = late_cost_model(&l);
     CHECK_STATUS(cr_pass_offload(&l.p, &target, 6 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK);
     plan_of(&l.p);
     CHECK_STATUS(cr_plan_print_lifetimes(&l.p, &target, &text), CR_OK);
@@ -229,15 +229,15 @@ static void kernels_declare_mapped_reads(void) {
     int                            index;
     REQUIRE_OK(cr_device_open(CR_DEVICE_CPU, &options, &device));
     cr_program_init(&p, "rows", NULL);
-    struct cr_op op             = cr_op_make(CR_OP_relu, CR_NONE);
-    op.in[CR_IN_relu_x]         = cr_tensor_add(&p, "x", CR_F32, CR_REGION_HOST, 1, 2, 2, 8);
-    op.out[CR_OUT_relu_y]       = cr_tensor_add(&p, "y", CR_F32, CR_REGION_POOL, 1, 2, 2, 8);
-    const struct cr_kernel *row = cr_kernel_find(device, &p, &op, 0, &index);
-    REQUIRE(row != NULL);
-    CHECK(cr_kernel_reads_host(device, row, CR_IN_relu_x));
+    struct cr_op op                = cr_op_make(CR_OP_relu, CR_NONE);
+    op.in[CR_IN_relu_x]            = cr_tensor_add(&p, "x", CR_F32, CR_REGION_HOST, 1, 2, 2, 8);
+    op.out[CR_OUT_relu_y]          = cr_tensor_add(&p, "y", CR_F32, CR_REGION_POOL, 1, 2, 2, 8);
+    const struct cr_kernel *kernel = cr_kernel_find(device, &p, &op, 0, &index);
+    REQUIRE(kernel != NULL);
+    CHECK(cr_kernel_reads_host(device, kernel, CR_IN_relu_x));
     device->caps.host_memory = false;
     CHECK(cr_kernel_find(device, &p, &op, 0, &index) == NULL);
-    struct cr_kernel says = *row;
+    struct cr_kernel says = *kernel;
     CHECK(!cr_kernel_accepts(device, &says, &p, &op));
     says.host_slots = 1u << CR_IN_relu_x;
     CHECK(cr_kernel_accepts(device, &says, &p, &op));
@@ -392,7 +392,7 @@ static void mapped_reads_are_bitwise_identical(void) {
     }
 }
 
-TESTS(CASE(mapped_read_is_chosen_where_faster), CASE(slower_loads_are_counted), CASE(mapped_read_is_not_chosen_where_copies_hide),
-      CASE(mapped_read_meets_limits_that_copies_miss), CASE(early_read_is_detected),
-      CASE(printed_location_of_tensors), CASE(kernels_declare_mapped_reads), CASE(offline_gpu),
-      CASE(mapped_reads_are_bitwise_identical))
+TESTS(CASE(mapped_read_is_chosen_where_faster), CASE(slower_loads_are_counted),
+      CASE(mapped_read_is_not_chosen_where_copies_hide), CASE(mapped_read_meets_limits_that_copies_miss),
+      CASE(early_read_is_detected), CASE(printed_location_of_tensors), CASE(kernels_declare_mapped_reads),
+      CASE(offline_gpu), CASE(mapped_reads_are_bitwise_identical))

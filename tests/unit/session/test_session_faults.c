@@ -71,26 +71,26 @@ static void evaluation_and_prediction_survive_failing_allocations(void) {
     struct cr_session         s;
     struct cr_dataset        *set;
     struct cr_scores          scores, each;
-    struct cr_confusion       confusion = {0};
-    struct cr_sample_callback judge     = cr_confusion_callback(&confusion);
+    struct cr_confusion       confusion    = {0};
+    struct cr_sample_callback check_result = cr_confusion_callback(&confusion);
     struct cr_prediction      top[6];
     REQUIRE_OK(cr_config_open(&config, NULL, tiny, CR_COUNT(tiny)));
     REQUIRE_OK(open_session(&config, &s));
     REQUIRE_OK(cr_session_init(&s));
     REQUIRE_OK(cr_dataset_open(&config, CR_SPLIT_VAL, &set));
     make_folder(dir);
-    put_picture(dir, "good.png", 9, 7, 100);
+    put_image(dir, "good.png", 9, 7, 100);
     put_text(dir, "bad.png", "no picture");
     text_into(good, "%s/good.png", dir);
     text_into(bad, "%s/bad.png", dir);
-    const char *const pictures[] = {good, good, good, good, good, bad}; /* more than a batch */
+    const char *const images[] = {good, good, good, good, good, bad}; /* more than a batch */
     for (int64_t n = 1; !test_failures_; n++) {
         const int64_t live = cr_alloc_live();
         cr_alloc_fail_at(n);
         cr_status status = cr_session_evaluate(&s, set, NULL, &scores);
-        if (status == CR_OK) status = cr_session_predict(&s, pictures, 5, top);
+        if (status == CR_OK) status = cr_session_predict(&s, images, 5, top);
         if (status == CR_OK) status = cr_confusion_open(s.model.classes, &confusion);
-        if (status == CR_OK) status = cr_session_evaluate_each(&s, set, NULL, &judge, &each);
+        if (status == CR_OK) status = cr_session_evaluate_each(&s, set, NULL, &check_result, &each);
         cr_confusion_close(&confusion);
         cr_alloc_fail_at(0);
         CHECK_INT(cr_alloc_live(), live);
@@ -104,7 +104,7 @@ static void evaluation_and_prediction_survive_failing_allocations(void) {
         CHECK_NEAR((double)(top[i].probability[0] + top[i].probability[1] + top[i].probability[2]), 1, 1e-5);
         CHECK(top[i].probability[0] >= top[i].probability[1] && top[i].label[0] == top[0].label[0]);
     }
-    REQUIRE_OK(cr_session_predict(&s, pictures, 6, top));
+    REQUIRE_OK(cr_session_predict(&s, images, 6, top));
     CHECK(top[4].count == 3 && !*top[4].error);
     CHECK_INT(top[5].count, 0);
     CHECK_HAS(top[5].error, "bad.png");

@@ -10,10 +10,10 @@
 
 /* ---- two devices: one selects kernels by measured times, as a GPU does, the other by their order ---- */
 
-static const struct cr_kernel row             = {.name = "pretended.relu", .op = CR_OP_relu, .deterministic = true};
-static const struct cr_kernel on_sparse_cores = {.name = "pretended.conv", .op = CR_OP_conv, .sparse_cores = true};
-static const struct cr_kernel *const rows[]   = {&row, &on_sparse_cores, NULL};
-static const struct cr_async         async    = {0};
+static const struct cr_kernel kernel           = {.name = "pretended.relu", .op = CR_OP_relu, .deterministic = true};
+static const struct cr_kernel on_sparse_cores  = {.name = "pretended.conv", .op = CR_OP_conv, .sparse_cores = true};
+static const struct cr_kernel *const kernels[] = {&kernel, &on_sparse_cores, NULL};
+static const struct cr_async         async     = {0};
 
 static void keep(struct cr_device *device, void *region) {
     (void)device, (void)region;
@@ -36,7 +36,7 @@ struct stand {
 };
 
 static void stand_open(struct stand *s, const struct cr_backend *backend, const char *override) {
-    *s = (struct stand){.device = {.backend = backend, .kernels = rows, .caps = {.text = "timed device, driver 1"}}};
+    *s = (struct stand){.device = {.backend = backend, .kernels = kernels, .caps = {.text = "timed device, driver 1"}}};
     make_folder(s->dir);
     CHECK_INT(setenv("CRESNET_CACHE", "off", 1), 0); /* the table of the user is not used */
     REQUIRE_OK(cr_config_open(&s->config, NULL, &override, override ? 1 : 0));
@@ -50,7 +50,7 @@ static void stand_close(struct stand *s) {
 }
 
 /* Opens as a session that resumes from `dir`; log output goes to s->log. */
-static cr_status ask(struct stand *s, bool anew) {
+static cr_status resume(struct stand *s, bool anew) {
     const struct cr_session_options options = {.costs_from = s->dir, .costs_unmeasured = s->ordered, .retune = anew};
     char                            path[SUPPORT_PATH];
     cr_cost_table_close(s->session.cost_table);
@@ -68,12 +68,12 @@ static cr_status ask(struct stand *s, bool anew) {
     return status;
 }
 
-static void put_costs(struct stand *s, const char *text) {
+static void write_kernel_times(struct stand *s, const char *text) {
     put_text(s->dir, "kernel_times.txt", text);
 }
 
 /* The kernel_times.txt of a run on this device, with one entry. */
-static void put_own_costs(struct stand *s) {
+static void write_own_kernel_times(struct stand *s) {
     struct cr_cost_table *costs;
     char                 *text = NULL;
     struct cr_text        all  = {0};
@@ -82,7 +82,7 @@ static void put_own_costs(struct stand *s) {
     *strstr(text, "sum\t") = 0;
     cr_text_add(&all, "%s1000\tpretended.relu\t0\trelu x=f16[1,1,1,8] -> y=f16[1,1,1,8]\n", text);
     cr_text_add(&all, "sum\t%016llx\n", (unsigned long long)cr_cost_hash(all.data));
-    put_costs(s, all.data);
+    write_kernel_times(s, all.data);
     cr_text_free(&all);
     cr_free(text);
     cr_cost_table_close(costs);
@@ -91,7 +91,7 @@ static void put_own_costs(struct stand *s) {
 /* Without --force: refused, with one error that names the place, the reason and the remedy. With --force: accepted,
  * with a warning that says the same. */
 static void check_refused(struct stand *s, const char *why) {
-    CHECK_STATUS(ask(s, false), CR_ERR_CONFIG);
+    CHECK_STATUS(resume(s, false), CR_ERR_CONFIG);
     CHECK_HAS(cr_error_message(), "kernel_times.txt");
     CHECK_HAS(cr_error_message(), why);
     CHECK_HAS(cr_error_message(), "--force");
@@ -99,7 +99,7 @@ static void check_refused(struct stand *s, const char *why) {
     CHECK(!strstr(s->log, "anew"));
 }
 static void check_anew(struct stand *s, bool force, const char *why) {
-    CHECK_STATUS(ask(s, force), CR_OK);
+    CHECK_STATUS(resume(s, force), CR_OK);
     CHECK_HAS(s->log, "kernel_times.txt");
     CHECK_HAS(s->log, why);
     CHECK_HAS(s->log, "chosen anew");
@@ -125,16 +125,16 @@ static void check_misfit(const struct cr_backend *backend, const char *also, voi
 static void without_checkpoint_table_the_device_selects(void) {
     struct stand s;
     stand_open(&s, &with_times, NULL);
-    REQUIRE_OK(ask(&s, false));
+    REQUIRE_OK(resume(&s, false));
     CHECK(s.session.cost_table && s.session.cost_table->fixed == 0);
     CHECK_STR(s.log, "");
     stand_close(&s);
     stand_open(&s, &with_times, "train.measure=no");
-    REQUIRE_OK(ask(&s, false));
+    REQUIRE_OK(resume(&s, false));
     CHECK(!s.session.cost_table);
     stand_close(&s);
     stand_open(&s, &without_times, NULL);
-    REQUIRE_OK(ask(&s, false));
+    REQUIRE_OK(resume(&s, false));
     CHECK(!s.session.cost_table);
     stand_close(&s);
 }
@@ -142,9 +142,9 @@ static void without_checkpoint_table_the_device_selects(void) {
 static void matching_table_is_used(void) {
     struct stand s;
     stand_open(&s, &with_times, NULL);
-    put_own_costs(&s);
+    write_own_kernel_times(&s);
     for (int force = 0; force < 2; force++) { /* --force does not discard a valid table */
-        REQUIRE_OK(ask(&s, force));
+        REQUIRE_OK(resume(&s, force));
         CHECK(s.session.cost_table && s.session.cost_table->fixed == 1);
         CHECK_STR(s.log, "");
     }
@@ -152,14 +152,14 @@ static void matching_table_is_used(void) {
 }
 
 static void put_other(struct stand *s) {
-    put_costs(s, "cresnet kernel times 6\tanother device\n1\ta\t0\tb\n");
+    write_kernel_times(s, "cresnet kernel times 6\tanother device\n1\ta\t0\tb\n");
 }
 static void put_nonsense(struct stand *s) {
-    put_costs(s, "\x7f"
-                 "ELF\n");
+    write_kernel_times(s, "\x7f"
+                          "ELF\n");
 }
 static void put_nothing(struct stand *s) {
-    put_costs(s, "");
+    write_kernel_times(s, "");
 }
 static void put_a_folder(struct stand *s) {
     char path[SUPPORT_PATH];
@@ -168,7 +168,7 @@ static void put_a_folder(struct stand *s) {
 static void put_a_cut_one(struct stand *s) {
     char   path[SUPPORT_PATH];
     size_t size;
-    put_own_costs(s);
+    write_own_kernel_times(s);
     uint8_t *text = read_bytes(text_into(path, "%s/kernel_times.txt", s->dir), &size);
     CHECK_INT(truncate(path, (off_t)size - 3), 0);
     cr_free(text);
@@ -185,7 +185,7 @@ static void mismatched_table_needs_force(void) {
 /* Measured before, not here: other kernels, and so other bits. */
 static void device_without_table_needs_force(void) {
     check_misfit(&without_times, NULL, put_other, "here they are not (ordered)");
-    check_misfit(&with_times, "train.measure=no", put_own_costs, "here they are not (timed)");
+    check_misfit(&with_times, "train.measure=no", write_own_kernel_times, "here they are not (timed)");
 }
 
 /* Selected by order before, measured here: the same. Where nothing is measured here either, the run continues. */
@@ -193,22 +193,22 @@ static void run_without_table_needs_force_to_measure(void) {
     struct stand s;
     stand_open(&s, &with_times, NULL);
     s.ordered = true;
-    CHECK_STATUS(ask(&s, false), CR_ERR_CONFIG);
+    CHECK_STATUS(resume(&s, false), CR_ERR_CONFIG);
     CHECK_HAS(cr_error_message(), "train.measure = no");
     CHECK_HAS(cr_error_message(), "--force");
-    REQUIRE_OK(ask(&s, true));
+    REQUIRE_OK(resume(&s, true));
     CHECK_HAS(s.log, "chosen anew");
     s.config.train.deterministic = false;
-    REQUIRE_OK(ask(&s, false));
+    REQUIRE_OK(resume(&s, false));
     CHECK_HAS(s.log, "chosen anew");
     s.config.train.deterministic = true;
     s.config.train.measure       = false;
-    REQUIRE_OK(ask(&s, false));
+    REQUIRE_OK(resume(&s, false));
     CHECK_STR(s.log, "");
     stand_close(&s);
     stand_open(&s, &without_times, NULL);
     s.ordered = true;
-    REQUIRE_OK(ask(&s, false));
+    REQUIRE_OK(resume(&s, false));
     CHECK_STR(s.log, "");
     stand_close(&s);
 }
@@ -231,12 +231,12 @@ static void unused_sparse_tensor_cores_are_reported(void) {
 static void failing_allocations(void) {
     struct stand s;
     stand_open(&s, &with_times, NULL);
-    put_own_costs(&s);
+    write_own_kernel_times(&s);
     const int64_t live     = cr_alloc_live();
     int           failures = 0;
     for (int64_t n = 1; !test_failures_; n++, failures++) {
         cr_alloc_fail_at(n);
-        cr_status status = ask(&s, true); /* out of memory is no reason to select again */
+        cr_status status = resume(&s, true); /* out of memory is no reason to select again */
         cr_alloc_fail_at(0);
         if (status == CR_OK) break;
         CHECK_STATUS(status, CR_ERR_MEMORY);

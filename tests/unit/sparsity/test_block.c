@@ -118,13 +118,13 @@ static void run_team(const struct filter *f, const struct cr_block_layout *how, 
     }
 }
 
-static void carries_out(const struct filter *f, int64_t kept, const struct cr_block_layout *how) {
+static void carries_out(const struct filter *f, int64_t nonzeros, const struct cr_block_layout *how) {
     struct cr_blocks b;
     REQUIRE(cr_sparse_blocks(bits, f->first, f->K, f->R, f->S, f->C, how, &b) == CR_OK);
     int64_t stored;
-    CHECK_INT(cr_sparse_count_blocks(bits, f->first, f->K, f->R, f->S, f->C, SIDE, &stored), kept);
+    CHECK_INT(cr_sparse_count_blocks(bits, f->first, f->K, f->R, f->S, f->C, SIDE, &stored), nonzeros);
     CHECK_INT(b.blocks, stored);
-    CHECK(b.blocks >= kept && b.blocks <= kept + f->K / SIDE);
+    CHECK(b.blocks >= nonzeros && b.blocks <= nonzeros + f->K / SIDE);
     CHECK_INT(b.table[b.items + b.groups], b.blocks);
     memset(y, 0, sizeof y);
     for (int64_t group = 0; group < b.groups; group++)
@@ -135,13 +135,13 @@ static void carries_out(const struct filter *f, int64_t kept, const struct cr_bl
 
 static void block_lists_compute_the_convolution(void) {
     for (size_t i = 0; i < CR_COUNT(filters); i++) {
-        const struct filter *f    = &filters[i];
-        const int64_t        kept = make(f);
+        const struct filter *f        = &filters[i];
+        const int64_t        nonzeros = make(f);
         convolve(f);
         for (int64_t teams = 1; teams <= 4; teams++) {
-            carries_out(f, kept, &(struct cr_block_layout){.side = SIDE, .teams = teams});
+            carries_out(f, nonzeros, &(struct cr_block_layout){.side = SIDE, .teams = teams});
             if (f->R == 3)
-                carries_out(f, kept,
+                carries_out(f, nonzeros,
                             &(struct cr_block_layout){.side = SIDE, .teams = teams, .patch = true, .pitch = PITCH});
         }
     }

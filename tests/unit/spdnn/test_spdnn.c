@@ -166,12 +166,12 @@ static void neighbours_share_columns(void) {
 /* ---- inputs ---- */
 
 static void images_become_bits(void) {
-    struct cr_spdnn_images pictures = {.count = 3, .pixel = cr_alloc(3, 784)};
+    struct cr_spdnn_images images = {.count = 3, .pixel = cr_alloc(3, 784)};
     struct cr_spdnn_inputs in, some;
-    REQUIRE(pictures.pixel);
-    memset(pictures.pixel + 784, 255, 784);                                          /* black, white, */
-    for (int y = 0; y < 28; y++) memset(pictures.pixel + 2 * 784 + y * 28, 200, 14); /* and one half of each */
-    REQUIRE_OK(cr_spdnn_inputs_open(&pictures, 4096, 70, 0.5, 3, &in));
+    REQUIRE(images.pixel);
+    memset(images.pixel + 784, 255, 784);                                          /* black, white, */
+    for (int y = 0; y < 28; y++) memset(images.pixel + 2 * 784 + y * 28, 200, 14); /* and one half of each */
+    REQUIRE_OK(cr_spdnn_inputs_open(&images, 4096, 70, 0.5, 3, &in));
     CHECK(in.threshold >= 0 && in.threshold < 200);
     for (int64_t i = 0; i < 70; i++) {
         int ones = 0, left = 0;
@@ -191,7 +191,7 @@ static void images_become_bits(void) {
             CHECK((some.bit[n * some.words] >> i & 1) == (in.bit[n * in.words + i * 7 / 32] >> i * 7 % 32 & 1));
     cr_spdnn_inputs_close(&some);
     cr_spdnn_inputs_close(&in);
-    cr_spdnn_images_free(&pictures);
+    cr_spdnn_images_free(&images);
 }
 
 static void synthetic_inputs_have_the_same_density(void) {
@@ -203,27 +203,27 @@ static void synthetic_inputs_have_the_same_density(void) {
 
 static void mnist_density_matches_published_value(void) {
     static const int64_t   widths[] = {1024, 4096, 16384, 65536};
-    struct cr_spdnn_images pictures;
+    struct cr_spdnn_images images;
     char                   path[4096];
     if (!test_data_dir()) SKIP("CRESNET_TEST_DATA is not set");
     snprintf(path, sizeof path, "%s/mnist/train-images-idx3-ubyte", test_data_dir());
-    if (cr_spdnn_images_read(path, &pictures) != CR_OK) SKIP("no MNIST in CRESNET_TEST_DATA");
-    CHECK_INT(pictures.count, 60000);
+    if (cr_spdnn_images_read(path, &images) != CR_OK) SKIP("no MNIST in CRESNET_TEST_DATA");
+    CHECK_INT(images.count, 60000);
     for (size_t i = 0; i < CR_COUNT(widths); i++) {
         const struct cr_spdnn_published *p = cr_spdnn_published(widths[i]);
         struct cr_spdnn_inputs           in;
         REQUIRE_OK(
-            cr_spdnn_inputs_open(&pictures, widths[i], 60000, (double)p->nonzeros / 60000 / (double)widths[i], 2, &in));
+            cr_spdnn_inputs_open(&images, widths[i], 60000, (double)p->nonzeros / 60000 / (double)widths[i], 2, &in));
         CHECK_NEAR((double)in.nonzeros, (double)p->nonzeros, 0.01 * (double)p->nonzeros);
         cr_spdnn_inputs_close(&in);
     }
-    cr_spdnn_images_free(&pictures);
+    cr_spdnn_images_free(&images);
 }
 
 static void other_files_are_refused_as_mnist(void) {
-    struct cr_spdnn_images pictures;
-    CHECK_STATUS(cr_spdnn_images_read(CR_SOURCE_DIR "/CMakeLists.txt", &pictures), CR_ERR_FORMAT);
-    CHECK_STATUS(cr_spdnn_images_read(CR_SOURCE_DIR "/no-such-file", &pictures), CR_ERR_IO);
+    struct cr_spdnn_images images;
+    CHECK_STATUS(cr_spdnn_images_read(CR_SOURCE_DIR "/CMakeLists.txt", &images), CR_ERR_FORMAT);
+    CHECK_STATUS(cr_spdnn_images_read(CR_SOURCE_DIR "/no-such-file", &images), CR_ERR_IO);
 }
 
 /* ---- results ---- */
@@ -393,6 +393,7 @@ static void failing_allocations_are_errors(void) {
 
 TESTS(CASE(edge_counts_match_published_values), CASE(layers_follow_the_generator), CASE(wrong_sizes_are_refused),
       CASE(packing_keeps_every_edge), CASE(neighbours_share_columns), CASE(images_become_bits),
-      CASE(synthetic_inputs_have_the_same_density), CASE(mnist_density_matches_published_value), CASE(other_files_are_refused_as_mnist),
-      CASE(challenge_networks_equal_a_dense_loop), CASE(any_matrix_equals_a_dense_loop), CASE(dropping_changes_nothing),
-      CASE(split_inputs_equal_the_whole), CASE(failing_allocations_are_errors))
+      CASE(synthetic_inputs_have_the_same_density), CASE(mnist_density_matches_published_value),
+      CASE(other_files_are_refused_as_mnist), CASE(challenge_networks_equal_a_dense_loop),
+      CASE(any_matrix_equals_a_dense_loop), CASE(dropping_changes_nothing), CASE(split_inputs_equal_the_whole),
+      CASE(failing_allocations_are_errors))

@@ -101,10 +101,10 @@ static cr_status open_session(const struct run *r, const char *const *more, stru
 #define OPEN(run, config, s, ...) open_session((run), (const char *const[]){__VA_ARGS__, NULL}, (config), (s))
 
 static const float *values_of(const struct cr_session *s, int param) {
-    const struct cr_param *q     = &s->model.store.param[param];
-    enum cr_param_buffer   plane = cr_param_is_running(q->role) ? CR_BUFFER_RUNNING : CR_BUFFER_VALUE;
-    const char            *base  = s->memory.region[CR_REGION_STORE];
-    return (const float *)(const void *)(base + cr_param_store_buffer_offset(&s->model.store, plane)) + q->offset;
+    const struct cr_param *q      = &s->model.store.param[param];
+    enum cr_param_buffer   buffer = cr_param_is_running(q->role) ? CR_BUFFER_RUNNING : CR_BUFFER_VALUE;
+    const char            *base   = s->memory.region[CR_REGION_STORE];
+    return (const float *)(const void *)(base + cr_param_store_buffer_offset(&s->model.store, buffer)) + q->offset;
 }
 
 /* Compares each parameter of two sessions; `frozen` names the prefixes that must be bitwise identical; all others must
@@ -246,7 +246,7 @@ static void evaluation_skips_corrupt_images(void) {
     for (int i = 0; i < 12; i++) {
         char name[64];
         snprintf(name, sizeof name, "%s/%c/%d.png", i < 6 ? "train" : "val", "abc"[i % 3], i);
-        put_picture(root, name, 8, 8, i * 20);
+        put_image(root, name, 8, 8, i * 20);
     }
     put_text(root, "val/a/broken.png", "this is no picture");
     for (int fatal = 0; fatal < 2; fatal++) {
@@ -316,8 +316,8 @@ static void earlier_evaluation_changes_nothing(void) {
 /* ---- the step loop allocates nothing ---- */
 
 static void step_loop_does_not_allocate(void) {
-    static const char *const ways[] = {"data.workers=0", "data.workers=2"};
-    for (size_t w = 0; w < CR_COUNT(ways); w++) {
+    static const char *const worker_options[] = {"data.workers=0", "data.workers=2"};
+    for (size_t w = 0; w < CR_COUNT(worker_options); w++) {
         struct run         r;
         struct cr_config   config;
         struct cr_session  s;
@@ -325,7 +325,7 @@ static void step_loop_does_not_allocate(void) {
         struct cr_loader  *loader;
         uint64_t           after_first = 0;
         prepare(&r);
-        REQUIRE_OK(OPEN(&r, &config, &s, ways[w]));
+        REQUIRE_OK(OPEN(&r, &config, &s, worker_options[w]));
         REQUIRE_OK(cr_dataset_open(&config, CR_SPLIT_TRAIN, &set));
         const struct cr_loader_options options = {.split     = CR_SPLIT_TRAIN,
                                                   .prepare   = s.prepare_train,

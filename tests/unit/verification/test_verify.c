@@ -34,7 +34,7 @@ static void dot_open(struct dot *d) {
     }
 }
 
-static struct cr_verify_result dot_judge(struct dot *d, struct cr_device *cpu, enum cr_math math, double got) {
+static struct cr_verify_result dot_verify(struct dot *d, struct cr_device *cpu, enum cr_math math, double got) {
     const float                zero = 0, y = (float)got;
     const struct cr_step_block step                = {0};
     const struct cr_verify_io  io                  = {.in = {d->x, d->w, &zero}};
@@ -79,16 +79,16 @@ static void bound_of_a_dot_product(void) {
     for (size_t i = 0; i < CR_COUNT(maths); i++) {
         const double bound = allowed(&d, maths[i]);
         for (int sign = -1; sign <= 1; sign += 2) {
-            struct cr_verify_result inside  = dot_judge(&d, cpu, maths[i], d.want + sign * 0.97 * bound);
-            struct cr_verify_result outside = dot_judge(&d, cpu, maths[i], d.want - sign * 1.03 * bound);
+            struct cr_verify_result inside  = dot_verify(&d, cpu, maths[i], d.want + sign * 0.97 * bound);
+            struct cr_verify_result outside = dot_verify(&d, cpu, maths[i], d.want - sign * 1.03 * bound);
             CHECK(inside.ok && inside.worst > 0.9 && inside.worst <= 1);
             CHECK(!outside.ok && outside.worst > 1);
             CHECK_NEAR(outside.want, d.want, 1e-12);
             CHECK_NEAR(outside.bound, bound, 0.02 * bound);
         }
     }
-    CHECK(!dot_judge(&d, cpu, CR_MATH_F64, d.want * (1 + 1e-6)).ok);
-    CHECK(dot_judge(&d, cpu, CR_MATH_F64, d.want).ok);
+    CHECK(!dot_verify(&d, cpu, CR_MATH_F64, d.want * (1 + 1e-6)).ok);
+    CHECK(dot_verify(&d, cpu, CR_MATH_F64, d.want).ok);
     cr_program_free(&d.p);
     cr_device_close(cpu);
 }
@@ -104,11 +104,11 @@ static void only_tf32_may_round_operands(void) {
     for (int i = 0; i < 64; i++) d.want += fabs((double)d.x[i]);
     d.magnitude      = d.want;
     const double cut = d.want * (1 - 0.9 * 0x1p-9);
-    CHECK(dot_judge(&d, cpu, CR_MATH_TF32, cut).ok);
-    CHECK(!dot_judge(&d, cpu, CR_MATH_F16, cut).ok);
-    CHECK(!dot_judge(&d, cpu, CR_MATH_F32, cut).ok);
-    CHECK(dot_judge(&d, cpu, CR_MATH_F16, (double)cr_f16_to_f32(cr_f32_to_f16((float)d.want))).ok);
-    CHECK(!dot_judge(&d, cpu, CR_MATH_F32, (double)cr_f16_to_f32(cr_f32_to_f16((float)d.want))).ok);
+    CHECK(dot_verify(&d, cpu, CR_MATH_TF32, cut).ok);
+    CHECK(!dot_verify(&d, cpu, CR_MATH_F16, cut).ok);
+    CHECK(!dot_verify(&d, cpu, CR_MATH_F32, cut).ok);
+    CHECK(dot_verify(&d, cpu, CR_MATH_F16, (double)cr_f16_to_f32(cr_f32_to_f16((float)d.want))).ok);
+    CHECK(!dot_verify(&d, cpu, CR_MATH_F32, (double)cr_f16_to_f32(cr_f32_to_f16((float)d.want))).ok);
     cr_program_free(&d.p);
     cr_device_close(cpu);
 }
@@ -123,13 +123,13 @@ static void denormals_may_be_flushed_in_products(void) {
         d.w[i] = 1e4f;
     }
     d.x[9] = 0x1p-127f;
-    CHECK(dot_judge(&d, cpu, CR_MATH_F32, 0).ok);
-    CHECK(dot_judge(&d, cpu, CR_MATH_TF32, 0).ok);
-    CHECK(!dot_judge(&d, cpu, CR_MATH_F64, 0).ok);
-    CHECK(!dot_judge(&d, cpu, CR_MATH_F32, 0x1p-100).ok);
+    CHECK(dot_verify(&d, cpu, CR_MATH_F32, 0).ok);
+    CHECK(dot_verify(&d, cpu, CR_MATH_TF32, 0).ok);
+    CHECK(!dot_verify(&d, cpu, CR_MATH_F64, 0).ok);
+    CHECK(!dot_verify(&d, cpu, CR_MATH_F32, 0x1p-100).ok);
     d.x[9] = 0x1p-90f; /* not small: to lose it is wrong */
-    CHECK(!dot_judge(&d, cpu, CR_MATH_TF32, 0).ok);
-    CHECK(!dot_judge(&d, cpu, CR_MATH_F32, 0).ok);
+    CHECK(!dot_verify(&d, cpu, CR_MATH_TF32, 0).ok);
+    CHECK(!dot_verify(&d, cpu, CR_MATH_F32, 0).ok);
     cr_program_free(&d.p);
     cr_device_close(cpu);
 }
@@ -138,23 +138,23 @@ static void nan_and_infinity_by_position(void) {
     struct cr_device *cpu = open_cpu(true);
     struct dot        d;
     dot_open(&d);
-    struct cr_verify_result r = dot_judge(&d, cpu, CR_MATH_F32, NAN);
+    struct cr_verify_result r = dot_verify(&d, cpu, CR_MATH_F32, NAN);
     CHECK(!r.ok && r.nonfinite == 1);
     d.x[5] = INFINITY;
-    CHECK(dot_judge(&d, cpu, CR_MATH_F32, INFINITY).ok);
-    CHECK(!dot_judge(&d, cpu, CR_MATH_F32, -INFINITY).ok);
-    CHECK(!dot_judge(&d, cpu, CR_MATH_F32, 3e38).ok);
-    CHECK(!dot_judge(&d, cpu, CR_MATH_F32, NAN).ok);
+    CHECK(dot_verify(&d, cpu, CR_MATH_F32, INFINITY).ok);
+    CHECK(!dot_verify(&d, cpu, CR_MATH_F32, -INFINITY).ok);
+    CHECK(!dot_verify(&d, cpu, CR_MATH_F32, 3e38).ok);
+    CHECK(!dot_verify(&d, cpu, CR_MATH_F32, NAN).ok);
     d.x[5] = NAN;
-    CHECK(dot_judge(&d, cpu, CR_MATH_F32, NAN).ok);
-    CHECK(!dot_judge(&d, cpu, CR_MATH_F32, 0).ok);
+    CHECK(dot_verify(&d, cpu, CR_MATH_F32, NAN).ok);
+    CHECK(!dot_verify(&d, cpu, CR_MATH_F32, 0).ok);
     /* Terms that cancel, each near the largest float: partial sums in float may overflow, in double they may not. */
     for (int i = 0; i < 64; i++) {
         d.x[i] = i % 2 ? 3e38f : -3e38f;
         d.w[i] = 1;
     }
-    CHECK(dot_judge(&d, cpu, CR_MATH_F32, INFINITY).ok);
-    CHECK(!dot_judge(&d, cpu, CR_MATH_F64, INFINITY).ok);
+    CHECK(dot_verify(&d, cpu, CR_MATH_F32, INFINITY).ok);
+    CHECK(!dot_verify(&d, cpu, CR_MATH_F64, INFINITY).ok);
     cr_program_free(&d.p);
     cr_device_close(cpu);
 }
@@ -206,7 +206,7 @@ struct run {
     struct cr_device       *device, *cpu;
     enum cr_dtype           real;
     struct cr_kernel        wrong;
-    const struct cr_kernel *rows[300];
+    const struct cr_kernel *kernels[300];
 };
 
 static void emit_net(struct run *r) {
@@ -236,8 +236,8 @@ static float value_of(const struct cr_param *q, int k, int i) {
 }
 
 /* In 16-bit programs filters are slices of the half buffer, which the cast computes from the value buffer. */
-static cr_status feed_plane(struct run *r) {
-    const int plane = cr_tensor_store(&r->p, CR_BUFFER_VALUE, CR_NONE);
+static cr_status feed_buffer(struct run *r) {
+    const int buffer = cr_tensor_store(&r->p, CR_BUFFER_VALUE, CR_NONE);
     float    *value;
     CR_ALLOC(value, (size_t)r->store.value_elems);
     for (int k = 0; k < r->store.params; k++) {
@@ -245,7 +245,7 @@ static cr_status feed_plane(struct run *r) {
         if (cr_param_is_running(q->role)) continue;
         for (int i = 0; i < (int)q->elems; i++) value[q->offset + i] = value_of(q, k, i);
     }
-    cr_status status = cr_exec_put(r->exec, plane, value);
+    cr_status status = cr_exec_put(r->exec, buffer, value);
     cr_free(value);
     return status;
 }
@@ -262,7 +262,7 @@ static cr_status feed(struct run *r) {
         int t = r->real == CR_F32 ? cr_tensor_find(&r->p, q->name) : CR_NONE;
         if (t >= 0) CR_TRY(cr_exec_put(r->exec, t, value));
     }
-    if (r->real != CR_F32) CR_TRY(feed_plane(r));
+    if (r->real != CR_F32) CR_TRY(feed_buffer(r));
     const double state[CR_STATE_COUNT] = {r->real == CR_F32 ? 1 : 64};
     int          t                     = cr_tensor_find(&r->p, "plane.state");
     if (t >= 0) CR_TRY(cr_exec_put(r->exec, t, state));
@@ -275,10 +275,10 @@ static cr_status run_open(struct run *r, const struct cr_kernel *wrong, bool fus
     r->cpu                                  = open_cpu(true);
     r->device                               = open_cpu(false);
     if (wrong) { /* comes before all others */
-        r->wrong   = *wrong;
-        r->rows[0] = &r->wrong;
-        for (int i = 0; r->device->kernels[i]; i++) r->rows[i + 1] = r->device->kernels[i];
-        r->device->kernels = r->rows;
+        r->wrong      = *wrong;
+        r->kernels[0] = &r->wrong;
+        for (int i = 0; r->device->kernels[i]; i++) r->kernels[i + 1] = r->device->kernels[i];
+        r->device->kernels = r->kernels;
     }
     emit_net(r);
     emit_net(r); /* offsets of the buffers are known once all parameters exist */
@@ -326,8 +326,9 @@ static void whole_program_bf16_fused(void) {
 }
 
 static cr_status wrong_pool(struct cr_device *device, const struct cr_call *call) {
-    for (const struct cr_kernel *const *row = device->kernels + 1; *row; row++)
-        if ((*row)->op == call->op->kind && strncmp((*row)->name, "ref.", 4) == 0) CR_TRY((*row)->launch(device, call));
+    for (const struct cr_kernel *const *kernel = device->kernels + 1; *kernel; kernel++)
+        if ((*kernel)->op == call->op->kind && strncmp((*kernel)->name, "ref.", 4) == 0)
+            CR_TRY((*kernel)->launch(device, call));
     ((float *)call->out[0])[3] *= 1.001f;
     return CR_OK;
 }
@@ -352,5 +353,6 @@ static void first_wrong_op_is_named(void) {
 }
 
 TESTS(CASE(bound_of_a_dot_product), CASE(only_tf32_may_round_operands), CASE(denormals_may_be_flushed_in_products),
-      CASE(nan_and_infinity_by_position), CASE(failing_memory), CASE(every_op_kind_has_a_rule), CASE(whole_program_plain),
-      CASE(whole_program_fused), CASE(whole_program_f16), CASE(whole_program_bf16_fused), CASE(first_wrong_op_is_named))
+      CASE(nan_and_infinity_by_position), CASE(failing_memory), CASE(every_op_kind_has_a_rule),
+      CASE(whole_program_plain), CASE(whole_program_fused), CASE(whole_program_f16), CASE(whole_program_bf16_fused),
+      CASE(first_wrong_op_is_named))

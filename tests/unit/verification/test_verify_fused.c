@@ -41,7 +41,7 @@ static double ratio; /* relative to the bound, of the last call */
 
 /* True when `got` in output `slot` is accepted while the other outputs are those of the reference. Call good()
  * first. */
-static bool right(struct tiny *t, int slot, int64_t i, double got) {
+static bool accepted(struct tiny *t, int slot, int64_t i, double got) {
     const struct cr_op        *op   = &t->p.op[0];
     const struct cr_step_block step = {0};
     const void                *outs[CR_OP_OUT_MAX];
@@ -59,23 +59,23 @@ static bool right(struct tiny *t, int slot, int64_t i, double got) {
 
 /* Fills the outputs with the results of the reference kernel. */
 static void good(struct tiny *t) {
-    const struct cr_op     *op  = &t->p.op[0];
-    const struct cr_kernel *row = cr_verify_ref(t->cpu, op->kind);
+    const struct cr_op     *op     = &t->p.op[0];
+    const struct cr_kernel *kernel = cr_verify_ref(t->cpu, op->kind);
     double                  scratch[64];
     struct cr_call          call = {.program = &t->p, .op = op, .workspace = scratch};
     for (int s = 0; s < CR_OP_IN_MAX; s++) call.in[s] = t->io.in[s];
     for (int s = 0; s < CR_OP_OUT_MAX; s++) call.out[s] = op->out[s] >= 0 ? t->out[s] : NULL;
-    if (row->launch(t->cpu, &call) != CR_OK) TEST_FAIL_("%s", cr_error_message());
+    if (kernel->launch(t->cpu, &call) != CR_OK) TEST_FAIL_("%s", cr_error_message());
 }
 
 /* A 1x1 convolution with weight 1 outputs act(x) itself. */
-static void conv_open(struct tiny *t, double x, double scale, double bias, bool stats) {
+static void conv_open(struct tiny *t, double x, double scale, double bias, bool sums) {
     tiny_open(t, CR_OP_conv, CR_F16);
     PUT(t, CR_IN_conv_x, CR_F16, 1, 1, x);
     PUT(t, CR_IN_conv_w, CR_F16, 1, 1, 1);
     PUT(t, CR_IN_conv_scale_bias, CR_F32, 2, 1, scale, bias);
     t->op.attr.conv.stride      = 1;
-    t->op.out[CR_OUT_conv_sums] = stats ? CR_NEW : CR_NONE;
+    t->op.out[CR_OUT_conv_sums] = sums ? CR_NEW : CR_NONE;
     emit(t);
     good(t);
 }
@@ -84,17 +84,17 @@ static void act_near_a_tie_may_round_up_or_down(void) {
     const double step = 0x1p-10, middle = 1.5 + step / 2, x = 1 + 3 * step;
     struct tiny  t;
     conv_open(&t, x, (double)(float)(middle / x), 0, false); /* x*scale is the middle except for a rounding */
-    CHECK(right(&t, 0, 0, 1.5) && right(&t, 0, 0, 1.5 + step));
-    CHECK(!right(&t, 0, 0, 1.5 - 2 * step) && !right(&t, 0, 0, 1.5 + 3 * step));
+    CHECK(accepted(&t, 0, 0, 1.5) && accepted(&t, 0, 0, 1.5 + step));
+    CHECK(!accepted(&t, 0, 0, 1.5 - 2 * step) && !accepted(&t, 0, 0, 1.5 + 3 * step));
     tiny_close(&t);
     conv_open(&t, 1, middle, 0, false); /* exactly the middle: rounds to even */
-    CHECK(right(&t, 0, 0, 1.5) && !right(&t, 0, 0, 1.5 + step));
+    CHECK(accepted(&t, 0, 0, 1.5) && !accepted(&t, 0, 0, 1.5 + step));
     tiny_close(&t);
     conv_open(&t, x, (double)(float)((1.5 + 0.7 * step) / x), 0, false); /* well above it */
-    CHECK(!right(&t, 0, 0, 1.5) && right(&t, 0, 0, 1.5 + step));
+    CHECK(!accepted(&t, 0, 0, 1.5) && accepted(&t, 0, 0, 1.5 + step));
     tiny_close(&t);
     conv_open(&t, 3, 1, -4, false);
-    CHECK(right(&t, 0, 0, 0) && !right(&t, 0, 0, -1) && !right(&t, 0, 0, 0x1p-20));
+    CHECK(accepted(&t, 0, 0, 0) && !accepted(&t, 0, 0, -1) && !accepted(&t, 0, 0, 0x1p-20));
     tiny_close(&t);
 }
 
@@ -109,10 +109,10 @@ static void sums_of_rounded_numbers_are_accepted(void) {
     t.op.out[CR_OUT_conv_sums] = CR_NEW;
     emit(&t);
     good(&t);
-    CHECK(right(&t, CR_OUT_conv_sums, 0, y) && right(&t, CR_OUT_conv_sums, 0, 1));
-    CHECK(right(&t, CR_OUT_conv_sums, 1, y * y) && right(&t, CR_OUT_conv_sums, 1, 1));
-    CHECK(!right(&t, CR_OUT_conv_sums, 0, 1 + 4 * step) && !right(&t, CR_OUT_conv_sums, 1, 1 - 6 * step) &&
-          !right(&t, CR_OUT_conv_sums, 0, 0));
+    CHECK(accepted(&t, CR_OUT_conv_sums, 0, y) && accepted(&t, CR_OUT_conv_sums, 0, 1));
+    CHECK(accepted(&t, CR_OUT_conv_sums, 1, y * y) && accepted(&t, CR_OUT_conv_sums, 1, 1));
+    CHECK(!accepted(&t, CR_OUT_conv_sums, 0, 1 + 4 * step) && !accepted(&t, CR_OUT_conv_sums, 1, 1 - 6 * step) &&
+          !accepted(&t, CR_OUT_conv_sums, 0, 0));
     tiny_close(&t);
 }
 
@@ -131,21 +131,21 @@ static void relu_masks_near_zero_may_be_0_or_1(void) {
     const double x = (double)1.1f, scale = (double)1.3f;
     struct tiny  t;
     gate_open(&t, x, scale, (double)(float)(-x * scale)); /* 0 except for a rounding */
-    CHECK(right(&t, 0, 0, 0) && right(&t, 0, 0, 5) && !right(&t, 0, 0, 11));
-    CHECK(!right(&t, 0, 0, 2.5) && !right(&t, 0, 0, 4.999) &&
-          !right(&t, 0, 0, -1e-3)); /* one or the other, not between */
+    CHECK(accepted(&t, 0, 0, 0) && accepted(&t, 0, 0, 5) && !accepted(&t, 0, 0, 11));
+    CHECK(!accepted(&t, 0, 0, 2.5) && !accepted(&t, 0, 0, 4.999) &&
+          !accepted(&t, 0, 0, -1e-3)); /* one or the other, not between */
     tiny_close(&t);
     gate_open(&t, x, scale, (double)(float)(-x * scale * 1.0001));
-    CHECK(right(&t, 0, 0, 0) && !right(&t, 0, 0, 5));
+    CHECK(accepted(&t, 0, 0, 0) && !accepted(&t, 0, 0, 5));
     tiny_close(&t);
     gate_open(&t, x, scale, (double)(float)(-x * scale * 0.9999));
-    CHECK(!right(&t, 0, 0, 0) && right(&t, 0, 0, 5));
+    CHECK(!accepted(&t, 0, 0, 0) && accepted(&t, 0, 0, 5));
     tiny_close(&t);
     gate_open(&t, 0, scale, 0); /* exactly 0 is not above 0 */
-    CHECK(right(&t, 0, 0, 0) && !right(&t, 0, 0, 5));
+    CHECK(accepted(&t, 0, 0, 0) && !accepted(&t, 0, 0, 5));
     tiny_close(&t);
     gate_open(&t, 2, 0.75, -1.5);
-    CHECK(right(&t, 0, 0, 0) && !right(&t, 0, 0, 5));
+    CHECK(accepted(&t, 0, 0, 0) && !accepted(&t, 0, 0, 5));
     tiny_close(&t);
 }
 
@@ -169,20 +169,21 @@ static void dgrad_open(struct tiny *t, double x, double mean, double rstd, doubl
 static void masked_gradients_are_all_or_zero(void) {
     const double x = (double)1.1f, mean = (double)0.3f, rstd = (double)1.7f, gamma = (double)1.3f,
                  pre = (x - mean) * rstd * gamma;
-    const int   dx = CR_OUT_conv_dgrad_dx, dstats = CR_OUT_conv_dgrad_grad_sums;
+    const int   dx = CR_OUT_conv_dgrad_dx, grad_sums = CR_OUT_conv_dgrad_grad_sums;
     struct tiny t;
     dgrad_open(&t, x, mean, rstd, gamma, (double)(float)-pre); /* 0 except for a rounding */
-    CHECK(right(&t, dx, 0, 0) && ratio < 0.5);
-    CHECK(right(&t, dx, 0, 15) && ratio < 0.5);
-    CHECK(!right(&t, dx, 0, 14.999) && !right(&t, dx, 0, 7.5) && !right(&t, dx, 0, 1e-3) && !right(&t, dx, 0, -15));
-    CHECK(right(&t, dstats, 0, 0) && right(&t, dstats, 0, 15) && ratio < 0.5);
-    CHECK(!right(&t, dstats, 0, 14.9) && !right(&t, dstats, 0, 7.5) && !right(&t, dstats, 0, 1e-3));
+    CHECK(accepted(&t, dx, 0, 0) && ratio < 0.5);
+    CHECK(accepted(&t, dx, 0, 15) && ratio < 0.5);
+    CHECK(!accepted(&t, dx, 0, 14.999) && !accepted(&t, dx, 0, 7.5) && !accepted(&t, dx, 0, 1e-3) &&
+          !accepted(&t, dx, 0, -15));
+    CHECK(accepted(&t, grad_sums, 0, 0) && accepted(&t, grad_sums, 0, 15) && ratio < 0.5);
+    CHECK(!accepted(&t, grad_sums, 0, 14.9) && !accepted(&t, grad_sums, 0, 7.5) && !accepted(&t, grad_sums, 0, 1e-3));
     tiny_close(&t);
     dgrad_open(&t, x, mean, rstd, gamma, (double)(float)(-pre * 1.0001));
-    CHECK(right(&t, dx, 0, 0) && !right(&t, dx, 0, 15));
+    CHECK(accepted(&t, dx, 0, 0) && !accepted(&t, dx, 0, 15));
     tiny_close(&t);
     dgrad_open(&t, x, mean, rstd, gamma, (double)(float)(-pre * 0.9999));
-    CHECK(!right(&t, dx, 0, 0) && right(&t, dx, 0, 15));
+    CHECK(!accepted(&t, dx, 0, 0) && accepted(&t, dx, 0, 15));
     tiny_close(&t);
 }
 
@@ -198,14 +199,14 @@ static void masks_are_verified_bit_by_bit(void) {
     emit(&t);
     good(&t);
     /* bit 3 may be 0 or 1 */
-    CHECK(right(&t, CR_OUT_bn_apply_mask, 0, 0x91) && right(&t, CR_OUT_bn_apply_mask, 0, 0x99));
+    CHECK(accepted(&t, CR_OUT_bn_apply_mask, 0, 0x91) && accepted(&t, CR_OUT_bn_apply_mask, 0, 0x99));
     for (int bit = 0; bit < 8; bit++)
-        if (bit != 3) CHECK(!right(&t, CR_OUT_bn_apply_mask, 0, 0x91 ^ (1 << bit)));
+        if (bit != 3) CHECK(!accepted(&t, CR_OUT_bn_apply_mask, 0, 0x91 ^ (1 << bit)));
     tiny_close(&t);
 }
 
 /* The index of a pooled act is free where another tap is as large, except for a rounding. */
-static void pool_index(double first, double second, double scale, double bias, bool other_is_right) {
+static void pool_index(double first, double second, double scale, double bias, bool other_is_accepted) {
     struct tiny t;
     tiny_open(&t, CR_OP_maxpool, CR_F16);
     t.op.in[CR_IN_maxpool_x] = cr_tensor_add(&t.p, "x", CR_F16, CR_REGION_POOL, 1, 2, 2, 1);
@@ -217,8 +218,8 @@ static void pool_index(double first, double second, double scale, double bias, b
     emit(&t);
     good(&t);
     const double winner = ((const uint8_t *)t.out[CR_OUT_maxpool_index])[0];
-    CHECK(right(&t, CR_OUT_maxpool_index, 0, winner));
-    CHECK(right(&t, CR_OUT_maxpool_index, 0, 1 - winner) == other_is_right);
+    CHECK(accepted(&t, CR_OUT_maxpool_index, 0, winner));
+    CHECK(accepted(&t, CR_OUT_maxpool_index, 0, 1 - winner) == other_is_accepted);
     tiny_close(&t);
 }
 static void pooled_index_of_equal_values_is_free(void) {
