@@ -74,11 +74,11 @@ static inline bool compiled(struct bench_model *b, const char *arch, int64_t siz
     char override[64];
     snprintf(override, sizeof override, "model.arch=%s", arch);
     const char               *overrides[] = {override};
-    struct cr_cost_model      target      = greedy_cost_model(256);
+    struct cr_cost_model      cost_model  = greedy_cost_model(256);
     struct cr_compile_options options     = {.fuse = fuse, .reuse = reuse};
     cr_status                 status      = bench_open(b, overrides, 1, size);
     if (status == CR_OK) status = cr_model_program(&b->model, &b->config, kind, batch, p);
-    if (status == CR_OK) status = cr_compile(p, &target, &options);
+    if (status == CR_OK) status = cr_compile(p, &cost_model, &options);
     CHECK_STATUS(status, CR_OK);
     return status == CR_OK;
 }

@@ -7,9 +7,9 @@
 
 enum form {
     PLAIN,
-    STATS,
+    SUMS,
     ACT,
-    ACT_STATS,
+    ACT_SUMS,
     BIAS,
     BIAS_RELU,
     BIAS_ADD,
@@ -22,7 +22,7 @@ enum form {
     DGRAD_ADD_BN,
     FORMS
 };
-static const char *const form_name[FORMS] = {"conv",      "conv+stats",     "act+conv",      "act+conv+stats",
+static const char *const form_name[FORMS] = {"conv",      "conv+sums",      "act+conv",      "act+conv+sums",
                                              "conv+bias", "conv+bias+relu", "conv+add+bias", "conv+add+bias+relu",
                                              "wgrad",     "act+wgrad",      "dgrad",         "dgrad+add",
                                              "dgrad+bn",  "dgrad+add+bn"};
@@ -46,10 +46,10 @@ static inline int tensor(struct alone *a, const char *name, enum cr_dtype type, 
 
 static inline void make_forward(struct alone *a, enum form form, enum cr_dtype real, const struct shape_of_conv *s,
                                 int y) {
-    const bool act = form == ACT || form == ACT_STATS, sums = form == STATS || form == ACT_STATS;
+    const bool act = form == ACT || form == ACT_SUMS, sums = form == SUMS || form == ACT_SUMS;
     a->op.out[CR_OUT_conv_y] = y;
-    if (act) a->op.in[CR_IN_conv_scale_bias] = tensor(a, "coef", real, 2, 1, 1, s->C);
-    if (sums) a->op.out[CR_OUT_conv_sums] = tensor(a, "stats", CR_F32, 2, 1, 1, s->K);
+    if (act) a->op.in[CR_IN_conv_scale_bias] = tensor(a, "scale_bias", real, 2, 1, 1, s->C);
+    if (sums) a->op.out[CR_OUT_conv_sums] = tensor(a, "sums", CR_F32, 2, 1, 1, s->K);
     if (form >= BIAS) a->op.in[CR_IN_conv_bias] = tensor(a, "bias", CR_F32, 1, 1, 1, s->K);
     if (form == BIAS_ADD || form == BIAS_ADD_RELU) {
         const int64_t *d         = a->p.tensor[y].dim;
@@ -63,10 +63,10 @@ static inline void make_dgrad(struct alone *a, enum form form, enum cr_dtype rea
         a->op.in[CR_IN_conv_dgrad_add] = tensor(a, "add", real, s->N, s->H, s->H, s->C);
     if (form < DGRAD_BN) return;
     a->op.in[CR_IN_conv_dgrad_bn_x]        = tensor(a, "bn_x", real, s->N, s->H, s->H, s->C);
-    a->op.in[CR_IN_conv_dgrad_mean_rstd]   = tensor(a, "saved", CR_F32, 2, 1, 1, s->C);
+    a->op.in[CR_IN_conv_dgrad_mean_rstd]   = tensor(a, "mean_rstd", CR_F32, 2, 1, 1, s->C);
     a->op.in[CR_IN_conv_dgrad_gamma]       = tensor(a, "gamma", CR_F32, 1, 1, 1, s->C);
     a->op.in[CR_IN_conv_dgrad_beta]        = tensor(a, "beta", CR_F32, 1, 1, 1, s->C);
-    a->op.out[CR_OUT_conv_dgrad_grad_sums] = tensor(a, "dstats", CR_F32, 2, 1, 1, s->C);
+    a->op.out[CR_OUT_conv_dgrad_grad_sums] = tensor(a, "grad_sums", CR_F32, 2, 1, 1, s->C);
 }
 
 static inline void alone_open(struct alone *a, enum form form, enum cr_dtype real, const struct shape_of_conv *s) {
@@ -88,7 +88,7 @@ static inline void alone_open(struct alone *a, enum form form, enum cr_dtype rea
         a->op.in[CR_IN_conv_wgrad_x]    = x;
         a->op.in[CR_IN_conv_wgrad_dy]   = y;
         a->op.out[CR_OUT_conv_wgrad_dw] = w;
-        if (form == ACT_WGRAD) a->op.in[CR_IN_conv_wgrad_scale_bias] = tensor(a, "coef", real, 2, 1, 1, s->C);
+        if (form == ACT_WGRAD) a->op.in[CR_IN_conv_wgrad_scale_bias] = tensor(a, "scale_bias", real, 2, 1, 1, s->C);
     } else {
         a->op.in[CR_IN_conv_dgrad_dy]   = y;
         a->op.in[CR_IN_conv_dgrad_w]    = w;

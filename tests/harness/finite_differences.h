@@ -81,7 +81,7 @@ static inline void fd_element(struct fd *f, int x, int64_t i, double claimed, ui
     double factor = f->factor != 0 ? f->factor : 1, want = factor * (4 * near - wide) / 3;
     double bound = fabs(factor) * (1024 * DBL_EPSILON * terms / h + 1e-3 * T);
     if (!(bound < 1e-4 * fabs(factor) * (terms + fabs(want))))
-        TEST_FAIL_("%s[%lld]: the bound %.3g is too wide to judge by", name, (long long)i, bound);
+        TEST_FAIL_("%s[%lld]: the bound %.3g is too wide", name, (long long)i, bound);
     if (!(fabs(claimed - want) <= bound))
         TEST_FAIL_("%s[%lld]: gradient %.12g, finite difference %.12g, bound %.3g", name, (long long)i, claimed, want,
                    bound);
@@ -105,7 +105,7 @@ static inline void fd_check(struct fd *f, int x, int dx, int every) {
 static inline void fd_finish(const struct fd *f) {
     CHECK(f->compared > 0);
     if (f->kinks * 5 > f->compared)
-        TEST_FAIL_("%lld kinks, only %lld elements judged", (long long)f->kinks, (long long)f->compared);
+        TEST_FAIL_("%lld kinks, only %lld elements compared", (long long)f->kinks, (long long)f->compared);
 }
 
 #endif

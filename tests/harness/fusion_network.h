@@ -69,7 +69,7 @@ static inline void fill_run(struct ref_run *run) {
 
 /* Emits and differentiates the network into an open run. */
 static inline cr_status emit_run(struct ref_run *run, const struct cr_config *config, const struct net_case *c) {
-    struct cr_program table; /* the store must be complete before tensors refer to it */
+    struct cr_program table; /* the parameter store must be complete before tensors refer to it */
     cr_program_init(&table, "table", &run->store);
     struct cr_net net = {.program = &table, .store = &run->store, .config = config, .training = !c->eval};
     emit_network(&net, c);

@@ -43,9 +43,9 @@ static inline cr_status net_open(struct net *n, const struct net_plan *plan) {
     CR_TRY(cr_config_open(&n->config, NULL, plan->overrides, plan->count));
     CR_TRY(cr_model_open(&n->config, plan->classes, plan->size, plan->size, &n->model));
     CR_TRY(cr_device_open(CR_DEVICE_CPU, &plan->device, &n->device));
-    struct cr_cost_model target = cr_device_cost_model(n->device);
+    struct cr_cost_model cost_model = cr_device_cost_model(n->device);
     CR_TRY(cr_model_program(&n->model, &n->config, plan->kind, plan->batch, &n->program));
-    CR_TRY(cr_compile(&n->program, &target, &how));
+    CR_TRY(cr_compile(&n->program, &cost_model, &how));
     CR_TRY(cr_memory_open(&n->memory, n->device, &n->model.store, all, 1));
     return cr_exec_open(&n->program, &n->memory, &n->exec);
 }

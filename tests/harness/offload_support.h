@@ -1,8 +1,8 @@
 /* tests/harness/offload_support.h: inserts offload and prefetch ops into a program without the pass, for tests of the
  * executor. The tensors are chosen by index, and each copy gets a third of the gap between the accesses, so the program
  * is valid. */
-#ifndef CR_SWAP_SUPPORT_H
-#define CR_SWAP_SUPPORT_H
+#ifndef CR_OFFLOAD_SUPPORT_H
+#define CR_OFFLOAD_SUPPORT_H
 
 #include "compiler/compiler.h"
 #include "model/model.h"
@@ -51,12 +51,12 @@ static inline bool hand_find(const struct cr_program *p, int tensor, struct hand
     return writes == 1 && widest >= HAND_GAP_MIN && out->writer >= p->hoisted;
 }
 
-static inline void hand_emit(struct cr_program *p, const struct cr_cost_model *target, struct cr_op op,
+static inline void hand_emit(struct cr_program *p, const struct cr_cost_model *cost_model, struct cr_op op,
                              enum cr_stream stream) {
     size_t workspace = 0;
     op.stream        = stream;
     op.kernel        = 0;
-    if (target->select) CHECK_STATUS(target->select(target->self, p, &op, &workspace), CR_OK);
+    if (cost_model->select) CHECK_STATUS(cost_model->select(cost_model->self, p, &op, &workspace), CR_OK);
     CHECK(workspace == 0);
     cr_emit(p, &op, "");
 }
@@ -78,15 +78,15 @@ static inline void hand_tensors(struct cr_program *p, struct hand_offload *s) {
 }
 
 /* Inserts the ops that come before op i of the plain program. */
-static inline void hand_in_front(struct cr_program *p, const struct cr_cost_model *target, struct hand_offloads *all,
-                                 int i) {
+static inline void hand_in_front(struct cr_program *p, const struct cr_cost_model *cost_model,
+                                 struct hand_offloads *all, int i) {
     for (int k = 0; k < all->count; k++) {
         struct hand_offload *s = &all->offload[k];
         if (s->release_at != i) continue;
         struct cr_op op        = cr_op_make(CR_OP_barrier, CR_NONE);
         op.in[CR_IN_barrier_x] = s->host;
         s->barrier_op          = p->ops;
-        hand_emit(p, target, op, CR_STREAM_COMPUTE);
+        hand_emit(p, cost_model, op, CR_STREAM_COMPUTE);
     }
     for (int k = 0; k < all->count; k++) {
         struct hand_offload *s = &all->offload[k];
@@ -96,13 +96,13 @@ static inline void hand_in_front(struct cr_program *p, const struct cr_cost_mode
         in.in[CR_IN_prefetch_x]      = s->host;
         in.in[CR_IN_prefetch_event]  = s->event;
         in.out[CR_OUT_prefetch_y]    = s->back;
-        hand_emit(p, target, go, CR_STREAM_COMPUTE);
+        hand_emit(p, cost_model, go, CR_STREAM_COMPUTE);
         s->prefetch_op = p->ops;
-        hand_emit(p, target, in, CR_STREAM_TO_DEVICE);
+        hand_emit(p, cost_model, in, CR_STREAM_TO_DEVICE);
     }
 }
 
-static inline void hand_behind(struct cr_program *p, const struct cr_cost_model *target, struct hand_offloads *all,
+static inline void hand_behind(struct cr_program *p, const struct cr_cost_model *cost_model, struct hand_offloads *all,
                                int i) {
     for (int k = 0; k < all->count; k++) {
         struct hand_offload *s = &all->offload[k];
@@ -110,12 +110,12 @@ static inline void hand_behind(struct cr_program *p, const struct cr_cost_model 
         struct cr_op op          = cr_op_make(CR_OP_offload, CR_NONE);
         op.in[CR_IN_offload_x]   = s->tensor;
         op.out[CR_OUT_offload_y] = s->host;
-        hand_emit(p, target, op, CR_STREAM_TO_HOST);
+        hand_emit(p, cost_model, op, CR_STREAM_TO_HOST);
     }
 }
 
 /* Offloads every `one_in`-th suitable tensor. The program has selected kernels and no waits yet. */
-static inline void hand_offload(struct cr_program *p, const struct cr_cost_model *target, int one_in,
+static inline void hand_offload(struct cr_program *p, const struct cr_cost_model *cost_model, int one_in,
                                 struct hand_offloads *all) {
     struct hand_offload s;
     int                 seen = 0;
@@ -129,25 +129,25 @@ static inline void hand_offload(struct cr_program *p, const struct cr_cost_model
     memcpy(old, p->op, (size_t)ops * sizeof *old);
     p->ops = 0;
     for (int i = 0; i < ops; i++) {
-        hand_in_front(p, target, all, i);
+        hand_in_front(p, cost_model, all, i);
         for (int k = 0; k < all->count; k++)
             for (int n = 0; n < CR_OP_IN_MAX && i >= all->offload[k].late; n++)
                 if (old[i].in[n] == all->offload[k].tensor) old[i].in[n] = all->offload[k].back;
         cr_emit(p, &old[i], "");
-        hand_behind(p, target, all, i);
+        hand_behind(p, cost_model, all, i);
     }
     cr_free(old);
     CHECK(!p->failed);
 }
 
 /* The passes after offload, with their checks; repeats passes that already ran. */
-static inline cr_status hand_finish(struct cr_program *p, const struct cr_cost_model *target) {
+static inline cr_status hand_finish(struct cr_program *p, const struct cr_cost_model *cost_model) {
     p->region_bytes[CR_REGION_POOL] = p->bound_bytes = 0;
     CR_TRY(cr_program_check(p));
     CR_TRY(cr_pass_insert_waits(p));
     CR_TRY(cr_waits_check(p));
-    CR_TRY(cr_pass_plan(p, target->alignment, true));
-    CR_TRY(cr_plan_check(p, target->alignment));
+    CR_TRY(cr_pass_plan(p, cost_model->alignment, true));
+    CR_TRY(cr_plan_check(p, cost_model->alignment));
     return cr_waits_check(p);
 }
 

@@ -16,7 +16,7 @@ struct bn {
     int gamma, beta, mean_rstd, scale_bias;
 };
 static inline struct bn bn_leaves(struct ref_run *run, const char *name, int64_t C) {
-    static const char *const part[4] = {"gamma", "beta", "saved", "coef"};
+    static const char *const part[4] = {"gamma", "beta", "mean_rstd", "scale_bias"};
     int                      id[4];
     for (int i = 0; i < 4; i++) {
         char text[64];

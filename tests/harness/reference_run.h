@@ -13,10 +13,10 @@ struct ref_run {
     struct cr_device     *device;
     struct cr_step_block  step;
     char                 *region; /* the parameter store */
-    void                **own;    /* by tensor: its memory when it is not in the store */
+    void                **own;    /* by tensor: its memory when it is not in the parameter store */
 };
 
-/* `real` is the type of activations and of the store. After ref_open, build run->p (and run->store), then call
+/* `real` is the type of activations and parameters. After ref_open, build run->p (and run->store), then call
  * ref_bind. */
 static inline cr_status ref_open(struct ref_run *run, enum cr_dtype real, int threads) {
     const struct cr_device_options options = {.threads = threads, .ref_only = true};

@@ -13,7 +13,7 @@
 enum { WORK_MAX = 1 << 14 };
 
 struct stream_event {
-    int64_t set, done; /* how often it was recorded, and reached */
+    int64_t set, done; /* number of records, and of completed records */
 };
 
 struct work {
@@ -216,7 +216,7 @@ static inline cr_status streams_open(const struct cr_device_options *options, ui
     CR_TRY(cr_device_open(CR_DEVICE_CPU, options, &streams_.cpu));
     streams_.its_backend = streams_.cpu->backend;
     streams_.its_kernels = streams_.cpu->kernels;
-    streams_.backend     = (struct cr_backend){.name       = "lanes",
+    streams_.backend     = (struct cr_backend){.name       = "streams",
                                                .close      = streams_.its_backend->close,
                                                .reserve    = streams_reserve,
                                                .release    = streams_release,

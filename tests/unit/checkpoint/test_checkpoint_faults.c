@@ -202,7 +202,7 @@ static void sweep_removes_only_leftovers(void) {
     const struct {
         const char *name;
         long        pid;
-        bool        stays;
+        bool        remaining;
     } table[] = {
         {".tmp-step-5", dead, false},  {".tmp-step-6", getpid(), false}, {".tmp-step-7", getppid(), true},
         {".gone-step-8", dead, false}, {".swap-step-1", dead, false},    {".swap-step-2", dead, false},
@@ -217,7 +217,7 @@ static void sweep_removes_only_leftovers(void) {
     CHECK_INT(symlink("..", in_folder(".tmp-last.%ld", (long)dead)), 0);
     cr_ckpt_sweep(folder);
     for (size_t i = 0; i < CR_COUNT(table); i++)
-        if ((access(in_folder("%s.%ld", table[i].name, table[i].pid), F_OK) == 0) != table[i].stays)
+        if ((access(in_folder("%s.%ld", table[i].name, table[i].pid), F_OK) == 0) != table[i].remaining)
             TEST_FAIL_("%s.%ld", table[i].name, table[i].pid);
     CHECK(access(in_folder(".tmp-step-9"), F_OK) == 0 && access(in_folder(".tmp-step-9.7x"), F_OK) == 0);
     CHECK(access(in_folder(".tmp-last.%ld", (long)dead), F_OK) < 0);

@@ -71,7 +71,7 @@ static void larger_than_the_buffers(void) {
     large_case((struct cr_ckpt_tensor){.dims = 2, .dim = {0, 3}});
 }
 
-/* Filters of types other than F32 (masks, half buffers): values in file order, and reading them restores the store. */
+/* Filters of types other than F32 (masks, half buffers): values in file order, and reading them restores the parameters. */
 static void permutes_any_type(void) {
     static const enum cr_dtype types[] = {CR_U8, CR_F16, CR_BF16, CR_I64, CR_F64};
     for (size_t t = 0; t < CR_COUNT(types); t++) {
@@ -146,7 +146,7 @@ static cr_status make_file(const char *path, const struct cr_st_entry *entries, 
     return CR_OK;
 }
 
-/* Reads the fake model from such a file; after a failure the store must be unchanged. */
+/* Reads the fake model from such a file; after a failure the parameters must be unchanged. */
 static cr_status read_model(const struct cr_st_entry *entries, int count, const char *ignore, bool alias) {
     struct fake        fake = {0};
     struct cr_st_file *file;
@@ -233,5 +233,5 @@ static void mismatched_tensors(void) {
     CHECK_HAS(cr_error_message(), "\"a\" [] is in the file, but not wanted here; and 3 more");
     folder_close();
 }
-TESTS(CASE(larger_than_the_buffers), CASE(permutes_any_type), CASE(half_and_double_become_float), CASE(matching_tensors),
-      CASE(mismatched_tensors))
+TESTS(CASE(larger_than_the_buffers), CASE(permutes_any_type), CASE(half_and_double_become_float),
+      CASE(matching_tensors), CASE(mismatched_tensors))

@@ -8,8 +8,9 @@
 static void gaps_by_hand(void) {
     uint8_t bits[128] = {0}, out[64];
     CHECK_INT(cr_ckpt_gaps(bits, 1000, out), 0);
-    const int kept[] = {0, 1, 5, 260, 515, 771}; /* gaps 0, 0, 3, 254, 254, 255 */
-    for (size_t i = 0; i < CR_COUNT(kept); i++) bits[kept[i] / 8] = (uint8_t)(bits[kept[i] / 8] | 1u << (kept[i] % 8));
+    const int nonzeros[] = {0, 1, 5, 260, 515, 771}; /* gaps 0, 0, 3, 254, 254, 255 */
+    for (size_t i = 0; i < CR_COUNT(nonzeros); i++)
+        bits[nonzeros[i] / 8] = (uint8_t)(bits[nonzeros[i] / 8] | 1u << (nonzeros[i] % 8));
     static const uint8_t want[] = {0, 0, 3, 254, 254, 255, 0};
     CHECK_INT(cr_ckpt_gaps(bits, 1000, NULL), sizeof want);
     CHECK_INT(cr_ckpt_gaps(bits, 1000, out), sizeof want);

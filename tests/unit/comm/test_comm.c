@@ -158,7 +158,7 @@ static cr_status abort_in_the_middle(struct member *m) {
 
 static cr_status abort_of_rank_0(struct member *m) {
     if (m->where.rank == 0) {
-        cr_comm_abort(m->comm, "the picture is torn");
+        cr_comm_abort(m->comm, "the image is damaged");
         return CR_OK;
     }
     while (cr_comm_check(m->comm) == CR_OK) nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
@@ -175,7 +175,7 @@ static void aborts(void) {
         CHECK(g.member[3].reports_error);
         group_init(&g, 3, (enum transport)transport, abort_of_rank_0);
         group_run(&g);
-        all_learn(&g, 0, "the picture is torn", 3, transport_name[transport]);
+        all_learn(&g, 0, "the image is damaged", 3, transport_name[transport]);
         CHECK(g.member[0].reports_error);
     }
 }

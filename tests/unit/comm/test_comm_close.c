@@ -70,7 +70,7 @@ static void a_rank_is_lost_while_another_closes(void) {
 }
 
 /* Processes: rank 1 is killed while the others are about to close. */
-static int ends_beside_a_killed_one(const struct cr_comm_options *where, int moment) {
+static int close_next_to_a_killed_rank(const struct cr_comm_options *where, int moment) {
     struct member m = {.where = *where};
     if (cr_comm_open(where, &m.comm) != CR_OK) return 3;
     struct used_by_hook u = {.freed = calloc(1, sizeof(int))};
@@ -96,7 +96,7 @@ static void a_process_is_killed_while_others_close(void) {
         group_init(&g, 3, TCP, NULL);
         for (int r = 0; r < 3; r++) {
             child[r] = fork();
-            if (child[r] == 0) _exit(ends_beside_a_killed_one(&g.member[r].where, moment));
+            if (child[r] == 0) _exit(close_next_to_a_killed_rank(&g.member[r].where, moment));
         }
         for (int r = 0; r < 3; r++) {
             int how = -1;

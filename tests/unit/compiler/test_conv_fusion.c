@@ -62,11 +62,11 @@ static struct cr_cost_model hashed(struct invented *v) {
     return (struct cr_cost_model){.self = v, .alignment = 64, .accepts = hashed_accepts, .cost = hashed_cost};
 }
 
-static int64_t total_ps(const struct cr_program *p, const struct cr_cost_model *target) {
+static int64_t total_ps(const struct cr_program *p, const struct cr_cost_model *cost_model) {
     int64_t sum = 0;
     for (int i = 0; i < p->ops; i++) {
         double seconds = 0;
-        if (target->cost(target->self, p, &p->op[i], &seconds) != CR_OK) return -1;
+        if (cost_model->cost(cost_model->self, p, &p->op[i], &seconds) != CR_OK) return -1;
         sum += llround(1e12 * seconds);
     }
     return sum;
@@ -75,19 +75,20 @@ static int64_t total_ps(const struct cr_program *p, const struct cr_cost_model *
 /* ---- the minimum over all programs ---- */
 
 /* Builds the program of the choices in `chosen` from `plain`, and adds up its cost. */
-static int64_t cost_of_choice(const struct cr_program *plain, const struct cr_cost_model *target, const int *chosen) {
+static int64_t cost_of_choice(const struct cr_program *plain, const struct cr_cost_model *cost_model,
+                              const int *chosen) {
     struct cr_program      p;
     struct cr_edit         edit;
     struct cr_conv_fusions j;
     int64_t                sum = -1;
     if (cr_program_copy(plain, &p) != CR_OK) return -1;
-    if (cr_edit_open(&edit, &p) == CR_OK && cr_conv_fusions_find(&j, &edit, target) == CR_OK) {
+    if (cr_edit_open(&edit, &p) == CR_OK && cr_conv_fusions_find(&j, &edit, cost_model) == CR_OK) {
         for (int i = 0; i < j.candidates; i++) j.candidate[i].chosen = chosen[i];
         cr_conv_fusions_apply(&j);
         cr_conv_fusions_close(&j);
         CHECK_STATUS(cr_edit_finish(&edit), CR_OK);
         CHECK_STATUS(cr_program_check(&p), CR_OK);
-        sum = total_ps(&p, target);
+        sum = total_ps(&p, cost_model);
     }
     cr_edit_close(&edit);
     cr_program_free(&p);
@@ -98,7 +99,7 @@ enum { CANDIDATES_MAX = 32 };
 
 struct enumeration { /* over all choices of one path; the other candidates stay unchanged */
     const struct cr_program      *plain;
-    const struct cr_cost_model   *target;
+    const struct cr_cost_model   *cost_model;
     const struct cr_conv_fusions *j;
     int                           chosen[CANDIDATES_MAX];
     int64_t                       least;
@@ -107,7 +108,7 @@ struct enumeration { /* over all choices of one path; the other candidates stay 
 
 static void enumerate_from(struct enumeration *w, int candidate, int before) {
     if (candidate == CR_NONE) {
-        int64_t cost = cost_of_choice(w->plain, w->target, w->chosen);
+        int64_t cost = cost_of_choice(w->plain, w->cost_model, w->chosen);
         w->tried++;
         if (w->least < 0 || cost < w->least) w->least = cost;
         return;
@@ -130,18 +131,18 @@ static double combinations(const struct cr_conv_fusions *j, int candidate) {
 
 /* Compares the choice with every other combination of each path, by the cost of whole programs. Returns the number of
  * programs. */
-static int try_all(const struct cr_program *plain, const struct cr_cost_model *target, int *longest) {
+static int try_all(const struct cr_program *plain, const struct cr_cost_model *cost_model, int *longest) {
     struct cr_program      p = {0};
     struct cr_edit         edit;
     struct cr_conv_fusions j;
-    struct enumeration     w = {.plain = plain, .target = target, .j = &j};
+    struct enumeration     w = {.plain = plain, .cost_model = cost_model, .j = &j};
     CHECK_STATUS(cr_program_copy(plain, &p), CR_OK);
     CHECK_STATUS(cr_edit_open(&edit, &p), CR_OK);
-    CHECK_STATUS(cr_conv_fusions_find(&j, &edit, target), CR_OK);
+    CHECK_STATUS(cr_conv_fusions_find(&j, &edit, cost_model), CR_OK);
     CHECK_STATUS(cr_conv_fusions_choose(&j), CR_OK);
     CHECK(j.candidates <= CANDIDATES_MAX);
     for (int i = 0; i < j.candidates; i++) w.chosen[i] = j.candidate[i].chosen;
-    int64_t best = cost_of_choice(plain, target, w.chosen);
+    int64_t best = cost_of_choice(plain, cost_model, w.chosen);
     for (int i = 0; i < j.candidates; i++) {
         int length = 1;
         for (int k = j.candidate[i].next; k != CR_NONE; k = j.candidate[k].next) length++;
@@ -152,7 +153,7 @@ static int try_all(const struct cr_program *plain, const struct cr_cost_model *t
         CHECK_INT(w.least, best);
     }
     /* The cost that the pass computed equals the cost of the programs. */
-    CHECK_INT(total_ps(plain, target) - best, j.plain_ps - j.chosen_ps);
+    CHECK_INT(total_ps(plain, cost_model) - best, j.plain_ps - j.chosen_ps);
     cr_conv_fusions_close(&j);
     cr_edit_close(&edit);
     cr_program_free(&p);
@@ -179,13 +180,13 @@ static const char *const nets[][7] = {
 static void minimum_over_all_programs(void) {
     int tried = 0, longest = 0;
     for (int round = 0; round < 60; round++) {
-        struct invented      v      = {.seed = (uint64_t)round, .accepted_eighths = 1 + round % 5};
-        struct cr_cost_model target = hashed(&v);
+        struct invented      v          = {.seed = (uint64_t)round, .accepted_eighths = 1 + round % 5};
+        struct cr_cost_model cost_model = hashed(&v);
         struct bench_model   b;
         struct cr_program    p;
         REQUIRE_OK(bench_open(&b, nets[round % 3], 7, 32));
         REQUIRE_OK(plain_program(&b, round & 1 ? CR_F16 : CR_F32, CR_PROGRAM_STEP, &p));
-        tried += try_all(&p, &target, &longest);
+        tried += try_all(&p, &cost_model, &longest);
         cr_program_free(&p);
         bench_close(&b);
     }
@@ -233,7 +234,8 @@ static cr_status dear_cost(void *self, const struct cr_program *p, const struct 
     return CR_OK;
 }
 
-static bool open_fused(struct cr_program *p, const char *arch, enum cr_dtype real, const struct cr_cost_model *target) {
+static bool open_fused(struct cr_program *p, const char *arch, enum cr_dtype real,
+                       const struct cr_cost_model *cost_model) {
     struct bench_model b;
     char               override[64];
     const char        *overrides[] = {override};
@@ -242,7 +244,7 @@ static bool open_fused(struct cr_program *p, const char *arch, enum cr_dtype rea
     if (status == CR_OK) {
         cr_model_set_real(&b.model, real);
         status = cr_model_program(&b.model, &b.config, CR_PROGRAM_STEP, 2, p);
-        if (status == CR_OK) status = cr_pass_fuse(p, target);
+        if (status == CR_OK) status = cr_pass_fuse(p, cost_model);
         if (status == CR_OK) status = cr_program_check(p);
         bench_close(&b);
         p->store = NULL; /* was freed with the model */
@@ -254,23 +256,23 @@ static bool open_fused(struct cr_program *p, const char *arch, enum cr_dtype rea
 /* 53 convolutions, 16 blocks of three, four with a projection; the end of the last block and the ends of two BNs cannot
  * be fused. */
 static void resnet50_fuses_what_pays(void) {
-    unsigned             known  = 0;
-    struct cr_cost_model target = {.self = &known, .alignment = 64, .accepts = accepts_features, .cost = flat_cost};
+    unsigned             known      = 0;
+    struct cr_cost_model cost_model = {.self = &known, .alignment = 64, .accepts = accepts_features, .cost = flat_cost};
     struct cr_program    p;
     known = S;
-    if (!open_fused(&p, "resnet50", CR_F32, &target)) return;
+    if (!open_fused(&p, "resnet50", CR_F32, &cost_model)) return;
     CHECK_INT(COUNT_OUT(&p, conv, sums), 53);
     CHECK_INT(count_kind(&p, CR_OP_bn_sums), 0);
     CHECK_INT(count_kind(&p, CR_OP_bn_apply), 48);
     cr_program_free(&p);
 
     known = P | WIDE; /* bn_apply would have to remain for the gradient of the filter */
-    if (!open_fused(&p, "resnet50", CR_F32, &target)) return;
+    if (!open_fused(&p, "resnet50", CR_F32, &cost_model)) return;
     CHECK_INT(COUNT_IN(&p, conv, scale_bias), 0);
     cr_program_free(&p);
 
     known = P | W | WIDE;
-    if (!open_fused(&p, "resnet50", CR_F32, &target)) return;
+    if (!open_fused(&p, "resnet50", CR_F32, &cost_model)) return;
     CHECK_INT(COUNT_IN(&p, conv, scale_bias), 32);
     CHECK_INT(COUNT_IN(&p, conv_wgrad, scale_bias), 32);
     CHECK_INT(count_kind(&p, CR_OP_bn_apply), 16);
@@ -278,7 +280,7 @@ static void resnet50_fuses_what_pays(void) {
     cr_program_free(&p);
 
     known = D;
-    if (!open_fused(&p, "resnet50", CR_F32, &target)) return;
+    if (!open_fused(&p, "resnet50", CR_F32, &cost_model)) return;
     CHECK_INT(COUNT_IN(&p, conv_dgrad, bn_x), 32);
     CHECK_INT(COUNT_IN(&p, conv_dgrad, add), 1); /* after the max-pooling, where no ReLU is */
     CHECK_INT(count_kind(&p, CR_OP_bn_grad_sums), 0);
@@ -290,7 +292,7 @@ static void resnet50_fuses_what_pays(void) {
     cr_program_free(&p);
 
     known = D | B | J;
-    if (!open_fused(&p, "resnet50", CR_F32, &target)) return;
+    if (!open_fused(&p, "resnet50", CR_F32, &cost_model)) return;
     CHECK_INT(count_kind(&p, CR_OP_conv_grad), 52);
     CHECK_INT(count_kind(&p, CR_OP_bn_grad_apply), 0);
     CHECK_INT(count_kind(&p, CR_OP_pool_bn_grad_apply), 1);
@@ -303,7 +305,7 @@ static void resnet50_fuses_what_pays(void) {
     cr_program_free(&p);
 
     known = S | P | W | D | B | J | WIDE;
-    if (!open_fused(&p, "resnet50", CR_F32, &target)) return;
+    if (!open_fused(&p, "resnet50", CR_F32, &cost_model)) return;
     CHECK_INT(COUNT_IN(&p, conv_grad, scale_bias), 32);
     CHECK_INT(COUNT_IN(&p, conv_grad, bn_x), 11);
     CHECK_INT(count_kind(&p, CR_OP_bn_apply), 16);
@@ -313,10 +315,11 @@ static void resnet50_fuses_what_pays(void) {
 /* By the bytes that move, even fusing the ends of blocks with a projection pays: the sums of the second BN remain an
  * op. */
 static void block_ends_with_two_bns_are_split(void) {
-    unsigned             known  = D | B | J;
-    struct cr_cost_model target = {.self = &known, .alignment = 64, .accepts = accepts_features, .bytes_per_s = 1e12};
-    struct cr_program    p;
-    if (!open_fused(&p, "resnet50", CR_F32, &target)) return;
+    unsigned             known      = D | B | J;
+    struct cr_cost_model cost_model = {
+        .self = &known, .alignment = 64, .accepts = accepts_features, .bytes_per_s = 1e12};
+    struct cr_program p;
+    if (!open_fused(&p, "resnet50", CR_F32, &cost_model)) return;
     CHECK_INT(count_kind(&p, CR_OP_relu_grad), 1);
     CHECK_INT(count_kind(&p, CR_OP_bn_grad_sums), 4);
     CHECK_INT(COUNT_IN(&p, conv_grad, bn_x), 32 + 15);
@@ -324,12 +327,12 @@ static void block_ends_with_two_bns_are_split(void) {
 }
 
 static void costly_fusions_are_not_chosen(void) {
-    unsigned             known   = S | P | W | D | B | J | WIDE;
-    struct cr_cost_model target  = {.self = &known, .alignment = 64, .accepts = accepts_features, .cost = dear_cost};
-    const char *const    archs[] = {"resnet18", "resnet20", "resnet50"};
+    unsigned             known      = S | P | W | D | B | J | WIDE;
+    struct cr_cost_model cost_model = {.self = &known, .alignment = 64, .accepts = accepts_features, .cost = dear_cost};
+    const char *const    archs[]    = {"resnet18", "resnet20", "resnet50"};
     for (size_t i = 0; i < CR_COUNT(archs); i++) {
         struct cr_program p;
-        if (!open_fused(&p, archs[i], CR_F32, &target)) return;
+        if (!open_fused(&p, archs[i], CR_F32, &cost_model)) return;
         for (int k = 0; k < p.ops; k++) CHECK(!is_fused_conv(&p.op[k]));
         cr_program_free(&p);
     }
@@ -337,17 +340,17 @@ static void costly_fusions_are_not_chosen(void) {
 
 /* Basic blocks, one conv fusion each; the gradient of a CIFAR stem is masked by the block after it. */
 static void small_networks_fuse_what_pays(void) {
-    unsigned             known  = S | P | W | D | B | J | WIDE;
-    struct cr_cost_model target = {.self = &known, .alignment = 64, .accepts = accepts_features, .cost = flat_cost};
+    unsigned             known      = S | P | W | D | B | J | WIDE;
+    struct cr_cost_model cost_model = {.self = &known, .alignment = 64, .accepts = accepts_features, .cost = flat_cost};
     struct cr_program    p;
-    if (!open_fused(&p, "resnet18", CR_F32, &target)) return;
+    if (!open_fused(&p, "resnet18", CR_F32, &cost_model)) return;
     CHECK_INT(COUNT_IN(&p, conv, scale_bias), 8);
     CHECK_INT(COUNT_OUT(&p, conv, sums), 20);
     CHECK_INT(count_kind(&p, CR_OP_conv_grad), 19);
     CHECK_INT(count_kind(&p, CR_OP_bn_apply), 8);
     cr_program_free(&p);
 
-    if (!open_fused(&p, "resnet20", CR_F32, &target)) return;
+    if (!open_fused(&p, "resnet20", CR_F32, &cost_model)) return;
     CHECK_INT(COUNT_IN(&p, conv, scale_bias), 9);
     CHECK_INT(COUNT_OUT(&p, conv, sums), 19);
     CHECK_INT(COUNT_IN(&p, conv_grad, dy_x), 19); /* all BNs, including that of the stem */
@@ -357,12 +360,12 @@ static void small_networks_fuse_what_pays(void) {
 }
 
 static void scale_bias_has_the_accepted_type(void) {
-    unsigned             known  = 0;
-    struct cr_cost_model target = {.self = &known, .alignment = 64, .accepts = accepts_features, .cost = flat_cost};
+    unsigned             known      = 0;
+    struct cr_cost_model cost_model = {.self = &known, .alignment = 64, .accepts = accepts_features, .cost = flat_cost};
     struct cr_program    p;
     for (int half = 0; half < 2; half++) {
         known = P | W | (half ? HALF : WIDE);
-        if (!open_fused(&p, "resnet18", CR_F16, &target)) return;
+        if (!open_fused(&p, "resnet18", CR_F16, &cost_model)) return;
         CHECK_INT(COUNT_OUT(&p, bn_finalize, scale_bias_half), half ? 8 : 0);
         for (int i = 0; i < p.ops; i++) {
             int scale_bias = p.op[i].kind == CR_OP_conv ? p.op[i].in[CR_IN_conv_scale_bias] : CR_NONE;
@@ -372,7 +375,7 @@ static void scale_bias_has_the_accepted_type(void) {
         cr_program_free(&p);
     }
     known = P | W | J | HALF; /* conv_grad reads f32 next to a convolution that reads f16 */
-    if (!open_fused(&p, "resnet18", CR_F16, &target)) return;
+    if (!open_fused(&p, "resnet18", CR_F16, &cost_model)) return;
     CHECK_INT(COUNT_IN(&p, conv_grad, scale_bias), 8);
     for (int i = 0; i < p.ops; i++)
         if (p.op[i].kind == CR_OP_conv_grad && p.op[i].in[CR_IN_conv_grad_scale_bias] >= 0)
@@ -392,14 +395,14 @@ static void all_programs_are_valid(void) {
                                                     CR_PROGRAM_MICRO_LAST, CR_PROGRAM_EVAL};
     static const enum cr_dtype        reals[]    = {CR_F32, CR_F16, CR_BF16};
     for (int round = 0; round < 30; round++) {
-        struct invented      v      = {.seed = 900 + (uint64_t)round, .accepted_eighths = 2 + round % 7};
-        struct cr_cost_model target = hashed(&v);
+        struct invented      v          = {.seed = 900 + (uint64_t)round, .accepted_eighths = 2 + round % 7};
+        struct cr_cost_model cost_model = hashed(&v);
         struct bench_model   b;
         struct cr_program    p;
         REQUIRE_OK(bench_open(&b, archs[round % 5], 2, 64));
         cr_model_set_real(&b.model, reals[round % 3]);
         REQUIRE_OK(cr_model_program(&b.model, &b.config, kinds[round / 6 % 5], 2, &p));
-        REQUIRE_OK(cr_pass_fuse(&p, &target));
+        REQUIRE_OK(cr_pass_fuse(&p, &cost_model));
         CHECK_STATUS(cr_program_check(&p), CR_OK);
         cr_program_free(&p);
         bench_close(&b);
@@ -407,27 +410,27 @@ static void all_programs_are_valid(void) {
 }
 
 static void cost_estimates_are_few(void) {
-    struct invented      v      = {.seed = 5, .accepted_eighths = 8}; /* every op is accepted */
-    struct cr_cost_model target = hashed(&v);
+    struct invented      v          = {.seed = 5, .accepted_eighths = 8}; /* every op is accepted */
+    struct cr_cost_model cost_model = hashed(&v);
     struct cr_program    p;
-    if (!open_fused(&p, "resnet152", CR_F16, &target)) return;
+    if (!open_fused(&p, "resnet152", CR_F16, &cost_model)) return;
     CHECK(v.estimates > 155);
     CHECK(v.estimates < 40 * 155);
     cr_program_free(&p);
     v = (struct invented){.seed = 5, .accepted_eighths = 0}; /* no choice, no cost estimate */
-    if (!open_fused(&p, "resnet50", CR_F32, &target)) return;
+    if (!open_fused(&p, "resnet50", CR_F32, &cost_model)) return;
     CHECK_INT(v.estimates, 0);
     cr_program_free(&p);
 }
 
 static void failing_cost_estimate_is_reported(void) {
-    struct invented      v      = {.seed = 5, .accepted_eighths = 8, .fail_at = 20};
-    struct cr_cost_model target = hashed(&v);
+    struct invented      v          = {.seed = 5, .accepted_eighths = 8, .fail_at = 20};
+    struct cr_cost_model cost_model = hashed(&v);
     struct bench_model   b;
     struct cr_program    p;
     REQUIRE_OK(bench_open(&b, nets[0], 7, 32));
     REQUIRE_OK(cr_model_program(&b.model, &b.config, CR_PROGRAM_STEP, 2, &p));
-    CHECK_STATUS(cr_pass_fuse(&p, &target), CR_ERR_DEVICE);
+    CHECK_STATUS(cr_pass_fuse(&p, &cost_model), CR_ERR_DEVICE);
     CHECK_HAS(cr_error_message(), "the clock stopped");
     CHECK_INT(v.estimates, 20); /* and no cost estimate after the failed one */
     cr_program_free(&p);
@@ -435,8 +438,8 @@ static void failing_cost_estimate_is_reported(void) {
 }
 
 static void failing_allocations(void) {
-    struct invented      v      = {.seed = 5, .accepted_eighths = 8};
-    struct cr_cost_model target = hashed(&v);
+    struct invented      v          = {.seed = 5, .accepted_eighths = 8};
+    struct cr_cost_model cost_model = hashed(&v);
     struct bench_model   b;
     REQUIRE_OK(bench_open(&b, nets[2], 7, 32));
     cr_model_set_real(&b.model, CR_F16);
@@ -446,7 +449,7 @@ static void failing_allocations(void) {
         struct cr_program p;
         REQUIRE_OK(cr_model_program(&b.model, &b.config, CR_PROGRAM_STEP, 2, &p));
         cr_alloc_fail_at(n);
-        cr_status status = cr_pass_fuse(&p, &target);
+        cr_status status = cr_pass_fuse(&p, &cost_model);
         cr_alloc_fail_at(0);
         cr_program_free(&p);
         CHECK_INT(cr_alloc_live(), live);
@@ -459,15 +462,15 @@ static void failing_allocations(void) {
 }
 
 static void report_names_chosen_fusions(void) {
-    unsigned             known  = S;
-    struct cr_cost_model target = {.self = &known, .alignment = 64, .accepts = accepts_features, .cost = flat_cost};
+    unsigned             known      = S;
+    struct cr_cost_model cost_model = {.self = &known, .alignment = 64, .accepts = accepts_features, .cost = flat_cost};
     struct bench_model   b;
     struct cr_program    p;
     struct cr_text       text = {0};
     REQUIRE_OK(bench_open(&b, nets[0], 7, 32));
     REQUIRE_OK(cr_model_program(&b.model, &b.config, CR_PROGRAM_STEP, 2, &p));
     int ops = p.ops, tensors = p.tensors;
-    REQUIRE_OK(cr_fuse_report(&p, &target, &(struct cr_choices){.text = &text}));
+    REQUIRE_OK(cr_fuse_report(&p, &cost_model, &(struct cr_choices){.text = &text}));
     CHECK_HAS(text.data, "layer2.0.conv1               S               2  11000000.00  10000000.00\n");
     CHECK_HAS(text.data, " 88000000.00  80000000.00\n"); /* eight convolutions */
     CHECK_HAS(text.data, "S: BN sums of the output");    /* the table explains the letters */
@@ -475,13 +478,13 @@ static void report_names_chosen_fusions(void) {
     cr_text_free(&text);
     text  = (struct cr_text){0};
     known = 0;
-    REQUIRE_OK(cr_fuse_report(&p, &target, &(struct cr_choices){.text = &text}));
+    REQUIRE_OK(cr_fuse_report(&p, &cost_model, &(struct cr_choices){.text = &text}));
     CHECK_STR(text.data, "no convolution has a fusion option on this device\n");
     cr_text_free(&text);
     text                      = (struct cr_text){0};
     known                     = S;
     struct cr_choices choices = {.text = &text, .json = true};
-    REQUIRE_OK(cr_fuse_report(&p, &target, &choices));
+    REQUIRE_OK(cr_fuse_report(&p, &cost_model, &choices));
     CHECK_HAS(text.data, "{\"choice\": \"fusion\", \"layer\": \"layer2.0.conv1\", \"kind\": \"conv\"");
     CHECK_HAS(text.data, "\"kernel\": null, \"algo\": null, \"us\": null, \"source\": null, \"gradients\": [{\"kind\": "
                          "\"conv_wgrad\", ");

@@ -33,16 +33,16 @@ static void note_slots(const struct cr_program *p) {
 }
 
 /* Compares one network unfused and fused. */
-static void compare(const struct cr_config *config, const struct net_case *c, struct cr_cost_model *target, bool fold,
-                    int *joined) {
+static void compare(const struct cr_config *config, const struct net_case *c, struct cr_cost_model *cost_model,
+                    bool fold, int *joined) {
     struct ref_run plain, fused;
     REQUIRE_OK(ref_open(&plain, CR_F64, 1));
     REQUIRE_OK(ref_open(&fused, CR_F64, 1));
     REQUIRE_OK(emit_run(&plain, config, c));
     REQUIRE_OK(emit_run(&fused, config, c));
     *joined = fused.p.ops;
-    if (fold) REQUIRE_OK(cr_pass_fold(&fused.p, target));
-    REQUIRE_OK(cr_pass_fuse(&fused.p, target));
+    if (fold) REQUIRE_OK(cr_pass_fold(&fused.p, cost_model));
+    REQUIRE_OK(cr_pass_fuse(&fused.p, cost_model));
     *joined -= fused.p.ops;
     note_slots(&fused.p);
     REQUIRE_OK(finish_run(&plain));
@@ -76,16 +76,16 @@ static void any_mixture_gives_the_same_results(void) {
     int              total = 0;
     REQUIRE_OK(cr_config_open(&config, NULL, NULL, 0));
     for (int round = 0; round < 192; round++) {
-        struct net_case      c       = {.block      = round & 1 ? CR_BLOCK_BOTTLENECK : CR_BLOCK_BASIC,
-                                        .shortcut   = round & 2 ? CR_SHORTCUT_A : CR_SHORTCUT_B,
-                                        .large      = round & 4,
-                                        .accumulate = round & 8,
-                                        .width      = round & 16 ? 8 : 2};
-        struct refuser       refuser = {.rng               = test_rng((uint64_t)round),
-                                        .accepted_quarters = round & 32 ? 4 : 2 + round / 64};
-        struct cr_cost_model target  = {.self = &refuser, .accepts = accepts_some, .cost = costs_anything};
+        struct net_case      c          = {.block      = round & 1 ? CR_BLOCK_BOTTLENECK : CR_BLOCK_BASIC,
+                                           .shortcut   = round & 2 ? CR_SHORTCUT_A : CR_SHORTCUT_B,
+                                           .large      = round & 4,
+                                           .accumulate = round & 8,
+                                           .width      = round & 16 ? 8 : 2};
+        struct refuser       refuser    = {.rng               = test_rng((uint64_t)round),
+                                           .accepted_quarters = round & 32 ? 4 : 2 + round / 64};
+        struct cr_cost_model cost_model = {.self = &refuser, .accepts = accepts_some, .cost = costs_anything};
         int                  joined;
-        compare(&config, &c, &target, false, &joined);
+        compare(&config, &c, &cost_model, false, &joined);
         total += joined;
     }
     CHECK(total > 64);
@@ -103,9 +103,9 @@ static void frozen_parameters_give_the_same_results(void) {
                                         .frozen   = (unsigned[]){1, 2, 3, 4}[round / 8 % 4],
                                         .width    = 4};
         struct refuser       refuser = {.rng = test_rng(100 + (uint64_t)round), .accepted_quarters = 4 - round / 4 % 2};
-        struct cr_cost_model target  = {.self = &refuser, .accepts = accepts_some, .cost = costs_anything};
+        struct cr_cost_model cost_model = {.self = &refuser, .accepts = accepts_some, .cost = costs_anything};
         int                  joined;
-        compare(&config, &c, &target, false, &joined);
+        compare(&config, &c, &cost_model, false, &joined);
         CHECK(joined > 0);
     }
     cr_config_close(&config);
@@ -116,16 +116,16 @@ static void evaluation_gives_the_same_results(void) {
     struct cr_config config;
     REQUIRE_OK(cr_config_open(&config, NULL, NULL, 0));
     for (int round = 0; round < 16; round++) {
-        struct net_case      c       = {.block    = round & 1 ? CR_BLOCK_BOTTLENECK : CR_BLOCK_BASIC,
-                                        .shortcut = round & 2 ? CR_SHORTCUT_A : CR_SHORTCUT_B,
-                                        .large    = round & 4,
-                                        .eval     = true,
-                                        .width    = 4};
-        struct refuser       refuser = {.rng = test_rng(300 + (uint64_t)round), .accepted_quarters = 4};
-        struct cr_cost_model target  = {.self = &refuser, .accepts = accepts_some, .cost = costs_anything};
+        struct net_case      c          = {.block    = round & 1 ? CR_BLOCK_BOTTLENECK : CR_BLOCK_BASIC,
+                                           .shortcut = round & 2 ? CR_SHORTCUT_A : CR_SHORTCUT_B,
+                                           .large    = round & 4,
+                                           .eval     = true,
+                                           .width    = 4};
+        struct refuser       refuser    = {.rng = test_rng(300 + (uint64_t)round), .accepted_quarters = 4};
+        struct cr_cost_model cost_model = {.self = &refuser, .accepts = accepts_some, .cost = costs_anything};
         int                  joined;
         memset(used_in, 0, sizeof used_in);
-        compare(&config, &c, &target, round & 8, &joined);
+        compare(&config, &c, &cost_model, round & 8, &joined);
         CHECK_INT(used_in[CR_OP_s2d_filter] != 0, c.large);
     }
     cr_config_close(&config);
@@ -139,9 +139,9 @@ static void zero_gammas_give_the_same_results(void) {
     for (int round = 0; round < 8; round++) {
         struct net_case c = {
             .block = round & 1 ? CR_BLOCK_BOTTLENECK : CR_BLOCK_BASIC, .shortcut = CR_SHORTCUT_B, .width = 4};
-        struct refuser       refuser = {.rng = test_rng(200 + (uint64_t)round), .accepted_quarters = 4};
-        struct cr_cost_model target  = {.self = &refuser, .accepts = accepts_some, .cost = costs_anything};
-        compare(&config, &c, &target, false, &joined);
+        struct refuser       refuser    = {.rng = test_rng(200 + (uint64_t)round), .accepted_quarters = 4};
+        struct cr_cost_model cost_model = {.self = &refuser, .accepts = accepts_some, .cost = costs_anything};
+        compare(&config, &c, &cost_model, false, &joined);
     }
     cr_config_close(&config);
 }

@@ -12,8 +12,8 @@ struct hand {
 static void hand_open(struct hand *h) {
     cr_program_init(&h->p, "hand", NULL);
     h->x          = cr_tensor_add(&h->p, "x", CR_F32, CR_REGION_INPUT, 2, 4, 4, 8);
-    h->scale_bias = cr_tensor_add(&h->p, "coef", CR_F32, CR_REGION_INPUT, 2, 1, 1, 8);
-    h->saved      = cr_tensor_add(&h->p, "saved", CR_F32, CR_REGION_INPUT, 2, 1, 1, 8);
+    h->scale_bias = cr_tensor_add(&h->p, "scale_bias", CR_F32, CR_REGION_INPUT, 2, 1, 1, 8);
+    h->saved      = cr_tensor_add(&h->p, "mean_rstd", CR_F32, CR_REGION_INPUT, 2, 1, 1, 8);
 }
 
 static int emit1(struct hand *h, struct cr_op op, const char *name) {
@@ -65,7 +65,7 @@ static int bn_grad(struct hand *h, int dy, int x, const char *name) {
     sums.in[CR_IN_bn_grad_sums_dy]        = dy;
     sums.in[CR_IN_bn_grad_sums_x]         = x;
     sums.in[CR_IN_bn_grad_sums_mean_rstd] = h->saved;
-    snprintf(text, sizeof text, "%s.stats", name);
+    snprintf(text, sizeof text, "%s.sums", name);
     emit1(h, sums, text);
     apply.in[CR_IN_bn_grad_apply_dy]   = dy;
     apply.in[CR_IN_bn_grad_apply_x]    = x;
@@ -78,8 +78,8 @@ static void keep(struct hand *h, int tensor) {
 }
 
 /* Text of the fused program: one line per op, "kind slot:name slot:name ...", outputs first. */
-static void fused_text(struct hand *h, const struct cr_cost_model *target, struct cr_text *out) {
-    cr_status status = cr_pass_fuse(&h->p, target);
+static void fused_text(struct hand *h, const struct cr_cost_model *cost_model, struct cr_text *out) {
+    cr_status status = cr_pass_fuse(&h->p, cost_model);
     if (status == CR_OK) status = cr_program_check(&h->p);
     CHECK_STATUS(status, CR_OK);
     for (int i = 0; i < h->p.ops; i++) {
@@ -92,10 +92,10 @@ static void fused_text(struct hand *h, const struct cr_cost_model *target, struc
     }
 }
 
-static void check_fused(struct hand *h, const struct cr_cost_model *target, const char *want) {
+static void check_fused(struct hand *h, const struct cr_cost_model *cost_model, const char *want) {
     static const struct cr_cost_model any  = {.alignment = 64};
     struct cr_text                    text = {0};
-    fused_text(h, target ? target : &any, &text);
+    fused_text(h, cost_model ? cost_model : &any, &text);
     CHECK_STR(text.data, want);
     cr_text_free(&text);
     cr_program_free(&h->p);
@@ -105,7 +105,7 @@ static void bn_fuses_relu(void) {
     struct hand h;
     hand_open(&h);
     keep(&h, relu(&h, bn(&h, h.x, "b"), "y"));
-    check_fused(&h, NULL, "bn_apply y = x:x scale_bias:coef mean_rstd:saved relu");
+    check_fused(&h, NULL, "bn_apply y = x:x scale_bias:scale_bias mean_rstd:mean_rstd relu");
 }
 
 static void bn_fuses_sum_from_either_side(void) {
@@ -114,7 +114,7 @@ static void bn_fuses_sum_from_either_side(void) {
         hand_open(&h);
         int b = bn(&h, h.x, "b"), z = relu(&h, h.x, "z");
         keep(&h, side ? add(&h, z, b, "s") : add(&h, b, z, "s"));
-        check_fused(&h, NULL, "relu z = x:x; bn_apply s = x:x scale_bias:coef mean_rstd:saved add:z");
+        check_fused(&h, NULL, "relu z = x:x; bn_apply s = x:x scale_bias:scale_bias mean_rstd:mean_rstd add:z");
     }
 }
 
@@ -122,7 +122,7 @@ static void bn_fuses_sum_and_relu(void) {
     struct hand h;
     hand_open(&h);
     keep(&h, relu(&h, add(&h, h.x, bn(&h, h.x, "b"), "s"), "y"));
-    check_fused(&h, NULL, "bn_apply y = x:x scale_bias:coef mean_rstd:saved add:x relu");
+    check_fused(&h, NULL, "bn_apply y = x:x scale_bias:scale_bias mean_rstd:mean_rstd add:x relu");
 }
 
 static void bn_fuses_shortcut_bn(void) {
@@ -131,7 +131,8 @@ static void bn_fuses_shortcut_bn(void) {
     int a = bn(&h, h.x, "a"), u = relu(&h, h.x, "u"), b = bn(&h, u, "b");
     keep(&h, relu(&h, add(&h, a, b, "s"), "y"));
     check_fused(&h, NULL,
-                "relu u = x:x; bn_apply y = x:x scale_bias:coef mean_rstd:saved add:u add_scale_bias:coef relu");
+                "relu u = x:x; bn_apply y = x:x scale_bias:scale_bias mean_rstd:mean_rstd add:u "
+                "add_scale_bias:scale_bias relu");
 }
 
 static void bn_gradient_fuses_relu_gradient(void) {
@@ -140,9 +141,9 @@ static void bn_gradient_fuses_relu_gradient(void) {
     int y = relu(&h, bn(&h, h.x, "b"), "y");
     keep(&h, bn_grad(&h, relu_grad(&h, h.x, y, "g"), h.x, "dx"));
     check_fused(&h, NULL,
-                "bn_apply y = x:x scale_bias:coef mean_rstd:saved relu; bn_grad_sums dx.stats = dy:x x:x "
-                "mean_rstd:saved scale_bias:coef; "
-                "bn_grad_apply dx = dy:x x:x coef:coef scale_bias:coef");
+                "bn_apply y = x:x scale_bias:scale_bias mean_rstd:mean_rstd relu; bn_grad_sums dx.sums = dy:x x:x "
+                "mean_rstd:mean_rstd scale_bias:scale_bias; "
+                "bn_grad_apply dx = dy:x x:x coef:scale_bias scale_bias:scale_bias");
 }
 
 /* The mask belongs to a sum: the input of the BN does not determine it, but one bit per element stores it. */
@@ -151,10 +152,10 @@ static void block_end_stores_bits(void) {
     hand_open(&h);
     int y = bn_relu(&h, h.x, h.x, "y");
     keep(&h, bn_grad(&h, relu_grad(&h, h.x, y, "g"), h.x, "dx"));
-    check_fused(
-        &h, NULL,
-        "bn_apply y = x:x scale_bias:coef add:x relu; bn_grad_sums dx.stats = dy:x x:x mean_rstd:saved y:y.mask; "
-        "bn_grad_apply dx = dy:x x:x coef:coef y:y.mask");
+    check_fused(&h, NULL,
+                "bn_apply y = x:x scale_bias:scale_bias add:x relu; bn_grad_sums dx.sums = dy:x x:x "
+                "mean_rstd:mean_rstd y:y.mask; "
+                "bn_grad_apply dx = dy:x x:x coef:scale_bias y:y.mask");
 }
 
 static void block_end_fuses_sum_and_bn_sums(void) {
@@ -163,10 +164,10 @@ static void block_end_fuses_sum_and_bn_sums(void) {
     int u = relu(&h, h.x, "u"), v = relu(&h, h.x, "v"), g = relu_grad(&h, add(&h, u, v, "s"), h.x, "g");
     keep(&h, bn_grad(&h, g, u, "a"));
     keep(&h, bn_grad(&h, g, v, "b"));
-    check_fused(
-        &h, NULL,
-        "relu u = x:x; relu v = x:x; relu_grad g = dy:u y:x add:v bn_x:u mean_rstd:saved bn2_x:v mean_rstd2:saved; "
-        "bn_grad_apply a = dy:g x:u coef:coef; bn_grad_apply b = dy:g x:v coef:coef");
+    check_fused(&h, NULL,
+                "relu u = x:x; relu v = x:x; relu_grad g = dy:u y:x add:v bn_x:u mean_rstd:mean_rstd bn2_x:v "
+                "mean_rstd2:mean_rstd; "
+                "bn_grad_apply a = dy:g x:u coef:scale_bias; bn_grad_apply b = dy:g x:v coef:scale_bias");
 }
 
 static void maxpool_fuses_bn(void) {
@@ -178,7 +179,7 @@ static void maxpool_fuses_bn(void) {
     keep(&h, emit1(&h, pool, "y"));
     loss.in[0] = loss.in[1] = loss.in[2] = h.x; /* a program with gradients */
     keep(&h, emit1(&h, loss, "dx"));
-    check_fused(&h, NULL, "maxpool y = x:x scale_bias:coef; loss_grad dx = logits:x labels:x state:x");
+    check_fused(&h, NULL, "maxpool y = x:x scale_bias:scale_bias; loss_grad dx = logits:x labels:x state:x");
 }
 
 /* ---- convolutions that finalize the sums they compute ---- */
@@ -225,8 +226,8 @@ static void conv_fuses_finalize(void) {
     struct finishing f;
     finishing_open(&f);
     finishing_ends(&f, false);
-    struct cr_cost_model target = {.alignment = 64};
-    REQUIRE_OK(cr_pass_fuse(&f.h.p, &target));
+    struct cr_cost_model cost_model = {.alignment = 64};
+    REQUIRE_OK(cr_pass_fuse(&f.h.p, &cost_model));
     const struct cr_op *op = &f.h.p.op[0];
     CHECK_INT(f.h.p.ops, 1);
     CHECK_STR(f.h.p.tensor[op->out[CR_OUT_conv_next_scale_bias]].name, "next");
@@ -268,8 +269,8 @@ static void finalize_is_not_fused_across_other_ops(void) {
             op.in[0] = f.run[0];
         keep(&f.h, emit1(&f.h, op, "z"));
         finishing_ends(&f, false);
-        struct cr_cost_model target = {.alignment = 64};
-        REQUIRE_OK(cr_pass_fuse(&f.h.p, &target));
+        struct cr_cost_model cost_model = {.alignment = 64};
+        REQUIRE_OK(cr_pass_fuse(&f.h.p, &cost_model));
         CHECK_INT(count_kind(&f.h.p, CR_OP_bn_finalize), 1);
         CHECK_INT(COUNT_IN(&f.h.p, conv, gamma), 0);
         cr_program_free(&f.h.p);
@@ -289,11 +290,11 @@ static void cifar_fuses_finalize_into_convolutions(void) {
     for (int b_shortcut = 0; b_shortcut < 2; b_shortcut++) {
         struct bench_model b;
         struct cr_program  p;
-        const char        *overrides[] = {"model.arch=resnet20", b_shortcut ? "model.shortcut=B" : "model.shortcut=A"};
-        struct cr_cost_model target    = {.alignment = 64, .cost = costs_a_launch};
+        const char        *overrides[]  = {"model.arch=resnet20", b_shortcut ? "model.shortcut=B" : "model.shortcut=A"};
+        struct cr_cost_model cost_model = {.alignment = 64, .cost = costs_a_launch};
         REQUIRE_OK(bench_open(&b, overrides, 2, 32));
         REQUIRE_OK(cr_model_program(&b.model, &b.config, CR_PROGRAM_STEP, 4, &p));
-        REQUIRE_OK(cr_pass_fuse(&p, &target));
+        REQUIRE_OK(cr_pass_fuse(&p, &cost_model));
         REQUIRE_OK(cr_program_check(&p));
         const int bns = b_shortcut ? 21 : 19;
         CHECK_INT(count_kind(&p, CR_OP_bn_finalize), 0);
@@ -320,7 +321,7 @@ static void no_fusion_when_another_op_reads(void) {
     int b = bn(&h, h.x, "b");
     keep(&h, relu(&h, b, "y"));
     keep(&h, relu(&h, b, "z"));
-    check_fused(&h, NULL, "bn_apply b = x:x scale_bias:coef mean_rstd:saved; relu y = x:b; relu z = x:b");
+    check_fused(&h, NULL, "bn_apply b = x:x scale_bias:scale_bias mean_rstd:mean_rstd; relu y = x:b; relu z = x:b");
 }
 
 static void no_fusion_when_one_op_reads_twice(void) {
@@ -328,7 +329,7 @@ static void no_fusion_when_one_op_reads_twice(void) {
     hand_open(&h);
     int b = bn(&h, h.x, "b");
     keep(&h, add(&h, b, b, "s"));
-    check_fused(&h, NULL, "bn_apply b = x:x scale_bias:coef mean_rstd:saved; add s = a:b b:b");
+    check_fused(&h, NULL, "bn_apply b = x:x scale_bias:scale_bias mean_rstd:mean_rstd; add s = a:b b:b");
 }
 
 static void no_fusion_of_persistent_tensors(void) {
@@ -337,7 +338,7 @@ static void no_fusion_of_persistent_tensors(void) {
     int b = bn(&h, h.x, "b");
     keep(&h, b);
     keep(&h, relu(&h, b, "y"));
-    check_fused(&h, NULL, "bn_apply b = x:x scale_bias:coef mean_rstd:saved; relu y = x:b");
+    check_fused(&h, NULL, "bn_apply b = x:x scale_bias:scale_bias mean_rstd:mean_rstd; relu y = x:b");
 }
 
 static void persistent_sum(void) {
@@ -346,7 +347,7 @@ static void persistent_sum(void) {
     int s = add(&h, bn(&h, h.x, "b"), h.x, "s");
     keep(&h, s);
     keep(&h, relu(&h, s, "y"));
-    check_fused(&h, NULL, "bn_apply s = x:x scale_bias:coef mean_rstd:saved add:x; relu y = x:s");
+    check_fused(&h, NULL, "bn_apply s = x:x scale_bias:scale_bias mean_rstd:mean_rstd add:x; relu y = x:s");
 }
 
 static void no_fusion_across_streams(void) {
@@ -354,7 +355,7 @@ static void no_fusion_across_streams(void) {
     hand_open(&h);
     keep(&h, relu(&h, bn(&h, h.x, "b"), "y"));
     h.p.op[1].stream = CR_STREAM_TO_HOST;
-    check_fused(&h, NULL, "bn_apply b = x:x scale_bias:coef mean_rstd:saved; relu y = x:b");
+    check_fused(&h, NULL, "bn_apply b = x:x scale_bias:scale_bias mean_rstd:mean_rstd; relu y = x:b");
 }
 
 static void no_fusion_across_a_write(void) {
@@ -365,7 +366,8 @@ static void no_fusion_across_a_write(void) {
     zero.out[0]       = h.scale_bias; /* scale_bias changes before the ReLU */
     cr_emit(&h.p, &zero, "");
     keep(&h, relu(&h, b, "y"));
-    check_fused(&h, NULL, "bn_apply b = x:x scale_bias:coef mean_rstd:saved; zero coef =; relu y = x:b");
+    check_fused(&h, NULL,
+                "bn_apply b = x:x scale_bias:scale_bias mean_rstd:mean_rstd; zero scale_bias =; relu y = x:b");
 }
 
 /* Cost model that knows only the plain gradient of a ReLU. */
@@ -381,10 +383,11 @@ static void gradients_of_two_readers(void) {
     int g = relu_grad(&h, h.x, h.x, "g");
     keep(&h, bn_grad(&h, g, h.x, "dx"));
     keep(&h, add(&h, g, h.x, "s"));
-    check_fused(&h, &plain_cost_model,
-                "relu_grad g = dy:x y:x; bn_grad_sums dx.stats = dy:g x:x mean_rstd:saved; bn_grad_apply dx = dy:g x:x "
-                "coef:coef; "
-                "add s = a:g b:x");
+    check_fused(
+        &h, &plain_cost_model,
+        "relu_grad g = dy:x y:x; bn_grad_sums dx.sums = dy:g x:x mean_rstd:mean_rstd; bn_grad_apply dx = dy:g x:x "
+        "coef:scale_bias; "
+        "add s = a:g b:x");
 }
 
 static void gradients_of_two_bns(void) {
@@ -394,8 +397,8 @@ static void gradients_of_two_bns(void) {
     keep(&h, bn_grad(&h, g, h.x, "dx"));
     h.p.op[h.p.ops - 1].in[CR_IN_bn_grad_apply_x] = u; /* sums of one BN, apply of another */
     check_fused(&h, &plain_cost_model,
-                "relu u = x:x; relu_grad g = dy:x y:x; bn_grad_sums dx.stats = dy:g x:x mean_rstd:saved; "
-                "bn_grad_apply dx = dy:g x:u coef:coef");
+                "relu u = x:x; relu_grad g = dy:x y:x; bn_grad_sums dx.sums = dy:g x:x mean_rstd:mean_rstd; "
+                "bn_grad_apply dx = dy:g x:u coef:scale_bias");
 }
 
 /* ---- cost models that know only some of the forms ---- */
@@ -419,33 +422,35 @@ static bool half_of_the_gradient(void *self, const struct cr_program *p, const s
 }
 
 static void cost_model_decides(void) {
-    struct cr_cost_model target = {.alignment = 64, .accepts = no_plain_sum};
+    struct cr_cost_model cost_model = {.alignment = 64, .accepts = no_plain_sum};
     struct hand          h;
     hand_open(&h); /* the widest pattern is fused although the one below it is refused */
     keep(&h, relu(&h, add(&h, bn(&h, h.x, "b"), h.x, "s"), "y"));
-    check_fused(&h, &target, "bn_apply y = x:x scale_bias:coef mean_rstd:saved add:x relu");
+    check_fused(&h, &cost_model, "bn_apply y = x:x scale_bias:scale_bias mean_rstd:mean_rstd add:x relu");
 
-    target.accepts = no_sum;
+    cost_model.accepts = no_sum;
     hand_open(&h);
     keep(&h, relu(&h, add(&h, bn(&h, relu(&h, bn(&h, h.x, "a"), "u"), "b"), h.x, "s"), "y"));
-    check_fused(&h, &target,
-                "bn_apply u = x:x scale_bias:coef mean_rstd:saved relu; bn_apply b = x:u scale_bias:coef "
-                "mean_rstd:saved; add s = a:b b:x; "
-                "relu y = x:s");
+    check_fused(
+        &h, &cost_model,
+        "bn_apply u = x:x scale_bias:scale_bias mean_rstd:mean_rstd relu; bn_apply b = x:u scale_bias:scale_bias "
+        "mean_rstd:mean_rstd; add s = a:b b:x; "
+        "relu y = x:s");
 
-    target.accepts = no_second_bn;
+    cost_model.accepts = no_second_bn;
     hand_open(&h);
     keep(&h, add(&h, bn(&h, h.x, "a"), bn(&h, h.x, "b"), "s"));
-    check_fused(
-        &h, &target,
-        "bn_apply b = x:x scale_bias:coef mean_rstd:saved; bn_apply s = x:x scale_bias:coef mean_rstd:saved add:b");
+    check_fused(&h, &cost_model,
+                "bn_apply b = x:x scale_bias:scale_bias mean_rstd:mean_rstd; bn_apply s = x:x scale_bias:scale_bias "
+                "mean_rstd:mean_rstd add:b");
 
-    target.accepts = half_of_the_gradient;
+    cost_model.accepts = half_of_the_gradient;
     hand_open(&h);
     keep(&h, bn_grad(&h, relu_grad(&h, h.x, h.x, "g"), h.x, "dx"));
-    check_fused(&h, &target,
-                "relu_grad g = dy:x y:x; bn_grad_sums dx.stats = dy:g x:x mean_rstd:saved; bn_grad_apply dx = dy:g x:x "
-                "coef:coef");
+    check_fused(
+        &h, &cost_model,
+        "relu_grad g = dy:x y:x; bn_grad_sums dx.sums = dy:g x:x mean_rstd:mean_rstd; bn_grad_apply dx = dy:g x:x "
+        "coef:scale_bias");
 }
 
 /* ---- bookkeeping ---- */
@@ -454,11 +459,11 @@ static void references_are_updated(void) {
     struct bench_model   b;
     struct cr_program    p;
     const char          *overrides[] = {"model.arch=resnet20"};
-    struct cr_cost_model target      = {.alignment = 64};
+    struct cr_cost_model cost_model  = {.alignment = 64};
     REQUIRE_OK(bench_open(&b, overrides, 1, 32));
     REQUIRE_OK(cr_model_program(&b.model, &b.config, CR_PROGRAM_STEP, 4, &p));
     int ops = p.ops, tensors = p.tensors;
-    REQUIRE_OK(cr_pass_fuse(&p, &target));
+    REQUIRE_OK(cr_pass_fuse(&p, &cost_model));
     REQUIRE_OK(cr_program_check(&p));
     /* 19 ReLUs and 9 sums forward; backward the ReLUs of the stem and inside the blocks, whose gradient one BN reads.
      * Each fusion removes one transient. At the end of the nine blocks: the sum of the gradients (for the last block
@@ -471,7 +476,7 @@ static void references_are_updated(void) {
     CHECK_STR(p.tensor[p.metrics].name, "metrics");
     for (int i = 0; i < p.ops; i++) CHECK(p.op[i].kind != CR_OP_relu);
     ops = p.ops;
-    REQUIRE_OK(cr_pass_fuse(&p, &target)); /* a second run finds nothing */
+    REQUIRE_OK(cr_pass_fuse(&p, &cost_model)); /* a second run finds nothing */
     CHECK_INT(p.ops, ops);
     cr_program_free(&p);
     bench_close(&b);
@@ -481,11 +486,11 @@ static void shortcut_b_fuses_two_bns(void) {
     struct bench_model   b;
     struct cr_program    p;
     const char          *overrides[] = {"model.arch=resnet18"};
-    struct cr_cost_model target      = {.alignment = 64};
+    struct cr_cost_model cost_model  = {.alignment = 64};
     int                  joined      = 0;
     REQUIRE_OK(bench_open(&b, overrides, 1, 64));
     REQUIRE_OK(cr_model_program(&b.model, &b.config, CR_PROGRAM_EVAL, 4, &p));
-    REQUIRE_OK(cr_pass_fuse(&p, &target));
+    REQUIRE_OK(cr_pass_fuse(&p, &cost_model));
     for (int i = 0; i < p.ops; i++)
         joined += p.op[i].kind == CR_OP_bn_apply && p.op[i].in[CR_IN_bn_apply_add_scale_bias] >= 0;
     CHECK_INT(joined, 3); /* layer2, layer3, layer4 */

@@ -43,8 +43,8 @@ static cr_status select_with_scratch(void *self, const struct cr_program *p, str
 
 /* cr_compile checks: each gradient once, order, memory plan. */
 static bool make(const struct wanted *w, struct made *m) {
-    const struct cr_device_options device = {.deterministic = true};
-    struct cr_cost_model           target = greedy_cost_model(256);
+    const struct cr_device_options device     = {.deterministic = true};
+    struct cr_cost_model           cost_model = greedy_cost_model(256);
     char                           path[600];
     const char                    *sync[] = {w->sync_bn ? "model.sync_bn=yes" : "model.sync_bn=no"};
     *m                                    = (struct made){0};
@@ -58,10 +58,10 @@ static bool make(const struct wanted *w, struct made *m) {
     }
     if (status == CR_OK && w->gpu)
         status = cr_gpu_open_from_list(cr_gpu_find(w->gpu), &device, "a test wants it", &m->device);
-    if (status == CR_OK && w->gpu) target = cr_device_cost_model(m->device);
-    plain_cost_model           = target;
-    target.select              = select_with_scratch;
-    target.to_host_bytes_per_s = target.to_device_bytes_per_s = w->gpu ? target.to_host_bytes_per_s : 1e10;
+    if (status == CR_OK && w->gpu) cost_model = cr_device_cost_model(m->device);
+    plain_cost_model               = cost_model;
+    cost_model.select              = select_with_scratch;
+    cost_model.to_host_bytes_per_s = cost_model.to_device_bytes_per_s = w->gpu ? cost_model.to_host_bytes_per_s : 1e10;
     if (status == CR_OK) status = cr_model_program(&m->b.model, &m->b.config, w->kind, w->batch, &m->p);
     const struct cr_compile_options options = {.fuse         = w->fuse,
                                                .reuse        = true,
@@ -70,7 +70,7 @@ static bool make(const struct wanted *w, struct made *m) {
                                                .until        = w->until,
                                                .bucket_bytes = w->ranks > 1 ? w->bucket : 0,
                                                .wire         = w->wire};
-    if (status == CR_OK) status = cr_compile(&m->p, &target, &options);
+    if (status == CR_OK) status = cr_compile(&m->p, &cost_model, &options);
     if (status == CR_OK) return true;
     TEST_FAIL_("%s, %d ranks: %s", w->config ? w->config : "defaults", w->ranks, cr_error_message());
     return false;
@@ -205,11 +205,11 @@ static void frozen_parameters_are_not_reduced(void) {
     const char *const freeze[] = {"model.freeze=stem,layer1"};
     m                          = (struct made){0};
     REQUIRE_OK(bench_open(&m.b, freeze, 1, 32));
-    m.b.model.ranks                         = 2;
-    struct cr_cost_model            target  = greedy_cost_model(256);
-    const struct cr_compile_options options = {.fuse = true, .reuse = true, .bucket_bytes = w.bucket};
+    m.b.model.ranks                            = 2;
+    struct cr_cost_model            cost_model = greedy_cost_model(256);
+    const struct cr_compile_options options    = {.fuse = true, .reuse = true, .bucket_bytes = w.bucket};
     REQUIRE_OK(cr_model_program(&m.b.model, &m.b.config, w.kind, w.batch, &m.p));
-    REQUIRE_OK(cr_compile(&m.p, &target, &options));
+    REQUIRE_OK(cr_compile(&m.p, &cost_model, &options));
     size_t sum = 0, trainable = 0;
     for (int i = 0; i < m.p.ops; i++)
         if (is_bucket(&m.p, i)) sum += m.p.tensor[m.p.op[i].out[0]].bytes;

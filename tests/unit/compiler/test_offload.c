@@ -98,7 +98,7 @@ static void streams_run_in_parallel(void) {
     const struct cr_contention alike = {.duplex = 1};
     struct cr_op_time          time[6];
     struct cr_simulation       r;
-    cr_program_init(&h.p, "lanes", NULL);
+    cr_program_init(&h.p, "streams", NULL);
     int t[6];
     for (int i = 0; i < 6; i++) {
         char name[8];
@@ -106,8 +106,8 @@ static void streams_run_in_parallel(void) {
         t[i] = hand_tensor(&h, name, 1);
     }
     for (int i = 0; i < 6; i++) hand_op(&h, h.seconds[i], i ? t[i - 1] : t[0], -1, t[i]);
-    h.p.op[2].stream  = CR_STREAM_TO_HOST;   /* waits for 0: 1 to 6 */
-    h.p.op[4].stream  = CR_STREAM_TO_DEVICE; /* waits for 2: 6 to 7 */
+    h.p.op[2].stream  = CR_STREAM_TO_HOST;   /* waits for op 0: 1 to 6 */
+    h.p.op[4].stream  = CR_STREAM_TO_DEVICE; /* waits for op 2: 6 to 7 */
     h.p.op[2].wait[0] = 0;
     h.p.op[4].wait[0] = 2;
     h.p.op[5].wait[0] = 4; /* compute: 0 to 1, 1 to 3, 3 to 7 (op 3), then op 5 at 7 */
@@ -171,8 +171,8 @@ static void a_copy_hides(void) {
     struct cr_offload_report r;
     struct cr_simulation     time;
     three_open(&t, 1);
-    struct cr_cost_model target = hand_cost_model(&t.h);
-    CHECK_STATUS(cr_pass_offload(&t.h.p, &target, SIX, CR_OFFLOAD_BEST, &r), CR_OK);
+    struct cr_cost_model cost_model = hand_cost_model(&t.h);
+    CHECK_STATUS(cr_pass_offload(&t.h.p, &cost_model, SIX, CR_OFFLOAD_BEST, &r), CR_OK);
     CHECK_INT(r.tensors, 1);
     CHECK_INT(r.bytes, 2 * UNIT); /* b is enough, and smaller than a */
     CHECK(r.before > 7 * UNIT && r.after <= SIX);
@@ -192,7 +192,7 @@ static void a_copy_hides(void) {
     CHECK_INT(p->op[18].in[0], p->op[14].out[0]); /* the readers of b now read b' */
     CHECK_INT(p->op[19].in[0], t.a);
     CHECK(plan_of(&t.h.p) <= SIX);
-    CHECK_STATUS(cr_program_predict(&t.h.p, &target, &time), CR_OK);
+    CHECK_STATUS(cr_program_predict(&t.h.p, &cost_model, &time), CR_OK);
     CHECK_NEAR(time.total, 16, 1e-9); /* the predicted time is the time of the finished list */
     CHECK_NEAR(time.stalled, 0, 1e-9);
     cr_program_free(&t.h.p);
@@ -205,24 +205,24 @@ static void copies_that_do_not_hide_stall(void) {
     struct cr_offload_report r;
     struct cr_simulation     time;
     three_open(&t, 0.001);
-    struct cr_cost_model target = hand_cost_model(&t.h);
-    CHECK_STATUS(cr_pass_offload(&t.h.p, &target, SIX, CR_OFFLOAD_BEST, &r), CR_OK);
+    struct cr_cost_model cost_model = hand_cost_model(&t.h);
+    CHECK_STATUS(cr_pass_offload(&t.h.p, &cost_model, SIX, CR_OFFLOAD_BEST, &r), CR_OK);
     CHECK_INT(r.tensors, 1);
     CHECK_NEAR(r.seconds_before, 6.01, 1e-9);
     CHECK_NEAR(r.seconds, 10, 1e-9);
     CHECK_NEAR(r.stalled, 3.99, 1e-9);
     CHECK(plan_of(&t.h.p) <= SIX);
-    CHECK_STATUS(cr_program_predict(&t.h.p, &target, &time), CR_OK);
+    CHECK_STATUS(cr_program_predict(&t.h.p, &cost_model, &time), CR_OK);
     CHECK_NEAR(time.total, 10, 1e-9);
     CHECK_NEAR(time.stalled, 3.99, 1e-9);
     cr_program_free(&t.h.p);
     three_open(&t, 1); /* less than a needs: as little as possible */
-    target = hand_cost_model(&t.h);
-    CHECK_STATUS(cr_pass_offload(&t.h.p, &target, THREE, CR_OFFLOAD_BEST, &r), CR_OK);
+    cost_model = hand_cost_model(&t.h);
+    CHECK_STATUS(cr_pass_offload(&t.h.p, &cost_model, THREE, CR_OFFLOAD_BEST, &r), CR_OK);
     CHECK_INT(r.tensors, 1); /* a; the op that writes it needs it in any case, and b next to c is smaller */
     CHECK_NEAR((double)r.after / UNIT, 4, 0.01);
     CHECK(plan_of(&t.h.p) <= 4 * UNIT + 4096);
-    CHECK_STATUS(cr_program_predict(&t.h.p, &target, &time), CR_OK);
+    CHECK_STATUS(cr_program_predict(&t.h.p, &cost_model, &time), CR_OK);
     CHECK_NEAR(time.total, r.seconds, 1e-9);
     CHECK_NEAR(time.stalled, r.stalled, 1e-9);
     cr_program_free(&t.h.p);
@@ -232,14 +232,14 @@ static void nothing_is_offloaded_without_need(void) {
     struct three             t;
     struct cr_offload_report r;
     three_open(&t, 1);
-    struct cr_cost_model target = hand_cost_model(&t.h), none = hand_cost_model(&t.h);
+    struct cr_cost_model cost_model = hand_cost_model(&t.h), none = hand_cost_model(&t.h);
     none.to_host_bytes_per_s = 0;
-    CHECK_STATUS(cr_pass_offload(&t.h.p, &target, 8 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK);
+    CHECK_STATUS(cr_pass_offload(&t.h.p, &cost_model, 8 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK);
     CHECK(r.tensors == 0 && r.after == r.before && t.h.p.ops == t.ops && r.seconds == r.seconds_before);
     CHECK_STATUS(cr_pass_offload(&t.h.p, &none, 4 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK); /* no streams for copies */
     CHECK(r.tensors == 0 && r.after > 4 * UNIT && t.h.p.ops == t.ops);
     t.h.p.tensor[t.a].keep = t.h.p.tensor[t.b].keep = t.h.p.tensor[t.c].keep = true; /* other ops read them */
-    CHECK_STATUS(cr_pass_offload(&t.h.p, &target, 4 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK);
+    CHECK_STATUS(cr_pass_offload(&t.h.p, &cost_model, 4 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK);
     CHECK(r.tensors == 0 && r.after > 4 * UNIT);
     cr_program_free(&t.h.p);
 }
@@ -255,9 +255,9 @@ static void failing_allocations(void) {
         struct cr_fit_report r;
         const int64_t        before = cr_alloc_live();
         three_open(&t, 1);
-        struct cr_cost_model target = hand_cost_model(&t.h);
+        struct cr_cost_model cost_model = hand_cost_model(&t.h);
         cr_alloc_fail_at(nth);
-        status = cr_pass_fit(&t.h.p, &target, &o, &r);
+        status = cr_pass_fit(&t.h.p, &cost_model, &o, &r);
         cr_alloc_fail_at(0);
         CHECK(status == CR_OK || status == CR_ERR_MEMORY);
         CHECK(status == CR_OK ? r.offloaded == 1 && t.h.p.ops == t.ops + 4 : t.h.p.ops == t.ops);
@@ -278,8 +278,8 @@ static void scores_by_hand(void) {
     struct three           t;
     struct cr_offload_work w;
     three_open(&t, 1);
-    struct cr_cost_model target = hand_cost_model(&t.h);
-    CHECK_STATUS(cr_offload_work_open(&t.h.p, &target, THREE, &w), CR_OK);
+    struct cr_cost_model cost_model = hand_cost_model(&t.h);
+    CHECK_STATUS(cr_offload_work_open(&t.h.p, &cost_model, THREE, &w), CR_OK);
     cr_offload_score_set(&w);
     CHECK_INT(w.count, 2); /* c is read at once */
     const double doa[] = {6, 8}, aoa[] = {24, 16}, wdoa[] = {44, 38};
@@ -295,8 +295,8 @@ static void scores_by_hand(void) {
     cr_offload_work_close(&w);
     cr_program_free(&t.h.p);
     three_open(&t, 0.1);
-    target = hand_cost_model(&t.h);
-    CHECK_STATUS(cr_offload_work_open(&t.h.p, &target, THREE, &w), CR_OK);
+    cost_model = hand_cost_model(&t.h);
+    CHECK_STATUS(cr_offload_work_open(&t.h.p, &cost_model, THREE, &w), CR_OK);
     cr_offload_score_set(&w);
     for (int k = 0; k < 2 && w.count == 2; k++) CHECK_NEAR(w.c[k].aoa, (k ? -1.0 : -3.0) / (double)w.c[k].bytes, 1e-15);
     cr_offload_work_close(&w);
@@ -315,8 +315,8 @@ static void scores_choose(void) {
         struct three             t;
         struct cr_offload_report r;
         three_open(&t, 1);
-        struct cr_cost_model target = hand_cost_model(&t.h);
-        CHECK_STATUS(cr_pass_offload(&t.h.p, &target, SIX, cases[k].score, &r), CR_OK);
+        struct cr_cost_model cost_model = hand_cost_model(&t.h);
+        CHECK_STATUS(cr_pass_offload(&t.h.p, &cost_model, SIX, cases[k].score, &r), CR_OK);
         CHECK_INT(r.tensors, 1);
         if (cr_tensor_find(&t.h.p, cases[k].takes) == CR_NONE)
             TEST_FAIL_("%s did not take %s", cr_offload_score_name(cases[k].score), cases[k].takes);
@@ -352,9 +352,9 @@ static void the_planned_pool_counts(void) {
         if (write == CR_NONE) write = cr_tensor_add(&h.p, name, CR_U8, CR_REGION_POOL, 1, 1, 1, 256);
         hand_op(&h, 1, read[0], read[1], write);
     }
-    const struct cr_cost_model      target = hand_cost_model(&h);
-    const struct cr_compile_options o      = {.reuse = true, .pool_limit = LIMIT, .offload = CR_SWAP_USE_BEST};
-    CHECK_STATUS(cr_pass_fit(&h.p, &target, &o, &r), CR_OK);
+    const struct cr_cost_model      cost_model = hand_cost_model(&h);
+    const struct cr_compile_options o          = {.reuse = true, .pool_limit = LIMIT, .offload = CR_SWAP_USE_BEST};
+    CHECK_STATUS(cr_pass_fit(&h.p, &cost_model, &o, &r), CR_OK);
     CHECK(r.before >= 8 * UNIT);
     CHECK(r.offloaded > 0 && r.after <= LIMIT);
     CHECK(r.offloaded <= 4 && r.stalled < 10); /* with a slightly lower goal, without offloading all candidates */
@@ -384,8 +384,8 @@ static void offload_prevents_reuse_in_place(void) {
     h.seconds[h.p.ops]      = 10;
     cr_emit(&h.p, &last, "");
     hand_op(&h, 10, y, c, e);
-    const struct cr_cost_model target = hand_cost_model(&h);
-    CHECK_STATUS(cr_pass_offload(&h.p, &target, 8 * UNIT, CR_OFFLOAD_DOA, &r), CR_OK);
+    const struct cr_cost_model cost_model = hand_cost_model(&h);
+    CHECK_STATUS(cr_pass_offload(&h.p, &cost_model, 8 * UNIT, CR_OFFLOAD_DOA, &r), CR_OK);
     CHECK_INT(r.tensors, 1);
     CHECK_NEAR((double)r.before / UNIT, 10, 0.01);
     CHECK_NEAR((double)r.after / UNIT, 9, 0.01);
@@ -417,12 +417,12 @@ static void offloaded_tensors_are_not_recomputed(void) {
     small_op(&t, 1, c);
     for (int i = 0; i < 6; i++) small_op(&t, 1, -1);
     small_op(&t, 1, a);
-    const struct cr_cost_model target = hand_cost_model(&t.h);
-    CHECK_STATUS(cr_pass_offload(&t.h.p, &target, 9 * UNIT + UNIT / 2, CR_OFFLOAD_BEST, &report), CR_OK);
+    const struct cr_cost_model cost_model = hand_cost_model(&t.h);
+    CHECK_STATUS(cr_pass_offload(&t.h.p, &cost_model, 9 * UNIT + UNIT / 2, CR_OFFLOAD_BEST, &report), CR_OK);
     CHECK_INT(report.tensors, 1);
     CHECK_NEAR(report.stalled, 0, 1e-9);
     CHECK_NEAR((double)report.after / UNIT, 9, 0.01);
-    CHECK_STATUS(cr_pass_recompute(&t.h.p, &target, 1, &again), CR_OK);
+    CHECK_STATUS(cr_pass_recompute(&t.h.p, &cost_model, 1, &again), CR_OK);
     CHECK_NEAR((double)again.before / UNIT, 9, 0.01); /* as offload counts */
     CHECK_INT(again.recomputed, 0);
     CHECK_NEAR((double)plan_of(&t.h.p) / UNIT, 9, 0.01);

@@ -126,7 +126,7 @@ static size_t most_of_one_op(const struct cr_program *p) {
     return most;
 }
 
-static void check_fit(struct bench_model *b, const struct cr_cost_model *target, size_t whole, int percent,
+static void check_fit(struct bench_model *b, const struct cr_cost_model *cost_model, size_t whole, int percent,
                       bool recompute) {
     struct cr_program         p;
     struct cr_fit_report      r       = {0};
@@ -139,25 +139,25 @@ static void check_fit(struct bench_model *b, const struct cr_cost_model *target,
                                          .offload    = CR_SWAP_USE_AUTO,
                                          .report     = &r};
     CHECK_STATUS(cr_model_program(&b->model, &b->config, CR_PROGRAM_STEP, b->config.train.batch, &p), CR_OK);
-    CHECK_STATUS(cr_compile(&p, target, &options), CR_OK); /* with all checks, before and after planning */
+    CHECK_STATUS(cr_compile(&p, cost_model, &options), CR_OK); /* with all checks, before and after planning */
     if (p.region_bytes[CR_REGION_POOL] > CR_MAX(limit, most_of_one_op(&p) / 100 * 101))
         TEST_FAIL_("%d %%, recompute %d: pool %zu of %zu, limit %zu, an op %zu", percent, recompute,
                    p.region_bytes[CR_REGION_POOL], whole, limit, most_of_one_op(&p));
     CHECK(r.after == p.region_bytes[CR_REGION_POOL] && r.before == whole);
     CHECK(recompute || r.recomputed == 0);
     CHECK_INT(r.offloaded, net_count(&p, CR_OP_offload));
-    CHECK_STATUS(cr_program_predict(&p, target, &time), CR_OK);
+    CHECK_STATUS(cr_program_predict(&p, cost_model, &time), CR_OK);
     CHECK_NEAR(time.total, r.seconds, 2e-4 * r.seconds); /* reused memory adds waits, which cost almost nothing */
     CHECK(r.seconds >= r.seconds_before * (1 - 1e-9));
     cr_program_free(&p);
 }
 
 static void shipped_networks_fit(void) {
-    static const char *const   files[] = {"cifar10-resnet20.ini", "cifar10-resnet20-he.ini",
-                                          "cifar10-resnet56.ini", "demo.ini",
-                                          "resnet18.ini",         "resnet50.ini"};
-    const struct cr_cost_model target  = gpu_cost_model();
-    struct cr_compile_options  all     = {.fuse = true, .reuse = true};
+    static const char *const   files[]    = {"cifar10-resnet20.ini", "cifar10-resnet20-he.ini",
+                                             "cifar10-resnet56.ini", "demo.ini",
+                                             "resnet18.ini",         "resnet50.ini"};
+    const struct cr_cost_model cost_model = gpu_cost_model();
+    struct cr_compile_options  all        = {.fuse = true, .reuse = true};
     for (size_t k = 0; k < CR_COUNT(files); k++) {
         struct bench_model b = {0};
         struct cr_program  p;
@@ -165,12 +165,13 @@ static void shipped_networks_fit(void) {
         CHECK_STATUS(status, CR_OK);
         if (status != CR_OK) continue;
         CHECK_STATUS(cr_model_program(&b.model, &b.config, CR_PROGRAM_STEP, b.config.train.batch, &p), CR_OK);
-        CHECK_STATUS(cr_compile(&p, &target, &all), CR_OK);
+        CHECK_STATUS(cr_compile(&p, &cost_model, &all), CR_OK);
         const size_t whole = p.region_bytes[CR_REGION_POOL];
         cr_program_free(&p);
         const int failed = test_failures_;
         for (int percent = 70; percent >= 50; percent -= 20)
-            for (int recompute = 0; recompute < 2; recompute++) check_fit(&b, &target, whole, percent, recompute == 1);
+            for (int recompute = 0; recompute < 2; recompute++)
+                check_fit(&b, &cost_model, whole, percent, recompute == 1);
         if (test_failures_ > failed) printf("    in %s\n", files[k]);
         bench_close(&b);
     }
@@ -180,18 +181,18 @@ static void shipped_networks_fit(void) {
  * or too much would be offloaded. */
 static void live_bytes_match_the_planner(void) {
     for (int fuse = 0; fuse < 2; fuse++) {
-        const struct cr_cost_model target = gpu_cost_model();
-        struct cr_compile_options  o      = {.fuse = fuse == 1, .reuse = true, .until = "select"};
-        struct bench_model         b      = {0};
+        const struct cr_cost_model cost_model = gpu_cost_model();
+        struct cr_compile_options  o          = {.fuse = fuse == 1, .reuse = true, .until = "select"};
+        struct bench_model         b          = {0};
         struct cr_program          p;
         struct cr_offload_report   r;
         size_t                     whole = 0;
         CHECK_STATUS(open_shipped(&b, "resnet50.ini"), CR_OK);
         for (int percent = 100; percent >= 40; percent -= 20) {
             CHECK_STATUS(cr_model_program(&b.model, &b.config, CR_PROGRAM_STEP, 64, &p), CR_OK);
-            CHECK_STATUS(cr_compile(&p, &target, &o), CR_OK);
+            CHECK_STATUS(cr_compile(&p, &cost_model, &o), CR_OK);
             CHECK_STATUS(
-                cr_pass_offload(&p, &target, whole ? whole / 100 * (size_t)percent : SIZE_MAX, CR_OFFLOAD_DOA, &r),
+                cr_pass_offload(&p, &cost_model, whole ? whole / 100 * (size_t)percent : SIZE_MAX, CR_OFFLOAD_DOA, &r),
                 CR_OK);
             plan_of(&p);
             if (!whole) whole = p.bound_bytes;
@@ -206,8 +207,8 @@ static void live_bytes_match_the_planner(void) {
 
 /* Offload and recompute together are never slower than each alone, and equal inputs give equal programs. */
 static void offload_with_recompute_is_no_slower(void) {
-    const struct cr_cost_model target = gpu_cost_model();
-    struct bench_model         b      = {0};
+    const struct cr_cost_model cost_model = gpu_cost_model();
+    struct bench_model         b          = {0};
     struct cr_program          p[4];
     struct cr_fit_report       r[4] = {{0}};
     CHECK_STATUS(open_shipped(&b, "resnet50.ini"), CR_OK);
@@ -219,7 +220,7 @@ static void offload_with_recompute_is_no_slower(void) {
                                              .report     = &r[k],
                                              .offload    = k == 1 ? CR_SWAP_USE_NO : CR_SWAP_USE_AUTO};
         CHECK_STATUS(cr_model_program(&b.model, &b.config, CR_PROGRAM_STEP, 128, &p[k]), CR_OK);
-        CHECK_STATUS(cr_compile(&p[k], &target, &o), CR_OK);
+        CHECK_STATUS(cr_compile(&p[k], &cost_model, &o), CR_OK);
     }
     CHECK(r[0].offloaded > 0 && !r[0].recomputed && r[1].recomputed > 0 && !r[1].offloaded);
     CHECK(r[2].seconds <= r[0].seconds * 1.0001 && r[2].seconds <= r[1].seconds * 1.0001);

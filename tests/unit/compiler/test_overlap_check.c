@@ -162,13 +162,13 @@ static void passes_survive_failing_allocations(void) {
     if (!compiled(&b, "resnet20", 32, 2, CR_PROGRAM_STEP, true, true, &p)) return;
     cr_program_free(&p);
     REQUIRE_OK(cr_model_program(&b.model, &b.config, CR_PROGRAM_STEP, 2, &p));
-    struct cr_cost_model      target  = greedy_cost_model(256);
-    struct cr_compile_options options = {.fuse = true, .reuse = true};
-    int64_t                   live    = cr_alloc_live();
+    struct cr_cost_model      cost_model = greedy_cost_model(256);
+    struct cr_compile_options options    = {.fuse = true, .reuse = true};
+    int64_t                   live       = cr_alloc_live();
     for (int n = 1;; n++) {
         REQUIRE_OK(cr_program_copy(&p, &q));
         cr_alloc_fail_at(n);
-        cr_status status = cr_compile(&q, &target, &options);
+        cr_status status = cr_compile(&q, &cost_model, &options);
         cr_alloc_fail_at(0);
         cr_program_free(&q);
         CHECK_INT(cr_alloc_live(), live);
@@ -183,13 +183,13 @@ static void passes_survive_failing_allocations(void) {
 static void unknown_passes_are_refused(void) {
     struct cr_program         p;
     int                       id[5];
-    struct cr_cost_model      target  = greedy_cost_model(64);
-    struct cr_compile_options options = {.until = "plam"};
+    struct cr_cost_model      cost_model = greedy_cost_model(64);
+    struct cr_compile_options options    = {.until = "plam"};
     chain_program(&p, id);
-    CHECK_STATUS(cr_compile(&p, &target, &options), CR_ERR_USAGE);
+    CHECK_STATUS(cr_compile(&p, &cost_model, &options), CR_ERR_USAGE);
     CHECK_HAS(cr_error_message(), "\"plam\": use grad, fuse, select, order or plan");
     options.until = "select";
-    REQUIRE_OK(cr_compile(&p, &target, &options));
+    REQUIRE_OK(cr_compile(&p, &cost_model, &options));
     CHECK_INT(p.region_bytes[CR_REGION_POOL], 0);
     cr_program_free(&p);
 }

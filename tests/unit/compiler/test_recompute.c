@@ -87,7 +87,7 @@ static int emit(struct cr_program *p, const struct cr_op *op, const char *name) 
 static void operands_must_be_live(void) {
     struct cr_program          p;
     struct cr_recompute_report r;
-    const struct cr_cost_model target = {.alignment = 64, .bytes_per_s = 1e9, .flops_per_s = 1e9};
+    const struct cr_cost_model cost_model = {.alignment = 64, .bytes_per_s = 1e9, .flops_per_s = 1e9};
     cr_program_init(&p, "hand", NULL);
     int          x                     = cr_tensor_add(&p, "x", CR_F32, CR_REGION_INPUT, 1, 8, 8, 8);
     struct cr_op op                    = cr_op_make(CR_OP_relu, CR_NONE);
@@ -101,7 +101,7 @@ static void operands_must_be_live(void) {
     sum.in[0]                          = a;
     sum.in[1]                          = c;
     p.tensor[emit(&p, &sum, "s")].keep = true;
-    CHECK_STATUS(cr_pass_recompute(&p, &target, 1, &r), CR_OK);
+    CHECK_STATUS(cr_pass_recompute(&p, &cost_model, 1, &r), CR_OK);
     CHECK(r.recomputed >= 1 && cr_tensor_find(&p, "a'") != CR_NONE); /* x is input: a can be recomputed */
     CHECK_STATUS(cr_program_check(&p), CR_OK);
     cr_program_free(&p);
@@ -122,7 +122,7 @@ static void operands_must_be_live(void) {
     sum.in[0]                          = a;
     sum.in[1]                          = c;
     p.tensor[emit(&p, &sum, "s")].keep = true;
-    CHECK_STATUS(cr_pass_recompute(&p, &target, 1, &r), CR_OK);
+    CHECK_STATUS(cr_pass_recompute(&p, &cost_model, 1, &r), CR_OK);
     CHECK(r.recomputed == 0 && r.after > 1); /* g is dead when a would be needed again */
     cr_program_free(&p);
 }

@@ -50,18 +50,18 @@ static cr_status cost(void *self, const struct cr_program *p, const struct cr_op
 }
 
 /* Runs the pass over one convolution; returns the chosen format, CR_NONE for dense. */
-static int run(struct invented *t, bool foresees, struct cr_text *report) {
+static int run(struct invented *t, bool has_estimates, struct cr_text *report) {
     const int64_t         dim[4] = {K, 3, 3, C};
     struct cr_param_store store  = {.real = CR_F32};
     struct cr_program     p;
-    struct cr_cost_model  target = {.self         = t,
-                                    .alignment    = 64,
-                                    .packed_elems = packed_elems,
-                                    .estimate     = foresees ? estimate : NULL,
-                                    .cost         = cost,
-                                    .algo_name    = algo_name,
-                                    .explain      = explain};
-    const int             param  = cr_param_store_add(&store, "w", CR_ROLE_CONV, dim, CR_NONE);
+    struct cr_cost_model  cost_model = {.self         = t,
+                                        .alignment    = 64,
+                                        .packed_elems = packed_elems,
+                                        .estimate     = has_estimates ? estimate : NULL,
+                                        .cost         = cost,
+                                        .algo_name    = algo_name,
+                                        .explain      = explain};
+    const int             param      = cr_param_store_add(&store, "w", CR_ROLE_CONV, dim, CR_NONE);
     static uint8_t        bits[K * 9 * C / 8 + 64];
     memset(bits, 0, sizeof bits);
     for (int64_t i = 0; i < K * 9 * C; i += KEPT_EACH) {
@@ -80,7 +80,7 @@ static int run(struct invented *t, bool foresees, struct cr_text *report) {
     CHECK(!p.failed && !store.failed);
     t->measurements           = 0;
     struct cr_choices choices = {.text = report, .json = t->json};
-    CHECK(cr_pass_sparsify(&p, &target, false, report ? &choices : NULL) == CR_OK);
+    CHECK(cr_pass_sparsify(&p, &cost_model, false, report ? &choices : NULL) == CR_OK);
     int taken = CR_NONE;
     for (int i = 0; i < p.ops; i++)
         if (p.op[i].kind == CR_OP_conv && is_sparse(&p.op[i])) {
@@ -92,7 +92,7 @@ static int run(struct invented *t, bool foresees, struct cr_text *report) {
     return taken;
 }
 
-static void check_asked(const struct invented *t, const int *want, int count) {
+static void check_measured(const struct invented *t, const int *want, int count) {
     CHECK_INT(t->measurements, count);
     for (int i = 0; i < count && i < t->measurements; i++) CHECK_INT(t->measured[i], want[i]);
 }
@@ -101,7 +101,7 @@ static void check_asked(const struct invented *t, const int *want, int count) {
 static void all_formats_are_measured(void) {
     struct invented t = {.dense = 100, .estimate = {1, 900, 900, 900, 900, 900}, .takes = {90, 50, 0, 70, 50, 200}};
     CHECK_INT(run(&t, false, NULL), 1);
-    check_asked(&t, (const int[]){0, 1, 3, 4, 5}, 5);
+    check_measured(&t, (const int[]){0, 1, 3, 4, 5}, 5);
     t.dense = 50; /* dense wins where sparse is no faster */
     CHECK_INT(run(&t, false, NULL), CR_NONE);
 }
@@ -110,7 +110,7 @@ static void all_formats_are_measured(void) {
 static void fast_estimates_come_first(void) {
     struct invented t = {.dense = 100, .estimate = {60, 50, 0, 40, 55, 0}, .takes = {90, 50, 95, 70, 50, 0}};
     CHECK_INT(run(&t, true, NULL), 1);
-    check_asked(&t, (const int[]){2, 3, 1, 4, 0}, 5);
+    check_measured(&t, (const int[]){2, 3, 1, 4, 0}, 5);
 }
 
 /* A format whose estimate is above CR_ESTIMATE_MARGIN times the best known time, dense or sparse, is not measured;
@@ -118,10 +118,10 @@ static void fast_estimates_come_first(void) {
 static void slow_estimates_are_not_measured(void) {
     struct invented t = {.dense = 100, .estimate = {249, 251, 0, 20, 99, 101}, .takes = {1, 1, 120, 40, 39, 38}};
     CHECK_INT(run(&t, true, NULL), 4);
-    check_asked(&t, (const int[]){2, 3, 4}, 3); /* 101 > 2.5 * 39; 5, 0 and 1 are skipped */
+    check_measured(&t, (const int[]){2, 3, 4}, 3); /* 101 > 2.5 * 39; 5, 0 and 1 are skipped */
     t = (struct invented){.dense = 100, .estimate = {249, 251, 0, 0, 0, 0}, .takes = {96, 1, 120, 0, 0, 0}};
     CHECK_INT(run(&t, true, NULL), 0);
-    check_asked(&t, (const int[]){2, 0}, 2);
+    check_measured(&t, (const int[]){2, 0}, 2);
     t = (struct invented){.dense = 10, .estimate = {26, 27, 28, 29, 30, 31}, .takes = {1, 1, 1, 1, 1, 1}};
     CHECK_INT(run(&t, true, NULL), CR_NONE);
     CHECK_INT(t.measurements, 0);
@@ -135,7 +135,7 @@ static void small_estimated_gain_in_16_bits(void) {
     CHECK(t.measurements > 2);
     t.half = true;
     CHECK_INT(run(&t, true, &out), CR_NONE);
-    check_asked(&t, (const int[]){2, 4}, 2); /* formats without estimate */
+    check_measured(&t, (const int[]){2, 4}, 2); /* formats without estimate */
     CHECK(out.data && strstr(out.data, "estimated total gain 2.5 %, below the minimum of 3 %; not measured"));
     cr_text_free(&out);
     t.takes[4] = 60; /* a format without estimate is chosen all the same */

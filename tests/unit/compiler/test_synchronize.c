@@ -11,7 +11,7 @@ static int new_tensor(struct cr_program *p, enum cr_region region, int64_t elems
     return cr_tensor_add(p, name, CR_F32, region, 1, 1, 1, elems);
 }
 
-/* A tensor of the store at a given offset. */
+/* A parameter tensor at a given offset. */
 static int store_tensor(struct cr_program *p, size_t offset, int64_t elems) {
     int id               = new_tensor(p, CR_REGION_STORE, elems);
     p->tensor[id].offset = offset;
@@ -152,7 +152,7 @@ static void two_readers_do_not_wait(void) {
 
 static void buffers_and_slices_share_bytes(void) {
     struct cr_program p;
-    cr_program_init(&p, "planes", NULL);
+    cr_program_init(&p, "buffers", NULL);
     int buffer = store_tensor(&p, 256, 300), first = store_tensor(&p, 256, 64), second = store_tensor(&p, 512, 64);
     int beyond = store_tensor(&p, 256 + 1200, 64), out = new_tensor(&p, CR_REGION_POOL, 4);
     int g1   = add_op(&p, CR_STREAM_COMPUTE, -1, -1, first, -1);
@@ -399,9 +399,10 @@ static void large_programs_are_fast(void) {
     REQUIRE_OK(cr_waits_check(&p));
     REQUIRE_OK(cr_plan_check(&p, 256));
     int64_t t4 = cr_time_ns();
-    printf("    %d ops on two lanes: order %.1f, check %.1f, plan %.1f, both checks %.1f ms, peak/bound %.4f\n", p.ops,
-           (double)(t1 - t0) * 1e-6, (double)(t2 - t1) * 1e-6, (double)(t3 - t2) * 1e-6, (double)(t4 - t3) * 1e-6,
-           (double)p.region_bytes[CR_REGION_POOL] / (double)p.bound_bytes);
+    printf(
+        "    %d ops on two streams: insert_waits %.1f, check %.1f, plan %.1f, both checks %.1f ms, peak/bound %.4f\n",
+        p.ops, (double)(t1 - t0) * 1e-6, (double)(t2 - t1) * 1e-6, (double)(t3 - t2) * 1e-6, (double)(t4 - t3) * 1e-6,
+        (double)p.region_bytes[CR_REGION_POOL] / (double)p.bound_bytes);
     CHECK(p.region_bytes[CR_REGION_POOL] <= p.bound_bytes + p.bound_bytes / 50);
     cr_program_free(&p);
     bench_close(&b);

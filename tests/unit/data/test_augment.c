@@ -22,7 +22,7 @@ static uint8_t *golden_read(struct cr_st_file *file, const char *name, int *size
     return bytes;
 }
 
-/* Names are "OP AMOUNT PICTURE", with the number of the operation. */
+/* Names are "OP AMOUNT IMAGE", with the number of the operation. */
 static void operations_match_pil(void) {
     struct cr_st_file *file;
     int                seen[CR_PIXELS_HUE + 1] = {0};

@@ -73,15 +73,15 @@ static const struct takes {
     {"a100", true, CR_F32, PLAIN, {8, 224, 3, 64, 7, 2, 3}, true},
     {"h200", true, CR_BF16, BIAS_ADD_RELU, {8, 56, 64, 64, 3, 1, 1}, true},
     /* sums: those of cuDNN are in f16 and not deterministic; on 9.0 our own kernel for 1x1 */
-    {"h200", false, CR_F16, STATS, {8, 56, 64, 64, 3, 1, 1}, true},
-    {"h200", true, CR_F16, STATS, {8, 56, 64, 64, 3, 1, 1}, false},
-    {"h200", false, CR_BF16, STATS, {8, 56, 64, 64, 3, 1, 1}, false},
-    {"h200", false, CR_F32, STATS, {8, 56, 64, 64, 3, 1, 1}, false},
-    {"h200", true, CR_BF16, STATS, {8, 56, 64, 256, 1, 1, 0}, true},
-    {"a100", true, CR_BF16, STATS, {8, 56, 64, 256, 1, 1, 0}, false},
-    {"a100", false, CR_F16, STATS, {8, 56, 64, 256, 1, 1, 0}, true},
-    {"h200", true, CR_F16, STATS, {8, 32, 16, 16, 3, 1, 1}, true}, /* that of a CIFAR network */
-    {"a100", true, CR_F16, STATS, {8, 32, 16, 16, 3, 1, 1}, false},
+    {"h200", false, CR_F16, SUMS, {8, 56, 64, 64, 3, 1, 1}, true},
+    {"h200", true, CR_F16, SUMS, {8, 56, 64, 64, 3, 1, 1}, false},
+    {"h200", false, CR_BF16, SUMS, {8, 56, 64, 64, 3, 1, 1}, false},
+    {"h200", false, CR_F32, SUMS, {8, 56, 64, 64, 3, 1, 1}, false},
+    {"h200", true, CR_BF16, SUMS, {8, 56, 64, 256, 1, 1, 0}, true},
+    {"a100", true, CR_BF16, SUMS, {8, 56, 64, 256, 1, 1, 0}, false},
+    {"a100", false, CR_F16, SUMS, {8, 56, 64, 256, 1, 1, 0}, true},
+    {"h200", true, CR_F16, SUMS, {8, 32, 16, 16, 3, 1, 1}, true}, /* that of a CIFAR network */
+    {"a100", true, CR_F16, SUMS, {8, 32, 16, 16, 3, 1, 1}, false},
     /* prologues and masks without sums are deterministic */
     {"h200", true, CR_F16, ACT, {8, 56, 64, 64, 3, 1, 1}, true},
     {"h200", true, CR_F16, ACT_WGRAD, {8, 56, 64, 64, 3, 1, 1}, true},
@@ -135,11 +135,11 @@ static cr_status compile_for(struct cr_device *device, const char *arch, enum cr
     CR_TRY(cr_config_open(&config, NULL, overrides, (int)CR_COUNT(overrides)));
     CR_TRY(cr_model_open(&config, 10, 64, 64, &model));
     cr_model_set_real(&model, real);
-    struct cr_cost_model            target = cr_device_cost_model(device);
-    const struct cr_compile_options how    = {.fuse = true, .reuse = true};
+    struct cr_cost_model            cost_model = cr_device_cost_model(device);
+    const struct cr_compile_options how        = {.fuse = true, .reuse = true};
     CR_TRY(cr_model_program(&model, &config, CR_PROGRAM_STEP, 16, p));
-    status = cr_compile(p, &target, &how);
-    if (status == CR_OK) status = cr_plan_check(p, target.alignment);
+    status = cr_compile(p, &cost_model, &how);
+    if (status == CR_OK) status = cr_plan_check(p, cost_model.alignment);
     p->store = NULL; /* freed with the model */
     cr_model_close(&model);
     cr_config_close(&config);

@@ -82,14 +82,14 @@ static void running_statistics_survive_bad_batches(void) {
     struct ref_run run;
     REQUIRE_OK(ref_open(&run, CR_F32, 1));
     struct cr_op op               = cr_op_make(CR_OP_bn_finalize, CR_NONE);
-    const int    sum_values       = ref_leaf(&run, "stats", 2, 1, 1, 3);
+    const int    sum_values       = ref_leaf(&run, "sums", 2, 1, 1, 3);
     op.in[CR_IN_bn_finalize_sums] = sum_values;
     for (int i = 1; i < 5; i++) op.in[i] = ref_leaf(&run, cr_op_info(CR_OP_bn_finalize)->in_name[i], 1, 1, 1, 3);
     const int mean = op.in[CR_IN_bn_finalize_running_mean], var = op.in[CR_IN_bn_finalize_running_var];
     op.out[CR_OUT_bn_finalize_running_mean] = mean;
     op.out[CR_OUT_bn_finalize_running_var]  = var;
     op.attr.bn                              = (struct cr_bn_attr){.eps = 0.25f, .momentum = 0.5f, .count = 4};
-    int mean_rstd                           = ref_emit_slot(&run, &op, "coef", CR_OUT_bn_finalize_mean_rstd);
+    int mean_rstd                           = ref_emit_slot(&run, &op, "scale_bias", CR_OUT_bn_finalize_mean_rstd);
     REQUIRE_OK(ref_bind(&run));
     for (int i = 1; i < 5; i++) ref_fill(&run, op.in[i], 1, 0);
     const double sums[6] = {8, NAN, 8, 15, 1, (double)INFINITY}; /* channel 0: variance 15/4 - 4, below 0 by rounding */
@@ -320,7 +320,7 @@ static uint64_t bits_with_threads(int threads) {
     conv.attr.conv = wgrad.attr.conv = dgrad.attr.conv = (struct cr_conv_attr){.stride = 2, .pad = 1};
     int y                                              = ref_emit(&run, &conv, "y");
     sum_values.in[0]                                   = y;
-    ref_emit(&run, &sum_values, "stats");
+    ref_emit(&run, &sum_values, "sums");
     wgrad.in[0] = x;
     wgrad.in[1] = dgrad.in[0] = y;
     dgrad.in[1]               = w;

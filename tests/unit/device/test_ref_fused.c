@@ -103,7 +103,7 @@ static void pooling_reads_act(void) {
     sums.in[CR_IN_pool_bn_grad_sums_scale_bias] = apply.in[CR_IN_pool_bn_grad_apply_scale_bias] = bn.scale_bias;
     sums.in[CR_IN_pool_bn_grad_sums_mean_rstd]                                                  = bn.mean_rstd;
     apply.in[CR_IN_pool_bn_grad_apply_coef] = grad.in[CR_IN_bn_grad_apply_coef] = k;
-    const int fused_sums = ref_emit(&run, &sums, "dstats"), dx = ref_emit(&run, &apply, "dx");
+    const int fused_sums = ref_emit(&run, &sums, "grad_sums"), dx = ref_emit(&run, &apply, "dx");
     back.out[CR_OUT_maxpool_grad_dx] = like(&run, x, "pool.dx");
     ref_emit(&run, &back, "");
     grad.in[CR_IN_bn_grad_apply_dy] =
@@ -175,13 +175,14 @@ static void scale_bias_has_a_half_copy(void) {
     struct ref_run run;
     REQUIRE_OK(ref_open(&run, CR_F64, 1));
     struct cr_op op               = op_of(CR_OP_bn_finalize);
-    op.in[CR_IN_bn_finalize_sums] = ref_leaf(&run, "stats", 2, 1, 1, 5);
+    op.in[CR_IN_bn_finalize_sums] = ref_leaf(&run, "sums", 2, 1, 1, 5);
     for (int i = 1; i < 5; i++) op.in[i] = ref_leaf(&run, cr_op_info(CR_OP_bn_finalize)->in_name[i], 1, 1, 1, 5);
     op.out[CR_OUT_bn_finalize_running_mean]    = op.in[CR_IN_bn_finalize_running_mean];
     op.out[CR_OUT_bn_finalize_running_var]     = op.in[CR_IN_bn_finalize_running_var];
     op.out[CR_OUT_bn_finalize_scale_bias_half] = CR_NEW;
     op.attr.bn                                 = (struct cr_bn_attr){.eps = 0.25f, .momentum = 0.5f, .count = 4};
-    const int scale_bias = ref_emit(&run, &op, "coef"), copy = run.p.op[0].out[CR_OUT_bn_finalize_scale_bias_half];
+    const int scale_bias                       = ref_emit(&run, &op, "scale_bias"),
+              copy                             = run.p.op[0].out[CR_OUT_bn_finalize_scale_bias_half];
     REQUIRE_OK(ref_bind(&run));
     for (int i = 0; i < 5; i++) ref_fill(&run, op.in[i], 1, 1);
     for (int c = 0; c < 5; c++) ref_set(&run, op.in[CR_IN_bn_finalize_sums], 5 + c, 40 + c);

@@ -21,7 +21,7 @@ static void conv_reads_act_and_sums(const struct shape *s) {
     const int y = ref_emit(&run, &op, "y"), sums = run.p.op[0].out[CR_OUT_conv_sums];
     const int plain = convolved(&run, s, activated(&run, x, bn.scale_bias, "xa"), w, "plain.y");
     sums_op.in[0]   = plain;
-    const int want  = ref_emit(&run, &sums_op, "plain.stats");
+    const int want  = ref_emit(&run, &sums_op, "plain.sums");
     GO(&run, &bn, 1, x, w);
     same(&run, y, plain);
     same(&run, sums, want);
@@ -34,7 +34,7 @@ static void conv_ends_with_bias_add_relu(const struct shape *s) {
     REQUIRE_OK(ref_open(&run, CR_F64, 2));
     const int x = x_of(&run, s, "x"), w = w_of(&run, s), add = y_of(&run, s, "add"),
               bias          = ref_leaf(&run, "bias", 1, 1, 1, s->K);
-    const int    scale_bias = ref_leaf(&run, "coef", 2, 1, 1, s->K);
+    const int    scale_bias = ref_leaf(&run, "scale_bias", 2, 1, 1, s->K);
     struct cr_op op = op_of(CR_OP_conv), bn = op_of(CR_OP_bn_apply);
     op.in[CR_IN_conv_x]              = x;
     op.in[CR_IN_conv_w]              = w;
@@ -95,7 +95,7 @@ static int dgraded(struct ref_run *run, const struct shape *s, int dy, int w, co
     return op.out[CR_OUT_conv_dgrad_dx];
 }
 
-static void dgrad_ends_with_add_and_gate(const struct shape *s) {
+static void dgrad_ends_with_add_and_relu_mask(const struct shape *s) {
     struct ref_run run;
     REQUIRE_OK(ref_open(&run, CR_F64, 2));
     const int dy = y_of(&run, s, "dy"), w = w_of(&run, s), add = x_of(&run, s, "add"), bn_x = x_of(&run, s, "bn_x");
@@ -114,7 +114,7 @@ static void dgrad_ends_with_add_and_gate(const struct shape *s) {
     const int fused_sums                = ref_emit_slot(&run, &op, "dx", CR_OUT_conv_dgrad_grad_sums);
     const int sum                       = summed(&run, dgraded(&run, s, dy, w, "plain.v"), add, "plain.sum");
     const int dx   = relu_masked(&run, sum, activated(&run, bn_x, bn.scale_bias, "act"), "plain.dx");
-    const int want = grad_sums(&run, dx, bn_x, bn.mean_rstd, "plain.dstats");
+    const int want = grad_sums(&run, dx, bn_x, bn.mean_rstd, "plain.grad_sums");
     GO(&run, &bn, 1, dy, w, add, bn_x);
     same(&run, op.out[CR_OUT_conv_dgrad_dx], dx);
     same(&run, fused_sums, want);
@@ -176,7 +176,7 @@ static void grad_plain(struct grad_net *n, enum grad_case which) {
     if (which != PLAIN) n->want_dx = summed(run, n->want_dx, n->add, "v+add");
     if (which != INNER && which != BLOCK) return;
     n->want_dx   = relu_masked(run, n->want_dx, xa, "want.dx");
-    n->want_sums = grad_sums(run, n->want_dx, which == INNER ? n->x : n->bn_x, n->bn.mean_rstd, "want.dstats");
+    n->want_sums = grad_sums(run, n->want_dx, which == INNER ? n->x : n->bn_x, n->bn.mean_rstd, "want.grad_sums");
 }
 
 static void conv_grad_is_its_chain(const struct shape *s, enum grad_case which) {
@@ -230,7 +230,7 @@ static void conv_finishes_its_sums(const struct shape *s) {
     parameters(&run, "own", s->K, own);
     parameters(&run, "plain", s->K, plain);
     sums_op.in[0]                  = y;
-    fin.in[CR_IN_bn_finalize_sums] = ref_emit(&run, &sums_op, "plain.stats");
+    fin.in[CR_IN_bn_finalize_sums] = ref_emit(&run, &sums_op, "plain.sums");
     fin.attr.bn =
         (struct cr_bn_attr){.eps = 0.25f, .momentum = 0.25f, .count = cr_tensor_elems(&run.p.tensor[y]) / s->K};
     for (int i = 0; i < 4; i++) {
@@ -239,7 +239,7 @@ static void conv_finishes_its_sums(const struct shape *s) {
     }
     fin.out[CR_OUT_bn_finalize_running_mean] = plain[2];
     fin.out[CR_OUT_bn_finalize_running_var]  = plain[3];
-    const int scale_bias                     = ref_emit(&run, &fin, "plain.coef"),
+    const int scale_bias                     = ref_emit(&run, &fin, "plain.scale_bias"),
               mean_rstd                      = run.p.op[run.p.ops - 1].out[CR_OUT_bn_finalize_mean_rstd];
     op.in[CR_IN_conv_x]                      = x;
     op.in[CR_IN_conv_w]                      = w;
@@ -291,7 +291,7 @@ static void conv_grad_finishes_its_sums(const struct shape *s, bool accumulate) 
     ref_emit(&run, &op, "dx");
     const struct cr_op fused = run.p.op[run.p.ops - 1];
     fin.in[CR_IN_bn_grad_finalize_grad_sums] =
-        grad_sums(&run, fused.out[CR_OUT_conv_grad_dx], x, bn.mean_rstd, "plain.dstats");
+        grad_sums(&run, fused.out[CR_OUT_conv_grad_dx], x, bn.mean_rstd, "plain.grad_sums");
     fin.in[CR_IN_bn_grad_finalize_gamma]     = bn.gamma;
     fin.in[CR_IN_bn_grad_finalize_mean_rstd] = bn.mean_rstd;
     fin.out[CR_OUT_bn_grad_finalize_dgamma]  = dgamma[1];
@@ -324,7 +324,7 @@ static void convolutions(void) {
         conv_ends_with_bias_add_relu(&shapes[i]);
         wgrad_reads_act(&shapes[i], false);
         wgrad_reads_act(&shapes[i], true);
-        dgrad_ends_with_add_and_gate(&shapes[i]);
+        dgrad_ends_with_add_and_relu_mask(&shapes[i]);
     }
 }
 

@@ -198,14 +198,14 @@ static int build_bn_grad(struct ref_run *run, const struct bn_net *net, const st
     gs.in[CR_IN_bn_grad_sums_x]         = net->x;
     gs.in[CR_IN_bn_grad_sums_mean_rstd] = fin->out[CR_OUT_bn_finalize_mean_rstd];
     gs.in[CR_IN_bn_grad_sums_y]         = y;
-    snprintf(full, sizeof full, "%s.stats", name);
+    snprintf(full, sizeof full, "%s.sums", name);
     gf.in[CR_IN_bn_grad_finalize_grad_sums] = ref_emit(run, &gs, full);
     gf.in[CR_IN_bn_grad_finalize_gamma]     = net->gamma;
     gf.in[CR_IN_bn_grad_finalize_mean_rstd] = fin->out[CR_OUT_bn_finalize_mean_rstd];
     gf.out[CR_OUT_bn_grad_finalize_dgamma]  = dgamma;
     gf.out[CR_OUT_bn_grad_finalize_dbeta]   = net->dbeta;
     gf.attr                                 = fin->attr;
-    snprintf(full, sizeof full, "%s.coef", name);
+    snprintf(full, sizeof full, "%s.scale_bias", name);
     ga.in[CR_IN_bn_grad_apply_coef] = ref_emit_slot(run, &gf, full, CR_OUT_bn_grad_finalize_coef);
     ga.in[CR_IN_bn_grad_apply_dy]   = net->dy;
     ga.in[CR_IN_bn_grad_apply_x]    = net->x;
@@ -229,13 +229,13 @@ static void build_bn(struct ref_run *run, struct bn_net *net) {
     const struct cr_bn_attr attr   = {.eps = 0x1p-17f, .momentum = 0.125f, .count = d[0] * d[1] * d[2]};
     sums.in[CR_IN_bn_sums_x]       = net->x;
     const int params[4]            = {net->gamma, net->beta, net->mean, net->var};
-    fin.in[CR_IN_bn_finalize_sums] = ref_emit(run, &sums, "stats");
+    fin.in[CR_IN_bn_finalize_sums] = ref_emit(run, &sums, "sums");
     for (int i = 0; i < 4; i++)
         fin.in[CR_IN_bn_finalize_gamma + i] = scale_bias.in[CR_IN_bn_scale_bias_gamma + i] = params[i];
     fin.out[CR_OUT_bn_finalize_running_mean] = net->mean;
     fin.out[CR_OUT_bn_finalize_running_var]  = net->var;
     fin.attr.bn = scale_bias.attr.bn    = attr;
-    int finalize                        = cr_emit(&run->p, &fin, "coef");
+    int finalize                        = cr_emit(&run->p, &fin, "scale_bias");
     fin                                 = run->p.op[finalize];
     apply.in[CR_IN_bn_apply_x]          = net->x;
     apply.in[CR_IN_bn_apply_scale_bias] = fin.out[CR_OUT_bn_finalize_scale_bias];
@@ -246,7 +246,7 @@ static void build_bn(struct ref_run *run, struct bn_net *net) {
     net->dx                             = build_bn_grad(run, net, &fin, CR_NONE, "dx", net->dgamma);
     net->training_ops                   = run->p.ops;
     apply.attr.bn.relu                  = false;
-    apply.in[CR_IN_bn_apply_scale_bias] = ref_emit(run, &scale_bias, "eval.coef");
+    apply.in[CR_IN_bn_apply_scale_bias] = ref_emit(run, &scale_bias, "eval.scale_bias");
     net->eval_y                         = ref_emit(run, &apply, "eval.y");
 }
 

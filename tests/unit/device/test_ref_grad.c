@@ -88,7 +88,7 @@ static struct bn emit_bn(struct ref_run *run, const char *part, int64_t N, int64
     b.gamma                  = named_leaf(run, part, "gamma", C);
     b.beta                   = named_leaf(run, part, "beta", C);
     sums.in[CR_IN_bn_sums_x] = b.x;
-    snprintf(name, sizeof name, "%s.stats", part);
+    snprintf(name, sizeof name, "%s.sums", part);
     fin.in[CR_IN_bn_finalize_sums]           = ref_emit(run, &sums, name);
     fin.in[CR_IN_bn_finalize_gamma]          = b.gamma;
     fin.in[CR_IN_bn_finalize_beta]           = b.beta;
@@ -97,7 +97,7 @@ static struct bn emit_bn(struct ref_run *run, const char *part, int64_t N, int64
     fin.out[CR_OUT_bn_finalize_running_mean] = mean;
     fin.out[CR_OUT_bn_finalize_running_var]  = var;
     fin.attr.bn                              = bn_attr(run, b.x);
-    snprintf(name, sizeof name, "%s.coef", part);
+    snprintf(name, sizeof name, "%s.scale_bias", part);
     int index    = cr_emit(&run->p, &fin, name);
     b.scale_bias = run->p.op[index].out[CR_OUT_bn_finalize_scale_bias];
     b.mean_rstd  = run->p.op[index].out[CR_OUT_bn_finalize_mean_rstd];
@@ -115,7 +115,7 @@ static void emit_bn_grad(struct ref_run *run, struct bn *b, const char *part, in
     gs.in[CR_IN_bn_grad_sums_x]         = b->x;
     gs.in[CR_IN_bn_grad_sums_mean_rstd] = b->mean_rstd;
     gs.in[CR_IN_bn_grad_sums_y]         = y;
-    snprintf(name, sizeof name, "%s.dstats", part);
+    snprintf(name, sizeof name, "%s.grad_sums", part);
     gf.in[CR_IN_bn_grad_finalize_grad_sums] = ref_emit(run, &gs, name);
     gf.in[CR_IN_bn_grad_finalize_gamma]     = b->gamma;
     gf.in[CR_IN_bn_grad_finalize_mean_rstd] = b->mean_rstd;
@@ -269,7 +269,7 @@ static void channel_scale(void) {
         scale_bias.in[i] = param[i] = named_leaf(&run, "bn", cr_op_info(CR_OP_bn_scale_bias)->in_name[i], 5);
     scale_bias.attr.bn                   = bn_attr(&run, x);
     op.in[CR_IN_bn_apply_x]              = x;
-    op.in[CR_IN_bn_apply_scale_bias]     = ref_emit(&run, &scale_bias, "coef");
+    op.in[CR_IN_bn_apply_scale_bias]     = ref_emit(&run, &scale_bias, "scale_bias");
     int y                                = ref_emit(&run, &op, "y");
     g.in[CR_IN_channel_scale_dy]         = dy;
     g.in[CR_IN_channel_scale_scale_bias] = op.in[CR_IN_bn_apply_scale_bias];

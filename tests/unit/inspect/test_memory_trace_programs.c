@@ -298,7 +298,7 @@ static void storage_reused_in_place_is_one_block(void) {
     int               id[5];
     chain_program(&p, id);
     p.tensor[id[4]].keep = true;
-    p.tensor[id[1]].keep = true; /* to the end, although no op reads it there */
+    p.tensor[id[1]].keep = true; /* to the end, although no later op reads the tensor */
     REQUIRE_OK(cr_pass_plan(&p, 64, true));
     const struct cr_program *programs[] = {&p, &p};
     cr_trace_write(programs, 2, 2, 64, &text);

@@ -71,7 +71,7 @@ static void logits_of(const char *name) {
     cr_config_close(&c);
 }
 
-static void way_back(const char *name) {
+static void export_of(const char *name) {
     struct cr_config   c;
     struct cr_session  s;
     struct cr_dataset *dataset;
@@ -105,14 +105,14 @@ static void logits_wide_resnet50_2(void) {
     logits_of("wide_resnet50_2");
 }
 static void export_resnet18(void) {
-    way_back("resnet18");
+    export_of("resnet18");
 }
 static void export_resnet50(void) {
-    way_back("resnet50");
+    export_of("resnet50");
 }
 
 static void export_wide_resnet50_2(void) {
-    way_back("wide_resnet50_2");
+    export_of("wide_resnet50_2");
 }
 
 TESTS(CASE(logits_resnet18), CASE(logits_resnet50), CASE(logits_wide_resnet50_2), CASE(export_resnet18),

@@ -4,8 +4,8 @@
 #include "optim/optim.h"
 #include "tests/harness/test.h"
 
-static double asked(double (*ask)(const struct cr_config *, int64_t, int64_t), int64_t step, int64_t per_epoch,
-                    const char *const *overrides) {
+static double evaluated(double (*rule)(const struct cr_config *, int64_t, int64_t), int64_t step, int64_t per_epoch,
+                        const char *const *overrides) {
     struct cr_config config;
     int              n = 0;
     while (overrides[n]) n++;
@@ -13,13 +13,14 @@ static double asked(double (*ask)(const struct cr_config *, int64_t, int64_t), i
         TEST_FAIL_("%s", cr_error_message());
         return NAN;
     }
-    double answer = ask(&config, step, per_epoch);
+    double answer = rule(&config, step, per_epoch);
     cr_config_close(&config);
     return answer;
 }
-#define LR(step, per_epoch, ...) asked(cr_schedule_lr, (step), (per_epoch), (const char *const[]){__VA_ARGS__, NULL})
+#define LR(step, per_epoch, ...)                                                                                       \
+    evaluated(cr_schedule_lr, (step), (per_epoch), (const char *const[]){__VA_ARGS__, NULL})
 #define MOMENTUM(step, per_epoch, ...)                                                                                 \
-    asked(cr_schedule_momentum, (step), (per_epoch), (const char *const[]){__VA_ARGS__, NULL})
+    evaluated(cr_schedule_momentum, (step), (per_epoch), (const char *const[]){__VA_ARGS__, NULL})
 
 /* CosineAnnealingLR(opt, T_max=50, eta_min=0.001) of lr 0.1 */
 static void cosine_matches_torch(void) {
@@ -142,5 +143,6 @@ static void one_cycle_matches_torch(void) {
 }
 
 TESTS(CASE(polynomial_matches_torch), CASE(one_cycle_matches_torch), CASE(cosine_matches_torch),
-      CASE(steps_do_not_change_the_schedule), CASE(multistep_falls_at_milestones), CASE(step_falls_at_regular_intervals),
-      CASE(constant_does_not_change), CASE(warm_up_is_linear_before_the_schedule))
+      CASE(steps_do_not_change_the_schedule), CASE(multistep_falls_at_milestones),
+      CASE(step_falls_at_regular_intervals), CASE(constant_does_not_change),
+      CASE(warm_up_is_linear_before_the_schedule))

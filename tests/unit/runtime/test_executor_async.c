@@ -118,10 +118,10 @@ static cr_status bound_open(struct bound *b, bool breaks) {
     CR_TRY(cr_config_open(&b->config, NULL, tiny, CR_COUNT(tiny)));
     CR_TRY(cr_model_open(&b->config, 3, 8, 8, &b->model));
     CR_TRY(cr_device_open(CR_DEVICE_CPU, &options, &b->device));
-    b->device->backend          = &b->backend;
-    struct cr_cost_model target = cr_device_cost_model(b->device);
+    b->device->backend              = &b->backend;
+    struct cr_cost_model cost_model = cr_device_cost_model(b->device);
     CR_TRY(cr_model_program(&b->model, &b->config, CR_PROGRAM_EVAL, 2, &b->program));
-    CR_TRY(cr_compile(&b->program, &target, &how));
+    CR_TRY(cr_compile(&b->program, &cost_model, &how));
     for (const struct cr_kernel *const *kernel = b->device->kernels; *kernel; kernel++) b->kernels[count++] = *kernel;
     b->broken        = *b->kernels[b->program.op[0].kernel];
     b->broken.launch = launch_breaks;
@@ -234,9 +234,9 @@ static void hoisted_ops_run_once_and_are_not_captured(void) {
     struct cr_exec                 *exec;
     REQUIRE_OK(bound_open(&b, false));
     cr_program_free(&b.program);
-    struct cr_cost_model target = cr_device_cost_model(b.device);
+    struct cr_cost_model cost_model = cr_device_cost_model(b.device);
     REQUIRE_OK(cr_model_program(&b.model, &b.config, CR_PROGRAM_EVAL, 2, &b.program));
-    REQUIRE_OK(cr_compile(&b.program, &target, &how));
+    REQUIRE_OK(cr_compile(&b.program, &cost_model, &how));
     CHECK(b.program.hoisted > 1 && b.program.ops - b.program.hoisted > 1 && b.program.ops <= 64);
     for (int i = 0; b.kernels[i]; i++) {
         counted[i]        = *b.kernels[i];

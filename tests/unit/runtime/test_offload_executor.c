@@ -18,7 +18,7 @@ struct offload_run {
     struct cr_config         config;
     struct cr_model          model;
     struct cr_device        *device;
-    struct cr_cost_model     target;
+    struct cr_cost_model     cost_model;
     struct cr_program        program;
     struct hand_offloads     offloads;
     struct cr_offload_report report;
@@ -46,10 +46,10 @@ struct how {
 static cr_status make_program(struct offload_run *s, const struct how *how) {
     const struct cr_compile_options select = {.fuse = how->fuse, .reuse = true, .until = "select"};
     CR_TRY(cr_model_program(&s->model, &s->config, CR_PROGRAM_STEP, BATCH, &s->program));
-    CR_TRY(cr_compile(&s->program, &s->target, &select));
-    if (how->limit) CR_TRY(cr_pass_offload(&s->program, &s->target, how->limit, how->score, &s->report));
-    if (how->one_in) hand_offload(&s->program, &s->target, how->one_in, &s->offloads);
-    return hand_finish(&s->program, &s->target);
+    CR_TRY(cr_compile(&s->program, &s->cost_model, &select));
+    if (how->limit) CR_TRY(cr_pass_offload(&s->program, &s->cost_model, how->limit, how->score, &s->report));
+    if (how->one_in) hand_offload(&s->program, &s->cost_model, how->one_in, &s->offloads);
+    return hand_finish(&s->program, &s->cost_model);
 }
 
 static cr_status offload_run_open(struct offload_run *s, const struct how *how) {
@@ -59,7 +59,7 @@ static cr_status offload_run_open(struct offload_run *s, const struct how *how) 
     CR_TRY(cr_model_open(&s->config, CLASSES, SIZE, SIZE, &s->model));
     CR_TRY(how->random_streams ? streams_open(&options, how->seed, &s->device)
                                : cr_device_open(CR_DEVICE_CPU, &options, &s->device));
-    s->target = cr_device_cost_model(s->device);
+    s->cost_model = cr_device_cost_model(s->device);
     return make_program(s, how);
 }
 
@@ -288,7 +288,7 @@ static void missing_barrier_keeps_memory_reserved(void) {
     REQUIRE_OK(offload_run_open(&without, &how));
     for (int i = 0; i < without.offloads.count; i++)
         without.program.op[without.offloads.offload[i].barrier_op].in[CR_IN_barrier_x] = CR_NONE;
-    CHECK_STATUS(hand_finish(&without.program, &without.target), CR_OK);
+    CHECK_STATUS(hand_finish(&without.program, &without.cost_model), CR_OK);
     CHECK(without.program.bound_bytes > with.program.bound_bytes);
     offload_run_close(&with);
     offload_run_close(&without);
@@ -379,15 +379,15 @@ static void printed_and_logged_as_planned(void) {
         interval[n].lower = lower;
         interval[n].upper = upper;
     }
-    REQUIRE_OK(cr_plan_bound(interval, n, s.target.alignment, &bound));
+    REQUIRE_OK(cr_plan_bound(interval, n, s.cost_model.alignment, &bound));
     CHECK_INT(bound, s.program.bound_bytes);
     cr_free(interval);
     text.length = 0;
-    cr_trace_write(all, 1, 3, s.target.alignment, &text);
+    cr_trace_write(all, 1, 3, s.cost_model.alignment, &text);
     CHECK(!text.failed && !strstr(text.data, "region.host"));
     REQUIRE_OK(cr_trace_read_bytes(text.data, text.length, "log.csv", &trace));
     REQUIRE_OK(cr_trace_find_loop(&trace, "log.csv", &loop));
-    REQUIRE_OK(cr_trace_plan(&trace, &loop, CR_TRACE_BY_USE, s.target.alignment, &plan));
+    REQUIRE_OK(cr_trace_plan(&trace, &loop, CR_TRACE_BY_USE, s.cost_model.alignment, &plan));
     CHECK_INT(plan.bound, s.program.bound_bytes);
     printf("    bound %zu, planned %zu as a program, %zu as a log\n", plan.bound,
            s.program.region_bytes[CR_REGION_POOL], plan.peak);

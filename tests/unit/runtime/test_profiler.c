@@ -175,12 +175,12 @@ static cr_status net_open(struct net *n) {
     const int32_t                   labels[2] = {1, 2};
     for (size_t i = 0; i < sizeof pixels; i++) pixels[i] = (uint8_t)(i * 37);
     CR_TRY(fake_open(&n->device));
-    const struct cr_cost_model target = cr_device_cost_model(n->device);
+    const struct cr_cost_model cost_model = cr_device_cost_model(n->device);
     CR_TRY(cr_config_open(&n->config, NULL, overrides, CR_COUNT(overrides)));
     CR_TRY(cr_model_open(&n->config, 10, 8, 8, &n->model));
     cr_model_set_real(&n->model, CR_F32);
     CR_TRY(cr_model_program(&n->model, &n->config, CR_PROGRAM_STEP, 2, &n->program));
-    CR_TRY(cr_compile(&n->program, &target, &options));
+    CR_TRY(cr_compile(&n->program, &cost_model, &options));
     const struct cr_program *const programs[] = {&n->program};
     CR_TRY(cr_memory_open(&n->memory, n->device, &n->model.store, programs, 1));
     CR_TRY(cr_exec_open(&n->program, &n->memory, &n->exec));

@@ -96,16 +96,16 @@ static void mapped_read_is_chosen_where_faster(void) {
         struct cr_offload_report r;
         struct cr_simulation     time;
         late_open(&l, 0, 1);
-        l.reads                     = reads;
-        struct cr_cost_model target = late_cost_model(&l);
-        CHECK_STATUS(cr_pass_offload(&l.p, &target, 6 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK);
+        l.reads                         = reads;
+        struct cr_cost_model cost_model = late_cost_model(&l);
+        CHECK_STATUS(cr_pass_offload(&l.p, &cost_model, 6 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK);
         CHECK(r.tensors == 1 && r.mapped == reads);
         CHECK_NEAR(r.seconds_before, 10, 1e-9);
         CHECK_NEAR(r.seconds, reads ? 13 : 14, 1e-9);
         const int host = cr_tensor_find(&l.p, "a.host");
         CHECK((cr_tensor_find(&l.p, "a'") == CR_NONE) == reads && (reader_of(&l.p, host) != CR_NONE) == reads);
         CHECK(plan_of(&l.p) <= 6 * UNIT);
-        CHECK_STATUS(cr_program_predict(&l.p, &target, &time), CR_OK);
+        CHECK_STATUS(cr_program_predict(&l.p, &cost_model, &time), CR_OK);
         CHECK_NEAR(time.total, r.seconds, 1e-9); /* the predicted time is the time of the finished list */
         cr_program_free(&l.p);
     }
@@ -118,9 +118,9 @@ static void slower_loads_are_counted(void) {
         struct late              l;
         struct cr_offload_report r;
         late_open(&l, 0, 1);
-        struct cr_cost_model target = late_cost_model(&l);
-        target.mapped_read_slowdown = k ? 1.125 : 1.25;
-        CHECK_STATUS(cr_pass_offload(&l.p, &target, 6 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK);
+        struct cr_cost_model cost_model = late_cost_model(&l);
+        cost_model.mapped_read_slowdown = k ? 1.125 : 1.25;
+        CHECK_STATUS(cr_pass_offload(&l.p, &cost_model, 6 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK);
         CHECK_INT(r.mapped, k);
         CHECK_NEAR(r.seconds, k ? 13.5 : 14, 1e-9);
         cr_program_free(&l.p);
@@ -133,14 +133,14 @@ static void mapped_read_is_not_chosen_where_copies_hide(void) {
     struct late              l;
     struct cr_offload_report r;
     late_open(&l, 10, 1);
-    struct cr_cost_model target = late_cost_model(&l);
-    CHECK_STATUS(cr_pass_offload(&l.p, &target, 6 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK);
+    struct cr_cost_model cost_model = late_cost_model(&l);
+    CHECK_STATUS(cr_pass_offload(&l.p, &cost_model, 6 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK);
     CHECK(r.tensors == 1 && r.mapped == 0);
     CHECK_NEAR(r.seconds, r.seconds_before, 1e-9);
     cr_program_free(&l.p);
     late_open(&l, 0, 1);
-    target = late_cost_model(&l);
-    CHECK_STATUS(cr_pass_offload(&l.p, &target, 6 * UNIT, CR_OFFLOAD_AOA, &r), CR_OK);
+    cost_model = late_cost_model(&l);
+    CHECK_STATUS(cr_pass_offload(&l.p, &cost_model, 6 * UNIT, CR_OFFLOAD_AOA, &r), CR_OK);
     CHECK(r.tensors == 1 && r.mapped == 0);
     cr_program_free(&l.p);
 }
@@ -152,9 +152,9 @@ static void mapped_read_meets_limits_that_copies_miss(void) {
         struct late              l;
         struct cr_offload_report r;
         late_open(&l, 2, 4);
-        l.reads                     = reads;
-        struct cr_cost_model target = late_cost_model(&l);
-        CHECK_STATUS(cr_pass_offload(&l.p, &target, 6 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK);
+        l.reads                         = reads;
+        struct cr_cost_model cost_model = late_cost_model(&l);
+        CHECK_STATUS(cr_pass_offload(&l.p, &cost_model, 6 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK);
         CHECK(r.mapped == reads && (r.after <= 6 * UNIT) == reads);
         CHECK((plan_of(&l.p) <= 6 * UNIT) == reads);
         cr_program_free(&l.p);
@@ -165,8 +165,8 @@ static void mapped_read_meets_limits_that_copies_miss(void) {
         const struct cr_compile_options o = {
             .reuse = true, .pool_limit = 6 * UNIT, .recompute = true, .offload = CR_SWAP_USE_BEST, .zero_copy = may};
         late_open(&l, 2, 4);
-        struct cr_cost_model target = late_cost_model(&l);
-        CHECK_STATUS(cr_pass_fit(&l.p, &target, &o, &r), CR_OK);
+        struct cr_cost_model cost_model = late_cost_model(&l);
+        CHECK_STATUS(cr_pass_fit(&l.p, &cost_model, &o, &r), CR_OK);
         CHECK(r.mapped == may && (r.after <= 6 * UNIT) == may);
         cr_program_free(&l.p);
     }
@@ -178,8 +178,8 @@ static void early_read_is_detected(void) {
     struct cr_offload_report r;
     int                      waits = 0;
     late_open(&l, 0, 1);
-    struct cr_cost_model target = late_cost_model(&l);
-    CHECK_STATUS(cr_pass_offload(&l.p, &target, 6 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK);
+    struct cr_cost_model cost_model = late_cost_model(&l);
+    CHECK_STATUS(cr_pass_offload(&l.p, &cost_model, 6 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK);
     plan_of(&l.p);
     for (int i = 0; i < l.p.ops; i++) {
         if (l.p.op[i].kind != CR_OP_barrier) continue;
@@ -203,10 +203,10 @@ static void printed_location_of_tensors(void) {
     struct cr_config         config;
     struct cr_text           text = {0};
     late_open(&l, 0, 1);
-    struct cr_cost_model target = late_cost_model(&l);
-    CHECK_STATUS(cr_pass_offload(&l.p, &target, 6 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK);
+    struct cr_cost_model cost_model = late_cost_model(&l);
+    CHECK_STATUS(cr_pass_offload(&l.p, &cost_model, 6 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK);
     plan_of(&l.p);
-    CHECK_STATUS(cr_plan_print_lifetimes(&l.p, &target, &text), CR_OK);
+    CHECK_STATUS(cr_plan_print_lifetimes(&l.p, &cost_model, &text), CR_OK);
     CHECK_HAS(text.data, "zero-copy       4.00  0-"); /* a, four units */
     CHECK_HAS(text.data, "swapped 0.0, zero-copy 4.0");
     cr_text_free(&text);
@@ -260,13 +260,13 @@ static void offline_gpu(void) {
     REQUIRE_OK(cr_config_open(&config, NULL, overrides, CR_COUNT(overrides)));
     REQUIRE_OK(cr_model_open(&config, 10, 32, 32, &model));
     REQUIRE_OK(cr_gpu_open_from_list(cr_gpu_find("h200"), &options, "", &device));
-    struct cr_cost_model target = cr_device_cost_model(device);
-    target.copy_latency_s       = 1e-3;
+    struct cr_cost_model cost_model = cr_device_cost_model(device);
+    cost_model.copy_latency_s       = 1e-3;
     REQUIRE_OK(cr_model_program(&model, &config, CR_PROGRAM_STEP, 32, &p));
-    REQUIRE_OK(cr_compile(&p, &target, &select));
-    CHECK_STATUS(cr_pass_offload(&p, &target, SIZE_MAX, CR_OFFLOAD_BEST, &r), CR_OK);
-    CHECK_STATUS(cr_pass_offload(&p, &target, r.before / 10 * 7, CR_OFFLOAD_BEST, &r), CR_OK);
-    CHECK_STATUS(hand_finish(&p, &target), CR_OK);
+    REQUIRE_OK(cr_compile(&p, &cost_model, &select));
+    CHECK_STATUS(cr_pass_offload(&p, &cost_model, SIZE_MAX, CR_OFFLOAD_BEST, &r), CR_OK);
+    CHECK_STATUS(cr_pass_offload(&p, &cost_model, r.before / 10 * 7, CR_OFFLOAD_BEST, &r), CR_OK);
+    CHECK_STATUS(hand_finish(&p, &cost_model), CR_OK);
     for (int i = 0; i < p.ops; i++)
         for (int s = 0; s < CR_OP_IN_MAX; s++) kinds[p.op[i].kind] += cr_plan_mapped_reads(&p, &p.op[i], s) != CR_NONE;
     printf("    %d of %d tensors are read there: by bn_grad_sums %d, bn_grad_apply %d, relu_grad %d\n", r.mapped,
@@ -318,11 +318,11 @@ static cr_status run_open(struct run *r, bool fuse, size_t limit, bool all_rows,
     CR_TRY(cr_config_open(&r->config, NULL, overrides, CR_COUNT(overrides)));
     CR_TRY(cr_model_open(&r->config, CLASSES, SIZE, SIZE, &r->model));
     CR_TRY(streams_open(&options, seed, &r->device));
-    struct cr_cost_model target = cr_device_cost_model(r->device);
-    target.copy_latency_s       = 1e-3;
-    if (!all_rows) target.reads_host = as_on_a_gpu;
+    struct cr_cost_model cost_model = cr_device_cost_model(r->device);
+    cost_model.copy_latency_s       = 1e-3;
+    if (!all_rows) cost_model.reads_host = as_on_a_gpu;
     CR_TRY(cr_model_program(&r->model, &r->config, CR_PROGRAM_STEP, BATCH, &r->program));
-    CR_TRY(cr_compile(&r->program, &target, &how));
+    CR_TRY(cr_compile(&r->program, &cost_model, &how));
     r->pool = r->program.region_bytes[CR_REGION_POOL];
     return exec_begin(r->device, &r->model, &r->config, &r->program, &r->memory, &r->exec);
 }

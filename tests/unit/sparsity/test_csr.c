@@ -187,7 +187,7 @@ static float transposed_at(const struct cr_sparse *f, const struct cr_transposit
     return sum;
 }
 
-static void turned_once(const struct shape *s, int64_t stride, int64_t pad) {
+static void transposed_once(const struct shape *s, int64_t stride, int64_t pad) {
     static float     dy[(SIDE_H + 9) * (SIDE_W + 9) * 64], want[SIDE_H * SIDE_W * 96];
     const int64_t    P = (SIDE_H + 2 * pad - s->R) / stride + 1, Q = (SIDE_W + 2 * pad - s->S) / stride + 1;
     struct cr_sparse sparse;
@@ -220,7 +220,7 @@ static void turned_once(const struct shape *s, int64_t stride, int64_t pad) {
 static void transposed_filters_give_gradients(void) {
     for (size_t i = 0; i < CR_COUNT(shapes); i++)
         for (int64_t stride = 1; stride <= 4; stride++)
-            for (int64_t pad = 0; pad <= 3; pad++) turned_once(&shapes[i], stride, pad);
+            for (int64_t pad = 0; pad <= 3; pad++) transposed_once(&shapes[i], stride, pad);
 }
 
 static void failing_allocations(void) {

@@ -283,9 +283,9 @@ static cr_status run_open(struct run *r, const struct cr_kernel *wrong, bool fus
     emit_net(r);
     emit_net(r); /* offsets of the buffers are known once all parameters exist */
     if (r->p.failed || r->store.failed) return CR_NO_MEMORY(0);
-    const struct cr_cost_model     target = cr_device_cost_model(r->device);
-    const struct cr_program *const list[] = {&r->p};
-    CR_TRY(cr_compile(&r->p, &target, &options));
+    const struct cr_cost_model     cost_model = cr_device_cost_model(r->device);
+    const struct cr_program *const list[]     = {&r->p};
+    CR_TRY(cr_compile(&r->p, &cost_model, &options));
     CR_TRY(cr_memory_open(&r->memory, r->device, &r->store, list, 1));
     CR_TRY(cr_exec_open(&r->p, &r->memory, &r->exec));
     return feed(r);

@@ -117,7 +117,7 @@ static void sums_of_rounded_numbers_are_accepted(void) {
 }
 
 /* dx = g, masked by x*scale + bias > 0. */
-static void gate_open(struct tiny *t, double x, double scale, double bias) {
+static void relu_mask_open(struct tiny *t, double x, double scale, double bias) {
     tiny_open(t, CR_OP_bn_grad_apply, CR_F32);
     PUT(t, CR_IN_bn_grad_apply_dy, CR_F32, 1, 1, 5);
     PUT(t, CR_IN_bn_grad_apply_x, CR_F32, 1, 1, x);
@@ -130,21 +130,21 @@ static void gate_open(struct tiny *t, double x, double scale, double bias) {
 static void relu_masks_near_zero_may_be_0_or_1(void) {
     const double x = (double)1.1f, scale = (double)1.3f;
     struct tiny  t;
-    gate_open(&t, x, scale, (double)(float)(-x * scale)); /* 0 except for a rounding */
+    relu_mask_open(&t, x, scale, (double)(float)(-x * scale)); /* 0 except for a rounding */
     CHECK(accepted(&t, 0, 0, 0) && accepted(&t, 0, 0, 5) && !accepted(&t, 0, 0, 11));
     CHECK(!accepted(&t, 0, 0, 2.5) && !accepted(&t, 0, 0, 4.999) &&
           !accepted(&t, 0, 0, -1e-3)); /* one or the other, not between */
     tiny_close(&t);
-    gate_open(&t, x, scale, (double)(float)(-x * scale * 1.0001));
+    relu_mask_open(&t, x, scale, (double)(float)(-x * scale * 1.0001));
     CHECK(accepted(&t, 0, 0, 0) && !accepted(&t, 0, 0, 5));
     tiny_close(&t);
-    gate_open(&t, x, scale, (double)(float)(-x * scale * 0.9999));
+    relu_mask_open(&t, x, scale, (double)(float)(-x * scale * 0.9999));
     CHECK(!accepted(&t, 0, 0, 0) && accepted(&t, 0, 0, 5));
     tiny_close(&t);
-    gate_open(&t, 0, scale, 0); /* exactly 0 is not above 0 */
+    relu_mask_open(&t, 0, scale, 0); /* exactly 0 is not above 0 */
     CHECK(accepted(&t, 0, 0, 0) && !accepted(&t, 0, 0, 5));
     tiny_close(&t);
-    gate_open(&t, 2, 0.75, -1.5);
+    relu_mask_open(&t, 2, 0.75, -1.5);
     CHECK(accepted(&t, 0, 0, 0) && !accepted(&t, 0, 0, 5));
     tiny_close(&t);
 }

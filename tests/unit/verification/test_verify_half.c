@@ -99,16 +99,16 @@ static bool unary_accepted(struct cr_device *cpu, enum cr_op_kind kind, enum cr_
                            double second, double got) {
     struct single s;
     unary_open(&s, kind, from, to, x, second);
-    const bool right = single_accepted(&s, cpu, CR_MATH_F32, got);
+    const bool want = single_accepted(&s, cpu, CR_MATH_F32, got);
     cr_program_free(&s.p);
-    return right;
+    return want;
 }
 
 /* A cast has one correct result: the nearest number, of two equally near ones the even one. */
 static void cast_is_exact(void) {
     static const struct {
         enum cr_dtype to;
-        double        x, right, wrong;
+        double        x, want, wrong;
     } casts[] = {
         {CR_F16, 1 + 0x1p-11, 1, 1 + 0x1p-10},
         {CR_F16, 1 + 0x3p-11, 1 + 0x1p-9, 1 + 0x1p-10},
@@ -127,7 +127,7 @@ static void cast_is_exact(void) {
     };
     struct cr_device *cpu = open_cpu();
     for (size_t i = 0; i < CR_COUNT(casts); i++) {
-        CHECK(unary_accepted(cpu, CR_OP_cast, CR_F32, casts[i].to, casts[i].x, 0, casts[i].right));
+        CHECK(unary_accepted(cpu, CR_OP_cast, CR_F32, casts[i].to, casts[i].x, 0, casts[i].want));
         CHECK(!unary_accepted(cpu, CR_OP_cast, CR_F32, casts[i].to, casts[i].x, 0, casts[i].wrong));
     }
     cr_device_close(cpu);
