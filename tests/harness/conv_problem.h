@@ -136,7 +136,7 @@ static inline void problem_check(const struct problem *p, const void *y, double 
                    step * fabs(p->want[o]) + slack * (p->size[o] + 1e-2));
     const int64_t guards = guards_broken(got, p->outputs, p->dtype);
     if (wrong || guards)
-        TEST_FAIL_("way %d, %s, C %lld K %lld: %lld wrong, %lld guard bytes of y changed", variant,
+        TEST_FAIL_("variant %d, %s, C %lld K %lld: %lld wrong, %lld guard bytes of y changed", variant,
                    cr_dtype_name(p->dtype), (long long)p->conv.C, (long long)p->conv.K, (long long)wrong,
                    (long long)guards);
     cr_free(got);

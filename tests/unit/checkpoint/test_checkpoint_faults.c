@@ -47,7 +47,7 @@ static void check_after(cr_status status, bool had_30, bool one_failure, int64_t
 static void check_warned(int64_t n) {
     char *said = NULL;
     REQUIRE_OK(cr_file_read(in_folder("said"), 100000, &said, NULL));
-    if (!strstr(said, "warning")) TEST_FAIL_("call %d failed, and nobody said so", (int)n);
+    if (!strstr(said, "warning")) TEST_FAIL_("call %d failed without an error", (int)n);
     cr_free(said);
 }
 
@@ -275,7 +275,7 @@ static void killed_at_any_moment(void) {
         int64_t best = sound_step(in_folder("best"));
         if (*done >= 3 && (best < 3 || best % 3)) TEST_FAIL_("round %d: best is %d", round, (int)best);
     }
-    printf("    %d steps saved, %d of 60 kills left something to sweep\n", (int)*done, dirty);
+    printf("    %d steps saved, %d of 60 kills left files for the sweep\n", (int)*done, dirty);
     CHECK(dirty > 10); /* otherwise the kills came at the wrong moments, and nothing was tested */
     cr_ckpt_sweep(folder);
     CHECK_INT(leftovers(folder), 0);

@@ -142,7 +142,8 @@ static void all_learn(struct group *g, int who, const char *part, double within,
         if (m->status != CR_ERR_PEER)
             TEST_FAIL_("%s: rank %d: status %s (%s)", what, r, cr_status_name(m->status), m->message);
         if (!strstr(m->message, part)) TEST_FAIL_("%s: rank %d: \"%s\" lacks \"%s\"", what, r, m->message, part);
-        if (m->seconds > within) TEST_FAIL_("%s: rank %d: after %.1f s, %.1f are allowed", what, r, m->seconds, within);
+        if (m->seconds > within)
+            TEST_FAIL_("%s: rank %d: after %.1f s, at most %.1f allowed", what, r, m->seconds, within);
     }
     CHECK_INT(speakers, 1);
 }

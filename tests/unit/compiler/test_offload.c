@@ -319,7 +319,7 @@ static void scores_choose(void) {
         CHECK_STATUS(cr_pass_offload(&t.h.p, &cost_model, SIX, cases[k].score, &r), CR_OK);
         CHECK_INT(r.tensors, 1);
         if (cr_tensor_find(&t.h.p, cases[k].takes) == CR_NONE)
-            TEST_FAIL_("%s did not take %s", cr_offload_score_name(cases[k].score), cases[k].takes);
+            TEST_FAIL_("%s did not offload %s", cr_offload_score_name(cases[k].score), cases[k].takes);
         cr_program_free(&t.h.p);
     }
 }

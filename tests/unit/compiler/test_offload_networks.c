@@ -32,7 +32,7 @@ static void train(struct net *n) {
     CHECK_STATUS(net_train(n, STEPS, CLASSES), CR_OK);
 }
 
-static int both_ways; /* number of programs with both offload and recompute */
+static int both_used; /* number of programs with both offload and recompute */
 
 static void check_bits(const char *const *overrides, int count, bool fuse) {
     static const enum cr_swap_use uses[] = {CR_SWAP_USE_BEST, CR_SWAP_USE_DOA,   CR_SWAP_USE_AOA,
@@ -57,7 +57,7 @@ static void check_bits(const char *const *overrides, int count, bool fuse) {
                 CHECK(recompute || r->recomputed == 0);
                 if (percent == 85) CHECK(r->after <= whole / 100 * 85);
                 offloaded += r->offloaded;
-                both_ways += r->offloaded && r->recomputed;
+                both_used += r->offloaded && r->recomputed;
                 CHECK_STATUS(cr_exec_poison(less.exec), CR_OK);
                 train(&less);
                 CHECK(memcmp(plain.memory.region[CR_REGION_STORE], less.memory.region[CR_REGION_STORE],
@@ -83,7 +83,7 @@ NET(bottlenecks_unfused, false, "model.block=bottleneck", "model.depths=2,2", "m
     "model.shortcut=B")
 
 static void offload_and_recompute_were_used(void) {
-    CHECK(both_ways > 0);
+    CHECK(both_used > 0);
 }
 
 /* ---- limits in the shipped networks, on a fictitious GPU ---- */

@@ -171,7 +171,7 @@ static void hard_instances_report(void) {
         char path[1024], line[256];
         snprintf(path, sizeof path, "%s/minimalloc/%s.1048576.csv", test_data_dir(), names[i]);
         FILE *file = fopen(path, "r");
-        if (!file) SKIP("no minimalloc instances there");
+        if (!file) SKIP("no minimalloc instances in CRESNET_TEST_DATA");
         int    n = 0;
         size_t peak, bound;
         while (fgets(line, sizeof line, file) && n < 1000) {
@@ -182,7 +182,7 @@ static void hard_instances_report(void) {
         fclose(file);
         int64_t begin = cr_time_ns();
         REQUIRE_OK(cr_plan_intervals(interval, n, 1, &peak, &bound));
-        printf("    %s: %d lives, bound %zu, peak %zu, ratio %.4f, %.1f ms\n", names[i], n, bound, peak,
+        printf("    %s: %d intervals, bound %zu, peak %zu, ratio %.4f, %.1f ms\n", names[i], n, bound, peak,
                (double)peak / (double)bound, (double)(cr_time_ns() - begin) * 1e-6);
         CHECK(intervals_valid(interval, n, 1, peak));
         CHECK(peak < bound * 3 / 2);

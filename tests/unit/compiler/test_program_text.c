@@ -40,7 +40,8 @@ static void report_difference(const char *name, const char *got, const char *wan
         want += w + (want[w] == '\n');
         line++;
     }
-    TEST_FAIL_("%s.txt:%d:\n      got  %.*s\n      want %.*s\n      if this is meant: CRESNET_BLESS=1, then commit",
+    TEST_FAIL_("%s.txt:%d:\n      got  %.*s\n      want %.*s\n      if this is intended: run with CRESNET_BLESS=1, "
+               "then commit",
                name, line, (int)strcspn(got, "\n"), got, (int)strcspn(want, "\n"), want);
 }
 

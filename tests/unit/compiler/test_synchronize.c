@@ -196,7 +196,7 @@ static void impossible_waits_are_refused(void) {
 /* Offload on the copy stream: the memory may be reused only after compute has waited for the copy. */
 static void memory_waits_for_the_copy(void) {
     struct cr_program p;
-    cr_program_init(&p, "swap", NULL);
+    cr_program_init(&p, "offload", NULL);
     int a = new_tensor(&p, CR_REGION_POOL, 64), b = new_tensor(&p, CR_REGION_POOL, 64),
         c = new_tensor(&p, CR_REGION_POOL, 64);
     int d = new_tensor(&p, CR_REGION_POOL, 1), host = store_tensor(&p, 0, 64);
@@ -325,7 +325,7 @@ static void random_programs_are_ordered(void) {
 
 /* After any change of a wait, a stream or an offset, the check agrees with the reachability computation. */
 static void corrupted_waits_are_detected(void) {
-    int refused = 0, fine = 0;
+    int refused = 0, accepted = 0;
     for (int round = 0; round < 4000; round++) {
         struct cr_rng     rng = test_rng(50000 + (uint64_t)round);
         struct cr_program p;
@@ -348,14 +348,14 @@ static void corrupted_waits_are_detected(void) {
             }
             bool right = truly_ordered(&p, planned && p.region_bytes[CR_REGION_POOL]);
             if ((cr_waits_check(&p) == CR_OK) != right)
-                TEST_FAIL_("round %d.%d: should be %s", round, k, right ? "fine" : "refused");
+                TEST_FAIL_("round %d.%d: should be %s", round, k, right ? "accepted" : "refused");
             refused += !right;
-            fine += right;
+            accepted += right;
         }
         cr_program_free(&p);
     }
-    printf("    %d refused, %d fine\n", refused, fine);
-    CHECK(refused > 1000 && fine > 1000);
+    printf("    %d refused, %d accepted\n", refused, accepted);
+    CHECK(refused > 1000 && accepted > 1000);
 }
 
 static void insert_waits_survives_failing_allocations(void) {

@@ -14,7 +14,7 @@ static uint8_t *golden_read(struct cr_st_file *file, const char *name, int *size
     const struct cr_st_entry *e     = cr_st_find(file, name);
     uint8_t                  *bytes = e ? malloc((size_t)e->bytes) : NULL;
     if (!bytes || cr_st_read(file, e, 0, bytes, (size_t)e->bytes) != CR_OK) {
-        TEST_FAIL_("%s is not there", name);
+        TEST_FAIL_("%s is missing", name);
         free(bytes);
         return NULL;
     }

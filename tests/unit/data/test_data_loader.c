@@ -271,7 +271,7 @@ static void speed_of_pad_crops(void) {
         cr_loader_release(loader, &batch);
     }
     cr_loader_close(loader);
-    printf("    %.0f pictures a second\n", 51200 / ((double)(cr_time_ns() - start) * 1e-9));
+    printf("    %.0f images/s\n", 51200 / ((double)(cr_time_ns() - start) * 1e-9));
     cr_dataset_close(set);
 }
 

@@ -261,7 +261,7 @@ static void truncated_files_are_refused(void) {
         size_t whole = strstr(names[n], "png") ? count - 16 : count - 8;
         for (size_t cut = 0; cut < whole; cut++) {
             if (decode_status(bytes, cut) == CR_OK)
-                TEST_FAIL_("%s cut to %zu of %zu bytes was taken", names[n], cut, count);
+                TEST_FAIL_("%s truncated to %zu of %zu bytes was accepted", names[n], cut, count);
             if (cut > 0) CHECK_HAS(cr_error_message(), "cut.pic");
         }
         CHECK_STATUS(decode_status(bytes, count), CR_OK);

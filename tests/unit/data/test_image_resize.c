@@ -22,7 +22,7 @@ static void resize_matches_pil(void) {
         for (int y = 0; y < out_h; y++)
             for (int x = 0; x < out_w; x++)
                 if (memcmp(out + ((size_t)y * out_w + x) * 3, mirrored + ((size_t)y * out_w + out_w - 1 - x) * 3, 3)) {
-                    TEST_FAIL_("%d x %d to %d x %d: the mirrored picture differs at %d, %d", w, h, out_w, out_h, x, y);
+                    TEST_FAIL_("%d x %d to %d x %d: the mirrored image differs at %d, %d", w, h, out_w, out_h, x, y);
                     y = out_h, x = out_w;
                 }
         cr_image_free(&image);
@@ -173,7 +173,7 @@ static void boxed_images_match_host_preparation(void) {
             REQUIRE_OK(train_image(&cases[k].prep, &image, 21, s % 3, s, out));
             sum = cr_hash_bytes(sum, out, (size_t)cases[k].prep.size * cases[k].prep.size * 3);
         }
-        if (sum != cases[k].sum) TEST_FAIL_("case %d: another sum", (int)k);
+        if (sum != cases[k].sum) TEST_FAIL_("case %d: another checksum", (int)k);
         cr_image_free(&image);
     }
 }

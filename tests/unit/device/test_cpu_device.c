@@ -19,7 +19,7 @@ static void every_op_has_a_reference_kernel(void) {
             CHECK_STR(kernel->name, name);
             CHECK(kernel->launch && kernel->deterministic && !kernel->accepts);
         }
-        if (kernels != 1) TEST_FAIL_("%s: %d ref rows", name, kernels);
+        if (kernels != 1) TEST_FAIL_("%s: %d reference kernels", name, kernels);
     }
     cr_device_close(device);
 }

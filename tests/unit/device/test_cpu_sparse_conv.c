@@ -77,7 +77,7 @@ static void one(const struct shape *s, float nonzeros, bool fused, int threads) 
         wrong += !(fabs((double)y[GUARD + i] - want) <= 1e-6 * (size + 1e-3));
     }
     CHECK_INT(wrong, 0);
-    if (wrong) printf("    shape %d, kept %g\n", (int)(s - shapes), (double)nonzeros);
+    if (wrong) printf("    shape %d, nonzeros %g\n", (int)(s - shapes), (double)nonzeros);
     for (int64_t i = 0; i < GUARD; i++) CHECK(y[i] == 12345.0f && y[GUARD + outputs + i] == 12345.0f);
     cr_linear_filter_free(&filter);
     cr_sparse_free(&sparse);

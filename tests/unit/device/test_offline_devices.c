@@ -110,11 +110,11 @@ static void check_table(struct cr_device *(*open)(const char *name, bool determi
         if (!device) continue;
         queried++;
         if (accepts(device, &table[i]) != table[i].yes)
-            TEST_FAIL_("row %zu, %s on %s: %s", i, form_name[table[i].form], table[i].gpu,
+            TEST_FAIL_("case %zu, %s on %s: %s", i, form_name[table[i].form], table[i].gpu,
                        table[i].yes ? "refused" : "taken");
         cr_device_close(device);
     }
-    if (!queried) SKIP("no CUDA in this build, or its libraries are not there");
+    if (!queried) SKIP("no CUDA in this build, or its libraries are missing");
 }
 static void kernel_list_matches_known_properties(void) {
     check_table(open_listed);
@@ -160,8 +160,8 @@ static void list_and_kernels_give_the_same_programs(void) {
         if (queried) {
             REQUIRE_OK(compile_for(queried, arch, real, &b));
             if (a.ops != b.ops)
-                TEST_FAIL_("%s, %s on %s: %d ops by the list, %d by asking", arch, cr_dtype_name(real), gpu, a.ops,
-                           b.ops);
+                TEST_FAIL_("%s, %s on %s: %d ops with the list, %d with the kernels", arch, cr_dtype_name(real), gpu,
+                           a.ops, b.ops);
             for (int k = 0; k < CR_MIN(a.ops, b.ops); k++) CHECK_INT(a.op[k].kind, b.op[k].kind);
             CHECK(b.region_bytes[CR_REGION_POOL] >= a.region_bytes[CR_REGION_POOL]); /* workspaces */
             cr_program_free(&b);

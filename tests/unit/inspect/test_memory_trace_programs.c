@@ -179,7 +179,7 @@ static void random_programs(void) {
         planned_free(&p);
         cr_text_free(&l.text);
     }
-    printf("    %d programs, %d with lives that go round: peak = bound in %d, worst %.4f, by use %.4f\n", rounds,
+    printf("    %d programs, %d with lifetimes that wrap around: peak = bound in %d, worst %.4f, by use %.4f\n", rounds,
            wrapping, tight, worst[0], worst[1]);
     CHECK(wrapping > rounds / 3);
     CHECK(worst[0] < 1.35 && worst[1] < 1.35);
@@ -257,7 +257,7 @@ static void programs_and_logs_plan_alike(void) {
             CHECK(log.plan[0].persistent >= cr_param_store_bytes(&b.model.store) + p.region_bytes[CR_REGION_INPUT]);
             CHECK(log.plan[0].persistent <=
                   cr_param_store_bytes(&b.model.store) + p.region_bytes[CR_REGION_INPUT] + 8 * 256);
-            printf("    %s, %s: %d events an iteration, %d lives, peak %zu\n", archs[a], fuse ? "fused" : "plain",
+            printf("    %s, %s: %d events per iteration, %d intervals, peak %zu\n", archs[a], fuse ? "fused" : "plain",
                    log.loop.period, log.plan[0].intervals, log.plan[0].peak);
             planned_free(&log);
             cr_text_free(&text);

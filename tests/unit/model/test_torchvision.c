@@ -65,7 +65,7 @@ static void logits_of(const char *name) {
         theirs = fmax(theirs, fabs(f32[i] - f64[i]));
         got    = fmax(got, fabs((double)ours[i] - f64[i]));
     }
-    printf("    %s: largest distance from float64: ours %.3g, torchvision float32 %.3g\n", name, got, theirs);
+    printf("    %s: largest difference from float64: ours %.3g, torchvision float32 %.3g\n", name, got, theirs);
     CHECK(theirs > 0 && got <= 4 * theirs);
     cr_session_close(&s);
     cr_config_close(&c);

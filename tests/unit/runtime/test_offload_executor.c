@@ -272,7 +272,7 @@ static void missing_barrier_is_detected(void) {
         }
         all[0] += found[0];
         all[1] += found[1];
-        printf("    of %d swaps, a missing wait for the copy out is found at %d, for the copy back at %d\n",
+        printf("    %d offloads: a missing wait for the copy out is detected in %d, for the copy back in %d\n",
                s.offloads.count, found[0], found[1]);
         offload_run_close(&s);
     }
@@ -298,7 +298,7 @@ static void missing_barrier_keeps_memory_reserved(void) {
  * needed. */
 static void missing_wait_changes_the_results(void) {
     struct offload_run plain, with;
-    int                spoilt = 0, kinds[2] = {0};
+    int                different = 0, kinds[2] = {0};
     REQUIRE_OK(offload_run_open(&plain, &(struct how){.overrides = basic, .fuse = true}));
     REQUIRE_OK(start(&plain));
     REQUIRE_OK(train(&plain));
@@ -311,10 +311,10 @@ static void missing_wait_changes_the_results(void) {
         REQUIRE_OK(start(&with));
         REQUIRE_OK(cr_exec_poison(with.exec));
         REQUIRE_OK(train(&with));
-        if (!same_store(&plain, &with)) spoilt++, kinds[seed % 2]++;
+        if (!same_store(&plain, &with)) different++, kinds[seed % 2]++;
         offload_run_close(&with);
     }
-    printf("    12 runs with waits missing, %d with other results\n", spoilt);
+    printf("    12 runs with a missing wait, %d with different results\n", different);
     CHECK(kinds[0] > 0 && kinds[1] > 0);
     offload_run_close(&plain);
 }

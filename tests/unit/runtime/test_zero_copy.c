@@ -269,7 +269,7 @@ static void offline_gpu(void) {
     CHECK_STATUS(hand_finish(&p, &cost_model), CR_OK);
     for (int i = 0; i < p.ops; i++)
         for (int s = 0; s < CR_OP_IN_MAX; s++) kinds[p.op[i].kind] += cr_plan_mapped_reads(&p, &p.op[i], s) != CR_NONE;
-    printf("    %d of %d tensors are read there: by bn_grad_sums %d, bn_grad_apply %d, relu_grad %d\n", r.mapped,
+    printf("    %d of %d tensors have mapped reads: by bn_grad_sums %d, bn_grad_apply %d, relu_grad %d\n", r.mapped,
            r.tensors, kinds[CR_OP_bn_grad_sums], kinds[CR_OP_bn_grad_apply], kinds[CR_OP_relu_grad]);
     CHECK(r.mapped > 0 && r.mapped < r.tensors && kinds[CR_OP_bn_grad_sums] > 0);
     CHECK(kinds[CR_OP_conv_wgrad] + kinds[CR_OP_conv] + kinds[CR_OP_conv_dgrad] == 0);
@@ -378,7 +378,7 @@ static void mapped_reads_are_bitwise_identical(void) {
             REQUIRE_OK(run_open(&r, fuse, pool / 10 * (seed + 4), all_rows, seed));
             check_readers(&r.program, all_rows, r.fit.mapped);
             if (seed == 2)
-                printf("    %s, %s: %d tensors wait, %d are read there\n", fuse ? "fused" : "plain",
+                printf("    %s, %s: %d tensors offloaded, %d with mapped reads\n", fuse ? "fused" : "plain",
                        all_rows ? "any row" : "passes", r.fit.offloaded, r.fit.mapped);
             CHECK(r.fit.mapped > 0 || seed > 2);
             REQUIRE_OK(cr_exec_poison(r.exec));

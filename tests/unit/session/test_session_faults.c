@@ -80,7 +80,7 @@ static void evaluation_and_prediction_survive_failing_allocations(void) {
     REQUIRE_OK(cr_dataset_open(&config, CR_SPLIT_VAL, &set));
     make_folder(dir);
     put_image(dir, "good.png", 9, 7, 100);
-    put_text(dir, "bad.png", "no picture");
+    put_text(dir, "bad.png", "not an image");
     text_into(good, "%s/good.png", dir);
     text_into(bad, "%s/bad.png", dir);
     const char *const images[] = {good, good, good, good, good, bad}; /* more than a batch */
