@@ -51,7 +51,7 @@ prepare() {
 }
 same() { cmp -s "$1" "$2"; }
 # A run folder was read: a checkpoint that cannot be read is passed over for an older one, and a warning says so.
-passed_over() { grep -q "passed over" stderr; }
+passed_over() { grep -q "checkpoint skipped" stderr; }
 untimed() { sed 's/"seconds": [^,]*, "images_per_s": [^,]*, //' "$1"; }
 # The run folder RUN is brought to its end, and ends as WANT.
 finish_run() {

@@ -1,7 +1,7 @@
 /* cli/commands/plan.c: cresnet plan: prints the network, its compiled program and its memory plan. Needs no data and no
  * GPU, because it stops before memory is reserved. Kernels are selected as in training: by the kernel times of the
  * device, or by those in the checkpoint of a RUN. */
-#include "cli/command.h"
+#include "cli/common/command.h"
 #include "compiler/fusion/conv_fusion.h"
 #include "inspect/plan_png.h"
 #include "inspect/plan_print.h"

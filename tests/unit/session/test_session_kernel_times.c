@@ -184,8 +184,8 @@ static void mismatched_table_needs_force(void) {
 
 /* Measured before, not here: other kernels, and so other bits. */
 static void device_without_table_needs_force(void) {
-    check_misfit(&without_times, NULL, put_other, "here they are not (ordered)");
-    check_misfit(&with_times, "train.measure=no", write_own_kernel_times, "here they are not (timed)");
+    check_misfit(&without_times, NULL, put_other, "this device (ordered) does not measure them");
+    check_misfit(&with_times, "train.measure=no", write_own_kernel_times, "this device (timed) does not measure them");
 }
 
 /* Selected by order before, measured here: the same. Where nothing is measured here either, the run continues. */
