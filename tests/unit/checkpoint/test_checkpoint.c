@@ -284,6 +284,7 @@ static void small_files(void) {
     CHECK_STATUS(cr_ckpt_prepare_dir(longest), CR_ERR_IO);
     folder_close();
 }
-TESTS(CASE(files_of_a_checkpoint), CASE(equal_states_give_equal_files), CASE(io_fails), CASE(class_name_with_line_break),
-      CASE(run_folder), CASE(keep_counts), CASE(saving_a_step_again), CASE(leftovers_of_the_same_process_id),
-      CASE(links_that_are_folders), CASE(find_newest), CASE(model_paths), CASE(small_files))
+TESTS(CASE(files_of_a_checkpoint), CASE(equal_states_give_equal_files), CASE(io_fails),
+      CASE(class_name_with_line_break), CASE(run_folder), CASE(keep_counts), CASE(saving_a_step_again),
+      CASE(leftovers_of_the_same_process_id), CASE(links_that_are_folders), CASE(find_newest), CASE(model_paths),
+      CASE(small_files))

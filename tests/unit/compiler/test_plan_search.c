@@ -205,7 +205,8 @@ static void invalid_files_are_refused(void) {
         {"id,lower,upper,size\n,2,3,1\n", "id must be"},
         {"id,lower,upper,size\n\"a\",2,3,1\n", "without quotes"},
         {"id,lower,upper,size\n7,2,3,1\n8,2,3,1\n7,5,6,1\n", "lives.csv:4: duplicate id 7, first used in line 2"},
-        {"id,lower,upper,size\n1,2,3,4611686018427387904\n2,2,3,4611686018427387904\n", "lives.csv:3: the sum of the sizes"},
+        {"id,lower,upper,size\n1,2,3,4611686018427387904\n2,2,3,4611686018427387904\n",
+         "lives.csv:3: the sum of the sizes"},
     };
     int64_t live = cr_alloc_live();
     for (size_t i = 0; i < CR_COUNT(bad); i++) {

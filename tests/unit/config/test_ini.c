@@ -248,5 +248,6 @@ static void no_leaks(void) {
     CHECK_INT(cr_alloc_live(), 0);
 }
 
-TESTS(CASE(reads_values), CASE(line_numbers), CASE(invalid_bytes_are_refused), CASE(line_length_limit), CASE(file_size_limit),
-      CASE(invalid_paths_are_refused), CASE(pipe_is_read), CASE(values_of_iniparser), CASE(threads), CASE(no_leaks))
+TESTS(CASE(reads_values), CASE(line_numbers), CASE(invalid_bytes_are_refused), CASE(line_length_limit),
+      CASE(file_size_limit), CASE(invalid_paths_are_refused), CASE(pipe_is_read), CASE(values_of_iniparser),
+      CASE(threads), CASE(no_leaks))

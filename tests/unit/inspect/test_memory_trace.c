@@ -380,6 +380,6 @@ static void logs_without_repetition(void) {
 }
 
 TESTS(CASE(valid_log_is_read), CASE(invalid_logs_are_refused), CASE(files_and_long_lines), CASE(plain_iteration),
-      CASE(online_allocator), CASE(check_finds_faults), CASE(lifetimes_wrap_around), CASE(lifetimes_longer_than_an_iteration),
-      CASE(leaks_are_reported), CASE(events_of_one_time_are_one_operation), CASE(adversarial_periods),
-      CASE(events_before_and_after_the_repetition), CASE(logs_without_repetition))
+      CASE(online_allocator), CASE(check_finds_faults), CASE(lifetimes_wrap_around),
+      CASE(lifetimes_longer_than_an_iteration), CASE(leaks_are_reported), CASE(events_of_one_time_are_one_operation),
+      CASE(adversarial_periods), CASE(events_before_and_after_the_repetition), CASE(logs_without_repetition))
