@@ -168,7 +168,7 @@ static inline cr_status fake_read(struct fake *fake, const char *path, const str
 }
 
 /* The step of a checkpoint that holds exactly the content of that step in all four files; -1 for any other folder. */
-static inline int64_t sound_step(const char *path) {
+static inline int64_t intact_step(const char *path) {
     struct fake got, want;
     char        file[1100], real[1100], text[64];
     char       *config = NULL, *classes = NULL;

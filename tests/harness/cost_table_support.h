@@ -156,7 +156,7 @@ static const struct cr_backend fake_backend = {
 
 /* ---- fixture of every case ---- */
 
-struct stand {
+struct fixture {
     struct cr_device      device;
     struct cr_program     program;
     struct cr_op          op;
@@ -164,12 +164,12 @@ struct stand {
     char                  path[CR_PATH_MAX];
 };
 
-static inline void stand_open(struct stand *s, const char *folder, const char *device) {
+static inline void fixture_open(struct fixture *s, const char *folder, const char *device) {
     const double as_given[3][2] = {{3e-4, 0}, {2e-4, 1e-4}, {5e-5, 0}};
-    *s                          = (struct stand){.device = {.backend = &fake_backend,
-                                                            .kernels = kernels,
-                                                            .options = {.deterministic = true},
-                                                            .caps    = {.alignment = 256, .bytes_per_s = 1e9, .flops_per_s = 1e9}}};
+    *s                          = (struct fixture){.device = {.backend = &fake_backend,
+                                                              .kernels = kernels,
+                                                              .options = {.deterministic = true},
+                                                              .caps    = {.alignment = 256, .bytes_per_s = 1e9, .flops_per_s = 1e9}}};
     snprintf(s->device.caps.text, sizeof s->device.caps.text, "%s", device);
     memcpy(takes, as_given, sizeof takes);
     memset(enqueue_s, 0, sizeof enqueue_s);
@@ -186,18 +186,18 @@ static inline void stand_open(struct stand *s, const char *folder, const char *d
     REQUIRE_OK(cr_cost_table_open(&s->device, s->path, &s->costs));
 }
 
-static inline void stand_close(struct stand *s) {
+static inline void fixture_close(struct fixture *s) {
     cr_cost_table_close(s->costs);
     cr_program_free(&s->program);
 }
 
-static inline struct cr_cost best(struct stand *s) {
+static inline struct cr_cost best(struct fixture *s) {
     struct cr_cost cost = {.kernel = CR_NONE};
     CHECK_STATUS(cr_cost_table_best(s->costs, &s->program, &s->op, &cost), CR_OK);
     return cost;
 }
 
-static inline int64_t measured(const struct stand *s) {
+static inline int64_t measured(const struct fixture *s) {
     int64_t n;
     double  seconds;
     cr_cost_table_effort(s->costs, &n, &seconds);
@@ -223,7 +223,7 @@ static inline void update_checksum(char *text) {
     snprintf(sum + 1, strlen(sum + 1) + 1, "sum\t%016llx\n", (unsigned long long)hash);
 }
 
-static inline void resize(struct stand *s, int64_t batch) {
+static inline void resize(struct fixture *s, int64_t batch) {
     s->program.tensor[0].dim[0] = s->program.tensor[1].dim[0] = batch;
 }
 

@@ -78,8 +78,8 @@ static inline void hand_tensors(struct cr_program *p, struct hand_offload *s) {
 }
 
 /* Inserts the ops that come before op i of the plain program. */
-static inline void hand_in_front(struct cr_program *p, const struct cr_cost_model *cost_model,
-                                 struct hand_offloads *all, int i) {
+static inline void hand_ops_before(struct cr_program *p, const struct cr_cost_model *cost_model,
+                                   struct hand_offloads *all, int i) {
     for (int k = 0; k < all->count; k++) {
         struct hand_offload *s = &all->offload[k];
         if (s->release_at != i) continue;
@@ -91,19 +91,19 @@ static inline void hand_in_front(struct cr_program *p, const struct cr_cost_mode
     for (int k = 0; k < all->count; k++) {
         struct hand_offload *s = &all->offload[k];
         if (s->prefetch_at != i) continue;
-        struct cr_op go = cr_op_make(CR_OP_barrier, CR_NONE), in = cr_op_make(CR_OP_prefetch, CR_NONE);
-        go.out[CR_OUT_barrier_event] = s->event;
-        in.in[CR_IN_prefetch_x]      = s->host;
-        in.in[CR_IN_prefetch_event]  = s->event;
-        in.out[CR_OUT_prefetch_y]    = s->back;
-        hand_emit(p, cost_model, go, CR_STREAM_COMPUTE);
+        struct cr_op begin = cr_op_make(CR_OP_barrier, CR_NONE), in = cr_op_make(CR_OP_prefetch, CR_NONE);
+        begin.out[CR_OUT_barrier_event] = s->event;
+        in.in[CR_IN_prefetch_x]         = s->host;
+        in.in[CR_IN_prefetch_event]     = s->event;
+        in.out[CR_OUT_prefetch_y]       = s->back;
+        hand_emit(p, cost_model, begin, CR_STREAM_COMPUTE);
         s->prefetch_op = p->ops;
         hand_emit(p, cost_model, in, CR_STREAM_TO_DEVICE);
     }
 }
 
-static inline void hand_behind(struct cr_program *p, const struct cr_cost_model *cost_model, struct hand_offloads *all,
-                               int i) {
+static inline void hand_ops_after(struct cr_program *p, const struct cr_cost_model *cost_model,
+                                  struct hand_offloads *all, int i) {
     for (int k = 0; k < all->count; k++) {
         struct hand_offload *s = &all->offload[k];
         if (s->writer != i) continue;
@@ -129,12 +129,12 @@ static inline void hand_offload(struct cr_program *p, const struct cr_cost_model
     memcpy(old, p->op, (size_t)ops * sizeof *old);
     p->ops = 0;
     for (int i = 0; i < ops; i++) {
-        hand_in_front(p, cost_model, all, i);
+        hand_ops_before(p, cost_model, all, i);
         for (int k = 0; k < all->count; k++)
             for (int n = 0; n < CR_OP_IN_MAX && i >= all->offload[k].late; n++)
                 if (old[i].in[n] == all->offload[k].tensor) old[i].in[n] = all->offload[k].back;
         cr_emit(p, &old[i], "");
-        hand_behind(p, cost_model, all, i);
+        hand_ops_after(p, cost_model, all, i);
     }
     cr_free(old);
     CHECK(!p->failed);

@@ -89,13 +89,14 @@ static inline void same(const struct ref_run *run, int got, int want) {
                        run->p.tensor[want].name, ref_at(run, want, i));
 }
 
-static inline void go(struct ref_run *run, const int *leaf, int leaves, const struct bn *bn, int bns) {
+static inline void fill_and_run(struct ref_run *run, const int *leaf, int leaves, const struct bn *bn, int bns) {
     REQUIRE_OK(ref_bind(run));
     for (int i = 0; i < leaves; i++) ref_fill(run, leaf[i], 0.1, 1);
     for (int i = 0; i < bns; i++) bn_fill(run, &bn[i]);
     REQUIRE_OK(ref_exec(run, 0, run->p.ops));
 }
-#define GO(run, bn, bns, ...) go(run, (const int[]){__VA_ARGS__}, (int)CR_COUNT(((const int[]){__VA_ARGS__})), bn, bns)
+#define FILL_AND_RUN(run, bn, bns, ...)                                                                                \
+    fill_and_run(run, (const int[]){__VA_ARGS__}, (int)CR_COUNT(((const int[]){__VA_ARGS__})), bn, bns)
 
 /* ---- convolutions ---- */
 

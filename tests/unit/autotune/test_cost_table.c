@@ -4,10 +4,10 @@
 #include "tests/harness/cost_table_support.h"
 
 static void fastest_kernel_and_algo_is_selected(void) {
-    struct stand s;
-    char         dir[SUPPORT_PATH];
+    struct fixture s;
+    char           dir[SUPPORT_PATH];
     make_folder(dir);
-    stand_open(&s, dir, "GPU A, driver 1");
+    fixture_open(&s, dir, "GPU A, driver 1");
     struct cr_cost cost = best(&s);
     CHECK(cost.kernel == 1 && cost.algo == 1); /* kernel c is faster and not deterministic */
     CHECK(fabs(cost.seconds - 1e-4) < 2e-9);
@@ -17,7 +17,7 @@ static void fastest_kernel_and_algo_is_selected(void) {
     cost                                                    = best(&s);
     CHECK(cost.kernel == 2 && measured(&s) == 7);
     CHECK(fabs(cost.seconds - 5e-5) < 2e-9); /* as every launch in a captured graph */
-    stand_close(&s);
+    fixture_close(&s);
     drop_folder(dir);
 }
 
@@ -25,33 +25,33 @@ static void fastest_kernel_and_algo_is_selected(void) {
  * kernels. */
 static void enqueue_time_is_not_counted(void) {
     static const double now[3][2] = {{11e-6, 0}, {14e-6, 9e-6}, {12e-6, 0}}, enqueue[3] = {40e-6, 40e-6, 2e-6};
-    struct stand        s;
+    struct fixture      s;
     char                dir[SUPPORT_PATH];
     make_folder(dir);
-    stand_open(&s, dir, "GPU A, driver 1");
+    fixture_open(&s, dir, "GPU A, driver 1");
     s.device.options.deterministic = false; /* all three kernels */
     memcpy(takes, now, sizeof takes);
     memcpy(enqueue_s, enqueue, sizeof enqueue_s);
     const struct cr_cost cost = best(&s);
     CHECK(cost.kernel == 1 && cost.algo == 1);
     CHECK(fabs(cost.seconds - 9e-6) < 2e-9);
-    stand_close(&s);
+    fixture_close(&s);
     drop_folder(dir);
 }
 
 /* The time of events does not count either: with it, two short launches would look alike. */
 static void event_time_is_not_counted(void) {
     static const double now[3][2] = {{3e-6, 0}, {5e-6, 2e-6}, {4e-6, 0}};
-    struct stand        s;
+    struct fixture      s;
     char                dir[SUPPORT_PATH];
     make_folder(dir);
-    stand_open(&s, dir, "GPU A, driver 1");
+    fixture_open(&s, dir, "GPU A, driver 1");
     memcpy(takes, now, sizeof takes);
     event_s                   = 5e-6;
     const struct cr_cost cost = best(&s);
     CHECK(cost.kernel == 1 && cost.algo == 1);
     CHECK(fabs(cost.seconds - 2e-6) < 2e-9);
-    stand_close(&s);
+    fixture_close(&s);
     drop_folder(dir);
 }
 
@@ -59,10 +59,10 @@ static void event_time_is_not_counted(void) {
  * buffer, and when measured again. */
 static void inputs_are_noise_each_time(void) {
     static const int64_t images[] = {2, 9000, 3, 700, 4, 8999, 5, 9001};
-    struct stand         s;
+    struct fixture       s;
     char                 dir[SUPPORT_PATH];
     make_folder(dir);
-    stand_open(&s, dir, "GPU A, driver 1");
+    fixture_open(&s, dir, "GPU A, driver 1");
     memory_max = 16 << 20;
     for (size_t i = 0; i < CR_COUNT(images); i++) {
         for (int t = 0; t < 2; t++) {
@@ -73,21 +73,21 @@ static void inputs_are_noise_each_time(void) {
         CHECK_INT(not_noise, 0);
     }
     CHECK(measured(&s) > 3 * 5 && launches > 3 * 5 * 3);
-    stand_close(&s);
+    fixture_close(&s);
     drop_folder(dir);
 }
 
 static void known_times_are_not_measured_again(void) {
-    struct stand s;
-    char         dir[SUPPORT_PATH];
+    struct fixture s;
+    char           dir[SUPPORT_PATH];
     make_folder(dir);
-    stand_open(&s, dir, "GPU A, driver 1");
+    fixture_open(&s, dir, "GPU A, driver 1");
     best(&s);
     best(&s);
     CHECK(measured(&s) == 3);
     cr_cost_table_flush(s.costs);
-    stand_close(&s);
-    stand_open(&s, dir, "GPU A, driver 1");
+    fixture_close(&s);
+    fixture_open(&s, dir, "GPU A, driver 1");
     takes[1][1]         = 9; /* would be visible */
     struct cr_cost cost = best(&s);
     CHECK(cost.kernel == 1 && cost.algo == 1 && measured(&s) == 0 && launches == 0);
@@ -97,54 +97,54 @@ static void known_times_are_not_measured_again(void) {
     s.program.tensor[0].dtype = s.program.tensor[1].dtype = CR_BF16;
     best(&s);
     CHECK(measured(&s) == 3);
-    stand_close(&s);
+    fixture_close(&s);
     drop_folder(dir);
 }
 
 static void checkpoint_table_takes_precedence(void) {
-    struct stand s;
-    char         dir[SUPPORT_PATH], *text = NULL;
+    struct fixture s;
+    char           dir[SUPPORT_PATH], *text = NULL;
     make_folder(dir);
-    stand_open(&s, dir, "GPU A, driver 1");
+    fixture_open(&s, dir, "GPU A, driver 1");
     best(&s);
     REQUIRE_OK(cr_cost_table_text(s.costs, &text));
-    stand_close(&s);
+    fixture_close(&s);
     char *mine = strstr(text, "100000\tfake.b\t1");
     CHECK(mine != NULL);
     if (!mine) return;
     memcpy(mine, "900000", 6); /* the other run measured it as slow */
     update_checksum(text);
-    stand_open(&s, dir, "GPU A, driver 1");
+    fixture_open(&s, dir, "GPU A, driver 1");
     REQUIRE_OK(cr_cost_table_load_fixed(s.costs, text, strlen(text), "step-1/kernel_times.txt"));
     struct cr_cost cost = best(&s);
     CHECK(cost.kernel == 1 && cost.algo == 0 && measured(&s) == 0);
-    stand_close(&s);
-    stand_open(&s, dir, "GPU A, driver 2");
+    fixture_close(&s);
+    fixture_open(&s, dir, "GPU A, driver 2");
     CHECK(cr_cost_table_load_fixed(s.costs, text, strlen(text), "step-1/kernel_times.txt") == CR_ERR_DEVICE);
     CHECK_HAS(cr_error_message(), "another device");
     CHECK(cr_cost_table_load_fixed(s.costs, "nonsense\n", 9, "step-1/kernel_times.txt") == CR_ERR_FORMAT);
     CHECK(best(&s).algo == 1 && measured(&s) == 3); /* nothing of it was used */
-    stand_close(&s);
+    fixture_close(&s);
     cr_free(text);
     drop_folder(dir);
 }
 
 /* The kernel that the choice of a checkpoint used no longer exists. */
 static void missing_kernel_is_reported(void) {
-    struct stand s;
-    char         dir[SUPPORT_PATH], *text = NULL;
+    struct fixture s;
+    char           dir[SUPPORT_PATH], *text = NULL;
     make_folder(dir);
-    stand_open(&s, dir, "GPU A, driver 1");
+    fixture_open(&s, dir, "GPU A, driver 1");
     best(&s);
     REQUIRE_OK(cr_cost_table_text(s.costs, &text));
-    stand_close(&s);
+    fixture_close(&s);
     for (char *at = text; (at = strstr(at, "fake.b")); at++) memcpy(at, "gone.", 5);
     update_checksum(text);
-    stand_open(&s, dir, "GPU A, driver 1");
+    fixture_open(&s, dir, "GPU A, driver 1");
     CHECK(cr_cost_table_load_fixed(s.costs, text, strlen(text), "step-1/kernel_times.txt") == CR_ERR_FORMAT);
     CHECK_HAS(cr_error_message(), "which this version no longer has");
     CHECK(best(&s).algo == 1 && measured(&s) == 3); /* nothing of it was used */
-    stand_close(&s);
+    fixture_close(&s);
     cr_free(text);
     drop_folder(dir);
 }
@@ -152,21 +152,21 @@ static void missing_kernel_is_reported(void) {
 /* The entries of a checkpoint are for its run only: the file of the user keeps its own entries and gets the new
  * measurements. */
 static void checkpoint_table_is_not_written_to_the_file(void) {
-    struct stand s;
-    char         dir[SUPPORT_PATH], *text = NULL;
+    struct fixture s;
+    char           dir[SUPPORT_PATH], *text = NULL;
     make_folder(dir);
-    stand_open(&s, dir, "GPU A, driver 1");
+    fixture_open(&s, dir, "GPU A, driver 1");
     best(&s);
     REQUIRE_OK(cr_cost_table_text(s.costs, &text));
     resize(&s, 5);
     best(&s);
     cr_cost_table_flush(s.costs);
-    stand_close(&s);
+    fixture_close(&s);
     char *mine = strstr(text, "100000\tfake.b\t1");
     CHECK(mine != NULL);
     if (mine) memcpy(mine, "900000", 6);
     update_checksum(text);
-    stand_open(&s, dir, "GPU A, driver 1");
+    fixture_open(&s, dir, "GPU A, driver 1");
     REQUIRE_OK(cr_cost_table_load_fixed(s.costs, text, strlen(text), "step-1/kernel_times.txt"));
     cr_free(text);
     CHECK(best(&s).algo == 0);
@@ -179,31 +179,31 @@ static void checkpoint_table_is_not_written_to_the_file(void) {
     CHECK_HAS(text, "x=f16[5,");
     CHECK_HAS(text, "x=f16[6,");
     cr_cost_table_flush(s.costs);
-    stand_close(&s);
-    stand_open(&s, dir, "GPU A, driver 1");
+    fixture_close(&s);
+    fixture_open(&s, dir, "GPU A, driver 1");
     CHECK(best(&s).algo == 1);
     resize(&s, 6);
     CHECK(best(&s).algo == 1 && measured(&s) == 0);
-    stand_close(&s);
+    fixture_close(&s);
     cr_free(text);
     drop_folder(dir);
 }
 
 /* A candidate that needs more memory than is available could not run either; with more memory it is tried again. */
 static void candidates_without_memory_are_not_selected(void) {
-    struct stand s;
-    char         dir[SUPPORT_PATH], *text = NULL;
+    struct fixture s;
+    char           dir[SUPPORT_PATH], *text = NULL;
     make_folder(dir);
-    stand_open(&s, dir, "GPU A, driver 1");
+    fixture_open(&s, dir, "GPU A, driver 1");
     workspace[1] = 2 << 20;
     CHECK(best(&s).kernel == 0 && fabs(best(&s).seconds - 3e-4) < 2e-9);
     REQUIRE_OK(cr_cost_table_text(s.costs, &text)); /* the resumed run selects the same kernel */
     CHECK_HAS(text, "300000\tfake.a\t0");
     cr_cost_table_flush(s.costs);
-    stand_close(&s);
-    stand_open(&s, dir, "GPU A, driver 1");
+    fixture_close(&s);
+    fixture_open(&s, dir, "GPU A, driver 1");
     CHECK(best(&s).kernel == 1 && measured(&s) == 3);
-    stand_close(&s);
+    fixture_close(&s);
     cr_free(text);
     drop_folder(dir);
 }
@@ -234,13 +234,13 @@ static void attributes_are_distinguished(void) {
 }
 
 static void without_scratch_memory_the_first_kernel_is_selected(void) {
-    struct stand s;
-    char         dir[SUPPORT_PATH];
+    struct fixture s;
+    char           dir[SUPPORT_PATH];
     make_folder(dir);
-    stand_open(&s, dir, "GPU A, driver 1");
+    fixture_open(&s, dir, "GPU A, driver 1");
     memory_max = 0;
     CHECK(best(&s).kernel == 0 && best(&s).algo == 0 && launches == 0);
-    stand_close(&s);
+    fixture_close(&s);
     drop_folder(dir);
 }
 

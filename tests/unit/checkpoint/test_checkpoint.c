@@ -36,7 +36,7 @@ static void files_of_a_checkpoint(void) {
     REQUIRE_OK(fake_save(folder, 5, false, 2));
     check_link("last", "step-5");
     CHECK(!is_there(in_folder("best")));
-    CHECK_INT(sound_step(in_folder("step-5")), 5);
+    CHECK_INT(intact_step(in_folder("step-5")), 5);
     REQUIRE_OK(cr_st_open(in_folder("last/model.safetensors"), &file));
     CHECK_INT(cr_st_count(file), MODEL);
     CHECK_STR(cr_st_meta_find(file, "format"), "pt");
@@ -136,7 +136,7 @@ static void keep_counts(void) {
     REQUIRE(folder_open());
     for (int step = 1; step <= 9; step++) REQUIRE_OK(fake_save(folder, step, step == 3, 2));
     for (int step = 1; step <= 9; step++)
-        CHECK_INT(sound_step(in_folder("step-%d", step)), step == 3 || step >= 7 ? step : -1);
+        CHECK_INT(intact_step(in_folder("step-%d", step)), step == 3 || step >= 7 ? step : -1);
     check_link("best", "step-3");
     check_link("last", "step-9");
     REQUIRE_OK(cr_ckpt_mark_best(folder, 8));
@@ -162,10 +162,10 @@ static void saving_a_step_again(void) {
     REQUIRE_OK(fake_save(folder, 1, true, 5));
     fake_fill(&other, 2);
     REQUIRE_OK(fake_save_from(&other, folder, 1, false, 5));
-    CHECK_INT(sound_step(in_folder("step-1")), -1); /* it now holds the values of step 2 */
+    CHECK_INT(intact_step(in_folder("step-1")), -1); /* it now holds the values of step 2 */
     REQUIRE_OK(fake_save(folder, 1, false, 5));
-    CHECK_INT(sound_step(in_folder("step-1")), 1);
-    CHECK_INT(sound_step(in_folder("best")), 1);
+    CHECK_INT(intact_step(in_folder("step-1")), 1);
+    CHECK_INT(intact_step(in_folder("best")), 1);
     CHECK_INT(leftovers(folder), 0);
     folder_close();
 }
@@ -176,7 +176,7 @@ static void leftovers_of_the_same_process_id(void) {
     REQUIRE_OK(cr_fs_mkdirs(in_folder(".tmp-step-5.%ld/sub", (long)getpid())));
     CHECK_INT(symlink("step-1", in_folder(".tmp-last.%ld", (long)getpid())), 0);
     REQUIRE_OK(fake_save(folder, 5, false, 1));
-    CHECK_INT(sound_step(in_folder("last")), 5);
+    CHECK_INT(intact_step(in_folder("last")), 5);
     CHECK(!is_there(in_folder("step-5/sub")));
     CHECK_INT(leftovers(folder), 0);
     folder_close();
@@ -188,7 +188,7 @@ static void links_that_are_folders(void) {
     CHECK_STATUS(fake_save(folder, 1, false, 1), CR_ERR_IO);
     CHECK_HAS(cr_error_message(), "move the folder away");
     CHECK(is_there(in_folder("last/mine")));
-    CHECK_INT(sound_step(in_folder("step-1")), 1);
+    CHECK_INT(intact_step(in_folder("step-1")), 1);
     CHECK_INT(leftovers(folder), 0);
     folder_close();
 }
@@ -198,7 +198,7 @@ static void links_that_are_folders(void) {
 static int64_t found_step(const char *run_dir) {
     char     *found  = NULL;
     cr_status status = cr_ckpt_find(run_dir, &found);
-    int64_t   step   = found ? sound_step(found) : status == CR_OK ? -2 : -3;
+    int64_t   step   = found ? intact_step(found) : status == CR_OK ? -2 : -3;
     cr_free(found);
     return step;
 }
@@ -208,7 +208,7 @@ static void damage(const char *path) {
 }
 
 static void find_newest(void) {
-    char *said;
+    char *stderr_text;
     REQUIRE(folder_open());
     CHECK_INT(found_step(folder), -2);
     CHECK_INT(found_step(in_folder("none")), -2);
@@ -221,11 +221,11 @@ static void find_newest(void) {
     damage(in_folder("step-10/state.safetensors"));
     CHECK_INT(found_step(folder), 7);
     stderr_back();
-    REQUIRE_OK(cr_file_read(in_folder("said"), 10000, &said, NULL));
-    CHECK_HAS(said, "step-10/state.safetensors");
-    CHECK_HAS(said, "checkpoint skipped");
-    CHECK(strchr(said, '\n') == strrchr(said, '\n')); /* on one line */
-    cr_free(said);
+    REQUIRE_OK(cr_file_read(in_folder("said"), 10000, &stderr_text, NULL));
+    CHECK_HAS(stderr_text, "step-10/state.safetensors");
+    CHECK_HAS(stderr_text, "checkpoint skipped");
+    CHECK(strchr(stderr_text, '\n') == strrchr(stderr_text, '\n')); /* on one line */
+    cr_free(stderr_text);
     stderr_to("/dev/null");
     unlink(in_folder("last"));
     CHECK_INT(found_step(folder), 7);

@@ -14,7 +14,7 @@
 static int64_t found_step(const char *run_dir) {
     char     *found  = NULL;
     cr_status status = cr_ckpt_find(run_dir, &found);
-    int64_t   step   = status == CR_OK && found ? sound_step(found) : -1;
+    int64_t   step   = status == CR_OK && found ? intact_step(found) : -1;
     cr_free(found);
     return step;
 }
@@ -22,11 +22,11 @@ static int64_t found_step(const char *run_dir) {
 /* Checks the folder after a save of step 30 that returned `status`. 10 (best) and 20 (last) existed before, and perhaps
  * 30. */
 static void check_after(cr_status status, bool had_30, bool one_failure, int64_t n) {
-    int64_t last = sound_step(in_folder("last")), best = sound_step(in_folder("best")), found = found_step(folder);
+    int64_t last = intact_step(in_folder("last")), best = intact_step(in_folder("best")), found = found_step(folder);
     if (last < 0 || best < 0 || found < 0)
         TEST_FAIL_("n = %d: last %d best %d found %d", (int)n, (int)last, (int)best, (int)found);
-    if (had_30) CHECK_INT(sound_step(in_folder("step-30")), 30);
-    CHECK_INT(sound_step(in_folder("step-20")), 20);
+    if (had_30) CHECK_INT(intact_step(in_folder("step-30")), 30);
+    CHECK_INT(intact_step(in_folder("step-20")), 20);
     CHECK_INT(found, last);
     if (status == CR_OK) {
         CHECK_INT(last, 30);
@@ -34,7 +34,7 @@ static void check_after(cr_status status, bool had_30, bool one_failure, int64_t
     } else {
         CHECK_INT(status, CR_ERR_IO);
         CHECK_HAS(cr_error_message(), folder);
-        CHECK_INT(sound_step(in_folder("step-10")), 10);
+        CHECK_INT(intact_step(in_folder("step-10")), 10);
         if (one_failure) CHECK_INT(leftovers(folder), 0);
     }
     cr_ckpt_sweep(folder);
@@ -45,10 +45,10 @@ static void check_after(cr_status status, bool had_30, bool one_failure, int64_t
 }
 
 static void check_warned(int64_t n) {
-    char *said = NULL;
-    REQUIRE_OK(cr_file_read(in_folder("said"), 100000, &said, NULL));
-    if (!strstr(said, "warning")) TEST_FAIL_("call %d failed without an error", (int)n);
-    cr_free(said);
+    char *stderr_text = NULL;
+    REQUIRE_OK(cr_file_read(in_folder("said"), 100000, &stderr_text, NULL));
+    if (!strstr(stderr_text, "warning")) TEST_FAIL_("call %d failed without an error", (int)n);
+    cr_free(stderr_text);
 }
 
 static void scan(bool again, int64_t times, int error) {
@@ -110,7 +110,7 @@ static void links_and_atomic_files(void) {
         cr_status dir = cr_ckpt_prepare_dir(in_folder("x/y"));
         cr_fs_fail_at(0, 0, 0);
         bool fired = cr_fs_calls() - before >= (uint64_t)n;
-        CHECK(sound_step(in_folder("best")) == 2 || (best_status != CR_OK && sound_step(in_folder("best")) == 1));
+        CHECK(intact_step(in_folder("best")) == 2 || (best_status != CR_OK && intact_step(in_folder("best")) == 1));
         REQUIRE_OK(cr_file_read(in_folder("f"), 10, &text, NULL));
         CHECK(!strcmp(text, "new") || (file != CR_OK && !strcmp(text, "old")));
         cr_free(text);
@@ -187,7 +187,7 @@ static void disk_fills_up(void) {
     CHECK_INT(leftovers(folder), 0);
     CHECK_STATUS(cr_file_write_atomic(in_folder("step-1/config.ini"), big, sizeof big), CR_ERR_IO);
     CHECK_HAS(cr_error_message(), "disk full");
-    CHECK_INT(sound_step(in_folder("step-1")), 1);
+    CHECK_INT(intact_step(in_folder("step-1")), 1);
     umount(folder);
     folder_close();
 }
@@ -222,7 +222,7 @@ static void sweep_removes_only_leftovers(void) {
     CHECK(access(in_folder(".tmp-step-9"), F_OK) == 0 && access(in_folder(".tmp-step-9.7x"), F_OK) == 0);
     CHECK(access(in_folder(".tmp-last.%ld", (long)dead), F_OK) < 0);
     CHECK(access(in_folder("step-2/sub/file"), F_OK) == 0);
-    CHECK_INT(sound_step(in_folder("step-1")), 1);
+    CHECK_INT(intact_step(in_folder("step-1")), 1);
     cr_ckpt_sweep(in_folder("none"));
     folder_close();
 }
@@ -234,7 +234,7 @@ static int half_folders(void) {
     DIR *dir   = opendir(folder);
     int  count = 0;
     for (struct dirent *e; dir && (e = readdir(dir));)
-        if (!strncmp(e->d_name, "step-", 5)) count += sound_step(in_folder("%s", e->d_name)) < 0;
+        if (!strncmp(e->d_name, "step-", 5)) count += intact_step(in_folder("%s", e->d_name)) < 0;
     if (dir) closedir(dir);
     return count;
 }
@@ -272,7 +272,7 @@ static void killed_at_any_moment(void) {
         int64_t found = found_step(folder);
         if (*done && found < *done) TEST_FAIL_("round %d: found %d, but %d was saved", round, (int)found, (int)*done);
         if (!*done) continue;
-        int64_t best = sound_step(in_folder("best"));
+        int64_t best = intact_step(in_folder("best"));
         if (*done >= 3 && (best < 3 || best % 3)) TEST_FAIL_("round %d: best is %d", round, (int)best);
     }
     printf("    %d steps saved, %d of 60 kills left files for the sweep\n", (int)*done, dirty);

@@ -23,7 +23,7 @@ static uint64_t op_hash(const struct cr_program *p, const struct cr_op *op, uint
     return h;
 }
 
-struct invented {
+struct artificial {
     uint64_t seed;
     int      accepted_eighths; /* of 8 fused forms that are accepted */
     int64_t  estimates;
@@ -47,18 +47,18 @@ static bool no_fused_conv(void *self, const struct cr_program *p, const struct c
 }
 
 static bool hashed_accepts(void *self, const struct cr_program *p, const struct cr_op *op) {
-    const struct invented *v = self;
+    const struct artificial *v = self;
     return !is_fused_conv(op) || (int)(op_hash(p, op, v->seed) >> 20 & 7) < v->accepted_eighths;
 }
 
 static cr_status hashed_cost(void *self, const struct cr_program *p, const struct cr_op *op, double *seconds) {
-    struct invented *v = self;
-    *seconds           = 1e-6 * (double)(1 + (op_hash(p, op, v->seed ^ 77) >> 20) % 1000);
+    struct artificial *v = self;
+    *seconds             = 1e-6 * (double)(1 + (op_hash(p, op, v->seed ^ 77) >> 20) % 1000);
     if (++v->estimates == v->fail_at) return CR_FAIL(CR_ERR_DEVICE, "the clock stopped");
     return CR_OK;
 }
 
-static struct cr_cost_model hashed(struct invented *v) {
+static struct cr_cost_model hashed(struct artificial *v) {
     return (struct cr_cost_model){.self = v, .alignment = 64, .accepts = hashed_accepts, .cost = hashed_cost};
 }
 
@@ -180,7 +180,7 @@ static const char *const nets[][7] = {
 static void minimum_over_all_programs(void) {
     int tried = 0, longest = 0;
     for (int round = 0; round < 60; round++) {
-        struct invented      v          = {.seed = (uint64_t)round, .accepted_eighths = 1 + round % 5};
+        struct artificial    v          = {.seed = (uint64_t)round, .accepted_eighths = 1 + round % 5};
         struct cr_cost_model cost_model = hashed(&v);
         struct bench_model   b;
         struct cr_program    p;
@@ -228,7 +228,7 @@ static cr_status flat_cost(void *self, const struct cr_program *p, const struct 
     return CR_OK;
 }
 /* The same, but a convolution with more than its own work costs more than it saves. */
-static cr_status dear_cost(void *self, const struct cr_program *p, const struct cr_op *op, double *seconds) {
+static cr_status expensive_cost(void *self, const struct cr_program *p, const struct cr_op *op, double *seconds) {
     CR_TRY(flat_cost(self, p, op, seconds));
     if (is_fused_conv(op)) *seconds = 100;
     return CR_OK;
@@ -328,8 +328,9 @@ static void block_ends_with_two_bns_are_split(void) {
 
 static void costly_fusions_are_not_chosen(void) {
     unsigned             known      = S | P | W | D | B | J | WIDE;
-    struct cr_cost_model cost_model = {.self = &known, .alignment = 64, .accepts = accepts_features, .cost = dear_cost};
-    const char *const    archs[]    = {"resnet18", "resnet20", "resnet50"};
+    struct cr_cost_model cost_model = {
+        .self = &known, .alignment = 64, .accepts = accepts_features, .cost = expensive_cost};
+    const char *const archs[] = {"resnet18", "resnet20", "resnet50"};
     for (size_t i = 0; i < CR_COUNT(archs); i++) {
         struct cr_program p;
         if (!open_fused(&p, archs[i], CR_F32, &cost_model)) return;
@@ -395,7 +396,7 @@ static void all_programs_are_valid(void) {
                                                     CR_PROGRAM_MICRO_LAST, CR_PROGRAM_EVAL};
     static const enum cr_dtype        reals[]    = {CR_F32, CR_F16, CR_BF16};
     for (int round = 0; round < 30; round++) {
-        struct invented      v          = {.seed = 900 + (uint64_t)round, .accepted_eighths = 2 + round % 7};
+        struct artificial    v          = {.seed = 900 + (uint64_t)round, .accepted_eighths = 2 + round % 7};
         struct cr_cost_model cost_model = hashed(&v);
         struct bench_model   b;
         struct cr_program    p;
@@ -410,21 +411,21 @@ static void all_programs_are_valid(void) {
 }
 
 static void cost_estimates_are_few(void) {
-    struct invented      v          = {.seed = 5, .accepted_eighths = 8}; /* every op is accepted */
+    struct artificial    v          = {.seed = 5, .accepted_eighths = 8}; /* every op is accepted */
     struct cr_cost_model cost_model = hashed(&v);
     struct cr_program    p;
     if (!open_fused(&p, "resnet152", CR_F16, &cost_model)) return;
     CHECK(v.estimates > 155);
     CHECK(v.estimates < 40 * 155);
     cr_program_free(&p);
-    v = (struct invented){.seed = 5, .accepted_eighths = 0}; /* no choice, no cost estimate */
+    v = (struct artificial){.seed = 5, .accepted_eighths = 0}; /* no choice, no cost estimate */
     if (!open_fused(&p, "resnet50", CR_F32, &cost_model)) return;
     CHECK_INT(v.estimates, 0);
     cr_program_free(&p);
 }
 
 static void failing_cost_estimate_is_reported(void) {
-    struct invented      v          = {.seed = 5, .accepted_eighths = 8, .fail_at = 20};
+    struct artificial    v          = {.seed = 5, .accepted_eighths = 8, .fail_at = 20};
     struct cr_cost_model cost_model = hashed(&v);
     struct bench_model   b;
     struct cr_program    p;
@@ -438,7 +439,7 @@ static void failing_cost_estimate_is_reported(void) {
 }
 
 static void failing_allocations(void) {
-    struct invented      v          = {.seed = 5, .accepted_eighths = 8};
+    struct artificial    v          = {.seed = 5, .accepted_eighths = 8};
     struct cr_cost_model cost_model = hashed(&v);
     struct bench_model   b;
     REQUIRE_OK(bench_open(&b, nets[2], 7, 32));

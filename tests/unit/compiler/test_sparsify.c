@@ -7,7 +7,7 @@ enum { FORMATS = 6, K = 8, C = 16, KEPT_EACH = 8 /* every eighth weight */ };
 
 /* The data of the cost model in microseconds. `estimate` is 0 where no estimate exists; `takes` is 0 where the format
  * does not exist. */
-struct invented {
+struct artificial {
     double dense, estimate[FORMATS], takes[FORMATS];
     int    measured[FORMATS], measurements;
     bool   json; /* the report as JSON */
@@ -19,13 +19,13 @@ static bool is_sparse(const struct cr_op *op) {
 }
 
 static int64_t packed_elems(void *self, const struct cr_program *p, const struct cr_op *op) {
-    const struct invented *t = self;
+    const struct artificial *t = self;
     (void)p;
     const int format = op->attr.conv.pattern.format;
     return format < FORMATS && t->takes[format] > 0 ? 100 + format : 0;
 }
 static double estimate(void *self, const struct cr_program *p, const struct cr_op *op) {
-    const struct invented *t = self;
+    const struct artificial *t = self;
     (void)p;
     return op->attr.conv.pattern.format < FORMATS ? 1e-6 * t->estimate[op->attr.conv.pattern.format] : 0;
 }
@@ -35,14 +35,14 @@ static void algo_name(void *self, const struct cr_program *p, const struct cr_op
 }
 /* Writes the current tensor of nonzeros: that of the chosen format, not of the last one tried. */
 static cr_status explain(void *self, const struct cr_program *p, const struct cr_op *op, struct cr_selection *out) {
-    const struct invented *t = self;
+    const struct artificial *t = self;
     *out = is_sparse(op) ? (struct cr_selection){"kept", (int)p->tensor[op->in[CR_IN_conv_packed]].dim[3],
                                                  1e-6 * t->takes[op->attr.conv.pattern.format], "file"}
                          : (struct cr_selection){"plain", 0, 1e-6 * t->dense, "measured"};
     return CR_OK;
 }
 static cr_status cost(void *self, const struct cr_program *p, const struct cr_op *op, double *seconds) {
-    struct invented *t = self;
+    struct artificial *t = self;
     (void)p;
     if (is_sparse(op)) t->measured[t->measurements++] = op->attr.conv.pattern.format;
     *seconds = 1e-6 * (is_sparse(op) ? t->takes[op->attr.conv.pattern.format] : t->dense);
@@ -50,7 +50,7 @@ static cr_status cost(void *self, const struct cr_program *p, const struct cr_op
 }
 
 /* Runs the pass over one convolution; returns the chosen format, CR_NONE for dense. */
-static int run(struct invented *t, bool has_estimates, struct cr_text *report) {
+static int run(struct artificial *t, bool has_estimates, struct cr_text *report) {
     const int64_t         dim[4] = {K, 3, 3, C};
     struct cr_param_store store  = {.real = CR_F32};
     struct cr_program     p;
@@ -92,14 +92,14 @@ static int run(struct invented *t, bool has_estimates, struct cr_text *report) {
     return taken;
 }
 
-static void check_measured(const struct invented *t, const int *want, int count) {
+static void check_measured(const struct artificial *t, const int *want, int count) {
     CHECK_INT(t->measurements, count);
     for (int i = 0; i < count && i < t->measurements; i++) CHECK_INT(t->measured[i], want[i]);
 }
 
 /* Without estimates: every existing format in the order of its number; of equal times the first. */
 static void all_formats_are_measured(void) {
-    struct invented t = {.dense = 100, .estimate = {1, 900, 900, 900, 900, 900}, .takes = {90, 50, 0, 70, 50, 200}};
+    struct artificial t = {.dense = 100, .estimate = {1, 900, 900, 900, 900, 900}, .takes = {90, 50, 0, 70, 50, 200}};
     CHECK_INT(run(&t, false, NULL), 1);
     check_measured(&t, (const int[]){0, 1, 3, 4, 5}, 5);
     t.dense = 50; /* dense wins where sparse is no faster */
@@ -108,7 +108,7 @@ static void all_formats_are_measured(void) {
 
 /* Formats without estimate first, then by estimate; of equal times still the first by number. */
 static void fast_estimates_come_first(void) {
-    struct invented t = {.dense = 100, .estimate = {60, 50, 0, 40, 55, 0}, .takes = {90, 50, 95, 70, 50, 0}};
+    struct artificial t = {.dense = 100, .estimate = {60, 50, 0, 40, 55, 0}, .takes = {90, 50, 95, 70, 50, 0}};
     CHECK_INT(run(&t, true, NULL), 1);
     check_measured(&t, (const int[]){2, 3, 1, 4, 0}, 5);
 }
@@ -116,21 +116,21 @@ static void fast_estimates_come_first(void) {
 /* A format whose estimate is above CR_ESTIMATE_MARGIN times the best known time, dense or sparse, is not measured;
  * every other format is. */
 static void slow_estimates_are_not_measured(void) {
-    struct invented t = {.dense = 100, .estimate = {249, 251, 0, 20, 99, 101}, .takes = {1, 1, 120, 40, 39, 38}};
+    struct artificial t = {.dense = 100, .estimate = {249, 251, 0, 20, 99, 101}, .takes = {1, 1, 120, 40, 39, 38}};
     CHECK_INT(run(&t, true, NULL), 4);
     check_measured(&t, (const int[]){2, 3, 4}, 3); /* 101 > 2.5 * 39; 5, 0 and 1 are skipped */
-    t = (struct invented){.dense = 100, .estimate = {249, 251, 0, 0, 0, 0}, .takes = {96, 1, 120, 0, 0, 0}};
+    t = (struct artificial){.dense = 100, .estimate = {249, 251, 0, 0, 0, 0}, .takes = {96, 1, 120, 0, 0, 0}};
     CHECK_INT(run(&t, true, NULL), 0);
     check_measured(&t, (const int[]){2, 0}, 2);
-    t = (struct invented){.dense = 10, .estimate = {26, 27, 28, 29, 30, 31}, .takes = {1, 1, 1, 1, 1, 1}};
+    t = (struct artificial){.dense = 10, .estimate = {26, 27, 28, 29, 30, 31}, .takes = {1, 1, 1, 1, 1, 1}};
     CHECK_INT(run(&t, true, NULL), CR_NONE);
     CHECK_INT(t.measurements, 0);
 }
 
 /* In 16 bits: where the estimated gains are too small, formats with an estimate are not measured. */
 static void small_estimated_gain_in_16_bits(void) {
-    struct cr_text  out = {0};
-    struct invented t   = {.dense = 100, .estimate = {97.5, 120, 0, 99, 0, 98}, .takes = {50, 50, 99, 50, 98, 50}};
+    struct cr_text    out = {0};
+    struct artificial t   = {.dense = 100, .estimate = {97.5, 120, 0, 99, 0, 98}, .takes = {50, 50, 99, 50, 98, 50}};
     CHECK_INT(run(&t, true, NULL), 0);
     CHECK(t.measurements > 2);
     t.half = true;
@@ -143,7 +143,7 @@ static void small_estimated_gain_in_16_bits(void) {
     t.estimate[0] = 96.9;
     CHECK_INT(run(&t, true, NULL), 0);
     CHECK_INT(t.measurements, 6);
-    t = (struct invented){
+    t = (struct artificial){
         .dense = 100, .half = true, .estimate = {97.5, 120, 99, 99, 98, 98}, .takes = {50, 50, 50, 50, 50, 50}};
     CHECK_INT(run(&t, true, &out), CR_NONE);
     CHECK_INT(t.measurements, 0);
@@ -154,8 +154,8 @@ static void small_estimated_gain_in_16_bits(void) {
 
 /* A small gain is not enough: the program stays unchanged, and the report states the reason. */
 static void small_gain_is_not_enough(void) {
-    struct cr_text  out = {0};
-    struct invented t   = {.dense = 100, .takes = {0, 0, 0, 97.5, 99, 98}};
+    struct cr_text    out = {0};
+    struct artificial t   = {.dense = 100, .takes = {0, 0, 0, 97.5, 99, 98}};
     CHECK_INT(run(&t, false, &out), CR_NONE);
     CHECK(out.data && strstr(out.data, "total gain 2.5 %, below the minimum of 3 %") &&
           strstr(out.data, "all convolutions stay dense"));
@@ -165,27 +165,27 @@ static void small_gain_is_not_enough(void) {
 }
 
 static void report_lines(void) {
-    struct cr_text  out = {0};
-    struct invented t   = {.dense = 100, .estimate = {0, 0, 0, 20, 79, 301}, .takes = {0, 0, 0, 40, 39, 38}};
+    struct cr_text    out = {0};
+    struct artificial t   = {.dense = 100, .estimate = {0, 0, 0, 20, 79, 301}, .takes = {0, 0, 0, 40, 39, 38}};
     run(&t, true, &out);
     CHECK(out.data && strstr(out.data, "layer ") && strstr(out.data, "nonzero  12.50 %  sparse"));
     CHECK(out.data && strstr(out.data, "(format 4, cut e, best of 2; 1 pruned by estimate)\n"));
     cr_text_free(&out);
     out = (struct cr_text){0};
-    t   = (struct invented){.dense = 10, .estimate = {26, 27}, .takes = {1, 1}};
+    t   = (struct artificial){.dense = 10, .estimate = {26, 27}, .takes = {1, 1}};
     run(&t, true, &out);
     CHECK(out.data && strstr(out.data, "dense ") && strstr(out.data, "2 sparse formats, all pruned by estimate\n"));
     cr_text_free(&out);
     out = (struct cr_text){0};
-    t   = (struct invented){.dense = 10};
+    t   = (struct artificial){.dense = 10};
     run(&t, true, &out);
     CHECK(out.data && strstr(out.data, "no sparse kernel supports it\n"));
     cr_text_free(&out);
 }
 
 static void report_json(void) {
-    struct cr_text  out = {0};
-    struct invented t   = {
+    struct cr_text    out = {0};
+    struct artificial t   = {
           .dense = 100, .estimate = {0, 0, 0, 20, 79, 301}, .takes = {0, 0, 0, 40, 39, 38}, .json = true};
     run(&t, true, &out);
     CHECK_STR(out.data,
@@ -198,7 +198,7 @@ static void report_json(void) {
               "\"format\": 4, \"format_name\": \"cut e\", \"formats\": 2, \"formats_pruned\": 1}\n");
     cr_text_free(&out);
     out = (struct cr_text){0};
-    t   = (struct invented){.dense = 10, .estimate = {26, 27}, .takes = {1, 1}, .json = true};
+    t   = (struct artificial){.dense = 10, .estimate = {26, 27}, .takes = {1, 1}, .json = true};
     run(&t, true, &out);
     CHECK(out.data &&
           strstr(out.data, "\"kernel\": \"plain\", \"algo\": 0, \"us\": 10.0000, \"source\": \"measured\""));

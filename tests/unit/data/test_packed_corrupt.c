@@ -17,7 +17,7 @@ static uint64_t get(const uint8_t *b, int bytes) {
 }
 
 /* Recomputes the checksums of the current tables. */
-static void mend(uint8_t *bytes, size_t count) {
+static void update_checksums(uint8_t *bytes, size_t count) {
     uint64_t names = get(bytes + CR_PACK_AT_NAMES_BYTES, 8), index = get(bytes + CR_PACK_AT_INDEX_OFFSET, 8);
     if (names <= count - CR_PACK_HEADER_BYTES && index <= count) {
         uint32_t crc = cr_crc32c(0, bytes + CR_PACK_HEADER_BYTES, (size_t)names);
@@ -118,7 +118,7 @@ static void invalid_numbers_are_refused(void) {
             if (get(good + at, fields[f].bytes) == now) continue;
             fields[f].bytes == 4 ? put32(bytes + at, now) : put64(bytes + at, now);
             if (fields[f].at != -20 || now > 1) { /* another existing label is only another label, not a fault */
-                mend(bytes, count);
+                update_checksums(bytes, count);
                 CHECK_STATUS(try_bytes(bytes, count), CR_ERR_FORMAT);
                 CHECK_HAS(cr_error_message(), "some.crpk");
                 tried++;
@@ -131,24 +131,24 @@ static void invalid_numbers_are_refused(void) {
     CHECK_HAS(cr_error_message(), "version 2");
     memcpy(bytes, good, count); /* images that overlap */
     put64(bytes + index + 32, get(good + index, 8));
-    mend(bytes, count);
+    update_checksums(bytes, count);
     CHECK_STATUS(try_bytes(bytes, count), CR_ERR_FORMAT);
     memcpy(bytes, good,
            count); /* a byte between the images and the index that belongs to no image, with valid checksums */
     uint64_t last = index + 32 * (images - 1), at = get(good + last, 8), shorter = get(good + last + 8, 4) - 1;
     put32(bytes + last + 8, shorter);
     put32(bytes + last + 24, cr_crc32c(0, bytes + at, (size_t)shorter));
-    mend(bytes, count);
+    update_checksums(bytes, count);
     CHECK_STATUS(try_bytes(bytes, count), CR_ERR_FORMAT);
     CHECK_HAS(cr_error_message(), "belong to no image");
     memcpy(bytes, good, count); /* no 0 after the last name; an empty name */
     bytes[CR_PACK_HEADER_BYTES + get(good + CR_PACK_AT_NAMES_BYTES, 8) - 1] = 'x';
-    mend(bytes, count);
+    update_checksums(bytes, count);
     CHECK_STATUS(try_bytes(bytes, count), CR_ERR_FORMAT);
     CHECK_HAS(cr_error_message(), "names");
     memcpy(bytes, good, count);
     bytes[CR_PACK_HEADER_BYTES] = 0;
-    mend(bytes, count);
+    update_checksums(bytes, count);
     CHECK_STATUS(try_bytes(bytes, count), CR_ERR_FORMAT);
     cr_free(bytes);
     cr_free(good);

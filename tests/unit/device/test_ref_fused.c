@@ -29,7 +29,7 @@ static void block_end(void) {
     const int want       = relu_masked(&run, summed(&run, dy, add, "sum"), y, "want");
     const int want_sums  = grad_sums(&run, want, x, bn[0].mean_rstd, "want.sums"),
               want_sums2 = grad_sums(&run, want, x2, bn[1].mean_rstd, "want.sums2");
-    GO(&run, bn, 2, x, dy, add, x2);
+    FILL_AND_RUN(&run, bn, 2, x, dy, add, x2);
     same(&run, dx, want);
     same(&run, sums, want_sums);
     same(&run, sums2, want_sums2);
@@ -68,7 +68,7 @@ static void bn_gradient_relu_masks(void) {
         snprintf(name, sizeof name, "dx%d", i);
         dx[i] = ref_emit(&run, &grad, name);
     }
-    GO(&run, &bn, 1, x, dy, k);
+    FILL_AND_RUN(&run, &bn, 1, x, dy, k);
     for (int i = 1; i < 3; i++) {
         same(&run, sums[i], sums[0]);
         same(&run, dx[i], dx[0]);
@@ -110,7 +110,7 @@ static void pooling_reads_act(void) {
         relu_masked(&run, back.out[CR_OUT_maxpool_grad_dx], pool.in[CR_IN_maxpool_x], "g");
     const int want_dx   = ref_emit(&run, &grad, "want.dx"),
               want_sums = grad_sums(&run, grad.in[CR_IN_bn_grad_apply_dy], x, bn.mean_rstd, "want.sums");
-    GO(&run, &bn, 1, x, dy, k);
+    FILL_AND_RUN(&run, &bn, 1, x, dy, k);
     same(&run, y, want);
     same(&run, index, want_index);
     same(&run, fused_sums, want_sums);

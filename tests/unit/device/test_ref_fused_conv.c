@@ -22,7 +22,7 @@ static void conv_reads_act_and_sums(const struct shape *s) {
     const int plain = convolved(&run, s, activated(&run, x, bn.scale_bias, "xa"), w, "plain.y");
     sums_op.in[0]   = plain;
     const int want  = ref_emit(&run, &sums_op, "plain.sums");
-    GO(&run, &bn, 1, x, w);
+    FILL_AND_RUN(&run, &bn, 1, x, w);
     same(&run, y, plain);
     same(&run, sums, want);
     ref_close(&run);
@@ -115,7 +115,7 @@ static void dgrad_ends_with_add_and_relu_mask(const struct shape *s) {
     const int sum                       = summed(&run, dgraded(&run, s, dy, w, "plain.v"), add, "plain.sum");
     const int dx   = relu_masked(&run, sum, activated(&run, bn_x, bn.scale_bias, "act"), "plain.dx");
     const int want = grad_sums(&run, dx, bn_x, bn.mean_rstd, "plain.grad_sums");
-    GO(&run, &bn, 1, dy, w, add, bn_x);
+    FILL_AND_RUN(&run, &bn, 1, dy, w, add, bn_x);
     same(&run, op.out[CR_OUT_conv_dgrad_dx], dx);
     same(&run, fused_sums, want);
     ref_close(&run);

@@ -26,7 +26,7 @@ static const struct cr_backend without_times = {.name = "ordered", .release = ke
 
 /* ---- fixture of every case ---- */
 
-struct stand {
+struct fixture {
     char              dir[SUPPORT_PATH];
     struct cr_config  config;
     struct cr_device  device;
@@ -35,22 +35,23 @@ struct stand {
     char              log[4096]; /* of the last call */
 };
 
-static void stand_open(struct stand *s, const struct cr_backend *backend, const char *override) {
-    *s = (struct stand){.device = {.backend = backend, .kernels = kernels, .caps = {.text = "timed device, driver 1"}}};
+static void fixture_open(struct fixture *s, const struct cr_backend *backend, const char *override) {
+    *s = (struct fixture){
+        .device = {.backend = backend, .kernels = kernels, .caps = {.text = "timed device, driver 1"}}};
     make_folder(s->dir);
     CHECK_INT(setenv("CRESNET_CACHE", "off", 1), 0); /* the table of the user is not used */
     REQUIRE_OK(cr_config_open(&s->config, NULL, &override, override ? 1 : 0));
     s->session = (struct cr_session){.config = &s->config, .device = &s->device};
 }
 
-static void stand_close(struct stand *s) {
+static void fixture_close(struct fixture *s) {
     cr_session_close(&s->session);
     cr_config_close(&s->config);
     drop_folder(s->dir);
 }
 
 /* Opens as a session that resumes from `dir`; log output goes to s->log. */
-static cr_status resume(struct stand *s, bool anew) {
+static cr_status resume(struct fixture *s, bool anew) {
     const struct cr_session_options options = {.costs_from = s->dir, .costs_unmeasured = s->ordered, .retune = anew};
     char                            path[SUPPORT_PATH];
     cr_cost_table_close(s->session.cost_table);
@@ -68,12 +69,12 @@ static cr_status resume(struct stand *s, bool anew) {
     return status;
 }
 
-static void write_kernel_times(struct stand *s, const char *text) {
+static void write_kernel_times(struct fixture *s, const char *text) {
     put_text(s->dir, "kernel_times.txt", text);
 }
 
 /* The kernel_times.txt of a run on this device, with one entry. */
-static void write_own_kernel_times(struct stand *s) {
+static void write_own_kernel_times(struct fixture *s) {
     struct cr_cost_table *costs;
     char                 *text = NULL;
     struct cr_text        all  = {0};
@@ -90,7 +91,7 @@ static void write_own_kernel_times(struct stand *s) {
 
 /* Without --force: refused, with one error that names the place, the reason and the remedy. With --force: accepted,
  * with a warning that says the same. */
-static void check_refused(struct stand *s, const char *why) {
+static void check_refused(struct fixture *s, const char *why) {
     CHECK_STATUS(resume(s, false), CR_ERR_CONFIG);
     CHECK_HAS(cr_error_message(), "kernel_times.txt");
     CHECK_HAS(cr_error_message(), why);
@@ -98,7 +99,7 @@ static void check_refused(struct stand *s, const char *why) {
     CHECK_HAS(cr_error_message(), "train.deterministic=no");
     CHECK(!strstr(s->log, "anew"));
 }
-static void check_anew(struct stand *s, bool force, const char *why) {
+static void check_anew(struct fixture *s, bool force, const char *why) {
     CHECK_STATUS(resume(s, force), CR_OK);
     CHECK_HAS(s->log, "kernel_times.txt");
     CHECK_HAS(s->log, why);
@@ -108,64 +109,64 @@ static void check_anew(struct stand *s, bool force, const char *why) {
 }
 
 /* Deterministic, forced, not deterministic. */
-static void check_misfit(const struct cr_backend *backend, const char *also, void (*put)(struct stand *s),
+static void check_misfit(const struct cr_backend *backend, const char *also, void (*put)(struct fixture *s),
                          const char *why) {
-    struct stand s;
-    stand_open(&s, backend, also);
+    struct fixture s;
+    fixture_open(&s, backend, also);
     put(&s);
     check_refused(&s, why);
     check_anew(&s, true, why);
     s.config.train.deterministic = false;
     check_anew(&s, false, why);
-    stand_close(&s);
+    fixture_close(&s);
 }
 
 /* ---- cases ---- */
 
 static void without_checkpoint_table_the_device_selects(void) {
-    struct stand s;
-    stand_open(&s, &with_times, NULL);
+    struct fixture s;
+    fixture_open(&s, &with_times, NULL);
     REQUIRE_OK(resume(&s, false));
     CHECK(s.session.cost_table && s.session.cost_table->fixed == 0);
     CHECK_STR(s.log, "");
-    stand_close(&s);
-    stand_open(&s, &with_times, "train.measure=no");
+    fixture_close(&s);
+    fixture_open(&s, &with_times, "train.measure=no");
     REQUIRE_OK(resume(&s, false));
     CHECK(!s.session.cost_table);
-    stand_close(&s);
-    stand_open(&s, &without_times, NULL);
+    fixture_close(&s);
+    fixture_open(&s, &without_times, NULL);
     REQUIRE_OK(resume(&s, false));
     CHECK(!s.session.cost_table);
-    stand_close(&s);
+    fixture_close(&s);
 }
 
 static void matching_table_is_used(void) {
-    struct stand s;
-    stand_open(&s, &with_times, NULL);
+    struct fixture s;
+    fixture_open(&s, &with_times, NULL);
     write_own_kernel_times(&s);
     for (int force = 0; force < 2; force++) { /* --force does not discard a valid table */
         REQUIRE_OK(resume(&s, force));
         CHECK(s.session.cost_table && s.session.cost_table->fixed == 1);
         CHECK_STR(s.log, "");
     }
-    stand_close(&s);
+    fixture_close(&s);
 }
 
-static void put_other(struct stand *s) {
+static void put_other(struct fixture *s) {
     write_kernel_times(s, "cresnet kernel times 6\tanother device\n1\ta\t0\tb\n");
 }
-static void put_nonsense(struct stand *s) {
+static void put_nonsense(struct fixture *s) {
     write_kernel_times(s, "\x7f"
                           "ELF\n");
 }
-static void put_nothing(struct stand *s) {
+static void put_nothing(struct fixture *s) {
     write_kernel_times(s, "");
 }
-static void put_a_folder(struct stand *s) {
+static void put_a_folder(struct fixture *s) {
     char path[SUPPORT_PATH];
     CHECK_INT(mkdir(text_into(path, "%s/kernel_times.txt", s->dir), 0700), 0);
 }
-static void put_a_cut_one(struct stand *s) {
+static void put_a_cut_one(struct fixture *s) {
     char   path[SUPPORT_PATH];
     size_t size;
     write_own_kernel_times(s);
@@ -190,8 +191,8 @@ static void device_without_table_needs_force(void) {
 
 /* Selected by order before, measured here: the same. Where nothing is measured here either, the run continues. */
 static void run_without_table_needs_force_to_measure(void) {
-    struct stand s;
-    stand_open(&s, &with_times, NULL);
+    struct fixture s;
+    fixture_open(&s, &with_times, NULL);
     s.ordered = true;
     CHECK_STATUS(resume(&s, false), CR_ERR_CONFIG);
     CHECK_HAS(cr_error_message(), "train.measure = no");
@@ -205,32 +206,32 @@ static void run_without_table_needs_force_to_measure(void) {
     s.config.train.measure       = false;
     REQUIRE_OK(resume(&s, false));
     CHECK_STR(s.log, "");
-    stand_close(&s);
-    stand_open(&s, &without_times, NULL);
+    fixture_close(&s);
+    fixture_open(&s, &without_times, NULL);
     s.ordered = true;
     REQUIRE_OK(resume(&s, false));
     CHECK_STR(s.log, "");
-    stand_close(&s);
+    fixture_close(&s);
 }
 
 /* A note about the timing of such a kernel is printed, unless a program uses such a kernel itself. */
 static void unused_sparse_tensor_cores_are_reported(void) {
     struct cr_op            op[2]   = {{.kind = CR_OP_relu, .kernel = 0}, {.kind = CR_OP_relu, .kernel = CR_NONE}};
     const struct cr_program program = {.op = op, .ops = 2}, *all[2] = {&program, &program};
-    struct stand            s;
-    stand_open(&s, &with_times, NULL);
+    struct fixture          s;
+    fixture_open(&s, &with_times, NULL);
     REQUIRE_OK(cr_cost_table_open(&s.device, "", &s.session.cost_table));
     CHECK(!cr_cost_table_has_lasting_effect(s.session.cost_table, all, 2));
     s.session.cost_table->sparse_cores = true;
     CHECK(cr_cost_table_has_lasting_effect(s.session.cost_table, all, 2));
     op[1] = (struct cr_op){.kind = CR_OP_conv, .kernel = 1};
     CHECK(!cr_cost_table_has_lasting_effect(s.session.cost_table, all, 2));
-    stand_close(&s);
+    fixture_close(&s);
 }
 
 static void failing_allocations(void) {
-    struct stand s;
-    stand_open(&s, &with_times, NULL);
+    struct fixture s;
+    fixture_open(&s, &with_times, NULL);
     write_own_kernel_times(&s);
     const int64_t live     = cr_alloc_live();
     int           failures = 0;
@@ -245,7 +246,7 @@ static void failing_allocations(void) {
         CHECK_INT(cr_alloc_live(), live);
     }
     CHECK(failures > 3 && s.session.cost_table && s.session.cost_table->fixed == 1);
-    stand_close(&s);
+    fixture_close(&s);
 }
 
 TESTS(CASE(without_checkpoint_table_the_device_selects), CASE(matching_table_is_used),
