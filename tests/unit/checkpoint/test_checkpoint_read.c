@@ -71,7 +71,8 @@ static void larger_than_the_buffers(void) {
     large_case((struct cr_ckpt_tensor){.dims = 2, .dim = {0, 3}});
 }
 
-/* Filters of types other than F32 (masks, half buffers): values in file order, and reading them restores the parameters. */
+/* Filters of types other than F32 (masks, half buffers): values in file order, and reading them restores the
+ * parameters. */
 static void permutes_any_type(void) {
     static const enum cr_dtype types[] = {CR_U8, CR_F16, CR_BF16, CR_I64, CR_F64};
     for (size_t t = 0; t < CR_COUNT(types); t++) {

@@ -200,8 +200,9 @@ static void bottleneck_width_is_configurable(void) {
     static const char *const        basic[]  = {"model.arch=resnet18", "model.width_per_group=128"};
     static const char *const        odd[]    = {"model.arch=custom", "model.block=bottleneck", "model.stem=imagenet",
                                                 "model.depths=1",    "model.widths=24",        "model.width_per_group=10"};
-    static const char *const        none[]   = {"model.arch=custom", "model.block=bottleneck", "model.depths=1",
-                                                "model.widths=4", "model.width_per_group=15"};
+
+    static const char *const none[] = {"model.arch=custom", "model.block=bottleneck", "model.depths=1",
+                                       "model.widths=4", "model.width_per_group=15"};
     CHECK_INT(parameters_of(wide, 2), 68883240);
     CHECK_INT(parameters_of(narrow, 2), 25557032);
     /* 24 * 10 / 64 = 3: stem 7x7x3x24 and BN, 1x1 24 to 3, 3x3 3 to 3, 1x1 3 to 96, 1x1 24 to 96, classifier of 1000 */
