@@ -166,11 +166,11 @@ struct fixture {
 
 static inline void fixture_open(struct fixture *s, const char *folder, const char *device) {
     const double           as_given[3][2] = {{3e-4, 0}, {2e-4, 1e-4}, {5e-5, 0}};
-    const struct cr_device device         = {.backend = &fake_backend,
+    const struct cr_device fake           = {.backend = &fake_backend,
                                              .kernels = kernels,
                                              .options = {.deterministic = true},
                                              .caps    = {.alignment = 256, .bytes_per_s = 1e9, .flops_per_s = 1e9}};
-    *s                                    = (struct fixture){.device = device};
+    *s                                    = (struct fixture){.device = fake};
     snprintf(s->device.caps.text, sizeof s->device.caps.text, "%s", device);
     memcpy(takes, as_given, sizeof takes);
     memset(enqueue_s, 0, sizeof enqueue_s);

@@ -198,9 +198,9 @@ static void bottleneck_width_is_configurable(void) {
     static const char *const        wide[]   = {"model.arch=resnet50", "model.width_per_group=128"},
                              *const narrow[] = {"model.arch=wide_resnet50_2", "model.width_per_group=64"};
     static const char *const        basic[]  = {"model.arch=resnet18", "model.width_per_group=128"};
-    static const char *const        odd[]    = {"model.arch=custom", "model.block=bottleneck", "model.stem=imagenet",
-                                                "model.depths=1",    "model.widths=24",        "model.width_per_group=10"};
 
+    static const char *const odd[]  = {"model.arch=custom", "model.block=bottleneck", "model.stem=imagenet",
+                                       "model.depths=1",    "model.widths=24",        "model.width_per_group=10"};
     static const char *const none[] = {"model.arch=custom", "model.block=bottleneck", "model.depths=1",
                                        "model.widths=4", "model.width_per_group=15"};
     CHECK_INT(parameters_of(wide, 2), 68883240);
