@@ -486,7 +486,7 @@ static void cross(struct cr_device *device, enum form form) {
 
 static void batches_beyond_2_to_the_31(void) {
     NEED_GPU();
-    static const enum form forms[] = {PLAIN, WGRAD, DGRAD, STATS, ACT_WGRAD, DGRAD_ADD_BN};
+    static const enum form forms[] = {PLAIN, WGRAD, DGRAD, SUMS, ACT_WGRAD, DGRAD_ADD_BN};
     struct cr_device      *device  = open_device();
     REQUIRE(device);
     if (device->backend->memory_free(device) < (size_t)32 << 30) {

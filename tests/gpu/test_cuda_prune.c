@@ -16,12 +16,12 @@ static void zeros_stay(void) {
         int64_t            alive, count;
         make_folder(dir);
         REQUIRE_OK(pruned_open(&a, (const char *const[]){"train.device=cuda", precisions[k], NULL}));
-        REQUIRE_OK(pruned_alive(&a, &alive, &count));
+        REQUIRE_OK(pruned_nonzeros(&a, &alive, &count));
         CHECK_INT(count, 0);                       /* a fresh mask is full */
         for (int round = 1; round <= 3; round++) { /* masks change under a recorded step */
             REQUIRE_OK(pruned_prune(&a, round / 3.0));
             REQUIRE_OK(pruned_steps(&a, 4));
-            REQUIRE_OK(pruned_alive(&a, &alive, &count));
+            REQUIRE_OK(pruned_nonzeros(&a, &alive, &count));
             CHECK_INT(alive, 0);
             CHECK(count > 1200 * round);
         }

@@ -239,7 +239,7 @@ static void fused_forms_are_there_where_they_are_expected(void) {
 
 static void forms_have_several_ways(void) {
     NEED_LIBRARIES();
-    static const enum form forms[] = {PLAIN, STATS, ACT_STATS, BIAS_ADD_RELU, WGRAD, ACT_WGRAD, DGRAD_ADD, DGRAD_BN};
+    static const enum form forms[] = {PLAIN, SUMS, ACT_SUMS, BIAS_ADD_RELU, WGRAD, ACT_WGRAD, DGRAD_ADD, DGRAD_BN};
     for (size_t i = 0; i < CR_COUNT(forms); i++) {
         struct alone         a;
         struct cudnn_support one, all;
@@ -324,10 +324,10 @@ static void wide_dgrad_add(struct alone *a) {
 
 static void slots_are_taken_as_they_can_be(void) {
     NEED_LIBRARIES();
-    CHECK(takes(ACT_STATS, NULL));
-    CHECK(!takes(ACT_STATS, wide_coef));
-    CHECK(!takes(ACT_STATS, half_stats));
-    CHECK(!takes(ACT_STATS, with_relu));
+    CHECK(takes(ACT_SUMS, NULL));
+    CHECK(!takes(ACT_SUMS, wide_coef));
+    CHECK(!takes(ACT_SUMS, half_stats));
+    CHECK(!takes(ACT_SUMS, with_relu));
     CHECK(!takes(PLAIN, with_relu));
     CHECK(!takes(BIAS_RELU, with_stats));
     CHECK(!takes(BIAS_RELU, wide_coef));
@@ -413,11 +413,11 @@ static void what_is_refused_unasked_is_not_there(void) {
         {CR_BF16, CR_MATH_BF16, {16, 16, 16, 16, 3, 1, 1}, false},
         {CR_F32, CR_MATH_TF32, {16, 16, 16, 16, 3, 1, 1}, false},
     };
-    static const enum form forms[] = {STATS, ACT_STATS, ACT_WGRAD, DGRAD_BN};
+    static const enum form forms[] = {SUMS, ACT_SUMS, ACT_WGRAD, DGRAD_BN};
     for (size_t i = 0; i < CR_COUNT(table) * CR_COUNT(forms); i++) {
         const size_t    t    = i / CR_COUNT(forms);
         const enum form form = forms[i % CR_COUNT(forms)];
-        if (table[t].real == CR_F32 && form != STATS) continue; /* no key */
+        if (table[t].real == CR_F32 && form != SUMS) continue; /* no key */
         const struct cudnn_conv_key key   = key_for(form, table[t].real, table[t].math, &table[t].shape);
         const int                   plans = plans_of_cudnn(form, table[t].real, table[t].math, &table[t].shape);
         CHECK_INT(cr_cudnn_may_have(&key), table[t].there);
