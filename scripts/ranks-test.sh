@@ -67,4 +67,4 @@ for i in $(seq "$count"); do
 done
 [ "$(wc -l <want)" -gt 20 ] || die "no losses were compared"
 echo "ranks-test: $count runs: no hang, $(wc -l <want) identical losses in each"
-cd "$source_dir" && RANKS_LAUNCHERS=yes bash tests/test_ranks.sh
+cd "$source_dir" && RANKS_LAUNCHERS=yes bash tests/cli/test_ranks.sh
