@@ -4,11 +4,11 @@
   scripts/pth_to_safetensors.py resnet50.pth resnet50.safetensors
   cresnet eval configs/resnet50.ini --weights resnet50.safetensors
 
-The file may hold a state dict, a training checkpoint around one, or a whole pickled model. Prefixes that wrappers add
-to every name ("module.", "_orig_mod.") are taken off. Values are not changed.
+The file may hold a state dict, a training checkpoint that contains one, or a whole pickled model. Prefixes that wrappers add
+to every name ("module.", "_orig_mod.") are removed. Values are not changed.
 
-Python alone is enough: torch is not needed, so no program that somebody put into a pickle can run. What the pickle
-names beside tensors and plain containers becomes an empty object.
+The script needs Python but not torch, and it never executes code from the pickle: objects other than tensors and plain
+containers become empty objects.
 """
 import argparse
 import collections

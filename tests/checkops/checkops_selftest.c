@@ -1,18 +1,19 @@
-/* tests/checkops/checkops_selftest.c: rows that are wrong on purpose, each in one way that real kernels are wrong in.
- * The walk must blame every one of them; a harness that cannot fail proves nothing. */
+/* tests/checkops/checkops_selftest.c: kernels with deliberate errors, each of a kind that real kernels have had.
+ * checkops must detect every one of them; a test that cannot fail proves nothing. */
 #include "tests/checkops/checkops.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-/* The device under test has only the wrong row; the reference is another device's. */
-static const struct cr_kernel *const *reference_rows;
+/* The device under test has only the wrong kernel; the reference is another device. */
+static const struct cr_kernel *const *reference_kernels;
 
 static cr_status reference(struct cr_device *device, const struct cr_call *call) {
-    for (const struct cr_kernel *const *row = reference_rows; *row; row++)
-        if ((*row)->op == call->op->kind && strncmp((*row)->name, "ref.", 4) == 0) return (*row)->launch(device, call);
-    return CR_FAIL(CR_ERR_DEVICE, "no reference row");
+    for (const struct cr_kernel *const *kernel = reference_kernels; *kernel; kernel++)
+        if ((*kernel)->op == call->op->kind && strncmp((*kernel)->name, "ref.", 4) == 0)
+            return (*kernel)->launch(device, call);
+    return CR_FAIL(CR_ERR_DEVICE, "no reference kernel");
 }
 
 static const struct cr_tensor *out_tensor(const struct cr_call *call, int slot) {
@@ -70,8 +71,8 @@ static cr_status changes_input(struct cr_device *device, const struct cr_call *c
     return CR_OK;
 }
 
-/* Every other run of a prepared kernel differs in the last bit: inside any bound, yet not deterministic. Infinity stays
- * what it is: its neighbour is NaN. */
+/* Every second run of a prepared kernel differs in the last bit: within any error bound, but not deterministic.
+ * Infinity is not changed: its neighbour is NaN. */
 static cr_status count_prepare(struct cr_device *device, const struct cr_program *program, const struct cr_op *op,
                                void **prepared, size_t *workspace_bytes) {
     (void)device, (void)program, (void)op;
@@ -129,7 +130,7 @@ static cr_status swallows_nan(struct cr_device *device, const struct cr_call *ca
     return CR_OK;
 }
 
-/* An index that depends on the order of the search: of equal maxima the last. */
+/* The index depends on the order of the search: the last of equal maxima. */
 static cr_status last_of_equals(struct cr_device *device, const struct cr_call *call) {
     const struct cr_conv_attr *a = &call->op->attr.conv;
     const struct cr_tensor    *x = &call->program->tensor[call->op->in[0]], *y = out_tensor(call, 0);
@@ -148,7 +149,7 @@ static cr_status last_of_equals(struct cr_device *device, const struct cr_call *
     return CR_OK;
 }
 
-/* y = a, then y += b: right unless y stands in b's place. */
+/* y = a, then y += b: correct unless y has the storage of b. */
 static cr_status reads_after_writing(struct cr_device *device, const struct cr_call *call) {
     if (!is_f32(call)) return reference(device, call);
     float       *y = call->out[0];
@@ -172,7 +173,7 @@ static cr_status rounds_inputs(struct cr_device *device, const struct cr_call *c
     return status;
 }
 
-/* ---- 16 bits, matrix units ---- */
+/* ---- 16 bits, tensor cores ---- */
 
 static bool is_half(enum cr_dtype dtype) {
     return dtype == CR_F16 || dtype == CR_BF16;
@@ -188,7 +189,7 @@ static bool not_half(const struct cr_device *device, const struct cr_program *pr
     return !is_half(program->tensor[op->out[0]].dtype);
 }
 
-/* 10 bits behind the first, the rest cut off: what tf32 may do, and f32 may not. */
+/* The mantissa is truncated to 10 bits, as tf32 may do and f32 may not. */
 static cr_status cuts_to_tf32(struct cr_device *device, const struct cr_call *call) {
     struct cr_call narrow  = *call;
     uint32_t      *copy[2] = {NULL, NULL};
@@ -208,7 +209,7 @@ out:
     return status;
 }
 
-/* Sums that run in the type of the data. */
+/* Sums are accumulated in the type of the data. */
 static cr_status sums_in_16_bits(struct cr_device *device, const struct cr_call *call) {
     const struct cr_tensor *x = &call->program->tensor[call->op->in[CR_IN_dense_x]], *y = out_tensor(call, 0);
     (void)device;
@@ -226,7 +227,7 @@ static cr_status sums_in_16_bits(struct cr_device *device, const struct cr_call 
     return CR_OK;
 }
 
-/* The last step towards 16 bits cuts off instead of rounding. */
+/* The conversion to 16 bits truncates instead of rounding. */
 static cr_status cuts_the_result(struct cr_device *device, const struct cr_call *call) {
     const struct cr_tensor *y = out_tensor(call, 0);
     (void)device;
@@ -240,7 +241,7 @@ static cr_status cuts_the_result(struct cr_device *device, const struct cr_call 
     return CR_OK;
 }
 
-/* Too large a number becomes the largest instead of infinity. */
+/* Overflow gives the largest number instead of infinity. */
 static cr_status saturates(struct cr_device *device, const struct cr_call *call) {
     const struct cr_tensor *y = out_tensor(call, 0);
     CR_TRY(reference(device, call));
@@ -249,7 +250,7 @@ static cr_status saturates(struct cr_device *device, const struct cr_call *call)
     return CR_OK;
 }
 
-/* Of two equally near numbers the larger, where the even one is right. */
+/* Ties are rounded up instead of to even. */
 static cr_status rounds_ties_up(struct cr_device *device, const struct cr_call *call) {
     const struct cr_tensor *y = out_tensor(call, 0);
     if (y->dtype != CR_BF16) return reference(device, call);
@@ -274,7 +275,7 @@ static cr_status moves_frozen(struct cr_device *device, const struct cr_call *ca
     return CR_OK;
 }
 
-/* Updates what is pruned as well. */
+/* Updates pruned weights too. */
 static cr_status forgets_mask(struct cr_device *device, const struct cr_call *call) {
     struct cr_call without     = *call;
     without.in[CR_IN_sgd_mask] = NULL;
@@ -283,7 +284,7 @@ static cr_status forgets_mask(struct cr_device *device, const struct cr_call *ca
 
 static cr_status counts_twice(struct cr_device *device, const struct cr_call *call) {
     CR_TRY(reference(device, call));
-    scale_element(call, 0, 2, 1.25); /* `right` of metrics */
+    scale_element(call, 0, 2, 1.25); /* number of correct images in the metrics */
     return CR_OK;
 }
 
@@ -293,7 +294,7 @@ static cr_status other_variance(struct cr_device *device, const struct cr_call *
     return CR_OK;
 }
 
-/* Takes every tensor for f32. */
+/* Treats every tensor as f32. */
 static cr_status blind_to_type(struct cr_device *device, const struct cr_call *call) {
     (void)device;
     for (int64_t i = 0; i < cr_tensor_elems(out_tensor(call, 0)); i++) {
@@ -303,17 +304,17 @@ static cr_status blind_to_type(struct cr_device *device, const struct cr_call *c
     return CR_OK;
 }
 
-/* A plain float sum, one after the other: fine for small M, and it must stay acceptable. */
+/* Sequential summation in f32: accurate enough for small M, so it must pass. */
 static cr_status honest_floats(struct cr_device *device, const struct cr_call *call) {
     const struct cr_tensor *x = &call->program->tensor[call->op->in[0]];
     const int64_t           C = x->dim[3], M = cr_tensor_elems(x) / C;
     if (!is_f32(call)) return reference(device, call);
-    float *stats = call->out[0];
-    memset(stats, 0, out_tensor(call, 0)->bytes);
+    float *sums = call->out[0];
+    memset(sums, 0, out_tensor(call, 0)->bytes);
     for (int64_t i = 0; i < M * C; i++) {
         const float v = ((const float *)call->in[0])[i];
-        stats[i % C] += v;
-        stats[C + i % C] += v * v;
+        sums[i % C] += v;
+        sums[C + i % C] += v * v;
     }
     return CR_OK;
 }
@@ -339,9 +340,9 @@ static cr_status honest_floats(struct cr_device *device, const struct cr_call *c
             true                                                                                                       \
     }
 static const struct {
-    struct cr_kernel row;
+    struct cr_kernel kernel;
     bool             wrong;
-} wrong_rows[] = {
+} wrong_kernels[] = {
     BAD("inexact_last", add, inexact_last),
     BAD("inexact_last_conv", conv, inexact_last),
     BAD("forgets_last", relu, forgets_last),
@@ -438,7 +439,7 @@ static const struct {
      false},
 };
 
-/* Of the row's kind the small cases: of plain ops the first run of them, which is the plain ones. */
+/* The small cases of the kernel's op kind; for plain ops, the first contiguous group, which has no fused options. */
 static struct checkops_list small_cases(const struct checkops_list *list, enum cr_op_kind kind) {
     struct checkops_list small = {.item = list->item};
     while (small.item < list->item + list->count && small.item->kind != kind) small.item++;
@@ -448,43 +449,43 @@ static struct checkops_list small_cases(const struct checkops_list *list, enum c
     return small;
 }
 
-static cr_status walk_row(struct cr_device *cpu, const struct checkops_list *cases, const struct cr_kernel *row,
-                          struct checkops_runner *walk) {
+static cr_status run_kernel(struct cr_device *cpu, const struct checkops_list *cases, const struct cr_kernel *kernel,
+                            struct checkops_runner *runner) {
     cr_status                      status;
-    const struct cr_kernel *const  table[] = {row, NULL};
+    const struct cr_kernel *const  table[] = {kernel, NULL};
     const struct cr_device_options options = {.threads = 1, .ref_only = true};
     struct cr_device              *device;
     CR_TRY(cpu->backend->open(&options, &device));
-    reference_rows  = cpu->kernels;
-    device->kernels = table;
-    *walk           = (struct checkops_runner){.device = device, .cpu = cpu, .wide_cpu = cpu, .until_failure = true};
-    status          = checkops_runner(walk, cases);
-    checkops_arena_close(&walk->arena);
+    reference_kernels = cpu->kernels;
+    device->kernels   = table;
+    *runner           = (struct checkops_runner){.device = device, .cpu = cpu, .wide_cpu = cpu, .until_failure = true};
+    status            = checkops_runner(runner, cases);
+    checkops_arena_close(&runner->arena);
     cr_device_close(device);
     return status;
 }
 
 struct selftest {
     struct cr_device       *cpu;
-    struct checkops_list    list, fused; /* fused: the quick cases of fused ops */
-    struct checkops_runner *walk;
+    struct checkops_list    list, fused; /* fused: small cases of fused ops */
+    struct checkops_runner *runner;
 };
 
-static bool verdict_is_right(struct selftest *t, const struct checkops_list *cases, const struct cr_kernel *row,
-                             bool wrong) {
-    const struct checkops_tally *found = &t->walk->tally[0];
-    const cr_status              st    = walk_row(t->cpu, cases, row, t->walk);
-    const bool blamed = found->failures > 0 || found->runs == 0, right = st == CR_OK && blamed == wrong;
-    printf("%-4s selftest %-28s %s: %.300s\n", right ? "ok" : "FAIL", row->name, blamed ? "blamed" : "passed",
+static bool verdict_is_correct(struct selftest *t, const struct checkops_list *cases, const struct cr_kernel *kernel,
+                               bool wrong) {
+    const struct checkops_tally *found = &t->runner->tally[0];
+    const cr_status              st    = run_kernel(t->cpu, cases, kernel, t->runner);
+    const bool blamed = found->failures > 0 || found->runs == 0, correct = st == CR_OK && blamed == wrong;
+    printf("%-4s selftest %-28s %s: %.300s\n", correct ? "ok" : "FAIL", kernel->name, blamed ? "detected" : "passed",
            st != CR_OK        ? cr_error_message()
-           : found->runs == 0 ? "no case reaches it"
+           : found->runs == 0 ? "no case reaches the kernel"
                               : found->why);
-    return right;
+    return correct;
 }
 
-static bool blames_fused(void *self, const struct cr_kernel *row, bool wrong) {
+static bool blames_fused(void *self, const struct cr_kernel *kernel, bool wrong) {
     struct selftest *t = self;
-    return verdict_is_right(t, &t->fused, row, wrong);
+    return verdict_is_correct(t, &t->fused, kernel, wrong);
 }
 
 /* Plain loops are slow. */
@@ -493,7 +494,7 @@ static bool is_quick(const struct checkops_case *c) {
 }
 
 static cr_status selftest_run(struct selftest *t, int *missed, int *tried) {
-    CR_ALLOC(t->walk, 1);
+    CR_ALLOC(t->runner, 1);
     CR_TRY(checkops_list_make(CHECKOPS_HALF, &t->list));
     t->fused.extent = CHECKOPS_HALF;
     checkops_list_fused(&t->fused);
@@ -502,11 +503,11 @@ static cr_status selftest_run(struct selftest *t, int *missed, int *tried) {
         if (is_quick(&t->fused.item[i])) t->fused.item[small++] = t->fused.item[i];
     t->fused.count = small;
     if (t->fused.failed) return CR_NO_MEMORY(sizeof *t->fused.item);
-    for (size_t i = 0; i < CR_COUNT(wrong_rows); i++) {
-        const struct checkops_list cases = small_cases(&t->list, wrong_rows[i].row.op);
-        *missed += !verdict_is_right(t, &cases, &wrong_rows[i].row, wrong_rows[i].wrong);
+    for (size_t i = 0; i < CR_COUNT(wrong_kernels); i++) {
+        const struct checkops_list cases = small_cases(&t->list, wrong_kernels[i].kernel.op);
+        *missed += !verdict_is_correct(t, &cases, &wrong_kernels[i].kernel, wrong_kernels[i].wrong);
     }
-    *tried += (int)CR_COUNT(wrong_rows);
+    *tried += (int)CR_COUNT(wrong_kernels);
     *missed += checkops_selftest_fused(blames_fused, t, tried);
     return CR_OK;
 }
@@ -518,6 +519,6 @@ int checkops_selftest(struct cr_device *cpu, int *tried) {
     if (selftest_run(&t, &missed, tried) != CR_OK) missed = ++*tried;
     checkops_list_free(&t.list);
     checkops_list_free(&t.fused);
-    cr_free(t.walk);
+    cr_free(t.runner);
     return missed;
 }

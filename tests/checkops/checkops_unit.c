@@ -1,4 +1,4 @@
-/* tests/checkops/checkops_unit.c: the program of one op for a case. */
+/* tests/checkops/checkops_unit.c: makes the program of one op of a case. */
 #include "core/rng.h"
 #include "tests/checkops/checkops.h"
 
@@ -228,9 +228,9 @@ static void build_fold(struct checkops_build *b) {
     for (int s = CR_IN_fold_bn_gamma; s <= CR_IN_fold_bn_running_var; s++) in(b, s, b->wide, 1, 1, 1, c->K);
 }
 
-/* As long as any layout can be: rows in slices of 32, runs of each channel filled up, blocks of 64 x 64, or fragments
- * of 16 channels x 32 columns (288 numbers), of which each block of 8 columns of 64 channels may want 4 halves, and
- * each chunk of columns 8 more. */
+/* Large enough for every weight format: rows in slices of 32, the run of each channel padded, blocks of 64 x 64, or
+ * fragments of 16 channels x 32 columns (288 numbers), where each block of 8 columns of 64 channels may need 4 more
+ * halves and each chunk of columns 8 more. */
 static void build_sparse_filter(struct checkops_build *b) {
     const struct checkops_case *c   = b->c;
     const int64_t               row = c->window * c->window * c->C;
@@ -288,7 +288,7 @@ static void build_other(struct checkops_build *b) {
         in(b, CR_IN_cast_x, CR_F32, c->N, c->H, c->W, c->C);
         out_image(b, CR_OUT_cast_y);
         break;
-    default: /* relu, add, avgpool: images only */
+    default: /* relu, add, avgpool: inputs of shape N,H,W,C only */
         for (int s = 0; s < cr_op_info(c->kind)->ins; s++) in_image(b, s);
     }
 }
@@ -385,15 +385,15 @@ static void build(struct checkops_build *b) {
     }
 }
 
-/* Are two of the element's 4 neighbours in front of it kept already? */
+/* Whether two of the element's preceding neighbours among each 4 are nonzero already. */
 static bool is_full(const uint8_t *pattern, int64_t first, int64_t channel) {
-    int kept = 0;
-    for (int64_t i = first - channel % 4; i < first; i++) kept += pattern[i / 8] >> (i % 8) & 1;
-    return kept == 2;
+    int nonzeros = 0;
+    for (int64_t i = first - channel % 4; i < first; i++) nonzeros += pattern[i / 8] >> (i % 8) & 1;
+    return nonzeros == 2;
 }
 
-/* Of 64 output x 64 input channels at one place of the filter: is the block kept that weight i is in? One row of blocks
- * keeps nothing. */
+/* Whether the block of 64 output x 64 input channels at one place of the filter that contains weight i is kept. One
+ * row of blocks is empty. */
 static bool is_block_kept(const struct checkops_case *c, int64_t i) {
     const int64_t row = c->window * c->window * c->C, k = i / row / 64;
     const int64_t block = (k * c->window * c->window + i % row / c->C) * (c->C / 64) + i % c->C / 64;
@@ -401,8 +401,8 @@ static bool is_block_kept(const struct checkops_case *c, int64_t i) {
     return k != 1 && cr_rng_below(&one, 16) < (uint64_t)(4 + k % 5);
 }
 
-/* Is weight i, which lies at first + i, kept? One channel keeps nothing, the others between all (half, where it is 2:4)
- * and little. */
+/* Whether weight i, at index first + i, is nonzero. One channel is empty; the fraction of the others is between 1
+ * (1/2 for 2:4) and a small value. */
 static bool draw_kept(const struct checkops_case *c, const uint8_t *pattern, int64_t first, int64_t i,
                       struct cr_rng *rng) {
     const int64_t k   = i / (c->window * c->window * c->C);
@@ -413,7 +413,7 @@ static bool draw_kept(const struct checkops_case *c, const uint8_t *pattern, int
     return !two || !is_full(pattern, first + i, i % c->C);
 }
 
-/* A filter of the store whose pattern is drawn. */
+/* A filter of the store with a random sparsity pattern. */
 static struct cr_pattern_attr draw_pattern(struct checkops_unit *unit) {
     const struct checkops_case *c      = &unit->c;
     const int64_t               dim[4] = {c->K, c->window, c->window, c->C}, row = c->window * c->window * c->C;
@@ -434,15 +434,15 @@ static struct cr_pattern_attr draw_pattern(struct checkops_unit *unit) {
 }
 
 cr_status checkops_unit_make(const struct checkops_case *c, struct checkops_unit *unit) {
-    *unit             = (struct checkops_unit){.c = *c};
-    unit->step        = (struct cr_step_block){.lr           = 0.1f,
-                                               .momentum     = 0.9f,
-                                               .weight_decay = 1e-3f,
-                                               .step         = 7,
-                                               .seed         = 1,
-                                               .clip_norm    = c->flags & CHECKOPS_CLIP ? 0.75f : 0};
-    const bool planes = is_update(c->kind) || c->kind == CR_OP_grad_norm || c->kind == CR_OP_param_norms;
-    checkops_store_make(c->real == CR_F64 ? CR_F64 : CR_F32, planes ? c->K : 0, &unit->store);
+    *unit                     = (struct checkops_unit){.c = *c};
+    unit->step                = (struct cr_step_block){.lr           = 0.1f,
+                                                       .momentum     = 0.9f,
+                                                       .weight_decay = 1e-3f,
+                                                       .step         = 7,
+                                                       .seed         = 1,
+                                                       .clip_norm    = c->flags & CHECKOPS_CLIP ? 0.75f : 0};
+    const bool is_whole_store = is_update(c->kind) || c->kind == CR_OP_grad_norm || c->kind == CR_OP_param_norms;
+    checkops_store_make(c->real == CR_F64 ? CR_F64 : CR_F32, is_whole_store ? c->K : 0, &unit->store);
     unit->store.has_mask   = is_update(c->kind) && (c->flags & CHECKOPS_BITS);
     unit->store.has_second = c->kind == CR_OP_adamw;
     unit->store.has_ema    = c->kind == CR_OP_ema;
