@@ -35,10 +35,10 @@
 #   different kernels, and different kernels round differently. Two comparisons exclude this:
 #   - With train.measure=no kernels are chosen by their order and by the roofline model. Both programs train 20 steps
 #     from scratch this way.
-#   - With measured times, BEFORE trains one step. Its checkpoint carries the kernel times (costs.txt). Both programs
-#     resume this checkpoint, so both choose by the same times. The cache file of BEFORE cannot be handed over: its
-#     first line names the version and a hash of all kernel names, and a program with other kernels drops the file.
-#     A checkpoint is read through the table of old and new kernel names.
+#   - With measured times, BEFORE trains one step. Its checkpoint carries the kernel times (kernel_times.txt; costs.txt
+#     in version 0.1). Both programs resume this checkpoint, so both choose by the same times. The cache file
+#     of BEFORE cannot be handed over: its first line names the version and a hash of all kernel names, and a program
+#     with other kernels drops the file. A checkpoint is read through the table of old and new kernel names.
 #   `speed` uses the same route: AFTER resumes a checkpoint of BEFORE and saves it again. The kernel times in the new
 #   checkpoint have the spelling of AFTER and become its cache file. A difference in speed then comes from the programs
 #   and not from another choice of kernels.
@@ -367,17 +367,31 @@ transfer_times() {
             tail -n 1 "$logs/times-$name.txt" | cut -c 1-200)"
     rm -rf "$d"
 }
+<<<<<<< HEAD
 copy_times() { # ARGUMENTS...; name, d: of transfer_times
     local cache=$WORK/cache/$name file
+=======
+copy_times() { # ARGUMENTS...; name, d: of share_times
+    local cache=$WORK/cache/$name file gpu_name
+>>>>>>> main
     CRESNET_CACHE=$cache/timing call "times-$name" before train "$@" --steps 1 -o "$d/before" \
         >>"$logs/times-$name.txt" &&
-        file=$(cd "$cache/timing" 2>/dev/null && ls ./*.txt) && cp "$d/before/step-1/costs.txt" "$cache/before/$file" &&
+        file=$(cd "$cache/timing" 2>/dev/null && ls -- *.txt) && gpu_name=${file#costs-} &&
+        gpu_name=${gpu_name#kernel-times-} && cache_times "$d/before/step-1" "$cache/before" "$gpu_name" &&
         cp -a "$d/before/step-1" "$d/after/" || return 1
     CRESNET_CACHE=$cache/unused call "times-$name" after train "$@" --steps 2 -o "$d/after" --resume "$d/after/step-1" \
-        >>"$logs/times-$name.txt" && cp "$d/after/step-2/costs.txt" "$cache/after/$file"
+        >>"$logs/times-$name.txt" && cache_times "$d/after/step-2" "$cache/after" "$gpu_name"
+}
+# cache_times CHECKPOINT CACHE GPU.txt: the kernel times of a checkpoint become a cache file. Version 0.1 has other names.
+cache_times() {
+    if [ -f "$1/kernel_times.txt" ]; then
+        cp "$1/kernel_times.txt" "$2/kernel-times-$3"
+    else
+        cp "$1/costs.txt" "$2/costs-$3"
+    fi && cp "$2"/*-"$3" "$logs/kernel-times-$name-${2##*/}.tsv"
 }
 
-lines() { cat "$1"/costs-*.txt 2>/dev/null | wc -l; }
+lines() { cat "$1"/*.txt 2>/dev/null | wc -l; }
 median() { sort -g | awk '{ v[NR] = $1 } END { print NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'; }
 
 too_slow() { awk "BEGIN { exit !($1 > $SPEED_LOSS) }" </dev/null; } # PERCENT

@@ -1,24 +1,27 @@
-/* autotune/copy_rates.c: how fast copies to the host and back are beside each other and beside work, and what they do
- * to work: measured once a device, kept in the table like any cost. See autotune/cost_table.h.
+/* autotune/copy_rates.c: measures the rates of copies between host and device, alone and while kernels run, and the
+ * slowdown of kernels during copies. See autotune/cost_table.h.
  *
- * The table knows costs of ops, so a rate is kept as the time of a swap op that carries PIECE_BYTES, and what a copy
- * takes besides its bytes as the time of one that carries almost none. Work is a row of launches of one op: copies to
- * the host are timed while it outlasts them (they read in competition with kernels: convolutions out of the cache,
- * statistics out of the memory; the slowest counts), and additions, which keep the memory busy, while copies outlast
- * them. */
+ * Rates are measured once for a device and stored in the table. The table stores times of ops, so a rate is stored as
+ * the time of an offload or prefetch op of PIECE_BYTES, and the fixed time of a copy as the time of a very small one.
+ *
+ * Work is a sequence of launches of one op. Copies to the host are timed while work runs that takes longer than they
+ * do, because copies compete with kernels for memory: convolutions read from the cache, BN sums read from memory; the
+ * slowest copy counts. The op `add`, which is limited by memory, is timed while copies run that take longer. */
 #include "autotune/cost_table_internal.h"
 
 #include <math.h>
 
 enum { PIECE_BYTES = 64 << 20, PIECES = 4, SMALL_BYTES = 256, SMALL_PIECES = 64, ROUNDS = 3 };
-enum { WORK_TENSORS = 3, WORK_BYTES = 128 << 20, WORK_LAUNCHES = 32, WORK_MOST = 4096, PIECES_MOST = 256 };
-static const double outlasts = 1.5;
-/* Beside real forward passes copies to the host went at 48 to 50 of 55.3 GB/s (one H200, five programs), beside each
- * kind of work that is timed here at 55 on most days. Why is open; a plan that counts on 55 stalls, so this much more
- * time is allowed for at least. */
-static const double loaded_least = 1.13;
-/* Loads of kernels: 51.2 GB/s where copies go at 55.5, 49.2 and 53.7 of 4 MiB (one H200). */
-static const double loads_slower = 1.085;
+enum { WORK_TENSORS = 3, WORK_BYTES = 128 << 20, WORK_LAUNCHES = 32, LAUNCHES_MAX = 4096, PIECES_MAX = 256 };
+enum { OUT, IN };                         /* direction of a copy: to the host, to the device */
+static const double overlap_margin = 1.5; /* background work lasts this many times as long as what is timed */
+/* Minimum of loaded_copy_slowdown. During real forward passes copies to the host reached 48 to 50 of 55.3 GB/s (one
+ * H200, five programs). During each op kind that is timed here they mostly reached 55. The cause is unknown. A plan
+ * that assumes 55 GB/s stalls. */
+static const double loaded_slowdown_min = 1.13;
+/* mapped_read_slowdown: kernels read host memory at 51.2 GB/s where copies reach 55.5, and for 4 MiB at 49.2 where
+ * copies reach 53.7 (one H200). */
+static const double mapped_slowdown = 1.085;
 
 static const char *const signatures[CR_COPY_TIMES] = {
     [CR_COPY_TO_HOST]     = "offload during prefetch, 64 MiB",
@@ -34,17 +37,20 @@ static const char *const signatures[CR_COPY_TIMES] = {
     [CR_COPY_WORK_IN]     = "add during prefetch, 32 of 128 MiB",
 };
 
-/* ---- measuring ---- */
+/* ---- copies alone ---- */
 
-struct both_ways {
+/* Buffers and events of copies; arrays are indexed by direction. */
+struct copy_bench {
     struct cr_device *device;
-    void             *host[2], *memory[2]; /* out, in */
-    void             *begun, *done[2];     /* marks */
+    void             *host[2], *memory[2];
+    void             *start, *done[2]; /* events */
 };
 
-static cr_status open_both(struct both_ways *b) {
+static const enum cr_stream copy_stream[2] = {CR_STREAM_TO_HOST, CR_STREAM_TO_DEVICE};
+
+static cr_status open_bench(struct copy_bench *b) {
     const struct cr_async *async = b->device->backend->async;
-    CR_TRY(async->event_create(b->device, &b->begun));
+    CR_TRY(async->event_create(b->device, &b->start));
     for (int i = 0; i < 2; i++) {
         CR_TRY(async->host_reserve(b->device, PIECE_BYTES, &b->host[i]));
         CR_TRY(b->device->backend->reserve(b->device, PIECE_BYTES, &b->memory[i]));
@@ -53,9 +59,9 @@ static cr_status open_both(struct both_ways *b) {
     return CR_OK;
 }
 
-static void close_both(struct both_ways *b) {
+static void close_bench(struct copy_bench *b) {
     const struct cr_async *async = b->device->backend->async;
-    async->event_destroy(b->device, b->begun);
+    async->event_destroy(b->device, b->start);
     for (int i = 0; i < 2; i++) {
         async->event_destroy(b->device, b->done[i]);
         if (b->memory[i]) b->device->backend->release(b->device, b->memory[i]);
@@ -63,70 +69,75 @@ static void close_both(struct both_ways *b) {
     }
 }
 
-/* Seconds a copy, when `pieces` go each way at once; a way of 0 pieces is left alone. */
-static cr_status time_both(struct both_ways *b, const int pieces[2], size_t bytes, double seconds[2]) {
-    static const enum cr_stream lane[2] = {CR_STREAM_TO_HOST, CR_STREAM_TO_DEVICE};
-    const struct cr_async      *async   = b->device->backend->async;
-    CR_TRY(async->event_record(b->device, CR_STREAM_COMPUTE, b->begun));
-    for (int i = 0; i < 2; i++) CR_TRY(async->stream_wait_event(b->device, lane[i], b->begun));
-    for (int k = 0; k < CR_MAX(pieces[0], pieces[1]); k++) {
-        if (k < pieces[0]) CR_TRY(async->get(b->device, lane[0], b->host[0], b->memory[0], bytes));
-        if (k < pieces[1]) CR_TRY(async->put(b->device, lane[1], b->memory[1], b->host[1], bytes));
+static cr_status enqueue_copy(struct copy_bench *b, int direction, size_t bytes) {
+    const struct cr_async *async = b->device->backend->async;
+    return direction == OUT ? async->get(b->device, copy_stream[OUT], b->host[OUT], b->memory[OUT], bytes)
+                            : async->put(b->device, copy_stream[IN], b->memory[IN], b->host[IN], bytes);
+}
+
+/* seconds[d]: time of one copy in direction d while pieces[d] copies of `bytes` run in each direction. */
+static cr_status time_copies(struct copy_bench *b, const int pieces[2], size_t bytes, double seconds[2]) {
+    const struct cr_async *async = b->device->backend->async;
+    CR_TRY(async->event_record(b->device, CR_STREAM_COMPUTE, b->start));
+    for (int i = 0; i < 2; i++) CR_TRY(async->stream_wait_event(b->device, copy_stream[i], b->start));
+    for (int k = 0; k < CR_MAX(pieces[OUT], pieces[IN]); k++) {
+        if (k < pieces[OUT]) CR_TRY(enqueue_copy(b, OUT, bytes));
+        if (k < pieces[IN]) CR_TRY(enqueue_copy(b, IN, bytes));
     }
-    for (int i = 0; i < 2; i++) CR_TRY(async->event_record(b->device, lane[i], b->done[i]));
+    for (int i = 0; i < 2; i++) CR_TRY(async->event_record(b->device, copy_stream[i], b->done[i]));
     for (int i = 0; i < 2; i++) {
         CR_TRY(async->host_wait(b->device, b->done[i]));
-        CR_TRY(async->elapsed(b->device, b->begun, b->done[i], &seconds[i]));
+        CR_TRY(async->elapsed(b->device, b->start, b->done[i], &seconds[i]));
         seconds[i] /= CR_MAX(pieces[i], 1);
     }
     return CR_OK;
 }
 
-static double middle(const double x[ROUNDS]) {
+static double median3(const double x[ROUNDS]) {
     return CR_MAX(CR_MIN(x[0], x[1]), CR_MIN(CR_MAX(x[0], x[1]), x[2]));
 }
 
-/* The middle one of three: what a plan counts on should be neither the best nor the worst that was seen. */
-static cr_status measure(struct both_ways *b, double seconds[CR_COPY_TIMES]) {
+static cr_status measure_copies(struct copy_bench *b, double seconds[CR_COPY_TIMES]) {
     static const int both[2] = {PIECES, PIECES}, small[2] = {SMALL_PIECES, 0}, only_out[2] = {PIECES, 0},
                      only_in[2] = {0, PIECES};
-    double out[ROUNDS], in[ROUNDS], out_alone[ROUNDS], in_alone[ROUNDS], alone[ROUNDS], pair[2];
-    CR_TRY(time_both(b, both, PIECE_BYTES, pair)); /* to warm up */
+    double out[ROUNDS], in[ROUNDS], out_alone[ROUNDS], in_alone[ROUNDS], small_alone[ROUNDS], pair[2];
+    CR_TRY(time_copies(b, both, PIECE_BYTES, pair)); /* warm-up */
     for (int i = 0; i < ROUNDS; i++) {
-        CR_TRY(time_both(b, both, PIECE_BYTES, pair));
-        out[i] = pair[0];
-        in[i]  = pair[1];
-        CR_TRY(time_both(b, only_out, PIECE_BYTES, pair));
-        out_alone[i] = pair[0];
-        CR_TRY(time_both(b, only_in, PIECE_BYTES, pair));
-        in_alone[i] = pair[1];
-        CR_TRY(time_both(b, small, SMALL_BYTES, pair));
-        alone[i] = pair[0];
+        CR_TRY(time_copies(b, both, PIECE_BYTES, pair));
+        out[i] = pair[OUT];
+        in[i]  = pair[IN];
+        CR_TRY(time_copies(b, only_out, PIECE_BYTES, pair));
+        out_alone[i] = pair[OUT];
+        CR_TRY(time_copies(b, only_in, PIECE_BYTES, pair));
+        in_alone[i] = pair[IN];
+        CR_TRY(time_copies(b, small, SMALL_BYTES, pair));
+        small_alone[i] = pair[OUT];
     }
-    seconds[CR_COPY_TO_HOST]   = middle(out);
-    seconds[CR_COPY_TO_DEVICE] = middle(in);
-    seconds[CR_COPY_OUT_ALONE] = middle(out_alone);
-    seconds[CR_COPY_IN_ALONE]  = middle(in_alone);
-    seconds[CR_COPY_SMALL]     = middle(alone);
+    seconds[CR_COPY_TO_HOST]   = median3(out);
+    seconds[CR_COPY_TO_DEVICE] = median3(in);
+    seconds[CR_COPY_OUT_ALONE] = median3(out_alone);
+    seconds[CR_COPY_IN_ALONE]  = median3(in_alone);
+    seconds[CR_COPY_SMALL]     = median3(small_alone);
     return CR_OK;
 }
 
-/* ---- measuring, beside work ---- */
+/* ---- copies and kernels at the same time ---- */
 
-struct work { /* of large f32 tensors */
+/* An op on f32 tensors of at most WORK_BYTES each, ready for launches. */
+struct work {
     struct cr_program       p;
     struct cr_op            op;
-    const struct cr_kernel *row;
+    const struct cr_kernel *kernel; /* NULL: the device has no kernel for the op */
     struct cr_call          call;
-    void                   *memory[WORK_TENSORS], *workspace, *begun, *done;
+    void                   *memory[WORK_TENSORS], *workspace;
+    void                   *start, *done; /* events */
 };
 
-static int tensor(struct work *w, int i, int n, int h, int wide, int c) {
+static int tensor(struct work *w, int i, int n, int height, int width, int c) {
     static const char *const names[WORK_TENSORS] = {"a", "b", "y"};
-    return cr_tensor_add(&w->p, names[i], CR_F32, CR_REGION_POOL, n, h, wide, c);
+    return cr_tensor_add(&w->p, names[i], CR_F32, CR_REGION_POOL, n, height, width, c);
 }
 
-/* Each of its tensors within WORK_BYTES. */
 static void make_work(struct work *w, enum cr_op_kind kind) {
     w->op = cr_op_make(kind, CR_NONE);
     if (kind == CR_OP_add) {
@@ -150,17 +161,17 @@ static cr_status open_work(struct cr_device *device, enum cr_op_kind kind, struc
     make_work(w, kind);
     if (w->p.failed) return CR_NO_MEMORY(sizeof *w->p.tensor);
     if (!cr_kernel_find(device, &w->p, &w->op, 0, &w->op.kernel)) return CR_OK;
-    const struct cr_kernel *row = device->kernels[w->op.kernel];
-    if (row->prepare) CR_TRY(row->prepare(device, &w->p, &w->op, &w->call.prepared, &bytes));
-    w->row = row;
+    const struct cr_kernel *kernel = device->kernels[w->op.kernel];
+    if (kernel->prepare) CR_TRY(kernel->prepare(device, &w->p, &w->op, &w->call.prepared, &bytes));
+    w->kernel = kernel;
     for (int i = 0; i < WORK_TENSORS; i++) CR_TRY(device->backend->reserve(device, WORK_BYTES, &w->memory[i]));
     if (bytes) CR_TRY(device->backend->reserve(device, bytes, &w->workspace));
     w->call.program   = &w->p;
     w->call.op        = &w->op;
     w->call.workspace = w->workspace;
-    for (int i = 0; i < 2; i++) w->call.in[i] = w->op.in[i] < 0 ? NULL : w->memory[i]; /* all have their inputs first */
+    for (int i = 0; i < 2; i++) w->call.in[i] = w->op.in[i] < 0 ? NULL : w->memory[i];
     w->call.out[0] = w->memory[2];
-    CR_TRY(device->backend->async->event_create(device, &w->begun));
+    CR_TRY(device->backend->async->event_create(device, &w->start));
     return device->backend->async->event_create(device, &w->done);
 }
 
@@ -168,67 +179,67 @@ static void close_work(struct cr_device *device, struct work *w) {
     for (int i = 0; i < WORK_TENSORS; i++)
         if (w->memory[i]) device->backend->release(device, w->memory[i]);
     if (w->workspace) device->backend->release(device, w->workspace);
-    if (w->row && w->row->release) w->row->release(w->call.prepared);
-    device->backend->async->event_destroy(device, w->begun);
+    if (w->kernel && w->kernel->release) w->kernel->release(w->call.prepared);
+    device->backend->async->event_destroy(device, w->start);
     device->backend->async->event_destroy(device, w->done);
     cr_program_free(&w->p);
 }
 
-/* `pieces` one way beside `launches`: seconds of a piece, and of all launches. */
-static cr_status time_beside(struct both_ways *b, struct work *w, int way, int pieces, int launches, double *piece_s,
-                             double *work_s) {
-    static const enum cr_stream lane[2] = {CR_STREAM_TO_HOST, CR_STREAM_TO_DEVICE};
-    const struct cr_async      *async   = b->device->backend->async;
-    CR_TRY(async->event_record(b->device, CR_STREAM_COMPUTE, b->begun));
-    CR_TRY(async->stream_wait_event(b->device, lane[way], b->begun));
-    for (int k = 0; k < pieces; k++)
-        CR_TRY(way ? async->put(b->device, lane[1], b->memory[1], b->host[1], PIECE_BYTES)
-                   : async->get(b->device, lane[0], b->host[0], b->memory[0], PIECE_BYTES));
-    CR_TRY(async->event_record(b->device, lane[way], b->done[way]));
-    CR_TRY(async->event_record(b->device, CR_STREAM_COMPUTE, w->begun));
-    for (int k = 0; k < launches; k++) CR_TRY(w->row->launch(b->device, &w->call));
+/* Runs `pieces` copies in one direction and `launches` launches at the same time. Returns the seconds of one copy and
+ * of all launches. */
+static cr_status time_overlapped(struct copy_bench *b, struct work *w, int direction, int pieces, int launches,
+                                 double *piece_s, double *work_s) {
+    const struct cr_async *async = b->device->backend->async;
+    CR_TRY(async->event_record(b->device, CR_STREAM_COMPUTE, b->start));
+    CR_TRY(async->stream_wait_event(b->device, copy_stream[direction], b->start));
+    for (int k = 0; k < pieces; k++) CR_TRY(enqueue_copy(b, direction, PIECE_BYTES));
+    CR_TRY(async->event_record(b->device, copy_stream[direction], b->done[direction]));
+    CR_TRY(async->event_record(b->device, CR_STREAM_COMPUTE, w->start));
+    for (int k = 0; k < launches; k++) CR_TRY(w->kernel->launch(b->device, &w->call));
     CR_TRY(async->event_record(b->device, CR_STREAM_COMPUTE, w->done));
-    CR_TRY(async->host_wait(b->device, b->done[way]));
+    CR_TRY(async->host_wait(b->device, b->done[direction]));
     CR_TRY(async->host_wait(b->device, w->done));
-    CR_TRY(async->elapsed(b->device, b->begun, b->done[way], piece_s));
+    CR_TRY(async->elapsed(b->device, b->start, b->done[direction], piece_s));
     *piece_s /= CR_MAX(pieces, 1);
-    return async->elapsed(b->device, w->begun, w->done, work_s);
+    return async->elapsed(b->device, w->start, w->done, work_s);
 }
 
-static int times_to_outlast(double other, double one, int most) {
-    return (int)CR_MIN(ceil(outlasts * other / CR_MAX(one, 1e-7)), (double)most);
+/* Number of pieces of background work of one_s each that last longer than timed_s. */
+static int background_count(double timed_s, double one_s, int max) {
+    return (int)CR_MIN(ceil(overlap_margin * timed_s / CR_MAX(one_s, 1e-7)), (double)max);
 }
 
-/* seconds[] has what copies take alone. */
-static cr_status measure_work(struct both_ways *b, struct work *w, enum cr_copy_time out,
+/* Measures copies to the host during the work, and for `add` also the work during copies. seconds[] already holds the
+ * times of copies alone. */
+static cr_status measure_work(struct copy_bench *b, struct work *w, enum cr_copy_time out,
                               double seconds[CR_COPY_TIMES]) {
     double x[ROUNDS], other;
     for (int i = -1; i < ROUNDS; i++)
-        CR_TRY(time_beside(b, w, 0, 0, WORK_LAUNCHES, &other, &x[CR_MAX(i, 0)])); /* -1: to warm up */
-    const double alone = middle(x), piece = seconds[CR_COPY_OUT_ALONE];
-    for (int i = 0; i < ROUNDS; i++)
-        CR_TRY(time_beside(b, w, 0, PIECES, times_to_outlast(PIECES * piece, alone / WORK_LAUNCHES, WORK_MOST), &x[i],
-                           &other));
-    seconds[out] = middle(x);
+        CR_TRY(time_overlapped(b, w, OUT, 0, WORK_LAUNCHES, &other, &x[CR_MAX(i, 0)])); /* -1: warm-up */
+    const double alone = median3(x), piece = seconds[CR_COPY_OUT_ALONE];
+    const int    launches = background_count(PIECES * piece, alone / WORK_LAUNCHES, LAUNCHES_MAX);
+    for (int i = 0; i < ROUNDS; i++) CR_TRY(time_overlapped(b, w, OUT, PIECES, launches, &x[i], &other));
+    seconds[out] = median3(x);
     if (out != CR_COPY_OUT_ADD) return CR_OK;
     seconds[CR_COPY_WORK_ALONE] = alone;
-    for (int way = 0; way < 2; way++) {
-        const int pieces = times_to_outlast(alone, seconds[way ? CR_COPY_IN_ALONE : CR_COPY_OUT_ALONE], PIECES_MOST);
-        for (int i = 0; i < ROUNDS; i++) CR_TRY(time_beside(b, w, way, pieces, WORK_LAUNCHES, &other, &x[i]));
-        seconds[way ? CR_COPY_WORK_IN : CR_COPY_WORK_OUT] = middle(x);
+    for (int direction = OUT; direction <= IN; direction++) {
+        const bool to_host = direction == OUT;
+        const int pieces = background_count(alone, seconds[to_host ? CR_COPY_OUT_ALONE : CR_COPY_IN_ALONE], PIECES_MAX);
+        for (int i = 0; i < ROUNDS; i++) CR_TRY(time_overlapped(b, w, direction, pieces, WORK_LAUNCHES, &other, &x[i]));
+        seconds[to_host ? CR_COPY_WORK_OUT : CR_COPY_WORK_IN] = median3(x);
     }
     return CR_OK;
 }
 
-/* A kind of work that the device has no row for does copies no harm. */
-static cr_status measure_load(struct both_ways *b, double seconds[CR_COPY_TIMES]) {
+/* Measures copies during each kind of work. A kind without a kernel counts as no slowdown. */
+static cr_status measure_contention(struct copy_bench *b, double seconds[CR_COPY_TIMES]) {
     static const enum cr_op_kind kinds[] = {CR_OP_add, CR_OP_bn_sums, CR_OP_conv};
     for (int i = 0; i < (int)CR_COUNT(kinds); i++) {
-        struct work             w      = {.row = NULL};
+        struct work             w      = {.kernel = NULL};
         const enum cr_copy_time out    = (enum cr_copy_time)(CR_COPY_OUT_ADD + i);
         cr_status               status = open_work(b->device, kinds[i], &w);
         seconds[out]                   = seconds[CR_COPY_OUT_ALONE];
-        if (status == CR_OK && w.row) status = measure_work(b, &w, out, seconds);
+        if (status == CR_OK && w.kernel) status = measure_work(b, &w, out, seconds);
         close_work(b->device, &w);
         CR_TRY(status);
     }
@@ -237,7 +248,7 @@ static cr_status measure_load(struct both_ways *b, double seconds[CR_COPY_TIMES]
 
 /* ---- the table ---- */
 
-static int row_of(const struct cr_cost_table *c, enum cr_op_kind kind) {
+static int first_kernel(const struct cr_cost_table *c, enum cr_op_kind kind) {
     for (int i = 0; c->device->kernels[i]; i++)
         if (c->device->kernels[i]->op == kind) return i;
     return CR_NONE;
@@ -257,80 +268,83 @@ static enum cr_op_kind kind_of(int time) {
     return time == CR_COPY_TO_DEVICE || time == CR_COPY_IN_ALONE ? CR_OP_prefetch : CR_OP_offload;
 }
 
-static cr_status keep(struct cr_cost_table *c, double seconds[CR_COPY_TIMES], int from, int to) {
+/* Adds the times from index `from` to `to` - 1 to the table, and rounds them to the precision of the table. */
+static cr_status store_times(struct cr_cost_table *c, double seconds[CR_COPY_TIMES], int from, int to) {
     for (int i = from; i < to; i++) {
         const struct cr_cost_entry e = {.signature = signatures[i],
                                         .source    = CR_COST_MEASURED,
                                         .used      = true,
-                                        .kernel    = row_of(c, kind_of(i)),
+                                        .kernel    = first_kernel(c, kind_of(i)),
                                         .ns        = CR_MAX((int64_t)(seconds[i] * 1e9 + 0.5), 1)};
-        seconds[i]                   = (double)e.ns * 1e-9; /* as the table will say it */
+        seconds[i]                   = (double)e.ns * 1e-9;
         CR_TRY(cr_cost_add(c, &e));
     }
     c->measured += to - from;
     return CR_OK;
 }
 
-/* What is not known. Where there is no room to measure, the device's own figures stand, and nothing is kept. */
-static cr_status measure_and_keep(struct cr_cost_table *c, int row) {
-    struct both_ways b      = {.device = c->device};
-    const bool       copies = !c->copies_known;
-    bool             load   = false;
-    const int64_t    start  = cr_time_ns();
-    cr_status        status = open_both(&b);
+/* Measures the times that the table lacks and stores them. If memory is too short, the device's estimates stay.
+ * `kernel` is the index of a kernel for `add`, or CR_NONE. */
+static cr_status measure_missing(struct cr_cost_table *c, int kernel) {
+    struct copy_bench b          = {.device = c->device};
+    const bool        copies     = !c->copies_known;
+    bool              contention = false;
+    const int64_t     start      = cr_time_ns();
+    cr_status         status     = open_bench(&b);
     if (status == CR_OK && copies) {
-        status          = measure(&b, c->copy_s);
+        status          = measure_copies(&b, c->copy_s);
         c->copies_known = status == CR_OK;
     }
-    if (status == CR_OK && row != CR_NONE) {
-        status = measure_load(&b, c->copy_s);
-        load   = status == CR_OK;
+    if (status == CR_OK && kernel != CR_NONE) {
+        status     = measure_contention(&b, c->copy_s);
+        contention = status == CR_OK;
     }
-    close_both(&b);
+    close_bench(&b);
     if (status == CR_ERR_MEMORY) {
         cr_error_clear();
         status = CR_OK;
     }
     CR_TRY(status);
-    if (copies && c->copies_known) CR_TRY(keep(c, c->copy_s, 0, CR_COPY_OUT_ADD));
-    if (load) CR_TRY(keep(c, c->copy_s, CR_COPY_OUT_ADD, CR_COPY_TIMES));
-    c->contention_known = load;
+    if (copies && c->copies_known) CR_TRY(store_times(c, c->copy_s, 0, CR_COPY_OUT_ADD));
+    if (contention) CR_TRY(store_times(c, c->copy_s, CR_COPY_OUT_ADD, CR_COPY_TIMES));
+    c->contention_known = contention;
     c->measure_ns += cr_time_ns() - start;
     return CR_OK;
 }
 
-static double share_more(double with, double alone) {
-    return CR_MAX(with / alone - 1, 0);
+/* Additional time as a fraction of the time alone. */
+static double slowdown(double overlapped, double alone) {
+    return CR_MAX(overlapped / alone - 1, 0);
 }
 
-void cr_cost_use_copy_rates(const struct cr_cost_table *c, struct cr_cost_model *target) {
+void cr_cost_use_copy_rates(const struct cr_cost_table *c, struct cr_cost_model *model) {
     const double *s = c->copy_s, small = s[CR_COPY_SMALL];
     if (!c->copies_known) return;
-    target->copy_latency_s        = small;
-    target->to_host_bytes_per_s   = PIECE_BYTES / CR_MAX(s[CR_COPY_TO_HOST] - small, 1e-6);
-    target->to_device_bytes_per_s = PIECE_BYTES / CR_MAX(s[CR_COPY_TO_DEVICE] - small, 1e-6);
-    target->duplex_speedup =
+    model->copy_latency_s        = small;
+    model->to_host_bytes_per_s   = PIECE_BYTES / CR_MAX(s[CR_COPY_TO_HOST] - small, 1e-6);
+    model->to_device_bytes_per_s = PIECE_BYTES / CR_MAX(s[CR_COPY_TO_DEVICE] - small, 1e-6);
+    model->duplex_speedup =
         CR_MIN(s[CR_COPY_TO_HOST] / s[CR_COPY_OUT_ALONE], s[CR_COPY_TO_DEVICE] / s[CR_COPY_IN_ALONE]);
-    target->mapped_read_slowdown = loads_slower;
+    model->mapped_read_slowdown = mapped_slowdown;
     if (!c->contention_known) return;
-    target->loaded_copy_slowdown = loaded_least;
+    model->loaded_copy_slowdown = loaded_slowdown_min;
     for (int i = CR_COPY_OUT_ADD; i <= CR_COPY_OUT_CONV; i++)
-        target->loaded_copy_slowdown = CR_MAX(target->loaded_copy_slowdown, 1 + share_more(s[i], s[CR_COPY_OUT_ALONE]));
-    target->contention_out = share_more(s[CR_COPY_WORK_OUT], s[CR_COPY_WORK_ALONE]);
-    target->contention_in  = share_more(s[CR_COPY_WORK_IN], s[CR_COPY_WORK_ALONE]);
+        model->loaded_copy_slowdown = CR_MAX(model->loaded_copy_slowdown, 1 + slowdown(s[i], s[CR_COPY_OUT_ALONE]));
+    model->contention_out = slowdown(s[CR_COPY_WORK_OUT], s[CR_COPY_WORK_ALONE]);
+    model->contention_in  = slowdown(s[CR_COPY_WORK_IN], s[CR_COPY_WORK_ALONE]);
 }
 
-cr_status cr_cost_table_copy_rates(struct cr_cost_table *c, struct cr_cost_model *target) {
-    const int row = row_of(c, CR_OP_add);
-    CR_ASSERT(target->self == c);
+cr_status cr_cost_table_copy_rates(struct cr_cost_table *c, struct cr_cost_model *model) {
+    const int kernel = first_kernel(c, CR_OP_add);
+    CR_ASSERT(model->self == c);
     c->queried = true;
-    if (!c->copies_known && row_of(c, CR_OP_offload) != CR_NONE && row_of(c, CR_OP_prefetch) != CR_NONE) {
+    if (!c->copies_known && first_kernel(c, CR_OP_offload) != CR_NONE && first_kernel(c, CR_OP_prefetch) != CR_NONE) {
         c->copies_known = all_known(c, c->copy_s, 0, CR_COPY_OUT_ADD);
         c->contention_known =
-            c->copies_known && row != CR_NONE && all_known(c, c->copy_s, CR_COPY_OUT_ADD, CR_COPY_TIMES);
-        if (!c->offline && !(c->copies_known && (c->contention_known || row == CR_NONE)))
-            CR_TRY(measure_and_keep(c, row));
+            c->copies_known && kernel != CR_NONE && all_known(c, c->copy_s, CR_COPY_OUT_ADD, CR_COPY_TIMES);
+        if (!c->offline && !(c->copies_known && (c->contention_known || kernel == CR_NONE)))
+            CR_TRY(measure_missing(c, kernel));
     }
-    cr_cost_use_copy_rates(c, target);
+    cr_cost_use_copy_rates(c, model);
     return CR_OK;
 }

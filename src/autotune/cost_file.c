@@ -1,4 +1,5 @@
-/* autotune/cost_file.c: the file that keeps the cost table in the user's cache folder. See autotune/cost_table.h. */
+/* autotune/cost_file.c: reads and writes the file that stores the cost table in the user's cache folder. See
+ * autotune/cost_table.h. */
 #include "autotune/cost_table_internal.h"
 
 #include "core/files.h"
@@ -25,11 +26,12 @@ cr_status cr_cost_table_path(const struct cr_device *device, char **out) {
     if (own && *own)
         status = cr_path_join(path, own, "kernel-times-%s.txt", name);
     else if (xdg && *xdg == '/')
-        status = cr_path_join(path, xdg, "cresnet/kernel-times-%s.txt", name); /* a relative one is to be ignored */
+        status =
+            cr_path_join(path, xdg, "cresnet/kernel-times-%s.txt", name); /* the XDG standard: ignore relative paths */
     else if (home && *home)
         status = cr_path_join(path, home, ".cache/cresnet/kernel-times-%s.txt", name);
     if (status != CR_OK) {
-        cr_log(CR_LOG_WARN, "%s; times of kernels are not kept", cr_error_message());
+        cr_log(CR_LOG_WARN, "%s; kernel times are not saved", cr_error_message());
         cr_error_clear();
         path[0] = 0;
     }
@@ -37,17 +39,17 @@ cr_status cr_cost_table_path(const struct cr_device *device, char **out) {
     return *out ? CR_OK : CR_NO_MEMORY(sizeof path);
 }
 
-/* Trouble with the file costs time, not the run. */
-void cr_cost_read_file(struct cr_cost_table *c, bool tell) {
+/* An error of the file costs time but does not stop the run. */
+void cr_cost_read_file(struct cr_cost_table *c, bool verbose) {
     char       *text   = NULL;
     const char *why    = NULL;
     size_t      length = 0;
-    bool        other;
-    if (!c->path[0] || access(c->path, F_OK) != 0) return; /* the first time */
+    bool        other_device;
+    if (!c->path[0] || access(c->path, F_OK) != 0) return; /* first run on this device */
     cr_status status = cr_file_read(c->path, FILE_BYTES_MAX, &text, &length);
-    if (status == CR_OK) status = cr_cost_read_text(c, text, length, CR_COST_FILE, &why, &other);
-    if (status != CR_OK && tell) cr_log(CR_LOG_INFO, "%s; kernels are timed anew", cr_error_message());
-    if (why && tell) cr_log(CR_LOG_INFO, "%s is dropped: %s; kernels are timed anew", c->path, why);
+    if (status == CR_OK) status = cr_cost_read_text(c, text, length, CR_COST_FILE, &why, &other_device);
+    if (status != CR_OK && verbose) cr_log(CR_LOG_INFO, "%s; kernels are timed again", cr_error_message());
+    if (why && verbose) cr_log(CR_LOG_INFO, "%s is ignored: %s; kernels are timed again", c->path, why);
     if (status != CR_OK) cr_error_clear();
     cr_free(text);
 }
@@ -58,7 +60,7 @@ static bool measured_here(const struct cr_cost_table *c, const struct cr_cost_en
     return false;
 }
 
-/* What is new goes to what the file holds now: another process may have written since it was read. */
+/* Merges the new entries with the present contents of the file, because another process may have written it. */
 static cr_status file_text(const struct cr_cost_table *c, struct cr_text *out) {
     struct cr_cost_table now = {.device = c->device, .path = c->path, .identity = c->identity};
     cr_cost_read_file(&now, false);
@@ -92,14 +94,14 @@ void cr_cost_table_flush(struct cr_cost_table *c) {
     if (!fresh && !c->dirty) return;
     const cr_status status = c->path[0] ? write_file(c) : CR_OK;
     if (fresh)
-        cr_log(CR_LOG_INFO, "%lld kernels timed in %.2f s%s%s", (long long)fresh,
-               (double)(c->measure_ns - c->reported_ns) * 1e-9, c->path[0] && status == CR_OK ? "; kept in " : "",
+        cr_log(CR_LOG_INFO, "kernel selection: %lld kernels timed in %.2f s%s%s", (long long)fresh,
+               (double)(c->measure_ns - c->reported_ns) * 1e-9, c->path[0] && status == CR_OK ? ", saved to " : "",
                status == CR_OK ? c->path : "");
     c->reported    = c->measured;
     c->reported_ns = c->measure_ns;
     c->dirty       = false;
     if (status == CR_OK) return;
-    cr_log(CR_LOG_WARN, "%s; the next start will time kernels again (CRESNET_CACHE=DIR keeps their times elsewhere)",
+    cr_log(CR_LOG_WARN, "%s; the next run times the kernels again (CRESNET_CACHE=DIR saves their times in DIR)",
            cr_error_message());
     cr_error_clear();
 }
@@ -108,11 +110,11 @@ cr_status cr_cost_table_load(struct cr_device *device, const char *path, struct 
     char       *text   = NULL;
     const char *why    = NULL;
     size_t      length = 0;
-    bool        other;
+    bool        other_device;
     CR_TRY(cr_cost_table_open(device, "", out));
     (*out)->offline  = true;
     cr_status status = cr_file_read(path, FILE_BYTES_MAX, &text, &length);
-    if (status == CR_OK) status = cr_cost_read_text(*out, text, length, CR_COST_FILE, &why, &other);
+    if (status == CR_OK) status = cr_cost_read_text(*out, text, length, CR_COST_FILE, &why, &other_device);
     cr_free(text);
     if (status == CR_OK && why) status = CR_FAIL(CR_ERR_FORMAT, "%s: %s", path, why);
     if (status == CR_OK) return CR_OK;

@@ -1,33 +1,33 @@
-/* autotune/cost_model.c: the questions that passes ask, answered from the table of costs. See autotune/cost_table.h. */
+/* autotune/cost_model.c: answers the queries of the passes from the cost table. See autotune/cost_table.h. */
 #include "autotune/cost_table_internal.h"
 
 #include "runtime/executor.h"
 
 /* ---- one signature ---- */
 
-static bool is_pinned(const struct cr_cost_table *c, const char *signature, uint64_t hash) {
+static bool is_fixed(const struct cr_cost_table *c, const char *signature, uint64_t hash) {
     for (int i = CR_NONE; c->fixed && (i = cr_cost_next(c, signature, hash, i)) != CR_NONE;)
         if (c->entry[i].source == CR_COST_CHECKPOINT) return true;
     return false;
 }
 
-/* Of equals the one that came first. Once a signature has an entry, it has all: rows are not asked again, which for
- * libraries takes longer than to launch what they offer. */
+/* Among equal times the entry that was added first wins. A signature that has an entry has all of its candidates, so
+ * the kernels are not queried again; a query of a library takes longer than the launches. */
 bool cr_cost_best_known(struct cr_cost_table *c, const char *signature, struct cr_cost *out) {
     static const char *const sources[] = {[CR_COST_FILE]       = "file",
                                           [CR_COST_CHECKPOINT] = "checkpoint",
                                           [CR_COST_MEASURED]   = "measured",
                                           [CR_COST_PARTIAL]    = "measured in part"};
     const uint64_t           hash      = cr_cost_hash(signature);
-    const bool               pinned    = is_pinned(c, signature, hash);
+    const bool               fixed     = is_fixed(c, signature, hash);
     int                      best = CR_NONE, known = 0;
     for (int i = CR_NONE; (i = cr_cost_next(c, signature, hash, i)) != CR_NONE;) {
         struct cr_cost_entry *e = &c->entry[i];
-        if (pinned && e->source != CR_COST_CHECKPOINT) continue;
+        if (fixed && e->source != CR_COST_CHECKPOINT) continue;
         e->used = true;
         known++;
         if (e->kernel != CR_NONE && (best == CR_NONE || e->ns <= c->entry[best].ns))
-            best = i; /* they come last first */
+            best = i; /* the iteration is newest first */
     }
     *out = (struct cr_cost){.kernel = CR_NONE};
     if (best != CR_NONE)
@@ -46,7 +46,7 @@ static cr_status time_candidate(struct cr_cost_table *c, const struct cr_program
     c->measured++;
     c->measure_ns += cr_time_ns() - start;
     if (status == CR_OK || status == CR_ERR_MEMORY) return status;
-    return CR_FAIL(status, "%s (while %s was timed; with train.measure=no nothing is)", cr_error_message(),
+    return CR_FAIL(status, "%s (while timing the kernel %s; train.measure=no disables timing)", cr_error_message(),
                    c->device->kernels[op->kernel]->name);
 }
 
@@ -59,23 +59,23 @@ static cr_status add_candidate(struct cr_cost_table *c, const struct cr_op *op, 
     return cr_cost_add(c, &e);
 }
 
-/* A candidate whose scratch memory is not to be had is left out; where that is so of all, the order of the rows
- * decides. */
-static cr_status measure_all(struct cr_cost_table *c, const struct cr_program *p, const struct cr_op *asked,
+/* Measures all candidates. A candidate whose scratch memory cannot be reserved is skipped. If all are skipped, the
+ * first one is added with its roofline time. */
+static cr_status measure_all(struct cr_cost_table *c, const struct cr_program *p, const struct cr_op *queried,
                              const char *signature) {
-    const struct cr_cost_model roof   = cr_device_cost_model(c->device);
-    const int                  before = c->entries;
-    struct cr_op               op = *asked, large = {.kernel = CR_NONE}; /* large: the first left out */
-    double                     seconds, best      = 0;
+    const struct cr_cost_model roofline = cr_device_cost_model(c->device);
+    const int                  before   = c->entries;
+    struct cr_op               op = *queried, skipped = {.kernel = CR_NONE}; /* skipped: the first skipped candidate */
+    double                     seconds, best          = 0;
     for (int from = 0; cr_kernel_find(c->device, p, &op, from, &op.kernel); from = op.kernel + 1) {
-        const struct cr_kernel *row  = c->device->kernels[op.kernel];
-        const int               ways = row->algo_count ? row->algo_count(c->device, p, &op) : 1;
-        for (op.algo = 0; op.algo < ways; op.algo++) {
+        const struct cr_kernel *kernel = c->device->kernels[op.kernel];
+        const int               algos  = kernel->algo_count ? kernel->algo_count(c->device, p, &op) : 1;
+        for (op.algo = 0; op.algo < algos; op.algo++) {
             const cr_status status = time_candidate(c, p, &op, best, &seconds);
             if (status == CR_ERR_MEMORY) {
                 cr_error_clear();
                 cr_scratch_release(c->device, &c->scratch);
-                if (large.kernel == CR_NONE) large = op;
+                if (skipped.kernel == CR_NONE) skipped = op;
                 continue;
             }
             CR_TRY(status);
@@ -83,20 +83,20 @@ static cr_status measure_all(struct cr_cost_table *c, const struct cr_program *p
             CR_TRY(add_candidate(c, &op, signature, seconds));
         }
     }
-    if (large.kernel == CR_NONE) return CR_OK;
-    if (c->entries == before) CR_TRY(add_candidate(c, &large, signature, cr_op_seconds(&roof, p, &large)));
+    if (skipped.kernel == CR_NONE) return CR_OK;
+    if (c->entries == before) CR_TRY(add_candidate(c, &skipped, signature, cr_op_seconds(&roofline, p, &skipped)));
     for (int i = before; i < c->entries; i++) c->entry[i].source = CR_COST_PARTIAL;
     return CR_OK;
 }
 
-/* Where nothing can be measured: the first row, at the roofline. */
-static cr_status guess(const struct cr_cost_table *c, const struct cr_program *p, const struct cr_op *asked,
-                       struct cr_cost *out) {
-    const struct cr_cost_model roof = cr_device_cost_model(c->device);
-    struct cr_op               op   = *asked;
-    *out                            = (struct cr_cost){.kernel = CR_NONE};
+/* For an offline device: the first kernel that accepts the op, with its roofline time. */
+static cr_status use_roofline(const struct cr_cost_table *c, const struct cr_program *p, const struct cr_op *queried,
+                              struct cr_cost *out) {
+    const struct cr_cost_model roofline = cr_device_cost_model(c->device);
+    struct cr_op               op       = *queried;
+    *out                                = (struct cr_cost){.kernel = CR_NONE};
     if (!cr_kernel_find(c->device, p, &op, 0, &op.kernel)) return CR_OK;
-    *out = (struct cr_cost){.kernel = op.kernel, .seconds = cr_op_seconds(&roof, p, &op), .source = "roofline"};
+    *out = (struct cr_cost){.kernel = op.kernel, .seconds = cr_op_seconds(&roofline, p, &op), .source = "roofline"};
     return CR_OK;
 }
 
@@ -107,7 +107,7 @@ cr_status cr_cost_table_best(struct cr_cost_table *c, const struct cr_program *p
     c->queried            = true;
     if (status == CR_OK && !cr_cost_best_known(c, text.data, out)) {
         if (c->offline) {
-            status = guess(c, p, op, out);
+            status = use_roofline(c, p, op, out);
             goto out;
         }
         status = measure_all(c, p, op, text.data);
@@ -118,10 +118,10 @@ out:
     return status;
 }
 
-/* ---- what passes see ---- */
+/* ---- callbacks of the cost model ---- */
 
-/* Libraries take long to say no to a convolution: that is remembered like a cost. */
-static bool target_accepts(void *self, const struct cr_program *p, const struct cr_op *op) {
+/* A library takes long to reject a convolution, so the table stores rejections too. */
+static bool model_accepts(void *self, const struct cr_program *p, const struct cr_op *op) {
     struct cr_cost_table *c = self;
     if (!cr_cost_keeps_rejections(op->kind)) return cr_device_accepts(c->device, p, op);
     struct cr_text text = {0};
@@ -133,35 +133,38 @@ static bool target_accepts(void *self, const struct cr_program *p, const struct 
     else if (cr_cost_best_known(c, text.data, &best))
         accepts = best.kernel >= 0;
     else {
-        const struct cr_cost_entry refused = {
+        const struct cr_cost_entry rejection = {
             .signature = text.data, .kernel = CR_NONE, .ns = 1, .source = CR_COST_MEASURED, .used = true};
         accepts = cr_device_accepts(c->device, p, op);
-        if (!accepts && cr_cost_add(c, &refused) == CR_OK) c->dirty = true;
+        if (!accepts && cr_cost_add(c, &rejection) == CR_OK) c->dirty = true;
     }
     cr_text_free(&text);
     return accepts;
 }
 
-static cr_status target_cost(void *self, const struct cr_program *p, const struct cr_op *op, double *seconds) {
+/* Copies follow the rates of autotune/copy_rates.c, and one rank alone cannot measure a collective. Both are computed
+ * from their bytes. */
+static bool is_computed_from_bytes(enum cr_op_kind kind) {
+    return kind == CR_OP_offload || kind == CR_OP_prefetch || kind == CR_OP_barrier || kind == CR_OP_all_reduce;
+}
+
+static cr_status model_cost(void *self, const struct cr_program *p, const struct cr_op *op, double *seconds) {
     struct cr_cost_table *c = self;
     struct cr_cost        best;
-    struct cr_op          asked = *op;
+    struct cr_op          copy = *op;
     size_t                workspace;
-    const bool            by_bytes =
-        op->kind == CR_OP_offload || op->kind == CR_OP_prefetch || op->kind == CR_OP_barrier ||
-        op->kind ==
-            CR_OP_all_reduce; /* copies: autotune/copy_rates.c; a collective cannot be tried by one rank alone */
-    if (by_bytes) {
-        const struct cr_cost_model target = cr_cost_table_model(c);
-        *seconds                          = cr_op_seconds(&target, p, op);
+    if (is_computed_from_bytes(op->kind)) {
+        const struct cr_cost_model model = cr_cost_table_model(c);
+        *seconds                         = cr_op_seconds(&model, p, op);
         return CR_OK;
     }
     CR_TRY(cr_cost_table_best(c, p, op, &best));
     *seconds = best.seconds;
-    return best.kernel >= 0 ? CR_OK : cr_device_select(c->device, p, &asked, &workspace); /* for its message */
+    return best.kernel >= 0 ? CR_OK : cr_device_select(c->device, p, &copy, &workspace); /* sets the error message */
 }
 
-static cr_status target_tell(void *self, const struct cr_program *p, const struct cr_op *op, struct cr_selection *out) {
+static cr_status model_explain(void *self, const struct cr_program *p, const struct cr_op *op,
+                               struct cr_selection *out) {
     struct cr_cost_table *c = self;
     struct cr_cost        best;
     CR_TRY(cr_cost_table_best(c, p, op, &best));
@@ -173,8 +176,9 @@ static cr_status target_tell(void *self, const struct cr_program *p, const struc
     return CR_OK;
 }
 
-/* Is there anything to choose? What the table knows of was chosen before. */
-static cr_status has_choice(struct cr_cost_table *c, const struct cr_program *p, const struct cr_op *op, bool *yes) {
+/* Sets *yes when the op has several candidates, or an entry in the table, which implies that it had several. */
+static cr_status has_candidates(struct cr_cost_table *c, const struct cr_program *p, const struct cr_op *op,
+                                bool *yes) {
     struct cr_text text = {0};
     struct cr_cost best;
     int            first, second;
@@ -182,52 +186,52 @@ static cr_status has_choice(struct cr_cost_table *c, const struct cr_program *p,
     *yes                  = status == CR_OK && cr_cost_best_known(c, text.data, &best);
     cr_text_free(&text);
     if (status != CR_OK || *yes) return status;
-    const struct cr_kernel *row = cr_kernel_find(c->device, p, op, 0, &first);
-    *yes                        = row && ((row->algo_count && row->algo_count(c->device, p, op) > 1) ||
-                   cr_kernel_find(c->device, p, op, first + 1, &second));
+    const struct cr_kernel *kernel = cr_kernel_find(c->device, p, op, 0, &first);
+    *yes                           = kernel && ((kernel->algo_count && kernel->algo_count(c->device, p, op) > 1) ||
+                      cr_kernel_find(c->device, p, op, first + 1, &second));
     return CR_OK;
 }
 
-static cr_status target_select(void *self, const struct cr_program *p, struct cr_op *op, size_t *workspace) {
+static cr_status model_select(void *self, const struct cr_program *p, struct cr_op *op, size_t *workspace) {
     struct cr_cost_table *c = self;
     struct cr_cost        best;
-    bool                  choice = false;
-    if (op->kind != CR_OP_all_reduce) CR_TRY(has_choice(c, p, op, &choice));
-    if (!choice) return cr_device_select(c->device, p, op, workspace);
+    bool                  several = false;
+    if (op->kind != CR_OP_all_reduce) CR_TRY(has_candidates(c, p, op, &several));
+    if (!several) return cr_device_select(c->device, p, op, workspace);
     CR_TRY(cr_cost_table_best(c, p, op, &best));
-    if (best.kernel < 0) return cr_device_select(c->device, p, op, workspace); /* for its message */
+    if (best.kernel < 0) return cr_device_select(c->device, p, op, workspace); /* sets the error message */
     op->kernel = best.kernel;
     op->algo   = best.algo;
     return cr_device_workspace(c->device, p, op, workspace);
 }
 
-static int64_t target_kept_elems(void *self, const struct cr_program *p, const struct cr_op *op) {
+static int64_t model_packed_elems(void *self, const struct cr_program *p, const struct cr_op *op) {
     return cr_device_packed_elems(((struct cr_cost_table *)self)->device, p, op);
 }
 
-static double target_foresee(void *self, const struct cr_program *p, const struct cr_op *op) {
+static double model_estimate(void *self, const struct cr_program *p, const struct cr_op *op) {
     return cr_device_estimate(((struct cr_cost_table *)self)->device, p, op);
 }
 
-static void target_name_way(void *self, const struct cr_program *p, const struct cr_op *op, struct cr_text *out) {
+static void model_algo_name(void *self, const struct cr_program *p, const struct cr_op *op, struct cr_text *out) {
     cr_device_algo_name(((struct cr_cost_table *)self)->device, p, op, out);
 }
 
-static bool target_reads_host(void *self, const struct cr_op *op, int slot) {
+static bool model_reads_host(void *self, const struct cr_op *op, int slot) {
     return cr_device_reads_host(((struct cr_cost_table *)self)->device, op, slot);
 }
 
 struct cr_cost_model cr_cost_table_model(struct cr_cost_table *costs) {
     struct cr_cost_model t = cr_device_cost_model(costs->device);
     t.self                 = costs;
-    t.accepts              = target_accepts;
-    t.select               = target_select;
-    t.explain              = target_tell;
-    t.cost                 = target_cost;
-    t.packed_elems         = target_kept_elems;
-    t.estimate             = target_foresee;
-    t.algo_name            = target_name_way;
-    t.reads_host           = target_reads_host;
+    t.accepts              = model_accepts;
+    t.select               = model_select;
+    t.explain              = model_explain;
+    t.cost                 = model_cost;
+    t.packed_elems         = model_packed_elems;
+    t.estimate             = model_estimate;
+    t.algo_name            = model_algo_name;
+    t.reads_host           = model_reads_host;
     cr_cost_use_copy_rates(costs, &t);
     return t;
 }

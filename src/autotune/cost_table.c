@@ -18,24 +18,24 @@ static void add_slot(struct cr_text *out, const struct cr_program *p, const stru
     if (id < 0) return;
     const struct cr_tensor *t = &p->tensor[id];
     if (op->kind == CR_OP_conv && name == cr_op_info(op->kind)->in_name[CR_IN_conv_packed]) {
-        cr_text_add(out, " %s", name); /* its length is the pattern's, which is known by its share */
+        cr_text_add(out, " %s", name); /* its length follows from the pattern, whose density is in the signature */
         return;
     }
     cr_text_add(out, " %s=%s[%lld,%lld,%lld,%lld]", name, cr_dtype_name(t->dtype), (long long)t->dim[0],
                 (long long)t->dim[1], (long long)t->dim[2], (long long)t->dim[3]);
 }
 
-/* The share of kept weights to two digits: a checkpoint that is pruned alike finds times that serve. */
+/* The density has two digits, so that a network with a similar pattern uses the same times. */
 static void add_pattern(struct cr_text *out, const struct cr_program *p, const struct cr_op *op) {
     const struct cr_pattern_attr *a   = &op->attr.conv.pattern;
     const double                  all = a->nnz ? (double)p->store->param[a->param].elems : 0;
     if (!a->nnz) return;
     cr_text_add(out, " nnz%.2g format%d", (double)a->nnz / all, a->format);
-    /* How many weights stand beside those that are kept: blocks are whole. */
-    const int kept = op->kind == CR_OP_conv            ? op->in[CR_IN_conv_packed]
-                     : op->kind == CR_OP_sparse_filter ? op->out[CR_OUT_sparse_filter_y]
-                                                       : CR_NONE;
-    if (kept >= 0) cr_text_add(out, " stored%.2g", (double)p->tensor[kept].dim[3] / all);
+    /* Stored weights as a fraction of all: some weight formats store whole blocks. */
+    const int packed = op->kind == CR_OP_conv            ? op->in[CR_IN_conv_packed]
+                       : op->kind == CR_OP_sparse_filter ? op->out[CR_OUT_sparse_filter_y]
+                                                         : CR_NONE;
+    if (packed >= 0) cr_text_add(out, " stored%.2g", (double)p->tensor[packed].dim[3] / all);
 }
 
 static void add_attributes(struct cr_text *out, const struct cr_program *p, const struct cr_op *op) {
@@ -64,7 +64,7 @@ static void add_attributes(struct cr_text *out, const struct cr_program *p, cons
     }
 }
 
-/* Options that change which rows there are stand in front. */
+/* The signature begins with the device options that change which kernels exist. */
 cr_status cr_cost_signature(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
                             struct cr_text *out) {
     const struct cr_op_info *info = cr_op_info(op->kind);
@@ -96,7 +96,6 @@ static void link_entry(struct cr_cost_table *c, int index) {
     *first               = index;
 }
 
-/* The first `entries` stay. */
 void cr_cost_cut(struct cr_cost_table *c, int entries) {
     c->entries = entries;
     for (int i = 0; i < c->buckets; i++) c->bucket[i] = CR_NONE;

@@ -1,93 +1,102 @@
-/* autotune/cost_table.h: how long ops take on a device, measured once and remembered: what the choice among fusions and
- * kernel rows rests on. The table holds nanoseconds, not decisions: the passes decide anew each time, and the same
- * table gives the same program.
+/* autotune/cost_table.h: autotuning: measures how long kernels take on a device and stores the times in a table.
  *
- * An op is known by its signature: kind, attributes, and type and shape of each slot. A candidate is a row and one of
- * its ways (op->way); a signature's cost is that of its fastest candidate. Measuring runs the candidate on scratch
- * memory of the device, filled with noise.
+ * The passes query the time of an op to choose among fusions, and its fastest kernel. The table stores
+ * nanoseconds, not decisions: the passes decide each time, and the same table gives the same program.
  *
- * Laws
- *   - What the table knows is never measured again. It is kept in a file, one a device's name, whose first line says
- * for which device, driver, libraries and rows it was made: a file that says something else is dropped with a line in
- * the log, and so is one that cannot be read. No trouble with the file stops a run.
- *   - A checkpoint carries the entries that its run used. For their signatures nothing else is asked (pin), so that a
- * run that goes on computes the same bits; they never get into the file. When they do not fit this device, pin fails
- * and says so.
- *   - What was measured goes into the file as it is then: processes that write it in turn lose nothing.
- *   - Scratch memory is taken while measuring and given back by cr_cost_table_flush.
- * Knows devices and ops; nothing of sessions. */
-#ifndef CR_COSTS_H
-#define CR_COSTS_H
+ * The key of an op is its signature: kind, attributes, and the type and shape of each slot. A candidate is a kernel and
+ * one of its algorithms (op->algo). The time of a signature is the time of its fastest candidate. A measurement runs
+ * the candidate on scratch memory of the device that is filled with random numbers.
+ *
+ * Invariants
+ *   - A signature that the table contains is not measured again. The table is stored in one file for each device name.
+ *     The first line of the file names the device, the driver, the libraries and the kernels for which it was made. A
+ *     file with another first line or with damage is dropped with a log line. An error of the file never stops a run.
+ *   - A checkpoint stores the entries that its run used (cr_cost_table_text). cr_cost_table_load_fixed loads them, and
+ *     the signatures in them then use no other entry. So a resumed run is bitwise identical. These entries are never
+ *     written to the file.
+ *   - Writing the file merges the new entries with the present contents of the file, so that several processes may
+ *     write it in turn.
+ *   - Scratch memory is reserved by measurements and released by cr_cost_table_flush.
+ *
+ * `costs` is the table in all functions. Functions return CR_ERR_MEMORY when an allocation fails. */
+#ifndef CR_COST_TABLE_H
+#define CR_COST_TABLE_H
 
 #include "compiler/compiler.h"
 #include "device/device.h"
 
 struct cr_cost_table;
 
-/* `path`: the file, "" for none; a file that is not there yet is made by cr_cost_table_flush. The device must outlive
- * the table. */
+/* Opens the table for a device and reads the file at `path` if it exists; "" means no file. cr_cost_table_flush creates
+ * the file. The device must outlive the table. cr_cost_table_close frees the table. */
 CR_MUST cr_status cr_cost_table_open(struct cr_device *device, const char *path, struct cr_cost_table **out);
-/* A file that a run on a device left, for plans of that device where it is not: `device` only answers questions (see
- * cr_gpu_open_offline). Nothing is measured: what the file does not know costs what the roofline says. CR_ERR_FORMAT:
- * no such file, or another version's. */
+/* Loads the file of another machine for plans of an offline device (cr_gpu_open_offline). Nothing is measured or
+ * written: a signature that is not in the file gets its roofline time. CR_ERR_FORMAT when the file has another version
+ * or is damaged; CR_ERR_IO when it cannot be read. */
 CR_MUST cr_status cr_cost_table_load(struct cr_device *device, const char *path, struct cr_cost_table **out);
-void              cr_cost_table_close(struct cr_cost_table *costs); /* NULL is fine */
+void              cr_cost_table_close(struct cr_cost_table *costs); /* accepts NULL */
 
-/* Where the table of this device is kept: CRESNET_CACHE, or XDG_CACHE_HOME/cresnet, or HOME/.cache/cresnet; "" when
- * there is no such place or CRESNET_CACHE is "off". */
-CR_MUST cr_status cr_cost_table_path(const struct cr_device *device, char **out); /* cr_free it */
+/* Returns the path of the file for this device, which the caller frees with cr_free. The folder is CRESNET_CACHE,
+ * XDG_CACHE_HOME/cresnet or HOME/.cache/cresnet, the first that is set. The path is "" when none is set or when
+ * CRESNET_CACHE is "off". */
+CR_MUST cr_status cr_cost_table_path(const struct cr_device *device, char **out);
 
-/* The device as passes see it, with costs from this table. It refers to the table. */
+/* Returns the cost model of the device with the times of this table. The model refers to the table. */
 struct cr_cost_model cr_cost_table_model(struct cr_cost_table *costs);
 
-/* Rates of the copies of programs that swap, into this table's target: from the table, or measured now: a tenth of a
- * second, once a device. Where nothing could be measured the device's round figures stand. */
-CR_MUST cr_status cr_cost_table_copy_rates(struct cr_cost_table *costs, struct cr_cost_model *target);
+/* Sets the copy rates of `model`, a cost model of this table, for programs that offload tensors. The rates come from
+ * the table. If the table lacks them, they are measured, which takes about 0.1 s and happens once for a device. If
+ * there is not enough memory to measure, the device's estimates stay. */
+CR_MUST cr_status cr_cost_table_copy_rates(struct cr_cost_table *costs, struct cr_cost_model *model);
 
-/* The fastest candidate for the op, measuring what is not known. */
+/* The fastest candidate of an op. */
 struct cr_cost {
-    int         kernel, algo;
+    int         kernel; /* index in device->kernels; CR_NONE when no kernel accepts the op */
+    int         algo;
     double      seconds;
-    const char *source; /* of the seconds, in a word: measured (now), file, checkpoint, "measured in part" (memory was
-                           short), roofline */
+    const char *source; /* of the time: "measured", "file", "checkpoint", "roofline", or "measured in part" when memory
+                           was too short for some candidates */
 };
+/* Finds the fastest candidate for the op. Measures all candidates if the table does not contain the signature. */
 CR_MUST cr_status cr_cost_table_best(struct cr_cost_table *costs, const struct cr_program *program,
                                      const struct cr_op *op, struct cr_cost *out);
 
-/* After compiling: gives scratch memory back and writes the file when there is something new; one line in the log when
- * something was measured. */
+/* Call after compiling: releases the scratch memory, writes the file if there are new entries, and logs the number of
+ * measured kernels if there are any. Errors are logged as warnings. */
 void cr_cost_table_flush(struct cr_cost_table *costs);
 
-/* Whether what was measured has an effect that lasts, since none of these programs has it by itself: once a process has
- * run an instruction of the sparse tensor cores, dense work draws more power until it ends. On one H200 one launch of
- * mma.sp was enough; 4 seconds of rest undid nothing; at the GPU's power limit ResNet-50's evaluation (fp16, batch 256)
- * took 6 % longer. */
+/* Returns whether the measurements used sparse tensor cores although none of the programs does. Such a process should
+ * be restarted: after the first instruction of the sparse tensor cores, dense work draws more power until the process
+ * ends. On one H200 a single launch of mma.sp had this effect, and 4 s of rest did not end it. At the power limit,
+ * evaluation of ResNet-50 (fp16, batch 256) took 6 % longer. */
 bool cr_cost_table_has_lasting_effect(const struct cr_cost_table *costs, const struct cr_program *const *program,
                                       int programs);
 
-/* The entries asked for so far, as text, for a checkpoint; cr_free it. */
+/* Returns the entries that this run has used, as text for a checkpoint. The caller frees it with cr_free. */
 CR_MUST cr_status cr_cost_table_text(const struct cr_cost_table *costs, char **out);
-/* Takes the entries of a checkpoint, before the first question. CR_ERR_FORMAT when the text is none of ours;
- * CR_ERR_DEVICE when it was made for another device, driver, library or set of rows. Nothing is taken then. `from` is
- * for messages. */
+/* Loads the entries of a checkpoint. Must be called before the first query. `from` names the checkpoint in messages.
+ * CR_ERR_FORMAT when the text is damaged; CR_ERR_DEVICE when it was made for another device, driver or library. No
+ * entry is loaded then. */
 CR_MUST cr_status cr_cost_table_load_fixed(struct cr_cost_table *costs, const char *text, size_t length,
                                            const char *from);
 
-/* Measured so far: candidates, and the seconds that took. */
+/* Returns the number of candidates that were measured so far, and the seconds that this took. */
 void cr_cost_table_effort(const struct cr_cost_table *costs, int64_t *measured, double *seconds);
 
 /* ---- autotune/measure.c ---- */
 
+/* Scratch memory for measurements. A zeroed struct is empty. */
 struct cr_scratch {
-    void  *noise, *zeros; /* device memory: finite values; zeros, for what may be an index */
-    void  *piece;         /* what noise is made of; nothing is ever written there */
-    size_t noise_bytes, zero_bytes, clean_bytes /* of the noise, from its begin on, that no op has written to */;
-    double gap_s[8]; /* what stands between recorded launches takes, a launch, in recordings of 1 to 8; 0: not measured
-                        yet */
+    void  *noise; /* device memory: finite random values; also holds outputs and workspace */
+    void  *zeros; /* device memory: zeros, for inputs that may be indices */
+    void  *piece; /* device memory that is never written again: the source of the random values */
+    size_t noise_bytes, zero_bytes;
+    size_t clean_bytes; /* of `noise`, from its beginning: bytes that no op has overwritten */
+    double gap_s[8];    /* [n - 1]: seconds between two launches in a graph of n launches; 0 when not measured yet */
 };
-/* Seconds that one launch of device->rows[op->row] in its way op->way takes: the least of some, after one to warm up;
- * of one where that is far beyond `best`, what another candidate takes (0: none yet). CR_ERR_MEMORY when the scratch
- * memory is not to be had. */
+/* Measures the seconds of one launch of device->kernels[op->kernel] with algorithm op->algo: the minimum of several
+ * launches after a warm-up. `best` is the time of another candidate, or 0; a candidate that is clearly slower is
+ * launched only once more. CR_ERR_MEMORY when the scratch memory cannot be reserved. */
 CR_MUST cr_status cr_cost_measure(struct cr_device *device, struct cr_scratch *scratch,
                                   const struct cr_program *program, const struct cr_op *op, double best,
                                   double *seconds);

@@ -1,20 +1,22 @@
-/* autotune/cost_table_internal.h: what the files of the cost table share; private to costs*.c. */
-#ifndef CR_COSTS_PARTS_H
-#define CR_COSTS_PARTS_H
+/* autotune/cost_table_internal.h: declarations that the files of autotune/ share; no other folder includes it. */
+#ifndef CR_COST_TABLE_INTERNAL_H
+#define CR_COST_TABLE_INTERNAL_H
 
 #include "autotune/cost_table.h"
 
+/* Where an entry comes from. */
 enum cr_cost_source {
     CR_COST_FILE,
-    CR_COST_CHECKPOINT, /* goes before all others and never into the file: the user's table is not another run's */
+    CR_COST_CHECKPOINT, /* has priority over the other sources and is never written to the file */
     CR_COST_MEASURED,
-    CR_COST_PARTIAL /* measured too, but not all candidates: memory was short. Not for the file: the next run may have
-                       more */
+    CR_COST_PARTIAL /* measured, but memory was too short for some candidates. Not written to the file, because the next
+                       run may have more memory */
 };
 
-/* What is kept of copies between host and device: seconds of a large one each way, both at once, and of a small one. */
-/* Then, where the device has rows for such work: a large copy to the host beside kinds of work, and the first of them
- * by itself and beside copies each way. */
+/* Times of copies between host and device, and of kernels during copies. OUT is the direction to the host. The first
+ * five times are of copies only: both directions at once, one direction alone, and a small copy. The other times exist
+ * where the device has kernels for the work: a large copy to the host during three op kinds, and the time of `add`
+ * alone and during copies in each direction. */
 enum cr_copy_time {
     CR_COPY_TO_HOST,
     CR_COPY_TO_DEVICE,
@@ -30,60 +32,72 @@ enum cr_copy_time {
     CR_COPY_TIMES
 };
 
-struct cr_cost_entry {        /* one candidate of one signature */
+/* One candidate of one signature. */
+struct cr_cost_entry {
     uint64_t            hash; /* of the signature */
     const char         *signature;
-    int                 kernel, algo; /* row: index in device->rows; CR_NONE: no row takes this */
-    int64_t             ns;
+    int                 kernel; /* index in device->kernels; CR_NONE: no kernel accepts this op */
+    int                 algo;
+    int64_t             ns; /* time of one launch */
     enum cr_cost_source source;
-    bool                used; /* an answer of this run rested on it */
-    int                 next; /* entry in the same bucket; CR_NONE: none */
+    bool                used; /* a query of this run was answered with the entry's signature */
+    int                 next; /* index of the next entry in the same bucket; CR_NONE: none */
 };
 
 struct cr_cost_table {
     struct cr_device     *device;
-    const char           *path, *identity;
+    const char           *path, *identity; /* of the file; identity: the first line that this program writes */
     struct cr_cost_entry *entry;
     int                   entries, capacity;
-    int                  *bucket; /* first entry by hash % buckets; CR_NONE: none */
+    int                  *bucket; /* [buckets]: index of the first entry by hash % buckets; CR_NONE: none */
     int                   buckets;
-    int                   fixed; /* how many entries are a checkpoint's */
-    bool                  queried;
-    bool                  copies_known, contention_known; /* the first five, the others */
+    int                   fixed;            /* number of entries that come from a checkpoint */
+    bool                  queried;          /* a query has been answered, so load_fixed is no longer allowed */
+    bool                  copies_known;     /* copy_s holds the first five times */
+    bool                  contention_known; /* copy_s holds the other times */
     double                copy_s[CR_COPY_TIMES];
     struct cr_scratch     scratch;
-    int64_t               measured, reported, measure_ns, reported_ns;
-    bool                  sparse_cores; /* a row that runs on them was measured here */
-    bool                  dirty;        /* the file lacks something, even if nothing was measured */
-    bool                  offline;      /* of a device that is not there: nothing can be measured, nothing is written */
-    struct cr_arena       arena;
+    int64_t               measured, reported, measure_ns, reported_ns; /* candidates and their time; already logged */
+    bool                  sparse_cores; /* a kernel that uses sparse tensor cores was measured */
+    bool                  dirty;        /* there are entries to write even if nothing was measured */
+    bool                  offline;      /* offline device: nothing is measured and nothing is written */
+    struct cr_arena       arena;        /* owns path, identity and signatures */
 };
+
+/* ---- autotune/cost_table.c ---- */
 
 uint64_t          cr_cost_hash(const char *text);
 CR_MUST cr_status cr_cost_signature(const struct cr_device *device, const struct cr_program *program,
                                     const struct cr_op *op, struct cr_text *out);
-/* Is it remembered of this kind that no row takes an op? */
+/* Returns whether the table stores for ops of this kind that no kernel accepts them. */
 bool cr_cost_keeps_rejections(enum cr_op_kind kind);
-/* The entries of a signature, the last added first: from CR_NONE on; CR_NONE: no more. */
+/* Iterates over the entries of a signature, newest first: pass CR_NONE to begin; returns CR_NONE at the end. */
 int cr_cost_next(const struct cr_cost_table *costs, const char *signature, uint64_t hash, int after);
-/* The fastest of what the table knows of the signature; row CR_NONE: it knows that no row takes it. False: it knows
- * nothing. */
-bool cr_cost_best_known(struct cr_cost_table *costs, const char *signature, struct cr_cost *out);
-/* Puts the rates of copies that were measured, if any, into the target. */
-void cr_cost_use_copy_rates(const struct cr_cost_table *costs, struct cr_cost_model *target);
-/* Copies the entry and its signature. */
+/* Copies the entry and its signature into the table. */
 CR_MUST cr_status cr_cost_add(struct cr_cost_table *costs, const struct cr_cost_entry *entry);
-/* Keeps the first `entries` entries. */
+/* Removes all entries after the first `entries`. */
 void cr_cost_cut(struct cr_cost_table *costs, int entries);
-/* Frees entries, buckets and texts; not the scratch memory, not the table itself. */
+/* Frees entries, buckets and texts, but neither the scratch memory nor the table itself. */
 void cr_cost_free_table(struct cr_cost_table *costs);
+
+/* ---- autotune/cost_model.c ---- */
+
+/* Finds the fastest entry of the signature and marks its entries as used. out->kernel is CR_NONE when no kernel accepts
+ * the op. Returns false when the table has no entry. */
+bool cr_cost_best_known(struct cr_cost_table *costs, const char *signature, struct cr_cost *out);
+
+/* ---- autotune/copy_rates.c ---- */
+
+/* Copies the measured copy rates, if there are any, into the model. */
+void cr_cost_use_copy_rates(const struct cr_cost_table *costs, struct cr_cost_model *model);
 
 /* ---- autotune/cost_text.c ---- */
 
-/* Sets costs->identity, the header that this program writes. */
+/* Sets costs->identity. */
 CR_MUST cr_status cr_cost_make_identity(struct cr_cost_table *costs);
-/* Adds all entries of `text`, which is changed, or none when something is wrong with it: *why then says what, else it
- * is NULL. *other_device: the text is sound and belongs to another device, library or version. */
+/* Adds all entries of `text`, which is modified. If the text has an error, no entry is added and *why says what is
+ * wrong; otherwise *why is NULL. *other_device is true when the text was made for another device, library or version.
+ */
 CR_MUST cr_status cr_cost_read_text(struct cr_cost_table *costs, char *text, size_t length, enum cr_cost_source source,
                                     const char **why, bool *other_device);
 void              cr_cost_add_header(const struct cr_cost_table *costs, struct cr_text *out);
@@ -92,14 +106,14 @@ void cr_cost_add_checksum(struct cr_text *out);
 
 /* ---- autotune/cost_file.c ---- */
 
-/* Reads costs->path if it is there. A damaged file is ignored, with a line in the log when `verbose`. */
+/* Reads costs->path if the file exists. A damaged file is ignored, with a log line if `verbose`. */
 void cr_cost_read_file(struct cr_cost_table *costs, bool verbose);
 
 /* ---- autotune/renamed.c ---- */
 
-/* The present name of a kernel that an older version named `name`. */
+/* Returns the present name of a kernel that an older version named `name`. */
 const char *cr_cost_kernel_now(const char *name);
-/* The present form of a signature that version 0.1 wrote. */
+/* Appends the present form of a signature that version 0.1 wrote. */
 void cr_cost_signature_now(const char *old, struct cr_text *out);
 
 #endif

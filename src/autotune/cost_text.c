@@ -2,9 +2,12 @@
  *
  * The first line names the device, the version of cresnet and a hash of the kernels. Each further line is one entry
  * with fields separated by tabs. The last line is a checksum of all lines before, because an edited line could name a
- * kernel or an algorithm that does not exist. cresnet kernel times 6 <tab> NVIDIA H200, driver ...; cresnet 0.3.0,
- * kernels 9f3a... nanoseconds <tab> kernel <tab> algorithm <tab> signature sum <tab> checksum Version 0.1 wrote
- * "cresnet costs 5" with the old names of kernels, ops and slots. They are translated (renamed.c). */
+ * kernel or an algorithm that does not exist.
+ *   - cresnet kernel times 6 <tab> NVIDIA H200, driver ...; cresnet 0.3.0, kernels 9f3a...
+ *   - nanoseconds <tab> kernel <tab> algorithm <tab> signature
+ *   - sum <tab> checksum
+ *
+ * Version 0.1 wrote "cresnet costs 5" with the old names of kernels, ops and slots. They are translated (renamed.c). */
 #include "autotune/cost_table_internal.h"
 
 #include <ctype.h>

@@ -113,7 +113,7 @@ static const struct renamed_op ops[] = {
     {"sync", "barrier", {{"token", "event"}}},
 };
 
-/* Whole signatures: copies between host and device are no ops of a program. */
+/* Whole signatures of copies between host and device, which are not ops of a program. */
 static const struct renamed copies[] = {
     {"swap_out beside swap_in, 64 MiB", "offload during prefetch, 64 MiB"},
     {"swap_in beside swap_out, 64 MiB", "prefetch during offload, 64 MiB"},
@@ -150,7 +150,7 @@ static bool starts_number(const char *word, size_t length, const char *prefix) {
     return length > n && strncmp(word, prefix, n) == 0 && strchr("0123456789", word[n]);
 }
 
-/* A word behind the op: an attribute, "slot=type[shape]", a slot without a shape, or the arrow. */
+/* Translates a word after the op: an attribute, "slot=type[shape]", a slot without a shape, or the arrow. */
 static void add_word(const struct renamed_op *op, const char *word, size_t length, struct cr_text *out) {
     const char  *equals = memchr(word, '=', length);
     const size_t name   = equals ? (size_t)(equals - word) : length;

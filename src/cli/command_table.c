@@ -1,6 +1,6 @@
 /* cli/command_table.c: the function of each command, for main. Commands do not use this table: their descriptions are
  * in cli/command_help.c. */
-#include "cli/command.h"
+#include "cli/common/command.h"
 
 static cr_command_fn *const functions[CR_CMD_COUNT] = {
     [CR_CMD_TRAIN] = cr_cmd_train,   [CR_CMD_EVAL] = cr_cmd_eval,       [CR_CMD_PREDICT] = cr_cmd_predict,

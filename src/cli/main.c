@@ -1,7 +1,7 @@
 /* cli/main.c: finds the command, parses its command line, runs it, prints its error and ends the program. This is the
  * only file that exits. Exit codes: 0 success, 1 failure, 2 wrong command line or configuration, 128+n ended by
  * signal n. */
-#include "cli/command.h"
+#include "cli/common/command.h"
 
 #include <signal.h>
 #include <stdio.h>

@@ -1,22 +1,21 @@
-/* comm/comm.h: ranks: the processes of one run, what they say to each other through host memory, and what happens when
- * one of them dies. Gradients on GPUs do not come this way (NCCL does that); its id, hashes, metrics and gradients on
- * CPUs do.
+/* comm/comm.h: communication between the ranks (processes) of a run through host memory, and failure detection.
  *
- * Two ways, one interface: shared memory where all ranks are on one host (comm/shared_memory.c), TCP through rank 0
- * where they are not (comm/tcp.c). Ranks may also be threads of one process: each opens a comm of its own.
+ * GPU gradients do not use this interface (NCCL transfers them). NCCL's id, hashes, metrics and CPU gradients use it.
+ * There are two transports: shared memory if all ranks are on one host (comm/shared_memory.c), TCP through rank 0
+ * otherwise (comm/tcp.c). Ranks may also be threads of one process, each with its own comm.
  *
- * Laws
- *   - Every rank calls the same collectives, in the same order, with the same sizes, from one thread. What differs is
- * an error that names both ranks, never a hang.
- *   - Sums are taken in the order of the ranks: ((x0 + x1) + x2) + ..., whatever the way and the number of hosts: the
- * same ranks give the same bits.
- *   - A rank that fails, ends, is killed, is stopped or does not answer makes every call of every other rank fail with
- *     CR_ERR_PEER; the message names its rank, its host and the cause. After an error only abort and close are of use.
- *   - A thread in each process gives signs of life and looks at those of the others. If it learns of a failure and the
- *     process has not closed its comm CR_COMM_GRACE_S seconds later (stuck in a driver, say), it ends the process. A
- * process on this host that was found silent is killed.
- *   - Nothing has a name in the file system: no memory, no socket and no file is left behind, however a process ends.
- * Knows nothing of programs, devices or training. */
+ * Invariants
+ *   - Every rank calls the same collectives in the same order with the same sizes, from one thread. A difference is an
+ *     error that names both ranks; the run never hangs.
+ *   - Sums are computed in rank order, ((x0 + x1) + x2) + ..., for every transport and number of hosts: the same number
+ *     of ranks gives bitwise identical results.
+ *   - If a rank fails, exits, is killed, is stopped or does not respond, every call of every other rank fails with
+ *     CR_ERR_PEER; the message names the rank, its host and the cause. After an error only abort and close are useful.
+ *   - A watcher thread in each process sends heartbeats and checks those of the other ranks. If the process has not
+ *     closed its comm CR_COMM_GRACE_S seconds after a failure (because it is stuck in a driver, for example), the
+ *     watcher terminates the process. A process on this host without a heartbeat is killed.
+ *   - Nothing has a name in the file system: memory, sockets and files disappear with the processes.
+ * This header does not depend on programs, devices or training. */
 #ifndef CR_COMM_H
 #define CR_COMM_H
 
@@ -28,91 +27,92 @@ enum {
     CR_COMM_GRACE_S   = 5,
 };
 
-/* Where this rank is and how it finds the others. comm/launch/launcher.h fills it from the command line or a launcher's
- * variables. */
+/* The rank of this process and how it reaches the other ranks. comm/launch/launcher.h fills it from the command line or
+ * a launcher's environment variables. */
 struct cr_comm_options {
     int    rank, size;
-    int    local_rank, local_size;  /* on its host; -1: unknown, found when the ranks meet */
-    char   group[CR_COMM_NAME_MAX]; /* tells launch groups on one machine apart: a host is a host name and a group */
+    int    local_rank, local_size;  /* on its host; -1 if unknown: the rendezvous then determines them */
+    char   group[CR_COMM_NAME_MAX]; /* launch group: ranks share a host if host name and group are equal */
     char   address[256];            /* of rank 0, for TCP; unused with `shared` */
-    int    port;
-    char   job[128];       /* names the run: a rank of another job is refused */
-    void  *shared;         /* ranks forked by us or threads: memory of cr_comm_shared_new; else NULL */
-    double rendezvous_s;   /* how long ranks wait for each other at start */
-    double timeout_s;      /* without a sign of life for so long a rank is lost */
-    double wait_timeout_s; /* how long to wait for a rank that lives but does not come; 0: for ever */
+    int    port;                    /* of rank 0, for TCP */
+    char   job[128];                /* name of the run: rank 0 rejects ranks of another job */
+    void  *shared;                  /* forked ranks or threads: memory from cr_comm_shared_new; else NULL */
+    double rendezvous_s;            /* timeout of the rendezvous, seconds */
+    double timeout_s;               /* a rank without a heartbeat for this time is lost, seconds */
+    double wait_timeout_s;          /* timeout for a live rank that is late in a collective, seconds; 0: none */
 };
 
-/* Who everybody is, the same table in all ranks. Hosts are numbered by their lowest rank. */
+/* Host and process of a rank; all ranks have the same table. Hosts are numbered in the order of their lowest rank. */
 struct cr_comm_rank_info {
     int      local_rank, local_size, host;
     long     pid;
-    uint64_t pid_space; /* processes have numbers in spaces (containers); 0: unknown */
+    uint64_t pid_space; /* PID namespace (containers); 0 if unknown */
     char     host_name[CR_COMM_NAME_MAX];
 };
 
 struct cr_comm;
 
-/* Meets the others. CR_ERR_CONFIG for sizes, ranks, jobs or versions that do not fit (with both values), CR_ERR_IO for
- * addresses and ports (with what to do), CR_ERR_PEER when some do not come within rendezvous_s. size 1 needs nothing
- * else. */
+/* Connects to all other ranks. CR_ERR_CONFIG: sizes, ranks, jobs or versions do not match (the message has both
+ * values); CR_ERR_IO: address or port problems; CR_ERR_PEER: ranks are missing after rendezvous_s. With size 1 there is
+ * no communication. The caller closes *out with cr_comm_close. */
 CR_MUST cr_status cr_comm_open(const struct cr_comm_options *where, struct cr_comm **out);
-/* The end of a run that went well, on every rank: others may go on until they close too. NULL is fine. After a failure:
- * only frees. */
+/* Leaves a successful run and frees the comm; other ranks may continue until they close too. After a failure it only
+ * frees. NULL is allowed. */
 void cr_comm_close(struct cr_comm *comm);
-/* This rank cannot go on: the others fail with "rank R on HOST: WHY". From any thread; close must follow. NULL is fine.
- */
+/* Reports that this rank failed: the other ranks fail with "rank R on HOST: WHY". Callable from any thread; close must
+ * follow. NULL is allowed. */
 void cr_comm_abort(struct cr_comm *comm, const char *why);
 
-int                             cr_comm_rank(const struct cr_comm *comm); /* NULL: 0 */
-int                             cr_comm_size(const struct cr_comm *comm); /* NULL: 1 */
+int                             cr_comm_rank(const struct cr_comm *comm); /* 0 for NULL */
+int                             cr_comm_size(const struct cr_comm *comm); /* 1 for NULL */
 const struct cr_comm_rank_info *cr_comm_rank_info(const struct cr_comm *comm, int rank);
-int                             cr_comm_hosts(const struct cr_comm *comm); /* how many */
+int                             cr_comm_hosts(const struct cr_comm *comm); /* number of hosts */
 
-/* ---- collectives; comm may be NULL, which is a run of one rank ---- */
+/* ---- collectives; comm may be NULL for a run with one rank ---- */
 
 CR_MUST cr_status cr_comm_barrier(struct cr_comm *comm);
-/* `bytes` of root's data into everybody's. */
+/* Copies `bytes` bytes of root's data to all ranks. */
 CR_MUST cr_status cr_comm_broadcast(struct cr_comm *comm, void *data, size_t bytes, int root);
-/* `bytes` of every rank into everybody's `all`: rank r's at all + r * bytes. `mine` may lie in its place in `all`. */
+/* Gathers `bytes` bytes of every rank: rank r's are at all + r * bytes. `mine` may be this rank's part of `all`. */
 CR_MUST cr_status cr_comm_all_gather(struct cr_comm *comm, const void *mine, size_t bytes, void *all);
 enum cr_comm_type { CR_COMM_F32, CR_COMM_F64, CR_COMM_I64 };
-/* data[i] becomes the sum over ranks, added in the type itself, in the order of the ranks. */
+/* Replaces data[i] by the sum over all ranks, computed in the given type in rank order. */
 CR_MUST cr_status cr_comm_all_reduce(struct cr_comm *comm, void *data, size_t count, enum cr_comm_type type);
-/* Is `bytes` of data the same on all ranks? CR_ERR_PEER that names the first rank that differs and `what` it is. */
+/* Checks that `bytes` bytes of data are equal on all ranks. CR_ERR_PEER names the first rank that differs and
+ * `what`. */
 CR_MUST cr_status cr_comm_same(struct cr_comm *comm, const void *data, size_t bytes, const char *what);
 
 /* ---- between steps ---- */
 
-/* What ranks may ask of all: bits. */
+/* Requests that a rank may make; bits. */
 enum {
     CR_REQUEST_SAVE = 1, /* SIGUSR1 */
-    CR_REQUEST_INT  = 2, /* SIGINT: save and end */
-    CR_REQUEST_TERM = 4, /* SIGTERM: the same */
+    CR_REQUEST_INT  = 2, /* SIGINT: save and stop */
+    CR_REQUEST_TERM = 4, /* SIGTERM: save and stop */
     CR_REQUEST_STOP = CR_REQUEST_INT | CR_REQUEST_TERM,
 };
-/* A vote that does not hold up the step: called by every rank before each step (and wherever else all of them pass),
- * with what this rank asks for now. *asked gets, on every rank in the same call, what any rank asked for CR_VOTE_LAG
- * calls ago; so all save or stop at the same step, and a rank waits only for one that is more than CR_VOTE_LAG calls
- * behind. Fails as cr_comm_check does. With one rank *asked = ask at once. */
+/* A vote that does not delay the step. Every rank calls it before each step (and at other points that all ranks pass)
+ * with its own request bits. On every rank, the same call sets *requests to the union of the requests of CR_VOTE_LAG
+ * calls ago. All ranks therefore save or stop at the same step, and a rank waits only for a rank that is more than
+ * CR_VOTE_LAG calls behind. Errors as cr_comm_check. With one rank *requests = request immediately. */
 enum { CR_VOTE_LAG = 2 };
-CR_MUST cr_status cr_comm_vote(struct cr_comm *comm, uint32_t ask, uint32_t *asked);
+CR_MUST cr_status cr_comm_vote(struct cr_comm *comm, uint32_t request, uint32_t *requests);
 
-/* Has anybody failed? Costs one load; for loops that wait for a device. From any thread. */
+/* Fails with CR_ERR_PEER if a rank has failed. Costs one load; for loops that wait for a device. Thread-safe. */
 CR_MUST cr_status cr_comm_check(struct cr_comm *comm);
-/* Called once, by the thread that watches, when a rank has failed: ends what this process may be stuck in (NCCL's
- * abort). It must return soon. Setting another one, or NULL, waits for a call that has begun: afterwards `context` may
- * go. If a failure came before the first was set, nobody calls it: ask cr_comm_check behind this. Not to be set by the
- * call itself. */
+/* Sets a callback that the watcher thread calls once when a rank fails, to unblock this process (NCCL's abort). The
+ * callback must return soon and must not set a callback. Setting another callback, or NULL, waits for a running call,
+ * so `context` may be freed afterwards. A failure before the first callback was set does not call it: call
+ * cr_comm_check after this function. */
 void cr_comm_on_failure(struct cr_comm *comm, void (*call)(void *context), void *context);
-/* Does it fall to this rank to print what went wrong? To the rank that failed if it can, else to one other (one a host
- * if rank 0 is the one that is lost); to none where a parent of forked ranks prints it. */
+/* True if this rank must print the error: the failed rank itself if it can, else one other rank (one per host if rank 0
+ * is lost). False on all ranks if the parent of forked ranks prints it. */
 bool cr_comm_reports_error(struct cr_comm *comm);
 
-/* ---- memory for ranks that have a common parent ---- */
+/* ---- memory for ranks with a common parent ---- */
 
-/* Made before the fork (or by the thread that starts the others); goes with the last process that has it. `size` ranks.
- */
+/* Allocates shared memory for `size` ranks, before the fork or before the threads start. It disappears with the last
+ * process that has it mapped. */
 CR_MUST cr_status cr_comm_shared_new(int size, void **out);
 void              cr_comm_shared_free(void *shared);
 

@@ -1,246 +1,20 @@
-/* comm/dispatch.c: what both ways share: opening and closing, the thread that watches, how a failure is recorded and
- * told, checks of what is called. See comm/comm.h. */
+/* comm/dispatch.c: opens and closes a comm, and passes collectives on to its transport. See comm/comm.h. */
 #include "comm/transport.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
-static const int64_t ms = 1000000;
-
-int64_t cr_comm_clock_tick(struct cr_comm_clock *clock) {
-    const int64_t now = cr_time_ns(), longest = 2 * CR_COMM_HEARTBEAT_MS * ms; /* a loaded machine may be late */
-    if (clock->last_ns) clock->awake_ns += CR_MIN(now - clock->last_ns, longest);
-    clock->last_ns = now;
-    return clock->awake_ns;
-}
-
-/* ---- names ---- */
-
-const char *cr_comm_kind_name(uint32_t kind) {
-    static const char *const names[] = {"barrier", "broadcast", "all_gather", "all_reduce"};
-    return kind < CR_COUNT(names) ? names[kind] : "an unknown collective";
-}
-
-const char *cr_comm_name(const struct cr_comm *comm, int rank, char *buf, size_t size) {
-    const struct cr_comm_rank_info *p = &comm->info[rank];
-    if (p->pid)
-        snprintf(buf, size, "rank %d of %d on %s (process %ld)", rank, comm->options.size, p->host_name, p->pid);
-    else
-        snprintf(buf, size, "rank %d of %d", rank, comm->options.size);
-    return buf;
-}
-
-size_t cr_comm_type_bytes(enum cr_comm_type type) {
-    return type == CR_COMM_F32 ? 4 : 8;
-}
-
-void cr_comm_add(void *sum, const void *x, size_t count, enum cr_comm_type type) {
-    switch (type) {
-    case CR_COMM_F32:
-        for (size_t i = 0; i < count; i++) ((float *)sum)[i] += ((const float *)x)[i];
-        break;
-    case CR_COMM_F64:
-        for (size_t i = 0; i < count; i++) ((double *)sum)[i] += ((const double *)x)[i];
-        break;
-    case CR_COMM_I64: /* unsigned: an overflow wraps, the same on all ranks */
-        for (size_t i = 0; i < count; i++) ((uint64_t *)sum)[i] += ((const uint64_t *)x)[i];
-        break;
-    }
-}
-
-/* ---- failures ---- */
-
-void cr_comm_record_failure(struct cr_comm *comm, const struct cr_comm_failure *failure) {
-    pthread_mutex_lock(&comm->lock);
-    if (!atomic_load(&comm->failed)) {
-        comm->failure = *failure;
-        atomic_store(&comm->failed, true);
-    }
-    pthread_cond_broadcast(&comm->change);
-    pthread_mutex_unlock(&comm->lock);
-}
-
-cr_status cr_comm_failed(struct cr_comm *comm) {
-    return CR_FAIL(CR_ERR_PEER, "%s", comm->failure.text);
-}
-
-static void raise_failure(struct cr_comm *comm, struct cr_comm_failure *failure) {
-    if (atomic_load(&comm->failed)) return;
-    if (comm->shared_state)
-        cr_comm_shared_state_raise(comm->shared_state, failure);
-    else if (comm->tcp)
-        cr_comm_tcp_raise(comm, failure);
-    cr_comm_record_failure(comm, failure);
-}
-
-cr_status cr_comm_raise(struct cr_comm *comm, int rank, int speaker, const char *fmt, ...) {
-    struct cr_comm_failure failure = {.rank = rank, .reporter = speaker};
-    va_list                list;
-    va_start(list, fmt);
-    vsnprintf(failure.text, sizeof failure.text, fmt, list);
-    va_end(list);
-    raise_failure(comm, &failure);
-    return cr_comm_failed(comm);
-}
-
-void cr_comm_raise_silent(struct cr_comm *comm, int rank, int speaker, double silent_s) {
-    struct cr_comm_failure failure = {.rank = rank, .reporter = speaker, .silent = 1};
-    char                   name[200];
-    cr_comm_silent_text(&failure, cr_comm_name(comm, rank, name, sizeof name), silent_s);
-    raise_failure(comm, &failure);
-}
-
-void cr_comm_silent_text(struct cr_comm_failure *failure, const char *name, double silent_s) {
-    snprintf(failure->text, sizeof failure->text,
-             "%s has given no sign of life for %.0f s: it was stopped, it hangs, or its machine or the network does",
-             name, silent_s);
-}
-
-static void deadline_in(struct timespec *at, int milliseconds) {
-    clock_gettime(CLOCK_MONOTONIC, at);
-    const int64_t ns = at->tv_nsec + milliseconds * ms;
-    at->tv_sec += (time_t)(ns / (1000 * ms));
-    at->tv_nsec = (long)(ns % (1000 * ms));
-}
-
-bool cr_comm_await_failure(struct cr_comm *comm, int milliseconds) {
-    struct timespec until;
-    deadline_in(&until, milliseconds);
-    pthread_mutex_lock(&comm->lock);
-    while (!atomic_load(&comm->failed) && pthread_cond_timedwait(&comm->change, &comm->lock, &until) != ETIMEDOUT) {
-    }
-    const bool failed = atomic_load(&comm->failed);
-    pthread_mutex_unlock(&comm->lock);
-    return failed;
-}
-
-static void call_text(const struct cr_comm_call *call, char *buf, size_t size) {
-    snprintf(buf, size, "%s of %" PRIu64 " bytes", cr_comm_kind_name(call->kind), call->bytes);
-}
-
-cr_status cr_comm_mismatch(struct cr_comm *comm, int rank, const struct cr_comm_call *mine,
-                           const struct cr_comm_call *theirs) {
-    char a[64], b[64];
-    call_text(mine, a, sizeof a);
-    call_text(theirs, b, sizeof b);
-    return cr_comm_raise(comm, rank, comm->options.rank,
-                         "ranks have come apart: rank %d does %s (number %" PRIu64 ", %u), rank %d %s (number %" PRIu64
-                         ", %u). Do all ranks run the same configuration on the same data?",
-                         comm->options.rank, a, mine->number, mine->detail, rank, b, theirs->number, theirs->detail);
-}
-
-/* ---- the thread that watches ---- */
-
-/* The process is stuck where nothing reaches it (a driver): nobody must wait for it longer. */
-static void end_process(struct cr_comm *comm) {
-    if (cr_comm_reports_error(comm))
-        cr_log(CR_LOG_ERROR, "%s. Rank %d did not come back within %d s after that and is ended", comm->failure.text,
-               comm->options.rank, CR_COMM_GRACE_S);
-    _exit(1);
-}
-
-uint64_t cr_comm_pid_space(void) {
-    struct stat st;
-    return stat("/proc/self/ns/pid", &st) == 0 ? (uint64_t)st.st_ino : 0;
-}
-
-/* A rank of this host that was found silent does not end by itself, and its launcher may take long: the first other
- * rank ends it. */
-static void end_silent(const struct cr_comm *comm) {
-    const struct cr_comm_failure   *f    = &comm->failure;
-    const struct cr_comm_rank_info *lost = &comm->info[f->rank], *mine = &comm->info[comm->options.rank];
-    if (!f->silent || lost->host != mine->host || !lost->pid_space || lost->pid_space != mine->pid_space ||
-        lost->pid == mine->pid)
-        return;
-    for (int r = 0; r < comm->options.rank; r++)
-        if (comm->info[r].host == mine->host && r != f->rank) return;
-    kill((pid_t)lost->pid, SIGKILL);
-}
-
-static void after_failure(struct cr_comm *comm) {
-    pthread_mutex_lock(&comm->lock);
-    void (*call)(void *) = comm->on_failure;
-    void *context        = comm->on_failure_context;
-    comm->calling        = call != NULL;
-    pthread_mutex_unlock(&comm->lock);
-    if (call) call(context);
-    struct timespec until;
-    deadline_in(&until, CR_COMM_GRACE_S * 1000);
-    pthread_mutex_lock(&comm->lock);
-    comm->calling = false;
-    pthread_cond_broadcast(&comm->change);
-    while (!atomic_load(&comm->closing) && pthread_cond_timedwait(&comm->change, &comm->lock, &until) != ETIMEDOUT) {
-    }
-    pthread_mutex_unlock(&comm->lock);
-    if (!atomic_load(&comm->closing)) end_process(comm);
-}
-
-static void pause_or_closing(struct cr_comm *comm) {
-    struct timespec until;
-    deadline_in(&until, CR_COMM_HEARTBEAT_MS);
-    pthread_mutex_lock(&comm->lock);
-    if (!atomic_load(&comm->closing) && !atomic_load(&comm->failed))
-        pthread_cond_timedwait(&comm->change, &comm->lock, &until);
-    pthread_mutex_unlock(&comm->lock);
-}
-
-struct watch {
-    struct cr_comm      *comm;
-    struct cr_comm_seen *seen; /* an entry a rank */
-};
-
-static void *watch(void *argument) {
-    struct watch         w     = *(struct watch *)argument;
-    struct cr_comm_clock clock = {0};
-    cr_free(argument);
-    while (!atomic_load(&w.comm->closing) && !atomic_load(&w.comm->failed)) {
-        const int64_t awake = cr_comm_clock_tick(&clock);
-        if (w.comm->shared_state) cr_comm_shared_state_watch(w.comm, w.seen, awake);
-        if (w.comm->tcp)
-            cr_comm_tcp_watch(w.comm, awake);
-        else
-            pause_or_closing(w.comm);
-    }
-    if (atomic_load(&w.comm->failed)) end_silent(w.comm);
-    if (!atomic_load(&w.comm->closing)) after_failure(w.comm);
-    cr_free(w.seen);
-    return NULL;
-}
-
-static cr_status start_watch(struct cr_comm *comm) {
-    struct watch *w = cr_alloc(1, sizeof *w);
-    if (w) *w = (struct watch){comm, cr_alloc((size_t)comm->options.size, sizeof *w->seen)};
-    if (!w || !w->seen) {
-        cr_free(w);
-        return CR_NO_MEMORY(sizeof *w);
-    }
-    comm->watched = true; /* before: the thread asks for it */
-    int error     = pthread_create(&comm->watcher, NULL, watch, w);
-    if (error) {
-        comm->watched = false;
-        cr_free(w->seen);
-        cr_free(w);
-        return CR_FAIL(CR_ERR_IO, "cannot start the thread that watches the other ranks: %s", strerror(error));
-    }
-    return CR_OK;
-}
-
 /* ---- open, close ---- */
 
-static cr_status check_where(const struct cr_comm_options *w) {
+static cr_status check_options(const struct cr_comm_options *w) {
     if (w->size < 1 || w->size > CR_COMM_RANKS_MAX)
-        return CR_FAIL(CR_ERR_CONFIG, "%d ranks: there can be 1 to %d", w->size, CR_COMM_RANKS_MAX);
+        return CR_FAIL(CR_ERR_CONFIG, "%d ranks: the number of ranks must be 1 to %d", w->size, CR_COMM_RANKS_MAX);
     if (w->rank < 0 || w->rank >= w->size)
-        return CR_FAIL(CR_ERR_CONFIG, "rank %d of %d: ranks count from 0 to %d", w->rank, w->size, w->size - 1);
+        return CR_FAIL(CR_ERR_CONFIG, "rank %d of %d: the rank must be 0 to %d", w->rank, w->size, w->size - 1);
     if (w->shared && !cr_comm_shared_state_fits(w->shared, w->size))
-        return CR_FAIL(CR_ERR_CONFIG, "rank %d: the memory of the ranks was made for another number than %d", w->rank,
-                       w->size);
+        return CR_FAIL(CR_ERR_CONFIG, "rank %d: the shared memory was not created for %d ranks", w->rank, w->size);
     return CR_OK;
 }
 
@@ -254,12 +28,12 @@ static cr_status init_lock(struct cr_comm *comm) {
     return CR_OK;
 }
 
-static cr_status meet(struct cr_comm *comm) {
+static cr_status rendezvous(struct cr_comm *comm) {
     if (comm->options.shared) {
         comm->shared_state = comm->options.shared;
         comm->transport    = &cr_comm_transport_shm;
         CR_TRY(cr_comm_shared_state_rendezvous(comm, true));
-        return start_watch(comm);
+        return cr_comm_start_watcher(comm);
     }
     CR_TRY(cr_comm_tcp_rendezvous(comm));
     comm->transport = &cr_comm_transport_tcp;
@@ -268,17 +42,17 @@ static cr_status meet(struct cr_comm *comm) {
         comm->transport = &cr_comm_transport_shm;
         CR_TRY(cr_comm_shared_state_rendezvous(comm, false));
     }
-    return start_watch(comm);
+    return cr_comm_start_watcher(comm);
 }
 
-static void comm_free(struct cr_comm *comm, bool well) {
+static void comm_free(struct cr_comm *comm, bool success) {
     pthread_mutex_lock(&comm->lock);
     atomic_store(&comm->closing, true);
     pthread_cond_broadcast(&comm->change);
     pthread_mutex_unlock(&comm->lock);
-    if (comm->shared_state && well) cr_comm_shared_state_leave(comm);
+    if (comm->shared_state && success) cr_comm_shared_state_leave(comm);
     if (comm->watched) pthread_join(comm->watcher, NULL);
-    cr_comm_tcp_close(comm, well);
+    cr_comm_tcp_close(comm, success);
     if (comm->owns_shared_state) cr_comm_shared_free(comm->shared_state);
     pthread_cond_destroy(&comm->change);
     pthread_mutex_destroy(&comm->lock);
@@ -288,7 +62,7 @@ static void comm_free(struct cr_comm *comm, bool well) {
 
 cr_status cr_comm_open(const struct cr_comm_options *where, struct cr_comm **out) {
     struct cr_comm *comm;
-    CR_TRY(check_where(where));
+    CR_TRY(check_options(where));
     CR_ALLOC(comm, 1);
     comm->options = *where;
     comm->hosts   = 1;
@@ -299,11 +73,12 @@ cr_status cr_comm_open(const struct cr_comm_options *where, struct cr_comm **out
     }
     cr_status status = init_lock(comm);
     if (status == CR_OK && (where->size > 1 || where->shared))
-        status = meet(comm);
+        status = rendezvous(comm);
     else {
         struct cr_comm_rank_info *p = comm->info;
-        *p                          = (struct cr_comm_rank_info){
-                                     .local_rank = CR_MAX(where->local_rank, 0), .local_size = 1, .pid = (long)getpid()};
+        p->local_rank               = CR_MAX(where->local_rank, 0);
+        p->local_size               = 1;
+        p->pid                      = (long)getpid();
         gethostname(p->host_name, sizeof p->host_name - 1);
     }
     if (status != CR_OK) {
@@ -364,7 +139,25 @@ bool cr_comm_reports_error(struct cr_comm *comm) {
 
 /* ---- collectives ---- */
 
-static bool alone(const struct cr_comm *comm) {
+size_t cr_comm_type_bytes(enum cr_comm_type type) {
+    return type == CR_COMM_F32 ? 4 : 8;
+}
+
+void cr_comm_add(void *sum, const void *x, size_t count, enum cr_comm_type type) {
+    switch (type) {
+    case CR_COMM_F32:
+        for (size_t i = 0; i < count; i++) ((float *)sum)[i] += ((const float *)x)[i];
+        break;
+    case CR_COMM_F64:
+        for (size_t i = 0; i < count; i++) ((double *)sum)[i] += ((const double *)x)[i];
+        break;
+    case CR_COMM_I64: /* unsigned: an overflow wraps in the same way on all ranks */
+        for (size_t i = 0; i < count; i++) ((uint64_t *)sum)[i] += ((const uint64_t *)x)[i];
+        break;
+    }
+}
+
+static bool single_rank(const struct cr_comm *comm) {
     return !comm || comm->options.size == 1;
 }
 
@@ -373,14 +166,14 @@ static struct cr_comm_call next_call(struct cr_comm *comm, enum cr_comm_kind kin
 }
 
 cr_status cr_comm_barrier(struct cr_comm *comm) {
-    if (alone(comm)) return CR_OK;
+    if (single_rank(comm)) return CR_OK;
     CR_TRY(cr_comm_check(comm));
     const struct cr_comm_call call = next_call(comm, CR_COMM_BARRIER, 0, 0);
     return comm->transport->gather(comm, &call, NULL, NULL);
 }
 
 cr_status cr_comm_broadcast(struct cr_comm *comm, void *data, size_t bytes, int root) {
-    if (alone(comm)) return CR_OK;
+    if (single_rank(comm)) return CR_OK;
     CR_ASSERT(root >= 0 && root < comm->options.size);
     CR_TRY(cr_comm_check(comm));
     const struct cr_comm_call call = next_call(comm, CR_COMM_BROADCAST, (uint32_t)root, bytes);
@@ -388,7 +181,7 @@ cr_status cr_comm_broadcast(struct cr_comm *comm, void *data, size_t bytes, int 
 }
 
 cr_status cr_comm_all_gather(struct cr_comm *comm, const void *mine, size_t bytes, void *all) {
-    if (alone(comm)) {
+    if (single_rank(comm)) {
         if (bytes) memmove(all, mine, bytes);
         return CR_OK;
     }
@@ -398,7 +191,7 @@ cr_status cr_comm_all_gather(struct cr_comm *comm, const void *mine, size_t byte
 }
 
 cr_status cr_comm_all_reduce(struct cr_comm *comm, void *data, size_t count, enum cr_comm_type type) {
-    if (alone(comm)) return CR_OK;
+    if (single_rank(comm)) return CR_OK;
     CR_TRY(cr_comm_check(comm));
     const struct cr_comm_call call = next_call(comm, CR_COMM_REDUCE, (uint32_t)type, count * cr_comm_type_bytes(type));
     return comm->transport->reduce(comm, &call, data, count);
@@ -406,23 +199,23 @@ cr_status cr_comm_all_reduce(struct cr_comm *comm, void *data, size_t count, enu
 
 cr_status cr_comm_same(struct cr_comm *comm, const void *data, size_t bytes, const char *what) {
     char name[200];
-    if (alone(comm)) return CR_OK;
+    if (single_rank(comm)) return CR_OK;
     char *all = cr_alloc((size_t)comm->options.size, CR_MAX(bytes, 1));
     if (!all) return CR_NO_MEMORY((size_t)comm->options.size * bytes);
     cr_status status = cr_comm_all_gather(comm, data, bytes, all);
     for (int r = 1; status == CR_OK && r < comm->options.size; r++)
-        if (memcmp(all, all + (size_t)r * bytes, bytes) != 0) /* found by all ranks; the first to say so is heard */
+        if (memcmp(all, all + (size_t)r * bytes, bytes) != 0) /* all ranks find it; the first one reports it */
             status = cr_comm_raise(comm, r, comm->options.rank,
-                                   "%s: %s is not that of rank 0 (%s). All ranks must run the same program "
+                                   "%s: %s differs from rank 0 (%s). All ranks must run the same program "
                                    "with the same configuration, files and kernels",
                                    cr_comm_name(comm, r, name, sizeof name), what, comm->info[0].host_name);
     cr_free(all);
     return status;
 }
 
-cr_status cr_comm_vote(struct cr_comm *comm, uint32_t ask, uint32_t *asked) {
-    *asked = ask;
-    if (alone(comm)) return CR_OK;
+cr_status cr_comm_vote(struct cr_comm *comm, uint32_t request, uint32_t *requests) {
+    *requests = request;
+    if (single_rank(comm)) return CR_OK;
     CR_TRY(cr_comm_check(comm));
-    return comm->transport->vote(comm, comm->votes++, ask, asked);
+    return comm->transport->vote(comm, comm->votes++, request, requests);
 }

@@ -1,5 +1,5 @@
-/* comm/rendezvous.c: a rank finds rank 0 over TCP; ranks that turn out to be on one host get memory to share. See
- * comm/tcp.h. */
+/* comm/rendezvous.c: connects a rank to rank 0 over TCP, and sets up shared memory if all ranks are on one host.
+ * See comm/tcp.h. */
 #include "comm/tcp.h"
 
 #include <errno.h>
@@ -18,7 +18,7 @@
 static const int64_t second_ns = 1000000000;
 
 void cr_tcp_options(int fd) {
-    const int yes = 1; /* small messages go at once; not having it is only slower */
+    const int yes = 1; /* sends small messages at once; a failure here only costs speed */
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
 }
 
@@ -46,15 +46,15 @@ cr_status cr_tcp_resolve(const struct cr_comm *comm, struct addrinfo **out) {
     const int error = getaddrinfo(w->address, service, &hints, out);
     if (error)
         return CR_FAIL(CR_ERR_IO,
-                       "rank %d: the address of rank 0, %s, is not known here: %s. Set MASTER_ADDR to a name or number "
-                       "that all hosts know",
+                       "rank %d: cannot resolve the address of rank 0, %s: %s. Set MASTER_ADDR to a host name or IP "
+                       "address that all hosts can resolve",
                        w->rank, w->address, error == EAI_SYSTEM ? strerror(errno) : gai_strerror(error));
     return CR_OK;
 }
 
 /* ---- connecting ---- */
 
-/* One try; the errno that it failed with, 0: *out is connected. */
+/* Makes one attempt. Returns 0 with *out connected, or an errno. */
 static int try_connect(const struct addrinfo *at, int64_t deadline, int *out) {
     const int fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) return errno;
@@ -73,13 +73,13 @@ static int try_connect(const struct addrinfo *at, int64_t deadline, int *out) {
     return error;
 }
 
-static int try_all(const struct addrinfo *all, int64_t deadline, int *out) {
+static int try_addresses(const struct addrinfo *all, int64_t deadline, int *out) {
     int error = EADDRNOTAVAIL;
     for (const struct addrinfo *a = all; a && error; a = a->ai_next) error = try_connect(a, deadline, out);
     return error;
 }
 
-/* Rank 0 may come later, its name may be made known later, its network may come up later: tries until the deadline. */
+/* Retries until the deadline: rank 0, its name or its network may appear later. */
 static cr_status connect_until(const struct cr_comm *comm, int64_t deadline, int *out) {
     const struct cr_comm_options *w     = &comm->options;
     struct timespec               pause = {.tv_nsec = 20000000};
@@ -88,16 +88,15 @@ static cr_status connect_until(const struct cr_comm *comm, int64_t deadline, int
         cr_status        status = cr_tcp_resolve(comm, &all);
         int              error  = 0;
         if (status == CR_OK) {
-            error = try_all(all, deadline, out);
+            error = try_addresses(all, deadline, out);
             freeaddrinfo(all);
             if (!error) return CR_OK;
         }
         if (cr_time_ns() > deadline) {
             if (status != CR_OK) return status;
             return CR_FAIL(CR_ERR_IO,
-                           "rank %d: rank 0 does not answer at port %d of %s within %g s: %s. Does it run, and does a "
-                           "firewall let this "
-                           "port through? (ranks.meet is the time)",
+                           "rank %d: rank 0 does not respond on port %d of %s within %g s: %s. Check that rank 0 runs "
+                           "and that no firewall blocks the port (timeout: ranks.meet)",
                            w->rank, w->port, w->address, w->rendezvous_s, strerror(error));
         }
         nanosleep(&pause, NULL);
@@ -111,16 +110,16 @@ static cr_status read_answer(const struct cr_comm *comm, int fd, int64_t deadlin
     const int                     error = cr_tcp_read(NULL, fd, &a, sizeof a, deadline);
     if (error == ETIMEDOUT)
         return CR_FAIL(CR_ERR_IO,
-                       "rank %d: what listens at port %d of %s says nothing: is it rank 0 of this run? Choose another "
-                       "port with ranks.port or MASTER_PORT",
+                       "rank %d: the program that listens on port %d of %s does not respond. If it is not rank 0 of "
+                       "this run, choose another port with ranks.port or MASTER_PORT",
                        w->rank, w->port, w->address);
     if (error)
-        return CR_FAIL(CR_ERR_IO, "rank %d: rank 0, or what listens at port %d of %s, has hung up: %s", w->rank,
-                       w->port, w->address, strerror(error));
+        return CR_FAIL(CR_ERR_IO, "rank %d: rank 0 (port %d of %s) closed the connection: %s", w->rank, w->port,
+                       w->address, strerror(error));
     if (a.magic != CR_TCP_MAGIC)
         return CR_FAIL(
             CR_ERR_IO,
-            "rank %d: what answers at port %d of %s is no cresnet: choose another port with ranks.port or MASTER_PORT",
+            "rank %d: the program on port %d of %s is not cresnet: choose another port with ranks.port or MASTER_PORT",
             w->rank, w->port, w->address);
     a.text[sizeof a.text - 1] = 0;
     if (a.code == CR_TCP_REFUSED_BY_FAILURE) return CR_FAIL(CR_ERR_PEER, "%s", a.text);
@@ -135,19 +134,19 @@ static cr_status join(struct cr_comm *comm, uint32_t channel, int64_t deadline, 
     cr_tcp_options(*fd);
     const int error = cr_tcp_write(NULL, *fd, &hello, sizeof hello, deadline + second_ns);
     if (error)
-        return CR_FAIL(CR_ERR_IO, "rank %d: rank 0 at port %d of %s has hung up: %s", comm->options.rank,
+        return CR_FAIL(CR_ERR_IO, "rank %d: rank 0 (port %d of %s) closed the connection: %s", comm->options.rank,
                        comm->options.port, comm->options.address, strerror(error));
     return read_answer(comm, *fd, deadline + second_ns);
 }
 
-/* Waits for the last rank; gets to know who is who. */
-static cr_status read_places(struct cr_comm *comm, int64_t deadline) {
+/* Waits until all ranks have connected, then receives the table of ranks. */
+static cr_status read_rank_table(struct cr_comm *comm, int64_t deadline) {
     const int fd = comm->tcp->peer[0].data;
     CR_TRY(read_answer(comm, fd, deadline));
     int error = cr_tcp_read(NULL, fd, &comm->hosts, sizeof comm->hosts, deadline);
     if (!error) error = cr_tcp_read(NULL, fd, comm->info, (size_t)comm->options.size * sizeof *comm->info, deadline);
     if (error)
-        return CR_FAIL(CR_ERR_IO, "rank %d: rank 0 at %s was lost at start: %s", comm->options.rank,
+        return CR_FAIL(CR_ERR_IO, "rank %d: lost the connection to rank 0 at %s during startup: %s", comm->options.rank,
                        comm->options.address, strerror(error));
     for (int r = 0; r < comm->options.size; r++) comm->info[r].host_name[CR_COMM_NAME_MAX - 1] = 0;
     return CR_OK;
@@ -170,19 +169,19 @@ cr_status cr_comm_tcp_rendezvous(struct cr_comm *comm) {
     if (comm->options.rank == 0) return cr_tcp_listen_rendezvous(comm, deadline);
     CR_TRY(join(comm, CR_TCP_DATA, deadline, &comm->tcp->peer[0].data));
     CR_TRY(join(comm, CR_TCP_CONTROL, deadline, &comm->tcp->peer[0].control));
-    return read_places(comm, deadline + 6 * second_ns);
+    return read_rank_table(comm, deadline + 6 * second_ns);
 }
 
-/* ---- memory to share ---- */
+/* ---- shared memory ---- */
 
 struct offer {
-    int64_t  pid; /* 0: there is none */
+    int64_t  pid; /* 0 without memory */
     int32_t  fd, unused;
     uint64_t token;
 };
 
-/* Memory without a name: it goes with the last process that has it, however that ends. */
-static void *offer_memory(int size, struct offer *offer) {
+/* Creates anonymous shared memory: it disappears with the last process that has it mapped. */
+static void *create_offer(int size, struct offer *offer) {
     const size_t bytes = cr_comm_shared_state_bytes(size);
     struct offer o     = {.pid = getpid(), .token = (uint64_t)cr_time_ns() * 0x9e3779b97f4a7c15u ^ (uint64_t)getpid()};
     o.fd               = memfd_create("cresnet ranks", MFD_CLOEXEC);
@@ -190,7 +189,7 @@ static void *offer_memory(int size, struct offer *offer) {
     void *p = ftruncate(o.fd, (off_t)bytes) == 0 ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, o.fd, 0)
                                                  : MAP_FAILED;
     if (p == MAP_FAILED ||
-        pwrite(o.fd, &o.token, sizeof o.token, 0) != sizeof o.token) { /* the token lies where the magic will */
+        pwrite(o.fd, &o.token, sizeof o.token, 0) != sizeof o.token) { /* the magic number will overwrite the token */
         if (p != MAP_FAILED) munmap(p, bytes);
         close(o.fd);
         return NULL;
@@ -199,9 +198,9 @@ static void *offer_memory(int size, struct offer *offer) {
     return p;
 }
 
-/* Another rank's memory, by its process. Where processes do not see each other (containers) it is not to be had, or
- * another process has that number: the token tells. */
-static void *take_memory(int size, const struct offer *offer) {
+/* Maps another rank's memory through its process. This fails if processes do not see each other (containers). The token
+ * detects a different process with the same id. */
+static void *map_offer(int size, const struct offer *offer) {
     char         path[64];
     const size_t bytes = cr_comm_shared_state_bytes(size);
     uint64_t     token = 0;
@@ -216,20 +215,20 @@ static void *take_memory(int size, const struct offer *offer) {
 }
 
 cr_status cr_comm_tcp_share(struct cr_comm *comm) {
-    const int    size  = comm->options.size;
-    struct offer offer = {0};
-    int64_t      have  = 0;
-    void        *p     = NULL;
+    const int    size   = comm->options.size;
+    struct offer offer  = {0};
+    int64_t      mapped = 0;
+    void        *p      = NULL;
     if (comm->hosts > 1) return CR_OK;
-    if (comm->options.rank == 0) p = offer_memory(size, &offer);
+    if (comm->options.rank == 0) p = create_offer(size, &offer);
     CR_TRY(cr_comm_broadcast(comm, &offer, sizeof offer, 0));
-    if (comm->options.rank) p = take_memory(size, &offer);
-    have             = p != NULL;
-    cr_status status = cr_comm_all_reduce(comm, &have, 1, CR_COMM_I64);
+    if (comm->options.rank) p = map_offer(size, &offer);
+    mapped           = p != NULL;
+    cr_status status = cr_comm_all_reduce(comm, &mapped, 1, CR_COMM_I64);
     if (comm->options.rank == 0 && offer.pid) close(offer.fd);
-    if (status == CR_OK && have == size && comm->options.rank == 0) cr_comm_shared_state_init(p, size, 0);
-    if (status == CR_OK) status = cr_comm_barrier(comm); /* all see it made */
-    if (status == CR_OK && have == size) {
+    if (status == CR_OK && mapped == size && comm->options.rank == 0) cr_comm_shared_state_init(p, size, 0);
+    if (status == CR_OK) status = cr_comm_barrier(comm); /* rank 0 has initialised the memory */
+    if (status == CR_OK && mapped == size) {
         comm->shared_state      = p;
         comm->owns_shared_state = true;
     } else if (p)

@@ -1,8 +1,9 @@
-/* comm/tcp_listen.c: rank 0 waits for the others: listens, judges who comes, and tells all who is who. See comm/tcp.h.
+/* comm/tcp_listen.c: rank 0 listens for the other ranks, checks each connection, and sends the table of ranks.
+ * See comm/tcp.h.
  *
- * Whoever connects is given time without holding up others: a port on a network is also found by those who look for
- * open ports. Only a hello of this job counts. One of another job is refused; one of this job that does not fit
- * (another number of ranks, a rank twice, another version) ends the start of all, for they cannot become a run. */
+ * Connections are read without blocking, because port scanners may connect too. Only a hello of this job counts. A
+ * hello of another job is refused. A hello of this job that does not match (another number of ranks, a duplicate rank,
+ * another version) ends the startup of all ranks, because they cannot form a run. */
 #include "comm/tcp.h"
 
 #include <errno.h>
@@ -14,19 +15,19 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { CALLERS_MAX = 256 };
+enum { CONNECTIONS_MAX = 256 };
 
-struct caller {
+struct connection {
     int                 fd;
     size_t              have;
     struct cr_tcp_hello hello;
 };
 
-struct meeting {
+struct rendezvous {
     struct cr_comm      *comm;
-    struct cr_tcp_hello *rank; /* size; size 0: has not come */
-    struct caller        caller[CALLERS_MAX];
-    int                  callers, there; /* there: connections that we want and have */
+    struct cr_tcp_hello *rank; /* [size]; rank[r].size is 0 before rank r has connected */
+    struct connection    connection[CONNECTIONS_MAX];
+    int                  connections, joined; /* joined: accepted connections, two per rank */
 };
 
 /* ---- listening ---- */
@@ -41,7 +42,7 @@ static int listen_on(const struct addrinfo *at, int *error) {
     return -1;
 }
 
-/* Any address of this machine: where the given one is not its own (behind a translating router, in a container). */
+/* Listens on all addresses of this machine, for an address that is not its own (behind NAT, in a container). */
 static int listen_anywhere(int port, int *error) {
     struct addrinfo hints = {.ai_family   = AF_UNSPEC,
                              .ai_socktype = SOCK_STREAM,
@@ -56,11 +57,11 @@ static int listen_anywhere(int port, int *error) {
     return fd;
 }
 
-/* Does this machine know its own name as a loopback address (127.0.1.1 in /etc/hosts is usual), where no other host
- * would find it? */
-static bool only_for_itself(const char *name, const struct addrinfo *at) {
+/* True if this machine resolves its own name to a loopback address (127.0.1.1 in /etc/hosts is common), where no other
+ * host can connect. */
+static bool is_loopback_name(const char *name, const struct addrinfo *at) {
     if (strcmp(name, "localhost") == 0 || strspn(name, "0123456789.") == strlen(name) || strchr(name, ':'))
-        return false; /* it was meant */
+        return false; /* the user chose the loopback address */
     if (at->ai_family == AF_INET) return ntohl(((const struct sockaddr_in *)at->ai_addr)->sin_addr.s_addr) >> 24 == 127;
     return at->ai_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)at->ai_addr)->sin6_addr);
 }
@@ -70,15 +71,16 @@ static cr_status start_listening(struct cr_comm *comm) {
     struct addrinfo              *all;
     int                           error = EADDRNOTAVAIL, fd = -1;
     CR_TRY(cr_tcp_resolve(comm, &all));
-    const bool anywhere = only_for_itself(w->address, all);
+    const bool anywhere = is_loopback_name(w->address, all);
     for (const struct addrinfo *a = all; a && fd < 0 && !anywhere; a = a->ai_next) fd = listen_on(a, &error);
     freeaddrinfo(all);
     if (fd < 0 && error == EADDRNOTAVAIL) fd = listen_anywhere(w->port, &error);
     if (fd < 0 && error == EADDRINUSE)
-        return CR_FAIL(CR_ERR_IO,
-                       "rank 0: port %d of %s is taken, perhaps by another job: choose another with ranks.port or "
-                       "MASTER_PORT, the same for all ranks",
-                       w->port, w->address);
+        return CR_FAIL(
+            CR_ERR_IO,
+            "rank 0: port %d of %s is in use, perhaps by another job: choose another port with ranks.port or "
+            "MASTER_PORT, the same for all ranks",
+            w->port, w->address);
     if (fd < 0)
         return CR_FAIL(CR_ERR_IO, "rank 0: cannot listen on port %d of %s: %s", w->port, w->address, strerror(error));
     comm->tcp->listen = fd;
@@ -87,7 +89,7 @@ static cr_status start_listening(struct cr_comm *comm) {
 
 /* ---- answers ---- */
 
-static void answer(int fd, enum cr_tcp_answer_code code, const char *text) {
+static void send_answer(int fd, enum cr_tcp_answer_code code, const char *text) {
     struct cr_tcp_answer a = {.magic = CR_TCP_MAGIC, .code = (uint32_t)code};
     snprintf(a.text, sizeof a.text, "%s", text);
     (void)cr_tcp_write(NULL, fd, &a, sizeof a, cr_time_ns() + INT64_C(1000000000));
@@ -97,15 +99,15 @@ static void refuse(int fd, const struct cr_comm_options *w, const struct cr_tcp_
     char text[CR_COMM_TEXT_MAX];
     if (strcmp(hello->job, w->job) != 0)
         snprintf(text, sizeof text,
-                 "port %d of %s belongs to another job (%s; this one is %s): choose another port with ranks.port or "
+                 "port %d of %s belongs to another job (%s; this job is %s): choose another port with ranks.port or "
                  "MASTER_PORT",
-                 w->port, w->address, *w->job ? w->job : "without a name", *hello->job ? hello->job : "without a name");
+                 w->port, w->address, *w->job ? w->job : "unnamed", *hello->job ? hello->job : "unnamed");
     else
         snprintf(text, sizeof text,
-                 "the job on port %d of %s has all its %d ranks already: a second one needs another port (ranks.port "
+                 "the job on port %d of %s already has all its %d ranks: a second job needs another port (ranks.port "
                  "or MASTER_PORT)",
                  w->port, w->address, w->size);
-    answer(fd, CR_TCP_REFUSED, text);
+    send_answer(fd, CR_TCP_REFUSED, text);
 }
 
 void cr_tcp_refuse_late(struct cr_comm *comm) {
@@ -120,85 +122,86 @@ void cr_tcp_refuse_late(struct cr_comm *comm) {
     close(fd);
 }
 
-/* ---- judging who comes ---- */
+/* ---- checking connections ---- */
 
-/* Why this hello of our own job cannot be one of the run; false: it can. */
-static bool misfit(const struct meeting *m, const struct cr_tcp_hello *h, char *text, size_t size) {
+/* Returns true, with the reason in `text`, if this hello of our own job does not match the run. */
+static bool does_not_match(const struct rendezvous *m, const struct cr_tcp_hello *h, char *text, size_t size) {
     const struct cr_comm_options *w = &m->comm->options;
     if (h->protocol != CR_TCP_PROTOCOL || strcmp(h->version, CR_VERSION) != 0) {
         snprintf(text, size,
-                 "rank %d on %s is cresnet %s, rank 0 on %s is " CR_VERSION ": all ranks must run the same program",
+                 "rank %d on %s runs cresnet %s, rank 0 on %s runs " CR_VERSION ": all ranks must run the same version",
                  h->rank, h->host_name, h->version, m->rank[0].host_name);
         return true;
     }
     if (h->size != w->size) {
-        snprintf(text, size,
-                 "rank %d on %s was started as one of %d ranks, rank 0 on %s as one of %d: give all the same number",
-                 h->rank, h->host_name, h->size, m->rank[0].host_name, w->size);
+        snprintf(
+            text, size,
+            "rank %d on %s was started as one of %d ranks, rank 0 on %s as one of %d: start all with the same number",
+            h->rank, h->host_name, h->size, m->rank[0].host_name, w->size);
         return true;
     }
     if (h->rank < 1 || h->rank >= w->size || h->channel > CR_TCP_CONTROL) {
-        snprintf(text, size, "%s says that it is rank %d of %d: %s", h->host_name, h->rank, w->size,
-                 h->rank == 0 ? "rank 0 is on this address already (a second job on this port?)"
+        snprintf(text, size, "%s claims to be rank %d of %d: %s", h->host_name, h->rank, w->size,
+                 h->rank == 0 ? "rank 0 already uses this address (a second job on this port?)"
                               : "there is no such rank");
         return true;
     }
     const struct cr_tcp_hello *have = &m->rank[h->rank];
     if (!have->size || (have->pid == h->pid && strcmp(have->host_name, h->host_name) == 0)) return false;
     snprintf(text, size,
-             "rank %d came twice: from %s (process %lld) and from %s (process %lld). Two jobs on one port? Choose "
-             "another with ranks.port or MASTER_PORT",
+             "rank %d connected twice: from %s (process %lld) and from %s (process %lld). Do two jobs use one port? "
+             "Choose another port with ranks.port or MASTER_PORT",
              h->rank, have->host_name, (long long)have->pid, h->host_name, (long long)h->pid);
     return true;
 }
 
-static void end_texts(struct cr_tcp_hello *h) {
+static void terminate_texts(struct cr_tcp_hello *h) {
     h->version[sizeof h->version - 1]     = 0;
     h->job[sizeof h->job - 1]             = 0;
     h->group[sizeof h->group - 1]         = 0;
     h->host_name[sizeof h->host_name - 1] = 0;
 }
 
-/* A whole hello: takes the connection over, or closes it. */
-static cr_status judge(struct meeting *m, struct caller *c) {
+/* Handles a complete hello: keeps the connection, or closes it. */
+static cr_status handle_hello(struct rendezvous *m, struct connection *c) {
     char                 text[CR_COMM_TEXT_MAX];
     struct cr_tcp_hello *h = &c->hello;
-    end_texts(h);
+    terminate_texts(h);
     if (h->magic != CR_TCP_MAGIC || strcmp(h->job, m->comm->options.job) != 0) {
         if (h->magic == CR_TCP_MAGIC) refuse(c->fd, &m->comm->options, h);
         close(c->fd);
         return CR_OK;
     }
-    const bool bad  = misfit(m, h, text, sizeof text);
+    const bool bad  = does_not_match(m, h, text, sizeof text);
     int       *slot = bad                         ? NULL
                       : h->channel == CR_TCP_DATA ? &m->comm->tcp->peer[h->rank].data
                                                   : &m->comm->tcp->peer[h->rank].control;
-    if (bad) answer(c->fd, CR_TCP_REFUSED_BY_FAILURE, text);
+    if (bad) send_answer(c->fd, CR_TCP_REFUSED_BY_FAILURE, text);
     if (bad || *slot >= 0) {
         close(c->fd);
         return bad ? CR_FAIL(CR_ERR_CONFIG, "%s", text) : CR_OK;
     }
     *slot            = c->fd;
     m->rank[h->rank] = *h;
-    m->there++;
+    m->joined++;
     cr_tcp_options(c->fd);
-    answer(c->fd, CR_TCP_WELCOME, "");
+    send_answer(c->fd, CR_TCP_WELCOME, "");
     return CR_OK;
 }
 
-static void accept_one(struct meeting *m) {
+static void accept_one(struct rendezvous *m) {
     const int fd = accept4(m->comm->tcp->listen, NULL, NULL, SOCK_CLOEXEC);
     if (fd < 0) return;
-    if (m->callers == CALLERS_MAX) { /* the first has had its time */
-        close(m->caller[0].fd);
-        memmove(m->caller, m->caller + 1, sizeof *m->caller * (CALLERS_MAX - 1));
-        m->callers--;
+    if (m->connections == CONNECTIONS_MAX) { /* drops the oldest connection */
+        close(m->connection[0].fd);
+        memmove(m->connection, m->connection + 1, sizeof *m->connection * (CONNECTIONS_MAX - 1));
+        m->connections--;
     }
-    m->caller[m->callers++] = (struct caller){.fd = fd};
+    m->connection[m->connections++] = (struct connection){.fd = fd};
 }
 
-/* Reads on; *done: this caller is out of the list. */
-static cr_status read_caller(struct meeting *m, struct caller *c, bool *done) {
+/* Continues to read a hello; *done: the connection leaves the list. */
+static cr_status read_connection(struct rendezvous *m, struct connection *c, bool *done) {
     const ssize_t n = recv(c->fd, (char *)&c->hello + c->have, sizeof c->hello - c->have, MSG_DONTWAIT);
     *done           = false;
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return CR_OK;
@@ -210,27 +213,27 @@ static cr_status read_caller(struct meeting *m, struct caller *c, bool *done) {
     c->have += (size_t)n;
     if (c->have < sizeof c->hello) return CR_OK;
     *done = true;
-    return judge(m, c);
+    return handle_hello(m, c);
 }
 
-static cr_status meeting_round(struct meeting *m, int64_t deadline) {
-    struct pollfd p[CALLERS_MAX + 1];
-    const int     callers = m->callers;
-    for (int i = 0; i < callers; i++) p[i] = (struct pollfd){.fd = m->caller[i].fd, .events = POLLIN};
-    p[callers] = (struct pollfd){.fd = m->comm->tcp->listen, .events = POLLIN};
-    if (poll(p, (nfds_t)callers + 1, cr_tcp_poll_ms(deadline, 200)) <= 0) return CR_OK;
-    for (int i = callers - 1; i >= 0; i--) {
+static cr_status rendezvous_round(struct rendezvous *m, int64_t deadline) {
+    struct pollfd p[CONNECTIONS_MAX + 1];
+    const int     connections = m->connections;
+    for (int i = 0; i < connections; i++) p[i] = (struct pollfd){.fd = m->connection[i].fd, .events = POLLIN};
+    p[connections] = (struct pollfd){.fd = m->comm->tcp->listen, .events = POLLIN};
+    if (poll(p, (nfds_t)connections + 1, cr_tcp_poll_ms(deadline, 200)) <= 0) return CR_OK;
+    for (int i = connections - 1; i >= 0; i--) {
         bool done = false;
         if (!p[i].revents) continue;
-        cr_status status = read_caller(m, &m->caller[i], &done);
-        if (done) m->caller[i] = m->caller[--m->callers];
+        cr_status status = read_connection(m, &m->connection[i], &done);
+        if (done) m->connection[i] = m->connection[--m->connections];
         CR_TRY(status);
     }
-    if (p[callers].revents) accept_one(m);
+    if (p[connections].revents) accept_one(m);
     return CR_OK;
 }
 
-static cr_status missing(const struct meeting *m) {
+static cr_status report_missing(const struct rendezvous *m) {
     struct cr_text text  = {0};
     int            named = 0, count = 0;
     for (int r = 1; r < m->comm->options.size; r++) {
@@ -239,24 +242,24 @@ static cr_status missing(const struct meeting *m) {
         if (count++ < 16) cr_text_add(&text, "%s%d", named++ ? ", " : "", r);
     }
     if (count > named) cr_text_add(&text, " and %d more", count - named);
-    cr_status status =
-        CR_FAIL(CR_ERR_PEER,
-                "of %d ranks these did not come to port %d of %s within %g s: %s. Were all started, with the same "
-                "MASTER_ADDR and MASTER_PORT, and does a firewall let them through? (ranks.meet is the time)",
-                m->comm->options.size, m->comm->options.port, m->comm->options.address, m->comm->options.rendezvous_s,
-                text.failed ? "?" : text.data);
+    cr_status status = CR_FAIL(
+        CR_ERR_PEER,
+        "%d ranks were expected; these did not connect to port %d of %s within %g s: %s. Were all ranks started "
+        "with the same MASTER_ADDR and MASTER_PORT, and does no firewall block them? (timeout: ranks.meet)",
+        m->comm->options.size, m->comm->options.port, m->comm->options.address, m->comm->options.rendezvous_s,
+        text.failed ? "?" : text.data);
     cr_text_free(&text);
     return status;
 }
 
-/* ---- who is who ---- */
+/* ---- the table of ranks ---- */
 
 static bool same_host(const struct cr_tcp_hello *a, const struct cr_tcp_hello *b) {
     return strcmp(a->host_name, b->host_name) == 0 && strcmp(a->group, b->group) == 0;
 }
 
-/* The launcher's numbers on this host, if they are 0 .. size - 1, each once; else counted. */
-static void number_host(const struct meeting *m, int host) {
+/* Uses the launcher's local ranks on this host if they are 0 .. size - 1, each once; otherwise numbers the ranks. */
+static void number_host(const struct rendezvous *m, int host) {
     const int size  = m->comm->options.size;
     int       count = 0;
     bool      given = true;
@@ -276,7 +279,7 @@ static void number_host(const struct meeting *m, int host) {
     }
 }
 
-static void fill_places(const struct meeting *m) {
+static void fill_rank_table(const struct rendezvous *m) {
     struct cr_comm *comm = m->comm;
     comm->hosts          = 0;
     for (int r = 0; r < comm->options.size; r++) {
@@ -290,34 +293,34 @@ static void fill_places(const struct meeting *m) {
     for (int h = 0; h < comm->hosts; h++) number_host(m, h);
 }
 
-static cr_status tell_places(struct cr_comm *comm, int64_t deadline) {
+static cr_status send_rank_table(struct cr_comm *comm, int64_t deadline) {
     for (int r = 1; r < comm->options.size; r++) {
         const int fd = comm->tcp->peer[r].data;
-        answer(fd, CR_TCP_WELCOME, "");
+        send_answer(fd, CR_TCP_WELCOME, "");
         int error = cr_tcp_write(NULL, fd, &comm->hosts, sizeof comm->hosts, deadline);
         if (!error)
             error = cr_tcp_write(NULL, fd, comm->info, (size_t)comm->options.size * sizeof *comm->info, deadline);
         char name[200];
         if (error)
-            return CR_FAIL(CR_ERR_PEER, "%s was lost at start: %s", cr_comm_name(comm, r, name, sizeof name),
-                           strerror(error));
+            return CR_FAIL(CR_ERR_PEER, "lost the connection to %s during startup: %s",
+                           cr_comm_name(comm, r, name, sizeof name), strerror(error));
     }
     return CR_OK;
 }
 
-static cr_status meet_all(struct meeting *m, int64_t deadline) {
+static cr_status run_rendezvous(struct rendezvous *m, int64_t deadline) {
     const int want = 2 * (m->comm->options.size - 1);
     CR_TRY(start_listening(m->comm));
-    while (m->there < want) {
-        if (cr_time_ns() > deadline) return missing(m);
-        CR_TRY(meeting_round(m, deadline));
+    while (m->joined < want) {
+        if (cr_time_ns() > deadline) return report_missing(m);
+        CR_TRY(rendezvous_round(m, deadline));
     }
-    fill_places(m);
-    return tell_places(m->comm, deadline + INT64_C(5000000000));
+    fill_rank_table(m);
+    return send_rank_table(m->comm, deadline + INT64_C(5000000000));
 }
 
 cr_status cr_tcp_listen_rendezvous(struct cr_comm *comm, int64_t deadline) {
-    struct meeting *m;
+    struct rendezvous *m;
     CR_ALLOC(m, 1);
     m->comm = comm;
     m->rank = cr_alloc((size_t)comm->options.size, sizeof *m->rank);
@@ -326,11 +329,11 @@ cr_status cr_tcp_listen_rendezvous(struct cr_comm *comm, int64_t deadline) {
         return CR_NO_MEMORY((size_t)comm->options.size * sizeof *m->rank);
     }
     cr_tcp_hello_fill(comm, CR_TCP_DATA, &m->rank[0]);
-    cr_status status = meet_all(m, deadline);
-    for (int i = 0; i < m->callers; i++) close(m->caller[i].fd);
-    for (int r = 1; status != CR_OK && r < comm->options.size; r++) /* those that wait hear it too */
+    cr_status status = run_rendezvous(m, deadline);
+    for (int i = 0; i < m->connections; i++) close(m->connection[i].fd);
+    for (int r = 1; status != CR_OK && r < comm->options.size; r++) /* waiting ranks receive the error too */
         if (comm->tcp->peer[r].data >= 0)
-            answer(comm->tcp->peer[r].data, CR_TCP_REFUSED_BY_FAILURE, cr_error_message());
+            send_answer(comm->tcp->peer[r].data, CR_TCP_REFUSED_BY_FAILURE, cr_error_message());
     cr_free(m->rank);
     cr_free(m);
     return status;

@@ -1,7 +1,6 @@
-/* comm/transport.h: what the files of comm share: the state of a comm, how a failure is recorded and told, the two
- * ways. */
-#ifndef CR_COMM_PARTS_H
-#define CR_COMM_PARTS_H
+/* comm/transport.h: internals that the files of comm/ share: the state of a comm, failures, the two transports. */
+#ifndef CR_COMM_TRANSPORT_H
+#define CR_COMM_TRANSPORT_H
 
 #include "comm/comm.h"
 
@@ -10,20 +9,20 @@
 
 enum { CR_COMM_TEXT_MAX = 2000, CR_COMM_HEARTBEAT_MS = 250 };
 
-/* The first failure of a run, as all ranks get to know it. */
+/* The first failure of a run. All ranks receive the same one. */
 struct cr_comm_failure {
-    int  rank;                   /* whose it is */
-    int  silent;                 /* 1: it gives no sign of life, so it will not end by itself */
-    int  reporter;               /* which rank prints it; -1: no rank, a parent does */
-    char text[CR_COMM_TEXT_MAX]; /* the whole message */
+    int  rank;                   /* the rank that failed */
+    int  silent;                 /* 1: the rank sends no heartbeat, so it does not exit by itself */
+    int  reporter;               /* the rank that prints the message; -1: the parent process prints it */
+    char text[CR_COMM_TEXT_MAX]; /* the complete message */
 };
 
-/* A clock that stands still while this process is stopped or the machine sleeps: otherwise all ranks would seem lost to
- * each other afterwards. Advanced by the thread that watches. */
+/* A clock that stops while this process is stopped or the machine sleeps: otherwise all ranks would seem lost to each
+ * other afterwards. The watcher thread advances it. */
 struct cr_comm_clock {
     int64_t last_ns, awake_ns;
 };
-int64_t cr_comm_clock_tick(struct cr_comm_clock *clock); /* ns awake so far */
+int64_t cr_comm_clock_tick(struct cr_comm_clock *clock); /* advances the clock; returns awake_ns */
 
 struct cr_comm_shared_state;
 struct cr_comm_tcp;
@@ -31,10 +30,10 @@ struct cr_comm_tcp;
 enum cr_comm_kind { CR_COMM_BARRIER, CR_COMM_BROADCAST, CR_COMM_GATHER, CR_COMM_REDUCE };
 const char *cr_comm_kind_name(uint32_t kind);
 
-/* What a rank is about to do; all ranks must say the same. */
+/* Description of a collective call; all ranks must call with the same values. */
 struct cr_comm_call {
-    uint32_t kind, detail; /* detail: root, or type */
-    uint64_t number;       /* of this rank's collectives */
+    uint32_t kind, detail; /* detail: root rank, or element type */
+    uint64_t number;       /* index of this collective */
     uint64_t bytes;
 };
 
@@ -42,54 +41,57 @@ struct cr_comm_transport {
     cr_status (*broadcast)(struct cr_comm *comm, const struct cr_comm_call *call, void *data);
     cr_status (*gather)(struct cr_comm *comm, const struct cr_comm_call *call, const void *mine, void *all);
     cr_status (*reduce)(struct cr_comm *comm, const struct cr_comm_call *call, void *data, size_t count);
-    cr_status (*vote)(struct cr_comm *comm, uint32_t number, uint32_t ask, uint32_t *asked);
+    cr_status (*vote)(struct cr_comm *comm, uint32_t number, uint32_t request, uint32_t *requests);
 };
 
 struct cr_comm {
     struct cr_comm_options          options;
-    struct cr_comm_rank_info       *info; /* size */
+    struct cr_comm_rank_info       *info; /* [size] */
     int                             hosts;
     const struct cr_comm_transport *transport;
-    struct cr_comm_shared_state    *shared_state; /* NULL: the ranks share no memory */
+    struct cr_comm_shared_state    *shared_state; /* NULL if the ranks share no memory */
     bool                            owns_shared_state;
-    struct cr_comm_tcp             *tcp; /* NULL: ranks of one parent */
+    struct cr_comm_tcp             *tcp; /* NULL for ranks of one parent */
     uint64_t                        calls;
     uint32_t                        votes;
 
-    pthread_mutex_t        lock;   /* of what follows, and of the votes of TCP */
-    pthread_cond_t         change; /* a failure, an outcome of a vote */
+    pthread_mutex_t        lock;   /* protects the members below, and the votes of TCP */
+    pthread_cond_t         change; /* signals a failure or the result of a vote */
     struct cr_comm_failure failure;
-    atomic_bool            failed; /* `failure` is written and stays */
+    atomic_bool            failed; /* `failure` is written and does not change any more */
     void (*on_failure)(void *context);
     void *on_failure_context;
-    bool  calling; /* on_failure is being called */
+    bool  calling; /* on_failure is running */
 
     pthread_t   watcher;
     bool        watched;
     atomic_bool closing;
 };
 
-/* ---- failures (comm/dispatch.c) ---- */
+/* ---- failures and the watcher thread (comm/failure.c) ---- */
 
-/* Records a failure in this process, if it is the first; wakes who waits. */
+/* Records a failure in this process if it is the first, and wakes waiting threads. */
 void cr_comm_record_failure(struct cr_comm *comm, const struct cr_comm_failure *failure);
-/* Finds out who was first among all ranks, tells them, and records that one. Returns CR_ERR_PEER with its text. */
-cr_status cr_comm_raise(struct cr_comm *comm, int rank, int speaker, const char *fmt, ...) CR_PRINTF(4, 5);
-/* The same for a rank that has been silent for so long. */
-void cr_comm_raise_silent(struct cr_comm *comm, int rank, int speaker, double silent_s);
+/* Determines the first failure among all ranks, sends it to them and records it. Returns CR_ERR_PEER with its text.
+ * `reporter` is the rank that prints the message. */
+cr_status cr_comm_raise(struct cr_comm *comm, int rank, int reporter, const char *fmt, ...) CR_PRINTF(4, 5);
+/* Like cr_comm_raise, for a rank without a heartbeat for silent_s seconds. */
+void cr_comm_raise_silent(struct cr_comm *comm, int rank, int reporter, double silent_s);
 void cr_comm_silent_text(struct cr_comm_failure *failure, const char *name, double silent_s);
-/* CR_ERR_PEER with the recorded text. */
+/* Returns CR_ERR_PEER with the recorded text. */
 cr_status cr_comm_failed(struct cr_comm *comm);
-/* Waits for a failure to be recorded, at most so long; false: none was. */
+/* Waits until a failure is recorded; false after `milliseconds` without one. */
 bool cr_comm_await_failure(struct cr_comm *comm, int milliseconds);
-/* "rank 2 of 4 on gpu7 (process 4711)" */
+/* Writes "rank 2 of 4 on gpu7 (process 4711)" to buf. Returns buf. */
 const char *cr_comm_name(const struct cr_comm *comm, int rank, char *buf, size_t size);
-uint64_t    cr_comm_pid_space(void); /* of this process */
-/* The message for two ranks that call different things. */
+uint64_t    cr_comm_pid_space(void); /* PID namespace of this process; 0 if unknown */
+/* Reports that two ranks call different collectives. CR_ERR_PEER. */
 cr_status cr_comm_mismatch(struct cr_comm *comm, int rank, const struct cr_comm_call *mine,
                            const struct cr_comm_call *theirs);
+/* Starts the watcher thread. CR_ERR_IO, CR_ERR_MEMORY. */
+CR_MUST cr_status cr_comm_start_watcher(struct cr_comm *comm);
 
-/* sum += x, in the given type */
+/* sum[i] += x[i] in the given type */
 void   cr_comm_add(void *sum, const void *x, size_t count, enum cr_comm_type type);
 size_t cr_comm_type_bytes(enum cr_comm_type type);
 
@@ -98,39 +100,40 @@ size_t cr_comm_type_bytes(enum cr_comm_type type);
 extern const struct cr_comm_transport cr_comm_transport_shm;
 
 size_t cr_comm_shared_state_bytes(int size);
-/* Makes zeroed memory of cr_comm_shared_state_bytes a board. */
-void cr_comm_shared_state_init(struct cr_comm_shared_state *board, int size, long parent);
-bool cr_comm_shared_state_fits(const struct cr_comm_shared_state *board, int size);
-/* Enters and waits for all others; fills comm->place where `places`. */
+/* Initialises zeroed memory of cr_comm_shared_state_bytes. `parent`: process that prints failures; 0 if the ranks
+ * do. */
+void cr_comm_shared_state_init(struct cr_comm_shared_state *state, int size, long parent);
+bool cr_comm_shared_state_fits(const struct cr_comm_shared_state *state, int size);
+/* Enters this rank and waits for all other ranks; fills comm->info if `places`. CR_ERR_PEER, CR_ERR_CONFIG. */
 CR_MUST cr_status cr_comm_shared_state_rendezvous(struct cr_comm *comm, bool places);
 void              cr_comm_shared_state_leave(struct cr_comm *comm);
-/* Of several that claim one is first: into *failure, as it stands on the board, comes that one's. */
-void cr_comm_shared_state_raise(struct cr_comm_shared_state *board, struct cr_comm_failure *failure);
-/* By the thread that watches: sign of life, and a look at the others. `seen`: memory of the last looks, size entries.
- */
+/* Records *failure in the shared state. If another rank was first, *failure becomes that rank's failure. */
+void cr_comm_shared_state_raise(struct cr_comm_shared_state *state, struct cr_comm_failure *failure);
+/* Called by the watcher thread: sends a heartbeat and checks the other ranks. `seen`: [size], state of the last
+ * check. */
 struct cr_comm_seen {
     int64_t heartbeat, at_ns;
 };
 void cr_comm_shared_state_watch(struct cr_comm *comm, struct cr_comm_seen *seen, int64_t awake_ns);
-/* The first rank but `but` (-1: any) that has given no sign of life for so long; -1: none. */
-int cr_comm_shared_state_silent(struct cr_comm_shared_state *board, int but, struct cr_comm_seen *seen,
+/* Returns the first rank except `except` (-1: no exception) without a heartbeat for timeout_s seconds; -1 if none. */
+int cr_comm_shared_state_silent(struct cr_comm_shared_state *state, int except, struct cr_comm_seen *seen,
                                 int64_t awake_ns, double timeout_s, double *silent_s);
-/* For a parent: has that rank taken its leave? What failed first, NULL: nothing. */
-bool                          cr_comm_shared_state_has_left(struct cr_comm_shared_state *board, int rank);
-const struct cr_comm_failure *cr_comm_shared_state_failure(struct cr_comm_shared_state *board);
+/* For a parent process: has that rank closed its comm? The first failure, or NULL. */
+bool                          cr_comm_shared_state_has_left(struct cr_comm_shared_state *state, int rank);
+const struct cr_comm_failure *cr_comm_shared_state_failure(struct cr_comm_shared_state *state);
 
-/* ---- TCP (comm/tcp.c, comm/rendezvous.c) ---- */
+/* ---- TCP (comm/tcp.c, comm/tcp_control.c, comm/rendezvous.c) ---- */
 
 extern const struct cr_comm_transport cr_comm_transport_tcp;
 
-/* Meets over TCP: comm->tcp, comm->place. */
+/* The rendezvous over TCP: creates comm->tcp and fills comm->info. */
 CR_MUST cr_status cr_comm_tcp_rendezvous(struct cr_comm *comm);
-/* If all ranks are on one host: memory that they share becomes comm->board; stays NULL where that cannot be had. */
+/* If all ranks are on one host, sets comm->shared_state to shared memory; it stays NULL if that is impossible. */
 CR_MUST cr_status cr_comm_tcp_share(struct cr_comm *comm);
 void              cr_comm_tcp_close(struct cr_comm *comm, bool well);
-/* By the thread that watches: reads what others sent, sends signs of life, waits up to CR_COMM_HEARTBEAT_MS. */
+/* Called by the watcher thread: reads control messages, sends heartbeats, waits up to CR_COMM_HEARTBEAT_MS. */
 void cr_comm_tcp_watch(struct cr_comm *comm, int64_t awake_ns);
-/* To the others: rank 0 tells all, others tell rank 0 and wait for its verdict a moment. */
+/* Sends a failure: rank 0 to all ranks; another rank to rank 0, whose decision it awaits for a short time. */
 void cr_comm_tcp_raise(struct cr_comm *comm, const struct cr_comm_failure *failure);
 
 #endif

@@ -1,4 +1,4 @@
-/* config/bytes.c: amounts of memory as people write them. */
+/* config/bytes.c: parses memory sizes such as 8GiB. */
 #include "config/config.h"
 
 #include <ctype.h>
@@ -19,10 +19,10 @@ bool cr_bytes_parse(const char *text, size_t *bytes) {
     while (*end == ' ') end++;
     for (size_t i = 0; i < CR_COUNT(units); i++) {
         if (strcmp(end, units[i].word) != 0) continue;
-        const double all = number * units[i].bytes;
-        if (!(all >= 1 && all <= 0x1p50)) return false;
-        *bytes = (size_t)all;
+        const double total = number * units[i].bytes;
+        if (!(total >= 1 && total <= 0x1p50)) return false;
+        *bytes = (size_t)total;
         return true;
     }
-    return false; /* a bare number could be anything */
+    return false; /* a number without a unit is ambiguous */
 }

@@ -1,5 +1,5 @@
-/* config/check.c: rules between keys, as far as the config alone decides them. A rule whose values were refused already
- * is left out, so that one mistake gives one line. */
+/* config/check.c: checks rules between keys that depend on the config alone. A rule is skipped if one of its values was
+ * rejected before, so that one mistake gives one error. */
 #include "config/keys.h"
 
 #include <string.h>
@@ -15,7 +15,7 @@ static const struct cr_key *key_of(const char *dotted) {
     return key;
 }
 
-static bool was_refused(const struct check *c, const char *dotted) {
+static bool was_rejected(const struct check *c, const char *dotted) {
     return c->config->src[key_of(dotted) - cr_keys].line == CR_KEY_REFUSED;
 }
 
@@ -23,45 +23,45 @@ static bool was_refused(const struct check *c, const char *dotted) {
 
 static void check_custom(const struct check *c) {
     const struct cr_config *config = c->config;
-    if (was_refused(c, "model.depths") || was_refused(c, "model.widths")) return;
+    if (was_rejected(c, "model.depths") || was_rejected(c, "model.widths")) return;
     int depths = config->model.depths.count, widths = config->model.widths.count;
     if (!depths && !widths)
         COMPLAIN(c, "model.arch",
-                 "needs depths and widths, one number a stage in each, e.g. depths = 3,3,3 and "
+                 "needs depths and widths, one number per stage in each, e.g. depths = 3,3,3 and "
                  "widths = 16,32,64");
     else if (!depths)
-        COMPLAIN(c, "model.arch", "needs depths too, as many numbers as widths has (%d)", widths);
+        COMPLAIN(c, "model.arch", "also needs depths, with as many numbers as widths (%d)", widths);
     else if (!widths)
-        COMPLAIN(c, "model.arch", "needs widths too, as many numbers as depths has (%d)", depths);
+        COMPLAIN(c, "model.arch", "also needs widths, with as many numbers as depths (%d)", depths);
     else if (depths != widths)
-        COMPLAIN(c, "model.widths", "must have as many numbers as depths (%d), one a stage; has %d", depths, widths);
+        COMPLAIN(c, "model.widths", "must have as many numbers as depths (%d), one per stage; has %d", depths, widths);
 }
 
 static void check_model(const struct check *c) {
     const struct cr_config *config = c->config;
-    if (was_refused(c, "model.arch")) return;
+    if (was_rejected(c, "model.arch")) return;
     if (config->model.arch == CR_ARCH_CUSTOM) {
         check_custom(c);
         return;
     }
     const char *arch = cr_word_arch(config->model.arch);
     if (config->model.depths.count)
-        COMPLAIN(c, "model.depths", "is for arch = custom; %s has its own; leave it empty", arch);
+        COMPLAIN(c, "model.depths", "is only for arch = custom; %s has fixed depths; leave it empty", arch);
     if (config->model.widths.count)
-        COMPLAIN(c, "model.widths", "is for arch = custom; %s has its own; leave it empty", arch);
+        COMPLAIN(c, "model.widths", "is only for arch = custom; %s has fixed widths; leave it empty", arch);
     if (config->model.block != CR_BLOCK_AUTO)
-        COMPLAIN(c, "model.block", "is for arch = custom; %s has its own; use auto", arch);
+        COMPLAIN(c, "model.block", "is only for arch = custom; %s has a fixed block; use auto", arch);
 }
 
 static void check_memory(const struct check *c) {
     const char *limit = c->config->memory.limit;
     size_t      bytes;
-    if (was_refused(c, "memory.limit") || !*limit || strcmp(limit, "auto") == 0 || cr_bytes_parse(limit, &bytes))
+    if (was_rejected(c, "memory.limit") || !*limit || strcmp(limit, "auto") == 0 || cr_bytes_parse(limit, &bytes))
         return;
-    COMPLAIN(c, "memory.limit", "is an amount of memory with its unit, e.g. 8GiB or 700MB, or auto");
+    COMPLAIN(c, "memory.limit", "must be a memory size with a unit, e.g. 8GiB or 700MB, or auto");
 }
 
-/* Which layers there are is the network's business: model/resnet.c asks again. */
+/* Checks the syntax only. model/resnet.c checks that the network has the part. */
 static bool is_part(const char *word, size_t length) {
     if (length == 6 && memcmp(word, "layer", 5) == 0) return word[5] >= '1' && word[5] <= '9';
     return (length == 4 && memcmp(word, "stem", 4) == 0) || (length == 2 && memcmp(word, "fc", 2) == 0);
@@ -75,7 +75,7 @@ static void check_freeze(const struct check *c) {
         size_t length = strcspn(at, ","), used = length;
         while (used && (at[used - 1] == ' ' || at[used - 1] == '\t')) used--;
         if (!is_part(at, used))
-            COMPLAIN(c, "model.freeze", "'%.*s' is no part of a network; allowed: stem, layer1, layer2, ..., fc",
+            COMPLAIN(c, "model.freeze", "'%.*s' is not a part of a network; allowed: stem, layer1, layer2, ..., fc",
                      (int)CR_MIN(used, (size_t)40), at);
         at += length;
         if (!*at) return;
@@ -83,12 +83,12 @@ static void check_freeze(const struct check *c) {
 }
 
 static void check_range(const struct check *c, const char *dotted, const struct cr_reals *range) {
-    if (was_refused(c, dotted)) return;
+    if (was_rejected(c, dotted)) return;
     if (range->count != 2 || range->at[0] > range->at[1]) COMPLAIN(c, dotted, "must be two numbers, the smaller first");
 }
 
 static void check_channels(const struct check *c, const char *dotted, const struct cr_reals *list) {
-    if (!was_refused(c, dotted) && list->count != 3) COMPLAIN(c, dotted, "must be three numbers: red, green, blue");
+    if (!was_rejected(c, dotted) && list->count != 3) COMPLAIN(c, dotted, "must be three numbers: red, green, blue");
 }
 
 static void check_data(const struct check *c) {
@@ -99,61 +99,60 @@ static void check_data(const struct check *c) {
     check_channels(c, "data.mean", &config->data.mean);
     check_channels(c, "data.std", &config->data.std);
     const struct cr_reals *jitter = &config->data.jitter;
-    if (!was_refused(c, "data.jitter") && jitter->count && (jitter->count != 4 || jitter->at[3] > 0.5))
-        COMPLAIN(c, "data.jitter", "must be four numbers: brightness, contrast, saturation and, at most 0.5, hue");
-    if (!was_refused(c, "data.eval_resize") && !was_refused(c, "data.eval_crop") && config->data.eval_resize &&
+    if (!was_rejected(c, "data.jitter") && jitter->count && (jitter->count != 4 || jitter->at[3] > 0.5))
+        COMPLAIN(c, "data.jitter", "must be four numbers: brightness, contrast, saturation, and hue (at most 0.5)");
+    if (!was_rejected(c, "data.eval_resize") && !was_rejected(c, "data.eval_crop") && config->data.eval_resize &&
         config->data.eval_crop > config->data.eval_resize)
-        COMPLAIN(c, "data.eval_crop", "must not exceed eval_resize (%d): the crop is cut from the resized picture",
+        COMPLAIN(c, "data.eval_crop", "must not exceed eval_resize (%d): the crop is taken from the resized image",
                  (int)config->data.eval_resize);
-    if (was_refused(c, "data.kind")) return;
+    if (was_rejected(c, "data.kind")) return;
     bool has_files = config->data.kind == CR_DATA_CIFAR10 || config->data.kind == CR_DATA_CIFAR100 ||
                      config->data.kind == CR_DATA_FOLDER || config->data.kind == CR_DATA_PACKED;
     if (!has_files) return;
     const char *kind = cr_word_data_kind(config->data.kind);
-    if (!*config->data.root && !was_refused(c, "data.root"))
-        COMPLAIN(c, "data.kind", "needs root: the folder of the data set");
+    if (!*config->data.root && !was_rejected(c, "data.root"))
+        COMPLAIN(c, "data.kind", "needs root: the folder of the dataset");
     if (config->data.train_images)
-        COMPLAIN(c, "data.train_images", "is for shapes and synthetic; %s has its own size; use 0", kind);
+        COMPLAIN(c, "data.train_images", "is only for shapes and synthetic; %s has a fixed size; use 0", kind);
     if (config->data.val_images)
-        COMPLAIN(c, "data.val_images", "is for shapes and synthetic; %s has its own size; use 0", kind);
+        COMPLAIN(c, "data.val_images", "is only for shapes and synthetic; %s has a fixed size; use 0", kind);
 }
 
 static void check_optim(const struct check *c) {
     const struct cr_config *config = c->config;
     if (config->optim.nesterov && config->optim.momentum == 0) COMPLAIN(c, "optim.nesterov", "needs momentum above 0");
-    if (was_refused(c, "optim.kind") || config->optim.kind != CR_OPTIM_ADAMW) return;
-    if (config->optim.nesterov) COMPLAIN(c, "optim.nesterov", "is for sgd and lars; adamw has no such form: use no");
-    if (!cr_config_is_set(config, "optim.lr") && !was_refused(c, "optim.lr"))
-        COMPLAIN(c, "optim.kind", "needs lr: the default, %g, is for sgd; 0.001 is a usual start", config->optim.lr);
+    if (was_rejected(c, "optim.kind") || config->optim.kind != CR_OPTIM_ADAMW) return;
+    if (config->optim.nesterov) COMPLAIN(c, "optim.nesterov", "is only for sgd and lars; use no with adamw");
+    if (!cr_config_is_set(config, "optim.lr") && !was_rejected(c, "optim.lr"))
+        COMPLAIN(c, "optim.kind", "needs lr: the default, %g, is for sgd; a common value is 0.001", config->optim.lr);
 }
 
 static void check_schedule(const struct check *c) {
     const struct cr_config *config = c->config;
-    if (!was_refused(c, "schedule.milestones")) {
+    if (!was_rejected(c, "schedule.milestones")) {
         const struct cr_reals *at = &config->schedule.milestones;
         for (int i = 1; i < at->count; i++) {
             if (at->at[i] > at->at[i - 1]) continue;
-            COMPLAIN(c, "schedule.milestones", "must rise from one to the next; item %d does not", i + 1);
+            COMPLAIN(c, "schedule.milestones", "must be in ascending order; item %d is not", i + 1);
             break;
         }
         if (config->schedule.kind == CR_SCHEDULE_MULTISTEP && !at->count)
             COMPLAIN(c, "schedule.kind",
-                     "needs milestones: the epochs at which the rate falls, e.g. milestones = 100,150");
+                     "needs milestones: the epochs at which the learning rate decays, e.g. milestones = 100,150");
     }
-    if (was_refused(c, "schedule.kind")) return;
+    if (was_rejected(c, "schedule.kind")) return;
     if (config->schedule.kind == CR_SCHEDULE_ONE_CYCLE && config->schedule.warmup_epochs > 0)
-        COMPLAIN(c, "schedule.warmup_epochs",
-                 "must be 0 with one_cycle, which begins with a rise of its own: see peak");
+        COMPLAIN(c, "schedule.warmup_epochs", "must be 0 with one_cycle, which has its own warm-up: see peak");
     if (config->schedule.low_momentum > 0 && config->schedule.kind != CR_SCHEDULE_ONE_CYCLE)
-        COMPLAIN(c, "schedule.low_momentum", "is for one_cycle; use 0");
-    else if (config->schedule.low_momentum > config->optim.momentum && !was_refused(c, "optim.momentum"))
+        COMPLAIN(c, "schedule.low_momentum", "is only for one_cycle; use 0");
+    else if (config->schedule.low_momentum > config->optim.momentum && !was_rejected(c, "optim.momentum"))
         COMPLAIN(c, "schedule.low_momentum", "must not exceed [optim] momentum (%g)", config->optim.momentum);
     const bool has_end = config->schedule.kind == CR_SCHEDULE_COSINE || config->schedule.kind == CR_SCHEDULE_POLYNOMIAL;
-    if (has_end && config->schedule.min_lr > config->optim.lr && !was_refused(c, "optim.lr"))
+    if (has_end && config->schedule.min_lr > config->optim.lr && !was_rejected(c, "optim.lr"))
         COMPLAIN(c, "schedule.min_lr", "must not exceed [optim] lr (%g)", config->optim.lr);
 }
 
-/* A number of channels, and behind it `end`; NULL: there is none. */
+/* Parses a number of channels that is followed by `end`; returns the text after `end`, or NULL if invalid. */
 static const char *block_side(const char *text, char end, int64_t *side) {
     for (*side = 0; *text >= '0' && *text <= '9' && *side <= 4096; text++) *side = 10 * *side + (*text - '0');
     return *side >= 1 && *side <= 4096 && *text == end ? text + 1 : NULL;
@@ -168,30 +167,29 @@ bool cr_config_block(const struct cr_config *config, int64_t *outputs, int64_t *
 
 static void check_block(const struct check *c) {
     int64_t outputs, inputs;
-    if (was_refused(c, "prune.block") || cr_config_block(c->config, &outputs, &inputs)) return;
+    if (was_rejected(c, "prune.block") || cr_config_block(c->config, &outputs, &inputs)) return;
     COMPLAIN(c, "prune.block",
-             "must be output channels, e.g. 8, or output x input channels, e.g. 64x64; each side from 1 to 4096 (1x1 "
-             "is no block)");
+             "must be output channels, e.g. 8, or output x input channels, e.g. 64x64; each from 1 to 4096, with more "
+             "than one weight per block");
 }
 
 static void check_prune(const struct check *c) {
     const struct cr_config *config = c->config;
     check_block(c);
-    if (was_refused(c, "prune.sparsity")) return;
+    if (was_rejected(c, "prune.sparsity")) return;
     if (config->prune.pattern == CR_PRUNE_PATTERN_2_4 && config->prune.sparsity > 0.5)
-        COMPLAIN(c, "prune.sparsity", "must not exceed 0.5 with pattern 2:4, which keeps two of four weights");
+        COMPLAIN(c, "prune.sparsity", "must not exceed 0.5 with pattern 2:4, which keeps 2 of 4 weights");
     if (config->prune.sparsity > 0 && config->prune.initial > config->prune.sparsity)
         COMPLAIN(c, "prune.initial", "must not exceed sparsity (%g)", config->prune.sparsity);
     if (config->prune.end > 0 && config->prune.end < config->prune.start)
-        COMPLAIN(c, "prune.end", "must not come before start (%g)", config->prune.start);
+        COMPLAIN(c, "prune.end", "must not be less than start (%g)", config->prune.start);
     if (*config->prune.column && !*config->prune.budget)
-        COMPLAIN(c, "prune.column", "is for a budget: set budget to its file");
+        COMPLAIN(c, "prune.column", "needs budget: the CSV file with this column");
 }
 
 static void check_ranks(const struct check *c) {
     if (c->config->ranks.transport == CR_TRANSPORT_PEER && c->config->ranks.reduce != CR_REDUCE_FP32)
-        COMPLAIN(c, "ranks.transport",
-                 "peer carries gradients in fp32 alone: leave reduce out, or set transport to nccl");
+        COMPLAIN(c, "ranks.transport", "peer supports only fp32 gradients: set reduce to fp32, or transport to nccl");
 }
 
 bool cr_config_prunes(const struct cr_config *config) {

@@ -1,5 +1,5 @@
-/* config/config.c: defaults, files and command line into one config; and the config back to text. See config/config.h.
- * The tables are in config/keys.c, single values in config/value.c, rules between keys in config/check.c. */
+/* config/config.c: combines defaults, files and the command line into one config; prints a config as text. See
+ * config/config.h. Tables: config/keys.c; single values: config/value.c; rules between keys: config/check.c. */
 #include "config/config.h"
 
 #include "config/keys.h"
@@ -14,17 +14,17 @@ static const char COMMAND_LINE[] = "command line";
 struct loader {
     struct cr_config    *config;
     struct cr_complaints complaints;
-    struct cr_ini        file[INCLUDE_DEPTH_MAX]; /* each included by the one before it */
+    struct cr_ini        file[INCLUDE_DEPTH_MAX]; /* file[i + 1] is included by file[i] */
     int                  files;
 };
 
-/* ---- places and messages ---- */
+/* ---- error messages ---- */
 
 static int key_index(const struct cr_key *key) {
     return (int)(key - cr_keys);
 }
 
-/* "[train] batch = 900", long values cut; "(default)" when nobody set it. */
+/* Writes "[train] batch = 900"; long values are truncated; " (default)" follows if the key is not set. */
 static void value_describe(const struct cr_config *config, const struct cr_key *key, char *out, size_t bytes) {
     struct cr_text text = {0};
     cr_value_print(key, config, &text);
@@ -44,7 +44,7 @@ void cr_config_complain(const struct cr_config *config, struct cr_complaints *co
     char    what[700], value[200];
     int     line = config->src[key_index(key)].line;
     va_list args;
-    if (line == CR_KEY_REFUSED) return; /* one mistake, one line */
+    if (line == CR_KEY_REFUSED) return; /* the value's own error was reported before */
     va_start(args, fmt);
     vsnprintf(what, sizeof what, fmt, args);
     va_end(args);
@@ -74,18 +74,18 @@ bool cr_config_is_set(const struct cr_config *config, const char *dotted) {
     return config->src[key_index(key)].file != NULL;
 }
 
-/* ---- setting ---- */
+/* ---- setting values ---- */
 
 static void defaults_set(struct cr_config *config) {
     for (int i = 0; i < cr_key_count; i++) {
         char buffer[40], why[600];
         bool good =
             cr_value_parse(&cr_keys[i], config, cr_value_default(&cr_keys[i], buffer, sizeof buffer), why, sizeof why);
-        CR_ASSERT(good); /* config/config.def contradicts itself */
+        CR_ASSERT(good); /* otherwise a default in config/config.def is invalid */
     }
 }
 
-/* `text` must live as long as the config. */
+/* `text` must stay valid as long as the config. */
 static void value_set(struct loader *l, const char *section, const char *name, const char *text, const char *file,
                       int line) {
     char                 why[600], hint[600];
@@ -117,13 +117,13 @@ static void file_apply(struct loader *l, const struct cr_ini *file) {
         } else if (strcmp(e->key, "include") != 0) {
             cr_key_hint(hint, sizeof hint, "", e->key);
             cr_complain(&l->complaints, file->path, e->line,
-                        "%.60s = %.60s: stands before the first section, where only include may stand%s", e->key,
-                        e->value, hint);
+                        "%.60s = %.60s: is before the first section, where only include is allowed%s", e->key, e->value,
+                        hint);
         }
     }
 }
 
-/* In the config's arena, without the blanks at both ends; NULL: out of memory. */
+/* Copies the text to the config's arena without leading and trailing blanks; NULL when out of memory. */
 static char *copy_stripped(struct loader *l, const char *text, size_t length) {
     while (length && strchr(" \t", *text)) text++, length--;
     while (length && strchr(" \t", text[length - 1])) length--;
@@ -154,7 +154,7 @@ static cr_status override_apply(struct loader *l, const char *override) {
 
 /* ---- files ---- */
 
-/* The path of the included file, seen from the including one; NULL: out of memory. */
+/* The path of the included file, relative to the including one; NULL when out of memory. */
 static const char *include_path(struct loader *l, const char *from, const char *value) {
     const char *slash  = strrchr(from, '/');
     int         folder = *value == '/' || !slash ? 0 : (int)(slash - from) + 1;
@@ -174,19 +174,19 @@ static bool is_open_already(const struct loader *l, const struct cr_ini *file) {
     return false;
 }
 
-/* Reads the file that the last one includes. *more: there was one. */
+/* Reads the file that the last file includes. *more is false if there is none. */
 static cr_status include_read(struct loader *l, bool *more) {
     const struct cr_ini       *from = &l->file[l->files - 1];
     const struct cr_ini_entry *e    = include_find(from);
     *more                           = false;
     if (!e) return CR_OK;
     if (!*e->value) {
-        cr_complain(&l->complaints, from->path, e->line, "include: names no file");
+        cr_complain(&l->complaints, from->path, e->line, "include: the file name is missing");
         return CR_OK;
     }
     if (l->files == INCLUDE_DEPTH_MAX) {
-        cr_complain(&l->complaints, from->path, e->line, "include = %.60s: more than %d files deep", e->value,
-                    INCLUDE_DEPTH_MAX);
+        cr_complain(&l->complaints, from->path, e->line, "include = %.60s: includes are nested more than %d deep",
+                    e->value, INCLUDE_DEPTH_MAX);
         return CR_OK;
     }
     const char *path = include_path(l, from->path, e->value);
@@ -199,7 +199,7 @@ static cr_status include_read(struct loader *l, bool *more) {
         return CR_OK;
     }
     if (is_open_already(l, next)) {
-        cr_complain(&l->complaints, from->path, e->line, "include = %.60s: this file is being read already: a circle",
+        cr_complain(&l->complaints, from->path, e->line, "include = %.60s: this file includes itself (a cycle)",
                     e->value);
         return CR_OK;
     }
@@ -264,7 +264,7 @@ void cr_config_close(struct cr_config *config) {
     *config = (struct cr_config){0};
 }
 
-/* ---- back to text ---- */
+/* ---- printing ---- */
 
 static void value_add(const struct cr_key *key, const struct cr_config *config, struct cr_text *out) {
     if (key->kind == CR_KEY_TEXT)
@@ -282,7 +282,7 @@ void cr_config_dump(const struct cr_config *config, struct cr_text *out) {
             cr_text_add(out, "%s = ", cr_keys[i].name);
             size_t length = out->length;
             value_add(&cr_keys[i], config, out);
-            if (out->length == length && length && !out->failed) out->data[--out->length] = 0; /* no blank at the end */
+            if (out->length == length && length && !out->failed) out->data[--out->length] = 0; /* no trailing blank */
             cr_text_add(out, "\n");
         }
     }
@@ -295,16 +295,16 @@ static void value_add_or_empty(const struct cr_key *key, const struct cr_config 
     if (out->length == before) cr_text_add(out, "(empty)");
 }
 
-int cr_config_diff(const struct cr_config *old, const struct cr_config *fresh, struct cr_text *out) {
+int cr_config_diff(const struct cr_config *old, const struct cr_config *new_config, struct cr_text *out) {
     locale_t before = cr_c_locale_enter();
     int      differ = 0;
     for (int i = 0; i < cr_key_count; i++) {
-        if (cr_value_equal(&cr_keys[i], old, fresh)) continue;
+        if (cr_value_equal(&cr_keys[i], old, new_config)) continue;
         differ++;
         cr_text_add(out, "%s.%s: ", cr_keys[i].section, cr_keys[i].name);
         value_add_or_empty(&cr_keys[i], old, out);
         cr_text_add(out, " -> ");
-        value_add_or_empty(&cr_keys[i], fresh, out);
+        value_add_or_empty(&cr_keys[i], new_config, out);
         cr_text_add(out, "\n");
     }
     cr_c_locale_leave(before);

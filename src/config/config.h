@@ -1,11 +1,13 @@
-/* config/config.h: what the INI says, typed. Keys, defaults, ranges and help stand in config/config.def, once.
+/* config/config.h: the typed configuration that an INI file describes.
  *
- * Laws
- *   - A config is complete: every key has a value, its default where nobody set it.
- *   - Precedence: default < included file < file < command line.
- *   - All errors of a file are reported at once, one a line, as `file:line: [section] key: what, and what is allowed`.
- *   - Numbers are read in the C locale, to their last character.
- * Knows nothing of models or data beyond their option names. */
+ * config/config.def defines the keys, defaults, ranges and help texts.
+ *
+ * Invariants
+ *   - Every key of a config has a value; a key that is not set has its default.
+ *   - Precedence, lowest first: default, included file, file, command line.
+ *   - All errors of a file are reported together, one per line: `file:line: [section] key: error, and what is allowed`.
+ *   - Numbers are parsed in the C locale, and every character of the value must belong to the number.
+ * This header knows only the option names of models and datasets. */
 #ifndef CR_CONFIG_H
 #define CR_CONFIG_H
 
@@ -42,10 +44,10 @@ CR_ENUMS(E)
 
 struct cr_config {
     CR_SECTIONS(SECTION)
-    const char           *path; /* the file as named by the user; "(built in)" when none */
-    const char           *name; /* base name without .ini: names the default output folder */
+    const char           *path; /* file name as given by the user; "(built in)" without a file */
+    const char           *name; /* base name without .ini; the default output folder is named after it */
     struct cr_arena       arena;
-    struct cr_config_src *src; /* one a key, in config/config.def's order: where its value came from */
+    struct cr_config_src *src; /* one per key, in the order of config/config.def: source of the value */
 };
 #undef SECTION
 #undef FIELD_INT
@@ -57,50 +59,47 @@ struct cr_config {
 #undef FIELD_INTS
 #undef FIELD_REALS
 
-/* Where a value came from. */
+/* The source of a value. */
 struct cr_config_src {
-    const char *file; /* NULL: default; "command line" for overrides */
-    int         line; /* 0 when not from a file */
+    const char *file; /* NULL for a default; "command line" for an override */
+    int         line; /* 0 if the source is not a file */
 };
 
-/* Reads `path` (NULL: defaults only; a pipe will do), its includes, then `overrides` ("section.key=value", n of them,
- * later wins). On failure the message holds every error, one a line, and *config is empty: CR_ERR_CONFIG, or CR_ERR_IO
- * for a file that cannot be read (both end the program with 2 resp. 1; a missing config file is CR_ERR_CONFIG).
- * The caller closes it. */
+/* Reads `path` (NULL: defaults only; a pipe is allowed), its includes, then n `overrides` ("section.key=value"; the
+ * later wins). On failure the message contains every error, one per line, and *config is empty. CR_ERR_CONFIG (exit
+ * status 2): invalid or missing file; CR_ERR_IO (exit status 1): unreadable file. The caller calls cr_config_close. */
 CR_MUST cr_status cr_config_open(struct cr_config *config, const char *path, const char *const *overrides, int n);
 void              cr_config_close(struct cr_config *config);
 
-/* One error about a key in the standard form, e.g. for values that only turn out wrong with the data set at hand:
- * "configs/x.ini:14: [train] batch = 900: ..." Returns CR_ERR_CONFIG. `dotted` = "train.batch". */
+/* Reports one error about a key in the standard form, e.g. for a value that does not fit the dataset:
+ * "configs/x.ini:14: [train] batch = 900: ...". `dotted` is "train.batch". Returns CR_ERR_CONFIG. */
 cr_status cr_config_fail(const struct cr_config *config, const char *dotted, const char *fmt, ...) CR_PRINTF(3, 4);
-/* Is the network one whose usual input is 32 px (CIFAR nets, cifar stems)? Decides the default picture size. */
+/* True for networks with a 32 px input (CIFAR networks, cifar stems); selects the default image size. */
 bool cr_config_is_small(const struct cr_config *config);
-bool cr_config_prunes(const struct cr_config *config); /* does training prune? */
-/* prune.block: output channels, or output x input channels, each 1 to 4096, more than one weight; false: it is neither.
- */
+bool cr_config_prunes(const struct cr_config *config); /* true if training prunes */
+/* Parses prune.block: output channels, or output x input channels, each 1 to 4096, product > 1. False if invalid. */
 bool cr_config_block(const struct cr_config *config, int64_t *outputs, int64_t *inputs);
-bool cr_config_mixes(const struct cr_config *config);                      /* does training erase or mix pictures? */
-bool cr_config_mixes_labels(const struct cr_config *config);               /* ... and labels */
-bool cr_config_is_set(const struct cr_config *config, const char *dotted); /* false: the default */
+bool cr_config_mixes(const struct cr_config *config);                      /* true: random erasing, mixup or cutmix */
+bool cr_config_mixes_labels(const struct cr_config *config);               /* true: mixup or cutmix */
+bool cr_config_is_set(const struct cr_config *config, const char *dotted); /* false if the key has its default */
 
 /* The word of an enum value, e.g. cr_word_arch(CR_ARCH_RESNET50) = "resnet50". */
 #define E(name) const char *cr_word_##name(enum cr_##name value);
 CR_ENUMS(E)
 #undef E
 
-/* Appends the resolved config as INI text that reads back to the same values. No include, no comments: equal configs
- * give equal texts. */
+/* Appends the complete config as INI text that parses to the same values. Equal configs give identical texts, without
+ * includes and comments. */
 void cr_config_dump(const struct cr_config *config, struct cr_text *out);
-/* Appends every key with type, default, range and one line of help (`cresnet help keys`). */
+/* Appends every key with type, default, range and help text (`cresnet help keys`). */
 void cr_config_help(struct cr_text *out);
-/* The same of one section ("optim"), of one key ("optim.lr"), or of all keys of that name ("lr"). False: there is none.
- */
+/* Appends the help of one section ("optim"), one key ("optim.lr"), or all keys with a name ("lr"). False if unknown. */
 bool cr_config_help_of(const char *topic, struct cr_text *out);
-/* Appends "section.key" for every key whose value differs, one a line: "optim.lr: 0.1 -> 0.2". Returns how many. */
+/* Appends one line per key whose value differs: "optim.lr: 0.1 -> 0.2". Returns the number of lines. */
 int cr_config_diff(const struct cr_config *old, const struct cr_config *fresh, struct cr_text *out);
 
-/* "8GiB", "700 MB", "1.5G": a number and a unit (B; K, M, G, T and KiB ... in powers of 1024; KB ... of 1000). False:
- * none of these, or beyond all reason. */
+/* Parses "8GiB", "700 MB", "1.5G": a number and a unit (B; K, M, G, T and KiB ... are powers of 1024; KB ... of 1000).
+ * False if the text is invalid or the value is out of range. */
 bool cr_bytes_parse(const char *text, size_t *bytes);
 
 #endif

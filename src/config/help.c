@@ -1,4 +1,4 @@
-/* config/help.c: `cresnet help keys`, made from config/config.def: two lines a key, at most 100 columns. */
+/* config/help.c: prints `cresnet help keys` from config/config.def: two lines per key, at most 100 columns. */
 #include "config/keys.h"
 
 #include <inttypes.h>
@@ -14,7 +14,7 @@ static void type_real(struct cr_text *out, const struct cr_key *key, const char 
     cr_text_add(out, "%s %s to %s", what, low, high);
 }
 
-/* The words of an enum, broken into lines (wrap). `column`: where the first one starts. */
+/* Prints the words of an enum. `wrap` breaks the list into lines. */
 static void type_words(struct cr_text *out, const struct cr_words *words, bool wrap) {
     int column = HELP_TYPE_COLUMN + (int)strlen("one of ");
     cr_text_add(out, "one of");
@@ -54,8 +54,8 @@ static void key_add(struct cr_text *out, const struct cr_key *key) {
     cr_text_add(out, "\n        %s\n", key->help);
 }
 
-/* Is the key meant by "section", "section.key" or "key"? */
-static bool is_meant(const struct cr_key *key, const char *topic) {
+/* Does the topic name the key, as "section", "section.key" or "key"? */
+static bool matches_topic(const struct cr_key *key, const char *topic) {
     const size_t section = strlen(key->section);
     if (strcmp(topic, key->section) == 0 || strcmp(topic, key->name) == 0) return true;
     return strncmp(topic, key->section, section) == 0 && topic[section] == '.' &&
@@ -66,7 +66,7 @@ bool cr_config_help_of(const char *topic, struct cr_text *out) {
     locale_t    before  = cr_c_locale_enter();
     const char *section = "";
     for (int i = 0; i < cr_key_count; i++) {
-        if (!is_meant(&cr_keys[i], topic)) continue;
+        if (!matches_topic(&cr_keys[i], topic)) continue;
         if (strcmp(section, cr_keys[i].section) != 0)
             cr_text_add(out, "%s[%s]\n", *section ? "\n" : "", cr_keys[i].section);
         section = cr_keys[i].section;
@@ -78,11 +78,10 @@ bool cr_config_help_of(const char *topic, struct cr_text *out) {
 
 void cr_config_help(struct cr_text *out) {
     locale_t before = cr_c_locale_enter();
-    cr_text_add(out,
-                "Every key of a config, as it is when nobody sets it, then what it may be and what it is for.\n"
-                "On the command line: section.key=value, e.g. train.batch=64.\n"
-                "Before the first section, include = FILE takes the values of another file, relative to this one.\n"
-                "Values with ; or # and values with blanks at an end stand in quotes.\n");
+    cr_text_add(out, "Every key of the configuration with its default, allowed values and meaning.\n"
+                     "On the command line: section.key=value, e.g. train.batch=64.\n"
+                     "Before the first section, include = FILE reads another file; its path is relative to this file.\n"
+                     "Values that contain ; or #, or start or end with a blank, need quotes.\n");
     for (int s = 0; s < cr_key_section_count; s++) {
         cr_text_add(out, "\n[%s]  %s\n", cr_key_sections[s].name, cr_key_sections[s].help);
         for (int i = 0; i < cr_key_count; i++)

@@ -1,6 +1,7 @@
-/* config/ini.c: see config/ini.h. The scan follows the tokenising rules of iniparser 4.1 (lines are stripped; `;` or
- * `#` first makes a comment; "..." and '...' have no escapes; an unquoted value ends at the first ; or #) and narrows
- * them to what cannot be misread. */
+/* config/ini.c: scans INI files for errors and line numbers, and reads their values with iniparser; see config/ini.h.
+ *
+ * The scanner follows the tokenising rules of iniparser 4.1 (lines are stripped; a leading `;` or `#` starts a comment;
+ * "..." and '...' have no escapes; an unquoted value ends at the first ; or #) and rejects ambiguous input. */
 #include "config/ini.h"
 
 #include <errno.h>
@@ -13,28 +14,28 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* ---- the file's bytes ---- */
+/* ---- file content ---- */
 
 static cr_status file_check(FILE *file, const char *path, struct cr_ini *ini) {
     struct stat info;
-    if (fstat(fileno(file), &info) != 0) return CR_FAIL(CR_ERR_IO, "%s: cannot be read: %s", path, strerror(errno));
-    if (S_ISDIR(info.st_mode)) return CR_FAIL(CR_ERR_CONFIG, "%s: is a folder; name an INI file", path);
+    if (fstat(fileno(file), &info) != 0) return CR_FAIL(CR_ERR_IO, "%s: cannot read: %s", path, strerror(errno));
+    if (S_ISDIR(info.st_mode)) return CR_FAIL(CR_ERR_CONFIG, "%s: is a folder; give an INI file", path);
     ini->device = info.st_dev;
     ini->inode  = info.st_ino;
     return CR_OK;
 }
 
-static cr_status file_slurp(FILE *file, const char *path, struct cr_text *text) {
+static cr_status read_all(FILE *file, const char *path, struct cr_text *text) {
     char   piece[8192];
     size_t got;
     while ((got = fread(piece, 1, sizeof piece, file)) > 0) {
         cr_text_add_bytes(text, piece, got);
         if (text->failed) return CR_NO_MEMORY(text->length + got);
         if (text->length > CR_INI_FILE_MAX)
-            return CR_FAIL(CR_ERR_CONFIG, "%s: larger than %d KiB; that is no configuration", path,
+            return CR_FAIL(CR_ERR_CONFIG, "%s: larger than %d KiB; this is not a configuration file", path,
                            CR_INI_FILE_MAX >> 10);
     }
-    if (ferror(file)) return CR_FAIL(CR_ERR_IO, "%s: cannot be read: %s", path, strerror(errno));
+    if (ferror(file)) return CR_FAIL(CR_ERR_IO, "%s: cannot read: %s", path, strerror(errno));
     return CR_OK;
 }
 
@@ -42,17 +43,17 @@ static cr_status file_read(struct cr_ini *ini, const char *path, struct cr_text 
     FILE *file = fopen(path, "rbe");
     if (!file) {
         if (errno == ENOENT || errno == ENOTDIR) return CR_FAIL(CR_ERR_CONFIG, "%s: no such file", path);
-        return CR_FAIL(CR_ERR_IO, "%s: cannot be opened: %s", path, strerror(errno));
+        return CR_FAIL(CR_ERR_IO, "%s: cannot open: %s", path, strerror(errno));
     }
     cr_status status = CR_OK;
     CR_TRY_OUT(file_check(file, path, ini));
-    CR_TRY_OUT(file_slurp(file, path, text));
+    CR_TRY_OUT(read_all(file, path, text));
 out:
     fclose(file);
     return status;
 }
 
-/* ---- our scan ---- */
+/* ---- the scanner ---- */
 
 struct scan {
     struct cr_ini        *ini;
@@ -60,7 +61,7 @@ struct scan {
     struct cr_complaints *complaints;
     const char           *section;
     int                   line, capacity;
-    bool                  lost; /* below a header that cannot be read: whose keys these are is not known */
+    bool                  skip; /* after an invalid section header: the section of these keys is unknown */
     bool                  no_memory;
 };
 
@@ -89,7 +90,7 @@ static bool span_is_name(struct span s) {
     return s.length > 0;
 }
 
-/* A copy in the arena, names in lower case. */
+/* Copies a span to the arena; `lower` converts it to lower case. */
 static const char *span_copy(struct scan *scan, struct span s, bool lower) {
     char *copy = cr_arena_alloc(scan->arena, s.length + 1);
     if (!copy) {
@@ -101,12 +102,12 @@ static const char *span_copy(struct scan *scan, struct span s, bool lower) {
     return copy;
 }
 
-/* Printable start of a span for a message. */
+/* Arguments for "%.*s": the start of a span, for a message. */
 #define SPAN_SHOWN(s) (int)CR_MIN((s).length, (size_t)60), (s).at
 
 #define SCAN_COMPLAIN(scan, ...) cr_complain((scan)->complaints, (scan)->ini->path, (scan)->line, __VA_ARGS__)
 
-/* A complaint about a key: "[train] batch: what". */
+/* Adds an error about a key: "[train] batch: text". */
 static void complain_of(struct scan *scan, const char *key, const char *fmt, ...) CR_PRINTF(3, 4);
 static void complain_of(struct scan *scan, const char *key, const char *fmt, ...) {
     char    what[400];
@@ -114,7 +115,7 @@ static void complain_of(struct scan *scan, const char *key, const char *fmt, ...
     va_start(args, fmt);
     vsnprintf(what, sizeof what, fmt, args);
     va_end(args);
-    if (*scan->section && !scan->lost)
+    if (*scan->section && !scan->skip)
         SCAN_COMPLAIN(scan, "[%.60s] %.60s%s", scan->section, key, what);
     else
         SCAN_COMPLAIN(scan, "%.60s%s", key, what);
@@ -122,9 +123,9 @@ static void complain_of(struct scan *scan, const char *key, const char *fmt, ...
 
 static void scan_add(struct scan *scan, const char *key, const char *value) {
     struct cr_ini *ini = scan->ini;
-    if (scan->no_memory || scan->lost || ini->count > CR_INI_ENTRY_MAX) return;
+    if (scan->no_memory || scan->skip || ini->count > CR_INI_ENTRY_MAX) return;
     if (ini->count == CR_INI_ENTRY_MAX)
-        SCAN_COMPLAIN(scan, "more than %d keys; that is no configuration", CR_INI_ENTRY_MAX);
+        SCAN_COMPLAIN(scan, "more than %d keys; this is not a configuration file", CR_INI_ENTRY_MAX);
     if (ini->count == scan->capacity) {
         int                  capacity = CR_MAX(64, scan->capacity * 2);
         struct cr_ini_entry *fresh    = cr_arena_alloc(scan->arena, (size_t)capacity * sizeof *fresh);
@@ -141,25 +142,24 @@ static void scan_add(struct scan *scan, const char *key, const char *value) {
 
 static void scan_section(struct scan *scan, struct span line) {
     const char *close = memchr(line.at, ']', line.length);
-    scan->lost        = true;
+    scan->skip        = true;
     if (!close) {
-        SCAN_COMPLAIN(scan, "'%.*s': the ']' of a section is missing", SPAN_SHOWN(line));
+        SCAN_COMPLAIN(scan, "'%.*s': the closing ']' of the section is missing", SPAN_SHOWN(line));
         return;
     }
     struct span name = span_strip((struct span){line.at + 1, (size_t)(close - line.at) - 1});
     if (!span_is_name(name)) {
-        SCAN_COMPLAIN(scan, "[%.*s]: the name of a section is made of letters, digits, _ - and .", SPAN_SHOWN(name));
+        SCAN_COMPLAIN(scan, "[%.*s]: a section name consists of letters, digits, _ - and .", SPAN_SHOWN(name));
         return;
     }
     scan->section = span_copy(scan, name, true);
-    scan->lost    = false;
+    scan->skip    = false;
     if (close + 1 != line.at + line.length)
-        SCAN_COMPLAIN(scan, "[%s]: nothing may follow a section on its line; a comment goes on a line of its own",
-                      scan->section);
+        SCAN_COMPLAIN(scan, "[%s]: no text may follow a section name; put a comment on its own line", scan->section);
     scan_add(scan, NULL, "");
 }
 
-/* "..." or '...': no escapes; only a comment may follow. False: complained. */
+/* Scans "..." or '...': no escapes; only a comment may follow. False after an error. */
 static bool scan_quoted(struct scan *scan, const char *key, struct span text, struct span *value) {
     const char *close = memchr(text.at + 1, text.at[0], text.length - 1);
     if (!close) {
@@ -167,19 +167,20 @@ static bool scan_quoted(struct scan *scan, const char *key, struct span text, st
         return false;
     }
     *value           = (struct span){text.at + 1, (size_t)(close - text.at) - 1};
-    struct span rest = span_strip((struct span){close + 1, (size_t)(text.at + text.length - close) - 1});
-    if (rest.length && rest.at[0] != '#' && rest.at[0] != ';') {
-        complain_of(scan, key, ": '%.*s' stands after the closing quote", SPAN_SHOWN(rest));
+    struct span tail = span_strip((struct span){close + 1, (size_t)(text.at + text.length - close) - 1});
+    if (tail.length && tail.at[0] != '#' && tail.at[0] != ';') {
+        complain_of(scan, key, ": '%.*s' follows the closing quote", SPAN_SHOWN(tail));
         return false;
     }
     if (memchr(value->at, '\\', value->length)) {
-        complain_of(scan, key, ": a backslash in quotes is read differently by different versions of iniparser");
+        complain_of(scan, key, ": iniparser versions differ in how they read a backslash in quotes; remove it");
         return false;
     }
     return true;
 }
 
-/* Up to the end or to a comment. A ; or # that touches other text would be cut off in silence, so it is refused. */
+/* Scans up to the end or to a comment. A ; or # that touches other text is an error: iniparser would silently
+ * truncate. */
 static bool scan_unquoted(struct scan *scan, const char *key, struct span text, struct span *value) {
     size_t end = 0, quotes[2] = {0, 0};
     for (; end < text.length && text.at[end] != ';' && text.at[end] != '#'; end++) {
@@ -188,15 +189,15 @@ static bool scan_unquoted(struct scan *scan, const char *key, struct span text, 
     }
     *value = span_strip((struct span){text.at, end});
     if (end == text.length) return true;
-    /* text.at[-1] is there: at least the '=' precedes */
+    /* text.at[-1] is valid: at least the '=' precedes */
     if (!is_blank(text.at[(ptrdiff_t)end - 1])) {
         complain_of(scan, key,
-                    " = %.*s: '%c' would start a comment; put the value in quotes, or a blank before the comment",
+                    " = %.*s: '%c' would start a comment; quote the value, or put a blank before the comment",
                     SPAN_SHOWN(text), text.at[end]);
         return false;
     }
     if (quotes[0] % 2 || quotes[1] % 2) {
-        complain_of(scan, key, " = %.*s: a comment starts inside quotes; quote the whole value", SPAN_SHOWN(text));
+        complain_of(scan, key, " = %.*s: a comment starts inside quotes; quote the complete value", SPAN_SHOWN(text));
         return false;
     }
     return true;
@@ -222,17 +223,17 @@ static void scan_key(struct scan *scan, struct span line) {
     }
     struct span name = span_strip((struct span){line.at, (size_t)(equals - line.at)});
     if (!span_is_name(name)) {
-        SCAN_COMPLAIN(scan, "'%.*s': the name of a key is made of letters, digits, _ - and .", SPAN_SHOWN(name));
+        SCAN_COMPLAIN(scan, "'%.*s': a key name consists of letters, digits, _ - and .", SPAN_SHOWN(name));
         return;
     }
     const char *key = span_copy(scan, name, true);
-    /* blanks before the text stay in reach of scan_unquoted, which looks back for one */
+    /* scan_unquoted looks at the character before the text, so the blanks stay in the buffer */
     struct span text = span_strip((struct span){equals + 1, (size_t)(line.at + line.length - equals) - 1});
     if (!text.length) text.at = equals + 1;
     struct span value;
     bool        quoted = text.length && (text.at[0] == '"' || text.at[0] == '\'');
     bool        good   = quoted ? scan_quoted(scan, key, text, &value) : scan_unquoted(scan, key, text, &value);
-    if (!good || scan->lost || scan_is_duplicate(scan, key)) return;
+    if (!good || scan->skip || scan_is_duplicate(scan, key)) return;
     scan_add(scan, key, span_copy(scan, value, false));
 }
 
@@ -245,13 +246,13 @@ static bool scan_bytes_good(struct scan *scan, struct span line) {
         unsigned char c = (unsigned char)line.at[i];
         if ((c >= 0x20 && c != 0x7f) || c == '\t') continue;
         if (c == '\r' && i + 1 == line.length) continue; /* CRLF */
-        SCAN_COMPLAIN(scan, "byte %zu of the line is the control character 0x%02x; only text may stand here", i + 1, c);
+        SCAN_COMPLAIN(scan, "byte %zu of the line is the control character 0x%02x; only text is allowed", i + 1, c);
         return false;
     }
     struct span text = span_strip(line);
     if (text.length && text.at[text.length - 1] == '\\') {
-        SCAN_COMPLAIN(scan,
-                      "the line ends in a backslash, which would join the next line to it; write a value on one line");
+        SCAN_COMPLAIN(
+            scan, "the line ends in a backslash, which would continue it on the next line; write a value on one line");
         return false;
     }
     return true;
@@ -271,7 +272,7 @@ static cr_status scan_text(struct scan *scan, const struct cr_text *text) {
     const char *at = text->data ? text->data : "", *end = at + text->length;
     if (text->length >= 3 && memcmp(at, "\xef\xbb\xbf", 3) == 0) {
         cr_complain(scan->complaints, scan->ini->path, 1,
-                    "the file starts with a byte order mark; save it as UTF-8 without BOM");
+                    "the file starts with a byte order mark; save the file as UTF-8 without BOM");
         at += 3;
     }
     for (scan->line = 1; at < end && !scan->no_memory; scan->line++) {
@@ -286,44 +287,46 @@ static cr_status scan_text(struct scan *scan, const struct cr_text *text) {
 /* ---- iniparser ---- */
 
 static pthread_mutex_t iniparser_mutex = PTHREAD_MUTEX_INITIALIZER;
-static char            iniparser_said[256]; /* guarded by the mutex; its callback carries no pointer of ours */
+static char            iniparser_message[256]; /* protected by the mutex; the callback has no context argument */
 
 static int iniparser_note(const char *fmt, ...) CR_PRINTF(1, 2);
 static int iniparser_note(const char *fmt, ...) {
     va_list args;
     va_start(args, fmt);
-    int length = vsnprintf(iniparser_said, sizeof iniparser_said, fmt, args);
+    int length = vsnprintf(iniparser_message, sizeof iniparser_message, fmt, args);
     va_end(args);
     return length;
 }
 
-static dictionary *dictionary_load(const char *path, char *said, size_t said_bytes) {
+static dictionary *dictionary_load(const char *path, char *message, size_t message_bytes) {
     pthread_mutex_lock(&iniparser_mutex);
-    iniparser_said[0] = 0;
+    iniparser_message[0] = 0;
     iniparser_set_error_callback(iniparser_note);
     dictionary *d = iniparser_load(path);
     iniparser_set_error_callback(NULL);
-    iniparser_said[strcspn(iniparser_said, "\n")] = 0;
-    snprintf(said, said_bytes, "%s", iniparser_said);
+    iniparser_message[strcspn(iniparser_message, "\n")] = 0;
+    snprintf(message, message_bytes, "%s", iniparser_message);
     pthread_mutex_unlock(&iniparser_mutex);
     return d;
 }
 
-/* iniparser 4.1 reads paths only. The copy in memory makes it read the bytes that we scanned, also of a pipe. */
+/* iniparser 4.1 reads paths only. A copy in memory makes it read the bytes that we scanned, even from a pipe. */
 static cr_status iniparser_parse(const struct cr_ini *ini, const struct cr_text *text, dictionary **out) {
     cr_status status = CR_OK;
-    char      path[64], said[256];
+    char      path[64], message[256];
     int       fd = memfd_create("ini", MFD_CLOEXEC);
-    if (fd < 0) return CR_FAIL(CR_ERR_IO, "%s: no memory file for iniparser: %s", ini->path, strerror(errno));
+    if (fd < 0)
+        return CR_FAIL(CR_ERR_IO, "%s: cannot create a memory file for iniparser: %s", ini->path, strerror(errno));
     for (size_t done = 0; done < text->length;) {
         ssize_t wrote = write(fd, text->data + done, text->length - done);
         if (wrote < 0 && errno == EINTR) continue;
-        if (wrote <= 0) CR_FAIL_OUT(CR_ERR_IO, "%s: no memory file for iniparser: %s", ini->path, strerror(errno));
+        if (wrote <= 0)
+            CR_FAIL_OUT(CR_ERR_IO, "%s: cannot write a memory file for iniparser: %s", ini->path, strerror(errno));
         done += (size_t)wrote;
     }
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    *out = dictionary_load(path, said, sizeof said);
-    if (!*out && said[0]) CR_FAIL_OUT(CR_ERR_IO, "%s: iniparser cannot read it: %s", ini->path, said);
+    *out = dictionary_load(path, message, sizeof message);
+    if (!*out && message[0]) CR_FAIL_OUT(CR_ERR_IO, "%s: iniparser cannot read it: %s", ini->path, message);
     if (!*out) status = CR_NO_MEMORY(text->length);
 out:
     close(fd);
@@ -341,9 +344,9 @@ static bool ini_has(const struct cr_ini *ini, const char *name) {
     return false;
 }
 
-/* Takes iniparser's value of each key; a key or value that only one of the two sees is a complaint. */
-static cr_status entries_take(struct cr_ini *ini, const dictionary *d, struct cr_arena *arena,
-                              struct cr_complaints *complaints) {
+/* Replaces each value by iniparser's. A key or value that differs between iniparser and our scanner is an error. */
+static cr_status read_values(struct cr_ini *ini, const dictionary *d, struct cr_arena *arena,
+                             struct cr_complaints *complaints) {
     for (int i = 0; i < ini->count; i++) {
         struct cr_ini_entry *entry = &ini->entry[i];
         if (!entry->key) continue;
@@ -352,14 +355,14 @@ static cr_status entries_take(struct cr_ini *ini, const dictionary *d, struct cr
         const char *value = iniparser_getstring(d, name, NULL);
         if (!value || strcmp(value, entry->value) != 0)
             cr_complain(complaints, ini->path, entry->line,
-                        "[%s] %s: iniparser reads '%.60s' here, we read '%.60s'; quote the value", entry->section,
-                        entry->key, value ? value : "nothing", entry->value);
+                        "[%s] %s: ambiguous: iniparser reads '%.60s', cresnet reads '%.60s'; quote the value",
+                        entry->section, entry->key, value ? value : "nothing", entry->value);
         entry->value = cr_arena_printf(arena, "%s", value ? value : "");
         if (!entry->value) return CR_NO_MEMORY(CR_INI_LINE_MAX);
     }
     for (ssize_t i = 0; i < (ssize_t)d->size; i++)
         if (d->key[i] && !ini_has(ini, d->key[i]))
-            cr_complain(complaints, ini->path, 0, "iniparser reads '%.60s', which we did not find", d->key[i]);
+            cr_complain(complaints, ini->path, 0, "iniparser reads '%.60s', which cresnet does not find", d->key[i]);
     return CR_OK;
 }
 
@@ -372,9 +375,9 @@ cr_status cr_ini_read(struct cr_ini *ini, const char *path, struct cr_arena *are
     struct scan    scan   = {.ini = ini, .arena = arena, .complaints = complaints, .section = ""};
     CR_TRY_OUT(file_read(ini, path, &text));
     CR_TRY_OUT(scan_text(&scan, &text));
-    if (complaints->count > before || complaints->failed) goto out; /* iniparser would drop the file or misread it */
+    if (complaints->count > before || complaints->failed) goto out; /* iniparser would reject or misread the file */
     CR_TRY_OUT(iniparser_parse(ini, &text, &d));
-    CR_TRY_OUT(entries_take(ini, d, arena, complaints));
+    CR_TRY_OUT(read_values(ini, d, arena, complaints));
 out:
     if (d) iniparser_freedict(d);
     cr_text_free(&text);

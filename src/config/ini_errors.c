@@ -1,15 +1,15 @@
-/* config/ini_errors.c: the list of what a person has to correct; see config/ini.h. */
+/* config/ini_errors.c: collects, sorts and prints configuration errors; see config/ini.h. */
 #include "config/ini.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* The error message of core/base.h is bounded; what does not fit is counted instead of cut in mid-line. */
+/* The error message of core/base.h has a size limit. Errors beyond the limit are counted, not truncated. */
 enum { REPORT_BYTES = 3800 };
 
-static int file_rank(const struct cr_complaints *list, const char *file, int kept) {
+static int file_rank(const struct cr_complaints *list, const char *file, int stored) {
     int next = 0;
-    for (int i = 0; i < kept; i++) {
+    for (int i = 0; i < stored; i++) {
         if (strcmp(list->at[i].file, file) == 0) return list->at[i].rank;
         next = CR_MAX(next, list->at[i].rank + 1);
     }
@@ -22,23 +22,23 @@ void cr_complain(struct cr_complaints *list, const char *file, int line, const c
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    int kept = list->count++;
-    if (list->failed || kept >= CR_COMPLAINTS_MAX) return;
+    int stored = list->count++;
+    if (list->failed || stored >= CR_COMPLAINTS_MAX) return;
     if (!list->at) list->at = cr_arena_alloc(&list->arena, CR_COMPLAINTS_MAX * sizeof *list->at);
     char *copy = list->at ? cr_arena_printf(&list->arena, "%s", text) : NULL;
     if (!copy) {
         list->failed = true;
         return;
     }
-    list->at[kept] = (struct cr_complaint){file, copy, line, file_rank(list, file, kept)};
+    list->at[stored] = (struct cr_complaint){file, copy, line, file_rank(list, file, stored)};
 }
 
 static bool is_after(const struct cr_complaint *a, const struct cr_complaint *b) {
     return a->rank != b->rank ? a->rank > b->rank : a->line > b->line;
 }
 
-/* By insertion: stable, and the list is short. */
-static void complaints_sort(struct cr_complaint *at, int count) {
+/* Insertion sort: stable, and the list is short. */
+static void sort_complaints(struct cr_complaint *at, int count) {
     for (int i = 1; i < count; i++) {
         struct cr_complaint moving = at[i];
         int                 to     = i;
@@ -50,11 +50,11 @@ static void complaints_sort(struct cr_complaint *at, int count) {
 cr_status cr_complaints_status(struct cr_complaints *list) {
     if (list->failed) return CR_NO_MEMORY(CR_COMPLAINTS_MAX * sizeof *list->at);
     if (!list->count) return CR_OK;
-    int  kept = CR_MIN(list->count, CR_COMPLAINTS_MAX), shown = 0;
+    int  stored = CR_MIN(list->count, CR_COMPLAINTS_MAX), shown = 0;
     char report[REPORT_BYTES + 64];
     int  used = 0;
-    complaints_sort(list->at, kept);
-    for (; shown < kept; shown++) {
+    sort_complaints(list->at, stored);
+    for (; shown < stored; shown++) {
         const struct cr_complaint *c         = &list->at[shown];
         char                       place[32] = "";
         if (c->line) snprintf(place, sizeof place, ":%d", c->line);

@@ -1,4 +1,4 @@
-/* config/ini_value.c: a value as it must stand in a line to be read back to the byte; see config/ini.h. */
+/* config/ini_value.c: quotes a value so that the INI line reads back without loss; see config/ini.h. */
 #include "config/ini.h"
 
 #include <string.h>
@@ -17,11 +17,11 @@ bool cr_ini_can_hold(const char *value, const char **why) {
     if (length > CR_INI_VALUE_MAX) *why = "is longer than 900 bytes";
     for (size_t i = 0; i < length; i++) {
         unsigned char c = (unsigned char)value[i];
-        if ((c < 0x20 && c != '\t') || c == 0x7f) *why = "holds a control character";
+        if ((c < 0x20 && c != '\t') || c == 0x7f) *why = "contains a control character";
     }
-    if (quotes && strchr(value, '"') && strchr(value, '\''))
-        *why = "needs quotes, but holds both kinds of quote itself";
-    if (quotes && strchr(value, '\\')) *why = "needs quotes and holds a backslash, which an INI file cannot carry";
+    if (quotes && strchr(value, '"') && strchr(value, '\'')) *why = "needs quotes, but contains both kinds of quotes";
+    if (quotes && strchr(value, '\\'))
+        *why = "needs quotes and contains a backslash, which an INI file cannot represent";
     if (!quotes && length && value[length - 1] == '\\') *why = "ends in a backslash";
     return !*why;
 }

@@ -1,4 +1,4 @@
-/* config/keys.c: the tables made from config/config.def, finding a key by name, and guessing which one was meant. */
+/* config/keys.c: the tables made from config/config.def, key lookup, and suggestions for misspelled names. */
 #include "config/keys.h"
 
 #include <stdio.h>
@@ -14,29 +14,29 @@ CR_ENUMS(E)
     const char *cr_word_##name(enum cr_##name value) {                                                                 \
         return (size_t)value < CR_COUNT(words_##name) ? words_##name[value] : "?";                                     \
     }                                                                                                                  \
-    _Static_assert(sizeof(enum cr_##name) == sizeof(int), "config_value.c stores enums as int");
+    _Static_assert(sizeof(enum cr_##name) == sizeof(int), "config/value.c stores enums as int");
 CR_ENUMS(E)
 #undef E
 
 #define AT(s, k) .section = #s, .name = #k, .offset = offsetof(struct cr_config, s.k)
-#define ROW_INT(s, k, d, lo, hi, h)                                                                                    \
+#define KEY_INT(s, k, d, lo, hi, h)                                                                                    \
     {AT(s, k), .kind = CR_KEY_INT, .int_default = (d), .int_min = (lo), .int_max = (hi), .help = (h)},
-#define ROW_AUTO(s, k, d, lo, hi, h)                                                                                   \
+#define KEY_AUTO(s, k, d, lo, hi, h)                                                                                   \
     {AT(s, k), .kind = CR_KEY_AUTO, .int_default = (d), .int_min = (lo), .int_max = (hi), .help = (h)},
-#define ROW_REAL(s, k, d, lo, hi, h)                                                                                   \
+#define KEY_REAL(s, k, d, lo, hi, h)                                                                                   \
     {AT(s, k), .kind = CR_KEY_REAL, .real_default = (d), .real_min = (lo), .real_max = (hi), .help = (h)},
-#define ROW_BOOL(s, k, d, h) {AT(s, k), .kind = CR_KEY_BOOL, .int_default = (d), .help = (h)},
-#define ROW_TEXT(s, k, d, h) {AT(s, k), .kind = CR_KEY_TEXT, .text_default = (d), .help = (h)},
-#define ROW_ENUM(s, k, name, d, h)                                                                                     \
+#define KEY_BOOL(s, k, d, h) {AT(s, k), .kind = CR_KEY_BOOL, .int_default = (d), .help = (h)},
+#define KEY_TEXT(s, k, d, h) {AT(s, k), .kind = CR_KEY_TEXT, .text_default = (d), .help = (h)},
+#define KEY_ENUM(s, k, name, d, h)                                                                                     \
     {AT(s, k), .kind = CR_KEY_ENUM, .int_default = (d), .words = {words_##name, (int)CR_COUNT(words_##name)},          \
      .help = (h)},
-#define ROW_INTS(s, k, d, lo, hi, h)                                                                                   \
+#define KEY_INTS(s, k, d, lo, hi, h)                                                                                   \
     {AT(s, k), .kind = CR_KEY_INTS, .text_default = (d), .int_min = (lo), .int_max = (hi), .help = (h)},
-#define ROW_REALS(s, k, d, lo, hi, h)                                                                                  \
+#define KEY_REALS(s, k, d, lo, hi, h)                                                                                  \
     {AT(s, k), .kind = CR_KEY_REALS, .text_default = (d), .real_min = (lo), .real_max = (hi), .help = (h)},
-#define ROWS(name, KEYS, help) KEYS(ROW_INT, ROW_AUTO, ROW_REAL, ROW_BOOL, ROW_TEXT, ROW_ENUM, ROW_INTS, ROW_REALS)
+#define KEY_TABLE(name, KEYS, help) KEYS(KEY_INT, KEY_AUTO, KEY_REAL, KEY_BOOL, KEY_TEXT, KEY_ENUM, KEY_INTS, KEY_REALS)
 
-const struct cr_key cr_keys[]    = {CR_SECTIONS(ROWS)};
+const struct cr_key cr_keys[]    = {CR_SECTIONS(KEY_TABLE)};
 const int           cr_key_count = (int)CR_COUNT(cr_keys);
 
 #define NAME_HELP(name, KEYS, help) {#name, help},
@@ -65,7 +65,7 @@ bool cr_key_has_section(const char *section) {
     return false;
 }
 
-/* ---- guessing ---- */
+/* ---- suggestions ---- */
 
 enum { DISTANCE_MAX_LENGTH = 63 };
 
@@ -86,7 +86,7 @@ int cr_edit_distance(const char *a, const char *b) {
     return d[la][lb];
 }
 
-/* How other trainers call things whose name no edit distance would find. */
+/* Names that other trainers use for our keys, where the edit distance is too large. */
 static const struct {
     const char *theirs, *section, *name;
 } other_names[] = {
@@ -121,16 +121,17 @@ static const struct {
     {"log_interval", "train", "log_every"},
 };
 
-static const struct cr_key *key_nearest(const char *section, const char *name) {
+static const struct cr_key *nearest_key(const char *section, const char *name) {
     const struct cr_key *best      = NULL;
     int                  best_cost = 1000;
     int                  limit     = CR_MAX(1, (int)strnlen(name, DISTANCE_MAX_LENGTH) / 3);
     for (int i = 0; i < cr_key_count; i++) {
-        bool here = strcmp(cr_keys[i].section, section) == 0;
-        int  far  = cr_edit_distance(name, cr_keys[i].name);
-        /* The right name under a wrong section beats a typing error here; else this section comes first. */
-        int cost = 2 * far + !here;
-        if (far <= limit && cost < best_cost) best = &cr_keys[i], best_cost = cost;
+        bool same_section = strcmp(cr_keys[i].section, section) == 0;
+        int  distance     = cr_edit_distance(name, cr_keys[i].name);
+        /* The exact name in another section is better than a misspelling in this section; otherwise this section
+         * wins. */
+        int cost = 2 * distance + !same_section;
+        if (distance <= limit && cost < best_cost) best = &cr_keys[i], best_cost = cost;
     }
     if (best) return best;
     for (size_t i = 0; i < CR_COUNT(other_names); i++)
@@ -139,9 +140,9 @@ static const struct cr_key *key_nearest(const char *section, const char *name) {
 }
 
 void cr_key_hint(char *out, size_t bytes, const char *section, const char *name) {
-    const struct cr_key *best = key_nearest(section, name);
+    const struct cr_key *best = nearest_key(section, name);
     if (strcmp(name, "include") == 0) {
-        snprintf(out, bytes, "; include stands before the first section");
+        snprintf(out, bytes, "; include belongs before the first section");
         return;
     }
     if (best && strcmp(best->section, section) == 0) {
@@ -154,7 +155,7 @@ void cr_key_hint(char *out, size_t bytes, const char *section, const char *name)
     }
     *out = 0;
     if (!*section) return;
-    size_t used  = (size_t)snprintf(out, bytes, "; [%s] has", section);
+    size_t used  = (size_t)snprintf(out, bytes, "; keys of [%s]:", section);
     bool   first = true;
     for (int i = 0; i < cr_key_count && used < bytes; i++) {
         if (strcmp(cr_keys[i].section, section) != 0) continue;
@@ -164,16 +165,16 @@ void cr_key_hint(char *out, size_t bytes, const char *section, const char *name)
 }
 
 void cr_key_section_hint(char *out, size_t bytes, const char *section) {
-    int best = -1, best_far = 1000;
+    int best = -1, best_distance = 1000;
     for (int i = 0; i < cr_key_section_count; i++) {
-        int far = cr_edit_distance(section, cr_key_sections[i].name);
-        if (far < best_far) best = i, best_far = far;
+        int distance = cr_edit_distance(section, cr_key_sections[i].name);
+        if (distance < best_distance) best = i, best_distance = distance;
     }
-    if (best_far <= CR_MAX(1, (int)strnlen(section, DISTANCE_MAX_LENGTH) / 3)) {
+    if (best_distance <= CR_MAX(1, (int)strnlen(section, DISTANCE_MAX_LENGTH) / 3)) {
         snprintf(out, bytes, "; did you mean [%s]?", cr_key_sections[best].name);
         return;
     }
-    size_t used = (size_t)snprintf(out, bytes, "; there are");
+    size_t used = (size_t)snprintf(out, bytes, "; the sections are");
     for (int i = 0; i < cr_key_section_count && used < bytes; i++)
         used += (size_t)snprintf(out + used, bytes - used, " [%s]", cr_key_sections[i].name);
 }

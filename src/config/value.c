@@ -1,5 +1,5 @@
-/* config/value.c: one value: from text, to text, equal or not. Numbers are taken to their last character and checked
- * against the range of their key. */
+/* config/value.c: parses, prints and compares single values. Every character of a number must be valid, and the number
+ * must lie in the range of its key. */
 #include "config/keys.h"
 
 #include <errno.h>
@@ -11,7 +11,7 @@
 #include <strings.h>
 
 locale_t cr_c_locale_enter(void) {
-    locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0); /* no allocation: glibc has this one ready */
+    locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0); /* does not allocate: glibc has a static "C" locale */
     return c ? uselocale(c) : uselocale((locale_t)0);
 }
 
@@ -19,7 +19,8 @@ void cr_c_locale_leave(locale_t before) {
     uselocale(before);
 }
 
-/* The fewest digits are not always the most readable: 1e+05, 100000. An exponent has to save some letters. */
+/* Prints the shortest text that parses back to the value. An exponent must save at least four characters: 100000 is
+ * more readable than 1e+05. */
 void cr_real_print(double value, char *out, size_t bytes) {
     char   text[40];
     size_t best = SIZE_MAX;
@@ -33,7 +34,7 @@ void cr_real_print(double value, char *out, size_t bytes) {
     CR_ASSERT(best < SIZE_MAX); /* finite values only */
 }
 
-/* ---- from text ---- */
+/* ---- parsing ---- */
 
 struct reader {
     const struct cr_key *key;
@@ -41,8 +42,8 @@ struct reader {
     size_t               why_bytes;
 };
 
-static bool refuse(const struct reader *r, const char *fmt, ...) CR_PRINTF(2, 3);
-static bool refuse(const struct reader *r, const char *fmt, ...) {
+static bool reject(const struct reader *r, const char *fmt, ...) CR_PRINTF(2, 3);
+static bool reject(const struct reader *r, const char *fmt, ...) {
     va_list args;
     va_start(args, fmt);
     vsnprintf(r->why, r->why_bytes, fmt, args);
@@ -50,18 +51,17 @@ static bool refuse(const struct reader *r, const char *fmt, ...) {
     return false;
 }
 
-static bool refuse_int_range(const struct reader *r, const char *what) {
-    return refuse(r, "%smust be from %" PRId64 " to %" PRId64, what, r->key->int_min, r->key->int_max);
+static bool reject_int_range(const struct reader *r, const char *what) {
+    return reject(r, "%smust be from %" PRId64 " to %" PRId64, what, r->key->int_min, r->key->int_max);
 }
 
 static bool read_int(const struct reader *r, const char *what, const char *text, int64_t *out) {
     const char *digits = text + (*text == '-' || *text == '+');
     if (!*digits || digits[strspn(digits, "0123456789")])
-        return refuse(r, "%smust be a whole number from %" PRId64 " to %" PRId64, what, r->key->int_min,
-                      r->key->int_max);
+        return reject(r, "%smust be an integer from %" PRId64 " to %" PRId64, what, r->key->int_min, r->key->int_max);
     errno           = 0;
     long long value = strtoll(text, NULL, 10);
-    if (errno == ERANGE || value < r->key->int_min || value > r->key->int_max) return refuse_int_range(r, what);
+    if (errno == ERANGE || value < r->key->int_min || value > r->key->int_max) return reject_int_range(r, what);
     *out = value;
     return true;
 }
@@ -71,19 +71,18 @@ static bool read_auto(const struct reader *r, const char *text, int64_t *out) {
     if (strcasecmp(text, "auto") == 0) return true;
     const char *digits = text + (*text == '-' || *text == '+');
     if (*digits && !digits[strspn(digits, "0123456789")]) return read_int(r, "", text, out);
-    return refuse(r, "must be a whole number from %" PRId64 " to %" PRId64 ", or auto", r->key->int_min,
-                  r->key->int_max);
+    return reject(r, "must be an integer from %" PRId64 " to %" PRId64 ", or auto", r->key->int_min, r->key->int_max);
 }
 
 static bool read_real(const struct reader *r, const char *what, const char *text, double *out) {
     char low[32], high[32], *end = NULL;
     cr_real_print(r->key->real_min, low, sizeof low);
     cr_real_print(r->key->real_max, high, sizeof high);
-    bool   plain = *text && !text[strspn(text, "+-.0123456789eE")]; /* no nan, inf, hexadecimal or blanks */
+    bool   plain = *text && !text[strspn(text, "+-.0123456789eE")]; /* rejects nan, inf, hexadecimal and blanks */
     double value = plain ? strtod(text, &end) : 0;
-    if (!plain || end == text || *end) return refuse(r, "%smust be a number from %s to %s", what, low, high);
+    if (!plain || end == text || *end) return reject(r, "%smust be a number from %s to %s", what, low, high);
     if (!isfinite(value) || value < r->key->real_min || value > r->key->real_max)
-        return refuse(r, "%smust be from %s to %s", what, low, high);
+        return reject(r, "%smust be from %s to %s", what, low, high);
     *out = value;
     return true;
 }
@@ -95,11 +94,11 @@ static bool read_bool(const struct reader *r, const char *text, bool *out) {
         *out = i % 2;
         return true;
     }
-    return refuse(r, "must be yes or no (or true/false, on/off, 1/0)");
+    return reject(r, "must be yes or no (or true/false, on/off, 1/0)");
 }
 
-/* What a word that we do not know is called here; -1: it has no other name. Spelling alone would take gpu for cpu. */
-static int other_name(const struct cr_words *words, const char *text) {
+/* The index of a synonym for our word, or -1. The edit distance alone would suggest cpu for gpu. */
+static int find_synonym(const struct cr_words *words, const char *text) {
     static const struct {
         const char *word, *ours;
     } names[] = {{"gpu", "cuda"},     {"nvidia", "cuda"},   {"half", "fp16"},
@@ -111,26 +110,26 @@ static int other_name(const struct cr_words *words, const char *text) {
 }
 
 static bool read_enum(const struct reader *r, const char *text, int *out) {
-    const struct cr_words *words = &r->key->words;
-    int                    near = -1, near_far = 1000, named = other_name(words, text);
+    const struct cr_words *words   = &r->key->words;
+    int                    nearest = -1, nearest_distance = 1000, synonym = find_synonym(words, text);
     for (int i = 0; i < words->count; i++) {
         if (strcasecmp(text, words->at[i]) == 0) {
             *out = i;
             return true;
         }
-        int far = cr_edit_distance(text, words->at[i]);
-        if (far < near_far) near = i, near_far = far;
+        int distance = cr_edit_distance(text, words->at[i]);
+        if (distance < nearest_distance) nearest = i, nearest_distance = distance;
     }
     char   list[512];
     size_t used = 0;
     for (int i = 0; i < words->count && used < sizeof list; i++)
         used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", i ? ", " : "", words->at[i]);
-    if (named >= 0 || (*text && near_far <= CR_MAX(1, (int)strlen(text) / 3)))
-        return refuse(r, "must be one of %s; did you mean %s?", list, words->at[named >= 0 ? named : near]);
-    return refuse(r, "must be one of %s", list);
+    if (synonym >= 0 || (*text && nearest_distance <= CR_MAX(1, (int)strlen(text) / 3)))
+        return reject(r, "must be one of %s; did you mean %s?", list, words->at[synonym >= 0 ? synonym : nearest]);
+    return reject(r, "must be one of %s", list);
 }
 
-/* Calls for each item of "a, b, c"; "" has none. */
+/* Parses each item of "a, b, c"; "" has no items. */
 static bool read_list(const struct reader *r, const char *text, int *count, int64_t *ints, double *reals) {
     const int limit = (int)CR_COUNT(((struct cr_ints *)0)->at);
     *count          = 0;
@@ -139,12 +138,12 @@ static bool read_list(const struct reader *r, const char *text, int *count, int6
         char   item[64], what[32];
         size_t length = strcspn(text, ","), skip = strspn(text, " \t");
         snprintf(what, sizeof what, "item %d ", *count + 1);
-        if (*count == limit) return refuse(r, "must have at most %d items", limit);
+        if (*count == limit) return reject(r, "must have at most %d items", limit);
         const char *start = text + CR_MIN(skip, length);
         size_t      used  = (size_t)(text + length - start);
         while (used && (start[used - 1] == ' ' || start[used - 1] == '\t')) used--;
-        if (!used) return refuse(r, "%sis empty; items are separated by one comma", what);
-        if (used >= sizeof item) return refuse(r, "%sis too long for a number", what);
+        if (!used) return reject(r, "%sis empty; separate items by one comma", what);
+        if (used >= sizeof item) return reject(r, "%sis too long for a number", what);
         snprintf(item, sizeof item, "%.*s", (int)used, start);
         if (ints ? !read_int(r, what, item, &ints[*count]) : !read_real(r, what, item, &reals[*count])) return false;
         ++*count;
@@ -182,16 +181,16 @@ bool cr_value_parse(const struct cr_key *key, struct cr_config *config, const ch
     }
     case CR_KEY_TEXT: {
         const char *cannot;
-        if (!cr_ini_can_hold(text, &cannot)) return refuse(&r, "the text %s", cannot);
+        if (!cr_ini_can_hold(text, &cannot)) return reject(&r, "the text %s", cannot);
         memcpy(field, &text, sizeof text);
         return true;
     }
     }
-    CR_ASSERT(!"a key of unknown kind");
+    CR_ASSERT(!"unknown kind of key");
     return false;
 }
 
-/* ---- to text ---- */
+/* ---- printing ---- */
 
 const char *cr_value_default(const struct cr_key *key, char *buffer, size_t bytes) {
     switch (key->kind) {
@@ -261,7 +260,7 @@ bool cr_value_equal(const struct cr_key *key, const struct cr_config *a, const s
     case CR_KEY_BOOL: return *(const bool *)left == *(const bool *)right;
     case CR_KEY_TEXT: return strcmp(*(const char *const *)left, *(const char *const *)right) == 0;
     case CR_KEY_ENUM: return memcmp(left, right, sizeof(int)) == 0;
-    case CR_KEY_INTS: { /* unused places are zero */
+    case CR_KEY_INTS: { /* unused elements are zero */
         const struct cr_ints *x = left, *y = right;
         return x->count == y->count && memcmp(x->at, y->at, sizeof x->at) == 0;
     }

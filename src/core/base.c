@@ -1,4 +1,4 @@
-/* core/base.c: see core/base.h. */
+/* core/base.c: error trail, counted memory, arena, text, log and time; see core/base.h. */
 #include "core/base.h"
 
 #include <inttypes.h>
@@ -40,7 +40,7 @@ static _Thread_local char error_message[4096];
 static _Thread_local char error_trail[1024];
 static _Thread_local int  error_holds;
 
-/* Paths in messages start at the tree's root whatever directory the build used. */
+/* Paths in messages start at the root of the source tree, independent of the build folder. */
 static const char *short_path(const char *file) {
     const char *dirs[] = {"/src/", "/cuda/", "/tests/"};
     for (size_t i = 0; i < CR_COUNT(dirs); i++) {
@@ -51,7 +51,7 @@ static const char *short_path(const char *file) {
 }
 
 cr_status cr_error_set(cr_status status, const char *file, int line, const char *fmt, ...) {
-    char    text[sizeof error_message]; /* the message may quote the previous one */
+    char    text[sizeof error_message]; /* a copy, because the arguments may point to the previous message */
     va_list args;
     CR_ASSERT(status != CR_OK);
     if (error_holds) return status;
@@ -93,12 +93,12 @@ void cr_error_release(void) {
 
 void cr_assert_failed(const char *what, const char *file, int line) {
     fprintf(stderr,
-            "cresnet: internal error: %s:%d: assertion failed: %s\nThis is a mistake in cresnet; please report it.\n",
+            "cresnet: internal error: %s:%d: assertion failed: %s\nThis is a bug in cresnet; please report it.\n",
             short_path(file), line, what);
     abort();
 }
 
-/* ---- memory: a 64-byte header in front of each block remembers its size ---- */
+/* ---- memory: a 64-byte header before each block stores the block's size ---- */
 
 enum { HEADER_BYTES = 64 };
 
@@ -116,14 +116,14 @@ void cr_alloc_fail_at(int64_t nth) {
     atomic_store(&alloc_fail_countdown, nth > 0 ? nth : 0);
 }
 
-static bool told_to_fail(void) {
+static bool must_fail(void) {
     if (atomic_load(&alloc_fail_countdown) <= 0) return false;
     return atomic_fetch_sub(&alloc_fail_countdown, 1) == 1;
 }
 
 static void *block_new(size_t count, size_t size) {
     atomic_fetch_add(&alloc_calls, 1);
-    if (told_to_fail()) return NULL;
+    if (must_fail()) return NULL;
     if (size && count > (SIZE_MAX - 2 * HEADER_BYTES) / size) return NULL;
     size_t         bytes = count * size;
     size_t         whole = (bytes + 2 * HEADER_BYTES - 1) / HEADER_BYTES * HEADER_BYTES;
@@ -270,26 +270,26 @@ void cr_text_free(struct cr_text *text) {
 /* ---- log, time ---- */
 
 static atomic_bool log_is_quiet;
-static char        log_who[32];
+static char        log_prefix[32];
 
 void cr_log_quiet(bool quiet) {
     atomic_store(&log_is_quiet, quiet);
 }
 
 void cr_log_prefix(const char *who) {
-    snprintf(log_who, sizeof log_who, "%s", who);
+    snprintf(log_prefix, sizeof log_prefix, "%s", who);
 }
 
 void cr_log(enum cr_log_level level, const char *fmt, ...) {
     if (level == CR_LOG_INFO && atomic_load(&log_is_quiet)) return;
     static const char *const prefix[] = {"cresnet: error: ", "cresnet: warning: ", ""};
     char                     line[4096];
-    int     used = snprintf(line, sizeof line, "%s%s", prefix[level], level == CR_LOG_INFO ? "" : log_who);
+    int     used = snprintf(line, sizeof line, "%s%s", prefix[level], level == CR_LOG_INFO ? "" : log_prefix);
     va_list args;
     va_start(args, fmt);
     vsnprintf(line + used, sizeof line - (size_t)used, fmt, args);
     va_end(args);
-    fprintf(stderr, "%s\n", line); /* one call: lines of two threads do not mix */
+    fprintf(stderr, "%s\n", line); /* one call, so that lines of two threads do not mix */
 }
 
 int64_t cr_time_ns(void) {
@@ -298,8 +298,8 @@ int64_t cr_time_ns(void) {
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* Field 22 of /proc/self/stat, in clock ticks since the machine started; the name in field 2 may hold anything but ends
- * with the last ')'. */
+/* Field 22 of /proc/self/stat: start time in clock ticks since boot. The name in field 2 may contain any character, but
+ * ends with the last ')'. */
 int64_t cr_process_age_ns(void) {
     char            text[1024];
     int64_t         start = 0;

@@ -1,4 +1,4 @@
-/* core/dtype.c: see core/dtype.h. */
+/* core/dtype.c: tables of element types, and rounding to f16 and bf16; see core/dtype.h. */
 #include "core/dtype.h"
 
 #include <string.h>
@@ -44,7 +44,7 @@ static float bits_float(uint32_t u) {
 
 uint16_t cr_f32_to_bf16(float x) {
     uint32_t u = float_bits(x);
-    if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(u >> 16 | 0x40); /* keep NaN a quiet NaN */
+    if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(u >> 16 | 0x40); /* keeps NaN a quiet NaN */
     return (uint16_t)((u + 0x7fffu + (u >> 16 & 1)) >> 16);
 }
 

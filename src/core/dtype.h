@@ -1,10 +1,10 @@
-/* core/dtype.h: element types and rounding. */
+/* core/dtype.h: element types, their sizes and names, and rounding between them. */
 #ifndef CR_DTYPE_H
 #define CR_DTYPE_H
 
 #include "core/base.h"
 
-/* constant, name in programs, name in safetensors, bytes */
+/* constant, name in program listings, name in safetensors, bytes per element */
 #define CR_DTYPES(X)                                                                                                   \
     X(CR_F32, "f32", "F32", 4)                                                                                         \
     X(CR_F64, "f64", "F64", 8)                                                                                         \
@@ -24,14 +24,14 @@ size_t      cr_dtype_bytes(enum cr_dtype dtype);
 const char *cr_dtype_name(enum cr_dtype dtype);             /* "f32" */
 const char *cr_dtype_safetensors_name(enum cr_dtype dtype); /* "F32" */
 
-/* Round to nearest, ties to even; overflow gives infinity, NaN stays NaN. */
+/* Rounding is to nearest, ties to even. Overflow gives infinity; NaN stays NaN. */
 uint16_t cr_f32_to_f16(float x);
 float    cr_f16_to_f32(uint16_t h);
 uint16_t cr_f32_to_bf16(float x);
 float    cr_bf16_to_f32(uint16_t h);
 
-/* Element i of an array of any type as a double, and back (rounded as above; integers truncate). Inline, so that a loop
- * over one type becomes that type's loop. */
+/* Loads element i of an array of the given type as a double, and stores a double with the rounding above (integers
+ * truncate). Both are inline, so that the compiler specialises a loop over one type. */
 static inline __attribute__((always_inline)) double cr_number_load(enum cr_dtype dtype, const void *data, int64_t i) {
     switch (dtype) {
     case CR_F32: return (double)((const float *)data)[i];

@@ -1,4 +1,4 @@
-/* core/files.c: see core/files.h. */
+/* core/files.c: file and folder operations with error messages; see core/files.h. */
 #include "core/files.h"
 
 #include <dirent.h>
@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* ---- failures on demand ---- */
+/* ---- failures on request ---- */
 
 static atomic_uint_fast64_t fs_calls, fail_from, fail_until;
 static atomic_int           fail_error;
@@ -28,8 +28,8 @@ uint64_t cr_fs_calls(void) {
     return atomic_load(&fs_calls);
 }
 
-/* Counts a change; true when a test wants it to fail (errno is set then). */
-static bool told_to_fail(void) {
+/* Counts a change. Returns true, with errno set, if a test requested that it fails. */
+static bool must_fail(void) {
     uint64_t call = atomic_fetch_add(&fs_calls, 1) + 1;
     if (call < atomic_load(&fail_from) || call >= atomic_load(&fail_until)) return false;
     errno = atomic_load(&fail_error);
@@ -38,7 +38,7 @@ static bool told_to_fail(void) {
 
 /* ---- changes ---- */
 
-/* Evaluates a system call, again when a signal cut it short. */
+/* Evaluates a system call; repeats it after an interruption by a signal. */
 #define AGAIN(result, call)                                                                                            \
     do {                                                                                                               \
         (result) = (call);                                                                                             \
@@ -46,23 +46,23 @@ static bool told_to_fail(void) {
 
 int cr_fs_create(const char *path) {
     int fd;
-    if (told_to_fail()) return -1;
+    if (must_fail()) return -1;
     AGAIN(fd, open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
     return fd;
 }
 
 int cr_fs_sync(int fd) {
     int result;
-    if (told_to_fail()) return -1;
+    if (must_fail()) return -1;
     AGAIN(result, fsync(fd));
-    /* some file systems have nothing to sync (folders over FUSE, for one) and say so */
+    /* some file systems (FUSE folders, for example) have nothing to sync and return an error */
     return result < 0 && (errno == EINVAL || errno == ENOTSUP) ? 0 : result;
 }
 
 int cr_fs_close(int fd) {
-    bool fail   = told_to_fail();
+    bool fail   = must_fail();
     int  error  = errno;
-    int  result = close(fd); /* never again after a signal: the descriptor is gone */
+    int  result = close(fd); /* not repeated after a signal: the descriptor is already closed */
     if (fail) {
         errno = error;
         return -1;
@@ -71,20 +71,20 @@ int cr_fs_close(int fd) {
 }
 
 int cr_fs_mkdir(const char *path) {
-    return told_to_fail() ? -1 : mkdir(path, 0777);
+    return must_fail() ? -1 : mkdir(path, 0777);
 }
 int cr_fs_rename(const char *from, const char *to) {
-    return told_to_fail() ? -1 : rename(from, to);
+    return must_fail() ? -1 : rename(from, to);
 }
 int cr_fs_symlink(const char *target, const char *path) {
-    return told_to_fail() ? -1 : symlink(target, path);
+    return must_fail() ? -1 : symlink(target, path);
 }
 int cr_fs_unlink(const char *path) {
-    return told_to_fail() ? -1 : unlink(path);
+    return must_fail() ? -1 : unlink(path);
 }
 
 int cr_fs_exchange(const char *a, const char *b) {
-    return told_to_fail() ? -1 : renameat2(AT_FDCWD, a, AT_FDCWD, b, RENAME_EXCHANGE);
+    return must_fail() ? -1 : renameat2(AT_FDCWD, a, AT_FDCWD, b, RENAME_EXCHANGE);
 }
 
 int cr_fs_sync_dir(const char *path) {
@@ -97,9 +97,9 @@ int cr_fs_sync_dir(const char *path) {
     return result;
 }
 
-/* Removes a name in an open folder: a file, a link, or a folder with all in it. */
+/* Removes a name in an open folder: a file, a link, or a folder with its content. */
 static int remove_at(int parent, const char *name, int depth) {
-    if (told_to_fail()) return -1;
+    if (must_fail()) return -1;
     if (unlinkat(parent, name, 0) == 0) return 0;
     if (errno != EISDIR && errno != EPERM) return -1;
     int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -126,7 +126,7 @@ int cr_fs_remove_tree(const char *path) {
     return remove_at(AT_FDCWD, path, 0);
 }
 
-/* ---- with messages ---- */
+/* ---- functions with error messages ---- */
 
 cr_status cr_fs_refused(const char *path, const char *doing, int error) {
     const char *hint = "";
@@ -166,7 +166,7 @@ static cr_status disk_full(const char *path, uint64_t missing, int error) {
 cr_status cr_fs_write(int fd, const char *path, const void *bytes, size_t count, uint64_t after) {
     const char *at = bytes;
     while (count > 0) {
-        ssize_t done = told_to_fail() ? -1 : write(fd, at, CR_MIN(count, (size_t)1 << 30));
+        ssize_t done = must_fail() ? -1 : write(fd, at, CR_MIN(count, (size_t)1 << 30));
         if (done < 0) {
             if (errno == EINTR) continue;
             if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG) return disk_full(path, count + after, errno);
@@ -187,7 +187,7 @@ cr_status cr_fs_read_at(int fd, const char *path, void *dst, size_t count, uint6
         if (done < 0 && errno == EINTR) continue;
         if (done < 0) return cr_fs_refused(path, "read", errno);
         if (done == 0)
-            return CR_FAIL(CR_ERR_IO, "%s: ends at byte %" PRIu64 ": it became shorter while it was read", path,
+            return CR_FAIL(CR_ERR_IO, "%s: ends at byte %" PRIu64 ": the file was truncated while it was read", path,
                            offset);
         at += done;
         count -= (size_t)done;
@@ -209,9 +209,9 @@ bool cr_fs_is_file(const char *path) {
 static cr_status make_one_dir(const char *path) {
     if (cr_fs_is_dir(path) || cr_fs_mkdir(path) == 0) return CR_OK;
     int error = errno;
-    if (error == EEXIST && cr_fs_is_dir(path)) return CR_OK; /* another process was faster */
-    if (error == EEXIST) return CR_FAIL(CR_ERR_IO, "%s: is there, but is not a folder; choose another place", path);
-    return cr_fs_refused(path, "make this folder", error);
+    if (error == EEXIST && cr_fs_is_dir(path)) return CR_OK; /* another process created it first */
+    if (error == EEXIST) return CR_FAIL(CR_ERR_IO, "%s: exists, but is not a folder; choose another place", path);
+    return cr_fs_refused(path, "create this folder", error);
 }
 
 cr_status cr_fs_mkdirs(const char *path) {
@@ -246,7 +246,7 @@ cr_status cr_file_read(const char *path, size_t limit, char **out, size_t *lengt
     struct stat s;
     char       *text   = NULL;
     cr_status   status = CR_OK;
-    /* a pipe must not make us wait here for its writer */
+    /* O_NONBLOCK: opening a pipe must not wait for its writer */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return cr_fs_refused(path, "open", errno);
     if (fstat(fd, &s) < 0) {
@@ -273,7 +273,7 @@ out:
     return status;
 }
 
-/* The folder that holds `path`. */
+/* The parent folder of `path`. */
 static void parent_of(const char *path, char out[CR_PATH_MAX]) {
     const char *slash = strrchr(path, '/');
     size_t      used  = !slash ? 0 : slash == path ? 1 : (size_t)(slash - path);
@@ -286,7 +286,7 @@ cr_status cr_file_write_atomic(const char *path, const void *bytes, size_t count
     int  used = snprintf(temporary, sizeof temporary, "%s.tmp.%ld", path, (long)getpid());
     if (used < 0 || used >= CR_PATH_MAX) return CR_FAIL(CR_ERR_IO, "%.200s...: the path is too long", path);
     parent_of(path, parent);
-    /* left by a process that was killed and had our number */
+    /* left over from a killed process with the same process id */
     if (access(temporary, F_OK) == 0) cr_fs_unlink(temporary);
     CR_TRY(cr_fs_write_new(temporary, bytes, count));
     if (cr_fs_rename(temporary, path) < 0) {

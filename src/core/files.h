@@ -1,61 +1,61 @@
-/* core/files.h: files and folders: the calls that change something on disk, in one place, so that a test can make the
- * n-th of them fail; reading a file whole or by parts; replacing a file at once.
+/* core/files.h: reads, writes and replaces files and folders, with failures on request for tests.
  *
- * Laws
- *   - Every call that changes the disk goes through this file and is counted.
- *   - Reads and writes are loops: a short count or a signal is not an error.
- *   - The functions that return int are the system's own: 0 or a descriptor, else -1 and errno; they leave the error
- *     trail alone, so cleanup after a failure may use them. The others start a trail with the path in it.
- *   - Nothing here allocates but cr_file_read: cleanup works when memory has run out.
- * Knows nothing of checkpoints. */
-#ifndef CR_FSUTIL_H
-#define CR_FSUTIL_H
+ * Invariants
+ *   - Every call that changes the disk goes through this file and is counted, so that a test can make the n-th fail.
+ *   - Reads and writes loop: a partial transfer or a signal is not an error.
+ *   - Functions that return int behave like the system call: 0 or a descriptor, else -1 and errno. They do not change
+ *     the error trail, so that cleanup after a failure may use them. All other functions start a trail with the path.
+ *   - Only cr_file_read allocates memory, so that cleanup works after memory is exhausted.
+ *
+ * This file does not depend on checkpoints. */
+#ifndef CR_FILES_H
+#define CR_FILES_H
 
 #include "core/base.h"
 
 enum { CR_PATH_MAX = 4096 };
 
-/* dir + "/" + the formatted name; CR_ERR_IO when the path gets too long. */
+/* Writes dir + "/" + the formatted name to `out`. CR_ERR_IO if the path exceeds CR_PATH_MAX. */
 CR_MUST cr_status cr_path_join(char out[CR_PATH_MAX], const char *dir, const char *fmt, ...) CR_PRINTF(3, 4);
 
-/* ---- changes, as the system calls ---- */
-int cr_fs_create(const char *path); /* O_WRONLY, O_EXCL, O_CLOEXEC */
+/* ---- system calls that change the disk ---- */
+int cr_fs_create(const char *path); /* opens with O_WRONLY, O_CREAT, O_EXCL, O_CLOEXEC */
 int cr_fs_sync(int fd);
-int cr_fs_close(int fd); /* of a file that was written: may report a late error */
+int cr_fs_close(int fd); /* for written files: may report a delayed write error */
 int cr_fs_mkdir(const char *path);
 int cr_fs_rename(const char *from, const char *to);
-int cr_fs_exchange(const char *a, const char *b); /* both names swap their meaning at once; EINVAL, ENOSYS: not here */
+int cr_fs_exchange(const char *a, const char *b); /* atomically exchanges two names; EINVAL, ENOSYS if unsupported */
 int cr_fs_symlink(const char *target, const char *path);
 int cr_fs_unlink(const char *path);
 int cr_fs_sync_dir(const char *path);    /* makes renames in the folder durable */
-int cr_fs_remove_tree(const char *path); /* the folder and all in it; follows no links; goes on after a failure */
+int cr_fs_remove_tree(const char *path); /* removes a folder recursively; follows no links; continues after an error */
 
-/* ---- questions; false too when nobody may look ---- */
+/* ---- queries; also false if permission is missing ---- */
 bool cr_fs_is_dir(const char *path);
-bool cr_fs_is_file(const char *path); /* a regular one */
+bool cr_fs_is_file(const char *path); /* true for a regular file */
 
-/* ---- with messages ---- */
+/* ---- functions with error messages ---- */
 
-/* "PATH: cannot DOING: reason", with a hint of what to do, from an errno. */
+/* Sets CR_ERR_IO "PATH: cannot DOING: reason" with a hint, from an errno value. Returns the status. */
 cr_status cr_fs_refused(const char *path, const char *doing, int error);
-/* Writes all bytes; `after` says how many more are to follow, for the message of a full disk. */
+/* Writes all bytes. `after` is the number of bytes that follow in later calls, for the message of a full disk. */
 CR_MUST cr_status cr_fs_write(int fd, const char *path, const void *bytes, size_t count, uint64_t after);
-/* Reads exactly `count` bytes from `offset`; CR_ERR_IO when the file ends before. */
+/* Reads exactly `count` bytes at `offset`. CR_ERR_IO if the file is shorter. */
 CR_MUST cr_status cr_fs_read_at(int fd, const char *path, void *dst, size_t count, uint64_t offset);
-/* Makes the folder and its parents; those that are there are fine. */
+/* Creates the folder and its parents. Existing folders are no error. */
 CR_MUST cr_status cr_fs_mkdirs(const char *path);
-/* Writes a new file (it must not exist) and syncs it; removes it on failure. */
+/* Writes and syncs a new file, which must not exist. Removes the file on failure. */
 CR_MUST cr_status cr_fs_write_new(const char *path, const void *bytes, size_t count);
-/* Reads a small file (config.ini, classes.txt) whole, with a 0 after its end; cr_free it. More than `limit` bytes:
- * CR_ERR_FORMAT. `length` may be NULL. */
+/* Reads a small file (config.ini, classes.txt) into memory and appends a 0 byte; the caller frees *out with cr_free.
+ * CR_ERR_FORMAT if the file has more than `limit` bytes. `length` may be NULL. */
 CR_MUST cr_status cr_file_read(const char *path, size_t limit, char **out, size_t *length);
-/* Replaces (or creates) a file through temporary + fsync + rename: readers see the old bytes or the new ones. */
+/* Replaces or creates a file with a temporary file, fsync and rename: readers see the old or the new content. */
 CR_MUST cr_status cr_file_write_atomic(const char *path, const void *bytes, size_t count);
 
-/* ---- for tests: failures on demand ---- */
+/* ---- failures on request, for tests ---- */
 
-/* The nth change from now (1 = the next) and the times - 1 after it fail with `error`; nth <= 0 switches off. */
+/* The nth change from now (1 = the next) and the times - 1 changes after it fail with `error`; nth <= 0 disables. */
 void     cr_fs_fail_at(int64_t nth, int64_t times, int error);
-uint64_t cr_fs_calls(void); /* changes tried since start */
+uint64_t cr_fs_calls(void); /* number of attempted changes since start */
 
 #endif

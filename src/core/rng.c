@@ -1,4 +1,4 @@
-/* core/rng.c: see core/rng.h. */
+/* core/rng.c: Philox4x32-10, uniform and normal numbers, initial weights; see core/rng.h. */
 #include "core/rng.h"
 
 #include <math.h>
@@ -30,8 +30,8 @@ void cr_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]
 struct cr_rng cr_rng_make(uint64_t seed, enum cr_rng_purpose purpose, uint64_t a, uint32_t b) {
     struct cr_rng rng = {.used = 4};
     rng.key[0]        = (uint32_t)seed;
-    rng.key[1]        = (uint32_t)(seed >> 32) ^ ((uint32_t)purpose << 24); /* seeds below 2^56 never meet */
-    rng.counter[0]    = 0;                                                  /* the draw */
+    rng.key[1]        = (uint32_t)(seed >> 32) ^ ((uint32_t)purpose << 24); /* no collisions for seeds below 2^56 */
+    rng.counter[0]    = 0;                                                  /* index of the draw */
     rng.counter[1]    = b;
     rng.counter[2]    = (uint32_t)a;
     rng.counter[3]    = (uint32_t)(a >> 32);
@@ -53,7 +53,7 @@ double cr_rng_real(struct cr_rng *rng) {
 }
 
 uint64_t cr_rng_below(struct cr_rng *rng, uint64_t limit) {
-    uint64_t reject = (0 - limit) % limit; /* 2^64 mod limit: below it the low values would come up more often */
+    uint64_t reject = (0 - limit) % limit; /* 2^64 mod limit: values below it are rejected to avoid bias */
     for (;;) {
         uint64_t hi = cr_rng_u32(rng), x = (hi << 32) | cr_rng_u32(rng);
         if (x >= reject) return x % limit;
@@ -65,16 +65,16 @@ static inline float word_to_open_unit(uint32_t word) {
     return ((float)(word >> 8) + 1.0f) * 0x1p-24f;
 }
 
-/* log, sin and cos in double, rounded to float once: the same values with every C library, and on the GPU
- * (cuda/train/init.cu has the same polynomials; those of a C library and of CUDA are off by up to 1 and 2 units in the
- * last place). */
+/* log, sin and cos in double, rounded once to float: the same values with every C library, and on the GPU
+ * (cuda/train/init.cu has the same polynomials; the functions of C libraries and of CUDA have errors of up to 1 and 2
+ * ulp). */
 static inline double polynomial(const double *c, int terms, double x) {
     double sum = c[terms - 1];
     for (int i = terms - 2; i >= 0; i--) sum = sum * x + c[i];
     return sum;
 }
 
-/* Of a float in (0, 1]: x = 2^k (1 + f) with 1 + f in [sqrt(1/2), sqrt(2)). */
+/* log of a float in (0, 1]: x = 2^k (1 + f) with 1 + f in [sqrt(1/2), sqrt(2)). */
 static float log_of(float x) {
     static const double c[] = {0x1.0000000034ca3p+0,  -0x1.0000001a7f017p-1, 0x1.555553aa0f980p-2,
                                -0x1.ffffaae30d483p-3, 0x1.999a7d48c0d3ap-3,  -0x1.5568d22fe6100p-3,
@@ -89,7 +89,7 @@ static float log_of(float x) {
     return (float)(whole * 0x1.62e42fefa39efp-1 + f * polynomial(c, 12, f));
 }
 
-/* Of a float in [0, 2 pi]: a = q pi/2 + r with |r| <= pi/4. */
+/* sin(a + quarters pi/2) of a float in [0, 2 pi]: a = q pi/2 + r with |r| <= pi/4. */
 static float sine_of(float a, int quarters) {
     static const double even[] = {0x1.ffffffff97859p-1, -0x1.ffffffbdd5162p-2, 0x1.55553a80e36e4p-5,
                                   -0x1.6c07840b6086dp-10, 0x1.990692c59fc3ap-16};

@@ -1,4 +1,4 @@
-/* data/dataset.c: what all data sets share, and the choice among the formats. See data/data.h. */
+/* data/dataset.c: the functions that all datasets share, and the selection of the format. */
 #include "data/data_internal.h"
 
 #include <stdio.h>
@@ -10,7 +10,7 @@ uint64_t cr_hash_bytes(uint64_t hash, const void *bytes, size_t count) {
     return hash;
 }
 
-/* FNV's high bits are weak for short names; this spreads every input bit over all output bits. */
+/* The high bits of FNV are weak for short names; this function spreads every input bit over all output bits. */
 uint64_t cr_hash_mix(uint64_t hash) {
     hash ^= hash >> 33;
     hash *= UINT64_C(0xff51afd7ed558ccd);
@@ -37,7 +37,7 @@ static cr_status open_kind(const struct cr_config *config, enum cr_split split, 
         if (!config->data.root[0])
             return cr_config_fail(config, "data.root",
                                   "is empty: name the folder that holds train/ and val/, or one "
-                                  "folder of pictures for each class");
+                                  "folder of images for each class");
         return cr_folder_open(config, split, config->data.root, dataset);
     case CR_DATA_PACKED: return cr_packed_open(config, split, dataset);
     case CR_DATA_SYNTHETIC: return cr_synthetic_open(config, split, dataset);
@@ -53,7 +53,8 @@ cr_status cr_dataset_open(const struct cr_config *config, enum cr_split split, s
         cr_dataset_close(dataset);
         return cr_error_forward(status, __FILE__, __LINE__);
     }
-    /* Count, classes and their names are the same for all formats; each adds what else tells two sets apart. */
+    /* Count, classes and class names are hashed for all formats; each format adds what distinguishes its datasets
+     * otherwise. */
     uint64_t hash = cr_hash_bytes(dataset->fingerprint ^ CR_HASH_START, &dataset->count, sizeof dataset->count);
     for (int c = 0; c < dataset->classes; c++)
         hash = cr_hash_bytes(hash, dataset->class_names[c], strlen(dataset->class_names[c]) + 1);
@@ -91,17 +92,17 @@ cr_status cr_dataset_get(const struct cr_dataset *dataset, int64_t sample, struc
     struct cr_scratch    scratch = {0};
     struct cr_image      view, copy;
     struct cr_stored     stored;
-    struct cr_lazy_image picture;
+    struct cr_lazy_image lazy;
     char                 name[CR_SAMPLE_NAME_BYTES];
     int32_t              found;
     cr_status            status;
     dataset->ops->name(dataset, sample, name, sizeof name);
     CR_TRY_OUT(dataset->ops->fetch(dataset, sample, &scratch, &stored, &found));
-    CR_TRY_OUT(cr_lazy_image_open(&stored, name, &scratch, &picture));
-    CR_TRY_OUT(cr_lazy_image_whole(&picture, &scratch, &view));
+    CR_TRY_OUT(cr_lazy_image_open(&stored, name, &scratch, &lazy));
+    CR_TRY_OUT(cr_lazy_image_whole(&lazy, &scratch, &view));
     copy = view;
     if (view.rgb == scratch.pixels.bytes) {
-        scratch.pixels.bytes = NULL; /* handed over */
+        scratch.pixels.bytes = NULL; /* the caller owns it now */
     } else {
         size_t bytes = (size_t)view.width * view.height * 3;
         copy.rgb     = cr_alloc(bytes, 1);
@@ -127,9 +128,9 @@ void cr_dataset_describe(const struct cr_dataset *dataset, struct cr_text *out) 
         high = CR_MAX(high, dataset->class_counts[c]);
     }
     if (low == high)
-        cr_text_add(out, ", %lld a class", (long long)low);
+        cr_text_add(out, ", %lld per class", (long long)low);
     else
-        cr_text_add(out, ", %lld-%lld a class", (long long)low, (long long)high);
+        cr_text_add(out, ", %lld-%lld per class", (long long)low, (long long)high);
 }
 
 uint64_t cr_dataset_fingerprint(const struct cr_dataset *dataset) {

@@ -1,4 +1,4 @@
-/* data/statistics.c: see data/statistics.h. */
+/* data/statistics.c: reads every image of a split with worker threads and sums up. */
 #include "data/statistics.h"
 
 #include "data/data_internal.h"
@@ -15,13 +15,13 @@ struct job {
     const struct cr_dataset *dataset;
     struct cr_data_stat     *stat;
     atomic_llong             next;
-    atomic_int               ended; /* a worker met an error that is no picture's */
-    pthread_mutex_t          mutex; /* of what follows, and of stat->bad */
+    atomic_int               ended; /* a worker failed with an error that is not the fault of an image */
+    pthread_mutex_t          mutex; /* guards the members below and stat->bad */
     cr_status                status;
     char                     message[1024];
 };
 
-/* Sums of bytes are whole numbers: exact, in any order. */
+/* Sums of bytes are integers: exact, in any order. */
 static void measure(const struct cr_image *image, struct cr_sample_stat *out) {
     const int64_t pixels = (int64_t)image->width * image->height;
     uint64_t      sum[3] = {0}, square[3] = {0};
@@ -48,12 +48,12 @@ static cr_status note_bad(struct job *job, int64_t sample) {
     pthread_mutex_lock(&job->mutex);
     if (s->bads == s->bad_capacity) {
         const int64_t         capacity = CR_MAX(16, 2 * s->bad_capacity);
-        struct cr_bad_sample *fresh    = cr_realloc(s->bad, (size_t)capacity, sizeof *fresh);
-        if (fresh) {
-            s->bad          = fresh;
+        struct cr_bad_sample *grown    = cr_realloc(s->bad, (size_t)capacity, sizeof *grown);
+        if (grown) {
+            s->bad          = grown;
             s->bad_capacity = capacity;
         } else
-            status = CR_NO_MEMORY((size_t)capacity * sizeof *fresh);
+            status = CR_NO_MEMORY((size_t)capacity * sizeof *grown);
     }
     if (status == CR_OK) {
         const char *why = cr_arena_printf(&s->arena, "%s", cr_error_message());
@@ -102,7 +102,7 @@ static int compare_bad(const void *a, const void *b) {
     return (x->sample > y->sample) - (x->sample < y->sample);
 }
 
-static void sum_up(struct cr_data_stat *s) {
+static void compute_totals(struct cr_data_stat *s) {
     double mean[3] = {0}, square[3] = {0};
     if (s->bads) qsort(s->bad, (size_t)s->bads, sizeof *s->bad, compare_bad);
     for (int64_t i = 0; i < s->count; i++)
@@ -124,7 +124,7 @@ cr_status cr_data_stat_open(const struct cr_dataset *dataset, int workers, struc
     cr_work_together(work, &job, workers);
     pthread_mutex_destroy(&job.mutex);
     if (job.status == CR_OK) {
-        sum_up(out);
+        compute_totals(out);
         return CR_OK;
     }
     cr_data_stat_close(out);

@@ -1,16 +1,14 @@
-/* data/statistics.h: every picture of a split, read once: what can be decoded, how large, its mean and spread, and
- * which are the same picture.
- *
- * Knows nothing of how it is shown. */
+/* data/statistics.h: statistics of a split whose every image is read once: decodability, size, mean, standard
+ * deviation, and a hash that finds duplicates. Printing is left to the caller. */
 #ifndef CR_DATA_STAT_H
 #define CR_DATA_STAT_H
 
 #include "data/data.h"
 
 struct cr_sample_stat {
-    uint64_t hash; /* of its pixels and shape */
+    uint64_t hash; /* of pixels and shape: equal for identical images */
     int32_t  label, width, height;
-    float    mean[3], square[3]; /* of its pixels/255, and of their squares: red, green, blue */
+    float    mean[3], square[3]; /* mean of pixels/255 and of their squares: red, green, blue */
     bool     bad;
 };
 struct cr_bad_sample {
@@ -21,12 +19,13 @@ struct cr_data_stat {
     int64_t                count;
     int                    classes;
     struct cr_sample_stat *sample; /* [count] */
-    struct cr_bad_sample  *bad;    /* [bads], by sample: cannot be read */
+    struct cr_bad_sample  *bad;    /* [bads], sorted by sample: images that cannot be read */
     int64_t                bads, bad_capacity;
-    double mean[3], std[3]; /* over all pictures that can be read, each with the same weight whatever its size */
-    struct cr_arena arena;
+    double                 mean[3], std[3]; /* over all readable images, each with the same weight whatever its size */
+    struct cr_arena        arena;
 };
-/* Reads with `workers` threads; their number changes nothing. */
+/* Reads all images with `workers` threads; their number does not change the result. The caller closes `out`, also on
+ * failure. CR_ERR_MEMORY. */
 CR_MUST cr_status cr_data_stat_open(const struct cr_dataset *dataset, int workers, struct cr_data_stat *out);
 void              cr_data_stat_close(struct cr_data_stat *stat);
 

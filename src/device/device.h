@@ -1,164 +1,202 @@
-/* device/device.h: what a device is: memory regions, copies, and a table of kernel rows.
+/* device/device.h: the interface between the compiler and a device: memory regions, copies and a table of kernels.
  *
- * Laws
- *   - A row says "I can do this op kind, under these conditions (accepts), like this (launch)". Rows of a kind stand
- * best first. `ref.*` rows accept everything, in f32 and f64, and are the truth that the others are judged by.
- *   - launch only enqueues, on its op's lane: it never allocates, waits or fails for reasons that accepts or prepare
- * could have seen, so that a whole program can be captured and replayed.
- *   - Work on one lane is done in order; between lanes only marks make order.
- *   - The device never falls back: an op no row accepts is an error when the program is compiled.
- *   - Nothing is global: all state hangs on the open device.
- * Sees graph/graph.h and core/base.h, nothing else of ours. */
-#ifndef CR_BACKEND_H
-#define CR_BACKEND_H
+ * Terms
+ *   - A backend (struct cr_backend) is a kind of device: "cpu" or "cuda". A device (struct cr_device) is one opened CPU
+ *     or GPU. All state belongs to the device; there are no globals.
+ *   - A kernel (struct cr_kernel) implements one op kind. It states which ops it supports (accepts) and runs them
+ *     (launch). An algorithm (op->algo) is one of several implementations within a kernel, for example a cuDNN engine
+ *     or a tile configuration.
+ *   - A stream is a queue of work of the device: one for compute and one for each direction of copies. Work in one
+ *     stream runs in order. Events order work of different streams.
+ *
+ * Invariants
+ *   - The kernels of an op kind are listed best first. The `ref.*` kernels of the CPU accept every op in f32 and f64.
+ *     All other kernels are tested against them.
+ *   - launch only enqueues work on the stream of its op. It does not allocate and does not wait, so that a whole
+ *     program can be captured into a graph. A condition that accepts or prepare can test must not make launch fail.
+ *   - There is no fallback to another device: compilation fails when no kernel accepts an op.
+ *
+ * All functions that return cr_status return CR_OK on success and set the message of cr_error_message otherwise. Memory
+ * sizes are in bytes and times in seconds unless a name says otherwise. Shapes are [N, H, W, C] for images and
+ * [K, R, S, C] for filters. This header depends on graph/graph.h and core/ only. */
+#ifndef CR_DEVICE_H
+#define CR_DEVICE_H
 
 #include "graph/graph.h"
 
-/* What the host decides from step to step; kernels read it. */
+/* Values that the host sets before each step and that kernels read while they run. */
 struct cr_step_block {
-    float    lr, momentum, weight_decay, clip_norm; /* clip_norm 0: no clipping */
+    float    lr, momentum, weight_decay;
+    float    clip_norm; /* largest norm of the gradient; 0 disables clipping */
     int64_t  step;
     uint64_t seed;
 };
 
-/* How a row computes; decides the tolerance that it is judged by. */
-enum cr_math { CR_MATH_F32, CR_MATH_F64, CR_MATH_TF32, CR_MATH_BF16, CR_MATH_F16, CR_MATH_EXACT /* moves, integers */ };
+/* Arithmetic of a kernel. It decides the tolerance of the comparison with the reference (verification/verify.h).
+ * CR_MATH_EXACT: the kernel only moves values or computes integers. */
+enum cr_math { CR_MATH_F32, CR_MATH_F64, CR_MATH_TF32, CR_MATH_BF16, CR_MATH_F16, CR_MATH_EXACT };
 
-/* What a library's kernel may do that its op does not say. Rows of our own take none of these; verification/verify.h
- * judges accordingly. */
+/* Deviations from the definition of an op that kernels of libraries make. Kernels of this project make none.
+ * verification/verify.h allows exactly the deviations that a kernel declares. */
 enum cr_relaxation {
-    CR_RELAXED_HALF_BIAS     = 1 << 0, /* a bias is rounded to the program's type before it is added */
-    CR_RELAXED_ROUNDED_SUM   = 1 << 1, /* a sum of products is rounded to the program's type before `add` is added */
-    CR_RELAXED_ZERO_GRADIENT = 1 << 2, /* a ReLU's gradient passes where the pre-activation is exactly 0, or NaN */
+    CR_RELAXED_HALF_BIAS     = 1 << 0, /* the bias is rounded to the type of the program before it is added */
+    CR_RELAXED_ROUNDED_SUM   = 1 << 1, /* the sum of products is rounded to that type before `add` is added */
+    CR_RELAXED_ZERO_GRADIENT = 1 << 2, /* the gradient passes a ReLU whose pre-activation is exactly 0 or NaN */
     CR_RELAXED_NAN_RELU      = 1 << 3  /* a ReLU of NaN gives 0 */
 };
 
 struct cr_device;
 
-/* One bound op: pointers by slot, NULL where absent. */
+/* Arguments of one launch. Pointers are device addresses, indexed by the slots of graph/ops.def; an absent operand is
+ * NULL. */
 struct cr_call {
     const struct cr_program    *program;
     const struct cr_op         *op;
     const void                 *in[CR_OP_IN_MAX];
     void                       *out[CR_OP_OUT_MAX];
-    void                       *workspace;
-    void                       *prepared; /* from prepare, or NULL */
-    const struct cr_step_block *step;     /* host memory; a device of its own reads what set_step brought it */
+    void                       *workspace; /* scratch memory of the size that prepare returned, for this launch only */
+    void                       *prepared;  /* result of prepare; NULL when the kernel has no prepare */
+    const struct cr_step_block *step; /* host memory; a kernel of a GPU reads the copy that set_step made instead */
 };
 
+/* A kernel: one implementation of one op kind. All instances are constants with static lifetime. */
 struct cr_kernel {
-    const char     *name; /* "dnnl.conv": shown by plan, profile, tests */
+    const char     *name; /* "dnnl.conv": printed by plan and profile, stored with kernel times */
     enum cr_op_kind op;
     enum cr_math    math;
-    bool            deterministic; /* two runs with the same thread count are equal to the bit */
+    bool            deterministic; /* two runs with the same number of threads are bitwise identical */
     unsigned        relaxations;   /* bits of enum cr_relaxation */
-    bool            baseline;      /* for comparisons: nobody chooses it, and what it computes is not judged */
-    bool collective; /* takes ops of several processes only: no case of one process reaches it, tests of ranks judge it
-                      */
-    bool     sparse; /* takes convolutions with a pattern, and no others; besides them only ref.* rows do */
-    bool     sparse_cores; /* runs on sparse tensor cores: see cr_cost_table_has_lasting_effect */
-    unsigned host_slots;   /* bits of the inputs that may lie in the HOST region: plain loads read each value once */
-    /* Can this row run this op (shapes, types, attributes, absent slots)? NULL: always. */
+    bool            baseline;      /* for benchmarks: the kernel is never selected and its results are not verified */
+    bool            collective;    /* accepts only ops of several ranks; tests with several ranks verify it */
+    bool            sparse;        /* accepts exactly the convolutions with a sparsity pattern */
+    bool            sparse_cores;  /* uses sparse tensor cores: see cr_cost_table_has_lasting_effect */
+    unsigned        host_slots;    /* bit s is set when input s may lie in the HOST region (each value is read once) */
+
+    /* Returns whether the kernel supports this op: shapes, types, attributes, absent slots. NULL: every op of `op`. */
     bool (*accepts)(const struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
-    /* How many ways the row has of doing this accepted op (a library's algorithms), best first as far as it knows;
-     * op->way names one of them to prepare. NULL: one. */
+    /* Returns the number of algorithms for this accepted op, at least 1. Algorithms are listed in the kernel's own
+     * order of preference; op->algo in [0, count) selects one. NULL: one algorithm. */
     int (*algo_count)(struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
-    /* Of a row of several ways, or of several layouts of kept weights: the one that the op names, in a word or two:
-     * "union 2x3/2". NULL: they have numbers alone. */
+    /* Appends a short name of the op's algorithm or weight format to `out`: "mma_sp 2x3/2". NULL: they have numbers
+     * only. */
     void (*algo_name)(const struct cr_op *op, struct cr_text *out);
-    /* Seconds that this accepted op will take, by arithmetic on the host; 0: it cannot tell. No more than
-     * CR_ESTIMATE_MARGIN times what a GPU would measure where the way is any good: what is foreseen to take longer than
-     * that many times another candidate need not be prepared and measured. NULL: it never can. */
+    /* Returns an estimate of the seconds that this accepted op takes, computed on the host, or 0 when there is no
+     * estimate. For a good algorithm the estimate is at most CR_ESTIMATE_MARGIN times the measured time. So a candidate
+     * whose estimate is more than CR_ESTIMATE_MARGIN times the time of another one is pruned: it is not prepared and
+     * not measured. NULL: no estimates. */
     double (*estimate)(const struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
-    /* Descriptors, algorithm, workspace bytes (scratch as aligned as tensors are, valid during launch). NULL: nothing
-     * to prepare. May allocate; whatever the op needs of device memory besides is allocated here. */
+    /* Prepares the op for launches: creates descriptors, selects the algorithm op->algo and allocates device memory
+     * that the op needs in addition to its tensors. *prepared receives an object that `release` frees.
+     * *workspace_bytes receives the size of the scratch memory, which the caller provides with the alignment of
+     * tensors. CR_ERR_MEMORY when an allocation fails; CR_ERR_DEVICE when the library fails. NULL: nothing to prepare,
+     * no workspace. */
     cr_status (*prepare)(struct cr_device *device, const struct cr_program *program, const struct cr_op *op,
                          void **prepared, size_t *workspace_bytes);
+    /* Enqueues the op on its stream. CR_ERR_DEVICE when the device reports an error. */
     cr_status (*launch)(struct cr_device *device, const struct cr_call *call);
-    void (*release)(void *prepared); /* NULL when prepare is NULL */
+    /* Frees what prepare returned; accepts NULL. NULL when prepare is NULL. */
+    void (*release)(void *prepared);
 };
 
 struct cr_comm; /* comm/comm.h */
+
+/* Options of cr_device_open. */
 struct cr_device_options {
-    int               threads; /* CPU: 0 = all this process may use */
-    bool              deterministic;
-    bool              ref_only;    /* CPU: only ref.* rows, for verify and tests */
-    bool              tf32;        /* GPU: convolutions and matrix products of f32 tensors may round operands to tf32 */
-    int               index;       /* GPU: which */
-    struct cr_comm   *comm;        /* the other ranks, for all_reduce; NULL: one rank. It outlives the device */
-    int               comm_blocks; /* GPU: most thread blocks of a collective; 0: the library's own choice */
-    enum cr_transport transport;   /* GPU: how gradients reach the other ranks */
+    int               threads;       /* CPU: number of threads; 0 uses all processors that the process may use */
+    bool              deterministic; /* select only deterministic kernels */
+    bool              ref_only;      /* CPU: only the ref.* kernels, for verify and tests */
+    bool              tf32;        /* GPU: convolutions and matrix products of f32 tensors may round operands to TF32 */
+    int               index;       /* GPU: index among the GPUs of this host */
+    struct cr_comm   *comm;        /* the other ranks, for all_reduce; NULL for one rank. It must outlive the device */
+    int               comm_blocks; /* GPU: maximum of thread blocks of a collective; 0 lets the library choose */
+    enum cr_transport transport;   /* GPU: how gradients are exchanged with the other ranks */
 };
 
-struct cr_device_caps { /* for the roofline cost and the plan */
-    size_t alignment;   /* of tensors, bytes */
-    double bytes_per_s, flops_per_s;
-    double f32_fraction, tf32_fraction; /* of flops_per_s, for rows of that math; 0: all of it */
-    bool   half;                        /* has rows for 16-bit programs */
-    double sparse_density_max; /* where costs are not measured: share of kept weights up to which layout 0 beats dense
-                                * rows for filters larger than 1x1; 0: never */
-    /* Copies to and from host memory beside compute, both ways at once: round figures until they are measured
-     * (autotune/cost_table.h); 0: the device has no such lanes. */
+/* Properties of a device that the compiler's cost model uses. */
+struct cr_device_caps {
+    size_t alignment;                   /* of tensors, bytes */
+    double bytes_per_s;                 /* memory bandwidth that kernels reach */
+    double flops_per_s;                 /* highest arithmetic rate that kernels reach: 16-bit on a GPU */
+    double f32_fraction, tf32_fraction; /* rate of F32 and TF32 kernels as a fraction of flops_per_s, in (0, 1] */
+    bool   half;                        /* there are kernels for 16-bit programs */
+    /* Largest density of a convolution (nonzeros / weights) at which weight format 0 is expected to be faster than
+     * dense kernels, for filters larger than 1x1. Used where kernel times are not measured; 0 means never. */
+    double sparse_density_max;
+    /* Copies between host and device while the device computes: rate of each direction when both are busy, and the
+     * fixed time of one copy. The values are estimates; autotune/cost_table.h measures them. All are 0 when the device
+     * has no copy streams. */
     double to_host_bytes_per_s, to_device_bytes_per_s, copy_latency_s;
-    double duplex_speedup; /* times as fast while none goes the other way; 0: as fast */
-    /* Of a device with memory of its own: what a run takes there besides its regions, reckoned (libraries, loaded
-     * kernels, recordings; not the driver's context); and what a byte of the HOST region takes (page tables). 0:
-     * nothing. */
+    double duplex_speedup; /* factor by which a copy is faster while the other direction is idle, at least 1 */
+    /* Estimate of the device memory that libraries, loaded kernels and graphs occupy, without the driver's context.
+     * 0 when the device has no memory of its own. */
     size_t overhead_bytes;
-    double host_memory_overhead;
-    bool   host_memory; /* its memory is the host's: any row may read the HOST region */
-    char   text[160];   /* "CPU, 2 threads, oneDNN 2.6.3" */
+    double host_memory_overhead; /* bytes of device memory (page tables) for each byte of the HOST region */
+    bool   host_memory;          /* device memory is host memory: every kernel may read the HOST region */
+    char   text[160];            /* description for people: "CPU, 2 threads, oneDNN 2.6.3" */
 };
 
-/* What a device that works beside the host can do. A mark is a place in a lane's work (a CUDA event). */
+/* Functions of a device that works asynchronously to the host (a GPU). An event is a point in the work of a stream (a
+ * CUDA event); a graph is a captured sequence of launches (a CUDA graph). All functions with a stream argument only
+ * enqueue. They return CR_ERR_DEVICE when the device reports an error. */
 struct cr_async {
-    /* Host memory that copies can run from and to while the host goes on (page-locked); zeroed. */
+    /* Allocates page-locked host memory, zeroed, for put and get; host_release frees it. CR_ERR_MEMORY when there is
+     * not enough. */
     cr_status (*host_reserve)(struct cr_device *device, size_t bytes, void **out);
     void (*host_release)(struct cr_device *device, void *host);
-    /* Enqueued on the lane; host memory must be from host_reserve and is in use until the lane has come by. `move`
-     * copies within the device. */
-    cr_status (*put)(struct cr_device *device, enum cr_stream lane, void *dst, const void *host, size_t bytes);
-    cr_status (*get)(struct cr_device *device, enum cr_stream lane, void *host, const void *src, size_t bytes);
-    /* Some small pieces in one go, whole words of 4 bytes. */
-    cr_status (*get_small)(struct cr_device *device, enum cr_stream lane, void *const *host, const void *const *src,
+
+    /* Copy from the host, to the host and within the device. `host` must come from host_reserve and stays in use until
+     * the stream has finished the copy. */
+    cr_status (*put)(struct cr_device *device, enum cr_stream stream, void *dst, const void *host, size_t bytes);
+    cr_status (*get)(struct cr_device *device, enum cr_stream stream, void *host, const void *src, size_t bytes);
+    cr_status (*move)(struct cr_device *device, enum cr_stream stream, void *dst, const void *src, size_t bytes);
+    /* Copies `pieces` small arrays to the host with one launch. host, src and bytes have `pieces` elements; each
+     * bytes[i] is a multiple of 4. */
+    cr_status (*get_small)(struct cr_device *device, enum cr_stream stream, void *const *host, const void *const *src,
                            const size_t *bytes, int pieces);
-    cr_status (*move)(struct cr_device *device, enum cr_stream lane, void *dst, const void *src, size_t bytes);
-    /* For tests: sets each byte; keeps the lane busy for about so long. */
-    cr_status (*fill)(struct cr_device *device, enum cr_stream lane, void *dst, int byte, size_t bytes);
-    cr_status (*delay)(struct cr_device *device, enum cr_stream lane, int64_t ns);
-    cr_status (*event_create)(struct cr_device *device, void **mark);
-    void (*event_destroy)(struct cr_device *device, void *mark); /* NULL is fine */
-    cr_status (*event_record)(struct cr_device *device, enum cr_stream lane, void *mark);
-    /* The same for a mark that is waited for outside of what is being recorded: each replay sets it. */
-    cr_status (*event_record_external)(struct cr_device *device, enum cr_stream lane, void *mark);
-    cr_status (*stream_wait_event)(struct cr_device *device, enum cr_stream lane,
-                                   void *mark); /* a mark never set: no wait */
-    cr_status (*host_wait)(struct cr_device *device, void *mark);
-    cr_status (*elapsed)(struct cr_device *device, void *from, void *to, double *seconds); /* both set and waited for */
-    /* What is launched in between is recorded, not run; other lanes take part as far as marks tie them to compute. */
+
+    /* For tests: sets each of `bytes` bytes to `byte`; keeps the stream busy for about `ns` nanoseconds. */
+    cr_status (*fill)(struct cr_device *device, enum cr_stream stream, void *dst, int byte, size_t bytes);
+    cr_status (*delay)(struct cr_device *device, enum cr_stream stream, int64_t ns);
+
+    cr_status (*event_create)(struct cr_device *device, void **event);
+    void (*event_destroy)(struct cr_device *device, void *event); /* accepts NULL */
+    cr_status (*event_record)(struct cr_device *device, enum cr_stream stream, void *event);
+    /* As event_record, for an event that work outside the captured graph waits for: each graph launch records it. */
+    cr_status (*event_record_external)(struct cr_device *device, enum cr_stream stream, void *event);
+    /* Later work of the stream waits for the event. An event that was never recorded does not block. */
+    cr_status (*stream_wait_event)(struct cr_device *device, enum cr_stream stream, void *event);
+    /* Blocks the host until the event has been reached. */
+    cr_status (*host_wait)(struct cr_device *device, void *event);
+    /* Seconds between two events, both recorded and reached. */
+    cr_status (*elapsed)(struct cr_device *device, void *from, void *to, double *seconds);
+
+    /* Between capture_begin and capture_end launches are captured instead of run. Other streams take part as far as
+     * events connect them to the compute stream. capture_end returns the graph; graph_destroy frees it. */
     cr_status (*capture_begin)(struct cr_device *device);
-    cr_status (*capture_end)(struct cr_device *device, void **recording);
-    cr_status (*graph_launch)(struct cr_device *device, void *recording); /* on the compute lane */
-    void (*graph_destroy)(struct cr_device *device, void *recording);     /* NULL is fine */
-    /* Names a stretch of the host's work in the profiler's picture (NVTX). */
+    cr_status (*capture_end)(struct cr_device *device, void **graph);
+    cr_status (*graph_launch)(struct cr_device *device, void *graph); /* on the compute stream */
+    void (*graph_destroy)(struct cr_device *device, void *graph);     /* accepts NULL */
+
+    /* Begins and ends a named range of host work in the timeline of a profiler (NVTX). Ranges nest. */
     void (*range_push)(const char *name);
     void (*range_pop)(void);
 };
 
-/* A device's own ways to hand out memory while a program runs, for comparisons with a planned pool. */
+/* One request to a dynamic allocator, for a comparison with planned memory (runtime/allocator_bench.h). */
 struct cr_pool_event {
-    int    block; /* each is taken once, then given back once */
-    bool   alloc; /* else: given back */
-    size_t bytes; /* > 0 */
+    int    block; /* number of the block; each block is allocated once and then freed once */
+    bool   alloc; /* true: allocate; false: free */
+    size_t bytes; /* size of the block, at least 1 */
 };
 struct cr_pool_times {
-    double ms;         /* all calls of a step: the median */
-    size_t peak_bytes; /* most memory that it held from the device, as the device tells; 0: it does not */
+    double ms;         /* milliseconds for all requests of one step: the median over the steps */
+    size_t peak_bytes; /* most device memory that the allocator held; 0 when the device does not report it */
 };
+/* A dynamic allocator of the device. */
 struct cr_pool {
-    const char *name, *what; /* ends a list: name NULL */
-    /* Plays the events of a step so many times, after one to warm up; only memory is handed out, nothing is launched.
-     */
+    const char *name, *what; /* a word, and a sentence for people; a list ends with name NULL */
+    /* Replays the requests of one step `steps` times after one warm-up step. It only allocates and frees; it launches
+     * nothing. CR_ERR_MEMORY when a request fails. */
     cr_status (*measure)(struct cr_device *device, const struct cr_pool_event *event, int events, int steps,
                          struct cr_pool_times *out);
 };
@@ -169,116 +207,139 @@ struct cr_spdnn_options;
 struct cr_spdnn_result;
 
 struct cr_gpu;
+
+/* A kind of device. */
 struct cr_backend {
     const char *name; /* "cpu", "cuda" */
-    /* CR_OK and *why = NULL when a device is there; else *why says what is missing (static text). */
+
+    /* Returns whether a device of this kind can be used. If not, *why receives a static text that says what is missing;
+     * otherwise *why is NULL. */
     bool (*available)(const char **why);
-    int (*count)(void); /* of an available kind; NULL: 1 */
+    int (*count)(void); /* number of devices of an available kind; NULL: 1 */
+    /* Opens a device; close frees it. CR_ERR_DEVICE when the device cannot be used. */
     cr_status (*open)(const struct cr_device_options *options, struct cr_device **out);
     void (*close)(struct cr_device *device);
-    /* Memory regions, 256-byte aligned, zeroed; reserved once. */
+
+    /* Allocates a memory region, zeroed and aligned to 256 bytes; release frees it. CR_ERR_MEMORY when there is not
+     * enough. */
     cr_status (*reserve)(struct cr_device *device, size_t bytes, void **out);
     void (*release)(struct cr_device *device, void *region);
-    /* Several ranks: from here on they may read and write this region of each other's, where the device has a use for
-     * that; all ranks call. unshare ends it, before the region is released, also where share failed or was not called,
-     * and waits for the others: a rank that gives up aborts its comm first. Both NULL: no use. */
+    /* With several ranks: share lets all ranks read and write this region of each other; all ranks must call it.
+     * unshare ends the sharing and waits for the other ranks. It must be called before the region is released, also
+     * when share failed or was not called. A rank that stops after an error aborts its comm first. Both are NULL when
+     * the device has no use for sharing. */
     cr_status (*share)(struct cr_device *device, void *region);
     void (*unshare)(struct cr_device *device);
-    cr_status (*put)(struct cr_device *device, void *dst, const void *host,
-                     size_t bytes); /* returns when host may be reused */
-    cr_status (*get)(struct cr_device *device, void *host, const void *src,
-                     size_t bytes);              /* returns when host is filled */
-    cr_status (*sync)(struct cr_device *device); /* waits for all lanes; a fault of earlier work is reported here */
-    /* Bytes that can still be reserved, as far as the system tells; 0: unknown. */
+    /* Synchronous copies to and from the device: they return when `host` may be reused or has been filled. */
+    cr_status (*put)(struct cr_device *device, void *dst, const void *host, size_t bytes);
+    cr_status (*get)(struct cr_device *device, void *host, const void *src, size_t bytes);
+    /* Waits for the work of all streams and reports errors of earlier launches. */
+    cr_status (*sync)(struct cr_device *device);
+    /* Bytes that can still be reserved; 0 when unknown. */
     size_t (*memory_free)(struct cr_device *device);
-    /* caps.overhead_bytes as far as it can be measured before programs are compiled: opens libraries, counts the
-     * buffers of a transport between ranks. NULL: caps.overhead_bytes it is. */
+    /* Measures caps.overhead_bytes as far as possible before programs are compiled: loads libraries and counts the
+     * buffers of the transport between ranks. NULL: callers use caps.overhead_bytes. */
     size_t (*memory_overhead)(struct cr_device *device);
-    /* Brings the step block to where kernels read it, in order with the compute lane. NULL: kernels read call->step. */
+    /* Copies the step block to the memory that kernels read, in order with the compute stream. NULL: kernels read
+     * call->step. */
     cr_status (*set_step)(struct cr_device *device, const struct cr_step_block *step);
-    /* NULL: launches are done when they return, and there is nothing to overlap. */
+    /* NULL: a launch is complete when it returns, and copies cannot overlap with compute. */
     const struct cr_async *async;
-    /* Fills value and running planes by He's rule; on a GPU without host memory. */
+    /* Initialises the value and running buffers of the parameter store at `region` (weights by He initialisation). On a
+     * GPU this needs no host memory. */
     cr_status (*init_store)(struct cr_device *device, const struct cr_param_store *store,
                             const struct cr_config *config, void *region);
-    const struct cr_pool *pools; /* NULL: none */
-    /* Convolutions with a pattern: f32 elements that the weights it keeps take in the op's layout (attr.conv.pattern);
-     * 0: that is no layout of this device's for such a convolution. NULL: it has no rows for patterns. */
+    const struct cr_pool *pools; /* list of dynamic allocators; NULL: none */
+    /* Returns the number of f32 elements that the packed nonzeros of a sparse convolution occupy in the op's weight
+     * format (attr.conv.pattern.format), or 0 when the device does not support the format for this convolution. NULL:
+     * the device has no sparse kernels. */
     int64_t (*packed_elems)(struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
-    /* Takes inputs through a sparse deep network; *out is empty before, and after a failure. NULL: cannot. */
+    /* Runs inference of a sparse deep network. *out must be empty; it is empty after an error, otherwise the caller
+     * frees it. NULL: not supported. */
     cr_status (*spdnn)(struct cr_device *device, const struct cr_spdnn_net *net, const struct cr_spdnn_inputs *inputs,
                        const struct cr_spdnn_options *options, struct cr_spdnn_result *out);
-    /* Opens a GPU that is not there: see cr_gpu_open_offline. CR_ERR_DEVICE says what is missing. NULL: none of this
-     * kind. */
+    /* Opens an offline device: see cr_gpu_open_offline. CR_ERR_DEVICE when this machine or build lacks something; the
+     * message names it. NULL: not supported. */
     cr_status (*open_offline)(const struct cr_gpu *gpu, const struct cr_device_options *options,
                               struct cr_device **out);
 };
 
-/* Every backend's device begins with this. */
+/* An open device. The device structure of every backend begins with this one. */
 struct cr_device {
     const struct cr_backend       *backend;
-    const struct cr_kernel *const *kernels; /* best first within a kind; ends with NULL */
+    const struct cr_kernel *const *kernels; /* best first within an op kind; ends with NULL */
     struct cr_device_options       options;
     struct cr_device_caps          caps;
-    size_t free_at_start; /* of a device with memory of its own, before anything was taken there; 0: unknown */
+    size_t                         free_at_start; /* free device memory before anything was reserved; 0 when unknown */
 };
 
-/* What CUDA, cuDNN, cuBLAS, loaded kernels and a recording take on one GPU: 90 to 106 MiB for all networks tried on an
- * H200 (CUDA 13.0). Page tables of page-locked memory: 8 bytes for 4 KiB. NCCL for ranks that are only planned for: 850
- * MiB between two H200s. */
+/* Device memory that programs do not count.
+ * CR_GPU_OVERHEAD_BYTES: CUDA, cuDNN, cuBLAS, loaded kernels and a graph on one GPU; 90 to 106 MiB for all networks
+ * tried on an H200 with CUDA 13.0.
+ * CR_GPU_HOST_PAGES: bytes of page-locked memory for each byte of page tables on the GPU (8 bytes for 4 KiB).
+ * CR_GPU_NCCL_BYTES: NCCL in plans for several ranks; 850 MiB were measured between two H200s. */
 enum { CR_GPU_OVERHEAD_BYTES = 112 << 20, CR_GPU_HOST_PAGES = 512, CR_GPU_NCCL_BYTES = 864 << 20 };
 
 extern const struct cr_backend cr_backend_cpu;
 
-/* All compiled-in backends, best first; ends with NULL. */
+/* All backends of this build, best first; ends with NULL. */
 const struct cr_backend *const *cr_backends(void);
 
-/* ---- GPUs that are not there: device/gpu_specs.c ---- */
+/* ---- offline devices: GPUs that are not in this machine, for plans (device/gpu_specs.c) ---- */
 
-/* By data sheets; rates are those of large, dense work. */
+/* A GPU by its data sheet. Rates are those that large dense kernels reach. */
 struct cr_gpu {
-    const char *name;                /* for --target: "h200" */
-    const char *text;                /* "NVIDIA H200" */
-    int         cc, multiprocessors; /* cc: 90 for compute capability 9.0 */
-    size_t      memory_bytes;        /* as its driver counts them */
-    double      bytes_per_s;
-    double      flops_per_s;                 /* 16-bit matrix products, sums in f32 */
-    double      f32_fraction, tf32_fraction; /* of flops_per_s */
-    double      copy_bytes_per_s;            /* to or from page-locked memory of the host, each way */
+    const char *name;                        /* value of --target: "h200" */
+    const char *text;                        /* "NVIDIA H200" */
+    int         cc;                          /* compute capability times 10: 90 for 9.0 */
+    int         multiprocessors;             /* number of streaming multiprocessors */
+    size_t      memory_bytes;                /* as the driver reports it */
+    double      bytes_per_s;                 /* memory bandwidth */
+    double      flops_per_s;                 /* dense 16-bit matrix products with sums in f32 */
+    double      f32_fraction, tf32_fraction; /* rates in F32 and TF32 as a fraction of flops_per_s */
+    double      copy_bytes_per_s;            /* copies from or to page-locked host memory, each direction */
 };
-/* NULL: none of that name. */
+/* Returns the GPU of this name, or NULL. */
 const struct cr_gpu *cr_gpu_find(const char *name);
-void                 cr_gpu_names(struct cr_text *out); /* "h200, h100, ..." */
-/* A device that only answers questions: rows, whether they accept, their workspace. Memory and launches are not for it.
- * *asked: the rows are those that would run there; else this build or machine lacks what they need, and it is
- * cr_gpu_open_from_list's. */
+/* Appends all names: "h200, h100, ...". */
+void cr_gpu_names(struct cr_text *out);
+/* Opens a device that answers questions (kernels, accepts, workspace sizes) but cannot reserve memory or launch.
+ * *kernels_queried becomes true when the answers come from the kernels that would run on the GPU. It becomes false when
+ * this build or machine lacks something that they need; the device is then that of cr_gpu_open_from_list. */
 CR_MUST cr_status cr_gpu_open_offline(const struct cr_gpu *gpu, const struct cr_device_options *options,
-                                      struct cr_device **out, bool *asked);
-/* The same by a list of what kernels take, without workspaces, wherever it runs. `why`: what was missing, for
- * caps.text. */
+                                      struct cr_device **out, bool *kernels_queried);
+/* As cr_gpu_open_offline, but answers come from a built-in list of supported fusions, and workspace sizes are 0. It
+ * works on every machine. `why` says why the kernels cannot be queried; it becomes part of caps.text. */
 CR_MUST cr_status cr_gpu_open_from_list(const struct cr_gpu *gpu, const struct cr_device_options *options,
                                         const char *why, struct cr_device **out);
 
-/* Is the device that [train] device names there? Asked before anything slow begins; opens nothing. */
+/* ---- opening a device ---- */
+
+/* Checks that a device of the kind that [train] device names is available, without opening one. CR_ERR_DEVICE says what
+ * is missing. */
 CR_MUST cr_status cr_device_check(enum cr_device_kind kind);
-/* How many of that kind are there; 0: none, or they cannot be used (cr_device_check says why). Opens the driver: a
- * process that asks must not fork ranks afterwards. */
+/* Returns the number of devices of this kind; 0 when none can be used (cr_device_check says why). The call initialises
+ * the driver: the process must not fork ranks afterwards. */
 int cr_device_count(enum cr_device_kind kind);
-/* Opens the device that [train] device names (auto: the first available; `chosen` text is printed by the caller). */
+/* Opens a device; cr_device_close frees it. CR_DEVICE_AUTO opens the first available kind. CR_ERR_DEVICE when no such
+ * device is available. */
 CR_MUST cr_status cr_device_open(enum cr_device_kind kind, const struct cr_device_options *options,
                                  struct cr_device **out);
-void              cr_device_close(struct cr_device *device); /* NULL is fine */
+void              cr_device_close(struct cr_device *device); /* accepts NULL */
 
-/* FLOP/s that a row of this math can reach. */
+/* FLOP/s that a kernel with this arithmetic can reach. */
 double cr_device_flops(const struct cr_device *device, enum cr_math math);
 
-/* May this input of the row lie in the HOST region? */
-bool cr_kernel_reads_host(const struct cr_device *device, const struct cr_kernel *row, int slot);
-/* Does this row take the op, as far as it says? A baseline never does: nobody asks it but for a comparison. */
-bool cr_kernel_accepts(const struct cr_device *device, const struct cr_kernel *row, const struct cr_program *program,
+/* ---- finding a kernel ---- */
+
+/* Returns whether input `slot` of the kernel may lie in the HOST region. */
+bool cr_kernel_reads_host(const struct cr_device *device, const struct cr_kernel *kernel, int slot);
+/* Returns whether the kernel supports the op, including its sparsity pattern and the regions of its inputs. A baseline
+ * kernel supports no op. */
+bool cr_kernel_accepts(const struct cr_device *device, const struct cr_kernel *kernel, const struct cr_program *program,
                        const struct cr_op *op);
-/* First row from index `from` on that accepts the op (and is deterministic when the device must be); NULL: none.
- * *index gets its place in device->rows. */
+/* Returns the first kernel at index `from` or later that accepts the op (and is deterministic if the device must be),
+ * or NULL. *index receives its index in device->kernels. */
 const struct cr_kernel *cr_kernel_find(const struct cr_device *device, const struct cr_program *program,
                                        const struct cr_op *op, int from, int *index);
 

@@ -1,5 +1,7 @@
-/* device/gpu_specs.c: GPUs that are not there, for plans: what data sheets say of them, and rows that answer questions.
- * Where a compiled-in backend can describe the GPU, its own rows are asked; else the list below says what they take. */
+/* device/gpu_specs.c: offline devices for plans: data sheets of GPUs, and kernels that answer questions about ops.
+ *
+ * If a backend of this build can open the GPU offline, its own kernels answer. Otherwise the rules in this file state
+ * which fused ops they support. */
 #include "device/device.h"
 
 #include <stdio.h>
@@ -7,21 +9,26 @@
 
 /* ---- the table ---- */
 
-/* bytes_per_s, flops_per_s (dense, sums in f32) and shares: NVIDIA's data sheets and architecture papers: H200 SXM 4.8
- * TB/s and H100 SXM 3.35 TB/s, both 989 TFLOP/s in 16 bits, 495 in TF32, 67 in f32; A100 SXM 80 GB 2.04 TB/s, 312,
- * 156, 19.5; GeForce RTX 4090 (Ada paper) 1.01 TB/s, 165, 83, 83. As for a GPU that is there, 0.875 of the memory's
- * rate and 0.8 of the FLOP/s count. memory_bytes: the total that nvidia-smi shows. copy_bytes_per_s: PCIe 5.0 x16
- * (H200, H100) and 4.0 x16 carry 63 and 31.5 GB/s each way; copies from page-locked memory reach 0.86 of that (measured
- * on an H200, where both ways at once reach 0.86 of each). */
+/* Sources: NVIDIA's data sheets and architecture papers, dense rates with sums in f32.
+ *   H200 SXM          4.8  TB/s, 989 TFLOP/s in 16 bits, 495 in TF32, 67 in f32
+ *   H100 SXM          3.35 TB/s, the same TFLOP/s
+ *   A100 SXM 80 GB    2.04 TB/s, 312, 156, 19.5
+ *   GeForce RTX 4090  1.01 TB/s, 165, 83, 83 (Ada architecture paper)
+ * Kernels reach 0.875 of the memory bandwidth and 0.8 of the FLOP/s; the CUDA backend assumes the same for a GPU that
+ * is present. memory_bytes is the total that nvidia-smi shows. PCIe 5.0 x16 (H200, H100) and 4.0 x16 carry 63 and
+ * 31.5 GB/s in each direction. Copies of page-locked memory reach 0.86 of that, and 0.86 of this rate while both
+ * directions are busy (measured on an H200). */
 #define MIB ((size_t)1 << 20)
-#define MOVED(tb_per_s) (0.875 * 1e12 * (tb_per_s))
-#define BOTH_AT_ONCE 0.86
-#define RECKONED(tflop_per_s) (0.8 * 1e12 * (tflop_per_s))
+#define REACHED_BANDWIDTH(tb_per_s) (0.875 * 1e12 * (tb_per_s))
+#define REACHED_FLOPS(tflop_per_s) (0.8 * 1e12 * (tflop_per_s))
+#define DUPLEX_FRACTION 0.86
 static const struct cr_gpu gpus[] = {
-    {"h200", "NVIDIA H200", 90, 132, 143771 * MIB, MOVED(4.8), RECKONED(989), 67.0 / 989, 0.5, 54e9},
-    {"h100", "NVIDIA H100", 90, 132, 81559 * MIB, MOVED(3.35), RECKONED(989), 67.0 / 989, 0.5, 54e9},
-    {"a100", "NVIDIA A100, 80 GB", 80, 108, 81920 * MIB, MOVED(2.04), RECKONED(312), 19.5 / 312, 0.5, 27e9},
-    {"rtx4090", "NVIDIA GeForce RTX 4090", 89, 128, 24564 * MIB, MOVED(1.01), RECKONED(165), 0.5, 0.5, 27e9},
+    {"h200", "NVIDIA H200", 90, 132, 143771 * MIB, REACHED_BANDWIDTH(4.8), REACHED_FLOPS(989), 67.0 / 989, 0.5, 54e9},
+    {"h100", "NVIDIA H100", 90, 132, 81559 * MIB, REACHED_BANDWIDTH(3.35), REACHED_FLOPS(989), 67.0 / 989, 0.5, 54e9},
+    {"a100", "NVIDIA A100, 80 GB", 80, 108, 81920 * MIB, REACHED_BANDWIDTH(2.04), REACHED_FLOPS(312), 19.5 / 312, 0.5,
+     27e9},
+    {"rtx4090", "NVIDIA GeForce RTX 4090", 89, 128, 24564 * MIB, REACHED_BANDWIDTH(1.01), REACHED_FLOPS(165), 0.5, 0.5,
+     27e9},
 };
 
 const struct cr_gpu *cr_gpu_find(const char *name) {
@@ -34,72 +41,72 @@ void cr_gpu_names(struct cr_text *out) {
     for (size_t i = 0; i < CR_COUNT(gpus); i++) cr_text_add(out, "%s%s", i ? ", " : "", gpus[i].name);
 }
 
-/* ---- a device of paper: one row a kind, which accepts by the list ---- */
+/* ---- the device without CUDA: one kernel for each op kind, whose accepts follows the rules below ---- */
 
 enum { ALIGNMENT = 256 };
 
-struct paper_device {
-    struct cr_device        base; /* first: a cr_device pointer is a paper_device pointer */
+struct offline_device {
+    struct cr_device        base; /* first member, so that a cr_device pointer converts to an offline_device pointer */
     const struct cr_gpu    *gpu;
-    struct cr_kernel        row[CR_OP_COUNT];
-    const struct cr_kernel *rows[CR_OP_COUNT + 1];
+    struct cr_kernel        kernel[CR_OP_COUNT];
+    const struct cr_kernel *list[CR_OP_COUNT + 1]; /* ends with NULL */
 };
 
-static const struct paper_device *paper_of(const struct cr_device *device) {
-    return (const struct paper_device *)(const void *)device;
+static const struct offline_device *offline_of(const struct cr_device *device) {
+    return (const struct offline_device *)(const void *)device;
 }
 
-/* A convolution by its forward form. */
-struct form {
+/* A convolution, or the forward convolution of a gradient op. */
+struct conv_shape {
     const struct cr_tensor *x;
-    int64_t                 C, K, R, H;
+    int64_t                 C, K, R, H; /* channels, filters, filter size, image height */
     int                     stride, pad;
-    bool                    half, f16;
-    int                     cc;
+    bool                    half, f16; /* 16-bit, f16 */
+    int                     cc;        /* compute capability times 10 */
 };
 
-static struct form form_of(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op, int x,
-                           int filter) {
+static struct conv_shape conv_shape_of(const struct cr_device *device, const struct cr_program *p,
+                                       const struct cr_op *op, int x, int filter) {
     const struct cr_tensor *data = &p->tensor[x];
     const int64_t          *w    = p->tensor[filter].dim;
-    return (struct form){.x      = data,
-                         .C      = w[3],
-                         .K      = w[0],
-                         .R      = w[1],
-                         .H      = data->dim[1],
-                         .stride = op->attr.conv.stride,
-                         .pad    = op->attr.conv.pad,
-                         .half   = data->dtype == CR_F16 || data->dtype == CR_BF16,
-                         .f16    = data->dtype == CR_F16,
-                         .cc     = paper_of(device)->gpu->cc};
+    return (struct conv_shape){.x      = data,
+                               .C      = w[3],
+                               .K      = w[0],
+                               .R      = w[1],
+                               .H      = data->dim[1],
+                               .stride = op->attr.conv.stride,
+                               .pad    = op->attr.conv.pad,
+                               .half   = data->dtype == CR_F16 || data->dtype == CR_BF16,
+                               .f16    = data->dtype == CR_F16,
+                               .cc     = offline_of(device)->gpu->cc};
 }
 
-static bool has(const struct cr_op *op, int in) {
+static bool has_input(const struct cr_op *op, int in) {
     return op->in[in] != CR_NONE;
 }
-static bool makes(const struct cr_op *op, int out) {
+static bool has_output(const struct cr_op *op, int out) {
     return op->out[out] != CR_NONE;
 }
 
-/* cuDNN 9 has sums and BN's arithmetic beside a convolution in f16 alone, for whole vectors of channels and filters up
- * to 5x5. Its sums are added in whatever order blocks come: not for deterministic runs. */
-static bool library_fuses(const struct form *f) {
+/* cuDNN 9 fuses BN arithmetic and BN sums into a convolution in f16 only, for channel counts that are multiples of 8
+ * and filters up to 5x5. It adds the sums of thread blocks in arbitrary order, so the sums are not deterministic. */
+static bool cudnn_fuses(const struct conv_shape *f) {
     return f->f16 && f->C % 8 == 0 && f->K % 8 == 0 && f->R <= 5;
 }
-static bool library_sums(const struct cr_device *device, const struct form *f) {
-    return !device->options.deterministic && library_fuses(f);
+static bool cudnn_sums(const struct cr_device *device, const struct conv_shape *f) {
+    return !device->options.deterministic && cudnn_fuses(f);
 }
 
-/* Own kernels. 1x1 and the stem in its space-to-depth form: compute capability 9.0 alone. */
-static bool is_point(const struct form *f) {
+/* Kernels of this project for 1x1 convolutions and for the stem in space-to-depth form: compute capability 9.0 only. */
+static bool is_1x1(const struct conv_shape *f) {
     return f->cc == 90 && f->half && f->R == 1 && f->pad == 0 && f->C % 8 == 0 && f->K % 8 == 0;
 }
-static bool is_stem(const struct form *f) {
+static bool is_stem(const struct conv_shape *f) {
     return f->cc == 90 && f->half && f->R == 4 && f->stride == 1 && f->pad == 0 && f->C == 16;
 }
 
-/* CIFAR's ResNets, from compute capability 9.0 to 11.x. */
-static bool is_small(const struct form *f) {
+/* Kernels of this project for the ResNets for CIFAR: compute capability 9.0 to 11.x. */
+static bool is_cifar(const struct conv_shape *f) {
     if (f->cc < 90 || f->cc >= 120 || !f->half || (f->R != 1 && f->R != 3) || f->pad != f->R / 2) return false;
     if (f->stride == 2) return f->K == 2 * f->C && (f->C == 16 || f->C == 32) && f->H * f->C == 512;
     if (f->stride != 1 || f->R != 3) return false;
@@ -107,44 +114,50 @@ static bool is_small(const struct form *f) {
 }
 
 static bool conv_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    const struct form f    = form_of(device, p, op, op->in[CR_IN_conv_x], op->in[CR_IN_conv_w]);
-    const bool        coef = has(op, CR_IN_conv_scale_bias), bias = has(op, CR_IN_conv_bias),
-               stats = makes(op, CR_OUT_conv_sums);
-    if (has(op, CR_IN_conv_gamma)) return is_small(&f) && stats && !bias && !has(op, CR_IN_conv_add);
-    if (bias || has(op, CR_IN_conv_add) || op->attr.conv.relu) return bias && !coef && !stats;
-    if (!coef && !stats) return true;
-    if (coef && is_stem(&f)) return false;
-    /* cuDNN reads coefficients in the type of the images, own kernels in f32. */
-    if (coef && p->tensor[op->in[CR_IN_conv_scale_bias]].dtype != CR_F32)
-        return stats ? library_sums(device, &f) : library_fuses(&f);
-    return (!coef && library_sums(device, &f)) || (is_point(&f) && !(coef && f.C % 64)) || is_stem(&f) ||
-           (is_small(&f) && !(coef && f.C == 3));
+    const struct conv_shape f          = conv_shape_of(device, p, op, op->in[CR_IN_conv_x], op->in[CR_IN_conv_w]);
+    const bool              scale_bias = has_input(op, CR_IN_conv_scale_bias), bias = has_input(op, CR_IN_conv_bias),
+               sums = has_output(op, CR_OUT_conv_sums);
+    if (has_input(op, CR_IN_conv_gamma)) return is_cifar(&f) && sums && !bias && !has_input(op, CR_IN_conv_add);
+    if (bias || has_input(op, CR_IN_conv_add) || op->attr.conv.relu) return bias && !scale_bias && !sums;
+    if (!scale_bias && !sums) return true;
+    if (scale_bias && is_stem(&f)) return false;
+    /* cuDNN reads scale and bias in the type of the images; the kernels of this project read them in f32. */
+    if (scale_bias && p->tensor[op->in[CR_IN_conv_scale_bias]].dtype != CR_F32)
+        return sums ? cudnn_sums(device, &f) : cudnn_fuses(&f);
+    return (!scale_bias && cudnn_sums(device, &f)) || (is_1x1(&f) && !(scale_bias && f.C % 64)) || is_stem(&f) ||
+           (is_cifar(&f) && !(scale_bias && f.C == 3));
 }
 
 static bool dgrad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    const struct form f = form_of(device, p, op, op->out[CR_OUT_conv_dgrad_dx], op->in[CR_IN_conv_dgrad_w]);
-    if (!has(op, CR_IN_conv_dgrad_bn_x)) return !makes(op, CR_OUT_conv_dgrad_grad_sums);
-    if (makes(op, CR_OUT_conv_dgrad_grad_sums))
-        return f.C % 8 == 0; /* if by nothing else, in a pass of its own behind a plain one */
-    return (library_fuses(&f) && (f.stride == 1 || !has(op, CR_IN_conv_dgrad_add))) || (is_point(&f) && f.stride == 1);
+    const struct conv_shape f = conv_shape_of(device, p, op, op->out[CR_OUT_conv_dgrad_dx], op->in[CR_IN_conv_dgrad_w]);
+    if (!has_input(op, CR_IN_conv_dgrad_bn_x)) return !has_output(op, CR_OUT_conv_dgrad_grad_sums);
+    if (has_output(op, CR_OUT_conv_dgrad_grad_sums))
+        return f.C % 8 == 0; /* at least as a plain convolution followed by a separate pass for the sums */
+    return (cudnn_fuses(&f) && (f.stride == 1 || !has_input(op, CR_IN_conv_dgrad_add))) ||
+           (is_1x1(&f) && f.stride == 1);
 }
 
 static bool wgrad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    const struct form f = form_of(device, p, op, op->in[CR_IN_conv_wgrad_x], op->out[CR_OUT_conv_wgrad_dw]);
-    return !has(op, CR_IN_conv_wgrad_scale_bias) ||
-           (p->tensor[op->in[CR_IN_conv_wgrad_scale_bias]].dtype == f.x->dtype && library_fuses(&f));
+    const struct conv_shape f = conv_shape_of(device, p, op, op->in[CR_IN_conv_wgrad_x], op->out[CR_OUT_conv_wgrad_dw]);
+    return !has_input(op, CR_IN_conv_wgrad_scale_bias) ||
+           (p->tensor[op->in[CR_IN_conv_wgrad_scale_bias]].dtype == f.x->dtype && cudnn_fuses(&f));
 }
 
-/* The whole backward of a convolution in one kernel: which numbers of channels there are kernels for. */
+/* Fused backward of a convolution (conv_grad): the position of the convolution in its block, and the numbers of
+ * channels that have a kernel. INNER: BN and ReLU precede the convolution. BLOCK: the output of a residual block
+ * precedes it. PLAIN: neither is fused. */
 enum mode { INNER, BLOCK, PLAIN, NO_MODE };
 static enum mode mode_of(const struct cr_op *op) {
-    const bool coef = has(op, CR_IN_conv_grad_scale_bias), saved = has(op, CR_IN_conv_grad_mean_rstd),
-               bn_x = has(op, CR_IN_conv_grad_bn_x);
-    if (saved) return coef && !bn_x && !has(op, CR_IN_conv_grad_add) ? INNER : !coef && bn_x ? BLOCK : NO_MODE;
-    return coef || bn_x ? NO_MODE : PLAIN;
+    const bool scale_bias = has_input(op, CR_IN_conv_grad_scale_bias),
+               mean_rstd = has_input(op, CR_IN_conv_grad_mean_rstd), bn_x = has_input(op, CR_IN_conv_grad_bn_x);
+    if (mean_rstd)
+        return scale_bias && !bn_x && !has_input(op, CR_IN_conv_grad_add) ? INNER
+               : !scale_bias && bn_x                                      ? BLOCK
+                                                                          : NO_MODE;
+    return scale_bias || bn_x ? NO_MODE : PLAIN;
 }
-static bool has_point_grad(const struct form *f, enum mode mode) {
-    enum { SLICES = 8 };
+static bool has_1x1_grad(const struct conv_shape *f, enum mode mode) {
+    enum { SLICES = 8 }; /* the kernels split C into at most 8 slices */
     static const struct {
         int64_t   K, C;
         enum mode mode;
@@ -158,48 +171,49 @@ static bool has_point_grad(const struct form *f, enum mode mode) {
     return false;
 }
 static bool grad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    const struct form f  = form_of(device, p, op, op->in[CR_IN_conv_grad_x], op->in[CR_IN_conv_grad_w]);
-    const bool        dx = makes(op, CR_OUT_conv_grad_dx);
-    if (is_small(&f))
-        return f.C == 3 ? !dx && !has(op, CR_IN_conv_grad_mean_rstd) && !has(op, CR_IN_conv_grad_scale_bias) &&
-                              !has(op, CR_IN_conv_grad_add)
+    const struct conv_shape f  = conv_shape_of(device, p, op, op->in[CR_IN_conv_grad_x], op->in[CR_IN_conv_grad_w]);
+    const bool              dx = has_output(op, CR_OUT_conv_grad_dx);
+    if (is_cifar(&f))
+        return f.C == 3 ? !dx && !has_input(op, CR_IN_conv_grad_mean_rstd) &&
+                              !has_input(op, CR_IN_conv_grad_scale_bias) && !has_input(op, CR_IN_conv_grad_add)
                         : dx;
-    if (has(op, CR_IN_conv_grad_gamma)) return false;
+    if (has_input(op, CR_IN_conv_grad_gamma)) return false;
     if (!dx)
-        return is_stem(&f) && !has(op, CR_IN_conv_grad_mean_rstd) && !has(op, CR_IN_conv_grad_scale_bias) &&
-               !has(op, CR_IN_conv_grad_add);
-    return is_point(&f) && f.stride == 1 && has(op, CR_IN_conv_grad_dy_x) && has_point_grad(&f, mode_of(op));
+        return is_stem(&f) && !has_input(op, CR_IN_conv_grad_mean_rstd) && !has_input(op, CR_IN_conv_grad_scale_bias) &&
+               !has_input(op, CR_IN_conv_grad_add);
+    return is_1x1(&f) && f.stride == 1 && has_input(op, CR_IN_conv_grad_dy_x) && has_1x1_grad(&f, mode_of(op));
 }
 
-/* Own passes over a tensor, as far as gradients want what waited; copies. */
+/* Inputs that may lie in the HOST region: inputs of elementwise passes whose tensors are offloaded, and copies. */
 static const struct {
     enum cr_op_kind kind;
     int             slot;
-} from_host[] = {{CR_OP_bn_apply, CR_IN_bn_apply_x},
-                 {CR_OP_bn_apply, CR_IN_bn_apply_add},
-                 {CR_OP_bn_grad_sums, CR_IN_bn_grad_sums_x},
-                 {CR_OP_bn_grad_sums, CR_IN_bn_grad_sums_y},
-                 {CR_OP_bn_grad_apply, CR_IN_bn_grad_apply_x},
-                 {CR_OP_bn_grad_apply, CR_IN_bn_grad_apply_y},
-                 {CR_OP_relu_grad, CR_IN_relu_grad_y},
-                 {CR_OP_relu_grad, CR_IN_relu_grad_bn_x},
-                 {CR_OP_relu_grad, CR_IN_relu_grad_bn2_x},
-                 {CR_OP_prefetch, CR_IN_prefetch_x},
-                 {CR_OP_barrier, CR_IN_barrier_x}};
+} host_inputs[] = {{CR_OP_bn_apply, CR_IN_bn_apply_x},
+                   {CR_OP_bn_apply, CR_IN_bn_apply_add},
+                   {CR_OP_bn_grad_sums, CR_IN_bn_grad_sums_x},
+                   {CR_OP_bn_grad_sums, CR_IN_bn_grad_sums_y},
+                   {CR_OP_bn_grad_apply, CR_IN_bn_grad_apply_x},
+                   {CR_OP_bn_grad_apply, CR_IN_bn_grad_apply_y},
+                   {CR_OP_relu_grad, CR_IN_relu_grad_y},
+                   {CR_OP_relu_grad, CR_IN_relu_grad_bn_x},
+                   {CR_OP_relu_grad, CR_IN_relu_grad_bn2_x},
+                   {CR_OP_prefetch, CR_IN_prefetch_x},
+                   {CR_OP_barrier, CR_IN_barrier_x}};
 
-static void paper_close(struct cr_device *device) {
+static void offline_close(struct cr_device *device) {
     cr_free(device);
 }
-static size_t paper_memory(struct cr_device *device) {
-    return paper_of(device)->gpu->memory_bytes;
+static size_t offline_memory(struct cr_device *device) {
+    return offline_of(device)->gpu->memory_bytes;
 }
-static const struct cr_async   paper_async; /* works beside the host, as far as memory counts it */
-static const struct cr_backend paper_backend = {
-    .name = "cuda", .close = paper_close, .memory_free = paper_memory, .async = &paper_async};
+static const struct cr_async   offline_async; /* not NULL, because the memory that a run needs depends on it */
+static const struct cr_backend offline_backend = {
+    .name = "cuda", .close = offline_close, .memory_free = offline_memory, .async = &offline_async};
 
 /* ---- opening ---- */
 
-static void set_caps(const struct cr_gpu *gpu, bool asked, const char *why, struct cr_device_caps *caps) {
+/* `why`: why the kernels could not be queried; NULL when they were. */
+static void set_caps(const struct cr_gpu *gpu, const char *why, struct cr_device_caps *caps) {
     caps->alignment            = ALIGNMENT;
     caps->bytes_per_s          = gpu->bytes_per_s;
     caps->flops_per_s          = gpu->flops_per_s;
@@ -208,38 +222,39 @@ static void set_caps(const struct cr_gpu *gpu, bool asked, const char *why, stru
     caps->half                 = true;
     caps->overhead_bytes       = CR_GPU_OVERHEAD_BYTES;
     caps->host_memory_overhead = 1.0 / CR_GPU_HOST_PAGES;
-    caps->to_host_bytes_per_s = caps->to_device_bytes_per_s = BOTH_AT_ONCE * gpu->copy_bytes_per_s;
+    caps->to_host_bytes_per_s = caps->to_device_bytes_per_s = DUPLEX_FRACTION * gpu->copy_bytes_per_s;
     caps->copy_latency_s                                    = 10e-6;
-    caps->duplex_speedup                                    = 1 / BOTH_AT_ONCE;
-    if (snprintf(caps->text, sizeof caps->text, "%s, %.0f GiB, compute capability %d.%d, by its data sheet; %s%.80s",
+    caps->duplex_speedup                                    = 1 / DUPLEX_FRACTION;
+    if (snprintf(caps->text, sizeof caps->text, "%s, %.0f GiB, compute capability %d.%d, from its data sheet; %s%.80s",
                  gpu->text, (double)gpu->memory_bytes / (1 << 30), gpu->cc / 10, gpu->cc % 10,
-                 asked ? "rows asked" : "rows by a list: ", asked ? "" : why) < 0)
+                 why ? "kernels from a list: " : "kernels queried", why ? why : "") < 0)
         caps->text[0] = 0;
 }
 
 cr_status cr_gpu_open_from_list(const struct cr_gpu *gpu, const struct cr_device_options *options, const char *why,
                                 struct cr_device **out) {
-    struct paper_device *d;
+    struct offline_device *d;
     CR_ALLOC(d, 1);
     d->gpu  = gpu;
-    d->base = (struct cr_device){.backend = &paper_backend, .kernels = d->rows, .options = *options};
+    d->base = (struct cr_device){.backend = &offline_backend, .kernels = d->list, .options = *options};
     for (int k = 0; k < CR_OP_COUNT; k++) {
-        d->row[k] =
+        d->kernel[k] =
             (struct cr_kernel){.name = "offline", .op = (enum cr_op_kind)k, .math = CR_MATH_F16, .deterministic = true};
-        d->rows[k] = &d->row[k];
+        d->list[k] = &d->kernel[k];
     }
-    for (size_t i = 0; i < CR_COUNT(from_host); i++) d->row[from_host[i].kind].host_slots |= 1u << from_host[i].slot;
-    d->row[CR_OP_conv].accepts       = conv_accepts;
-    d->row[CR_OP_conv_dgrad].accepts = dgrad_accepts;
-    d->row[CR_OP_conv_wgrad].accepts = wgrad_accepts;
-    d->row[CR_OP_conv_grad].accepts  = grad_accepts;
-    set_caps(gpu, false, why, &d->base.caps);
+    for (size_t i = 0; i < CR_COUNT(host_inputs); i++)
+        d->kernel[host_inputs[i].kind].host_slots |= 1u << host_inputs[i].slot;
+    d->kernel[CR_OP_conv].accepts       = conv_accepts;
+    d->kernel[CR_OP_conv_dgrad].accepts = dgrad_accepts;
+    d->kernel[CR_OP_conv_wgrad].accepts = wgrad_accepts;
+    d->kernel[CR_OP_conv_grad].accepts  = grad_accepts;
+    set_caps(gpu, why, &d->base.caps);
     *out = &d->base;
     return CR_OK;
 }
 
 cr_status cr_gpu_open_offline(const struct cr_gpu *gpu, const struct cr_device_options *options, struct cr_device **out,
-                              bool *asked) {
+                              bool *kernels_queried) {
     char why[200] = "this build has no CUDA";
     *out          = NULL;
     for (const struct cr_backend *const *b = cr_backends(); *b && !*out; b++) {
@@ -248,8 +263,8 @@ cr_status cr_gpu_open_offline(const struct cr_gpu *gpu, const struct cr_device_o
         snprintf(why, sizeof why, "%.190s", cr_error_message());
         cr_error_clear();
     }
-    *asked = *out != NULL;
+    *kernels_queried = *out != NULL;
     if (!*out) return cr_gpu_open_from_list(gpu, options, why, out);
-    set_caps(gpu, true, "", &(*out)->caps);
+    set_caps(gpu, NULL, &(*out)->caps);
     return CR_OK;
 }

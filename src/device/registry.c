@@ -1,5 +1,5 @@
-/* device/registry.c: the list of backends and the choice among them. The only source file that knows whether the build
- * has CUDA. */
+/* device/registry.c: lists the backends and selects among them. It is the only source file that depends on whether the
+ * build has CUDA. */
 #include "device/device.h"
 
 #include <stdatomic.h>
@@ -27,15 +27,15 @@ static const struct cr_backend *backend_find(const char *name) {
 }
 
 static cr_status choose_auto(const struct cr_backend **out) {
-    static atomic_bool told; /* once a process: a command may open a device for each session */
+    static atomic_bool reported; /* once a process: a command may open several devices */
     for (const struct cr_backend *const *b = cr_backends(); *b; b++) {
         const char *why = NULL;
         if ((*b)->available(&why)) {
-            *out = *b;
-            told = true;
+            *out     = *b;
+            reported = true;
             return CR_OK;
         }
-        if (!told) cr_log(CR_LOG_INFO, "device %s is not used: %s", (*b)->name, why ? why : "not available");
+        if (!reported) cr_log(CR_LOG_INFO, "device %s is not used: %s", (*b)->name, why ? why : "not available");
     }
     return CR_FAIL(CR_ERR_DEVICE, "no device of any kind is available");
 }
@@ -80,41 +80,41 @@ void cr_device_close(struct cr_device *device) {
 
 double cr_device_flops(const struct cr_device *device, enum cr_math math) {
     const struct cr_device_caps *caps = &device->caps;
-    const double share = math == CR_MATH_TF32 ? caps->tf32_fraction : math == CR_MATH_F32 ? caps->f32_fraction : 0;
-    return share > 0 ? share * caps->flops_per_s : caps->flops_per_s;
+    const double fraction = math == CR_MATH_TF32 ? caps->tf32_fraction : math == CR_MATH_F32 ? caps->f32_fraction : 0;
+    return fraction > 0 ? fraction * caps->flops_per_s : caps->flops_per_s;
 }
 
-static bool takes_pattern(const struct cr_kernel *row, const struct cr_op *op) {
-    return cr_op_has_pattern(op) ? row->sparse || strncmp(row->name, "ref.", 4) == 0 : !row->sparse;
+static bool pattern_fits(const struct cr_kernel *kernel, const struct cr_op *op) {
+    return cr_op_has_pattern(op) ? kernel->sparse || strncmp(kernel->name, "ref.", 4) == 0 : !kernel->sparse;
 }
 
-bool cr_kernel_reads_host(const struct cr_device *device, const struct cr_kernel *row, int slot) {
-    return device->caps.host_memory || (row->host_slots >> slot & 1);
+bool cr_kernel_reads_host(const struct cr_device *device, const struct cr_kernel *kernel, int slot) {
+    return device->caps.host_memory || (kernel->host_slots >> slot & 1);
 }
 
-static bool reaches_inputs(const struct cr_device *device, const struct cr_kernel *row, const struct cr_program *p,
-                           const struct cr_op *op) {
+static bool can_read_inputs(const struct cr_device *device, const struct cr_kernel *kernel, const struct cr_program *p,
+                            const struct cr_op *op) {
     for (int s = 0; s < CR_OP_IN_MAX; s++)
-        if (op->in[s] >= 0 && p->tensor[op->in[s]].region == CR_REGION_HOST && !cr_kernel_reads_host(device, row, s))
+        if (op->in[s] >= 0 && p->tensor[op->in[s]].region == CR_REGION_HOST && !cr_kernel_reads_host(device, kernel, s))
             return false;
     return true;
 }
 
-bool cr_kernel_accepts(const struct cr_device *device, const struct cr_kernel *row, const struct cr_program *program,
+bool cr_kernel_accepts(const struct cr_device *device, const struct cr_kernel *kernel, const struct cr_program *program,
                        const struct cr_op *op) {
-    return row->op == op->kind && !row->baseline && takes_pattern(row, op) &&
-           reaches_inputs(device, row, program, op) && (!row->accepts || row->accepts(device, program, op));
+    return kernel->op == op->kind && !kernel->baseline && pattern_fits(kernel, op) &&
+           can_read_inputs(device, kernel, program, op) && (!kernel->accepts || kernel->accepts(device, program, op));
 }
 
 const struct cr_kernel *cr_kernel_find(const struct cr_device *device, const struct cr_program *program,
                                        const struct cr_op *op, int from, int *index) {
-    const struct cr_kernel *const *rows = device->kernels;
-    for (int i = 0; rows[i]; i++) {
-        if (i < from || rows[i]->op != op->kind) continue;
-        if (device->options.deterministic && !rows[i]->deterministic) continue;
-        if (!cr_kernel_accepts(device, rows[i], program, op)) continue;
+    const struct cr_kernel *const *kernels = device->kernels;
+    for (int i = 0; kernels[i]; i++) {
+        if (i < from || kernels[i]->op != op->kind) continue;
+        if (device->options.deterministic && !kernels[i]->deterministic) continue;
+        if (!cr_kernel_accepts(device, kernels[i], program, op)) continue;
         *index = i;
-        return rows[i];
+        return kernels[i];
     }
     return NULL;
 }

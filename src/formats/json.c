@@ -1,4 +1,4 @@
-/* formats/json.c: see formats/json.h. */
+/* formats/json.c: a strict pull parser for JSON, UTF-8 checks and quoting; see formats/json.h. */
 #include "formats/json.h"
 
 #include <stdio.h>
@@ -50,7 +50,7 @@ bool cr_json_expect(struct cr_json *json, char c) {
 bool cr_json_end(struct cr_json *json) {
     if (json->problem) return false;
     skip_space(json);
-    return json->at == json->length || cr_json_fail(json, json->at, "something stands after the end of the JSON");
+    return json->at == json->length || cr_json_fail(json, json->at, "unexpected text after the end of the JSON");
 }
 
 bool cr_json_uint(struct cr_json *json, uint64_t *out) {
@@ -63,22 +63,22 @@ bool cr_json_uint(struct cr_json *json, uint64_t *out) {
         if (value > (UINT64_MAX - digit) / 10) return cr_json_fail(json, start, "the number is too large");
         value = value * 10 + digit;
     }
-    if (json->at == start) return cr_json_fail(json, start, "a whole number, 0 or more, expected");
+    if (json->at == start) return cr_json_fail(json, start, "a non-negative integer expected");
     if (json->at - start > 1 && json->text[start] == '0') return cr_json_fail(json, start, "a number starts with 0");
     if (json->at < json->length && strchr(".eE", json->text[json->at]) && json->text[json->at])
-        return cr_json_fail(json, start, "a whole number, without fraction or exponent, expected");
+        return cr_json_fail(json, start, "an integer without fraction and exponent expected");
     *out = value;
     return true;
 }
 
-/* Digits from json->at on; returns how many. */
-static size_t pass_digits(struct cr_json *json) {
+/* Skips digits at json->at; returns their number. */
+static size_t skip_digits(struct cr_json *json) {
     size_t start = json->at;
     while (json->at < json->length && json->text[json->at] >= '0' && json->text[json->at] <= '9') json->at++;
     return json->at - start;
 }
 
-static bool pass_char(struct cr_json *json, const char *any) {
+static bool skip_char(struct cr_json *json, const char *any) {
     if (json->at >= json->length || !json->text[json->at] || !strchr(any, json->text[json->at])) return false;
     json->at++;
     return true;
@@ -89,16 +89,17 @@ bool cr_json_number(struct cr_json *json, double *out) {
     if (json->problem) return false;
     skip_space(json);
     size_t start = json->at;
-    pass_char(json, "-");
-    size_t first = json->at, whole = pass_digits(json);
+    skip_char(json, "-");
+    size_t first = json->at, whole = skip_digits(json);
     if (!whole) return cr_json_fail(json, start, "a number expected");
     if (whole > 1 && json->text[first] == '0') return cr_json_fail(json, start, "a number starts with 0");
-    if (pass_char(json, ".") && !pass_digits(json)) return cr_json_fail(json, start, "a number ends in its point");
-    if (pass_char(json, "eE")) {
-        pass_char(json, "+-");
-        if (!pass_digits(json)) return cr_json_fail(json, start, "a number without its exponent");
+    if (skip_char(json, ".") && !skip_digits(json))
+        return cr_json_fail(json, start, "a digit expected after the point");
+    if (skip_char(json, "eE")) {
+        skip_char(json, "+-");
+        if (!skip_digits(json)) return cr_json_fail(json, start, "digits expected after the exponent sign");
     }
-    if (json->at - start >= sizeof copy) return cr_json_fail(json, start, "a number of too many digits");
+    if (json->at - start >= sizeof copy) return cr_json_fail(json, start, "a number with too many digits");
     memcpy(copy, json->text + start, json->at - start);
     copy[json->at - start] = 0;
     *out                   = strtod(copy, NULL);
@@ -122,8 +123,8 @@ static bool skip_plain(struct cr_json *json) {
     return cr_json_number(json, &number);
 }
 
-/* After a value: closes what ends here, up to where the next one must come. */
-static bool skip_closings(struct cr_json *json, const char *open, int *depth) {
+/* After a value: skips closing brackets and a comma, up to the place of the next value. */
+static bool skip_closing_brackets(struct cr_json *json, const char *open, int *depth) {
     while (*depth && !cr_json_take(json, ',')) {
         if (!cr_json_expect(json, open[*depth - 1] == '{' ? '}' : ']')) return false;
         (*depth)--;
@@ -138,22 +139,22 @@ bool cr_json_skip(struct cr_json *json) {
         if (depth && open[depth - 1] == '{' && !(cr_json_string(json, &key) && cr_json_expect(json, ':'))) return false;
         const bool object = cr_json_take(json, '{');
         if (object || cr_json_take(json, '[')) {
-            if (depth == (int)sizeof open) return cr_json_fail(json, json->at, "nested too deep");
+            if (depth == (int)sizeof open) return cr_json_fail(json, json->at, "nested too deeply");
             if (cr_json_take(json, object ? '}' : ']')) {
-                if (!skip_closings(json, open, &depth)) return false;
+                if (!skip_closing_brackets(json, open, &depth)) return false;
                 continue;
             }
             open[depth++] = object ? '{' : '[';
             continue;
         }
-        if (!skip_plain(json) || !skip_closings(json, open, &depth)) return false;
+        if (!skip_plain(json) || !skip_closing_brackets(json, open, &depth)) return false;
     } while (depth);
     return true;
 }
 
 /* ---- UTF-8 ---- */
 
-/* Bytes of the well-formed sequence at p, 0 when it is not one: no overlong forms, surrogates, or above U+10FFFF. */
+/* The length of the valid UTF-8 sequence at p; 0 if invalid (overlong, a surrogate, or above U+10FFFF). */
 static size_t utf8_sequence(const unsigned char *p, size_t left) {
     if (p[0] < 0x80) return 1;
     if (p[0] < 0xc2 || p[0] > 0xf4) return 0;
@@ -204,28 +205,28 @@ static bool hex4(struct cr_json *json, unsigned *out) {
     return true;
 }
 
-/* The code point of a \u escape whose "\u" was passed; a pair of surrogates is one code point. */
+/* The code point of a \u escape, after its "\u"; a surrogate pair is one code point. */
 static bool unicode_escape(struct cr_json *json, unsigned *code) {
     size_t start = json->at - 2;
     if (!hex4(json, code)) return false;
     if (*code >= 0xd800 && *code <= 0xdbff) {
         unsigned low;
         if (json->length - json->at < 6 || json->text[json->at] != '\\' || json->text[json->at + 1] != 'u')
-            return cr_json_fail(json, start, "half of a surrogate pair");
+            return cr_json_fail(json, start, "an unpaired surrogate");
         json->at += 2;
         if (!hex4(json, &low)) return false;
-        if (low < 0xdc00 || low > 0xdfff) return cr_json_fail(json, start, "half of a surrogate pair");
+        if (low < 0xdc00 || low > 0xdfff) return cr_json_fail(json, start, "an unpaired surrogate");
         *code = 0x10000 + ((*code - 0xd800) << 10) + (low - 0xdc00);
     } else if (*code >= 0xdc00 && *code <= 0xdfff) {
-        return cr_json_fail(json, start, "half of a surrogate pair");
+        return cr_json_fail(json, start, "an unpaired surrogate");
     }
     return *code != 0 || cr_json_fail(json, start, "a zero character in a string");
 }
 
-/* One escape, the backslash not yet passed; writes 1 to 4 bytes to *to. */
+/* Decodes one escape, which starts with the backslash; writes 1 to 4 bytes to *to. */
 static bool escape(struct cr_json *json, char **to) {
     static const char names[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
-    if (json->length - json->at < 2) return cr_json_fail(json, json->at, "the string has no end");
+    if (json->length - json->at < 2) return cr_json_fail(json, json->at, "the string is not terminated");
     char c = json->text[json->at + 1];
     json->at += 2;
     if (c == 'u') {
@@ -250,7 +251,7 @@ bool cr_json_string(struct cr_json *json, char **out) {
         unsigned char c = (unsigned char)json->text[json->at];
         if (c == '"') {
             json->at++;
-            *to  = 0; /* at most where the closing quote stood */
+            *to  = 0; /* at or before the closing quote */
             *out = start;
             return true;
         }
@@ -265,12 +266,12 @@ bool cr_json_string(struct cr_json *json, char **out) {
         to += step;
         json->at += step;
     }
-    return cr_json_fail(json, json->at, "the string has no end");
+    return cr_json_fail(json, json->at, "the string is not terminated");
 }
 
 void cr_json_quote(char *out, size_t size, const char *s) {
     CR_ASSERT(size >= 16);
-    size_t used = 0, room = size - 13; /* an escape (6), "...", quotes and the 0 fit after the last check */
+    size_t used = 0, room = size - 13; /* leaves space for an escape (6), "...", two quotes and the 0 */
     out[used++] = '"';
     for (; *s && used < room; s++) {
         unsigned char c = (unsigned char)*s;
@@ -281,7 +282,7 @@ void cr_json_quote(char *out, size_t size, const char *s) {
         else
             out[used++] = (char)c;
     }
-    if (*s) /* not in the middle of a UTF-8 sequence */
+    if (*s) /* truncated: removes an incomplete UTF-8 sequence */
         while (used > 1 && ((unsigned char)*s & 0xc0) == 0x80) s--, used--;
     snprintf(out + used, size - used, *s ? "...\"" : "\"");
 }

@@ -1,4 +1,4 @@
-/* formats/protobuf.c: see formats/protobuf.h. */
+/* formats/protobuf.c: encodes protobuf fields; see formats/protobuf.h. */
 #include "formats/protobuf.h"
 
 #include <string.h>

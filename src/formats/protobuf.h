@@ -1,14 +1,14 @@
-/* formats/protobuf.h: protocol buffers, written into a text: ONNX files and TensorBoard's events are made of them.
+/* formats/protobuf.h: writes protocol buffers (used by ONNX files and TensorBoard event files) into a text.
  *
- * A message is a sequence of fields, each a key (number and wire type) and a value; a message within another is its
- * bytes. The encoding: https://protobuf.dev/programming-guides/encoding. Out of memory is sticky in the text
- * (`failed`). */
+ * A message is a sequence of fields; a field is a key (number and wire type) and a value; a nested message is encoded
+ * as its bytes. Encoding: https://protobuf.dev/programming-guides/encoding. An allocation failure sets `failed` of the
+ * text permanently. */
 #ifndef CR_PROTOBUF_H
 #define CR_PROTOBUF_H
 
 #include "core/base.h"
 
-/* The low `count` bytes of a number, the lowest first. No field: for what surrounds messages. */
+/* Adds the low `count` bytes of a number, little-endian, without a field key: for the framing around messages. */
 void cr_pb_add_little(struct cr_text *out, uint64_t value, int count);
 
 void cr_pb_add_int(struct cr_text *out, int field, int64_t value); /* int32, int64, uint64, enum */
@@ -16,7 +16,7 @@ void cr_pb_add_float(struct cr_text *out, int field, float value);
 void cr_pb_add_double(struct cr_text *out, int field, double value);
 void cr_pb_add_bytes(struct cr_text *out, int field, const void *bytes, size_t count);
 void cr_pb_add_string(struct cr_text *out, int field, const char *s);
-/* A message as a field of another; it is freed, and a failure of it is one of `out`. */
+/* Adds `message` as a field of `out` and frees `message`. A failed message makes `out` failed. */
 void cr_pb_add_message(struct cr_text *out, int field, struct cr_text *message);
 
 #endif

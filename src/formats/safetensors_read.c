@@ -1,5 +1,5 @@
-/* formats/safetensors_read.c: the reader of formats/safetensors.h. One buffer holds the header; names are decoded in
- * it, in place. */
+/* formats/safetensors_read.c: opens, validates and reads safetensors files; see formats/safetensors.h. One buffer holds
+ * the header; names are decoded in place. */
 #include "formats/safetensors.h"
 
 #include "core/files.h"
@@ -14,12 +14,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "tensors are copied as they lie: little-endian hosts only");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "tensors are copied without conversion: little-endian only");
 
 struct cr_st_file {
     int                        fd;
     char                      *path;
-    char                      *header; /* the JSON, with a 0 after it */
+    char                      *header; /* the JSON text, 0-terminated */
     uint64_t                   header_bytes, data_bytes;
     struct cr_st_entry        *entries; /* in file order */
     const struct cr_st_entry **by_name;
@@ -56,13 +56,13 @@ void cr_st_shape_text(char out[CR_ST_SHAPE_TEXT], int dims, const int64_t *dim) 
     snprintf(out + used, (size_t)(CR_ST_SHAPE_TEXT - used), "]");
 }
 
-/* ---- one tensor's description ---- */
+/* ---- the description of one tensor ---- */
 
 static cr_status parse_dtype(const struct cr_st_file *file, const char *shown, const char *text, enum cr_dtype *out) {
-    /* types of the format that no part of cresnet computes with */
-    static const char *const others[] = {"BOOL",    "F4",      "F6_E2M3", "F6_E3M2",     "I8",
-                                         "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ",
-                                         "I16",     "U16",     "U32",     "C64",         "U64"};
+    /* element types of the format that cresnet does not support */
+    static const char *const unsupported[] = {"BOOL",    "F4",      "F6_E2M3", "F6_E3M2",     "I8",
+                                              "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ",
+                                              "I16",     "U16",     "U32",     "C64",         "U64"};
     char                     quoted[40];
 #define X(constant, name, st_name, bytes)                                                                              \
     if (!strcmp(text, st_name)) {                                                                                      \
@@ -72,13 +72,13 @@ static cr_status parse_dtype(const struct cr_st_file *file, const char *shown, c
     CR_DTYPES(X)
 #undef X
     cr_json_quote(quoted, sizeof quoted, text);
-    for (size_t i = 0; i < CR_COUNT(others); i++)
-        if (!strcmp(text, others[i]))
-            return CR_FAIL(
-                CR_ERR_FORMAT,
-                "%s: tensor %s has elements of type %s, which cresnet cannot use; save it as F32, F64, F16, BF16, "
-                "U8, I32 or I64",
-                file->path, shown, text);
+    for (size_t i = 0; i < CR_COUNT(unsupported); i++)
+        if (!strcmp(text, unsupported[i]))
+            return CR_FAIL(CR_ERR_FORMAT,
+                           "%s: tensor %s has elements of type %s, which cresnet does not support; save it as F32, "
+                           "F64, F16, BF16, "
+                           "U8, I32 or I64",
+                           file->path, shown, text);
     return BAD(file, "tensor %s: unknown element type %s", shown, quoted);
 }
 
@@ -106,7 +106,7 @@ static cr_status parse_offsets(const struct cr_st_file *file, struct cr_json *js
         !cr_json_uint(json, &end) || !cr_json_expect(json, ']'))
         return bad_json(file, json);
     if (begin > end)
-        return BAD(file, "tensor %s: ends (%" PRIu64 ") before it begins (%" PRIu64 ")", shown, end, begin);
+        return BAD(file, "tensor %s: the end (%" PRIu64 ") is before the begin (%" PRIu64 ")", shown, end, begin);
     entry->offset = begin;
     entry->bytes  = end - begin;
     return CR_OK;
@@ -122,7 +122,7 @@ static cr_status check_size(const struct cr_st_file *file, const char *shown, co
     if (__builtin_mul_overflow(elems, (uint64_t)cr_dtype_bytes(entry->dtype), &bytes))
         return BAD(file, "tensor %s: shape %s is too large", shown, shape);
     if (bytes != entry->bytes)
-        return BAD(file, "tensor %s: shape %s of %s needs %" PRIu64 " bytes, but its data_offsets hold %" PRIu64, shown,
+        return BAD(file, "tensor %s: shape %s of %s needs %" PRIu64 " bytes, but its data_offsets span %" PRIu64, shown,
                    shape, cr_dtype_safetensors_name(entry->dtype), bytes, entry->bytes);
     return CR_OK;
 }
@@ -143,7 +143,7 @@ static cr_status parse_entry(const struct cr_st_file *file, struct cr_json *json
                                                           : 0;
             cr_json_quote(quoted, sizeof quoted, key);
             if (!now) return BAD(file, "tensor %s: unknown field %s", shown, quoted);
-            if (seen & now) return BAD(file, "tensor %s: %s is there twice", shown, quoted);
+            if (seen & now) return BAD(file, "tensor %s: duplicate field %s", shown, quoted);
             seen |= now;
             if (now == DTYPE) {
                 if (!cr_json_string(json, &dtype)) return bad_json(file, json);
@@ -164,7 +164,7 @@ static cr_status parse_entry(const struct cr_st_file *file, struct cr_json *json
 
 /* ---- the header ---- */
 
-/* Room for one more element in a table that doubles; false when out of memory. */
+/* Makes space for one more element by doubling the table; false when out of memory. */
 static bool grow(void **table, int count, int *capacity, size_t size) {
     if (count < *capacity) return true;
     int   more  = CR_MAX(64, *capacity * 2);
@@ -176,7 +176,7 @@ static bool grow(void **table, int count, int *capacity, size_t size) {
 }
 
 static cr_status parse_meta(struct cr_st_file *file, struct cr_json *json) {
-    if (file->has_meta) return BAD(file, "__metadata__ is there twice");
+    if (file->has_meta) return BAD(file, "duplicate __metadata__");
     file->has_meta = true;
     if (!cr_json_expect(json, '{')) return bad_json(file, json);
     if (cr_json_take(json, '}')) return CR_OK;
@@ -228,7 +228,7 @@ static int compare_u64(uint64_t a, uint64_t b) {
 static int compare_place(const void *a, const void *b) {
     const struct cr_st_entry *x = a, *y = b;
     int                       c = compare_u64(x->offset, y->offset);
-    if (!c) c = compare_u64(x->bytes, y->bytes); /* empty tensors before the one that begins where they lie */
+    if (!c) c = compare_u64(x->bytes, y->bytes); /* empty tensors come before a tensor with the same offset */
     return c ? c : strcmp(x->name, y->name);
 }
 
@@ -242,21 +242,21 @@ static int compare_key(const void *a, const void *b) {
     return strcmp(x->key, y->key);
 }
 
-/* The tensors must cover the data part from its first byte to its last. */
-static cr_status check_cover(const struct cr_st_file *file) {
+/* Checks that the tensors cover the data section without gaps. */
+static cr_status check_coverage(const struct cr_st_file *file) {
     uint64_t end = 0;
     char     shown[NAME_SHOWN];
     for (int i = 0; i < file->count; i++) {
         const struct cr_st_entry *entry = &file->entries[i];
         if (entry->offset != end) {
             cr_json_quote(shown, sizeof shown, entry->name);
-            if (entry->offset < end) return BAD(file, "tensor %s overlaps the one before it", shown);
+            if (entry->offset < end) return BAD(file, "tensor %s overlaps the tensor before it", shown);
             return BAD(file, "%" PRIu64 " bytes before tensor %s belong to no tensor", entry->offset - end, shown);
         }
         end += entry->bytes; /* no overflow: parse_offsets built it from a valid end */
     }
     if (end > file->data_bytes)
-        return BAD(file, "it is cut short: the header describes %" PRIu64 " bytes of tensors, %" PRIu64 " are there",
+        return BAD(file, "it is truncated: the header describes %" PRIu64 " bytes of tensors, the file has %" PRIu64,
                    end, file->data_bytes);
     if (end < file->data_bytes)
         return BAD(file, "%" PRIu64 " bytes at the end belong to no tensor", file->data_bytes - end);
@@ -272,20 +272,20 @@ static cr_status build_tables(struct cr_st_file *file) {
     for (int i = 1; i < file->count; i++)
         if (!strcmp(file->by_name[i - 1]->name, file->by_name[i]->name)) {
             cr_json_quote(shown, sizeof shown, file->by_name[i]->name);
-            return BAD(file, "tensor %s is there twice", shown);
+            return BAD(file, "duplicate tensor %s", shown);
         }
     if (file->meta_count) qsort(file->meta, (size_t)file->meta_count, sizeof *file->meta, compare_key);
     for (int i = 1; i < file->meta_count; i++)
         if (!strcmp(file->meta[i - 1].key, file->meta[i].key)) {
             cr_json_quote(shown, sizeof shown, file->meta[i].key);
-            return BAD(file, "metadata %s is there twice", shown);
+            return BAD(file, "duplicate metadata key %s", shown);
         }
-    return check_cover(file);
+    return check_coverage(file);
 }
 
 /* ---- open, close ---- */
 
-/* Pickles and zip files are what people try first. */
+/* Detects pickles and zip files, which users often try first. */
 static bool is_torch_file(const unsigned char *p) {
     return !memcmp(p, "PK\3\4", 4) || (p[0] == 0x80 && p[1] <= 5);
 }
@@ -320,7 +320,7 @@ static cr_status open_checked(struct cr_st_file *file, const char *path) {
     file->fd   = -1;
     file->path = cr_strdup(path);
     if (!file->path) return CR_NO_MEMORY(strlen(path) + 1);
-    /* a pipe must not make us wait here for its writer */
+    /* O_NONBLOCK: opening a pipe must not wait for its writer */
     file->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (file->fd < 0) return cr_fs_refused(path, "open", errno);
     if (fstat(file->fd, &s) < 0) return cr_fs_refused(path, "read", errno);
@@ -355,7 +355,7 @@ void cr_st_close(struct cr_st_file *file) {
     cr_free(file);
 }
 
-/* ---- look, read ---- */
+/* ---- queries, reading ---- */
 
 int cr_st_count(const struct cr_st_file *file) {
     return file->count;
@@ -374,7 +374,7 @@ const struct cr_st_entry *cr_st_find(const struct cr_st_file *file, const char *
     return found ? *found : NULL;
 }
 
-/* Names without a prefix that all have keep their order. */
+/* Removing a common prefix does not change the order of the names. */
 bool cr_st_strip(struct cr_st_file *file, const char *prefix) {
     const size_t length = strlen(prefix);
     for (int i = 0; i < file->count; i++)

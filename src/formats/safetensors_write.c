@@ -1,4 +1,4 @@
-/* formats/safetensors_write.c: the writer of formats/safetensors.h. */
+/* formats/safetensors_write.c: writes safetensors files; see formats/safetensors.h. */
 #include "core/files.h"
 #include "formats/json.h"
 #include "formats/safetensors.h"
@@ -11,7 +11,7 @@
 
 struct placed {
     struct cr_st_entry entry;
-    int                index; /* in the caller's table */
+    int                index; /* in the caller's array */
 };
 
 struct cr_st_writer {
@@ -19,10 +19,10 @@ struct cr_st_writer {
     char          *path;
     struct placed *placed; /* in file order */
     int            count;
-    uint64_t       total, written; /* bytes of data */
+    uint64_t       total, written; /* bytes of the data section */
 };
 
-/* The reference writer's order of element types: later ones are written first. */
+/* The order of element types in the reference writer: higher ranks are written first. */
 static int dtype_rank(enum cr_dtype dtype) {
     static const int table[] = {
         [CR_U8] = 0, [CR_F16] = 1, [CR_BF16] = 2, [CR_I32] = 3, [CR_F32] = 4, [CR_F64] = 5, [CR_I64] = 6};
@@ -52,7 +52,7 @@ static cr_status check_text(const char *path, const char *what, const char *text
     return CR_OK;
 }
 
-/* Copies and sorts the table, fills offsets and sizes. */
+/* Copies and sorts the entries; fills offsets and sizes. */
 static cr_status place_entries(struct cr_st_writer *writer, const struct cr_st_entry *entries, int count) {
     cr_status    status = CR_OK;
     const char **names  = NULL;
@@ -108,7 +108,7 @@ out:
     return status;
 }
 
-/* The length and the JSON, padded with spaces so that the data part begins at a multiple of 8. */
+/* Builds the length and the JSON, padded with spaces so that the data section starts at a multiple of 8. */
 static cr_status build_header(const struct cr_st_writer *writer, const struct cr_st_meta *meta, int meta_count,
                               struct cr_text *text) {
     uint64_t length = 0;
@@ -188,7 +188,7 @@ cr_status cr_st_write(struct cr_st_writer *writer, const void *src, size_t bytes
 cr_status cr_st_finish(struct cr_st_writer *writer) {
     cr_status status = CR_OK;
     if (writer->written != writer->total)
-        CR_FAIL_OUT(CR_ERR_FORMAT, "%s: %" PRIu64 " bytes of tensors were announced, %" PRIu64 " written", writer->path,
+        CR_FAIL_OUT(CR_ERR_FORMAT, "%s: %" PRIu64 " bytes of tensors were declared, %" PRIu64 " written", writer->path,
                     writer->total, writer->written);
     if (cr_fs_sync(writer->fd) < 0) {
         status = cr_fs_refused(writer->path, "write to the disk", errno);

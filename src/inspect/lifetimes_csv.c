@@ -1,4 +1,4 @@
-/* inspect/lifetimes_csv.c: see inspect/lifetimes_csv.h. */
+/* inspect/lifetimes_csv.c: reads and prints memory-planning instances as CSV. */
 #include "inspect/lifetimes_csv.h"
 
 #include "core/files.h"
@@ -16,19 +16,19 @@ static const char *const column_names[COLUMNS] = {"id", "lower", "upper", "size"
 
 struct reader {
     const char          *name;
-    char                *next; /* what is left of the text */
+    char                *next; /* the rest of the text */
     int                  line;
-    int                  place[COLUMNS]; /* which field of a line, or -1 */
-    int                  fields;         /* a line has */
-    struct cr_lifetimes *lives;
-    int                  room;
-    int64_t              sum; /* of the sizes */
+    int                  field_of[COLUMNS]; /* field number of each column, or -1 */
+    int                  fields;            /* fields per line */
+    struct cr_lifetimes *lifetimes;
+    int                  capacity;
+    int64_t              sum; /* sum of the sizes */
 };
 
 /* ---- lines and fields ---- */
 
-/* The next line that is not empty, without its end; NULL at the end of the text. */
-static char *take_line(struct reader *r) {
+/* Returns the next line that is not empty, without its end; NULL at the end of the text. */
+static char *next_line(struct reader *r) {
     while (*r->next) {
         char  *line = r->next;
         size_t n    = strcspn(line, "\n");
@@ -41,10 +41,11 @@ static char *take_line(struct reader *r) {
     return NULL;
 }
 
-/* The next field without the blanks around it; *rest goes on behind it, NULL after the last. */
-static char *take_field(char **rest) {
-    char *field = *rest, *end = field + strcspn(field, ",");
-    *rest = *end ? end + 1 : NULL;
+/* Returns the next field without surrounding blanks; *rest is set to the text after it, or to NULL after the last
+ * field. */
+static char *next_field(char **tail) {
+    char *field = *tail, *end = field + strcspn(field, ",");
+    *tail = *end ? end + 1 : NULL;
     *end  = 0;
     field += strspn(field, " \t");
     end = field + strlen(field);
@@ -53,30 +54,29 @@ static char *take_field(char **rest) {
 }
 
 static cr_status read_header(struct reader *r) {
-    char *line = take_line(r);
+    char *line = next_line(r);
     if (!line) return CR_FAIL(CR_ERR_FORMAT, "%s: is empty; its first line must be id,lower,upper,size", r->name);
-    for (int c = 0; c < COLUMNS; c++) r->place[c] = -1;
+    for (int c = 0; c < COLUMNS; c++) r->field_of[c] = -1;
     while (line) {
-        const char *field = take_field(&line);
+        const char *field = next_field(&line);
         int         c     = 0;
         while (c < COLUMNS && strcmp(field, column_names[c]) != 0) c++;
         if (c == COLUMNS)
             return CR_FAIL(
                 CR_ERR_FORMAT,
-                "%s:%d: unknown column %.40s; known are id, lower, upper, size, and offset, which is ignored", r->name,
-                r->line, field);
-        if (r->place[c] >= 0) return CR_FAIL(CR_ERR_FORMAT, "%s:%d: column %s stands twice", r->name, r->line, field);
-        r->place[c] = r->fields++;
+                "%s:%d: unknown column %.40s; the columns are id, lower, upper, size, and offset, which is ignored",
+                r->name, r->line, field);
+        if (r->field_of[c] >= 0) return CR_FAIL(CR_ERR_FORMAT, "%s:%d: duplicate column %s", r->name, r->line, field);
+        r->field_of[c] = r->fields++;
     }
     for (int c = 0; c < COLUMN_OFFSET; c++)
-        if (r->place[c] < 0)
+        if (r->field_of[c] < 0)
             return CR_FAIL(CR_ERR_FORMAT, "%s:%d: column %s is missing", r->name, r->line, column_names[c]);
     return CR_OK;
 }
 
-/* Decimal digits, with a sign where `least` allows it. */
-static cr_status read_number(const struct reader *r, enum column column, const char *field, int64_t least,
-                             int64_t *out) {
+/* Reads decimal digits, with a sign if `min` is negative. */
+static cr_status read_number(const struct reader *r, enum column column, const char *field, int64_t min, int64_t *out) {
     bool    negative = *field == '-';
     int64_t value    = 0;
     size_t  digits   = 0;
@@ -90,52 +90,53 @@ static cr_status read_number(const struct reader *r, enum column column, const c
         return CR_FAIL(CR_ERR_FORMAT, "%s:%d: %s must be a whole number, not \"%.40s\"", r->name, r->line,
                        column_names[column], field);
     *out = negative ? -value : value;
-    if (*out < least)
+    if (*out < min)
         return CR_FAIL(CR_ERR_FORMAT, "%s:%d: %s must not be negative", r->name, r->line, column_names[column]);
     return CR_OK;
 }
 
-static cr_status make_room(struct reader *r) {
-    if (r->lives->count < r->room) return CR_OK;
-    int   room = CR_MAX(64, 2 * r->room); /* a file has less than 2^28 lines */
-    void *life = cr_realloc(r->lives->interval, (size_t)room, sizeof *r->lives->interval);
-    if (!life) return CR_NO_MEMORY((size_t)room * sizeof *r->lives->interval);
-    r->lives->interval = life;
-    void *id           = cr_realloc(r->lives->id, (size_t)room, sizeof *r->lives->id);
-    if (!id) return CR_NO_MEMORY((size_t)room * sizeof *r->lives->id);
-    r->lives->id = id;
-    void *line   = cr_realloc(r->lives->line, (size_t)room, sizeof *r->lives->line);
-    if (!line) return CR_NO_MEMORY((size_t)room * sizeof *r->lives->line);
-    r->lives->line = line;
-    r->room        = room;
+static cr_status reserve(struct reader *r) {
+    if (r->lifetimes->count < r->capacity) return CR_OK;
+    int   capacity = CR_MAX(64, 2 * r->capacity); /* no overflow: a file has fewer than 2^28 lines */
+    void *interval = cr_realloc(r->lifetimes->interval, (size_t)capacity, sizeof *r->lifetimes->interval);
+    if (!interval) return CR_NO_MEMORY((size_t)capacity * sizeof *r->lifetimes->interval);
+    r->lifetimes->interval = interval;
+    void *id               = cr_realloc(r->lifetimes->id, (size_t)capacity, sizeof *r->lifetimes->id);
+    if (!id) return CR_NO_MEMORY((size_t)capacity * sizeof *r->lifetimes->id);
+    r->lifetimes->id = id;
+    void *line       = cr_realloc(r->lifetimes->line, (size_t)capacity, sizeof *r->lifetimes->line);
+    if (!line) return CR_NO_MEMORY((size_t)capacity * sizeof *r->lifetimes->line);
+    r->lifetimes->line = line;
+    r->capacity        = capacity;
     return CR_OK;
 }
 
-static cr_status read_life(struct reader *r, char *line) {
+static cr_status read_interval(struct reader *r, char *line) {
     const char *field[COLUMNS] = {0};
     int         fields         = 0;
     int64_t     size;
     for (; line; fields++) {
-        const char *text = take_field(&line);
+        const char *text = next_field(&line);
         for (int c = 0; c < COLUMNS; c++)
-            if (r->place[c] == fields) field[c] = text;
+            if (r->field_of[c] == fields) field[c] = text;
     }
     if (fields != r->fields)
         return CR_FAIL(CR_ERR_FORMAT, "%s:%d: %d fields, the first line has %d", r->name, r->line, fields, r->fields);
     if (!*field[COLUMN_ID] || strchr(field[COLUMN_ID], '"'))
         return CR_FAIL(CR_ERR_FORMAT, "%s:%d: id must be a name or a number without quotes", r->name, r->line);
-    CR_TRY(make_room(r));
-    struct cr_interval *life = &r->lives->interval[r->lives->count];
-    CR_TRY(read_number(r, COLUMN_LOWER, field[COLUMN_LOWER], INT64_MIN, &life->lower));
-    CR_TRY(read_number(r, COLUMN_UPPER, field[COLUMN_UPPER], INT64_MIN, &life->upper));
+    CR_TRY(reserve(r));
+    struct cr_interval *interval = &r->lifetimes->interval[r->lifetimes->count];
+    CR_TRY(read_number(r, COLUMN_LOWER, field[COLUMN_LOWER], INT64_MIN, &interval->lower));
+    CR_TRY(read_number(r, COLUMN_UPPER, field[COLUMN_UPPER], INT64_MIN, &interval->upper));
     CR_TRY(read_number(r, COLUMN_SIZE, field[COLUMN_SIZE], 0, &size));
-    if (life->lower >= life->upper) return CR_FAIL(CR_ERR_FORMAT, "%s:%d: lower must be below upper", r->name, r->line);
+    if (interval->lower >= interval->upper)
+        return CR_FAIL(CR_ERR_FORMAT, "%s:%d: lower must be below upper", r->name, r->line);
     if (size > INT64_MAX - 1 - r->sum)
-        return CR_FAIL(CR_ERR_FORMAT, "%s:%d: the sizes up to here sum up to 2^63 - 1 or more", r->name, r->line);
+        return CR_FAIL(CR_ERR_FORMAT, "%s:%d: the sum of the sizes reaches 2^63 - 1", r->name, r->line);
     r->sum += size;
-    life->size                      = (size_t)size;
-    r->lives->line[r->lives->count] = r->line;
-    r->lives->id[r->lives->count++] = field[COLUMN_ID];
+    interval->size                          = (size_t)size;
+    r->lifetimes->line[r->lifetimes->count] = r->line;
+    r->lifetimes->id[r->lifetimes->count++] = field[COLUMN_ID];
     return CR_OK;
 }
 
@@ -150,8 +151,8 @@ static int compare_names(const void *a, const void *b) {
     return order ? order : s->line - t->line;
 }
 
-static cr_status refuse_twins(const struct reader *r) {
-    const struct cr_lifetimes *l      = r->lives;
+static cr_status check_unique_ids(const struct reader *r) {
+    const struct cr_lifetimes *l      = r->lifetimes;
     struct named              *sorted = cr_alloc((size_t)l->count, sizeof *sorted);
     cr_status                  status = CR_OK;
     if (!sorted) return CR_NO_MEMORY((size_t)l->count * sizeof *sorted);
@@ -159,7 +160,7 @@ static cr_status refuse_twins(const struct reader *r) {
     qsort(sorted, (size_t)l->count, sizeof *sorted, compare_names);
     for (int i = 1; i < l->count && status == CR_OK; i++)
         if (strcmp(sorted[i - 1].id, sorted[i].id) == 0)
-            status = CR_FAIL(CR_ERR_FORMAT, "%s:%d: id %.40s stands in line %d already", r->name, sorted[i].line,
+            status = CR_FAIL(CR_ERR_FORMAT, "%s:%d: duplicate id %.40s, first used in line %d", r->name, sorted[i].line,
                              sorted[i].id, sorted[i - 1].line);
     cr_free(sorted);
     return status;
@@ -167,33 +168,34 @@ static cr_status refuse_twins(const struct reader *r) {
 
 static cr_status read_all(struct reader *r) {
     CR_TRY(read_header(r));
-    for (char *line; (line = take_line(r)) != NULL;) CR_TRY(read_life(r, line));
-    return refuse_twins(r);
+    for (char *line; (line = next_line(r)) != NULL;) CR_TRY(read_interval(r, line));
+    return check_unique_ids(r);
 }
 
-/* ---- outside ---- */
+/* ---- public functions ---- */
 
-void cr_lifetimes_free(struct cr_lifetimes *lives) {
-    cr_free(lives->interval);
-    cr_free(lives->id);
-    cr_free(lives->line);
-    cr_free(lives->text);
-    *lives = (struct cr_lifetimes){0};
+void cr_lifetimes_free(struct cr_lifetimes *lifetimes) {
+    cr_free(lifetimes->interval);
+    cr_free(lifetimes->id);
+    cr_free(lifetimes->line);
+    cr_free(lifetimes->text);
+    *lifetimes = (struct cr_lifetimes){0};
 }
 
-/* Takes `text` over. */
+/* Takes ownership of `text`. */
 static cr_status parse_text(const char *name, char *text, size_t count, struct cr_lifetimes *out) {
-    struct cr_lifetimes lives  = {.text = text};
-    struct reader       r      = {.name = name, .next = text, .lives = &lives};
-    cr_status           status = CR_OK;
-    if (strlen(text) != count) CR_FAIL_OUT(CR_ERR_FORMAT, "%s: holds a 0 byte at %zu: not a text", name, strlen(text));
+    struct cr_lifetimes lifetimes = {.text = text};
+    struct reader       r         = {.name = name, .next = text, .lifetimes = &lifetimes};
+    cr_status           status    = CR_OK;
+    if (strlen(text) != count)
+        CR_FAIL_OUT(CR_ERR_FORMAT, "%s: has a 0 byte at offset %zu: not a text file", name, strlen(text));
     if (strncmp(text, "\xef\xbb\xbf", 3) == 0) r.next += 3; /* a byte-order mark */
     CR_TRY_OUT(read_all(&r));
 out:
     if (status != CR_OK)
-        cr_lifetimes_free(&lives);
+        cr_lifetimes_free(&lifetimes);
     else
-        *out = lives;
+        *out = lifetimes;
     return status;
 }
 

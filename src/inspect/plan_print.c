@@ -1,4 +1,4 @@
-/* inspect/plan_print.c: see inspect/plan_print.h. */
+/* inspect/plan_print.c: prints a planned program as tables, a map of the pool, CSV and JSON. */
 #include "inspect/plan_print.h"
 
 #include "compiler/schedule/streams.h"
@@ -10,34 +10,36 @@ static const struct {
     char        letter;
     const char *name;
 } kinds[CR_PLAN_KINDS] = {
-    {'a', "activations"}, {'g', "gradients"}, {'s', "statistics"}, {'w', "workspaces"}, {'o', "swapped"}};
+    {'a', "activations"}, {'g', "gradients"}, {'s', "statistics"}, {'w', "workspaces"}, {'o', "offloaded"}};
 
 enum { ROWS = 20, COLUMNS = 96, LARGEST = 5 };
 
-/* ---- what the program says about its transients ---- */
+/* ---- the lifetimes of the transients ---- */
 
-struct life { /* of a chain of tensors that hand one storage on; only at the chain's first tensor */
+struct
+    lifetime { /* the lifetime of a chain of tensors that reuse one storage; stored at the first tensor of the chain */
     int  first, last;
     bool used;
 };
 
 struct view {
-    const struct cr_program   *p;
-    enum cr_plan_kind         *kind; /* by tensor */
-    struct cr_stream_interval *stay; /* by tensor: as it is planned, stretched where lanes run beside each other */
-    struct life               *life; /* by tensor: its chain's when it is the first of it */
-    size_t                    *load; /* by op: bytes alive */
-    int                        fullest;
-    size_t                     sum; /* bytes of all transients, as if nothing were used again */
-    const char                *unit;
-    double                     unit_bytes;
+    const struct cr_program *p;
+    enum cr_plan_kind       *kind; /* by tensor */
+    struct cr_stream_interval
+                    *interval; /* by tensor: live interval as planned, extended where streams run concurrently */
+    struct lifetime *lifetime; /* by tensor: lifetime of the chain, valid at its first tensor */
+    size_t          *load;     /* by op: live bytes */
+    int              peak_op;
+    size_t           sum; /* bytes of all transients, without reuse */
+    const char      *unit;
+    double           unit_bytes;
 };
 
 static double in_units(const struct view *v, double bytes) {
     return bytes / v->unit_bytes;
 }
 
-static bool is_alive(const struct cr_tensor *t) {
+static bool is_transient(const struct cr_tensor *t) {
     return t->region == CR_REGION_POOL && t->first >= 0;
 }
 
@@ -59,11 +61,12 @@ static enum cr_plan_kind kind_of_op(enum cr_op_kind op) {
     case CR_OP_zero: return CR_PLAN_STATISTICS;
     default:
         return op >= CR_OP_loss_grad ? CR_PLAN_GRADIENT
-                                     : CR_PLAN_ACTIVATION; /* graph/ops.def: backward stands after forward */
+                                     : CR_PLAN_ACTIVATION; /* in graph/ops.def backward ops follow forward ops */
     }
 }
 
-/* A sum of gradients is written by the same op as a sum of activations: it is one when it stands behind the loss. */
+/* The same op computes sums of gradients and sums of activations: its output is a gradient if the op comes after the
+ * loss. */
 void cr_plan_kinds(const struct cr_program *p, enum cr_plan_kind *out) {
     bool backward = false;
     for (int i = 0; i < p->ops; i++) {
@@ -74,7 +77,8 @@ void cr_plan_kinds(const struct cr_program *p, enum cr_plan_kind *out) {
             if (op->out[s] >= 0) out[op->out[s]] = kind == CR_PLAN_ACTIVATION && backward ? CR_PLAN_GRADIENT : kind;
         if (op->workspace >= 0) out[op->workspace] = CR_PLAN_WORKSPACE;
     }
-    for (int i = 0; i < p->ops; i++) { /* what goes to the host, and what comes back */
+    for (int i = 0; i < p->ops;
+         i++) { /* tensors that are offloaded and prefetched, and the events between the copies */
         const struct cr_op *op = &p->op[i];
         if (op->kind == CR_OP_offload) out[op->in[CR_IN_offload_x]] = CR_PLAN_OFFLOADED;
         if (op->kind == CR_OP_prefetch) out[op->out[CR_OUT_prefetch_y]] = CR_PLAN_OFFLOADED;
@@ -83,48 +87,48 @@ void cr_plan_kinds(const struct cr_program *p, enum cr_plan_kind *out) {
     }
 }
 
-static void find_lives(struct view *v) {
+static void find_lifetimes(struct view *v) {
     const struct cr_program *p = v->p;
     for (int t = 0; t < p->tensors; t++) {
         const struct cr_tensor *x = &p->tensor[t];
-        if (!is_alive(x)) continue;
-        struct life *life = &v->life[chain_root(p, t)];
-        if (!life->used) *life = (struct life){v->stay[t].lower, v->stay[t].upper - 1, true};
-        life->first = CR_MIN(life->first, v->stay[t].lower);
-        life->last  = CR_MAX(life->last, v->stay[t].upper - 1);
+        if (!is_transient(x)) continue;
+        struct lifetime *lifetime = &v->lifetime[chain_root(p, t)];
+        if (!lifetime->used) *lifetime = (struct lifetime){v->interval[t].lower, v->interval[t].upper - 1, true};
+        lifetime->first = CR_MIN(lifetime->first, v->interval[t].lower);
+        lifetime->last  = CR_MAX(lifetime->last, v->interval[t].upper - 1);
         v->sum += x->bytes;
     }
 }
 
 static void find_load(struct view *v) {
     for (int t = 0; t < v->p->tensors; t++)
-        for (int i = v->life[t].first; v->life[t].used && i <= v->life[t].last; i++)
+        for (int i = v->lifetime[t].first; v->lifetime[t].used && i <= v->lifetime[t].last; i++)
             v->load[i] += v->p->tensor[t].bytes;
     for (int i = 1; i < v->p->ops; i++)
-        if (v->load[i] > v->load[v->fullest]) v->fullest = i;
+        if (v->load[i] > v->load[v->peak_op]) v->peak_op = i;
 }
 
 static void view_close(struct view *v) {
     cr_free(v->kind);
-    cr_free(v->stay);
-    cr_free(v->life);
+    cr_free(v->interval);
+    cr_free(v->lifetime);
     cr_free(v->load);
 }
 
 static bool view_open(struct view *v, const struct cr_program *p, struct cr_text *out) {
-    bool small = p->region_bytes[CR_REGION_POOL] < 1 << 20; /* tiny networks, in tests and while learning */
-    *v         = (struct view){.p = p, .unit = small ? "KiB" : "MiB", .unit_bytes = small ? 1 << 10 : 1 << 20};
-    v->kind    = cr_alloc((size_t)p->tensors, sizeof *v->kind);
-    v->stay    = cr_alloc((size_t)p->tensors, sizeof *v->stay);
-    v->life    = cr_alloc((size_t)p->tensors, sizeof *v->life);
-    v->load    = cr_alloc((size_t)p->ops + 1, sizeof *v->load);
-    if (!v->kind || !v->stay || !v->life || !v->load || cr_stream_intervals(p, v->stay) != CR_OK) {
+    bool small  = p->region_bytes[CR_REGION_POOL] < 1 << 20; /* tiny networks, as in tests */
+    *v          = (struct view){.p = p, .unit = small ? "KiB" : "MiB", .unit_bytes = small ? 1 << 10 : 1 << 20};
+    v->kind     = cr_alloc((size_t)p->tensors, sizeof *v->kind);
+    v->interval = cr_alloc((size_t)p->tensors, sizeof *v->interval);
+    v->lifetime = cr_alloc((size_t)p->tensors, sizeof *v->lifetime);
+    v->load     = cr_alloc((size_t)p->ops + 1, sizeof *v->load);
+    if (!v->kind || !v->interval || !v->lifetime || !v->load || cr_stream_intervals(p, v->interval) != CR_OK) {
         view_close(v);
         out->failed = true;
         return false;
     }
     cr_plan_kinds(p, v->kind);
-    find_lives(v);
+    find_lifetimes(v);
     find_load(v);
     return true;
 }
@@ -138,7 +142,7 @@ static double ratio(const struct cr_program *p) {
 static void print_regions(const struct view *v, struct cr_text *out) {
     const struct cr_program *p = v->p;
     cr_text_add(out, "program %s: %d ops, %d tensors\n\n", p->name, p->ops, p->tensors);
-    cr_text_add(out, "pool   %10.2f %s   lower bound %.2f, peak/bound %.4f; %.2f if no memory were used again\n",
+    cr_text_add(out, "pool   %10.2f %s   lower bound %.2f, peak/bound %.4f; %.2f without memory reuse\n",
                 in_units(v, (double)p->region_bytes[CR_REGION_POOL]), v->unit, in_units(v, (double)p->bound_bytes),
                 ratio(p), in_units(v, (double)v->sum));
     cr_text_add(out, "store  %10.2f %s  ", in_units(v, p->store ? (double)cr_param_store_bytes(p->store) : 0), v->unit);
@@ -150,14 +154,14 @@ static void print_regions(const struct view *v, struct cr_text *out) {
     }
     cr_text_add(out, "\ninput  %10.2f %s\n", in_units(v, (double)p->region_bytes[CR_REGION_INPUT]), v->unit);
     if (p->region_bytes[CR_REGION_HOST])
-        cr_text_add(out, "host   %10.2f %s  page-locked, for what is swapped\n",
+        cr_text_add(out, "host   %10.2f %s  page-locked, for offloaded tensors\n",
                     in_units(v, (double)p->region_bytes[CR_REGION_HOST]), v->unit);
 }
 
-/* The tensor that holds its storage at op `at`: in the op that hands over, the new owner. */
+/* Does the tensor own its storage at op `at`? In the op that passes storage on, the new tensor owns it. */
 static bool owns_at(const struct view *v, int t, int at) {
     const struct cr_tensor *x = &v->p->tensor[t];
-    if (!is_alive(x) || at < x->first || at > x->last) return false;
+    if (!is_transient(x) || at < x->first || at > x->last) return false;
     if (at != x->last) return true;
     const struct cr_op *op = &v->p->op[at];
     for (int s = 0; s < CR_OP_OUT_MAX; s++)
@@ -169,37 +173,37 @@ static void print_kinds(const struct view *v, struct cr_text *out) {
     const struct cr_program *p = v->p;
     struct {
         int    tensors;
-        double all, fullest;
+        double all, peak;
     } sum[CR_PLAN_KINDS] = {0};
     for (int t = 0; t < p->tensors; t++) {
-        if (!is_alive(&p->tensor[t])) continue;
+        if (!is_transient(&p->tensor[t])) continue;
         enum cr_plan_kind k = v->kind[t];
         sum[k].tensors++;
         sum[k].all += (double)p->tensor[t].bytes;
-        if (owns_at(v, t, v->fullest)) sum[k].fullest += (double)p->tensor[t].bytes;
+        if (owns_at(v, t, v->peak_op)) sum[k].peak += (double)p->tensor[t].bytes;
     }
-    cr_text_add(out, "\n%-16s %8s %10s in all %10s at the fullest op\n", "kind", "tensors", v->unit, v->unit);
+    cr_text_add(out, "\n%-16s %8s %10s in all %10s at the peak op\n", "kind", "tensors", v->unit, v->unit);
     for (int k = 0; k < CR_PLAN_KINDS; k++)
-        if (k != CR_PLAN_OFFLOADED || sum[k].tensors) /* few programs swap */
-            cr_text_add(out, "%c %-14s %8d %17.2f %28.2f\n", kinds[k].letter, kinds[k].name, sum[k].tensors,
-                        in_units(v, sum[k].all), in_units(v, sum[k].fullest));
+        if (k != CR_PLAN_OFFLOADED || sum[k].tensors) /* few programs offload */
+            cr_text_add(out, "%c %-14s %8d %17.2f %25.2f\n", kinds[k].letter, kinds[k].name, sum[k].tensors,
+                        in_units(v, sum[k].all), in_units(v, sum[k].peak));
 }
 
 static void print_largest(const struct view *v, struct cr_text *out) {
     const struct cr_program *p = v->p;
     if (!p->ops) return;
-    const struct cr_op *op    = &p->op[v->fullest];
+    const struct cr_op *op    = &p->op[v->peak_op];
     const char         *layer = op->layer >= 0 && op->layer < p->layers ? p->layer[op->layer] : "";
-    cr_text_add(out, "\nfullest op: %d, %s%s%s, %.2f %s alive; its largest tensors:\n", v->fullest,
-                cr_op_info(op->kind)->name, *layer ? " of " : "", layer, in_units(v, (double)v->load[v->fullest]),
+    cr_text_add(out, "\npeak op: %d, %s%s%s, %.2f %s live; its largest tensors:\n", v->peak_op,
+                cr_op_info(op->kind)->name, *layer ? " of " : "", layer, in_units(v, (double)v->load[v->peak_op]),
                 v->unit);
     int shown[LARGEST], count = 0;
     for (; count < LARGEST; count++) {
         int best = CR_NONE;
         for (int t = 0; t < p->tensors; t++) {
-            bool taken = !owns_at(v, t, v->fullest);
-            for (int k = 0; k < count; k++) taken |= shown[k] == t;
-            if (!taken && (best == CR_NONE || p->tensor[t].bytes > p->tensor[best].bytes)) best = t;
+            bool excluded = !owns_at(v, t, v->peak_op);
+            for (int k = 0; k < count; k++) excluded |= shown[k] == t;
+            if (!excluded && (best == CR_NONE || p->tensor[t].bytes > p->tensor[best].bytes)) best = t;
         }
         if (best == CR_NONE) break;
         shown[count]              = best;
@@ -210,61 +214,62 @@ static void print_largest(const struct view *v, struct cr_text *out) {
     }
 }
 
-/* ---- the picture ---- */
+/* ---- the map of the pool ---- */
 
-struct picture {
-    double cell[ROWS][COLUMNS][CR_PLAN_KINDS]; /* bytes times ops */
+struct pool_map {
+    double cell[ROWS][COLUMNS][CR_PLAN_KINDS]; /* by row, column and kind: bytes times ops */
     int    columns;
     double row_bytes, column_ops;
 };
 
-static double shared(double a, double b, double c, double d) {
+static double overlap(double a, double b, double c, double d) {
     return CR_MAX(0, CR_MIN(b, d) - CR_MAX(a, c));
 }
 
-static void draw_tensor(struct picture *pic, const struct cr_tensor *x, enum cr_plan_kind kind) {
+static void draw_tensor(struct pool_map *map, const struct cr_tensor *x, enum cr_plan_kind kind) {
     double low = (double)x->offset, high = low + (double)x->bytes, from = x->first, to = x->last + 1;
-    int    row0 = (int)(low / pic->row_bytes), column0 = (int)(from / pic->column_ops);
-    for (int r = row0; r < ROWS && r * pic->row_bytes < high; r++)
-        for (int c = column0; c < pic->columns && c * pic->column_ops < to; c++)
-            pic->cell[r][c][kind] += shared(low, high, r * pic->row_bytes, (r + 1) * pic->row_bytes) *
-                                     shared(from, to, c * pic->column_ops, (c + 1) * pic->column_ops);
+    int    row0 = (int)(low / map->row_bytes), column0 = (int)(from / map->column_ops);
+    for (int r = row0; r < ROWS && r * map->row_bytes < high; r++)
+        for (int c = column0; c < map->columns && c * map->column_ops < to; c++)
+            map->cell[r][c][kind] += overlap(low, high, r * map->row_bytes, (r + 1) * map->row_bytes) *
+                                     overlap(from, to, c * map->column_ops, (c + 1) * map->column_ops);
 }
 
-static char letter_of(const struct picture *pic, int row, int column) {
-    const double *cell = pic->cell[row][column];
-    double        sum  = 0;
-    int           most = 0;
+static char letter_of(const struct pool_map *map, int row, int column) {
+    const double *cell    = map->cell[row][column];
+    double        sum     = 0;
+    int           largest = 0;
     for (int k = 0; k < CR_PLAN_KINDS; k++) {
         sum += cell[k];
-        if (cell[k] > cell[most]) most = k;
+        if (cell[k] > cell[largest]) largest = k;
     }
-    return sum < pic->row_bytes * pic->column_ops / 2 ? '.' : kinds[most].letter;
+    return sum < map->row_bytes * map->column_ops / 2 ? '.' : kinds[largest].letter;
 }
 
-static void print_picture(const struct view *v, struct cr_text *out) {
+static void print_pool_map(const struct view *v, struct cr_text *out) {
     const struct cr_program *p    = v->p;
     double                   pool = (double)p->region_bytes[CR_REGION_POOL];
     if (pool <= 0 || p->ops == 0) return;
-    struct picture *pic = cr_alloc(1, sizeof *pic);
-    if (!pic) {
+    struct pool_map *map = cr_alloc(1, sizeof *map);
+    if (!map) {
         out->failed = true;
         return;
     }
-    pic->columns    = CR_MIN(COLUMNS, p->ops);
-    pic->column_ops = (double)p->ops / pic->columns;
-    pic->row_bytes  = pool / ROWS;
+    map->columns    = CR_MIN(COLUMNS, p->ops);
+    map->column_ops = (double)p->ops / map->columns;
+    map->row_bytes  = pool / ROWS;
     for (int t = 0; t < p->tensors; t++)
-        if (is_alive(&p->tensor[t])) draw_tensor(pic, &p->tensor[t], v->kind[t]);
-    cr_text_add(out, "\nthe pool: time goes right, addresses go up; the kind that fills most of a cell, a point where "
+        if (is_transient(&p->tensor[t])) draw_tensor(map, &p->tensor[t], v->kind[t]);
+    cr_text_add(out, "\nmap of the pool: time to the right, addresses upwards; the letter of the kind that fills most "
+                     "of a cell, a point where "
                      "less than half is used\n");
     for (int r = ROWS - 1; r >= 0; r--) {
         char line[COLUMNS + 1] = {0};
-        for (int c = 0; c < pic->columns; c++) line[c] = letter_of(pic, r, c);
-        cr_text_add(out, "%10.2f |%s|\n", in_units(v, r * pic->row_bytes), line);
+        for (int c = 0; c < map->columns; c++) line[c] = letter_of(map, r, c);
+        cr_text_add(out, "%10.2f |%s|\n", in_units(v, r * map->row_bytes), line);
     }
-    cr_text_add(out, "%10s  op 0%*d\n", v->unit, pic->columns - 4, p->ops - 1);
-    cr_free(pic);
+    cr_text_add(out, "%10s  op 0%*d\n", v->unit, map->columns - 4, p->ops - 1);
+    cr_free(map);
 }
 
 void cr_plan_print_summary(const struct cr_program *p, struct cr_text *out) {
@@ -273,30 +278,30 @@ void cr_plan_print_summary(const struct cr_program *p, struct cr_text *out) {
     print_regions(&v, out);
     print_kinds(&v, out);
     print_largest(&v, out);
-    print_picture(&v, out);
+    print_pool_map(&v, out);
     view_close(&v);
 }
 
-/* ---- for machines ---- */
+/* ---- output for programs ---- */
 
 void cr_plan_print_csv(const struct cr_program *p, struct cr_text *out) {
     struct view v;
     if (!view_open(&v, p, out)) return;
     cr_text_add(out, "id,lower,upper,size,offset\n");
     for (int t = 0; t < p->tensors; t++)
-        if (v.life[t].used)
-            cr_text_add(out, "%d,%d,%d,%zu,%zu\n", t, v.life[t].first, v.life[t].last + 1, p->tensor[t].bytes,
+        if (v.lifetime[t].used)
+            cr_text_add(out, "%d,%d,%d,%zu,%zu\n", t, v.lifetime[t].first, v.lifetime[t].last + 1, p->tensor[t].bytes,
                         p->tensor[t].offset);
     view_close(&v);
 }
 
-static void print_homes(const struct cr_program *p, struct cr_text *out) {
-    int swapped = 0, mapped = 0;
+static void print_offloads(const struct cr_program *p, struct cr_text *out) {
+    int offloaded = 0, mapped = 0;
     for (int i = 0; i < p->ops; i++) {
-        swapped += p->op[i].kind == CR_OP_prefetch;
+        offloaded += p->op[i].kind == CR_OP_prefetch;
         for (int s = 0; s < CR_OP_IN_MAX; s++) mapped += cr_plan_mapped_reads(p, &p->op[i], s) != CR_NONE;
     }
-    cr_text_add(out, ", \"swapped\": %d, \"zero_copy\": %d", swapped, mapped);
+    cr_text_add(out, ", \"offloaded\": %d, \"mapped_reads\": %d", offloaded, mapped);
 }
 
 void cr_plan_print_json(const struct cr_program *p, const struct cr_config *config, const char *device, int64_t batch,
@@ -322,10 +327,10 @@ void cr_plan_print_json(const struct cr_program *p, const struct cr_config *conf
                 config->train.fuse ? "true" : "false", config->memory.reuse ? "true" : "false", p->ops, p->tensors);
     cr_text_add(out, ", \"peak_bytes\": %zu, \"bound_bytes\": %zu, \"ratio\": %.6f, \"sum_bytes\": %zu",
                 p->region_bytes[CR_REGION_POOL], p->bound_bytes, ratio(p), v.sum);
-    cr_text_add(out, ", \"store_bytes\": %zu, \"input_bytes\": %zu, \"host_bytes\": %zu, \"fullest_op\": %d",
+    cr_text_add(out, ", \"store_bytes\": %zu, \"input_bytes\": %zu, \"host_bytes\": %zu, \"peak_op\": %d",
                 p->store ? cr_param_store_bytes(p->store) : 0, p->region_bytes[CR_REGION_INPUT],
-                p->region_bytes[CR_REGION_HOST], v.fullest);
-    print_homes(p, out);
+                p->region_bytes[CR_REGION_HOST], v.peak_op);
+    print_offloads(p, out);
     cr_text_add(out, ", \"flops\": %.0f, \"bytes\": %.0f, \"plan_ms\": %.3f, \"online_bytes\": %zu}\n", flops, bytes,
                 plan_ms, online_bytes);
     view_close(&v);

@@ -1,15 +1,16 @@
-/* inspect/plan_print.h: what `cresnet plan` shows of a planned program: the pool as a picture, bytes by kind, the
- * largest tensors at the fullest op, a table for other planners, one line of JSON.
+/* inspect/plan_print.h: text output of `cresnet plan` for a planned program: a map of the pool, bytes by kind, the
+ * largest tensors at the peak op, a table for other planners, and one line of JSON.
  *
- * Laws
- *   - Only reads the program; draws what it finds, also of a program that was not planned.
- *   - Out of memory is sticky in the text (cr_text.failed).
- * Knows nothing of devices. */
+ * Invariants
+ *   - The functions only read the program. They also print programs that have no plan.
+ *   - A failed allocation sets cr_text.failed; the functions report no other error.
+ *   - This header knows no devices. */
 #ifndef CR_PLAN_PRINT_H
 #define CR_PLAN_PRINT_H
 
 #include "compiler/compiler.h"
 
+/* The use of a tensor of the pool. */
 enum cr_plan_kind {
     CR_PLAN_ACTIVATION,
     CR_PLAN_GRADIENT,
@@ -19,24 +20,27 @@ enum cr_plan_kind {
     CR_PLAN_KINDS
 };
 
-/* What each tensor of the program is; `out` has room for one a tensor. */
+/* Fills out[tensor] with the kind of each tensor of the program. */
 void cr_plan_kinds(const struct cr_program *program, enum cr_plan_kind *out);
-/* Peak, bound, their ratio; bytes by kind; the five largest tensors at the fullest op; the picture: time to the right,
- * one column a group of ops, addresses upwards, a letter for the kind that holds most of a cell. */
+/* Prints the peak, the lower bound and their ratio; bytes by kind; the five largest tensors at the peak op; and the
+ * map of the pool: time to the right with one column per group of ops, addresses upwards, and in each cell the
+ * letter of the kind that fills most of it. */
 void cr_plan_print_summary(const struct cr_program *program, struct cr_text *out);
-/* CSV "id,lower,upper,size,offset", a line a life: tensors that take over each other's storage in place are one life,
- * named by the id of the first; lower and upper are op indices, half open; sizes and offsets in bytes. */
+/* Prints CSV "id,lower,upper,size,offset", one line per lifetime. Tensors that reuse each other's storage in place
+ * have one common lifetime, whose id is that of the first tensor. lower and upper are op indices, half open; sizes
+ * and offsets are in bytes. */
 void cr_plan_print_csv(const struct cr_program *program, struct cr_text *out);
-/* A line for each large transient: where it lives while nothing uses it (on the device, computed twice, swapped, or
- * zero-copy: on the host to the end, where the op that wants it reads it), and why: how long it is idle, what copies
- * out and back would take, what making it takes. Of a program that is planned. */
-CR_MUST cr_status cr_plan_print_lifetimes(const struct cr_program *program, const struct cr_cost_model *target,
+/* Prints a line for each large transient: where it is while no op uses it (on the device, recomputed, offloaded, or
+ * in host memory as a mapped read), and the times behind this decision: the longest idle time, the time of both
+ * copies, the time of the op that computes it. The program must be planned. CR_ERR_MEMORY. */
+CR_MUST cr_status cr_plan_print_lifetimes(const struct cr_program *program, const struct cr_cost_model *model,
                                           struct cr_text *out);
-/* The tensor that compute reads on the host instead of a copy back, by the input slot of an op; CR_NONE: it does not.
- */
+/* Returns the tensor that input `slot` of an op reads from host memory (mapped read) instead of after a prefetch, or
+ * CR_NONE. */
 int cr_plan_mapped_reads(const struct cr_program *program, const struct cr_op *op, int slot);
-/* One JSON object on one line. `device`: its description. `batch`: pictures a run of the program. `plan_ms`: how long
- * the planner took; `online_bytes`: what a best-fit pool would need that does not know the future. */
+/* Prints one JSON object on one line. `device`: description of the device. `batch`: images per run of the program.
+ * `plan_ms`: time of the planner in milliseconds. `online_bytes`: bytes that a best-fit pool without knowledge of
+ * the future would need. */
 void cr_plan_print_json(const struct cr_program *program, const struct cr_config *config, const char *device,
                         int64_t batch, double plan_ms, size_t online_bytes, struct cr_text *out);
 

@@ -1,33 +1,33 @@
-/* inspect/print_lifetimes.c: where each large transient lives while nothing uses it: see inspect/plan_print.h. */
+/* inspect/print_lifetimes.c: prints where each large transient is while no op uses it. */
 #include "inspect/plan_print.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { POOL_SHARE = 1000 }; /* smaller tensors are not shown */
+enum { POOL_FRACTION = 1000 }; /* tensors below 1/1000 of the pool are not printed */
 
-enum home { DEVICE, RECOMPUTE, SWAP, ZERO_COPY, HOMES };
+enum location { DEVICE, RECOMPUTE, OFFLOAD, MAPPED_READ, LOCATIONS };
 
-struct place {               /* of a tensor of the plain program */
-    int       tensor, again; /* again: the same values later, under another name; CR_NONE */
-    enum home home;
-    double    idle; /* the longest time without a use */
+struct place {                   /* of a tensor of the program before offloading and recomputation */
+    int           tensor, again; /* again: the tensor that has the same values later, under another name; CR_NONE */
+    enum location location;
+    double        idle; /* longest time without a use, in seconds */
 };
 
-struct lives {
+struct listing {
     const struct cr_program    *p;
-    const struct cr_cost_model *target;
+    const struct cr_cost_model *model;
     struct cr_op_time          *time;
     double                     *seconds, *moving;
     struct place               *place;
     int                         places;
-    int                        *last_use; /* by tensor, while looking for idle times */
+    int                        *last_use; /* by tensor: last op that used it; working memory of find_idle */
     int                        *writer;   /* by tensor */
-    int                        *origin; /* by tensor: what it is made of again; CR_NONE: it is the first of its name */
+    int *origin; /* by tensor: the tensor of which it is a copy; CR_NONE: it is the first of its name */
 };
 
-/* `layer1.y''` is made after `layer1.y'`, which is made after `layer1.y`. */
+/* Returns the tensor of which t is a copy: `layer1.y''` is a copy of `layer1.y'`, which is a copy of `layer1.y`. */
 static int find_origin(const struct cr_program *p, int t) {
     char   name[300];
     size_t length = (size_t)snprintf(name, sizeof name, "%s", p->tensor[t].name);
@@ -36,14 +36,14 @@ static int find_origin(const struct cr_program *p, int t) {
     return cr_tensor_find(p, name);
 }
 
-static void find_writers(struct lives *l) {
+static void find_writers(struct listing *l) {
     for (int t = 0; t < l->p->tensors; t++) l->writer[t] = CR_NONE;
     for (int i = l->p->ops - 1; i >= 0; i--)
         for (int s = 0; s < CR_OP_OUT_MAX; s++)
             if (l->p->op[i].out[s] >= 0) l->writer[l->p->op[i].out[s]] = i;
 }
 
-static void note_idle(struct lives *l, int i, int t) {
+static void note_idle(struct listing *l, int i, int t) {
     const int origin = l->origin[t] == CR_NONE ? t : l->origin[t];
     if (l->last_use[origin] >= 0)
         for (int k = 0; k < l->places; k++)
@@ -52,8 +52,8 @@ static void note_idle(struct lives *l, int i, int t) {
     l->last_use[origin] = i;
 }
 
-/* Copies do not count as uses, and what makes a tensor again does. */
-static void find_idle(struct lives *l) {
+/* Copies are no uses; the op that recomputes a tensor is one. */
+static void find_idle(struct listing *l) {
     for (int t = 0; t < l->p->tensors; t++) l->last_use[t] = -1;
     for (int i = 0; i < l->p->ops; i++) {
         int ids[2 * CR_OP_IDS_MAX], n = cr_op_reads(&l->p->op[i], ids);
@@ -73,48 +73,47 @@ int cr_plan_mapped_reads(const struct cr_program *p, const struct cr_op *op, int
     return CR_NONE;
 }
 
-static void find_read_there(struct lives *l) {
+static void find_mapped_reads(struct listing *l) {
     for (int i = 0; i < l->p->ops; i++)
         for (int s = 0; s < CR_OP_IN_MAX; s++) {
             const int t = cr_plan_mapped_reads(l->p, &l->p->op[i], s), host = l->p->op[i].in[s];
             for (int k = 0; k < l->places && t != CR_NONE; k++) {
                 if (l->place[k].tensor != (l->origin[t] == CR_NONE ? t : l->origin[t])) continue;
-                l->origin[host]   = l->place[k].tensor;
-                l->place[k].again = host;
-                l->place[k].home  = ZERO_COPY;
+                l->origin[host]      = l->place[k].tensor;
+                l->place[k].again    = host;
+                l->place[k].location = MAPPED_READ;
             }
         }
 }
 
-static void find_places(struct lives *l) {
+static void find_places(struct listing *l) {
     const struct cr_program *p = l->p;
     for (int t = 0; t < p->tensors; t++) {
         const struct cr_tensor *x = &p->tensor[t];
         const bool              large =
-            x->region == CR_REGION_POOL && x->first >= 0 && x->bytes >= p->region_bytes[CR_REGION_POOL] / POOL_SHARE;
+            x->region == CR_REGION_POOL && x->first >= 0 && x->bytes >= p->region_bytes[CR_REGION_POOL] / POOL_FRACTION;
         l->origin[t] = large ? find_origin(p, t) : CR_NONE;
         if (large && l->origin[t] == CR_NONE) l->place[l->places++] = (struct place){.tensor = t, .again = CR_NONE};
     }
     for (int t = 0; t < p->tensors; t++)
         for (int k = 0; k < l->places && l->origin[t] >= 0; k++)
             if (l->place[k].tensor == l->origin[t]) {
-                l->place[k].again = t;
-                l->place[k].home  = l->writer[t] >= 0 && p->op[l->writer[t]].kind == CR_OP_prefetch
-                                        ? SWAP
-                                        : CR_MAX(l->place[k].home, RECOMPUTE);
+                l->place[k].again    = t;
+                l->place[k].location = l->writer[t] >= 0 && p->op[l->writer[t]].kind == CR_OP_prefetch
+                                           ? OFFLOAD
+                                           : CR_MAX(l->place[k].location, RECOMPUTE);
             }
-    find_read_there(l);
+    find_mapped_reads(l);
 }
 
-static double copy_seconds(const struct lives *l, size_t bytes) {
-    return cr_copy_seconds(l->target, CR_STREAM_TO_HOST, bytes) +
-           cr_copy_seconds(l->target, CR_STREAM_TO_DEVICE, bytes);
+static double copy_seconds(const struct listing *l, size_t bytes) {
+    return cr_copy_seconds(l->model, CR_STREAM_TO_HOST, bytes) + cr_copy_seconds(l->model, CR_STREAM_TO_DEVICE, bytes);
 }
 
-static void print_place(const struct lives *l, const struct place *k, struct cr_text *out) {
-    static const char *const names[] = {"device", "recompute", "swap", "zero-copy"};
+static void print_place(const struct listing *l, const struct place *k, struct cr_text *out) {
+    static const char *const names[] = {"device", "recompute", "offload", "mapped"};
     const struct cr_tensor  *x       = &l->p->tensor[k->tensor];
-    const bool               copies  = l->target->to_host_bytes_per_s > 0 && l->target->to_device_bytes_per_s > 0;
+    const bool               copies  = l->model->to_host_bytes_per_s > 0 && l->model->to_device_bytes_per_s > 0;
     char                     ops[64], again[32] = "", copy[32] = "";
     int                      used = snprintf(ops, sizeof ops, "%d-%d", x->first, x->last);
     if (k->again >= 0 && used < (int)sizeof ops)
@@ -122,42 +121,42 @@ static void print_place(const struct lives *l, const struct place *k, struct cr_
                  l->p->tensor[k->again].last);
     if (l->writer[k->tensor] >= 0) snprintf(again, sizeof again, "%.3f", l->seconds[l->writer[k->tensor]] * 1e3);
     if (copies) snprintf(copy, sizeof copy, "%.3f", copy_seconds(l, x->bytes) * 1e3);
-    cr_text_add(out, "%-9s %10.2f  %-20s %10.3f %10s %10s  %s\n", names[k->home], (double)x->bytes / (1 << 20), ops,
+    cr_text_add(out, "%-9s %10.2f  %-20s %10.3f %10s %10s  %s\n", names[k->location], (double)x->bytes / (1 << 20), ops,
                 k->idle * 1e3, copy, again, x->name);
 }
 
-static cr_status print_all(struct lives *l, struct cr_text *out) {
+static cr_status print_all(struct listing *l, struct cr_text *out) {
     struct cr_simulation ignored;
-    double               bytes[HOMES] = {0};
-    CR_TRY(cr_program_seconds(l->p, l->target, l->seconds, l->moving));
-    const struct cr_contention beside = cr_contention_of(l->target, l->moving);
-    cr_program_simulate(l->p, l->seconds, &beside, l->time, &ignored);
+    double               bytes[LOCATIONS] = {0};
+    CR_TRY(cr_program_seconds(l->p, l->model, l->seconds, l->moving));
+    const struct cr_contention contention = cr_contention_of(l->model, l->moving);
+    cr_program_simulate(l->p, l->seconds, &contention, l->time, &ignored);
     find_writers(l);
     find_places(l);
     find_idle(l);
-    cr_text_add(out, "%-9s %10s  %-20s %10s %10s %10s  tensor\n", "home", "MiB", "ops", "idle ms", "copies ms",
-                "made in ms");
+    cr_text_add(out, "%-9s %10s  %-20s %10s %10s %10s  tensor\n", "location", "MiB", "ops", "idle ms", "copies ms",
+                "compute ms");
     for (int k = 0; k < l->places; k++) {
         print_place(l, &l->place[k], out);
-        bytes[l->place[k].home] += (double)l->p->tensor[l->place[k].tensor].bytes / (1 << 20);
+        bytes[l->place[k].location] += (double)l->p->tensor[l->place[k].tensor].bytes / (1 << 20);
     }
-    cr_text_add(out, "\nstays on the device %.1f MiB, computed twice %.1f, swapped %.1f, zero-copy %.1f\n",
-                bytes[DEVICE], bytes[RECOMPUTE], bytes[SWAP], bytes[ZERO_COPY]);
+    cr_text_add(out, "\non the device %.1f MiB, recomputed %.1f, offloaded %.1f, mapped reads %.1f\n", bytes[DEVICE],
+                bytes[RECOMPUTE], bytes[OFFLOAD], bytes[MAPPED_READ]);
     return CR_OK;
 }
 
-cr_status cr_plan_print_lifetimes(const struct cr_program *p, const struct cr_cost_model *target, struct cr_text *out) {
-    const size_t tensors = (size_t)CR_MAX(p->tensors, 1), ops = (size_t)CR_MAX(p->ops, 1);
-    struct lives l    = {.p = p, .target = target};
-    l.time            = cr_alloc(ops, sizeof *l.time);
-    l.seconds         = cr_alloc(ops, sizeof *l.seconds);
-    l.moving          = cr_alloc(ops, sizeof *l.moving);
-    l.place           = cr_alloc(tensors, sizeof *l.place);
-    l.last_use        = cr_alloc(tensors, sizeof *l.last_use);
-    l.writer          = cr_alloc(tensors, sizeof *l.writer);
-    l.origin          = cr_alloc(tensors, sizeof *l.origin);
-    const bool there  = l.time && l.seconds && l.moving && l.place && l.last_use && l.writer && l.origin;
-    cr_status  status = there ? print_all(&l, out) : CR_NO_MEMORY(tensors * sizeof *l.place);
+cr_status cr_plan_print_lifetimes(const struct cr_program *p, const struct cr_cost_model *model, struct cr_text *out) {
+    const size_t   tensors = (size_t)CR_MAX(p->tensors, 1), ops = (size_t)CR_MAX(p->ops, 1);
+    struct listing l     = {.p = p, .model = model};
+    l.time               = cr_alloc(ops, sizeof *l.time);
+    l.seconds            = cr_alloc(ops, sizeof *l.seconds);
+    l.moving             = cr_alloc(ops, sizeof *l.moving);
+    l.place              = cr_alloc(tensors, sizeof *l.place);
+    l.last_use           = cr_alloc(tensors, sizeof *l.last_use);
+    l.writer             = cr_alloc(tensors, sizeof *l.writer);
+    l.origin             = cr_alloc(tensors, sizeof *l.origin);
+    const bool allocated = l.time && l.seconds && l.moving && l.place && l.last_use && l.writer && l.origin;
+    cr_status  status    = allocated ? print_all(&l, out) : CR_NO_MEMORY(tensors * sizeof *l.place);
     cr_free(l.time);
     cr_free(l.seconds);
     cr_free(l.moving);

@@ -1,4 +1,5 @@
-/* runtime/allocator_bench.c: see runtime/allocator_bench.h. */
+/* runtime/allocator_bench.c: turns a program into allocator requests and replays them. See runtime/allocator_bench.h.
+ */
 #include "runtime/allocator_bench.h"
 
 #include "compiler/memory/best_fit.h"
@@ -6,11 +7,12 @@
 
 #include <stdlib.h>
 
-/* ---- a step as requests ---- */
+/* ---- requests of a step ---- */
 
-struct stay { /* of the chain that begins with this tensor; ops, half open */
+/* Live interval of a block: ops lower to upper - 1. A block is the chain of aliases that begins with one tensor. */
+struct interval {
     int  lower, upper;
-    bool used;
+    bool used; /* false: no block begins with this tensor */
 };
 
 static int root_of(const struct cr_program *p, int t) {
@@ -18,34 +20,34 @@ static int root_of(const struct cr_program *p, int t) {
     return t;
 }
 
-static void join_chains(const struct cr_program *p, const struct cr_stream_interval *own, struct stay *stay) {
+static void merge_aliases(const struct cr_program *p, const struct cr_stream_interval *own, struct interval *interval) {
     for (int t = 0; t < p->tensors; t++) {
         if (p->tensor[t].region != CR_REGION_POOL || p->tensor[t].first < 0 || !p->tensor[t].bytes) continue;
-        struct stay *s = &stay[root_of(p, t)];
-        if (!s->used) *s = (struct stay){own[t].lower, own[t].upper, true};
+        struct interval *s = &interval[root_of(p, t)];
+        if (!s->used) *s = (struct interval){own[t].lower, own[t].upper, true};
         s->lower = CR_MIN(s->lower, own[t].lower);
         s->upper = CR_MAX(s->upper, own[t].upper);
     }
 }
 
-/* What is taken and given at one op: in the order of ids. */
-static int put_events(const struct cr_program *p, const struct stay *stay, size_t alignment,
-                      struct cr_pool_event *event) {
+/* Requests at the same op are in the order of tensor ids. */
+static int list_events(const struct cr_program *p, const struct interval *interval, size_t alignment,
+                       struct cr_pool_event *event) {
     int count = 0;
     for (int i = 0; i < p->ops; i++) {
         for (int t = 0; t < p->tensors; t++)
-            if (stay[t].used && stay[t].lower == i)
+            if (interval[t].used && interval[t].lower == i)
                 event[count++] =
                     (struct cr_pool_event){t, true, (p->tensor[t].bytes + alignment - 1) / alignment * alignment};
         for (int t = 0; t < p->tensors; t++)
-            if (stay[t].used && stay[t].upper - 1 == i)
+            if (interval[t].used && interval[t].upper - 1 == i)
                 event[count++] =
                     (struct cr_pool_event){t, false, (p->tensor[t].bytes + alignment - 1) / alignment * alignment};
     }
     return count;
 }
 
-/* Blocks are numbered anew, from 0 on. */
+/* Replaces tensor ids by block numbers from 0, in the order of allocation. */
 static cr_status number_blocks(struct cr_pool_event *event, int events, int tensors) {
     int *number, next = 0;
     CR_ALLOC(number, (size_t)CR_MAX(tensors, 1));
@@ -58,19 +60,19 @@ static cr_status number_blocks(struct cr_pool_event *event, int events, int tens
 }
 
 cr_status cr_pool_events(const struct cr_program *p, size_t alignment, struct cr_pool_event **event, int *events) {
-    const size_t               n      = (size_t)CR_MAX(p->tensors, 1);
-    struct cr_stream_interval *own    = cr_alloc(n, sizeof *own);
-    struct stay               *stay   = cr_alloc(n, sizeof *stay);
-    cr_status                  status = CR_OK;
-    *event                            = cr_alloc(2 * n, sizeof **event);
-    if (!own || !stay || !*event) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory for the requests of %s", p->name);
+    const size_t               n        = (size_t)CR_MAX(p->tensors, 1);
+    struct cr_stream_interval *own      = cr_alloc(n, sizeof *own);
+    struct interval           *interval = cr_alloc(n, sizeof *interval);
+    cr_status                  status   = CR_OK;
+    *event                              = cr_alloc(2 * n, sizeof **event);
+    if (!own || !interval || !*event) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory for the requests of %s", p->name);
     CR_TRY_OUT(cr_stream_intervals(p, own));
-    join_chains(p, own, stay);
-    *events = put_events(p, stay, alignment, *event);
+    merge_aliases(p, own, interval);
+    *events = list_events(p, interval, alignment, *event);
     CR_TRY_OUT(number_blocks(*event, *events, p->tensors));
 out:
     cr_free(own);
-    cr_free(stay);
+    cr_free(interval);
     if (status != CR_OK) {
         cr_free(*event);
         *event = NULL;
@@ -79,18 +81,18 @@ out:
 }
 
 size_t cr_pool_load(const struct cr_pool_event *event, int events, size_t piece) {
-    size_t load = 0, most = 0;
+    size_t load = 0, max = 0;
     for (int i = 0; i < events; i++) {
         const size_t bytes = (event[i].bytes + piece - 1) / piece * piece;
         load               = event[i].alloc ? load + bytes : load - bytes;
-        most               = CR_MAX(most, load);
+        max                = CR_MAX(max, load);
     }
-    return most;
+    return max;
 }
 
 /* ---- best fit ---- */
 
-static cr_status play(struct cr_best_fit *pool, const struct cr_pool_event *event, int events, size_t *offset) {
+static cr_status replay(struct cr_best_fit *pool, const struct cr_pool_event *event, int events, size_t *offset) {
     for (int i = 0; i < events; i++) {
         if (event[i].alloc)
             CR_TRY(cr_best_fit_alloc(pool, event[i].bytes, &offset[event[i].block]));
@@ -106,9 +108,9 @@ cr_status cr_pool_best_fit(const struct cr_pool_event *event, int events, int st
     size_t            *offset = cr_alloc((size_t)events + 1, sizeof *offset);
     int64_t           *ns     = cr_alloc((size_t)steps + 1, sizeof *ns);
     if (!offset || !ns) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory for a pool of %d requests", events);
-    for (int s = 0; s <= steps; s++) { /* the first warms up */
+    for (int s = 0; s <= steps; s++) { /* the first is a warm-up */
         const int64_t start = cr_time_ns();
-        CR_TRY_OUT(play(&pool, event, events, offset));
+        CR_TRY_OUT(replay(&pool, event, events, offset));
         ns[s] = cr_time_ns() - start;
     }
     qsort(ns + 1, (size_t)steps, sizeof *ns, cr_compare_i64);

@@ -1,134 +1,162 @@
-/* runtime/executor.h: a program bound to a device: regions reserved, pointers resolved, kernels prepared; then run,
- * again and again.
+/* runtime/executor.h: binds a compiled program to a device (memory regions, addresses, prepared kernels) and runs it
+ * repeatedly.
  *
- * Laws
- *   - Everything is allocated by open and by the first run; no later run allocates.
- *   - Programs of one run share the store region and one pool region (the maximum of their needs, not the sum).
- *   - On a device that works beside the host (backend->async), feed and run return when the work is enqueued: the host
- *     prepares the next batch meanwhile and asks for results afterwards. The first run launches op by op and records
- * the program; all later ones replay the recording (a CUDA graph).
- *   - CRESNET_SYNC=1 waits after every op, so that a fault names its op; nothing is recorded then. */
-#ifndef CR_EXEC_H
-#define CR_EXEC_H
+ * Invariants
+ *   - cr_exec_open and the first run allocate everything. Later runs do not allocate.
+ *   - The programs of a process share the STORE region and one POOL region, whose size is the maximum of their needs.
+ *   - On a device with async (a GPU) feed and run return when the work is enqueued. The host prepares the next batch
+ *     meanwhile and requests the results later. The first run launches op by op and then captures the launches into a
+ *     graph; later runs launch the graph.
+ *   - CRESNET_SYNC=1 makes the executor wait after every op, so that an error of the device names its op. No graph is
+ *     captured then.
+ *
+ * Functions return the status of the device when it reports an error: CR_ERR_DEVICE, or CR_ERR_PEER for an error of
+ * another rank. */
+#ifndef CR_EXECUTOR_H
+#define CR_EXECUTOR_H
 
 #include "compiler/compiler.h"
 #include "device/device.h"
 
-/* How passes see this device. The target refers to the device and must not outlive it. */
+/* ---- the device as passes see it: runtime/memory_regions.c ---- */
+
+/* Returns the cost model of the device with roofline times. It refers to the device and must not outlive it. */
 struct cr_cost_model cr_device_cost_model(struct cr_device *device);
-/* Is there a row that the op should be rewritten into? */
+/* Callbacks of that model with the device as their first argument; see struct cr_cost_model. accepts returns whether a
+ * fusion may create this op: reference kernels do not count unless all kernels are reference kernels. */
 bool    cr_device_accepts(const struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
-int64_t cr_device_packed_elems(struct cr_device *device, const struct cr_program *program,
-                               const struct cr_op *op); /* cr_cost_model.packed_elems */
-/* As the first row that takes the op foresees it (cr_kernel.estimate), and calls its way; 0, nothing: it does not say.
- */
+int64_t cr_device_packed_elems(struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
+/* Estimate of the first kernel that accepts the op (cr_kernel.estimate); 0 when there is none. */
 double cr_device_estimate(const struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
-void   cr_device_algo_name(const struct cr_device *device, const struct cr_program *program, const struct cr_op *op,
-                           struct cr_text *out);
-bool   cr_device_reads_host(const struct cr_device *device, const struct cr_op *op,
-                            int slot); /* cr_cost_model.reads_host */
-/* The first row that takes the op, its own favourite way; CR_ERR_DEVICE names the op when there is none. */
+/* Name of the op's algorithm or weight format by that kernel; appends nothing when it has no name. */
+void cr_device_algo_name(const struct cr_device *device, const struct cr_program *program, const struct cr_op *op,
+                         struct cr_text *out);
+bool cr_device_reads_host(const struct cr_device *device, const struct cr_op *op, int slot);
+/* Sets op->kernel to the first kernel that accepts the op and op->algo to 0, and returns its workspace size in bytes.
+ * CR_ERR_DEVICE when there is none; the message names op, layer and shapes. */
 CR_MUST cr_status cr_device_select(struct cr_device *device, const struct cr_program *program, struct cr_op *op,
                                    size_t *workspace);
-/* Workspace bytes of the row and way that the op names. */
+/* Workspace size in bytes of op->kernel with op->algo. */
 CR_MUST cr_status cr_device_workspace(struct cr_device *device, const struct cr_program *program,
                                       const struct cr_op *op, size_t *workspace);
 
-struct cr_feed_ring; /* slots that batches travel through: runtime/feed_ring.c */
+/* ---- memory: runtime/memory_regions.c ---- */
 
-/* The memory that the programs of a run share. */
+struct cr_feed_ring; /* runtime/feed_ring.c */
+
+/* The memory that the programs of a process share. */
 struct cr_memory {
     struct cr_device    *device;
-    void                *region[CR_REGIONS];
+    void                *region[CR_REGIONS]; /* address of each region; the HOST region is page-locked host memory */
     size_t               bytes[CR_REGIONS];
-    struct cr_feed_ring *ring; /* NULL: batches are copied straight into the INPUT region */
+    struct cr_feed_ring *ring; /* slots for batches; NULL: batches are copied directly to the INPUT region */
 };
-/* Bytes of device memory that cr_memory_open will take, slots of the ring included. */
+/* Bytes of device memory that cr_memory_open reserves, including the slots for batches. */
 size_t cr_memory_need(const struct cr_device *device, const struct cr_param_store *store,
                       const struct cr_program *const *programs, int count);
-/* Bytes of the host's memory that it will take for the HOST region. */
-size_t            cr_memory_host_need(const struct cr_program *const *programs, int count);
+/* Bytes of host memory that it reserves for the HOST region. */
+size_t cr_memory_host_need(const struct cr_program *const *programs, int count);
+/* Reserves the memory for `count` planned programs; cr_memory_close releases it. CR_ERR_MEMORY when there is not
+ * enough. */
 CR_MUST cr_status cr_memory_open(struct cr_memory *memory, struct cr_device *device, const struct cr_param_store *store,
                                  const struct cr_program *const *programs, int count);
 void              cr_memory_close(struct cr_memory *memory);
 
+/* ---- a bound program ---- */
+
 struct cr_exec;
-/* Binds a compiled program. The program and memory must outlive the exec. */
+/* Binds a compiled program. The program and the memory must outlive the exec. cr_exec_close waits for its work and
+ * frees it. */
 CR_MUST cr_status cr_exec_open(const struct cr_program *program, struct cr_memory *memory, struct cr_exec **out);
-void              cr_exec_close(struct cr_exec *exec); /* waits for what is under way; NULL is fine */
-/* Brings a batch to the INPUT region, in order with the runs: images u8 [N,H,W,3], labels i32 [N] (NULL: -1), boxes i32
- * [N,4] (NULL: 0; ignored by a program without them). The arrays may be reused at once. */
+void              cr_exec_close(struct cr_exec *exec);                     /* accepts NULL */
+const char       *cr_exec_kernel_name(const struct cr_exec *exec, int op); /* static text */
+
+/* Copies a batch to the INPUT region, in order with the runs: images u8 [N,H,W,3], labels i32 [N], boxes i32 [N,4].
+ * labels NULL means -1 for all; boxes NULL means 0, and boxes are ignored by a program without them. The arrays may be
+ * reused when the function returns. */
 CR_MUST cr_status cr_exec_feed(struct cr_exec *exec, const uint8_t *images, const int32_t *labels,
                                const int32_t *boxes);
-/* ... and `mixes`, i32 [N,CR_MIX_NUMBERS], of a program that mixes pictures (NULL: nothing is mixed or erased). */
+/* As cr_exec_feed, with `mixes` i32 [N,CR_MIX_NUMBERS] for a program that mixes images; NULL: no image is mixed or
+ * erased. */
 CR_MUST cr_status cr_exec_feed_mixed(struct cr_exec *exec, const uint8_t *images, const int32_t *labels,
                                      const int32_t *boxes, const int32_t *mixes);
-/* The store has changed: the next run does the program's first `once` ops again. A new exec's first run does them
- * anyway, and so does a run after another program has used the pool they live in: who runs programs in turn says so. */
-void              cr_exec_refresh(struct cr_exec *exec);
+
+/* Runs the program once. The first program->hoisted ops depend on parameters only; they run in the first run and in the
+ * first run after cr_exec_refresh. */
 CR_MUST cr_status cr_exec_run(struct cr_exec *exec, const struct cr_step_block *step);
-/* Runs ops [first, last] only, never from the recording; for verify and profile. */
+/* Call when the parameters have changed, or when another program has used the pool: the results of the hoisted ops are
+ * no longer valid. */
+void cr_exec_refresh(struct cr_exec *exec);
+/* Runs ops first to last (inclusive) without the graph; for verify and profile. */
 CR_MUST cr_status cr_exec_run_range(struct cr_exec *exec, const struct cr_step_block *step, int first, int last);
-/* All ops, never from the recording, with before[i] set in front of op i on its lane and after[i] behind it. For
- * profile, on devices with async. Nothing is fetched: cr_exec_result knows nothing of this run. */
+/* Runs all ops without the graph and records event before[i] before op i and after[i] after it, on its stream. For
+ * profile, on devices with async. The results of this run are not fetched: cr_exec_result does not count it. */
 CR_MUST cr_status cr_exec_run_timed(struct cr_exec *exec, const struct cr_step_block *step, void *const *before,
                                     void *const *after);
 
-/* What a run left for the host: sums over the batch, and for programs that update, how that went. */
+/* Results of a run: sums over the batch, and the state of the update in training programs. */
 struct cr_exec_result {
-    double  loss_sum, valid, correct1, correct5;
-    double  norm_squared, loss_scale;
-    bool    nonfinite; /* a gradient or the loss was not finite: no update */
-    int64_t skipped;   /* updates suppressed so far */
+    double  loss_sum, valid;    /* sum of the losses over the images with a label, and their number */
+    double  correct1, correct5; /* number of images whose label is the first / among the first five */
+    double  norm_squared;       /* of the gradient without the loss scale */
+    double  loss_scale;
+    bool    nonfinite; /* a gradient or the loss was not finite: parameters were not updated */
+    int64_t skipped;   /* number of updates skipped so far */
 };
 enum { CR_EXEC_RESULTS = 4 };
-/* Number of runs so far. The newest CR_EXEC_RESULTS of them can be asked about: run = 1 for the first. Waits for it. */
-int64_t           cr_exec_runs(const struct cr_exec *exec);
+/* Number of runs so far. */
+int64_t cr_exec_runs(const struct cr_exec *exec);
+/* Waits for run number `run` (1 for the first) and returns its results. Only the last CR_EXEC_RESULTS runs are
+ * available. */
 CR_MUST cr_status cr_exec_result(struct cr_exec *exec, int64_t run, struct cr_exec_result *out);
 
-/* From now on each pool range is filled with NaN bytes when its tensor dies: a result that changes read memory that was
- * no longer its own. On a device with async the device does so, in the compute lane's order, where that lane knows
- * every other one to have left the range (cr_fills_make). For tests. */
-CR_MUST cr_status cr_exec_poison(struct cr_exec *exec);
-/* From now on, on a device with async, a quarter of the ops begin up to 50 us late, by chance: what order is missing
- * between lanes comes to light. Most runs replay a recording, delays included, as without; every few runs one is
- * launched op by op and recorded anew with other delays. For tests. */
-CR_MUST cr_status cr_exec_jitter(struct cr_exec *exec, uint64_t seed);
-const char       *cr_exec_kernel_name(const struct cr_exec *exec, int op);
-/* Reads a tensor (of the store, or kept) to the host / writes one; waits for the runs before. */
+/* Copies a tensor to the host, or from the host; waits for earlier runs. After a whole run this is useful for tensors
+ * in the STORE region and tensors with `keep`; the bytes of other tensors are reused. */
 CR_MUST cr_status cr_exec_get(struct cr_exec *exec, int tensor, void *host);
 CR_MUST cr_status cr_exec_put(struct cr_exec *exec, int tensor, const void *host);
 
-/* ---- runtime/executor_poison.c, for runtime/executor.c and its tests ---- */
+/* ---- for tests ---- */
 
-/* A range of the pool that nothing lives in from here on. */
+/* From now on the bytes of each pool tensor are filled with NaN after its lifetime. If a result changes, an op has read
+ * memory outside the lifetime of its tensor. On a device with async the compute stream does the fills, at points where
+ * all other streams are known to have finished with the tensor (cr_fills_make). */
+CR_MUST cr_status cr_exec_poison(struct cr_exec *exec);
+/* From now on, on a device with async, a random quarter of the ops start up to 50 us late. If a result changes, a wait
+ * between streams is missing. The delays are part of the captured graph; every few runs the graph is captured again
+ * with other delays. */
+CR_MUST cr_status cr_exec_jitter(struct cr_exec *exec, uint64_t seed);
+
+/* A range of the pool whose tensor is dead from this point on: runtime/executor_poison.c. */
 struct cr_fill {
-    int    op;           /* of the compute lane; program.ops: at the end, when all lanes are done */
-    bool   after_launch; /* behind the op's launch, but before its mark; else in front of it, behind its waits */
+    int    op;           /* op of the compute stream; program->ops: at the end, when all streams are done */
+    bool   after_launch; /* true: after the launch of the op, before its event. false: before the launch, after its
+                            waits */
     size_t begin, end;   /* bytes of the pool */
 };
-enum { CR_POISON_BYTE = 0xff }; /* NaN in every type of numbers with a point */
-/* The ranges of all tensors that die in a planned program, in the order of ops; cr_free them. Left out are those whose
- * bytes go to another lane at once: see runtime/executor_poison.c. */
+enum { CR_POISON_BYTE = 0xff }; /* NaN in every floating-point type */
+/* Finds the ranges of all tensors that die in a planned program, in the order of ops. The caller frees *out with
+ * cr_free. A tensor whose bytes another stream reuses at once is left out; executor_poison.c explains why. */
 CR_MUST cr_status cr_fills_make(const struct cr_program *program, struct cr_fill **out, int *count);
 
-/* ---- runtime/feed_ring.c, for runtime/executor.c ---- */
-/* What an INPUT region holds besides pictures, which stand first in it: labels, boxes, mixes. */
+/* ---- runtime/feed_ring.c: for the executor ---- */
+
+/* Bytes of the INPUT region after the images, which come first: labels, boxes, mixes. */
 size_t cr_feed_small_bytes(const struct cr_program *program);
-/* Slots for INPUT regions of up to `bytes`, of which at most `small_bytes` besides pictures; NULL on a device without
- * async. */
+/* Creates slots for batches of up to `bytes`, of which at most `small_bytes` are not images. *out is NULL on a device
+ * without async. cr_feed_close frees them. */
 CR_MUST cr_status cr_feed_open(struct cr_device *device, size_t bytes, size_t small_bytes, struct cr_feed_ring **out);
 void              cr_feed_close(struct cr_device *device, struct cr_feed_ring *ring);
-size_t            cr_feed_need(const struct cr_device *device, size_t small_bytes); /* device bytes of the ring */
-/* memcpy, by some threads where it is much: one copies 256 pictures of 224 x 224 in 4 ms, and a GPU evaluates them
- * in 5.5. */
+/* Bytes of device memory that the slots occupy. */
+size_t cr_feed_need(const struct cr_device *device, size_t small_bytes);
+/* memcpy with several threads for large arrays: one thread copies 256 images of 224 x 224 in 4 ms, and a GPU evaluates
+ * them in 5.5 ms. */
 void cr_feed_copy(void *to, const void *from, size_t bytes);
-/* Host memory of the next slot; cr_feed_send brings it to `input`, the INPUT region of this program, in order with the
- * runs. */
+/* Waits for the next slot and returns its host memory. */
 CR_MUST cr_status cr_feed_slot(struct cr_device *device, struct cr_feed_ring *ring, void **host);
+/* Enqueues the copy of that slot to `input`, the INPUT region of this program, in order with the runs. */
 CR_MUST cr_status cr_feed_send(struct cr_device *device, struct cr_feed_ring *ring, const struct cr_program *program,
                                void *input);
-/* To be called behind the last op of a program that reads its pictures: others may come. */
+/* Call after the last op of a program that reads its images: the next batch may overwrite them. */
 CR_MUST cr_status cr_feed_consumed(struct cr_device *device, struct cr_feed_ring *ring);
 
 #endif

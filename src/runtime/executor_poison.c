@@ -1,22 +1,29 @@
-/* runtime/executor_poison.c: when the bytes of a dead tensor can be filled with NaN, for tests: see cr_exec_poison in
- * runtime/executor.h.
+/* runtime/executor_poison.c: finds errors of memory plans and of waits in tests: fills dead tensors with NaN
+ * (cr_exec_poison) and delays ops (cr_exec_jitter).
  *
- * Fills are work of the compute lane. One stands at the first place of that lane where compute knows every op that
- * touched the tensor to be complete: behind the op that touches it last, or, where another lane did so, in front of the
- * first op of compute whose waits cover that. What lies at the same bytes later must come behind the fill: an op of
- * compute does by its place, an op of another lane when its clock says that it waits for the op at which the fill
- * stands (the fill comes before that op's mark). Where the bytes go from one lane to the other without compute in
- * between no such place exists, and the tensor is left out: a fill there would need a wait of its own, and would hide
- * what is looked for. */
+ * Fills are work of the compute stream. The fill of a tensor stands at the first op of that stream where the compute
+ * stream knows that all ops that touch the tensor are complete. This is after the last op that touches the tensor. If
+ * an op of another stream touches the tensor, it is before the first compute op whose waits cover the op of the other
+ * stream.
+ *
+ * A later tensor at the same bytes must come after the fill. A compute op does because of its position. An op of
+ * another stream does if its clock covers the op at which the fill stands, because the fill comes before the event of
+ * that op. If the bytes pass from one stream to another without a compute op in between, no such position exists and
+ * the tensor is left out: its fill would need an additional wait, which would hide missing waits. */
 #include "compiler/schedule/streams.h"
-#include "runtime/executor.h"
+#include "runtime/executor_internal.h"
 
 #include <stdlib.h>
+#include <string.h>
+
+enum { DELAY_MAX_NS = 50 * 1000, DELAY_ONE_IN = 4 };
+
+/* ---- where fills stand ---- */
 
 struct search {
     const struct cr_program   *p;
     struct cr_clock           *clock;      /* by op */
-    struct cr_stream_interval *stay;       /* by tensor */
+    struct cr_stream_interval *interval;   /* by tensor */
     int                       *begin, *op; /* ops that touch tensor t: op[begin[t]] to op[begin[t + 1]] */
 };
 
@@ -41,25 +48,24 @@ static cr_status list_touches(struct search *s) {
 static cr_status open_search(struct search *s, const struct cr_program *p) {
     s->p = p;
     CR_ALLOC(s->clock, (size_t)CR_MAX(p->ops, 1));
-    CR_ALLOC(s->stay, (size_t)CR_MAX(p->tensors, 1));
+    CR_ALLOC(s->interval, (size_t)CR_MAX(p->tensors, 1));
     cr_stream_clocks(p, s->clock);
-    CR_TRY(cr_stream_intervals(p, s->stay));
+    CR_TRY(cr_stream_intervals(p, s->interval));
     return list_touches(s);
 }
 
 static void close_search(struct search *s) {
     cr_free(s->clock);
-    cr_free(s->stay);
+    cr_free(s->interval);
     cr_free(s->begin);
     cr_free(s->op);
 }
 
-/* Does compute, when it has launched op j of its own, know all that touched the tensor to be complete, or have it in
- * its past? */
-static bool knows_all(const struct search *s, int tensor, int j) {
+/* At compute op j, are all ops that touch the tensor complete or earlier in the compute stream? */
+static bool all_complete_at(const struct search *s, int tensor, int j) {
     for (int k = s->begin[tensor]; k < s->begin[tensor + 1]; k++) {
-        const enum cr_stream lane = s->p->op[s->op[k]].stream;
-        if (lane == CR_STREAM_COMPUTE ? s->op[k] > j : !cr_clock_covers(&s->clock[j], lane, s->op[k])) return false;
+        const enum cr_stream stream = s->p->op[s->op[k]].stream;
+        if (stream == CR_STREAM_COMPUTE ? s->op[k] > j : !cr_clock_covers(&s->clock[j], stream, s->op[k])) return false;
     }
     return true;
 }
@@ -70,40 +76,41 @@ static bool touches(const struct search *s, int tensor, int op) {
     return false;
 }
 
-/* Is op w, which touches bytes that the fill covers, sure to come behind it? */
-static bool comes_behind(const struct search *s, int w, const struct cr_fill *fill) {
+/* Does op w, which touches bytes of the fill, always run after the fill? */
+static bool runs_after(const struct search *s, int w, const struct cr_fill *fill) {
     if (s->p->op[w].stream != CR_STREAM_COMPUTE) return cr_clock_covers(&s->clock[w], CR_STREAM_COMPUTE, fill->op);
     return w > fill->op || (w == fill->op && !fill->after_launch);
 }
 
-static bool harms_nothing(const struct search *s, int tensor, const struct cr_fill *fill) {
+/* Do all later tensors at these bytes come after the fill? */
+static bool is_safe(const struct search *s, int tensor, const struct cr_fill *fill) {
     const struct cr_program *p = s->p;
     for (int u = 0; u < p->tensors; u++) {
         const struct cr_tensor *x = &p->tensor[u];
         if (u == tensor || x->region != CR_REGION_POOL || x->first < 0) continue;
         if (x->offset >= fill->end || fill->begin >= x->offset + x->bytes) continue;
-        if (s->stay[u].lower < s->stay[tensor].upper) continue; /* was there before */
+        if (s->interval[u].lower < s->interval[tensor].upper) continue; /* an earlier tensor */
         for (int k = s->begin[u]; k < s->begin[u + 1]; k++)
-            if (!comes_behind(s, s->op[k], fill)) return false;
+            if (!runs_after(s, s->op[k], fill)) return false;
     }
     return true;
 }
 
-static bool find_place(const struct search *s, int tensor, struct cr_fill *out) {
+static bool find_fill(const struct search *s, int tensor, struct cr_fill *out) {
     const struct cr_tensor *t = &s->p->tensor[tensor];
     int                     j = t->first;
-    while (j < s->p->ops && (s->p->op[j].stream != CR_STREAM_COMPUTE || !knows_all(s, tensor, j))) j++;
+    while (j < s->p->ops && (s->p->op[j].stream != CR_STREAM_COMPUTE || !all_complete_at(s, tensor, j))) j++;
     *out = (struct cr_fill){.op           = j,
                             .after_launch = j < s->p->ops && touches(s, tensor, j),
                             .begin        = t->offset,
                             .end          = t->offset + t->bytes};
-    return harms_nothing(s, tensor, out);
+    return is_safe(s, tensor, out);
 }
 
 static bool dies(const struct cr_program *p, int tensor) {
     const struct cr_tensor *x = &p->tensor[tensor];
     if (x->region != CR_REGION_POOL || x->first < 0 || x->keep) return false;
-    for (int t = 0; t < p->tensors; t++) /* who takes its storage over dies for it */
+    for (int t = 0; t < p->tensors; t++) /* an alias that uses the same bytes dies in its place */
         if (p->tensor[t].alias == tensor && p->tensor[t].first >= 0) return false;
     return true;
 }
@@ -124,10 +131,54 @@ cr_status cr_fills_make(const struct cr_program *p, struct cr_fill **out, int *c
     fill = cr_alloc((size_t)CR_MAX(p->tensors, 1), sizeof *fill);
     if (!fill) CR_TRY_OUT(CR_NO_MEMORY((size_t)p->tensors * sizeof *fill));
     for (int t = 0; t < p->tensors; t++)
-        if (dies(p, t) && find_place(&s, t, &fill[*count])) ++*count;
+        if (dies(p, t) && find_fill(&s, t, &fill[*count])) ++*count;
     qsort(fill, (size_t)*count, sizeof *fill, compare_fills);
     *out = fill;
 out:
     close_search(&s);
     return status;
+}
+
+/* ---- filling dead bytes ---- */
+
+cr_status cr_exec_poison(struct cr_exec *exec) {
+    size_t largest = 1;
+    cr_free(exec->fill);
+    exec->fill = NULL;
+    CR_TRY(cr_exec_drop_graph(exec));
+    CR_TRY(cr_fills_make(exec->program, &exec->fill, &exec->fills));
+    if (cr_exec_async(exec)) return CR_OK;
+    for (int i = 0; i < exec->fills; i++) largest = CR_MAX(largest, exec->fill[i].end - exec->fill[i].begin);
+    cr_free(exec->poison);
+    CR_ALLOC(exec->poison, largest);
+    memset(exec->poison, CR_POISON_BYTE, largest);
+    return CR_OK;
+}
+
+cr_status cr_exec_fill_at(struct cr_exec *exec, int op, bool after_launch) {
+    struct cr_device *device = cr_exec_device(exec);
+    for (int i = 0; exec->fill && i < exec->fills && exec->fill[i].op <= op; i++) {
+        const struct cr_fill *f = &exec->fill[i];
+        if (f->op != op || f->after_launch != after_launch) continue;
+        unsigned char *to    = (unsigned char *)exec->memory->region[CR_REGION_POOL] + f->begin;
+        const size_t   bytes = f->end - f->begin;
+        CR_TRY(cr_exec_async(exec) ? cr_exec_async(exec)->fill(device, CR_STREAM_COMPUTE, to, CR_POISON_BYTE, bytes)
+                                   : device->backend->put(device, to, exec->poison, bytes));
+    }
+    return CR_OK;
+}
+
+/* ---- jitter ---- */
+
+cr_status cr_exec_jitter(struct cr_exec *exec, uint64_t seed) {
+    if (!cr_exec_async(exec)) return CR_OK;
+    exec->jitter     = true;
+    exec->jitter_rng = cr_rng_make(seed, CR_RNG_TEST, 0, 0);
+    return cr_exec_drop_graph(exec);
+}
+
+cr_status cr_exec_delay(struct cr_exec *exec, enum cr_stream stream) {
+    if (!exec->jitter || cr_rng_below(&exec->jitter_rng, DELAY_ONE_IN)) return CR_OK;
+    return cr_exec_async(exec)->delay(cr_exec_device(exec), stream,
+                                      (int64_t)cr_rng_below(&exec->jitter_rng, DELAY_MAX_NS + 1));
 }

@@ -1,8 +1,10 @@
-/* runtime/feed_ring.c: how batches reach a device that works beside the host. A slot is a piece of page-locked host
- * memory, which the host fills while the batch before travels. Pictures go from there straight to the INPUT region,
- * whose address recordings know, as soon as the run before has read its own: that is at its beginning, so they come
- * beside the rest of it, and the device has them once. Labels, boxes and mixes, which runs read later, wait in a small
- * piece of device memory, and the compute lane moves them. */
+/* runtime/feed_ring.c: copies batches to a device with async while it works.
+ *
+ * A slot is a piece of page-locked host memory. The host fills one slot while the batch of the other slot is copied.
+ * Images go directly to the INPUT region, whose address the captured graph contains, as soon as the run before has read
+ * its images. A run reads its images at the beginning, so the copy overlaps with the run, and the device holds the
+ * images only once. Labels, boxes and mixes are read later in a run. They are copied to a small buffer on the device,
+ * and the compute stream moves them to the INPUT region. */
 #include "runtime/executor.h"
 
 #include <string.h>
@@ -13,16 +15,17 @@
 enum { SLOTS = 2, PIECE_BYTES = 1 << 20, COPY_THREADS = 4 };
 
 struct slot {
-    void *host, *small;
-    void *arrived; /* the copies to the device are done: the host may fill the slot again */
-    void *moved;   /* labels and boxes have left for the INPUT region: others may come */
+    void *host;    /* page-locked host memory: a whole batch */
+    void *small;   /* device memory: labels, boxes, mixes; NULL when the programs have none */
+    void *arrived; /* event: the copies to the device are done, so the host may fill the slot again */
+    void *moved;   /* event: `small` has been moved to the INPUT region, so it may be overwritten */
 };
 
 struct cr_feed_ring {
     struct slot slot[SLOTS];
-    void       *taken;    /* the latest run has read its pictures */
-    size_t      pictures; /* bytes of the latest batch's; 0: none yet */
-    int64_t     sent;
+    void       *images_read; /* event: the latest run has read its images */
+    size_t      image_bytes; /* of the latest batch; 0 before the first */
+    int64_t     sent;        /* number of batches so far */
 };
 
 /* ---- host memory ---- */
@@ -68,7 +71,7 @@ cr_status cr_feed_open(struct cr_device *device, size_t bytes, size_t small_byte
     *out = NULL;
     if (!device->backend->async) return CR_OK;
     CR_ALLOC(ring, 1);
-    CR_TRY_OUT(device->backend->async->event_create(device, &ring->taken));
+    CR_TRY_OUT(device->backend->async->event_create(device, &ring->images_read));
     for (int i = 0; i < SLOTS; i++) CR_TRY_OUT(slot_open(device, bytes, small_bytes, &ring->slot[i]));
     *out = ring;
     return CR_OK;
@@ -80,7 +83,7 @@ out:
 void cr_feed_close(struct cr_device *device, struct cr_feed_ring *ring) {
     if (!ring) return;
     const struct cr_async *async = device->backend->async;
-    async->event_destroy(device, ring->taken);
+    async->event_destroy(device, ring->images_read);
     for (int i = 0; i < SLOTS; i++) {
         struct slot *s = &ring->slot[i];
         async->event_destroy(device, s->arrived);
@@ -101,24 +104,24 @@ cr_status cr_feed_slot(struct cr_device *device, struct cr_feed_ring *ring, void
 cr_status cr_feed_send(struct cr_device *device, struct cr_feed_ring *ring, const struct cr_program *p, void *input) {
     const struct cr_async *async = device->backend->async;
     struct slot           *s     = &ring->slot[ring->sent++ % SLOTS];
-    const size_t           small = cr_feed_small_bytes(p), pictures = p->region_bytes[CR_REGION_INPUT] - small;
-    unsigned char         *rest = (unsigned char *)input + pictures;
-    /* Larger pictures, another program's, lie where the run before has its labels and reads them to its end: they wait
-     * for all of it. */
-    if (pictures > ring->pictures && ring->pictures)
-        CR_TRY(async->event_record(device, CR_STREAM_COMPUTE, ring->taken));
-    ring->pictures = pictures;
-    CR_TRY(async->stream_wait_event(device, CR_STREAM_TO_DEVICE, ring->taken));
-    CR_TRY(async->put(device, CR_STREAM_TO_DEVICE, input, s->host, pictures));
+    const size_t           small = cr_feed_small_bytes(p), image_bytes = p->region_bytes[CR_REGION_INPUT] - small;
+    unsigned char         *small_input = (unsigned char *)input + image_bytes;
+    /* Larger images (of another program) overlap the labels of the run before, which are read until its end. The copy
+     * then waits for the whole run. */
+    if (image_bytes > ring->image_bytes && ring->image_bytes)
+        CR_TRY(async->event_record(device, CR_STREAM_COMPUTE, ring->images_read));
+    ring->image_bytes = image_bytes;
+    CR_TRY(async->stream_wait_event(device, CR_STREAM_TO_DEVICE, ring->images_read));
+    CR_TRY(async->put(device, CR_STREAM_TO_DEVICE, input, s->host, image_bytes));
     CR_TRY(async->stream_wait_event(device, CR_STREAM_TO_DEVICE, s->moved));
     if (small)
-        CR_TRY(async->put(device, CR_STREAM_TO_DEVICE, s->small, (const unsigned char *)s->host + pictures, small));
+        CR_TRY(async->put(device, CR_STREAM_TO_DEVICE, s->small, (const unsigned char *)s->host + image_bytes, small));
     CR_TRY(async->event_record(device, CR_STREAM_TO_DEVICE, s->arrived));
     CR_TRY(async->stream_wait_event(device, CR_STREAM_COMPUTE, s->arrived));
-    if (small) CR_TRY(async->move(device, CR_STREAM_COMPUTE, rest, s->small, small));
+    if (small) CR_TRY(async->move(device, CR_STREAM_COMPUTE, small_input, s->small, small));
     return async->event_record(device, CR_STREAM_COMPUTE, s->moved);
 }
 
 cr_status cr_feed_consumed(struct cr_device *device, struct cr_feed_ring *ring) {
-    return device->backend->async->event_record_external(device, CR_STREAM_COMPUTE, ring->taken);
+    return device->backend->async->event_record_external(device, CR_STREAM_COMPUTE, ring->images_read);
 }

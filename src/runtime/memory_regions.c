@@ -1,24 +1,25 @@
-/* runtime/memory_regions.c: the device as passes see it, and the memory that the programs of a run share. See
- * runtime/executor.h. */
+/* runtime/memory_regions.c: the cost model of a device, and the memory regions that the programs of a process share.
+ * See runtime/executor.h. */
 #include "runtime/executor.h"
 
 #include <string.h>
 
-/* ---- the device as a target of passes ---- */
+/* ---- the device as passes see it ---- */
 
 bool cr_device_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     int                     index;
-    const struct cr_kernel *row = cr_kernel_find(device, p, op, 0, &index);
-    if (!row) return false;
-    /* The reference does every op and none of them fast: nothing is joined to end there, unless all is reference. */
-    return strncmp(row->name, "ref.", 4) != 0 || device->options.ref_only || p->real == CR_F64;
+    const struct cr_kernel *kernel = cr_kernel_find(device, p, op, 0, &index);
+    if (!kernel) return false;
+    /* Reference kernels accept every op but are slow, so no fusion may rely on them unless all kernels are reference.
+     */
+    return strncmp(kernel->name, "ref.", 4) != 0 || device->options.ref_only || p->real == CR_F64;
 }
 
-static bool target_accepts(void *self, const struct cr_program *p, const struct cr_op *op) {
+static bool model_accepts(void *self, const struct cr_program *p, const struct cr_op *op) {
     return cr_device_accepts(self, p, op);
 }
 
-/* Names the op and the shapes of its operands, for the message of an op that no row takes. */
+/* Appends the op and the shapes of its operands, for the error message when no kernel accepts the op. */
 static void describe_op(const struct cr_program *p, const struct cr_op *op, struct cr_text *out) {
     int ids[CR_OP_IDS_MAX], n = cr_op_reads(op, ids);
     cr_text_add(out, "%s of layer %s", cr_op_info(op->kind)->name, op->layer >= 0 ? p->layer[op->layer] : "?");
@@ -46,15 +47,15 @@ int64_t cr_device_packed_elems(struct cr_device *device, const struct cr_program
 
 double cr_device_estimate(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     int                     index;
-    const struct cr_kernel *row = cr_kernel_find(device, p, op, 0, &index);
-    return row && row->estimate ? row->estimate(device, p, op) : 0;
+    const struct cr_kernel *kernel = cr_kernel_find(device, p, op, 0, &index);
+    return kernel && kernel->estimate ? kernel->estimate(device, p, op) : 0;
 }
 
 void cr_device_algo_name(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
                          struct cr_text *out) {
     int                     index;
-    const struct cr_kernel *row = cr_kernel_find(device, p, op, 0, &index);
-    if (row && row->algo_name) row->algo_name(op, out);
+    const struct cr_kernel *kernel = cr_kernel_find(device, p, op, 0, &index);
+    if (kernel && kernel->algo_name) kernel->algo_name(op, out);
 }
 
 cr_status cr_device_select(struct cr_device *device, const struct cr_program *p, struct cr_op *op, size_t *workspace) {
@@ -68,28 +69,30 @@ cr_status cr_device_select(struct cr_device *device, const struct cr_program *p,
     return status;
 }
 
-static int64_t target_kept_elems(void *self, const struct cr_program *p, const struct cr_op *op) {
+static int64_t model_packed_elems(void *self, const struct cr_program *p, const struct cr_op *op) {
     return cr_device_packed_elems(self, p, op);
 }
 
-static double target_foresee(void *self, const struct cr_program *p, const struct cr_op *op) {
+static double model_estimate(void *self, const struct cr_program *p, const struct cr_op *op) {
     return cr_device_estimate(self, p, op);
 }
 
-static void target_name_way(void *self, const struct cr_program *p, const struct cr_op *op, struct cr_text *out) {
+static void model_algo_name(void *self, const struct cr_program *p, const struct cr_op *op, struct cr_text *out) {
     cr_device_algo_name(self, p, op, out);
 }
 
-static cr_status target_select(void *self, const struct cr_program *p, struct cr_op *op, size_t *workspace) {
+static cr_status model_select(void *self, const struct cr_program *p, struct cr_op *op, size_t *workspace) {
     return cr_device_select(self, p, op, workspace);
 }
 
-static cr_status target_tell(void *self, const struct cr_program *p, const struct cr_op *op, struct cr_selection *out) {
-    struct cr_cost_model    roof = cr_device_cost_model(self);
+static cr_status model_explain(void *self, const struct cr_program *p, const struct cr_op *op,
+                               struct cr_selection *out) {
+    struct cr_cost_model    roofline = cr_device_cost_model(self);
     int                     index;
-    const struct cr_kernel *row = cr_kernel_find(self, p, op, 0, &index);
-    if (row)
-        *out = (struct cr_selection){.kernel = row->name, .seconds = cr_op_seconds(&roof, p, op), .source = "roofline"};
+    const struct cr_kernel *kernel = cr_kernel_find(self, p, op, 0, &index);
+    if (kernel)
+        *out = (struct cr_selection){
+            .kernel = kernel->name, .seconds = cr_op_seconds(&roofline, p, op), .source = "roofline"};
     return CR_OK;
 }
 
@@ -97,7 +100,7 @@ bool cr_device_reads_host(const struct cr_device *device, const struct cr_op *op
     return cr_kernel_reads_host(device, device->kernels[op->kernel], slot);
 }
 
-static bool target_reads_host(void *self, const struct cr_op *op, int slot) {
+static bool model_reads_host(void *self, const struct cr_op *op, int slot) {
     return cr_device_reads_host(self, op, slot);
 }
 
@@ -113,20 +116,21 @@ struct cr_cost_model cr_device_cost_model(struct cr_device *device) {
                                   .duplex_speedup        = caps->duplex_speedup,
                                   .host_memory_overhead  = caps->host_memory_overhead,
                                   .sparse_density_max    = caps->sparse_density_max,
-                                  .packed_elems          = target_kept_elems,
-                                  .estimate              = target_foresee,
-                                  .algo_name             = target_name_way,
-                                  .accepts               = target_accepts,
-                                  .select                = target_select,
-                                  .explain               = target_tell,
-                                  .reads_host            = target_reads_host};
+                                  .packed_elems          = model_packed_elems,
+                                  .estimate              = model_estimate,
+                                  .algo_name             = model_algo_name,
+                                  .accepts               = model_accepts,
+                                  .select                = model_select,
+                                  .explain               = model_explain,
+                                  .reads_host            = model_reads_host};
 }
 
 /* ---- memory ---- */
 
-/* The HOST region is empty in most runs; a kernel may be handed the address of any other. */
-static void sum_up(const struct cr_param_store *store, const struct cr_program *const *programs, int count,
-                   size_t bytes[CR_REGIONS]) {
+/* Bytes of each region: the maximum over the programs. Regions other than HOST have at least 256 bytes, because a
+ * kernel may receive their address. */
+static void region_sizes(const struct cr_param_store *store, const struct cr_program *const *programs, int count,
+                         size_t bytes[CR_REGIONS]) {
     memset(bytes, 0, CR_REGIONS * sizeof *bytes);
     bytes[CR_REGION_STORE] = cr_param_store_bytes(store);
     for (int i = 0; i < count; i++)
@@ -136,15 +140,15 @@ static void sum_up(const struct cr_param_store *store, const struct cr_program *
 }
 
 static size_t small_bytes(const struct cr_program *const *programs, int count) {
-    size_t most = 0;
-    for (int i = 0; i < count; i++) most = CR_MAX(most, cr_feed_small_bytes(programs[i]));
-    return most;
+    size_t max = 0;
+    for (int i = 0; i < count; i++) max = CR_MAX(max, cr_feed_small_bytes(programs[i]));
+    return max;
 }
 
 size_t cr_memory_need(const struct cr_device *device, const struct cr_param_store *store,
                       const struct cr_program *const *programs, int count) {
     size_t bytes[CR_REGIONS], sum = 0;
-    sum_up(store, programs, count, bytes);
+    region_sizes(store, programs, count, bytes);
     for (int r = 0; r < CR_REGIONS; r++)
         if (r != CR_REGION_HOST) sum += bytes[r];
     sum += (size_t)((double)bytes[CR_REGION_HOST] * device->caps.host_memory_overhead);
@@ -152,12 +156,12 @@ size_t cr_memory_need(const struct cr_device *device, const struct cr_param_stor
 }
 
 size_t cr_memory_host_need(const struct cr_program *const *programs, int count) {
-    size_t most = 0;
-    for (int i = 0; i < count; i++) most = CR_MAX(most, programs[i]->region_bytes[CR_REGION_HOST]);
-    return most;
+    size_t max = 0;
+    for (int i = 0; i < count; i++) max = CR_MAX(max, programs[i]->region_bytes[CR_REGION_HOST]);
+    return max;
 }
 
-/* Page-locked on a device that works beside the host; one whose memory is the host's has no other. */
+/* The HOST region is page-locked host memory on a device with async, else ordinary device memory. */
 static cr_status reserve_host(struct cr_memory *m) {
     const struct cr_async *async = m->device->backend->async;
     const size_t           bytes = m->bytes[CR_REGION_HOST];
@@ -166,7 +170,7 @@ static cr_status reserve_host(struct cr_memory *m) {
     const cr_status status = async->host_reserve(m->device, bytes, &m->region[CR_REGION_HOST]);
     return status != CR_ERR_MEMORY
                ? status
-               : CR_FAIL(status, "the host has no %.0f MiB of page-locked memory for swapped tensors",
+               : CR_FAIL(status, "the host cannot provide %.0f MiB of page-locked memory for offloaded tensors",
                          (double)bytes / (1 << 20));
 }
 
@@ -183,14 +187,14 @@ cr_status cr_memory_open(struct cr_memory *memory, struct cr_device *device, con
                          const struct cr_program *const *programs, int count) {
     struct cr_memory m      = {.device = device};
     cr_status        status = CR_OK;
-    sum_up(store, programs, count, m.bytes);
+    region_sizes(store, programs, count, m.bytes);
     for (int r = 0; r < CR_REGIONS; r++)
         if (r != CR_REGION_HOST) CR_TRY_OUT(device->backend->reserve(device, m.bytes[r], &m.region[r]));
     CR_TRY_OUT(reserve_host(&m));
     CR_TRY_OUT(cr_feed_open(device, m.bytes[CR_REGION_INPUT], small_bytes(programs, count), &m.ring));
     if (device->backend->share)
-        CR_TRY_OUT(
-            device->backend->share(device, m.region[CR_REGION_STORE])); /* last: who fails above shares nothing */
+        CR_TRY_OUT(device->backend->share(
+            device, m.region[CR_REGION_STORE])); /* last, so that no rank waits for one that failed above */
     *memory = m;
     return CR_OK;
 out:

@@ -1,12 +1,13 @@
-/* runtime/profiler.c: see runtime/profiler.h. */
+/* runtime/profiler.c: times the ops of a bound program and prints the profile. See runtime/profiler.h. */
 #include "runtime/profiler.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Whole runs enqueued in front of a marked pass: at least two, so that the last of them begins without a wait. */
-enum { LEAD_LEAST = 2, LEAD_MOST = 64 };
+/* Number of whole runs that are enqueued before a timed pass. At least two, so that the last of them begins without a
+ * wait. */
+enum { LEAD_MIN = 2, LEAD_MAX = 64 };
 
 struct timing {
     struct cr_exec        *exec;
@@ -14,12 +15,12 @@ struct timing {
     const struct cr_async *async; /* NULL: wall time */
     struct cr_step_block   step;
     int                    ops, passes;
-    double                *seconds;         /* [ops + 1][passes]; the last row is the whole program's */
-    void                 **before, **after; /* a mark each for every op and for the whole */
-    int                    lead;
-    double                *begin;     /* [ops], of the last pass */
-    double                 event_s;   /* what a pair of marks with nothing between them takes */
-    double                 enqueue_s; /* what the host needed to enqueue the last marked pass */
+    double                *seconds;         /* [ops + 1][passes]; the last row is of the whole program */
+    void                 **before, **after; /* [ops + 1] events; the last ones enclose the whole program */
+    int                    lead;            /* whole runs before a timed pass */
+    double                *begin;           /* [ops]: start of each op in the last pass */
+    double                 event_s;         /* time between two events without work between them */
+    double                 enqueue_s;       /* time that the host needed to enqueue the last timed pass */
 };
 
 static int compare_doubles(const void *a, const void *b) {
@@ -42,7 +43,8 @@ static cr_status sync(const struct timing *t) {
     return t->device->backend->sync(t->device);
 }
 
-static cr_status pass_by_wall(struct timing *t, int pass) {
+/* Times every op by the wall clock, after one whole run. */
+static cr_status wall_clock_pass(struct timing *t, int pass) {
     int64_t start = cr_time_ns();
     CR_TRY(cr_exec_run(t->exec, &t->step));
     CR_TRY(sync(t));
@@ -57,7 +59,8 @@ static cr_status pass_by_wall(struct timing *t, int pass) {
     return CR_OK;
 }
 
-static cr_status pass_by_marks(struct timing *t, int pass) {
+/* Times every op by events. The last of the whole runs before it is timed as the whole program. */
+static cr_status event_pass(struct timing *t, int pass) {
     CR_TRY(sync(t));
     for (int i = 0; i < t->lead; i++) {
         const bool last = i == t->lead - 1;
@@ -75,12 +78,12 @@ static cr_status pass_by_marks(struct timing *t, int pass) {
     return CR_OK;
 }
 
-/* Two marks with nothing between them: what they say is their own time and no op's. */
-static cr_status time_marks(struct timing *t) {
-    double *empty = seconds_of(t, 0, 0); /* free until the passes begin */
+/* Measures the time between two events without work between them. */
+static cr_status time_events(struct timing *t) {
+    double *empty = seconds_of(t, 0, 0); /* not in use before the passes */
     if (!t->async) return CR_OK;
     for (int i = 0; i < t->passes; i++) {
-        CR_TRY(cr_exec_run(t->exec, &t->step)); /* the marks must stand ready when the device comes by */
+        CR_TRY(cr_exec_run(t->exec, &t->step)); /* keeps the device busy while the events are enqueued */
         CR_TRY(t->async->event_record(t->device, CR_STREAM_COMPUTE, t->before[0]));
         CR_TRY(t->async->event_record(t->device, CR_STREAM_COMPUTE, t->after[0]));
         CR_TRY(sync(t));
@@ -91,13 +94,12 @@ static cr_status time_marks(struct timing *t) {
 }
 
 static cr_status run_passes(struct timing *t) {
-    for (int r = t->async ? -1 : 0; r < t->passes; r++) { /* the pass before the first tells how much lead is needed */
+    for (int r = t->async ? -1 : 0; r < t->passes; r++) { /* -1: a warm-up pass that determines the lead */
         const int pass = CR_MAX(r, 0);
-        CR_TRY(t->async ? pass_by_marks(t, pass) : pass_by_wall(t, pass));
+        CR_TRY(t->async ? event_pass(t, pass) : wall_clock_pass(t, pass));
         t->step.step++;
         const double whole_s = *seconds_of(t, t->ops, pass);
-        if (t->async && whole_s > 0)
-            t->lead = (int)CR_MIN(ceil(t->enqueue_s / whole_s) + LEAD_LEAST, (double)LEAD_MOST);
+        if (t->async && whole_s > 0) t->lead = (int)CR_MIN(ceil(t->enqueue_s / whole_s) + LEAD_MIN, (double)LEAD_MAX);
     }
     return CR_OK;
 }
@@ -128,8 +130,9 @@ static void timing_close(struct timing *t) {
     cr_free(t->begin);
 }
 
-/* A copy to the host or back is bounded by the way there, not by the device's memory. */
-static double roof_of(const struct timing *t, const struct cr_op *op, double bytes, double flops) {
+/* A copy between host and device is limited by the rate of that connection, not by the memory of the device. Its bytes
+ * count the read and the write, so half of them cross the connection. */
+static double roofline_of(const struct timing *t, const struct cr_op *op, double bytes, double flops) {
     const struct cr_device_caps *caps = &t->device->caps;
     if (op->kind == CR_OP_offload) return caps->to_host_bytes_per_s > 0 ? bytes / 2 / caps->to_host_bytes_per_s : 0;
     if (op->kind == CR_OP_prefetch)
@@ -137,13 +140,13 @@ static double roof_of(const struct timing *t, const struct cr_op *op, double byt
     return CR_MAX(bytes / caps->bytes_per_s, flops / cr_device_flops(t->device, t->device->kernels[op->kernel]->math));
 }
 
-static void take_over(const struct timing *t, struct cr_profile *out) {
+static void fill_profile(const struct timing *t, struct cr_profile *out) {
     for (int i = 0; i < t->ops; i++) {
-        struct cr_op_profile *o = &out->op[i];
-        *o                      = (struct cr_op_profile){
-                                 .op = i, .begin_s = t->begin[i], .seconds = CR_MAX(median(seconds_of(t, i, 0), t->passes) - t->event_s, 0)};
+        struct cr_op_profile *o        = &out->op[i];
+        const double          median_s = median(seconds_of(t, i, 0), t->passes);
+        *o = (struct cr_op_profile){.op = i, .begin_s = t->begin[i], .seconds = CR_MAX(median_s - t->event_s, 0)};
         cr_op_cost(out->program, &out->program->op[i], &o->bytes, &o->flops);
-        o->roofline_s = roof_of(t, &out->program->op[i], o->bytes, o->flops);
+        o->roofline_s = roofline_of(t, &out->program->op[i], o->bytes, o->flops);
         out->sum_s += o->seconds;
     }
     out->event_s = t->event_s;
@@ -159,14 +162,14 @@ cr_status cr_profile_open(struct cr_exec *exec, const struct cr_program *program
                        .step   = *step,
                        .ops    = program->ops,
                        .passes = passes,
-                       .lead   = LEAD_LEAST};
+                       .lead   = LEAD_MIN};
     CR_ASSERT(passes > 0);
     *out = (struct cr_profile){.program = program, .exec = exec, .device = device, .passes = passes};
     CR_ALLOC(out->op, (size_t)program->ops);
     CR_TRY_OUT(timing_open(&t));
-    CR_TRY_OUT(time_marks(&t));
+    CR_TRY_OUT(time_events(&t));
     CR_TRY_OUT(run_passes(&t));
-    take_over(&t, out);
+    fill_profile(&t, out);
 out:
     timing_close(&t);
     if (status != CR_OK) cr_profile_close(out);
@@ -194,10 +197,10 @@ static double per(double amount, double seconds) {
     return seconds > 0 ? amount / seconds : 0;
 }
 
-static const char numbers_head[] = "        ms   share        MB      GB/s     GFLOP   TFLOP/s    roof";
+static const char numbers_head[] = "        ms  percent        MB      GB/s     GFLOP   TFLOP/s  roofline";
 
 static void add_numbers(const struct cr_op_profile *o, double sum_s, struct cr_text *out) {
-    cr_text_add(out, "%10.4f %6.2f%% %9.2f %9.1f %9.3f %9.3f %6.1f%%", o->seconds * 1e3, 100 * per(o->seconds, sum_s),
+    cr_text_add(out, "%10.4f %6.2f%% %9.2f %9.1f %9.3f %9.3f %8.1f%%", o->seconds * 1e3, 100 * per(o->seconds, sum_s),
                 o->bytes * 1e-6, per(o->bytes, o->seconds) * 1e-9, o->flops * 1e-9, per(o->flops, o->seconds) * 1e-12,
                 100 * per(o->roofline_s, o->seconds));
 }
@@ -206,7 +209,7 @@ static const char *layer_of(const struct cr_program *p, const struct cr_op *op) 
     return op->layer >= 0 ? p->layer[op->layer] : "-";
 }
 
-/* One line a kind: the sums over its ops; `op` holds the kind, for the time of sorting. */
+/* One line for each op kind with the sums over its ops. The member `op` holds the kind while the lines are sorted. */
 static void add_kinds(const struct cr_profile *p, struct cr_text *out) {
     struct cr_op_profile kind[CR_OP_COUNT]  = {0};
     int                  count[CR_OP_COUNT] = {0};
@@ -228,62 +231,63 @@ static void add_kinds(const struct cr_profile *p, struct cr_text *out) {
     }
 }
 
-/* The op's way or layout, where it has a name. */
-static void add_way(const struct cr_profile *p, const struct cr_op *op, const char *before, const char *behind,
-                    struct cr_text *out) {
+/* The name of the op's algorithm or weight format between `before` and `after`, if it has one. */
+static void add_algo(const struct cr_profile *p, const struct cr_op *op, const char *before, const char *after,
+                     struct cr_text *out) {
     struct cr_text name = {0};
     cr_device_algo_name(p->device, p->program, op, &name);
-    if (name.data) cr_text_add(out, "%s%s%s", before, name.data, behind);
+    if (name.data) cr_text_add(out, "%s%s%s", before, name.data, after);
     cr_text_free(&name);
 }
 
-static double roof_of_all(const struct cr_profile *p) {
+static double total_roofline(const struct cr_profile *p) {
     double sum = 0;
     for (int i = 0; i < p->program->ops; i++) sum += p->op[i].roofline_s;
     return sum;
 }
 
 void cr_profile_print(const struct cr_profile *p, struct cr_text *out) {
-    const struct cr_device_caps *caps      = &p->device->caps;
-    char                         marks[64] = "";
-    if (p->event_s > 0) snprintf(marks, sizeof marks, " (%.2f us a pair of marks taken off each)", p->event_s * 1e6);
-    cr_text_add(out, "%s  %-24s %-18s %s\n", numbers_head, "row", "op", "layer");
+    const struct cr_device_caps *caps       = &p->device->caps;
+    char                         events[64] = "";
+    if (p->event_s > 0) snprintf(events, sizeof events, " (minus %.2f us per op for events)", p->event_s * 1e6);
+    cr_text_add(out, "%s  %-24s %-18s %s\n", numbers_head, "kernel", "op", "layer");
     for (int i = 0; i < p->program->ops; i++) {
         const struct cr_op *op = &p->program->op[p->op[i].op];
         add_numbers(&p->op[i], p->sum_s, out);
         cr_text_add(out, "  %-24s %-18s %s", cr_exec_kernel_name(p->exec, p->op[i].op), cr_op_info(op->kind)->name,
                     layer_of(p->program, op));
-        add_way(p, op, " (", ")", out);
+        add_algo(p, op, " (", ")", out);
         cr_text_add(out, "\n");
     }
     add_kinds(p, out);
     cr_text_add(
         out,
-        "\nroof: the longer of bytes at %.1f GB/s and FLOPs at %.3f TFLOP/s (%.1f in tf32, %.1f in f32), what this "
-        "device is taken to reach\n"
-        "sum of %d ops: %.3f ms%s; at the roof %.3f ms; the program run whole: %.3f ms (medians of %d passes)\n",
+        "\nroofline: roofline time as a percentage of the measured time. The roofline time is the longer of bytes at "
+        "%.1f GB/s "
+        "and FLOPs at %.3f TFLOP/s (%.1f in tf32, %.1f in f32), estimates for this device.\n"
+        "sum of %d ops: %.3f ms%s; at the roofline %.3f ms; the whole program: %.3f ms (medians of %d passes)\n",
         caps->bytes_per_s * 1e-9, caps->flops_per_s * 1e-12, cr_device_flops(p->device, CR_MATH_TF32) * 1e-12,
-        cr_device_flops(p->device, CR_MATH_F32) * 1e-12, p->program->ops, p->sum_s * 1e3, marks, roof_of_all(p) * 1e3,
-        p->whole_s * 1e3, p->passes);
+        cr_device_flops(p->device, CR_MATH_F32) * 1e-12, p->program->ops, p->sum_s * 1e3, events,
+        total_roofline(p) * 1e3, p->whole_s * 1e3, p->passes);
 }
 
 void cr_profile_print_json(const struct cr_profile *p, struct cr_text *out) {
     for (int i = 0; i < p->program->ops; i++) {
         const struct cr_op_profile *o  = &p->op[i];
         const struct cr_op         *op = &p->program->op[o->op];
-        cr_text_add(out, "{\"op\": %d, \"kind\": \"%s\", \"layer\": \"%s\", \"row\": \"%s\", ", o->op,
+        cr_text_add(out, "{\"op\": %d, \"kind\": \"%s\", \"layer\": \"%s\", \"kernel\": \"%s\", ", o->op,
                     cr_op_info(op->kind)->name, layer_of(p->program, op), cr_exec_kernel_name(p->exec, o->op));
-        add_way(p, op, "\"way\": \"", "\", ", out);
+        add_algo(p, op, "\"algo\": \"", "\", ", out);
         cr_text_add(out,
-                    "\"lane\": \"%s\", \"begin_ms\": %.5f, \"ms\": %.5f, \"share\": %.6f, \"bytes\": %.0f, \"flops\": "
-                    "%.0f, \"roof\": %.4f}\n",
+                    "\"stream\": \"%s\", \"begin_ms\": %.5f, \"ms\": %.5f, \"fraction\": %.6f, \"bytes\": %.0f, "
+                    "\"flops\": %.0f, \"roofline\": %.4f}\n",
                     cr_stream_name(op->stream), o->begin_s * 1e3, o->seconds * 1e3, per(o->seconds, p->sum_s), o->bytes,
                     o->flops, per(o->roofline_s, o->seconds));
     }
     cr_text_add(out,
-                "{\"ops\": %d, \"program\": \"%s\", \"sum_ms\": %.5f, \"roof_ms\": %.5f, \"whole_ms\": %.5f, "
-                "\"mark_us\": %.4f, \"passes\": %d, \"device\": ",
-                p->program->ops, p->program->name, p->sum_s * 1e3, roof_of_all(p) * 1e3, p->whole_s * 1e3,
+                "{\"ops\": %d, \"program\": \"%s\", \"sum_ms\": %.5f, \"roofline_ms\": %.5f, \"whole_ms\": %.5f, "
+                "\"event_us\": %.4f, \"passes\": %d, \"device\": ",
+                p->program->ops, p->program->name, p->sum_s * 1e3, total_roofline(p) * 1e3, p->whole_s * 1e3,
                 p->event_s * 1e6, p->passes);
     cr_text_add_json(out, p->device->caps.text);
     cr_text_add(out, "}\n");

@@ -1,8 +1,7 @@
-/* sparsity/transpose.c: a sparse filter as the gradient of a convolution's input reads it: rows are input channels,
- * taps run backwards. */
+/* sparsity/transpose.c: transposes a sparse filter for the data gradient: rows are input channels, taps are rotated. */
 #include "sparsity/sparsity.h"
 
-/* Along one axis: pixel stride*i + first of dx got tap + stride*j from output i + reach - j. */
+/* One axis: pixel stride*i + first of dx receives tap + stride*j of output i + taps - 1 - pad - j. */
 struct axis {
     int64_t tap, taps, pad;
 };
@@ -26,7 +25,7 @@ struct cr_transposition cr_sparse_transposition(int64_t R, int64_t S, int64_t st
     return t;
 }
 
-/* Where the entries of each tap of each row begin: begin[k*(taps + 1) + tap]. */
+/* Computes the first entry of each tap of each row: begin[k*(taps + 1) + tap]. */
 static void find_taps(const struct cr_sparse *s, int64_t taps, int64_t *begin) {
     for (int64_t k = 0; k < s->K; k++) {
         int64_t i = s->row[k];
@@ -37,10 +36,10 @@ static void find_taps(const struct cr_sparse *s, int64_t taps, int64_t *begin) {
     }
 }
 
-/* Visits the phase's entries in the order that the turned rows want: by tap, last first, then by output channel. `put`:
- * also writes. */
-static void walk(const struct cr_sparse *s, const struct cr_transposition *t, const int64_t *begin, bool put,
-                 struct cr_sparse *to) {
+/* Visits the phase's entries in the order of the transposed rows: by tap, last tap first, then by output channel.
+ * Counts the entries of each row; with `write`, also writes them. */
+static void visit_entries(const struct cr_sparse *s, const struct cr_transposition *t, const int64_t *begin, bool write,
+                          struct cr_sparse *to) {
     const int64_t taps = s->R * s->S, last_r = t->R - 1, last_s = t->S - 1;
     for (int64_t r = t->first_r; r <= last_r; r++)
         for (int64_t q = t->first_s; q <= last_s; q++) {
@@ -48,7 +47,7 @@ static void walk(const struct cr_sparse *s, const struct cr_transposition *t, co
             for (int64_t k = 0; k < s->K; k++)
                 for (int64_t i = begin[k * (taps + 1) + tap]; i < begin[k * (taps + 1) + tap + 1]; i++) {
                     int64_t *next = &to->row[s->index[i] - tap * s->C + 1];
-                    if (put) {
+                    if (write) {
                         to->index[*next]   = (uint32_t)((r * t->S + q) * s->K + k);
                         to->element[*next] = (uint32_t)(k * taps * s->C) + s->index[i];
                     }
@@ -57,34 +56,35 @@ static void walk(const struct cr_sparse *s, const struct cr_transposition *t, co
         }
 }
 
-static cr_status turn(const struct cr_sparse *s, const struct cr_transposition *t, const int64_t *begin,
-                      struct cr_sparse *to) {
+static cr_status transpose(const struct cr_sparse *s, const struct cr_transposition *t, const int64_t *begin,
+                           struct cr_sparse *to) {
     CR_ALLOC(to->row, (size_t)to->K + 1);
-    walk(s, t, begin, false, to);
+    visit_entries(s, t, begin, false, to);
     for (int64_t c = 0; c < to->K; c++) to->row[c + 1] += to->row[c];
-    const int64_t kept = to->row[to->K];
-    CR_ALLOC(to->index, (size_t)CR_MAX(kept, 1));
-    CR_ALLOC(to->element, (size_t)CR_MAX(kept, 1));
-    for (int64_t c = to->K; c > 0; c--) to->row[c] = to->row[c - 1]; /* row[c + 1] counts up from where row c begins */
-    walk(s, t, begin, true, to);
+    const int64_t nonzeros = to->row[to->K];
+    CR_ALLOC(to->index, (size_t)CR_MAX(nonzeros, 1));
+    CR_ALLOC(to->element, (size_t)CR_MAX(nonzeros, 1));
+    for (int64_t c = to->K; c > 0; c--) to->row[c] = to->row[c - 1]; /* row[c + 1] is the write position of row c */
+    visit_entries(s, t, begin, true, to);
     return CR_OK;
 }
 
-cr_status cr_sparse_transpose(const struct cr_sparse *s, const struct cr_transposition *t, struct cr_sparse *turned) {
+cr_status cr_sparse_transpose(const struct cr_sparse *s, const struct cr_transposition *t,
+                              struct cr_sparse *transposed) {
     struct cr_sparse to    = {.K = s->C, .R = t->R, .S = t->S, .C = s->K};
     const int64_t    taps  = s->R * s->S;
     int64_t         *begin = cr_alloc((size_t)(s->K * (taps + 1)), sizeof *begin);
     CR_ASSERT(t->R > 0 && t->S > 0 && !s->element && to.C <= UINT32_MAX / (to.R * to.S));
     cr_status status =
-        begin ? CR_OK : CR_FAIL(CR_ERR_MEMORY, "no memory for a turned filter of %lld rows", (long long)s->K);
+        begin ? CR_OK : CR_FAIL(CR_ERR_MEMORY, "out of memory for a transposed filter of %lld rows", (long long)s->K);
     if (status == CR_OK) {
         find_taps(s, taps, begin);
-        status = turn(s, t, begin, &to);
+        status = transpose(s, t, begin, &to);
     }
     cr_free(begin);
     if (status != CR_OK)
         cr_sparse_free(&to);
     else
-        *turned = to;
+        *transposed = to;
     return status;
 }

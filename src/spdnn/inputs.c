@@ -1,4 +1,4 @@
-/* spdnn/inputs.c: the challenge's inputs: pictures of digits enlarged to the width of a network, a bit a pixel. */
+/* spdnn/inputs.c: inputs of the sparse networks: images of digits, scaled to the network's width, one bit per pixel. */
 #include "spdnn/spdnn.h"
 
 #include "core/files.h"
@@ -18,7 +18,7 @@ enum {
     SIDE_MAX = 256
 };
 
-/* ---- pictures ---- */
+/* ---- images ---- */
 
 static uint32_t big_endian(const char *bytes) {
     uint32_t value = 0;
@@ -34,15 +34,15 @@ cr_status cr_spdnn_images_read(const char *path, struct cr_spdnn_images *out) {
     cr_status status = CR_OK;
     *out             = (struct cr_spdnn_images){0};
     if (length < HEADER || big_endian(file) != 0x803 || big_endian(file + 8) != SIDE || big_endian(file + 12) != SIDE)
-        CR_FAIL_OUT(
-            CR_ERR_FORMAT,
-            "%s: not a file of 28 x 28 pictures in MNIST's idx format (train-images-idx3-ubyte, not compressed)", path);
+        CR_FAIL_OUT(CR_ERR_FORMAT,
+                    "%s: not a file of 28 x 28 images in MNIST's idx format (train-images-idx3-ubyte, uncompressed)",
+                    path);
     out->count = big_endian(file + 4);
     if (out->count < 1 || length != HEADER + (size_t)out->count * PIXELS)
-        CR_FAIL_OUT(CR_ERR_FORMAT, "%s: %zu bytes, but its head says %lld pictures", path, length,
+        CR_FAIL_OUT(CR_ERR_FORMAT, "%s: %zu bytes do not match the header, which declares %lld images", path, length,
                     (long long)out->count);
     out->pixel = cr_alloc((size_t)out->count, PIXELS);
-    if (!out->pixel) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory for %lld pictures", (long long)out->count);
+    if (!out->pixel) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory for %lld images", (long long)out->count);
     for (size_t i = 0; i < (size_t)out->count * PIXELS; i++) out->pixel[i] = (uint8_t)file[HEADER + i];
 out:
     cr_free(file);
@@ -56,8 +56,8 @@ static double distance(double x, double y, const double a[2], const double b[2])
     return hypot(x - a[0] - t * dx, y - a[1] - t * dy);
 }
 
-/* A stroke of three to five points in the box that digits fill, of a pen between thin and thick. */
-static void draw(uint8_t *pixel, uint64_t seed, int64_t number) {
+/* Draws a polyline of three to five points in the area that digits fill, with a random pen width. */
+static void draw_digit(uint8_t *pixel, uint64_t seed, int64_t number) {
     struct cr_rng rng    = cr_rng_make(seed, CR_RNG_SYNTHETIC, (uint64_t)number, 0);
     const int     points = 3 + (int)cr_rng_below(&rng, 3);
     const double  pen    = 0.8 + 1.2 * cr_rng_real(&rng);
@@ -66,79 +66,79 @@ static void draw(uint8_t *pixel, uint64_t seed, int64_t number) {
         for (int d = 0; d < 2; d++) point[i][d] = 5.0 + 18.0 * cr_rng_real(&rng);
     for (int y = 0; y < SIDE; y++)
         for (int x = 0; x < SIDE; x++) {
-            double near = SIDE;
+            double nearest = SIDE;
             for (int i = 0; i + 1 < points; i++)
-                near = CR_MIN(near, distance(x + 0.5, y + 0.5, point[i], point[i + 1]));
-            pixel[y * SIDE + x] = (uint8_t)(255.0 * CR_MIN(CR_MAX(pen + 0.5 - near, 0.0), 1.0));
+                nearest = CR_MIN(nearest, distance(x + 0.5, y + 0.5, point[i], point[i + 1]));
+            pixel[y * SIDE + x] = (uint8_t)(255.0 * CR_MIN(CR_MAX(pen + 0.5 - nearest, 0.0), 1.0));
         }
 }
 
 cr_status cr_spdnn_images_generate(int64_t count, uint64_t seed, struct cr_spdnn_images *out) {
     *out = (struct cr_spdnn_images){.count = count};
     CR_ALLOC(out->pixel, (size_t)count * PIXELS);
-    for (int64_t i = 0; i < count; i++) draw(out->pixel + i * PIXELS, seed, i);
+    for (int64_t i = 0; i < count; i++) draw_digit(out->pixel + i * PIXELS, seed, i);
     return CR_OK;
 }
 
-void cr_spdnn_images_free(struct cr_spdnn_images *pictures) {
-    cr_free(pictures->pixel);
-    *pictures = (struct cr_spdnn_images){0};
+void cr_spdnn_images_free(struct cr_spdnn_images *images) {
+    cr_free(images->pixel);
+    *images = (struct cr_spdnn_images){0};
 }
 
-/* ---- enlarging: bilinear, pixels are areas, the border's value goes on outside ---- */
+/* ---- bilinear scaling: pixels are areas; border pixels are repeated outside ---- */
 
-struct enlarging {
+struct scaling {
     int   side;
-    int   low[SIDE_MAX], high[SIDE_MAX]; /* the two pixels that one of the result lies between */
-    float share[SIDE_MAX];               /* of the second */
+    int   low[SIDE_MAX], high[SIDE_MAX]; /* the two source pixels of each result pixel */
+    float weight[SIDE_MAX];              /* of the second source pixel */
 };
 
-static void enlarging_open(int64_t neurons, struct enlarging *e) {
+static void scaling_init(int64_t neurons, struct scaling *e) {
     e->side = (int)lround(sqrt((double)neurons));
     CR_ASSERT(e->side <= SIDE_MAX);
     for (int o = 0; o < e->side; o++) {
         const float at    = ((float)o + 0.5f) * (float)SIDE / (float)e->side - 0.5f;
         const int   first = (int)floorf(at);
-        e->share[o]       = at - (float)first;
+        e->weight[o]      = at - (float)first;
         e->low[o]         = CR_MIN(CR_MAX(first, 0), SIDE - 1);
         e->high[o]        = CR_MIN(CR_MAX(first + 1, 0), SIDE - 1);
     }
 }
 
-/* wide[SIDE][side]: each row of the picture enlarged. */
-static void enlarge_rows(const struct enlarging *e, const uint8_t *pixel, float *wide) {
+/* wide[SIDE][side]: each row of the image, scaled horizontally. */
+static void scale_rows(const struct scaling *e, const uint8_t *pixel, float *wide) {
     for (int y = 0; y < SIDE; y++)
         for (int o = 0; o < e->side; o++) {
             const float a = pixel[y * SIDE + e->low[o]], b = pixel[y * SIDE + e->high[o]];
-            wide[y * e->side + o] = a + (b - a) * e->share[o];
+            wide[y * e->side + o] = a + (b - a) * e->weight[o];
         }
 }
-static void enlarge_line(const struct enlarging *e, const float *wide, int y, float *line) {
+static void scale_line(const struct scaling *e, const float *wide, int y, float *line) {
     const float *a = wide + e->low[y] * e->side, *b = wide + e->high[y] * e->side;
-    for (int o = 0; o < e->side; o++) line[o] = a[o] + (b[o] - a[o]) * e->share[y];
+    for (int o = 0; o < e->side; o++) line[o] = a[o] + (b[o] - a[o]) * e->weight[y];
 }
 
 /* ---- the threshold ---- */
 
-/* A value is above threshold t exactly when its ceiling is: one histogram answers for all thresholds. */
-static int choose_threshold(const struct cr_spdnn_images *pictures, const struct enlarging *e, double share) {
+/* A value is above an integer threshold exactly if its ceiling is: one histogram serves all thresholds. */
+static int choose_threshold(const struct cr_spdnn_images *images, const struct scaling *e, double density) {
     const int64_t step =
-        CR_MAX(pictures->count / SAMPLE, (int64_t)1) | 1; /* in MNIST, every other picture is of the same source */
+        CR_MAX(images->count / SAMPLE, (int64_t)1) | 1; /* odd: in MNIST, even and odd images have different sources */
     double count[LEVELS] = {0}, all = 0, above = 0, best = INFINITY;
     float  wide[SIDE * SIDE_MAX], line[SIDE_MAX];
     int    threshold = 0;
-    for (int64_t i = 0; i < pictures->count; i += step) {
-        enlarge_rows(e, pictures->pixel + i * PIXELS, wide);
+    for (int64_t i = 0; i < images->count; i += step) {
+        scale_rows(e, images->pixel + i * PIXELS, wide);
         for (int y = 0; y < e->side; y++) {
-            enlarge_line(e, wide, y, line);
+            scale_line(e, wide, y, line);
             for (int o = 0; o < e->side; o++) count[(int)ceilf(line[o])]++;
         }
         all += (double)e->side * e->side;
     }
     for (int t = LEVELS - 2; t >= 0; t--) {
         above += count[t + 1];
-        if (fabs(above / all - share) >= best) continue;
-        best      = fabs(above / all - share);
+        if (fabs(above / all - density) >= best) continue;
+        best      = fabs(above / all - density);
         threshold = t;
     }
     return threshold;
@@ -146,27 +146,27 @@ static int choose_threshold(const struct cr_spdnn_images *pictures, const struct
 
 /* ---- inputs ---- */
 
-struct filling {
-    const struct cr_spdnn_images *pictures;
+struct fill_job {
+    const struct cr_spdnn_images *images;
     struct cr_spdnn_inputs       *inputs;
-    struct enlarging              e;
+    struct scaling                e;
     atomic_llong                  nonzeros;
 };
 
-/* A word of every neuron: 32 inputs. */
+/* Computes one word (32 inputs) of every neuron. */
 static cr_status fill_word(void *context, int64_t word) {
-    struct filling         *f    = context;
+    struct fill_job        *f    = context;
     struct cr_spdnn_inputs *to   = f->inputs;
     const int64_t           end  = CR_MIN((word + 1) * WORD, to->count);
     int64_t                 ones = 0;
     float                   wide[SIDE * SIDE_MAX], line[SIDE_MAX];
-    uint32_t               *bits; /* of all neurons: they are far apart where they go */
+    uint32_t               *bits; /* [neurons]: a local copy, because the words of the result are far apart */
     CR_ALLOC(bits, (size_t)to->neurons);
     for (int64_t i = word * WORD; i < end; i++) {
-        enlarge_rows(&f->e, f->pictures->pixel + i % f->pictures->count * PIXELS, wide);
+        scale_rows(&f->e, f->images->pixel + i % f->images->count * PIXELS, wide);
         for (int y = 0; y < f->e.side; y++) {
             uint32_t *row = bits + y * f->e.side;
-            enlarge_line(&f->e, wide, y, line);
+            scale_line(&f->e, wide, y, line);
             for (int o = 0; o < f->e.side; o++) {
                 const uint32_t one = line[o] > (float)to->threshold;
                 row[o] |= one << i % WORD;
@@ -180,14 +180,14 @@ static cr_status fill_word(void *context, int64_t word) {
     return CR_OK;
 }
 
-cr_status cr_spdnn_inputs_open(const struct cr_spdnn_images *pictures, int64_t neurons, int64_t count, double share,
+cr_status cr_spdnn_inputs_open(const struct cr_spdnn_images *images, int64_t neurons, int64_t count, double density,
                                int threads, struct cr_spdnn_inputs *out) {
-    struct filling f = {.pictures = pictures, .inputs = out};
-    enlarging_open(neurons, &f.e);
+    struct fill_job f = {.images = images, .inputs = out};
+    scaling_init(neurons, &f.e);
     if ((int64_t)f.e.side * f.e.side != neurons)
-        return CR_FAIL(CR_ERR_USAGE, "%lld neurons are not a square picture", (long long)neurons);
+        return CR_FAIL(CR_ERR_USAGE, "%lld neurons: the number must be a square", (long long)neurons);
     *out           = (struct cr_spdnn_inputs){.neurons = neurons, .count = count, .words = (count + WORD - 1) / WORD};
-    out->threshold = choose_threshold(pictures, &f.e, share);
+    out->threshold = choose_threshold(images, &f.e, density);
     CR_ALLOC(out->bit, (size_t)(neurons * out->words));
     CR_TRY(cr_spdnn_parallel(out->words, threads, fill_word, &f));
     out->nonzeros = atomic_load(&f.nonzeros);

@@ -1,7 +1,7 @@
-/* spdnn/pack.c: a sparse matrix as kernels read it: rows with the same columns become groups, so that an input is
- * loaded once for all rows of a group. The order of groups is a walk from each to the one that shares most columns with
- * it: what runs side by side then finds its inputs in the nearest cache. Any matrix is fine; one without equal rows
- * becomes groups of one. */
+/* spdnn/pack.c: packs a sparse matrix for the kernels: rows with equal columns form groups, so that a kernel loads an
+ * input once for all rows of a group. Each group is followed by the unvisited group that shares the max_rows columns
+ * with it: groups that run concurrently then find their inputs in the L1 or L2 cache. Any matrix is allowed; a matrix
+ * without equal rows has groups of one row. */
 #include "spdnn/spdnn.h"
 
 #include "core/dtype.h"
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ALIGN = 16, CROWD = 64 /* patterns that may share a column before it tells nothing about neighbourhood */ };
+enum { ALIGN = 16, SHARED_MAX = 64 /* a column that more patterns share does not indicate locality */ };
 static const int64_t none = -1;
 
 struct key {
@@ -20,9 +20,9 @@ struct key {
 
 struct packing {
     const struct cr_spdnn_csr *csr;
-    struct key                *key;   /* rows by pattern; those of pattern p are key[first[p] .. first[p + 1]) */
+    struct key                *key;   /* rows sorted by pattern; pattern p has key[first[p] .. first[p + 1]) */
     int64_t                   *first; /* [patterns + 1] */
-    int64_t                   *order; /* of patterns, as they are written */
+    int64_t                   *order; /* patterns in output order */
     int64_t                    patterns;
 };
 
@@ -38,7 +38,7 @@ static bool same_columns(const struct cr_spdnn_csr *csr, uint32_t a, uint32_t b)
            memcmp(csr->column + csr->start[a], csr->column + csr->start[b], count * sizeof *csr->column) == 0;
 }
 
-/* Equal rows end up side by side; two patterns of one hash at most cut each other's groups short. */
+/* Sorts equal rows next to each other. Two patterns with the same hash only split groups. */
 static void find_patterns(struct packing *p) {
     const struct cr_spdnn_csr *csr = p->csr;
     for (int64_t j = 0; j < csr->rows; j++) {
@@ -59,24 +59,25 @@ static int64_t count_groups(const struct packing *p, int rows) {
     return groups;
 }
 
-/* A group costs its multiplications, full or not, and the loading of its inputs, which is worth about six of them. */
-static int choose_rows(const struct packing *p, int most) {
+/* The cost of a group: its multiplications, including unused rows, and loading its inputs, about six
+ * multiplications. */
+static int choose_rows(const struct packing *p, int max_rows) {
     const int64_t load = 6;
     int           best = 1;
-    for (int rows = 2; rows <= CR_MIN(most, (int)CR_SPDNN_ROWS_MAX); rows *= 2)
+    for (int rows = 2; rows <= CR_MIN(max_rows, (int)CR_SPDNN_ROWS_MAX); rows *= 2)
         if (count_groups(p, rows) * (rows + load) < count_groups(p, best) * (best + load)) best = rows;
     return best;
 }
 
-/* ---- the walk ---- */
+/* ---- the order of the groups ---- */
 
-struct walk {
-    uint32_t *start, *pattern; /* of a column: the patterns that have it */
+struct ordering {
+    uint32_t *start, *pattern; /* start[c]: first pattern that contains column c */
     uint32_t *score;
     uint8_t  *done;
 };
 
-static void walk_fill(const struct packing *p, struct walk *w) {
+static void fill_column_patterns(const struct packing *p, struct ordering *w) {
     const struct cr_spdnn_csr *csr = p->csr;
     for (int pass = 0; pass < 2; pass++) {
         for (int64_t i = 0; i < p->patterns; i++) {
@@ -91,20 +92,20 @@ static void walk_fill(const struct packing *p, struct walk *w) {
         }
         if (pass == 0)
             for (int64_t c = 0; c < csr->columns; c++) w->start[c + 1] += w->start[c];
-        else /* filling has moved each start to the next one's place */
+        else /* filling has moved each start to the start of the next column */
             for (int64_t c = csr->columns; c > 0; c--) w->start[c] = w->start[c - 1];
     }
     w->start[0] = 0;
 }
 
-static int64_t walk_next(const struct packing *p, struct walk *w, int64_t from) {
+static int64_t next_pattern(const struct packing *p, struct ordering *w, int64_t from) {
     const struct cr_spdnn_csr *csr  = p->csr;
     const uint32_t             row  = p->key[p->first[from]].row;
     int64_t                    best = none;
     for (int clear = 0; clear < 2; clear++)
         for (uint32_t e = csr->start[row]; e < csr->start[row + 1]; e++) {
             const uint32_t c = csr->column[e];
-            if (w->start[c + 1] - w->start[c] > CROWD) continue;
+            if (w->start[c + 1] - w->start[c] > SHARED_MAX) continue;
             for (uint32_t i = w->start[c]; i < w->start[c + 1]; i++) {
                 const uint32_t q = w->pattern[i];
                 if (clear)
@@ -119,23 +120,23 @@ static int64_t walk_next(const struct packing *p, struct walk *w, int64_t from) 
     return best;
 }
 
-static cr_status walk(struct packing *p) {
-    struct walk   w      = {0};
-    const int64_t edges  = p->csr->start[p->csr->rows];
-    cr_status     status = CR_OK;
-    w.start              = cr_alloc((size_t)p->csr->columns + 2, sizeof *w.start);
-    w.pattern            = cr_alloc((size_t)edges + 1, sizeof *w.pattern);
-    w.score              = cr_alloc((size_t)p->patterns, sizeof *w.score);
-    w.done               = cr_alloc((size_t)p->patterns, 1);
+static cr_status order_patterns(struct packing *p) {
+    struct ordering w      = {0};
+    const int64_t   edges  = p->csr->start[p->csr->rows];
+    cr_status       status = CR_OK;
+    w.start                = cr_alloc((size_t)p->csr->columns + 2, sizeof *w.start);
+    w.pattern              = cr_alloc((size_t)edges + 1, sizeof *w.pattern);
+    w.score                = cr_alloc((size_t)p->patterns, sizeof *w.score);
+    w.done                 = cr_alloc((size_t)p->patterns, 1);
     if (!w.start || !w.pattern || !w.score || !w.done)
         CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory for the order of %lld rows", (long long)p->csr->rows);
-    walk_fill(p, &w);
-    for (int64_t i = 0, at = 0, untouched = 0; i < p->patterns; i++) {
+    fill_column_patterns(p, &w);
+    for (int64_t i = 0, at = 0, unvisited = 0; i < p->patterns; i++) {
         p->order[i] = at;
         w.done[at]  = 1;
-        at          = walk_next(p, &w, at);
-        while (untouched < p->patterns && w.done[untouched]) untouched++;
-        if (at == none) at = untouched;
+        at          = next_pattern(p, &w, at);
+        while (unvisited < p->patterns && w.done[unvisited]) unvisited++;
+        if (at == none) at = unvisited;
     }
 out:
     cr_free(w.start);
@@ -147,7 +148,7 @@ out:
 
 /* ---- writing ---- */
 
-static bool is_power(float w) {
+static bool is_power_of_two(float w) {
     int exponent;
     return w == 0 || fabsf(frexpf(w, &exponent)) == 0.5f;
 }
@@ -156,15 +157,15 @@ static size_t align_up(size_t bytes) {
     return (bytes + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-static void look_at_weights(const struct cr_spdnn_csr *csr, struct cr_spdnn_layer *out) {
+static void check_weights(const struct cr_spdnn_csr *csr, struct cr_spdnn_layer *out) {
     float last = 0;
     out->half = out->exact = true;
     for (uint32_t e = 0; e < csr->start[csr->rows]; e++) {
         const float w = csr->weight[e];
-        if (e && w == last) continue; /* most are alike */
+        if (e && w == last) continue; /* most weights are equal */
         last       = w;
         out->half  = out->half && cr_f16_to_f32(cr_f32_to_f16(w)) == w;
-        out->exact = out->exact && is_power(w);
+        out->exact = out->exact && is_power_of_two(w);
     }
 }
 
@@ -223,8 +224,8 @@ cr_status cr_spdnn_pack(const struct cr_spdnn_csr *csr, int most_rows, struct cr
     find_patterns(&p);
     out->rows   = choose_rows(&p, most_rows);
     out->groups = count_groups(&p, out->rows);
-    CR_TRY_OUT(walk(&p));
-    look_at_weights(csr, out);
+    CR_TRY_OUT(order_patterns(&p));
+    check_weights(csr, out);
     CR_TRY_OUT(write_layer(&p, out));
 out:
     cr_free(p.key);

@@ -1,4 +1,4 @@
-/* spdnn/spdnn.c: the challenge's networks by their rule, its published figures, threads. See spdnn/spdnn.h. */
+/* spdnn/spdnn.c: generates the challenge's networks; published results; worker threads. See spdnn/spdnn.h. */
 #include "spdnn/spdnn.h"
 
 #include "core/rng.h"
@@ -10,7 +10,7 @@
 enum { KRONECKER = 16, THREADS_MAX = 256 };
 static const float link_weight = 0.0625f;
 
-/* ---- what is published ---- */
+/* ---- published values ---- */
 
 const struct cr_spdnn_published *cr_spdnn_published(int64_t neurons) {
     static const struct cr_spdnn_published list[] = {
@@ -34,19 +34,19 @@ const struct cr_spdnn_rates *cr_spdnn_rates(int64_t neurons, int64_t layers) {
 
 /* ---- threads ---- */
 
-struct team {
+struct worker_pool {
     cr_status (*work)(void *context, int64_t i);
     void           *context;
     int64_t         count;
     atomic_llong    next;
-    pthread_mutex_t mutex; /* of what follows */
+    pthread_mutex_t mutex; /* protects the members below */
     int64_t         failed;
     cr_status       status;
     char            error[512];
 };
 
-static void *team_main(void *argument) {
-    struct team *t = argument;
+static void *worker_main(void *argument) {
+    struct worker_pool *t = argument;
     for (int64_t i; (i = atomic_fetch_add(&t->next, 1)) < t->count;) {
         const cr_status status = t->work(t->context, i);
         if (status == CR_OK) continue;
@@ -63,18 +63,18 @@ static void *team_main(void *argument) {
 }
 
 cr_status cr_spdnn_parallel(int64_t count, int threads, cr_status (*work)(void *context, int64_t i), void *context) {
-    struct team t = {
+    struct worker_pool t = {
         .work = work, .context = context, .count = count, .mutex = PTHREAD_MUTEX_INITIALIZER, .failed = count};
     pthread_t thread[THREADS_MAX];
     int       started = 0;
     const int others  = CR_MIN(CR_MIN(threads - 1, (int)THREADS_MAX), (int)CR_MIN(count, (int64_t)THREADS_MAX) - 1);
-    while (started < others && pthread_create(&thread[started], NULL, team_main, &t) == 0) started++;
-    (void)team_main(&t);
+    while (started < others && pthread_create(&thread[started], NULL, worker_main, &t) == 0) started++;
+    (void)worker_main(&t);
     for (int i = 0; i < started; i++) (void)pthread_join(thread[i], NULL);
     return t.status == CR_OK ? CR_OK : CR_FAIL(t.status, "%s", t.error);
 }
 
-/* ---- the rule ---- */
+/* ---- the RadiX-Net rule ---- */
 
 void cr_spdnn_csr_free(struct cr_spdnn_csr *csr) {
     cr_free(csr->start);
@@ -93,7 +93,7 @@ static cr_status csr_open(int64_t rows, int64_t columns, int64_t edges, struct c
     return CR_NO_MEMORY((size_t)edges * 8);
 }
 
-/* inputs[c][16]: those that the permutation brings to residue c, ascending. */
+/* inputs[c][16]: the inputs that the permutation maps to residue c, ascending. */
 static cr_status residues(int64_t neurons, int block, uint64_t seed, uint32_t *inputs) {
     const int64_t M = neurons / KRONECKER;
     uint32_t     *to, *fill;
@@ -102,10 +102,10 @@ static cr_status residues(int64_t neurons, int block, uint64_t seed, uint32_t *i
     fill = to + neurons;
     for (int64_t i = 0; i < neurons; i++) to[i] = (uint32_t)i;
     for (int64_t i = neurons - 1; block > 0 && i > 0; i--) {
-        const int64_t  j    = (int64_t)cr_rng_below(&rng, (uint64_t)i + 1);
-        const uint32_t keep = to[i];
-        to[i]               = to[j];
-        to[j]               = keep;
+        const int64_t  j        = (int64_t)cr_rng_below(&rng, (uint64_t)i + 1);
+        const uint32_t previous = to[i];
+        to[i]                   = to[j];
+        to[j]                   = previous;
     }
     for (int64_t i = 0; i < neurons; i++) {
         const int64_t c                   = to[i] % M;
@@ -148,15 +148,15 @@ out:
 
 /* ---- networks ---- */
 
-struct making {
+struct net_job {
     struct cr_spdnn_net *net;
     uint64_t             seed;
     int                  most_rows;
 };
 
 static cr_status make_layer(void *context, int64_t i) {
-    const struct making *m   = context;
-    struct cr_spdnn_csr  csr = {0};
+    const struct net_job *m   = context;
+    struct cr_spdnn_csr   csr = {0};
     CR_TRY(cr_spdnn_radix(m->net->neurons, (int)i, m->seed, &csr));
     const cr_status status = cr_spdnn_pack(&csr, m->most_rows, &m->net->layer[i]);
     cr_spdnn_csr_free(&csr);
@@ -165,8 +165,9 @@ static cr_status make_layer(void *context, int64_t i) {
 
 cr_status cr_spdnn_net_open(int64_t neurons, int layers, float bias, uint64_t seed, int most_rows, int threads,
                             struct cr_spdnn_net *out) {
-    struct making m = {.net = out, .seed = seed, .most_rows = most_rows};
-    if (!(bias <= 0)) return CR_FAIL(CR_ERR_USAGE, "a bias above 0 would bring inputs back to life that were dropped");
+    struct net_job m = {.net = out, .seed = seed, .most_rows = most_rows};
+    if (!(bias <= 0))
+        return CR_FAIL(CR_ERR_USAGE, "the bias must not exceed 0: dropped inputs would become nonzero again");
     *out = (struct cr_spdnn_net){.neurons = neurons, .layers = layers, .bias = bias, .exact = true};
     CR_ALLOC(out->layer, (size_t)CR_MAX(layers, 1));
     const cr_status status = cr_spdnn_parallel(layers, threads, make_layer, &m);

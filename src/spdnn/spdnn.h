@@ -1,14 +1,15 @@
-/* spdnn/spdnn.h: the sparse deep networks of the Graph Challenge: made by their rule, packed for kernels, their inputs,
- * and what a device is asked when it runs one. A layer is Y <- clip(Y W + b, 0, 32) over all inputs; an input whose row
- * has become zero stays zero (b <= 0) and may be dropped.
+/* spdnn/spdnn.h: the sparse deep networks of the Graph Challenge: generation, packing for kernels, inputs, and runs.
  *
- * Laws
- *   - A sum is taken over its row's columns in ascending order, in f32, each product added at once, bias last. Where
- * each weight is a power of two, products are exact: then every device gives the same bits whatever it does with rows
- * and inputs.
- *   - Nothing here or in a kernel knows how the networks were made. Packing puts rows with the same columns together,
- * which is found by comparing them; every edge keeps its own weight and its own multiplication. Sees core/base.h,
- * core/rng.h and core/dtype.h; devices see it as they see device/device.h. */
+ * A layer computes Y <- clip(Y W + b, 0, 32) for all inputs. An input whose activations are all zero stays zero
+ * (b <= 0), so a run may drop it.
+ *
+ * Invariants
+ *   - A dot product adds the columns of its row in ascending order, in f32, one product at a time, and the bias last.
+ *     If every weight is a power of two, products are exact: every device then gives bitwise identical results, however
+ *     it distributes rows and inputs.
+ *   - No code here or in a kernel depends on how the networks were generated. Packing groups rows with equal columns,
+ *     which it finds by comparison; every edge keeps its own weight and its own multiplication.
+ * Depends on core/base.h, core/rng.h and core/dtype.h only. Devices implement the run (device/device.h). */
 #ifndef CR_SPDNN_H
 #define CR_SPDNN_H
 
@@ -21,7 +22,7 @@ enum { CR_SPDNN_NEURONS_MAX = 65536, CR_SPDNN_ROWS_MAX = 16 };
 
 /* ---- networks ---- */
 
-/* A layer as a sparse matrix: row j has the inputs of neuron j, columns ascending. */
+/* A layer as a sparse matrix in CSR format: row j has the inputs of neuron j, columns ascending. */
 struct cr_spdnn_csr {
     int64_t   rows, columns; /* at most CR_SPDNN_NEURONS_MAX each */
     uint32_t *start;         /* [rows + 1] */
@@ -30,19 +31,20 @@ struct cr_spdnn_csr {
 };
 void cr_spdnn_csr_free(struct cr_spdnn_csr *csr);
 
-/* A layer as kernels read it: groups of `rows` rows which have the same columns. A group that is not full has its first
- * row several times: they write the same. Arrays in `data`: start u32[groups + 1]; row u16[groups][rows]; column
- * u16[columns]; weight [columns][rows], f16 or f32. Each begins at a multiple of 16 bytes. */
+/* A layer in the format of the kernels: groups of `rows` rows with equal columns. An incomplete group repeats its first
+ * row: the repeated rows write the same values. Arrays in `data`: start u32[groups + 1]; row u16[groups][rows]; column
+ * u16[columns]; weight [columns][rows], f16 or f32. Each array is 16-byte aligned. */
 struct cr_spdnn_layer {
-    int64_t  edges;           /* of the matrix */
-    int64_t  groups, columns; /* columns: of all groups */
-    int      rows;            /* 1, 2, 4, 8 or 16 */
-    bool     half;            /* weights are f16, all of them exact */
-    bool     exact;           /* each weight is zero or a power of two */
-    size_t   row_at, column_at, weight_at, bytes;
+    int64_t  edges;                               /* nonzeros of the matrix */
+    int64_t  groups, columns;                     /* columns: sum over all groups */
+    int      rows;                                /* 1, 2, 4, 8 or 16 */
+    bool     half;                                /* weights are stored as f16, without rounding */
+    bool     exact;                               /* each weight is zero or a power of two */
+    size_t   row_at, column_at, weight_at, bytes; /* byte offsets in data, total size */
     uint8_t *data;
 };
-/* `most_rows`: of a group; 1 packs rows alone. Groups that share columns come near each other. */
+/* Packs a matrix into groups of at most `most_rows` rows; 1 gives one row per group. Groups that share columns are
+ * placed near each other. The caller frees *out with cr_spdnn_layer_free. */
 CR_MUST cr_status cr_spdnn_pack(const struct cr_spdnn_csr *csr, int most_rows, struct cr_spdnn_layer *out);
 void              cr_spdnn_layer_free(struct cr_spdnn_layer *layer);
 
@@ -53,82 +55,81 @@ struct cr_spdnn_net {
     bool                   exact;
     struct cr_spdnn_layer *layer;
 };
-/* 1024, 4096, 16384 or 65536 neurons: what the challenge publishes of them. NULL: not one of these. */
+/* Published parameters of the challenge's networks with 1024, 4096, 16384 or 65536 neurons. NULL for another size. */
 struct cr_spdnn_published {
     int64_t neurons;
     float   bias;
-    int64_t nonzeros; /* of its 60,000 inputs */
+    int64_t nonzeros; /* number of ones in the challenge's 60,000 inputs */
 };
 const struct cr_spdnn_published *cr_spdnn_published(int64_t neurons);
-/* TeraEdges/s of one GPU. 0: not published. */
+/* Published rates of one GPU in TeraEdges/s. */
 struct cr_spdnn_rates {
     int64_t neurons, layers;
-    double  v100, a100, xy2021; /* HPEC'20, HPEC'20, Graphchallenge21 on an RTX A6000 */
+    double  v100, a100, xy2021; /* HPEC'20, HPEC'20, Graphchallenge21 on an RTX A6000; 0 if not published */
 };
 const struct cr_spdnn_rates *cr_spdnn_rates(int64_t neurons, int64_t layers);
 
-/* Layer `index` by the RadiX-Net rule: with M = neurons/16 and m = log2 M, input i feeds neuron j when (P[i] - j) mod M
- * is 0 or 2^(index mod m); P is a permutation drawn for each m layers, the identity for the first. neurons: a power of
- * two from 32 on. */
+/* Generates layer `index` with the RadiX-Net rule: with M = neurons/16 and m = log2 M, input i is connected to neuron j
+ * if (P[i] - j) mod M is 0 or 2^(index mod m). P is a random permutation per m layers, the identity for the first m.
+ * neurons is a power of two, at least 32. The caller frees *out with cr_spdnn_csr_free. */
 CR_MUST cr_status cr_spdnn_radix(int64_t neurons, int index, uint64_t seed, struct cr_spdnn_csr *out);
 CR_MUST cr_status cr_spdnn_net_open(int64_t neurons, int layers, float bias, uint64_t seed, int most_rows, int threads,
                                     struct cr_spdnn_net *out);
 void              cr_spdnn_net_close(struct cr_spdnn_net *net);
 size_t            cr_spdnn_net_bytes(const struct cr_spdnn_net *net);
 
-/* ---- inputs: zeros and ones, a bit each ---- */
+/* ---- inputs: one bit per neuron and input ---- */
 
 struct cr_spdnn_inputs {
-    int64_t   neurons, count, words; /* words: count / 32, rounded up */
+    int64_t   neurons, count, words; /* words per neuron: count / 32, rounded up */
     uint32_t *bit;                   /* [neurons][words]: input i is bit i%32 of word i/32 */
     int64_t   nonzeros;
-    int       threshold; /* a pixel above it is 1 */
+    int       threshold; /* pixels above this value are 1 */
 };
-/* MNIST's pictures, 28 x 28 bytes each, or figures that are drawn where there is no file. */
+/* Images of 28 x 28 bytes: MNIST, or synthetic digits if there is no file. */
 enum { CR_SPDNN_SIDE = 28 };
 struct cr_spdnn_images {
     int64_t  count;
     uint8_t *pixel;
 };
-CR_MUST cr_status cr_spdnn_images_read(const char *path, struct cr_spdnn_images *out); /* idx, not compressed */
+CR_MUST cr_status cr_spdnn_images_read(const char *path, struct cr_spdnn_images *out); /* uncompressed idx file */
 CR_MUST cr_status cr_spdnn_images_generate(int64_t count, uint64_t seed, struct cr_spdnn_images *out);
-void              cr_spdnn_images_free(struct cr_spdnn_images *pictures);
-/* The first `count` pictures (from the start again when there are fewer) enlarged bilinearly to sqrt(neurons) a side; a
- * pixel above the threshold is 1. The threshold is the one by which a sample of all pictures comes nearest to `share`
- * of ones. */
-CR_MUST cr_status cr_spdnn_inputs_open(const struct cr_spdnn_images *pictures, int64_t neurons, int64_t count,
-                                       double share, int threads, struct cr_spdnn_inputs *out);
-/* Every step-th input, for a check of some. */
+void              cr_spdnn_images_free(struct cr_spdnn_images *images);
+/* Scales the first `count` images (starting over when there are fewer) bilinearly to sqrt(neurons) pixels per side; a
+ * pixel above the threshold is 1. The threshold is chosen on a sample of the images so that the fraction of ones is as
+ * close to `density` as possible. */
+CR_MUST cr_status cr_spdnn_inputs_open(const struct cr_spdnn_images *images, int64_t neurons, int64_t count,
+                                       double density, int threads, struct cr_spdnn_inputs *out);
+/* Copies every step-th input, for a comparison with a reference. */
 CR_MUST cr_status cr_spdnn_inputs_pick(const struct cr_spdnn_inputs *all, int64_t step, struct cr_spdnn_inputs *out);
 void              cr_spdnn_inputs_close(struct cr_spdnn_inputs *inputs);
 
 /* ---- a run ---- */
 
 struct cr_spdnn_options {
-    bool keep_dead; /* inputs that have become zero are computed to the end */
-    bool stream;    /* weights come from host memory layer by layer, even where they would fit */
-    bool values;    /* give back what the last layer makes */
-    int  repeats;   /* at least 1: timed runs; seconds is their median */
+    bool keep_dead; /* compute all-zero inputs up to the last layer */
+    bool stream;    /* copy the weights from host memory layer by layer, even if they fit in device memory */
+    bool values;    /* return the activations of the last layer */
+    int  repeats;   /* number of timed runs, at least 1; `seconds` is their median */
 };
 struct cr_spdnn_result {
-    double   seconds;   /* of all layers; inputs and, unless streamed, weights are there already */
-    int64_t *survivors; /* [layers + 1]: before the first layer, after each; with keep_dead only the last one counts the
-                           living */
-    int32_t *category;  /* inputs that are not zero at the end, ascending */
+    double   seconds;   /* time of all layers; inputs and, unless streamed, weights are in device memory before */
+    int64_t *survivors; /* [layers + 1]: inputs that are not all zero before the first layer and after each layer; with
+                           keep_dead only the last entry excludes all-zero inputs */
+    int32_t *category;  /* indices of the inputs that are not all zero after the last layer, ascending */
     int64_t  categories;
     float   *values; /* [neurons][categories], or NULL */
     bool     streamed, captured;
-    int launches; /* of kernels that take inputs through layers: as many as layers, or fewer where some share one; 0 on
-                     the CPU */
+    int launches; /* kernel launches for layers: one per layer, or fewer if a kernel computes several; 0 on the CPU */
     size_t device_bytes;
 };
 void cr_spdnn_result_free(struct cr_spdnn_result *result);
-/* Reserves survivors and category for a run of so many inputs. */
+/* Allocates survivors and category for a run with `inputs` inputs. The caller calls cr_spdnn_result_free. */
 CR_MUST cr_status cr_spdnn_result_open(const struct cr_spdnn_net *net, int64_t inputs, struct cr_spdnn_result *out);
-/* FNV-1a over the categories, for comparing long lists. */
+/* FNV-1a hash over the categories, for the comparison of long lists. */
 uint64_t cr_spdnn_hash(const int32_t *category, int64_t count);
 
-/* Runs work(context, i) for i < count on some threads; the first error by index is the caller's. */
+/* Runs work(context, i) for all i < count on `threads` threads. Returns the error with the lowest index. */
 CR_MUST cr_status cr_spdnn_parallel(int64_t count, int threads, cr_status (*work)(void *context, int64_t i),
                                     void *context);
 

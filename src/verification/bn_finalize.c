@@ -1,6 +1,7 @@
-/* verification/bn_finalize.c: bounds of fused ops, last part: what becomes of a BN's sums that the same op has just
- * made. The sums may be off by their own bound (verification/sums.c), which is followed through the formulas; all of it
- * is slack. */
+/* verification/bn_finalize.c: bounds of fused ops, part 4: results of finalizing BN sums that the same op has computed.
+ *
+ * The sums may be off by their own bound (verification/sums.c). This error is propagated through the formulas of
+ * bn_finalize and bn_grad_finalize. The whole bound is slack. */
 #include "verification/verify.h"
 
 #include <float.h>
@@ -15,8 +16,8 @@ bool cr_verify_fuses_finalize(const struct cr_op *op) {
     return op->kind == CR_OP_conv_grad && op->in[CR_IN_conv_grad_gamma] >= 0;
 }
 
-/* The variance is a difference: its error is that of E[x^2] and mean^2, so the error of rstd is found by putting both
- * ends of the variance's interval into 1/sqrt. */
+/* The variance is a difference, so its error is the sum of the errors of E[x^2] and mean^2. The error of rstd follows
+ * from 1/sqrt of both ends of the variance's interval. */
 void cr_verify_finalize(const struct cr_verify_finalize *f, double want[CR_VERIFY_BN_NUMBERS],
                         double error[CR_VERIFY_BN_NUMBERS]) {
     const double M = (double)f->attr->count, m = (double)f->attr->momentum, eps = (double)f->attr->eps, k = f->k;
@@ -45,22 +46,22 @@ void cr_verify_finalize(const struct cr_verify_finalize *f, double want[CR_VERIF
     error[CR_VERIFY_BN_RUNNING_VAR]  = k * ((1 - m) * fabs(f->running_var) + m * unbias * var) + m * unbias * d_var;
 }
 
-/* The few roundings of plain arithmetic that make coefficients of sums. */
-static double roundings(const struct cr_verify_expected *t, enum cr_op_kind plain) {
-    const enum cr_math math = t->math == CR_MATH_F64 ? CR_MATH_F64 : CR_MATH_F32;
+/* Relative error of the roundings of the formulas, which use plain arithmetic. */
+static double roundings(const struct cr_verify_expected *e, enum cr_op_kind plain) {
+    const enum cr_math math = e->math == CR_MATH_F64 ? CR_MATH_F64 : CR_MATH_F32;
     return CR_VERIFY_C * cr_verify_unit(math)->sum * sqrt(cr_verify_rule(plain)->extra);
 }
 
-/* `any`: nothing can be said. Numbers that come to nothing may have lost all they had. */
-static void put(struct cr_verify_expected *t, int slot, int64_t i, double want, double error, bool any) {
-    t->want[slot][i]  = want;
-    t->scale[slot][i] = any ? CR_VERIFY_UNUSED : 0;
-    t->slack[slot][i] = isfinite(error) ? error + (t->math == CR_MATH_F64 ? 0 : (double)FLT_MIN) : 0;
+/* any: every value is allowed. FLT_MIN allows results below the normal range to be lost. */
+static void put(struct cr_verify_expected *e, int slot, int64_t i, double want, double error, bool any) {
+    e->want[slot][i]  = want;
+    e->scale[slot][i] = any ? CR_VERIFY_UNUSED : 0;
+    e->slack[slot][i] = isfinite(error) ? error + (e->math == CR_MATH_F64 ? 0 : (double)FLT_MIN) : 0;
 }
 
-static cr_status make_slack(struct cr_verify_expected *t, int first, int last) {
+static cr_status make_slack(struct cr_verify_expected *e, int first, int last) {
     for (int s = first; s <= last; s++)
-        if (t->elems[s]) CR_TRY(cr_verify_array(t, s, &t->slack[s]));
+        if (e->elems[s]) CR_TRY(cr_verify_array(e, s, &e->slack[s]));
     return CR_OK;
 }
 
@@ -68,81 +69,81 @@ static double at(const struct cr_verify_values *v, int slot, int64_t i) {
     return ((const double *)v->in[slot])[i];
 }
 
-/* Where NaN may stand in sums that have a number by right, running statistics may move or not. */
-cr_status cr_verify_finalize_conv(const struct cr_verify_values *v, struct cr_verify_expected *t) {
+/* If NaN may appear in sums that are finite in the reference, the running statistics may be updated or not. */
+cr_status cr_verify_finalize_conv(const struct cr_verify_values *v, struct cr_verify_expected *e) {
     if (!cr_verify_fuses_finalize(v->op)) return CR_OK;
-    const int     stats = CR_OUT_conv_sums, saved = CR_OUT_conv_mean_rstd, next = CR_OUT_conv_next_scale_bias;
-    const int64_t K = t->elems[stats] / 2;
-    CR_TRY(make_slack(t, next, CR_OUT_conv_running_var));
+    const int     sums = CR_OUT_conv_sums, mean_rstd = CR_OUT_conv_mean_rstd, next = CR_OUT_conv_next_scale_bias;
+    const int64_t K = e->elems[sums] / 2;
+    CR_TRY(make_slack(e, next, CR_OUT_conv_running_var));
     for (int64_t c = 0; c < K; c++) {
         bool                            any[2];
         double                          want[CR_VERIFY_BN_NUMBERS], error[CR_VERIFY_BN_NUMBERS];
         const struct cr_verify_finalize f      = {.attr          = &v->op->attr.conv.bn,
-                                                  .sum           = t->want[stats][c],
-                                                  .squares       = t->want[stats][K + c],
-                                                  .sum_error     = cr_verify_error(t, stats, c, &any[0]),
-                                                  .squares_error = cr_verify_error(t, stats, K + c, &any[1]),
+                                                  .sum           = e->want[sums][c],
+                                                  .squares       = e->want[sums][K + c],
+                                                  .sum_error     = cr_verify_error(e, sums, c, &any[0]),
+                                                  .squares_error = cr_verify_error(e, sums, K + c, &any[1]),
                                                   .gamma         = at(v, CR_IN_conv_gamma, c),
                                                   .beta          = at(v, CR_IN_conv_beta, c),
                                                   .running_mean  = at(v, CR_IN_conv_running_mean, c),
                                                   .running_var   = at(v, CR_IN_conv_running_var, c),
-                                                  .k             = roundings(t, CR_OP_bn_finalize)};
+                                                  .k             = roundings(e, CR_OP_bn_finalize)};
         const bool                      unsure = any[0] || any[1];
         cr_verify_finalize(&f, want, error);
         for (int half = 0; half < 2; half++) {
-            put(t, saved, half * K + c, want[CR_VERIFY_BN_MEAN + half], error[CR_VERIFY_BN_MEAN + half], unsure);
-            put(t, next, half * K + c, want[CR_VERIFY_BN_SCALE + half], error[CR_VERIFY_BN_SCALE + half], unsure);
+            put(e, mean_rstd, half * K + c, want[CR_VERIFY_BN_MEAN + half], error[CR_VERIFY_BN_MEAN + half], unsure);
+            put(e, next, half * K + c, want[CR_VERIFY_BN_SCALE + half], error[CR_VERIFY_BN_SCALE + half], unsure);
         }
-        put(t, CR_OUT_conv_running_mean, c, want[CR_VERIFY_BN_RUNNING_MEAN], error[CR_VERIFY_BN_RUNNING_MEAN],
-            unsure || t->spreads);
-        put(t, CR_OUT_conv_running_var, c, want[CR_VERIFY_BN_RUNNING_VAR], error[CR_VERIFY_BN_RUNNING_VAR],
-            unsure || t->spreads);
+        put(e, CR_OUT_conv_running_mean, c, want[CR_VERIFY_BN_RUNNING_MEAN], error[CR_VERIFY_BN_RUNNING_MEAN],
+            unsure || e->spreads);
+        put(e, CR_OUT_conv_running_var, c, want[CR_VERIFY_BN_RUNNING_VAR], error[CR_VERIFY_BN_RUNNING_VAR],
+            unsure || e->spreads);
     }
     return CR_OK;
 }
 
 /* One channel of bn_grad_finalize. */
 struct grad {
-    double sum, product, d_sum, d_product; /* of dstats */
+    double sum, product, d_sum, d_product; /* sums and their errors */
     double mean, rstd, gamma, M, k;
 };
 
-static void put_coef(struct cr_verify_expected *t, int64_t c, int64_t C, const struct grad *g, bool any) {
+static void put_coef(struct cr_verify_expected *e, int64_t c, int64_t C, const struct grad *g, bool any) {
     const int    slot = CR_OUT_conv_grad_grad_coef;
     const double s = g->gamma * g->rstd, X = g->product / g->M, G = g->sum / g->M, d_X = g->d_product / g->M,
                  d_G = g->d_sum / g->M;
     const double b = s * g->rstd, shift = g->mean * g->rstd;
-    put(t, slot, c, s, g->k * fabs(s), any);
-    put(t, slot, C + c, -b * X, fabs(b) * (d_X + g->k * fabs(X)), any);
-    put(t, slot, 2 * C + c, s * (shift * X - G),
+    put(e, slot, c, s, g->k * fabs(s), any);
+    put(e, slot, C + c, -b * X, fabs(b) * (d_X + g->k * fabs(X)), any);
+    put(e, slot, 2 * C + c, s * (shift * X - G),
         fabs(s) * (fabs(shift) * (d_X + g->k * fabs(X)) + d_G + g->k * fabs(G)), any);
 }
 
-static void put_sum(struct cr_verify_expected *t, int slot, int64_t c, double sum, double d_sum, double k, bool any) {
-    const double before = t->before[slot] ? t->before[slot][c] : 0;
-    put(t, slot, c, before + sum, d_sum + k * (fabs(before) + fabs(sum)), any);
+static void put_sum(struct cr_verify_expected *e, int slot, int64_t c, double sum, double d_sum, double k, bool any) {
+    const double before = e->before[slot] ? e->before[slot][c] : 0;
+    put(e, slot, c, before + sum, d_sum + k * (fabs(before) + fabs(sum)), any);
 }
 
-cr_status cr_verify_finalize_conv_grad(const struct cr_verify_values *v, struct cr_verify_expected *t) {
+cr_status cr_verify_finalize_conv_grad(const struct cr_verify_values *v, struct cr_verify_expected *e) {
     if (!cr_verify_fuses_finalize(v->op)) return CR_OK;
-    const int     dstats = CR_OUT_conv_grad_grad_sums;
-    const int64_t C      = t->elems[dstats] / 2;
-    CR_TRY(make_slack(t, CR_OUT_conv_grad_dgamma, CR_OUT_conv_grad_grad_coef));
+    const int     grad_sums = CR_OUT_conv_grad_grad_sums;
+    const int64_t C         = e->elems[grad_sums] / 2;
+    CR_TRY(make_slack(e, CR_OUT_conv_grad_dgamma, CR_OUT_conv_grad_grad_coef));
     for (int64_t c = 0; c < C; c++) {
         bool              any[2];
-        const struct grad g = {.sum       = t->want[dstats][c],
-                               .product   = t->want[dstats][C + c],
-                               .d_sum     = cr_verify_error(t, dstats, c, &any[0]),
-                               .d_product = cr_verify_error(t, dstats, C + c, &any[1]),
+        const struct grad g = {.sum       = e->want[grad_sums][c],
+                               .product   = e->want[grad_sums][C + c],
+                               .d_sum     = cr_verify_error(e, grad_sums, c, &any[0]),
+                               .d_product = cr_verify_error(e, grad_sums, C + c, &any[1]),
                                .mean      = at(v, CR_IN_conv_grad_mean_rstd, c),
                                .rstd      = at(v, CR_IN_conv_grad_mean_rstd, C + c),
                                .gamma     = at(v, CR_IN_conv_grad_gamma, c),
                                .M         = (double)v->op->attr.conv.bn.count,
-                               .k         = roundings(t, CR_OP_bn_grad_finalize)};
-        put_coef(t, c, C, &g, any[0] || any[1]);
-        if (t->elems[CR_OUT_conv_grad_dbeta]) put_sum(t, CR_OUT_conv_grad_dbeta, c, g.sum, g.d_sum, g.k, any[0]);
-        if (t->elems[CR_OUT_conv_grad_dgamma])
-            put_sum(t, CR_OUT_conv_grad_dgamma, c, g.product, g.d_product, g.k, any[1]);
+                               .k         = roundings(e, CR_OP_bn_grad_finalize)};
+        put_coef(e, c, C, &g, any[0] || any[1]);
+        if (e->elems[CR_OUT_conv_grad_dbeta]) put_sum(e, CR_OUT_conv_grad_dbeta, c, g.sum, g.d_sum, g.k, any[0]);
+        if (e->elems[CR_OUT_conv_grad_dgamma])
+            put_sum(e, CR_OUT_conv_grad_dgamma, c, g.product, g.d_product, g.k, any[1]);
     }
     return CR_OK;
 }

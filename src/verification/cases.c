@@ -1,5 +1,4 @@
-/* verification/cases.c: bounds of fused ops, second part: gradients that pass where a pre-activation is above 0, and
- * bit masks. */
+/* verification/cases.c: bounds of fused ops, part 2: ReLU masks of gradients, and bit masks as outputs. */
 #include "verification/verify.h"
 
 #include <float.h>
@@ -12,13 +11,13 @@ static bool is_float(double x) {
     return (double)(float)x == x;
 }
 
-struct cr_verify_mask cr_verify_mask_of(const struct cr_verify_values *v, int x, int y, int act) {
+struct cr_verify_mask cr_verify_mask_of(const struct cr_verify_values *v, int x, int y, int scale_bias) {
     struct cr_verify_mask g = {.slot   = x,
                                .x      = v->in[x],
                                .C      = tensor_of(v->original, v->op->in[x])->dim[3],
                                .is_f64 = tensor_of(v->original, v->op->in[x])->dtype == CR_F64};
     g.zero_passes           = (v->relaxations & CR_RELAXED_ZERO_GRADIENT) != 0;
-    if (act >= 0 && v->op->in[act] >= 0) g.scale_bias = v->in[act];
+    if (scale_bias >= 0 && v->op->in[scale_bias] >= 0) g.scale_bias = v->in[scale_bias];
     if (y < 0 || v->op->in[y] < 0) return g;
     if (tensor_of(v->original, v->op->in[y])->dtype == CR_U8)
         g.bits = v->in[y];
@@ -27,13 +26,14 @@ struct cr_verify_mask cr_verify_mask_of(const struct cr_verify_values *v, int x,
     return g;
 }
 
+/* The mask bit of a pre-activation with this possible error. */
 static enum cr_verify_mask_bit sign(double pre, double error) {
     if (fabs(pre) <= error && error > 0) return CR_VERIFY_UNSURE;
     return pre > 0 ? CR_VERIFY_PASSED : CR_VERIFY_MASKED;
 }
 
-/* A row may compute (x - mean)*rstd*gamma + beta as it stands, or make scale and bias first. */
-static enum cr_verify_mask_bit bn_gate(const struct cr_verify_mask *g, int64_t i, int64_t c) {
+/* A kernel may compute (x - mean)*rstd*gamma + beta directly, or compute scale and bias first. */
+static enum cr_verify_mask_bit bn_mask_bit(const struct cr_verify_mask *g, int64_t i, int64_t c) {
     const double mean = g->mean_rstd[c], rstd = g->mean_rstd[g->C + c], d = g->x[i] - mean, scale = rstd * g->gamma[c];
     const double pre = d * rstd * g->gamma[c] + g->beta[c], bias = g->beta[c] - mean * scale;
     const bool   exact = is_float(d) && is_float(d * rstd) && is_float(d * rstd * g->gamma[c]) && is_float(pre) &&
@@ -51,31 +51,31 @@ enum cr_verify_mask_bit cr_verify_mask_bit_at(const struct cr_verify_mask *g, in
         const double scale = g->scale_bias[c], bias = g->scale_bias[g->C + c];
         return sign(g->x[i] * scale + bias, g->is_f64 ? 0 : cr_verify_affine_error(g->x[i], scale, bias));
     }
-    return g->gamma ? bn_gate(g, i, c) : CR_VERIFY_PASSED;
+    return g->gamma ? bn_mask_bit(g, i, c) : CR_VERIFY_PASSED;
 }
 
-/* Closes gates on a gradient that was computed without them. */
-cr_status cr_verify_apply_mask(const struct cr_verify_mask *g, struct cr_verify_expected *t, int slot) {
-    CR_TRY(cr_verify_array(t, slot, &t->slack[slot]));
-    CR_TRY(cr_verify_alternatives(t, slot));
-    double *want = t->want[slot], *A = t->scale[slot], *slack = t->slack[slot];
-    for (int64_t i = 0; i < t->elems[slot]; i++) {
-        const enum cr_verify_mask_bit gate = cr_verify_mask_bit_at(g, i, i % g->C);
-        if (gate == CR_VERIFY_PASSED) continue;
-        if (gate == CR_VERIFY_UNSURE)
-            t->alternative[slot][i] = 0;
+cr_status cr_verify_apply_mask(const struct cr_verify_mask *g, struct cr_verify_expected *e, int slot) {
+    CR_TRY(cr_verify_array(e, slot, &e->slack[slot]));
+    CR_TRY(cr_verify_alternatives(e, slot));
+    double *want = e->want[slot], *A = e->scale[slot], *slack = e->slack[slot];
+    for (int64_t i = 0; i < e->elems[slot]; i++) {
+        const enum cr_verify_mask_bit bit = cr_verify_mask_bit_at(g, i, i % g->C);
+        if (bit == CR_VERIFY_PASSED) continue;
+        if (bit == CR_VERIFY_UNSURE)
+            e->alternative[slot][i] = 0;
         else
             want[i] = A[i] = slack[i] = 0;
     }
     return CR_OK;
 }
 
-/* ---- BN gradients: g is dy, or what a pooling hands back, where the gate is open ---- */
+/* ---- BN gradients: g is dy, or the gradient of a max-pool, where the ReLU mask passes it ---- */
 
-/* What a pooling hands back, before the gate: magnitudes, and what is lost where several windows meet and g is rounded
- * to the program's type after each, as maxpool_grad's output would be. */
+/* Gradient of a max-pool before the mask. */
 struct pooled {
-    double *g, *rounding;
+    double *g;        /* magnitudes */
+    double *rounding; /* error where several windows overlap and g is rounded to the program's type after each of them,
+                         as maxpool_grad does */
 };
 
 static void pooled_free(struct pooled *p) {
@@ -95,10 +95,10 @@ static cr_status pooled_make(const struct cr_verify_values *v, int dy, int index
         const int64_t h = i / C / Q % P * a->stride - a->pad + tap[i] / a->window,
                       w = i / C % Q * a->stride - a->pad + tap[i] % a->window;
         if (h < 0 || h >= tx->dim[1] || w < 0 || w >= tx->dim[2]) continue;
-        const int64_t at    = ((i / C / Q / P * tx->dim[1] + h) * tx->dim[2] + w) * C + i % C;
-        const bool    meets = out->g[at] > 0;
+        const int64_t at       = ((i / C / Q / P * tx->dim[1] + h) * tx->dim[2] + w) * C + i % C;
+        const bool    overlaps = out->g[at] > 0;
         out->g[at] += fabs(d[i]);
-        if (meets && ty->dtype != CR_F64) out->rounding[at] += cr_verify_half_ulp(ty->dtype, out->g[at]);
+        if (overlaps && ty->dtype != CR_F64) out->rounding[at] += cr_verify_half_ulp(ty->dtype, out->g[at]);
     }
     return CR_OK;
 }
@@ -107,100 +107,100 @@ static double or_zero(double x) {
     return isfinite(x) ? x : 0;
 }
 
-static cr_status grad_sums(const struct cr_verify_values *v, struct cr_verify_expected *t,
-                           const struct cr_verify_mask *g, const double *G, const double *saved) {
+static cr_status grad_sums(const struct cr_verify_values *v, struct cr_verify_expected *e,
+                           const struct cr_verify_mask *g, const double *G, const double *mean_rstd) {
     const int64_t C = g->C, n = cr_tensor_elems(tensor_of(v->original, v->op->in[g->slot]));
-    CR_TRY(cr_verify_array(t, 0, &t->slack[0]));
+    CR_TRY(cr_verify_array(e, 0, &e->slack[0]));
     for (int64_t i = 0; i < n; i++) {
-        const int64_t                 c    = i % C;
-        const enum cr_verify_mask_bit gate = cr_verify_mask_bit_at(g, i, c);
-        const double                  size = fabs(G[i]), factor = (fabs(g->x[i]) + fabs(saved[c])) * fabs(saved[C + c]);
-        if (gate == CR_VERIFY_MASKED) continue;
-        t->scale[0][c] += size;
-        t->scale[0][C + c] += size * factor;
-        if (gate != CR_VERIFY_UNSURE) continue;
-        t->slack[0][c] += size;
-        t->slack[0][C + c] += size * factor;
+        const int64_t                 c   = i % C;
+        const enum cr_verify_mask_bit bit = cr_verify_mask_bit_at(g, i, c);
+        const double size = fabs(G[i]), factor = (fabs(g->x[i]) + fabs(mean_rstd[c])) * fabs(mean_rstd[C + c]);
+        if (bit == CR_VERIFY_MASKED) continue;
+        e->scale[0][c] += size;
+        e->scale[0][C + c] += size * factor;
+        if (bit != CR_VERIFY_UNSURE) continue;
+        e->slack[0][c] += size;
+        e->slack[0][C + c] += size * factor;
     }
     for (int64_t c = 0; c < 2 * C; c++) {
-        t->scale[0][c] = or_zero(t->scale[0][c]);
-        t->slack[0][c] = or_zero(t->slack[0][c]);
+        e->scale[0][c] = or_zero(e->scale[0][c]);
+        e->slack[0][c] = or_zero(e->slack[0][c]);
     }
     return CR_OK;
 }
 
-/* `sizes`: G are magnitudes, so that what an open gate makes of them is not known. */
-static cr_status grad_apply(const struct cr_verify_values *v, struct cr_verify_expected *t,
-                            const struct cr_verify_mask *g, const double *G, bool sizes, const double *coef) {
+/* magnitudes: G holds magnitudes, so the alternative value is not known and the difference becomes slack. */
+static cr_status grad_apply(const struct cr_verify_values *v, struct cr_verify_expected *e,
+                            const struct cr_verify_mask *g, const double *G, bool magnitudes, const double *coef) {
     const int64_t C = g->C, n = cr_tensor_elems(tensor_of(v->original, v->op->in[g->slot]));
-    CR_TRY(cr_verify_array(t, 0, &t->slack[0]));
-    CR_TRY(cr_verify_alternatives(t, 0));
+    CR_TRY(cr_verify_array(e, 0, &e->slack[0]));
+    CR_TRY(cr_verify_alternatives(e, 0));
     for (int64_t i = 0; i < n; i++) {
-        const int64_t                 c    = i % C;
-        const enum cr_verify_mask_bit gate = cr_verify_mask_bit_at(g, i, c);
-        const double part = gate == CR_VERIFY_MASKED ? 0 : coef[c] * G[i], linear = coef[C + c] * g->x[i],
+        const int64_t                 c   = i % C;
+        const enum cr_verify_mask_bit bit = cr_verify_mask_bit_at(g, i, c);
+        const double part = bit == CR_VERIFY_MASKED ? 0 : coef[c] * G[i], linear = coef[C + c] * g->x[i],
                      size = fabs(part);
-        t->scale[0][i]    = or_zero(size + fabs(linear) + fabs(coef[2 * C + c]));
-        if (gate != CR_VERIFY_UNSURE) continue;
+        e->scale[0][i]    = or_zero(size + fabs(linear) + fabs(coef[2 * C + c]));
+        if (bit != CR_VERIFY_UNSURE) continue;
         const double closed = linear + coef[2 * C + c], open = closed + part;
-        if (isfinite(open) && !sizes)
-            t->alternative[0][i] = fabs(t->want[0][i] - open) < fabs(t->want[0][i] - closed) ? closed : open;
+        if (isfinite(open) && !magnitudes)
+            e->alternative[0][i] = fabs(e->want[0][i] - open) < fabs(e->want[0][i] - closed) ? closed : open;
         else
-            t->slack[0][i] = or_zero(size);
+            e->slack[0][i] = or_zero(size);
     }
     return CR_OK;
 }
 
-cr_status cr_verify_epilogue_bn_grad_sums(const struct cr_verify_values *v, struct cr_verify_expected *t) {
+cr_status cr_verify_epilogue_bn_grad_sums(const struct cr_verify_values *v, struct cr_verify_expected *e) {
     const struct cr_verify_mask g =
         cr_verify_mask_of(v, CR_IN_bn_grad_sums_x, CR_IN_bn_grad_sums_y, CR_IN_bn_grad_sums_scale_bias);
-    return grad_sums(v, t, &g, v->in[CR_IN_bn_grad_sums_dy], v->in[CR_IN_bn_grad_sums_mean_rstd]);
+    return grad_sums(v, e, &g, v->in[CR_IN_bn_grad_sums_dy], v->in[CR_IN_bn_grad_sums_mean_rstd]);
 }
 
-cr_status cr_verify_epilogue_bn_grad_apply(const struct cr_verify_values *v, struct cr_verify_expected *t) {
+cr_status cr_verify_epilogue_bn_grad_apply(const struct cr_verify_values *v, struct cr_verify_expected *e) {
     const struct cr_verify_mask g =
         cr_verify_mask_of(v, CR_IN_bn_grad_apply_x, CR_IN_bn_grad_apply_y, CR_IN_bn_grad_apply_scale_bias);
-    return grad_apply(v, t, &g, v->in[CR_IN_bn_grad_apply_dy], false, v->in[CR_IN_bn_grad_apply_coef]);
+    return grad_apply(v, e, &g, v->in[CR_IN_bn_grad_apply_dy], false, v->in[CR_IN_bn_grad_apply_coef]);
 }
 
-cr_status cr_verify_epilogue_pool_bn_grad_sums(const struct cr_verify_values *v, struct cr_verify_expected *t) {
+cr_status cr_verify_epilogue_pool_bn_grad_sums(const struct cr_verify_values *v, struct cr_verify_expected *e) {
     const struct cr_verify_mask g =
         cr_verify_mask_of(v, CR_IN_pool_bn_grad_sums_x, CR_NONE, CR_IN_pool_bn_grad_sums_scale_bias);
     struct pooled p = {0};
     cr_status     status;
     CR_TRY_OUT(
         pooled_make(v, CR_IN_pool_bn_grad_sums_dy, CR_IN_pool_bn_grad_sums_index, CR_IN_pool_bn_grad_sums_x, &p));
-    CR_TRY_OUT(grad_sums(v, t, &g, p.g, v->in[CR_IN_pool_bn_grad_sums_mean_rstd]));
+    CR_TRY_OUT(grad_sums(v, e, &g, p.g, v->in[CR_IN_pool_bn_grad_sums_mean_rstd]));
     const int64_t n = cr_tensor_elems(tensor_of(v->original, v->op->in[g.slot]));
-    for (int64_t i = 0; i < n; i++) /* a row may go by windows, and not meet a pixel that no window chose */
-        if (p.g[i] == 0 && !isfinite(g.x[i])) t->scale[0][g.C + i % g.C] = CR_VERIFY_UNUSED;
+    for (int64_t i = 0; i < n; i++) /* a kernel that iterates over windows never reads a pixel that no window chose */
+        if (p.g[i] == 0 && !isfinite(g.x[i])) e->scale[0][g.C + i % g.C] = CR_VERIFY_UNUSED;
 out:
     pooled_free(&p);
     return status;
 }
 
-cr_status cr_verify_epilogue_pool_bn_grad_apply(const struct cr_verify_values *v, struct cr_verify_expected *t) {
+cr_status cr_verify_epilogue_pool_bn_grad_apply(const struct cr_verify_values *v, struct cr_verify_expected *e) {
     const struct cr_verify_mask g =
         cr_verify_mask_of(v, CR_IN_pool_bn_grad_apply_x, CR_NONE, CR_IN_pool_bn_grad_apply_scale_bias);
     struct pooled p = {0};
     cr_status     status;
     CR_TRY_OUT(
         pooled_make(v, CR_IN_pool_bn_grad_apply_dy, CR_IN_pool_bn_grad_apply_index, CR_IN_pool_bn_grad_apply_x, &p));
-    CR_TRY_OUT(grad_apply(v, t, &g, p.g, true, v->in[CR_IN_pool_bn_grad_apply_coef]));
+    CR_TRY_OUT(grad_apply(v, e, &g, p.g, true, v->in[CR_IN_pool_bn_grad_apply_coef]));
     const double       *coef  = v->in[CR_IN_pool_bn_grad_apply_coef];
     const enum cr_dtype dtype = tensor_of(v->original, v->op->in[CR_IN_pool_bn_grad_apply_dy])->dtype;
-    for (int64_t i = 0; i < t->elems[0]; i++) {
-        t->slack[0][i] += or_zero(fabs(coef[i % g.C]) * p.rounding[i]);
-        if (p.rounding[i] > 0 && p.g[i] + p.rounding[i] >= cr_verify_largest(dtype)) t->scale[0][i] = CR_VERIFY_UNUSED;
+    for (int64_t i = 0; i < e->elems[0]; i++) {
+        e->slack[0][i] += or_zero(fabs(coef[i % g.C]) * p.rounding[i]);
+        if (p.rounding[i] > 0 && p.g[i] + p.rounding[i] >= cr_verify_largest(dtype)) e->scale[0][i] = CR_VERIFY_UNUSED;
     }
 out:
     pooled_free(&p);
     return status;
 }
 
-/* ---- the mask that a forward BN leaves ---- */
+/* ---- the bit mask of bn_apply ---- */
 
-/* Terms of x*scale + bias + add, as bn_apply sums them. */
+/* Is the sum of these terms exact in f32? Terms are those of x*scale + bias + add in the order of bn_apply. */
 static bool apply_is_exact(const double *term, int terms) {
     double sum = 0;
     for (int k = 0; k < terms; k++) {
@@ -219,20 +219,20 @@ static enum cr_verify_mask_bit apply_sign(const struct cr_verify_values *v, int6
     if (in[CR_IN_bn_apply_add] >= 0 && in[CR_IN_bn_apply_add_scale_bias] >= 0) term[3] = ak[C + c];
     const double pre = term[0] + term[1] + term[2] + term[3];
     if (tensor_of(v->original, in[CR_IN_bn_apply_x])->dtype == CR_F64 || apply_is_exact(term, 4)) return sign(pre, 0);
-    /* what is above 0 and rounds to 0 may have its bit or not */
+    /* a value above 0 that rounds to 0 may have its bit set or not */
     const double size = fabs(term[0]) + fabs(term[1]) + fabs(term[2]) + fabs(term[3]);
     return sign(pre, 2 * CR_VERIFY_AFFINE * size +
                          cr_verify_half_ulp(tensor_of(v->original, in[CR_IN_bn_apply_x])->dtype, 0) + (double)FLT_MIN);
 }
 
-/* slack: the bits that may be either. */
-cr_status cr_verify_epilogue_bn_apply(const struct cr_verify_values *v, struct cr_verify_expected *t) {
+/* slack holds the bits that are not compared. */
+cr_status cr_verify_epilogue_bn_apply(const struct cr_verify_values *v, struct cr_verify_expected *e) {
     const int slot = CR_OUT_bn_apply_mask;
     if (v->op->out[slot] < 0) return CR_OK;
     const int64_t C = tensor_of(v->original, v->op->in[CR_IN_bn_apply_x])->dim[3];
-    CR_TRY(cr_verify_array(t, slot, &t->slack[slot]));
-    t->bits[slot] = true;
-    for (int64_t i = 0; i < 8 * t->elems[slot]; i++)
-        if (apply_sign(v, i, i % C, C) == CR_VERIFY_UNSURE) t->slack[slot][i / 8] += (double)(1u << i % 8);
+    CR_TRY(cr_verify_array(e, slot, &e->slack[slot]));
+    e->bits[slot] = true;
+    for (int64_t i = 0; i < 8 * e->elems[slot]; i++)
+        if (apply_sign(v, i, i % C, C) == CR_VERIFY_UNSURE) e->slack[slot][i / 8] += (double)(1u << i % 8);
     return CR_OK;
 }

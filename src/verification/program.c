@@ -1,5 +1,5 @@
-/* verification/program.c: a whole program on its device, op by op, each op judged on the inputs that the device itself
- * holds. */
+/* verification/program.c: verifies a whole program op by op on its device; each op is compared on the inputs that the
+ * device holds. */
 #include "verification/verify.h"
 
 /* Host copies of one op's operands. */
@@ -39,34 +39,34 @@ static cr_status fetch_after(struct cr_exec *exec, const struct cr_program *prog
     return CR_OK;
 }
 
-static cr_status report(const struct cr_program *program, int index, const struct cr_kernel *row,
+static cr_status report(const struct cr_program *program, int index, const struct cr_kernel *kernel,
                         const struct cr_verify_result *r) {
     const struct cr_op     *op     = &program->op[index];
     const struct cr_tensor *tensor = &program->tensor[op->out[r->slot]];
-    return CR_FAIL(CR_ERR_NUMERIC,
-                   "program %s, op %d (%s, row %s): %s of %s, element %lld: %.9g, the reference gives %.9g, allowed "
-                   "difference %.3g",
-                   program->name, index, cr_op_info(op->kind)->name, row->name, cr_op_info(op->kind)->out_name[r->slot],
-                   tensor->name, (long long)r->index, r->got, r->want, r->bound);
+    return CR_FAIL(
+        CR_ERR_NUMERIC,
+        "program %s, op %d (%s, kernel %s): %s of %s, element %lld: got %.9g, expected %.9g, allowed difference %.3g",
+        program->name, index, cr_op_info(op->kind)->name, kernel->name, cr_op_info(op->kind)->out_name[r->slot],
+        tensor->name, (long long)r->index, r->got, r->want, r->bound);
 }
 
 static cr_status check_op(struct cr_device *cpu, struct cr_device *device, struct cr_exec *exec,
                           const struct cr_program *program, const struct cr_step_block *step, int index,
                           double *worst) {
-    const struct cr_op     *op  = &program->op[index];
-    const struct cr_kernel *row = device->kernels[op->kernel];
-    struct copies           c   = {0};
-    struct cr_verify_io     io  = {.relaxations = row->relaxations};
-    struct cr_verify_result r   = {0};
+    const struct cr_op     *op     = &program->op[index];
+    const struct cr_kernel *kernel = device->kernels[op->kernel];
+    struct copies           c      = {0};
+    struct cr_verify_io     io     = {.relaxations = kernel->relaxations};
+    struct cr_verify_result r      = {0};
     cr_status               status;
     CR_TRY_OUT(fetch_before(exec, program, op, &c));
     CR_TRY_OUT(cr_exec_run_range(exec, step, index, index));
     CR_TRY_OUT(fetch_after(exec, program, op, &c));
     for (int s = 0; s < CR_OP_IN_MAX; s++) io.in[s] = c.in[s];
     for (int s = 0; s < CR_OP_OUT_MAX; s++) io.before[s] = c.before[s];
-    CR_TRY_OUT(cr_verify_op(cpu, program, op, row->math, step, &io, (const void *const *)c.out, &r));
+    CR_TRY_OUT(cr_verify_op(cpu, program, op, kernel->math, step, &io, (const void *const *)c.out, &r));
     *worst = r.worst > *worst ? r.worst : *worst;
-    if (!r.ok) CR_TRY_OUT(report(program, index, row, &r));
+    if (!r.ok) CR_TRY_OUT(report(program, index, kernel, &r));
 out:
     copies_free(&c);
     return status;

@@ -1,4 +1,4 @@
-/* verification/sums.c: bounds of fused ops, third part: sums of what an op has just computed. */
+/* verification/sums.c: bounds of fused ops, part 3: sums of values that the same op has just computed. */
 #include "verification/verify.h"
 
 #include <math.h>
@@ -8,25 +8,25 @@ static const struct cr_tensor *tensor_of(const struct cr_program *p, int id) {
 }
 
 struct sums {
-    int           of, slot;  /* output slots: the values, their [2, C] sums */
-    const double *x, *saved; /* of values and values*xhat; NULL: of values and their squares */
+    int           of, slot;      /* output slots: the values, their [2, C] sums */
+    const double *x, *mean_rstd; /* sums of values and of values*xhat; NULL: sums of values and of squares */
 };
 
-/* One channel's sums. Errors of the values are independent: their squares add up (noise). What always goes one way adds
- * up itself (pull). */
+/* One sum of one channel. Independent errors of the values add up as squares (noise); errors of equal sign add up
+ * linearly (pull). A value with an alternative (a mask that may be open or closed) counts in `changes`. */
 struct sum {
     double want, scale, noise, pull, slack, rounded, roundings, factors;
-    double change,
-        changes; /* by values that may be another number: what one of them changes the sum by, and the sizes of all */
-    int  forks;  /* how many they are */
-    bool unused;
+    double change;       /* effect of the last value with an alternative */
+    double changes;      /* sum of the magnitudes of these effects */
+    int    alternatives; /* number of values with an alternative */
+    bool   unused;       /* the sum is not compared */
 };
 
-/* The value may be another one, `factor` of which the sum has. */
-static void sum_fork(struct sum *s, double change, double factor) {
+/* A value may differ by `change`; the sum contains the value times `factor`. */
+static void add_alternative(struct sum *s, double change, double factor) {
     s->change = factor * change;
     s->changes += fabs(s->change);
-    s->forks++;
+    s->alternatives++;
 }
 
 static void sum_add(struct sum *s, double term, double size, double factor, double value_scale, double value_slack,
@@ -40,141 +40,140 @@ static void sum_add(struct sum *s, double term, double size, double factor, doub
     s->factors += fabs(factor);
 }
 
-static void sums_add(const struct sums *q, const struct cr_verify_expected *t, enum cr_dtype dtype, int64_t C,
+static void sums_add(const struct sums *q, const struct cr_verify_expected *e, enum cr_dtype dtype, int64_t C,
                      int64_t i, struct sum s[2]) {
     const int64_t c = i % C;
-    const double  v = t->want[q->of][i], A = t->scale[q->of][i];
-    const bool    forks = t->alternative[q->of] && !isnan(t->alternative[q->of][i]);
-    const double  slack = t->slack[q->of] ? t->slack[q->of][i] : 0, change = forks ? t->alternative[q->of][i] - v : 0;
+    const double  v = e->want[q->of][i], A = e->scale[q->of][i];
+    const bool    differs = e->alternative[q->of] && !isnan(e->alternative[q->of][i]);
+    const double  slack = e->slack[q->of] ? e->slack[q->of][i] : 0, change = differs ? e->alternative[q->of][i] - v : 0;
     const double  half_ulp = cr_verify_half_ulp(dtype, fabs(v)), r = cr_verify_stored(dtype, v);
     sum_add(&s[0], v, fabs(v), 1, A, slack, half_ulp);
     s[0].rounded += r;
-    if (forks) sum_fork(&s[0], change, 1);
-    if (q->saved) {
-        const double mean = q->saved[c], rstd = q->saved[C + c], xhat = (q->x[i] - mean) * rstd;
+    if (differs) add_alternative(&s[0], change, 1);
+    if (q->mean_rstd) {
+        const double mean = q->mean_rstd[c], rstd = q->mean_rstd[C + c], xhat = (q->x[i] - mean) * rstd;
         sum_add(&s[1], v * xhat, fabs(v) * (fabs(q->x[i]) + fabs(mean)) * fabs(rstd), xhat, A, slack, half_ulp);
         s[1].rounded += r * xhat;
-        if (forks) sum_fork(&s[1], change, xhat);
-        s[1].unused = s[1].unused || ((v == 0 || slack > 0 || forks) &&
-                                      !isfinite(xhat)); /* a gate may hide what is not a number, or not */
+        if (differs) add_alternative(&s[1], change, xhat);
+        s[1].unused = s[1].unused || ((v == 0 || slack > 0 || differs) &&
+                                      !isfinite(xhat)); /* the mask may hide an xhat that is not finite */
     } else {
-        CR_ASSERT(!forks); /* squares are of what a convolution makes, which has no gates */
+        CR_ASSERT(!differs); /* squares are sums of a convolution's output, which has no mask */
         sum_add(&s[1], v * v, v * v, 2 * fabs(v) + slack, A, slack, half_ulp);
         s[1].rounded += r * r;
     }
-    if (isfinite(v) && !isfinite(r)) s[0].unused = s[1].unused = true; /* as rounded or not: infinite, or a number */
+    if (isfinite(v) && !isfinite(r)) s[0].unused = s[1].unused = true; /* infinite only if rounded before the sum */
 }
 
 static double or_zero(double x) {
     return isfinite(x) ? x : 0;
 }
 
-static void sums_put(const struct sum *s, struct cr_verify_expected *t, int slot, int64_t i) {
-    t->want[slot][i]  = s->want;
-    t->scale[slot][i] = s->unused ? CR_VERIFY_UNUSED : or_zero(s->scale);
-    t->noise[slot][i] = or_zero(sqrt(s->noise));
-    t->pull[slot][i]  = or_zero(s->pull);
-    t->slack[slot][i] = or_zero(s->slack + (s->forks > 1 ? s->changes : 0) + fabs(s->rounded - s->want) +
+static void sums_put(const struct sum *s, struct cr_verify_expected *e, int slot, int64_t i) {
+    e->want[slot][i]  = s->want;
+    e->scale[slot][i] = s->unused ? CR_VERIFY_UNUSED : or_zero(s->scale);
+    e->noise[slot][i] = or_zero(sqrt(s->noise));
+    e->pull[slot][i]  = or_zero(s->pull);
+    e->slack[slot][i] = or_zero(s->slack + (s->alternatives > 1 ? s->changes : 0) + fabs(s->rounded - s->want) +
                                 CR_VERIFY_C * sqrt(s->roundings));
-    if (s->forks == 1)
-        t->alternative[slot][i] =
-            s->want + s->change; /* of more there are too many sums to tell: all between are right */
+    if (s->alternatives == 1)
+        e->alternative[slot][i] = s->want + s->change; /* with several alternatives the slack covers all combinations */
 }
 
-static cr_status take_sums(const struct cr_verify_values *v, struct cr_verify_expected *t, struct sums q) {
+static cr_status compute_sums(const struct cr_verify_values *v, struct cr_verify_expected *e, struct sums q) {
     const struct cr_tensor *values = tensor_of(v->original, v->op->out[q.of]);
-    const int64_t           C = values->dim[3], n = t->elems[q.of];
+    const int64_t           C = values->dim[3], n = e->elems[q.of];
     struct sum             *s;
     double                  factors = 0;
-    CR_TRY(cr_verify_array(t, q.slot, &t->noise[q.slot]));
-    CR_TRY(cr_verify_array(t, q.slot, &t->pull[q.slot]));
-    CR_TRY(cr_verify_array(t, q.slot, &t->slack[q.slot]));
-    CR_TRY(cr_verify_alternatives(t, q.slot));
+    CR_TRY(cr_verify_array(e, q.slot, &e->noise[q.slot]));
+    CR_TRY(cr_verify_array(e, q.slot, &e->pull[q.slot]));
+    CR_TRY(cr_verify_array(e, q.slot, &e->slack[q.slot]));
+    CR_TRY(cr_verify_alternatives(e, q.slot));
     CR_ALLOC(s, (size_t)(2 * C));
-    for (int64_t i = 0; i < n; i++) sums_add(&q, t, values->dtype, C, i, s + 2 * (i % C));
+    for (int64_t i = 0; i < n; i++) sums_add(&q, e, values->dtype, C, i, s + 2 * (i % C));
     for (int64_t c = 0; c < C; c++)
         for (int k = 0; k < 2; k++) {
-            sums_put(&s[2 * c + k], t, q.slot, k * C + c);
+            sums_put(&s[2 * c + k], e, q.slot, k * C + c);
             factors = fmax(factors, or_zero(s[2 * c + k].factors));
         }
-    t->noise_terms[q.slot] = t->terms[q.of];
-    t->tiny[q.slot] += t->tiny[q.of] * factors;
+    e->noise_terms[q.slot] = e->terms[q.of];
+    e->tiny[q.slot] += e->tiny[q.of] * factors;
     cr_free(s);
     return CR_OK;
 }
 
-/* ---- relaxations of libraries (device/device.h): what lies between is rounded to the type of the images ---- */
+/* ---- relaxations of libraries (device/device.h): intermediate values are rounded to the type of the images ---- */
 
 static double size_at(const struct cr_verify_values *v, int slot, int64_t i) {
     return v->op->in[slot] >= 0 ? fabs(((const double *)v->in[slot])[i]) : 0;
 }
 
-/* The sum of products, where want = sum + add + bias, and a ReLU leaves 0 of what is below. */
-static cr_status allow_rounding(const struct cr_verify_values *v, struct cr_verify_expected *t, int add, int bias) {
+/* Adds the rounding of the sum of products, or of the bias, to the slack. want = ReLU(sum + add + bias). */
+static cr_status allow_rounding(const struct cr_verify_values *v, struct cr_verify_expected *e, int add, int bias) {
     const struct cr_tensor *y          = tensor_of(v->original, v->op->out[0]);
     const bool              rounds_sum = (v->relaxations & CR_RELAXED_ROUNDED_SUM) && v->op->in[add] >= 0;
     const bool half_bias = (v->relaxations & CR_RELAXED_HALF_BIAS) && bias != CR_NONE && v->op->in[bias] >= 0;
     if (y->dtype == CR_F64 || (!rounds_sum && !half_bias)) return CR_OK;
-    CR_TRY(cr_verify_array(t, 0, &t->slack[0]));
-    for (int64_t i = 0; i < t->elems[0]; i++) {
+    CR_TRY(cr_verify_array(e, 0, &e->slack[0]));
+    for (int64_t i = 0; i < e->elems[0]; i++) {
         const double b   = bias == CR_NONE ? 0 : size_at(v, bias, i % y->dim[3]),
-                     sum = fabs(t->want[0][i]) + size_at(v, add, i) + b;
-        if (half_bias && isfinite(b)) t->slack[0][i] += cr_verify_half_ulp(y->dtype, b);
+                     sum = fabs(e->want[0][i]) + size_at(v, add, i) + b;
+        if (half_bias && isfinite(b)) e->slack[0][i] += cr_verify_half_ulp(y->dtype, b);
         if (!rounds_sum || !isfinite(sum)) continue;
-        t->slack[0][i] += cr_verify_half_ulp(y->dtype, sum);
-        if (sum >= cr_verify_largest(y->dtype)) t->scale[0][i] = CR_VERIFY_UNUSED;
+        e->slack[0][i] += cr_verify_half_ulp(y->dtype, sum);
+        if (sum >= cr_verify_largest(y->dtype)) e->scale[0][i] = CR_VERIFY_UNUSED;
     }
     return CR_OK;
 }
 
-cr_status cr_verify_epilogue_conv(const struct cr_verify_values *v, struct cr_verify_expected *t) {
-    CR_TRY(allow_rounding(v, t, CR_IN_conv_add, CR_IN_conv_bias));
+cr_status cr_verify_epilogue_conv(const struct cr_verify_values *v, struct cr_verify_expected *e) {
+    CR_TRY(allow_rounding(v, e, CR_IN_conv_add, CR_IN_conv_bias));
     if (v->op->out[CR_OUT_conv_sums] < 0) return CR_OK;
-    CR_TRY(take_sums(v, t, (struct sums){.of = CR_OUT_conv_y, .slot = CR_OUT_conv_sums}));
-    return cr_verify_finalize_conv(v, t);
+    CR_TRY(compute_sums(v, e, (struct sums){.of = CR_OUT_conv_y, .slot = CR_OUT_conv_sums}));
+    return cr_verify_finalize_conv(v, e);
 }
 
-cr_status cr_verify_epilogue_dgrad(const struct cr_verify_values *v, struct cr_verify_expected *t) {
-    CR_TRY(allow_rounding(v, t, CR_IN_conv_dgrad_add, CR_NONE));
+cr_status cr_verify_epilogue_dgrad(const struct cr_verify_values *v, struct cr_verify_expected *e) {
+    CR_TRY(allow_rounding(v, e, CR_IN_conv_dgrad_add, CR_NONE));
     if (v->op->in[CR_IN_conv_dgrad_bn_x] < 0) return CR_OK;
     struct cr_verify_mask g = cr_verify_mask_of(v, CR_IN_conv_dgrad_bn_x, CR_NONE, CR_NONE);
     g.mean_rstd             = v->in[CR_IN_conv_dgrad_mean_rstd];
     g.gamma                 = v->in[CR_IN_conv_dgrad_gamma];
     g.beta                  = v->in[CR_IN_conv_dgrad_beta];
-    CR_TRY(cr_verify_apply_mask(&g, t, CR_OUT_conv_dgrad_dx));
+    CR_TRY(cr_verify_apply_mask(&g, e, CR_OUT_conv_dgrad_dx));
     if (v->op->out[CR_OUT_conv_dgrad_grad_sums] < 0) return CR_OK;
-    return take_sums(v, t, (struct sums){CR_OUT_conv_dgrad_dx, CR_OUT_conv_dgrad_grad_sums, g.x, g.mean_rstd});
+    return compute_sums(v, e, (struct sums){CR_OUT_conv_dgrad_dx, CR_OUT_conv_dgrad_grad_sums, g.x, g.mean_rstd});
 }
 
-cr_status cr_verify_epilogue_conv_grad(const struct cr_verify_values *v, struct cr_verify_expected *t) {
-    const bool after_block = v->op->in[CR_IN_conv_grad_bn_x] >= 0; /* x is the activation then */
+cr_status cr_verify_epilogue_conv_grad(const struct cr_verify_values *v, struct cr_verify_expected *e) {
+    const bool after_block = v->op->in[CR_IN_conv_grad_bn_x] >= 0; /* x is then the output of a residual block */
     if (v->op->out[CR_OUT_conv_grad_dx] < 0 || v->op->in[CR_IN_conv_grad_mean_rstd] < 0) return CR_OK;
     const struct cr_verify_mask g = after_block
                                         ? cr_verify_mask_of(v, CR_IN_conv_grad_x, CR_IN_conv_grad_x, CR_NONE)
                                         : cr_verify_mask_of(v, CR_IN_conv_grad_x, CR_NONE, CR_IN_conv_grad_scale_bias);
-    CR_TRY(cr_verify_apply_mask(&g, t, CR_OUT_conv_grad_dx));
+    CR_TRY(cr_verify_apply_mask(&g, e, CR_OUT_conv_grad_dx));
     if (v->op->out[CR_OUT_conv_grad_grad_sums] < 0) return CR_OK;
-    CR_TRY(take_sums(v, t,
-                     (struct sums){CR_OUT_conv_grad_dx, CR_OUT_conv_grad_grad_sums,
-                                   v->in[after_block ? CR_IN_conv_grad_bn_x : CR_IN_conv_grad_x],
-                                   v->in[CR_IN_conv_grad_mean_rstd]}));
-    return cr_verify_finalize_conv_grad(v, t);
+    CR_TRY(compute_sums(v, e,
+                        (struct sums){CR_OUT_conv_grad_dx, CR_OUT_conv_grad_grad_sums,
+                                      v->in[after_block ? CR_IN_conv_grad_bn_x : CR_IN_conv_grad_x],
+                                      v->in[CR_IN_conv_grad_mean_rstd]}));
+    return cr_verify_finalize_conv_grad(v, e);
 }
 
-/* Without a summand dx is a move: A stays 0. */
-cr_status cr_verify_epilogue_relu_grad(const struct cr_verify_values *v, struct cr_verify_expected *t) {
+/* Without `add` dx is a copy, and A stays 0. */
+cr_status cr_verify_epilogue_relu_grad(const struct cr_verify_values *v, struct cr_verify_expected *e) {
     const struct cr_verify_mask g  = cr_verify_mask_of(v, CR_IN_relu_grad_dy, CR_IN_relu_grad_y, CR_NONE);
     const double               *dy = v->in[CR_IN_relu_grad_dy],
                  *add              = v->op->in[CR_IN_relu_grad_add] < 0 ? NULL : v->in[CR_IN_relu_grad_add];
-    for (int64_t i = 0; add && i < t->elems[CR_OUT_relu_grad_dx]; i++)
+    for (int64_t i = 0; add && i < e->elems[CR_OUT_relu_grad_dx]; i++)
         if (cr_verify_mask_bit_at(&g, i, i % g.C) == CR_VERIFY_PASSED)
-            t->scale[CR_OUT_relu_grad_dx][i] = or_zero(fabs(dy[i]) + fabs(add[i]));
+            e->scale[CR_OUT_relu_grad_dx][i] = or_zero(fabs(dy[i]) + fabs(add[i]));
     if (v->op->out[CR_OUT_relu_grad_grad_sums] >= 0)
-        CR_TRY(take_sums(v, t,
-                         (struct sums){CR_OUT_relu_grad_dx, CR_OUT_relu_grad_grad_sums, v->in[CR_IN_relu_grad_bn_x],
-                                       v->in[CR_IN_relu_grad_mean_rstd]}));
+        CR_TRY(compute_sums(v, e,
+                            (struct sums){CR_OUT_relu_grad_dx, CR_OUT_relu_grad_grad_sums, v->in[CR_IN_relu_grad_bn_x],
+                                          v->in[CR_IN_relu_grad_mean_rstd]}));
     if (v->op->out[CR_OUT_relu_grad_grad_sums2] < 0) return CR_OK;
-    return take_sums(v, t,
-                     (struct sums){CR_OUT_relu_grad_dx, CR_OUT_relu_grad_grad_sums2, v->in[CR_IN_relu_grad_bn2_x],
-                                   v->in[CR_IN_relu_grad_mean_rstd2]});
+    return compute_sums(v, e,
+                        (struct sums){CR_OUT_relu_grad_dx, CR_OUT_relu_grad_grad_sums2, v->in[CR_IN_relu_grad_bn2_x],
+                                      v->in[CR_IN_relu_grad_mean_rstd2]});
 }

@@ -1,200 +1,219 @@
-/* verification/verify.h: is a kernel row right? Runs one op by the `ref.` row in double on the same inputs as the row
- * under test, and compares with a bound that is computed, not found by hand.
+/* verification/verify.h: verifies a kernel: runs one op with the `ref.*` kernel in FP64 on the same inputs and compares
+ * the outputs with a computed error bound.
  *
  * The bound of an output element y is
  *     (CR_VERIFY_C * sum * sqrt(n) + operand) * A + drift * n * |y| + tiny + slack + result + round
- * where sum, operand, drift and result follow from the row's math (struct cr_verify_unit) and
- *   n      is the length of the longest reduction that leads to the element, plus the roundings around it,
- *   A      the same expression over absolute values, in double: the reference row run again on magnitudes, or a closed
- * form where the expression is not a sum (see the table in verification/bound.c), tiny   what gradual underflow, or its
- * absence, may lose, slack  of fused ops: what a rounding or a sign that may come out either way changes
- * (verification/inputs.c, verification/cases.c), round  half a unit in the last place of the output's type. Sums of
- * numbers that the same op has just computed (statistics behind a convolution) add the errors of those numbers: as a
- * root of squares where they are independent, one by one where they all go the same way (verification/sums.c).
- * One constant CR_VERIFY_C serves the whole project. Rows that only move values are judged to the bit (as values: -0 is
- * 0), and so are those that do nothing but round.
+ *   - sum, operand, drift, result: properties of the kernel's arithmetic (struct cr_verify_unit)
+ *   - n: length of the longest reduction that leads to the element, plus the roundings around the reduction
+ *   - A: the same expression over absolute values in FP64. It is computed by the reference kernel on magnitudes, or by
+ *     a closed formula if the expression is not a sum (the table in verification/bound.c).
+ *   - tiny: loss by gradual underflow, or by flushing to zero
+ *   - slack: in fused ops, the effect of a rounding or a sign that may legitimately differ (verification/inputs.c,
+ *     verification/cases.c)
+ *   - round: half a unit in the last place of the type of the output
  *
- * Laws
- *   - NaN and infinity must stand where the reference has them. Exceptions: an element whose A is beyond the largest
- * number that the row sums in may overflow, and so may one that cannot be told from a number beyond the largest of a
- * type that it is rounded to; grad_norm's norm is not compared when its flag is up (it is not used then); where an
- * operand of a convolution is not finite, NaN may stand anywhere (matrix units multiply the zeros of the padding with
- * it), but what the reference has as not finite must not look finite.
- *   - What a row has declared as a liberty (device/device.h) is not held against it, element by element, and nothing
- * else is.
- *   - Nothing here knows which backend is judged: outputs come as host memory in the tensors' types. */
+ * Sums of values that the same op has just computed (BN sums fused into a convolution) add the errors of these values:
+ * as the root of squares where the errors are independent, linearly where they have the same sign
+ * (verification/sums.c). CR_VERIFY_C is the same for all ops. Kernels that only move or round values must be exact (-0
+ * equals 0).
+ *
+ * Invariants
+ *   - NaN and infinity must appear where the reference has them. Exceptions:
+ *     - An element may overflow if A exceeds the largest number of the type of the sum, or if the element cannot be
+ *       distinguished from a number beyond the largest of a type to which it is rounded.
+ *     - grad_norm's norm is not compared when its non-finite flag is set, because it is not used then.
+ *     - If an operand of a convolution is not finite, NaN may appear anywhere, because tensor cores multiply it with
+ *       the zeros of the padding. But a value that is not finite in the reference must not be finite.
+ *   - A relaxation that a kernel declares (device/device.h) is allowed, element by element. No other deviation is.
+ *   - This folder does not depend on the backend under test: outputs are passed as host memory in the types of the
+ *     tensors. */
 #ifndef CR_VERIFY_H
 #define CR_VERIFY_H
 
 #include "runtime/executor.h"
 
 #define CR_VERIFY_C 4.0
-#define CR_VERIFY_UNUSED (-1.0) /* as A: the element is not compared */
+#define CR_VERIFY_UNUSED (-1.0) /* value of A: the element is not compared */
 
+/* Result of a comparison; the members from slot to bound describe the worst element. */
 struct cr_verify_result {
     bool    ok;
-    int     slot;  /* output slot of the worst element */
-    int64_t index; /* its element index */
+    int     slot;  /* output slot */
+    int64_t index; /* element */
     double  got, want, bound;
-    double  worst;     /* largest |got-want|/bound over all elements; infinite when a NaN or infinity is out of place */
-    int64_t nonfinite; /* elements where one side is finite and the other is not */
+    double  worst;     /* largest |got - want| / bound; infinite if a NaN or infinity is at a wrong position */
+    int64_t nonfinite; /* number of elements where exactly one side is finite */
 };
 
-/* Host inputs of an op in the tensors' types, by slot, NULL where absent. For slots that the op updates in place: the
- * values before. `before`: outputs that the op adds to without reading them through a slot (cr_verify_accumulates), as
- * they were; NULL elsewhere. */
+/* Host copies of the inputs of an op in the types of the tensors, by slot; NULL where absent. Slots that the op updates
+ * in place hold the values before the update. `before` holds the previous values of outputs to which the op adds
+ * without reading them through a slot (cr_verify_accumulates); NULL for all other outputs. */
 struct cr_verify_io {
     const void *in[CR_OP_IN_MAX];
     const void *before[CR_OP_OUT_MAX];
-    unsigned    relaxations; /* of the row to be judged */
+    unsigned    relaxations; /* of the kernel under test: bits of enum cr_relaxation */
 };
+/* Returns whether the op adds to this output without reading it through an input slot. */
 bool cr_verify_accumulates(const struct cr_op *op, int out_slot);
 
-/* What the reference says about one op: values and bounds of every output element. A zeroed struct is empty. */
+/* The reference result of one op: values and bounds of all output elements. A zeroed struct is empty. */
 struct cr_verify_expected {
     const struct cr_program *program;
     const struct cr_op      *op;
     enum cr_math             math;
     unsigned                 relaxations;
-    int64_t                  elems[CR_OP_OUT_MAX];  /* 0: slot absent */
+    int64_t                  elems[CR_OP_OUT_MAX];  /* 0: the slot is absent */
     double                  *want[CR_OP_OUT_MAX];   /* [elems] */
     double                  *scale[CR_OP_OUT_MAX];  /* [elems]: A */
-    double                  *before[CR_OP_OUT_MAX]; /* [elems] of outputs that the op adds to; else NULL */
+    double                  *before[CR_OP_OUT_MAX]; /* [elems] of outputs to which the op adds; else NULL */
     double                   terms[CR_OP_OUT_MAX];  /* n */
     double                   tiny[CR_OP_OUT_MAX];
-    /* Of fused ops; NULL where there is none of it. */
-    double *slack[CR_OP_OUT_MAX]; /* [elems]: what may come out differently besides; of bits: which */
-    double
-        *alternative[CR_OP_OUT_MAX]; /* [elems]: what a gate that may be open or closed makes of the element otherwise:
-                                  right as well as `want`, and what lies between is not; NaN: no such gate */
-    double *noise[CR_OP_OUT_MAX];    /* [elems] of sums of numbers that the op has just computed: root of */
-    double *pull[CR_OP_OUT_MAX];     /* ... the sum of squares of their A, and sum of their magnitudes; */
-    double  noise_terms[CR_OP_OUT_MAX]; /* their n */
-    bool    bits[CR_OP_OUT_MAX];        /* a bit mask */
-    double  peak;                       /* intermediate values may be this many times A */
-    bool    exact;
-    bool    spreads; /* a convolution of numbers that are not all finite */
+    /* Of fused ops; NULL where not needed. */
+    double *slack[CR_OP_OUT_MAX];       /* [elems]: additional difference that is allowed; of a bit mask: the bits that
+                                           are not compared */
+    double *alternative[CR_OP_OUT_MAX]; /* [elems]: second correct value, if a ReLU mask may be open or closed; values
+                                           between `want` and it are wrong. NaN: none */
+    double *noise[CR_OP_OUT_MAX];       /* [elems] of sums of just computed values: root of the sum of the squares of
+                                           their A */
+    double *pull[CR_OP_OUT_MAX];        /* [elems] of such sums: sum of their magnitudes */
+    double  noise_terms[CR_OP_OUT_MAX]; /* n of the values in such sums */
+    bool    bits[CR_OP_OUT_MAX];        /* the output is a bit mask */
+    double  peak;                       /* intermediate values may be this factor larger than A */
+    bool    exact;                      /* outputs must be equal */
+    bool    spreads;                    /* a convolution with an operand that is not finite */
 };
-/* `cpu`: any open CPU device. `math`: of the row to be judged. The program must outlive the truth. */
+/* Computes the reference result. `cpu` is any open CPU device; `math` is that of the kernel under test. The program
+ * must outlive *out, which cr_verify_expected_free frees. CR_ERR_MEMORY when an allocation fails. */
 CR_MUST cr_status cr_verify_expected_make(struct cr_device *cpu, const struct cr_program *program,
                                           const struct cr_op *op, enum cr_math math, const struct cr_step_block *step,
                                           const struct cr_verify_io *io, struct cr_verify_expected *out);
-/* Makes a truth that was made for another row good for one of this math and with these relaxations. false: it must be
- * made anew. */
-bool cr_verify_expected_reuse(struct cr_verify_expected *truth, enum cr_math math, unsigned relaxations);
-void cr_verify_expected_free(struct cr_verify_expected *truth);
-/* Judges outputs `got[slot]` (host, in the tensors' types). */
-void cr_verify_compare(const struct cr_verify_expected *truth, const void *const got[], struct cr_verify_result *out);
+/* Adapts a reference result to another kernel with this math and these relaxations. Returns false when it must be
+ * computed again. */
+bool cr_verify_expected_reuse(struct cr_verify_expected *expected, enum cr_math math, unsigned relaxations);
+void cr_verify_expected_free(struct cr_verify_expected *expected);
+/* Compares the outputs got[slot] (host memory in the types of the tensors) with the reference result. */
+void cr_verify_compare(const struct cr_verify_expected *expected, const void *const got[],
+                       struct cr_verify_result *out);
 
-/* Both at once. */
+/* cr_verify_expected_make and cr_verify_compare in one call. */
 CR_MUST cr_status cr_verify_op(struct cr_device *cpu, const struct cr_program *program, const struct cr_op *op,
                                enum cr_math math, const struct cr_step_block *step, const struct cr_verify_io *io,
                                const void *const got[], struct cr_verify_result *out);
 
-/* Runs a whole program, already fed, op by op on `device` (the one that exec is bound to); each op's inputs are taken
- * from the device itself, so errors do not add up. Stops at the first op out of bounds: the message names it
- * (CR_ERR_NUMERIC). *checked gets the number of ops compared, *worst the largest ratio to a bound. */
+/* Runs a program that has a batch op by op on `device`, the device of `exec`, and verifies every op. The inputs of each
+ * op are read back from the device, so errors do not accumulate. Stops at the first op that exceeds its bound with
+ * CR_ERR_NUMERIC; the message names the op. *checked receives the number of verified ops, *worst the largest ratio of a
+ * difference to its bound. */
 CR_MUST cr_status cr_verify_program(struct cr_device *cpu, struct cr_device *device, struct cr_exec *exec,
                                     const struct cr_program *program, const struct cr_step_block *step, int *checked,
                                     double *worst);
 
-/* The reference row of an op kind on a CPU device; NULL: none. */
+/* Returns the reference kernel of an op kind on a CPU device, or NULL. */
 const struct cr_kernel *cr_verify_ref(const struct cr_device *cpu, enum cr_op_kind kind);
 
-/* ---- between verification/verify.c and verification/bound.c ---- */
+/* ---- for the files of this folder: verification/bound.c and verification/numbers.c ---- */
 
-/* What a math may cost. Why each number is what it is stands in verification/bound.c. */
+/* Error model of an arithmetic; verification/numbers.c explains the values. */
 struct cr_verify_unit {
-    double        sum;     /* unit roundoff of the type that sums run in */
-    double        drift;   /* what each term loses, of a sum whose roundings all go the same way */
-    double        operand; /* operands are rounded before they are multiplied: both together, relative */
-    enum cr_dtype result;  /* the type that a sum may be rounded to on its way to a wider one; CR_F64: none */
+    double        sum;     /* unit roundoff of the type of sums */
+    double        drift;   /* loss of each term of a sum whose roundings all have the same sign */
+    double        operand; /* relative rounding of the operands of a product, both together */
+    enum cr_dtype result;  /* type to which a sum may be rounded before it is converted to a wider type; CR_F64: none */
 };
-/* One op in double: buffers by slot, real ones as f64, integers as they are. */
+/* One op in FP64: buffers by slot; floating-point tensors as f64, integers in their own type. */
 struct cr_verify_values {
-    const struct cr_program    *program, *original; /* the f64 twin, and with the types as they are */
+    const struct cr_program    *program, *original; /* with f64 tensors; with the original types */
     const struct cr_op         *op;
     const struct cr_step_block *step;
     const void                 *in[CR_OP_IN_MAX];
     const double *const        *want;
-    double                      u;
+    double                      u; /* unit roundoff of sums */
     unsigned                    relaxations;
 };
-/* Operands of one run of the reference, before it: a fused op's hook makes of them what its plain op would have met,
- * and takes the slots away that are done with. Each pass starts from the op and its inputs as they are. */
+/* A run of the reference kernel. Before each run the prologue of a fused op replaces the operands by those of the plain
+ * op and removes the slots that are no longer needed. Each run starts from the original op and inputs. */
 enum cr_verify_pass {
     CR_VERIFY_WANT,
     CR_VERIFY_SCALE, /* on magnitudes */
-    CR_VERIFY_FLIP   /* on magnitudes, and as much more as an operand may be off by: what A grows by is slack */
+    CR_VERIFY_FLIP   /* on magnitudes plus the possible error of each operand; the increase of A is slack */
 };
 struct cr_verify_run {
     enum cr_verify_pass      pass;
     const struct cr_program *original;
     struct cr_op            *op;
-    void *const             *in;    /* [CR_OP_IN_MAX], f64 or integers as they are */
-    bool                     flips; /* out: an operand may be off */
+    void *const             *in;    /* [CR_OP_IN_MAX]: f64, or integers in their own type */
+    bool                     flips; /* set by the prologue: an operand may be off */
 };
 /* How A is found for an op kind. */
 struct cr_verify_rule {
-    bool     exact;    /* moves and integers: no bound */
-    unsigned unless;   /* ... unless one of these input slots is used */
-    bool     rounds;   /* exact, and what is right is the reference's value rounded to the output's type */
-    bool     products; /* sums of products, as matrix units and libraries compute them */
-    bool     pads;     /* ... over a padded image */
+    bool     exact;    /* the op moves values or computes integers: no bound */
+    unsigned unless;   /* bits of input slots: the op is not exact if one of them is present */
+    bool     rounds;   /* exact after rounding the reference to the type of the output */
+    bool     products; /* sums of products, computed by tensor cores and libraries */
+    bool     pads;     /* sums of products over a padded image */
     bool     by_unit;  /* A depends on the math */
-    bool     no_value; /* outputs have no value: there is nothing to compare */
-    /* Inputs of the run on magnitudes, a letter a slot: 'k' kept, 'a' absolute, 'n' minus absolute, 's' (mean, rstd) as
-     * (-|mean|, |rstd|). NULL: `closed` fills A. `before` is the letter of accumulated outputs. A is |output|. */
+    bool     no_value; /* outputs have no values to compare */
+    /* Transformation of each input for the run on magnitudes, one letter for each slot: 'k' unchanged, 'a' absolute,
+     * 'n' minus absolute, 's' (mean, rstd) as (-|mean|, |rstd|). A is |output|. NULL: `closed` computes A. */
     const char *magnitude;
-    char        before;
-    double      extra; /* roundings around the reduction */
-    /* Attributes and step block of the run on magnitudes (mean of normalize, sign of lr); may be NULL. */
+    char        before; /* the letter for accumulated outputs */
+    double      extra;  /* number of roundings around the reduction */
+    /* Changes attributes and step block for the run on magnitudes (mean of normalize, sign of lr); may be NULL. */
     void (*adjust)(struct cr_op *op, struct cr_step_block *step);
+    /* Computes A; NULL if `magnitude` is used. */
     void (*closed)(const struct cr_verify_values *v, double *const scale[]);
-    /* Corrects A after a run on magnitudes; may be NULL. */
+    /* Corrects A after the run on magnitudes; may be NULL. */
     void (*correct)(const struct cr_verify_values *v, double *const scale[]);
-    void (*prologue)(struct cr_verify_run *run); /* see above; may be NULL */
-    /* Gates, sums and bits of a fused op, after all else; may be NULL. */
-    cr_status (*epilogue)(const struct cr_verify_values *v, struct cr_verify_expected *truth);
+    /* Replaces operands before each run; may be NULL. */
+    void (*prologue)(struct cr_verify_run *run);
+    /* Adds masks, sums and bits of a fused op at the end; may be NULL. */
+    cr_status (*epilogue)(const struct cr_verify_values *v, struct cr_verify_expected *expected);
 };
 bool                         cr_verify_is_exact(const struct cr_op *op);
-const struct cr_verify_rule *cr_verify_rule(enum cr_op_kind kind); /* asserts that there is one */
+const struct cr_verify_rule *cr_verify_rule(enum cr_op_kind kind); /* asserts that the kind has a rule */
 double cr_verify_terms(const struct cr_program *program, const struct cr_op *op, int out_slot); /* n */
 const struct cr_verify_unit *cr_verify_unit(enum cr_math math);
 double                       cr_verify_peak(const struct cr_program *program, const struct cr_op *op);
-double cr_verify_tiny(const struct cr_verify_values *v, int out_slot); /* of any math but F64, which loses nothing */
-double cr_verify_stored(enum cr_dtype dtype, double x);                /* x rounded to dtype */
-double cr_verify_half_ulp(enum cr_dtype dtype, double x); /* rounding of a number up to x to dtype; 0 for integers */
-double cr_verify_largest(enum cr_dtype dtype);            /* largest finite number */
+/* The term `tiny` for every math except F64, which has none. */
+double cr_verify_tiny(const struct cr_verify_values *v, int out_slot);
+/* |loss scale * loss weight| / number of labelled images: the factor of the gradient of the loss. */
+double cr_verify_loss_grad_factor(const struct cr_verify_values *v);
+double cr_verify_stored(enum cr_dtype dtype, double x); /* x rounded to dtype */
+double cr_verify_half_ulp(enum cr_dtype dtype,
+                          double        x);           /* largest rounding error of numbers up to x; 0 for integers */
+double cr_verify_largest(enum cr_dtype dtype); /* largest finite number */
 
-/* ---- fused ops: verification/inputs.c, verification/cases.c, verification/sums.c, verification/bn_finalize.c ---- */
+/* ---- fused ops: verification/inputs.c, cases.c, sums.c, bn_finalize.c ---- */
 
-/* Relative to |x*scale| + |bias|: two roundings in f32, and room for more where scale and bias are made of factors. */
+/* Error of x*scale + bias relative to |x*scale| + |bias|: two roundings in f32, with a margin for kernels that compute
+ * scale and bias from factors. */
 #define CR_VERIFY_AFFINE 0x1p-22
-/* How far a row's x*scale + bias may be from the right one; 0 where f32 arithmetic is exact. */
+/* Largest error of a kernel's x*scale + bias; 0 if f32 arithmetic is exact. */
 double cr_verify_affine_error(double x, double scale, double bias);
-/* Allocates *array for an output's elements, zeroed, unless it is there. */
-CR_MUST cr_status cr_verify_array(const struct cr_verify_expected *truth, int slot, double **array);
-/* The same for truth->other, with NaN everywhere. */
-CR_MUST cr_status cr_verify_alternatives(struct cr_verify_expected *truth, int slot);
+/* Allocates *array for the elements of an output, zeroed, if it is NULL. */
+CR_MUST cr_status cr_verify_array(const struct cr_verify_expected *expected, int slot, double **array);
+/* Allocates expected->alternative[slot], filled with NaN, if it is NULL. */
+CR_MUST cr_status cr_verify_alternatives(struct cr_verify_expected *expected, int slot);
 
-/* Where a gradient passes; as struct ref_relu_mask of the reference rows. */
+/* ReLU mask: where a gradient passes. Corresponds to struct ref_relu_mask of the reference kernels. UNSURE: the
+ * pre-activation is so close to 0 that its sign may differ. */
 enum cr_verify_mask_bit { CR_VERIFY_MASKED, CR_VERIFY_PASSED, CR_VERIFY_UNSURE };
 struct cr_verify_mask {
-    int            slot; /* of x */
+    int            slot; /* input slot of x */
     const double  *x, *scale_bias, *mean_rstd, *gamma, *beta, *y;
     const uint8_t *bits;
     int64_t        C;
-    bool           is_f64, zero_passes; /* CR_RELAXED_ZERO_GRADIENT */
+    bool           is_f64;
+    bool           zero_passes; /* CR_RELAXED_ZERO_GRADIENT */
 };
-/* Slots of the op; y and act may be CR_NONE, or not used. */
-struct cr_verify_mask   cr_verify_mask_of(const struct cr_verify_values *v, int x, int y, int act);
-enum cr_verify_mask_bit cr_verify_mask_bit_at(const struct cr_verify_mask *gates, int64_t i, int64_t channel);
-/* Puts gates on an output that was computed without them. */
-CR_MUST cr_status cr_verify_apply_mask(const struct cr_verify_mask *gates, struct cr_verify_expected *truth, int slot);
+/* Builds the mask from input slots of the op; y and scale_bias may be CR_NONE or absent. */
+struct cr_verify_mask   cr_verify_mask_of(const struct cr_verify_values *v, int x, int y, int scale_bias);
+enum cr_verify_mask_bit cr_verify_mask_bit_at(const struct cr_verify_mask *mask, int64_t i, int64_t channel);
+/* Applies the mask to an output that was computed without it. */
+CR_MUST cr_status cr_verify_apply_mask(const struct cr_verify_mask *mask, struct cr_verify_expected *expected,
+                                       int slot);
 
-/* One channel of bn_finalize: its sums, by how much they may be off, and k, the relative error of a handful of
- * roundings. */
+/* Results of bn_finalize for one channel. */
 enum {
     CR_VERIFY_BN_MEAN,
     CR_VERIFY_BN_RSTD,
@@ -204,33 +223,37 @@ enum {
     CR_VERIFY_BN_RUNNING_VAR,
     CR_VERIFY_BN_NUMBERS
 };
+/* Inputs of bn_finalize for one channel: the sums, their possible errors, and k, the relative error of a few roundings.
+ */
 struct cr_verify_finalize {
     const struct cr_bn_attr *attr;
     double                   sum, squares, sum_error, squares_error, gamma, beta, running_mean, running_var, k;
 };
+/* Computes the results and their possible errors. */
 void cr_verify_finalize(const struct cr_verify_finalize *f, double want[CR_VERIFY_BN_NUMBERS],
                         double error[CR_VERIFY_BN_NUMBERS]);
-/* Does a convolution make coefficients of its own sums? Their bounds depend on the math. */
+/* Returns whether a convolution finalizes its own BN sums. The bounds then depend on the math. */
 bool cr_verify_fuses_finalize(const struct cr_op *op);
-/* How far element i of an output may be off, the rounding to its type included. *any: it may be anything. */
-double    cr_verify_error(const struct cr_verify_expected *truth, int slot, int64_t i, bool *any);
-cr_status cr_verify_finalize_conv(const struct cr_verify_values *v, struct cr_verify_expected *truth);
-cr_status cr_verify_finalize_conv_grad(const struct cr_verify_values *v, struct cr_verify_expected *truth);
+/* Largest error of element i of an output, including the rounding to its type. *any: every value is allowed. */
+double    cr_verify_error(const struct cr_verify_expected *expected, int slot, int64_t i, bool *any);
+cr_status cr_verify_finalize_conv(const struct cr_verify_values *v, struct cr_verify_expected *expected);
+cr_status cr_verify_finalize_conv_grad(const struct cr_verify_values *v, struct cr_verify_expected *expected);
 
+/* Prologues and epilogues of struct cr_verify_rule. */
 void      cr_verify_prologue_conv(struct cr_verify_run *run);
 void      cr_verify_prologue_wgrad(struct cr_verify_run *run);
 void      cr_verify_prologue_dgrad(struct cr_verify_run *run);
 void      cr_verify_prologue_conv_grad(struct cr_verify_run *run);
 void      cr_verify_prologue_maxpool(struct cr_verify_run *run);
-cr_status cr_verify_epilogue_conv(const struct cr_verify_values *v, struct cr_verify_expected *truth);
-cr_status cr_verify_epilogue_dgrad(const struct cr_verify_values *v, struct cr_verify_expected *truth);
-cr_status cr_verify_epilogue_conv_grad(const struct cr_verify_values *v, struct cr_verify_expected *truth);
-cr_status cr_verify_epilogue_relu_grad(const struct cr_verify_values *v, struct cr_verify_expected *truth);
-cr_status cr_verify_epilogue_maxpool(const struct cr_verify_values *v, struct cr_verify_expected *truth);
-cr_status cr_verify_epilogue_bn_apply(const struct cr_verify_values *v, struct cr_verify_expected *truth);
-cr_status cr_verify_epilogue_bn_grad_sums(const struct cr_verify_values *v, struct cr_verify_expected *truth);
-cr_status cr_verify_epilogue_bn_grad_apply(const struct cr_verify_values *v, struct cr_verify_expected *truth);
-cr_status cr_verify_epilogue_pool_bn_grad_sums(const struct cr_verify_values *v, struct cr_verify_expected *truth);
-cr_status cr_verify_epilogue_pool_bn_grad_apply(const struct cr_verify_values *v, struct cr_verify_expected *truth);
+cr_status cr_verify_epilogue_conv(const struct cr_verify_values *v, struct cr_verify_expected *expected);
+cr_status cr_verify_epilogue_dgrad(const struct cr_verify_values *v, struct cr_verify_expected *expected);
+cr_status cr_verify_epilogue_conv_grad(const struct cr_verify_values *v, struct cr_verify_expected *expected);
+cr_status cr_verify_epilogue_relu_grad(const struct cr_verify_values *v, struct cr_verify_expected *expected);
+cr_status cr_verify_epilogue_maxpool(const struct cr_verify_values *v, struct cr_verify_expected *expected);
+cr_status cr_verify_epilogue_bn_apply(const struct cr_verify_values *v, struct cr_verify_expected *expected);
+cr_status cr_verify_epilogue_bn_grad_sums(const struct cr_verify_values *v, struct cr_verify_expected *expected);
+cr_status cr_verify_epilogue_bn_grad_apply(const struct cr_verify_values *v, struct cr_verify_expected *expected);
+cr_status cr_verify_epilogue_pool_bn_grad_sums(const struct cr_verify_values *v, struct cr_verify_expected *expected);
+cr_status cr_verify_epilogue_pool_bn_grad_apply(const struct cr_verify_values *v, struct cr_verify_expected *expected);
 
 #endif

@@ -149,7 +149,7 @@ run plan --trace log.csv --alignment 1024 --json; expect "plan --trace --alignme
 run plan --trace nowhere.csv; expect "a log that is not there" 1 "nowhere.csv: cannot open"
 { head -3 log.csv; echo 11,free,a,; echo 12,read,a,; } >bad.csv
 run plan --trace bad.csv; expect "a log that cannot be" 1 "bad.csv:5: a is read after its free (it was freed in line 4)"
-head -15 log.csv >once.csv; run plan --trace once.csv; expect "a log of one iteration" 1 "no iteration is there twice"
+head -15 log.csv >once.csv; run plan --trace once.csv; expect "a log of one iteration" 1 "no iteration repeats"
 run plan --trace log.csv tiny.ini; expect "plan --trace with a configuration" 2 "unexpected operand tiny.ini"
 run plan --trace log.csv --program; expect "plan --trace --program" 2 "not a configuration"
 run plan --trace; expect "plan --trace without a file" 2 "--trace needs a value"
@@ -176,7 +176,7 @@ is "a capacity below the bound: no rows" "$out" ""
 printf 'id,lower,upper,size\na,0,4,x\n' >bad.csv
 run plan --csv bad.csv; expect "a bad file of lifetimes" 1 "bad.csv:2: size must be a whole number"
 run plan --csv gone.csv; expect "a missing file of lifetimes" 1 "gone.csv"
-run plan tiny.ini --capacity 0 --csv; expect "--capacity 0" 2 "must be a whole number"
+run plan tiny.ini --capacity 0 --csv; expect "--capacity 0" 2 "must be an integer"
 run plan --csv lifetimes.csv --json; expect "lifetimes and --json" 2 "without a configuration"
 run plan --csv lifetimes.csv train.batch=3; expect "lifetimes and a key" 2 "has no configuration keys"
 run plan files.ini data.kind=folder data.root=nowhere; expect "plan without its data" 0 "assuming 1000 classes"
@@ -264,10 +264,10 @@ run bench infer tiny.ini --steps 2; expect "bench infer in words" 0 "batch: " "i
 run bench infer; expect "bench infer of nothing" 2 "--help"
 run bench ops tiny.ini --steps 2; expect "bench ops" 0 "layer2.0.conv2" "sum of"
 run bench ops tiny.ini --steps 2 --json; holds "bench ops --json" json_lines
-run profile tiny.ini --steps 2; expect "profile" 0 "layer2.0.conv2" "kind" "sum of" "run whole"
+run profile tiny.ini --steps 2; expect "profile" 0 "layer2.0.conv2" "kind" "sum of" "the whole program"
 run profile tiny.ini --steps 2 --order program --json; holds "profile --json" json_lines
 is "profile --order program: numbered as they run" "$(printf '%s\n' "$out" | sed -n 's/^{"op": \([0-9]*\),.*/\1/p' | head -3 | tr '\n' ' ')" "0 1 2 "
-run profile tiny.ini --which eval --steps 2; expect "profile --which eval" 0 "program eval" "conv" "run whole"
+run profile tiny.ini --which eval --steps 2; expect "profile --which eval" 0 "program eval" "conv" "the whole program"
 is "an evaluation has no gradients" "$(printf '%s\n' "$out" | grep -c wgrad)" 0
 run profile tiny.ini --which micro; expect "profile --which" 2 "must be one of step, eval"
 run profile tiny.ini --order size; expect "--order" 2 "must be one of time, program"

@@ -269,7 +269,7 @@ run prune E --sparsity 0.9 -o P; expect "prune into a run" 2 "not empty"
 run prune E --sparsity 0.9 --pattern 2:4 -o PX; expect "too much for 2:4" 2 "must not exceed 0.5"
 run prune E --sparsity 0.9 --exempt conv1,layer9 -o PX; expect "exempt" 2 "\"layer9\" is no layer"
 run prune E --sparsity 2 -o PX; expect "sparsity" 2 "must be from 0 to 0.9999"
-run train tiny.ini prune.sparsity=0.5 prune.start=2 prune.end=1 -o PX; expect "prune.end" 2 "must not come before start"
+run train tiny.ini prune.sparsity=0.5 prune.start=2 prune.end=1 -o PX; expect "prune.end" 2 "must not be less than start"
 run prune E --target-ms 0.000001 -o PX; expect "a time that cannot be reached" 2 "--target-ms 1e-06 cannot be reached: " "the minimum is " "give a larger time"
 least=$(sed -n 's/.*the minimum is \([0-9.e-]*\) ms.*/\1/p' stderr) dense=$(sed -n 's/.*(dense \([0-9.e-]*\) ms.*/\1/p' stderr)
 middle=$(python3 -c "print(($least + $dense) / 2)")
@@ -288,9 +288,9 @@ for t in r["times"]:
     assert t["sparse"] == (t["sparsity"] > 0) == (count[t["layer"]] > 0) == (t["us"] < t["dense_us"]) == (t["lost"] > 0), t
     assert count[t["layer"]] == int(weights[t["layer"]] * t["sparsity"] + 0.5), t
 assert count["layer2.0.downsample.0"] == count["conv1"] == count["fc"] == 0 and r["pruned"] == sum(count.values()) > 0' "$middle" "$least" "$dense"
-run plan PT2 --which eval --choices; expect "what was chosen runs sparse" 0 "  sparse  layout 0"
+run plan PT2 --which eval --choices; expect "what was chosen runs sparse" 0 "  sparse  format 0"
 cp stdout table.txt
-run plan PT2 --which eval --choices --json -q; expect "the same as JSON" 0 '"choice": "pattern"' '"taken": "sparse"'
+run plan PT2 --which eval --choices --json -q; expect "the same as JSON" 0 '"choice": "pattern"' '"chosen": "sparse"'
 holds "the same as JSON: line by line" python3 "$source_dir/tests/tools/choices_match.py" table.txt stdout
 run eval PT2; expect "eval of it" 0 "top-1"
 run prune E --target-ms 1000 -o PX; expect "a time that is reached anyway" 2 "no pruning needed"

@@ -1,6 +1,6 @@
 /* cli/bench/allocators.c: cresnet bench allocators: compares the static memory plan of a training step with online
  * allocators: memory they need and time of their calls. Nothing is trained. */
-#include "cli/command.h"
+#include "cli/common/command.h"
 #include "runtime/allocator_bench.h"
 #include "session/session.h"
 

@@ -1,5 +1,5 @@
 /* cli/bench/bench.c: cresnet bench: selects the benchmark that the first operand names. */
-#include "cli/command.h"
+#include "cli/common/command.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* cli/bench/data.c: cresnet bench data: throughput of the data loader as training runs it, and the time that a trainer
  * of a given speed would wait for it. */
 #include "data/data.h"
-#include "cli/command.h"
+#include "cli/common/command.h"
 
 #include <stdio.h>
 #include <time.h>

@@ -2,7 +2,7 @@
  * and a copy: time, memory, and differences of the values. */
 #include "cli/bench/init.h"
 
-#include "cli/command.h"
+#include "cli/common/command.h"
 
 #include <sched.h>
 #include <stdio.h>

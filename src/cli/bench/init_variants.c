@@ -1,7 +1,7 @@
 /* cli/bench/init_variants.c: times the methods of weight initialisation. See cli/bench/init.h. */
 #include "cli/bench/init.h"
 
-#include "cli/command.h"
+#include "cli/common/command.h"
 
 #include <math.h>
 #include <pthread.h>

@@ -1,6 +1,6 @@
 /* cli/bench/run.c: cresnet bench step and bench infer: times a training step, or one batch through the network, on
  * random images. The time includes the copy of a batch to the device, but not loading and augmentation. */
-#include "cli/command.h"
+#include "cli/common/command.h"
 #include "session/session.h"
 #include "session/state.h"
 

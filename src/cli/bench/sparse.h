@@ -3,7 +3,7 @@
 #ifndef CR_CMD_BENCH_SPARSE_H
 #define CR_CMD_BENCH_SPARSE_H
 
-#include "cli/command.h"
+#include "cli/common/command.h"
 #include "session/session.h"
 
 enum { CR_SPARSE_BENCH_LIST_MAX = 16, CR_SPARSE_BENCH_LAYERS_MAX = 512, CR_SPARSE_BENCH_BASELINES_MAX = 4 };

@@ -1,7 +1,7 @@
 /* cli/bench/spdnn.c: cresnet bench spdnn: times the sparse deep networks of the Graph Challenge: inputs/s and
  * TeraEdges/s next to published rates, active inputs per layer, and a verification of the categories on the CPU. */
 #include "spdnn/spdnn.h"
-#include "cli/command.h"
+#include "cli/common/command.h"
 #include "session/session.h"
 
 #include <errno.h>
@@ -58,12 +58,12 @@ static cr_status read_list(const struct cr_args *args, enum cr_option_id id, con
         const long long number = strtoll(text, &end, 10);
         if (end == text || errno || number < 1 || number > max || (*end && *end != ',') || (*end == ',' && !end[1]) ||
             n == LIST_MAX)
-            return cr_args_fail(args, "--%s %s: must be at most %d whole numbers from 1 to %lld, separated by commas",
+            return cr_args_fail(args, "--%s %s: must be at most %d integers from 1 to %lld, separated by commas",
                                 name, args->value[id], (int)LIST_MAX, (long long)max);
         out[n++] = number;
         text     = *end ? end + 1 : end;
     }
-    if (n == 0) return cr_args_fail(args, "--%s: must be whole numbers separated by commas", name);
+    if (n == 0) return cr_args_fail(args, "--%s: must be integers separated by commas", name);
     return CR_OK;
 }
 

@@ -1,6 +1,6 @@
 /* cli/commands/check.c: cresnet check: compares every op of a configuration's programs on a device with an FP64
  * reference. */
-#include "cli/command.h"
+#include "cli/common/command.h"
 #include "session/session.h"
 #include "session/state.h"
 #include "verification/verify.h"

@@ -1,6 +1,6 @@
 /* cli/commands/data.c: cresnet data: describes a data set, writes the built-in one, packs data sets and verifies them.
  */
-#include "cli/command.h"
+#include "cli/common/command.h"
 #include "core/files.h"
 #include "data/pack.h"
 

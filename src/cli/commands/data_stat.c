@@ -1,5 +1,5 @@
 /* cli/commands/data_stat.c: cresnet data stat, and cresnet data verify for data sets that are not packed. */
-#include "cli/command.h"
+#include "cli/common/command.h"
 #include "core/files.h"
 #include "data/statistics.h"
 

@@ -1,6 +1,6 @@
 /* cli/commands/eval.c: cresnet eval: accuracy and loss of weights on a split, per-class scores, the confusion matrix.
  */
-#include "cli/command.h"
+#include "cli/common/command.h"
 #include "session/confusion.h"
 
 #include <math.h>

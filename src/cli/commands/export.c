@@ -1,7 +1,7 @@
 /* cli/commands/export.c: cresnet export: writes a trained network as one file for other programs: weights as
  * safetensors, or graph and weights as ONNX. */
 #include "checkpoint/checkpoint.h"
-#include "cli/command.h"
+#include "cli/common/command.h"
 #include "model/onnx.h"
 #include "session/session.h"
 #include "session/state.h"

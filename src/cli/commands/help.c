@@ -1,6 +1,6 @@
 /* cli/commands/help.c: cresnet help: explains commands and configuration keys; writes man pages and shell completion.
  */
-#include "cli/command.h"
+#include "cli/common/command.h"
 #include "config/keys.h"
 
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* cli/commands/plan.c: cresnet plan: prints the network, its compiled program and its memory plan. Needs no data and no
  * GPU, because it stops before memory is reserved. Kernels are selected as in training: by the kernel times of the
  * device, or by those in the checkpoint of a RUN. */
-#include "cli/command.h"
+#include "cli/common/command.h"
 #include "compiler/fusion/conv_fusion.h"
 #include "inspect/plan_png.h"
 #include "inspect/plan_print.h"
@@ -86,13 +86,13 @@ static void add_totals(const struct plan *p, const struct cr_choices *c) {
     struct cr_text *out = c->text;
     cr_text_add(
         out,
-        "{\"convolutions\": %d, \"pruned\": %d, \"program\": \"%s\", \"batch\": %lld, \"costs\": \"%s\", \"device\": ",
+        "{\"convolutions\": %d, \"pruned\": %d, \"program\": \"%s\", \"batch\": %lld, \"kernel_times\": \"%s\", \"device\": ",
         c->fusions, c->sparse, p->program.name, (long long)p->batch, p->session.cost_table ? "measured" : "roofline");
     cr_text_add_json(out, p->session.device->caps.text);
     if (c->plain_s > 0)
-        cr_text_add(out, ", \"plain_us\": %.4f, \"chosen_us\": %.4f", 1e6 * c->plain_s, 1e6 * c->chosen_s);
+        cr_text_add(out, ", \"unfused_us\": %.4f, \"chosen_us\": %.4f", 1e6 * c->plain_s, 1e6 * c->chosen_s);
     else
-        cr_text_add(out, ", \"plain_us\": null, \"chosen_us\": null");
+        cr_text_add(out, ", \"unfused_us\": null, \"chosen_us\": null");
     if (c->dense_s > 0)
         cr_text_add(out, ", \"dense_us\": %.4f, \"selected_us\": %.4f, \"gain_too_small\": %s}\n", 1e6 * c->dense_s,
                     1e6 * c->sparse_s, c->too_little ? "true" : "false");

@@ -1,5 +1,5 @@
 /* cli/commands/plan_lifetimes.c: cresnet plan --csv FILE: plans offsets for the lifetimes in a file, of any program. */
-#include "cli/command.h"
+#include "cli/common/command.h"
 #include "inspect/lifetimes_csv.h"
 
 #include <string.h>

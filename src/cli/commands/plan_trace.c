@@ -1,5 +1,5 @@
 /* cli/commands/plan_trace.c: cresnet plan --trace: analyses and plans the memory log of any program. */
-#include "cli/command.h"
+#include "cli/common/command.h"
 #include "inspect/memory_trace/memory_trace.h"
 
 enum { BY_FREE = CR_TRACE_BY_FREE, BY_USE = CR_TRACE_BY_USE, ENDS = 2, ALIGNMENT = 64, ALIGNMENT_MAX = 1 << 30 };

@@ -1,6 +1,6 @@
 /* cli/commands/predict.c: cresnet predict: classifies images and folders of images. The class names come from the
  * checkpoint of the weights, else from the data set of the configuration; else classes are numbered. */
-#include "cli/command.h"
+#include "cli/common/command.h"
 #include "session/session.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* cli/commands/profile.c: cresnet profile: times every op of the training step, or of an evaluation, on the device. */
-#include "cli/command.h"
+#include "cli/common/command.h"
 #include "runtime/profiler.h"
 #include "session/session.h"
 

@@ -1,6 +1,6 @@
 /* cli/commands/prune.c: cresnet prune: prunes the weights of a trained network once and writes a checkpoint. */
 #include "cli/commands/prune.h"
-#include "cli/command.h"
+#include "cli/common/command.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* cli/commands/train.c: cresnet train: opens the configuration and the ranks, then calls cr_train. */
-#include "cli/command.h"
+#include "cli/common/command.h"
 #include "core/files.h"
 #include "session/session.h"
 

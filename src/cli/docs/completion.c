@@ -1,7 +1,7 @@
 /* cli/docs/completion.c: writes completion scripts for bash, zsh and fish: `cresnet help completion SHELL`. Commands,
  * options, configuration keys and the allowed words of their values come from the tables that the parser reads. All
  * other words are completed as files. */
-#include "cli/command.h"
+#include "cli/common/command.h"
 #include "config/keys.h"
 
 #include <ctype.h>

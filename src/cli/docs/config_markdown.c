@@ -1,6 +1,6 @@
 /* cli/docs/config_markdown.c: writes docs/reference/config.md from config/config.def: `cresnet help markdown`. A test
  * compares the output with the file in the tree. */
-#include "cli/command.h"
+#include "cli/common/command.h"
 #include "config/keys.h"
 
 #include <string.h>

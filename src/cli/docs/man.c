@@ -1,7 +1,7 @@
 /* cli/docs/man.c: writes man pages from the tables of commands, options and keys: `cresnet help man [COMMAND | keys]`.
  * The build writes them to files, so man pages, --help and the parser always agree. The text is roff with the macros of
  * man(7). */
-#include "cli/command.h"
+#include "cli/common/command.h"
 #include "config/keys.h"
 
 #include <stdio.h>

@@ -9,7 +9,7 @@
 #ifndef CR_CMD_REPORT_H
 #define CR_CMD_REPORT_H
 
-#include "cli/command.h"
+#include "cli/common/command.h"
 #include "session/confusion.h"
 #include "session/session.h"
 

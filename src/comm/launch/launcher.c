@@ -1,8 +1,8 @@
-/* comm/launch/launcher.c: which rank this process is, by the variables of what started it; joining and leaving the
- * others. See comm/launch/launcher.h.
+/* comm/launch/launcher.c: determines this process's rank from the launcher's environment variables; joins and leaves
+ * the run. See comm/launch/launcher.h.
  *
  * Sources: torch/distributed/run.py of PyTorch (torchrun), mpirun(1) of Open MPI 4.1, MPICH's Hydra, srun(1) of Slurm,
- * each as seen in the environment of a process that it started. */
+ * each verified with the environment of a process that it started. */
 #include "comm/launch/launcher_internal.h"
 
 #include <ctype.h>
@@ -15,44 +15,45 @@
 
 /* ---- variables ---- */
 
-/* A whole number in [min, max] from a variable; *there: was it set? */
-static cr_status read_int(cr_ranks_getenv *get, const char *name, long min, long max, int *out, bool *there) {
+/* Reads an integer in [min, max] from a variable; *is_set is false if the variable is not set. */
+static cr_status read_int(cr_ranks_getenv *get, const char *name, long min, long max, int *out, bool *is_set) {
     const char *text = get(name);
     char       *end;
-    *there = text && *text;
-    if (!*there) return CR_OK;
+    *is_set = text && *text;
+    if (!*is_set) return CR_OK;
     errno      = 0;
     long value = strtol(text, &end, 10);
     if (errno || *end || value < min || value > max || isspace((unsigned char)*text))
-        return CR_FAIL(CR_ERR_CONFIG, "environment variable %s = %s: must be a whole number from %ld to %ld", name,
-                       text, min, max);
+        return CR_FAIL(CR_ERR_CONFIG, "environment variable %s = %s: must be an integer from %ld to %ld", name, text,
+                       min, max);
     *out = (int)value;
     return CR_OK;
 }
 
-static cr_status need_int(cr_ranks_getenv *get, const char *name, long min, long max, const char *launcher, int *out) {
-    bool there;
-    CR_TRY(read_int(get, name, min, max, out, &there));
-    if (!there) return CR_FAIL(CR_ERR_CONFIG, "started by %s, but its variable %s is not set", launcher, name);
+static cr_status required_int(cr_ranks_getenv *get, const char *name, long min, long max, const char *launcher,
+                              int *out) {
+    bool is_set;
+    CR_TRY(read_int(get, name, min, max, out, &is_set));
+    if (!is_set) return CR_FAIL(CR_ERR_CONFIG, "started by %s, but its variable %s is not set", launcher, name);
     return CR_OK;
 }
 
-static cr_status may_int(cr_ranks_getenv *get, const char *name, int *out) {
-    bool there;
-    return read_int(get, name, 0, CR_COMM_RANKS_MAX, out, &there);
+static cr_status optional_int(cr_ranks_getenv *get, const char *name, int *out) {
+    bool is_set;
+    return read_int(get, name, 0, CR_COMM_RANKS_MAX, out, &is_set);
 }
 
-static const char *text_or(cr_ranks_getenv *get, const char *name, const char *otherwise) {
+static const char *get_text(cr_ranks_getenv *get, const char *name, const char *fallback) {
     const char *text = get(name);
-    return text && *text ? text : otherwise;
+    return text && *text ? text : fallback;
 }
 
 /* ---- launchers ---- */
 
 struct launcher {
     const char *name;
-    const char *rank, *size, *size_too, *local_rank, *local_size, *group; /* size_too: where `size` may be missing */
-    const char *also; /* must be set too, else this is no rank; NULL */
+    const char *rank, *size, *size_fallback, *local_rank, *local_size, *group; /* variable names; NULL: none */
+    const char *required; /* a variable that must also be set; NULL if none */
 };
 enum { TORCHRUN, OPEN_MPI, HYDRA, SLURM };
 static const struct launcher launchers[] = {
@@ -60,68 +61,68 @@ static const struct launcher launchers[] = {
     [OPEN_MPI] = {"mpirun (Open MPI)", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", NULL,
                   "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", NULL, NULL},
     [HYDRA]    = {"mpirun (Hydra)", "PMI_RANK", "PMI_SIZE", NULL, "MPI_LOCALRANKID", "MPI_LOCALNRANKS", NULL, NULL},
-    /* A batch script has SLURM_PROCID too, but is no rank: only srun's steps are */
+    /* A batch script has SLURM_PROCID too, but is not a rank: only the steps of srun are. */
     [SLURM] = {"srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_LOCALID", NULL, "SLURM_NODEID",
                "SLURM_STEP_ID"},
 };
 
 static const struct launcher *find_launcher(cr_ranks_getenv *get) {
     for (size_t i = 0; i < CR_COUNT(launchers); i++)
-        if (get(launchers[i].rank) && (!launchers[i].also || get(launchers[i].also))) return &launchers[i];
+        if (get(launchers[i].rank) && (!launchers[i].required || get(launchers[i].required))) return &launchers[i];
     return NULL;
 }
 
 static cr_status read_place(cr_ranks_getenv *get, const struct launcher *l, struct cr_comm_options *w) {
-    const char *size = l->size_too && !get(l->size) ? l->size_too : l->size;
-    CR_TRY(need_int(get, size, 1, CR_COMM_RANKS_MAX, l->name, &w->size));
-    CR_TRY(need_int(get, l->rank, 0, CR_COMM_RANKS_MAX - 1, l->name, &w->rank));
-    CR_TRY(may_int(get, l->local_rank, &w->local_rank));
-    if (l->local_size) CR_TRY(may_int(get, l->local_size, &w->local_size));
-    if (l->group) snprintf(w->group, sizeof w->group, "%s", text_or(get, l->group, ""));
+    const char *size = l->size_fallback && !get(l->size) ? l->size_fallback : l->size;
+    CR_TRY(required_int(get, size, 1, CR_COMM_RANKS_MAX, l->name, &w->size));
+    CR_TRY(required_int(get, l->rank, 0, CR_COMM_RANKS_MAX - 1, l->name, &w->rank));
+    CR_TRY(optional_int(get, l->local_rank, &w->local_rank));
+    if (l->local_size) CR_TRY(optional_int(get, l->local_size, &w->local_size));
+    if (l->group) snprintf(w->group, sizeof w->group, "%s", get_text(get, l->group, ""));
     if (w->rank >= w->size)
-        return CR_FAIL(CR_ERR_CONFIG, "%s = %d, but %s = %d: ranks count from 0", l->rank, w->rank, size, w->size);
+        return CR_FAIL(CR_ERR_CONFIG, "%s = %d, but %s = %d: the first rank is 0", l->rank, w->rank, size, w->size);
     return CR_OK;
 }
 
-/* What tells this run from others: rank 0 refuses a rank with another name. */
+/* Names the run: rank 0 refuses a rank with another job name. */
 static void name_job(cr_ranks_getenv *get, const struct launcher *l, struct cr_comm_options *w) {
     switch (l - launchers) {
     case TORCHRUN:
-        snprintf(w->job, sizeof w->job, "%.80s.%.20s", text_or(get, "TORCHELASTIC_RUN_ID", "none"),
-                 text_or(get, "TORCHELASTIC_RESTART_COUNT", "0"));
+        snprintf(w->job, sizeof w->job, "%.80s.%.20s", get_text(get, "TORCHELASTIC_RUN_ID", "none"),
+                 get_text(get, "TORCHELASTIC_RESTART_COUNT", "0"));
         break;
     case OPEN_MPI:
         snprintf(w->job, sizeof w->job, "openmpi.%.100s",
-                 text_or(get, "PMIX_NAMESPACE", text_or(get, "OMPI_MCA_ess_base_jobid", "none")));
+                 get_text(get, "PMIX_NAMESPACE", get_text(get, "OMPI_MCA_ess_base_jobid", "none")));
         break;
-    case HYDRA: /* it names nothing; on one host its process that started all ranks does */
+    case HYDRA: /* has no job name; on one host, the process that started all ranks identifies the job */
         snprintf(w->job, sizeof w->job, "hydra.%ld", w->local_size == w->size ? (long)getppid() : 0L);
         break;
     case SLURM:
-        snprintf(w->job, sizeof w->job, "slurm.%.50s.%.50s", text_or(get, "SLURM_JOB_ID", "none"),
-                 text_or(get, "SLURM_STEP_ID", "0"));
+        snprintf(w->job, sizeof w->job, "slurm.%.50s.%.50s", get_text(get, "SLURM_JOB_ID", "none"),
+                 get_text(get, "SLURM_STEP_ID", "0"));
         break;
     }
 }
 
-/* ---- Slurm's lists of hosts ---- */
+/* ---- Slurm's host lists ---- */
 
 cr_status cr_ranks_first_host(const char *list, char *out, size_t size) {
     const size_t plain = strcspn(list, ",["), digits = list[plain] == '[' ? strspn(list + plain + 1, "0123456789") : 0;
     const char  *close = list[plain] == '[' ? strchr(list + plain, ']') : NULL;
     if ((!plain && !digits) || (list[plain] == '[' && (!digits || !close)))
-        return CR_FAIL(CR_ERR_CONFIG, "SLURM_STEP_NODELIST = %s: no host can be read from it; set MASTER_ADDR", list);
-    const char  *tail   = close ? close + 1 : ""; /* n[01-04]-ib: what follows belongs to every name */
+        return CR_FAIL(CR_ERR_CONFIG, "SLURM_STEP_NODELIST = %s: cannot parse the first host; set MASTER_ADDR", list);
+    const char  *tail   = close ? close + 1 : ""; /* n[01-04]-ib: the suffix belongs to every name */
     const size_t length = strcspn(tail, ",[");
     if ((size_t)snprintf(out, size, "%.*s%.*s%.*s", (int)plain, list, (int)digits, digits ? list + plain + 1 : "",
                          (int)length, tail) >= size)
-        return CR_FAIL(CR_ERR_CONFIG, "SLURM_STEP_NODELIST = %s: its first name is too long", list);
+        return CR_FAIL(CR_ERR_CONFIG, "SLURM_STEP_NODELIST = %s: the first host name is too long", list);
     return CR_OK;
 }
 
 /* ---- the address of rank 0 ---- */
 
-/* A port by the job's name, below those that systems give out to whoever asks. */
+/* Derives a port from the job's name, below the range of ephemeral ports. */
 static int port_of(const char *job) {
     uint32_t h = 2166136261u; /* FNV-1a */
     for (const char *p = job; *p; p++) h = (h ^ (unsigned char)*p) * 16777619u;
@@ -130,8 +131,8 @@ static int port_of(const char *job) {
 
 static cr_status find_address(cr_ranks_getenv *get, const struct cr_config *c, const struct launcher *l,
                               struct cr_comm_options *w) {
-    const char *address = *c->ranks.address ? c->ranks.address : text_or(get, "MASTER_ADDR", "");
-    const char *hosts   = text_or(get, "SLURM_STEP_NODELIST", text_or(get, "SLURM_JOB_NODELIST", ""));
+    const char *address = *c->ranks.address ? c->ranks.address : get_text(get, "MASTER_ADDR", "");
+    const char *hosts   = get_text(get, "SLURM_STEP_NODELIST", get_text(get, "SLURM_JOB_NODELIST", ""));
     if (*address)
         snprintf(w->address, sizeof w->address, "%s", address);
     else if (l == &launchers[SLURM] && *hosts)
@@ -139,25 +140,25 @@ static cr_status find_address(cr_ranks_getenv *get, const struct cr_config *c, c
     else if (w->local_size == w->size || l == &launchers[TORCHRUN])
         snprintf(w->address, sizeof w->address, "127.0.0.1");
     else
-        return CR_FAIL(CR_ERR_CONFIG,
-                       "started by %s on several hosts, which does not say where rank 0 is: set MASTER_ADDR (mpirun -x "
-                       "MASTER_ADDR=HOST or "
-                       "-genv MASTER_ADDR HOST) or ranks.address",
-                       l->name);
+        return CR_FAIL(
+            CR_ERR_CONFIG,
+            "started by %s on several hosts, but the address of rank 0 is unknown: set MASTER_ADDR (mpirun -x "
+            "MASTER_ADDR=HOST or -genv MASTER_ADDR HOST) or ranks.address",
+            l->name);
     return CR_OK;
 }
 
 static cr_status find_port(cr_ranks_getenv *get, const struct cr_config *c, const struct launcher *l,
                            struct cr_comm_options *w) {
-    bool there;
+    bool is_set;
     w->port = (int)c->ranks.port;
     if (w->port) return CR_OK;
-    CR_TRY(read_int(get, "MASTER_PORT", 1, 65535, &w->port, &there));
-    if (!there) {
+    CR_TRY(read_int(get, "MASTER_PORT", 1, 65535, &w->port, &is_set));
+    if (!is_set) {
         if (l == &launchers[TORCHRUN] && w->size > 1)
             return CR_FAIL(CR_ERR_CONFIG, "RANK and WORLD_SIZE are set, but MASTER_PORT is not: set it, or ranks.port");
         w->port = port_of(w->job);
-    } else if (get("TORCHELASTIC_RUN_ID")) /* torchrun's own store has that port */
+    } else if (get("TORCHELASTIC_RUN_ID")) /* torchrun's own store uses that port */
         w->port += w->port < 65535 ? 1 : -1;
     return CR_OK;
 }
@@ -183,9 +184,9 @@ cr_status cr_ranks_locate(cr_ranks_getenv *get, const struct cr_config *config, 
     return CR_OK;
 }
 
-/* ---- joining, leaving ---- */
+/* ---- joining and leaving ---- */
 
-/* A rank says so in what it prints; what is no warning is printed by rank 0 alone. */
+/* Warnings and errors get the rank as a prefix; only rank 0 prints info lines. */
 void cr_ranks_name_log(int rank) {
     char who[32];
     snprintf(who, sizeof who, "rank %d: ", rank);
@@ -196,7 +197,7 @@ void cr_ranks_name_log(int rank) {
 static cr_status join(const struct cr_comm_options *where, struct cr_ranks *out) {
     cr_ranks_name_log(where->rank);
     cr_status status = cr_comm_open(where, &out->comm);
-    /* Rank 0 has the same message and prints it. */
+    /* Rank 0 has the same error and prints it. */
     if (status == CR_ERR_PEER && where->rank) cr_error_clear();
     return status;
 }
@@ -205,15 +206,15 @@ static const char *real_getenv(const char *name) {
     return getenv(name);
 }
 
-cr_status cr_ranks_open(const struct cr_ranks_request *wish, const struct cr_config *config, struct cr_ranks *out) {
+cr_status cr_ranks_open(const struct cr_ranks_request *request, const struct cr_config *config, struct cr_ranks *out) {
     struct cr_comm_options where;
     const char            *launcher;
     *out = (struct cr_ranks){0};
     CR_TRY(cr_ranks_locate(real_getenv, config, &where, &launcher));
-    if (wish->fork && where.size > 1)
-        return CR_FAIL(CR_ERR_USAGE, "%s has started %d ranks already: leave --%s away", launcher, where.size,
-                       wish->gpus ? "gpus" : "ranks");
-    if (wish->fork > 1) return cr_ranks_fork(wish, &where, out);
+    if (request->fork && where.size > 1)
+        return CR_FAIL(CR_ERR_USAGE, "%s has already started %d ranks: remove --%s", launcher, where.size,
+                       request->gpus ? "gpus" : "ranks");
+    if (request->fork > 1) return cr_ranks_fork(request, &where, out);
     return where.size > 1 ? join(&where, out) : CR_OK;
 }
 

@@ -1,45 +1,45 @@
-/* comm/launch/launcher.h: which rank this process is: read from a launcher's variables (torchrun, Open MPI, MPICH and
- * others with Hydra, srun), or made by forking one process a rank, which the first process then watches.
+/* comm/launch/launcher.h: finds this process's rank from a launcher's environment variables, or forks the ranks.
  *
- * Laws
- *   - Ranks are forked before anything else has happened in the process: no thread, no device, no open file that
- * matters.
- *   - The process that forked computes nothing: it passes signals on, waits, prints the one message of a run that
- * failed and ends the ranks that did not end by themselves. If it is killed, the ranks get SIGTERM: they save and end.
+ * Supported launchers: torchrun, Open MPI, MPICH and others with Hydra, srun. Without a launcher, one process per rank
+ * is forked, and the parent process watches them.
+ *
+ * Invariants
+ *   - Ranks are forked before the process has threads, devices or relevant open files.
+ *   - The parent computes nothing: it forwards signals, waits, prints the single error message of a failed run and
+ *     terminates ranks that do not exit. If the parent is killed, the ranks receive SIGTERM: they save and exit.
  *   - An error that another process prints has no message here (cr_error_message is empty): main then prints nothing.
- * Knows nothing of training. */
-#ifndef CR_RANKS_H
-#define CR_RANKS_H
+ * This header does not depend on training. */
+#ifndef CR_LAUNCHER_H
+#define CR_LAUNCHER_H
 
 #include "comm/comm.h"
 #include "config/config.h"
 
 struct cr_ranks_request {
-    int  fork; /* ranks to fork here; 0: as the launcher's variables say, or one */
-    bool gpus; /* they were asked for as GPUs (for messages) */
+    int  fork; /* number of ranks to fork; 0: use the launcher's variables, or one rank */
+    bool gpus; /* the user gave the number as --gpus (for messages) */
 };
 
 struct cr_ranks {
-    struct cr_comm *comm;   /* NULL: a run of one rank */
-    bool            parent; /* this process forked ranks, which have all ended */
-    int             signal; /* parent: the signal that ended their run in order; 0: none */
+    struct cr_comm *comm;   /* NULL for a run with one rank */
+    bool            parent; /* this process forked the ranks, which have all ended */
+    int             signal; /* parent: the signal that ended the run regularly; 0 if none */
 };
 
-/* Forks or joins. Returns in a rank with an open comm, and in the process that forked when all ranks have ended: with
- * `parent`, and what became of them as its status. */
-CR_MUST cr_status cr_ranks_open(const struct cr_ranks_request *wish, const struct cr_config *config,
+/* Forks the ranks or joins the launcher's. Returns in each rank with an open comm. In the parent it returns after all
+ * ranks have ended, with `parent` set and the result of the run as its status. */
+CR_MUST cr_status cr_ranks_open(const struct cr_ranks_request *request, const struct cr_config *config,
                                 struct cr_ranks *out);
-/* The end of a rank whose run returned `status`: tells the others if that is an error, closes the comm. Returns the
- * status, its message with the rank in front, or without a message where another process prints it. Nothing with one
- * rank. */
+/* Ends a rank whose run returned `status`: reports an error to the other ranks and closes the comm. Returns the status;
+ * its message starts with the rank's name, or is empty if another process prints it. No effect with one rank. */
 cr_status cr_ranks_close(struct cr_ranks *ranks, cr_status status);
 
-/* Fills `where` from the environment: rank 0 of 1 when no launcher is recognised. *launcher: its name, "" for none. get
- * is getenv, or a test's. CR_ERR_CONFIG for variables that are incomplete or make no sense. */
+/* Fills `where` from the environment: rank 0 of 1 if no launcher is detected. *launcher is the launcher's name or "".
+ * `get` is getenv or a test's function. CR_ERR_CONFIG for incomplete or inconsistent variables. */
 typedef const char *cr_ranks_getenv(const char *name);
 CR_MUST cr_status   cr_ranks_locate(cr_ranks_getenv *get, const struct cr_config *config, struct cr_comm_options *where,
                                     const char **launcher);
-/* "n[01-04,7],login1" -> "n01". CR_ERR_CONFIG. */
+/* Writes the first host of a Slurm node list: "n[01-04,7],login1" -> "n01". CR_ERR_CONFIG. */
 CR_MUST cr_status cr_ranks_first_host(const char *list, char *out, size_t size);
 
 #endif

@@ -78,14 +78,14 @@ static cr_status add_candidate_json(const struct cr_conv_fusions *f, const struc
                                     struct cr_choices *out) {
     const struct cr_fusion_option *o    = &s->option[s->chosen];
     const struct cr_op             conv = cr_fused_conv(f, s, o->p, o->s);
-    CR_TRY(cr_choices_begin(out, f->cost_model, f->edit->program, &conv, "takes"));
+    CR_TRY(cr_choices_begin(out, f->cost_model, f->edit->program, &conv, "fusion"));
     CR_TRY(add_gradients_json(f, s, o, out));
-    cr_text_add(out->text, ", \"takes\": \"%s\", \"ways\": %d", letters_of(o).text, s->options);
+    cr_text_add(out->text, ", \"fused\": \"%s\", \"options\": %d", letters_of(o).text, s->options);
     if (s->options > 1)
-        cr_text_add(out->text, ", \"plain_us\": %.4f, \"chosen_us\": %.4f}\n", 1e-6 * (double)s->option[0].ps,
+        cr_text_add(out->text, ", \"unfused_us\": %.4f, \"chosen_us\": %.4f}\n", 1e-6 * (double)s->option[0].ps,
                     1e-6 * (double)o->ps);
     else
-        cr_text_add(out->text, ", \"plain_us\": null, \"chosen_us\": null}\n");
+        cr_text_add(out->text, ", \"unfused_us\": null, \"chosen_us\": null}\n");
     return CR_OK;
 }
 

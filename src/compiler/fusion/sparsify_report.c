@@ -47,7 +47,7 @@ static cr_status add_json(const struct cr_program *p, const struct cr_cost_model
     struct cr_text *out  = report->text;
     struct cr_text  name = {0};
     CR_TRY(cr_choices_begin(report, cost_model, p, chosen ? &c->op : dense, "pattern"));
-    cr_text_add(out, ", \"kept\": %.6f, \"taken\": \"%s\"", c->density, chosen ? "sparse" : "dense");
+    cr_text_add(out, ", \"density\": %.6f, \"chosen\": \"%s\"", c->density, chosen ? "sparse" : "dense");
     if (cost_model->cost && c->density <= CR_SPARSE_DENSITY_MAX)
         cr_text_add(out, ", \"dense_us\": %.4f", 1e6 * c->dense_s);
     else
@@ -57,15 +57,15 @@ static cr_status add_json(const struct cr_program *p, const struct cr_cost_model
     else
         cr_text_add(out, ", \"sparse_us\": null");
     if (c->formats)
-        cr_text_add(out, ", \"layout\": %d, \"layout_name\": ", c->op.attr.conv.pattern.format);
+        cr_text_add(out, ", \"format\": %d, \"format_name\": ", c->op.attr.conv.pattern.format);
     else
-        cr_text_add(out, ", \"layout\": null, \"layout_name\": ");
+        cr_text_add(out, ", \"format\": null, \"format_name\": ");
     if (c->formats && cost_model->algo_name) cost_model->algo_name(cost_model->self, p, &c->op, &name);
     if (name.data)
         cr_text_add_json(out, name.data);
     else
         cr_text_add(out, "null");
-    cr_text_add(out, ", \"layouts\": %d, \"hopeless\": %d}\n", c->formats, c->pruned);
+    cr_text_add(out, ", \"formats\": %d, \"formats_pruned\": %d}\n", c->formats, c->pruned);
     cr_text_free(&name);
     return CR_OK;
 }

@@ -17,7 +17,7 @@ struct cr_choices {
     bool too_little;          /* the total gain of sparse kernels is too small: all ops stay dense */
 };
 
-/* Writes {"choice": CHOICE, "layer": ..., "kind": ..., "shape": {slot: dims}, "row": ..., "way": ..., "us": ...,
+/* Writes {"choice": CHOICE, "layer": ..., "kind": ..., "shape": {slot: dims}, "kernel": ..., "algo": ..., "us": ...,
  * "source": ... without the closing brace; the caller appends further members and "}\n". The last four are null when no
  * kernel accepts the op. "row" is the kernel and "way" the algorithm. Returns the errors of cost_model->explain. */
 CR_MUST cr_status cr_choices_begin(struct cr_choices *choices, const struct cr_cost_model *cost_model,

@@ -1,6 +1,7 @@
-/* data/augment/colour.c: which operations a training picture meets behind its crop: TrivialAugmentWide (Mueller and
- * Hutter 2021, with torchvision's operations and ranges) and torchvision's ColorJitter. Every draw is a function of
- * (seed, epoch, sample), of a stream of its own: crops stay the same with and without. */
+/* data/augment/colour.c: the operations that a training image gets after its crop: TrivialAugmentWide (Mueller and
+ * Hutter 2021, with torchvision's operations and ranges) and torchvision's ColorJitter. Every random number is a
+ * function of (seed, epoch, sample) and comes from a stream of its own, so crops are the same with and without
+ * augmentation. */
 #include "data/data_internal.h"
 
 #include <math.h>
@@ -8,7 +9,7 @@
 
 enum { TRIVIAL_BINS = 31, TRIVIAL_OPS = CR_PIXELS_EQUALIZE + 1 };
 
-/* Magnitude `bin` of 0 to 30; *has_sign: half of the time its negative. */
+/* The magnitude of bin 0 to 30; *has_sign: half of the draws use its negative. */
 static double trivial_magnitude(enum cr_pixel_op op, int bin, bool *has_sign) {
     const double t = (double)bin / (TRIVIAL_BINS - 1);
     *has_sign      = op != CR_PIXELS_POSTERIZE && op != CR_PIXELS_SOLARIZE;
@@ -28,7 +29,7 @@ static double trivial_magnitude(enum cr_pixel_op op, int bin, bool *has_sign) {
     }
 }
 
-/* What the operation is given: blends take 1 + magnitude. */
+/* The argument of the operation: blends use 1 + magnitude. */
 static double trivial_amount(enum cr_pixel_op op, double magnitude) {
     return op >= CR_PIXELS_BRIGHTNESS && op <= CR_PIXELS_SHARPNESS ? 1 + magnitude : magnitude;
 }
@@ -42,7 +43,7 @@ void cr_trivial_draw(struct cr_rng *rng, enum cr_pixel_op *op, double *amount) {
     *amount            = trivial_amount(*op, has_sign && minus ? -m : m);
 }
 
-/* Brightness, contrast, saturation and hue, each drawn from its range, in an order that is drawn too. */
+/* Applies brightness, contrast, saturation and hue, each drawn from its range, in a random order. */
 static void jitter(const struct cr_prepare *prep, struct cr_rng *rng, uint8_t *rgb, uint8_t *copy) {
     static const enum cr_pixel_op op[4] = {CR_PIXELS_BRIGHTNESS, CR_PIXELS_CONTRAST, CR_PIXELS_COLOUR, CR_PIXELS_HUE};
     int                           order[4] = {0, 1, 2, 3};
@@ -53,8 +54,8 @@ static void jitter(const struct cr_prepare *prep, struct cr_rng *rng, uint8_t *r
         order[j] = t;
     }
     for (int i = 0; i < 4; i++) {
-        const double reach = prep->jitter[i], middle = i < 3 ? 1 : 0, low = i < 3 ? fmax(0, middle - reach) : -reach;
-        amount[i] = low + (middle + reach - low) * cr_rng_real(rng);
+        const double range = prep->jitter[i], middle = i < 3 ? 1 : 0, low = i < 3 ? fmax(0, middle - range) : -range;
+        amount[i] = low + (middle + range - low) * cr_rng_real(rng);
     }
     for (int i = 0; i < 4; i++)
         if (prep->jitter[order[i]] > 0) cr_pixels_apply(op[order[i]], amount[order[i]], rgb, prep->size, copy);
@@ -68,7 +69,7 @@ bool cr_prepare_colours(const struct cr_prepare *prep) {
     return prep->trivial || jitters(prep);
 }
 
-/* What the device would do by the box, done here: operations come behind shift and flip. */
+/* Applies the shift and the flip of the box here instead of on the device, because the operations come after them. */
 static void apply_box(int size, int32_t box[4], uint8_t *rgb, uint8_t *copy) {
     const size_t row = (size_t)size * 3;
     if (!box[0] && !box[1] && !box[2]) return;

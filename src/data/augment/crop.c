@@ -1,13 +1,13 @@
-/* data/augment/crop.c: from a decoded picture to the square that the network sees. The geometry and its rounding are
- * torchvision's (Resize, CenterCrop, RandomCrop with padding, RandomResizedCrop, RandomHorizontalFlip); the draws are
- * ours: a function of (seed, epoch, sample). What moves whole pixels (a shift over a black border, a flip) is only
- * drawn here: the device does it while it normalises. See data/data.h. */
+/* data/augment/crop.c: from a decoded image to the square that the network sees. Geometry and rounding are
+ * torchvision's (Resize, CenterCrop, RandomCrop with padding, RandomResizedCrop, RandomHorizontalFlip). The random
+ * numbers are functions of (seed, epoch, sample). Operations that move whole pixels (a shift over a black border, a
+ * flip) are only drawn here: the device applies them while it normalises. */
 #include "data/data_internal.h"
 
 #include <math.h>
 #include <string.h>
 
-/* ---- what [data] asks for ---- */
+/* ---- options from [data] ---- */
 
 static bool is_small_set(enum cr_data_kind kind) {
     return kind == CR_DATA_CIFAR10 || kind == CR_DATA_CIFAR100 || kind == CR_DATA_SHAPES;
@@ -15,7 +15,7 @@ static bool is_small_set(enum cr_data_kind kind) {
 
 static enum cr_crop auto_crop(enum cr_data_kind kind, int size) {
     if (kind == CR_DATA_FOLDER || (kind == CR_DATA_PACKED && size > 32)) return CR_CROP_RANDOM_RESIZED;
-    return kind == CR_DATA_SYNTHETIC ? CR_CROP_NONE : CR_CROP_PAD; /* synthetic pictures are made to measure */
+    return kind == CR_DATA_SYNTHETIC ? CR_CROP_NONE : CR_CROP_PAD; /* synthetic images have the right size already */
 }
 
 static cr_status read_range(const struct cr_config *config, const char *key, const struct cr_reals *reals,
@@ -61,15 +61,17 @@ static cr_status resize(const struct cr_resize *job, struct cr_scratch *scratch)
     return status;
 }
 
-/* ---- the centre of a picture ---- */
+/* ---- the centre of an image ---- */
 
-/* Along one axis: `size` wanted out of `have`. Too few: black on both sides; else a cut, rounded half to even. */
+/* Along one axis: the cut of `size` pixels out of `have`, rounded half to even, or the black margin if there are
+ * fewer. */
 static void center(int have, int size, int *cut, int *margin) {
     *margin = have < size ? (size - have) / 2 : 0;
     *cut    = have > size ? (int)rint((have - size) / 2.0) : 0;
 }
 
-/* Short side to `short_side` pixels, then the centre square of prep->size, black where the picture is smaller. */
+/* Resizes the short side to `short_side` pixels and cuts the centre square of `size` pixels, black where the image
+ * is smaller. */
 static cr_status place_center(int size, int short_side, const struct cr_image *image, struct cr_scratch *scratch,
                               uint8_t *out) {
     int64_t          shorter = CR_MIN(image->width, image->height), longer = CR_MAX(image->width, image->height);
@@ -95,11 +97,11 @@ static cr_status place_center(int size, int short_side, const struct cr_image *i
     return resize(&job, scratch);
 }
 
-static cr_status prepare_plain(const struct cr_prepare *prep, const struct cr_lazy_image *picture,
+static cr_status prepare_plain(const struct cr_prepare *prep, const struct cr_lazy_image *lazy,
                                struct cr_scratch *scratch, uint8_t *out) {
     int             size = prep->size;
     struct cr_image image;
-    CR_TRY(cr_lazy_image_whole(picture, scratch, &image));
+    CR_TRY(cr_lazy_image_whole(lazy, scratch, &image));
     if (image.width == size && image.height == size && !prep->eval_resize) {
         memcpy(out, image.rgb, (size_t)size * size * 3);
         return CR_OK;
@@ -109,18 +111,18 @@ static cr_status prepare_plain(const struct cr_prepare *prep, const struct cr_la
 
 /* ---- random crops ---- */
 
-/* A square of the picture's own size, which may reach over its border by the padding. */
-static cr_status prepare_pad(const struct cr_prepare *prep, const struct cr_lazy_image *picture, struct cr_rng *rng,
+/* A square of the image's own size, shifted by at most the padding over its border. */
+static cr_status prepare_pad(const struct cr_prepare *prep, const struct cr_lazy_image *lazy, struct cr_rng *rng,
                              struct cr_scratch *scratch, uint8_t *out, int32_t box[4]) {
     struct cr_prepare whole = *prep;
     whole.eval_resize       = 0;
     box[0]                  = (int32_t)cr_rng_below(rng, 2 * (uint64_t)prep->pad + 1) - prep->pad;
     box[1]                  = (int32_t)cr_rng_below(rng, 2 * (uint64_t)prep->pad + 1) - prep->pad;
-    return prepare_plain(&whole, picture, scratch, out);
+    return prepare_plain(&whole, lazy, scratch, out);
 }
 
-/* A box of random area and aspect within the picture; after ten that do not fit, the largest centred one of an allowed
- * aspect. */
+/* Draws a box of random area and aspect within the image. After ten boxes that do not fit, it is the largest centred
+ * box of an allowed aspect. */
 void cr_prepare_draw_box(const struct cr_prepare *prep, int width, int height, struct cr_rng *rng, int box[4]) {
     double area = (double)width * height, low = log(prep->ratio[0]), high = log(prep->ratio[1]);
     for (int attempt = 0; attempt < 10; attempt++) {
@@ -147,13 +149,13 @@ void cr_prepare_draw_box(const struct cr_prepare *prep, int width, int height, s
     box[1] = (height - box[3]) / 2;
 }
 
-static cr_status prepare_random_resized(const struct cr_prepare *prep, const struct cr_lazy_image *picture,
+static cr_status prepare_random_resized(const struct cr_prepare *prep, const struct cr_lazy_image *lazy,
                                         struct cr_rng *rng, struct cr_scratch *scratch, uint8_t *out) {
     int              box[4];
     struct cr_window window;
-    cr_prepare_draw_box(prep, picture->image.width, picture->image.height, rng, box);
-    /* The box is cut out first: what lies outside it does not bleed in, as in torchvision. */
-    CR_TRY(cr_lazy_image_window(picture, box, prep->size, scratch, &window));
+    cr_prepare_draw_box(prep, lazy->image.width, lazy->image.height, rng, box);
+    /* The box is cut out before the resize, as in torchvision: pixels outside of it have no influence. */
+    CR_TRY(cr_lazy_image_window(lazy, box, prep->size, scratch, &window));
     struct cr_resize job = {
         .src        = window.rgb,
         .src_w      = window.width,
@@ -175,44 +177,44 @@ static cr_status prepare_random_resized(const struct cr_prepare *prep, const str
 
 /* ---- one sample ---- */
 
-cr_status cr_prepare_train_with(const struct cr_prepare *prep, const struct cr_lazy_image *picture, uint64_t seed,
+cr_status cr_prepare_train_with(const struct cr_prepare *prep, const struct cr_lazy_image *lazy, uint64_t seed,
                                 int64_t epoch, int64_t sample, struct cr_scratch *scratch, uint8_t *out,
                                 int32_t box[4]) {
     struct cr_rng rng    = cr_rng_make(seed, CR_RNG_AUGMENT, (uint64_t)sample, (uint32_t)epoch);
     cr_status     status = CR_OK;
     memset(box, 0, 4 * sizeof *box);
     switch (prep->crop) {
-    case CR_CROP_PAD: status = prepare_pad(prep, picture, &rng, scratch, out, box); break;
-    case CR_CROP_RANDOM_RESIZED: status = prepare_random_resized(prep, picture, &rng, scratch, out); break;
+    case CR_CROP_PAD: status = prepare_pad(prep, lazy, &rng, scratch, out, box); break;
+    case CR_CROP_RANDOM_RESIZED: status = prepare_random_resized(prep, lazy, &rng, scratch, out); break;
     case CR_CROP_AUTO:
     case CR_CROP_NONE:
         CR_ASSERT(prep->crop == CR_CROP_NONE);
-        status = prepare_plain(prep, picture, scratch, out);
+        status = prepare_plain(prep, lazy, scratch, out);
         break;
     }
     if (status != CR_OK) return status;
-    box[2] = cr_rng_real(&rng) < prep->hflip; /* drawn last */
+    box[2] = cr_rng_real(&rng) < prep->hflip; /* the last random number */
     return cr_prepare_colour(prep, seed, epoch, sample, scratch, out, box);
 }
 
-cr_status cr_prepare_eval_with(const struct cr_prepare *prep, const struct cr_lazy_image *picture,
+cr_status cr_prepare_eval_with(const struct cr_prepare *prep, const struct cr_lazy_image *lazy,
                                struct cr_scratch *scratch, uint8_t *out) {
-    return prepare_plain(prep, picture, scratch, out);
+    return prepare_plain(prep, lazy, scratch, out);
 }
 
 cr_status cr_prepare_train(const struct cr_prepare *prep, const struct cr_image *image, uint64_t seed, int64_t epoch,
                            int64_t sample, uint8_t *out, int32_t box[4]) {
-    struct cr_lazy_image picture = {.image = *image};
+    struct cr_lazy_image lazy    = {.image = *image};
     struct cr_scratch    scratch = {0};
-    cr_status            status  = cr_prepare_train_with(prep, &picture, seed, epoch, sample, &scratch, out, box);
+    cr_status            status  = cr_prepare_train_with(prep, &lazy, seed, epoch, sample, &scratch, out, box);
     cr_scratch_free(&scratch);
     return status;
 }
 
 cr_status cr_prepare_eval(const struct cr_prepare *prep, const struct cr_image *image, uint8_t *out) {
-    struct cr_lazy_image picture = {.image = *image};
+    struct cr_lazy_image lazy    = {.image = *image};
     struct cr_scratch    scratch = {0};
-    cr_status            status  = cr_prepare_eval_with(prep, &picture, &scratch, out);
+    cr_status            status  = cr_prepare_eval_with(prep, &lazy, &scratch, out);
     cr_scratch_free(&scratch);
     return status;
 }

@@ -1,13 +1,17 @@
-/* data/augment/mix.c: what is drawn for a picture that the device erases a part of, or mixes with another of its batch.
- * See data/data.h. erasing  torchvision's RandomErasing (Zhong et al. 2017), filled with the mean mixup    Zhang et al.
- * 2018     cutmix   Yun et al. 2019; as timm's Mixup in mode elem: every picture draws for itself All draws are a
- * function of (seed, epoch, sample), of a stream of their own. */
+/* data/augment/mix.c: random numbers for images that the device erases in part or mixes with another image of the
+ * batch.
+ *   - erasing: torchvision's RandomErasing (Zhong et al. 2017), filled with the mean
+ *   - mixup: Zhang et al. 2018
+ *   - cutmix: Yun et al. 2019
+ *
+ * As in timm's Mixup in mode elem, every image has random numbers of its own. They are a function of (seed, epoch,
+ * sample) and come from a stream of their own. */
 #include "data/data_internal.h"
 
 #include <math.h>
 #include <string.h>
 
-/* The logarithm of a number drawn from Gamma(a, 1): Marsaglia and Tsang 2000; below a = 1 by way of a + 1. */
+/* The logarithm of a random number of Gamma(a, 1): Marsaglia and Tsang 2000; for a < 1 through a + 1. */
 static double log_gamma_draw(double a, struct cr_rng *rng) {
     const double below = a < 1 ? log(1 - cr_rng_real(rng)) / a : 0;
     const double d = (a < 1 ? a + 1 : a) - 1.0 / 3, c = 1 / sqrt(9 * d);
@@ -17,7 +21,7 @@ static double log_gamma_draw(double a, struct cr_rng *rng) {
     }
 }
 
-/* From Beta(a, a). In logarithms, since small a make numbers that underflow. */
+/* A random number of Beta(a, a), computed with logarithms because small a give numbers that underflow. */
 static double beta_draw(double a, struct cr_rng *rng) {
     const double first = log_gamma_draw(a, rng), second = log_gamma_draw(a, rng);
     return 1 / (1 + exp(second - first));
@@ -27,8 +31,8 @@ static int32_t clip(int64_t x, int64_t most) {
     return (int32_t)CR_MIN(CR_MAX(x, (int64_t)0), most);
 }
 
-/* A rectangle of 1 - lambda of the area around a random middle, cut off at the border; the share is what is really
- * left. */
+/* A rectangle of 1 - lambda of the area around a random centre, clipped at the border. The label weight is the
+ * fraction that is really left. */
 static void draw_cut(double lambda, int64_t size, struct cr_rng *rng, int32_t *mix) {
     const double  ratio = sqrt(1 - lambda);
     const int64_t side  = (int64_t)((double)size * ratio);
@@ -42,7 +46,7 @@ static void draw_cut(double lambda, int64_t size, struct cr_rng *rng, int32_t *m
     mix[CR_MIX_LABEL_WEIGHT] = (int32_t)lrint((1 - area / ((double)size * (double)size)) * CR_MIX_ONE);
 }
 
-/* torchvision's RandomErasing.get_params: ten attempts at an area and an aspect. */
+/* As torchvision's RandomErasing.get_params: ten attempts at an area and an aspect. */
 static void draw_erase(const struct cr_prepare *prep, struct cr_rng *rng, int32_t erase[4]) {
     const double area = (double)prep->size * prep->size, low = log(0.3), high = log(3.3);
     for (int attempt = 0; attempt < 10; attempt++) {
@@ -59,9 +63,9 @@ static void draw_erase(const struct cr_prepare *prep, struct cr_rng *rng, int32_
     }
 }
 
-/* Neighbours in the batch are partners. The order of pictures is a random one, so any pairs do; these stay together
- * however many ranks the batch is cut among, as long as each has an even number. The last of an odd batch takes the one
- * before it. */
+/* Neighbours in the batch are partners. The order of images is random, so any pairs are equally good. These pairs
+ * stay together for any number of ranks if each rank has an even number of images. The last image of an odd batch
+ * uses the image before it. */
 static int64_t partner_of(int64_t at, int64_t batch) {
     return (at ^ 1) < batch ? at ^ 1 : CR_MAX(at - 1, 0);
 }

@@ -1,13 +1,12 @@
-/* data/augment/pixel_ops.c: operations on the colours and the shape of a square of RGB8. What they compute is what PIL
- * computes (Image.blend, ImageEnhance, ImageOps, transform with NEAREST), to the bit, so that recipes made for
- * torchvision mean the same here. Loops are over plain arrays of bytes, most of them by a table of 256 entries. See
- * data/data_internal.h. */
+/* data/augment/pixel_ops.c: operations on the colours and the shape of a square RGB8 image. The results are bitwise
+ * identical to PIL's (Image.blend, ImageEnhance, ImageOps, transform with NEAREST), so recipes made for torchvision
+ * have the same meaning here. Most operations use a table of 256 entries. */
 #include "data/data_internal.h"
 
 #include <math.h>
 #include <string.h>
 
-/* One form for CPUs with AVX2 and one for all; the numbers are the same. Sanitizers do not know them. */
+/* Compiled once for AVX2 and once for all CPUs, with identical results. Sanitizers do not support target_clones. */
 #if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__SANITIZE_ADDRESS__) &&                                 \
     !defined(__SANITIZE_THREAD__) && !defined(__clang__)
 #define VECTORS __attribute__((target_clones("avx2", "default")))
@@ -19,23 +18,23 @@ static size_t pixels_of(int size) {
     return (size_t)size * (size_t)size;
 }
 
-/* ---- by tables: each channel's value decides alone ---- */
+/* ---- operations on single values, by tables ---- */
 
 static void map_all(uint8_t *rgb, size_t bytes, const uint8_t table[256]) {
     for (size_t i = 0; i < bytes; i++) rgb[i] = table[rgb[i]];
 }
 
-/* In single precision, cut off and not rounded. Without branches, so that loops over it become vectors. */
-static inline uint8_t blend(int from, int to, float share) {
-    float x = (float)from + share * (float)(to - from);
+/* Computed in single precision and truncated. The function has no branches, so that loops over it are vectorised. */
+static inline uint8_t blend(int from, int to, float fraction) {
+    float x = (float)from + fraction * (float)(to - from);
     x       = x > 0 ? x : 0;
     x       = x < 255 ? x : 255;
     return (uint8_t)(int)x;
 }
 
-static void blend_with(uint8_t *rgb, size_t bytes, int from, float share) {
+static void blend_with(uint8_t *rgb, size_t bytes, int from, float fraction) {
     uint8_t table[256];
-    for (int i = 0; i < 256; i++) table[i] = blend(from, i, share);
+    for (int i = 0; i < 256; i++) table[i] = blend(from, i, fraction);
     map_all(rgb, bytes, table);
 }
 
@@ -61,7 +60,7 @@ static void solarize(uint8_t *rgb, size_t bytes, double threshold) {
     map_all(rgb, bytes, table);
 }
 
-/* ---- by the histogram of each channel ---- */
+/* ---- operations by the histogram of each channel ---- */
 
 static void histogram(const uint8_t *rgb, size_t pixels, int channel, int64_t count[256]) {
     memset(count, 0, 256 * sizeof *count);
@@ -107,51 +106,51 @@ static void by_histogram(uint8_t *rgb, size_t pixels, bool (*table_of)(const int
     }
 }
 
-/* ---- by the pixel ---- */
+/* ---- operations on single pixels ---- */
 
-/* Blends each byte with the one beside it in `from`. */
-VECTORS static void blend_bytes(uint8_t *restrict rgb, const uint8_t *restrict from, size_t bytes, float share) {
-    for (size_t i = 0; i < bytes; i++) rgb[i] = blend(from[i], rgb[i], share);
+/* Blends each byte with the byte at the same index of `from`. */
+VECTORS static void blend_bytes(uint8_t *restrict rgb, const uint8_t *restrict from, size_t bytes, float fraction) {
+    for (size_t i = 0; i < bytes; i++) rgb[i] = blend(from[i], rgb[i], fraction);
 }
 
-static void saturate(uint8_t *rgb, size_t pixels, float share, uint8_t *copy) {
+static void saturate(uint8_t *rgb, size_t pixels, float fraction, uint8_t *copy) {
     for (size_t i = 0; i < pixels; i++) memset(copy + 3 * i, grey_of(rgb + 3 * i), 3);
-    blend_bytes(rgb, copy, 3 * pixels, share);
+    blend_bytes(rgb, copy, 3 * pixels, fraction);
 }
 
-/* Of numbers from 0 to 255. */
+/* Rounds a number from 0 to 255. */
 static uint8_t nearest(double x) {
     return (uint8_t)(int)(x + 0.5);
 }
 
-/* Where a hue in a byte stands: its sixth of the circle, and how far into it. */
+/* The position of each 8-bit hue on the colour circle: its sector of six, and the fraction within the sector. */
 struct hues {
     int   sector[256];
-    float into[256];
+    float within[256];
 };
 
-/* PIL's HSV in bytes: the hue moves around its circle of 256. */
-static void turn_pixel(uint8_t *p, int turn, const struct hues *hues) {
-    const int   most = CR_MAX(p[0], CR_MAX(p[1], p[2])), least = CR_MIN(p[0], CR_MIN(p[1], p[2]));
-    const float range = (float)(most - least);
-    if (most == least) return; /* grey */
-    const float red = (float)(most - p[0]) / range, green = (float)(most - p[1]) / range,
-                blue     = (float)(most - p[2]) / range;
-    double h             = p[0] == most   ? (double)(blue - green)
-                           : p[1] == most ? 2.0 + (double)red - (double)blue
-                                          : 4.0 + (double)green - (double)red;
+/* Rotates the hue by `steps` of 256 steps, in PIL's HSV of bytes. */
+static void rotate_pixel_hue(uint8_t *p, int steps, const struct hues *hues) {
+    const int   max = CR_MAX(p[0], CR_MAX(p[1], p[2])), min = CR_MIN(p[0], CR_MIN(p[1], p[2]));
+    const float range = (float)(max - min);
+    if (max == min) return; /* grey */
+    const float red = (float)(max - p[0]) / range, green = (float)(max - p[1]) / range,
+                blue     = (float)(max - p[2]) / range;
+    double h             = p[0] == max   ? (double)(blue - green)
+                           : p[1] == max ? 2.0 + (double)red - (double)blue
+                                         : 4.0 + (double)green - (double)red;
     h                    = (double)(float)h / 6.0 + 1.0;
     h                    = h >= 1 ? h - 1 : h;
-    const int hue        = ((int)((double)(float)h * 255.0) + turn) & 255,
-              saturation = (int)((double)(range / (float)most) * 255.0);
+    const int hue        = ((int)((double)(float)h * 255.0) + steps) & 255,
+              saturation = (int)((double)(range / (float)max) * 255.0);
     if (saturation == 0) {
-        p[0] = p[1] = p[2] = (uint8_t)most;
+        p[0] = p[1] = p[2] = (uint8_t)max;
         return;
     }
-    const float   f = hues->into[hue], s = (float)saturation / 255.0f;
-    const double  v    = most;
+    const float   f = hues->within[hue], s = (float)saturation / 255.0f;
+    const double  v    = max;
     const uint8_t down = nearest(v * (1.0 - (double)s)), falling = nearest(v * (1.0 - (double)(s * f))),
-                  rising = nearest(v * (1.0 - (double)s * (1.0 - (double)f))), up = (uint8_t)most;
+                  rising = nearest(v * (1.0 - (double)s * (1.0 - (double)f))), up = (uint8_t)max;
     switch (hues->sector[hue]) {
     case 0: p[0] = up, p[1] = rising, p[2] = down; return;
     case 1: p[0] = falling, p[1] = up, p[2] = down; return;
@@ -162,22 +161,22 @@ static void turn_pixel(uint8_t *p, int turn, const struct hues *hues) {
     }
 }
 
-static void turn_hue(uint8_t *rgb, size_t pixels, double share) {
-    const int   turn = (int)(share * 255) & 255;
+static void rotate_hue(uint8_t *rgb, size_t pixels, double fraction) {
+    const int   steps = (int)(fraction * 255) & 255;
     struct hues hues;
     for (int i = 0; i < 256; i++) {
         const float at     = (float)i * 6.0f / 255.0f;
         const int   sector = (int)at;
         hues.sector[i]     = sector % 6;
-        hues.into[i]       = at - (float)sector;
+        hues.within[i]     = at - (float)sector;
     }
-    for (size_t i = 0; i < pixels; i++) turn_pixel(rgb + 3 * i, turn, &hues);
+    for (size_t i = 0; i < pixels; i++) rotate_pixel_hue(rgb + 3 * i, steps, &hues);
 }
 
-/* ---- by neighbours and places; `copy` has room for the picture ---- */
+/* ---- operations on neighbourhoods and geometry; `copy` has the size of the image ---- */
 
-/* Bytes of a row smoothed by 1 1 1, 1 5 1, 1 1 1, to the nearest: of a sum up to 3315 the quotient by 13 is that by
- * 65536. */
+/* Smooths the bytes of a row with the weights 1 1 1, 1 5 1, 1 1 1, rounded to nearest. For sums up to 3315 the
+ * division by 13 is exact as a multiplication and a shift. */
 VECTORS static void smooth_row(const uint8_t *restrict up, const uint8_t *restrict at, const uint8_t *restrict down,
                                uint8_t *restrict to, size_t bytes) {
     for (size_t i = 3; i < bytes - 3; i++) {
@@ -187,23 +186,23 @@ VECTORS static void smooth_row(const uint8_t *restrict up, const uint8_t *restri
     }
 }
 
-/* Away from the smoothed picture, whose border is the picture's own. */
-static void sharpen(uint8_t *rgb, int size, float share, uint8_t *copy) {
+/* Blends the image with its smoothed copy, whose border is that of the image. */
+static void sharpen(uint8_t *rgb, int size, float fraction, uint8_t *copy) {
     const size_t row = (size_t)size * 3;
     memcpy(copy, rgb, row * (size_t)size);
     for (int y = 1; y < size - 1 && size > 2; y++) {
         const uint8_t *at = rgb + (size_t)y * row;
         smooth_row(at - row, at, at + row, copy + (size_t)y * row, row);
     }
-    blend_bytes(rgb, copy, row * (size_t)size, share);
+    blend_bytes(rgb, copy, row * (size_t)size, fraction);
 }
 
 static int64_t fixed(double x) {
     return (int64_t)floor(x * 65536.0 + 0.5);
 }
 
-/* Pixel (x, y) becomes pixel (m0 x + m1 y + m2, m3 x + m4 y + m5) of the picture, taken at their middles in 16.16 fixed
- * point; black where that lies outside. */
+/* Pixel (x, y) becomes pixel (m0 x + m1 y + m2, m3 x + m4 y + m5) of the image, sampled at pixel centres in 16.16
+ * fixed point; black outside the image. */
 static void transform(uint8_t *rgb, int size, const double m[6], uint8_t *copy) {
     const size_t  row = (size_t)size * 3;
     const int64_t dx = fixed(m[0]), dy = fixed(m[3]), down_x = fixed(m[1]), down_y = fixed(m[4]);
@@ -226,7 +225,7 @@ static double round15(double x) {
     return rint(x * 1e15) / 1e15;
 }
 
-/* Counter-clockwise about the middle. */
+/* Rotates counter-clockwise about the centre. */
 static void rotate(uint8_t *rgb, int size, double degrees, uint8_t *copy) {
     const double angle = -degrees * (3.14159265358979323846 / 180), half = size / 2.0;
     double       m[6] = {round15(cos(angle)), round15(sin(angle)), 0, round15(-sin(angle)), round15(cos(angle)), 0};
@@ -237,23 +236,23 @@ static void rotate(uint8_t *rgb, int size, double degrees, uint8_t *copy) {
 
 /* ---- one operation ---- */
 
-void cr_pixels_apply(enum cr_pixel_op op, double by, uint8_t *rgb, int size, uint8_t *copy) {
+void cr_pixels_apply(enum cr_pixel_op op, double amount, uint8_t *rgb, int size, uint8_t *copy) {
     const size_t pixels = pixels_of(size), bytes = 3 * pixels;
     switch (op) {
     case CR_PIXELS_IDENTITY: return;
-    case CR_PIXELS_SHEAR_X: transform(rgb, size, (const double[6]){1, by, 0, 0, 1, 0}, copy); return;
-    case CR_PIXELS_SHEAR_Y: transform(rgb, size, (const double[6]){1, 0, 0, by, 1, 0}, copy); return;
-    case CR_PIXELS_TRANSLATE_X: transform(rgb, size, (const double[6]){1, 0, -trunc(by), 0, 1, 0}, copy); return;
-    case CR_PIXELS_TRANSLATE_Y: transform(rgb, size, (const double[6]){1, 0, 0, 0, 1, -trunc(by)}, copy); return;
-    case CR_PIXELS_ROTATE: rotate(rgb, size, by, copy); return;
-    case CR_PIXELS_BRIGHTNESS: blend_with(rgb, bytes, 0, (float)by); return;
-    case CR_PIXELS_COLOUR: saturate(rgb, pixels, (float)by, copy); return;
-    case CR_PIXELS_CONTRAST: blend_with(rgb, bytes, mean_grey(rgb, pixels), (float)by); return;
-    case CR_PIXELS_SHARPNESS: sharpen(rgb, size, (float)by, copy); return;
-    case CR_PIXELS_POSTERIZE: posterize(rgb, bytes, (int)by); return;
-    case CR_PIXELS_SOLARIZE: solarize(rgb, bytes, by); return;
+    case CR_PIXELS_SHEAR_X: transform(rgb, size, (const double[6]){1, amount, 0, 0, 1, 0}, copy); return;
+    case CR_PIXELS_SHEAR_Y: transform(rgb, size, (const double[6]){1, 0, 0, amount, 1, 0}, copy); return;
+    case CR_PIXELS_TRANSLATE_X: transform(rgb, size, (const double[6]){1, 0, -trunc(amount), 0, 1, 0}, copy); return;
+    case CR_PIXELS_TRANSLATE_Y: transform(rgb, size, (const double[6]){1, 0, 0, 0, 1, -trunc(amount)}, copy); return;
+    case CR_PIXELS_ROTATE: rotate(rgb, size, amount, copy); return;
+    case CR_PIXELS_BRIGHTNESS: blend_with(rgb, bytes, 0, (float)amount); return;
+    case CR_PIXELS_COLOUR: saturate(rgb, pixels, (float)amount, copy); return;
+    case CR_PIXELS_CONTRAST: blend_with(rgb, bytes, mean_grey(rgb, pixels), (float)amount); return;
+    case CR_PIXELS_SHARPNESS: sharpen(rgb, size, (float)amount, copy); return;
+    case CR_PIXELS_POSTERIZE: posterize(rgb, bytes, (int)amount); return;
+    case CR_PIXELS_SOLARIZE: solarize(rgb, bytes, amount); return;
     case CR_PIXELS_AUTO_CONTRAST: by_histogram(rgb, pixels, stretch_table); return;
     case CR_PIXELS_EQUALIZE: by_histogram(rgb, pixels, equal_table); return;
-    case CR_PIXELS_HUE: turn_hue(rgb, pixels, by); return;
+    case CR_PIXELS_HUE: rotate_hue(rgb, pixels, amount); return;
     }
 }

@@ -1,5 +1,5 @@
-/* data/image/image.c: what decoders share, and the choice among them by magic bytes: a picture is opened to learn its
- * size, and then decoded whole or where a crop needs it. See data/data.h. */
+/* data/image/image.c: functions that all decoders share, and the selection of the decoder by magic bytes. An image
+ * is first opened, which gives its size, and then decoded as a whole or in part. */
 #include "data/data_internal.h"
 
 #include <errno.h>
@@ -12,7 +12,8 @@ enum { FILE_BYTES_MAX = 1 << 30 };
 
 cr_status cr_buffer_reserve(struct cr_buffer *buffer, size_t count) {
     if (count <= buffer->capacity && buffer->bytes) return CR_OK;
-    size_t capacity = buffer->capacity ? count + count / 4 : count; /* a second growth promises a third */
+    size_t capacity =
+        buffer->capacity ? count + count / 4 : count; /* a buffer that grows a second time will probably grow again */
     cr_free(buffer->bytes);
     buffer->capacity = 0;
     buffer->bytes    = cr_alloc(capacity, 1);
@@ -39,14 +40,14 @@ void cr_image_free(struct cr_image *image) {
 }
 
 cr_status cr_image_check_size(int64_t width, int64_t height, const char *name) {
-    if (width < 1 || height < 1) return CR_FAIL(CR_ERR_FORMAT, "%s: a picture without pixels", name);
+    if (width < 1 || height < 1) return CR_FAIL(CR_ERR_FORMAT, "%s: an image without pixels", name);
     if (width > CR_IMAGE_SIDE_MAX || height > CR_IMAGE_SIDE_MAX || width * height > CR_IMAGE_PIXELS_MAX)
-        return CR_FAIL(CR_ERR_FORMAT, "%s: %lld x %lld pixels are too many: at most %d a side and %d in all", name,
+        return CR_FAIL(CR_ERR_FORMAT, "%s: %lld x %lld pixels are too many: at most %d per side and %d in total", name,
                        (long long)width, (long long)height, CR_IMAGE_SIDE_MAX, CR_IMAGE_PIXELS_MAX);
     return CR_OK;
 }
 
-/* What a file that we cannot read seems to be, for the message. */
+/* The format of a file that cannot be read, for the message; NULL when unknown. */
 static const char *foreign_format(const uint8_t *b, size_t count) {
     static const struct {
         const char *magic;
@@ -71,7 +72,7 @@ static const char *foreign_format(const uint8_t *b, size_t count) {
     return NULL;
 }
 
-/* ---- a picture: opened, then decoded as far as it is wanted ---- */
+/* ---- an image: opened, then decoded as far as needed ---- */
 
 static cr_status open_encoded(const uint8_t *b, size_t count, const char *name, struct cr_scratch *scratch,
                               struct cr_image *out) {
@@ -84,8 +85,8 @@ static cr_status open_encoded(const uint8_t *b, size_t count, const char *name, 
         return cr_jpeg_open(b, count, name, scratch, &out->width, &out->height);
     }
     const char *foreign = foreign_format(b, count);
-    if (foreign) return CR_FAIL(CR_ERR_FORMAT, "%s: %s file; only PNG and JPEG pictures can be read", name, foreign);
-    return CR_FAIL(CR_ERR_FORMAT, "%s: neither a PNG nor a JPEG picture", name);
+    if (foreign) return CR_FAIL(CR_ERR_FORMAT, "%s: %s file; only PNG and JPEG images can be read", name, foreign);
+    return CR_FAIL(CR_ERR_FORMAT, "%s: neither a PNG nor a JPEG image", name);
 }
 
 cr_status cr_lazy_image_open(const struct cr_stored *stored, const char *name, struct cr_scratch *scratch,
@@ -108,24 +109,24 @@ static cr_status read_jpeg(const struct cr_jpeg_part *part, struct cr_scratch *s
     return status;
 }
 
-cr_status cr_lazy_image_whole(const struct cr_lazy_image *picture, struct cr_scratch *scratch, struct cr_image *view) {
-    struct cr_jpeg_part part = {.box = {0, 0, picture->image.width, picture->image.height}, .whole = true};
+cr_status cr_lazy_image_whole(const struct cr_lazy_image *lazy, struct cr_scratch *scratch, struct cr_image *view) {
+    struct cr_jpeg_part part = {.box = {0, 0, lazy->image.width, lazy->image.height}, .whole = true};
     struct cr_window    window;
-    *view = picture->image;
+    *view = lazy->image;
     if (view->rgb) return CR_OK;
     CR_TRY(read_jpeg(&part, scratch, &window));
     view->rgb = scratch->pixels.bytes;
     return CR_OK;
 }
 
-cr_status cr_lazy_image_window(const struct cr_lazy_image *picture, const int box[4], int least,
+cr_status cr_lazy_image_window(const struct cr_lazy_image *lazy, const int box[4], int min_side,
                                struct cr_scratch *scratch, struct cr_window *out) {
-    const struct cr_image *image = &picture->image;
+    const struct cr_image *image = &lazy->image;
     CR_ASSERT(box[0] >= 0 && box[1] >= 0 && box[2] > 0 && box[3] > 0);
     CR_ASSERT(box[2] <= image->width - box[0] && box[3] <= image->height - box[1]);
     if (!image->rgb) {
         struct cr_jpeg_part part = {
-            .box = {box[0], box[1], box[2], box[3]}, .least = least, .whole = !picture->verified};
+            .box = {box[0], box[1], box[2], box[3]}, .min_side = min_side, .whole = !lazy->verified};
         return read_jpeg(&part, scratch, out);
     }
     out->stride = (size_t)image->width * 3;
@@ -141,10 +142,10 @@ cr_status cr_lazy_image_window(const struct cr_lazy_image *picture, const int bo
 cr_status cr_image_decode_view(const void *bytes, size_t count, const char *name, struct cr_scratch *scratch,
                                struct cr_image *view) {
     struct cr_stored     stored = {.bytes = bytes, .count = count};
-    struct cr_lazy_image picture;
-    if (count == 0) return CR_FAIL(CR_ERR_FORMAT, "%s: the file is empty", name); /* bytes may be NULL then */
-    CR_TRY(cr_lazy_image_open(&stored, name, scratch, &picture));
-    return cr_lazy_image_whole(&picture, scratch, view);
+    struct cr_lazy_image lazy;
+    if (count == 0) return CR_FAIL(CR_ERR_FORMAT, "%s: the file is empty", name); /* bytes may be NULL in this case */
+    CR_TRY(cr_lazy_image_open(&stored, name, scratch, &lazy));
+    return cr_lazy_image_whole(&lazy, scratch, view);
 }
 
 cr_status cr_image_decode(const void *bytes, size_t count, const char *name, struct cr_image *out) {
@@ -152,7 +153,7 @@ cr_status cr_image_decode(const void *bytes, size_t count, const char *name, str
     struct cr_image   view;
     cr_status         status = cr_image_decode_view(bytes, count, name, &scratch, &view);
     if (status == CR_OK) {
-        *out                 = view; /* view.rgb is scratch.pixels.bytes: its owner is now the caller */
+        *out                 = view; /* view.rgb is scratch.pixels.bytes: the caller owns it now */
         scratch.pixels.bytes = NULL;
     }
     cr_scratch_free(&scratch);
@@ -164,14 +165,14 @@ static cr_status read_whole(int fd, const char *path, struct cr_buffer *buffer, 
     if (fstat(fd, &info) != 0) return CR_FAIL(CR_ERR_IO, "%s: %s", path, strerror(errno));
     if (!S_ISREG(info.st_mode)) return CR_FAIL(CR_ERR_IO, "%s: not a regular file", path);
     if (info.st_size > FILE_BYTES_MAX)
-        return CR_FAIL(CR_ERR_FORMAT, "%s: %lld bytes are too many for a picture", path, (long long)info.st_size);
+        return CR_FAIL(CR_ERR_FORMAT, "%s: %lld bytes are too many for an image", path, (long long)info.st_size);
     size_t size = (size_t)info.st_size, used = 0;
     CR_TRY(cr_buffer_reserve(buffer, size));
     while (used < size) {
         ssize_t got = read(fd, buffer->bytes + used, size - used);
         if (got < 0 && errno == EINTR) continue;
         if (got < 0) return CR_FAIL(CR_ERR_IO, "%s: %s", path, strerror(errno));
-        if (got == 0) break; /* it shrank under us: the decoder will say what is missing */
+        if (got == 0) break; /* the file shrank meanwhile: the decoder will report what is missing */
         used += (size_t)got;
     }
     *count = used;
@@ -179,7 +180,7 @@ static cr_status read_whole(int fd, const char *path, struct cr_buffer *buffer, 
 }
 
 cr_status cr_image_file_read(const char *path, struct cr_scratch *scratch, size_t *count) {
-    /* O_NONBLOCK: a pipe in a picture's place must not hang a worker; it does nothing to regular files. */
+    /* O_NONBLOCK: a pipe with the name of an image must not block a worker; regular files are not affected. */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return CR_FAIL(CR_ERR_IO, "%s: cannot be opened: %s", path, strerror(errno));
     *count           = 0;
@@ -196,7 +197,7 @@ cr_status cr_image_read(const char *path, struct cr_image *out) {
     if (status == CR_OK) status = cr_image_decode_view(scratch.file.bytes, count, path, &scratch, &view);
     if (status == CR_OK) {
         *out                 = view;
-        scratch.pixels.bytes = NULL; /* handed over */
+        scratch.pixels.bytes = NULL; /* the caller owns it now */
     }
     cr_scratch_free(&scratch);
     return status;

@@ -1,9 +1,12 @@
-/* data/image/jpeg.c: JPEG through libjpeg-turbo: grey, YCbCr, RGB, CMYK and YCCK, baseline or progressive, to RGB8,
- * whole or a box of it. Of a box the blocks outside are entropy-decoded (each begins where the one before ends) and no
- * more; with libjpeg-turbo that saves the transform, the upsampling and the colours of all that a crop throws away. The
- * slow integer transform and smooth upsampling make the pixels those of PIL. Four-component files are taken as
- * inverted, as Adobe writes them and PIL assumes. libjpeg reports errors by longjmp, so all that lives across it stands
- * in a struct. Data that ends early or breaks off inside a scan is an error here: half a picture is not a sample. */
+/* data/image/jpeg.c: decodes JPEG with libjpeg-turbo: grey, YCbCr, RGB, CMYK and YCCK, baseline or progressive, to
+ * RGB8, as a whole or in part.
+ *   - The blocks outside a box are only entropy-decoded (each block begins where the one before ends). With
+ *     libjpeg-turbo this saves the transform, the upsampling and the colour conversion of everything that a crop
+ *     discards.
+ *   - The slow integer transform and smooth upsampling give the same pixels as PIL.
+ *   - Files of four components are read as inverted, as Adobe writes them and PIL assumes.
+ *   - libjpeg reports errors by longjmp, so all data that must survive the jump is in a struct.
+ *   - Data that ends early or breaks off inside a scan is an error: half an image is not a sample. */
 #include "data/data_internal.h"
 
 #include <setjmp.h>
@@ -14,17 +17,17 @@
 
 #include <jerror.h>
 
-/* A Huffman-coded block takes at least a bit, and covers 64 to 1024 pixels: more pixels a byte than this means that the
- * file is cut off. Arithmetic coding has no such bound; it gets a generous one. */
+/* A Huffman-coded block has at least one bit and covers 64 to 1024 pixels: more pixels per byte than this mean that
+ * the file is cut off. Arithmetic coding has no such bound; a generous one is used. */
 enum { PIXELS_PER_BYTE_MAX = 8192, PIXELS_PER_BYTE_ARITH_MAX = 1 << 17, SCANS_MAX = 500 };
 
-/* Upsampling looks at the neighbours of a pixel and takes the edge of a cut for the edge of the picture, so a cut is
- * made a little wider than its box: the pixels of the box are then those of the whole picture. */
+/* Upsampling reads the neighbours of a pixel and treats the edge of a cut as the edge of the image. A cut is
+ * therefore made a little wider than its box, and the pixels of the box are those of the whole image. */
 enum { CUT_MARGIN = 2, ROWS = 8 };
 
 #if defined(LIBJPEG_TURBO_VERSION_NUMBER) && LIBJPEG_TURBO_VERSION_NUMBER >= 2001000
 enum { CAN_CUT = 1 };
-#else /* plain libjpeg, and versions whose cuts had faults: whole rows from the top */
+#else /* plain libjpeg, and versions with faulty cuts: decode whole rows from the top */
 enum { CAN_CUT = 0 };
 #define jpeg_crop_scanline(jpeg, x, width) ((void)0)
 #define jpeg_skip_scanlines(jpeg, count) ((void)0)
@@ -42,7 +45,7 @@ struct cr_jpeg {
     char                          message[JMSG_LENGTH_MAX];
 };
 
-static void jpeg_give_up(struct cr_jpeg *job, const char *message) {
+static void jpeg_fail(struct cr_jpeg *job, const char *message) {
     snprintf(job->message, sizeof job->message, "%s", message);
     longjmp(job->jump, 1);
 }
@@ -54,7 +57,7 @@ static void jpeg_on_error(j_common_ptr jpeg) {
     longjmp(job->jump, 1);
 }
 
-/* Warnings that mean lost pixels end the decoding; the others (stray bytes, odd versions) are forgiven. */
+/* Warnings about lost pixels end the decoding; all other warnings (stray bytes, unusual versions) are ignored. */
 static void jpeg_on_message(j_common_ptr jpeg, int level) {
     if (level >= 0) return;
     switch (jpeg->err->msg_code) {
@@ -71,31 +74,32 @@ static void jpeg_start_source(j_decompress_ptr jpeg) {
     (void)jpeg;
 }
 
-static boolean jpeg_want_more(j_decompress_ptr jpeg) {
-    jpeg_give_up(jpeg->client_data, "the file is cut off");
+static boolean jpeg_fill_input(j_decompress_ptr jpeg) {
+    jpeg_fail(jpeg->client_data, "the file is cut off");
     return FALSE;
 }
 
 static void jpeg_skip(j_decompress_ptr jpeg, long count) {
     if (count <= 0) return;
-    if ((size_t)count > jpeg->src->bytes_in_buffer) jpeg_give_up(jpeg->client_data, "the file is cut off");
+    if ((size_t)count > jpeg->src->bytes_in_buffer) jpeg_fail(jpeg->client_data, "the file is cut off");
     jpeg->src->next_input_byte += count;
     jpeg->src->bytes_in_buffer -= (size_t)count;
 }
 
-/* A small file can hold thousands of scans over a large picture: hours of work that add nothing. */
-static void jpeg_watch(j_common_ptr jpeg) {
+/* A small file can contain thousands of scans of a large image, which cost hours and add nothing. */
+static void jpeg_on_progress(j_common_ptr jpeg) {
     struct cr_jpeg *job = jpeg->client_data;
-    if (job->jpeg.input_scan_number > SCANS_MAX) jpeg_give_up(job, "too many scans");
+    if (job->jpeg.input_scan_number > SCANS_MAX) jpeg_fail(job, "too many scans");
 }
 
-/* PIL's rounding of a*b/255. */
+/* a*b/255 with PIL's rounding. */
 static inline int mul_div_255(int a, int b) {
     int t = a * b + 128;
     return ((t >> 8) + t) >> 8;
 }
 
-/* Four inverted bytes a pixel to three; `to` may be the start of `from`'s row, since it never overtakes it. */
+/* Converts four inverted bytes per pixel to three. `to` may be the start of the row `from`, because writing never
+ * overtakes reading. */
 static void cmyk_to_rgb(const uint8_t *from, uint8_t *to, int width) {
     for (int x = 0; x < width; x++, from += 4, to += 3) {
         int key = from[3];
@@ -116,8 +120,8 @@ static cr_status jpeg_read_head(struct cr_jpeg *job) {
     jpeg_read_header(jpeg, TRUE);
     CR_TRY(cr_image_check_size(jpeg->image_width, jpeg->image_height, job->name));
     size_t pixels = (size_t)jpeg->image_width * jpeg->image_height;
-    size_t most   = jpeg->arith_code ? PIXELS_PER_BYTE_ARITH_MAX : PIXELS_PER_BYTE_MAX;
-    if (pixels / most > job->count) jpeg_give_up(job, "the file is cut off");
+    size_t limit  = jpeg->arith_code ? PIXELS_PER_BYTE_ARITH_MAX : PIXELS_PER_BYTE_MAX;
+    if (pixels / limit > job->count) jpeg_fail(job, "the file is cut off");
     int channels = jpeg->num_components;
     if (channels != 1 && channels != 3 && channels != 4)
         return CR_FAIL(CR_ERR_FORMAT, "%s: a JPEG with %d colour components; 1, 3 or 4 can be read", job->name,
@@ -125,13 +129,13 @@ static cr_status jpeg_read_head(struct cr_jpeg *job) {
     return CR_OK;
 }
 
-/* ---- a part of the picture ---- */
+/* ---- decoding a part of the image ---- */
 
-struct span { /* along one axis, in pixels of the scaled picture */
+struct span { /* a range along one axis, in pixels of the scaled image */
     int at, length;
 };
 
-/* What of the scaled picture the box from `at` on covers. */
+/* The pixels of the scaled image that the box from `at` on covers. */
 static struct span scaled_span(int at, int length, int scale, int whole) {
     int from = at / scale, to = (at + length + scale - 1) / scale;
     return (struct span){from, CR_MIN(to, whole) - from};
@@ -139,31 +143,33 @@ static struct span scaled_span(int at, int length, int scale, int whole) {
 
 static int choose_scale(const struct cr_jpeg_part *part) {
     int scale = 1;
-    while (part->least > 0 && scale < 8 && part->box[2] / (2 * scale) >= part->least &&
-           part->box[3] / (2 * scale) >= part->least)
+    while (part->min_side > 0 && scale < 8 && part->box[2] / (2 * scale) >= part->min_side &&
+           part->box[3] / (2 * scale) >= part->min_side)
         scale *= 2;
     return scale;
 }
 
-/* Reads `rows` rows to dst; with four components through the row at `four`. */
-static void jpeg_read_rows(struct jpeg_decompress_struct *jpeg, int rows, uint8_t *dst, size_t stride, uint8_t *four) {
+/* Reads `rows` rows to dst; an image of four components is read through the row buffer `cmyk_row`. */
+static void jpeg_read_rows(struct jpeg_decompress_struct *jpeg, int rows, uint8_t *dst, size_t stride,
+                           uint8_t *cmyk_row) {
     JSAMPROW target[ROWS];
     for (int done = 0; done < rows;) {
         int want = CR_MIN(rows - done, ROWS);
         for (int r = 0; r < want; r++) target[r] = dst + stride * (size_t)(done + r);
-        if (four) target[0] = four;
-        int got = (int)jpeg_read_scanlines(jpeg, target, four ? 1 : (JDIMENSION)want);
-        if (four && got) cmyk_to_rgb(four, dst + stride * (size_t)done, (int)jpeg->output_width);
-        done += got;
+        if (cmyk_row) target[0] = cmyk_row;
+        int rows_read = (int)jpeg_read_scanlines(jpeg, target, cmyk_row ? 1 : (JDIMENSION)want);
+        if (cmyk_row && rows_read) cmyk_to_rgb(cmyk_row, dst + stride * (size_t)done, (int)jpeg->output_width);
+        done += rows_read;
     }
 }
 
-/* Decodes what follows the rows that were wanted, for its faults alone: all but the last row without making pixels. */
-static void jpeg_read_rest(struct jpeg_decompress_struct *jpeg, uint8_t *row, uint8_t *four) {
+/* Decodes the rest of the image only to find damage: all rows but the last without producing pixels. */
+static void jpeg_read_rest(struct jpeg_decompress_struct *jpeg, uint8_t *row, uint8_t *cmyk_row) {
     int left = (int)(jpeg->output_height - jpeg->output_scanline);
-    if (left == 0 || jpeg_has_multiple_scans(jpeg)) return; /* many scans: all were read before the first row */
+    if (left == 0 || jpeg_has_multiple_scans(jpeg))
+        return; /* with several scans all data was read before the first row */
     if (CAN_CUT && left > 1) jpeg_skip_scanlines(jpeg, (JDIMENSION)left - 1);
-    while (jpeg->output_scanline < jpeg->output_height) jpeg_read_rows(jpeg, 1, row, 0, four);
+    while (jpeg->output_scanline < jpeg->output_height) jpeg_read_rows(jpeg, 1, row, 0, cmyk_row);
 }
 
 static bool only_libjpeg;
@@ -178,7 +184,7 @@ static cr_status jpeg_read_part(struct cr_jpeg *job, const struct cr_jpeg_part *
     struct cr_buffer              *pixels = &scratch->pixels;
     int                            scale = choose_scale(part), channels = jpeg->num_components;
     bool                           done = false;
-    if (scale == 1 && !only_libjpeg) CR_TRY(cr_jpeg_fast(jpeg, part, scratch, out, &done));
+    if (scale == 1 && !only_libjpeg) CR_TRY(cr_jpeg_decode_baseline(jpeg, part, scratch, out, &done));
     if (done) return CR_OK;
     jpeg->out_color_space = channels == 4 ? JCS_CMYK : JCS_RGB;
     jpeg->dct_method      = JDCT_ISLOW;
@@ -189,18 +195,18 @@ static cr_status jpeg_read_part(struct cr_jpeg *job, const struct cr_jpeg_part *
     struct span across = scaled_span(part->box[0], part->box[2], scale, (int)jpeg->output_width);
     struct span down   = scaled_span(part->box[1], part->box[3], scale, (int)jpeg->output_height);
     JDIMENSION  from   = 0;
-    int         first  = CAN_CUT ? down.at : 0; /* row that is decoded first */
+    int         first  = CAN_CUT ? down.at : 0; /* first row that is decoded */
     if (CAN_CUT && across.length < (int)jpeg->output_width) {
         from             = (JDIMENSION)CR_MAX(across.at - CUT_MARGIN, 0);
         JDIMENSION width = (JDIMENSION)CR_MIN(across.at + across.length + CUT_MARGIN, (int)jpeg->output_width) - from;
-        jpeg_crop_scanline(jpeg, &from, &width); /* moves both outwards, to whole blocks */
+        jpeg_crop_scanline(jpeg, &from, &width); /* extends both to whole blocks */
     }
     size_t stride = (size_t)jpeg->output_width * 3, rows = (size_t)(down.at - first + down.length);
-    size_t tail = stride / 3 * 4; /* a row of four components, or one that is read for its faults */
+    size_t tail = stride / 3 * 4; /* for a row of four components, or a row that is read only to find damage */
     CR_TRY(cr_buffer_reserve(pixels, stride * rows + tail));
-    uint8_t *spare = pixels->bytes + stride * rows, *four = channels == 4 ? spare : NULL;
+    uint8_t *row_buffer = pixels->bytes + stride * rows, *cmyk_row = channels == 4 ? row_buffer : NULL;
     if (first > 0) jpeg_skip_scanlines(jpeg, (JDIMENSION)first);
-    jpeg_read_rows(jpeg, (int)rows, pixels->bytes, stride, four);
+    jpeg_read_rows(jpeg, (int)rows, pixels->bytes, stride, cmyk_row);
 
     *out = (struct cr_window){
         .rgb    = pixels->bytes + stride * (size_t)(down.at - first) + (size_t)(across.at - (int)from) * 3,
@@ -210,14 +216,14 @@ static cr_status jpeg_read_part(struct cr_jpeg *job, const struct cr_jpeg_part *
         .x      = (double)part->box[0] / scale - across.at,
         .y      = (double)part->box[1] / scale - down.at,
     };
-    /* A picture whose side is no multiple of the scale ends within the last scaled pixel. */
+    /* An image whose side is no multiple of the scale ends within the last scaled pixel. */
     out->w = CR_MIN((double)part->box[2] / scale, across.length - out->x);
     out->h = CR_MIN((double)part->box[3] / scale, down.length - out->y);
-    if (part->whole) jpeg_read_rest(jpeg, spare, four);
-    return CR_OK; /* the end marker is not asked for: all pixels are here */
+    if (part->whole) jpeg_read_rest(jpeg, row_buffer, cmyk_row);
+    return CR_OK; /* the end marker is not required: all pixels are complete */
 }
 
-/* ---- what callers see ---- */
+/* ---- public functions ---- */
 
 static cr_status jpeg_failed(const struct cr_jpeg *job) {
     if (job->out_of_memory) return CR_NO_MEMORY(job->count);
@@ -235,25 +241,25 @@ static cr_status jpeg_part_guarded(struct cr_jpeg *job, const struct cr_jpeg_par
     return jpeg_read_part(job, part, scratch, out);
 }
 
-static void jpeg_drop_picture(struct cr_jpeg *job) {
+static void jpeg_release(struct cr_jpeg *job) {
     if (job->open)
-        jpeg_destroy_decompress(&job->jpeg); /* fine also when it was never created: the struct is zero then */
+        jpeg_destroy_decompress(&job->jpeg); /* also allowed before jpeg_create_decompress: the struct is zero then */
     job->open = false;
 }
 
 void cr_jpeg_close(struct cr_jpeg *jpeg) {
     if (!jpeg) return;
-    jpeg_drop_picture(jpeg);
+    jpeg_release(jpeg);
     cr_free(jpeg);
 }
 
-/* libjpeg's own state is made anew for each picture: it would keep the tables of the one before, and a picture that
- * lacks its own would decode with them. */
+/* The state of libjpeg is created anew for each image: it would keep the tables of the previous image, and an image
+ * without tables would be decoded with them. */
 cr_status cr_jpeg_open(const void *bytes, size_t count, const char *name, struct cr_scratch *scratch, int *width,
                        int *height) {
     if (!scratch->jpeg) CR_ALLOC(scratch->jpeg, 1);
     struct cr_jpeg *job = scratch->jpeg;
-    jpeg_drop_picture(job);
+    jpeg_release(job);
     memset(job, 0, sizeof *job);
     job->open                      = true;
     job->count                     = count;
@@ -262,18 +268,18 @@ cr_status cr_jpeg_open(const void *bytes, size_t count, const char *name, struct
     job->jpeg.client_data          = job;
     job->errors.error_exit         = jpeg_on_error;
     job->errors.emit_message       = jpeg_on_message;
-    job->progress.progress_monitor = jpeg_watch;
+    job->progress.progress_monitor = jpeg_on_progress;
     job->source.next_input_byte    = bytes;
     job->source.bytes_in_buffer    = count;
     job->source.init_source        = jpeg_start_source;
-    job->source.fill_input_buffer  = jpeg_want_more;
+    job->source.fill_input_buffer  = jpeg_fill_input;
     job->source.skip_input_data    = jpeg_skip;
     job->source.resync_to_restart  = jpeg_resync_to_restart;
     job->source.term_source        = jpeg_start_source;
     cr_status status               = jpeg_head_guarded(job);
     *width                         = (int)job->jpeg.image_width;
     *height                        = (int)job->jpeg.image_height;
-    if (status != CR_OK) jpeg_drop_picture(job);
+    if (status != CR_OK) jpeg_release(job);
     return status;
 }
 
@@ -281,6 +287,6 @@ cr_status cr_jpeg_read(const struct cr_jpeg_part *part, struct cr_scratch *scrat
     struct cr_jpeg *job = scratch->jpeg;
     CR_ASSERT(job && job->open);
     cr_status status = jpeg_part_guarded(job, part, scratch, out);
-    jpeg_drop_picture(job);
+    jpeg_release(job);
     return status;
 }

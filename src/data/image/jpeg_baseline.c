@@ -1,228 +1,23 @@
-/* data/image/jpeg_baseline.c: the usual JPEG, decoded by ourselves: one baseline Huffman scan of grey or YCbCr, 8 bits,
- * chroma 4:4:4, 4:2:2, 4:4:0 or 4:2:0, no restarts, at full size. libjpeg reads the headers and spends two thirds of
- * its time in the entropy decoder; here most coefficients, with their extra bits, are one look into a table.
+/* data/image/jpeg_baseline.c: a decoder for the most common kind of JPEG: one baseline Huffman scan of grey or YCbCr, 8
+ * bits, chroma 4:4:4, 4:2:2, 4:4:0 or 4:2:0, no restarts, at full size. libjpeg reads the headers. libjpeg would spend
+ * two thirds of its time in the entropy decoder; here one table lookup decodes most coefficients with their extra bits.
  *
- * Laws
- *   - Whatever is unusual, or looks like damage, is left to libjpeg, which then decides from the start and has the
- * words for it: this file never reports an error.
- *   - What it does decode has libjpeg's pixels to the bit. */
-#include "data/data_internal.h"
+ * Invariants
+ *   - Files of other kinds and files that seem damaged are left to libjpeg, which decodes them from the start and
+ *     reports errors. This file reports no format errors.
+ *   - The decoded pixels are bitwise identical to those of libjpeg. */
+#include "data/image/jpeg_huffman.h"
 
-#include <stdio.h>
 #include <string.h>
 
-#include <jpeglib.h>
-
-/* Plain libjpeg and old versions of libjpeg-turbo upsample some pictures otherwise, and there all is left to them. */
-#if defined(__x86_64__) && defined(LIBJPEG_TURBO_VERSION_NUMBER)
-#define CAN_DECODE (LIBJPEG_TURBO_VERSION_NUMBER >= 2001000)
-#else
-#define CAN_DECODE 0
-#endif
-
-#if CAN_DECODE
-
-#define TARGET __attribute__((target("avx2,bmi,bmi2")))
+#if CR_JPEG_CAN_DECODE
 
 enum {
-    LOOK          = 11,        /* bits that one look decides on */
-    LOOKS         = 56 / LOOK, /* looks that a full reader is good for */
-    MCU_BYTES_MAX = 2048,      /* a bound on the data of six blocks: 64 codes of 16 bits with 15 extra bits each */
-    MARGIN        = 2,         /* pixels around the box, as far as upsampling looks */
-    SIDE          = 16,        /* room before and behind a row of samples */
-    KIND_SHIFT    = 12,
-    PIXELS_MAX    = 1 << 26, /* beyond that libjpeg needs less memory */
+    MCU_BYTES_MAX = 2048,    /* a bound on the data of six blocks: 64 codes of 16 bits with 15 extra bits each */
+    MARGIN        = 2,       /* pixels around the box that upsampling reads */
+    SIDE          = 16,      /* free bytes before and after a row of samples */
+    PIXELS_MAX    = 1 << 26, /* for larger images libjpeg needs less memory */
 };
-
-/* An entry: value or size << 16 | kind << 12 | run << 8 | bits to drop. */
-enum { LEAP_END = 16, LEAP_BITS = 15 };
-enum kind { KIND_VALUE, KIND_END, KIND_SIZE, KIND_LONG };
-
-struct code_table {
-    bool     made;
-    uint8_t  bits[17], symbol[256]; /* as the file has them */
-    uint32_t look[1 << LOOK];
-    uint16_t
-        leap[1 << LOOK]; /* several looks in one, where coefficients are not kept: places << 5 | END_OF_BLOCK | bits */
-    int32_t last[18], offset[18]; /* of each length: the largest code (-1: none), symbol index less its first code */
-};
-struct cr_jpeg_tables {
-    struct code_table dc[NUM_HUFF_TBLS], ac[NUM_HUFF_TBLS];
-};
-
-/* Where a coefficient in the file's zigzag order belongs; what a broken run points behind the end goes to the last. */
-static const uint8_t natural[64 + 16] = {
-    0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18, 11, 4,  5,  12, 19, 26, 33, 40, 48, 41, 34, 27, 20, 13,
-    6,  7,  14, 21, 28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51, 58, 59, 52, 45, 38, 31,
-    39, 46, 53, 60, 61, 54, 47, 55, 62, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63};
-
-/* ---- tables ---- */
-
-/* The value of `size` extra bits: small ones stand for negative numbers. */
-static inline int extend(int bits, int size) {
-    return bits < 1 << (size - 1) ? bits - (1 << size) + 1 : bits;
-}
-
-/* The entry for a code of `length` bits; `rest`: the bits behind it that a look sees. */
-static uint32_t make_entry(int symbol, int length, int rest) {
-    int run = symbol >> 4, size = symbol & 15, seen = LOOK - length;
-    if (size == 0 && run != 15) return (uint32_t)(KIND_END << KIND_SHIFT | length);
-    if (size == 0) return (uint32_t)(KIND_VALUE << KIND_SHIFT | run << 8 | length); /* sixteen zeros */
-    if (size > seen) return (uint32_t)size << 16 | (uint32_t)(KIND_SIZE << KIND_SHIFT | run << 8 | length);
-    int value = extend(rest >> (seen - size), size);
-    return (uint32_t)value << 16 | (uint32_t)(KIND_VALUE << KIND_SHIFT | run << 8 | (length + size));
-}
-
-/* As many whole coefficients as a look sees. */
-static void make_leaps(struct code_table *table) {
-    for (int i = 0; i < 1 << LOOK; i++) {
-        int bits = 0, places = 0, end = 0;
-        while (!end) {
-            uint32_t entry = table->look[i << bits & ((1 << LOOK) - 1)];
-            int      kind = (int)(entry >> KIND_SHIFT & 15), length = (int)(entry & 63);
-            if ((kind != KIND_VALUE && kind != KIND_END) || length > LOOK - bits) break;
-            end = kind == KIND_END ? LEAP_END : 0;
-            bits += length;
-            if (!end) places += (int)(entry >> 8 & 15) + 1;
-        }
-        table->leap[i] = (uint16_t)(places << 5 | end | bits);
-    }
-}
-
-static bool make_table(const JHUFF_TBL *source, bool dc, struct code_table *table) {
-    if (!source) return false;
-    if (table->made && !memcmp(table->bits, source->bits, 17) && !memcmp(table->symbol, source->huffval, 256))
-        return true;
-    table->made = false;
-    memcpy(table->bits, source->bits, 17);
-    memcpy(table->symbol, source->huffval, 256);
-    for (int i = 0; i < 1 << LOOK; i++) table->look[i] = (uint32_t)(KIND_LONG << KIND_SHIFT);
-    int code = 0, index = 0;
-    for (int length = 1; length <= 16; length++, code <<= 1) {
-        table->offset[length] = index - code;
-        for (int n = 0; n < source->bits[length]; n++, code++, index++) {
-            if (index >= 256 || code >= (1 << length) - 1) return false; /* a code of ones alone may not be */
-            int symbol = source->huffval[index];
-            if (dc && symbol > 11) return false;
-            for (int rest = 0; length <= LOOK && rest < 1 << (LOOK - length); rest++)
-                table->look[code << (LOOK - length) | rest] =
-                    dc && !symbol ? (uint32_t)(KIND_VALUE << KIND_SHIFT | length) : make_entry(symbol, length, rest);
-        }
-        table->last[length] = source->bits[length] ? code - 1 : -1;
-    }
-    if (!dc) make_leaps(table);
-    table->made = true;
-    return true;
-}
-
-/* ---- bits ---- */
-
-struct reader {
-    uint64_t       bits; /* the next ones, from the top */
-    int            count;
-    const uint8_t *at; /* behind them */
-};
-
-TARGET static inline void refill(struct reader *r) {
-    uint64_t word;
-    memcpy(&word, r->at, 8);
-    r->bits |= __builtin_bswap64(word) >> r->count;
-    r->at += (63 - r->count) >> 3;
-    r->count |= 56;
-}
-TARGET static inline void drop(struct reader *r, int count) {
-    r->bits <<= count;
-    r->count -= count;
-}
-TARGET static inline int take(struct reader *r, int count) {
-    int value = (int)(r->bits >> (64 - count));
-    drop(r, count);
-    return value;
-}
-
-/* The code at the top of `bits`, longer than a look: its length << 8 | symbol, or -1. */
-static int long_code(uint64_t bits, const struct code_table *table) {
-    int top = (int)(bits >> 48);
-    for (int length = LOOK + 1; length <= 16; length++) {
-        int code = top >> (16 - length);
-        if (code <= table->last[length]) return length << 8 | table->symbol[(code + table->offset[length]) & 255];
-    }
-    return -1;
-}
-
-/* The difference of a DC value; false: no such code. */
-TARGET static inline bool read_dc(struct reader *r, const struct code_table *table, int *value) {
-    refill(r);
-    uint32_t entry = table->look[r->bits >> (64 - LOOK)];
-    int      size;
-    switch (entry >> KIND_SHIFT & 15) {
-    case KIND_VALUE:
-        drop(r, entry & 255);
-        *value = (int32_t)entry >> 16;
-        return true;
-    case KIND_SIZE:
-        drop(r, entry & 255);
-        size = (int)(entry >> 16);
-        break;
-    default:
-        size = long_code(r->bits, table);
-        if (size < 0) return false;
-        drop(r, size >> 8);
-        size &= 255;
-    }
-    *value = size ? extend(take(r, size), size) : 0;
-    return true;
-}
-
-/* The 63 other coefficients of a block, into `block` or to nowhere; *last gets the place of the last one. What one look
- * decides on is at most LOOK bits, so the bits are filled up once for some looks. */
-TARGET static inline __attribute__((always_inline)) bool read_ac(struct reader *reader, const struct code_table *table,
-                                                                 int16_t *block, const bool keep, int *last) {
-    struct reader r = *reader; /* in registers */
-    int           k = 1, end = 0;
-    while (k < 64) {
-        refill(&r);
-        for (int looks = 0; looks < LOOKS && k < 64; looks++) {
-            uint32_t leap = keep ? 0 : table->leap[r.bits >> (64 - LOOK)];
-            if (!keep && leap && k + (int)(leap >> 5) < 64) {
-                drop(&r, leap & LEAP_BITS);
-                k += (int)(leap >> 5);
-                if (leap & LEAP_END) goto done;
-                continue;
-            }
-            uint32_t entry = table->look[r.bits >> (64 - LOOK)];
-            int      kind = (int)(entry >> KIND_SHIFT & 15), value = (int32_t)entry >> 16, run = (int)(entry >> 8 & 15);
-            if (kind == KIND_VALUE) {
-                drop(&r, entry & 63);
-            } else if (kind == KIND_END) {
-                drop(&r, entry & 63);
-                goto done;
-            } else {
-                int size = value;
-                refill(&r);
-                if (kind == KIND_SIZE)
-                    drop(&r, entry & 63);
-                else {
-                    int symbol = long_code(r.bits, table);
-                    if (symbol < 0) return false;
-                    drop(&r, symbol >> 8);
-                    run  = symbol >> 4 & 15;
-                    size = symbol & 15;
-                    if (!size && run != 15) goto done;
-                }
-                value = size ? extend(take(&r, size), size) : 0;
-                looks = LOOKS; /* fill up again */
-            }
-            k += run;
-            if (keep) block[natural[k]] = (int16_t)value;
-            end = k++;
-        }
-    }
-done:
-    *reader = r;
-    *last   = end;
-    return k <= 64;
-}
 
 /* ---- the scan ---- */
 
@@ -231,22 +26,22 @@ struct component {
     const struct code_table *dc, *ac;
     int32_t                  step[64];
     int                      predicted;
-    uint8_t                 *plane; /* of the MCUs that are kept */
+    uint8_t                 *plane; /* samples of the decoded MCUs */
     size_t                   stride;
-    int                      width, height;                    /* samples in the picture */
-    int                      first_x, first_y, last_x, last_y; /* samples in the plane, in the picture's count */
+    int                      width, height; /* samples of the component in the whole image */
+    int first_x, first_y, last_x, last_y;   /* range of samples in the plane, in coordinates of the whole image */
 };
-struct fast {
-    int              components, h, v; /* h, v: of the MCU */
-    int              across, down;     /* MCUs of the picture */
-    int              x0, x1, y0, y1;   /* MCUs that are kept */
+struct baseline {                      /* the decoder of one image */
+    int              components, h, v; /* h, v: blocks across and down in an MCU */
+    int              across, down;     /* MCUs of the image */
+    int              x0, x1, y0, y1;   /* range of decoded MCUs */
     struct component component[3];
     struct reader    reader;
-    const uint8_t   *end;
+    const uint8_t   *end; /* of the entropy-coded data */
 };
 
-/* The entropy-coded data without its stuffed bytes, up to the next marker; false: there is none, the file is cut off.
- */
+/* Copies the entropy-coded data without its stuffed bytes, up to the next marker; false: there is no marker because
+ * the file is cut off. */
 static bool unstuff(const uint8_t *from, size_t count, uint8_t *to, size_t *length) {
     const uint8_t *end = from + count;
     uint8_t       *at  = to;
@@ -264,44 +59,45 @@ static bool unstuff(const uint8_t *from, size_t count, uint8_t *to, size_t *leng
     return false;
 }
 
-TARGET static inline __attribute__((always_inline)) bool read_mcu(struct fast *f, int mx, int my, const bool keep) {
+CR_JPEG_TARGET static inline __attribute__((always_inline)) bool read_mcu(struct baseline *f, int mx, int my,
+                                                                          const bool store) {
     for (int c = 0; c < f->components; c++) {
         struct component *comp = &f->component[c];
         for (int b = 0; b < comp->h * comp->v; b++) {
             int16_t block[64];
             int     difference, last;
-            if (keep) memset(block, 0, sizeof block);
+            if (store) memset(block, 0, sizeof block);
             if (!read_dc(&f->reader, comp->dc, &difference)) return false;
             comp->predicted += difference;
             if (comp->predicted != (int16_t)comp->predicted) return false;
-            if (!read_ac(&f->reader, comp->ac, block, keep, &last)) return false;
-            if (!keep) continue;
+            if (!read_ac(&f->reader, comp->ac, block, store, &last)) return false;
+            if (!store) continue;
             size_t   y   = (size_t)(((my - f->y0) * comp->v + b / comp->h) * 8);
             size_t   x   = (size_t)(((mx - f->x0) * comp->h + b % comp->h) * 8);
             uint8_t *dst = comp->plane + y * comp->stride + x;
             block[0]     = (int16_t)comp->predicted;
             if (!(last ? cr_jpeg_block(block, comp->step, dst, comp->stride)
-                       : cr_jpeg_flat_block(comp->predicted * comp->step[0], dst, comp->stride)))
+                       : cr_jpeg_dc_block(comp->predicted * comp->step[0], dst, comp->stride)))
                 return false;
         }
     }
     return f->reader.at - f->reader.count / 8 <= f->end;
 }
 
-TARGET static bool read_scan(struct fast *f, bool whole) {
+CR_JPEG_TARGET static bool read_scan(struct baseline *f, bool whole) {
     int rows = whole ? f->down : f->y1;
     for (int my = 0; my < rows; my++)
         for (int mx = 0; mx < f->across; mx++) {
-            bool keep = my >= f->y0 && my < f->y1 && mx >= f->x0 && mx < f->x1;
-            if (!(keep ? read_mcu(f, mx, my, true) : read_mcu(f, mx, my, false))) return false;
+            bool store = my >= f->y0 && my < f->y1 && mx >= f->x0 && mx < f->x1;
+            if (!(store ? read_mcu(f, mx, my, true) : read_mcu(f, mx, my, false))) return false;
         }
     return true;
 }
 
 /* ---- pixels ---- */
 
-/* Sample row y of the component, clamped to the picture, with its neighbours, the first and last repeated at the
- * picture's sides: to[-1] to to[count]. */
+/* Copies sample row y of the component, clamped to the image, with its neighbours to to[-1] to to[count]; the first
+ * and last samples are repeated at the sides of the image. */
 static void sample_row(const struct component *c, int y, int from, int count, uint8_t *to) {
     y                    = CR_MAX(0, CR_MIN(y, c->height - 1));
     const uint8_t *row   = c->plane + (size_t)(y - c->first_y) * c->stride;
@@ -312,8 +108,9 @@ static void sample_row(const struct component *c, int y, int from, int count, ui
     for (int i = last + 1; i <= from + count; i++) to[i - from] = to[last - from];
 }
 
-/* Row y of the picture from pixel x on, `count` pixels of the component, to `out`; returns where the first one is. */
-static const uint8_t *component_row(const struct fast *f, int which, int x, int y, int count, uint8_t *work) {
+/* Returns `count` samples of a component for row y of the image from pixel x on, upsampled to full size in `work`
+ * where necessary. */
+static const uint8_t *component_row(const struct baseline *f, int which, int x, int y, int count, uint8_t *work) {
     const struct component *c      = &f->component[which];
     size_t                  room   = (size_t)count + 2 * SIDE;
     bool                    across = c->h < f->h, down = c->v < f->v;
@@ -330,19 +127,19 @@ static const uint8_t *component_row(const struct fast *f, int which, int x, int 
     return out + (across ? x % 2 : 0);
 }
 
-static void make_pixels(const struct fast *f, const int box[4], uint8_t *work, uint8_t *dst, size_t stride) {
+static void make_pixels(const struct baseline *f, const int box[4], uint8_t *work, uint8_t *dst, size_t stride) {
     size_t room = 4 * ((size_t)box[2] + 2 * SIDE);
     for (int y = 0; y < box[3]; y++) {
-        const uint8_t *row[3] = {work, work, work}; /* of a grey picture `work` is all middle: no colour */
+        const uint8_t *row[3] = {work, work, work}; /* for a grey image `work` is filled with 128: no colour */
         for (int c = 0; c < f->components; c++)
             row[c] = component_row(f, c, box[0], box[1] + y, box[2], work + (size_t)c * room);
         cr_jpeg_colours(row[0], row[1], row[2], box[2], dst + (size_t)y * stride);
     }
 }
 
-/* ---- what can be done so ---- */
+/* ---- setting up the decoder ---- */
 
-static bool is_usual(const struct jpeg_decompress_struct *jpeg) {
+static bool is_supported(const struct jpeg_decompress_struct *jpeg) {
     if ((uint64_t)jpeg->image_width * jpeg->image_height > PIXELS_MAX) return false;
     if (jpeg->progressive_mode || jpeg->arith_code || jpeg->data_precision != 8 || jpeg->restart_interval) return false;
     if (jpeg->comps_in_scan != jpeg->num_components || jpeg->Ss != 0 || jpeg->Se != 63 || jpeg->Ah || jpeg->Al)
@@ -355,22 +152,22 @@ static bool is_usual(const struct jpeg_decompress_struct *jpeg) {
     if (c[0].h_samp_factor > 2 || c[0].v_samp_factor > 2) return false;
     for (int i = 1; i < 3; i++)
         if (c[i].h_samp_factor != 1 || c[i].v_samp_factor != 1) return false;
-    return c[0].h_samp_factor == 1 || jpeg->image_width > 4; /* libjpeg filters no narrower chroma */
+    return c[0].h_samp_factor == 1 || jpeg->image_width > 4; /* libjpeg does not filter narrower chroma */
 }
 
-static bool take_component(const struct jpeg_decompress_struct *jpeg, struct cr_jpeg_tables *tables, int i,
-                           struct fast *f) {
+static bool set_component(const struct jpeg_decompress_struct *jpeg, struct cr_jpeg_tables *tables, int i,
+                          struct baseline *f) {
     const jpeg_component_info *info = &jpeg->comp_info[i];
     struct component          *c    = &f->component[i];
     const JQUANT_TBL          *quant =
         (unsigned)info->quant_tbl_no < NUM_QUANT_TBLS ? jpeg->quant_tbl_ptrs[info->quant_tbl_no] : NULL;
     if (!quant || (unsigned)info->dc_tbl_no >= NUM_HUFF_TBLS || (unsigned)info->ac_tbl_no >= NUM_HUFF_TBLS)
         return false;
-    if (!make_table(jpeg->dc_huff_tbl_ptrs[info->dc_tbl_no], true, &tables->dc[info->dc_tbl_no])) return false;
-    if (!make_table(jpeg->ac_huff_tbl_ptrs[info->ac_tbl_no], false, &tables->ac[info->ac_tbl_no])) return false;
+    if (!cr_jpeg_make_table(jpeg->dc_huff_tbl_ptrs[info->dc_tbl_no], true, &tables->dc[info->dc_tbl_no])) return false;
+    if (!cr_jpeg_make_table(jpeg->ac_huff_tbl_ptrs[info->ac_tbl_no], false, &tables->ac[info->ac_tbl_no])) return false;
     c->dc     = &tables->dc[info->dc_tbl_no];
     c->ac     = &tables->ac[info->ac_tbl_no];
-    c->h      = jpeg->num_components == 1 ? 1 : info->h_samp_factor; /* a lone component has MCUs of one block */
+    c->h      = jpeg->num_components == 1 ? 1 : info->h_samp_factor; /* a single component has MCUs of one block */
     c->v      = jpeg->num_components == 1 ? 1 : info->v_samp_factor;
     c->width  = ((int)jpeg->image_width * c->h + f->h - 1) / f->h;
     c->height = ((int)jpeg->image_height * c->v + f->v - 1) / f->v;
@@ -378,8 +175,9 @@ static bool take_component(const struct jpeg_decompress_struct *jpeg, struct cr_
     return true;
 }
 
-/* Lays out planes for the MCUs around the box; returns their bytes, with base NULL only that. */
-static size_t lay_out(struct fast *f, uint8_t *base) {
+/* Assigns the planes of the MCUs around the box and returns their size in bytes; with base NULL it only computes the
+ * size. */
+static size_t assign_planes(struct baseline *f, uint8_t *base) {
     size_t used = 0;
     for (int i = 0; i < f->components; i++) {
         struct component *c = &f->component[i];
@@ -389,12 +187,12 @@ static size_t lay_out(struct fast *f, uint8_t *base) {
         c->last_y           = f->y1 * c->v * 8;
         c->stride           = (size_t)(c->last_x - c->first_x);
         c->plane            = base ? base + used : NULL;
-        used += c->stride * (size_t)(c->last_y - c->first_y) + SIDE; /* colours are read 16 at a time */
+        used += c->stride * (size_t)(c->last_y - c->first_y) + SIDE; /* cr_jpeg_colours reads 16 samples at a time */
     }
     return used;
 }
 
-static void frame(struct fast *f, const struct jpeg_decompress_struct *jpeg, const int box[4]) {
+static void set_geometry(struct baseline *f, const struct jpeg_decompress_struct *jpeg, const int box[4]) {
     int width = (int)jpeg->image_width, height = (int)jpeg->image_height;
     f->components = jpeg->num_components;
     f->h          = f->components == 1 ? 1 : jpeg->comp_info[0].h_samp_factor;
@@ -408,19 +206,19 @@ static void frame(struct fast *f, const struct jpeg_decompress_struct *jpeg, con
     f->y1     = (CR_MIN(box[1] + box[3] + MARGIN, height) + mcu_h - 1) / mcu_h;
 }
 
-cr_status cr_jpeg_fast(const struct jpeg_decompress_struct *jpeg, const struct cr_jpeg_part *part,
-                       struct cr_scratch *scratch, struct cr_window *out, bool *done) {
-    struct fast f     = {0};
-    size_t      count = jpeg->src->bytes_in_buffer, width = (size_t)part->box[2];
+cr_status cr_jpeg_decode_baseline(const struct jpeg_decompress_struct *jpeg, const struct cr_jpeg_part *part,
+                                  struct cr_scratch *scratch, struct cr_window *out, bool *done) {
+    struct baseline f     = {0};
+    size_t          count = jpeg->src->bytes_in_buffer, width = (size_t)part->box[2];
     *done = false;
-    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("bmi2") || !is_usual(jpeg)) return CR_OK;
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("bmi2") || !is_supported(jpeg)) return CR_OK;
     if (!scratch->jpeg_tables) {
         scratch->jpeg_tables = cr_alloc(1, sizeof *scratch->jpeg_tables);
         if (!scratch->jpeg_tables) return CR_NO_MEMORY(sizeof *scratch->jpeg_tables);
     }
-    frame(&f, jpeg, part->box);
+    set_geometry(&f, jpeg, part->box);
     for (int i = 0; i < f.components; i++)
-        if (!take_component(jpeg, scratch->jpeg_tables, i, &f)) return CR_OK;
+        if (!set_component(jpeg, scratch->jpeg_tables, i, &f)) return CR_OK;
 
     CR_TRY(cr_buffer_reserve(&scratch->entropy, count + MCU_BYTES_MAX));
     size_t plain = 0;
@@ -429,11 +227,11 @@ cr_status cr_jpeg_fast(const struct jpeg_decompress_struct *jpeg, const struct c
     f.reader.at = scratch->entropy.bytes;
     f.end       = scratch->entropy.bytes + plain;
 
-    size_t planes = lay_out(&f, NULL), work = 3 * 4 * (width + 2 * SIDE), stride = width * 3;
+    size_t planes = assign_planes(&f, NULL), work = 3 * 4 * (width + 2 * SIDE), stride = width * 3;
     CR_TRY(cr_buffer_reserve(&scratch->planes, planes + work));
-    lay_out(&f, scratch->planes.bytes);
+    assign_planes(&f, scratch->planes.bytes);
     if (!read_scan(&f, part->whole)) return CR_OK;
-    /* Colours are written 16 pixels at a time: what runs over the end of a row, the next one covers. */
+    /* cr_jpeg_colours writes 16 pixels at a time; bytes after the end of a row are overwritten by the next row. */
     CR_TRY(cr_buffer_reserve(&scratch->pixels, stride * (size_t)part->box[3] + 3 * SIDE));
     memset(scratch->planes.bytes + planes, 128, work);
     make_pixels(&f, part->box, scratch->planes.bytes + planes, scratch->pixels.bytes, stride);
@@ -449,8 +247,8 @@ cr_status cr_jpeg_fast(const struct jpeg_decompress_struct *jpeg, const struct c
 
 #else
 
-cr_status cr_jpeg_fast(const struct jpeg_decompress_struct *jpeg, const struct cr_jpeg_part *part,
-                       struct cr_scratch *scratch, struct cr_window *out, bool *done) {
+cr_status cr_jpeg_decode_baseline(const struct jpeg_decompress_struct *jpeg, const struct cr_jpeg_part *part,
+                                  struct cr_scratch *scratch, struct cr_window *out, bool *done) {
     (void)jpeg, (void)part, (void)scratch, (void)out;
     *done = false;
     return CR_OK;

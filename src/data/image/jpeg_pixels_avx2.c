@@ -1,6 +1,6 @@
-/* data/image/jpeg_pixels_avx2.c: from coefficients to pixels for data/image/jpeg_baseline.c, with AVX2: the inverse
- * transform after Loeffler, Ligtenberg and Moschytz in 13-bit fixed point, upsampling by triangle filters, YCbCr to
- * RGB. All with the rounding that libjpeg has, so that the pixels are the same to the bit. */
+/* data/image/jpeg_pixels_avx2.c: from coefficients to pixels with AVX2, for data/image/jpeg_baseline.c. The inverse
+ * transform follows Loeffler, Ligtenberg and Moschytz in 13-bit fixed point; upsampling uses triangle filters; YCbCr
+ * becomes RGB. The rounding is that of libjpeg, so the pixels are bitwise identical to libjpeg's. */
 #include "data/data_internal.h"
 
 #if defined(__x86_64__)
@@ -12,8 +12,8 @@
 
 enum { FRACTION = 13, PASS_BITS = 2 };
 
-/* Where libjpeg's ways of the transform (vectors of 16 bits, or none) stop being equal: sums of two values no longer
- * fit 16 bits, or a result lies outside of the table that clamps it. No encoder makes such blocks. */
+/* The limits up to which libjpeg's transforms (with vectors of 16 bits, or without) agree: beyond them sums of two
+ * values exceed 16 bits, or a result lies outside the table that clamps it. Encoders do not produce such blocks. */
 enum { SUM_LIMIT = 1 << 14, RESULT_LIMIT = 512 };
 
 /* Cosine products, times 2^13. */
@@ -42,7 +42,7 @@ TARGET static inline __m256i minus(__m256i a, __m256i b) {
     return _mm256_sub_epi32(a, b);
 }
 
-/* Eight transforms of eight values side by side; shifts the results down by `shift`, rounded. */
+/* Eight transforms of eight values, side by side; the results are shifted right by `shift` and rounded. */
 TARGET static inline __attribute__((always_inline)) void transform(__m256i v[8], const int shift) {
     const __m256i half = _mm256_set1_epi32(1 << (shift - 1));
     /* the even half, with the rounding added once */
@@ -81,11 +81,11 @@ TARGET static inline __attribute__((always_inline)) void transpose(__m256i v[8])
     }
 }
 
-/* 16-bit lanes that hold, or'ed, x of each value x >= 0 and -x - 1 of each other one. */
+/* Returns 16-bit lanes with the bitwise or of x for all values x >= 0 and of -x - 1 for all values x < 0. */
 TARGET static inline __attribute__((always_inline)) __m256i magnitude(const __m256i v[8]) {
     __m256i all = _mm256_setzero_si256();
     for (int i = 0; i < 8; i += 2) {
-        __m256i two = _mm256_packs_epi32(v[i], v[i + 1]); /* what is beyond 16 bits stays at their end */
+        __m256i two = _mm256_packs_epi32(v[i], v[i + 1]); /* saturates at 16 bits */
         all         = _mm256_or_si256(all, _mm256_xor_si256(two, _mm256_srai_epi16(two, 15)));
     }
     return all;
@@ -106,7 +106,7 @@ TARGET bool cr_jpeg_block(const int16_t coefficient[64], const int32_t step[64],
     if (!_mm256_testz_si256(large, _mm256_set1_epi16((int16_t) ~(SUM_LIMIT - 1)))) return false;
     if (!_mm256_testz_si256(magnitude(v), _mm256_set1_epi16((int16_t) ~(RESULT_LIMIT - 1)))) return false;
     const __m256i middle = _mm256_set1_epi16(128);
-    for (int i = 0; i < 8; i += 4) { /* four rows to bytes; packing works within halves of 128 bits */
+    for (int i = 0; i < 8; i += 4) { /* converts four rows to bytes; packing works within halves of 128 bits */
         __m256i  a     = _mm256_adds_epi16(_mm256_packs_epi32(v[i], v[i + 1]), middle);
         __m256i  b     = _mm256_adds_epi16(_mm256_packs_epi32(v[i + 2], v[i + 3]), middle);
         __m256i  bytes = _mm256_packus_epi16(a, b);
@@ -118,7 +118,7 @@ TARGET bool cr_jpeg_block(const int16_t coefficient[64], const int32_t step[64],
     return true;
 }
 
-bool cr_jpeg_flat_block(int32_t dc, uint8_t *dst, size_t stride) {
+bool cr_jpeg_dc_block(int32_t dc, uint8_t *dst, size_t stride) {
     int32_t value = (dc + 4) >> 3;
     if (value < -RESULT_LIMIT || value >= RESULT_LIMIT) return false;
     value = CR_MAX(0, CR_MIN(value + 128, 255));
@@ -128,7 +128,8 @@ bool cr_jpeg_flat_block(int32_t dc, uint8_t *dst, size_t stride) {
 
 /* ---- upsampling ---- */
 
-/* `near` is the row of samples at hand, `far` the next nearest; both have a sample before and behind the `count`. */
+/* `near` is the nearest row of samples, `far` the second nearest; both have one sample before and one after the
+ * `count` samples. */
 TARGET void cr_jpeg_upsample(const uint8_t *near, const uint8_t *far, int count, bool across, bool down, bool second,
                              uint8_t *out) {
     if (across && down) {
@@ -152,7 +153,7 @@ TARGET void cr_jpeg_upsample(const uint8_t *near, const uint8_t *far, int count,
 
 /* ---- colours ---- */
 
-/* Bytes of 16 pixels of each colour to 48 bytes. */
+/* Interleaves 16 bytes of each colour to 48 bytes. */
 TARGET static inline void store_rgb(__m128i r, __m128i g, __m128i b, uint8_t *dst) {
     static const int8_t from[3][3][16] = {
         {{0, -1, -1, 1, -1, -1, 2, -1, -1, 3, -1, -1, 4, -1, -1, 5},
@@ -183,7 +184,8 @@ TARGET static inline __m256i scaled(__m256i x, int k) {
     return _mm256_srai_epi16(_mm256_add_epi16(twice, _mm256_set1_epi16(1)), 1);
 }
 
-/* Of 1.402, 0.34414, 0.71414 and 1.772, times 2^16, only what does not fit 16 bits is split off as whole numbers. */
+/* The factors 1.402, 0.34414, 0.71414 and 1.772 are scaled by 2^16; the part that exceeds 16 bits is added as a
+ * whole number. */
 TARGET void cr_jpeg_colours(const uint8_t *luma, const uint8_t *blue, const uint8_t *red, int count, uint8_t *dst) {
     const __m256i middle = _mm256_set1_epi16(128), half = _mm256_set1_epi32(1 << 15);
     const __m256i green = _mm256_set1_epi32((int32_t)((uint32_t)(uint16_t)-22554 | (uint32_t)(65536 - 46802) << 16));

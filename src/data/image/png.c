@@ -1,6 +1,6 @@
-/* data/image/png.c: PNG through libpng: any colour type and depth to RGB8, and RGB8 to a file.
- * libpng reports errors by longjmp, so all that lives across it stands in a struct, never in locals.
- * 16-bit samples keep their high byte and alpha is dropped, which is what PIL's convert("RGB") does. */
+/* data/image/png.c: reads PNG of any colour type and depth as RGB8, and writes RGB8 as PNG, with libpng. libpng
+ * reports errors by longjmp, so all data that must survive the jump is in a struct. 16-bit samples keep their high
+ * byte and alpha is dropped, as PIL's convert("RGB") does. */
 #include "data/data_internal.h"
 
 #include <errno.h>
@@ -10,14 +10,14 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Deflate expands at most 1032 times; a file that claims more pixels than that is cut off or a bomb. */
+/* Deflate expands at most 1032 times; a file that claims more pixels is cut off or malicious. */
 enum { INFLATE_MAX = 1032, CHUNK_BYTES_MAX = 8 << 20, COMPRESSION = 6 };
 
 struct png_job {
     jmp_buf           jump;
     png_structp       png;
     png_infop         info;
-    const uint8_t    *next; /* reading: what is left of the file */
+    const uint8_t    *next; /* reading: the rest of the file */
     size_t            left, count;
     const char       *name;
     struct cr_buffer *pixels;
@@ -25,7 +25,7 @@ struct png_job {
     const uint8_t    *rgb;
     int               width, height;
     bool              out_of_memory;
-    cr_status         status; /* of an error that was raised in our own terms */
+    cr_status         status; /* of an error that cresnet raised itself */
     char              message[160];
 };
 
@@ -39,18 +39,18 @@ static void png_on_warning(png_structp png, png_const_charp message) {
     (void)png, (void)message;
 }
 
-static png_voidp png_get_memory(png_structp png, png_alloc_size_t size) {
+static png_voidp png_allocate(png_structp png, png_alloc_size_t size) {
     void *p = cr_alloc(size, 1);
     if (!p && png) ((struct png_job *)png_get_mem_ptr(png))->out_of_memory = true;
     return p;
 }
 
-static void png_put_memory(png_structp png, png_voidp p) {
+static void png_release(png_structp png, png_voidp p) {
     (void)png;
     cr_free(p);
 }
 
-static void png_take_bytes(png_structp png, png_bytep to, size_t count) {
+static void png_read_bytes(png_structp png, png_bytep to, size_t count) {
     struct png_job *job = png_get_io_ptr(png);
     if (count > job->left) png_error(png, "the file is cut off");
     memcpy(to, job->next, count);
@@ -58,8 +58,8 @@ static void png_take_bytes(png_structp png, png_bytep to, size_t count) {
     job->left -= count;
 }
 
-/* Whatever the file holds, three bytes a pixel come out. */
-static void png_ask_for_rgb8(struct png_job *job, int depth, int colour) {
+/* Requests three bytes per pixel for every kind of file. */
+static void png_request_rgb8(struct png_job *job, int depth, int colour) {
     if (colour == PNG_COLOR_TYPE_PALETTE) png_set_palette_to_rgb(job->png);
     if (!(colour & PNG_COLOR_MASK_COLOR)) {
         if (depth < 8) png_set_expand_gray_1_2_4_to_8(job->png);
@@ -69,11 +69,12 @@ static void png_ask_for_rgb8(struct png_job *job, int depth, int colour) {
     png_set_strip_alpha(job->png);
 }
 
-static cr_status png_read_picture(struct png_job *job) {
+static cr_status png_read_pixels(struct png_job *job) {
     png_uint_32 width, height;
     int         depth, colour;
-    png_set_read_fn(job->png, job, png_take_bytes);
-    png_set_keep_unknown_chunks(job->png, PNG_HANDLE_CHUNK_NEVER, NULL, -1); /* text, profiles, times: not for us */
+    png_set_read_fn(job->png, job, png_read_bytes);
+    png_set_keep_unknown_chunks(job->png, PNG_HANDLE_CHUNK_NEVER, NULL,
+                                -1); /* text, profiles and times are not needed */
     png_set_chunk_malloc_max(job->png, CHUNK_BYTES_MAX);
     png_read_info(job->png, job->info);
     png_get_IHDR(job->png, job->info, &width, &height, &depth, &colour, NULL, NULL, NULL);
@@ -81,7 +82,7 @@ static cr_status png_read_picture(struct png_job *job) {
     if (png_get_rowbytes(job->png, job->info) * height > job->count * INFLATE_MAX + INFLATE_MAX)
         return CR_FAIL(CR_ERR_FORMAT, "%s: broken PNG: %zu bytes cannot hold %u x %u pixels", job->name, job->count,
                        (unsigned)width, (unsigned)height);
-    png_ask_for_rgb8(job, depth, colour);
+    png_request_rgb8(job, depth, colour);
     int passes = png_set_interlace_handling(job->png);
     png_read_update_info(job->png, job->info);
     size_t stride = (size_t)width * 3;
@@ -89,15 +90,16 @@ static cr_status png_read_picture(struct png_job *job) {
     CR_TRY(cr_buffer_reserve(job->pixels, stride * height));
     job->width  = (int)width;
     job->height = (int)height;
-    if (passes > 1) memset(job->pixels->bytes, 0, stride * height); /* passes combine with what is there */
+    if (passes > 1)
+        memset(job->pixels->bytes, 0, stride * height); /* interlaced passes are combined with the existing content */
     for (int pass = 0; pass < passes; pass++)
         for (png_uint_32 y = 0; y < height; y++) png_read_row(job->png, job->pixels->bytes + y * stride, NULL);
-    return CR_OK; /* what follows the last row is of no interest, so a missing end chunk is forgiven */
+    return CR_OK; /* data after the last row is not needed, so a missing end chunk is accepted */
 }
 
 static cr_status png_read_guarded(struct png_job *job) {
-    job->png = png_create_read_struct_2(PNG_LIBPNG_VER_STRING, job, png_on_error, png_on_warning, job, png_get_memory,
-                                        png_put_memory);
+    job->png = png_create_read_struct_2(PNG_LIBPNG_VER_STRING, job, png_on_error, png_on_warning, job, png_allocate,
+                                        png_release);
     if (!job->png) return CR_NO_MEMORY(1024);
     job->info = png_create_info_struct(job->png);
     if (!job->info) return CR_NO_MEMORY(1024);
@@ -105,7 +107,7 @@ static cr_status png_read_guarded(struct png_job *job) {
         if (job->out_of_memory) return CR_NO_MEMORY(job->count);
         return CR_FAIL(CR_ERR_FORMAT, "%s: broken PNG: %s", job->name, job->message);
     }
-    return png_read_picture(job);
+    return png_read_pixels(job);
 }
 
 cr_status cr_png_decode(const void *bytes, size_t count, const char *name, struct cr_buffer *pixels,
@@ -120,18 +122,18 @@ cr_status cr_png_decode(const void *bytes, size_t count, const char *name, struc
 
 /* ---- writing ---- */
 
-static void png_give_bytes(png_structp png, png_bytep from, size_t count) {
+static void png_write_bytes(png_structp png, png_bytep from, size_t count) {
     struct png_job *job = png_get_io_ptr(png);
     if (fwrite(from, 1, count, job->file) != count) png_error(png, strerror(errno));
 }
 
-static void png_flush_nothing(png_structp png) {
+static void png_no_flush(png_structp png) {
     (void)png;
 }
 
 static cr_status png_write_guarded(struct png_job *job) {
-    job->png = png_create_write_struct_2(PNG_LIBPNG_VER_STRING, job, png_on_error, png_on_warning, job, png_get_memory,
-                                         png_put_memory);
+    job->png = png_create_write_struct_2(PNG_LIBPNG_VER_STRING, job, png_on_error, png_on_warning, job, png_allocate,
+                                         png_release);
     if (!job->png) return CR_NO_MEMORY(1024);
     job->info = png_create_info_struct(job->png);
     if (!job->info) return CR_NO_MEMORY(1024);
@@ -139,7 +141,7 @@ static cr_status png_write_guarded(struct png_job *job) {
         if (job->out_of_memory) return CR_NO_MEMORY(1 << 16);
         return CR_FAIL(CR_ERR_IO, "%s: cannot be written: %s", job->name, job->message);
     }
-    png_set_write_fn(job->png, job, png_give_bytes, png_flush_nothing);
+    png_set_write_fn(job->png, job, png_write_bytes, png_no_flush);
     png_set_compression_level(job->png, COMPRESSION);
     png_set_IHDR(job->png, job->info, (png_uint_32)job->width, (png_uint_32)job->height, 8, PNG_COLOR_TYPE_RGB,
                  PNG_INTERLACE_NONE, PNG_COMPRESSION_TYPE_DEFAULT, PNG_FILTER_TYPE_DEFAULT);
@@ -158,6 +160,6 @@ cr_status cr_image_write_png(const char *path, const uint8_t *rgb, int width, in
     if (job.png) png_destroy_write_struct(&job.png, &job.info);
     if (fclose(job.file) != 0 && status == CR_OK)
         status = CR_FAIL(CR_ERR_IO, "%s: cannot be written: %s", path, strerror(errno));
-    if (status != CR_OK) unlink(path); /* half a picture helps nobody */
+    if (status != CR_OK) unlink(path); /* an incomplete file must not stay */
     return status;
 }

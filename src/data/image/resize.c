@@ -1,11 +1,11 @@
-/* data/image/resize.c: antialiased bilinear reduction and enlargement with PIL's arithmetic: triangle filter whose
- * support grows with the reduction, weights of 22 fractional bits, a horizontal pass to 8 bits, then a vertical one.
- * Equal to PIL's Image.resize(..., BILINEAR, box=...) to the bit. Only the wanted part of the result is computed: every
- * output pixel depends on its own taps alone.
+/* data/image/resize.c: antialiased bilinear resize with PIL's arithmetic: a triangle filter whose support grows with
+ * the reduction, weights of 22 fractional bits, a horizontal pass to 8 bits, then a vertical pass. The result is
+ * bitwise identical to PIL's Image.resize(..., BILINEAR, box=...). Only the requested part of the result is computed,
+ * because every output pixel depends on its own taps alone.
  *
- * Both passes run over blocks whose inner loops are plain enough to be vectorised; on x86-64 a second copy is compiled
- * for AVX2, whose 32-bit multiply the baseline lacks; data/image/resize_avx512.c has a third way. All give the same
- * bits. */
+ * Both passes run over blocks whose inner loops compilers can vectorise. On x86-64 a second copy is compiled for
+ * AVX2, whose 32-bit multiplication the baseline lacks; data/image/resize_avx512.c is a third version. All versions
+ * give the same bits. */
 #include "data/data_internal.h"
 
 #include <math.h>
@@ -13,27 +13,27 @@
 
 enum {
     WEIGHT_BITS = CR_RESIZE_WEIGHT_BITS,
-    ROW_BLOCK   = 8,             /* rows the horizontal pass takes together */
-    LANES       = ROW_BLOCK * 3, /* their bytes in one column */
-    COLUMNS     = 192,           /* bytes of a row the vertical pass takes together */
+    ROW_BLOCK   = 8,             /* rows that the horizontal pass processes together */
+    LANES       = ROW_BLOCK * 3, /* bytes of one column of these rows */
+    COLUMNS     = 192,           /* bytes of a row that the vertical pass processes together */
     ALIGN       = 64,
 };
 
-static enum cr_resize_level resize_most = CR_RESIZE_AVX512;
+static enum cr_resize_level resize_limit = CR_RESIZE_AVX512;
 
-void cr_resize_limit(enum cr_resize_level most) {
-    resize_most = most;
+void cr_resize_limit(enum cr_resize_level limit) {
+    resize_limit = limit;
 }
 
 static bool has_avx512(void) {
-    return resize_most >= CR_RESIZE_AVX512 && cr_resize_has_avx512();
+    return resize_limit >= CR_RESIZE_AVX512 && cr_resize_has_avx512();
 }
 
 static size_t align_up(size_t bytes) {
     return (bytes + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-/* PIL holds the box in floats, and so the scale comes from a float difference. */
+/* PIL stores the box as floats, so the scale is computed from a float difference. */
 static double axis_scale(double at, double length, int full) {
     float low = (float)at, high = (float)(at + length);
     return (double)(high - low) / full;
@@ -58,8 +58,8 @@ static void axis_fill(struct cr_axis *axis, double *raw, double at, double scale
         axis->first[i] = first;
         axis->taps[i]  = taps;
         for (int t = 0; t < taps; t++) {
-            double share                               = sum != 0.0 ? raw[t] / sum : raw[t];
-            axis->weight[(size_t)i * axis->stride + t] = (int32_t)(0.5 + share * (1 << WEIGHT_BITS));
+            double weight                              = sum != 0.0 ? raw[t] / sum : raw[t];
+            axis->weight[(size_t)i * axis->stride + t] = (int32_t)(0.5 + weight * (1 << WEIGHT_BITS));
         }
     }
 }
@@ -69,7 +69,8 @@ static inline uint8_t clip(int32_t sum) {
     return (uint8_t)(value < 0 ? 0 : value > 255 ? 255 : value);
 }
 
-/* ROW_BLOCK rows, interleaved as block[x][LANES], -> the same rows of the output, row r at dst + r*dst_stride. */
+/* Horizontal pass: ROW_BLOCK rows, interleaved as block[x][LANES], to the same rows of the output; row r is written
+ * at dst + r*dst_stride. */
 static inline __attribute__((always_inline)) void across_body(const struct cr_axis *axis, const uint8_t *block,
                                                               uint8_t *dst, size_t dst_stride, int rows, bool flip) {
     for (int i = 0; i < axis->count; i++) {
@@ -86,7 +87,7 @@ static inline __attribute__((always_inline)) void across_body(const struct cr_ax
     }
 }
 
-/* One output row from `taps` rows at src. */
+/* Vertical pass: one output row from `taps` rows at src. */
 static inline __attribute__((always_inline)) void down_body(const int32_t *weight, int taps, const uint8_t *src,
                                                             size_t stride, uint8_t *dst, size_t count) {
     for (size_t at = 0; at < count; at += COLUMNS) {
@@ -110,7 +111,7 @@ __attribute__((target("avx2"))) static void down_avx2(const int32_t *weight, int
     down_body(weight, taps, src, stride, dst, count);
 }
 static bool has_avx2(void) {
-    return resize_most >= CR_RESIZE_AVX2 && __builtin_cpu_supports("avx2");
+    return resize_limit >= CR_RESIZE_AVX2 && __builtin_cpu_supports("avx2");
 }
 #else
 #define across_avx2 across_plain
@@ -128,7 +129,8 @@ static void down_plain(const int32_t *weight, int taps, const uint8_t *src, size
     down_body(weight, taps, src, stride, dst, count);
 }
 
-/* Interleaves columns [from, to) of up to ROW_BLOCK rows: block[x][row][channel]. Missing rows stay as they are. */
+/* Interleaves columns [from, to) of up to ROW_BLOCK rows: block[x][row][channel]. Missing rows keep their old
+ * content. */
 static void gather_rows(const uint8_t *src, size_t stride, int rows, int from, int to, uint8_t *block) {
     for (int r = 0; r < rows; r++) {
         const uint8_t *row = src + (size_t)r * stride;
@@ -136,7 +138,8 @@ static void gather_rows(const uint8_t *src, size_t stride, int rows, int from, i
     }
 }
 
-/* Source rows [row, row + rows) -> dst rows of part_w pixels. `tables`: of data/image/resize_avx512.c, or NULL. */
+/* Source rows [row, row + rows) to dst rows of part_w pixels. `tables` belong to data/image/resize_avx512.c, or are
+ * NULL. */
 static void pass_across(const struct cr_resize *job, const struct cr_axis *axis, int row, int rows, uint8_t *block,
                         const uint8_t *tables, uint8_t *dst, size_t dst_stride) {
     if (tables) {
@@ -163,24 +166,24 @@ static void pass_down(const struct cr_resize *job, const struct cr_axis *axis, c
              stride, job->dst + (size_t)i * job->dst_stride, (size_t)job->part_w * 3);
 }
 
-/* Carves the next table out of the scratch, or only measures when base is NULL. */
-static void *carve(uint8_t *base, size_t *used, size_t bytes) {
+/* Returns the next table in the working memory; if base is NULL, only adds up the sizes. */
+static void *place_table(uint8_t *base, size_t *used, size_t bytes) {
     void *at = base ? base + *used : NULL;
     *used += align_up(bytes);
     return at;
 }
 
-static void carve_axis(struct cr_axis *axis, uint8_t *base, size_t *used) {
+static void place_axis_tables(struct cr_axis *axis, uint8_t *base, size_t *used) {
     size_t n     = (size_t)axis->count;
-    axis->first  = carve(base, used, n * sizeof(int));
-    axis->taps   = carve(base, used, n * sizeof(int));
-    axis->weight = carve(base, used, n * (size_t)axis->stride * sizeof(int32_t));
+    axis->first  = place_table(base, used, n * sizeof(int));
+    axis->taps   = place_table(base, used, n * sizeof(int));
+    axis->weight = place_table(base, used, n * (size_t)axis->stride * sizeof(int32_t));
 }
 
 cr_status cr_resize_run(const struct cr_resize *job, struct cr_buffer *tables) {
     CR_ASSERT(job->part_w > 0 && job->part_h > 0 && job->w > 0 && job->h > 0);
     double scale_x = axis_scale(job->x, job->w, job->full_w), scale_y = axis_scale(job->y, job->h, job->full_h);
-    /* As in PIL an axis that keeps its pixels is copied, not filtered; mirroring is done by the horizontal pass. */
+    /* As in PIL, an axis whose pixels do not change is copied, not filtered; the horizontal pass mirrors. */
     bool           across    = job->flip || job->full_w != job->src_w || job->x != 0 || job->w != job->src_w;
     bool           down      = job->full_h != job->src_h || job->y != 0 || job->h != job->src_h;
     struct cr_axis ax        = {.count = job->part_w, .stride = axis_stride(scale_x)};
@@ -189,17 +192,17 @@ cr_status cr_resize_run(const struct cr_resize *job, struct cr_buffer *tables) {
     double        *raw;
     uint8_t       *block, *middle, *tables512, *base = NULL;
     bool           wide = across && has_avx512();
-    if (across && down) /* the rows that the vertical taps will touch, and a little more */
+    if (across && down) /* an upper bound on the rows that the vertical taps read */
         middle_rows =
             (size_t)CR_MIN((double)job->src_h, ceil((job->part_h + 1) * scale_y + 2 * CR_MAX(scale_y, 1.0)) + 2);
     for (int round = 0; round < 2; round++) {
         used = 0;
-        carve_axis(&ax, base, &used);
-        carve_axis(&ay, base, &used);
-        raw       = carve(base, &used, (size_t)CR_MAX(ax.stride, ay.stride) * sizeof *raw);
-        block     = carve(base, &used, across ? (size_t)job->src_w * LANES : 0);
-        middle    = carve(base, &used, middle_rows * row_bytes);
-        tables512 = carve(base, &used, wide ? cr_resize_across512_bytes(&ax) : 0);
+        place_axis_tables(&ax, base, &used);
+        place_axis_tables(&ay, base, &used);
+        raw       = place_table(base, &used, (size_t)CR_MAX(ax.stride, ay.stride) * sizeof *raw);
+        block     = place_table(base, &used, across ? (size_t)job->src_w * LANES : 0);
+        middle    = place_table(base, &used, middle_rows * row_bytes);
+        tables512 = place_table(base, &used, wide ? cr_resize_across512_bytes(&ax) : 0);
         if (base) break;
         CR_TRY(cr_buffer_reserve(tables, used));
         base = tables->bytes;

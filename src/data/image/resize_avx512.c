@@ -1,11 +1,11 @@
 /* data/image/resize_avx512.c: the two passes of data/image/resize.c for CPUs with 512-bit vectors, byte permutation and
- * 16-bit dot products (Ice Lake, Zen 4 and later). A weight of 22 bits is taken as hi * 2^11 + lo, two halves that fit
- * 16 bits, so that one instruction multiplies and adds two taps of 16 lanes; the sums are those of data/image/resize.c
- * to the bit.
+ * 16-bit dot products (Ice Lake, Zen 4 and later). A weight of 22 bits is split into hi * 2^11 + lo, two halves of 16
+ * bits, so that one instruction multiplies and adds two taps of 16 lanes. The sums are bitwise identical to those of
+ * data/image/resize.c.
  *
- * Horizontally 16 bytes of the result are made at once. Their taps lie within 64 bytes of the source for every
- * reduction below about 3, and a permutation by a table (made once a picture, shared by all its rows) brings tap after
- * tap to its lane; mirroring is only another table. */
+ * The horizontal pass computes 16 bytes of the result at once. Their taps lie within 64 bytes of the source for
+ * every reduction below about 3. A permutation by a table (made once per image, shared by all rows) moves each tap
+ * to its lane; mirroring only changes the table. */
 #include "data/data_internal.h"
 
 #if defined(__x86_64__)
@@ -17,14 +17,15 @@
 
 enum { LANES = 16, REACH = 64, HALF_BITS = 11, WEIGHT_BITS = CR_RESIZE_WEIGHT_BITS, ROUND = 1 << (WEIGHT_BITS - 1) };
 
-/* For 16 bytes of the result: where their taps begin, and for each two taps the permutation and the weights' halves. */
+/* For 16 bytes of the result: the first source byte, and for each pair of taps the permutation and the halves of the
+ * weights. */
 struct pair_table {
     uint8_t from[REACH];
     int16_t high[2 * LANES], low[2 * LANES];
 };
 struct chunk {
-    uint64_t readable; /* bytes from `base` on that belong to the row */
-    uint32_t writable; /* lanes that belong to the result */
+    uint64_t readable; /* mask of the bytes from `base` on that belong to the row */
+    uint32_t writable; /* mask of the lanes that belong to the result */
     int32_t  base;
 };
 
@@ -45,7 +46,7 @@ size_t cr_resize_across512_bytes(const struct cr_axis *axis) {
     return (size_t)chunk_count(axis) * ((size_t)pair_count(axis) * sizeof(struct pair_table) + sizeof(struct chunk));
 }
 
-/* Pixel of the axis that byte k of the result belongs to; bytes behind the end go with the last. */
+/* The pixel that byte k of the result belongs to; bytes after the end belong to the last pixel. */
 static int pixel_of(const struct cr_axis *axis, int k, bool flip) {
     int i = CR_MIN(k / 3, axis->count - 1);
     return flip ? axis->count - 1 - i : i;
@@ -54,13 +55,13 @@ static int pixel_of(const struct cr_axis *axis, int k, bool flip) {
 static void fill_lane(const struct cr_axis *axis, int pixel, int from, int lane, bool used, struct pair_table *pairs) {
     const int32_t *weight = axis->weight + (size_t)pixel * axis->stride;
     for (int t = 0; t < 2 * pair_count(axis); t++) {
-        struct pair_table *pair = &pairs[t / 2];
-        int                at   = 2 * lane + t % 2;
-        bool               real = used && t < axis->taps[pixel];
-        pair->from[2 * at]      = (uint8_t)(real ? from + 3 * t : 0);
-        pair->from[2 * at + 1]  = 0; /* the upper byte of 16 bits: the mask makes it 0 */
-        pair->high[at]          = (int16_t)(real ? weight[t] >> HALF_BITS : 0);
-        pair->low[at]           = (int16_t)(real ? weight[t] & ((1 << HALF_BITS) - 1) : 0);
+        struct pair_table *pair  = &pairs[t / 2];
+        int                at    = 2 * lane + t % 2;
+        bool               valid = used && t < axis->taps[pixel];
+        pair->from[2 * at]       = (uint8_t)(valid ? from + 3 * t : 0);
+        pair->from[2 * at + 1]   = 0; /* the upper byte of 16 bits: the mask sets it to 0 */
+        pair->high[at]           = (int16_t)(valid ? weight[t] >> HALF_BITS : 0);
+        pair->low[at]            = (int16_t)(valid ? weight[t] & ((1 << HALF_BITS) - 1) : 0);
     }
 }
 
@@ -72,9 +73,9 @@ bool cr_resize_across512_make(const struct cr_axis *axis, int source_bytes, bool
         int a = pixel_of(axis, c * LANES, flip), b = pixel_of(axis, c * LANES + LANES - 1, flip);
         int left = CR_MIN(a, b), right = CR_MAX(a, b), base = axis->first[left] * 3;
         if ((axis->first[right] + axis->taps[right]) * 3 - base > REACH) return false;
-        int there        = source_bytes - base;
+        int left_bytes   = source_bytes - base;
         head[c].base     = base;
-        head[c].readable = there >= REACH ? ~UINT64_C(0) : (UINT64_C(1) << there) - 1;
+        head[c].readable = left_bytes >= REACH ? ~UINT64_C(0) : (UINT64_C(1) << left_bytes) - 1;
         head[c].writable = bytes - c * LANES >= LANES ? 0xffff : (1u << (bytes - c * LANES)) - 1;
         for (int lane = 0; lane < LANES; lane++) {
             int k = c * LANES + lane, pixel = pixel_of(axis, k, flip);
@@ -84,7 +85,7 @@ bool cr_resize_across512_make(const struct cr_axis *axis, int source_bytes, bool
     return true;
 }
 
-/* `rows` rows at once, so that they share the loads of the tables. */
+/* Processes `rows` rows at once, so that they share the loads of the tables. */
 TARGET static inline __attribute__((always_inline)) void across_rows(const struct cr_axis *axis, const uint8_t *tables,
                                                                      const uint8_t *src, size_t src_stride,
                                                                      uint8_t *dst, size_t dst_stride, const int rows) {
@@ -131,8 +132,8 @@ TARGET static inline __m512i two_halves(int32_t first, int32_t second) {
     return _mm512_set1_epi32((int32_t)((uint32_t)first | (uint32_t)second << 16));
 }
 
-/* The sums of 16 lanes to what is shown. */
-TARGET static inline __m512i shown(__m512i high, __m512i low) {
+/* Combines the sums of the high and low halves and shifts them to bytes. */
+TARGET static inline __m512i combined(__m512i high, __m512i low) {
     return _mm512_srli_epi32(_mm512_add_epi32(_mm512_slli_epi32(high, HALF_BITS), low), WEIGHT_BITS);
 }
 
@@ -158,9 +159,9 @@ TARGET void cr_resize_down512(const int32_t *weight, int taps, const uint8_t *sr
                 low[q]  = _mm512_dpwssd_epi32(low[q], quarter[q], lower);
             }
         }
-        /* Packing undoes what unpacking did to the order. */
-        __m512i near = _mm512_packus_epi32(shown(high[0], low[0]), shown(high[1], low[1]));
-        __m512i far  = _mm512_packus_epi32(shown(high[2], low[2]), shown(high[3], low[3]));
+        /* Packing restores the order that unpacking changed. */
+        __m512i near = _mm512_packus_epi32(combined(high[0], low[0]), combined(high[1], low[1]));
+        __m512i far  = _mm512_packus_epi32(combined(high[2], low[2]), combined(high[3], low[3]));
         _mm512_mask_storeu_epi8(dst + at, here, _mm512_packus_epi16(near, far));
     }
 }

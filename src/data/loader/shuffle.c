@@ -1,4 +1,4 @@
-/* data/loader/shuffle.c: which samples an epoch has, in which order. See data/data.h. */
+/* data/loader/shuffle.c: the samples of an epoch and their order. */
 #include "data/data_internal.h"
 
 int64_t cr_loader_batches(const struct cr_dataset *dataset, const struct cr_loader_options *options) {

@@ -1,6 +1,6 @@
-/* data/source/cifar.c: CIFAR-10 and CIFAR-100 in their binary form (A. Krizhevsky, 2009), held in memory as NHWC.
- * A record: label byte (CIFAR-100: coarse label, then fine label), then 1024 red, 1024 green, 1024 blue bytes.
- * The files are read strictly: exact size, labels in range. */
+/* data/source/cifar.c: reads CIFAR-10 and CIFAR-100 in their binary form (A. Krizhevsky, 2009) into memory as NHWC.
+ * A record is a label byte (CIFAR-100: coarse label, then fine label), then 1024 red, 1024 green and 1024 blue
+ * bytes. The size of every file and the range of every label are checked. */
 #include "data/data_internal.h"
 
 #include <errno.h>
@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { SIDE = 32, PLANE = SIDE * SIDE, RECORDS_A_READ = 1000, NAME_BYTES = 64 };
+enum { SIDE = 32, PLANE = SIDE * SIDE, RECORDS_PER_READ = 1000, NAME_BYTES = 64 };
 
 static const char *const cifar10_names[] = {
     "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
@@ -33,38 +33,38 @@ static const char *const cifar100_names[] = {
 };
 _Static_assert(CR_COUNT(cifar10_names) == 10 && CR_COUNT(cifar100_names) == 100, "one name for each class");
 
-/* The two forms and where their parts lie. */
+/* The differences between the two datasets, and their file names. */
 struct cifar_form {
     int                label_bytes, classes, train_files;
-    int64_t            records_a_file[2]; /* train, val */
-    const char        *train_file, *val_file, *subfolder, *meta, *python, *fetch;
+    int64_t            records_per_file[2]; /* train, val */
+    const char        *train_file, *val_file, *subfolder, *meta, *python, *script;
     const char *const *names;
 };
 static const struct cifar_form cifar10 = {
-    .label_bytes    = 1,
-    .classes        = 10,
-    .train_files    = 5,
-    .records_a_file = {10000, 10000},
-    .train_file     = NULL, /* numbered: data_batch_1.bin ... */
-    .val_file       = "test_batch.bin",
-    .subfolder      = "/cifar-10-batches-bin",
-    .meta           = "batches.meta.txt",
-    .python         = "data_batch_1",
-    .fetch          = "datasets/fetch-cifar10.sh",
-    .names          = cifar10_names,
+    .label_bytes      = 1,
+    .classes          = 10,
+    .train_files      = 5,
+    .records_per_file = {10000, 10000},
+    .train_file       = NULL, /* NULL: the files are numbered, data_batch_1.bin ... */
+    .val_file         = "test_batch.bin",
+    .subfolder        = "/cifar-10-batches-bin",
+    .meta             = "batches.meta.txt",
+    .python           = "data_batch_1",
+    .script           = "datasets/fetch-cifar10.sh",
+    .names            = cifar10_names,
 };
 static const struct cifar_form cifar100 = {
-    .label_bytes    = 2,
-    .classes        = 100,
-    .train_files    = 1,
-    .records_a_file = {50000, 10000},
-    .train_file     = "train.bin",
-    .val_file       = "test.bin",
-    .subfolder      = "/cifar-100-binary",
-    .meta           = "fine_label_names.txt",
-    .python         = "train",
-    .fetch          = "datasets/fetch-cifar100.sh",
-    .names          = cifar100_names,
+    .label_bytes      = 2,
+    .classes          = 100,
+    .train_files      = 1,
+    .records_per_file = {50000, 10000},
+    .train_file       = "train.bin",
+    .val_file         = "test.bin",
+    .subfolder        = "/cifar-100-binary",
+    .meta             = "fine_label_names.txt",
+    .python           = "train",
+    .script           = "datasets/fetch-cifar100.sh",
+    .names            = cifar100_names,
 };
 
 struct cifar {
@@ -119,14 +119,14 @@ static cr_status cifar_read_file(const struct cifar *cifar, const char *path, in
     if (fstat(fileno(file), &info) != 0) CR_FAIL_OUT(CR_ERR_IO, "%s: %s", path, strerror(errno));
     if (info.st_size != (off_t)((int64_t)record * records))
         CR_FAIL_OUT(CR_ERR_FORMAT,
-                    "%s: %lld bytes, must be %lld (%lld records of %zu): cut off, or another format; get it "
+                    "%s: %lld bytes, must be %lld (%lld records of %zu): cut off, or another format; download it "
                     "again with %s",
                     path, (long long)info.st_size, (long long)record * records, (long long)records, record,
-                    cifar->form->fetch);
-    CR_TRY_OUT(cr_buffer_reserve(buffer, record * RECORDS_A_READ));
-    for (int64_t at = 0; at < records; at += RECORDS_A_READ) {
-        size_t got = fread(buffer->bytes, 1, record * RECORDS_A_READ, file);
-        if (got != record * RECORDS_A_READ) CR_FAIL_OUT(CR_ERR_IO, "%s: reading failed: %s", path, strerror(errno));
+                    cifar->form->script);
+    CR_TRY_OUT(cr_buffer_reserve(buffer, record * RECORDS_PER_READ));
+    for (int64_t at = 0; at < records; at += RECORDS_PER_READ) {
+        size_t got = fread(buffer->bytes, 1, record * RECORDS_PER_READ, file);
+        if (got != record * RECORDS_PER_READ) CR_FAIL_OUT(CR_ERR_IO, "%s: reading failed: %s", path, strerror(errno));
         CR_TRY_OUT(cr_cifar_parse(buffer->bytes, got, cifar->form->label_bytes, path, at,
                                   cifar->pixels + (size_t)(first + at) * CR_CIFAR_PIXEL_BYTES,
                                   cifar->labels + first + at));
@@ -136,14 +136,14 @@ out:
     return status;
 }
 
-/* The folder is data.root itself or the one that the archive unpacks to. */
+/* Finds the folder of the binary files: data.root itself, or the folder that the archive contains. */
 static cr_status cifar_find_folder(const struct cr_config *config, const struct cifar_form *form, enum cr_split split,
                                    char folder[PATH_MAX]) {
     const char *root = config->data.root;
     char        file[NAME_BYTES], path[PATH_MAX];
     if (!root[0])
-        return cr_config_fail(config, "data.root", "is empty: name the folder of the binary files; %s fetches them",
-                              form->fetch);
+        return cr_config_fail(config, "data.root",
+                              "is empty: set it to the folder of the binary files; %s downloads them", form->script);
     cifar_file_name(form, split, 0, file);
     const char *inside[] = {"", form->subfolder};
     for (int i = 0; i < 2; i++) {
@@ -154,14 +154,15 @@ static cr_status cifar_find_folder(const struct cr_config *config, const struct 
     CR_TRY(cr_path_format(path, "%s/%s", root, form->python));
     if (access(path, F_OK) == 0)
         return cr_config_fail(config, "data.root",
-                              "%s holds the Python form of the set; the binary form is needed: %s "
-                              "fetches it",
-                              root, form->fetch);
-    return cr_config_fail(config, "data.root", "neither %s nor %s/%s is in %s; %s fetches the set", file,
-                          form->subfolder + 1, file, root, form->fetch);
+                              "%s holds the Python version of the dataset; the binary version is needed: %s "
+                              "downloads it",
+                              root, form->script);
+    return cr_config_fail(config, "data.root", "neither %s nor %s/%s is in %s; %s downloads the dataset", file,
+                          form->subfolder + 1, file, root, form->script);
 }
 
-/* Class names stand one a line, in label order; blank lines at the end. */
+/* Reads the class names, one per line in label order; blank lines are skipped. Without the file the built-in names
+ * are used. */
 static cr_status cifar_read_names(struct cr_dataset *dataset, const struct cifar_form *form, const char *folder) {
     char path[PATH_MAX], line[256];
     int  found = 0;
@@ -204,7 +205,7 @@ static cr_status cifar_fetch(const struct cr_dataset *dataset, int64_t sample, s
 
 static void cifar_name(const struct cr_dataset *dataset, int64_t sample, char *buf, size_t size) {
     const struct cifar *cifar = dataset->state;
-    int64_t             each  = cifar->form->records_a_file[cifar->split];
+    int64_t             each  = cifar->form->records_per_file[cifar->split];
     char                file[NAME_BYTES];
     cifar_file_name(cifar->form, cifar->split, (int)(sample / each), file);
     snprintf(buf, size, "%s[%lld]", file, (long long)(sample % each));
@@ -223,7 +224,7 @@ static const struct cr_dataset_ops cifar_ops = {cifar_fetch, cifar_name, cifar_c
 cr_status cr_cifar_open(const struct cr_config *config, enum cr_split split, struct cr_dataset *dataset) {
     const struct cifar_form *form   = config->data.kind == CR_DATA_CIFAR10 ? &cifar10 : &cifar100;
     int                      files  = split == CR_SPLIT_TRAIN ? form->train_files : 1;
-    int64_t                  each   = form->records_a_file[split];
+    int64_t                  each   = form->records_per_file[split];
     struct cr_buffer         buffer = {0};
     struct cifar            *cifar;
     char                     folder[PATH_MAX], path[PATH_MAX], name[NAME_BYTES];
@@ -248,7 +249,8 @@ cr_status cr_cifar_open(const struct cr_config *config, enum cr_split split, str
     }
     for (int64_t i = 0; i < dataset->count; i++) dataset->class_counts[cifar->labels[i]]++;
     dataset->fingerprint = cr_hash_bytes(CR_HASH_START, cifar->labels, (size_t)dataset->count * sizeof *cifar->labels);
-    /* The first and last picture stand for the pixels: labels alone would not tell two orders of one class apart. */
+    /* The hash of the labels cannot distinguish two orders of images within one class, so the first and the last
+     * image are hashed too. */
     dataset->fingerprint = cr_hash_bytes(dataset->fingerprint, cifar->pixels, CR_CIFAR_PIXEL_BYTES);
     dataset->fingerprint =
         cr_hash_bytes(dataset->fingerprint, cifar->pixels + (size_t)(dataset->count - 1) * CR_CIFAR_PIXEL_BYTES,

@@ -1,4 +1,4 @@
-/* data/source/crc32c.c: CRC-32C, with the CPU's instruction where it has one. See data/pack.h. */
+/* data/source/crc32c.c: CRC-32C, with the CPU's CRC instruction where it exists. */
 #include "data/pack.h"
 
 #include <string.h>
@@ -7,9 +7,9 @@
 #include <immintrin.h>
 #endif
 
-enum { POLYNOMIAL = 0x82f63b78 }; /* Castagnoli's, bits reversed */
+enum { POLYNOMIAL = 0x82f63b78 }; /* Castagnoli's polynomial, bits reversed */
 
-/* Four bits at a time: the table is small enough to be made by hand of the compiler. */
+/* Processes four bits at a time. The table has 16 entries and is computed in each call. */
 uint32_t cr_crc32c_plain(uint32_t crc, const void *bytes, size_t count) {
     const uint8_t *b = bytes;
     uint32_t       table[16];

@@ -1,5 +1,5 @@
-/* data/source/pack_write.c: writing a packed data set: a writer that takes picture after picture, and the packing of a
- * whole data set by worker threads. See data/pack.h. */
+/* data/source/pack_write.c: writes packed datasets: a writer to which images are added one by one, and the packing
+ * of a whole dataset by worker threads. */
 #include "data/pack.h"
 
 #include "core/files.h"
@@ -12,12 +12,12 @@
 
 struct cr_pack_writer {
     char              path[CR_PATH_MAX], temporary[CR_PATH_MAX];
-    int               fd; /* -1: none */
+    int               fd; /* -1: closed */
     enum cr_pack_form form;
     int               classes;
-    uint64_t          names_bytes, at, count; /* at: bytes of the file so far */
-    uint32_t          crc;                    /* of the names */
-    struct cr_text    index;
+    uint64_t          names_bytes, at, count; /* at: bytes written so far */
+    uint32_t          crc;                    /* CRC-32C of the names */
+    struct cr_text    index;                  /* entries so far */
 };
 
 static void store32(uint8_t *b, uint32_t v) {
@@ -37,11 +37,11 @@ static cr_status put(struct cr_pack_writer *writer, const void *bytes, size_t co
 }
 
 static cr_status begin(struct cr_pack_writer *writer, const char *path, const char *const *class_names) {
-    uint8_t header[CR_PACK_HEADER_BYTES] = {0}; /* its place is kept; the real one comes last */
+    uint8_t header[CR_PACK_HEADER_BYTES] = {0}; /* reserves the space; the final header is written last */
     int     used = snprintf(writer->temporary, sizeof writer->temporary, "%s.tmp.%ld", path, (long)getpid());
     if (used < 0 || used >= CR_PATH_MAX) return CR_FAIL(CR_ERR_IO, "%.200s...: the path is too long", path);
     snprintf(writer->path, sizeof writer->path, "%s", path);
-    /* left by a process that was killed and had our number */
+    /* a killed process with the same id has left it */
     if (access(writer->temporary, F_OK) == 0) cr_fs_unlink(writer->temporary);
     writer->fd = cr_fs_create(writer->temporary);
     if (writer->fd < 0) return cr_fs_refused(writer->temporary, "create", errno);
@@ -90,7 +90,7 @@ cr_status cr_pack_add(struct cr_pack_writer *writer, const void *bytes, size_t c
 static cr_status complete(struct cr_pack_writer *writer) {
     uint8_t  header[CR_PACK_HEADER_BYTES] = {0};
     uint64_t index                        = writer->at;
-    if (!writer->count) return CR_FAIL(CR_ERR_FORMAT, "%s: no picture to pack", writer->path);
+    if (!writer->count) return CR_FAIL(CR_ERR_FORMAT, "%s: there is no image to pack", writer->path);
     CR_TRY(put(writer, writer->index.data, writer->index.length));
     memcpy(header, CR_PACK_MAGIC, 8);
     store32(header + CR_PACK_AT_VERSION, CR_PACK_VERSION);
@@ -133,13 +133,14 @@ void cr_pack_abandon(struct cr_pack_writer *writer) {
     cr_free(writer);
 }
 
-/* ---- a whole data set ---- */
+/* ---- a whole dataset ---- */
 
-/* Pictures that are prepared together; then they are written in order. Nanoseconds between lines of progress. */
+/* Images per round: they are prepared in parallel and then written in order. */
 enum { ROUND = 256 };
+/* Nanoseconds between two progress messages. */
 #define PROGRESS_NS INT64_C(30000000000)
 
-struct item {
+struct item { /* one image of a round */
     struct cr_buffer bytes;
     size_t           count;
     int32_t          label;
@@ -147,21 +148,21 @@ struct item {
     cr_status        status;
     char             error[1024];
 };
-struct packing {
+struct packing { /* state that the workers share */
     const struct cr_dataset *dataset;
     int                      raw_side;
     int64_t                  first;
     int                      items;
     struct item             *item;
     atomic_int               next;
-    const atomic_int        *stop; /* or NULL */
+    const atomic_int        *stop; /* may be NULL */
 };
 
 static bool stopped(const struct packing *p) {
     return p->stop && atomic_load(p->stop);
 }
 
-static cr_status keep(struct item *item, const void *bytes, size_t count, int width, int height) {
+static cr_status store_bytes(struct item *item, const void *bytes, size_t count, int width, int height) {
     CR_TRY(cr_buffer_reserve(&item->bytes, count));
     memcpy(item->bytes.bytes, bytes, count);
     item->count  = count;
@@ -170,11 +171,11 @@ static cr_status keep(struct item *item, const void *bytes, size_t count, int wi
     return CR_OK;
 }
 
-/* Pixels, the short side reduced to `side` with the filter of evaluation. */
-static cr_status keep_pixels(struct item *item, const struct cr_image *view, int side, struct cr_scratch *scratch) {
+/* Stores pixels, with the short side reduced to `side` by the filter of evaluation. */
+static cr_status store_pixels(struct item *item, const struct cr_image *view, int side, struct cr_scratch *scratch) {
     int64_t shorter = CR_MIN(view->width, view->height), longer = CR_MAX(view->width, view->height);
     if (!side || shorter <= side)
-        return keep(item, view->rgb, (size_t)view->width * view->height * 3, view->width, view->height);
+        return store_bytes(item, view->rgb, (size_t)view->width * view->height * 3, view->width, view->height);
     int    long_side = (int)(side * longer / shorter), width = view->width <= view->height ? side : long_side;
     int    height = view->width <= view->height ? long_side : side;
     size_t bytes  = (size_t)width * height * 3;
@@ -200,21 +201,22 @@ static cr_status keep_pixels(struct item *item, const struct cr_image *view, int
     return CR_OK;
 }
 
-/* Every picture is decoded to its end, also where its bytes are kept: what is in a pack can be read. */
+/* Decodes every image to its end, also where its encoded bytes are stored: all images of a packed dataset can be
+ * decoded. */
 static cr_status prepare_item(const struct packing *p, int64_t sample, struct item *item, struct cr_scratch *scratch) {
     struct cr_stored     stored;
-    struct cr_lazy_image picture;
+    struct cr_lazy_image lazy;
     struct cr_image      view;
     char                 name[CR_SAMPLE_NAME_BYTES];
     p->dataset->ops->name(p->dataset, sample, name, sizeof name);
     CR_TRY(p->dataset->ops->fetch(p->dataset, sample, scratch, &stored, &item->label));
-    CR_TRY(cr_lazy_image_open(&stored, name, scratch, &picture));
-    CR_TRY(cr_lazy_image_whole(&picture, scratch, &view));
-    if (p->raw_side || !stored.bytes) return keep_pixels(item, &view, p->raw_side, scratch);
-    return keep(item, stored.bytes, stored.count, view.width, view.height);
+    CR_TRY(cr_lazy_image_open(&stored, name, scratch, &lazy));
+    CR_TRY(cr_lazy_image_whole(&lazy, scratch, &view));
+    if (p->raw_side || !stored.bytes) return store_pixels(item, &view, p->raw_side, scratch);
+    return store_bytes(item, stored.bytes, stored.count, view.width, view.height);
 }
 
-static void *packing_main(void *argument) {
+static void *packing_worker(void *argument) {
     struct packing   *p       = argument;
     struct cr_scratch scratch = {0};
     for (int i; !stopped(p) && (i = atomic_fetch_add(&p->next, 1)) < p->items;) {
@@ -234,13 +236,13 @@ static cr_status write_item(struct cr_pack_writer *writer, const struct item *it
         return cr_pack_add(writer, item->bytes.bytes, item->count, item->label, item->width, item->height);
     }
     if (item->status != CR_ERR_FORMAT && item->status != CR_ERR_IO) return CR_FAIL(item->status, "%s", item->error);
-    if (fatal) return CR_FAIL(item->status, "%s (set data.corrupt = skip to pack without such pictures)", item->error);
-    cr_log(CR_LOG_WARN, "left out a picture: %s", item->error);
+    if (fatal) return CR_FAIL(item->status, "%s (set data.corrupt = skip to pack without such images)", item->error);
+    cr_log(CR_LOG_WARN, "skipped an image: %s", item->error);
     result->skipped++;
     return CR_OK;
 }
 
-/* Whether the data set has files or pixels shows in its first picture; one that cannot be read is a file. */
+/* The first image shows whether the dataset stores files or pixels; an image that cannot be read is a file. */
 static cr_status find_form(const struct cr_dataset *dataset, enum cr_pack_form *out) {
     struct cr_scratch scratch = {0};
     struct cr_stored  stored;
@@ -253,15 +255,15 @@ static cr_status find_form(const struct cr_dataset *dataset, enum cr_pack_form *
 
 static cr_status pack_rounds(struct packing *p, struct cr_pack_writer *writer, const struct cr_pack_options *options,
                              struct cr_pack_result *result) {
-    int64_t told = cr_time_ns();
+    int64_t last_report = cr_time_ns();
     for (p->first = 0; p->first < p->dataset->count; p->first += ROUND) {
-        if (cr_time_ns() - told > PROGRESS_NS) {
-            told = cr_time_ns();
-            cr_log(CR_LOG_INFO, "%lld of %lld pictures", (long long)p->first, (long long)p->dataset->count);
+        if (cr_time_ns() - last_report > PROGRESS_NS) {
+            last_report = cr_time_ns();
+            cr_log(CR_LOG_INFO, "%lld of %lld images", (long long)p->first, (long long)p->dataset->count);
         }
         p->items = (int)CR_MIN((int64_t)ROUND, p->dataset->count - p->first);
         atomic_store(&p->next, 0);
-        cr_work_together(packing_main, p, options->workers);
+        cr_work_together(packing_worker, p, options->workers);
         if (stopped(p)) return CR_FAIL(CR_ERR_INTERRUPTED, "%s: interrupted, nothing was written", writer->path);
         for (int i = 0; i < p->items; i++) CR_TRY(write_item(writer, &p->item[i], options->corrupt_fatal, result));
     }
@@ -279,9 +281,9 @@ cr_status cr_pack_dataset(const struct cr_dataset *dataset, const char *path, co
     CR_ALLOC(p.item, ROUND);
     CR_TRY_OUT(cr_pack_create(path, form, (const char *const *)dataset->class_names, dataset->classes, &writer));
     CR_TRY_OUT(pack_rounds(&p, writer, options, &result));
-    if (!result.images) CR_FAIL_OUT(CR_ERR_FORMAT, "%s: none of the pictures can be read", path);
+    if (!result.images) CR_FAIL_OUT(CR_ERR_FORMAT, "%s: no image can be read", path);
     struct cr_pack_writer *last = writer;
-    writer                      = NULL; /* gone in any case */
+    writer                      = NULL; /* cr_pack_finish frees it in any case */
     CR_TRY_OUT(cr_pack_finish(last));
     *out = result;
 out:

@@ -1,5 +1,5 @@
-/* data/source/packed.c: a packed data set (data/pack.h) as a data set: data.root holds train.crpk and val.crpk, which
- * cresnet data pack has made. Pictures are read where they lie in the mapped file. */
+/* data/source/packed.c: a packed dataset (data/pack.h) as a dataset: data.root holds train.crpk and val.crpk, which
+ * `cresnet data pack` has written. Images are read directly from the mapped file. */
 #include "data/data_internal.h"
 #include "data/pack.h"
 
@@ -20,7 +20,7 @@ static cr_status packed_fetch(const struct cr_dataset *dataset, int64_t sample, 
     *label = entry.label;
     if (cr_pack_form(pack) == CR_PACK_RAW) {
         out->pixels =
-            (struct cr_image){entry.width, entry.height, (uint8_t *)(uintptr_t)bytes}; /* borrowed, not written */
+            (struct cr_image){entry.width, entry.height, (uint8_t *)(uintptr_t)bytes}; /* borrowed, never written */
     } else {
         out->bytes = bytes;
         out->count = entry.bytes;
@@ -38,7 +38,7 @@ static void packed_close(struct cr_dataset *dataset) {
 
 static const struct cr_dataset_ops packed_ops = {packed_fetch, packed_name, packed_close};
 
-static cr_status take_over(struct cr_dataset *dataset, const struct cr_pack *pack) {
+static cr_status set_from_pack(struct cr_dataset *dataset, const struct cr_pack *pack) {
     uint64_t hash    = CR_HASH_START;
     dataset->count   = cr_pack_count(pack);
     dataset->classes = cr_pack_classes(pack);
@@ -54,7 +54,7 @@ static cr_status take_over(struct cr_dataset *dataset, const struct cr_pack *pac
     return CR_OK;
 }
 
-/* Training and validation must mean the same by each label. */
+/* Training and validation must have the same class for each label. */
 static cr_status check_same_classes(const struct cr_pack *pack, const char *other_path) {
     struct cr_pack *other;
     CR_TRY(cr_pack_open(other_path, &other));
@@ -63,7 +63,7 @@ static cr_status check_same_classes(const struct cr_pack *pack, const char *othe
         same = strcmp(cr_pack_class_name(pack, c), cr_pack_class_name(other, c)) == 0;
     cr_pack_close(other);
     if (same) return CR_OK;
-    return CR_FAIL(CR_ERR_FORMAT, "%s and %s have different classes: pack both at once with cresnet data pack",
+    return CR_FAIL(CR_ERR_FORMAT, "%s and %s have different classes: write both with one call of cresnet data pack",
                    cr_pack_name(pack), other_path);
 }
 
@@ -73,11 +73,12 @@ cr_status cr_packed_open(const struct cr_config *config, enum cr_split split, st
     CR_TRY(cr_path_format(path, "%s/%s", config->data.root, file_names[split]));
     CR_TRY(cr_path_format(other, "%s/%s", config->data.root, file_names[split == CR_SPLIT_TRAIN]));
     if (access(path, F_OK) != 0)
-        return cr_config_fail(config, "data.root", "there is no %s: name the folder that cresnet data pack has filled",
+        return cr_config_fail(config, "data.root",
+                              "%s does not exist: set data.root to the folder that cresnet data pack has written",
                               path);
     CR_TRY(cr_pack_open(path, &pack));
     dataset->state = pack;
     dataset->ops   = &packed_ops;
-    CR_TRY(take_over(dataset, pack));
+    CR_TRY(set_from_pack(dataset, pack));
     return access(other, F_OK) == 0 ? check_same_classes(pack, other) : CR_OK;
 }

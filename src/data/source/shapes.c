@@ -1,5 +1,6 @@
-/* data/source/shapes.c: the embedded data set: drawn figures in ten classes, kept as PNG files in a folder like any
- * other. It is made once, beside its place, and renamed into it, so a half-made set is never met. */
+/* data/source/shapes.c: the built-in dataset: drawn figures in ten classes, stored as PNG files in class folders.
+ * The dataset is written once, to a temporary folder next to its place, and then renamed, so an incomplete dataset
+ * never appears. */
 #include "data/data_internal.h"
 
 #include <dirent.h>
@@ -11,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { TRAIN_IMAGES = 4000, VAL_IMAGES = 1000, GENERATION = 1 }; /* GENERATION: raise it when the drawing changes */
+enum { TRAIN_IMAGES = 4000, VAL_IMAGES = 1000, GENERATION = 1 }; /* GENERATION: increment when the drawing changes */
 
 static const char *const split_names[]   = {"train", "val"};
 static const char        manifest_name[] = "shapes.txt";
@@ -32,8 +33,8 @@ static bool is_empty(const char *path) {
     return !entry;
 }
 
-/* What lies at root: nothing (also an empty folder), this very set, or something else. */
-static cr_status look_at(const char *root, const int64_t counts[2], enum found *found) {
+/* Determines what `root` contains: nothing (also an empty folder), this dataset, or something else. */
+static cr_status examine(const char *root, const int64_t counts[2], enum found *found) {
     char path[PATH_MAX], want[128], have[128] = "";
     CR_TRY(cr_path_format(path, "%s/%s", root, manifest_name));
     FILE *file = fopen(path, "re");
@@ -49,7 +50,7 @@ static cr_status look_at(const char *root, const int64_t counts[2], enum found *
     return CR_OK;
 }
 
-/* mkdir -p */
+/* Creates a folder and its parents, like mkdir -p. */
 static cr_status make_folders(const char *path) {
     char part[PATH_MAX];
     CR_TRY(cr_path_format(part, "%s", path));
@@ -73,7 +74,7 @@ static void remove_tree(const char *path) {
     nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
-static cr_status write_pictures(const char *folder, enum cr_split split, int64_t count) {
+static cr_status write_images(const char *folder, enum cr_split split, int64_t count) {
     char    path[PATH_MAX];
     uint8_t rgb[CR_SHAPES_SIDE * CR_SHAPES_SIDE * 3];
     for (int c = 0; c < CR_SHAPES_CLASSES; c++) {
@@ -94,20 +95,20 @@ static cr_status write_manifest(const char *folder, const int64_t counts[2]) {
     manifest_text(counts, text, sizeof text);
     CR_TRY(cr_path_format(path, "%s/%s", folder, manifest_name));
     FILE *file = fopen(path, "wbe");
-    bool  fine = file && fputs(text, file) >= 0;
-    if (file && fclose(file) != 0) fine = false;
-    return fine ? CR_OK : CR_FAIL(CR_ERR_IO, "%s: cannot be written: %s", path, strerror(errno));
+    bool  ok   = file && fputs(text, file) >= 0;
+    if (file && fclose(file) != 0) ok = false;
+    return ok ? CR_OK : CR_FAIL(CR_ERR_IO, "%s: cannot be written: %s", path, strerror(errno));
 }
 
-/* Draws the whole set into `folder` and moves it to `root`; another process may have been faster. */
-static cr_status make_in(const char *folder, const char *root, const int64_t counts[2]) {
+/* Writes the whole dataset into `folder` and renames it to `root`; another process may have done this first. */
+static cr_status write_and_rename(const char *folder, const char *root, const int64_t counts[2]) {
     CR_TRY(make_folders(folder));
-    for (int s = 0; s < 2; s++) CR_TRY(write_pictures(folder, (enum cr_split)s, counts[s]));
+    for (int s = 0; s < 2; s++) CR_TRY(write_images(folder, (enum cr_split)s, counts[s]));
     CR_TRY(write_manifest(folder, counts));
     if (rename(folder, root) == 0) return CR_OK;
     int        error = errno;
     enum found found;
-    CR_TRY(look_at(root, counts, &found));
+    CR_TRY(examine(root, counts, &found));
     if (found == FOUND_SAME) {
         remove_tree(folder);
         return CR_OK;
@@ -117,36 +118,36 @@ static cr_status make_in(const char *folder, const char *root, const int64_t cou
 
 cr_status cr_shapes_make(const char *root, int64_t train_images, int64_t val_images) {
     const int64_t counts[2] = {train_images, val_images};
-    char          place[PATH_MAX], folder[PATH_MAX];
+    char          target[PATH_MAX], folder[PATH_MAX];
     enum found    found;
     CR_ASSERT(train_images >= CR_SHAPES_CLASSES && val_images >= CR_SHAPES_CLASSES);
-    CR_TRY(cr_path_format(place, "%s", root));
-    for (size_t n = strlen(place); n > 1 && place[n - 1] == '/'; n--) place[n - 1] = 0;
-    CR_TRY(cr_path_format(folder, "%s.tmp-%ld", place, (long)getpid()));
-    CR_TRY(look_at(place, counts, &found));
+    CR_TRY(cr_path_format(target, "%s", root));
+    for (size_t n = strlen(target); n > 1 && target[n - 1] == '/'; n--) target[n - 1] = 0;
+    CR_TRY(cr_path_format(folder, "%s.tmp-%ld", target, (long)getpid()));
+    CR_TRY(examine(target, counts, &found));
     switch (found) {
     case FOUND_SAME: return CR_OK;
     case FOUND_OTHER:
         return CR_FAIL(CR_ERR_CONFIG,
-                       "%s is there already and is not the shapes set with %lld training and %lld validation "
-                       "pictures: set data.root to another folder, or remove that one",
-                       place, (long long)train_images, (long long)val_images);
+                       "%s exists already and is not the shapes dataset with %lld training and %lld validation "
+                       "images: set data.root to another folder, or remove this one",
+                       target, (long long)train_images, (long long)val_images);
     case FOUND_NOTHING: break;
     }
-    cr_log(CR_LOG_INFO, "drawing %lld pictures of shapes into %s", (long long)(train_images + val_images), place);
-    cr_status status = make_in(folder, place, counts);
+    cr_log(CR_LOG_INFO, "drawing %lld images of shapes into %s", (long long)(train_images + val_images), target);
+    cr_status status = write_and_rename(folder, target, counts);
     if (status != CR_OK) remove_tree(folder);
     return status;
 }
 
-/* The user's cache, after the XDG base directory rules. */
+/* The folder in the user's cache, by the XDG base directory rules. */
 static cr_status default_root(const struct cr_config *config, const int64_t counts[2], char buf[PATH_MAX]) {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     bool        has_cache = cache && cache[0] == '/';
     if (!has_cache && !(home && home[0] == '/'))
         return cr_config_fail(config, "data.root",
-                              "is empty and neither XDG_CACHE_HOME nor HOME is set: name a folder "
-                              "for the pictures");
+                              "is empty and neither XDG_CACHE_HOME nor HOME is set: set it to a folder "
+                              "for the images");
     return cr_path_format(buf, "%s%s/cresnet/shapes-%d-%lld-%lld", has_cache ? cache : home, has_cache ? "" : "/.cache",
                           GENERATION, (long long)counts[0], (long long)counts[1]);
 }

@@ -1,6 +1,7 @@
-/* data/source/shapes_draw.c: how a shape is drawn: ten figures, each a distance from its outline, turned, sized,
- * coloured and laid over a shaded, noisy ground with a few specks. A pixel's share of the figure follows from its
- * distance, which smooths the edges. Only + - * / and sqrt are used, so that every machine draws the same pixels. */
+/* data/source/shapes_draw.c: draws an image of the shapes dataset: one of ten figures, given as a distance from its
+ * outline, rotated, scaled and coloured, on a shaded, noisy background with a few specks. The coverage of a pixel
+ * follows from its distance to the outline, which smooths the edges. Only + - * / and sqrt are used, so every
+ * machine draws the same pixels. */
 #include "data/data_internal.h"
 
 #include <math.h>
@@ -11,12 +12,12 @@ struct point {
     double x, y;
 };
 
-/* Everything about one picture but its class. */
+/* All properties of one image except its class. */
 struct scene {
-    struct point center, turn; /* turn = (cos, sin) */
+    struct point center, rotation; /* rotation = (cos, sin) */
     double       radius;
-    double       ink[3], ground[3], shade[3], noise;
-    struct point slope; /* direction in which the ground takes on the shade */
+    double       ink[3], background[3], shade[3], noise;
+    struct point slope; /* direction of the shading */
     int          specks;
     struct {
         struct point at;
@@ -41,7 +42,8 @@ static double box(double x, double y, double half_w, double half_h) {
     return length_of(fmax(dx, 0), fmax(dy, 0)) + fmin(fmax(dx, dy), 0);
 }
 
-/* Any closed polygon: the nearest edge gives the distance, the crossings of a ray the sign. */
+/* The distance to a closed polygon: the nearest edge gives the distance, the number of crossings of a ray gives the
+ * sign. */
 static double polygon(double x, double y, const struct point *p, int count) {
     double nearest = 1e9;
     bool   inside  = false;
@@ -55,7 +57,7 @@ static double polygon(double x, double y, const struct point *p, int count) {
     return inside ? -nearest : nearest;
 }
 
-static double figure_checker(double x, double y) { /* nine fields in a square, five of them inked */
+static double figure_checker(double x, double y) { /* nine cells of a square, five of them filled */
     double nearest = 1e9, side = 0.6;
     for (int i = -1; i <= 1; i++)
         for (int j = -1; j <= 1; j++)
@@ -75,7 +77,7 @@ static double figure_cross(double x, double y) {
     return fmin(box(x, y, 0.95, 0.27), box(x, y, 0.27, 0.95));
 }
 
-static double figure_heart(double x, double y) { /* two discs over a square that stands on its corner */
+static double figure_heart(double x, double y) { /* two discs over a square rotated by 45 degrees */
     double d = 0.7071067811865476, u = (x + (y - 0.05)) * d, v = ((y - 0.05) - x) * d;
     double discs = fmin(length_of(x - 0.39, y + 0.34), length_of(x + 0.39, y + 0.34)) - 0.55;
     return fmin(discs, box(u, v, 0.55, 0.55));
@@ -131,25 +133,25 @@ static void draw_colour(struct cr_rng *rng, double darkest, double lightest, dou
     while (luma(out) < darkest || luma(out) > lightest);
 }
 
-/* A direction from a point of the circle with rational coordinates: no sine is needed. */
-static struct point draw_turn(struct cr_rng *rng) {
+/* A direction from the rational parametrisation of the circle, which needs no sine. */
+static struct point draw_rotation(struct cr_rng *rng) {
     double t = between(rng, -1, 1), scale = 1 / (1 + t * t), c = (1 - t * t) * scale, s = 2 * t * scale;
     return cr_rng_u32(rng) & 1 ? (struct point){c, s} : (struct point){-c, -s};
 }
 
 static void draw_scene(struct cr_rng *rng, struct scene *scene) {
-    scene->radius   = between(rng, 7.5, 14);
-    double room     = CR_SHAPES_SIDE / 2.0 - 0.8 * scene->radius; /* a corner may be cut off, no more */
-    scene->center.x = CR_SHAPES_SIDE / 2.0 + between(rng, -room, room);
-    scene->center.y = CR_SHAPES_SIDE / 2.0 + between(rng, -room, room);
-    scene->turn     = draw_turn(rng);
-    scene->slope    = draw_turn(rng);
-    scene->noise    = between(rng, 2, 12);
-    /* Any hues, but the figure is always the lighter one: telling figure from ground by itself would take a small
-     * network most of the few epochs it gets. */
-    draw_colour(rng, 0, 120, scene->ground);
+    scene->radius    = between(rng, 7.5, 14);
+    double max_shift = CR_SHAPES_SIDE / 2.0 - 0.8 * scene->radius; /* at most a corner may be cut off */
+    scene->center.x  = CR_SHAPES_SIDE / 2.0 + between(rng, -max_shift, max_shift);
+    scene->center.y  = CR_SHAPES_SIDE / 2.0 + between(rng, -max_shift, max_shift);
+    scene->rotation  = draw_rotation(rng);
+    scene->slope     = draw_rotation(rng);
+    scene->noise     = between(rng, 2, 12);
+    /* All hues are possible, but the figure is always lighter than the background: otherwise a small network would
+     * need most of its few epochs to separate them. */
+    draw_colour(rng, 0, 120, scene->background);
     for (int c = 0; c < 3; c++) scene->shade[c] = between(rng, -25, 25);
-    draw_colour(rng, luma(scene->ground) + 60, 255, scene->ink);
+    draw_colour(rng, luma(scene->background) + 60, 255, scene->ink);
     scene->specks = (int)cr_rng_below(rng, SPECKS_MAX + 1);
     for (int i = 0; i < scene->specks; i++) {
         scene->speck[i].at     = (struct point){between(rng, 0, CR_SHAPES_SIDE), between(rng, 0, CR_SHAPES_SIDE)};
@@ -158,13 +160,13 @@ static void draw_scene(struct cr_rng *rng, struct scene *scene) {
     }
 }
 
-/* Share of a pixel within an outline that is `distance` pixels away from its middle. */
+/* The fraction of a pixel inside an outline at `distance` pixels from the centre of the pixel. */
 static double coverage(double distance) {
     return clamp(0.5 - distance, 0, 1);
 }
 
-/* Four bytes of one word, centred and added: near enough to a bell, standard deviation about 1. */
-static double bell(uint32_t word) {
+/* The centred sum of the four bytes of a word: approximately normal with standard deviation 1. */
+static double normal_noise(uint32_t word) {
     int sum = (int)(word & 255) + (int)(word >> 8 & 255) + (int)(word >> 16 & 255) + (int)(word >> 24);
     return (sum - 510) / 147.8;
 }
@@ -176,16 +178,16 @@ void cr_shapes_draw(enum cr_split split, int64_t index, uint8_t rgb[CR_SHAPES_SI
     for (int i = 0; i < CR_SHAPES_SIDE * CR_SHAPES_SIDE; i++) {
         double px = i % CR_SHAPES_SIDE + 0.5, py = i / CR_SHAPES_SIDE + 0.5;
         double dx = (px - s.center.x) / s.radius, dy = (py - s.center.y) / s.radius;
-        double x = dx * s.turn.x + dy * s.turn.y, y = dy * s.turn.x - dx * s.turn.y;
+        double x = dx * s.rotation.x + dy * s.rotation.y, y = dy * s.rotation.x - dx * s.rotation.y;
         double ink   = coverage(figures[index % CR_SHAPES_CLASSES].distance(x, y) * s.radius);
         double shade = ((px - 16) * s.slope.x + (py - 16) * s.slope.y) / 16;
         for (int c = 0; c < 3; c++) {
-            double value = s.ground[c] + s.shade[c] * shade;
+            double value = s.background[c] + s.shade[c] * shade;
             for (int k = 0; k < s.specks; k++) {
-                double share = coverage(length_of(px - s.speck[k].at.x, py - s.speck[k].at.y) - s.speck[k].radius);
-                value += (s.speck[k].colour[c] - value) * share;
+                double fraction = coverage(length_of(px - s.speck[k].at.x, py - s.speck[k].at.y) - s.speck[k].radius);
+                value += (s.speck[k].colour[c] - value) * fraction;
             }
-            value += (s.ink[c] - value) * ink + bell(cr_rng_u32(&rng)) * s.noise;
+            value += (s.ink[c] - value) * ink + normal_noise(cr_rng_u32(&rng)) * s.noise;
             rgb[3 * i + c] = (uint8_t)(clamp(value, 0, 255) + 0.5);
         }
     }

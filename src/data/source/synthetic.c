@@ -1,12 +1,12 @@
-/* data/source/synthetic.c: random pictures and labels, a function of (seed, sample): for measuring everything but the
- * reading. A small pool of pictures is drawn once; each sample shows one of them and has a label of its own. */
+/* data/source/synthetic.c: random images and labels, a function of (seed, sample), for benchmarks without input from
+ * disk. A small pool of random images is created once; each sample uses one of them and has a label of its own. */
 #include "data/data_internal.h"
 
 #include <stdio.h>
 #include <string.h>
 
 enum {
-    POOL_PICTURES  = 64,
+    POOL_IMAGES    = 64,
     POOL_BYTES_MAX = 32 << 20,
     TRAIN_IMAGES   = 51200,
     VAL_IMAGES     = 5120,
@@ -17,8 +17,8 @@ enum {
 struct synthetic {
     uint64_t      seed;
     enum cr_split split;
-    int           size, pictures;
-    uint8_t      *pool; /* [pictures][size][size][3] */
+    int           size, images;
+    uint8_t      *pool; /* [images][size][size][3] */
 };
 
 static cr_status synthetic_fetch(const struct cr_dataset *dataset, int64_t sample, struct cr_scratch *scratch,
@@ -27,10 +27,10 @@ static cr_status synthetic_fetch(const struct cr_dataset *dataset, int64_t sampl
     struct cr_rng rng = cr_rng_make(s->seed, CR_RNG_SYNTHETIC, (uint64_t)sample, PURPOSE_LABEL + (uint32_t)s->split);
     (void)scratch;
     *label            = (int32_t)cr_rng_below(&rng, (uint64_t)dataset->classes);
-    int picture       = (int)cr_rng_below(&rng, (uint64_t)s->pictures);
+    int image         = (int)cr_rng_below(&rng, (uint64_t)s->images);
     *out              = (struct cr_stored){0};
     out->pixels.width = out->pixels.height = s->size;
-    out->pixels.rgb                        = s->pool + (size_t)picture * s->size * s->size * 3;
+    out->pixels.rgb                        = s->pool + (size_t)image * s->size * s->size * 3;
     return CR_OK;
 }
 
@@ -49,7 +49,7 @@ static const struct cr_dataset_ops synthetic_ops = {synthetic_fetch, synthetic_n
 
 static void fill_pool(struct synthetic *s) {
     size_t bytes = (size_t)s->size * s->size * 3;
-    for (int p = 0; p < s->pictures; p++) {
+    for (int p = 0; p < s->images; p++) {
         struct cr_rng rng = cr_rng_make(s->seed, CR_RNG_SYNTHETIC, (uint64_t)p, PURPOSE_PIXELS);
         uint8_t      *to  = s->pool + (size_t)p * bytes;
         for (size_t i = 0; i < bytes; i += 4) {
@@ -68,10 +68,11 @@ cr_status cr_synthetic_open(const struct cr_config *config, enum cr_split split,
     dataset->ops   = &synthetic_ops;
     s->seed        = (uint64_t)config->train.seed;
     s->split       = split;
-    /* Made to measure, unless evaluation is asked to resize: then the resize gets its work. */
+    /* The images have the size of the network's input. If evaluation resizes images, they have that size, so that
+     * the resize is measured too. */
     s->size          = CR_MAX(prep.size, prep.eval_resize);
     size_t bytes     = (size_t)s->size * s->size * 3;
-    s->pictures      = (int)CR_MAX(1, CR_MIN(POOL_PICTURES, POOL_BYTES_MAX / bytes));
+    s->images        = (int)CR_MAX(1, CR_MIN(POOL_IMAGES, POOL_BYTES_MAX / bytes));
     int64_t wanted   = split == CR_SPLIT_TRAIN ? config->data.train_images : config->data.val_images;
     dataset->count   = wanted ? wanted : split == CR_SPLIT_TRAIN ? TRAIN_IMAGES : VAL_IMAGES;
     dataset->classes = config->model.classes ? (int)config->model.classes : cr_config_is_small(config) ? 10 : 1000;
@@ -80,7 +81,7 @@ cr_status cr_synthetic_open(const struct cr_config *config, enum cr_split split,
         dataset->class_names[c] = cr_arena_printf(&dataset->arena, "class%d", c);
         if (!dataset->class_names[c]) return CR_NO_MEMORY(16);
     }
-    CR_ALLOC(s->pool, bytes * (size_t)s->pictures);
+    CR_ALLOC(s->pool, bytes * (size_t)s->images);
     fill_pool(s);
     const uint64_t parts[] = {s->seed, (uint64_t)s->size, (uint64_t)split};
     dataset->fingerprint   = cr_hash_bytes(CR_HASH_START, parts, sizeof parts);

@@ -1,4 +1,4 @@
-/* device/cpu/allocators.c: the host's own way to hand out memory, played with the requests of a step. */
+/* device/cpu/allocators.c: replays the requests of a step with the allocator of the C library. */
 #include "device/cpu/cpu.h"
 
 #include <stdlib.h>
@@ -8,7 +8,7 @@ static int compare_times(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-static cr_status play_step(const struct cr_pool_event *event, int events, void **block) {
+static cr_status replay_step(const struct cr_pool_event *event, int events, void **block) {
     for (int i = 0; i < events; i++) {
         void **b = &block[event[i].block];
         if (event[i].alloc) {
@@ -22,16 +22,16 @@ static cr_status play_step(const struct cr_pool_event *event, int events, void *
     return CR_OK;
 }
 
-static cr_status play_calloc(struct cr_device *device, const struct cr_pool_event *event, int events, int steps,
-                             struct cr_pool_times *out) {
+static cr_status replay_calloc(struct cr_device *device, const struct cr_pool_event *event, int events, int steps,
+                               struct cr_pool_times *out) {
     cr_status status = CR_OK;
     void    **block  = cr_alloc((size_t)events + 1, sizeof *block);
     int64_t  *ns     = cr_alloc((size_t)steps + 1, sizeof *ns);
     (void)device;
     if (!block || !ns) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory for %d requests", events);
-    for (int s = 0; s <= steps; s++) { /* the first warms up */
+    for (int s = 0; s <= steps; s++) { /* the first is a warm-up */
         const int64_t start = cr_time_ns();
-        CR_TRY_OUT(play_step(event, events, block));
+        CR_TRY_OUT(replay_step(event, events, block));
         ns[s] = cr_time_ns() - start;
     }
     qsort(ns + 1, (size_t)steps, sizeof *ns, compare_times);
@@ -44,5 +44,5 @@ out:
 }
 
 const struct cr_pool cr_cpu_pools[] = {
-    {"calloc", "the C library: calloc and free for each tensor; what is handed out again is cleared", play_calloc},
+    {"calloc", "C library: calloc and free for each tensor; calloc clears the memory", replay_calloc},
     {NULL, NULL, NULL}};

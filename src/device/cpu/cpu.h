@@ -1,12 +1,14 @@
-/* device/cpu/cpu.h: what the files of the CPU device share; private to src/cpu.
+/* device/cpu/cpu.h: declarations that the files of the CPU device share; private to device/cpu/.
  *
- * Three tables of rows make the device, best first: dnnl.* (oneDNN, when built in), cpu.* (ours, tuned), ref.* (ours,
- * plain loops, the truth). graph/ops.def demands a ref row for every op: leave one out and the link fails.
+ * The device has three tables of kernels, best first: dnnl.* (oneDNN, if built in), cpu.* (tuned kernels of this
+ * project) and ref.* (plain loops in FP64, the reference). Every op of graph/ops.def must have a ref kernel; linking
+ * fails otherwise.
  *
- * Laws
- *   - A row works with cr_cpu_threads(device) threads and gives the same bits for the same number of threads; a ref row
- *     gives the same bits for any number.
- *   - Threads come from OpenMP. Without it the macros below vanish and everything runs on the caller's thread. */
+ * Invariants
+ *   - A kernel uses cr_cpu_threads(device) threads. Its results are bitwise identical for the same number of threads;
+ *     those of a ref kernel for any number.
+ *   - Threads come from OpenMP. Without OpenMP the macros below are empty and everything runs on the caller's thread.
+ */
 #ifndef CR_CPU_H
 #define CR_CPU_H
 
@@ -15,11 +17,11 @@
 enum { CR_CPU_KERNELS_MAX = 256, CR_CPU_ALIGN = 64 };
 
 struct cpu_device {
-    struct cr_device base;    /* first: a cr_device pointer is a cpu_device pointer */
+    struct cr_device base;    /* first member, so that a cr_device pointer converts to a cpu_device pointer */
     int              threads; /* at least 1 */
     const struct cr_kernel
-        *kernels[CR_CPU_KERNELS_MAX + 1]; /* base.rows: dnnl, cpu, ref; only ref with options.ref_only */
-    /* Engine and stream of oneDNN, made by its rows when they are first prepared; closed with the device. */
+        *kernels[CR_CPU_KERNELS_MAX + 1]; /* dnnl, cpu, ref; only ref with options.ref_only; ends with NULL */
+    /* Engine and stream of oneDNN; created when the first oneDNN kernel is prepared, closed with the device. */
     void *dnnl;
     void (*dnnl_close)(void *dnnl);
 };
@@ -31,14 +33,14 @@ static inline int cr_cpu_threads(const struct cr_device *device) {
     return ((const struct cpu_device *)device)->threads;
 }
 
-/* ---- tables of rows; each ends with NULL ---- */
+/* ---- tables of kernels; each ends with NULL ---- */
 
 extern const struct cr_kernel *const cr_cpu_ref_kernels[];
 extern const struct cr_kernel *const cr_cpu_fast_kernels[];
 #ifdef CR_WITH_ONEDNN
 extern const struct cr_kernel *const cr_cpu_dnnl_kernels[];
 #endif
-/* Puts the device's rows into device->kernels. */
+/* Fills device->kernels. */
 void cr_cpu_collect_kernels(struct cpu_device *device);
 
 extern const struct cr_pool cr_cpu_pools[]; /* device/cpu/allocators.c */
@@ -50,37 +52,38 @@ cr_status cr_cpu_spdnn(struct cr_device *device, const struct cr_spdnn_net *net,
 
 #define OP(op, what) cr_status cr_ref_##op(struct cr_device *device, const struct cr_call *call);
 #include "graph/ops.def"
-/* Scratch memory that an op's reference row wants. */
+/* prepare of all ref kernels: returns the workspace size. */
 cr_status cr_ref_prepare(struct cr_device *device, const struct cr_program *program, const struct cr_op *op,
                          void **prepared, size_t *workspace_bytes);
 
-/* What an update leaves in the device-owned state (CR_STATE_*): counters, the non-finite flag, a moving loss scale. */
+/* Updates the state buffer (CR_STATE_*) after an optimizer step: counters, the non-finite flag, the loss scale. `good`:
+ * the parameters were updated. */
 void cr_cpu_count_update(double *state, bool good, const struct cr_sgd_attr *attr);
 
-/* Does the op use only what the tuned rows and oneDNN's know? Fused slots are for other devices and for the ref rows.
- */
+/* Returns whether the op uses only slots that the tuned and the oneDNN kernels support. The other fused slots are
+ * supported by GPUs and by ref kernels. */
 bool cr_cpu_supports(const struct cr_op *op);
 
-/* Is cpu.conv3 the fastest row for this convolution (or gradient of one) on this machine? oneDNN's rows then stand
- * back. */
+/* Returns whether cpu.conv3 is the fastest kernel for this convolution (or gradient) on this machine. The oneDNN
+ * kernels then reject the op. */
 bool cr_cpu_conv3_is_best(const struct cr_program *program, const struct cr_op *op);
 
 /* ---- threads and vectors ---- */
 
 #ifdef _OPENMP
 #define CR_OMP_(text) _Pragma(#text)
-/* Spreads the `for` that follows over the device's threads in equal runs: CR_PARALLEL_FOR(cr_cpu_threads(device)). */
+/* Divides the iterations of the following `for` equally among threads: CR_PARALLEL_FOR(cr_cpu_threads(device)). */
 #define CR_PARALLEL_FOR(count) CR_OMP_(omp parallel for schedule(static) num_threads(count))
-/* The turns of the `for` that follows do not depend on each other and may share vector instructions. */
+/* The iterations of the following `for` are independent and may use vector instructions. */
 #define CR_SIMD CR_OMP_(omp simd)
 #else
 #define CR_PARALLEL_FOR(count) (void)(count);
 #define CR_SIMD
 #endif
 
-/* CR_CLONES: the function is compiled for several vector widths and the best is taken at load time, so that a plain
- * x86-64 build runs well everywhere. Not under sanitizers and not with clang: the resolvers run before an instrumented
- * program is ready for them. */
+/* CR_CLONES: the function is compiled for several vector widths, and the best one is selected at load time, so that a
+ * generic x86-64 build is fast on every machine. Not with sanitizers and not with clang: the selection runs before an
+ * instrumented program is initialised. */
 #if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__) &&                           \
     !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define CR_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))

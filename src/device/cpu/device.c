@@ -1,5 +1,5 @@
-/* device/cpu/device.c: the CPU as a device: the heap is its memory, launches run at once on the caller's thread and
- * team. */
+/* device/cpu/device.c: the CPU backend: memory regions are on the heap, and a launch runs immediately on the caller's
+ * thread and its OpenMP team. */
 #include "comm/comm.h"
 #include "device/cpu/cpu.h"
 
@@ -16,8 +16,8 @@
 
 enum { REGION_ALIGN = 256 };
 
-/* Round figures of a server core of the last ten years: the roofline orders choices, it does not predict times, and the
- * same figures on every machine make plans the same everywhere. */
+/* Typical values of a server core. The roofline only orders alternatives and does not predict times. The same values on
+ * every machine make plans the same everywhere. */
 static const double thread_bytes_per_s = 10e9, thread_flops_per_s = 50e9;
 
 static bool cpu_available(const char **why) {
@@ -25,7 +25,7 @@ static bool cpu_available(const char **why) {
     return true;
 }
 
-/* Without a wish the ranks of one host share its cores. */
+/* By default the ranks of one host divide its cores among them. */
 static int count_threads(const struct cr_device_options *options) {
 #ifdef _OPENMP
     const int ranks = options->comm ? cr_comm_rank_info(options->comm, cr_comm_rank(options->comm))->local_size : 1;
@@ -41,8 +41,10 @@ static void describe(struct cpu_device *device) {
     caps->alignment             = CR_CPU_ALIGN;
     caps->bytes_per_s           = thread_bytes_per_s * device->threads;
     caps->flops_per_s           = thread_flops_per_s * device->threads;
-    caps->sparse_density_max = 0.2; /* 3x3 layers of ResNet-50: 1.6 to 2.2 times as fast as dense ones on 2 threads */
-    /* A swap is a copy within the same memory, which both ways share: of use to tests alone. */
+    caps->f32_fraction = caps->tf32_fraction = 1;
+    caps->duplex_speedup                     = 1;
+    caps->sparse_density_max = 0.2; /* 3x3 layers of ResNet-50 are 1.6 to 2.2 times as fast as dense on 2 threads */
+    /* Offloading copies within the same memory, whose bandwidth both directions share. Only tests use it. */
     caps->to_host_bytes_per_s = caps->to_device_bytes_per_s = caps->bytes_per_s / 2;
     caps->host_memory                                       = true;
     int used =
@@ -63,7 +65,8 @@ static cr_status cpu_open(const struct cr_device_options *options, struct cr_dev
     device->base.options = *options;
     device->threads      = count_threads(options);
 #ifdef _OPENMP
-    if (options->threads > 0 || options->comm) omp_set_num_threads(device->threads); /* oneDNN asks OpenMP, not us */
+    if (options->threads > 0 || options->comm)
+        omp_set_num_threads(device->threads); /* oneDNN takes the number of threads from OpenMP */
 #endif
     cr_cpu_collect_kernels(device);
     device->base.backend = &cr_backend_cpu;
@@ -79,7 +82,7 @@ static void cpu_close(struct cr_device *base) {
     cr_free(device);
 }
 
-/* cr_alloc aligns to 64; a region wants 256, so the block's own address stands in the word before the region. */
+/* cr_alloc aligns to 64 bytes and a region needs 256, so the address of the block is stored before the region. */
 static cr_status cpu_reserve(struct cr_device *device, size_t bytes, void **out) {
     (void)device;
     const size_t extra = REGION_ALIGN + sizeof(void *);
@@ -108,18 +111,18 @@ static cr_status cpu_copy(struct cr_device *device, void *dst, const void *src, 
 }
 
 static cr_status cpu_sync(struct cr_device *device) {
-    (void)device; /* launches have returned, so they are done */
+    (void)device; /* a launch is complete when it returns */
     return CR_OK;
 }
 
-/* What the machine has, not what is free: caches give way. */
+/* The physical memory of the machine, not the free memory, because the system drops file caches when needed. */
 static size_t cpu_memory_free(struct cr_device *device) {
     long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
     (void)device;
     return pages > 0 && page_bytes > 0 ? (size_t)pages * (size_t)page_bytes : 0;
 }
 
-/* An f64 store (tests) starts from the same f32 numbers. */
+/* An f64 store (tests) is initialised with the same f32 values. */
 static cr_status init_widened(const struct cr_param_store *store, const struct cr_config *config, double *value,
                               double *running) {
     float *narrow;
@@ -138,7 +141,7 @@ static cr_status cpu_init_store(struct cr_device *device, const struct cr_param_
     void   *value              = base + cr_param_store_buffer_offset(store, CR_BUFFER_VALUE);
     void   *running            = base + cr_param_store_buffer_offset(store, CR_BUFFER_RUNNING);
     double *state              = (double *)(void *)(base + cr_param_store_buffer_offset(store, CR_BUFFER_STATE));
-    state[CR_STATE_LOSS_SCALE] = 1.0; /* 16-bit training raises it */
+    state[CR_STATE_LOSS_SCALE] = 1.0; /* 16-bit training increases it */
     CR_ASSERT(store->real == CR_F32 || store->real == CR_F64);
     if (store->real == CR_F64) return init_widened(store, config, value, running);
     cr_param_store_init_host(store, config, value, running);

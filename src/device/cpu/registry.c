@@ -1,13 +1,11 @@
-/* device/cpu/registry.c: the table of the CPU's rows. ref rows stand last and accept everything, so the CPU always
- * runs. */
+/* device/cpu/registry.c: the table of the CPU's kernels. The ref kernels are last and accept every op. */
 #include "device/cpu/cpu.h"
 
 static void ref_release(void *prepared) {
     (void)prepared;
 }
 
-/* One row an op, from graph/ops.def. A ref row sums in double, so it is judged as f64 arithmetic, outputs rounded once.
- */
+/* One ref kernel for each op of graph/ops.def. It sums in FP64 and rounds outputs once, so its math is F64. */
 #define OP(kind, what)                                                                                                 \
     static const struct cr_kernel ref_##kind = {.name          = "ref." #kind,                                         \
                                                 .op            = CR_OP_##kind,                                         \
@@ -23,10 +21,10 @@ const struct cr_kernel *const cr_cpu_ref_kernels[] = {
 #include "graph/ops.def"
     NULL};
 
-static int append(struct cpu_device *device, int count, const struct cr_kernel *const *rows) {
-    for (; *rows; rows++) {
+static int append(struct cpu_device *device, int count, const struct cr_kernel *const *kernels) {
+    for (; *kernels; kernels++) {
         CR_ASSERT(count < CR_CPU_KERNELS_MAX);
-        device->kernels[count++] = *rows;
+        device->kernels[count++] = *kernels;
     }
     device->kernels[count] = NULL;
     return count;

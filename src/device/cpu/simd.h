@@ -1,11 +1,11 @@
-/* device/cpu/simd.h: how the tuned rows walk an image tensor seen as M rows of C channels.
+/* device/cpu/simd.h: iteration of the tuned kernels over an image tensor, seen as a matrix of M rows and C channels.
  *
- * Work is done on strips of CR_STRIP floats, so that inner loops have a fixed length that compilers turn into whole
- * vectors:
- *   - C divides the strip (16, 32, 64): a strip is several pixels; per-channel numbers are repeated across it;
- *   - the strip divides C (128, 256, ...): a pixel is several strips;
- *   - any other C: one pixel at a time, in a plain loop over C.
- * Rows are cut into one run a thread: results depend on the number of threads, never on timing. */
+ * The kernels process strips of CR_STRIP floats, so that inner loops have a fixed length and compilers use whole
+ * vectors.
+ *   - C divides CR_STRIP (16, 32, 64): a strip holds several pixels, and per-channel values are repeated across it.
+ *   - CR_STRIP divides C (128, 256, ...): a pixel is several strips.
+ *   - Other C: a plain loop over the channels of one pixel. Each thread processes one contiguous range of rows. So
+ *     results depend on the number of threads but not on timing. */
 #ifndef CR_CPU_SIMD_H
 #define CR_CPU_SIMD_H
 
@@ -21,19 +21,18 @@ enum { CR_STRIP = 64 };
 
 /* ---- memory ---- */
 
-/* Large tensors come from memory and go there. Hardware fetches ahead within a page only, so strips ask for what comes
- * AHEAD floats later; a result that no cache will hold until its reader comes is written past the caches, which saves
- * reading its old contents. */
+/* The hardware prefetches within a page only, so the kernels prefetch data CR_AHEAD floats ahead. Outputs that are too
+ * large to stay in a cache are written with non-temporal stores, which avoids reading their old contents. */
 enum {
     CR_AHEAD             = 1024,
-    CR_NONTEMPORAL_BYTES = 1 << 20 /* a thread's share of a result that does not stay in its cache */
+    CR_NONTEMPORAL_BYTES = 1 << 20 /* larger outputs of one thread use non-temporal stores */
 };
 
 static inline __attribute__((always_inline)) void cr_strip_prefetch(const float *x) {
     for (int i = 0; i < CR_STRIP; i += 16) __builtin_prefetch(x + CR_AHEAD + i);
 }
 
-/* Writes a strip; past the caches when `stream` (then `to` is aligned to 16 bytes). */
+/* Writes a strip; with non-temporal stores if `stream` (`to` is then aligned to 16 bytes). */
 static inline __attribute__((always_inline)) void cr_strip_store(float *to, const float *strip, bool stream) {
 #ifdef __SSE2__
     if (stream) {
@@ -45,7 +44,7 @@ static inline __attribute__((always_inline)) void cr_strip_store(float *to, cons
     memcpy(to, strip, CR_STRIP * sizeof *to);
 }
 
-/* Ends a run of streamed strips: what was written is seen by all before anything that follows. */
+/* Call after non-temporal stores: they become visible before all later stores. */
 static inline void cr_strip_fence(bool stream) {
 #ifdef __SSE2__
     if (stream) _mm_sfence();
@@ -59,9 +58,9 @@ static inline bool cr_is_nontemporal(const struct cr_tensor *result, int threads
 
 /* ---- rows ---- */
 
-/* An [M, C] tensor cut into `rows` rows of `width` floats: width is C, or CR_STRIP where several pixels make a row. */
+/* An [M, C] tensor as `rows` rows of `width` floats: width is C, or CR_STRIP if a row holds several pixels. */
 struct cr_simd_shape {
-    int64_t channels, rows, width, tail; /* tail: floats after the last whole row (only when pixels were joined) */
+    int64_t channels, rows, width, tail; /* tail: floats after the last whole row if a row holds several pixels */
 };
 
 static inline struct cr_simd_shape cr_simd_shape_of(const struct cr_tensor *t) {
@@ -75,13 +74,13 @@ static inline struct cr_simd_shape cr_simd_shape_of(const struct cr_tensor *t) {
     return l;
 }
 
-/* Rows [*begin, *end) of part `part` of `parts`. */
+/* The rows from *begin to *end - 1 of part number `part` of `parts`. */
 static inline void cr_run_of(int64_t rows, int part, int parts, int64_t *begin, int64_t *end) {
     *begin = rows * part / parts;
     *end   = rows * (part + 1) / parts;
 }
 
-/* Repeats C per-channel floats across one row of the lanes. */
+/* Repeats C per-channel floats across one row. */
 static inline void cr_simd_broadcast(const struct cr_simd_shape *l, const float *per_channel, float *row) {
     for (int64_t i = 0; i < l->width; i++) row[i] = per_channel[i % l->channels];
 }
@@ -92,7 +91,7 @@ static inline bool cr_all_f32(const struct cr_program *p, const int *ids, int co
     return true;
 }
 
-/* accepts of rows whose operands are all f32 */
+/* cr_kernel.accepts of kernels whose operands are all f32 */
 static inline bool cr_accepts_f32(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
     return cr_cpu_supports(op) && cr_all_f32(p, op->in, CR_OP_IN_MAX) && cr_all_f32(p, op->out, CR_OP_OUT_MAX);

@@ -1,5 +1,7 @@
-/* device/cpu/spdnn.c: a sparse deep network on the CPU: the truth for other devices. Each thread takes a share of the
- * inputs through all layers; within it the living are kept side by side. */
+/* device/cpu/spdnn.c: inference of a sparse deep network on the CPU; the reference for other devices.
+ *
+ * A thread runs a batch of inputs through all layers. An input is dead when all its values are 0. Live inputs are
+ * stored contiguously. */
 #include "spdnn/spdnn.h"
 #include "device/cpu/cpu.h"
 
@@ -9,32 +11,32 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SHARE = 64, LANES = 16, HALVES = 65536 };
+enum { BATCH = 64, LANES = 16, HALVES = 65536 };
 
 struct run {
     const struct cr_spdnn_net     *net;
     const struct cr_spdnn_inputs  *inputs;
     const struct cr_spdnn_options *options;
-    float                         *half;      /* what each of the 65,536 halves is worth */
-    atomic_llong                  *survivors; /* [layers + 1] */
-    uint8_t                       *alive;     /* [inputs], at the end */
+    float                         *half;      /* [HALVES]: value of each f16 number */
+    atomic_llong                  *survivors; /* [layers + 1]: live inputs after each layer */
+    uint8_t                       *alive;     /* [inputs]: live after the last layer */
     float                         *values;    /* [neurons][inputs], or NULL */
 };
 
-struct share {
-    float  *x, *y; /* [neurons][SHARE] */
-    int64_t input[SHARE];
-    int     count;
-    uint8_t alive[SHARE];
+struct batch {
+    float  *x, *y;        /* [neurons][BATCH] */
+    int64_t input[BATCH]; /* index of each live input */
+    int     count;        /* number of live inputs */
+    uint8_t alive[BATCH];
 };
 
-/* One row for LANES inputs; says which of the results are above 0. */
+/* One row of the matrix for LANES inputs. Sets alive[i] if result i is above 0. */
 CR_CLONES
 static void one_row(const float *x, const uint16_t *column, const float *weight, int64_t count, float bias, float *y,
                     uint8_t *alive) {
     float sum[LANES] = {0};
     for (int64_t k = 0; k < count; k++) {
-        const float *from = x + (int64_t)column[k] * SHARE;
+        const float *from = x + (int64_t)column[k] * BATCH;
         const float  w    = weight[k];
         CR_SIMD
         for (int i = 0; i < LANES; i++) sum[i] += w * from[i];
@@ -46,7 +48,7 @@ static void one_row(const float *x, const uint16_t *column, const float *weight,
     }
 }
 
-static void one_layer(const struct run *r, const struct cr_spdnn_layer *f, struct share *s, float *weight) {
+static void one_layer(const struct run *r, const struct cr_spdnn_layer *f, struct batch *s, float *weight) {
     const uint32_t *start  = (const uint32_t *)(const void *)f->data;
     const uint16_t *row    = (const uint16_t *)(const void *)(f->data + f->row_at);
     const uint16_t *column = (const uint16_t *)(const void *)(f->data + f->column_at);
@@ -61,57 +63,57 @@ static void one_layer(const struct run *r, const struct cr_spdnn_layer *f, struc
             }
             for (int i = 0; i < s->count; i += LANES)
                 one_row(s->x + i, column + start[g], weight, count, r->net->bias,
-                        s->y + (int64_t)row[g * f->rows + j] * SHARE + i, s->alive + i);
+                        s->y + (int64_t)row[g * f->rows + j] * BATCH + i, s->alive + i);
         }
     }
-    float *swap = s->x;
-    s->x        = s->y;
-    s->y        = swap;
+    float *input = s->x;
+    s->x         = s->y;
+    s->y         = input;
 }
 
-/* What is dead leaves; the lanes behind the living hold something finite that nobody reads. */
-static void drop(struct share *s, int64_t neurons) {
-    int kept[SHARE], count = 0;
+/* Removes dead inputs. The columns after the live inputs hold finite values that are not used. */
+static void remove_dead(struct batch *s, int64_t neurons) {
+    int live[BATCH], count = 0;
     for (int i = 0; i < s->count; i++)
-        if (s->alive[i]) kept[count++] = i;
+        if (s->alive[i]) live[count++] = i;
     if (count == s->count) return;
     for (int64_t n = 0; n < neurons; n++)
-        for (int i = 0; i < count; i++) s->x[n * SHARE + i] = s->x[n * SHARE + kept[i]];
-    for (int i = 0; i < count; i++) s->input[i] = s->input[kept[i]];
+        for (int i = 0; i < count; i++) s->x[n * BATCH + i] = s->x[n * BATCH + live[i]];
+    for (int i = 0; i < count; i++) s->input[i] = s->input[live[i]];
     s->count = count;
 }
 
-static void load(const struct run *r, int64_t first, struct share *s) {
+static void load(const struct run *r, int64_t first, struct batch *s) {
     const struct cr_spdnn_inputs *in = r->inputs;
-    s->count                         = (int)CR_MIN((int64_t)SHARE, in->count - first);
+    s->count                         = (int)CR_MIN((int64_t)BATCH, in->count - first);
     for (int i = 0; i < s->count; i++) s->input[i] = first + i;
     for (int64_t n = 0; n < in->neurons; n++)
-        for (int i = 0; i < SHARE; i++)
-            s->x[n * SHARE + i] =
+        for (int i = 0; i < BATCH; i++)
+            s->x[n * BATCH + i] =
                 i < s->count && (in->bit[n * in->words + (first + i) / 32] >> (first + i) % 32 & 1) ? 1.0f : 0.0f;
 }
 
-static cr_status run_share(void *context, int64_t index) {
+static cr_status run_batch(void *context, int64_t index) {
     const struct run *r       = context;
     const int64_t     neurons = r->net->neurons;
-    struct share      s       = {0};
+    struct batch      s       = {0};
     cr_status         status  = CR_OK;
     float            *weight  = cr_alloc((size_t)neurons, sizeof *weight);
-    s.x                       = cr_alloc((size_t)neurons * SHARE, sizeof *s.x);
-    s.y                       = cr_alloc((size_t)neurons * SHARE, sizeof *s.y);
-    if (!weight || !s.x || !s.y) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory for %d inputs", SHARE);
-    load(r, index * SHARE, &s);
+    s.x                       = cr_alloc((size_t)neurons * BATCH, sizeof *s.x);
+    s.y                       = cr_alloc((size_t)neurons * BATCH, sizeof *s.y);
+    if (!weight || !s.x || !s.y) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory for %d inputs", BATCH);
+    load(r, index * BATCH, &s);
     atomic_fetch_add(&r->survivors[0], s.count);
     for (int l = 0; l < r->net->layers && s.count; l++) {
         const bool last = l + 1 == r->net->layers;
         one_layer(r, &r->net->layer[l], &s, weight);
-        if (!r->options->keep_dead || last) drop(&s, neurons);
+        if (!r->options->keep_dead || last) remove_dead(&s, neurons);
         atomic_fetch_add(&r->survivors[l + 1], s.count);
     }
     for (int i = 0; i < s.count; i++) {
         r->alive[s.input[i]] = 1;
         for (int64_t n = 0; r->values && n < neurons; n++)
-            r->values[n * r->inputs->count + s.input[i]] = s.x[n * SHARE + i];
+            r->values[n * r->inputs->count + s.input[i]] = s.x[n * BATCH + i];
     }
 out:
     cr_free(weight);
@@ -145,7 +147,7 @@ cr_status cr_cpu_spdnn(struct cr_device *device, const struct cr_spdnn_net *net,
         CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory for %lld inputs", (long long)inputs->count);
     for (int h = 0; h < HALVES; h++) r.half[h] = cr_f16_to_f32((uint16_t)h);
     const int64_t begin = cr_time_ns();
-    CR_TRY_OUT(cr_spdnn_parallel((inputs->count + SHARE - 1) / SHARE, cr_cpu_threads(device), run_share, &r));
+    CR_TRY_OUT(cr_spdnn_parallel((inputs->count + BATCH - 1) / BATCH, cr_cpu_threads(device), run_batch, &r));
     out->seconds = (double)(cr_time_ns() - begin) * 1e-9;
     CR_TRY_OUT(collect(&r, out));
 out:

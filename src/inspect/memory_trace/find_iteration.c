@@ -1,26 +1,26 @@
-/* inspect/memory_trace/find_iteration.c: finding the iteration in a log.
+/* inspect/memory_trace/find_iteration.c: finds the iteration in a memory log.
  *
- * Each event becomes a number that does not depend on ids: kind, size, distance to the block's event before. An
- * iteration is then a run of the sequence: a stretch with a shortest period p that is at least 2p long and cannot grow
- * to either side. A sequence of n numbers has fewer than n runs, and all are found through its longest Lyndon words
- * (Bannai, I, Inenaga, Nakashima, Takeda, Tsuruta 2017): for each run there is, in one of the two orders of the
- * numbers, a Lyndon word as long as the period that begins in it. Common prefixes and suffixes are compared through
- * polynomial hashes; what is chosen in the end is compared event by event. n log n at worst, and n for logs as they
- * are. */
+ * Each event becomes a token that does not depend on ids: kind, size, distance to the previous event of the block.
+ * An iteration is then a run of the sequence of tokens: a substring with a shortest period p that has at least 2p
+ * tokens and cannot be extended to either side. A sequence of n tokens has fewer than n runs, and all of them are
+ * found through the longest Lyndon words (Bannai, I, Inenaga, Nakashima, Takeda, Tsuruta 2017): for each run, in one
+ * of the two orders of the tokens, a Lyndon word as long as the period begins in the run. Common prefixes and
+ * suffixes are compared with polynomial hashes; the selected run is verified event by event. The time is n log n in
+ * the worst case and linear for typical logs. */
 #include "inspect/memory_trace/memory_trace.h"
 
 struct finder {
     const struct cr_trace *trace;
     int                    n;
     uint64_t              *token;   /* by event */
-    uint64_t              *prefix;  /* hash of the tokens before; n + 1 */
-    uint64_t              *power;   /* of the base; n + 1 */
-    int32_t               *before;  /* the block's event before, or CR_NONE */
-    int32_t               *next;    /* where the longest Lyndon word that begins here ends */
-    int32_t               *mallocs; /* how many before; n + 1 */
-    int32_t               *frees;
+    uint64_t              *prefix;  /* [n + 1]: hash of the tokens before each event */
+    uint64_t              *power;   /* [n + 1]: powers of the base */
+    int32_t               *before;  /* previous event of the block, or CR_NONE */
+    int32_t               *next;    /* end of the longest Lyndon word that begins at the event */
+    int32_t               *mallocs; /* [n + 1]: number of mallocs before each event */
+    int32_t               *frees;   /* [n + 1]: number of frees before each event */
     struct cr_trace_loop   best;
-    int64_t                score; /* of best: see score_of */
+    int64_t                score; /* score of `best`, see score_of */
 };
 
 /* ---- tokens ---- */
@@ -41,8 +41,8 @@ static size_t size_at(const struct finder *f, int i) {
     return f->trace->block[f->trace->event[i].block].size;
 }
 
-/* The truth that tokens stand for. */
-static bool same(const struct finder *f, int i, int j) {
+/* Are two events equal? The exact comparison behind the tokens. */
+static bool same_event(const struct finder *f, int i, int j) {
     return f->trace->event[i].kind == f->trace->event[j].kind && distance(f, i) == distance(f, j) &&
            size_at(f, i) == size_at(f, j);
 }
@@ -50,7 +50,8 @@ static bool same(const struct finder *f, int i, int j) {
 /* Hashes are taken modulo the prime 2^61 - 1. */
 static const uint64_t modulus = ((uint64_t)1 << 61) - 1;
 
-static uint64_t times(uint64_t a, uint64_t b) { /* both below 2^61; the product in 32-bit parts */
+/* a * b modulo 2^61 - 1; both factors are below 2^61, and the product is computed in 32-bit parts. */
+static uint64_t times(uint64_t a, uint64_t b) {
     const uint64_t a1 = a >> 32, a0 = a & 0xffffffffu, b1 = b >> 32, b0 = b & 0xffffffffu;
     const uint64_t high = a1 * b1, middle = a1 * b0 + a0 * b1, low = a0 * b0; /* middle < 2^62 */
     /* high * 2^64 = high * 8, middle * 2^32 = its upper part * 2^61 ..., all modulo 2^61 - 1 */
@@ -115,24 +116,24 @@ static void tear_down(struct finder *f) {
     cr_free(f->frees);
 }
 
-/* ---- what two places have in common ---- */
+/* ---- common prefixes and suffixes ---- */
 
-enum { BY_HAND = 8 }; /* most places differ early */
+enum { DIRECT = 8 }; /* tokens that are compared directly: most positions differ early */
 
 static uint64_t hash_at(const struct finder *f, int from, int length) {
     return sum_of(f->prefix[from + length], modulus - times(f->prefix[from], f->power[length]));
 }
 
-/* How many tokens are equal from i and j on; i < j. */
+/* Returns how many tokens are equal from i and from j on; i < j. */
 static int common_after(const struct finder *f, int i, int j) {
-    int k = 0, most = f->n - j;
-    while (k < most && k < BY_HAND && f->token[i + k] == f->token[j + k]) k++;
-    if (k < BY_HAND || k == most) return k;
-    int low = k, high = CR_MIN(2 * k, most); /* low: known to be equal */
+    int k = 0, max = f->n - j;
+    while (k < max && k < DIRECT && f->token[i + k] == f->token[j + k]) k++;
+    if (k < DIRECT || k == max) return k;
+    int low = k, high = CR_MIN(2 * k, max); /* the first `low` tokens are known to be equal */
     while (hash_at(f, i, high) == hash_at(f, j, high)) {
         low = high;
-        if (high == most) return most;
-        high = high > most / 2 ? most : 2 * high;
+        if (high == max) return max;
+        high = high > max / 2 ? max : 2 * high;
     }
     while (high - low > 1) {
         const int middle = low + (high - low) / 2;
@@ -144,16 +145,16 @@ static int common_after(const struct finder *f, int i, int j) {
     return low;
 }
 
-/* How many tokens before i and j are equal, i and j left out; i < j. */
+/* Returns how many tokens before i and before j are equal, without i and j; i < j. */
 static int common_before(const struct finder *f, int i, int j) {
-    int k = 0, most = i;
-    while (k < most && k < BY_HAND && f->token[i - 1 - k] == f->token[j - 1 - k]) k++;
-    if (k < BY_HAND || k == most) return k;
-    int low = k, high = CR_MIN(2 * k, most);
+    int k = 0, max = i;
+    while (k < max && k < DIRECT && f->token[i - 1 - k] == f->token[j - 1 - k]) k++;
+    if (k < DIRECT || k == max) return k;
+    int low = k, high = CR_MIN(2 * k, max);
     while (hash_at(f, i - high, high) == hash_at(f, j - high, high)) {
         low = high;
-        if (high == most) return most;
-        high = high > most / 2 ? most : 2 * high;
+        if (high == max) return max;
+        high = high > max / 2 ? max : 2 * high;
     }
     while (high - low > 1) {
         const int middle = low + (high - low) / 2;
@@ -167,15 +168,15 @@ static int common_before(const struct finder *f, int i, int j) {
 
 /* ---- runs ---- */
 
-/* Long runs are the iteration; but many blocks of one size allocated in a row, or one read again and again, are long
- * runs too. An iteration gives back what it takes, and most take something. */
+/* Long runs are likely the iteration. But many blocks of one size allocated in a row, or one block read again and
+ * again, are long runs too. An iteration frees what it allocates, and most iterations allocate something. */
 static int64_t score_of(const struct finder *f, int start, int end, int period) {
     const int mallocs = f->mallocs[start + period] - f->mallocs[start],
               frees   = f->frees[start + period] - f->frees[start];
     return (int64_t)(end - start) * (mallocs != frees ? 1 : mallocs ? 8 : 4);
 }
 
-static void offer(struct finder *f, int start, int end, int period) {
+static void consider(struct finder *f, int start, int end, int period) {
     if (end - start < 2 * (int64_t)period) return;
     const int64_t score = score_of(f, start, end, period);
     if (score < f->score || (score == f->score && start <= f->best.start)) return;
@@ -183,7 +184,7 @@ static void offer(struct finder *f, int start, int end, int period) {
     f->score = score;
 }
 
-/* Is what begins at i less than what begins at j > i? The end of the log is less than all. */
+/* Is the suffix at i less than the suffix at j > i? The end of the log is less than all tokens. */
 static bool is_less(const struct finder *f, int i, int j, bool reversed) {
     const int k = common_after(f, i, j);
     if (j + k == f->n) return false;
@@ -197,17 +198,17 @@ static void find_runs(struct finder *f, bool reversed) {
         f->next[i] = j;
         if (j == f->n) continue; /* nothing repeats from here */
         const int period = j - i, after = common_after(f, i, j), before = common_before(f, i, j);
-        if (before + after >= period) offer(f, i - before, j + after, period);
+        if (before + after >= period) consider(f, i - before, j + after, period);
     }
 }
 
-/* The truth, event by event: where the tokens lied, the run is cut. */
-static void prove(struct finder *f) {
+/* Verifies the run event by event; where hashes collided, the run is shortened. */
+static void verify(struct finder *f) {
     struct cr_trace_loop *l = &f->best;
     int                   i = l->start + l->period;
-    while (i < f->n && same(f, i, i - l->period)) i++;
+    while (i < f->n && same_event(f, i, i - l->period)) i++;
     l->end = i;
-    for (i = l->start; i > 0 && same(f, i - 1, i - 1 + l->period); i--) continue;
+    for (i = l->start; i > 0 && same_event(f, i - 1, i - 1 + l->period); i--) continue;
     l->start = i;
 }
 
@@ -217,11 +218,11 @@ cr_status cr_trace_find_loop(const struct cr_trace *trace, const char *name, str
     CR_TRY_OUT(set_up(&f));
     find_runs(&f, false);
     find_runs(&f, true);
-    if (f.score) prove(&f);
+    if (f.score) verify(&f);
     if (!f.score || f.best.end - f.best.start < 2 * (int64_t)f.best.period)
         CR_FAIL_OUT(CR_ERR_FORMAT,
-                    "%s: no iteration is there twice in these %d events: record a few more, and the same work in each",
-                    name, f.n);
+                    "%s: no iteration repeats in these %d events: record more iterations that do the same work", name,
+                    f.n);
     *out = f.best;
 out:
     tear_down(&f);

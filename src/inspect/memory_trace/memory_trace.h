@@ -1,17 +1,17 @@
-/* inspect/memory_trace/memory_trace.h: the memory log of any program: reading it, finding the iteration that repeats in
- * it, the lives of its blocks within one iteration, offsets for them; and the log that a program of our own would
- * leave.
+/* inspect/memory_trace/memory_trace.h: memory logs of arbitrary programs: reading a log, finding the iteration that
+ * repeats in it, the lifetimes of the blocks within one iteration, and offsets for them. Also writes the log that a
+ * planned program of cresnet would produce.
  *
- * The log is CSV. Header "time,event,id,size"; then a line an event: a time that never goes back, one of malloc, free,
- * read, write, any id without a comma (ids may come again after their free, as addresses do), the bytes of a malloc.
- * Events of one time are one operation: what it reads and what it writes are there together.
+ * The log is CSV with the header "time,event,id,size" and one line per event: a time that never decreases; malloc,
+ * free, read or write; an id without a comma (an id may be used again after its free, as addresses are); the bytes of a
+ * malloc. Events of equal time are one operation: all blocks that it reads and writes are live together.
  *
- * Laws
- *   - A log is believed only when it is sound: the first thing that cannot be is named with its line (CR_ERR_FORMAT).
- *   - The iteration is proved event by event; hashes only propose it.
- *   - cr_trace_check proves a plan from the log's events and shares no code with what made the plan. */
-#ifndef CR_TRACE_H
-#define CR_TRACE_H
+ * Invariants
+ *   - A log must be consistent: the first impossible event is reported with its line (CR_ERR_FORMAT).
+ *   - The iteration is verified event by event; hashes only propose it.
+ *   - cr_trace_check verifies a plan from the events of the log and shares no code with the planner. */
+#ifndef CR_MEMORY_TRACE_H
+#define CR_MEMORY_TRACE_H
 
 #include "graph/graph.h"
 
@@ -20,96 +20,102 @@
 enum cr_trace_kind { CR_TRACE_MALLOC, CR_TRACE_FREE, CR_TRACE_READ, CR_TRACE_WRITE, CR_TRACE_KINDS };
 
 struct cr_trace_event {
-    double  time;
-    int32_t block;
-    int32_t kind;
+    double  time;  /* since the first event, in the unit of the log */
+    int32_t block; /* index into trace.block */
+    int32_t kind;  /* enum cr_trace_kind */
 };
-struct cr_trace_block { /* one malloc: an id that comes again is another block */
+struct cr_trace_block { /* one malloc; an id that is used again is another block */
     size_t  id;         /* offset into trace.id */
     size_t  size;
-    int32_t alloc_at, free_at; /* events; died = CR_NONE: lives on when the log ends */
-    int32_t first, last;       /* first and last read or write; CR_NONE: none */
+    int32_t alloc_at, free_at; /* event indices; free_at = CR_NONE: not freed in the log */
+    int32_t first, last;       /* event indices of the first and the last read or write; CR_NONE: none */
 };
 struct cr_trace {
     struct cr_trace_event *event;
     struct cr_trace_block *block;
     int                    events, blocks, event_capacity, block_capacity;
-    int                    alive; /* blocks that live on when the log ends */
-    char                  *id;    /* names, each ended by a 0 */
+    int                    alive; /* number of blocks that are not freed in the log */
+    char                  *id;    /* all ids, each ended by a 0 */
     size_t                 id_bytes, id_capacity;
 };
+/* Reads a log; the caller frees `out`. CR_ERR_IO, CR_ERR_FORMAT, CR_ERR_MEMORY. */
 CR_MUST cr_status cr_trace_read(const char *path, struct cr_trace *out);
-/* The same from memory; `name` stands for the path in messages. */
+/* The same for bytes in memory; `name` replaces the path in messages. */
 CR_MUST cr_status cr_trace_read_bytes(const void *bytes, size_t count, const char *name, struct cr_trace *out);
 void              cr_trace_free(struct cr_trace *trace);
 
 /* ---- the iteration ---- */
 
-/* Events [start, end) repeat with this period, and at least twice. Two events are the same when kind, size of the block
- * and the distance to the block's event before are: so whole lives repeat, whatever ids they have. */
+/* Events [start, end) repeat with this period at least twice. Two events are equal if the kind, the size of the
+ * block and the distance to the previous event of the block are equal. Whole lifetimes therefore repeat, whatever
+ * their ids are. */
 struct cr_trace_loop {
     int start, end, period;
 };
-/* The longest repetition, with its shortest period; one that gives back as many blocks as it takes counts eight times
- * its length, one that takes and gives none four times. CR_ERR_FORMAT when nothing is there twice. */
+/* Finds the longest repetition, with its shortest period. A repetition that frees as many blocks as it allocates
+ * counts eight times its length; one that neither allocates nor frees counts four times. CR_ERR_FORMAT: no iteration
+ * repeats. */
 CR_MUST cr_status cr_trace_find_loop(const struct cr_trace *trace, const char *name, struct cr_trace_loop *out);
 
-/* ---- lives ---- */
+/* ---- lifetimes ---- */
 
-/* What ends a life: the free, or the last read or write. A block that nobody reads or writes lives from malloc to free.
- */
+/* What ends a lifetime: the free, or the last read or write. A block without reads and writes lives from malloc to
+ * free in both cases. */
 enum cr_trace_by { CR_TRACE_BY_FREE, CR_TRACE_BY_USE };
 
-/* A block that each iteration allocates. lower, upper: steps of the iteration, half open, 0 <= lower < steps. upper >
- * steps: the life goes on in the next iteration, and what is placed beside it must be clear of it there too. A block
- * that would meet its own successor has several places (copies) behind each other; iteration i takes place i % copies.
- */
+/* The lifetime of a block that each iteration allocates. lower and upper are steps of the iteration, half open, with
+ * 0 <= lower < steps. upper > steps: the lifetime continues in the next iteration, and no block there may overlap
+ * it. A block that would overlap its own successor gets several copies at consecutive addresses; iteration i uses
+ * copy i % copies. */
 struct cr_trace_interval {
     int64_t lower, upper;
-    size_t  size, offset; /* offset: out */
-    int     block;        /* the one that the life was read from */
-    int     phase;        /* of its malloc: (event - loop.start) % period */
-    int     copies;
+    size_t  size, offset; /* bytes; offset is set by the planner */
+    int     block;        /* the block from which the lifetime was read */
+    int     phase;        /* phase of its malloc: (event - loop.start) % period */
+    int     copies;       /* at consecutive addresses, at least 1 */
 };
 struct cr_trace_plan {
     struct cr_trace_interval *interval;
-    int                       intervals, wrapping; /* wrapping: lives with upper > steps */
-    int              cut; /* the iteration begins at events loop.start + cut + n * period: few bytes live there */
-    int              iterations; /* whole ones from the first cut on */
-    int              tail;       /* events of the repetition behind the last whole one */
-    int64_t          steps;      /* of an iteration, in the lives' time */
+    int                       intervals, wrapping; /* wrapping: lifetimes with upper > steps */
+    int              cut; /* the iterations begin at events loop.start + cut + n * period, where few bytes are live */
+    int              iterations; /* complete iterations from the first cut on */
+    int              tail;       /* events of the repetition after the last complete iteration */
+    int64_t          steps;      /* steps of an iteration, the time unit of the lifetimes */
     enum cr_trace_by by;
     size_t           alignment;
     size_t           bound, peak; /* largest sum of live bytes; bytes of the plan */
-    size_t           naive;       /* sum of the sizes: an allocation each */
+    size_t           naive;       /* sum of all sizes: one allocation per block */
     size_t           persistent;  /* bytes of the blocks that live through whole iterations */
     int              persistent_blocks;
-    size_t           leaked; /* bytes an iteration allocates and, as far as the log goes, never frees */
+    size_t           leaked; /* bytes that an iteration allocates and does not free within the log */
     int              leaked_blocks;
 };
-/* Lives and offsets. Out of memory, or more bytes than can be counted: CR_ERR_MEMORY. */
+/* Computes lifetimes and offsets; the caller frees `out` with cr_trace_plan_free. CR_ERR_MEMORY: out of memory, or
+ * the number of bytes overflows. */
 CR_MUST cr_status cr_trace_plan(const struct cr_trace *trace, const struct cr_trace_loop *loop, enum cr_trace_by by,
                                 size_t alignment, struct cr_trace_plan *out);
 void              cr_trace_plan_free(struct cr_trace_plan *plan);
-/* Replays the repetition: no two blocks that are there at once share a byte, in this iteration or the next. */
+/* Replays the repetition and checks that no two blocks that are live at once overlap in memory, in one iteration or
+ * across iterations. CR_ERR_DEVICE: the plan is wrong. */
 CR_MUST cr_status cr_trace_check(const struct cr_trace *trace, const struct cr_trace_loop *loop,
                                  const struct cr_trace_plan *plan);
-/* The bytes that a pool needs which sees one malloc and free after the other (best fit, free neighbours joined, as
- * CnMeM): the iteration's own blocks over four iterations. */
+/* Computes the bytes that a pool without knowledge of the future needs (best fit, adjacent free blocks merged, as in
+ * CnMeM), for the blocks of the iteration over four iterations. */
 CR_MUST cr_status cr_trace_online(const struct cr_trace *trace, const struct cr_trace_loop *loop,
                                   const struct cr_trace_plan *plan, size_t *peak);
 
-/* ---- parts (trace_*.c) ---- */
+/* ---- internal to this folder ---- */
 
-/* Fills everything of the plan but offsets and peak. */
+/* Fills all members of the plan except offsets and peak. */
 CR_MUST cr_status cr_trace_intervals(const struct cr_trace *trace, const struct cr_trace_loop *loop,
                                      struct cr_trace_plan *plan);
 
-/* ---- a log of our own ---- */
+/* ---- writing a log ---- */
 
-/* What `iterations` runs of the programs, one after the other, do to memory: planned tensors from malloc to free as
- * their plan has them (a chain that hands storage on is one block), the store's planes and the batch as blocks that
- * live across. Sizes are rounded up to `alignment`; the time counts ops. The programs must be planned. */
+/* Writes the log of `iterations` runs of the programs, one after the other. Planned tensors are allocated and freed
+ * as in their plan (a chain that passes storage on is one block). The buffers of the parameter store and the batch
+ * are blocks that live through all iterations. Sizes are rounded up to `alignment` bytes; the time unit is an op.
+ * The programs must be planned. */
 void cr_trace_write(const struct cr_program *const *programs, int count, int iterations, size_t alignment,
                     struct cr_text *out);
 

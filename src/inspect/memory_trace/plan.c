@@ -1,7 +1,8 @@
-/* inspect/memory_trace/plan.c: offsets for the lives of an iteration that repeats. Where no life goes on in the next
- * iteration, it is the planner's own problem (cr_plan_intervals). Where some do, time is a circle: they are taken to be
- * there all the time (safe, and often no loss: the cut lies where few bytes live), and besides everything is placed
- * greedily on the circle; the better plan is kept. */
+/* inspect/memory_trace/plan.c: offsets for the lifetimes of an iteration that repeats. If no lifetime continues in
+ * the next iteration, this is the problem of the planner (cr_plan_intervals). Otherwise time is circular, and two
+ * plans are made: one treats lifetimes that continue as live all the time (correct, and often without loss, because
+ * the cut is where few bytes are live); the other places all blocks greedily on the circle. The smaller plan is
+ * used. */
 #include "compiler/compiler.h"
 #include "inspect/memory_trace/memory_trace.h"
 
@@ -9,16 +10,16 @@
 #include <string.h>
 
 struct key {
-    int64_t first, second, third; /* larger ones are placed earlier */
+    int64_t first, second, third; /* blocks with larger keys are placed first */
     int     interval;
 };
 
 struct placer {
     struct cr_trace_plan *plan;
     struct key           *key;
-    int                  *placed; /* lives by offset */
-    size_t               *best;   /* offsets */
-    int64_t               visits;
+    int                  *placed; /* placed intervals, sorted by offset */
+    size_t               *best;   /* offsets of the best plan so far */
+    int64_t               visits; /* comparisons so far, limited by VISITS_MAX */
 };
 
 enum { VISITS_MAX = 100 * 1000 * 1000, ROUNDS = 30 };
@@ -29,21 +30,21 @@ static size_t padded(const struct cr_trace_plan *plan, const struct cr_trace_int
 
 /* ---- the bound ---- */
 
-/* On the circle; a life of several turns counts as often as it is there. */
+/* Computes the bound on the circle; a lifetime of several iterations counts once per copy that is live. */
 static cr_status find_bound(struct cr_trace_plan *plan) {
     size_t *change, always = 0, live = 0;
     CR_ALLOC(change, (size_t)plan->steps + 1);
     for (int i = 0; i < plan->intervals; i++) {
         const struct cr_trace_interval *x     = &plan->interval[i];
         const size_t                    bytes = padded(plan, x) / (size_t)x->copies;
-        const int64_t length = x->upper - x->lower, turns = length / plan->steps, rest = length % plan->steps;
-        always += (size_t)turns * bytes;
+        const int64_t length = x->upper - x->lower, iterations = length / plan->steps, remainder = length % plan->steps;
+        always += (size_t)iterations * bytes;
         change[x->lower] += bytes;
-        if (x->lower + rest < plan->steps)
-            change[x->lower + rest] -= bytes;
+        if (x->lower + remainder < plan->steps)
+            change[x->lower + remainder] -= bytes;
         else {
             change[0] += bytes;
-            change[x->lower + rest - plan->steps] -= bytes;
+            change[x->lower + remainder - plan->steps] -= bytes;
         }
     }
     plan->bound = always;
@@ -55,36 +56,37 @@ static cr_status find_bound(struct cr_trace_plan *plan) {
     return CR_OK;
 }
 
-/* ---- straight ---- */
+/* ---- the linear plan ---- */
 
-static cr_status plan_straight(struct cr_trace_plan *plan) {
-    struct cr_interval *life;
+static cr_status plan_linear(struct cr_trace_plan *plan) {
+    struct cr_interval *interval;
     size_t              bound;
-    CR_ALLOC(life, (size_t)CR_MAX(plan->intervals, 1));
+    CR_ALLOC(interval, (size_t)CR_MAX(plan->intervals, 1));
     for (int i = 0; i < plan->intervals; i++) {
         const struct cr_trace_interval *x = &plan->interval[i];
-        life[i]                           = x->upper <= plan->steps
-                                                ? (struct cr_interval){.lower = x->lower, .upper = x->upper, .size = x->size}
-                                                : (struct cr_interval){.lower = 0, .upper = plan->steps, .size = padded(plan, x)};
+        interval[i] = (struct cr_interval){.lower = 0, .upper = plan->steps, .size = padded(plan, x)};
+        if (x->upper <= plan->steps)
+            interval[i] = (struct cr_interval){.lower = x->lower, .upper = x->upper, .size = x->size};
     }
-    cr_status status = cr_plan_intervals(life, plan->intervals, plan->alignment, &plan->peak, &bound);
-    for (int i = 0; i < plan->intervals && status == CR_OK; i++) plan->interval[i].offset = life[i].offset;
-    cr_free(life);
+    cr_status status = cr_plan_intervals(interval, plan->intervals, plan->alignment, &plan->peak, &bound);
+    for (int i = 0; i < plan->intervals && status == CR_OK; i++) plan->interval[i].offset = interval[i].offset;
+    cr_free(interval);
     return status;
 }
 
-/* ---- round ---- */
+/* ---- the circular plan ---- */
 
 static bool wraps(const struct cr_trace_plan *plan, const struct cr_trace_interval *x) {
     return x->upper > plan->steps;
 }
 
-/* Are they there at the same time, in one iteration or the next? */
-static bool meet(const struct cr_trace_plan *plan, const struct cr_trace_interval *x,
-                 const struct cr_trace_interval *y) {
+/* Do the lifetimes overlap, in one iteration or across iterations? */
+static bool overlap(const struct cr_trace_plan *plan, const struct cr_trace_interval *x,
+                    const struct cr_trace_interval *y) {
     if (x->copies > 1 || y->copies > 1) return true;
-    const int64_t turn = plan->steps;
-    return (x->lower < y->upper && y->lower < x->upper) || (x->lower + turn < y->upper) || (y->lower + turn < x->upper);
+    const int64_t steps = plan->steps;
+    return (x->lower < y->upper && y->lower < x->upper) || (x->lower + steps < y->upper) ||
+           (y->lower + steps < x->upper);
 }
 
 static size_t find_gap(struct placer *w, int placed, const struct cr_trace_interval *x, bool lowest) {
@@ -92,7 +94,7 @@ static size_t find_gap(struct placer *w, int placed, const struct cr_trace_inter
     const size_t size = padded(w->plan, x);
     for (int i = 0; i < placed; i++) {
         const struct cr_trace_interval *y = &w->plan->interval[w->placed[i]];
-        if (!meet(w->plan, x, y)) continue;
+        if (!overlap(w->plan, x, y)) continue;
         if (y->offset >= top + size && y->offset - top < smallest) {
             smallest = y->offset - top;
             at       = top;
@@ -104,11 +106,11 @@ static size_t find_gap(struct placer *w, int placed, const struct cr_trace_inter
     return at != SIZE_MAX ? at : top;
 }
 
-static void insert_placed(struct placer *w, int placed, int life) {
+static void insert_placed(struct placer *w, int placed, int interval) {
     int at = placed;
-    for (; at > 0 && w->plan->interval[w->placed[at - 1]].offset > w->plan->interval[life].offset; at--)
+    for (; at > 0 && w->plan->interval[w->placed[at - 1]].offset > w->plan->interval[interval].offset; at--)
         w->placed[at] = w->placed[at - 1];
-    w->placed[at] = life;
+    w->placed[at] = interval;
 }
 
 static int compare_keys(const void *a, const void *b) {
@@ -119,11 +121,11 @@ static int compare_keys(const void *a, const void *b) {
     return s->interval - t->interval;
 }
 
-enum by { BY_SIZE, BY_AREA, BY_LENGTH, BYS };
+enum sort_key { BY_SIZE, BY_AREA, BY_LENGTH, BYS };
 
-/* Those that go on in the next iteration all meet at the cut: they lie on each other, at the bottom when they come
+/* Lifetimes that continue in the next iteration all overlap at the cut: they are stacked, at the bottom if they come
  * first. */
-static void sort_lives(struct placer *w, enum by by, bool wrapping_first) {
+static void sort_intervals(struct placer *w, enum sort_key by, bool wrapping_first) {
     for (int i = 0; i < w->plan->intervals; i++) {
         const struct cr_trace_interval *x     = &w->plan->interval[i];
         const int64_t                   units = (int64_t)(padded(w->plan, x) / w->plan->alignment);
@@ -151,8 +153,8 @@ static void place_all(struct placer *w, bool lowest) {
     for (int i = 0; i < w->plan->intervals; i++) w->best[i] = w->plan->interval[i].offset;
 }
 
-/* What sticks out above the bound is placed earlier the next time. False: nothing does. */
-static bool lift(struct placer *w) {
+/* Blocks above the bound are placed earlier in the next round. False: no block is above the bound. */
+static bool promote(struct placer *w) {
     bool any = false;
     for (int i = 0; i < w->plan->intervals; i++) {
         const struct cr_trace_interval *x = &w->plan->interval[w->key[i].interval];
@@ -168,16 +170,16 @@ static bool is_done(const struct placer *w) {
     return w->plan->peak == w->plan->bound || w->visits > VISITS_MAX;
 }
 
-static cr_status plan_round(struct placer *w) {
+static cr_status plan_circular(struct placer *w) {
     const size_t n = (size_t)w->plan->intervals;
     CR_ALLOC(w->key, n);
     CR_ALLOC(w->placed, n);
     CR_ALLOC(w->best, n);
     for (size_t i = 0; i < n; i++) w->best[i] = w->plan->interval[i].offset;
     for (int k = 0; k < 4 * BYS; k++) {
-        sort_lives(w, (enum by)(k / 4), k % 2 == 0);
+        sort_intervals(w, (enum sort_key)(k / 4), k % 2 == 0);
         place_all(w, k / 2 % 2);
-        for (int round = 0; round < ROUNDS && !is_done(w) && lift(w); round++) place_all(w, k / 2 % 2);
+        for (int round = 0; round < ROUNDS && !is_done(w) && promote(w); round++) place_all(w, k / 2 % 2);
         if (is_done(w)) break;
     }
     for (size_t i = 0; i < n; i++) w->plan->interval[i].offset = w->best[i];
@@ -191,8 +193,8 @@ cr_status cr_trace_plan(const struct cr_trace *trace, const struct cr_trace_loop
     struct placer        w      = {.plan = &plan};
     cr_status            status = cr_trace_intervals(trace, loop, &plan);
     if (status == CR_OK) status = find_bound(&plan);
-    if (status == CR_OK) status = plan_straight(&plan);
-    if (status == CR_OK && plan.wrapping && plan.peak > plan.bound) status = plan_round(&w);
+    if (status == CR_OK) status = plan_linear(&plan);
+    if (status == CR_OK && plan.wrapping && plan.peak > plan.bound) status = plan_circular(&w);
     cr_free(w.key);
     cr_free(w.placed);
     cr_free(w.best);

@@ -1,5 +1,4 @@
-/* inspect/memory_trace/read.c: reading a memory log: lines in a stream, ids through a hash table. See
- * inspect/memory_trace/memory_trace.h. */
+/* inspect/memory_trace/read.c: reads a memory log line by line; ids are looked up in a hash table. */
 #include "inspect/memory_trace/memory_trace.h"
 
 #include "core/files.h"
@@ -11,15 +10,15 @@
 
 enum { LINE_MAX_BYTES = 4096, CHUNK_BYTES = 1 << 20, SLOTS_MIN = 1 << 10, EVENTS_MAX = INT32_MAX - 1 };
 
-struct slot { /* an id that was seen */
+struct slot { /* an id of the log */
     uint64_t hash;
     size_t   id;
-    int32_t  block; /* the one that has it now or had it last */
+    int32_t  block; /* the block that has the id now or had it last */
     bool     used;
 };
 
-/* Whole and part stay apart: nanoseconds since 1970 are more than a double can tell apart. */
-struct moment {
+/* A time as whole and fractional part: nanoseconds since 1970 exceed the precision of a double. */
+struct timestamp {
     size_t whole;
     double part;
 };
@@ -29,9 +28,9 @@ struct reader {
     const char      *name;
     int64_t          line;
     struct slot     *slot;
-    size_t           slots, taken; /* slots: a power of two */
-    struct moment    time;         /* of the last event */
-    size_t           begin;        /* whole time of the first one: events count from there */
+    size_t           slots, used_slots; /* slots: a power of two; used_slots: ids in the table */
+    struct timestamp time;              /* time of the last event */
+    size_t           begin;             /* whole part of the first time; times are stored relative to it */
     bool             header;
 };
 
@@ -46,29 +45,29 @@ static bool is_word(struct field f, const char *word) {
     return f.length == strlen(word) && memcmp(f.text, word, f.length) == 0;
 }
 
-/* For messages: not more of a field than one wants to read. */
+/* The length of a field in messages, at most 60 characters. */
 static int shown(struct field f) {
     return (int)CR_MIN(f.length, (size_t)60);
 }
 
 /* ---- growing ---- */
 
-/* The array, twice as long when it is full; NULL when there is no memory for that. */
-static void *grown(void *array, int count, int *capacity, size_t size) {
+/* Returns the array, twice as long if it is full; NULL when out of memory. */
+static void *grow(void *array, int count, int *capacity, size_t size) {
     if (count < *capacity) return array;
-    const int wider = !*capacity ? 1024 : *capacity > EVENTS_MAX / 2 ? EVENTS_MAX + 1 : 2 * *capacity;
-    void     *more  = cr_realloc(array, (size_t)wider, size);
-    if (more) *capacity = wider;
+    const int new_capacity = !*capacity ? 1024 : *capacity > EVENTS_MAX / 2 ? EVENTS_MAX + 1 : 2 * *capacity;
+    void     *more         = cr_realloc(array, (size_t)new_capacity, size);
+    if (more) *capacity = new_capacity;
     return more;
 }
 
-static cr_status keep_id(struct cr_trace *t, struct field id, size_t *at) {
+static cr_status store_id(struct cr_trace *t, struct field id, size_t *at) {
     if (t->id_bytes + id.length + 1 > t->id_capacity) {
-        const size_t wider = CR_MAX(2 * t->id_capacity, (size_t)LINE_MAX_BYTES * 4);
-        char        *more  = cr_realloc(t->id, wider, 1);
-        if (!more) return CR_NO_MEMORY(wider);
+        const size_t new_capacity = CR_MAX(2 * t->id_capacity, (size_t)LINE_MAX_BYTES * 4);
+        char        *more         = cr_realloc(t->id, new_capacity, 1);
+        if (!more) return CR_NO_MEMORY(new_capacity);
         t->id          = more;
-        t->id_capacity = wider;
+        t->id_capacity = new_capacity;
     }
     *at = t->id_bytes;
     memcpy(t->id + *at, id.text, id.length);
@@ -79,7 +78,7 @@ static cr_status keep_id(struct cr_trace *t, struct field id, size_t *at) {
 
 /* ---- ids ---- */
 
-static uint64_t hash_of(struct field id) { /* FNV-1a, its bits mixed once more: the low ones choose the slot */
+static uint64_t hash_of(struct field id) { /* FNV-1a, mixed once more because the low bits select the slot */
     uint64_t h = 0xcbf29ce484222325u;
     for (size_t i = 0; i < id.length; i++) h = (h ^ (unsigned char)id.text[i]) * 0x100000001b3u;
     h ^= h >> 29;
@@ -103,9 +102,9 @@ static cr_status widen_table(struct reader *r) {
     return CR_OK;
 }
 
-/* The slot of the id, or the free one that it would take. */
+/* Finds the slot of the id, or the free slot for it. */
 static cr_status find_slot(struct reader *r, struct field id, struct slot **out) {
-    if (2 * (r->taken + 1) > r->slots) CR_TRY(widen_table(r));
+    if (2 * (r->used_slots + 1) > r->slots) CR_TRY(widen_table(r));
     const uint64_t hash = hash_of(id);
     size_t         at   = hash & (r->slots - 1);
     for (; r->slot[at].used; at = (at + 1) & (r->slots - 1)) {
@@ -130,12 +129,12 @@ static bool read_size(struct field f, size_t *out) {
     return true;
 }
 
-/* Digits, and behind a point more of them. */
-static bool read_time(struct field f, struct moment *out) {
+/* Reads digits, optionally followed by a point and more digits. */
+static bool read_time(struct field f, struct timestamp *out) {
     const char  *point = memchr(f.text, '.', f.length);
     const size_t whole = point ? (size_t)(point - f.text) : f.length;
     double       place = 1;
-    *out               = (struct moment){0};
+    *out               = (struct timestamp){0};
     for (size_t i = whole + 1; i < f.length; i++) {
         if (f.text[i] < '0' || f.text[i] > '9') return false;
         place /= 10;
@@ -150,7 +149,7 @@ static int split(const char *line, size_t length, struct field f[5]) {
     for (size_t i = 0; i < length; i++) {
         if (line[i] != ',') continue;
         f[n].length = (size_t)(line + i - f[n].text);
-        if (++n == 5) return 5; /* too many, and no need to know how many */
+        if (++n == 5) return 5; /* too many fields; the exact number does not matter */
         f[n] = (struct field){line + i + 1, 0};
     }
     f[n].length = (size_t)(line + length - f[n].text);
@@ -161,23 +160,23 @@ static int split(const char *line, size_t length, struct field f[5]) {
 
 #define FAIL_LINE(r, fmt, ...) CR_FAIL(CR_ERR_FORMAT, "%s:%lld: " fmt, (r)->name, (long long)(r)->line, __VA_ARGS__)
 
-/* An event a line, behind the header. */
+/* The line of an event: one event per line, after the header. */
 static int line_of(int event) {
     return event + 2;
 }
 
-static cr_status take_malloc(struct reader *r, struct slot *slot, struct field id, size_t size) {
+static cr_status add_malloc(struct reader *r, struct slot *slot, struct field id, size_t size) {
     struct cr_trace *t = r->trace;
     if (slot->used && t->block[slot->block].free_at == CR_NONE)
         return FAIL_LINE(r, "%.*s is allocated, but was allocated before in line %d and not freed", shown(id), id.text,
                          line_of(t->block[slot->block].alloc_at));
-    struct cr_trace_block *block = grown(t->block, t->blocks, &t->block_capacity, sizeof *t->block);
+    struct cr_trace_block *block = grow(t->block, t->blocks, &t->block_capacity, sizeof *t->block);
     if (!block) return CR_NO_MEMORY((size_t)t->blocks * sizeof *block);
     t->block = block;
     if (!slot->used) {
-        CR_TRY(keep_id(t, id, &slot->id));
+        CR_TRY(store_id(t, id, &slot->id));
         slot->used = true;
-        r->taken++;
+        r->used_slots++;
     }
     slot->block         = t->blocks;
     t->block[t->blocks] = (struct cr_trace_block){slot->id, size, t->events, CR_NONE, CR_NONE, CR_NONE};
@@ -186,8 +185,8 @@ static cr_status take_malloc(struct reader *r, struct slot *slot, struct field i
     return CR_OK;
 }
 
-static cr_status take_use(struct reader *r, const struct slot *slot, enum cr_trace_kind kind, struct field id,
-                          size_t size) {
+static cr_status add_use(struct reader *r, const struct slot *slot, enum cr_trace_kind kind, struct field id,
+                         size_t size) {
     struct cr_trace *t    = r->trace;
     const char      *what = kind == CR_TRACE_FREE ? "freed" : kind == CR_TRACE_READ ? "read" : "written";
     if (!slot->used) return FAIL_LINE(r, "%.*s is %s, but was never allocated", shown(id), id.text, what);
@@ -207,11 +206,11 @@ static cr_status take_use(struct reader *r, const struct slot *slot, enum cr_tra
     return CR_OK;
 }
 
-static cr_status take_event(struct reader *r, const struct field f[4]) {
+static cr_status parse_event(struct reader *r, const struct field f[4]) {
     struct cr_trace *t    = r->trace;
     size_t           size = 0;
     int              kind = 0;
-    struct moment    time;
+    struct timestamp time;
     struct slot     *slot;
     if (!read_time(f[0], &time))
         return FAIL_LINE(r, "time \"%.*s\": must be a number that is not negative", shown(f[0]), f[0].text);
@@ -228,10 +227,10 @@ static cr_status take_event(struct reader *r, const struct field f[4]) {
     if (t->events == EVENTS_MAX) return FAIL_LINE(r, "%s", "the log has more events than can be counted");
     CR_TRY(find_slot(r, f[2], &slot));
     if (kind == CR_TRACE_MALLOC)
-        CR_TRY(take_malloc(r, slot, f[2], size));
+        CR_TRY(add_malloc(r, slot, f[2], size));
     else
-        CR_TRY(take_use(r, slot, (enum cr_trace_kind)kind, f[2], size));
-    struct cr_trace_event *event = grown(t->event, t->events, &t->event_capacity, sizeof *t->event);
+        CR_TRY(add_use(r, slot, (enum cr_trace_kind)kind, f[2], size));
+    struct cr_trace_event *event = grow(t->event, t->events, &t->event_capacity, sizeof *t->event);
     if (!event) return CR_NO_MEMORY((size_t)t->events * sizeof *event);
     t->event = event;
     if (!t->events) r->begin = time.whole;
@@ -240,7 +239,7 @@ static cr_status take_event(struct reader *r, const struct field f[4]) {
     return CR_OK;
 }
 
-static cr_status take_line(struct reader *r, const char *line, size_t length) {
+static cr_status parse_line(struct reader *r, const char *line, size_t length) {
     struct field f[5];
     r->line++;
     if (length && line[length - 1] == '\r') length--;
@@ -251,18 +250,19 @@ static cr_status take_line(struct reader *r, const char *line, size_t length) {
         return CR_OK;
     }
     if (split(line, length, f) != 4) return FAIL_LINE(r, "%s", "must have four fields: time,event,id,size");
-    return take_event(r, f);
+    return parse_event(r, f);
 }
 
-/* ---- the stream ---- */
+/* ---- input ---- */
 
-/* Whole lines of buffer[0..filled); *left gets what follows the last of them and moves to the front. */
-static cr_status take_lines(struct reader *r, char *buffer, size_t filled, size_t *left) {
+/* Parses the complete lines of buffer[0..filled); *left is the length of the incomplete last line, which is moved to
+ * the front. */
+static cr_status parse_lines(struct reader *r, char *buffer, size_t filled, size_t *left) {
     size_t at = 0;
     for (;;) {
         const char *end = memchr(buffer + at, '\n', filled - at);
         if (!end) break;
-        CR_TRY(take_line(r, buffer + at, (size_t)(end - buffer) - at));
+        CR_TRY(parse_line(r, buffer + at, (size_t)(end - buffer) - at));
         at = (size_t)(end - buffer) + 1;
     }
     *left = filled - at;
@@ -274,37 +274,37 @@ static cr_status take_lines(struct reader *r, char *buffer, size_t filled, size_
     return CR_OK;
 }
 
-/* The next bytes of what is read; 0 at its end. */
+/* The input: bytes in memory or a file. */
 struct source {
-    const char *bytes; /* of memory, or NULL: of the file */
+    const char *bytes; /* bytes in memory; NULL: read the file */
     size_t      left;
     int         fd;
 };
 
-static cr_status next_bytes(struct source *s, const char *name, char *dst, size_t room, size_t *got) {
+static cr_status next_bytes(struct source *s, const char *name, char *dst, size_t room, size_t *bytes_read) {
     if (s->fd < 0) {
-        *got = CR_MIN(room, s->left);
-        if (*got) memcpy(dst, s->bytes, *got);
-        s->bytes += *got;
-        s->left -= *got;
+        *bytes_read = CR_MIN(room, s->left);
+        if (*bytes_read) memcpy(dst, s->bytes, *bytes_read);
+        s->bytes += *bytes_read;
+        s->left -= *bytes_read;
         return CR_OK;
     }
     ssize_t n;
     do n = read(s->fd, dst, room);
     while (n < 0 && errno == EINTR);
     if (n < 0) return cr_fs_refused(name, "read", errno);
-    *got = (size_t)n;
+    *bytes_read = (size_t)n;
     return CR_OK;
 }
 
 static cr_status read_all(struct reader *r, struct source *s, char *buffer) {
-    size_t left = 0, got = 0;
+    size_t left = 0, bytes_read = 0;
     for (;;) {
-        CR_TRY(next_bytes(s, r->name, buffer + left, CHUNK_BYTES, &got));
-        if (!got) break;
-        CR_TRY(take_lines(r, buffer, left + got, &left));
+        CR_TRY(next_bytes(s, r->name, buffer + left, CHUNK_BYTES, &bytes_read));
+        if (!bytes_read) break;
+        CR_TRY(parse_lines(r, buffer, left + bytes_read, &left));
     }
-    if (left) CR_TRY(take_line(r, buffer, left)); /* the last line may lack its end */
+    if (left) CR_TRY(parse_line(r, buffer, left)); /* the last line may have no line end */
     r->line++;
     if (!r->trace->events) return FAIL_LINE(r, "%s", "the log has no events");
     return CR_OK;

@@ -205,7 +205,7 @@ static void comes_apart(void) {
         CHECK_HAS(g.member[0].message, "ended its run");
         group_init(&g, 3, (enum transport)way, call_something_else);
         group_run(&g);
-        all_learn(&g, -1, "come apart", 3, transport_name[way]);
+        all_learn(&g, -1, "call different collectives", 3, transport_name[way]);
         CHECK_HAS(g.member[2].message, "broadcast of 8 bytes");
         group_init(&g, 3, (enum transport)way, differ);
         group_run(&g);
@@ -280,16 +280,16 @@ static void wrong_starts(void) {
     snprintf(g.member[1].where.job, sizeof g.member[1].where.job, "other");
     group_run(&g);
     CHECK_STATUS(g.member[1].status, CR_ERR_CONFIG);
-    CHECK_HAS(g.member[1].message, "belongs to another job (test; this one is other)");
+    CHECK_HAS(g.member[1].message, "belongs to another job (test; this job is other)");
     CHECK_INT(g.member[0].status, CR_ERR_PEER);
-    CHECK_HAS(g.member[0].message, "did not come to port");
+    CHECK_HAS(g.member[0].message, "did not connect to port");
 
     group_init(&g, 2, TCP, nothing); /* nobody listens */
     g.member[1].where.port = free_port();
     for (int r = 0; r < 2; r++) g.member[r].where.rendezvous_s = 0.7;
     group_run(&g);
     CHECK_INT(g.member[1].status, CR_ERR_IO);
-    CHECK_HAS(g.member[1].message, "does not answer at port");
+    CHECK_HAS(g.member[1].message, "does not respond on port");
     CHECK(g.member[0].seconds < 4 && g.member[1].seconds < 4);
 
     group_init(&g, 3, SHARED, nothing); /* two come */
@@ -298,7 +298,7 @@ static void wrong_starts(void) {
     g.member[0].where.size = g.member[1].where.size = 3;
     group_run(&g);
     CHECK_INT(g.member[0].status, CR_ERR_PEER);
-    CHECK_HAS(g.member[0].message, "did not come within 0.5 s: 2");
+    CHECK_HAS(g.member[0].message, "did not connect within 0.5 s: 2");
 
     struct cr_comm_options w = g.member[0].where;
     struct cr_comm        *comm;
@@ -325,10 +325,10 @@ static void foreign_port(void) {
                                 .wait_timeout_s = 5};
     struct cr_comm        *comm;
     CHECK_STATUS(cr_comm_open(&w, &comm), CR_ERR_IO);
-    CHECK_HAS(cr_error_message(), "is taken, perhaps by another job");
+    CHECK_HAS(cr_error_message(), "is in use, perhaps by another job");
     w.rank = 1;
     CHECK_STATUS(cr_comm_open(&w, &comm), CR_ERR_IO);
-    CHECK_HAS(cr_error_message(), "says nothing");
+    CHECK_HAS(cr_error_message(), "does not respond");
     close(fd);
     snprintf(w.address, sizeof w.address, "no-such-host.invalid");
     CHECK_STATUS(cr_comm_open(&w, &comm), CR_ERR_IO);

@@ -480,11 +480,11 @@ static void report_names_what_was_taken(void) {
     known                     = S;
     struct cr_choices choices = {.text = &text, .json = true};
     REQUIRE_OK(cr_fuse_report(&p, &target, &choices));
-    CHECK_HAS(text.data, "{\"choice\": \"takes\", \"layer\": \"layer2.0.conv1\", \"kind\": \"conv\"");
+    CHECK_HAS(text.data, "{\"choice\": \"fusion\", \"layer\": \"layer2.0.conv1\", \"kind\": \"conv\"");
     CHECK_HAS(
         text.data,
-        "\"row\": null, \"way\": null, \"us\": null, \"source\": null, \"gradients\": [{\"kind\": \"conv_wgrad\", ");
-    CHECK_HAS(text.data, "\"takes\": \"S\", \"ways\": 2, \"plain_us\": 11000000.0000, \"chosen_us\": 10000000.0000}\n");
+        "\"kernel\": null, \"algo\": null, \"us\": null, \"source\": null, \"gradients\": [{\"kind\": \"conv_wgrad\", ");
+    CHECK_HAS(text.data, "\"fused\": \"S\", \"options\": 2, \"unfused_us\": 11000000.0000, \"chosen_us\": 10000000.0000}\n");
     CHECK_INT(choices.fusions, 8);
     CHECK(fabs(choices.plain_s - 88) < 1e-9 && fabs(choices.chosen_s - 80) < 1e-9);
     cr_text_free(&text);

@@ -190,7 +190,7 @@ static void bad_files_are_refused(void) {
         {"", "is empty"},
         {"id,lower,upper\n", "lives.csv:1: column size is missing"},
         {"id,lower,upper,size,alignment\n", "lives.csv:1: unknown column alignment"},
-        {"id,lower,upper,size,id\n", "stands twice"},
+        {"id,lower,upper,size,id\n", "duplicate column"},
         {"id,lower,upper,size\n1,2,3\n", "lives.csv:2: 3 fields"},
         {"id,lower,upper,size\n1,2,3,4,5\n", "lives.csv:2: 5 fields"},
         {"id,lower,upper,size\n\n1,2,x,4\n", "lives.csv:3: upper must be a whole number"},
@@ -202,8 +202,8 @@ static void bad_files_are_refused(void) {
         {"id,lower,upper,size\n1,2,99999999999999999999999,1\n", "larger than 2^62"},
         {"id,lower,upper,size\n,2,3,1\n", "id must be"},
         {"id,lower,upper,size\n\"a\",2,3,1\n", "without quotes"},
-        {"id,lower,upper,size\n7,2,3,1\n8,2,3,1\n7,5,6,1\n", "lives.csv:4: id 7 stands in line 2 already"},
-        {"id,lower,upper,size\n1,2,3,4611686018427387904\n2,2,3,4611686018427387904\n", "lives.csv:3: the sizes"},
+        {"id,lower,upper,size\n7,2,3,1\n8,2,3,1\n7,5,6,1\n", "lives.csv:4: duplicate id 7, first used in line 2"},
+        {"id,lower,upper,size\n1,2,3,4611686018427387904\n2,2,3,4611686018427387904\n", "lives.csv:3: the sum of the sizes"},
     };
     int64_t live = cr_alloc_live();
     for (size_t i = 0; i < CR_COUNT(bad); i++) {

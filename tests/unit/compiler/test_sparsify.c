@@ -192,17 +192,17 @@ static void json_says_the_same(void) {
     CHECK_STR(out.data, "{\"choice\": \"pattern\", \"layer\": \"layer\", \"kind\": \"conv\", \"type\": \"f32\", "
                         "\"stride\": 1, \"pad\": 1, \"shape\": "
                         "{\"x\": [1, 8, 8, 16], \"w\": [8, 3, 3, 16], \"packed\": [1, 1, 1, 104], \"y\": [1, 8, 8, 8]}, "
-                        "\"row\": \"kept\", \"way\": 104, "
-                        "\"us\": 39.0000, \"source\": \"file\", \"kept\": 0.125000, \"taken\": \"sparse\", "
+                        "\"kernel\": \"kept\", \"algo\": 104, "
+                        "\"us\": 39.0000, \"source\": \"file\", \"density\": 0.125000, \"chosen\": \"sparse\", "
                         "\"dense_us\": 100.0000, \"sparse_us\": 39.0000, "
-                        "\"layout\": 4, \"layout_name\": \"cut e\", \"layouts\": 2, \"hopeless\": 1}\n");
+                        "\"format\": 4, \"format_name\": \"cut e\", \"formats\": 2, \"formats_pruned\": 1}\n");
     cr_text_free(&out);
     out = (struct cr_text){0};
     t   = (struct invented){.dense = 10, .foreseen = {26, 27}, .takes = {1, 1}, .json = true};
     run(&t, true, &out);
-    CHECK(out.data && strstr(out.data, "\"row\": \"plain\", \"way\": 0, \"us\": 10.0000, \"source\": \"measured\""));
-    CHECK(out.data && strstr(out.data, "\"taken\": \"dense\", \"dense_us\": 10.0000, \"sparse_us\": null, \"layout\": "
-                                       "null, \"layout_name\": null, \"layouts\": 0, \"hopeless\": 2}\n"));
+    CHECK(out.data && strstr(out.data, "\"kernel\": \"plain\", \"algo\": 0, \"us\": 10.0000, \"source\": \"measured\""));
+    CHECK(out.data && strstr(out.data, "\"chosen\": \"dense\", \"dense_us\": 10.0000, \"sparse_us\": null, \"format\": "
+                                       "null, \"format_name\": null, \"formats\": 0, \"formats_pruned\": 2}\n"));
     cr_text_free(&out);
 }
 

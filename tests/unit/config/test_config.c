@@ -73,21 +73,19 @@ static void judges_includes(void) {
     char text[200];
     snprintf(text, sizeof text, "include = %s\n[train]\nkeep = 3\n", file_text("whole.ini", "[train]\nbatch = 3\n"));
     CHECK_STR(refusal(text, NULL), "");
-    CHECK_STR(refusal("include = c.ini\n", NULL),
-              "c.ini:1: include = c.ini: this file is being read already: a circle");
+    CHECK_STR(refusal("include = c.ini\n", NULL), "c.ini:1: include = c.ini: this file includes itself (a cycle)");
     file_text("a.ini", "\ninclude = ./c.ini\n");
-    CHECK_STR(refusal("include = a.ini\n", NULL),
-              "a.ini:2: include = ./c.ini: this file is being read already: a circle");
+    CHECK_STR(refusal("include = a.ini\n", NULL), "a.ini:2: include = ./c.ini: this file includes itself (a cycle)");
     CHECK_STR(
         refusal("# x\ninclude = gone.ini\n[train]\nbatch=0\n", NULL),
         "c.ini:2: include = gone.ini: gone.ini: no such file\nc.ini:4: [train] batch = 0: must be from 1 to 1000000");
     CHECK_HAS(refusal("include = .\n", NULL), "is a folder");
-    CHECK_STR(refusal("include =\n", NULL), "c.ini:1: include: names no file");
+    CHECK_STR(refusal("include =\n", NULL), "c.ini:1: include: the file name is missing");
     CHECK_STR(refusal("include = \"a\n", NULL), "c.ini:1: include: the closing \" is missing");
     CHECK_HAS(refusal("include = whole.ini\ninclude = whole.ini\n", NULL),
               "c.ini:2: include: is already set in line 1");
-    CHECK_HAS(refusal("[train]\ninclude = whole.ini\n", NULL), "unknown key; include stands before the first section");
-    CHECK_HAS(refusal(NULL, "train.include=x"), "include stands before the first section");
+    CHECK_HAS(refusal("[train]\ninclude = whole.ini\n", NULL), "unknown key; include belongs before the first section");
+    CHECK_HAS(refusal(NULL, "train.include=x"), "include belongs before the first section");
     /* what an included file says wrong is told with the rest, even where the including file sets the same key well */
     file_text("wrong.ini", "[train]\nbatch = 0\n");
     CHECK_STR(refusal("include = wrong.ini\n[train]\nbatch = 3\nkeep = 0\n", NULL),
@@ -99,7 +97,7 @@ static void judges_includes(void) {
         snprintf(text, sizeof text, "include = d%d.ini\n", i + 1);
         file_text(name, i < 9 ? text : "");
     }
-    CHECK_HAS(refusal("include = d1.ini\n", NULL), "d7.ini:1: include = d8.ini: more than 8 files deep");
+    CHECK_HAS(refusal("include = d1.ini\n", NULL), "d7.ini:1: include = d8.ini: includes are nested more than 8 deep");
     CHECK_STR(refusal("include = d3.ini\n", NULL), "");
 }
 
@@ -132,9 +130,9 @@ static void tells_all_at_once(void) {
                       "mean = 1,2\n"
                       "std = 1;2\n",
                       "schedule.kind=linear"),
-              "c.ini:1: batch = 3: stands before the first section, where only include may stand; did you mean [train] "
+              "c.ini:1: batch = 3: is before the first section, where only include is allowed; did you mean [train] "
               "batch?\n"
-              "c.ini:3: [train] batch = many: must be a whole number from 1 to 1000000, or auto\n"
+              "c.ini:3: [train] batch = many: must be an integer from 1 to 1000000, or auto\n"
               "c.ini:4: [train] bacth = 3: unknown key; did you mean batch?\n"
               "c.ini:5: [train] fuse = yup: must be yes or no (or true/false, on/off, 1/0)\n"
               "c.ini:6: [train] device = gpu: must be one of auto, cpu, cuda; did you mean cuda?\n"
@@ -143,7 +141,7 @@ static void tells_all_at_once(void) {
               "c.ini:11: [optim] lr: is already set in line 10; remove one of the two\n"
               "c.ini:12: [optim] learning_rate = 0.1: unknown key; did you mean lr?\n"
               "c.ini:14: [data] mean = 1,2: must be three numbers: red, green, blue\n"
-              "c.ini:15: [data] std = 1;2: ';' would start a comment; put the value in quotes, or a blank before the "
+              "c.ini:15: [data] std = 1;2: ';' would start a comment; quote the value, or put a blank before the "
               "comment\n"
               "command line: [schedule] kind = linear: must be one of constant, step, multistep, cosine, polynomial, "
               "one_cycle");
@@ -172,23 +170,24 @@ static void judges_overrides(void) {
         {"=3", "must be section.key=value"},
         {".batch=3", "must be section.key=value"},
         {"x=3.5", "must be section.key=value"},
-        {"train.=3", "[train]  = 3: unknown key; [train] has batch, eval_batch, epochs,"},
+        {"train.=3", "[train]  = 3: unknown key; keys of [train]: batch, eval_batch, epochs,"},
         {"train. batch =3", ""},
         {"trian.batch=3", "[trian] batch = 3: unknown section; did you mean [train]?"},
-        {"nothing.batch=3", "unknown section; there are [model] [data] [train] [optim] [schedule] [ema] [memory]"},
+        {"nothing.batch=3",
+         "unknown section; the sections are [model] [data] [train] [optim] [schedule] [ema] [memory]"},
         {"train.lr=3", "[train] lr = 3: unknown key; did you mean [optim] lr?"},
         {"optim.bathc=3", "unknown key; did you mean [train] batch?"},
         {"train.kind=sgd", "[train] kind = sgd: unknown key; did you mean [data] kind?"},
         {"train.num_classes=3", "did you mean [model] classes?"},
         {"data.num_workers=3", "did you mean workers?"},
-        {"optim.zzzzzz=3",
-         "unknown key; [optim] has kind, lr, momentum, nesterov, weight_decay, decay_norm_bias, beta2, eps, trust"},
+        {"optim.zzzzzz=3", "unknown key; keys of [optim]: kind, lr, momentum, nesterov, weight_decay, decay_norm_bias, "
+                           "beta2, eps, trust"},
         {"model.arch=resnet51", "must be one of resnet18, resnet34,"},
         {"model.arch=resnet51", "; did you mean resnet50?"},
         {"model.arch=", "must be one of"},
-        {"train.batch=", "[train] batch = : must be a whole number from 1 to 1000000"},
-        {"data.root=a\nb", "the text holds a control character"},
-        {"data.root=#'\"", "the text needs quotes, but holds both kinds"},
+        {"train.batch=", "[train] batch = : must be an integer from 1 to 1000000"},
+        {"data.root=a\nb", "the text contains a control character"},
+        {"data.root=#'\"", "the text needs quotes, but contains both kinds"},
     };
     check_rules(rules, CR_COUNT(rules), NULL);
 }
@@ -197,12 +196,12 @@ static void reads_types_strictly(void) {
     static const struct rule rules[] = {
         {"train.batch=+64", ""},
         {"train.batch=064", ""},
-        {"train.batch=0x10", "whole number"},
-        {"train.batch=1e2", "whole number"},
-        {"train.batch=12abc", "whole number"},
-        {"train.batch=1.0", "whole number"},
-        {"train.batch=-", "whole number"},
-        {"train.batch=1 2", "whole number"},
+        {"train.batch=0x10", "integer"},
+        {"train.batch=1e2", "integer"},
+        {"train.batch=12abc", "integer"},
+        {"train.batch=1.0", "integer"},
+        {"train.batch=-", "integer"},
+        {"train.batch=1 2", "integer"},
         {"train.batch=99999999999999999999", "must be from 1 to 1000000"},
         {"train.seed=9223372036854775807", ""},
         {"train.seed=9223372036854775808", "must be from 0 to 9223372036854775807"},
@@ -272,16 +271,16 @@ static void holds_ranges(void) {
 
 static void knows_rules_between_keys(void) {
     static const struct rule plain[] = {
-        {"model.depths=1,2", "[model] depths = 1,2: is for arch = custom; resnet20 has its own"},
-        {"model.widths=1,2", "[model] widths = 1,2: is for arch = custom"},
-        {"model.block=basic", "[model] block = basic: is for arch = custom"},
+        {"model.depths=1,2", "[model] depths = 1,2: is only for arch = custom; resnet20 has fixed depths"},
+        {"model.widths=1,2", "[model] widths = 1,2: is only for arch = custom"},
+        {"model.block=basic", "[model] block = basic: is only for arch = custom"},
         {"model.arch=custom", "[model] arch = custom: needs depths and widths"},
         {"model.stem=imagenet", ""},
         {"model.shortcut=B", ""},
         {"model.freeze=stem, layer1 ,fc", ""},
-        {"model.freeze=layer10", "'layer10' is no part of a network; allowed: stem,"},
+        {"model.freeze=layer10", "'layer10' is not a part of a network; allowed: stem,"},
         {"model.freeze=layer5", ""}, /* the network knows how many it has */
-        {"model.freeze=stem,", "'' is no part"},
+        {"model.freeze=stem,", "'' is not a part"},
         {"data.scale=0.5", "must be two numbers, the smaller first"},
         {"data.scale=0.5,0.2", "must be two numbers, the smaller first"},
         {"data.ratio=1,2,3", "must be two numbers"},
@@ -292,32 +291,33 @@ static void knows_rules_between_keys(void) {
         {"data.kind=folder", "needs root"},
         {"data.kind=synthetic", ""},
         {"schedule.kind=multistep", "[schedule] kind = multistep: needs milestones"},
-        {"schedule.milestones=1,1", "must rise from one to the next; item 2 does not"},
-        {"schedule.milestones=1,3,2", "item 3 does not"},
+        {"schedule.milestones=1,1", "must be in ascending order; item 2 is not"},
+        {"schedule.milestones=1,3,2", "item 3 is not"},
         {"schedule.min_lr=0.2", "[schedule] min_lr = 0.2: must not exceed [optim] lr (0.1)"},
     };
-    static const struct rule custom[]  = {{"model.depths=1,2", ""},
-                                          {"model.depths=1", "widths"},
-                                          {"model.depths=", "needs depths too"},
-                                          {"model.depths=1,x", "item 2 must be a whole number"},
-                                          {"model.arch=resnet18", "is for arch = custom; resnet18 has its own"}};
+    static const struct rule custom[] = {
+        {"model.depths=1,2", ""},
+        {"model.depths=1", "widths"},
+        {"model.depths=", "also needs depths"},
+        {"model.depths=1,x", "item 2 must be an integer"},
+        {"model.arch=resnet18", "is only for arch = custom; resnet18 has a fixed block"}};
     static const struct rule folders[] = {
         {"data.eval_crop=200", ""},
         {"data.eval_crop=201", "[data] eval_crop = 201: must not exceed eval_resize (200)"},
         {"data.kind=cifar100", ""},
-        {"data.train_images=5", "is for shapes and synthetic; folder has its own size"},
+        {"data.train_images=5", "is only for shapes and synthetic; folder has a fixed size"},
         {"data.root=", "needs root"}};
     check_rules(plain, CR_COUNT(plain), NULL);
     CHECK_HAS(refusal("[optim]\nmomentum = 0\nnesterov = yes\n", NULL),
               "c.ini:3: [optim] nesterov = yes: needs momentum above 0");
     /* one mistake, one line: no rule speaks about a value that was refused */
     CHECK_STR(refusal("[model]\narch = custom\ndepths = 3,x\nwidths = 4,4\n", NULL),
-              "c.ini:3: [model] depths = 3,x: item 2 must be a whole number from 1 to 1000");
+              "c.ini:3: [model] depths = 3,x: item 2 must be an integer from 1 to 1000");
     CHECK_STR(refusal("[data]\nkind = cifarten\n", NULL),
               "c.ini:2: [data] kind = cifarten: must be one of shapes, cifar10, cifar100, folder, packed, synthetic");
     file_text("sized.ini", "[data]\nkind = folder\nroot = x\ntrain_images = 5\n");
     CHECK_STR(refusal("include = sized.ini\n[data]\ntrain_images = x\n", NULL),
-              "c.ini:3: [data] train_images = x: must be a whole number from 0 to 100000000");
+              "c.ini:3: [data] train_images = x: must be an integer from 0 to 100000000");
     for (size_t i = 0; i < CR_COUNT(custom); i++) {
         const char *got =
             refusal("[model]\narch = custom\ndepths = 1,1\nwidths = 4,4\nblock = bottleneck\n", custom[i].override);

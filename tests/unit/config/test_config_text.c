@@ -183,8 +183,8 @@ static void helps(void) {
     cr_config_help(&out);
     REQUIRE(!out.failed);
     static const char *const parts[] = {
-        "\n[train]  the run\n",
-        "\n  batch = 128                     integer, 1 to 1000000, or auto\n        images a step",
+        "\n[train]  the training run\n",
+        "\n  batch = 128                     integer, 1 to 1000000, or auto\n        batch size per GPU",
         "\n  device = auto                   one of auto, cpu, cuda\n",
         "\n  lr = 0.1                        number, 0 to 1000\n", "\n  nesterov = no                   yes or no\n"};
     for (size_t i = 0; i < CR_COUNT(parts); i++) CHECK_HAS(out.data, parts[i]);

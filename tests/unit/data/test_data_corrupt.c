@@ -147,11 +147,11 @@ static void nothing_readable_is_an_error(void) {
     struct cr_batch          batch;
     REQUIRE_OK(cr_loader_open(set, &options, &loader));
     CHECK_STATUS(cr_loader_next(loader, &batch), CR_ERR_FORMAT);
-    CHECK_HAS(cr_error_message(), "8 pictures in a row could not be read");
+    CHECK_HAS(cr_error_message(), "8 images in a row could not be read");
     cr_loader_close(loader);
     options.batch = 9;
     CHECK_STATUS(cr_loader_open(set, &options, &loader), CR_ERR_CONFIG);
-    CHECK_HAS(cr_error_message(), "more than the 8 training pictures");
+    CHECK_HAS(cr_error_message(), "more than the 8 training images");
     cr_dataset_close(set);
     drop_folder(folder);
 }

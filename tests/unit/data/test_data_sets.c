@@ -107,7 +107,7 @@ static void cifar10_folder_is_found_and_checked(void) {
     make_folder(folder);
     root_is(folder, root);
     put_text(folder, "data_batch_1", "pickle");
-    CHECK_REFUSED(CR_ERR_CONFIG, "Python form", "fetch-cifar10.sh", CR_SPLIT_TRAIN, "data.kind=cifar10", root);
+    CHECK_REFUSED(CR_ERR_CONFIG, "Python version", "fetch-cifar10.sh", CR_SPLIT_TRAIN, "data.kind=cifar10", root);
     drop_folder(folder);
 }
 
@@ -168,7 +168,7 @@ static void cifar10_is_the_published_set(void) {
         CHECK_NEAR(sqrt(v), deviation[c], 1e-6);
     }
     cr_dataset_describe(set, &text);
-    CHECK_STR(text.data, "50000 images, 10 classes, 5000 a class");
+    CHECK_STR(text.data, "50000 images, 10 classes, 5000 per class");
     CHECK_STR(cr_dataset_class_name(set, 6), "frog");
     cr_text_free(&text);
     cr_dataset_close(set);
@@ -243,8 +243,7 @@ static void wrong_folders_are_refused(void) {
     CHECK_REFUSED(CR_ERR_FORMAT, "only one class folder, a", "train", CR_SPLIT_TRAIN, "data.kind=folder", root);
     text_into(other, "%s/train/b", folder);
     REQUIRE(mkdir(other, 0777) == 0);
-    CHECK_REFUSED(CR_ERR_FORMAT, "train/b: no picture", "fill it or remove it", CR_SPLIT_TRAIN, "data.kind=folder",
-                  root);
+    CHECK_REFUSED(CR_ERR_FORMAT, "train/b: no image", "fill it or remove it", CR_SPLIT_TRAIN, "data.kind=folder", root);
     put_text(folder, "train/b/x.webp", "RIFF");
     CHECK_REFUSED(CR_ERR_FORMAT, "train/b", "x.webp", CR_SPLIT_TRAIN, "data.kind=folder", root);
     put_picture(folder, "train/b/1.png", 2, 2, 0);
@@ -317,7 +316,7 @@ static void shapes_are_made_once(void) {
     CHECK_INT(cr_dataset_count(train), 53);
     CHECK_INT(cr_dataset_count(val), 20);
     cr_dataset_describe(train, &text);
-    CHECK_STR(text.data, "53 images, 10 classes, 5-6 a class");
+    CHECK_STR(text.data, "53 images, 10 classes, 5-6 per class");
     for (int c = 0; c < 10; c++) CHECK_STR(cr_dataset_class_name(val, c), cr_shapes_class(c));
     uint8_t         drawn[32 * 32 * 3];
     struct cr_image image;
@@ -330,7 +329,7 @@ static void shapes_are_made_once(void) {
     cr_dataset_close(train);
     cr_dataset_close(val);
     cr_text_free(&text);
-    CHECK_REFUSED(CR_ERR_CONFIG, path, "is there already", CR_SPLIT_TRAIN, root, "data.train_images=60",
+    CHECK_REFUSED(CR_ERR_CONFIG, path, "exists already", CR_SPLIT_TRAIN, root, "data.train_images=60",
                   "data.val_images=20");
     CHECK_REFUSED(CR_ERR_CONFIG, "train_images", "at least 10", CR_SPLIT_TRAIN, root, "data.train_images=9");
     text_into(path, "%s/readonly/x", "/proc");

@@ -127,7 +127,7 @@ static void a_plain_iteration(void) {
     /* each malloc has one place; shifting one onto another must be seen */
     p.plan[0].interval[1].offset = p.plan[0].interval[0].offset = 0;
     CHECK_STATUS(cr_trace_check(&p.trace, &p.loop, &p.plan[0]), CR_ERR_DEVICE);
-    CHECK_HAS(cr_error_message(), "share bytes");
+    CHECK_HAS(cr_error_message(), "overlap in the plan");
     planned_free(&p);
 }
 
@@ -160,7 +160,7 @@ static void the_check_finds_faults(void) {
     plan->peak += 1;
     plan->intervals = 1;
     CHECK_STATUS(cr_trace_check(&p.trace, &p.loop, plan), CR_ERR_DEVICE);
-    CHECK_HAS(cr_error_message(), "no place");
+    CHECK_HAS(cr_error_message(), "no offset");
     plan->intervals = 2;
     plan->interval[0].size--;
     CHECK_STATUS(cr_trace_check(&p.trace, &p.loop, plan), CR_ERR_DEVICE);
@@ -368,7 +368,7 @@ static void what_comes_before_and_behind(void) {
 static void what_does_not_repeat(void) {
     struct planned p;
     CHECK_STATUS(plan_words("", "m1:8 w1 r1 m2:9 f2 f1", 1, "", &p), CR_ERR_FORMAT);
-    CHECK_HAS(cr_error_message(), "log.csv: no iteration is there twice");
+    CHECK_HAS(cr_error_message(), "log.csv: no iteration repeats");
     planned_free(&p);
     struct log l = {0};
     for (int i = 0; i < 50; i++) { /* sizes that never come again */

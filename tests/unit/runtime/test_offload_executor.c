@@ -363,7 +363,7 @@ static void shown_and_logged_as_planned(void) {
     REQUIRE_OK(swapped_open(&s, &(struct how){.overrides = basic, .fuse = true, .one_in = 1}));
     const struct cr_program *all[] = {&s.program};
     cr_plan_print_summary(&s.program, &text);
-    CHECK(text.data && strstr(text.data, "\nhost  ") && strstr(text.data, "swapped"));
+    CHECK(text.data && strstr(text.data, "\nhost  ") && strstr(text.data, "offloaded"));
     text.length = 0;
     cr_plan_print_csv(&s.program, &text);
     struct cr_interval *life = cr_alloc((size_t)s.program.tensors, sizeof *life);

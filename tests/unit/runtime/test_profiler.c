@@ -244,7 +244,7 @@ static void tables_are_sorted_and_add_up(void) {
     for (char *line = text.data; line && sscanf(line, "{\"op\": %d,", &op) == 1;
          line       = strchr(line, '\n') + 1, lines++) {
         const char *at = strstr(line, "\"ms\": ");
-        REQUIRE(at && sscanf(at, "\"ms\": %lf, \"share\": %lf", &ms, &part) == 2);
+        REQUIRE(at && sscanf(at, "\"ms\": %lf, \"fraction\": %lf", &ms, &part) == 2);
         sum += ms;
         share += part;
     }

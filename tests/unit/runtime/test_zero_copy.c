@@ -205,12 +205,12 @@ static void it_is_said_where_a_tensor_lives(void) {
     CHECK_STATUS(cr_pass_offload(&l.p, &target, 6 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK);
     plan_of(&l.p);
     CHECK_STATUS(cr_plan_print_lifetimes(&l.p, &target, &text), CR_OK);
-    CHECK_HAS(text.data, "zero-copy       4.00  0-"); /* a, four units */
-    CHECK_HAS(text.data, "swapped 0.0, zero-copy 4.0");
+    CHECK_HAS(text.data, "mapped          4.00  0-"); /* a, four units */
+    CHECK_HAS(text.data, "offloaded 0.0, mapped reads 4.0");
     cr_text_free(&text);
     REQUIRE_OK(cr_config_open(&config, NULL, NULL, 0));
     cr_plan_print_json(&l.p, &config, "", 1, 0, 0, &text);
-    CHECK_HAS(text.data, "\"swapped\": 0, \"zero_copy\": 1");
+    CHECK_HAS(text.data, "\"offloaded\": 0, \"mapped_reads\": 1");
     cr_text_free(&text);
     cr_config_close(&config);
     cr_program_free(&l.p);

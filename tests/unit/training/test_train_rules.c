@@ -173,9 +173,9 @@ static cr_status refusal_of(const char *const *keys, int n) {
 
 static void keys_that_do_not_fit_are_named(void) {
     REFUSED("needs lr: the default, 0.1, is for sgd", "optim.kind=adamw");
-    REFUSED("adamw has no such form", "optim.kind=adamw", "optim.lr=0.001", "optim.nesterov=yes");
+    REFUSED("is only for sgd and lars", "optim.kind=adamw", "optim.lr=0.001", "optim.nesterov=yes");
     REFUSED("must be 0 with one_cycle", "schedule.kind=one_cycle", "schedule.warmup_epochs=2");
-    REFUSED("is for one_cycle", "schedule.low_momentum=0.8");
+    REFUSED("is only for one_cycle", "schedule.low_momentum=0.8");
     REFUSED("must not exceed [optim] momentum (0.9)", "schedule.kind=one_cycle", "schedule.low_momentum=0.95");
     REFUSED("must not exceed [optim] lr (0.1)", "schedule.kind=polynomial", "schedule.min_lr=0.2");
     CHECK_INT(cr_alloc_live(), 0);

@@ -1,7 +1,8 @@
-/* device/cpu/onednn/dnnl.h: what the oneDNN rows share. Private to src/cpu/dnnl_*.c.
- * oneDNN's C API, 2.x and 3.x: what differs between them stands in device/cpu/onednn/dnnl_util.c and in the three lines
- * below. NHWC and K,R,S,C cross op borders; blocked filters stay inside a launch. Scratchpads are ours (user mode), so
- * a launch allocates nothing. */
+/* device/cpu/onednn/dnnl.h: declarations that the oneDNN kernels share; private to device/cpu/onednn/.
+ *
+ * The C API of oneDNN 2.x and 3.x is supported. The differences are in device/cpu/onednn/dnnl_util.c and in the types
+ * below. Tensors between ops are [N, H, W, C] and filters [K, R, S, C]; blocked filters exist within a launch only. The
+ * scratchpad is part of the workspace (user mode), so a launch does not allocate. */
 #ifndef CR_DNNL_H
 #define CR_DNNL_H
 
@@ -9,8 +10,8 @@
 
 #include <oneapi/dnnl/dnnl.h>
 
-/* A descriptor of memory: ours, made by cr_dnnl_md and ended by cr_dnnl_md_free; and one that oneDNN lends, or ours as
- * an argument. */
+/* Memory descriptors. own: created by cr_dnnl_md, freed by cr_dnnl_md_free. ref: an argument, or a descriptor that
+ * oneDNN owns. */
 #if DNNL_VERSION_MAJOR >= 3
 typedef dnnl_memory_desc_t       cr_dnnl_md_own;
 typedef const_dnnl_memory_desc_t cr_dnnl_md_ref;
@@ -25,28 +26,30 @@ struct dnnl_handles {
     dnnl_engine_t engine;
     dnnl_stream_t stream;
 };
-/* The device's engine and stream, made on first use. */
+/* Returns the engine and stream of the device, which are created on first use. The device owns them. */
 CR_MUST cr_status cr_dnnl_open(struct cr_device *device, struct dnnl_handles **out);
 
-/* Turns a oneDNN status into ours; `what` names the call. */
+/* Converts a oneDNN status: CR_ERR_MEMORY or CR_ERR_DEVICE; `what` names the call in the message. */
 CR_MUST cr_status cr_dnnl_check(dnnl_status_t status, const char *what);
 #define DNNL_TRY_OUT(call) CR_TRY_OUT(cr_dnnl_check((call), #call))
 
-/* A tensor of four f32 dimensions (N,C,H,W) in this layout. */
+/* Creates the descriptor of a four-dimensional f32 tensor with dims in the order N, C, H, W and this layout. */
 CR_MUST cr_status cr_dnnl_md(cr_dnnl_md_own *md, const dnnl_dims_t dims, dnnl_format_tag_t tag);
-void              cr_dnnl_md_free(cr_dnnl_md_own *md); /* one that is all zero is fine */
+void              cr_dnnl_md_free(cr_dnnl_md_own *md); /* accepts a zeroed descriptor */
 
-/* The forward convolution (kind CR_OP_conv) or one of its gradients; y is its result, x what it reads, seen forward. */
+/* Operands of the forward convolution. */
 struct cr_dnnl_conv_shape {
     cr_dnnl_md_ref x, w, y;
     dnnl_dims_t    strides, pads;
 };
+/* Creates the primitive descriptor of the forward convolution (CR_OP_conv) or one of its gradients; the caller destroys
+ * it. */
 CR_MUST cr_status cr_dnnl_conv_desc(enum cr_op_kind kind, const struct cr_dnnl_conv_shape *shape,
                                     dnnl_primitive_attr_t attr, dnnl_engine_t engine, dnnl_primitive_desc_t *out);
-/* Results are added to what is there. */
+/* Makes the primitive add its result to the destination. */
 CR_MUST cr_status cr_dnnl_append_sum(dnnl_post_ops_t ops);
 
-/* Rows (see device/cpu/onednn/dnnl_kernels.c). */
+/* Kernels, listed in device/cpu/onednn/dnnl_kernels.c. */
 extern const struct cr_kernel cr_dnnl_conv, cr_dnnl_conv_dgrad, cr_dnnl_conv_wgrad;
 
 #endif

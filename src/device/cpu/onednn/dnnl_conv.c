@@ -1,5 +1,6 @@
-/* device/cpu/onednn/dnnl_conv.c: convolution and its two gradients through oneDNN. Activations stay NHWC; oneDNN
- * chooses the filter's layout and we reorder: filters are small beside activations. */
+/* device/cpu/onednn/dnnl_conv.c: convolution and its two gradients by oneDNN. Activations stay NHWC. oneDNN chooses the
+ * layout of the filter, and the filter is reordered in each launch, because filters are much smaller than activations.
+ */
 #include "device/cpu/onednn/dnnl.h"
 
 enum { ALIGN = 64 };
@@ -10,7 +11,7 @@ struct conv_state {
     dnnl_stream_t    stream; /* the device's */
     dnnl_primitive_t conv, reorder;
     dnnl_memory_t    image_in, image_out, filter_user, filter, scratch; /* image_out: dst (fwd, wgrad) or diff_src */
-    size_t           filter_bytes;                                      /* of the blocked filter; 0: used as it is */
+    size_t           filter_bytes; /* of the blocked filter; 0: the filter is not reordered */
 };
 
 static void conv_release(void *opaque) {
@@ -24,7 +25,7 @@ static void conv_release(void *opaque) {
     cr_free(s);
 }
 
-/* The three operands of the forward convolution, whatever the op calls them. */
+/* The operands of the forward convolution, or the tensors of a gradient op in their places. */
 struct operands {
     const struct cr_tensor *x, *w, *y;
 };
@@ -52,8 +53,8 @@ static bool has_data_race(const struct cr_op *op, const struct operands *o) {
 static bool conv_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
     struct operands o = operands_of(p, op);
-    return cr_cpu_supports(op) && !has_data_race(op, &o) && o.x->dtype == CR_F32 && o.w->dtype == CR_F32 && o.y->dtype == CR_F32 &&
-           !cr_cpu_conv3_is_best(p, op);
+    return cr_cpu_supports(op) && !has_data_race(op, &o) && o.x->dtype == CR_F32 && o.w->dtype == CR_F32 &&
+           o.y->dtype == CR_F32 && !cr_cpu_conv3_is_best(p, op);
 }
 
 struct descriptors {
@@ -162,7 +163,8 @@ static cr_status run_reorder(struct conv_state *s, dnnl_memory_t from, dnnl_memo
     return cr_dnnl_check(dnnl_primitive_execute(s->reorder, s->stream, CR_COUNT(args), args), "reorder");
 }
 
-/* `filter` is the operand as the program has it. Handles are set each time: the prepared op knows no addresses. */
+/* `filter` is the operand of the program. Addresses are set in each launch because the prepared op does not hold them.
+ */
 static void set_handles(struct conv_state *s, const void *in, const void *out, const void *filter, char *workspace) {
     dnnl_memory_set_data_handle(s->image_in, (void *)(uintptr_t)in);
     dnnl_memory_set_data_handle(s->image_out, (void *)(uintptr_t)out);
@@ -211,15 +213,15 @@ static cr_status launch_wgrad(struct cr_device *device, const struct cr_call *ca
     return s->reorder ? run_reorder(s, s->filter, s->filter_user) : CR_OK;
 }
 
-#define CONV_ROW(row, kind, launcher)                                                                                  \
-    const struct cr_kernel row = {.name          = "dnnl." #kind,                                                      \
-                                  .op            = CR_OP_##kind,                                                       \
-                                  .math          = CR_MATH_F32,                                                        \
-                                  .deterministic = true,                                                               \
-                                  .accepts       = conv_accepts,                                                       \
-                                  .prepare       = conv_prepare,                                                       \
-                                  .launch        = launcher,                                                           \
-                                  .release       = conv_release}
-CONV_ROW(cr_dnnl_conv, conv, launch_fwd);
-CONV_ROW(cr_dnnl_conv_dgrad, conv_dgrad, launch_dgrad);
-CONV_ROW(cr_dnnl_conv_wgrad, conv_wgrad, launch_wgrad);
+#define CONV_KERNEL(kernel, kind, launcher)                                                                            \
+    const struct cr_kernel kernel = {.name          = "dnnl." #kind,                                                   \
+                                     .op            = CR_OP_##kind,                                                    \
+                                     .math          = CR_MATH_F32,                                                     \
+                                     .deterministic = true,                                                            \
+                                     .accepts       = conv_accepts,                                                    \
+                                     .prepare       = conv_prepare,                                                    \
+                                     .launch        = launcher,                                                        \
+                                     .release       = conv_release}
+CONV_KERNEL(cr_dnnl_conv, conv, launch_fwd);
+CONV_KERNEL(cr_dnnl_conv_dgrad, conv_dgrad, launch_dgrad);
+CONV_KERNEL(cr_dnnl_conv_wgrad, conv_wgrad, launch_wgrad);

@@ -1,4 +1,4 @@
-/* device/cpu/onednn/dnnl_util.c: engine, stream, errors, and what differs between oneDNN 2 and 3. See
+/* device/cpu/onednn/dnnl_util.c: engine, stream and errors of oneDNN, and the differences between oneDNN 2 and 3. See
  * device/cpu/onednn/dnnl.h. */
 #include "device/cpu/onednn/dnnl.h"
 
@@ -37,7 +37,7 @@ out:
     return status;
 }
 
-/* ---- oneDNN 3: descriptors are handles, primitive descriptors are made in one step ---- */
+/* ---- oneDNN 3: descriptors are handles, primitive descriptors are created in one step ---- */
 
 #if DNNL_VERSION_MAJOR >= 3
 
@@ -79,7 +79,7 @@ out:
     return status;
 }
 
-#else /* ---- oneDNN 2: descriptors are plain data ---- */
+#else /* ---- oneDNN 2: descriptors are structures ---- */
 
 cr_status cr_dnnl_md(cr_dnnl_md_own *md, const dnnl_dims_t dims, dnnl_format_tag_t tag) {
     return cr_dnnl_check(dnnl_memory_desc_init_by_tag(md, 4, dims, dnnl_f32, tag), "memory descriptor");

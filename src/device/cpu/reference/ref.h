@@ -1,9 +1,9 @@
-/* device/cpu/reference/ref.h: how ref rows read and write tensors; private to src/cpu/ref_*.c.
+/* device/cpu/reference/ref.h: access to tensors for the ref kernels; private to device/cpu/reference/.
  *
- * A ref row is the truth that other rows are judged by: plain loops, every sum in double, each output rounded once.
- * Elements are read and written through ref_get and ref_put, which know the type; where speed matters the loop is an
- * inline function over a type that REF_BY_TYPE makes constant for f32 and f64.
- * Work is split over independent outputs only, so the bits do not depend on the number of threads. */
+ * All other kernels are tested against the ref kernels. A ref kernel consists of plain loops; every sum is in FP64, and
+ * each output is rounded once. ref_get and ref_put read and write elements of any type. Where speed matters the loop is
+ * an inline function whose type argument REF_BY_TYPE makes constant for f32 and f64.
+ * Work is divided over independent outputs only, so results do not depend on the number of threads. */
 #ifndef CR_REF_H
 #define CR_REF_H
 
@@ -29,7 +29,7 @@ REF_INLINE void ref_put(const struct ref *t, int64_t i, double x) {
     cr_number_store(t->dtype, t->data, i, x);
 }
 
-/* Calls body(dtype, ...) with dtype a constant for the two types that matter, so that the switches vanish. */
+/* Calls body(dtype, ...) with a constant dtype for f32 and f64, so that the compiler removes the switches. */
 #define REF_BY_TYPE(type, body, ...)                                                                                   \
     do {                                                                                                               \
         switch (type) {                                                                                                \
@@ -51,7 +51,7 @@ static inline struct ref ref_view(const struct cr_call *call, int id, void *data
                         .elems = cr_tensor_elems(t)};
 }
 
-/* Rows only read their inputs; the cast lets one struct serve both directions. */
+/* Kernels only read their inputs; the cast allows one struct for inputs and outputs. */
 static inline struct ref ref_in(const struct cr_call *call, int slot) {
     return ref_view(call, call->op->in[slot], (void *)(uintptr_t)call->in[slot]);
 }
@@ -61,25 +61,26 @@ static inline struct ref ref_out(const struct cr_call *call, int slot) {
 #define REF_IN(op, slot) ref_in(call, CR_IN_##op##_##slot)
 #define REF_OUT(op, slot) ref_out(call, CR_OUT_##op##_##slot)
 
-/* For a tensor that an op updates: when the caller gave the new values a place of their own, they start as the old. */
-static inline void ref_carry_over(const struct ref *from, const struct ref *to) {
+/* For a tensor that an op updates: copies the old values if the output is not the input. */
+static inline void ref_copy_old(const struct ref *from, const struct ref *to) {
     if (from->data != to->data) memcpy(to->data, from->data, (size_t)to->elems * cr_dtype_bytes(to->dtype));
 }
 
-/* ---- what fused ops do while they read or write: element i of channel c ---- */
+/* ---- elementwise parts of fused ops: element i of channel c ---- */
 
 /* x*scale + bias of a BN, before its ReLU. */
-REF_INLINE double ref_affine(const struct ref *x, const struct ref *coef, int64_t i, int64_t c) {
-    return ref_get(x, i) * ref_get(coef, c) + ref_get(coef, coef->C + c);
+REF_INLINE double ref_affine(const struct ref *x, const struct ref *scale_bias, int64_t i, int64_t c) {
+    return ref_get(x, i) * ref_get(scale_bias, c) + ref_get(scale_bias, scale_bias->C + c);
 }
 REF_INLINE double ref_rectified(double x) {
     return x < 0 ? 0 : x; /* NaN stays NaN */
 }
 
-/* Where a gradient passes a ReLU; the first that is there says it, and without any of them it passes everywhere.
- *   y      the activation is above 0, or its bit is set
- *   act    x*scale + bias is
- *   gamma  (x - mean)*rstd*gamma + beta is */
+/* ReLU mask: where a gradient passes. The first operand that is present decides; without any the gradient passes
+ * everywhere.
+ *   - y: the activation is above 0, or its bit is set
+ *   - scale_bias: x*scale + bias is above 0
+ *   - gamma: (x - mean)*rstd*gamma + beta is above 0 */
 struct ref_relu_mask {
     struct ref y, scale_bias, x, mean_rstd, gamma, beta;
 };
@@ -95,7 +96,7 @@ REF_INLINE bool ref_mask_passes(const struct ref_relu_mask *g, int64_t i, int64_
            0;
 }
 
-/* The value that an output gets for a sum: bias and summand, ReLU, gate. */
+/* Operations on a sum before it is stored: bias, add, ReLU, ReLU mask. */
 struct ref_epilogue {
     struct ref           bias, add;
     bool                 relu;
@@ -108,22 +109,23 @@ REF_INLINE double ref_epilogue_apply(const struct ref_epilogue *e, int64_t i, in
     return ref_mask_passes(&e->mask, i, c) ? sum : 0;
 }
 
-/* A tensor like x in scratch memory. */
+/* A tensor with the type and shape of x in scratch memory. */
 static inline struct ref ref_scratch_like(const struct ref *x, void *scratch) {
     struct ref t = *x;
     t.data       = scratch;
     return t;
 }
 /* to = max(x*scale + bias, 0), in x's type. */
-void cr_ref_activate(struct cr_device *device, const struct ref *x, const struct ref *coef, const struct ref *to);
-/* stats = sums of x and x^2; dstats = sums of g and g*xhat, g = dy where the gate is open. */
-void cr_ref_sum_squares(struct cr_device *device, const struct ref *x, const struct ref *stats);
-void cr_ref_sum_grads(struct cr_device *device, const struct ref *dy, const struct ref_relu_mask *gate,
-                      const struct ref *x, const struct ref *saved, const struct ref *dstats);
+void cr_ref_activate(struct cr_device *device, const struct ref *x, const struct ref *scale_bias, const struct ref *to);
+/* sums = sums of x and x^2 over each channel. */
+void cr_ref_sum_squares(struct cr_device *device, const struct ref *x, const struct ref *sums);
+/* grad_sums = sums of g and g*xhat over each channel, with g = dy where the mask passes it. */
+void cr_ref_sum_grads(struct cr_device *device, const struct ref *dy, const struct ref_relu_mask *mask,
+                      const struct ref *x, const struct ref *mean_rstd, const struct ref *grad_sums);
 
-/* What becomes of a BN's sums: bn_finalize and bn_grad_finalize, and convolutions that do the same with sums of their
- * own. In the first coef, scale_bias_half, saved, mean, var are written (mean and var begin as old_mean and old_var),
- * in the second dgamma, dbeta, coef; of these half, dgamma and dbeta may be absent. */
+/* Operands of bn_finalize and bn_grad_finalize, and of convolutions that finalize their own sums. Outputs of the first:
+ * scale_bias, scale_bias_half, mean_rstd, mean, var (the running statistics, updated from old_mean and old_var).
+ * Outputs of the second: dgamma, dbeta, coef. scale_bias_half, dgamma and dbeta may be absent. */
 struct ref_finalize {
     struct cr_bn_attr attr;
     struct ref        sums, gamma, beta, old_mean, old_var, scale_bias, scale_bias_half, mean_rstd, mean, var;
@@ -135,7 +137,7 @@ struct ref_grad_finalize {
 void cr_ref_finalize(const struct ref_finalize *f);
 void cr_ref_grad_finalize(const struct ref_grad_finalize *f);
 
-/* Runs of elements that one thread takes at a time in pointwise ops. */
+/* Elementwise ops divide tensors into runs of REF_RUN elements. */
 enum { REF_RUN = 4096 };
 static inline int64_t ref_runs(int64_t elems) {
     return (elems + REF_RUN - 1) / REF_RUN;

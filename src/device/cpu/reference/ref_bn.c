@@ -1,10 +1,10 @@
-/* device/cpu/reference/ref_bn.c: batch normalisation in its pieces (Ioffe & Szegedy 2015): sums, finalize, apply.
- * Backward: device/cpu/reference/ref_bn_grad.c. */
+/* device/cpu/reference/ref_bn.c: batch normalisation forward (Ioffe & Szegedy 2015): sums, finalize, apply. The
+ * backward ops are in device/cpu/reference/ref_bn_grad.c. */
 #include "device/cpu/reference/ref.h"
 
-enum { CHANNEL_BLOCK = 16 }; /* channels a thread sums side by side: a cache line of floats */
+enum { CHANNEL_BLOCK = 16 }; /* channels that a thread sums together: a cache line of floats */
 
-static void stats_block(const struct ref *x, const struct ref *stats, int64_t c0) {
+static void sums_block(const struct ref *x, const struct ref *sums, int64_t c0) {
     const int64_t M = x->N * x->H * x->W, C = x->C, width = CR_MIN(C - c0, (int64_t)CHANNEL_BLOCK);
     double        sum[CHANNEL_BLOCK] = {0}, squares[CHANNEL_BLOCK] = {0};
     for (int64_t m = 0; m < M; m++) {
@@ -15,36 +15,37 @@ static void stats_block(const struct ref *x, const struct ref *stats, int64_t c0
         }
     }
     for (int64_t c = 0; c < width; c++) {
-        ref_put(stats, c0 + c, sum[c]);
-        ref_put(stats, C + c0 + c, squares[c]);
+        ref_put(sums, c0 + c, sum[c]);
+        ref_put(sums, C + c0 + c, squares[c]);
     }
 }
 
-void cr_ref_sum_squares(struct cr_device *device, const struct ref *x, const struct ref *stats) {
+void cr_ref_sum_squares(struct cr_device *device, const struct ref *x, const struct ref *sums) {
     int64_t blocks = (x->C + CHANNEL_BLOCK - 1) / CHANNEL_BLOCK;
     CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t b = 0; b < blocks; b++) stats_block(x, stats, b * CHANNEL_BLOCK);
+    for (int64_t b = 0; b < blocks; b++) sums_block(x, sums, b * CHANNEL_BLOCK);
 }
 
 cr_status cr_ref_bn_sums(struct cr_device *device, const struct cr_call *call) {
-    struct ref x = REF_IN(bn_sums, x), stats = REF_OUT(bn_sums, sums);
-    cr_ref_sum_squares(device, &x, &stats);
+    struct ref x = REF_IN(bn_sums, x), sums = REF_OUT(bn_sums, sums);
+    cr_ref_sum_squares(device, &x, &sums);
     return CR_OK;
 }
 
-static void put_coef(const struct ref *scale_bias, int64_t c, double scale, double bias) {
+static void put_scale_bias(const struct ref *scale_bias, int64_t c, double scale, double bias) {
     if (!scale_bias->data) return;
     ref_put(scale_bias, c, scale);
     ref_put(scale_bias, scale_bias->C + c, bias);
 }
 
-/* Normalisation uses the biased variance, the running variance the unbiased one (PyTorch's convention). A channel whose
- * batch statistics are not finite leaves its running statistics alone, so that one bad batch cannot harm evaluation. */
+/* Normalisation uses the biased variance and the running variance the unbiased one, as in PyTorch. If the batch
+ * statistics of a channel are not finite, its running statistics do not change, so that one bad batch cannot spoil
+ * evaluation. */
 void cr_ref_finalize(const struct ref_finalize *f) {
     const int64_t C = f->sums.C;
     const double  M = (double)f->attr.count, m = (double)f->attr.momentum;
-    ref_carry_over(&f->old_mean, &f->mean);
-    ref_carry_over(&f->old_var, &f->var);
+    ref_copy_old(&f->old_mean, &f->mean);
+    ref_copy_old(&f->old_var, &f->var);
     for (int64_t c = 0; c < C; c++) {
         double mean = ref_get(&f->sums, c) / M;
         double var  = ref_get(&f->sums, C + c) / M - mean * mean;
@@ -52,8 +53,8 @@ void cr_ref_finalize(const struct ref_finalize *f) {
         double rstd = 1 / sqrt(var + (double)f->attr.eps), scale = ref_get(&f->gamma, c) * rstd;
         ref_put(&f->mean_rstd, c, mean);
         ref_put(&f->mean_rstd, C + c, rstd);
-        put_coef(&f->scale_bias, c, scale, ref_get(&f->beta, c) - mean * scale);
-        put_coef(&f->scale_bias_half, c, scale, ref_get(&f->beta, c) - mean * scale);
+        put_scale_bias(&f->scale_bias, c, scale, ref_get(&f->beta, c) - mean * scale);
+        put_scale_bias(&f->scale_bias_half, c, scale, ref_get(&f->beta, c) - mean * scale);
         if (!isfinite(mean) || !isfinite(var)) continue;
         double unbiased = M > 1 ? var * M / (M - 1) : var;
         ref_put(&f->mean, c, (1 - m) * ref_get(&f->mean, c) + m * mean);
@@ -85,23 +86,23 @@ cr_status cr_ref_bn_scale_bias(struct cr_device *device, const struct cr_call *c
     const int64_t C = gamma.C;
     for (int64_t c = 0; c < C; c++) {
         double scale = ref_get(&gamma, c) / sqrt(ref_get(&var, c) + (double)call->op->attr.bn.eps);
-        put_coef(&scale_bias, c, scale, ref_get(&beta, c) - ref_get(&mean, c) * scale);
+        put_scale_bias(&scale_bias, c, scale, ref_get(&beta, c) - ref_get(&mean, c) * scale);
     }
     return CR_OK;
 }
 
 struct apply {
-    struct ref x, scale_bias, add, add_coef, y, mask;
+    struct ref x, scale_bias, add, add_scale_bias, y, mask;
     bool       relu;
 };
 
 static double apply_one(const struct apply *a, int64_t i, int64_t c) {
     double v = ref_affine(&a->x, &a->scale_bias, i, c);
-    if (a->add.data) v += a->add_coef.data ? ref_affine(&a->add, &a->add_coef, i, c) : ref_get(&a->add, i);
+    if (a->add.data) v += a->add_scale_bias.data ? ref_affine(&a->add, &a->add_scale_bias, i, c) : ref_get(&a->add, i);
     return a->relu ? ref_rectified(v) : v;
 }
 
-/* Bits are those of the stored numbers. Runs begin at whole bytes. */
+/* The mask bits are those of the stored values. Runs begin at whole bytes of the mask. */
 static void apply_run(const struct apply *a, int64_t begin, int64_t end) {
     const int64_t C    = a->x.C;
     unsigned      bits = 0;
@@ -116,13 +117,13 @@ static void apply_run(const struct apply *a, int64_t begin, int64_t end) {
 }
 
 cr_status cr_ref_bn_apply(struct cr_device *device, const struct cr_call *call) {
-    struct apply a = {.x          = REF_IN(bn_apply, x),
-                      .scale_bias = REF_IN(bn_apply, scale_bias),
-                      .add        = REF_IN(bn_apply, add),
-                      .add_coef   = REF_IN(bn_apply, add_scale_bias),
-                      .y          = REF_OUT(bn_apply, y),
-                      .mask       = REF_OUT(bn_apply, mask),
-                      .relu       = call->op->attr.bn.relu};
+    struct apply a = {.x              = REF_IN(bn_apply, x),
+                      .scale_bias     = REF_IN(bn_apply, scale_bias),
+                      .add            = REF_IN(bn_apply, add),
+                      .add_scale_bias = REF_IN(bn_apply, add_scale_bias),
+                      .y              = REF_OUT(bn_apply, y),
+                      .mask           = REF_OUT(bn_apply, mask),
+                      .relu           = call->op->attr.bn.relu};
     CR_PARALLEL_FOR(cr_cpu_threads(device))
     for (int64_t run = 0; run < ref_runs(a.y.elems); run++) apply_run(&a, run * REF_RUN, ref_run_end(run, a.y.elems));
     return CR_OK;

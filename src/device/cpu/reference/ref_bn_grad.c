@@ -2,14 +2,14 @@
  * after the ReLU, dx = gamma * rstd * (g - mean(g) - xhat * mean(g * xhat)),  dgamma = sum g * xhat,  dbeta = sum g. */
 #include "device/cpu/reference/ref.h"
 
-enum { CHANNEL_BLOCK = 16 }; /* channels a thread sums side by side: a cache line of floats */
+enum { CHANNEL_BLOCK = 16 }; /* channels that a thread sums together: a cache line of floats */
 
-struct grad_stats {
+struct grad_sums_call {
     const struct ref           *dy, *x, *mean_rstd, *grad_sums;
-    const struct ref_relu_mask *gate;
+    const struct ref_relu_mask *mask;
 };
 
-static void grad_stats_block(const struct grad_stats *a, int64_t c0) {
+static void grad_sums_block(const struct grad_sums_call *a, int64_t c0) {
     const struct ref *x = a->x;
     const int64_t     M = x->N * x->H * x->W, C = x->C, width = CR_MIN(C - c0, (int64_t)CHANNEL_BLOCK);
     double            sum[CHANNEL_BLOCK] = {0}, product[CHANNEL_BLOCK] = {0}, mean[CHANNEL_BLOCK], rstd[CHANNEL_BLOCK];
@@ -20,7 +20,7 @@ static void grad_stats_block(const struct grad_stats *a, int64_t c0) {
     for (int64_t m = 0; m < M; m++) {
         for (int64_t c = 0; c < width; c++) {
             int64_t i = m * C + c0 + c;
-            double  g = ref_mask_passes(a->gate, i, c0 + c) ? ref_get(a->dy, i) : 0;
+            double  g = ref_mask_passes(a->mask, i, c0 + c) ? ref_get(a->dy, i) : 0;
             sum[c] += g;
             product[c] += g * ((ref_get(x, i) - mean[c]) * rstd[c]);
         }
@@ -31,19 +31,19 @@ static void grad_stats_block(const struct grad_stats *a, int64_t c0) {
     }
 }
 
-void cr_ref_sum_grads(struct cr_device *device, const struct ref *dy, const struct ref_relu_mask *gate,
+void cr_ref_sum_grads(struct cr_device *device, const struct ref *dy, const struct ref_relu_mask *mask,
                       const struct ref *x, const struct ref *mean_rstd, const struct ref *grad_sums) {
-    const struct grad_stats a      = {.dy = dy, .x = x, .mean_rstd = mean_rstd, .grad_sums = grad_sums, .gate = gate};
-    int64_t                 blocks = (x->C + CHANNEL_BLOCK - 1) / CHANNEL_BLOCK;
+    const struct grad_sums_call a = {.dy = dy, .x = x, .mean_rstd = mean_rstd, .grad_sums = grad_sums, .mask = mask};
+    int64_t                     blocks = (x->C + CHANNEL_BLOCK - 1) / CHANNEL_BLOCK;
     CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t b = 0; b < blocks; b++) grad_stats_block(&a, b * CHANNEL_BLOCK);
+    for (int64_t b = 0; b < blocks; b++) grad_sums_block(&a, b * CHANNEL_BLOCK);
 }
 
 cr_status cr_ref_bn_grad_sums(struct cr_device *device, const struct cr_call *call) {
     struct ref dy = REF_IN(bn_grad_sums, dy), x = REF_IN(bn_grad_sums, x), mean_rstd = REF_IN(bn_grad_sums, mean_rstd);
     struct ref grad_sums      = REF_OUT(bn_grad_sums, grad_sums);
-    struct ref_relu_mask gate = {.y = REF_IN(bn_grad_sums, y), .scale_bias = REF_IN(bn_grad_sums, scale_bias), .x = x};
-    cr_ref_sum_grads(device, &dy, &gate, &x, &mean_rstd, &grad_sums);
+    struct ref_relu_mask mask = {.y = REF_IN(bn_grad_sums, y), .scale_bias = REF_IN(bn_grad_sums, scale_bias), .x = x};
+    cr_ref_sum_grads(device, &dy, &mask, &x, &mean_rstd, &grad_sums);
     return CR_OK;
 }
 
@@ -80,14 +80,14 @@ cr_status cr_ref_bn_grad_finalize(struct cr_device *device, const struct cr_call
 
 struct grad_apply {
     struct ref           dy, x, coef, dx;
-    struct ref_relu_mask gate;
+    struct ref_relu_mask mask;
 };
 
 static void grad_apply_run(const struct grad_apply *a, int64_t begin, int64_t end) {
     const int64_t C = a->dx.C;
     for (int64_t i = begin; i < end; i++) {
         int64_t c = i % C;
-        double  g = ref_mask_passes(&a->gate, i, c) ? ref_get(&a->dy, i) : 0;
+        double  g = ref_mask_passes(&a->mask, i, c) ? ref_get(&a->dy, i) : 0;
         ref_put(&a->dx, i,
                 ref_get(&a->coef, c) * g + ref_get(&a->coef, C + c) * ref_get(&a->x, i) + ref_get(&a->coef, 2 * C + c));
     }
@@ -98,7 +98,7 @@ cr_status cr_ref_bn_grad_apply(struct cr_device *device, const struct cr_call *c
                            .x    = REF_IN(bn_grad_apply, x),
                            .coef = REF_IN(bn_grad_apply, coef),
                            .dx   = REF_OUT(bn_grad_apply, dx)};
-    a.gate              = (struct ref_relu_mask){
+    a.mask              = (struct ref_relu_mask){
                      .y = REF_IN(bn_grad_apply, y), .scale_bias = REF_IN(bn_grad_apply, scale_bias), .x = a.x};
     CR_PARALLEL_FOR(cr_cpu_threads(device))
     for (int64_t run = 0; run < ref_runs(a.dx.elems); run++)
@@ -106,38 +106,38 @@ cr_status cr_ref_bn_grad_apply(struct cr_device *device, const struct cr_call *c
     return CR_OK;
 }
 
-static void channel_scale_run(const struct ref *dy, const struct ref *coef, const struct ref *dx, int64_t begin,
+static void channel_scale_run(const struct ref *dy, const struct ref *scale_bias, const struct ref *dx, int64_t begin,
                               int64_t end) {
-    for (int64_t i = begin; i < end; i++) ref_put(dx, i, ref_get(dy, i) * ref_get(coef, i % dx->C));
+    for (int64_t i = begin; i < end; i++) ref_put(dx, i, ref_get(dy, i) * ref_get(scale_bias, i % dx->C));
 }
 
 cr_status cr_ref_channel_scale(struct cr_device *device, const struct cr_call *call) {
-    struct ref dy = REF_IN(channel_scale, dy), coef = REF_IN(channel_scale, scale_bias),
+    struct ref dy = REF_IN(channel_scale, dy), scale_bias = REF_IN(channel_scale, scale_bias),
                dx = REF_OUT(channel_scale, dx);
     CR_PARALLEL_FOR(cr_cpu_threads(device))
     for (int64_t run = 0; run < ref_runs(dx.elems); run++)
-        channel_scale_run(&dy, &coef, &dx, run * REF_RUN, ref_run_end(run, dx.elems));
+        channel_scale_run(&dy, &scale_bias, &dx, run * REF_RUN, ref_run_end(run, dx.elems));
     return CR_OK;
 }
 
-/* ---- ReLU, whose gradient is a gate: with the other branch's, and with the sums of the BNs that fed it ---- */
+/* ---- ReLU gradient, fused with the gradient of the other branch and with the sums of the BNs before it ---- */
 
-static void relu_grad_run(const struct ref *dy, const struct ref_epilogue *ending, const struct ref *dx, int64_t begin,
-                          int64_t end) {
-    for (int64_t i = begin; i < end; i++) ref_put(dx, i, ref_epilogue_apply(ending, i, i % dx->C, ref_get(dy, i)));
+static void relu_grad_run(const struct ref *dy, const struct ref_epilogue *epilogue, const struct ref *dx,
+                          int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; i++) ref_put(dx, i, ref_epilogue_apply(epilogue, i, i % dx->C, ref_get(dy, i)));
 }
 
 cr_status cr_ref_relu_grad(struct cr_device *device, const struct cr_call *call) {
-    static const struct ref_relu_mask open = {0};
+    static const struct ref_relu_mask no_mask = {0};
     struct ref dy = REF_IN(relu_grad, dy), dx = REF_OUT(relu_grad, dx), grad_sums = REF_OUT(relu_grad, grad_sums);
     struct ref x = REF_IN(relu_grad, bn_x), mean_rstd = REF_IN(relu_grad, mean_rstd),
-               dstats2     = REF_OUT(relu_grad, grad_sums2);
-    struct ref          x2 = REF_IN(relu_grad, bn2_x), saved2 = REF_IN(relu_grad, mean_rstd2);
-    struct ref_epilogue ending = {.add = REF_IN(relu_grad, add), .mask = {.y = REF_IN(relu_grad, y)}};
+               grad_sums2  = REF_OUT(relu_grad, grad_sums2);
+    struct ref          x2 = REF_IN(relu_grad, bn2_x), mean_rstd2 = REF_IN(relu_grad, mean_rstd2);
+    struct ref_epilogue epilogue = {.add = REF_IN(relu_grad, add), .mask = {.y = REF_IN(relu_grad, y)}};
     CR_PARALLEL_FOR(cr_cpu_threads(device))
     for (int64_t run = 0; run < ref_runs(dx.elems); run++)
-        relu_grad_run(&dy, &ending, &dx, run * REF_RUN, ref_run_end(run, dx.elems));
-    if (grad_sums.data) cr_ref_sum_grads(device, &dx, &open, &x, &mean_rstd, &grad_sums);
-    if (dstats2.data) cr_ref_sum_grads(device, &dx, &open, &x2, &saved2, &dstats2);
+        relu_grad_run(&dy, &epilogue, &dx, run * REF_RUN, ref_run_end(run, dx.elems));
+    if (grad_sums.data) cr_ref_sum_grads(device, &dx, &no_mask, &x, &mean_rstd, &grad_sums);
+    if (grad_sums2.data) cr_ref_sum_grads(device, &dx, &no_mask, &x2, &mean_rstd2, &grad_sums2);
     return CR_OK;
 }

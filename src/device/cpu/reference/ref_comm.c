@@ -1,10 +1,10 @@
-/* device/cpu/reference/ref_comm.c: sums over the ranks of a run. The numbers go through comm/comm.h (shared memory, or
- * TCP between hosts), which adds them in the order of the ranks: the same ranks give the same bits. */
+/* device/cpu/reference/ref_comm.c: all_reduce: sums over the ranks through comm/comm.h (shared memory, or TCP between
+ * hosts). The sums are in the order of the ranks, so the same ranks give bitwise identical results. */
 #include "comm/comm.h"
 #include "device/cpu/reference/ref.h"
 #include "device/cpu/simd.h"
 
-/* As they come out at the other end of a way that carries 16 bits. */
+/* Rounds the values to the type in which they are transferred. */
 static void round_to(enum cr_dtype wire, const struct ref *y) {
     if (cr_dtype_bytes(wire) >= cr_dtype_bytes(y->dtype)) return;
     for (int64_t i = 0; i < y->elems; i++) {
@@ -18,7 +18,7 @@ cr_status cr_ref_all_reduce(struct cr_device *device, const struct cr_call *call
     struct ref          x = REF_IN(all_reduce, x), y = REF_OUT(all_reduce, y);
     const enum cr_dtype wire = call->op->attr.reduce.wire;
     CR_ASSERT(y.dtype == CR_F32 || y.dtype == CR_F64);
-    ref_carry_over(&x, &y);
+    ref_copy_old(&x, &y);
     if (cr_comm_size(device->options.comm) == 1) return CR_OK;
     round_to(wire, &y);
     CR_TRY(cr_comm_all_reduce(device->options.comm, y.data, (size_t)y.elems,
@@ -27,7 +27,7 @@ cr_status cr_ref_all_reduce(struct cr_device *device, const struct cr_call *call
     return CR_OK;
 }
 
-/* The same, with a name that says what it does: of several ways to add up there is one on the CPU. */
+/* The same function under a name that says how the sum is computed. */
 const struct cr_kernel cr_shm_all_reduce = {.name          = "shm.all_reduce",
                                             .op            = CR_OP_all_reduce,
                                             .math          = CR_MATH_EXACT,

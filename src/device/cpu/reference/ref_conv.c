@@ -4,7 +4,7 @@
 #include "device/cpu/reference/ref_conv.h"
 
 enum {
-    CHANNEL_BLOCK = 64, /* channels summed side by side, so that the inner loop runs over neighbours in memory */
+    CHANNEL_BLOCK = 64, /* channels summed together, so that the inner loop reads contiguous memory */
     LANES         = 16  /* partial sums of a dot product */
 };
 
@@ -12,7 +12,7 @@ REF_INLINE int64_t offset4(const struct ref *t, int64_t a, int64_t b, int64_t c)
     return ((a * t->H + b) * t->W + c) * t->C;
 }
 
-/* The output position p that sees input position h through filter tap r, or -1. */
+/* The output position that reads input position h with filter element r, or -1. */
 REF_INLINE int64_t output_of(int64_t h, int64_t r, int64_t stride, int64_t pad, int64_t outputs) {
     int64_t top = h + pad - r;
     if (top < 0 || top % stride != 0 || top / stride >= outputs) return -1;
@@ -21,7 +21,7 @@ REF_INLINE int64_t output_of(int64_t h, int64_t r, int64_t stride, int64_t pad, 
 
 /* ---- forward ---- */
 
-/* Sums in LANES partial sums, always the same ones, so that the bits do not depend on the machine's vector width. */
+/* Uses LANES partial sums, so that the result does not depend on the vector width of the machine. */
 REF_INLINE double dot(enum cr_dtype type, const struct ref *x, int64_t x0, const struct ref *w, int64_t w0, int64_t n) {
     double  lane[LANES] = {0}, sum = 0;
     int64_t i = 0;
@@ -35,7 +35,7 @@ REF_INLINE double dot(enum cr_dtype type, const struct ref *x, int64_t x0, const
     return sum;
 }
 
-/* The taps s of a filter row that fall inside the image lie side by side in x and in w: one dot product. */
+/* The elements s of a filter row that are inside the image are contiguous in x and in w: one dot product. */
 REF_INLINE void forward_row(enum cr_dtype type, const struct ref_conv *v, int64_t n, int64_t p) {
     const struct ref *x = &v->x, *w = &v->w, *y = &v->y;
     for (int64_t q = 0; q < y->W; q++) {
@@ -57,10 +57,10 @@ CR_CLONES static void forward_row_typed(const struct ref_conv *v, int64_t n, int
     REF_BY_TYPE(v->y.dtype, forward_row, v, n, p);
 }
 
-/* What bn_finalize does. */
-static void finish(const struct cr_call *call, const struct ref *stats) {
+/* Finalizes the BN sums as bn_finalize does. */
+static void finalize(const struct cr_call *call, const struct ref *sums) {
     cr_ref_finalize(&(struct ref_finalize){.attr       = call->op->attr.conv.bn,
-                                           .sums       = *stats,
+                                           .sums       = *sums,
                                            .gamma      = REF_IN(conv, gamma),
                                            .beta       = REF_IN(conv, beta),
                                            .old_mean   = REF_IN(conv, running_mean),
@@ -72,20 +72,20 @@ static void finish(const struct cr_call *call, const struct ref *stats) {
 }
 
 cr_status cr_ref_conv(struct cr_device *device, const struct cr_call *call) {
-    struct ref_conv v    = ref_conv_of(call, REF_IN(conv, x), REF_IN(conv, w), REF_OUT(conv, y));
-    struct ref      coef = REF_IN(conv, scale_bias), stats = REF_OUT(conv, sums);
+    struct ref_conv v          = ref_conv_of(call, REF_IN(conv, x), REF_IN(conv, w), REF_OUT(conv, y));
+    struct ref      scale_bias = REF_IN(conv, scale_bias), sums = REF_OUT(conv, sums);
     int64_t         rows = v.y.N * v.y.H;
     v.epilogue =
         (struct ref_epilogue){.bias = REF_IN(conv, bias), .add = REF_IN(conv, add), .relu = call->op->attr.conv.relu};
-    ref_conv_activate(device, &v.x, &coef, call->workspace);
+    ref_conv_activate(device, &v.x, &scale_bias, call->workspace);
     CR_PARALLEL_FOR(cr_cpu_threads(device))
     for (int64_t i = 0; i < rows; i++) forward_row_typed(&v, i / v.y.H, i % v.y.H);
-    if (stats.data) cr_ref_sum_squares(device, &v.y, &stats);
-    if (call->op->in[CR_IN_conv_gamma] >= 0) finish(call, &stats);
+    if (sums.data) cr_ref_sum_squares(device, &v.y, &sums);
+    if (call->op->in[CR_IN_conv_gamma] >= 0) finalize(call, &sums);
     return CR_OK;
 }
 
-/* ---- gradient of the input: dx[n,h,w,c] = sum of dy[n,p,q,k] * w[k,r,s,c] over the outputs that saw the pixel ---- */
+/* ---- input gradient: dx[n,h,w,c] = sum of dy[n,p,q,k] * w[k,r,s,c] over the outputs that read the pixel ---- */
 
 REF_INLINE void dgrad_pixel(enum cr_dtype type, const struct ref_conv *v, int64_t n, int64_t h, int64_t at,
                             int64_t c0) {
@@ -124,21 +124,21 @@ void cr_ref_dgrad(struct cr_device *device, const struct ref_conv *v) {
 }
 
 cr_status cr_ref_conv_dgrad(struct cr_device *device, const struct cr_call *call) {
-    static const struct ref_relu_mask open = {0};
+    static const struct ref_relu_mask no_mask = {0};
     struct ref_conv v = ref_conv_of(call, REF_OUT(conv_dgrad, dx), REF_IN(conv_dgrad, w), REF_IN(conv_dgrad, dy));
-    struct ref      x = REF_IN(conv_dgrad, bn_x), saved = REF_IN(conv_dgrad, mean_rstd),
-               dstats = REF_OUT(conv_dgrad, grad_sums);
-    v.epilogue.add    = REF_IN(conv_dgrad, add);
-    v.epilogue.mask   = (struct ref_relu_mask){
-          .x = x, .mean_rstd = saved, .gamma = REF_IN(conv_dgrad, gamma), .beta = REF_IN(conv_dgrad, beta)};
+    struct ref      x = REF_IN(conv_dgrad, bn_x), mean_rstd = REF_IN(conv_dgrad, mean_rstd),
+               grad_sums = REF_OUT(conv_dgrad, grad_sums);
+    v.epilogue.add       = REF_IN(conv_dgrad, add);
+    v.epilogue.mask      = (struct ref_relu_mask){
+             .x = x, .mean_rstd = mean_rstd, .gamma = REF_IN(conv_dgrad, gamma), .beta = REF_IN(conv_dgrad, beta)};
     cr_ref_dgrad(device, &v);
-    if (dstats.data) cr_ref_sum_grads(device, &v.x, &open, &x, &saved, &dstats);
+    if (grad_sums.data) cr_ref_sum_grads(device, &v.x, &no_mask, &x, &mean_rstd, &grad_sums);
     return CR_OK;
 }
 
 /* ---- gradient of the filter: dw[k,r,s,c] (+)= sum over n,p,q of dy[n,p,q,k] * x[n,h,w,c] ---- */
 
-REF_INLINE bool is_kept(const struct ref_conv *v, int64_t i) {
+REF_INLINE bool is_nonzero(const struct ref_conv *v, int64_t i) {
     return !v->pattern || (v->pattern[(v->first_bit + i) / 8] >> ((v->first_bit + i) % 8) & 1);
 }
 
@@ -163,7 +163,7 @@ REF_INLINE void wgrad_tap(enum cr_dtype type, const struct ref_conv *v, int64_t 
     for (int64_t c = 0; c < width; c++) {
         int64_t i   = offset4(dw, k, r, s) + c0 + c;
         double  old = v->accumulate ? ref_get(dw, i) : 0;
-        ref_put(dw, i, is_kept(v, i) ? old + sum[c] : old);
+        ref_put(dw, i, is_nonzero(v, i) ? old + sum[c] : old);
     }
 }
 
@@ -179,14 +179,14 @@ void cr_ref_wgrad(struct cr_device *device, const struct ref_conv *v) {
 }
 
 cr_status cr_ref_conv_wgrad(struct cr_device *device, const struct cr_call *call) {
-    struct ref_conv v    = ref_conv_of(call, REF_IN(conv_wgrad, x), REF_OUT(conv_wgrad, dw), REF_IN(conv_wgrad, dy));
-    struct ref      coef = REF_IN(conv_wgrad, scale_bias);
+    struct ref_conv v = ref_conv_of(call, REF_IN(conv_wgrad, x), REF_OUT(conv_wgrad, dw), REF_IN(conv_wgrad, dy));
+    struct ref      scale_bias      = REF_IN(conv_wgrad, scale_bias);
     const struct cr_pattern_attr *a = &call->op->attr.conv.pattern;
     if (a->nnz) {
         v.pattern   = call->program->store->pattern;
         v.first_bit = call->program->store->param[a->param].offset;
     }
-    ref_conv_activate(device, &v.x, &coef, call->workspace);
+    ref_conv_activate(device, &v.x, &scale_bias, call->workspace);
     cr_ref_wgrad(device, &v);
     return CR_OK;
 }

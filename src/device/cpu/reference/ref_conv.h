@@ -1,5 +1,4 @@
-/* device/cpu/reference/ref_conv.h: what device/cpu/reference/ref_conv.c and device/cpu/reference/ref_conv_grad.c share;
- * private to them. */
+/* device/cpu/reference/ref_conv.h: declarations that ref_conv.c and ref_conv_grad.c share. */
 #ifndef CR_REF_CONV_H
 #define CR_REF_CONV_H
 
@@ -9,9 +8,9 @@ struct ref_conv {
     struct ref          x, w, y; /* or their gradients */
     int64_t             stride, pad;
     bool                accumulate;
-    const uint8_t      *pattern; /* of dw: what is kept, element i by bit first_bit + i; NULL: all */
+    const uint8_t      *pattern; /* of dw: element i is a nonzero if bit first_bit + i is set; NULL: dense */
     int64_t             first_bit;
-    struct ref_epilogue epilogue; /* of y forward, of x's gradient backward */
+    struct ref_epilogue epilogue; /* of y in the forward op, of the gradient of x in the backward op */
 };
 
 static inline struct ref_conv ref_conv_of(const struct cr_call *call, struct ref x, struct ref w, struct ref y) {
@@ -19,11 +18,12 @@ static inline struct ref_conv ref_conv_of(const struct cr_call *call, struct ref
     return (struct ref_conv){.x = x, .w = w, .y = y, .stride = a->stride, .pad = a->pad, .accumulate = a->accumulate};
 }
 
-/* With coef x becomes act(x), which is made in scratch memory. */
-static inline void ref_conv_activate(struct cr_device *device, struct ref *x, const struct ref *coef, void *scratch) {
-    if (!coef->data) return;
+/* If scale_bias is present, replaces x by act(x) in scratch memory. */
+static inline void ref_conv_activate(struct cr_device *device, struct ref *x, const struct ref *scale_bias,
+                                     void *scratch) {
+    if (!scale_bias->data) return;
     const struct ref active = ref_scratch_like(x, scratch);
-    cr_ref_activate(device, x, coef, &active);
+    cr_ref_activate(device, x, scale_bias, &active);
     *x = active;
 }
 

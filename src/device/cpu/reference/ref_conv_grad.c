@@ -1,10 +1,10 @@
-/* device/cpu/reference/ref_conv_grad.c: the whole backward of a convolution in one op: the BN behind it while its
- * gradient is read, both gradients, the ReLU in front of it and the sums of the BN that fed that. */
+/* device/cpu/reference/ref_conv_grad.c: the fused backward of a convolution: gradient of the BN after it, input and
+ * filter gradients, mask of the ReLU before it, and the gradient sums of the BN before that ReLU. */
 #include "device/cpu/reference/ref_conv.h"
 
-/* The gradient that a BN hands back, as bn_grad_apply stores it: a*g + b*x + c. */
-static void through_bn(struct cr_device *device, const struct ref *g, const struct ref *x, const struct ref *coef,
-                       const struct ref *dy) {
+/* Gradient of a BN as bn_grad_apply stores it: a*g + b*x + c. */
+static void apply_bn_grad(struct cr_device *device, const struct ref *g, const struct ref *x, const struct ref *coef,
+                          const struct ref *dy) {
     const int64_t C = g->C;
     CR_PARALLEL_FOR(cr_cpu_threads(device))
     for (int64_t i = 0; i < g->elems; i++)
@@ -14,33 +14,34 @@ static void through_bn(struct cr_device *device, const struct ref *g, const stru
 }
 
 cr_status cr_ref_conv_grad(struct cr_device *device, const struct cr_call *call) {
-    static const struct ref_relu_mask open = {0};
-    struct ref   g = REF_IN(conv_grad, g), dy_x = REF_IN(conv_grad, dy_x), dy_coef = REF_IN(conv_grad, dy_coef), dy = g;
-    struct ref   w = REF_IN(conv_grad, w), x = REF_IN(conv_grad, x), coef = REF_IN(conv_grad, scale_bias), active = x;
-    struct ref   saved = REF_IN(conv_grad, mean_rstd), bn_x = REF_IN(conv_grad, bn_x), dw = REF_OUT(conv_grad, dw);
-    struct ref   dx = REF_OUT(conv_grad, dx), dstats = REF_OUT(conv_grad, grad_sums);
+    static const struct ref_relu_mask no_mask = {0};
+    struct ref g = REF_IN(conv_grad, g), dy_x = REF_IN(conv_grad, dy_x), dy_coef = REF_IN(conv_grad, dy_coef), dy = g;
+    struct ref w = REF_IN(conv_grad, w), x = REF_IN(conv_grad, x), scale_bias = REF_IN(conv_grad, scale_bias),
+               active      = x;
+    struct ref   mean_rstd = REF_IN(conv_grad, mean_rstd), bn_x = REF_IN(conv_grad, bn_x), dw = REF_OUT(conv_grad, dw);
+    struct ref   dx = REF_OUT(conv_grad, dx), grad_sums = REF_OUT(conv_grad, grad_sums);
     const size_t x_bytes = (size_t)x.elems * cr_dtype_bytes(x.dtype);
-    ref_conv_activate(device, &active, &coef, call->workspace);
+    ref_conv_activate(device, &active, &scale_bias, call->workspace);
     if (dy_coef.data) {
         dy = ref_scratch_like(&g, (char *)call->workspace + x_bytes);
-        through_bn(device, &g, &dy_x, &dy_coef, &dy);
+        apply_bn_grad(device, &g, &dy_x, &dy_coef, &dy);
     }
-    struct ref_conv v = ref_conv_of(call, active, dw, dy); /* dw first: dx may take over an input's storage */
+    struct ref_conv v = ref_conv_of(call, active, dw, dy); /* dw first, because dx may use the memory of an input */
     cr_ref_wgrad(device, &v);
     if (!dx.data) return CR_OK;
     v              = ref_conv_of(call, dx, w, dy);
     v.epilogue.add = REF_IN(conv_grad, add);
-    if (saved.data && bn_x.data)
+    if (mean_rstd.data && bn_x.data)
         v.epilogue.mask.y = x;
-    else if (saved.data)
-        v.epilogue.mask = (struct ref_relu_mask){.x = x, .scale_bias = coef};
+    else if (mean_rstd.data)
+        v.epilogue.mask = (struct ref_relu_mask){.x = x, .scale_bias = scale_bias};
     cr_ref_dgrad(device, &v);
-    if (dstats.data) cr_ref_sum_grads(device, &dx, &open, bn_x.data ? &bn_x : &x, &saved, &dstats);
+    if (grad_sums.data) cr_ref_sum_grads(device, &dx, &no_mask, bn_x.data ? &bn_x : &x, &mean_rstd, &grad_sums);
     if (call->op->in[CR_IN_conv_grad_gamma] >= 0)
         cr_ref_grad_finalize(&(struct ref_grad_finalize){.attr      = call->op->attr.conv.bn,
-                                                         .grad_sums = dstats,
+                                                         .grad_sums = grad_sums,
                                                          .gamma     = REF_IN(conv_grad, gamma),
-                                                         .mean_rstd = saved,
+                                                         .mean_rstd = mean_rstd,
                                                          .dgamma    = REF_OUT(conv_grad, dgamma),
                                                          .dbeta     = REF_OUT(conv_grad, dbeta),
                                                          .coef      = REF_OUT(conv_grad, grad_coef)});

@@ -1,5 +1,5 @@
-/* device/cpu/reference/ref_dense.c: the classifier y = x w^T + b and its three gradients. x is N,1,1,C; w is K,1,1,C; b
- * is 1,1,1,K. */
+/* device/cpu/reference/ref_dense.c: the dense layer y = x w^T + b and its three gradients. x is N,1,1,C; w is K,1,1,C;
+ * b is 1,1,1,K. */
 #include "device/cpu/reference/ref.h"
 
 cr_status cr_ref_dense(struct cr_device *device, const struct cr_call *call) {

@@ -1,14 +1,14 @@
 /* device/cpu/reference/ref_ema.c: moving averages of the parameters and of the running statistics. */
 #include "device/cpu/reference/ref.h"
 
-/* Both ends exact: d = 0 gives w. */
+/* mean = d * mean + (1 - d) * now. The two forms make d = 0 and d = 1 exact. */
 static void average(struct cr_device *device, const struct ref *now, const struct ref *mean, const uint8_t *mask,
                     double d) {
     CR_PARALLEL_FOR(cr_cpu_threads(device))
     for (int64_t i = 0; i < mean->elems; i++) {
         const double e = ref_get(mean, i), w = ref_get(now, i);
-        const bool   kept = !mask || (mask[i / 8] >> (i % 8) & 1);
-        ref_put(mean, i, kept ? (d < 0.5 ? w + d * (e - w) : e + (1 - d) * (w - e)) : 0);
+        const bool   trained = !mask || (mask[i / 8] >> (i % 8) & 1);
+        ref_put(mean, i, trained ? (d < 0.5 ? w + d * (e - w) : e + (1 - d) * (w - e)) : 0);
     }
 }
 
@@ -22,8 +22,8 @@ cr_status cr_ref_ema(struct cr_device *device, const struct cr_call *call) {
                state  = REF_IN(ema, state);
     struct ref before = REF_IN(ema, averages), running_before = REF_IN(ema, running_averages), mask = REF_IN(ema, mask);
     struct ref averages = REF_OUT(ema, averages), running_averages = REF_OUT(ema, running_averages);
-    ref_carry_over(&before, &averages);
-    ref_carry_over(&running_before, &running_averages);
+    ref_copy_old(&before, &averages);
+    ref_copy_old(&running_before, &running_averages);
     if (ref_get(&norm, 1) != 0) return CR_OK;
     const double d = decay_of(&call->op->attr.ema, ref_get(&state, CR_STATE_UPDATES));
     average(device, &value, &averages, mask.data, d);

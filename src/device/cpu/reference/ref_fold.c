@@ -1,4 +1,4 @@
-/* device/cpu/reference/ref_fold.c: batch normalisation with fixed statistics, folded into the filter before it. */
+/* device/cpu/reference/ref_fold.c: folds batch normalisation with fixed statistics into the filter before it. */
 #include "device/cpu/reference/ref.h"
 
 cr_status cr_ref_fold_bn(struct cr_device *device, const struct cr_call *call) {
@@ -15,7 +15,7 @@ cr_status cr_ref_fold_bn(struct cr_device *device, const struct cr_call *call) {
     return CR_OK;
 }
 
-/* Of layouts nothing is known here: convolutions of the reference read the whole filter. */
+/* The reference convolutions read the whole filter, so the packed weights are zeros. */
 cr_status cr_ref_sparse_filter(struct cr_device *device, const struct cr_call *call) {
     const struct ref y = REF_OUT(sparse_filter, y);
     (void)device;

@@ -1,4 +1,4 @@
-/* device/cpu/reference/ref_mix.c: pictures of a batch, moved, erased and mixed, in bytes. */
+/* device/cpu/reference/ref_mix.c: crops, flips, erases and mixes the images of a batch as bytes. */
 #include "device/cpu/reference/ref.h"
 
 struct mixing {
@@ -12,8 +12,8 @@ static bool inside(const int32_t rect[4], int64_t h, int64_t w) {
     return h >= rect[0] && h < rect[2] && w >= rect[1] && w < rect[3];
 }
 
-/* Pixel (h, w) of picture n as its box moves it and with its rectangle erased. */
-static const uint8_t *moved(const struct mixing *m, int64_t n, int64_t h, int64_t w) {
+/* Pixel (h, w) of image n after its crop, flip and erased rectangle. */
+static const uint8_t *source_pixel(const struct mixing *m, int64_t n, int64_t h, int64_t w) {
     static const uint8_t black[3] = {0, 0, 0};
     const int32_t       *box      = m->boxes + 4 * n;
     if (inside(m->mixes + CR_MIX_NUMBERS * n + CR_MIX_ERASE, h, w)) return m->fill;
@@ -28,8 +28,8 @@ static void mix_row(const struct mixing *m, int64_t n, int64_t h, uint8_t *y) {
                   weight   = mix[CR_MIX_WEIGHT];
     for (int64_t w = 0; w < m->W; w++, y += 3) {
         const bool     cut   = inside(mix + CR_MIX_CUT, h, w);
-        const uint8_t *own   = cut ? moved(m, partner, h, w) : moved(m, n, h, w);
-        const uint8_t *other = cut || weight == CR_MIX_ONE ? own : moved(m, partner, h, w);
+        const uint8_t *own   = cut ? source_pixel(m, partner, h, w) : source_pixel(m, n, h, w);
+        const uint8_t *other = cut || weight == CR_MIX_ONE ? own : source_pixel(m, partner, h, w);
         for (int c = 0; c < 3; c++)
             y[c] = (uint8_t)((weight * own[c] + (CR_MIX_ONE - weight) * other[c] + CR_MIX_ONE / 2) / CR_MIX_ONE);
     }

@@ -1,11 +1,13 @@
-/* device/cpu/reference/ref_optim.c: the check of the gradients and the update rules, over whole planes of the store. */
+/* device/cpu/reference/ref_optim.c: gradient norm, parameter norms and optimizers over buffers of the parameter store;
+ * cast and zero. */
 #include "device/cpu/reference/ref.h"
 
-/* Loss-scale rule of mixed-precision training (Micikevicius et al. 2018): halve on overflow, double after a run of good
- * updates. */
+/* Loss-scale rule of mixed-precision training (Micikevicius et al. 2018): halve on overflow, double after
+ * SCALE_GROWTH_UPDATES updates without overflow. */
 enum { SCALE_GROWTH_UPDATES = 2000, SCALE_MIN = 2 };
 
-/* The plane is cut into a fixed number of parts whatever the number of threads, and their sums are added in order. */
+/* The buffer is divided into a fixed number of parts, and their sums are added in order, so the result does not depend
+ * on the number of threads. */
 enum { PARTS = 64 };
 
 cr_status cr_ref_grad_norm(struct cr_device *device, const struct cr_call *call) {
@@ -39,12 +41,12 @@ struct update {
     struct cr_sgd_attr attr;
 };
 
-/* What an update has to know of the parameter at hand. */
-struct of_param {
+/* Factors for one parameter; ratio: the trust ratio of LARS. */
+struct param_factors {
     double decay, ratio;
 };
 
-/* Steps element i of the plane; returns what is subtracted from w. */
+/* Updates the moments of element i and returns the amount that is subtracted from w. */
 static double step_adamw(const struct update *u, int64_t i, double w, double g, double decay) {
     const double m = u->mu * ref_get(&u->momentum, i) + (1 - u->mu) * g;
     const double v = u->attr.beta2 * ref_get(&u->second, i) + (1 - u->attr.beta2) * g * g;
@@ -53,15 +55,15 @@ static double step_adamw(const struct update *u, int64_t i, double w, double g, 
     return u->lr * decay * w + u->lr / u->correct1 * m / (sqrt(v) / sqrt(u->correct2) + u->attr.eps);
 }
 
-static double step_sgd(const struct update *u, int64_t i, double w, double g, const struct of_param *of) {
+static double step_sgd(const struct update *u, int64_t i, double w, double g, const struct param_factors *of) {
     g        = of->ratio * (g + of->decay * w);
     double m = u->mu * ref_get(&u->momentum, i) + g;
     ref_put(&u->momentum, i, m);
     return u->lr * (u->attr.nesterov ? g + u->mu * m : m);
 }
 
-/* Elements [begin, end) of a parameter, counted from the start of the tensors. */
-static void update_run(const struct update *u, int64_t begin, int64_t end, const struct of_param *of) {
+/* Updates elements `begin` to `end` - 1, counted from the start of the tensors. */
+static void update_run(const struct update *u, int64_t begin, int64_t end, const struct param_factors *of) {
     const uint8_t *mask = u->mask.data;
     for (int64_t i = begin; i < end; i++) {
         if (mask && !(mask[i / 8] >> (i % 8) & 1)) {
@@ -76,15 +78,15 @@ static void update_run(const struct update *u, int64_t begin, int64_t end, const
     }
 }
 
-/* LARS: the trust ratio of parameter k. Vectors (BN, biases) keep their steps. */
-static double ratio_of(const struct update *u, const struct cr_param *q, int k, double decay) {
+/* Trust ratio of LARS for parameter k; 1 for vectors (BN, biases). */
+static double trust_ratio(const struct update *u, const struct cr_param *q, int k, double decay) {
     if (u->rule != CR_OP_lars || (q->role != CR_ROLE_CONV && q->role != CR_ROLE_DENSE_WEIGHT)) return 1;
     const double w = sqrt(ref_get(&u->norms, 2 * (int64_t)k)),
                  g = u->clip * sqrt(ref_get(&u->norms, 2 * (int64_t)k + 1));
     return w > 0 && g > 0 ? u->attr.trust * w / (g + decay * w + u->attr.eps) : 1;
 }
 
-/* Updates what of each parameter lies in the tensors, which are whole planes or slices of them. */
+/* Updates all parameters within the tensors, which are whole buffers or slices of them. */
 static void update_params(struct cr_device *device, const struct cr_call *call, const struct update *u) {
     const struct cr_param_store *store = call->program->store;
     const struct cr_tensor      *t     = &call->program->tensor[call->op->in[CR_IN_sgd_value]];
@@ -94,15 +96,15 @@ static void update_params(struct cr_device *device, const struct cr_call *call, 
         const struct cr_param *q = &store->param[k];
         if (q->frozen || cr_param_is_running(q->role)) continue;
         int64_t begin = CR_MAX(q->offset - first, 0), end = CR_MIN(q->offset + q->elems - first, u->value.elems);
-        struct of_param of = {.decay = q->decay ? u->decay : 0};
-        of.ratio           = ratio_of(u, q, k, of.decay);
+        struct param_factors of = {.decay = q->decay ? u->decay : 0};
+        of.ratio                = trust_ratio(u, q, k, of.decay);
         CR_PARALLEL_FOR(cr_cpu_threads(device))
         for (int64_t run = 0; run < ref_runs(end - begin); run++)
             update_run(u, begin + run * REF_RUN, begin + ref_run_end(run, end - begin), &of);
     }
 }
 
-static void move_loss_scale(double *state, bool good) {
+static void adapt_loss_scale(double *state, bool good) {
     if (!good) {
         state[CR_STATE_LOSS_SCALE] = fmax(state[CR_STATE_LOSS_SCALE] / 2, SCALE_MIN);
         state[CR_STATE_GROWTH]     = 0;
@@ -116,10 +118,10 @@ void cr_cpu_count_update(double *state, bool good, const struct cr_sgd_attr *att
     state[CR_STATE_BATCHES] += attr->micro_batches;
     state[CR_STATE_NONFINITE] = good ? 0 : 1;
     state[good ? CR_STATE_UPDATES : CR_STATE_SKIPPED] += 1;
-    if (attr->moving_scale) move_loss_scale(state, good);
+    if (attr->moving_scale) adapt_loss_scale(state, good);
 }
 
-/* The slots of sgd, which adamw and lars have in the same places. */
+/* sgd, adamw and lars have the common slots at the same indices. */
 static cr_status run_update(struct cr_device *device, const struct cr_call *call, struct update *u) {
     struct ref                  norm = REF_IN(sgd, norm), state_in = REF_IN(sgd, state), state = REF_OUT(sgd, state);
     struct ref                  value_in = REF_IN(sgd, value), momentum_in = REF_IN(sgd, momentum);
@@ -136,13 +138,13 @@ static cr_status run_update(struct cr_device *device, const struct cr_call *call
     u->clip                          = 1;
     u->scale                         = ref_get(&state_in, CR_STATE_LOSS_SCALE);
     u->attr                          = call->op->attr.sgd;
-    ref_carry_over(&value_in, &u->value);
-    ref_carry_over(&momentum_in, &u->momentum);
-    ref_carry_over(&state_in, &state);
+    ref_copy_old(&value_in, &u->value);
+    ref_copy_old(&momentum_in, &u->momentum);
+    ref_copy_old(&state_in, &state);
     const double t = ref_get(&state_in, CR_STATE_UPDATES) + 1;
     u->correct1    = 1 - pow(u->mu, t);
     u->correct2    = 1 - pow(u->attr.beta2, t);
-    /* As torch's clip_grad_norm_, which adds 1e-6 to the norm. */
+    /* As PyTorch's clip_grad_norm_, which adds 1e-6 to the norm. */
     if (step->clip_norm > 0) u->clip = fmin(1, (double)step->clip_norm / (sqrt(ref_get(&norm, 0)) + 1e-6));
     if (good) update_params(device, call, u);
     cr_cpu_count_update(state.data, good, &call->op->attr.sgd);
@@ -157,7 +159,7 @@ cr_status cr_ref_sgd(struct cr_device *device, const struct cr_call *call) {
 cr_status cr_ref_adamw(struct cr_device *device, const struct cr_call *call) {
     struct update u         = {.second = REF_OUT(adamw, second)};
     struct ref    second_in = REF_IN(adamw, second);
-    ref_carry_over(&second_in, &u.second);
+    ref_copy_old(&second_in, &u.second);
     return run_update(device, call, &u);
 }
 

@@ -1,9 +1,9 @@
-/* device/cpu/reference/ref_pointwise.c: ops that look at one element at a time. */
+/* device/cpu/reference/ref_pointwise.c: elementwise ops, normalize, and the filter of the space-to-depth stem. */
 #include "device/cpu/reference/ref.h"
 
-/* Channel c of what stands at (h, w) when picture n is shifted and mirrored as its box says; black outside. */
-static double boxed_pixel(const struct ref *images, const struct ref *boxes, int64_t n, int64_t h, int64_t w,
-                          int64_t c) {
+/* Channel c of pixel (h, w) of image n after the shift and flip of its box; 0 outside the image. */
+static double cropped_pixel(const struct ref *images, const struct ref *boxes, int64_t n, int64_t h, int64_t w,
+                            int64_t c) {
     if (boxes->data) {
         h += (int64_t)ref_get(boxes, 4 * n);
         if (ref_get(boxes, 4 * n + 2) != 0) w = images->W - 1 - w;
@@ -13,42 +13,41 @@ static double boxed_pixel(const struct ref *images, const struct ref *boxes, int
     return ref_get(images, ((n * images->H + h) * images->W + w) * 3 + c);
 }
 
-struct picture {
+struct image_input {
     const struct cr_input_attr *a;
     struct ref                  images, boxes;
 };
 
-static double normalized(const struct picture *v, int64_t n, int64_t h, int64_t w, int64_t c) {
-    return (boxed_pixel(&v->images, &v->boxes, n, h, w, c) / 255 - (double)v->a->mean[c]) / (double)v->a->std[c];
+static double normalized(const struct image_input *v, int64_t n, int64_t h, int64_t w, int64_t c) {
+    return (cropped_pixel(&v->images, &v->boxes, n, h, w, c) / 255 - (double)v->a->mean[c]) / (double)v->a->std[c];
 }
 
-/* Space to depth: channel (dh*2+dw)*3+c of pixel (i, j) is channel c of (2(i-2)+dh, 2(j-2)+dw), 0 outside the picture.
- */
-static double deep_pixel(const struct picture *v, int64_t n, int64_t i, int64_t j, int64_t channel) {
+/* Space to depth: channel (dh*2+dw)*3+c of pixel (i, j) is channel c of (2(i-2)+dh, 2(j-2)+dw), 0 outside the image. */
+static double s2d_pixel(const struct image_input *v, int64_t n, int64_t i, int64_t j, int64_t channel) {
     const int64_t part = channel / 3, h = 2 * (i - 2) + part / 2, w = 2 * (j - 2) + part % 2;
     if (part > 3 || h < 0 || h >= v->images.H || w < 0 || w >= v->images.W) return 0;
     return normalized(v, n, h, w, channel % 3);
 }
 
 cr_status cr_ref_normalize(struct cr_device *device, const struct cr_call *call) {
-    struct picture v = {
+    struct image_input v = {
         .a = &call->op->attr.input, .images = REF_IN(normalize, images), .boxes = REF_IN(normalize, boxes)};
     struct ref y = REF_OUT(normalize, y);
     CR_PARALLEL_FOR(cr_cpu_threads(device))
     for (int64_t i = 0; i < y.elems; i++) {
         const int64_t c = i % y.C, w = i / y.C % y.W, h = i / y.C / y.W % y.H, n = i / y.C / y.W / y.H;
-        ref_put(&y, i, v.a->s2d ? deep_pixel(&v, n, h, w, c) : normalized(&v, n, h, w, c));
+        ref_put(&y, i, v.a->s2d ? s2d_pixel(&v, n, h, w, c) : normalized(&v, n, h, w, c));
     }
     return CR_OK;
 }
 
 /* ---- the filter of the space-to-depth stem ---- */
 
-/* Element of the 7x7 filter that stands at element i of its K,4,4,16 form; -1: none, a zero. */
-static int64_t filter_element(const struct ref *deep, int64_t i) {
+/* Index in the [K,7,7,3] filter of element i of its [K,4,4,16] form; -1: the element is 0. */
+static int64_t filter_element(const struct ref *s2d, int64_t i) {
     const int64_t channel = i % 16, part = channel / 3, s = 2 * (i / 16 % 4) + part % 2 - 1,
                   r = 2 * (i / 64 % 4) + part / 2 - 1;
-    CR_ASSERT(deep->H == 4 && deep->W == 4 && deep->C == 16);
+    CR_ASSERT(s2d->H == 4 && s2d->W == 4 && s2d->C == 16);
     return part > 3 || r < 0 || s < 0 ? -1 : ((i / 256 * 7 + r) * 7 + s) * 3 + channel % 3;
 }
 
@@ -62,7 +61,7 @@ cr_status cr_ref_s2d_filter(struct cr_device *device, const struct cr_call *call
     return CR_OK;
 }
 
-/* Each element of the 7x7 filter stands at one place of the other. */
+/* Each element of the 7x7 filter corresponds to one element of the other form. */
 cr_status cr_ref_s2d_filter_grad(struct cr_device *device, const struct cr_call *call) {
     struct ref dy = REF_IN(s2d_filter_grad, dy), dw = REF_OUT(s2d_filter_grad, dw);
     (void)device;

@@ -5,18 +5,18 @@ REF_INLINE int64_t at4(const struct ref *t, int64_t n, int64_t h, int64_t w, int
     return ((n * t->H + h) * t->W + w) * t->C + c;
 }
 
-/* ---- max-pool: padding never wins; the first of equal maxima does; the first NaN beats everything ---- */
+/* ---- max-pool: padding is ignored; the first of equal maxima wins; the first NaN wins over all numbers ---- */
 
 struct maxpool {
-    struct ref x, y, index, coef; /* coef: x is read as act(x), rounded as the activation would have been stored */
+    struct ref x, y, index, scale_bias; /* scale_bias present: x is read as act(x), rounded to the type of x */
     int64_t    stride, pad, window;
 };
 
 REF_INLINE double pool_value(const struct maxpool *v, int64_t i, int64_t c) {
-    if (!v->coef.data) return ref_get(&v->x, i);
-    uint64_t         stored = 0; /* one number of x's type */
+    if (!v->scale_bias.data) return ref_get(&v->x, i);
+    uint64_t         stored = 0; /* holds one number of x's type */
     const struct ref one    = ref_scratch_like(&v->x, &stored);
-    ref_put(&one, 0, ref_rectified(ref_affine(&v->x, &v->coef, i, c)));
+    ref_put(&one, 0, ref_rectified(ref_affine(&v->x, &v->scale_bias, i, c)));
     return ref_get(&one, 0);
 }
 
@@ -42,13 +42,13 @@ static void maxpool_element(const struct maxpool *v, int64_t n, int64_t p, int64
 
 cr_status cr_ref_maxpool(struct cr_device *device, const struct cr_call *call) {
     const struct cr_conv_attr *a    = &call->op->attr.conv;
-    struct maxpool             v    = {.x      = REF_IN(maxpool, x),
-                                       .y      = REF_OUT(maxpool, y),
-                                       .index  = REF_OUT(maxpool, index),
-                                       .coef   = REF_IN(maxpool, scale_bias),
-                                       .stride = a->stride,
-                                       .pad    = a->pad,
-                                       .window = a->window};
+    struct maxpool             v    = {.x          = REF_IN(maxpool, x),
+                                       .y          = REF_OUT(maxpool, y),
+                                       .index      = REF_OUT(maxpool, index),
+                                       .scale_bias = REF_IN(maxpool, scale_bias),
+                                       .stride     = a->stride,
+                                       .pad        = a->pad,
+                                       .window     = a->window};
     int64_t                    rows = v.y.N * v.y.H;
     CR_PARALLEL_FOR(cr_cpu_threads(device))
     for (int64_t i = 0; i < rows; i++)
@@ -57,8 +57,8 @@ cr_status cr_ref_maxpool(struct cr_device *device, const struct cr_call *call) {
     return CR_OK;
 }
 
-/* Gathers: a pixel asks every window that covers it whether it was the maximum there. x of struct maxpool is dx, or
- * like it; y is dy. */
+/* Sum of the gradients of all windows in which the pixel was the maximum. The members x and y of struct maxpool are dx
+ * (or a tensor of its shape) and dy. */
 static double maxpool_grad_element(const struct maxpool *v, int64_t n, int64_t h, int64_t w, int64_t c) {
     const struct ref *dy  = &v->y;
     double            sum = 0;
@@ -93,33 +93,33 @@ cr_status cr_ref_maxpool_grad(struct cr_device *device, const struct cr_call *ca
     return CR_OK;
 }
 
-/* ---- the same through the ReLU and the BN in front of the pooling, without storing the gradient between them ---- */
+/* ---- gradient of max-pool, ReLU and BN fused: the gradient between them is not stored ---- */
 
 struct pool_bn {
     struct maxpool       pool; /* y is dy */
-    struct ref_relu_mask gate;
-    struct ref           saved, coef, out; /* saved and dstats, or coef and dx */
+    struct ref_relu_mask mask;
+    struct ref           mean_rstd, grad_coef, out; /* mean_rstd and grad_sums, or grad_coef and dx */
 };
 
 static struct pool_bn pool_bn_of(const struct cr_call *call, struct ref dy, struct ref index, struct ref x,
-                                 struct ref act) {
+                                 struct ref scale_bias) {
     const struct cr_conv_attr *a = &call->op->attr.conv;
     return (struct pool_bn){
         .pool = {.x = x, .y = dy, .index = index, .stride = a->stride, .pad = a->pad, .window = a->window},
-        .gate = {.x = x, .scale_bias = act}};
+        .mask = {.x = x, .scale_bias = scale_bias}};
 }
 
-/* g of element i of x. */
+/* The gradient of element i of x behind the ReLU mask. */
 static double pool_bn_grad(const struct pool_bn *v, int64_t i) {
     const struct ref *x = &v->pool.x;
     const int64_t     c = i % x->C, w = i / x->C % x->W, h = i / x->C / x->W % x->H, n = i / x->C / x->W / x->H;
-    return ref_mask_passes(&v->gate, i, c) ? maxpool_grad_element(&v->pool, n, h, w, c) : 0;
+    return ref_mask_passes(&v->mask, i, c) ? maxpool_grad_element(&v->pool, n, h, w, c) : 0;
 }
 
 cr_status cr_ref_pool_bn_grad_sums(struct cr_device *device, const struct cr_call *call) {
     struct pool_bn v = pool_bn_of(call, REF_IN(pool_bn_grad_sums, dy), REF_IN(pool_bn_grad_sums, index),
                                   REF_IN(pool_bn_grad_sums, x), REF_IN(pool_bn_grad_sums, scale_bias));
-    v.saved          = REF_IN(pool_bn_grad_sums, mean_rstd);
+    v.mean_rstd      = REF_IN(pool_bn_grad_sums, mean_rstd);
     v.out            = REF_OUT(pool_bn_grad_sums, grad_sums);
     const int64_t C  = v.pool.x.C;
     CR_PARALLEL_FOR(cr_cpu_threads(device))
@@ -128,7 +128,7 @@ cr_status cr_ref_pool_bn_grad_sums(struct cr_device *device, const struct cr_cal
         for (int64_t i = c; i < v.pool.x.elems; i += C) {
             const double g = pool_bn_grad(&v, i);
             sum += g;
-            product += g * ((ref_get(&v.pool.x, i) - ref_get(&v.saved, c)) * ref_get(&v.saved, C + c));
+            product += g * ((ref_get(&v.pool.x, i) - ref_get(&v.mean_rstd, c)) * ref_get(&v.mean_rstd, C + c));
         }
         ref_put(&v.out, c, sum);
         ref_put(&v.out, C + c, product);
@@ -139,18 +139,18 @@ cr_status cr_ref_pool_bn_grad_sums(struct cr_device *device, const struct cr_cal
 cr_status cr_ref_pool_bn_grad_apply(struct cr_device *device, const struct cr_call *call) {
     struct pool_bn v = pool_bn_of(call, REF_IN(pool_bn_grad_apply, dy), REF_IN(pool_bn_grad_apply, index),
                                   REF_IN(pool_bn_grad_apply, x), REF_IN(pool_bn_grad_apply, scale_bias));
-    v.coef           = REF_IN(pool_bn_grad_apply, coef);
+    v.grad_coef      = REF_IN(pool_bn_grad_apply, coef);
     v.out            = REF_OUT(pool_bn_grad_apply, dx);
     const int64_t C  = v.pool.x.C;
     CR_PARALLEL_FOR(cr_cpu_threads(device))
     for (int64_t i = 0; i < v.out.elems; i++)
         ref_put(&v.out, i,
-                ref_get(&v.coef, i % C) * pool_bn_grad(&v, i) + ref_get(&v.coef, C + i % C) * ref_get(&v.pool.x, i) +
-                    ref_get(&v.coef, 2 * C + i % C));
+                ref_get(&v.grad_coef, i % C) * pool_bn_grad(&v, i) +
+                    ref_get(&v.grad_coef, C + i % C) * ref_get(&v.pool.x, i) + ref_get(&v.grad_coef, 2 * C + i % C));
     return CR_OK;
 }
 
-/* ---- average over the image ---- */
+/* ---- global average pooling ---- */
 
 cr_status cr_ref_avgpool(struct cr_device *device, const struct cr_call *call) {
     struct ref    x = REF_IN(avgpool, x), y = REF_OUT(avgpool, y);
@@ -193,9 +193,9 @@ cr_status cr_ref_pad_shortcut(struct cr_device *device, const struct cr_call *ca
 
 static void pad_shortcut_grad_pixel(const struct ref *dy, const struct ref *dx, int64_t stride, int64_t pad_c,
                                     int64_t n, int64_t h, int64_t w) {
-    bool taken = h % stride == 0 && w % stride == 0;
+    bool sampled = h % stride == 0 && w % stride == 0;
     for (int64_t c = 0; c < dx->C; c++)
-        ref_put(dx, at4(dx, n, h, w, c), taken ? ref_get(dy, at4(dy, n, h / stride, w / stride, c + pad_c)) : 0);
+        ref_put(dx, at4(dx, n, h, w, c), sampled ? ref_get(dy, at4(dy, n, h / stride, w / stride, c + pad_c)) : 0);
 }
 
 cr_status cr_ref_pad_shortcut_grad(struct cr_device *device, const struct cr_call *call) {

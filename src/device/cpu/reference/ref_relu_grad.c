@@ -1,8 +1,8 @@
-/* device/cpu/reference/ref_relu_grad.c: squeeze and excitation's factor a channel, ResNet-D's 2x2 means, and their
- * gradients. */
+/* device/cpu/reference/ref_relu_grad.c: the channel scale of squeeze-and-excitation, 2x2 average pooling (ResNet-D),
+ * and their gradients. */
 #include "device/cpu/reference/ref.h"
 
-/* ---- sigmoid: of large numbers on either side without overflow ---- */
+/* ---- sigmoid, without overflow for large arguments ---- */
 
 static double sigmoid(double x) {
     const double e = exp(-fabs(x));
@@ -14,37 +14,37 @@ static double sigmoid_slope(double x) {
     return e / ((1 + e) * (1 + e));
 }
 
-/* The gate of element i of x. */
-static double gate_of(const struct ref *gate, const struct ref *x, int64_t i) {
-    return ref_get(gate, i / (x->H * x->W * x->C) * x->C + i % x->C);
+/* The logit of the channel of element i of x. */
+static double logit_of(const struct ref *logit, const struct ref *x, int64_t i) {
+    return ref_get(logit, i / (x->H * x->W * x->C) * x->C + i % x->C);
 }
 
 cr_status cr_ref_se_scale(struct cr_device *device, const struct cr_call *call) {
-    struct ref x = REF_IN(se_scale, x), gate = REF_IN(se_scale, logit), y = REF_OUT(se_scale, y);
+    struct ref x = REF_IN(se_scale, x), logit = REF_IN(se_scale, logit), y = REF_OUT(se_scale, y);
     CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t i = 0; i < y.elems; i++) ref_put(&y, i, ref_get(&x, i) * sigmoid(gate_of(&gate, &x, i)));
+    for (int64_t i = 0; i < y.elems; i++) ref_put(&y, i, ref_get(&x, i) * sigmoid(logit_of(&logit, &x, i)));
     return CR_OK;
 }
 
 cr_status cr_ref_se_scale_grad(struct cr_device *device, const struct cr_call *call) {
-    struct ref    dy = REF_IN(se_scale_grad, dy), x = REF_IN(se_scale_grad, x), gate = REF_IN(se_scale_grad, logit);
-    struct ref    dx = REF_OUT(se_scale_grad, dx), dgate = REF_OUT(se_scale_grad, dlogit);
+    struct ref    dy = REF_IN(se_scale_grad, dy), x = REF_IN(se_scale_grad, x), logit = REF_IN(se_scale_grad, logit);
+    struct ref    dx = REF_OUT(se_scale_grad, dx), dlogit = REF_OUT(se_scale_grad, dlogit);
     const int64_t C = x.C, pixels = x.H * x.W;
     CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t k = 0; k < dgate.elems; k++) {
+    for (int64_t k = 0; k < dlogit.elems; k++) {
         double sum = 0;
         for (int64_t m = 0; m < pixels; m++) {
             const int64_t i = (k / C * pixels + m) * C + k % C;
             sum += ref_get(&dy, i) * ref_get(&x, i);
         }
-        ref_put(&dgate, k, sigmoid_slope(ref_get(&gate, k)) * sum);
+        ref_put(&dlogit, k, sigmoid_slope(ref_get(&logit, k)) * sum);
     }
     CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t i = 0; i < dx.elems; i++) ref_put(&dx, i, ref_get(&dy, i) * sigmoid(gate_of(&gate, &x, i)));
+    for (int64_t i = 0; i < dx.elems; i++) ref_put(&dx, i, ref_get(&dy, i) * sigmoid(logit_of(&logit, &x, i)));
     return CR_OK;
 }
 
-/* ---- means of 2x2 pixels; at an odd border of what is there ---- */
+/* ---- average of 2x2 pixels; at an odd border of the pixels inside the image ---- */
 
 static int64_t side_of(int64_t p, int64_t size) {
     return CR_MIN(size - 2 * p, (int64_t)2);

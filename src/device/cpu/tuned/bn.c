@@ -1,6 +1,8 @@
-/* device/cpu/tuned/bn.c: batch normalisation, tuned. Each row reads its tensors once; the limiter is memory.
- * Sums run in float over blocks of BLOCK rows, then in double: the error of a block is that of a short sum, and a large
- * mean with a small spread does not cancel more than its own rounding. */
+/* device/cpu/tuned/bn.c: tuned kernels for the sums of batch normalisation. They read each tensor once and are limited
+ * by memory.
+ *
+ * Sums run in float over blocks of BLOCK rows, then in double. So the rounding error is that of a short sum, also for a
+ * large mean with a small variance. */
 #include "device/cpu/simd.h"
 
 #include <string.h>
@@ -9,10 +11,9 @@ enum { BLOCK = 32 };
 
 /* ---- per-channel sums ---- */
 
-/* What a thread adds up: two sums a lane. Workspace: a struct of rows a thread, then two rows of spread coefficients.
- */
+/* Workspace: sums of each thread, then two rows that all threads share. */
 struct sums_plan {
-    struct cr_simd_shape lanes;
+    struct cr_simd_shape shape;
     int                  threads;
 };
 
@@ -20,9 +21,9 @@ static size_t padded(int64_t width) {
     return (size_t)(width + CR_STRIP - 1) / CR_STRIP * CR_STRIP;
 }
 
-/* Per thread: 2 double rows and 2 float rows; for all: 2 float rows (mean spread over the lanes, spare). */
+/* For each thread 2 rows of double and 2 rows of float; shared: 2 rows of float (the repeated mean; one is unused). */
 static size_t sums_bytes(const struct sums_plan *plan) {
-    size_t row = padded(plan->lanes.width);
+    size_t row = padded(plan->shape.width);
     return (size_t)plan->threads * row * (2 * sizeof(double) + 2 * sizeof(float)) + 2 * row * sizeof(float);
 }
 
@@ -31,7 +32,7 @@ static cr_status sums_prepare(struct cr_device *device, const struct cr_program 
     struct sums_plan *plan;
     CR_ALLOC(plan, 1);
     int x            = op->kind == CR_OP_bn_sums ? op->in[CR_IN_bn_sums_x] : op->in[CR_IN_bn_grad_sums_x];
-    plan->lanes      = cr_simd_shape_of(&p->tensor[x]);
+    plan->shape      = cr_simd_shape_of(&p->tensor[x]);
     plan->threads    = cr_cpu_threads(device);
     *workspace_bytes = sums_bytes(plan);
     *prepared        = plan;
@@ -44,14 +45,14 @@ struct sums {
 };
 
 static struct sums sums_of(const struct sums_plan *plan, void *workspace, int thread) {
-    size_t  row = padded(plan->lanes.width), threads = (size_t)plan->threads, t = (size_t)thread;
+    size_t  row = padded(plan->shape.width), threads = (size_t)plan->threads, t = (size_t)thread;
     double *d = workspace;
     float  *f = (float *)(d + 2 * threads * row);
     return (struct sums){d + 2 * t * row, d + (2 * t + 1) * row, f + 2 * t * row, f + (2 * t + 1) * row};
 }
 
 static float *shared_row(const struct sums_plan *plan, void *workspace) {
-    size_t row = padded(plan->lanes.width), threads = (size_t)plan->threads;
+    size_t row = padded(plan->shape.width), threads = (size_t)plan->threads;
     return (float *)((double *)workspace + 2 * threads * row) + 2 * threads * row;
 }
 
@@ -66,14 +67,15 @@ static inline __attribute__((always_inline)) void flush(struct sums *s, int64_t 
     for (int64_t i = 0; i < width; i++) s->second[from + i] += (double)b[i];
 }
 
-/* Threads' sums into one per channel, in thread order. `scale`: NULL, or per channel a factor of the second sum. */
-static void sums_fold(const struct sums_plan *plan, void *workspace, float *out, const float *scale) {
-    int64_t C = plan->lanes.channels;
+/* Adds the sums of the threads for each channel, in thread order. scale: a factor of the second sum for each channel,
+ * or NULL. */
+static void reduce_threads(const struct sums_plan *plan, void *workspace, float *out, const float *scale) {
+    int64_t C = plan->shape.channels;
     for (int64_t c = 0; c < C; c++) {
         double a = 0, b = 0;
         for (int t = 0; t < plan->threads; t++) {
             struct sums s = sums_of(plan, workspace, t);
-            for (int64_t i = c; i < plan->lanes.width; i += C) {
+            for (int64_t i = c; i < plan->shape.width; i += C) {
                 a += s.first[i];
                 b += s.second[i];
             }
@@ -85,9 +87,9 @@ static void sums_fold(const struct sums_plan *plan, void *workspace, float *out,
 
 /* ---- bn_sums ---- */
 
-/* One strip of `rows` rows that are `stride` floats apart. */
-static inline __attribute__((always_inline)) void stats_strip(const float *x, int64_t rows, int64_t stride, float *a,
-                                                              float *b) {
+/* Sums of one strip over `rows` rows at a distance of `stride` floats. */
+static inline __attribute__((always_inline)) void sums_strip(const float *x, int64_t rows, int64_t stride, float *a,
+                                                             float *b) {
     float s[CR_STRIP] = {0}, q[CR_STRIP] = {0};
     for (int64_t r = 0; r < rows; r++, x += stride) {
         for (int i = 0; i < CR_STRIP; i++) {
@@ -99,12 +101,12 @@ static inline __attribute__((always_inline)) void stats_strip(const float *x, in
     memcpy(b, q, sizeof q);
 }
 
-CR_CLONES static void stats_run(const float *x, int64_t rows, int64_t width, struct sums *s) {
+CR_CLONES static void sums_run(const float *x, int64_t rows, int64_t width, struct sums *s) {
     for (int64_t r = 0; r < rows; r += BLOCK) {
         int64_t      n = CR_MIN((int64_t)BLOCK, rows - r), i = 0;
         const float *px = x + r * width;
         for (; i + CR_STRIP <= width; i += CR_STRIP) {
-            stats_strip(px + i, n, width, s->block_first, s->block_second);
+            sums_strip(px + i, n, width, s->block_first, s->block_second);
             flush(s, i, CR_STRIP, s->block_first, s->block_second);
         }
         for (; i < width; i++)
@@ -119,7 +121,7 @@ CR_CLONES static void stats_run(const float *x, int64_t rows, int64_t width, str
 static cr_status bn_sums_launch(struct cr_device *device, const struct cr_call *call) {
     const struct sums_plan     *plan = call->prepared;
     const float                *x    = call->in[CR_IN_bn_sums_x];
-    const struct cr_simd_shape *l    = &plan->lanes;
+    const struct cr_simd_shape *l    = &plan->shape;
     (void)device;
     CR_PARALLEL_FOR(plan->threads)
     for (int t = 0; t < plan->threads; t++) {
@@ -127,7 +129,7 @@ static cr_status bn_sums_launch(struct cr_device *device, const struct cr_call *
         int64_t     begin, end;
         cr_run_of(l->rows, t, plan->threads, &begin, &end);
         sums_clear(&s, l->width);
-        stats_run(x + begin * l->width, end - begin, l->width, &s);
+        sums_run(x + begin * l->width, end - begin, l->width, &s);
         if (t == plan->threads - 1)
             for (int64_t i = 0; i < l->tail; i++) {
                 double v = (double)x[l->rows * l->width + i];
@@ -135,11 +137,11 @@ static cr_status bn_sums_launch(struct cr_device *device, const struct cr_call *
                 s.second[i] += v * v;
             }
     }
-    sums_fold(plan, call->workspace, call->out[CR_OUT_bn_sums_sums], NULL);
+    reduce_threads(plan, call->workspace, call->out[CR_OUT_bn_sums_sums], NULL);
     return CR_OK;
 }
 
-/* ---- bn_grad_sums: sum g and sum g*(x - mean); rstd is applied when the threads' sums are folded ---- */
+/* ---- bn_grad_sums: sum g and sum g*(x - mean); rstd is applied when the sums of the threads are added ---- */
 
 static inline __attribute__((always_inline)) void grad_strip(const float *dy, const float *x, const float *y,
                                                              const float *mean, int64_t rows, int64_t stride, float *a,
@@ -199,12 +201,12 @@ static void grad_tail(const float *dy, const float *x, const float *y, const flo
 
 static cr_status bn_grad_sums_launch(struct cr_device *device, const struct cr_call *call) {
     const struct sums_plan     *plan = call->prepared;
-    const struct cr_simd_shape *l    = &plan->lanes;
+    const struct cr_simd_shape *l    = &plan->shape;
     const float                *dy = call->in[CR_IN_bn_grad_sums_dy], *x = call->in[CR_IN_bn_grad_sums_x];
-    const float                *y = call->in[CR_IN_bn_grad_sums_y], *saved = call->in[CR_IN_bn_grad_sums_mean_rstd];
+    const float                *y = call->in[CR_IN_bn_grad_sums_y], *mean_rstd = call->in[CR_IN_bn_grad_sums_mean_rstd];
     float                      *mean = shared_row(plan, call->workspace);
     (void)device;
-    cr_simd_broadcast(l, saved, mean);
+    cr_simd_broadcast(l, mean_rstd, mean);
     CR_PARALLEL_FOR(plan->threads)
     for (int t = 0; t < plan->threads; t++) {
         struct sums s = sums_of(plan, call->workspace, t);
@@ -218,7 +220,7 @@ static cr_status bn_grad_sums_launch(struct cr_device *device, const struct cr_c
             grad_run_plain(dy + at, x + at, mean, end - begin, l->width, &s);
         if (t == plan->threads - 1) grad_tail(dy + done, x + done, y ? y + done : NULL, mean, l->tail, &s);
     }
-    sums_fold(plan, call->workspace, call->out[CR_OUT_bn_grad_sums_grad_sums], saved + l->channels);
+    reduce_threads(plan, call->workspace, call->out[CR_OUT_bn_grad_sums_grad_sums], mean_rstd + l->channels);
     return CR_OK;
 }
 
@@ -226,7 +228,7 @@ static void plan_release(void *prepared) {
     cr_free(prepared);
 }
 
-#define SUMS_ROW(kind)                                                                                                 \
+#define SUMS_KERNEL(kind)                                                                                              \
     const struct cr_kernel cr_cpu_##kind = {.name          = "cpu." #kind,                                             \
                                             .op            = CR_OP_##kind,                                             \
                                             .math          = CR_MATH_F32,                                              \
@@ -235,5 +237,5 @@ static void plan_release(void *prepared) {
                                             .prepare       = sums_prepare,                                             \
                                             .launch        = kind##_launch,                                            \
                                             .release       = plan_release}
-SUMS_ROW(bn_sums);
-SUMS_ROW(bn_grad_sums);
+SUMS_KERNEL(bn_sums);
+SUMS_KERNEL(bn_grad_sums);

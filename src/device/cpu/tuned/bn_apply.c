@@ -1,11 +1,11 @@
-/* device/cpu/tuned/bn_apply.c: the per-channel affine rows: bn_apply with its variants, bn_grad_apply, channel_scale.
- * Memory-bound: one read of each operand, one write. */
+/* device/cpu/tuned/bn_apply.c: tuned kernels that are affine in each channel: bn_apply, bn_grad_apply, channel_scale.
+ * They read each operand once and are limited by memory. */
 #include "device/cpu/simd.h"
 
-enum { COEF_ROWS = 4 }; /* spread coefficients: scale, bias, add_scale, add_bias or a, b, c */
+enum { COEF_ROWS = 4 }; /* rows of repeated coefficients: scale, bias, add_scale, add_bias, or a, b, c */
 
 struct affine_plan {
-    struct cr_simd_shape lanes;
+    struct cr_simd_shape shape;
     int                  threads;
     bool                 stream;
 };
@@ -14,10 +14,10 @@ static cr_status affine_prepare(struct cr_device *device, const struct cr_progra
                                 void **prepared, size_t *workspace_bytes) {
     struct affine_plan *plan;
     CR_ALLOC(plan, 1);
-    plan->lanes      = cr_simd_shape_of(&p->tensor[op->out[0]]);
+    plan->shape      = cr_simd_shape_of(&p->tensor[op->out[0]]);
     plan->threads    = cr_cpu_threads(device);
-    plan->stream     = plan->lanes.width % CR_STRIP == 0 && cr_is_nontemporal(&p->tensor[op->out[0]], plan->threads);
-    *workspace_bytes = (size_t)plan->lanes.width * COEF_ROWS * sizeof(float);
+    plan->stream     = plan->shape.width % CR_STRIP == 0 && cr_is_nontemporal(&p->tensor[op->out[0]], plan->threads);
+    *workspace_bytes = (size_t)plan->shape.width * COEF_ROWS * sizeof(float);
     *prepared        = plan;
     return CR_OK;
 }
@@ -31,9 +31,9 @@ static void affine_release(void *prepared) {
 enum add_kind { ADD_NONE, ADD_PLAIN, ADD_AFFINE };
 
 struct apply_call {
-    const float *x, *add, *scale, *bias, *add_scale, *add_bias; /* coefficients: one row of the lanes */
+    const float *x, *add, *scale, *bias, *add_scale, *add_bias; /* coefficients: one row each */
     float       *y;
-    bool         stream; /* y goes past the caches: it is large and in nobody's place */
+    bool         stream; /* non-temporal stores: y is large and is not one of the inputs */
 };
 
 static inline __attribute__((always_inline)) float apply_one(const struct apply_call *a, int64_t at, int64_t i,
@@ -49,7 +49,7 @@ static inline __attribute__((always_inline)) void apply_rows(const struct apply_
     for (int64_t r = begin; r < end; r++) {
         int64_t at = r * width, i = 0;
         for (; i + CR_STRIP <= width; i += CR_STRIP) {
-            float v[CR_STRIP]; /* y may be x or add: read the strip before it is written */
+            float v[CR_STRIP]; /* y may be x or add, so the strip is read before it is written */
             cr_strip_prefetch(a->x + at + i);
             if (add != ADD_NONE) cr_strip_prefetch(a->add + at + i);
             for (int k = 0; k < CR_STRIP; k++) v[k] = apply_one(a, at + i + k, i + k, add, relu);
@@ -80,10 +80,11 @@ static apply_function *choose(enum add_kind add, bool relu) {
 }
 
 static cr_status bn_apply_launch(struct cr_device *device, const struct cr_call *call) {
-    const struct affine_plan   *plan = call->prepared;
-    const struct cr_simd_shape *l    = &plan->lanes;
-    const float      *coef = call->in[CR_IN_bn_apply_scale_bias], *add_coef = call->in[CR_IN_bn_apply_add_scale_bias];
-    float            *rows = call->workspace;
+    const struct affine_plan   *plan       = call->prepared;
+    const struct cr_simd_shape *l          = &plan->shape;
+    const float                *scale_bias = call->in[CR_IN_bn_apply_scale_bias],
+                *add_scale_bias            = call->in[CR_IN_bn_apply_add_scale_bias];
+    float            *rows                 = call->workspace;
     int64_t           w = l->width, C = l->channels;
     struct apply_call a    = {.x         = call->in[CR_IN_bn_apply_x],
                               .add       = call->in[CR_IN_bn_apply_add],
@@ -92,15 +93,15 @@ static cr_status bn_apply_launch(struct cr_device *device, const struct cr_call 
                               .bias      = rows + w,
                               .add_scale = rows + 2 * w,
                               .add_bias  = rows + 3 * w};
-    enum add_kind     add  = !a.add ? ADD_NONE : add_coef ? ADD_AFFINE : ADD_PLAIN;
+    enum add_kind     add  = !a.add ? ADD_NONE : add_scale_bias ? ADD_AFFINE : ADD_PLAIN;
     bool              relu = call->op->attr.bn.relu;
     (void)device;
     a.stream = plan->stream && a.y != a.x && a.y != a.add;
-    cr_simd_broadcast(l, coef, rows);
-    cr_simd_broadcast(l, coef + C, rows + w);
-    if (add_coef) {
-        cr_simd_broadcast(l, add_coef, rows + 2 * w);
-        cr_simd_broadcast(l, add_coef + C, rows + 3 * w);
+    cr_simd_broadcast(l, scale_bias, rows);
+    cr_simd_broadcast(l, scale_bias + C, rows + w);
+    if (add_scale_bias) {
+        cr_simd_broadcast(l, add_scale_bias, rows + 2 * w);
+        cr_simd_broadcast(l, add_scale_bias + C, rows + 3 * w);
     }
     apply_function *run = choose(add, relu);
     CR_PARALLEL_FOR(plan->threads)
@@ -122,9 +123,8 @@ struct grad_call {
 
 static inline __attribute__((always_inline)) float grad_one(const struct grad_call *k, int64_t at, int64_t i,
                                                             bool masked) {
-    float dy =
-        k->dy[at]; /* read before the question, or compilers see a load that may not happen and give up vectors */
-    float g = !masked || k->y[at] > 0 ? dy : 0.0f;
+    float dy = k->dy[at]; /* loaded unconditionally, because compilers do not vectorise a conditional load */
+    float g  = !masked || k->y[at] > 0 ? dy : 0.0f;
     return k->a[i] * g + k->b[i] * k->x[at] + k->c[i];
 }
 
@@ -153,7 +153,7 @@ CR_CLONES static void grad_masked(const struct grad_call *k, int64_t begin, int6
 
 static cr_status bn_grad_apply_launch(struct cr_device *device, const struct cr_call *call) {
     const struct affine_plan   *plan = call->prepared;
-    const struct cr_simd_shape *l    = &plan->lanes;
+    const struct cr_simd_shape *l    = &plan->shape;
     const float                *coef = call->in[CR_IN_bn_grad_apply_coef];
     float                      *rows = call->workspace;
     int64_t                     w = l->width, C = l->channels;
@@ -189,7 +189,7 @@ CR_CLONES static void scale_rows(const float *dy, const float *scale, float *dx,
 
 static cr_status channel_scale_launch(struct cr_device *device, const struct cr_call *call) {
     const struct affine_plan   *plan  = call->prepared;
-    const struct cr_simd_shape *l     = &plan->lanes;
+    const struct cr_simd_shape *l     = &plan->shape;
     const float                *dy    = call->in[CR_IN_channel_scale_dy];
     float                      *scale = call->workspace, *dx = call->out[CR_OUT_channel_scale_dx];
     (void)device;
@@ -204,7 +204,7 @@ static cr_status channel_scale_launch(struct cr_device *device, const struct cr_
     return CR_OK;
 }
 
-#define AFFINE_ROW(kind)                                                                                               \
+#define AFFINE_KERNEL(kind)                                                                                            \
     const struct cr_kernel cr_cpu_##kind = {.name          = "cpu." #kind,                                             \
                                             .op            = CR_OP_##kind,                                             \
                                             .math          = CR_MATH_F32,                                              \
@@ -213,6 +213,6 @@ static cr_status channel_scale_launch(struct cr_device *device, const struct cr_
                                             .prepare       = affine_prepare,                                           \
                                             .launch        = kind##_launch,                                            \
                                             .release       = affine_release}
-AFFINE_ROW(bn_apply);
-AFFINE_ROW(bn_grad_apply);
-AFFINE_ROW(channel_scale);
+AFFINE_KERNEL(bn_apply);
+AFFINE_KERNEL(bn_grad_apply);
+AFFINE_KERNEL(channel_scale);

@@ -1,16 +1,17 @@
-/* device/cpu/tuned/conv3.c: 3x3 convolutions of few channels (16 to 64, the CIFAR nets), stride 1, padding 1, and their
- * input gradients.
+/* device/cpu/tuned/conv3.c: 3x3 convolutions with 16 to 64 channels (networks for CIFAR), stride 1, padding 1, and
+ * their input gradients.
  *
- * 16 filters are one vector of AVX-512, and with so few of them a general kernel loads a number for nearly each
- * multiply-add. Here an input number, once loaded, serves the three filter columns at once: the sums of a tile (16
- * output pixels of 16 filters, or 8 of 32) stand in registers, and input pixel j adds to outputs j-2, j-1 and j. What
- * is outside the image is left out, not multiplied by zero: a weight may be infinite. The limiter is arithmetic. */
+ * 16 filters are one AVX-512 vector. With so few filters a general kernel loads one value for almost every
+ * multiply-add. This kernel uses each loaded input value for three filter columns. The sums of a tile (16 output pixels
+ * of 16 filters, or 8 of 32) stay in registers, and input pixel j contributes to outputs j-2, j-1 and j. Pixels outside
+ * the image are skipped and not multiplied by zero, because a weight may be infinite. The kernel is limited by
+ * arithmetic. */
 #include "device/cpu/tuned/conv3.h"
 
-/* ---- what fits ---- */
+/* ---- supported shapes ---- */
 
-/* One sum has 9*C terms; longer ones would need parts. */
-static bool known(int64_t channels) {
+/* A sum has 9*C terms; a longer sum would have to be split for accuracy. */
+static bool is_supported(int64_t channels) {
     return channels == 16 || channels == 32 || channels == 64;
 }
 
@@ -18,7 +19,8 @@ static bool fits(const struct cr_program *p, const struct cr_op *op, int image, 
     const struct cr_tensor *x = &p->tensor[image], *w = &p->tensor[filter];
     const int64_t           C = w->dim[3], K = w->dim[0], W = x->dim[2];
     return cr_accepts_f32(NULL, p, op) && w->dim[1] == TAPS && w->dim[2] == TAPS && op->attr.conv.stride == 1 &&
-           op->attr.conv.pad == 1 && known(C) && known(K) && W % (outputs % (2 * LANES) ? WIDE : NARROW) == 0;
+           op->attr.conv.pad == 1 && is_supported(C) && is_supported(K) &&
+           W % (outputs % (2 * LANES) ? WIDE : NARROW) == 0;
 }
 
 static bool conv3_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
@@ -39,10 +41,10 @@ bool cr_cpu_conv3_wgrad_accepts(const struct cr_device *device, const struct cr_
 
 bool cr_cpu_conv3_is_best(const struct cr_program *p, const struct cr_op *op) {
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__)
-    if (!__builtin_cpu_supports("avx512f")) return false; /* other vectors have too few registers for a tile */
+    if (!__builtin_cpu_supports("avx512f")) return false; /* other instruction sets have too few registers for a tile */
     if (op->kind == CR_OP_conv) return conv3_accepts(NULL, p, op);
     if (op->kind == CR_OP_conv_dgrad) return conv3_dgrad_accepts(NULL, p, op);
-    /* The filter's gradient wins with one vector of filters only: more passes read the block more often. */
+    /* The filter gradient is fastest with one vector of filters only, because more passes read the image more often. */
     return cr_cpu_conv3_wgrad_accepts(NULL, p, op) &&
            cr_tensor_elems(&p->tensor[op->out[CR_OUT_conv_wgrad_dw]]) == 9 * LANES * LANES;
 #else
@@ -52,18 +54,18 @@ bool cr_cpu_conv3_is_best(const struct cr_program *p, const struct cr_op *op) {
 #endif
 }
 
-/* ---- the filter, in the order in which a tile reads it: packed[block][r][c][s][filters of the block] ---- */
+/* ---- packing the filter in the order in which a tile reads it: packed[block][r][c][s][filter in block] ---- */
 
-/* How the gradient of the input differs: its outputs are the filter's c, and the filter is turned round. */
+/* For the input gradient the outputs are the C channels of the filter, and the filter is rotated by 180 degrees. */
 struct filter {
     const float *w;              /* K,3,3,C */
-    int64_t      in, out, block; /* channels read, channels written, of these in a block */
-    bool         turned;
+    int64_t      in, out, block; /* channels read, channels written, channels written in a block */
+    bool         rotated;
 };
 
 static float weight_at(const struct filter *f, int64_t out, int r, int s, int64_t in) {
-    return f->turned ? f->w[((in * TAPS + 2 - r) * TAPS + 2 - s) * f->out + out]
-                     : f->w[((out * TAPS + r) * TAPS + s) * f->in + in];
+    return f->rotated ? f->w[((in * TAPS + 2 - r) * TAPS + 2 - s) * f->out + out]
+                      : f->w[((out * TAPS + r) * TAPS + s) * f->in + in];
 }
 
 static void pack(const struct filter *f, float *packed, int threads) {
@@ -80,8 +82,8 @@ static void pack(const struct filter *f, float *packed, int threads) {
 
 /* ---- a tile: PIXELS output pixels of BLOCKS vectors of filters ---- */
 
-/* row[r] (NULL: outside the image) is the pixel left of the tile; `left` and `right`: there are pixels beside the tile.
- */
+/* row[r] points to the pixel left of the tile in input row r; NULL if the row is outside the image. left, right: the
+ * pixel next to the tile is inside the image. */
 static inline __attribute__((always_inline)) void tile(const float *const row[TAPS], const float *packed, int64_t C,
                                                        bool left, bool right, const int pixels, const int blocks,
                                                        f32x16 *sum) {
@@ -110,7 +112,7 @@ static inline __attribute__((always_inline)) void tile(const float *const row[TA
     }
 }
 
-/* One row of the output: all its tiles for one block of filters, then for the next. */
+/* One output row: all tiles of one block of filters, then of the next block. */
 struct row_call {
     const float *row[TAPS], *packed;
     float       *y;
@@ -125,7 +127,7 @@ static inline __attribute__((always_inline)) void output_row(const struct row_ca
             const int64_t      skip     = (q - 1) * in;
             const float *const at[TAPS] = {v->row[0] ? v->row[0] + skip : NULL, v->row[1] + skip,
                                            v->row[2] ? v->row[2] + skip : NULL};
-            for (int i = 0; i < pixels; i++) { /* what comes AHEAD rows later; past the tensors' end it does nothing */
+            for (int i = 0; i < pixels; i++) { /* prefetch AHEAD rows; beyond the end of a tensor it has no effect */
                 __builtin_prefetch(v->row[1] + (q + i + AHEAD * v->W) * in + k % in);
                 for (int b = 0; b < blocks; b++)
                     __builtin_prefetch(v->y + (q + i + AHEAD * v->W) * v->out + k + b * LANES, 1);
@@ -154,7 +156,7 @@ static row_function *choose(bool wide, int64_t in) {
     return in == 16 ? narrow16 : in == 32 ? narrow32 : narrow64;
 }
 
-/* ---- rows of the table ---- */
+/* ---- kernels ---- */
 
 static cr_status forward(struct cr_device *device, const struct cr_tensor *image, struct filter f, const float *x,
                          float *y, float *packed) {
@@ -194,7 +196,7 @@ static cr_status conv3_launch(struct cr_device *device, const struct cr_call *ca
 
 static cr_status conv3_dgrad_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_tensor *t = call->program->tensor, *w = &t[call->op->in[CR_IN_conv_dgrad_w]];
-    struct filter           f = {.w = call->in[CR_IN_conv_dgrad_w], .in = w->dim[0], .out = w->dim[3], .turned = true};
+    struct filter           f = {.w = call->in[CR_IN_conv_dgrad_w], .in = w->dim[0], .out = w->dim[3], .rotated = true};
     return forward(device, &t[call->op->in[CR_IN_conv_dgrad_dy]], f, call->in[CR_IN_conv_dgrad_dy],
                    call->out[CR_OUT_conv_dgrad_dx], call->workspace);
 }

@@ -1,13 +1,14 @@
-/* device/cpu/tuned/conv3_wgrad.c: the filter's gradient of the convolutions in device/cpu/tuned/conv3.c. For one filter
- * row, PART input channels and 16 filters the three columns' sums stand in registers: an input number, once loaded,
- * serves three multiply-adds. Sums run in float over a block of BLOCK image rows, then in float over blocks, then in
- * double over threads. */
+/* device/cpu/tuned/conv3_wgrad.c: filter gradient of the convolutions of device/cpu/tuned/conv3.c.
+ *
+ * The sums of one filter row, PART input channels and 16 filters stay in registers for all three columns, so each
+ * loaded input value is used for three multiply-adds. Sums run in float over BLOCK image rows, then in float over
+ * blocks, then in double over threads. */
 #include "device/cpu/tuned/conv3.h"
 
 enum { PART = 8, BLOCK = 8 };
 
 struct shape {
-    int64_t images, H, W, C, K, filter; /* filter: its elements */
+    int64_t images, H, W, C, K, filter; /* filter: number of elements of the filter */
     int     threads;
 };
 
@@ -22,8 +23,8 @@ static struct shape shape_of(struct cr_device *device, const struct cr_program *
                           .threads = cr_cpu_threads(device)};
 }
 
-/* What input pixel x adds to sum[c][s]: times the output pixels right of it, d[K], below it, d[0], and left of it,
- * d[-K]. */
+/* Adds the products of input pixel x with the gradients of three output pixels to sum[c][s]: d[K] to the right, d[0] at
+ * the same column and d[-K] to the left. */
 static inline __attribute__((always_inline)) void add_pixel(const float *x, const float *d, int64_t K, bool left,
                                                             bool right, f32x16 sum[PART][TAPS]) {
     f32x16 d0 = {0}, d1 = *(const f32x16 *)d, d2 = {0};
@@ -38,8 +39,8 @@ static inline __attribute__((always_inline)) void add_pixel(const float *x, cons
     }
 }
 
-/* sums[c][s][k] of filter row r over output rows [p0, p1) of an image; row p of `ahead`, `step` floats a pixel, is
- * fetched. */
+/* Adds output rows p0 to p1 - 1 of an image to sums[c][s][k] of filter row r. Meanwhile row p of `ahead`, with `step`
+ * floats per pixel, is prefetched. */
 CR_CLONES static void add_block(const struct shape *v, const float *x, const float *dy, int64_t p0, int64_t p1, int r,
                                 const float *ahead, int64_t step, float *sums) {
     f32x16        sum[PART][TAPS];
@@ -62,8 +63,8 @@ CR_CLONES static void add_block(const struct shape *v, const float *x, const flo
         for (int s = 0; s < TAPS; s++) total[c * TAPS + s] += sum[c][s];
 }
 
-/* sums[k/16][r][c][s][16]. While one block is worked on, the next is fetched: of x by the first passes, of dy by the
- * next. */
+/* Adds one image to sums[k/16][r][c][s][16]. While one block is processed, the next is prefetched: of x by the first
+ * passes, of dy by the following passes. */
 static void add_image(const struct shape *v, const float *x, const float *dy, float *sums) {
     for (int64_t p = 0; p < v->H; p += BLOCK) {
         float  *to     = sums;
@@ -85,8 +86,8 @@ static void add_image(const struct shape *v, const float *x, const float *dy, fl
     }
 }
 
-/* Threads' sums into the filter's layout K,3,3,C, in thread order. */
-static void fold(const struct shape *v, const float *workspace, float *dw, bool accumulate) {
+/* Adds the sums of the threads in thread order and writes them as [K,3,3,C]. */
+static void reduce_threads(const struct shape *v, const float *workspace, float *dw, bool accumulate) {
     CR_PARALLEL_FOR(v->threads)
     for (int64_t k = 0; k < v->K; k++)
         for (int64_t i = 0; i < TAPS * TAPS * v->C; i++) {
@@ -118,7 +119,7 @@ static cr_status conv3_wgrad_launch(struct cr_device *device, const struct cr_ca
         memset(sums, 0, (size_t)v.filter * sizeof *sums);
         for (int64_t n = begin; n < end; n++) add_image(&v, x + n * v.H * v.W * v.C, dy + n * v.H * v.W * v.K, sums);
     }
-    fold(&v, call->workspace, call->out[CR_OUT_conv_wgrad_dw], call->op->attr.conv.accumulate);
+    reduce_threads(&v, call->workspace, call->out[CR_OUT_conv_wgrad_dw], call->op->attr.conv.accumulate);
     return CR_OK;
 }
 

@@ -1,6 +1,6 @@
-/* device/cpu/tuned/dense.c: the classifier and its gradients, tuned. Each row reads the weights once from memory; the
- * limiter is memory where the batch is small and arithmetic else. Sums run in float over 16 lanes (forward) or in
- * groups of GROUP products (gradients), so that no chain of additions is longer than a small part of the sum. */
+/* device/cpu/tuned/dense.c: tuned kernels for the dense layer and its gradients. They read the weights once from
+ * memory. They are limited by memory for small batches and by arithmetic for large ones. Sums run in float over 16
+ * lanes (forward) or in groups of GROUP products (gradients), so that chains of additions are short. */
 #include "device/cpu/simd.h"
 
 enum { LANES = 16, GROUP = 8, IMAGES = 4 };
@@ -9,8 +9,8 @@ typedef float f32x16 __attribute__((vector_size(4 * LANES), aligned(4), may_alia
 
 /* ---- forward: dot products, IMAGES at a time so that a filter is loaded once for all of them ---- */
 
-static inline __attribute__((always_inline)) float dot_finish(const f32x16 *sum, const float *x, const float *w,
-                                                              int64_t from, int64_t C) {
+static inline __attribute__((always_inline)) float reduce_lanes(const f32x16 *sum, const float *x, const float *w,
+                                                                int64_t from, int64_t C) {
     double total = 0;
     for (int i = 0; i < LANES; i++) total += (double)(*sum)[i];
     for (int64_t c = from; c < C; c++) total += (double)x[c] * (double)w[c];
@@ -24,14 +24,14 @@ CR_CLONES static void dots(const float *x, const float *w, int64_t C, float y[IM
         f32x16 filter = *(const f32x16 *)(w + c);
         for (int n = 0; n < IMAGES; n++) sum[n] += *(const f32x16 *)(x + n * C + c) * filter;
     }
-    for (int n = 0; n < IMAGES; n++) y[n] = dot_finish(&sum[n], x + n * C, w, c, C);
+    for (int n = 0; n < IMAGES; n++) y[n] = reduce_lanes(&sum[n], x + n * C, w, c, C);
 }
 
 CR_CLONES static float dot(const float *x, const float *w, int64_t C) {
     f32x16  sum = {0};
     int64_t c   = 0;
     for (; c + LANES <= C; c += LANES) sum += *(const f32x16 *)(x + c) * *(const f32x16 *)(w + c);
-    return dot_finish(&sum, x, w, c, C);
+    return reduce_lanes(&sum, x, w, c, C);
 }
 
 static void forward_class(const struct cr_call *call, int64_t N, int64_t C, int64_t K, int64_t k) {
@@ -54,7 +54,7 @@ static cr_status dense_launch(struct cr_device *device, const struct cr_call *ca
     return CR_OK;
 }
 
-/* ---- gradients: sums of rows, each times a number ---- */
+/* ---- gradients: sums of rows, each times a factor ---- */
 
 /* out = (add ? out : 0) + sum over j < count of factor[j * factor_stride] * rows[j * row_stride ..]; count <= GROUP. */
 struct rows_sum {
@@ -83,7 +83,7 @@ CR_CLONES static void add_group(const struct rows_sum *s, float *out, int64_t wi
     }
 }
 
-CR_CLONES static void add_rest(const struct rows_sum *s, float *out, int64_t width, bool add, int count) {
+CR_CLONES static void add_remainder(const struct rows_sum *s, float *out, int64_t width, bool add, int count) {
     for (int64_t c = 0; c < width; c++) {
         float sum = 0;
         for (int j = 0; j < count; j++) sum += s->rows[j * s->row_stride + c] * s->factor[j * s->factor_stride];
@@ -97,10 +97,10 @@ static void add_rows(struct rows_sum s, float *out, int64_t width, bool add, int
     if (count - from >= GROUP)
         add_group(&s, out, width, add || from > 0);
     else
-        add_rest(&s, out, width, add || from > 0, (int)(count - from));
+        add_remainder(&s, out, width, add || from > 0, (int)(count - from));
 }
 
-/* A thread takes a run of C for all images: its part of the weights is read once. */
+/* Each thread computes a range of C for all images, so that it reads its part of the weights once. */
 static cr_status dense_dgrad_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_tensor *dx = &call->program->tensor[call->op->out[CR_OUT_dense_dgrad_dx]];
     const int64_t           N = dx->dim[0], C = dx->dim[3], blocks = (C + LANES - 1) / LANES;
@@ -139,13 +139,13 @@ static cr_status dense_wgrad_launch(struct cr_device *device, const struct cr_ca
     return CR_OK;
 }
 
-#define DENSE_ROW(kind)                                                                                                \
+#define DENSE_KERNEL(kind)                                                                                             \
     const struct cr_kernel cr_cpu_##kind = {.name          = "cpu." #kind,                                             \
                                             .op            = CR_OP_##kind,                                             \
                                             .math          = CR_MATH_F32,                                              \
                                             .deterministic = true,                                                     \
                                             .accepts       = cr_accepts_f32,                                           \
                                             .launch        = kind##_launch}
-DENSE_ROW(dense);
-DENSE_ROW(dense_dgrad);
-DENSE_ROW(dense_wgrad);
+DENSE_KERNEL(dense);
+DENSE_KERNEL(dense_dgrad);
+DENSE_KERNEL(dense_wgrad);

@@ -1,19 +1,21 @@
-/* device/cpu/tuned/optim.c: gradient check, norms and update rules over whole planes in one pass each, tuned. */
+/* device/cpu/tuned/optim.c: tuned kernels for the gradient norm, parameter norms, optimizers and moving averages. Each
+ * makes one pass over whole buffers of the parameter store. */
 #include "device/cpu/simd.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { BLOCK = 1024 }; /* floats summed in float before they go into a double; floats updated before they are masked */
-_Static_assert(CR_STRIP % 8 == 0, "a strip begins with a byte of the mask");
+/* Floats that are summed in float before the sum is added in double; floats that are updated before they are masked. */
+enum { BLOCK = 1024 };
+_Static_assert(CR_STRIP % 8 == 0, "a strip must begin at a byte of the mask");
 
-struct plane_plan {
+struct buffer_plan {
     int threads;
 };
 
-static cr_status plane_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
-                               void **prepared, size_t *workspace_bytes) {
-    struct plane_plan *plan;
+static cr_status buffer_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                                void **prepared, size_t *workspace_bytes) {
+    struct buffer_plan *plan;
     (void)p;
     CR_ALLOC(plan, 1);
     plan->threads    = cr_cpu_threads(device);
@@ -22,13 +24,13 @@ static cr_status plane_prepare(struct cr_device *device, const struct cr_program
     return CR_OK;
 }
 
-static void plane_release(void *prepared) {
+static void buffer_release(void *prepared) {
     cr_free(prepared);
 }
 
 /* ---- grad_norm ---- */
 
-/* A sum of squares is finite unless an element is not, or unless they are beyond 1e19: then the double decides. */
+/* Sum of squares. A block whose sum in float overflows or underflows is summed again in double. */
 CR_CLONES static double squares(const float *g, int64_t count) {
     double  sum = 0;
     int64_t i   = 0;
@@ -38,7 +40,7 @@ CR_CLONES static double squares(const float *g, int64_t count) {
             for (int j = 0; j < CR_STRIP; j++) s[j] += g[i + k + j] * g[i + k + j];
         double block = 0;
         for (int j = 0; j < CR_STRIP; j++) block += (double)s[j];
-        if (!isfinite(block) || block < 1e-30) { /* over- or underflow of a float square is not the gradient's fault */
+        if (!isfinite(block) || block < 1e-30) {
             block = 0;
             for (int k = 0; k < BLOCK; k++) block += (double)g[i + k] * (double)g[i + k];
         }
@@ -49,13 +51,13 @@ CR_CLONES static double squares(const float *g, int64_t count) {
 }
 
 static cr_status grad_norm_launch(struct cr_device *device, const struct cr_call *call) {
-    const struct plane_plan *plan = call->prepared;
-    const struct cr_tensor  *t    = &call->program->tensor[call->op->in[CR_IN_grad_norm_grad]];
-    const float             *grad = call->in[CR_IN_grad_norm_grad], *metrics = call->in[CR_IN_grad_norm_metrics];
-    const double            *state   = call->in[CR_IN_grad_norm_state];
-    float                   *norm    = call->out[CR_OUT_grad_norm_norm];
-    double                  *partial = call->workspace, sum = 0, scale = state[CR_STATE_LOSS_SCALE];
-    int64_t                  strips = cr_tensor_elems(t) / CR_STRIP;
+    const struct buffer_plan *plan = call->prepared;
+    const struct cr_tensor   *t    = &call->program->tensor[call->op->in[CR_IN_grad_norm_grad]];
+    const float              *grad = call->in[CR_IN_grad_norm_grad], *metrics = call->in[CR_IN_grad_norm_metrics];
+    const double             *state   = call->in[CR_IN_grad_norm_state];
+    float                    *norm    = call->out[CR_OUT_grad_norm_norm];
+    double                   *partial = call->workspace, sum = 0, scale = state[CR_STATE_LOSS_SCALE];
+    int64_t                   strips = cr_tensor_elems(t) / CR_STRIP;
     (void)device;
     CR_PARALLEL_FOR(plan->threads)
     for (int k = 0; k < plan->threads; k++) {
@@ -77,9 +79,9 @@ static bool is_trained(const struct cr_param *q) {
     return !q->frozen && !cr_param_is_running(q->role);
 }
 
-/* Each sum is made by one thread, in order: it does not depend on their number. */
+/* One thread computes each sum in order, so the result does not depend on the number of threads. */
 static cr_status param_norms_launch(struct cr_device *device, const struct cr_call *call) {
-    const struct plane_plan     *plan  = call->prepared;
+    const struct buffer_plan    *plan  = call->prepared;
     const struct cr_param_store *store = call->program->store;
     const float                 *value = call->in[CR_IN_param_norms_value], *grad = call->in[CR_IN_param_norms_grad];
     const double                 scale = ((const double *)call->in[CR_IN_param_norms_state])[CR_STATE_LOSS_SCALE];
@@ -102,19 +104,20 @@ struct update {
     const struct cr_sgd_attr    *attr;
     bool                         adamw;
     float                       *w, *m, *v; /* value, momentum; adamw: second */
-    const float                 *g, *norms; /* norms: lars */
+    const float                 *g, *norms; /* norms: lars only */
     const uint8_t               *mask;      /* NULL: none */
     float                        lr, mu;
     double                       factor, scale, decay; /* factor: clip / loss scale */
     float                        step, root;           /* adamw: lr / (1 - b1^t), 1 / sqrt(1 - b2^t) */
 };
 
-struct of_param {
-    float factor, decay; /* lars: the trust ratio is in both */
+/* Factors for one parameter. */
+struct param_factors {
+    float factor, decay; /* of the gradient, of the weight; both include the trust ratio of lars */
 };
 
 static inline __attribute__((always_inline)) void sgd_loop(float *w, const float *g, float *m, int64_t count,
-                                                           struct of_param of, float lr, float mu, bool nesterov) {
+                                                           struct param_factors of, float lr, float mu, bool nesterov) {
     for (int64_t i = 0; i < count; i++) {
         float grad = of.factor * g[i] + of.decay * w[i];
         float next = mu * m[i] + grad;
@@ -124,7 +127,7 @@ static inline __attribute__((always_inline)) void sgd_loop(float *w, const float
 }
 
 CR_CLONES static void sgd_run(float *restrict w, const float *restrict g, float *restrict m, int64_t count,
-                              struct of_param of, float lr, float mu, bool nesterov) {
+                              struct param_factors of, float lr, float mu, bool nesterov) {
     if (nesterov)
         sgd_loop(w, g, m, count, of, lr, mu, true);
     else
@@ -132,7 +135,7 @@ CR_CLONES static void sgd_run(float *restrict w, const float *restrict g, float 
 }
 
 CR_CLONES static void adamw_run(float *restrict w, const float *restrict g, float *restrict m, float *restrict v,
-                                int64_t count, struct of_param of, const struct update *u) {
+                                int64_t count, struct param_factors of, const struct update *u) {
     const float mu = u->mu, beta = (float)u->attr->beta2, eps = (float)u->attr->eps, shrink = u->lr * of.decay;
     const float mu_rest = (float)(1 - (double)u->mu), beta_rest = (float)(1 - u->attr->beta2), step = u->step,
                 root = u->root;
@@ -145,18 +148,19 @@ CR_CLONES static void adamw_run(float *restrict w, const float *restrict g, floa
     }
 }
 
-/* Zeroes what the bits say is pruned; x and bits begin at the same element. */
+/* Sets pruned elements (bit 0) to zero; x and bits begin at the same element. */
 static void mask_run(float *x, const uint8_t *bits, int64_t count) {
     for (int64_t i = 0; i < count; i += 8) {
-        const unsigned kept = bits[i / 8];
-        if (kept == 0xff) continue;
+        const unsigned mask = bits[i / 8];
+        if (mask == 0xff) continue;
         for (int64_t j = i; j < CR_MIN(i + 8, count); j++)
-            if (!(kept >> (j - i) & 1)) x[j] = 0;
+            if (!(mask >> (j - i) & 1)) x[j] = 0;
     }
 }
 
-/* Elements [from, to); masked ones in pieces that the first cache still has when they are masked. */
-static void update_run(const struct update *u, int64_t from, int64_t to, struct of_param of) {
+/* Updates elements from `from` to `to` - 1. With a mask the pieces are so small that they are still in the first-level
+ * cache when they are masked. */
+static void update_run(const struct update *u, int64_t from, int64_t to, struct param_factors of) {
     const int64_t piece = u->mask ? BLOCK : to - from;
     for (int64_t i = from; i < to; i += piece) {
         const int64_t count = CR_MIN(to - i, piece);
@@ -171,28 +175,29 @@ static void update_run(const struct update *u, int64_t from, int64_t to, struct 
     }
 }
 
-/* LARS: BN and biases keep their steps. */
-static double ratio_of(const struct update *u, int k, double decay) {
+/* Trust ratio of LARS; 1 for BN parameters and biases. */
+static double trust_ratio(const struct update *u, int k, double decay) {
     const enum cr_param_role role = u->store->param[k].role;
     if (!u->norms || (role != CR_ROLE_CONV && role != CR_ROLE_DENSE_WEIGHT)) return 1;
     const double w = sqrt((double)u->norms[2 * k]), g = u->factor * u->scale * sqrt((double)u->norms[2 * k + 1]);
     return w > 0 && g > 0 ? u->attr->trust * w / (g + decay * w + u->attr->eps) : 1;
 }
 
-/* Elements [begin, end) of the plane; parameters differ in decay, and frozen ones stay. */
+/* Updates elements `begin` to `end` - 1 of the buffer. Weight decay depends on the parameter; frozen parameters do not
+ * change. */
 static void update_part(const struct update *u, int64_t begin, int64_t end) {
     for (int k = 0; k < u->store->params; k++) {
         const struct cr_param *q    = &u->store->param[k];
         const int64_t          from = CR_MAX(q->offset, begin), to = CR_MIN(q->offset + q->elems, end);
         const double           own = q->decay ? u->decay : 0;
         if (!is_trained(q) || from >= to) continue;
-        const double ratio = ratio_of(u, k, own);
-        update_run(u, from, to, (struct of_param){(float)(ratio * u->factor), (float)(ratio * own)});
+        const double ratio = trust_ratio(u, k, own);
+        update_run(u, from, to, (struct param_factors){(float)(ratio * u->factor), (float)(ratio * own)});
     }
 }
 
-/* Out slots may be other memory than in slots (tests): then values move first. */
-static void carry(void *out, const void *in, size_t bytes) {
+/* In tests output slots may differ from input slots; the values are then copied first. */
+static void copy_if_different(void *out, const void *in, size_t bytes) {
     if (out != in) memcpy(out, in, bytes);
 }
 
@@ -222,18 +227,19 @@ static struct update update_of(const struct cr_call *call, const double *state) 
     return u;
 }
 
-/* sgd, and lars and adamw, which have its slots in the same places. */
+/* For sgd, lars and adamw, which have the common slots at the same indices. */
 static cr_status update_launch(struct cr_device *device, const struct cr_call *call) {
-    const struct plane_plan *plan  = call->prepared;
-    const int64_t            elems = call->program->store->value_elems;
-    const size_t             bytes = (size_t)elems * sizeof(float);
-    double                  *state = call->out[CR_OUT_sgd_state];
-    const bool               good  = ((const float *)call->in[CR_IN_sgd_norm])[1] == 0;
+    const struct buffer_plan *plan  = call->prepared;
+    const int64_t             elems = call->program->store->value_elems;
+    const size_t              bytes = (size_t)elems * sizeof(float);
+    double                   *state = call->out[CR_OUT_sgd_state];
+    const bool                good  = ((const float *)call->in[CR_IN_sgd_norm])[1] == 0;
     (void)device;
-    carry(call->out[CR_OUT_sgd_value], call->in[CR_IN_sgd_value], bytes);
-    carry(call->out[CR_OUT_sgd_momentum], call->in[CR_IN_sgd_momentum], bytes);
-    carry(state, call->in[CR_IN_sgd_state], CR_STATE_COUNT * sizeof(double));
-    if (call->op->kind == CR_OP_adamw) carry(call->out[CR_OUT_adamw_second], call->in[CR_IN_adamw_second], bytes);
+    copy_if_different(call->out[CR_OUT_sgd_value], call->in[CR_IN_sgd_value], bytes);
+    copy_if_different(call->out[CR_OUT_sgd_momentum], call->in[CR_IN_sgd_momentum], bytes);
+    copy_if_different(state, call->in[CR_IN_sgd_state], CR_STATE_COUNT * sizeof(double));
+    if (call->op->kind == CR_OP_adamw)
+        copy_if_different(call->out[CR_OUT_adamw_second], call->in[CR_IN_adamw_second], bytes);
     const struct update u = update_of(call, state);
     CR_PARALLEL_FOR(plan->threads)
     for (int k = 0; k < plan->threads; k++) {
@@ -247,16 +253,16 @@ static cr_status update_launch(struct cr_device *device, const struct cr_call *c
 
 /* ---- moving averages ---- */
 
-/* Both ends exact: d = 0 gives what is now. */
+/* mean = d * mean + (1 - d) * now. The two forms make d = 0 and d = 1 exact. */
 CR_CLONES static void average_run(float *restrict mean, const float *restrict now, int64_t count, float d) {
-    const float rest = 1 - d;
+    const float weight = 1 - d;
     if (d < 0.5f)
         for (int64_t i = 0; i < count; i++) mean[i] = now[i] + d * (mean[i] - now[i]);
     else
-        for (int64_t i = 0; i < count; i++) mean[i] += rest * (now[i] - mean[i]);
+        for (int64_t i = 0; i < count; i++) mean[i] += weight * (now[i] - mean[i]);
 }
 
-static void average(const struct plane_plan *plan, float *mean, const float *now, const uint8_t *mask, int64_t elems,
+static void average(const struct buffer_plan *plan, float *mean, const float *now, const uint8_t *mask, int64_t elems,
                     double decay) {
     const int64_t strips = (elems + CR_STRIP - 1) / CR_STRIP;
     CR_PARALLEL_FOR(plan->threads)
@@ -277,9 +283,9 @@ static cr_status ema_launch(struct cr_device *device, const struct cr_call *call
                   running            = cr_tensor_elems(&p->tensor[call->op->in[CR_IN_ema_running]]);
     const double t                   = ((const double *)call->in[CR_IN_ema_state])[CR_STATE_UPDATES];
     (void)device;
-    carry(call->out[CR_OUT_ema_averages], call->in[CR_IN_ema_averages], (size_t)values * sizeof(float));
-    carry(call->out[CR_OUT_ema_running_averages], call->in[CR_IN_ema_running_averages],
-          (size_t)running * sizeof(float));
+    copy_if_different(call->out[CR_OUT_ema_averages], call->in[CR_IN_ema_averages], (size_t)values * sizeof(float));
+    copy_if_different(call->out[CR_OUT_ema_running_averages], call->in[CR_IN_ema_running_averages],
+                      (size_t)running * sizeof(float));
     if (((const float *)call->in[CR_IN_ema_norm])[1] != 0) return CR_OK;
     const double d = t <= 1 ? 0 : attr->warmup ? fmin(attr->decay, 1 - pow(t, -2.0 / 3)) : attr->decay;
     average(call->prepared, call->out[CR_OUT_ema_averages], call->in[CR_IN_ema_value], call->in[CR_IN_ema_mask], values,
@@ -288,16 +294,16 @@ static cr_status ema_launch(struct cr_device *device, const struct cr_call *call
     return CR_OK;
 }
 
-/* ---- rows ---- */
+/* ---- kernels ---- */
 
-static bool check_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+static bool norm_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
     return p->tensor[op->in[CR_IN_grad_norm_grad]].dtype == CR_F32 &&
            p->tensor[op->out[CR_OUT_grad_norm_norm]].dtype == CR_F32;
 }
 
-/* Whole planes of a store in f32; value is the first slot of all these ops. */
-static bool whole_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+/* Whole buffers of an f32 store. All these ops have the values in the first slot. */
+static bool buffer_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
     const struct cr_tensor *value = &p->tensor[op->in[CR_IN_sgd_value]];
     return value->dtype == CR_F32 && p->store && p->store->real == CR_F32 &&
@@ -305,18 +311,18 @@ static bool whole_accepts(const struct cr_device *device, const struct cr_progra
            cr_tensor_elems(value) == p->store->value_elems && p->tensor[op->out[0]].dtype == CR_F32;
 }
 
-#define ROW(kind_, accepts_, launch_)                                                                                  \
+#define KERNEL(kind_, accepts_, launch_)                                                                               \
     const struct cr_kernel cr_cpu_##kind_ = {.name          = "cpu." #kind_,                                           \
                                              .op            = CR_OP_##kind_,                                           \
                                              .math          = CR_MATH_F32,                                             \
                                              .deterministic = true,                                                    \
                                              .accepts       = accepts_,                                                \
-                                             .prepare       = plane_prepare,                                           \
+                                             .prepare       = buffer_prepare,                                          \
                                              .launch        = launch_,                                                 \
-                                             .release       = plane_release}
-ROW(grad_norm, check_accepts, grad_norm_launch);
-ROW(param_norms, whole_accepts, param_norms_launch);
-ROW(sgd, whole_accepts, update_launch);
-ROW(adamw, whole_accepts, update_launch);
-ROW(lars, whole_accepts, update_launch);
-ROW(ema, whole_accepts, ema_launch);
+                                             .release       = buffer_release}
+KERNEL(grad_norm, norm_accepts, grad_norm_launch);
+KERNEL(param_norms, buffer_accepts, param_norms_launch);
+KERNEL(sgd, buffer_accepts, update_launch);
+KERNEL(adamw, buffer_accepts, update_launch);
+KERNEL(lars, buffer_accepts, update_launch);
+KERNEL(ema, buffer_accepts, ema_launch);

@@ -1,10 +1,10 @@
-/* device/cpu/tuned/pointwise.c: rows that treat every element, or every pixel, alone: relu, add, normalisation, the
- * parameter-free shortcut, the global mean. Memory-bound. */
+/* device/cpu/tuned/pointwise.c: tuned kernels for elementwise ops (relu, add, normalize), the parameter-free shortcut
+ * and global average pooling. They are limited by memory. */
 #include "device/cpu/simd.h"
 
 #include <string.h>
 
-/* ---- elementwise: one run of elements a thread ---- */
+/* ---- elementwise: one range of elements for each thread ---- */
 
 CR_CLONES static void relu_run(const float *x, float *y, int64_t count) {
     for (int64_t i = 0; i < count; i++) y[i] = x[i] < 0 ? 0.0f : x[i]; /* NaN stays NaN */
@@ -56,7 +56,7 @@ static cr_status add_launch(struct cr_device *device, const struct cr_call *call
     return CR_OK;
 }
 
-/* ---- normalize: 256 values a channel, so a table ---- */
+/* ---- normalize: a table of 256 values for each channel ---- */
 
 static bool normalize_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
@@ -70,7 +70,7 @@ struct normalize {
     int64_t        H, W;
 };
 
-/* Columns [from, to) of a row that are black. */
+/* Writes black pixels to columns `from` to `to` - 1 of a row. */
 static void black_pixels(const struct normalize *v, float *y, int64_t from, int64_t to) {
     for (int64_t w = from; w < to; w++)
         for (int c = 0; c < 3; c++) y[3 * w + c] = v->table[c][0];
@@ -82,8 +82,9 @@ static void normalize_row(const struct normalize *v, float *y, int64_t row) {
     const int32_t       *box = v->boxes ? v->boxes + 4 * n : none;
     const int64_t        h = row % v->H + box[0], dx = box[1];
     const bool           flip = box[2] != 0;
-    const int64_t step = flip ? -1 : 1, at = (n * v->H + h) * W + dx + (flip ? W - 1 : 0); /* w shows at + step*w */
-    int64_t       from = CR_MAX(flip ? dx : -dx, 0), to = W - CR_MAX(flip ? -dx : dx, 0);  /* inside the picture */
+    const int64_t        step = flip ? -1 : 1,
+                  at          = (n * v->H + h) * W + dx + (flip ? W - 1 : 0);       /* output w is input at + step*w */
+    int64_t from = CR_MAX(flip ? dx : -dx, 0), to = W - CR_MAX(flip ? -dx : dx, 0); /* inside the image */
     if (h < 0 || h >= v->H || from >= to) from = to = W;
     black_pixels(v, y, 0, from);
     for (int64_t w = from; w < to; w++)
@@ -107,7 +108,7 @@ static cr_status normalize_launch(struct cr_device *device, const struct cr_call
     return CR_OK;
 }
 
-/* ---- pad_shortcut: small pixels copied into zeros, and back ---- */
+/* ---- pad_shortcut: pixels padded with zero channels, and its gradient ---- */
 
 struct shortcut {
     int64_t H, W, C, P, Q, K, images;
@@ -161,7 +162,7 @@ static cr_status pad_shortcut_grad_launch(struct cr_device *device, const struct
 
 /* ---- avgpool ---- */
 
-/* Sums of a few hundred to some thousand pixels, in double by blocks of channels. */
+/* Means over the pixels, in double, for CR_STRIP channels at a time. */
 CR_CLONES static void mean_image(const float *x, float *y, int64_t pixels, int64_t channels) {
     for (int64_t c = 0; c < channels; c += CR_STRIP) {
         double  sum[CR_STRIP] = {0};
@@ -196,18 +197,18 @@ static cr_status avgpool_grad_launch(struct cr_device *device, const struct cr_c
     return CR_OK;
 }
 
-#define POINTWISE_ROW(kind, test, how)                                                                                 \
+#define POINTWISE_KERNEL(kind, test, how)                                                                              \
     const struct cr_kernel cr_cpu_##kind = {.name          = "cpu." #kind,                                             \
                                             .op            = CR_OP_##kind,                                             \
                                             .math          = how,                                                      \
                                             .deterministic = true,                                                     \
                                             .accepts       = test,                                                     \
                                             .launch        = kind##_launch}
-POINTWISE_ROW(relu, cr_accepts_f32, CR_MATH_EXACT);
-POINTWISE_ROW(relu_grad, cr_accepts_f32, CR_MATH_EXACT);
-POINTWISE_ROW(add, cr_accepts_f32, CR_MATH_F32);
-POINTWISE_ROW(normalize, normalize_accepts, CR_MATH_F32);
-POINTWISE_ROW(pad_shortcut, cr_accepts_f32, CR_MATH_EXACT);
-POINTWISE_ROW(pad_shortcut_grad, cr_accepts_f32, CR_MATH_EXACT);
-POINTWISE_ROW(avgpool, cr_accepts_f32, CR_MATH_F32);
-POINTWISE_ROW(avgpool_grad, cr_accepts_f32, CR_MATH_F32);
+POINTWISE_KERNEL(relu, cr_accepts_f32, CR_MATH_EXACT);
+POINTWISE_KERNEL(relu_grad, cr_accepts_f32, CR_MATH_EXACT);
+POINTWISE_KERNEL(add, cr_accepts_f32, CR_MATH_F32);
+POINTWISE_KERNEL(normalize, normalize_accepts, CR_MATH_F32);
+POINTWISE_KERNEL(pad_shortcut, cr_accepts_f32, CR_MATH_EXACT);
+POINTWISE_KERNEL(pad_shortcut_grad, cr_accepts_f32, CR_MATH_EXACT);
+POINTWISE_KERNEL(avgpool, cr_accepts_f32, CR_MATH_F32);
+POINTWISE_KERNEL(avgpool_grad, cr_accepts_f32, CR_MATH_F32);

@@ -1,4 +1,4 @@
-/* device/cpu/tuned/pool.c: max-pooling, a pixel's channels at a time. */
+/* device/cpu/tuned/pool.c: tuned kernels for max-pooling and its gradient. The inner loop runs over channels. */
 #include "device/cpu/simd.h"
 
 #include <math.h>
@@ -22,9 +22,9 @@ static struct window window_of(const struct cr_call *call, const struct cr_tenso
                            .pad    = a->pad};
 }
 
-/* Takes pixel x into the maximum so far: greater wins, the first of equals stays, NaN beats everything once. */
-static inline __attribute__((always_inline)) void take(const float *x, float *best, uint8_t *index, int64_t channels,
-                                                       uint8_t at) {
+/* Updates the maximum with pixel x: the first of equal values wins, and the first NaN wins over all numbers. */
+static inline __attribute__((always_inline)) void update_max(const float *x, float *best, uint8_t *index,
+                                                             int64_t channels, uint8_t at) {
     for (int64_t c = 0; c < channels; c++) {
         bool wins = x[c] > best[c] || (x[c] != x[c] && best[c] == best[c]);
         best[c]   = wins ? x[c] : best[c];
@@ -46,9 +46,9 @@ CR_CLONES static void pool_row(const struct window *v, const float *x, float *y,
                     memcpy(y, pixel, (size_t)v->C * sizeof *y);
                     if (index) memset(index, at, (size_t)v->C);
                 } else if (index)
-                    take(pixel, y, index, v->C, at);
+                    update_max(pixel, y, index, v->C, at);
                 else
-                    take(pixel, y, NULL, v->C, at);
+                    update_max(pixel, y, NULL, v->C, at);
                 first = false;
             }
         }
@@ -69,7 +69,7 @@ static cr_status maxpool_launch(struct cr_device *device, const struct cr_call *
     return CR_OK;
 }
 
-/* One image: every window hands its gradient to the pixel that won. */
+/* One image: the gradient of every window is added to the pixel that was its maximum. */
 CR_CLONES static void scatter_image(const struct window *v, const float *dy, const uint8_t *index, float *dx) {
     memset(dx, 0, (size_t)(v->H * v->W * v->C) * sizeof *dx);
     for (int64_t p = 0; p < v->P; p++)
@@ -94,7 +94,6 @@ static cr_status maxpool_grad_launch(struct cr_device *device, const struct cr_c
     return CR_OK;
 }
 
-/* Several windows may hand to one pixel, in the order of the windows: a short sum in float. */
 static bool pool_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
     return cr_cpu_supports(op) && p->tensor[op->in[0]].dtype == CR_F32;

@@ -1,40 +1,40 @@
 /* device/cpu/tuned/sparse_conv.c: direct convolution with a sparse filter.
  *
- * A unit of work is a band of a picture (or some small pictures) and some output channels. A chunk of its input
- * channels is turned from pixels of channels into planes of pixels, with the padding, that fit the first-level cache:
- * an output channel is then a few vectors of 16 neighbouring pixels, and a kept weight one broadcast and one
- * multiply-add a vector, whose operand is read at the weight's offset. Pixels with a stride stand in planes of their
- * own (phases), so that neighbours stay neighbours. The columns of padding between rows are computed too and dropped.
- * Limiter: reads that cross cache lines, one multiply-add a cycle. */
+ * A unit of work is a band of rows of an image (or several small images) and a range of output channels. A chunk of its
+ * input channels is transposed ("staged") from pixel-major to channel-major order, with padding; the chunk fits in the
+ * first-level cache. An output channel is then a few vectors of 16 neighbouring pixels. A nonzero weight is one
+ * broadcast and one multiply-add for each vector, whose operand is read at the offset of the weight. With a stride,
+ * pixels of each phase are staged separately, so that neighbours stay adjacent. The padding columns between rows are
+ * computed too and dropped. The limit is one multiply-add per cycle, because reads cross cache lines. */
 #include "device/cpu/tuned/sparse_conv.h"
 
 #include "device/cpu/cpu.h"
 
 #include <string.h>
 
-/* Multiply-adds may be fused in this file: the bounds that rows are judged by hold for either. */
+/* The compiler may contract multiply-adds in this file; the error bounds of verification hold for both forms. */
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC optimize("fp-contract=fast")
 #endif
 
 enum {
-    LANES  = 16,
-    BLOCK  = 12,       /* vectors of sums in registers: of AVX-512's 32 */
-    UNIT   = 16,       /* vectors of a unit, about */
-    PLANES = 32 << 10, /* bytes staged at a time, but */
-    LEAST  = 16,       /* channels at the least: shorter runs of weights cost more than reads of the next cache */
-    PART   = 16,       /* least output channels of a unit */
-    EIGHT  = 8
+    LANES        = 16,
+    BLOCK        = 12,       /* vectors of sums in registers, with AVX-512 */
+    UNIT         = 16,       /* approximate number of vectors of a unit */
+    STAGED_BYTES = 32 << 10, /* bytes staged at a time, */
+    CHUNK_MIN = 16, /* but at least this many channels: short runs of weights cost more than the second-level cache */
+    PART      = 16, /* minimum number of output channels of a unit */
+    EIGHT     = 8
 };
 typedef float f32x16 __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef float lanes8 __attribute__((vector_size(4 * EIGHT), aligned(4), may_alias));
-typedef int   places8 __attribute__((vector_size(4 * EIGHT)));
+typedef int   indices8 __attribute__((vector_size(4 * EIGHT)));
 
-/* Eight of the sixteen elements of two vectors. */
+/* Selects eight of the sixteen elements of two vectors. */
 #ifdef __clang__
 #define PICK(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 #else
-#define PICK(a, b, ...) __builtin_shuffle(a, b, (places8){__VA_ARGS__})
+#define PICK(a, b, ...) __builtin_shuffle(a, b, (indices8){__VA_ARGS__})
 #endif
 
 static int64_t ceil_div(int64_t a, int64_t b) {
@@ -73,27 +73,27 @@ struct cr_cpu_sparse_plan cr_cpu_sparse_conv_plan(int64_t N, int64_t H, int64_t 
         set_band(&p, p.P, ceil_div(N, ceil_div(N, p.images)));
     }
     p.channel_elems = p.images * p.rows * p.columns * phases(R, stride) * phases(S, stride) +
-                      EIGHT; /* the last row's run may overhang */
-    p.chunk = CR_MIN(C, CR_MAX(LEAST, PLANES / ((int64_t)sizeof(float) * p.channel_elems)));
+                      EIGHT; /* vectors may read beyond the last row */
+    p.chunk = CR_MIN(C, CR_MAX(CHUNK_MIN, STAGED_BYTES / ((int64_t)sizeof(float) * p.channel_elems)));
     if (p.chunk < C) p.chunk -= p.chunk % EIGHT;
     return p;
 }
 
-/* Phases lie a whole unit of rows apart. */
+/* Phases are stored one after the other, each with all rows of a unit. */
 struct cr_linear_layout cr_cpu_sparse_conv_layout(const struct cr_cpu_sparse_plan *p) {
-    const int64_t a_phase = p->images * p->rows * p->columns;
+    const int64_t phase_elems = p->images * p->rows * p->columns;
     return (struct cr_linear_layout){.stride   = p->stride,
                                      .chunk    = p->chunk,
                                      .c_step   = p->channel_elems,
-                                     .r_phase  = a_phase * phases(p->S, p->stride),
+                                     .r_phase  = phase_elems * phases(p->S, p->stride),
                                      .r_step   = p->columns,
-                                     .s_phase  = a_phase,
+                                     .s_phase  = phase_elems,
                                      .s_step   = 1,
                                      .rows     = p->K,
                                      .multiple = 1};
 }
 
-/* ---- workspace: of each thread the staged planes, with room for the last vector's reads, and the sums ---- */
+/* ---- workspace of each thread: staged channels, with a margin for the reads of the last vector, and sums ---- */
 
 int64_t cr_cpu_sparse_staged_elems(const struct cr_cpu_sparse_plan *p) {
     return ceil_div(p->channel_elems * p->chunk + LANES + p->columns, LANES) * LANES;
@@ -105,9 +105,9 @@ size_t cr_cpu_sparse_conv_workspace(const struct cr_cpu_sparse_plan *plan, int t
     return (size_t)thread_floats(plan) * (size_t)threads * sizeof(float);
 }
 
-/* ---- from pixels of channels to planes and back ---- */
+/* ---- transposing between pixel-major and channel-major order ---- */
 
-/* row[i] is eight channels of pixel i; afterwards eight pixels of channel i. */
+/* Before: row[i] holds eight channels of pixel i. After: row[i] holds eight pixels of channel i. */
 static inline __attribute__((always_inline)) void transpose(lanes8 row[EIGHT]) {
     lanes8 a[EIGHT], b[EIGHT];
     for (int i = 0; i < EIGHT; i += 2) {
@@ -125,38 +125,38 @@ static inline __attribute__((always_inline)) void transpose(lanes8 row[EIGHT]) {
     }
 }
 
-/* `pixels` pixels `apart` floats apart to to[channel*plane + pixel]; up to 7 floats behind a run are overwritten, which
- * belong to runs that are staged later. */
-CR_CLONES static void stage_run(const float *x, int64_t apart, int64_t pixels, int64_t channels, int64_t plane,
+/* Copies pixels at a distance of `pitch` floats to to[channel*channel_pitch + pixel]. Up to 7 floats after the end are
+ * overwritten; they belong to rows that are staged later. */
+CR_CLONES static void stage_run(const float *x, int64_t pitch, int64_t pixels, int64_t channels, int64_t channel_pitch,
                                 float *to) {
     for (int64_t i = 0; i < pixels; i += EIGHT) {
-        const float  *at = x + i * apart;
+        const float  *at = x + i * pitch;
         const int64_t in = CR_MIN(EIGHT, pixels - i);
         int64_t       c  = 0;
         for (; c + EIGHT <= channels; c += EIGHT) {
             lanes8 row[EIGHT] = {{0}};
             if (in == EIGHT)
 #pragma GCC unroll 8
-                for (int j = 0; j < EIGHT; j++) row[j] = *(const lanes8 *)(at + j * apart + c);
+                for (int j = 0; j < EIGHT; j++) row[j] = *(const lanes8 *)(at + j * pitch + c);
             else
 #pragma GCC unroll 8
                 for (int j = 0; j < EIGHT; j++)
-                    if (j < in) row[j] = *(const lanes8 *)(at + j * apart + c);
+                    if (j < in) row[j] = *(const lanes8 *)(at + j * pitch + c);
             transpose(row);
 #pragma GCC unroll 8
-            for (int j = 0; j < EIGHT; j++) *(lanes8 *)(to + (c + j) * plane + i) = row[j];
+            for (int j = 0; j < EIGHT; j++) *(lanes8 *)(to + (c + j) * channel_pitch + i) = row[j];
         }
         for (; c < channels; c++)
-            for (int64_t j = 0; j < in; j++) to[c * plane + i + j] = at[j * apart + c];
+            for (int64_t j = 0; j < in; j++) to[c * channel_pitch + i + j] = at[j * pitch + c];
     }
 }
 
-static void clear_run(int64_t pixels, int64_t channels, int64_t plane, float *to) {
+static void clear_run(int64_t pixels, int64_t channels, int64_t channel_pitch, float *to) {
     for (int64_t c = 0; c < channels; c++)
-        for (int64_t i = 0; i < pixels; i++) to[c * plane + i] = 0.0f;
+        for (int64_t i = 0; i < pixels; i++) to[c * channel_pitch + i] = 0.0f;
 }
 
-/* One row of one phase; x: channel c0 of the picture; h may be outside. */
+/* Stages row h of one phase; x points to channel c0 of the image. h may be outside the image. */
 static void stage_row(const struct cr_cpu_sparse_plan *p, const float *x, int64_t h, int64_t s, int64_t channels,
                       float *to) {
     const int64_t first = CR_MIN(p->columns, CR_MAX(0, ceil_div(p->pad - s, p->stride)));
@@ -182,13 +182,13 @@ void cr_cpu_sparse_stage(const struct cr_cpu_sparse_plan *p, const struct cr_cpu
 }
 
 void cr_cpu_sparse_stage_outputs(const struct cr_cpu_sparse_plan *p, const struct cr_cpu_sparse_tile *at,
-                                 const float *y, int64_t k0, int64_t channels, int64_t apart, float *to) {
-    clear_run(apart, channels, apart, to);
+                                 const float *y, int64_t k0, int64_t channels, int64_t pitch, float *to) {
+    clear_run(pitch, channels, pitch, to);
     for (int64_t n = 0; n < at->images; n++)
         for (int64_t row = 0; row < p->band && at->p0 + row < p->P; row++) {
             float *first = to + (n * p->rows + row) * p->columns;
-            stage_run(y + (((at->n + n) * p->P + at->p0 + row) * p->Q) * p->K + k0, p->K, p->Q, channels, apart, first);
-            clear_run(EIGHT, channels, apart, first + p->Q);
+            stage_run(y + (((at->n + n) * p->P + at->p0 + row) * p->Q) * p->K + k0, p->K, p->Q, channels, pitch, first);
+            clear_run(EIGHT, channels, pitch, first + p->Q);
         }
 }
 
@@ -197,10 +197,10 @@ struct unit {
     const struct cr_cpu_sparse_call *call;
     struct cr_cpu_sparse_tile        at;
     int64_t                          k0, k1;
-    float                           *planes, *sums;
+    float                           *staged, *sums;
 };
 
-/* ---- multiply ---- */
+/* ---- multiplication ---- */
 
 static inline __attribute__((always_inline)) void run_block(const struct cr_sparse_entry *entry,
                                                             const struct cr_sparse_entry *end, const float *x,
@@ -236,8 +236,8 @@ CR_CLONES static void run(const struct cr_sparse_entry *entry, const struct cr_s
     }
 }
 
-/* Vectors of sums that stay in registers. */
-static int64_t block_most(void) {
+/* Number of vectors of sums that stay in registers. */
+static int64_t block_max(void) {
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
     return __builtin_cpu_supports("avx512f") ? BLOCK : BLOCK / 2;
 #else
@@ -249,18 +249,18 @@ static void multiply(const struct unit *u, int64_t chunk) {
     const struct cr_cpu_sparse_plan *p      = u->p;
     const struct cr_linear_filter   *f      = u->call->filter;
     const uint32_t                  *start  = f->start + chunk * f->rows;
-    const int64_t                    blocks = ceil_div(p->vectors, block_most());
+    const int64_t                    blocks = ceil_div(p->vectors, block_max());
     for (int64_t k = u->k0; k < u->k1; k++)
         for (int64_t b = 0; b < blocks && start[k] < start[k + 1]; b++) {
             const int64_t v = p->vectors * b / blocks, count = p->vectors * (b + 1) / blocks - v;
-            run(f->entry + start[k], f->entry + start[k + 1], u->planes + v * LANES,
+            run(f->entry + start[k], f->entry + start[k + 1], u->staged + v * LANES,
                 u->sums + (k * p->vectors + v) * LANES, (int)count);
         }
 }
 
-/* ---- the end ---- */
+/* ---- output ---- */
 
-/* Eight channels of one pixel, or fewer. */
+/* Write eight channels of one pixel, or `count` channels. */
 static inline __attribute__((always_inline)) void write_eight(const struct cr_cpu_sparse_call *call, const lanes8 *from,
                                                               int64_t at, int64_t k) {
     lanes8 v = *from;
@@ -279,11 +279,11 @@ static void write_some(const struct cr_cpu_sparse_call *call, const float *v, in
     }
 }
 
-/* Some pixels of a row, from output `pixel` on: sums[channel][0..] to pixels of channels, eight by eight. */
+/* Writes pixels of a row from output `pixel`: transposes sums[channel][0..] in blocks of eight by eight. */
 struct write_call {
     const struct cr_cpu_sparse_call *call;
     const float                     *sums;
-    int64_t                          pixel, pixels, k0, k1, K, step; /* step: floats from channel to channel */
+    int64_t                          pixel, pixels, k0, k1, K, step; /* step: floats between channels */
 };
 CR_CLONES static void write_pixels(const struct write_call *w) {
     for (int64_t q = 0; q < w->pixels; q += EIGHT)
@@ -293,7 +293,8 @@ CR_CLONES static void write_pixels(const struct write_call *w) {
             lanes8        v[EIGHT] = {{0}};
 #pragma GCC unroll 8
             for (int j = 0; j < EIGHT; j++)
-                if (j < channels) v[j] = *(const lanes8 *)(from + j * w->step); /* past the last row's end: not used */
+                if (j < channels)
+                    v[j] = *(const lanes8 *)(from + j * w->step); /* values beyond the last row are not used */
             transpose(v);
             for (int64_t i = 0; i < pixels; i++) {
                 const int64_t at = (w->pixel + q + i) * w->K + k;
@@ -305,12 +306,12 @@ CR_CLONES static void write_pixels(const struct write_call *w) {
         }
 }
 
-static void do_unit(const struct unit *u) {
+static void run_unit(const struct unit *u) {
     const struct cr_cpu_sparse_plan *p = u->p;
     memset(u->sums + u->k0 * p->vectors * LANES, 0, (size_t)((u->k1 - u->k0) * p->vectors * LANES) * sizeof *u->sums);
     for (int64_t chunk = 0; chunk * p->chunk < p->C; chunk++) {
         cr_cpu_sparse_stage(p, &u->at, u->call->x, chunk * p->chunk, CR_MIN(p->chunk, p->C - chunk * p->chunk),
-                            u->planes);
+                            u->staged);
         multiply(u, chunk);
     }
     for (int64_t n = 0; n < u->at.images; n++)
@@ -329,10 +330,10 @@ static void do_unit(const struct unit *u) {
 
 void cr_cpu_sparse_conv(const struct cr_cpu_sparse_plan *p, const struct cr_cpu_sparse_call *call, void *workspace,
                         int threads) {
-    const int64_t bands = ceil_div(p->P, p->band), places = ceil_div(p->N, p->images) * bands;
-    const int64_t parts = CR_MIN(ceil_div(2 * (int64_t)threads, places), ceil_div(p->K, PART)), units = places * parts;
+    const int64_t bands = ceil_div(p->P, p->band), tiles = ceil_div(p->N, p->images) * bands;
+    const int64_t parts = CR_MIN(ceil_div(2 * (int64_t)threads, tiles), ceil_div(p->K, PART)), units = tiles * parts;
     const int64_t tail =
-        cr_cpu_sparse_staged_elems(p) - p->channel_elems * p->chunk; /* read by vectors that overhang, never used */
+        cr_cpu_sparse_staged_elems(p) - p->channel_elems * p->chunk; /* read by vectors beyond the end, but not used */
     for (int t = 0; t < threads; t++)
         memset((float *)workspace + t * thread_floats(p) + p->channel_elems * p->chunk, 0,
                (size_t)tail * sizeof(float));
@@ -340,14 +341,14 @@ void cr_cpu_sparse_conv(const struct cr_cpu_sparse_plan *p, const struct cr_cpu_
     for (int t = 0; t < threads; t++)
         for (int64_t i = units * t / threads; i < units * (t + 1) / threads; i++) {
             float        *mine = (float *)workspace + t * thread_floats(p);
-            const int64_t part = i % parts, place = i / parts, n = place / bands * p->images;
+            const int64_t part = i % parts, tile = i / parts, n = tile / bands * p->images;
             struct unit   u = {.p      = p,
                                .call   = call,
-                               .at     = {.n = n, .images = CR_MIN(p->images, p->N - n), .p0 = place % bands * p->band},
+                               .at     = {.n = n, .images = CR_MIN(p->images, p->N - n), .p0 = tile % bands * p->band},
                                .k0     = p->K * part / parts,
                                .k1     = p->K * (part + 1) / parts,
-                               .planes = mine,
+                               .staged = mine,
                                .sums   = mine + cr_cpu_sparse_staged_elems(p)};
-            do_unit(&u);
+            run_unit(&u);
         }
 }

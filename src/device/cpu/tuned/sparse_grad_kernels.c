@@ -1,6 +1,7 @@
-/* device/cpu/tuned/sparse_grad_kernels.c: the CPU's rows of a sparse convolution's gradients. That of x is a
- * convolution of dy with the turned filter (sparsity/sparsity.h): with stride 1 one that device/cpu/tuned/sparse_conv.c
- * does; with other strides dense rows stay. */
+/* device/cpu/tuned/sparse_grad_kernels.c: kernels for the gradients of a sparse convolution.
+ *
+ * The input gradient is a convolution of dy with the transposed filter (sparsity/sparsity.h). With stride 1
+ * device/cpu/tuned/sparse_conv.c computes it. Other strides use dense kernels. */
 #include "device/cpu/simd.h"
 #include "device/cpu/tuned/sparse_conv.h"
 
@@ -8,7 +9,7 @@
 
 struct prepared {
     struct cr_cpu_sparse_plan plan;
-    struct cr_linear_filter   filter; /* entries with their offsets; values are those of the last call */
+    struct cr_linear_filter   filter; /* offsets of the entries; values are not used */
     size_t                    entry_bytes;
 };
 
@@ -18,54 +19,55 @@ static void release(void *prepared) {
     cr_free(s);
 }
 
-static bool is_mine(const struct cr_program *p, const struct cr_op *op) {
+static bool is_supported(const struct cr_program *p, const struct cr_op *op) {
     return cr_all_f32(p, op->in, CR_OP_IN_MAX) && cr_all_f32(p, op->out, CR_OP_OUT_MAX) && p->store->pattern &&
            op->attr.conv.pattern.format == 0;
 }
 
-static cr_status places(const struct cr_program *p, const struct cr_op *op, int filter, struct cr_sparse *sparse) {
+static cr_status read_pattern(const struct cr_program *p, const struct cr_op *op, int filter,
+                              struct cr_sparse *sparse) {
     const int64_t *w = p->tensor[filter].dim;
     return cr_sparse_from_bits(p->store->pattern, p->store->param[op->attr.conv.pattern.param].offset, w[0], w[1], w[2],
                                w[3], sparse);
 }
 
-/* ---- the gradient of x ---- */
+/* ---- input gradient ---- */
 
-static struct cr_transposition turn_of(const struct cr_program *p, const struct cr_op *op) {
+static struct cr_transposition transposition_of(const struct cr_program *p, const struct cr_op *op) {
     const int64_t *w = p->tensor[op->in[CR_IN_conv_dgrad_w]].dim;
     return cr_sparse_transposition(w[1], w[2], 1, op->attr.conv.pad, 0, 0);
 }
 
 static bool dgrad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    const unsigned known = 1u << CR_IN_conv_dgrad_dy | 1u << CR_IN_conv_dgrad_w | 1u << CR_IN_conv_dgrad_add;
-    const struct cr_transposition turn = turn_of(p, op);
+    const unsigned known            = 1u << CR_IN_conv_dgrad_dy | 1u << CR_IN_conv_dgrad_w | 1u << CR_IN_conv_dgrad_add;
+    const struct cr_transposition t = transposition_of(p, op);
     (void)device;
-    return cr_op_uses_only(op, known, 1u << CR_OUT_conv_dgrad_dx) && is_mine(p, op) && op->attr.conv.stride == 1 &&
-           !turn.first_r && !turn.first_s;
+    return cr_op_uses_only(op, known, 1u << CR_OUT_conv_dgrad_dx) && is_supported(p, op) && op->attr.conv.stride == 1 &&
+           !t.first_r && !t.first_s;
 }
 
-static cr_status turned_filter(const struct cr_program *p, const struct cr_op *op, struct prepared *s) {
-    const int64_t                *dy   = p->tensor[op->in[CR_IN_conv_dgrad_dy]].dim;
-    const struct cr_transposition turn = turn_of(p, op);
-    struct cr_sparse              sparse, turned = {0};
+static cr_status transposed_filter(const struct cr_program *p, const struct cr_op *op, struct prepared *s) {
+    const int64_t                *dy = p->tensor[op->in[CR_IN_conv_dgrad_dy]].dim;
+    const struct cr_transposition t  = transposition_of(p, op);
+    struct cr_sparse              sparse, transposed = {0};
     cr_status                     status;
-    CR_TRY(places(p, op, op->in[CR_IN_conv_dgrad_w], &sparse));
-    CR_TRY_OUT(cr_sparse_transpose(&sparse, &turn, &turned));
-    s->plan = cr_cpu_sparse_conv_plan(dy[0], dy[1], dy[2], sparse.K, sparse.C, turn.R, turn.S, 1, turn.pad);
-    const struct cr_linear_layout how = cr_cpu_sparse_conv_layout(&s->plan);
-    CR_TRY_OUT(cr_sparse_linearize(&turned, &how, &s->filter));
+    CR_TRY(read_pattern(p, op, op->in[CR_IN_conv_dgrad_w], &sparse));
+    CR_TRY_OUT(cr_sparse_transpose(&sparse, &t, &transposed));
+    s->plan = cr_cpu_sparse_conv_plan(dy[0], dy[1], dy[2], sparse.K, sparse.C, t.R, t.S, 1, t.pad);
+    const struct cr_linear_layout layout = cr_cpu_sparse_conv_layout(&s->plan);
+    CR_TRY_OUT(cr_sparse_linearize(&transposed, &layout, &s->filter));
 out:
-    cr_sparse_free(&turned);
+    cr_sparse_free(&transposed);
     cr_sparse_free(&sparse);
     return status;
 }
 
-/* The workspace begins with the entries. */
+/* The workspace holds the entries, then the workspace of the convolution. */
 static cr_status dgrad_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
                                void **prepared, size_t *workspace_bytes) {
     struct prepared *s;
     CR_ALLOC(s, 1);
-    const cr_status status = turned_filter(p, op, s);
+    const cr_status status = transposed_filter(p, op, s);
     if (status != CR_OK) {
         release(s);
         return status;
@@ -94,12 +96,12 @@ static cr_status dgrad_launch(struct cr_device *device, const struct cr_call *ca
     return CR_OK;
 }
 
-/* ---- the gradient of the kept weights ---- */
+/* ---- gradient of the nonzeros ---- */
 
 static bool wgrad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
     return cr_op_uses_only(op, 1u << CR_IN_conv_wgrad_x | 1u << CR_IN_conv_wgrad_dy, 1u << CR_OUT_conv_wgrad_dw) &&
-           is_mine(p, op);
+           is_supported(p, op);
 }
 
 static cr_status wgrad_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
@@ -111,9 +113,9 @@ static cr_status wgrad_prepare(struct cr_device *device, const struct cr_program
     CR_ALLOC(s, 1);
     s->plan =
         cr_cpu_sparse_conv_plan(x[0], x[1], x[2], w[3], w[0], w[1], w[2], op->attr.conv.stride, op->attr.conv.pad);
-    const struct cr_linear_layout how = cr_cpu_sparse_conv_layout(&s->plan);
-    CR_TRY_OUT(places(p, op, op->out[CR_OUT_conv_wgrad_dw], &sparse));
-    CR_TRY_OUT(cr_sparse_linearize(&sparse, &how, &s->filter));
+    const struct cr_linear_layout layout = cr_cpu_sparse_conv_layout(&s->plan);
+    CR_TRY_OUT(read_pattern(p, op, op->out[CR_OUT_conv_wgrad_dw], &sparse));
+    CR_TRY_OUT(cr_sparse_linearize(&sparse, &layout, &s->filter));
     *workspace_bytes = cr_cpu_sparse_wgrad_workspace(&s->plan, &s->filter, cr_cpu_threads(device));
     *prepared        = s;
     s                = NULL;

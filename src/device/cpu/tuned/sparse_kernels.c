@@ -1,5 +1,5 @@
-/* device/cpu/tuned/sparse_kernels.c: the CPU's rows of convolutions with a pattern (device/cpu/tuned/sparse_conv.c). It
- * has one layout: (value, offset) pairs as cr_sparse_linearize puts them, which sparse_filter writes as they are. */
+/* device/cpu/tuned/sparse_kernels.c: kernels for sparse convolutions (device/cpu/tuned/sparse_conv.c). There is one
+ * weight format: (value, offset) pairs in the order of cr_sparse_linearize, which sparse_filter writes. */
 #include "device/cpu/simd.h"
 #include "device/cpu/tuned/sparse_conv.h"
 
@@ -7,7 +7,7 @@
 
 struct prepared {
     struct cr_cpu_sparse_plan plan;
-    struct cr_linear_filter   filter; /* entries with their offsets; values are those of the last call */
+    struct cr_linear_filter   filter; /* offsets of the entries; values are not used */
     size_t                    entry_bytes;
 };
 
@@ -23,14 +23,15 @@ static struct cr_cpu_sparse_plan plan_of(const struct cr_program *p, const struc
     return cr_cpu_sparse_conv_plan(x[0], x[1], x[2], w[3], w[0], w[1], w[2], a->stride, a->pad);
 }
 
-static cr_status stretch(const struct cr_program *p, const struct cr_op *op, struct cr_cpu_sparse_plan *plan,
-                         struct cr_linear_filter *to) {
+/* Computes the plan of the convolution and the linearised offsets of its nonzeros. */
+static cr_status linearize(const struct cr_program *p, const struct cr_op *op, struct cr_cpu_sparse_plan *plan,
+                           struct cr_linear_filter *to) {
     const struct cr_param *q = &p->store->param[op->attr.conv.pattern.param];
     struct cr_sparse       sparse;
-    *plan                             = plan_of(p, op);
-    const struct cr_linear_layout how = cr_cpu_sparse_conv_layout(plan);
+    *plan                                = plan_of(p, op);
+    const struct cr_linear_layout layout = cr_cpu_sparse_conv_layout(plan);
     CR_TRY(cr_sparse_from_bits(p->store->pattern, q->offset, plan->K, plan->R, plan->S, plan->C, &sparse));
-    const cr_status status = cr_sparse_linearize(&sparse, &how, to);
+    const cr_status status = cr_sparse_linearize(&sparse, &layout, to);
     cr_sparse_free(&sparse);
     return status;
 }
@@ -52,8 +53,8 @@ int64_t cr_cpu_packed_elems(struct cr_device *device, const struct cr_program *p
     struct cr_cpu_sparse_plan plan;
     struct cr_linear_filter   filter;
     if (device->options.ref_only || !accepts(device, p, op)) return 0;
-    if (stretch(p, op, &plan, &filter) != CR_OK) {
-        cr_error_clear(); /* without memory for it there is no such layout */
+    if (linearize(p, op, &plan, &filter) != CR_OK) {
+        cr_error_clear(); /* out of memory: the format is not available */
         return 0;
     }
     const int64_t elems = 2 * CR_MAX(filter.entries, 1);
@@ -67,12 +68,12 @@ static void release(void *prepared) {
     cr_free(s);
 }
 
-/* Without `kept` the workspace begins with the entries. */
+/* Without packed weights the workspace begins with the entries. */
 static cr_status prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op, void **prepared,
                          size_t *workspace_bytes) {
     struct prepared *s;
     CR_ALLOC(s, 1);
-    const cr_status status = stretch(p, op, &s->plan, &s->filter);
+    const cr_status status = linearize(p, op, &s->plan, &s->filter);
     if (status != CR_OK) {
         cr_free(s);
         return status;
@@ -100,17 +101,17 @@ static cr_status filter_launch(struct cr_device *device, const struct cr_call *c
 }
 
 static cr_status launch(struct cr_device *device, const struct cr_call *call) {
-    const struct prepared    *s    = call->prepared;
-    const void               *kept = call->in[CR_IN_conv_packed];
-    struct cr_linear_filter   view = s->filter;
-    struct cr_cpu_sparse_call conv = {.x      = call->in[CR_IN_conv_x],
-                                      .bias   = call->in[CR_IN_conv_bias],
-                                      .add    = call->in[CR_IN_conv_add],
-                                      .filter = &view,
-                                      .y      = call->out[CR_OUT_conv_y],
-                                      .relu   = call->op->attr.conv.relu};
-    if (!kept) put_entries(s, call->in[CR_IN_conv_w], call->workspace);
-    view.entry = (struct cr_sparse_entry *)(uintptr_t)(kept ? kept : call->workspace); /* read only */
+    const struct prepared    *s      = call->prepared;
+    const void               *packed = call->in[CR_IN_conv_packed];
+    struct cr_linear_filter   view   = s->filter;
+    struct cr_cpu_sparse_call conv   = {.x      = call->in[CR_IN_conv_x],
+                                        .bias   = call->in[CR_IN_conv_bias],
+                                        .add    = call->in[CR_IN_conv_add],
+                                        .filter = &view,
+                                        .y      = call->out[CR_OUT_conv_y],
+                                        .relu   = call->op->attr.conv.relu};
+    if (!packed) put_entries(s, call->in[CR_IN_conv_w], call->workspace);
+    view.entry = (struct cr_sparse_entry *)(uintptr_t)(packed ? packed : call->workspace); /* read only */
     cr_cpu_sparse_conv(&s->plan, &conv, (char *)call->workspace + s->entry_bytes, cr_cpu_threads(device));
     return CR_OK;
 }

@@ -1,9 +1,10 @@
-/* device/cpu/tuned/sparse_wgrad.c: the gradient of those weights of a filter that are kept.
+/* device/cpu/tuned/sparse_wgrad.c: gradient of the nonzeros of a sparse filter.
  *
- * Inputs are staged as device/cpu/tuned/sparse_conv.c stages them, and outputs' gradients in the same planes, with
- * zeros where no output is: a weight's gradient is then the dot product of one plane of either, from the weight's
- * offset on. A unit of work is a chunk of input channels and some output channels, for all pictures one after the
- * other, so sums have one order for any number of threads. Limiter: two reads a multiply-add. */
+ * Inputs are staged as in device/cpu/tuned/sparse_conv.c. Gradients of outputs are staged in the same layout, with
+ * zeros where no output is. The gradient of a weight is the dot product of one staged channel of each, beginning at the
+ * offset of the weight. A unit of work is a chunk of input channels and a range of output channels for all images in
+ * order, so the order of sums does not depend on the number of threads. The limit is two reads for each multiply-add.
+ */
 #include "device/cpu/cpu.h"
 #include "device/cpu/tuned/sparse_conv.h"
 
@@ -13,26 +14,26 @@
 #pragma GCC optimize("fp-contract=fast")
 #endif
 
-enum { LANES = 16, PART = 64 /* output channels of a unit, at the most */ };
+enum { LANES = 16, PART = 64 /* maximum number of output channels of a unit */ };
 typedef float f32x16 __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
 static int64_t ceil_div(int64_t a, int64_t b) {
     return (a + b - 1) / b;
 }
-static int64_t apart_of(const struct cr_cpu_sparse_plan *p) {
+static int64_t pitch_of(const struct cr_cpu_sparse_plan *p) {
     return (p->vectors + 1) * LANES;
 }
 static int64_t thread_floats(const struct cr_cpu_sparse_plan *p) {
-    return cr_cpu_sparse_staged_elems(p) + CR_MIN(p->K, (int64_t)PART) * apart_of(p) + LANES;
+    return cr_cpu_sparse_staged_elems(p) + CR_MIN(p->K, (int64_t)PART) * pitch_of(p) + LANES;
 }
 
-/* Of each thread the staged planes of both; then a sum an entry. */
+/* Staged inputs and gradients of each thread, then one sum for each entry. */
 size_t cr_cpu_sparse_wgrad_workspace(const struct cr_cpu_sparse_plan *p, const struct cr_linear_filter *filter,
                                      int threads) {
     return (size_t)(thread_floats(p) * threads + filter->entries) * sizeof(float);
 }
 
-/* sums[i] += the dot product of dy with x from entry i's offset on. */
+/* sums[i] += dot product of dy with x from the offset of entry i. */
 CR_CLONES static void add_products(const struct cr_sparse_entry *entry, int64_t count, const float *x, const float *dy,
                                    int64_t vectors, float *sums) {
     for (int64_t i = 0; i < count; i++) {
@@ -57,32 +58,33 @@ struct job {
     const struct cr_cpu_sparse_plan  *p;
     const struct cr_cpu_sparse_wgrad *call;
     int64_t                           chunk, k0, k1;
-    float                            *planes, *dy, *sums;
+    float                            *staged, *dy, *sums;
 };
 
-static void do_place(const struct job *j, const struct cr_cpu_sparse_tile *at) {
+static void run_tile(const struct job *j, const struct cr_cpu_sparse_tile *at) {
     const struct cr_cpu_sparse_plan *p     = j->p;
     const struct cr_linear_filter   *f     = j->call->filter;
     const uint32_t                  *start = f->start + j->chunk * f->rows;
     cr_cpu_sparse_stage(p, at, j->call->x, j->chunk * p->chunk, CR_MIN(p->chunk, p->C - j->chunk * p->chunk),
-                        j->planes);
-    cr_cpu_sparse_stage_outputs(p, at, j->call->dy, j->k0, j->k1 - j->k0, apart_of(p), j->dy);
+                        j->staged);
+    cr_cpu_sparse_stage_outputs(p, at, j->call->dy, j->k0, j->k1 - j->k0, pitch_of(p), j->dy);
     for (int64_t k = j->k0; k < j->k1; k++)
-        add_products(f->entry + start[k], start[k + 1] - start[k], j->planes, j->dy + (k - j->k0) * apart_of(p),
+        add_products(f->entry + start[k], start[k + 1] - start[k], j->staged, j->dy + (k - j->k0) * pitch_of(p),
                      p->vectors, j->sums + start[k]);
 }
 
-static void do_job(const struct job *j) {
+static void run_job(const struct job *j) {
     const struct cr_cpu_sparse_plan *p     = j->p;
     const struct cr_linear_filter   *f     = j->call->filter;
     const uint32_t                  *start = f->start + j->chunk * f->rows;
     if (start[j->k0] == start[j->k1]) return;
-    memset(j->planes, 0,
-           (size_t)cr_cpu_sparse_staged_elems(p) * sizeof(float)); /* what overhangs is read, and must be a number */
+    memset(j->staged, 0,
+           (size_t)cr_cpu_sparse_staged_elems(p) *
+               sizeof(float)); /* floats beyond the end are read and must be finite */
     memset(j->sums + start[j->k0], 0, (start[j->k1] - start[j->k0]) * sizeof(float));
     for (int64_t n = 0; n < p->N; n += p->images)
         for (int64_t p0 = 0; p0 < p->P; p0 += p->band)
-            do_place(j, &(struct cr_cpu_sparse_tile){.n = n, .images = CR_MIN(p->images, p->N - n), .p0 = p0});
+            run_tile(j, &(struct cr_cpu_sparse_tile){.n = n, .images = CR_MIN(p->images, p->N - n), .p0 = p0});
     for (uint32_t i = start[j->k0]; i < start[j->k1]; i++)
         if (f->from[i] != CR_SPARSE_FILL) j->call->dw[f->from[i]] += j->sums[i];
 }
@@ -103,9 +105,9 @@ void cr_cpu_sparse_wgrad(const struct cr_cpu_sparse_plan *p, const struct cr_cpu
                                      .chunk  = i / parts,
                                      .k0     = p->K * (i % parts) / parts,
                                      .k1     = p->K * (i % parts + 1) / parts,
-                                     .planes = mine,
+                                     .staged = mine,
                                      .dy     = mine + cr_cpu_sparse_staged_elems(p),
                                      .sums   = sums};
-            do_job(&j);
+            run_job(&j);
         }
 }

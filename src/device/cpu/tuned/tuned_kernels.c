@@ -1,4 +1,5 @@
-/* device/cpu/tuned/tuned_kernels.c: the table of the tuned rows, and the slots that they and oneDNN's rows know. */
+/* device/cpu/tuned/tuned_kernels.c: the table of the tuned kernels, and the slots that the tuned and the oneDNN kernels
+ * support. */
 #include "device/cpu/simd.h"
 
 const struct cr_kernel *const cr_cpu_fast_kernels[] = {&cr_cpu_bn_sums,

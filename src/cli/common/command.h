@@ -7,7 +7,7 @@
 #ifndef CR_CMD_H
 #define CR_CMD_H
 
-#include "cli/arguments.h"
+#include "cli/common/arguments.h"
 #include "comm/launch/launcher.h"
 #include "config/config.h"
 #include "core/files.h"

@@ -1,5 +1,5 @@
 /* cli/command_help.c: what help, man pages and completion say about each command; `cresnet help`, `COMMAND --help`. */
-#include "cli/arguments.h"
+#include "cli/common/arguments.h"
 
 #include <stdio.h>
 

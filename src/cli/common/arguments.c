@@ -1,5 +1,5 @@
 /* cli/arguments.c: parses the command line and reads the values of options. */
-#include "cli/arguments.h"
+#include "cli/common/arguments.h"
 
 #include "config/keys.h"
 
@@ -230,7 +230,7 @@ cr_status cr_args_int(const struct cr_args *args, enum cr_option_id id, int64_t 
     errno           = 0;
     long long value = strtoll(text, &end, 10);
     if (!*text || *end || errno || isspace((unsigned char)*text) || value < min || value > max)
-        return cr_args_fail(args, "--%s %s: must be a whole number from %lld to %lld", name_of(id), text,
+        return cr_args_fail(args, "--%s %s: must be an integer from %lld to %lld", name_of(id), text,
                             (long long)min, (long long)max);
     *out = value;
     return CR_OK;

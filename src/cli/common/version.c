@@ -1,5 +1,5 @@
 /* cli/version.c: the text of `cresnet --version`: build options, versions of libraries, devices. */
-#include "cli/command.h"
+#include "cli/common/command.h"
 #include "device/device.h"
 
 #include <png.h>

@@ -1,5 +1,5 @@
 /* cli/option_table.c: the table of all command-line options, in the order of --help. */
-#include "cli/arguments.h"
+#include "cli/common/arguments.h"
 
 #define ON(name) (1u << CR_CMD_##name)
 enum {

@@ -1,5 +1,5 @@
 /* cli/launch_options.c: --gpus and --ranks: the number of processes that a command starts. */
-#include "cli/command.h"
+#include "cli/common/command.h"
 
 #include "device/device.h"
 

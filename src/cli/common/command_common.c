@@ -1,5 +1,5 @@
 /* cli/command_common.c: helpers that several commands use: see cli/command.h. */
-#include "cli/command.h"
+#include "cli/common/command.h"
 
 #include "checkpoint/checkpoint.h"
 #include "core/rng.h"

@@ -157,7 +157,7 @@ void              cr_args_free(struct cr_args *args);
 static inline bool cr_args_has(const struct cr_args *args, enum cr_option_id id) {
     return args->value[id] != NULL;
 }
-/* The whole number given to an option, or `fallback` when the option was not given. CR_ERR_USAGE outside
+/* The integer given to an option, or `fallback` when the option was not given. CR_ERR_USAGE outside
  * [min, max]. */
 CR_MUST cr_status cr_args_int(const struct cr_args *args, enum cr_option_id id, int64_t min, int64_t max,
                               int64_t fallback, int64_t *out);

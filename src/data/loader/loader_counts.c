@@ -1,4 +1,4 @@
-/* data/loader/loader_stats.c: what the workers of a loader did and how long it took. See data/data.h. */
+/* data/loader/loader_counts.c: counts and times of the workers of a loader. */
 #include "data/data_internal.h"
 
 #include <time.h>
@@ -9,7 +9,7 @@ int64_t cr_thread_cpu_ns(void) {
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-void cr_load_counts_take(struct cr_load_counts *sum, struct cr_load_counts *part) {
+void cr_load_counts_add(struct cr_load_counts *sum, struct cr_load_counts *part) {
     sum->images += part->images;
     sum->verified += part->verified;
     sum->file_bytes += part->file_bytes;

@@ -1,0 +1,72 @@
+/* data/loader/loader_internal.h: the state of a loader, which loader.c and samples.c share. */
+#ifndef CR_LOADER_INTERNAL_H
+#define CR_LOADER_INTERNAL_H
+
+#include "data/data_internal.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+enum { CR_LOADER_ERROR_BYTES = 1024 };
+
+struct slot { /* one batch in preparation */
+    uint8_t  *images;
+    int32_t  *labels;
+    int32_t  *boxes;   /* [batch][4]; NULL in evaluation */
+    int32_t  *mixes;   /* [batch][CR_MIX_NUMBERS]; NULL when nothing is mixed */
+    int64_t  *samples; /* [batch], sample numbers; -1: padding */
+    int64_t   seq;     /* number of the batch, counted from the start of the loader; -1: the slot is free */
+    int64_t   epoch, index;
+    int64_t   claimed, done; /* samples that workers have claimed, and finished */
+    bool      held;          /* the consumer has the batch */
+    cr_status status;        /* of the first sample, in batch order, that failed */
+    int64_t   error_at;
+    char      error[CR_LOADER_ERROR_BYTES];
+};
+
+struct cr_loader {
+    const struct cr_dataset *dataset;
+    struct cr_loader_options options;
+    int64_t                  count, batches, first_seq; /* samples and batches per epoch; batches before the start */
+    struct slot             *slots;
+    int                      n_slots;
+    uint32_t                *order; /* the order of epoch order_epoch; NULL in evaluation */
+    int64_t                  order_epoch;
+
+    pthread_mutex_t mutex;
+    pthread_cond_t  work, ready; /* work: samples can be claimed; ready: a batch is complete */
+    bool            sync_made;
+    atomic_bool     stop;
+    bool            failed;
+    int64_t         next_open, next_out; /* seq of the next batch to open, and of the next batch to deliver */
+
+    /* Corrupt images have a mutex of their own, so that one does not block the other workers. */
+    pthread_mutex_t corrupt_mutex;
+    uint8_t        *corrupt_seen; /* one bit per sample */
+    int64_t         corrupt_count;
+    uint32_t       *spare_order; /* allocated for the first replacement */
+    int64_t         spare_epoch;
+
+    /* One bit per sample: the sample was read to its end once without an error. Whether an image is corrupt is
+     * therefore a property of the file and not of the crop that was drawn first, and each file is read to its end
+     * only once. */
+    atomic_uchar *verified;
+
+    struct worker        *workers;
+    int                   started;
+    int64_t               wait_ns;
+    struct cr_load_counts counts; /* guarded by `mutex`; workers add their counts after each claim */
+};
+
+/* The index of the first place of batch `index` in the order of its epoch. */
+int64_t cr_loader_first_place(const struct cr_loader *loader, int64_t index);
+/* Does batch `seq` exist? Training has no end; an evaluation ends with the images. */
+bool cr_loader_has_batch(const struct cr_loader *loader, int64_t seq);
+/* Assigns batch `seq` to a free slot and selects its samples. The caller holds the mutex. */
+void cr_loader_slot_open(struct cr_loader *loader, struct slot *slot, int64_t seq);
+/* Fills place `at` of the slot. In training, a replacement is used for a corrupt image unless corrupt_fatal is set.
+ * CR_ERR_FORMAT, CR_ERR_IO: the image is corrupt. */
+CR_MUST cr_status cr_loader_fill_place(struct cr_loader *loader, struct slot *slot, int64_t at,
+                                       struct cr_scratch *scratch);
+
+#endif

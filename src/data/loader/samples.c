@@ -1,0 +1,138 @@
+/* data/loader/samples.c: selects the samples of a batch and prepares them; replaces corrupt images. */
+#include "data/loader/loader_internal.h"
+
+#include <string.h>
+
+enum { UNREADABLE_MAX = 100 }; /* corrupt images in a row that end training */
+
+/* ---- order ---- */
+
+int64_t cr_loader_first_place(const struct cr_loader *loader, int64_t index) {
+    const struct cr_loader_options *o = &loader->options;
+    return (index * CR_MAX(o->ranks, 1) + o->rank) * o->batch;
+}
+
+bool cr_loader_has_batch(const struct cr_loader *loader, int64_t seq) {
+    return loader->options.split == CR_SPLIT_TRAIN ||
+           cr_loader_first_place(loader, loader->first_seq + seq) < loader->count;
+}
+
+void cr_loader_slot_open(struct cr_loader *loader, struct slot *slot, int64_t seq) {
+    int64_t batch = loader->options.batch, at = loader->first_seq + seq;
+    slot->seq     = seq;
+    slot->epoch   = loader->options.epoch + at / loader->batches;
+    slot->index   = at % loader->batches;
+    slot->claimed = slot->done = 0;
+    slot->status               = CR_OK;
+    if (loader->order && loader->order_epoch != slot->epoch) {
+        cr_order_shuffle(loader->order, loader->count, loader->options.seed, slot->epoch);
+        loader->order_epoch = slot->epoch;
+    }
+    for (int64_t i = 0; i < batch; i++) {
+        int64_t position = cr_loader_first_place(loader, slot->index) + i;
+        if (loader->order)
+            slot->samples[i] = loader->order[position % loader->count];
+        else
+            slot->samples[i] = position < loader->count ? position : -1;
+    }
+}
+
+/* ---- one sample ---- */
+
+/* Logs a corrupt image the first time that it is read. `message` is the current error of the thread. */
+static void log_corrupt(struct cr_loader *loader, int64_t sample, const char *message) {
+    uint8_t bit = (uint8_t)(1u << (sample % 8));
+    pthread_mutex_lock(&loader->corrupt_mutex);
+    bool first_time = !(loader->corrupt_seen[sample / 8] & bit);
+    loader->corrupt_seen[sample / 8] |= bit;
+    loader->corrupt_count += first_time;
+    pthread_mutex_unlock(&loader->corrupt_mutex);
+    if (first_time) cr_log(CR_LOG_WARN, "skipped an image: %s", message);
+}
+
+/* Returns the sample `step` places after `position` in the order of `epoch`. The batch may belong to another epoch
+ * than the newest order, so replacements use an order of their own. */
+static cr_status replacement(struct cr_loader *loader, int64_t epoch, int64_t position, int64_t step, int64_t *out) {
+    cr_status status = CR_OK;
+    pthread_mutex_lock(&loader->corrupt_mutex);
+    if (!loader->spare_order) {
+        loader->spare_order = cr_alloc((size_t)loader->count, sizeof *loader->spare_order);
+        loader->spare_epoch = -1;
+        if (!loader->spare_order) status = CR_NO_MEMORY((size_t)loader->count * sizeof *loader->spare_order);
+    }
+    if (status == CR_OK) {
+        if (loader->spare_epoch != epoch)
+            cr_order_shuffle(loader->spare_order, loader->count, loader->options.seed, epoch);
+        loader->spare_epoch = epoch;
+        *out                = loader->spare_order[(position + step) % loader->count];
+    }
+    pthread_mutex_unlock(&loader->corrupt_mutex);
+    return status;
+}
+
+/* Prepares one sample of the dataset. CR_ERR_FORMAT or CR_ERR_IO: the image cannot be read. */
+static cr_status load_sample(struct cr_loader *loader, struct cr_scratch *scratch, int64_t epoch, int64_t sample,
+                             uint8_t *image, int32_t *label, int32_t *box) {
+    const struct cr_loader_options *o     = &loader->options;
+    const struct cr_dataset        *set   = loader->dataset;
+    unsigned char                   bit   = (unsigned char)(1u << (sample % 8));
+    int64_t                         start = cr_time_ns();
+    char                            name[CR_SAMPLE_NAME_BYTES];
+    struct cr_stored                stored;
+    struct cr_lazy_image            lazy;
+    CR_TRY(set->ops->fetch(set, sample, scratch, &stored, label));
+    scratch->counts.fetch_ns += cr_time_ns() - start;
+    size_t pixel_bytes = stored.bytes ? 0 : (size_t)stored.pixels.width * (size_t)stored.pixels.height * 3;
+    scratch->counts.file_bytes += (int64_t)(stored.bytes ? stored.count : pixel_bytes);
+    stored.verified =
+        stored.verified || (atomic_load_explicit(&loader->verified[sample / 8], memory_order_relaxed) & bit);
+    set->ops->name(set, sample, name, sizeof name);
+    CR_TRY(cr_lazy_image_open(&stored, name, scratch, &lazy));
+    if (o->split == CR_SPLIT_TRAIN)
+        CR_TRY(cr_prepare_train_with(&o->prepare, &lazy, o->seed, epoch, sample, scratch, image, box));
+    else
+        CR_TRY(cr_prepare_eval_with(&o->prepare, &lazy, scratch, image));
+    if (!stored.verified) atomic_fetch_or_explicit(&loader->verified[sample / 8], bit, memory_order_relaxed);
+    scratch->counts.images++;
+    scratch->counts.verified += stored.verified;
+    return CR_OK;
+}
+
+static bool is_corrupt(cr_status status) {
+    return status == CR_ERR_FORMAT || status == CR_ERR_IO;
+}
+
+static void fill_black(const struct cr_loader *loader, uint8_t *image, int32_t *label) {
+    memset(image, 0, (size_t)loader->options.prepare.size * loader->options.prepare.size * 3);
+    *label = -1;
+}
+
+cr_status cr_loader_fill_place(struct cr_loader *loader, struct slot *slot, int64_t at, struct cr_scratch *scratch) {
+    size_t   bytes  = (size_t)loader->options.prepare.size * loader->options.prepare.size * 3;
+    uint8_t *image  = slot->images + (size_t)at * bytes;
+    int32_t *box    = slot->boxes ? slot->boxes + 4 * at : NULL;
+    int64_t  sample = slot->samples[at], max_replacements = CR_MIN(loader->count, UNREADABLE_MAX);
+    if (sample < 0) {
+        fill_black(loader, image, &slot->labels[at]);
+        return CR_OK;
+    }
+    if (slot->mixes)
+        cr_prepare_mix(&loader->options.prepare, loader->options.seed, slot->epoch, sample, at, loader->options.batch,
+                       slot->mixes + CR_MIX_NUMBERS * at);
+    for (int64_t step = 1;; step++) {
+        cr_status status = load_sample(loader, scratch, slot->epoch, sample, image, &slot->labels[at], box);
+        if (status == CR_OK || !is_corrupt(status)) return status;
+        if (loader->options.corrupt_fatal)
+            return CR_FAIL(status, "%s (set data.corrupt = skip to continue without such images)", cr_error_message());
+        log_corrupt(loader, sample, cr_error_message());
+        if (loader->options.split != CR_SPLIT_TRAIN) {
+            fill_black(loader, image, &slot->labels[at]);
+            return CR_OK;
+        }
+        if (step == max_replacements)
+            return CR_FAIL(status, "%lld images in a row could not be read; the last one: %s",
+                           (long long)max_replacements, cr_error_message());
+        int64_t position = cr_loader_first_place(loader, slot->index) + at;
+        CR_TRY(replacement(loader, slot->epoch, position, step, &sample));
+    }
+}

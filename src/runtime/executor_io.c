@@ -1,0 +1,150 @@
+/* runtime/executor_io.c: copies batches to a bound program, and results and tensors back to the host. See
+ * runtime/executor.h. */
+#include "runtime/executor_internal.h"
+
+#include <string.h>
+
+enum { RESULT_PIECES = 3 }; /* metrics, gradient norm, state */
+
+/* ---- batches ---- */
+
+/* Without mixes each image is its own partner with full weight. */
+static void write_mixes(const struct cr_tensor *t, void *to, const int32_t *mixes) {
+    if (mixes) {
+        memcpy(to, mixes, t->bytes);
+        return;
+    }
+    int32_t *record = to;
+    memset(to, 0, t->bytes);
+    for (int32_t n = 0; n < t->dim[0]; n++, record += CR_MIX_NUMBERS) {
+        record[CR_MIX_PARTNER]      = n;
+        record[CR_MIX_LABEL_WEIGHT] = record[CR_MIX_WEIGHT] = CR_MIX_ONE;
+    }
+}
+
+/* Writes a batch with the layout of the INPUT region to host memory. */
+static void write_batch(const struct cr_exec *exec, unsigned char *input, const uint8_t *images, const int32_t *labels,
+                        const int32_t *boxes, const int32_t *mixes) {
+    const struct cr_program *p = exec->program;
+    const struct cr_tensor  *l = &p->tensor[p->labels];
+    cr_feed_copy(input + p->tensor[p->images].offset, images, p->tensor[p->images].bytes);
+    if (labels)
+        memcpy(input + l->offset, labels, l->bytes);
+    else
+        memset(input + l->offset, 0xff, l->bytes); /* -1: no label */
+    if (p->mixes != CR_NONE) write_mixes(&p->tensor[p->mixes], input + p->tensor[p->mixes].offset, mixes);
+    if (p->boxes == CR_NONE) return;
+    const struct cr_tensor *b = &p->tensor[p->boxes];
+    if (boxes)
+        memcpy(input + b->offset, boxes, b->bytes);
+    else
+        memset(input + b->offset, 0, b->bytes);
+}
+
+cr_status cr_exec_feed(struct cr_exec *exec, const uint8_t *images, const int32_t *labels, const int32_t *boxes) {
+    return cr_exec_feed_mixed(exec, images, labels, boxes, NULL);
+}
+
+cr_status cr_exec_feed_mixed(struct cr_exec *exec, const uint8_t *images, const int32_t *labels, const int32_t *boxes,
+                             const int32_t *mixes) {
+    struct cr_memory *m = exec->memory;
+    void             *host;
+    if (!m->ring) { /* the INPUT region is host memory */
+        write_batch(exec, m->region[CR_REGION_INPUT], images, labels, boxes, mixes);
+        return CR_OK;
+    }
+    CR_TRY(cr_feed_slot(m->device, m->ring, &host));
+    write_batch(exec, host, images, labels, boxes, mixes);
+    return cr_feed_send(m->device, m->ring, exec->program, m->region[CR_REGION_INPUT]);
+}
+
+/* ---- results ---- */
+
+cr_status cr_exec_open_results(struct cr_exec *exec) {
+    const struct cr_async *async = cr_exec_async(exec);
+    const size_t           bytes = CR_EXEC_RESULTS * sizeof *exec->result;
+    exec->norm                   = cr_tensor_find(exec->program, "grad_norm");
+    exec->state                  = cr_tensor_find(exec->program, "plane.state");
+    if (!async) {
+        CR_ALLOC(exec->result, CR_EXEC_RESULTS);
+        return CR_OK;
+    }
+    void *host;
+    CR_TRY(async->host_reserve(cr_exec_device(exec), bytes, &host));
+    exec->result = host;
+    for (int i = 0; i < CR_EXEC_RESULTS; i++) CR_TRY(async->event_create(cr_exec_device(exec), &exec->ready[i]));
+    return CR_OK;
+}
+
+cr_status cr_exec_fetch_results(struct cr_exec *exec) {
+    const int             slot                  = (int)(exec->runs % CR_EXEC_RESULTS);
+    struct cr_raw_result *r                     = &exec->result[slot];
+    struct cr_device     *device                = cr_exec_device(exec);
+    const int             tensor[RESULT_PIECES] = {exec->program->metrics, exec->norm, exec->state};
+    void *const           to[RESULT_PIECES]     = {r->metrics, r->norm, r->state};
+    void                 *host[RESULT_PIECES];
+    const void           *src[RESULT_PIECES];
+    size_t                bytes[RESULT_PIECES];
+    int                   pieces = 0;
+    for (int i = 0; i < RESULT_PIECES; i++) {
+        if (tensor[i] == CR_NONE) continue;
+        host[pieces]    = to[i];
+        src[pieces]     = cr_exec_address(exec, tensor[i]);
+        bytes[pieces++] = exec->program->tensor[tensor[i]].bytes;
+    }
+    if (cr_exec_async(exec)) {
+        CR_TRY(cr_exec_async(exec)->get_small(device, CR_STREAM_COMPUTE, host, src, bytes, pieces));
+        return cr_exec_async(exec)->event_record(device, CR_STREAM_COMPUTE, exec->ready[slot]);
+    }
+    for (int i = 0; i < pieces; i++) CR_TRY(device->backend->get(device, host[i], src[i], bytes[i]));
+    return CR_OK;
+}
+
+int64_t cr_exec_runs(const struct cr_exec *exec) {
+    return exec->runs;
+}
+
+cr_status cr_exec_result(struct cr_exec *exec, int64_t run, struct cr_exec_result *out) {
+    const struct cr_program *p    = exec->program;
+    const int                slot = (int)(run % CR_EXEC_RESULTS);
+    CR_ASSERT(run >= 1 && run <= exec->runs && run > exec->runs - CR_EXEC_RESULTS && p->metrics != CR_NONE);
+    if (cr_exec_async(exec)) CR_TRY(cr_exec_async(exec)->host_wait(cr_exec_device(exec), exec->ready[slot]));
+    const struct cr_raw_result *r = &exec->result[slot];
+    double                      m[4];
+    for (int i = 0; i < 4; i++) m[i] = cr_number_load(p->tensor[p->metrics].dtype, r->metrics, i);
+    *out =
+        (struct cr_exec_result){.loss_sum = m[0], .valid = m[1], .correct1 = m[2], .correct5 = m[3], .loss_scale = 1};
+    if (exec->state != CR_NONE) {
+        out->loss_scale = r->state[CR_STATE_LOSS_SCALE];
+        out->skipped    = (int64_t)r->state[CR_STATE_SKIPPED];
+    }
+    if (exec->norm == CR_NONE) return CR_OK;
+    out->norm_squared = cr_number_load(p->tensor[exec->norm].dtype, r->norm, 0);
+    out->nonfinite    = cr_number_load(p->tensor[exec->norm].dtype, r->norm, 1) != 0;
+    return CR_OK;
+}
+
+/* ---- tensors ---- */
+
+/* Is the tensor in page-locked host memory, so that the host copies it? */
+static bool in_host_memory(const struct cr_exec *exec, int tensor) {
+    return exec->program->tensor[tensor].region == CR_REGION_HOST && cr_exec_async(exec);
+}
+
+cr_status cr_exec_get(struct cr_exec *exec, int tensor, void *host) {
+    const size_t bytes = exec->program->tensor[tensor].bytes;
+    if (!in_host_memory(exec, tensor))
+        return cr_exec_device(exec)->backend->get(cr_exec_device(exec), host, cr_exec_address(exec, tensor), bytes);
+    CR_TRY(cr_exec_device(exec)->backend->sync(cr_exec_device(exec)));
+    memcpy(host, cr_exec_address(exec, tensor), bytes);
+    return CR_OK;
+}
+
+cr_status cr_exec_put(struct cr_exec *exec, int tensor, const void *host) {
+    const size_t bytes = exec->program->tensor[tensor].bytes;
+    if (!in_host_memory(exec, tensor))
+        return cr_exec_device(exec)->backend->put(cr_exec_device(exec), cr_exec_address(exec, tensor), host, bytes);
+    CR_TRY(cr_exec_device(exec)->backend->sync(cr_exec_device(exec)));
+    memcpy(cr_exec_address(exec, tensor), host, bytes);
+    return CR_OK;
+}
