@@ -367,13 +367,8 @@ transfer_times() {
             tail -n 1 "$logs/times-$name.txt" | cut -c 1-200)"
     rm -rf "$d"
 }
-<<<<<<< HEAD
 copy_times() { # ARGUMENTS...; name, d: of transfer_times
-    local cache=$WORK/cache/$name file
-=======
-copy_times() { # ARGUMENTS...; name, d: of share_times
     local cache=$WORK/cache/$name file gpu_name
->>>>>>> main
     CRESNET_CACHE=$cache/timing call "times-$name" before train "$@" --steps 1 -o "$d/before" \
         >>"$logs/times-$name.txt" &&
         file=$(cd "$cache/timing" 2>/dev/null && ls -- *.txt) && gpu_name=${file#costs-} &&

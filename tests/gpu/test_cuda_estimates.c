@@ -19,12 +19,12 @@ static const struct {
 } names[] = {{0, 0, "plain"},
              {0, 1, "direct 4x4/16"},
              {0, 14, "direct 1x1/8"},
-             {1, 15, "union 1x4"},
-             {1, 38, "union 1x2/8"},
+             {1, 15, "mma_sp 1x4"},
+             {1, 38, "mma_sp 1x2/8"},
              {2, CUDA_FORMAT_TWO_FOUR, "2:4 2x256"},
              {2, CUDA_FORMAT_TWO_FOUR + 3, "2:4 1x128"},
-             {3, CUDA_FORMAT_BLOCK_SPARSE, "blocks 2x1x256 patch"},
-             {3, CUDA_FORMAT_BLOCK_SPARSE + 12, "blocks 1x1x64"}};
+             {3, CUDA_FORMAT_BLOCK_SPARSE, "block_sparse 2x1x256 patch"},
+             {3, CUDA_FORMAT_BLOCK_SPARSE + 12, "block_sparse 1x1x64"}};
 
 static void name_of(const struct cr_kernel *kernel, int format, char name[NAME_ROOM]) {
     struct cr_op   op           = cr_op_make(kernel->op, CR_NONE);

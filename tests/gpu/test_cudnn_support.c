@@ -281,7 +281,7 @@ static void unsupported_ops_are_refused(void) {
 }
 
 /* Whether a form is still supported when one slot has another type or has another option. */
-static bool is_supported(enum form form, void (*change)(struct alone *a)) {
+static bool form_is_supported(enum form form, void (*change)(struct alone *a)) {
     const struct shape_of_conv s = {2, 8, 16, 16, 3, 1, 1};
     struct alone               a;
     alone_open(&a, form, CR_F16, &s);
@@ -326,21 +326,21 @@ static void wide_dgrad_add(struct alone *a) {
 
 static void slot_types_are_checked(void) {
     NEED_LIBRARIES();
-    CHECK(is_supported(ACT_STATS, NULL));
-    CHECK(!is_supported(ACT_STATS, wide_scale_bias));
-    CHECK(!is_supported(ACT_STATS, half_sums));
-    CHECK(!is_supported(ACT_STATS, with_relu));
-    CHECK(!is_supported(PLAIN, with_relu));
-    CHECK(!is_supported(BIAS_RELU, with_sums));
-    CHECK(!is_supported(BIAS_RELU, wide_scale_bias));
-    CHECK(is_supported(BIAS_RELU, half_bias));
-    CHECK(!is_supported(BIAS_RELU, other_bias));
-    CHECK(is_supported(ACT_WGRAD, NULL));
-    CHECK(!is_supported(ACT_WGRAD, wide_wgrad_scale_bias));
-    CHECK(is_supported(DGRAD_BN, no_grad_sums));
-    CHECK(!is_supported(DGRAD_BN, no_gamma));
-    CHECK(!is_supported(DGRAD_BN, no_bn_x));
-    CHECK(!is_supported(DGRAD_ADD, wide_dgrad_add));
+    CHECK(form_is_supported(ACT_STATS, NULL));
+    CHECK(!form_is_supported(ACT_STATS, wide_scale_bias));
+    CHECK(!form_is_supported(ACT_STATS, half_sums));
+    CHECK(!form_is_supported(ACT_STATS, with_relu));
+    CHECK(!form_is_supported(PLAIN, with_relu));
+    CHECK(!form_is_supported(BIAS_RELU, with_sums));
+    CHECK(!form_is_supported(BIAS_RELU, wide_scale_bias));
+    CHECK(form_is_supported(BIAS_RELU, half_bias));
+    CHECK(!form_is_supported(BIAS_RELU, other_bias));
+    CHECK(form_is_supported(ACT_WGRAD, NULL));
+    CHECK(!form_is_supported(ACT_WGRAD, wide_wgrad_scale_bias));
+    CHECK(form_is_supported(DGRAD_BN, no_grad_sums));
+    CHECK(!form_is_supported(DGRAD_BN, no_gamma));
+    CHECK(!form_is_supported(DGRAD_BN, no_bn_x));
+    CHECK(!form_is_supported(DGRAD_ADD, wide_dgrad_add));
 }
 
 /* Our own kernels, which come after cuDNN's, support a plain convolution in every type, without fused options. */
