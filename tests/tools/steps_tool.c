@@ -206,7 +206,7 @@ static cr_status save_grads(struct tool *t, const char *path, double scale) {
     struct divided       divided = {.io = cr_state_io(&t->session), .divisor = scale};
     struct cr_ckpt_io    io      = {.self = &divided, .get = divided_get};
     cr_status            status;
-    int                  kept = 0;
+    int                  count = 0;
     CR_ASSERT(cr_param_store_buffer_dtype(store, CR_BUFFER_GRAD) == CR_F32);
     CR_TRY_OUT(cr_state_model_list(store, &arena, &list));
     for (int i = 0; i < list.count; i++) {
@@ -214,9 +214,9 @@ static cr_status save_grads(struct tool *t, const char *path, double scale) {
         if (tensor.address < value || tensor.address >= end)
             continue; /* running statistics and counters have no gradient */
         tensor.address += grad - value;
-        list.tensor[kept++] = tensor;
+        list.tensor[count++] = tensor;
     }
-    list.count = kept;
+    list.count = count;
     CR_TRY_OUT(write_list(path, &list, &io));
 out:
     cr_arena_free(&arena);
