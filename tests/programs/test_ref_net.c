@@ -47,7 +47,7 @@ static int emit_net(struct ref_run *run, const struct cr_config *config, const s
     return cr_layer_loss(&net, x, c->smoothing);
 }
 
-/* Builds the program twice: offsets in the store's buffers are known once all parameters are. */
+/* Builds the program twice: offsets in the buffers are known once all parameters are. */
 static cr_status build_net(struct ref_run *run, const struct net_case *c) {
     struct cr_config           config;
     const struct cr_cost_model anything = {.alignment = 64};
