@@ -52,7 +52,7 @@ prepare() {
 }
 same() { cmp -s "$1" "$2"; }
 # The program could not read a checkpoint of the run folder, used an older one and printed a warning.
-passed_over() { grep -q "passed over" stderr; }
+skipped_checkpoint() { grep -q "checkpoint skipped" stderr; }
 untimed() { sed 's/"seconds": [^,]*, "images_per_s": [^,]*, //' "$1"; }
 # finish_run RUN WANT: resumes RUN to its last step and compares its last checkpoint with that of WANT.
 finish_run() {
@@ -66,9 +66,9 @@ after_train() { finish_run run whole; }
 scene_resume() { rm -rf run; cp -r base run; "$@" "$bin" train net.ini -o run --steps 4 --resume auto -q; }
 after_resume() { [ -f run/last/model.safetensors ] || { echo "step 2 is lost"; return 1; }; finish_run run going; }
 scene_eval() { "$@" "$bin" eval whole --json -q; }
-after_eval() { [ "$1" != 0 ] || passed_over || [ "$(untimed stdout)" = "$(untimed eval.want)" ] || { echo "the result differs"; return 1; }; }
+after_eval() { [ "$1" != 0 ] || skipped_checkpoint || [ "$(untimed stdout)" = "$(untimed eval.want)" ] || { echo "the result differs"; return 1; }; }
 scene_predict() { "$@" "$bin" predict whole images/val/*/*0.png "$source_dir/tests/fuzz/corpus/fuzz_jpeg/rgb.jpg" --json -q; }
-after_predict() { [ "$1" != 0 ] || passed_over || same stdout predict.want || { echo "the result differs"; return 1; }; }
+after_predict() { [ "$1" != 0 ] || skipped_checkpoint || same stdout predict.want || { echo "the result differs"; return 1; }; }
 scene_pack() { rm -rf out; "$@" "$bin" data pack net.ini out -q; }
 after_pack() {
     local file
@@ -79,12 +79,12 @@ after_pack() {
 }
 scene_prune() { rm -rf pruned; "$@" "$bin" prune whole --sparsity 0.5 -o pruned -q; }
 after_prune() {
-    [ ! -e pruned/last ] || passed_over || same pruned/last/model.safetensors pruned.want/last/model.safetensors || { echo "the result differs"; return 1; }
+    [ ! -e pruned/last ] || skipped_checkpoint || same pruned/last/model.safetensors pruned.want/last/model.safetensors || { echo "the result differs"; return 1; }
     [ "$1" != 0 ] || [ -e pruned/last ] || { echo "no result"; return 1; }
 }
 scene_export() { rm -f exported; "$@" "$bin" export whole -o exported -q; }
 after_export() {
-    [ ! -e exported ] || passed_over || same exported export.want || { echo "the file is incomplete"; return 1; }
+    [ ! -e exported ] || skipped_checkpoint || same exported export.want || { echo "the file is incomplete"; return 1; }
     [ "$1" != 0 ] || [ -e exported ] || { echo "no result"; return 1; }
 }
 

@@ -36,7 +36,7 @@ for i in $(seq "$count"); do
     wait $child 2>/dev/null
     after=$(last_step)
     [ "${after:-0}" -ge "${before:-0}" ] || die "round $i: step $before was saved, but now the last step is ${after:-missing}"
-    grep -q "passed over" stderr && die "round $i: a checkpoint was unreadable"
+    grep -q "checkpoint skipped" stderr && die "round $i: a checkpoint was unreadable"
     if [ -n "$after" ]; then
         "$bin" eval net.ini --weights run -q >/dev/null 2>stderr || die "round $i: step $after does not load"
     fi

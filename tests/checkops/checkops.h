@@ -94,10 +94,10 @@ struct checkops_unit {
     struct cr_program     program;
     struct cr_step_block  step;
     const struct cr_op   *op;
-    uint8_t              *pattern; /* sparsity pattern of the store's filter; NULL: none */
+    uint8_t              *pattern; /* sparsity pattern of the filter; NULL: none */
 };
 CR_MUST cr_status checkops_unit_make(const struct checkops_case *c, struct checkops_unit *unit);
-/* ---- internal: checkops_unit.c and checkops_unit_conv.c ---- */
+/* ---- internal: checkops_unit.c, checkops_unit_ops.c and checkops_unit_conv.c ---- */
 struct checkops_build {
     struct cr_program          *p;
     const struct checkops_case *c;
@@ -113,6 +113,8 @@ void    checkops_build_out(struct checkops_build *b, int slot, enum cr_dtype dty
 void    checkops_build_image(struct checkops_build *b, int slot); /* an input of shape N,H,W,C */
 void    checkops_build_mask(struct checkops_build *b, int slot);  /* ... or of its bits */
 void    checkops_build_conv(struct checkops_build *b);
+void    checkops_build_op(struct checkops_build *b); /* operands and attributes of b->op */
+bool    checkops_is_update(enum cr_op_kind kind);    /* sgd, adamw, lars, ema */
 int64_t checkops_window_out(int64_t size, const struct checkops_case *c);
 /* ---- */
 void checkops_unit_free(struct checkops_unit *unit);

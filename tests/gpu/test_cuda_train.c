@@ -185,7 +185,7 @@ static void invalid_settings_are_refused(void) {
     CHECK_HAS(cr_error_message(), "train.gpu = 99");
     run_close(&r);
     CHECK_STATUS(OPEN(&r, "train.batch=100000", "data.image_size=512"), CR_ERR_MEMORY);
-    CHECK_HAS(cr_error_message(), "MiB more than there are");
+    CHECK_HAS(cr_error_message(), "MiB more than available");
     CHECK_HAS(cr_error_message(), "train.batch");
     run_close(&r);
 }

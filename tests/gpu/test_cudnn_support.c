@@ -233,7 +233,7 @@ static void expected_fused_forms_exist(void) {
                            form_name[form], (long long)resnet50[k].H, (long long)resnet50[k].H,
                            (long long)resnet50[k].C, (long long)resnet50[k].K, resnet50[k].window, resnet50[k].window,
                            resnet50[k].stride, s.supported ? "supported" : "not supported");
-            if (s.supported) CHECK(s.slices == 1 && s.ways == 1); /* existing plans can be built */
+            if (s.supported) CHECK(s.slices == 1 && s.algos == 1); /* existing plans can be built */
             alone_close(&a);
         }
     }
@@ -248,8 +248,8 @@ static void forms_have_several_algos(void) {
         alone_open(&a, forms[i], CR_F16, &resnet50[1]);
         REQUIRE_OK(cr_cudnn_support(90, &a.p, &a.op, CR_MATH_F16, false, &one));
         REQUIRE_OK(cr_cudnn_support(90, &a.p, &a.op, CR_MATH_F16, true, &all));
-        CHECK_INT(one.ways, 1);
-        CHECK_INT(all.ways, CR_CUDNN_CANDIDATES);
+        CHECK_INT(one.algos, 1);
+        CHECK_INT(all.algos, CR_CUDNN_CANDIDATES);
         CHECK_INT(one.engine, all.engine); /* the first plan stays first */
         alone_close(&a);
     }

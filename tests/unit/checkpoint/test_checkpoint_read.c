@@ -211,7 +211,7 @@ static void what_does_not_fit(void) {
     CHECK_STATUS(READ(NULL, false, CONV_OK, FC_OK, BIAS_OK, COUNT_OK,
                       {.name = "extra\x1b", .dtype = CR_F32, .dims = 1, .dim = {3}}),
                  CR_ERR_FORMAT);
-    CHECK_HAS(cr_error_message(), "\"extra\\u001b\" [3] is in the file, but not wanted here");
+    CHECK_HAS(cr_error_message(), "\"extra\\u001b\" [3] is in the file, but not in the network");
     /* the same elements in another shape */
     CHECK_STATUS(
         READ(NULL, false, CONV_OK, BIAS_OK, COUNT_OK, {.name = "fc.weight", .dtype = CR_F32, .dims = 1, .dim = {60}}),
@@ -230,7 +230,7 @@ static void what_does_not_fit(void) {
     CHECK_STATUS(READ(NULL, false, {.name = "a", .dtype = CR_I64}, {.name = "b", .dtype = CR_I64},
                       {.name = "c", .dtype = CR_I64}, {.name = "d", .dtype = CR_I64}),
                  CR_ERR_FORMAT);
-    CHECK_HAS(cr_error_message(), "\"a\" [] is in the file, but not wanted here; and 3 more");
+    CHECK_HAS(cr_error_message(), "\"a\" [] is in the file, but not in the network; and 3 more");
     folder_close();
 }
 TESTS(CASE(larger_than_the_buffers), CASE(permutes_any_type), CASE(half_and_double_become_float), CASE(what_fits),

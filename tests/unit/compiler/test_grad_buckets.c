@@ -270,7 +270,7 @@ static void wrong_programs_are_refused(void) {
     /* before its writer */
     move_up(&m.p, b);
     CHECK(cr_program_check(&m.p) != CR_OK);
-    CHECK_HAS(cr_error_message(), "not added up over the ranks once");
+    CHECK_HAS(cr_error_message(), "must be summed over the ranks exactly once");
     move_up(&m.p, b);
     REQUIRE_OK(cr_program_check(&m.p));
     /* twice */

@@ -256,12 +256,12 @@ static void too_little_is_said(void) {
     struct cr_config                c;
     CHECK_STATUS(open_session(&s, &c, true, no, 3), CR_ERR_CONFIG);
     CHECK_HAS(cr_error_message(), "[memory] limit");
-    CHECK_HAS(cr_error_message(), "more than that");
+    CHECK_HAS(cr_error_message(), "more than the limit");
     CHECK_HAS(cr_error_message(), "train.batch");
     CHECK_HAS(cr_error_message(), "data.image_size");
     CHECK_HAS(cr_error_message(), "memory.recompute = yes");
     CHECK_STATUS(open_session(&s, &c, true, swap, 3), CR_ERR_CONFIG);
-    CHECK_HAS(cr_error_message(), "swapping that helps");
+    CHECK_HAS(cr_error_message(), "offloading");
 }
 
 /* Pictures of evaluation that are larger than training's: a limit that training just keeps is kept by both. Where its

@@ -150,7 +150,7 @@ static void files_that_do_not_fit(void) {
     pruned_close(&b);
     REQUIRE_OK(pruned_open(&b, (const char *const[]){"train.device=cpu", "model.depths=1", "model.widths=8", NULL}));
     CHECK_STATUS(cr_session_load_weights(&b.session, path, true), CR_ERR_FORMAT);
-    CHECK_HAS(cr_error_message(), "is in the file, but not wanted here");
+    CHECK_HAS(cr_error_message(), "is in the file, but not in the network");
     pruned_close(&b);
     end(&a);
 }

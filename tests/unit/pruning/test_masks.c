@@ -402,7 +402,7 @@ static void wrong_budgets_are_named(void) {
     static const struct {
         const char *text, *says;
     } wrong[] = {{"layer,sparsity\nlayer9.0.conv1,0.5\n", "budget.csv:2: this network has no layer \"layer9.0.conv1\""},
-                 {"layer,sparsity\n\nfc,1.5\n", "budget.csv:3: column 2: a sparsity is wanted"},
+                 {"layer,sparsity\n\nfc,1.5\n", "budget.csv:3: column 2: expected a sparsity"},
                  {"layer,sparsity\nfc,half\n", "not \"half\""},
                  {"layer,sparsity\nfc\n", "not \"\""},
                  {"layer,sparsity\n7,0.5\n", "no layer \"7\""},
@@ -411,11 +411,11 @@ static void wrong_budgets_are_named(void) {
                  {"layer1.0.conv1,0.5\nfc,0.5\n", "budget.csv:1: the first line names the columns"},
                  {"1,0.5\n2,0.5\n", "budget.csv:1: the first line names the columns"},
                  {"layer,sparsity\nfc,0.5\n\nlayer1.0.conv1,0.1\nfc.weight,0.5\n",
-                  "budget.csv:5: layer fc has a line already, line 2"},
+                  "budget.csv:5: layer fc already appears in line 2"},
                  {"layer,sparsity\n2,0.5\nlayer1.0.conv1,0.5\n",
-                  "budget.csv:3: layer layer1.0.conv1 has a line already, line 2"},
+                  "budget.csv:3: layer layer1.0.conv1 already appears in line 2"},
                  {"layer;sparsity\nfc;0.5\n", "commas"},
-                 {"", "no table"}};
+                 {"", "not a table"}};
     for (size_t i = 0; i < CR_COUNT(wrong); i++) {
         struct net n;
         CHECK(net_open(&n, budget(wrong[i].text)) != CR_OK);
@@ -433,7 +433,7 @@ static void wrong_budgets_are_named(void) {
     REQUIRE_OK(net_open(&n, budget("l,a\nlayer1.0.conv1,50%\n"), "prune.pattern=2:4"));
     net_close(&n);
     CHECK_STATUS(net_open(&n, "prune.sparsity=0.5", "prune.exempt=conv1,layer7"), CR_ERR_CONFIG);
-    CHECK_HAS(cr_error_message(), "\"layer7\" is no layer");
+    CHECK_HAS(cr_error_message(), "\"layer7\" is not a layer");
     net_close(&n);
     CHECK_STATUS(net_open(&n, "prune.sparsity=0.5", "prune.exempt=conv1 layer1 layer2 fc"), CR_ERR_CONFIG);
     net_close(&n);

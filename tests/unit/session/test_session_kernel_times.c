@@ -184,8 +184,8 @@ static void a_table_that_does_not_fit_needs_force(void) {
 
 /* Measured there, not here: other kernels, and so other bits. */
 static void a_device_without_a_table_needs_force(void) {
-    check_misfit(&without_times, NULL, put_other, "here they are not (ordered)");
-    check_misfit(&with_times, "train.measure=no", put_own_costs, "here they are not (timed)");
+    check_misfit(&without_times, NULL, put_other, "this device (ordered) does not measure them");
+    check_misfit(&with_times, "train.measure=no", put_own_costs, "this device (timed) does not measure them");
 }
 
 /* Chosen by their order there, measured here: the same. Where nothing is measured here either, it goes on. */
