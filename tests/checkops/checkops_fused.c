@@ -185,14 +185,15 @@ static void list_two_of_four(struct checkops_list *out) {
                                           {3, 28, 28, 64, 128, 3, 2, 1, true},  {9, 14, 14, 64, 72, 3, 2, 1, true},
                                           {2, 11, 29, 80, 64, 3, 1, 1, true},   {2, 10, 6, 24, 8, 5, 3, 2, true}};
     static const unsigned     ends[] = {CHECKOPS_BIAS | CHECKOPS_ADD | CHECKOPS_RELU, 0, CHECKOPS_BIAS | CHECKOPS_RELU};
-    static const enum cr_dtype types[] = {CR_F16, CR_BF16};
+    static const enum cr_dtype types[]  = {CR_F16, CR_BF16};
+    const unsigned             two_four = CHECKOPS_PATTERN | CHECKOPS_TWO;
     if (out->extent == CHECKOPS_WIDE) return;
     for (size_t i = 0; i < CR_COUNT(convs) + CR_COUNT(layers); i++)
         for (int format_index = 0; format_index < CHECKOPS_FORMAT_BLOCK_SPARSE;
              format_index += format_index == 1 ? FOURS - 1 : 1) {
             const struct shape  *shape = i < CR_COUNT(convs) ? &convs[i] : &layers[i - CR_COUNT(convs)];
-            struct checkops_case c     = case_of(
-                    shape, CR_OP_conv, CHECKOPS_PATTERN | CHECKOPS_TWO | ends[(i + (size_t)format_index) % CR_COUNT(ends)]);
+            struct checkops_case c =
+                case_of(shape, CR_OP_conv, two_four | ends[(i + (size_t)format_index) % CR_COUNT(ends)]);
             c.format = format_index;
             c.real   = types[(i + (size_t)format_index / 3) % CR_COUNT(types)];
             if (c.C % 8 || c.K % 8) continue;

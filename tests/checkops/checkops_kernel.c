@@ -375,10 +375,11 @@ out:
 
 cr_status checkops_time(struct checkops_arena *arena, const struct cr_kernel *kernel, const struct checkops_unit *unit,
                         const struct checkops_inputs *inputs, double *seconds) {
+    cr_status               status;
     struct checkops_verdict verdict = {.ok = true};
-    struct trial            trial   = {
-                     .arena = arena, .device = arena->device, .kernel = kernel, .unit = unit, .inputs = inputs, .verdict = &verdict};
-    cr_status status;
+
+    struct trial trial = {
+        .arena = arena, .device = arena->device, .kernel = kernel, .unit = unit, .inputs = inputs, .verdict = &verdict};
     CR_TRY_OUT(trial_open(&trial));
     if (!verdict.ok) CR_FAIL_OUT(CR_ERR_DEVICE, "%s %s", kernel->name, verdict.why);
     CR_TRY_OUT(send(&trial));

@@ -315,17 +315,20 @@ static bool accepts_half(const struct cr_device *device, const struct cr_program
 }
 
 #define KERNEL(text, kind, how, test, function, error) RELAXED_KERNEL(text, kind, how, test, function, error, 0)
+/* Version 14 of clang-format moves a backslash beyond column 120. */
+/* clang-format off */
 #define RELAXED_KERNEL(text, kind, how, test, function, error, relaxed)                                                \
     {                                                                                                                  \
-        {.name          = text,                                                                                        \
-         .op            = CR_OP_##kind,                                                                                \
-         .math          = CR_MATH_##how,                                                                               \
-         .deterministic = true,                                                                                        \
-         .relaxations   = relaxed,                                                                                     \
-         .accepts       = test,                                                                                        \
-         .launch        = function},                                                                                          \
-            error                                                                                                      \
+        .kernel  = {.name          = text,                                                                             \
+                    .op            = CR_OP_##kind,                                                                     \
+                    .math          = CR_MATH_##how,                                                                    \
+                    .deterministic = true,                                                                             \
+                    .relaxations   = relaxed,                                                                          \
+                    .accepts       = test,                                                                             \
+                    .launch        = function},                                                                        \
+        .mistake = error                                                                                               \
     }
+/* clang-format on */
 static const struct {
     struct cr_kernel kernel;
     enum mistake     mistake;

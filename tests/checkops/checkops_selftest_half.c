@@ -23,7 +23,7 @@ cr_status checkops_truncates_to_tf32(struct cr_device *device, const struct cr_c
     struct cr_call narrow  = *call;
     uint32_t      *copy[2] = {NULL, NULL};
     cr_status      status  = CR_OK;
-    if (!checkops_out_tensor(call, 0)->dtype == CR_F32) return checkops_reference(device, call);
+    if (checkops_out_tensor(call, 0)->dtype != CR_F32) return checkops_reference(device, call);
     for (int s = 0; s < 2; s++) {
         const size_t bytes = call->program->tensor[call->op->in[s]].bytes;
         copy[s]            = cr_alloc(bytes, 1);

@@ -216,26 +216,29 @@ static cr_status float_sums(struct cr_device *device, const struct cr_call *call
     return CR_OK;
 }
 
+/* Version 14 of clang-format moves a backslash beyond column 120. */
+/* clang-format off */
 #define BAD(text, kind, function)                                                                                      \
     {                                                                                                                  \
-        {.name          = "bad." text,                                                                                 \
-         .op            = CR_OP_##kind,                                                                                \
-         .math          = CR_MATH_F32,                                                                                 \
-         .deterministic = true,                                                                                        \
-         .accepts       = checkops_not_half,                                                                           \
-         .launch        = function},                                                                                          \
-            true                                                                                                       \
+        .kernel = {.name          = "bad." text,                                                                       \
+                   .op            = CR_OP_##kind,                                                                      \
+                   .math          = CR_MATH_F32,                                                                       \
+                   .deterministic = true,                                                                              \
+                   .accepts       = checkops_not_half,                                                                 \
+                   .launch        = function},                                                                         \
+        .wrong  = true                                                                                                 \
     }
 #define BAD_HALF(text, kind, how, function)                                                                            \
     {                                                                                                                  \
-        {.name          = "bad." text,                                                                                 \
-         .op            = CR_OP_##kind,                                                                                \
-         .math          = CR_MATH_##how,                                                                               \
-         .deterministic = true,                                                                                        \
-         .accepts       = checkops_only_half,                                                                          \
-         .launch        = function},                                                                                          \
-            true                                                                                                       \
+        .kernel = {.name          = "bad." text,                                                                       \
+                   .op            = CR_OP_##kind,                                                                      \
+                   .math          = CR_MATH_##how,                                                                     \
+                   .deterministic = true,                                                                              \
+                   .accepts       = checkops_only_half,                                                                \
+                   .launch        = function},                                                                         \
+        .wrong  = true                                                                                                 \
     }
+/* clang-format on */
 const struct checkops_wrong_kernel checkops_wrong_kernels[] = {
     BAD("inexact_last", add, inexact_last),
     BAD("inexact_last_conv", conv, inexact_last),
