@@ -125,7 +125,7 @@ static void values_are_those_of_the_cpu(void) {
             const bool normal = n.store.param[i].role == CR_ROLE_CONV && draws[d].shape == CR_INIT_NORMAL;
             check_param(&n, i, normal ? ULP_MOST : 0, &worst);
         }
-        printf("    seed %lld: at most %lld ulp apart\n", (long long)draws[d].seed, (long long)worst);
+        printf("    seed %lld: largest difference %lld ulp\n", (long long)draws[d].seed, (long long)worst);
         net_close(&n);
     }
 }

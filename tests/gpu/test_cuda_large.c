@@ -176,7 +176,7 @@ static void check_pixels(const char *kernel, int which, double (*want)(int64_t p
         for (int c = 0; c < C; c++) {
             const double w = want(places[i], c), have = (double)cr_f16_to_f32(got[c]);
             if (!(fabs(have - w) <= 2e-3 * fabs(w) + 2e-4)) {
-                TEST_FAIL_("%s: pixel %lld, channel %d: %g, want %g", kernel, (long long)places[i], c, have, w);
+                TEST_FAIL_("%s: pixel %lld, channel %d: %g, expected %g", kernel, (long long)places[i], c, have, w);
                 return;
             }
         }
@@ -191,7 +191,7 @@ static void check_sums(const char *kernel, const char *from, int count, double (
     for (int i = 0; i < count && status == CR_OK; i++) {
         const double w = want(i);
         if (fabs((double)got[i] - w) <= tolerance * fabs(w) + tolerance) continue;
-        TEST_FAIL_("%s: sum %d: %g, want %g", kernel, i, (double)got[i], w);
+        TEST_FAIL_("%s: sum %d: %g, expected %g", kernel, i, (double)got[i], w);
         break;
     }
     free(got);

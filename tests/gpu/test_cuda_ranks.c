@@ -53,7 +53,7 @@ static void check_many_like_one(int gpus, const char *transport) {
         spread = fmax(spread, relative(one[i], plain[i]));
         far    = fmax(far, relative(one[i], many[i]));
     }
-    fprintf(stderr, "    %d GPUs: first step %.1e, worst of 50 %.1e; two ways of one GPU: %.1e\n", gpus,
+    fprintf(stderr, "    %d GPUs: first step %.1e, largest of 50 %.1e; two variants of one GPU: %.1e\n", gpus,
             relative(one[0], many[0]), far, spread);
     CHECK(far <= fmax(2 * spread, 1e-4));
     finish(&r);

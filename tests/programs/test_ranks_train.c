@@ -28,7 +28,7 @@ static void check_like_one(int size, const char *batch, const char *accumulate) 
         spread = fmax(spread, fmax(relative(one[i], plain[i]), relative(one[i], three[i])));
         far    = fmax(far, relative(one[i], many[i]));
     }
-    fprintf(stderr, "    %d ranks: first step %.1e, worst of 50 %.1e; three ways of one rank: %.1e\n", size,
+    fprintf(stderr, "    %d ranks: first step %.1e, largest of 50 %.1e; three variants of one rank: %.1e\n", size,
             relative(one[0], many[0]), far, spread);
     CHECK(far <= fmax(2 * spread, 1e-4));
     finish(&r);
