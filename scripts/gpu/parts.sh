@@ -71,7 +71,7 @@ part_ops() {
     bad=$(grep '^FAIL' "$WORK/ops.txt" | awk '{ print $3 }' | sort -u)
     good=$(grep '^ok' "$WORK/ops.txt" | awk '{ print $3 }' | sort -u | wc -l)
     unreached=$(comm -23 <(grep '^none' "$WORK/ops.txt" | awk '{ print $3 }' | sort -u) <(grep -E '^(ok|FAIL)' "$WORK/ops.txt" | awk '{ print $3 }' | sort -u) | tr '\n' ' ')
-    cut=$(grep -c 'out of time' "$WORK/ops.txt")
+    cut=$(grep -c 'time limit reached' "$WORK/ops.txt")
     sort "$WORK/ops.txt" | grep '^     [a-z]' | awk '{ print $1 }' | uniq -c
     [ "$good" -gt 0 ] && [ -z "$bad" ] && [ -z "$unreached" ] && [ "$cut" -eq 0 ]
     verdict $? "checkops, every kernel" "$good kernels passed, $(sed -n 's/^[a-z]*: \([0-9]*\) cases.*/\1/p' "$WORK/ops.txt" | awk '{ n += $1 } END { print n + 0 }') cases in $shards shards, $cut incomplete; not reached: ${unreached:-none}; failed: $(echo $bad)"
