@@ -5,6 +5,7 @@
 #include "cuda/sparse/two_four/two_four.h"
 #include "sparsity/sparsity.h"
 #include "tests/harness/conv_problem.h"
+#include "tests/harness/sparse_support.h"
 #include "tests/harness/test_gpu.h"
 
 enum { CAPABILITY = 90, MULTIPROCESSORS = 132, COLUMNS = 16 };
@@ -90,7 +91,7 @@ static void packed_free(struct packed *f) {
 }
 
 /* Kept value i of a row of a unit: where it comes from, and its channel among the unit's 64. Operand A is 8x8 matrices
- * down the rows; of metadata a warp has 32 words for its 16 rows, as of cr_sparse_24_word, with lanes 0 and 1 of four
+ * down the rows; of metadata a warp has 32 words for its 16 rows, as of sparse_24_word, with lanes 0 and 1 of four
  * for the first 32 channels. */
 static uint32_t kept_from(const struct packed *f, int64_t unit, int row, int i) {
     return f->from[unit * CK_TWO_FOUR_UNIT + i / 8 * 512 + row * 8 + i % 8];
@@ -137,7 +138,7 @@ static void compare_words(const struct halved *h, const struct packed *f) {
         const int     lane = (int)(i % 32), half = lane % 4 / 2;
         const int64_t channel = first_channel(f, unit) + half * 32;
         if (k + 16 > c->K || channel + 32 > c->C) continue;
-        CHECK_INT(f->words[i], cr_sparse_24_word(h->places, c->R * c->S * h->filled, k,
+        CHECK_INT(f->words[i], sparse_24_word(h->places, c->R * c->S * h->filled, k,
                                                  tap_of(f, unit) * h->filled + channel, lane));
     }
 }

@@ -1,6 +1,7 @@
 /* tests/unit/compiler/test_recompute.c: tensors computed twice: training comes out the same to the bit, with freed
  * memory poisoned too; the load falls to the limit or as far as it can; and what must not be repeated is not. */
 #include "tests/harness/data_support.h"
+#include "tests/harness/executor_poison.h"
 #include "tests/harness/network_support.h"
 
 enum { BATCH = 4, CLASSES = 5, SIZE = 32, STEPS = 3 };

@@ -4,6 +4,7 @@
 #include "inspect/memory_trace/memory_trace.h"
 #include "inspect/plan_print.h"
 #include "model/model.h"
+#include "tests/harness/executor_poison.h"
 #include "tests/harness/offload_support.h"
 #include "tests/harness/streams_support.h"
 #include "verification/verify.h"
