@@ -54,8 +54,6 @@ struct cr_memory {
 /* Bytes of device memory that cr_memory_open reserves, including the slots for batches. */
 size_t cr_memory_need(const struct cr_device *device, const struct cr_param_store *store,
                       const struct cr_program *const *programs, int count);
-/* Bytes of host memory that it reserves for the HOST region. */
-size_t cr_memory_host_need(const struct cr_program *const *programs, int count);
 /* Reserves the memory for `count` planned programs; cr_memory_close releases it. CR_ERR_MEMORY when there is not
  * enough. */
 CR_MUST cr_status cr_memory_open(struct cr_memory *memory, struct cr_device *device, const struct cr_param_store *store,
