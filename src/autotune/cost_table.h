@@ -80,9 +80,6 @@ CR_MUST cr_status cr_cost_table_text(const struct cr_cost_table *costs, char **o
 CR_MUST cr_status cr_cost_table_load_fixed(struct cr_cost_table *costs, const char *text, size_t length,
                                            const char *from);
 
-/* Returns the number of candidates that were measured so far, and the seconds that this took. */
-void cr_cost_table_effort(const struct cr_cost_table *costs, int64_t *measured, double *seconds);
-
 /* ---- autotune/measure.c ---- */
 
 /* Scratch memory for measurements. A zeroed struct is empty. */

@@ -3,6 +3,7 @@
  * plain program without delays. With a missing wait it must differ. */
 #include "core/rng.h"
 #include "model/model.h"
+#include "tests/harness/executor_poison.h"
 #include "tests/harness/offload_support.h"
 #include "tests/harness/test_gpu.h"
 

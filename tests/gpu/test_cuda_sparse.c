@@ -4,6 +4,7 @@
 #include "cuda/sparse/sparse_launchers.h"
 #include "sparsity/sparsity.h"
 #include "tests/harness/conv_problem.h"
+#include "tests/harness/sparse_support.h"
 #include "tests/harness/test_gpu.h"
 
 enum { MULTIPROCESSORS = 132, SHARED = 233472, CONFIG_PLAIN = -1 };
@@ -49,7 +50,7 @@ static bool pruned_open(struct pruned *s, size_t shape, enum ck_type type, float
         if (fabs(draw()) < (double)density && i / (s->p.weights / c.K) != 2) w[i] = (float)value;
     }
     problem_expect(&s->p);
-    return cr_sparse_encode(w, NULL, c.K, c.R, c.S, c.C, &s->sparse) == CR_OK;
+    return sparse_encode(w, NULL, c.K, c.R, c.S, c.C, &s->sparse) == CR_OK;
 }
 
 static cr_status linearise(const struct pruned *p, const struct ck_sparse_plan *plan, struct cr_linear_filter *to) {
@@ -63,7 +64,9 @@ static cr_status linearise(const struct pruned *p, const struct ck_sparse_plan *
                                            .s_step   = steps.s_step,
                                            .rows     = plan->k_blocks * plan->channels,
                                            .multiple = CK_SPARSE_PAIR};
-    return cr_sparse_linearize(&p->sparse, &how, to);
+    CR_TRY(cr_sparse_linearize(&p->sparse, &how, to));
+    sparse_fill(p->p.w, to);
+    return CR_OK;
 }
 
 /* ---- the plan on the host ---- */

@@ -4,6 +4,7 @@
 #include "cuda/sparse/two_four/two_four.h"
 #include "sparsity/sparsity.h"
 #include "tests/harness/conv_problem.h"
+#include "tests/harness/sparse_support.h"
 #include "tests/harness/test_gpu.h"
 
 enum { CAPABILITY = 90, MULTIPROCESSORS = 132, COLUMNS = 16 };
@@ -89,7 +90,7 @@ static void packed_free(struct packed *f) {
 }
 
 /* Position and channel (of the unit's 64) of nonzero i of a row of a unit. Operand A consists of 8x8 matrices down
- * the rows; a warp has 32 words of metadata for its 16 rows, as in cr_sparse_24_word, where threads 0 and 1 of four
+ * the rows; a warp has 32 words of metadata for its 16 rows, as in sparse_24_word, where threads 0 and 1 of four
  * have the first 32 channels. */
 static uint32_t kept_from(const struct packed *f, int64_t unit, int row, int i) {
     return f->from[unit * CK_TWO_FOUR_UNIT + i / 8 * 512 + row * 8 + i % 8];
@@ -136,7 +137,7 @@ static void compare_words(const struct halved *h, const struct packed *f) {
         const int     thread = (int)(i % 32), half = thread % 4 / 2;
         const int64_t channel = first_channel(f, unit) + half * 32;
         if (k + 16 > c->K || channel + 32 > c->C) continue;
-        CHECK_INT(f->words[i], cr_sparse_24_word(h->places, c->R * c->S * h->filled, k,
+        CHECK_INT(f->words[i], sparse_24_word(h->places, c->R * c->S * h->filled, k,
                                                  tap_of(f, unit) * h->filled + channel, thread));
     }
 }

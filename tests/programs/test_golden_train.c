@@ -4,6 +4,7 @@
  * reuse, and with freed memory poisoned; on the CPU and on the GPU (in fp32). */
 #include "optim/optim.h"
 #include "session/session.h"
+#include "tests/harness/executor_poison.h"
 #include "tests/harness/test_gpu.h"
 
 #include <stdlib.h>

@@ -3,6 +3,7 @@
  * folds once for many batches, and again on request. */
 #include "core/rng.h"
 #include "tests/harness/data_support.h"
+#include "tests/harness/executor_poison.h"
 #include "tests/harness/network_support.h"
 
 enum { BATCH = 3, CLASSES = 5, SIZE = 16 };

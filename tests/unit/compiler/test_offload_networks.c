@@ -5,6 +5,7 @@
 #include "session/session.h"
 #include "tests/harness/compiler_support.h"
 #include "tests/harness/data_support.h"
+#include "tests/harness/executor_poison.h"
 #include "tests/harness/network_support.h"
 
 enum { BATCH = 4, CLASSES = 5, SIZE = 32, STEPS = 3 };

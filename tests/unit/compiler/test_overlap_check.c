@@ -4,15 +4,49 @@
 
 /* ---- poison: memory with owners ---- */
 
+/* A range of bytes [begin, end). */
+struct range {
+    size_t begin, end;
+};
+
+static int compare_ranges(const void *a, const void *b) {
+    const struct range *s = a, *t = b;
+    return (s->begin > t->begin) - (s->begin < t->begin);
+}
+
+/* Finds the bytes of the pool that hold no live data when op `op` starts; op = program->ops stands for the end of the
+ * program. Outputs of the op count as dead unless they reuse the storage of an input. Poison in these bytes must not
+ * change a result. `range` has room for program->tensors + 1 ranges; they are sorted and disjoint. Returns their
+ * number. The program must be planned. */
+static int dead_ranges(const struct cr_program *p, int op, struct range *range) {
+    int live = 0, dead = 0;
+    for (int t = 0; t < p->tensors; t++) {
+        const struct cr_tensor *x            = &p->tensor[t];
+        bool                    lives_to_end = x->keep && x->first >= 0;
+        if (x->region == CR_REGION_POOL && x->first >= 0 && x->first < op && (x->last >= op || lives_to_end))
+            range[live++] = (struct range){x->offset, x->offset + x->bytes};
+    }
+    qsort(range, (size_t)live, sizeof *range, compare_ranges);
+    size_t top = 0;
+    for (int i = 0; i < live; i++) { /* writes the gaps over the ranges: dead <= i here */
+        struct range x = range[i];
+        if (x.begin > top) range[dead++] = (struct range){top, x.begin};
+        top = CR_MAX(top, x.end);
+    }
+    size_t end = p->region_bytes[CR_REGION_POOL];
+    if (top < end) range[dead++] = (struct range){top, end};
+    return dead;
+}
+
 /* Runs the program on a pool that records the owner of each unit; dead ranges lose their owner before every op. Every
  * op must find its inputs complete, and every kept tensor must be complete at the end. */
 static int play(const struct cr_program *p, size_t unit) {
-    size_t           units = p->region_bytes[CR_REGION_POOL] / unit;
-    int             *owner = cr_alloc(units + 1, sizeof *owner), faults = 0;
-    struct cr_range *dead = cr_alloc((size_t)p->tensors + 1, sizeof *dead);
+    size_t        units = p->region_bytes[CR_REGION_POOL] / unit;
+    int          *owner = cr_alloc(units + 1, sizeof *owner), faults = 0;
+    struct range *dead = cr_alloc((size_t)p->tensors + 1, sizeof *dead);
     CR_ASSERT(owner && dead);
     for (int i = 0; i <= p->ops; i++) {
-        int ranges = cr_plan_dead_ranges(p, i, dead);
+        int ranges = dead_ranges(p, i, dead);
         for (int k = 0; k < ranges; k++) {
             if (dead[k].begin >= dead[k].end || (k && dead[k].begin < dead[k - 1].end)) faults++;
             for (size_t u = (dead[k].begin + unit - 1) / unit; u < (dead[k].end + unit - 1) / unit && u < units; u++)

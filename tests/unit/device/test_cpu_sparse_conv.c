@@ -1,6 +1,7 @@
 /* tests/unit/device/test_cpu_sparse_conv.c: convolution with a sparse filter on the CPU against a loop over all weights
  * in double. */
 #include "device/cpu/tuned/sparse_conv.h"
+#include "tests/harness/sparse_support.h"
 #include "tests/harness/test.h"
 
 struct shape {
@@ -59,8 +60,9 @@ static void one(const struct shape *s, float nonzeros, bool fused, int threads) 
     struct cr_sparse              sparse;
     struct cr_linear_filter       filter;
     const struct cr_linear_layout how = cr_cpu_sparse_conv_layout(&p);
-    REQUIRE(cr_sparse_encode(w, NULL, p.K, p.R, p.S, p.C, &sparse) == CR_OK);
+    REQUIRE(sparse_encode(w, NULL, p.K, p.R, p.S, p.C, &sparse) == CR_OK);
     REQUIRE(cr_sparse_linearize(&sparse, &how, &filter) == CR_OK);
+    sparse_fill(w, &filter);
     for (int64_t i = 0; i < outputs + 2 * GUARD; i++) y[i] = 12345.0f;
     const struct cr_cpu_sparse_call call = {.x      = x,
                                             .filter = &filter,

@@ -5,6 +5,7 @@
 #include "inspect/plan_print.h"
 #include "model/model.h"
 #include "tests/harness/compiler_support.h"
+#include "tests/harness/executor_poison.h"
 #include "tests/harness/offload_support.h"
 #include "tests/harness/streams_support.h"
 

@@ -1,6 +1,7 @@
 /* tests/unit/sparsity/test_band_2_4.c: sparse filters packed for the sparse tensor cores. The packed form is unpacked
  * as PTX describes the operands of mma.sp m16n8k32, weight by weight, and compared with the dense filter. */
 #include "sparsity/band_2_4.h"
+#include "tests/harness/sparse_support.h"
 #include "tests/harness/test.h"
 
 struct shape {
@@ -78,7 +79,7 @@ static void one(const struct shape *s) {
                                          .s_step  = S_STEP,
                                          .bands   = (s->K + 63) / 64 + 1};
     REQUIRE(w && back);
-    REQUIRE(cr_sparse_encode(w, NULL, s->K, s->R, s->S, s->C, &sparse) == CR_OK);
+    REQUIRE(sparse_encode(w, NULL, s->K, s->R, s->S, s->C, &sparse) == CR_OK);
     REQUIRE(cr_mma_sp_map_make(&sparse, &map) == CR_OK);
     REQUIRE(cr_mma_sp_make(&map, &how, true, &u) == CR_OK);
     CHECK_INT(cr_mma_sp_count(&map, &how), u.fragments);
@@ -118,7 +119,7 @@ static void work_follows_density(void) {
         struct cr_mma_sp_map          map;
         struct cr_mma_sp              u;
         float                        *w = make(&s);
-        REQUIRE(w && cr_sparse_encode(w, NULL, s.K, s.R, s.S, s.C, &sparse) == CR_OK);
+        REQUIRE(w && sparse_encode(w, NULL, s.K, s.R, s.S, s.C, &sparse) == CR_OK);
         REQUIRE(cr_mma_sp_map_make(&sparse, &map) == CR_OK && cr_mma_sp_make(&map, &how, true, &u) == CR_OK);
         const double passes = (double)u.fragments / (4.0 * 9 * 64 / 32);
         CHECK(passes >= least[i] && passes <= most[i]);
@@ -136,7 +137,7 @@ static void failing_allocations(void) {
     struct cr_sparse              sparse;
     struct cr_mma_sp_map          map;
     struct cr_mma_sp              u;
-    REQUIRE(cr_sparse_encode(two, NULL, 1, 1, 1, 2, &sparse) == CR_OK);
+    REQUIRE(sparse_encode(two, NULL, 1, 1, 1, 2, &sparse) == CR_OK);
     for (int nth = 1; nth <= 2; nth++) {
         cr_alloc_fail_at(nth);
         CHECK(cr_mma_sp_map_make(&sparse, &map) == CR_ERR_MEMORY);
