@@ -333,6 +333,7 @@ const struct cr_backend cr_backend_cuda = {
     .async           = &cr_cuda_async,
     .init_store      = cr_cuda_init_params,
     .pools           = cr_cuda_pools,
+    .baselines       = cr_cuda_baseline_kernels,
     .spdnn           = cr_cuda_spdnn,
     .packed_elems    = cr_cuda_packed_elems,
     .open_offline    = cr_cuda_open_offline,

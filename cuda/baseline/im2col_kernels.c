@@ -78,7 +78,6 @@ static const struct cr_kernel kernel_cublas = {.name          = "im2col+cublas",
                                                .op            = CR_OP_conv,
                                                .math          = CR_MATH_F32,
                                                .deterministic = true,
-                                               .baseline      = true,
                                                .accepts       = blas_accepts,
                                                .prepare       = blas_prepare,
                                                .launch        = blas_launch,
@@ -242,14 +241,13 @@ static const struct cr_kernel kernel_cusparse = {.name          = "im2col+cuspar
                                                  .math          = CR_MATH_F32,
                                                  .deterministic = true,
                                                  .sparse        = true,
-                                                 .baseline      = true,
                                                  .accepts       = sparse_accepts,
                                                  .algo_count    = sparse_algo_count,
                                                  .prepare       = sparse_prepare,
                                                  .launch        = sparse_launch,
                                                  .release       = product_close};
 
-const struct cr_kernel *const cr_cuda_im2col_kernels[] = {&kernel_cublas, &kernel_cusparse, NULL};
+const struct cr_kernel *const cr_cuda_baseline_kernels[] = {&kernel_cublas, &kernel_cusparse, NULL};
 #else
-const struct cr_kernel *const cr_cuda_im2col_kernels[] = {&kernel_cublas, NULL};
+const struct cr_kernel *const cr_cuda_baseline_kernels[] = {&kernel_cublas, NULL};
 #endif

@@ -50,11 +50,45 @@ bool cr_cuda_sparse_plan(const struct cr_device *device, const struct ck_conv *c
  */
 CR_MUST cr_status cr_cuda_sparse_order(const struct cr_sparse *sparse, const struct ck_conv *conv,
                                        const struct ck_sparse_plan *plan, int format, struct cr_linear_filter *to);
-/* Converts clock cycles to seconds, at the device's maximum clock. Returns 0 when the clock rate is unknown. */
-double cr_cuda_cycles_to_seconds(const struct cr_device *device, double cycles);
 /* Implements cr_kernel.algo_name for SELL and for the formats with a ck_sparse_plan. */
 void cr_cuda_sparse_format_name(const struct cr_op *op, struct cr_text *out);
+
+/* ---- cuda/sparse/sparse_kernels.c: functions of all formats ---- */
+
+/* Converts clock cycles to seconds, at the device's maximum clock. Returns 0 when the clock rate is unknown. */
+double cr_cuda_cycles_to_seconds(const struct cr_device *device, double cycles);
 /* Copies `count` words to newly allocated device memory, which the caller frees with cudaFree. */
 CR_MUST cr_status cr_cuda_sparse_upload(const void *host, int64_t count, uint32_t **device);
+
+/* Plans need a sparsity pattern and the properties of a device; an offline device has none. */
+static inline bool cuda_sparse_can_plan(const struct cr_device *device, const struct cr_program *p) {
+    return p->store->pattern && !cuda_of(device)->offline;
+}
+/* Whether the tensors of a sparse_filter have types that all formats support. */
+bool cuda_sparse_filter_fits(const struct cr_program *program, const struct cr_op *op);
+/* Whether the operands of a convolution fit (cuda_sparse_operands_fit) and image and filter have this type. */
+bool cuda_sparse_operands_are(const struct cr_program *program, const struct cr_op *op, enum cr_dtype type);
+
+/* A linear filter without values in device memory. */
+struct cuda_linear_filter {
+    int64_t   entries;
+    uint32_t *offsets, *start, *from;
+};
+/* Copies the parts that a kernel needs: `from` for a kernel that gathers the values, the others for a convolution. */
+CR_MUST cr_status cr_cuda_linear_upload(const struct cr_linear_filter *filter, bool gathers, bool convolves,
+                                        struct cuda_linear_filter *to);
+void              cr_cuda_linear_free(struct cuda_linear_filter *filter);
+
+/* Members of struct cr_kernel that all kernels of sparse filters share. CONV and FILTER expect the functions algo_name,
+ * prepare and release, and FILTER expects filter_accepts and filter_launch. */
+#define CUDA_SPARSE_KERNEL(kind, kernel_name, kernel_math)                                                             \
+    .name = kernel_name, .op = kind, .math = kernel_math, .deterministic = true
+#define CUDA_SPARSE_CONV(kernel_name, kernel_math)                                                                     \
+    CUDA_SPARSE_KERNEL(CR_OP_conv, kernel_name, kernel_math), .sparse = true, .algo_name = algo_name,                  \
+                                                              .prepare = prepare, .release = release
+#define CUDA_SPARSE_FILTER(kernel_name)                                                                                \
+    CUDA_SPARSE_KERNEL(CR_OP_sparse_filter, kernel_name, CR_MATH_EXACT),                                               \
+        .algo_name = algo_name, .prepare = prepare, .release = release, .accepts = filter_accepts,                     \
+        .launch = filter_launch
 
 #endif

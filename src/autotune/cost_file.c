@@ -40,7 +40,7 @@ cr_status cr_cost_table_path(const struct cr_device *device, char **out) {
 }
 
 /* An error of the file costs time but does not stop the run. */
-void cr_cost_read_file(struct cr_cost_table *c, bool verbose) {
+static void read_file(struct cr_cost_table *c, bool verbose) {
     char       *text   = NULL;
     const char *why    = NULL;
     size_t      length = 0;
@@ -63,7 +63,7 @@ static bool measured_here(const struct cr_cost_table *c, const struct cr_cost_en
 /* Merges the new entries with the present contents of the file, because another process may have written it. */
 static cr_status file_text(const struct cr_cost_table *c, struct cr_text *out) {
     struct cr_cost_table now = {.device = c->device, .path = c->path, .identity = c->identity};
-    cr_cost_read_file(&now, false);
+    read_file(&now, false);
     cr_cost_add_header(c, out);
     for (int i = 0; i < now.entries; i++)
         if (!measured_here(c, &now.entry[i])) cr_cost_add_line(c, &now.entry[i], out);
@@ -104,6 +104,27 @@ void cr_cost_table_flush(struct cr_cost_table *c) {
     cr_log(CR_LOG_WARN, "%s; the next run times the kernels again (CRESNET_CACHE=DIR saves their times in DIR)",
            cr_error_message());
     cr_error_clear();
+}
+
+/* ---- open ---- */
+
+cr_status cr_cost_table_open(struct cr_device *device, const char *path, struct cr_cost_table **out) {
+    struct cr_cost_table *c;
+    cr_status             status = CR_OK;
+    CR_ALLOC(c, 1);
+    c->device = device;
+    c->path   = cr_arena_printf(&c->arena, "%s", path);
+    if (!c->path) {
+        status = CR_NO_MEMORY(strlen(path));
+        goto out;
+    }
+    CR_TRY_OUT(cr_cost_make_identity(c));
+    read_file(c, true);
+    *out = c;
+    return CR_OK;
+out:
+    cr_cost_table_close(c);
+    return status;
 }
 
 cr_status cr_cost_table_load(struct cr_device *device, const char *path, struct cr_cost_table **out) {

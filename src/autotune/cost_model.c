@@ -5,44 +5,11 @@
 
 /* ---- one signature ---- */
 
-static bool is_fixed(const struct cr_cost_table *c, const char *signature, uint64_t hash) {
-    for (int i = CR_NONE; c->fixed && (i = cr_cost_next(c, signature, hash, i)) != CR_NONE;)
-        if (c->entry[i].source == CR_COST_CHECKPOINT) return true;
-    return false;
-}
-
-/* Among equal times the entry that was added first wins. A signature that has an entry has all of its candidates, so
- * the kernels are not queried again; a query of a library takes longer than the launches. */
-bool cr_cost_best_known(struct cr_cost_table *c, const char *signature, struct cr_cost *out) {
-    static const char *const sources[] = {[CR_COST_FILE]       = "file",
-                                          [CR_COST_CHECKPOINT] = "checkpoint",
-                                          [CR_COST_MEASURED]   = "measured",
-                                          [CR_COST_PARTIAL]    = "measured in part"};
-    const uint64_t           hash      = cr_cost_hash(signature);
-    const bool               fixed     = is_fixed(c, signature, hash);
-    int                      best = CR_NONE, known = 0;
-    for (int i = CR_NONE; (i = cr_cost_next(c, signature, hash, i)) != CR_NONE;) {
-        struct cr_cost_entry *e = &c->entry[i];
-        if (fixed && e->source != CR_COST_CHECKPOINT) continue;
-        e->used = true;
-        known++;
-        if (e->kernel != CR_NONE && (best == CR_NONE || e->ns <= c->entry[best].ns))
-            best = i; /* the iteration is newest first */
-    }
-    *out = (struct cr_cost){.kernel = CR_NONE};
-    if (best != CR_NONE)
-        *out = (struct cr_cost){.kernel  = c->entry[best].kernel,
-                                .algo    = c->entry[best].algo,
-                                .seconds = (double)c->entry[best].ns * 1e-9,
-                                .source  = sources[c->entry[best].source]};
-    return known > 0;
-}
-
 static cr_status time_candidate(struct cr_cost_table *c, const struct cr_program *p, const struct cr_op *op,
                                 double best, double *seconds) {
     const int64_t start = cr_time_ns();
     c->sparse_cores |= c->device->kernels[op->kernel]->sparse_cores;
-    cr_status status = cr_cost_measure(c->device, &c->scratch, p, op, best, seconds);
+    cr_status status = cr_cost_measure(c->device, &c->scratch, c->device->kernels[op->kernel], p, op, best, seconds);
     c->measured++;
     c->measure_ns += cr_time_ns() - start;
     if (status == CR_OK || status == CR_ERR_MEMORY) return status;

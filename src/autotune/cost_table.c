@@ -127,6 +127,39 @@ cr_status cr_cost_add(struct cr_cost_table *c, const struct cr_cost_entry *entry
     return CR_OK;
 }
 
+static bool is_fixed(const struct cr_cost_table *c, const char *signature, uint64_t hash) {
+    for (int i = CR_NONE; c->fixed && (i = cr_cost_next(c, signature, hash, i)) != CR_NONE;)
+        if (c->entry[i].source == CR_COST_CHECKPOINT) return true;
+    return false;
+}
+
+/* Among equal times the entry that was added first wins. A signature that has an entry has all of its candidates, so
+ * the kernels are not queried again; a query of a library takes longer than the launches. */
+bool cr_cost_best_known(struct cr_cost_table *c, const char *signature, struct cr_cost *out) {
+    static const char *const sources[] = {[CR_COST_FILE]       = "file",
+                                          [CR_COST_CHECKPOINT] = "checkpoint",
+                                          [CR_COST_MEASURED]   = "measured",
+                                          [CR_COST_PARTIAL]    = "measured in part"};
+    const uint64_t           hash      = cr_cost_hash(signature);
+    const bool               fixed     = is_fixed(c, signature, hash);
+    int                      best = CR_NONE, known = 0;
+    for (int i = CR_NONE; (i = cr_cost_next(c, signature, hash, i)) != CR_NONE;) {
+        struct cr_cost_entry *e = &c->entry[i];
+        if (fixed && e->source != CR_COST_CHECKPOINT) continue;
+        e->used = true;
+        known++;
+        if (e->kernel != CR_NONE && (best == CR_NONE || e->ns <= c->entry[best].ns))
+            best = i; /* the iteration is newest first */
+    }
+    *out = (struct cr_cost){.kernel = CR_NONE};
+    if (best != CR_NONE)
+        *out = (struct cr_cost){.kernel  = c->entry[best].kernel,
+                                .algo    = c->entry[best].algo,
+                                .seconds = (double)c->entry[best].ns * 1e-9,
+                                .source  = sources[c->entry[best].source]};
+    return known > 0;
+}
+
 void cr_cost_free_table(struct cr_cost_table *c) {
     cr_free(c->entry);
     cr_free(c->bucket);
@@ -140,32 +173,6 @@ bool cr_cost_table_has_lasting_effect(const struct cr_cost_table *c, const struc
             if (program[n]->op[i].kernel >= 0 && c->device->kernels[program[n]->op[i].kernel]->sparse_cores)
                 return false;
     return c->sparse_cores;
-}
-
-void cr_cost_table_effort(const struct cr_cost_table *c, int64_t *measured, double *seconds) {
-    *measured = c->measured;
-    *seconds  = (double)c->measure_ns * 1e-9;
-}
-
-/* ---- open, close ---- */
-
-cr_status cr_cost_table_open(struct cr_device *device, const char *path, struct cr_cost_table **out) {
-    struct cr_cost_table *c;
-    cr_status             status = CR_OK;
-    CR_ALLOC(c, 1);
-    c->device = device;
-    c->path   = cr_arena_printf(&c->arena, "%s", path);
-    if (!c->path) {
-        status = CR_NO_MEMORY(strlen(path));
-        goto out;
-    }
-    CR_TRY_OUT(cr_cost_make_identity(c));
-    cr_cost_read_file(c, true);
-    *out = c;
-    return CR_OK;
-out:
-    cr_cost_table_close(c);
-    return status;
 }
 
 void cr_cost_table_close(struct cr_cost_table *c) {

@@ -73,18 +73,15 @@ CR_MUST cr_status cr_cost_signature(const struct cr_device *device, const struct
 bool cr_cost_keeps_rejections(enum cr_op_kind kind);
 /* Iterates over the entries of a signature, newest first: pass CR_NONE to begin; returns CR_NONE at the end. */
 int cr_cost_next(const struct cr_cost_table *costs, const char *signature, uint64_t hash, int after);
+/* Finds the fastest entry of the signature and marks its entries as used. out->kernel is CR_NONE when no kernel accepts
+ * the op. Returns false when the table has no entry. */
+bool cr_cost_best_known(struct cr_cost_table *costs, const char *signature, struct cr_cost *out);
 /* Copies the entry and its signature into the table. */
 CR_MUST cr_status cr_cost_add(struct cr_cost_table *costs, const struct cr_cost_entry *entry);
 /* Removes all entries after the first `entries`. */
 void cr_cost_cut(struct cr_cost_table *costs, int entries);
 /* Frees entries, buckets and texts, but neither the scratch memory nor the table itself. */
 void cr_cost_free_table(struct cr_cost_table *costs);
-
-/* ---- autotune/cost_model.c ---- */
-
-/* Finds the fastest entry of the signature and marks its entries as used. out->kernel is CR_NONE when no kernel accepts
- * the op. Returns false when the table has no entry. */
-bool cr_cost_best_known(struct cr_cost_table *costs, const char *signature, struct cr_cost *out);
 
 /* ---- autotune/copy_rates.c ---- */
 
@@ -103,11 +100,6 @@ CR_MUST cr_status cr_cost_read_text(struct cr_cost_table *costs, char *text, siz
 void              cr_cost_add_header(const struct cr_cost_table *costs, struct cr_text *out);
 void cr_cost_add_line(const struct cr_cost_table *costs, const struct cr_cost_entry *entry, struct cr_text *out);
 void cr_cost_add_checksum(struct cr_text *out);
-
-/* ---- autotune/cost_file.c ---- */
-
-/* Reads costs->path if the file exists. A damaged file is ignored, with a log line if `verbose`. */
-void cr_cost_read_file(struct cr_cost_table *costs, bool verbose);
 
 /* ---- autotune/renamed.c ---- */
 

@@ -5,8 +5,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
@@ -16,41 +14,6 @@
 #include <unistd.h>
 
 static const int64_t second_ns = 1000000000;
-
-void cr_tcp_options(int fd) {
-    const int yes = 1; /* sends small messages at once; a failure here only costs speed */
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
-}
-
-void cr_tcp_hello_fill(const struct cr_comm *comm, uint32_t channel, struct cr_tcp_hello *hello) {
-    const struct cr_comm_options *w = &comm->options;
-    *hello                          = (struct cr_tcp_hello){.magic      = CR_TCP_MAGIC,
-                                                            .protocol   = CR_TCP_PROTOCOL,
-                                                            .channel    = channel,
-                                                            .rank       = w->rank,
-                                                            .size       = w->size,
-                                                            .local_rank = w->local_rank,
-                                                            .pid        = getpid(),
-                                                            .pid_space  = cr_comm_pid_space(),
-                                                            .version    = CR_VERSION};
-    memcpy(hello->job, w->job, sizeof hello->job);
-    memcpy(hello->group, w->group, sizeof hello->group);
-    gethostname(hello->host_name, sizeof hello->host_name - 1);
-}
-
-cr_status cr_tcp_resolve(const struct cr_comm *comm, struct addrinfo **out) {
-    const struct cr_comm_options *w = &comm->options;
-    const struct addrinfo hints     = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
-    char                  service[16];
-    snprintf(service, sizeof service, "%d", w->port);
-    const int error = getaddrinfo(w->address, service, &hints, out);
-    if (error)
-        return CR_FAIL(CR_ERR_IO,
-                       "rank %d: cannot resolve the address of rank 0, %s: %s. Set MASTER_ADDR to a host name or IP "
-                       "address that all hosts can resolve",
-                       w->rank, w->address, error == EAI_SYSTEM ? strerror(errno) : gai_strerror(error));
-    return CR_OK;
-}
 
 /* ---- connecting ---- */
 

@@ -5,86 +5,9 @@
  * GPU gradients do not use it. */
 #include "comm/tcp.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <poll.h>
-#include <stdio.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
-enum { CHUNK_BYTES = 1 << 20, FAILURE_WAIT_MS = 1500 };
-
-/* ---- whole reads and writes ---- */
-
-int cr_tcp_poll_ms(int64_t deadline, int longest) {
-    if (!deadline) return longest;
-    const int64_t left = (deadline - cr_time_ns()) / 1000000 + 1;
-    return left < 0 ? 0 : left > longest ? longest : (int)left;
-}
-
-/* Waits for `events`, at most 100 ms. Returns 0 (the caller retries) or an errno. */
-static int wait_ready(struct cr_comm *comm, int fd, short events, int64_t deadline) {
-    struct pollfd p = {.fd = fd, .events = events};
-    if (comm && atomic_load(&comm->failed)) return ECANCELED;
-    if (deadline && cr_time_ns() > deadline) return ETIMEDOUT;
-    return poll(&p, 1, cr_tcp_poll_ms(deadline, 100)) < 0 && errno != EINTR ? errno : 0;
-}
-
-int cr_tcp_write(struct cr_comm *comm, int fd, const void *bytes, size_t count, int64_t deadline) {
-    const char *p = bytes;
-    while (count) {
-        const ssize_t n = send(fd, p, count, MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (n > 0) {
-            p += n;
-            count -= (size_t)n;
-            continue;
-        }
-        if (errno == EINTR) continue;
-        if (errno != EAGAIN && errno != EWOULDBLOCK) return errno == EPIPE ? ECONNRESET : errno;
-        const int error = wait_ready(comm, fd, POLLOUT, deadline);
-        if (error) return error;
-    }
-    return 0;
-}
-
-int cr_tcp_read(struct cr_comm *comm, int fd, void *bytes, size_t count, int64_t deadline) {
-    char *p = bytes;
-    while (count) {
-        const ssize_t n = recv(fd, p, count, MSG_DONTWAIT);
-        if (n > 0) {
-            p += n;
-            count -= (size_t)n;
-            continue;
-        }
-        if (n == 0) return ECONNRESET;
-        if (errno == EINTR) continue;
-        if (errno != EAGAIN && errno != EWOULDBLOCK) return errno;
-        const int error = wait_ready(comm, fd, POLLIN, deadline);
-        if (error) return error;
-    }
-    return 0;
-}
-
-int64_t cr_tcp_wait_deadline(const struct cr_comm *comm) {
-    return comm->options.wait_timeout_s > 0 ? cr_time_ns() + (int64_t)(comm->options.wait_timeout_s * 1e9) : 0;
-}
-
-cr_status cr_tcp_connection_failed(struct cr_comm *comm, int rank, int error, const char *doing) {
-    char name[200];
-    if (error == ECANCELED || atomic_load(&comm->failed)) return cr_comm_failed(comm);
-    cr_comm_name(comm, rank, name, sizeof name);
-    if (error == ETIMEDOUT)
-        return cr_comm_raise(comm, rank, comm->options.rank,
-                             "%s is alive, but rank %d has waited %.0f s for it in %s: it hangs, or it does something "
-                             "long (then raise ranks.patience)",
-                             name, comm->options.rank, comm->options.wait_timeout_s, doing);
-    /* The watcher thread may receive a more precise cause within a short time. */
-    if (cr_comm_await_failure(comm, FAILURE_WAIT_MS)) return cr_comm_failed(comm);
-    return cr_comm_raise(comm, rank, comm->options.rank,
-                         "%s ended its run or lost its connection while rank %d was waiting for it in %s: %s", name,
-                         comm->options.rank, doing, strerror(error));
-}
+enum { CHUNK_BYTES = 1 << 20 };
 
 static cr_status send_data(struct cr_comm *comm, int rank, const void *bytes, size_t count,
                            const struct cr_comm_call *call) {

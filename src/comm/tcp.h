@@ -55,6 +55,8 @@ struct cr_comm_tcp {
     void               *chunk;                /* receive buffer of reductions */
 };
 
+/* ---- comm/tcp_io.c ---- */
+
 /* Transfer all bytes. They stop early when the deadline (cr_time_ns; 0: none) passes, when the run fails (if comm is
  * not NULL) or when the connection ends. Return 0 or an errno: ETIMEDOUT, ECANCELED (the run failed), ECONNRESET (also
  * at the end of the stream). */
@@ -66,6 +68,12 @@ int64_t cr_tcp_wait_deadline(const struct cr_comm *comm); /* now + wait_timeout_
 /* Reports the failure that a failed read or write (errno `error`) of `rank` means. CR_ERR_PEER. */
 cr_status cr_tcp_connection_failed(struct cr_comm *comm, int rank, int error, const char *doing);
 
+void cr_tcp_hello_fill(const struct cr_comm *comm, uint32_t channel, struct cr_tcp_hello *hello);
+void cr_tcp_options(int fd);
+/* Resolves the address of rank 0. The caller frees *out with freeaddrinfo. CR_ERR_IO if it is unknown. */
+struct addrinfo;
+CR_MUST cr_status cr_tcp_resolve(const struct cr_comm *comm, struct addrinfo **out);
+
 /* comm/tcp_control.c: votes between steps, see cr_comm_vote. */
 cr_status cr_tcp_vote(struct cr_comm *comm, uint32_t number, uint32_t request, uint32_t *requests);
 
@@ -74,12 +82,5 @@ cr_status cr_tcp_vote(struct cr_comm *comm, uint32_t number, uint32_t request, u
 CR_MUST cr_status cr_tcp_listen_rendezvous(struct cr_comm *comm, int64_t deadline);
 /* Refuses, with a reason, one connection that arrives after all ranks have connected. */
 void cr_tcp_refuse_late(struct cr_comm *comm);
-
-/* comm/rendezvous.c */
-void cr_tcp_hello_fill(const struct cr_comm *comm, uint32_t channel, struct cr_tcp_hello *hello);
-void cr_tcp_options(int fd);
-/* Resolves the address of rank 0. The caller frees *out with freeaddrinfo. CR_ERR_IO if it is unknown. */
-struct addrinfo;
-CR_MUST cr_status cr_tcp_resolve(const struct cr_comm *comm, struct addrinfo **out);
 
 #endif

@@ -59,6 +59,8 @@ struct cr_comm {
     pthread_cond_t         change; /* signals a failure or the result of a vote */
     struct cr_comm_failure failure;
     atomic_bool            failed; /* `failure` is written and does not change any more */
+    /* Sends a failure to the other ranks; the failure may become that of another rank, which was first. */
+    void (*send_failure)(struct cr_comm *comm, struct cr_comm_failure *failure);
     void (*on_failure)(void *context);
     void *on_failure_context;
     bool  calling; /* on_failure is running */
@@ -68,7 +70,7 @@ struct cr_comm {
     atomic_bool closing;
 };
 
-/* ---- failures and the watcher thread (comm/failure.c) ---- */
+/* ---- failures (comm/failure.c) ---- */
 
 /* Records a failure in this process if it is the first, and wakes waiting threads. */
 void cr_comm_record_failure(struct cr_comm *comm, const struct cr_comm_failure *failure);
@@ -88,8 +90,16 @@ uint64_t    cr_comm_pid_space(void); /* PID namespace of this process; 0 if unkn
 /* Reports that two ranks call different collectives. CR_ERR_PEER. */
 cr_status cr_comm_mismatch(struct cr_comm *comm, int rank, const struct cr_comm_call *mine,
                            const struct cr_comm_call *theirs);
+/* Sets *at to a time `milliseconds` from now, on the clock of cr_comm.change. */
+struct timespec;
+void cr_comm_deadline_after(struct timespec *at, int milliseconds);
+
+/* ---- comm/watcher.c ---- */
+
 /* Starts the watcher thread. CR_ERR_IO, CR_ERR_MEMORY. */
 CR_MUST cr_status cr_comm_start_watcher(struct cr_comm *comm);
+
+/* ---- comm/dispatch.c ---- */
 
 /* sum[i] += x[i] in the given type */
 void   cr_comm_add(void *sum, const void *x, size_t count, enum cr_comm_type type);

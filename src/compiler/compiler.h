@@ -106,13 +106,13 @@ struct cr_compile_options {
     bool             reuse;               /* tensors with disjoint lifetimes share memory */
     bool             sparse;              /* with `fuse`: run sparsify */
     bool             sparse_filter_grads; /* with `sparse`: filter gradients become sparse too */
-    size_t           pool_limit; /* most bytes of the pool; 0: no limit. The caller checks whether the limit is kept */
-    bool             recompute;  /* with `pool_limit`: tensors may be recomputed */
-    enum cr_swap_use offload;    /* with `pool_limit`: tensors may be offloaded. AUTO: where it is fastest; another
+    size_t           pool_limit;  /* most bytes of the pool; 0: no limit. The caller checks whether the limit is kept */
+    bool             recompute;   /* with `pool_limit`: tensors may be recomputed */
+    enum cr_swap_use offload;     /* with `pool_limit`: tensors may be offloaded. AUTO: where it is fastest; another
                                     value forces offloading, with the score that the value names */
-    bool                  zero_copy; /* with `offload`: kernels may read offloaded tensors from host memory */
-    const char           *until;     /* last pass to run: "grad", "fuse", "select", "order" or "plan"; NULL: "plan" */
-    struct cr_fit_report *report;    /* result of `pool_limit`; may be NULL */
+    bool             zero_copy;   /* with `offload`: kernels may read offloaded tensors from host memory */
+    const char      *until;       /* last pass to run: "grad", "fuse", "select", "order" or "plan"; NULL: "plan" */
+    struct cr_fit_report *report; /* result of `pool_limit`; may be NULL */
     size_t                bucket_bytes; /* several ranks: bytes of one gradient bucket; 0: one rank */
     enum cr_dtype         wire;         /* several ranks: type of the gradients during the all-reduce */
 };
@@ -146,14 +146,14 @@ bool cr_program_trains(const struct cr_program *program);
 
 /* Times of one convolution with a sparsity pattern: its fastest dense kernel and its fastest sparse kernel. */
 struct cr_sparse_cost {
-    double density; /* nonzero weights / all weights */
-    double dense_s, sparse_s;
-    int    formats;     /* weight formats that were tried; 0: no sparse kernel accepts the op */
-    int    pruned;      /* weight formats that were skipped because of their estimates */
-    bool   unpromising; /* the estimates of the whole program are too small a gain: formats that have an estimate
+    double       density; /* nonzero weights / all weights */
+    double       dense_s, sparse_s;
+    int          formats;     /* weight formats that were tried; 0: no sparse kernel accepts the op */
+    int          pruned;      /* weight formats that were skipped because of their estimates */
+    bool         unpromising; /* the estimates of the whole program are too small a gain: formats that have an estimate
                            were not tried */
-    struct cr_op op;    /* the sparse convolution in its fastest weight format */
-    int64_t      elems; /* f32 elements of its packed weights */
+    struct cr_op op;          /* the sparse convolution in its fastest weight format */
+    int64_t      elems;       /* f32 elements of its packed weights */
 };
 /* Prices the convolution with op index `conv`. Adds a tensor for the packed weights to the program when the filter has
  * a pattern. */
@@ -248,16 +248,6 @@ CR_MUST cr_status cr_waits_check(const struct cr_program *program);
 /* Returns CR_ERR_DEVICE when two live tensors overlap, an offset is misaligned or outside the pool, or a tensor reuses
  * the storage of a tensor that is still live. The message names the tensors. */
 CR_MUST cr_status cr_plan_check(const struct cr_program *program, size_t alignment);
-
-/* A range of bytes [begin, end). */
-struct cr_range {
-    size_t begin, end;
-};
-/* Finds the bytes of the pool that hold no live data when op `op` starts; op = program->ops stands for the end of the
- * program. Outputs of the op count as dead unless they reuse the storage of an input. Poison in these bytes must not
- * change a result. `range` has room for program->tensors + 1 ranges; they are sorted and disjoint. Returns their
- * number. The program must be planned. */
-int cr_plan_dead_ranges(const struct cr_program *program, int op, struct cr_range *range);
 
 /* ---- simulation: predicted time of a program ---- */
 

@@ -18,62 +18,6 @@ struct loader {
     int                  files;
 };
 
-/* ---- error messages ---- */
-
-static int key_index(const struct cr_key *key) {
-    return (int)(key - cr_keys);
-}
-
-/* Writes "[train] batch = 900"; long values are truncated; " (default)" follows if the key is not set. */
-static void value_describe(const struct cr_config *config, const struct cr_key *key, char *out, size_t bytes) {
-    struct cr_text text = {0};
-    cr_value_print(key, config, &text);
-    const char *value = text.failed || !text.data ? "" : text.data;
-    snprintf(out, bytes, "[%s] %s = %.60s%s", key->section, key->name, value,
-             config->src[key_index(key)].file ? "" : " (default)");
-    cr_text_free(&text);
-}
-
-static const char *value_file(const struct cr_config *config, const struct cr_key *key) {
-    const char *file = config->src[key_index(key)].file;
-    return file ? file : config->path;
-}
-
-void cr_config_complain(const struct cr_config *config, struct cr_complaints *complaints, const struct cr_key *key,
-                        const char *fmt, ...) {
-    char    what[700], value[200];
-    int     line = config->src[key_index(key)].line;
-    va_list args;
-    if (line == CR_KEY_REFUSED) return; /* the value's own error was reported before */
-    va_start(args, fmt);
-    vsnprintf(what, sizeof what, fmt, args);
-    va_end(args);
-    value_describe(config, key, value, sizeof value);
-    cr_complain(complaints, value_file(config, key), line, "%s: %s", value, what);
-}
-
-cr_status cr_config_fail(const struct cr_config *config, const char *dotted, const char *fmt, ...) {
-    const struct cr_key *key = cr_key_dotted(dotted);
-    CR_ASSERT(key);
-    char     what[700], value[200], place[32] = "";
-    locale_t before = cr_c_locale_enter();
-    va_list  args;
-    va_start(args, fmt);
-    vsnprintf(what, sizeof what, fmt, args);
-    va_end(args);
-    value_describe(config, key, value, sizeof value);
-    cr_c_locale_leave(before);
-    int line = config->src[key_index(key)].line;
-    if (line) snprintf(place, sizeof place, ":%d", line);
-    return CR_FAIL(CR_ERR_CONFIG, "%s%s: %s: %s", value_file(config, key), place, value, what);
-}
-
-bool cr_config_is_set(const struct cr_config *config, const char *dotted) {
-    const struct cr_key *key = cr_key_dotted(dotted);
-    CR_ASSERT(key);
-    return config->src[key_index(key)].file != NULL;
-}
-
 /* ---- setting values ---- */
 
 static void defaults_set(struct cr_config *config) {
@@ -95,7 +39,7 @@ static void value_set(struct loader *l, const char *section, const char *name, c
         cr_complain(&l->complaints, file, line, "[%.60s] %.60s = %.60s: unknown key%s", section, name, text, hint);
         return;
     }
-    struct cr_config_src *src = &l->config->src[key_index(key)];
+    struct cr_config_src *src = &l->config->src[cr_key_index(key)];
     *src                      = (struct cr_config_src){file, line};
     if (cr_value_parse(key, l->config, text, why, sizeof why)) return;
     cr_complain(&l->complaints, file, line, "[%s] %s = %.60s: %s", section, name, text, why);

@@ -61,6 +61,10 @@ static inline const void *cr_key_value(const struct cr_key *key, const struct cr
     return (const char *)config + key->offset;
 }
 
+static inline int cr_key_index(const struct cr_key *key) {
+    return (int)(key - cr_keys);
+}
+
 /* Parses the text and sets the value. False if invalid: *why describes the error and what is allowed. Texts are not
  * copied: they must stay valid as long as the config. */
 bool cr_value_parse(const struct cr_key *key, struct cr_config *config, const char *text, char *why, size_t why_bytes);

@@ -29,13 +29,13 @@ struct cr_scratch {
         *jpeg_tables; /* allocated at first use; of the last image, reused if the next image has the same tables */
     struct cr_load_counts counts;
 };
-/* Grows the buffer to at least `count` bytes; its content is lost. CR_ERR_MEMORY. */
+/* data/image/buffer.c: grows the buffer to at least `count` bytes; its content is lost. CR_ERR_MEMORY. */
 CR_MUST cr_status cr_buffer_reserve(struct cr_buffer *buffer, size_t count);
 void              cr_scratch_free(struct cr_scratch *scratch);
 
 /* ---- images ---- */
 
-/* Checks width and height against the limits of data/data.h: CR_ERR_FORMAT. */
+/* data/image/buffer.c: checks width and height against the limits of data/data.h: CR_ERR_FORMAT. */
 CR_MUST cr_status cr_image_check_size(int64_t width, int64_t height, const char *name);
 /* Decodes a whole image into scratch->pixels, to which view->rgb then points. */
 CR_MUST cr_status cr_image_decode_view(const void *bytes, size_t count, const char *name, struct cr_scratch *scratch,
@@ -240,6 +240,8 @@ CR_MUST cr_status cr_cifar_parse(const uint8_t *bytes, size_t count, int label_b
 enum { CR_SHAPES_CLASSES = 10, CR_SHAPES_SIDE = 32 };
 const char *cr_shapes_class(int label);
 void        cr_shapes_draw(enum cr_split split, int64_t index, uint8_t rgb[CR_SHAPES_SIDE * CR_SHAPES_SIDE * 3]);
+
+/* ---- data/source/path.c, data/source/hash.c ---- */
 
 /* Formats a path into buf like printf. CR_ERR_IO: the path is too long. */
 CR_MUST cr_status cr_path_format(char buf[PATH_MAX], const char *fmt, ...) CR_PRINTF(2, 3);

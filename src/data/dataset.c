@@ -1,32 +1,7 @@
 /* data/dataset.c: the functions that all datasets share, and the selection of the format. */
 #include "data/data_internal.h"
 
-#include <stdio.h>
 #include <string.h>
-
-uint64_t cr_hash_bytes(uint64_t hash, const void *bytes, size_t count) {
-    const uint8_t *b = bytes;
-    for (size_t i = 0; i < count; i++) hash = (hash ^ b[i]) * UINT64_C(0x100000001b3);
-    return hash;
-}
-
-/* The high bits of FNV are weak for short names; this function spreads every input bit over all output bits. */
-uint64_t cr_hash_mix(uint64_t hash) {
-    hash ^= hash >> 33;
-    hash *= UINT64_C(0xff51afd7ed558ccd);
-    hash ^= hash >> 33;
-    hash *= UINT64_C(0xc4ceb9fe1a85ec53);
-    return hash ^ hash >> 33;
-}
-
-cr_status cr_path_format(char buf[PATH_MAX], const char *fmt, ...) {
-    va_list args;
-    va_start(args, fmt);
-    int length = vsnprintf(buf, PATH_MAX, fmt, args);
-    va_end(args);
-    if (length < 0 || length >= PATH_MAX) return CR_FAIL(CR_ERR_IO, "%.60s...: the path is too long", buf);
-    return CR_OK;
-}
 
 static cr_status open_kind(const struct cr_config *config, enum cr_split split, struct cr_dataset *dataset) {
     switch (config->data.kind) {

@@ -54,8 +54,6 @@ struct cr_memory {
 /* Bytes of device memory that cr_memory_open reserves, including the slots for batches. */
 size_t cr_memory_need(const struct cr_device *device, const struct cr_param_store *store,
                       const struct cr_program *const *programs, int count);
-/* Bytes of host memory that it reserves for the HOST region. */
-size_t cr_memory_host_need(const struct cr_program *const *programs, int count);
 /* Reserves the memory for `count` planned programs; cr_memory_close releases it. CR_ERR_MEMORY when there is not
  * enough. */
 CR_MUST cr_status cr_memory_open(struct cr_memory *memory, struct cr_device *device, const struct cr_param_store *store,
@@ -114,29 +112,6 @@ CR_MUST cr_status cr_exec_result(struct cr_exec *exec, int64_t run, struct cr_ex
  * in the STORE region and tensors with `keep`; the bytes of other tensors are reused. */
 CR_MUST cr_status cr_exec_get(struct cr_exec *exec, int tensor, void *host);
 CR_MUST cr_status cr_exec_put(struct cr_exec *exec, int tensor, const void *host);
-
-/* ---- for tests ---- */
-
-/* From now on the bytes of each pool tensor are filled with NaN after its lifetime. If a result changes, an op has read
- * memory outside the lifetime of its tensor. On a device with async the compute stream does the fills, at points where
- * all other streams are known to have finished with the tensor (cr_fills_make). */
-CR_MUST cr_status cr_exec_poison(struct cr_exec *exec);
-/* From now on, on a device with async, a random quarter of the ops start up to 50 us late. If a result changes, a wait
- * between streams is missing. The delays are part of the captured graph; every few runs the graph is captured again
- * with other delays. */
-CR_MUST cr_status cr_exec_jitter(struct cr_exec *exec, uint64_t seed);
-
-/* A range of the pool whose tensor is dead from this point on: runtime/executor_poison.c. */
-struct cr_fill {
-    int    op;           /* op of the compute stream; program->ops: at the end, when all streams are done */
-    bool   after_launch; /* true: after the launch of the op, before its event. false: before the launch, after its
-                            waits */
-    size_t begin, end;   /* bytes of the pool */
-};
-enum { CR_POISON_BYTE = 0xff }; /* NaN in every floating-point type */
-/* Finds the ranges of all tensors that die in a planned program, in the order of ops. The caller frees *out with
- * cr_free. A tensor whose bytes another stream reuses at once is left out; executor_poison.c explains why. */
-CR_MUST cr_status cr_fills_make(const struct cr_program *program, struct cr_fill **out, int *count);
 
 /* ---- runtime/feed_ring.c: for the executor ---- */
 

@@ -18,6 +18,15 @@ struct cr_raw_result {
     double metrics[4], norm[2], state[CR_STATE_COUNT];
 };
 
+/* A range of the pool whose tensor is dead from this point on: tests/harness/executor_poison.h. */
+struct cr_fill {
+    int    op;           /* op of the compute stream; program->ops: at the end, when all streams are done */
+    bool   after_launch; /* true: after the launch of the op, before its event. false: before the launch, after its
+                            waits */
+    size_t begin, end;   /* bytes of the pool */
+};
+enum { CR_POISON_BYTE = 0xff }; /* NaN in every floating-point type */
+
 struct cr_exec {
     const struct cr_program *program;
     struct cr_memory        *memory;
@@ -39,7 +48,7 @@ struct cr_exec {
     struct cr_raw_result *result;                 /* [CR_EXEC_RESULTS] */
     void                 *ready[CR_EXEC_RESULTS]; /* events: the copy of the result is complete */
 
-    /* Tests: see cr_exec_poison and cr_exec_jitter. */
+    /* Tests set these members: cr_exec_poison and cr_exec_jitter of tests/harness/executor_poison.h. */
     struct cr_fill *fill; /* [fills], in the order of ops; NULL: no poisoning */
     int             fills;
     unsigned char  *poison; /* on a device without async: poison bytes, as many as the largest fill */

@@ -155,12 +155,6 @@ size_t cr_memory_need(const struct cr_device *device, const struct cr_param_stor
     return sum + cr_feed_need(device, small_bytes(programs, count));
 }
 
-size_t cr_memory_host_need(const struct cr_program *const *programs, int count) {
-    size_t max = 0;
-    for (int i = 0; i < count; i++) max = CR_MAX(max, programs[i]->region_bytes[CR_REGION_HOST]);
-    return max;
-}
-
 /* The HOST region is page-locked host memory on a device with async, else ordinary device memory. */
 static cr_status reserve_host(struct cr_memory *m) {
     const struct cr_async *async = m->device->backend->async;

@@ -8,37 +8,28 @@
 void cr_sparse_free(struct cr_sparse *sparse) {
     cr_free(sparse->row);
     cr_free(sparse->index);
-    cr_free(sparse->value);
     cr_free(sparse->element);
     memset(sparse, 0, sizeof *sparse);
 }
 
-/* The sparsity pattern: a bit mask, or mask bytes, or the elements of `filter` other than 0. */
-struct pattern {
-    const uint8_t *bits, *mask;
-    const float   *filter;
-    int64_t        first; /* bit of element 0 */
-};
-static unsigned is_nonzero(const struct pattern *pattern, int64_t i) {
-    if (pattern->bits) return pattern->bits[(pattern->first + i) / 8] >> ((pattern->first + i) % 8) & 1u;
-    return pattern->mask ? pattern->mask[i] != 0 : pattern->filter[i] != 0.0f;
-}
-
 enum { BYTE = 8, SPARE = BYTE /* extra elements of `index` that are written but never read */ };
 
-/* Writes the indices (minus `from`) of the nonzeros among elements [from, from + count) to `index`; returns their
+static unsigned is_nonzero(const uint8_t *bits, int64_t i) {
+    return bits[i / BYTE] >> (i % BYTE) & 1u;
+}
+
+/* Writes the indices (minus `from`) of the nonzeros among bits [from, from + count) to `index`; returns their
  * number. Each index is written before the test; the next index overwrites it if the element is zero, so that there is
  * no branch to mispredict. Zero bytes of a bit mask are skipped. */
-static int64_t write_nonzeros(const struct pattern *pattern, int64_t from, int64_t count, uint32_t *index) {
+static int64_t write_nonzeros(const uint8_t *bits, int64_t from, int64_t count, uint32_t *index) {
     int64_t nonzeros = 0;
     for (int64_t i = 0; i < count;) {
-        const bool whole = pattern->bits && (pattern->first + from + i) % BYTE == 0 && i + BYTE <= count;
-        if (!whole) {
+        if ((from + i) % BYTE || i + BYTE > count) {
             index[nonzeros] = (uint32_t)i;
-            nonzeros += is_nonzero(pattern, from + i++);
+            nonzeros += is_nonzero(bits, from + i++);
             continue;
         }
-        const unsigned byte = pattern->bits[(pattern->first + from + i) / BYTE];
+        const unsigned byte = bits[(from + i) / BYTE];
         for (unsigned bit = 0; byte && bit < BYTE; bit++) {
             index[nonzeros] = (uint32_t)i + bit;
             nonzeros += byte >> bit & 1u;
@@ -48,62 +39,38 @@ static int64_t write_nonzeros(const struct pattern *pattern, int64_t from, int64
     return nonzeros;
 }
 
-static int64_t count_nonzeros(const struct pattern *pattern, int64_t elems) {
+static int64_t count_nonzeros(const uint8_t *bits, int64_t first, int64_t elems) {
     static const uint8_t ones[16] = {0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4};
-    int64_t              nonzeros = 0, i = 0;
-    while (i < elems) {
-        const bool whole = pattern->bits && (pattern->first + i) % BYTE == 0 && i + BYTE <= elems;
-        if (!whole) {
-            nonzeros += is_nonzero(pattern, i++);
+    const int64_t        end      = first + elems;
+    int64_t              nonzeros = 0;
+    while (first < end) {
+        if (first % BYTE || first + BYTE > end) {
+            nonzeros += is_nonzero(bits, first++);
             continue;
         }
-        const unsigned byte = pattern->bits[(pattern->first + i) / BYTE];
+        const unsigned byte = bits[first / BYTE];
         nonzeros += ones[byte & 15u] + ones[byte >> 4];
-        i += BYTE;
+        first += BYTE;
     }
     return nonzeros;
 }
 
-static cr_status encode(const struct pattern *pattern, int64_t K, int64_t R, int64_t S, int64_t C,
-                        struct cr_sparse *sparse) {
+cr_status cr_sparse_from_bits(const uint8_t *bits, int64_t first, int64_t K, int64_t R, int64_t S, int64_t C,
+                              struct cr_sparse *sparse) {
     const int64_t taps = R * S * C;
     CR_ASSERT(taps > 0 && K <= UINT32_MAX / taps);
-    const int64_t    nonzeros = count_nonzeros(pattern, K * taps);
+    const int64_t    nonzeros = count_nonzeros(bits, first, K * taps);
     struct cr_sparse s        = {.K = K, .R = R, .S = S, .C = C};
     s.row                     = cr_alloc((size_t)K + 1, sizeof *s.row);
     s.index                   = cr_alloc((size_t)nonzeros + SPARE, sizeof *s.index);
-    s.value                   = pattern->filter ? cr_alloc((size_t)nonzeros, sizeof *s.value) : NULL;
-    if (!s.row || !s.index || (pattern->filter && !s.value)) {
+    if (!s.row || !s.index) {
         cr_sparse_free(&s);
         return CR_FAIL(CR_ERR_MEMORY, "out of memory for a sparse filter of %lld weights", (long long)nonzeros);
     }
-    for (int64_t k = 0; k < K; k++) {
-        s.row[k + 1] = s.row[k] + write_nonzeros(pattern, k * taps, taps, s.index + s.row[k]);
-        for (int64_t i = s.row[k]; s.value && i < s.row[k + 1]; i++)
-            s.value[i] = pattern->filter[k * taps + s.index[i]];
-    }
+    for (int64_t k = 0; k < K; k++)
+        s.row[k + 1] = s.row[k] + write_nonzeros(bits, first + k * taps, taps, s.index + s.row[k]);
     *sparse = s;
     return CR_OK;
-}
-
-cr_status cr_sparse_encode(const float *filter, const uint8_t *mask, int64_t K, int64_t R, int64_t S, int64_t C,
-                           struct cr_sparse *sparse) {
-    const struct pattern pattern = {.mask = mask, .filter = filter};
-    return encode(&pattern, K, R, S, C, sparse);
-}
-
-cr_status cr_sparse_from_bits(const uint8_t *bits, int64_t first, int64_t K, int64_t R, int64_t S, int64_t C,
-                              struct cr_sparse *sparse) {
-    const struct pattern pattern = {.bits = bits, .first = first};
-    return encode(&pattern, K, R, S, C, sparse);
-}
-
-void cr_sparse_decode(const struct cr_sparse *sparse, float *filter) {
-    const int64_t taps = sparse->R * sparse->S * sparse->C;
-    memset(filter, 0, (size_t)(sparse->K * taps) * sizeof *filter);
-    for (int64_t k = 0; k < sparse->K; k++)
-        for (int64_t i = sparse->row[k]; i < sparse->row[k + 1]; i++)
-            filter[k * taps + sparse->index[i]] = sparse->value[i];
 }
 
 /* ---- linearised offsets ---- */
@@ -142,10 +109,7 @@ static cr_status allocate_runs(struct cr_linear_filter *out, int64_t runs) {
                       : CR_FAIL(CR_ERR_MEMORY, "out of memory for a sparse filter of %lld rows", (long long)runs);
 }
 
-static float value_of(const struct cr_sparse *s, int64_t i) {
-    return s->value ? s->value[i] : 0.0f;
-}
-/* Filters have fewer than 2^32 elements: cr_sparse_encode and cr_sparse_from_bits check this. */
+/* Filters have fewer than 2^32 elements: cr_sparse_from_bits checks this. */
 static uint32_t element_of(const struct cr_sparse *s, int64_t k, int64_t i) {
     return s->element ? s->element[i] : (uint32_t)(k * s->R * s->S * s->C) + s->index[i];
 }
@@ -187,9 +151,9 @@ static void write_runs(const struct cr_sparse *s, const struct offset_table *tab
     memcpy(next, out->start, (size_t)(out->chunks * out->rows) * sizeof *next);
     for (int64_t k = 0; k < s->K; k++)
         for (int64_t i = s->row[k]; i < s->row[k + 1]; i++) {
-            const uint32_t at = next[table->chunk[s->index[i]] * out->rows + k]++;
-            out->entry[at]    = (struct cr_sparse_entry){.value = value_of(s, i), .offset = table->offset[s->index[i]]};
-            out->from[at]     = element_of(s, k, i);
+            const uint32_t at     = next[table->chunk[s->index[i]] * out->rows + k]++;
+            out->entry[at].offset = table->offset[s->index[i]];
+            out->from[at]         = element_of(s, k, i);
         }
     for (int64_t run = 0; run < out->chunks * out->rows; run++)
         for (; next[run] < out->start[run + 1]; next[run]++)
@@ -257,9 +221,8 @@ static void write_slices(const struct cr_sparse *s, int64_t lanes, struct cr_lin
         int64_t at = (int64_t)out->start[k / lanes] * lanes + k % lanes;
         for (int64_t i = s->row[k]; i < s->row[k + 1]; i++, at += lanes) {
             const uint32_t tap = s->index[i] / (uint32_t)s->C, c = s->index[i] % (uint32_t)s->C;
-            out->entry[at] = (struct cr_sparse_entry){
-                .value = value_of(s, i), .offset = tap / (uint32_t)s->S << 24 | tap % (uint32_t)s->S << 16 | c};
-            out->from[at] = element_of(s, k, i);
+            out->entry[at].offset = tap / (uint32_t)s->S << 24 | tap % (uint32_t)s->S << 16 | c;
+            out->from[at]         = element_of(s, k, i);
         }
     }
 }
@@ -336,20 +299,4 @@ bool cr_sparse_24_encode(const uint16_t *dense, int64_t rows, int64_t columns, u
         *word = (uint16_t)(*word | (first | second << 2) << 4 * (g % GROUPS));
     }
     return true;
-}
-
-void cr_sparse_24_decode(const uint16_t *values, const uint16_t *places, int64_t rows, int64_t columns,
-                         uint16_t *dense) {
-    memset(dense, 0, (size_t)(rows * columns) * sizeof *dense);
-    for (int64_t g = 0; g < rows * columns / FOUR; g++) {
-        const unsigned two                = (unsigned)places[g / GROUPS] >> 4 * (g % GROUPS);
-        dense[g * FOUR + (two & 3u)]      = values[2 * g];
-        dense[g * FOUR + (two >> 2 & 3u)] = values[2 * g + 1];
-    }
-}
-
-uint32_t cr_sparse_24_word(const uint16_t *places, int64_t columns, int64_t row, int64_t column, int lane) {
-    const int64_t   words = columns / (FOUR * GROUPS), at = column / (FOUR * GROUPS) + lane % 2;
-    const uint16_t *low = places + (row + lane / 4) * words + at;
-    return (uint32_t)low[0] | (uint32_t)low[8 * words] << 16;
 }

@@ -1,8 +1,8 @@
 /* sparsity/sparsity.h: sparse convolution filters in the formats that kernels read.
  *
  * Invariants
- *   - A filter has K rows in R,S,C order. A mask selects the nonzeros: an element with a mask byte other than 0 is a
- *     nonzero of the sparsity pattern, even if its value is 0.
+ *   - A filter has K rows in R,S,C order. A bit mask selects the nonzeros: an element whose bit is set is a nonzero of
+ *     the sparsity pattern, even if its value is 0. Kernels add the values.
  *   - The entries of a row are in R,S,C order (within a chunk of channels, if there are chunks).
  *   - Each encode function has a free function next to it; after a failure there is nothing to free.
  * This header does not depend on graphs and devices. */
@@ -17,17 +17,13 @@ struct cr_sparse {
     int64_t   K, R, S, C;
     int64_t  *row;     /* [K + 1]: index of the first entry of each row */
     uint32_t *index;   /* (r*S + s)*C + c */
-    float    *value;   /* NULL if only the pattern is stored */
     uint32_t *element; /* element of the original filter, if this filter is transposed; else NULL */
 };
 
-/* Encodes a filter; the caller calls cr_sparse_free. mask NULL: all elements other than 0. K*R*S*C is below 2^32. */
-CR_MUST cr_status cr_sparse_encode(const float *filter, const uint8_t *mask, int64_t K, int64_t R, int64_t S, int64_t C,
-                                   struct cr_sparse *sparse);
-/* Encodes a pattern without values from a bit mask: element i is bit j%8 of byte j/8 with j = first + i. */
+/* Encodes a sparsity pattern, a bit mask: element i is bit j%8 of byte j/8 with j = first + i. K*R*S*C is below 2^32.
+ * The caller calls cr_sparse_free. */
 CR_MUST cr_status cr_sparse_from_bits(const uint8_t *bits, int64_t first, int64_t K, int64_t R, int64_t S, int64_t C,
                                       struct cr_sparse *sparse);
-void              cr_sparse_decode(const struct cr_sparse *sparse, float *filter); /* filter: dense K,R,S,C */
 void              cr_sparse_free(struct cr_sparse *sparse);
 static inline int64_t cr_sparse_nnz(const struct cr_sparse *sparse) {
     return sparse->row[sparse->K];
@@ -52,7 +48,7 @@ CR_MUST cr_status cr_sparse_transpose(const struct cr_sparse *sparse, const stru
 /* ---- linearised offsets: the position of a weight's input in a padded image ---- */
 
 struct cr_sparse_entry {
-    float    value;
+    float    value; /* encode functions write 0; kernels gather the values */
     uint32_t offset;
 };
 
@@ -130,10 +126,5 @@ bool cr_sparse_is_24(const uint8_t *bits, int64_t first, int64_t rows, int64_t c
  * more than 2 nonzeros. */
 CR_MUST bool cr_sparse_24_encode(const uint16_t *dense, int64_t rows, int64_t columns, uint16_t *values,
                                  uint16_t *places);
-void         cr_sparse_24_decode(const uint16_t *values, const uint16_t *places, int64_t rows, int64_t columns,
-                                 uint16_t *dense);
-/* The metadata operand of mma.sp m16n8k32 for 16 rows from `row` and 32 columns from `column`: the word of `lane`, with
- * selector 0 (lanes 0 and 1 of each four provide metadata) or 1 (lanes 2 and 3). */
-uint32_t cr_sparse_24_word(const uint16_t *places, int64_t columns, int64_t row, int64_t column, int lane);
 
 #endif

@@ -188,12 +188,6 @@ void cr_spdnn_net_close(struct cr_spdnn_net *net) {
     *net = (struct cr_spdnn_net){0};
 }
 
-size_t cr_spdnn_net_bytes(const struct cr_spdnn_net *net) {
-    size_t bytes = 0;
-    for (int l = 0; l < net->layers; l++) bytes += net->layer[l].bytes;
-    return bytes;
-}
-
 /* ---- results ---- */
 
 cr_status cr_spdnn_result_open(const struct cr_spdnn_net *net, int64_t inputs, struct cr_spdnn_result *out) {

@@ -76,7 +76,6 @@ CR_MUST cr_status cr_spdnn_radix(int64_t neurons, int index, uint64_t seed, stru
 CR_MUST cr_status cr_spdnn_net_open(int64_t neurons, int layers, float bias, uint64_t seed, int most_rows, int threads,
                                     struct cr_spdnn_net *out);
 void              cr_spdnn_net_close(struct cr_spdnn_net *net);
-size_t            cr_spdnn_net_bytes(const struct cr_spdnn_net *net);
 
 /* ---- inputs: one bit per neuron and input ---- */
 

@@ -131,7 +131,7 @@ start killed; kill -9 "${child[1]}"; ended "kill -9 of rank 1" killed 1 3 "rank 
 start first; kill -9 "${child[0]}"; ended "kill -9 of rank 0" first 1 3 "rank 0 of 3 on $(hostname) (process ${child[0]}) was killed by signal 9"
 if [ -n "${CRESNET_SANITIZE:-}" ]; then skip "a crash: the sanitizer prints its own story"
 else start crashed; kill -SEGV "${child[2]}"; ended "a crash of rank 2" crashed 1 3 "rank 2 of 3"; fi
-start stopped; kill -STOP "${child[2]}"; ended "SIGSTOP of rank 2" stopped 1 8 "rank 2 of 3 on $(hostname) (process ${child[2]}) has given no sign of life for"
+start stopped; kill -STOP "${child[2]}"; ended "SIGSTOP of rank 2" stopped 1 8 "rank 2 of 3 on $(hostname) (process ${child[2]}) has sent no heartbeat for"
 start term; kill -TERM "${child[1]}"; ended "SIGTERM of one rank" term 143 3
 is "SIGTERM of one rank: saved once" "$(ls -d term/step-* | wc -l) $(grep -c '"save"' term/log.jsonl)" "1 1"
 start all; kill -TERM "$parent"; ended "SIGTERM of the parent" all 143 3
@@ -183,11 +183,11 @@ one() { # RANK SIZE PORT JOB
     rank[$1]=$!
 }
 port=$(free_port); began=$(now); one 0 2 "$port" a; one 1 3 "$port" a; starts "a wrong world size" "one of 3 ranks" 1; cleanup "a wrong world size"
-port=$(free_port); began=$(now); one 0 2 "$port" a; one 1 2 "$(free_port)" a; starts "a refused port" "did not come to port\|does not answer at port" 2; cleanup "a refused port"
+port=$(free_port); began=$(now); one 0 2 "$port" a; one 1 2 "$(free_port)" a; starts "a refused port" "did not connect to port\|does not respond on port" 2; cleanup "a refused port"
 port=$(free_port); began=$(now); one 0 2 "$port" a; one 1 2 "$port" b; starts "a rank of another job" "belongs to another job" 1; cleanup "a rank of another job"
 lone good GROUP_RANK=0
 good=("${rank[@]}")
-began=$(now); one 0 2 "$port" none; one 1 2 "$port" none; starts "a second job on the same port" "is taken, perhaps by another job\|has all its 2 ranks already\|belongs to another job" 2
+began=$(now); one 0 2 "$port" none; one 1 2 "$port" none; starts "a second job on the same port" "is in use, perhaps by another job\|already has all its 2 ranks\|belongs to another job" 2
 kill -TERM "${good[1]}"
 wait "${good[0]}"; is "the first job goes on, and ends on a signal" $? 143
 cleanup "a second job on the same port"
@@ -207,7 +207,7 @@ line "--gpus and --ranks" 2 "give one of them" --gpus 2 --ranks 2
 line "--ranks 0" 2 "integer" --ranks 0
 line "an error of all ranks is printed once" 2 "batch = 4: 12 images per update" --ranks 3 data.train_images=8
 line "an error during training is printed once" 1 "not finite" --ranks 3 optim.lr=1000 optim.weight_decay=10
-RANK=0 WORLD_SIZE=2 MASTER_PORT=1 line "--ranks under a launcher" 2 "has started 2 ranks already" --ranks 2
+RANK=0 WORLD_SIZE=2 MASTER_PORT=1 line "--ranks under a launcher" 2 "has already started 2 ranks" --ranks 2
 RANK=0 WORLD_SIZE=2 line "no MASTER_PORT" 2 "MASTER_PORT is not" 
 
 sum_up

@@ -21,18 +21,11 @@ struct prepared {
 
 /* ---- shapes and plans ---- */
 
-static struct ck_conv shape_of(const struct cr_program *p, const struct cr_op *op) {
-    if (op->kind == CR_OP_conv)
-        return cuda_conv_shape(op, cuda_in(p, op, CR_IN_conv_x), cuda_in(p, op, CR_IN_conv_w),
-                               cuda_out(p, op, CR_OUT_conv_y));
-    return cuda_filter_shape(op, cuda_in(p, op, CR_IN_sparse_filter_w));
-}
-
 static bool plan_of(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
                     struct ck_conv *conv, struct ck_block_sparse_plan *plan) {
     const int config = op->attr.conv.pattern.format - CUDA_FORMAT_BLOCK_SPARSE;
-    *conv            = shape_of(p, op);
-    return config >= 0 && p->store->pattern && !cuda_of(device)->offline && cuda_of(device)->cc == 90 &&
+    *conv            = cuda_sparse_conv_shape(p, op);
+    return config >= 0 && cuda_sparse_can_plan(device, p) && cuda_of(device)->cc == 90 &&
            ck_block_sparse_conv_plan(conv, config, cuda_of(device)->multiprocessors, plan);
 }
 
@@ -99,19 +92,16 @@ static void release(void *prepared) {
 }
 
 static cr_status upload_list(const struct cr_blocks *b, struct prepared *s) {
-    const size_t bytes = (size_t)b->words * sizeof *b->table;
-    s->list            = (struct ck_block_sparse_list){.steps   = b->steps,
-                                                       .step    = b->step,
-                                                       .items   = b->items,
-                                                       .item    = b->item,
-                                                       .entries = b->entries,
-                                                       .entry   = b->entry,
-                                                       .block   = b->block};
-    s->from            = b->from;
-    s->blocks          = b->blocks;
-    CUDA_TRY(cudaMalloc((void **)&s->table, bytes));
-    CUDA_TRY(cudaMemcpy(s->table, b->table, bytes, cudaMemcpyHostToDevice));
-    return CR_OK;
+    s->list   = (struct ck_block_sparse_list){.steps   = b->steps,
+                                              .step    = b->step,
+                                              .items   = b->items,
+                                              .item    = b->item,
+                                              .entries = b->entries,
+                                              .entry   = b->entry,
+                                              .block   = b->block};
+    s->from   = b->from;
+    s->blocks = b->blocks;
+    return cr_cuda_sparse_upload(b->table, b->words, &s->table);
 }
 
 static cr_status prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op, void **prepared,
@@ -137,8 +127,7 @@ out:
 
 static bool filter_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct cr_tensor *w = cuda_in(p, op, CR_IN_sparse_filter_w);
-    return (w->dtype == CR_F16 || w->dtype == CR_BF16) && cuda_out(p, op, CR_OUT_sparse_filter_y)->dtype == CR_F32 &&
-           has_format(device, p, op);
+    return w->dtype != CR_F32 && cuda_sparse_filter_fits(p, op) && has_format(device, p, op);
 }
 
 static cr_status filter_launch(struct cr_device *device, const struct cr_call *call) {
@@ -152,16 +141,7 @@ static cr_status filter_launch(struct cr_device *device, const struct cr_call *c
 
 static bool conv_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
                          enum cr_dtype type) {
-    const unsigned known = 1u << CR_IN_conv_x | 1u << CR_IN_conv_w | 1u << CR_IN_conv_bias | 1u << CR_IN_conv_add |
-                           1u << CR_IN_conv_packed;
-    const struct cr_tensor *x = cuda_in(p, op, CR_IN_conv_x), *bias = cuda_in(p, op, CR_IN_conv_bias),
-                           *add = cuda_in(p, op, CR_IN_conv_add);
-    if (!cr_op_uses_only(op, known, 1u << CR_OUT_conv_y) || x->dtype != type ||
-        cuda_in(p, op, CR_IN_conv_w)->dtype != type)
-        return false;
-    if (cuda_out(p, op, CR_OUT_conv_y)->dtype != type || (bias && bias->dtype != CR_F32) || (add && add->dtype != type))
-        return false;
-    return has_format(device, p, op);
+    return cuda_sparse_operands_are(p, op, type) && has_format(device, p, op);
 }
 static bool conv_accepts_f16(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     return conv_accepts(device, p, op, CR_F16);
@@ -193,34 +173,10 @@ static cr_status conv_launch(struct cr_device *device, const struct cr_call *cal
 
 /* ---- kernels ---- */
 
-static const struct cr_kernel kernel_f16    = {.name          = "cuda.block_sparse.f16",
-                                               .op            = CR_OP_conv,
-                                               .math          = CR_MATH_F16,
-                                               .deterministic = true,
-                                               .sparse        = true,
-                                               .accepts       = conv_accepts_f16,
-                                               .algo_name     = algo_name,
-                                               .prepare       = prepare,
-                                               .launch        = conv_launch,
-                                               .release       = release};
-static const struct cr_kernel kernel_bf16   = {.name          = "cuda.block_sparse.bf16",
-                                               .op            = CR_OP_conv,
-                                               .math          = CR_MATH_BF16,
-                                               .deterministic = true,
-                                               .sparse        = true,
-                                               .accepts       = conv_accepts_bf16,
-                                               .algo_name     = algo_name,
-                                               .prepare       = prepare,
-                                               .launch        = conv_launch,
-                                               .release       = release};
-static const struct cr_kernel kernel_filter = {.name          = "cuda.block_sparse_filter",
-                                               .op            = CR_OP_sparse_filter,
-                                               .math          = CR_MATH_EXACT,
-                                               .deterministic = true,
-                                               .accepts       = filter_accepts,
-                                               .algo_name     = algo_name,
-                                               .prepare       = prepare,
-                                               .launch        = filter_launch,
-                                               .release       = release};
+#define BLOCK_SPARSE_CONV(type, kernel_math)                                                                           \
+    { CUDA_SPARSE_CONV("cuda.block_sparse." #type, kernel_math), .accepts = conv_accepts_##type, .launch = conv_launch }
+static const struct cr_kernel kernel_f16    = BLOCK_SPARSE_CONV(f16, CR_MATH_F16);
+static const struct cr_kernel kernel_bf16   = BLOCK_SPARSE_CONV(bf16, CR_MATH_BF16);
+static const struct cr_kernel kernel_filter = {CUDA_SPARSE_FILTER("cuda.block_sparse_filter")};
 
 const struct cr_kernel *const cr_cuda_block_sparse_kernels[] = {&kernel_f16, &kernel_bf16, &kernel_filter, NULL};

@@ -17,11 +17,6 @@ static bool is_f32(const struct cr_tensor *t) {
     return !t || t->dtype == CR_F32;
 }
 
-/* Plans need the properties of a device, so that an offline device has none. */
-static bool can_plan(const struct cr_device *device, const struct cr_program *p) {
-    return p->store->pattern && !cuda_of(device)->offline;
-}
-
 /* ---- the gradient of x ---- */
 
 struct phase {
@@ -33,13 +28,12 @@ struct phase {
     int64_t entry, start;
 };
 struct prepared {
-    struct ck_conv conv; /* the forward convolution */
-    struct phase   phase[PHASES_MAX];
-    int            phases;
-    bool           gaps; /* some pixels of dx are reached by no tap */
-    int64_t        entries;
-    size_t         relu_mask_at;           /* byte offset in the workspace */
-    uint32_t      *offsets, *start, *from; /* device memory */
+    struct ck_conv            conv; /* the forward convolution */
+    struct phase              phase[PHASES_MAX];
+    int                       phases;
+    bool                      gaps;         /* some pixels of dx are reached by no tap */
+    size_t                    relu_mask_at; /* byte offset in the workspace */
+    struct cuda_linear_filter filter;       /* of all phases */
 };
 
 /* Sets the phase of the pixels (first_h + stride*i, first_w + stride*j) for all i and j inside the image. Returns false
@@ -105,14 +99,12 @@ static bool dgrad_accepts(const struct cr_device *device, const struct cr_progra
         return false;
     if (x && (x->dim[3] % 8 || op->in[CR_IN_conv_dgrad_mean_rstd] < 0 || op->out[CR_OUT_conv_dgrad_grad_sums] < 0))
         return false;
-    return can_plan(device, p) && plan_phases(device, op, &c, &s);
+    return cuda_sparse_can_plan(device, p) && plan_phases(device, op, &c, &s);
 }
 
 static void release(void *prepared) {
     struct prepared *s = prepared;
-    if (!s) return;
-    void *const memory[] = {s->offsets, s->start, s->from};
-    for (size_t i = 0; i < CR_COUNT(memory); i++) (void)cudaFree(memory[i]);
+    if (s) cr_cuda_linear_free(&s->filter);
     cr_free(s);
 }
 
@@ -122,21 +114,21 @@ static cr_status upload_phases(struct prepared *s, const struct cr_linear_filter
     int64_t   runs   = 0;
     uint32_t *all    = NULL;
     for (int i = 0; i < s->phases; i++) {
-        s->phase[i].entry = s->entries;
+        s->phase[i].entry = s->filter.entries;
         s->phase[i].start = runs;
-        s->entries += filter[i].entries;
+        s->filter.entries += filter[i].entries;
         runs += filter[i].chunks * filter[i].rows + 1;
     }
-    CR_ALLOC(all, (size_t)CR_MAX(CR_MAX(s->entries, runs), 1));
+    CR_ALLOC(all, (size_t)CR_MAX(CR_MAX(s->filter.entries, runs), 1));
     for (int i = 0; i < s->phases; i++)
         for (int64_t k = 0; k < filter[i].entries; k++) all[s->phase[i].entry + k] = filter[i].entry[k].offset;
-    CR_TRY_OUT(cr_cuda_sparse_upload(all, s->entries, &s->offsets));
+    CR_TRY_OUT(cr_cuda_sparse_upload(all, s->filter.entries, &s->filter.offsets));
     for (int i = 0; i < s->phases; i++)
         for (int64_t k = 0; k < filter[i].entries; k++) all[s->phase[i].entry + k] = filter[i].from[k];
-    CR_TRY_OUT(cr_cuda_sparse_upload(all, s->entries, &s->from));
+    CR_TRY_OUT(cr_cuda_sparse_upload(all, s->filter.entries, &s->filter.from));
     for (int i = 0; i < s->phases; i++)
         memcpy(all + s->phase[i].start, filter[i].start, (size_t)(filter[i].chunks * filter[i].rows + 1) * sizeof *all);
-    CR_TRY_OUT(cr_cuda_sparse_upload(all, runs, &s->start));
+    CR_TRY_OUT(cr_cuda_sparse_upload(all, runs, &s->filter.start));
 out:
     cr_free(all);
     return status;
@@ -169,7 +161,7 @@ static cr_status dgrad_prepare(struct cr_device *device, const struct cr_program
     CR_ASSERT(plan_phases(device, op, &s->conv, s)); /* the accepts function has checked this */
     CR_TRY_OUT(encode_phases(device, p, op, s));
     s->relu_mask_at =
-        ((size_t)CR_MAX(s->entries, 1) * sizeof(float) + CR_CUDA_ALIGN - 1) / CR_CUDA_ALIGN * CR_CUDA_ALIGN;
+        ((size_t)CR_MAX(s->filter.entries, 1) * sizeof(float) + CR_CUDA_ALIGN - 1) / CR_CUDA_ALIGN * CR_CUDA_ALIGN;
     *workspace_bytes = s->relu_mask_at + cr_cuda_bn_relu_grad_workspace(device, p, op);
     *prepared        = s;
     s                = NULL;
@@ -198,15 +190,16 @@ static cr_status dgrad_launch(struct cr_device *device, const struct cr_call *ca
     const struct prepared *s      = call->prepared;
     cudaStream_t           stream = cr_cuda_stream(device, call);
     const void            *add    = call->in[CR_IN_conv_dgrad_add];
-    CUDA_TRY(ck_sparse_gather(call->in[CR_IN_conv_dgrad_w], CK_F32, s->from, s->entries, call->workspace, stream));
+    CUDA_TRY(ck_sparse_gather(call->in[CR_IN_conv_dgrad_w], CK_F32, s->filter.from, s->filter.entries, call->workspace,
+                              stream));
     CR_TRY(fill_gaps(s, call, &add, stream));
     for (int i = 0; i < s->phases; i++) {
         const struct phase         *f    = &s->phase[i];
         const struct ck_sparse_args args = {.conv    = f->conv,
                                             .x       = call->in[CR_IN_conv_dgrad_dy],
                                             .values  = (float *)call->workspace + f->entry,
-                                            .offsets = s->offsets + f->entry,
-                                            .start   = s->start + f->start,
+                                            .offsets = s->filter.offsets + f->entry,
+                                            .start   = s->filter.start + f->start,
                                             .add     = add,
                                             .y       = call->out[CR_OUT_conv_dgrad_dx],
                                             .scatter = f->scatter};
@@ -221,10 +214,9 @@ static cr_status dgrad_launch(struct cr_device *device, const struct cr_call *ca
 /* ---- the gradient of the nonzero weights ---- */
 
 struct prepared_wgrad {
-    struct ck_conv        conv;
-    struct ck_sparse_plan plan;
-    int64_t               entries;
-    uint32_t             *offsets, *start, *from; /* device memory */
+    struct ck_conv            conv;
+    struct ck_sparse_plan     plan;
+    struct cuda_linear_filter filter;
 };
 
 static struct ck_conv wgrad_shape(const struct cr_program *p, const struct cr_op *op) {
@@ -244,29 +236,14 @@ static bool wgrad_accepts(const struct cr_device *device, const struct cr_progra
     if (!cr_op_uses_only(op, 1u << CR_IN_conv_wgrad_x | 1u << CR_IN_conv_wgrad_dy, 1u << CR_OUT_conv_wgrad_dw))
         return false;
     return is_f32(cuda_in(p, op, CR_IN_conv_wgrad_x)) && is_f32(cuda_in(p, op, CR_IN_conv_wgrad_dy)) &&
-           is_f32(cuda_out(p, op, CR_OUT_conv_wgrad_dw)) && can_plan(device, p) && plan_wgrad(device, op, &c, &plan);
+           is_f32(cuda_out(p, op, CR_OUT_conv_wgrad_dw)) && cuda_sparse_can_plan(device, p) &&
+           plan_wgrad(device, op, &c, &plan);
 }
 
 static void wgrad_release(void *prepared) {
     struct prepared_wgrad *s = prepared;
-    if (!s) return;
-    void *const memory[] = {s->offsets, s->start, s->from};
-    for (size_t i = 0; i < CR_COUNT(memory); i++) (void)cudaFree(memory[i]);
+    if (s) cr_cuda_linear_free(&s->filter);
     cr_free(s);
-}
-
-static cr_status upload_wgrad(const struct cr_linear_filter *f, struct prepared_wgrad *s) {
-    cr_status status = CR_OK;
-    uint32_t *offset;
-    s->entries = f->entries;
-    CR_ALLOC(offset, (size_t)CR_MAX(f->entries, 1));
-    for (int64_t i = 0; i < f->entries; i++) offset[i] = f->entry[i].offset;
-    CR_TRY_OUT(cr_cuda_sparse_upload(offset, f->entries, &s->offsets));
-    CR_TRY_OUT(cr_cuda_sparse_upload(f->from, f->entries, &s->from));
-    CR_TRY_OUT(cr_cuda_sparse_upload(f->start, f->chunks * f->rows + 1, &s->start));
-out:
-    cr_free(offset);
-    return status;
 }
 
 static cr_status wgrad_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
@@ -282,9 +259,9 @@ static cr_status wgrad_prepare(struct cr_device *device, const struct cr_program
     CR_TRY_OUT(cr_cuda_filter_of(device, p, op, &s->conv, &cached));
     CR_TRY_OUT(cr_cuda_filter_csr(cached, &sparse));
     CR_TRY_OUT(cr_cuda_sparse_order(sparse, &s->conv, &s->plan, op->attr.conv.pattern.format, &filter));
-    CR_TRY_OUT(upload_wgrad(&filter, s));
+    CR_TRY_OUT(cr_cuda_linear_upload(&filter, true, true, &s->filter));
     *prepared        = s;
-    *workspace_bytes = ck_sparse_wgrad_workspace(&s->plan, CR_MAX(s->entries, 1));
+    *workspace_bytes = ck_sparse_wgrad_workspace(&s->plan, CR_MAX(s->filter.entries, 1));
     s                = NULL;
 out:
     cr_linear_filter_free(&filter);
@@ -297,10 +274,10 @@ static cr_status wgrad_launch(struct cr_device *device, const struct cr_call *ca
     const struct ck_sparse_wgrad args = {.conv       = s->conv,
                                          .x          = call->in[CR_IN_conv_wgrad_x],
                                          .dy         = call->in[CR_IN_conv_wgrad_dy],
-                                         .offsets    = s->offsets,
-                                         .start      = s->start,
-                                         .from       = s->from,
-                                         .entries    = s->entries,
+                                         .offsets    = s->filter.offsets,
+                                         .start      = s->filter.start,
+                                         .from       = s->filter.from,
+                                         .entries    = s->filter.entries,
                                          .dw         = call->out[CR_OUT_conv_wgrad_dw],
                                          .accumulate = call->op->attr.conv.accumulate};
     CUDA_TRY(ck_sparse_wgrad(&args, &s->plan, call->workspace, cr_cuda_stream(device, call)));
@@ -309,25 +286,11 @@ static cr_status wgrad_launch(struct cr_device *device, const struct cr_call *ca
 
 /* ---- kernels ---- */
 
-static const struct cr_kernel kernel_dgrad = {.name          = "cuda.sparse_dgrad",
-                                              .op            = CR_OP_conv_dgrad,
-                                              .math          = CR_MATH_F32,
-                                              .deterministic = true,
-                                              .sparse        = true,
-                                              .accepts       = dgrad_accepts,
-                                              .algo_name     = cr_cuda_sparse_format_name,
-                                              .prepare       = dgrad_prepare,
-                                              .launch        = dgrad_launch,
-                                              .release       = release};
-static const struct cr_kernel kernel_wgrad = {.name          = "cuda.sparse_wgrad",
-                                              .op            = CR_OP_conv_wgrad,
-                                              .math          = CR_MATH_F32,
-                                              .deterministic = true,
-                                              .sparse        = true,
-                                              .accepts       = wgrad_accepts,
-                                              .algo_name     = cr_cuda_sparse_format_name,
-                                              .prepare       = wgrad_prepare,
-                                              .launch        = wgrad_launch,
-                                              .release       = wgrad_release};
+#define SPARSE_GRAD(kind, kernel_name)                                                                                 \
+    CUDA_SPARSE_KERNEL(CR_OP_conv_##kind, kernel_name, CR_MATH_F32),                                                   \
+        .sparse = true, .algo_name = cr_cuda_sparse_format_name, .accepts = kind##_accepts, .prepare = kind##_prepare, \
+        .launch = kind##_launch
+static const struct cr_kernel kernel_dgrad = {SPARSE_GRAD(dgrad, "cuda.sparse_dgrad"), .release = release};
+static const struct cr_kernel kernel_wgrad = {SPARSE_GRAD(wgrad, "cuda.sparse_wgrad"), .release = wgrad_release};
 
 const struct cr_kernel *const cr_cuda_direct_grad_kernels[] = {&kernel_dgrad, &kernel_wgrad, NULL};

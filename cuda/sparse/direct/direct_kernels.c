@@ -16,20 +16,12 @@
 #include <string.h>
 
 struct prepared {
-    struct ck_conv        conv;
-    struct ck_sparse_plan plan;
-    int64_t               entries;
-    uint32_t             *offsets, *start, *from; /* device memory */
+    struct ck_conv            conv;
+    struct ck_sparse_plan     plan;
+    struct cuda_linear_filter filter;
 };
 
 /* ---- shapes and plans ---- */
-
-struct ck_conv cuda_sparse_conv_shape(const struct cr_program *p, const struct cr_op *op) {
-    if (op->kind == CR_OP_conv)
-        return cuda_conv_shape(op, cuda_in(p, op, CR_IN_conv_x), cuda_in(p, op, CR_IN_conv_w),
-                               cuda_out(p, op, CR_OUT_conv_y));
-    return cuda_filter_shape(op, cuda_in(p, op, CR_IN_sparse_filter_w));
-}
 
 bool cr_cuda_sparse_plan(const struct cr_device *device, const struct ck_conv *conv, int64_t nnz, int format,
                          bool wgrad, struct ck_sparse_plan *plan) {
@@ -91,7 +83,7 @@ static cr_status count_entries(const struct cr_device *device, const struct cr_p
 static bool has_format(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct ck_conv  conv = cuda_sparse_conv_shape(p, op);
     struct ck_sparse_plan plan;
-    return p->store->pattern && !cuda_of(device)->offline && plan_of(device, &conv, &op->attr.conv.pattern, &plan);
+    return cuda_sparse_can_plan(device, p) && plan_of(device, &conv, &op->attr.conv.pattern, &plan);
 }
 
 int64_t cr_cuda_packed_elems(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
@@ -102,8 +94,7 @@ int64_t cr_cuda_packed_elems(struct cr_device *device, const struct cr_program *
     if (op->attr.conv.pattern.format >= CUDA_FORMAT_WGMMA_SP) return cr_cuda_wgmma_sp_elems(device, p, op);
     if (op->attr.conv.pattern.format >= CUDA_FORMAT_TWO_FOUR) return cr_cuda_two_four_elems(device, p, op);
     if (op->attr.conv.pattern.format > ck_sparse_conv_configs()) return cr_cuda_mma_sp_elems(device, p, op);
-    if (!p->store->pattern || cuda_of(device)->offline || !plan_of(device, &conv, &op->attr.conv.pattern, &plan))
-        return 0;
+    if (!cuda_sparse_can_plan(device, p) || !plan_of(device, &conv, &op->attr.conv.pattern, &plan)) return 0;
     if (count_entries(device, p, op, &conv, &plan, &entries) != CR_OK) {
         cr_error_clear(); /* without memory for the encoding the format is not available */
         return 0;
@@ -112,13 +103,6 @@ int64_t cr_cuda_packed_elems(struct cr_device *device, const struct cr_program *
 }
 
 /* ---- estimates and names ---- */
-
-/* The maximum clock rate gives a lower bound on the time: an estimate must not be too long. */
-double cr_cuda_cycles_to_seconds(const struct cr_device *device, double cycles) {
-    int khz = 0;
-    if (cudaDeviceGetAttribute(&khz, cudaDevAttrClockRate, cuda_of(device)->index) != cudaSuccess || khz <= 0) return 0;
-    return cycles / (1e3 * khz);
-}
 
 static double estimate(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct ck_conv  conv = cuda_sparse_conv_shape(p, op);
@@ -139,32 +123,8 @@ void cr_cuda_sparse_format_name(const struct cr_op *op, struct cr_text *out) {
 
 static void release(void *prepared) {
     struct prepared *s = prepared;
-    if (!s) return;
-    void *const memory[] = {s->offsets, s->start, s->from};
-    for (size_t i = 0; i < CR_COUNT(memory); i++) (void)cudaFree(memory[i]);
+    if (s) cr_cuda_linear_free(&s->filter);
     cr_free(s);
-}
-
-cr_status cr_cuda_sparse_upload(const void *host, int64_t count, uint32_t **device) {
-    const size_t bytes = (size_t)count * sizeof **device;
-    CUDA_TRY(cudaMalloc((void **)device, CR_MAX(bytes, sizeof **device)));
-    CUDA_TRY(cudaMemcpy(*device, host, bytes, cudaMemcpyHostToDevice));
-    return CR_OK;
-}
-
-static cr_status upload_filter(const struct cr_linear_filter *f, bool gathers, bool convolves, struct prepared *s) {
-    cr_status status = CR_OK;
-    uint32_t *offset = NULL;
-    s->entries       = f->entries;
-    if (gathers) CR_TRY_OUT(cr_cuda_sparse_upload(f->from, f->entries, &s->from));
-    if (!convolves) goto out;
-    CR_ALLOC(offset, (size_t)CR_MAX(f->entries, 1));
-    for (int64_t i = 0; i < f->entries; i++) offset[i] = f->entry[i].offset;
-    CR_TRY_OUT(cr_cuda_sparse_upload(offset, f->entries, &s->offsets));
-    CR_TRY_OUT(cr_cuda_sparse_upload(f->start, f->chunks * f->rows + 1, &s->start));
-out:
-    cr_free(offset);
-    return status;
 }
 
 static cr_status prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op, void **prepared,
@@ -179,7 +139,7 @@ static cr_status prepare(struct cr_device *device, const struct cr_program *p, c
     CR_ASSERT(plan_of(device, &s->conv, &op->attr.conv.pattern, &s->plan)); /* the accepts function has checked this */
     CR_TRY_OUT(csr_of(device, p, op, &s->conv, &csr));
     CR_TRY_OUT(cr_cuda_sparse_order(csr, &s->conv, &s->plan, op->attr.conv.pattern.format, &filter));
-    CR_TRY_OUT(upload_filter(&filter, gathers, convolves, s));
+    CR_TRY_OUT(cr_cuda_linear_upload(&filter, gathers, convolves, &s->filter));
     *prepared        = s;
     *workspace_bytes = convolves && gathers ? (size_t)CR_MAX(filter.entries, 1) * sizeof(float) : 0;
     s                = NULL;
@@ -192,31 +152,18 @@ out:
 /* ---- sparse_filter ---- */
 
 static bool filter_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    return cuda_is_data(cuda_in(p, op, CR_IN_sparse_filter_w)) &&
-           cuda_out(p, op, CR_OUT_sparse_filter_y)->dtype == CR_F32 && has_format(device, p, op);
+    return cuda_sparse_filter_fits(p, op) && has_format(device, p, op);
 }
 
 static cr_status filter_launch(struct cr_device *device, const struct cr_call *call) {
     const struct prepared *s = call->prepared;
     CUDA_TRY(ck_sparse_gather(call->in[CR_IN_sparse_filter_w],
-                              cuda_type(cuda_in(call->program, call->op, CR_IN_sparse_filter_w)), s->from, s->entries,
-                              call->out[CR_OUT_sparse_filter_y], cr_cuda_stream(device, call)));
+                              cuda_type(cuda_in(call->program, call->op, CR_IN_sparse_filter_w)), s->filter.from,
+                              s->filter.entries, call->out[CR_OUT_sparse_filter_y], cr_cuda_stream(device, call)));
     return CR_OK;
 }
 
 /* ---- convolutions ---- */
-
-bool cuda_sparse_operands_fit(const struct cr_program *p, const struct cr_op *op) {
-    const unsigned known = 1u << CR_IN_conv_x | 1u << CR_IN_conv_w | 1u << CR_IN_conv_bias | 1u << CR_IN_conv_add |
-                           1u << CR_IN_conv_packed;
-    const struct cr_tensor *x = cuda_in(p, op, CR_IN_conv_x), *bias = cuda_in(p, op, CR_IN_conv_bias),
-                           *add = cuda_in(p, op, CR_IN_conv_add);
-    if (!cr_op_uses_only(op, known, 1u << CR_OUT_conv_y) || !cuda_is_data(x) ||
-        !cuda_is_data(cuda_in(p, op, CR_IN_conv_w)))
-        return false;
-    return cuda_out(p, op, CR_OUT_conv_y)->dtype == x->dtype && (!bias || bias->dtype == CR_F32) &&
-           (!add || add->dtype == x->dtype);
-}
 
 static bool sell_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     return op->attr.conv.pattern.format == FORMAT_SELL && cuda_sparse_operands_fit(p, op) && has_format(device, p, op);
@@ -232,15 +179,15 @@ static cr_status conv_launch(struct cr_device *device, const struct cr_call *cal
     struct ck_sparse_args  args   = {.conv    = s->conv,
                                      .x       = call->in[CR_IN_conv_x],
                                      .values  = call->in[CR_IN_conv_packed],
-                                     .offsets = s->offsets,
-                                     .start   = s->start,
+                                     .offsets = s->filter.offsets,
+                                     .start   = s->filter.start,
                                      .bias    = call->in[CR_IN_conv_bias],
                                      .add     = call->in[CR_IN_conv_add],
                                      .relu    = call->op->attr.conv.relu,
                                      .y       = call->out[CR_OUT_conv_y]};
     if (!args.values) {
         CUDA_TRY(ck_sparse_gather(call->in[CR_IN_conv_w], cuda_type(cuda_in(call->program, call->op, CR_IN_conv_w)),
-                                  s->from, s->entries, call->workspace, stream));
+                                  s->filter.from, s->filter.entries, call->workspace, stream));
         args.values = call->workspace;
     }
     if (call->op->attr.conv.pattern.format == FORMAT_SELL)
@@ -252,35 +199,14 @@ static cr_status conv_launch(struct cr_device *device, const struct cr_call *cal
 
 /* ---- kernels ---- */
 
-static const struct cr_kernel kernel_sell   = {.name          = "cuda.sparse_sell",
-                                               .op            = CR_OP_conv,
-                                               .math          = CR_MATH_F32,
-                                               .deterministic = true,
-                                               .sparse        = true,
-                                               .accepts       = sell_accepts,
-                                               .algo_name     = cr_cuda_sparse_format_name,
-                                               .prepare       = prepare,
-                                               .launch        = conv_launch,
-                                               .release       = release};
-static const struct cr_kernel kernel_direct = {.name          = "cuda.sparse_direct",
-                                               .op            = CR_OP_conv,
-                                               .math          = CR_MATH_F32,
-                                               .deterministic = true,
-                                               .sparse        = true,
-                                               .accepts       = direct_accepts,
-                                               .algo_name     = cr_cuda_sparse_format_name,
-                                               .estimate      = estimate,
-                                               .prepare       = prepare,
-                                               .launch        = conv_launch,
-                                               .release       = release};
-static const struct cr_kernel kernel_filter = {.name          = "cuda.sparse_filter",
-                                               .op            = CR_OP_sparse_filter,
-                                               .math          = CR_MATH_EXACT,
-                                               .deterministic = true,
-                                               .accepts       = filter_accepts,
-                                               .algo_name     = cr_cuda_sparse_format_name,
-                                               .prepare       = prepare,
-                                               .launch        = filter_launch,
-                                               .release       = release};
+static void algo_name(const struct cr_op *op, struct cr_text *out) {
+    cr_cuda_sparse_format_name(op, out);
+}
+
+static const struct cr_kernel kernel_sell = {CUDA_SPARSE_CONV("cuda.sparse_sell", CR_MATH_F32), .accepts = sell_accepts,
+                                             .launch = conv_launch};
+static const struct cr_kernel kernel_direct = {CUDA_SPARSE_CONV("cuda.sparse_direct", CR_MATH_F32),
+                                               .accepts = direct_accepts, .estimate = estimate, .launch = conv_launch};
+static const struct cr_kernel kernel_filter = {CUDA_SPARSE_FILTER("cuda.sparse_filter")};
 
 const struct cr_kernel *const cr_cuda_direct_kernels[] = {&kernel_sell, &kernel_direct, &kernel_filter, NULL};

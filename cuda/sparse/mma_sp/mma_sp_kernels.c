@@ -39,7 +39,7 @@ static bool types_agree(const struct cr_program *p, const struct cr_op *op) {
 static bool has_format(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct ck_conv  conv = cuda_sparse_conv_shape(p, op);
     struct ck_mma_sp_plan plan;
-    return types_agree(p, op) && p->store->pattern && !cuda_of(device)->offline &&
+    return types_agree(p, op) && cuda_sparse_can_plan(device, p) &&
            plan_of(device, &conv, &op->attr.conv.pattern, &plan);
 }
 
@@ -149,8 +149,7 @@ static cudaError_t fill(const struct prepared *s, const void *w, void *to, cudaS
 /* ---- sparse_filter ---- */
 
 static bool filter_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    return cuda_is_data(cuda_in(p, op, CR_IN_sparse_filter_w)) &&
-           cuda_out(p, op, CR_OUT_sparse_filter_y)->dtype == CR_F32 && has_format(device, p, op);
+    return cuda_sparse_filter_fits(p, op) && has_format(device, p, op);
 }
 
 static cr_status filter_launch(struct cr_device *device, const struct cr_call *call) {
@@ -190,26 +189,8 @@ static cr_status launch(struct cr_device *device, const struct cr_call *call) {
 
 /* ---- kernels ---- */
 
-static const struct cr_kernel kernel_conv   = {.name          = "cuda.mma_sp",
-                                               .op            = CR_OP_conv,
-                                               .math          = CR_MATH_F32,
-                                               .deterministic = true,
-                                               .sparse        = true,
-                                               .sparse_cores  = true,
-                                               .accepts       = accepts,
-                                               .algo_name     = algo_name,
-                                               .estimate      = estimate,
-                                               .prepare       = prepare,
-                                               .launch        = launch,
-                                               .release       = release};
-static const struct cr_kernel kernel_filter = {.name          = "cuda.mma_sp_filter",
-                                               .op            = CR_OP_sparse_filter,
-                                               .math          = CR_MATH_EXACT,
-                                               .deterministic = true,
-                                               .accepts       = filter_accepts,
-                                               .algo_name     = algo_name,
-                                               .prepare       = prepare,
-                                               .launch        = filter_launch,
-                                               .release       = release};
+static const struct cr_kernel kernel_conv   = {CUDA_SPARSE_CONV("cuda.mma_sp", CR_MATH_F32), .sparse_cores = true,
+                                               .accepts = accepts, .estimate = estimate, .launch = launch};
+static const struct cr_kernel kernel_filter = {CUDA_SPARSE_FILTER("cuda.mma_sp_filter")};
 
 const struct cr_kernel *const cr_cuda_mma_sp_kernels[] = {&kernel_conv, &kernel_filter, NULL};

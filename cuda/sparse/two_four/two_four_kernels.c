@@ -35,7 +35,7 @@ static bool plan_of(const struct cr_device *device, const struct cr_program *p, 
                     struct ck_conv *conv, struct ck_two_four_plan *plan) {
     const int config = op->attr.conv.pattern.format - CUDA_FORMAT_TWO_FOUR + 1;
     *conv            = cuda_sparse_conv_shape(p, op);
-    return config >= 1 && config <= ck_two_four_configs() && p->store->pattern && !cuda_of(device)->offline &&
+    return config >= 1 && config <= ck_two_four_configs() && cuda_sparse_can_plan(device, p) &&
            ck_two_four_make_plan(conv, config, cuda_of(device)->cc, cuda_of(device)->multiprocessors, plan) &&
            is_two_of_four(device, p, op, conv);
 }
@@ -143,8 +143,7 @@ static cr_status gather(struct cr_device *device, const struct cr_call *call, co
 static bool filter_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     struct ck_conv          conv;
     struct ck_two_four_plan plan;
-    return cuda_is_data(cuda_in(p, op, CR_IN_sparse_filter_w)) &&
-           cuda_out(p, op, CR_OUT_sparse_filter_y)->dtype == CR_F32 && plan_of(device, p, op, &conv, &plan);
+    return cuda_sparse_filter_fits(p, op) && plan_of(device, p, op, &conv, &plan);
 }
 
 static cr_status filter_launch(struct cr_device *device, const struct cr_call *call) {
@@ -157,8 +156,7 @@ static bool conv_accepts(const struct cr_device *device, const struct cr_program
                          enum cr_dtype type) {
     struct ck_conv          conv;
     struct ck_two_four_plan plan;
-    return cuda_sparse_operands_fit(p, op) && cuda_in(p, op, CR_IN_conv_x)->dtype == type &&
-           cuda_in(p, op, CR_IN_conv_w)->dtype == type && plan_of(device, p, op, &conv, &plan);
+    return cuda_sparse_operands_are(p, op, type) && plan_of(device, p, op, &conv, &plan);
 }
 static bool accepts_f16(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     return conv_accepts(device, p, op, CR_F16);
@@ -187,38 +185,13 @@ static cr_status conv_launch(struct cr_device *device, const struct cr_call *cal
 
 /* ---- kernels ---- */
 
-static const struct cr_kernel kernel_f16    = {.name          = "cuda.two_four.f16",
-                                               .op            = CR_OP_conv,
-                                               .math          = CR_MATH_F16,
-                                               .deterministic = true,
-                                               .sparse        = true,
-                                               .sparse_cores  = true,
-                                               .accepts       = accepts_f16,
-                                               .algo_name     = algo_name,
-                                               .estimate      = estimate,
-                                               .prepare       = prepare,
-                                               .launch        = conv_launch,
-                                               .release       = release};
-static const struct cr_kernel kernel_bf16   = {.name          = "cuda.two_four.bf16",
-                                               .op            = CR_OP_conv,
-                                               .math          = CR_MATH_BF16,
-                                               .deterministic = true,
-                                               .sparse        = true,
-                                               .sparse_cores  = true,
-                                               .accepts       = accepts_bf16,
-                                               .algo_name     = algo_name,
-                                               .estimate      = estimate,
-                                               .prepare       = prepare,
-                                               .launch        = conv_launch,
-                                               .release       = release};
-static const struct cr_kernel kernel_filter = {.name          = "cuda.two_four_filter",
-                                               .op            = CR_OP_sparse_filter,
-                                               .math          = CR_MATH_EXACT,
-                                               .deterministic = true,
-                                               .accepts       = filter_accepts,
-                                               .algo_name     = algo_name,
-                                               .prepare       = prepare,
-                                               .launch        = filter_launch,
-                                               .release       = release};
+#define TWO_FOUR_CONV(type, kernel_math)                                                                               \
+    {                                                                                                                  \
+        CUDA_SPARSE_CONV("cuda.two_four." #type, kernel_math), .sparse_cores = true, .accepts = accepts_##type,        \
+                                                               .estimate = estimate, .launch = conv_launch             \
+    }
+static const struct cr_kernel kernel_f16    = TWO_FOUR_CONV(f16, CR_MATH_F16);
+static const struct cr_kernel kernel_bf16   = TWO_FOUR_CONV(bf16, CR_MATH_BF16);
+static const struct cr_kernel kernel_filter = {CUDA_SPARSE_FILTER("cuda.two_four_filter")};
 
 const struct cr_kernel *const cr_cuda_two_four_kernels[] = {&kernel_f16, &kernel_bf16, &kernel_filter, NULL};

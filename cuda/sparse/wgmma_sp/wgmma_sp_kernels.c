@@ -22,7 +22,7 @@ static bool plan_of(const struct cr_device *device, const struct cr_program *p, 
                     struct ck_wgmma_sp_plan *plan) {
     const struct ck_conv conv   = cuda_sparse_conv_shape(p, op);
     const int            config = op->attr.conv.pattern.format - CUDA_FORMAT_WGMMA_SP + 1;
-    return config >= 1 && config <= ck_wgmma_sp_configs() && p->store->pattern && !cuda_of(device)->offline &&
+    return config >= 1 && config <= ck_wgmma_sp_configs() && cuda_sparse_can_plan(device, p) &&
            conv.R * conv.S * conv.C >= MIN_TERMS &&
            ck_wgmma_sp_make_plan(&conv, op->attr.conv.pattern.nnz, config, cuda_of(device)->cc,
                                  cuda_of(device)->multiprocessors, plan);
@@ -114,8 +114,7 @@ out:
 
 static bool filter_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     struct ck_wgmma_sp_plan plan;
-    return cuda_is_data(cuda_in(p, op, CR_IN_sparse_filter_w)) &&
-           cuda_out(p, op, CR_OUT_sparse_filter_y)->dtype == CR_F32 && plan_of(device, p, op, &plan);
+    return cuda_sparse_filter_fits(p, op) && plan_of(device, p, op, &plan);
 }
 
 static cr_status filter_launch(struct cr_device *device, const struct cr_call *call) {
@@ -129,8 +128,7 @@ static cr_status filter_launch(struct cr_device *device, const struct cr_call *c
 
 static bool accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     struct ck_wgmma_sp_plan plan;
-    return cuda_sparse_operands_fit(p, op) && cuda_in(p, op, CR_IN_conv_x)->dtype == CR_F32 &&
-           cuda_in(p, op, CR_IN_conv_w)->dtype == CR_F32 && plan_of(device, p, op, &plan);
+    return cuda_sparse_operands_are(p, op, CR_F32) && plan_of(device, p, op, &plan);
 }
 
 static cr_status launch(struct cr_device *device, const struct cr_call *call) {
@@ -154,26 +152,8 @@ static cr_status launch(struct cr_device *device, const struct cr_call *call) {
 
 /* ---- kernels ---- */
 
-static const struct cr_kernel kernel_conv   = {.name          = "cuda.wgmma_sp",
-                                               .op            = CR_OP_conv,
-                                               .math          = CR_MATH_F32,
-                                               .deterministic = true,
-                                               .sparse        = true,
-                                               .sparse_cores  = true,
-                                               .accepts       = accepts,
-                                               .algo_name     = algo_name,
-                                               .estimate      = estimate,
-                                               .prepare       = prepare,
-                                               .launch        = launch,
-                                               .release       = release};
-static const struct cr_kernel kernel_filter = {.name          = "cuda.wgmma_sp_filter",
-                                               .op            = CR_OP_sparse_filter,
-                                               .math          = CR_MATH_EXACT,
-                                               .deterministic = true,
-                                               .accepts       = filter_accepts,
-                                               .algo_name     = algo_name,
-                                               .prepare       = prepare,
-                                               .launch        = filter_launch,
-                                               .release       = release};
+static const struct cr_kernel kernel_conv   = {CUDA_SPARSE_CONV("cuda.wgmma_sp", CR_MATH_F32), .sparse_cores = true,
+                                               .accepts = accepts, .estimate = estimate, .launch = launch};
+static const struct cr_kernel kernel_filter = {CUDA_SPARSE_FILTER("cuda.wgmma_sp_filter")};
 
 const struct cr_kernel *const cr_cuda_wgmma_sp_kernels[] = {&kernel_conv, &kernel_filter, NULL};

@@ -15,6 +15,14 @@
 #include <time.h>
 #include <unistd.h>
 
+/* Warnings and errors get the rank as a prefix; only rank 0 prints info lines. */
+void cr_ranks_name_log(int rank) {
+    char who[32];
+    snprintf(who, sizeof who, "rank %d: ", rank);
+    cr_log_prefix(who);
+    if (rank) cr_log_quiet(true);
+}
+
 struct child {
     pid_t pid;
     bool  ended;

@@ -186,14 +186,6 @@ cr_status cr_ranks_locate(cr_ranks_getenv *get, const struct cr_config *config, 
 
 /* ---- joining and leaving ---- */
 
-/* Warnings and errors get the rank as a prefix; only rank 0 prints info lines. */
-void cr_ranks_name_log(int rank) {
-    char who[32];
-    snprintf(who, sizeof who, "rank %d: ", rank);
-    cr_log_prefix(who);
-    if (rank) cr_log_quiet(true);
-}
-
 static cr_status join(const struct cr_comm_options *where, struct cr_ranks *out) {
     cr_ranks_name_log(where->rank);
     cr_status status = cr_comm_open(where, &out->comm);

@@ -155,30 +155,3 @@ out:
     cr_free(w.interval);
     return status;
 }
-
-/* ---- dead bytes ---- */
-
-static int compare_ranges(const void *a, const void *b) {
-    const struct cr_range *s = a, *t = b;
-    return (s->begin > t->begin) - (s->begin < t->begin);
-}
-
-int cr_plan_dead_ranges(const struct cr_program *p, int op, struct cr_range *range) {
-    int live = 0, dead = 0;
-    for (int t = 0; t < p->tensors; t++) {
-        const struct cr_tensor *x            = &p->tensor[t];
-        bool                    lives_to_end = x->keep && x->first >= 0;
-        if (x->region == CR_REGION_POOL && x->first >= 0 && x->first < op && (x->last >= op || lives_to_end))
-            range[live++] = (struct cr_range){x->offset, x->offset + x->bytes};
-    }
-    qsort(range, (size_t)live, sizeof *range, compare_ranges);
-    size_t top = 0;
-    for (int i = 0; i < live; i++) { /* writes the gaps over the ranges: dead <= i here */
-        struct cr_range x = range[i];
-        if (x.begin > top) range[dead++] = (struct cr_range){top, x.begin};
-        top = CR_MAX(top, x.end);
-    }
-    size_t end = p->region_bytes[CR_REGION_POOL];
-    if (top < end) range[dead++] = (struct cr_range){top, end};
-    return dead;
-}

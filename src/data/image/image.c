@@ -1,5 +1,5 @@
-/* data/image/image.c: functions that all decoders share, and the selection of the decoder by magic bytes. An image
- * is first opened, which gives its size, and then decoded as a whole or in part. */
+/* data/image/image.c: selects the decoder by magic bytes. An image is first opened, which gives its size, and then
+ * decoded as a whole or in part. */
 #include "data/data_internal.h"
 
 #include <errno.h>
@@ -9,18 +9,6 @@
 #include <unistd.h>
 
 enum { FILE_BYTES_MAX = 1 << 30 };
-
-cr_status cr_buffer_reserve(struct cr_buffer *buffer, size_t count) {
-    if (count <= buffer->capacity && buffer->bytes) return CR_OK;
-    size_t capacity =
-        buffer->capacity ? count + count / 4 : count; /* a buffer that grows a second time will probably grow again */
-    cr_free(buffer->bytes);
-    buffer->capacity = 0;
-    buffer->bytes    = cr_alloc(capacity, 1);
-    if (!buffer->bytes) return CR_NO_MEMORY(capacity);
-    buffer->capacity = capacity;
-    return CR_OK;
-}
 
 void cr_scratch_free(struct cr_scratch *scratch) {
     cr_free(scratch->file.bytes);
@@ -37,14 +25,6 @@ void cr_scratch_free(struct cr_scratch *scratch) {
 void cr_image_free(struct cr_image *image) {
     cr_free(image->rgb);
     *image = (struct cr_image){0};
-}
-
-cr_status cr_image_check_size(int64_t width, int64_t height, const char *name) {
-    if (width < 1 || height < 1) return CR_FAIL(CR_ERR_FORMAT, "%s: an image without pixels", name);
-    if (width > CR_IMAGE_SIDE_MAX || height > CR_IMAGE_SIDE_MAX || width * height > CR_IMAGE_PIXELS_MAX)
-        return CR_FAIL(CR_ERR_FORMAT, "%s: %lld x %lld pixels are too many: at most %d per side and %d in total", name,
-                       (long long)width, (long long)height, CR_IMAGE_SIDE_MAX, CR_IMAGE_PIXELS_MAX);
-    return CR_OK;
 }
 
 /* The format of a file that cannot be read, for the message; NULL when unknown. */

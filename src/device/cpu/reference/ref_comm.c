@@ -2,7 +2,6 @@
  * hosts). The sums are in the order of the ranks, so the same ranks give bitwise identical results. */
 #include "comm/comm.h"
 #include "device/cpu/reference/ref.h"
-#include "device/cpu/simd.h"
 
 /* Rounds the values to the type in which they are transferred. */
 static void round_to(enum cr_dtype wire, const struct ref *y) {
@@ -26,11 +25,3 @@ cr_status cr_ref_all_reduce(struct cr_device *device, const struct cr_call *call
     round_to(wire, &y);
     return CR_OK;
 }
-
-/* The same function under a name that says how the sum is computed. */
-const struct cr_kernel cr_shm_all_reduce = {.name          = "shm.all_reduce",
-                                            .op            = CR_OP_all_reduce,
-                                            .math          = CR_MATH_EXACT,
-                                            .deterministic = true,
-                                            .accepts       = cr_accepts_f32,
-                                            .launch        = cr_ref_all_reduce};

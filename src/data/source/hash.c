@@ -1,0 +1,17 @@
+/* data/source/hash.c: hashes of dataset contents and of file names. */
+#include "data/data_internal.h"
+
+uint64_t cr_hash_bytes(uint64_t hash, const void *bytes, size_t count) {
+    const uint8_t *b = bytes;
+    for (size_t i = 0; i < count; i++) hash = (hash ^ b[i]) * UINT64_C(0x100000001b3);
+    return hash;
+}
+
+/* The high bits of FNV are weak for short names; this function spreads every input bit over all output bits. */
+uint64_t cr_hash_mix(uint64_t hash) {
+    hash ^= hash >> 33;
+    hash *= UINT64_C(0xff51afd7ed558ccd);
+    hash ^= hash >> 33;
+    hash *= UINT64_C(0xc4ceb9fe1a85ec53);
+    return hash ^ hash >> 33;
+}
