@@ -412,7 +412,8 @@ WORDS = [
         (r"\bthe plain ways?\b|\bwhat each convolution takes\b", PROSE)], [(STRING, "what each convolution takes over, beside the plain way")]),
     Word("laws, house, bitten", "invariants, architecture, pitfalls", [
         (r"\blaws?\b(?! of (?:large|large numbers))", PROSE), (part("laws?"), CODE), (r"\bthe house\b|\bhouse (?:rules?|style)\b|\bparts? of the house\b", PROSE), (r"\bbitten\b", PROSE)],
-         [(COMMENT, "Laws"), (DOCUMENT, "## The house"), (DOCUMENT, "What has bitten us")]),
+         [(COMMENT, "Laws"), (DOCUMENT, "## The house"), (DOCUMENT, "What has bitten us")],
+         [("packaging/THIRD_PARTY_NOTICES.md", r"Copyright laws", "the text of a licence")]),
     Word("sets the smallest weights to 0", "prunes by magnitude", [
         (r"\bsmallest weights to (?:0|zero)\b", PROSE)], [(STRING, "Sets the smallest weights to 0")]),
     Word("apart from it, times lr", "decoupled weight decay", [(r"\bapart from it\b|\btimes lr\b(?! \*)", PROSE)], [(STRING, "apart from it, times lr")]),
