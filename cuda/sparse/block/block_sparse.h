@@ -37,7 +37,7 @@ struct ck_block_sparse_plan {
     int  x_at, w_at, out_at, pixel_at, bar_at, bytes; /* byte offsets in shared memory, and its size */
 };
 
-/* The list of nonzero blocks: one table of words on the device, which the host makes (cr_sparse_blocks). The members
+/* The list of nonzero blocks: one table of words on the device, which the host makes (cr_block_sparse_encode). The members
  * are word offsets of the table's parts:
  *
  *   steps[groups + 1]
