@@ -189,21 +189,16 @@ int64_t cr_tensor_elems(const struct cr_tensor *tensor);
 
 /* ---- parameter store ---- */
 
-/* The buffers of the parameter store lie in the STORE region, one after the other in this order. All buffers that are indexed by
- * parameter use the same element offset (cr_param.offset) for a parameter; RUNNING and EMA_RUNNING are indexed by the
- * running statistics in the same way.
- *   VALUE        the parameters
- *   GRAD         their gradients
- *   MOMENTUM     first moment of the update rule
- *   RUNNING      running mean and variance of the batch norms
- *   STATE        CR_STATE_COUNT f64 scalars of enum cr_state
- *   HALF         VALUE rounded to 16 bits; exists only for 16-bit programs. The op `cast` refreshes it at the start of
- *                each program
- *   MASK         pruning mask, u8, one bit for each element of VALUE: bit i%8 of byte i/8 is 1 when element i is not
- *                pruned. Padding and parameters that are never pruned have 1. Exists only for pruned networks. The
- *                update reads it; a bit mask adds 0.6 % to the bytes that the update moves, a byte mask would add 5 %
- *   SECOND       AdamW's mean of squared gradients
- *   EMA, EMA_RUNNING   exponential moving averages of VALUE and RUNNING */
+/* The buffers of the parameter store lie in the STORE region, one after the other in this order. All buffers that are
+ * indexed by parameter use the same element offset (cr_param.offset) for a parameter; RUNNING and EMA_RUNNING are
+ * indexed by the running statistics in the same way. VALUE        the parameters GRAD         their gradients MOMENTUM
+ * first moment of the update rule RUNNING      running mean and variance of the batch norms STATE        CR_STATE_COUNT
+ * f64 scalars of enum cr_state HALF         VALUE rounded to 16 bits; exists only for 16-bit programs. The op `cast`
+ * refreshes it at the start of each program MASK         pruning mask, u8, one bit for each element of VALUE: bit i%8
+ * of byte i/8 is 1 when element i is not pruned. Padding and parameters that are never pruned have 1. Exists only for
+ * pruned networks. The update reads it; a bit mask adds 0.6 % to the bytes that the update moves, a byte mask would add
+ * 5 % SECOND       AdamW's mean of squared gradients EMA, EMA_RUNNING   exponential moving averages of VALUE and
+ * RUNNING */
 enum cr_param_buffer {
     CR_BUFFER_VALUE,
     CR_BUFFER_GRAD,
@@ -253,7 +248,8 @@ struct cr_param {
     int                layer;
 };
 
-/* The table of parameters and the layout of their buffers. The parameter store owns no buffer memory: the STORE region does. */
+/* The table of parameters and the layout of their buffers. The parameter store owns no buffer memory: the STORE region
+ * does. */
 struct cr_param_store {
     struct cr_param *param; /* parameters and running statistics, in torchvision's order of definition */
     int              params, capacity;

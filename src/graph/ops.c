@@ -207,8 +207,8 @@ static void infer_s2d_filter(struct rule *r) {
 
 /* ---- backward ---- */
 
-/* Gradients of parameters are tensors of the parameter store. The shape of some input gradients cannot be inferred from the op's
- * inputs, so the pass that emits these ops (compiler/autodiff/grad.c) creates the tensors. */
+/* Gradients of parameters are tensors of the parameter store. The shape of some input gradients cannot be inferred from
+ * the op's inputs, so the pass that emits these ops (compiler/autodiff/grad.c) creates the tensors. */
 
 static void infer_loss_grad(struct rule *r) {
     set_like(r, input(r, CR_IN_loss_grad_logits));

@@ -54,9 +54,9 @@ CR_MUST cr_status cr_state_ema_load(struct cr_session *session, const char *path
 /* ---- running statistics of several ranks (session/running_stats.c); the functions do nothing with one rank or with
  * model.sync_bn ---- */
 
-/* Each rank trains with its own running statistics. This function replaces them in the parameter store by their mean over all
- * ranks, for an evaluation or a checkpoint, and saves each rank's own ones in the session; a checkpoint that is written
- * meanwhile contains both. Collective. No program may be running. */
+/* Each rank trains with its own running statistics. This function replaces them in the parameter store by their mean
+ * over all ranks, for an evaluation or a checkpoint, and saves each rank's own ones in the session; a checkpoint that
+ * is written meanwhile contains both. Collective. No program may be running. */
 CR_MUST cr_status cr_state_running_mean(struct cr_session *session);
 /* Restores this rank's own running statistics. */
 CR_MUST cr_status cr_state_running_own(struct cr_session *session);
