@@ -137,8 +137,8 @@ static void compare_words(const struct halved *h, const struct packed *f) {
         const int     thread = (int)(i % 32), half = thread % 4 / 2;
         const int64_t channel = first_channel(f, unit) + half * 32;
         if (k + 16 > c->K || channel + 32 > c->C) continue;
-        CHECK_INT(f->words[i], sparse_24_word(h->places, c->R * c->S * h->filled, k,
-                                                 tap_of(f, unit) * h->filled + channel, thread));
+        CHECK_INT(f->words[i],
+                  sparse_24_word(h->places, c->R * c->S * h->filled, k, tap_of(f, unit) * h->filled + channel, thread));
     }
 }
 

@@ -14,7 +14,7 @@ struct cr_choices {
     double plain_s, chosen_s; /* seconds of the fusion candidates and their neighbours: plain, as chosen */
     double dense_s, sparse_s; /* seconds of the ops with a sparsity pattern: all dense, each in its faster form; 0 when
                                  no times are measured */
-    bool too_little;          /* the total gain of sparse kernels is too small: all ops stay dense */
+    bool   too_little;        /* the total gain of sparse kernels is too small: all ops stay dense */
 };
 
 /* Writes {"choice": CHOICE, "layer": ..., "kind": ..., "shape": {slot: dims}, "kernel": ..., "algo": ..., "us": ...,

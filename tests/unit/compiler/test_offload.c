@@ -247,7 +247,7 @@ static void nothing_is_offloaded_without_need(void) {
 /* Whatever allocation fails, the program is complete or unchanged, and no memory leaks. */
 static void failing_allocations(void) {
     const struct cr_compile_options o = {
-        .reuse = true, .pool_limit = SIX, .recompute = true, .offload = CR_SWAP_USE_BEST};
+        .reuse = true, .pool_limit = SIX, .recompute = true, .offload = CR_OFFLOAD_MODE_BEST};
     cr_status status   = CR_ERR_MEMORY;
     int       failures = 0;
     for (int64_t nth = 1; status != CR_OK && nth < 100000; nth += 1 + nth / 20) {
@@ -353,7 +353,7 @@ static void the_planned_pool_counts(void) {
         hand_op(&h, 1, read[0], read[1], write);
     }
     const struct cr_cost_model      cost_model = hand_cost_model(&h);
-    const struct cr_compile_options o          = {.reuse = true, .pool_limit = LIMIT, .offload = CR_SWAP_USE_BEST};
+    const struct cr_compile_options o          = {.reuse = true, .pool_limit = LIMIT, .offload = CR_OFFLOAD_MODE_BEST};
     CHECK_STATUS(cr_pass_fit(&h.p, &cost_model, &o, &r), CR_OK);
     CHECK(r.before >= 8 * UNIT);
     CHECK(r.offloaded > 0 && r.after <= LIMIT);

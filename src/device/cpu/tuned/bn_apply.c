@@ -152,10 +152,10 @@ CR_CLONES static void grad_masked(const struct grad_call *k, int64_t begin, int6
 }
 
 static cr_status bn_grad_apply_launch(struct cr_device *device, const struct cr_call *call) {
-    const struct affine_plan   *plan = call->prepared;
-    const struct cr_simd_shape *l    = &plan->shape;
-    const float                *coef = call->in[CR_IN_bn_grad_apply_coef];
-    float                      *rows = call->workspace;
+    const struct affine_plan   *plan   = call->prepared;
+    const struct cr_simd_shape *l      = &plan->shape;
+    const float                *coeffs = call->in[CR_IN_bn_grad_apply_coeffs];
+    float                      *rows   = call->workspace;
     int64_t                     w = l->width, C = l->channels;
     struct grad_call            k = {.dy = call->in[CR_IN_bn_grad_apply_dy],
                                      .x  = call->in[CR_IN_bn_grad_apply_x],
@@ -165,7 +165,7 @@ static cr_status bn_grad_apply_launch(struct cr_device *device, const struct cr_
                                      .b  = rows + w,
                                      .c  = rows + 2 * w};
     (void)device;
-    for (int i = 0; i < 3; i++) cr_simd_broadcast(l, coef + i * C, rows + i * w);
+    for (int i = 0; i < 3; i++) cr_simd_broadcast(l, coeffs + i * C, rows + i * w);
     CR_PARALLEL_FOR(plan->threads)
     for (int t = 0; t < plan->threads; t++) {
         int64_t begin, end;
