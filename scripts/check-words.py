@@ -57,6 +57,7 @@ HISTORY = [
     ("src/session/running_stats.c", None, "running statistics of batch normalisation"),
     ("*", r"cr_lifetimes_\w+", "functions of the lifetimes of tensors"),
     ("*", r"row-major|row start|one row\.|across one row|One row of 64|rows? of the (?:image|matrix)|contiguous channels|rows from", "rows of a matrix"),
+    ("tests/tools/torch_*", r'"--pictures"', "the old spelling of an option, accepted for one release"),
     ("*alias*", None, "tables of old spellings that are still accepted"),
     ("*old_names*", None, "tables of old spellings that are still accepted"),
 ]
