@@ -155,8 +155,8 @@ struct cr_sparse_cost {
     struct cr_op op;          /* the sparse convolution in its fastest weight format */
     int64_t      elems;       /* f32 elements of its packed weights */
 };
-/* Prices the convolution with op index `conv`. Adds a tensor for the packed weights to the program when the filter has
- * a pattern. */
+/* Prices the convolution with op index `conv`. Adds a tensor for the packed weights to the program when the filter is
+ * sparse. */
 CR_MUST cr_status cr_sparsify_cost(struct cr_program *program, const struct cr_cost_model *cost_model, int conv,
                                    struct cr_sparse_cost *out);
 

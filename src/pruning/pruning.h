@@ -40,7 +40,7 @@ CR_MUST cr_status cr_prune_open(const struct cr_param_store *store, const struct
                                 struct cr_prune *out);
 void              cr_prune_close(struct cr_prune *prune);
 /* Clears bits of the mask by the magnitudes of `value` until `fraction` (0 to 1) of the final sparsity is reached, and
- * counts the pruned weights in layer[].pruned. Both buffers have the store's layout. */
+ * counts the pruned weights in layer[].pruned. Both buffers have the layout of the parameter store. */
 CR_MUST cr_status cr_prune_masks(struct cr_prune *prune, double fraction, const float *value, uint8_t *mask);
 /* For measurements: computes the mask (cr_free it) that [prune] gives for the initial weights at the final sparsity. */
 CR_MUST cr_status cr_prune_draw(const struct cr_param_store *store, const struct cr_config *config, uint8_t **mask);

@@ -67,7 +67,7 @@ struct cr_session {
     size_t               input_bytes; /* INPUT region of the programs compiled so far */
     size_t               small_bytes; /* part of input_bytes that does not hold images */
     struct cr_fit_report fit;         /* how the program with the largest pool was fitted below the limit */
-    /* The running statistics of every rank, while the store holds their mean; else NULL (session/state.h). */
+    /* The running statistics of every rank, while the parameter store holds their mean; else NULL (session/state.h). */
     float                  *running_of_ranks[CR_RUNNING_BUFFERS];
     struct cr_session_times times;
 };
@@ -108,7 +108,7 @@ CR_MUST cr_status cr_session_sparsity_pattern(struct cr_session *session, const 
 /* True when an update does not depend on the gradients of pruned weights. Clipping and LARS use norms of all
  * gradients. */
 bool cr_session_may_mask_gradients(const struct cr_config *config);
-/* For measurements: prunes the initial weights by session->pattern, or else by [prune]. Does nothing when the store has
+/* For measurements: prunes the initial weights by session->pattern, or else by [prune]. Does nothing when the parameter store has
  * no masks. */
 CR_MUST cr_status cr_session_prune(struct cr_session *session);
 /* Appends "40 of 53 convolutions, 40 of 52 data gradients": the number of ops that run on sparse kernels. */

@@ -76,7 +76,7 @@ void cr_state_running_get(const struct cr_session *session, uint64_t address, ui
 
 /* Sets *pruned when the model file of `given` (a run folder, step folder or file) belongs to a pruned network. */
 CR_MUST cr_status cr_state_is_pruned(const char *given, bool *pruned);
-/* Host copies of the buffers of a store with masks. */
+/* Host copies of the buffers of a parameter store with masks. */
 struct cr_state_buffers {
     float   *value, *momentum, *second, *ema; /* second and ema are NULL in stores without them */
     uint8_t *mask;

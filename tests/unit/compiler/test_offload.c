@@ -106,7 +106,7 @@ static void streams_run_in_parallel(void) {
         t[i] = hand_tensor(&h, name, 1);
     }
     for (int i = 0; i < 6; i++) hand_op(&h, h.seconds[i], i ? t[i - 1] : t[0], -1, t[i]);
-    h.p.op[2].stream  = CR_STREAM_TO_HOST;   /* waits for op 0: 1 to 6 */
+    h.p.op[2].stream  = CR_STREAM_TO_HOST;   /* waits for op 0, 1 to 6 */
     h.p.op[4].stream  = CR_STREAM_TO_DEVICE; /* waits for op 2: 6 to 7 */
     h.p.op[2].wait[0] = 0;
     h.p.op[4].wait[0] = 2;

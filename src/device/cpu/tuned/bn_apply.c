@@ -2,7 +2,7 @@
  * They read each operand once and are limited by memory. */
 #include "device/cpu/simd.h"
 
-enum { COEF_ROWS = 4 }; /* rows of repeated coefficients: scale, bias, add_scale, add_bias, or a, b, c */
+enum { AFFINE_PARTS = 4 }; /* parts of the repeated coefficients: scale, bias, add_scale, add_bias, or a, b, c */
 
 struct affine_plan {
     struct cr_simd_shape shape;
@@ -17,7 +17,7 @@ static cr_status affine_prepare(struct cr_device *device, const struct cr_progra
     plan->shape      = cr_simd_shape_of(&p->tensor[op->out[0]]);
     plan->threads    = cr_cpu_threads(device);
     plan->stream     = plan->shape.width % CR_STRIP == 0 && cr_is_nontemporal(&p->tensor[op->out[0]], plan->threads);
-    *workspace_bytes = (size_t)plan->shape.width * COEF_ROWS * sizeof(float);
+    *workspace_bytes = (size_t)plan->shape.width * AFFINE_PARTS * sizeof(float);
     *prepared        = plan;
     return CR_OK;
 }
