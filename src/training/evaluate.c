@@ -75,7 +75,7 @@ static void scores_text(const struct cr_scores *e, const char *prefix, char json
     const double images = (double)e->images, top5 = (double)e->correct5 / images;
     char         loss[32] = "null"; /* JSON cannot represent infinity and NaN */
     if (isfinite(e->loss_sum)) snprintf(loss, sizeof loss, "%.6f", e->loss_sum / images);
-    snprintf(json, 192, "\"%sright\":%" PRId64 ",\"%stop1\":%.6f,\"%stop5\":%.6f,\"%sloss\":%s", prefix, e->correct1,
+    snprintf(json, 192, "\"%scorrect\":%" PRId64 ",\"%stop1\":%.6f,\"%stop5\":%.6f,\"%sloss\":%s", prefix, e->correct1,
              prefix, top1_of(e), prefix, top5, prefix, loss);
     snprintf(human, 128, "top-1 %.2f %% (%" PRId64 " of %" PRId64 "), top-5 %.2f %%, loss %.4f", 100 * top1_of(e),
              e->correct1, e->images, 100 * top5, e->loss_sum / images);

@@ -114,7 +114,7 @@ run predict S; expect "predict nothing" 2 "no image given"
 
 # ---- moving averages; a file of weights in a checkpoint stands for it ----
 run train tiny.ini $shapes -o M --steps 6 -q ema.decay=0.5; expect "train with averages" 0
-want=$(sed -n 's/.*"ema_right":\([0-9]*\).*/\1/p' M/log.jsonl | tail -1)
+want=$(sed -n 's/.*"ema_correct":\([0-9]*\).*/\1/p' M/log.jsonl | tail -1)
 run eval M --ema --json; is "eval --ema" "$(field correct) $(field weights)" "$want M/step-6/ema.safetensors"
 loss=$(field loss)
 run eval M/last/ema.safetensors --json; is "eval of ema.safetensors" "$(field loss)" "$loss"

@@ -119,7 +119,7 @@ static void averages_are_evaluated(void) {
     CHECK(fabs(raw.loss_sum - ema.loss_sum) > 1e-3);
     CHECK_NEAR(logged(&r, "a", "loss"), raw.loss_sum / 40, 1e-6);
     CHECK_NEAR(logged(&r, "a", "ema_loss"), ema.loss_sum / 40, 1e-6);
-    CHECK_NEAR(logged(&r, "a", "ema_right"), (double)ema.correct1, 0);
+    CHECK_NEAR(logged(&r, "a", "ema_correct"), (double)ema.correct1, 0);
     CHECK_NEAR(logged(&r, "a", "ema_top5"), (double)ema.correct5 / 40, 1e-6);
     REQUIRE_OK(cr_file_read(text_into(path, "%s/a/best.json", r.dir), 4096, &text, NULL));
     double top1 = -1, raw1 = -1, ema1 = -1;
