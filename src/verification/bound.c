@@ -2,23 +2,11 @@
  *
  * The table has one rule for each op kind. cr_verify_rule asserts that a kind has one, so a new op needs a rule.
  * Formulas of n and of the arithmetic are in verification/numbers.c. */
-#include "verification/verify.h"
+#include "verification/bound.h"
 
 #include <float.h>
 #include <math.h>
 #include <string.h>
-
-static double largest(double a, double b) {
-    return a > b ? a : b;
-}
-
-static int64_t dim(const struct cr_program *p, int tensor, int i) {
-    return p->tensor[tensor].dim[i];
-}
-
-static int64_t elems(const struct cr_program *p, int tensor) {
-    return cr_tensor_elems(&p->tensor[tensor]);
-}
 
 /* ---- closed forms ---- */
 

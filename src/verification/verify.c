@@ -313,29 +313,6 @@ out:
     return status;
 }
 
-/* The relaxations that change the bounds of this op. */
-static unsigned relevant_relaxations(const struct cr_op *op, unsigned relaxations) {
-    const bool forward = op->kind == CR_OP_conv, backward = op->kind == CR_OP_conv_dgrad;
-    unsigned   kinds = 0;
-    if (forward && op->in[CR_IN_conv_bias] >= 0) kinds |= CR_RELAXED_HALF_BIAS;
-    if ((forward && op->in[CR_IN_conv_add] >= 0) || (backward && op->in[CR_IN_conv_dgrad_add] >= 0))
-        kinds |= CR_RELAXED_ROUNDED_SUM;
-    if (backward && op->in[CR_IN_conv_dgrad_bn_x] >= 0) kinds |= CR_RELAXED_ZERO_GRADIENT;
-    return relaxations & kinds;
-}
-
-bool cr_verify_expected_reuse(struct cr_verify_expected *expected, enum cr_math math, unsigned relaxations) {
-    if (!expected->op ||
-        relevant_relaxations(expected->op, expected->relaxations) != relevant_relaxations(expected->op, relaxations))
-        return false;
-    const struct cr_verify_unit *a = cr_verify_unit(math), *b = cr_verify_unit(expected->math);
-    const bool by_unit = cr_verify_rule(expected->op->kind)->by_unit || cr_verify_fuses_finalize(expected->op);
-    if (by_unit && (a->sum != b->sum || a->operand != b->operand || a->drift != b->drift)) return false;
-    expected->math        = math;
-    expected->relaxations = relaxations;
-    return true;
-}
-
 cr_status cr_verify_op(struct cr_device *cpu, const struct cr_program *program, const struct cr_op *op,
                        enum cr_math math, const struct cr_step_block *step, const struct cr_verify_io *io,
                        const void *const got[], struct cr_verify_result *out) {

@@ -87,10 +87,7 @@ struct cr_verify_expected {
 CR_MUST cr_status cr_verify_expected_make(struct cr_device *cpu, const struct cr_program *program,
                                           const struct cr_op *op, enum cr_math math, const struct cr_step_block *step,
                                           const struct cr_verify_io *io, struct cr_verify_expected *out);
-/* Adapts a reference result to another kernel with this math and these relaxations. Returns false when it must be
- * computed again. */
-bool cr_verify_expected_reuse(struct cr_verify_expected *expected, enum cr_math math, unsigned relaxations);
-void cr_verify_expected_free(struct cr_verify_expected *expected);
+void              cr_verify_expected_free(struct cr_verify_expected *expected);
 /* Compares the outputs got[slot] (host memory in the types of the tensors) with the reference result. */
 void cr_verify_compare(const struct cr_verify_expected *expected, const void *const got[],
                        struct cr_verify_result *out);

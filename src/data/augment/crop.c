@@ -202,15 +202,6 @@ cr_status cr_prepare_eval_with(const struct cr_prepare *prep, const struct cr_la
     return prepare_plain(prep, lazy, scratch, out);
 }
 
-cr_status cr_prepare_train(const struct cr_prepare *prep, const struct cr_image *image, uint64_t seed, int64_t epoch,
-                           int64_t sample, uint8_t *out, int32_t box[4]) {
-    struct cr_lazy_image lazy    = {.image = *image};
-    struct cr_scratch    scratch = {0};
-    cr_status            status  = cr_prepare_train_with(prep, &lazy, seed, epoch, sample, &scratch, out, box);
-    cr_scratch_free(&scratch);
-    return status;
-}
-
 cr_status cr_prepare_eval(const struct cr_prepare *prep, const struct cr_image *image, uint8_t *out) {
     struct cr_lazy_image lazy    = {.image = *image};
     struct cr_scratch    scratch = {0};

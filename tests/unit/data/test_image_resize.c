@@ -1,5 +1,6 @@
 /* The resize against PIL and the preparation of samples against torchvision (tests/golden/data/make.py). */
 #include "tests/harness/data_support.h"
+#include "tests/harness/image_support.h"
 
 #include "data/data_internal.h"
 
@@ -132,7 +133,7 @@ static cr_status train_picture(const struct cr_prepare *prep, const struct cr_im
     int32_t  box[4];
     uint8_t *whole = cr_alloc((size_t)prep->size * prep->size, 3);
     if (!whole) return CR_NO_MEMORY(1);
-    cr_status status = cr_prepare_train(prep, image, seed, epoch, sample, whole, box);
+    cr_status status = prepare_train(prep, image, seed, epoch, sample, whole, box);
     if (status == CR_OK) {
         const int most = prep->crop == CR_CROP_PAD ? prep->pad : 0;
         CHECK(abs(box[0]) <= most && abs(box[1]) <= most && (box[2] == 0 || box[2] == 1) && box[3] == 0);

@@ -140,12 +140,8 @@ static cr_status dense_wgrad_launch(struct cr_device *device, const struct cr_ca
 }
 
 #define DENSE_KERNEL(kind)                                                                                             \
-    const struct cr_kernel cr_cpu_##kind = {.name          = "cpu." #kind,                                             \
-                                            .op            = CR_OP_##kind,                                             \
-                                            .math          = CR_MATH_F32,                                              \
-                                            .deterministic = true,                                                     \
-                                            .accepts       = cr_accepts_f32,                                           \
-                                            .launch        = kind##_launch}
+    const struct cr_kernel cr_cpu_##kind = {CR_KERNEL("cpu." #kind, kind, CR_MATH_F32), .accepts = cr_accepts_f32,     \
+                                            .launch = kind##_launch}
 DENSE_KERNEL(dense);
 DENSE_KERNEL(dense_dgrad);
 DENSE_KERNEL(dense_wgrad);
