@@ -1,5 +1,5 @@
-# FindNCCL.cmake: NVIDIA's NCCL from a system package, an unpacked archive or a pip wheel. Looks where FindcuDNN.cmake looks,
-# with NCCL_ROOT and NCCL_PATH.
+# FindNCCL.cmake: NVIDIA's NCCL from a system package, an unpacked archive or a pip wheel. Searches the places
+# that FindcuDNN.cmake searches, with NCCL_ROOT and NCCL_PATH.
 #
 # Sets NCCL_FOUND, NCCL_VERSION, NCCL_INCLUDE_DIR, NCCL_LIBRARY; target NCCL::NCCL. It needs CUDA's headers.
 include(${CMAKE_CURRENT_LIST_DIR}/nvidia_hints.cmake)

@@ -1,9 +1,9 @@
 # FindcuDNN.cmake: NVIDIA's cuDNN from a system package, an unpacked archive or a pip wheel.
 #
-# Looks in, first hit wins: cuDNN_ROOT, CUDNN_ROOT, CUDNN_PATH (CMake variable, then environment); the CUDA toolkit
-# (CUDAToolkit_TARGET_DIR); cudnn/ beside the toolkit, as wheels have it; the wheels of $VIRTUAL_ENV; $CONDA_PREFIX; the
-# system. The header is found first and says the version; the library must lie beside it, for a header of one installation
-# and a library of another make programs that fail when they run. Wheels have libcudnn.so.9 only, no libcudnn.so.
+# Searches these places in order: cuDNN_ROOT, CUDNN_ROOT, CUDNN_PATH (CMake variable, then environment); the CUDA toolkit
+# (CUDAToolkit_TARGET_DIR); cudnn/ next to the toolkit, where wheels have it; the wheels of $VIRTUAL_ENV; $CONDA_PREFIX; the
+# system. The header is found first and defines the version. The library must belong to the same installation as the header,
+# otherwise programs fail at run time. Wheels have libcudnn.so.9 only, no libcudnn.so.
 #
 # Sets cuDNN_FOUND, cuDNN_VERSION, cuDNN_INCLUDE_DIR, cuDNN_LIBRARY; target cuDNN::cuDNN. It needs CUDA's headers.
 include(${CMAKE_CURRENT_LIST_DIR}/nvidia_hints.cmake)

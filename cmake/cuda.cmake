@@ -1,18 +1,18 @@
-# cuda.cmake: the GPU device: finds nvcc, the toolkit, cuDNN, cuBLAS, cuRAND's headers and NCCL, and says what was found.
-# Included once, by CMakeLists.txt. Sets
+# cuda.cmake: configures the GPU device. Finds nvcc, the toolkit, cuDNN, cuBLAS, cuRAND's headers and NCCL, and reports their versions.
+# CMakeLists.txt includes this file once. Sets
 #   cresnet_cuda            whether cuda/ is built
-#   cresnet_cuda_state      for the summary and --version: versions, or "no (why)"
-#   cresnet_cuda_sources    of cuda/
+#   cresnet_cuda_state      text for the summary and --version: versions, or "no (reason)"
+#   cresnet_cuda_sources    source files of cuda/
 #   cresnet_cuda_includes   CUDA's own header folders
-#   cresnet_cuda_libraries  to link: the CUDA runtime alone. It opens the driver, and cuda/core/libraries.c opens cuDNN and cuBLAS,
-#                           when a GPU is used: the program starts on machines that have none of them.
-# All of it works without a GPU, and with the toolkit as pip wheels, which have neither lib64/ nor unversioned library names.
+#   cresnet_cuda_libraries  libraries to link: only the static CUDA runtime. When a GPU is used, the runtime opens the driver and
+#                           cuda/core/libraries.c opens cuDNN and cuBLAS: the program starts on machines that have none of them.
+# Configuring needs no GPU. The toolkit may be installed as pip wheels, which have neither lib64/ nor unversioned library names.
 include(${CMAKE_CURRENT_LIST_DIR}/nvidia_hints.cmake)
 set(cresnet_cuda OFF)
 set(cresnet_cuda_why)
 set(cresnet_nccl_state "no")
 
-# nvcc, from the user's word to the usual places.
+# Finds nvcc: variables that the user sets come first, then wheels, then the usual places.
 macro(cuda_find_nvcc)
   set(cuda_hints)
   nvidia_wheels(cuda_wheels)
@@ -35,12 +35,12 @@ macro(cuda_find_nvcc)
   endif()
 endmacro()
 
-# The toolkit that nvcc belongs to, whatever wrapper or link it was found by.
+# Finds the toolkit that nvcc belongs to, even if nvcc is a wrapper or a link.
 macro(cuda_find_toolkit)
-  execute_process(COMMAND ${CRESNET_NVCC} -v cresnet_asks_for_top OUTPUT_VARIABLE cuda_said ERROR_VARIABLE cuda_said)
+  execute_process(COMMAND ${CRESNET_NVCC} -v cresnet_print_top OUTPUT_VARIABLE cuda_said ERROR_VARIABLE cuda_said)
   if(cuda_said MATCHES "#\\$ TOP=([^\r\n]*)")
     get_filename_component(CUDAToolkit_ROOT "${CMAKE_MATCH_1}" ABSOLUTE)
-    # FindCUDAToolkit wants a libcudart.so; the static library does as well, and is what is linked.
+    # FindCUDAToolkit requires libcudart.so. The static library serves as well, and it is the one that is linked.
     find_library(CUDA_CUDART NAMES cudart cudart_static NAMES_PER_DIR PATHS ${CUDAToolkit_ROOT} ${CUDAToolkit_ROOT}/targets/x86_64-linux
                  PATH_SUFFIXES lib64 lib NO_DEFAULT_PATH)
     find_package(CUDAToolkit QUIET)
@@ -48,11 +48,11 @@ macro(cuda_find_toolkit)
   if(NOT CUDAToolkit_FOUND)
     set(cresnet_cuda_why "the CUDA toolkit of ${CRESNET_NVCC} is not complete: nvcc, cudart, crt and nvvm are needed")
   elseif(CUDAToolkit_VERSION VERSION_LESS 12)
-    set(cresnet_cuda_why "CUDA ${CUDAToolkit_VERSION} is too old: 12 is the least, 13.0 is what cresnet is made with")
+    set(cresnet_cuda_why "CUDA ${CUDAToolkit_VERSION} is too old: 12 is the minimum, 13.0 is recommended")
   endif()
 endmacro()
 
-# Does nvcc compile and link? It may lack a C++ compiler, or not like the one that is there.
+# Tests that nvcc compiles and links: the host compiler may be missing or unsupported.
 macro(cuda_try_nvcc)
   set(cuda_trial ${PROJECT_BINARY_DIR}/CMakeFiles/cuda-trial)
   if(NOT CRESNET_NVCC_WORKS STREQUAL CRESNET_NVCC)
@@ -68,7 +68,7 @@ macro(cuda_try_nvcc)
     execute_process(COMMAND ${CRESNET_NVCC} ${cuda_host} -std=c++17 -arch=sm_80 -L${CUDAToolkit_LIBRARY_DIR} ${cuda_trial}.cu -o ${cuda_trial}
                     RESULT_VARIABLE cuda_code OUTPUT_VARIABLE cuda_said ERROR_VARIABLE cuda_said)
     if(cuda_code EQUAL 0)
-      set(CRESNET_NVCC_WORKS ${CRESNET_NVCC} CACHE INTERNAL "the nvcc that was tried and works")
+      set(CRESNET_NVCC_WORKS ${CRESNET_NVCC} CACHE INTERNAL "the nvcc that was tested and works")
     else()
       string(REGEX MATCH "[^\n]*(error|[Ff]ail|not found|No such)[^\n]*" cuda_line "${cuda_said}")
       set(cresnet_cuda_why "${CRESNET_NVCC} cannot compile (is g++ there?): ${cuda_line}")
@@ -85,16 +85,16 @@ macro(cuda_find_libraries)
   mark_as_advanced(CUBLAS_INCLUDE_DIR CURAND_INCLUDE_DIR CUDART_STATIC_LIBRARY)
   if(NOT cuDNN_FOUND)
     if(cuDNN_VERSION AND cuDNN_VERSION VERSION_LESS 9.8)
-      set(cresnet_cuda_why "cuDNN ${cuDNN_VERSION} is too old: 9.8 is the least")
+      set(cresnet_cuda_why "cuDNN ${cuDNN_VERSION} is too old: 9.8 is the minimum")
     else()
-      set(cresnet_cuda_why "nvcc is there, but cuDNN was not found: install cudnn9-cuda-13 or the wheel nvidia-cudnn-cu13, or set cuDNN_ROOT")
+      set(cresnet_cuda_why "nvcc was found, but cuDNN was not found: install cudnn9-cuda-13 or the wheel nvidia-cudnn-cu13, or set cuDNN_ROOT")
     endif()
   elseif(NOT CUBLAS_INCLUDE_DIR)
-    set(cresnet_cuda_why "nvcc is there, but cuBLAS was not found: install libcublas-dev-13-0 or the wheel nvidia-cublas")
+    set(cresnet_cuda_why "nvcc was found, but cuBLAS was not found: install libcublas-dev-13-0 or the wheel nvidia-cublas")
   elseif(NOT CURAND_INCLUDE_DIR)
-    set(cresnet_cuda_why "nvcc is there, but cuRAND's headers were not found: install libcurand-dev-13-0 or the wheel nvidia-curand")
+    set(cresnet_cuda_why "nvcc was found, but cuRAND's headers were not found: install libcurand-dev-13-0 or the wheel nvidia-curand")
   elseif(NOT CUDART_STATIC_LIBRARY)
-    set(cresnet_cuda_why "nvcc is there, but libcudart_static.a was not found in ${CUDAToolkit_LIBRARY_DIR}")
+    set(cresnet_cuda_why "nvcc was found, but libcudart_static.a was not found in ${CUDAToolkit_LIBRARY_DIR}")
   endif()
 endmacro()
 
@@ -128,27 +128,27 @@ endif()
 
 # ---- the language ----
 
-# Machine code for A100 and H100/H200, and intermediate code from which the driver makes code for what comes later. Never
-# `native`: there may be no GPU here.
+# Machine code for A100 and H100/H200, and PTX, which the driver compiles for later GPUs. `native` is not used: the build machine may
+# have no GPU.
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
-  set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 90-virtual CACHE STRING "what the GPU code is compiled for")
+  set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 90-virtual CACHE STRING "architectures of the GPU code")
 endif()
 if(NOT CMAKE_CUDA_COMPILER)
   set(CMAKE_CUDA_COMPILER ${CRESNET_NVCC})
 endif()
-set(CMAKE_CUDA_FLAGS_INIT "-L${CUDAToolkit_LIBRARY_DIR}") # nvcc looks in lib64, which wheels do not have
+set(CMAKE_CUDA_FLAGS_INIT "-L${CUDAToolkit_LIBRARY_DIR}") # nvcc searches lib64, which wheels do not have
 enable_language(CUDA)
 set(CMAKE_CUDA_STANDARD 17)
 set(CMAKE_CUDA_STANDARD_REQUIRED ON)
 set(CMAKE_CUDA_EXTENSIONS OFF)
 set(CMAKE_CUDA_FLAGS_RELEASE "-O3")
-# -Wpedantic is left out: it does not like the code that nvcc itself makes.
+# Without -Wpedantic, which warns about code that nvcc generates.
 add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:-lineinfo;-Xcompiler=-Wall,-Wextra>")
 if(CRESNET_WERROR)
   add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Werror all-warnings>")
 endif()
 
-# cuda_sources_for(90a FILE...): these files are compiled for one architecture more.
+# cuda_sources_for(90a FILE...): compiles these files for one more architecture.
 function(cuda_sources_for arch)
   foreach(source ${ARGN})
     set_property(SOURCE ${source} APPEND PROPERTY COMPILE_OPTIONS "--generate-code=arch=compute_${arch},code=[sm_${arch}]")
@@ -156,7 +156,7 @@ function(cuda_sources_for arch)
 endfunction()
 
 file(GLOB_RECURSE cresnet_cuda_sources CONFIGURE_DEPENDS cuda/*.c cuda/*.cu)
-# *_sm90a.cu use instructions that only compute capability 9.0 has; their rows accept no other.
+# *_sm90a.cu use instructions that only compute capability 9.0 has; their kernels accept no other GPU.
 set(cuda_sm90a ${cresnet_cuda_sources})
 list(FILTER cuda_sm90a INCLUDE REGEX "_sm90a\\.cu$")
 cuda_sources_for(90a ${cuda_sm90a})
@@ -166,7 +166,7 @@ set(cresnet_cuda_includes ${CUDAToolkit_INCLUDE_DIRS} ${cuDNN_INCLUDE_DIR} ${CUB
 list(REMOVE_DUPLICATES cresnet_cuda_includes)
 set(cresnet_cuda_libraries ${CUDART_STATIC_LIBRARY} ${CMAKE_DL_LIBS} rt)
 
-# ---- where the program looks for cuDNN and cuBLAS, beside the system's places ----
+# ---- RPATH: where the program searches for cuDNN and cuBLAS in addition to the system's folders ----
 
 get_filename_component(cuda_dirs ${cuDNN_LIBRARY} DIRECTORY)
 list(APPEND cuda_dirs ${CUDAToolkit_LIBRARY_DIR})
@@ -178,7 +178,7 @@ foreach(dir ${cuda_dirs})
   endif()
 endforeach()
 
-# ---- what was found ----
+# ---- versions ----
 
 nvidia_version(cublas_version ${CUBLAS_INCLUDE_DIR}/cublas_api.h CUBLAS_VER_MAJOR CUBLAS_VER_MINOR CUBLAS_VER_PATCH)
 nvidia_version(curand_version ${CURAND_INCLUDE_DIR}/curand.h CURAND_VER_MAJOR CURAND_VER_MINOR CURAND_VER_PATCH)

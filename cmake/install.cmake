@@ -1,5 +1,5 @@
-# install.cmake: what `cmake --install` and the Debian package (`cpack -G DEB`) put where. Man pages and completion are written by
-# the program itself from its tables, when it is built; a cross-compiled one cannot run and goes without them.
+# install.cmake: files of `cmake --install` and of the Debian package (`cpack -G DEB`). After it is built, the program writes its man
+# pages and completion scripts; a cross-compiled program cannot run, so they are omitted.
 set(cresnet_pages)
 if(NOT CMAKE_CROSSCOMPILING OR CMAKE_CROSSCOMPILING_EMULATOR)
   find_program(GZIP_PROGRAM gzip)
@@ -49,7 +49,7 @@ endif()
 install(TARGETS cresnet RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 foreach(command ${cresnet_commands})
   install(FILES ${PROJECT_BINARY_DIR}/cresnet-${command} DESTINATION ${CMAKE_INSTALL_BINDIR})
-  if(cresnet_pages) # bash looks for a file of the program's name
+  if(cresnet_pages) # bash loads the file that has the name of the command
     file(CREATE_LINK cresnet ${shell_folder}/cresnet-${command} SYMBOLIC)
     install(FILES ${shell_folder}/cresnet-${command} DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
   endif()
@@ -75,7 +75,7 @@ set(CPACK_STRIP_FILES ON)
 set(CPACK_GENERATOR DEB)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
-set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON) # what the program links; cuDNN and cuBLAS are opened when a GPU is used
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON) # linked libraries only: cuDNN and cuBLAS are opened when a GPU is used
 set(CPACK_DEBIAN_PACKAGE_SUGGESTS "python3, bash-completion, man-db")
 set(CPACK_INSTALL_DEFAULT_DIRECTORY_PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)
 include(CPack)

@@ -1,4 +1,4 @@
-# nvidia_hints.cmake: what the find modules of NVIDIA's libraries share.
+# nvidia_hints.cmake: helper functions of cuda.cmake and of the find modules of NVIDIA's libraries.
 
 # The site-packages/nvidia folders of the active virtual environment.
 function(nvidia_wheels out)
@@ -9,7 +9,7 @@ function(nvidia_wheels out)
   set(${out} ${found} PARENT_SCOPE)
 endfunction()
 
-# Folders where library `name` may have its include/ and lib/, best first; further arguments: variables that name one.
+# Folders that may hold include/ and lib/ of library `name`, in order of preference. Further arguments: variables that name a folder.
 function(nvidia_hints out name)
   set(hints)
   foreach(variable ${ARGN})
@@ -20,8 +20,8 @@ function(nvidia_hints out name)
   endforeach()
   if(CUDAToolkit_TARGET_DIR)
     list(APPEND hints ${CUDAToolkit_TARGET_DIR})
-    get_filename_component(beside "${CUDAToolkit_TARGET_DIR}/../${name}" ABSOLUTE)
-    list(APPEND hints ${beside})
+    get_filename_component(sibling "${CUDAToolkit_TARGET_DIR}/../${name}" ABSOLUTE)
+    list(APPEND hints ${sibling})
   endif()
   nvidia_wheels(wheels)
   foreach(wheel ${wheels})
@@ -31,7 +31,7 @@ function(nvidia_hints out name)
   set(${out} ${hints} PARENT_SCOPE)
 endfunction()
 
-# "1.2.3" from the header's #defines, named in order.
+# The version, such as "1.2.3", from macros of a header; the arguments name the macros in order.
 function(nvidia_version out header)
   file(STRINGS ${header} lines REGEX "#[ \t]*define[ \t]+[A-Z_]+[ \t]+[0-9]+")
   set(version)
@@ -44,7 +44,7 @@ function(nvidia_version out header)
   set(${out} ${version} PARENT_SCOPE)
 endfunction()
 
-# The library that belongs to headers in `include_dir`: beside them, or both at the system's places.
+# The library that belongs to the headers in `include_dir`: from the same installation, or from the system if the headers are there.
 macro(nvidia_library out include_dir)
   get_filename_component(nvidia_prefix ${include_dir} DIRECTORY)
   find_library(${out} NAMES ${ARGN} NAMES_PER_DIR PATHS ${nvidia_prefix} PATH_SUFFIXES lib64 lib lib/x64 NO_DEFAULT_PATH)

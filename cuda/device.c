@@ -1,18 +1,19 @@
-/* cuda/device.c: the GPU as a device: opening it, memory, copies that wait, the step block. What runs beside the host
- * is in cuda/core/streams.c. */
+/* cuda/device.c: the GPU as a device: opening, errors, memory, synchronous copies, the step block.
+ * Work that is asynchronous to the host is in cuda/core/streams.c. */
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/libraries.h"
 
 #include <stdio.h>
 #include <string.h>
 
-enum { CC_LEAST = 80, RING_BYTES = 4 << 20 };
+enum { CC_MIN = 80, RING_BYTES = 4 << 20 };
 
 /* ---- errors ---- */
 
 cr_status cr_cuda_fail(cudaError_t error, const char *what, const char *file, int line) {
     cr_status status = error == cudaErrorMemoryAllocation ? CR_ERR_MEMORY : CR_ERR_DEVICE;
-    (void)cudaGetLastError(); /* a fault that does not spoil the device must not be met again by the next call */
+    /* clears the error, or the next call would report it again; an error that poisons the context stays */
+    (void)cudaGetLastError();
     return cr_error_set(status, file, line, "GPU: %s (%.*s)", cudaGetErrorString(error), (int)strcspn(what, "("), what);
 }
 
@@ -34,7 +35,7 @@ static const char *count_error_text(cudaError_t error) {
     switch (error) {
     case cudaErrorNoDevice: return "no NVIDIA GPU was found on this machine";
     case cudaErrorInsufficientDriver: {
-        int version = 0; /* 0: no driver at all */
+        int version = 0; /* stays 0 when there is no driver */
         (void)cudaDriverGetVersion(&version);
         return version == 0 ? "no NVIDIA driver was found on this machine"
                             : "the NVIDIA driver (nvidia-smi) is older than this build's CUDA (cresnet --version): "
@@ -63,17 +64,17 @@ static int cuda_count(void) {
     return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
 }
 
-/* Round shares of the data sheet that good kernels reach. */
+/* Rates that good kernels reach, as rounded fractions of the data sheet's figures. */
 static void set_rates(struct cuda_device *d, const struct cudaDeviceProp *prop) {
     int clock_khz = 0, memory_khz = 0;
     (void)cudaDeviceGetAttribute(&clock_khz, cudaDevAttrClockRate, d->index);
     (void)cudaDeviceGetAttribute(&memory_khz, cudaDevAttrMemoryClockRate, d->index);
-    const double per_cycle     = d->cc >= 90 ? 4096 : 2048; /* 16-bit matrix FLOPs a multiprocessor and cycle */
+    const double per_cycle     = d->cc >= 90 ? 4096 : 2048; /* 16-bit matrix FLOPs per multiprocessor and cycle */
     d->base.caps.bytes_per_s   = 0.875 * 2e3 * memory_khz * prop->memoryBusWidth / 8;
     d->base.caps.tf32_fraction = 0.5;
-    d->base.caps.f32_fraction  = 1.0 / 16; /* without matrix units, on 8.0 and 9.0 */
+    d->base.caps.f32_fraction  = 1.0 / 16; /* without tensor cores, on compute capability 8.0 and 9.0 */
     d->base.caps.flops_per_s   = 0.8 * 1e3 * clock_khz * per_cycle * prop->multiProcessorCount;
-    /* A good half of what 16 lanes of PCIe 4 carry one way; what the machine has is measured where it matters
+    /* Somewhat more than half of the rate of PCIe 4 x16 in one direction. Where the rate matters, it is measured
      * (autotune/cost_table.h). */
     d->base.caps.to_host_bytes_per_s = d->base.caps.to_device_bytes_per_s = 18e9;
     d->base.caps.copy_latency_s                                           = 10e-6;
@@ -93,7 +94,7 @@ static void describe(struct cuda_device *d, const struct cudaDeviceProp *prop) {
         d->base.caps.text[0] = 0;
 }
 
-/* Some launchers show each rank its own GPU alone. */
+/* Some process launchers make only the rank's own GPU visible, as number 0. */
 static cr_status check_index(struct cuda_device *d) {
     int count = 0;
     CUDA_TRY(cudaGetDeviceCount(&count));
@@ -108,10 +109,11 @@ static cr_status check_index(struct cuda_device *d) {
                    count == 1 ? "" : "s");
 }
 
-static cr_status open_lanes(struct cuda_device *d) {
+static cr_status open_streams(struct cuda_device *d) {
     int least = 0, greatest = 0;
     CUDA_TRY(cudaDeviceGetStreamPriorityRange(&least, &greatest));
-    for (int l = 0; l < CR_STREAMS; l++) /* what other ranks wait for goes before what only we do */
+    /* other ranks wait for communication, so its stream has the highest priority */
+    for (int l = 0; l < CR_STREAMS; l++)
         CUDA_TRY(
             cudaStreamCreateWithPriority(&d->stream[l], cudaStreamNonBlocking, l == CR_STREAM_COMM ? greatest : least));
     CUDA_TRY(cudaMalloc((void **)&d->step, sizeof *d->step));
@@ -129,26 +131,25 @@ static size_t cuda_memory_free(struct cr_device *device) {
     return free_bytes;
 }
 
-/* What is loaded later, with kernels and recordings: what is measured lacks it. Of the whole CR_GPU_OVERHEAD_BYTES are
- * the least. */
-enum { LATER_BYTES = 32 << 20 };
+/* Memory that the driver allocates later, for kernels and captured graphs. The measurement is made too early to include
+ * it. The result is at least CR_GPU_OVERHEAD_BYTES. */
+enum { DEFERRED_BYTES = 32 << 20 };
 
-static size_t taken_since(size_t before, struct cr_device *device) {
+static size_t used_since(size_t before, struct cr_device *device) {
     const size_t left = cuda_memory_free(device);
     return left && left < before ? before - left : 0;
 }
 
-static size_t cuda_memory_beside(struct cr_device *base) {
+static size_t cuda_memory_overhead(struct cr_device *base) {
     struct cuda_device *d = cuda_of(base);
     cudnnHandle_t       cudnn;
     cublasHandle_t      cublas;
     cr_error_hold();
     (void)(cr_cuda_cudnn(d, &cudnn) == CR_OK &&
-           cr_cuda_cublas(d, &cublas) == CR_OK); /* who needs them meets their errors */
+           cr_cuda_cublas(d, &cublas) == CR_OK); /* a caller that needs a library gets its error */
     cr_error_release();
-    const size_t all       = taken_since(base->free_at_start, base),
-                 libraries = all > d->comm_bytes ? all - d->comm_bytes : 0;
-    return d->comm_bytes + CR_MAX(libraries + LATER_BYTES, (size_t)CR_GPU_OVERHEAD_BYTES);
+    const size_t all = used_since(base->free_at_start, base), libraries = all > d->comm_bytes ? all - d->comm_bytes : 0;
+    return d->comm_bytes + CR_MAX(libraries + DEFERRED_BYTES, (size_t)CR_GPU_OVERHEAD_BYTES);
 }
 
 static cr_status open_device(struct cuda_device *d) {
@@ -157,14 +158,14 @@ static cr_status open_device(struct cuda_device *d) {
     CUDA_TRY(cudaGetDeviceProperties(&prop, d->index));
     d->cc              = prop.major * 10 + prop.minor;
     d->multiprocessors = prop.multiProcessorCount;
-    if (d->cc < CC_LEAST)
+    if (d->cc < CC_MIN)
         return CR_FAIL(CR_ERR_DEVICE,
                        "%s has compute capability %d.%d; cresnet needs a GPU of 8.0 or later: use --device cpu",
                        prop.name, prop.major, prop.minor);
     CUDA_TRY(cudaSetDevice(d->index));
-    CUDA_TRY(cudaFree(NULL)); /* makes the context */
+    CUDA_TRY(cudaFree(NULL)); /* creates the context */
     d->base.free_at_start = cuda_memory_free(&d->base);
-    CR_TRY(open_lanes(d));
+    CR_TRY(open_streams(d));
     d->base.caps.alignment = CR_CUDA_ALIGN;
     d->base.caps.half      = true;
     set_rates(d, &prop);
@@ -173,13 +174,13 @@ static cr_status open_device(struct cuda_device *d) {
     d->base.caps.host_memory_overhead = 1.0 / CR_GPU_HOST_PAGES;
     const size_t before               = cuda_memory_free(&d->base);
     CR_TRY(cr_cuda_comm_open(d));
-    d->comm_bytes = taken_since(before, &d->base);
+    d->comm_bytes = used_since(before, &d->base);
     return CR_OK;
 }
 
 static void cuda_close(struct cr_device *base) {
     struct cuda_device *d = cuda_of(base);
-    (void)cudaDeviceSynchronize(); /* errors were told by the call that met them */
+    (void)cudaDeviceSynchronize(); /* the call that failed has reported the error */
     cr_cuda_comm_close(d);
     cr_cudnn_cache_close(d->plans);
     cr_cuda_filter_close(d->filter);
@@ -226,7 +227,8 @@ cr_status cr_cuda_cudnn(struct cuda_device *d, cudnnHandle_t *out) {
 cr_status cr_cuda_cublas(struct cuda_device *d, cublasHandle_t *out) {
     if (!d->cublas && !d->offline) {
         CUBLAS_TRY(cublasCreate(&d->cublas));
-        CUDA_TRY(cudaMalloc(&d->blas_workspace, CR_CUDA_BLAS_BYTES)); /* its own would be allocated in mid-run */
+        /* without it, cuBLAS would allocate its own workspace during a run */
+        CUDA_TRY(cudaMalloc(&d->blas_workspace, CR_CUDA_BLAS_BYTES));
         CUBLAS_TRY(cublasSetStream(d->cublas, d->stream[CR_STREAM_COMPUTE]));
         CUBLAS_TRY(cublasSetWorkspace(d->cublas, d->blas_workspace, CR_CUDA_BLAS_BYTES));
     }
@@ -242,7 +244,7 @@ static cr_status cuda_reserve(struct cr_device *base, size_t bytes, void **out) 
     cudaError_t         error  = cudaMalloc(&region, d->peers ? cr_cuda_peers_bytes(bytes) : bytes);
     if (error == cudaErrorMemoryAllocation) {
         (void)cudaGetLastError();
-        return CR_FAIL(CR_ERR_MEMORY, "the GPU has no %.0f MiB in one piece left", (double)bytes / (1 << 20));
+        return CR_FAIL(CR_ERR_MEMORY, "the GPU has no %.0f MiB of contiguous memory left", (double)bytes / (1 << 20));
     }
     CUDA_TRY(error);
     error = cudaMemsetAsync(region, 0, bytes, d->stream[CR_STREAM_COMPUTE]);
@@ -259,7 +261,7 @@ static void cuda_release(struct cr_device *device, void *region) {
     if (region != cuda_of(device)->unreleased) (void)cudaFree(region);
 }
 
-/* ---- copies that wait: through two page-locked pieces, so that one is filled while the other travels ---- */
+/* ---- synchronous copies: through two page-locked buffers; the host fills one while the GPU copies the other ---- */
 
 static cr_status cuda_put(struct cr_device *base, void *dst, const void *host, size_t bytes) {
     struct cuda_device *d      = cuda_of(base);
@@ -271,7 +273,7 @@ static cr_status cuda_put(struct cr_device *base, void *dst, const void *host, s
         CUDA_TRY(cudaMemcpyAsync((char *)dst + at, d->ring[i], piece, cudaMemcpyHostToDevice, stream));
         CUDA_TRY(cudaEventRecord(d->ring_done[i], stream));
     }
-    return CR_OK; /* host memory is free; what follows on the lane sees the new bytes */
+    return CR_OK; /* the caller may reuse the host memory; later work on the stream sees the new bytes */
 }
 
 static cr_status cuda_get(struct cr_device *base, void *host, const void *src, size_t bytes) {
@@ -326,11 +328,12 @@ const struct cr_backend cr_backend_cuda = {
     .get             = cuda_get,
     .sync            = cuda_sync,
     .memory_free     = cuda_memory_free,
-    .memory_overhead = cuda_memory_beside,
+    .memory_overhead = cuda_memory_overhead,
     .set_step        = cuda_set_step,
     .async           = &cr_cuda_async,
     .init_store      = cr_cuda_init_params,
     .pools           = cr_cuda_pools,
+    .baselines       = cr_cuda_baseline_kernels,
     .spdnn           = cr_cuda_spdnn,
     .packed_elems    = cr_cuda_packed_elems,
     .open_offline    = cr_cuda_open_offline,

@@ -1,29 +1,29 @@
-/* cuda/offline_device.c: a GPU that is not there, opened for questions: its rows say what they accept and how much
- * workspace they want, cuDNN is asked about the GPU by its description. Needs the libraries, but neither driver nor
- * GPU. */
+/* cuda/offline_device.c: an offline device: a GPU that is not in this machine, opened for planning only.
+ * Its kernels report which ops they accept and how much workspace they need. cuDNN gets a description of the GPU. The
+ * libraries are required; a driver and a GPU are not. */
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/libraries.h"
 
-static void described_close(struct cr_device *base) {
+static void offline_close(struct cr_device *base) {
     struct cuda_device *d = cuda_of(base);
     cr_cudnn_cache_close(d->plans);
     cr_cuda_filter_close(d->filter);
     cr_free(d);
 }
 
-static size_t described_memory(struct cr_device *base) {
+static size_t offline_memory(struct cr_device *base) {
     return cuda_of(base)->offline->memory_bytes;
 }
 
-static const struct cr_backend described_backend = {
-    .name = "cuda", .close = described_close, .memory_free = described_memory, .async = &cr_cuda_async};
+static const struct cr_backend offline_backend = {
+    .name = "cuda", .close = offline_close, .memory_free = offline_memory, .async = &cr_cuda_async};
 
 cr_status cr_cuda_open_offline(const struct cr_gpu *gpu, const struct cr_device_options *options,
                                struct cr_device **out) {
     struct cuda_device *d;
     if (cr_cuda_libs_missing()) return CR_FAIL(CR_ERR_DEVICE, "%s", cr_cuda_libs_missing());
     CR_ALLOC(d, 1);
-    d->base.backend    = &described_backend;
+    d->base.backend    = &offline_backend;
     d->base.options    = *options;
     d->cc              = gpu->cc;
     d->multiprocessors = gpu->multiprocessors;

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Fetches CIFAR-10 (binary form, 162 MB) from the University of Toronto into DIR, default: beside this script; checks
-# the published sum of the archive and the sums of the files.  fetch-cifar10.sh [DIR]
+# fetch-cifar10.sh [DIR]: downloads CIFAR-10 (binary form, 162 MB) from the University of Toronto into DIR (default: the folder of
+# this script). Checks the published checksum of the archive and the checksums of the files.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/fetch-lib.sh"

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Fetches CIFAR-100 (binary form, 161 MB) from the University of Toronto into DIR, default: beside this script; checks
-# the published sum of the archive.  fetch-cifar100.sh [DIR]
+# fetch-cifar100.sh [DIR]: downloads CIFAR-100 (binary form, 161 MB) from the University of Toronto into DIR (default: the folder of
+# this script). Checks the published checksum of the archive.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/fetch-lib.sh"

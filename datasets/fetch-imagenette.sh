@@ -1,6 +1,6 @@
 #!/bin/sh
-# Fetches Imagenette (ten classes of ImageNet, JPEG photos; fast.ai) into DIR, default: beside this script; checks the
-# published sum of the archive.  fetch-imagenette.sh [DIR [SIZE]]   SIZE: 160 (99 MB), 320 (341 MB, default), full (1.6 GB)
+# fetch-imagenette.sh [DIR [SIZE]]: downloads Imagenette (ten classes of ImageNet, JPEG photos; fast.ai) into DIR (default: the folder of
+# this script). Checks the published checksum of the archive. SIZE: 160 (99 MB), 320 (341 MB, default), full (1.6 GB)
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/fetch-lib.sh"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# bench-cpu.sh: the training step of ResNet-20 on CIFAR-10 sized pictures, cresnet against PyTorch on the same cores: both in
-# turn, ROUNDS times, so that a slow moment of the machine meets both; prints each round and the ratio of the medians.
+# bench-cpu.sh: compares the training step of ResNet-20 on images of CIFAR-10's size, cresnet against PyTorch on the same cores. Both are
+# measured alternately, ROUNDS times, so that a slow period of the machine affects both. Prints each round and the ratio of the medians.
 #   scripts/bench-cpu.sh [ROUNDS]     (5)
 #   BATCH (128), STEPS (20), THREADS (all cores), CRESNET_BIN (build/cresnet), PYTHON (a python3 that has torch)
 set -eu
@@ -12,14 +12,14 @@ python=${PYTHON:-}
 for candidate in python3 /usr/bin/python3; do
     [ -n "$python" ] || ! $candidate -c 'import torch' 2>/dev/null || python=$candidate
 done
-[ -n "$python" ] || { echo "bench-cpu.sh: no python3 with torch here (Debian: python3-torch); PYTHON=... names one" >&2; exit 1; }
-[ -x "$bin" ] || { echo "bench-cpu.sh: $bin is not built; run scripts/demo.sh, or CRESNET_BIN=... names it" >&2; exit 1; }
+[ -n "$python" ] || { echo "bench-cpu.sh: no python3 with torch was found: install it (Debian: python3-torch), or set PYTHON" >&2; exit 1; }
+[ -x "$bin" ] || { echo "bench-cpu.sh: $bin does not exist: run scripts/demo.sh, or set CRESNET_BIN" >&2; exit 1; }
 
 field() { sed -n "s/.*\"$1\": \([0-9.]*\).*/\1/p"; }
 median() { sort -n | awk '{ v[NR] = $1 } END { print NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'; }
 
 ours="" theirs=""
-echo "ResNet-20, batch $batch, $threads threads, $steps steps a round, images/s"
+echo "ResNet-20, batch $batch, $threads threads, $steps steps per round, images/s"
 for i in $(seq "$rounds"); do
     a=$("$bin" bench step "$root/configs/cifar10-resnet20.ini" --device cpu --batch "$batch" --threads "$threads" --steps "$steps" \
         --json --quiet | field images_per_s)

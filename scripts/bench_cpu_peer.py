@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """PyTorch's side of the CPU comparison: training steps of CIFAR ResNet-20 (option A shortcuts, He et al. 2015).
 
-The step is the one that cresnet times: random u8-like images as f32, forward, cross-entropy, backward, SGD with nesterov
-momentum 0.9 and weight decay 1e-4. Every way of running it that this PyTorch offers is timed and the fastest counts:
-contiguous and channels_last tensors, eager and, where a compiler is usable, torch.compile.
-Prints one JSON line: images_per_s and ms of the best way, and each way's own figure.
+The step is the one that cresnet measures: random images as f32, forward, cross-entropy, backward, SGD with Nesterov
+momentum 0.9 and weight decay 1e-4. Each execution mode is measured and the fastest counts: contiguous and channels_last
+tensors, eager and, where a compiler is usable, torch.compile.
+Prints one JSON line: images_per_s and ms of the fastest mode, and the ms of each mode.
 
   python3 scripts/bench_cpu_peer.py [--batch 128] [--steps 20] [--warmup 5] [--threads 2] [--compile auto|no]
 """
@@ -54,7 +54,7 @@ class ResNet20(nn.Module):
         return self.fc(F.adaptive_avg_pool2d(x, 1).flatten(1))
 
 
-def time_way(args, channels_last, compiled):
+def time_mode(args, channels_last, compiled):
     torch.manual_seed(1)
     model = ResNet20()
     x, labels = torch.randn(args.batch, 3, 32, 32), torch.randint(0, 10, (args.batch,))
@@ -87,22 +87,22 @@ def main():
     parser.add_argument("--compile", choices=("auto", "no"), default="auto")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    ways = [(last, False) for last in (False, True)]
+    modes = [(last, False) for last in (False, True)]
     if args.compile == "auto" and hasattr(torch, "compile"):
-        ways += [(last, True) for last in (False, True)]
+        modes += [(last, True) for last in (False, True)]
     seconds = {}
-    for last, compiled in ways:
+    for last, compiled in modes:
         name = ("channels_last" if last else "contiguous") + (" compiled" if compiled else " eager")
         try:
-            seconds[name] = time_way(args, last, compiled)
+            seconds[name] = time_mode(args, last, compiled)
         except Exception as error:  # torch.compile needs a C++ compiler and headers
             if not compiled:
                 raise
-            print(f"{name}: not usable: {str(error).splitlines()[0]}", file=sys.stderr)
+            print(f"{name}: cannot run: {str(error).splitlines()[0]}", file=sys.stderr)
     best = min(seconds, key=seconds.get)
-    print(json.dumps({"images_per_s": round(args.batch / seconds[best], 1), "ms": round(1e3 * seconds[best], 2), "way": best,
+    print(json.dumps({"images_per_s": round(args.batch / seconds[best], 1), "ms": round(1e3 * seconds[best], 2), "mode": best,
                       "batch": args.batch, "threads": args.threads, "steps": args.steps, "torch": torch.__version__,
-                      "ways_ms": {name: round(1e3 * s, 2) for name, s in seconds.items()}}))
+                      "modes_ms": {name: round(1e3 * s, 2) for name, s in seconds.items()}}))
 
 
 if __name__ == "__main__":

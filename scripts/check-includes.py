@@ -4,10 +4,10 @@
 Every folder of src/ and cuda/ has one line in FOLDERS with its level. A file may include a header of its own folder and of
 folders with a lower level. The script also fails on: a folder without a line, a cycle between folders, more than 20 files in
 a folder, a file of more than FILE_LINES lines, a function of more than FUNCTION_LINES lines, exit() outside main.c, malloc
-and free outside core/base.c, the choice "built with CUDA" outside device/registry.c, CUDA headers outside cuda/, project
+and free outside core/base.c, CR_WITH_CUDA outside device/registry.c, CUDA headers outside cuda/, project
 headers in a .cu file other than launcher headers, and oneDNN headers outside the CPU device.
 
-  scripts/check-includes.py               checks the tree, prints one line a folder, exits with 1 on a violation
+  scripts/check-includes.py               checks the tree, prints one line per folder, exits with 1 on a violation
   scripts/check-includes.py --self-test   plants one violation of each kind and expects that it is found
 """
 import os
@@ -41,7 +41,7 @@ FOLDERS = {
     "src/data/source": 4.1,
     "src/data/loader": 4.1,
     "src/pruning": 4.0,  # masks, budgets, schedules
-    "src/device": 4.0,  # what a device is, and which devices there are
+    "src/device": 4.0,  # the interface of a device, and the table of devices
     "src/device/cpu": 4.1,
     "src/device/cpu/reference": 4.2,
     "src/device/cpu/tuned": 4.2,
@@ -57,7 +57,7 @@ FOLDERS = {
     "cuda/conv/pointwise": 4.3,  # 1x1 convolutions fused with BN
     "cuda/conv/stem": 4.3,
     "cuda/conv/cifar": 4.4,  # networks of 16 to 64 channels
-    "cuda/sparse": 4.3,  # what the sparse kernels share
+    "cuda/sparse": 4.3,  # helpers of all sparse kernels
     "cuda/sparse/direct": 4.4,
     "cuda/sparse/block": 4.4,
     "cuda/sparse/two_four": 4.4,
@@ -214,7 +214,7 @@ def functions(code):
 FORBIDDEN = [
     (re.compile(r"\bexit\s*\("), {"src/cli/main.c"}, "exit() belongs to main.c: return a status"),
     (re.compile(r"\b(?:malloc|calloc|realloc|aligned_alloc|strdup|free)\s*\("), {"src/core/base.c"}, "memory comes from cr_alloc and is freed by cr_free"),
-    (re.compile(r"\bCR_WITH_CUDA\b"), {"src/device/registry.c"}, "only device/registry.c and CMakeLists.txt ask whether the build has CUDA"),
+    (re.compile(r"\bCR_WITH_CUDA\b"), {"src/device/registry.c"}, "only device/registry.c and CMakeLists.txt may depend on whether the build has CUDA"),
     (re.compile(r"\btypedef\s+(?:struct|union)\b"), set(), "structs have no typedef"),
 ]
 CUDA_HEADERS = re.compile(r"(cuda|cublas|cudnn|curand|nccl|cusparse|nvtx|nvrtc|cupti|driver_types)")

@@ -51,7 +51,7 @@ case ${1:-} in -h | --help) usage && exit 0 ;; esac
 before=$(realpath "$1") after=$(realpath "$2")
 shift 2
 for build in "$before" "$after"; do
-    [ -x "$build/cresnet" ] || { echo "compare-builds.sh: there is no program $build/cresnet" >&2; exit 2; }
+    [ -x "$build/cresnet" ] || { echo "compare-builds.sh: $build/cresnet does not exist" >&2; exit 2; }
 done
 [ $# -gt 0 ] || set -- plan results gradients speed
 for part in "$@"; do
@@ -78,7 +78,7 @@ rm -rf "$logs" "$rows"
 mkdir -p "$WORK" "$logs" "$rows"
 trap 'rm -rf "$WORK"' EXIT
 
-# cuDNN and cuBLAS may exist only as Python wheels, beside PyTorch. The programs search LD_LIBRARY_PATH.
+# cuDNN and cuBLAS may exist only as Python wheels that PyTorch depends on. The programs search LD_LIBRARY_PATH.
 if gpu; then
     wheels=$(python3 -c 'import nvidia; print(next(iter(nvidia.__path__)))' 2>/dev/null)
     for folder in "$wheels"/*/lib; do
@@ -354,9 +354,9 @@ part_gradients() {
 
 # ---- speed ----
 
-# share_times NAME ARGUMENTS...: fills the cache folders NAME/before and NAME/after with the same kernel times. BEFORE
+# transfer_times NAME ARGUMENTS...: fills the cache folders NAME/before and NAME/after with the same kernel times. BEFORE
 # times the kernels of a training and of its evaluation; AFTER resumes this run and saves the times in its own spelling.
-share_times() {
+transfer_times() {
     local name=$1 d=$WORK/times-$1
     shift
     # shellcheck disable=SC2046
@@ -367,7 +367,7 @@ share_times() {
             tail -n 1 "$logs/times-$name.txt" | cut -c 1-200)"
     rm -rf "$d"
 }
-copy_times() { # ARGUMENTS...; name, d: of share_times
+copy_times() { # ARGUMENTS...; name, d: of transfer_times
     local cache=$WORK/cache/$name file gpu_name
     CRESNET_CACHE=$cache/timing call "times-$name" before train "$@" --steps 1 -o "$d/before" \
         >>"$logs/times-$name.txt" &&
@@ -390,7 +390,7 @@ lines() { cat "$1"/*.txt 2>/dev/null | wc -l; }
 median() { sort -g | awk '{ v[NR] = $1 } END { print NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'; }
 
 too_slow() { awk "BEGIN { exit !($1 > $SPEED_LOSS) }" </dev/null; } # PERCENT
-# speed_case WHAT TIMES COMMAND...: images/s of `bench COMMAND...` by both builds in turn. TIMES: a name of share_times
+# speed_case WHAT TIMES COMMAND...: images/s of `bench COMMAND...` by both builds in turn. TIMES: a name of transfer_times
 speed_case() {
     local what=$1 times=$2 side n rate loss known a b result memory text=
     shift 2
@@ -439,11 +439,11 @@ part_speed() {
     else
         row INFO speed "STR budget" "STR_BUDGET is not set: every layer is pruned by 90 % instead"
     fi
-    share_times resnet50 "$net" -b 256 train.precision=fp16
+    transfer_times resnet50 "$net" -b 256 train.precision=fp16
     speed_case "train ResNet-50 fp16 b256" resnet50 step "$net" -b 256 train.precision=fp16 --steps 60
     speed_case "infer ResNet-50 fp16 b256" resnet50 infer "$net" train.eval_batch=256 train.precision=fp16 --steps 60
     for batch in 128 1024; do
-        share_times cifar$batch "$cifar" -b $batch model.shortcut=B train.precision=fp16
+        transfer_times cifar$batch "$cifar" -b $batch model.shortcut=B train.precision=fp16
         speed_case "train CIFAR ResNet-20 fp16 b$batch" cifar$batch step "$cifar" -b $batch model.shortcut=B \
             train.precision=fp16 --steps 1000
     done
@@ -452,7 +452,7 @@ part_speed() {
     # shellcheck disable=SC2046,SC2086
     call times-sparse before train "$net" -b 32 train.precision=fp32 $sparse $(common) data.kind=synthetic data.root= \
         data.train_images=1024 data.val_images=256 --steps 1 -o "$WORK/str" >>"$logs/times-sparse.txt"
-    share_times sparse "$net" -b 32 train.precision=fp32 "model.weights=$WORK/str/step-1"
+    transfer_times sparse "$net" -b 32 train.precision=fp32 "model.weights=$WORK/str/step-1"
     # shellcheck disable=SC2086
     speed_case "infer ResNet-50 STR 90 % fp32 b32" sparse infer "$net" --batch 32 train.precision=fp32 $sparse \
         train.sparse=yes --steps 60

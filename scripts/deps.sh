@@ -1,19 +1,19 @@
-# deps.sh: installs what the build and the tests need. To be sourced; sets functions, and how threads wait.
+# deps.sh: functions that install the dependencies of the build and of the tests. To be sourced by other scripts. Also sets
+# GOMP_SPINCOUNT.
 
-# Tests run side by side: threads that wait must not spin for long (see wait_politely in src/cresnet.c, which the test programs
-# lack).
+# Tests run in parallel: waiting threads must not spin for long. (The program sets this itself; the test programs do not.)
 export GOMP_SPINCOUNT=${GOMP_SPINCOUNT:-10000}
 
 debian_packages="gcc libc6-dev cmake ninja-build libiniparser-dev libpng-dev libjpeg62-turbo-dev libdnnl-dev python3"
 test_packages="clang-format" # version 14, Debian 12: scripts/check-format.py is skipped without it
 
-# Installs the Debian packages that are missing, by name; without arguments, all that the build needs. Says what to do where
-# that cannot be done.
+# need_packages [NAME...]: installs those Debian packages that are missing; without arguments, all packages that the build needs. Where
+# it cannot install packages, it prints what to do.
 need_packages() {
     local missing="" package
     [ $# -gt 0 ] || set -- $debian_packages
     if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
-        echo "This is no Debian: please see to it that these packages, or their like, are there: $*"
+        echo "This system is not Debian. Please install these packages or their equivalents: $*"
         return 0
     fi
     for package in "$@"; do
@@ -30,7 +30,7 @@ need_packages() {
     fi
     echo "installing:$missing"
     export DEBIAN_FRONTEND=noninteractive
-    $as_root apt-get -qq update || echo "apt-get update failed; trying with the lists that are there" >&2
+    $as_root apt-get -qq update || echo "apt-get update failed; using the existing package lists" >&2
     # shellcheck disable=SC2086
     if ! $as_root apt-get -qq -y install --no-install-recommends $missing >/dev/null; then
         echo "These packages could not be installed:$missing" >&2
@@ -38,7 +38,7 @@ need_packages() {
     fi
 }
 
-# Python packages that tests compare with, as tests/tools/peers.py finds them. Without them those comparisons are skipped.
+# Installs Python packages that tests compare with, where tests/tools/peers.py finds them. Without them these comparisons are skipped.
 peers_venv=build/peers-venv
 need_peers() {
     [ ! -f $peers_venv/complete ] || return 0
@@ -47,20 +47,20 @@ need_peers() {
     mkdir -p build
     if ! { python3 -m venv $peers_venv && timeout 600 $peers_venv/bin/pip install --disable-pip-version-check --no-cache-dir --retries 2 \
         --timeout 30 tensorboard onnxruntime; } >build/peers-fetch.log 2>&1; then
-        echo "peers: tensorboard and onnxruntime are not here and could not be fetched: $(tail -1 build/peers-fetch.log)"
+        echo "peers: tensorboard and onnxruntime are not installed and could not be downloaded: $(tail -1 build/peers-fetch.log)"
         return 1
     fi
     touch $peers_venv/complete
 }
 
-# The CUDA toolkit and cuDNN as pip wheels, in the versions that cresnet is made with: compiler and headers, the runtime, and
+# The CUDA toolkit and cuDNN as pip wheels, in the versions that cresnet is developed with: compiler and headers, the runtime, and
 # the libraries that the program opens when it uses a GPU.
 cuda_wheels="nvidia-cuda-nvcc==13.0.* nvidia-nvvm==13.0.* nvidia-cuda-crt==13.0.* nvidia-cuda-runtime==13.0.*
 nvidia-cuda-cccl==13.0.* nvidia-cuda-nvrtc==13.0.* nvidia-nvtx==13.0.* nvidia-curand==10.4.0.* nvidia-cublas==13.1.0.*
 nvidia-cudnn-cu13==9.19.*"
 cuda_venv=build/cuda-venv
 
-# Does CMake find all that the GPU device needs? The reason why not goes to cuda_why.
+# cuda_configures OPTIONS...: returns 0 if CMake finds everything that the GPU device needs; otherwise the reason is in cuda_why.
 cuda_configures() {
     local log=build/cuda-probe.log
     mkdir -p build
@@ -73,7 +73,7 @@ cuda_configures() {
 
 cuda_fetch() {
     if [ -f $cuda_venv/complete ] && [ "$(cat $cuda_venv/complete)" = "$cuda_wheels" ]; then return 0; fi
-    echo "fetching NVIDIA's wheels into $cuda_venv: compiler, cuDNN, cuBLAS (1 GB to fetch, 1.5 GB on disk)"
+    echo "downloading NVIDIA's wheels into $cuda_venv: compiler, cuDNN, cuBLAS (1 GB download, 1.5 GB on disk)"
     local start=$SECONDS
     rm -rf $cuda_venv
     need_packages python3 python3-venv || return 1
@@ -84,12 +84,12 @@ cuda_fetch() {
         return 1
     fi
     printf '%s' "$cuda_wheels" >$cuda_venv/complete
-    echo "fetched in $((SECONDS - start)) s"
+    echo "downloaded in $((SECONDS - start)) s"
 }
 
-# Sees to a CUDA toolkit with cuDNN: the machine's own, else NVIDIA's wheels. Sets cuda_options, for CMake. Returns 1 where none
-# can be had, after a line that says why; cuda_options then build without.
-#   CRESNET_TEST_CUDA=no   does not even try
+# Finds a CUDA toolkit with cuDNN on the machine, or downloads NVIDIA's wheels. Sets cuda_options for CMake. If there is no toolkit, prints
+# the reason, sets cuda_options to a build without CUDA and returns 1.
+#   CRESNET_TEST_CUDA=no   builds without CUDA and downloads nothing
 need_cuda() {
     cuda_options=-DCRESNET_WITH_CUDA=OFF
     cuda_why=""
@@ -107,19 +107,19 @@ need_cuda() {
     fi
     echo "CUDA: $cuda_why"
     if [ "$(uname -m)" != x86_64 ] || ! cuda_fetch; then
-        echo "CUDA: not built, the toolkit is not here and could not be fetched"
+        echo "CUDA: not built, the toolkit is not installed and could not be downloaded"
         return 1
     fi
     local toolkit
     toolkit=$(echo "$root/$cuda_venv"/lib/python3*/site-packages/nvidia/cu13)
     if ! cuda_configures -DCRESNET_WITH_CUDA=ON -DCUDAToolkit_ROOT="$toolkit"; then
-        echo "CUDA: not built, the fetched toolkit does not do: $cuda_why"
+        echo "CUDA: not built, the downloaded toolkit does not work: $cuda_why"
         return 1
     fi
     cuda_options="-DCRESNET_WITH_CUDA=ON -DCUDAToolkit_ROOT=$toolkit"
 }
 
-# build DIR OPTIONS...: configures and builds the tree, or of it only the targets that build_target names; prints errors only.
+# build DIR OPTIONS...: configures and builds the tree (only the targets in build_target, if set). Prints errors only.
 build() {
     local dir=$1 log
     shift

@@ -1,25 +1,26 @@
 #!/usr/bin/env bash
-# fault-test.sh [KIND ...]: makes each single call of the system fail in turn, in training, resuming, evaluating, predicting, packing,
-# pruning and exporting, and asks each time: no crash, no hang, one error that says what is wrong (or none needed), nothing
-# lost: what was saved still loads, the run goes on, and its last bytes are those of a run that was never disturbed.
-#   KIND     malloc read write open close fsync rename mmap thread (all), and
-#            full    the disk is full from the n-th write on        short   the n-th write and read do only a part
-#            signal  the n-th write and read are cut short by a signal (EINTR)        clock   all clocks jump back again and again
-#   CRESNET_BIN    the program (build/cresnet)         FAULT_SHIM   the library that makes calls fail (tests/fault_shim.so beside it)
-#   STRIDE=K       every K-th call only (1)            SCENES       which of the scenes below (all)
-#   FAULT_SCOPE    own: calls of the program itself; all: also those inside of libraries (for malloc: the loader, oneDNN, OpenMP)
+# fault-test.sh [KIND ...]: makes each single system call fail in turn while cresnet trains, resumes, evaluates, predicts, packs, prunes
+# or exports. After each failure it checks that the program did not crash or hang, printed one error that says what is wrong (or
+# needed none), and lost no data: saved files still load, the run can be resumed, and its final files are bitwise identical to
+# those of a run without failures.
+#   KIND     malloc read write open close fsync rename mmap thread (default: all), and
+#            full    the disk is full from the n-th write on        short   the n-th write and read transfer only a part
+#            signal  a signal interrupts the n-th write and read (EINTR)        clock   all clocks jump back repeatedly
+#   CRESNET_BIN    the program (build/cresnet)         FAULT_SHIM   the library that makes calls fail (tests/fault_shim.so next to it)
+#   STRIDE=K       only every K-th call (1)            SCENES       which of the scenes below (all)
+#   FAULT_SCOPE    own: calls of the program itself; all: also calls inside libraries (for malloc: the loader, oneDNN, OpenMP)
 # The last line is "N faults, N failed".
 . "$(dirname "$0")/../tests/harness/support.sh"
 shim=${FAULT_SHIM:-$(dirname "$bin")/tests/fault_shim.so}
 stride=${STRIDE:-1}
 scope=${FAULT_SCOPE:-own}
-[ -x "$bin" ] && [ -f "$shim" ] || { echo "fault-test: $bin or $shim is not there: build with tests, without sanitizers" >&2; exit 2; }
+[ -x "$bin" ] && [ -f "$shim" ] || { echo "fault-test: $bin or $shim does not exist: build with tests, without sanitizers" >&2; exit 2; }
 faults=0
 
 { tiny_model; cat; } >net.ini <<'INI'
 [data]
 kind = folder
-root = pictures
+root = images
 image_size = 16
 crop = pad
 workers = 1
@@ -35,79 +36,79 @@ device = cpu
 threads = 1
 INI
 
-# ---- scenes: what runs, and what must hold afterwards ----
+# ---- scenes: scene_X runs a command, after_X checks the files afterwards and prints what is wrong ----
 
 prepare() {
-    "$bin" data shapes pictures data.train_images=20 data.val_images=20 -q >/dev/null || exit 1
-    cp "$source_dir/tests/fuzz/corpus/fuzz_jpeg/rgb-444.jpg" "$(dirname "$(find pictures/train -name '*.png' | head -1)")/photo.jpg" || exit 1
+    "$bin" data shapes images data.train_images=20 data.val_images=20 -q >/dev/null || exit 1
+    cp "$source_dir/tests/fuzz/corpus/fuzz_jpeg/rgb-444.jpg" "$(dirname "$(find images/train -name '*.png' | head -1)")/photo.jpg" || exit 1
     "$bin" train net.ini -o base --steps 2 -q || exit 1
     "$bin" train net.ini -o whole --steps 4 -q || exit 1
     cp -r base going && "$bin" train net.ini -o going --steps 4 --resume auto -q || exit 1
     "$bin" eval whole --json -q >eval.want || exit 1
-    "$bin" predict whole pictures/val/*/*0.png "$source_dir/tests/fuzz/corpus/fuzz_jpeg/rgb.jpg" --json -q >predict.want || exit 1
+    "$bin" predict whole images/val/*/*0.png "$source_dir/tests/fuzz/corpus/fuzz_jpeg/rgb.jpg" --json -q >predict.want || exit 1
     "$bin" data pack net.ini packed -q >/dev/null || exit 1
     "$bin" prune whole --sparsity 0.5 -o pruned.want -q >/dev/null || exit 1
     "$bin" export whole -o export.want -q || exit 1
 }
 same() { cmp -s "$1" "$2"; }
-# A run folder was read: a checkpoint that cannot be read is passed over for an older one, and a warning says so.
-passed_over() { grep -q "passed over" stderr; }
+# The program could not read a checkpoint of the run folder, used an older one and printed a warning.
+skipped_checkpoint() { grep -q "checkpoint skipped" stderr; }
 untimed() { sed 's/"seconds": [^,]*, "images_per_s": [^,]*, //' "$1"; }
-# The run folder RUN is brought to its end, and ends as WANT.
+# finish_run RUN WANT: resumes RUN to its last step and compares its last checkpoint with that of WANT.
 finish_run() {
-    "$bin" train net.ini -o "$1" --steps 4 --resume auto -q 2>again || { echo "does not go on: $(head -2 again)"; return 1; }
+    "$bin" train net.ini -o "$1" --steps 4 --resume auto -q 2>again || { echo "cannot be resumed: $(head -2 again)"; return 1; }
     same "$1/last/model.safetensors" "$2/last/model.safetensors" && same "$1/last/state.safetensors" "$2/last/state.safetensors" ||
-        { echo "another result than undisturbed"; return 1; }
+        { echo "the result differs from a run without failures"; return 1; }
     [ -z "$(find "$1" -maxdepth 1 -name '.*-step-*')" ] || { echo "leftovers: $(ls -A "$1")"; return 1; }
 }
 scene_train() { rm -rf run; "$@" "$bin" train net.ini -o run --steps 4 -q; }
 after_train() { finish_run run whole; }
 scene_resume() { rm -rf run; cp -r base run; "$@" "$bin" train net.ini -o run --steps 4 --resume auto -q; }
-after_resume() { [ -f run/last/model.safetensors ] || { echo "step 2 is gone"; return 1; }; finish_run run going; }
+after_resume() { [ -f run/last/model.safetensors ] || { echo "step 2 is lost"; return 1; }; finish_run run going; }
 scene_eval() { "$@" "$bin" eval whole --json -q; }
-after_eval() { [ "$1" != 0 ] || passed_over || [ "$(untimed stdout)" = "$(untimed eval.want)" ] || { echo "another result"; return 1; }; }
-scene_predict() { "$@" "$bin" predict whole pictures/val/*/*0.png "$source_dir/tests/fuzz/corpus/fuzz_jpeg/rgb.jpg" --json -q; }
-after_predict() { [ "$1" != 0 ] || passed_over || same stdout predict.want || { echo "another result"; return 1; }; }
+after_eval() { [ "$1" != 0 ] || skipped_checkpoint || [ "$(untimed stdout)" = "$(untimed eval.want)" ] || { echo "the result differs"; return 1; }; }
+scene_predict() { "$@" "$bin" predict whole images/val/*/*0.png "$source_dir/tests/fuzz/corpus/fuzz_jpeg/rgb.jpg" --json -q; }
+after_predict() { [ "$1" != 0 ] || skipped_checkpoint || same stdout predict.want || { echo "the result differs"; return 1; }; }
 scene_pack() { rm -rf out; "$@" "$bin" data pack net.ini out -q; }
 after_pack() {
     local file
     [ "$1" != 0 ] || [ -f out/val.crpk ] || { echo "no file"; return 1; }
     for file in train val; do
-        [ ! -e out/$file.crpk ] || same out/$file.crpk packed/$file.crpk || { echo "another out/$file.crpk"; return 1; }
+        [ ! -e out/$file.crpk ] || same out/$file.crpk packed/$file.crpk || { echo "out/$file.crpk differs"; return 1; }
     done
 }
 scene_prune() { rm -rf pruned; "$@" "$bin" prune whole --sparsity 0.5 -o pruned -q; }
 after_prune() {
-    [ ! -e pruned/last ] || passed_over || same pruned/last/model.safetensors pruned.want/last/model.safetensors || { echo "another result"; return 1; }
+    [ ! -e pruned/last ] || skipped_checkpoint || same pruned/last/model.safetensors pruned.want/last/model.safetensors || { echo "the result differs"; return 1; }
     [ "$1" != 0 ] || [ -e pruned/last ] || { echo "no result"; return 1; }
 }
 scene_export() { rm -f exported; "$@" "$bin" export whole -o exported -q; }
 after_export() {
-    [ ! -e exported ] || passed_over || same exported export.want || { echo "a part of a file"; return 1; }
+    [ ! -e exported ] || skipped_checkpoint || same exported export.want || { echo "the file is incomplete"; return 1; }
     [ "$1" != 0 ] || [ -e exported ] || { echo "no result"; return 1; }
 }
 
 # ---- one fault ----
 
-faulty() { # ENVIRONMENT... COMMAND...: the program alone runs with the library
+faulty() { # ENVIRONMENT... COMMAND...: runs the program with the library preloaded
     timeout 60 env LD_PRELOAD="$shim" FAULT_SCOPE="$scope" FAULT_COUNT="$work/count" "${setting[@]}" "$@"
 }
-judge() { # SCENE KIND N RC MUST_PASS
+check_fault() { # SCENE KIND N RC MUST_PASS
     local why="" lost
     faults=$((faults + 1))
     if [ "$4" = 124 ]; then why="hangs"
     elif [ "$4" -gt 2 ]; then
         lost=$("after_$1" "$4")
-        why="ends with $4: $(tail -2 stderr | tr '\n' ' '); afterwards ${lost:-all is well}"
-    elif [ "$4" != 0 ] && ! [ -s stderr ]; then why="ends with $4 and says nothing"
-    elif [ "$4" != 0 ] && [ "$5" = yes ]; then why="ends with $4: $(head -2 stderr)"
+        why="exit code $4: $(tail -2 stderr | tr '\n' ' '); files afterwards: ${lost:-correct}"
+    elif [ "$4" != 0 ] && ! [ -s stderr ]; then why="exit code $4 without a message"
+    elif [ "$4" != 0 ] && [ "$5" = yes ]; then why="exit code $4: $(head -2 stderr)"
     else why=$("after_$1" "$4"); fi
     if [ -n "$why" ]; then
         failed=$((failed + 1))
         echo "FAIL $1, $2 $3: $why"
     fi
 }
-# How many calls there are when none fails.
+# Prints the number of calls in a run without failures.
 count_calls() {
     local scene=$1
     shift
@@ -125,9 +126,9 @@ loop() { # SCENE KIND MUST_PASS SETTINGS...
         "scene_$scene" faulty >stdout 2>stderr
         rc=$?
         [ $rc = 0 ] || errors=$((errors + 1))
-        judge "$scene" "$kind" "$n" $rc "$must"
+        check_fault "$scene" "$kind" "$n" $rc "$must"
     done
-    printf '%-8s %-7s %-4s %6d calls, every %d: %5d ended with an error, the others did without; %d wrong\n' "$scene" "$kind" "$scope" \
+    printf '%-8s %-7s %-4s %6d calls, every %d: %5d ended with an error; %d failed\n' "$scene" "$kind" "$scope" \
         "${calls:-0}" "$stride" "$errors" $((failed - before))
 }
 
@@ -135,7 +136,7 @@ prepare
 [ $# -gt 0 ] || set -- malloc read write open close fsync rename mmap thread full short signal clock
 for kind in "$@"; do
     if [ "$kind" = malloc ] && "$bin" --version | grep -q '^CUDA  *[0-9]'; then
-        echo "malloc is left out: CUDA's own runtime is part of this program and does not survive it; build with -DCRESNET_WITH_CUDA=OFF" >&2
+        echo "malloc is skipped: the CUDA runtime in this program does not survive a failing malloc; build with -DCRESNET_WITH_CUDA=OFF" >&2
         continue
     fi
     for scene in ${SCENES:-train resume eval predict pack prune export}; do
@@ -146,7 +147,7 @@ for kind in "$@"; do
         clock)
             setting=(FAULT_CLOCK=back)
             "scene_$scene" faulty >stdout 2>stderr
-            judge $scene clock 1 $? yes ;;
+            check_fault $scene clock 1 $? yes ;;
         *) loop $scene "$kind" no "FAULT_CALL=$kind" ;;
         esac
     done

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # fuzz.sh [SECONDS [TARGET ...]]: runs the libFuzzer targets of tests/fuzz, each for SECONDS (60) of wall time, under the address and
-# undefined-behaviour sanitizers, from the corpus in the tree and what earlier runs added to it. Prints a line for each: CPU seconds, inputs
-# tried, edges reached, finds, and the CPU seconds of all runs. What makes one crash, leak or hang is left in build/fuzz/found/TARGET.
-#   CORES=n    n processes at once (1). More than there are targets: several for a target, first for those that ran least so far
-#   MERGE=1    afterwards adds to the corpus in the tree what reached new edges, at most 8 inputs of at most 2 KiB a run
-#   BUILD=DIR  where the programs and what grew lie (build/fuzz)
-#   BUILT=1    they are there: build nothing (for a machine without a compiler)
-#   STATIC=1   build them with static libraries, without OpenMP: only the C library is needed where they run
-# Needs clang. Exit 1 when something was found. The suite runs the same functions over the corpus alone.
+# undefined-behaviour sanitizers. The inputs are the corpus in the tree and inputs that earlier runs added. Prints one line per target:
+# CPU seconds, inputs tried, edges reached, findings, and the CPU seconds of all runs. Inputs that crash, leak or hang a target are left
+# in build/fuzz/found/TARGET.
+#   CORES=n    number of processes (1). If there are more processes than targets, the targets with the least CPU time so far get several
+#   MERGE=1    afterwards adds inputs that reached new edges to the corpus in the tree: at most 8 inputs of at most 2 KiB per run
+#   BUILD=DIR  folder of the programs and of added inputs (build/fuzz)
+#   BUILT=1    the programs exist: build nothing (for a machine without a compiler)
+#   STATIC=1   links libraries statically, without OpenMP: the programs need only the C library where they run
+# Needs clang. Exit code 1 when something was found. The test suite runs the same functions over the corpus alone.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 seconds=${1:-60}
@@ -19,7 +20,7 @@ mkdir -p "$build/total" "$build/log"
 TIMEFORMAT='%U %S'
 
 build_programs() {
-    command -v clang >/dev/null || { echo "fuzz.sh: clang is not here: apt-get install clang" >&2; return 2; }
+    command -v clang >/dev/null || { echo "fuzz.sh: clang was not found: apt-get install clang" >&2; return 2; }
     local options=()
     if [ "${STATIC:-}" = 1 ]; then
         local folder=/usr/lib/$(uname -m)-linux-gnu
@@ -32,11 +33,11 @@ build_programs() {
     cmake --build "$build" --target "$@" >>"$build/log/build" 2>&1 || { grep -A5 error "$build/log/build" | head -20; return 2; }
 }
 
-# The address sanitizer of older compilers cannot start under some layouts of a newer kernel: a fixed layout, or another try
+# The address sanitizer of older compilers cannot start with some address layouts of newer kernels: use a fixed layout, or try again
 fixed=
 setarch -R true 2>/dev/null && fixed="setarch -R"
 
-# run_process TARGET NUMBER: the log, and the CPU seconds, in files of that number
+# run_process TARGET NUMBER: writes log/TARGET.NUMBER and its CPU seconds, log/TARGET.NUMBER.cpu
 run_process() {
     local log=$build/log/$1.$2 try
     for try in 1 2 3 4 5 6 7 8; do
@@ -47,7 +48,7 @@ run_process() {
     grep -q 'INITED' "$log" || cp "$log" "$build/found/$1/did-not-start-$2"
 }
 
-# Only what reaches edges that nothing else reaches stays for the next run
+# shrink TARGET: keeps only the added inputs that reach edges that no other input reaches
 shrink() {
     rm -rf "$build/small/$1" && mkdir -p "$build/small/$1"
     if $fixed timeout -k 5 60 "$build/tests/$1" -merge=1 -rss_limit_mb=2048 "$build/small/$1" "$build/grown/$1" >"$build/log/$1.shrink" 2>&1; then
@@ -66,7 +67,7 @@ merge_into_tree() {
     done
 }
 
-# run_target TARGET PROCESSES: they share one folder, each takes in what another adds to it
+# run_target TARGET PROCESSES: the processes use one folder; each also reads the inputs that the others add
 run_target() {
     local target=$1 found=$build/found/$1 number
     rm -rf "$found" "$build/log/$target".* && mkdir -p "$build/grown/$target" "$found"
@@ -75,18 +76,18 @@ run_target() {
     local cpu=$(cat "$build/log/$target".*.cpu | awk '{ s += $1 + $2 } END { printf "%.0f", s }')
     local runs=$(cat "$build/log/$target".* | awk '/^stat::number_of_executed_units:/ { s += $2 } END { printf "%d", s }')
     local edges=$(sed -n 's/.* cov: \([0-9]*\) .*/\1/p' "$build/log/$target".* | sort -n | tail -1)
-    rm -f "$found"/slow-unit-* # slow on a busy machine is no find; a hang is one (timeout-)
+    rm -f "$found"/slow-unit-* # a slow input is no finding on a busy machine; a hang (timeout-*) is one
     local finds=$(ls "$found" | wc -l)
     shrink "$target"
     local before=$(cat "$build/total/$target" 2>/dev/null || echo 0)
     echo $((before + cpu)) >"$build/total/$target"
-    printf '%-18s %6s CPU s %12s inputs %6s edges %3s found %8s CPU s in all\n' "$target" "$cpu" "$runs" "${edges:--}" "$finds" "$((before + cpu))"
+    printf '%-18s %6s CPU s %12s inputs %6s edges %3s found %8s CPU s total\n' "$target" "$cpu" "$runs" "${edges:--}" "$finds" "$((before + cpu))"
     [ "$finds" -eq 0 ] || { grep -h -m1 -A12 -E 'ERROR|SUMMARY|assert' "$build/log/$target".*[0-9]; head -qn 5 "$found"/did-not-start-1; ls "$found"; } 2>/dev/null
     [ "${MERGE:-}" != 1 ] || merge_into_tree "$target"
 }
 
-# share TARGET ...: "TARGET PROCESSES" for each; a free core goes to the target that would else have run least
-share() {
+# assign_processes TARGET ...: prints "TARGET PROCESSES" for each target; a free core goes to the target with the least CPU time
+assign_processes() {
     local target
     for target in "$@"; do echo "$target $(cat "$build/total/$target" 2>/dev/null || echo 0)"; done |
         awk -v cores="$cores" -v seconds="$seconds" '
@@ -103,8 +104,8 @@ share() {
 }
 
 [ "${BUILT:-}" = 1 ] || build_programs "$@" || exit 2
-for target in "$@"; do [ -x "$build/tests/$target" ] || { echo "fuzz.sh: $build/tests/$target is not there" >&2; exit 2; }; done
-plan=$(share "$@")
+for target in "$@"; do [ -x "$build/tests/$target" ] || { echo "fuzz.sh: $build/tests/$target does not exist" >&2; exit 2; }; done
+plan=$(assign_processes "$@")
 running=0
 while read -r target processes; do
     [ "$running" -lt "$cores" ] || { wait -n; running=$((running - 1)); }

@@ -50,7 +50,7 @@ echo "== demo training"
 "$program" report demo data.root="$work/shapes" -o report.html
 
 # The screenshot ends above the section "evaluation". A copy of the page with a script measures where that section begins; the
-# copy lacks the page's own policy, which forbids scripts.
+# copy lacks the page's content security policy, which forbids scripts.
 echo "== screenshot"
 sed 's/<meta[^>]*Content-Security-Policy[^>]*>//' report.html >measure.html
 cat >>measure.html <<'HTML'

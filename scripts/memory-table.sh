@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# memory-table.sh [--markdown]: what the planner needs beside the lower bound, for the training programs of ResNets of several sizes,
-# batches, plain and fused, in fp32 (CPU) and fp16 (for the GPU that TARGET names; none is needed). PASS or FAIL a row: peak / bound
-# <= 1.01; and for ResNet-152: planning within 50 ms; beside it, what a best-fit pool would need that does not know the future. Exit
-# code 0: no row failed. --markdown: a table, one line a network and type.
+# memory-table.sh [--markdown]: compares the memory plan with its lower bound for training programs of several ResNets and batch sizes,
+# fused and unfused, in fp32 (CPU) and fp16 (for the GPU that TARGET names; no GPU is needed). A row passes if peak / bound <= 1.01 and,
+# for ResNet-152, if planning takes at most 50 ms. Each row also has the peak of an online best-fit allocator, which does not know the
+# future. Exit code 0: no row failed. --markdown: a table with one line per network and type.
 #
 #   CRESNET_BIN   the program (build/cresnet)
-#   TARGET        GPU whose kernels and workspaces the fp16 programs are made of (h200); "": leave fp16 out
+#   TARGET        the GPU of the fp16 programs (h200); "": skip fp16
 set -u
 root=$(cd "$(dirname "$0")/.." && pwd)
 bin=${CRESNET_BIN:-$root/build/cresnet}
 target=${TARGET-h200}
 markdown=${1:-}
-[ -x "$bin" ] || { echo "memory-table.sh: no program $bin: build first, or set CRESNET_BIN" >&2; exit 2; }
-[ -z "$markdown" ] || [ "$markdown" = --markdown ] || { sed -n '2,8s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+[ -x "$bin" ] || { echo "memory-table.sh: $bin does not exist: build it, or set CRESNET_BIN" >&2; exit 2; }
+[ -z "$markdown" ] || [ "$markdown" = --markdown ] || { sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 lines=$(mktemp)
 trap 'rm -f "$lines"' EXIT
 
@@ -51,10 +51,10 @@ function mib(bytes) { return sprintf("%.1f", bytes / 1048576) }
     n = split($0, word, " ")
     name = word[1]; at = 2
     if (word[2] == "(CIFAR)") { name = name " (CIFAR)"; at = 3 }
-    type = word[at]; batch = word[at + 1]; fuse = word[at + 2] == "yes" ? "fused" : "plain"
+    type = word[at]; batch = word[at + 1]; fuse = word[at + 2] == "yes" ? "fused" : "unfused"
     peak = value("peak_bytes") + 0; bound = value("bound_bytes") + 0; ms = value("plan_ms") + 0; ratio = peak && bound ? peak / bound : 0
     online = bound ? value("online_bytes") / bound : 0
-    if (online > most_online) most_online = online
+    if (online > max_online) max_online = online
     good = ratio >= 1 && ratio <= 1.01 && !(name ~ /152/ && ms > 50)
     rows++; failed += !good
     if (ratio > worst) worst = ratio
@@ -76,6 +76,6 @@ END {
         print "| network | type | batch, MiB of the pool | peak / bound, worst | longest planning, ms | best fit / bound, worst |\n|---|---|---|---:|---:|---:|"
         for (i = 1; i <= keys; i++) printf "| %s | %s | %.4f | %.1f | %.4f |\n", order[i], cells[order[i]], ratios[order[i]], times[order[i]], onlines[order[i]]
     }
-    printf "%d rows, %d failed: worst peak / bound %.6f (bar 1.01), ResNet-152 planned in at most %.1f ms (bar 50); an online best-fit pool needs at most %.4f\n", rows, failed, worst, slowest, most_online
+    printf "%d rows, %d failed: worst peak / bound %.6f (target 1.01), ResNet-152 planned in at most %.1f ms (target 50); an online best-fit allocator needs at most %.4f\n", rows, failed, worst, slowest, max_online
     exit failed > 0
 }' "$lines"

@@ -4,11 +4,11 @@
   scripts/pth_to_safetensors.py resnet50.pth resnet50.safetensors
   cresnet eval configs/resnet50.ini --weights resnet50.safetensors
 
-The file may hold a state dict, a training checkpoint around one, or a whole pickled model. Prefixes that wrappers add
-to every name ("module.", "_orig_mod.") are taken off. Values are not changed.
+The file may hold a state dict, a training checkpoint that contains one, or a whole pickled model. Prefixes that wrappers add
+to every name ("module.", "_orig_mod.") are removed. Values are not changed.
 
-Python alone is enough: torch is not needed, so no program that somebody put into a pickle can run. What the pickle
-names beside tensors and plain containers becomes an empty object.
+The script needs Python but not torch, and it never executes code from the pickle: objects other than tensors and plain
+containers become empty objects.
 """
 import argparse
 import collections
@@ -21,24 +21,24 @@ import struct
 import sys
 import zipfile
 
-# Storage class of torch -> (type in safetensors, bytes). Those that cresnet does not read are named to be refused.
+# Storage class of torch -> (type in safetensors, bytes). Types that cresnet does not read are listed for the error message.
 STORAGES = {"FloatStorage": ("F32", 4), "DoubleStorage": ("F64", 8), "HalfStorage": ("F16", 2),
             "BFloat16Storage": ("BF16", 2), "ByteStorage": ("U8", 1), "IntStorage": ("I32", 4),
             "LongStorage": ("I64", 8), "BoolStorage": ("BOOL", 1), "CharStorage": ("I8", 1),
             "ShortStorage": ("I16", 2), "ComplexFloatStorage": ("C64", 8), "ComplexDoubleStorage": ("C128", 16)}
-# In the order in which the reference writer of the format sorts them, last first.
+# Sort order of the format's reference implementation, reversed.
 READABLE = ["U8", "F16", "BF16", "I32", "F32", "F64", "I64"]
-# Where training programs keep the weights in their checkpoints.
+# Keys under which training programs store the weights in a checkpoint.
 WRAPPERS = ["state_dict", "model_state_dict", "model", "net", "weights", "params"]
 PREFIXES = ["module.", "_orig_mod."]
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 
 
 class Refused(Exception):
-    """What is wrong, in words for the user."""
+    """An error in the input, with a message for the user."""
 
 
-# ---- what a pickle of torch builds ----
+# ---- objects that a pickle of torch refers to ----
 
 class Storage:
     def __init__(self, kind, key, elems):
@@ -87,7 +87,7 @@ class Tensor:
 
 
 class Empty:
-    """Stands for every class and function that is not about tensors: takes anything, does nothing."""
+    """Replaces every class and function that has nothing to do with tensors: accepts any call and does nothing."""
 
     def __new__(cls, *args, **kwargs):
         return object.__new__(cls)
@@ -198,7 +198,7 @@ def load(path):
         thing, storages = load_zip(path) if zipfile.is_zipfile(path) else load_legacy(path)
     except Refused as e:
         raise Refused("%s: cannot be converted: %s" % (path, e))
-    except Exception as e:  # a pickle of garbage can raise anything
+    except Exception as e:  # a damaged pickle can raise any exception
         why = (str(e).strip() or type(e).__name__).split("\n")[0][:200]
         raise Refused("%s: is no file that torch.save wrote, or is damaged: %s" % (path, why))
     for storage in storages.values():
@@ -207,10 +207,10 @@ def load(path):
     return thing
 
 
-# ---- from whatever it is to names and tensors ----
+# ---- from the unpickled object to names and tensors ----
 
 def module_state(module, prefix=""):
-    """The state dict of a pickled torch.nn.Module; {} when it is none."""
+    """The state dict of a pickled torch.nn.Module; {} if the object is not a module."""
     state, inner = {}, module.state if isinstance(module.state, dict) else {}
     hidden = inner.get("_non_persistent_buffers_set", ())
     for group in "_parameters", "_buffers":

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# ranks-test.sh [N]: what takes too long for every day: N runs (100) of a tiny job on four ranks over shared memory, every fifth
-# time over TCP, as if on two hosts, every tenth with a rank killed at a random moment. None may hang; the losses are the same in all; a run
-# that loses a rank ends with one message and leaves nothing. Then tests/test_ranks.sh with the real launchers that are installed.
-#   CRESNET_BIN   the program (default: build/cresnet);   SEED   of the moments
+# ranks-test.sh [N]: tests of several ranks that take too long for the test suite. Runs a tiny job on four ranks N times (100) over shared
+# memory; every fifth run uses TCP, as on two hosts; in every tenth run a random rank is killed at a random moment. No run may hang. All
+# runs must have the same losses. A run that loses a rank must end with one message and leave no process. Then runs the launcher tests
+# of tests/cli/test_ranks.sh with the launchers that are installed.
+#   CRESNET_BIN   the program (default: build/cresnet)     SEED   of the random moments
 count=${1:-100}
 . "$(dirname "$0")/../tests/harness/support.sh"
 export CRESNET_BIN=$bin
@@ -50,9 +51,9 @@ killed() {
     child=($(pgrep -P $parent))
     kill -9 "${child[$((RANDOM % 4))]}" || die "no rank to kill"
     for _ in $(seq 100); do kill -0 $parent 2>/dev/null || break; sleep 0.1; done
-    kill -0 $parent 2>/dev/null && die "still there 10 s after a rank was killed"
+    kill -0 $parent 2>/dev/null && die "still running 10 s after a rank was killed"
     wait $parent && die "exit 0 although a rank was killed"
-    [ "$(grep -c "was killed by signal 9" err)" = 1 ] && [ "$(wc -l <err)" = 1 ] || die "other than one message"
+    [ "$(grep -c "was killed by signal 9" err)" = 1 ] && [ "$(wc -l <err)" = 1 ] || die "not exactly one message"
 }
 
 for i in $(seq "$count"); do
@@ -60,10 +61,10 @@ for i in $(seq "$count"); do
     if [ $((i % 10)) = 0 ]; then killed
     else
         if [ $((i % 5)) = 0 ]; then over_tcp; else job --ranks 4 2>err || die "exit $?"; fi
-        if [ -f want ]; then losses | cmp -s - want || die "other losses than in the first run"; else losses >want; fi
+        if [ -f want ]; then losses | cmp -s - want || die "the losses differ from the first run"; else losses >want; fi
     fi
-    [ -z "$(pgrep -f -- "-o $work/")" ] || { sleep 1; [ -z "$(pgrep -f -- "-o $work/")" ] || die "processes are left"; }
+    [ -z "$(pgrep -f -- "-o $work/")" ] || { sleep 1; [ -z "$(pgrep -f -- "-o $work/")" ] || die "processes remain"; }
 done
 [ "$(wc -l <want)" -gt 20 ] || die "no losses were compared"
-echo "ranks-test: $count runs: no hang, $(wc -l <want) equal losses in each"
-cd "$source_dir" && RANKS_LAUNCHERS=yes bash tests/test_ranks.sh
+echo "ranks-test: $count runs: no hang, $(wc -l <want) identical losses in each"
+cd "$source_dir" && RANKS_LAUNCHERS=yes bash tests/cli/test_ranks.sh

@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# sanitize-gpu.sh: a tiny training run (three steps, an evaluation, a checkpoint) under NVIDIA's compute-sanitizer: memcheck (accesses
-# out of bounds, leaked device memory), racecheck (shared memory), initcheck (reads of device memory that nobody wrote). Two
-# networks, so that every op of the shipped configurations runs: basic blocks with option A, and bottlenecks behind the ImageNet stem.
-# A line a run, PASS or FAIL; exit code 0: all clean. What was found is printed by kernel.
+# sanitize-gpu.sh: runs a tiny training (three steps, an evaluation, a checkpoint) under NVIDIA's compute-sanitizer: memcheck (accesses
+# out of bounds, leaked device memory), racecheck (shared memory), initcheck (reads of uninitialised device memory). Two networks cover
+# every op of the configurations in configs/: basic blocks with option A, and bottlenecks with the ImageNet stem.
+# Prints one line per run, PASS or FAIL, and the findings by kernel. Exit code 0: no findings.
 #   CRESNET_BIN   the program (build/cresnet)     TOOLS       (memcheck racecheck initcheck)
-#   PRECISIONS    (fp32 fp16)                     JOBS        runs at a time (4)
+#   PRECISIONS    (fp32 fp16)                     JOBS        number of parallel runs (4)
 #   MORE          more values of the configuration
-#   RUN_LIMIT_S   seconds a run may take (150)    SANITIZER   compute-sanitizer
+#   RUN_LIMIT_S   time limit of a run, s (150)    SANITIZER   path of compute-sanitizer
 set -u
 root=$(cd "$(dirname "$0")/.." && pwd)
 bin=${CRESNET_BIN:-$root/build/cresnet}
 sanitizer=${SANITIZER:-$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)}
-[ -x "$bin" ] || { echo "FAIL sanitize - $bin is not built"; exit 1; }
-[ -x "$sanitizer" ] || { echo "FAIL sanitize - compute-sanitizer was not found: it comes with the CUDA toolkit; SANITIZER=... names it"; exit 1; }
-export GOMP_SPINCOUNT=${GOMP_SPINCOUNT:-10000} # else the program starts itself a second time
+[ -x "$bin" ] || { echo "FAIL sanitize - $bin does not exist"; exit 1; }
+[ -x "$sanitizer" ] || { echo "FAIL sanitize - compute-sanitizer was not found: install the CUDA toolkit, or set SANITIZER"; exit 1; }
+export GOMP_SPINCOUNT=${GOMP_SPINCOUNT:-10000} # otherwise the program sets it and executes itself again
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -55,7 +55,7 @@ one() { # TOOL NET PRECISION
         if [ $code -eq 0 ] && grep -q 'SUMMARY: 0 ' "$out.txt"; then echo "PASS $tool $name-$precision $findings $((SECONDS - start)) s"
         else
             echo "FAIL $tool $name-$precision exit $code; ${findings:-no summary} $((SECONDS - start)) s"
-            # what, in which kernel, how often
+            # kinds of findings and their kernels, with counts
             grep -E '^=+ +(Invalid|Uninitialized|Error|Warning|Leaked|Program hit|Race|.*hazard)|^=+ +at ' "$out.txt" | sed 's/^=* *//; s/+0x[0-9a-f]*//; s/0x[0-9a-f]*//g; s/thread (.*//' |
                 sort | uniq -c | sort -rn | head -25
             grep -vE '^=+' "$out.txt" | tail -n 3
@@ -64,7 +64,7 @@ one() { # TOOL NET PRECISION
 }
 
 if ! "$bin" train "$work/basic.ini" ${MORE:-} -o "$work/probe" >/dev/null 2>"$work/probe.txt"; then
-    echo "FAIL sanitize - the run fails without a sanitizer: $(tail -n 1 "$work/probe.txt")"
+    echo "FAIL sanitize - the run fails even without a sanitizer: $(tail -n 1 "$work/probe.txt")"
     exit 1
 fi
 running=0

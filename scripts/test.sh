@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# test.sh: installs what is missing, builds, and runs the whole test suite: an optimised build with warnings as errors, the GPU
-# device in it; all of it again under the address and undefined-behaviour sanitizers, for the CPU alone; the threaded parts
-# under the thread sanitizer. Where there is no CUDA toolkit, NVIDIA's wheels are fetched into build/ (1 GB); where that fails
-# too, the build is without and one skipped test is counted. Tests that need a GPU are skipped where there is none.
-# The last line sums up all runs, "N passed, N failed, N skipped"; the exit code is 0 when nothing failed.
+# test.sh: installs missing packages, builds, and runs the whole test suite: an optimised build with warnings as errors and with the GPU
+# device; a build for the CPU under the address and undefined-behaviour sanitizers; the tests of threads under the thread sanitizer.
+# Where there is no CUDA toolkit, NVIDIA's wheels are downloaded into build/ (1 GB); if that fails too, the build has no GPU device and
+# one skipped test is counted. Tests that need a GPU are skipped where there is none.
+# The last line is the sum of all runs, "N passed, N failed, N skipped"; the exit code is 0 when nothing failed.
 #
-#   CRESNET_TEST_DATA   folder with real data (CIFAR-10, ImageNet pictures, weights); tests that need it are skipped without.
-#                       ../shared/data beside the tree is taken when it exists.
-#   CRESNET_TEST_CIFAR  folder with CIFAR-10's binary files; made from CRESNET_TEST_DATA when that has them compressed
-#   The page of cresnet report is opened in chromium where that is installed.
-#   Comparisons with TensorBoard's reader and onnxruntime fetch these as pip wheels into build/peers-venv; skipped without.
-#   Comparisons with PyTorch itself (checkpoints there and back, .pth files) run where python3-torch and
-#   python3-torchvision are installed; everything else about PyTorch is compared with stored values.
+#   CRESNET_TEST_DATA   folder with real data (CIFAR-10, ImageNet images, weights); tests that need it are skipped without it.
+#                       Default: ../shared/data next to the tree, if it exists
+#   CRESNET_TEST_CIFAR  folder with CIFAR-10's binary files; unpacked from CRESNET_TEST_DATA if that has them compressed
 #   CRESNET_TEST_ONLY   plain, address or thread: only that one of the three runs
-#   CRESNET_TEST_CUDA   no: builds without CUDA, fetches nothing
-#   JOBS                tests at a time (2)
+#   CRESNET_TEST_CUDA   no: builds without CUDA, downloads nothing
+#   JOBS                number of parallel tests (2)
+#   The page of cresnet report is opened in chromium where that is installed.
+#   Comparisons with TensorBoard's reader and onnxruntime download these as pip wheels into build/peers-venv, or are skipped.
+#   Comparisons with PyTorch itself (checkpoints in both directions, .pth files) run where python3-torch and python3-torchvision are
+#   installed; other comparisons with PyTorch use stored values.
 set -u
 root=$(cd "$(dirname "$0")/.." && pwd)
 cd "$root" || exit 1
@@ -33,20 +33,20 @@ find_data() {
     fi
 }
 
-# Sums the tests' own lines, "N passed, N failed, N skipped", out of CTest's log; a test without one counts as one.
+# Adds up the lines "N passed, N failed, N skipped" in CTest's log; a test without such a line counts as one.
 sum_log() {
     awk '
-        function take() {
+        function add() {
             if (name == "") return
             if (p + f + s == 0) { if (verdict == "pass") p = 1; else if (verdict == "skip") s = 1; else f = 1 }
             else if (verdict == "fail" && f == 0) f = 1
             P += p; F += f; S += s
         }
-        /^[0-9]+\/[0-9]+ Testing: / { take(); name = $3; p = f = s = 0; verdict = "fail" }
+        /^[0-9]+\/[0-9]+ Testing: / { add(); name = $3; p = f = s = 0; verdict = "fail" }
         /^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped/ { p = $1; f = $3; s = $5 }
         /^Test Passed\./ { verdict = "pass" }
         /^Test Skipped\./ { verdict = "skip" }
-        END { take(); print P + 0, F + 0, S + 0 }' "$1"
+        END { add(); print P + 0, F + 0, S + 0 }' "$1"
 }
 
 # suite NAME "CMAKE OPTIONS" CTEST ARGUMENTS...
@@ -57,7 +57,7 @@ suite() {
     echo "== $name"
     # shellcheck disable=SC2086
     if ! build "$dir" -DCRESNET_WERROR=ON $options; then
-        echo "$name: does not build"
+        echo "$name: the build failed"
         failed=$((failed + 1))
         return 0
     fi
@@ -75,7 +75,7 @@ suite() {
 
 need_packages || exit 1
 # shellcheck disable=SC2086
-need_packages $test_packages # the test that uses it counts what it skips
+need_packages $test_packages # the test that needs it counts what it skips
 find_data
 
 if [ "${CRESNET_TEST_ONLY:-plain}" = plain ]; then
@@ -88,6 +88,6 @@ suite address -DCRESNET_SANITIZE=address
 export TSAN_OPTIONS=halt_on_error=1
 suite thread -DCRESNET_SANITIZE=thread -L threads
 
-echo "all in $SECONDS s"
+echo "all runs: $SECONDS s"
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]

@@ -74,12 +74,9 @@ static void release_nothing(void *prepared) {
     (void)prepared;
 }
 
-static const struct cr_kernel kernel_cublas = {CR_KERNEL("im2col+cublas", conv, CR_MATH_F32),
-                                               .baseline = true,
-                                               .accepts  = blas_accepts,
-                                               .prepare  = blas_prepare,
-                                               .launch   = blas_launch,
-                                               .release  = release_nothing};
+static const struct cr_kernel kernel_cublas = {CR_KERNEL("im2col+cublas", conv, CR_MATH_F32), .accepts = blas_accepts,
+                                               .prepare = blas_prepare, .launch = blas_launch,
+                                               .release = release_nothing};
 
 /* ---- cuSPARSE ---- */
 
@@ -236,14 +233,13 @@ static int sparse_algo_count(struct cr_device *device, const struct cr_program *
 
 static const struct cr_kernel kernel_cusparse = {CR_KERNEL("im2col+cusparse", conv, CR_MATH_F32),
                                                  .sparse     = true,
-                                                 .baseline   = true,
                                                  .accepts    = sparse_accepts,
                                                  .algo_count = sparse_algo_count,
                                                  .prepare    = sparse_prepare,
                                                  .launch     = sparse_launch,
                                                  .release    = product_close};
 
-const struct cr_kernel *const cr_cuda_im2col_kernels[] = {&kernel_cublas, &kernel_cusparse, NULL};
+const struct cr_kernel *const cr_cuda_baseline_kernels[] = {&kernel_cublas, &kernel_cusparse, NULL};
 #else
-const struct cr_kernel *const cr_cuda_im2col_kernels[] = {&kernel_cublas, NULL};
+const struct cr_kernel *const cr_cuda_baseline_kernels[] = {&kernel_cublas, NULL};
 #endif

@@ -1,11 +1,12 @@
-/* cuda/collectives/nccl.c: sums over the GPUs of a run, by NCCL. The library is opened when a run has several ranks,
- * not when the program starts.
+/* cuda/collectives/nccl.c: sums over the GPUs of a run by NCCL. The library is opened when a run has several ranks.
  *
- * There is one communicator a device, and its collectives are ops of lane comm in the program's order; NCCL's kernels
- * are recorded with the rest of the step. Whose step hangs because another rank is gone is woken by an abort:
- * comm/comm.h's watcher calls for it, a thread of its own does it, since NCCL waits there for recordings that only the
- * main thread can close. An abort frees the communicator: it begins when no call is inside, and no call gets in
- * afterwards. (One that never comes out is ended with the process, by comm/comm.h.) */
+ * Each device has one communicator. Its collectives are ops of the stream CR_STREAM_COMM, in the program's order.
+ * NCCL's kernels are captured with the rest of the step.
+ *
+ * Abort: when another rank is lost, a step would wait forever. The watcher thread of comm/comm.h then requests an
+ * abort. A separate thread calls ncclCommAbort, because that function waits for captured graphs that only the main
+ * thread can destroy. An abort frees the communicator. It therefore starts when no NCCL call is running, and no call
+ * starts after it. If an NCCL call never returns, comm/comm.h ends the process. */
 #include "comm/comm.h"
 #include "cuda/core/cuda_device.h"
 
@@ -18,9 +19,9 @@
 #include <pthread.h>
 #include <time.h>
 
-/* A large all_reduce at the start makes NCCL take its buffers before the memory that is left is counted. */
+/* A large all_reduce at the start makes NCCL allocate its buffers before the free memory is measured. */
 enum { WARM_ELEMS = 4 << 20 };
-/* Who waits asks without a pause at first: steps of small networks are short. */
+/* A wait polls without a pause at first, because steps of small networks are short. */
 enum {
     POLLS_AT_ONCE = 64,
     POLL_NS       = 50 * 1000,
@@ -56,12 +57,12 @@ struct cuda_comm {
     struct nccl        nccl;
     struct cr_comm    *ranks;
     ncclComm_t         comm;
-    pthread_mutex_t    lock;  /* of what follows */
-    pthread_cond_t     left;  /* nobody is inside */
-    struct cuda_peers *peers; /* to be woken as well */
+    pthread_mutex_t    lock;  /* protects the members below */
+    pthread_cond_t     left;  /* signalled when `inside` becomes 0 */
+    struct cuda_peers *peers; /* aborted together with comm */
     pthread_t          aborter;
     bool               aborting, aborter_runs;
-    int                inside; /* calls with `comm` that have not returned */
+    int                inside; /* number of calls with `comm` that have not returned */
 };
 
 #define TEXT_(x) #x
@@ -69,7 +70,8 @@ struct cuda_comm {
 #define NCCL_SO "libnccl.so." TEXT(NCCL_MAJOR)
 
 static cr_status open_library(struct nccl *n) {
-    void *library = dlopen(NCCL_SO, RTLD_NOW | RTLD_LOCAL); /* stays open: its threads may outlive us */
+    /* stays open: NCCL's threads may outlive the communicator */
+    void *library = dlopen(NCCL_SO, RTLD_NOW | RTLD_LOCAL);
     if (!library)
         return CR_FAIL(CR_ERR_DEVICE, "several GPUs need NCCL, and " NCCL_SO
                                       " was not found: install libnccl2 or the wheel nvidia-nccl-cu13, or name its "
@@ -82,7 +84,8 @@ static cr_status open_library(struct nccl *n) {
     return CR_OK;
 }
 
-/* Somebody else's end comes first: what NCCL says then is only its echo. By who is inside. */
+/* Error of an NCCL call. If another rank has failed, that failure is reported first, because NCCL's error is only its
+ * consequence. Call it while `inside` counts the caller. */
 static cr_status nccl_fail(struct cuda_comm *c, ncclResult_t result, const char *what) {
     CR_TRY(cr_comm_check(c->ranks));
     const char *last = c->nccl.ncclGetLastError(c->comm);
@@ -148,7 +151,7 @@ static cr_status warm_up(struct cuda_device *d) {
     cudaStream_t        stream   = d->stream[CR_STREAM_COMM];
     cudaError_t         error    = cudaMemsetAsync(x, 0, WARM_ELEMS * sizeof *x, stream);
     cr_status           status   = CR_OK;
-    static const size_t counts[] = {4, 4096, WARM_ELEMS}; /* one for each of its ways to send */
+    static const size_t counts[] = {4, 4096, WARM_ELEMS}; /* one size for each of NCCL's protocols */
     for (size_t i = 0; i < CR_COUNT(counts) && error == cudaSuccess && status == CR_OK; i++)
         status = reduce_as(c, x, x, counts[i], ncclFloat32, stream);
     if (error == cudaSuccess) error = cudaStreamSynchronize(stream);
@@ -191,10 +194,10 @@ cr_status cr_cuda_comm_open(struct cuda_device *d) {
     pthread_mutex_lock(&c->lock);
     c->peers = peers;
     pthread_mutex_unlock(&c->lock);
-    return cr_comm_check(c->ranks); /* a failure before this found no peers to wake */
+    return cr_comm_check(c->ranks); /* no peers were open before this call, so an earlier failure had none to abort */
 }
 
-/* From on_failure(NULL) on the thread that watches has no part in this. */
+/* After on_failure(NULL) the watcher thread does not call into this file. */
 void cr_cuda_comm_close(struct cuda_device *d) {
     struct cuda_comm *c = d->comm;
     if (!c) return;
@@ -204,7 +207,7 @@ void cr_cuda_comm_close(struct cuda_device *d) {
     bool failed = cr_comm_check(c->ranks) != CR_OK;
     c->peers    = NULL;
     cr_cuda_peers_close(d, failed);
-    failed = cr_comm_check(c->ranks) != CR_OK; /* a rank may be lost just now: NCCL would wait for it */
+    failed = cr_comm_check(c->ranks) != CR_OK; /* a rank may be lost at this moment, and NCCL would wait for it */
     cr_error_release();
     if (c->comm && failed)
         start_abort(c);
@@ -218,16 +221,16 @@ void cr_cuda_comm_close(struct cuda_device *d) {
 
 /* ---- waiting ---- */
 
-/* Errors of the network or of a GPU that NCCL meets by itself; its kernels would wait for ever. */
+/* Checks for errors of the network or of a GPU that NCCL found asynchronously; its kernels would wait forever. */
 static cr_status look_for_errors(struct cuda_comm *c) {
     ncclResult_t error = ncclSuccess;
     if (!enter(c)) return cr_comm_check(c->ranks);
     const ncclResult_t result = c->nccl.ncclCommGetAsyncError(c->comm, &error);
     if (result != ncclSuccess) error = result;
-    const bool well   = error == ncclSuccess || error == ncclInProgress;
-    cr_status  status = well ? CR_OK : nccl_fail(c, error, "met beside the run");
+    const bool ok     = error == ncclSuccess || error == ncclInProgress;
+    cr_status  status = ok ? CR_OK : nccl_fail(c, error, "asynchronous error during the run");
     leave(c);
-    if (!well) cr_comm_abort(c->ranks, cr_error_message());
+    if (!ok) cr_comm_abort(c->ranks, cr_error_message());
     return status;
 }
 
@@ -235,7 +238,7 @@ static void pause_ns(long ns) {
     nanosleep(&(struct timespec){.tv_nsec = ns}, NULL);
 }
 
-/* A GPU may fault because another rank's memory is gone: then that rank's end is what the user should read. */
+/* A GPU may fault because another rank's memory is gone. Then the failure of that rank is reported. */
 static cr_status device_failed(struct cuda_comm *c, cudaError_t error) {
     for (int i = 0; i < FAULT_LOOKS; i++) {
         CR_TRY(cr_comm_check(c->ranks));
@@ -249,7 +252,7 @@ cr_status cr_cuda_comm_wait(struct cuda_device *d, cudaEvent_t event) {
     struct cuda_comm *c = d->comm;
     for (int64_t polls = 1;; polls++) {
         cudaError_t error = cudaEventQuery(event);
-        CR_TRY(cr_comm_check(c->ranks)); /* also when the event has come: an abort lets everything pass */
+        CR_TRY(cr_comm_check(c->ranks)); /* also after the event: an abort lets all waits pass */
         if (error == cudaSuccess) return CR_OK;
         if (error != cudaErrorNotReady) return device_failed(c, error);
         (void)cudaGetLastError();
@@ -336,14 +339,14 @@ static cr_status all_reduce_launch(struct cr_device *device, const struct cr_cal
     return CR_OK;
 }
 
-static const struct cr_kernel row_all_reduce = {
+static const struct cr_kernel kernel_all_reduce = {
     .name          = "nccl.all_reduce",
     .op            = CR_OP_all_reduce,
     .math          = CR_MATH_EXACT,
-    .deterministic = true, /* the same ranks in the same places: one algorithm, one order */
+    .deterministic = true, /* the same ranks in the same order use one algorithm and one order of additions */
     .accepts       = all_reduce_accepts,
     .prepare       = all_reduce_prepare,
     .release       = all_reduce_release,
     .launch        = all_reduce_launch};
 
-const struct cr_kernel *const cr_cuda_nccl_kernels[] = {&row_all_reduce, NULL};
+const struct cr_kernel *const cr_cuda_nccl_kernels[] = {&kernel_all_reduce, NULL};

@@ -1,22 +1,25 @@
-/* cuda/collectives/peer_copy.c: gradients of several GPUs of one host added up without a library: copy engines carry
- * the bytes from GPU to GPU, so that no multiprocessor is taken from the backward pass but for flags and a short sum.
+/* cuda/collectives/peer_copy.c: sums gradients over GPUs of one host without a library. Copy engines move the bytes
+ * between the GPUs. The backward pass loses multiprocessors only to flags and to a short sum.
  *
- * Of each piece rank s owns the s-th part. A round of a piece:
- *   A  every rank copies its numbers of part s into the box of rank s (a place for each sender), tells s and waits for
- * the others; B  s adds in the order of the ranks, copies the sum to the same place of every other rank's gradients,
- * tells them and waits. The same ranks give the same bits on all of them, every time.
+ * Rank s owns part s of each bucket. A round for a bucket has two phases:
+ *   A  Every rank copies its values of part s into the box of rank s, which has a place for each sender. It sets a flag
+ *      at s and waits for the flags of the other ranks.
+ *   B  Rank s adds the values in the order of the ranks and copies the sum to the same place of every other rank's
+ *      gradients. It sets a flag at each of them and waits.
+ * The same ranks give bitwise identical results on all ranks in every run.
  *
- * One flag for each sender and phase does for all rounds, and a recording can be replayed, though flags are only ever 1
- * or 0 and boxes are used again:
- *   - All ranks do the same rounds in the same order, each on one stream.
- *   - r sets flag A at s in round t+1 when it has all flags B of round t; s set its flag B at r behind its sum, which
- * is behind s's wait for A of round t: by then s had taken all flags A back to 0, r's among them, and read its box. So
- * neither is a flag set twice nor a box written before it was read.
- *   - s sets flag B at r in round t+1 when it has all flags A of that round; r set its flag A at s behind its wait for
- * B of round t, which took flags B back to 0. And r's flag A stands behind r's copies out of its gradients, so s's sum
- * overwrites nothing that is still to be read. Flags are set by copies of a word, waited for and taken back by the
- * driver's memory operations: neither takes a multiprocessor. Ranks whose peer is gone are woken by an abort, which
- * sets all flags from a stream of its own. */
+ * One flag for each sender and phase is enough for all rounds. Flags are only ever 1 or 0 and boxes are reused, but a
+ * captured graph can be launched again, for these reasons:
+ *   - All ranks run the same rounds in the same order, each on one stream.
+ *   - Rank r sets flag A at s in round t+1 after it has received all flags B of round t. Rank s set its flag B at r
+ *     after its sum, which came after its wait for A of round t. At that time s had reset all flags A, including r's,
+ *     and had read its box. So no flag is set twice, and no box is overwritten before it is read.
+ *   - Rank s sets flag B at r in round t+1 after it has received all flags A of that round. Rank r set its flag A at s
+ *     after its wait for B of round t, which reset the flags B. Rank r's flag A also comes after r's copies out of its
+ *     gradients, so the sum of s overwrites only values that have been read.
+ * Flags are set by copies of one word. The driver's stream memory operations wait for flags and reset them. Neither
+ * uses a multiprocessor. When a rank is lost, an abort sets all flags from a stream of its own, so that no stream waits
+ * forever. */
 #include "comm/comm.h"
 #include "cuda/common/driver.h"
 #include "cuda/core/cuda_device.h"
@@ -39,25 +42,26 @@ enum {
 };
 
 typedef CUresult (*batch_mem_op)(CUstream stream, unsigned count, CUstreamBatchMemOpParams *ops, unsigned flags);
-enum { ONE_AT = 2048, WAKE_NS = 1000 * 1000 }; /* ONE_AT: a word of a box that is 1 */
+enum { ONE_AT = 2048, WAKE_NS = 1000 * 1000 }; /* ONE_AT: offset of a word with value 1 in a box */
 
 struct cuda_peers {
     struct cr_comm *ranks;
     int             rank, size, index;
-    size_t          place; /* bytes of a place in a box, which begins with flags: u32[PHASES][CK_PEERS], by sender */
-    char           *box[CK_PEERS];    /* by rank; what is another's is mapped here */
-    char           *region[CK_PEERS]; /* the shared one; NULL: none */
-    batch_mem_op    ops;
-    cudaStream_t    waker; /* for an abort: flags are set from here */
-    pthread_t       wake;
-    bool            wakes;
-    atomic_bool     closing;
+    /* bytes of a sender's place in a box; a box starts with the flags: u32[PHASES][CK_PEERS], by sender */
+    size_t       place;
+    char        *box[CK_PEERS];    /* by rank; boxes of other ranks are mapped into this process */
+    char        *region[CK_PEERS]; /* by rank; the shared region; NULL when none is shared */
+    batch_mem_op ops;
+    cudaStream_t waker; /* an abort sets the flags on this stream */
+    pthread_t    wake;
+    bool         wakes;
+    atomic_bool  closing;
 };
 
-/* ---- who can reach whom ---- */
+/* ---- access between GPUs ---- */
 
 struct offer {
-    char               why[WHY_MAX]; /* empty: this rank can */
+    char               why[WHY_MAX]; /* empty when this rank can access all others */
     char               bus[BUS_MAX];
     cudaIpcMemHandle_t box;
 };
@@ -94,16 +98,16 @@ static void make_offer(struct cuda_device *d, struct cuda_peers *p, struct offer
     p->place           = align_up(PIECE_BYTES / (size_t)p->size + PART_ALIGN, CR_CUDA_ALIGN);
     const size_t bytes = cr_cuda_peers_bytes(FLAGS_BYTES + (size_t)(p->size - 1) * p->place);
     if (!find_ops(p, offer->why)) return;
-    if (failed(cudaMalloc(&box, bytes), "memory for what others send", offer->why)) return;
+    if (failed(cudaMalloc(&box, bytes), "memory for the values of other ranks", offer->why)) return;
     p->box[p->rank] = box;
-    if (failed(cudaMemset(box, 0, bytes), "memory for what others send", offer->why) ||
+    if (failed(cudaMemset(box, 0, bytes), "memory for the values of other ranks", offer->why) ||
         failed(cudaDeviceSynchronize(), "the GPU", offer->why))
         return;
     const uint32_t one = 1;
     if (failed(cudaMemcpy((char *)box + ONE_AT, &one, sizeof one, cudaMemcpyHostToDevice),
-               "memory for what others send", offer->why))
+               "memory for the values of other ranks", offer->why))
         return;
-    if (failed(cudaIpcGetMemHandle(&offer->box, box), "handing out memory", offer->why)) return;
+    if (failed(cudaIpcGetMemHandle(&offer->box, box), "exporting memory", offer->why)) return;
     (void)failed(cudaDeviceGetPCIBusId(offer->bus, sizeof offer->bus, d->index), "the GPU's bus number", offer->why);
 }
 
@@ -126,15 +130,15 @@ static void take_offers(struct cuda_device *d, struct cuda_peers *p, const struc
         }
         if (cudaDeviceCanAccessPeer(&can, d->index, index) != cudaSuccess || !can) {
             (void)cudaGetLastError();
-            return CANNOT(why, "the GPU of rank %d cannot reach that of rank %d", p->rank, r);
+            return CANNOT(why, "the GPU of rank %d cannot access that of rank %d", p->rank, r);
         }
         p->box[r] = open_handle(&all[r].box, why);
         if (!p->box[r]) return;
     }
 }
 
-/* *why: empty, or why some rank cannot; the same on all ranks. */
-static cr_status agree(struct cuda_device *d, struct cuda_peers *p, char *why) {
+/* *why: empty, or the reason why some rank has no access. All ranks get the same text. */
+static cr_status combine_reasons(struct cuda_device *d, struct cuda_peers *p, char *why) {
     struct offer *all, mine = {0};
     char         *whys   = NULL;
     cr_status     status = CR_OK;
@@ -155,8 +159,8 @@ out:
 
 /* ---- open, close ---- */
 
-/* Others must not reach into memory that is about to go. After a failure the barrier does not wait: false, and memory
- * that others have mapped stays as long as the process does. */
+/* Waits until no rank uses memory that is about to be freed. Returns false after a failure: the barrier does not wait
+ * then, and memory that other ranks have mapped stays allocated until the process ends. */
 static bool wait_for_all(struct cuda_peers *p) {
     cr_error_hold();
     const bool all = cr_comm_barrier(p->ranks) == CR_OK;
@@ -190,7 +194,7 @@ cr_status cr_cuda_peers_open(struct cuda_device *d, struct cuda_peers **out) {
     p->rank          = cr_comm_rank(ranks);
     p->size          = cr_comm_size(ranks);
     p->index         = d->index;
-    cr_status status = agree(d, p, why);
+    cr_status status = combine_reasons(d, p, why);
     if (status == CR_OK && !*why) {
         *out = d->peers = p;
         return CR_OK;
@@ -200,11 +204,11 @@ cr_status cr_cuda_peers_open(struct cuda_device *d, struct cuda_peers **out) {
     CR_TRY(status);
     if (transport == CR_TRANSPORT_PEER)
         return CR_FAIL(CR_ERR_CONFIG, "ranks.transport = peer is not possible here: %s; set auto or nccl", why);
-    if (cr_comm_rank(ranks) == 0) cr_log(CR_LOG_INFO, "ranks   gradients go by NCCL: %s", why);
+    if (cr_comm_rank(ranks) == 0) cr_log(CR_LOG_INFO, "ranks   gradients are summed by NCCL: %s", why);
     return CR_OK;
 }
 
-/* Whatever a stream waits for, until the process ends or closes the device. */
+/* Sets the flags that streams wait for, until the process ends or closes the device. */
 static void *wake_main(void *argument) {
     struct cuda_peers *p = argument;
     (void)cudaSetDevice(p->index);
@@ -243,7 +247,7 @@ cr_status cr_cuda_peers_share(struct cr_device *device, void *region) {
         close_maps(p, p->region);
         p->region[p->rank]          = NULL;
         cuda_of(device)->unreleased = region;
-        return CR_FAIL(CR_ERR_DEVICE, "the weights of rank %d: %s; ranks.transport = nccl does without", r, why);
+        return CR_FAIL(CR_ERR_DEVICE, "the memory of rank %d cannot be shared: %s; set ranks.transport = nccl", r, why);
     }
     return CR_OK;
 }
@@ -278,8 +282,8 @@ static uint32_t *flag_at(const struct cuda_peers *p, int at, enum phase phase, i
     return (uint32_t *)(void *)p->box[at] + (size_t)phase * CK_PEERS + (size_t)sender;
 }
 
-/* Copy engines tell, behind what they carried; the driver waits, and takes flags back. */
-static cr_status meet(const struct cuda_peers *p, enum phase phase, cudaStream_t stream) {
+/* Copy engines set the flags after the data; the driver waits for the flags and resets them. */
+static cr_status exchange_flags(const struct cuda_peers *p, enum phase phase, cudaStream_t stream) {
     CUstreamBatchMemOpParams op[2 * CK_PEERS] = {0};
     unsigned                 count            = 0;
     for (int k = 1; k < p->size; k++) {
@@ -317,26 +321,27 @@ static cr_status add_up(const struct cuda_peers *p, char *mine, size_t bytes, in
     return CR_OK;
 }
 
-/* `at`: bytes from the beginning of the shared region. */
-static cr_status round_of(const struct cuda_peers *p, size_t at, size_t bytes, int multiprocessors,
-                          cudaStream_t stream) {
+/* `at`: offset in bytes in the shared region. */
+static cr_status run_round(const struct cuda_peers *p, size_t at, size_t bytes, int multiprocessors,
+                           cudaStream_t stream) {
     char             *mine = p->region[p->rank] + at;
     const struct part own  = part_of(p, p->rank, bytes);
-    for (int k = 1; k < p->size; k++) { /* each begins with another: no GPU gets all at once */
+    /* each rank starts with a different rank, so that no GPU receives all copies at once */
+    for (int k = 1; k < p->size; k++) {
         const int         r    = (p->rank + k) % p->size;
         const struct part part = part_of(p, r, bytes);
         if (part.bytes)
             CUDA_TRY(
                 cudaMemcpyAsync(place_at(p, r, p->rank), mine + part.begin, part.bytes, cudaMemcpyDefault, stream));
     }
-    CR_TRY(meet(p, TO_OWNER, stream));
+    CR_TRY(exchange_flags(p, TO_OWNER, stream));
     CR_TRY(add_up(p, mine + own.begin, own.bytes, multiprocessors, stream));
     for (int k = 1; k < p->size && own.bytes; k++) {
         const int r = (p->rank + k) % p->size;
         CUDA_TRY(
             cudaMemcpyAsync(p->region[r] + at + own.begin, mine + own.begin, own.bytes, cudaMemcpyDefault, stream));
     }
-    return meet(p, FROM_OWNER, stream);
+    return exchange_flags(p, FROM_OWNER, stream);
 }
 
 /* ---- the op ---- */
@@ -354,17 +359,17 @@ static cr_status launch(struct cr_device *device, const struct cr_call *call) {
     CR_ASSERT(p->region[p->rank] && (char *)call->out[CR_OUT_all_reduce_y] == p->region[p->rank] + y->offset);
     CR_TRY(cr_comm_check(p->ranks));
     for (size_t at = 0; at < y->bytes; at += PIECE_BYTES)
-        CR_TRY(round_of(p, y->offset + at, CR_MIN((size_t)PIECE_BYTES, y->bytes - at), d->multiprocessors,
-                        cr_cuda_stream(device, call)));
+        CR_TRY(run_round(p, y->offset + at, CR_MIN((size_t)PIECE_BYTES, y->bytes - at), d->multiprocessors,
+                         cr_cuda_stream(device, call)));
     return CR_OK;
 }
 
-static const struct cr_kernel row = {.name          = "peer.all_reduce",
-                                     .op            = CR_OP_all_reduce,
-                                     .math          = CR_MATH_EXACT,
-                                     .deterministic = true,
-                                     .collective    = true,
-                                     .accepts       = accepts,
-                                     .launch        = launch};
+static const struct cr_kernel kernel = {.name          = "peer.all_reduce",
+                                        .op            = CR_OP_all_reduce,
+                                        .math          = CR_MATH_EXACT,
+                                        .deterministic = true,
+                                        .collective    = true,
+                                        .accepts       = accepts,
+                                        .launch        = launch};
 
-const struct cr_kernel *const cr_cuda_peer_copy_kernels[] = {&row, NULL};
+const struct cr_kernel *const cr_cuda_peer_copy_kernels[] = {&kernel, NULL};

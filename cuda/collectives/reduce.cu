@@ -1,11 +1,11 @@
-/* cuda/collectives/reduce.cu: what sums over ranks need besides the library: the way back to float of gradients that
- * travel in 16 bits; sums of ranks that write into each other's memory. */
+/* cuda/collectives/reduce.cu: device code for sums over ranks: converts 16-bit gradients back to f32, and sums the
+ * parts of ranks that write into each other's memory. */
 #include "cuda/common/common.cuh"
 #include "cuda/common/launchers.h"
 
 namespace {
 
-/* 2 bytes read and 4 written an element; limited by memory, and mostly by the L2 cache: the numbers have just been
+/* Reads 2 bytes and writes 4 for each element. Limiter: memory, mainly L2, because the values have just been
  * written. */
 enum { THREADS = 256, WORD = 4 };
 
@@ -29,7 +29,7 @@ template <typename T> cudaError_t widen_run(const void *x, float *y, int64_t ele
 
 enum { SUM_THREADS = 512 };
 
-/* 4 (N + 1) bytes an element; limited by memory, mostly by the L2 cache: half of it has just come in. */
+/* 4 (N + 1) bytes an element. Limiter: memory, mainly L2, because half of the data has just arrived. */
 template <int N> __global__ void __launch_bounds__(SUM_THREADS) sum_ranks(struct ck_sum_ranks sum) {
     const int64_t step = (int64_t)gridDim.x * SUM_THREADS, words = sum.elems / WORD;
     const int64_t i = (int64_t)blockIdx.x * SUM_THREADS + threadIdx.x;

@@ -1,12 +1,13 @@
-/* cuda/common/common.cuh: what .cu files share: 16-byte vectors of f32, f16 and bf16 to and from float, sums over a
- * warp and a block, sizes of grids.
+/* cuda/common/common.cuh: helpers for .cu files: 16-byte vectors of f32, f16 and bf16, sums over a warp and a block,
+ * grid sizes.
  *
- * Laws
- *   - A vector is 16 bytes: ck_vector_elems<T>() elements, at an address that is a multiple of 16.
- *   - Loads and unpacking are apart, so that a thread can have several loads under way before it needs the first.
- *   - Plain loads and stores: a kernel may write where it has read (graph/ops.def's INPLACE), as long as each thread
- * reads its elements before it writes them.
- *   - Sums are taken in an order that depends on sizes only. */
+ * Invariants
+ *   - A vector is 16 bytes: ck_vector_elems<T>() elements at an address that is a multiple of 16.
+ *   - Loading and unpacking are separate functions, so that a thread can have several loads in flight before it uses
+ *     one.
+ *   - Loads and stores are plain. A kernel may overwrite its input (INPLACE in graph/ops.def) if each thread reads its
+ *     elements before it writes them.
+ *   - The order of a sum depends on sizes only. */
 #ifndef CK_COMMON_CUH
 #define CK_COMMON_CUH
 
@@ -29,7 +30,7 @@ __device__ __forceinline__ float ck_float(__nv_bfloat16 x) {
     return __bfloat162float(x);
 }
 
-/* To nearest, ties to even; too large becomes infinity, NaN stays NaN. */
+/* Rounds to nearest, ties to even. Overflow becomes infinity; NaN stays NaN. */
 template <typename T> __device__ __forceinline__ T ck_round(float x);
 template <> __device__ __forceinline__ float       ck_round<float>(float x) {
           return x;
@@ -41,7 +42,7 @@ template <> __device__ __forceinline__ __nv_bfloat16 ck_round<__nv_bfloat16>(flo
     return __float2bfloat16_rn(x);
 }
 
-/* max(x, 0), but NaN stays NaN. */
+/* max(x, 0); NaN stays NaN. */
 __device__ __forceinline__ float ck_relu(float x) {
     return x < 0.0f ? 0.0f : x;
 }
@@ -52,7 +53,7 @@ template <typename T> __host__ __device__ constexpr int ck_vector_elems() {
     return CK_VECTOR_BYTES / (int)sizeof(T);
 }
 
-/* Vector `i` of an array. */
+/* Loads vector `i` of an array. */
 template <typename T> __device__ __forceinline__ uint4 ck_load(const T *array, int64_t i) {
     return reinterpret_cast<const uint4 *>(array)[i];
 }
@@ -60,7 +61,7 @@ template <typename T> __device__ __forceinline__ void ck_store(T *array, int64_t
     reinterpret_cast<uint4 *>(array)[i] = vector;
 }
 
-/* Two elements of 16 bits in a word; the lower half is the first. */
+/* Two 16-bit elements of a word; the lower half is the first. */
 template <typename T> __device__ __forceinline__ float2 ck_unpack_word(uint32_t word);
 template <> __device__ __forceinline__ float2           ck_unpack_word<__half>(uint32_t word) {
               __half2_raw raw;
@@ -81,7 +82,7 @@ template <> __device__ __forceinline__ uint32_t ck_pack_word<__nv_bfloat16>(floa
     return (uint32_t)raw.x | (uint32_t)raw.y << 16;
 }
 
-/* out[ck_vector_elems<T>()]; keep it in registers: index it by constants only. */
+/* Writes out[ck_vector_elems<T>()]. Index `out` with constants only, so that it stays in registers. */
 template <typename T> __device__ __forceinline__ void ck_unpack(uint4 v, float *out) {
     if constexpr (sizeof(T) == 4) {
         out[0] = __uint_as_float(v.x);
@@ -107,14 +108,14 @@ template <typename T> __device__ __forceinline__ uint4 ck_pack(const float *in) 
                           ck_pack_word<T>(in[6], in[7]));
 }
 
-/* One store of 16 bytes: behind a branch, the compiler takes a plain one apart into four. */
+/* Stores 16 bytes with one instruction. Behind a branch, the compiler would split a plain store into four. */
 template <typename T> __device__ __forceinline__ void ck_store_whole(T *at, uint4 vector) {
     asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(vector.x), "r"(vector.y), "r"(vector.z),
                  "r"(vector.w)
                  : "memory");
 }
 
-/* What a thread loads at once, LANES elements: 16 bytes, or one element where channels do not come in whole vectors. */
+/* The unit that a thread loads, LANES elements: 16 bytes, or one element where C is not a whole number of vectors. */
 template <typename T, int LANES> struct ck_word {
     using word = uint4;
     static __device__ __forceinline__ word load(const T *array, int64_t i) { return ck_load(array, i); }
@@ -132,7 +133,7 @@ template <typename T> struct ck_word<T, 1> {
 
 /* ---- bit masks: bit i%8 of byte i/8 belongs to element i ---- */
 
-/* The bits of vector v of N elements: 8 of them are a byte, 4 are half of one. */
+/* The bits of vector v of N elements: one byte for N = 8, half a byte for N = 4. */
 template <int N> __device__ __forceinline__ unsigned ck_load_bits(const uint8_t *bits, int64_t v) {
     static_assert(N == 4 || N == 8, "a vector of 16 bytes");
     if constexpr (N == 8)
@@ -140,8 +141,7 @@ template <int N> __device__ __forceinline__ unsigned ck_load_bits(const uint8_t 
     else
         return (unsigned)bits[v >> 1] >> ((unsigned)v & 1u) * 4u & 15u;
 }
-/* The same way back. Four bits meet those of the neighbour in the warp: both lanes of a pair, which have vectors 2k and
- * 2k+1, must call. */
+/* Stores the bits of vector v. For N = 4 the two lanes with vectors 2k and 2k+1 share a byte, so both must call. */
 template <int N> __device__ __forceinline__ void ck_store_bits(uint8_t *bits, int64_t v, unsigned set) {
     static_assert(N == 4 || N == 8, "a vector of 16 bytes");
     if constexpr (N == 8)
@@ -154,15 +154,15 @@ template <int N> __device__ __forceinline__ void ck_store_bits(uint8_t *bits, in
 
 /* ---- sums ---- */
 
-/* Sum over the warp, in every lane. All 32 lanes must call. */
+/* Sum over the warp; every lane gets it. All 32 lanes must call. */
 template <typename A> __device__ __forceinline__ A ck_warp_sum(A x) {
 #pragma unroll
     for (int offset = CK_WARP / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(0xffffffffu, x, offset);
     return x;
 }
 
-/* Sum over a block of THREADS (a multiple of 32), in every thread. All threads must call. Begins and ends with a
- * barrier, so that it can be called again at once. */
+/* Sum over a block of THREADS threads (a multiple of 32); every thread gets it. All threads must call. The function
+ * begins and ends with a barrier, so it can be called again immediately. */
 template <int THREADS, typename A> __device__ __forceinline__ A ck_block_sum(A x) {
     static_assert(THREADS % CK_WARP == 0 && THREADS <= 1024, "whole warps");
     constexpr int WARPS = THREADS / CK_WARP;
@@ -177,11 +177,12 @@ template <int THREADS, typename A> __device__ __forceinline__ A ck_block_sum(A x
     return x;
 }
 
-/* ---- launches that overlap ---- */
+/* ---- overlapping launches (programmatic dependent launch) ---- */
 
-/* A launch by ck_launch may be placed on the multiprocessors while the one before it ends: its kernel begins with
- * ck_begin_after_last(), which waits until that one is complete and visible, then lets the next be placed. In this
- * order: who is let in early may read, before its own wait, what was written before the last two launches. */
+/* A kernel launched by ck_launch may be placed on the multiprocessors while the kernel before it still runs. The kernel
+ * begins with ck_begin_after_last(): it waits until the kernel before it is complete and its writes are visible, then
+ * allows the next kernel to be placed. This order has a consequence: before its own wait, a kernel may read only data
+ * that was written before the last two launches. */
 __device__ __forceinline__ void ck_wait_for_last() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -197,7 +198,7 @@ __device__ __forceinline__ void ck_begin_after_last() {
     ck_let_next_begin();
 }
 
-/* Saves the microsecond between two small launches. `overlap` false: a launch like any other. */
+/* Saves about 1 us between two small launches. With `overlap` false the launch is a normal one. */
 template <typename... Parameters, typename... Args>
 static cudaError_t ck_launch_if(bool overlap, void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
                                 cudaStream_t stream, const Args &...args) {
@@ -213,9 +214,8 @@ static cudaError_t ck_launch_if(bool overlap, void (*kernel)(Parameters...), dim
     config.dynamicSmemBytes                              = shared_bytes;
     config.stream                                        = stream;
     config.attrs                                         = &attribute;
-    config.numAttrs                                      = overlap && binary.ptxVersion >= 90
-                                                               ? 1
-                                                               : 0; /* what __CUDA_ARCH__ was: older code has no wait in it, wherever it runs */
+    /* the __CUDA_ARCH__ that the kernel was compiled for: code for older GPUs has no wait, on any GPU */
+    config.numAttrs = overlap && binary.ptxVersion >= 90 ? 1 : 0;
     return cudaLaunchKernelEx(&config, kernel, Parameters(args)...);
 }
 template <typename... Parameters, typename... Args>
@@ -224,9 +224,10 @@ static cudaError_t ck_launch(void (*kernel)(Parameters...), dim3 grid, dim3 bloc
     return ck_launch_if(true, kernel, grid, block, shared_bytes, stream, args...);
 }
 
-/* ---- the host's side ---- */
+/* ---- host side ---- */
 
-/* Blocks that `work` pieces need at `per_block` a block: at least 1, at most `most` (kernels stride over the rest). */
+/* Number of blocks for `work` items at `per_block` items a block: 1 to `most`. Kernels loop over the remaining
+ * items. */
 static inline unsigned ck_blocks(int64_t work, int64_t per_block, int64_t most) {
     const int64_t blocks = (work + per_block - 1) / per_block;
     return (unsigned)(blocks < 1 ? 1 : blocks < most ? blocks : most);

@@ -1,11 +1,13 @@
-/* cuda/common/driver.h: functions of the driver, asked of the runtime: nothing links with the driver itself. */
+/* cuda/common/driver.h: looks up functions of the CUDA driver through the runtime, so that nothing links with the
+ * driver. */
 #ifndef CK_DRIVER_H
 #define CK_DRIVER_H
 
 #include <cuda_runtime_api.h>
 #include <stddef.h>
 
-/* The driver's function of this name, as CUDA 12.0 defined it; NULL: the driver has none, or there is no driver. */
+/* Returns the driver's function of this name, in the version of CUDA 12.0; NULL when there is no driver or the driver
+ * lacks the function. */
 static inline void *ck_driver_function(const char *name) {
     enum cudaDriverEntryPointQueryResult found;
     void                                *f = NULL;

@@ -1,11 +1,11 @@
-/* cuda/common/hopper.cuh: what only Hopper's GPUs have, one small function an instruction: barriers in shared memory
- * that count arrivals and bytes (mbarrier), copies by the tensor memory accelerator (TMA), matrix products of a
+/* cuda/common/hopper.cuh: instructions that only Hopper GPUs have, one small function for each: barriers in shared
+ * memory that count arrivals and bytes (mbarrier), copies by the tensor memory accelerator (TMA), matrix products of a
  * warpgroup (wgmma).
  *
- * Laws
- *   - Tiles are stored as TMA stores them with the 128-byte swizzle: rows of 128 bytes, 1024-byte aligned; chunk c (16
- * bytes) of row r lies at chunk c ^ (r % 8).
- *   - What ordinary stores wrote is seen by TMA and wgmma only after ck_fence_async and a barrier. */
+ * Invariants
+ *   - Tiles have the layout of TMA with the 128-byte swizzle: rows of 128 bytes, aligned to 1024 bytes; chunk c (16
+ *     bytes) of row r is stored at chunk c ^ (r % 8).
+ *   - TMA and wgmma see the results of ordinary stores only after ck_fence_async and a barrier. */
 #ifndef CK_HOPPER_CUH
 #define CK_HOPPER_CUH
 
@@ -24,14 +24,14 @@
 __device__ __forceinline__ void ck_mbar_init(uint32_t bar, uint32_t arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(arrivals) : "memory");
 }
-/* After the inits, before other threads and TMA use them (a barrier must follow). */
+/* Makes initialised barriers visible to other threads and to TMA. A barrier must follow. */
 __device__ __forceinline__ void ck_mbar_init_fence() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 __device__ __forceinline__ void ck_mbar_arrive(uint32_t bar) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
 }
-/* A place in a ring of barriers or stages, and the parity of its round. */
+/* An index into a ring of barriers or stages, and the parity of its current round. */
 struct ck_ring_place {
     int                             at     = 0;
     uint32_t                        parity = 0;
@@ -45,11 +45,11 @@ struct ck_ring_place {
         for (at += count; at >= size; at -= size) parity ^= 1;
     }
 };
-/* Arrives and announces bytes that copies will bring. */
+/* Arrives, and announces the number of bytes that copies will write. */
 __device__ __forceinline__ void ck_mbar_expect(uint32_t bar, uint32_t bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
 }
-/* Until the phase of this parity is over. */
+/* Waits until the phase of this parity is complete. */
 __device__ __forceinline__ void ck_mbar_wait(uint32_t bar, uint32_t parity) {
     asm volatile("{\n.reg .pred done;\nAGAIN:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
                  "@done bra OVER;\nbra AGAIN;\nOVER:\n}" ::"r"(bar),
@@ -57,7 +57,7 @@ __device__ __forceinline__ void ck_mbar_wait(uint32_t bar, uint32_t parity) {
                  : "memory");
 }
 
-/* Is the phase of this parity over? Does not wait. */
+/* Returns whether the phase of this parity is complete. Does not wait. */
 __device__ __forceinline__ bool ck_mbar_is_over(uint32_t bar, uint32_t parity) {
     uint32_t is;
     asm volatile(
@@ -77,11 +77,11 @@ __device__ __forceinline__ void ck_fence_async() {
 __device__ __forceinline__ void ck_barrier(int id, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
-/* Until all threads of all blocks of a cluster are here or have ended; what was written before is seen after it. */
+/* Waits until all threads of all blocks of a cluster have arrived or ended. Writes before it are visible after it. */
 __device__ __forceinline__ void ck_cluster_sync() {
     asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
-/* Block `rank`'s address of what is at `address` here. */
+/* Address, in block `rank` of the cluster, of the object at `address` in this block. */
 __device__ __forceinline__ uint32_t ck_other_block(uint32_t address, int rank) {
     uint32_t there;
     asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
@@ -92,7 +92,7 @@ __device__ __forceinline__ void ck_send_four(uint32_t to, const float (&v)[4]) {
                  "f"(v[3])
                  : "memory");
 }
-/* Registers that each thread of the calling warpgroup may have from here on. */
+/* Sets the number of registers of each thread of the calling warpgroup. */
 template <int N> __device__ __forceinline__ void ck_registers_increase() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
 }
@@ -105,14 +105,15 @@ template <int N> __device__ __forceinline__ void ck_registers_decrease() {
 __device__ __forceinline__ void ck_tma_prefetch(const CUtensorMap *map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
-/* A box of a matrix: (column, row) is its corner. */
+/* Loads a box of a matrix; (column, row) is its first element. */
 __device__ __forceinline__ void ck_tma_load(uint32_t to, const CUtensorMap *map, uint32_t bar, int column, int row) {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, "
                  "%4}], [%2];" ::"r"(to),
                  "l"(map), "r"(bar), "r"(column), "r"(row)
                  : "memory");
 }
-/* Pixels of an image tensor in the map's order, from (h, w) of image n on, as the filter's tap (r, s) sees them. */
+/* Loads pixels of an image tensor in the map's order, starting at (h, w) of image n, shifted by filter position (r,
+ * s). */
 __device__ __forceinline__ void ck_tma_load_pixels(uint32_t to, const CUtensorMap *map, uint32_t bar, int c, int w,
                                                    int h, int n, int s = 0, int r = 0) {
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [%0], [%1, {%3, "
@@ -121,7 +122,7 @@ __device__ __forceinline__ void ck_tma_load_pixels(uint32_t to, const CUtensorMa
                  "l"(map), "r"(bar), "r"(c), "r"(w), "r"(h), "r"(n), "h"((uint16_t)s), "h"((uint16_t)r)
                  : "memory");
 }
-/* A box of four dimensions; the first coordinate is of what lies side by side. */
+/* Loads a box of four dimensions; the first coordinate is that of the contiguous dimension. */
 __device__ __forceinline__ void ck_tma_load_box(uint32_t to, const CUtensorMap *map, uint32_t bar, int a, int b, int c,
                                                 int d) {
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, "
@@ -129,7 +130,7 @@ __device__ __forceinline__ void ck_tma_load_box(uint32_t to, const CUtensorMap *
                  "l"(map), "r"(bar), "r"(a), "r"(b), "r"(c), "r"(d)
                  : "memory");
 }
-/* Plain bytes: a multiple of 16, both ends aligned to 16. */
+/* Copies bytes without a tensor map: a multiple of 16, both addresses aligned to 16. */
 __device__ __forceinline__ void ck_bulk_load(uint32_t to, const void *from, uint32_t bar, uint32_t bytes) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %3, [%2];" ::"r"(to),
                  "l"(from), "r"(bar), "r"(bytes)
@@ -143,7 +144,7 @@ __device__ __forceinline__ void ck_tma_store(const CUtensorMap *map, uint32_t fr
 __device__ __forceinline__ void ck_bulk_commit() {
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
-/* Until at most N of this thread's stores have not read their shared memory (read) or are not done. */
+/* Waits until at most N stores of this thread still have to read their shared memory (wait_read) or are incomplete. */
 template <int N> __device__ __forceinline__ void ck_bulk_wait_read() {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(N) : "memory");
 }
@@ -163,7 +164,7 @@ __device__ __forceinline__ void ck_stmatrix_trans(uint32_t to, const uint32_t (&
                  "r"(r[1]), "r"(r[2]), "r"(r[3])
                  : "memory");
 }
-/* As ck_unpack_word, in one instruction an element of f16. */
+/* As ck_unpack_word, with one instruction for each f16 element. */
 template <typename T> __device__ __forceinline__ float2 ck_pair(uint32_t word) {
     return ck_unpack_word<T>(word);
 }
@@ -174,7 +175,7 @@ template <> __device__ __forceinline__ float2 ck_pair<__half>(uint32_t word) {
         : "r"(word));
     return v;
 }
-/* Two floats, rounded; the lower half is the first. */
+/* Rounds two floats; the lower half is the first. */
 template <typename T> __device__ __forceinline__ uint32_t ck_pack_pair(float low, float high) {
     uint32_t word;
     if constexpr (__is_same(T, __half))
@@ -183,12 +184,12 @@ template <typename T> __device__ __forceinline__ uint32_t ck_pack_pair(float low
         asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
     return word;
 }
-/* max(x, least), but NaN stays NaN. */
+/* max(x, least); NaN stays NaN. */
 __device__ __forceinline__ float ck_at_least(float x, float least) {
     asm("max.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(least));
     return x;
 }
-/* Two floats, ReLU (NaN stays NaN), rounded; the lower half is the first. */
+/* ReLU of two floats (NaN stays NaN), rounded; the lower half is the first. */
 template <typename T> __device__ __forceinline__ uint32_t ck_pack_relu(float low, float high);
 template <> __device__ __forceinline__ uint32_t           ck_pack_relu<__half>(float low, float high) {
               uint32_t word;
@@ -203,12 +204,13 @@ template <> __device__ __forceinline__ uint32_t ck_pack_relu<__nv_bfloat16>(floa
 
 /* ---- wgmma: D[64][N] (+)= A[64][16] B[16][N], f32 sums, 16-bit operands ---- */
 
-/* Where an operand of swizzled 128-byte rows lies. Rows run along the sum (K-major): 8 rows fill 1024 bytes. */
+/* Descriptor of an operand in swizzled 128-byte rows. Rows run along the reduced dimension (K-major): 8 rows are 1024
+ * bytes. */
 __device__ __forceinline__ uint64_t ck_operand(uint32_t at) {
     return (uint64_t)((at & 0x3ffffu) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62;
 }
-/* Rows run across the sum (MN-major): 8 steps of the sum fill 1024 bytes; the next 64 columns lie `panel` bytes further
- * (or before: modulo 2^18). */
+/* Descriptor of an operand whose rows run across the reduced dimension (MN-major): 8 steps of the reduced dimension are
+ * 1024 bytes. The next 64 columns are `panel` bytes further (modulo 2^18, so `panel` may be negative). */
 __device__ __forceinline__ uint64_t ck_operand_transposed(uint32_t at, uint32_t panel) {
     return (uint64_t)((at & 0x3ffffu) >> 4) | (uint64_t)((panel & 0x3ffffu) >> 4) << 16 | 64ull << 32 | 1ull << 62;
 }
@@ -221,7 +223,7 @@ __device__ __forceinline__ void ck_wgmma_commit() {
 template <int N> __device__ __forceinline__ void ck_wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
-/* The compiler shall not move uses of these registers across this point. */
+/* Prevents the compiler from moving uses of these registers across this point. */
 template <int N> __device__ __forceinline__ void ck_wgmma_hold(float (&d)[N]) {
 #pragma unroll
     for (int i = 0; i < N; i++) asm volatile("" : "+f"(d[i])::"memory");
@@ -251,8 +253,8 @@ template <int N> __device__ __forceinline__ void ck_wgmma_hold(float (&d)[N]) {
 #define CK_ACC64(d, i) CK_ACC32(d, i), CK_ACC32(d, (i) + 32)
 #define CK_ACC128(d, i) CK_ACC64(d, i), CK_ACC64(d, (i) + 64)
 
-/* both: A and B in shared memory. left: A in registers. TRANSPOSED: B is MN-major; LEFT_TRANSPOSED: A is. keep: add to
- * d, else d is overwritten. */
+/* both(): A and B are in shared memory. left(): A is in registers. TRANSPOSED: B is MN-major; LEFT_TRANSPOSED: A is
+ * MN-major. keep: adds to d; otherwise d is overwritten. */
 template <typename T, int N> struct ck_wgmma;
 #define CK_WGMMA(T, type, N, half, a0, a1, a2, a3, a4, a5, a6)                                                         \
     template <> struct ck_wgmma<T, N> {                                                                                \

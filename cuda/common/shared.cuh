@@ -1,6 +1,6 @@
-/* cuda/common/shared.cuh: shared memory by address, one small function an instruction: loads and stores, asynchronous
- * copies into it, fragments for the tensor cores. For all GPUs from Ampere on; what Hopper adds is in
- * cuda/common/hopper.cuh.
+/* cuda/common/shared.cuh: instructions on shared memory, one small function for each: loads, stores, asynchronous
+ * copies into shared memory, fragments for the tensor cores. For all GPUs from Ampere on; cuda/common/hopper.cuh has
+ * the instructions of Hopper.
  *
  * A shared address is the 32-bit address inside the block's shared memory (ck_shared). */
 #ifndef CK_SHARED_CUH
@@ -12,7 +12,7 @@ __device__ __forceinline__ uint32_t ck_shared(const void *p) {
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-/* ---- loads and stores, by bytes ---- */
+/* ---- loads and stores; the number in the name is the size in bytes ---- */
 
 __device__ __forceinline__ uint32_t ck_get4(uint32_t at) {
     uint32_t v;
@@ -43,13 +43,13 @@ __device__ __forceinline__ void ck_put16(uint32_t at, uint4 v) {
                  : "memory");
 }
 
-/* ---- asynchronous copies of 16 bytes, without a register ---- */
+/* ---- asynchronous copies of 16 bytes, without registers ---- */
 
-/* What is not `real` is 0, and not read. */
+/* Copies 16 bytes. With `real` false, writes zeros and does not read `from`. */
 __device__ __forceinline__ void ck_copy16(uint32_t to, const void *from, bool real) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(real ? 16 : 0) : "memory");
 }
-/* The same through the L1 cache, for what is read again. */
+/* The same through the L1 cache, for data that is read again. */
 __device__ __forceinline__ void ck_copy16_cached(uint32_t to, const void *from, bool real) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(real ? 16 : 0) : "memory");
 }
@@ -57,11 +57,11 @@ __device__ __forceinline__ void ck_copy16_cached(uint32_t to, const void *from, 
 __device__ __forceinline__ void ck_copy_commit() {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
-/* Until at most N groups of this thread are under way. */
+/* Waits until at most N groups of this thread are incomplete. */
 template <int N> __device__ __forceinline__ void ck_copy_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
-/* Until all copies of this thread are there. */
+/* Waits until all copies of this thread are complete. */
 __device__ __forceinline__ void ck_copy_wait_all() {
     asm volatile("cp.async.wait_all;" ::: "memory");
 }
@@ -74,7 +74,7 @@ __device__ __forceinline__ void ck_ldmatrix(uint32_t (&r)[4], uint32_t from) {
                  : "r"(from)
                  : "memory");
 }
-/* The matrices change rows and columns on the way. */
+/* The matrices are transposed. */
 __device__ __forceinline__ void ck_ldmatrix_trans(uint32_t (&r)[4], uint32_t from) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])

@@ -1,9 +1,8 @@
-/* cuda/common/tma.cuh: the host's side of cuda/common/hopper.cuh: tensors offline to the tensor memory accelerator
- * (TMA).
+/* cuda/common/tma.cuh: host side of cuda/common/hopper.cuh: tensor maps for the tensor memory accelerator (TMA).
  *
- * All maps are of one kind: shared memory in rows of 128 bytes with the 128-byte swizzle, L2 asked for 256 bytes at a
- * time, zeros for what is outside the tensor. Dimensions come with the one whose elements are neighbours first;
- * pitch[i] is the distance in bytes of dimension i + 1. The driver's functions are looked up once. */
+ * All maps have these properties: shared memory in rows of 128 bytes with the 128-byte swizzle, L2 promotion to 256
+ * bytes, zeros for elements outside the tensor. The contiguous dimension comes first; pitch[i] is the distance in bytes
+ * of dimension i + 1. The driver's functions are looked up once. */
 #ifndef CK_TMA_CUH
 #define CK_TMA_CUH
 
@@ -18,7 +17,8 @@ inline CUtensorMapDataType ck_tma_type(enum ck_type type) {
                             : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
 }
 
-/* Boxes of a tensor of `rank` dimensions (2 to 5). False: the driver cannot, or refuses these sizes. */
+/* Map for boxes of a tensor of `rank` dimensions (2 to 5). Returns false when the driver lacks the function or rejects
+ * the sizes. */
 inline bool ck_tma_boxes(CUtensorMap *map, enum ck_type type, int rank, const void *data, const cuuint64_t *dim,
                          const cuuint64_t *pitch, const cuuint32_t *box) {
     static const auto encode =
@@ -29,7 +29,7 @@ inline bool ck_tma_boxes(CUtensorMap *map, enum ck_type type, int rank, const vo
                             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-/* matrix[rows][columns] of 16 bits, in boxes of 64 columns x box_rows. */
+/* Map of matrix[rows][columns] of 16-bit elements, in boxes of 64 columns x box_rows. */
 inline bool ck_tma_matrix(CUtensorMap *map, enum ck_type type, const void *matrix, int64_t rows, int64_t columns,
                           int box_rows) {
     const cuuint64_t dim[2] = {(cuuint64_t)columns, (cuuint64_t)rows}, pitch[1] = {(cuuint64_t)columns * 2};
@@ -37,9 +37,10 @@ inline bool ck_tma_matrix(CUtensorMap *map, enum ck_type type, const void *matri
     return ck_tma_boxes(map, type, 2, matrix, dim, pitch, box);
 }
 
-/* 64 channels, of 16 bits, of x[N][H][W][C] at `pixels` pixels a load: every stride-th of every stride-th row, in the
- * order of a convolution's output. low and high (column, row): how far the first pixels stand inside the picture, the
- * last ones beyond its end; negative: outside, or before it. */
+/* Map of 64 16-bit channels of x [N][H][W][C], `pixels` pixels for each load, in the order of a convolution's output:
+ * every stride-th pixel of every stride-th row. low and high are (column, row): the offset of the first pixel from the
+ * image's first pixel, and of the last pixel from the image's last pixel. They are negative in front of these pixels,
+ * so a padded convolution has a negative `low`. */
 inline bool ck_tma_pixels(CUtensorMap *map, enum ck_type type, const void *x, int64_t N, int64_t H, int64_t W,
                           int64_t C, const int *low, const int *high, int stride, int pixels) {
     static const auto encode =

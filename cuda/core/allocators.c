@@ -1,5 +1,5 @@
-/* cuda/core/allocators.c: CUDA's own ways to hand out memory, played with the requests of a step: cudaMalloc and
- * cudaFree for each tensor, and the device's default memory pool (cudaMallocAsync), which keeps what it has. */
+/* cuda/core/allocators.c: CUDA's own allocators, measured with the allocations of one step.
+ * They are cudaMalloc and cudaFree for each tensor, and the device's default memory pool (cudaMallocAsync). */
 #include "cuda/core/cuda_device.h"
 
 #include <stdlib.h>
@@ -9,104 +9,106 @@ static int compare_ms(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-struct play {
+struct pool_run {
     struct cr_device *device;
     void            **block;
-    size_t            free_before, free_least; /* looked at in the warm-up, where it costs no time that counts */
-    bool              look;
+    size_t            free_before, free_min; /* measured in the warm-up step, which is not timed */
+    bool              measures_free;
     cudaStream_t      stream;
-    cr_status (*take)(struct play *play, void **out, size_t bytes);
-    cr_status (*give)(struct play *play, void *block);
+    cr_status (*allocate)(struct pool_run *run, void **out, size_t bytes);
+    cr_status (*release)(struct pool_run *run, void *block);
 };
 
-static cr_status take_malloc(struct play *play, void **out, size_t bytes) {
-    (void)play;
+static cr_status allocate_malloc(struct pool_run *run, void **out, size_t bytes) {
+    (void)run;
     CUDA_TRY(cudaMalloc(out, bytes));
     return CR_OK;
 }
-static cr_status give_malloc(struct play *play, void *block) {
-    (void)play;
+static cr_status release_malloc(struct pool_run *run, void *block) {
+    (void)run;
     CUDA_TRY(cudaFree(block));
     return CR_OK;
 }
-static cr_status take_async(struct play *play, void **out, size_t bytes) {
-    CUDA_TRY(cudaMallocAsync(out, bytes, play->stream));
+static cr_status allocate_async(struct pool_run *run, void **out, size_t bytes) {
+    CUDA_TRY(cudaMallocAsync(out, bytes, run->stream));
     return CR_OK;
 }
-static cr_status give_async(struct play *play, void *block) {
-    CUDA_TRY(cudaFreeAsync(block, play->stream));
+static cr_status release_async(struct pool_run *run, void *block) {
+    CUDA_TRY(cudaFreeAsync(block, run->stream));
     return CR_OK;
 }
 
-static cr_status look(struct play *play) {
+static cr_status measure_free(struct pool_run *run) {
     size_t left, total;
     CUDA_TRY(cudaMemGetInfo(&left, &total));
-    play->free_least = CR_MIN(play->free_least, left);
+    run->free_min = CR_MIN(run->free_min, left);
     return CR_OK;
 }
 
-static cr_status play_step(struct play *play, const struct cr_pool_event *event, int events) {
+static cr_status run_step(struct pool_run *run, const struct cr_pool_event *event, int events) {
     for (int i = 0; i < events; i++) {
-        void **block = &play->block[event[i].block];
+        void **block = &run->block[event[i].block];
         if (event[i].alloc) {
-            CR_TRY(play->take(play, block, event[i].bytes));
-            if (play->look) CR_TRY(look(play));
+            CR_TRY(run->allocate(run, block, event[i].bytes));
+            if (run->measures_free) CR_TRY(measure_free(run));
         } else {
-            void *gone = *block;
-            *block     = NULL;
-            CR_TRY(play->give(play, gone));
+            void *freed = *block;
+            *block      = NULL;
+            CR_TRY(run->release(run, freed));
         }
     }
     return CR_OK;
 }
 
-static cr_status time_steps(struct play *play, const struct cr_pool_event *event, int events, int steps,
+static cr_status time_steps(struct pool_run *run, const struct cr_pool_event *event, int events, int steps,
                             struct cr_pool_times *out) {
     cr_status status = CR_OK;
     double   *ms     = cr_alloc((size_t)steps, sizeof *ms);
     size_t    total;
-    play->block = cr_alloc((size_t)events + 1, sizeof *play->block);
-    if (!ms || !play->block) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory for %d requests", events);
-    if (cudaMemGetInfo(&play->free_before, &total) != cudaSuccess)
-        CR_FAIL_OUT(CR_ERR_DEVICE, "the GPU does not tell its free memory");
-    play->free_least = play->free_before;
-    play->look       = true;
-    CR_TRY_OUT(play_step(play, event, events));
-    play->look = false;
+    run->block = cr_alloc((size_t)events + 1, sizeof *run->block);
+    if (!ms || !run->block) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory for %d requests", events);
+    if (cudaMemGetInfo(&run->free_before, &total) != cudaSuccess)
+        CR_FAIL_OUT(CR_ERR_DEVICE, "the GPU does not report its free memory");
+    run->free_min      = run->free_before;
+    run->measures_free = true;
+    CR_TRY_OUT(run_step(run, event, events));
+    run->measures_free = false;
     for (int s = 0; s < steps; s++) {
         const int64_t start = cr_time_ns();
-        CR_TRY_OUT(play_step(play, event, events));
+        CR_TRY_OUT(run_step(run, event, events));
         ms[s] = (double)(cr_time_ns() - start) * 1e-6;
     }
     qsort(ms, (size_t)steps, sizeof *ms, compare_ms);
-    *out = (struct cr_pool_times){.ms = ms[steps / 2], .peak_bytes = play->free_before - play->free_least};
+    *out = (struct cr_pool_times){.ms = ms[steps / 2], .peak_bytes = run->free_before - run->free_min};
 out:
-    for (int i = 0; play->block && i < events; i++)
-        if (play->block[i]) (void)play->give(play, play->block[i]);
-    cr_free(play->block);
+    for (int i = 0; run->block && i < events; i++)
+        if (run->block[i]) (void)run->release(run, run->block[i]);
+    cr_free(run->block);
     cr_free(ms);
     return status;
 }
 
-static cr_status play_malloc(struct cr_device *device, const struct cr_pool_event *event, int events, int steps,
-                             struct cr_pool_times *out) {
-    struct play play = {.device = device, .take = take_malloc, .give = give_malloc};
-    return time_steps(&play, event, events, steps, out);
+static cr_status measure_malloc(struct cr_device *device, const struct cr_pool_event *event, int events, int steps,
+                                struct cr_pool_times *out) {
+    struct pool_run run = {.device = device, .allocate = allocate_malloc, .release = release_malloc};
+    return time_steps(&run, event, events, steps, out);
 }
 
-/* The pool keeps all memory (no release threshold), as who wants speed sets it; afterwards it gives everything back. */
-static cr_status play_async(struct cr_device *base, const struct cr_pool_event *event, int events, int steps,
-                            struct cr_pool_times *out) {
-    struct cuda_device *d = cuda_of(base);
-    struct play play = {.device = base, .take = take_async, .give = give_async, .stream = d->stream[CR_STREAM_COMPUTE]};
-    uint64_t    before = 0, all = UINT64_MAX, zero = 0, high = 0;
+/* The pool keeps all memory during the measurement (no release threshold), which is its fastest setting. Afterwards the
+ * pool returns all memory. */
+static cr_status measure_async(struct cr_device *base, const struct cr_pool_event *event, int events, int steps,
+                               struct cr_pool_times *out) {
+    struct cuda_device *d   = cuda_of(base);
+    struct pool_run     run = {
+            .device = base, .allocate = allocate_async, .release = release_async, .stream = d->stream[CR_STREAM_COMPUTE]};
+    uint64_t      before = 0, all = UINT64_MAX, zero = 0, high = 0;
     cudaMemPool_t pool;
     CUDA_TRY(cudaDeviceGetDefaultMemPool(&pool, d->index));
     CUDA_TRY(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &before));
     CUDA_TRY(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &all));
     CUDA_TRY(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReservedMemHigh, &zero));
-    const cr_status status = time_steps(&play, event, events, steps, out);
-    (void)cudaStreamSynchronize(play.stream);
+    const cr_status status = time_steps(&run, event, events, steps, out);
+    (void)cudaStreamSynchronize(run.stream);
     const cudaError_t error = cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReservedMemHigh, &high);
     (void)cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &before);
     (void)cudaMemPoolTrimTo(pool, 0);
@@ -117,7 +119,7 @@ static cr_status play_async(struct cr_device *base, const struct cr_pool_event *
 }
 
 const struct cr_pool cr_cuda_pools[] = {
-    {"cudaMalloc", "cudaMalloc and cudaFree for each tensor", play_malloc},
-    {"cudaMallocAsync", "cudaMallocAsync, the device's default pool, which keeps its memory", play_async},
+    {"cudaMalloc", "cudaMalloc and cudaFree for each tensor", measure_malloc},
+    {"cudaMallocAsync", "cudaMallocAsync, the device's default pool, which keeps its memory", measure_async},
     {NULL, NULL, NULL},
 };

@@ -1,4 +1,4 @@
-/* cuda/core/delay.cu: a kernel that only takes time, so that tests can shift the lanes against each other. */
+/* cuda/core/delay.cu: a kernel that only takes time; tests use it to delay streams relative to each other. */
 #include "cuda/common/common.cuh"
 
 constexpr uint64_t DELAY_MOST_NS    = 1000 * 1000;
@@ -10,7 +10,8 @@ static __device__ __forceinline__ uint64_t now_ns() {
     return ns;
 }
 
-/* One thread, no memory. The looks are bounded too: should the timer stand still, the stream goes on after a few ms. */
+/* One thread, no memory. The number of iterations is bounded: if the timer stands still, the stream continues after a
+ * few ms. */
 static __global__ void __launch_bounds__(32) delay(uint64_t ns) {
     const uint64_t begin = now_ns();
     for (int look = 0; look < DELAY_MOST_LOOKS && now_ns() - begin < ns; look++) {

@@ -1,6 +1,6 @@
-/* cuda/core/libraries.c: see cuda/core/libraries.h. Each function of the two libraries that cresnet calls is defined
- * here under its own name and passes the call on to what dlsym found. The list is the whole of it: a call of any other
- * function does not link. */
+/* cuda/core/libraries.c: implements cuda/core/libraries.h.
+ * Each function of cuDNN and cuBLAS that cresnet calls is defined here under its own name. It forwards the call to the
+ * function that dlsym found. The list is complete: a call of any other function does not link. */
 #include "cuda/core/libraries.h"
 
 #include "cuda/core/cuda_device.h"
@@ -46,17 +46,17 @@
        const void *beta, void *C, cudaDataType type_c, int ldc, cublasComputeType_t compute, cublasGemmAlgo_t algo),   \
       (handle, transa, transb, m, n, k, alpha, A, type_a, lda, B, type_b, ldb, beta, C, type_c, ldc, compute, algo))
 
-/* The one piece of process-wide state: libraries are loaded for the process, once. */
+/* State of the process: the libraries are loaded once for the process. */
 static struct {
 #define X(result, name, params, args) result(*name) params;
     CUDNN_FUNCTIONS(X)
     CUBLAS_FUNCTIONS(X)
 #undef X
-    char why[300]; /* empty: all there */
+    char why[300]; /* empty when all functions were found */
 } libs;
 static pthread_once_t libs_once = PTHREAD_ONCE_INIT;
 
-/* Beside the build's own place (the run path of the program) and the system's. */
+/* Searches the program's run path and the system's library folders. */
 static void *open_library(const char *name) {
     return dlopen(name, RTLD_LAZY | RTLD_LOCAL);
 }
@@ -89,7 +89,7 @@ const char *cr_cuda_libs_missing(void) {
     return *libs.why ? libs.why : NULL;
 }
 
-/* The headers mark some of these functions as imported or deprecated; defining them is what we mean. */
+/* The headers declare some of these functions as imported or deprecated; here they are defined on purpose. */
 #define X(result, name, params, args)                                                                                  \
     result name params {                                                                                               \
         return libs.name args;                                                                                         \

@@ -1,9 +1,10 @@
-/* cuda/core/libraries.h: cuDNN and cuBLAS are opened when a GPU is used, not when the program starts: a build with CUDA
- * runs on machines without them (on the CPU), starts at once there, and says in one line what is missing. */
+/* cuda/core/libraries.h: opens cuDNN and cuBLAS when a GPU is first used. A build with CUDA therefore runs on the CPU
+ * of machines without these libraries, starts quickly there, and reports in one line which library is missing. */
 #ifndef CR_CUDA_LIBS_H
 #define CR_CUDA_LIBS_H
 
-/* Opens both libraries once; NULL: they are there. Else what is missing, in words for the user. Thread-safe. */
+/* Opens both libraries at the first call. Returns NULL on success, else a message for the user (static memory).
+ * Thread-safe. */
 const char *cr_cuda_libs_missing(void);
 
 #endif

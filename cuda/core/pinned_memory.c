@@ -1,7 +1,7 @@
-/* cuda/core/pinned_memory.c: page-locked memory of the host. Small pieces come from the CUDA runtime; a large one, for
- * tensors that wait there, is made of large pages that several threads touch, and then locked: the runtime's own way
- * takes half a second a GiB, page by page of 4 KiB, and copies then look up as many addresses. Where that fails the
- * runtime's way is taken. */
+/* cuda/core/pinned_memory.c: page-locked host memory. Small blocks come from the CUDA runtime. A large block, for
+ * offloaded tensors, is mapped with huge pages, touched by several threads and then registered. cudaHostAlloc takes
+ * half a second per GiB, 4 KiB page by 4 KiB page, and copies then translate as many addresses. When the registration
+ * fails, the block comes from cudaHostAlloc. */
 #include "cuda/core/cuda_device.h"
 
 #include <pthread.h>
@@ -9,15 +9,15 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { LARGE_BYTES = 64 << 20, HUGE_PAGE = 2 << 20, THREADS_MOST = 16 };
+enum { LARGE_BYTES = 64 << 20, HUGE_PAGE = 2 << 20, THREADS_MAX = 16 };
 
 struct cuda_host_block {
     struct cuda_host_block *next;
-    void                   *mapped, *at; /* at: the first whole large page */
+    void                   *mapped, *at; /* at: the first whole huge page */
     size_t                  mapped_bytes, bytes;
 };
 
-/* ---- touching ---- */
+/* ---- first touch ---- */
 
 struct piece {
     unsigned char *from;
@@ -30,13 +30,13 @@ static void *touch(void *self) {
     return NULL;
 }
 
-/* The kernel makes pages, zeroed, when they are first written to. */
+/* The operating system allocates pages, zeroed, when they are first written to. */
 static void touch_all(unsigned char *at, size_t bytes) {
     const long   online = sysconf(_SC_NPROCESSORS_ONLN), page = sysconf(_SC_PAGESIZE);
-    const size_t pages = bytes / HUGE_PAGE, threads = (size_t)CR_MAX(CR_MIN(online, (long)THREADS_MOST), 1L);
-    struct piece piece[THREADS_MOST];
-    pthread_t    thread[THREADS_MOST];
-    bool         runs[THREADS_MOST] = {false};
+    const size_t pages = bytes / HUGE_PAGE, threads = (size_t)CR_MAX(CR_MIN(online, (long)THREADS_MAX), 1L);
+    struct piece piece[THREADS_MAX];
+    pthread_t    thread[THREADS_MAX];
+    bool         runs[THREADS_MAX] = {false};
     for (size_t i = 0; i < threads; i++) {
         const size_t from = pages * i / threads, to = pages * (i + 1) / threads;
         piece[i] = (struct piece){
@@ -48,7 +48,7 @@ static void touch_all(unsigned char *at, size_t bytes) {
         if (runs[i]) (void)pthread_join(thread[i], NULL);
 }
 
-/* ---- large pieces ---- */
+/* ---- large blocks ---- */
 
 static struct cuda_host_block *map_block(size_t bytes) {
     struct cuda_host_block *b = cr_alloc(1, sizeof *b);
@@ -61,7 +61,7 @@ static struct cuda_host_block *map_block(size_t bytes) {
         return NULL;
     }
     b->at = (unsigned char *)b->mapped + (HUGE_PAGE - (uintptr_t)b->mapped % HUGE_PAGE) % HUGE_PAGE;
-    (void)madvise(b->at, b->bytes, MADV_HUGEPAGE); /* a system without them has small ones */
+    (void)madvise(b->at, b->bytes, MADV_HUGEPAGE); /* without huge pages the block has small ones */
     return b;
 }
 
@@ -70,7 +70,8 @@ static void unmap_block(struct cuda_host_block *b) {
     cr_free(b);
 }
 
-/* Pages that are not there when they are touched end the process; the runtime says no instead. */
+/* Checks that memory is available: touching pages that do not exist would end the process, while the runtime returns an
+ * error. */
 static bool is_free(size_t bytes) {
     const long pages = sysconf(_SC_AVPHYS_PAGES), page = sysconf(_SC_PAGESIZE);
     return pages > 0 && page > 0 && (size_t)pages > bytes / (size_t)page + HUGE_PAGE / (size_t)page;
@@ -103,7 +104,7 @@ static bool release_large(struct cuda_device *d, const void *host) {
     return false;
 }
 
-/* ---- for the backend ---- */
+/* ---- interface of the backend ---- */
 
 cr_status cr_cuda_host_reserve(struct cr_device *device, size_t bytes, void **out) {
     void *host = NULL;

@@ -1,9 +1,9 @@
-/* cuda/core/step_block.cu: what a step needs beside its program: the step block on its way in, results on their way
- * out. A kernel each instead of a copy for each piece: a small copy takes 1.5 to 2 us of the lane, as long as a launch,
- * and networks for small pictures run 2,000 steps a second. Limiter: the launch. */
+/* cuda/core/step_block.cu: copies a step's inputs to the device and its results to the host, one kernel each.
+ * One kernel replaces a copy of each piece: a small copy occupies the stream for 1.5 to 2 us, as long as a launch, and
+ * networks for small images run 2,000 steps a second. Limiter: the launch. */
 #include "cuda/common/common.cuh"
 
-/* The block travels as the kernel's argument, which the launch copies: the caller may change it at once. */
+/* The block is an argument of the kernel. The launch copies it, so the caller may change it at once. */
 static __global__ void set_step_kernel(struct ck_step *to, struct ck_step step) {
     ck_begin_after_last();
     *to = step;

@@ -1,21 +1,21 @@
-/* cuda/core/streams.c: what the GPU does beside the host: copies on lanes, marks (events), recordings (graphs). */
+/* cuda/core/streams.c: asynchronous work of the GPU: copies on streams, events, captured graphs. */
 #include "cuda/core/cuda_device.h"
 
 #include <nvtx3/nvToolsExt.h>
 #include <string.h>
 
-static cr_status copy(struct cr_device *device, enum cr_stream lane, void *dst, const void *src, size_t bytes,
+static cr_status copy(struct cr_device *device, enum cr_stream stream, void *dst, const void *src, size_t bytes,
                       enum cudaMemcpyKind kind) {
-    CUDA_TRY(cudaMemcpyAsync(dst, src, bytes, kind, cuda_of(device)->stream[lane]));
+    CUDA_TRY(cudaMemcpyAsync(dst, src, bytes, kind, cuda_of(device)->stream[stream]));
     return CR_OK;
 }
-static cr_status put(struct cr_device *device, enum cr_stream lane, void *dst, const void *host, size_t bytes) {
-    return copy(device, lane, dst, host, bytes, cudaMemcpyHostToDevice);
+static cr_status put(struct cr_device *device, enum cr_stream stream, void *dst, const void *host, size_t bytes) {
+    return copy(device, stream, dst, host, bytes, cudaMemcpyHostToDevice);
 }
-static cr_status get(struct cr_device *device, enum cr_stream lane, void *host, const void *src, size_t bytes) {
-    return copy(device, lane, host, src, bytes, cudaMemcpyDeviceToHost);
+static cr_status get(struct cr_device *device, enum cr_stream stream, void *host, const void *src, size_t bytes) {
+    return copy(device, stream, host, src, bytes, cudaMemcpyDeviceToHost);
 }
-static cr_status get_small(struct cr_device *device, enum cr_stream lane, void *const *host, const void *const *src,
+static cr_status get_small(struct cr_device *device, enum cr_stream stream, void *const *host, const void *const *src,
                            const size_t *bytes, int pieces) {
     struct ck_fetch fetch = {.pieces = pieces};
     CR_ASSERT(pieces <= CK_FETCH_PIECES);
@@ -25,52 +25,53 @@ static cr_status get_small(struct cr_device *device, enum cr_stream lane, void *
         fetch.to[i]    = host[i];
         fetch.words[i] = (int)(bytes[i] / sizeof(uint32_t));
     }
-    CUDA_TRY(ck_fetch(&fetch, cuda_of(device)->stream[lane]));
+    CUDA_TRY(ck_fetch(&fetch, cuda_of(device)->stream[stream]));
     return CR_OK;
 }
-static cr_status move(struct cr_device *device, enum cr_stream lane, void *dst, const void *src, size_t bytes) {
-    return copy(device, lane, dst, src, bytes, cudaMemcpyDeviceToDevice);
+static cr_status move(struct cr_device *device, enum cr_stream stream, void *dst, const void *src, size_t bytes) {
+    return copy(device, stream, dst, src, bytes, cudaMemcpyDeviceToDevice);
 }
 
-static cr_status fill(struct cr_device *device, enum cr_stream lane, void *dst, int byte, size_t bytes) {
-    CUDA_TRY(cudaMemsetAsync(dst, byte, bytes, cuda_of(device)->stream[lane]));
+static cr_status fill(struct cr_device *device, enum cr_stream stream, void *dst, int byte, size_t bytes) {
+    CUDA_TRY(cudaMemsetAsync(dst, byte, bytes, cuda_of(device)->stream[stream]));
     return CR_OK;
 }
-static cr_status delay(struct cr_device *device, enum cr_stream lane, int64_t ns) {
-    CUDA_TRY(ck_delay(ns, cuda_of(device)->stream[lane]));
+static cr_status delay(struct cr_device *device, enum cr_stream stream, int64_t ns) {
+    CUDA_TRY(ck_delay(ns, cuda_of(device)->stream[stream]));
     return CR_OK;
 }
 
-static cr_status event_create(struct cr_device *device, void **mark) {
+static cr_status event_create(struct cr_device *device, void **out) {
     (void)device;
     cudaEvent_t event;
-    CUDA_TRY(cudaEventCreate(&event)); /* with time: profile and bench ask for it */
-    *mark = event;
+    CUDA_TRY(cudaEventCreate(&event)); /* with timing, which profile and bench need */
+    *out = event;
     return CR_OK;
 }
-static void event_destroy(struct cr_device *device, void *mark) {
+static void event_destroy(struct cr_device *device, void *event) {
     (void)device;
-    if (mark) (void)cudaEventDestroy(mark);
+    if (event) (void)cudaEventDestroy(event);
 }
-static cr_status event_record(struct cr_device *device, enum cr_stream lane, void *mark) {
-    CUDA_TRY(cudaEventRecord(mark, cuda_of(device)->stream[lane]));
+static cr_status event_record(struct cr_device *device, enum cr_stream stream, void *event) {
+    CUDA_TRY(cudaEventRecord(event, cuda_of(device)->stream[stream]));
     return CR_OK;
 }
-static cr_status event_record_external(struct cr_device *device, enum cr_stream lane, void *mark) {
+static cr_status event_record_external(struct cr_device *device, enum cr_stream stream, void *event) {
     enum cudaStreamCaptureStatus capture;
-    cudaStream_t                 stream = cuda_of(device)->stream[lane];
-    CUDA_TRY(cudaStreamIsCapturing(stream, &capture));
-    CUDA_TRY(cudaEventRecordWithFlags(
-        mark, stream, capture == cudaStreamCaptureStatusActive ? cudaEventRecordExternal : cudaEventRecordDefault));
+    cudaStream_t                 cuda_stream = cuda_of(device)->stream[stream];
+    CUDA_TRY(cudaStreamIsCapturing(cuda_stream, &capture));
+    CUDA_TRY(cudaEventRecordWithFlags(event, cuda_stream,
+                                      capture == cudaStreamCaptureStatusActive ? cudaEventRecordExternal
+                                                                               : cudaEventRecordDefault));
     return CR_OK;
 }
-static cr_status stream_wait_event(struct cr_device *device, enum cr_stream lane, void *mark) {
-    CUDA_TRY(cudaStreamWaitEvent(cuda_of(device)->stream[lane], mark, 0));
+static cr_status stream_wait_event(struct cr_device *device, enum cr_stream stream, void *event) {
+    CUDA_TRY(cudaStreamWaitEvent(cuda_of(device)->stream[stream], event, 0));
     return CR_OK;
 }
-static cr_status host_wait(struct cr_device *device, void *mark) {
-    if (cuda_of(device)->comm) return cr_cuda_comm_wait(cuda_of(device), mark);
-    CUDA_TRY(cudaEventSynchronize(mark));
+static cr_status host_wait(struct cr_device *device, void *event) {
+    if (cuda_of(device)->comm) return cr_cuda_comm_wait(cuda_of(device), event);
+    CUDA_TRY(cudaEventSynchronize(event));
     return CR_OK;
 }
 static cr_status elapsed(struct cr_device *device, void *from, void *to, double *seconds) {
@@ -81,35 +82,36 @@ static cr_status elapsed(struct cr_device *device, void *from, void *to, double 
     return CR_OK;
 }
 
-/* Relaxed: other threads of the program, and cuDNN's loading of kernels, may go on calling CUDA meanwhile. */
+/* Relaxed mode: other threads of the process, and cuDNN when it loads kernels, may call CUDA during the capture. */
 static cr_status capture_begin(struct cr_device *device) {
     CUDA_TRY(cudaStreamBeginCapture(cuda_of(device)->stream[CR_STREAM_COMPUTE], cudaStreamCaptureModeRelaxed));
     return CR_OK;
 }
 
-static cr_status capture_end(struct cr_device *device, void **recording) {
+static cr_status capture_end(struct cr_device *device, void **out) {
     cudaGraph_t     graph = NULL;
     cudaGraphExec_t exec  = NULL;
     CUDA_TRY(cudaStreamEndCapture(cuda_of(device)->stream[CR_STREAM_COMPUTE], &graph));
     cudaError_t error = cudaGraphInstantiate(&exec, graph, 0);
     (void)cudaGraphDestroy(graph);
     CUDA_TRY(error);
-    error = cudaGraphUpload(exec, cuda_of(device)->stream[CR_STREAM_COMPUTE]); /* now, not with the first replay */
+    /* during the capture, not at the first launch */
+    error = cudaGraphUpload(exec, cuda_of(device)->stream[CR_STREAM_COMPUTE]);
     if (error != cudaSuccess) {
         (void)cudaGraphExecDestroy(exec);
         CUDA_TRY(error);
     }
-    *recording = exec;
+    *out = exec;
     return CR_OK;
 }
 
-static cr_status replay(struct cr_device *device, void *recording) {
-    CUDA_TRY(cudaGraphLaunch(recording, cuda_of(device)->stream[CR_STREAM_COMPUTE]));
+static cr_status graph_launch(struct cr_device *device, void *graph_exec) {
+    CUDA_TRY(cudaGraphLaunch(graph_exec, cuda_of(device)->stream[CR_STREAM_COMPUTE]));
     return CR_OK;
 }
-static void graph_destroy(struct cr_device *device, void *recording) {
+static void graph_destroy(struct cr_device *device, void *graph_exec) {
     (void)device;
-    if (recording) (void)cudaGraphExecDestroy(recording);
+    if (graph_exec) (void)cudaGraphExecDestroy(graph_exec);
 }
 
 static void range_push(const char *name) {
@@ -137,7 +139,7 @@ const struct cr_async cr_cuda_async = {
     .elapsed               = elapsed,
     .capture_begin         = capture_begin,
     .capture_end           = capture_end,
-    .graph_launch          = replay,
+    .graph_launch          = graph_launch,
     .graph_destroy         = graph_destroy,
     .range_push            = range_push,
     .range_pop             = range_pop,

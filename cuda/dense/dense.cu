@@ -1,12 +1,11 @@
-/* cuda/dense/dense.cu: what cuBLAS leaves to do around the classifier: the bias and its gradient. The truth is
- * device/cpu/reference/ref_dense.c. Logits are small (N * classes): both kernels are limited by latency, a few
- * microseconds; beyond some million logits by memory, 6 or 8 bytes an element for the bias and 2 or 4 for its gradient.
- */
+/* cuda/dense/dense.cu: the classifier's bias and its gradient, which cuBLAS does not compute. Reference:
+ * device/cpu/reference/ref_dense.c. Logits are few (N * classes). Limiter of both kernels: latency, a few microseconds.
+ * Above some million logits the limiter is memory: 6 or 8 bytes an element for the bias and 2 or 4 for its gradient. */
 #include "cuda/common/common.cuh"
 
 enum { ROWS = 8, COLUMNS_A_THREAD = 4, COLUMNS = CK_WARP * COLUMNS_A_THREAD, GRID_Y_MOST = 65535 };
 
-/* A warp takes 128 columns of a row at a time: no division to find an element's column. product may be y. */
+/* A warp processes 128 columns of a row at a time, so no division is needed for the column. y may be the product. */
 template <typename T>
 static __global__ void __launch_bounds__(CK_WARP *ROWS)
     bias_kernel(const float *product, const float *bias, T *y, int64_t rows, int64_t columns) {
@@ -38,7 +37,7 @@ cudaError_t ck_dense_bias(enum ck_type type, const float *product, const float *
 
 enum { SUM_WARPS = 32 };
 
-/* A block sums 32 columns: warp j the rows j, j+32, ...; then the first warp adds the 32 sums in order. */
+/* A block sums 32 columns: warp j sums rows j, j+32, ...; then the first warp adds the 32 sums in order. */
 template <typename T>
 static __global__ void __launch_bounds__(CK_WARP *SUM_WARPS)
     bgrad_kernel(const T *dy, float *db, int64_t rows, int64_t columns, bool accumulate) {

@@ -1,15 +1,16 @@
-/* cuda/dense/dense_cublas.c: the GPU's rows for the classifier: three matrix products through cuBLAS and two kernels
- * around them.
+/* cuda/dense/dense_cublas.c: kernels for the classifier: three matrix products by cuBLAS and the bias kernels.
  *
- * cuBLAS counts columns first. Our x[N][C], read that way, is the C x N matrix X' (' transposed) with leading dimension
- * C; w[K][C] is W', C x K; y[N][K] is Y', K x N. What graph/ops.def says in rows becomes, both sides transposed: y  = x
- * w'   ->  Y'  (K x N) = W X'    = op_T(w) * op_N(x)     reduced over C dx = dy w   ->  DX' (C x N) = W' DY'  = op_N(w)
- * * op_N(dy)    reduced over K dw = dy' x  ->  DW' (C x K) = X' DY   = op_N(x) * op_T(dy)    reduced over N Each
- * operand's leading dimension is the length of its rows in our order.
+ * cuBLAS stores matrices by columns. Read that way, cresnet's x[N][C] is the C x N matrix X' (' means transposed) with
+ * leading dimension C; w[K][C] is W', C x K; y[N][K] is Y', K x N. The products of graph/ops.def, both sides
+ * transposed:
+ *   y  = x w'   ->  Y'  (K x N) = W X'    = op_T(w) * op_N(x)     reduced over C
+ *   dx = dy w   ->  DX' (C x N) = W' DY'  = op_N(w) * op_N(dy)    reduced over K
+ *   dw = dy' x  ->  DW' (C x K) = X' DY   = op_N(x) * op_T(dy)    reduced over N
+ * The leading dimension of each operand is the length of its rows in cresnet's order.
  *
- * Products of 16-bit operands are summed in f32. The logits get their bias in f32 and are rounded once, so their
- * product goes through a workspace; dw is f32 whatever the operands are. Deterministic: one stream, one fixed workspace
- * (the backend's), no choice of algorithm by timing. */
+ * Products of 16-bit operands are summed in f32. The bias is added to the logits in f32 and the result is rounded once,
+ * so the product goes through a workspace. dw is f32 for all operand types. Deterministic: one stream, one fixed
+ * workspace (the backend's), no choice of algorithm by timing. */
 #include "cuda/core/cuda_device.h"
 
 #include <limits.h>
@@ -22,8 +23,8 @@ struct operand {
     cublasOperation_t       how;
 };
 
-/* out (columns first: m x n) = (accumulate ? out : 0) + how(a) * how(b), reduced over `depth`. out_type is f32 or a's
- * type. */
+/* out (columns first: m x n) = (accumulate ? out : 0) + how(a) * how(b), reduced over `depth`. out_type is f32 or the
+ * type of a. */
 struct product {
     struct operand a, b;
     void          *out;
@@ -36,7 +37,7 @@ static cudaDataType type_of(const struct cr_tensor *t) {
     return t->dtype == CR_F16 ? CUDA_R_16F : t->dtype == CR_BF16 ? CUDA_R_16BF : CUDA_R_32F;
 }
 
-/* The handle's stream is lane COMPUTE, where all of these ops run. */
+/* The handle's stream is CR_STREAM_COMPUTE, on which all of these ops run. */
 static cr_status multiply(struct cr_device *device, const struct cr_call *call, const struct product *p) {
     const float               one = 1.0f, zero = 0.0f;
     const cublasComputeType_t compute = p->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
@@ -44,7 +45,7 @@ static cr_status multiply(struct cr_device *device, const struct cr_call *call, 
     cublasHandle_t            blas;
     CR_ASSERT(call->op->stream == CR_STREAM_COMPUTE);
     CR_TRY(cr_cuda_cublas(cuda_of(device), &blas));
-    /* Partial sums of 16-bit products stay f32 also where a product is cut into parts. */
+    /* Partial sums of 16-bit products stay f32 when cuBLAS splits a product. */
     CUBLAS_TRY(cublasSetMathMode(blas, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION));
     CUBLAS_TRY(cublasGemmEx(blas, p->a.how, p->b.how, (int)p->m, (int)p->n, (int)p->depth, &one, p->a.data, type_of(a),
                             (int)a->dim[3], p->b.data, type_of(b), (int)b->dim[3], p->accumulate ? &one : &zero, p->out,
@@ -52,9 +53,9 @@ static cr_status multiply(struct cr_device *device, const struct cr_call *call, 
     return CR_OK;
 }
 
-/* ---- which row takes what ---- */
+/* ---- accepted ops ---- */
 
-/* The library is opened here, because launch may not allocate. */
+/* Opens the library before the launch, because a launch may not allocate. */
 static cr_status open_library(struct cr_device *device) {
     cublasHandle_t blas;
     return cr_cuda_cublas(cuda_of(device), &blas);
@@ -68,18 +69,18 @@ static cr_status plain_prepare(struct cr_device *device, const struct cr_program
     return open_library(device);
 }
 
-/* Sizes are ints in cuBLAS. */
+/* cuBLAS takes sizes as int. */
 static bool fits(const struct cr_tensor *t) {
     return cuda_pixels(t) <= INT_MAX && t->dim[3] <= INT_MAX;
 }
 
-/* Both operands of every op are its first two inputs. */
+/* The first two inputs of every op are the operands. */
 static bool operands_are(const struct cr_program *p, const struct cr_op *op, enum cr_dtype dtype) {
     const struct cr_tensor *a = cuda_in(p, op, 0), *b = cuda_in(p, op, 1);
     return a->dtype == dtype && b->dtype == dtype && fits(a) && fits(b);
 }
 
-static bool takes(const struct cr_program *p, const struct cr_op *op, enum cr_dtype dtype) {
+static bool supports(const struct cr_program *p, const struct cr_op *op, enum cr_dtype dtype) {
     if (!operands_are(p, op, dtype)) return false;
     switch (op->kind) {
     case CR_OP_dense:
@@ -90,24 +91,24 @@ static bool takes(const struct cr_program *p, const struct cr_op *op, enum cr_dt
 }
 
 static bool accepts_tf32(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    return device->options.tf32 && takes(p, op, CR_F32);
+    return device->options.tf32 && supports(p, op, CR_F32);
 }
 static bool accepts_f32(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
-    return takes(p, op, CR_F32);
+    return supports(p, op, CR_F32);
 }
 static bool accepts_f16(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
-    return takes(p, op, CR_F16);
+    return supports(p, op, CR_F16);
 }
 static bool accepts_bf16(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
-    return takes(p, op, CR_BF16);
+    return supports(p, op, CR_BF16);
 }
 
 /* ---- dense ---- */
 
-/* The product of 16-bit operands waits in f32 for its bias. */
+/* The product of 16-bit operands is stored in f32 until the bias is added. */
 static cr_status dense_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
                                void **prepared, size_t *workspace_bytes) {
     const struct cr_tensor *y = cuda_out(p, op, CR_OUT_dense_y);
@@ -195,7 +196,7 @@ LAUNCHES(dense)
 LAUNCHES(dense_dgrad)
 LAUNCHES(dense_wgrad)
 
-#define ROW(kind, type, MATH, prepare_, launch_)                                                                       \
+#define KERNEL(kind, type, MATH, prepare_, launch_)                                                                    \
     static const struct cr_kernel kind##_##type = {.name          = "cublas." #kind "." #type,                         \
                                                    .op            = CR_OP_##kind,                                      \
                                                    .math          = CR_MATH_##MATH,                                    \
@@ -203,14 +204,14 @@ LAUNCHES(dense_wgrad)
                                                    .accepts       = accepts_##type,                                    \
                                                    .prepare       = prepare_,                                          \
                                                    .launch        = launch_};
-#define ROWS(kind, prepare_)                                                                                           \
-    ROW(kind, tf32, TF32, prepare_, kind##_launch_tf32)                                                                \
-    ROW(kind, f32, F32, prepare_, kind##_launch)                                                                       \
-    ROW(kind, f16, F16, prepare_, kind##_launch)                                                                       \
-    ROW(kind, bf16, BF16, prepare_, kind##_launch)
-ROWS(dense, dense_prepare)
-ROWS(dense_dgrad, plain_prepare)
-ROWS(dense_wgrad, plain_prepare)
+#define KERNELS(kind, prepare_)                                                                                        \
+    KERNEL(kind, tf32, TF32, prepare_, kind##_launch_tf32)                                                             \
+    KERNEL(kind, f32, F32, prepare_, kind##_launch)                                                                    \
+    KERNEL(kind, f16, F16, prepare_, kind##_launch)                                                                    \
+    KERNEL(kind, bf16, BF16, prepare_, kind##_launch)
+KERNELS(dense, dense_prepare)
+KERNELS(dense_dgrad, plain_prepare)
+KERNELS(dense_wgrad, plain_prepare)
 
 static const struct cr_kernel dense_bgrad_row = {.name          = "cuda.dense_bgrad",
                                                  .op            = CR_OP_dense_bgrad,

@@ -1,9 +1,9 @@
-/* cuda/elementwise/host_copy_kernels.c: the GPU's rows that carry tensors to the host's memory and back: copies on the
- * lane of their op, which the GPU's copy engines do beside its kernels. The op's order in its lane, and its waits, are
- * exec's business. */
+/* cuda/elementwise/host_copy_kernels.c: kernels that copy tensors to host memory and back. They are copies on the
+ * op's stream; the GPU's copy engines run them concurrently with compute. The executor orders them and inserts their
+ * waits. */
 #include "cuda/core/cuda_device.h"
 
-/* The direction is read off the addresses, so that a test may swap between two places of the device. */
+/* The addresses give the direction, so that a test may offload to another place of the device. */
 static cr_status copy(struct cr_device *device, const struct cr_call *call, int in, int out) {
     CUDA_TRY(cudaMemcpyAsync(call->out[out], call->in[in], cuda_out(call->program, call->op, out)->bytes,
                              cudaMemcpyDefault, cr_cuda_stream(device, call)));
@@ -18,22 +18,22 @@ static cr_status prefetch_launch(struct cr_device *device, const struct cr_call 
     return copy(device, call, CR_IN_prefetch_x, CR_OUT_prefetch_y);
 }
 
-/* Its waits and its mark are all there is to it. */
+/* The op consists of its waits and its event only. */
 static cr_status barrier_launch(struct cr_device *device, const struct cr_call *call) {
     (void)device;
     (void)call;
     return CR_OK;
 }
 
-#define SWAP_ROW(kind)                                                                                                 \
-    static const struct cr_kernel row_##kind = {.name          = "cuda." #kind,                                        \
-                                                .op            = CR_OP_##kind,                                         \
-                                                .math          = CR_MATH_EXACT,                                        \
-                                                .deterministic = true,                                                 \
-                                                .host_slots    = 1u << CR_IN_##kind##_x,                               \
-                                                .launch        = kind##_launch}
-SWAP_ROW(offload);
-SWAP_ROW(prefetch);
-SWAP_ROW(barrier);
+#define HOST_COPY_KERNEL(kind)                                                                                         \
+    static const struct cr_kernel kernel_##kind = {.name          = "cuda." #kind,                                     \
+                                                   .op            = CR_OP_##kind,                                      \
+                                                   .math          = CR_MATH_EXACT,                                     \
+                                                   .deterministic = true,                                              \
+                                                   .host_slots    = 1u << CR_IN_##kind##_x,                            \
+                                                   .launch        = kind##_launch}
+HOST_COPY_KERNEL(offload);
+HOST_COPY_KERNEL(prefetch);
+HOST_COPY_KERNEL(barrier);
 
-const struct cr_kernel *const cr_cuda_host_copy_kernels[] = {&row_offload, &row_prefetch, &row_barrier, NULL};
+const struct cr_kernel *const cr_cuda_host_copy_kernels[] = {&kernel_offload, &kernel_prefetch, &kernel_barrier, NULL};

@@ -1,6 +1,6 @@
-/* cuda/elementwise/mix.cu: pictures of a batch moved, erased and mixed, in bytes; the truth is
- * device/cpu/reference/ref_mix.c, to the bit. Limited by memory: 3 or 6 bytes read and 3 written a pixel; the roof is
- * the memory's rate, which bytes taken one by one reach in part: a batch of 256 at 224 px is 0.1 % of a step. */
+/* cuda/elementwise/mix.cu: random crop, erasing and mixing of the images of a batch, in bytes.
+ * Results are bitwise identical to device/cpu/reference/ref_mix.c. Limiter: memory; 3 or 6 bytes read and 3 written a
+ * pixel. Byte accesses reach only a part of the memory's rate. A batch of 256 at 224 px is 0.1 % of a step. */
 #include "cuda/common/common.cuh"
 
 namespace {
@@ -15,7 +15,7 @@ struct pixel {
     int of[COLOURS];
 };
 
-/* Pixel (h, w) of picture n as its box moves it and with its rectangle erased. */
+/* Pixel (h, w) of image n after its box and with its rectangle erased. */
 __device__ __forceinline__ pixel moved(const struct ck_mix &a, int64_t n, int h, int w) {
     const int4 box = reinterpret_cast<const int4 *>(a.boxes)[n]; /* dy, dx, flip, 0 */
     pixel      p   = {{0, 0, 0}};

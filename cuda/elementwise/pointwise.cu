@@ -1,13 +1,12 @@
-/* cuda/elementwise/pointwise.cu: normalisation of the input, what looks at one element at a time, and the
- * parameter-free shortcut. All of it is bound by memory: nothing here does more than a few operations an element. */
+/* cuda/elementwise/pointwise.cu: normalisation of the input, pointwise ops, and the shortcut without parameters.
+ * Limiter of all: memory; no kernel has more than a few operations an element. */
 #include "cuda/common/common.cuh"
 
 namespace {
 
-/* ---- pointwise: a thread takes FLIGHT vectors, a block apart, and has all of them under way before it uses one ------
- */
+/* ---- pointwise: a thread processes IN_FLIGHT vectors, a block apart, and issues all loads before it uses one ---- */
 
-enum { THREADS = 256, FLIGHT = 4 };
+enum { THREADS = 256, IN_FLIGHT = 4 };
 
 struct relu_of {
     static constexpr int                    reads = 1;
@@ -18,21 +17,21 @@ struct add_of {
     static __device__ __forceinline__ float at(float a, float b) { return a + b; }
 };
 
-/* Bytes an element: (reads + 1) * size. y may be a or b. What is left behind the last whole vector is the last block's.
- */
+/* Bytes an element: (reads + 1) * size. y may be a or b. The last block processes the elements after the last whole
+ * vector. */
 template <class Op, typename T>
 __global__ void __launch_bounds__(THREADS) pointwise(const T *a, const T *b, T *y, int64_t elems) {
     constexpr int lanes   = ck_vector_elems<T>();
-    const int64_t vectors = elems / lanes, first = (int64_t)blockIdx.x * (THREADS * FLIGHT) + threadIdx.x;
-    uint4         va[FLIGHT] = {}, vb[FLIGHT] = {};
+    const int64_t vectors = elems / lanes, first = (int64_t)blockIdx.x * (THREADS * IN_FLIGHT) + threadIdx.x;
+    uint4         va[IN_FLIGHT] = {}, vb[IN_FLIGHT] = {};
 #pragma unroll
-    for (int k = 0; k < FLIGHT; k++)
+    for (int k = 0; k < IN_FLIGHT; k++)
         if (first + k * THREADS < vectors) {
             va[k] = ck_load(a, first + k * THREADS);
             if (Op::reads == 2) vb[k] = ck_load(b, first + k * THREADS);
         }
 #pragma unroll
-    for (int k = 0; k < FLIGHT; k++) {
+    for (int k = 0; k < IN_FLIGHT; k++) {
         float fa[lanes], fb[lanes];
         ck_unpack<T>(va[k], fa);
         ck_unpack<T>(vb[k], fb);
@@ -47,22 +46,22 @@ __global__ void __launch_bounds__(THREADS) pointwise(const T *a, const T *b, T *
 
 template <class Op, typename T>
 cudaError_t pointwise_run(const void *a, const void *b, void *y, int64_t elems, cudaStream_t stream) {
-    const unsigned blocks = ck_blocks(elems / ck_vector_elems<T>(), THREADS * FLIGHT, INT32_MAX);
+    const unsigned blocks = ck_blocks(elems / ck_vector_elems<T>(), THREADS * IN_FLIGHT, INT32_MAX);
     pointwise<Op, T><<<blocks, THREADS, 0, stream>>>((const T *)a, (const T *)b, (T *)y, elems);
     return cudaGetLastError();
 }
 
-/* f32 to 16 bits: 4 + 2 bytes an element. A thread reads 16 bytes and writes 8, so that reads and writes are both whole
- * lines across the warp. */
+/* f32 to 16 bits: 4 + 2 bytes an element. A thread reads 16 bytes and writes 8, so reads and writes of a warp are both
+ * whole cache lines. */
 template <typename T> __global__ void __launch_bounds__(THREADS) cast(const float *x, T *y, int64_t elems) {
-    const int64_t vectors = elems / 4, first = (int64_t)blockIdx.x * (THREADS * FLIGHT) + threadIdx.x;
-    uint4         v[FLIGHT] = {};
+    const int64_t vectors = elems / 4, first = (int64_t)blockIdx.x * (THREADS * IN_FLIGHT) + threadIdx.x;
+    uint4         v[IN_FLIGHT] = {};
     ck_begin_after_last();
 #pragma unroll
-    for (int k = 0; k < FLIGHT; k++)
+    for (int k = 0; k < IN_FLIGHT; k++)
         if (first + k * THREADS < vectors) v[k] = ck_load(x, first + k * THREADS);
 #pragma unroll
-    for (int k = 0; k < FLIGHT; k++) {
+    for (int k = 0; k < IN_FLIGHT; k++) {
         float f[4];
         ck_unpack<float>(v[k], f);
         if (first + k * THREADS < vectors)
@@ -74,14 +73,14 @@ template <typename T> __global__ void __launch_bounds__(THREADS) cast(const floa
 }
 
 template <typename T> cudaError_t cast_run(const float *x, void *y, int64_t elems, cudaStream_t stream) {
-    return ck_launch(cast<T>, ck_blocks(elems / 4, THREADS * FLIGHT, INT32_MAX), THREADS, 0, stream, x, (T *)y, elems);
+    return ck_launch(cast<T>, ck_blocks(elems / 4, THREADS * IN_FLIGHT, INT32_MAX), THREADS, 0, stream, x, (T *)y,
+                     elems);
 }
 
-/* ---- normalize: 1 byte read, 2 or 4 written an element -------------------------------------------------------------
- */
+/* ---- normalize: 1 byte read, 2 or 4 written an element ---- */
 
-/* (v/255 - mean)/std as v*scale + shift: with both rounded to float and one rounding of the sum, the error is at most 2
- * units in the last place of (v/255 + |mean|)/std. */
+/* (v/255 - mean)/std as v*scale + shift. Both are rounded to float and the sum is rounded once, so the error is at most
+ * 2 units in the last place of (v/255 + |mean|)/std. */
 struct affine {
     float scale[3], shift[3];
 };
@@ -90,8 +89,8 @@ __device__ __forceinline__ float pick(const float (&of)[3], int channel) {
     return channel == 0 ? of[0] : channel == 1 ? of[1] : of[2];
 }
 
-/* The same, beginning with `channel`: element i of a run takes entry i % 3. */
-__device__ __forceinline__ affine turned(const affine &k, int channel) {
+/* The same, starting with `channel`: element i of a run uses entry i % 3. */
+__device__ __forceinline__ affine rotated(const affine &k, int channel) {
     affine t;
 #pragma unroll
     for (int i = 0; i < 3; i++) {
@@ -118,17 +117,17 @@ template <> struct bytes_of<8> {
 
 template <typename T>
 __global__ void __launch_bounds__(FLAT_THREADS) normalize_flat(const uint8_t *images, T *y, int64_t elems, affine k) {
-    constexpr int lanes          = ck_vector_elems<T>();
-    using bytes                  = bytes_of<lanes>;
-    const int64_t        vectors = elems / lanes, first = (int64_t)blockIdx.x * (FLAT_THREADS * FLIGHT) + threadIdx.x;
-    const affine         t         = turned(k, (int)(threadIdx.x * lanes % 3));
-    typename bytes::word w[FLIGHT] = {};
+    constexpr int lanes   = ck_vector_elems<T>();
+    using bytes           = bytes_of<lanes>;
+    const int64_t vectors = elems / lanes, first = (int64_t)blockIdx.x * (FLAT_THREADS * IN_FLIGHT) + threadIdx.x;
+    const affine  t                   = rotated(k, (int)(threadIdx.x * lanes % 3));
+    typename bytes::word w[IN_FLIGHT] = {};
 #pragma unroll
-    for (int j = 0; j < FLIGHT; j++)
+    for (int j = 0; j < IN_FLIGHT; j++)
         if (first + j * FLAT_THREADS < vectors)
             w[j] = reinterpret_cast<const typename bytes::word *>(images)[first + j * FLAT_THREADS];
 #pragma unroll
-    for (int j = 0; j < FLIGHT; j++) {
+    for (int j = 0; j < IN_FLIGHT; j++) {
         float f[lanes];
 #pragma unroll
         for (int i = 0; i < lanes; i++) f[i] = fmaf(bytes::at(w[j], i), t.scale[i % 3], t.shift[i % 3]);
@@ -141,9 +140,9 @@ __global__ void __launch_bounds__(FLAT_THREADS) normalize_flat(const uint8_t *im
     }
 }
 
-/* Pixel (h, w) of a result is pixel (h + dy, dx + w), mirrored: (h + dy, dx + W-1 - w), of the picture, black outside
- * it. Single bytes are read (they come out of L1: neighbours in the warp read neighbouring bytes), LANES results are
- * written at once; LANES divides a row. */
+/* Pixel (h, w) of a result is pixel (h + dy, w + dx) of the image, mirrored (h + dy, W-1 - w + dx); pixels outside the
+ * image are black. Bytes are read one by one (neighbours in the warp read neighbouring bytes, so they come from L1);
+ * LANES results are written at once; LANES divides a row. */
 template <typename T, int LANES>
 __global__ void __launch_bounds__(THREADS)
     normalize_boxed(const uint8_t *images, const int4 *boxes, T *y, int64_t N, unsigned H, unsigned W, affine k) {
@@ -155,9 +154,9 @@ __global__ void __launch_bounds__(THREADS)
         for (unsigned i = blockIdx.x * THREADS + threadIdx.x; i < vectors; i += gridDim.x * THREADS) {
             const unsigned h = i / row_vectors, e = (i - h * row_vectors) * LANES, w = e / 3;
             const int      c      = (int)(e - 3 * w);
-            const unsigned row    = h + (unsigned)box.x; /* below 0 is beyond H, too */
+            const unsigned row    = h + (unsigned)box.x; /* a negative value also becomes greater than H */
             unsigned       column = (unsigned)box.y + (box.z ? W - 1 - w : w);
-            const affine   t      = turned(k, c);
+            const affine   t      = rotated(k, c);
             const uint8_t *line   = image + (int64_t)row * W * 3;
             float          f[LANES];
             int            channel = c;
@@ -185,7 +184,7 @@ cudaError_t normalize_run(const uint8_t *images, const int32_t *boxes, void *y, 
     constexpr int lanes = ck_vector_elems<T>();
     const int64_t elems = N * H * W * 3;
     if (!boxes) {
-        normalize_flat<T><<<ck_blocks(elems / lanes, FLAT_THREADS * FLIGHT, INT32_MAX), FLAT_THREADS, 0, stream>>>(
+        normalize_flat<T><<<ck_blocks(elems / lanes, FLAT_THREADS * IN_FLIGHT, INT32_MAX), FLAT_THREADS, 0, stream>>>(
             images, (T *)y, elems, k);
         return cudaGetLastError();
     }
@@ -198,29 +197,28 @@ cudaError_t normalize_run(const uint8_t *images, const int32_t *boxes, void *y, 
                      images, box, (T *)y, N, (unsigned)H, (unsigned)W, k);
 }
 
-/* ---- option A shortcut: moves words, whatever their type ------------------------------------------------------------
- */
+/* ---- option A shortcut: moves words of any type ---- */
 
-/* Counted in words of type U; grid.y runs over images, numbers within an image have 32 bits. */
+/* Sizes in words of type U. grid.y runs over images; indices within an image have 32 bits. */
 struct shortcut_shape {
     int64_t  N;
     unsigned H, W, C, P, Q, K, stride, front;
 };
 
-/* y is written once, every stride-th pixel of x read. */
+/* y is written once; every stride-th pixel of x is read. */
 template <typename U> __global__ void __launch_bounds__(THREADS) shortcut(const U *x, U *y, shortcut_shape g) {
     const unsigned row = g.Q * g.K, work = g.P * row;
     for (int64_t n = blockIdx.y; n < g.N; n += gridDim.y)
         for (unsigned i = blockIdx.x * THREADS + threadIdx.x; i < work; i += gridDim.x * THREADS) {
             const unsigned p = i / row, in_row = i - p * row, q = in_row / g.K,
-                           c = in_row - q * g.K - g.front; /* wraps */
+                           c = in_row - q * g.K - g.front; /* wraps around below 0 */
             U v              = {};
             if (c < g.C) v = x[((n * g.H + p * g.stride) * g.W + q * g.stride) * g.C + c];
             y[n * work + i] = v;
         }
 }
 
-/* dx is written once, and dy read where a pixel of it was taken. */
+/* dx is written once; dy is read for the pixels that the shortcut used. */
 template <typename U> __global__ void __launch_bounds__(THREADS) shortcut_grad(const U *dy, U *dx, shortcut_shape g) {
     const unsigned row = g.W * g.C, work = g.H * row;
     for (int64_t n = blockIdx.y; n < g.N; n += gridDim.y)

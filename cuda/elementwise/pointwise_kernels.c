@@ -1,18 +1,18 @@
-/* cuda/elementwise/pointwise_kernels.c: the GPU's rows for the input, for pointwise ops, pooling, the parameter-free
- * shortcut, cast and zero, and the space-to-depth filter. Shapes and slots here; kernels in
- * cuda/elementwise/pointwise.cu, cuda/elementwise/pool.cu and cuda/elementwise/space_to_depth.cu. Data is f32, f16 or
- * bf16, one type in an op. */
+/* cuda/elementwise/pointwise_kernels.c: kernel table for the input, pointwise ops, pooling, the shortcut without
+ * parameters, cast, zero, and the space-to-depth filter. This file reads shapes and slots. Device code is in
+ * cuda/elementwise/pointwise.cu, pool.cu, pool_grad.cu, mix.cu and space_to_depth.cu. Data is f32, f16 or bf16, one
+ * type in an op. */
 #include "cuda/core/cuda_device.h"
 
 #include <math.h>
 
-/* ---- what the kernels take ---- */
+/* ---- accepted operands ---- */
 
 static bool same_data(const struct cr_tensor *a, const struct cr_tensor *b) {
     return cuda_is_data(a) && b && a->dtype == b->dtype;
 }
 
-/* cuda/elementwise/pool.cu numbers the elements of an image in 32 bits. */
+/* cuda/elementwise/pool.cu indexes the elements of an image with 32 bits. */
 static bool fits(const struct cr_tensor *t) {
     int64_t elems = 1;
     for (int i = 1; i < 4; i++) {
@@ -22,13 +22,13 @@ static bool fits(const struct cr_tensor *t) {
     return true;
 }
 
-/* For ops whose first input and first output are images of one type, of whatever shape. */
+/* For ops whose first input and first output are images of one type and of any shape. */
 static bool plain_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
     return same_data(cuda_in(p, op, 0), cuda_out(p, op, 0));
 }
 
-/* As plain_accepts; all that is read is of that type. */
+/* As plain_accepts; all inputs have that type. */
 static bool pointwise_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const int ins = cr_op_info(op->kind)->ins;
     for (int s = 1; s < ins; s++)
@@ -36,12 +36,12 @@ static bool pointwise_accepts(const struct cr_device *device, const struct cr_pr
     return plain_accepts(device, p, op) && cr_op_uses_only(op, (1u << ins) - 1, 1);
 }
 
-/* As plain_accepts; images are of a size that the kernel can number. */
+/* As plain_accepts; the elements of an image can be indexed with 32 bits. */
 static bool window_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     return plain_accepts(device, p, op) && fits(cuda_in(p, op, 0)) && fits(cuda_out(p, op, 0));
 }
 
-/* large: N,H,W,C; small: N,P,Q,K. */
+/* large: [N,H,W,C]; small: [N,P,Q,K]. */
 static struct ck_window window_of(const struct cr_op *op, const struct cr_tensor *large,
                                   const struct cr_tensor *small) {
     const struct cr_conv_attr *a = &op->attr.conv;
@@ -143,7 +143,7 @@ static cr_status cast_launch(struct cr_device *device, const struct cr_call *cal
     return CR_OK;
 }
 
-/* All bits 0 are 0 in every type. */
+/* 0 is represented by zero bits in every type. */
 static cr_status zero_launch(struct cr_device *device, const struct cr_call *call) {
     CUDA_TRY(cudaMemsetAsync(call->out[CR_OUT_zero_y], 0, OUT(zero, y)->bytes, cr_cuda_stream(device, call)));
     return CR_OK;
@@ -215,7 +215,7 @@ _Static_assert((int)CK_MIX_PARTNER == (int)CR_MIX_PARTNER && (int)CK_MIX_FRACTIO
                    (int)CK_MIX_WEIGHT == (int)CR_MIX_WEIGHT && (int)CK_MIX_CUT == (int)CR_MIX_CUT &&
                    (int)CK_MIX_ERASE == (int)CR_MIX_ERASE && (int)CK_MIX_NUMBERS == (int)CR_MIX_NUMBERS &&
                    (int)CK_MIX_ONE == (int)CR_MIX_ONE,
-               "kernels read the host's records");
+               "the kernels' enums equal the host's");
 
 static bool mix_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
@@ -239,31 +239,31 @@ static cr_status mix_launch(struct cr_device *device, const struct cr_call *call
     return CR_OK;
 }
 
-/* ---- the rows ---- */
+/* ---- the kernels ---- */
 
-#define DATA_ROW(kind, test, how)                                                                                      \
-    static const struct cr_kernel row_##kind = {.name          = "cuda." #kind,                                        \
-                                                .op            = CR_OP_##kind,                                         \
-                                                .math          = how,                                                  \
-                                                .deterministic = true,                                                 \
-                                                .accepts       = test,                                                 \
-                                                .launch        = kind##_launch}
-DATA_ROW(mix, mix_accepts, CR_MATH_EXACT);
-DATA_ROW(normalize, normalize_accepts, CR_MATH_F32);
-DATA_ROW(s2d_filter, s2d_filter_accepts, CR_MATH_EXACT);
-DATA_ROW(s2d_filter_grad, s2d_filter_grad_accepts, CR_MATH_F32);
-DATA_ROW(relu, pointwise_accepts, CR_MATH_EXACT);
-DATA_ROW(add, pointwise_accepts, CR_MATH_F32);
-DATA_ROW(cast, cast_accepts, CR_MATH_EXACT);
-DATA_ROW(zero, NULL, CR_MATH_EXACT);
-DATA_ROW(maxpool, maxpool_accepts, CR_MATH_F32); /* exact without scale_bias */
-DATA_ROW(maxpool_grad, window_accepts, CR_MATH_F32);
-DATA_ROW(avgpool, plain_accepts, CR_MATH_F32);
-DATA_ROW(avgpool_grad, plain_accepts, CR_MATH_F32);
-DATA_ROW(pad_shortcut, window_accepts, CR_MATH_EXACT);
-DATA_ROW(pad_shortcut_grad, window_accepts, CR_MATH_EXACT);
+#define DATA_KERNEL(kind, test, how)                                                                                   \
+    static const struct cr_kernel kernel_##kind = {.name          = "cuda." #kind,                                     \
+                                                   .op            = CR_OP_##kind,                                      \
+                                                   .math          = how,                                               \
+                                                   .deterministic = true,                                              \
+                                                   .accepts       = test,                                              \
+                                                   .launch        = kind##_launch}
+DATA_KERNEL(mix, mix_accepts, CR_MATH_EXACT);
+DATA_KERNEL(normalize, normalize_accepts, CR_MATH_F32);
+DATA_KERNEL(s2d_filter, s2d_filter_accepts, CR_MATH_EXACT);
+DATA_KERNEL(s2d_filter_grad, s2d_filter_grad_accepts, CR_MATH_F32);
+DATA_KERNEL(relu, pointwise_accepts, CR_MATH_EXACT);
+DATA_KERNEL(add, pointwise_accepts, CR_MATH_F32);
+DATA_KERNEL(cast, cast_accepts, CR_MATH_EXACT);
+DATA_KERNEL(zero, NULL, CR_MATH_EXACT);
+DATA_KERNEL(maxpool, maxpool_accepts, CR_MATH_F32); /* exact without scale_bias */
+DATA_KERNEL(maxpool_grad, window_accepts, CR_MATH_F32);
+DATA_KERNEL(avgpool, plain_accepts, CR_MATH_F32);
+DATA_KERNEL(avgpool_grad, plain_accepts, CR_MATH_F32);
+DATA_KERNEL(pad_shortcut, window_accepts, CR_MATH_EXACT);
+DATA_KERNEL(pad_shortcut_grad, window_accepts, CR_MATH_EXACT);
 
 const struct cr_kernel *const cr_cuda_pointwise_kernels[] = {
-    &row_mix,     &row_normalize,    &row_s2d_filter,   &row_s2d_filter_grad,   &row_relu,
-    &row_add,     &row_cast,         &row_zero,         &row_maxpool,           &row_maxpool_grad,
-    &row_avgpool, &row_avgpool_grad, &row_pad_shortcut, &row_pad_shortcut_grad, NULL};
+    &kernel_mix,     &kernel_normalize,    &kernel_s2d_filter,   &kernel_s2d_filter_grad,   &kernel_relu,
+    &kernel_add,     &kernel_cast,         &kernel_zero,         &kernel_maxpool,           &kernel_maxpool_grad,
+    &kernel_avgpool, &kernel_avgpool_grad, &kernel_pad_shortcut, &kernel_pad_shortcut_grad, NULL};

@@ -1,63 +1,13 @@
-/* cuda/elementwise/pool.cu: pooling and its gradients. All of it is bound by memory.
- *
- * A thread works on 16 bytes of channels of one pixel where C allows, else on one channel. grid.y runs over images, so
- * that numbers within an image have 32 bits; what neighbouring windows share comes out of L1 and L2. */
-#include "cuda/common/common.cuh"
+/* cuda/elementwise/pool.cu: max pooling, average pooling and its gradient. Limiter of all: memory. See
+ * cuda/elementwise/pool.cuh; cuda/elementwise/pool_grad.cu has the gradient of max pooling. */
+#include "cuda/elementwise/pool.cuh"
 
 namespace {
 
-enum { THREADS = 256, IMAGES_MOST = 65535 };
+/* ---- max pooling: 1/stride^2 of (x + index) written for each x read; windows share reads ---- */
 
-/* Within an image, all in 32 bits. */
-struct window {
-    int64_t  N;
-    int      H, W, C, P, Q, size, stride, pad;
-    unsigned groups; /* vectors of channels a pixel */
-};
-
-/* What a thread loads at once: 16 bytes, or one element. Unpacked only where it is used, so that loads under way cost
- * few registers. */
-template <typename T, int LANES> struct word_of {
-    using word = uint4;
-    static __device__ __forceinline__ word load(const T *at) { return ck_load(at, 0); }
-    static __device__ __forceinline__ void open(const word &w, float (&out)[LANES]) { ck_unpack<T>(w, out); }
-    static __device__ __forceinline__ word close(const float (&in)[LANES]) { return ck_pack<T>(in); }
-    static __device__ __forceinline__ void store(T *at, const float (&in)[LANES]) {
-        ck_store_whole(at, ck_pack<T>(in));
-    }
-};
-template <typename T> struct word_of<T, 1> {
-    using word = T;
-    static __device__ __forceinline__ word load(const T *at) { return at[0]; }
-    static __device__ __forceinline__ void open(const word &w, float (&out)[1]) { out[0] = ck_float(w); }
-    static __device__ __forceinline__ word close(const float (&in)[1]) { return ck_round<T>(in[0]); }
-    static __device__ __forceinline__ void store(T *at, const float (&in)[1]) { at[0] = ck_round<T>(in[0]); }
-};
-
-/* A byte a channel. */
-template <int LANES> struct bytes_of;
-template <> struct bytes_of<1> {
-    using word = uint8_t;
-    static __device__ __forceinline__ unsigned at(word w, int) { return w; }
-};
-template <> struct bytes_of<4> {
-    using word = unsigned;
-    static __device__ __forceinline__ unsigned at(word w, int i) { return w >> 8 * i & 255u; }
-};
-template <> struct bytes_of<8> {
-    using word = uint2;
-    static __device__ __forceinline__ unsigned at(word w, int i) { return (i < 4 ? w.x : w.y) >> 8 * (i % 4) & 255u; }
-};
-template <int LANES> using byte_word = typename bytes_of<LANES>::word;
-template <int LANES> __device__ __forceinline__ byte_word<LANES> load_bytes(const uint8_t *at) {
-    return *reinterpret_cast<const byte_word<LANES> *>(at);
-}
-
-/* ---- max-pool: 1/stride^2 of (x + index) written for each x read, which windows share -------------------------------
- */
-
-/* The winners of LANES channels and where they stand in the window. Begins with -inf at the first tap inside the image:
- * all that could not win against it gives the same result. A NaN beats everything but an earlier NaN. */
+/* The maxima of LANES channels and their positions in the window. Starts with -inf at the first position inside the
+ * image: a value that cannot exceed -inf gives the same result. A NaN exceeds every value except an earlier NaN. */
 template <typename T, int LANES> struct winners {
     using words = word_of<T, LANES>;
     float                           best[LANES];
@@ -69,7 +19,7 @@ template <typename T, int LANES> struct winners {
             at[i]   = first;
         }
     }
-    __device__ __forceinline__ void meet(const typename words::word &x, unsigned tap) {
+    __device__ __forceinline__ void update(const typename words::word &x, unsigned tap) {
         float v[LANES];
         words::open(x, v);
 #pragma unroll
@@ -89,8 +39,8 @@ template <typename T, int LANES> struct winners {
     }
 };
 
-/* 16 bits: two channels a word, compared and chosen by masks; half the instructions, without which they would be the
- * limit. */
+/* 16 bits: two channels in a word, compared and selected by masks. This halves the instructions, which would be the
+ * limiter otherwise. */
 template <typename T> struct pair_of;
 template <> struct pair_of<__half> {
     using pair                       = __half2;
@@ -110,10 +60,10 @@ template <typename T> struct winners<T, 8> {
             at[i]   = first | first << 16;
         }
     }
-    __device__ __forceinline__ void meet(const uint4 &x, unsigned tap) {
+    __device__ __forceinline__ void update(const uint4 &x, unsigned tap) {
         const unsigned word[4] = {x.x, x.y, x.z, x.w};
 #pragma unroll
-        for (int i = 0; i < 4; i++) { /* greater or unordered, and the best so far a number */
+        for (int i = 0; i < 4; i++) { /* greater or unordered, and the maximum so far is a number */
             const pair challenger = reinterpret_cast<const pair &>(word[i]),
                        holder     = reinterpret_cast<const pair &>(best[i]);
             const unsigned wins   = __hgtu2_mask(challenger, holder) & __heq2_mask(holder, holder);
@@ -129,7 +79,7 @@ template <typename T> struct winners<T, 8> {
     }
 };
 
-/* act(x) of the channels of a thread: max(x*scale + bias, 0) rounded to the type; nothing without ACT. */
+/* act(x) of a thread's channels: max(x*scale + bias, 0), rounded to the type; the identity without ACT. */
 template <typename T, int LANES, bool ACT> struct actor {
     using words = word_of<T, LANES>;
     float      scale[LANES], bias[LANES];
@@ -142,7 +92,7 @@ template <typename T, int LANES, bool ACT> struct actor {
             if (LANES != 8) v[i] = ck_relu(v[i]);
         }
         typename words::word w = words::close(v);
-        if constexpr (LANES == 8) { /* two channels at a time; NaN stays */
+        if constexpr (LANES == 8) { /* two channels at a time; NaN stays NaN */
             using pair     = typename pair_of<T>::pair;
             unsigned *word = &w.x;
 #pragma unroll
@@ -169,13 +119,13 @@ template <typename T, int LANES> struct actor<T, LANES, false> {
     __device__ __forceinline__ void begin(const float *, int, int) {}
 };
 
-/* Results of a thread, one below the other: rows of x that two of them share are met again while they are in L1. */
+/* Results of a thread, one below another: rows of x that two results share are still in L1. */
 enum { POOL_ROWS = 4 };
 
-/* SIZE 0: any window. A known one has all its loads under way at once: a tap outside the image reads the nearest one
- * inside and stands for it, which changes nothing, because a value that is met twice does not win the second time.
- * `shared` is the last row of the result above, which is this one's first where windows overlap by a row: act is not
- * done again. */
+/* SIZE 0: any window size. With a known size all loads of a window are in flight together. A position outside the image
+ * reads the nearest position inside instead; this does not change the result, because a value that is seen twice does
+ * not replace itself. `shared` is the last row of the result above, which is the first row of this result where windows
+ * overlap by one row: act is not computed again. */
 template <typename T, int LANES, int SIZE, class Act>
 __device__ __forceinline__ void pool_one(const window &g, const Act                                       &act,
                                          typename word_of<T, LANES>::word (&shared)[SIZE ? SIZE : 1], bool has_shared,
@@ -201,13 +151,13 @@ __device__ __forceinline__ void pool_one(const window &g, const Act             
             for (int s = 0; s < SIZE; s++) {
                 const typename words::word one = r == 0 && has_shared ? shared[s] : act.of(v[r][s]);
                 if (r == SIZE - 1) shared[s] = one;
-                w.meet(one, (unsigned)(min(max(r, r0), r1 - 1) * SIZE + min(max(s, s0), s1 - 1)));
+                w.update(one, (unsigned)(min(max(r, r0), r1 - 1) * SIZE + min(max(s, s0), s1 - 1)));
             }
     } else {
         for (int r = r0; r < r1; r++)
 #pragma unroll 2
             for (int s = s0; s < s1; s++)
-                w.meet(act.of(words::load(x + (((top + r) * g.W + left + s) * g.C + c))), (unsigned)(r * size + s));
+                w.update(act.of(words::load(x + (((top + r) * g.W + left + s) * g.C + c))), (unsigned)(r * size + s));
     }
     const int to = (p * g.Q + q) * g.C + c;
     w.end(y + to, index ? index + to : nullptr);
@@ -234,108 +184,6 @@ __global__ void __launch_bounds__(THREADS, ACT ? 2 : 4)
     }
 }
 
-/* ---- its gradient: gathers, so that no two threads add to one place; dx written, (dy + index)/stride^2 read
- * ---------- */
-
-/* Adds dy of a window where its maximum is at `tap`. */
-template <typename T, int LANES>
-__device__ __forceinline__ void gather(const typename word_of<T, LANES>::word &dy, const byte_word<LANES> &index,
-                                       unsigned tap, float (&sum)[LANES]) {
-    float v[LANES];
-    word_of<T, LANES>::open(dy, v);
-#pragma unroll
-    for (int i = 0; i < LANES; i++)
-        if (bytes_of<LANES>::at(index, i) == tap) sum[i] += v[i];
-}
-
-/* An index that no window has in any lane. */
-template <int LANES> __device__ __forceinline__ byte_word<LANES> nowhere() {
-    if constexpr (LANES == 8)
-        return make_uint2(~0u, ~0u);
-    else
-        return (byte_word<LANES>)~0u;
-}
-
-/* Any window: a thread asks all windows that cover its pixel, in their order. */
-template <typename T, int LANES>
-__global__ void __launch_bounds__(THREADS, 4) maxpool_grad(const T *dy, const uint8_t *index, T *dx, window g) {
-    using words        = word_of<T, LANES>;
-    const unsigned row = (unsigned)g.W * g.groups, work = (unsigned)g.H * row;
-    for (int64_t n = blockIdx.y; n < g.N; n += gridDim.y) {
-        const int64_t image = n * g.H * g.W * g.C, result = n * g.P * g.Q * g.C;
-        for (unsigned i = blockIdx.x * THREADS + threadIdx.x; i < work; i += gridDim.x * THREADS) {
-            const unsigned line = i / row, in_row = i - line * row, column = in_row / g.groups;
-            const int c = (int)(in_row - column * g.groups) * LANES, h = (int)line + g.pad, w = (int)column + g.pad;
-            const int p0 = h < g.size ? 0 : (h - g.size) / g.stride + 1, p1 = min(h / g.stride, g.P - 1);
-            const int q0 = w < g.size ? 0 : (w - g.size) / g.stride + 1, q1 = min(w / g.stride, g.Q - 1);
-            float     sum[LANES] = {};
-            for (int p = p0; p <= p1; p++)
-                for (int q = q0; q <= q1; q++) {
-                    const int at = (p * g.Q + q) * g.C + c;
-                    gather<T, LANES>(words::load(dy + result + at), load_bytes<LANES>(index + result + at),
-                                     (unsigned)((h - p * g.stride) * g.size + w - q * g.stride), sum);
-                }
-            words::store(dx + image + (int64_t)i * LANES, sum);
-        }
-    }
-}
-
-/* Window 3, stride 2: the four pixels whose padded coordinates are 2i, 2i+1 by 2j, 2j+1 lie in no windows but those at
- * i-1, i by j-1, j, and of those 16 meetings only 9 fall inside a window: dy and index are loaded once for four pixels.
- */
-template <typename T, int LANES>
-__global__ void __launch_bounds__(THREADS) maxpool_grad_3_2(const T *dy, const uint8_t *index, T *dx, window g) {
-    using words         = word_of<T, LANES>;
-    const unsigned row  = (((unsigned)(g.W + g.pad) + 1) / 2) * g.groups,
-                   work = (((unsigned)(g.H + g.pad) + 1) / 2) * row;
-    for (int64_t n = blockIdx.y; n < g.N; n += gridDim.y) {
-        const int64_t image = n * g.H * g.W * g.C, result = n * g.P * g.Q * g.C;
-        for (unsigned item = blockIdx.x * THREADS + threadIdx.x; item < work; item += gridDim.x * THREADS) {
-            const unsigned       line = item / row, in_row = item - line * row, column = in_row / g.groups;
-            const int            i = (int)line, j = (int)column, c = (int)(in_row - column * g.groups) * LANES;
-            typename words::word v[4] = {};
-            byte_word<LANES>     winner[4];
-#pragma unroll
-            for (int k = 0; k < 4; k++) {
-                const int p = i - 1 + k / 2, q = j - 1 + k % 2, at = (p * g.Q + q) * g.C + c;
-                winner[k] = nowhere<LANES>();
-                if (p < 0 || p >= g.P || q < 0 || q >= g.Q) continue;
-                v[k]      = words::load(dy + result + at);
-                winner[k] = load_bytes<LANES>(index + result + at);
-            }
-#pragma unroll
-            for (int pixel = 0; pixel < 4; pixel++) {
-                const int h = 2 * i + pixel / 2 - g.pad, w = 2 * j + pixel % 2 - g.pad;
-                float     sum[LANES] = {};
-#pragma unroll
-                for (int k = 0; k < 4; k++) { /* padded 2i + pixel/2 is row r of the window at i-1 + k/2 */
-                    const int r = 2 - k / 2 * 2 + pixel / 2, s = 2 - k % 2 * 2 + pixel % 2;
-                    if (r < 3 && s < 3) gather<T, LANES>(v[k], winner[k], (unsigned)(r * 3 + s), sum);
-                }
-                if (h >= 0 && h < g.H && w >= 0 && w < g.W) words::store(dx + image + ((h * g.W + w) * g.C + c), sum);
-            }
-        }
-    }
-}
-
-window window_of(const struct ck_window *w, int lanes) {
-    window g;
-    g.N      = w->N;
-    g.H      = (int)w->H;
-    g.W      = (int)w->W;
-    g.C      = (int)w->C;
-    g.P      = (int)w->P;
-    g.Q      = (int)w->Q;
-    g.size   = w->window;
-    g.stride = w->stride;
-    g.pad    = w->pad;
-    g.groups = (unsigned)(w->C / lanes);
-    return g;
-}
-dim3 grid_of(int64_t work, int64_t images) {
-    return dim3(ck_blocks(work, THREADS, INT32_MAX), ck_blocks(images, 1, IMAGES_MOST));
-}
-
 template <typename T, int LANES, bool ACT>
 void maxpool_by_size(const void *x, const float *scale_bias, void *y, uint8_t *index, const struct ck_window *w,
                      cudaStream_t stream) {
@@ -356,33 +204,18 @@ cudaError_t maxpool_run(const void *x, const float *scale_bias, void *y, uint8_t
     return cudaGetLastError();
 }
 
-template <typename T, int LANES>
-cudaError_t maxpool_grad_run(const void *dy, const uint8_t *index, void *dx, const struct ck_window *w,
-                             cudaStream_t stream) {
-    const window g = window_of(w, LANES);
-    if (g.size == 3 && g.stride == 2)
-        maxpool_grad_3_2<T, LANES>
-            <<<grid_of((w->H + w->pad + 1) / 2 * ((w->W + w->pad + 1) / 2) * g.groups, w->N), THREADS, 0, stream>>>(
-                (const T *)dy, index, (T *)dx, g);
-    else
-        maxpool_grad<T, LANES>
-            <<<grid_of(w->H * w->W * g.groups, w->N), THREADS, 0, stream>>>((const T *)dy, index, (T *)dx, g);
-    return cudaGetLastError();
-}
+/* ---- average over the image ---- */
 
-/* ---- average over the image ----------------------------------------------------------------------------------------
- */
-
-/* A block takes `across` neighbouring vectors of channels (a power of two, at most 32) of one image; its other threads
- * share out the pixels. */
+/* A block processes `across` neighbouring vectors of channels (a power of two, at most 32) of one image; its other
+ * threads divide the pixels among them. */
 struct average {
     int64_t  N, pixels, C;
     unsigned groups, across;
 };
 enum { AVERAGE_ACROSS = 32, AVERAGE_FLIGHT = 8 };
 
-/* x is read once. Eight pixels are summed in float by pairs and these sums in double: the error stays below 4 roundings
- * however large the picture is. */
+/* x is read once. Eight pixels are summed in float in pairs and these sums in double. The error stays below 4 roundings
+ * for any image size. */
 template <typename T, int LANES> __global__ void __launch_bounds__(THREADS) avgpool(const T *x, T *y, average g) {
     using words = word_of<T, LANES>;
     __shared__ double part[LANES][THREADS];
@@ -409,7 +242,7 @@ template <typename T, int LANES> __global__ void __launch_bounds__(THREADS) avgp
 #pragma unroll
             for (int i = 0; i < LANES; i++) part[i][threadIdx.x] = sum[i];
             __syncthreads();
-            /* one thread a channel; LANES * across <= THREADS */
+            /* one thread for each channel; LANES * across <= THREADS */
             const unsigned of = threadIdx.x / g.across, channel_group = block * g.across + lane;
             if (of < LANES && channel_group < g.groups) {
                 double total = 0;
@@ -463,20 +296,9 @@ cudaError_t avgpool_grad_run(const void *dy, void *dx, int64_t N, int64_t pixels
 
 } // namespace
 
-/* 16 bytes of channels at a time where they divide C. */
-#define BY_LANES(type, C, run, ...)                                                                                    \
-    CK_BY_TYPE(type, return (C) % ck_vector_elems<T>() == 0 ? run<T, ck_vector_elems<T>()>(__VA_ARGS__)                \
-                                                            : run<T, 1>(__VA_ARGS__))
-
 extern "C" cudaError_t ck_maxpool(enum ck_type type, const void *x, const float *scale_bias, void *y, uint8_t *index,
                                   const struct ck_window *w, cudaStream_t stream) {
     BY_LANES(type, w->C, maxpool_run, x, scale_bias, y, index, w, stream);
-    return cudaErrorInvalidValue;
-}
-
-extern "C" cudaError_t ck_maxpool_grad(enum ck_type type, const void *dy, const uint8_t *index, void *dx,
-                                       const struct ck_window *w, cudaStream_t stream) {
-    BY_LANES(type, w->C, maxpool_grad_run, dy, index, dx, w, stream);
     return cudaErrorInvalidValue;
 }
 

@@ -1,8 +1,8 @@
-/* cuda/elementwise/space_to_depth.cu: the space-to-depth stem: the input normalised into 16 channels (12 of 2x2 picture
- * pixels, 4 of zeros), and the 7x7 filter as the 4x4 one that reads it.
+/* cuda/elementwise/space_to_depth.cu: the space-to-depth stem: the input normalised into 16 channels (12 of 2x2 image
+ * pixels, 4 of zeros), and the 7x7 filter as the 4x4 filter for that input.
  *
- * ck_normalize_s2d: 3/4 byte read and 2 or 4 written an element of y, limited by memory. The filters are some thousand
- * elements, limited by the launch. */
+ * ck_normalize_s2d: 3/4 byte read and 2 or 4 written an element of y. Limiter: memory. The filters have some thousand
+ * elements; their limiter is the launch. */
 #include "cuda/common/common.cuh"
 
 namespace {
@@ -13,7 +13,7 @@ enum {
     SIDE     = 4 /* of the filter */,
     OLD_SIDE = 7,
     COLOURS  = 3,
-    MORE     = 3 /* rows and columns around */
+    MORE     = 3 /* extra rows and columns */
 };
 
 /* (v/255 - mean)/std = v*scale + shift. */
@@ -21,7 +21,7 @@ struct affine {
     float scale[COLOURS], shift[COLOURS];
 };
 
-/* A thread makes a pixel of y; the bytes that it reads are read by neighbours, too, and come out of L1. */
+/* A thread computes a pixel of y. Neighbouring threads read the same bytes, which come from L1. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
     normalize(const uint8_t *images, const int4 *boxes, T *y, int64_t N, unsigned H, unsigned W, const affine k) {
@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(THREADS)
 #pragma unroll
             for (unsigned tap = 0; tap < 4; tap++) {
                 const unsigned h   = 2 * i + tap / 2 - 4,
-                               w   = 2 * j + tap % 2 - 4; /* below 0 is beyond the picture, too */
+                               w   = 2 * j + tap % 2 - 4; /* a negative value also becomes greater than the image */
                 const unsigned row = h + (unsigned)box.x, column = (unsigned)box.y + (box.z ? W - 1 - w : w);
                 const bool     there = h < H && w < W, seen = there && row < H && column < W;
                 const uint8_t *from = image + (seen ? (row * W + column) * COLOURS : 0u);
@@ -67,7 +67,7 @@ cudaError_t normalize_run(const uint8_t *images, const int32_t *boxes, void *y, 
     return cudaGetLastError();
 }
 
-/* ---- the filter: w16[k][R][S][(dh*2+dw)*3+c] = w[k][2R+dh-1][2S+dw-1][c], 0 where there is no such tap ---- */
+/* ---- the filter: w16[k][R][S][(dh*2+dw)*3+c] = w[k][2R+dh-1][2S+dw-1][c], 0 where w has no such element ---- */
 
 template <typename T> __global__ void __launch_bounds__(THREADS) filter(const T *w, T *y, int64_t elems) {
     const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
@@ -75,7 +75,7 @@ template <typename T> __global__ void __launch_bounds__(THREADS) filter(const T 
     const int     channel = (int)(i % DEEP), S = (int)(i / DEEP % SIDE), R = (int)(i / (DEEP * SIDE) % SIDE);
     const int64_t k   = i / (DEEP * SIDE * SIDE);
     const int     tap = channel / COLOURS, r = 2 * R + tap / 2 - 1, s = 2 * S + tap % 2 - 1;
-    const bool    there = tap < 4 && r >= 0 && s >= 0; /* never beyond 6 */
+    const bool    there = tap < 4 && r >= 0 && s >= 0; /* never greater than 6 */
     y[i] = there ? w[((k * OLD_SIDE + r) * OLD_SIDE + s) * COLOURS + channel % COLOURS] : ck_round<T>(0.0f);
 }
 

@@ -1,16 +1,16 @@
-/* cuda/elementwise/squeeze_excite.cu: squeeze and excitation's factor a channel and its gradients; ResNet-D's means of
- * 2x2 pixels and their gradient. The truth is device/cpu/reference/ref_relu_grad.c.
+/* cuda/elementwise/squeeze_excite.cu: squeeze-and-excitation's scale for each channel and its gradients; ResNet-D's 2x2
+ * average pooling and its gradient. Reference: device/cpu/reference/ref_relu_grad.c.
  *
- * All are limited by memory. Elements read and written for one of x: gate 1 + 1, se_scale_grad 2 + 1, avgpool2x2 1 +
- * 1/4, its gradient 1/4 + 1. Threads of a warp take neighbouring channels, one element each: whole lines, but not the
- * widest loads. */
+ * Limiter of all: memory. Elements read + written for each element of x: se_scale 1 + 1, se_scale_grad 2 + 1,
+ * avgpool2x2 1 + 1/4, its gradient 1/4 + 1. Threads of a warp process neighbouring channels, one element each: whole
+ * cache lines, but not the widest loads. */
 #include "cuda/common/common.cuh"
 
 namespace {
 
-enum { THREADS = 256, TRANSPOSED = 32, DOWN = THREADS / TRANSPOSED, BLOCKS = 65535 };
+enum { THREADS = 256, ACROSS = 32, DOWN = THREADS / ACROSS, BLOCKS = 65535 };
 
-/* Of large numbers on either side without overflow; NaN stays NaN. */
+/* No overflow for large numbers of either sign; NaN stays NaN. */
 __device__ __forceinline__ float sigmoid(float x) {
     const float e = expf(-fabsf(x));
     return x >= 0.0f ? 1.0f / (1.0f + e) : x < 0.0f ? e / (1.0f + e) : x;
@@ -20,10 +20,11 @@ __device__ __forceinline__ float sigmoid_slope(float x) {
     return e / ((1.0f + e) * (1.0f + e));
 }
 
-/* A block takes TRANSPOSED channels of a picture, DOWN pixels at a time. */
+/* A block processes ACROSS channels of an image, DOWN pixels at a time. */
 template <typename T>
-__global__ void __launch_bounds__(THREADS) gate(const T *x, const T *by, T *y, int64_t N, int64_t pixels, int64_t C) {
-    const int64_t c = (int64_t)blockIdx.x * TRANSPOSED + threadIdx.x % TRANSPOSED, first = threadIdx.x / TRANSPOSED;
+__global__ void __launch_bounds__(THREADS)
+    se_scale(const T *x, const T *by, T *y, int64_t N, int64_t pixels, int64_t C) {
+    const int64_t c = (int64_t)blockIdx.x * ACROSS + threadIdx.x % ACROSS, first = threadIdx.x / ACROSS;
     if (c >= C) return;
     for (int64_t n = blockIdx.y; n < N; n += gridDim.y) {
         const float s = sigmoid(ck_float(by[n * C + c]));
@@ -34,13 +35,13 @@ __global__ void __launch_bounds__(THREADS) gate(const T *x, const T *by, T *y, i
     }
 }
 
-/* The sum over a picture belongs to one block, in an order that depends on sizes only. dx may be dy. */
+/* One block sums an image, in an order that depends on sizes only. dx may be dy. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
     se_scale_grad(const T *dy, const T *x, const T *by, T *dx, T *dby, int64_t N, int64_t pixels, int64_t C) {
-    __shared__ double part[DOWN][TRANSPOSED];
-    const int         lane = (int)threadIdx.x % TRANSPOSED, row = (int)threadIdx.x / TRANSPOSED;
-    const int64_t     c = (int64_t)blockIdx.x * TRANSPOSED + lane;
+    __shared__ double part[DOWN][ACROSS];
+    const int         lane = (int)threadIdx.x % ACROSS, row = (int)threadIdx.x / ACROSS;
+    const int64_t     c = (int64_t)blockIdx.x * ACROSS + lane;
     for (int64_t n = blockIdx.y; n < N; n += gridDim.y) {
         const float at = c < C ? ck_float(by[n * C + c]) : 0.0f, s = sigmoid(at);
         double      sum = 0;
@@ -60,7 +61,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* y is N,P,Q,C with P, Q the halves of H, W, rounded up; a thread makes an element. */
+/* y is [N,P,Q,C] with P, Q half of H, W, rounded up; a thread computes an element. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
     avgpool2x2(const T *x, T *y, int64_t elems, int64_t H, int64_t W, int64_t C) {
@@ -86,14 +87,13 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-template <typename T> void gate_run(const struct ck_se_scale *a, cudaStream_t stream) {
-    const dim3 grid(ck_blocks(a->C, TRANSPOSED, BLOCKS), ck_blocks(a->N, 1, BLOCKS),
-                    ck_blocks(a->pixels, 8 * DOWN, 64));
-    gate<T><<<grid, THREADS, 0, stream>>>((const T *)a->x, (const T *)a->logit, (T *)a->y, a->N, a->pixels, a->C);
+template <typename T> void se_scale_run(const struct ck_se_scale *a, cudaStream_t stream) {
+    const dim3 grid(ck_blocks(a->C, ACROSS, BLOCKS), ck_blocks(a->N, 1, BLOCKS), ck_blocks(a->pixels, 8 * DOWN, 64));
+    se_scale<T><<<grid, THREADS, 0, stream>>>((const T *)a->x, (const T *)a->logit, (T *)a->y, a->N, a->pixels, a->C);
 }
 
 template <typename T> void se_scale_grad_run(const struct ck_se_scale *a, cudaStream_t stream) {
-    const dim3 grid(ck_blocks(a->C, TRANSPOSED, BLOCKS), ck_blocks(a->N, 1, BLOCKS));
+    const dim3 grid(ck_blocks(a->C, ACROSS, BLOCKS), ck_blocks(a->N, 1, BLOCKS));
     se_scale_grad<T><<<grid, THREADS, 0, stream>>>((const T *)a->dy, (const T *)a->x, (const T *)a->logit, (T *)a->dx,
                                                    (T *)a->dlogit, a->N, a->pixels, a->C);
 }
@@ -114,7 +114,7 @@ void avgpool2x2_grad_run(const void *dy, void *dx, int64_t N, int64_t H, int64_t
 } // namespace
 
 cudaError_t ck_se_scale(const struct ck_se_scale *a, cudaStream_t stream) {
-    CK_BY_TYPE(a->type, gate_run<T>(a, stream));
+    CK_BY_TYPE(a->type, se_scale_run<T>(a, stream));
     return cudaGetLastError();
 }
 

@@ -1,8 +1,8 @@
-/* cuda/elementwise/squeeze_excite_kernels.c: the GPU's rows for squeeze and excitation's gate and ResNet-D's 2x2 means.
- * Data is f32, f16 or bf16, one type in an op. */
+/* cuda/elementwise/squeeze_excite_kernels.c: kernel table for squeeze-and-excitation's scale and ResNet-D's 2x2 average
+ * pooling. Data is f32, f16 or bf16, one type in an op. */
 #include "cuda/core/cuda_device.h"
 
-/* All that is read and written is of one type. */
+/* All inputs and outputs have one type. */
 static bool one_type(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct cr_op_info *info  = cr_op_info(op->kind);
     const struct cr_tensor  *first = cuda_in(p, op, 0);
@@ -14,12 +14,12 @@ static bool one_type(const struct cr_device *device, const struct cr_program *p,
     return true;
 }
 
-static struct ck_se_scale gate_of(const struct cr_tensor *x) {
+static struct ck_se_scale se_scale_args(const struct cr_tensor *x) {
     return (struct ck_se_scale){.type = cuda_type(x), .N = x->dim[0], .pixels = x->dim[1] * x->dim[2], .C = x->dim[3]};
 }
 
 static cr_status se_scale_launch(struct cr_device *device, const struct cr_call *call) {
-    struct ck_se_scale args = gate_of(cuda_in(call->program, call->op, CR_IN_se_scale_x));
+    struct ck_se_scale args = se_scale_args(cuda_in(call->program, call->op, CR_IN_se_scale_x));
     args.x                  = call->in[CR_IN_se_scale_x];
     args.logit              = call->in[CR_IN_se_scale_logit];
     args.y                  = call->out[CR_OUT_se_scale_y];
@@ -28,7 +28,7 @@ static cr_status se_scale_launch(struct cr_device *device, const struct cr_call 
 }
 
 static cr_status se_scale_grad_launch(struct cr_device *device, const struct cr_call *call) {
-    struct ck_se_scale args = gate_of(cuda_in(call->program, call->op, CR_IN_se_scale_grad_x));
+    struct ck_se_scale args = se_scale_args(cuda_in(call->program, call->op, CR_IN_se_scale_grad_x));
     args.dy                 = call->in[CR_IN_se_scale_grad_dy];
     args.x                  = call->in[CR_IN_se_scale_grad_x];
     args.logit              = call->in[CR_IN_se_scale_grad_logit];
@@ -52,17 +52,17 @@ static cr_status avgpool2x2_grad_launch(struct cr_device *device, const struct c
     return CR_OK;
 }
 
-#define ROW(kind)                                                                                                      \
+#define KERNEL(kind)                                                                                                   \
     static const struct cr_kernel kind##_row = {.name          = "cuda." #kind,                                        \
                                                 .op            = CR_OP_##kind,                                         \
                                                 .math          = CR_MATH_F32,                                          \
                                                 .deterministic = true,                                                 \
                                                 .accepts       = one_type,                                             \
                                                 .launch        = kind##_launch}
-ROW(se_scale);
-ROW(se_scale_grad);
-ROW(avgpool2x2);
-ROW(avgpool2x2_grad);
+KERNEL(se_scale);
+KERNEL(se_scale_grad);
+KERNEL(avgpool2x2);
+KERNEL(avgpool2x2_grad);
 
 const struct cr_kernel *const cr_cuda_squeeze_excite_kernels[] = {&se_scale_row, &se_scale_grad_row, &avgpool2x2_row,
                                                                   &avgpool2x2_grad_row, NULL};

@@ -1,8 +1,8 @@
-/* cuda/norm/bn_apply.cu: y = act(x*scale + bias + add), and the gradient through a BN whose statistics are fixed. See
- * cuda/norm/bn_point.cuh for how channels meet threads, and for the limiter.
+/* cuda/norm/bn_apply.cu: y = act(x*scale + bias + add), and the gradient through a BN with fixed statistics.
+ * cuda/norm/bn_point.cuh describes how channels are assigned to threads, and the limiter.
  *
- * Bytes an element (2 in 16 bits, 4 in f32, times): bn_apply 2, with add 3; channel_scale 2. A mask is 1/8 byte more.
- */
+ * Bytes an element (times 2 in 16 bits, times 4 in f32): bn_apply 2, with add 3; channel_scale 2. A mask adds 1/8
+ * byte. */
 #include "cuda/norm/bn_point.cuh"
 
 template <typename T, bool RELU, bool MASK> struct apply_map {
@@ -28,7 +28,7 @@ template <typename T, bool RELU, bool MASK> struct apply_map {
     }
 };
 
-/* `add` as it is. */
+/* `add` is used unchanged. */
 template <typename T, bool RELU, bool MASK> struct apply_add_map {
     using Type = T;
     enum { INPUTS = 2, UNROLL = 2, RESIDENT = 4 };
@@ -52,7 +52,7 @@ template <typename T, bool RELU, bool MASK> struct apply_add_map {
     }
 };
 
-/* `add` through a BN of its own; the two biases are one number. */
+/* `add` has a BN of its own; the two biases are added once. */
 template <typename T, bool RELU, bool MASK> struct apply_pair_map {
     using Type = T;
     enum { INPUTS = 2, UNROLL = 2, RESIDENT = 4 };

@@ -1,13 +1,13 @@
 /* cuda/norm/bn_grad.cu: batch normalisation backward: sums of the gradient, its coefficients, and the gradient itself.
- * g is the gradient before the ReLU: dy, or dy where the mask says so (enum ck_mask).
+ * g is the gradient before the ReLU: dy, or dy where the mask passes it (enum ck_mask).
  *
- * Bytes an element (2 in 16 bits, 4 in f32, times): bn_grad_sums 2, bn_grad_apply 3, each 1 more with y and 1/8 byte
- * more with its bits; a mask made again from x costs none. */
+ * Bytes an element (times 2 in 16 bits, times 4 in f32): bn_grad_sums 2, bn_grad_apply 3; y adds 1 to each, the bit
+ * mask 1/8 byte. A mask that is recomputed from x adds nothing. */
 #include "cuda/norm/bn_finish.cuh"
 #include "cuda/norm/bn_point.cuh"
 #include "cuda/norm/bn_sums.cuh"
 
-/* g of a vector. `in`: dy, x, y where the mask is y; scale and bias where it is made again from x. */
+/* g of a vector. `in`: dy, x, and y when the mask is y; scale and bias when the mask is recomputed from x. */
 template <enum ck_mask MASK, int INPUTS, int N>
 static __device__ __forceinline__ void masked(const float (&in)[INPUTS][N], unsigned bits, const float *scale,
                                               const float *bias, float (&g)[N]) {
@@ -21,7 +21,7 @@ static __device__ __forceinline__ void masked(const float (&in)[INPUTS][N], unsi
     }
 }
 
-/* ---- bn_grad_sums: sums of g and g*(x - mean); rstd comes at the end ---- */
+/* ---- bn_grad_sums: sums of g and g*(x - mean); the end multiplies by rstd ---- */
 
 template <typename T, int N, enum ck_mask MASK>
 struct grad_terms {
@@ -53,8 +53,8 @@ __device__ __forceinline__ void put(int which, int64_t c, int64_t C, double sum)
 }
 ;
 
-/* Calls job.run<T, elements of a vector, mask>(): bits come with whole vectors only. */
-template <typename T, int N, class Job> static auto grad_stats_by_mask(const struct ck_bn_grad *a, const Job &job) {
+/* Calls job.run<T, elements of a vector, mask>(). Bit masks have whole vectors only. */
+template <typename T, int N, class Job> static auto grad_sums_by_mask(const struct ck_bn_grad *a, const Job &job) {
     switch (a->by) {
     case CK_MASK_Y: return job.template run<T, N, CK_MASK_Y>();
     case CK_MASK_ACT: return job.template run<T, N, CK_MASK_ACT>();
@@ -65,21 +65,21 @@ template <typename T, int N, class Job> static auto grad_stats_by_mask(const str
     }
     return job.template run<T, N, CK_MASK_NONE>();
 }
-template <class Job> static auto grad_stats_by_type(const struct ck_bn_grad *a, const Job &job) {
+template <class Job> static auto grad_sums_by_type(const struct ck_bn_grad *a, const Job &job) {
     CK_BY_TYPE(a->type, return a->channels % ck_vector_elems<T>() == 0
-                                   ? grad_stats_by_mask<T, ck_vector_elems<T>()>(a, job)
-                                   : grad_stats_by_mask<T, 1>(a, job));
-    return decltype(grad_stats_by_mask<float, 4>(a, job)){};
+                                   ? grad_sums_by_mask<T, ck_vector_elems<T>()>(a, job)
+                                   : grad_sums_by_mask<T, 1>(a, job));
+    return decltype(grad_sums_by_mask<float, 4>(a, job)){};
 }
 
-struct grad_stats_sizes {
+struct grad_sums_sizes {
     const struct ck_bn_grad                               *a;
     int                                                    multiprocessors;
     template <typename T, int N, enum ck_mask MASK> size_t run() const {
         return sums_bytes<grad_terms<T, N, MASK>>(a->pixels, a->channels, multiprocessors);
     }
 };
-struct grad_stats_job {
+struct grad_sums_job {
     const struct ck_bn_grad                                    *a;
     void                                                       *workspace;
     int                                                         multiprocessors;
@@ -95,15 +95,15 @@ struct grad_stats_job {
 };
 
 size_t ck_bn_grad_sums_workspace(const struct ck_bn_grad *a, int multiprocessors) {
-    return grad_stats_by_type(a, grad_stats_sizes{a, multiprocessors});
+    return grad_sums_by_type(a, grad_sums_sizes{a, multiprocessors});
 }
 
 cudaError_t ck_bn_grad_sums(const struct ck_bn_grad *a, void *workspace, int multiprocessors, cudaStream_t stream) {
     if (a->by == CK_MASK_BITS && a->channels % 8 != 0) return cudaErrorInvalidValue;
-    return grad_stats_by_type(a, grad_stats_job{a, workspace, multiprocessors, stream});
+    return grad_sums_by_type(a, grad_sums_job{a, workspace, multiprocessors, stream});
 }
 
-/* ---- bn_grad_finalize: C threads, in double; limited by the launch ---- */
+/* ---- bn_grad_finalize: C threads, in double; limiter: the launch ---- */
 
 enum { CHANNEL_THREADS = 64 };
 
@@ -154,7 +154,7 @@ __device__ __forceinline__ void apply(const Params<N> &k, const float (&in)[INPU
 
 template <typename T, enum ck_mask MASK>
 static cudaError_t grad_apply_run(const struct ck_bn_grad *a, int multiprocessors, cudaStream_t stream) {
-    grad_map<T, MASK> map = {{(const T *)a->dy, (const T *)a->x}, (T *)a->dx, NULL, a->coef, NULL};
+    grad_map<T, MASK> map = {{(const T *)a->dy, (const T *)a->x}, (T *)a->dx, NULL, a->coeffs, NULL};
     if constexpr (MASK == CK_MASK_Y) map.in[2] = (const T *)a->mask;
     if constexpr (MASK == CK_MASK_BITS) map.in_bits = (const uint8_t *)a->mask;
     if constexpr (MASK == CK_MASK_ACT) map.act = (const float *)a->mask;

@@ -1,13 +1,13 @@
-/* cuda/norm/bn_kernels.c: the GPU's rows of batch normalisation, and of the ReLU's gradient, which makes sums for it.
- * Shapes and slots here; kernels in cuda/norm/bn.cu, cuda/norm/bn_apply.cu, cuda/norm/bn_grad.cu,
- * cuda/norm/relu_grad.cu and cuda/norm/pool_bn.cu. Data is f32, f16 or bf16, one type in an op; sums, coefficients,
- * parameters and their gradients are f32 always. */
+/* cuda/norm/bn_kernels.c: kernel table of batch normalisation and of the ReLU gradient, which computes sums for it.
+ * This file reads shapes and slots. Device code is in cuda/norm/bn.cu, bn_apply.cu, bn_grad.cu, bn_relu_grad.cu and
+ * relu_grad.cu. Data is f32, f16 or bf16, one type in an op; sums, coefficients, parameters and their gradients are
+ * always f32. */
 #include "cuda/core/cuda_device.h"
 
 #define SLOT_IN(kind, slot) (1u << CR_IN_##kind##_##slot)
 #define SLOT_OUT(kind, slot) (1u << CR_OUT_##kind##_##slot)
 
-/* Of slots that may be absent: fits when absent. */
+/* For optional slots: an absent tensor also fits. */
 static bool is_like(const struct cr_tensor *t, const struct cr_tensor *data) {
     return !t || t->dtype == data->dtype;
 }
@@ -18,7 +18,7 @@ static bool is_half(const struct cr_tensor *t) {
     return !t || t->dtype == CR_F16 || t->dtype == CR_BF16;
 }
 
-/* A mask slot: the activation, or its bits, which are a byte for eight channels. */
+/* A mask slot: the activation, or its bit mask with one byte for eight channels. */
 static bool is_mask(const struct cr_tensor *y, const struct cr_tensor *data) {
     return is_like(y, data) || (y->dtype == CR_U8 && data->dim[3] % 8 == 0);
 }
@@ -49,7 +49,7 @@ static cr_status bn_sums_launch(struct cr_device *device, const struct cr_call *
     return CR_OK;
 }
 
-/* All f32 but slot `half` of the outputs, a copy in 16 bits that may be absent (-1: there is no such slot). */
+/* All tensors are f32 except output slot `half`, an optional copy in 16 bits (-1: the op has no such slot). */
 static bool f32_but(const struct cr_program *p, const struct cr_op *op, int half) {
     for (int s = 0; s < CR_OP_IN_MAX; s++)
         if (!is_f32(cuda_in(p, op, s))) return false;
@@ -210,7 +210,7 @@ static cr_status bn_grad_finalize_launch(struct cr_device *device, const struct 
         .mean_rstd  = call->in[CR_IN_bn_grad_finalize_mean_rstd],
         .dgamma     = call->out[CR_OUT_bn_grad_finalize_dgamma],
         .dbeta      = call->out[CR_OUT_bn_grad_finalize_dbeta],
-        .coef       = call->out[CR_OUT_bn_grad_finalize_coef],
+        .coeffs     = call->out[CR_OUT_bn_grad_finalize_coef],
         .channels   = cuda_in(call->program, call->op, CR_IN_bn_grad_finalize_grad_sums)->dim[3],
         .count      = a->count,
         .accumulate = a->accumulate,
@@ -241,7 +241,7 @@ static cr_status bn_grad_apply_launch(struct cr_device *device, const struct cr_
                                     .dy       = call->in[CR_IN_bn_grad_apply_dy],
                                     .x        = call->in[CR_IN_bn_grad_apply_x],
                                     .mask     = act ? act : call->in[CR_IN_bn_grad_apply_y],
-                                    .coef     = call->in[CR_IN_bn_grad_apply_coef],
+                                    .coeffs   = call->in[CR_IN_bn_grad_apply_coef],
                                     .dx       = call->out[CR_OUT_bn_grad_apply_dx],
                                     .pixels   = cuda_pixels(x),
                                     .channels = x->dim[3]};
@@ -249,9 +249,9 @@ static cr_status bn_grad_apply_launch(struct cr_device *device, const struct cr_
     return CR_OK;
 }
 
-/* ---- the ReLU's gradient, with the sums of the BNs before it ---- */
+/* ---- the ReLU gradient, with the sums of the BNs in front of it ---- */
 
-/* A BN's input, its statistics and the result come together. */
+/* A BN's input, its statistics and its sums are all present or all absent. */
 static bool together(bool x, bool mean_rstd, bool grad_sums) {
     return x == mean_rstd && x == grad_sums;
 }
@@ -313,7 +313,7 @@ static cr_status relu_grad_launch(struct cr_device *device, const struct cr_call
     return CR_OK;
 }
 
-/* ---- the gate behind a conv_dgrad: ReLU's mask and the sums of the BN before it ---- */
+/* ---- the second kernel of a conv_dgrad: ReLU mask and sums of the BN in front of the convolution ---- */
 
 size_t cr_cuda_bn_relu_grad_workspace(const struct cr_device *device, const struct cr_program *p,
                                       const struct cr_op *op) {
@@ -337,102 +337,6 @@ cr_status cr_cuda_bn_relu_grad(struct cr_device *device, const struct cr_call *c
     return CR_OK;
 }
 
-/* ---- backward of BN, ReLU and max-pool at once: windows of 3, stride 2, channels in whole vectors ---- */
-
-static bool fits_int(const struct cr_tensor *t) {
-    return t->dim[1] <= INT32_MAX / t->dim[2] && t->dim[1] * t->dim[2] <= INT32_MAX / t->dim[3];
-}
-static bool pool_accepts(const struct cr_op *op, const struct cr_tensor *dy, const struct cr_tensor *index,
-                         const struct cr_tensor *x) {
-    const struct cr_conv_attr *a = &op->attr.conv;
-    return cuda_is_data(x) && is_like(dy, x) && index->dtype == CR_U8 && a->window == 3 && a->stride == 2 &&
-           a->pad <= 1 && x->dim[3] % (x->dtype == CR_F32 ? 4 : 8) == 0 && fits_int(x);
-}
-static struct ck_window pool_window(const struct cr_op *op, const struct cr_tensor *x, const struct cr_tensor *dy) {
-    const struct cr_conv_attr *a = &op->attr.conv;
-    return (struct ck_window){.N      = x->dim[0],
-                              .H      = x->dim[1],
-                              .W      = x->dim[2],
-                              .C      = x->dim[3],
-                              .P      = dy->dim[1],
-                              .Q      = dy->dim[2],
-                              .K      = dy->dim[3],
-                              .window = a->window,
-                              .stride = a->stride,
-                              .pad    = a->pad};
-}
-
-static bool pool_bn_grad_sums_accepts(const struct cr_device *device, const struct cr_program *p,
-                                      const struct cr_op *op) {
-    (void)device;
-    return pool_accepts(op, cuda_in(p, op, CR_IN_pool_bn_grad_sums_dy), cuda_in(p, op, CR_IN_pool_bn_grad_sums_index),
-                        cuda_in(p, op, CR_IN_pool_bn_grad_sums_x)) &&
-           is_f32(cuda_in(p, op, CR_IN_pool_bn_grad_sums_scale_bias)) &&
-           is_f32(cuda_in(p, op, CR_IN_pool_bn_grad_sums_mean_rstd)) &&
-           is_f32(cuda_out(p, op, CR_OUT_pool_bn_grad_sums_grad_sums)) &&
-           cr_op_uses_only(op,
-                           SLOT_IN(pool_bn_grad_sums, dy) | SLOT_IN(pool_bn_grad_sums, index) |
-                               SLOT_IN(pool_bn_grad_sums, x) | SLOT_IN(pool_bn_grad_sums, scale_bias) |
-                               SLOT_IN(pool_bn_grad_sums, mean_rstd),
-                           SLOT_OUT(pool_bn_grad_sums, grad_sums));
-}
-
-static cr_status pool_bn_grad_sums_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
-                                           void **prepared, size_t *workspace_bytes) {
-    const struct cr_tensor *x = cuda_in(p, op, CR_IN_pool_bn_grad_sums_x);
-    const struct ck_window  w = pool_window(op, x, cuda_in(p, op, CR_IN_pool_bn_grad_sums_dy));
-    *prepared                 = NULL;
-    *workspace_bytes          = ck_pool_bn_grad_sums_workspace(cuda_type(x), &w, cuda_of(device)->multiprocessors);
-    return CR_OK;
-}
-
-static cr_status pool_bn_grad_sums_launch(struct cr_device *device, const struct cr_call *call) {
-    const struct cr_tensor      *x    = cuda_in(call->program, call->op, CR_IN_pool_bn_grad_sums_x);
-    const struct ck_pool_bn_grad args = {
-        .type      = cuda_type(x),
-        .dy        = call->in[CR_IN_pool_bn_grad_sums_dy],
-        .index     = call->in[CR_IN_pool_bn_grad_sums_index],
-        .x         = call->in[CR_IN_pool_bn_grad_sums_x],
-        .act       = call->in[CR_IN_pool_bn_grad_sums_scale_bias],
-        .mean_rstd = call->in[CR_IN_pool_bn_grad_sums_mean_rstd],
-        .grad_sums = call->out[CR_OUT_pool_bn_grad_sums_grad_sums],
-        .w         = pool_window(call->op, x, cuda_in(call->program, call->op, CR_IN_pool_bn_grad_sums_dy))};
-    CUDA_TRY(
-        ck_pool_bn_grad_sums(&args, call->workspace, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
-    return CR_OK;
-}
-
-static bool pool_bn_grad_apply_accepts(const struct cr_device *device, const struct cr_program *p,
-                                       const struct cr_op *op) {
-    const struct cr_tensor *x = cuda_in(p, op, CR_IN_pool_bn_grad_apply_x);
-    (void)device;
-    return pool_accepts(op, cuda_in(p, op, CR_IN_pool_bn_grad_apply_dy), cuda_in(p, op, CR_IN_pool_bn_grad_apply_index),
-                        x) &&
-           is_like(cuda_out(p, op, CR_OUT_pool_bn_grad_apply_dx), x) &&
-           is_f32(cuda_in(p, op, CR_IN_pool_bn_grad_apply_scale_bias)) &&
-           is_f32(cuda_in(p, op, CR_IN_pool_bn_grad_apply_coef)) &&
-           cr_op_uses_only(op,
-                           SLOT_IN(pool_bn_grad_apply, dy) | SLOT_IN(pool_bn_grad_apply, index) |
-                               SLOT_IN(pool_bn_grad_apply, x) | SLOT_IN(pool_bn_grad_apply, scale_bias) |
-                               SLOT_IN(pool_bn_grad_apply, coef),
-                           SLOT_OUT(pool_bn_grad_apply, dx));
-}
-
-static cr_status pool_bn_grad_apply_launch(struct cr_device *device, const struct cr_call *call) {
-    const struct cr_tensor      *x    = cuda_in(call->program, call->op, CR_IN_pool_bn_grad_apply_x);
-    const struct ck_pool_bn_grad args = {
-        .type  = cuda_type(x),
-        .dy    = call->in[CR_IN_pool_bn_grad_apply_dy],
-        .index = call->in[CR_IN_pool_bn_grad_apply_index],
-        .x     = call->in[CR_IN_pool_bn_grad_apply_x],
-        .act   = call->in[CR_IN_pool_bn_grad_apply_scale_bias],
-        .coef  = call->in[CR_IN_pool_bn_grad_apply_coef],
-        .dx    = call->out[CR_OUT_pool_bn_grad_apply_dx],
-        .w     = pool_window(call->op, x, cuda_in(call->program, call->op, CR_IN_pool_bn_grad_apply_dy))};
-    CUDA_TRY(ck_pool_bn_grad_apply(&args, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
-    return CR_OK;
-}
-
 static bool channel_scale_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct cr_tensor *dy = cuda_in(p, op, CR_IN_channel_scale_dy);
     (void)device;
@@ -452,32 +356,29 @@ static cr_status channel_scale_launch(struct cr_device *device, const struct cr_
 
 /* ---- the table ---- */
 
-#define BN_ROW(kind, accept, prepares, reads)                                                                          \
-    static const struct cr_kernel row_##kind = {.name          = "cuda." #kind,                                        \
-                                                .op            = CR_OP_##kind,                                         \
-                                                .math          = CR_MATH_F32,                                          \
-                                                .deterministic = true,                                                 \
-                                                .accepts       = accept,                                               \
-                                                .prepare       = prepares,                                             \
-                                                .host_slots    = reads,                                                \
-                                                .launch        = kind##_launch}
-BN_ROW(bn_sums, bn_sums_accepts, bn_sums_prepare, SLOT_IN(bn_sums, x));
-BN_ROW(bn_finalize, bn_finalize_accepts, NULL, 0);
-BN_ROW(bn_scale_bias, bn_scale_bias_accepts, NULL, 0);
-BN_ROW(bn_apply, bn_apply_accepts, NULL, SLOT_IN(bn_apply, x) | SLOT_IN(bn_apply, add));
-BN_ROW(bn_grad_sums, bn_grad_sums_accepts, bn_grad_sums_prepare,
-       SLOT_IN(bn_grad_sums, dy) | SLOT_IN(bn_grad_sums, x) | SLOT_IN(bn_grad_sums, y));
-BN_ROW(bn_grad_finalize, bn_grad_finalize_accepts, NULL, 0);
-BN_ROW(bn_grad_apply, bn_grad_apply_accepts, NULL,
-       SLOT_IN(bn_grad_apply, dy) | SLOT_IN(bn_grad_apply, x) | SLOT_IN(bn_grad_apply, y));
-BN_ROW(channel_scale, channel_scale_accepts, NULL, SLOT_IN(channel_scale, dy));
-BN_ROW(relu_grad, relu_grad_accepts, relu_grad_prepare,
-       SLOT_IN(relu_grad, dy) | SLOT_IN(relu_grad, y) | SLOT_IN(relu_grad, add) | SLOT_IN(relu_grad, bn_x) |
-           SLOT_IN(relu_grad, bn2_x));
-BN_ROW(pool_bn_grad_sums, pool_bn_grad_sums_accepts, pool_bn_grad_sums_prepare, SLOT_IN(pool_bn_grad_sums, x));
-BN_ROW(pool_bn_grad_apply, pool_bn_grad_apply_accepts, NULL, SLOT_IN(pool_bn_grad_apply, x));
+#define BN_KERNEL(kind, accept, prepares, reads)                                                                       \
+    static const struct cr_kernel kernel_##kind = {.name          = "cuda." #kind,                                     \
+                                                   .op            = CR_OP_##kind,                                      \
+                                                   .math          = CR_MATH_F32,                                       \
+                                                   .deterministic = true,                                              \
+                                                   .accepts       = accept,                                            \
+                                                   .prepare       = prepares,                                          \
+                                                   .host_slots    = reads,                                             \
+                                                   .launch        = kind##_launch}
+BN_KERNEL(bn_sums, bn_sums_accepts, bn_sums_prepare, SLOT_IN(bn_sums, x));
+BN_KERNEL(bn_finalize, bn_finalize_accepts, NULL, 0);
+BN_KERNEL(bn_scale_bias, bn_scale_bias_accepts, NULL, 0);
+BN_KERNEL(bn_apply, bn_apply_accepts, NULL, SLOT_IN(bn_apply, x) | SLOT_IN(bn_apply, add));
+BN_KERNEL(bn_grad_sums, bn_grad_sums_accepts, bn_grad_sums_prepare,
+          SLOT_IN(bn_grad_sums, dy) | SLOT_IN(bn_grad_sums, x) | SLOT_IN(bn_grad_sums, y));
+BN_KERNEL(bn_grad_finalize, bn_grad_finalize_accepts, NULL, 0);
+BN_KERNEL(bn_grad_apply, bn_grad_apply_accepts, NULL,
+          SLOT_IN(bn_grad_apply, dy) | SLOT_IN(bn_grad_apply, x) | SLOT_IN(bn_grad_apply, y));
+BN_KERNEL(channel_scale, channel_scale_accepts, NULL, SLOT_IN(channel_scale, dy));
+BN_KERNEL(relu_grad, relu_grad_accepts, relu_grad_prepare,
+          SLOT_IN(relu_grad, dy) | SLOT_IN(relu_grad, y) | SLOT_IN(relu_grad, add) | SLOT_IN(relu_grad, bn_x) |
+              SLOT_IN(relu_grad, bn2_x));
 
 const struct cr_kernel *const cr_cuda_bn_kernels[] = {
-    &row_bn_sums,      &row_bn_finalize,       &row_bn_scale_bias,      &row_bn_apply,
-    &row_bn_grad_sums, &row_bn_grad_finalize,  &row_bn_grad_apply,      &row_channel_scale,
-    &row_relu_grad,    &row_pool_bn_grad_sums, &row_pool_bn_grad_apply, NULL};
+    &kernel_bn_sums,          &kernel_bn_finalize,   &kernel_bn_scale_bias, &kernel_bn_apply,  &kernel_bn_grad_sums,
+    &kernel_bn_grad_finalize, &kernel_bn_grad_apply, &kernel_channel_scale, &kernel_relu_grad, NULL};

@@ -1,28 +1,31 @@
-/* cuda/norm/bn_point.cuh: one kernel for every op that maps pixels*C elements to as many with per-channel coefficients.
+/* cuda/norm/bn_point.cuh: one kernel for all ops that map pixels*C elements to as many with per-channel coefficients.
  *
- * Vector v of a tensor begins at channel v*N % C, N elements a vector, so the channels repeat every C/gcd(C,N) vectors.
- * The grid's stride is a multiple of that period: a thread meets the same N channels in each of its vectors and reads
- * their coefficients once, whatever C is. The last elems % N elements go one by one to the first threads.
+ * Vector v of a tensor begins at channel v*N % C (N elements a vector), so the channels repeat every C/gcd(C,N)
+ * vectors. The grid's stride is a multiple of that period: a thread has the same N channels in all its vectors and
+ * reads their coefficients once, for any C. The first threads process the last elems % N elements one by one.
  *
- * Limiter: memory, (INPUTS + 1) * sizeof(T) bytes an element. A thread has UNROLL * INPUTS loads of 16 bytes under way;
- * the RESIDENT blocks of a multiprocessor together 64 KiB and more, twice what latency asks for at 4 TB/s. */
+ * Limiter: memory, (INPUTS + 1) * sizeof(T) bytes an element. A thread has UNROLL * INPUTS loads of 16 bytes in flight.
+ * The RESIDENT blocks of a multiprocessor have 64 KiB or more in flight, twice as much as the latency requires at 4
+ * TB/s. */
 #ifndef CK_BN_POINT_CUH
 #define CK_BN_POINT_CUH
 
 #include "cuda/common/common.cuh"
 
-enum { POINT_THREADS = 256, POINT_WAVES = 2 /* of resident blocks: slow multiprocessors get less to do */ };
+enum { POINT_THREADS = 256, POINT_WAVES = 2 /* waves of resident blocks: slow multiprocessors get less work */ };
 
-/* What a map is: struct Map with
- *   Type, INPUTS, UNROLL, RESIDENT      the element, how many tensors it reads, vectors at a time, blocks a
- * multiprocessor READS_BITS, WRITES_BITS             is there a bit mask besides? Then C is a multiple of 8 const Type
- * *in[INPUTS]; Type *out;  may share memory const uint8_t *in_bits; uint8_t *out_bits                          where
- * they are read or written template <int N> struct Params        in registers template <int N> void
- * load_params(Params<N> *, c, C)                        of the channels from c on, modulo C template <int N> void
- * apply(const Params<N> &, const float in[INPUTS][N], unsigned bits, float out[N]) Written bits are those of out > 0.
- */
+/* A map is a struct with these members:
+ *   Type, INPUTS, UNROLL, RESIDENT      element type, number of tensors read, vectors at a time, blocks a
+ *   multiprocessor
+ *   READS_BITS, WRITES_BITS             whether there is a bit mask; then C is a multiple of 8
+ *   const Type *in[INPUTS]; Type *out;  may be the same memory
+ *   const uint8_t *in_bits; uint8_t *out_bits                          bit masks that are read or written
+ *   template <int N> struct Params                                     in registers
+ *   template <int N> void load_params(Params<N> *, c, C)               parameters of the channels from c on, modulo C
+ *   template <int N> void apply(const Params<N> &, const float in[INPUTS][N], unsigned bits, float out[N])
+ * Written bits are those of out > 0. */
 
-/* Entry c of N per-channel values, modulo C. */
+/* Entries c to c + N - 1 of a vector of per-channel values, modulo C. */
 template <int N> __device__ __forceinline__ void point_channels(const float *row, int64_t c, int64_t C, float out[N]) {
     if constexpr (N % 4 == 0) {
         if (C % N == 0) { /* then c is a multiple of N, and every row of C floats begins at a multiple of 16 bytes */
@@ -67,7 +70,7 @@ __device__ __forceinline__ void point_vector(const Map &map, const typename Map:
     const uint4 packed = ck_pack<T>(out);
     ck_store(map.out, v, packed);
     if constexpr (Map::WRITES_BITS) {
-        ck_unpack<T>(packed, out); /* what is too small for the type is 0 */
+        ck_unpack<T>(packed, out); /* a value too small for the type is 0 */
         ck_store_bits<N>(map.out_bits, v, point_above<N>(out));
     }
 }
@@ -83,7 +86,7 @@ template <typename Map> __device__ __forceinline__ void point_element(const Map 
     map.out[i] = ck_round<T>(out[0]);
 }
 
-/* Loads of up to UNROLL vectors from v on; what lies behind the end is left alone. */
+/* Loads up to UNROLL vectors from v on; does not read past the end. */
 template <typename Map>
 __device__ __forceinline__ void point_load(const Map &map, point_words<Map> (&raw)[Map::UNROLL], int64_t v,
                                            int64_t stride, int64_t vectors) {
@@ -99,8 +102,8 @@ __device__ __forceinline__ void point_load(const Map &map, point_words<Map> (&ra
         }
 }
 
-/* `stride` in vectors: a multiple of the channels' period, and at least the number of threads. The first loads are
- * under way while the coefficients come. */
+/* `stride`: in vectors, a multiple of the channels' period and at least the number of threads. The first loads are in
+ * flight while the coefficients are loaded. */
 template <typename Map>
 __global__ void __launch_bounds__(POINT_THREADS, Map::RESIDENT)
     point_kernel(Map map, int64_t elems, int64_t C, int64_t stride) {
@@ -108,7 +111,7 @@ __global__ void __launch_bounds__(POINT_THREADS, Map::RESIDENT)
     const int64_t vectors = elems / N;
     int64_t       v       = (int64_t)blockIdx.x * POINT_THREADS + threadIdx.x;
     ck_begin_after_last();
-    if constexpr (!Map::READS_BITS && !Map::WRITES_BITS) /* with bits there are whole vectors only */
+    if constexpr (!Map::READS_BITS && !Map::WRITES_BITS) /* with bit masks there are whole vectors only */
         if (v < elems % N) point_element(map, vectors * N + v, C);
     if (v >= vectors) return;
     point_words<Map> raw[U];
@@ -127,13 +130,14 @@ __global__ void __launch_bounds__(POINT_THREADS, Map::RESIDENT)
 
 template <typename Map>
 static cudaError_t point_launch(const Map &map, int64_t pixels, int64_t C, int multiprocessors, cudaStream_t stream) {
-    constexpr int64_t N    = ck_vector_elems<typename Map::Type>();
-    const int64_t  vectors = pixels * C / N, period = C / ck_gcd(C, N), step = period / ck_gcd(period, POINT_THREADS);
-    const int64_t  most    = (int64_t)multiprocessors * Map::RESIDENT * POINT_WAVES;
-    const int64_t  wanted  = ck_blocks(vectors, (int64_t)POINT_THREADS * Map::UNROLL, most);
-    const int64_t  strided = (wanted + step - 1) / step * step; /* blocks whose threads are a multiple of the period */
+    constexpr int64_t N   = ck_vector_elems<typename Map::Type>();
+    const int64_t vectors = pixels * C / N, period = C / ck_gcd(C, N), step = period / ck_gcd(period, POINT_THREADS);
+    const int64_t most   = (int64_t)multiprocessors * Map::RESIDENT * POINT_WAVES;
+    const int64_t wanted = ck_blocks(vectors, (int64_t)POINT_THREADS * Map::UNROLL, most);
+    /* number of blocks whose threads are a multiple of the period */
+    const int64_t  strided = (wanted + step - 1) / step * step;
     const int64_t  stride  = strided * POINT_THREADS;
-    const unsigned blocks  = ck_blocks(vectors, POINT_THREADS, strided); /* none behind the end */
+    const unsigned blocks  = ck_blocks(vectors, POINT_THREADS, strided); /* no block is past the end */
     return ck_launch(point_kernel<Map>, blocks, POINT_THREADS, 0, stream, map, pixels * C, C, stride);
 }
 

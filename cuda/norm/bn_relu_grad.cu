@@ -1,14 +1,14 @@
-/* cuda/norm/bn_relu_grad.cu: a gradient passes the ReLU behind a BN, in place, and that BN gets its sums: what a
- * convolution's data gradient needs behind it where its own kernel does not do it in a fixed order.
+/* cuda/norm/bn_relu_grad.cu: masks a gradient by the ReLU behind a BN, in place, and computes that BN's sums. It runs
+ * behind a convolution's data gradient when the convolution's kernel does not sum in a fixed order.
  *
- * Bytes an element (2 in 16 bits, 4 in f32, times): 3. Limiter: memory. */
+ * Bytes an element (times 2 in 16 bits, times 4 in f32): 3. Limiter: memory. */
 #include "cuda/norm/bn_point.cuh"
 #include "cuda/norm/bn_sums.cuh"
 
 namespace {
 
-/* Sums: g, then g*(x - mean); rstd comes at the end. */
-template <typename T> struct gate_terms {
+/* Sums: g, then g*(x - mean); the end multiplies by rstd. */
+template <typename T> struct relu_mask_terms {
     using Type = T;
     enum { LANES = ck_vector_elems<T>(), INPUTS = 2, SUMS = 2, BATCH = 4, RESIDENT = 2 };
     static constexpr bool READS_BITS = false, WRITES = true;
@@ -46,12 +46,12 @@ template <typename T> struct gate_terms {
 
 template <typename T>
 cudaError_t run(const struct ck_bn_relu_grad *a, void *workspace, int multiprocessors, cudaStream_t stream) {
-    const gate_terms<T> terms = {
+    const relu_mask_terms<T> terms = {
         {(const T *)a->g, (const T *)a->x}, nullptr, (T *)a->g, a->mean_rstd, a->gamma, a->beta, a->grad_sums};
     return sums_launch(terms, a->pixels, a->channels, workspace, multiprocessors, stream);
 }
 template <typename T> size_t bytes(int64_t pixels, int64_t channels, int multiprocessors) {
-    return sums_bytes<gate_terms<T>>(pixels, channels, multiprocessors);
+    return sums_bytes<relu_mask_terms<T>>(pixels, channels, multiprocessors);
 }
 
 } // namespace

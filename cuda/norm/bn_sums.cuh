@@ -1,17 +1,18 @@
-/* cuda/norm/bn_sums.cuh: sums per channel over all pixels: bn_sums, bn_grad_sums, relu_grad and the pooled ones.
+/* cuda/norm/bn_sums.cuh: sums per channel over all pixels: bn_sums, bn_grad_sums, relu_grad and pool_bn_grad_sums.
  *
- * A tensor is read as rows of C/N vectors of N elements: 16 bytes, or one element where C does not come in whole
- * vectors. stage one   a block owns `width` <= SUMS_WIDTH neighbouring vectors of a span of rows. A thread owns one
- * vector column and every `depth`-th row of the span. It sums SUMS_RUN rows in float, then adds them to its doubles,
- * which are in shared memory and leave the registers to loads under way. The block adds its threads' doubles and writes
- *               one double for each channel and sum: partial[span][sum][C]. There are no more blocks than the device
- * holds at once: a second wave costs more than slow multiprocessors do. stage two   adds the spans and rounds to float.
- * All its loads are under way at once. (The last block of stage one could do it; but its fence, its ticket and one
- * multiprocessor's bandwidth take 2 us, a launch inside a CUDA graph 1.) So floats add up at most SUMS_RUN terms, and
- * the order of all sums depends on shapes and the device only.
+ * A tensor is read as rows of C/N vectors of N elements: 16 bytes, or one element where C is not a whole number of
+ * vectors.
+ *   - Stage one: a block processes `width` <= SUMS_WIDTH neighbouring vectors of a span of rows. A thread processes one
+ *     vector column and every `depth`-th row of the span. It sums SUMS_RUN rows in float and adds them to its doubles.
+ *     The doubles are in shared memory, which leaves the registers to loads in flight. The block adds its threads'
+ *     doubles and writes one double for each channel and sum: partial[span][sum][C]. There are no more blocks than the
+ *     device holds at once: a second wave would cost more than slow multiprocessors do.
+ *   - Stage two: adds the spans and rounds to float. All its loads are in flight together. (The last block of stage one
+ *     could do this, but its fence, its ticket and the bandwidth of one multiprocessor take 2 us, while a launch in a
+ *     CUDA graph takes 1 us.)
+ * So at most SUMS_RUN terms are added in float, and the order of all sums depends only on shapes and the device.
  *
- * Limiter: memory, (INPUTS + outputs) * sizeof(T) bytes an element; partial sums are some per mille beside it, in L2.
- */
+ * Limiter: memory, (INPUTS + outputs) * sizeof(T) bytes an element; partial sums add less than 1 %, in L2. */
 #ifndef CK_BN_SUMS_CUH
 #define CK_BN_SUMS_CUH
 
@@ -20,13 +21,13 @@
 
 enum {
     SUMS_THREADS = 256,
-    SUMS_PITCH = SUMS_THREADS + 2, /* of shared doubles: lanes that differ in element and vector meet different banks */
+    SUMS_PITCH = SUMS_THREADS + 2, /* of shared doubles: lanes that differ in element and vector use different banks */
     SUMS_WIDTH = 16,               /* vectors: half a warp reads 256 bytes of a row; 8 and 32 are slower */
-    SUMS_RUN   = 32,               /* rows in float */
-    SUMS_LEAST = 4,                /* rows that a thread should have before another span pays */
-    FOLD_WARPS = 32,               /* at most, of a block of stage two */
-    FOLD_IN_FLIGHT = 16,           /* spans that a thread has under way */
-    FOLD_EARLY     = 6             /* blocks of stage two that may come early: more would take room from stage one */
+    SUMS_RUN   = 32,               /* rows summed in float */
+    SUMS_LEAST = 4,                /* minimum rows of a thread for another span to pay */
+    FOLD_WARPS = 32,               /* maximum warps of a block of stage two */
+    FOLD_IN_FLIGHT = 16,           /* spans that a thread has in flight */
+    FOLD_EARLY     = 6             /* blocks of stage two that may start early: more would take space from stage one */
 };
 
 struct sums_shape {
@@ -60,7 +61,7 @@ template <int VALUES> __device__ __forceinline__ void sums_clear(double *part) {
 #pragma unroll
     for (int k = 0; k < VALUES; k++) part[k * SUMS_PITCH + (int)threadIdx.x] = 0;
 }
-/* Volatile: four at a time, or the compiler loads all of them first and has no registers left for anything else. */
+/* Volatile: four at a time. Otherwise the compiler loads all of them first and runs out of registers. */
 template <int SUMS, int N> __device__ __forceinline__ void sums_flush(double *part, float (&acc)[SUMS][N]) {
     constexpr int    VALUES = SUMS * N, STEP = VALUES % 4 == 0 ? 4 : 1;
     volatile double *own = part + threadIdx.x;
@@ -77,8 +78,8 @@ template <int SUMS, int N> __device__ __forceinline__ void sums_flush(double *pa
     }
 }
 
-/* Adds the block's threads, row by row, and writes partial[span][sum][channel]. Where there are fewer outputs than
- * threads, several threads share one. All threads must call. */
+/* Adds the block's threads, row by row, and writes partial[span][sum][channel]. Several threads compute one output
+ * where there are fewer outputs than threads. All threads must call. */
 template <int SUMS, int N>
 __device__ __forceinline__ void sums_end(const struct sums_shape &shape, const double *part, double *partial) {
     __shared__ double share[SUMS_THREADS];
@@ -98,7 +99,7 @@ __device__ __forceinline__ void sums_end(const struct sums_shape &shape, const d
         else if (first + c < shape.C)
             partial[which * shape.C + c] = sum;
     }
-    if (shares == 1) return; /* the same for the whole block */
+    if (shares == 1) return; /* uniform for the whole block */
     __syncthreads();
     const int which = t / across, c = t % across;
     if (t >= outputs || first + c >= shape.C) return;
@@ -107,10 +108,10 @@ __device__ __forceinline__ void sums_end(const struct sums_shape &shape, const d
     partial[which * shape.C + c] = sum;
 }
 
-/* ---- stage two, brought to the multiprocessors while stage one works where it is small: a block gives 32 outputs, one
- * a lane; its warps share the spans ---- */
+/* ---- stage two; where it is small, its blocks are placed while stage one runs: a block computes 32 outputs, one for
+ * each lane; its warps divide the spans ---- */
 
-/* terms.put(which, channel, C, sum). */
+/* Calls terms.put(which, channel, C, sum). */
 template <class Terms>
 __global__ void __launch_bounds__(FOLD_WARPS *CK_WARP)
     sums_fold(const Terms terms, const double *partial, int spans, int64_t C, int64_t outputs) {
@@ -148,13 +149,13 @@ static cudaError_t sums_fold_launch(const Terms &terms, const struct sums_shape 
 }
 
 /* ---- sums of pointwise terms ----
- * What is summed: struct Terms with
+ * Terms describe what is summed. A struct Terms has these members:
  *   Type, LANES (N), INPUTS, SUMS, BATCH (rows loaded at a time, divides SUMS_RUN), RESIDENT (blocks a multiprocessor)
- *   READS_BITS, WRITES          is there a bit mask to read; an output to write
+ *   READS_BITS, WRITES                                  whether there is a bit mask to read; an output to write
  *   const T *in[INPUTS]; const uint8_t *bits; T *out
- *   struct Params; load_params(Params *, c, C)               numbers of channels c ... c+N-1, in registers
- *   add(const Params &, float in[INPUTS][N], unsigned bits, float acc[SUMS][N], float out[N])      one vector
- *   put(which, c, C, sum)                         the end of it */
+ *   struct Params; load_params(Params *, c, C)          numbers of channels c ... c+N-1, in registers
+ *   add(const Params &, float in[INPUTS][N], unsigned bits, float acc[SUMS][N], float out[N])      adds one vector
+ *   put(which, c, C, sum)                               stores the final sum */
 
 template <typename Terms> struct sums_words {
     typename ck_word<typename Terms::Type, Terms::LANES>::word in[Terms::INPUTS];
@@ -184,8 +185,8 @@ __device__ __forceinline__ void sums_add(const Terms &terms, const typename Term
     if constexpr (Terms::WRITES) words::store(terms.out, v, words::close(out));
 }
 
-/* Rows v, v + step, ... of one vector column, `left` of them. The loop stays rolled: the compiler would fetch further
- * ahead than there are registers, and the other warps of the multiprocessor fill the time as well. */
+/* Rows v, v + step, ... of one vector column; `left` of them. The loop is not unrolled: the compiler would prefetch
+ * more than the registers hold, and other warps of the multiprocessor hide the latency as well. */
 template <typename Terms>
 __device__ __forceinline__ void sums_column(const Terms &terms, const typename Terms::Params &params, int64_t v,
                                             int64_t step, int left, double *part) {
@@ -232,7 +233,7 @@ __global__ void __launch_bounds__(SUMS_THREADS, Terms::RESIDENT)
     sums_end<Terms::SUMS, N>(shape, part, partial);
 }
 
-/* More than 48 KiB of shared memory must be asked for. */
+/* A kernel must request more than 48 KiB of shared memory. */
 template <class Kernel> static cudaError_t sums_allow(Kernel kernel, size_t bytes) {
     return bytes <= 48 << 10 ? cudaSuccess
                              : cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);

@@ -1,11 +1,11 @@
-/* cuda/norm/fold_bn.cu: batch normalisation with fixed statistics folded into the filter before it. The truth is
- * device/cpu/reference/ref_fold.c. Run once for many batches: limited by launch, then by memory (6 bytes an element in
- * 16-bit programs). */
+/* cuda/norm/fold_bn.cu: folds batch normalisation with fixed statistics into the filter in front of it. Reference:
+ * device/cpu/reference/ref_fold.c. It runs once for many batches. Limiter: the launch, then memory (6 bytes an element
+ * in 16-bit programs). */
 #include "cuda/common/common.cuh"
 
 enum { THREADS = 256 };
 
-/* A block a filter. */
+/* One block for each filter. */
 template <typename T> static __global__ void __launch_bounds__(THREADS) fold_kernel(struct ck_fold_bn f, T *y) {
     const int64_t k     = blockIdx.x;
     const float   scale = f.gamma[k] / sqrtf(f.var[k] + f.eps);

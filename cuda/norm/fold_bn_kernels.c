@@ -1,5 +1,5 @@
-/* cuda/norm/fold_bn_kernels.c: the GPU's row that folds batch normalisation into filters, for inference. The kernel is
- * in cuda/norm/fold_bn.cu. */
+/* cuda/norm/fold_bn_kernels.c: kernel that folds batch normalisation into filters, for inference. Device code is in
+ * cuda/norm/fold_bn.cu. */
 #include "cuda/core/cuda_device.h"
 
 static bool fold_bn_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
@@ -25,11 +25,11 @@ static cr_status fold_bn_launch(struct cr_device *device, const struct cr_call *
     return CR_OK;
 }
 
-static const struct cr_kernel row_fold_bn = {.name          = "cuda.fold_bn",
-                                             .op            = CR_OP_fold_bn,
-                                             .math          = CR_MATH_F32,
-                                             .deterministic = true,
-                                             .accepts       = fold_bn_accepts,
-                                             .launch        = fold_bn_launch};
+static const struct cr_kernel kernel_fold_bn = {.name          = "cuda.fold_bn",
+                                                .op            = CR_OP_fold_bn,
+                                                .math          = CR_MATH_F32,
+                                                .deterministic = true,
+                                                .accepts       = fold_bn_accepts,
+                                                .launch        = fold_bn_launch};
 
-const struct cr_kernel *const cr_cuda_fold_bn_kernels[] = {&row_fold_bn, NULL};
+const struct cr_kernel *const cr_cuda_fold_bn_kernels[] = {&kernel_fold_bn, NULL};

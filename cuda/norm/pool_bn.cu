@@ -1,14 +1,15 @@
-/* cuda/norm/pool_bn.cu: backward of BN, ReLU and a max-pool of window 3, stride 2, in two readings of the BN's input x:
- * the sums, then the gradient. What the pooling sends back, g, is as large as x and is made twice instead of stored.
+/* cuda/norm/pool_bn.cu: gradient of BN, ReLU and max pooling (window 3, stride 2), in two passes over the BN's input x:
+ * the sums, then the gradient. The gradient of the pooling, g, is as large as x. Both passes compute it; it is
+ * never stored.
  *
- * The sums go window by window: each window sends its dy to one pixel of a channel, so a thread picks that pixel's x
- * among the nine and has a quarter of the terms that a walk over pixels has. The gradient goes pixel by pixel: the four
- * pixels whose padded coordinates are 2i, 2i+1 by 2j, 2j+1 lie in no windows but those at i-1, i by j-1, j, and of
- * those 16 meetings only 9 fall inside a window. A thread takes one vector of channels of such a quad: dy and index are
- * loaded once for four pixels. Windows, or quads, are the rows of cuda/norm/bn_sums.cuh.
+ * The sums are computed window by window. Each window sends its dy to one pixel of a channel, so a thread selects that
+ * pixel's x among the nine and adds a quarter of the terms that a loop over pixels has. The gradient is computed pixel
+ * by pixel. The four pixels whose padded coordinates are 2i, 2i+1 by 2j, 2j+1 are covered only by the windows at i-1, i
+ * by j-1, j; of those 16 combinations only 9 fall inside a window. A thread processes one vector of channels of such a
+ * quad: dy and index are loaded once for four pixels. Windows, or quads, are the rows of cuda/norm/bn_sums.cuh.
  *
- * Bytes an element of x (2 in 16 bits, 4 in f32, times): sums 1, apply 2; dy and index are 1/4 of it and 1/4 byte
- * besides. Limiter: memory; with less thrift instructions would be. */
+ * Bytes an element of x (times 2 in 16 bits, times 4 in f32): sums 1, apply 2; dy adds 1/4 of an element and index 1/4
+ * byte. Limiter: memory; instructions come close. */
 #include "cuda/norm/bn_sums.cuh"
 
 namespace {
@@ -35,9 +36,9 @@ __device__ __forceinline__ void step_on(const geometry &g, const place &step, pl
     if (at->i >= g.down) at->i -= g.down, at->n++;
 }
 
-/* job.row(place, channel) for each row of the thread. */
+/* Calls job.row(place, channel) for each row of the thread. */
 template <typename T, class Job>
-__device__ __forceinline__ void walk(const geometry &g, const struct sums_shape &shape, Job job) {
+__device__ __forceinline__ void for_each_row(const geometry &g, const struct sums_shape &shape, Job job) {
     const int row       = (int)threadIdx.x / shape.width,
               column    = (int)blockIdx.x * shape.width + (int)threadIdx.x % shape.width;
     const int64_t begin = blockIdx.y * shape.span_rows + row, end = min((blockIdx.y + 1) * shape.span_rows, shape.rows);
@@ -51,8 +52,8 @@ __device__ __forceinline__ void walk(const geometry &g, const struct sums_shape 
     job.end();
 }
 
-/* ---- the index bytes of a vector; in 16 bits two channels at a time, the bytes spread over the halves of a word and
- * compared as fp16 numbers, which small integers are good for ---- */
+/* ---- the index bytes of a vector; in 16 bits two channels at a time: the bytes are spread over the halves of a word
+ * and compared as fp16 numbers, which represent small integers exactly ---- */
 
 template <int N> struct winner_word { using word = uint2; };
 template <> struct winner_word<4> { using word = unsigned; };
@@ -65,7 +66,7 @@ __device__ __forceinline__ void nowhere(unsigned *w) {
     *w = ~0u;
 }
 
-/* Those lanes of `word` (two channels each, or one) whose index is `tap`; the others are 0. */
+/* Keeps the lanes of `word` (two channels, or one) whose index is `tap`; the other lanes become 0. */
 __device__ __forceinline__ unsigned where(unsigned word, uint2 winner, int i, unsigned tap) {
     const unsigned spread = __byte_perm(i < 2 ? winner.x : winner.y, 0u, i % 2 ? 0x4342u : 0x4140u),
                    taps   = tap | tap << 16;
@@ -75,11 +76,11 @@ __device__ __forceinline__ unsigned where(unsigned word, unsigned winner, int i,
     return (winner >> 8 * i & 255u) == tap ? word : 0u;
 }
 
-/* ---- sums: a window at a time ---- */
+/* ---- sums: one window at a time ---- */
 
 enum { TAPS = 9 };
 
-template <typename T> struct stats_job {
+template <typename T> struct window_sums_job {
     enum { N = ck_vector_elems<T>() };
     const struct ck_pool_bn_grad   &a;
     const geometry                 &g;
@@ -94,7 +95,7 @@ template <typename T> struct stats_job {
 #pragma unroll
         for (int i = 0; i < N; i++) acc[0][i] = acc[1][i] = 0;
     }
-    /* Taps outside the picture read the nearest pixel inside; no index names them. */
+    /* Positions outside the image read the nearest pixel inside; no index refers to them. */
     __device__ __forceinline__ void row(const place &at, int c) {
         const T      *x    = (const T *)a.x + at.n * g.H * g.W * g.C + c;
         const int64_t from = ((at.n * g.P + at.i) * g.Q + at.j) * g.C + c;
@@ -139,16 +140,16 @@ template <typename T> struct stats_job {
 
 template <typename T>
 __global__ void __launch_bounds__(SUMS_THREADS, 2)
-    pool_stats(const struct ck_pool_bn_grad a, const geometry g, const struct sums_shape shape, double *partial) {
+    pool_sums(const struct ck_pool_bn_grad a, const geometry g, const struct sums_shape shape, double *partial) {
     extern __shared__ double part[];
     constexpr int            N = ck_vector_elems<T>();
     ck_begin_after_last();
     sums_clear<2 * N>(part);
-    walk<T>(g, shape, stats_job<T>{a, g, part, 0, {}, {}, {}, {}});
+    for_each_row<T>(g, shape, window_sums_job<T>{a, g, part, 0, {}, {}, {}, {}});
     sums_end<2, N>(shape, part, partial);
 }
 
-struct stats_put {
+struct pool_sums_put {
     const float                    *mean_rstd;
     float                          *grad_sums;
     __device__ __forceinline__ void put(int which, int64_t c, int64_t C, double sum) const {
@@ -156,7 +157,7 @@ struct stats_put {
     }
 };
 
-/* ---- apply: a quad at a time ---- */
+/* ---- apply: one quad at a time ---- */
 
 enum { APPLY_RESIDENT = 3 };
 
@@ -190,8 +191,8 @@ __device__ __forceinline__ void quad_load(const geometry &g, const struct ck_poo
     }
 }
 
-/* Sums of two channels of 16 bits are rounded as they come: g as maxpool_grad stores it, but for the one pixel in four
- * that lies in four windows, where up to three sums are. */
+/* Sums of two 16-bit channels are rounded after each addition. The result equals g of maxpool_grad, except for the one
+ * pixel in four that is covered by four windows, where up to three sums are rounded. */
 template <typename T> __device__ __forceinline__ unsigned word_add(unsigned a, unsigned b);
 template <> __device__ __forceinline__ unsigned           word_add<__half>(unsigned a, unsigned b) {
               const __half2 sum = __hadd2(reinterpret_cast<const __half2 &>(a), reinterpret_cast<const __half2 &>(b));
@@ -210,8 +211,8 @@ __device__ __forceinline__ unsigned word_of(uint4 v, int i) {
     return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 
-/* Word i of g before the ReLU of one pixel: padded 2i + pixel/2 is row r of the window at i-1 + k/2. Window 3, at i, j,
- * has all four. */
+/* Word i of g before the ReLU, for one pixel: padded 2i + pixel/2 is row r of the window at i-1 + k/2. Window 3, at i,
+ * j, covers all four pixels. */
 template <typename T> __device__ __forceinline__ unsigned quad_word(const quad_words<T> &q, int pixel, int i) {
     unsigned g = 0;
 #pragma unroll
@@ -224,7 +225,7 @@ template <typename T> __device__ __forceinline__ unsigned quad_word(const quad_w
     return g;
 }
 
-/* One channel, or two in a word, to and from float. */
+/* Converts one channel, or two in a word, to and from float. */
 template <typename T> __device__ __forceinline__ void open_word(unsigned word, float (&out)[4 / sizeof(T)]) {
     if constexpr (sizeof(T) == 4)
         out[0] = __uint_as_float(word);
@@ -240,8 +241,8 @@ template <typename T> __device__ __forceinline__ unsigned close_word(const float
         return ck_pack_word<T>(in[0], in[1]);
 }
 
-/* Numbers of a channel: coef[3], act[2]; in shared memory, read word by word, which leaves the registers to the quad.
- */
+/* Numbers of a channel: coeffs[3], act[2]. They are read word by word from shared memory, which leaves the registers to
+ * the quad. */
 enum { NUMBERS = 5 };
 
 template <typename T> struct apply_job {
@@ -291,10 +292,10 @@ __global__ void __launch_bounds__(SUMS_THREADS, APPLY_RESIDENT)
     const int                      channels = shape.width * ck_vector_elems<T>(), first = (int)blockIdx.x * channels;
     for (int i = (int)threadIdx.x; i < NUMBERS * channels; i += SUMS_THREADS) {
         const int m = i / channels, c = first + i % channels;
-        if (c < g.C) numbers[i] = m < 3 ? a.coef[(int64_t)m * g.C + c] : a.act[(int64_t)(m - 3) * g.C + c];
+        if (c < g.C) numbers[i] = m < 3 ? a.coeffs[(int64_t)m * g.C + c] : a.act[(int64_t)(m - 3) * g.C + c];
     }
     __syncthreads();
-    walk<T>(g, shape, apply_job<T>{a, g, numbers, channels, 0});
+    for_each_row<T>(g, shape, apply_job<T>{a, g, numbers, channels, 0});
 }
 
 /* ---- launchers ---- */
@@ -309,20 +310,20 @@ geometry geometry_of(const struct ck_window *w, bool quads) {
 template <typename T> struct sums_shape shape_of(const geometry &g, int64_t resident) {
     return sums_shape_of(ck_vector_elems<T>(), g.N * g.down * g.across, g.C, resident);
 }
-template <typename T> size_t stats_bytes(const struct ck_window *w, int multiprocessors) {
+template <typename T> size_t pool_sums_bytes(const struct ck_window *w, int multiprocessors) {
     const struct sums_shape s = shape_of<T>(geometry_of(w, false), (int64_t)multiprocessors * RESIDENT);
     return sums_workspace(&s, 2);
 }
 
 template <typename T>
-cudaError_t stats_run(const struct ck_pool_bn_grad *a, void *workspace, int multiprocessors, cudaStream_t stream) {
+cudaError_t pool_sums_run(const struct ck_pool_bn_grad *a, void *workspace, int multiprocessors, cudaStream_t stream) {
     const geometry          g     = geometry_of(&a->w, false);
     const struct sums_shape s     = shape_of<T>(g, (int64_t)multiprocessors * RESIDENT);
     const size_t            bytes = (size_t)2 * ck_vector_elems<T>() * SUMS_PITCH * sizeof(double);
-    pool_stats<T>
+    pool_sums<T>
         <<<dim3((unsigned)s.columns, (unsigned)s.spans), SUMS_THREADS, bytes, stream>>>(*a, g, s, (double *)workspace);
-    const cudaError_t error = cudaGetLastError();
-    const stats_put   put   = {a->mean_rstd, a->grad_sums};
+    const cudaError_t   error = cudaGetLastError();
+    const pool_sums_put put   = {a->mean_rstd, a->grad_sums};
     return error != cudaSuccess ? error : sums_fold_launch(put, s, 2, (const double *)workspace, stream);
 }
 
@@ -340,14 +341,14 @@ bool fits(enum ck_type type, const struct ck_window *w) {
 } // namespace
 
 extern "C" size_t ck_pool_bn_grad_sums_workspace(enum ck_type type, const struct ck_window *w, int multiprocessors) {
-    CK_BY_TYPE(type, return stats_bytes<T>(w, multiprocessors));
+    CK_BY_TYPE(type, return pool_sums_bytes<T>(w, multiprocessors));
     return 0;
 }
 
 extern "C" cudaError_t ck_pool_bn_grad_sums(const struct ck_pool_bn_grad *a, void *workspace, int multiprocessors,
                                             cudaStream_t stream) {
     if (!fits(a->type, &a->w)) return cudaErrorInvalidValue;
-    CK_BY_TYPE(a->type, return stats_run<T>(a, workspace, multiprocessors, stream));
+    CK_BY_TYPE(a->type, return pool_sums_run<T>(a, workspace, multiprocessors, stream));
     return cudaErrorInvalidValue;
 }
 

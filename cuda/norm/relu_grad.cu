@@ -1,8 +1,8 @@
-/* cuda/norm/relu_grad.cu: the gradient at the end of a block: both branches' gradients meet, pass the ReLU, and the BNs
- * that fed the block's sum get their sums while the gradient is in registers.
+/* cuda/norm/relu_grad.cu: the gradient at the end of a residual block: adds the gradients of both branches, applies the
+ * ReLU mask, and computes the sums of the BNs in front of the addition while the gradient is in registers.
  *
- * Bytes an element (2 in 16 bits, 4 in f32, times): 2, and 1 more for each of add and the BNs' inputs; the mask is 1
- * more as an activation, 1/8 byte as bits. Limiter: memory. */
+ * Bytes an element (times 2 in 16 bits, times 4 in f32): 2, plus 1 for each of add and the BNs' inputs; the mask adds 1
+ * as an activation, 1/8 byte as bits. Limiter: memory. */
 #include "cuda/norm/bn_point.cuh"
 #include "cuda/norm/bn_sums.cuh"
 
@@ -14,7 +14,7 @@ static __device__ __forceinline__ bool alive(const float (&y)[N], unsigned bits,
         return y[i] > 0.0f;
 }
 
-/* ---- no sums: a map ---- */
+/* ---- without sums: a map ---- */
 
 template <typename T, enum ck_mask MASK, bool ADD>
 struct relu_grad_map {
@@ -32,7 +32,7 @@ struct relu_grad_map {
 
 /* ---- with sums ---- */
 
-/* Sums: dx, then dx*(bn_x - mean) of each BN; rstd comes at the end. */
+/* Sums: dx, then dx*(bn_x - mean) of each BN; the end multiplies by rstd. */
 template <typename T, enum ck_mask MASK, bool ADD, int BNS>
 struct relu_grad_terms {
     using Type = T;
@@ -54,7 +54,7 @@ __device__ __forceinline__ void add(const Params &k, const float (&in)[INPUTS][L
         if constexpr (ADD) dx[i] += in[A][i];
         dx[i] = alive<MASK>(in[MASK == CK_MASK_Y ? Y : 0], set, i) ? dx[i] : 0.0f;
     }
-    if constexpr (ADD) { /* as stored; without add it is */
+    if constexpr (ADD) { /* the stored value; without add it is rounded already */
         const uint4 stored = ck_pack<T>(dx);
         ck_unpack<T>(stored, dx);
     }
@@ -119,7 +119,7 @@ cudaError_t ck_relu_grad(const struct ck_relu_grad *a, void *workspace, int mult
     return cudaErrorInvalidValue;
 }
 
-/* The same for all masks, with add and without: their kernels have equally many sums and resident blocks. */
+/* The same for all masks, with and without add: their kernels have the same number of sums and of resident blocks. */
 template <typename T> static size_t bytes_by_bns(const struct ck_relu_grad *a, int multiprocessors) {
     if (a->bns == 1) return sums_bytes<relu_grad_terms<T, CK_MASK_Y, true, 1>>(a->pixels, a->channels, multiprocessors);
     return sums_bytes<relu_grad_terms<T, CK_MASK_Y, true, 2>>(a->pixels, a->channels, multiprocessors);

@@ -1,11 +1,13 @@
-/* cuda/train/init_kernels.c: the initial values of a store, drawn on the GPU. The host makes the table of parameters
- * and nothing else: no parameter, gradient or optimizer value is ever in its memory. Kernel in cuda/train/init.cu. */
+/* cuda/train/init_kernels.c: creates the initial values of a parameter store on the GPU. The host only makes the
+ * table of parameters. No parameter, gradient or optimizer value is ever in host memory. The kernel is in
+ * cuda/train/init.cu. */
 #include "core/rng.h"
 #include "cuda/core/cuda_device.h"
 
 #include <math.h>
 
-/* graph/store.c's rules: He et al. 2015 for convolutions; the classifier as torchvision does it. */
+/* Distribution of a parameter, as in graph/store.c: He et al. 2015 for convolutions; torchvision's rule for the
+ * classifier. */
 static struct ck_init_param rule_of(const struct cr_param *q, const struct cr_config *config) {
     const double fan = (double)(config->model.init == CR_INIT_HE_FAN_IN ? q->fan_in : q->fan_out);
     switch (q->role) {
@@ -24,17 +26,17 @@ static struct ck_init_param rule_of(const struct cr_param *q, const struct cr_co
     return (struct ck_init_param){.draw = CK_DISTRIBUTION_CONSTANT, .scale = 0.0f};
 }
 
-/* Returns the tiles of all parameters. */
+/* Fills the table. Returns the number of tiles of all parameters. */
 static int64_t fill_table(const struct cr_param_store *store, const struct cr_config *config,
                           struct ck_init_param *table, int *params) {
     int64_t tiles = 0;
     for (int i = 0; i < store->params; i++) {
         const struct cr_param *q = &store->param[i];
         if (q->elems == 0) continue;
-        const enum cr_param_buffer plane = cr_param_is_running(q->role) ? CR_BUFFER_RUNNING : CR_BUFFER_VALUE;
-        struct ck_init_param      *entry = &table[(*params)++];
-        *entry                           = rule_of(q, config);
-        entry->at         = (int64_t)(cr_param_store_buffer_offset(store, plane) / sizeof(float)) + q->offset;
+        const enum cr_param_buffer buffer = cr_param_is_running(q->role) ? CR_BUFFER_RUNNING : CR_BUFFER_VALUE;
+        struct ck_init_param      *entry  = &table[(*params)++];
+        *entry                            = rule_of(q, config);
+        entry->at         = (int64_t)(cr_param_store_buffer_offset(store, buffer) / sizeof(float)) + q->offset;
         entry->elems      = q->elems;
         entry->first_tile = tiles;
         entry->RS         = (uint32_t)(q->dim[1] * q->dim[2]);
@@ -45,9 +47,9 @@ static int64_t fill_table(const struct cr_param_store *store, const struct cr_co
     return tiles;
 }
 
-/* One launch for all planes that do not begin with zeros. While it runs the table stands at the start of the gradients,
- * which nobody has written yet, so that nothing has to be allocated; then that place is zero again. Waits for nothing.
- */
+/* Initialises all buffers that do not start with zeros, in one launch. The table is placed at the start of the gradient
+ * buffer during the launch, because nothing has written gradients yet; so no memory is allocated. Afterwards that part
+ * of the gradient buffer is set to zero again. Does not wait. */
 cr_status cr_cuda_init_params(struct cr_device *device, const struct cr_param_store *store,
                               const struct cr_config *config, void *region) {
     const cudaStream_t    stream = cuda_of(device)->stream[CR_STREAM_COMPUTE];
@@ -61,8 +63,8 @@ cr_status cr_cuda_init_params(struct cr_device *device, const struct cr_param_st
     CR_ALLOC(table, (size_t)store->params);
     const int64_t tiles = fill_table(store, config, table, &params);
     const size_t  bytes = (size_t)params * sizeof *table;
-    CR_ASSERT(bytes <= cr_param_store_buffer_bytes(
-                           store, CR_BUFFER_GRAD)); /* 256 bytes a parameter, and BN has two beside its statistics */
+    /* 256 bytes for each parameter; BN has two in addition to its statistics */
+    CR_ASSERT(bytes <= cr_param_store_buffer_bytes(store, CR_BUFFER_GRAD));
     CR_TRY_OUT(device->backend->put(device, there, table, bytes));
     cudaError_t error = ck_init(there, params, tiles, region, (uint64_t)config->train.seed, CR_RNG_INIT, state, stream);
     if (error == cudaSuccess) error = cudaMemsetAsync(there, 0, bytes, stream);

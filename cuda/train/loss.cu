@@ -1,14 +1,14 @@
-/* cuda/train/loss.cu: softmax cross-entropy with label smoothing, its metrics and its gradient. The truth is
+/* cuda/train/loss.cu: softmax cross entropy with label smoothing, its metrics and its gradient. Reference:
  * device/cpu/reference/ref_loss.c.
  *
- * A sample belongs to a group of threads: a warp where there are few classes, a block where there are many. The group
- * walks over its row of logits two or three times; a row is small enough (4 KB for 1000 classes) to come from memory
- * once and from cache then. Limiter: latency; a few microseconds. Beyond a million logits memory: 2 or 4 bytes a logit
- * for the loss, twice that for the gradient. Everything is relative to the row's largest logit, so nothing overflows
- * and a common offset costs no accuracy. */
+ * A group of threads processes a sample: a warp for few classes, a block for many. The group reads its row of logits
+ * two or three times. A row is small (4 KB for 1000 classes), so it is read from memory once and then from cache.
+ * Limiter: latency, a few microseconds; above a million logits memory: 2 or 4 bytes a logit for the loss, twice as much
+ * for the gradient. All values are relative to the row's largest logit, so nothing overflows and a common offset costs
+ * no accuracy. */
 #include "cuda/common/common.cuh"
 
-enum { THREADS = 256, WARP_CLASSES = 512 /* up to here a warp takes a sample */ };
+enum { THREADS = 256, WARP_CLASSES = 512 /* with at most this many classes a warp processes a sample */ };
 
 /* ---- sums and maxima over the threads of a sample ---- */
 
@@ -19,7 +19,7 @@ template <int GROUP, typename A> static __device__ __forceinline__ A group_sum(A
         return ck_block_sum<GROUP>(x);
 }
 
-/* NaN counts only when there is nothing else, and then the result is -inf. */
+/* NaN is ignored; if all values are NaN, the result is -inf. */
 static __device__ __forceinline__ float warp_max(float x) {
 #pragma unroll
     for (int offset = CK_WARP / 2; offset > 0; offset /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, offset));
@@ -42,9 +42,10 @@ template <int GROUP> static __device__ __forceinline__ float group_max(float x) 
     }
 }
 
-/* ---- what both kernels need of a row ---- */
+/* ---- helpers of both kernels ---- */
 
-/* NaN and +inf among the logits make the sum of exponentials NaN, and with it all that depends on it: inf - inf. */
+/* The largest logit of a row. NaN or +inf among the logits makes the sum of exponentials NaN (inf - inf), and all
+ * results that depend on it. */
 template <typename T, int GROUP> static __device__ __forceinline__ float row_top(const T *row, int64_t K, int lane) {
     float top = -INFINITY;
 #pragma unroll 4
@@ -56,7 +57,7 @@ static __device__ __forceinline__ bool is_class(int label, int64_t K) {
     return label >= 0 && label < K;
 }
 
-/* What the target of sample n is made of: the share of its own label, and the label that has the rest. */
+/* The target of sample n: the weight of the sample's own label, and the label that has the remaining weight. */
 struct target {
     float share;
     int   other; /* -1: none */
@@ -73,16 +74,16 @@ static __device__ __forceinline__ struct target target_of(const struct ck_loss &
 
 struct sample {
     float    loss;
-    unsigned counts; /* VALID, RIGHT, RIGHT5 */
+    unsigned counts; /* VALID, CORRECT, CORRECT5 */
 };
-enum { VALID = 1, RIGHT = 2, RIGHT5 = 4, COUNT_BITS = 21 /* a batch has at most a million samples */ };
+enum { VALID = 1, CORRECT = 2, CORRECT5 = 4, COUNT_BITS = 21 /* a batch has at most a million samples */ };
 
 template <typename T, int GROUP>
-static __device__ __forceinline__ struct sample judge(const T *row, int64_t K, int label, struct target t,
-                                                      float smoothing, int lane) {
+static __device__ __forceinline__ struct sample sample_loss(const T *row, int64_t K, int label, struct target t,
+                                                            float smoothing, int lane) {
     const float top = row_top<T, GROUP>(row, K, lane), own = ck_float(row[label]);
-    float       sum = 0, below = 0; /* of exponentials; of distances from the top */
-    int         before = 0;         /* classes ranked before the label */
+    float       sum = 0, below = 0; /* sum of exponentials; sum of distances from the largest logit */
+    int         before = 0;         /* number of classes ranked before the label */
 #pragma unroll 4
     for (int64_t k = lane; k < K; k += GROUP) {
         const float x = ck_float(row[k]);
@@ -91,15 +92,15 @@ static __device__ __forceinline__ struct sample judge(const T *row, int64_t K, i
         before += x > own || (x == own && k < label);
     }
     before = group_sum<GROUP>(before);
-    if (own != own) before = 5; /* a NaN is never right */
+    if (own != own) before = 5; /* a NaN is never correct */
     const float log_sum = logf((float)group_sum<GROUP>((double)sum));
-    /* Without smoothing the other classes do not matter: 0 * inf would be NaN where one has probability 0. */
+    /* Without smoothing the other classes are skipped: 0 * inf would be NaN for a class with probability 0. */
     float far = t.share > 0.0f ? t.share * (top - own) : 0.0f;
     if (t.share < 1.0f) far += (1.0f - t.share) * (top - ck_float(row[t.other]));
     if (smoothing != 0.0f)
         far = (1.0f - smoothing) * far + (float)((double)smoothing / (double)K * group_sum<GROUP>((double)below));
     return {log_sum + far,
-            (unsigned)VALID | (before < 1 ? (unsigned)RIGHT : 0u) | (before < 5 ? (unsigned)RIGHT5 : 0u)};
+            (unsigned)VALID | (before < 1 ? (unsigned)CORRECT : 0u) | (before < 5 ? (unsigned)CORRECT5 : 0u)};
 }
 
 template <typename T, int GROUP>
@@ -107,26 +108,27 @@ static __global__ void __launch_bounds__(THREADS) loss_kernel(struct ck_loss a, 
     const int64_t n    = (int64_t)blockIdx.x * (THREADS / GROUP) + threadIdx.x / GROUP;
     const int     lane = (int)threadIdx.x % GROUP;
     ck_begin_after_last();
-    if (n >= a.samples) return; /* a whole warp; blocks of one sample never come here */
+    if (n >= a.samples) return; /* a whole warp returns; in a launch with one block a sample, n is always below */
     const int     label = a.labels[n];
     struct sample s     = {0.0f, 0u};
     if (is_class(label, a.classes))
-        s = judge<T, GROUP>((const T *)a.logits + n * a.classes, a.classes, label, target_of(a, n), a.smoothing, lane);
+        s = sample_loss<T, GROUP>((const T *)a.logits + n * a.classes, a.classes, label, target_of(a, n), a.smoothing,
+                                  lane);
     if (lane == 0) result[n] = s;
 }
 
-/* One block, so that the order of the sum depends on the number of samples only. */
+/* One block, so that the order of the sum depends only on the number of samples. */
 static __global__ void __launch_bounds__(THREADS)
     loss_sum_kernel(const struct sample *result, int64_t samples, const float *before, float *metrics) {
     double             sum    = 0;
-    unsigned long long counts = 0; /* valid, right, correct5: COUNT_BITS each */
+    unsigned long long counts = 0; /* valid, correct, correct5: COUNT_BITS bits each */
     ck_begin_after_last();
 #pragma unroll 4
     for (int64_t n = threadIdx.x; n < samples; n += THREADS) {
         const struct sample s = result[n];
         sum += (double)s.loss;
-        counts += (s.counts & VALID ? 1ull : 0ull) + (s.counts & RIGHT ? 1ull << COUNT_BITS : 0ull) +
-                  (s.counts & RIGHT5 ? 1ull << 2 * COUNT_BITS : 0ull);
+        counts += (s.counts & VALID ? 1ull : 0ull) + (s.counts & CORRECT ? 1ull << COUNT_BITS : 0ull) +
+                  (s.counts & CORRECT5 ? 1ull << 2 * COUNT_BITS : 0ull);
     }
     sum                             = ck_block_sum<THREADS>(sum);
     counts                          = ck_block_sum<THREADS>(counts);
@@ -139,7 +141,7 @@ static __global__ void __launch_bounds__(THREADS)
 
 /* ---- gradient ---- */
 
-/* Every block counts the labels itself: they are few, and a kernel of its own would cost more. */
+/* Number of valid labels. Every block counts them: the labels are few, and a separate kernel would take longer. */
 static __device__ __forceinline__ double count_valid(const int32_t *labels, int64_t samples, int64_t K) {
     int valid = 0;
 #pragma unroll 4
@@ -147,7 +149,8 @@ static __device__ __forceinline__ double count_valid(const int32_t *labels, int6
     return ck_block_sum<THREADS>((double)valid);
 }
 
-/* dx may be the row: an element is written by the thread that reads it, after the group's last look at the others. */
+/* dx may be the row of logits: the thread that reads an element writes it, after the group's last read of other
+ * elements. */
 template <typename T, int GROUP>
 static __device__ __forceinline__ void grad_row(const T *row, T *dx, int64_t K, int label, struct target t,
                                                 float smoothing, float factor, int lane) {
@@ -157,7 +160,7 @@ static __device__ __forceinline__ void grad_row(const T *row, T *dx, int64_t K, 
     for (int64_t k = lane; k < K; k += GROUP) sum += expf(ck_float(row[k]) - top);
     const double total = group_sum<GROUP>((double)sum);
     const double rest = (double)smoothing / (double)K, whole = 1.0 - (double)smoothing, part = whole * (double)t.share;
-    const bool   same  = t.other == label; /* both labels are one class */
+    const bool   same  = t.other == label; /* both labels are the same class */
     const float  share = (float)(1.0 / total), none = (float)rest;
     const float  mine = (float)((same ? whole : part) + rest), theirs = (float)(whole - part + rest);
     for (int64_t k = lane; k < K; k += GROUP) {
@@ -174,7 +177,7 @@ static __global__ void __launch_bounds__(THREADS)
     ck_begin_after_last();
     const double valid  = count_valid(a.labels, a.samples, a.classes);
     const float  factor = (float)(state[CK_STATE_LOSS_SCALE] * (double)weight / (valid < 1.0 ? 1.0 : valid));
-    if (n >= a.samples) return; /* a whole warp; blocks of one sample never come here */
+    if (n >= a.samples) return; /* a whole warp returns; in a launch with one block a sample, n is always below */
     const int label = a.labels[n];
     T        *out   = dx + n * a.classes;
     if (is_class(label, a.classes))

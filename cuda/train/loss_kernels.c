@@ -1,4 +1,4 @@
-/* cuda/train/loss_kernels.c: the GPU's rows for the loss, its gradient and the check of all gradients. */
+/* cuda/train/loss_kernels.c: kernel table for the loss, its gradient and the gradient norm. */
 #include "cuda/core/cuda_device.h"
 
 /* ---- loss, loss_grad ---- */
@@ -6,9 +6,9 @@
 /* The two ops have logits and labels in the same slots. */
 _Static_assert((int)CR_IN_loss_logits == (int)CR_IN_loss_grad_logits &&
                    (int)CR_IN_loss_labels == (int)CR_IN_loss_grad_labels,
-               "one way to read them");
+               "both ops have the same slots");
 
-_Static_assert((int)CR_IN_loss_mixes == (int)CR_IN_loss_grad_mixes, "and their mixes");
+_Static_assert((int)CR_IN_loss_mixes == (int)CR_IN_loss_grad_mixes, "including mixes");
 
 static struct ck_loss loss_args(const struct cr_call *call) {
     const struct cr_tensor *logits = cuda_in(call->program, call->op, CR_IN_loss_logits);

@@ -1,17 +1,17 @@
-/* cuda/train/optimizer_kernels.c: the GPU's rows for the update rules, the norms that LARS wants, and moving averages.
- * All take whole planes and update them where they are. */
+/* cuda/train/optimizer_kernels.c: kernel table for the optimizers, the norms that LARS needs, and moving averages.
+ * All of them process whole parameter buffers in place. */
 #include "cuda/core/cuda_device.h"
 
-/* ---- planes ---- */
+/* ---- buffers ---- */
 
-static bool is_plane(const struct cr_program *p, int tensor, enum cr_param_buffer plane, int64_t elems) {
+static bool is_buffer(const struct cr_program *p, int tensor, enum cr_param_buffer buffer, int64_t elems) {
     const struct cr_tensor *t = &p->tensor[tensor];
     return t->dtype == CR_F32 && t->region == CR_REGION_STORE &&
-           t->offset == cr_param_store_buffer_offset(p->store, plane) && cr_tensor_elems(t) == elems;
+           t->offset == cr_param_store_buffer_offset(p->store, buffer) && cr_tensor_elems(t) == elems;
 }
 
-static bool is_values(const struct cr_program *p, int tensor, enum cr_param_buffer plane) {
-    return is_plane(p, tensor, plane, p->store->value_elems) && p->store->value_elems % CK_SGD_BLOCK == 0;
+static bool is_values(const struct cr_program *p, int tensor, enum cr_param_buffer buffer) {
+    return is_buffer(p, tensor, buffer, p->store->value_elems) && p->store->value_elems % CK_SGD_BLOCK == 0;
 }
 
 static bool is_mask(const struct cr_program *p, int tensor) {
@@ -19,12 +19,12 @@ static bool is_mask(const struct cr_program *p, int tensor) {
            (p->tensor[tensor].dtype == CR_U8 && cr_tensor_elems(&p->tensor[tensor]) == p->store->value_elems / 8);
 }
 
-/* ---- what a rule knows of the parameters, in device memory ---- */
+/* ---- tables about the parameters, in device memory ---- */
 
 struct tables {
     uint8_t             *map;   /* see CK_SGD_BLOCK */
-    int32_t             *owner; /* lars */
-    struct ck_norm_tile *tile;  /* param_norms */
+    int32_t             *owner; /* lars only */
+    struct ck_norm_tile *tile;  /* param_norms only */
     int32_t             *first_tile;
     int                  tiles;
 };
@@ -33,7 +33,7 @@ static bool moves(const struct cr_param *q) {
     return !q->frozen && !cr_param_is_running(q->role);
 }
 
-/* map[value_elems / CK_SGD_BLOCK], zeroed. Parameters begin at multiples of a block. */
+/* Fills map[value_elems / CK_SGD_BLOCK], which is zeroed. Parameters begin at multiples of a block. */
 static void fill_map(const struct cr_param_store *store, uint8_t *map) {
     for (int i = 0; i < store->params; i++) {
         const struct cr_param *q = &store->param[i];
@@ -123,7 +123,7 @@ static cr_status make_tiles(struct cr_device *device, const struct cr_param_stor
     t->tiles                    = count_tiles(store);
     tile                        = cr_alloc((size_t)CR_MAX(t->tiles, 1), sizeof *tile);
     first                       = cr_alloc((size_t)store->params + 1, sizeof *first);
-    if (!tile || !first) CR_FAIL_OUT(CR_ERR_MEMORY, "no memory for the table of parameters");
+    if (!tile || !first) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory for the table of parameters");
     fill_tiles(store, tile, first);
     CR_TRY_OUT(to_device(device, tile, (size_t)t->tiles * sizeof *tile, (void **)&t->tile));
     CR_TRY_OUT(to_device(device, first, ((size_t)store->params + 1) * sizeof *first, (void **)&t->first_tile));
@@ -141,7 +141,7 @@ static cr_status update_prepare(struct cr_device *device, const struct cr_progra
     *workspace_bytes  = norms ? ck_param_norms_workspace(count_tiles(p->store)) : 0;
     if (cuda_of(device)->offline) return CR_OK;
     struct tables *t = cr_alloc(1, sizeof *t);
-    if (!t) CR_FAIL_OUT(CR_ERR_MEMORY, "no memory for the table of parameters");
+    if (!t) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory for the table of parameters");
     if (norms)
         CR_TRY_OUT(make_tiles(device, p->store, t));
     else
@@ -153,7 +153,7 @@ out:
     return status;
 }
 
-/* ---- sgd, adamw, lars: one way to read the slots that all have ---- */
+/* ---- sgd, adamw, lars: the slots are the same ---- */
 
 static bool update_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
@@ -248,8 +248,8 @@ static bool ema_accepts(const struct cr_device *device, const struct cr_program 
     const int64_t running = p->store->running_elems;
     return is_values(p, op->in[CR_IN_ema_value], CR_BUFFER_VALUE) &&
            is_values(p, op->in[CR_IN_ema_averages], CR_BUFFER_EMA) &&
-           is_plane(p, op->in[CR_IN_ema_running], CR_BUFFER_RUNNING, running) && running % CK_SGD_BLOCK == 0 &&
-           is_plane(p, op->in[CR_IN_ema_running_averages], CR_BUFFER_EMA_RUNNING, running) &&
+           is_buffer(p, op->in[CR_IN_ema_running], CR_BUFFER_RUNNING, running) && running % CK_SGD_BLOCK == 0 &&
+           is_buffer(p, op->in[CR_IN_ema_running_averages], CR_BUFFER_EMA_RUNNING, running) &&
            is_mask(p, op->in[CR_IN_ema_mask]) && cuda_in(p, op, CR_IN_ema_norm)->dtype == CR_F32 &&
            cuda_in(p, op, CR_IN_ema_state)->dtype == CR_F64 &&
            op->out[CR_OUT_ema_averages] == op->in[CR_IN_ema_averages] &&

@@ -1,28 +1,27 @@
-/* cuda/train/sgd.cu: the check of all gradients and the SGD update of all parameters, each over whole planes. The truth
- * is device/cpu/reference/ref_optim.c.
+/* cuda/train/sgd.cu: the norm of all gradients and the SGD update of all parameters, each over whole buffers.
+ * Reference: device/cpu/reference/ref_optim.c.
  *
- * Both are limited by memory: the check reads 4 bytes an element, the update reads 12 (with a mask 12 1/8) and
- * writes 8. */
+ * Limiter of both: memory. The norm reads 4 bytes an element; the update reads 12 (with a mask 12 1/8) and writes 8. */
 #include "cuda/train/update.cuh"
 
 enum { THREADS = CK_UPDATE_THREADS, LANES = CK_UPDATE_VECTOR };
 
-/* ---- gradient check ---- */
+/* ---- gradient norm ---- */
 
-enum { CHECK_VECTORS = 4 /* that a thread has under way */, CHECK_BLOCKS = 1024 };
+enum { CHECK_VECTORS = 4 /* vectors that a thread has in flight */, CHECK_BLOCKS = 1024 };
 
 struct partial {
     double   squares;
-    unsigned bad; /* 1: a gradient is not finite */
+    unsigned bad; /* 1 when a gradient is not finite */
 };
 
-/* By its bits, so that no compiler option can make it false. */
+/* Tests the bits, so that no compiler option can make the result false. */
 static __device__ __forceinline__ bool not_finite(unsigned bits) {
     return (bits & 0x7f800000u) == 0x7f800000u;
 }
 
-/* Squares of CHECK_VECTORS*4 elements are summed in float, where nothing overflows that would not overflow the norm,
- * which is a float; all else in double. `inverse` is that of the loss scale, exact where it is a power of two. */
+/* Squares of CHECK_VECTORS*4 elements are summed in float: an overflow there implies that the norm, a float, overflows.
+ * All other sums are double. `inverse` is 1 / loss scale, exact for a power of two. */
 static __device__ __forceinline__ void check_vectors(const uint4 v[CHECK_VECTORS], float inverse, double *squares,
                                                      unsigned *bad) {
     float sum = 0;
@@ -60,7 +59,7 @@ static __global__ void __launch_bounds__(THREADS)
         }
         check_vectors(v, inverse, &squares, &bad);
     }
-    const int64_t rest = vectors * LANES + threadIdx.x; /* behind the last vector */
+    const int64_t rest = vectors * LANES + threadIdx.x; /* elements after the last vector */
     if (blockIdx.x == 0 && rest < elems) {
         const float g = grad[rest] * inverse;
         squares += (double)(g * g);
@@ -110,9 +109,9 @@ cudaError_t ck_grad_norm(const float *grad, int64_t elems, const float *metrics,
 
 /* ---- SGD ---- */
 
-enum { SGD_VECTORS = 2 /* that a thread has under way, of each plane */, SGD_BLOCKS = 4096 };
+enum { SGD_VECTORS = 2 /* vectors of each buffer that a thread has in flight */, SGD_BLOCKS = 4096 };
 
-/* Lanes from `live` on keep their bits; those below that are not kept become 0. */
+/* Lanes from `live` on keep their values; lanes below `live` that the mask prunes become 0. */
 template <bool NESTEROV>
 static __device__ __forceinline__ void sgd_vector(uint4 *value, uint4 gradient, uint4 *momentum, int live,
                                                   unsigned kept, float decay, struct update_numbers n) {
@@ -132,8 +131,9 @@ static __device__ __forceinline__ void sgd_vector(uint4 *value, uint4 gradient, 
     *momentum = ck_pack<float>(m);
 }
 
-/* A block takes runs of SGD_VECTORS*THREADS vectors. Where nothing moves it neither reads nor writes. Of the first run
- * everything is under way before one thread works out the numbers, which small networks would wait for. */
+/* A block processes runs of SGD_VECTORS*THREADS vectors. It neither reads nor writes blocks that are not updated. The
+ * loads of the first run are issued before one thread computes the numbers of the step; small networks would wait for
+ * them. */
 template <bool NESTEROV, bool MASKED> static __global__ void __launch_bounds__(THREADS) sgd_kernel(struct ck_sgd a) {
     __shared__ struct update_numbers shared;
     struct update_numbers            n       = {};
@@ -166,7 +166,7 @@ template <bool NESTEROV, bool MASKED> static __global__ void __launch_bounds__(T
             __syncthreads();
             n = shared;
         }
-        if (suppressed != 0.0f) return; /* NaN too */
+        if (suppressed != 0.0f) return; /* also true for NaN */
 #pragma unroll
         for (int u = 0; u < SGD_VECTORS; u++) {
             const int64_t i = first + u * THREADS;
@@ -178,8 +178,8 @@ template <bool NESTEROV, bool MASKED> static __global__ void __launch_bounds__(T
     }
 }
 
-/* Loss-scale rule of mixed-precision training (Micikevicius et al. 2018), with the numbers of
- * device/cpu/reference/ref_optim.c: halve on overflow, double after a run of good updates. */
+/* Loss scale of mixed-precision training (Micikevicius et al. 2018), with the constants of
+ * device/cpu/reference/ref_optim.c: halves on overflow, doubles after a run of finite updates. */
 static __global__ void count_kernel(double *state, const float *norm, int micro_batches, bool moving_scale) {
     ck_begin_after_last();
     const bool good = norm[1] == 0.0f;
@@ -205,6 +205,6 @@ cudaError_t ck_sgd(const struct ck_sgd *a, cudaStream_t stream) {
                                        : (a->nesterov ? sgd_kernel<true, false> : sgd_kernel<false, false>);
     const cudaError_t error  = ck_launch(kernel, blocks, THREADS, 0, stream, *a);
     if (error != cudaSuccess) return error;
-    /* After it: the update reads the scale that its gradients were made with. */
+    /* after the update, which reads the scale that the gradients were computed with */
     return ck_update_count(a, stream);
 }

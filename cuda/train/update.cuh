@@ -1,5 +1,5 @@
-/* cuda/train/update.cuh: what the update rules share (cuda/train/sgd.cu: sgd; cuda/train/update_rules.cu: adamw, lars):
- * the numbers of a step, and which elements of a vector of four move. */
+/* cuda/train/update.cuh: code that the optimizers share (cuda/train/sgd.cu: sgd; cuda/train/update_rules.cu: adamw,
+ * lars): the numbers of a step, and which elements of a vector of four are updated. */
 #ifndef CK_UPDATE_CUH
 #define CK_UPDATE_CUH
 
@@ -16,27 +16,28 @@ struct update_numbers {
     float clip;
 };
 
-/* As torch's clip_grad_norm_, which adds 1e-6 to the norm. */
+/* Gradient clipping as torch's clip_grad_norm_, which adds 1e-6 to the norm. */
 static __device__ __forceinline__ struct update_numbers update_numbers_of(const struct ck_sgd *a) {
-    const struct ck_step step = *a->step; /* all loads before the first branch: they wait for memory together */
+    /* all loads come before the first branch, so that they wait for memory together */
+    const struct ck_step step = *a->step;
     const double         norm = (double)a->norm[0], scale = a->state[CK_STATE_LOSS_SCALE];
     double               clip = 1;
     if (step.clip_norm > 0.0f) clip = fmin(1.0, (double)step.clip_norm / (sqrt(norm) + 1e-6));
     return {step.lr, step.momentum, step.weight_decay, (float)(clip / scale), (float)clip};
 }
 
-/* Elements of vector i, from its first on, that the update moves: 0 to 4. */
+/* Number of elements of vector i, from its first on, that are updated: 0 to 4. */
 static __device__ __forceinline__ int update_count(unsigned how, int64_t i) {
     const int live = (int)(how >> CK_SGD_COUNT_SHIFT) + 1 - (int)(i % CK_UPDATE_BLOCK_VECTORS) * CK_UPDATE_VECTOR;
     return how & CK_SGD_UPDATED ? (live < 0 ? 0 : live > CK_UPDATE_VECTOR ? CK_UPDATE_VECTOR : live) : 0;
 }
 
-/* Of four elements, bit j: element j is not pruned. */
+/* Bit j: element j of four is not pruned. */
 static __device__ __forceinline__ unsigned update_mask(const uint8_t *mask, int64_t i) {
     return mask[i / 2] >> (i % 2 * CK_UPDATE_VECTOR) & 15u;
 }
 
-/* Behind an update, in cuda/train/sgd.cu: the counters, and the loss scale. */
+/* Runs after an update, in cuda/train/sgd.cu: updates the counters and the loss scale. */
 cudaError_t ck_update_count(const struct ck_sgd *a, cudaStream_t stream);
 
 #endif

@@ -1,8 +1,8 @@
-/* cuda/train/update_rules.cu: AdamW, LARS and the norms of parameters that it wants, and moving averages, each over
- * whole planes. The truth is device/cpu/reference/ref_optim.c and device/cpu/reference/ref_ema.c.
+/* cuda/train/update_rules.cu: AdamW, LARS, the norms of parameters for LARS, and moving averages, each over whole
+ * buffers. Reference: device/cpu/reference/ref_optim.c and device/cpu/reference/ref_ema.c.
  *
- * All are limited by memory. Bytes an element (a mask is an eighth of one more): AdamW reads 16 and writes 12; LARS
- * reads 12 and writes 8, the norms before it read 8; averages read 8 and write 4. The roof is the memory's rate. */
+ * Limiter of all: memory. Bytes an element (a mask adds 1/8): AdamW reads 16 and writes 12; LARS reads 12 and writes 8;
+ * its norms read 8; moving averages read 8 and write 4. */
 #include "cuda/train/update.cuh"
 
 enum { THREADS = CK_UPDATE_THREADS, LANES = CK_UPDATE_VECTOR, BLOCKS = 4096 };
@@ -33,7 +33,7 @@ template <bool MASKED> static __global__ void __launch_bounds__(THREADS) adamw_k
     const float                     suppressed = a.sgd.norm[1];
     if (threadIdx.x == 0) shared = adamw_numbers_of(&a);
     __syncthreads();
-    if (suppressed != 0.0f) return; /* NaN too */
+    if (suppressed != 0.0f) return; /* also true for NaN */
     const struct adamw_numbers s       = shared;
     const int64_t              vectors = a.sgd.elems / LANES, step = (int64_t)gridDim.x * THREADS;
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < vectors; i += step) {
@@ -67,7 +67,7 @@ template <bool MASKED> static __global__ void __launch_bounds__(THREADS) adamw_k
 
 /* ---- LARS ---- */
 
-/* The trust ratio of the parameter that owns the block; 1 for those that keep their steps. */
+/* Trust ratio of the parameter that owns the block; 1 for parameters without a trust ratio. */
 static __device__ __forceinline__ float lars_ratio(const struct ck_rule *a, int owner, float decay, float clip) {
     if (owner < 0) return 1.0f;
     const float w = sqrtf(a->norms[2 * (int64_t)owner]), g = clip * sqrtf(a->norms[2 * (int64_t)owner + 1]);
@@ -79,7 +79,7 @@ template <bool NESTEROV, bool MASKED> static __global__ void __launch_bounds__(T
     const float                      suppressed = a.sgd.norm[1];
     if (threadIdx.x == 0) shared = update_numbers_of(&a.sgd);
     __syncthreads();
-    if (suppressed != 0.0f) return; /* NaN too */
+    if (suppressed != 0.0f) return; /* also true for NaN */
     const struct update_numbers n       = shared;
     const int64_t               vectors = a.sgd.elems / LANES, step = (int64_t)gridDim.x * THREADS;
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < vectors; i += step) {
@@ -107,7 +107,8 @@ template <bool NESTEROV, bool MASKED> static __global__ void __launch_bounds__(T
     }
 }
 
-/* ---- norms of parameters: a block sums a tile, then a warp the tiles of a parameter, each in a fixed order ---- */
+/* ---- norms of parameters: a block sums a tile, then a warp sums the tiles of a parameter, each in a fixed order
+ * ---- */
 
 static __global__ void __launch_bounds__(THREADS) norm_tiles_kernel(struct ck_param_norms a, double2 *part) {
     const struct ck_norm_tile tile    = a.tile[blockIdx.x];
@@ -121,7 +122,7 @@ static __global__ void __launch_bounds__(THREADS) norm_tiles_kernel(struct ck_pa
 #pragma unroll
         for (int j = 0; j < LANES; j++) {
             const float scaled = y[j] * inverse;
-            if (v * LANES + j >= tile.elems) continue; /* padding behind the parameter */
+            if (v * LANES + j >= tile.elems) continue; /* padding after the parameter */
             ww = fmaf(x[j], x[j], ww);
             gg = fmaf(scaled, scaled, gg);
         }
@@ -147,7 +148,7 @@ static __global__ void __launch_bounds__(CK_WARP) norm_params_kernel(struct ck_p
     a.norms[2 * (int64_t)param + 1] = (float)g;
 }
 
-/* ---- averages ---- */
+/* ---- moving averages ---- */
 
 static __device__ double ema_decay_of(const struct ck_ema *a) {
     const double updates = a->state[CK_STATE_UPDATES];
@@ -155,14 +156,14 @@ static __device__ double ema_decay_of(const struct ck_ema *a) {
     return a->warmup ? fmin(a->decay, 1 - pow(updates, -2.0 / 3)) : a->decay;
 }
 
-/* Both ends exact: d = 0 gives w. */
+/* Exact at both ends: d = 0 gives w. */
 static __global__ void __launch_bounds__(THREADS)
     ema_kernel(struct ck_ema a, const float *now, float *mean, const uint8_t *mask, int64_t elems) {
     __shared__ double shared;
     const float       suppressed = a.norm[1];
     if (threadIdx.x == 0) shared = ema_decay_of(&a);
     __syncthreads();
-    if (suppressed != 0.0f) return; /* NaN too */
+    if (suppressed != 0.0f) return; /* also true for NaN */
     const bool    near = shared < 0.5;
     const float   d = (float)shared, rest = (float)(1 - shared);
     const int64_t vectors = elems / LANES, step = (int64_t)gridDim.x * THREADS;

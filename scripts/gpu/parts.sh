@@ -1,5 +1,5 @@
-# parts.sh: the parts of gpu-check.sh, which sources it. A part writes what it does to standard output (its log) and results with
-# `row`; helpers first.
+# parts.sh: the parts of gpu-check.sh, which sources this file. The standard output of a part is its log. A part reports results with
+# `row`. The helper functions come first.
 
 bin=$BUILD/cresnet
 tool=$BUILD/tests/steps_tool
@@ -13,16 +13,16 @@ row() {
 }
 # verdict CODE WHAT NUMBERS
 verdict() { if [ "$1" -eq 0 ]; then row PASS "$2" "$3"; else row FAIL "$2" "$3"; fi; }
-# A line that says itself at its end whether it is good.
-judged() { case $2 in *PASS) row PASS "$1" "${2%: PASS}" ;; *) row FAIL "$1" "${2:-no result}" ;; esac; }
+# pass_or_fail WHAT LINE: a row from a line that ends with PASS or FAIL.
+pass_or_fail() { case $2 in *PASS) row PASS "$1" "${2%: PASS}" ;; *) row FAIL "$1" "${2:-no result}" ;; esac; }
 # The value of a key in JSON lines on standard input.
 field() { sed -n "s/.*\"$1\": *\"\{0,1\}\([-+0-9.eE]*\).*/\1/p" | tail -n 1; }
-# holds "X <= Y": arithmetic with real numbers
+# holds "X <= Y": compares real numbers; calc FORMAT EXPRESSION: prints a value
 holds() { awk "BEGIN { exit !($1) }" </dev/null; }
-ask() { awk "BEGIN { printf \"$1\", $2 }" </dev/null; }
+calc() { awk "BEGIN { printf \"$1\", $2 }" </dev/null; }
 is_number() { [[ ${1:-} =~ ^[-+]?[0-9]*\.?[0-9]+([eE][-+]?[0-9]+)?$ ]]; }
 
-# Python that has torch; on the GPU machine the plain one.
+# The first Python that can import torch.
 python_with_torch() {
     local p
     for p in "${PYTHON:-}" python3 /usr/bin/python3; do
@@ -37,7 +37,7 @@ part_build() {
     local options="-DCMAKE_BUILD_TYPE=Release -DCRESNET_WITH_ONEDNN=AUTO" build_log=$WORK/build-output.txt start=$SECONDS warnings code version
     [ ! -d "$CRESNET_DEPS" ] || options="$options -DCMAKE_PREFIX_PATH=$root/$CRESNET_DEPS/usr"
     if gpu; then options="$options -DCRESNET_WITH_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=$CUDA_ARCHS"; else options="$options -DCRESNET_WITH_CUDA=OFF"; fi
-    # cuDNN may be there as a wheel only, beside PyTorch.
+    # cuDNN may exist only as a wheel that PyTorch depends on.
     [ -n "${VIRTUAL_ENV:-}" ] || export VIRTUAL_ENV=$(python3 -c 'import sys; print(sys.prefix)' 2>/dev/null)
     nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.mem --format=csv,noheader 2>/dev/null
     # shellcheck disable=SC2086
@@ -48,21 +48,22 @@ part_build() {
     warnings=$(grep -cE 'warning[ :#]' "$build_log")
     version=$("$bin" --version 2>&1 | sed -n 's/^CUDA  *//p')
     [ "$warnings" -eq 0 ] || code=1
-    verdict $code "Release, as if warnings were errors" "$warnings warnings, $((SECONDS - start)) s, CUDA $version"
+    verdict $code "Release, no warnings" "$warnings warnings, $((SECONDS - start)) s, CUDA $version"
     "$bin" --version
     row INFO device "$("$bin" --version 2>/dev/null | sed -n "s/^device $DEVICE  *//p")"
 }
 
 # ---- kernels and programs against the reference ----
 
-# The list of cases in shares, so that all cores compute references; a row is good when no share has a failure and one has reached it.
+# Runs test_checkops in several processes, one per shard of the cases, so that all cores compute references. A kernel passes when no
+# shard reports a failure of it and at least one shard has run it.
 part_ops() {
-    local filter="${OPS:-}" shares=$(($(nproc) > 15 ? 8 : 1)) i bad good unreached cut
+    local filter="${OPS:-}" shards=$(($(nproc) > 15 ? 8 : 1)) i bad good unreached cut
     gpu || filter=cpu.sgd
     rm -f "$WORK"/ops.*.txt
-    for ((i = 0; i < shares; i++)); do
+    for ((i = 0; i < shards; i++)); do
         # shellcheck disable=SC2086
-        CHECKOPS_ALL=1 OMP_NUM_THREADS=$((($(nproc) + shares - 1) / shares)) timeout $((PART_LIMIT - 3)) "$BUILD/tests/test_checkops" --device "$DEVICE" --share $i/$shares \
+        CHECKOPS_ALL=1 OMP_NUM_THREADS=$((($(nproc) + shards - 1) / shards)) timeout $((PART_LIMIT - 3)) "$BUILD/tests/test_checkops" --device "$DEVICE" --shard $i/$shards \
             --seconds $((PART_LIMIT - 25)) ${OPS_OPTIONS:-} $filter >"$WORK/ops.$i.txt" 2>&1 &
     done
     wait
@@ -70,10 +71,10 @@ part_ops() {
     bad=$(grep '^FAIL' "$WORK/ops.txt" | awk '{ print $3 }' | sort -u)
     good=$(grep '^ok' "$WORK/ops.txt" | awk '{ print $3 }' | sort -u | wc -l)
     unreached=$(comm -23 <(grep '^none' "$WORK/ops.txt" | awk '{ print $3 }' | sort -u) <(grep -E '^(ok|FAIL)' "$WORK/ops.txt" | awk '{ print $3 }' | sort -u) | tr '\n' ' ')
-    cut=$(grep -c 'out of time' "$WORK/ops.txt")
+    cut=$(grep -c 'time limit reached' "$WORK/ops.txt")
     sort "$WORK/ops.txt" | grep '^     [a-z]' | awk '{ print $1 }' | uniq -c
     [ "$good" -gt 0 ] && [ -z "$bad" ] && [ -z "$unreached" ] && [ "$cut" -eq 0 ]
-    verdict $? "checkops, every row" "$good rows good, $(sed -n 's/^[a-z]*: \([0-9]*\) cases.*/\1/p' "$WORK/ops.txt" | awk '{ n += $1 } END { print n + 0 }') cases in $shares shares, $cut cut short; not reached: ${unreached:-none}; fails: $(echo $bad)"
+    verdict $? "checkops, every kernel" "$good kernels passed, $(sed -n 's/^[a-z]*: \([0-9]*\) cases.*/\1/p' "$WORK/ops.txt" | awk '{ n += $1 } END { print n + 0 }') cases in $shards shards, $cut incomplete; not reached: ${unreached:-none}; failed: $(echo $bad)"
 }
 
 part_tests() {
@@ -102,7 +103,7 @@ part_check() {
     rm -f "$WORK"/check-*.txt "$WORK/check-results.txt"
     for config in $(cd configs && ls ./*.ini | sed 's/.*\///; s/\.ini//'); do
         for precision in $(precisions); do
-            on="" # a few cores each: the reference takes all it sees
+            on="" # three cores each: the reference uses all cores that it sees
             [ "$(nproc)" -lt 15 ] || on="taskset -c $((started % 5 * 3))-$((started % 5 * 3 + 2))"
             check_one "$config" "$precision" "$on" &
             running=$((running + 1)) started=$((started + 1))
@@ -117,11 +118,11 @@ part_check() {
             numbers="$numbers $precision ${w:-no result}"
             [ "${c:-1}" = 0 ] || { code=1; echo "== $config $precision"; tail -n 3 "$WORK/check-$config-$precision.txt" | cut -c 1-400; }
         done
-        verdict $code "cresnet check $config" "worst, of its bound:$numbers"
+        verdict $code "cresnet check $config" "largest error, as a fraction of its bound:$numbers"
     done
 }
 
-# ---- resume to the bit ----
+# ---- a resumed run is bitwise identical ----
 
 resume_one() { # NAME CONFIG VALUES...
     local name=$1 config=$2 d=$WORK/resume-$1 code=0
@@ -133,7 +134,7 @@ resume_one() { # NAME CONFIG VALUES...
         "$bin" train "$@" --steps 20 -o "$d/parts" --resume auto || code=1
     [ $code -ne 0 ] || cmp "$d/whole/last/model.safetensors" "$d/parts/last/model.safetensors" || code=1
     [ $code -ne 0 ] || cmp "$d/whole/last/state.safetensors" "$d/parts/last/state.safetensors" || code=1
-    verdict $code "resume $name" "20 steps and 10 + 10, weights and state compared by cmp"
+    verdict $code "resume $name" "20 steps and 10 + 10: weights and state compared by cmp"
     rm -rf "$d"
 }
 
@@ -147,7 +148,7 @@ part_resume() {
 
 # ---- published weights ----
 
-# CIFAR-10's files, found in the folders and unpacked into $WORK/cifar10; 0: at least the file asked for is there.
+# find_cifar FILE: unpacks CIFAR-10's files from the folders of CRESNET_CIFAR into $WORK/cifar10. Returns 0 if FILE exists there.
 find_cifar() {
     local d f name
     mkdir -p "$WORK/cifar10"
@@ -167,22 +168,22 @@ find_cifar() {
 }
 
 part_eval() {
-    local net want right p off
+    local net want correct p off
     find_cifar test_batch.bin || { row SKIP "published weights" "no test_batch.bin in CRESNET_CIFAR ($CRESNET_CIFAR)"; return; }
     [ -f "$CRESNET_WEIGHTS/resnet20-cifar10.safetensors" ] || { row SKIP "published weights" "none in $CRESNET_WEIGHTS"; return; }
     for net in 20 32; do
         want=$([ $net = 20 ] && echo 9173 || echo 9263)
         for p in $(precisions); do
-            right=$("$bin" eval configs/cifar10-resnet20.ini "model.arch=resnet$net" --weights "$CRESNET_WEIGHTS/resnet$net-cifar10.safetensors" \
-                data.root="$WORK/cifar10" train.precision="$p" "$(device_option)" -b 500 --json -q | tee -a /dev/stderr | field right)
+            correct=$("$bin" eval configs/cifar10-resnet20.ini "model.arch=resnet$net" --weights "$CRESNET_WEIGHTS/resnet$net-cifar10.safetensors" \
+                data.root="$WORK/cifar10" train.precision="$p" "$(device_option)" -b 500 --json -q | tee -a /dev/stderr | field correct)
             [ "$p" = fp32 ] && off=0 || off=5
-            holds "${right:-0} - $want <= $off && $want - ${right:-0} <= $off"
-            verdict $? "resnet$net weights, $p" "${right:-none} right, want $want within $off"
+            holds "${correct:-0} - $want <= $off && $want - ${correct:-0} <= $off"
+            verdict $? "resnet$net weights, $p" "${correct:-none} correct, expected $want within $off"
         done
     done
 }
 
-# ---- time ----
+# ---- speed ----
 
 part_init() {
     local code networks=""
@@ -200,10 +201,10 @@ for line in open(sys.argv[1]):
     text = "direct %.3f ms (on the device %.3f, %d host bytes)" % (direct, r.get("device_ms", 0), r["direct"]["host_bytes"])
     ok = None
     if cores and thread:
-        text += "; all cores %.1f ms, %.1f times; one thread %.1f ms, %.0f times" % (cores, cores / direct, thread, thread / direct)
+        text += "; all cores %.1f ms, %.1fx; one thread %.1f ms, %.0fx" % (cores, cores / direct, thread, thread / direct)
         if "152" in r["network"]:
             ok = r["device_ms"] <= 1 and cores >= 20 * direct and thread >= 100 * direct and r["direct"]["host_bytes"] == 0
-            text += "; bars 1 ms, 20, 100"
+            text += "; targets 1 ms, 20x, 100x"
     print("%s|%s|%s; %d ulp" % ("INFO" if ok is None else "PASS" if ok else "FAIL", r["network"], text, r["worst_ulp"]))
 PY
     while IFS='|' read -r result what numbers; do row "$result" "init $what" "$numbers"; done <"$WORK/init-rows.txt"
@@ -216,47 +217,47 @@ step_of() { # PRECISION STEPS MORE...
     if gpu; then "$bin" bench step configs/resnet50.ini -b 256 "$@"; else "$bin" bench step configs/cifar10-resnet20.ini -b 16 "$@"; fi
 }
 
-# The cost table of this call alone: the first start measures, the others read.
+# Uses its own cache of kernel times: the first start measures them, the next two starts read them.
 part_startup() {
-    local i out s bar
+    local i out s target
     export CRESNET_CACHE=$WORK/startup-cache
     rm -rf "$CRESNET_CACHE"
     for i in cold warm warm; do
         out=$(step_of "$(gpu && echo fp16 || echo fp32)" 10 | tee -a /dev/stderr)
-        s=$(echo "$out" | field exec_to_first_step_s)
-        bar=$([ $i = cold ] && echo 4 || echo 1.5)
-        is_number "$s" && holds "$s <= $bar"
-        verdict $? "exec to first step, costs $i" "${s:-none} s, bar $bar; $(echo "$out" | sed -n 's/.*"start": "\([^"]*\)".*/\1/p')"
+        s=$(echo "$out" | field time_to_first_step_s)
+        target=$([ $i = cold ] && echo 4 || echo 1.5)
+        is_number "$s" && holds "$s <= $target"
+        verdict $? "time to first step, $i cache" "${s:-none} s, target $target; $(echo "$out" | sed -n 's/.*"start": "\([^"]*\)".*/\1/p')"
     done
 }
 
-# peer KIND DEPTH BATCH SIZE MODES: PyTorch's rates, a line a mode, added to peer.txt
+# peer KIND DEPTH BATCH SIZE MODES: measures PyTorch; appends one line per mode to peer.txt
 peer() {
     local python
     gpu && [ -f "$CRESNET_PEER" ] && python=$(python_with_torch) && timeout 200 "$python" "$CRESNET_PEER" "$@" | tee -a "$WORK/peer.txt"
 }
-# fastest_peer KIND DEPTH BATCH: the best of what peer.txt says of it
+# fastest_peer KIND DEPTH BATCH: the highest rate in peer.txt
 fastest_peer() {
     awk -v k="$1" -v d="resnet$2" -v b="b$3" '$1 == k && $2 == d && $3 == b && $6 + 0 > best { best = $6 + 0 } END { if (best) print best }' "$WORK/peer.txt" 2>/dev/null
 }
-# rate WHAT CONFIG VALUE ...: images/s of bench step or bench infer, the better of two
+# rate WHAT CONFIG VALUE ...: images/s of bench step or bench infer, the higher of two measurements
 rate() {
     local what=$1 best=0 r i
     shift
     for i in 1 2; do
         # shellcheck disable=SC2086
         r=$("$bin" bench "$what" "$@" "$(device_option)" --json -q | tee -a /dev/stderr | field images_per_s)
-        is_number "$r" && best=$(ask %.1f "($best > $r) ? $best : $r")
+        is_number "$r" && best=$(calc %.1f "($best > $r) ? $best : $r")
     done
     echo "$best"
 }
-# against WHAT OURS BAR FACTOR PEER: ours must reach the bar and the peer's rate times the factor (peer "": not measured here)
+# against WHAT OURS TARGET FACTOR PEER: OURS must reach TARGET and FACTOR times the rate PEER (PEER "": not measured)
 against() {
     local ok=0
     holds "$2 >= $3" || ok=1
     [ -z "$5" ] || holds "$2 >= $4 * $5" || ok=1
     gpu || { row INFO "$1" "$2 img/s"; return; }
-    verdict $ok "$1" "$2 img/s, bar $3; PyTorch here ${5:-not measured}$([ -z "$5" ] || ask ", ratio %.3f (bar $4)" "$2 / $5")"
+    verdict $ok "$1" "$2 img/s, target $3; PyTorch ${5:-not measured}$([ -z "$5" ] || calc ", ratio %.3f (target $4)" "$2 / $5")"
 }
 
 part_speed() {
@@ -269,41 +270,41 @@ part_speed() {
         against "ResNet-50 training, batch 256, $p" "$(rate step $net data.kind=synthetic train.precision=$p --steps $steps)" \
             "$([ "$p" = fp16 ] && echo 10000 || echo 8000)" "$([ "$p" = fp16 ] && echo 1.4 || echo 1)" "$(fastest_peer train 50 256)"
     done
-    # what PyTorch does: cuDNN's sums beside convolutions, which differ from run to run
+    # cuDNN kernels that are not deterministic, as PyTorch uses by default
     gpu && row INFO "... fp16, train.deterministic=no" "$(rate step $net data.kind=synthetic train.precision=fp16 train.deterministic=no --steps $steps) img/s"
     for p in tf32 fp32; do
         gpu && row INFO "ResNet-50 training, batch 256, $p" "$(rate step configs/resnet50.ini -b 256 data.kind=synthetic train.precision=$p --steps 20) img/s"
     done
 }
 
-# The peer's rates of PyTorch 2.11 (bf16, compiled) are bars; its own run takes minutes: PEER_DEPTHS="18 101 152" measures it here.
+# The targets are 1.4 times the rates of PyTorch 2.11 (bf16, compiled) on one H200. Measuring PyTorch takes minutes: only for PEER_DEPTHS.
 part_depths() {
-    local depth bar
-    gpu || { row SKIP "other depths" "a GPU's sizes"; return; }
+    local depth target
+    gpu || { row SKIP "other depths" "sizes for a GPU"; return; }
     for depth in ${PEER_DEPTHS:-}; do peer train "$depth" 256 224 bf16-compile; done
     for depth in 18 101 152; do
-        bar=$(case $depth in 18) ask %.0f "1.4 * 17917" ;; 101) ask %.0f "1.4 * 4506" ;; 152) ask %.0f "1.4 * 3131" ;; esac)
+        target=$(case $depth in 18) calc %.0f "1.4 * 17917" ;; 101) calc %.0f "1.4 * 4506" ;; 152) calc %.0f "1.4 * 3131" ;; esac)
         against "ResNet-$depth training, batch 256, fp16" "$(rate step configs/resnet50.ini model.arch=resnet$depth -b 256 data.kind=synthetic train.precision=fp16 --steps 30)" \
-            "$bar" 1.4 "$(fastest_peer train "$depth" 256)"
+            "$target" 1.4 "$(fastest_peer train "$depth" 256)"
     done
 }
 
 part_small() {
-    local batch bar
-    gpu || { row SKIP "CIFAR networks" "a GPU's sizes"; return; }
+    local batch target
+    gpu || { row SKIP "CIFAR networks" "sizes for a GPU"; return; }
     peer train 20 128 32 bf16-compile-graph
     peer train 20 1024 32 bf16-compile-graph
     for batch in 128 1024; do
-        bar=$([ $batch = 128 ] && echo 250000 || echo 400000)
+        target=$([ $batch = 128 ] && echo 250000 || echo 400000)
         against "ResNet-20 (B) training, batch $batch, fp16" \
-            "$(rate step configs/cifar10-resnet20.ini -b $batch data.kind=synthetic model.shortcut=B train.precision=fp16 --steps 200)" "$bar" 1 "$(fastest_peer train 20 $batch)"
+            "$(rate step configs/cifar10-resnet20.ini -b $batch data.kind=synthetic model.shortcut=B train.precision=fp16 --steps 200)" "$target" 1 "$(fastest_peer train 20 $batch)"
     done
     row INFO "ResNet-20 (A) training, batch 128, fp16" "$(rate step configs/cifar10-resnet20.ini -b 128 data.kind=synthetic train.precision=fp16 --steps 200) img/s"
 }
 
 part_infer() {
     local p
-    gpu || { row SKIP inference "a GPU's sizes"; return; }
+    gpu || { row SKIP inference "sizes for a GPU"; return; }
     peer infer 50 256 224 fp16-compile-graph
     for p in fp16 bf16 tf32; do
         if [ $p = fp16 ]; then
@@ -336,7 +337,7 @@ part_profile() {
 # shellcheck source=scripts/gpu/sparse.sh
 . "$(dirname "${BASH_SOURCE[0]}")/sparse.sh"
 
-# ---- beside PyTorch ----
+# ---- comparison with PyTorch ----
 
 part_parity() {
     local python net code
@@ -345,13 +346,13 @@ part_parity() {
     for net in resnet20 resnet18; do
         set -- --tool "$tool" --net $net --device "$DEVICE" --out "$FILES/parity-$net.json"
         [ $net = resnet20 ] && ls "$WORK"/cifar10/*.bin >/dev/null 2>&1 && set -- "$@" --cifar "$WORK/cifar10"
-        [ $net = resnet18 ] && [ -d "$CRESNET_PICTURES" ] && set -- "$@" --pictures "$CRESNET_PICTURES"
+        [ $net = resnet18 ] && [ -d "$CRESNET_PHOTOS" ] && set -- "$@" --photos "$CRESNET_PHOTOS"
         if gpu; then set -- "$@" --seeds 6 --variants 3; else set -- "$@" --steps 6 --batch 16 --batches 3 --variants 2; fi
         gpu || [ $net = resnet20 ] || set -- "$@" --size 64
         timeout $((PART_LIMIT / 2)) "$python" tests/tools/torch_parity.py "$@" | tee "$WORK/parity.txt"
         code=${PIPESTATUS[0]}
-        judged "$net, first 5 losses" "$(sed -n 's/^first 5 losses, //p' "$WORK/parity.txt" | tail -n 1)"
-        judged "$net, 50 steps" "$(sed -n 's/^all [0-9]* steps: //p' "$WORK/parity.txt")"
+        pass_or_fail "$net, first 5 losses" "$(sed -n 's/^first 5 losses, //p' "$WORK/parity.txt" | tail -n 1)"
+        pass_or_fail "$net, 50 steps" "$(sed -n 's/^all [0-9]* steps: //p' "$WORK/parity.txt")"
         [ "$code" -le 1 ] || row FAIL "$net" "exit code $code"
     done
 }
@@ -361,7 +362,7 @@ part_grads() {
     python=$(python_with_torch) || { row SKIP grads "no python3 with torch"; return; }
     set -- --tool "$tool" --device "$DEVICE" --out "$FILES/grads.json"
     if gpu; then set -- "$@" --batches 64; else set -- "$@" --config configs/cifar10-resnet20.ini --set model.classes=10 --size 32 --batch 8 --batches 2; fi
-    # many files of 100 MB that nobody keeps: in memory, where there is some
+    # temporary files of 100 MB each: in memory, if 20 GB are free there
     [ "$(df -k --output=avail /dev/shm 2>/dev/null | tail -n 1)" -lt 20000000 ] 2>/dev/null || export TMPDIR=/dev/shm
     "$python" tests/tools/torch_grads.py "$@" | tee "$WORK/grads.txt"
     code=${PIPESTATUS[0]}
@@ -374,56 +375,56 @@ part_grads() {
     verdict "$code" "ResNet-50 gradients, fp16" "$(sed -n 's/^half: every/every/p' "$WORK/grads.txt")"
 }
 
-# ---- training on pictures ----
+# ---- training on photos ----
 
 part_imagenette() {
     local d=$WORK/imagenette code=0 config="configs/resnet18.ini model.classes=10 -b 64 optim.lr=0.05"
-    [ -d "$CRESNET_PICTURES/train" ] || { row SKIP "ResNet-18 on photos" "no $CRESNET_PICTURES/train"; return; }
+    [ -d "$CRESNET_PHOTOS/train" ] || { row SKIP "ResNet-18 on photos" "no $CRESNET_PHOTOS/train"; return; }
     gpu || config="configs/resnet18.ini model.classes=10 -b 16 data.image_size=64 data.eval_crop=64 --steps 12"
     rm -rf "$d"
     # shellcheck disable=SC2086
-    "$bin" train $config data.root="$CRESNET_PICTURES" "$(device_option)" data.workers="$(nproc)" --epochs 4 train.log_every=5 -o "$d" || code=1
+    "$bin" train $config data.root="$CRESNET_PHOTOS" "$(device_option)" data.workers="$(nproc)" --epochs 4 train.log_every=5 -o "$d" || code=1
     cat "$d/log.jsonl"
     verdict $code "ResNet-18 on photos, data wait" "$(python3 - "$d/log.jsonl" <<'PY'
 import json, sys
 lines = [json.loads(l) for l in open(sys.argv[1])]
 t, e = [l for l in lines if l["event"] == "train"], [l for l in lines if l["event"] == "eval"]
-print("share %s; img/s %s; loss %.3f to %.3f; top-1 %.3f" % (" ".join("%.2f" % l["data_wait"] for l in t), " ".join("%.0f" % l["images_per_s"] for l in t),
+print("fraction %s; img/s %s; loss %.3f to %.3f; top-1 %.3f" % (" ".join("%.2f" % l["data_wait"] for l in t), " ".join("%.0f" % l["images_per_s"] for l in t),
       t[0]["loss"], t[-1]["loss"], e[-1]["top1"]))
 PY
 )"
 }
 
-# ResNet-50 with fused kernels beside PyTorch: one recipe, three seeds each.
-part_pictures() {
+# ResNet-50 with fused kernels against PyTorch: one recipe, three seeds each.
+part_photos() {
     local python code
-    [ -d "$CRESNET_PICTURES/train" ] || { row SKIP "ResNet-50 on photos beside PyTorch" "no $CRESNET_PICTURES/train"; return; }
-    gpu && python=$(python_with_torch) || { row SKIP "ResNet-50 on photos beside PyTorch" "no GPU, or no python3 with torch"; return; }
-    "$python" tests/tools/torch_pictures.py --cresnet "$bin" --pictures "$CRESNET_PICTURES" --out "$FILES/pictures.json" | tee "$WORK/pictures.txt"
+    [ -d "$CRESNET_PHOTOS/train" ] || { row SKIP "ResNet-50 on photos, PyTorch" "no $CRESNET_PHOTOS/train"; return; }
+    gpu && python=$(python_with_torch) || { row SKIP "ResNet-50 on photos, PyTorch" "no GPU, or no python3 with torch"; return; }
+    "$python" tests/tools/torch_photos.py --cresnet "$bin" --photos "$CRESNET_PHOTOS" --out "$FILES/photos.json" | tee "$WORK/photos.txt"
     code=${PIPESTATUS[0]}
-    judged "photos, loss of the last epoch" "$(sed -n 's/^loss of the last epoch: //p' "$WORK/pictures.txt")"
-    judged "photos, validation top-1" "$(sed -n 's/^validation top-1: //p' "$WORK/pictures.txt")"
+    pass_or_fail "photos, loss of the last epoch" "$(sed -n 's/^loss of the last epoch: //p' "$WORK/photos.txt")"
+    pass_or_fail "photos, validation top-1" "$(sed -n 's/^validation top-1: //p' "$WORK/photos.txt")"
     return "$code"
 }
 
-# Whole trainings on CIFAR-10, RECIPES of NAME:CONFIG:VALUES:BAR, SEEDS of each; what is done is kept in $WORK/seeds and not done again.
+# Complete training runs on CIFAR-10: SEEDS for each of RECIPES (NAME:CONFIG:VALUES:TARGET). Finished runs in $WORK/seeds are not repeated.
 part_seeds() {
-    local recipe name config values bar seed run
+    local recipe name config values target seed run
     find_cifar data_batch_5.bin && find_cifar test_batch.bin && [ "$(ls "$WORK"/cifar10/data_batch_?.bin | wc -l)" = 5 ] ||
-        { row SKIP "CIFAR-10, seeds" "CIFAR-10 is not whole in CRESNET_CIFAR ($CRESNET_CIFAR)"; return; }
+        { row SKIP "CIFAR-10, seeds" "files of CIFAR-10 are missing in CRESNET_CIFAR ($CRESNET_CIFAR)"; return; }
     mkdir -p "$WORK/seeds"
     for recipe in ${RECIPES:-he20:cifar10-resnet20-he::91.25 cosine20:cifar10-resnet20::91.8 cosine56:cifar10-resnet56::93.4}; do
-        IFS=: read -r name config values bar <<<"$recipe"
+        IFS=: read -r name config values target <<<"$recipe"
         for seed in ${SEEDS:-1 2 3}; do
             run=$WORK/seeds/$name-$seed
             grep -q '"done"' "$run/log.jsonl" 2>/dev/null && continue
-            TIMEFORMAT=%R # from exec to the end, in wall.txt
+            TIMEFORMAT=%R # wall time of the process, for wall.txt
             { time "$bin" train "configs/$config.ini" data.root="$WORK/cifar10" "$(device_option)" data.workers=12 train.precision=fp16 train.keep=1 \
                     "train.seed=$seed" --resume auto -q -o "$run" $values; } 2>"$WORK/wall.txt"
             cat "$WORK/wall.txt" >&2
             tail -n 1 "$WORK/wall.txt" >"$run/wall.txt"
         done
-        python3 - "$name" "$bar" "$WORK/seeds" <<'PY' >"$WORK/seeds.txt"
+        python3 - "$name" "$target" "$WORK/seeds" <<'PY' >"$WORK/seeds.txt"
 import glob, json, statistics, sys
 tops, seconds = [], []
 for path in sorted(glob.glob(f"{sys.argv[3]}/{sys.argv[1]}-*/log.jsonl")):
@@ -433,8 +434,8 @@ for path in sorted(glob.glob(f"{sys.argv[3]}/{sys.argv[1]}-*/log.jsonl")):
     seconds.append(open(path.replace("log.jsonl", "wall.txt")).read().strip())
 if tops: print("%.3f" % statistics.mean(tops), "%% over %d seeds (%s), %s s" % (len(tops), " ".join("%.2f" % t for t in tops), " ".join(seconds)))
 PY
-        holds "$(cut -d' ' -f1 "$WORK/seeds.txt" | grep . || echo 0) >= $bar"
-        verdict $? "CIFAR-10, $name" "$(cat "$WORK/seeds.txt"), bar $bar"
+        holds "$(cut -d' ' -f1 "$WORK/seeds.txt" | grep . || echo 0) >= $target"
+        verdict $? "CIFAR-10, $name" "$(cat "$WORK/seeds.txt"), target $target"
     done
     tar -czf "$OUT/seeds.tar.gz" -C "$WORK/seeds" --exclude='*.safetensors' .
 }
@@ -442,10 +443,10 @@ PY
 part_cifar() {
     local run=$WORK/cifar-run code more=""
     find_cifar data_batch_5.bin && find_cifar test_batch.bin && [ "$(ls "$WORK"/cifar10/data_batch_?.bin | wc -l)" = 5 ] ||
-        { row SKIP "CIFAR-10, He's recipe" "CIFAR-10 is not whole in CRESNET_CIFAR ($CRESNET_CIFAR)"; return; }
+        { row SKIP "CIFAR-10, He's recipe" "files of CIFAR-10 are missing in CRESNET_CIFAR ($CRESNET_CIFAR)"; return; }
     [ -d "$run" ] || [ ! -f "$CRESNET_RUN" ] || { mkdir -p "$run" && tar -xzf "$CRESNET_RUN" -C "$run"; }
     gpu || more="--steps 3"
-    # The first interrupt finishes the step, saves and ends: this part can be called again and again.
+    # After the first interrupt, cresnet finishes the step, saves and ends. Calling this part again continues the run.
     # shellcheck disable=SC2086
     timeout -s INT $((PART_LIMIT - 15)) "$bin" train configs/cifar10-resnet20-he.ini data.root="$WORK/cifar10" "$(device_option)" data.workers=12 \
         train.keep=1 train.log_every=390 --resume auto -o "$run" ${CIFAR_VALUES:-} $more
@@ -461,10 +462,10 @@ print("done" if done else "not done", "step %d, %.0f img/s, data wait %.2f, last
       t[-1]["data_wait"], 100 * e[-1]["top1"] if e else 0, e[-1]["images"] if e else 0, e[-1]["step"] if e else 0))
 PY
     if ! grep -q '^done' "$WORK/cifar.txt"; then
-        row INFO "CIFAR-10, He's recipe" "$(cat "$WORK/cifar.txt") (exit $code); go on with this part, or elsewhere with cifar-run.tar.gz"
+        row INFO "CIFAR-10, He's recipe" "$(cat "$WORK/cifar.txt") (exit $code); call this part again to continue, or continue elsewhere with cifar-run.tar.gz"
     else
         holds "$(sed -n 's/.*last \([0-9.]*\) %.*/\1/p' "$WORK/cifar.txt") >= 91.2"
-        verdict $? "CIFAR-10, He's recipe" "$(cat "$WORK/cifar.txt"); bar 91.2"
+        verdict $? "CIFAR-10, He's recipe" "$(cat "$WORK/cifar.txt"); target 91.2"
     fi
 }
 

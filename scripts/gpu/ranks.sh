@@ -1,21 +1,21 @@
-# ranks.sh: parts of gpu-check.sh that want several GPUs of one host; parts.sh sources it.
-#   GPUS       numbers of GPUs to measure, from few to many ("1 2 4 8", as many as there are)
-#   CRESNET_DDP  PyTorch program to measure beside (.gpu/torch_ddp.py): torchrun --nproc-per-node N DDP BATCH...
+# ranks.sh: the parts of gpu-check.sh that need several GPUs of one host. parts.sh sources this file.
+#   GPUS         numbers of GPUs to measure, in increasing order ("1 2 4 8"); larger numbers than the machine has are ignored
+#   CRESNET_DDP  PyTorch program for comparison (.gpu/torch_ddp.py): torchrun --nproc-per-node N DDP BATCH...
 
 gpu_count() { if gpu; then nvidia-smi --query-gpu=index --format=csv,noheader 2>/dev/null | grep -c .; else echo 4; fi; }
 gpu_numbers() {
     local n
     for n in ${GPUS:-1 2 4 8}; do [ "$n" -gt "$(gpu_count)" ] || echo "$n"; done
 }
-# on N COMMAND...: how ranks are asked for here
+# ranks_option N: the option of cresnet that starts N ranks
 ranks_option() { if gpu; then echo "--gpus $1"; else echo "--ranks $1"; fi; }
 need_gpus() { # N WHAT
     [ "$(gpu_count)" -ge "$1" ] && return
-    row SKIP "$2" "$1 GPUs are needed, $(gpu_count) are there"
+    row SKIP "$2" "needs $1 GPUs, found $(gpu_count)"
     return 1
 }
 
-# Images/s of all GPUs together.
+# Total images/s of all GPUs.
 many_rate() { # N BATCH VALUES...
     local n=$1 batch=$2 net=configs/resnet50.ini steps=60
     shift 2
@@ -25,14 +25,14 @@ many_rate() { # N BATCH VALUES...
         --json -q $(ranks_option "$n") "$@" | tee -a /dev/stderr | field images_per_s
 }
 
-# PyTorch's line: "b256: one GPU 6679 img/s, 4 GPUs 25394 img/s, efficiency 0.950"
+# The rate from PyTorch's line: "b256: one GPU 6679 img/s, 4 GPUs 25394 img/s, efficiency 0.950"
 ddp_of() { # N BATCH
     sed -n "s/^b$2: .*, $1 GPUs \([0-9]*\) img.*/\1/p" "$WORK/ddp.txt" 2>/dev/null | tail -n 1
 }
 
-# Each number of GPUs is measured twice, the second time from many to few; the better counts, for us alone.
+# cresnet is measured twice with each number of GPUs, the second time in decreasing order; the higher rate counts. PyTorch is measured once.
 part_ranks() {
-    local numbers n batch rate base bar best ddp_program=${CRESNET_DDP:-.gpu/torch_ddp.py}
+    local numbers n batch rate base target best ddp_program=${CRESNET_DDP:-.gpu/torch_ddp.py}
     numbers=$(gpu_numbers)
     need_gpus 2 "several GPUs" || return
     declare -A best
@@ -54,18 +54,18 @@ part_ranks() {
             rate=${best[$batch-$n]:-}
             [ -n "$rate" ] && [ -n "$base" ] || continue
             [ "$n" -gt 1 ] || { row INFO "ResNet-50 fp16, batch $batch, one GPU" "$rate img/s"; continue; }
-            bar=$([ $batch = 256 ] && echo 0.98 || echo 0.93)
+            target=$([ $batch = 256 ] && echo 0.98 || echo 0.93)
             ddp=$(ddp_of "$n" $batch)
             ok=0
-            holds "$rate >= $bar * $n * $base" || ok=1
+            holds "$rate >= $target * $n * $base" || ok=1
             [ -z "$ddp" ] || [ $batch != 256 ] || holds "$rate >= 1.4 * $ddp" || ok=1
-            verdict $ok "ResNet-50 fp16, batch $batch, $n GPUs" "$rate img/s, $(ask %.4f "$rate / ($n * $base)") of $n times one (bar $bar); PyTorch DDP ${ddp:-not measured}$([ -z "$ddp" ] || ask ", ratio %.3f" "$rate / $ddp")"
+            verdict $ok "ResNet-50 fp16, batch $batch, $n GPUs" "$rate img/s, efficiency $(calc %.4f "$rate / ($n * $base)") (target $target); PyTorch DDP ${ddp:-not measured}$([ -z "$ddp" ] || calc ", ratio %.3f" "$rate / $ddp")"
         done
     done
     [ ! -f "$WORK/ddp.txt" ] || cp "$WORK/ddp.txt" "$FILES/"
 }
 
-# What buckets, who carries them, the type on the way and NCCL's share of the GPU are worth; no bars.
+# Effect of the bucket size, the transport, the type of the all-reduce and the thread blocks of NCCL; no targets.
 part_ranktune() {
     local n values rate
     n=$(gpu_numbers | tail -n 1)
@@ -76,7 +76,7 @@ part_ranktune() {
         for batch in 256 64; do
             # shellcheck disable=SC2086
             rate=$(many_rate "$n" $batch $values)
-            row INFO "batch $batch, $n GPUs ${values:-as it is}" "$rate img/s"
+            row INFO "batch $batch, $n GPUs ${values:-default}" "$rate img/s"
         done
     done
     for values in NCCL_GRAPH_MIXING_SUPPORT=0 NCCL_LEGACY_CUDA_REGISTER=1; do
@@ -87,7 +87,7 @@ part_ranktune() {
     done
 }
 
-# Two GPUs against one, to the bit and by numbers; ranks that die. checkops for the op beside it.
+# Tests of two GPUs: results against one GPU, ranks that die; then test_checkops of the all-reduce op.
 part_ranktests() {
     local sums code
     need_gpus 2 "tests of two GPUs" || return
@@ -101,7 +101,7 @@ part_ranktests() {
 
 # ---- the same run by every launcher ----
 
-# A run of 30 steps; its losses are what is compared.
+# A run of 30 steps, for comparing losses.
 launched() { # NAME COMMAND... -- the launcher and its options
     local name=$1 run=$WORK/launch/$1
     shift
@@ -121,7 +121,7 @@ part_launch() {
     mkdir -p "$WORK/launch"
     launch_values=$(ranks_option 2) launched gpus env
     grep -q . "$WORK/launch/gpus.losses"
-    verdict $? "--gpus 2" "$(wc -l <"$WORK/launch/gpus.losses") steps, evaluation of $(sed -n 's/.*"event":"eval".*"images":\([0-9]*\),.*/\1/p' "$WORK/launch/gpus/log.jsonl") pictures"
+    verdict $? "--gpus 2" "$(wc -l <"$WORK/launch/gpus.losses") steps, evaluation of $(sed -n 's/.*"event":"eval".*"images":\([0-9]*\),.*/\1/p' "$WORK/launch/gpus/log.jsonl") images"
     if command -v torchrun >/dev/null; then
         launched torchrun torchrun --no_python --nproc_per_node 2 --master_port 29631
         same_run "torchrun --no-python" torchrun
@@ -134,7 +134,7 @@ part_launch() {
     else
         row SKIP "mpirun" "not installed"
     fi
-    # two groups on one machine stand in for two hosts: they meet by its outer address, NCCL is told to use the network between them
+    # Two launch groups on one machine imitate two hosts: the rendezvous uses the external address, and NCCL must use the network.
     mkdir -p "$WORK/launch/pair"
     for i in 1 0; do
         (
@@ -155,7 +155,7 @@ part_rankcifar() {
     local seed run tops
     need_gpus 2 "CIFAR-10 on two GPUs" || return
     find_cifar data_batch_5.bin && find_cifar test_batch.bin && [ "$(ls "$WORK"/cifar10/data_batch_?.bin | wc -l)" = 5 ] ||
-        { row SKIP "CIFAR-10 on two GPUs" "CIFAR-10 is not whole in CRESNET_CIFAR ($CRESNET_CIFAR)"; return; }
+        { row SKIP "CIFAR-10 on two GPUs" "files of CIFAR-10 are missing in CRESNET_CIFAR ($CRESNET_CIFAR)"; return; }
     mkdir -p "$WORK/rank-seeds"
     for seed in ${SEEDS:-1 2 3}; do
         run=$WORK/rank-seeds/$seed
@@ -166,8 +166,8 @@ part_rankcifar() {
     done
     tops=$(for run in "$WORK"/rank-seeds/*; do grep '"event":"eval"' "$run/log.jsonl" | tail -n 1 | field top1; done)
     grep -h '"event":"eval"' "$WORK"/rank-seeds/*/log.jsonl | grep -vq '"images":10000' &&
-        row FAIL "evaluation on two GPUs" "not 10,000 pictures each time" || row PASS "evaluation on two GPUs" "10,000 pictures each time"
-    # what seeds of one GPU reach, 92.42 % (README.md), less three standard deviations of the mean of three
+        row FAIL "evaluation on two GPUs" "not 10,000 images each time" || row PASS "evaluation on two GPUs" "10,000 images each time"
+    # 92.42 % is the mean of seeds on one GPU (README.md). The target is three standard deviations of the mean of three seeds below it.
     holds "$(echo "$tops" | awk '{ s += $1 } END { print NR ? s / NR : 0 }') >= 0.921"
     verdict $? "CIFAR-10, ResNet-20, two GPUs" "top-1 $(echo $tops)"
 }

@@ -9,7 +9,7 @@ static cr_status time_candidate(struct cr_cost_table *c, const struct cr_program
                                 double best, double *seconds) {
     const int64_t start = cr_time_ns();
     c->sparse_cores |= c->device->kernels[op->kernel]->sparse_cores;
-    cr_status status = cr_cost_measure(c->device, &c->scratch, p, op, best, seconds);
+    cr_status status = cr_cost_measure(c->device, &c->scratch, c->device->kernels[op->kernel], p, op, best, seconds);
     c->measured++;
     c->measure_ns += cr_time_ns() - start;
     if (status == CR_OK || status == CR_ERR_MEMORY) return status;

@@ -91,10 +91,10 @@ struct cr_scratch {
     size_t clean_bytes; /* of `noise`, from its beginning: bytes that no op has overwritten */
     double gap_s[8];    /* [n - 1]: seconds between two launches in a graph of n launches; 0 when not measured yet */
 };
-/* Measures the seconds of one launch of device->kernels[op->kernel] with algorithm op->algo: the minimum of several
+/* Measures the seconds of one launch of `kernel`, which accepts the op, with algorithm op->algo: the minimum of several
  * launches after a warm-up. `best` is the time of another candidate, or 0; a candidate that is clearly slower is
  * launched only once more. CR_ERR_MEMORY when the scratch memory cannot be reserved. */
-CR_MUST cr_status cr_cost_measure(struct cr_device *device, struct cr_scratch *scratch,
+CR_MUST cr_status cr_cost_measure(struct cr_device *device, struct cr_scratch *scratch, const struct cr_kernel *kernel,
                                   const struct cr_program *program, const struct cr_op *op, double best,
                                   double *seconds);
 void              cr_scratch_release(struct cr_device *device, struct cr_scratch *scratch);

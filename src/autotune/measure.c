@@ -217,16 +217,15 @@ static cr_status time_once(const struct stopwatch *w, double *seconds, double *l
     return CR_OK;
 }
 
-cr_status cr_cost_measure(struct cr_device *device, struct cr_scratch *scratch, const struct cr_program *p,
-                          const struct cr_op *op, double best, double *seconds) {
-    const struct cr_async  *async  = device->backend->async;
-    const struct cr_kernel *kernel = device->kernels[op->kernel];
-    struct stopwatch        w      = {.device = device, .kernel = kernel};
-    struct cr_call          call;
-    double                  lower_s;
-    size_t                  workspace = 0, noise, zeros, inputs;
-    void                   *prepared  = NULL;
-    cr_status               status    = CR_OK;
+cr_status cr_cost_measure(struct cr_device *device, struct cr_scratch *scratch, const struct cr_kernel *kernel,
+                          const struct cr_program *p, const struct cr_op *op, double best, double *seconds) {
+    const struct cr_async *async = device->backend->async;
+    struct stopwatch       w     = {.device = device, .kernel = kernel};
+    struct cr_call         call;
+    double                 lower_s;
+    size_t                 workspace = 0, noise, zeros, inputs;
+    void                  *prepared  = NULL;
+    cr_status              status    = CR_OK;
     if (kernel->prepare) CR_TRY(kernel->prepare(device, p, op, &prepared, &workspace));
     place(device, p, op, scratch, &call, workspace, &noise, &zeros, &inputs);
     CR_TRY_OUT(scratch_reserve(device, scratch, noise, zeros, inputs));

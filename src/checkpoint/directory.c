@@ -1,4 +1,5 @@
-/* checkpoint/directory.c: run folders: which step-N there are, the links, what is left over, what may go. */
+/* checkpoint/directory.c: run folders: finds checkpoints, updates links, removes old checkpoints and temporary folders.
+ */
 #include "checkpoint/internal.h"
 
 #include <dirent.h>
@@ -13,7 +14,7 @@
 
 /* ---- names ---- */
 
-/* Digits without sign or leading zeros that end at `end`; -1: not that. */
+/* Parses digits without sign or leading zeros that end at `end`; returns -1 for anything else. */
 static int64_t plain_number(const char *text, const char *end) {
     int64_t value = 0;
     if (text == end || (*text == '0' && end - text > 1) || end - text > 18) return -1;
@@ -32,7 +33,7 @@ static bool is_dot(const char *name) {
     return !strcmp(name, ".") || !strcmp(name, "..");
 }
 
-/* The step that a link of the run folder names: -1 when there is no such link, -2 when it names something else. */
+/* The step of a link in the run folder: -1 when there is no such link, -2 when its target is not a step-N. */
 static int64_t link_step(const char *run_dir, const char *link) {
     char path[CR_PATH_MAX], target[64];
     if (cr_path_join(path, run_dir, "%s", link) != CR_OK) return -2;
@@ -48,7 +49,7 @@ static int compare_newest_first(const void *a, const void *b) {
     return x > y ? -1 : x < y;
 }
 
-/* All N of the step-N in a run folder, newest first; cr_free them. */
+/* Lists the steps of all checkpoints in a run folder, newest first; cr_free *out. */
 static cr_status list_steps(const char *run_dir, int64_t **out, int *out_count) {
     int64_t *steps = NULL;
     int      count = 0, capacity = 0;
@@ -59,13 +60,13 @@ static cr_status list_steps(const char *run_dir, int64_t **out, int *out_count) 
         if (step < 0) continue;
         if (count == capacity) {
             int      more  = CR_MAX(16, capacity * 2);
-            int64_t *fresh = cr_realloc(steps, (size_t)more, sizeof *steps);
-            if (!fresh) {
+            int64_t *grown = cr_realloc(steps, (size_t)more, sizeof *steps);
+            if (!grown) {
                 closedir(dir);
                 cr_free(steps);
                 return CR_NO_MEMORY((size_t)more * sizeof *steps);
             }
-            steps    = fresh;
+            steps    = grown;
             capacity = more;
         }
         steps[count++] = step;
@@ -92,8 +93,8 @@ cr_status cr_ckpt_prepare_dir(const char *run_dir) {
     cr_status status = cr_fs_mkdirs(run_dir);
     if (status == CR_OK) status = prove_writable(run_dir);
     if (status != CR_OK)
-        return CR_FAIL(status, "%s: the run folder cannot be used: %s (train.output=DIR sets another)", run_dir,
-                       cr_error_message());
+        return CR_FAIL(status, "%s: the run folder cannot be used: %s (train.output=DIR selects another folder)",
+                       run_dir, cr_error_message());
     return CR_OK;
 }
 
@@ -115,15 +116,15 @@ cr_status cr_ckpt_point(const char *run_dir, const char *link, int64_t step) {
     snprintf(target, sizeof target, "step-%" PRId64, step);
     if (link_step(run_dir, link) == step) return CR_OK;
     if (cr_fs_symlink(target, temporary) < 0) {
-        if (errno != EEXIST) return cr_fs_refused(path, "make this link", errno);
-        cr_fs_unlink(temporary); /* left by a process that was killed and had our number */
-        if (cr_fs_symlink(target, temporary) < 0) return cr_fs_refused(path, "make this link", errno);
+        if (errno != EEXIST) return cr_fs_refused(path, "create this link", errno);
+        cr_fs_unlink(temporary); /* left behind by a killed process with the same pid */
+        if (cr_fs_symlink(target, temporary) < 0) return cr_fs_refused(path, "create this link", errno);
     }
     if (cr_fs_rename(temporary, path) < 0) {
         int error = errno;
         cr_fs_unlink(temporary);
         if (cr_fs_is_dir(path))
-            return CR_FAIL(CR_ERR_IO, "%s: is a folder; a link must go here: move the folder away", path);
+            return CR_FAIL(CR_ERR_IO, "%s: is a folder, but a link is needed here: move the folder away", path);
         return cr_fs_refused(path, "replace this link", error);
     }
     if (cr_fs_sync_dir(run_dir) < 0) return cr_fs_refused(run_dir, "write to the disk", errno);
@@ -133,7 +134,7 @@ cr_status cr_ckpt_point(const char *run_dir, const char *link, int64_t step) {
 cr_status cr_ckpt_mark_best(const char *run_dir, int64_t step) {
     char path[CR_PATH_MAX];
     CR_TRY(cr_path_join(path, run_dir, "step-%" PRId64, step));
-    if (!cr_fs_is_dir(path)) return CR_FAIL(CR_ERR_IO, "%s: there is no such checkpoint to call the best", path);
+    if (!cr_fs_is_dir(path)) return CR_FAIL(CR_ERR_IO, "%s: no such checkpoint, cannot mark it as best", path);
     return cr_ckpt_point(run_dir, "best", step);
 }
 
@@ -150,21 +151,21 @@ static cr_status remove_step(const char *run_dir, int64_t step) {
 
 void cr_ckpt_prune(const char *run_dir, int keep) {
     int64_t *steps = NULL, last = link_step(run_dir, "last"), best = link_step(run_dir, "best");
-    int      count, kept = 0;
+    int      count, retained = 0;
     if (keep < 0) return;
     cr_status status = CR_OK;
     if (last == -2 || best == -2)
         status = CR_FAIL(CR_ERR_IO, "%s: `last` or `best` is not a link to a step-N", run_dir);
     if (status == CR_OK) status = list_steps(run_dir, &steps, &count);
     for (int i = 0; status == CR_OK && i < count; i++) {
-        if (steps[i] == last || steps[i] == best || kept++ < keep) continue;
+        if (steps[i] == last || steps[i] == best || retained++ < keep) continue;
         status = remove_step(run_dir, steps[i]);
     }
-    if (status != CR_OK) cr_log(CR_LOG_WARN, "old checkpoints stay: %s", cr_error_message());
+    if (status != CR_OK) cr_log(CR_LOG_WARN, "old checkpoints are not removed: %s", cr_error_message());
     cr_free(steps);
 }
 
-/* True when the process that made ".tmp-x.PID" is gone, or is ourselves. */
+/* True when the process that created ".tmp-x.PID" has ended or is this process. */
 static bool owner_is_gone(const char *name) {
     const char *dot = strrchr(name, '.');
     int64_t     pid = plain_number(dot + 1, name + strlen(name));
@@ -180,7 +181,7 @@ void cr_ckpt_sweep(const char *run_dir) {
         bool ours = false;
         for (size_t i = 0; i < CR_COUNT(prefix); i++) ours |= !strncmp(e->d_name, prefix[i], strlen(prefix[i]));
         if (!ours || !owner_is_gone(e->d_name) || cr_path_join(path, run_dir, "%s", e->d_name) != CR_OK) continue;
-        /* a step-N that was to be replaced, when its killed owner had put nothing in its place yet */
+        /* a step-N that was being replaced when its process was killed, before the new one was in place */
         if (!strncmp(e->d_name, ".swap-", 6)) {
             int name = (int)(strrchr(e->d_name, '.') - (e->d_name + 6));
             if (cr_path_join(home, run_dir, "%.*s", name, e->d_name + 6) == CR_OK && access(home, F_OK) < 0 &&
@@ -188,7 +189,7 @@ void cr_ckpt_sweep(const char *run_dir) {
                 continue;
         }
         if (cr_fs_remove_tree(path) < 0)
-            cr_log(CR_LOG_WARN, "%s: a leftover that cannot be removed: %s", path, strerror(errno));
+            cr_log(CR_LOG_WARN, "%s: a temporary folder that cannot be removed: %s", path, strerror(errno));
     }
     if (dir) closedir(dir);
 }
@@ -196,24 +197,24 @@ void cr_ckpt_sweep(const char *run_dir) {
 /* ---- find ---- */
 
 static cr_status check_file(const char *folder, const char *name, int64_t step) {
-    char               path[CR_PATH_MAX], wanted[32];
+    char               path[CR_PATH_MAX], expected[32];
     struct cr_st_file *file;
     CR_TRY(cr_path_join(path, folder, "%s", name));
     CR_TRY(cr_st_open(path, &file));
-    snprintf(wanted, sizeof wanted, "%" PRId64, step);
+    snprintf(expected, sizeof expected, "%" PRId64, step);
     const char *stored = cr_st_meta_find(file, "step");
     cr_status   status = CR_OK;
-    if (step >= 0 && stored && strcmp(stored, wanted) != 0)
-        status = CR_FAIL(CR_ERR_FORMAT, "%s: is of step %.20s, not of step %s", path, stored, wanted);
+    if (step >= 0 && stored && strcmp(stored, expected) != 0)
+        status = CR_FAIL(CR_ERR_FORMAT, "%s: belongs to step %.20s, not to step %s", path, stored, expected);
     cr_st_close(file);
     return status;
 }
 
-/* Whether a folder is a checkpoint that can be loaded; step < 0: not known. */
+/* Checks that a folder is a complete checkpoint of this step; step < 0 accepts any step. */
 static cr_status check_folder(const char *folder, int64_t step) {
     char path[CR_PATH_MAX];
     CR_TRY(cr_path_join(path, folder, "config.ini"));
-    if (!cr_fs_is_dir(folder)) return CR_FAIL(CR_ERR_IO, "%s: there is no such folder", folder);
+    if (!cr_fs_is_dir(folder)) return CR_FAIL(CR_ERR_IO, "%s: no such folder", folder);
     if (access(path, R_OK) < 0) return cr_fs_refused(path, "read", errno);
     CR_TRY(check_file(folder, "model.safetensors", step));
     CR_TRY(check_file(folder, "state.safetensors", step));
@@ -222,13 +223,13 @@ static cr_status check_folder(const char *folder, int64_t step) {
     return CR_OK;
 }
 
-/* *good = whether run_dir/name can be loaded; says why not. Only a lack of memory is an error. */
+/* Sets *good when run_dir/name is valid; warns otherwise. Only lack of memory is an error. */
 static cr_status try_folder(const char *run_dir, const char *name, char path[CR_PATH_MAX], bool *good) {
     CR_TRY(cr_path_join(path, run_dir, "%s", name));
     cr_status status = check_folder(path, cr_ckpt_step_of(name));
     *good            = status == CR_OK;
     if (status == CR_ERR_MEMORY) return status;
-    if (status != CR_OK) cr_log(CR_LOG_WARN, "checkpoint passed over: %s", cr_error_message());
+    if (status != CR_OK) cr_log(CR_LOG_WARN, "checkpoint skipped: %s", cr_error_message());
     return CR_OK;
 }
 
@@ -271,8 +272,7 @@ cr_status cr_ckpt_model_path(const char *given, char **out) {
     CR_TRY(cr_path_join(path, given, "model.safetensors"));
     if (access(path, F_OK) < 0) {
         CR_TRY(cr_ckpt_find(given, &folder));
-        if (!folder)
-            return CR_FAIL(CR_ERR_IO, "%s: there is no model.safetensors and no readable step-N in this folder", given);
+        if (!folder) return CR_FAIL(CR_ERR_IO, "%s: no model.safetensors and no readable step-N in this folder", given);
         cr_status status = cr_path_join(path, folder, "model.safetensors");
         cr_free(folder);
         CR_TRY(status);

@@ -1,4 +1,4 @@
-/* checkpoint/internal.h: what the files of checkpoint/checkpoint.h share among themselves; for nobody else. */
+/* checkpoint/internal.h: declarations shared by the files of this folder only. */
 #ifndef CR_CHECKPOINT_PARTS_H
 #define CR_CHECKPOINT_PARTS_H
 
@@ -6,17 +6,20 @@
 
 /* ---- checkpoint/stream.c ---- */
 
-/* Two buffers between file and store. */
+/* Two host buffers for copies between file and store. */
 struct cr_ckpt_stage {
     unsigned char *a, *b;
     size_t         bytes; /* of each */
 };
-/* Large enough for any of the tensors: a chunk, or a filter's K row where that is larger. */
+/* Allocates buffers that are large enough for all listed tensors: one chunk, or one output channel of a filter if this
+ * is larger. CR_ERR_MEMORY. */
 CR_MUST cr_status cr_ckpt_stage_open(const struct cr_ckpt_tensor *tensors, int count, struct cr_ckpt_stage *stage);
 void              cr_ckpt_stage_close(struct cr_ckpt_stage *stage);
+/* Copies one tensor from the store to the file. */
 CR_MUST cr_status cr_ckpt_tensor_out(struct cr_st_writer *writer, const struct cr_ckpt_tensor *tensor,
                                      const struct cr_ckpt_stage *stage, const struct cr_ckpt_io *io);
-/* The shapes were checked; the entry's type may differ from the tensor's where it can be converted. */
+/* Copies one tensor from the file to the store. The caller has checked the shape. The type in the file may differ from
+ * the type in the store when cr_ckpt_can_convert. */
 CR_MUST cr_status cr_ckpt_tensor_in(struct cr_st_file *file, const struct cr_st_entry *entry,
                                     const struct cr_ckpt_tensor *tensor, const struct cr_ckpt_stage *stage,
                                     const struct cr_ckpt_io *io);
@@ -24,8 +27,10 @@ bool              cr_ckpt_can_convert(enum cr_dtype from, enum cr_dtype to);
 
 /* ---- checkpoint/directory.c ---- */
 
-int64_t           cr_ckpt_step_of(const char *name); /* "step-12" -> 12; anything else: -1 */
+int64_t cr_ckpt_step_of(const char *name); /* "step-12" -> 12; anything else: -1 */
+/* Points the symbolic link run_dir/link to step-N. */
 CR_MUST cr_status cr_ckpt_point(const char *run_dir, const char *link, int64_t step);
-void              cr_ckpt_prune(const char *run_dir, int keep); /* failures are warnings */
+/* Removes old checkpoints except the newest `keep` and the targets of the links. Failures cause warnings. */
+void cr_ckpt_prune(const char *run_dir, int keep);
 
 #endif

@@ -1,4 +1,4 @@
-/* checkpoint/read.c: cr_ckpt_read: everything is compared first, then streamed. */
+/* checkpoint/read.c: reads listed tensors from a file after checking all names, shapes and types. */
 #include "checkpoint/internal.h"
 
 #include "formats/json.h"
@@ -13,7 +13,7 @@ struct problems {
     int            count;
 };
 
-/* One problem: a name and what is wrong with it. */
+/* Adds one problem: the name of a tensor and what is wrong with it. */
 static void add_problem(struct problems *problems, const char *name, const char *fmt, ...) CR_PRINTF(3, 4);
 
 static void add_problem(struct problems *problems, const char *name, const char *fmt, ...) {
@@ -27,12 +27,12 @@ static void add_problem(struct problems *problems, const char *name, const char 
     cr_text_add(&problems->text, "%s%s %s", problems->text.length ? "; " : "", quoted, what);
 }
 
-/* torch.nn.DataParallel, torch.compile, training programs that keep the network in a member. */
+/* Prefixes of torch.nn.DataParallel, torch.compile, and of programs that store the network in a member. */
 cr_status cr_ckpt_open_weights(const char *path, struct cr_st_file **out) {
     static const char *const prefixes[] = {"module.", "_orig_mod.", "model.", "backbone."};
     CR_TRY(cr_st_open(path, out));
     for (size_t i = 0; i < CR_COUNT(prefixes); i++)
-        if (cr_st_strip(*out, prefixes[i])) i = (size_t)-1; /* from the start: they come one within the other */
+        if (cr_st_strip(*out, prefixes[i])) i = (size_t)-1; /* start again, since prefixes may be nested */
     return CR_OK;
 }
 
@@ -77,24 +77,24 @@ static void compare_one(const struct cr_st_entry *entry, const struct cr_ckpt_te
     }
 }
 
-/* Fills found[i] (NULL: leave the store alone) or says all that does not fit. */
+/* Fills found[i], NULL for a tensor that keeps its value in the store; fails with a list of all mismatches. */
 static cr_status match(struct cr_st_file *file, const char *path, const struct cr_ckpt_tensor *tensors, int count,
                        const char *ignore, const char *(*alias)(const char *name), const struct cr_st_entry **found) {
     struct problems problems = {0};
     cr_status       status   = CR_OK;
-    bool           *asked    = NULL;
-    CR_ALLOC(asked, (size_t)cr_st_count(file));
+    bool           *listed   = NULL;
+    CR_ALLOC(listed, (size_t)cr_st_count(file));
     for (int i = 0; i < count; i++) {
         found[i] = look_up(file, tensors[i].name, alias);
-        if (found[i]) asked[found[i] - cr_st_at(file, 0)] = true;
+        if (found[i]) listed[found[i] - cr_st_at(file, 0)] = true;
         if (found[i] || !has_suffix(tensors[i].name, ignore)) compare_one(found[i], &tensors[i], &problems);
     }
     for (int i = 0; i < cr_st_count(file); i++) {
         const struct cr_st_entry *entry = cr_st_at(file, i);
         char                      shape[CR_ST_SHAPE_TEXT];
-        if (asked[i] || has_suffix(entry->name, ignore)) continue;
+        if (listed[i] || has_suffix(entry->name, ignore)) continue;
         cr_st_shape_text(shape, entry->dims, entry->dim);
-        add_problem(&problems, entry->name, "%s is in the file, but not wanted here", shape);
+        add_problem(&problems, entry->name, "%s is in the file, but not in the network", shape);
     }
     if (problems.text.failed)
         status = CR_NO_MEMORY(4096);
@@ -104,7 +104,7 @@ static cr_status match(struct cr_st_file *file, const char *path, const struct c
     else if (problems.count)
         status = CR_FAIL(CR_ERR_FORMAT, "%s: does not fit: %s", path, problems.text.data);
     cr_text_free(&problems.text);
-    cr_free(asked);
+    cr_free(listed);
     return status;
 }
 

@@ -1,12 +1,13 @@
-/* checkpoint/sparse_tensors.c: tensors of which only what is not pruned is stored. See checkpoint/checkpoint.h. */
+/* checkpoint/sparse_tensors.c: sparse tensors of checkpoint files. See the end of checkpoint/checkpoint.h. */
 #include "checkpoint/internal.h"
 
 #include <stdio.h>
 #include <string.h>
 
 enum { NAME_MAX_BYTES = 512, GAP_MORE = 255 };
-static const int64_t elems_max = (int64_t)1
-                                 << 30; /* of a tensor: beyond any layer; a spoilt file costs 128 MiB of bits at most */
+static const int64_t elems_max =
+    (int64_t)1
+    << 30; /* elements of one tensor; more than any layer has. A corrupt file allocates at most 128 MiB for the mask */
 
 static const char *const parts[] = {".shape", ".values", ".gaps"};
 
@@ -14,8 +15,8 @@ cr_status cr_ckpt_is_sparse(struct cr_st_file *file, const char *path, bool *spa
     const char *version = cr_st_meta_find(file, CR_CKPT_SPARSE_KEY);
     *sparse             = version != NULL;
     if (!version || strcmp(version, CR_CKPT_SPARSE_VERSION) == 0) return CR_OK;
-    return CR_FAIL(CR_ERR_FORMAT, "%s: sparse tensors of version %.20s; this program knows version %s", path, version,
-                   CR_CKPT_SPARSE_VERSION);
+    return CR_FAIL(CR_ERR_FORMAT, "%s: sparse tensors of version %.20s; this program supports version %s", path,
+                   version, CR_CKPT_SPARSE_VERSION);
 }
 
 static const struct cr_st_entry *find_part(struct cr_st_file *file, const char *name, const char *part) {
@@ -49,7 +50,8 @@ size_t cr_ckpt_gaps(const uint8_t *bits, int64_t elems, uint8_t *out) {
     return bytes;
 }
 
-/* Sets bits; false: beyond the tensor, or not as many as there are values, or an end in the middle of a gap. */
+/* Decodes gaps into bits. Returns false when a position exceeds the tensor, when the number of values differs, or when
+ * the data ends within a gap. */
 static bool read_gaps(const uint8_t *gaps, uint64_t bytes, struct cr_ckpt_sparse *s) {
     int64_t at = 0, found = 0;
     for (uint64_t i = 0; i < bytes; i++) {
@@ -65,20 +67,20 @@ static bool read_gaps(const uint8_t *gaps, uint64_t bytes, struct cr_ckpt_sparse
 
 /* ---- reading ---- */
 
-static cr_status spoilt(const char *path, const char *name, const char *what) {
-    return CR_FAIL(CR_ERR_FORMAT, "%s: the sparse tensor %.200s is spoilt: %s", path, name, what);
+static cr_status corrupt(const char *path, const char *name, const char *what) {
+    return CR_FAIL(CR_ERR_FORMAT, "%s: the sparse tensor %.200s is corrupt: %s", path, name, what);
 }
 
 static cr_status read_shape(struct cr_st_file *file, const char *path, const char *name, struct cr_ckpt_sparse *out) {
     const struct cr_st_entry *shape = find_part(file, name, ".shape");
     if (shape->dtype != CR_I64 || shape->dims != 1 || shape->dim[0] < 1 || shape->dim[0] > 4)
-        return spoilt(path, name, "its shape is none");
+        return corrupt(path, name, "its shape is invalid");
     out->dims  = (int)shape->dim[0];
     out->elems = 1;
     CR_TRY(cr_st_read(file, shape, 0, out->dim, (size_t)shape->bytes));
     for (int i = 0; i < out->dims; i++) {
         if (out->dim[i] < 1 || out->dim[i] > elems_max / out->elems)
-            return spoilt(path, name, "its shape is beyond all reason");
+            return corrupt(path, name, "its shape is too large");
         out->elems *= out->dim[i];
     }
     return CR_OK;
@@ -91,15 +93,14 @@ static cr_status read_parts(struct cr_st_file *file, const char *path, const cha
     CR_TRY(read_shape(file, path, name, out));
     if (values->dtype != CR_F32 || values->dims != 1 || gaps->dtype != CR_U8 || gaps->dims != 1 ||
         values->dim[0] > out->elems)
-        return spoilt(path, name, "its parts have other types or shapes than they should");
+        return corrupt(path, name, "its parts have unexpected types or shapes");
     out->nnz = values->dim[0];
     CR_ALLOC(out->bits, (size_t)(out->elems + 7) / 8);
     CR_ALLOC(out->value, (size_t)out->nnz);
     CR_ALLOC(bytes, (size_t)gaps->bytes);
     CR_TRY_OUT(cr_st_read(file, values, 0, out->value, (size_t)values->bytes));
     CR_TRY_OUT(cr_st_read(file, gaps, 0, bytes, (size_t)gaps->bytes));
-    if (!read_gaps(bytes, gaps->bytes, out))
-        status = spoilt(path, name, "its gaps and its values do not belong together");
+    if (!read_gaps(bytes, gaps->bytes, out)) status = corrupt(path, name, "its gaps do not match its values");
 out:
     cr_free(bytes);
     return status;
@@ -107,7 +108,7 @@ out:
 
 cr_status cr_ckpt_sparse_read(struct cr_st_file *file, const char *path, const char *name, struct cr_ckpt_sparse *out) {
     *out = (struct cr_ckpt_sparse){0};
-    if (!cr_ckpt_has_sparse(file, name)) return spoilt(path, name, "a part is missing (.shape, .values, .gaps)");
+    if (!cr_ckpt_has_sparse(file, name)) return corrupt(path, name, "a part is missing (.shape, .values, .gaps)");
     cr_status status = read_parts(file, path, name, out);
     if (status != CR_OK) cr_ckpt_sparse_free(out);
     return status;
@@ -119,7 +120,7 @@ void cr_ckpt_sparse_free(struct cr_ckpt_sparse *sparse) {
     *sparse = (struct cr_ckpt_sparse){0};
 }
 
-/* ---- dense again ---- */
+/* ---- export as dense tensors ---- */
 
 struct export {
     struct cr_st_file  *file;
@@ -129,7 +130,7 @@ struct export {
     struct cr_arena     arena; /* names of dense tensors */
 };
 
-/* The name of the tensor that an entry is a part of; NULL: it is whole. */
+/* The name of the sparse tensor that an entry is a part of; NULL for a dense tensor. */
 static char *name_of_part(struct export *e, const char *name) {
     const size_t length = strlen(name);
     for (size_t i = 0; i < CR_COUNT(parts); i++) {
@@ -152,7 +153,7 @@ static cr_status list_entries(struct export *e) {
             e->entry[e->entries++] = *from;
             continue;
         }
-        if (from->dtype != CR_I64) continue; /* the shape stands for all three */
+        if (from->dtype != CR_I64) continue; /* the entry of the shape represents all three parts */
         CR_TRY(read_shape(e->file, e->path, stem, &s));
         struct cr_st_entry *to = &e->entry[e->entries++];
         *to                    = (struct cr_st_entry){.name = stem, .dtype = CR_F32, .dims = s.dims};

@@ -1,9 +1,10 @@
-/* checkpoint/stream.c: one tensor between its file and its store, chunk by chunk: conversion and permutation. */
+/* checkpoint/stream.c: copies one tensor between file and store in chunks, with type conversion and permutation. */
 #include "checkpoint/internal.h"
 
 #include <string.h>
 
-/* A filter seen as rows of C x RS (file) or RS x C (store) elements; anything else as one row that needs no order. */
+/* A filter consists of K rows of C x RS (file) or RS x C (store) elements. Any other tensor is one row without
+ * permutation. */
 struct rows {
     uint64_t count, elems; /* rows, elements in each */
     size_t   c, rs;
@@ -17,7 +18,7 @@ static struct rows rows_of(const struct cr_ckpt_tensor *tensor) {
     CR_ASSERT(tensor->dims == 4);
     rows.c         = (size_t)tensor->dim[1];
     rows.rs        = (size_t)(tensor->dim[2] * tensor->dim[3]);
-    rows.transpose = rows.c > 1 && rows.rs > 1; /* else both orders are the same bytes */
+    rows.transpose = rows.c > 1 && rows.rs > 1; /* otherwise both orders are identical */
     if (rows.transpose) {
         rows.count = (uint64_t)tensor->dim[0];
         rows.elems = rows.c * rows.rs;
@@ -29,7 +30,7 @@ cr_status cr_ckpt_stage_open(const struct cr_ckpt_tensor *tensors, int count, st
     uint64_t bytes = 64;
     for (int i = 0; i < count; i++) {
         struct rows rows = rows_of(&tensors[i]);
-        uint64_t    row = rows.elems * 8, all = rows.count * row; /* 8: the largest element of a file */
+        uint64_t    row = rows.elems * 8, all = rows.count * row; /* 8: size of the largest element type */
         bytes = CR_MAX(bytes, CR_MIN(all, (uint64_t)CR_CKPT_CHUNK_BYTES));
         if (rows.transpose) bytes = CR_MAX(bytes, row);
     }
@@ -45,7 +46,7 @@ void cr_ckpt_stage_close(struct cr_ckpt_stage *stage) {
     *stage = (struct cr_ckpt_stage){0};
 }
 
-/* Elements that go through the buffers at once, of `size` bytes each at most: whole rows where order matters. */
+/* Number of elements in one chunk, with at most `size` bytes each; whole rows when they are permuted. */
 static uint64_t chunk_elems(const struct rows *rows, const struct cr_ckpt_stage *stage, size_t size) {
     uint64_t fit =
         CR_MIN(stage->bytes, CR_MAX((size_t)CR_CKPT_CHUNK_BYTES, rows->transpose ? rows->elems * size : 0)) / size;
@@ -69,7 +70,7 @@ static void transpose(void *dst, const void *src, size_t lines, size_t columns, 
     case 2: TRANSPOSE(uint16_t); break;
     case 4: TRANSPOSE(uint32_t); break;
     case 8: TRANSPOSE(uint64_t); break;
-    default: CR_ASSERT(!"an element size");
+    default: CR_ASSERT(!"unsupported element size");
     }
 }
 
@@ -121,21 +122,21 @@ cr_status cr_ckpt_tensor_in(struct cr_st_file *file, const struct cr_st_entry *e
     size_t      size = cr_dtype_bytes(tensor->dtype), file_size = cr_dtype_bytes(entry->dtype);
     uint64_t    total = rows.count * rows.elems, chunk = chunk_elems(&rows, stage, CR_MAX(size, file_size));
     for (uint64_t done = 0; done < total; done += chunk) {
-        uint64_t       elems = CR_MIN(chunk, total - done);
-        size_t         bytes = (size_t)elems * size;
-        unsigned char *now = stage->a, *other = stage->b;
-        CR_TRY(cr_st_read(file, entry, done * file_size, now, (size_t)elems * file_size));
+        uint64_t       elems   = CR_MIN(chunk, total - done);
+        size_t         bytes   = (size_t)elems * size;
+        unsigned char *current = stage->a, *spare = stage->b;
+        CR_TRY(cr_st_read(file, entry, done * file_size, current, (size_t)elems * file_size));
         if (entry->dtype != tensor->dtype) {
-            convert((float *)(void *)other, now, entry->dtype, elems);
-            now   = stage->b;
-            other = stage->a;
+            convert((float *)(void *)spare, current, entry->dtype, elems);
+            current = stage->b;
+            spare   = stage->a;
         }
         if (rows.transpose) {
-            transpose_rows(other, now, elems / rows.elems, rows.c, rows.rs, size);
-            now = other;
+            transpose_rows(spare, current, elems / rows.elems, rows.c, rows.rs, size);
+            current = spare;
         }
         for (size_t at = 0; at < bytes; at += CR_CKPT_CHUNK_BYTES)
-            CR_TRY(io->put(io->self, tensor->address, done * size + at, now + at,
+            CR_TRY(io->put(io->self, tensor->address, done * size + at, current + at,
                            CR_MIN(bytes - at, (size_t)CR_CKPT_CHUNK_BYTES)));
     }
     return CR_OK;

@@ -1,4 +1,4 @@
-/* checkpoint/write.c: cr_ckpt_write: a folder under a temporary name, then in its place, then the links. */
+/* checkpoint/write.c: writes a checkpoint to a temporary folder, renames it, and updates the links. */
 #include "checkpoint/internal.h"
 
 #include <errno.h>
@@ -9,7 +9,7 @@
 
 /* ---- files ---- */
 
-/* The caller's metadata and one pair more, unless it is there already; cr_free it. */
+/* Copies the caller's metadata and adds one pair unless its key exists; cr_free *out. */
 static cr_status with_meta(const struct cr_st_meta *meta, int count, const char *key, const char *value,
                            struct cr_st_meta **out, int *out_count) {
     struct cr_st_meta *all;
@@ -81,7 +81,7 @@ static cr_status write_classes(const char *folder, const struct cr_ckpt_save *sa
     for (int i = 0; i < save->classes; i++) {
         if (strpbrk(save->class_names[i], "\n\r")) {
             cr_text_free(&text);
-            return CR_FAIL(CR_ERR_FORMAT, "%s: the name of class %d has a line break in it", path, i);
+            return CR_FAIL(CR_ERR_FORMAT, "%s: the name of class %d contains a line break", path, i);
         }
         cr_text_add(&text, "%s\n", save->class_names[i]);
     }
@@ -106,14 +106,14 @@ static cr_status fill_folder(const char *folder, const struct cr_ckpt_save *save
     return CR_OK;
 }
 
-/* ---- in its place ---- */
+/* ---- renaming ---- */
 
 static void drop(const char *folder) {
     if (cr_fs_remove_tree(folder) < 0)
-        cr_log(CR_LOG_WARN, "%s: a leftover that could not be removed: %s", folder, strerror(errno));
+        cr_log(CR_LOG_WARN, "%s: a temporary folder that could not be removed: %s", folder, strerror(errno));
 }
 
-/* For file systems that cannot exchange two names: for a moment there is no step-N; cr_ckpt_sweep knows .swap-. */
+/* For file systems without atomic exchange. For a moment there is no step-N; cr_ckpt_sweep restores .swap- folders. */
 static cr_status prefetch_two_moves(const char *folder, const char *place, const struct cr_ckpt_save *save) {
     char old[CR_PATH_MAX];
     CR_TRY(cr_path_join(old, save->run_dir, ".swap-step-%" PRId64 ".%ld", save->step, (long)getpid()));
@@ -129,8 +129,8 @@ static cr_status prefetch_two_moves(const char *folder, const char *place, const
 
 static cr_status put_in_place(const char *folder, const char *place, const struct cr_ckpt_save *save) {
     if (cr_fs_rename(folder, place) == 0) return CR_OK;
-    if (errno != ENOTEMPTY && errno != EEXIST) return cr_fs_refused(place, "give a checkpoint this name", errno);
-    /* the same step again: after a resume, or asked for twice */
+    if (errno != ENOTEMPTY && errno != EEXIST) return cr_fs_refused(place, "rename a checkpoint to this name", errno);
+    /* the same step was saved before, e.g. before a resume */
     if (cr_fs_exchange(folder, place) == 0) {
         drop(folder);
         return CR_OK;
@@ -144,8 +144,8 @@ cr_status cr_ckpt_write(const struct cr_ckpt_save *save, const struct cr_ckpt_io
     CR_ASSERT(save->step >= 0);
     CR_TRY(cr_path_join(folder, save->run_dir, ".tmp-step-%" PRId64 ".%ld", save->step, (long)getpid()));
     CR_TRY(cr_path_join(place, save->run_dir, "step-%" PRId64, save->step));
-    if (access(folder, F_OK) == 0) drop(folder); /* left by a process that was killed and had our number */
-    if (cr_fs_mkdir(folder) < 0) return cr_fs_refused(folder, "make this folder", errno);
+    if (access(folder, F_OK) == 0) drop(folder); /* left behind by a killed process with the same pid */
+    if (cr_fs_mkdir(folder) < 0) return cr_fs_refused(folder, "create this folder", errno);
     cr_status status = fill_folder(folder, save, io);
     if (status == CR_OK) status = put_in_place(folder, place, save);
     if (status != CR_OK) {

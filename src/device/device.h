@@ -66,7 +66,6 @@ struct cr_kernel {
     enum cr_math    math;
     bool            deterministic; /* two runs with the same number of threads are bitwise identical */
     unsigned        relaxations;   /* bits of enum cr_relaxation */
-    bool            baseline;      /* for benchmarks: the kernel is never selected and its results are not verified */
     bool            collective;    /* accepts only ops of several ranks; tests with several ranks verify it */
     bool            sparse;        /* accepts exactly the convolutions with a sparsity pattern */
     bool            sparse_cores;  /* uses sparse tensor cores: see cr_cost_table_has_lasting_effect */
@@ -254,6 +253,9 @@ struct cr_backend {
     cr_status (*init_store)(struct cr_device *device, const struct cr_param_store *store,
                             const struct cr_config *config, void *region);
     const struct cr_pool *pools; /* list of dynamic allocators; NULL: none */
+    /* Kernels that `bench sparse` compares sparse kernels with, outside the device's table: no program uses them. The
+     * list ends with NULL; NULL when there are none. */
+    const struct cr_kernel *const *baselines;
     /* Returns the number of f32 elements that the packed nonzeros of a sparse convolution occupy in the op's weight
      * format (attr.conv.pattern.format), or 0 when the device does not support the format for this convolution. NULL:
      * the device has no sparse kernels. */
@@ -338,8 +340,7 @@ double cr_device_flops(const struct cr_device *device, enum cr_math math);
 
 /* Returns whether input `slot` of the kernel may lie in the HOST region. */
 bool cr_kernel_reads_host(const struct cr_device *device, const struct cr_kernel *kernel, int slot);
-/* Returns whether the kernel supports the op, including its sparsity pattern and the regions of its inputs. A baseline
- * kernel supports no op. */
+/* Returns whether the kernel supports the op, including its sparsity pattern and the regions of its inputs. */
 bool cr_kernel_accepts(const struct cr_device *device, const struct cr_kernel *kernel, const struct cr_program *program,
                        const struct cr_op *op);
 /* Returns the first kernel at index `from` or later that accepts the op (and is deterministic if the device must be),

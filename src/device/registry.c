@@ -102,8 +102,8 @@ static bool can_read_inputs(const struct cr_device *device, const struct cr_kern
 
 bool cr_kernel_accepts(const struct cr_device *device, const struct cr_kernel *kernel, const struct cr_program *program,
                        const struct cr_op *op) {
-    return kernel->op == op->kind && !kernel->baseline && pattern_fits(kernel, op) &&
-           can_read_inputs(device, kernel, program, op) && (!kernel->accepts || kernel->accepts(device, program, op));
+    return kernel->op == op->kind && pattern_fits(kernel, op) && can_read_inputs(device, kernel, program, op) &&
+           (!kernel->accepts || kernel->accepts(device, program, op));
 }
 
 const struct cr_kernel *cr_kernel_find(const struct cr_device *device, const struct cr_program *program,

@@ -1,13 +1,13 @@
-/* graph/ops.c: shape and type rules, and the cost, of every op kind. graph/ops.def demands one infer_<op> each. */
+/* graph/ops.c: shape and type inference (infer_<op>) and the cost of every op kind of graph/ops.def. */
 #include "graph/graph.h"
 
 #include <string.h>
 
-/* What a rule sees and fills. */
+/* Arguments and result of an inference rule. */
 struct rule {
     const struct cr_program *p;
     const struct cr_op      *op;
-    int                      slot; /* output asked for */
+    int                      slot; /* output slot to infer */
     enum cr_dtype            dtype;
     int64_t                 *dim;
 };
@@ -33,19 +33,19 @@ static bool same_shape(const struct cr_tensor *a, const struct cr_tensor *b) {
     return memcmp(a->dim, b->dim, sizeof a->dim) == 0;
 }
 
-/* Statistics and sums are f32 whatever the activations are, and f64 in an f64 program. */
+/* Statistics and sums are f32 for all types of activations, except f64 in an f64 program. */
 static enum cr_dtype wide(const struct cr_tensor *t) {
     return t->dtype == CR_F64 ? CR_F64 : CR_F32;
 }
 
-/* [rows, C] coefficients for the channels of t, when the slot is taken. */
-static void check_coef(const struct rule *r, int slot, int64_t rows, const struct cr_tensor *t) {
+/* An optional slot holds [rows, C] coefficients for the channels of t. */
+static void check_coefficients(const struct rule *r, int slot, int64_t rows, const struct cr_tensor *t) {
     if (has(r, slot)) CR_ASSERT(input(r, slot)->dim[0] == rows && input(r, slot)->dim[3] == t->dim[3]);
 }
 static void check_like(const struct rule *r, int slot, const struct cr_tensor *t) {
     if (has(r, slot)) CR_ASSERT(same_shape(input(r, slot), t));
 }
-/* A mask slot: the activation, or its bits. */
+/* A slot for a ReLU mask: the activation, or its mask of bits. */
 static void check_mask(const struct rule *r, int slot, const struct cr_tensor *t) {
     if (!has(r, slot)) return;
     const struct cr_tensor *y = input(r, slot);
@@ -54,7 +54,7 @@ static void check_mask(const struct rule *r, int slot, const struct cr_tensor *t
     else
         CR_ASSERT(same_shape(y, t));
 }
-/* Sums of a channel: [2, C]. */
+/* Sums for each channel: [2, C]. */
 static void set_sums(struct rule *r, const struct cr_tensor *t, int64_t channels) {
     set(r, wide(t), 2, 1, 1, channels);
 }
@@ -93,12 +93,12 @@ static void infer_conv(struct rule *r) {
     const struct cr_tensor    *x = input(r, CR_IN_conv_x), *w = input(r, CR_IN_conv_w);
     const struct cr_conv_attr *a = &r->op->attr.conv;
     CR_ASSERT(x->dim[3] == w->dim[3]);
-    check_coef(r, CR_IN_conv_scale_bias, 2, x);
+    check_coefficients(r, CR_IN_conv_scale_bias, 2, x);
     if (has(r, CR_IN_conv_bias)) CR_ASSERT(input(r, CR_IN_conv_bias)->dim[3] == w->dim[0]);
     if (has(r, CR_IN_conv_gamma))
         CR_ASSERT(input(r, CR_IN_conv_gamma)->dim[3] == w->dim[0] && r->op->out[CR_OUT_conv_sums] != CR_NONE &&
                   a->bn.count > 0);
-    if (r->slot != CR_OUT_conv_y) { /* stats, next, saved: running ones are the store's */
+    if (r->slot != CR_OUT_conv_y) { /* sums, next_scale_bias, mean_rstd; the running statistics belong to the store */
         CR_ASSERT(r->slot <= CR_OUT_conv_mean_rstd);
         set_sums(r, x, w->dim[0]);
         return;
@@ -113,11 +113,11 @@ static void infer_bn_sums(struct rule *r) {
 }
 
 static void infer_bn_finalize(struct rule *r) {
-    const struct cr_tensor *stats = input(r, CR_IN_bn_finalize_sums);
+    const struct cr_tensor *sums = input(r, CR_IN_bn_finalize_sums);
     CR_ASSERT(r->slot <= CR_OUT_bn_finalize_mean_rstd ||
-              r->slot == CR_OUT_bn_finalize_scale_bias_half); /* running ones are the store's */
-    CR_ASSERT(input(r, CR_IN_bn_finalize_gamma)->dim[3] == stats->dim[3] && r->op->attr.bn.count > 0);
-    set_like(r, stats);
+              r->slot == CR_OUT_bn_finalize_scale_bias_half); /* the running statistics belong to the store */
+    CR_ASSERT(input(r, CR_IN_bn_finalize_gamma)->dim[3] == sums->dim[3] && r->op->attr.bn.count > 0);
+    set_like(r, sums);
     if (r->slot == CR_OUT_bn_finalize_scale_bias_half) r->dtype = r->p->real;
 }
 
@@ -158,7 +158,7 @@ static void infer_maxpool(struct rule *r) {
     const struct cr_tensor    *x = input(r, CR_IN_maxpool_x);
     const struct cr_conv_attr *a = &r->op->attr.conv;
     CR_ASSERT(a->window * a->window <= 256 && 2 * a->pad <= a->window);
-    check_coef(r, CR_IN_maxpool_scale_bias, 2, x);
+    check_coefficients(r, CR_IN_maxpool_scale_bias, 2, x);
     set(r, r->slot == CR_OUT_maxpool_index ? CR_U8 : x->dtype, x->dim[0],
         window_out(x->dim[1], a->window, a->stride, a->pad), window_out(x->dim[2], a->window, a->stride, a->pad),
         x->dim[3]);
@@ -175,12 +175,12 @@ static void infer_avgpool2x2(struct rule *r) {
 }
 
 static void infer_se_scale(struct rule *r) {
-    const struct cr_tensor *x = input(r, CR_IN_se_scale_x), *gate = input(r, CR_IN_se_scale_logit);
-    CR_ASSERT(gate->dim[0] == x->dim[0] && gate->dim[1] == 1 && gate->dim[2] == 1 && gate->dim[3] == x->dim[3]);
+    const struct cr_tensor *x = input(r, CR_IN_se_scale_x), *logit = input(r, CR_IN_se_scale_logit);
+    CR_ASSERT(logit->dim[0] == x->dim[0] && logit->dim[1] == 1 && logit->dim[2] == 1 && logit->dim[3] == x->dim[3]);
     set_like(r, x);
 }
 
-/* K is the shape's business, not an attribute: C plus pad_c in front and as many behind. */
+/* The number of output channels is no attribute: C plus pad_c zero channels on both sides. */
 static void infer_pad_shortcut(struct rule *r) {
     const struct cr_tensor    *x = input(r, CR_IN_pad_shortcut_x);
     const struct cr_conv_attr *a = &r->op->attr.conv;
@@ -204,8 +204,10 @@ static void infer_s2d_filter(struct rule *r) {
     set(r, w->dtype, w->dim[0], 4, 4, 16);
 }
 
-/* ---- backward: gradients of parameters are the store's; gradients of inputs need a shape the op does not see, so the
- * pass that emits them (compiler/autodiff/grad.c) makes the tensor itself ---- */
+/* ---- backward ---- */
+
+/* Gradients of parameters are tensors of the store. The shape of some input gradients cannot be inferred from the op's
+ * inputs, so the pass that emits these ops (compiler/autodiff/grad.c) creates the tensors. */
 
 static void infer_loss_grad(struct rule *r) {
     set_like(r, input(r, CR_IN_loss_grad_logits));
@@ -232,27 +234,27 @@ static void infer_bn_grad_sums(struct rule *r) {
     const struct cr_tensor *x = input(r, CR_IN_bn_grad_sums_x);
     CR_ASSERT(same_shape(x, input(r, CR_IN_bn_grad_sums_dy)));
     check_mask(r, CR_IN_bn_grad_sums_y, x);
-    check_coef(r, CR_IN_bn_grad_sums_scale_bias, 2, x);
+    check_coefficients(r, CR_IN_bn_grad_sums_scale_bias, 2, x);
     set_sums(r, x, x->dim[3]);
 }
 static void infer_bn_grad_finalize(struct rule *r) {
-    const struct cr_tensor *stats = input(r, CR_IN_bn_grad_finalize_grad_sums);
+    const struct cr_tensor *sums = input(r, CR_IN_bn_grad_finalize_grad_sums);
     CR_ASSERT(r->slot == CR_OUT_bn_grad_finalize_coef && r->op->attr.bn.count > 0);
-    set(r, stats->dtype, 3, 1, 1, stats->dim[3]);
+    set(r, sums->dtype, 3, 1, 1, sums->dim[3]);
 }
 static void infer_bn_grad_apply(struct rule *r) {
     set_like(r, input(r, CR_IN_bn_grad_apply_dy));
 }
 static void infer_pool_bn_grad_sums(struct rule *r) {
     const struct cr_tensor *x = input(r, CR_IN_pool_bn_grad_sums_x);
-    check_coef(r, CR_IN_pool_bn_grad_sums_scale_bias, 2, x);
+    check_coefficients(r, CR_IN_pool_bn_grad_sums_scale_bias, 2, x);
     CR_ASSERT(same_shape(input(r, CR_IN_pool_bn_grad_sums_dy), input(r, CR_IN_pool_bn_grad_sums_index)));
     set_sums(r, x, x->dim[3]);
 }
 static void infer_pool_bn_grad_apply(struct rule *r) {
     const struct cr_tensor *x = input(r, CR_IN_pool_bn_grad_apply_x);
-    check_coef(r, CR_IN_pool_bn_grad_apply_scale_bias, 2, x);
-    check_coef(r, CR_IN_pool_bn_grad_apply_coef, 3, x);
+    check_coefficients(r, CR_IN_pool_bn_grad_apply_scale_bias, 2, x);
+    check_coefficients(r, CR_IN_pool_bn_grad_apply_coef, 3, x);
     CR_ASSERT(same_shape(input(r, CR_IN_pool_bn_grad_apply_dy), input(r, CR_IN_pool_bn_grad_apply_index)));
     set_like(r, x);
 }
@@ -260,6 +262,7 @@ static void infer_channel_scale(struct rule *r) {
     set_like(r, input(r, CR_IN_channel_scale_dy));
 }
 
+/* For ops whose outputs must exist before the op is emitted. */
 static void infer_given(struct rule *r) {
     CR_ASSERT(!"this output must be given");
     (void)r;
@@ -288,16 +291,16 @@ static void infer_conv_grad(struct rule *r) {
     const struct cr_tensor *x = input(r, CR_IN_conv_grad_x);
     CR_ASSERT(r->slot <= CR_OUT_conv_grad_grad_sums || r->slot == CR_OUT_conv_grad_grad_coef);
     CR_ASSERT(r->slot != CR_OUT_conv_grad_dw); /* gradients of parameters must be given */
-    check_coef(r, CR_IN_conv_grad_gamma, 1, x);
-    check_coef(r, CR_IN_conv_grad_scale_bias, 2, x);
-    check_coef(r, CR_IN_conv_grad_dy_coef, 3, input(r, CR_IN_conv_grad_g));
+    check_coefficients(r, CR_IN_conv_grad_gamma, 1, x);
+    check_coefficients(r, CR_IN_conv_grad_scale_bias, 2, x);
+    check_coefficients(r, CR_IN_conv_grad_dy_coef, 3, input(r, CR_IN_conv_grad_g));
     if (r->slot == CR_OUT_conv_grad_dx)
         set_like(r, x);
     else
         set(r, wide(x), r->slot == CR_OUT_conv_grad_grad_coef ? 3 : 2, 1, 1, x->dim[3]);
 }
 
-/* ---- swap: the copy in the HOST region is made by the pass that swaps ---- */
+/* ---- offloading: the offload pass creates the tensors in the HOST region ---- */
 
 static void infer_offload(struct rule *r) {
     set_like(r, input(r, CR_IN_offload_x));
@@ -341,7 +344,7 @@ static double elems_of(const struct cr_program *p, int id) {
     return id < 0 ? 0 : (double)cr_tensor_elems(&p->tensor[id]);
 }
 
-/* Multiply-adds of a convolution: every output element reduces over R*S*C (padding counted, as everybody does). */
+/* Multiply-adds of a convolution: every output element reduces over R*S*C (padding is counted, as is customary). */
 static double conv_flops(const struct cr_program *p, int y, int w) {
     const struct cr_tensor *filter = &p->tensor[w];
     return 2.0 * elems_of(p, y) * (double)(filter->dim[1] * filter->dim[2] * filter->dim[3]);
@@ -353,7 +356,7 @@ void cr_op_cost(const struct cr_program *p, const struct cr_op *op, double *byte
     for (int i = 0; i < n; i++) sum += (double)p->tensor[ids[i]].bytes;
     n = cr_op_writes(op, ids);
     for (int i = 0; i < n; i++) sum += (double)p->tensor[ids[i]].bytes;
-    *bytes = op->kind == CR_OP_barrier ? 0 : sum; /* it looks at no byte */
+    *bytes = op->kind == CR_OP_barrier ? 0 : sum; /* a barrier moves no data */
     switch (op->kind) {
     case CR_OP_conv: *flops = conv_flops(p, op->out[CR_OUT_conv_y], op->in[CR_IN_conv_w]); break;
     case CR_OP_conv_dgrad: *flops = conv_flops(p, op->in[CR_IN_conv_dgrad_dy], op->in[CR_IN_conv_dgrad_w]); break;
@@ -369,7 +372,7 @@ void cr_op_cost(const struct cr_program *p, const struct cr_op *op, double *byte
     case CR_OP_prefetch:
     case CR_OP_all_reduce:
     case CR_OP_barrier: *flops = 0; break;
-    default: /* pointwise: about two operations an element of the first operand */
+    default: /* pointwise: about two operations for each element of the first operand */
         *flops = 2.0 * elems_of(p, op->in[0] >= 0 ? op->in[0] : op->out[0]);
     }
     if (cr_op_has_pattern(op))

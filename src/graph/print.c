@@ -1,4 +1,4 @@
-/* graph/print.c: the printed program and its laws. See graph/graph.h. */
+/* graph/print.c: prints a program and checks its invariants. See graph/graph.h. */
 #include "graph/graph.h"
 
 #include <stdlib.h>
@@ -14,8 +14,8 @@ static void print_tensor(const struct cr_program *p, int id, bool with_shape, st
                 (long long)t->dim[2], (long long)t->dim[3]);
 }
 
-/* Of a convolution that finishes the sums of a BN. */
-static void print_finish(const struct cr_op *op, struct cr_text *out) {
+/* Attributes of a convolution that also finalizes the sums of a BN. */
+static void print_bn(const struct cr_op *op, struct cr_text *out) {
     const struct cr_bn_attr *a = &op->attr.conv.bn;
     if (op->kind == CR_OP_conv && op->in[CR_IN_conv_gamma] >= 0)
         cr_text_add(out, " eps=%g momentum=%g count=%lld", (double)a->eps, (double)a->momentum, (long long)a->count);
@@ -25,7 +25,7 @@ static void print_finish(const struct cr_op *op, struct cr_text *out) {
 
 static void print_pattern(const struct cr_op *op, struct cr_text *out) {
     const struct cr_pattern_attr *a = &op->attr.conv.pattern;
-    if (a->nnz) cr_text_add(out, "  kept=%lld layout=%d", (long long)a->nnz, a->format);
+    if (a->nnz) cr_text_add(out, "  nnz=%lld format=%d", (long long)a->nnz, a->format);
 }
 
 static void print_attributes(const struct cr_op *op, struct cr_text *out) {
@@ -37,7 +37,7 @@ static void print_attributes(const struct cr_op *op, struct cr_text *out) {
         cr_text_add(out, "  stride=%d pad=%d%s%s", op->attr.conv.stride, op->attr.conv.pad,
                     op->attr.conv.relu ? " relu" : "", op->attr.conv.accumulate ? " accumulate" : "");
         print_pattern(op, out);
-        print_finish(op, out);
+        print_bn(op, out);
         break;
     case CR_OP_sparse_filter: print_pattern(op, out); break;
     case CR_OP_normalize: cr_text_add(out, "%s", op->attr.input.s2d ? "  s2d" : ""); break;
@@ -100,7 +100,7 @@ static void print_op(const struct cr_program *p, int index, struct cr_text *out)
     }
     print_attributes(op, out);
     if (op->workspace >= 0) cr_text_add(out, "  workspace=%zu", p->tensor[op->workspace].bytes);
-    if (op->stream != CR_STREAM_COMPUTE) cr_text_add(out, "  lane=%s", cr_stream_name(op->stream));
+    if (op->stream != CR_STREAM_COMPUTE) cr_text_add(out, "  stream=%s", cr_stream_name(op->stream));
     for (int i = 0; i < CR_OP_WAIT_MAX && op->wait[i] >= 0; i++) cr_text_add(out, "  wait=%d", op->wait[i]);
     cr_text_add(out, "\n");
 }
@@ -143,23 +143,24 @@ static cr_status check_slots(const struct cr_program *p, int index) {
     return CR_OK;
 }
 
-/* POOL and HOST tensors: one writer, before every reader. `written` is a flag a tensor. */
-static bool flows(const struct cr_program *p, int id) {
+/* POOL and HOST tensors have one writer, which precedes every reader. */
+static bool is_transient(const struct cr_program *p, int id) {
     return id >= 0 && (p->tensor[id].region == CR_REGION_POOL || p->tensor[id].region == CR_REGION_HOST);
 }
 
-static cr_status check_flow(const struct cr_program *p, int index, bool *written) {
+/* written[id] is set when an earlier op writes tensor id. */
+static cr_status check_order(const struct cr_program *p, int index, bool *written) {
     const struct cr_op      *op   = &p->op[index];
     const struct cr_op_info *info = cr_op_info(op->kind);
     for (int s = 0; s < info->ins; s++) {
         int id = op->in[s];
-        if (flows(p, id) && !written[id])
-            return CR_FAIL(CR_ERR_DEVICE, "program %s: op %d (%s) reads %s before anything wrote it", p->name, index,
+        if (is_transient(p, id) && !written[id])
+            return CR_FAIL(CR_ERR_DEVICE, "program %s: op %d (%s) reads %s before any op writes it", p->name, index,
                            info->name, p->tensor[id].name);
     }
     for (int s = 0; s < info->outs; s++) {
         int id = op->out[s];
-        if (!flows(p, id)) continue;
+        if (!is_transient(p, id)) continue;
         bool updated_in_place = false; /* metrics: the same tensor is read and written */
         for (int k = 0; k < info->ins; k++) updated_in_place |= op->in[k] == id;
         if (written[id] && !updated_in_place)
@@ -182,10 +183,10 @@ static bool writes_gradient(const struct cr_program *p, const struct cr_op *op, 
     return false;
 }
 
-/* Where gradients are added up over ranks: each trainable one's, once and whole, after its last writer and before the
- * first op that uses it. */
-static cr_status check_reduced(const struct cr_program *p, const struct cr_param *q, size_t begin, size_t end) {
-    int sums = 0, last_writer = -1, first_user = p->ops, at = -1;
+/* In programs that sum gradients over ranks: one all_reduce covers the whole gradient of each trainable parameter,
+ * after its last writer and before its first reader. */
+static cr_status check_all_reduce(const struct cr_program *p, const struct cr_param *q, size_t begin, size_t end) {
+    int sums = 0, last_writer = -1, first_reader = p->ops, at = -1;
     for (int i = 0; i < p->ops; i++) {
         const struct cr_op *op = &p->op[i];
         if (op->kind == CR_OP_all_reduce) {
@@ -193,20 +194,21 @@ static cr_status check_reduced(const struct cr_program *p, const struct cr_param
             const struct cr_tensor *t = &p->tensor[op->out[0]];
             sums += t->offset <= begin && end <= t->offset + t->bytes && op->in[0] == op->out[0]
                         ? 1
-                        : 2; /* a part is no sum */
+                        : 2; /* part of a gradient: an error */
             at = i;
             continue;
         }
         if (writes_gradient(p, op, begin, end)) last_writer = i;
         for (int s = 0; s < cr_op_info(op->kind)->ins; s++)
-            if (overlaps(p, op->in[s], begin, end)) first_user = CR_MIN(first_user, i);
+            if (overlaps(p, op->in[s], begin, end)) first_reader = CR_MIN(first_reader, i);
     }
-    if (q->frozen) return CR_OK; /* zeros between others may go along */
-    if (sums == 1 && at > last_writer && at < first_user) return CR_OK;
-    return CR_FAIL(CR_ERR_DEVICE,
-                   "program %s: the gradient of %s is not added up over the ranks once, between its writer (op %d) and "
-                   "its use (op %d): %d sums, the last is op %d",
-                   p->name, q->name, last_writer, first_user, sums, at);
+    if (q->frozen) return CR_OK; /* a bucket may contain the zeros of frozen parameters */
+    if (sums == 1 && at > last_writer && at < first_reader) return CR_OK;
+    return CR_FAIL(
+        CR_ERR_DEVICE,
+        "program %s: the gradient of %s must be summed over the ranks exactly once, between its writer (op %d) "
+        "and its reader (op %d): %d sums, the last is op %d",
+        p->name, q->name, last_writer, first_reader, sums, at);
 }
 
 static bool reduces_gradients(const struct cr_program *p) {
@@ -217,22 +219,22 @@ static bool reduces_gradients(const struct cr_program *p) {
     return false;
 }
 
-/* In a program with a loss gradient each trainable parameter's slice of the grad plane is written by exactly one op. */
+/* In a program with a loss gradient exactly one op writes each trainable parameter's slice of the gradient buffer. */
 static cr_status check_gradients(const struct cr_program *p) {
     bool has_backward = false;
     for (int i = 0; i < p->ops; i++) has_backward |= p->op[i].kind == CR_OP_loss_grad;
     if (!has_backward || !p->store) return CR_OK;
-    size_t     plane = cr_param_store_buffer_offset(p->store, CR_BUFFER_GRAD), size = cr_dtype_bytes(p->store->real);
+    size_t     base = cr_param_store_buffer_offset(p->store, CR_BUFFER_GRAD), size = cr_dtype_bytes(p->store->real);
     const bool reduced = reduces_gradients(p);
     for (int k = 0; k < p->store->params; k++) {
         const struct cr_param *q = &p->store->param[k];
         if (cr_param_is_running(q->role)) continue;
-        size_t begin = plane + (size_t)q->offset * size, end = begin + (size_t)q->elems * size;
+        size_t begin = base + (size_t)q->offset * size, end = begin + (size_t)q->elems * size;
         int    writers = 0;
         for (int i = 0; i < p->ops; i++) writers += writes_gradient(p, &p->op[i], begin, end);
         if (writers != (q->frozen ? 0 : 1))
             return CR_FAIL(CR_ERR_DEVICE, "program %s: the gradient of %s has %d writers", p->name, q->name, writers);
-        if (reduced) CR_TRY(check_reduced(p, q, begin, end));
+        if (reduced) CR_TRY(check_all_reduce(p, q, begin, end));
     }
     return CR_OK;
 }
@@ -244,7 +246,7 @@ cr_status cr_program_check(const struct cr_program *p) {
     cr_status status = check_names(p);
     for (int i = 0; i < p->ops && status == CR_OK; i++) {
         status = check_slots(p, i);
-        if (status == CR_OK) status = check_flow(p, i, written);
+        if (status == CR_OK) status = check_order(p, i, written);
     }
     if (status == CR_OK) status = check_gradients(p);
     cr_free(written);

@@ -1,4 +1,4 @@
-/* graph/program.c: building, measuring, checking and printing programs. See graph/graph.h. */
+/* graph/program.c: builds and copies programs; reads, writes and lifetimes. See graph/graph.h. */
 #include "graph/graph.h"
 
 #include <stdio.h>
@@ -23,7 +23,7 @@ const struct cr_op_info *cr_op_info(enum cr_op_kind kind) {
     return &table[kind];
 }
 
-/* Several inputs may be offered for one output, so this table is a list of pairs. */
+/* One output may reuse one of several inputs, so the table is a list of pairs. */
 unsigned cr_op_inplace(enum cr_op_kind kind, int out) {
     static const struct {
         enum cr_op_kind kind;
@@ -39,13 +39,13 @@ unsigned cr_op_inplace(enum cr_op_kind kind, int out) {
 }
 
 bool cr_op_has_pattern(const struct cr_op *op) {
-    const bool can = op->kind == CR_OP_conv || op->kind == CR_OP_conv_dgrad || op->kind == CR_OP_conv_wgrad;
-    return can && op->attr.conv.pattern.nnz > 0;
+    const bool is_conv = op->kind == CR_OP_conv || op->kind == CR_OP_conv_dgrad || op->kind == CR_OP_conv_wgrad;
+    return is_conv && op->attr.conv.pattern.nnz > 0;
 }
 
-const char *cr_stream_name(enum cr_stream lane) {
+const char *cr_stream_name(enum cr_stream stream) {
     static const char *const names[CR_STREAMS] = {"compute", "to_host", "to_device", "comm"};
-    return names[lane];
+    return names[stream];
 }
 
 const char *cr_region_name(enum cr_region region) {
@@ -79,20 +79,20 @@ void cr_program_free(struct cr_program *p) {
     cr_program_init(p, "", NULL);
 }
 
-/* Room for one more in a growing array; false (and sticky failure) when there is no memory. */
+/* Makes room for one more element in *array; returns false and sets p->failed when there is no memory. */
 static bool grow(struct cr_program *p, void *array, int used, int *capacity, size_t size) {
     if (p->failed) return false;
     if (used < *capacity) return true;
-    int   wanted = CR_MAX(64, *capacity * 2);
-    void *old, *fresh;
+    int   new_capacity = CR_MAX(64, *capacity * 2);
+    void *old, *grown;
     memcpy(&old, array, sizeof old);
-    fresh = cr_realloc(old, (size_t)wanted, size);
-    if (!fresh) {
+    grown = cr_realloc(old, (size_t)new_capacity, size);
+    if (!grown) {
         p->failed = true;
         return false;
     }
-    memcpy(array, &fresh, sizeof fresh);
-    *capacity = wanted;
+    memcpy(array, &grown, sizeof grown);
+    *capacity = new_capacity;
     return true;
 }
 
@@ -136,30 +136,30 @@ int cr_tensor_find(const struct cr_program *p, const char *name) {
     return CR_NONE;
 }
 
-static int store_plane_tensor(struct cr_program *p, enum cr_param_buffer plane, const char *name) {
-    size_t        bytes = cr_param_store_buffer_bytes(p->store, plane);
-    enum cr_dtype dtype = cr_param_store_buffer_dtype(p->store, plane);
+static int store_buffer_tensor(struct cr_program *p, enum cr_param_buffer buffer, const char *name) {
+    size_t        bytes = cr_param_store_buffer_bytes(p->store, buffer);
+    enum cr_dtype dtype = cr_param_store_buffer_dtype(p->store, buffer);
     int64_t       elems = (int64_t)(bytes / cr_dtype_bytes(dtype));
     return cr_tensor_add(p, name, dtype, CR_REGION_STORE, 1, 1, 1, CR_MAX(elems, 1));
 }
 
-int cr_tensor_store(struct cr_program *p, enum cr_param_buffer plane, int param) {
+int cr_tensor_store(struct cr_program *p, enum cr_param_buffer buffer, int param) {
     char name[256];
     if (param == CR_NONE)
-        snprintf(name, sizeof name, "plane.%s", cr_param_buffer_name(plane));
-    else if (plane == CR_BUFFER_VALUE || plane == CR_BUFFER_RUNNING)
+        snprintf(name, sizeof name, "plane.%s", cr_param_buffer_name(buffer));
+    else if (buffer == CR_BUFFER_VALUE || buffer == CR_BUFFER_RUNNING)
         snprintf(name, sizeof name, "%s", p->store->param[param].name);
     else
-        snprintf(name, sizeof name, "%s.%s", cr_param_buffer_name(plane), p->store->param[param].name);
+        snprintf(name, sizeof name, "%s.%s", cr_param_buffer_name(buffer), p->store->param[param].name);
     int id = cr_tensor_find(p, name);
     if (id != CR_NONE || p->failed) return CR_MAX(id, 0);
-    size_t offset = cr_param_store_buffer_offset(p->store, plane);
+    size_t offset = cr_param_store_buffer_offset(p->store, buffer);
     if (param == CR_NONE) {
-        id = store_plane_tensor(p, plane, name);
+        id = store_buffer_tensor(p, buffer, name);
     } else {
-        CR_ASSERT(plane != CR_BUFFER_MASK);
+        CR_ASSERT(buffer != CR_BUFFER_MASK);
         const struct cr_param *q     = &p->store->param[param];
-        enum cr_dtype          dtype = cr_param_store_buffer_dtype(p->store, plane);
+        enum cr_dtype          dtype = cr_param_store_buffer_dtype(p->store, buffer);
         id = cr_tensor_add(p, name, dtype, CR_REGION_STORE, q->dim[0], q->dim[1], q->dim[2], q->dim[3]);
         offset += (size_t)q->offset * cr_dtype_bytes(dtype);
     }
@@ -176,22 +176,22 @@ struct cr_op cr_op_make(enum cr_op_kind kind, int layer) {
     return op;
 }
 
-int cr_emit(struct cr_program *p, const struct cr_op *proto, const char *name) {
+int cr_emit(struct cr_program *p, const struct cr_op *given, const char *name) {
     if (!grow(p, &p->op, p->ops, &p->op_capacity, sizeof *p->op)) return 0;
-    struct cr_op             op   = *proto;
+    struct cr_op             op   = *given;
     const struct cr_op_info *info = cr_op_info(op.kind);
     for (int s = 0; s < info->ins; s++) CR_ASSERT(op.in[s] != CR_NONE || info->in_optional[s]);
     for (int s = 0; s < info->outs; s++) {
         if (op.out[s] >= 0 || (op.out[s] == CR_NONE && info->out_optional[s])) continue;
         enum cr_dtype dtype;
         int64_t       dim[4];
-        char          full[256];
+        char          tensor_name[256];
         cr_op_infer(p, &op, s, &dtype, dim);
         if (s == 0)
-            snprintf(full, sizeof full, "%s", name);
+            snprintf(tensor_name, sizeof tensor_name, "%s", name);
         else
-            snprintf(full, sizeof full, "%s.%s", name, info->out_name[s]);
-        op.out[s] = cr_tensor_add(p, full, dtype, CR_REGION_POOL, dim[0], dim[1], dim[2], dim[3]);
+            snprintf(tensor_name, sizeof tensor_name, "%s.%s", name, info->out_name[s]);
+        op.out[s] = cr_tensor_add(p, tensor_name, dtype, CR_REGION_POOL, dim[0], dim[1], dim[2], dim[3]);
         if (p->failed) return 0;
     }
     p->op[p->ops] = op;

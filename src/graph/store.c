@@ -1,4 +1,4 @@
-/* graph/store.c: the table of parameters and the layout of its planes. See graph/graph.h. */
+/* graph/store.c: the table of parameters, the layout of its buffers, and initial values. See graph/graph.h. */
 #include "core/rng.h"
 #include "graph/graph.h"
 
@@ -7,10 +7,10 @@
 
 enum { ALIGN_ELEMS = 64, ALIGN_BYTES = 256 };
 
-const char *cr_param_buffer_name(enum cr_param_buffer plane) {
+const char *cr_param_buffer_name(enum cr_param_buffer buffer) {
     static const char *const names[CR_BUFFERS] = {"value", "grad", "momentum", "running", "state",
                                                   "half",  "mask", "second",   "ema",     "ema_running"};
-    return names[plane];
+    return names[buffer];
 }
 
 bool cr_param_is_running(enum cr_param_role role) {
@@ -21,7 +21,8 @@ static void set_fans(const struct cr_param_store *store, struct cr_param *q) {
     const int64_t *d = q->dim;
     q->fan_in        = d[1] * d[2] * d[3];
     q->fan_out       = d[0] * d[1] * d[2];
-    if (q->role == CR_ROLE_DENSE_BIAS && store->params) { /* follows its weight */
+    if (q->role == CR_ROLE_DENSE_BIAS &&
+        store->params) { /* the bias follows its weight in the table and has its fans */
         q->fan_in  = store->param[store->params - 1].fan_in;
         q->fan_out = store->param[store->params - 1].fan_out;
     }
@@ -31,14 +32,14 @@ int cr_param_store_add(struct cr_param_store *store, const char *name, enum cr_p
                        int layer) {
     if (store->failed) return 0;
     if (store->params == store->capacity) {
-        int              wanted = CR_MAX(64, store->capacity * 2);
-        struct cr_param *fresh  = cr_realloc(store->param, (size_t)wanted, sizeof *fresh);
-        if (!fresh) {
+        int              new_capacity = CR_MAX(64, store->capacity * 2);
+        struct cr_param *grown        = cr_realloc(store->param, (size_t)new_capacity, sizeof *grown);
+        if (!grown) {
             store->failed = true;
             return 0;
         }
-        store->param    = fresh;
-        store->capacity = wanted;
+        store->param    = grown;
+        store->capacity = new_capacity;
     }
     struct cr_param *q = &store->param[store->params];
     *q = (struct cr_param){.name = cr_arena_printf(&store->arena, "%s", name), .role = role, .layer = layer};
@@ -62,8 +63,8 @@ int cr_param_store_find(const struct cr_param_store *store, const char *name) {
     return CR_NONE;
 }
 
-enum cr_dtype cr_param_store_buffer_dtype(const struct cr_param_store *store, enum cr_param_buffer plane) {
-    switch (plane) {
+enum cr_dtype cr_param_store_buffer_dtype(const struct cr_param_store *store, enum cr_param_buffer buffer) {
+    switch (buffer) {
     case CR_BUFFER_STATE: return CR_F64;
     case CR_BUFFER_HALF: return store->half;
     case CR_BUFFER_MASK: return CR_U8;
@@ -71,9 +72,9 @@ enum cr_dtype cr_param_store_buffer_dtype(const struct cr_param_store *store, en
     }
 }
 
-size_t cr_param_store_buffer_bytes(const struct cr_param_store *store, enum cr_param_buffer plane) {
-    size_t size = cr_dtype_bytes(cr_param_store_buffer_dtype(store, plane));
-    switch (plane) {
+size_t cr_param_store_buffer_bytes(const struct cr_param_store *store, enum cr_param_buffer buffer) {
+    size_t size = cr_dtype_bytes(cr_param_store_buffer_dtype(store, buffer));
+    switch (buffer) {
     case CR_BUFFER_VALUE:
     case CR_BUFFER_GRAD: return (size_t)store->value_elems * size;
     case CR_BUFFER_MOMENTUM: return store->has_momentum ? (size_t)store->value_elems * size : 0;
@@ -89,9 +90,9 @@ size_t cr_param_store_buffer_bytes(const struct cr_param_store *store, enum cr_p
     return 0;
 }
 
-size_t cr_param_store_buffer_offset(const struct cr_param_store *store, enum cr_param_buffer plane) {
+size_t cr_param_store_buffer_offset(const struct cr_param_store *store, enum cr_param_buffer buffer) {
     size_t offset = 0;
-    for (int i = 0; i < (int)plane; i++) {
+    for (int i = 0; i < (int)buffer; i++) {
         size_t bytes = cr_param_store_buffer_bytes(store, (enum cr_param_buffer)i);
         offset += (bytes + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES;
     }
@@ -103,11 +104,11 @@ size_t cr_param_store_bytes(const struct cr_param_store *store) {
 }
 
 int cr_param_store_find_offset(const struct cr_param_store *s, size_t offset) {
-    for (int plane = 0; plane < CR_BUFFERS; plane++) {
-        if (plane != CR_BUFFER_VALUE && plane != CR_BUFFER_GRAD && (plane != CR_BUFFER_HALF || s->half == CR_F32))
+    for (int buffer = 0; buffer < CR_BUFFERS; buffer++) {
+        if (buffer != CR_BUFFER_VALUE && buffer != CR_BUFFER_GRAD && (buffer != CR_BUFFER_HALF || s->half == CR_F32))
             continue;
-        const size_t begin = cr_param_store_buffer_offset(s, plane),
-                     size  = cr_dtype_bytes(cr_param_store_buffer_dtype(s, plane));
+        const size_t begin = cr_param_store_buffer_offset(s, buffer),
+                     size  = cr_dtype_bytes(cr_param_store_buffer_dtype(s, buffer));
         for (int i = 0; i < s->params; i++)
             if (!cr_param_is_running(s->param[i].role) && begin + (size_t)s->param[i].offset * size == offset) return i;
     }
@@ -123,7 +124,8 @@ int64_t cr_param_store_trainable(const struct cr_param_store *store) {
 
 /* ---- initial values ---- */
 
-/* He et al. 2015: variance 2/fan keeps the size of activations (fan-in) or of gradients (fan-out) through ReLUs. */
+/* He et al. 2015: variance 2/fan preserves the variance of activations (fan-in) or gradients (fan-out) through
+ * ReLUs. */
 static float he_value(const struct cr_param *q, int param, int64_t oihw, const struct cr_config *c) {
     double fan = (double)(c->model.init == CR_INIT_HE_FAN_IN ? q->fan_in : q->fan_out);
     if (c->model.init_shape == CR_INIT_UNIFORM)

@@ -1,4 +1,4 @@
-/* activation.c: the rectifier. */
+/* layers/activation.c: ReLU. */
 #include "layers/layer.h"
 
 int cr_layer_relu(struct cr_net *net, const char *path, int x) {

@@ -1,6 +1,8 @@
-/* batchnorm.c: batch normalisation over N,H,W (Ioffe and Szegedy 2015), with PyTorch's running statistics.
- * Training: sums -> coefficients -> apply, so that a device may take the sums from a convolution's epilogue and ranks
- * may add theirs. Evaluation, and frozen parts in training: coefficients from the running statistics. */
+/* layers/batchnorm.c: batch normalisation over N,H,W (Ioffe and Szegedy 2015), with PyTorch's running statistics.
+ *
+ * Training uses three ops: bn_sums, bn_finalize (scale and bias from the sums) and bn_apply. A device can then compute
+ * the sums in the epilogue of a convolution, and SyncBN can sum them over ranks. Evaluation and frozen parts compute
+ * scale and bias from the running statistics. */
 #include "layers/layer.h"
 
 #include <stdio.h>
@@ -23,7 +25,7 @@ static struct bn_params find_params(struct cr_net *net, const char *path, int64_
     return b;
 }
 
-static struct cr_bn_attr attributes(const struct cr_net *net, int x) {
+static struct cr_bn_attr make_attributes(const struct cr_net *net, int x) {
     struct cr_bn_attr a = {.eps = (float)net->config->model.bn_eps, .momentum = (float)net->config->model.bn_momentum};
     if (!net->program->failed) {
         const struct cr_tensor *t = &net->program->tensor[x];
@@ -33,8 +35,8 @@ static struct cr_bn_attr attributes(const struct cr_net *net, int x) {
     return a;
 }
 
-/* The sums over all ranks of what each rank has summed up; with statistics of a rank's own nothing happens. */
-static int over_ranks(struct cr_net *net, int sums, const char *path) {
+/* With SyncBN: sums the channel sums over all ranks. Otherwise returns `sums`. */
+static int all_reduce_sums(struct cr_net *net, int sums, const char *path) {
     char name[256];
     if (net->bn_ranks < 2) return sums;
     struct cr_op op           = cr_op_make(CR_OP_all_reduce, net->layer);
@@ -45,39 +47,39 @@ static int over_ranks(struct cr_net *net, int sums, const char *path) {
     return net->program->failed ? 0 : net->program->op[index].out[CR_OUT_all_reduce_y];
 }
 
-/* Returns the coefficients; *saved gets (mean, rstd) for the gradient. */
-static int training_coefficients(struct cr_net *net, const char *path, int x, struct bn_params b, int *saved) {
+/* Returns scale_bias of the batch statistics; *mean_rstd is used by the gradient. */
+static int batch_scale_bias(struct cr_net *net, const char *path, int x, struct bn_params b, int *mean_rstd) {
     char         name[256];
-    struct cr_op stats        = cr_op_make(CR_OP_bn_sums, net->layer);
-    stats.in[CR_IN_bn_sums_x] = x;
+    struct cr_op sums        = cr_op_make(CR_OP_bn_sums, net->layer);
+    sums.in[CR_IN_bn_sums_x] = x;
     snprintf(name, sizeof name, "%s.sums", path);
-    int stats_op = cr_emit(net->program, &stats, name);
+    int sums_op = cr_emit(net->program, &sums, name);
     if (net->program->failed) return 0;
 
     struct cr_op op                         = cr_op_make(CR_OP_bn_finalize, net->layer);
-    op.in[CR_IN_bn_finalize_sums]           = over_ranks(net, net->program->op[stats_op].out[0], path);
+    op.in[CR_IN_bn_finalize_sums]           = all_reduce_sums(net, net->program->op[sums_op].out[0], path);
     op.in[CR_IN_bn_finalize_gamma]          = b.gamma;
     op.in[CR_IN_bn_finalize_beta]           = b.beta;
     op.in[CR_IN_bn_finalize_running_mean]   = b.mean;
     op.in[CR_IN_bn_finalize_running_var]    = b.var;
     op.out[CR_OUT_bn_finalize_running_mean] = b.mean;
     op.out[CR_OUT_bn_finalize_running_var]  = b.var;
-    op.attr.bn                              = attributes(net, x);
+    op.attr.bn                              = make_attributes(net, x);
     snprintf(name, sizeof name, "%s.scale_bias", path);
     int index = cr_emit(net->program, &op, name);
     if (net->program->failed) return 0;
-    *saved = net->program->op[index].out[CR_OUT_bn_finalize_mean_rstd];
+    *mean_rstd = net->program->op[index].out[CR_OUT_bn_finalize_mean_rstd];
     return net->program->op[index].out[CR_OUT_bn_finalize_scale_bias];
 }
 
-static int running_coefficients(struct cr_net *net, const char *path, int x, struct bn_params b) {
+static int running_scale_bias(struct cr_net *net, const char *path, int x, struct bn_params b) {
     char         name[256];
     struct cr_op op                         = cr_op_make(CR_OP_bn_scale_bias, net->layer);
     op.in[CR_IN_bn_scale_bias_gamma]        = b.gamma;
     op.in[CR_IN_bn_scale_bias_beta]         = b.beta;
     op.in[CR_IN_bn_scale_bias_running_mean] = b.mean;
     op.in[CR_IN_bn_scale_bias_running_var]  = b.var;
-    op.attr.bn                              = attributes(net, x);
+    op.attr.bn                              = make_attributes(net, x);
     snprintf(name, sizeof name, "%s.scale_bias", path);
     int index = cr_emit(net->program, &op, name);
     return net->program->failed ? 0 : net->program->op[index].out[0];
@@ -85,14 +87,14 @@ static int running_coefficients(struct cr_net *net, const char *path, int x, str
 
 int cr_layer_batchnorm(struct cr_net *net, const char *path, int x, bool zero) {
     cr_net_layer(net, path);
-    struct bn_params b     = find_params(net, path, cr_net_channels(net, x), zero);
-    int              saved = CR_NONE;
-    bool             batch = net->training && !net->frozen;
-    int coef = batch ? training_coefficients(net, path, x, b, &saved) : running_coefficients(net, path, x, b);
+    struct bn_params b         = find_params(net, path, cr_net_channels(net, x), zero);
+    int              mean_rstd = CR_NONE;
+    bool             batch     = net->training && !net->frozen;
+    int scale_bias = batch ? batch_scale_bias(net, path, x, b, &mean_rstd) : running_scale_bias(net, path, x, b);
 
     struct cr_op op                  = cr_op_make(CR_OP_bn_apply, net->layer);
     op.in[CR_IN_bn_apply_x]          = x;
-    op.in[CR_IN_bn_apply_scale_bias] = coef;
-    op.in[CR_IN_bn_apply_mean_rstd]  = saved;
+    op.in[CR_IN_bn_apply_scale_bias] = scale_bias;
+    op.in[CR_IN_bn_apply_mean_rstd]  = mean_rstd;
     return cr_net_emit(net, &op, path);
 }

@@ -1,4 +1,4 @@
-/* cast.c: the 16-bit copy of the parameters. */
+/* layers/cast.c: makes the 16-bit copy of the parameters. */
 #include "layers/layer.h"
 
 void cr_layer_cast(struct cr_net *net) {

@@ -1,4 +1,4 @@
-/* conv.c: convolution without bias (a batch normalisation follows each one). */
+/* layers/conv.c: convolution without bias, since a batch normalisation follows each convolution. */
 #include "layers/layer.h"
 
 int cr_layer_conv(struct cr_net *net, const char *path, int x, int64_t filters, int window, int stride, int pad) {

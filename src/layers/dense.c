@@ -1,4 +1,4 @@
-/* dense.c: the classifier. */
+/* layers/dense.c: fully connected layer (the classifier). */
 #include "layers/layer.h"
 
 int cr_layer_dense(struct cr_net *net, const char *path, int x, int64_t classes) {

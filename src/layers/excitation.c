@@ -1,13 +1,13 @@
-/* excitation.c: squeeze and excitation (Hu et al. 2018), as timm's SEModule: the mean over the picture goes through two
- * small dense layers, ReLU between them, and its sigmoid is a factor a channel. */
+/* layers/excitation.c: squeeze and excitation (Hu et al. 2018), as timm's SEModule. The mean over H,W passes through
+ * two dense layers with a ReLU between them; the sigmoid of the result is a factor for each channel. */
 #include "layers/layer.h"
 
 #include <stdio.h>
 
-enum { RATIO = 16, MULTIPLE = 8 };
+enum { REDUCTION = 16, DIVISOR = 8 };
 
-/* A dense layer whose weights are those of a 1x1 convolution in files: O,I,1,1. */
-static int squeezed(struct cr_net *net, const char *path, const char *part, int x, int64_t channels) {
+/* A dense layer whose weights are stored in files as a 1x1 convolution: O,I,1,1. */
+static int pointwise(struct cr_net *net, const char *path, const char *part, int x, int64_t channels) {
     char name[256];
     snprintf(name, sizeof name, "%s.%s", path, part);
     cr_net_layer(net, name);
@@ -19,12 +19,13 @@ static int squeezed(struct cr_net *net, const char *path, const char *part, int 
 }
 
 int cr_layer_excitation(struct cr_net *net, const char *path, int x) {
-    const int64_t channels = cr_net_channels(net, x), wanted = (channels / RATIO + MULTIPLE / 2) / MULTIPLE * MULTIPLE;
-    char          name[256];
+    const int64_t channels = cr_net_channels(net, x),
+                  reduced  = (channels / REDUCTION + DIVISOR / 2) / DIVISOR * DIVISOR;
+    char name[256];
     snprintf(name, sizeof name, "%s.mean", path);
-    int s = squeezed(net, path, "fc1", cr_layer_avgpool(net, name, x), CR_MAX(wanted, (int64_t)MULTIPLE));
+    int s = pointwise(net, path, "fc1", cr_layer_avgpool(net, name, x), CR_MAX(reduced, (int64_t)DIVISOR));
     snprintf(name, sizeof name, "%s.act", path);
-    s = squeezed(net, path, "fc2", cr_layer_relu(net, name, s), channels);
+    s = pointwise(net, path, "fc2", cr_layer_relu(net, name, s), channels);
     cr_net_layer(net, path);
     struct cr_op op             = cr_op_make(CR_OP_se_scale, net->layer);
     op.in[CR_IN_se_scale_x]     = x;

@@ -1,7 +1,7 @@
-/* input.c: the batch as the loader delivers it, and its normalisation. */
+/* layers/input.c: the input tensors of a batch, and their normalisation. */
 #include "layers/layer.h"
 
-/* Pictures moved, erased and mixed while they are bytes, so that every way to normalise them serves. */
+/* Augments the images while they are bytes (boxes, erasing, mixing), before any kind of normalisation. */
 static int emit_mix(struct cr_net *net, struct cr_input_attr attr, int64_t batch) {
     struct cr_program *p    = net->program;
     p->mixes                = cr_tensor_add(p, "mixes", CR_I32, CR_REGION_INPUT, batch, 1, 1, CR_MIX_NUMBERS);
@@ -19,7 +19,7 @@ int cr_layer_input(struct cr_net *net, int64_t batch, int64_t size) {
     p->images = cr_tensor_add(p, "images", CR_U8, CR_REGION_INPUT, batch, size, size, 3);
     p->labels = cr_tensor_add(p, "labels", CR_I32, CR_REGION_INPUT, batch, 1, 1, 1);
 
-    /* Training pictures are shifted and mirrored on the device. */
+    /* Training images are cropped and mirrored on the device. */
     if (net->training) p->boxes = cr_tensor_add(p, "boxes", CR_I32, CR_REGION_INPUT, batch, 1, 1, 4);
 
     struct cr_input_attr attr = {.s2d = false};
@@ -30,7 +30,7 @@ int cr_layer_input(struct cr_net *net, int64_t batch, int64_t size) {
     const bool   mixes            = net->training && cr_config_mixes(net->config);
     struct cr_op op               = cr_op_make(CR_OP_normalize, net->layer);
     op.in[CR_IN_normalize_images] = mixes ? emit_mix(net, attr, batch) : p->images;
-    op.in[CR_IN_normalize_boxes]  = mixes ? CR_NONE : p->boxes; /* done by then */
+    op.in[CR_IN_normalize_boxes]  = mixes ? CR_NONE : p->boxes; /* the op mix has applied the boxes */
     op.attr.input                 = attr;
     return cr_net_emit(net, &op, "input");
 }

@@ -1,11 +1,13 @@
-/* layer.h: layers emit ops. A layer function takes the net being built, its path (the torchvision name) and its input
- * tensor, adds its parameters to the store (or finds them there), appends its ops and returns its output tensor.
+/* layers/layer.h: layer functions append ops to a program.
  *
- * Laws
- *   - Layers only emit the plain forward ops. Gradients, fusion, memory and devices are the passes' business.
- *   - Parameter names are torchvision's; parameters appear in torchvision's order of definition.
- *   - Errors are sticky (program->failed, store->failed): layers return a tensor id in any case.
- * Knows graph/graph.h and config/config.h. */
+ * A layer function gets the network being built, its path (the torchvision name, e.g. "layer1.0.conv1") and its input
+ * tensor. It adds its parameters to the store, or finds them there, appends its ops to the program and returns the id
+ * of its output tensor. Activations are N,H,W,C.
+ *
+ * Invariants
+ *   - Layers append only plain forward ops. Compiler passes add gradients, fusion, memory planning and device details.
+ *   - Parameters have torchvision's names and are added in torchvision's order of definition.
+ *   - Errors are sticky (program->failed, store->failed): a layer function returns a tensor id in any case. */
 #ifndef CR_LAYER_H
 #define CR_LAYER_H
 
@@ -13,62 +15,75 @@
 
 struct cr_net {
     struct cr_program      *program;
-    struct cr_param_store  *store; /* parameters are added on first use, found afterwards */
+    struct cr_param_store  *store; /* parameters are added on first use and found afterwards */
     const struct cr_config *config;
-    bool                    training; /* BN uses the batch's statistics */
-    bool                    frozen;   /* the part being built: no gradients, BN uses its running statistics */
-    int                     bn_ranks; /* BN's statistics are sums over so many ranks; 0, 1: each rank's own */
-    int                     layer;    /* current layer, for messages and profiles */
+    bool                    training; /* batch norms use batch statistics */
+    bool                    frozen;   /* the current part is frozen: no gradients, batch norms use running statistics */
+    int bn_ranks; /* number of ranks whose statistics a batch norm combines; 0 or 1 without SyncBN */
+    int layer;    /* index of the current layer, for messages and profiles */
 };
 
-/* cast.c: makes the 16-bit copy of all parameters, which the layers of a 16-bit program read their weights from */
+/* ---- layers; each is in the file of its name ---- */
+
+/* cast.c: makes the 16-bit copy of all parameters from which the layers of a 16-bit program read their weights. */
 void cr_layer_cast(struct cr_net *net);
-/* input.c: the batch. Returns the normalised images [N,H,W,3]; sets program->images, ->labels and, in training,
- * ->boxes. */
+/* input.c: adds the input tensors of a batch (program->images, ->labels and, in training, ->boxes and ->mixes). Returns
+ * the normalised images [batch,size,size,3]. */
 int cr_layer_input(struct cr_net *net, int64_t batch, int64_t size);
-/* conv.c: window x window filter, square stride, no bias. "path.weight" */
+/* conv.c: convolution with a window x window filter, the same stride in both directions, and no bias. Parameter
+ * "path.weight". */
 int cr_layer_conv(struct cr_net *net, const char *path, int x, int64_t filters, int window, int stride, int pad);
-/* batchnorm.c: "path.weight", ".bias", ".running_mean", ".running_var"; zero: gamma starts at 0 */
+/* batchnorm.c: parameters "path.weight" (gamma), "path.bias" (beta), "path.running_mean", "path.running_var". With
+ * `zero` the initial gamma is 0. */
 int cr_layer_batchnorm(struct cr_net *net, const char *path, int x, bool zero);
-/* activation.c */
+/* activation.c: ReLU. */
 int cr_layer_relu(struct cr_net *net, const char *path, int x);
-/* shortcut.c: sum of a block's branches; option A's free shortcut; option B's convolution and BN ("path.0", "path.1")
- */
+/* shortcut.c: the sum of a residual block, a + b. */
 int cr_layer_add(struct cr_net *net, const char *path, int a, int b);
+/* Shortcuts of blocks that change the shape. Option A: subsampling and zero channels, no parameters. Option B: 1x1
+ * convolution "path.0" and BN "path.1". ResNet-D (He et al. 2019): 2x2 average pooling instead of a stride, then
+ * convolution "path.1" and BN "path.2", with timm's names. */
 int cr_layer_shortcut_a(struct cr_net *net, const char *path, int x, int64_t channels, int stride);
 int cr_layer_shortcut_b(struct cr_net *net, const char *path, int x, int64_t channels, int stride);
-/* ... of ResNet-D (He et al. 2019): 2x2 means in place of the stride, then "path.1" and "path.2" as timm names them */
 int cr_layer_shortcut_d(struct cr_net *net, const char *path, int x, int64_t channels, int stride);
-/* excitation.c: squeeze and excitation (Hu et al. 2018), "path.fc1" and "path.fc2", 1x1 convolutions with bias in the
- * file */
+/* excitation.c: squeeze and excitation (Hu et al. 2018). "path.fc1" and "path.fc2" are 1x1 convolutions with bias in
+ * files. */
 int cr_layer_excitation(struct cr_net *net, const char *path, int x);
-/* pool.c */
+/* pool.c: max pooling, and the mean over H,W (-> [N,1,1,C]). */
 int cr_layer_maxpool(struct cr_net *net, const char *path, int x, int window, int stride, int pad);
 int cr_layer_avgpool(struct cr_net *net, const char *path, int x);
-/* dense.c: "path.weight", "path.bias" */
+/* dense.c: fully connected layer with parameters "path.weight" and "path.bias". */
 int cr_layer_dense(struct cr_net *net, const char *path, int x, int64_t classes);
-/* loss.c: cross entropy and counts into program->metrics; returns the loss op's index */
+/* loss.c: cross entropy and the counts of correct predictions, added to program->metrics. Returns the index of the loss
+ * op. */
 int cr_layer_loss(struct cr_net *net, int logits, float smoothing);
-/* ... the sums of them over all ranks take their place: every rank logs, and judges, the same */
+/* Replaces program->metrics by its sum over all ranks, so that every rank sees the same metrics. */
 void cr_layer_metrics_over_ranks(struct cr_net *net);
-/* stage.c: `depth` residual blocks, the first with `stride`; bottleneck blocks are four times wider outside */
+
+/* stage.c: `depth` residual blocks; the first one has the stride. The output of bottleneck blocks has 4 * width
+ * channels.
+ */
 struct cr_stage {
     const char      *path; /* "layer2" */
     enum cr_block    block;
     enum cr_shortcut shortcut;
-    int64_t          width, inner; /* inner: channels of a bottleneck's 3x3, 0: width */
+    int64_t          width, inner; /* inner: channels of a bottleneck's 3x3 convolution, 0 uses width */
     int              depth, stride;
     bool             excite; /* squeeze and excitation at the end of each branch */
 };
 int cr_layer_stage(struct cr_net *net, const struct cr_stage *stage, int x);
 
-/* layers.c: for layers' own use */
+/* ---- helpers for layer functions (layers.c) ---- */
+
+/* Returns the tensor of the parameter "path.suffix" with shape [k,r,s,c]. Weights of convolutions and dense layers have
+ * the program's type; all other parameters and the running statistics are f32. */
 int cr_net_param(struct cr_net *net, const char *path, const char *suffix, enum cr_param_role role, int64_t k,
-                 int64_t r, int64_t s, int64_t c); /* tensor id of the parameter's value (or running statistic); weights
-                                                    * of convolutions and classifiers are in the program's type */
-void    cr_net_layer(struct cr_net *net, const char *path); /* following ops belong to this layer */
-int     cr_net_emit(struct cr_net *net, const struct cr_op *op,
-                    const char *path); /* first output "path.y"; its tensor id */
+                 int64_t r, int64_t s, int64_t c);
+/* Starts a new layer: the following ops belong to it. */
+void cr_net_layer(struct cr_net *net, const char *path);
+/* Appends the op; returns the id of its first output, which is named "path.y". */
+int cr_net_emit(struct cr_net *net, const struct cr_op *op, const char *path);
+/* Number of channels of tensor x. */
 int64_t cr_net_channels(const struct cr_net *net, int x);
 
 #endif

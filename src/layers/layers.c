@@ -1,4 +1,4 @@
-/* layers.c: what all layers share. */
+/* layers/layers.c: helper functions for layers. */
 #include "layers/layer.h"
 
 #include <stdio.h>
@@ -8,7 +8,7 @@ int cr_net_param(struct cr_net *net, const char *path, const char *suffix, enum 
                  int64_t r, int64_t s, int64_t c) {
     char          name[256];
     const int64_t dim[4] = {k, r, s, c};
-    if (net->program->failed) return 0; /* the shapes asked for mean nothing then */
+    if (net->program->failed) return 0; /* shapes are meaningless after a failure */
     snprintf(name, sizeof name, "%s.%s", path, suffix);
     int param = cr_param_store_find(net->store, name);
     if (param == CR_NONE) param = cr_param_store_add(net->store, name, role, dim, net->layer);
@@ -20,10 +20,10 @@ int cr_net_param(struct cr_net *net, const char *path, const char *suffix, enum 
     CR_ASSERT(memcmp(q->dim, dim, sizeof dim) == 0);
     q->frozen                   = net->frozen;
     bool                 weight = role == CR_ROLE_CONV || role == CR_ROLE_DENSE_WEIGHT;
-    enum cr_param_buffer plane  = cr_param_is_running(role)              ? CR_BUFFER_RUNNING
+    enum cr_param_buffer buffer = cr_param_is_running(role)              ? CR_BUFFER_RUNNING
                                   : weight && net->store->half != CR_F32 ? CR_BUFFER_HALF
                                                                          : CR_BUFFER_VALUE;
-    return cr_tensor_store(net->program, plane, param);
+    return cr_tensor_store(net->program, buffer, param);
 }
 
 void cr_net_layer(struct cr_net *net, const char *path) {

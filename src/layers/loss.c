@@ -1,4 +1,5 @@
-/* loss.c: softmax cross entropy and the counts of right answers, summed into one small tensor that the host reads. */
+/* layers/loss.c: softmax cross entropy and counts of correct predictions, summed into one tensor that the host reads.
+ */
 #include "layers/layer.h"
 
 int cr_layer_loss(struct cr_net *net, int logits, float smoothing) {

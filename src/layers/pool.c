@@ -1,4 +1,4 @@
-/* pool.c: max-pooling (remembers which pixel won when a gradient will ask) and the global mean. */
+/* layers/pool.c: max pooling, with the index of the maximum when a gradient needs it, and global average pooling. */
 #include "layers/layer.h"
 
 int cr_layer_maxpool(struct cr_net *net, const char *path, int x, int window, int stride, int pad) {

@@ -1,6 +1,7 @@
-/* shortcut.c: the residual sum and the two shortcuts of He et al. 2016 for blocks that change shape.
- * Option A has no parameters: it takes every stride-th pixel and pads the new channels with zeros, half in front and
- * half behind (as the CIFAR nets do). Option B is a 1x1 convolution and BN, named as torchvision names it. */
+/* layers/shortcut.c: the residual sum, and the shortcuts of blocks that change the shape.
+ *
+ * Option A (He et al. 2016) has no parameters: every stride-th pixel, with zero channels on both sides, as in the CIFAR
+ * networks. Option B is a 1x1 convolution and a BN. ResNet-D replaces the stride of option B by average pooling. */
 #include "layers/layer.h"
 
 #include <stdio.h>
@@ -13,12 +14,12 @@ int cr_layer_add(struct cr_net *net, const char *path, int a, int b) {
 }
 
 int cr_layer_shortcut_a(struct cr_net *net, const char *path, int x, int64_t channels, int stride) {
-    int64_t fresh = channels - cr_net_channels(net, x);
-    CR_ASSERT(net->program->failed || (fresh >= 0 && fresh % 2 == 0)); /* model/resnet.c has checked the widths */
+    int64_t added = channels - cr_net_channels(net, x);
+    CR_ASSERT(net->program->failed || (added >= 0 && added % 2 == 0)); /* model/resnet.c has checked the widths */
     cr_net_layer(net, path);
     struct cr_op op             = cr_op_make(CR_OP_pad_shortcut, net->layer);
     op.in[CR_IN_pad_shortcut_x] = x;
-    op.attr.conv                = (struct cr_conv_attr){.stride = stride, .window = 1, .pad_c = (int)(fresh / 2)};
+    op.attr.conv                = (struct cr_conv_attr){.stride = stride, .window = 1, .pad_c = (int)(added / 2)};
     return cr_net_emit(net, &op, path);
 }
 

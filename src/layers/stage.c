@@ -1,4 +1,4 @@
-/* stage.c: residual blocks. The stride of a bottleneck sits on its 3x3 convolution ("v1.5", as torchvision). */
+/* layers/stage.c: residual blocks. The 3x3 convolution of a bottleneck has the stride ("v1.5", as in torchvision). */
 #include "layers/layer.h"
 
 #include <stdio.h>
@@ -45,12 +45,12 @@ static int bottleneck_branch(struct cr_net *net, const struct block *b, int x) {
 
 static int residual_block(struct cr_net *net, const struct block *b, int x) {
     const struct cr_stage *stage    = b->stage;
-    bool                   narrow   = stage->block == CR_BLOCK_BASIC;
-    int64_t                channels = narrow ? stage->width : stage->width * BOTTLENECK_EXPANSION;
+    bool                   basic    = stage->block == CR_BLOCK_BASIC;
+    int64_t                channels = basic ? stage->width : stage->width * BOTTLENECK_EXPANSION;
     bool                   reshapes = b->stride != 1 || cr_net_channels(net, x) != channels;
     char                   name[128];
 
-    int branch = narrow ? basic_branch(net, b, x) : bottleneck_branch(net, b, x);
+    int branch = basic ? basic_branch(net, b, x) : bottleneck_branch(net, b, x);
     if (stage->excite) branch = cr_layer_excitation(net, join(name, sizeof name, b, "se"), branch);
     int shortcut = x;
     if (reshapes && stage->shortcut == CR_SHORTCUT_A)

@@ -1,9 +1,10 @@
-/* model/model.h: [model] -> parameters and programs.
+/* model/model.h: builds the parameter table and the programs of a network from the configuration section [model].
  *
- * Laws
- *   - A model is resolved once (no `auto` left) and its parameter table made once; every program of a run refers to it.
- *   - A program from cr_model_program is complete and canonical (forward, and for training gradients and update) but
- * not compiled: passes fuse, select, order and plan it. */
+ * Invariants
+ *   - A model is resolved once: no value is `auto` afterwards. All programs of a run share its parameter table.
+ *   - cr_model_program returns a complete program (forward; for training also gradients and update) that is not
+ * compiled:
+ *     compiler passes fuse ops, choose kernels, schedule the ops and plan the memory. */
 #ifndef CR_MODEL_H
 #define CR_MODEL_H
 
@@ -12,46 +13,47 @@
 enum { CR_STAGES_MAX = 8 };
 
 struct cr_model {
-    enum cr_block    block; /* never AUTO */
-    enum cr_stem     stem;
-    enum cr_shortcut shortcut;
-    int              stages;
-    int              depth[CR_STAGES_MAX];
-    int64_t          width[CR_STAGES_MAX];
-    int64_t          inner[CR_STAGES_MAX]; /* channels of a bottleneck's 3x3 */
-    int              classes;
-    int64_t          image_size; /* training */
-    int64_t          eval_size;  /* evaluation crop */
-    unsigned         frozen;     /* bit 0: stem, bit s: stage s, bit CR_STAGES_MAX+1: classifier */
-    enum cr_dtype    real;       /* of activations: f32 unless cr_model_set_real says otherwise */
-    int ranks; /* that train it together: programs add up metrics and, with model.sync_bn, BN's sums over them. 0: as 1
-                */
+    enum cr_block         block; /* resolved, never AUTO */
+    enum cr_stem          stem;
+    enum cr_shortcut      shortcut;
+    int                   stages;
+    int                   depth[CR_STAGES_MAX];
+    int64_t               width[CR_STAGES_MAX];
+    int64_t               inner[CR_STAGES_MAX]; /* channels of a bottleneck's 3x3 convolution */
+    int                   classes;
+    int64_t               image_size; /* side of training images, in pixels */
+    int64_t               eval_size;  /* side of evaluation images, in pixels */
+    unsigned              frozen;     /* bit 0: stem, bit s: stage s, bit CR_STAGES_MAX+1: classifier */
+    enum cr_dtype         real;       /* type of activations; f32 unless cr_model_set_real changes it */
+    int                   ranks; /* number of ranks; programs sum metrics, and with model.sync_bn BN sums, over them */
     struct cr_param_store store;
 };
 
-/* Resolves [model] for a data set of `classes` classes and the picture sizes at hand. CR_ERR_CONFIG names the key. */
+/* Resolves [model] for a dataset with `classes` classes and these image sizes (side in pixels); cr_model_close *out.
+ * CR_ERR_CONFIG names the key. */
 CR_MUST cr_status cr_model_open(const struct cr_config *config, int classes, int64_t image_size, int64_t eval_size,
                                 struct cr_model *out);
-/* Programs made from now on have activations of this type (f32, f16, bf16); 16-bit ones give the store a half plane. */
+/* Sets the type of activations (f32, f16, bf16) of programs that are built later. A 16-bit type adds the half buffer to
+ * the store. */
 void cr_model_set_real(struct cr_model *model, enum cr_dtype real);
 void cr_model_close(struct cr_model *model);
 
 enum cr_program_kind {
-    CR_PROGRAM_STEP,
-    CR_PROGRAM_MICRO_FIRST,
-    CR_PROGRAM_MICRO,
-    CR_PROGRAM_MICRO_LAST,
-    CR_PROGRAM_EVAL
+    CR_PROGRAM_STEP,        /* forward, backward and update of one batch */
+    CR_PROGRAM_MICRO_FIRST, /* micro-batches: assigns the gradients ... */
+    CR_PROGRAM_MICRO,       /* ... adds to the gradients ... */
+    CR_PROGRAM_MICRO_LAST,  /* ... adds and updates */
+    CR_PROGRAM_EVAL         /* forward with cross entropy */
 };
-/* Emits a program: eval is the forward pass with plain cross entropy; step and micro_last end with the update.
- * accumulate and ranks divide each gradient's weight: sums over both are the average. The caller frees it. */
+/* Builds a program; cr_program_free it. The weight of each gradient is 1 / (accumulate * ranks), so that sums over
+ * micro-batches and ranks are averages. */
 CR_MUST cr_status cr_model_program(struct cr_model *model, const struct cr_config *config, enum cr_program_kind kind,
                                    int64_t batch, struct cr_program *out);
 
-/* The table at the start of a run: layer, output shape, parameters, GFLOPs (multiply-add = 2) of one picture, from the
- * eval program. */
+/* Appends the layer table that a run logs at its start: layer, output shape, parameters, MFLOP for one image (a
+ * multiply-add counts as 2). */
 void cr_model_table(const struct cr_model *model, const struct cr_program *eval, struct cr_text *out);
-/* Multiply-adds x 2 of all convolutions and the classifier for one picture. */
+/* Floating-point operations of all convolutions and the classifier for one image. */
 double cr_model_flops(const struct cr_program *eval);
 
 #endif

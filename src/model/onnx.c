@@ -1,368 +1,9 @@
-/* model/onnx.c: see model/onnx.h. Field numbers stand beside their names in onnx.proto. */
-#include "model/onnx.h"
-
+/* model/onnx.c: encodes a network as an ONNX model and writes the file. See model/onnx.h. */
 #include "core/files.h"
-#include "formats/protobuf.h"
+#include "model/onnx_internal.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-
-/* ---- fields ---- */
-
-enum model_field {
-    MODEL_IR_VERSION       = 1,
-    MODEL_PRODUCER_NAME    = 2,
-    MODEL_PRODUCER_VERSION = 3,
-    MODEL_GRAPH            = 7,
-    MODEL_OPSET_IMPORT     = 8,
-    MODEL_METADATA         = 14
-};
-enum graph_field { GRAPH_NODE = 1, GRAPH_NAME = 2, GRAPH_INITIALIZER = 5, GRAPH_INPUT = 11, GRAPH_OUTPUT = 12 };
-enum node_field { NODE_INPUT = 1, NODE_OUTPUT = 2, NODE_NAME = 3, NODE_OP_TYPE = 4, NODE_ATTRIBUTE = 5 };
-enum attribute_field { ATTR_NAME = 1, ATTR_F = 2, ATTR_I = 3, ATTR_INTS = 8, ATTR_TYPE = 20 };
-enum attribute_type { TYPE_FLOAT = 1, TYPE_INT = 2, TYPE_INTS = 7 };
-enum tensor_field { TENSOR_DIMS = 1, TENSOR_DATA_TYPE = 2, TENSOR_NAME = 8, TENSOR_RAW_DATA = 9 };
-enum data_type { DATA_FLOAT = 1, DATA_INT64 = 7 };
-
-/* ---- nodes ---- */
-
-struct onnx {
-    const struct cr_onnx_network *n;
-    const struct cr_program      *p;
-    struct cr_text                nodes, initializers;
-    bool                         *folded; /* by op: done by the convolution before it */
-};
-
-static void put_attribute_int(struct cr_text *node, const char *name, int64_t value) {
-    struct cr_text a = {0};
-    cr_pb_add_string(&a, ATTR_NAME, name);
-    cr_pb_add_int(&a, ATTR_I, value);
-    cr_pb_add_int(&a, ATTR_TYPE, TYPE_INT);
-    cr_pb_add_message(node, NODE_ATTRIBUTE, &a);
-}
-
-static void put_attribute_ints(struct cr_text *node, const char *name, int count, const int64_t *values) {
-    struct cr_text a = {0};
-    cr_pb_add_string(&a, ATTR_NAME, name);
-    for (int i = 0; i < count; i++) cr_pb_add_int(&a, ATTR_INTS, values[i]);
-    cr_pb_add_int(&a, ATTR_TYPE, TYPE_INTS);
-    cr_pb_add_message(node, NODE_ATTRIBUTE, &a);
-}
-
-static void put_attribute_float(struct cr_text *node, const char *name, float value) {
-    struct cr_text a = {0};
-    cr_pb_add_string(&a, ATTR_NAME, name);
-    cr_pb_add_float(&a, ATTR_F, value);
-    cr_pb_add_int(&a, ATTR_TYPE, TYPE_FLOAT);
-    cr_pb_add_message(node, NODE_ATTRIBUTE, &a);
-}
-
-/* A node without its attributes, named by what it makes; inputs end with NULL. */
-static struct cr_text node_begin(const char *op_type, const char *output, const char *const *inputs) {
-    struct cr_text node = {0};
-    for (int i = 0; inputs[i]; i++) cr_pb_add_string(&node, NODE_INPUT, inputs[i]);
-    cr_pb_add_string(&node, NODE_OUTPUT, output);
-    cr_pb_add_string(&node, NODE_NAME, output);
-    cr_pb_add_string(&node, NODE_OP_TYPE, op_type);
-    return node;
-}
-
-static void node_end(struct onnx *x, struct cr_text *node) {
-    cr_pb_add_message(&x->nodes, GRAPH_NODE, node);
-}
-
-static const char *layer_of(const struct onnx *x, const struct cr_op *op) {
-    return op->layer >= 0 ? x->p->layer[op->layer] : "node";
-}
-
-/* Names of values: the program's, but for the two that a user meets. */
-static const char *name_of(const struct onnx *x, int tensor) {
-    if (tensor == x->p->logits) return "logits";
-    for (int i = 0; i < x->p->ops; i++)
-        if (x->p->op[i].kind == CR_OP_normalize && x->p->op[i].out[CR_OUT_normalize_y] == tensor) return "input";
-    return x->p->tensor[tensor].name;
-}
-
-/* ---- weights ---- */
-
-/* raw_data is little-endian, as these arrays are on every machine that cresnet runs on. */
-static void put_tensor(struct onnx *x, const char *name, enum data_type type, int dims, const int64_t *dim,
-                       const void *data, size_t bytes) {
-    struct cr_text t = {0};
-    for (int i = 0; i < dims; i++) cr_pb_add_int(&t, TENSOR_DIMS, dim[i]);
-    cr_pb_add_int(&t, TENSOR_DATA_TYPE, type);
-    cr_pb_add_string(&t, TENSOR_NAME, name);
-    cr_pb_add_bytes(&t, TENSOR_RAW_DATA, data, bytes);
-    cr_pb_add_message(&x->initializers, GRAPH_INITIALIZER, &t);
-}
-
-/* The parameter that a tensor of the store is; CR_NONE: none. */
-static int param_of(const struct onnx *x, int tensor) {
-    return cr_param_store_find(x->p->store, x->p->tensor[tensor].name);
-}
-
-static const float *data_of(const struct onnx *x, int param) {
-    const struct cr_param *q = &x->p->store->param[param];
-    return (cr_param_is_running(q->role) ? x->n->running : x->n->value) + q->offset;
-}
-
-/* A vector, or a dense weight K,1,1,C as the matrix [K,C]. */
-static void put_plain(struct onnx *x, int param, bool matrix) {
-    const struct cr_param *q      = &x->p->store->param[param];
-    const int64_t          dim[2] = {matrix ? q->dim[0] : q->elems, q->dim[3]};
-    put_tensor(x, q->name, DATA_FLOAT, matrix ? 2 : 1, dim, data_of(x, param), (size_t)q->elems * sizeof(float));
-}
-
-/* A filter K,R,S,C as K,C,R,S, each of its K rows times a factor. */
-static cr_status put_filter(struct onnx *x, int param, const double *factor) {
-    const struct cr_param *q   = &x->p->store->param[param];
-    const float           *src = data_of(x, param);
-    const int64_t          K = q->dim[0], R = q->dim[1], S = q->dim[2], C = q->dim[3], dim[4] = {K, C, R, S};
-    float                 *oihw;
-    CR_ALLOC(oihw, (size_t)q->elems);
-    for (int64_t k = 0; k < K; k++)
-        for (int64_t rs = 0; rs < R * S; rs++)
-            for (int64_t c = 0; c < C; c++) {
-                const float w                  = src[(k * R * S + rs) * C + c];
-                oihw[(k * C + c) * R * S + rs] = factor ? (float)((double)w * factor[k]) : w;
-            }
-    put_tensor(x, q->name, DATA_FLOAT, 4, dim, oihw, (size_t)q->elems * sizeof *oihw);
-    cr_free(oihw);
-    return CR_OK;
-}
-
-/* ---- ops ---- */
-
-static int reader_of(const struct cr_program *p, int tensor, int *count) {
-    int found = CR_NONE;
-    *count    = 0;
-    for (int i = 0; i < p->ops; i++)
-        for (int s = 0; s < CR_OP_IN_MAX; s++)
-            if (p->op[i].in[s] == tensor) {
-                found = i;
-                (*count)++;
-            }
-    return found;
-}
-
-static int writer_of(const struct cr_program *p, int tensor) {
-    for (int i = 0; i < p->ops; i++)
-        for (int s = 0; s < CR_OP_OUT_MAX; s++)
-            if (p->op[i].out[s] == tensor) return i;
-    return CR_NONE;
-}
-
-/* The parameters of the BN whose coefficients `coef` are: gamma, beta, mean, variance. */
-static bool bn_params(const struct onnx *x, int coef, int param[4], float *eps) {
-    const int maker = writer_of(x->p, coef);
-    if (maker < 0 || x->p->op[maker].kind != CR_OP_bn_scale_bias) return false;
-    const struct cr_op *op = &x->p->op[maker];
-    const int slots[]      = {CR_IN_bn_scale_bias_gamma, CR_IN_bn_scale_bias_beta, CR_IN_bn_scale_bias_running_mean,
-                              CR_IN_bn_scale_bias_running_var};
-    for (int i = 0; i < 4; i++) {
-        param[i] = param_of(x, op->in[slots[i]]);
-        if (param[i] < 0) return false;
-    }
-    *eps = op->attr.bn.eps;
-    return true;
-}
-
-/* Conv with the BN behind it: w*gamma/sqrt(var+eps) and beta - mean*gamma/sqrt(var+eps), in double, rounded once. */
-static cr_status put_folded(struct onnx *x, int filter, const int bn[4], float eps, const char *bias) {
-    const int64_t K     = x->p->store->param[filter].dim[0];
-    const float  *gamma = data_of(x, bn[0]), *beta = data_of(x, bn[1]), *mean = data_of(x, bn[2]),
-                *var  = data_of(x, bn[3]);
-    double   *factor  = cr_alloc((size_t)K, sizeof *factor);
-    float    *summand = cr_alloc((size_t)K, sizeof *summand);
-    cr_status status  = factor && summand ? CR_OK : CR_NO_MEMORY((size_t)K * sizeof *factor);
-    for (int64_t k = 0; status == CR_OK && k < K; k++) {
-        factor[k]  = (double)gamma[k] / sqrt((double)var[k] + (double)eps);
-        summand[k] = (float)((double)beta[k] - (double)mean[k] * factor[k]);
-    }
-    if (status == CR_OK) status = put_filter(x, filter, factor);
-    if (status == CR_OK) put_tensor(x, bias, DATA_FLOAT, 1, &K, summand, (size_t)K * sizeof *summand);
-    cr_free(factor);
-    cr_free(summand);
-    return status;
-}
-
-static cr_status put_conv(struct onnx *x, const struct cr_op *op) {
-    const int filter    = param_of(x, op->in[CR_IN_conv_w]);
-    int       output    = op->out[CR_OUT_conv_y], readers, bn[4];
-    char      bias[256] = "";
-    float     eps;
-    if (filter < 0 || !cr_op_uses_only(op, 1u << CR_IN_conv_x | 1u << CR_IN_conv_w, 1u << CR_OUT_conv_y))
-        return CR_FAIL(CR_ERR_FORMAT, "ONNX: %s: a fused convolution has no counterpart", layer_of(x, op));
-    const struct cr_param *q    = &x->p->store->param[filter];
-    const int              next = reader_of(x->p, output, &readers);
-    if (x->n->fold && readers == 1 && x->p->op[next].kind == CR_OP_bn_apply &&
-        bn_params(x, x->p->op[next].in[CR_IN_bn_apply_scale_bias], bn, &eps)) {
-        const size_t stem = strlen(q->name) - (strlen(q->name) > 7 ? strlen(".weight") : 0);
-        snprintf(bias, sizeof bias, "%.*s.bias", (int)stem, q->name);
-        CR_TRY(put_folded(x, filter, bn, eps, bias));
-        x->folded[next] = true;
-        output          = x->p->op[next].out[CR_OUT_bn_apply_y];
-    } else
-        CR_TRY(put_filter(x, filter, NULL));
-    const char *const inputs[] = {name_of(x, op->in[CR_IN_conv_x]), q->name, *bias ? bias : NULL, NULL};
-    const int64_t     pad = op->attr.conv.pad, stride = op->attr.conv.stride;
-    struct cr_text    node = node_begin("Conv", name_of(x, output), inputs);
-    put_attribute_ints(&node, "dilations", 2, (const int64_t[]){1, 1});
-    put_attribute_int(&node, "group", 1);
-    put_attribute_ints(&node, "kernel_shape", 2, (const int64_t[]){q->dim[1], q->dim[2]});
-    put_attribute_ints(&node, "pads", 4, (const int64_t[]){pad, pad, pad, pad});
-    put_attribute_ints(&node, "strides", 2, (const int64_t[]){stride, stride});
-    node_end(x, &node);
-    return CR_OK;
-}
-
-static cr_status put_batchnorm(struct onnx *x, const struct cr_op *op) {
-    int   bn[4];
-    float eps;
-    if (!cr_op_uses_only(op, 1u << CR_IN_bn_apply_x | 1u << CR_IN_bn_apply_scale_bias, 1u << CR_OUT_bn_apply_y) ||
-        !bn_params(x, op->in[CR_IN_bn_apply_scale_bias], bn, &eps) || op->attr.bn.relu)
-        return CR_FAIL(CR_ERR_FORMAT, "ONNX: %s: a fused batch normalisation has no counterpart", layer_of(x, op));
-    const struct cr_param *q        = x->p->store->param;
-    const char *const      inputs[] = {
-             name_of(x, op->in[CR_IN_bn_apply_x]), q[bn[0]].name, q[bn[1]].name, q[bn[2]].name, q[bn[3]].name, NULL};
-    for (int i = 0; i < 4; i++) put_plain(x, bn[i], false);
-    struct cr_text node = node_begin("BatchNormalization", name_of(x, op->out[CR_OUT_bn_apply_y]), inputs);
-    put_attribute_float(&node, "epsilon", eps);
-    node_end(x, &node);
-    return CR_OK;
-}
-
-static cr_status put_simple(struct onnx *x, const struct cr_op *op, const char *type) {
-    const char *inputs[3] = {0};
-    for (int s = 0, n = 0; s < 2; s++)
-        if (op->in[s] >= 0) inputs[n++] = name_of(x, op->in[s]);
-    struct cr_text node = node_begin(type, name_of(x, op->out[0]), inputs);
-    node_end(x, &node);
-    return CR_OK;
-}
-
-static cr_status put_maxpool(struct onnx *x, const struct cr_op *op) {
-    const struct cr_conv_attr *a = &op->attr.conv;
-    if (op->in[CR_IN_maxpool_scale_bias] >= 0)
-        return CR_FAIL(CR_ERR_FORMAT, "ONNX: a fused max-pooling has no counterpart");
-    const char *const inputs[] = {name_of(x, op->in[CR_IN_maxpool_x]), NULL};
-    struct cr_text    node     = node_begin("MaxPool", name_of(x, op->out[CR_OUT_maxpool_y]), inputs);
-    put_attribute_ints(&node, "kernel_shape", 2, (const int64_t[]){a->window, a->window});
-    put_attribute_ints(&node, "pads", 4, (const int64_t[]){a->pad, a->pad, a->pad, a->pad});
-    put_attribute_ints(&node, "strides", 2, (const int64_t[]){a->stride, a->stride});
-    node_end(x, &node);
-    return CR_OK;
-}
-
-/* Means over the picture; flat, as the classifier wants them. */
-static cr_status put_avgpool(struct onnx *x, const struct cr_op *op) {
-    char              pooled[256];
-    const char *const inputs[] = {name_of(x, op->in[CR_IN_avgpool_x]), NULL}, *const flat_inputs[] = {pooled, NULL};
-    snprintf(pooled, sizeof pooled, "%s.pooled", layer_of(x, op));
-    struct cr_text node = node_begin("GlobalAveragePool", pooled, inputs);
-    node_end(x, &node);
-    node = node_begin("Flatten", name_of(x, op->out[CR_OUT_avgpool_y]), flat_inputs);
-    put_attribute_int(&node, "axis", 1);
-    node_end(x, &node);
-    return CR_OK;
-}
-
-static cr_status put_dense(struct onnx *x, const struct cr_op *op) {
-    const int w = param_of(x, op->in[CR_IN_dense_w]), b = param_of(x, op->in[CR_IN_dense_b]);
-    if (w < 0 || b < 0) return CR_FAIL(CR_ERR_FORMAT, "ONNX: %s: its weights are no parameters", layer_of(x, op));
-    const char *const inputs[] = {name_of(x, op->in[CR_IN_dense_x]), x->p->store->param[w].name,
-                                  x->p->store->param[b].name, NULL};
-    put_plain(x, w, true);
-    put_plain(x, b, false);
-    struct cr_text node = node_begin("Gemm", name_of(x, op->out[CR_OUT_dense_y]), inputs);
-    put_attribute_int(&node, "transB", 1);
-    node_end(x, &node);
-    return CR_OK;
-}
-
-static void put_int64s(struct onnx *x, const char *name, int64_t count, const int64_t *values) {
-    put_tensor(x, name, DATA_INT64, 1, &count, values, (size_t)count * sizeof *values);
-}
-
-/* Option A: every stride-th pixel, then zero channels on both sides. */
-static cr_status put_shortcut(struct onnx *x, const struct cr_op *op) {
-    const struct cr_tensor *in  = &x->p->tensor[op->in[CR_IN_pad_shortcut_x]],
-                           *out = &x->p->tensor[op->out[CR_OUT_pad_shortcut_y]];
-    const int64_t stride = op->attr.conv.stride, front = op->attr.conv.pad_c, back = out->dim[3] - in->dim[3] - front;
-    static const char *const part[] = {"starts", "ends", "axes", "steps", "pads", "sliced"};
-    char                     name[CR_COUNT(part)][256];
-    for (size_t i = 0; i < CR_COUNT(part); i++) snprintf(name[i], sizeof name[i], "%s.%s", layer_of(x, op), part[i]);
-    put_int64s(x, name[0], 2, (const int64_t[]){0, 0});
-    put_int64s(x, name[1], 2, (const int64_t[]){INT64_MAX, INT64_MAX});
-    put_int64s(x, name[2], 2, (const int64_t[]){2, 3});
-    put_int64s(x, name[3], 2, (const int64_t[]){stride, stride});
-    put_int64s(x, name[4], 8, (const int64_t[]){0, front, 0, 0, 0, back, 0, 0});
-    const char *const slice[] = {name_of(x, op->in[CR_IN_pad_shortcut_x]), name[0], name[1], name[2], name[3], NULL};
-    const char *const pad[]   = {name[5], name[4], NULL};
-    struct cr_text    node    = node_begin("Slice", name[5], slice);
-    node_end(x, &node);
-    node =
-        node_begin("Pad", name_of(x, op->out[CR_OUT_pad_shortcut_y]), pad); /* mode constant, value 0: the defaults */
-    node_end(x, &node);
-    return CR_OK;
-}
-
-/* Means of 2x2 windows; of odd sides the last ones have one row or column. */
-static cr_status put_avgpool2x2(struct onnx *x, const struct cr_op *op) {
-    const char *const inputs[] = {name_of(x, op->in[CR_IN_avgpool2x2_x]), NULL};
-    struct cr_text    node     = node_begin("AveragePool", name_of(x, op->out[CR_OUT_avgpool2x2_y]), inputs);
-    put_attribute_int(&node, "ceil_mode", 1);
-    put_attribute_int(&node, "count_include_pad", 0);
-    put_attribute_ints(&node, "kernel_shape", 2, (const int64_t[]){2, 2});
-    put_attribute_ints(&node, "strides", 2, (const int64_t[]){2, 2});
-    node_end(x, &node);
-    return CR_OK;
-}
-
-/* The gate is [batch, C] here: spread over the picture. */
-static cr_status put_gate(struct onnx *x, const struct cr_op *op) {
-    static const char *const part[] = {"sigmoid", "axes", "spread"};
-    char                     name[CR_COUNT(part)][256];
-    for (size_t i = 0; i < CR_COUNT(part); i++) snprintf(name[i], sizeof name[i], "%s.%s", layer_of(x, op), part[i]);
-    put_int64s(x, name[1], 2, (const int64_t[]){2, 3});
-    const char *const gate[] = {name_of(x, op->in[CR_IN_se_scale_logit]), NULL}, *const flat[] = {name[0], name[1],
-                                                                                                  NULL};
-    const char *const both[] = {name_of(x, op->in[CR_IN_se_scale_x]), name[2], NULL};
-    struct cr_text    node   = node_begin("Sigmoid", name[0], gate);
-    node_end(x, &node);
-    node = node_begin("Unsqueeze", name[2], flat);
-    node_end(x, &node);
-    node = node_begin("Mul", name_of(x, op->out[CR_OUT_se_scale_y]), both);
-    node_end(x, &node);
-    return CR_OK;
-}
-
-static cr_status put_op(struct onnx *x, int index) {
-    const struct cr_op *op = &x->p->op[index];
-    switch (op->kind) {
-    case CR_OP_normalize:     /* the input is normalised */
-    case CR_OP_bn_scale_bias: /* read with its bn_apply */
-    case CR_OP_loss:
-    case CR_OP_zero: return CR_OK;
-    case CR_OP_conv: return put_conv(x, op);
-    case CR_OP_bn_apply: return x->folded[index] ? CR_OK : put_batchnorm(x, op);
-    case CR_OP_relu: return put_simple(x, op, "Relu");
-    case CR_OP_add: return put_simple(x, op, "Add");
-    case CR_OP_maxpool: return put_maxpool(x, op);
-    case CR_OP_avgpool: return put_avgpool(x, op);
-    case CR_OP_dense: return put_dense(x, op);
-    case CR_OP_pad_shortcut: return put_shortcut(x, op);
-    case CR_OP_avgpool2x2: return put_avgpool2x2(x, op);
-    case CR_OP_se_scale: return put_gate(x, op);
-    default:
-        return CR_FAIL(CR_ERR_FORMAT, "ONNX: %s: the op %s has no counterpart here", layer_of(x, op),
-                       cr_op_info(op->kind)->name);
-    }
-}
-
-/* ---- the model ---- */
 
 /* ValueInfoProto: name 1, type 2 { tensor_type 1 { elem_type 1, shape 2 { dim 1 { dim_value 1 or dim_param 2 } } } } */
 static void put_value_info(struct cr_text *graph, int field, const char *name, int dims, const int64_t *dim) {
@@ -392,7 +33,7 @@ static void put_metadata(struct cr_text *model, const char *key, struct cr_text 
     cr_pb_add_message(model, MODEL_METADATA, &entry);
 }
 
-/* Three numbers as a JSON list, in as few digits as give the same float. */
+/* Appends three numbers as a JSON list, with the fewest digits that reproduce each float. */
 static void add_three(struct cr_text *out, const float v[3]) {
     for (int i = 0; i < 3; i++) {
         char text[32];
@@ -405,7 +46,7 @@ static void add_three(struct cr_text *out, const float v[3]) {
     cr_text_add(out, "]");
 }
 
-static void put_all_metadata(const struct onnx *x, struct cr_text *model) {
+static void put_all_metadata(const struct cr_onnx *x, struct cr_text *model) {
     struct cr_text text = {0};
     for (int i = 0; i < x->p->ops; i++) {
         const struct cr_input_attr *a = &x->p->op[i].attr.input;
@@ -424,7 +65,7 @@ static void put_all_metadata(const struct onnx *x, struct cr_text *model) {
     put_metadata(model, "class_names", &text);
 }
 
-static void put_graph(struct onnx *x, struct cr_text *model) {
+static void put_graph(struct cr_onnx *x, struct cr_text *model) {
     const struct cr_tensor *images = &x->p->tensor[x->p->images];
     struct cr_text          graph  = {0};
     cr_text_add_bytes(&graph, x->nodes.data, x->nodes.length);
@@ -437,7 +78,7 @@ static void put_graph(struct onnx *x, struct cr_text *model) {
     cr_pb_add_message(model, MODEL_GRAPH, &graph);
 }
 
-static cr_status write_model(struct onnx *x, const char *path) {
+static cr_status write_model(struct cr_onnx *x, const char *path) {
     struct cr_text model = {0}, opset = {0};
     bool           failed = x->nodes.failed || x->initializers.failed;
     cr_status      status;
@@ -445,7 +86,7 @@ static cr_status write_model(struct onnx *x, const char *path) {
     cr_pb_add_string(&model, MODEL_PRODUCER_NAME, "cresnet");
     cr_pb_add_string(&model, MODEL_PRODUCER_VERSION, CR_VERSION);
     if (!failed) put_graph(x, &model);
-    cr_pb_add_int(&opset, 2, CR_ONNX_OPSET); /* version; the domain is the default one */
+    cr_pb_add_int(&opset, 2, CR_ONNX_OPSET); /* version of the default domain */
     cr_pb_add_message(&model, MODEL_OPSET_IMPORT, &opset);
     put_all_metadata(x, &model);
     if (failed || model.failed)
@@ -459,11 +100,11 @@ static cr_status write_model(struct onnx *x, const char *path) {
 }
 
 cr_status cr_onnx_write(const struct cr_onnx_network *network, const char *path) {
-    struct onnx x = {
+    struct cr_onnx x = {
         .n = network, .p = network->eval, .folded = cr_alloc((size_t)network->eval->ops + 1, sizeof *x.folded)};
     cr_status status = x.folded ? CR_OK : CR_NO_MEMORY((size_t)network->eval->ops);
     CR_ASSERT(x.p->real == CR_F32 && x.p->images >= 0 && x.p->logits >= 0);
-    for (int i = 0; status == CR_OK && i < x.p->ops; i++) status = put_op(&x, i);
+    for (int i = 0; status == CR_OK && i < x.p->ops; i++) status = cr_onnx_put_op(&x, i);
     if (status == CR_OK) status = write_model(&x, path);
     cr_text_free(&x.nodes);
     cr_text_free(&x.initializers);

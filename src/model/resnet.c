@@ -1,4 +1,4 @@
-/* model/resnet.c: see model/model.h. */
+/* model/resnet.c: resolves [model], builds programs of residual networks, prints the layer table. See model/model.h. */
 #include "model/model.h"
 
 #include "compiler/compiler.h"
@@ -21,7 +21,7 @@ static struct preset preset_of(enum cr_arch arch) {
                   : arch == CR_ARCH_RESNET32 ? 5
                   : arch == CR_ARCH_RESNET44 ? 7
                   : arch == CR_ARCH_RESNET56 ? 9
-                                             : 18; /* CIFAR nets: 6n+2 layers */
+                                             : 18; /* CIFAR networks have 6n+2 layers */
     switch (arch) {
     case CR_ARCH_RESNET18: return (struct preset){CR_BLOCK_BASIC, CR_STEM_IMAGENET, 4, {2, 2, 2, 2}};
     case CR_ARCH_RESNET34: return (struct preset){CR_BLOCK_BASIC, CR_STEM_IMAGENET, 4, {3, 4, 6, 3}};
@@ -39,8 +39,8 @@ static cr_status resolve_custom(const struct cr_config *c, struct cr_model *m) {
         return cr_config_fail(c, "model.depths", "%d stages: a custom network has 1 to %d", c->model.depths.count,
                               CR_STAGES_MAX);
     if (c->model.depths.count != c->model.widths.count)
-        return cr_config_fail(c, "model.widths", "%d widths for %d stages: give one a stage", c->model.widths.count,
-                              c->model.depths.count);
+        return cr_config_fail(c, "model.widths", "%d widths for %d stages: give one width for each stage",
+                              c->model.widths.count, c->model.depths.count);
     m->block  = c->model.block == CR_BLOCK_AUTO ? CR_BLOCK_BASIC : c->model.block;
     m->stem   = cr_config_is_small(c) ? CR_STEM_CIFAR : c->model.stem == CR_STEM_DEEP ? CR_STEM_DEEP : CR_STEM_IMAGENET;
     m->stages = c->model.depths.count;
@@ -63,21 +63,20 @@ static void resolve_preset(const struct cr_config *c, struct cr_model *m) {
     }
 }
 
-enum { BASE_WIDTH = 64 }; /* of torchvision's width_per_group */
+enum { BASE_WIDTH = 64 }; /* torchvision's default of width_per_group */
 
-/* As torchvision counts it: the whole part of width * width_per_group / 64. Wide networks: Zagoruyko and Komodakis
- * 2016. */
+/* As in torchvision: floor(width * width_per_group / 64). Wide networks: Zagoruyko and Komodakis 2016. */
 static cr_status resolve_inner(const struct cr_config *c, struct cr_model *m) {
     const bool    wide  = c->model.arch == CR_ARCH_WIDE_RESNET50_2 || c->model.arch == CR_ARCH_WIDE_RESNET101_2;
-    const int64_t asked = c->model.width_per_group, group = asked ? asked : wide ? 2 * BASE_WIDTH : BASE_WIDTH;
-    if (asked && m->block != CR_BLOCK_BOTTLENECK)
+    const int64_t given = c->model.width_per_group, group = given ? given : wide ? 2 * BASE_WIDTH : BASE_WIDTH;
+    if (given && m->block != CR_BLOCK_BOTTLENECK)
         return cr_config_fail(c, "model.width_per_group",
-                              "is for bottleneck blocks, this network has basic ones: leave it at 0");
+                              "applies to bottleneck blocks only, this network has basic blocks: set it to 0");
     for (int s = 0; s < m->stages; s++) {
         m->inner[s] = m->width[s] * group / BASE_WIDTH;
         if (m->inner[s] < 1)
             return cr_config_fail(c, "model.width_per_group",
-                                  "%lld leaves no channel in stage %d, whose width is %lld: at least %lld",
+                                  "%lld leaves no channel in stage %d of width %lld: set at least %lld",
                                   (long long)group, s + 1, (long long)m->width[s],
                                   (long long)((BASE_WIDTH + m->width[s] - 1) / m->width[s]));
     }
@@ -93,10 +92,10 @@ static cr_status resolve_shortcut(const struct cr_config *c, struct cr_model *m)
     for (int s = 0; s < m->stages; s++) {
         int64_t after = m->width[s] * expansion;
         if (after < before || (after - before) % 2)
-            return cr_config_fail(
-                c, "model.shortcut",
-                "A pads channels evenly on both sides, from %lld to %lld at stage %d is not possible: use B",
-                (long long)before, (long long)after, s + 1);
+            return cr_config_fail(c, "model.shortcut",
+                                  "A pads the same number of channels on both sides, which is impossible from %lld to "
+                                  "%lld at stage %d: use B",
+                                  (long long)before, (long long)after, s + 1);
         before = after;
     }
     return CR_OK;
@@ -116,8 +115,9 @@ static cr_status resolve_freeze(const struct cr_config *c, struct cr_model *m) {
         else if (sscanf(w, "layer%d%c", &stage, &end) == 1 && stage >= 1 && stage <= m->stages)
             m->frozen |= 1u << stage;
         else
-            return cr_config_fail(c, "model.freeze", "\"%s\" is no part of this network: stem, layer1 to layer%d, fc",
-                                  w, m->stages);
+            return cr_config_fail(c, "model.freeze",
+                                  "\"%s\" is not a part of this network: use stem, layer1 to layer%d, fc", w,
+                                  m->stages);
     }
     unsigned all = 1u | 1u << (CR_STAGES_MAX + 1);
     for (int s = 1; s <= m->stages; s++) all |= 1u << s;
@@ -125,20 +125,20 @@ static cr_status resolve_freeze(const struct cr_config *c, struct cr_model *m) {
     return CR_OK;
 }
 
-/* Smallest picture whose feature maps do not vanish. */
+/* Checks that no feature map becomes empty. */
 static cr_status check_size(const struct cr_config *c, const struct cr_model *m, int64_t size, const char *key) {
     int64_t least = m->stem != CR_STEM_CIFAR ? 7 : 1;
     if (size >= least) return CR_OK;
     return cr_config_fail(c, key, "%lld pixels: this network needs at least %lld", (long long)size, (long long)least);
 }
 
-/* ---- emission ---- */
+/* ---- building programs ---- */
 
 static bool part_frozen(const struct cr_model *m, int part) {
     return m->frozen >> part & 1;
 }
 
-/* ResNet-D (He et al. 2019): three 3x3 convolutions, the first two half as wide; timm's names. */
+/* ResNet-D (He et al. 2019): three 3x3 convolutions, the first two with half the width. Names as in timm. */
 static int emit_deep(struct cr_net *net, const struct cr_model *m, int x) {
     const int64_t half = m->width[0] / 2;
     int           y    = cr_layer_batchnorm(net, "conv1.1", cr_layer_conv(net, "conv1.0", x, half, 3, 2, 1), false);
@@ -192,7 +192,12 @@ cr_status cr_model_program(struct cr_model *m, const struct cr_config *c, enum c
     p->real             = m->real;
     const int     ranks = CR_MAX(m->ranks, 1);
     struct cr_net net   = {
-          .program = p, .store = &m->store, .config = c, .training = training, .bn_ranks = c->model.sync_bn ? ranks : 1};
+          .program  = p,
+          .store    = &m->store,
+          .config   = c,
+          .training = training,
+          .bn_ranks = c->model.sync_bn ? ranks : 1,
+    };
     float smoothing = training ? (float)c->train.label_smoothing : 0;
     int   logits    = emit_network(&net, m, batch, training ? m->image_size : m->eval_size);
     int   loss      = cr_layer_loss(&net, logits, smoothing);
@@ -209,7 +214,7 @@ cr_status cr_model_program(struct cr_model *m, const struct cr_config *c, enum c
 out:
     if (p->too_large)
         status = cr_config_fail(c, kind == CR_PROGRAM_EVAL && c->train.eval_batch ? "train.eval_batch" : "train.batch",
-                                "%lld images of %lld pixels a side need tensors of more than 2^50 bytes: lower it, "
+                                "%lld images of size %lld need tensors of more than 2^50 bytes: lower it, "
                                 "data.image_size or the widths",
                                 (long long)batch, (long long)(training ? m->image_size : m->eval_size));
     cr_program_free(p);
@@ -218,7 +223,7 @@ out:
 
 cr_status cr_model_open(const struct cr_config *c, int classes, int64_t image_size, int64_t eval_size,
                         struct cr_model *out) {
-    struct cr_model m      = {.classes = classes, .image_size = image_size, .eval_size = eval_size};
+    struct cr_model m      = {.classes = classes, .image_size = image_size, .eval_size = eval_size, .ranks = 1};
     cr_status       status = CR_OK;
     if (c->model.arch == CR_ARCH_CUSTOM)
         CR_TRY(resolve_custom(c, &m));
@@ -233,17 +238,16 @@ cr_status cr_model_open(const struct cr_config *c, int classes, int64_t image_si
     CR_TRY(check_size(c, &m, eval_size, "data.eval_crop"));
     if (classes < 1) return cr_config_fail(c, "model.classes", "the number of classes is not known: set it");
 
-    /* The parameter table falls out of building the network once. */
+    /* Building the network once creates the parameter table. */
     struct cr_program p;
     cr_program_init(&p, "table", &m.store);
-    struct cr_net net = {.program = &p, .store = &m.store, .config = c};
+    struct cr_net net = {.program = &p, .store = &m.store, .config = c, .bn_ranks = 1};
     emit_network(&net, &m, 1, eval_size);
     bool failed = p.failed || m.store.failed, too_large = p.too_large;
     cr_program_free(&p);
     if (too_large) {
-        status =
-            cr_config_fail(c, "data.image_size",
-                           "tensors of more than 2^50 bytes for one picture: lower model.widths or data.image_size");
+        status = cr_config_fail(c, "data.image_size",
+                                "tensors of more than 2^50 bytes for one image: lower model.widths or data.image_size");
         goto out;
     }
     if (failed) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while building the network");
@@ -265,7 +269,7 @@ void cr_model_close(struct cr_model *m) {
     *m = (struct cr_model){0};
 }
 
-/* ---- the table ---- */
+/* ---- layer table ---- */
 
 double cr_model_flops(const struct cr_program *eval) {
     double sum = 0;

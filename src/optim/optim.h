@@ -1,21 +1,22 @@
-/* optim.h: update rules emit ops that end a training program; schedules give the learning rate of a step.
- * Knows graph/graph.h and config/config.h. */
+/* optim/optim.h: update rules append the ops at the end of a training program; schedules compute the learning rate. */
 #ifndef CR_OPTIM_H
 #define CR_OPTIM_H
 
 #include "graph/graph.h"
 
-/* Sets which parameters decay and which planes the rule needs; called once, before any program is built. */
+/* Selects the parameters with weight decay and the buffers that the update rule needs. Called once, before any program
+ * is built. */
 void cr_optim_prepare(struct cr_param_store *store, const struct cr_config *config);
-/* Appends gradient check and update. `micro_batches`: forward passes that this update stands for. */
+/* Appends the gradient norm, the update and the moving averages. `micro_batches`: number of forward passes of an
+ * update. */
 void cr_optim_emit(struct cr_program *program, const struct cr_config *config, int micro_batches);
 
-/* Learning rate of update `step` (from 0) when an epoch has `steps_per_epoch` updates. The length of the schedule is
- * train.epochs, whatever train.steps says. Warm-up is linear over warmup_epochs from warmup_start*lr; the rule of
- * [schedule] kind runs over the whole of train.epochs for step, multistep and one_cycle, and over what follows the
- * warm-up for cosine and polynomial. */
+/* Learning rate of update `step` (counted from 0) when an epoch has `steps_per_epoch` updates. The schedule always
+ * spans train.epochs; train.steps does not shorten it. Warm-up is linear over warmup_epochs, from warmup_start*lr to
+ * lr. The rules step, multistep and one_cycle span all of train.epochs; cosine and polynomial span the epochs after
+ * warm-up. */
 double cr_schedule_lr(const struct cr_config *config, int64_t step, int64_t steps_per_epoch);
-/* Momentum of that update: [optim] momentum, unless one_cycle moves it. */
+/* Momentum of update `step`: [optim] momentum, except that one_cycle may vary it. */
 double cr_schedule_momentum(const struct cr_config *config, int64_t step, int64_t steps_per_epoch);
 
 #endif

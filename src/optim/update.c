@@ -1,19 +1,21 @@
-/* update.c: the end of a training program, as ops over whole planes: one looks at all gradients (norm, non-finite
- * values), one updates all parameters by the rule of [optim] kind, and with [ema] one more averages them. sgd    with
- * momentum, PyTorch's form: the rate multiplies the whole step adamw  Loshchilov and Hutter 2019, PyTorch's form: decay
- * apart from the gradient, times the rate lars   You et al. 2017: each filter's and dense weight's step in proportion
- * to its norm */
+/* optim/update.c: appends the update ops, which work on whole buffers of the parameter store.
+ *
+ * One op computes the gradient norm and detects non-finite values, one op updates all parameters by the rule of [optim]
+ * kind, and with [ema] one op updates the moving averages.
+ *   sgd    with momentum, as in PyTorch: the learning rate multiplies the whole step
+ *   adamw  Loshchilov and Hutter 2019, as in PyTorch: decoupled weight decay, multiplied by the learning rate
+ *   lars   You et al. 2017: the step of each filter and dense weight is proportional to the norm of the weight */
 #include "optim/optim.h"
 
-/* One way to fill the slots that all rules have. */
-#define SAME_PLACE(rule, slot) ((int)CR_IN_##rule##_##slot == (int)CR_IN_sgd_##slot)
+/* All update rules have the slots of sgd at the same positions, so that emit_update can fill them alike. */
+#define SAME_SLOT(rule, slot) ((int)CR_IN_##rule##_##slot == (int)CR_IN_sgd_##slot)
 #define SAME_SLOTS(rule)                                                                                               \
-    _Static_assert(SAME_PLACE(rule, value) && SAME_PLACE(rule, grad) && SAME_PLACE(rule, momentum) &&                  \
-                       SAME_PLACE(rule, norm) && SAME_PLACE(rule, state) && SAME_PLACE(rule, mask) &&                  \
+    _Static_assert(SAME_SLOT(rule, value) && SAME_SLOT(rule, grad) && SAME_SLOT(rule, momentum) &&                     \
+                       SAME_SLOT(rule, norm) && SAME_SLOT(rule, state) && SAME_SLOT(rule, mask) &&                     \
                        (int)CR_OUT_##rule##_value == (int)CR_OUT_sgd_value &&                                          \
                        (int)CR_OUT_##rule##_momentum == (int)CR_OUT_sgd_momentum &&                                    \
                        (int)CR_OUT_##rule##_state == (int)CR_OUT_sgd_state,                                            \
-                   "the slots of sgd in their places")
+                   "update rules must have the slots of sgd at the same positions")
 SAME_SLOTS(adamw);
 SAME_SLOTS(lars);
 
@@ -29,30 +31,30 @@ void cr_optim_prepare(struct cr_param_store *store, const struct cr_config *conf
     }
 }
 
-static int plane(struct cr_program *p, enum cr_param_buffer which) {
+static int buffer_tensor(struct cr_program *p, enum cr_param_buffer which) {
     return cr_tensor_store(p, which, CR_NONE);
 }
 
-/* Returns the tensor of the norm and the flag. */
-static int emit_check(struct cr_program *p, int layer) {
-    plane(p, CR_BUFFER_VALUE); /* tensors are numbered in this order, whatever the rule */
+/* Returns the tensor of op grad_norm: the norm and the non-finite flag. */
+static int emit_grad_norm(struct cr_program *p, int layer) {
+    buffer_tensor(p, CR_BUFFER_VALUE); /* creates the tensors in the same order for every rule */
     struct cr_op check             = cr_op_make(CR_OP_grad_norm, layer);
-    check.in[CR_IN_grad_norm_grad] = plane(p, CR_BUFFER_GRAD);
-    plane(p, CR_BUFFER_MOMENTUM);
+    check.in[CR_IN_grad_norm_grad] = buffer_tensor(p, CR_BUFFER_GRAD);
+    buffer_tensor(p, CR_BUFFER_MOMENTUM);
     check.in[CR_IN_grad_norm_metrics] = p->metrics;
-    check.in[CR_IN_grad_norm_state]   = plane(p, CR_BUFFER_STATE);
+    check.in[CR_IN_grad_norm_state]   = buffer_tensor(p, CR_BUFFER_STATE);
     int checked                       = cr_emit(p, &check, "grad_norm");
     if (p->failed) return 0;
     int norm             = p->op[checked].out[CR_OUT_grad_norm_norm];
-    p->tensor[norm].keep = true; /* the log shows it */
+    p->tensor[norm].keep = true; /* the host reads it for the log */
     return norm;
 }
 
 static int emit_param_norms(struct cr_program *p, int layer) {
     struct cr_op op                = cr_op_make(CR_OP_param_norms, layer);
-    op.in[CR_IN_param_norms_value] = plane(p, CR_BUFFER_VALUE);
-    op.in[CR_IN_param_norms_grad]  = plane(p, CR_BUFFER_GRAD);
-    op.in[CR_IN_param_norms_state] = plane(p, CR_BUFFER_STATE);
+    op.in[CR_IN_param_norms_value] = buffer_tensor(p, CR_BUFFER_VALUE);
+    op.in[CR_IN_param_norms_grad]  = buffer_tensor(p, CR_BUFFER_GRAD);
+    op.in[CR_IN_param_norms_state] = buffer_tensor(p, CR_BUFFER_STATE);
     int index                      = cr_emit(p, &op, "param_norms");
     return p->failed ? 0 : p->op[index].out[CR_OUT_param_norms_norms];
 }
@@ -61,13 +63,14 @@ static void emit_update(struct cr_program *p, const struct cr_config *config, in
     static const enum cr_op_kind rule[] = {
         [CR_OPTIM_SGD] = CR_OP_sgd, [CR_OPTIM_ADAMW] = CR_OP_adamw, [CR_OPTIM_LARS] = CR_OP_lars};
     struct cr_op op        = cr_op_make(rule[config->optim.kind], layer);
-    op.in[CR_IN_sgd_value] = op.out[CR_OUT_sgd_value] = plane(p, CR_BUFFER_VALUE);
-    op.in[CR_IN_sgd_grad]                             = plane(p, CR_BUFFER_GRAD);
-    op.in[CR_IN_sgd_momentum] = op.out[CR_OUT_sgd_momentum] = plane(p, CR_BUFFER_MOMENTUM);
+    op.in[CR_IN_sgd_value] = op.out[CR_OUT_sgd_value] = buffer_tensor(p, CR_BUFFER_VALUE);
+    op.in[CR_IN_sgd_grad]                             = buffer_tensor(p, CR_BUFFER_GRAD);
+    op.in[CR_IN_sgd_momentum] = op.out[CR_OUT_sgd_momentum] = buffer_tensor(p, CR_BUFFER_MOMENTUM);
     op.in[CR_IN_sgd_norm]                                   = norm;
-    op.in[CR_IN_sgd_state] = op.out[CR_OUT_sgd_state] = plane(p, CR_BUFFER_STATE);
-    if (p->store->has_mask) op.in[CR_IN_sgd_mask] = plane(p, CR_BUFFER_MASK);
-    if (op.kind == CR_OP_adamw) op.in[CR_IN_adamw_second] = op.out[CR_OUT_adamw_second] = plane(p, CR_BUFFER_SECOND);
+    op.in[CR_IN_sgd_state] = op.out[CR_OUT_sgd_state] = buffer_tensor(p, CR_BUFFER_STATE);
+    if (p->store->has_mask) op.in[CR_IN_sgd_mask] = buffer_tensor(p, CR_BUFFER_MASK);
+    if (op.kind == CR_OP_adamw)
+        op.in[CR_IN_adamw_second] = op.out[CR_OUT_adamw_second] = buffer_tensor(p, CR_BUFFER_SECOND);
     if (op.kind == CR_OP_lars) op.in[CR_IN_lars_norms] = emit_param_norms(p, layer);
     op.attr.sgd = (struct cr_sgd_attr){.nesterov      = config->optim.nesterov,
                                        .micro_batches = micro_batches,
@@ -80,13 +83,13 @@ static void emit_update(struct cr_program *p, const struct cr_config *config, in
 
 static void emit_ema(struct cr_program *p, const struct cr_config *config, int layer, int norm) {
     struct cr_op op           = cr_op_make(CR_OP_ema, layer);
-    op.in[CR_IN_ema_value]    = plane(p, CR_BUFFER_VALUE);
-    op.in[CR_IN_ema_running]  = plane(p, CR_BUFFER_RUNNING);
+    op.in[CR_IN_ema_value]    = buffer_tensor(p, CR_BUFFER_VALUE);
+    op.in[CR_IN_ema_running]  = buffer_tensor(p, CR_BUFFER_RUNNING);
     op.in[CR_IN_ema_norm]     = norm;
-    op.in[CR_IN_ema_state]    = plane(p, CR_BUFFER_STATE);
-    op.in[CR_IN_ema_averages] = op.out[CR_OUT_ema_averages] = plane(p, CR_BUFFER_EMA);
-    op.in[CR_IN_ema_running_averages] = op.out[CR_OUT_ema_running_averages] = plane(p, CR_BUFFER_EMA_RUNNING);
-    if (p->store->has_mask) op.in[CR_IN_ema_mask] = plane(p, CR_BUFFER_MASK);
+    op.in[CR_IN_ema_state]    = buffer_tensor(p, CR_BUFFER_STATE);
+    op.in[CR_IN_ema_averages] = op.out[CR_OUT_ema_averages] = buffer_tensor(p, CR_BUFFER_EMA);
+    op.in[CR_IN_ema_running_averages] = op.out[CR_OUT_ema_running_averages] = buffer_tensor(p, CR_BUFFER_EMA_RUNNING);
+    if (p->store->has_mask) op.in[CR_IN_ema_mask] = buffer_tensor(p, CR_BUFFER_MASK);
     op.attr.ema = (struct cr_ema_attr){.decay = config->ema.decay, .warmup = config->ema.warmup};
     if (!p->failed) cr_emit(p, &op, "ema");
 }
@@ -94,7 +97,7 @@ static void emit_ema(struct cr_program *p, const struct cr_config *config, int l
 void cr_optim_emit(struct cr_program *p, const struct cr_config *config, int micro_batches) {
     int layer = cr_program_layer(p, "update");
     if (p->failed) return;
-    const int norm = emit_check(p, layer);
+    const int norm = emit_grad_norm(p, layer);
     if (p->failed) return;
     emit_update(p, config, layer, norm, micro_batches);
     if (p->store->has_ema && !p->failed) emit_ema(p, config, layer, norm);

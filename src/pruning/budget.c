@@ -1,10 +1,11 @@
-/* pruning/budget.c: sparsities by layer from a CSV file. See pruning/pruning.h.
+/* pruning/budget.c: reads the sparsity of each layer from a CSV file. See pruning/pruning.h.
  *
- * The first line names the columns. In the others the first cell names a layer: "layer1.0.conv1", with anything that
- * ends in " - " in front of it, or its number, counted from 1 in the order of the network. Sparsities stand in the
- * column "Sparsity" and those behind it, else in all but the first; in percent where the column's name or the number
- * says "%", else as shares of 1. Of several columns prune.column names one; without it the row "Overall" decides which
- * is nearest to prune.sparsity. */
+ * The first line names the columns. In every other line the first cell names a layer: "layer1.0.conv1", optionally
+ * after a prefix that ends with " - ", or the layer's number, counted from 1 in the order of the network. The
+ * sparsities are in the column "Sparsity" and the columns after it, or in all columns except the first when there is no
+ * such column. They are percentages when the name of the column or the number has "%", and fractions otherwise.
+ * prune.column selects one of several columns; without it, the column is used whose value in the row "Overall" is
+ * nearest to prune.sparsity. */
 #include "pruning/pruning.h"
 
 #include "core/files.h"
@@ -24,9 +25,9 @@ struct line {
 
 struct table {
     const char  *path;
-    struct line *line;         /* line[0] is the head */
+    struct line *line;         /* line[0] names the columns */
     int          lines, first; /* first column of sparsities */
-    int          column;       /* that counts */
+    int          column;       /* the selected column */
     char        *text;
 };
 
@@ -52,16 +53,16 @@ static cr_status split(const char *path, char *text, struct line *line) {
 }
 
 static cr_status read_lines(const char *path, struct table *t) {
-    static const char mark[] = "\xef\xbb\xbf"; /* what some programs put in front of UTF-8 */
-    int               most = 1, number = 0;
+    static const char bom[]    = "\xef\xbb\xbf"; /* byte order mark, which some programs write before UTF-8 text */
+    int               capacity = 1, number = 0;
     size_t            length;
     t->path = path;
     CR_TRY(cr_file_read(path, FILE_BYTES_MAX, &t->text, &length));
     if (strlen(t->text) != length)
-        return CR_FAIL(CR_ERR_FORMAT, "%s: there are zero bytes in it: CSV as plain text (UTF-8) is wanted", path);
-    for (const char *c = t->text; *c; c++) most += *c == '\n';
-    CR_ALLOC(t->line, (size_t)most);
-    char *at = strncmp(t->text, mark, strlen(mark)) ? t->text : t->text + strlen(mark);
+        return CR_FAIL(CR_ERR_FORMAT, "%s: contains zero bytes: a CSV file in plain text (UTF-8) is needed", path);
+    for (const char *c = t->text; *c; c++) capacity += *c == '\n';
+    CR_ALLOC(t->line, (size_t)capacity);
+    char *at = strncmp(t->text, bom, strlen(bom)) ? t->text : t->text + strlen(bom);
     while (at) {
         char *end = strchr(at, '\n');
         if (end) *end = 0;
@@ -76,26 +77,26 @@ static cr_status read_lines(const char *path, struct table *t) {
     if (t->lines >= 2 && t->line[0].cells >= 2) return CR_OK;
     return CR_FAIL(
         CR_ERR_FORMAT,
-        "%s: no table: a line that names the columns, and a line for each layer are wanted, cells with commas between",
+        "%s: not a table: the file needs a line with column names and a line for each layer, separated by commas",
         path);
 }
 
 /* ---- numbers ---- */
 
-/* The nearest name at or in front of a column: an empty one belongs to that. */
-static const char *head_of(const struct table *t, int column) {
+/* The name of a column; a column without a name belongs to the nearest named column before it. */
+static const char *column_name(const struct table *t, int column) {
     for (int c = CR_MIN(column, t->line[0].cells - 1); c > 0; c--)
         if (*t->line[0].cell[c]) return t->line[0].cell[c];
     return "";
 }
 
-static bool share_at(const struct table *t, const struct line *line, int column, double *out) {
+static bool read_sparsity(const struct table *t, const struct line *line, int column, double *out) {
     const char *cell = column < line->cells ? line->cell[column] : "";
     char       *end;
     *out = strtod(cell, &end);
     if (end == cell) return false;
     end += strspn(end, " ");
-    const bool percent = *end == '%' || strchr(head_of(t, column), '%');
+    const bool percent = *end == '%' || strchr(column_name(t, column), '%');
     if (*end && strcmp(end, "%") != 0) return false;
     if (percent) *out /= 100;
     return *out >= 0 && *out <= 1;
@@ -117,18 +118,18 @@ static cr_status column_by_name(const struct cr_prune *prune, struct table *t) {
 
 static cr_status column_by_overall(const struct cr_prune *prune, struct table *t) {
     const struct line *overall = find_overall(t);
-    const double       wanted  = prune->config->prune.sparsity;
+    const double       target  = prune->config->prune.sparsity;
     const int          columns = t->line[0].cells - t->first;
-    double             best    = 2, share;
+    double             best    = 2, sparsity;
     if (!overall)
-        return cr_config_fail(prune->config, "prune.column", "%s has %d columns and no row Overall: name one", t->path,
+        return cr_config_fail(prune->config, "prune.column", "%s has %d columns and no row Overall: select a column",
+                              t->path, columns);
+    if (target <= 0)
+        return cr_config_fail(prune->config, "prune.sparsity", "%s has %d columns: set the overall sparsity", t->path,
                               columns);
-    if (wanted <= 0)
-        return cr_config_fail(prune->config, "prune.sparsity",
-                              "%s has %d columns: set the overall sparsity that is wanted", t->path, columns);
     for (int c = t->first; c < t->line[0].cells; c++) {
-        if (!share_at(t, overall, c, &share) || fabs(share - wanted) >= best) continue;
-        best      = fabs(share - wanted);
+        if (!read_sparsity(t, overall, c, &sparsity) || fabs(sparsity - target) >= best) continue;
+        best      = fabs(sparsity - target);
         t->column = c;
     }
     return best <= 1 ? CR_OK
@@ -158,48 +159,48 @@ static struct cr_prune_layer *find_layer(struct cr_prune *prune, const char *lab
     return NULL;
 }
 
-/* Sums over layers are not layers. */
-static bool is_sum(const char *label) {
+/* Rows with totals are not layers. */
+static bool is_total(const char *label) {
     return strcasecmp(label, "Overall") == 0 || strcasecmp(label, "Backbone") == 0;
 }
 
-/* A file without a line of names would lose its first layer. */
-static cr_status check_head(struct cr_prune *prune, const struct table *t) {
-    const struct line *head = &t->line[0];
-    if (!find_layer(prune, head->cell[0])) return CR_OK;
+/* Rejects a file without column names, whose first layer would be ignored. */
+static cr_status check_header(struct cr_prune *prune, const struct table *t) {
+    const struct line *header = &t->line[0];
+    if (!find_layer(prune, header->cell[0])) return CR_OK;
     return CR_FAIL(CR_ERR_FORMAT, "%s:%d: the first line names the columns, e.g. \"layer,sparsity\"; \"%s\" is a layer",
-                   t->path, head->number, head->cell[0]);
+                   t->path, header->number, header->cell[0]);
 }
 
-/* line_of: of each layer the line that named it before; 0: none. */
-static cr_status set_layer(struct cr_prune *prune, const struct table *t, const struct line *line, double share,
+/* line_of[layer]: number of an earlier line with this layer, 0 when there is none. */
+static cr_status set_layer(struct cr_prune *prune, const struct table *t, const struct line *line, double sparsity,
                            int *line_of) {
     struct cr_prune_layer *layer = find_layer(prune, line->cell[0]);
-    if (!layer && share > 0)
+    if (!layer && sparsity > 0)
         return CR_FAIL(CR_ERR_FORMAT, "%s:%d: this network has no layer \"%s\"", t->path, line->number, line->cell[0]);
     if (!layer) return CR_OK;
-    int *before = &line_of[layer - prune->layer];
-    if (*before)
-        return CR_FAIL(CR_ERR_FORMAT, "%s:%d: layer %s has a line already, line %d: one is too many", t->path,
-                       line->number, layer->name, *before);
-    if (prune->config->prune.pattern == CR_PRUNE_PATTERN_2_4 && !layer->dense && share > 0.5)
+    int *earlier = &line_of[layer - prune->layer];
+    if (*earlier)
+        return CR_FAIL(CR_ERR_FORMAT, "%s:%d: layer %s already appears in line %d: remove one of the lines", t->path,
+                       line->number, layer->name, *earlier);
+    if (prune->config->prune.pattern == CR_PRUNE_PATTERN_2_4 && !layer->dense && sparsity > 0.5)
         return CR_FAIL(CR_ERR_FORMAT,
                        "%s:%d: %s of layer %s: must not exceed 0.5 with pattern 2:4, which keeps two of four weights",
                        t->path, line->number, line->cell[t->column], layer->name);
-    *before         = line->number;
-    layer->sparsity = share;
+    *earlier        = line->number;
+    layer->sparsity = sparsity;
     return CR_OK;
 }
 
 static cr_status set_layers(struct cr_prune *prune, const struct table *t, int *line_of) {
     for (int i = 1; i < t->lines; i++) {
         const struct line *line = &t->line[i];
-        double             share;
-        if (is_sum(line->cell[0])) continue;
-        if (!share_at(t, line, t->column, &share))
-            return CR_FAIL(CR_ERR_FORMAT, "%s:%d: column %d: a sparsity is wanted, 0 to 1 or 0 to 100 %%, not \"%s\"",
+        double             sparsity;
+        if (is_total(line->cell[0])) continue;
+        if (!read_sparsity(t, line, t->column, &sparsity))
+            return CR_FAIL(CR_ERR_FORMAT, "%s:%d: column %d: expected a sparsity, 0 to 1 or 0 to 100 %%, not \"%s\"",
                            t->path, line->number, t->column + 1, t->column < line->cells ? line->cell[t->column] : "");
-        CR_TRY(set_layer(prune, t, line, share, line_of));
+        CR_TRY(set_layer(prune, t, line, sparsity, line_of));
     }
     return CR_OK;
 }
@@ -208,9 +209,9 @@ cr_status cr_prune_budget(struct cr_prune *prune, const char *path) {
     struct table t       = {0};
     int         *line_of = cr_alloc((size_t)CR_MAX(prune->layers, 1), sizeof *line_of);
     cr_status    status;
-    if (!line_of) CR_FAIL_OUT(CR_ERR_MEMORY, "no memory for the lines of %d layers", prune->layers);
+    if (!line_of) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: budget of %d layers", prune->layers);
     CR_TRY_OUT(read_lines(path, &t));
-    CR_TRY_OUT(check_head(prune, &t));
+    CR_TRY_OUT(check_header(prune, &t));
     CR_TRY_OUT(choose_column(prune, &t));
     CR_TRY_OUT(set_layers(prune, &t, line_of));
 out:

@@ -1,14 +1,14 @@
-/* pruning/latency_target.c: which point of each layer's table keeps a time with the least loss. See pruning/pruning.h.
- */
+/* pruning/latency_target.c: chooses the sparsity of each layer for a target time. See pruning/pruning.h. */
 #include "pruning/pruning.h"
 
 #include <math.h>
 #include <string.h>
 
-/* Parts of the time above the fastest points; parts of a point are rounded up, so that the budget holds. */
+/* The time above the fastest points is divided into PARTS. The parts of a point are rounded up, so that the budget
+ * holds. */
 enum { PARTS = 1 << 14, POINTS_MAX = 255 };
 
-/* The fastest; of equals the one that loses least. */
+/* The fastest point; of equally fast points the one with the least loss. */
 static int fastest(const struct cr_prune_point *point, int points) {
     int best = 0;
     for (int i = 1; i < points; i++) {
@@ -18,14 +18,14 @@ static int fastest(const struct cr_prune_point *point, int points) {
     return best;
 }
 
-/* Parts that a point takes; PARTS + 1: more than there are. */
+/* Number of parts of a point; PARTS + 1 when it exceeds the budget. */
 static int parts_of(double above, double slack) {
     if (above <= 0) return 0;
     return above <= slack ? (int)CR_MIN(ceil(above / slack * PARTS), PARTS) : PARTS + 1;
 }
 
-/* least[q]: the least loss of the layers so far in q parts; it becomes that with one layer more, whose points go to
- * from[q]. */
+/* least[q]: the least loss of the previous layers in q parts. Sets next[q] to the least loss including one more layer,
+ * and from[q] to the chosen point of this layer. */
 static void add_layer(const struct cr_prune_point *point, int points, double slack, const double *least, double *next,
                       uint8_t *from) {
     const double base = point[fastest(point, points)].seconds;
@@ -40,21 +40,22 @@ static void add_layer(const struct cr_prune_point *point, int points, double sla
 }
 
 static cr_status choose(const struct cr_prune_point *point, int layers, int points, double slack, int *choice) {
-    double   *least = cr_alloc(PARTS + 1, sizeof *least), *next = cr_alloc(PARTS + 1, sizeof *next), *other;
+    double   *least = cr_alloc(PARTS + 1, sizeof *least), *next = cr_alloc(PARTS + 1, sizeof *next), *previous;
     uint8_t  *from   = cr_alloc((size_t)CR_MAX(layers, 1) * (PARTS + 1), 1);
     cr_status status = CR_OK;
     int       q      = PARTS;
-    if (!least || !next || !from) CR_FAIL_OUT(CR_ERR_MEMORY, "no memory to choose among %d layers", layers);
+    if (!least || !next || !from)
+        CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: choosing the sparsity of %d layers", layers);
     for (int l = 0; l < layers; l++) {
         add_layer(point + l * points, points, slack, least, next, from + (size_t)l * (PARTS + 1));
-        other = least;
-        least = next;
-        next  = other;
+        previous = least;
+        least    = next;
+        next     = previous;
     }
     for (int l = layers - 1; l >= 0; l--) {
-        const struct cr_prune_point *row = point + l * points;
-        choice[l]                        = from[(size_t)l * (PARTS + 1) + (size_t)q];
-        q -= parts_of(row[choice[l]].seconds - row[fastest(row, points)].seconds, slack);
+        const struct cr_prune_point *p = point + l * points;
+        choice[l]                      = from[(size_t)l * (PARTS + 1) + (size_t)q];
+        q -= parts_of(p[choice[l]].seconds - p[fastest(p, points)].seconds, slack);
     }
 out:
     cr_free(least);

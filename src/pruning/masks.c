@@ -1,4 +1,4 @@
-/* pruning/masks.c: masks by magnitude. See pruning/pruning.h. */
+/* pruning/masks.c: computes masks by magnitude. See pruning/pruning.h. */
 #include "pruning/pruning.h"
 
 #include <math.h>
@@ -8,10 +8,10 @@
 
 struct units {
     int64_t count, elems; /* elements in each */
-    /* Blocks: rows of `inputs` elements, each `filter` behind the one before; `across` of them side by side, and the
-     * next ones `group` further on. */
+    /* Pattern block: a unit has rows of `inputs` elements at a distance of `filter` elements. `across` units lie side
+     * by side in a filter; the next group of units begins `group` elements later. */
     int64_t filter, inputs, across, group;
-    bool    filters; /* elements lie one behind the other */
+    bool    contiguous; /* the elements of a unit are contiguous */
 };
 
 static int64_t filter_elems(const struct cr_param *q) {
@@ -30,31 +30,32 @@ static struct units units_of(const struct cr_prune *prune, const struct cr_param
                               .inputs = inputs,
                               .across = filter / inputs,
                               .group  = outputs * filter};
-    case CR_PRUNE_PATTERN_CHANNEL: return (struct units){.count = q->dim[0], .elems = filter, .filters = true};
-    default: return (struct units){.count = q->elems, .elems = 1, .filters = true};
+    case CR_PRUNE_PATTERN_CHANNEL: return (struct units){.count = q->dim[0], .elems = filter, .contiguous = true};
+    default: return (struct units){.count = q->elems, .elems = 1, .contiguous = true};
     }
 }
 
 static int64_t unit_element(const struct units *units, int64_t u, int64_t i) {
-    if (units->filters) return u * units->elems + i;
+    if (units->contiguous) return u * units->elems + i;
     return u / units->across * units->group + u % units->across * units->inputs + i / units->inputs * units->filter +
            i % units->inputs;
 }
 
 /* ---- keys ---- */
 
-/* Magnitudes as numbers that rise with them: 0 is what was pruned before, KEY_NEVER what the pattern keeps. */
+/* A key is an integer that increases with the magnitude. KEY_PRUNED: the unit was pruned before. KEY_NEVER: the unit is
+ * never pruned. */
 enum { KEY_PRUNED = 0 };
 #define KEY_NEVER UINT32_MAX
 
-static bool kept(const uint8_t *mask, int64_t i) {
+static bool bit_at(const uint8_t *mask, int64_t i) {
     return mask[i / 8] >> (i % 8) & 1;
 }
 
 static uint32_t key_of(float magnitude) {
     uint32_t bits;
     memcpy(&bits, &magnitude, sizeof bits);
-    return (bits & 0x7fffffffu) + 1; /* NaN above infinity: it stays, and is seen */
+    return (bits & 0x7fffffffu) + 1; /* NaN is above infinity, so it is not pruned and stays visible */
 }
 
 static uint32_t unit_key(const struct units *units, int64_t u, const float *value, const uint8_t *mask,
@@ -64,29 +65,29 @@ static uint32_t unit_key(const struct units *units, int64_t u, const float *valu
     for (int64_t i = 0; i < units->elems; i++) {
         const int64_t at = offset + unit_element(units, u, i);
         sum += fabs((double)value[at]);
-        any |= kept(mask, at);
+        any |= bit_at(mask, at);
     }
     return any ? key_of((float)(sum / (double)units->elems)) : KEY_PRUNED;
 }
 
-/* The same for single elements; the mask begins with them, as every parameter does with a byte. */
+/* The same for units of one element. `mask` starts with their bits: every parameter starts at a byte of the mask. */
 static void element_keys(const float *value, const uint8_t *mask, int64_t count, uint32_t *key) {
     for (int64_t i = 0; i < count; i += 8)
         for (int64_t j = i; j < CR_MIN(i + 8, count); j++)
             key[j] = mask[i / 8] >> (j - i) & 1 ? key_of(value[j]) : KEY_PRUNED;
 }
 
-/* Of each four the two largest are never pruned. */
+/* The two largest of every four elements are never pruned. */
 static void keep_two_of_four(uint32_t *key, int64_t count) {
     for (int64_t i = 0; i < count; i += 4) {
-        bool keeps[4];
+        bool keep[4];
         for (int a = 0; a < 4; a++) {
             int smaller = 0;
             for (int b = 0; b < 4; b++) smaller += key[i + b] < key[i + a] || (key[i + b] == key[i + a] && b < a);
-            keeps[a] = smaller >= 2;
+            keep[a] = smaller >= 2;
         }
         for (int a = 0; a < 4; a++)
-            if (keeps[a] && key[i + a] != KEY_PRUNED) key[i + a] = KEY_NEVER;
+            if (keep[a] && key[i + a] != KEY_PRUNED) key[i + a] = KEY_NEVER;
     }
 }
 
@@ -112,17 +113,18 @@ static cr_status make_keys(const struct cr_prune *prune, const struct cr_param *
     return CR_OK;
 }
 
-/* ---- the smallest of some layers ---- */
+/* ---- the smallest units ---- */
 
 struct choice {
     struct cr_prune *prune;
-    uint32_t       **key;        /* [layers]; NULL: not pruned */
-    int              first, end; /* layers that share a target */
+    uint32_t       **key;        /* [layers]; NULL for layers that stay dense */
+    int              first, end; /* layers with a common target */
 };
 
 enum { DIGIT_BITS = 16, DIGITS = 1 << DIGIT_BITS };
 
-/* Adds the elements of all units whose key begins with `high` (at level 1), by the next digit of the key. */
+/* Histogram of elements by one digit of the keys: the high digit at level 0; at level 1 the low digit of the units
+ * whose high digit is `high`. */
 static void count_digits(const struct choice *c, int level, uint32_t high, int64_t sum[DIGITS]) {
     memset(sum, 0, DIGITS * sizeof *sum);
     for (int l = c->first; l < c->end; l++) {
@@ -136,7 +138,8 @@ static void count_digits(const struct choice *c, int level, uint32_t high, int64
     }
 }
 
-/* The first digit at which *left does not suffice; what is below is taken off. DIGITS: all fit. */
+/* Subtracts the counts of the lowest digits from *left while they fit. Returns the first digit that does not fit, or
+ * DIGITS. */
 static uint32_t find_digit(const int64_t sum[DIGITS], int64_t *left) {
     uint32_t d = 0;
     for (; d < DIGITS && sum[d] <= *left; d++) *left -= sum[d];
@@ -150,7 +153,7 @@ static void prune_unit(const struct cr_param *q, const struct units *units, int6
     }
 }
 
-/* Everything below the key `limit`, and of those that have it as many as `left` elements allow. */
+/* Prunes all units with a key below `limit`, and units with the key `limit` up to `left` elements. */
 static void prune_below(const struct choice *c, uint64_t limit, int64_t left, uint8_t *mask) {
     for (int l = c->first; l < c->end; l++) {
         if (!c->key[l]) continue;
@@ -160,7 +163,7 @@ static void prune_below(const struct choice *c, uint64_t limit, int64_t left, ui
             const uint32_t key = c->key[l][u];
             if (key == KEY_NEVER || key > limit) continue;
             if (key == limit) {
-                left = left < units.elems ? 0 : left; /* what does not fit ends it: no later one takes its place */
+                left = left < units.elems ? 0 : left; /* stop at the first unit that does not fit */
                 if (!left) continue;
                 left -= units.elems;
             }
@@ -174,7 +177,7 @@ static cr_status choose(const struct choice *c, int64_t target, uint8_t *mask) {
     CR_ALLOC(sum, DIGITS);
     count_digits(c, 0, 0, sum);
     const uint32_t high  = find_digit(sum, &left);
-    uint64_t       limit = UINT32_MAX; /* no key has it but those that stay */
+    uint64_t       limit = UINT32_MAX; /* only KEY_NEVER, which is not pruned, has this value */
     if (high < DIGITS) {
         count_digits(c, 1, high, sum);
         const uint32_t low = find_digit(sum, &left);
@@ -194,7 +197,7 @@ int64_t cr_prune_count(const struct cr_param *q, const uint8_t *mask) {
     const uint8_t *bits = mask + q->offset / 8;
     int64_t        left = 0;
     for (int64_t i = 0; i < q->elems / 8; i++) left += ones_of[bits[i] & 15] + ones_of[bits[i] >> 4];
-    for (int64_t i = q->elems / 8 * 8; i < q->elems; i++) left += kept(mask, q->offset + i);
+    for (int64_t i = q->elems / 8 * 8; i < q->elems; i++) left += bit_at(mask, q->offset + i);
     return q->elems - left;
 }
 
@@ -207,19 +210,19 @@ static void count_pruned(struct cr_prune *prune, const uint8_t *mask) {
     }
 }
 
-/* Weights that layers [first, end) lose: what is wanted, or what they have lost before. */
-static int64_t target_of(const struct cr_prune *prune, int first, int end, double share) {
-    int64_t had = 0, elems = 0;
+/* Number of weights to prune in layers [first, end): the target, or the number pruned before when that is larger. */
+static int64_t target_of(const struct cr_prune *prune, int first, int end, double fraction) {
+    int64_t before = 0, elems = 0;
     for (int l = first; l < end; l++) {
         if (prune->layer[l].dense) continue;
-        had += prune->layer[l].pruned;
+        before += prune->layer[l].pruned;
         elems += prune->layer[l].elems;
     }
     const double sparsity = prune->global ? prune->config->prune.sparsity : prune->layer[first].sparsity;
-    return CR_MAX(had, (int64_t)llround((double)elems * sparsity * share));
+    return CR_MAX(before, (int64_t)llround((double)elems * sparsity * fraction));
 }
 
-cr_status cr_prune_masks(struct cr_prune *prune, double share, const float *value, uint8_t *mask) {
+cr_status cr_prune_masks(struct cr_prune *prune, double fraction, const float *value, uint8_t *mask) {
     struct choice c      = {.prune = prune};
     cr_status     status = CR_OK;
     CR_ALLOC(c.key, (size_t)CR_MAX(prune->layers, 1));
@@ -229,13 +232,13 @@ cr_status cr_prune_masks(struct cr_prune *prune, double share, const float *valu
             CR_TRY_OUT(make_keys(prune, &prune->store->param[prune->layer[l].param], value, mask, &c.key[l]));
     if (prune->global) {
         c.end = prune->layers;
-        CR_TRY_OUT(choose(&c, target_of(prune, 0, c.end, share), mask));
+        CR_TRY_OUT(choose(&c, target_of(prune, 0, c.end, fraction), mask));
     }
     for (int l = 0; l < prune->layers && !prune->global; l++) {
         if (prune->layer[l].dense) continue;
         c.first = l;
         c.end   = l + 1;
-        CR_TRY_OUT(choose(&c, target_of(prune, l, l + 1, share), mask));
+        CR_TRY_OUT(choose(&c, target_of(prune, l, l + 1, fraction), mask));
     }
     count_pruned(prune, mask);
 out:
@@ -244,11 +247,11 @@ out:
     return status;
 }
 
-void cr_prune_zero(const struct cr_param_store *store, const uint8_t *mask, float *plane) {
+void cr_prune_zero(const struct cr_param_store *store, const uint8_t *mask, float *buffer) {
     for (int64_t i = 0; i < store->value_elems; i += 8) {
         if (mask[i / 8] == 0xff) continue;
         for (int64_t j = i; j < i + 8; j++)
-            if (!kept(mask, j)) plane[j] = 0;
+            if (!bit_at(mask, j)) buffer[j] = 0;
     }
 }
 
@@ -261,7 +264,7 @@ cr_status cr_prune_draw(const struct cr_param_store *store, const struct cr_conf
     CR_TRY_OUT(cr_prune_open(store, config, &prune));
     CR_ALLOC(value, (size_t)(store->value_elems + store->running_elems));
     *mask = cr_alloc(bytes, 1);
-    if (!*mask) CR_FAIL_OUT(CR_ERR_MEMORY, "no memory for masks of %zu bytes", bytes);
+    if (!*mask) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: masks of %zu bytes", bytes);
     memset(*mask, 0xff, bytes);
     cr_param_store_init_host(store, config, value, value + store->value_elems);
     CR_TRY_OUT(cr_prune_masks(&prune, 1, value, *mask));

@@ -1,18 +1,18 @@
-/* pruning/pruning.h: which weights become 0: masks from the magnitudes of weights, the same weights whenever the same
- * planes are given.
+/* pruning/pruning.h: magnitude pruning: computes masks from the magnitudes of weights. Equal buffers give equal masks.
  *
- * Words: an element of a layer that may be pruned belongs to one unit, which is pruned whole: itself (unstructured,
- * 2:4), the block of output (x input) channels at one place of the filter (block), a filter (channel). Its key is the
- * mean of its magnitudes; the smallest keys go first, and of equal keys the first unit, in the order of layers and of
+ * A unit is a set of weights that are pruned together: a single weight (unstructured, 2:4), a block of output x input
+ * channels at one position of the filter (block), or a filter (channel). The key of a unit is the mean magnitude of its
+ * weights. Units with the smallest keys are pruned first; of equal keys the first unit in the order of layers and of
  * elements in the store.
  *
- * Laws
- *   - Of n weights that share a target exactly round(n * sparsity) are pruned when units are single weights; of larger
- * units as many as fit in that number.
- *   - What is pruned stays so: masks of a rising schedule nest, and weights that come pruned count.
- *   - Each layer keeps its largest unit.
- *   - 2:4: of four neighbours along the input channels the two smallest may be pruned, the others never.
- * Host only: planes are copied here and back, which is rare. Knows graph/graph.h and config/config.h. */
+ * Invariants
+ *   - Of n weights with a common target exactly round(n * sparsity) are pruned when units are single weights. With
+ *     larger units, as many units are pruned as fit in this number.
+ *   - A pruned weight stays pruned: the masks of an increasing schedule are nested, and weights that were pruned before
+ *     count.
+ *   - The largest unit of each layer is never pruned.
+ *   - 2:4: of four neighbours along the input channels only the two smallest may be pruned.
+ * The code runs on the host; callers copy the buffers from and to the device. */
 #ifndef CR_PRUNE_H
 #define CR_PRUNE_H
 
@@ -20,9 +20,9 @@
 
 struct cr_prune_layer {
     char       *name;     /* "layer1.0.conv1" */
-    int         param;    /* in the store */
-    const char *dense;    /* why nothing of it is pruned; NULL: it may be */
-    double      sparsity; /* wanted in the end; unused where the scope is global */
+    int         param;    /* index in the store */
+    const char *dense;    /* the reason why the layer stays dense; NULL when it may be pruned */
+    double      sparsity; /* final sparsity; unused when the scope is global */
     int64_t     elems, pruned;
 };
 struct cr_prune {
@@ -31,43 +31,41 @@ struct cr_prune {
     struct cr_prune_layer       *layer; /* every convolution and dense layer, in the store's order */
     int                          layers;
     bool                         global;        /* one target for all layers */
-    int64_t                      elems, pruned; /* of the layers that may be pruned */
+    int64_t                      elems, pruned; /* sums over the layers that may be pruned */
     struct cr_arena              arena;
 };
-/* Resolves [prune] for a network; CR_ERR_CONFIG names the key, CR_ERR_FORMAT a line of the budget. Store and config
- * must outlive it. */
+/* Resolves [prune] for a network; cr_prune_close *out. Borrows store and config. CR_ERR_CONFIG names the key,
+ * CR_ERR_FORMAT the line of the budget file. */
 CR_MUST cr_status cr_prune_open(const struct cr_param_store *store, const struct cr_config *config,
                                 struct cr_prune *out);
 void              cr_prune_close(struct cr_prune *prune);
-/* Clears bits of the mask plane by the weights of the value plane, until `share` (0 to 1) of the final sparsity is
- * reached, and counts what is pruned then in layer[].pruned. */
-CR_MUST cr_status cr_prune_masks(struct cr_prune *prune, double share, const float *value, uint8_t *mask);
-/* The mask plane (cr_free it) of a network that [prune] prunes to the end as it is before training: for measurements.
- */
+/* Clears bits of the mask by the magnitudes of `value` until `fraction` (0 to 1) of the final sparsity is reached, and
+ * counts the pruned weights in layer[].pruned. Both buffers have the store's layout. */
+CR_MUST cr_status cr_prune_masks(struct cr_prune *prune, double fraction, const float *value, uint8_t *mask);
+/* For measurements: computes the mask (cr_free it) that [prune] gives for the initial weights at the final sparsity. */
 CR_MUST cr_status cr_prune_draw(const struct cr_param_store *store, const struct cr_config *config, uint8_t **mask);
-/* Sets the elements of a plane to 0 that the mask has no bit for. */
-void cr_prune_zero(const struct cr_param_store *store, const uint8_t *mask, float *plane);
-/* Pruned elements of a parameter. */
+/* Sets the elements of a buffer to 0 whose mask bit is 0. */
+void cr_prune_zero(const struct cr_param_store *store, const uint8_t *mask, float *buffer);
+/* Number of pruned elements of a parameter. */
 int64_t cr_prune_count(const struct cr_param *param, const uint8_t *mask);
 
-/* pruning/schedule.c: is a pruning due after `step` updates, and up to which share of the final sparsity (Zhu and Gupta
- * 2017: 1 - (1 - x)^3 of the way)? */
-bool cr_prune_due(const struct cr_config *config, int64_t step, int64_t steps_per_epoch, double *share);
-/* Erdos-Renyi-Kernel shares (Evci et al. 2020) into layer[].sparsity: densities in proportion to (K+R+S+C)/(KRSC),
- * dense layers (K+C)/(KC), none above 1, such that `sparsity` of all weights together is pruned. */
+/* pruning/schedule.c: true when pruning is due after `step` updates. *fraction is the fraction of the final sparsity to
+ * reach, 1 - (1 - x)^3 at progress x (Zhu and Gupta 2017). */
+bool cr_prune_due(const struct cr_config *config, int64_t step, int64_t steps_per_epoch, double *fraction);
+/* Sets layer[].sparsity by the Erdos-Renyi-Kernel rule (Evci et al. 2020): densities proportional to (K+R+S+C)/(KRSC),
+ * for dense layers (K+C)/(KC), at most 1, with the overall sparsity `sparsity`. */
 void cr_prune_erk(struct cr_prune *prune, double sparsity);
-/* pruning/budget.c: the same from a file; layers that it does not name stay dense. */
+/* pruning/budget.c: reads layer[].sparsity from a CSV file; layers that the file does not name stay dense. */
 CR_MUST cr_status cr_prune_budget(struct cr_prune *prune, const char *path);
 
-/* pruning/latency_target.c: what one layer takes and loses at one sparsity. */
+/* pruning/latency_target.c: time and loss of one layer at one sparsity. */
 struct cr_prune_point {
-    double seconds, lost; /* lost: the sum of squares of the weights that go, as a share of the layer's */
+    double seconds, lost; /* lost: sum of squares of the pruned weights / sum of squares of all weights of the layer */
 };
-/* One point of each layer, such that the sum of `lost` is least while that of `seconds` does not pass `budget`:
- * point[layers][points], choice[layers]. By dynamic programming over the time that is left above the fastest points, in
- * 16384 parts: the sum of `lost` is not above the best that could be had with layers / 16384 of that time less. Where
- * even the fastest points pass the budget, they are chosen: *seconds, the chosen sum, says so. Equal input gives equal
- * choices. */
+/* Chooses one point of each layer, with the least sum of `lost` such that the sum of `seconds` does not exceed
+ * `budget`: point[layers][points], choice[layers]. Dynamic programming over the time above the fastest points, in 16384
+ * parts: the result is at least as good as the optimum for a time that is shorter by layers / 16384. When even the
+ * fastest points exceed the budget, they are chosen. *seconds is the chosen sum. Equal input gives equal choices. */
 CR_MUST cr_status cr_prune_choose(const struct cr_prune_point *point, int layers, int points, double budget,
                                   int *choice, double *seconds);
 

@@ -1,4 +1,4 @@
-/* pruning/schedule.c: which layers may be pruned, how much of each, and when. See pruning/pruning.h. */
+/* pruning/schedule.c: decides which layers may be pruned, to which sparsity, and when. See pruning/pruning.h. */
 #include "pruning/pruning.h"
 
 #include <math.h>
@@ -6,12 +6,12 @@
 
 /* ---- layers ---- */
 
-/* Is `name` the layer `word`, or a layer of that part? */
+/* True when `name` is the layer `word` or a layer inside the part `word`. */
 static bool is_part_of(const char *name, const char *word, size_t length) {
     return strncmp(name, word, length) == 0 && (name[length] == 0 || name[length] == '.');
 }
 
-/* Steps through "a, b,c"; NULL at the end. */
+/* Iterates over "a, b,c"; NULL at the end. */
 static const char *next_word(const char **at, size_t *length) {
     *at += strspn(*at, ", \t");
     const char *word = *at;
@@ -25,7 +25,7 @@ static const char *const by_exempt = "stays dense by prune.exempt";
 static cr_status exempt(struct cr_prune *prune) {
     const char *at = prune->config->prune.exempt, *word;
     size_t      length;
-    if (strcmp(at, "auto") == 0) at = *prune->config->prune.budget ? "" : "conv1,fc"; /* a budget names what it wants */
+    if (strcmp(at, "auto") == 0) at = *prune->config->prune.budget ? "" : "conv1,fc"; /* a budget names its layers */
     while ((word = next_word(&at, &length))) {
         bool found = false;
         for (int l = 0; l < prune->layers; l++) {
@@ -34,25 +34,25 @@ static cr_status exempt(struct cr_prune *prune) {
             found                 = true;
         }
         if (found) continue;
-        return cr_config_fail(prune->config, "prune.exempt", "\"%.*s\" is no layer or part of this network",
+        return cr_config_fail(prune->config, "prune.exempt", "\"%.*s\" is not a layer or part of this network",
                               (int)length, word);
     }
     return CR_OK;
 }
 
-/* Why the pattern does not fit a filter; NULL: it does. */
-static const char *misfit(struct cr_prune *prune, const struct cr_param *q) {
+/* The reason why the pattern does not apply to a filter; NULL when it applies. */
+static const char *mismatch(struct cr_prune *prune, const struct cr_param *q) {
     const bool blocks = prune->config->prune.pattern == CR_PRUNE_PATTERN_BLOCK;
     int64_t    outputs, inputs;
     CR_ASSERT(cr_config_block(prune->config, &outputs, &inputs));
     if (q->frozen) return "is frozen";
     if (prune->config->prune.pattern == CR_PRUNE_PATTERN_2_4 && q->dim[3] % 4)
-        return cr_arena_printf(&prune->arena, "has %lld input channels, not fours", (long long)q->dim[3]);
+        return cr_arena_printf(&prune->arena, "has %lld input channels, not a multiple of 4", (long long)q->dim[3]);
     if (blocks && q->dim[0] % outputs)
-        return cr_arena_printf(&prune->arena, "has %lld output channels, not blocks of %lld", (long long)q->dim[0],
+        return cr_arena_printf(&prune->arena, "has %lld output channels, not a multiple of %lld", (long long)q->dim[0],
                                (long long)outputs);
     if (blocks && q->dim[3] % inputs)
-        return cr_arena_printf(&prune->arena, "has %lld input channels, not blocks of %lld", (long long)q->dim[3],
+        return cr_arena_printf(&prune->arena, "has %lld input channels, not a multiple of %lld", (long long)q->dim[3],
                                (long long)inputs);
     return NULL;
 }
@@ -66,31 +66,32 @@ static cr_status list_layers(struct cr_prune *prune) {
         if (q->role != CR_ROLE_CONV && q->role != CR_ROLE_DENSE_WEIGHT) continue;
         const size_t           length = strlen(q->name), suffix = strlen(".weight");
         const bool             usual = length > suffix && strcmp(q->name + length - suffix, ".weight") == 0;
-        const int              kept  = (int)(usual ? length - suffix : length);
+        const int              shown = (int)(usual ? length - suffix : length);
         struct cr_prune_layer *layer = &prune->layer[prune->layers++];
-        *layer = (struct cr_prune_layer){.name  = cr_arena_printf(&prune->arena, "%.*s", kept, q->name),
+        *layer = (struct cr_prune_layer){.name  = cr_arena_printf(&prune->arena, "%.*s", shown, q->name),
                                          .param = i,
                                          .elems = q->elems,
-                                         .dense = misfit(prune, q)};
+                                         .dense = mismatch(prune, q)};
         if (!layer->name) return CR_NO_MEMORY(length);
     }
     return CR_OK;
 }
 
-/* ---- shares ---- */
+/* ---- sparsity of each layer ---- */
 
 static double raw_density(const struct cr_param *q) {
     const int64_t window = q->role == CR_ROLE_CONV ? q->dim[1] + q->dim[2] : 0;
     return (double)(q->dim[0] + q->dim[3] + window) / (double)q->elems;
 }
 
-/* Layers whose density would pass 1 are dense, which leaves less for the others: until no more do. */
+/* A layer whose density would exceed 1 becomes dense, which lowers the density of the remaining layers. Repeated until
+ * no density exceeds 1. */
 void cr_prune_erk(struct cr_prune *prune, double sparsity) {
     const struct cr_param *param = prune->store->param;
     double                 left  = 0, weight, factor;
     bool                   again = true;
     for (int l = 0; l < prune->layers; l++) {
-        prune->layer[l].sparsity = prune->layer[l].dense ? 0 : 1; /* 1: not yet found to be dense */
+        prune->layer[l].sparsity = prune->layer[l].dense ? 0 : 1; /* 1 until the layer is found to be dense */
         if (!prune->layer[l].dense) left += (1 - sparsity) * (double)prune->layer[l].elems;
     }
     while (again) {
@@ -113,7 +114,7 @@ void cr_prune_erk(struct cr_prune *prune, double sparsity) {
             prune->layer[l].sparsity = 1 - factor * raw_density(&param[prune->layer[l].param]);
 }
 
-static cr_status set_shares(struct cr_prune *prune) {
+static cr_status set_sparsities(struct cr_prune *prune) {
     const struct cr_config *c = prune->config;
     if (*c->prune.budget) return cr_prune_budget(prune, c->prune.budget);
     prune->global = c->prune.scope == CR_PRUNE_SCOPE_GLOBAL;
@@ -123,21 +124,21 @@ static cr_status set_shares(struct cr_prune *prune) {
     return CR_OK;
 }
 
-/* Of all the reasons that of the first layer that is not exempt. */
+/* Reports the reason of the first layer that is not exempt. */
 static cr_status nothing_left(const struct cr_prune *prune) {
-    static const char what[] = "no layer is left that could be pruned";
+    static const char what[] = "no layer can be pruned";
     for (int l = 0; l < prune->layers; l++)
         if (prune->layer[l].dense != by_exempt)
             return cr_config_fail(
                 prune->config, prune->config->prune.pattern == CR_PRUNE_PATTERN_BLOCK ? "prune.block" : "prune.pattern",
                 "%s: %s %s", what, prune->layer[l].name, prune->layer[l].dense);
-    return cr_config_fail(prune->config, "prune.exempt", "%s: all of them stay dense", what);
+    return cr_config_fail(prune->config, "prune.exempt", "%s: all layers stay dense", what);
 }
 
 static cr_status resolve(struct cr_prune *prune) {
     CR_TRY(list_layers(prune));
     CR_TRY(exempt(prune));
-    CR_TRY(set_shares(prune));
+    CR_TRY(set_sparsities(prune));
     for (int l = 0; l < prune->layers; l++)
         if (!prune->layer[l].dense) prune->elems += prune->layer[l].elems;
     return prune->elems ? CR_OK : nothing_left(prune);
@@ -155,15 +156,15 @@ void cr_prune_close(struct cr_prune *prune) {
     *prune = (struct cr_prune){0};
 }
 
-/* ---- when ---- */
+/* ---- schedule ---- */
 
-bool cr_prune_due(const struct cr_config *c, int64_t step, int64_t steps_per_epoch, double *share) {
+bool cr_prune_due(const struct cr_config *c, int64_t step, int64_t steps_per_epoch, double *fraction) {
     const int64_t first = llround(c->prune.start * (double)steps_per_epoch);
     const int64_t last  = CR_MAX(first, (int64_t)llround(c->prune.end * (double)steps_per_epoch));
     if (!cr_config_prunes(c) || step < first || step > last) return false;
     if ((step - first) % c->prune.frequency && step != last) return false;
     const double begin = c->prune.sparsity > 0 ? c->prune.initial / c->prune.sparsity : 0;
     const double to_go = last > first ? (double)(last - step) / (double)(last - first) : 0;
-    *share             = 1 - (1 - begin) * to_go * to_go * to_go;
-    return *share > 0;
+    *fraction          = 1 - (1 - begin) * to_go * to_go * to_go;
+    return *fraction > 0;
 }

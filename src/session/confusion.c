@@ -1,4 +1,4 @@
-/* session/confusion.c: see session/confusion.h. */
+/* session/confusion.c: counts the predictions of an evaluation. See session/confusion.h. */
 #include "session/confusion.h"
 
 #include <math.h>
@@ -15,14 +15,14 @@ void cr_confusion_close(struct cr_confusion *confusion) {
     *confusion = (struct cr_confusion){0};
 }
 
-/* NaN counts as the largest loss: such a picture belongs to the worst. */
+/* A NaN loss counts as the largest loss. */
 static bool is_worse(const struct cr_miss *a, const struct cr_miss *b) {
     if (isnan(a->loss) != isnan(b->loss)) return isnan(a->loss);
     if (a->loss != b->loss && !isnan(a->loss)) return a->loss > b->loss;
     return a->sample < b->sample;
 }
 
-static void keep_worst(struct cr_confusion *c, const struct cr_miss *miss) {
+static void insert_worst(struct cr_confusion *c, const struct cr_miss *miss) {
     int at = c->worst_count;
     while (at > 0 && is_worse(miss, &c->worst[at - 1])) at--;
     if (at == CR_WORST_MAX) return;
@@ -31,14 +31,14 @@ static void keep_worst(struct cr_confusion *c, const struct cr_miss *miss) {
     c->worst[at] = *miss;
 }
 
-static void see(void *self, int64_t sample, int32_t label, const float *logits) {
+static void count_sample(void *self, int64_t sample, int32_t label, const float *logits) {
     struct cr_confusion *c   = self;
     int                  top = 0;
     double               sum = 0;
-    if (label >= c->classes) return; /* as the metrics do */
+    if (label >= c->classes) return; /* the metrics ignore such labels too */
     for (int k = 1; k < c->classes; k++)
         if (logits[k] > logits[top] || (isnan(logits[top]) && !isnan(logits[k]))) top = k;
-    if (isnan(logits[top])) top = label == 0 ? c->classes - 1 : 0; /* all are NaN, which is never right */
+    if (isnan(logits[top])) top = label == 0 ? c->classes - 1 : 0; /* all logits are NaN: never correct */
     c->count[(size_t)label * (size_t)c->classes + (size_t)top]++;
     if (top == label) return;
     for (int k = 0; k < c->classes; k++) sum += exp((double)logits[k] - (double)logits[top]);
@@ -47,24 +47,24 @@ static void see(void *self, int64_t sample, int32_t label, const float *logits) 
                                  .predicted   = top,
                                  .probability = 1 / sum,
                                  .loss        = log(sum) - ((double)logits[label] - (double)logits[top])};
-    keep_worst(c, &miss);
+    insert_worst(c, &miss);
 }
 
 struct cr_sample_callback cr_confusion_callback(struct cr_confusion *confusion) {
-    return (struct cr_sample_callback){.self = confusion, .on_sample = see};
+    return (struct cr_sample_callback){.self = confusion, .on_sample = count_sample};
 }
 
 struct cr_class_score cr_confusion_class(const struct cr_confusion *c, int label) {
     struct cr_class_score score = {.confused_with = CR_NONE};
     const size_t          n     = (size_t)c->classes;
     for (int k = 0; k < c->classes; k++) {
-        const int64_t here = c->count[(size_t)label * n + (size_t)k];
-        score.images += here;
+        const int64_t n_k = c->count[(size_t)label * n + (size_t)k];
+        score.images += n_k;
         score.predicted += c->count[(size_t)k * n + (size_t)label];
         if (k == label)
-            score.correct = here;
-        else if (here > score.confused) {
-            score.confused      = here;
+            score.correct = n_k;
+        else if (n_k > score.confused) {
+            score.confused      = n_k;
             score.confused_with = k;
         }
     }

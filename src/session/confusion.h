@@ -1,7 +1,4 @@
-/* session/confusion.h: what became of each class in an evaluation: which it was taken for, and the pictures that went
- * most wrong.
- *
- * Knows nothing of how it is shown. */
+/* session/confusion.h: the confusion matrix of an evaluation, and the images with the largest losses. */
 #ifndef CR_CONFUSION_H
 #define CR_CONFUSION_H
 
@@ -9,30 +6,34 @@
 
 enum { CR_WORST_MAX = 24 };
 
-struct cr_miss { /* a picture whose label is not the first class */
+struct cr_miss { /* an image that is classified incorrectly */
     int64_t sample;
     int32_t label, predicted;
-    double  loss;        /* -log of the label's probability */
-    double  probability; /* of the class that it was taken for */
+    double  loss;        /* -log(probability of the label) */
+    double  probability; /* of the predicted class */
 };
 
 struct cr_confusion {
     int            classes;
-    int64_t       *count;               /* [classes: the label][classes: the first class] */
-    struct cr_miss worst[CR_WORST_MAX]; /* the largest losses first, equal ones by sample */
+    int64_t       *count;               /* [label][predicted class] */
+    struct cr_miss worst[CR_WORST_MAX]; /* incorrect images by decreasing loss, equal losses by sample */
     int            worst_count;
 };
 
 struct cr_class_score {
-    int64_t images, correct, predicted; /* of this label; of these, taken for it; of all labels, taken for it */
-    int     confused_with; /* the wrong class that it is taken for most often, the lower of equal ones; CR_NONE: none */
-    int64_t confused;      /* how often */
+    int64_t images;    /* with this label */
+    int64_t correct;   /* of these, predicted as this class */
+    int64_t predicted; /* images of any label that are predicted as this class */
+    int confused_with; /* most frequent incorrect prediction for this label, the lower class when equal; or CR_NONE */
+    int64_t confused;  /* number of these predictions */
 };
 
+/* Allocates an empty matrix; cr_confusion_close it. */
 CR_MUST cr_status cr_confusion_open(int classes, struct cr_confusion *out);
 void              cr_confusion_close(struct cr_confusion *confusion);
-/* For cr_session_evaluate_each: counts into `confusion`. */
+/* Returns a callback for cr_session_evaluate_each that counts into `confusion`. */
 struct cr_sample_callback cr_confusion_callback(struct cr_confusion *confusion);
-struct cr_class_score     cr_confusion_class(const struct cr_confusion *confusion, int label);
+/* Summarises one row and column of the matrix. */
+struct cr_class_score cr_confusion_class(const struct cr_confusion *confusion, int label);
 
 #endif

@@ -1,5 +1,4 @@
-/* session/ema.c: the moving averages of a session's store: their start, their evaluation, their file. See
- * session/state.h. */
+/* session/ema.c: initialises, exchanges and loads the moving averages of a session's store. See session/state.h. */
 #include "session/state.h"
 
 #include <stdio.h>
@@ -9,45 +8,46 @@
 static const enum cr_param_buffer pairs[2][2] = {{CR_BUFFER_VALUE, CR_BUFFER_EMA},
                                                  {CR_BUFFER_RUNNING, CR_BUFFER_EMA_RUNNING}};
 
-/* A plane on the host. Rare (once an evaluation), so copies through the host do not matter. */
-static cr_status plane_get(struct cr_session *s, enum cr_param_buffer plane, void **host) {
-    const size_t bytes = cr_param_store_buffer_bytes(&s->model.store, plane);
-    const char *from = (char *)s->memory.region[CR_REGION_STORE] + cr_param_store_buffer_offset(&s->model.store, plane);
-    *host            = cr_alloc(CR_MAX(bytes, 1), 1);
+/* Copies a buffer to the host. This happens once in an evaluation, so the copies do not matter. */
+static cr_status buffer_get(struct cr_session *s, enum cr_param_buffer buffer, void **host) {
+    const size_t bytes = cr_param_store_buffer_bytes(&s->model.store, buffer);
+    const char  *from =
+        (char *)s->memory.region[CR_REGION_STORE] + cr_param_store_buffer_offset(&s->model.store, buffer);
+    *host = cr_alloc(CR_MAX(bytes, 1), 1);
     if (!*host) return CR_NO_MEMORY(bytes);
     return s->device->backend->get(s->device, *host, from, bytes);
 }
 
-static cr_status plane_put(struct cr_session *s, enum cr_param_buffer plane, const void *host) {
-    char *to = (char *)s->memory.region[CR_REGION_STORE] + cr_param_store_buffer_offset(&s->model.store, plane);
-    return s->device->backend->put(s->device, to, host, cr_param_store_buffer_bytes(&s->model.store, plane));
+static cr_status buffer_put(struct cr_session *s, enum cr_param_buffer buffer, const void *host) {
+    char *to = (char *)s->memory.region[CR_REGION_STORE] + cr_param_store_buffer_offset(&s->model.store, buffer);
+    return s->device->backend->put(s->device, to, host, cr_param_store_buffer_bytes(&s->model.store, buffer));
 }
 
-/* What is averaged goes to its averages; with `both` ways. */
-static cr_status move_pair(struct cr_session *s, const enum cr_param_buffer pair[2], bool both) {
-    void     *now = NULL, *mean = NULL;
+/* Copies pair[0] to pair[1]; with `exchange` exchanges the two buffers. */
+static cr_status copy_pair(struct cr_session *s, const enum cr_param_buffer pair[2], bool exchange) {
+    void     *current = NULL, *average = NULL;
     cr_status status;
-    CR_TRY_OUT(plane_get(s, pair[0], &now));
-    if (both) CR_TRY_OUT(plane_get(s, pair[1], &mean));
-    CR_TRY_OUT(plane_put(s, pair[1], now));
-    if (both) CR_TRY_OUT(plane_put(s, pair[0], mean));
+    CR_TRY_OUT(buffer_get(s, pair[0], &current));
+    if (exchange) CR_TRY_OUT(buffer_get(s, pair[1], &average));
+    CR_TRY_OUT(buffer_put(s, pair[1], current));
+    if (exchange) CR_TRY_OUT(buffer_put(s, pair[0], average));
 out:
-    cr_free(now);
-    cr_free(mean);
+    cr_free(current);
+    cr_free(average);
     return status;
 }
 
-static cr_status move_all(struct cr_session *s, bool both) {
-    for (int i = 0; i < 2 && s->model.store.has_ema; i++) CR_TRY(move_pair(s, pairs[i], both));
+static cr_status copy_all(struct cr_session *s, bool exchange) {
+    for (int i = 0; i < 2 && s->model.store.has_ema; i++) CR_TRY(copy_pair(s, pairs[i], exchange));
     return CR_OK;
 }
 
 cr_status cr_state_ema_start(struct cr_session *s) {
-    return move_all(s, false);
+    return copy_all(s, false);
 }
 
 cr_status cr_state_ema_exchange(struct cr_session *s) {
-    return move_all(s, true);
+    return copy_all(s, true);
 }
 
 static cr_status load_file(struct cr_session *s, const char *path) {
@@ -78,6 +78,7 @@ cr_status cr_state_ema_load(struct cr_session *s, const char *folder) {
     if (!s->model.store.has_ema) return CR_OK;
     CR_TRY(cr_path_join(path, folder, "ema.safetensors"));
     if (stat(path, &st) == 0) return load_file(s, path);
-    cr_log(CR_LOG_INFO, "resume: %s has no averages (ema.safetensors): they begin as the weights are now", folder);
+    cr_log(CR_LOG_INFO, "resume: %s has no moving averages (ema.safetensors): they start from the current weights",
+           folder);
     return cr_state_ema_start(s);
 }

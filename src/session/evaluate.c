@@ -1,4 +1,4 @@
-/* session/evaluate.c: a data set through the eval program. See session/session.h. */
+/* session/evaluate.c: evaluates a dataset with the evaluation program. See session/session.h. */
 #include "session/session.h"
 
 static cr_status add_result(struct cr_session *s, int64_t run, struct cr_scores *out) {
@@ -11,7 +11,7 @@ static cr_status add_result(struct cr_session *s, int64_t run, struct cr_scores 
     return CR_OK;
 }
 
-/* The result of a batch is asked for when the next one is under way. */
+/* The result of a batch is read after the next batch was submitted. */
 static cr_status run_batches(struct cr_session *s, struct cr_loader *loader, volatile const int *stop,
                              struct cr_scores *out) {
     const struct cr_step_block step = {0};
@@ -29,8 +29,8 @@ static cr_status run_batches(struct cr_session *s, struct cr_loader *loader, vol
     }
 }
 
-/* Sums of all ranks, added in their order; *interrupted: somebody was. */
-static cr_status add_up(struct cr_comm *comm, struct cr_scores *s, bool *interrupted) {
+/* Sums the scores over all ranks in rank order. *interrupted is true when any rank was interrupted. */
+static cr_status reduce_scores(struct cr_comm *comm, struct cr_scores *s, bool *interrupted) {
     int64_t counts[] = {s->images, s->correct1, s->correct5, s->corrupt, *interrupted};
     CR_TRY(cr_comm_all_reduce(comm, counts, CR_COUNT(counts), CR_COMM_I64));
     CR_TRY(cr_comm_all_reduce(comm, &s->loss_sum, 1, CR_COMM_F64));
@@ -42,17 +42,17 @@ static cr_status add_up(struct cr_comm *comm, struct cr_scores *s, bool *interru
     return CR_OK;
 }
 
-/* A rank that was interrupted tells the others, which come here in any case. */
-static cr_status add_up_ranks(struct cr_session *s, cr_status status, struct cr_scores *scores) {
+/* Every rank calls this function, so that an interruption of one rank reaches all ranks. */
+static cr_status combine_ranks(struct cr_session *s, cr_status status, struct cr_scores *scores) {
     bool interrupted = status == CR_ERR_INTERRUPTED;
     if (cr_comm_size(s->comm) == 1 || (status != CR_OK && !interrupted)) return status;
-    CR_TRY(add_up(s->comm, scores, &interrupted));
+    CR_TRY(reduce_scores(s->comm, scores, &interrupted));
     return interrupted ? CR_FAIL(CR_ERR_INTERRUPTED, "evaluation interrupted") : CR_OK;
 }
 
-/* Batch by batch: the judge sees the logits of each before the next one runs. */
-static cr_status judge_batches(struct cr_session *s, struct cr_loader *loader, volatile const int *stop,
-                               const struct cr_sample_callback *judge, struct cr_scores *out) {
+/* Runs one batch at a time and passes the logits of its samples to the callback. */
+static cr_status run_batches_each(struct cr_session *s, struct cr_loader *loader, volatile const int *stop,
+                                  const struct cr_sample_callback *callback, struct cr_scores *out) {
     const struct cr_step_block step    = {0};
     const struct cr_tensor    *t       = &s->eval.tensor[s->eval.logits];
     const size_t               classes = (size_t)s->model.classes;
@@ -60,8 +60,7 @@ static cr_status judge_batches(struct cr_session *s, struct cr_loader *loader, v
     cr_status                  status  = CR_OK;
     float                     *logits  = cr_alloc((size_t)cr_tensor_elems(t), sizeof *logits);
     void                      *raw     = cr_alloc(t->bytes, 1);
-    if (!logits || !raw)
-        CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: the logits of %lld pictures", (long long)s->eval_batch);
+    if (!logits || !raw) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: logits of %lld images", (long long)s->eval_batch);
     for (;;) {
         struct cr_batch batch;
         if (stop && *stop) CR_FAIL_OUT(CR_ERR_INTERRUPTED, "evaluation interrupted");
@@ -73,7 +72,7 @@ static cr_status judge_batches(struct cr_session *s, struct cr_loader *loader, v
         if (status == CR_OK) status = cr_session_logits(s, raw, logits);
         for (int64_t i = 0; status == CR_OK && i < batch.count; i++)
             if (batch.labels[i] >= 0)
-                judge->on_sample(judge->self, first + i, batch.labels[i], logits + (size_t)i * classes);
+                callback->on_sample(callback->self, first + i, batch.labels[i], logits + (size_t)i * classes);
         first += batch.count;
         cr_loader_release(loader, &batch);
         CR_TRY_OUT(status);
@@ -90,7 +89,7 @@ cr_status cr_session_evaluate(struct cr_session *s, const struct cr_dataset *dat
 }
 
 cr_status cr_session_evaluate_each(struct cr_session *s, const struct cr_dataset *dataset, volatile const int *stop,
-                                   const struct cr_sample_callback *judge, struct cr_scores *out) {
+                                   const struct cr_sample_callback *callback, struct cr_scores *out) {
     const struct cr_config        *c       = s->config;
     const struct cr_loader_options options = {.split         = CR_SPLIT_VAL,
                                               .prepare       = s->prepare_eval,
@@ -105,13 +104,15 @@ cr_status cr_session_evaluate_each(struct cr_session *s, const struct cr_dataset
     struct cr_scores               scores = {0};
     int64_t                        start  = cr_time_ns();
     CR_TRY(cr_loader_open(dataset, &options, &loader));
-    cr_exec_refresh(s->eval_exec); /* training has moved the parameters and used the pool */
-    cr_status status = judge ? judge_batches(s, loader, stop, judge, &scores) : run_batches(s, loader, stop, &scores);
-    scores.corrupt   = cr_loader_corrupt(loader);
-    status           = add_up_ranks(s, status, &scores);
-    scores.seconds   = (double)(cr_time_ns() - start) * 1e-9;
+    cr_exec_refresh(s->eval_exec); /* training has changed the parameters and reused the pool */
+    cr_status status =
+        callback ? run_batches_each(s, loader, stop, callback, &scores) : run_batches(s, loader, stop, &scores);
+    scores.corrupt = cr_loader_corrupt(loader);
+    status         = combine_ranks(s, status, &scores);
+    scores.seconds = (double)(cr_time_ns() - start) * 1e-9;
     cr_loader_close(loader);
-    if (status == CR_OK && scores.images == 0) status = CR_FAIL(CR_ERR_FORMAT, "evaluation saw no readable picture");
+    if (status == CR_OK && scores.images == 0)
+        status = CR_FAIL(CR_ERR_FORMAT, "no image of the evaluation could be read");
     if (status == CR_OK) *out = scores;
     return status;
 }

@@ -1,10 +1,10 @@
-/* session/predict.c: top classes of single pictures. See session/session.h. */
+/* session/predict.c: predicts the top classes of image files. See session/session.h. */
 #include "session/session.h"
 
 #include <math.h>
 #include <stdio.h>
 
-/* Softmax over the logits, then the largest few by selection: classes are few, pictures fewer. */
+/* Softmax over the logits, then a selection of the largest probabilities. */
 static void top_classes(const float *logits, int classes, struct cr_prediction *out) {
     double largest = -INFINITY, sum = 0;
     for (int k = 0; k < classes; k++) largest = fmax(largest, (double)logits[k]);
@@ -13,16 +13,16 @@ static void top_classes(const float *logits, int classes, struct cr_prediction *
     for (int i = 0; i < out->count; i++) {
         int best = -1;
         for (int k = 0; k < classes; k++) {
-            bool taken = false;
-            for (int j = 0; j < i; j++) taken |= out->label[j] == k;
-            if (!taken && (best < 0 || logits[k] > logits[best])) best = k;
+            bool chosen = false;
+            for (int j = 0; j < i; j++) chosen |= out->label[j] == k;
+            if (!chosen && (best < 0 || logits[k] > logits[best])) best = k;
         }
         out->label[i]       = best;
         out->probability[i] = (float)(exp((double)logits[best] - largest) / sum);
     }
 }
 
-/* The program's type may be narrower than float. */
+/* The type of the logits in the program may be f16 or bf16. */
 cr_status cr_session_logits(struct cr_session *s, void *raw, float *logits) {
     const struct cr_tensor *t = &s->eval.tensor[s->eval.logits];
     CR_TRY(cr_exec_get(s->eval_exec, s->eval.logits, raw));
@@ -30,9 +30,8 @@ cr_status cr_session_logits(struct cr_session *s, void *raw, float *logits) {
     return CR_OK;
 }
 
-/* The picture as the network wants it, or why not: out->error. Only lack of memory is an error here. */
-static cr_status prepare_picture(const struct cr_session *s, const char *path, uint8_t *dst,
-                                 struct cr_prediction *out) {
+/* Reads and prepares one image. A file that cannot be read sets out->error; only lack of memory is an error. */
+static cr_status prepare_image(const struct cr_session *s, const char *path, uint8_t *dst, struct cr_prediction *out) {
     struct cr_image image  = {0};
     cr_status       status = cr_image_read(path, &image);
     if (status == CR_OK) status = cr_prepare_eval(&s->prepare_eval, &image, dst);
@@ -53,12 +52,13 @@ cr_status cr_session_predict(struct cr_session *s, const char *const *paths, int
     float                     *logits = cr_alloc((size_t)batch * (size_t)classes, sizeof *logits);
     void                      *raw    = cr_alloc(s->eval.tensor[s->eval.logits].bytes, 1);
     if (!images || !logits || !raw)
-        CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: %d pictures of %d pixels a side", batch, s->prepare_eval.size);
+        CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: %d images of %d x %d pixels", batch, s->prepare_eval.size,
+                    s->prepare_eval.size);
     cr_exec_refresh(s->eval_exec);
     for (int first = 0; first < count; first += batch) {
         int n = CR_MIN(batch, count - first);
         for (int i = 0; i < n; i++)
-            CR_TRY_OUT(prepare_picture(s, paths[first + i], images + (size_t)i * bytes, &out[first + i]));
+            CR_TRY_OUT(prepare_image(s, paths[first + i], images + (size_t)i * bytes, &out[first + i]));
         CR_TRY_OUT(cr_exec_feed(s->eval_exec, images, NULL, NULL));
         CR_TRY_OUT(cr_exec_run(s->eval_exec, &step));
         CR_TRY_OUT(cr_session_logits(s, raw, logits));

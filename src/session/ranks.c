@@ -1,10 +1,11 @@
-/* session/ranks.c: what the ranks of a run must agree on before and while they train. See session/session.h. */
+/* session/ranks.c: makes the ranks of a run agree on limit, batch size, kernels, programs and weights. See
+ * session/session.h. */
 #include "session/session.h"
 
 #include <stdio.h>
 #include <string.h>
 
-enum { PIECE_BYTES = 1 << 20 };
+enum { CHUNK_BYTES = 1 << 20 };
 
 /* ---- memory ---- */
 
@@ -19,34 +20,33 @@ cr_status cr_session_share_limit(struct cr_session *s) {
     return status;
 }
 
-/* ---- batch and costs ---- */
+/* ---- batch size and kernel times ---- */
 
 struct choices {
     int64_t  batch;
-    uint64_t limit;        /* a batch that was found, was found under one */
-    uint64_t costs_length; /* 0: none */
+    uint64_t limit;       /* the limit for which rank 0 chose the batch size */
+    uint64_t table_bytes; /* bytes of the table of kernel times that follows, 0 without one */
 };
 
 static cr_status send_choices(struct cr_session *s) {
     char          *text = NULL;
     struct choices c    = {.batch = s->batch, .limit = s->limit};
     if (s->cost_table) CR_TRY(cr_cost_table_text(s->cost_table, &text));
-    c.costs_length   = text ? strlen(text) : 0;
+    c.table_bytes    = text ? strlen(text) : 0;
     cr_status status = cr_comm_broadcast(s->comm, &c, sizeof c, 0);
-    if (status == CR_OK && text) status = cr_comm_broadcast(s->comm, text, c.costs_length, 0);
+    if (status == CR_OK && text) status = cr_comm_broadcast(s->comm, text, c.table_bytes, 0);
     cr_free(text);
     return status;
 }
 
-static cr_status take_costs(struct cr_session *s, size_t length) {
+static cr_status receive_kernel_times(struct cr_session *s, size_t length) {
     char *text;
     CR_ALLOC(text, length + 1);
     cr_status status = cr_comm_broadcast(s->comm, text, length, 0);
     if (status == CR_OK) {
-        status = s->cost_table
-                     ? cr_cost_table_load_fixed(s->cost_table, text, length, "rank 0's table of costs")
-                     : CR_FAIL(CR_ERR_DEVICE,
-                               "rank 0 chose its kernels by their measured times, here they are not measured");
+        status = s->cost_table ? cr_cost_table_load_fixed(s->cost_table, text, length, "kernel times of rank 0")
+                               : CR_FAIL(CR_ERR_DEVICE,
+                                         "rank 0 chose its kernels by measured times, this rank does not measure them");
         if (status != CR_OK && status != CR_ERR_MEMORY)
             status = CR_FAIL(status, "the ranks of a run need the same device, driver and libraries: %s",
                              cr_error_message());
@@ -55,29 +55,29 @@ static cr_status take_costs(struct cr_session *s, size_t length) {
     return status;
 }
 
-static cr_status take_choices(struct cr_session *s) {
+static cr_status receive_choices(struct cr_session *s) {
     struct choices c;
     CR_TRY(cr_comm_broadcast(s->comm, &c, sizeof c, 0));
     s->batch = c.batch;
     s->limit = (size_t)c.limit;
-    return c.costs_length ? take_costs(s, (size_t)c.costs_length) : CR_OK;
+    return c.table_bytes ? receive_kernel_times(s, (size_t)c.table_bytes) : CR_OK;
 }
 
 cr_status cr_session_share_choices(struct cr_session *s) {
     if (cr_comm_size(s->comm) == 1) return CR_OK;
-    return cr_comm_rank(s->comm) == 0 ? send_choices(s) : take_choices(s);
+    return cr_comm_rank(s->comm) == 0 ? send_choices(s) : receive_choices(s);
 }
 
-/* ---- the same everywhere ---- */
+/* ---- checks ---- */
 
-static uint64_t hash_bytes(uint64_t h, const void *data,
-                           size_t bytes) { /* FNV-1a on 8 bytes at a time; the rest singly */
+/* FNV-1a over words of 8 bytes, then over the remaining single bytes. */
+static uint64_t hash_bytes(uint64_t h, const void *data, size_t bytes) {
     const unsigned char *p = data;
     for (; bytes >= 8; bytes -= 8, p += 8) {
         uint64_t word;
         memcpy(&word, p, sizeof word);
         h = (h ^ word) * 0x100000001b3u;
-        h ^= h >> 29; /* else low bits would never hear of high ones */
+        h ^= h >> 29; /* mixes high bits into low bits, which a multiplication alone does not */
     }
     for (; bytes; bytes--, p++) h = (h ^ *p) * 0x100000001b3u;
     return h;
@@ -101,31 +101,31 @@ cr_status cr_session_same_programs(struct cr_session *s) {
     return cr_comm_same(s->comm, &h, sizeof h, "the training program");
 }
 
-static cr_status hash_plane(struct cr_session *s, enum cr_param_buffer plane, void *piece, uint64_t *h) {
+static cr_status hash_buffer(struct cr_session *s, enum cr_param_buffer buffer, void *chunk, uint64_t *h) {
     const struct cr_param_store *store = &s->model.store;
-    const char  *from  = (const char *)s->memory.region[CR_REGION_STORE] + cr_param_store_buffer_offset(store, plane);
-    const size_t bytes = cr_param_store_buffer_bytes(store, plane);
-    for (size_t at = 0; at < bytes; at += PIECE_BYTES) {
-        const size_t n = CR_MIN((size_t)PIECE_BYTES, bytes - at);
-        CR_TRY(s->device->backend->get(s->device, piece, from + at, n));
-        *h = hash_bytes(*h, piece, n);
+    const char  *from  = (const char *)s->memory.region[CR_REGION_STORE] + cr_param_store_buffer_offset(store, buffer);
+    const size_t bytes = cr_param_store_buffer_bytes(store, buffer);
+    for (size_t at = 0; at < bytes; at += CHUNK_BYTES) {
+        const size_t n = CR_MIN((size_t)CHUNK_BYTES, bytes - at);
+        CR_TRY(s->device->backend->get(s->device, chunk, from + at, n));
+        *h = hash_bytes(*h, chunk, n);
     }
     return CR_OK;
 }
 
 cr_status cr_session_same_values(struct cr_session *s) {
-    static const enum cr_param_buffer planes[] = {CR_BUFFER_VALUE,       CR_BUFFER_RUNNING, CR_BUFFER_MOMENTUM,
-                                                  CR_BUFFER_STATE,       CR_BUFFER_SECOND,  CR_BUFFER_EMA,
-                                                  CR_BUFFER_EMA_RUNNING, CR_BUFFER_MASK};
-    uint64_t                          h        = hash_start;
-    void                             *piece;
+    static const enum cr_param_buffer buffers[] = {CR_BUFFER_VALUE,       CR_BUFFER_RUNNING, CR_BUFFER_MOMENTUM,
+                                                   CR_BUFFER_STATE,       CR_BUFFER_SECOND,  CR_BUFFER_EMA,
+                                                   CR_BUFFER_EMA_RUNNING, CR_BUFFER_MASK};
+    uint64_t                          h         = hash_start;
+    void                             *chunk;
     if (cr_comm_size(s->comm) == 1) return CR_OK;
-    piece = cr_alloc(PIECE_BYTES, 1);
-    if (!piece) return CR_NO_MEMORY(PIECE_BYTES);
+    chunk = cr_alloc(CHUNK_BYTES, 1);
+    if (!chunk) return CR_NO_MEMORY(CHUNK_BYTES);
     cr_status status = CR_OK;
-    for (size_t i = 0; i < CR_COUNT(planes) && status == CR_OK; i++)
-        if (cr_param_store_buffer_bytes(&s->model.store, planes[i])) status = hash_plane(s, planes[i], piece, &h);
-    cr_free(piece);
+    for (size_t i = 0; i < CR_COUNT(buffers) && status == CR_OK; i++)
+        if (cr_param_store_buffer_bytes(&s->model.store, buffers[i])) status = hash_buffer(s, buffers[i], chunk, &h);
+    cr_free(chunk);
     CR_TRY(status);
     return cr_comm_same(s->comm, &h, sizeof h, "the hash of weights and state");
 }

@@ -1,26 +1,26 @@
-/* session/running_stats.c: running statistics of several ranks without SyncBN: each rank's own while it trains, their
- * mean for an evaluation and in a checkpoint's weights, and each rank's own beside them in its state. See
- * session/state.h. */
+/* session/running_stats.c: running statistics of several ranks without SyncBN. Each rank trains with its own ones. An
+ * evaluation and the weights of a checkpoint use their mean; the state of a checkpoint contains those of every rank.
+ * See session/state.h. */
 #include "session/state.h"
 
 #include <string.h>
 
 static const struct {
-    enum cr_param_buffer plane;
-    const char          *name; /* in state.safetensors: [ranks, elements of the plane] */
-} planes[CR_RUNNING_BUFFERS] = {{CR_BUFFER_RUNNING, "running" CR_STATE_OF_RANKS},
-                                {CR_BUFFER_EMA_RUNNING, "ema_running" CR_STATE_OF_RANKS}};
+    enum cr_param_buffer buffer;
+    const char          *name; /* in state.safetensors, shape [ranks, elements of the buffer] */
+} buffers[CR_RUNNING_BUFFERS] = {{CR_BUFFER_RUNNING, "running" CR_STATE_OF_RANKS},
+                                 {CR_BUFFER_EMA_RUNNING, "ema_running" CR_STATE_OF_RANKS}};
 
 static bool differ_by_rank(const struct cr_session *s) {
     return cr_comm_size(s->comm) > 1 && !s->config->model.sync_bn;
 }
 
-static size_t plane_bytes(const struct cr_session *s, int i) {
-    return cr_param_store_buffer_bytes(&s->model.store, planes[i].plane);
+static size_t buffer_bytes(const struct cr_session *s, int i) {
+    return cr_param_store_buffer_bytes(&s->model.store, buffers[i].buffer);
 }
 
-static char *plane_at(const struct cr_session *s, int i) {
-    return (char *)s->memory.region[CR_REGION_STORE] + cr_param_store_buffer_offset(&s->model.store, planes[i].plane);
+static char *buffer_at(const struct cr_session *s, int i) {
+    return (char *)s->memory.region[CR_REGION_STORE] + cr_param_store_buffer_offset(&s->model.store, buffers[i].buffer);
 }
 
 void cr_state_running_free(struct cr_session *s) {
@@ -30,11 +30,11 @@ void cr_state_running_free(struct cr_session *s) {
     }
 }
 
-/* ---- the mean, and back ---- */
+/* ---- mean over ranks ---- */
 
-/* Added in the order of the ranks: the same on all of them. */
+/* Adds in rank order, so that all ranks compute the same mean. */
 static cr_status put_mean(struct cr_session *s, int i) {
-    const size_t elems = plane_bytes(s, i) / sizeof(float);
+    const size_t elems = buffer_bytes(s, i) / sizeof(float);
     const int    ranks = cr_comm_size(s->comm);
     const float *all   = s->running_of_ranks[i];
     float       *mean;
@@ -44,19 +44,19 @@ static cr_status put_mean(struct cr_session *s, int i) {
         for (int r = 0; r < ranks; r++) sum += (double)all[(size_t)r * elems + k];
         mean[k] = (float)(sum / ranks);
     }
-    cr_status status = s->device->backend->put(s->device, plane_at(s, i), mean, elems * sizeof *mean);
+    cr_status status = s->device->backend->put(s->device, buffer_at(s, i), mean, elems * sizeof *mean);
     cr_free(mean);
     return status;
 }
 
 static cr_status gather(struct cr_session *s, int i) {
-    const size_t bytes = plane_bytes(s, i);
+    const size_t bytes = buffer_bytes(s, i);
     float       *mine  = NULL;
     cr_status    status;
     CR_ALLOC(s->running_of_ranks[i], (size_t)cr_comm_size(s->comm) * bytes / sizeof(float));
     mine = cr_alloc(bytes, 1);
     if (!mine) return CR_NO_MEMORY(bytes);
-    CR_TRY_OUT(s->device->backend->get(s->device, mine, plane_at(s, i), bytes));
+    CR_TRY_OUT(s->device->backend->get(s->device, mine, buffer_at(s, i), bytes));
     CR_TRY_OUT(cr_comm_all_gather(s->comm, mine, bytes, s->running_of_ranks[i]));
 out:
     cr_free(mine);
@@ -66,7 +66,7 @@ out:
 cr_status cr_state_running_mean(struct cr_session *s) {
     cr_state_running_free(s);
     for (int i = 0; i < CR_RUNNING_BUFFERS && differ_by_rank(s); i++)
-        if (plane_bytes(s, i)) {
+        if (buffer_bytes(s, i)) {
             CR_TRY(gather(s, i));
             CR_TRY(put_mean(s, i));
         }
@@ -75,11 +75,11 @@ cr_status cr_state_running_mean(struct cr_session *s) {
 
 cr_status cr_state_running_own(struct cr_session *s) {
     for (int i = 0; i < CR_RUNNING_BUFFERS; i++) {
-        const size_t bytes = plane_bytes(s, i);
+        const size_t bytes = buffer_bytes(s, i);
         const char  *all   = (const char *)s->running_of_ranks[i];
         if (all)
-            CR_TRY(
-                s->device->backend->put(s->device, plane_at(s, i), all + (size_t)cr_comm_rank(s->comm) * bytes, bytes));
+            CR_TRY(s->device->backend->put(s->device, buffer_at(s, i), all + (size_t)cr_comm_rank(s->comm) * bytes,
+                                           bytes));
     }
     cr_state_running_free(s);
     return CR_OK;
@@ -91,31 +91,31 @@ void cr_state_running_list(const struct cr_session *s, struct cr_state_list *lis
     for (int i = 0; i < CR_RUNNING_BUFFERS; i++)
         if (s->running_of_ranks[i])
             list->tensor[list->count++] =
-                (struct cr_ckpt_tensor){.name    = planes[i].name,
+                (struct cr_ckpt_tensor){.name    = buffers[i].name,
                                         .dtype   = CR_F32,
                                         .dims    = 2,
                                         .address = CR_STATE_RANKS_ADDRESS + (uint64_t)i,
-                                        .dim = {cr_comm_size(s->comm), (int64_t)(plane_bytes(s, i) / sizeof(float))}};
+                                        .dim = {cr_comm_size(s->comm), (int64_t)(buffer_bytes(s, i) / sizeof(float))}};
 }
 
 void cr_state_running_get(const struct cr_session *s, uint64_t address, uint64_t offset, void *host, size_t bytes) {
     memcpy(host, (const char *)s->running_of_ranks[address - CR_STATE_RANKS_ADDRESS] + offset, bytes);
 }
 
-/* The row of this rank. */
-static cr_status read_row(struct cr_session *s, struct cr_st_file *file, const char *path, int i) {
-    const size_t              bytes = plane_bytes(s, i);
-    const struct cr_st_entry *e     = cr_st_find(file, planes[i].name);
-    char                     *row;
-    if (!e || !bytes) return CR_OK; /* of an older version, or with [ema] from now on: they begin with the mean */
+/* Loads this rank's statistics: one row of the tensor [ranks, elements]. */
+static cr_status read_own(struct cr_session *s, struct cr_st_file *file, const char *path, int i) {
+    const size_t              bytes = buffer_bytes(s, i);
+    const struct cr_st_entry *e     = cr_st_find(file, buffers[i].name);
+    char                     *own;
+    if (!e || !bytes) return CR_OK; /* written by an older version, or before [ema] was set: keep the mean */
     if (e->dtype != CR_F32 || e->dims != 2 || e->dim[0] != cr_comm_size(s->comm) ||
         e->dim[1] != (int64_t)(bytes / sizeof(float)))
-        return CR_FAIL(CR_ERR_FORMAT, "%s: \"%s\" does not fit the network and its %d ranks", path, planes[i].name,
+        return CR_FAIL(CR_ERR_FORMAT, "%s: \"%s\" does not fit the network and its %d ranks", path, buffers[i].name,
                        cr_comm_size(s->comm));
-    CR_ALLOC(row, bytes);
-    cr_status status = cr_st_read(file, e, (uint64_t)cr_comm_rank(s->comm) * bytes, row, bytes);
-    if (status == CR_OK) status = s->device->backend->put(s->device, plane_at(s, i), row, bytes);
-    cr_free(row);
+    CR_ALLOC(own, bytes);
+    cr_status status = cr_st_read(file, e, (uint64_t)cr_comm_rank(s->comm) * bytes, own, bytes);
+    if (status == CR_OK) status = s->device->backend->put(s->device, buffer_at(s, i), own, bytes);
+    cr_free(own);
     return status;
 }
 
@@ -126,7 +126,7 @@ cr_status cr_state_running_load(struct cr_session *s, const char *folder, int64_
     if (!differ_by_rank(s) || ranks != cr_comm_size(s->comm)) return CR_OK;
     CR_TRY(cr_path_join(path, folder, "state.safetensors"));
     CR_TRY(cr_st_open(path, &file));
-    for (int i = 0; i < CR_RUNNING_BUFFERS && status == CR_OK; i++) status = read_row(s, file, path, i);
+    for (int i = 0; i < CR_RUNNING_BUFFERS && status == CR_OK; i++) status = read_own(s, file, path, i);
     cr_st_close(file);
     return status;
 }

@@ -1,4 +1,4 @@
-/* session/session.c: opening and closing what commands run on. See session/session.h. */
+/* session/session.c: opens and closes a session: device, model, programs, memory. See session/session.h. */
 #include "session/session.h"
 
 #include "session/state.h"
@@ -57,34 +57,35 @@ static void free_programs(struct cr_session *s) {
     s->input_bytes = s->small_bytes = 0;
 }
 
-/* Is the limit passed by what evaluation wants beside training? */
-static bool eval_is_too_large(const struct cr_session *s) {
+/* True when evaluation needs more memory than both the limit and the training programs alone. */
+static bool eval_exceeds_limit(const struct cr_session *s) {
     const struct cr_program *all[CR_SESSION_TRAIN_MAX + 1];
     const int                count = all_programs(s, all);
     const size_t             need  = cr_memory_need(s->device, &s->model.store, all, count),
-                 least             = cr_memory_need(s->device, &s->model.store, all, s->trains);
-    return s->limit && need > CR_MAX(s->limit, least);
+                 train             = cr_memory_need(s->device, &s->model.store, all, s->trains);
+    return s->limit && need > CR_MAX(s->limit, train);
 }
 
-/* Results do not depend on the batch of an evaluation: where nobody asked for one, it is as small as the limit wants
- * it. */
+/* Results do not depend on the batch size of an evaluation. Unless the user sets it, it is halved until evaluation fits
+ * the limit. */
 static cr_status compile_eval(struct cr_session *s, bool may_shrink) {
-    const int64_t              wanted = s->eval_batch;
+    const int64_t              full   = s->eval_batch;
     const struct cr_fit_report before = s->fit;
     for (;; s->eval_batch /= 2) {
         CR_TRY(cr_session_compile(s, CR_PROGRAM_EVAL, s->eval_batch, NULL, &s->eval));
         s->has_eval = true;
-        if (!may_shrink || s->eval_batch < 2 || !eval_is_too_large(s)) break;
+        if (!may_shrink || s->eval_batch < 2 || !eval_exceeds_limit(s)) break;
         cr_program_free(&s->eval);
         s->has_eval = false;
         s->fit      = before;
     }
-    if (s->eval_batch < wanted)
-        cr_log(CR_LOG_INFO, "memory  evaluation in batches of %lld: more does not fit", (long long)s->eval_batch);
+    if (s->eval_batch < full)
+        cr_log(CR_LOG_INFO, "memory  evaluation with batch size %lld: a larger one does not fit",
+               (long long)s->eval_batch);
     return CR_OK;
 }
 
-/* Pictures of an evaluation whose batch is given take their memory from training's limit. */
+/* Reserves memory for the input of an evaluation with a given batch size, before the training programs are compiled. */
 static cr_status count_input(struct cr_session *s) {
     struct cr_program eval;
     CR_TRY(cr_model_program(&s->model, s->config, CR_PROGRAM_EVAL, s->eval_batch, &eval));
@@ -102,7 +103,8 @@ static cr_status compile_programs(struct cr_session *s, const struct cr_session_
     return o->eval ? compile_eval(s, may_shrink) : CR_OK;
 }
 
-/* With train.batch = auto the batch that was found is tried in earnest, by kernels as they are chosen for it. */
+/* With train.batch = auto: compiles with the batch size that was found, and lowers it while the programs do not fit
+ * with the kernels that are chosen for it. */
 static cr_status compile_all(struct cr_session *s, const struct cr_session_options *o) {
     const struct cr_program *all[CR_SESSION_TRAIN_MAX + 1];
     const struct cr_program *eval[] = {&s->eval};
@@ -112,16 +114,17 @@ static cr_status compile_all(struct cr_session *s, const struct cr_session_optio
         CR_TRY(compile_programs(s, o));
         const int count = all_programs(s, all);
         if (s->has_eval && s->limit && cr_memory_need(s->device, &s->model.store, eval, 1) > s->limit)
-            return CR_OK; /* no smaller batch helps */
+            return CR_OK; /* a smaller training batch does not help */
         if (!found || !o->train || !cr_session_smaller_batch(s, cr_memory_need(s->device, &s->model.store, all, count)))
             return CR_OK;
-        cr_log(CR_LOG_INFO, "batch   a little too large with the kernels chosen: %lld pictures", (long long)s->batch);
+        cr_log(CR_LOG_INFO, "batch   size lowered to %lld: the chosen kernels need more memory than estimated",
+               (long long)s->batch);
         free_programs(s);
         s->fit = (struct cr_fit_report){0};
     }
 }
 
-static void say_fit(const struct cr_session *s) {
+static void log_fit(const struct cr_session *s) {
     struct cr_text text = {0};
     cr_session_fit_text(s, &text);
     if (text.data && !text.failed) cr_log(CR_LOG_INFO, "memory  %s", text.data);
@@ -131,17 +134,19 @@ static void say_fit(const struct cr_session *s) {
 static cr_status bind_programs(struct cr_session *s) {
     const struct cr_program *all[CR_SESSION_TRAIN_MAX + 1];
     const int                count = all_programs(s, all);
-    /* A host that promises more memory than it has would kill us later, a GPU would refuse in the middle: ask first. */
+    /* Compare with the free memory first: a host that overcommits memory would kill the process later, and a GPU would
+     * fail halfway. */
     const size_t need = cr_memory_need(s->device, &s->model.store, all, count),
                  left = s->device->backend->memory_free(s->device);
     if (s->limit && need > s->limit)
         return *s->config->memory.limit ? cr_session_limit_missed(s, need)
                                         : cr_session_lacks_memory(s, all, count, need - s->limit);
-    say_fit(s);
+    log_fit(s);
     if (left && need > left) return cr_session_lacks_memory(s, all, count, need - left);
     cr_status status = cr_memory_open(&s->memory, s->device, &s->model.store, all, count);
     if (status == CR_ERR_MEMORY && !s->fit.offloaded)
-        return cr_session_lacks_memory(s, all, count, 0); /* else the host's memory may lack: it says so */
+        return cr_session_lacks_memory(
+            s, all, count, 0); /* with offloading, host memory may be exhausted; cr_memory_open has set that error */
     CR_TRY(status);
     for (int i = 0; i < s->trains; i++) CR_TRY(cr_exec_open(&s->train[i], &s->memory, &s->train_exec[i]));
     if (s->has_eval) CR_TRY(cr_exec_open(&s->eval, &s->memory, &s->eval_exec));
@@ -162,9 +167,9 @@ cr_status cr_session_device(const struct cr_config *c, bool ref_only, struct cr_
 cr_status cr_session_rank_device(const struct cr_config *c, bool ref_only, struct cr_comm *comm,
                                  struct cr_device **device, enum cr_dtype *real) {
     const int               local  = comm ? cr_comm_rank_info(comm, cr_comm_rank(comm))->local_rank : 0;
-    const bool              halves = c->ranks.reduce != CR_REDUCE_FP32; /* NCCL alone carries those */
+    const bool              narrow = c->ranks.reduce != CR_REDUCE_FP32; /* only NCCL reduces 16-bit values */
     const enum cr_transport transport =
-        halves && c->ranks.transport == CR_TRANSPORT_AUTO ? CR_TRANSPORT_NCCL : c->ranks.transport;
+        narrow && c->ranks.transport == CR_TRANSPORT_AUTO ? CR_TRANSPORT_NCCL : c->ranks.transport;
     const struct cr_device_options options = {.threads       = (int)c->train.threads,
                                               .deterministic = c->train.deterministic,
                                               .ref_only      = ref_only,
@@ -183,8 +188,8 @@ cr_status cr_session_rank_device(const struct cr_config *c, bool ref_only, struc
                           cr_word_precision(c->train.precision));
 }
 
-/* Values that were set and change nothing here: a run whose config means another device should hear of it. */
-static void say_what_is_idle(const struct cr_session *s, bool trains) {
+/* Logs the keys that are set but have no effect on this device. */
+static void log_unused_keys(const struct cr_session *s, bool trains) {
     const struct cr_config *c    = s->config;
     const bool              gpu  = c->train.gpu && !s->device->backend->async;
     const bool              loss = trains && c->train.loss_scale > 0 && s->model.real != CR_F16;
@@ -193,13 +198,14 @@ static void say_what_is_idle(const struct cr_session *s, bool trains) {
                gpu && loss ? ", " : "", loss ? "train.loss_scale (for fp16 only)" : "");
 }
 
-static void say_what_lasts(const struct cr_session *s) {
+/* Timing sparse tensor cores raises the power draw of dense kernels until the process ends. */
+static void log_lasting_effect(const struct cr_session *s) {
     const struct cr_program *all[CR_SESSION_TRAIN_MAX + 1];
     const int                count = all_programs(s, all);
     if (s->cost_table && cr_cost_table_has_lasting_effect(s->cost_table, all, count))
-        cr_log(CR_LOG_INFO, "sparse tensor cores were timed and are not used: dense work draws more power until this "
-                            "process ends, and may take 6 %% "
-                            "longer where power limits the GPU; a start that knows the times is not concerned");
+        cr_log(CR_LOG_INFO, "sparse tensor cores were timed but are not used: dense kernels draw more power until this "
+                            "process ends and may be 6 %% slower on a power-limited GPU; a start with cached kernel "
+                            "times is not affected");
 }
 
 static cr_status open_all(struct cr_session *s, const struct cr_session_options *o) {
@@ -208,7 +214,7 @@ static cr_status open_all(struct cr_session *s, const struct cr_session_options 
     if (!classes) CR_TRY(cr_session_classes(c, &classes));
     if (c->model.classes && c->model.classes != classes)
         return cr_config_fail(c, "model.classes",
-                              "%lld, but the data set has %d: leave the key out, or set data.root to the right set",
+                              "%lld, but the dataset has %d: remove the key, or set data.root to the intended dataset",
                               (long long)c->model.classes, classes);
     CR_TRY(cr_prepare_from_config(c, CR_SPLIT_TRAIN, &s->prepare_train));
     CR_TRY(cr_prepare_from_config(c, CR_SPLIT_VAL, &s->prepare_eval));
@@ -221,11 +227,10 @@ static cr_status open_all(struct cr_session *s, const struct cr_session_options 
     cr_model_set_real(&s->model, real);
     s->model.ranks = cr_comm_size(s->comm);
     if (o->masks) s->model.store.has_mask = true;
-    say_what_is_idle(s, o->train);
+    log_unused_keys(s, o->train);
     s->batch = o->batch ? o->batch : c->train.batch;
-    if (o->train)
-        CR_TRY(cr_session_pattern(s, cr_config_prunes(c) ? NULL : o->masks_from,
-                                  o->draw_masks)); /* masks that training moves are none */
+    if (o->train) /* programs must not rely on masks that training changes */
+        CR_TRY(cr_session_pattern(s, cr_config_prunes(c) ? NULL : o->masks_from, o->draw_masks));
     else if (!o->masks)
         CR_TRY(cr_session_pattern(s, c->model.weights, o->draw_masks));
     CR_TRY(cr_session_open_cost_table(s, o));
@@ -236,7 +241,7 @@ static cr_status open_all(struct cr_session *s, const struct cr_session_options 
     if (cr_comm_rank(s->comm) == 0) CR_TRY(cr_session_share_choices(s));
     CR_TRY(cr_session_same_programs(s));
     if (s->cost_table) cr_cost_table_flush(s->cost_table);
-    say_what_lasts(s);
+    log_lasting_effect(s);
     s->times.compile_ns = cr_time_ns() - start;
     start               = cr_time_ns();
     if (o->execute) CR_TRY(bind_programs(s));
@@ -249,7 +254,7 @@ cr_status cr_session_open(const struct cr_config *config, const struct cr_sessio
     *out             = (struct cr_session){.config = config, .comm = options->comm};
     cr_status status = open_all(out, options);
     if (status == CR_OK) return CR_OK;
-    cr_comm_abort(options->comm, cr_error_message()); /* before anything is closed that others wait for */
+    cr_comm_abort(options->comm, cr_error_message()); /* before this rank closes anything that other ranks wait for */
     cr_session_close(out);
     return status;
 }
@@ -267,25 +272,26 @@ void cr_session_close(struct cr_session *s) {
     *s = (struct cr_session){0};
 }
 
-/* ---- values ---- */
+/* ---- initial values ---- */
 
+/* Address of one scalar of enum cr_state. */
 static char *state_address(struct cr_session *s, int which) {
     return (char *)s->memory.region[CR_REGION_STORE] + cr_param_store_buffer_offset(&s->model.store, CR_BUFFER_STATE) +
            (size_t)which * sizeof(double);
 }
 
-/* Where a moving scale starts; it finds its place within the first updates (Micikevicius et al. 2018). */
-static const double scale_start = 65536;
+/* Initial value of the dynamic loss scale, which adjusts within the first updates (Micikevicius et al. 2018). */
+static const double initial_loss_scale = 65536;
 
 cr_status cr_session_fit_loss_scale(struct cr_session *s) {
     const struct cr_backend *backend = s->device->backend;
-    double                   scale, wanted = s->config->train.loss_scale;
+    double                   scale, new_scale = s->config->train.loss_scale;
     CR_TRY(backend->get(s->device, &scale, state_address(s, CR_STATE_LOSS_SCALE), sizeof scale));
     if (s->model.real != CR_F16)
-        wanted = 1;
-    else if (wanted == 0)
-        wanted = scale > 1 ? scale : scale_start;
-    return backend->put(s->device, state_address(s, CR_STATE_LOSS_SCALE), &wanted, sizeof wanted);
+        new_scale = 1;
+    else if (new_scale == 0)
+        new_scale = scale > 1 ? scale : initial_loss_scale;
+    return backend->put(s->device, state_address(s, CR_STATE_LOSS_SCALE), &new_scale, sizeof new_scale);
 }
 
 cr_status cr_session_init(struct cr_session *s) {
@@ -300,6 +306,7 @@ cr_status cr_session_init(struct cr_session *s) {
 
 void cr_session_times_text(const struct cr_session *s, char *text, size_t size) {
     const struct cr_session_times *t = &s->times;
-    snprintf(text, size, "device %.2f s, kernels %.2f s, memory %.2f s, values %.2f s", (double)t->device_ns * 1e-9,
-             (double)t->compile_ns * 1e-9, (double)t->memory_ns * 1e-9, (double)t->init_ns * 1e-9);
+    snprintf(text, size, "device %.2f s, kernel selection %.2f s, memory %.2f s, weight initialisation %.2f s",
+             (double)t->device_ns * 1e-9, (double)t->compile_ns * 1e-9, (double)t->memory_ns * 1e-9,
+             (double)t->init_ns * 1e-9);
 }

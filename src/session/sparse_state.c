@@ -1,37 +1,36 @@
-/* session/sparse_state.c: pruned tensors between store and files, and the planes of a pruned store on the host. See
- * session/state.h and the end of checkpoint/checkpoint.h. */
+/* session/sparse_state.c: encodes and decodes pruned tensors of checkpoints, and copies the buffers of a pruned store
+ * to the host. See session/state.h and the end of checkpoint/checkpoint.h. */
 #include "session/state.h"
 
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
-/* Addresses of parts: their number, behind every offset that a store can have and before the special ones of
- * session/state.c. */
+/* Addresses of parts: ADDRESS_PART + index of the part. They are larger than every offset in a store and smaller than
+ * the special addresses of session/state.c. */
 static const uint64_t    ADDRESS_PART = (uint64_t)1 << 62, ADDRESS_PART_END = (uint64_t)1 << 63;
 static const char *const prefixes[] = {"momentum.", "second."};
 
 /* ---- elements ---- */
 
-/* Where element i of a parameter's tensor in the file (O,I,H,W) stands in the store (K,R,S,C), from the parameter's
- * start. */
+/* Converts an element index of a parameter from the order of the file (O,I,H,W) to that of the store (K,R,S,C). */
 static int64_t store_index(const struct cr_param *q, int64_t i) {
-    const int64_t places = q->dim[1] * q->dim[2], C = q->dim[3];
-    if (q->role != CR_ROLE_CONV || places == 1) return i;
-    return (i / (C * places) * places + i % places) * C + i / places % C;
+    const int64_t window = q->dim[1] * q->dim[2], C = q->dim[3];
+    if (q->role != CR_ROLE_CONV || window == 1) return i;
+    return (i / (C * window) * window + i % window) * C + i / window % C;
 }
 
 static bool bit_at(const uint8_t *mask, int64_t i) {
     return mask[i / 8] >> (i % 8) & 1;
 }
 
-static int64_t kept_of(const struct cr_param *q, const uint8_t *mask) {
-    int64_t kept = 0;
-    for (int64_t i = q->offset; i < q->offset + q->elems; i++) kept += bit_at(mask, i);
-    return kept;
+static int64_t count_nonzeros(const struct cr_param *q, const uint8_t *mask) {
+    int64_t nnz = 0;
+    for (int64_t i = q->offset; i < q->offset + q->elems; i++) nnz += bit_at(mask, i);
+    return nnz;
 }
 
-/* The parameter that a tensor of a list belongs to: "momentum.NAME", "second.NAME" or NAME; CR_NONE: none. */
+/* The parameter of a listed tensor "momentum.NAME", "second.NAME" or NAME; CR_NONE when there is none. */
 static int param_of(const struct cr_param_store *store, const char *name) {
     for (size_t i = 0; i < CR_COUNT(prefixes); i++)
         if (strncmp(name, prefixes[i], strlen(prefixes[i])) == 0)
@@ -57,7 +56,7 @@ void cr_state_sparse_close(struct cr_state_sparse *s) {
     *s = (struct cr_state_sparse){0};
 }
 
-static cr_status list_room(struct cr_state_sparse *s, int count, struct cr_state_list *out) {
+static cr_status alloc_list(struct cr_state_sparse *s, int count, struct cr_state_list *out) {
     *out = (struct cr_state_list){.tensor = cr_arena_alloc(&s->arena, (size_t)count * sizeof *out->tensor)};
     return out->tensor ? CR_OK : CR_NO_MEMORY((size_t)count * sizeof *out->tensor);
 }
@@ -78,7 +77,7 @@ static cr_status sparse_get(void *self, uint64_t address, uint64_t offset, void 
     return CR_OK;
 }
 
-/* Adds a part to the list, NAME with `suffix`; its memory is the caller's to fill. */
+/* Adds the part NAME + `suffix` to the list; the caller fills its memory *data. */
 static cr_status add_part(struct cr_state_sparse *s, struct cr_state_list *list, const char *name, const char *suffix,
                           enum cr_dtype dtype, int64_t count, void **data) {
     struct cr_state_part *part = &s->part[s->parts];
@@ -102,7 +101,7 @@ static cr_status add_values(struct cr_state_sparse *s, const struct cr_ckpt_tens
     float         *dense = NULL, *next;
     void          *data;
     cr_status      status;
-    CR_TRY(add_part(s, list, t->name, ".values", CR_F32, kept_of(q, s->mask), &data));
+    CR_TRY(add_part(s, list, t->name, ".values", CR_F32, count_nonzeros(q, s->mask), &data));
     CR_ALLOC(dense, (size_t)q->elems);
     for (uint64_t at = 0; at < bytes; at += CR_CKPT_CHUNK_BYTES)
         CR_TRY_OUT(s->below.get(s->below.self, t->address, at, (char *)dense + at, chunk_bytes(bytes - at)));
@@ -133,9 +132,9 @@ out:
     return status;
 }
 
-static cr_status list_in_parts(struct cr_state_sparse *s, bool model, struct cr_state_list *list) {
+static cr_status split_list(struct cr_state_sparse *s, bool model, struct cr_state_list *list) {
     struct cr_state_list out;
-    CR_TRY(list_room(s, 3 * list->count, &out));
+    CR_TRY(alloc_list(s, 3 * list->count, &out));
     for (int i = 0; i < list->count; i++) {
         const struct cr_ckpt_tensor *t     = &list->tensor[i];
         const int                    param = param_of(s->store, t->name);
@@ -154,16 +153,17 @@ static bool may_be_pruned(const struct cr_param *q) {
     return q->role == CR_ROLE_CONV || q->role == CR_ROLE_DENSE_WEIGHT;
 }
 
-static char *plane_at(struct cr_session *session, enum cr_param_buffer plane) {
-    return (char *)session->memory.region[CR_REGION_STORE] + cr_param_store_buffer_offset(&session->model.store, plane);
+static char *buffer_at(struct cr_session *session, enum cr_param_buffer buffer) {
+    return (char *)session->memory.region[CR_REGION_STORE] +
+           cr_param_store_buffer_offset(&session->model.store, buffer);
 }
 
-cr_status cr_state_buffer_copy(struct cr_session *session, enum cr_param_buffer plane, float **out) {
-    const size_t bytes = cr_param_store_buffer_bytes(&session->model.store, plane);
+cr_status cr_state_buffer_copy(struct cr_session *session, enum cr_param_buffer buffer, float **out) {
+    const size_t bytes = cr_param_store_buffer_bytes(&session->model.store, buffer);
     float       *copy  = cr_alloc(bytes, 1);
-    CR_ASSERT(cr_param_store_buffer_dtype(&session->model.store, plane) == CR_F32);
-    if (!copy) return CR_FAIL(CR_ERR_MEMORY, "no memory for a copy of the weights: %zu bytes", bytes);
-    cr_status status = session->device->backend->get(session->device, copy, plane_at(session, plane), bytes);
+    CR_ASSERT(cr_param_store_buffer_dtype(&session->model.store, buffer) == CR_F32);
+    if (!copy) return CR_FAIL(CR_ERR_MEMORY, "out of memory: copy of the weights, %zu bytes", bytes);
+    cr_status status = session->device->backend->get(session->device, copy, buffer_at(session, buffer), bytes);
     if (status == CR_OK)
         *out = copy;
     else
@@ -173,12 +173,12 @@ cr_status cr_state_buffer_copy(struct cr_session *session, enum cr_param_buffer 
 
 static cr_status mask_get(struct cr_session *session, uint8_t *mask) {
     const size_t bytes = cr_param_store_buffer_bytes(&session->model.store, CR_BUFFER_MASK);
-    return session->device->backend->get(session->device, mask, plane_at(session, CR_BUFFER_MASK), bytes);
+    return session->device->backend->get(session->device, mask, buffer_at(session, CR_BUFFER_MASK), bytes);
 }
 
 static cr_status mask_put(struct cr_session *session, const uint8_t *mask) {
     const size_t bytes = cr_param_store_buffer_bytes(&session->model.store, CR_BUFFER_MASK);
-    return session->device->backend->put(session->device, plane_at(session, CR_BUFFER_MASK), mask, bytes);
+    return session->device->backend->put(session->device, buffer_at(session, CR_BUFFER_MASK), mask, bytes);
 }
 
 cr_status cr_state_sparse_save(struct cr_session *session, struct cr_state_list *model, struct cr_state_list *optim,
@@ -189,14 +189,16 @@ cr_status cr_state_sparse_save(struct cr_session *session, struct cr_state_list 
     CR_TRY(state_open(store, s));
     CR_TRY(mask_get(session, s->mask));
     for (int i = 0; i < store->params; i++)
-        s->sparse[i] = may_be_pruned(&store->param[i]) && kept_of(&store->param[i], s->mask) < store->param[i].elems;
+        s->sparse[i] =
+            may_be_pruned(&store->param[i]) && count_nonzeros(&store->param[i], s->mask) < store->param[i].elems;
     CR_ALLOC(
         s->part,
-        8 * (size_t)store->params); /* three of the model and of its averages, one of each plane of the optimizer */
+        8 * (size_t)store
+                ->params); /* for each parameter 3 in the model, 3 in its averages, 1 in each of 2 optimizer buffers */
     s->below = *io;
-    CR_TRY(list_in_parts(s, true, model));
-    CR_TRY(list_in_parts(s, false, optim));
-    if (ema->count) CR_TRY(list_in_parts(s, true, ema));
+    CR_TRY(split_list(s, true, model));
+    CR_TRY(split_list(s, false, optim));
+    if (ema->count) CR_TRY(split_list(s, true, ema));
     *io = (struct cr_ckpt_io){.self = s, .get = sparse_get};
     return CR_OK;
 }
@@ -227,7 +229,7 @@ static cr_status read_mask(struct cr_state_sparse *s, struct cr_st_file *file, c
     return status;
 }
 
-/* The name in front of ".gaps" into `stem`; false: another tensor. */
+/* Copies the name without ".gaps" to `stem`; returns false when the name has another suffix. */
 static bool gaps_of(const char *name, char *stem, size_t size) {
     const size_t length = strlen(name), suffix = strlen(".gaps");
     if (length <= suffix || length - suffix >= size || strcmp(name + length - suffix, ".gaps") != 0) return false;
@@ -246,7 +248,7 @@ cr_status cr_state_sparse_open(const struct cr_param_store *store, struct cr_st_
             continue;
         const int param = cr_param_store_find(store, stem);
         if (param == CR_NONE || !may_be_pruned(&store->param[param]))
-            return CR_FAIL(CR_ERR_FORMAT, "%s: does not fit: \"%.200s\" is in the file, but not wanted here", path,
+            return CR_FAIL(CR_ERR_FORMAT, "%s: does not fit: \"%.200s\" is in the file, but not in the network", path,
                            stem);
         CR_TRY(read_mask(s, file, path, param));
     }
@@ -261,7 +263,7 @@ static const struct cr_st_entry *values_of(struct cr_st_file *file, const char *
 cr_status cr_state_sparse_take(struct cr_state_sparse *s, struct cr_st_file *file, const char *path,
                                struct cr_state_list *list) {
     int left = 0;
-    CR_TRY(list_room(s, list->count + 1, &s->split));
+    CR_TRY(alloc_list(s, list->count + 1, &s->split));
     for (int i = 0; i < list->count; i++) {
         const struct cr_ckpt_tensor *t     = &list->tensor[i];
         const int                    param = param_of(s->store, t->name);
@@ -271,18 +273,19 @@ cr_status cr_state_sparse_take(struct cr_state_sparse *s, struct cr_st_file *fil
         }
         const struct cr_st_entry *values = values_of(file, t->name);
         if (!values || values->dtype != CR_F32 || values->dims != 1 ||
-            values->dim[0] != kept_of(&s->store->param[param], s->mask))
-            return CR_FAIL(CR_ERR_FORMAT,
-                           "%s: does not fit: \"%s.values\" is missing or has not as many values as are kept", path,
-                           t->name);
+            values->dim[0] != count_nonzeros(&s->store->param[param], s->mask))
+            return CR_FAIL(
+                CR_ERR_FORMAT,
+                "%s: does not fit: \"%s.values\" is missing or its length differs from the number of nonzeros", path,
+                t->name);
         s->split.tensor[s->split.count++] = *t;
     }
     list->count = left;
     return CR_OK;
 }
 
-static cr_status put_one(struct cr_state_sparse *s, struct cr_st_file *file, const struct cr_ckpt_tensor *t,
-                         const struct cr_ckpt_io *io) {
+static cr_status decode_tensor(struct cr_state_sparse *s, struct cr_st_file *file, const struct cr_ckpt_tensor *t,
+                               const struct cr_ckpt_io *io) {
     const struct cr_param    *q      = &s->store->param[param_of(s->store, t->name)];
     const struct cr_st_entry *values = values_of(file, t->name);
     const uint64_t            bytes  = (uint64_t)q->elems * sizeof(float);
@@ -306,7 +309,7 @@ out:
 }
 
 cr_status cr_state_sparse_put(struct cr_state_sparse *s, struct cr_st_file *file, const struct cr_ckpt_io *io) {
-    for (int i = 0; i < s->split.count; i++) CR_TRY(put_one(s, file, &s->split.tensor[i], io));
+    for (int i = 0; i < s->split.count; i++) CR_TRY(decode_tensor(s, file, &s->split.tensor[i], io));
     return CR_OK;
 }
 
@@ -314,7 +317,7 @@ cr_status cr_state_sparse_put_mask(const struct cr_state_sparse *s, struct cr_se
     return session->model.store.has_mask ? mask_put(session, s->mask) : CR_OK;
 }
 
-/* ---- planes ---- */
+/* ---- host copies of buffers ---- */
 
 cr_status cr_state_mask_full(struct cr_session *session) {
     const struct cr_param_store *store = &session->model.store;
@@ -329,55 +332,55 @@ out:
 }
 
 static const struct {
-    enum cr_param_buffer plane;
-    size_t               at; /* of its pointer in struct cr_state_buffers */
-} float_planes[] = {{CR_BUFFER_VALUE, offsetof(struct cr_state_buffers, value)},
-                    {CR_BUFFER_MOMENTUM, offsetof(struct cr_state_buffers, momentum)},
-                    {CR_BUFFER_SECOND, offsetof(struct cr_state_buffers, second)},
-                    {CR_BUFFER_EMA, offsetof(struct cr_state_buffers, ema)}};
+    enum cr_param_buffer buffer;
+    size_t               at; /* offset of its pointer in struct cr_state_buffers */
+} float_buffers[] = {{CR_BUFFER_VALUE, offsetof(struct cr_state_buffers, value)},
+                     {CR_BUFFER_MOMENTUM, offsetof(struct cr_state_buffers, momentum)},
+                     {CR_BUFFER_SECOND, offsetof(struct cr_state_buffers, second)},
+                     {CR_BUFFER_EMA, offsetof(struct cr_state_buffers, ema)}};
 
-static float **float_plane(struct cr_state_buffers *planes, size_t i) {
-    return (float **)(void *)((char *)planes + float_planes[i].at);
+static float **float_buffer(struct cr_state_buffers *buffers, size_t i) {
+    return (float **)(void *)((char *)buffers + float_buffers[i].at);
 }
 
-cr_status cr_state_buffers_get(struct cr_session *session, struct cr_state_buffers *planes) {
+cr_status cr_state_buffers_get(struct cr_session *session, struct cr_state_buffers *buffers) {
     const struct cr_param_store *store   = &session->model.store;
     const struct cr_backend     *backend = session->device->backend;
     const size_t                 bytes   = cr_param_store_buffer_bytes(store, CR_BUFFER_VALUE);
     cr_status                    status;
     CR_ASSERT(store->has_mask && store->has_momentum && store->real == CR_F32);
-    *planes = (struct cr_state_buffers){.mask = cr_alloc((size_t)store->value_elems / 8, 1)};
-    if (!planes->mask)
-        CR_FAIL_OUT(CR_ERR_MEMORY, "no memory for a copy of the mask: %zu bytes", (size_t)store->value_elems / 8);
-    for (size_t i = 0; i < CR_COUNT(float_planes); i++) {
-        float **host = float_plane(planes, i);
-        if (!cr_param_store_buffer_bytes(store, float_planes[i].plane)) continue;
+    *buffers = (struct cr_state_buffers){.mask = cr_alloc((size_t)store->value_elems / 8, 1)};
+    if (!buffers->mask)
+        CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: copy of the mask, %zu bytes", (size_t)store->value_elems / 8);
+    for (size_t i = 0; i < CR_COUNT(float_buffers); i++) {
+        float **host = float_buffer(buffers, i);
+        if (!cr_param_store_buffer_bytes(store, float_buffers[i].buffer)) continue;
         *host = cr_alloc(bytes, 1);
-        if (!*host) CR_FAIL_OUT(CR_ERR_MEMORY, "no memory for a copy of the weights: %zu bytes", bytes);
-        CR_TRY_OUT(backend->get(session->device, *host, plane_at(session, float_planes[i].plane), bytes));
+        if (!*host) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: copy of the weights, %zu bytes", bytes);
+        CR_TRY_OUT(backend->get(session->device, *host, buffer_at(session, float_buffers[i].buffer), bytes));
     }
-    CR_TRY_OUT(mask_get(session, planes->mask));
+    CR_TRY_OUT(mask_get(session, buffers->mask));
     return CR_OK;
 out:
-    cr_state_buffers_free(planes);
+    cr_state_buffers_free(buffers);
     return status;
 }
 
-cr_status cr_state_buffers_put(struct cr_session *session, const struct cr_state_buffers *planes) {
+cr_status cr_state_buffers_put(struct cr_session *session, const struct cr_state_buffers *buffers) {
     const struct cr_backend *backend = session->device->backend;
     const size_t             bytes   = cr_param_store_buffer_bytes(&session->model.store, CR_BUFFER_VALUE);
-    for (size_t i = 0; i < CR_COUNT(float_planes); i++) {
+    for (size_t i = 0; i < CR_COUNT(float_buffers); i++) {
         const float *host;
-        memcpy(&host, (const char *)planes + float_planes[i].at, sizeof host);
-        if (host) CR_TRY(backend->put(session->device, plane_at(session, float_planes[i].plane), host, bytes));
+        memcpy(&host, (const char *)buffers + float_buffers[i].at, sizeof host);
+        if (host) CR_TRY(backend->put(session->device, buffer_at(session, float_buffers[i].buffer), host, bytes));
     }
-    return mask_put(session, planes->mask);
+    return mask_put(session, buffers->mask);
 }
 
-void cr_state_buffers_free(struct cr_state_buffers *planes) {
-    for (size_t i = 0; i < CR_COUNT(float_planes); i++) cr_free(*float_plane(planes, i));
-    cr_free(planes->mask);
-    *planes = (struct cr_state_buffers){0};
+void cr_state_buffers_free(struct cr_state_buffers *buffers) {
+    for (size_t i = 0; i < CR_COUNT(float_buffers); i++) cr_free(*float_buffer(buffers, i));
+    cr_free(buffers->mask);
+    *buffers = (struct cr_state_buffers){0};
 }
 
 cr_status cr_state_is_pruned(const char *given, bool *pruned) {

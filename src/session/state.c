@@ -1,4 +1,4 @@
-/* session/state.c: see session/state.h. Also the loading of weights (session/session.h), which uses the same lists. */
+/* session/state.c: saves and loads checkpoints of a session, and loads weights. See session/state.h. */
 #include "session/state.h"
 
 #include <errno.h>
@@ -8,16 +8,17 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Addresses are byte offsets into the store region, but for two kinds of tensors that are not kept there as such. */
-static const uint64_t ADDRESS_BATCHES = UINT64_MAX;     /* num_batches_tracked: one counter serves every BN */
-static const uint64_t ADDRESS_NOWHERE = UINT64_MAX - 1; /* read and dropped: a classifier that does not fit */
+/* An address is a byte offset into the STORE region, except for two kinds of tensors that have no bytes there. */
+static const uint64_t ADDRESS_BATCHES =
+    UINT64_MAX; /* num_batches_tracked: all BNs share one counter of enum cr_state */
+static const uint64_t ADDRESS_DISCARD = UINT64_MAX - 1; /* read and discarded: a classifier that does not fit */
 
 /* ---- lists ---- */
 
 static struct cr_ckpt_tensor param_tensor(const struct cr_param_store *store, const struct cr_param *q,
-                                          enum cr_param_buffer plane, const char *name) {
+                                          enum cr_param_buffer buffer, const char *name) {
     struct cr_ckpt_tensor t = {.name = name, .dtype = CR_F32};
-    t.address               = cr_param_store_buffer_offset(store, plane) + (uint64_t)q->offset * sizeof(float);
+    t.address               = cr_param_store_buffer_offset(store, buffer) + (uint64_t)q->offset * sizeof(float);
     switch (q->role) {
     case CR_ROLE_CONV:
         t.dims         = 4;
@@ -45,13 +46,13 @@ static const char *tracked_name(const struct cr_param *var, struct cr_arena *are
 
 static cr_status model_list(const struct cr_param_store *store, enum cr_param_buffer values,
                             enum cr_param_buffer running, struct cr_arena *arena, struct cr_state_list *out) {
-    size_t most = 2 * (size_t)store->params;
-    *out        = (struct cr_state_list){.tensor = cr_arena_alloc(arena, most * sizeof *out->tensor)};
-    if (!out->tensor) return CR_NO_MEMORY(most * sizeof *out->tensor);
+    size_t capacity = 2 * (size_t)store->params;
+    *out            = (struct cr_state_list){.tensor = cr_arena_alloc(arena, capacity * sizeof *out->tensor)};
+    if (!out->tensor) return CR_NO_MEMORY(capacity * sizeof *out->tensor);
     for (int i = 0; i < store->params; i++) {
-        const struct cr_param *q     = &store->param[i];
-        enum cr_param_buffer   plane = cr_param_is_running(q->role) ? running : values;
-        out->tensor[out->count++]    = param_tensor(store, q, plane, q->name);
+        const struct cr_param *q      = &store->param[i];
+        enum cr_param_buffer   buffer = cr_param_is_running(q->role) ? running : values;
+        out->tensor[out->count++]     = param_tensor(store, q, buffer, q->name);
         if (q->role != CR_ROLE_VAR) continue;
         const char *name = tracked_name(q, arena);
         if (!name) return CR_NO_MEMORY(64);
@@ -69,25 +70,25 @@ cr_status cr_state_ema_list(const struct cr_param_store *store, struct cr_arena 
     return store->has_ema ? model_list(store, CR_BUFFER_EMA, CR_BUFFER_EMA_RUNNING, arena, out) : CR_OK;
 }
 
-/* "prefix.NAME" of every trainable parameter. */
-static cr_status add_plane(const struct cr_param_store *store, enum cr_param_buffer plane, struct cr_arena *arena,
-                           struct cr_state_list *out) {
+/* Adds the tensor "<buffer>.NAME" of every trainable parameter. */
+static cr_status add_buffer(const struct cr_param_store *store, enum cr_param_buffer buffer, struct cr_arena *arena,
+                            struct cr_state_list *out) {
     for (int i = 0; i < store->params; i++) {
         const struct cr_param *q = &store->param[i];
         if (cr_param_is_running(q->role)) continue;
-        const char *name = cr_arena_printf(arena, "%s.%s", cr_param_buffer_name(plane), q->name);
+        const char *name = cr_arena_printf(arena, "%s.%s", cr_param_buffer_name(buffer), q->name);
         if (!name) return CR_NO_MEMORY(64);
-        out->tensor[out->count++] = param_tensor(store, q, plane, name);
+        out->tensor[out->count++] = param_tensor(store, q, buffer, name);
     }
     return CR_OK;
 }
 
 cr_status cr_state_optim_list(const struct cr_param_store *store, struct cr_arena *arena, struct cr_state_list *out) {
-    size_t most = 2 * (size_t)store->params + 1 + CR_RUNNING_BUFFERS;
-    *out        = (struct cr_state_list){.tensor = cr_arena_alloc(arena, most * sizeof *out->tensor)};
-    if (!out->tensor) return CR_NO_MEMORY(most * sizeof *out->tensor);
-    if (store->has_momentum) CR_TRY(add_plane(store, CR_BUFFER_MOMENTUM, arena, out));
-    if (store->has_second) CR_TRY(add_plane(store, CR_BUFFER_SECOND, arena, out));
+    size_t capacity = 2 * (size_t)store->params + 1 + CR_RUNNING_BUFFERS;
+    *out            = (struct cr_state_list){.tensor = cr_arena_alloc(arena, capacity * sizeof *out->tensor)};
+    if (!out->tensor) return CR_NO_MEMORY(capacity * sizeof *out->tensor);
+    if (store->has_momentum) CR_TRY(add_buffer(store, CR_BUFFER_MOMENTUM, arena, out));
+    if (store->has_second) CR_TRY(add_buffer(store, CR_BUFFER_SECOND, arena, out));
     out->tensor[out->count++] =
         (struct cr_ckpt_tensor){.name    = "device_state",
                                 .dtype   = CR_F64,
@@ -97,7 +98,7 @@ cr_status cr_state_optim_list(const struct cr_param_store *store, struct cr_aren
     return CR_OK;
 }
 
-/* ---- moving bytes ---- */
+/* ---- copies between store and files ---- */
 
 static unsigned char *store_bytes(struct cr_session *s, uint64_t address) {
     return (unsigned char *)s->memory.region[CR_REGION_STORE] + address;
@@ -126,11 +127,11 @@ static cr_status store_get(void *self, uint64_t address, uint64_t offset, void *
     return CR_OK;
 }
 
-/* The counter of a file is not taken over by loading weights: it counts this run's batches. A resumed run has it in
+/* num_batches_tracked of a file is ignored: the counter counts the batches of this run. A resumed run restores it from
  * device_state. */
 static cr_status store_put(void *self, uint64_t address, uint64_t offset, const void *host, size_t bytes) {
     struct cr_session *s = self;
-    if (address == ADDRESS_BATCHES || address == ADDRESS_NOWHERE) return CR_OK;
+    if (address == ADDRESS_BATCHES || address == ADDRESS_DISCARD) return CR_OK;
     return s->device->backend->put(s->device, store_bytes(s, address + offset), host, bytes);
 }
 
@@ -156,7 +157,7 @@ cr_status cr_state_save_named(struct cr_session *s, const struct cr_position *at
     const struct cr_st_meta state_meta[] = {
         {"cresnet_state", "1"}, {"step", step},  {"steps_per_epoch", per_epoch}, {"data_fingerprint", fingerprint},
         {"seed", seed},         {"ranks", ranks}};
-    const struct cr_st_meta model_meta[] = {{"format", "pt"}, /* what PyTorch's readers look for */
+    const struct cr_st_meta model_meta[] = {{"format", "pt"}, /* expected by readers of PyTorch files */
                                             {CR_CKPT_SPARSE_KEY, CR_CKPT_SPARSE_VERSION}};
 
     CR_TRY_OUT(cr_state_model_list(&s->model.store, &arena, &model));
@@ -211,7 +212,7 @@ static cr_status meta_number(struct cr_st_file *file, const char *path, const ch
     return CR_OK;
 }
 
-/* Checkpoints of old say nothing: one. */
+/* Checkpoints of older versions have no number of ranks: these runs had one. */
 static cr_status read_ranks(struct cr_st_file *file, const char *path, uint64_t *out) {
     *out = 1;
     if (cr_st_meta_find(file, "ranks")) CR_TRY(meta_number(file, path, "ranks", 10, out));
@@ -242,14 +243,14 @@ cr_status cr_state_ranks(const char *folder, int64_t *out) {
     return status;
 }
 
-/* The CIFAR nets published elsewhere call the classifier `linear`. */
+/* Some published CIFAR networks name the classifier `linear`. */
 static const char *alias_of(const char *name) {
     if (strcmp(name, "fc.weight") == 0) return "linear.weight";
     if (strcmp(name, "fc.bias") == 0) return "linear.bias";
     return NULL;
 }
 
-/* Names that may be in a file beside those of a list: the parts of sparse tensors, where there are any. */
+/* Suffixes of names that a file may have in addition to those of a list: the parts of sparse tensors. */
 static const char *sparse_ignore(const struct cr_state_sparse *sparse) {
     for (int i = 0; i < sparse->store->params; i++)
         if (sparse->sparse[i]) return CR_CKPT_SPARSE_PARTS;
@@ -258,7 +259,7 @@ static const char *sparse_ignore(const struct cr_state_sparse *sparse) {
 
 cr_status cr_state_load(struct cr_session *s, const char *path, struct cr_position *position) {
     struct cr_arena         arena = {0};
-    struct cr_state_list    model, optim, taken;
+    struct cr_state_list    model, optim, state_split;
     struct cr_state_sparse  sparse  = {0};
     struct cr_st_file      *weights = NULL, *state = NULL;
     cr_status               status       = CR_OK;
@@ -273,14 +274,14 @@ cr_status cr_state_load(struct cr_session *s, const char *path, struct cr_positi
     CR_TRY_OUT(read_position(state, state_path, position));
     CR_TRY_OUT(cr_state_sparse_open(&s->model.store, weights, weights_path, false, &sparse));
     CR_TRY_OUT(cr_state_sparse_take(&sparse, state, state_path, &optim));
-    taken = sparse.split;
+    state_split = sparse.split;
     CR_TRY_OUT(cr_state_sparse_take(&sparse, weights, weights_path, &model));
     CR_TRY_OUT(cr_ckpt_read(weights, weights_path, model.tensor, model.count, sparse_ignore(&sparse), NULL, &io));
     CR_TRY_OUT(cr_ckpt_read(state, state_path, optim.tensor, optim.count,
                             sparse_ignore(&sparse) ? CR_STATE_OF_RANKS "," CR_CKPT_SPARSE_PARTS : CR_STATE_OF_RANKS,
                             NULL, &io));
     CR_TRY_OUT(cr_state_sparse_put(&sparse, weights, &io));
-    sparse.split = taken;
+    sparse.split = state_split;
     CR_TRY_OUT(cr_state_sparse_put(&sparse, state, &io));
     CR_TRY_OUT(cr_state_sparse_put_mask(&sparse, s));
     CR_TRY_OUT(cr_state_ema_load(s, path));
@@ -292,15 +293,16 @@ out:
     return status;
 }
 
-/* ---- weights from elsewhere ---- */
+/* ---- weights ---- */
 
 cr_status cr_state_weights_there(const struct cr_config *config) {
     const char *given = config->model.weights;
-    if (!*given || access(given, F_OK) == 0 || errno != ENOENT) return CR_OK; /* other trouble is told by who reads */
+    if (!*given || access(given, F_OK) == 0 || errno != ENOENT)
+        return CR_OK; /* other errors are reported when the file is read */
     return cr_config_fail(
         config, "model.weights",
-        "there is no such file or folder: give model.weights=FILE (safetensors of this network, a checkpoint or a run; "
-        "scripts/pth_to_safetensors.py makes one of PyTorch's), or model.weights= to train from scratch");
+        "no such file or folder: set model.weights=FILE (safetensors of this network, a checkpoint or a run; "
+        "scripts/pth_to_safetensors.py converts PyTorch files), or model.weights= to train from scratch");
 }
 
 static const struct cr_st_entry *find_entry(struct cr_st_file *file, const char *name) {
@@ -308,42 +310,43 @@ static const struct cr_st_entry *find_entry(struct cr_st_file *file, const char 
     return e || !alias_of(name) ? e : cr_st_find(file, alias_of(name));
 }
 
-/* Drops what the file need not have (counters) and, when the classifier starts fresh, turns its tensors into ones that
- * are read and dropped. */
+/* Removes the counters from the list, since a file need not have them. With `fresh_head` the tensors of the classifier
+ * are read and discarded. */
 static void fit_list(struct cr_st_file *file, bool fresh_head, struct cr_state_list *list) {
-    int kept = 0;
+    int count = 0;
     for (int i = 0; i < list->count; i++) {
         struct cr_ckpt_tensor t = list->tensor[i];
         if (t.address == ADDRESS_BATCHES) continue;
         if (fresh_head && strncmp(t.name, "fc.", 3) == 0) {
             const struct cr_st_entry *e = find_entry(file, t.name);
-            if (!e || e->dims > 4) continue; /* a file without classifier is fine then */
-            t.address = ADDRESS_NOWHERE;
+            if (!e || e->dims > 4) continue; /* the file may have no classifier */
+            t.address = ADDRESS_DISCARD;
             t.dtype   = e->dtype;
             t.dims    = e->dims;
             memcpy(t.dim, e->dim, sizeof t.dim);
         }
-        list->tensor[kept++] = t;
+        list->tensor[count++] = t;
     }
-    list->count = kept;
+    list->count = count;
 }
 
 static cr_status choose_head(const struct cr_session *s, struct cr_st_file *file, const char *path, bool exact,
-                             bool *fresh) {
+                             bool *fresh_head) {
     const struct cr_st_entry *e = find_entry(file, "fc.weight");
-    if (!e) e = find_entry(file, "fc.bias"); /* of a pruned classifier the weight stands there in parts */
+    if (!e) e = find_entry(file, "fc.bias"); /* the weight of a pruned classifier is a sparse tensor */
     int64_t      have = e && e->dims >= 1 ? e->dim[0] : 0;
     enum cr_head head = exact ? CR_HEAD_KEEP : s->config->model.head;
-    *fresh            = head == CR_HEAD_NEW || (head == CR_HEAD_AUTO && have != s->model.classes);
-    if (!*fresh && have && have != s->model.classes)
-        return CR_FAIL(CR_ERR_FORMAT, "%s: its classifier has %lld classes, the data set has %d%s", path,
+    *fresh_head       = head == CR_HEAD_NEW || (head == CR_HEAD_AUTO && have != s->model.classes);
+    if (!*fresh_head && have && have != s->model.classes)
+        return CR_FAIL(CR_ERR_FORMAT, "%s: its classifier has %lld classes, the dataset has %d%s", path,
                        (long long)have, s->model.classes,
-                       exact ? "" : " (model.head = auto or new starts a fresh one)");
-    if (*fresh && have)
-        cr_log(CR_LOG_INFO, "weights: %s, classifier of %lld classes replaced by a fresh one of %d", path,
+                       exact ? "" : " (model.head = auto or new initialises a new one)");
+    if (*fresh_head && have)
+        cr_log(CR_LOG_INFO, "weights: %s, classifier of %lld classes replaced by a new one of %d", path,
                (long long)have, s->model.classes);
-    else if (*fresh)
-        cr_log(CR_LOG_INFO, "weights: %s, which has no classifier: a fresh one of %d classes", path, s->model.classes);
+    else if (*fresh_head)
+        cr_log(CR_LOG_INFO, "weights: %s, which has no classifier: new classifier of %d classes", path,
+               s->model.classes);
     else
         cr_log(CR_LOG_INFO, "weights: %s", path);
     return CR_OK;
@@ -352,19 +355,19 @@ static cr_status choose_head(const struct cr_session *s, struct cr_st_file *file
 cr_status cr_session_load_weights(struct cr_session *s, const char *given, bool exact) {
     struct cr_arena         arena = {0};
     struct cr_state_list    list;
-    struct cr_state_sparse  sparse = {0};
-    struct cr_st_file      *file   = NULL;
-    char                   *path   = NULL;
-    bool                    fresh  = false, parts;
-    cr_status               status = CR_OK;
-    const struct cr_ckpt_io io     = cr_state_io(s);
+    struct cr_state_sparse  sparse     = {0};
+    struct cr_st_file      *file       = NULL;
+    char                   *path       = NULL;
+    bool                    fresh_head = false, parts;
+    cr_status               status     = CR_OK;
+    const struct cr_ckpt_io io         = cr_state_io(s);
     CR_TRY_OUT(cr_ckpt_model_path(given, &path));
     CR_TRY_OUT(cr_ckpt_open_weights(path, &file));
-    CR_TRY_OUT(choose_head(s, file, path, exact, &fresh));
+    CR_TRY_OUT(choose_head(s, file, path, exact, &fresh_head));
     CR_TRY_OUT(cr_state_model_list(&s->model.store, &arena, &list));
-    fit_list(file, fresh, &list);
+    fit_list(file, fresh_head, &list);
     CR_TRY_OUT(cr_ckpt_is_sparse(file, path, &parts));
-    CR_TRY_OUT(cr_state_sparse_open(&s->model.store, file, path, fresh, &sparse));
+    CR_TRY_OUT(cr_state_sparse_open(&s->model.store, file, path, fresh_head, &sparse));
     CR_TRY_OUT(cr_state_sparse_take(&sparse, file, path, &list));
     CR_TRY_OUT(cr_ckpt_read(file, path, list.tensor, list.count,
                             parts ? ".num_batches_tracked," CR_CKPT_SPARSE_PARTS : ".num_batches_tracked", alias_of,

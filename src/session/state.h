@@ -1,21 +1,21 @@
-/* session/state.h: which tensors of a session's store go to which file, under which name; and the numbers beside them.
- * Between session (level 5-6) and checkpoint/checkpoint.h, which knows nothing of stores. */
+/* session/state.h: maps the tensors of a session's parameter store to checkpoint files: which tensor is written to
+ * which file under which name, and the metadata of a run. checkpoint/checkpoint.h reads and writes the files. */
 #ifndef CR_STATE_H
 #define CR_STATE_H
 
 #include "session/session.h"
 
-/* Where a run stands, apart from the tensors. */
+/* The position of a run: the part of its state that is not a tensor. */
 struct cr_position {
-    int64_t  step; /* updates done */
+    int64_t  step; /* updates completed */
     int64_t  steps_per_epoch;
     uint64_t data_fingerprint;
-    int64_t  ranks; /* that trained together; 0: as 1 */
+    int64_t  ranks; /* number of ranks that train together; 0 before it is set */
 };
-/* The number of ranks of the run whose checkpoint folder this is. */
+/* Reads the number of ranks of the run that wrote the checkpoint folder `path`. */
 CR_MUST cr_status cr_state_ranks(const char *path, int64_t *ranks);
 
-/* The tensors of model.safetensors and of state.safetensors; entries live in the arena. */
+/* List of the tensors of model.safetensors or state.safetensors. The arena that was passed owns the entries. */
 struct cr_state_list {
     struct cr_ckpt_tensor *tensor;
     int                    count;
@@ -24,98 +24,102 @@ CR_MUST cr_status cr_state_model_list(const struct cr_param_store *store, struct
                                       struct cr_state_list *out);
 CR_MUST cr_status cr_state_optim_list(const struct cr_param_store *store, struct cr_arena *arena,
                                       struct cr_state_list *out);
-/* As the model's, of the moving averages; empty in a store without them. */
+/* The list of model.safetensors for the moving averages; empty in a store without them. */
 CR_MUST cr_status cr_state_ema_list(const struct cr_param_store *store, struct cr_arena *arena,
                                     struct cr_state_list *out);
-/* Moves the bytes of both lists between files and the session's store region. */
+/* Returns functions that copy the listed tensors between files and the session's STORE region. */
 struct cr_ckpt_io cr_state_io(struct cr_session *session);
 
+/* Writes a checkpoint step-N to run_dir; class names come from the dataset. */
 CR_MUST cr_status cr_state_save(struct cr_session *session, const struct cr_position *position, const char *run_dir,
                                 const char *config_text, const struct cr_dataset *dataset);
-/* Loads everything of the checkpoint folder `path`; *position is filled from it. */
+/* Loads the weights, state and *position from the checkpoint folder `path`. */
 CR_MUST cr_status cr_state_load(struct cr_session *session, const char *path, struct cr_position *position);
-/* CR_ERR_CONFIG, with the line that names them, where model.weights names what is not there. */
+/* CR_ERR_CONFIG, with the line of the configuration, when the file or folder of model.weights does not exist. */
 CR_MUST cr_status cr_state_weights_there(const struct cr_config *config);
-/* As cr_state_save, with class names in place of a data set. */
+/* The same as cr_state_save, with class names instead of a dataset. */
 CR_MUST cr_status cr_state_save_named(struct cr_session *session, const struct cr_position *position,
                                       const char *run_dir, const char *config_text, const char *const *class_names,
                                       int classes);
 
-/* ---- moving averages (session/ema.c); in stores without them nothing happens ---- */
+/* ---- moving averages (session/ema.c); the functions do nothing in stores without them ---- */
 
-/* The averages begin as what is averaged. */
+/* Initialises the averages with the current weights and running statistics. */
 CR_MUST cr_status cr_state_ema_start(struct cr_session *session);
-/* Parameters and running statistics change places with their averages: evaluation works on the one, and again on the
- * other. */
+/* Exchanges parameters and running statistics with their averages, so that an evaluation can use either. */
 CR_MUST cr_status cr_state_ema_exchange(struct cr_session *session);
-/* From ema.safetensors in the checkpoint folder; where that has none they start. */
+/* Loads the averages from ema.safetensors of the checkpoint folder; without such a file, cr_state_ema_start. */
 CR_MUST cr_status cr_state_ema_load(struct cr_session *session, const char *path);
 
-/* ---- running statistics of several ranks (session/running_stats.c); with one rank, and with model.sync_bn, nothing
- * happens ---- */
+/* ---- running statistics of several ranks (session/running_stats.c); the functions do nothing with one rank or with
+ * model.sync_bn ---- */
 
-/* Each rank trains with its own. For an evaluation and a checkpoint the store gets their mean, the same on all ranks,
- * and the session keeps what each has: a checkpoint saved in between has both. Collective; no run is under way. */
+/* Each rank trains with its own running statistics. This function replaces them in the store by their mean over all
+ * ranks, for an evaluation or a checkpoint, and saves each rank's own ones in the session; a checkpoint that is written
+ * meanwhile contains both. Collective. No program may be running. */
 CR_MUST cr_status cr_state_running_mean(struct cr_session *session);
-/* Back again: training goes on as if there had been no mean. */
+/* Restores this rank's own running statistics. */
 CR_MUST cr_status cr_state_running_own(struct cr_session *session);
 void              cr_state_running_free(struct cr_session *session);
-/* Behind cr_state_load, where as many ranks go on as have saved (`ranks`): each takes its own. Others go on from the
- * mean. */
+/* Called after cr_state_load. When the number of ranks equals that of the saving run (`ranks`), each rank loads its own
+ * running statistics; otherwise the ranks continue with the mean. */
 CR_MUST cr_status cr_state_running_load(struct cr_session *session, const char *path, int64_t ranks);
-/* For session/state.c: names end in this and addresses begin here; list must have room for CR_RUNNING_BUFFERS more. */
+/* For session/state.c: suffix of the tensor names, and the first of their addresses. cr_state_running_list appends at
+ * most CR_RUNNING_BUFFERS entries to a list that has room for them. */
 #define CR_STATE_OF_RANKS ".of_ranks"
 #define CR_STATE_RANKS_ADDRESS (UINT64_MAX - 15)
 void cr_state_running_list(const struct cr_session *session, struct cr_state_list *list);
 void cr_state_running_get(const struct cr_session *session, uint64_t address, uint64_t offset, void *host,
                           size_t bytes);
 
-/* ---- pruned networks (session/sparse_state.c): tensors with pruned elements go to files as sparse ones ---- */
+/* ---- pruned networks (session/sparse_state.c): tensors with pruned elements are stored as sparse tensors ---- */
 
-/* Does the model file that `given` means (a run, a step folder, a file) belong to a pruned network? */
+/* Sets *pruned when the model file of `given` (a run folder, step folder or file) belongs to a pruned network. */
 CR_MUST cr_status cr_state_is_pruned(const char *given, bool *pruned);
-/* The planes of a store with masks on the host and back. */
+/* Host copies of the buffers of a store with masks. */
 struct cr_state_buffers {
-    float   *value, *momentum, *second, *ema; /* the last two NULL in stores without them */
+    float   *value, *momentum, *second, *ema; /* second and ema are NULL in stores without them */
     uint8_t *mask;
 };
-CR_MUST cr_status cr_state_buffers_get(struct cr_session *session, struct cr_state_buffers *planes);
-CR_MUST cr_status cr_state_buffers_put(struct cr_session *session, const struct cr_state_buffers *planes);
-void              cr_state_buffers_free(struct cr_state_buffers *planes);
-/* A copy of an f32 plane (value, running) on the host; cr_free it. */
-CR_MUST cr_status cr_state_buffer_copy(struct cr_session *session, enum cr_param_buffer plane, float **out);
-/* Nothing is pruned: all bits 1. Without a mask plane nothing happens. */
+/* Copy the buffers from the device (cr_state_buffers_free them, also after a failure) and back. */
+CR_MUST cr_status cr_state_buffers_get(struct cr_session *session, struct cr_state_buffers *buffers);
+CR_MUST cr_status cr_state_buffers_put(struct cr_session *session, const struct cr_state_buffers *buffers);
+void              cr_state_buffers_free(struct cr_state_buffers *buffers);
+/* Copies an f32 buffer (value, running) to the host; cr_free *out. */
+CR_MUST cr_status cr_state_buffer_copy(struct cr_session *session, enum cr_param_buffer buffer, float **out);
+/* Sets all mask bits to 1 (nothing is pruned). Does nothing in a store without masks. */
 CR_MUST cr_status cr_state_mask_full(struct cr_session *session);
 
-/* ---- between session/state.c and session/sparse_state.c ---- */
+/* ---- shared by session/state.c, session/ema.c, session/static_masks.c and session/sparse_state.c ---- */
 
 struct cr_state_sparse {
     const struct cr_param_store *store;
-    uint8_t                     *mask;   /* the plane on the host */
-    bool                        *sparse; /* [params] */
-    struct cr_state_list         split;  /* what stands in the file in parts, or will */
+    uint8_t                     *mask;   /* host copy of the mask buffer */
+    bool                        *sparse; /* [params]: the parameter is stored as a sparse tensor */
+    struct cr_state_list         split;  /* tensors that the file stores as sparse tensors */
     struct cr_state_part {
         void  *data;
         size_t bytes;
-    } * part; /* saving: what goes to the files in place of the store's bytes */
+    } * part; /* saving: the encoded tensors, written instead of the store's bytes */
     int               parts;
     struct cr_ckpt_io below;
     struct cr_arena   arena;
 };
-/* Saving: replaces pruned tensors of the lists by their parts and *io by one that knows them. Without a mask plane
- * nothing happens. */
+/* Saving: encodes the pruned tensors and replaces them in the lists by their parts; replaces *io by functions that also
+ * serve these parts. Does nothing in a store without masks. cr_state_sparse_close *out. */
 CR_MUST cr_status cr_state_sparse_save(struct cr_session *session, struct cr_state_list *model,
                                        struct cr_state_list *optim, struct cr_state_list *ema, struct cr_ckpt_io *io,
                                        struct cr_state_sparse *out);
-/* Loading: masks of the model file. `fresh_head`: the classifier's does not count. */
+/* Loading, first: reads the masks of the model file; with `fresh_head` the classifier's mask is ignored. Close *out. */
 CR_MUST cr_status cr_state_sparse_open(const struct cr_param_store *store, struct cr_st_file *file, const char *path,
                                        bool fresh_head, struct cr_state_sparse *out);
-/* ... takes from a list what stands in the file in parts, and checks it; */
+/* Loading, second: moves the tensors that the file stores as sparse tensors from the list to sparse->split. */
 CR_MUST cr_status cr_state_sparse_take(struct cr_state_sparse *sparse, struct cr_st_file *file, const char *path,
                                        struct cr_state_list *list);
-/* ... and brings what was taken into the store. */
+/* Loading, third: decodes the tensors of sparse->split into the store. */
 CR_MUST cr_status cr_state_sparse_put(struct cr_state_sparse *sparse, struct cr_st_file *file,
                                       const struct cr_ckpt_io *io);
+/* Loading, last: copies the masks into the store. */
 CR_MUST cr_status cr_state_sparse_put_mask(const struct cr_state_sparse *sparse, struct cr_session *session);
 void              cr_state_sparse_close(struct cr_state_sparse *sparse);
 

@@ -1,4 +1,4 @@
-/* session/static_masks.c: which weights are pruned for good, as far as programs may rely on it. See session/session.h.
+/* session/static_masks.c: pruning masks that do not change, so that programs may rely on them. See session/session.h.
  */
 #include "pruning/pruning.h"
 #include "session/session.h"
@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* What cannot be read is told by who loads the weights. */
+/* Unreadable weights are not an error here: loading them reports the error. */
 static cr_status read_pattern(struct cr_session *s, const char *given) {
     struct cr_state_sparse sparse = {0};
     struct cr_st_file     *file   = NULL;
@@ -44,22 +44,22 @@ bool cr_session_may_mask_gradients(const struct cr_config *c) {
 /* ---- measurements ---- */
 
 cr_status cr_session_prune(struct cr_session *s) {
-    const struct cr_param_store *store  = &s->model.store;
-    struct cr_state_buffers      planes = {0};
-    uint8_t                     *drawn  = NULL;
-    const uint8_t               *mask   = s->pattern;
-    cr_status                    status = CR_OK;
+    const struct cr_param_store *store     = &s->model.store;
+    struct cr_state_buffers      buffers   = {0};
+    uint8_t                     *generated = NULL;
+    const uint8_t               *mask      = s->pattern;
+    cr_status                    status    = CR_OK;
     if (!store->has_mask || (!mask && !cr_config_prunes(s->config))) return CR_OK;
-    if (!mask) CR_TRY_OUT(cr_prune_draw(store, s->config, &drawn));
-    if (!mask) mask = drawn;
-    CR_TRY_OUT(cr_state_buffers_get(s, &planes));
-    memcpy(planes.mask, mask, cr_param_store_buffer_bytes(store, CR_BUFFER_MASK));
-    cr_prune_zero(store, planes.mask, planes.value);
-    cr_prune_zero(store, planes.mask, planes.momentum);
-    CR_TRY_OUT(cr_state_buffers_put(s, &planes));
+    if (!mask) CR_TRY_OUT(cr_prune_draw(store, s->config, &generated));
+    if (!mask) mask = generated;
+    CR_TRY_OUT(cr_state_buffers_get(s, &buffers));
+    memcpy(buffers.mask, mask, cr_param_store_buffer_bytes(store, CR_BUFFER_MASK));
+    cr_prune_zero(store, buffers.mask, buffers.value);
+    cr_prune_zero(store, buffers.mask, buffers.momentum);
+    CR_TRY_OUT(cr_state_buffers_put(s, &buffers));
 out:
-    cr_state_buffers_free(&planes);
-    cr_free(drawn);
+    cr_state_buffers_free(&buffers);
+    cr_free(generated);
     return status;
 }
 

@@ -1,4 +1,4 @@
-/* training/metrics.c: see training/metrics.h. */
+/* training/metrics.c: writes the progress line, log.jsonl and TensorBoard events. See training/metrics.h. */
 #include "training/metrics.h"
 
 #include "training/tensorboard.h"
@@ -14,19 +14,19 @@
 struct cr_report {
     struct cr_report_options options;
     FILE                    *log;
-    struct cr_tensorboard   *tensorboard; /* NULL: none, or given up */
+    struct cr_tensorboard   *tensorboard; /* NULL when off, or after a write error */
     bool                     terminal, line_open, log_failed;
     /* since the last logged line */
     struct cr_step_result sum;
     int64_t               steps, clock_ns, wait_start_ns, interval_ns, wait_ns;
     /* since the last redraw, and the speed shown */
-    int64_t drawn_ns;
+    int64_t redraw_ns;
     double  images_per_s, seconds_per_step;
 };
 
-/* Told once; the run goes on without. */
-static void tensorboard_lost(struct cr_report *r) {
-    cr_log(CR_LOG_WARN, "TensorBoard: %s: no events are written", cr_error_message());
+/* Warns once; the run continues without TensorBoard events. */
+static void tensorboard_failed(struct cr_report *r) {
+    cr_log(CR_LOG_WARN, "TensorBoard: %s: no more events are written", cr_error_message());
     cr_error_clear();
     cr_tensorboard_close(r->tensorboard);
     r->tensorboard = NULL;
@@ -46,7 +46,7 @@ cr_status cr_report_open(const struct cr_report_options *options, struct cr_repo
         return status;
     }
     if (options->tensorboard && cr_tensorboard_open(options->run_dir, options->first_step, &r->tensorboard) != CR_OK)
-        tensorboard_lost(r);
+        tensorboard_failed(r);
     *out = r;
     return CR_OK;
 }
@@ -65,8 +65,8 @@ void cr_report_resume_clock(struct cr_report *r, int64_t wait_ns) {
     r->wait_start_ns = wait_ns;
 }
 
-/* Straight into the file's buffer: the step loop allocates nothing. A log that cannot be written is told once; training
- * goes on: the checkpoint is what must not be lost. */
+/* Writes to the file's buffer, so that the step loop allocates nothing. A write error is reported once and training
+ * continues. */
 static void log_line(struct cr_report *r, const char *event, const char *fields) {
     int written = fprintf(r->log, "{\"event\":\"%s\"%s%s}\n", event, fields ? "," : "", fields ? fields : "");
     if (fflush(r->log) == 0 && written >= 0) return;
@@ -74,12 +74,12 @@ static void log_line(struct cr_report *r, const char *event, const char *fields)
     r->log_failed = true;
 }
 
-/* The same numbers for TensorBoard, where they belong to a curve. */
+/* Writes the numbers of the events that form curves to TensorBoard. */
 static void tensorboard_line(struct cr_report *r, const char *event, const char *fields) {
     static const char *const groups[][2] = {{"train", "train"}, {"eval", "val"}, {"prune", "prune"}};
     for (size_t i = 0; r->tensorboard && fields && i < CR_COUNT(groups); i++)
         if (strcmp(event, groups[i][0]) == 0 && cr_tensorboard_add(r->tensorboard, groups[i][1], fields) != CR_OK)
-            tensorboard_lost(r);
+            tensorboard_failed(r);
 }
 
 static void clear_line(struct cr_report *r) {
@@ -124,7 +124,7 @@ static void log_interval(struct cr_report *r, int64_t step) {
         snprintf(scale, sizeof scale, ",\"loss_scale\":%.9g,\"skipped\":%" PRId64, r->sum.loss_scale, r->sum.skipped);
     snprintf(json, sizeof json,
              "\"step\":%" PRId64 ",\"epoch\":%" PRId64 ",\"loss\":%.9g,\"top1\":%.6f,\"top5\":%.6f,\"lr\":%.9g,\"grad_"
-                                                       "norm\":%s,\"images_per_s\":%.1f,\"data_wait\":%.4f%s",
+             "norm\":%s,\"images_per_s\":%.1f,\"data_wait\":%.4f%s",
              step, (step - 1) / r->options.steps_per_epoch + 1, r->sum.loss_sum / valid, r->sum.correct1 / valid,
              r->sum.correct5 / valid, r->sum.lr, norm, r->images_per_s,
              r->interval_ns > 0 ? (double)r->wait_ns / (double)r->interval_ns : 0, scale);
@@ -134,15 +134,15 @@ static void log_interval(struct cr_report *r, int64_t step) {
 
 static void redraw(struct cr_report *r, int64_t step) {
     char line[512];
-    if (cr_time_ns() - r->drawn_ns < 100000000) return; /* ten times a second is enough for eyes */
+    if (cr_time_ns() - r->redraw_ns < 100000000) return; /* at most ten times a second */
     format_progress(r, step, line, sizeof line);
-    struct winsize window; /* a line that wraps could not be drawn over */
+    struct winsize window; /* cut the line, since a wrapped line cannot be overwritten */
     if (ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 1 && window.ws_col < sizeof line)
         line[window.ws_col - 1] = 0;
     fprintf(stderr, "\r\033[K%s", line);
     fflush(stderr);
     r->line_open = true;
-    r->drawn_ns  = cr_time_ns();
+    r->redraw_ns = cr_time_ns();
 }
 
 void cr_report_step(struct cr_report *r, int64_t step, const struct cr_step_result *result) {

@@ -1,6 +1,6 @@
-/* training/prune.c: gradual pruning, between two updates: the planes come to the host, masks are chosen there
- * (pruning/pruning.h), and all goes back with the pruned weights and their momentum at 0. Rare, so copies do not
- * matter. */
+/* training/prune.c: gradual pruning between two updates. The buffers are copied to the host, the masks are chosen there
+ * (pruning/pruning.h), and the buffers are copied back with pruned weights and their momentum set to 0. Pruning is
+ * rare, so the copies do not matter. */
 #include "training/run.h"
 
 #include <inttypes.h>
@@ -11,23 +11,24 @@ cr_status cr_run_prune_open(struct cr_run *run) {
     return cr_prune_open(&run->session.model.store, &run->config, &run->prune);
 }
 
-/* Of the whole run: train.steps may stop it before, to go on another day. */
+/* Considers the whole schedule: a run that train.steps ends early may be resumed later. */
 void cr_run_prune_warn(const struct cr_run *run) {
     const struct cr_config *c     = &run->config;
     const int64_t           steps = c->train.epochs * run->at.steps_per_epoch;
-    double                  share, reached = 0;
+    double                  fraction, reached = 0;
     if (cr_comm_rank(run->comm) > 0) return;
     if (!cr_config_prunes(c)) {
         if (c->prune.initial > 0 || c->prune.start > 0 || c->prune.end > 0)
-            cr_log(CR_LOG_WARN, "[prune] says when but not how much: nothing is pruned without sparsity (0.9: nine "
-                                "weights of ten) or a budget");
+            cr_log(CR_LOG_WARN,
+                   "[prune] has a schedule but no target: nothing is pruned without sparsity (0.9 prunes 90 "
+                   "%% of the weights) or a budget");
         return;
     }
     for (int64_t step = 0; step <= steps; step++)
-        if (cr_prune_due(c, step, run->at.steps_per_epoch, &share)) reached = share;
+        if (cr_prune_due(c, step, run->at.steps_per_epoch, &fraction)) reached = fraction;
     if (reached <= 0)
         cr_log(CR_LOG_WARN,
-               "[prune] comes too late: none of the %" PRId64
+               "[prune] starts too late: none of the %" PRId64
                " steps prunes (start = %g, end = %g epochs, every %" PRId64 " steps; the run has %" PRId64
                " epochs of %" PRId64 ")",
                steps, c->prune.start, c->prune.end, (int64_t)c->prune.frequency, (int64_t)c->train.epochs,
@@ -35,7 +36,7 @@ void cr_run_prune_warn(const struct cr_run *run) {
     else if (reached < 1)
         cr_log(CR_LOG_WARN,
                "[prune] end = %g epochs, the run has %" PRId64
-               ": its last pruning reaches %.1f %% of the sparsity that is wanted",
+               ": its last pruning step reaches %.1f %% of the requested sparsity",
                c->prune.end, (int64_t)c->train.epochs, 100 * reached);
 }
 
@@ -51,20 +52,20 @@ static void report_pruned(const struct cr_run *run, double seconds, struct cr_re
     cr_report_event(report, "prune", json, human);
 }
 
-cr_status cr_run_prune(struct cr_run *run, double share, struct cr_report *report) {
+cr_status cr_run_prune(struct cr_run *run, double fraction, struct cr_report *report) {
     const struct cr_param_store *store = &run->session.model.store;
     const int64_t                start = cr_time_ns();
-    struct cr_state_buffers      planes;
+    struct cr_state_buffers      buffers;
     cr_status                    status;
-    CR_TRY(cr_state_buffers_get(&run->session, &planes));
-    CR_TRY_OUT(cr_prune_masks(&run->prune, share, planes.value, planes.mask));
-    cr_prune_zero(store, planes.mask, planes.value);
-    cr_prune_zero(store, planes.mask, planes.momentum);
-    if (planes.second) cr_prune_zero(store, planes.mask, planes.second);
-    if (planes.ema) cr_prune_zero(store, planes.mask, planes.ema);
-    CR_TRY_OUT(cr_state_buffers_put(&run->session, &planes));
+    CR_TRY(cr_state_buffers_get(&run->session, &buffers));
+    CR_TRY_OUT(cr_prune_masks(&run->prune, fraction, buffers.value, buffers.mask));
+    cr_prune_zero(store, buffers.mask, buffers.value);
+    cr_prune_zero(store, buffers.mask, buffers.momentum);
+    if (buffers.second) cr_prune_zero(store, buffers.mask, buffers.second);
+    if (buffers.ema) cr_prune_zero(store, buffers.mask, buffers.ema);
+    CR_TRY_OUT(cr_state_buffers_put(&run->session, &buffers));
     report_pruned(run, (double)(cr_time_ns() - start) * 1e-9, report);
 out:
-    cr_state_buffers_free(&planes);
+    cr_state_buffers_free(&buffers);
     return status;
 }

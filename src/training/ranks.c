@@ -1,4 +1,4 @@
-/* training/ranks.c: what several ranks share while a training run starts. See training/run.h. */
+/* training/ranks.c: start of a training run with several ranks. See training/run.h. */
 #include "training/run.h"
 
 #include <inttypes.h>
@@ -14,7 +14,7 @@ int64_t cr_run_update_images(const struct cr_run *run) {
 /* ---- folders ---- */
 
 struct folders {
-    char dir[PATH_MAX], from[PATH_MAX]; /* from "": a fresh run */
+    char dir[PATH_MAX], from[PATH_MAX]; /* `from` is "" for a new run */
 };
 
 cr_status cr_run_share_folders(struct cr_run *run) {
@@ -43,18 +43,18 @@ cr_status cr_run_data_turn(struct cr_run *run, cr_status (*open)(struct cr_run *
     return first ? CR_OK : open(run);
 }
 
-/* What may differ from host to host. */
-static void leave_out_places(struct cr_config *c) {
+/* Removes the keys that may differ between hosts. */
+static void clear_host_keys(struct cr_config *c) {
     c->data.root = c->train.output = c->model.weights = c->memory.trace = "";
     c->data.workers = c->data.prefetch = c->train.gpu = c->train.threads = 0;
 }
 
 cr_status cr_run_same(struct cr_run *run) {
-    struct cr_config c      = run->config; /* borrows all that it points to */
+    struct cr_config c      = run->config; /* a shallow copy */
     struct cr_text   text   = {0};
     const uint64_t   data[] = {cr_dataset_fingerprint(run->train), cr_dataset_fingerprint(run->val)};
     if (cr_comm_size(run->comm) == 1) return CR_OK;
-    leave_out_places(&c);
+    clear_host_keys(&c);
     cr_config_dump(&c, &text);
     int64_t   length = (int64_t)text.length;
     cr_status status =
@@ -62,10 +62,10 @@ cr_status cr_run_same(struct cr_run *run) {
     if (status == CR_OK) status = cr_comm_same(run->comm, text.data, text.length, "the configuration");
     cr_text_free(&text);
     CR_TRY(status);
-    return cr_comm_same(run->comm, data, sizeof data, "the data set (names, labels, sizes)");
+    return cr_comm_same(run->comm, data, sizeof data, "the dataset (names, labels, sizes)");
 }
 
-/* ---- another number of ranks ---- */
+/* ---- resume with another number of ranks ---- */
 
 cr_status cr_run_fit_batch(struct cr_run *run, const struct cr_config *stored, bool force, bool *same_update) {
     struct cr_config *c    = &run->config;
@@ -79,13 +79,13 @@ cr_status cr_run_fit_batch(struct cr_run *run, const struct cr_config *stored, b
             return CR_FAIL(CR_ERR_CONFIG,
                            "%s: an update has %" PRId64 " images (%" PRId64 " rank%s), which %" PRId64
                            " rank%s with train.accumulate = %" PRId64
-                           " cannot share: use another number of ranks, or train.batch=... with --force",
+                           " cannot divide evenly: use another number of ranks, or train.batch=... with --force",
                            run->from, images, before, before == 1 ? "" : "s", size, size == 1 ? "" : "s",
                            c->train.accumulate);
         c->train.batch = images / parts;
         cr_log(CR_LOG_INFO,
-               "resume: %" PRId64 " rank%s with %" PRId64 " images each, where it was %" PRId64 " with %" PRId64
-               ": updates and the order of the pictures stay as they were",
+               "resume: %" PRId64 " rank%s with %" PRId64 " images each, before %" PRId64 " with %" PRId64
+               ": the images of each update and their order do not change",
                size, size == 1 ? "" : "s", c->train.batch * c->train.accumulate, before,
                stored->train.batch * stored->train.accumulate);
     }
@@ -98,15 +98,16 @@ cr_status cr_run_fit_batch(struct cr_run *run, const struct cr_config *stored, b
 void cr_run_scale_lr(struct cr_run *run) {
     const struct cr_config  *c     = &run->config;
     const int64_t            n     = cr_run_update_images(run);
-    const double             share = (double)n / (double)c->optim.lr_base_batch;
+    const double             scale = (double)n / (double)c->optim.lr_base_batch;
     const enum cr_lr_scaling rule  = c->optim.lr_scaling;
-    run->lr_factor = rule == CR_LR_SCALING_LINEAR ? share : rule == CR_LR_SCALING_SQRT ? sqrt(share) : 1;
+    run->lr_factor = rule == CR_LR_SCALING_LINEAR ? scale : rule == CR_LR_SCALING_SQRT ? sqrt(scale) : 1;
     if (cr_comm_size(run->comm) == 1 && rule == CR_LR_SCALING_NONE) return;
-    char how[96] = "";
+    char details[96] = "";
     if (rule != CR_LR_SCALING_NONE)
-        snprintf(how, sizeof how, " (optim.lr = %g, %s, %" PRId64 " / %" PRId64 " images)", c->optim.lr,
+        snprintf(details, sizeof details, " (optim.lr = %g, %s, %" PRId64 " / %" PRId64 " images)", c->optim.lr,
                  cr_word_lr_scaling(rule), n, c->optim.lr_base_batch);
-    cr_log(CR_LOG_INFO, "ranks   %d on %d host%s; %" PRId64 " images an update; learning rate %g%s; %s",
+    cr_log(CR_LOG_INFO, "ranks   %d on %d host%s; %" PRId64 " images per update; learning rate %g%s; %s",
            cr_comm_size(run->comm), CR_MAX(cr_comm_hosts(run->comm), 1), cr_comm_hosts(run->comm) > 1 ? "s" : "", n,
-           run->lr_factor * c->optim.lr, how, c->model.sync_bn ? "BN over all ranks" : "BN a rank");
+           run->lr_factor * c->optim.lr, details,
+           c->model.sync_bn ? "BN statistics over all ranks" : "BN statistics per rank");
 }

@@ -1,4 +1,4 @@
-/* training/run.h: opening a training run: output folder, resume, data, session. Private to train*.c. */
+/* training/run.h: a training run: output folder, resumed checkpoint, datasets, session. Used by this folder only. */
 #ifndef CR_TRAIN_SETUP_H
 #define CR_TRAIN_SETUP_H
 
@@ -8,45 +8,64 @@
 #include "training/metrics.h"
 
 struct cr_run {
-    struct cr_comm    *comm;       /* NULL: one rank */
-    struct cr_config   config;     /* the one that counts: on resume the stored one under the command line's values */
-    char              *dir;        /* run folder */
-    char              *from;       /* checkpoint resumed from; NULL: fresh */
-    bool               unmeasured; /* ... whose kernels were chosen by their order, not by measured times */
-    int                lock;       /* of the run folder; -1: none */
+    struct cr_comm  *comm;   /* borrowed; NULL with one rank */
+    struct cr_config config; /* effective configuration; on resume the stored one with the values of the command line */
+    char            *dir;    /* run folder */
+    char            *from;   /* checkpoint folder that the run resumes from; NULL for a new run */
+    bool             unmeasured; /* the resumed run chose its kernels without measuring them */
+    int              lock;       /* file descriptor of the lock of the run folder; -1 when not locked */
     struct cr_dataset *train, *val;
     struct cr_session  session;
     struct cr_loader  *loader;
-    struct cr_position at;
-    int64_t            total_steps; /* of the whole run, with train.steps applied */
-    double             lr_factor;   /* of every learning rate: [optim] lr_scaling for the images of an update */
-    struct cr_prune    prune;       /* without layers: training prunes nothing */
-    struct cr_text     config_text;
+    struct cr_position at;          /* current position */
+    int64_t            total_steps; /* number of updates of the whole run, limited by train.steps */
+    double lr_factor; /* factor of every learning rate, by [optim] lr_scaling and the number of images of an update */
+    struct cr_prune prune; /* has no layers when training does not prune */
+    struct cr_text  config_text;
 };
-/* Everything up to the first step. On failure *run is closed. */
+/* Does everything up to the first step. Closes *run on failure. */
 CR_MUST cr_status cr_run_open(const struct cr_config *given, const struct cr_train_options *options,
                               struct cr_run *run);
-/* training/trace.c: writes the log that [memory] trace asks for. */
+/* training/trace.c: writes the memory trace to the file [memory] trace; does nothing without this key. */
 CR_MUST cr_status cr_run_trace(const struct cr_run *run);
-/* training/prune.c: resolves [prune]; prunes up to `share` of its final sparsity, with no update under way. */
+/* training/prune.c: resolves [prune]. */
 CR_MUST cr_status cr_run_prune_open(struct cr_run *run);
-void cr_run_prune_warn(const struct cr_run *run); /* of a [prune] that the run ends before, or that prunes nothing */
-CR_MUST cr_status cr_run_prune(struct cr_run *run, double share, struct cr_report *report);
+/* Warns when [prune] prunes nothing, or when the run ends before pruning is complete. */
+void cr_run_prune_warn(const struct cr_run *run);
+/* Prunes to `fraction` of the final sparsity. No program may be running. */
+CR_MUST cr_status cr_run_prune(struct cr_run *run, double fraction, struct cr_report *report);
 void              cr_run_close(struct cr_run *run);
 
-/* training/ranks.c: what several ranks share while they start. With one rank nothing happens. */
-int64_t cr_run_update_images(const struct cr_run *run); /* of all ranks */
-/* Rank 0 knows the folder and the checkpoint: everybody gets them. */
+/* training/evaluate.c: the best checkpoint so far, as recorded in best.json. */
+struct cr_best {
+    int64_t step;
+    double  top1; /* top-1 accuracy, 0 to 1; -1 before the first evaluation */
+};
+struct cr_best cr_run_best_read(const struct cr_run *run);
+/* True on the rank that writes logs and checkpoints (rank 0). */
+bool cr_run_reports(const struct cr_run *run);
+/* Writes a checkpoint of the current step. */
+CR_MUST cr_status cr_run_save(struct cr_run *run, struct cr_report *report);
+/* Evaluates the validation set, also with the moving averages of [ema], and updates *best. CR_ERR_INTERRUPTED when
+ * *stop becomes non-zero. */
+CR_MUST cr_status cr_run_evaluate(struct cr_run *run, struct cr_report *report, volatile const int *stop,
+                                  struct cr_best *best);
+
+/* ---- training/ranks.c: start of a run with several ranks ---- */
+
+/* Number of images of one update, over all ranks. */
+int64_t cr_run_update_images(const struct cr_run *run);
+/* Rank 0 sends the run folder and the checkpoint folder to all ranks. Does nothing with one rank. */
 CR_MUST cr_status cr_run_share_folders(struct cr_run *run);
-/* One rank a host opens the data first, since that may draw or count pictures there. */
+/* Opens the datasets, first on one rank of each host, because opening may generate or count images on that host. */
 CR_MUST cr_status cr_run_data_turn(struct cr_run *run, cr_status (*open)(struct cr_run *run));
-/* Have all ranks the same configuration and the same pictures? */
+/* Checks that all ranks have the same configuration and datasets. */
 CR_MUST cr_status cr_run_same(struct cr_run *run);
-/* A run that goes on with another number of ranks keeps the images of its updates: train.batch changes unless the
- * command line does it. *same_update: an update has as many images as before. `stored`: the run's configuration as it
- * was saved. */
+/* On resume with another number of ranks: changes train.batch so that an update has as many images as before, unless
+ * the command line sets train.batch. `stored`: the configuration that was saved. *same_update: the number of images of
+ * an update is unchanged. */
 CR_MUST cr_status cr_run_fit_batch(struct cr_run *run, const struct cr_config *stored, bool force, bool *same_update);
-/* The rule of [optim] lr_scaling; the line about ranks and images. */
+/* Sets run->lr_factor by [optim] lr_scaling and logs the number of ranks and images. */
 void cr_run_scale_lr(struct cr_run *run);
 
 #endif

@@ -1,4 +1,4 @@
-/* training/setup.c: see training/run.h. */
+/* training/setup.c: opens a training run: run folder, configuration, datasets, session. See training/run.h. */
 #include "training/run.h"
 
 #include <errno.h>
@@ -33,15 +33,13 @@ static cr_status default_dir(const struct cr_config *c, char **out) {
     return *out ? CR_OK : CR_NO_MEMORY(256);
 }
 
-/* --resume PATH: a step folder belongs to the run folder around it. */
+/* --resume PATH: PATH is a run folder, or a step folder inside a run folder. */
 static cr_status split_resume_path(const char *path, char **dir, char **from) {
     char resolved[PATH_MAX];
     if (!realpath(path, resolved)) return CR_FAIL(CR_ERR_CONFIG, "--resume %s: %s", path, strerror(errno));
     if (!is_step_folder(resolved)) {
         CR_TRY(cr_ckpt_find(resolved, from));
-        if (!*from)
-            return CR_FAIL(CR_ERR_CONFIG, "--resume %s: no checkpoint there (no step-N folder, no model to go on from)",
-                           path);
+        if (!*from) return CR_FAIL(CR_ERR_CONFIG, "--resume %s: no checkpoint there (no step-N folder)", path);
         *dir = cr_strdup(resolved);
     } else {
         *from       = cr_strdup(resolved);
@@ -65,8 +63,8 @@ static cr_status choose_dir(const struct cr_config *given, const struct cr_train
     }
     if (cr_ckpt_dir_in_use(run->dir))
         return CR_FAIL(CR_ERR_CONFIG,
-                       "%s is not empty, it may hold a run already: go on with --resume auto, or choose another folder "
-                       "with train.output=DIR",
+                       "%s is not empty and may contain a run: continue it with --resume auto, or choose another "
+                       "folder with train.output=DIR",
                        run->dir);
     return CR_OK;
 }
@@ -83,48 +81,49 @@ static cr_status lock_dir(struct cr_run *run) {
     return CR_OK;
 }
 
-/* ---- the config of a resumed run ---- */
+/* ---- configuration of a resumed run ---- */
 
-static bool starts(const char *s, const char *prefix) {
+static bool starts_with(const char *s, const char *prefix) {
     return strncmp(s, prefix, strlen(prefix)) == 0;
 }
 
-/* Does this change make another model or another order of the data? */
-static bool changes_the_run(const char *line) {
-    static const char *const free_keys[] = {"model.weights:", "model.head:",    "model.init", "data.root:",
-                                            "data.workers:",  "data.prefetch:", "data.eval_", "data.corrupt:"};
-    static const char *const fixed[]     = {"model.", "data.", "train.batch:", "train.seed:", "train.accumulate:"};
-    for (size_t i = 0; i < CR_COUNT(free_keys); i++)
-        if (starts(line, free_keys[i])) return false;
+/* True when this change alters the model or the order of the data. */
+static bool changes_results(const char *line) {
+    static const char *const allowed[] = {"model.weights:", "model.head:",    "model.init", "data.root:",
+                                          "data.workers:",  "data.prefetch:", "data.eval_", "data.corrupt:"};
+    static const char *const fixed[]   = {"model.", "data.", "train.batch:", "train.seed:", "train.accumulate:"};
+    for (size_t i = 0; i < CR_COUNT(allowed); i++)
+        if (starts_with(line, allowed[i])) return false;
     for (size_t i = 0; i < CR_COUNT(fixed); i++)
-        if (starts(line, fixed[i])) return true;
+        if (starts_with(line, fixed[i])) return true;
     return false;
 }
 
-/* Where a run is kept and cut is no news. */
-static bool is_expected(const char *line) {
-    return starts(line, "train.output:") || starts(line, "train.steps:");
+/* Changes of the output folder and of train.steps are not logged. */
+static bool is_silent(const char *line) {
+    return starts_with(line, "train.output:") || starts_with(line, "train.steps:");
 }
 
-static cr_status judge_changes(struct cr_text *diff, bool force, bool same_update) {
-    struct cr_text refused = {0};
-    char          *save    = NULL;
+static cr_status check_changes(struct cr_text *diff, bool force, bool same_update) {
+    struct cr_text rejected = {0};
+    char          *save     = NULL;
     for (char *line = diff->data ? strtok_r(diff->data, "\n", &save) : NULL; line; line = strtok_r(NULL, "\n", &save)) {
-        const bool other_split = same_update && (starts(line, "train.batch:") || starts(line, "train.accumulate:"));
-        if (changes_the_run(line) && !other_split)
-            cr_text_add(&refused, "\n  %s", line);
-        else if (!is_expected(line))
+        const bool same_images =
+            same_update && (starts_with(line, "train.batch:") || starts_with(line, "train.accumulate:"));
+        if (changes_results(line) && !same_images)
+            cr_text_add(&rejected, "\n  %s", line);
+        else if (!is_silent(line))
             cr_log(CR_LOG_INFO, "resume: %s", line);
     }
     cr_status status = CR_OK;
-    if (refused.data && !force)
+    if (rejected.data && !force)
         status = CR_FAIL(CR_ERR_CONFIG,
-                         "these values would change the model or the order of the data of the run:%s\nleave them as "
-                         "they were, or add --force",
-                         refused.data);
-    else if (refused.data)
-        cr_log(CR_LOG_WARN, "resume, forced:%s", refused.data);
-    cr_text_free(&refused);
+                         "these values would change the model or the order of the data of the run:%s\nrestore the "
+                         "old values, or add --force",
+                         rejected.data);
+    else if (rejected.data)
+        cr_log(CR_LOG_WARN, "resume, forced:%s", rejected.data);
+    cr_text_free(&rejected);
     return status;
 }
 
@@ -138,17 +137,17 @@ static cr_status stored_config(const struct cr_config *given, const struct cr_tr
     CR_TRY_OUT(cr_config_open(&stored, path, NULL, 0));
     CR_TRY_OUT(cr_config_open(&run->config, path, o->overrides, o->override_count));
     if (!run->config.train.batch && !o->force)
-        run->config.train.batch = stored.train.batch; /* auto: it was found when the run began */
+        run->config.train.batch = stored.train.batch; /* auto: the batch size that was found when the run began */
     CR_TRY_OUT(cr_run_fit_batch(run, &stored, o->force, &same_update));
     run->unmeasured = !stored.train.measure;
     cr_config_diff(&stored, &run->config, &diff);
     if (diff.failed) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while comparing configurations");
-    CR_TRY_OUT(judge_changes(&diff, o->force, same_update));
+    CR_TRY_OUT(check_changes(&diff, o->force, same_update));
     cr_config_diff(&run->config, given, &ignored);
     char *save = NULL;
     for (char *line = ignored.data ? strtok_r(ignored.data, "\n", &save) : NULL; line;
          line       = strtok_r(NULL, "\n", &save))
-        if (!is_expected(line))
+        if (!is_silent(line))
             cr_log(CR_LOG_INFO, "resume: %s in %s is not applied; give it on the command line to change it", line,
                          given->path);
 out:
@@ -159,13 +158,13 @@ out:
     return status;
 }
 
-/* A copy of the given config by its own text: the run owns its config in both cases. */
+/* Opens the given configuration again, so that the run owns its copy. */
 static cr_status copy_config(const struct cr_config *given, const struct cr_train_options *o, struct cr_run *run) {
     bool built_in = strcmp(given->path, "(built in)") == 0;
     return cr_config_open(&run->config, built_in ? NULL : given->path, o->overrides, o->override_count);
 }
 
-/* ---- data, session ---- */
+/* ---- datasets and session ---- */
 
 static cr_status open_data(struct cr_run *run) {
     struct cr_text    text = {0};
@@ -178,12 +177,13 @@ static cr_status open_data(struct cr_run *run) {
     if (!text.failed) cr_log(CR_LOG_INFO, "data    %s: %s", cr_word_data_kind(c->data.kind), text.data);
     cr_text_free(&text);
     if (cr_dataset_classes(run->train) != cr_dataset_classes(run->val))
-        return cr_config_fail(c, "data.root", "%d classes in training, %d in validation: they must be the same",
+        return cr_config_fail(c, "data.root", "%d classes in training, %d in validation: the numbers must be equal",
                               cr_dataset_classes(run->train), cr_dataset_classes(run->val));
-    int64_t need = CR_MAX(cr_run_update_images(run), c->train.accumulate * cr_comm_size(run->comm)); /* batch 0: auto */
+    int64_t need =
+        CR_MAX(cr_run_update_images(run), c->train.accumulate * cr_comm_size(run->comm)); /* batch is 0 when auto */
     if (cr_dataset_count(run->train) < need)
         return cr_config_fail(c, "train.batch",
-                              "%" PRId64 " images a step, but the training set has %" PRId64
+                              "%" PRId64 " images per update, but the training set has %" PRId64
                               ": lower batch or accumulate",
                               need, cr_dataset_count(run->train));
     return CR_OK;
@@ -203,19 +203,18 @@ static cr_status open_loader(struct cr_run *run) {
                                         .ranks         = cr_comm_size(run->comm)};
     int64_t                  stored  = run->at.steps_per_epoch;
     run->at.steps_per_epoch          = cr_loader_batches(run->train, &options) / c->train.accumulate;
-    if (run->from) { /* the position and the schedule follow from the number of updates */
+    if (run->from) { /* position and schedule are computed from the number of updates */
         if (stored != run->at.steps_per_epoch)
             cr_log(CR_LOG_WARN,
-                   "an epoch had %" PRId64 " steps and has %" PRId64 " now: step %" PRId64 " counts as epoch %.2f",
-                   stored, run->at.steps_per_epoch, run->at.step,
-                   (double)run->at.step / (double)run->at.steps_per_epoch);
+                   "an epoch had %" PRId64 " steps and now has %" PRId64 ": step %" PRId64 " is epoch %.2f", stored,
+                   run->at.steps_per_epoch, run->at.step, (double)run->at.step / (double)run->at.steps_per_epoch);
         options.epoch       = run->at.step / run->at.steps_per_epoch;
         options.first_batch = run->at.step % run->at.steps_per_epoch * c->train.accumulate;
     }
     return cr_loader_open(run->train, &options, &run->loader);
 }
 
-static cr_status start_values(struct cr_run *run, bool force) {
+static cr_status load_values(struct cr_run *run, bool force) {
     uint64_t fingerprint = cr_dataset_fingerprint(run->train);
     if (!run->from) {
         CR_TRY(cr_session_init(&run->session));
@@ -223,32 +222,32 @@ static cr_status start_values(struct cr_run *run, bool force) {
             CR_TRY(cr_session_load_weights(&run->session, run->config.model.weights, false));
             CR_TRY(cr_state_ema_start(&run->session));
         } else
-            cr_log(CR_LOG_INFO, "weights: none given (model.weights): training from scratch");
+            cr_log(CR_LOG_INFO, "weights: model.weights is not set: training from scratch");
     } else {
         CR_TRY(cr_state_load(&run->session, run->from, &run->at));
         CR_TRY(cr_session_fit_loss_scale(&run->session));
         if (run->at.data_fingerprint != fingerprint && !force)
             return CR_FAIL(CR_ERR_CONFIG,
-                           "%s was trained on another data set (names, labels or sizes differ from %s): put it back, "
-                           "or add --force",
+                           "%s was trained on another dataset (names, labels or sizes differ from %s): restore the "
+                           "dataset, or add --force",
                            run->from, run->config.data.root);
         cr_log(CR_LOG_INFO, "resume  %s, step %" PRId64, run->from, run->at.step);
     }
-    const int64_t saved_by   = run->at.ranks;
-    run->at.data_fingerprint = fingerprint;
-    run->at.ranks            = cr_comm_size(run->comm);
+    const int64_t saved_ranks = run->at.ranks;
+    run->at.data_fingerprint  = fingerprint;
+    run->at.ranks             = cr_comm_size(run->comm);
     CR_TRY(cr_session_same_values(&run->session));
-    return run->from ? cr_state_running_load(&run->session, run->from, saved_by) : CR_OK;
+    return run->from ? cr_state_running_load(&run->session, run->from, saved_ranks) : CR_OK;
 }
 
-/* What the run begins with. */
-static const char *first_weights(const struct cr_run *run) {
+/* The weights that the run starts from: a checkpoint, a file, or "". */
+static const char *initial_weights(const struct cr_run *run) {
     return run->from ? run->from : run->config.model.weights;
 }
 
-/* Are those pruned, with masks that stay? */
+/* Sets *pruned when the run starts from pruned weights. */
 static cr_status starts_pruned(const struct cr_run *run, bool *pruned) {
-    const char *weights = first_weights(run);
+    const char *weights = initial_weights(run);
     *pruned             = false;
     return *weights ? cr_state_is_pruned(weights, pruned) : CR_OK;
 }
@@ -260,7 +259,7 @@ static cr_status open_session(struct cr_run *run, bool force) {
                                                .eval       = true,
                                                .execute    = true,
                                                .masks      = pruned,
-                                               .masks_from = pruned ? first_weights(run) : NULL,
+                                               .masks_from = pruned ? initial_weights(run) : NULL,
                                                .batch_max  = cr_dataset_count(run->train) /
                                                             (run->config.train.accumulate * cr_comm_size(run->comm)),
                                                .classes          = cr_dataset_classes(run->train),
@@ -269,9 +268,9 @@ static cr_status open_session(struct cr_run *run, bool force) {
                                                .retune           = force,
                                                .comm             = run->comm};
     CR_TRY(cr_session_open(&run->config, &options, &run->session));
-    run->config.train.batch = run->session.batch; /* auto is a number now, and the checkpoint's config says which */
+    run->config.train.batch = run->session.batch; /* replaces auto; the checkpoint stores this number */
     CR_TRY(cr_run_prune_open(run));
-    CR_TRY(start_values(run, force));
+    CR_TRY(load_values(run, force));
     CR_TRY(open_loader(run));
     run->total_steps = run->config.train.epochs * run->at.steps_per_epoch;
     if (run->config.train.steps) run->total_steps = CR_MIN(run->total_steps, run->config.train.steps);
@@ -282,7 +281,7 @@ static cr_status open_session(struct cr_run *run, bool force) {
 
 /* ---- open, close ---- */
 
-static cr_status own_folder(struct cr_run *run) {
+static cr_status prepare_folder(struct cr_run *run) {
     if (cr_comm_rank(run->comm) > 0) return CR_OK;
     CR_TRY(cr_ckpt_prepare_dir(run->dir));
     CR_TRY(lock_dir(run));
@@ -299,10 +298,10 @@ static cr_status open_run(const struct cr_config *given, const struct cr_train_o
         CR_TRY(copy_config(given, o, run));
     CR_TRY(cr_device_check(run->config.train.device));
     if (!run->from) CR_TRY(cr_state_weights_there(&run->config));
-    CR_TRY(cr_run_data_turn(run,
-                            open_data)); /* before anything is written: a wrong data.root leaves no empty run behind */
+    /* The data is opened before anything is written: a wrong data.root leaves no empty run folder. */
+    CR_TRY(cr_run_data_turn(run, open_data));
     CR_TRY(cr_run_same(run));
-    CR_TRY(own_folder(run));
+    CR_TRY(prepare_folder(run));
     CR_TRY(open_session(run, o->force));
     run->config.train.output = run->dir;
     cr_config_dump(&run->config, &run->config_text);
@@ -313,7 +312,7 @@ cr_status cr_run_open(const struct cr_config *given, const struct cr_train_optio
     *run             = (struct cr_run){.lock = -1, .comm = options->comm};
     cr_status status = open_run(given, options, run);
     if (status == CR_OK) return CR_OK;
-    cr_comm_abort(run->comm, cr_error_message()); /* before anything is closed that others wait for */
+    cr_comm_abort(run->comm, cr_error_message()); /* before this rank closes anything that other ranks wait for */
     cr_run_close(run);
     return status;
 }

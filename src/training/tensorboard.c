@@ -1,4 +1,4 @@
-/* training/tensorboard.c: see training/tensorboard.h. */
+/* training/tensorboard.c: encodes and writes TensorBoard events. See training/tensorboard.h. */
 #include "training/tensorboard.h"
 
 #include "core/files.h"
@@ -53,22 +53,22 @@ static void add_scalar(struct cr_text *summary, const char *group, const char *n
 
 /* ---- records ---- */
 
-/* A checksum of bytes that hold checksums is weak, hence the mask (TFRecord's rule). */
+/* TFRecord masks its checksums, because a CRC of data that contains CRCs is weak. */
 static uint32_t masked_crc(const void *bytes, size_t count) {
     const uint32_t crc = cr_crc32c(0, bytes, count);
     return ((crc >> 15) | (crc << 17)) + 0xa282ead8u;
 }
 
-/* Writes the event, and frees it. */
+/* Writes the event and frees it. */
 static cr_status write_record(struct cr_tensorboard *t, struct cr_text *event) {
     struct cr_text record = {0};
     cr_status      status;
-    if (event->failed) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: an event of TensorBoard");
+    if (event->failed) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while writing a TensorBoard event");
     cr_pb_add_little(&record, event->length, 8);
     cr_pb_add_little(&record, record.failed ? 0 : masked_crc(record.data, 8), 4);
     cr_text_add_bytes(&record, event->data, event->length);
     cr_pb_add_little(&record, masked_crc(event->data, event->length), 4);
-    if (record.failed) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: an event of TensorBoard");
+    if (record.failed) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while writing a TensorBoard event");
     status = cr_fs_write(t->file, t->path, record.data, record.length, 0);
 out:
     cr_text_free(event);
@@ -83,7 +83,7 @@ static cr_status write_version(struct cr_tensorboard *t) {
     return write_record(t, &event);
 }
 
-/* SessionLog.status = START: what older files have from this step on was lost with the run that wrote it. */
+/* SessionLog.status = START: events of older files from this step on are void. */
 static cr_status write_start(struct cr_tensorboard *t, int64_t first_step) {
     struct cr_text event = {0}, log = {0};
     add_head(&event, first_step);
@@ -99,13 +99,13 @@ cr_status cr_tensorboard_add(struct cr_tensorboard *t, const char *group, const 
     int64_t        step   = 0;
     const size_t   length = strlen(members);
     if (length >= sizeof text)
-        return CR_FAIL(CR_ERR_FORMAT, "%s: a line of %zu bytes has no place in an event", t->path, length);
+        return CR_FAIL(CR_ERR_FORMAT, "%s: a line of %zu bytes is too long for an event", t->path, length);
     memcpy(text, members, length + 1);
     cr_json_start(&json, text, length);
     do {
         double number;
         if (!cr_json_string(&json, &name) || !cr_json_expect(&json, ':')) break;
-        struct cr_json value = json; /* a number, or anything else */
+        struct cr_json value = json; /* a number or any other value */
         if (!cr_json_number(&value, &number)) {
             if (!cr_json_skip(&json)) break;
             continue;
@@ -123,8 +123,8 @@ cr_status cr_tensorboard_add(struct cr_tensorboard *t, const char *group, const 
 
 /* ---- the file ---- */
 
-/* TensorBoard reads the files of a folder in the order of their names, so the number in ours is above all that are
- * there, even when the clock went back. */
+/* TensorBoard reads the files of a folder in the order of their names. The number in the new name is larger than in all
+ * existing names, even when the clock was set back. */
 static int64_t free_number(const char *folder) {
     int64_t        number = (int64_t)time(NULL);
     DIR           *dir    = opendir(folder);

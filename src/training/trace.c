@@ -1,8 +1,8 @@
-/* training/trace.c: the run's own memory log ([memory] trace), for cresnet plan --trace. */
+/* training/trace.c: writes the memory trace of a run ([memory] trace), the input of cresnet plan --trace. */
 #include "inspect/memory_trace/memory_trace.h"
 #include "training/run.h"
 
-/* A first iteration that warms up, and two that are the same. */
+/* One warm-up iteration and two identical ones. */
 enum { ITERATIONS = 3 };
 
 /* The programs of an update in the order in which train_step runs them. */

@@ -1,6 +1,6 @@
-/* tests/checkops/checkops_cases.c: the shapes, a table per group of ops. Small, odd, prime, one more and one less than
- * a vector, and the layers of the shipped configs (batch 1 or 2, ImageNet's at reduced size; at full size in
- * tests/checkops/checkops_layers.c). */
+/* tests/checkops/checkops_cases.c: the cases of plain ops, one table of shapes per group of ops. The shapes are
+ * small, odd or prime, one more and one less than a vector, and those of the layers of the configurations in
+ * configs/ (batch 1 or 2, ImageNet's at reduced size; checkops_layers.c has the full size). */
 #include "tests/checkops/checkops.h"
 
 #include <stdio.h>
@@ -42,7 +42,7 @@ static const struct conv convs[] = {
     {1, 2, 2, 16, 16, 3, 1, 1, false},
     {1, 4, 3, 15, 33, 3, 2, 1, false},
     {1, 1, 1, 32, 48, 3, 2, 1, false},
-    /* widths that rows of 8 and 16 pixels take whole, channels that fill vectors */
+    /* widths that are multiples of 8 and 16 pixels, channels that fill vectors */
     {1, 3, 16, 16, 16, 3, 1, 1, false},
     {2, 5, 48, 16, 16, 3, 1, 1, false},
     {1, 3, 8, 32, 32, 3, 1, 1, false},
@@ -78,7 +78,7 @@ static const struct conv pools[] = {
 };
 
 static const struct conv shortcuts[] = {
-    /* pad: channels added in front, and as many behind */
+    /* pad: number of channels of zeros before and after the input channels */
     {1, 1, 1, 1, 0, 1, 1, 1, false},    {2, 5, 5, 3, 0, 1, 2, 2, false},  {1, 4, 6, 16, 0, 1, 2, 8, false},
     {1, 3, 3, 7, 0, 1, 1, 0, false},    {1, 7, 7, 17, 0, 1, 3, 5, false}, {2, 32, 32, 16, 0, 1, 2, 8, true},
     {2, 16, 16, 32, 0, 1, 2, 16, true},
@@ -137,9 +137,9 @@ bool checkops_has_half(enum cr_op_kind kind) {
     }
 }
 
-/* An f32 case and, while the shape is small and comes early, its f64 twin: rows must take it right or refuse it. In 16
- * bits all of them where a device has rows for that; else one of each kind, for the reference that judges such devices.
- */
+/* Adds an f32 case and, for small shapes at the start of a table, the same case in f64: kernels must compute it
+ * correctly or refuse it. 16-bit types: all cases if the device has kernels for them; otherwise one case per op
+ * kind, for the 16-bit reference. */
 void checkops_list_add_types(struct checkops_list *list, const struct checkops_case *of, size_t place) {
     struct checkops_case c = *of;
     if (c.kind != CR_OP_cast) {
@@ -199,11 +199,11 @@ static void list_images(struct checkops_list *list, enum cr_op_kind kind, const 
 
 static void list_pointwise(struct checkops_list *list) {
     static const enum cr_op_kind plain[] = {
-        CR_OP_bn_sums, CR_OP_bn_finalize,  CR_OP_bn_scale_bias,   CR_OP_relu,          CR_OP_add,
-        CR_OP_avgpool, CR_OP_avgpool_grad, CR_OP_relu_grad,       CR_OP_channel_scale, CR_OP_zero,
-        CR_OP_cast,    CR_OP_avgpool2x2,   CR_OP_avgpool2x2_grad, CR_OP_se_scale,      CR_OP_se_scale_grad,
-        CR_OP_offload, CR_OP_prefetch,     CR_OP_barrier,         CR_OP_all_reduce}; /* of one rank: several are tests
-                                                                                        of their own */
+        CR_OP_bn_sums, CR_OP_bn_finalize, CR_OP_bn_scale_bias, CR_OP_relu, CR_OP_add, CR_OP_avgpool, CR_OP_avgpool_grad,
+        CR_OP_relu_grad, CR_OP_channel_scale, CR_OP_zero, CR_OP_cast, CR_OP_avgpool2x2, CR_OP_avgpool2x2_grad,
+        CR_OP_se_scale, CR_OP_se_scale_grad, CR_OP_offload, CR_OP_prefetch, CR_OP_barrier,
+        /* all_reduce of one rank; several ranks have tests of their own */
+        CR_OP_all_reduce};
     for (size_t i = 0; i < CR_COUNT(plain); i++) list_images(list, plain[i], FLAGS(0));
     list_images(list, CR_OP_normalize, FLAGS(0, CHECKOPS_BOXES));
     list_images(list, CR_OP_mix, FLAGS(0));
@@ -238,20 +238,20 @@ static void list_all(struct checkops_list *list) {
                   FLAGS(0, CHECKOPS_SMOOTH, CHECKOPS_MIXES, CHECKOPS_MIXES | CHECKOPS_SMOOTH));
     list_variants(list, CR_OP_loss_grad, TABLE(losses),
                   FLAGS(0, CHECKOPS_SMOOTH, CHECKOPS_SCALED, CHECKOPS_MIXES, CHECKOPS_MIXES | CHECKOPS_SMOOTH));
-    static const struct conv planes[] = {
+    static const struct conv stores[] = {
         {1, 1, 1, 1, 0, 0, 0, 0, false}, {1, 1, 1, 1, 0, 0, 0, 0, false}, {1, 1, 1, 1, 0, 0, 0, 0, false}};
-    list_variants(list, CR_OP_grad_norm, TABLE(planes), FLAGS(0, CHECKOPS_SCALED));
-    list_variants(list, CR_OP_sgd, TABLE(planes),
+    list_variants(list, CR_OP_grad_norm, TABLE(stores), FLAGS(0, CHECKOPS_SCALED));
+    list_variants(list, CR_OP_sgd, TABLE(stores),
                   FLAGS(0, CHECKOPS_NESTEROV, CHECKOPS_CLIP, CHECKOPS_NESTEROV | CHECKOPS_CLIP | CHECKOPS_SCALED,
                         CHECKOPS_BITS, CHECKOPS_BITS | CHECKOPS_NESTEROV | CHECKOPS_CLIP));
-    list_variants(list, CR_OP_adamw, TABLE(planes),
+    list_variants(list, CR_OP_adamw, TABLE(stores),
                   FLAGS(0, CHECKOPS_CLIP | CHECKOPS_SCALED, CHECKOPS_BITS | CHECKOPS_CLIP));
-    list_variants(list, CR_OP_param_norms, TABLE(planes), FLAGS(0, CHECKOPS_SCALED));
-    list_variants(list, CR_OP_lars, TABLE(planes),
+    list_variants(list, CR_OP_param_norms, TABLE(stores), FLAGS(0, CHECKOPS_SCALED));
+    list_variants(list, CR_OP_lars, TABLE(stores),
                   FLAGS(0, CHECKOPS_NESTEROV, CHECKOPS_CLIP | CHECKOPS_SCALED,
                         CHECKOPS_BITS | CHECKOPS_NESTEROV | CHECKOPS_CLIP));
-    list_variants(list, CR_OP_ema, TABLE(planes), FLAGS(0, CHECKOPS_SMOOTH, CHECKOPS_BITS));
-    for (int kind = CR_OP_grad_norm; kind <= CR_OP_ema; kind++) /* as many parameters as a ResNet-20 has */
+    list_variants(list, CR_OP_ema, TABLE(stores), FLAGS(0, CHECKOPS_SMOOTH, CHECKOPS_BITS));
+    for (int kind = CR_OP_grad_norm; kind <= CR_OP_ema; kind++) /* as many parameters as ResNet-20 */
         checkops_list_add(list, &(struct checkops_case){.kind  = (enum cr_op_kind)kind,
                                                         .N     = 1,
                                                         .H     = 1,

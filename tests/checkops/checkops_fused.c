@@ -1,6 +1,5 @@
-/* tests/checkops/checkops_fused.c: cases of fused ops: what ops do besides while they read and write, in the
- * combinations that programs use. Channels are those of the shipped nets and what lies beside them; bit masks want
- * multiples of 8. */
+/* tests/checkops/checkops_fused.c: cases of fused ops, in the combinations of options that programs use. The numbers
+ * of channels are those of the networks in configs/ and their neighbours; bit masks need multiples of 8. */
 #include "tests/checkops/checkops.h"
 
 struct shape {
@@ -22,7 +21,7 @@ static const struct shape convs[] = {
     {2, 13, 7, 72, 136, 1, 1, 0, true},   {1, 7, 7, 256, 1024, 1, 1, 0, true},  {1, 7, 7, 1024, 256, 1, 1, 0, true},
     {1, 35, 35, 16, 64, 4, 1, 0, true},
 };
-/* What kernels of whole blocks take: 64 channels and multiples, pictures that fill no tile, more images than one. */
+/* For kernels that need whole blocks: 64 channels and multiples of 64, images that fill no tile, several images. */
 static const struct shape blocked[] = {
     {1, 5, 7, 64, 64, 1, 1, 0, false},   {2, 6, 5, 64, 192, 3, 1, 1, false},   {1, 7, 7, 128, 64, 3, 2, 1, false},
     {3, 3, 3, 192, 128, 1, 2, 0, false}, {5, 7, 7, 128, 128, 3, 1, 1, true},   {2, 28, 28, 64, 128, 3, 1, 1, true},
@@ -42,8 +41,8 @@ static const struct shape pools[] = {
     {2, 6, 6, 24, 0, 2, 1, 0, false},   {1, 8, 5, 8, 0, 3, 1, 1, false},   {1, 9, 9, 72, 0, 5, 3, 2, false},
     {1, 12, 10, 64, 0, 3, 2, 1, false}, {1, 16, 16, 64, 0, 3, 2, 1, true}, {1, 56, 56, 64, 0, 3, 2, 1, true},
 };
-static const struct shape pictures[] = {
-    /* even sides: space to depth */
+static const struct shape input_images[] = {
+    /* even sides, for space-to-depth */
     {1, 2, 2, 3, 0, 0, 0, 0, false},   {2, 4, 6, 3, 0, 0, 0, 0, false},  {3, 10, 8, 3, 0, 0, 0, 0, false},
     {1, 34, 26, 3, 0, 0, 0, 0, false}, {2, 64, 64, 3, 0, 0, 0, 0, true}, {1, 224, 224, 3, 0, 0, 0, 0, true},
 };
@@ -55,7 +54,7 @@ static const struct shape stems[] = {
     {1, 1, 1, 1, 64, 0, 0, 0, true},
 };
 
-/* Of convolutions that finish the sums of a BN: those of CIFAR's nets, and small ones for all families. */
+/* Convolutions that finish the sums of a BN: those of the CIFAR networks, and small ones for all families. */
 static const struct shape cifar[] = {
     {2, 6, 5, 8, 16, 3, 1, 1, false},   {1, 5, 7, 16, 24, 1, 2, 0, false},  {1, 8, 8, 64, 64, 3, 1, 1, false},
     {4, 32, 32, 16, 16, 3, 1, 1, true}, {3, 32, 32, 16, 32, 3, 2, 1, true}, {2, 32, 32, 16, 32, 1, 2, 0, true},
@@ -95,13 +94,13 @@ static void list(struct checkops_list *out, enum cr_op_kind kind, struct table t
             const struct checkops_case c = case_of(&table.shape[i], kind, flags[v]);
             if (c.flags & CHECKOPS_BITS && c.C % 8) continue;
             if (c.big && out->extent == CHECKOPS_WIDE)
-                continue; /* only the reference takes them there, and small ones show as much */
+                continue; /* only the reference supports these, so small ones suffice */
             checkops_list_add_types(out, &c, i);
         }
 }
 
-/* What programs of the shipped nets ask of conv_grad: a convolution inside a block reads act(x), one at its beginning
- * the activation that the block before left; the first of a net has no dx. */
+/* Options of conv_grad in programs of the networks in configs/: a convolution inside a block reads act(x), one at
+ * the start of a block reads the output of the block before; the first convolution of a network has no dx. */
 #define INNER (CHECKOPS_FROZEN_BN | CHECKOPS_SCALE_BIAS | CHECKOPS_BN)
 #define FIRST (CHECKOPS_FROZEN_BN | CHECKOPS_BN)
 
@@ -125,7 +124,7 @@ static void list_convs(struct checkops_list *out) {
 }
 
 static void list_finishing(struct checkops_list *out) {
-    const struct table inner = {cifar, CR_COUNT(cifar) - 1}; /* the stem has nothing before it */
+    const struct table inner = {cifar, CR_COUNT(cifar) - 1}; /* the stem has no op before it */
     list(out, CR_OP_conv, TABLE(cifar), FLAGS(CHECKOPS_SUMS | CHECKOPS_FINISH));
     list(out, CR_OP_conv, inner, FLAGS(CHECKOPS_SCALE_BIAS | CHECKOPS_SUMS | CHECKOPS_FINISH));
     list(out, CR_OP_conv_grad, inner,
@@ -146,8 +145,8 @@ static void list_pointwise(struct checkops_list *out) {
     list(out, CR_OP_bn_grad_apply, TABLE(images), FLAGS(CHECKOPS_MASK | CHECKOPS_BITS, CHECKOPS_MASK_FROM_X));
 }
 
-/* The copy is in the program's type, though all else is f32. */
-static void list_coef_copies(struct checkops_list *out) {
+/* The copy has the program's type, all other tensors are f32. */
+static void list_scale_bias_copies(struct checkops_list *out) {
     static const enum cr_dtype types[] = {CR_F32, CR_F64, CR_F16, CR_BF16};
     for (size_t i = 0; i < CR_COUNT(images); i++)
         for (size_t t = 0; t < CR_COUNT(types); t++) {
@@ -158,19 +157,19 @@ static void list_coef_copies(struct checkops_list *out) {
         }
 }
 
-/* Filters with a pattern: each layout that a device may have, in one type after the other but for those of f32 alone.
- * Rows refuse those that are none of theirs. */
+/* Filters with a sparsity pattern: each weight format that a device may have, with varying type except for the
+ * f32-only formats. Kernels refuse formats of other kernels. */
 static void list_patterns(struct checkops_list *out) {
-    enum { LAYOUTS = 39, WALKS = CHECKOPS_FORMAT_WGMMA_SP_END - CHECKOPS_FORMAT_WGMMA_SP };
+    enum { FORMATS = 39, WGMMA_SP = CHECKOPS_FORMAT_WGMMA_SP_END - CHECKOPS_FORMAT_WGMMA_SP };
     static const unsigned ends[] = {0, CHECKOPS_BIAS | CHECKOPS_RELU, CHECKOPS_BIAS | CHECKOPS_ADD | CHECKOPS_RELU};
     static const enum cr_dtype types[] = {CR_F32, CR_F16, CR_BF16};
-    const bool                 wide    = out->extent == CHECKOPS_WIDE; /* the CPU has one layout and one type */
+    const bool                 wide    = out->extent == CHECKOPS_WIDE; /* the CPU has one weight format and one type */
     for (size_t i = 0; i < CR_COUNT(convs); i++)
-        for (size_t layout = 0; layout < (wide ? 1 : LAYOUTS + WALKS); layout++) {
+        for (size_t format_index = 0; format_index < (wide ? 1 : FORMATS + WGMMA_SP); format_index++) {
             struct checkops_case c =
-                case_of(&convs[i], CR_OP_conv, CHECKOPS_PATTERN | ends[(i + layout / 2) % CR_COUNT(ends)]);
-            c.format = (int)(layout < LAYOUTS ? layout : CHECKOPS_FORMAT_WGMMA_SP + layout - LAYOUTS);
-            c.real   = wide || layout >= LAYOUTS ? CR_F32 : types[(i + layout) % CR_COUNT(types)];
+                case_of(&convs[i], CR_OP_conv, CHECKOPS_PATTERN | ends[(i + format_index / 2) % CR_COUNT(ends)]);
+            c.format = (int)(format_index < FORMATS ? format_index : CHECKOPS_FORMAT_WGMMA_SP + format_index - FORMATS);
+            c.real   = wide || format_index >= FORMATS ? CR_F32 : types[(i + format_index) % CR_COUNT(types)];
             checkops_list_add(out, &c);
             c.kind  = CR_OP_sparse_filter;
             c.flags = CHECKOPS_PATTERN;
@@ -178,23 +177,25 @@ static void list_patterns(struct checkops_list *out) {
         }
 }
 
-/* 2:4: the layouts that only such filters have, in the types that have kernels for it, and two of those that take any
- * pattern. Layers of ResNet-50 beside the small shapes: several tiles, images side by side. */
+/* 2:4: the weight formats for 2:4 filters only, in the types that have kernels, and two formats for any pattern.
+ * Layers of ResNet-50 and small shapes: several tiles, several images. */
 static void list_two_of_four(struct checkops_list *out) {
     enum { FOURS = 48 };
     static const struct shape layers[] = {{5, 14, 14, 128, 192, 3, 1, 1, true}, {9, 7, 7, 192, 128, 3, 1, 1, true},
                                           {3, 28, 28, 64, 128, 3, 2, 1, true},  {9, 14, 14, 64, 72, 3, 2, 1, true},
                                           {2, 11, 29, 80, 64, 3, 1, 1, true},   {2, 10, 6, 24, 8, 5, 3, 2, true}};
     static const unsigned     ends[] = {CHECKOPS_BIAS | CHECKOPS_ADD | CHECKOPS_RELU, 0, CHECKOPS_BIAS | CHECKOPS_RELU};
-    static const enum cr_dtype types[] = {CR_F16, CR_BF16};
+    static const enum cr_dtype types[]  = {CR_F16, CR_BF16};
+    const unsigned             two_four = CHECKOPS_PATTERN | CHECKOPS_TWO;
     if (out->extent == CHECKOPS_WIDE) return;
     for (size_t i = 0; i < CR_COUNT(convs) + CR_COUNT(layers); i++)
-        for (int layout = 0; layout < CHECKOPS_FORMAT_BLOCK_SPARSE; layout += layout == 1 ? FOURS - 1 : 1) {
+        for (int format_index = 0; format_index < CHECKOPS_FORMAT_BLOCK_SPARSE;
+             format_index += format_index == 1 ? FOURS - 1 : 1) {
             const struct shape  *shape = i < CR_COUNT(convs) ? &convs[i] : &layers[i - CR_COUNT(convs)];
-            struct checkops_case c     = case_of(
-                    shape, CR_OP_conv, CHECKOPS_PATTERN | CHECKOPS_TWO | ends[(i + (size_t)layout) % CR_COUNT(ends)]);
-            c.format = layout;
-            c.real   = types[(i + (size_t)layout / 3) % CR_COUNT(types)];
+            struct checkops_case c =
+                case_of(shape, CR_OP_conv, two_four | ends[(i + (size_t)format_index) % CR_COUNT(ends)]);
+            c.format = format_index;
+            c.real   = types[(i + (size_t)format_index / 3) % CR_COUNT(types)];
             if (c.C % 8 || c.K % 8) continue;
             checkops_list_add(out, &c);
             c.kind  = CR_OP_sparse_filter;
@@ -203,7 +204,7 @@ static void list_two_of_four(struct checkops_list *out) {
         }
 }
 
-/* Strides, paddings and sides that no network here has. */
+/* Strides, paddings and sides that no network in configs/ has. */
 static const struct shape odd[] = {
     {1, 1, 1, 1, 1, 1, 1, 0, false},  {2, 9, 8, 7, 5, 3, 3, 1, false},    {1, 8, 9, 16, 12, 5, 2, 2, false},
     {1, 6, 7, 8, 8, 3, 1, 0, false},  {1, 5, 5, 8, 6, 1, 1, 1, false},    {3, 7, 5, 4, 6, 2, 2, 1, false},
@@ -212,19 +213,19 @@ static const struct shape odd[] = {
     {1, 6, 6, 8, 8, 2, 1, 2, false},  {5, 7, 7, 100, 40, 1, 1, 0, false}, {1, 9, 7, 33, 70, 3, 2, 0, false},
 };
 
-/* Gradients of such convolutions, which are in f32 alone; of a device with many layouts each shape gets every
- * `every`th. */
+/* Gradients of such convolutions, which exist in f32 only. On a device with many weight formats each shape gets
+ * every `every`th format. */
 static void list_pattern_grads(struct checkops_list *out, struct table of, int every) {
     static const unsigned dgrads[] = {0, CHECKOPS_BN, CHECKOPS_ADD, CHECKOPS_BN | CHECKOPS_ADD},
                           wgrads[] = {0, CHECKOPS_ACCUMULATE};
     const int layouts              = out->extent == CHECKOPS_WIDE ? 1 : 16;
     for (size_t i = 0; i < of.shapes; i++)
-        for (int layout = 0; layout < layouts; layout++) {
-            const size_t turn = i + (size_t)layout / 2;
-            if (layouts > 1 && ((int)i + layout) % every) continue;
+        for (int format_index = 0; format_index < layouts; format_index++) {
+            const size_t turn = i + (size_t)format_index / 2;
+            if (layouts > 1 && ((int)i + format_index) % every) continue;
             struct checkops_case c =
                 case_of(&of.shape[i], CR_OP_conv_dgrad, CHECKOPS_PATTERN | dgrads[turn % CR_COUNT(dgrads)]);
-            c.format = layout;
+            c.format = format_index;
             if (c.C % 8) c.flags &= ~(unsigned)CHECKOPS_BN;
             checkops_list_add(out, &c);
             c.kind  = CR_OP_conv_wgrad;
@@ -233,18 +234,18 @@ static void list_pattern_grads(struct checkops_list *out, struct table of, int e
         }
 }
 
-/* Filters that keep whole blocks: layouts of devices that have kernels for those, 16-bit types alone. */
+/* Block-sparse filters: formats of devices that have kernels for them, 16-bit types only. */
 static void list_blocks(struct checkops_list *out) {
-    enum { LAYOUTS = 13 };
+    enum { FORMATS = 13 };
     static const unsigned      ends[] = {0, CHECKOPS_BIAS | CHECKOPS_RELU, CHECKOPS_BIAS | CHECKOPS_ADD | CHECKOPS_RELU,
                                          CHECKOPS_ADD};
     static const enum cr_dtype types[] = {CR_F16, CR_BF16};
     for (size_t i = 0; i < CR_COUNT(blocked) && out->extent != CHECKOPS_WIDE; i++)
-        for (size_t layout = 0; layout < LAYOUTS; layout++) {
+        for (size_t format_index = 0; format_index < FORMATS; format_index++) {
             struct checkops_case c =
-                case_of(&blocked[i], CR_OP_conv, CHECKOPS_PATTERN | ends[(i + layout / 2) % CR_COUNT(ends)]);
-            c.format = CHECKOPS_FORMAT_BLOCK_SPARSE + (int)layout;
-            c.real   = types[(i + layout) % CR_COUNT(types)];
+                case_of(&blocked[i], CR_OP_conv, CHECKOPS_PATTERN | ends[(i + format_index / 2) % CR_COUNT(ends)]);
+            c.format = CHECKOPS_FORMAT_BLOCK_SPARSE + (int)format_index;
+            c.real   = types[(i + format_index) % CR_COUNT(types)];
             checkops_list_add(out, &c);
             c.kind  = CR_OP_sparse_filter;
             c.flags = CHECKOPS_PATTERN;
@@ -261,19 +262,20 @@ void checkops_list_fused(struct checkops_list *out) {
     list_blocks(out);
     list_finishing(out);
     list_pointwise(out);
-    list_coef_copies(out);
+    list_scale_bias_copies(out);
     list(out, CR_OP_maxpool, TABLE(pools), FLAGS(CHECKOPS_SCALE_BIAS, CHECKOPS_SCALE_BIAS | CHECKOPS_NO_INDEX));
     list(out, CR_OP_pool_bn_grad_sums, TABLE(pools), FLAGS(0));
     list(out, CR_OP_pool_bn_grad_apply, TABLE(pools), FLAGS(0));
-    list(out, CR_OP_normalize, TABLE(pictures), FLAGS(CHECKOPS_S2D, CHECKOPS_S2D | CHECKOPS_BOXES));
+    list(out, CR_OP_normalize, TABLE(input_images), FLAGS(CHECKOPS_S2D, CHECKOPS_S2D | CHECKOPS_BOXES));
     list(out, CR_OP_fold_bn, TABLE(convs), FLAGS(0));
     list(out, CR_OP_s2d_filter, TABLE(stems), FLAGS(0));
     list(out, CR_OP_s2d_filter_grad, TABLE(stems), FLAGS(0, CHECKOPS_ACCUMULATE));
-    list(out, CR_OP_conv, (struct table){&convs[CR_COUNT(convs) - 1], 1}, FLAGS(0)); /* the stem's convolution, plain */
+    list(out, CR_OP_conv, (struct table){&convs[CR_COUNT(convs) - 1], 1},
+         FLAGS(0)); /* the stem's convolution, not fused */
     list(out, CR_OP_conv_wgrad, (struct table){&convs[CR_COUNT(convs) - 1], 1}, FLAGS(0, CHECKOPS_ACCUMULATE));
 }
 
-/* ---- layers at full resolution, as libraries and tiles see them ---- */
+/* ---- layers at full resolution ---- */
 
 static const struct shape layers[] = {
     {2, 115, 115, 16, 64, 4, 1, 0, true},  {2, 56, 56, 64, 64, 1, 1, 0, true},   {2, 56, 56, 64, 64, 3, 1, 1, true},
@@ -329,7 +331,7 @@ void checkops_list_fused_full_size(struct checkops_list *out) {
     static const struct shape images_there[] = {{256, 56, 56, 64, 0, 0, 0, 0, true},
                                                 {256, 56, 56, 256, 0, 0, 0, 0, true}};
     static const struct shape pool           = {256, 112, 112, 64, 0, 3, 2, 1, true},
-                              picture        = {256, 224, 224, 3, 0, 0, 0, 0, true};
+                              input_image    = {256, 224, 224, 3, 0, 0, 0, 0, true};
     static const struct shape stem = {1, 1, 1, 1, 64, 0, 0, 0, true}, block = {1, 7, 7, 512, 512, 3, 1, 1, true},
                               option_a = {256, 32, 32, 16, 0, 1, 2, 8, true};
     static const struct {
@@ -353,7 +355,7 @@ void checkops_list_fused_full_size(struct checkops_list *out) {
         }
     for (size_t j = 0; j < CR_COUNT(others); j++) {
         struct checkops_case c =
-            case_of(others[j].kind == CR_OP_normalize ? &picture : &pool, others[j].kind, others[j].flags);
+            case_of(others[j].kind == CR_OP_normalize ? &input_image : &pool, others[j].kind, others[j].flags);
         c.real = CR_F16;
         checkops_list_add(out, &c);
     }

@@ -1,6 +1,6 @@
-/* tests/checkops/checkops_inputs.c: inputs of a unit from a family. A letter a slot says what the operand means, so
- * that each is drawn as the op would meet it: sums that belong to numbers, reciprocals of deviations above 0, indices
- * inside the image. */
+/* tests/checkops/checkops_inputs.c: fills the inputs of a unit from a family. One letter per slot names the meaning
+ * of the operand, so that its values are plausible: sums of plausible numbers, positive reciprocal deviations,
+ * indices inside the image. */
 #include "core/rng.h"
 #include "tests/checkops/checkops.h"
 
@@ -12,10 +12,10 @@
 static const char *const family_names[FAMILIES] = {"normal", "half zero", "large mean", "equal",
                                                    "huge",   "denormal",  "non-finite"};
 
-/* x data, S sums of data, p value plane, G gradient and momentum planes, u pixels, g gamma, b offset, m running mean,
- * v running variance, c (scale, bias), k (a, b, c), h (mean, rstd), y output of a ReLU or its bits, L labels, M
- * metrics, T state, s plane of means of squares, n squares of norms, r running plane, K bits of a pruned plane, I pool
- * index, Q norm, B boxes of pictures, X mixes of them, . bytes that nobody reads */
+/* x data, S sums of data, p value buffer, G gradient and momentum buffers, u pixels, g gamma, b offset, m running
+ * mean, v running variance, c (scale, bias), k (a, b, c), h (mean, rstd), y output of a ReLU or its bits, L labels,
+ * M metrics, T state, s buffer of mean squares, n squares of norms, r buffer of running statistics, K bits of pruned
+ * weights, I pool index, Q norm, B boxes of images, X mixes of images, . bytes that are not read */
 static const char *const meaning[CR_OP_COUNT] = {
     [CR_OP_mix]                = "uBX",
     [CR_OP_avgpool2x2]         = "x",
@@ -80,9 +80,10 @@ static bool is_dot_product(const struct checkops_unit *unit) {
     return cr_verify_rule(unit->op->kind)->products;
 }
 
-/* ---- which draws ---- */
+/* ---- draws ---- */
 
-/* Sums of dot products: of equal numbers all dot products err alike, which the bound of such sums excludes. */
+/* Sums of dot products: with equal numbers the errors of all dot products are equal, but the error bound of such
+ * sums assumes independent errors. */
 static bool sums_dot_products(const struct checkops_unit *unit) {
     return is_dot_product(unit) && (unit->c.flags & (CHECKOPS_SUMS | CHECKOPS_BN));
 }
@@ -91,7 +92,7 @@ static bool is_target(char c, enum checkops_family family) {
     return strchr("xSpG", c) != NULL || (family == FAMILY_NONFINITE && (c == 'M' || c == 'Q'));
 }
 
-/* Who skips weights does not see what they would have met: 0 times NaN is none there. */
+/* Kernels that skip pruned weights do not read the inputs of these weights, so 0 times NaN gives no NaN. */
 static bool may_spoil(const struct checkops_unit *unit, enum checkops_family family) {
     return !(unit->c.flags & CHECKOPS_PATTERN) || family != FAMILY_NONFINITE;
 }
@@ -126,7 +127,7 @@ struct drawing {
     const struct checkops_unit *unit;
     struct checkops_draw        draw;
     struct cr_rng               rng;
-    double                      limit; /* of huge numbers */
+    double                      limit; /* for huge numbers */
 };
 
 static double normal(struct drawing *d) {
@@ -140,11 +141,11 @@ static bool is_half(enum cr_dtype dtype) {
     return dtype == CR_F16 || dtype == CR_BF16;
 }
 
-/* 16-bit results may become infinite, and must where they are too large: of sums in f32 some do and some do not. */
+/* 16-bit results may overflow to infinity, and must if they are too large; with f32 sums some do and some do not. */
 static double huge_half(const struct checkops_unit *unit, double top, double n) {
     if (unit->op->kind == CR_OP_cast) return unit->c.real == CR_F16 ? 4 * top : (double)FLT_MAX;
     if (unit->c.real == CR_F16) return is_dot_product(unit) ? top / (2 * sqrt(CR_MAX(n, 1))) : top;
-    return n > 8 ? top / (64 * n) : top / 4; /* bf16 reaches as far as the f32 that it is summed in */
+    return n > 8 ? top / (64 * n) : top / 4; /* bf16 has the range of f32, the type of the sums */
 }
 
 static double most_terms(const struct checkops_unit *unit) {
@@ -154,7 +155,7 @@ static double most_terms(const struct checkops_unit *unit) {
     return most;
 }
 
-/* How large may an operand be so that sums over it stay finite? Moves take the largest number itself. */
+/* The largest magnitude of an operand for which sums stay finite. Ops that only copy use the largest number. */
 static double huge_limit(const struct checkops_unit *unit) {
     const struct cr_op *op  = unit->op;
     const double        top = cr_verify_largest(unit->c.real), n = most_terms(unit);
@@ -174,12 +175,13 @@ static double huge_limit(const struct checkops_unit *unit) {
     }
 }
 
-/* Terms that are equal, or nearly so beside their sum, all round the same way, which a bound that grows with sqrt(n)
- * excludes. Sums over pixels must not drift even so (they decide statistics): they get a number of many bits, and a
- * spread of 1e-5 of the mean. Dot products get a number of few bits, whose sums are exact, so that a lost or doubled
- * term shows, and a spread that makes the roundings of their terms independent. 16-bit numbers have no room for a small
- * spread around a large mean: theirs is a few steps of the type, around a mean that is large beside it; the terms of
- * their dot products stay so small that sums of thousands fit f16. */
+/* Terms that are equal, or nearly equal compared with their sum, all round in the same direction; an error bound
+ * that grows with sqrt(n) excludes this. Sums over pixels must be accurate even so, because they determine BN
+ * statistics: their number has many bits, with a spread of 1e-5 of the mean. Dot products get a number of few bits,
+ * so that their sums are exact and a lost or doubled term is detected, and a spread that makes the rounding errors
+ * independent. 16-bit types have no room for a small spread around a large mean: the spread is a few units in the
+ * last place, around a mean that is large compared with it; terms of dot products are so small that sums of
+ * thousands fit f16. */
 static double equal_number(const struct checkops_unit *unit) {
     return is_dot_product(unit) ? 0.75 : 0.7;
 }
@@ -192,7 +194,7 @@ static double large_mean_spread(const struct checkops_unit *unit) {
     return is_dot_product(unit) ? 300 : 0.01;
 }
 
-/* Half way between two numbers of 16 bits: what is rounded there shows whether ties go to even. */
+/* Halfway between two 16-bit numbers: shows whether ties are rounded to even. */
 static double tie(struct drawing *d) {
     const int steps = d->unit->c.real == CR_F16 ? 1024 : 128;
     return ((double)cr_rng_below(&d->rng, (uint64_t)steps) + 0.5) / steps + 1;
@@ -214,7 +216,7 @@ static double number(struct drawing *d, enum checkops_family family) {
     }
 }
 
-/* The family of slot `s`: HUGE, DENORMAL and NONFINITE are about one slot only. */
+/* The family of slot `s`: HUGE, DENORMAL and NONFINITE apply to one slot only. */
 static enum checkops_family family_of(const struct drawing *d, int s) {
     return d->draw.target == CR_NONE || d->draw.target == s ? d->draw.family : FAMILY_NORMAL;
 }
@@ -229,8 +231,8 @@ static void spoil(struct drawing *d, enum cr_dtype dtype, void *data, int64_t n)
 
 /* ---- operands ---- */
 
-/* How many of n elements are drawn; `repeat` fills the rest with them. A prime number, so that no two rows of pixels,
- * filters or channels look alike. */
+/* The number of random elements among n; `repeat` copies them to the rest. It is prime, so that rows of pixels,
+ * filters and channels all differ. */
 static int64_t drawn(const struct drawing *d, int64_t n) {
     return d->unit->c.big ? CR_MIN(n, (int64_t)200003) : n;
 }
@@ -248,7 +250,7 @@ static void draw_data(struct drawing *d, int s, const struct cr_tensor *t, void 
     if (family == FAMILY_NONFINITE) spoil(d, t->dtype, data, n);
 }
 
-/* Sums over M numbers of the family; a few of them are drawn and stand for the rest. */
+/* Sums over M numbers of the family; a few numbers are drawn and scaled up. */
 static void draw_sums(struct drawing *d, int s, const struct cr_tensor *t, void *data) {
     const enum checkops_family family = family_of(d, s);
     const int64_t              C = t->dim[3], M = d->unit->op->attr.bn.count, few = CR_MIN(M, 64);
@@ -265,12 +267,12 @@ static void draw_sums(struct drawing *d, int s, const struct cr_tensor *t, void 
     if (family == FAMILY_NONFINITE) spoil(d, t->dtype, data, 2 * C);
 }
 
-/* Padding between parameters is 0 in every plane. */
-static void draw_plane(struct drawing *d, int s, const struct cr_tensor *t, void *data) {
+/* Padding between parameters is 0 in every buffer. */
+static void draw_buffer(struct drawing *d, int s, const struct cr_tensor *t, void *data) {
     const enum checkops_family   family = family_of(d, s);
-    const struct cr_param_store *planes = &d->unit->store;
-    for (int k = 0; k < planes->params; k++) {
-        const struct cr_param *q = &planes->param[k];
+    const struct cr_param_store *store  = &d->unit->store;
+    for (int k = 0; k < store->params; k++) {
+        const struct cr_param *q = &store->param[k];
         if (cr_param_is_running(q->role)) continue;
         const int64_t first = drawn(d, q->elems);
         for (int64_t i = 0; i < first; i++) cr_number_store(t->dtype, data, q->offset + i, number(d, family));
@@ -278,21 +280,21 @@ static void draw_plane(struct drawing *d, int s, const struct cr_tensor *t, void
         if (family == FAMILY_NONFINITE && !q->frozen) {
             cr_number_store(t->dtype, data, q->offset + (int64_t)cr_rng_below(&d->rng, (uint64_t)q->elems),
                             k % 2 ? NAN : INFINITY);
-            return; /* the rest of the plane stays 0 */
+            return; /* the rest of the buffer is 0 */
         }
     }
 }
 
-/* Means of squared gradients: of squares as large as what the gradient's family has, and not below 0. */
+/* Mean squared gradients: not negative, as large as the squares of gradients of this family. */
 static void draw_second(struct drawing *d, int s, const struct cr_tensor *t, void *data) {
-    draw_plane(d, s, t, data);
+    draw_buffer(d, s, t, data);
     for (int64_t i = 0; i < cr_tensor_elems(t); i++) {
         const double x = cr_number_load(t->dtype, data, i);
         cr_number_store(t->dtype, data, i, x * x);
     }
 }
 
-/* Of some parameters 0, as behind a start at 0. */
+/* 0 for some parameters, as after initialisation with 0. */
 static void draw_norms(struct drawing *d, const struct cr_tensor *t, void *data) {
     for (int64_t i = 0; i < cr_tensor_elems(t); i++) {
         const double x = normal(d);
@@ -300,8 +302,8 @@ static void draw_norms(struct drawing *d, const struct cr_tensor *t, void *data)
     }
 }
 
-/* (mean, rstd) as the family's numbers would have given them. */
-static void draw_saved(struct drawing *d, const struct cr_tensor *t, void *data) {
+/* (mean, rstd) of numbers of the family. */
+static void draw_mean_rstd(struct drawing *d, const struct cr_tensor *t, void *data) {
     const int64_t C     = t->dim[3];
     uint64_t      equal = 0; /* one element */
     cr_number_store(d->unit->c.real, &equal, 0, equal_number(d->unit));
@@ -329,7 +331,7 @@ static void draw_labels(struct drawing *d, const struct cr_tensor *t, void *data
     }
 }
 
-/* A tap of each window that lies inside the image. */
+/* A position of each window that is inside the image. */
 static void draw_index(struct drawing *d, const struct cr_tensor *t, void *data) {
     const struct checkops_case *c = &d->unit->c;
     for (int64_t i = 0; i < cr_tensor_elems(t); i++) {
@@ -345,7 +347,7 @@ static void draw_index(struct drawing *d, const struct cr_tensor *t, void *data)
     }
 }
 
-/* Shifts by a few pixels, by as much as the picture, and beyond it. */
+/* Shifts by a few pixels, by the size of the image, and by more. */
 static void draw_boxes(struct drawing *d, const struct cr_tensor *t, void *data) {
     const struct checkops_case *c = &d->unit->c;
     for (int64_t n = 0; n < t->dim[0]; n++) {
@@ -358,7 +360,7 @@ static void draw_boxes(struct drawing *d, const struct cr_tensor *t, void *data)
     }
 }
 
-/* Rectangles inside the picture, at its border, empty ones; partners in the batch, the picture itself among them. */
+/* Rectangles inside the image, at its border, and empty ones; partners in the batch, including the image itself. */
 static void draw_mixes(struct drawing *d, const struct cr_tensor *t, void *data) {
     const struct checkops_case *c   = &d->unit->c;
     int32_t                    *mix = data;
@@ -383,8 +385,8 @@ static void draw_list(const struct cr_tensor *t, void *data, const double *value
     for (int64_t i = 0; i < cr_tensor_elems(t); i++) cr_number_store(t->dtype, data, i, values[i]);
 }
 
-/* Odd channels move nothing by an offset of 0 among numbers that are 0 half of the time: there a pre-activation is
- * exactly 0, which a ReLU's gradient does not pass. */
+/* Odd channels have an offset of 0, and half of the numbers are 0: there the pre-activation is exactly 0, where the
+ * gradient of a ReLU is 0. */
 static bool offset_is_zero(const struct drawing *d, char meaning_of, const struct cr_tensor *t, int64_t i) {
     const int64_t row = i / t->dim[3];
     if (d->draw.family != FAMILY_HALF_ZERO || i % t->dim[3] % 2 == 0) return false;
@@ -420,11 +422,11 @@ static void draw_slot(struct drawing *d, int s, const struct cr_tensor *t, void 
     case 'x': draw_data(d, s, t, data); return;
     case 'S': draw_sums(d, s, t, data); return;
     case 'p':
-    case 'G': draw_plane(d, s, t, data); return;
+    case 'G': draw_buffer(d, s, t, data); return;
     case 's': draw_second(d, s, t, data); return;
     case 'n': draw_norms(d, t, data); return;
     case 'r': draw_data(d, s, t, data); return;
-    case 'h': draw_saved(d, t, data); return;
+    case 'h': draw_mean_rstd(d, t, data); return;
     case '.': draw_bits(d, t, data); return;
     case 'y':
         if (t->dtype == CR_U8)
@@ -444,7 +446,7 @@ static void draw_slot(struct drawing *d, int s, const struct cr_tensor *t, void 
     }
 }
 
-/* What a pattern does not keep is 0. */
+/* Weights outside the sparsity pattern are 0. */
 static void prune_filter(const struct checkops_unit *unit, const struct cr_tensor *t, void *data) {
     const int64_t first = unit->store.param[unit->op->attr.conv.pattern.param].offset;
     for (int64_t i = 0; i < cr_tensor_elems(t); i++)

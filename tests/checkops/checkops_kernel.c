@@ -1,6 +1,6 @@
-/* tests/checkops/checkops_kernel.c: runs one row on one unit, between guard zones. Memory goes through the backend
- * only, so a device without host memory is tested by the same lines. All buffers of a run lie in one piece of memory,
- * which goes to the device at once and comes back at once: copies to a GPU cost more than small kernels. */
+/* tests/checkops/checkops_kernel.c: runs one kernel on one unit, between guard zones. All memory is accessed through
+ * the backend, so the same code tests devices whose memory the host cannot access. All buffers of a run are in one
+ * region, which is copied to the device and back as a whole: copies to a GPU take longer than small kernels. */
 #include "tests/checkops/checkops.h"
 
 #include <math.h>
@@ -10,39 +10,39 @@
 
 enum { GUARD = 512, FILL_BYTE = 0xff /* NaN in every real type */, ARENA_BYTES = 16 << 20 };
 
-/* Guards are NaN too, in every real type, but another one: what is read there spoils the result, what is written shows.
- */
+/* Guard bytes are another NaN in every real type: reading a guard makes the result NaN, and writing to it is
+ * detected. */
 static unsigned char guard_byte(size_t i) {
     return i % 2 ? 0xff : 0xf5;
 }
 
 struct buffer {
     const char *name;
-    size_t      at, bytes; /* from the start of the region */
-    bool        there;
+    size_t      at, bytes; /* offset from the start of the region */
+    bool        present;
 };
 
-struct site {
+struct trial {
     struct checkops_arena        *arena;
     struct cr_device             *device;
-    const struct cr_kernel       *row;
+    const struct cr_kernel       *kernel;
     const struct checkops_unit   *unit;
     const struct checkops_inputs *inputs;
     struct checkops_verdict      *verdict;
     struct buffer                 in[CR_OP_IN_MAX], out[CR_OP_OUT_MAX], work;
-    struct buffer                *order[CR_OP_IN_MAX + CR_OP_OUT_MAX + 1]; /* as they lie in the region */
+    struct buffer                *order[CR_OP_IN_MAX + CR_OP_OUT_MAX + 1]; /* in the order of their offsets */
     int                           buffers;
-    struct buffer                *result[CR_OP_OUT_MAX]; /* where outputs stand in this run */
+    struct buffer                *result[CR_OP_OUT_MAX]; /* buffers of the outputs in this run */
     void                         *prepared;
-    size_t                        end; /* of the last guard */
+    size_t                        end; /* end of the last guard */
 };
 
-__attribute__((format(printf, 2, 3))) static void blame(struct site *site, const char *fmt, ...) {
-    if (!site->verdict->ok) return;
-    site->verdict->ok = false;
+__attribute__((format(printf, 2, 3))) static void report_error(struct trial *trial, const char *fmt, ...) {
+    if (!trial->verdict->ok) return;
+    trial->verdict->ok = false;
     va_list args;
     va_start(args, fmt);
-    vsnprintf(site->verdict->why, sizeof site->verdict->why, fmt, args);
+    vsnprintf(trial->verdict->why, sizeof trial->verdict->why, fmt, args);
     va_end(args);
 }
 
@@ -90,234 +90,237 @@ static cr_status arena_fit_after(struct checkops_arena *arena) {
 
 /* ---- buffers ---- */
 
-static void buffer_add(struct site *site, struct buffer *b, const char *name, size_t bytes) {
-    *b                           = (struct buffer){.name = name, .bytes = bytes, .there = true};
-    site->order[site->buffers++] = b;
+static void buffer_add(struct trial *trial, struct buffer *b, const char *name, size_t bytes) {
+    *b                             = (struct buffer){.name = name, .bytes = bytes, .present = true};
+    trial->order[trial->buffers++] = b;
 }
 
-/* Tensors stand at multiples of the device's alignment. In 16-bit programs filters are slices of a plane, which begin
- * at multiples of 64 elements: 128 bytes. */
-static size_t alignment_of(const struct site *site, const struct buffer *b) {
-    const size_t most = site->device->caps.alignment;
-    if (b->name[0] == 'w' && !b->name[1] && (site->unit->c.real == CR_F16 || site->unit->c.real == CR_BF16))
+/* Tensors are aligned to the alignment of the device. In 16-bit programs filters are slices of a buffer and are
+ * aligned to 64 elements: 128 bytes. */
+static size_t alignment_of(const struct trial *trial, const struct buffer *b) {
+    const size_t most = trial->device->caps.alignment;
+    if (b->name[0] == 'w' && !b->name[1] && (trial->unit->c.real == CR_F16 || trial->unit->c.real == CR_BF16))
         return CR_MIN(most, (size_t)128);
     return most;
 }
 
-/* As badly aligned as tensors are: a multiple of the alignment and of nothing larger. */
-static cr_status place_buffers(struct site *site) {
-    size_t at = GUARD, room = GUARD;
-    for (int i = 0; i < site->buffers; i++) room += site->order[i]->bytes + GUARD + 2 * site->device->caps.alignment;
-    CR_TRY(arena_fit(site->arena, room));
-    const uintptr_t base = (uintptr_t)site->arena->region;
-    for (int i = 0; i < site->buffers; i++) {
-        struct buffer *b     = site->order[i];
-        const size_t   align = alignment_of(site, b);
+/* Places buffers with the smallest alignment that tensors have: an odd multiple of the alignment. */
+static cr_status place_buffers(struct trial *trial) {
+    size_t at = GUARD, size = GUARD;
+    for (int i = 0; i < trial->buffers; i++) size += trial->order[i]->bytes + GUARD + 2 * trial->device->caps.alignment;
+    CR_TRY(arena_fit(trial->arena, size));
+    const uintptr_t base = (uintptr_t)trial->arena->region;
+    for (int i = 0; i < trial->buffers; i++) {
+        struct buffer *b     = trial->order[i];
+        const size_t   align = alignment_of(trial, b);
         at += (3 * align - (base + at) % (2 * align)) % (2 * align);
         CR_ASSERT((base + at) % (2 * align) == align);
         b->at = at;
         at += b->bytes + GUARD;
     }
-    site->end = at;
+    trial->end = at;
     return CR_OK;
 }
 
-static void *buffer_data(const struct site *site, const struct buffer *b) {
-    return b->there ? site->arena->region + b->at : NULL;
+static void *buffer_data(const struct trial *trial, const struct buffer *b) {
+    return b->present ? trial->arena->region + b->at : NULL;
 }
 
-static void image_fill(struct site *site, const struct buffer *b, const void *data) {
-    unsigned char *to = site->arena->before + b->at;
+static void fill_buffer(struct trial *trial, const struct buffer *b, const void *data) {
+    unsigned char *to = trial->arena->before + b->at;
     if (data)
         memcpy(to, data, b->bytes);
     else
         memset(to, FILL_BYTE, b->bytes);
 }
 
-/* What the region holds before a run. */
-static void image_make(struct site *site) {
+/* Writes the contents of the region before a run. */
+static void make_contents(struct trial *trial) {
     size_t at = 0;
-    for (int i = 0; i <= site->buffers; i++) {
-        const size_t end = i < site->buffers ? site->order[i]->at : site->end;
-        for (; at < end; at++) site->arena->before[at] = guard_byte(at);
-        if (i < site->buffers) at = end + site->order[i]->bytes;
+    for (int i = 0; i <= trial->buffers; i++) {
+        const size_t end = i < trial->buffers ? trial->order[i]->at : trial->end;
+        for (; at < end; at++) trial->arena->before[at] = guard_byte(at);
+        if (i < trial->buffers) at = end + trial->order[i]->bytes;
     }
     for (int s = 0; s < CR_OP_IN_MAX; s++)
-        if (site->in[s].there) image_fill(site, &site->in[s], site->inputs->in[s]);
+        if (trial->in[s].present) fill_buffer(trial, &trial->in[s], trial->inputs->in[s]);
     for (int s = 0; s < CR_OP_OUT_MAX; s++)
-        if (site->out[s].there) image_fill(site, &site->out[s], site->inputs->before[s]);
-    if (site->work.there) image_fill(site, &site->work, NULL);
+        if (trial->out[s].present) fill_buffer(trial, &trial->out[s], trial->inputs->before[s]);
+    if (trial->work.present) fill_buffer(trial, &trial->work, NULL);
 }
 
-/* ---- site ---- */
+/* ---- one kernel on one unit ---- */
 
-static cr_status site_open(struct site *site) {
-    const struct cr_op      *op   = site->unit->op;
+static cr_status trial_open(struct trial *trial) {
+    const struct cr_op      *op   = trial->unit->op;
     const struct cr_op_info *info = cr_op_info(op->kind);
-    const struct cr_program *p    = &site->unit->program;
+    const struct cr_program *p    = &trial->unit->program;
     size_t                   work = 0;
     for (int s = 0; s < CR_OP_IN_MAX; s++)
-        if (op->in[s] >= 0) buffer_add(site, &site->in[s], info->in_name[s], p->tensor[op->in[s]].bytes);
+        if (op->in[s] >= 0) buffer_add(trial, &trial->in[s], info->in_name[s], p->tensor[op->in[s]].bytes);
     for (int s = 0; s < CR_OP_OUT_MAX; s++) {
         if (op->out[s] < 0) continue;
         for (int i = 0; i < CR_OP_IN_MAX; i++)
-            if (op->in[i] == op->out[s]) site->result[s] = &site->in[i];
-        if (site->result[s]) continue;
-        buffer_add(site, &site->out[s], info->out_name[s], p->tensor[op->out[s]].bytes);
-        site->result[s] = &site->out[s];
+            if (op->in[i] == op->out[s]) trial->result[s] = &trial->in[i];
+        if (trial->result[s]) continue;
+        buffer_add(trial, &trial->out[s], info->out_name[s], p->tensor[op->out[s]].bytes);
+        trial->result[s] = &trial->out[s];
     }
-    if (site->row->prepare && site->row->prepare(site->device, p, op, &site->prepared, &work) != CR_OK) {
-        blame(site, "accepted, but prepare: %s", cr_error_message());
+    if (trial->kernel->prepare && trial->kernel->prepare(trial->device, p, op, &trial->prepared, &work) != CR_OK) {
+        report_error(trial, "the kernel accepted the op, but prepare failed: %s", cr_error_message());
         return CR_OK;
     }
-    if (work) buffer_add(site, &site->work, "workspace", work);
-    CR_TRY(place_buffers(site));
-    image_make(site);
+    if (work) buffer_add(trial, &trial->work, "workspace", work);
+    CR_TRY(place_buffers(trial));
+    make_contents(trial);
     return CR_OK;
 }
 
-static void site_close(struct site *site) {
-    if (site->prepared && site->row->release) site->row->release(site->prepared);
+static void trial_close(struct trial *trial) {
+    if (trial->prepared && trial->kernel->release) trial->kernel->release(trial->prepared);
 }
 
-static struct cr_call call_of(const struct site *site) {
-    struct cr_call call = {.program   = &site->unit->program,
-                           .op        = site->unit->op,
-                           .step      = &site->unit->step,
-                           .prepared  = site->prepared,
-                           .workspace = buffer_data(site, &site->work)};
-    for (int s = 0; s < CR_OP_IN_MAX; s++) call.in[s] = buffer_data(site, &site->in[s]);
-    for (int s = 0; s < CR_OP_OUT_MAX; s++) call.out[s] = site->result[s] ? buffer_data(site, site->result[s]) : NULL;
+static struct cr_call call_of(const struct trial *trial) {
+    struct cr_call call = {.program   = &trial->unit->program,
+                           .op        = trial->unit->op,
+                           .step      = &trial->unit->step,
+                           .prepared  = trial->prepared,
+                           .workspace = buffer_data(trial, &trial->work)};
+    for (int s = 0; s < CR_OP_IN_MAX; s++) call.in[s] = buffer_data(trial, &trial->in[s]);
+    for (int s = 0; s < CR_OP_OUT_MAX; s++)
+        call.out[s] = trial->result[s] ? buffer_data(trial, trial->result[s]) : NULL;
     return call;
 }
 
-static cr_status send(struct site *site) {
-    const struct cr_backend *backend = site->device->backend;
-    CR_TRY(backend->put(site->device, site->arena->region, site->arena->before, site->end));
-    if (backend->set_step) CR_TRY(backend->set_step(site->device, &site->unit->step));
+static cr_status send(struct trial *trial) {
+    const struct cr_backend *backend = trial->device->backend;
+    CR_TRY(backend->put(trial->device, trial->arena->region, trial->arena->before, trial->end));
+    if (backend->set_step) CR_TRY(backend->set_step(trial->device, &trial->unit->step));
     return CR_OK;
 }
 
-/* ---- what a run left behind ---- */
+/* ---- memory after a run ---- */
 
-static bool is_result(const struct site *site, const struct buffer *b) {
+static bool is_result(const struct trial *trial, const struct buffer *b) {
     for (int s = 0; s < CR_OP_OUT_MAX; s++)
-        if (site->result[s] == b) return true;
+        if (trial->result[s] == b) return true;
     return false;
 }
 
-static void look_at_guard(struct site *site, const unsigned char *after, size_t from, size_t to,
-                          const struct buffer *left, const struct buffer *right) {
-    const unsigned char *before = site->arena->before;
+static void check_guard(struct trial *trial, const unsigned char *after, size_t from, size_t to,
+                        const struct buffer *left, const struct buffer *right) {
+    const unsigned char *before = trial->arena->before;
     if (memcmp(before + from, after + from, to - from) == 0) return;
     size_t i = from;
     while (before[i] == after[i]) i++;
-    const bool           behind = left && (!right || i - from <= to - i);
-    const struct buffer *b      = behind ? left : right;
-    blame(site, "wrote outside %s: byte %lld of %llu", b->name, (long long)i - (long long)b->at,
-          (unsigned long long)b->bytes);
+    const bool           after_left = left && (!right || i - from <= to - i);
+    const struct buffer *b          = after_left ? left : right;
+    report_error(trial, "wrote outside %s: byte %lld of %llu", b->name, (long long)i - (long long)b->at,
+                 (unsigned long long)b->bytes);
 }
 
-/* Results and workspace may have changed, nothing else. */
-static void inspect(struct site *site, const unsigned char *after) {
+/* Only results and the workspace may have changed. */
+static void inspect(struct trial *trial, const unsigned char *after) {
     size_t               at   = 0;
     const struct buffer *left = NULL;
-    for (int i = 0; i < site->buffers; i++) {
-        const struct buffer *b = site->order[i];
-        look_at_guard(site, after, at, b->at, left, b);
-        if (b != &site->work && !is_result(site, b) &&
-            memcmp(after + b->at, site->arena->before + b->at, b->bytes) != 0)
-            blame(site, "changed %s, where no output stands", b->name);
+    for (int i = 0; i < trial->buffers; i++) {
+        const struct buffer *b = trial->order[i];
+        check_guard(trial, after, at, b->at, left, b);
+        if (b != &trial->work && !is_result(trial, b) &&
+            memcmp(after + b->at, trial->arena->before + b->at, b->bytes) != 0)
+            report_error(trial, "changed %s, which is not an output", b->name);
         at   = b->at + b->bytes;
         left = b;
     }
-    look_at_guard(site, after, at, site->end, left, NULL);
+    check_guard(trial, after, at, trial->end, left, NULL);
 }
 
-/* One run from fresh buffers; outs[slot] point into after[which]. */
-static cr_status run(struct site *site, int which, const void *outs[]) {
-    const struct cr_backend *backend = site->device->backend;
-    unsigned char           *after   = site->arena->after[which];
-    CR_TRY(send(site));
-    const struct cr_call call   = call_of(site);
-    cr_status            status = site->row->launch(site->device, &call);
-    if (status == CR_OK) status = backend->sync(site->device);
-    for (int s = 0; s < CR_OP_OUT_MAX; s++) outs[s] = site->result[s] ? after + site->result[s]->at : NULL;
+/* One run with new contents of the buffers; outs[slot] points into after[which]. */
+static cr_status run(struct trial *trial, int which, const void *outs[]) {
+    const struct cr_backend *backend = trial->device->backend;
+    unsigned char           *after   = trial->arena->after[which];
+    CR_TRY(send(trial));
+    const struct cr_call call   = call_of(trial);
+    cr_status            status = trial->kernel->launch(trial->device, &call);
+    if (status == CR_OK) status = backend->sync(trial->device);
+    for (int s = 0; s < CR_OP_OUT_MAX; s++) outs[s] = trial->result[s] ? after + trial->result[s]->at : NULL;
     if (status != CR_OK) {
-        blame(site, "launch: %s", cr_error_message());
-        memcpy(after, site->arena->before, site->end);
+        report_error(trial, "launch: %s", cr_error_message());
+        memcpy(after, trial->arena->before, trial->end);
         return CR_OK;
     }
-    CR_TRY(backend->get(site->device, after, site->arena->region, site->end));
-    inspect(site, after);
+    CR_TRY(backend->get(trial->device, after, trial->arena->region, trial->end));
+    inspect(trial, after);
     return CR_OK;
 }
 
-/* ---- judgement ---- */
+/* ---- comparison ---- */
 
-static void judge_outputs(struct site *site, const struct cr_verify_expected *truth, const void *const outs[],
-                          const char *what) {
+static void compare_outputs(struct trial *trial, const struct cr_verify_expected *truth, const void *const outs[],
+                            const char *what) {
     struct cr_verify_result r;
     cr_verify_compare(truth, outs, &r);
-    if (isfinite(r.worst)) site->verdict->worst = CR_MAX(site->verdict->worst, r.worst);
+    if (isfinite(r.worst)) trial->verdict->worst = CR_MAX(trial->verdict->worst, r.worst);
     if (!r.ok)
-        blame(site, "%s%s[%lld] = %.9g, want %.9g within %.3g", what,
-              cr_op_info(site->unit->op->kind)->out_name[r.slot], (long long)r.index, r.got, r.want, r.bound);
+        report_error(trial, "%s%s[%lld] = %.9g, expected %.9g within %.3g", what,
+                     cr_op_info(trial->unit->op->kind)->out_name[r.slot], (long long)r.index, r.got, r.want, r.bound);
 }
 
-static bool same(const struct site *site, const void *const a[], const void *const b[]) {
+static bool same(const struct trial *trial, const void *const a[], const void *const b[]) {
     for (int s = 0; s < CR_OP_OUT_MAX; s++)
-        if (site->result[s] && memcmp(a[s], b[s], site->result[s]->bytes) != 0) return false;
+        if (trial->result[s] && memcmp(a[s], b[s], trial->result[s]->bytes) != 0) return false;
     return true;
 }
 
-/* Every input whose storage output `slot` may take over, one after the other. */
-static cr_status run_in_place(struct site *site, int slot, const struct cr_verify_expected *truth,
+/* Runs with output `slot` in the storage of each input that allows this. */
+static cr_status run_in_place(struct trial *trial, int slot, const struct cr_verify_expected *truth,
                               const void *const first[]) {
-    const unsigned allowed = cr_op_inplace(site->unit->op->kind, slot);
-    struct buffer *own     = site->result[slot];
+    const unsigned allowed = cr_op_inplace(trial->unit->op->kind, slot);
+    struct buffer *own     = trial->result[slot];
     const void    *outs[CR_OP_OUT_MAX];
     for (int s = 0; s < CR_OP_IN_MAX; s++) {
-        if (!(allowed & 1u << s) || !site->in[s].there || own != &site->out[slot] || site->in[s].bytes != own->bytes)
+        if (!(allowed & 1u << s) || !trial->in[s].present || own != &trial->out[slot] ||
+            trial->in[s].bytes != own->bytes)
             continue;
-        site->result[slot] = &site->in[s];
-        cr_status status   = run(site, 1, outs);
-        site->result[slot] = own;
+        trial->result[slot] = &trial->in[s];
+        cr_status status    = run(trial, 1, outs);
+        trial->result[slot] = own;
         CR_TRY(status);
         char what[64];
-        snprintf(what, sizeof what, "in place of %s: ", site->in[s].name);
-        if (!same(site, first, outs)) judge_outputs(site, truth, outs, what);
+        snprintf(what, sizeof what, "in place of %s: ", trial->in[s].name);
+        if (!same(trial, first, outs)) compare_outputs(trial, truth, outs, what);
     }
     return CR_OK;
 }
 
-static cr_status run_all(struct site *site, const struct cr_verify_expected *truth) {
+static cr_status run_all(struct trial *trial, const struct cr_verify_expected *truth) {
     const void *first[CR_OP_OUT_MAX], *second[CR_OP_OUT_MAX];
-    CR_TRY(run(site, 0, first));
-    judge_outputs(site, truth, first, "");
-    CR_TRY(run(site, 1, second));
-    if (!same(site, first, second)) {
-        if (site->row->deterministic) blame(site, "two runs differ, yet the row says that it is deterministic");
-        judge_outputs(site, truth, second, "second run: ");
+    CR_TRY(run(trial, 0, first));
+    compare_outputs(trial, truth, first, "");
+    CR_TRY(run(trial, 1, second));
+    if (!same(trial, first, second)) {
+        if (trial->kernel->deterministic)
+            report_error(trial, "two runs differ, although the kernel is declared deterministic");
+        compare_outputs(trial, truth, second, "second run: ");
     }
     for (int s = 0; s < CR_OP_OUT_MAX; s++)
-        if (site->result[s]) CR_TRY(run_in_place(site, s, truth, first));
+        if (trial->result[s]) CR_TRY(run_in_place(trial, s, truth, first));
     return CR_OK;
 }
 
-cr_status checkops_kernel(struct checkops_arena *arena, const struct cr_kernel *row, const struct checkops_unit *unit,
-                          const struct checkops_inputs *inputs, const struct cr_verify_expected *truth,
-                          struct checkops_verdict *verdict) {
-    struct site site = {
-        .arena = arena, .device = arena->device, .row = row, .unit = unit, .inputs = inputs, .verdict = verdict};
+cr_status checkops_kernel(struct checkops_arena *arena, const struct cr_kernel *kernel,
+                          const struct checkops_unit *unit, const struct checkops_inputs *inputs,
+                          const struct cr_verify_expected *truth, struct checkops_verdict *verdict) {
+    struct trial trial = {
+        .arena = arena, .device = arena->device, .kernel = kernel, .unit = unit, .inputs = inputs, .verdict = verdict};
     cr_status status;
-    CR_ASSERT(truth->math == row->math);
+    CR_ASSERT(truth->math == kernel->math);
     *verdict = (struct checkops_verdict){.ok = true};
-    CR_TRY_OUT(site_open(&site));
+    CR_TRY_OUT(trial_open(&trial));
     CR_TRY_OUT(arena_fit_after(arena));
-    if (verdict->ok) CR_TRY_OUT(run_all(&site, truth));
+    if (verdict->ok) CR_TRY_OUT(run_all(&trial, truth));
 out:
-    site_close(&site);
+    trial_close(&trial);
     return status;
 }
 
@@ -325,67 +328,68 @@ out:
 
 static const double measured_seconds = 0.05;
 
-static cr_status time_on_host(struct site *site, const struct cr_call *call, double *seconds) {
+static cr_status time_on_host(struct trial *trial, const struct cr_call *call, double *seconds) {
     int64_t best = INT64_MAX, start = cr_time_ns();
     for (int i = 0; i < 1000 && (i < 3 || (double)(cr_time_ns() - start) < measured_seconds * 1e9); i++) {
         const int64_t before = cr_time_ns();
-        CR_TRY(site->row->launch(site->device, call));
-        CR_TRY(site->device->backend->sync(site->device));
+        CR_TRY(trial->kernel->launch(trial->device, call));
+        CR_TRY(trial->device->backend->sync(trial->device));
         best = CR_MIN(best, cr_time_ns() - before);
     }
     *seconds = (double)best * 1e-9;
     return CR_OK;
 }
 
-static cr_status time_launches(struct site *site, const struct cr_call *call, void *const mark[2], int launches,
+static cr_status time_launches(struct trial *trial, const struct cr_call *call, void *const event[2], int launches,
                                double *seconds) {
-    const struct cr_async *async = site->device->backend->async;
-    CR_TRY(async->event_record(site->device, call->op->stream, mark[0]));
-    for (int i = 0; i < launches; i++) CR_TRY(site->row->launch(site->device, call));
-    CR_TRY(async->event_record(site->device, call->op->stream, mark[1]));
-    CR_TRY(async->host_wait(site->device, mark[1]));
-    CR_TRY(async->elapsed(site->device, mark[0], mark[1], seconds));
+    const struct cr_async *async = trial->device->backend->async;
+    CR_TRY(async->event_record(trial->device, call->op->stream, event[0]));
+    for (int i = 0; i < launches; i++) CR_TRY(trial->kernel->launch(trial->device, call));
+    CR_TRY(async->event_record(trial->device, call->op->stream, event[1]));
+    CR_TRY(async->host_wait(trial->device, event[1]));
+    CR_TRY(async->elapsed(trial->device, event[0], event[1], seconds));
     *seconds /= launches;
     return CR_OK;
 }
 
-/* Launches one behind the other, so that what the host needs for each is hidden where the device needs longer. */
-static cr_status time_on_device(struct site *site, const struct cr_call *call, double *seconds) {
-    const struct cr_async *async   = site->device->backend->async;
-    void                  *mark[2] = {NULL, NULL};
+/* Several launches in a sequence hide the host's time per launch where the device needs longer. */
+static cr_status time_on_device(struct trial *trial, const struct cr_call *call, double *seconds) {
+    const struct cr_async *async    = trial->device->backend->async;
+    void                  *event[2] = {NULL, NULL};
     double                 once;
     cr_status              status;
-    for (int i = 0; i < 2; i++) CR_TRY_OUT(async->event_create(site->device, &mark[i]));
-    CR_TRY_OUT(time_launches(site, call, mark, 3, &once)); /* warms up */
-    CR_TRY_OUT(time_launches(site, call, mark, 3, &once));
+    for (int i = 0; i < 2; i++) CR_TRY_OUT(async->event_create(trial->device, &event[i]));
+    CR_TRY_OUT(time_launches(trial, call, event, 3, &once)); /* warms up */
+    CR_TRY_OUT(time_launches(trial, call, event, 3, &once));
     const double wanted   = measured_seconds / 3 / (once > 1e-6 ? once : 1e-6);
     const int    launches = wanted > 1000 ? 1000 : wanted < 3 ? 3 : (int)wanted;
     *seconds              = INFINITY;
     for (int i = 0; i < 3; i++) {
-        CR_TRY_OUT(time_launches(site, call, mark, launches, &once));
+        CR_TRY_OUT(time_launches(trial, call, event, launches, &once));
         *seconds = once < *seconds ? once : *seconds;
     }
 out:
-    for (int i = 0; i < 2; i++) async->event_destroy(site->device, mark[i]);
+    for (int i = 0; i < 2; i++) async->event_destroy(trial->device, event[i]);
     return status;
 }
 
-cr_status checkops_time(struct checkops_arena *arena, const struct cr_kernel *row, const struct checkops_unit *unit,
+cr_status checkops_time(struct checkops_arena *arena, const struct cr_kernel *kernel, const struct checkops_unit *unit,
                         const struct checkops_inputs *inputs, double *seconds) {
+    cr_status               status;
     struct checkops_verdict verdict = {.ok = true};
-    struct site             site    = {
-                       .arena = arena, .device = arena->device, .row = row, .unit = unit, .inputs = inputs, .verdict = &verdict};
-    cr_status status;
-    CR_TRY_OUT(site_open(&site));
-    if (!verdict.ok) CR_FAIL_OUT(CR_ERR_DEVICE, "%s %s", row->name, verdict.why);
-    CR_TRY_OUT(send(&site));
-    const struct cr_call call = call_of(&site);
-    if (site.device->backend->async)
-        CR_TRY_OUT(time_on_device(&site, &call, seconds));
+
+    struct trial trial = {
+        .arena = arena, .device = arena->device, .kernel = kernel, .unit = unit, .inputs = inputs, .verdict = &verdict};
+    CR_TRY_OUT(trial_open(&trial));
+    if (!verdict.ok) CR_FAIL_OUT(CR_ERR_DEVICE, "%s %s", kernel->name, verdict.why);
+    CR_TRY_OUT(send(&trial));
+    const struct cr_call call = call_of(&trial);
+    if (trial.device->backend->async)
+        CR_TRY_OUT(time_on_device(&trial, &call, seconds));
     else
-        CR_TRY_OUT(time_on_host(&site, &call, seconds));
-    CR_TRY_OUT(site.device->backend->sync(site.device));
+        CR_TRY_OUT(time_on_host(&trial, &call, seconds));
+    CR_TRY_OUT(trial.device->backend->sync(trial.device));
 out:
-    site_close(&site);
+    trial_close(&trial);
     return status;
 }

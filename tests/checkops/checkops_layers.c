@@ -1,9 +1,9 @@
-/* tests/checkops/checkops_layers.c: the layers of ResNet-50 at 224 pixels: at batch 2 for the judge, because libraries
- * choose their kernels by shape; at batch 256 for --bench. */
+/* tests/checkops/checkops_layers.c: the layers of ResNet-50 at 224 pixels: batch 2 for comparing results, because
+ * libraries choose their kernels by shape; batch 256 for --bench. */
 #include "tests/checkops/checkops.h"
 
 struct layer {
-    int64_t side, C, K; /* side: of the input */
+    int64_t side, C, K; /* side of the input */
     int     window, stride;
 };
 static const struct layer layers[] = {
@@ -98,7 +98,7 @@ void checkops_list_full_size(struct checkops_list *list) {
     for (size_t i = 0; i < CR_COUNT(denses); i++) add_image(list, denses[i], 1, 2048, 0);
     add_image(list, CR_OP_loss, 1, 1, 0);
     add_image(list, CR_OP_loss_grad, 1, 1, 0);
-    add_image(list, CR_OP_cast, 10, 1000, 0); /* 25.6 million, as parameters of ResNet-50 */
+    add_image(list, CR_OP_cast, 10, 1000, 0); /* 25.6 million parameters, as ResNet-50 */
     for (int kind = CR_OP_grad_norm; kind <= CR_OP_ema; kind++) {
         const struct checkops_case c = {
             .kind = (enum cr_op_kind)kind, .N = 1, .H = 1, .W = 1, .C = 1, .K = 25600, .real = CR_F32, .big = true};

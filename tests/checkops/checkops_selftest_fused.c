@@ -1,6 +1,6 @@
-/* tests/checkops/checkops_selftest_fused.c: fused rows in plain float loops, as a device would compute them: right
- * ones, which the judge must not blame though they round and sum in another order than the reference, and the same with
- * one mistake, which it must. */
+/* tests/checkops/checkops_selftest_fused.c: fused kernels as plain float loops, as a device would compute them.
+ * Correct kernels must pass although they round and sum in another order than the reference; the same kernels with
+ * one error each must be detected. */
 #include "tests/checkops/checkops.h"
 
 #include <math.h>
@@ -8,25 +8,26 @@
 
 enum mistake {
     NONE,
-    ACTIVATES_PADDING,    /* zeros around the picture go through act too */
-    ROUNDS_ACT_DOWN,      /* act(x) is cut off instead of rounded */
-    FORGETS_LAST_PIXEL,   /* in the sums */
-    SUMS_BEFORE_ADD,      /* sums of the gradient without what was added */
-    OPENS_AT_ZERO,        /* a pre-activation of 0 lets the gradient pass */
-    TAKES_OTHER_INPUT,    /* xhat of x where the BN's input is another tensor */
-    READS_RAW_INPUT,      /* dw of x instead of act(x) */
-    FORGETS_OFFSET,       /* of the BN behind the convolution */
-    FINISHES_BIASED,      /* the running variance is that of the batch */
-    FINISHES_OTHER_COUNT, /* means over one pixel more */
-    FINISHES_BEFORE_LAST, /* dgamma and dbeta of sums without the last pixel */
-    HALF_BIAS,  /* the bias is rounded to the type of the images; right for a row with that liberty, as the next two */
-    ROUNDS_SUM, /* the sum of products is, before `add` */
-    DROPS_NAN,  /* a ReLU of NaN gives 0 */
-    COARSE_BIAS /* the bias has three bits less than that type */
+    ACTIVATES_PADDING,    /* the activation is also applied to zero padding */
+    ROUNDS_ACT_DOWN,      /* act(x) is truncated instead of rounded */
+    FORGETS_LAST_PIXEL,   /* missing in the sums */
+    SUMS_BEFORE_ADD,      /* gradient sums without the added gradient */
+    PASSES_AT_ZERO,       /* a pre-activation of 0 passes the gradient */
+    READS_OTHER_INPUT,    /* xhat is computed from x although the input of the BN is another tensor */
+    READS_RAW_INPUT,      /* dw from x instead of act(x) */
+    FORGETS_OFFSET,       /* of the BN after the convolution */
+    FINISHES_BIASED,      /* the running variance is not corrected for bias */
+    FINISHES_OTHER_COUNT, /* means divide by one pixel too many */
+    FINISHES_BEFORE_LAST, /* dgamma and dbeta without the last pixel */
+    /* the bias is rounded to the type of the images; correct for a kernel with this relaxation, as are the next two */
+    HALF_BIAS,
+    ROUNDS_SUM, /* the sum of products is rounded before `add` */
+    DROPS_NAN,  /* ReLU(NaN) is 0 */
+    COARSE_BIAS /* the bias has three bits fewer than that type */
 };
 static enum mistake mistake;
 
-/* An operand as floats. */
+/* An operand converted to float. */
 struct operand {
     const struct cr_tensor *t; /* NULL: absent */
     float                  *value;
@@ -67,7 +68,7 @@ static float rounded(enum cr_dtype dtype, float x) {
     return (float)cr_verify_stored(dtype, (double)x);
 }
 
-/* What a convolution reads of x, into `active`. */
+/* The input of a convolution, act(x), in `active`. */
 static cr_status activate(const struct operand *x, const struct operand *coef, struct operand *active) {
     active->t = x->t;
     CR_ALLOC(active->value, (size_t)cr_tensor_elems(x->t));
@@ -112,10 +113,10 @@ static float bias_of(enum cr_dtype dtype, float bias) {
 
 static void conv_run(const struct cr_call *call, const struct operand *in, const struct operand *x) {
     const struct operand   *bias = &in[CR_IN_conv_bias], *add = &in[CR_IN_conv_add];
-    const struct cr_tensor *y     = &call->program->tensor[call->op->out[CR_OUT_conv_y]];
-    float                  *stats = call->out[CR_OUT_conv_sums];
+    const struct cr_tensor *y    = &call->program->tensor[call->op->out[CR_OUT_conv_y]];
+    float                  *sums = call->out[CR_OUT_conv_sums];
     const int64_t           n = cr_tensor_elems(y), K = y->dim[3];
-    if (stats) memset(stats, 0, 2 * (size_t)K * sizeof *stats);
+    if (sums) memset(sums, 0, 2 * (size_t)K * sizeof *sums);
     for (int64_t i = 0; i < n; i++) {
         const int64_t k        = i % K,
                       place[4] = {i / K / y->dim[2] / y->dim[1], i / K / y->dim[2] % y->dim[1], i / K % y->dim[2], k};
@@ -125,23 +126,23 @@ static void conv_run(const struct cr_call *call, const struct operand *in, const
         if (add->t) v += add->value[i];
         if (call->op->attr.conv.relu) v = mistake == DROPS_NAN && isnan(v) ? 0 : rectified(v);
         cr_number_store(y->dtype, call->out[CR_OUT_conv_y], i, (double)v);
-        if (!stats || (mistake == FORGETS_LAST_PIXEL && i >= n - K)) continue;
+        if (!sums || (mistake == FORGETS_LAST_PIXEL && i >= n - K)) continue;
         if (k % 2)
             v = (float)cr_number_load(y->dtype, call->out[CR_OUT_conv_y],
-                                      i); /* rounded first, or not: both are right */
-        stats[k] += v;
-        stats[K + k] += v * v;
+                                      i); /* before or after rounding: both are correct */
+        sums[k] += v;
+        sums[K + k] += v * v;
     }
 }
 
-/* A variance is a difference: floats are too short for it. */
+/* The variance is a difference: float is not precise enough. */
 static void conv_finish(const struct cr_call *call, const struct operand *in) {
-    const struct cr_bn_attr *a     = &call->op->attr.conv.bn;
-    const float             *stats = call->out[CR_OUT_conv_sums];
-    float                   *next = call->out[CR_OUT_conv_next_scale_bias], *saved = call->out[CR_OUT_conv_mean_rstd];
-    const int64_t            K = in[CR_IN_conv_gamma].t->dim[3], M = a->count + (mistake == FINISHES_OTHER_COUNT);
+    const struct cr_bn_attr *a    = &call->op->attr.conv.bn;
+    const float             *sums = call->out[CR_OUT_conv_sums];
+    float        *next = call->out[CR_OUT_conv_next_scale_bias], *mean_rstd = call->out[CR_OUT_conv_mean_rstd];
+    const int64_t K = in[CR_IN_conv_gamma].t->dim[3], M = a->count + (mistake == FINISHES_OTHER_COUNT);
     for (int64_t k = 0; k < K; k++) {
-        const double mean = (double)stats[k] / (double)M, square = (double)stats[K + k] / (double)M,
+        const double mean = (double)sums[k] / (double)M, square = (double)sums[K + k] / (double)M,
                      raw = square - mean * mean;
         const float var = raw < 0 ? 0 : (float)raw, rstd = 1 / sqrtf(var + a->eps),
                     scale    = rstd * in[CR_IN_conv_gamma].value[k];
@@ -151,7 +152,7 @@ static void conv_finish(const struct cr_call *call, const struct operand *in) {
             run_mean += a->momentum * ((float)mean - run_mean);
             run_var += a->momentum * (var * unbias - run_var);
         }
-        saved[k] = (float)mean, saved[K + k] = rstd;
+        mean_rstd[k] = (float)mean, mean_rstd[K + k] = rstd;
         next[k] = scale, next[K + k] = in[CR_IN_conv_beta].value[k] - (float)mean * scale;
         ((float *)call->out[CR_OUT_conv_running_mean])[k] = run_mean;
         ((float *)call->out[CR_OUT_conv_running_var])[k]  = run_var;
@@ -230,18 +231,18 @@ static bool grad_passes(const struct grad *v, int64_t i, int64_t c) {
     const struct operand *x = &v->in[CR_IN_conv_grad_x];
     if (!v->in[CR_IN_conv_grad_mean_rstd].t) return true;
     const float pre = v->in[CR_IN_conv_grad_bn_x].t ? x->value[i] : affine(x, &v->in[CR_IN_conv_grad_scale_bias], i, c);
-    return mistake == OPENS_AT_ZERO ? pre >= 0 : pre > 0;
+    return mistake == PASSES_AT_ZERO ? pre >= 0 : pre > 0;
 }
 
 static void grad_sums(const struct grad *v, float *sums, int64_t i, float added, float dx) {
     const struct operand *x = &v->in[CR_IN_conv_grad_x], *bn_x = &v->in[CR_IN_conv_grad_bn_x],
-                         *saved = &v->in[CR_IN_conv_grad_mean_rstd];
-    const struct operand *of    = bn_x->t && mistake != TAKES_OTHER_INPUT ? bn_x : x;
+                         *mean_rstd = &v->in[CR_IN_conv_grad_mean_rstd];
+    const struct operand *of        = bn_x->t && mistake != READS_OTHER_INPUT ? bn_x : x;
     const int64_t         C = x->t->dim[3], c = i % C;
     if (!sums || (mistake == FORGETS_LAST_PIXEL && i >= cr_tensor_elems(x->t) - C)) return;
     if (mistake == SUMS_BEFORE_ADD && dx != 0) dx -= added;
     sums[c] += dx;
-    sums[C + c] += dx * ((of->value[i] - saved->value[c]) * saved->value[C + c]);
+    sums[C + c] += dx * ((of->value[i] - mean_rstd->value[c]) * mean_rstd->value[C + c]);
 }
 
 static void grad_run(const struct grad *v, const struct cr_call *call) {
@@ -258,9 +259,9 @@ static void grad_run(const struct grad *v, const struct cr_call *call) {
     }
 }
 
-/* The last pixel's share is left out of the gradients of gamma and beta, not of dstats. */
+/* FINISHES_BEFORE_LAST: the gradients of gamma and beta lack the last pixel, the gradient sums do not. */
 static void grad_finish(const struct grad *v, const struct cr_call *call) {
-    const struct operand   *saved = &v->in[CR_IN_conv_grad_mean_rstd], *gamma = &v->in[CR_IN_conv_grad_gamma];
+    const struct operand   *mean_rstd = &v->in[CR_IN_conv_grad_mean_rstd], *gamma = &v->in[CR_IN_conv_grad_gamma];
     const struct cr_tensor *x = v->in[CR_IN_conv_grad_x].t;
     const int64_t           C = x->dim[3], n = cr_tensor_elems(x);
     const float             M = (float)(v->a.bn.count + (mistake == FINISHES_OTHER_COUNT)),
@@ -268,7 +269,7 @@ static void grad_finish(const struct grad *v, const struct cr_call *call) {
     float *dgamma = call->out[CR_OUT_conv_grad_dgamma], *dbeta = call->out[CR_OUT_conv_grad_dbeta];
     float *coef = call->out[CR_OUT_conv_grad_grad_coef];
     for (int64_t c = 0; c < C; c++) {
-        const float mean = saved->value[c], rstd = saved->value[C + c], s = gamma->value[c] * rstd;
+        const float mean = mean_rstd->value[c], rstd = mean_rstd->value[C + c], s = gamma->value[c] * rstd;
         const float G = sums[c] / M, X = sums[C + c] / M;
         const float last = (float)cr_number_load(x->dtype, call->out[CR_OUT_conv_grad_dx], n - C + c);
         dbeta[c]         = sums[c] - (mistake == FINISHES_BEFORE_LAST ? last : 0) + (v->a.bn.accumulate ? dbeta[c] : 0);
@@ -300,69 +301,72 @@ out:
 static bool is_half(const struct cr_program *p) {
     return p->real == CR_F16 || p->real == CR_BF16;
 }
-static bool takes_f32(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+static bool accepts_f32(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device, (void)op;
     return p->real == CR_F32;
 }
-static bool takes_f16(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+static bool accepts_f16(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device, (void)op;
     return p->real == CR_F16;
 }
-static bool takes_half(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+static bool accepts_half(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device, (void)op;
     return is_half(p);
 }
 
-#define ROW(text, kind, how, test, function, flaw) FREE_ROW(text, kind, how, test, function, flaw, 0)
-#define FREE_ROW(text, kind, how, test, function, flaw, freedom)                                                       \
+#define KERNEL(text, kind, how, test, function, error) RELAXED_KERNEL(text, kind, how, test, function, error, 0)
+/* Version 14 of clang-format moves a backslash beyond column 120. */
+/* clang-format off */
+#define RELAXED_KERNEL(text, kind, how, test, function, error, relaxed)                                                \
     {                                                                                                                  \
-        {.name          = text,                                                                                        \
-         .op            = CR_OP_##kind,                                                                                \
-         .math          = CR_MATH_##how,                                                                               \
-         .deterministic = true,                                                                                        \
-         .relaxations   = freedom,                                                                                     \
-         .accepts       = test,                                                                                        \
-         .launch        = function},                                                                                          \
-            flaw                                                                                                       \
+        .kernel  = {.name          = text,                                                                             \
+                    .op            = CR_OP_##kind,                                                                     \
+                    .math          = CR_MATH_##how,                                                                    \
+                    .deterministic = true,                                                                             \
+                    .relaxations   = relaxed,                                                                          \
+                    .accepts       = test,                                                                             \
+                    .launch        = function},                                                                        \
+        .mistake = error                                                                                               \
     }
+/* clang-format on */
 static const struct {
-    struct cr_kernel row;
+    struct cr_kernel kernel;
     enum mistake     mistake;
-} rows[] = {
-    ROW("good.fused_conv", conv, F32, takes_f32, conv_launch, NONE),
-    ROW("good.fused_conv_half", conv, F32, takes_half, conv_launch, NONE),
-    ROW("good.fused_grad", conv_grad, F32, takes_f32, grad_launch, NONE),
-    ROW("good.fused_grad_half", conv_grad, F32, takes_half, grad_launch, NONE),
-    ROW("bad.activates_padding", conv, F32, takes_f32, conv_launch, ACTIVATES_PADDING),
-    ROW("bad.activates_padding_half", conv, F16, takes_f16, conv_launch, ACTIVATES_PADDING),
-    ROW("bad.rounds_act_down", conv, F16, takes_f16, conv_launch, ROUNDS_ACT_DOWN),
-    ROW("bad.forgets_last_pixel", conv, F16, takes_f16, conv_launch, FORGETS_LAST_PIXEL),
-    ROW("bad.forgets_last_of_grad", conv_grad, F16, takes_f16, grad_launch, FORGETS_LAST_PIXEL),
-    ROW("bad.sums_before_add", conv_grad, F16, takes_f16, grad_launch, SUMS_BEFORE_ADD),
-    ROW("bad.opens_at_zero", conv_grad, F16, takes_f16, grad_launch, OPENS_AT_ZERO),
-    ROW("bad.takes_other_input", conv_grad, F16, takes_f16, grad_launch, TAKES_OTHER_INPUT),
-    ROW("bad.reads_raw_input", conv_grad, F16, takes_f16, grad_launch, READS_RAW_INPUT),
-    ROW("bad.forgets_offset", conv_grad, F16, takes_f16, grad_launch, FORGETS_OFFSET),
-    ROW("bad.finishes_biased", conv, F16, takes_f16, conv_launch, FINISHES_BIASED),
-    ROW("bad.finishes_other_count", conv, F16, takes_f16, conv_launch, FINISHES_OTHER_COUNT),
-    ROW("bad.finishes_other_count_of_grad", conv_grad, F16, takes_f16, grad_launch, FINISHES_OTHER_COUNT),
-    ROW("bad.finishes_before_last", conv_grad, F16, takes_f16, grad_launch, FINISHES_BEFORE_LAST),
-    ROW("bad.rounds_bias", conv, F16, takes_f16, conv_launch, HALF_BIAS),
-    ROW("bad.rounds_before_add", conv, F16, takes_f16, conv_launch, ROUNDS_SUM),
-    ROW("bad.drops_nan", conv, F32, takes_f32, conv_launch, DROPS_NAN),
-    FREE_ROW("good.rounds_bias", conv, F16, takes_f16, conv_launch, HALF_BIAS, CR_RELAXED_HALF_BIAS),
-    FREE_ROW("good.rounds_before_add", conv, F16, takes_f16, conv_launch, ROUNDS_SUM, CR_RELAXED_ROUNDED_SUM),
-    FREE_ROW("good.drops_nan", conv, F32, takes_f32, conv_launch, DROPS_NAN, CR_RELAXED_NAN_RELU),
-    FREE_ROW("bad.coarse_bias", conv, F16, takes_f16, conv_launch, COARSE_BIAS,
-             CR_RELAXED_HALF_BIAS | CR_RELAXED_ROUNDED_SUM),
+} kernels[] = {
+    KERNEL("good.fused_conv", conv, F32, accepts_f32, conv_launch, NONE),
+    KERNEL("good.fused_conv_half", conv, F32, accepts_half, conv_launch, NONE),
+    KERNEL("good.fused_grad", conv_grad, F32, accepts_f32, grad_launch, NONE),
+    KERNEL("good.fused_grad_half", conv_grad, F32, accepts_half, grad_launch, NONE),
+    KERNEL("bad.activates_padding", conv, F32, accepts_f32, conv_launch, ACTIVATES_PADDING),
+    KERNEL("bad.activates_padding_half", conv, F16, accepts_f16, conv_launch, ACTIVATES_PADDING),
+    KERNEL("bad.truncates_act", conv, F16, accepts_f16, conv_launch, ROUNDS_ACT_DOWN),
+    KERNEL("bad.forgets_last_pixel", conv, F16, accepts_f16, conv_launch, FORGETS_LAST_PIXEL),
+    KERNEL("bad.forgets_last_of_grad", conv_grad, F16, accepts_f16, grad_launch, FORGETS_LAST_PIXEL),
+    KERNEL("bad.sums_before_add", conv_grad, F16, accepts_f16, grad_launch, SUMS_BEFORE_ADD),
+    KERNEL("bad.passes_at_zero", conv_grad, F16, accepts_f16, grad_launch, PASSES_AT_ZERO),
+    KERNEL("bad.reads_other_input", conv_grad, F16, accepts_f16, grad_launch, READS_OTHER_INPUT),
+    KERNEL("bad.reads_raw_input", conv_grad, F16, accepts_f16, grad_launch, READS_RAW_INPUT),
+    KERNEL("bad.forgets_offset", conv_grad, F16, accepts_f16, grad_launch, FORGETS_OFFSET),
+    KERNEL("bad.finishes_biased", conv, F16, accepts_f16, conv_launch, FINISHES_BIASED),
+    KERNEL("bad.finishes_other_count", conv, F16, accepts_f16, conv_launch, FINISHES_OTHER_COUNT),
+    KERNEL("bad.finishes_other_count_of_grad", conv_grad, F16, accepts_f16, grad_launch, FINISHES_OTHER_COUNT),
+    KERNEL("bad.finishes_before_last", conv_grad, F16, accepts_f16, grad_launch, FINISHES_BEFORE_LAST),
+    KERNEL("bad.rounds_bias", conv, F16, accepts_f16, conv_launch, HALF_BIAS),
+    KERNEL("bad.rounds_before_add", conv, F16, accepts_f16, conv_launch, ROUNDS_SUM),
+    KERNEL("bad.drops_nan", conv, F32, accepts_f32, conv_launch, DROPS_NAN),
+    RELAXED_KERNEL("good.rounds_bias", conv, F16, accepts_f16, conv_launch, HALF_BIAS, CR_RELAXED_HALF_BIAS),
+    RELAXED_KERNEL("good.rounds_before_add", conv, F16, accepts_f16, conv_launch, ROUNDS_SUM, CR_RELAXED_ROUNDED_SUM),
+    RELAXED_KERNEL("good.drops_nan", conv, F32, accepts_f32, conv_launch, DROPS_NAN, CR_RELAXED_NAN_RELU),
+    RELAXED_KERNEL("bad.coarse_bias", conv, F16, accepts_f16, conv_launch, COARSE_BIAS,
+                   CR_RELAXED_HALF_BIAS | CR_RELAXED_ROUNDED_SUM),
 };
 
 int checkops_selftest_fused(checkops_blames *blames, void *self, int *tried) {
     int missed = 0;
-    for (size_t i = 0; i < CR_COUNT(rows); i++) {
-        mistake = rows[i].mistake;
-        missed += !blames(self, &rows[i].row, strncmp(rows[i].row.name, "bad", 3) == 0);
+    for (size_t i = 0; i < CR_COUNT(kernels); i++) {
+        mistake = kernels[i].mistake;
+        missed += !blames(self, &kernels[i].kernel, strncmp(kernels[i].kernel.name, "bad", 3) == 0);
     }
-    *tried += (int)CR_COUNT(rows);
+    *tried += (int)CR_COUNT(kernels);
     return missed;
 }

@@ -1,4 +1,4 @@
-/* tests/checkops/checkops_unit.c: the program of one op for a case. */
+/* tests/checkops/checkops_unit.c: makes a program with one op from a case. */
 #include "core/rng.h"
 #include "tests/checkops/checkops.h"
 
@@ -21,399 +21,35 @@ void checkops_store_make(enum cr_dtype real, int64_t thousands, struct cr_param_
     if (thousands) cr_param_store_add(store, "large.weight", CR_ROLE_CONV, filters, CR_NONE);
 }
 
-/* ---- building ---- */
-
-static int tensor(struct checkops_build *b, const char *name, enum cr_dtype dtype, int64_t d0, int64_t d1, int64_t d2,
-                  int64_t d3) {
-    return cr_tensor_add(b->p, name, dtype, CR_REGION_POOL, d0, d1, d2, d3);
-}
-
-void checkops_build_in(struct checkops_build *b, int slot, enum cr_dtype dtype, int64_t d0, int64_t d1, int64_t d2,
-                       int64_t d3) {
-    b->op.in[slot] = tensor(b, cr_op_info(b->c->kind)->in_name[slot], dtype, d0, d1, d2, d3);
-}
-void checkops_build_image(struct checkops_build *b, int slot) {
-    checkops_build_in(b, slot, b->real, b->c->N, b->c->H, b->c->W, b->c->C);
-}
-void checkops_build_mask(struct checkops_build *b, int slot) {
-    if (!(b->c->flags & CHECKOPS_BITS))
-        checkops_build_image(b, slot);
-    else
-        checkops_build_in(b, slot, CR_U8, b->c->N, b->c->H, b->c->W, b->c->C / 8);
-}
-void checkops_build_out(struct checkops_build *b, int slot, enum cr_dtype dtype, int64_t d0, int64_t d1, int64_t d2,
-                        int64_t d3) {
-    char name[64];
-    snprintf(name, sizeof name, "out.%s", cr_op_info(b->c->kind)->out_name[slot]);
-    b->op.out[slot] = tensor(b, name, dtype, d0, d1, d2, d3);
-}
-
-#define in(...) checkops_build_in(__VA_ARGS__)
-#define out(...) checkops_build_out(__VA_ARGS__)
-#define in_image(b, slot) checkops_build_image(b, slot)
-static void in_vector(struct checkops_build *b, int slot, int64_t rows) {
-    in(b, slot, b->wide, rows, 1, 1, b->c->C);
-}
-static void out_image(struct checkops_build *b, int slot) {
-    out(b, slot, b->real, b->c->N, b->c->H, b->c->W, b->c->C);
-}
-
-int64_t checkops_window_out(int64_t size, const struct checkops_case *c) {
-    return (size + 2 * c->pad - c->window) / c->stride + 1;
-}
-
-static void build_pool(struct checkops_build *b) {
-    const struct checkops_case *c = b->c;
-    const int64_t               P = checkops_window_out(c->H, c), Q = checkops_window_out(c->W, c);
-    b->op.attr.conv = (struct cr_conv_attr){.stride = c->stride, .pad = c->pad, .window = c->window};
-    switch (c->kind) {
-    case CR_OP_maxpool:
-        in_image(b, CR_IN_maxpool_x);
-        if (c->flags & CHECKOPS_SCALE_BIAS) in_vector(b, CR_IN_maxpool_scale_bias, 2);
-        b->op.out[CR_OUT_maxpool_index] = c->flags & CHECKOPS_NO_INDEX ? CR_NONE : CR_NEW;
-        return;
-    case CR_OP_maxpool_grad:
-        in(b, CR_IN_maxpool_grad_dy, b->real, c->N, P, Q, c->C);
-        in(b, CR_IN_maxpool_grad_index, CR_U8, c->N, P, Q, c->C);
-        out_image(b, CR_OUT_maxpool_grad_dx);
-        return;
-    case CR_OP_pool_bn_grad_sums: in_vector(b, CR_IN_pool_bn_grad_sums_mean_rstd, 2); break;
-    default: in_vector(b, CR_IN_pool_bn_grad_apply_coef, 3);
-    }
-    /* the first four slots of both */
-    in(b, CR_IN_pool_bn_grad_sums_dy, b->real, c->N, P, Q, c->C);
-    in(b, CR_IN_pool_bn_grad_sums_index, CR_U8, c->N, P, Q, c->C);
-    in_image(b, CR_IN_pool_bn_grad_sums_x);
-    in_vector(b, CR_IN_pool_bn_grad_sums_scale_bias, 2);
-}
-
-static void build_shortcut(struct checkops_build *b) {
-    const struct checkops_case *c = b->c;
-    b->op.attr.conv               = (struct cr_conv_attr){.stride = c->stride, .pad_c = c->pad};
-    if (c->kind == CR_OP_pad_shortcut) {
-        in_image(b, CR_IN_pad_shortcut_x);
-        return;
-    }
-    in(b, CR_IN_pad_shortcut_grad_dy, b->real, c->N, (c->H - 1) / c->stride + 1, (c->W - 1) / c->stride + 1,
-       c->C + 2 * c->pad);
-    out_image(b, CR_OUT_pad_shortcut_grad_dx);
-}
-
-static void build_dense(struct checkops_build *b) {
-    const struct checkops_case *c = b->c;
-    b->op.attr.dense.accumulate   = (c->flags & CHECKOPS_ACCUMULATE) != 0;
-    switch (c->kind) {
-    case CR_OP_dense:
-        in(b, CR_IN_dense_x, b->real, c->N, 1, 1, c->C);
-        in(b, CR_IN_dense_w, b->real, c->K, 1, 1, c->C);
-        in(b, CR_IN_dense_b, b->wide, 1, 1, 1, c->K);
-        break;
-    case CR_OP_dense_dgrad:
-        in(b, CR_IN_dense_dgrad_dy, b->real, c->N, 1, 1, c->K);
-        in(b, CR_IN_dense_dgrad_w, b->real, c->K, 1, 1, c->C);
-        break;
-    case CR_OP_dense_wgrad:
-        in(b, CR_IN_dense_wgrad_x, b->real, c->N, 1, 1, c->C);
-        in(b, CR_IN_dense_wgrad_dy, b->real, c->N, 1, 1, c->K);
-        out(b, CR_OUT_dense_wgrad_dw, b->wide, c->K, 1, 1, c->C);
-        break;
-    default:
-        in(b, CR_IN_dense_bgrad_dy, b->real, c->N, 1, 1, c->K);
-        out(b, CR_OUT_dense_bgrad_db, b->wide, 1, 1, 1, c->K);
-    }
-}
-
-static void build_loss(struct checkops_build *b) {
-    const struct checkops_case *c = b->c;
-    b->op.attr.loss = (struct cr_loss_attr){.smoothing = c->flags & CHECKOPS_SMOOTH ? 0.1f : 0, .weight = 0.5f};
-    in(b, 0, b->real, c->N, 1, 1, c->K);
-    in(b, 1, CR_I32, c->N, 1, 1, 1);
-    if (c->flags & CHECKOPS_MIXES) in(b, 3, CR_I32, c->N, 1, 1, CR_MIX_NUMBERS);
-    if (c->kind == CR_OP_loss_grad) {
-        in(b, CR_IN_loss_grad_state, CR_F64, 1, 1, 1, CR_STATE_COUNT);
-        return;
-    }
-    in(b, CR_IN_loss_metrics, b->wide, 1, 1, 1, 4);
-    b->op.out[CR_OUT_loss_metrics] = b->op.in[CR_IN_loss_metrics];
-}
-
-static void build_bn_small(struct checkops_build *b) {
-    const struct checkops_case *c = b->c;
-    b->op.attr.bn                 = (struct cr_bn_attr){.eps        = 1e-5f,
-                                                        .momentum   = 0.1f,
-                                                        .count      = c->N * c->H * c->W,
-                                                        .accumulate = (c->flags & CHECKOPS_ACCUMULATE) != 0};
-    switch (c->kind) {
-    case CR_OP_bn_finalize:
-        in_vector(b, CR_IN_bn_finalize_sums, 2);
-        for (int s = CR_IN_bn_finalize_gamma; s <= CR_IN_bn_finalize_running_var; s++) in_vector(b, s, 1);
-        b->op.out[CR_OUT_bn_finalize_running_mean] = b->op.in[CR_IN_bn_finalize_running_mean];
-        b->op.out[CR_OUT_bn_finalize_running_var]  = b->op.in[CR_IN_bn_finalize_running_var];
-        if (c->flags & CHECKOPS_SCALE_BIAS_HALF) b->op.out[CR_OUT_bn_finalize_scale_bias_half] = CR_NEW;
-        break;
-    case CR_OP_bn_scale_bias:
-        for (int s = 0; s < CR_INS_bn_scale_bias; s++) in_vector(b, s, 1);
-        break;
-    default:
-        if (c->flags & CHECKOPS_ACCUMULATE) b->op.attr.bn.ranks = 3;
-        in_vector(b, CR_IN_bn_grad_finalize_grad_sums, 2);
-        in_vector(b, CR_IN_bn_grad_finalize_gamma, 1);
-        in_vector(b, CR_IN_bn_grad_finalize_mean_rstd, 2);
-        out(b, CR_OUT_bn_grad_finalize_dgamma, b->wide, 1, 1, 1, c->C);
-        out(b, CR_OUT_bn_grad_finalize_dbeta, b->wide, 1, 1, 1, c->C);
-    }
-}
-
-static void build_bn_image(struct checkops_build *b) {
-    const unsigned f = b->c->flags;
-    b->op.attr.bn    = (struct cr_bn_attr){.eps = 1e-5f, .relu = (f & CHECKOPS_RELU) != 0};
-    in_image(b, 0);
-    switch (b->c->kind) {
-    case CR_OP_bn_apply:
-        in_vector(b, CR_IN_bn_apply_scale_bias, 2);
-        if (f & CHECKOPS_MEAN_RSTD) in_vector(b, CR_IN_bn_apply_mean_rstd, 2);
-        if (f & CHECKOPS_ADD) in_image(b, CR_IN_bn_apply_add);
-        if (f & CHECKOPS_ADD_SCALE_BIAS) in_vector(b, CR_IN_bn_apply_add_scale_bias, 2);
-        if (f & CHECKOPS_BITS) b->op.out[CR_OUT_bn_apply_mask] = CR_NEW;
-        break;
-    case CR_OP_bn_grad_sums:
-        in_image(b, CR_IN_bn_grad_sums_x);
-        in_vector(b, CR_IN_bn_grad_sums_mean_rstd, 2);
-        if (f & CHECKOPS_MASK) checkops_build_mask(b, CR_IN_bn_grad_sums_y);
-        if (f & CHECKOPS_MASK_FROM_X) in_vector(b, CR_IN_bn_grad_sums_scale_bias, 2);
-        break;
-    case CR_OP_bn_grad_apply:
-        in_image(b, CR_IN_bn_grad_apply_x);
-        in_vector(b, CR_IN_bn_grad_apply_coef, 3);
-        if (f & CHECKOPS_MASK) checkops_build_mask(b, CR_IN_bn_grad_apply_y);
-        if (f & CHECKOPS_MASK_FROM_X) in_vector(b, CR_IN_bn_grad_apply_scale_bias, 2);
-        break;
-    case CR_OP_channel_scale: in_vector(b, CR_IN_channel_scale_scale_bias, 2); break;
-    default: break; /* bn_sums */
-    }
-}
-
-static void build_relu_grad(struct checkops_build *b) {
-    const unsigned f = b->c->flags;
-    in_image(b, CR_IN_relu_grad_dy);
-    checkops_build_mask(b, CR_IN_relu_grad_y);
-    if (f & CHECKOPS_ADD) in_image(b, CR_IN_relu_grad_add);
-    if (f & CHECKOPS_BN) {
-        in_image(b, CR_IN_relu_grad_bn_x);
-        in_vector(b, CR_IN_relu_grad_mean_rstd, 2);
-        b->op.out[CR_OUT_relu_grad_grad_sums] = CR_NEW;
-    }
-    if (f & CHECKOPS_BN2) {
-        in_image(b, CR_IN_relu_grad_bn2_x);
-        in_vector(b, CR_IN_relu_grad_mean_rstd2, 2);
-        b->op.out[CR_OUT_relu_grad_grad_sums2] = CR_NEW;
-    }
-}
-
-static void build_s2d_filter(struct checkops_build *b) {
-    const struct checkops_case *c = b->c;
-    if (c->kind == CR_OP_s2d_filter) {
-        in(b, CR_IN_s2d_filter_w, b->real, c->K, 7, 7, 3);
-        return;
-    }
-    b->op.attr.conv.accumulate = (c->flags & CHECKOPS_ACCUMULATE) != 0;
-    in(b, CR_IN_s2d_filter_grad_dy, b->wide, c->K, 4, 4, 16);
-    out(b, CR_OUT_s2d_filter_grad_dw, b->wide, c->K, 7, 7, 3);
-}
-
-static void build_fold(struct checkops_build *b) {
-    const struct checkops_case *c = b->c;
-    b->op.attr.bn                 = (struct cr_bn_attr){.eps = 1e-5f};
-    in(b, CR_IN_fold_bn_w, b->wide, c->K, c->window, c->window, c->C);
-    for (int s = CR_IN_fold_bn_gamma; s <= CR_IN_fold_bn_running_var; s++) in(b, s, b->wide, 1, 1, 1, c->K);
-}
-
-/* As long as any layout can be: rows in slices of 32, runs of each channel filled up, blocks of 64 x 64, or fragments
- * of 16 channels x 32 columns (288 numbers), of which each block of 8 columns of 64 channels may want 4 halves, and
- * each chunk of columns 8 more. */
-static void build_sparse_filter(struct checkops_build *b) {
-    const struct checkops_case *c   = b->c;
-    const int64_t               row = c->window * c->window * c->C;
-    b->op.attr.conv.stride          = c->stride;
-    b->op.attr.conv.pad             = c->pad;
-    in(b, CR_IN_sparse_filter_w, b->real, c->K, c->window, c->window, c->C);
-    const int64_t blocks = c->window * c->window * ((c->C + 7) / 8),
-                  rows   = (c->K + 64) * (2 * row + 4 * c->C + c->window * c->window * 64);
-    const int64_t union_ = 288 * ((c->K + 63) / 64 * (2 * blocks + 8 * ((c->C + 7) / 8)) + 1) + c->K + 512;
-    out(b, CR_OUT_sparse_filter_y, CR_F32, 1, 1, 1, rows > union_ ? rows : union_);
-}
-
-static void build_other(struct checkops_build *b) {
-    const struct checkops_case *c = b->c;
-    switch (c->kind) {
-    case CR_OP_normalize:
-        b->op.attr.input =
-            (struct cr_input_attr){{0.485f, 0.456f, 0.406f}, {0.229f, 0.224f, 0.225f}, (c->flags & CHECKOPS_S2D) != 0};
-        in(b, CR_IN_normalize_images, CR_U8, c->N, c->H, c->W, 3);
-        if (c->flags & CHECKOPS_BOXES) in(b, CR_IN_normalize_boxes, CR_I32, c->N, 1, 1, 4);
-        break;
-    case CR_OP_mix:
-        b->op.attr.input = (struct cr_input_attr){{0.485f, 0.456f, 0.406f}, {1, 1, 1}, false};
-        in(b, CR_IN_mix_images, CR_U8, c->N, c->H, c->W, 3);
-        in(b, CR_IN_mix_boxes, CR_I32, c->N, 1, 1, 4);
-        in(b, CR_IN_mix_mixes, CR_I32, c->N, 1, 1, CR_MIX_NUMBERS);
-        break;
-    case CR_OP_avgpool_grad:
-        in(b, CR_IN_avgpool_grad_dy, b->real, c->N, 1, 1, c->C);
-        out_image(b, CR_OUT_avgpool_grad_dx);
-        break;
-    case CR_OP_avgpool2x2_grad:
-        in(b, CR_IN_avgpool2x2_grad_dy, b->real, c->N, (c->H + 1) / 2, (c->W + 1) / 2, c->C);
-        out_image(b, CR_OUT_avgpool2x2_grad_dx);
-        break;
-    case CR_OP_se_scale:
-        in_image(b, CR_IN_se_scale_x);
-        in(b, CR_IN_se_scale_logit, b->real, c->N, 1, 1, c->C);
-        break;
-    case CR_OP_se_scale_grad:
-        in_image(b, CR_IN_se_scale_grad_dy);
-        in_image(b, CR_IN_se_scale_grad_x);
-        in(b, CR_IN_se_scale_grad_logit, b->real, c->N, 1, 1, c->C);
-        break;
-    case CR_OP_zero: out_image(b, CR_OUT_zero_y); break;
-    case CR_OP_prefetch:
-        in_image(b, CR_IN_prefetch_x);
-        in(b, CR_IN_prefetch_event, CR_U8, 1, 1, 1, 1);
-        break;
-    case CR_OP_barrier:
-        in_image(b, CR_IN_barrier_x);
-        b->op.out[CR_OUT_barrier_event] = CR_NEW;
-        break;
-    case CR_OP_cast:
-        in(b, CR_IN_cast_x, CR_F32, c->N, c->H, c->W, c->C);
-        out_image(b, CR_OUT_cast_y);
-        break;
-    default: /* relu, add, avgpool: images only */
-        for (int s = 0; s < cr_op_info(c->kind)->ins; s++) in_image(b, s);
-    }
-}
-
-static void build_update(struct checkops_build *b) {
-    struct cr_program *p = b->p;
-    const int grad = cr_tensor_store(p, CR_BUFFER_GRAD, CR_NONE), state = cr_tensor_store(p, CR_BUFFER_STATE, CR_NONE);
-    if (b->c->kind == CR_OP_grad_norm) {
-        b->op.in[CR_IN_grad_norm_grad] = grad;
-        in(b, CR_IN_grad_norm_metrics, b->wide, 1, 1, 1, 4);
-        b->op.in[CR_IN_grad_norm_state] = state;
-        return;
-    }
-    if (b->c->kind == CR_OP_param_norms) {
-        b->op.in[CR_IN_param_norms_value] = cr_tensor_store(p, CR_BUFFER_VALUE, CR_NONE);
-        b->op.in[CR_IN_param_norms_grad]  = grad;
-        b->op.in[CR_IN_param_norms_state] = state;
-        return;
-    }
-    b->op.attr.sgd               = (struct cr_sgd_attr){.nesterov      = (b->c->flags & CHECKOPS_NESTEROV) != 0,
-                                                        .micro_batches = 3,
-                                                        .beta2         = 0.99,
-                                                        .eps           = 1e-8,
-                                                        .trust         = 0.02};
-    b->op.in[CR_IN_sgd_value]    = cr_tensor_store(p, CR_BUFFER_VALUE, CR_NONE);
-    b->op.in[CR_IN_sgd_grad]     = grad;
-    b->op.in[CR_IN_sgd_momentum] = cr_tensor_store(p, CR_BUFFER_MOMENTUM, CR_NONE);
-    b->op.in[CR_IN_sgd_state]    = state;
-    if (b->c->flags & CHECKOPS_BITS) b->op.in[CR_IN_sgd_mask] = cr_tensor_store(p, CR_BUFFER_MASK, CR_NONE);
-    in(b, CR_IN_sgd_norm, b->wide, 1, 1, 1, 2);
-    b->op.out[CR_OUT_sgd_value]    = b->op.in[CR_IN_sgd_value];
-    b->op.out[CR_OUT_sgd_momentum] = b->op.in[CR_IN_sgd_momentum];
-    b->op.out[CR_OUT_sgd_state]    = state;
-    if (b->c->kind == CR_OP_adamw)
-        b->op.in[CR_IN_adamw_second] = b->op.out[CR_OUT_adamw_second] = cr_tensor_store(p, CR_BUFFER_SECOND, CR_NONE);
-    if (b->c->kind == CR_OP_lars) in(b, CR_IN_lars_norms, b->wide, p->store->params, 1, 1, 2);
-}
-
-static void build_ema(struct checkops_build *b) {
-    struct cr_program *p        = b->p;
-    b->op.attr.ema              = (struct cr_ema_attr){.decay = 0.97, .warmup = (b->c->flags & CHECKOPS_SMOOTH) != 0};
-    b->op.in[CR_IN_ema_value]   = cr_tensor_store(p, CR_BUFFER_VALUE, CR_NONE);
-    b->op.in[CR_IN_ema_running] = cr_tensor_store(p, CR_BUFFER_RUNNING, CR_NONE);
-    b->op.in[CR_IN_ema_state]   = cr_tensor_store(p, CR_BUFFER_STATE, CR_NONE);
-    if (b->c->flags & CHECKOPS_BITS) b->op.in[CR_IN_ema_mask] = cr_tensor_store(p, CR_BUFFER_MASK, CR_NONE);
-    in(b, CR_IN_ema_norm, b->wide, 1, 1, 1, 2);
-    b->op.in[CR_IN_ema_averages] = b->op.out[CR_OUT_ema_averages] = cr_tensor_store(p, CR_BUFFER_EMA, CR_NONE);
-    b->op.in[CR_IN_ema_running_averages]                          = b->op.out[CR_OUT_ema_running_averages] =
-        cr_tensor_store(p, CR_BUFFER_EMA_RUNNING, CR_NONE);
-}
-
-static bool is_update(enum cr_op_kind kind) {
-    return kind == CR_OP_sgd || kind == CR_OP_adamw || kind == CR_OP_lars || kind == CR_OP_ema;
-}
-
-static void build(struct checkops_build *b) {
-    switch (b->c->kind) {
-    case CR_OP_conv:
-    case CR_OP_conv_dgrad:
-    case CR_OP_conv_wgrad:
-    case CR_OP_conv_grad: checkops_build_conv(b); return;
-    case CR_OP_maxpool:
-    case CR_OP_maxpool_grad:
-    case CR_OP_pool_bn_grad_sums:
-    case CR_OP_pool_bn_grad_apply: build_pool(b); return;
-    case CR_OP_pad_shortcut:
-    case CR_OP_pad_shortcut_grad: build_shortcut(b); return;
-    case CR_OP_dense:
-    case CR_OP_dense_dgrad:
-    case CR_OP_dense_wgrad:
-    case CR_OP_dense_bgrad: build_dense(b); return;
-    case CR_OP_loss:
-    case CR_OP_loss_grad: build_loss(b); return;
-    case CR_OP_bn_finalize:
-    case CR_OP_bn_scale_bias:
-    case CR_OP_bn_grad_finalize: build_bn_small(b); return;
-    case CR_OP_bn_sums:
-    case CR_OP_bn_apply:
-    case CR_OP_bn_grad_sums:
-    case CR_OP_bn_grad_apply:
-    case CR_OP_channel_scale: build_bn_image(b); return;
-    case CR_OP_fold_bn: build_fold(b); return;
-    case CR_OP_sparse_filter: build_sparse_filter(b); return;
-    case CR_OP_relu_grad: build_relu_grad(b); return;
-    case CR_OP_s2d_filter:
-    case CR_OP_s2d_filter_grad: build_s2d_filter(b); return;
-    case CR_OP_grad_norm:
-    case CR_OP_param_norms:
-    case CR_OP_adamw:
-    case CR_OP_lars:
-    case CR_OP_sgd: build_update(b); return;
-    case CR_OP_ema: build_ema(b); return;
-    default: build_other(b);
-    }
-}
-
-/* Are two of the element's 4 neighbours in front of it kept already? */
+/* Whether two of the element's preceding neighbours among each 4 are nonzero already. */
 static bool is_full(const uint8_t *pattern, int64_t first, int64_t channel) {
-    int kept = 0;
-    for (int64_t i = first - channel % 4; i < first; i++) kept += pattern[i / 8] >> (i % 8) & 1;
-    return kept == 2;
+    int nonzeros = 0;
+    for (int64_t i = first - channel % 4; i < first; i++) nonzeros += pattern[i / 8] >> (i % 8) & 1;
+    return nonzeros == 2;
 }
 
-/* Of 64 output x 64 input channels at one place of the filter: is the block kept that weight i is in? One row of blocks
- * keeps nothing. */
-static bool is_block_kept(const struct checkops_case *c, int64_t i) {
+/* Whether the block of 64 output x 64 input channels at one place of the filter that contains weight i is nonzero.
+ * One row of 64 output channels is empty. */
+static bool is_block_nonzero(const struct checkops_case *c, int64_t i) {
     const int64_t row = c->window * c->window * c->C, k = i / row / 64;
     const int64_t block = (k * c->window * c->window + i % row / c->C) * (c->C / 64) + i % c->C / 64;
     struct cr_rng one   = cr_rng_make((uint64_t)block, CR_RNG_TEST, 0, 1);
     return k != 1 && cr_rng_below(&one, 16) < (uint64_t)(4 + k % 5);
 }
 
-/* Is weight i, which lies at first + i, kept? One channel keeps nothing, the others between all (half, where it is 2:4)
- * and little. */
-static bool draw_kept(const struct checkops_case *c, const uint8_t *pattern, int64_t first, int64_t i,
-                      struct cr_rng *rng) {
+/* Whether weight i, at index first + i, is nonzero. One channel is empty; the fraction of the others is between 1
+ * (1/2 for 2:4) and a small value. */
+static bool draw_nonzero(const struct checkops_case *c, const uint8_t *pattern, int64_t first, int64_t i,
+                         struct cr_rng *rng) {
     const int64_t k   = i / (c->window * c->window * c->C);
     const bool    two = c->flags & CHECKOPS_TWO;
-    if (c->format >= CHECKOPS_FORMAT_BLOCK_SPARSE) return is_block_kept(c, i);
+    if (c->format >= CHECKOPS_FORMAT_BLOCK_SPARSE) return is_block_nonzero(c, i);
     if (k == 1 && c->K > 2) return false;
     if (k != 0 && cr_rng_below(rng, 16) >= (uint64_t)(1 + k % 5 * (two ? 2 : 1))) return false;
     return !two || !is_full(pattern, first + i, i % c->C);
 }
 
-/* A filter of the store whose pattern is drawn. */
+/* Adds a filter with a random sparsity pattern to the store. */
 static struct cr_pattern_attr draw_pattern(struct checkops_unit *unit) {
     const struct checkops_case *c      = &unit->c;
     const int64_t               dim[4] = {c->K, c->window, c->window, c->C}, row = c->window * c->window * c->C;
@@ -425,7 +61,7 @@ static struct cr_pattern_attr draw_pattern(struct checkops_unit *unit) {
     unit->pattern                = cr_alloc((size_t)(unit->store.value_elems + 7) / 8, 1);
     if (!unit->pattern || unit->store.failed) return a;
     for (int64_t i = 0; i < c->K * row; i++) {
-        if (!draw_kept(c, unit->pattern, first, i, &rng)) continue;
+        if (!draw_nonzero(c, unit->pattern, first, i, &rng)) continue;
         unit->pattern[(first + i) / 8] = (uint8_t)(unit->pattern[(first + i) / 8] | 1u << ((first + i) % 8));
         a.nnz++;
     }
@@ -434,16 +70,17 @@ static struct cr_pattern_attr draw_pattern(struct checkops_unit *unit) {
 }
 
 cr_status checkops_unit_make(const struct checkops_case *c, struct checkops_unit *unit) {
-    *unit             = (struct checkops_unit){.c = *c};
-    unit->step        = (struct cr_step_block){.lr           = 0.1f,
-                                               .momentum     = 0.9f,
-                                               .weight_decay = 1e-3f,
-                                               .step         = 7,
-                                               .seed         = 1,
-                                               .clip_norm    = c->flags & CHECKOPS_CLIP ? 0.75f : 0};
-    const bool planes = is_update(c->kind) || c->kind == CR_OP_grad_norm || c->kind == CR_OP_param_norms;
-    checkops_store_make(c->real == CR_F64 ? CR_F64 : CR_F32, planes ? c->K : 0, &unit->store);
-    unit->store.has_mask   = is_update(c->kind) && (c->flags & CHECKOPS_BITS);
+    *unit      = (struct checkops_unit){.c = *c};
+    unit->step = (struct cr_step_block){.lr           = 0.1f,
+                                        .momentum     = 0.9f,
+                                        .weight_decay = 1e-3f,
+                                        .step         = 7,
+                                        .seed         = 1,
+                                        .clip_norm    = c->flags & CHECKOPS_CLIP ? 0.75f : 0};
+    const bool is_whole_store =
+        checkops_is_update(c->kind) || c->kind == CR_OP_grad_norm || c->kind == CR_OP_param_norms;
+    checkops_store_make(c->real == CR_F64 ? CR_F64 : CR_F32, is_whole_store ? c->K : 0, &unit->store);
+    unit->store.has_mask   = checkops_is_update(c->kind) && (c->flags & CHECKOPS_BITS);
     unit->store.has_second = c->kind == CR_OP_adamw;
     unit->store.has_ema    = c->kind == CR_OP_ema;
     cr_program_init(&unit->program, "checkops", &unit->store);
@@ -455,7 +92,7 @@ cr_status checkops_unit_make(const struct checkops_case *c, struct checkops_unit
                                       .op   = cr_op_make(c->kind, CR_NONE)};
     struct cr_pattern_attr pattern = {0};
     if (c->flags & CHECKOPS_PATTERN) pattern = draw_pattern(unit);
-    build(&b);
+    checkops_build_op(&b);
     if (c->flags & CHECKOPS_PATTERN) b.op.attr.conv.pattern = pattern;
     if (!unit->program.failed) cr_emit(&unit->program, &b.op, "y");
     if (unit->program.failed || unit->store.failed || (c->flags & CHECKOPS_PATTERN && !unit->pattern)) {
@@ -476,6 +113,6 @@ void checkops_unit_text(const struct checkops_unit *unit, char *text, size_t siz
     const struct checkops_case *c = &unit->c;
     snprintf(text, size, "%s %s N=%lld H=%lld W=%lld C=%lld K=%lld window=%d stride=%d pad=%d flags=0x%x%s%.0d%s%.0d",
              cr_op_info(c->kind)->name, cr_dtype_name(c->real), (long long)c->N, (long long)c->H, (long long)c->W,
-             (long long)c->C, (long long)c->K, c->window, c->stride, c->pad, c->flags, unit->op->algo ? " way=" : "",
-             unit->op->algo, c->format ? " layout=" : "", c->format);
+             (long long)c->C, (long long)c->K, c->window, c->stride, c->pad, c->flags, unit->op->algo ? " algo=" : "",
+             unit->op->algo, c->format ? " format=" : "", c->format);
 }

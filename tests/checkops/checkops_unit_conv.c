@@ -1,25 +1,26 @@
-/* tests/checkops/checkops_unit_conv.c: the program of one op for a convolution and its gradients, plain and fused. */
+/* tests/checkops/checkops_unit_conv.c: makes the program of one op for a convolution and its gradients, plain and
+ * fused. */
 #include "tests/checkops/checkops.h"
 
 #define in(...) checkops_build_in(__VA_ARGS__)
 #define out(...) checkops_build_out(__VA_ARGS__)
 #define in_image(b, slot) checkops_build_image(b, slot)
 
-static bool asks(const struct checkops_build *b, unsigned flag) {
+static bool has_flag(const struct checkops_build *b, unsigned flag) {
     return (b->c->flags & flag) != 0;
 }
 
 static void in_vector(struct checkops_build *b, int slot, int64_t rows, int64_t channels) {
     in(b, slot, b->wide, rows, 1, 1, channels);
 }
-static void in_coef(struct checkops_build *b, int slot) {
-    if (asks(b, CHECKOPS_SCALE_BIAS))
-        in(b, slot, asks(b, CHECKOPS_SCALE_BIAS_HALF) ? b->real : b->wide, 2, 1, 1, b->c->C);
+static void in_scale_bias(struct checkops_build *b, int slot) {
+    if (has_flag(b, CHECKOPS_SCALE_BIAS))
+        in(b, slot, has_flag(b, CHECKOPS_SCALE_BIAS_HALF) ? b->real : b->wide, 2, 1, 1, b->c->C);
 }
 static void in_filter(struct checkops_build *b, int slot) {
     in(b, slot, b->real, b->c->K, b->c->window, b->c->window, b->c->C);
 }
-static void in_output(struct checkops_build *b, int slot) { /* like y */
+static void in_output(struct checkops_build *b, int slot) { /* the shape of y */
     in(b, slot, b->real, b->c->N, checkops_window_out(b->c->H, b->c), checkops_window_out(b->c->W, b->c), b->c->K);
 }
 static void out_filter(struct checkops_build *b, int slot) {
@@ -28,10 +29,10 @@ static void out_filter(struct checkops_build *b, int slot) {
 
 static struct cr_bn_attr bn_of(const struct checkops_build *b, int64_t count) {
     return (struct cr_bn_attr){
-        .eps = 1e-5f, .momentum = 0.1f, .count = count, .accumulate = asks(b, CHECKOPS_ACCUMULATE)};
+        .eps = 1e-5f, .momentum = 0.1f, .count = count, .accumulate = has_flag(b, CHECKOPS_ACCUMULATE)};
 }
 
-/* What bn_finalize would do. */
+/* Inputs and outputs of bn_finalize. */
 static void forward_finish(struct checkops_build *b) {
     const struct checkops_case *c = b->c;
     b->op.attr.conv.bn            = bn_of(b, c->N * checkops_window_out(c->H, c) * checkops_window_out(c->W, c));
@@ -41,7 +42,7 @@ static void forward_finish(struct checkops_build *b) {
     b->op.out[CR_OUT_conv_running_var]                                        = b->op.in[CR_IN_conv_running_var];
 }
 
-/* What bn_grad_finalize would do. */
+/* Inputs and outputs of bn_grad_finalize. */
 static void grad_finish(struct checkops_build *b) {
     const struct checkops_case *c = b->c;
     b->op.attr.conv.bn            = bn_of(b, c->N * c->H * c->W);
@@ -54,19 +55,19 @@ static void grad_finish(struct checkops_build *b) {
 static void build_forward(struct checkops_build *b) {
     in_image(b, CR_IN_conv_x);
     in_filter(b, CR_IN_conv_w);
-    in_coef(b, CR_IN_conv_scale_bias);
-    if (asks(b, CHECKOPS_BIAS)) in_vector(b, CR_IN_conv_bias, 1, b->c->K);
-    if (asks(b, CHECKOPS_ADD)) in_output(b, CR_IN_conv_add);
-    if (asks(b, CHECKOPS_SUMS)) b->op.out[CR_OUT_conv_sums] = CR_NEW;
-    if (asks(b, CHECKOPS_FINISH)) forward_finish(b);
+    in_scale_bias(b, CR_IN_conv_scale_bias);
+    if (has_flag(b, CHECKOPS_BIAS)) in_vector(b, CR_IN_conv_bias, 1, b->c->K);
+    if (has_flag(b, CHECKOPS_ADD)) in_output(b, CR_IN_conv_add);
+    if (has_flag(b, CHECKOPS_SUMS)) b->op.out[CR_OUT_conv_sums] = CR_NEW;
+    if (has_flag(b, CHECKOPS_FINISH)) forward_finish(b);
 }
 
 static void build_dgrad(struct checkops_build *b) {
     const struct checkops_case *c = b->c;
     in_output(b, CR_IN_conv_dgrad_dy);
     in_filter(b, CR_IN_conv_dgrad_w);
-    if (asks(b, CHECKOPS_ADD)) in_image(b, CR_IN_conv_dgrad_add);
-    if (asks(b, CHECKOPS_BN)) {
+    if (has_flag(b, CHECKOPS_ADD)) in_image(b, CR_IN_conv_dgrad_add);
+    if (has_flag(b, CHECKOPS_BN)) {
         in_image(b, CR_IN_conv_dgrad_bn_x);
         in_vector(b, CR_IN_conv_dgrad_mean_rstd, 2, c->C);
         in_vector(b, CR_IN_conv_dgrad_gamma, 1, c->C);
@@ -78,28 +79,30 @@ static void build_dgrad(struct checkops_build *b) {
 
 static void build_grad(struct checkops_build *b) {
     in_output(b, CR_IN_conv_grad_g);
-    if (asks(b, CHECKOPS_FROZEN_BN)) {
+    if (has_flag(b, CHECKOPS_FROZEN_BN)) {
         in_output(b, CR_IN_conv_grad_dy_x);
         in_vector(b, CR_IN_conv_grad_dy_coef, 3, b->c->K);
     }
     in_filter(b, CR_IN_conv_grad_w);
     in_image(b, CR_IN_conv_grad_x);
-    in_coef(b, CR_IN_conv_grad_scale_bias);
-    if (asks(b, CHECKOPS_ADD)) in_image(b, CR_IN_conv_grad_add);
-    if (asks(b, CHECKOPS_BN)) {
+    in_scale_bias(b, CR_IN_conv_grad_scale_bias);
+    if (has_flag(b, CHECKOPS_ADD)) in_image(b, CR_IN_conv_grad_add);
+    if (has_flag(b, CHECKOPS_BN)) {
         in_vector(b, CR_IN_conv_grad_mean_rstd, 2, b->c->C);
-        if (!asks(b, CHECKOPS_SCALE_BIAS)) in_image(b, CR_IN_conv_grad_bn_x);
+        if (!has_flag(b, CHECKOPS_SCALE_BIAS)) in_image(b, CR_IN_conv_grad_bn_x);
         b->op.out[CR_OUT_conv_grad_grad_sums] = CR_NEW;
     }
-    b->op.out[CR_OUT_conv_grad_dx] = asks(b, CHECKOPS_NO_DX) ? CR_NONE : CR_NEW;
+    b->op.out[CR_OUT_conv_grad_dx] = has_flag(b, CHECKOPS_NO_DX) ? CR_NONE : CR_NEW;
     out_filter(b, CR_OUT_conv_grad_dw);
-    if (asks(b, CHECKOPS_FINISH)) grad_finish(b);
+    if (has_flag(b, CHECKOPS_FINISH)) grad_finish(b);
 }
 
 void checkops_build_conv(struct checkops_build *b) {
     const struct checkops_case *c = b->c;
-    b->op.attr.conv               = (struct cr_conv_attr){
-                      .stride = c->stride, .pad = c->pad, .accumulate = asks(b, CHECKOPS_ACCUMULATE), .relu = asks(b, CHECKOPS_RELU)};
+    b->op.attr.conv               = (struct cr_conv_attr){.stride     = c->stride,
+                                                          .pad        = c->pad,
+                                                          .accumulate = has_flag(b, CHECKOPS_ACCUMULATE),
+                                                          .relu       = has_flag(b, CHECKOPS_RELU)};
     switch (c->kind) {
     case CR_OP_conv: build_forward(b); break;
     case CR_OP_conv_dgrad: build_dgrad(b); break;
@@ -107,7 +110,7 @@ void checkops_build_conv(struct checkops_build *b) {
     default:
         in_image(b, CR_IN_conv_wgrad_x);
         in_output(b, CR_IN_conv_wgrad_dy);
-        in_coef(b, CR_IN_conv_wgrad_scale_bias);
+        in_scale_bias(b, CR_IN_conv_wgrad_scale_bias);
         out_filter(b, CR_OUT_conv_wgrad_dw);
     }
 }

@@ -205,7 +205,7 @@ holds "data pack --json" json_lines
 run data pack images packed --raw=20; expect "data pack of a folder, raw" 0 "200 images, 0.2 MB"
 run data verify packed/train.crpk; expect "data verify of one file" 0 "200 images"
 dd if=/dev/zero of=packed/val.crpk bs=1 seek=1000 count=4 conv=notrunc 2>/dev/null
-run data verify packed; expect "data verify of an altered file" 1 "packed/val.crpk" "altered" "cresnet data pack" "1 of 2 datasets"
+run data verify packed; expect "data verify of an altered file" 1 "packed/val.crpk" "damaged" "cresnet data pack" "1 of 2 datasets"
 head -c 5000 packed/train.crpk >cut.crpk
 run data verify cut.crpk packed/train.crpk --json; expect "data verify goes on" 1 '"ok": false' "cut off" '"images": 200'
 holds "data verify of a cut file, --json" json_lines

@@ -205,7 +205,7 @@ line() { # NAME RC TEXT ARGS...
 line "--gpus on the CPU" 2 "ranks N starts N processes on the CPU" --gpus 2 --device cpu
 line "--gpus and --ranks" 2 "give one of them" --gpus 2 --ranks 2
 line "--ranks 0" 2 "integer" --ranks 0
-line "an error of all ranks is printed once" 2 "batch = 4: 12 images a step" --ranks 3 data.train_images=8
+line "an error of all ranks is printed once" 2 "batch = 4: 12 images per update" --ranks 3 data.train_images=8
 line "an error during training is printed once" 1 "not finite" --ranks 3 optim.lr=1000 optim.weight_decay=10
 RANK=0 WORLD_SIZE=2 MASTER_PORT=1 line "--ranks under a launcher" 2 "has already started 2 ranks" --ranks 2
 RANK=0 WORLD_SIZE=2 line "no MASTER_PORT" 2 "MASTER_PORT is not" 

@@ -1,5 +1,5 @@
-/* Any bytes as a table of sparsities by layer: refused with a message that names the file or the key, or every layer
- * has a share of 0 to 1. */
+/* tests/fuzz/fuzz_budget.c: reads any bytes as a table of sparsities by layer. The table is refused with a message
+ * that names the file or the key, or every layer has a sparsity from 0 to 1. */
 #include "config/config.h"
 #include "memory_file.h"
 #include "pruning/pruning.h"

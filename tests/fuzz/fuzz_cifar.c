@@ -1,5 +1,5 @@
-/* CIFAR records of both forms: the first byte chooses the form, the rest are records. What is accepted has labels in
- * range and every pixel in its place. */
+/* tests/fuzz/fuzz_cifar.c: reads CIFAR records of both forms: the first byte chooses the form, the other bytes are
+ * records. Accepted records have labels in range and every pixel in its place. */
 #include "data/data_internal.h"
 
 enum { RECORDS_MAX = 8 };
@@ -16,11 +16,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count) {
     if (cr_cifar_parse(bytes + 1, count - 1, label_bytes, "fuzz.bin", 0, pixels, labels) != CR_OK) return 0;
     CR_ASSERT((count - 1) % record == 0);
     for (size_t i = 0; i < records; i++) {
-        const uint8_t *plane = bytes + 1 + i * record + label_bytes;
+        const uint8_t *channel = bytes + 1 + i * record + label_bytes;
         CR_ASSERT(labels[i] >= 0 && labels[i] < limit);
         for (size_t p = 0; p < 1024; p++)
             for (size_t c = 0; c < 3; c++)
-                CR_ASSERT(pixels[i * CR_CIFAR_PIXEL_BYTES + 3 * p + c] == plane[c * 1024 + p]);
+                CR_ASSERT(pixels[i * CR_CIFAR_PIXEL_BYTES + 3 * p + c] == channel[c * 1024 + p]);
     }
     return 0;
 }

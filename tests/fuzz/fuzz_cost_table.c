@@ -1,5 +1,6 @@
-/* Any bytes as a checkpoint's table of costs: refused with a message, or taken. The first line names the device and the
- * last is a sum, which mutations cannot meet: the same bytes are tried once more between right ones. */
+/* tests/fuzz/fuzz_cost_table.c: reads any bytes as a checkpoint's table of kernel times: it is refused with a
+ * message, or accepted. The first line names the device and the last line is a checksum, which mutations cannot
+ * match: the same bytes are read again between a correct first and last line. */
 #include "autotune/cost_table.h"
 
 #include <string.h>
@@ -38,7 +39,7 @@ static void add_first_line(struct cr_text *out) {
     cr_cost_table_close(costs);
 }
 
-static uint64_t sum_of(const char *text) { /* FNV-1a, as autotune/cost_table.c has it */
+static uint64_t sum_of(const char *text) { /* FNV-1a, as in autotune/cost_table.c */
     uint64_t h = 0xcbf29ce484222325u;
     for (; *text; text++) h = (h ^ (unsigned char)*text) * 0x100000001b3u;
     return h;

@@ -1,5 +1,6 @@
-/* Any bytes as a config. It is refused with a message, or it is taken, and then its dump reads back to the same values.
- * Our scan and iniparser must never read a file that the scan let pass in different ways, and nothing may leak. */
+/* tests/fuzz/fuzz_ini.c: reads any bytes as a configuration. It is refused with a message, or it is accepted and its
+ * dump reads back to the same values. Our scanner and iniparser must not read an accepted file in different ways,
+ * and no memory may leak. */
 #include "config/config.h"
 
 #include <stdio.h>
@@ -36,7 +37,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct cr_config config, again;
     struct cr_text   dump = {0}, second = {0}, differ = {0};
     int64_t          live = cr_alloc_live();
-    /* an include would read whatever file the fuzzer thinks of, e.g. its own standard input */
+    /* an include would read any file, e.g. standard input */
     if (holds(data, size, "include")) return 0;
     cr_error_clear();
     cr_status status = open_bytes(&config, data, size);

@@ -1,6 +1,7 @@
-/* Any bytes behind JPEG's magic: a picture or a clean refusal; what is decoded is prepared for evaluation too. The same
- * bytes are decoded once more where a box needs them, at a scale that fits: what a proven picture's box refuses, the
- * whole picture must refuse too. What our own decoder makes of a picture must be what libjpeg makes of it. */
+/* tests/fuzz/fuzz_jpeg.c: reads any bytes after JPEG's magic number: an image or a clean refusal; a decoded image is
+ * also prepared for evaluation. The same bytes are decoded again only inside a box, at a suitable scale: if a
+ * verified image is refused there, it must be refused as a whole too. Our decoder must give the same pixels as
+ * libjpeg. */
 #include "data/data_internal.h"
 #include "tests/harness/image_support.h"
 
@@ -11,23 +12,23 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count);
 static void decode_box(const uint8_t *bytes, size_t count, bool whole_fine) {
     struct cr_stored     stored  = {.bytes = bytes, .count = count, .verified = bytes[count - 1] & 1};
     struct cr_scratch    scratch = {0};
-    struct cr_lazy_image picture;
+    struct cr_lazy_image image;
     struct cr_window     window;
     struct cr_rng        rng = cr_rng_make(count, CR_RNG_TEST, bytes[count / 2], 0);
-    if (cr_lazy_image_open(&stored, "fuzz.jpg", &scratch, &picture) == CR_OK) {
-        int width = picture.image.width, height = picture.image.height;
+    if (cr_lazy_image_open(&stored, "fuzz.jpg", &scratch, &image) == CR_OK) {
+        int width = image.image.width, height = image.image.height;
         int box[4]       = {0, 0, 1 + (int)cr_rng_below(&rng, (uint64_t)width),
                             1 + (int)cr_rng_below(&rng, (uint64_t)height)};
         int least        = (int)cr_rng_below(&rng, 3) * (1 + CR_MIN(box[2], box[3]) / 5);
         box[0]           = (int)cr_rng_below(&rng, (uint64_t)(width - box[2]) + 1);
         box[1]           = (int)cr_rng_below(&rng, (uint64_t)(height - box[3]) + 1);
-        cr_status status = cr_lazy_image_window(&picture, box, least, &scratch, &window);
+        cr_status status = cr_lazy_image_window(&image, box, least, &scratch, &window);
         CR_ASSERT(status == CR_OK || !whole_fine);
         unsigned sum = 0;
         for (int y = 0; status == CR_OK && y < window.height; y++)
             sum += window.rgb[(size_t)y * window.stride] +
                    window.rgb[(size_t)y * window.stride + (size_t)window.width * 3 - 1];
-        CR_ASSERT(sum < UINT32_MAX); /* the pixels are there: a sanitizer would say */
+        CR_ASSERT(sum < UINT32_MAX); /* a sanitizer detects missing pixels */
     }
     cr_scratch_free(&scratch);
 }

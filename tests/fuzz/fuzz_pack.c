@@ -1,5 +1,6 @@
-/* Any bytes as a packed data set: opening may refuse, but what opens must be sound: every picture lies in the file and
- * its size fits. Checksums keep mutations out, so the same bytes are tried once more with right ones. */
+/* tests/fuzz/fuzz_pack.c: reads any bytes as a packed dataset: opening may refuse, but an opened dataset must be
+ * valid: every image lies inside the file and its size fits. Checksums stop mutations, so the same bytes are read
+ * again with correct checksums. */
 #include "data/pack.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
-/* Any chunks behind PNG's magic: a picture or a clean refusal. The input is decoded as it is, and once more with the
- * check sums of its chunks made right, or the fuzzer would hardly ever get past them. */
+/* tests/fuzz/fuzz_png.c: reads any chunks after PNG's magic number: an image or a clean refusal. The input is
+ * decoded unchanged, and again with correct chunk checksums, otherwise the fuzzer would hardly ever get past them. */
 #include "data/data.h"
 #include "tests/harness/image_support.h"
 

@@ -1,5 +1,6 @@
-/* Any bytes as a safetensors file: opening may refuse, but what opens must be sound: every entry can be found by its
- * name, its bytes can be read, its shape fits them, and the entries cover the data. */
+/* tests/fuzz/fuzz_safetensors.c: reads any bytes as a safetensors file: opening may refuse, but an opened file must
+ * be valid: every entry can be found by name, its bytes can be read, its shape fits them, and the entries cover the
+ * data. */
 #include "formats/safetensors.h"
 #include "memory_file.h"
 

@@ -1,5 +1,6 @@
-/* Any bytes as a model file with sparse tensors: a tensor is refused with a message that names the file, or it is
- * sound: as many bits as values, all inside; and its gaps written anew are those of the file. */
+/* tests/fuzz/fuzz_sparse.c: reads any bytes as a model file with sparse tensors. A tensor is refused with a message
+ * that names the file, or it is valid: as many set bits as values, all in range; and its gaps, written again, are
+ * those of the file. */
 #include "checkpoint/checkpoint.h"
 #include "memory_file.h"
 
@@ -7,13 +8,13 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { ELEMS_CHECKED_MAX = 1 << 22 }; /* a few bytes may stand for more than is worth looking at */
+enum { ELEMS_CHECKED_MAX = 1 << 22 }; /* a few bytes may describe a tensor that is too large to verify */
 
 static void check_tensor(struct cr_st_file *file, const char *name, const struct cr_ckpt_sparse *s) {
     char    part[600];
-    int64_t kept = 0;
-    for (int64_t i = 0; i < s->elems; i++) kept += s->bits[i / 8] >> (i % 8) & 1;
-    CR_ASSERT(kept == s->nnz && s->dims >= 1 && s->dims <= 4);
+    int64_t nonzeros = 0;
+    for (int64_t i = 0; i < s->elems; i++) nonzeros += s->bits[i / 8] >> (i % 8) & 1;
+    CR_ASSERT(nonzeros == s->nnz && s->dims >= 1 && s->dims <= 4);
     snprintf(part, sizeof part, "%s.gaps", name);
     const struct cr_st_entry *gaps  = cr_st_find(file, part);
     size_t                    count = cr_ckpt_gaps(s->bits, s->elems, NULL);

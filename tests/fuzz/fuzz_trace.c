@@ -1,6 +1,6 @@
-/* Any bytes as a memory log; a first byte other than 't' stands for a small program of events instead: each byte then
- * is an event on one of a few blocks. What is read must be sound; where an iteration is found, its plans must pass the
- * check. */
+/* tests/fuzz/fuzz_trace.c: reads any bytes as a memory log; if the first byte is not 't', the bytes are a small
+ * program of events: each byte is an event on one of a few blocks. An accepted log must be valid; if an iteration is
+ * found, its plans must pass the check. */
 #include "inspect/memory_trace/memory_trace.h"
 
 #include <string.h>
@@ -56,8 +56,8 @@ static void try_bytes(const void *bytes, size_t count) {
     CR_ASSERT(cr_alloc_live() == live);
 }
 
-/* Events as bytes, so that a fuzzer gets past the reader: three bits of block, two of kind, one of time. What cannot be
- * is left out. */
+/* Events as bytes, so that the fuzzer gets past the reader: three bits of block, two of kind, one of time.
+ * Impossible events are skipped. */
 static void write_events(const uint8_t *bytes, size_t count, struct cr_text *text) {
     static const char *const kinds[]  = {"malloc", "free", "read", "write"};
     bool                     alive[8] = {false};

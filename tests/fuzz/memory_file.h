@@ -1,4 +1,4 @@
-/* memory_file.h: the fuzzer's bytes as a file that functions can open by its path. */
+/* tests/fuzz/memory_file.h: presents the fuzzer's bytes as a file that functions can open by path. */
 #ifndef CR_MEMORY_FILE_H
 #define CR_MEMORY_FILE_H
 

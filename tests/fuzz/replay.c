@@ -1,6 +1,6 @@
-/* replay.c: runs a fuzz target over every file of the folders named as arguments, in the order of their names, where
- * libFuzzer is not there. A target finds a fault by aborting, so each file is named before it runs. An empty or missing
- * folder is a failure: a corpus that got lost must not look like success. */
+/* tests/fuzz/replay.c: runs a fuzz target over every file of the folders named as arguments, in the order of names,
+ * where libFuzzer is not available. A target reports a fault by aborting, so each file is printed before it runs. An
+ * empty or missing folder is a failure: a lost corpus must not pass. */
 #include <dirent.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -17,7 +17,7 @@ static uint8_t *file_load(const char *path, size_t *size) {
     if (!file) return NULL;
     if (fstat(fileno(file), &info) == 0 && S_ISREG(info.st_mode)) {
         *size = (size_t)info.st_size;
-        data  = malloc(*size ? *size : 1); /* exactly so long: a sanitizer sees a read beyond the end */
+        data  = malloc(*size ? *size : 1); /* exactly the size of the file: a sanitizer detects reads beyond the end */
         if (data && fread(data, 1, *size, file) != *size) {
             free(data);
             data = NULL;

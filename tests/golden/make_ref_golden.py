@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Writes ref_golden.safetensors: what PyTorch computes in float64 for single ops, for tests/test_ref_golden.c.
+"""Writes ref_golden.safetensors: PyTorch's results in float64 for single ops, for test_ref_golden.c.
 
     python3 tests/golden/make_ref_golden.py tests/golden/ref_golden.safetensors
 
 Made with PyTorch 1.13. Inputs are small multiples of 1/32, so that they are exact in float32 and in float64; they are
-kept as F32, results as F64. Images are N,H,W,C and filters K,R,S,C, as in cresnet.
+stored as F32, results as F64. Images are N,H,W,C and filters K,R,S,C, as in cresnet.
 """
 import json
 import struct
@@ -75,7 +75,7 @@ def make_convs():
 
 
 def make_bn():
-    """Two training batches, then evaluation: running statistics move twice."""
+    """Two training batches, then evaluation: running statistics are updated twice."""
     n, h, w, c = 2, 3, 4, 18
     bn = torch.nn.BatchNorm2d(c, eps=2.0**-17, momentum=0.125).double().train()
     with torch.no_grad():
@@ -113,7 +113,7 @@ def make_bn():
 
 def make_pools():
     for name, (h, w, window, stride, pad) in POOLS.items():
-        # few distinct values: ties are common, and the first maximum must win
+        # few distinct values: ties are common, and the first maximum must be chosen
         x = draw(2, h, w, 3, low=-2, high=2).requires_grad_()
         y = nhwc(F.max_pool2d(nchw(x), window, stride, pad))
         dy = draw(*y.shape)
@@ -162,7 +162,7 @@ def make_losses():
 
 
 def make_sgd():
-    """Four updates: a filter with decay, a gamma without, a frozen filter; every case of momentum and clipping."""
+    """Four updates: a filter with weight decay, a gamma without, a frozen filter; every case of momentum and clipping."""
     steps = 4
     start = {"w": draw(4, 3, 3, 5), "gamma": draw(5), "frozen": draw(2, 1, 1, 3)}
     grads = {k: draw(steps, *v.shape) for k, v in start.items()}

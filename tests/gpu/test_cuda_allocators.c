@@ -1,5 +1,5 @@
-/* tests/gpu/test_cuda_allocators.c: CUDA's own pools played with a short step: how much they hold at most, and that all
- * of it is given back. */
+/* tests/gpu/test_cuda_allocators.c: CUDA's allocators run the allocations of a short step: their peak memory, and
+ * that all memory is returned. */
 #include "runtime/allocator_bench.h"
 #include "tests/harness/test.h"
 #include "tests/harness/test_gpu.h"
@@ -8,11 +8,11 @@ static const size_t mib = (size_t)1 << 20;
 
 static const struct cr_device_options options = {.deterministic = true};
 
-/* 64 and 32 MiB at once, then 48 where the 64 were. */
+/* Allocates 64 and 32 MiB, then 48 MiB in place of the 64. */
 static const struct cr_pool_event step[] = {{0, true, 64 << 20}, {1, true, 32 << 20},  {0, false, 64 << 20},
                                             {2, true, 48 << 20}, {1, false, 32 << 20}, {2, false, 48 << 20}};
 
-static void pools_hold_what_a_step_asks_for(void) {
+static void allocators_hold_the_memory_of_a_step(void) {
     NEED_GPU();
     struct cr_device *device;
     REQUIRE_OK(cr_device_open(CR_DEVICE_CUDA, &options, &device));
@@ -32,8 +32,8 @@ static void pools_hold_what_a_step_asks_for(void) {
     cr_device_close(device);
 }
 
-/* More than there is: an error, and again nothing is kept. */
-static void a_pool_that_cannot_says_so(void) {
+/* Allocates more than the GPU has: an error, and no memory is kept. */
+static void an_allocator_without_memory_returns_an_error(void) {
     NEED_GPU();
     struct cr_device *device;
     REQUIRE_OK(cr_device_open(CR_DEVICE_CUDA, &options, &device));
@@ -48,8 +48,8 @@ static void a_pool_that_cannot_says_so(void) {
     cr_device_close(device);
 }
 
-/* What the run takes is counted from here. */
-static void free_memory_is_noted_when_a_device_opens(void) {
+/* Memory that the run uses is counted from here. */
+static void free_memory_is_stored_when_a_device_opens(void) {
     NEED_GPU();
     struct cr_device *device;
     REQUIRE_OK(cr_device_open(CR_DEVICE_CUDA, &options, &device));
@@ -61,5 +61,5 @@ static void free_memory_is_noted_when_a_device_opens(void) {
     cr_device_close(device);
 }
 
-TESTS(CASE(pools_hold_what_a_step_asks_for), CASE(a_pool_that_cannot_says_so),
-      CASE(free_memory_is_noted_when_a_device_opens))
+TESTS(CASE(allocators_hold_the_memory_of_a_step), CASE(an_allocator_without_memory_returns_an_error),
+      CASE(free_memory_is_stored_when_a_device_opens))

@@ -1,6 +1,6 @@
-/* tests/gpu/test_cuda_block_sparse.c: convolutions over kept blocks of the filter. Without a GPU: every plan's tiles
- * cover y once, and each tap of each pixel finds its input in the staged patch. With one: many tiles a multiprocessor,
- * every way, against the plain kernel of cuda/conv/generic/conv.cu. */
+/* tests/gpu/test_cuda_block_sparse.c: convolutions with block-sparse filters. Without a GPU: the tiles of every plan
+ * cover y once, and each tap of each pixel finds its input in the staged patch. With a GPU: many tiles per
+ * multiprocessor, every tile config, against the plain kernel of cuda/conv/generic/conv.cu. */
 #include "cuda/sparse/block/block_sparse.h"
 #include "sparsity/sparsity.h"
 #include "tests/harness/conv_problem.h"
@@ -33,8 +33,8 @@ static struct ck_conv conv_of(size_t i, enum ck_type type) {
 
 /* ---- plans, on the host ---- */
 
-/* The input in position `at` of a part's patch: pixel number, -1 for a zero, -2 for what nobody wrote. As the header of
- * the plan says. */
+/* The input at position `at` of a part's patch: pixel number, -1 for a zero, -2 for an element that is not written.
+ * The layout is that of the plan's header. */
 static int64_t staged(const struct ck_conv *c, const struct ck_block_sparse_plan *p, int64_t run, int64_t at) {
     const int64_t image = at / (p->box * p->pitch), rest = at % (p->box * p->pitch),
                   n = run / p->strips * p->images + image;
@@ -43,7 +43,7 @@ static int64_t staged(const struct ck_conv *c, const struct ck_block_sparse_plan
     return h < 0 || w < 0 || h >= c->H || n >= c->N ? -1 : (n * c->H + h) * c->W + w;
 }
 
-/* The pixel of y that column q of a run makes, or -1. */
+/* The pixel of y that column q of a run computes, or -1. */
 static int64_t made(const struct ck_conv *c, const struct ck_block_sparse_plan *p, int64_t run, int64_t q) {
     if (!p->patch) return run * p->columns + q < c->N * c->P * c->Q ? run * p->columns + q : -1;
     const int64_t image = q / (p->box * p->pitch), row = q % (p->box * p->pitch) / p->pitch, column = q % p->pitch;
@@ -76,10 +76,10 @@ static void follow(const struct ck_conv *c, const struct ck_block_sparse_plan *p
 static void plans_find_every_input(void) {
     int patches = 0, widths = 0;
     for (size_t i = 0; i < CR_COUNT(shapes); i++)
-        for (int way = 0; way < ck_block_sparse_conv_configs(); way++) {
+        for (int config = 0; config < ck_block_sparse_conv_configs(); config++) {
             const struct ck_conv        c = conv_of(i, CK_F16);
             struct ck_block_sparse_plan plan;
-            if (!ck_block_sparse_conv_plan(&c, way, MULTIPROCESSORS, &plan)) continue;
+            if (!ck_block_sparse_conv_plan(&c, config, MULTIPROCESSORS, &plan)) continue;
             patches += plan.patch;
             widths |= plan.columns;
             CHECK(plan.bytes <= 227 * 1024 && plan.stages >= 2 && plan.ring >= 2);
@@ -89,36 +89,37 @@ static void plans_find_every_input(void) {
     CHECK(patches > 20 && widths == (64 | 120 | 128 | 208 | 216 | 232 | 256));
 }
 
-static void others_are_refused(void) {
+static void unsupported_shapes_are_refused(void) {
     struct ck_block_sparse_plan plan;
     struct ck_conv              good  = conv_of(3, CK_F16), bad;
     int                         taken = 0;
-    for (int way = 0; way < ck_block_sparse_conv_configs(); way++) {
-        if (!ck_block_sparse_conv_plan(&good, way, MULTIPROCESSORS, &plan)) continue;
+    for (int config = 0; config < ck_block_sparse_conv_configs(); config++) {
+        if (!ck_block_sparse_conv_plan(&good, config, MULTIPROCESSORS, &plan)) continue;
         CHECK(plan.teams * CK_BLOCK_SPARSE_SIDE <= good.K);
         taken++;
     }
-    CHECK(taken > 0 && taken < ck_block_sparse_conv_configs()); /* K is one block: ways of two teams and of four */
+    /* K is one block: tile configs of two teams and of four */
+    CHECK(taken > 0 && taken < ck_block_sparse_conv_configs());
     CHECK(!ck_block_sparse_conv_plan(&good, -1, MULTIPROCESSORS, &plan) &&
           !ck_block_sparse_conv_plan(&good, ck_block_sparse_conv_configs(), MULTIPROCESSORS, &plan));
-    for (int way = 0; way < ck_block_sparse_conv_configs(); way++) {
+    for (int config = 0; config < ck_block_sparse_conv_configs(); config++) {
         bad = conv_of(3, CK_F32);
-        CHECK(!ck_block_sparse_conv_plan(&bad, way, MULTIPROCESSORS, &plan));
+        CHECK(!ck_block_sparse_conv_plan(&bad, config, MULTIPROCESSORS, &plan));
         bad = good, bad.C = 96;
-        CHECK(!ck_block_sparse_conv_plan(&bad, way, MULTIPROCESSORS, &plan));
+        CHECK(!ck_block_sparse_conv_plan(&bad, config, MULTIPROCESSORS, &plan));
         bad = good, bad.K = 100;
-        CHECK(!ck_block_sparse_conv_plan(&bad, way, MULTIPROCESSORS, &plan));
+        CHECK(!ck_block_sparse_conv_plan(&bad, config, MULTIPROCESSORS, &plan));
     }
 }
 
-/* ---- waiting, on the host ---- */
+/* ---- synchronisation, on the host ---- */
 
 enum { TILES = 2, TEAMS_MOST = 4 };
 enum action { WAIT_X, GIVE_X, WAIT_W, GIVE_W };
 
-/* What a team does in TILES tiles of a group, as cuda/sparse/block/block_sparse_work.cuh does it: pairs of an action
- * and the number of the stage or block, counted from the beginning. `early`: what is held is given back before a gap
- * that is too long for the stages. */
+/* The actions of a team in TILES tiles of a group, as in cuda/sparse/block/block_sparse_work.cuh: pairs of an action
+ * and the number of the stage or block, counted from the beginning. `early`: a team releases its stages before a gap
+ * that is longer than the number of stages. */
 struct deeds {
     int count, room, at;
     int (*deed)[2];
@@ -150,7 +151,7 @@ static void tile_of_team(struct deeds *d, const uint32_t *entry, int count, int 
     while (*x < end) add_deed(d, WAIT_X, *x), add_deed(d, GIVE_X, (*x)++);
 }
 
-struct rings { /* what has been loaded of each, and given back by each team */
+struct rings { /* number of loads so far, and of releases by each team */
     int x, w[TEAMS_MOST], w_back[TEAMS_MOST], item;
 };
 
@@ -160,7 +161,7 @@ static bool act(const struct deeds *d, int team, struct rings *r) {
     return action == WAIT_X ? number < r->x : action == WAIT_W ? number < r->w[team] : true;
 }
 
-/* Has every team given back what lies where the next input goes? */
+/* Whether every team has released the stage that the next input overwrites. */
 static bool stage_is_free(const struct deeds *teams, int count, const struct rings *r, int stages) {
     for (int t = 0; t < count; t++)
         for (int i = teams[t].at; i < teams[t].count; i++)
@@ -168,8 +169,7 @@ static bool stage_is_free(const struct deeds *teams, int count, const struct rin
     return true;
 }
 
-static bool list_comes_to_an_end(const struct ck_block_sparse_plan *p, const struct cr_blocks *b, int group,
-                                 bool early) {
+static bool list_terminates(const struct ck_block_sparse_plan *p, const struct cr_blocks *b, int group, bool early) {
     const uint32_t *table = b->table, steps = table[b->steps + (uint32_t)group + 1] - table[b->steps + (uint32_t)group];
     const uint32_t  first = table[b->items + (uint32_t)group], items = table[b->items + (uint32_t)group + 1] - first;
     struct deeds    teams[TEAMS_MOST] = {0};
@@ -203,28 +203,28 @@ static bool list_comes_to_an_end(const struct ck_block_sparse_plan *p, const str
     return ended;
 }
 
-/* Of every twenty blocks `kept` stay, and none of the last output block, if there are several. */
-static uint8_t *draw_blocks(const struct ck_conv *c, unsigned kept) {
+/* Of every twenty blocks `nonzeros` are kept; the last output block is empty if there are several. */
+static uint8_t *draw_blocks(const struct ck_conv *c, unsigned nonzeros) {
     const int64_t taps = (int64_t)c->R * c->S;
     uint8_t      *bits = cr_alloc((size_t)(c->K * taps * c->C / 8), 1);
     for (int64_t k = 0; bits && k < c->K - (c->K > CK_BLOCK_SPARSE_SIDE ? CK_BLOCK_SPARSE_SIDE : 0);
          k += CK_BLOCK_SPARSE_SIDE)
         for (int64_t i = 0; i < taps * c->C; i += CK_BLOCK_SPARSE_SIDE)
-            for (int64_t j = 0, stays = draw_bits() % 20 < kept; stays && j < CK_BLOCK_SPARSE_SIDE; j++)
+            for (int64_t j = 0, in_pattern = draw_bits() % 20 < nonzeros; in_pattern && j < CK_BLOCK_SPARSE_SIDE; j++)
                 memset(bits + ((k + j) * taps * c->C + i) / 8, 0xff, CK_BLOCK_SPARSE_SIDE / 8);
     return bits;
 }
 
-static void no_list_waits_for_itself(void) {
+static void no_list_deadlocks(void) {
     static const struct {
         int64_t H, C, K;
         int     side;
-    } layers[]                   = {{56, 64, 64, 3},    {28, 128, 128, 3}, {14, 256, 256, 3}, {7, 512, 512, 3},
-                                    {14, 1024, 256, 1}, {28, 512, 256, 1}, {7, 2048, 512, 1}};
-    static const unsigned kept[] = {1, 2, 4, 6, 10, 20};
+    } layers[]                       = {{56, 64, 64, 3},    {28, 128, 128, 3}, {14, 256, 256, 3}, {7, 512, 512, 3},
+                                        {14, 1024, 256, 1}, {28, 512, 256, 1}, {7, 2048, 512, 1}};
+    static const unsigned nonzeros[] = {1, 2, 4, 6, 10, 20};
     int                   groups = 0, stuck = 0;
     for (size_t l = 0; l < CR_COUNT(layers); l++)
-        for (size_t s = 0; s < CR_COUNT(kept); s++) {
+        for (size_t s = 0; s < CR_COUNT(nonzeros); s++) {
             const struct ck_conv c    = conv_sized((struct ck_conv){.type   = CK_F16,
                                                                     .R      = layers[l].side,
                                                                     .S      = layers[l].side,
@@ -235,18 +235,18 @@ static void no_list_waits_for_itself(void) {
                                                                     .W      = layers[l].H,
                                                                     .C      = layers[l].C,
                                                                     .K      = layers[l].K});
-            uint8_t             *bits = draw_blocks(&c, kept[s]);
+            uint8_t             *bits = draw_blocks(&c, nonzeros[s]);
             REQUIRE(bits);
-            for (int way = 0; way < ck_block_sparse_conv_configs(); way++) {
+            for (int config = 0; config < ck_block_sparse_conv_configs(); config++) {
                 struct ck_block_sparse_plan plan;
                 struct cr_blocks            list;
-                if (!ck_block_sparse_conv_plan(&c, way, MULTIPROCESSORS, &plan)) continue;
+                if (!ck_block_sparse_conv_plan(&c, config, MULTIPROCESSORS, &plan)) continue;
                 const struct cr_block_layout how = {
                     .side = CK_BLOCK_SPARSE_SIDE, .teams = plan.teams, .patch = plan.patch, .pitch = plan.pitch};
                 REQUIRE(cr_sparse_blocks(bits, 0, c.K, c.R, c.S, c.C, &how, &list) == CR_OK);
                 for (int g = 0; g < plan.groups; g++) {
-                    CHECK(list_comes_to_an_end(&plan, &list, g, true));
-                    stuck += !list_comes_to_an_end(&plan, &list, g, false);
+                    CHECK(list_terminates(&plan, &list, g, true));
+                    stuck += !list_terminates(&plan, &list, g, false);
                     groups++;
                 }
                 cr_blocks_free(&list);
@@ -254,7 +254,7 @@ static void no_list_waits_for_itself(void) {
             cr_free(bits);
         }
     CHECK(groups > 1000);
-    CHECK(stuck > 0); /* what is held over a long gap would be waited for: the rule is needed */
+    CHECK(stuck > 0); /* holding stages over a long gap causes a deadlock: the rule is needed */
 }
 
 /* ---- the kernel ---- */
@@ -282,7 +282,7 @@ struct blocks {
     uint16_t      *host_plain, *host_add, *host_y;
 };
 
-static void compare(const struct blocks *p, int way, bool fused) {
+static void compare(const struct blocks *p, int config, bool fused) {
     const double step  = p->type == CR_F16 ? 0x1p-11 : 0x1p-8;
     int64_t      wrong = 0;
     for (int64_t o = 0; o < p->outputs; o++) {
@@ -294,12 +294,12 @@ static void compare(const struct blocks *p, int way, bool fused) {
     }
     const int64_t guards = guards_broken(p->host_y, p->outputs, p->type);
     if (wrong || guards)
-        TEST_FAIL_("way %d, %s, %lldx%lld C %lld K %lld: %lld wrong, %lld bytes beside y", way, cr_dtype_name(p->type),
-                   (long long)p->conv.H, (long long)p->conv.W, (long long)p->conv.C, (long long)p->conv.K,
-                   (long long)wrong, (long long)guards);
+        TEST_FAIL_("config %d, %s, %lldx%lld C %lld K %lld: %lld wrong, %lld bytes outside y", config,
+                   cr_dtype_name(p->type), (long long)p->conv.H, (long long)p->conv.W, (long long)p->conv.C,
+                   (long long)p->conv.K, (long long)wrong, (long long)guards);
 }
 
-static void run_way(const struct blocks *p, int way, bool fused) {
+static void run_config(const struct blocks *p, int config, bool fused) {
     const struct ck_conv       *c     = &p->conv;
     const size_t                bytes = (size_t)guarded_bytes(p->outputs, p->type);
     struct cudaDeviceProp       device;
@@ -307,7 +307,7 @@ static void run_way(const struct blocks *p, int way, bool fused) {
     struct cr_blocks            list;
     void                       *table, *packed;
     OK(cudaGetDeviceProperties(&device, 0));
-    if (!ck_block_sparse_conv_plan(c, way, device.multiProcessorCount, &plan)) return;
+    if (!ck_block_sparse_conv_plan(c, config, device.multiProcessorCount, &plan)) return;
     const struct cr_block_layout how = {
         .side = CK_BLOCK_SPARSE_SIDE, .teams = plan.teams, .patch = plan.patch, .pitch = plan.pitch};
     REQUIRE(cr_sparse_blocks(p->bits, 0, c->K, c->R, c->S, c->C, &how, &list) == CR_OK);
@@ -328,18 +328,18 @@ static void run_way(const struct blocks *p, int way, bool fused) {
         .y      = behind_guard(p->y, p->type)};
     OK(ck_block_sparse_conv(&args, &plan, NULL));
     OK(cudaMemcpy(p->host_y, p->y, bytes, cudaMemcpyDeviceToHost));
-    compare(p, way, fused);
+    compare(p, config, fused);
     cudaFree(table);
     cudaFree(packed);
     cr_blocks_free(&list);
 }
 
-static void run_shape(size_t i, enum ck_type type, unsigned kept) {
+static void run_shape(size_t i, enum ck_type type, unsigned nonzeros) {
     struct blocks         p       = {.conv = conv_of(i, type), .type = dtypes[type]};
     const struct ck_conv *c       = &p.conv;
     const int64_t         weights = c->K * c->R * c->S * c->C;
     p.outputs                     = c->N * c->P * c->Q * c->K;
-    p.bits                        = draw_blocks(c, kept);
+    p.bits                        = draw_blocks(c, nonzeros);
     p.host_bias                   = cr_alloc((size_t)c->K, sizeof *p.host_bias);
     p.host_plain                  = cr_alloc((size_t)p.outputs, 2);
     p.host_add                    = cr_alloc((size_t)p.outputs, 2);
@@ -355,26 +355,26 @@ static void run_shape(size_t i, enum ck_type type, unsigned kept) {
     OK(cudaMemcpy(p.host_plain, p.plain, (size_t)p.outputs * 2, cudaMemcpyDeviceToHost));
     OK(cudaMemcpy(p.host_add, p.add, (size_t)p.outputs * 2, cudaMemcpyDeviceToHost));
     OK(cudaMemcpy(p.host_bias, p.bias, (size_t)c->K * sizeof(float), cudaMemcpyDeviceToHost));
-    for (int way = 0; way < ck_block_sparse_conv_configs(); way++)
-        for (int fused = 0; fused < 2; fused++) run_way(&p, way, fused);
+    for (int config = 0; config < ck_block_sparse_conv_configs(); config++)
+        for (int fused = 0; fused < 2; fused++) run_config(&p, config, fused);
     void *const device[] = {p.x, p.w, p.bias, p.add, p.plain, p.y}, *const host[] = {p.bits, p.host_bias, p.host_plain,
                                                                                      p.host_add, p.host_y};
     for (size_t k = 0; k < CR_COUNT(device); k++) cudaFree(device[k]);
     for (size_t k = 0; k < CR_COUNT(host); k++) cr_free(host[k]);
 }
 
-static void kernel_equals_the_plain_one(void) {
+static void kernel_equals_the_plain_kernel(void) {
     struct cudaDeviceProp device;
     NEED_GPU();
     OK(cudaGetDeviceProperties(&device, 0));
     if (device.major != 9 || device.minor != 0) SKIP("the GPU is none of compute capability 9.0");
     for (size_t i = 0; i < CR_COUNT(shapes); i++)
-        for (unsigned kept = 1; kept <= 8; kept += 7) run_shape(i, i % 2 ? CK_BF16 : CK_F16, kept);
+        for (unsigned nonzeros = 1; nonzeros <= 8; nonzeros += 7) run_shape(i, i % 2 ? CK_BF16 : CK_F16, nonzeros);
 }
 
-static void leaves_nothing(void) {
+static void nothing_leaks(void) {
     CHECK_INT(cr_alloc_live(), 0);
 }
 
-TESTS(CASE(plans_find_every_input), CASE(others_are_refused), CASE(no_list_waits_for_itself),
-      CASE(kernel_equals_the_plain_one), CASE(leaves_nothing))
+TESTS(CASE(plans_find_every_input), CASE(unsupported_shapes_are_refused), CASE(no_list_deadlocks),
+      CASE(kernel_equals_the_plain_kernel), CASE(nothing_leaks))

@@ -1,6 +1,6 @@
-/* tests/gpu/test_cuda_delays.c: ResNet-20 with swapped tensors on the GPU, 1,000 steps with delay kernels by chance on
- * every lane and the memory of dead tensors full of NaN: equal to the bit to the plain program undisturbed. And the
- * same with a wait missing: not equal. */
+/* tests/gpu/test_cuda_delays.c: ResNet-20 with offloaded tensors on the GPU: 1,000 steps with random delay kernels
+ * on every stream, while the memory of dead tensors is filled with NaN. The result must be bitwise identical to the
+ * plain program without delays. With a missing wait it must differ. */
 #include "core/rng.h"
 #include "model/model.h"
 #include "tests/harness/executor_poison.h"
@@ -14,13 +14,13 @@ enum { BATCH = 32, SIZE = 32, CLASSES = 10, STEPS = 1000, BATCHES = 8, PIXELS = 
 
 static const struct cr_step_block block = {.lr = 0.05f, .momentum = 0.9f, .weight_decay = 1e-4f};
 
-enum how_swapped {
+enum offload_kind {
     PLAIN,
     BY_HAND,
     BY_PASS,
     UNFUSED,
-    READ_THERE
-}; /* the last two: an unfused program, and that with zero-copy */
+    ZERO_COPY_READS
+}; /* the last two: an unfused program, and that program with zero-copy reads */
 
 struct run {
     struct cr_config     config;
@@ -28,7 +28,7 @@ struct run {
     struct cr_device    *device;
     struct cr_cost_model target;
     struct cr_program    program;
-    struct hand_offloads swaps;
+    struct hand_offloads offloads;
     struct cr_memory     memory;
     struct cr_exec      *exec;
 };
@@ -36,8 +36,8 @@ struct run {
 static const char *const overrides[] = {"model.arch=resnet20", "data.kind=synthetic", "data.image_size=32",
                                         "train.device=cuda"};
 
-/* The limit of the pass: a part of what the plain program's pool takes. */
-static cr_status swap_by_pass(struct run *r, bool reads) {
+/* The limit of the pass: a fraction of the plain program's pool. */
+static cr_status offload_by_pass(struct run *r, bool reads) {
     struct cr_program        plain;
     struct cr_offload_report report;
     CR_TRY(cr_program_copy(&r->program, &plain));
@@ -45,15 +45,15 @@ static cr_status swap_by_pass(struct run *r, bool reads) {
     const size_t pool   = plain.region_bytes[CR_REGION_POOL];
     cr_program_free(&plain);
     CR_TRY(status);
-    if (reads) r->target.copy_latency_s = 1e-3; /* so that reading in place is always the faster way */
+    if (reads) r->target.copy_latency_s = 1e-3; /* so that zero-copy reads are always faster */
     CR_TRY(cr_pass_offload(&r->program, &r->target, pool / 10 * 7, CR_OFFLOAD_BEST, &report));
-    printf("    the pass swaps %d tensors, %d of them are read there: %.1f to %.1f MiB\n", report.tensors,
+    printf("    the pass offloads %d tensors, %d of them are read by zero-copy: %.1f to %.1f MiB\n", report.tensors,
            report.mapped, (double)report.before / (1 << 20), (double)report.after / (1 << 20));
     CHECK(report.tensors > 0 && (!reads || report.mapped > 0));
     return CR_OK;
 }
 
-static cr_status run_make(struct run *r, enum cr_dtype real, enum how_swapped how) {
+static cr_status run_make(struct run *r, enum cr_dtype real, enum offload_kind how) {
     const struct cr_device_options  options = {.deterministic = true};
     const struct cr_compile_options select  = {.fuse = how < UNFUSED, .reuse = true, .until = "select"};
     *r                                      = (struct run){0};
@@ -64,8 +64,8 @@ static cr_status run_make(struct run *r, enum cr_dtype real, enum how_swapped ho
     r->target = cr_device_cost_model(r->device);
     CR_TRY(cr_model_program(&r->model, &r->config, CR_PROGRAM_STEP, BATCH, &r->program));
     CR_TRY(cr_compile(&r->program, &r->target, &select));
-    if (how == BY_HAND) hand_offload(&r->program, &r->target, 1, &r->swaps);
-    if (how == BY_PASS || how == READ_THERE) CR_TRY(swap_by_pass(r, how == READ_THERE));
+    if (how == BY_HAND) hand_offload(&r->program, &r->target, 1, &r->offloads);
+    if (how == BY_PASS || how == ZERO_COPY_READS) CR_TRY(offload_by_pass(r, how == ZERO_COPY_READS));
     return hand_finish(&r->program, &r->target);
 }
 
@@ -87,7 +87,7 @@ struct batches {
     int32_t labels[BATCHES][BATCH], boxes[BATCHES][BATCH * 4];
 };
 
-/* Every class has its own brightness, so that there is something to learn and numbers stay finite. */
+/* Every class has its own brightness, so that the network can learn and numbers stay finite. */
 static struct batches *draw_batches(void) {
     struct batches *b = cr_alloc(1, sizeof *b);
     for (int n = 0; b && n < BATCHES; n++) {
@@ -102,7 +102,7 @@ static struct batches *draw_batches(void) {
     return b;
 }
 
-/* The store after all steps, to be freed; *loss of the last. */
+/* The parameter store after all steps, which the caller frees; *loss of the last step. */
 static cr_status train(struct run *r, const struct batches *b, int steps, unsigned char **store, double *loss) {
     struct cr_exec_result result;
     const size_t          bytes = r->memory.bytes[CR_REGION_STORE];
@@ -120,14 +120,14 @@ static cr_status train(struct run *r, const struct batches *b, int steps, unsign
     return r->device->backend->get(r->device, *store, r->memory.region[CR_REGION_STORE], bytes);
 }
 
-/* One run whole; `spoil` takes waits away before it is bound. */
+/* One complete run; `spoil` removes waits before the program is bound. */
 struct outcome {
     unsigned char *store;
     size_t         bytes;
     double         loss;
 };
 
-static cr_status outcome_make(enum cr_dtype real, enum how_swapped how, uint64_t seed,
+static cr_status outcome_make(enum cr_dtype real, enum offload_kind how, uint64_t seed,
                               void (*spoil)(struct cr_program *), const struct batches *b, int steps,
                               struct outcome *out) {
     struct run r;
@@ -149,7 +149,7 @@ static bool same(const struct outcome *a, const struct outcome *b) {
     return a->bytes == b->bytes && a->store && b->store && memcmp(a->store, b->store, a->bytes) == 0;
 }
 
-static void check_disturbed(enum cr_dtype real) {
+static void check_delayed(enum cr_dtype real) {
     struct batches *b = draw_batches();
     struct outcome  plain;
     REQUIRE(b != NULL);
@@ -157,7 +157,7 @@ static void check_disturbed(enum cr_dtype real) {
     CHECK(isfinite(plain.loss));
     for (int how = PLAIN; how <= BY_PASS; how++) {
         struct outcome with = {0};
-        CHECK_STATUS(outcome_make(real, (enum how_swapped)how, 40 + (uint64_t)how, NULL, b, STEPS, &with), CR_OK);
+        CHECK_STATUS(outcome_make(real, (enum offload_kind)how, 40 + (uint64_t)how, NULL, b, STEPS, &with), CR_OK);
         CHECK(same(&plain, &with));
         cr_free(with.store);
     }
@@ -167,28 +167,28 @@ static void check_disturbed(enum cr_dtype real) {
 
 /* ---- cases ---- */
 
-static void a_thousand_disturbed_steps_in_fp32(void) {
+static void a_thousand_delayed_steps_in_fp32(void) {
     NEED_GPU();
-    check_disturbed(CR_F32);
+    check_delayed(CR_F32);
 }
 
-static void a_thousand_disturbed_steps_in_fp16(void) {
+static void a_thousand_delayed_steps_in_fp16(void) {
     NEED_GPU();
-    check_disturbed(CR_F16);
+    check_delayed(CR_F16);
 }
 
-/* Kernels read tensors over the bus, right behind the copies that put them there. */
-static void reading_in_place_changes_nothing(void) {
+/* Kernels read tensors over the bus, directly after the copies that wrote them. */
+static void zero_copy_reads_change_nothing(void) {
     NEED_GPU();
     struct batches *b = draw_batches();
     REQUIRE(b != NULL);
     for (int half = 0; half < 2; half++) {
         struct outcome plain = {0}, with = {0};
         REQUIRE_OK(outcome_make(half ? CR_F16 : CR_F32, UNFUSED, 0, NULL, b, 200, &plain));
-        CHECK_STATUS(outcome_make(half ? CR_F16 : CR_F32, READ_THERE, 0, NULL, b, 200, &with), CR_OK);
+        CHECK_STATUS(outcome_make(half ? CR_F16 : CR_F32, ZERO_COPY_READS, 0, NULL, b, 200, &with), CR_OK);
         CHECK(same(&plain, &with));
         cr_free(with.store);
-        CHECK_STATUS(outcome_make(half ? CR_F16 : CR_F32, READ_THERE, 50, NULL, b, 200, &with), CR_OK);
+        CHECK_STATUS(outcome_make(half ? CR_F16 : CR_F32, ZERO_COPY_READS, 50, NULL, b, 200, &with), CR_OK);
         CHECK(same(&plain, &with));
         cr_free(with.store);
         cr_free(plain.store);
@@ -196,7 +196,7 @@ static void reading_in_place_changes_nothing(void) {
     cr_free(b);
 }
 
-static void undisturbed_swaps_change_nothing(void) {
+static void offloading_without_delays_changes_nothing(void) {
     NEED_GPU();
     struct batches *b = draw_batches();
     struct outcome  plain, with;
@@ -220,8 +220,8 @@ static void forget_waits_of_copies_out(struct cr_program *p) {
     forget_waits_of(p, CR_OP_offload);
 }
 
-/* Can the test fail? */
-static void missing_waits_show(void) {
+/* The test must be able to fail. */
+static void missing_waits_are_detected(void) {
     NEED_GPU();
     static void (*const spoils[])(struct cr_program *) = {forget_waits_of_copies_in, forget_waits_of_copies_out};
     struct batches *b                                  = draw_batches();
@@ -238,7 +238,8 @@ static void missing_waits_show(void) {
     cr_free(b);
 }
 
-/* What the plan counts on: both ways together, and a copy's share of fixed time. For the log; a machine may be slow. */
+/* Rates that the plan assumes: both directions together, and the fixed time of a copy. Only logged: a machine may be
+ * slow. */
 static void rates_of_copies_are_measured(void) {
     NEED_GPU();
     struct run            r;
@@ -257,6 +258,6 @@ static void rates_of_copies_are_measured(void) {
     run_close(&r);
 }
 
-TESTS(CASE(rates_of_copies_are_measured), CASE(reading_in_place_changes_nothing),
-      CASE(undisturbed_swaps_change_nothing), CASE(missing_waits_show), CASE(a_thousand_disturbed_steps_in_fp32),
-      CASE(a_thousand_disturbed_steps_in_fp16))
+TESTS(CASE(rates_of_copies_are_measured), CASE(zero_copy_reads_change_nothing),
+      CASE(offloading_without_delays_changes_nothing), CASE(missing_waits_are_detected),
+      CASE(a_thousand_delayed_steps_in_fp32), CASE(a_thousand_delayed_steps_in_fp16))

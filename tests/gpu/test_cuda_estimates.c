@@ -1,6 +1,6 @@
-/* tests/gpu/test_cuda_estimates.c: the rule by which layouts of pruned convolutions are not even measured
- * (CR_ESTIMATE_MARGIN) never drops the one that is measured to be the fastest: all are measured, and the winner's
- * forecast is compared with its time. Names of layouts are looked at without a GPU. */
+/* tests/gpu/test_cuda_estimates.c: the rule that prunes weight formats by estimate instead of measuring them
+ * (CR_ESTIMATE_MARGIN) never prunes the fastest format. All formats are measured, and the estimate of the fastest
+ * format is compared with its time. The names of formats are tested without a GPU. */
 #include "autotune/cost_table.h"
 #include "compiler/compiler.h"
 #include "cuda/core/cuda_device.h"
@@ -14,56 +14,57 @@ enum { NAME_ROOM = 32 };
 static const struct cr_kernel *const *const tables[] = {cr_cuda_direct_kernels, cr_cuda_mma_sp_kernels,
                                                         cr_cuda_two_four_kernels, cr_cuda_block_sparse_kernels};
 static const struct {
-    int         table, layout;
+    int         table, format;
     const char *name;
 } names[] = {{0, 0, "plain"},
              {0, 1, "direct 4x4/16"},
              {0, 14, "direct 1x1/8"},
-             {1, 15, "union 1x4"},
-             {1, 38, "union 1x2/8"},
+             {1, 15, "mma_sp 1x4"},
+             {1, 38, "mma_sp 1x2/8"},
              {2, CUDA_FORMAT_TWO_FOUR, "2:4 2x256"},
              {2, CUDA_FORMAT_TWO_FOUR + 3, "2:4 1x128"},
-             {3, CUDA_FORMAT_BLOCK_SPARSE, "blocks 2x1x256 patch"},
-             {3, CUDA_FORMAT_BLOCK_SPARSE + 12, "blocks 1x1x64"}};
+             {3, CUDA_FORMAT_BLOCK_SPARSE, "block_sparse 2x1x256 patch"},
+             {3, CUDA_FORMAT_BLOCK_SPARSE + 12, "block_sparse 1x1x64"}};
 
-static void name_of(const struct cr_kernel *row, int layout, char name[NAME_ROOM]) {
-    struct cr_op   op           = cr_op_make(row->op, CR_NONE);
+static void name_of(const struct cr_kernel *kernel, int format, char name[NAME_ROOM]) {
+    struct cr_op   op           = cr_op_make(kernel->op, CR_NONE);
     struct cr_text out          = {0};
-    op.attr.conv.pattern.format = layout;
-    row->algo_name(&op, &out);
+    op.attr.conv.pattern.format = format;
+    kernel->algo_name(&op, &out);
     snprintf(name, NAME_ROOM, "%s", out.data ? out.data : "");
     cr_text_free(&out);
 }
 
-/* Every row of patterns has names, convolutions and filters the same; no two layouts share one. */
-static void layouts_have_names(void) {
+/* Every kernel for sparsity patterns has format names, the same for convolutions and filters; all names of formats
+ * differ. */
+static void formats_have_names(void) {
     char seen[CR_FORMATS_MAX][NAME_ROOM], name[NAME_ROOM];
     int  count = 0;
     for (size_t i = 0; i < CR_COUNT(names); i++)
-        for (const struct cr_kernel *const *row = tables[names[i].table]; *row; row++) {
-            const bool plain = strcmp((*row)->name, "cuda.sparse_sell") == 0;
-            REQUIRE((*row)->algo_name);
-            if (plain && names[i].layout) continue;
-            name_of(*row, names[i].layout, name);
+        for (const struct cr_kernel *const *kernel = tables[names[i].table]; *kernel; kernel++) {
+            const bool plain = strcmp((*kernel)->name, "cuda.sparse_sell") == 0;
+            REQUIRE((*kernel)->algo_name);
+            if (plain && names[i].format) continue;
+            name_of(*kernel, names[i].format, name);
             CHECK_STR(name, names[i].name);
         }
-    for (int layout = 0; layout < CUDA_FORMAT_BLOCK_SPARSE + 13; layout++) {
-        const int table = layout >= CUDA_FORMAT_BLOCK_SPARSE ? 3
-                          : layout >= CUDA_FORMAT_TWO_FOUR   ? 2
-                          : layout > 14                      ? 1
+    for (int format = 0; format < CUDA_FORMAT_BLOCK_SPARSE + 13; format++) {
+        const int table = format >= CUDA_FORMAT_BLOCK_SPARSE ? 3
+                          : format >= CUDA_FORMAT_TWO_FOUR   ? 2
+                          : format > 14                      ? 1
                                                              : 0;
-        if ((layout > 38 && layout < CUDA_FORMAT_TWO_FOUR) ||
-            (layout > CUDA_FORMAT_TWO_FOUR + 3 && layout < CUDA_FORMAT_BLOCK_SPARSE))
+        if ((format > 38 && format < CUDA_FORMAT_TWO_FOUR) ||
+            (format > CUDA_FORMAT_TWO_FOUR + 3 && format < CUDA_FORMAT_BLOCK_SPARSE))
             continue;
-        name_of(tables[table][1], layout, seen[count]);
+        name_of(tables[table][1], format, seen[count]);
         for (int i = 0; i < count; i++) CHECK(strcmp(seen[i], seen[count]) != 0);
         count++;
     }
-    for (const struct cr_kernel *const *row = cr_cuda_direct_grad_kernels; *row; row++)
-        CHECK((*row)->algo_name != NULL);
+    for (const struct cr_kernel *const *kernel = cr_cuda_direct_grad_kernels; *kernel; kernel++)
+        CHECK((*kernel)->algo_name != NULL);
 }
 
-/* ---- forecasts ---- */
+/* ---- estimates ---- */
 
 static const struct {
     enum cr_dtype type;
@@ -78,7 +79,7 @@ static const struct {
     {CR_F16, 32, 14, 512, 512, 3, 2, true},  {CR_F16, 32, 7, 512, 512, 3, 1, true},
 };
 
-/* A tenth is kept, or half: the first and the third, or the second and the fourth, of four. */
+/* 10 % nonzeros, or 50 %: the first and third, or the second and fourth, of four. */
 static void draw_pattern(uint8_t *bits, int64_t count, bool two_of_four) {
     uint32_t seed = 7;
     for (int64_t i = 0; i < count; i++) {
@@ -109,7 +110,7 @@ static double one(struct cr_device *device, struct cr_cost_table *costs, size_t 
     conv.attr.conv.stride = layers[i].stride;
     conv.attr.conv.pad    = (int)layers[i].R / 2;
     cr_emit(&p, &conv, "y");
-    target.estimate = NULL; /* all are measured */
+    target.estimate = NULL; /* all formats are measured */
     double ratio    = 0;
     CHECK(cr_sparsify_cost(&p, &target, 0, &price) == CR_OK && price.formats > 0);
     if (price.formats) {
@@ -119,7 +120,7 @@ static double one(struct cr_device *device, struct cr_cost_table *costs, size_t 
         snprintf(name, sizeof name, "%s", out.data ? out.data : "");
         cr_text_free(&out);
         ratio = cr_device_estimate(device, &p, &price.op) / price.sparse_s;
-        printf("     %s N%lld %lldx%lld %lld>%lld %lldx%lld/%d: %s, %.1f us, best of %d; %.2f of it was foreseen; "
+        printf("     %s N%lld %lldx%lld %lld>%lld %lldx%lld/%d: %s, %.1f us, fastest of %d; estimate %.2f of it; "
                "dense %.1f us\n",
                cr_dtype_name(layers[i].type), (long long)layers[i].N, (long long)layers[i].side,
                (long long)layers[i].side, (long long)layers[i].C, (long long)layers[i].K, (long long)layers[i].R,
@@ -132,7 +133,7 @@ static double one(struct cr_device *device, struct cr_cost_table *costs, size_t 
     return ratio;
 }
 
-static void winners_are_not_dropped(void) {
+static void fastest_formats_are_not_pruned(void) {
     const struct cr_device_options options = {.deterministic = true};
     struct cr_device              *device  = NULL;
     struct cr_cost_table          *costs   = NULL;
@@ -144,4 +145,4 @@ static void winners_are_not_dropped(void) {
     cr_device_close(device);
 }
 
-TESTS(CASE(layouts_have_names), CASE(winners_are_not_dropped))
+TESTS(CASE(formats_have_names), CASE(fastest_formats_are_not_pruned))

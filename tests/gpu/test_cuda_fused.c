@@ -1,21 +1,21 @@
-/* tests/gpu/test_cuda_fused.c: cuDNN's rows on a GPU, in every form and every way, against plain loops in double over
- * the same rounded operands; sums in place; batches beyond 2^31 elements. */
+/* tests/gpu/test_cuda_fused.c: cuDNN's kernels on a GPU, in every fused form and with every algorithm, against plain
+ * loops in double over the same rounded operands; in-place sums; batches beyond 2^31 elements. */
 #include "core/rng.h"
 #include "tests/harness/conv_cases.h"
 #include "tests/harness/test_gpu.h"
 
 enum { GUARD = 512, GUARD_BYTE = 0xA5 };
 
-/* ---- an op with its tensors in the device's memory ---- */
+/* ---- an op with its tensors in device memory ---- */
 
 struct bench {
     struct alone            a;
     struct cr_device       *device;
     char                   *region, *workspace;
     size_t                  at[32], bytes, workspace_bytes;
-    double                 *host[32]; /* what was put, and after running what came back */
+    double                 *host[32]; /* host copy: inputs before the run, results after it */
     struct cr_call          call;
-    const struct cr_kernel *row;
+    const struct cr_kernel *kernel;
 };
 
 static size_t aligned_up(size_t bytes) {
@@ -23,15 +23,15 @@ static size_t aligned_up(size_t bytes) {
 }
 
 static const struct cr_kernel *find_row(struct cr_device *device, const struct alone *a) {
-    for (const struct cr_kernel *const *row = device->kernels; *row; row++)
-        if ((*row)->op == a->op.kind && strncmp((*row)->name, "cudnn.", 6) == 0 &&
-            (*row)->accepts(device, &a->p, &a->op))
-            return *row;
+    for (const struct cr_kernel *const *kernel = device->kernels; *kernel; kernel++)
+        if ((*kernel)->op == a->op.kind && strncmp((*kernel)->name, "cudnn.", 6) == 0 &&
+            (*kernel)->accepts(device, &a->p, &a->op))
+            return *kernel;
     return NULL;
 }
 
-/* Every tensor has a guard behind it; `in_place`: the output takes over the storage of `add`, which comes later in the
- * program and is put later. */
+/* A guard follows every tensor; `in_place`: the output uses the storage of `add`, which comes later in the program
+ * and is written later. */
 static void place_tensors(struct bench *b, bool in_place) {
     b->bytes = 0;
     for (int t = 0; t < b->a.p.tensors; t++) {
@@ -52,7 +52,7 @@ static void fill_host(struct bench *b, uint64_t seed) {
         for (int64_t i = 0; b->host[t] && i < cr_tensor_elems(v); i++) {
             double x = cr_rng_real(&rng) * 2 - 1;
             if (strcmp(v->name, "w") == 0 && !dw) x *= 0.5;
-            if (strcmp(v->name, "saved") == 0 && i >= v->dim[3]) x = 0.75 + 0.5 * x; /* rstd is positive */
+            if (strcmp(v->name, "mean_rstd") == 0 && i >= v->dim[3]) x = 0.75 + 0.5 * x; /* rstd is positive */
             char cell[8];
             cr_number_store(v->dtype, cell, 0, x);
             b->host[t][i] = cr_number_load(v->dtype, cell, 0);
@@ -108,23 +108,23 @@ static void bind_call(struct bench *b) {
         if (b->a.op.out[s] >= 0) b->call.out[s] = b->region + b->at[b->a.op.out[s]];
 }
 
-/* Prepares way `way` and runs it once; workspace begins as NaN bytes. */
-static cr_status run_way(struct bench *b, int way) {
+/* Prepares algorithm `algo` and runs it once; the workspace begins as NaN bytes. */
+static cr_status run_algo(struct bench *b, int algo) {
     const struct cr_backend *backend = b->device->backend;
     char                     poison[1024];
-    b->a.op.algo = way;
+    b->a.op.algo = algo;
     bind_call(b);
-    CR_TRY(b->row->prepare(b->device, &b->a.p, &b->a.op, &b->call.prepared, &b->workspace_bytes));
+    CR_TRY(b->kernel->prepare(b->device, &b->a.p, &b->a.op, &b->call.prepared, &b->workspace_bytes));
     void     *workspace = NULL;
     cr_status status    = backend->reserve(b->device, b->workspace_bytes + sizeof poison, &workspace);
     memset(poison, 0xFF, sizeof poison);
     for (size_t at = 0; status == CR_OK && at < CR_MIN(b->workspace_bytes, (size_t)1 << 16); at += sizeof poison)
         status = backend->put(b->device, (char *)workspace + at, poison, sizeof poison);
     b->call.workspace = workspace;
-    if (status == CR_OK) status = b->row->launch(b->device, &b->call);
+    if (status == CR_OK) status = b->kernel->launch(b->device, &b->call);
     if (status == CR_OK) status = backend->sync(b->device);
     if (workspace) backend->release(b->device, workspace);
-    b->row->release(b->call.prepared);
+    b->kernel->release(b->call.prepared);
     b->call.prepared = NULL;
     return status;
 }
@@ -135,12 +135,12 @@ static void bench_close(struct bench *b) {
     alone_close(&b->a);
 }
 
-/* ---- the truth ---- */
+/* ---- expected results ---- */
 
-/* Operands as numbers; NULL: not there. What is computed, and beside each number how large its terms were together. */
+/* Operands as numbers; NULL: absent. Results, and for each result the sum of the magnitudes of its terms. */
 struct truth {
     int64_t       N, H, C, K, P, R, stride, pad;
-    const double *x, *w, *y, *coef, *bias, *add, *bn_x, *saved, *gamma, *beta;
+    const double *x, *w, *y, *scale_bias, *bias, *add, *bn_x, *mean_rstd, *gamma, *beta;
     enum cr_dtype type;
     bool          relu;
     double       *out, *size, *sums, *sums_size;
@@ -153,8 +153,8 @@ static double rounded(enum cr_dtype type, double x) {
 }
 
 static double act_of(const struct truth *t, int64_t i) {
-    if (!t->coef) return t->x[i];
-    const double v = t->x[i] * t->coef[i % t->C] + t->coef[t->C + i % t->C];
+    if (!t->scale_bias) return t->x[i];
+    const double v = t->x[i] * t->scale_bias[i % t->C] + t->scale_bias[t->C + i % t->C];
     return v > 0 ? rounded(t->type, v) : 0;
 }
 
@@ -207,7 +207,7 @@ static void finish_dgrad(struct truth *t) {
         const int64_t c = i % t->C;
         if (t->add) add_term(t, i, t->add[i]);
         if (!t->bn_x) continue;
-        const double xhat = (t->bn_x[i] - t->saved[c]) * t->saved[t->C + c];
+        const double xhat = (t->bn_x[i] - t->mean_rstd[c]) * t->mean_rstd[t->C + c];
         if (xhat * t->gamma[c] + t->beta[c] <= 0) t->out[i] = 0;
         add_sums(t, i, t->C, t->out[i], t->out[i] * xhat);
     }
@@ -227,26 +227,26 @@ static bool truth_make(const struct bench *b, const struct shape_of_conv *s, str
     const struct cr_program *p     = &b->a.p;
     const int                sums  = sums_of(&b->a.op);
     const size_t             elems = (size_t)cr_tensor_elems(&p->tensor[b->a.op.out[0]]);
-    *t                             = (struct truth){.N      = s->N,
-                                                    .H      = s->H,
-                                                    .C      = s->C,
-                                                    .K      = s->K,
-                                                    .R      = s->window,
-                                                    .stride = s->stride,
-                                                    .pad    = s->pad,
-                                                    .P      = p->tensor[cr_tensor_find(p, "y")].dim[1],
-                                                    .x      = number(b, "x"),
-                                                    .w      = number(b, "w"),
-                                                    .y      = number(b, "y"),
-                                                    .coef   = number(b, "coef"),
-                                                    .bias   = number(b, "bias"),
-                                                    .add    = number(b, "add"),
-                                                    .bn_x   = number(b, "bn_x"),
-                                                    .saved  = number(b, "saved"),
-                                                    .gamma  = number(b, "gamma"),
-                                                    .beta   = number(b, "beta"),
-                                                    .type   = p->tensor[cr_tensor_find(p, "x")].dtype,
-                                                    .relu   = b->a.op.attr.conv.relu};
+    *t                             = (struct truth){.N          = s->N,
+                                                    .H          = s->H,
+                                                    .C          = s->C,
+                                                    .K          = s->K,
+                                                    .R          = s->window,
+                                                    .stride     = s->stride,
+                                                    .pad        = s->pad,
+                                                    .P          = p->tensor[cr_tensor_find(p, "y")].dim[1],
+                                                    .x          = number(b, "x"),
+                                                    .w          = number(b, "w"),
+                                                    .y          = number(b, "y"),
+                                                    .scale_bias = number(b, "scale_bias"),
+                                                    .bias       = number(b, "bias"),
+                                                    .add        = number(b, "add"),
+                                                    .bn_x       = number(b, "bn_x"),
+                                                    .mean_rstd  = number(b, "mean_rstd"),
+                                                    .gamma      = number(b, "gamma"),
+                                                    .beta       = number(b, "beta"),
+                                                    .type       = p->tensor[cr_tensor_find(p, "x")].dtype,
+                                                    .relu       = b->a.op.attr.conv.relu};
     t->out                         = cr_alloc(elems, sizeof *t->out);
     t->size                        = cr_alloc(elems, sizeof *t->size);
     if (sums >= 0) {
@@ -269,7 +269,8 @@ static void truth_free(struct truth *t) {
     cr_free(t->sums_size);
 }
 
-/* Two roundings of the result and two of each term's operands, generously; sums see a rounding of each element. */
+/* The error bound: two roundings of the result and two of the operands of each term, generously; for sums, one
+ * rounding of each element. */
 static void compare(const char *what, const double *got, const double *want, const double *size, int64_t elems,
                     double unit) {
     double  worst = 0;
@@ -279,35 +280,35 @@ static void compare(const char *what, const double *got, const double *want, con
         if (!(off <= worst)) worst = off, at = i;
     }
     if (!(worst <= 1))
-        TEST_FAIL_("%s: element %lld is %g, want %g: %.3g times the bound", what, (long long)at, got[at], want[at],
+        TEST_FAIL_("%s: element %lld is %g, expected %g: %.3g times the bound", what, (long long)at, got[at], want[at],
                    worst);
 }
 
-/* ---- every form, every way ---- */
+/* ---- every form, every algorithm ---- */
 
 static const struct shape_of_conv shapes[] = {
     {3, 9, 16, 24, 3, 1, 1}, {2, 8, 64, 32, 1, 1, 0},  {2, 9, 32, 16, 3, 2, 1},
     {3, 8, 24, 64, 1, 2, 0}, {1, 12, 16, 64, 4, 1, 0},
 };
 
-static void check_ways(struct bench *b, enum form form, const struct shape_of_conv *s, int *done) {
+static void check_algos(struct bench *b, enum form form, const struct shape_of_conv *s, int *done) {
     struct truth t;
     char         what[160];
     const double unit = b->a.p.tensor[0].dtype == CR_BF16 ? 8e-3 : 1e-3;
-    const int    n    = b->row->algo_count ? b->row->algo_count(b->device, &b->a.p, &b->a.op) : 1;
+    const int    n    = b->kernel->algo_count ? b->kernel->algo_count(b->device, &b->a.p, &b->a.op) : 1;
     CHECK(n >= 1);
     fill_host(b, 7);
     REQUIRE(truth_make(b, s, &t));
-    for (int way = 0; way < n; way++) {
+    for (int algo = 0; algo < n; algo++) {
         for (int k = 0; k < b->a.p.tensors; k++) cr_free(b->host[k]);
         fill_host(b, 7);
         cr_status status = move_tensors(b, true);
         if (status == CR_OK) status = put_guards(b);
-        if (status == CR_OK) status = run_way(b, way);
+        if (status == CR_OK) status = run_algo(b, algo);
         if (status == CR_OK) status = move_tensors(b, false);
-        snprintf(what, sizeof what, "%s, %s, %lldx%lld %lld-%lld %dx%d/%d, way %d", b->row->name, form_name[form],
+        snprintf(what, sizeof what, "%s, %s, %lldx%lld %lld-%lld %dx%d/%d, algo %d", b->kernel->name, form_name[form],
                  (long long)s->H, (long long)s->H, (long long)s->C, (long long)s->K, s->window, s->window, s->stride,
-                 way);
+                 algo);
         if (status != CR_OK) {
             TEST_FAIL_("%s: %s", what, cr_error_message());
             continue;
@@ -327,12 +328,12 @@ static void check_form(struct cr_device *device, enum form form, enum cr_dtype r
     struct bench b      = {.device = device};
     void        *region = NULL;
     alone_open(&b.a, form, real, s);
-    b.row = find_row(device, &b.a);
-    if (b.row) {
+    b.kernel = find_row(device, &b.a);
+    if (b.kernel) {
         place_tensors(&b, in_place);
         if (device->backend->reserve(device, b.bytes, &region) != CR_OK) TEST_FAIL_("%s", cr_error_message());
         b.region = region;
-        if (region) check_ways(&b, form, s, done);
+        if (region) check_algos(&b, form, s, done);
     }
     bench_close(&b);
 }
@@ -344,7 +345,7 @@ static struct cr_device *open_device(void) {
     return device;
 }
 
-static void every_form_in_every_way(void) {
+static void every_form_with_every_algo(void) {
     NEED_GPU();
     static const enum cr_dtype types[] = {CR_F16, CR_BF16, CR_F32};
     struct cr_device          *device  = open_device();
@@ -377,22 +378,22 @@ static void add_in_place(void) {
 /* ---- beyond 2^31 elements ---- */
 
 enum {
-    PERIOD   = 64,
-    PICTURES = 131136
-}; /* pictures repeat after PERIOD: x and y have 32*32*16*131136 = 2^31 + 1048576 elements */
+    PERIOD = 64,
+    IMAGES = 131136
+}; /* images repeat after PERIOD: x and y have 32*32*16*131136 = 2^31 + 1048576 elements */
 
-/* A tensor's first pictures, copied to the end of the batch by doubling. */
+/* Copies a tensor's first images to the end of the batch by doubling. */
 static cr_status repeat(struct bench *b, int tensor) {
     const struct cr_backend *backend = b->device->backend;
     const struct cr_tensor  *v       = &b->a.p.tensor[tensor];
-    const size_t             picture = v->bytes / (size_t)v->dim[0];
+    const size_t             image   = v->bytes / (size_t)v->dim[0];
     char                    *to      = b->region + b->at[tensor];
-    for (size_t have = PERIOD * picture; have < v->bytes; have *= 2)
+    for (size_t have = PERIOD * image; have < v->bytes; have *= 2)
         CR_TRY(backend->async->move(b->device, CR_STREAM_COMPUTE, to + have, to, CR_MIN(have, v->bytes - have)));
     return backend->sync(b->device);
 }
 
-/* Operands of `big` from `small`, whose batch is one period. */
+/* Fills the operands of `big` from `small`, whose batch is one period. */
 static cr_status spread(struct bench *big, const struct bench *small) {
     for (int t = 0; t < big->a.p.tensors; t++) {
         const struct cr_tensor *v    = &small->a.p.tensor[t];
@@ -401,21 +402,20 @@ static cr_status spread(struct bench *big, const struct bench *small) {
         for (int64_t i = 0; i < cr_tensor_elems(v); i++) cr_number_store(v->dtype, copy, i, small->host[t][i]);
         cr_status status = big->device->backend->put(big->device, big->region + big->at[t], copy, v->bytes);
         cr_free(copy);
-        if (status == CR_OK && v->dim[0] == PERIOD && big->a.p.tensor[t].dim[0] == PICTURES) status = repeat(big, t);
+        if (status == CR_OK && v->dim[0] == PERIOD && big->a.p.tensor[t].dim[0] == IMAGES) status = repeat(big, t);
         if (status != CR_OK) return status;
     }
     return CR_OK;
 }
 
-/* Pictures of the big output are those of the small one: looked at where the slices begin and end. */
-static void check_pictures(struct bench *big, const struct bench *small) {
-    static const int64_t places[] = {0,           63, PICTURES / 2 - 1, PICTURES / 2, PICTURES / 2 + 1, PICTURES - 65,
-                                     PICTURES - 1};
-    const int            out      = big->a.op.out[0];
-    const struct cr_tensor *v     = &big->a.p.tensor[out];
-    const int64_t           elems = v->dim[1] * v->dim[2] * v->dim[3];
-    const size_t            bytes = (size_t)elems * cr_dtype_bytes(v->dtype);
-    char                   *copy  = cr_alloc(bytes, 1);
+/* Images of the big output must be those of the small one; checked where the slices begin and end. */
+static void check_images(struct bench *big, const struct bench *small) {
+    static const int64_t    places[] = {0, 63, IMAGES / 2 - 1, IMAGES / 2, IMAGES / 2 + 1, IMAGES - 65, IMAGES - 1};
+    const int               out      = big->a.op.out[0];
+    const struct cr_tensor *v        = &big->a.p.tensor[out];
+    const int64_t           elems    = v->dim[1] * v->dim[2] * v->dim[3];
+    const size_t            bytes    = (size_t)elems * cr_dtype_bytes(v->dtype);
+    char                   *copy     = cr_alloc(bytes, 1);
     for (size_t i = 0; copy && i < CR_COUNT(places); i++) {
         double      worst = 0;
         const char *from  = big->region + big->at[out] + (size_t)places[i] * bytes;
@@ -429,16 +429,17 @@ static void check_pictures(struct bench *big, const struct bench *small) {
             worst             = CR_MAX(worst, fabs(got - want) / (2e-3 * fabs(want) + 2e-2));
         }
         if (!(worst <= 1))
-            TEST_FAIL_("%s: picture %lld: %g times the bound", big->row->name, (long long)places[i], worst);
+            TEST_FAIL_("%s: image %lld: %g times the bound", big->kernel->name, (long long)places[i], worst);
     }
     cr_free(copy);
 }
 
-/* dw, and sums: as many periods as the batch has. `size` is of the order of the sum of the terms' sizes. */
+/* dw and sums: the result of one period times the number of periods in the batch. `size` is of the order of the sum
+ * of magnitudes. */
 static void check_total(struct bench *big, const struct bench *small, int tensor, double size) {
     const struct cr_tensor *v      = &big->a.p.tensor[tensor];
     float                  *copy   = cr_alloc(v->bytes, 1);
-    const double            factor = (double)PICTURES / PERIOD;
+    const double            factor = (double)IMAGES / PERIOD;
     if (copy && big->device->backend->get(big->device, copy, big->region + big->at[tensor], v->bytes) == CR_OK)
         for (int64_t i = 0; i < cr_tensor_elems(v); i++)
             CHECK_NEAR(copy[i], factor * small->host[tensor][i], 4e-3 * factor * (fabs(small->host[tensor][i]) + size));
@@ -450,13 +451,13 @@ static void cross(struct cr_device *device, enum form form) {
     struct bench         small = {.device = device}, big = {.device = device};
     void                *region[2] = {NULL, NULL};
     alone_open(&small.a, form, CR_F16, &s);
-    s.N = PICTURES;
+    s.N = IMAGES;
     alone_open(&big.a, form, CR_F16, &s);
-    small.row = find_row(device, &small.a);
-    big.row   = find_row(device, &big.a);
+    small.kernel = find_row(device, &small.a);
+    big.kernel   = find_row(device, &big.a);
     place_tensors(&small, false);
     place_tensors(&big, false);
-    cr_status status = small.row && big.row ? CR_OK : CR_ERR_DEVICE;
+    cr_status status = small.kernel && big.kernel ? CR_OK : CR_ERR_DEVICE;
     if (status == CR_OK) status = device->backend->reserve(device, small.bytes, &region[0]);
     if (status == CR_OK) status = device->backend->reserve(device, big.bytes, &region[1]);
     small.region = region[0];
@@ -469,15 +470,15 @@ static void cross(struct cr_device *device, enum form form) {
         status = spread(&big, &small);
     }
     if (status == CR_OK) status = move_tensors(&small, true);
-    if (status == CR_OK) status = run_way(&small, 0);
+    if (status == CR_OK) status = run_algo(&small, 0);
     if (status == CR_OK) status = move_tensors(&small, false);
-    if (status == CR_OK) status = run_way(&big, 0);
+    if (status == CR_OK) status = run_algo(&big, 0);
     if (status != CR_OK)
         TEST_FAIL_("%s: %s", form_name[form], cr_error_message());
     else if (form == WGRAD || form == ACT_WGRAD)
         check_total(&big, &small, big.a.op.out[0], 0.05);
     else {
-        check_pictures(&big, &small);
+        check_images(&big, &small);
         if (sums_of(&big.a.op) >= 0) check_total(&big, &small, sums_of(&big.a.op), 2e3);
     }
     bench_close(&small);
@@ -486,7 +487,7 @@ static void cross(struct cr_device *device, enum form form) {
 
 static void batches_beyond_2_to_the_31(void) {
     NEED_GPU();
-    static const enum form forms[] = {PLAIN, WGRAD, DGRAD, STATS, ACT_WGRAD, DGRAD_ADD_BN};
+    static const enum form forms[] = {PLAIN, WGRAD, DGRAD, SUMS, ACT_WGRAD, DGRAD_ADD_BN};
     struct cr_device      *device  = open_device();
     REQUIRE(device);
     if (device->backend->memory_free(device) < (size_t)32 << 30) {
@@ -497,4 +498,4 @@ static void batches_beyond_2_to_the_31(void) {
     cr_device_close(device);
 }
 
-TESTS(CASE(every_form_in_every_way), CASE(add_in_place), CASE(batches_beyond_2_to_the_31))
+TESTS(CASE(every_form_with_every_algo), CASE(add_in_place), CASE(batches_beyond_2_to_the_31))

@@ -1,5 +1,5 @@
-/* Initial values drawn on the GPU: those of the CPU within 4 units in the last place, where they belong, whatever the
- * shape. */
+/* tests/gpu/test_cuda_init.c: initial values generated on the GPU are those of the CPU within 4 units in the last
+ * place, at the correct positions, for all shapes. */
 #include "tests/harness/test_gpu.h"
 
 #include <math.h>
@@ -12,15 +12,15 @@ struct net {
     struct cr_config      config;
     struct cr_device     *device;
     void                 *region;
-    char                 *host; /* what came back of it */
+    char                 *host; /* host copy */
 };
 
 static void add(struct net *n, const char *name, enum cr_param_role role, int64_t K, int64_t R, int64_t S, int64_t C) {
     cr_param_store_add(&n->store, name, role, (const int64_t[4]){K, R, S, C}, CR_NONE);
 }
 
-/* Filters whose tiles end within a channel, within a quad, at a filter's end; single rows; many filters of few
- * channels. */
+/* Filters whose tiles end within a channel, within four numbers, at the end of a filter; single rows; many filters
+ * of few channels. */
 static void add_shapes(struct net *n) {
     add(n, "stem", CR_ROLE_CONV, 64, 7, 7, 3);
     add(n, "bn.weight", CR_ROLE_GAMMA, 1, 1, 1, 65);
@@ -68,11 +68,11 @@ static cr_status draw(struct net *n) {
     return backend->get(n->device, n->host, n->region, cr_param_store_bytes(&n->store));
 }
 
-static const char *plane(const struct net *n, enum cr_param_buffer which) {
+static const char *buffer(const struct net *n, enum cr_param_buffer which) {
     return n->host + cr_param_store_buffer_offset(&n->store, which);
 }
 
-/* Floats in the order of their size. */
+/* Maps floats to integers of the same order. */
 static int64_t place(float x) {
     int32_t bits;
     memcpy(&bits, &x, sizeof bits);
@@ -83,7 +83,7 @@ static void check_param(const struct net *n, int param, int64_t most, int64_t *w
     const struct cr_param *q = &n->store.param[param];
     const int64_t          K = q->dim[0], R = q->dim[1], S = q->dim[2], C = q->dim[3];
     const float           *at =
-        (const float *)(const void *)plane(n, cr_param_is_running(q->role) ? CR_BUFFER_RUNNING : CR_BUFFER_VALUE) +
+        (const float *)(const void *)buffer(n, cr_param_is_running(q->role) ? CR_BUFFER_RUNNING : CR_BUFFER_VALUE) +
         q->offset;
     int shown = 0;
     for (int64_t i = 0; i < q->elems; i++) {
@@ -92,8 +92,8 @@ static void check_param(const struct net *n, int param, int64_t most, int64_t *w
         const int64_t distance = place(at[i]) - place(want), size = distance < 0 ? -distance : distance;
         *worst = CR_MAX(*worst, size);
         if (size <= most || ++shown > 3) continue;
-        TEST_FAIL_("%s[%lld,%lld,%lld,%lld] = %.9g, want %.9g, %lld ulp from it (%lld filters)", q->name, (long long)k,
-                   (long long)r, (long long)s, (long long)c, (double)at[i], (double)want, (long long)size,
+        TEST_FAIL_("%s[%lld,%lld,%lld,%lld] = %.9g, expected %.9g, %lld ulp apart (%lld filters)", q->name,
+                   (long long)k, (long long)r, (long long)s, (long long)c, (double)at[i], (double)want, (long long)size,
                    (long long)K);
     }
     for (int64_t i = q->elems; i < (q->elems + 63) / 64 * 64; i++) CHECK(at[i] == 0);
@@ -105,7 +105,7 @@ static bool is_zero(const char *bytes, size_t count) {
     return true;
 }
 
-static void values_are_the_cpus(void) {
+static void values_are_those_of_the_cpu(void) {
     static const struct {
         int64_t            seed;
         enum cr_init       init;
@@ -121,31 +121,31 @@ static void values_are_the_cpus(void) {
         REQUIRE_OK(net_open(&n, draws[d].seed, draws[d].init, draws[d].shape));
         REQUIRE_OK(draw(&n));
         for (int i = 0; i < n.store.params;
-             i++) { /* only the normal distribution has functions that may be rounded another way */
+             i++) { /* only the normal distribution uses functions whose rounding may differ */
             const bool normal = n.store.param[i].role == CR_ROLE_CONV && draws[d].shape == CR_INIT_NORMAL;
             check_param(&n, i, normal ? ULP_MOST : 0, &worst);
         }
-        printf("    seed %lld: at most %lld ulp apart\n", (long long)draws[d].seed, (long long)worst);
+        printf("    seed %lld: largest difference %lld ulp\n", (long long)draws[d].seed, (long long)worst);
         net_close(&n);
     }
 }
 
-static void all_else_is_zero(void) {
+static void other_elements_are_zero(void) {
     NEED_GPU();
     struct net n;
     double     state[CR_STATE_COUNT];
     REQUIRE_OK(net_open(&n, 1, CR_INIT_HE_FAN_OUT, CR_INIT_NORMAL));
     REQUIRE_OK(draw(&n));
-    CHECK(is_zero(plane(&n, CR_BUFFER_GRAD), cr_param_store_buffer_bytes(&n.store, CR_BUFFER_GRAD)));
-    CHECK(is_zero(plane(&n, CR_BUFFER_MOMENTUM), cr_param_store_buffer_bytes(&n.store, CR_BUFFER_MOMENTUM)));
-    CHECK(is_zero(plane(&n, CR_BUFFER_HALF), cr_param_store_buffer_bytes(&n.store, CR_BUFFER_HALF)));
-    memcpy(state, plane(&n, CR_BUFFER_STATE), sizeof state);
+    CHECK(is_zero(buffer(&n, CR_BUFFER_GRAD), cr_param_store_buffer_bytes(&n.store, CR_BUFFER_GRAD)));
+    CHECK(is_zero(buffer(&n, CR_BUFFER_MOMENTUM), cr_param_store_buffer_bytes(&n.store, CR_BUFFER_MOMENTUM)));
+    CHECK(is_zero(buffer(&n, CR_BUFFER_HALF), cr_param_store_buffer_bytes(&n.store, CR_BUFFER_HALF)));
+    memcpy(state, buffer(&n, CR_BUFFER_STATE), sizeof state);
     CHECK(state[CR_STATE_LOSS_SCALE] == 1);
     for (int i = 1; i < CR_STATE_COUNT; i++) CHECK(state[i] == 0);
     net_close(&n);
 }
 
-static void equal_to_the_bit_between_runs(void) {
+static void runs_are_bitwise_identical(void) {
     NEED_GPU();
     struct net a, b;
     REQUIRE_OK(net_open(&a, 77, CR_INIT_HE_FAN_OUT, CR_INIT_NORMAL));
@@ -160,17 +160,17 @@ static void equal_to_the_bit_between_runs(void) {
     net_close(&b);
 }
 
-/* The values have the spread that He's rule asks for: a truth that is not the CPU's. */
-static void spread_is_hes(void) {
+/* The standard deviation is that of He's rule: an expected value that does not depend on the CPU's code. */
+static void deviation_follows_he(void) {
     NEED_GPU();
     struct net n;
     REQUIRE_OK(net_open(&n, 5, CR_INIT_HE_FAN_OUT, CR_INIT_NORMAL));
     REQUIRE_OK(draw(&n));
     const int              param = cr_param_store_find(&n.store, "wide");
     const struct cr_param *q     = &n.store.param[param];
-    const float           *at    = (const float *)(const void *)plane(&n, CR_BUFFER_VALUE) + q->offset;
+    const float           *at    = (const float *)(const void *)buffer(&n, CR_BUFFER_VALUE) + q->offset;
     double                 sum = 0, squares = 0;
-    int64_t                beyond    = 0; /* three deviations: 0.27 % */
+    int64_t                beyond    = 0; /* three standard deviations: 0.27 % */
     const double           deviation = sqrt(2.0 / (256 * 9)), count = (double)q->elems;
     for (int64_t i = 0; i < q->elems; i++) {
         sum += (double)at[i];
@@ -183,4 +183,5 @@ static void spread_is_hes(void) {
     net_close(&n);
 }
 
-TESTS(CASE(values_are_the_cpus), CASE(all_else_is_zero), CASE(equal_to_the_bit_between_runs), CASE(spread_is_hes))
+TESTS(CASE(values_are_those_of_the_cpu), CASE(other_elements_are_zero), CASE(runs_are_bitwise_identical),
+      CASE(deviation_follows_he))

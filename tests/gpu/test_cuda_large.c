@@ -1,8 +1,8 @@
-/* tests/gpu/test_cuda_large.c: tensors of more than 2^31 elements on the GPU: plain ops of training that meet them, by
- * each row that takes them, against sums and dot products in double. Needs a GPU with 18 GiB free.
+/* tests/gpu/test_cuda_large.c: tensors of more than 2^31 elements on the GPU: ops of plain training programs, by
+ * each kernel that supports them, against sums and dot products in double. Needs a GPU with 18 GiB free.
  *
- * Images repeat with a period of a prime number of pixels, so an index that wraps at 2^31 or 2^32 elements or bytes
- * finds other values, and the sum over all pixels is known from the sums over one period. */
+ * Images repeat with a period of a prime number of pixels, so that an index that overflows at 2^31 or 2^32 elements
+ * or bytes reads other values, and the sum over all pixels follows from the sums over one period. */
 #include "core/rng.h"
 #include "runtime/executor.h"
 #include "tests/harness/test_gpu.h"
@@ -11,19 +11,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { N = 10720, SIDE = 56, C = 64, PERIOD = 4099, PICTURES = 4 /* x, y, dy, dx */, LITTLE = 8 };
+enum { N = 10720, SIDE = 56, C = 64, PERIOD = 4099, IMAGES = 4 /* x, y, dy, dx */, LITTLE = 8 };
 #define PIXELS ((int64_t)N * SIDE * SIDE)
 #define BYTES ((size_t)PIXELS * C * 2)
 
 struct large {
     struct cr_device *device;
     struct cr_program p;
-    int               picture[PICTURES], w, dw, vec[LITTLE]; /* vec: f32 [3,C] */
-    char             *at[PICTURES];
+    int               image[IMAGES], w, dw, vec[LITTLE]; /* vec: f32 [3,C] */
+    char             *at[IMAGES];
     char             *small; /* w, dw and vectors, 64 KiB each */
     void             *workspace;
     size_t            workspace_bytes;
-    double           *base[PICTURES]; /* [PERIOD][C] */
+    double           *base[IMAGES]; /* [PERIOD][C] */
     double            filter[C * C];
 };
 static struct large g;
@@ -62,8 +62,8 @@ static cr_status open_large(void) {
     cr_program_init(&g.p, "large", NULL);
     g.p.real                         = CR_F16;
     static const char *const names[] = {"x", "y", "dy", "dx"};
-    for (int i = 0; i < PICTURES; i++)
-        g.picture[i] = cr_tensor_add(&g.p, names[i], CR_F16, CR_REGION_POOL, N, SIDE, SIDE, C);
+    for (int i = 0; i < IMAGES; i++)
+        g.image[i] = cr_tensor_add(&g.p, names[i], CR_F16, CR_REGION_POOL, N, SIDE, SIDE, C);
     g.w  = cr_tensor_add(&g.p, "w", CR_F16, CR_REGION_POOL, C, 1, 1, C);
     g.dw = cr_tensor_add(&g.p, "dw", CR_F32, CR_REGION_POOL, C, 1, 1, C);
     for (int i = 0; i < LITTLE; i++) {
@@ -74,7 +74,7 @@ static cr_status open_large(void) {
     CR_TRY(b->reserve(g.device, (LITTLE + 2) * 65536, (void **)&g.small));
     g.workspace_bytes = (size_t)1 << 30;
     CR_TRY(b->reserve(g.device, g.workspace_bytes, &g.workspace));
-    for (int i = 0; i < PICTURES; i++) {
+    for (int i = 0; i < IMAGES; i++) {
         g.base[i] = calloc((size_t)PERIOD * C, sizeof(double));
         if (!g.base[i]) return CR_NO_MEMORY(PERIOD * C * sizeof(double));
         CR_TRY(b->reserve(g.device, BYTES, (void **)&g.at[i]));
@@ -89,7 +89,7 @@ static cr_status open_large(void) {
     }
     CR_TRY(b->put(g.device, small_at(0), w, sizeof w));
     for (int i = 0; i < 3 * C; i++)
-        v[i] = i < C ? 1.5f : i < 2 * C ? 0.25f : 0.125f; /* saved, coef: rows of constants */
+        v[i] = i < C ? 1.5f : i < 2 * C ? 0.25f : 0.125f; /* mean_rstd, scale_bias: rows of constants */
     for (int i = 0; i < 3; i++) CR_TRY(b->put(g.device, small_at(2 + i), v, sizeof v));
     return CR_OK;
 }
@@ -113,8 +113,8 @@ static bool ready(void) {
 /* ---- running an op ---- */
 
 static char *address(int tensor) {
-    for (int i = 0; i < PICTURES; i++)
-        if (tensor == g.picture[i]) return g.at[i];
+    for (int i = 0; i < IMAGES; i++)
+        if (tensor == g.image[i]) return g.at[i];
     if (tensor == g.w) return small_at(0);
     if (tensor == g.dw) return small_at(1);
     return small_at(2 + tensor - g.vec[0]);
@@ -123,23 +123,23 @@ static char *address(int tensor) {
 static const int64_t places[] = {
     0, PERIOD - 1, ((int64_t)1 << 30) / C + 1, ((int64_t)1 << 31) / C - 1, ((int64_t)1 << 31) / C, PIXELS - 1};
 
-/* NaN where the checks will look: what the row before has left must not pass for this row's work. */
+/* Writes NaN where results are checked: results of the previous kernel must not pass for those of this kernel. */
 static cr_status spoil(int tensor) {
     static unsigned char     ones[65536];
     const struct cr_backend *b = g.device->backend;
     memset(ones, 0xff, sizeof ones);
-    for (int i = 0; i < PICTURES; i++)
-        for (size_t k = 0; tensor == g.picture[i] && k < CR_COUNT(places); k++)
+    for (int i = 0; i < IMAGES; i++)
+        for (size_t k = 0; tensor == g.image[i] && k < CR_COUNT(places); k++)
             CR_TRY(b->put(g.device, g.at[i] + (size_t)places[k] * C * 2, ones, C * 2));
     return g.p.tensor[tensor].bytes <= sizeof ones ? b->put(g.device, address(tensor), ones, g.p.tensor[tensor].bytes)
                                                    : CR_OK;
 }
 
-/* All rows that take the op, one after the other; `check` looks at what each has left. */
-static void run_rows(struct cr_op op, void (*check)(const char *row)) {
+/* Runs all kernels that support the op; `check` verifies the results of each. */
+static void run_kernels(struct cr_op op, void (*check)(const char *kernel)) {
     int                     index, rows = 0;
-    const struct cr_kernel *row;
-    for (int from = 0; (row = cr_kernel_find(g.device, &g.p, &op, from, &index)); from = index + 1) {
+    const struct cr_kernel *kernel;
+    for (int from = 0; (kernel = cr_kernel_find(g.device, &g.p, &op, from, &index)); from = index + 1) {
         struct cr_call call  = {.program = &g.p, .op = &op, .workspace = g.workspace};
         size_t         bytes = 0;
         op.kernel            = index;
@@ -149,13 +149,13 @@ static void run_rows(struct cr_op op, void (*check)(const char *row)) {
             if (op.out[s] >= 0) call.out[s] = address(op.out[s]);
         for (int s = 0; s < CR_OP_OUT_MAX; s++)
             if (op.out[s] >= 0) REQUIRE_OK(spoil(op.out[s]));
-        if (row->prepare) REQUIRE_OK(row->prepare(g.device, &g.p, &op, &call.prepared, &bytes));
+        if (kernel->prepare) REQUIRE_OK(kernel->prepare(g.device, &g.p, &op, &call.prepared, &bytes));
         CHECK(bytes <= g.workspace_bytes);
-        cr_status status = bytes <= g.workspace_bytes ? row->launch(g.device, &call) : CR_OK;
+        cr_status status = bytes <= g.workspace_bytes ? kernel->launch(g.device, &call) : CR_OK;
         if (status == CR_OK) status = g.device->backend->sync(g.device);
-        if (row->release) row->release(call.prepared);
+        if (kernel->release) kernel->release(call.prepared);
         REQUIRE_OK(status);
-        check(row->name);
+        check(kernel->name);
         rows++;
     }
     CHECK(rows > 0);
@@ -164,26 +164,26 @@ static void run_rows(struct cr_op op, void (*check)(const char *row)) {
 static double value(int which, int64_t pixel, int c) {
     return g.base[which][pixel % PERIOD * C + c];
 }
-/* How often residue r comes among all pixels. */
+/* How many of all pixels have residue r. */
 static double times(int r) {
     return (double)(PIXELS / PERIOD + (r < PIXELS % PERIOD));
 }
 
-static void check_pixels(const char *row, int which, double (*want)(int64_t pixel, int c)) {
+static void check_pixels(const char *kernel, int which, double (*want)(int64_t pixel, int c)) {
     for (size_t i = 0; i < CR_COUNT(places); i++) {
         uint16_t got[C];
         REQUIRE_OK(g.device->backend->get(g.device, got, g.at[which] + (size_t)places[i] * C * 2, sizeof got));
         for (int c = 0; c < C; c++) {
             const double w = want(places[i], c), have = (double)cr_f16_to_f32(got[c]);
             if (!(fabs(have - w) <= 2e-3 * fabs(w) + 2e-4)) {
-                TEST_FAIL_("%s: pixel %lld, channel %d: %g, want %g", row, (long long)places[i], c, have, w);
+                TEST_FAIL_("%s: pixel %lld, channel %d: %g, expected %g", kernel, (long long)places[i], c, have, w);
                 return;
             }
         }
     }
 }
 
-static void check_sums(const char *row, const char *from, int count, double (*want)(int i), double tolerance) {
+static void check_sums(const char *kernel, const char *from, int count, double (*want)(int i), double tolerance) {
     float *got = malloc((size_t)count * sizeof *got);
     if (!got) abort();
     cr_status status = g.device->backend->get(g.device, got, from, (size_t)count * sizeof *got);
@@ -191,7 +191,7 @@ static void check_sums(const char *row, const char *from, int count, double (*wa
     for (int i = 0; i < count && status == CR_OK; i++) {
         const double w = want(i);
         if (fabs((double)got[i] - w) <= tolerance * fabs(w) + tolerance) continue;
-        TEST_FAIL_("%s: sum %d: %g, want %g", row, i, (double)got[i], w);
+        TEST_FAIL_("%s: sum %d: %g, expected %g", kernel, i, (double)got[i], w);
         break;
     }
     free(got);
@@ -204,18 +204,18 @@ static double conv_want(int64_t m, int k) {
     for (int c = 0; c < C; c++) sum += value(0, m, c) * g.filter[k * C + c];
     return sum;
 }
-static void conv_check(const char *row) {
-    check_pixels(row, 1, conv_want);
+static void conv_check(const char *kernel) {
+    check_pixels(kernel, 1, conv_want);
 }
 
 static void convolution(void) {
     NEED_LARGE();
     struct cr_op op       = cr_op_make(CR_OP_conv, CR_NONE);
     op.attr.conv.stride   = 1;
-    op.in[CR_IN_conv_x]   = g.picture[0];
+    op.in[CR_IN_conv_x]   = g.image[0];
     op.in[CR_IN_conv_w]   = g.w;
-    op.out[CR_OUT_conv_y] = g.picture[1];
-    run_rows(op, conv_check);
+    op.out[CR_OUT_conv_y] = g.image[1];
+    run_kernels(op, conv_check);
     CHECK_STATUS(fill(1, 2), CR_OK);
 }
 
@@ -224,26 +224,26 @@ static double dgrad_want(int64_t m, int c) {
     for (int k = 0; k < C; k++) sum += value(2, m, k) * g.filter[k * C + c];
     return sum;
 }
-static void dgrad_check(const char *row) {
-    check_pixels(row, 3, dgrad_want);
+static void dgrad_check(const char *kernel) {
+    check_pixels(kernel, 3, dgrad_want);
 }
 
 static void data_gradient(void) {
     NEED_LARGE();
     struct cr_op op              = cr_op_make(CR_OP_conv_dgrad, CR_NONE);
     op.attr.conv.stride          = 1;
-    op.in[CR_IN_conv_dgrad_dy]   = g.picture[2];
+    op.in[CR_IN_conv_dgrad_dy]   = g.image[2];
     op.in[CR_IN_conv_dgrad_w]    = g.w;
-    op.out[CR_OUT_conv_dgrad_dx] = g.picture[3];
-    run_rows(op, dgrad_check);
+    op.out[CR_OUT_conv_dgrad_dx] = g.image[3];
+    run_kernels(op, dgrad_check);
 }
 
 static double wgrad_sum[C * C];
 static double wgrad_want(int i) {
     return wgrad_sum[i];
 }
-static void wgrad_check(const char *row) {
-    check_sums(row, small_at(1), C * C, wgrad_want, 2e-2);
+static void wgrad_check(const char *kernel) {
+    check_sums(kernel, small_at(1), C * C, wgrad_want, 2e-2);
 }
 
 static void filter_gradient(void) {
@@ -253,13 +253,13 @@ static void filter_gradient(void) {
             for (int c = 0; c < C; c++) wgrad_sum[k * C + c] += times(r) * value(2, r, k) * value(0, r, c);
     struct cr_op op              = cr_op_make(CR_OP_conv_wgrad, CR_NONE);
     op.attr.conv.stride          = 1;
-    op.in[CR_IN_conv_wgrad_x]    = g.picture[0];
-    op.in[CR_IN_conv_wgrad_dy]   = g.picture[2];
+    op.in[CR_IN_conv_wgrad_x]    = g.image[0];
+    op.in[CR_IN_conv_wgrad_dy]   = g.image[2];
     op.out[CR_OUT_conv_wgrad_dw] = g.dw;
-    run_rows(op, wgrad_check);
+    run_kernels(op, wgrad_check);
 }
 
-static double stats_want(int i) {
+static double sums_expected(int i) {
     double sum = 0;
     for (int r = 0; r < PERIOD; r++) {
         const double x = value(0, r, i % C);
@@ -267,68 +267,68 @@ static double stats_want(int i) {
     }
     return sum;
 }
-static void stats_check(const char *row) {
-    check_sums(row, small_at(2 + 5), 2 * C, stats_want, 2e-2);
+static void sums_check(const char *kernel) {
+    check_sums(kernel, small_at(2 + 5), 2 * C, sums_expected, 2e-2);
 }
 
-static void statistics(void) {
+static void bn_sums(void) {
     NEED_LARGE();
     struct cr_op op             = cr_op_make(CR_OP_bn_sums, CR_NONE);
-    op.in[CR_IN_bn_sums_x]      = g.picture[0];
+    op.in[CR_IN_bn_sums_x]      = g.image[0];
     op.out[CR_OUT_bn_sums_sums] = g.vec[5];
-    run_rows(op, stats_check);
+    run_kernels(op, sums_check);
 }
 
 static double apply_want(int64_t m, int c) {
     return fmax(1.5 * value(0, m, c) + 0.25 + value(2, m, c), 0);
 }
-static void apply_check(const char *row) {
-    check_pixels(row, 3, apply_want);
+static void apply_check(const char *kernel) {
+    check_pixels(kernel, 3, apply_want);
 }
 
-static void applying_with_a_sum(void) {
+static void bn_apply_with_add(void) {
     NEED_LARGE();
     struct cr_op op                  = cr_op_make(CR_OP_bn_apply, CR_NONE);
     op.attr.bn.relu                  = true;
-    op.in[CR_IN_bn_apply_x]          = g.picture[0];
+    op.in[CR_IN_bn_apply_x]          = g.image[0];
     op.in[CR_IN_bn_apply_scale_bias] = g.vec[0];
-    op.in[CR_IN_bn_apply_add]        = g.picture[2];
-    op.out[CR_OUT_bn_apply_y]        = g.picture[3];
-    run_rows(op, apply_check);
+    op.in[CR_IN_bn_apply_add]        = g.image[2];
+    op.out[CR_OUT_bn_apply_y]        = g.image[3];
+    run_kernels(op, apply_check);
 }
 
 static double grad_apply_want(int64_t m, int c) {
     return 1.5 * value(2, m, c) + 0.25 * value(0, m, c) + 0.125;
 }
-static void grad_apply_check(const char *row) {
-    check_pixels(row, 3, grad_apply_want);
+static void grad_apply_check(const char *kernel) {
+    check_pixels(kernel, 3, grad_apply_want);
 }
 
 static void gradient_of_bn(void) {
     NEED_LARGE();
     struct cr_op op                 = cr_op_make(CR_OP_bn_grad_apply, CR_NONE);
-    op.in[CR_IN_bn_grad_apply_dy]   = g.picture[2];
-    op.in[CR_IN_bn_grad_apply_x]    = g.picture[0];
+    op.in[CR_IN_bn_grad_apply_dy]   = g.image[2];
+    op.in[CR_IN_bn_grad_apply_x]    = g.image[0];
     op.in[CR_IN_bn_grad_apply_coef] = g.vec[2];
-    op.out[CR_OUT_bn_grad_apply_dx] = g.picture[3];
-    run_rows(op, grad_apply_check);
+    op.out[CR_OUT_bn_grad_apply_dx] = g.image[3];
+    run_kernels(op, grad_apply_check);
 }
 
 static double relu_grad_want(int64_t m, int c) {
     return value(0, m, c) > 0 ? value(2, m, c) : 0;
 }
-static void relu_grad_check(const char *row) {
-    check_pixels(row, 3, relu_grad_want);
+static void relu_grad_check(const char *kernel) {
+    check_pixels(kernel, 3, relu_grad_want);
 }
 
 static void gradient_of_relu(void) {
     NEED_LARGE();
     struct cr_op op             = cr_op_make(CR_OP_relu_grad, CR_NONE);
-    op.in[CR_IN_relu_grad_dy]   = g.picture[2];
-    op.in[CR_IN_relu_grad_y]    = g.picture[0];
-    op.out[CR_OUT_relu_grad_dx] = g.picture[3];
-    run_rows(op, relu_grad_check);
+    op.in[CR_IN_relu_grad_dy]   = g.image[2];
+    op.in[CR_IN_relu_grad_y]    = g.image[0];
+    op.out[CR_OUT_relu_grad_dx] = g.image[3];
+    run_kernels(op, relu_grad_check);
 }
 
-TESTS(CASE(convolution), CASE(data_gradient), CASE(filter_gradient), CASE(statistics), CASE(applying_with_a_sum),
+TESTS(CASE(convolution), CASE(data_gradient), CASE(filter_gradient), CASE(bn_sums), CASE(bn_apply_with_add),
       CASE(gradient_of_bn), CASE(gradient_of_relu))

@@ -1,11 +1,11 @@
-/* tests/gpu/test_cuda_prune.c: pruned networks on the GPU: updates keep zeros, checkpoints hold the same bits, and a
- * run that is cut in the middle of its pruning goes on to the bit, in fp32 and in 16 bits. (The update itself against
- * the reference: test_checkops.) */
+/* tests/gpu/test_cuda_prune.c: pruned networks on the GPU: updates keep zeros, checkpoints are bitwise identical,
+ * and a run that is interrupted while it prunes resumes bitwise identically, in fp32 and in 16 bits. (test_checkops
+ * compares the update itself with the reference.) */
 #include "tests/harness/pruning_session.h"
 #include "tests/harness/test.h"
 #include "tests/harness/test_gpu.h"
 
-static void zeros_stay(void) {
+static void zeros_remain_zero(void) {
     static const char *const precisions[] = {"train.precision=fp32", "train.precision=fp16", "train.precision=bf16"};
     NEED_GPU();
     cr_log_quiet(true);
@@ -16,12 +16,12 @@ static void zeros_stay(void) {
         int64_t            alive, count;
         make_folder(dir);
         REQUIRE_OK(pruned_open(&a, (const char *const[]){"train.device=cuda", precisions[k], NULL}));
-        REQUIRE_OK(pruned_alive(&a, &alive, &count));
-        CHECK_INT(count, 0);                       /* a fresh mask is full */
-        for (int round = 1; round <= 3; round++) { /* masks change under a recorded step */
+        REQUIRE_OK(pruned_nonzeros(&a, &alive, &count));
+        CHECK_INT(count, 0);                       /* a new mask keeps all weights */
+        for (int round = 1; round <= 3; round++) { /* masks change between launches of a captured graph */
             REQUIRE_OK(pruned_prune(&a, round / 3.0));
             REQUIRE_OK(pruned_steps(&a, 4));
-            REQUIRE_OK(pruned_alive(&a, &alive, &count));
+            REQUIRE_OK(pruned_nonzeros(&a, &alive, &count));
             CHECK_INT(alive, 0);
             CHECK(count > 1200 * round);
         }
@@ -83,7 +83,7 @@ static bool same_file(const char *dir, const char *a, const char *b, const char 
     return same;
 }
 
-static void resumed_to_the_bit(void) {
+static void resumed_runs_are_bitwise_identical(void) {
     static const char *const precisions[] = {"train.precision=fp32", "train.precision=fp16"};
     char                     dir[SUPPORT_PATH];
     NEED_GPU();
@@ -105,4 +105,4 @@ static void resumed_to_the_bit(void) {
     cr_log_quiet(false);
 }
 
-TESTS(CASE(zeros_stay), CASE(resumed_to_the_bit))
+TESTS(CASE(zeros_remain_zero), CASE(resumed_runs_are_bitwise_identical))

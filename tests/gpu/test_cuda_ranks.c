@@ -1,14 +1,14 @@
-/* tests/gpu/test_cuda_ranks.c: two GPUs train as one with the whole batch does, by NCCL and by copies into each other's
- * memory; fp16; the same bits twice, and by both; four GPUs do as well; runs go on with one GPU; a GPU whose rank is
- * killed, or stopped, takes the run down in time. Needs two GPUs, some cases four. This process never opens one: its
- * children do. */
+/* tests/gpu/test_cuda_ranks.c: two GPUs train as one GPU with the whole batch, with NCCL and with peer copies; fp16;
+ * repeated runs and both transports are bitwise identical; four GPUs too; runs resume on one GPU; when a rank is
+ * killed or stopped, the run ends in time. Needs two GPUs, some cases four. This process opens no GPU: its child
+ * processes do. */
 #include "tests/harness/ranks_support.h"
 #include "tests/harness/test_gpu.h"
 
 #include <signal.h>
 #include <time.h>
 
-/* Asked by a child: a process that has met CUDA cannot fork any more. */
+/* Runs in a child process: a process that has initialised CUDA cannot fork. */
 static bool has_gpus(int count) {
     fflush(NULL);
     const pid_t pid = fork();
@@ -53,13 +53,13 @@ static void check_many_like_one(int gpus, const char *transport) {
         spread = fmax(spread, relative(one[i], plain[i]));
         far    = fmax(far, relative(one[i], many[i]));
     }
-    fprintf(stderr, "    %d GPUs: first step %.1e, worst of 50 %.1e; two ways of one GPU: %.1e\n", gpus,
+    fprintf(stderr, "    %d GPUs: first step %.1e, largest of 50 %.1e; two variants of one GPU: %.1e\n", gpus,
             relative(one[0], many[0]), far, spread);
     CHECK(far <= fmax(2 * spread, 1e-4));
     finish(&r);
 }
 
-/* Whether two GPUs here reach each other's memory. */
+/* Whether two GPUs of this machine can access each other's memory. */
 static bool has_peers(void) {
     struct run r;
     prepare(&r);
@@ -94,7 +94,7 @@ static void four_peers_train_like_one(void) {
     check_many_like_one(4, "ranks.transport=peer");
 }
 
-/* Sums of four, each in the order of ranks: the same whenever they are made, however pieces are cut. */
+/* Sums over four ranks are added in the order of ranks: always the same, however gradients are split. */
 static void four_peers_give_the_same_bits(void) {
     NEED_FOUR_GPUS();
     NEED_PEERS();
@@ -113,7 +113,8 @@ static void four_peers_give_the_same_bits(void) {
     }
 }
 
-/* A sum of two has one order, whoever carries it. The wide network has a bucket of more than a piece of 32 MiB. */
+/* A sum of two has only one order, for either transport. The wide network has a bucket of more than one piece of 32
+ * MiB. */
 static void peers_give_the_bits_of_nccl(void) {
     NEED_PEERS();
     static const char *const values[][2] = {{"train.precision=fp32", "ranks.bucket_mib=0.004"},
@@ -160,7 +161,7 @@ static void the_same_gpus_give_the_same_bits(void) {
         CHECK(TRAIN(2, &r, "b", "train.batch=12", "train.steps=12") == 0);
         CHECK(same_weights(&r, "a", "b"));
         CHECK(TRAIN(2, &r, "c", "train.batch=12", "train.steps=12", "ranks.bucket_mib=25") ==
-              0); /* other buckets: a sum of two has one order */
+              0); /* other buckets: a sum of two has only one order */
         CHECK(same_weights(&r, "a", "c"));
         finish(&r);
     }
@@ -174,7 +175,7 @@ static void measured_kernels_are_the_same_on_both(void) {
     give(&r, "train.precision=fp16");
     setenv("CRESNET_CACHE", r.dir, 1);
     CHECK(TRAIN(2, &r, "a", "train.batch=16", "train.steps=3") == 0); /* rank 0 measures */
-    CHECK(TRAIN(2, &r, "b", "train.batch=16", "train.steps=3") == 0); /* and knows it now */
+    CHECK(TRAIN(2, &r, "b", "train.batch=16", "train.steps=3") == 0); /* and has the times now */
     CHECK(same_weights(&r, "a", "b"));
     unsetenv("CRESNET_CACHE");
     finish(&r);
@@ -206,8 +207,8 @@ static bool has_lines(const struct run *r, const char *name) {
     return losses_of(r, name, loss) >= 20;
 }
 
-/* Rank 1 gets the signal in mid-run: rank 0, whose GPU waits for it, ends with an error within the deadline. Nobody
- * tells it (a launcher would, of a rank that is gone, at once): the silence does. */
+/* Rank 1 gets the signal during the run. Rank 0, whose GPU waits for it, ends with an error before the deadline. No
+ * process reports the loss (a launcher would report a dead rank at once): rank 0 detects it by the timeout. */
 static void check_death(int number, const char *transport) {
     enum { DEADLINE_S = 10 };
     struct run        r;

@@ -1,14 +1,13 @@
-/* tests/gpu/test_cuda_sparse.c: convolutions with sparse filters on the GPU against a loop over all weights in double:
- * every way of cutting, odd shapes, three types, zones around the output that must stay as they were. The plans'
- * arithmetic is followed on the host too, without a GPU: which input each entry of the filter finds in the staged tile.
- */
+/* tests/gpu/test_cuda_sparse.c: convolutions with sparse filters on the GPU against a loop over all weights in
+ * double: every tile config, odd shapes, three types, guard zones around the output. The indices of the plans are
+ * also verified on the host, without a GPU: the input that each entry of the filter finds in the staged tile. */
 #include "cuda/sparse/sparse_launchers.h"
 #include "sparsity/sparsity.h"
 #include "tests/harness/conv_problem.h"
 #include "tests/harness/sparse_support.h"
 #include "tests/harness/test_gpu.h"
 
-enum { MULTIPROCESSORS = 132, SHARED = 233472, WAY_PLAIN = -1 };
+enum { MULTIPROCESSORS = 132, SHARED = 233472, CONFIG_PLAIN = -1 };
 
 static const struct {
     int64_t N, H, W, C, K;
@@ -21,7 +20,7 @@ static const struct {
     {1, 2, 300, 9, 5, 3, 3, 1, 1},  {33, 6, 5, 24, 70, 3, 3, 1, 1},
 };
 
-/* With its filter, of which about `kept` is not 0, and of one output channel nothing. */
+/* A problem with a filter in which a fraction of about `density` is nonzero; one output channel is empty. */
 struct pruned {
     struct problem   p;
     struct cr_sparse sparse;
@@ -32,7 +31,7 @@ static void pruned_close(struct pruned *s) {
     problem_close(&s->p);
 }
 
-static bool pruned_open(struct pruned *s, size_t shape, enum ck_type type, float kept, bool fused) {
+static bool pruned_open(struct pruned *s, size_t shape, enum ck_type type, float density, bool fused) {
     const struct ck_conv c = conv_sized((struct ck_conv){.type   = type,
                                                          .N      = shapes[shape].N,
                                                          .H      = shapes[shape].H,
@@ -48,13 +47,13 @@ static bool pruned_open(struct pruned *s, size_t shape, enum ck_type type, float
     float *w = s->p.w;
     for (int64_t i = 0; i < s->p.weights; i++) {
         const double value = draw();
-        if (fabs(draw()) < (double)kept && i / (s->p.weights / c.K) != 2) w[i] = (float)value;
+        if (fabs(draw()) < (double)density && i / (s->p.weights / c.K) != 2) w[i] = (float)value;
     }
     problem_expect(&s->p);
     return sparse_encode(w, NULL, c.K, c.R, c.S, c.C, &s->sparse) == CR_OK;
 }
 
-static cr_status stretch(const struct pruned *p, const struct ck_sparse_plan *plan, struct cr_linear_filter *to) {
+static cr_status linearise(const struct pruned *p, const struct ck_sparse_plan *plan, struct cr_linear_filter *to) {
     const struct ck_sparse_steps  steps = ck_sparse_conv_steps(&p->p.conv, plan);
     const struct cr_linear_layout how   = {.stride   = p->p.conv.stride,
                                            .chunk    = plan->chunk,
@@ -72,7 +71,7 @@ static cr_status stretch(const struct pruned *p, const struct ck_sparse_plan *pl
 
 /* ---- the plan on the host ---- */
 
-/* Input pixel in slot `slot` for `member` of its quad, or -1; as the kernel's header says. */
+/* Input pixel in slot `slot` for `member` of its quad, or -1; as in the kernel's header. */
 static int64_t staged(const struct ck_conv *c, const struct ck_sparse_plan *p, int64_t tile, int64_t slot,
                       int64_t member) {
     const int64_t row = slot / p->pitch, column = slot % p->pitch,
@@ -84,7 +83,7 @@ static int64_t staged(const struct ck_conv *c, const struct ck_sparse_plan *p, i
     return n < c->N && h >= 0 && h < c->H && w >= 0 && w < c->W ? (n * c->H + h) * c->W + w : -1;
 }
 
-/* Output of channel k at slot `base`: what the kernel's warp would sum. */
+/* Output of channel k at slot `base`: the sum of the kernel's warp. */
 static double summed(const struct problem *p, const struct ck_sparse_plan *plan, const struct cr_linear_filter *f,
                      int64_t tile, int64_t base, int64_t member, int64_t k) {
     const int64_t plane = ck_sparse_conv_steps(&p->conv, plan).c_step, slots = plan->groups * plan->IH * plan->pitch;
@@ -124,14 +123,14 @@ static void plans_find_every_input(void) {
     for (size_t i = 0; i < CR_COUNT(shapes); i++) {
         struct pruned s;
         REQUIRE(pruned_open(&s, i, CK_F32, 0.2f, false));
-        for (int way = 0; way <= ck_sparse_conv_configs(); way++) {
+        for (int config = 0; config <= ck_sparse_conv_configs(); config++) {
             struct ck_sparse_plan   plan;
             struct cr_linear_filter f;
             const bool              is =
-                ck_sparse_conv_plan(&s.p.conv, cr_sparse_nnz(&s.sparse), way, MULTIPROCESSORS, SHARED, &plan);
-            CHECK(is || way);
+                ck_sparse_conv_plan(&s.p.conv, cr_sparse_nnz(&s.sparse), config, MULTIPROCESSORS, SHARED, &plan);
+            CHECK(is || config);
             if (!is) continue;
-            REQUIRE(stretch(&s, &plan, &f) == CR_OK);
+            REQUIRE(linearise(&s, &plan, &f) == CR_OK);
             CHECK_INT(f.chunks, plan.chunks);
             uint8_t *seen = cr_alloc((size_t)s.p.outputs, 1);
             REQUIRE(seen);
@@ -156,21 +155,21 @@ static void *offsets_of(const struct cr_linear_filter *f) {
     return device;
 }
 
-/* Runs one way, where there is a plan for it. */
-static void run_way(const struct pruned *s, int way) {
+/* Runs one tile config, if it has a plan. */
+static void run_config(const struct pruned *s, int config) {
     const struct problem   *p    = &s->p;
     const int64_t           each = (int64_t)cr_dtype_bytes(p->dtype);
     struct cudaDeviceProp   device;
     struct ck_sparse_plan   plan;
     struct cr_linear_filter f;
     OK(cudaGetDeviceProperties(&device, 0));
-    if (way == WAY_PLAIN)
+    if (config == CONFIG_PLAIN)
         REQUIRE(cr_sparse_sell(&s->sparse, 32, &f) == CR_OK);
     else {
-        if (!ck_sparse_conv_plan(&p->conv, cr_sparse_nnz(&s->sparse), way, device.multiProcessorCount,
+        if (!ck_sparse_conv_plan(&p->conv, cr_sparse_nnz(&s->sparse), config, device.multiProcessorCount,
                                  (int)device.sharedMemPerMultiprocessor, &plan))
             return;
-        REQUIRE(stretch(s, &plan, &f) == CR_OK);
+        REQUIRE(linearise(s, &plan, &f) == CR_OK);
     }
     void *x = up(p->x, p->inputs * each), *add = up(p->add, p->outputs * each),
          *bias   = up(p->bias, p->conv.K * (int64_t)sizeof *p->bias);
@@ -190,27 +189,27 @@ static void run_way(const struct pruned *s, int way) {
                                         .add     = p->fused ? add : NULL,
                                         .relu    = p->fused,
                                         .y       = behind_guard(y, p->dtype)};
-    OK(way == WAY_PLAIN ? ck_sell_conv(&args, NULL) : ck_sparse_conv(&args, &plan, NULL));
-    problem_check(p, y, 2e-6, way);
+    OK(config == CONFIG_PLAIN ? ck_sell_conv(&args, NULL) : ck_sparse_conv(&args, &plan, NULL));
+    problem_check(p, y, 2e-6, config);
     void *const memory[] = {x, add, y, bias, filter, from, values, offsets, start};
     for (size_t i = 0; i < CR_COUNT(memory); i++) cudaFree(memory[i]);
     cr_linear_filter_free(&f);
 }
 
-static void kernels_equal_the_loop(void) {
+static void kernels_equal_the_reference(void) {
     NEED_GPU();
     for (size_t i = 0; i < CR_COUNT(shapes); i++)
         for (enum ck_type type = CK_F32; type <= CK_BF16; type++)
             for (int fused = 0; fused < 2; fused++) {
                 struct pruned s;
                 REQUIRE(pruned_open(&s, i, type, fused ? 0.4f : 0.1f, fused));
-                for (int way = WAY_PLAIN; way <= ck_sparse_conv_configs(); way++) run_way(&s, way);
+                for (int config = CONFIG_PLAIN; config <= ck_sparse_conv_configs(); config++) run_config(&s, config);
                 pruned_close(&s);
             }
 }
 
-static void leaves_nothing(void) {
+static void nothing_leaks(void) {
     CHECK_INT(cr_alloc_live(), 0);
 }
 
-TESTS(CASE(plans_find_every_input), CASE(kernels_equal_the_loop), CASE(leaves_nothing))
+TESTS(CASE(plans_find_every_input), CASE(kernels_equal_the_reference), CASE(nothing_leaks))

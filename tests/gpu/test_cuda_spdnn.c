@@ -1,5 +1,5 @@
-/* tests/gpu/test_cuda_spdnn.c: sparse deep networks on the GPU: values, categories and survivors equal to the CPU's to
- * the bit, whether a layer has a launch of its own or shares one. */
+/* tests/gpu/test_cuda_spdnn.c: sparse deep networks on the GPU: values, categories and active inputs are bitwise
+ * identical to those of the CPU, for layers with a launch of their own and layers that share a launch. */
 #include "cuda/spdnn/spdnn_kernel.h"
 #include "tests/harness/spdnn_support.h"
 #include "tests/harness/test_gpu.h"
@@ -7,7 +7,7 @@
 static const struct cr_device_options plain = {.deterministic = true};
 
 static struct cr_device *gpu, *cpu;
-static int               launches; /* that the last comparison's network took */
+static int               launches; /* of the network of the last comparison */
 
 static bool devices(void) {
     return cr_device_open(CR_DEVICE_CUDA, &plain, &gpu) == CR_OK &&
@@ -19,7 +19,8 @@ static void devices_close(void) {
     gpu = cpu = NULL;
 }
 
-/* Where products are exact, to the bit; else within what sums of fused and of rounded products may differ by. */
+/* Bitwise identical where products are exact; otherwise within the difference of sums of fused and of rounded
+ * products. */
 static void compare(const char *what, const struct cr_spdnn_net *net, const struct cr_spdnn_inputs *in,
                     const struct cr_spdnn_options *options) {
     struct cr_spdnn_result got, want;
@@ -27,10 +28,10 @@ static void compare(const char *what, const struct cr_spdnn_net *net, const stru
     REQUIRE_OK(cpu->backend->spdnn(cpu, net, in, options, &want));
     REQUIRE_OK(gpu->backend->spdnn(gpu, net, in, options, &got));
     if (got.categories != want.categories)
-        TEST_FAIL_("%s: %lld categories, want %lld", what, (long long)got.categories, (long long)want.categories);
+        TEST_FAIL_("%s: %lld categories, expected %lld", what, (long long)got.categories, (long long)want.categories);
     for (int l = 0; l <= net->layers; l++)
         if (got.survivors[l] != want.survivors[l])
-            TEST_FAIL_("%s: %lld alive after layer %d, want %lld", what, (long long)got.survivors[l], l,
+            TEST_FAIL_("%s: %lld active after layer %d, expected %lld", what, (long long)got.survivors[l], l,
                        (long long)want.survivors[l]);
     int64_t wrong = 0;
     for (int64_t i = 0; got.categories == want.categories && i < want.categories; i++)
@@ -59,19 +60,19 @@ static void challenge_networks_equal_the_cpu(void) {
     } cases[] = {{1024, 1, 3},     {1024, 129, 1}, {1024, 1000, 2},  {1024, 3000, 6},
                  {1024, 6000, 40}, {4096, 700, 9}, {16384, 300, 12}, {65536, 200, 4}};
     for (size_t i = 0; i < CR_COUNT(cases); i++)
-        for (int way = 0; way < 4; way++) {
+        for (int mode = 0; mode < 4; mode++) {
             const struct cr_spdnn_options options = {
-                .keep_dead = way == 1, .stream = way == 2, .values = true, .repeats = 2};
+                .keep_dead = mode == 1, .stream = mode == 2, .values = true, .repeats = 2};
             struct cr_spdnn_inputs in;
             struct cr_spdnn_net    net;
             char                   what[80];
             snprintf(what, sizeof what, "%lld neurons, %d layers, %s", (long long)cases[i].neurons, cases[i].layers,
-                     way == 1   ? "nothing dropped"
-                     : way == 2 ? "streamed"
-                     : way == 3 ? "rows alone"
-                                : "plain");
+                     mode == 1   ? "nothing dropped"
+                     : mode == 2 ? "streamed"
+                     : mode == 3 ? "single rows"
+                                 : "plain");
             REQUIRE_OK(support_digits(cases[i].neurons, cases[i].inputs, &in));
-            REQUIRE_OK(cr_spdnn_net_open(cases[i].neurons, cases[i].layers, -0.3f, 1, way == 3 ? 1 : 16, 4, &net));
+            REQUIRE_OK(cr_spdnn_net_open(cases[i].neurons, cases[i].layers, -0.3f, 1, mode == 3 ? 1 : 16, 4, &net));
             compare(what, &net, &in, &options);
             cr_spdnn_net_close(&net);
             cr_spdnn_inputs_close(&in);
@@ -79,8 +80,8 @@ static void challenge_networks_equal_the_cpu(void) {
     devices_close();
 }
 
-/* Rows of any length, groups of any size, weights of both types: nothing in the kernel knows the challenge's networks.
- */
+/* Rows of any length, groups of any size, weights of both types: the kernel must not depend on the challenge's
+ * networks. */
 static void any_network_equals_the_cpu(void) {
     NEED_GPU();
     REQUIRE(devices());
@@ -92,7 +93,7 @@ static void any_network_equals_the_cpu(void) {
                 struct support_net            n;
                 struct cr_spdnn_inputs        in;
                 char                          what[80];
-                snprintf(what, sizeof what, "%d rows alike, weights %d, %lld inputs", twins[t], powers,
+                snprintf(what, sizeof what, "%d equal rows, weights %d, %lld inputs", twins[t], powers,
                          (long long)inputs);
                 REQUIRE_OK(support_net_open(509, 5, twins[t], 90, powers, powers ? -0.125f : -0.25f, 16, &n));
                 REQUIRE_OK(support_inputs(509, inputs, 0.05, &in));
@@ -103,30 +104,30 @@ static void any_network_equals_the_cpu(void) {
     devices_close();
 }
 
-/* What a device of so much shared memory does with networks of 1,024 neurons whose groups have 16 rows. */
+/* Number of launches on a device with this much shared memory for networks of 1,024 neurons with groups of 16 rows. */
 static bool shares_launches(void) {
     int shared = 0;
     CHECK(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0) == cudaSuccess);
     return ck_spdnn_deep_fits(1024, shared);
 }
 
-/* The challenge's layers in groups of 16 rows share launches, in groups of 8 each has its own. */
+/* The challenge's layers share launches in groups of 16 rows; in groups of 8 rows each layer has its own launch. */
 static void layers_share_launches(void) {
     NEED_GPU();
     REQUIRE(devices());
     static const struct {
         int64_t inputs;
-        int     layers, way;
+        int     layers, mode;
     } cases[] = {{1, 2, 0}, {33, 9, 0}, {5000, 120, 0}, {1000, 30, 1}, {2000, 30, 2}};
     for (size_t i = 0; i < CR_COUNT(cases); i++) {
         const struct cr_spdnn_options options = {
-            .keep_dead = cases[i].way == 1, .stream = cases[i].way == 2, .values = true, .repeats = 2};
+            .keep_dead = cases[i].mode == 1, .stream = cases[i].mode == 2, .values = true, .repeats = 2};
         struct cr_spdnn_inputs in;
         REQUIRE_OK(support_digits(1024, cases[i].inputs, &in));
         for (int rows = 8; rows <= 16; rows += 8) {
             struct cr_spdnn_net net;
             char                what[80];
-            snprintf(what, sizeof what, "%d layers, way %d, groups of %d rows", cases[i].layers, cases[i].way, rows);
+            snprintf(what, sizeof what, "%d layers, mode %d, groups of %d rows", cases[i].layers, cases[i].mode, rows);
             REQUIRE_OK(cr_spdnn_net_open(1024, cases[i].layers, -0.3f, 1, rows, 4, &net));
             compare(what, &net, &in, &options);
             if (rows == 16 && shares_launches())
@@ -140,7 +141,7 @@ static void layers_share_launches(void) {
     devices_close();
 }
 
-/* Layers of either type of weights: neighbours of one type share a launch. */
+/* Layers of both types of weights: neighbours of one type share a launch. */
 static void mix_types(struct support_net *n, struct support_net *other) {
     for (int l = 3; l < n->net.layers; l += l % 5 == 4 ? 4 : 1) {
         const struct cr_spdnn_layer mine = n->net.layer[l];
@@ -149,32 +150,33 @@ static void mix_types(struct support_net *n, struct support_net *other) {
     }
 }
 
-/* Rows of any length, some empty, both types of weights in one network; one layer in groups of 8 rows, and each has its
- * own launch. */
+/* Rows of any length, some empty, both types of weights in one network; one layer has groups of 8 rows; each layer
+ * has its own launch. */
 static void any_layers_share_launches(void) {
     NEED_GPU();
     REQUIRE(devices());
     enum { ODD = 7 };
-    for (int way = 0; way < 4; way++) /* f16, both, any f32, both with an odd one */
+    for (int mode = 0; mode < 4; mode++) /* f16; both types; any f32; both types with one layer of other groups */
         for (int64_t inputs = 31; inputs < 5000; inputs += 2234) {
             const struct cr_spdnn_options options = {
                 .keep_dead = inputs > 31 && inputs < 3000, .values = true, .repeats = 2};
-            const int powers = way == 2 ? 0 : 13, layers = way == 2 ? 5 : 12; /* roundings grow from layer to layer */
+            /* rounding errors grow from layer to layer */
+            const int              powers = mode == 2 ? 0 : 13, layers = mode == 2 ? 5 : 12;
             struct support_net     n, wide;
             struct cr_spdnn_inputs in;
             char                   what[80];
-            snprintf(what, sizeof what, "weights of way %d, %lld inputs", way, (long long)inputs);
+            snprintf(what, sizeof what, "weights of mode %d, %lld inputs", mode, (long long)inputs);
             REQUIRE_OK(support_net_open(1024, layers, 16, 90, powers, powers ? -0.0078125f : -0.125f, 16, &n));
             REQUIRE_OK(support_net_open(1024, layers, 16, 90, 26, -0.0078125f, 16, &wide));
             REQUIRE_OK(support_inputs(1024, inputs, 0.05, &in));
-            if (way % 2) mix_types(&n, &wide);
-            if (way == 3) {
+            if (mode % 2) mix_types(&n, &wide);
+            if (mode == 3) {
                 cr_spdnn_layer_free(&n.net.layer[ODD]);
                 REQUIRE_OK(cr_spdnn_pack(&n.csr[ODD], 8, &n.net.layer[ODD]));
             }
-            for (int l = 0; l < layers; l++) REQUIRE(n.net.layer[l].rows == (way == 3 && l == ODD ? 8 : 16));
+            for (int l = 0; l < layers; l++) REQUIRE(n.net.layer[l].rows == (mode == 3 && l == ODD ? 8 : 16));
             compare(what, &n.net, &in, &options);
-            CHECK(way < 3 && shares_launches() ? launches < layers : launches == layers);
+            CHECK(mode < 3 && shares_launches() ? launches < layers : launches == layers);
             cr_spdnn_inputs_close(&in);
             support_net_close(&wide);
             support_net_close(&n);
@@ -182,7 +184,7 @@ static void any_layers_share_launches(void) {
     devices_close();
 }
 
-static void all_may_die(void) {
+static void all_inputs_may_become_inactive(void) {
     NEED_GPU();
     REQUIRE(devices());
     const struct cr_spdnn_options options = {.values = true, .repeats = 1};
@@ -196,8 +198,8 @@ static void all_may_die(void) {
     devices_close();
 }
 
-/* A view of some words of each neuron, as GPUs get that share inputs. */
-static void a_share_equals_the_cpu(void) {
+/* A view of some words of each neuron, as for GPUs that split the inputs. */
+static void a_part_of_the_inputs_equals_the_cpu(void) {
     NEED_GPU();
     REQUIRE(devices());
     struct cr_spdnn_inputs in;
@@ -209,15 +211,15 @@ static void a_share_equals_the_cpu(void) {
         struct cr_spdnn_inputs        view    = in;
         view.bit += first / 32;
         view.count = CR_MIN((int64_t)384, 1000 - first);
-        compare("a share", &net, &view, &options);
+        compare("a part", &net, &view, &options);
     }
     cr_spdnn_net_close(&net);
     cr_spdnn_inputs_close(&in);
     devices_close();
 }
 
-/* More weights than a stage holds: buffers are used again while others compute. */
-static void streamed_weights_arrive_in_time(void) {
+/* More weights than a stage holds: buffers are overwritten while other warps compute. */
+static void streamed_weights_are_correct(void) {
     NEED_GPU();
     REQUIRE(devices());
     struct cr_spdnn_inputs in;
@@ -234,7 +236,7 @@ static void streamed_weights_arrive_in_time(void) {
     devices_close();
 }
 
-static void memory_comes_back(void) {
+static void nothing_leaks(void) {
     NEED_GPU();
     REQUIRE(devices());
     struct cr_spdnn_inputs in;
@@ -252,5 +254,5 @@ static void memory_comes_back(void) {
 }
 
 TESTS(CASE(challenge_networks_equal_the_cpu), CASE(any_network_equals_the_cpu), CASE(layers_share_launches),
-      CASE(any_layers_share_launches), CASE(all_may_die), CASE(a_share_equals_the_cpu),
-      CASE(streamed_weights_arrive_in_time), CASE(memory_comes_back))
+      CASE(any_layers_share_launches), CASE(all_inputs_may_become_inactive), CASE(a_part_of_the_inputs_equals_the_cpu),
+      CASE(streamed_weights_are_correct), CASE(nothing_leaks))

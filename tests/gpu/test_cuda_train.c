@@ -1,6 +1,6 @@
-/* tests/gpu/test_cuda_train.c: training on the GPU as a whole: recorded and launched op by op, fp16 and its loss scale,
- * nothing allocated after the first step, resuming to the bit, and what is refused. Single ops are checkops' business,
- * and whole runs against PyTorch test_golden_train's. */
+/* tests/gpu/test_cuda_train.c: training on the GPU: captured graphs and single launches, fp16 and its loss scale, no
+ * allocation after the first step, bitwise identical resuming, and refused settings. test_checkops tests single ops,
+ * test_golden_train compares whole runs with PyTorch. */
 #include "core/rng.h"
 #include "session/session.h"
 #include "tests/harness/test_gpu.h"
@@ -41,7 +41,7 @@ static void run_close(struct run *r) {
     cr_config_close(&r->config);
 }
 
-/* Step `step` of a fixed stream of batches; every class has its own brightness, so there is something to learn. */
+/* Step `step` of a fixed sequence of batches; every class has its own brightness, so that the network can learn. */
 static cr_status feed(struct run *r, struct cr_exec *exec, int64_t step) {
     struct cr_rng rng = cr_rng_make(7, CR_RNG_TEST, (uint64_t)step, 0);
     for (int i = 0; i < BATCH; i++) {
@@ -63,7 +63,7 @@ static cr_status steps(struct run *r, int64_t from, int64_t to, struct cr_exec_r
     return CR_OK;
 }
 
-/* The whole store region; free it. */
+/* The whole parameter store, which the caller frees. */
 static char *store_of(struct run *r) {
     const size_t bytes = r->session.memory.bytes[CR_REGION_STORE];
     char        *host  = malloc(bytes);
@@ -76,7 +76,7 @@ static char *store_of(struct run *r) {
 static const char *const precisions[] = {"train.precision=fp32", "train.precision=tf32", "train.precision=fp16",
                                          "train.precision=bf16"};
 
-static void check_recorded(const char *const *more, int count) {
+static void check_captured(const char *const *more, int count) {
     struct run            a, b;
     struct cr_exec_result ra, rb;
     REQUIRE_OK(run_open(&a, more, count));
@@ -95,13 +95,13 @@ static void check_recorded(const char *const *more, int count) {
     run_close(&b);
 }
 
-static void recorded_equals_launched(void) {
+static void captured_graph_equals_launches(void) {
     NEED_GPU();
-    for (size_t p = 0; p < CR_COUNT(precisions); p++) check_recorded(&precisions[p], 1);
+    for (size_t p = 0; p < CR_COUNT(precisions); p++) check_captured(&precisions[p], 1);
 }
 
-/* The other update rules, averages, masks, mixed pictures and layers. */
-static void recorded_equals_launched_with_all_else(void) {
+/* Other update rules, averages, masks, mixed images and layers. */
+static void captured_graph_equals_launches_with_all_options(void) {
     static const char *const sets[][6] = {{"train.precision=fp16", "optim.kind=adamw", "optim.lr=0.001",
                                            "ema.decay=0.9", "data.mixup=0.4", "data.erase=0.5"},
                                           {"train.precision=bf16", "optim.kind=lars", "prune.sparsity=0.5",
@@ -109,7 +109,7 @@ static void recorded_equals_launched_with_all_else(void) {
                                           {"train.precision=fp16", "model.excitation=yes", "model.stem=deep",
                                            "model.shortcut=D", "ema.decay=0.9", "optim.nesterov=yes"}};
     NEED_GPU();
-    for (size_t i = 0; i < CR_COUNT(sets); i++) check_recorded(sets[i], 6);
+    for (size_t i = 0; i < CR_COUNT(sets); i++) check_captured(sets[i], 6);
 }
 
 static void it_learns_in_every_precision(void) {
@@ -146,7 +146,7 @@ static void nothing_is_allocated_after_the_first_step(void) {
     run_close(&r);
 }
 
-/* A scale that no gradient survives: updates are suppressed, the scale halves until they are not. */
+/* A loss scale at which every gradient overflows: updates are skipped and the scale is halved until they are finite. */
 static void an_overflow_skips_the_update_and_halves_the_scale(void) {
     NEED_GPU();
     struct run            r;
@@ -168,7 +168,7 @@ static void an_overflow_skips_the_update_and_halves_the_scale(void) {
     run_close(&r);
 }
 
-static void a_static_scale_stays(void) {
+static void a_static_scale_does_not_change(void) {
     NEED_GPU();
     struct run            r;
     struct cr_exec_result result;
@@ -178,18 +178,19 @@ static void a_static_scale_stays(void) {
     run_close(&r);
 }
 
-static void what_cannot_be_is_refused(void) {
+static void invalid_settings_are_refused(void) {
     NEED_GPU();
     struct run r;
     CHECK_STATUS(OPEN(&r, "train.gpu=99"), CR_ERR_DEVICE);
     CHECK_HAS(cr_error_message(), "train.gpu = 99");
     run_close(&r);
     CHECK_STATUS(OPEN(&r, "train.batch=100000", "data.image_size=512"), CR_ERR_MEMORY);
-    CHECK_HAS(cr_error_message(), "MiB more than there are");
+    CHECK_HAS(cr_error_message(), "MiB more than available");
     CHECK_HAS(cr_error_message(), "train.batch");
     run_close(&r);
 }
 
-TESTS(CASE(recorded_equals_launched), CASE(recorded_equals_launched_with_all_else), CASE(it_learns_in_every_precision),
-      CASE(nothing_is_allocated_after_the_first_step), CASE(an_overflow_skips_the_update_and_halves_the_scale),
-      CASE(a_static_scale_stays), CASE(what_cannot_be_is_refused))
+TESTS(CASE(captured_graph_equals_launches), CASE(captured_graph_equals_launches_with_all_options),
+      CASE(it_learns_in_every_precision), CASE(nothing_is_allocated_after_the_first_step),
+      CASE(an_overflow_skips_the_update_and_halves_the_scale), CASE(a_static_scale_does_not_change),
+      CASE(invalid_settings_are_refused))

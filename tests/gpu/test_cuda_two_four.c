@@ -1,7 +1,6 @@
-/* tests/gpu/test_cuda_two_four.c: convolutions with 2:4 filters on the sparse tensor cores. On the host, without a GPU:
- * packed units are decoded plainly and must give the filter back, and the plans' arithmetic is followed, which input
- * each entry finds in the staged tile. With a GPU: every way of cutting against a loop in double, with zones around the
- * output that must stay as they were. */
+/* tests/gpu/test_cuda_two_four.c: convolutions with 2:4 filters on the sparse tensor cores. On the host, without a
+ * GPU: packed units decode to the filter, and each entry finds its input in the staged tile. With a GPU: every tile
+ * config against a loop in double, with guard zones around the output. */
 #include "cuda/sparse/two_four/two_four.h"
 #include "sparsity/sparsity.h"
 #include "tests/harness/conv_problem.h"
@@ -21,14 +20,14 @@ static const struct {
     {3, 14, 14, 64, 64, 3, 3, 1, 1}, {9, 7, 7, 136, 40, 3, 3, 2, 1},
 };
 
-/* With a 2:4 filter. */
+/* A problem with a 2:4 filter. */
 struct halved {
     struct problem p;
-    int64_t        filled; /* channels, filled up */
+    int64_t        filled; /* channels, padded */
     uint16_t      *places;
 };
 
-/* Of each four channels two are kept, or one. */
+/* Of each four channels two are nonzero, or one. */
 static bool draw_filter(struct halved *h) {
     const struct problem *p      = &h->p;
     const int64_t         taps   = p->conv.K * p->conv.R * p->conv.S;
@@ -70,14 +69,14 @@ static bool halved_open(struct halved *h, size_t shape, enum ck_type type, bool 
     return true;
 }
 
-/* A filter as packed for a plan. */
+/* A filter packed for a plan. */
 struct packed {
     struct ck_two_four_plan plan;
     uint32_t               *words, *from;
 };
 
-static bool packed_make(struct packed *f, const struct halved *h, int way, int multiprocessors) {
-    if (!ck_two_four_make_plan(&h->p.conv, way, CAPABILITY, multiprocessors, &f->plan)) return false;
+static bool packed_make(struct packed *f, const struct halved *h, int config, int multiprocessors) {
+    if (!ck_two_four_make_plan(&h->p.conv, config, CAPABILITY, multiprocessors, &f->plan)) return false;
     f->words = cr_alloc((size_t)(ck_two_four_units(&f->plan) * CK_TWO_FOUR_WORDS), sizeof *f->words);
     f->from  = cr_alloc((size_t)(ck_two_four_units(&f->plan) * CK_TWO_FOUR_UNIT), sizeof *f->from);
     if (!f->words || !f->from) return false;
@@ -90,9 +89,9 @@ static void packed_free(struct packed *f) {
     cr_free(f->words);
 }
 
-/* Kept value i of a row of a unit: where it comes from, and its channel among the unit's 64. Operand A is 8x8 matrices
- * down the rows; of metadata a warp has 32 words for its 16 rows, as of sparse_24_word, with lanes 0 and 1 of four
- * for the first 32 channels. */
+/* Position and channel (of the unit's 64) of nonzero i of a row of a unit. Operand A consists of 8x8 matrices down
+ * the rows; a warp has 32 words of metadata for its 16 rows, as in sparse_24_word, where threads 0 and 1 of four
+ * have the first 32 channels. */
 static uint32_t kept_from(const struct packed *f, int64_t unit, int row, int i) {
     return f->from[unit * CK_TWO_FOUR_UNIT + i / 8 * 512 + row * 8 + i % 8];
 }
@@ -129,28 +128,28 @@ static void decode(const struct problem *p, const struct packed *f, uint16_t *ag
             }
 }
 
-/* Words as the PTX manual has them, where a whole 16 rows x 32 channels are of the filter. */
+/* Words as in the PTX manual, where 16 rows x 32 channels are inside the filter. */
 static void compare_words(const struct halved *h, const struct packed *f) {
     const struct ck_conv *c = &h->p.conv;
     for (int64_t i = 0; i < ck_two_four_units(&f->plan) * CK_TWO_FOUR_WORDS; i++) {
-        const int64_t unit = i / CK_TWO_FOUR_WORDS,
-                      k    = block_of(f, unit) * CK_TWO_FOUR_ROWS + i % CK_TWO_FOUR_WORDS / 32 * 16;
-        const int     lane = (int)(i % 32), half = lane % 4 / 2;
+        const int64_t unit   = i / CK_TWO_FOUR_WORDS,
+                      k      = block_of(f, unit) * CK_TWO_FOUR_ROWS + i % CK_TWO_FOUR_WORDS / 32 * 16;
+        const int     thread = (int)(i % 32), half = thread % 4 / 2;
         const int64_t channel = first_channel(f, unit) + half * 32;
         if (k + 16 > c->K || channel + 32 > c->C) continue;
-        CHECK_INT(f->words[i], sparse_24_word(h->places, c->R * c->S * h->filled, k,
-                                                 tap_of(f, unit) * h->filled + channel, lane));
+        CHECK_INT(f->words[i],
+                  sparse_24_word(h->places, c->R * c->S * h->filled, k, tap_of(f, unit) * h->filled + channel, thread));
     }
 }
 
-static void units_give_the_filter_back(void) {
+static void units_decode_to_the_filter(void) {
     int plans = 0;
     for (size_t i = 0; i < CR_COUNT(shapes); i++) {
         struct halved h;
         REQUIRE(halved_open(&h, i, CK_F16, false));
-        for (int way = 1; way <= ck_two_four_configs(); way++) {
+        for (int config = 1; config <= ck_two_four_configs(); config++) {
             struct packed f;
-            if (!packed_make(&f, &h, way, MULTIPROCESSORS)) continue;
+            if (!packed_make(&f, &h, config, MULTIPROCESSORS)) continue;
             uint16_t *again = cr_alloc((size_t)h.p.weights, sizeof *again);
             uint8_t  *seen  = cr_alloc((size_t)h.p.weights, 1);
             REQUIRE(again && seen);
@@ -167,8 +166,8 @@ static void units_give_the_filter_back(void) {
     CHECK(plans > (int)CR_COUNT(shapes));
 }
 
-/* The input in position `at` of a stage, and channel: as a box of the phase's pixels puts it there, 0 beside the
- * picture and behind the box. */
+/* The input at position `at` of a stage, and its channel: as a box of the phase's pixels stores it; 0 outside the
+ * image and after the box. */
 static double staged(const struct problem *p, const struct ck_two_four_plan *plan, int64_t tile, int phase, int64_t at,
                      int64_t channel) {
     const struct ck_conv *c = &p->conv;
@@ -181,7 +180,7 @@ static double staged(const struct problem *p, const struct ck_two_four_plan *pla
     return cr_number_load(p->dtype, p->x, ((n * c->H + h) * c->W + w) * c->C + channel);
 }
 
-/* Output of channel k in column `column` of a tile: what the units' instructions sum. */
+/* Output of channel k in column `column` of a tile: the sum of the units' instructions. */
 static double summed(const struct problem *p, const struct packed *f, int64_t tile, int column, int64_t k) {
     const int64_t each = (int64_t)f->plan.taps * f->plan.chunks, first = k / CK_TWO_FOUR_ROWS * each;
     double        sum   = 0;
@@ -217,9 +216,9 @@ static void plans_find_every_input(void) {
     for (size_t i = 0; i < CR_COUNT(shapes); i++) {
         struct halved h;
         REQUIRE(halved_open(&h, i, i % 2 ? CK_F16 : CK_BF16, false));
-        for (int way = 1; way <= ck_two_four_configs(); way++) {
+        for (int config = 1; config <= ck_two_four_configs(); config++) {
             struct packed f;
-            if (!packed_make(&f, &h, way, MULTIPROCESSORS)) continue;
+            if (!packed_make(&f, &h, config, MULTIPROCESSORS)) continue;
             uint8_t *seen = cr_alloc((size_t)h.p.outputs, 1);
             REQUIRE(seen);
             for (int64_t at = 0; at < f.plan.tiles * f.plan.columns; at++)
@@ -232,7 +231,7 @@ static void plans_find_every_input(void) {
     }
 }
 
-static void what_has_no_plan(void) {
+static void unsupported_shapes_have_no_plan(void) {
     const struct ck_conv    good = {.type   = CK_F16,
                                     .R      = 3,
                                     .S      = 3,
@@ -262,9 +261,9 @@ static void what_has_no_plan(void) {
     CHECK(!ck_two_four_make_plan(&c, 1, CAPABILITY, MULTIPROCESSORS, &plan));
 }
 
-/* ---- waiting ---- */
+/* ---- synchronisation ---- */
 
-/* Of ResNet-50. */
+/* Shapes of ResNet-50. */
 static const struct {
     int64_t H, C, K;
     int     R, stride;
@@ -291,12 +290,13 @@ static struct ck_conv layer_of(size_t layer, int64_t batch) {
                                        .pad    = layers[layer].R / 2});
 }
 
-/* Do two tiles of a block come to their end? The protocol of the kernel, step by step: who loads fills a stage that
- * both workers have given back; a worker takes a unit whose stage is filled, and gives a unit back when two later ones
- * are under way, or at the end of its tile; the second begins when the first has given `lead` units back. */
+/* Whether two tiles of a block terminate under the protocol of the kernel: the loader fills a stage that both
+ * workers have released; a worker starts a unit whose stage is filled, and releases a unit when two later units are
+ * in flight or at the end of its tile; the second worker begins when the first has released `lead` units. */
 static bool comes_to_an_end(const struct ck_two_four_plan *p) {
     const int all = p->taps * p->chunks;
-    int filled = 0, taken[2] = {0}, back[2] = {0}, phases_back[2] = {0}; /* units, but filled and phases_back: stages */
+    /* units, except filled and phases_back: stages */
+    int filled = 0, taken[2] = {0}, back[2] = {0}, phases_back[2] = {0};
     for (bool moved = true; moved && back[p->workers - 1] < 2 * all;) {
         moved           = false;
         const int least = p->workers == 2 && phases_back[1] < phases_back[0] ? phases_back[1] : phases_back[0];
@@ -314,24 +314,25 @@ static bool comes_to_an_end(const struct ck_two_four_plan *p) {
     return back[0] == 2 * all && back[p->workers - 1] == 2 * all;
 }
 
-static void no_plan_waits_for_itself(void) {
+static void no_plan_deadlocks(void) {
     struct ck_two_four_plan plan;
     int                     plans = 0;
     for (size_t l = 0; l < CR_COUNT(layers); l++)
         for (size_t b = 0; b < CR_COUNT(batches); b++)
-            for (int way = 1; way <= ck_two_four_configs(); way++) {
+            for (int config = 1; config <= ck_two_four_configs(); config++) {
                 const struct ck_conv c = layer_of(l, batches[b]);
-                if (!ck_two_four_make_plan(&c, way, CAPABILITY, MULTIPROCESSORS, &plan)) continue;
+                if (!ck_two_four_make_plan(&c, config, CAPABILITY, MULTIPROCESSORS, &plan)) continue;
                 CHECK(comes_to_an_end(&plan));
                 plans++;
                 if (plan.workers < 2) continue;
-                if (plan.taps == 1 && plan.chunks > plan.stages) { /* the first holds two of its stages back */
+                if (plan.taps == 1 && plan.chunks > plan.stages) { /* the first worker holds two of its stages */
                     plan.lead = plan.stages - 1;
                     CHECK(!comes_to_an_end(&plan));
                 }
                 plan.lead =
                     2 * plan.taps *
-                    plan.chunks; /* a second that waits for all of both tiles: only if they lie in the stages at once */
+                    /* a second worker that waits for all units of both tiles: only if they all fit in the stages */
+                    plan.chunks;
                 CHECK(comes_to_an_end(&plan) == (2 * plan.chunks * plan.phases <= plan.stages));
             }
     CHECK(plans > 200);
@@ -339,14 +340,14 @@ static void no_plan_waits_for_itself(void) {
 
 /* ---- on the device ---- */
 
-/* Runs one way, where there is a plan for it. */
-static void run_way(const struct halved *h, int way) {
+/* Runs one tile config, if it has a plan. */
+static void run_config(const struct halved *h, int config) {
     const struct problem *p = &h->p;
     struct cudaDeviceProp device;
     struct packed         f;
     OK(cudaGetDeviceProperties(&device, 0));
     if (device.major * 10 + device.minor != CAPABILITY) SKIP("needs compute capability 9.0");
-    if (!packed_make(&f, h, way, device.multiProcessorCount)) return;
+    if (!packed_make(&f, h, config, device.multiProcessorCount)) return;
     const int64_t units = ck_two_four_units(&f.plan);
     void         *x = up(p->x, p->inputs * 2), *w = up(p->w, p->weights * 2), *add = up(p->add, p->outputs * 2),
          *bias  = up(p->bias, p->conv.K * 4);
@@ -364,14 +365,14 @@ static void run_way(const struct halved *h, int way) {
                                           .relu   = p->fused,
                                           .y      = behind_guard(y, p->dtype)};
     OK(ck_two_four_conv(&args, &f.plan, device.multiProcessorCount, NULL));
-    problem_check(p, y, 4e-6, way);
+    problem_check(p, y, 4e-6, config);
     void *const memory[] = {x, w, add, bias, words, from, values, y};
     for (size_t i = 0; i < CR_COUNT(memory); i++) cudaFree(memory[i]);
     packed_free(&f);
 }
 
-/* Large batches of the network's layers, on zeros: each way ends, and its zeros are there. */
-static void layers_of_a_network_end(void) {
+/* Large batches of the network's layers on zeros: each tile config terminates and writes zeros. */
+static void layers_of_a_network_terminate(void) {
     NEED_GPU();
     struct cudaDeviceProp device;
     OK(cudaGetDeviceProperties(&device, 0));
@@ -385,8 +386,8 @@ static void layers_of_a_network_end(void) {
         OK(cudaMalloc(&x, x_bytes));
         OK(cudaMalloc(&y, y_bytes));
         OK(cudaMemset(x, 0, x_bytes));
-        for (int way = 1; way <= ck_two_four_configs(); way++) {
-            if (!ck_two_four_make_plan(&c, way, CAPABILITY, device.multiProcessorCount, &plan)) continue;
+        for (int config = 1; config <= ck_two_four_configs(); config++) {
+            if (!ck_two_four_make_plan(&c, config, CAPABILITY, device.multiProcessorCount, &plan)) continue;
             OK(cudaMalloc(&values, (size_t)ck_two_four_units(&plan) * CK_TWO_FOUR_UNIT * 2));
             OK(cudaMalloc(&words, (size_t)ck_two_four_units(&plan) * CK_TWO_FOUR_WORDS * 4));
             OK(cudaMemset(values, 0, (size_t)ck_two_four_units(&plan) * CK_TWO_FOUR_UNIT * 2));
@@ -405,21 +406,22 @@ static void layers_of_a_network_end(void) {
     }
 }
 
-static void kernels_equal_the_loop(void) {
+static void kernels_equal_the_reference(void) {
     NEED_GPU();
     for (size_t i = 0; i < CR_COUNT(shapes); i++)
         for (enum ck_type type = CK_F16; type <= CK_BF16; type++)
             for (int fused = 0; fused < 2; fused++) {
                 struct halved h;
                 REQUIRE(halved_open(&h, i, type, fused));
-                for (int way = 1; way <= ck_two_four_configs(); way++) run_way(&h, way);
+                for (int config = 1; config <= ck_two_four_configs(); config++) run_config(&h, config);
                 halved_close(&h);
             }
 }
 
-static void leaves_nothing(void) {
+static void nothing_leaks(void) {
     CHECK_INT(cr_alloc_live(), 0);
 }
 
-TESTS(CASE(units_give_the_filter_back), CASE(plans_find_every_input), CASE(what_has_no_plan),
-      CASE(no_plan_waits_for_itself), CASE(layers_of_a_network_end), CASE(kernels_equal_the_loop), CASE(leaves_nothing))
+TESTS(CASE(units_decode_to_the_filter), CASE(plans_find_every_input), CASE(unsupported_shapes_have_no_plan),
+      CASE(no_plan_deadlocks), CASE(layers_of_a_network_terminate), CASE(kernels_equal_the_reference),
+      CASE(nothing_leaks))

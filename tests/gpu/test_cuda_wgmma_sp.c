@@ -1,19 +1,18 @@
-/* tests/gpu/test_cuda_wgmma_sp.c: f32 convolutions with a mostly zero filter on Hopper's sparse tensor cores. On the
- * host, without a GPU: packed units are decoded plainly and must give back what is kept, each weight once, in the stage
- * and at the offset of its tap. With a GPU: every way of cutting against a loop in double, with zones around the output
- * that must stay as they were, and twice the same bits. What the tensor cores lose of sums of one sign is followed by a
- * model of how they add. */
+/* tests/gpu/test_cuda_wgmma_sp.c: f32 convolutions with a sparse filter on Hopper's sparse tensor cores. On the
+ * host, without a GPU: packed units decode to the nonzeros, each weight once, in the stage and at the offset of its
+ * tap. With a GPU: every tile config against a loop in double, with guard zones around the output, and two bitwise
+ * identical runs. A model of the tensor cores' addition shows the error of sums of one sign. */
 #include "cuda/sparse/wgmma_sp/wgmma_sp.h"
 #include "tests/harness/conv_problem.h"
 #include "tests/harness/test_gpu.h"
 
 enum { CAPABILITY = 90, MULTIPROCESSORS = 132, HEAD = CK_WGMMA_SP_WORDS - 4, HEAD_PLAIN = 1 << 29, POSITIVE = 99 };
 
-/* steps: inputs differ by so many powers of two from 32 channels to the next; kept: weights of 256. POSITIVE: numbers
- * from 400 to 1600. */
+/* steps: the inputs of each 32 channels differ from the next 32 by this power of two; nonzeros: of 256 weights.
+ * POSITIVE: numbers from 400 to 1600. */
 static const struct {
     int64_t N, H, W, C, K;
-    int     R, stride, pad, kept, steps;
+    int     R, stride, pad, nonzeros, steps;
 } shapes[] = {
     {1, 1, 1, 16, 4, 1, 1, 0, 256, 0},          {2, 14, 14, 64, 64, 3, 1, 1, 26, 0},
     {3, 9, 11, 40, 24, 3, 1, 1, 51, 0},         {5, 7, 7, 64, 200, 3, 1, 1, 13, 9},
@@ -26,12 +25,12 @@ static const struct {
 
 struct pruned {
     struct problem p;
-    uint8_t       *kept;
+    uint8_t       *nonzeros;
     int64_t        count;
 };
 
 static void pruned_close(struct pruned *h) {
-    cr_free(h->kept);
+    cr_free(h->nonzeros);
     problem_close(&h->p);
 }
 
@@ -51,22 +50,22 @@ static bool pruned_open(struct pruned *h, size_t shape, bool fused) {
                                                          .stride = shapes[shape].stride,
                                                          .pad    = shapes[shape].pad});
     *h                     = (struct pruned){0};
-    h->kept                = cr_alloc((size_t)(c.K * c.R * c.S * c.C), 1);
-    if (!problem_open(&h->p, &c, CR_F32, fused) || !h->kept) return false;
+    h->nonzeros            = cr_alloc((size_t)(c.K * c.R * c.S * c.C), 1);
+    if (!problem_open(&h->p, &c, CR_F32, fused) || !h->nonzeros) return false;
     float *x = h->p.x, *w = h->p.w;
     for (int64_t i = 0; i < h->p.inputs; i++)
         x[i] = shapes[shape].steps == POSITIVE ? positive()
                                                : ldexpf(x[i], shapes[shape].steps * (int)(i % c.C / CK_WGMMA_SP_CHUNK));
     for (int64_t i = 0; i < h->p.weights; i++) {
-        h->kept[i] = (int)(draw_bits() % 256) < shapes[shape].kept;
-        w[i]       = !h->kept[i] ? 0 : shapes[shape].steps == POSITIVE ? positive() : (float)draw();
-        h->count += h->kept[i];
+        h->nonzeros[i] = (int)(draw_bits() % 256) < shapes[shape].nonzeros;
+        w[i]           = !h->nonzeros[i] ? 0 : shapes[shape].steps == POSITIVE ? positive() : (float)draw();
+        h->count += h->nonzeros[i];
     }
     problem_expect(&h->p);
     return true;
 }
 
-/* A filter as packed for a plan; false: there is no plan, or no memory, which is told. */
+/* A filter packed for a plan; false: there is no plan, or no memory, which is reported. */
 struct packed {
     struct ck_wgmma_sp_plan plan;
     int64_t                 units;
@@ -77,15 +76,15 @@ static int64_t starts_of(const struct packed *f) {
     return f->plan.tile.blocks * f->plan.parts + 1;
 }
 
-static bool packed_make(struct packed *f, const struct pruned *h, int way, int multiprocessors) {
-    if (!ck_wgmma_sp_make_plan(&h->p.conv, h->count, way, CAPABILITY, multiprocessors, &f->plan)) return false;
-    f->units = ck_wgmma_sp_pack(&f->plan, h->kept, NULL, NULL, NULL);
-    f->start = cr_alloc((size_t)starts_of(f), sizeof *f->start);
-    f->words = cr_alloc((size_t)(f->units * CK_WGMMA_SP_WORDS), sizeof *f->words);
-    f->from  = cr_alloc((size_t)(f->units * CK_WGMMA_SP_VALUES), sizeof *f->from);
-    const bool is_packed =
-        f->start && f->words && f->from && ck_wgmma_sp_pack(&f->plan, h->kept, f->start, f->words, f->from) == f->units;
-    CHECK(is_packed); /* there is a plan: counting and writing agree */
+static bool packed_make(struct packed *f, const struct pruned *h, int config, int multiprocessors) {
+    if (!ck_wgmma_sp_make_plan(&h->p.conv, h->count, config, CAPABILITY, multiprocessors, &f->plan)) return false;
+    f->units             = ck_wgmma_sp_pack(&f->plan, h->nonzeros, NULL, NULL, NULL);
+    f->start             = cr_alloc((size_t)starts_of(f), sizeof *f->start);
+    f->words             = cr_alloc((size_t)(f->units * CK_WGMMA_SP_WORDS), sizeof *f->words);
+    f->from              = cr_alloc((size_t)(f->units * CK_WGMMA_SP_VALUES), sizeof *f->from);
+    const bool is_packed = f->start && f->words && f->from &&
+                           ck_wgmma_sp_pack(&f->plan, h->nonzeros, f->start, f->words, f->from) == f->units;
+    CHECK(is_packed); /* there is a plan: the counting and writing passes agree */
     return is_packed;
 }
 
@@ -97,18 +96,18 @@ static void packed_free(struct packed *f) {
 
 /* ---- on the host ---- */
 
-/* Which 4 bits of a row's metadata: value i of 16, as the instruction reads operand A's places. */
+/* The 4 bits of a row's metadata for value i of 16, in the order in which the instruction reads operand A. */
 static int place_of(const uint32_t *words, int row, int i) {
     return (int)(words[row / 16 * 16 + row % 8 * 2 + i / 8] >> (row % 16 / 8 * 16 + i % 8 * 2) & 3u);
 }
 
-/* Input channel of a chunk that value i of a row is: of a sparse unit, of a plain one, whose 16 are one half of the
- * chunk's. */
+/* Input channel of a chunk for value i of a row: of a sparse unit, or of a dense unit, whose 16 values are one half
+ * of the chunk. */
 static int channel_of(const uint32_t *words, int row, int i) {
     return words[HEAD] & HEAD_PLAIN ? (int)(words[HEAD] % 8 / 2) * 16 + i : i / 2 * 4 + place_of(words, row, i);
 }
 
-/* Where the sum stands: units of a block pass chunk by chunk, phase by phase. */
+/* Position of the sum: the units of a block are processed chunk by chunk, phase by phase. */
 struct passing {
     int64_t block;
     int     chunk, phase;
@@ -138,7 +137,7 @@ static void decode_unit(const struct pruned *h, const struct packed *f, int64_t 
 }
 
 struct counts {
-    int64_t units[2]; /* sparse, plain */
+    int64_t units[2]; /* sparse, dense */
 };
 
 static void decode_block(const struct pruned *h, const struct packed *f, int64_t block, uint8_t *seen,
@@ -147,8 +146,8 @@ static void decode_block(const struct pruned *h, const struct packed *f, int64_t
     bool           open = false;
     uint32_t       run = 0, kind = 0;
     const int      parts = f->plan.parts;
-    for (int part = 1; part < parts; part++)
-        CHECK(f->words[f->start[block * parts + part] * CK_WGMMA_SP_WORDS + HEAD] >> 30 & 1); /* begins with a stage */
+    for (int part = 1; part < parts; part++) /* the unit is the first of a stage */
+        CHECK(f->words[f->start[block * parts + part] * CK_WGMMA_SP_WORDS + HEAD] >> 30 & 1);
     for (int64_t unit = f->start[block * parts]; unit < f->start[(block + 1) * parts]; unit++) {
         const uint32_t head = f->words[unit * CK_WGMMA_SP_WORDS + HEAD];
         CHECK_INT((head >> 30 & 1) != 0, !open);
@@ -159,7 +158,7 @@ static void decode_block(const struct pruned *h, const struct packed *f, int64_t
             CHECK(run >= 1 && run <= CK_WGMMA_SP_CHAIN);
         }
         run--;
-        CHECK_INT(head & HEAD_PLAIN, kind); /* units that are summed together are of one kind */
+        CHECK_INT(head & HEAD_PLAIN, kind); /* units of one sum are of one kind */
         counts->units[kind != 0]++;
         decode_unit(h, f, unit, &at, seen);
         if (open || ++at.phase < f->plan.tile.phases) continue;
@@ -170,19 +169,19 @@ static void decode_block(const struct pruned *h, const struct packed *f, int64_t
     CHECK_INT(at.chunk, f->plan.tile.chunks); /* each stage has a unit */
 }
 
-static void units_give_the_filter_back(void) {
+static void units_decode_to_the_filter(void) {
     struct counts counts = {{0}};
     int           plans  = 0;
     for (size_t i = 0; i < CR_COUNT(shapes); i++) {
         struct pruned h;
         REQUIRE(pruned_open(&h, i, false));
-        for (int way = 1; way <= ck_wgmma_sp_configs(); way++) {
+        for (int config = 1; config <= ck_wgmma_sp_configs(); config++) {
             struct packed f;
-            if (!packed_make(&f, &h, way, MULTIPROCESSORS)) continue;
+            if (!packed_make(&f, &h, config, MULTIPROCESSORS)) continue;
             uint8_t *seen = cr_alloc((size_t)h.p.weights, 1);
             REQUIRE(seen);
             for (int64_t block = 0; block < f.plan.tile.blocks; block++) decode_block(&h, &f, block, seen, &counts);
-            CHECK(memcmp(seen, h.kept, (size_t)h.p.weights) == 0);
+            CHECK(memcmp(seen, h.nonzeros, (size_t)h.p.weights) == 0);
             plans++;
             cr_free(seen);
             packed_free(&f);
@@ -195,8 +194,8 @@ static void units_give_the_filter_back(void) {
 
 /* ---- sums of one sign ---- */
 
-/* Numbers on the tensor cores: terms are lined up with the largest and cut a bit behind f32's last, the sum is cut at
- * f32's last (Fasi et al. 2021 measured this and more bits; one is the worst). */
+/* Addition on the tensor cores: terms are aligned to the largest and truncated one bit after f32's last bit; the sum
+ * is truncated to f32 (Fasi et al. 2021 measured this and more bits; one bit is the worst case). */
 enum { TERMS = CK_WGMMA_SP_CHUNK / 2 };
 static double cut_off(double v, int place) {
     return ldexp(trunc(ldexp(v, -place)), place);
@@ -212,7 +211,7 @@ static double add_products(double sum, const double *a, const double *b) {
     return cut_off(cut, e - 24);
 }
 
-/* A number as two of f16. */
+/* A number as the sum of two f16 numbers. */
 static void take_apart(double v, double *high, double *low) {
     uint16_t half;
     cr_number_store(CR_F16, &half, 0, v);
@@ -221,15 +220,15 @@ static void take_apart(double v, double *high, double *low) {
     *low = cr_number_load(CR_F16, &half, 0);
 }
 
-/* Sums of a row of a part of block 0 as the kernel takes them, or all by the tensor cores; x: of each tap and channel,
- * in the filter's order. */
+/* Sums of a row of a part of block 0 in the order of the kernel, or all on the tensor cores; x: input of each tap
+ * and channel, in the order of the filter. */
 static float sum_of_part(const struct pruned *h, const struct packed *f, int part, int row, bool chains,
                          const float *x) {
     const struct ck_conv *c    = &h->p.conv;
     const float          *w    = h->p.w;
     double                sum  = 0;
     float                 sums = 0;
-    int64_t               end  = f->start[part]; /* of those that are summed together */
+    int64_t               end  = f->start[part]; /* of the units that are summed together */
     for (int64_t unit = f->start[part]; unit < f->start[part + 1]; unit++) {
         double a[2][TERMS] = {{0}}, b[2][TERMS] = {{0}};
         if (unit == end) end = chains ? unit + f->words[unit * CK_WGMMA_SP_WORDS + HEAD + 1] : f->start[part + 1];
@@ -253,8 +252,8 @@ static double sum_of_row(const struct pruned *h, const struct packed *f, int row
     return (double)sums;
 }
 
-/* f32's bound: 4 sqrt(terms) half last places of the sum. Without a chain's end it does not hold. */
-static void sums_of_one_sign_lose_little(void) {
+/* f32's bound: 4 sqrt(terms) half units in the last place of the sum. Without the ends of chains it does not hold. */
+static void sums_of_one_sign_are_accurate(void) {
     int plans = 0;
     for (size_t i = 0; i < CR_COUNT(shapes); i++) {
         struct pruned h;
@@ -264,10 +263,10 @@ static void sums_of_one_sign_lose_little(void) {
         float        *x     = cr_alloc((size_t)terms, sizeof *x);
         REQUIRE(x);
         for (int64_t k = 0; k < terms; k++) x[k] = positive();
-        for (int way = 1; way <= ck_wgmma_sp_configs(); way++) {
+        for (int config = 1; config <= ck_wgmma_sp_configs(); config++) {
             struct packed f;
-            double        worst[2] = {0, 0}; /* in bounds: with chains, without */
-            if (!packed_make(&f, &h, way, MULTIPROCESSORS)) continue;
+            double        worst[2] = {0, 0}; /* within bounds: with chains, without */
+            if (!packed_make(&f, &h, config, MULTIPROCESSORS)) continue;
             for (int row = 0; row < CK_WGMMA_SP_ROWS; row++) {
                 double want = 0;
                 for (int64_t k = 0; k < terms; k++)
@@ -287,14 +286,14 @@ static void sums_of_one_sign_lose_little(void) {
     CHECK(plans > 0);
 }
 
-/* The second worker begins when the first has given `lead` units back: it can, if a tile has so many, which is sure of
- * one a stage, and there is room for one more. */
-static void no_plan_waits_for_itself(void) {
+/* The second worker begins when the first has released `lead` units. It can, if a tile has that many units, which is
+ * certain for one per stage, and there is room for one more. */
+static void no_plan_deadlocks(void) {
     int leads = 0;
     for (int64_t C = 32; C <= 2048; C *= 2)
         for (int64_t K = 64; K <= 2048; K *= 2)
             for (int R = 1; R <= 3; R += 2)
-                for (int way = 1; way <= ck_wgmma_sp_configs(); way++) {
+                for (int config = 1; config <= ck_wgmma_sp_configs(); config++) {
                     const struct ck_conv    c = conv_sized((struct ck_conv){.type   = CK_F32,
                                                                             .N      = 64,
                                                                             .H      = 28,
@@ -306,7 +305,7 @@ static void no_plan_waits_for_itself(void) {
                                                                             .stride = 1,
                                                                             .pad    = R / 2});
                     struct ck_wgmma_sp_plan plan;
-                    if (!ck_wgmma_sp_make_plan(&c, K * R * R * C / 4, way, CAPABILITY, MULTIPROCESSORS, &plan))
+                    if (!ck_wgmma_sp_make_plan(&c, K * R * R * C / 4, config, CAPABILITY, MULTIPROCESSORS, &plan))
                         continue;
                     const struct ck_two_four_plan *t = &plan.tile;
                     leads += t->lead > 0;
@@ -316,7 +315,7 @@ static void no_plan_waits_for_itself(void) {
     CHECK(leads > 0);
 }
 
-static void what_has_no_plan(void) {
+static void unsupported_shapes_have_no_plan(void) {
     const struct ck_conv    good = {.type   = CK_F32,
                                     .R      = 3,
                                     .S      = 3,
@@ -332,30 +331,30 @@ static void what_has_no_plan(void) {
     struct ck_conv          c    = good;
     struct ck_wgmma_sp_plan plan;
     int                     plans = 0;
-    for (int way = 1; way <= ck_wgmma_sp_configs(); way++)
-        plans += ck_wgmma_sp_make_plan(&c, 3686, way, CAPABILITY, MULTIPROCESSORS, &plan);
+    for (int config = 1; config <= ck_wgmma_sp_configs(); config++)
+        plans += ck_wgmma_sp_make_plan(&c, 3686, config, CAPABILITY, MULTIPROCESSORS, &plan);
     CHECK(plans > 0);
     CHECK(!ck_wgmma_sp_make_plan(&c, 3686, 0, CAPABILITY, MULTIPROCESSORS, &plan) &&
           !ck_wgmma_sp_make_plan(&c, 3686, ck_wgmma_sp_configs() + 1, CAPABILITY, MULTIPROCESSORS, &plan));
-    for (int way = 1; way <= ck_wgmma_sp_configs(); way++) {
+    for (int config = 1; config <= ck_wgmma_sp_configs(); config++) {
         c = good;
-        CHECK(!ck_wgmma_sp_make_plan(&c, 3686, way, 80, MULTIPROCESSORS, &plan) &&
-              !ck_wgmma_sp_make_plan(&c, 3686, way, 100, MULTIPROCESSORS, &plan));
+        CHECK(!ck_wgmma_sp_make_plan(&c, 3686, config, 80, MULTIPROCESSORS, &plan) &&
+              !ck_wgmma_sp_make_plan(&c, 3686, config, 100, MULTIPROCESSORS, &plan));
         c.type = CK_F16;
-        CHECK(!ck_wgmma_sp_make_plan(&c, 3686, way, CAPABILITY, MULTIPROCESSORS, &plan));
+        CHECK(!ck_wgmma_sp_make_plan(&c, 3686, config, CAPABILITY, MULTIPROCESSORS, &plan));
         c   = good;
         c.C = 62;
-        CHECK(!ck_wgmma_sp_make_plan(&c, 3686, way, CAPABILITY, MULTIPROCESSORS, &plan));
+        CHECK(!ck_wgmma_sp_make_plan(&c, 3686, config, CAPABILITY, MULTIPROCESSORS, &plan));
         c   = good;
         c.K = 62;
-        CHECK(!ck_wgmma_sp_make_plan(&c, 3686, way, CAPABILITY, MULTIPROCESSORS, &plan));
+        CHECK(!ck_wgmma_sp_make_plan(&c, 3686, config, CAPABILITY, MULTIPROCESSORS, &plan));
     }
 }
 
 /* ---- on the device ---- */
 
-/* While a choice is timed the filter's values are noise, of both signs, as here: the kernel ends and writes nothing
- * beside y. */
+/* While kernels are timed the values of the filter are noise of both signs, as here: the kernel terminates and
+ * writes nothing outside y. */
 static void end_with_noise(const struct pruned *h, const struct packed *f, void *x, void *words, void *start) {
     const struct problem *p      = &h->p;
     const size_t          halves = ck_wgmma_sp_bytes(&f->plan, f->units) / 2;
@@ -382,14 +381,14 @@ static void end_with_noise(const struct pruned *h, const struct packed *f, void 
     cr_free(noise);
 }
 
-/* Runs one way twice and counts it, where there is a plan for it. */
-static void run_way(const struct pruned *h, int way, int *runs) {
+/* Runs one tile config twice and counts it, if it has a plan. */
+static void run_config(const struct pruned *h, int config, int *runs) {
     const struct problem *p = &h->p;
     struct cudaDeviceProp device;
     struct packed         f;
     OK(cudaGetDeviceProperties(&device, 0));
     if (device.major * 10 + device.minor != CAPABILITY) SKIP("needs compute capability 9.0");
-    if (!packed_make(&f, h, way, device.multiProcessorCount)) return;
+    if (!packed_make(&f, h, config, device.multiProcessorCount)) return;
     ++*runs;
     void *x = up(p->x, p->inputs * 4), *w = up(p->w, p->weights * 4), *add = up(p->add, p->outputs * 4),
          *bias  = up(p->bias, p->conv.K * 4);
@@ -408,7 +407,7 @@ static void run_way(const struct pruned *h, int way, int *runs) {
             .relu   = p->fused,
             .y      = behind_guard(y[i], p->dtype)};
         OK(ck_wgmma_sp_conv(&args, &f.plan, device.multiProcessorCount, NULL));
-        problem_check(p, y[i], 4e-6, way);
+        problem_check(p, y[i], 4e-6, config);
     }
     end_with_noise(h, &f, x, words, start);
     void *first = cr_alloc((size_t)p->outputs, 4), *second = cr_alloc((size_t)p->outputs, 4);
@@ -423,22 +422,22 @@ static void run_way(const struct pruned *h, int way, int *runs) {
     packed_free(&f);
 }
 
-static void kernels_equal_the_loop(void) {
+static void kernels_equal_the_reference(void) {
     NEED_GPU();
     for (size_t i = 0; i < CR_COUNT(shapes); i++)
         for (int fused = 0; fused < 2; fused++) {
             struct pruned h;
             int           runs = 0;
             REQUIRE(pruned_open(&h, i, fused));
-            for (int way = 1; way <= ck_wgmma_sp_configs(); way++) run_way(&h, way, &runs);
-            CHECK(runs > 0 || test_skipped_); /* every shape here suits some way */
+            for (int config = 1; config <= ck_wgmma_sp_configs(); config++) run_config(&h, config, &runs);
+            CHECK(runs > 0 || test_skipped_); /* every shape here has a plan for some tile config */
             pruned_close(&h);
         }
 }
 
-static void leaves_nothing(void) {
+static void nothing_leaks(void) {
     CHECK_INT(cr_alloc_live(), 0);
 }
 
-TESTS(CASE(units_give_the_filter_back), CASE(sums_of_one_sign_lose_little), CASE(no_plan_waits_for_itself),
-      CASE(what_has_no_plan), CASE(kernels_equal_the_loop), CASE(leaves_nothing))
+TESTS(CASE(units_decode_to_the_filter), CASE(sums_of_one_sign_are_accurate), CASE(no_plan_deadlocks),
+      CASE(unsupported_shapes_have_no_plan), CASE(kernels_equal_the_reference), CASE(nothing_leaks))

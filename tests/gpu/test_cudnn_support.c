@@ -1,6 +1,7 @@
-/* tests/gpu/test_cudnn_support.c: has every op of the shipped configs a kernel on compute capability 8.0 and 9.0, in
- * every precision, plain and fused? Which of the fused forms of a convolution has cuDNN, for ResNet-50's shapes? How
- * are large batches cut? cuDNN is asked about a GPU that is only offline, so no GPU is needed, only the libraries. */
+/* tests/gpu/test_cudnn_support.c: every op of the configurations in configs/ has a kernel on compute capability 8.0
+ * and 9.0, in every precision, plain and fused; the fused forms of a convolution that cuDNN supports for ResNet-50's
+ * shapes; how large batches are split. cuDNN is queried for an offline GPU: the test needs the libraries, but no
+ * GPU. */
 #include "cuda/conv/cudnn/cudnn_conv.h"
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/libraries.h"
@@ -25,7 +26,7 @@ static const struct precision {
         if (cr_cuda_libs_missing()) SKIP(cr_cuda_libs_missing());                                                      \
     } while (0)
 
-/* ---- shapes that were asked about, so that each is asked about once ---- */
+/* ---- cache of queried shapes ---- */
 
 enum { SHAPES_MAX = 2000 };
 struct shape {
@@ -52,8 +53,8 @@ static bool is_new(const struct cr_program *p, const struct cr_op *op) {
 
 struct tally {
     int    cudnn, own, none; /* shapes of convolutions */
-    int    others;           /* ops that are none */
-    size_t workspace;        /* largest that cuDNN asks for */
+    int    others;           /* ops that are not convolutions */
+    size_t workspace;        /* largest workspace that cuDNN needs */
 };
 
 static bool is_conv(enum cr_op_kind kind) {
@@ -63,13 +64,13 @@ static bool is_conv(enum cr_op_kind kind) {
 static bool own_row_accepts(int cc, const struct precision *precision, const struct cr_program *p,
                             const struct cr_op *op) {
     struct cuda_device device = {.cc = cc, .base.options.tf32 = precision->math == CR_MATH_TF32};
-    for (const struct cr_kernel *const *row = cr_cuda_conv_kernels; *row; row++)
-        if ((*row)->op == op->kind && (!(*row)->accepts || (*row)->accepts(&device.base, p, op))) return true;
+    for (const struct cr_kernel *const *kernel = cr_cuda_conv_kernels; *kernel; kernel++)
+        if ((*kernel)->op == op->kind && (!(*kernel)->accepts || (*kernel)->accepts(&device.base, p, op))) return true;
     return false;
 }
 
-static void ask(int cc, const struct precision *precision, const struct cr_program *p, const struct cr_op *op,
-                struct tally *t) {
+static void query(int cc, const struct precision *precision, const struct cr_program *p, const struct cr_op *op,
+                  struct tally *t) {
     const unsigned       tensor_core = 1u << CUDNN_NUMERICAL_NOTE_TENSOR_CORE;
     struct cudnn_support s;
     REQUIRE_OK(cr_cudnn_support(cc, p, op, precision->math, false, &s));
@@ -89,8 +90,8 @@ static void ask(int cc, const struct precision *precision, const struct cr_progr
                    (long long)w->dim[1], (long long)w->dim[2], (long long)w->dim[3]);
 }
 
-/* All other ops: rows decide by shapes and types alone. */
-static void ask_others(int cc, const struct precision *precision, const struct cr_program *p, struct tally *t) {
+/* Other ops: their kernels depend on shapes and types only. */
+static void query_others(int cc, const struct precision *precision, const struct cr_program *p, struct tally *t) {
     struct cuda_device device = {
         .cc = cc, .multiprocessors = 108, .base.options.tf32 = precision->math == CR_MATH_TF32};
     int index;
@@ -105,8 +106,8 @@ static void ask_others(int cc, const struct precision *precision, const struct c
     }
 }
 
-static void ask_program(int cc, const struct precision *precision, const struct cr_config *c, struct cr_model *model,
-                        enum cr_program_kind kind, struct tally *t) {
+static void query_program(int cc, const struct precision *precision, const struct cr_config *c, struct cr_model *model,
+                          enum cr_program_kind kind, struct tally *t) {
     const int64_t     batch = kind == CR_PROGRAM_EVAL && c->train.eval_batch ? c->train.eval_batch : c->train.batch;
     struct cr_program program;
     int               convs = 0;
@@ -114,19 +115,19 @@ static void ask_program(int cc, const struct precision *precision, const struct 
     for (int i = 0; i < program.ops; i++) {
         if (!is_conv(program.op[i].kind)) continue;
         convs++;
-        if (is_new(&program, &program.op[i])) ask(cc, precision, &program, &program.op[i], t);
+        if (is_new(&program, &program.op[i])) query(cc, precision, &program, &program.op[i], t);
     }
     CHECK(convs > 0);
     const struct cr_cost_model anything = {.alignment = CR_CUDA_ALIGN};
     const int                  plain    = program.ops;
-    ask_others(cc, precision, &program, t);
+    query_others(cc, precision, &program, t);
     REQUIRE_OK(cr_pass_fuse(&program, &anything));
     CHECK(program.ops < plain);
-    ask_others(cc, precision, &program, t);
+    query_others(cc, precision, &program, t);
     cr_program_free(&program);
 }
 
-static void ask_config(int cc, const struct precision *precision, const char *path, struct tally *t) {
+static void query_config(int cc, const struct precision *precision, const char *path, struct tally *t) {
     static const enum cr_program_kind kinds[] = {CR_PROGRAM_STEP, CR_PROGRAM_MICRO, CR_PROGRAM_EVAL};
     struct cr_config                  c;
     struct cr_model                   model;
@@ -136,7 +137,7 @@ static void ask_config(int cc, const struct precision *precision, const char *pa
     REQUIRE_OK(cr_prepare_from_config(&c, CR_SPLIT_VAL, &eval));
     REQUIRE_OK(cr_model_open(&c, c.model.classes ? (int)c.model.classes : 10, train.size, eval.size, &model));
     cr_model_set_real(&model, precision->real);
-    for (size_t k = 0; k < CR_COUNT(kinds); k++) ask_program(cc, precision, &c, &model, kinds[k], t);
+    for (size_t k = 0; k < CR_COUNT(kinds); k++) query_program(cc, precision, &c, &model, kinds[k], t);
     cr_model_close(&model);
     cr_config_close(&c);
 }
@@ -159,23 +160,24 @@ static void every_op_of_the_shipped_configs_has_a_kernel(void) {
             const size_t length = strlen(entry->d_name);
             if (length < 5 || strcmp(entry->d_name + length - 4, ".ini") != 0) continue;
             snprintf(path, sizeof path, "%s/configs/%s", CR_SOURCE_DIR, entry->d_name);
-            ask_config(cc, precision, path, &t);
+            query_config(cc, precision, path, &t);
             configs++;
         }
         closedir(dir);
         CHECK(configs >= 5);
         CHECK_INT(t.cudnn + t.own + t.none, seens);
-        printf("    cc %d.%d %s: %d configs: %d convolution shapes, %d by cuDNN, %d by own rows, %d by none, workspace "
-               "up to %zu MiB; "
-               "%d other ops; %.1f s\n",
-               cc / 10, cc % 10, precision->name, configs, seens, t.cudnn, t.own, t.none, t.workspace >> 20, t.others,
-               (double)(cr_time_ns() - start) * 1e-9);
+        printf(
+            "    cc %d.%d %s: %d configs: %d convolution shapes, %d by cuDNN, %d by own kernels, %d by none, workspace "
+            "up to %zu MiB; "
+            "%d other ops; %.1f s\n",
+            cc / 10, cc % 10, precision->name, configs, seens, t.cudnn, t.own, t.none, t.workspace >> 20, t.others,
+            (double)(cr_time_ns() - start) * 1e-9);
     }
 }
 
-/* ---- ops of their own ---- */
+/* ---- single ops ---- */
 
-static struct cudnn_support asked(const struct alone *a, int cc, enum cr_math math) {
+static struct cudnn_support support_of(const struct alone *a, int cc, enum cr_math math) {
     struct cudnn_support s = {0};
     if (cr_cudnn_support(cc, &a->p, &a->op, math, false, &s) != CR_OK) TEST_FAIL_("%s", cr_error_message());
     return s;
@@ -183,7 +185,7 @@ static struct cudnn_support asked(const struct alone *a, int cc, enum cr_math ma
 
 /* ---- fused forms ---- */
 
-/* ResNet-50 at batch 256; the strided ones last but one, then the stem as it is and as space to depth. */
+/* ResNet-50 at batch 256; the strided ones are last but one, then the stem, plain and as space to depth. */
 static const struct shape_of_conv resnet50[] = {
     {256, 56, 64, 64, 1, 1, 0},     {256, 56, 64, 64, 3, 1, 1},    {256, 56, 64, 256, 1, 1, 0},
     {256, 56, 256, 64, 1, 1, 0},    {256, 56, 256, 128, 1, 1, 0},  {256, 28, 128, 512, 1, 1, 0},
@@ -195,15 +197,15 @@ static const struct shape_of_conv resnet50[] = {
     {256, 14, 1024, 2048, 1, 2, 0}, {256, 224, 3, 64, 7, 2, 3},    {256, 115, 16, 64, 4, 1, 0},
 };
 
-/* What cuDNN 9.19 has compiled kernels for: y everywhere, 1 at stride 1 alone, n nowhere, ? here and there (their
- * workspace is beyond our rules elsewhere); the stem of 7x7 and 3 channels is a case of its own. A later cuDNN may have
- * more: then these tables are to be changed, and the fuse table looked at again. */
+/* Forms for which cuDNN 9.19 has compiled kernels: y everywhere, 1 at stride 1 only, n nowhere, ? for some shapes
+ * (others exceed our workspace limit); the stem of 7x7 and 3 channels is a case of its own. A later cuDNN may have
+ * more: then update these tables and review the fusion table. */
 static const struct expected {
     int           cc;
     enum cr_dtype real;
     enum cr_math  math;
-    const char   *others, *stem; /* a letter a form */
-    size_t        since;         /* of cuDNN, where an older one has less */
+    const char   *others, *stem; /* one letter per form */
+    size_t        since;         /* of cuDNN, if an older version has less */
 } expectations[] = {
     {90, CR_F16, CR_MATH_F16, "yyyyyyyyyyyyy1", "ynnnyyyyynyynn", 0},
     {90, CR_BF16, CR_MATH_BF16, "ynnnyyyyynyynn", "ynnnyyyyynyynn", 0},
@@ -216,7 +218,7 @@ static bool as_expected(const struct expected *e, enum form form, const struct s
     return letter == '?' || supported == (letter == 'y' || (letter == '1' && s->stride == 1));
 }
 
-static void fused_forms_are_there_where_they_are_expected(void) {
+static void expected_fused_forms_exist(void) {
     NEED_LIBRARIES();
     for (size_t i = 0; i < CR_COUNT(expectations) * FORMS; i++) {
         const struct expected *e    = &expectations[i / FORMS];
@@ -225,48 +227,48 @@ static void fused_forms_are_there_where_they_are_expected(void) {
         for (size_t k = 0; k < CR_COUNT(resnet50); k++) {
             struct alone a;
             alone_open(&a, form, e->real, &resnet50[k]);
-            const struct cudnn_support s = asked(&a, e->cc, e->math);
+            const struct cudnn_support s = support_of(&a, e->cc, e->math);
             if (!as_expected(e, form, &resnet50[k], s.supported))
                 TEST_FAIL_("cc %d, %s, %s, %lldx%lld %lld-%lld %dx%d/%d: %s", e->cc, cr_dtype_name(e->real),
                            form_name[form], (long long)resnet50[k].H, (long long)resnet50[k].H,
                            (long long)resnet50[k].C, (long long)resnet50[k].K, resnet50[k].window, resnet50[k].window,
                            resnet50[k].stride, s.supported ? "supported" : "not supported");
-            if (s.supported) CHECK(s.slices == 1 && s.ways == 1); /* what is there can be had */
+            if (s.supported) CHECK(s.slices == 1 && s.algos == 1); /* existing plans can be built */
             alone_close(&a);
         }
     }
 }
 
-static void forms_have_several_ways(void) {
+static void forms_have_several_algos(void) {
     NEED_LIBRARIES();
-    static const enum form forms[] = {PLAIN, STATS, ACT_STATS, BIAS_ADD_RELU, WGRAD, ACT_WGRAD, DGRAD_ADD, DGRAD_BN};
+    static const enum form forms[] = {PLAIN, SUMS, ACT_SUMS, BIAS_ADD_RELU, WGRAD, ACT_WGRAD, DGRAD_ADD, DGRAD_BN};
     for (size_t i = 0; i < CR_COUNT(forms); i++) {
         struct alone         a;
         struct cudnn_support one, all;
         alone_open(&a, forms[i], CR_F16, &resnet50[1]);
         REQUIRE_OK(cr_cudnn_support(90, &a.p, &a.op, CR_MATH_F16, false, &one));
         REQUIRE_OK(cr_cudnn_support(90, &a.p, &a.op, CR_MATH_F16, true, &all));
-        CHECK_INT(one.ways, 1);
-        CHECK_INT(all.ways, CR_CUDNN_CANDIDATES);
-        CHECK_INT(one.engine, all.engine); /* the first stays the first */
+        CHECK_INT(one.algos, 1);
+        CHECK_INT(all.algos, CR_CUDNN_CANDIDATES);
+        CHECK_INT(one.engine, all.engine); /* the first plan stays first */
         alone_close(&a);
     }
 }
 
-/* ---- what is refused ---- */
+/* ---- unsupported ops ---- */
 
-/* One op `conv` of its own: x N,8,8,8 by a 3x3 filter; y is `P` pixels a side, 8 are right. */
+/* A single op `conv`: x N,8,8,8 with a 3x3 filter; y has `P` pixels per side, 8 is correct. */
 static bool is_supported(enum cr_dtype real, enum cr_math math, int64_t P) {
     const struct shape_of_conv s = {2, 8, 8, 8, 3, 1, 1};
     struct alone               a;
     alone_open(&a, PLAIN, real, &s);
     a.op.out[CR_OUT_conv_y] = tensor(&a, "other", real, 2, P, P, 8);
-    const bool yes          = asked(&a, 90, math).supported;
+    const bool yes          = support_of(&a, 90, math).supported;
     alone_close(&a);
     return yes;
 }
 
-static void what_cannot_be_is_refused(void) {
+static void unsupported_ops_are_refused(void) {
     NEED_LIBRARIES();
     CHECK(is_supported(CR_F32, CR_MATH_F32, 8));
     CHECK(is_supported(CR_F32, CR_MATH_TF32, 8));
@@ -275,32 +277,32 @@ static void what_cannot_be_is_refused(void) {
     CHECK(!is_supported(CR_F64, CR_MATH_F32, 8));
     CHECK(!is_supported(CR_F32, CR_MATH_F16, 8));
     CHECK(!is_supported(CR_BF16, CR_MATH_F16, 8));
-    CHECK(!is_supported(CR_F16, CR_MATH_F16, 9)); /* cuDNN's answer, not ours */
+    CHECK(!is_supported(CR_F16, CR_MATH_F16, 9)); /* the answer of cuDNN, not of our rules */
 }
 
-/* Is a form still taken when one slot of it has another type, or something more is asked? */
-static bool takes(enum form form, void (*change)(struct alone *a)) {
+/* Whether a form is still supported when one slot has another type or has another option. */
+static bool form_is_supported(enum form form, void (*change)(struct alone *a)) {
     const struct shape_of_conv s = {2, 8, 16, 16, 3, 1, 1};
     struct alone               a;
     alone_open(&a, form, CR_F16, &s);
     if (change) change(&a);
-    const bool yes = asked(&a, 90, CR_MATH_F16).supported;
+    const bool yes = support_of(&a, 90, CR_MATH_F16).supported;
     alone_close(&a);
     return yes;
 }
-static void wide_coef(struct alone *a) {
+static void wide_scale_bias(struct alone *a) {
     a->op.in[CR_IN_conv_scale_bias] = tensor(a, "wide", CR_F32, 2, 1, 1, 16);
 }
-static void wide_wgrad_coef(struct alone *a) {
+static void wide_wgrad_scale_bias(struct alone *a) {
     a->op.in[CR_IN_conv_wgrad_scale_bias] = tensor(a, "wide", CR_F32, 2, 1, 1, 16);
 }
 static void with_relu(struct alone *a) {
     a->op.attr.conv.relu = true;
 }
-static void with_stats(struct alone *a) {
+static void with_sums(struct alone *a) {
     a->op.out[CR_OUT_conv_sums] = tensor(a, "more", CR_F32, 2, 1, 1, 16);
 }
-static void half_stats(struct alone *a) {
+static void half_sums(struct alone *a) {
     a->op.out[CR_OUT_conv_sums] = tensor(a, "more", CR_F16, 2, 1, 1, 16);
 }
 static void half_bias(struct alone *a) {
@@ -315,34 +317,34 @@ static void no_gamma(struct alone *a) {
 static void no_bn_x(struct alone *a) {
     a->op.in[CR_IN_conv_dgrad_bn_x] = CR_NONE;
 }
-static void no_dstats(struct alone *a) {
+static void no_grad_sums(struct alone *a) {
     a->op.out[CR_OUT_conv_dgrad_grad_sums] = CR_NONE;
 }
 static void wide_dgrad_add(struct alone *a) {
     a->op.in[CR_IN_conv_dgrad_add] = tensor(a, "wide", CR_F32, 2, 8, 8, 16);
 }
 
-static void slots_are_taken_as_they_can_be(void) {
+static void slot_types_are_checked(void) {
     NEED_LIBRARIES();
-    CHECK(takes(ACT_STATS, NULL));
-    CHECK(!takes(ACT_STATS, wide_coef));
-    CHECK(!takes(ACT_STATS, half_stats));
-    CHECK(!takes(ACT_STATS, with_relu));
-    CHECK(!takes(PLAIN, with_relu));
-    CHECK(!takes(BIAS_RELU, with_stats));
-    CHECK(!takes(BIAS_RELU, wide_coef));
-    CHECK(takes(BIAS_RELU, half_bias));
-    CHECK(!takes(BIAS_RELU, other_bias));
-    CHECK(takes(ACT_WGRAD, NULL));
-    CHECK(!takes(ACT_WGRAD, wide_wgrad_coef));
-    CHECK(takes(DGRAD_BN, no_dstats));
-    CHECK(!takes(DGRAD_BN, no_gamma));
-    CHECK(!takes(DGRAD_BN, no_bn_x));
-    CHECK(!takes(DGRAD_ADD, wide_dgrad_add));
+    CHECK(form_is_supported(ACT_SUMS, NULL));
+    CHECK(!form_is_supported(ACT_SUMS, wide_scale_bias));
+    CHECK(!form_is_supported(ACT_SUMS, half_sums));
+    CHECK(!form_is_supported(ACT_SUMS, with_relu));
+    CHECK(!form_is_supported(PLAIN, with_relu));
+    CHECK(!form_is_supported(BIAS_RELU, with_sums));
+    CHECK(!form_is_supported(BIAS_RELU, wide_scale_bias));
+    CHECK(form_is_supported(BIAS_RELU, half_bias));
+    CHECK(!form_is_supported(BIAS_RELU, other_bias));
+    CHECK(form_is_supported(ACT_WGRAD, NULL));
+    CHECK(!form_is_supported(ACT_WGRAD, wide_wgrad_scale_bias));
+    CHECK(form_is_supported(DGRAD_BN, no_grad_sums));
+    CHECK(!form_is_supported(DGRAD_BN, no_gamma));
+    CHECK(!form_is_supported(DGRAD_BN, no_bn_x));
+    CHECK(!form_is_supported(DGRAD_ADD, wide_dgrad_add));
 }
 
-/* Own rows behind cuDNN's take a plain convolution in every type, and nothing that is asked for besides. */
-static void own_convolutions_are_plain(void) {
+/* Our own kernels, which come after cuDNN's, support a plain convolution in every type, without fused options. */
+static void own_convolution_kernels_are_plain(void) {
     const struct shape_of_conv s = {2, 8, 16, 16, 3, 1, 1};
     for (size_t i = 0; i < CR_COUNT(precisions) * FORMS; i++) {
         const struct precision *precision = &precisions[i / FORMS];
@@ -372,7 +374,7 @@ static struct cudnn_conv_key key_for(enum form form, enum cr_dtype real, enum cr
     return k;
 }
 
-/* Plans that cuDNN itself has for a form, our knowledge aside. */
+/* Plans that cuDNN itself has for a form, without our rules. */
 static int plans_of_cudnn(enum form form, enum cr_dtype real, enum cr_math math, const struct shape_of_conv *s) {
     const struct cudnn_conv_key key   = key_for(form, real, math, s);
     const struct cudnn_rules    rules = {.workspace_bytes = (size_t)4 << 30, .refused_engine = {-1, -1}};
@@ -396,8 +398,8 @@ static int plans_of_cudnn(enum form form, enum cr_dtype real, enum cr_math math,
     return plans;
 }
 
-/* What cr_cudnn_may_have refuses, cuDNN refuses; and it does not refuse what is beside. */
-static void what_is_refused_unasked_is_not_there(void) {
+/* cuDNN refuses what cr_cudnn_may_have refuses; and cr_cudnn_may_have accepts the neighbouring cases. */
+static void refusals_without_a_query_are_correct(void) {
     NEED_LIBRARIES();
     static const struct {
         enum cr_dtype        real;
@@ -413,15 +415,15 @@ static void what_is_refused_unasked_is_not_there(void) {
         {CR_BF16, CR_MATH_BF16, {16, 16, 16, 16, 3, 1, 1}, false},
         {CR_F32, CR_MATH_TF32, {16, 16, 16, 16, 3, 1, 1}, false},
     };
-    static const enum form forms[] = {STATS, ACT_STATS, ACT_WGRAD, DGRAD_BN};
+    static const enum form forms[] = {SUMS, ACT_SUMS, ACT_WGRAD, DGRAD_BN};
     for (size_t i = 0; i < CR_COUNT(table) * CR_COUNT(forms); i++) {
         const size_t    t    = i / CR_COUNT(forms);
         const enum form form = forms[i % CR_COUNT(forms)];
-        if (table[t].real == CR_F32 && form != STATS) continue; /* no key */
+        if (table[t].real == CR_F32 && form != SUMS) continue; /* no key */
         const struct cudnn_conv_key key   = key_for(form, table[t].real, table[t].math, &table[t].shape);
         const int                   plans = plans_of_cudnn(form, table[t].real, table[t].math, &table[t].shape);
         CHECK_INT(cr_cudnn_may_have(&key), table[t].there);
-        if ((plans > 0) != table[t].there) TEST_FAIL_("row %zu, %s: cuDNN has %d plans", t, form_name[form], plans);
+        if ((plans > 0) != table[t].there) TEST_FAIL_("case %zu, %s: cuDNN has %d plans", t, form_name[form], plans);
     }
 }
 
@@ -446,9 +448,9 @@ static void check_slices(const struct shape_of_conv *s, int64_t count, int64_t i
     CHECK_INT(sum, s->N);
 }
 
-static void large_batches_are_cut(void) {
+static void large_batches_are_split(void) {
     check_slices(&(struct shape_of_conv){(1 << 22) - 1, 8, 8, 8, 3, 1, 1}, 1,
-                 (1 << 22) - 1); /* 512 elements a picture */
+                 (1 << 22) - 1); /* 512 elements per image */
     check_slices(&(struct shape_of_conv){1 << 22, 8, 8, 8, 3, 1, 1}, 2, 1 << 21);
     check_slices(&(struct shape_of_conv){(1 << 22) + 2, 8, 8, 8, 3, 1, 1}, 2, (1 << 21) + 1);
     check_slices(&(struct shape_of_conv){3 << 21, 8, 8, 8, 3, 1, 1}, 2, 3 << 20);
@@ -456,12 +458,12 @@ static void large_batches_are_cut(void) {
     check_slices(&(struct shape_of_conv){2816, 112, 64, 64, 3, 1, 1}, 2, 1408);
     check_slices(&(struct shape_of_conv){1 << 16, 224, 3, 1, 1, 1, 0}, 8, 1 << 13);
     check_slices(&(struct shape_of_conv){1 << 26, 5, 3, 3, 3, 1, 1}, 4,
-                 1 << 24); /* 75 elements: every eighth is aligned */
+                 1 << 24); /* 75 elements: every eighth image is aligned */
     check_slices(&(struct shape_of_conv){100000007, 5, 3, 3, 3, 1, 1}, 4, 25000008);
     struct cudnn_slices         slices;
     const struct cudnn_conv_key huge =
         key_for(PLAIN, CR_F16, CR_MATH_F16, &(struct shape_of_conv){2, 32768, 3, 8, 1, 1, 0});
-    CHECK(!cr_cudnn_slices_of(&huge, &slices)); /* one picture's y has 2^33 elements */
+    CHECK(!cr_cudnn_slices_of(&huge, &slices)); /* y of one image has 2^33 elements */
 }
 
 static void slices_of_a_sum_add_to_it(void) {
@@ -480,14 +482,14 @@ static void large_batches_are_supported(void) {
     for (int form = 0; form < FORMS; form++) {
         struct alone a;
         alone_open(&a, (enum form)form, CR_F16, &s);
-        const struct cudnn_support got = asked(&a, 90, CR_MATH_F16);
+        const struct cudnn_support got = support_of(&a, 90, CR_MATH_F16);
         CHECK(got.supported);
         CHECK_INT(got.slices, 16);
         alone_close(&a);
     }
 }
 
-TESTS(CASE(every_op_of_the_shipped_configs_has_a_kernel), CASE(fused_forms_are_there_where_they_are_expected),
-      CASE(forms_have_several_ways), CASE(what_cannot_be_is_refused), CASE(slots_are_taken_as_they_can_be),
-      CASE(own_convolutions_are_plain), CASE(what_is_refused_unasked_is_not_there), CASE(large_batches_are_cut),
-      CASE(slices_of_a_sum_add_to_it), CASE(large_batches_are_supported))
+TESTS(CASE(every_op_of_the_shipped_configs_has_a_kernel), CASE(expected_fused_forms_exist),
+      CASE(forms_have_several_algos), CASE(unsupported_ops_are_refused), CASE(slot_types_are_checked),
+      CASE(own_convolution_kernels_are_plain), CASE(refusals_without_a_query_are_correct),
+      CASE(large_batches_are_split), CASE(slices_of_a_sum_add_to_it), CASE(large_batches_are_supported))

@@ -1,6 +1,6 @@
-/* tests/gpu/test_nccl_close.c: a rank is lost while another opens, adds or closes: cuda/collectives/nccl.c and
- * cuda/collectives/peer_copy.c themselves, over a stand-in for NCCL and CUDA that notes what is used after it has gone.
- * Ranks are threads. No GPU is needed. */
+/* tests/gpu/test_nccl_close.c: a rank is lost while another rank opens, adds or closes: cuda/collectives/nccl.c and
+ * cuda/collectives/peer_copy.c with a fake NCCL and a fake CUDA that detect use after free. Ranks are threads. No
+ * GPU is needed. */
 #include "tests/harness/comm_support.h"
 
 #include <dlfcn.h>
@@ -16,13 +16,14 @@ static void *stand_in_symbol(void *library, const char *name);
 #include <stdatomic.h>
 
 static atomic_int used_late, freed_mapped,
-    alive; /* calls with what an abort has freed; memory freed that others have mapped; communicators */
+    /* counts: calls with objects that an abort has freed; freed memory that other ranks have mapped; communicators */
+    alive;
 
 static void moment(long microseconds) {
     nanosleep(&(struct timespec){.tv_nsec = microseconds * 1000}, NULL);
 }
 
-/* ---- NCCL: communicators are never freed, only gone ---- */
+/* ---- NCCL: communicators are marked as closed, never freed ---- */
 
 enum { COMMS = 1024 };
 struct ncclComm {
@@ -100,7 +101,7 @@ static void *stand_in_symbol(void *library, const char *name) {
     return found;
 }
 
-/* ---- CUDA: memory is the host's; what is mapped elsewhere is counted ---- */
+/* ---- CUDA: memory is host memory; mappings by other ranks are counted ---- */
 
 enum { BLOCKS = 4096 };
 static struct {
@@ -114,7 +115,7 @@ static int find_block(const void *at) {
     return -1;
 }
 cudaError_t cudaMalloc(void **out, size_t bytes) {
-    *out = calloc(1, bytes < 8192 ? bytes : 8192); /* nobody writes farther here */
+    *out = calloc(1, bytes < 8192 ? bytes : 8192); /* no code here writes further */
     for (int i = 0; i < BLOCKS; i++) {
         uintptr_t none = 0;
         if (atomic_compare_exchange_strong(&block[i].at, &none, (uintptr_t)*out)) return cudaSuccess;
@@ -227,11 +228,11 @@ cudaError_t ck_sum_ranks(const struct ck_sum_ranks *sum, int multiprocessors, cu
     return sum->to ? cudaSuccess : cudaErrorInvalidValue;
 }
 
-/* ---- a device's life: as cuda/device.c and runtime/memory_regions.c go through it ---- */
+/* ---- the lifetime of a device: as in cuda/device.c and runtime/memory_regions.c ---- */
 
 enum { STEPS = 3, MOMENTS = 16, LONG = 10000 };
 
-/* Of whom is to be lost in a step the others work on until they hear of it. */
+/* The ranks of which one is to be lost: the others continue until they are notified. */
 static cr_status steps(struct cuda_device *d, const struct member *m, int lost_at) {
     float     *x         = NULL;
     const bool lost_here = lost_at >= 0 && lost_at < STEPS * 4;
@@ -246,7 +247,7 @@ static cr_status steps(struct cuda_device *d, const struct member *m, int lost_a
     return CR_OK;
 }
 
-static cr_status life(struct member *m) {
+static cr_status lifetime(struct member *m) {
     const int           lost_at = m->wrong;
     struct cuda_device *d       = cr_alloc(1, sizeof *d);
     void               *region  = NULL;
@@ -267,10 +268,10 @@ static cr_status life(struct member *m) {
     return status;
 }
 
-static void lives(int lost_at) {
+static void lifetimes(int lost_at) {
     struct group g;
-    group_init(&g, 3, SHARED, life);
-    for (int r = 0; r < g.size; r++) g.member[r].wrong = lost_at; /* goes in as a time */
+    group_init(&g, 3, SHARED, lifetime);
+    for (int r = 0; r < g.size; r++) g.member[r].wrong = lost_at; /* becomes a time */
     group_run(&g);
     CHECK_INT(atomic_load(&used_late), 0);
     CHECK_INT(atomic_load(&freed_mapped), 0);
@@ -279,12 +280,12 @@ static void lives(int lost_at) {
 }
 
 static void a_good_run_frees_everything(void) {
-    lives(-1);
+    lifetimes(-1);
     for (int i = 0; i < BLOCKS; i++) CHECK_INT(atomic_load(&block[i].at), 0);
 }
 
 static void a_rank_is_lost(void) {
-    for (int at = 0; at < STEPS * 4 + MOMENTS; at++) lives(at);
+    for (int at = 0; at < STEPS * 4 + MOMENTS; at++) lifetimes(at);
 }
 
 TESTS(CASE(a_good_run_frees_everything), CASE(a_rank_is_lost))

@@ -1,5 +1,5 @@
-/* tests/harness/checkpoint_fake.h: for the two checkpoint test programs: a store in memory whose content is a function
- * of the step, a folder for a case, and the question "does this checkpoint hold what its step must hold". */
+/* tests/harness/checkpoint_fake.h: a fake parameter store for the checkpoint tests, whose content is a function of the
+ * step, a folder for each case, and a check that a checkpoint holds exactly the content of its step. */
 #ifndef CHECKPOINT_FAKE_H
 #define CHECKPOINT_FAKE_H
 
@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- a folder, and what is said on stderr ---- */
+/* ---- a folder, and redirection of stderr ---- */
 
 static char folder[256];
 
@@ -54,7 +54,7 @@ static inline void stderr_back(void) {
     close(saved_stderr);
 }
 
-/* ---- the store: one blob an address; the file's element i has the value base(step) + i ---- */
+/* ---- the parameter store: one blob per address; element i of a file has the value base(step) + i ---- */
 
 enum { CONV, FC, BIAS, COUNT, MOMENTUM, SCALE, MASK, BLOBS, MODEL = 4 };
 
@@ -70,7 +70,7 @@ static const struct cr_ckpt_tensor fake_tensors[BLOBS] = {
 
 struct fake {
     unsigned char blob[BLOBS][600];
-    int           calls, fail_at; /* the fail_at-th get or put fails; 0: none */
+    int           calls, fail_at; /* the fail_at-th get or put fails; 0: no call fails */
 };
 
 static inline int64_t elems_of(const struct cr_ckpt_tensor *t) {
@@ -79,7 +79,7 @@ static inline int64_t elems_of(const struct cr_ckpt_tensor *t) {
     return elems;
 }
 
-/* Where the file's element i lies in the store. */
+/* Index in the parameter store of element i of the file. */
 static inline int64_t place_of(const struct cr_ckpt_tensor *t, int64_t i) {
     if (!t->permute_krsc) return i;
     int64_t C = t->dim[1], R = t->dim[2], S = t->dim[3];
@@ -167,8 +167,8 @@ static inline cr_status fake_read(struct fake *fake, const char *path, const str
     return status;
 }
 
-/* The step of a checkpoint that holds exactly what that step must hold in all four files; -1: it does not. */
-static inline int64_t sound_step(const char *path) {
+/* The step of a checkpoint that holds exactly the content of that step in all four files; -1 for any other folder. */
+static inline int64_t intact_step(const char *path) {
     struct fake got, want;
     char        file[1100], real[1100], text[64];
     char       *config = NULL, *classes = NULL;
@@ -192,7 +192,7 @@ static inline int64_t sound_step(const char *path) {
     return sound ? step : -1;
 }
 
-/* Names in the folder that start with a dot. */
+/* Number of names in the folder that start with a dot. */
 static inline int leftovers(const char *path) {
     DIR *dir   = opendir(path);
     int  count = 0;

@@ -1,13 +1,13 @@
-# cli_support.sh: what tests/test_cli*.sh share; they source it: the program's exit code and outputs, and a configuration, tiny.ini.
+# cli_support.sh: helpers that tests/cli/*.sh source: runs the program, checks its exit code and outputs, and writes a configuration, tiny.ini.
 . "$(dirname "${BASH_SOURCE[0]}")/support.sh"
 
-# run ARGS...: the program; leaves rc, out, err
+# run ARGS...: runs the program; sets rc, out, err
 run() {
     timeout 300 "$bin" "$@" >stdout 2>stderr
     rc=$?
     out=$(cat stdout) err=$(cat stderr)
 }
-# expect NAME RC [TEXT...]: the last run ended with RC and its outputs hold every TEXT
+# expect NAME RC [TEXT...]: the last run exited with RC and its outputs contain every TEXT
 expect() {
     local name=$1 want=$2 text
     shift 2
@@ -47,5 +47,5 @@ device = cpu
 threads = 1
 INI
 
-grep -v '_images' tiny.ini >files.ini # for sets that have their own size
-shapes="data.kind=shapes data.root=pictures data.train_images=200 data.val_images=40" # pictures as `data shapes` draws them
+grep -v '_images' tiny.ini >files.ini # for datasets with a size of their own
+shapes="data.kind=shapes data.root=pictures data.train_images=200 data.val_images=40" # the images that `data shapes` generates

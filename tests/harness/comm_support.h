@@ -1,4 +1,5 @@
-/* tests/harness/comm_support.h: ranks as threads of a test: each opens a comm over one of the ways and runs a body. */
+/* tests/harness/comm_support.h: ranks as threads of one test; each rank opens a communicator over one transport and
+ * runs a function. */
 #ifndef CR_COMM_SUPPORT_H
 #define CR_COMM_SUPPORT_H
 
@@ -21,12 +22,12 @@ struct group;
 struct member {
     struct group          *group;
     struct cr_comm_options where;
-    struct cr_comm        *comm; /* of body */
-    cr_status              status;
+    struct cr_comm        *comm;
+    cr_status              status; /* of body */
     char                   message[1000];
     double                 seconds;
     bool                   reports_error;
-    int                    wrong; /* values that are not what they must be */
+    int                    wrong; /* number of wrong values */
 };
 struct group {
     int size;
@@ -34,7 +35,7 @@ struct group {
     struct member member[RANKS_MAX];
 };
 
-/* A port that nobody has just now. */
+/* A port that is free at the moment. */
 static int free_port(void) {
     struct sockaddr_in at     = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t          length = sizeof at;
@@ -45,10 +46,10 @@ static int free_port(void) {
     return ntohs(at.sin_port);
 }
 
-static void group_init(struct group *g, int size, enum transport way, cr_status (*body)(struct member *m)) {
-    const int port   = way == SHARED ? 0 : free_port();
+static void group_init(struct group *g, int size, enum transport transport, cr_status (*body)(struct member *m)) {
+    const int port   = transport == SHARED ? 0 : free_port();
     void     *shared = NULL;
-    if (way == SHARED && cr_comm_shared_new(size, &shared) != CR_OK) CHECK(!"shared memory");
+    if (transport == SHARED && cr_comm_shared_new(size, &shared) != CR_OK) CHECK(!"shared memory");
     *g = (struct group){.size = size, .body = body};
     for (int r = 0; r < size; r++) {
         struct cr_comm_options *w = &g->member[r].where;
@@ -64,8 +65,8 @@ static void group_init(struct group *g, int size, enum transport way, cr_status 
                                                              .rendezvous_s   = 20,
                                                              .timeout_s      = 20,
                                                              .wait_timeout_s = 20};
-        /* a group apart: each its own host */
-        if (way == TCP) snprintf(w->group, sizeof w->group, "%d", r / 2);
+        /* over plain TCP, two ranks are on each simulated host */
+        if (transport == TCP) snprintf(w->group, sizeof w->group, "%d", r / 2);
     }
 }
 

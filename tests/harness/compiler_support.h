@@ -1,6 +1,5 @@
-/* tests/harness/compiler_support.h: what the tests of the passes share: models from config lines, invented targets,
- * failing allocations.
- */
+/* tests/harness/compiler_support.h: helpers of the compiler tests: models from config lines, artificial cost models,
+ * failing allocations. */
 #ifndef CR_TEST_PASSES_HELP_H
 #define CR_TEST_PASSES_HELP_H
 
@@ -9,7 +8,7 @@
 #include "model/model.h"
 #include "tests/harness/test.h"
 
-struct bench_model { /* a model and what it is made of */
+struct bench_model { /* a model and its configuration */
     struct cr_config config;
     struct cr_model  model;
 };
@@ -30,12 +29,12 @@ static inline struct cr_rng test_rng(uint64_t number) {
     return cr_rng_make(number, CR_RNG_TEST, 0, 0);
 }
 
-/* In [low, high]. */
+/* Returns a number in [low, high]. */
 static inline int64_t draw(struct cr_rng *rng, int64_t low, int64_t high) {
     return low + (int64_t)cr_rng_below(rng, (uint64_t)(high - low + 1));
 }
 
-/* Accepts everything; asks for scratch memory for convolutions, more for their gradients. */
+/* Accepts every op; requests scratch memory for convolutions, and more for their gradients. */
 static inline cr_status greedy_select(void *self, const struct cr_program *p, struct cr_op *op, size_t *workspace) {
     (void)self;
     op->kernel = (int)op->kind;
@@ -44,7 +43,7 @@ static inline cr_status greedy_select(void *self, const struct cr_program *p, st
     if (op->kind == CR_OP_conv_wgrad) *workspace = p->tensor[op->in[CR_IN_conv_wgrad_x]].bytes + 1000;
     return CR_OK;
 }
-static inline struct cr_cost_model greedy_target(size_t alignment) {
+static inline struct cr_cost_model greedy_cost_model(size_t alignment) {
     return (struct cr_cost_model){
         .alignment = alignment, .bytes_per_s = 1e10, .flops_per_s = 1e11, .select = greedy_select};
 }
@@ -53,43 +52,43 @@ static inline size_t aligned(size_t bytes, size_t alignment) {
     return (bytes + alignment - 1) / alignment * alignment;
 }
 
-/* The test's own truth, quadratic and plain. */
-static inline bool intervals_valid(const struct cr_interval *life, int n, size_t alignment, size_t peak) {
+/* Checks all pairs of intervals: quadratic and independent of the planner. */
+static inline bool intervals_valid(const struct cr_interval *interval, int n, size_t alignment, size_t peak) {
     for (int i = 0; i < n; i++) {
-        if (life[i].size == 0 || life[i].lower >= life[i].upper) continue;
-        if (life[i].offset % alignment || life[i].offset + life[i].size > peak) return false;
+        if (interval[i].size == 0 || interval[i].lower >= interval[i].upper) continue;
+        if (interval[i].offset % alignment || interval[i].offset + interval[i].size > peak) return false;
         for (int k = 0; k < i; k++) {
-            bool there = life[k].size && life[k].lower < life[k].upper;
-            bool time  = life[k].lower < life[i].upper && life[i].lower < life[k].upper;
-            bool space =
-                life[k].offset < life[i].offset + life[i].size && life[i].offset < life[k].offset + life[k].size;
+            bool there = interval[k].size && interval[k].lower < interval[k].upper;
+            bool time  = interval[k].lower < interval[i].upper && interval[i].lower < interval[k].upper;
+            bool space = interval[k].offset < interval[i].offset + interval[i].size &&
+                         interval[i].offset < interval[k].offset + interval[k].size;
             if (there && time && space) return false;
         }
     }
     return true;
 }
 
-/* `step` or `eval` of an architecture, compiled; false after a failed check. */
+/* Compiles `step` or `eval` of an architecture; false after a failed check. */
 static inline bool compiled(struct bench_model *b, const char *arch, int64_t size, int64_t batch,
                             enum cr_program_kind kind, bool fuse, bool reuse, struct cr_program *p) {
     char override[64];
     snprintf(override, sizeof override, "model.arch=%s", arch);
     const char               *overrides[] = {override};
-    struct cr_cost_model      target      = greedy_target(256);
+    struct cr_cost_model      cost_model  = greedy_cost_model(256);
     struct cr_compile_options options     = {.fuse = fuse, .reuse = reuse};
     cr_status                 status      = bench_open(b, overrides, 1, size);
     if (status == CR_OK) status = cr_model_program(&b->model, &b->config, kind, batch, p);
-    if (status == CR_OK) status = cr_compile(p, &target, &options);
+    if (status == CR_OK) status = cr_compile(p, &cost_model, &options);
     CHECK_STATUS(status, CR_OK);
     return status == CR_OK;
 }
 
 static inline int emitted(struct cr_program *p, const struct cr_op *op, const char *name) {
-    int index = cr_emit(p, op, name); /* may move the array */
+    int index = cr_emit(p, op, name); /* may reallocate the array */
     return p->op[index].out[0];
 }
 
-/* zero -> a; relu: b = a; add: c = b + b; relu: d = c; add: e = c + d (c and d die) */
+/* zero -> a; relu: b = a; add: c = b + b; relu: d = c; add: e = c + d (last use of c and d) */
 static inline void chain_program(struct cr_program *p, int id[5]) {
     cr_program_init(p, "chain", NULL);
     id[0]          = cr_tensor_add(p, "a", CR_F32, CR_REGION_POOL, 1, 1, 1, 100);
@@ -108,7 +107,7 @@ static inline void chain_program(struct cr_program *p, int id[5]) {
     id[4]             = emitted(p, &s, "e");
 }
 
-/* Orders and plans, proves both; bytes of the pool. */
+/* Inserts waits, plans memory, checks both; returns the bytes of the pool. */
 static inline size_t plan_of(struct cr_program *p) {
     CHECK_STATUS(cr_program_check(p), CR_OK);
     CHECK_STATUS(cr_pass_insert_waits(p), CR_OK);

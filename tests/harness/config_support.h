@@ -1,4 +1,4 @@
-/* tests/harness/config_support.h: what the tests of INI and config share: files in a folder of the running case. */
+/* tests/harness/config_support.h: helpers of the INI and config tests: files in a folder of the test program. */
 #ifndef CR_CONFIG_SUPPORT_H
 #define CR_CONFIG_SUPPORT_H
 
@@ -9,14 +9,14 @@
 
 #include <unistd.h>
 
-static char folder[256]; /* of the test program, made when first used and removed at its end */
+static char folder[256]; /* of the test program: created on first use, removed at exit */
 
 static void folder_close(void) {
     cr_fs_remove_tree(folder);
 }
 
 static inline const char *in_folder(const char *name) {
-    static char ring[8][400]; /* so that a few paths can be in use at once */
+    static char ring[8][400]; /* several paths can be in use at once */
     static int  next;
     char       *path = ring[next++ % 8];
     if (!*folder) {
@@ -40,7 +40,7 @@ static inline const char *file_text(const char *name, const char *text) {
     return file_bytes(name, text, strlen(text));
 }
 
-/* The message of opening `text` as c.ini with one override (or NULL): "" when it opens. The folder is cut off. */
+/* Opens `text` as c.ini with one override (or NULL). Returns the error message without the folder, "" on success. */
 static inline const char *refusal(const char *text, const char *override) {
     static char      message[5000];
     struct cr_config config;

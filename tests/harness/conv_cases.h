@@ -1,5 +1,5 @@
-/* tests/harness/conv_cases.h: what the tests of cuDNN's rows share: an op of its own in a program, for each form of a
- * convolution that the rows know. */
+/* tests/harness/conv_cases.h: helper of the tests of the cuDNN kernels: a program with one op for each form of a
+ * convolution that these kernels support. */
 #ifndef CR_TEST_CONV_FORMS_H
 #define CR_TEST_CONV_FORMS_H
 
@@ -7,9 +7,9 @@
 
 enum form {
     PLAIN,
-    STATS,
+    SUMS,
     ACT,
-    ACT_STATS,
+    ACT_SUMS,
     BIAS,
     BIAS_RELU,
     BIAS_ADD,
@@ -22,17 +22,17 @@ enum form {
     DGRAD_ADD_BN,
     FORMS
 };
-static const char *const form_name[FORMS] = {"conv",      "conv+stats",     "act+conv",      "act+conv+stats",
+static const char *const form_name[FORMS] = {"conv",      "conv+sums",      "act+conv",      "act+conv+sums",
                                              "conv+bias", "conv+bias+relu", "conv+add+bias", "conv+add+bias+relu",
                                              "wgrad",     "act+wgrad",      "dgrad",         "dgrad+add",
                                              "dgrad+bn",  "dgrad+add+bn"};
 
 struct shape_of_conv {
-    int64_t N, H, C, K; /* square pictures */
+    int64_t N, H, C, K; /* square images */
     int     window, stride, pad;
 };
 
-/* A program with one op in it. */
+/* A program with one op. */
 struct alone {
     struct cr_param_store store;
     struct cr_program     p;
@@ -46,10 +46,10 @@ static inline int tensor(struct alone *a, const char *name, enum cr_dtype type, 
 
 static inline void make_forward(struct alone *a, enum form form, enum cr_dtype real, const struct shape_of_conv *s,
                                 int y) {
-    const bool act = form == ACT || form == ACT_STATS, stats = form == STATS || form == ACT_STATS;
+    const bool act = form == ACT || form == ACT_SUMS, sums = form == SUMS || form == ACT_SUMS;
     a->op.out[CR_OUT_conv_y] = y;
-    if (act) a->op.in[CR_IN_conv_scale_bias] = tensor(a, "coef", real, 2, 1, 1, s->C);
-    if (stats) a->op.out[CR_OUT_conv_sums] = tensor(a, "stats", CR_F32, 2, 1, 1, s->K);
+    if (act) a->op.in[CR_IN_conv_scale_bias] = tensor(a, "scale_bias", real, 2, 1, 1, s->C);
+    if (sums) a->op.out[CR_OUT_conv_sums] = tensor(a, "sums", CR_F32, 2, 1, 1, s->K);
     if (form >= BIAS) a->op.in[CR_IN_conv_bias] = tensor(a, "bias", CR_F32, 1, 1, 1, s->K);
     if (form == BIAS_ADD || form == BIAS_ADD_RELU) {
         const int64_t *d         = a->p.tensor[y].dim;
@@ -63,10 +63,10 @@ static inline void make_dgrad(struct alone *a, enum form form, enum cr_dtype rea
         a->op.in[CR_IN_conv_dgrad_add] = tensor(a, "add", real, s->N, s->H, s->H, s->C);
     if (form < DGRAD_BN) return;
     a->op.in[CR_IN_conv_dgrad_bn_x]        = tensor(a, "bn_x", real, s->N, s->H, s->H, s->C);
-    a->op.in[CR_IN_conv_dgrad_mean_rstd]   = tensor(a, "saved", CR_F32, 2, 1, 1, s->C);
+    a->op.in[CR_IN_conv_dgrad_mean_rstd]   = tensor(a, "mean_rstd", CR_F32, 2, 1, 1, s->C);
     a->op.in[CR_IN_conv_dgrad_gamma]       = tensor(a, "gamma", CR_F32, 1, 1, 1, s->C);
     a->op.in[CR_IN_conv_dgrad_beta]        = tensor(a, "beta", CR_F32, 1, 1, 1, s->C);
-    a->op.out[CR_OUT_conv_dgrad_grad_sums] = tensor(a, "dstats", CR_F32, 2, 1, 1, s->C);
+    a->op.out[CR_OUT_conv_dgrad_grad_sums] = tensor(a, "grad_sums", CR_F32, 2, 1, 1, s->C);
 }
 
 static inline void alone_open(struct alone *a, enum form form, enum cr_dtype real, const struct shape_of_conv *s) {
@@ -88,7 +88,7 @@ static inline void alone_open(struct alone *a, enum form form, enum cr_dtype rea
         a->op.in[CR_IN_conv_wgrad_x]    = x;
         a->op.in[CR_IN_conv_wgrad_dy]   = y;
         a->op.out[CR_OUT_conv_wgrad_dw] = w;
-        if (form == ACT_WGRAD) a->op.in[CR_IN_conv_wgrad_scale_bias] = tensor(a, "coef", real, 2, 1, 1, s->C);
+        if (form == ACT_WGRAD) a->op.in[CR_IN_conv_wgrad_scale_bias] = tensor(a, "scale_bias", real, 2, 1, 1, s->C);
     } else {
         a->op.in[CR_IN_conv_dgrad_dy]   = y;
         a->op.in[CR_IN_conv_dgrad_w]    = w;

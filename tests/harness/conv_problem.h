@@ -1,6 +1,6 @@
-/* tests/harness/conv_problem.h: what tests of convolution kernels on the GPU share: operands drawn in the type that the
- * kernel reads, what it should make of them by a loop over all weights in double, and an output between zones that must
- * stay as they were. */
+/* tests/harness/conv_problem.h: helpers of the tests of convolution kernels on the GPU: random operands in the type of
+ * the kernel, an FP64 reference result from a loop over all weights, and an output between guard zones that the kernel
+ * must not write. */
 #ifndef CR_TEST_CONV_PROBLEM_H
 #define CR_TEST_CONV_PROBLEM_H
 
@@ -8,13 +8,13 @@
 #include "cuda/common/launchers.h"
 #include "tests/harness/test.h"
 
-enum { GUARD = 512, GUARD_BYTE = 0x3c }; /* elements of each zone, and what they are filled with */
+enum { GUARD = 512, GUARD_BYTE = 0x3c }; /* elements of each guard zone, and its fill byte */
 
 #define OK(call) REQUIRE((call) == cudaSuccess)
 
 static const enum cr_dtype dtypes[] = {[CK_F32] = CR_F32, [CK_F16] = CR_F16, [CK_BF16] = CR_BF16};
 
-/* 24 random bits; a number from -1 to 1. */
+/* Draws 24 random bits; draw() gives a number from -1 to 1. */
 static inline uint32_t draw_bits(void) {
     static uint32_t seed = 1;
     seed                 = seed * 1664525u + 1013904223u;
@@ -31,7 +31,7 @@ static inline struct ck_conv conv_sized(struct ck_conv c) {
     return c;
 }
 
-/* On the host. x, add and y are of the convolution's type, the filter of its own. */
+/* Operands on the host. x, add and y have the type of the convolution; the filter has its own type. */
 struct problem {
     struct ck_conv conv;
     enum cr_dtype  dtype, w_dtype;
@@ -39,7 +39,7 @@ struct problem {
     int64_t        inputs, outputs, weights;
     void          *x, *w, *add;
     float         *bias;
-    double        *want, *size; /* what each output should be, and the sum of absolute terms */
+    double        *want, *size; /* the expected outputs, and the sum of the absolute terms of each */
 };
 
 static inline void problem_close(struct problem *p) {
@@ -47,7 +47,8 @@ static inline void problem_close(struct problem *p) {
     for (size_t i = 0; i < CR_COUNT(memory); i++) cr_free(memory[i]);
 }
 
-/* Draws all operands but the filter, which is zeros; false: no memory. Close it in any case. */
+/* Draws all operands except the filter, which is filled with zeros; false when memory runs out. Call problem_close() in
+ * both cases. */
 static inline bool problem_open(struct problem *p, const struct ck_conv *c, enum cr_dtype w_dtype, bool fused) {
     *p      = (struct problem){.conv    = *c,
                                .dtype   = dtypes[c->type],
@@ -69,7 +70,7 @@ static inline bool problem_open(struct problem *p, const struct ck_conv *c, enum
     return true;
 }
 
-/* Fills in `want` and `size` when the filter is there. */
+/* Computes `want` and `size`; the filter must be complete. */
 static inline void problem_expect(struct problem *p) {
     const struct ck_conv *c = &p->conv;
     for (int64_t o = 0; o < p->outputs; o++) {
@@ -91,7 +92,7 @@ static inline void problem_expect(struct problem *p) {
 
 /* ---- on the device ---- */
 
-/* A copy there; NULL: no memory. cudaFree. */
+/* Copies to the device; NULL when memory runs out. The caller frees it with cudaFree. */
 static inline void *up(const void *host, int64_t bytes) {
     void *device = NULL;
     if (cudaMalloc(&device, (size_t)CR_MAX(bytes, 1)) == cudaSuccess)
@@ -99,7 +100,7 @@ static inline void *up(const void *host, int64_t bytes) {
     return device;
 }
 
-/* Room for y and its zones, all filled; y begins GUARD elements in. */
+/* Allocates y and its guard zones, all filled with GUARD_BYTE; y begins GUARD elements in. */
 static inline int64_t guarded_bytes(int64_t outputs, enum cr_dtype dtype) {
     return (outputs + 2 * GUARD) * (int64_t)cr_dtype_bytes(dtype);
 }
@@ -113,7 +114,7 @@ static inline void *behind_guard(void *y, enum cr_dtype dtype) {
     return (char *)y + GUARD * cr_dtype_bytes(dtype);
 }
 
-/* Bytes of the zones that are not as they were; y is the whole room, copied to the host. */
+/* Number of changed bytes in the guard zones; y is the whole allocation, copied to the host. */
 static inline int64_t guards_broken(const void *y, int64_t outputs, enum cr_dtype dtype) {
     const unsigned char *byte = y;
     const int64_t        zone = GUARD * (int64_t)cr_dtype_bytes(dtype), second = guarded_bytes(outputs, dtype) - zone;
@@ -122,9 +123,9 @@ static inline int64_t guards_broken(const void *y, int64_t outputs, enum cr_dtyp
     return broken;
 }
 
-/* Fetches what is in the room: each output is `want` but for a rounding to its type and `slack` of its terms, and the
- * zones stand. */
-static inline void problem_check(const struct problem *p, const void *y, double slack, int way) {
+/* Copies the allocation to the host. Each output must equal `want` within one rounding to its type plus `slack` of its
+ * terms, and the guard zones must be unchanged. */
+static inline void problem_check(const struct problem *p, const void *y, double slack, int variant) {
     const double step  = p->dtype == CR_F32 ? 0 : p->dtype == CR_F16 ? 0x1p-11 : 0x1p-8;
     int64_t      wrong = 0;
     void        *got   = cr_alloc((size_t)guarded_bytes(p->outputs, p->dtype), 1);
@@ -135,8 +136,9 @@ static inline void problem_check(const struct problem *p, const void *y, double 
                    step * fabs(p->want[o]) + slack * (p->size[o] + 1e-2));
     const int64_t guards = guards_broken(got, p->outputs, p->dtype);
     if (wrong || guards)
-        TEST_FAIL_("way %d, %s, C %lld K %lld: %lld wrong, %lld bytes beside y", way, cr_dtype_name(p->dtype),
-                   (long long)p->conv.C, (long long)p->conv.K, (long long)wrong, (long long)guards);
+        TEST_FAIL_("variant %d, %s, C %lld K %lld: %lld wrong, %lld guard bytes of y changed", variant,
+                   cr_dtype_name(p->dtype), (long long)p->conv.C, (long long)p->conv.K, (long long)wrong,
+                   (long long)guards);
     cr_free(got);
 }
 

@@ -1,5 +1,5 @@
-/* tests/harness/cost_table_support.h: what the tests of the table of costs share: a device whose rows take as long as
- * they say, and a table on it. */
+/* tests/harness/cost_table_support.h: helpers of the cost table tests: a fake device whose kernels take a given time,
+ * and a cost table on it. */
 #ifndef CR_TEST_COSTS_SUPPORT_H
 #define CR_TEST_COSTS_SUPPORT_H
 
@@ -12,23 +12,23 @@
 #include <math.h>
 #include <unistd.h>
 
-/* ---- the device: rows of one op that take as long as they say ---- */
+/* ---- the fake device: kernels of one op that take a given time ---- */
 
-static double  clock_s; /* the device's time */
+static double  clock_s; /* clock of the device */
 static int     launches, prepares, releases;
-static double  takes[3][2];  /* seconds by row and way */
-static size_t  workspace[3]; /* bytes, by row */
+static double  takes[3][2];  /* seconds by kernel and algo */
+static size_t  workspace[3]; /* bytes, by kernel */
 static size_t  memory_max;   /* of one reservation */
-static double  enqueue_s[3]; /* of a row's launch that is not recorded */
-static double  event_s;      /* that the device takes for a mark */
-static bool    is_recording;
-static int64_t not_noise; /* halves of inputs that were none, 1 to 2 with a sign */
+static double  enqueue_s[3]; /* host time of a kernel launch outside a graph capture */
+static double  event_s;      /* device time of an event */
+static bool    is_capturing;
+static int64_t not_noise; /* halves of inputs outside the noise range (1 to 2 with a sign) */
 
 struct prepared {
     int kernel, algo;
 };
 
-static inline cr_status prepare_row(int row, const struct cr_op *op, void **out, size_t *bytes) {
+static inline cr_status prepare_kernel(int row, const struct cr_op *op, void **out, size_t *bytes) {
     struct prepared *p = cr_alloc(1, sizeof *p);
     if (!p) return CR_NO_MEMORY(sizeof *p);
     *p     = (struct prepared){row, op->algo};
@@ -40,18 +40,18 @@ static inline cr_status prepare_row(int row, const struct cr_op *op, void **out,
 #define PREPARE(n)                                                                                                     \
     static cr_status prepare_##n(struct cr_device *d, const struct cr_program *p, const struct cr_op *op, void **out,  \
                                  size_t *bytes) {                                                                      \
-        return (void)d, (void)p, prepare_row(n, op, out, bytes);                                                       \
+        return (void)d, (void)p, prepare_kernel(n, op, out, bytes);                                                    \
     }
 PREPARE(0)
 PREPARE(1)
 PREPARE(2)
 
-static inline cr_status launch_row(struct cr_device *d, const struct cr_call *call) {
+static inline cr_status launch_kernel(struct cr_device *d, const struct cr_call *call) {
     const struct prepared *p = call->prepared;
     (void)d;
     launches++;
     clock_s += takes[p->kernel][p->algo];
-    if (!is_recording) { /* the device waits for the host, which really takes its time */
+    if (!is_capturing) { /* the device waits for the host, whose launch really takes this time */
         const int64_t start = cr_time_ns();
         while ((double)(cr_time_ns() - start) < enqueue_s[p->kernel] * 1e9) continue;
         clock_s += enqueue_s[p->kernel];
@@ -60,34 +60,34 @@ static inline cr_status launch_row(struct cr_device *d, const struct cr_call *ca
     const size_t    bytes = call->program->tensor[call->op->in[CR_IN_relu_x]].bytes;
     const uint16_t *x     = call->in[CR_IN_relu_x];
     for (size_t i = 1; i < bytes / 2; i++)
-        not_noise += (x[i] & 0x7c00) != 0x3c00;    /* the first is where a byte is set between launches */
+        not_noise += (x[i] & 0x7c00) != 0x3c00;    /* one byte is set between launches: it is the first one */
     memset(call->out[CR_OUT_relu_y], 0x7f, bytes); /* NaN */
     memset(call->workspace, 0x7f, workspace[p->kernel]);
     return CR_OK;
 }
-static inline void release_row(void *p) {
+static inline void release_kernel(void *p) {
     releases++, cr_free(p);
 }
-static inline int two_ways(struct cr_device *d, const struct cr_program *p, const struct cr_op *op) {
+static inline int two_algos(struct cr_device *d, const struct cr_program *p, const struct cr_op *op) {
     return (void)d, (void)p, (void)op, 2;
 }
 
-static struct cr_kernel row_a = {.name          = "fake.a",
-                                 .op            = CR_OP_relu,
-                                 .deterministic = true,
-                                 .prepare       = prepare_0,
-                                 .launch        = launch_row,
-                                 .release       = release_row};
-static struct cr_kernel row_b = {.name          = "fake.b",
-                                 .op            = CR_OP_relu,
-                                 .deterministic = true,
-                                 .prepare       = prepare_1,
-                                 .launch        = launch_row,
-                                 .release       = release_row,
-                                 .algo_count    = two_ways};
-static struct cr_kernel row_c = {
-    .name = "fake.c", .op = CR_OP_relu, .prepare = prepare_2, .launch = launch_row, .release = release_row};
-static const struct cr_kernel *rows[] = {&row_a, &row_b, &row_c, NULL};
+static struct cr_kernel kernel_a = {.name          = "fake.a",
+                                    .op            = CR_OP_relu,
+                                    .deterministic = true,
+                                    .prepare       = prepare_0,
+                                    .launch        = launch_kernel,
+                                    .release       = release_kernel};
+static struct cr_kernel kernel_b = {.name          = "fake.b",
+                                    .op            = CR_OP_relu,
+                                    .deterministic = true,
+                                    .prepare       = prepare_1,
+                                    .launch        = launch_kernel,
+                                    .release       = release_kernel,
+                                    .algo_count    = two_algos};
+static struct cr_kernel kernel_c = {
+    .name = "fake.c", .op = CR_OP_relu, .prepare = prepare_2, .launch = launch_kernel, .release = release_kernel};
+static const struct cr_kernel *kernels[] = {&kernel_a, &kernel_b, &kernel_c, NULL};
 
 static inline cr_status fake_reserve(struct cr_device *d, size_t bytes, void **out) {
     (void)d;
@@ -125,15 +125,15 @@ static inline cr_status elapsed(struct cr_device *d, void *a, void *b, double *s
     return (void)d, *s = *(double *)b - *(double *)a, CR_OK;
 }
 
-static double           recorded_from;
+static double           capture_start;
 static inline cr_status capture_begin(struct cr_device *d) {
-    return (void)d, is_recording = true, recorded_from = clock_s, CR_OK;
+    return (void)d, is_capturing = true, capture_start = clock_s, CR_OK;
 }
 static inline cr_status capture_end(struct cr_device *d, void **out) {
     CR_TRY(event_create(d, out));
-    *(double *)*out = clock_s - recorded_from; /* recording takes no time on the device, replaying does */
-    clock_s         = recorded_from;
-    is_recording    = false;
+    *(double *)*out = clock_s - capture_start; /* capture takes no device time, replay does */
+    clock_s         = capture_start;
+    is_capturing    = false;
     return CR_OK;
 }
 static inline cr_status replay(struct cr_device *d, void *r) {
@@ -154,9 +154,9 @@ static const struct cr_async   fake_async   = {.move          = fake_move,
 static const struct cr_backend fake_backend = {
     .name = "fake", .reserve = fake_reserve, .release = fake_release, .put = fake_put, .async = &fake_async};
 
-/* ---- what every case stands on ---- */
+/* ---- fixture of every case ---- */
 
-struct stand {
+struct fixture {
     struct cr_device      device;
     struct cr_program     program;
     struct cr_op          op;
@@ -164,12 +164,13 @@ struct stand {
     char                  path[CR_PATH_MAX];
 };
 
-static inline void stand_open(struct stand *s, const char *folder, const char *device) {
-    const double as_given[3][2] = {{3e-4, 0}, {2e-4, 1e-4}, {5e-5, 0}};
-    *s                          = (struct stand){.device = {.backend = &fake_backend,
-                                                            .kernels = rows,
-                                                            .options = {.deterministic = true},
-                                                            .caps    = {.alignment = 256, .bytes_per_s = 1e9, .flops_per_s = 1e9}}};
+static inline void fixture_open(struct fixture *s, const char *folder, const char *device) {
+    const double           as_given[3][2] = {{3e-4, 0}, {2e-4, 1e-4}, {5e-5, 0}};
+    const struct cr_device fake           = {.backend = &fake_backend,
+                                             .kernels = kernels,
+                                             .options = {.deterministic = true},
+                                             .caps    = {.alignment = 256, .bytes_per_s = 1e9, .flops_per_s = 1e9}};
+    *s                                    = (struct fixture){.device = fake};
     snprintf(s->device.caps.text, sizeof s->device.caps.text, "%s", device);
     memcpy(takes, as_given, sizeof takes);
     memset(enqueue_s, 0, sizeof enqueue_s);
@@ -186,31 +187,31 @@ static inline void stand_open(struct stand *s, const char *folder, const char *d
     REQUIRE_OK(cr_cost_table_open(&s->device, s->path, &s->costs));
 }
 
-static inline void stand_close(struct stand *s) {
+static inline void fixture_close(struct fixture *s) {
     cr_cost_table_close(s->costs);
     cr_program_free(&s->program);
 }
 
-static inline struct cr_cost best(struct stand *s) {
+static inline struct cr_cost best(struct fixture *s) {
     struct cr_cost cost = {.kernel = CR_NONE};
     CHECK_STATUS(cr_cost_table_best(s->costs, &s->program, &s->op, &cost), CR_OK);
     return cost;
 }
 
-static inline int64_t measured(const struct stand *s) {
+static inline int64_t measured(const struct fixture *s) {
     return s->costs->measured;
 }
 
-/* The file with one line more, and a sum that fits. */
-static inline void summed_anew(const char *text, const char *line, struct cr_text *out) {
+/* The file with one more line, and a valid checksum. */
+static inline void add_line_and_checksum(const char *text, const char *line, struct cr_text *out) {
     const char *sum = strstr(text, "\nsum\t");
     REQUIRE(sum);
     cr_text_add(out, "%.*s%s", (int)(sum + 1 - text), text, line);
     cr_text_add(out, "sum\t%016llx\n", (unsigned long long)cr_cost_hash(out->data));
 }
 
-/* Makes the sum of a changed text fit again. */
-static inline void sum_anew(char *text) {
+/* Recomputes the checksum of a changed text. */
+static inline void update_checksum(char *text) {
     char *sum = strstr(text, "\nsum\t");
     REQUIRE(sum);
     const char kept     = sum[1];
@@ -220,7 +221,7 @@ static inline void sum_anew(char *text) {
     snprintf(sum + 1, strlen(sum + 1) + 1, "sum\t%016llx\n", (unsigned long long)hash);
 }
 
-static inline void resize(struct stand *s, int64_t batch) {
+static inline void resize(struct fixture *s, int64_t batch) {
     s->program.tensor[0].dim[0] = s->program.tensor[1].dim[0] = batch;
 }
 

@@ -1,4 +1,4 @@
-/* tests/harness/data_support.h: what the tests of the data part share: sums, made-up pictures, configs, folders. */
+/* tests/harness/data_support.h: helpers of the data tests: checksums, synthetic images, configs, folders. */
 #ifndef CR_DATA_SUPPORT_H
 #define CR_DATA_SUPPORT_H
 
@@ -14,7 +14,7 @@
 
 enum { SUPPORT_PATH = 4096 };
 
-/* A path or an override; too long a one fails what uses it. */
+/* A path or an override. Text that is too long makes the call that uses it fail. */
 static inline char *text_into(char buf[SUPPORT_PATH], const char *fmt, ...) CR_PRINTF(2, 3);
 static inline char *text_into(char buf[SUPPORT_PATH], const char *fmt, ...) {
     va_list args;
@@ -32,8 +32,8 @@ static inline uint64_t sum_bytes(const void *bytes, size_t count) {
     return h;
 }
 
-/* The made-up picture of make.py. */
-static inline struct cr_image make_picture(int w, int h) {
+/* The synthetic image of make.py. */
+static inline struct cr_image make_image(int w, int h) {
     struct cr_image image = {w, h, cr_alloc((size_t)w * h, 3)};
     for (int y = 0; y < h; y++)
         for (int x = 0; x < w; x++)
@@ -45,7 +45,7 @@ static inline struct cr_image make_picture(int w, int h) {
     return image;
 }
 
-/* What the network sees of a training picture: written from graph/ops.def's words, not from the rows of normalize. */
+/* A training image as the network input: written from graph/ops.def, independent of the normalize kernels. */
 static inline void apply_box(const uint8_t *rgb, int size, const int32_t box[4], uint8_t *out) {
     for (int y = 0; y < size; y++)
         for (int x = 0; x < size; x++)
@@ -56,7 +56,7 @@ static inline void apply_box(const uint8_t *rgb, int size, const int32_t box[4],
             }
 }
 
-/* Reads a whole small file; cr_free. */
+/* Reads a whole small file; the caller frees it with cr_free. */
 static inline uint8_t *read_bytes(const char *path, size_t *count) {
     FILE *file = fopen(path, "rb");
     *count     = 0;
@@ -76,7 +76,7 @@ static inline void write_bytes(const char *path, const void *bytes, size_t count
     if (file) fclose(file);
 }
 
-/* A fresh folder; drop_folder removes it with all it holds. */
+/* Creates a new folder; drop_folder removes it with its content. */
 static inline void make_folder(char path[SUPPORT_PATH]) {
     const char *tmp = getenv("TMPDIR");
     snprintf(path, SUPPORT_PATH, "%s/cresnet-test-XXXXXX", tmp ? tmp : "/tmp");
@@ -103,8 +103,8 @@ static inline void make_parents(const char *path) {
         }
 }
 
-/* A PNG of one colour at root/name, with its folders. */
-static inline void put_picture(const char *root, const char *name, int width, int height, int colour) {
+/* Writes a PNG of one colour to root/name, and creates its folders. */
+static inline void put_image(const char *root, const char *name, int width, int height, int colour) {
     char     path[SUPPORT_PATH];
     uint8_t *rgb = cr_alloc((size_t)width * height, 3);
     memset(rgb, colour, (size_t)width * height * 3);
@@ -121,7 +121,7 @@ static inline void put_text(const char *root, const char *name, const char *text
     write_bytes(path, text, strlen(text));
 }
 
-/* A config of the defaults with the given values: make_config(&config, "data.kind=folder", ..., NULL). */
+/* Defaults with the given overrides: make_config(&config, "data.kind=folder", ..., NULL). */
 #define make_config(config, ...) make_config_((config), (const char *const[]){__VA_ARGS__, NULL})
 static inline cr_status make_config_(struct cr_config *config, const char *const *overrides) {
     int n = 0;
@@ -129,7 +129,7 @@ static inline cr_status make_config_(struct cr_config *config, const char *const
     return cr_config_open(config, NULL, overrides, n);
 }
 
-/* "data.root=" and the folder. */
+/* "data.root=" followed by the folder. */
 static inline const char *root_is(const char *folder, char buf[SUPPORT_PATH]) {
     return text_into(buf, "data.root=%s", folder);
 }

@@ -1,12 +1,13 @@
-/* tests/harness/finite_differences.h: finite differences. A scalar L is made of the forward ops' output; its derivative
- * by each element of an input, taken from four more runs of the forward ops, is compared with what the backward ops
- * say.
+/* tests/harness/finite_differences.h: checks backward ops by finite differences. A scalar loss L is computed from the
+ * output of the forward ops. The derivative of L by an element of an input is computed from four more runs of the
+ * forward ops and compared with the gradient of the backward ops.
  *
- * The derivative is the five-point formula  (8 (L(h) - L(-h)) - (L(2h) - L(-2h))) / 12h.  Its rounding error is that of
- * L, eps * A, over h, where A is the sum of |terms| of L; the factor 1024 stands for the roundings on the way to the
- * terms. The second-order formula is off by T = (D(2h) - D(h)) / 3, so the fourth-order one by about T times
- * (h/length)^2: a thousandth of T is plenty. With h = 1e-3 the bound is some 1e-9, and a wrong term is off by more than
- * 1e-3. Where a ReLU or a maximum changes sides between the runs, L has a kink and the element is not judged. */
+ * The derivative is the five-point formula (8 (L(h) - L(-h)) - (L(2h) - L(-2h))) / 12h. Its rounding error is the
+ * rounding error of L, eps * A, divided by h, where A is the sum of |terms| of L; the factor 1024 covers the roundings
+ * that produce the terms. The second-order formula has the error T = (D(2h) - D(h)) / 3, so the fourth-order formula
+ * has an error of about T * (h/length)^2: a thousandth of T is a safe bound. With h = 1e-3 the bound is about 1e-9, and
+ * a wrong term causes an error above 1e-3. Where a ReLU or a maximum changes sides between the runs, L is not
+ * differentiable and the element is skipped. */
 #ifndef CR_TEST_REF_FD_H
 #define CR_TEST_REF_FD_H
 
@@ -16,12 +17,13 @@
 
 struct fd {
     struct ref_run *run;
-    int             forward_ops; /* the program's first ops; the others are the backward ones */
+    int             forward_ops; /* the forward ops are the first ops of the program; the backward ops follow */
     int             y;           /* L = sum of weight * y, or the mean loss when y is f64[4] metrics */
-    int             dy;     /* tensor of the weights: the gradient that enters the backward ops; CR_NONE for metrics */
-    double          factor; /* of the gradients, e.g. the loss scale; 0 means 1 */
-    double          h;      /* step; 0 means 1e-3. Many ReLUs need a smaller one, or most elements meet a kink */
-    int64_t         judged, kinks;
+    int             dy;     /* tensor of the weights, the gradient that the backward ops read; CR_NONE for metrics */
+    double          factor; /* scale of the gradients, e.g. the loss scale; 0 selects 1 */
+    /* step size; 0 selects 1e-3. Networks with many ReLUs need a smaller step, or most elements are skipped */
+    double  h;
+    int64_t compared, kinks;
 };
 
 static inline double fd_value(const struct fd *f, double *terms) {
@@ -40,7 +42,7 @@ static inline double fd_value(const struct fd *f, double *terms) {
     return L;
 }
 
-/* Which side every ReLU and every maximum took. */
+/* Hash of the side that every ReLU and every maximum took. */
 static inline uint64_t fd_sides(const struct fd *f) {
     uint64_t hash = 1469598103934665603u;
     for (int k = 0; k < f->forward_ops; k++) {
@@ -74,18 +76,18 @@ static inline void fd_element(struct fd *f, int x, int64_t i, double claimed, ui
     ref_set(f->run, x, i, old);
     f->kinks += kink;
     if (kink) return;
-    f->judged++;
+    f->compared++;
     double near = (L[0] - L[1]) / (2 * h), wide = (L[2] - L[3]) / (4 * h), T = fabs(wide - near) / 3;
     double factor = f->factor != 0 ? f->factor : 1, want = factor * (4 * near - wide) / 3;
     double bound = fabs(factor) * (1024 * DBL_EPSILON * terms / h + 1e-3 * T);
     if (!(bound < 1e-4 * fabs(factor) * (terms + fabs(want))))
-        TEST_FAIL_("%s[%lld]: the bound %.3g is too wide to judge by", name, (long long)i, bound);
+        TEST_FAIL_("%s[%lld]: the bound %.3g is too wide", name, (long long)i, bound);
     if (!(fabs(claimed - want) <= bound))
         TEST_FAIL_("%s[%lld]: gradient %.12g, finite difference %.12g, bound %.3g", name, (long long)i, claimed, want,
                    bound);
 }
 
-/* Checks every `every`-th element of dx, the gradient of x. The program must have run with the leaves as they are. */
+/* Compares every `every`-th element of dx, the gradient of x. The program must have run with the current leaves. */
 static inline void fd_check(struct fd *f, int x, int dx, int every) {
     struct ref_run *run     = f->run;
     const int64_t   n       = cr_tensor_elems(&run->p.tensor[x]);
@@ -99,11 +101,11 @@ static inline void fd_check(struct fd *f, int x, int dx, int every) {
     cr_free(claimed);
 }
 
-/* Most elements must have been judged. */
+/* Most elements must have been compared. */
 static inline void fd_finish(const struct fd *f) {
-    CHECK(f->judged > 0);
-    if (f->kinks * 5 > f->judged)
-        TEST_FAIL_("%lld kinks, only %lld elements judged", (long long)f->kinks, (long long)f->judged);
+    CHECK(f->compared > 0);
+    if (f->kinks * 5 > f->compared)
+        TEST_FAIL_("%lld kinks, only %lld elements compared", (long long)f->kinks, (long long)f->compared);
 }
 
 #endif

@@ -1,6 +1,5 @@
-/* tests/harness/fusion_network.h: small networks for the tests of fusion, run on the reference rows: plain and fused
- * programs over equal stores.
- */
+/* tests/harness/fusion_network.h: small networks for the fusion tests on the reference kernels: unfused and fused
+ * programs over equal parameter stores. */
 #ifndef CR_TEST_FUSE_NET_H
 #define CR_TEST_FUSE_NET_H
 
@@ -13,14 +12,13 @@ struct net_case {
     enum cr_shortcut shortcut;
     bool             large;      /* the stem of the ImageNet networks */
     bool             eval;       /* forward only, with the running statistics */
-    bool             accumulate; /* gradients are added to what is there */
-    unsigned         frozen;     /* bit 0: the stem; 1, 2: the stages */
+    bool             accumulate; /* gradients accumulate */
+    unsigned         frozen;     /* bit 0: the stem; bits 1, 2: the stages */
     int64_t          width;      /* of the first stage */
 };
 
-/* A stem, a plain block (or two), two blocks of which one has a shortcut of the given kind, a classifier. Returns the
- * loss op.
- */
+/* A stem, one or two plain blocks, two blocks of which one has a shortcut of the given kind, and a classifier. Returns
+ * the loss op. */
 static inline int emit_network(struct cr_net *net, const struct net_case *c) {
     struct cr_stage first = {
         .path = "layer1", .block = c->block, .shortcut = c->shortcut, .width = c->width, .depth = 2, .stride = 1};
@@ -43,22 +41,22 @@ static inline int emit_network(struct cr_net *net, const struct net_case *c) {
     return cr_layer_loss(net, x, 0.1f);
 }
 
-/* Parameters and running statistics about as a trained net has them; gammas that start at 0 are left there. */
+/* Fills parameters and running statistics with values as in a trained network; gammas that start at 0 stay 0. */
 static inline void fill_run(struct ref_run *run) {
     for (int i = 0; i < run->store.params; i++) {
         const struct cr_param *q     = &run->store.param[i];
         bool                   fixed = cr_param_is_running(q->role) || q->role == CR_ROLE_GAMMA;
         struct cr_rng          rng   = test_rng(1000 + (uint64_t)i);
-        size_t                 plane = cr_param_store_buffer_offset(&run->store,
-                                                    cr_param_is_running(q->role) ? CR_BUFFER_RUNNING : CR_BUFFER_VALUE);
-        double                *data  = (double *)(void *)(run->region + plane) + q->offset;
+        size_t  buffer = cr_param_store_buffer_offset(&run->store, cr_param_is_running(q->role) ? CR_BUFFER_RUNNING
+                                                                                                : CR_BUFFER_VALUE);
+        double *data   = (double *)(void *)(run->region + buffer) + q->offset;
         for (int64_t k = 0; k < q->elems; k++)
             data[k] = q->zero ? 0 : (fixed ? 1 : 0) + 0.3 * (double)cr_rng_normal(&rng);
     }
     struct cr_rng rng  = test_rng(2);
     double       *grad = (double *)(void *)(run->region + cr_param_store_buffer_offset(&run->store, CR_BUFFER_GRAD));
     for (int64_t i = 0; i < run->store.value_elems; i++)
-        grad[i] = 0.01 * (double)cr_rng_normal(&rng); /* to be added to, or not */
+        grad[i] = 0.01 * (double)cr_rng_normal(&rng); /* gradients before the step: accumulated or overwritten */
     for (int64_t i = 0; i < cr_tensor_elems(&run->p.tensor[run->p.images]); i++)
         ref_set(run, run->p.images, i, (double)draw(&rng, 0, 255));
     for (int64_t i = 0; i < 3; i++) {
@@ -71,7 +69,7 @@ static inline void fill_run(struct ref_run *run) {
 
 /* Emits and differentiates the network into an open run. */
 static inline cr_status emit_run(struct ref_run *run, const struct cr_config *config, const struct net_case *c) {
-    struct cr_program table; /* the store must be complete before tensors refer to it */
+    struct cr_program table; /* the parameter store must be complete before tensors refer to it */
     cr_program_init(&table, "table", &run->store);
     struct cr_net net = {.program = &table, .store = &run->store, .config = config, .training = !c->eval};
     emit_network(&net, c);
@@ -81,20 +79,20 @@ static inline cr_status emit_run(struct ref_run *run, const struct cr_config *co
     return c->eval ? CR_OK : cr_pass_grad(&run->p, loss, c->accumulate, 1, 0.1f);
 }
 
-/* As ref_exec, with the scratch memory that some rows of fused ops want. */
+/* As ref_exec, with the scratch memory of the kernels of fused ops. */
 static inline cr_status run_op(struct ref_run *run, const struct cr_op *op) {
     struct cr_call          call  = {.program = &run->p, .op = op, .step = &run->step};
     size_t                  bytes = 0;
     int                     index;
-    const struct cr_kernel *row = cr_kernel_find(run->device, &run->p, op, 0, &index);
-    if (!row) return CR_FAIL(CR_ERR_DEVICE, "no row for %s", cr_op_info(op->kind)->name);
-    if (row->prepare) CR_TRY(row->prepare(run->device, &run->p, op, &call.prepared, &bytes));
+    const struct cr_kernel *kernel = cr_kernel_find(run->device, &run->p, op, 0, &index);
+    if (!kernel) return CR_FAIL(CR_ERR_DEVICE, "no kernel for %s", cr_op_info(op->kind)->name);
+    if (kernel->prepare) CR_TRY(kernel->prepare(run->device, &run->p, op, &call.prepared, &bytes));
     if (bytes && !(call.workspace = cr_alloc(bytes, 1))) return CR_NO_MEMORY(bytes);
     if (bytes) memset(call.workspace, 0xff, bytes);
     for (int s = 0; s < CR_OP_IN_MAX; s++) call.in[s] = op->in[s] >= 0 ? ref_data(run, op->in[s]) : NULL;
     for (int s = 0; s < CR_OP_OUT_MAX; s++) call.out[s] = op->out[s] >= 0 ? ref_data(run, op->out[s]) : NULL;
-    cr_status status = row->launch(run->device, &call);
-    if (row->release) row->release(call.prepared);
+    cr_status status = kernel->launch(run->device, &call);
+    if (kernel->release) kernel->release(call.prepared);
     cr_free(call.workspace);
     return status;
 }
@@ -102,7 +100,7 @@ static inline cr_status run_op(struct ref_run *run, const struct cr_op *op) {
 static inline cr_status finish_run(struct ref_run *run) {
     CR_TRY(cr_program_check(&run->p));
     CR_TRY(ref_bind(run));
-    for (int t = 0; t < run->p.tensors; t++) /* NaN: what nobody wrote must not be read */
+    for (int t = 0; t < run->p.tensors; t++) /* NaN: an unwritten element must not be read */
         if (run->own[t]) memset(run->own[t], 0xff, run->p.tensor[t].bytes);
     fill_run(run);
     for (int i = 0; i < run->p.ops; i++) CR_TRY(run_op(run, &run->p.op[i]));
@@ -129,10 +127,10 @@ static inline double largest_gradient(const struct ref_run *run) {
     return most;
 }
 
-/* Both have been run: all that training keeps is the same. */
+/* Both programs have run: all persistent values must be the same. */
 static inline void check_same(const struct ref_run *plain, const struct ref_run *fused) {
     double most = largest_gradient(plain);
-    CHECK(most > 1e-3); /* there is something to compare */
+    CHECK(most > 1e-3); /* the gradients must not be trivial */
     CHECK_NEAR(store_gap(plain, fused), 0, 1e-10 * fmax(most, 1));
     for (int64_t i = 0; i < cr_tensor_elems(&plain->p.tensor[plain->p.logits]); i++)
         CHECK_NEAR(ref_at(fused, fused->p.logits, i), ref_at(plain, plain->p.logits, i), 1e-10);
@@ -140,7 +138,7 @@ static inline void check_same(const struct ref_run *plain, const struct ref_run 
         CHECK_NEAR(ref_at(fused, fused->p.metrics, i), ref_at(plain, plain->p.metrics, i), 1e-10);
 }
 
-/* How many ops of a kind hold something in an input slot (or, with out, in an output slot). */
+/* Number of ops of a kind that use an input slot (or, with `out`, an output slot). */
 static inline int count_slot(const struct cr_program *p, enum cr_op_kind kind, int slot, bool out) {
     int n = 0;
     for (int i = 0; i < p->ops; i++)

@@ -1,5 +1,5 @@
-/* tests/harness/loader_support.h: what the tests of the loader share: a set of small pictures, options, and a sum of
- * what batches hold. */
+/* tests/harness/loader_support.h: helpers of the loader tests: a dataset of small images, loader options, checksums of
+ * batches. */
 #ifndef CR_TEST_LOADER_SUPPORT_H
 #define CR_TEST_LOADER_SUPPORT_H
 
@@ -7,7 +7,7 @@
 
 #include "data/data_internal.h"
 
-enum { PICTURES = 60 }; /* two classes of 30 */
+enum { IMAGES = 60 }; /* 30 images in each of two classes */
 
 static inline cr_status open_set(struct cr_dataset **set, const char *const *overrides) {
     struct cr_config config;
@@ -18,12 +18,12 @@ static inline cr_status open_set(struct cr_dataset **set, const char *const *ove
 }
 #define OPEN_SET(set, ...) open_set((set), (const char *const[]){__VA_ARGS__, NULL})
 
-/* Each picture has its own colour, so that a batch tells which samples it holds. */
-static inline void put_set(const char *folder) {
+/* Each image has a colour of its own, so the samples of a batch can be identified. */
+static inline void write_set(const char *folder) {
     char name[64];
-    for (int i = 0; i < PICTURES; i++) {
-        snprintf(name, sizeof name, "%s/%03d.png", i < PICTURES / 2 ? "a" : "b", i);
-        put_picture(folder, name, 8, 8, i + 1);
+    for (int i = 0; i < IMAGES; i++) {
+        snprintf(name, sizeof name, "%s/%03d.png", i < IMAGES / 2 ? "a" : "b", i);
+        put_image(folder, name, 8, 8, i + 1);
     }
 }
 
@@ -39,20 +39,20 @@ static inline struct cr_loader_options plain_options(enum cr_split split, int64_
     };
 }
 
-/* A batch as the network sees it, chained into a sum. */
-static inline uint64_t sum_seen(uint64_t sum, const struct cr_batch *batch, int64_t pictures, int size) {
+/* Adds a batch, as the network input, to a running checksum. */
+static inline uint64_t sum_seen(uint64_t sum, const struct cr_batch *batch, int64_t images, int size) {
     uint8_t *seen = cr_alloc((size_t)size * size, 3);
     CHECK(batch->boxes != NULL);
-    for (int64_t i = 0; seen && batch->boxes && i < pictures; i++) {
+    for (int64_t i = 0; seen && batch->boxes && i < images; i++) {
         apply_box(batch->images + (size_t)i * size * size * 3, size, batch->boxes + 4 * i, seen);
         sum = cr_hash_bytes(sum, seen, (size_t)size * size * 3);
     }
     cr_free(seen);
-    return cr_hash_bytes(sum, batch->labels, (size_t)pictures * sizeof *batch->labels);
+    return cr_hash_bytes(sum, batch->labels, (size_t)images * sizeof *batch->labels);
 }
 
-/* Sum of the images and labels of `batches` batches from where the options start; *ends = epoch and index of the last.
- */
+/* Checksum of the images and labels of `batches` batches from the start of the options; *ends = epoch and index of the
+ * last. */
 static inline uint64_t sum_batches(const struct cr_dataset *set, struct cr_loader_options options, int batches,
                                    int64_t ends[2]) {
     struct cr_loader *loader;
@@ -77,7 +77,7 @@ static inline uint64_t sum_batches(const struct cr_dataset *set, struct cr_loade
     return sum;
 }
 
-/* Of a batch's pictures: which samples are they? Reads a colour in the middle. */
+/* Identifies the sample of image i of a batch by the colour in the middle. */
 static inline int sample_of(const struct cr_batch *batch, int i) {
     return batch->images[(size_t)i * 192 + (4 * 8 + 4) * 3] - 1;
 }

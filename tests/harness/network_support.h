@@ -1,5 +1,5 @@
 /* tests/harness/network_support.h: one program of one network, compiled and bound on the CPU, for tests that compare
- * ways of compiling it. */
+ * compile options. */
 #ifndef CR_NET_SUPPORT_H
 #define CR_NET_SUPPORT_H
 
@@ -13,11 +13,11 @@ struct net {
     struct cr_device    *device;
     struct cr_program    program;
     struct cr_memory     memory;
-    struct cr_exec      *exec; /* NULL: opening failed before */
+    struct cr_exec      *exec; /* NULL when opening failed earlier */
     struct cr_fit_report fit;
 };
 
-struct net_plan { /* which program, and how it is made */
+struct net_plan { /* the program and its compile options */
     const char *const       *overrides;
     int                      count;
     enum cr_program_kind     kind;
@@ -25,12 +25,12 @@ struct net_plan { /* which program, and how it is made */
     int64_t                  batch;
     struct cr_device_options device;
     bool                     fuse;
-    size_t                   pool_limit; /* kept by these two */
+    size_t                   pool_limit; /* limits of these two passes */
     bool                     recompute;
     enum cr_swap_use         offload;
 };
 
-/* `n` may be closed whether this succeeds or not. */
+/* net_close() is valid after success and after failure. */
 static inline cr_status net_open(struct net *n, const struct net_plan *plan) {
     const struct cr_compile_options how   = {.reuse      = true,
                                              .fuse       = plan->fuse,
@@ -43,9 +43,9 @@ static inline cr_status net_open(struct net *n, const struct net_plan *plan) {
     CR_TRY(cr_config_open(&n->config, NULL, plan->overrides, plan->count));
     CR_TRY(cr_model_open(&n->config, plan->classes, plan->size, plan->size, &n->model));
     CR_TRY(cr_device_open(CR_DEVICE_CPU, &plan->device, &n->device));
-    struct cr_cost_model target = cr_device_cost_model(n->device);
+    struct cr_cost_model cost_model = cr_device_cost_model(n->device);
     CR_TRY(cr_model_program(&n->model, &n->config, plan->kind, plan->batch, &n->program));
-    CR_TRY(cr_compile(&n->program, &target, &how));
+    CR_TRY(cr_compile(&n->program, &cost_model, &how));
     CR_TRY(cr_memory_open(&n->memory, n->device, &n->model.store, all, 1));
     return cr_exec_open(&n->program, &n->memory, &n->exec);
 }
@@ -59,7 +59,7 @@ static inline void net_close(struct net *n) {
     cr_config_close(&n->config);
 }
 
-/* So many updates on noise, the same each time. */
+/* Runs `steps` updates on noise; the noise is the same each time. */
 static inline cr_status net_train(struct net *n, int steps, int classes) {
     const struct cr_tensor *images = &n->program.tensor[n->program.images];
     const int64_t           batch  = images->dim[0];

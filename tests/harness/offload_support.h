@@ -1,8 +1,8 @@
-/* tests/harness/offload_support.h: swaps put into a program by hand, for tests of what runs them. Which tensors, and
- * where the copies begin and are waited for, is of no importance here but for being within the law: a third of the gap
- * for each copy. */
-#ifndef CR_SWAP_SUPPORT_H
-#define CR_SWAP_SUPPORT_H
+/* tests/harness/offload_support.h: inserts offload and prefetch ops into a program without the pass, for tests of the
+ * executor. The tensors are chosen by index, and each copy gets a third of the gap between the accesses, so the program
+ * is valid. */
+#ifndef CR_OFFLOAD_SUPPORT_H
+#define CR_OFFLOAD_SUPPORT_H
 
 #include "compiler/compiler.h"
 #include "model/model.h"
@@ -14,9 +14,9 @@
 
 enum { HAND_OFFLOADS_MAX = 128, HAND_GAP_MIN = 7 };
 
-struct hand_offload { /* ops by their index in the plain program */
+struct hand_offload { /* op indices of the plain program */
     int tensor, writer, early, late;
-    int release_at, prefetch_at; /* in front of these ops: the copy out is waited for, the copy back begins */
+    int release_at, prefetch_at; /* the wait for the copy out and the start of the copy back come before these ops */
     int host, event, back;       /* tensors */
     int barrier_op, prefetch_op; /* in the new program */
 };
@@ -26,7 +26,7 @@ struct hand_offloads {
     int                 count;
 };
 
-/* The largest gap between two accesses of a transient that one op writes; false: there is none worth while. */
+/* The largest gap between two accesses of a transient with one writer; false when there is no gap of useful length. */
 static inline bool hand_find(const struct cr_program *p, int tensor, struct hand_offload *out) {
     const struct cr_tensor *t      = &p->tensor[tensor];
     int                     writes = 0, before = CR_NONE, widest = 0;
@@ -51,12 +51,12 @@ static inline bool hand_find(const struct cr_program *p, int tensor, struct hand
     return writes == 1 && widest >= HAND_GAP_MIN && out->writer >= p->hoisted;
 }
 
-static inline void hand_emit(struct cr_program *p, const struct cr_cost_model *target, struct cr_op op,
-                             enum cr_stream lane) {
+static inline void hand_emit(struct cr_program *p, const struct cr_cost_model *cost_model, struct cr_op op,
+                             enum cr_stream stream) {
     size_t workspace = 0;
-    op.stream        = lane;
+    op.stream        = stream;
     op.kernel        = 0;
-    if (target->select) CHECK_STATUS(target->select(target->self, p, &op, &workspace), CR_OK);
+    if (cost_model->select) CHECK_STATUS(cost_model->select(cost_model->self, p, &op, &workspace), CR_OK);
     CHECK(workspace == 0);
     cr_emit(p, &op, "");
 }
@@ -65,7 +65,7 @@ static inline int hand_tensor(struct cr_program *p, const struct cr_tensor *like
                               enum cr_region region) {
     char name[300];
     snprintf(name, sizeof name, "%s%s", like->name, tail);
-    const struct cr_tensor t = *like; /* adding may move the array */
+    const struct cr_tensor t = *like; /* adding may reallocate the array */
     return cr_tensor_add(p, name, t.dtype, region, t.dim[0], t.dim[1], t.dim[2], t.dim[3]);
 }
 
@@ -77,45 +77,45 @@ static inline void hand_tensors(struct cr_program *p, struct hand_offload *s) {
     s->event = cr_tensor_add(p, name, CR_U8, CR_REGION_POOL, 1, 1, 1, 1);
 }
 
-/* What stands in front of op i of the plain program. */
-static inline void hand_in_front(struct cr_program *p, const struct cr_cost_model *target, struct hand_offloads *all,
-                                 int i) {
+/* Inserts the ops that come before op i of the plain program. */
+static inline void hand_ops_before(struct cr_program *p, const struct cr_cost_model *cost_model,
+                                   struct hand_offloads *all, int i) {
     for (int k = 0; k < all->count; k++) {
         struct hand_offload *s = &all->offload[k];
         if (s->release_at != i) continue;
         struct cr_op op        = cr_op_make(CR_OP_barrier, CR_NONE);
         op.in[CR_IN_barrier_x] = s->host;
         s->barrier_op          = p->ops;
-        hand_emit(p, target, op, CR_STREAM_COMPUTE);
+        hand_emit(p, cost_model, op, CR_STREAM_COMPUTE);
     }
     for (int k = 0; k < all->count; k++) {
         struct hand_offload *s = &all->offload[k];
         if (s->prefetch_at != i) continue;
-        struct cr_op go = cr_op_make(CR_OP_barrier, CR_NONE), in = cr_op_make(CR_OP_prefetch, CR_NONE);
-        go.out[CR_OUT_barrier_event] = s->event;
-        in.in[CR_IN_prefetch_x]      = s->host;
-        in.in[CR_IN_prefetch_event]  = s->event;
-        in.out[CR_OUT_prefetch_y]    = s->back;
-        hand_emit(p, target, go, CR_STREAM_COMPUTE);
+        struct cr_op begin = cr_op_make(CR_OP_barrier, CR_NONE), in = cr_op_make(CR_OP_prefetch, CR_NONE);
+        begin.out[CR_OUT_barrier_event] = s->event;
+        in.in[CR_IN_prefetch_x]         = s->host;
+        in.in[CR_IN_prefetch_event]     = s->event;
+        in.out[CR_OUT_prefetch_y]       = s->back;
+        hand_emit(p, cost_model, begin, CR_STREAM_COMPUTE);
         s->prefetch_op = p->ops;
-        hand_emit(p, target, in, CR_STREAM_TO_DEVICE);
+        hand_emit(p, cost_model, in, CR_STREAM_TO_DEVICE);
     }
 }
 
-static inline void hand_behind(struct cr_program *p, const struct cr_cost_model *target, struct hand_offloads *all,
-                               int i) {
+static inline void hand_ops_after(struct cr_program *p, const struct cr_cost_model *cost_model,
+                                  struct hand_offloads *all, int i) {
     for (int k = 0; k < all->count; k++) {
         struct hand_offload *s = &all->offload[k];
         if (s->writer != i) continue;
         struct cr_op op          = cr_op_make(CR_OP_offload, CR_NONE);
         op.in[CR_IN_offload_x]   = s->tensor;
         op.out[CR_OUT_offload_y] = s->host;
-        hand_emit(p, target, op, CR_STREAM_TO_HOST);
+        hand_emit(p, cost_model, op, CR_STREAM_TO_HOST);
     }
 }
 
-/* Swaps every `one_in`-th tensor that could be. The program must be selected and is not ordered yet. */
-static inline void hand_offload(struct cr_program *p, const struct cr_cost_model *target, int one_in,
+/* Offloads every `one_in`-th suitable tensor. The program has selected kernels and no waits yet. */
+static inline void hand_offload(struct cr_program *p, const struct cr_cost_model *cost_model, int one_in,
                                 struct hand_offloads *all) {
     struct hand_offload s;
     int                 seen = 0;
@@ -129,29 +129,29 @@ static inline void hand_offload(struct cr_program *p, const struct cr_cost_model
     memcpy(old, p->op, (size_t)ops * sizeof *old);
     p->ops = 0;
     for (int i = 0; i < ops; i++) {
-        hand_in_front(p, target, all, i);
+        hand_ops_before(p, cost_model, all, i);
         for (int k = 0; k < all->count; k++)
             for (int n = 0; n < CR_OP_IN_MAX && i >= all->offload[k].late; n++)
                 if (old[i].in[n] == all->offload[k].tensor) old[i].in[n] = all->offload[k].back;
         cr_emit(p, &old[i], "");
-        hand_behind(p, target, all, i);
+        hand_ops_after(p, cost_model, all, i);
     }
     cr_free(old);
     CHECK(!p->failed);
 }
 
-/* The rest of compiling, with its proofs; once more, where it was done before. */
-static inline cr_status hand_finish(struct cr_program *p, const struct cr_cost_model *target) {
+/* The passes after offload, with their checks; repeats passes that already ran. */
+static inline cr_status hand_finish(struct cr_program *p, const struct cr_cost_model *cost_model) {
     p->region_bytes[CR_REGION_POOL] = p->bound_bytes = 0;
     CR_TRY(cr_program_check(p));
     CR_TRY(cr_pass_insert_waits(p));
     CR_TRY(cr_waits_check(p));
-    CR_TRY(cr_pass_plan(p, target->alignment, true));
-    CR_TRY(cr_plan_check(p, target->alignment));
+    CR_TRY(cr_pass_plan(p, cost_model->alignment, true));
+    CR_TRY(cr_plan_check(p, cost_model->alignment));
     return cr_waits_check(p);
 }
 
-/* Memory of a finished program, initial values, and what runs it. */
+/* Memory of a compiled program, initial values, and an executor. */
 static inline cr_status exec_begin(struct cr_device *device, struct cr_model *model, const struct cr_config *config,
                                    const struct cr_program *program, struct cr_memory *memory, struct cr_exec **exec) {
     CR_TRY(cr_memory_open(memory, device, &model->store, &program, 1));

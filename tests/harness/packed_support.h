@@ -1,4 +1,4 @@
-/* tests/harness/packed_support.h: what the tests of packed sets share: a set of pictures, opened and packed. */
+/* tests/harness/packed_support.h: helpers of the packed dataset tests: an image folder, opened and packed. */
 #ifndef CR_TEST_PACK_SUPPORT_H
 #define CR_TEST_PACK_SUPPORT_H
 
@@ -11,8 +11,8 @@
 static const char *const jpegs[] = {"rgb.jpg",  "rgb-422.jpg",         "l.jpg",
                                     "cmyk.jpg", "rgb-progressive.jpg", "rgb-444.jpg"};
 
-/* train/ and val/ of two classes, JPEG and PNG files. */
-static inline void put_set(const char *folder) {
+/* Writes train/ and val/ with two classes of JPEG and PNG files. */
+static inline void write_set(const char *folder) {
     char path[SUPPORT_PATH], name[128];
     for (int i = 0; i < 12; i++) {
         size_t   count;
@@ -22,7 +22,7 @@ static inline void put_set(const char *folder) {
         write_bytes(path, bytes, count);
         cr_free(bytes);
         snprintf(name, sizeof name, "%s/%s/p%02d.png", i % 3 ? "train" : "val", i % 2 ? "cat" : "dog", i);
-        put_picture(folder, name, 20 + i, 17, 10 * i);
+        put_image(folder, name, 20 + i, 17, 10 * i);
     }
 }
 
@@ -47,11 +47,11 @@ static inline cr_status pack_set(const char *folder, const char *out, enum cr_sp
     return status;
 }
 
-/* Both splits of a fresh set into folder/packed. */
+/* Packs both splits of a new dataset into folder/packed. */
 static inline void make_pack(char folder[SUPPORT_PATH], char packed[SUPPORT_PATH], int raw, int workers) {
     struct cr_pack_result result;
     make_folder(folder);
-    put_set(folder);
+    write_set(folder);
     text_into(packed, "%s/packed", folder);
     mkdir(packed, 0777);
     REQUIRE_OK(pack_set(folder, packed, CR_SPLIT_TRAIN, raw, workers, &result));

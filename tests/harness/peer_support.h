@@ -1,5 +1,4 @@
-/* tests/harness/peer_support.h: what the tests beside Python's packages share: the folder in the build where the peers
- * of tools/ leave their files. */
+/* tests/harness/peer_support.h: reads the files that the comparison tools of tools/ leave in the build folder. */
 #ifndef CR_TEST_PEER_SUPPORT_H
 #define CR_TEST_PEER_SUPPORT_H
 
@@ -7,7 +6,7 @@
 
 static char folder[256];
 
-/* The first `bytes` bytes of folder/name.suffix; false: there are not so many. */
+/* Reads the first `bytes` bytes of folder/name.suffix; false when the file is shorter. */
 static inline bool read_file(const char *name, const char *suffix, void *dst, size_t bytes) {
     char path[512];
     snprintf(path, sizeof path, "%s/%s.%s", folder, name, suffix);

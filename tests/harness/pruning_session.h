@@ -1,5 +1,5 @@
-/* tests/harness/pruning_session.h: for tests/unit/pruning/test_mask_state.c and tests/gpu/test_cuda_prune.c: sessions
- * of a small pruned network, and their planes. */
+/* tests/harness/pruning_session.h: sessions of a small pruned network and copies of their buffers, for
+ * tests/unit/pruning/test_mask_state.c and tests/gpu/test_cuda_prune.c. */
 #ifndef CR_PRUNE_SESSION_H
 #define CR_PRUNE_SESSION_H
 
@@ -31,28 +31,28 @@ static inline void pruned_close(struct pruned *p) {
     cr_config_close(&p->config);
 }
 
-/* Prunes in the session; momenta become numbers that are not 0 where nothing is pruned. */
-static inline cr_status pruned_prune(struct pruned *p, double share) {
+/* Prunes in the session; momenta of weights that remain become nonzero. */
+static inline cr_status pruned_prune(struct pruned *p, double sparsity) {
     const struct cr_param_store *store = &p->session.model.store;
-    struct cr_state_buffers      planes;
+    struct cr_state_buffers      buffers;
     struct cr_prune              prune;
     CR_TRY(cr_prune_open(store, &p->config, &prune));
-    cr_status status = cr_state_buffers_get(&p->session, &planes);
-    if (status == CR_OK) status = cr_prune_masks(&prune, share, planes.value, planes.mask);
+    cr_status status = cr_state_buffers_get(&p->session, &buffers);
+    if (status == CR_OK) status = cr_prune_masks(&prune, sparsity, buffers.value, buffers.mask);
     for (int i = 0; i < store->params && status == CR_OK; i++)
         for (int64_t k = 0; k < store->param[i].elems && !cr_param_is_running(store->param[i].role); k++)
-            planes.momentum[store->param[i].offset + k] = (float)(k % 7 + 1);
+            buffers.momentum[store->param[i].offset + k] = (float)(k % 7 + 1);
     if (status == CR_OK) {
-        cr_prune_zero(store, planes.mask, planes.value);
-        cr_prune_zero(store, planes.mask, planes.momentum);
-        status = cr_state_buffers_put(&p->session, &planes);
+        cr_prune_zero(store, buffers.mask, buffers.value);
+        cr_prune_zero(store, buffers.mask, buffers.momentum);
+        status = cr_state_buffers_put(&p->session, &buffers);
     }
-    cr_state_buffers_free(&planes);
+    cr_state_buffers_free(&buffers);
     cr_prune_close(&prune);
     return status;
 }
 
-/* Updates on random pictures, of all programs that the session's step has. */
+/* Updates on random images, with every program of the training step. */
 static inline cr_status pruned_steps(struct pruned *p, int steps) {
     const struct cr_program   *program = &p->session.train[0];
     const int64_t              count   = program->tensor[program->labels].dim[0];
@@ -77,17 +77,17 @@ static inline cr_status pruned_steps(struct pruned *p, int steps) {
     return status;
 }
 
-/* Elements of value and momentum that are not 0 where the mask says pruned, and how many are pruned. */
-static inline cr_status pruned_alive(struct pruned *p, int64_t *alive, int64_t *count) {
-    struct cr_state_buffers planes;
-    CR_TRY(cr_state_buffers_get(&p->session, &planes));
-    *alive = *count = 0;
+/* Counts the elements of value and momentum that are not 0 at pruned places, and the pruned elements. */
+static inline cr_status pruned_nonzeros(struct pruned *p, int64_t *nonzeros, int64_t *count) {
+    struct cr_state_buffers buffers;
+    CR_TRY(cr_state_buffers_get(&p->session, &buffers));
+    *nonzeros = *count = 0;
     for (int64_t i = 0; i < p->session.model.store.value_elems; i++) {
-        if (planes.mask[i / 8] >> (i % 8) & 1) continue;
+        if (buffers.mask[i / 8] >> (i % 8) & 1) continue;
         ++*count;
-        *alive += planes.value[i] != 0 || planes.momentum[i] != 0;
+        *nonzeros += buffers.value[i] != 0 || buffers.momentum[i] != 0;
     }
-    cr_state_buffers_free(&planes);
+    cr_state_buffers_free(&buffers);
     return CR_OK;
 }
 

@@ -1,5 +1,5 @@
-/* tests/harness/ranks_support.h: small runs on several ranks, which are forked processes over shared memory, and what
- * they left. */
+/* tests/harness/ranks_support.h: small training runs on several ranks, which are forked processes over shared memory,
+ * and their results. */
 #ifndef CR_RANKS_SUPPORT_H
 #define CR_RANKS_SUPPORT_H
 
@@ -14,7 +14,7 @@
 
 enum { RANKS_MAX_TESTED = 4, STEPS_MAX = 64 };
 
-/* A small run of 200 pictures; batches and the device are given by each test. */
+/* A small run of 200 images; each test gives batches and device. */
 static inline void prepare_run(struct run *r) {
     static const char *const small[] = {"model.arch=custom",  "model.depths=1,1",      "model.widths=8,16",
                                         "model.shortcut=B",   "model.classes=5",       "data.kind=synthetic",
@@ -49,7 +49,7 @@ static inline cr_status train(const struct run *base, const char *name, const ch
     return status;
 }
 
-/* Seconds without a sign of life after which a rank is lost: of runs that a test starts from then on. */
+/* Timeout in seconds after which a silent rank counts as lost; used by runs that start later. */
 static double ranks_timeout_s = 30;
 
 static inline int rank_main(int rank, int size, void *shared, const struct run *base, const char *name,
@@ -73,7 +73,8 @@ static inline int rank_main(int rank, int size, void *shared, const struct run *
     return status == CR_OK ? 0 : cr_status_exit(status);
 }
 
-/* Trains on `size` ranks; the largest exit code. This process itself never computes: threads do not survive a fork. */
+/* Trains on `size` ranks; returns the largest exit code. The calling process itself never computes, because threads do
+ * not survive a fork. */
 static inline int ranks(int size, const struct run *base, const char *name, const char *resume,
                         const char *const *more) {
     void *shared = NULL;
@@ -99,7 +100,7 @@ static inline int ranks(int size, const struct run *base, const char *name, cons
 #define TRAIN(size, run, name, ...) ranks((size), (run), (name), NULL, (const char *const[]){__VA_ARGS__, NULL})
 #define RESUME(size, run, name, ...) ranks((size), (run), (name), "auto", (const char *const[]){__VA_ARGS__, NULL})
 
-/* ---- what a run left ---- */
+/* ---- results of a run ---- */
 
 static inline int losses_of(const struct run *r, const char *name, double loss[STEPS_MAX]) {
     char  path[SUPPORT_PATH], line[1024];

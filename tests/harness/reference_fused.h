@@ -1,5 +1,5 @@
-/* tests/harness/reference_fused.h: what the tests of the reference's fused ops share: the plain ops of a chain, and its
- * results compared. */
+/* tests/harness/reference_fused.h: helpers of the tests of fused reference ops: the unfused ops of a chain, and the
+ * comparison of results. */
 #ifndef CR_TEST_REF_FUSED_H
 #define CR_TEST_REF_FUSED_H
 
@@ -11,12 +11,12 @@ static inline struct cr_op op_of(enum cr_op_kind kind) {
     return cr_op_make(kind, CR_NONE);
 }
 
-/* (scale, bias) and (mean, rstd) of C channels, as a BN with these parameters has them. */
+/* (scale, bias) and (mean, rstd) of C channels of a BN with these parameters. */
 struct bn {
-    int gamma, beta, saved, coef;
+    int gamma, beta, mean_rstd, scale_bias;
 };
 static inline struct bn bn_leaves(struct ref_run *run, const char *name, int64_t C) {
-    static const char *const part[4] = {"gamma", "beta", "saved", "coef"};
+    static const char *const part[4] = {"gamma", "beta", "mean_rstd", "scale_bias"};
     int                      id[4];
     for (int i = 0; i < 4; i++) {
         char text[64];
@@ -28,20 +28,20 @@ static inline struct bn bn_leaves(struct ref_run *run, const char *name, int64_t
 static inline void bn_fill(struct ref_run *run, const struct bn *b) {
     const int64_t C = run->p.tensor[b->gamma].dim[3];
     ref_fill(run, b->gamma, 1, 0.5);
-    ref_fill(run, b->beta, 0.3, 0.5); /* most are not 0: what happens to the padding shows */
-    ref_fill(run, b->saved, 0.1, 0.3);
+    ref_fill(run, b->beta, 0.3, 0.5); /* most values are not 0, so that a wrong padding is visible */
+    ref_fill(run, b->mean_rstd, 0.1, 0.3);
     for (int64_t c = 0; c < C; c++) {
-        const double rstd = 0.5 + fabs(ref_at(run, b->saved, C + c)), scale = ref_at(run, b->gamma, c) * rstd;
-        ref_set(run, b->saved, C + c, rstd);
-        ref_set(run, b->coef, c, scale);
-        ref_set(run, b->coef, C + c, ref_at(run, b->beta, c) - ref_at(run, b->saved, c) * scale);
+        const double rstd = 0.5 + fabs(ref_at(run, b->mean_rstd, C + c)), scale = ref_at(run, b->gamma, c) * rstd;
+        ref_set(run, b->mean_rstd, C + c, rstd);
+        ref_set(run, b->scale_bias, c, scale);
+        ref_set(run, b->scale_bias, C + c, ref_at(run, b->beta, c) - ref_at(run, b->mean_rstd, c) * scale);
     }
 }
 
-static inline int activated(struct ref_run *run, int x, int coef, const char *name) {
+static inline int activated(struct ref_run *run, int x, int scale_bias, const char *name) {
     struct cr_op op                  = op_of(CR_OP_bn_apply);
     op.in[CR_IN_bn_apply_x]          = x;
-    op.in[CR_IN_bn_apply_scale_bias] = coef;
+    op.in[CR_IN_bn_apply_scale_bias] = scale_bias;
     op.attr.bn.relu                  = true;
     return ref_emit(run, &op, name);
 }
@@ -51,20 +51,20 @@ static inline int summed(struct ref_run *run, int a, int b, const char *name) {
     op.in[1]        = b;
     return ref_emit(run, &op, name);
 }
-static inline int gated(struct ref_run *run, int dy, int y, const char *name) {
+static inline int relu_masked(struct ref_run *run, int dy, int y, const char *name) {
     struct cr_op op           = op_of(CR_OP_relu_grad);
     op.in[CR_IN_relu_grad_dy] = dy;
     op.in[CR_IN_relu_grad_y]  = y;
     return ref_emit(run, &op, name);
 }
-static inline int grad_sums(struct ref_run *run, int dy, int x, int saved, const char *name) {
+static inline int grad_sums(struct ref_run *run, int dy, int x, int mean_rstd, const char *name) {
     struct cr_op op                     = op_of(CR_OP_bn_grad_sums);
     op.in[CR_IN_bn_grad_sums_dy]        = dy;
     op.in[CR_IN_bn_grad_sums_x]         = x;
-    op.in[CR_IN_bn_grad_sums_mean_rstd] = saved;
+    op.in[CR_IN_bn_grad_sums_mean_rstd] = mean_rstd;
     return ref_emit(run, &op, name);
 }
-/* A leaf of an own name shaped like `like`. */
+/* A leaf with its own name and the shape of `tensor`. */
 static inline int like(struct ref_run *run, int tensor, const char *name) {
     const int64_t *d = run->p.tensor[tensor].dim;
     return ref_leaf(run, name, d[0], d[1], d[2], d[3]);
@@ -89,13 +89,14 @@ static inline void same(const struct ref_run *run, int got, int want) {
                        run->p.tensor[want].name, ref_at(run, want, i));
 }
 
-static inline void go(struct ref_run *run, const int *leaf, int leaves, const struct bn *bn, int bns) {
+static inline void fill_and_run(struct ref_run *run, const int *leaf, int leaves, const struct bn *bn, int bns) {
     REQUIRE_OK(ref_bind(run));
     for (int i = 0; i < leaves; i++) ref_fill(run, leaf[i], 0.1, 1);
     for (int i = 0; i < bns; i++) bn_fill(run, &bn[i]);
     REQUIRE_OK(ref_exec(run, 0, run->p.ops));
 }
-#define GO(run, bn, bns, ...) go(run, (const int[]){__VA_ARGS__}, (int)CR_COUNT(((const int[]){__VA_ARGS__})), bn, bns)
+#define FILL_AND_RUN(run, bn, bns, ...)                                                                                \
+    fill_and_run(run, (const int[]){__VA_ARGS__}, (int)CR_COUNT(((const int[]){__VA_ARGS__})), bn, bns)
 
 /* ---- convolutions ---- */
 

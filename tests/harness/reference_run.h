@@ -1,5 +1,5 @@
-/* tests/harness/reference_run.h: for tests of single ops: a program run op by op on the reference rows, each tensor in
- * memory of its own. Independent of exec and of the planner, so that tests of the rows do not lean on either. */
+/* tests/harness/reference_run.h: runs a program op by op on the reference kernels, with separate memory for each
+ * tensor. Independent of the executor and the memory planner. */
 #ifndef CR_TEST_REF_RUN_H
 #define CR_TEST_REF_RUN_H
 
@@ -12,11 +12,12 @@ struct ref_run {
     struct cr_program     p;
     struct cr_device     *device;
     struct cr_step_block  step;
-    char                 *region; /* the store */
-    void                **own;    /* by tensor: its memory when it is not in the store */
+    char                 *region; /* the parameter store */
+    void                **own;    /* by tensor: its memory when it is not in the parameter store */
 };
 
-/* `real` is the type of activations and of the store. Then build into run->p (and run->store), then bind. */
+/* `real` is the type of activations and parameters. After ref_open, build run->p (and run->store), then call
+ * ref_bind. */
 static inline cr_status ref_open(struct ref_run *run, enum cr_dtype real, int threads) {
     const struct cr_device_options options = {.threads = threads, .ref_only = true};
     *run                                   = (struct ref_run){.store = {.real = real, .has_momentum = true}};
@@ -54,15 +55,15 @@ static inline void *ref_data(const struct ref_run *run, int tensor) {
     return run->own[tensor] ? run->own[tensor] : run->region + run->p.tensor[tensor].offset;
 }
 
-static inline cr_status ref_launch(struct ref_run *run, const struct cr_kernel *row, struct cr_call *call) {
+static inline cr_status ref_launch(struct ref_run *run, const struct cr_kernel *kernel, struct cr_call *call) {
     size_t    bytes  = 0;
     cr_status status = CR_OK;
-    if (row->prepare) CR_TRY(row->prepare(run->device, &run->p, call->op, &call->prepared, &bytes));
+    if (kernel->prepare) CR_TRY(kernel->prepare(run->device, &run->p, call->op, &call->prepared, &bytes));
     if (bytes) call->workspace = cr_alloc(bytes, 1);
     if (bytes && !call->workspace) status = CR_NO_MEMORY(bytes);
-    if (status == CR_OK) status = row->launch(run->device, call);
+    if (status == CR_OK) status = kernel->launch(run->device, call);
     cr_free(call->workspace);
-    if (row->release) row->release(call->prepared);
+    if (kernel->release) kernel->release(call->prepared);
     return status;
 }
 
@@ -72,11 +73,11 @@ static inline cr_status ref_exec(struct ref_run *run, int first, int last) {
         const struct cr_op     *op   = &run->p.op[i];
         struct cr_call          call = {.program = &run->p, .op = op, .step = &run->step};
         int                     index;
-        const struct cr_kernel *row = cr_kernel_find(run->device, &run->p, op, 0, &index);
-        if (!row) return CR_FAIL(CR_ERR_DEVICE, "no row for %s", cr_op_info(op->kind)->name);
+        const struct cr_kernel *kernel = cr_kernel_find(run->device, &run->p, op, 0, &index);
+        if (!kernel) return CR_FAIL(CR_ERR_DEVICE, "no row for %s", cr_op_info(op->kind)->name);
         for (int s = 0; s < CR_OP_IN_MAX; s++) call.in[s] = op->in[s] >= 0 ? ref_data(run, op->in[s]) : NULL;
         for (int s = 0; s < CR_OP_OUT_MAX; s++) call.out[s] = op->out[s] >= 0 ? ref_data(run, op->out[s]) : NULL;
-        CR_TRY(ref_launch(run, row, &call));
+        CR_TRY(ref_launch(run, kernel, &call));
     }
     return CR_OK;
 }
@@ -115,9 +116,9 @@ static inline int ref_leaf(struct ref_run *run, const char *name, int64_t a, int
     return cr_tensor_add(&run->p, name, run->p.real, CR_REGION_POOL, a, b, c, d);
 }
 
-/* Appends the op; its output of that slot. */
+/* Appends the op and returns its output of the given slot. */
 static inline int ref_emit_slot(struct ref_run *run, const struct cr_op *op, const char *name, int slot) {
-    int index = cr_emit(&run->p, op, name); /* a statement of its own: it may move run->p.op */
+    int index = cr_emit(&run->p, op, name); /* a separate statement: it may reallocate run->p.op */
     return run->p.failed ? 0 : run->p.op[index].out[slot];
 }
 static inline int ref_emit(struct ref_run *run, const struct cr_op *op, const char *name) {

@@ -1,4 +1,4 @@
-/* tests/harness/run_support.h: a folder for a run and the values that its configuration gets. */
+/* tests/harness/run_support.h: a folder for a run, and the overrides of its configuration. */
 #ifndef CR_TEST_RUN_SUPPORT_H
 #define CR_TEST_RUN_SUPPORT_H
 
@@ -17,7 +17,7 @@ static inline void give(struct run *r, const char *value) {
     r->value[r->count++] = value;
 }
 
-/* Is this file of the last checkpoint the same in both runs, to the byte? */
+/* True when this file of the last checkpoint is bitwise identical in both runs. */
 static inline bool same_file(const struct run *r, const char *a, const char *b, const char *file) {
     char     path_a[SUPPORT_PATH], path_b[SUPPORT_PATH];
     size_t   size_a, size_b;

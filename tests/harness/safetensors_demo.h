@@ -1,5 +1,5 @@
-/* tests/harness/safetensors_demo.h: for the two safetensors test programs: a folder for a case, and the tensors that
- * tests/tools/st.py knows as its demo. */
+/* tests/harness/safetensors_demo.h: helpers of the two safetensors test programs: a folder for a case, and the demo
+ * tensors of tests/tools/st.py. */
 #ifndef SAFETENSORS_DEMO_H
 #define SAFETENSORS_DEMO_H
 
@@ -57,16 +57,16 @@ static const struct demo {
 };
 enum { DEMO = CR_COUNT(demo) };
 
-/* Writes the demo with its entries turned by `turn` places. */
-static inline cr_status write_demo(const char *path, size_t turn) {
+/* Writes the demo with its entries rotated by `shift` places. */
+static inline cr_status write_demo(const char *path, size_t shift) {
     struct cr_st_entry      entries[DEMO];
     const struct cr_st_meta meta[2][3] = {{{"format", "pt"}, {"b", ""}, {"answer", "forty \"two\""}},
                                           {{"b", ""}, {"answer", "forty \"two\""}, {"format", "pt"}}};
     struct cr_st_writer    *writer;
-    for (size_t i = 0; i < DEMO; i++) entries[i] = demo[(i + turn) % DEMO].entry;
-    CR_TRY(cr_st_create(path, entries, DEMO, meta[turn % 2], 3, &writer));
+    for (size_t i = 0; i < DEMO; i++) entries[i] = demo[(i + shift) % DEMO].entry;
+    CR_TRY(cr_st_create(path, entries, DEMO, meta[shift % 2], 3, &writer));
     for (int i = 0; i < DEMO; i++) {
-        const struct demo *d     = &demo[((size_t)cr_st_writer_index(writer, i) + turn) % DEMO];
+        const struct demo *d     = &demo[((size_t)cr_st_writer_index(writer, i) + shift) % DEMO];
         size_t             bytes = (size_t)cr_st_writer_entry(writer, i)->bytes, half = bytes / 2;
         cr_status          status = cr_st_write(writer, d->data, half);
         if (status == CR_OK) status = cr_st_write(writer, d->data ? (const char *)d->data + half : NULL, bytes - half);

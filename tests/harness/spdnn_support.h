@@ -1,4 +1,4 @@
-/* tests/harness/spdnn_support.h: sparse deep networks that no rule has made, for the tests of both devices. */
+/* tests/harness/spdnn_support.h: random sparse deep networks for the tests on both devices. */
 #ifndef CR_SPDNN_SUPPORT_H
 #define CR_SPDNN_SUPPORT_H
 
@@ -7,8 +7,8 @@
 #include "spdnn/spdnn.h"
 #include "tests/harness/test.h"
 
-/* A square matrix in which `twins` rows at a time, spread over the matrix, have the same columns, up to `longest` of
- * them; every fifth such set is empty. Weights are +-2^-e with e below `powers`, or any number when powers is 0. */
+/* A square matrix. Sets of `twins` rows, spread over the matrix, have the same columns, at most `longest`; every fifth
+ * set is empty. Weights are +-2^-e with e below `powers`, or any number when powers is 0. */
 static inline cr_status support_csr(int64_t neurons, int twins, int longest, int powers, uint64_t seed,
                                     struct cr_spdnn_csr *out) {
     struct cr_rng rng   = cr_rng_make(seed, CR_RNG_TEST, (uint64_t)neurons, (uint32_t)twins);
@@ -60,25 +60,25 @@ static inline void support_net_close(struct support_net *n) {
 }
 
 /* Random zeros and ones; every seventh input is zero. */
-static inline cr_status support_inputs(int64_t neurons, int64_t count, double share, struct cr_spdnn_inputs *out) {
+static inline cr_status support_inputs(int64_t neurons, int64_t count, double density, struct cr_spdnn_inputs *out) {
     struct cr_rng rng = cr_rng_make(7, CR_RNG_TEST, (uint64_t)neurons, (uint32_t)count);
     *out              = (struct cr_spdnn_inputs){.neurons = neurons, .count = count, .words = (count + 31) / 32};
     CR_ALLOC(out->bit, (size_t)(neurons * out->words));
     for (int64_t n = 0; n < neurons; n++)
         for (int64_t i = 0; i < count; i++) {
-            const uint32_t one = i % 7 != 6 && cr_rng_real(&rng) < share;
+            const uint32_t one = i % 7 != 6 && cr_rng_real(&rng) < density;
             out->bit[n * out->words + i / 32] |= one << i % 32;
             out->nonzeros += one;
         }
     return CR_OK;
 }
 
-/* The networks and inputs of the challenge, drawn pictures. */
+/* A network of the challenge with synthetic input images. */
 static inline cr_status support_digits(int64_t neurons, int64_t count, struct cr_spdnn_inputs *out) {
-    struct cr_spdnn_images pictures;
-    CR_TRY(cr_spdnn_images_generate(count, 3, &pictures));
-    const cr_status status = cr_spdnn_inputs_open(&pictures, neurons, count, 0.104, 2, out);
-    cr_spdnn_images_free(&pictures);
+    struct cr_spdnn_images images;
+    CR_TRY(cr_spdnn_images_generate(count, 3, &images));
+    const cr_status status = cr_spdnn_inputs_open(&images, neurons, count, 0.104, 2, out);
+    cr_spdnn_images_free(&images);
     return status;
 }
 

@@ -1,9 +1,8 @@
-/* tests/harness/streams_support.h: a device that works beside the host, without a GPU: each lane is a queue of work,
- * and whenever the host waits, the queues are emptied in an order that chance chooses among those that the marks allow.
- * What order is missing in a program's waits comes to light as on a GPU, only more often. Kernels are those of the CPU
- * device. */
-#ifndef CR_LANES_SUPPORT_H
-#define CR_LANES_SUPPORT_H
+/* tests/harness/streams_support.h: an asynchronous device without a GPU. Each stream is a queue of work. When the host
+ * waits, the queues are emptied in a random order that the events allow, so a missing wait of a program shows as on a
+ * GPU, only more often. The kernels are those of the CPU device. */
+#ifndef CR_STREAMS_SUPPORT_H
+#define CR_STREAMS_SUPPORT_H
 
 #include "core/rng.h"
 #include "runtime/executor.h"
@@ -14,7 +13,7 @@
 enum { WORK_MAX = 1 << 14 };
 
 struct stream_event {
-    int64_t set, done; /* how often it was enqueued, and reached */
+    int64_t set, done; /* number of records, and of completed records */
 };
 
 struct work {
@@ -25,16 +24,16 @@ struct work {
     const void          *src;
     size_t               bytes;
     struct stream_event *event;
-    int64_t              count; /* of the mark: what is reached, or waited for */
+    int64_t              count; /* of the event: the count to reach or to wait for */
 };
 
-struct recording {
+struct captured_graph {
     struct work *work;
     int          count;
 };
 
 struct streams {                        /* one such device at a time */
-    struct cr_device              *cpu; /* with another backend and other launches */
+    struct cr_device              *cpu; /* the CPU backend with another name and other launches */
     const struct cr_backend       *its_backend;
     const struct cr_kernel *const *its_kernels;
     struct cr_backend              backend;
@@ -42,13 +41,14 @@ struct streams {                        /* one such device at a time */
     const struct cr_kernel        *kernels[512];
     struct work                   *queue[CR_STREAMS];
     int                            first[CR_STREAMS], last[CR_STREAMS];
-    struct recording              *captures;
-    struct cr_rng                  chance;
-    int delays, fills, graph_launches, out_of_turn; /* seen: work of a lane done before older work of another */
+    struct captured_graph         *captures;
+    struct cr_rng                  rng;
+    /* set when work of one stream ran before older work of another stream */
+    int delays, fills, graph_launches, out_of_turn;
 };
 static struct streams streams_;
 
-/* ---- doing the work ---- */
+/* ---- execution of the work ---- */
 
 static inline cr_status streams_do(const struct work *w) {
     switch (w->what) {
@@ -61,13 +61,13 @@ static inline cr_status streams_do(const struct work *w) {
     return CR_OK;
 }
 
-static inline bool streams_ready(int lane) {
-    if (streams_.first[lane] == streams_.last[lane]) return false;
-    const struct work *w = &streams_.queue[lane][streams_.first[lane]];
+static inline bool streams_ready(int stream) {
+    if (streams_.first[stream] == streams_.last[stream]) return false;
+    const struct work *w = &streams_.queue[stream][streams_.first[stream]];
     return w->what != WORK_WAIT || w->event->done >= w->count;
 }
 
-/* A lane that is chosen does a run of its work, so that one may get far ahead of the others. */
+/* Executes several items of the chosen stream, so that a stream may get far ahead of the others. */
 static inline cr_status streams_empty(void) {
     for (;;) {
         int ready[CR_STREAMS], n = 0, left = 0;
@@ -76,18 +76,18 @@ static inline cr_status streams_empty(void) {
             if (streams_ready(l)) ready[n++] = l;
         }
         if (!left) break;
-        CR_ASSERT(n); /* else the lanes wait for each other */
-        const int lane = ready[cr_rng_below(&streams_.chance, (uint64_t)n)];
+        CR_ASSERT(n); /* otherwise the streams wait for each other: a deadlock */
+        const int stream = ready[cr_rng_below(&streams_.rng, (uint64_t)n)];
         streams_.out_of_turn += n > 1;
-        for (int k = (int)cr_rng_below(&streams_.chance, 60) + 1; k > 0 && streams_ready(lane); k--)
-            CR_TRY(streams_do(&streams_.queue[lane][streams_.first[lane]++]));
+        for (int k = (int)cr_rng_below(&streams_.rng, 60) + 1; k > 0 && streams_ready(stream); k--)
+            CR_TRY(streams_do(&streams_.queue[stream][streams_.first[stream]++]));
     }
     for (int l = 0; l < CR_STREAMS; l++) streams_.first[l] = streams_.last[l] = 0;
     return CR_OK;
 }
 
 static inline cr_status streams_add(const struct work *w) {
-    struct recording *r = streams_.captures;
+    struct captured_graph *r = streams_.captures;
     if (r) {
         CR_ASSERT(r->count < WORK_MAX);
         r->work[r->count++] = *w;
@@ -107,23 +107,23 @@ static inline cr_status streams_launch(struct cr_device *d, const struct cr_call
     (void)d;
     return streams_add(&(struct work){.what = WORK_LAUNCH, .stream = call->op->stream, .call = *call});
 }
-static inline cr_status streams_copy(struct cr_device *d, enum cr_stream lane, void *dst, const void *src,
+static inline cr_status streams_copy(struct cr_device *d, enum cr_stream stream, void *dst, const void *src,
                                      size_t bytes) {
     (void)d;
-    return streams_add(&(struct work){.what = WORK_COPY, .stream = lane, .dst = dst, .src = src, .bytes = bytes});
+    return streams_add(&(struct work){.what = WORK_COPY, .stream = stream, .dst = dst, .src = src, .bytes = bytes});
 }
-static inline cr_status streams_get_small(struct cr_device *d, enum cr_stream lane, void *const *host,
+static inline cr_status streams_get_small(struct cr_device *d, enum cr_stream stream, void *const *host,
                                           const void *const *src, const size_t *bytes, int pieces) {
-    for (int i = 0; i < pieces; i++) CR_TRY(streams_copy(d, lane, host[i], src[i], bytes[i]));
+    for (int i = 0; i < pieces; i++) CR_TRY(streams_copy(d, stream, host[i], src[i], bytes[i]));
     return CR_OK;
 }
-static inline cr_status streams_fill(struct cr_device *d, enum cr_stream lane, void *dst, int byte, size_t bytes) {
+static inline cr_status streams_fill(struct cr_device *d, enum cr_stream stream, void *dst, int byte, size_t bytes) {
     (void)d;
     streams_.fills++;
-    return streams_add(&(struct work){.what = WORK_FILL, .stream = lane, .dst = dst, .count = byte, .bytes = bytes});
+    return streams_add(&(struct work){.what = WORK_FILL, .stream = stream, .dst = dst, .count = byte, .bytes = bytes});
 }
-static inline cr_status streams_delay(struct cr_device *d, enum cr_stream lane, int64_t ns) {
-    (void)d, (void)lane, (void)ns; /* chance does it */
+static inline cr_status streams_delay(struct cr_device *d, enum cr_stream stream, int64_t ns) {
+    (void)d, (void)stream, (void)ns; /* the random order already delays work */
     streams_.delays++;
     return CR_OK;
 }
@@ -142,52 +142,52 @@ static inline cr_status streams_reserve(struct cr_device *d, size_t bytes, void 
 static inline void streams_release(struct cr_device *d, void *region) {
     (void)d, streams_.its_backend->release(streams_.cpu, region);
 }
-static inline cr_status streams_mark_open(struct cr_device *d, void **out) {
+static inline cr_status streams_event_create(struct cr_device *d, void **out) {
     (void)d;
     *out = cr_alloc(1, sizeof(struct stream_event));
     return *out ? CR_OK : CR_NO_MEMORY(sizeof(struct stream_event));
 }
-static inline void streams_mark_close(struct cr_device *d, void *mark) {
-    (void)d, cr_free(mark);
+static inline void streams_event_destroy(struct cr_device *d, void *event) {
+    (void)d, cr_free(event);
 }
-static inline cr_status streams_mark_set(struct cr_device *d, enum cr_stream lane, void *mark) {
-    return (void)d, streams_add(&(struct work){.what = WORK_SET, .stream = lane, .event = mark});
+static inline cr_status streams_event_record(struct cr_device *d, enum cr_stream stream, void *event) {
+    return (void)d, streams_add(&(struct work){.what = WORK_SET, .stream = stream, .event = event});
 }
-static inline cr_status streams_wait(struct cr_device *d, enum cr_stream lane, void *mark) {
-    return (void)d, streams_add(&(struct work){.what = WORK_WAIT, .stream = lane, .event = mark});
+static inline cr_status streams_wait(struct cr_device *d, enum cr_stream stream, void *event) {
+    return (void)d, streams_add(&(struct work){.what = WORK_WAIT, .stream = stream, .event = event});
 }
-static inline cr_status streams_host_wait(struct cr_device *d, void *mark) {
-    return (void)mark, streams_sync(d);
+static inline cr_status streams_host_wait(struct cr_device *d, void *event) {
+    return (void)event, streams_sync(d);
 }
-static inline cr_status streams_record_begin(struct cr_device *d) {
+static inline cr_status streams_capture_begin(struct cr_device *d) {
     (void)d;
     CR_ALLOC(streams_.captures, 1);
     CR_ALLOC(streams_.captures->work, WORK_MAX);
     return CR_OK;
 }
-static inline cr_status streams_record_end(struct cr_device *d, void **out) {
+static inline cr_status streams_capture_end(struct cr_device *d, void **out) {
     (void)d;
     *out              = streams_.captures;
     streams_.captures = NULL;
     return CR_OK;
 }
-static inline cr_status streams_replay(struct cr_device *d, void *recording) {
-    const struct recording *r = recording;
+static inline cr_status streams_graph_launch(struct cr_device *d, void *captured_graph) {
+    const struct captured_graph *r = captured_graph;
     (void)d;
     streams_.graph_launches++;
     for (int i = 0; i < r->count; i++) CR_TRY(streams_add(&r->work[i]));
     return CR_OK;
 }
-static inline void streams_recording_close(struct cr_device *d, void *recording) {
-    struct recording *r = recording;
+static inline void streams_graph_destroy(struct cr_device *d, void *captured_graph) {
+    struct captured_graph *r = captured_graph;
     (void)d;
     if (r) cr_free(r->work);
     cr_free(r);
 }
-static inline void streams_push(const char *name) {
+static inline void streams_range_push(const char *name) {
     (void)name;
 }
-static inline void streams_pop(void) {}
+static inline void streams_range_pop(void) {}
 
 static const struct cr_async streams_async = {.host_reserve          = streams_reserve,
                                               .host_release          = streams_release,
@@ -197,26 +197,26 @@ static const struct cr_async streams_async = {.host_reserve          = streams_r
                                               .move                  = streams_copy,
                                               .fill                  = streams_fill,
                                               .delay                 = streams_delay,
-                                              .event_create          = streams_mark_open,
-                                              .event_destroy         = streams_mark_close,
-                                              .event_record          = streams_mark_set,
-                                              .event_record_external = streams_mark_set,
+                                              .event_create          = streams_event_create,
+                                              .event_destroy         = streams_event_destroy,
+                                              .event_record          = streams_event_record,
+                                              .event_record_external = streams_event_record,
                                               .stream_wait_event     = streams_wait,
                                               .host_wait             = streams_host_wait,
-                                              .capture_begin         = streams_record_begin,
-                                              .capture_end           = streams_record_end,
-                                              .graph_launch          = streams_replay,
-                                              .graph_destroy         = streams_recording_close,
-                                              .range_push            = streams_push,
-                                              .range_pop             = streams_pop};
+                                              .capture_begin         = streams_capture_begin,
+                                              .capture_end           = streams_capture_end,
+                                              .graph_launch          = streams_graph_launch,
+                                              .graph_destroy         = streams_graph_destroy,
+                                              .range_push            = streams_range_push,
+                                              .range_pop             = streams_range_pop};
 
-/* The device stands until streams_close; rows are the CPU device's, by index. */
+/* The device exists until streams_close; its kernels are those of the CPU device, by index. */
 static inline cr_status streams_open(const struct cr_device_options *options, uint64_t seed, struct cr_device **out) {
-    streams_ = (struct streams){.chance = cr_rng_make(seed, CR_RNG_TEST, 1, 0)};
+    streams_ = (struct streams){.rng = cr_rng_make(seed, CR_RNG_TEST, 1, 0)};
     CR_TRY(cr_device_open(CR_DEVICE_CPU, options, &streams_.cpu));
     streams_.its_backend = streams_.cpu->backend;
     streams_.its_kernels = streams_.cpu->kernels;
-    streams_.backend     = (struct cr_backend){.name       = "lanes",
+    streams_.backend     = (struct cr_backend){.name       = "streams",
                                                .close      = streams_.its_backend->close,
                                                .reserve    = streams_reserve,
                                                .release    = streams_release,

@@ -1,7 +1,8 @@
-# support.sh: what tests/cli/*.sh and scripts/*-test.sh that drive the built program share; they source it. It leaves them in an empty folder of their own,
-# $work, which goes when they end, with nothing of the user's in reach. A test ends with `sum_up`: "N passed, N failed, N skipped".
+# support.sh: helpers for the scripts that drive the built program (tests/cli/*.sh and scripts/*-test.sh), which source this file. It changes to a
+# new empty folder, $work, which is removed at exit, and keeps the script away from the files of the user. A test ends with `sum_up`, which prints
+# "N passed, N failed, N skipped".
 #   CRESNET_BIN     the program (default: build/cresnet)
-#   CRESNET_SOURCE  the tree (default: the one that this file lies in)
+#   CRESNET_SOURCE  the source tree (default: the tree of this file)
 set -u
 source_dir=${CRESNET_SOURCE:-$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)}
 bin=${CRESNET_BIN:-$source_dir/build/cresnet}
@@ -27,12 +28,12 @@ holds() {
     if said=$("$@" 2>&1); then pass; else fail "$name: $*: ${said:0:500}"; fi
 }
 there() { command -v "$1" >/dev/null 2>&1; }
-# sum_up [CODE]: ends the test; CODE when nothing failed (0; 77: all of it was skipped)
+# sum_up [CODE]: ends the test; exit code CODE when nothing failed (default 0; 77: everything was skipped)
 sum_up() {
     echo "$passed passed, $failed failed, $skipped skipped"
     [ $failed -eq 0 ] && exit "${1:-0}"
     exit 1
 }
 
-# tiny_model [WIDTHS]: the section of a model that takes steps in no time
+# tiny_model [WIDTHS]: the INI section of a model with very fast steps
 tiny_model() { printf '[model]\narch = custom\nblock = basic\nstem = cifar\ndepths = 1,1\nwidths = %s\n' "${1:-4,8}"; }

@@ -1,7 +1,8 @@
-/* tests/harness/test.h: the test harness. A test program lists its cases in TESTS(...), runs each, and ends with one
- * line "N passed, N failed, N skipped"; exit 1 when one failed, 77 (CTest's skip) when all were skipped. CHECK* report
- * file, line and both values, and go on; REQUIRE* leave the case. SKIP("why") leaves the case and counts it as skipped:
- * use it when data or a device is not there. `program NAME` runs only the cases whose name contains NAME. */
+/* tests/harness/test.h: the test harness. A test program lists its cases in TESTS(...), runs each case, and ends with
+ * one line "N passed, N failed, N skipped". It exits with 1 when a case failed, and with 77 (a skip for CTest) when all
+ * cases were skipped. CHECK* report file, line and both values, and continue; REQUIRE* leave the case. SKIP("reason")
+ * leaves the case and counts it as skipped: for data or devices that are not available. `program NAME` runs only the
+ * cases whose name contains NAME. */
 #ifndef CR_TEST_H
 #define CR_TEST_H
 
@@ -19,7 +20,7 @@ struct test_case {
 
 static int  test_failures_; /* of the running case */
 static bool test_skipped_;
-static int  test_failed_checks_; /* all cases, to cap the output */
+static int  test_failed_checks_; /* of all cases, to limit the output */
 
 #define TEST_FAIL_(...)                                                                                                \
     do {                                                                                                               \
@@ -116,7 +117,7 @@ static int test_main_(int argc, char **argv, const struct test_case *cases, size
 #define CASE(function)                                                                                                 \
     { #function, function }
 
-/* The folder of real data, or NULL: tests that need it skip. */
+/* The folder of real data, or NULL: tests that need it are skipped. */
 static inline const char *test_data_dir(void) {
     return getenv("CRESNET_TEST_DATA");
 }

@@ -1,4 +1,4 @@
-/* tests/harness/test_gpu.h: is there a GPU to test on? Cases begin with NEED_GPU(). */
+/* tests/harness/test_gpu.h: checks that a GPU is available. Cases begin with NEED_GPU(). */
 #ifndef CR_TEST_GPU_H
 #define CR_TEST_GPU_H
 

@@ -1,5 +1,5 @@
-/* tests/harness/trace_support.h: what the tests of memory logs share: logs written word by word, and a log read, its
- * loop found and planned. */
+/* tests/harness/trace_support.h: helpers of the memory log tests: writes a log from short words, reads a log, finds and
+ * plans its iteration. */
 #ifndef CR_TEST_TRACE_SUPPORT_H
 #define CR_TEST_TRACE_SUPPORT_H
 
@@ -12,7 +12,7 @@ static inline cr_status read_text(const char *text, struct cr_trace *t) {
     return cr_trace_read_bytes(text, strlen(text), "log.csv", t);
 }
 
-/* Log text with a time of its own for each event: "malloc a 10" and so on. */
+/* Log text; each event has its own time: "malloc a 10" and so on. */
 struct log {
     struct cr_text text;
     int64_t        time;
@@ -59,7 +59,7 @@ static inline void planned_free(struct planned *p) {
     cr_trace_free(&p->trace);
 }
 
-/* `setup` once, `iteration` so often. */
+/* `setup` once, then `iteration` `times` times. */
 static inline cr_status plan_words(const char *setup, const char *iteration, int times, const char *tail,
                                    struct planned *p) {
     struct log l = {0};

@@ -1,5 +1,4 @@
-/* tests/harness/train_support.h: a tiny training run in a folder of its own, and whether two such runs left the same
- * bytes. */
+/* tests/harness/train_support.h: a tiny training run in its own folder, and bitwise comparison of two such runs. */
 #ifndef CR_TEST_TRAIN_SUPPORT_H
 #define CR_TEST_TRAIN_SUPPORT_H
 
@@ -8,7 +7,7 @@
 #include "session/state.h"
 #include "tests/harness/run_support.h"
 
-/* A tiny run of 26 pictures: batches of 4, six an epoch. */
+/* A tiny run of 26 images: batches of 4, six per epoch. */
 static inline void prepare(struct run *r) {
     static const char *const tiny[] = {"model.arch=custom",  "model.depths=1,1",      "model.widths=4,6",
                                        "model.shortcut=B",   "model.classes=3",       "data.kind=synthetic",
@@ -27,7 +26,7 @@ static inline void finish(struct run *r) {
     cr_log_quiet(false);
 }
 
-/* Trains in dir/name with further values (ended by NULL). */
+/* Trains in dir/name with more overrides (ended by NULL). */
 static inline cr_status train(const struct run *base, const char *name, const char *resume, bool force,
                               const char *const *more) {
     struct run       r = *base;
@@ -52,7 +51,8 @@ static inline void check_same(const struct run *r, const char *a, const char *b)
     CHECK(same_file(r, a, b, "state.safetensors"));
 }
 
-/* Trains whole, and again cut behind each `every`-th step before `total` and resumed: the same bytes. */
+/* Trains without interruption, and again stopped after each `every`-th step before `total` and resumed: the files must
+ * be bitwise identical. */
 static inline void resumes_bitwise(const struct run *r, int total, int every) {
     REQUIRE_OK(TRAIN(r, "whole", "train.steps=0"));
     for (int cut = 1; cut < total; cut += every) {
@@ -64,7 +64,7 @@ static inline void resumes_bitwise(const struct run *r, int total, int every) {
         check_same(r, "whole", name);
     }
 }
-/* With a value changed the run leaves other bytes: the comparison can fail. */
+/* Trains with one changed value: the files must differ, which shows that the comparison can fail. */
 static inline void changes_the_weights(const struct run *r, const char *changed) {
     REQUIRE_OK(TRAIN(r, "other", changed));
     CHECK(!same_file(r, "whole", "other", "model.safetensors"));

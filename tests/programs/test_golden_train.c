@@ -1,7 +1,7 @@
-/* tests/programs/test_golden_train.c: whole training runs against PyTorch in float64 (tests/golden/train/make*.py): ten
- * losses, the weights after them and, where there are any, their moving averages, by the ref rows and by the rows the
- * device would choose, fused and plain, with and without memory reuse, and with freed memory poisoned; on the CPU and
- * on the GPU (in fp32). */
+/* tests/programs/test_golden_train.c: complete training runs against PyTorch in float64
+ * (tests/golden/train/make*.py): ten losses, the weights after them and, if there are any, their moving averages.
+ * Runs use the reference kernels and the kernels that the device chooses, fused and plain, with and without memory
+ * reuse, and with freed memory poisoned; on the CPU and on the GPU (in fp32). */
 #include "optim/optim.h"
 #include "session/session.h"
 #include "tests/harness/executor_poison.h"
@@ -15,7 +15,7 @@ struct golden {
     const char *name;
     double      loss[STEPS];
     const char *overrides[OVERRIDES];
-    const char *start; /* whose start weights; NULL: own ones */
+    const char *start; /* name of the run whose initial weights are used; NULL: its own */
     double      clip;
 };
 
@@ -81,7 +81,7 @@ static const struct golden goldens[] = {
      0},
 };
 
-/* The pixels and labels of make.py. */
+/* Pixels and labels as in make.py. */
 static void make_batch(int64_t step, uint8_t *pixels, int32_t *labels) {
     const uint64_t n = (uint64_t)BATCH * SIZE * SIZE * 3;
     for (uint64_t i = 0; i < n; i++) {
@@ -92,8 +92,8 @@ static void make_batch(int64_t step, uint8_t *pixels, int32_t *labels) {
     for (int i = 0; i < BATCH; i++) labels[i] = (int32_t)((i * 7 + step * 3) % CLASSES);
 }
 
-/* The records of make_rules.py: a third of the pictures is added to their partners, a third pasted over, a third erased
- * in part. */
+/* Mixing records as in make_rules.py: a third of the images is blended with their partners, in a third a part of the
+ * partner is pasted, in a third a part is erased. */
 static void make_mixes(int64_t step, int32_t *mixes) {
     memset(mixes, 0, (size_t)BATCH * CR_MIX_NUMBERS * sizeof *mixes);
     for (int32_t n = 0; n < BATCH; n++, mixes += CR_MIX_NUMBERS) {
@@ -137,26 +137,26 @@ static cr_status one_step(struct cr_session *s, const struct cr_config *c, int64
     return CR_OK;
 }
 
-static float *read_store(struct cr_session *s, size_t plane, const struct cr_param *q) {
+static float *read_store(struct cr_session *s, size_t buffer, const struct cr_param *q) {
     const size_t bytes = (size_t)q->elems * sizeof(float);
     float       *host  = malloc(bytes);
-    char        *from  = (char *)s->memory.region[CR_REGION_STORE] + plane + (size_t)q->offset * sizeof(float);
+    char        *from  = (char *)s->memory.region[CR_REGION_STORE] + buffer + (size_t)q->offset * sizeof(float);
     if (!host || s->device->backend->get(s->device, host, from, bytes) != CR_OK) abort();
     return host;
 }
 
-/* Largest |got - want| over all parameters and running statistics, or their averages, relative to the largest |want| of
- * the tensor. */
+/* Largest |actual - expected| over all parameters and running statistics, or their averages, relative to the largest
+ * |expected| of the tensor. */
 static double weight_distance(struct cr_session *s, struct cr_session *want, bool averages) {
     const struct cr_param_store *store = &s->model.store;
     double                       worst = 0;
     for (int i = 0; i < store->params; i++) {
         const struct cr_param     *q       = &store->param[i];
         const bool                 running = cr_param_is_running(q->role);
-        const enum cr_param_buffer plane   = running ? CR_BUFFER_RUNNING : CR_BUFFER_VALUE,
+        const enum cr_param_buffer buffer  = running ? CR_BUFFER_RUNNING : CR_BUFFER_VALUE,
                                    mean    = running ? CR_BUFFER_EMA_RUNNING : CR_BUFFER_EMA;
-        float *a       = read_store(s, cr_param_store_buffer_offset(store, averages ? mean : plane), q);
-        float *b       = read_store(want, cr_param_store_buffer_offset(store, plane), q);
+        float *a       = read_store(s, cr_param_store_buffer_offset(store, averages ? mean : buffer), q);
+        float *b       = read_store(want, cr_param_store_buffer_offset(store, buffer), q);
         double largest = 0, gap = 0;
         for (int64_t k = 0; k < q->elems; k++) {
             largest = fmax(largest, fabs((double)b[k]));
@@ -186,7 +186,7 @@ static void train(const struct golden *g, struct variant v) {
     const struct cr_session_options o = {.train = true, .execute = true, .ref_only = v.ref_only, .classes = CLASSES};
     REQUIRE_OK(cr_session_open(&c, &o, &s));
     REQUIRE_OK(cr_session_open(&c, &o, &want));
-    REQUIRE_OK(cr_session_init(&s)); /* so that forgetting to load something shows */
+    REQUIRE_OK(cr_session_init(&s)); /* so that a value that is not loaded is detected */
     snprintf(path, sizeof path, "%s/tests/golden/train/start-%s.safetensors", CR_SOURCE_DIR,
              g->start ? g->start : g->name);
     REQUIRE_OK(cr_session_load_weights(&s, path, true));

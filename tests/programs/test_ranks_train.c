@@ -1,6 +1,6 @@
-/* tests/programs/test_ranks_train.c: several ranks train as one rank with their whole batch does: losses, weights,
- * evaluation, order of the pictures; runs go on with another number of ranks. Ranks are forked processes over shared
- * memory. */
+/* tests/programs/test_ranks_train.c: several ranks train like one rank with the whole batch: losses, weights,
+ * evaluation, order of the images; runs resume with another number of ranks. Ranks are forked processes that
+ * communicate over shared memory. */
 #include "tests/harness/ranks_support.h"
 
 static void prepare(struct run *r) {
@@ -9,10 +9,10 @@ static void prepare(struct run *r) {
     give(r, "train.precision=fp32");
 }
 
-/* ---- as one rank with the whole batch ---- */
+/* ---- like one rank with the whole batch ---- */
 
-/* With BN over all ranks the k ranks compute what one does; rounding apart. `spread`: how far runs of one rank come
- * apart whose kernels add up in another order. */
+/* With synchronised BN, k ranks compute the results of one rank, except for rounding. `spread`: the distance between
+ * runs of one rank whose kernels sum in another order. */
 static void check_like_one(int size, const char *batch, const char *accumulate) {
     struct run r;
     double     one[STEPS_MAX], plain[STEPS_MAX], three[STEPS_MAX], many[STEPS_MAX], spread = 0, far = 0;
@@ -28,7 +28,7 @@ static void check_like_one(int size, const char *batch, const char *accumulate) 
         spread = fmax(spread, fmax(relative(one[i], plain[i]), relative(one[i], three[i])));
         far    = fmax(far, relative(one[i], many[i]));
     }
-    fprintf(stderr, "    %d ranks: first step %.1e, worst of 50 %.1e; three ways of one rank: %.1e\n", size,
+    fprintf(stderr, "    %d ranks: first step %.1e, largest of 50 %.1e; three variants of one rank: %.1e\n", size,
             relative(one[0], many[0]), far, spread);
     CHECK(far <= fmax(2 * spread, 1e-4));
     finish(&r);
@@ -44,7 +44,7 @@ static void four_ranks_train_like_one(void) {
     check_like_one(4, "train.batch=6", "train.accumulate=1");
 }
 
-/* Micro-batches of two ranks against those of one: each update has the same pictures in the same micro-batches. */
+/* Micro-batches of two ranks against those of one rank: each update has the same images in the same micro-batches. */
 static void ranks_accumulate_like_one(void) {
     struct run r;
     double     one[STEPS_MAX], two[STEPS_MAX];
@@ -56,8 +56,8 @@ static void ranks_accumulate_like_one(void) {
     finish(&r);
 }
 
-/* Without it each rank normalises by its own pictures: other numbers, and not far away. */
-static void without_sync_bn_numbers_are_others(void) {
+/* Without synchronised BN each rank normalises by its own images: the results differ, but not much. */
+static void without_sync_bn_results_differ(void) {
     struct run r;
     double     one[STEPS_MAX], two[STEPS_MAX];
     prepare(&r);
@@ -68,7 +68,7 @@ static void without_sync_bn_numbers_are_others(void) {
     finish(&r);
 }
 
-/* Clipping and the norm in the log are those of the whole gradient. */
+/* Clipping and the logged norm use the whole gradient. */
 static void clipping_is_of_the_whole_gradient(void) {
     struct run r;
     double     one[STEPS_MAX], two[STEPS_MAX];
@@ -80,8 +80,8 @@ static void clipping_is_of_the_whole_gradient(void) {
     finish(&r);
 }
 
-/* Pictures are mixed with the same partners, however many ranks share them. */
-static void mixed_pictures_are_the_same(void) {
+/* Images are mixed with the same partners for any number of ranks. */
+static void mixed_images_are_the_same(void) {
     static const char *const batches[] = {"train.batch=24", "train.batch=12", "train.batch=8", "train.batch=6"};
     struct run               r;
     double                   loss[4][STEPS_MAX];
@@ -99,9 +99,9 @@ static void mixed_pictures_are_the_same(void) {
     finish(&r);
 }
 
-/* ---- the same bits ---- */
+/* ---- bitwise identical results ---- */
 
-static void the_same_ranks_give_the_same_bits(void) {
+static void equal_ranks_are_bitwise_identical(void) {
     struct run r;
     prepare(&r);
     CHECK(TRAIN(3, &r, "a", "train.batch=8", "train.steps=7") == 0);
@@ -110,8 +110,8 @@ static void the_same_ranks_give_the_same_bits(void) {
     finish(&r);
 }
 
-/* However the gradients are cut, each is added up once. */
-static void buckets_change_no_bit(void) {
+/* However the gradients are split into buckets, each is added once. */
+static void buckets_are_bitwise_identical(void) {
     struct run r;
     prepare(&r);
     CHECK(TRAIN(2, &r, "a", "train.batch=8", "train.steps=5") == 0);
@@ -122,8 +122,8 @@ static void buckets_change_no_bit(void) {
     finish(&r);
 }
 
-/* 24 pictures an update, a rate meant for 6: four times as much, or twice. */
-static void the_rate_grows_with_the_update(void) {
+/* 24 images per update with a learning rate for 6: four times the rate, or twice. */
+static void learning_rate_scales_with_the_batch(void) {
     static const struct {
         const char *rule;
         double      lr;
@@ -144,8 +144,8 @@ static void the_rate_grows_with_the_update(void) {
     }
 }
 
-/* Other rules, whose norms and moments are of the whole gradient; averages of weights, and of each rank's own
- * statistics. */
+/* Other update rules, whose norms and moments are of the whole gradient; averages of weights, and of the statistics
+ * of each rank. */
 static void other_rules_and_averages(void) {
     static const char *const rules[] = {"optim.kind=adamw", "optim.kind=lars"};
     for (size_t i = 0; i < CR_COUNT(rules); i++) {
@@ -161,13 +161,13 @@ static void other_rules_and_averages(void) {
         CHECK(TRAIN(2, &r, "own", "train.batch=12", "train.steps=4", "data.mixup=0.2") == 0);
         CHECK(RESUME(2, &r, "own", "train.steps=6") == 0);
         CHECK(TRAIN(2, &r, "whole", "train.batch=12", "train.steps=6", "data.mixup=0.2", "train.save_every=4") == 0);
-        CHECK(RESUME(1, &r, "whole", "train.steps=8") == 0); /* its checkpoint is like any other */
+        CHECK(RESUME(1, &r, "whole", "train.steps=8") == 0); /* its checkpoint has the usual format */
         finish(&r);
     }
 }
 
-/* Rank 0 looks for the largest batch; all train with it, under the limit that it was found for. */
-static void a_batch_is_found_for_all(void) {
+/* Rank 0 searches for the largest batch size; all ranks train with it, under the memory limit of the search. */
+static void one_batch_size_is_found_for_all(void) {
     struct run r;
     double     loss[STEPS_MAX];
     prepare(&r);
@@ -176,8 +176,8 @@ static void a_batch_is_found_for_all(void) {
     finish(&r);
 }
 
-/* Half the bytes on the way: near, but not the same. */
-static void gradients_may_travel_in_16_bits(void) {
+/* Gradients are sent in 16 bits: results are close, but not identical. */
+static void gradients_may_be_sent_in_16_bits(void) {
     static const char *const types[] = {"ranks.reduce=fp16", "ranks.reduce=bf16"};
     struct run               r;
     double                   wide[STEPS_MAX], half[STEPS_MAX];
@@ -192,9 +192,10 @@ static void gradients_may_travel_in_16_bits(void) {
     finish(&r);
 }
 
-/* ---- going on ---- */
+/* ---- resuming ---- */
 
-/* Saved by two ranks in the middle of an epoch: one, and four, go on with the same pictures in the same updates. */
+/* A checkpoint of two ranks in the middle of an epoch: one rank and four ranks resume with the same images in the
+ * same updates. */
 static void check_resume(int size) {
     struct run r;
     double     whole[STEPS_MAX], parts[STEPS_MAX];
@@ -203,21 +204,21 @@ static void check_resume(int size) {
     give(&r, "train.batch=12");
     CHECK(TRAIN(2, &r, "whole", "train.steps=20") == 0);
     CHECK(TRAIN(2, &r, "parts", "train.steps=11") == 0);
-    r.count--; /* train.batch: the run knows its own */
+    r.count--; /* train.batch: stored in the run */
     CHECK(RESUME(size, &r, "parts", "train.steps=20") == 0);
     CHECK(losses_of(&r, "whole", whole) == 20 && losses_of(&r, "parts", parts) == 20);
     for (int i = 11; i < 16; i++) CHECK(relative(whole[i], parts[i]) <= 1e-4);
     finish(&r);
 }
-static void two_ranks_save_one_goes_on(void) {
+static void two_ranks_save_one_resumes(void) {
     check_resume(1);
 }
-static void two_ranks_save_four_go_on(void) {
+static void two_ranks_save_four_resume(void) {
     check_resume(4);
 }
 
-/* Without SyncBN: each rank's own running statistics are in the state. Nothing is due at steps 7 and 11, as nothing is
- * when a signal comes: a save and an evaluation leave no trace in what follows. */
+/* Without synchronised BN: the running statistics of each rank are in the state. Steps 7 and 11 are not due for
+ * saving, as when a signal arrives: saving and evaluating must not change later results. */
 static void check_unscheduled(int size, const char *batch) {
     struct run r;
     prepare(&r);
@@ -235,13 +236,14 @@ static void check_unscheduled(int size, const char *batch) {
     }
     finish(&r);
 }
-static void ranks_stop_anywhere_and_go_on_to_the_bit(void) {
+static void ranks_resume_bitwise_identically(void) {
     check_unscheduled(2, "train.batch=12");
     check_unscheduled(3, "train.batch=8");
 }
 
-/* What each rank has kept is for as many ranks; others take the mean, and refuse what does not fit. */
-static void own_statistics_are_for_as_many_ranks(void) {
+/* The state of each rank is for the same number of ranks; another number uses the mean, and refuses a state that
+ * does not fit. */
+static void rank_statistics_need_the_same_ranks(void) {
     struct run r;
     prepare(&r);
     CHECK(TRAIN(2, &r, "run", "train.batch=12", "train.steps=5") == 0);
@@ -271,8 +273,8 @@ static void the_other_rules_train_like_one(void) {
     }
 }
 
-/* BN a rank: saved averages of running statistics are those of all ranks, and runs go on from them. */
-static void averages_go_on_to_the_bit(void) {
+/* BN per rank: saved averages of running statistics are means over all ranks, and runs resume from them. */
+static void averages_resume_bitwise_identically(void) {
     struct run r;
     char       path[2][SUPPORT_PATH], *bytes[2] = {NULL, NULL};
     size_t     length[2];
@@ -293,8 +295,8 @@ static void averages_go_on_to_the_bit(void) {
     finish(&r);
 }
 
-/* Ten pictures cannot be shared by four. */
-static void an_update_that_cannot_be_shared_is_refused(void) {
+/* Ten images cannot be divided among four ranks. */
+static void an_indivisible_batch_is_refused(void) {
     struct run r;
     prepare(&r);
     CHECK(TRAIN(2, &r, "run", "train.batch=5", "train.steps=3") == 0);
@@ -309,7 +311,7 @@ static long number_of(const char *line, const char *key) {
     return at ? strtol(at + strlen(key), NULL, 10) : -1;
 }
 
-/* 37 pictures in batches of 4: the last rank's share is smaller, and at times empty. */
+/* 37 images in batches of 4: the last rank has fewer images, sometimes none. */
 static void check_evaluation(int size, const char *eval_batch) {
     struct run r;
     char       path[SUPPORT_PATH], line[1024];
@@ -321,20 +323,20 @@ static void check_evaluation(int size, const char *eval_batch) {
         if (strstr(line, "\"event\":\"eval\"")) images = number_of(line, "\"images\":");
     if (f) fclose(f);
     CHECK(images == 37);
-    CHECK(RESUME(1, &r, "run", "train.steps=3") == 0); /* nothing to do: readable by one */
+    CHECK(RESUME(1, &r, "run", "train.steps=3") == 0); /* no change: a single rank can read it */
     finish(&r);
 }
-static void evaluation_counts_each_picture_once(void) {
+static void evaluation_counts_each_image_once(void) {
     check_evaluation(2, "train.eval_batch=4");
     check_evaluation(4, "train.eval_batch=16");
     check_evaluation(3, "train.eval_batch=5");
 }
 
 TESTS(CASE(two_ranks_train_like_one), CASE(three_ranks_train_like_one), CASE(four_ranks_train_like_one),
-      CASE(ranks_accumulate_like_one), CASE(without_sync_bn_numbers_are_others),
-      CASE(clipping_is_of_the_whole_gradient), CASE(mixed_pictures_are_the_same),
-      CASE(the_same_ranks_give_the_same_bits), CASE(buckets_change_no_bit), CASE(the_rate_grows_with_the_update),
-      CASE(other_rules_and_averages), CASE(a_batch_is_found_for_all), CASE(gradients_may_travel_in_16_bits),
-      CASE(two_ranks_save_one_goes_on), CASE(two_ranks_save_four_go_on), CASE(ranks_stop_anywhere_and_go_on_to_the_bit),
-      CASE(own_statistics_are_for_as_many_ranks), CASE(the_other_rules_train_like_one), CASE(averages_go_on_to_the_bit),
-      CASE(an_update_that_cannot_be_shared_is_refused), CASE(evaluation_counts_each_picture_once))
+      CASE(ranks_accumulate_like_one), CASE(without_sync_bn_results_differ), CASE(clipping_is_of_the_whole_gradient),
+      CASE(mixed_images_are_the_same), CASE(equal_ranks_are_bitwise_identical), CASE(buckets_are_bitwise_identical),
+      CASE(learning_rate_scales_with_the_batch), CASE(other_rules_and_averages), CASE(one_batch_size_is_found_for_all),
+      CASE(gradients_may_be_sent_in_16_bits), CASE(two_ranks_save_one_resumes), CASE(two_ranks_save_four_resume),
+      CASE(ranks_resume_bitwise_identically), CASE(rank_statistics_need_the_same_ranks),
+      CASE(the_other_rules_train_like_one), CASE(averages_resume_bitwise_identically),
+      CASE(an_indivisible_batch_is_refused), CASE(evaluation_counts_each_image_once))

@@ -1,6 +1,6 @@
-/* Gradients of tiny whole networks against finite differences, in double: layers, cr_pass_grad and cr_pass_fuse
- * together with the reference rows. Every kind of block, shortcut and stem; frozen parts; label smoothing; a padded
- * label. */
+/* tests/programs/test_ref_net.c: gradients of tiny networks against finite differences, in double: layers,
+ * cr_pass_grad and cr_pass_fuse together with the reference kernels. Every kind of block, shortcut and stem; frozen
+ * parameters; label smoothing; a padded label. */
 #include "compiler/compiler.h"
 #include "layers/layer.h"
 #include "tests/harness/finite_differences.h"
@@ -26,7 +26,7 @@ static void configure(struct cr_config *config) {
     }
 }
 
-/* Emits the forward program; the index of its loss op. */
+/* Emits the forward program; returns the index of its loss op. */
 static int emit_net(struct ref_run *run, const struct cr_config *config, const struct net_case *c) {
     struct cr_net net = {
         .program = &run->p, .store = &run->store, .config = config, .training = true, .frozen = c->frozen_stem};
@@ -47,7 +47,7 @@ static int emit_net(struct ref_run *run, const struct cr_config *config, const s
     return cr_layer_loss(&net, x, c->smoothing);
 }
 
-/* Builds twice: offsets of the store's planes are known once all parameters are. */
+/* Builds the program twice: offsets in the buffers are known once all parameters are. */
 static cr_status build_net(struct ref_run *run, const struct net_case *c) {
     struct cr_config           config;
     const struct cr_cost_model anything = {.alignment = 64};
@@ -99,7 +99,7 @@ static void check_net(const struct net_case *c) {
         if (cr_param_is_running(q->role) || q->frozen) continue;
         char grad[128];
         snprintf(grad, sizeof grad, "grad.%s", q->name);
-        /* about a dozen elements a parameter, never in step with its rows */
+        /* about a dozen elements per parameter, with a stride that is not a multiple of its rows */
         fd_check(&f, cr_tensor_find(&run.p, q->name), cr_tensor_find(&run.p, grad), (int)(q->elems / 12) | 1);
         trained++;
     }

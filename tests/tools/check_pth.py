@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Drives scripts/pth_to_safetensors.py over the kinds of files that people have, and reads the results with st.py."""
+"""Tests scripts/pth_to_safetensors.py with common kinds of files and reads the results with st.py."""
 import argparse
 import os
 import subprocess
@@ -31,7 +31,7 @@ def run(*args):
 
 
 class Evil:
-    """A pickle that would make a file when it is loaded."""
+    """A pickle that would create a file if it were executed."""
 
     def __init__(self, path):
         self.path = path

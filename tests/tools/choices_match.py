@@ -1,5 +1,5 @@
-"""choices_match.py TABLE JSON [CONVOLUTIONS]: compares the output of `plan --choices --json` with the table of `plan --choices`. Numbers of the table are rounded to
-hundredths. CONVOLUTIONS: how many are expected. Fails with an AssertionError that names the line."""
+"""choices_match.py TABLE JSON [CONVOLUTIONS]: compares the output of `plan --choices --json` with the table of `plan --choices`. Numbers of
+the table are rounded to hundredths. CONVOLUTIONS: the expected number of convolutions. Fails with an AssertionError that names the line."""
 import json
 import re
 import sys

@@ -1,14 +1,15 @@
-/* fault_shim.c: a library for LD_PRELOAD that makes the n-th call of a kind fail, as a machine without memory, with a
- * bad disk or a full one would, and that can turn the clock back. scripts/fault-test.sh drives it. Environment:
- *   FAULT_CALL    malloc | read | write | open | close | fsync | rename | mmap | thread: which calls are counted
- *   FAULT_AT      the call that fails, 1 is the first; 0 or unset: none
- *   FAULT_TIMES   how many in a row (1); 0: that one and all behind it
- *   FAULT_ERRNO   the error's number (ENOMEM for malloc and mmap, EAGAIN for thread, else EIO)
- *   FAULT_SHORT   1: a write or read that is to fail does half of it first, once
- *   FAULT_SCOPE   own (default): calls of the program itself; all: those of libraries too
+/* tests/tools/fault_shim.c: a library for LD_PRELOAD that makes the n-th call of a kind fail, as when memory is
+ * exhausted, a disk is damaged or full, and that can turn the clock back. scripts/fault-test.sh uses it.
+ * Environment:
+ *   FAULT_CALL    malloc | read | write | open | close | fsync | rename | mmap | thread: the calls that are counted
+ *   FAULT_AT      the number of the call that fails, from 1; 0 or unset: none
+ *   FAULT_TIMES   number of consecutive failures (1); 0: all calls from FAULT_AT on
+ *   FAULT_ERRNO   the error number (ENOMEM for malloc and mmap, EAGAIN for thread, else EIO)
+ *   FAULT_SHORT   1: a failing write or read first transfers half of its bytes, once
+ *   FAULT_SCOPE   own (default): calls of the program itself; all: also calls of libraries
  *   FAULT_COUNT   a file to which "CALLS FAILED" is written at the end
- *   FAULT_CLOCK   back: the clocks, the monotonic one too, jump one hour back every 50 questions
- * A descriptor of 0 to 2 is never counted: what the program says is not its work. */
+ *   FAULT_CLOCK   back: all clocks, including the monotonic clock, jump back one hour every 50 reads
+ * Descriptors 0 to 2 are never counted: messages of the program must not fail. */
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -37,7 +38,7 @@ static struct {
     int         error;
     bool        all, half, clock_back, ready;
     const char *count_file;
-    uintptr_t   first, end; /* the program's own code */
+    uintptr_t   first, end; /* address range of the program's own code */
 } how;
 static atomic_long calls, failed;
 
@@ -52,7 +53,7 @@ static int find_program(struct dl_phdr_info *info, size_t size, void *data) {
         if (begin < how.first) how.first = begin;
         if (begin + p->p_memsz > how.end) how.end = begin + p->p_memsz;
     }
-    return 1; /* the first is the program */
+    return 1; /* the first object is the program */
 }
 
 static long number(const char *name, long otherwise) {
@@ -85,7 +86,7 @@ __attribute__((destructor)) static void finish(void) {
     fclose(file);
 }
 
-/* Counts a call; true: it is to fail, errno is set. */
+/* Counts a call. Returns true if it must fail; errno is set. */
 static bool fails(enum kind kind, const void *from) {
     if (!how.ready || how.kind != kind) return false;
     if (!how.all && ((uintptr_t)from < how.first || (uintptr_t)from >= how.end)) return false;
@@ -97,12 +98,12 @@ static bool fails(enum kind kind, const void *from) {
 }
 
 #define FROM __builtin_return_address(0)
-/* The real function; looked up at its first use. */
+/* The real function, which is looked up at its first use. */
 #define REAL(name)                                                                                                     \
     static __typeof__(&name) real;                                                                                     \
     if (!real) *(void **)&real = dlsym(RTLD_NEXT, #name)
 
-/* ---- memory: glibc's own functions by their second names, since dlsym allocates ---- */
+/* ---- memory: glibc's functions under their second names, because dlsym allocates ---- */
 
 extern void *__libc_malloc(size_t bytes);
 extern void *__libc_calloc(size_t count, size_t size);
@@ -190,11 +191,11 @@ ssize_t pread(int fd, void *to, size_t bytes, off_t offset) {
     if (!fails(READ, FROM)) return real(fd, to, bytes, offset);
     return how.half && bytes > 1 ? real(fd, to, bytes / 2, offset) : -1;
 }
-/* Streams go on by themselves after a short or interrupted read of the system: they only fail. */
+/* Streams continue after short or interrupted system reads, so they can only fail. */
 static bool stream_fails(const void *from) {
     return !how.half && how.error != EINTR && fails(READ, from);
 }
-static FILE *spoilt; /* the stream whose reading failed: ferror says so */
+static FILE *spoilt; /* the stream whose read failed: for ferror */
 size_t       fread(void *to, size_t size, size_t count, FILE *file) {
           REAL(fread);
           if (!stream_fails(FROM)) return real(to, size, count, file);
@@ -237,7 +238,7 @@ int fsync(int fd) {
     return fails(FSYNC, FROM) ? -1 : real(fd);
 }
 
-/* Whatever changes names in a folder. */
+/* Calls that change names in a folder. */
 int rename(const char *from, const char *to) {
     REAL(rename);
     return fails(RENAME, FROM) ? -1 : real(from, to);
@@ -275,11 +276,11 @@ int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*
 /* ---- time ---- */
 
 int clock_gettime(clockid_t clock, struct timespec *out) {
-    static atomic_long asked;
+    static atomic_long clock_reads;
     REAL(clock_gettime);
     int result = real(clock, out);
     if (how.ready && how.clock_back && result == 0) {
-        out->tv_sec -= atomic_fetch_add(&asked, 1) / 50 * 3600;
+        out->tv_sec -= atomic_fetch_add(&clock_reads, 1) / 50 * 3600;
         if (out->tv_sec < 0) out->tv_sec = 0;
     }
     return result;

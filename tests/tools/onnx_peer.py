@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""The other runtimes of tests/test_onnx.c.
+"""Runs other ONNX runtimes for test_onnx.c.
 
   onnx_peer.py truth DIR WEIGHTS   PyTorch's side (torch, torchvision): torchvision_peer.py's resnet18 and resnet50, and the CIFAR
-                                   ResNet-20 of WEIGHTS: DIR/NAME.safetensors, pictures DIR/NAME.u8, logits DIR/NAME.f64 and .f32
-  onnx_peer.py run FILE.onnx PIXELS SIZE OUT   onnxruntime's logits of u8 pictures [n][SIZE][SIZE][3], normalised by the file's own
+                                   ResNet-20 of WEIGHTS: DIR/NAME.safetensors, images DIR/NAME.u8, logits DIR/NAME.f64 and .f32
+  onnx_peer.py run FILE.onnx PIXELS SIZE OUT   onnxruntime's logits of u8 images [n][SIZE][SIZE][3], normalised by the file's own
                                    metadata; all at once must be the same as one by one; written as f32
 """
 import json

@@ -1,4 +1,4 @@
-"""Python packages that some tests compare with: tensorboard, onnxruntime. scripts/deps.sh installs them into build/peers-venv;
+"""Finds Python packages that some tests compare with: tensorboard, onnxruntime. scripts/deps.sh installs them into build/peers-venv;
 CRESNET_PEERS names another interpreter that has them."""
 import os
 import subprocess
@@ -8,7 +8,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 
 
 def interpreter(*modules):
-    """An interpreter that imports the modules, or None."""
+    """The path of an interpreter that can import the modules, or None."""
     for python in (os.environ.get("CRESNET_PEERS"), f"{ROOT}/build/peers-venv/bin/python3", sys.executable, "/usr/bin/python3"):
         if python and os.path.exists(python):
             code = "import " + ", ".join(modules)

@@ -1,4 +1,4 @@
-"""Writes PNG files with Python alone, for tests."""
+"""Writes PNG files without libraries, for tests."""
 import struct
 import zlib
 

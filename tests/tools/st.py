@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Reads and writes safetensors files with numpy alone, for tests: written from the format's description, sharing
-nothing with src/safetensors.c, so that each can judge the other.
+"""Reads and writes safetensors files with numpy alone, for tests: written from the description of the format, independently of
+src/formats/safetensors*.c, so that each implementation tests the other.
 
   st.py show FILE            names, types, shapes, sums
-  st.py demo FILE            writes the golden file that tests/test_safetensors.c knows
-  st.py verify-demo FILE     exit 1 when FILE's tensors or metadata differ from the demo's
+  st.py demo FILE            writes the golden file of tests/unit (test_safetensors.c)
+  st.py verify-demo FILE     exit code 1 if the tensors or metadata of FILE differ from the demo's
 """
 import json
 import struct
@@ -12,7 +12,7 @@ import sys
 
 import numpy as np
 
-# The reference writer sorts by this order, last first, then by name.
+# The reference implementation sorts in the reverse of this order, then by name.
 ORDER = ["BOOL", "U8", "I8", "I16", "U16", "F16", "BF16", "I32", "U32", "F32", "F64", "I64", "U64"]
 NUMPY = {"BOOL": "?", "U8": "u1", "I8": "i1", "I16": "<i2", "U16": "<u2", "F16": "<f2", "BF16": "<u2", "I32": "<i4",
          "U32": "<u4", "F32": "<f4", "F64": "<f8", "I64": "<i8", "U64": "<u8"}

@@ -1,17 +1,19 @@
-/* steps_tool.c: training steps on given batches and given weights, for comparisons with other trainers and for what no
- * command offers: gradients as a file. Pictures are taken as they are (no crop, no flip); the learning rate stays
+/* tests/tools/steps_tool.c: trains on given batches with given weights, for comparisons with other trainers, and
+ * writes gradients to files. Images are used unchanged (no crop, no flip); the learning rate is the constant
  * optim.lr.
  *
  *   steps_tool CONFIG|- [section.key=value ...] [options]         (-: no file, the built-in defaults)
- *     --batches FILE   safetensors: images U8 [K,N,H,W,3], labels I32 [K,N]; batch i % K is trained on in step i, and N
- * is the batch; default: random ones
+ *     --batches FILE   safetensors: images U8 [K,N,H,W,3], labels I32 [K,N]; step i trains on batch i % K; N is the
+ *     batch size; default: random batches
  *     --steps N        (1)
- *     --weights FILE   start from these; default: initial values from train.seed
+ *     --weights FILE   initial weights; default: random weights from train.seed
  *     --save FILE      writes the weights before the first step (model.safetensors of a checkpoint)
- *     --save-end FILE  the same after the last step
- *     --grads PREFIX   no training: one step with learning rate 0 a batch, K in all, and the gradients of batch k,
- * divided by the loss scale, to PREFIX-k.safetensors, named and ordered as the parameters are in files Prints one JSON
- * line: the loss of each step and what the step was computed from. */
+ *     --save-end FILE  writes the weights after the last step
+ *     --grads PREFIX   no training: one step per batch with learning rate 0, K in all; the gradients of batch k,
+ *     divided by the loss scale, are written to PREFIX-k.safetensors, with the names and the order of parameters in
+ *     files
+ *
+ * Prints one JSON line: the loss of each step and the settings of the run. */
 #include "checkpoint/internal.h"
 #include "core/rng.h"
 #include "session/state.h"
@@ -31,7 +33,7 @@ struct tool {
     int64_t           steps;
     struct cr_config  config;
     struct cr_session session;
-    uint8_t          *images; /* [count][batch] pictures */
+    uint8_t          *images; /* [count][batch] images */
     int32_t          *labels;
     int64_t           count, batch, size;
 };
@@ -83,8 +85,7 @@ static cr_status check_batches(const struct tool *t, const struct cr_st_entry *i
     if (!labels || labels->dtype != CR_I32 || labels->dims != 2 || labels->dim[0] != images->dim[0] ||
         labels->dim[1] != images->dim[1])
         return CR_FAIL(CR_ERR_FORMAT, "%s: no tensor labels, I32 [K,N] for the images' K and N", t->batches_path);
-    return images->dim[0] > 0 && images->dim[1] > 0 ? CR_OK
-                                                    : CR_FAIL(CR_ERR_FORMAT, "%s: no pictures", t->batches_path);
+    return images->dim[0] > 0 && images->dim[1] > 0 ? CR_OK : CR_FAIL(CR_ERR_FORMAT, "%s: no images", t->batches_path);
 }
 
 static cr_status read_batches(struct tool *t) {
@@ -125,8 +126,8 @@ static cr_status open_all(struct tool *t) {
     options.batch = t->batch;
     CR_TRY(cr_session_open(&t->config, &options, &t->session));
     if (t->batches_path && t->size != t->session.prepare_train.size)
-        return CR_FAIL(CR_ERR_FORMAT, "%s: pictures of %" PRId64 " pixels a side, data.image_size is %d",
-                       t->batches_path, t->size, t->session.prepare_train.size);
+        return CR_FAIL(CR_ERR_FORMAT, "%s: images of %" PRId64 " pixels a side, data.image_size is %d", t->batches_path,
+                       t->size, t->session.prepare_train.size);
     if (!t->batches_path) {
         t->count = 1;
         t->batch = t->session.batch;
@@ -143,7 +144,7 @@ static cr_status open_all(struct tool *t) {
 
 /* ---- files ---- */
 
-/* Reads f32 tensors out of the store divided by `divisor`. */
+/* Reads f32 tensors of the store, divided by `divisor`. */
 struct divided {
     struct cr_ckpt_io io;
     double            divisor;
@@ -169,7 +170,7 @@ static cr_status write_list(const char *path, const struct cr_state_list *list, 
         entries[i] = (struct cr_st_entry){.name = from->name, .dtype = from->dtype, .dims = from->dims};
         memcpy(entries[i].dim, from->dim, sizeof from->dim);
     }
-    (void)unlink(path); /* the writer refuses to overwrite */
+    (void)unlink(path); /* the writer refuses to overwrite files */
     CR_TRY_OUT(cr_ckpt_stage_open(list->tensor, list->count, &stage));
     CR_TRY_OUT(cr_st_create(path, entries, list->count, meta, CR_COUNT(meta), &writer));
     for (int i = 0; i < list->count && status == CR_OK; i++)
@@ -194,7 +195,7 @@ static cr_status save_weights(struct tool *t, const char *path) {
     return status;
 }
 
-/* The list of weights, moved from the value plane to the gradients'. */
+/* The list of weights, moved from the value buffer to the gradient buffer. */
 static cr_status save_grads(struct tool *t, const char *path, double scale) {
     const struct cr_param_store *store = &t->session.model.store;
     const uint64_t               value = cr_param_store_buffer_offset(store, CR_BUFFER_VALUE),
@@ -205,7 +206,7 @@ static cr_status save_grads(struct tool *t, const char *path, double scale) {
     struct divided       divided = {.io = cr_state_io(&t->session), .divisor = scale};
     struct cr_ckpt_io    io      = {.self = &divided, .get = divided_get};
     cr_status            status;
-    int                  kept = 0;
+    int                  count = 0;
     CR_ASSERT(cr_param_store_buffer_dtype(store, CR_BUFFER_GRAD) == CR_F32);
     CR_TRY_OUT(cr_state_model_list(store, &arena, &list));
     for (int i = 0; i < list.count; i++) {
@@ -213,9 +214,9 @@ static cr_status save_grads(struct tool *t, const char *path, double scale) {
         if (tensor.address < value || tensor.address >= end)
             continue; /* running statistics and counters have no gradient */
         tensor.address += grad - value;
-        list.tensor[kept++] = tensor;
+        list.tensor[count++] = tensor;
     }
-    list.count = kept;
+    list.count = count;
     CR_TRY_OUT(write_list(path, &list, &io));
 out:
     cr_arena_free(&arena);
@@ -247,7 +248,7 @@ static cr_status loss_scale(struct tool *t, double *out) {
     return CR_OK;
 }
 
-/* A moving loss scale may be too large at first: the same batch again, with what the scale has become. */
+/* A dynamic loss scale may be too large at first: repeats the batch with the new scale. */
 static cr_status grads_of(struct tool *t, int64_t k, struct cr_exec_result *r, struct cr_text *scales) {
     double scale = 1;
     char   path[4096];
@@ -280,7 +281,7 @@ static cr_status run(struct tool *t, struct cr_text *losses, struct cr_text *sca
         if (loss - loss == 0)
             cr_text_add(losses, "%s%.9g", i ? ", " : "", loss);
         else
-            cr_text_add(losses, "%snull", i ? ", " : ""); /* JSON has no word for what is not finite */
+            cr_text_add(losses, "%snull", i ? ", " : ""); /* JSON has no literal for non-finite numbers */
         *skipped = r.skipped;
     }
     return t->save_end ? save_weights(t, t->save_end) : CR_OK;

@@ -1,5 +1,4 @@
-"""What tests/test_*.py that drive the built program share: the program, counted checks, an empty folder to work in with nothing of the
-user's in reach."""
+"""Helpers of tests that run the built program: the program, counted checks, and an empty working folder that hides the user's files."""
 import os
 import shutil
 import subprocess
@@ -8,7 +7,7 @@ import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BIN = os.environ.get("CRESNET_BIN", f"{ROOT}/build/cresnet")
-# The section of a model that takes steps in no time.
+# The [model] section of a network whose steps take almost no time.
 TINY_MODEL = """[model]
 arch = custom
 block = basic
@@ -35,7 +34,7 @@ def skip(what):
 
 
 def run(test):
-    """Calls test() in the folder, ends the program with the line that CTest's logs are summed up by."""
+    """Calls test() in the folder and prints the line "N passed, N failed, N skipped", which scripts/test.sh adds up."""
     work = tempfile.mkdtemp()
     try:
         os.chdir(work)

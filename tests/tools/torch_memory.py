@@ -1,10 +1,10 @@
-"""Device memory of PyTorch's training step, beside `cresnet bench step --json`: one JSON line a mode.
+"""torch_memory.py: device memory of PyTorch's training step, to compare with `cresnet bench step --json`: one JSON line per mode.
 
     python3 torch_memory.py [--depth 50] [--batch 256] [--size 224] [--precision fp16] [--modes eager,compile] [--steps 10]
 
-allocated_mib, reserved_mib: the most that the caching allocator handed out and held. device_mib: free memory of the GPU when the
-context had been made, less free memory after the last step: libraries, kernels and fragments included. Each mode runs in a process of
-its own, so that none sees another's memory. torchvision's ResNet, channels_last, autocast, SGD with momentum (fused), data on the device.
+allocated_mib, reserved_mib: peak of the memory that the caching allocator allocated and reserved. device_mib: free memory of the GPU
+after the context was created, minus free memory after the last step, including libraries, kernels and fragmentation. Each mode runs
+in its own process, with its own memory. torchvision's ResNet, channels_last, autocast, SGD with momentum (fused), data on the device.
 """
 import argparse
 import json
@@ -20,7 +20,7 @@ def parse():
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--precision", choices=("fp32", "tf32", "fp16", "bf16"), default="fp16")
     parser.add_argument("--modes", default="eager,compile")
-    parser.add_argument("--steps", type=int, default=10, help="before memory is looked at; as many more are timed")
+    parser.add_argument("--steps", type=int, default=10, help="steps before memory is measured; the same number is timed afterwards")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     return parser.parse_args()
 

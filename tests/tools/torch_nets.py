@@ -1,5 +1,5 @@
-"""What torch_parity.py and torch_grads.py share: the networks as PyTorch has them, batches in a file that steps_tool reads,
-and steps_tool itself. Needs torch, torchvision, numpy."""
+"""torch_nets.py: helpers of torch_parity.py and torch_grads.py: the networks in PyTorch, files of batches for steps_tool, and calls of
+steps_tool. Needs torch, torchvision, numpy."""
 import glob
 import json
 import lzma
@@ -21,7 +21,7 @@ SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file_
 # ---- networks ----
 
 class CifarBlock(nn.Module):
-    """Two 3x3 convolutions; a shape change takes every second pixel and pads channels evenly with zeros (option A)."""
+    """Two 3x3 convolutions; the shortcut subsamples by two and pads channels with zeros on both sides (option A)."""
 
     def __init__(self, before, after, stride):
         super().__init__()
@@ -59,7 +59,7 @@ class CifarResNet(nn.Module):
 
 
 def build(said, weights):
-    """The network that steps_tool said it ran, with the weights it saved."""
+    """The network that steps_tool ran, with the weights that it saved."""
     depth = int(said["arch"][len("resnet"):])
     if depth in (18, 34, 50, 101, 152):
         model = getattr(torchvision.models, said["arch"])(num_classes=said["classes"])
@@ -81,7 +81,8 @@ def normalised(images, said, device):
 
 
 def save_logits(path, model, pixels):
-    """The pictures as PATH.u8, ImageNet's normalisation, and the model's logits of them as doubles: PATH.f32, PATH.f64 by the type of the sums."""
+    """Writes the images as PATH.u8 and the logits of the model, for ImageNet's normalisation, as doubles: PATH.f32 and PATH.f64, named after
+    the type of the computation."""
     pixels.tofile(f"{path}.u8")
     mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
     model.eval()
@@ -97,9 +98,9 @@ def exact_fp32():
     torch.backends.cudnn.allow_tf32 = False
 
 
-# ---- batches: real pictures where there are some ----
+# ---- batches: photos where there are some ----
 
-def cifar_pictures(folder, count):
+def cifar_images(folder, count):
     for name in ("data_batch_1.bin", "data_batch_1.bin.xz", "test_batch.bin", "test_batch.bin.xz"):
         path = os.path.join(folder, name)
         if os.path.isfile(path):
@@ -109,7 +110,7 @@ def cifar_pictures(folder, count):
     raise FileNotFoundError("%s has no CIFAR-10 batch" % folder)
 
 
-def folder_pictures(folder, count, size):
+def folder_images(folder, count, size):
     from PIL import Image
     if os.path.isdir(os.path.join(folder, "train")):
         folder = os.path.join(folder, "train")
@@ -120,8 +121,8 @@ def folder_pictures(folder, count, size):
     return np.stack(images), np.array([int(label) for _, label in files[:count]], dtype="<i4"), "%d photos" % len(images)
 
 
-def drawn_pictures(count, size, classes, seed):
-    """A pattern of few waves a class under noise: something to learn, and no flat places."""
+def synthetic_images(count, size, classes, seed):
+    """A few waves per class plus noise: the classes can be learned, and no area is constant."""
     r = np.random.RandomState(seed)
     y, x = np.mgrid[0:size, 0:size] * (2 * np.pi / size)
     patterns = []
@@ -131,12 +132,12 @@ def drawn_pictures(count, size, classes, seed):
     labels = r.randint(0, classes, count).astype("<i4")
     noise = r.normal(0, 40, (count, size, size, 3))
     images = np.stack([patterns[l] for l in labels]) * 50 + 127 + noise
-    return np.clip(np.rint(images), 0, 255).astype(np.uint8), labels, "drawn patterns"
+    return np.clip(np.rint(images), 0, 255).astype(np.uint8), labels, "synthetic images"
 
 
-def random_pictures(count, size, classes, seed):
+def random_images(count, size, classes, seed):
     r = np.random.RandomState(seed)
-    return r.randint(0, 256, (count, size, size, 3)).astype(np.uint8), r.randint(0, classes, count).astype("<i4"), "random pictures"
+    return r.randint(0, 256, (count, size, size, 3)).astype(np.uint8), r.randint(0, classes, count).astype("<i4"), "random images"
 
 
 def save_batches(path, images, labels, batch):

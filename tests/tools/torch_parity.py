@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""torch_parity.py: fp32 training beside PyTorch: the same initial weights (drawn by cresnet), the same batches, plain SGD as the
-configuration says, TF32 off. PyTorch runs several times with different convolution algorithms, which shows how far apart two
-runs of the same training get by rounding alone.
+"""torch_parity.py: compares fp32 training with PyTorch: the same initial weights (from cresnet), the same batches, plain SGD as the
+configuration says, TF32 off. PyTorch runs several times with different convolution algorithms, which shows the distance that
+rounding alone causes between two runs of the same training.
 
-Bars, both must hold for exit code 0:
-  - each of the first 5 losses is within 1e-4 (relative) of PyTorch's run with deterministic algorithms. At the configuration's
-    learning rate a fresh network doubles rounding differences many times a step, so that two PyTorch runs miss this bar too.
-    Where ours misses it there, the first 5 steps are run again with a rate 100 times smaller, and that counts.
-  - over all steps, the distance from PyTorch is at most twice the distance between two PyTorch runs. Distance: the largest
-    |difference of losses| of any step; runs: those that use the library (cuDNN; oneDNN on a CPU). One training tells little,
-    for where a step is steep any two runs fly apart: with --seeds N, N trainings from different weights are made, and the
-    mean of ours' distances from each PyTorch run stands beside the mean of the distances of all pairs of PyTorch runs.
+Targets, both needed for exit code 0:
+  - each of the first 5 losses is within 1e-4 (relative) of PyTorch's run with deterministic algorithms. At the learning rate of the
+    configuration an untrained network doubles rounding differences many times per step, so that two PyTorch runs miss this target
+    too. If cresnet misses it, the first 5 steps are repeated with a learning rate that is 100 times smaller, and this result counts.
+  - over all steps, the distance from PyTorch is at most twice the distance between two PyTorch runs. The distance is the largest
+    |difference of losses| of any step, among runs that use the library (cuDNN; oneDNN on a CPU). A single training is not
+    conclusive, because any two runs diverge where a step is steep. With --seeds N, N trainings start from different weights, and
+    the mean distance of cresnet from the PyTorch runs is compared with the mean distance of all pairs of PyTorch runs.
 
-  torch_parity.py --tool build/tests/steps_tool --net resnet18 --device cuda [--size 224] [--pictures FOLDER]
+  torch_parity.py --tool build/tests/steps_tool --net resnet18 --device cuda [--size 224] [--photos FOLDER]
   torch_parity.py --tool build/tests/steps_tool --net resnet20 --device cuda [--cifar FOLDER]
 """
 import argparse
@@ -27,7 +27,7 @@ import torch_nets as nets
 import torch
 
 NETS = {"resnet18": ("configs/resnet18.ini", 64, 224, 8), "resnet20": ("configs/cifar10-resnet20.ini", 128, 32, 16)}
-FIRST, FIRST_BAR, SPREAD_BAR = 5, 1e-4, 2.0
+FIRST, FIRST_TARGET, SPREAD_TARGET = 5, 1e-4, 2.0
 
 
 @contextlib.contextmanager
@@ -96,45 +96,45 @@ def print_distances(ours, runs):
             print("  %-38s %10.2e %14.4e %14.4e" % ((a + " / " + b, first_losses(runs[a], runs[b])) + distance(runs[a], runs[b])))
 
 
-def judge_first(ours, runs, lr):
+def compare_first(ours, runs, lr):
     theirs = list(runs.values())[0]
     others = max([first_losses(r, theirs) for r in runs.values()])
     first = first_losses(ours, theirs)
-    ok = bool(np.isfinite(first)) and first <= FIRST_BAR
-    print("first %d losses, lr %g: %.2e relative (PyTorch among themselves %.2e), bar %.0e: %s"
-          % (FIRST, lr, first, others, FIRST_BAR, "PASS" if ok else "FAIL"))
+    ok = bool(np.isfinite(first)) and first <= FIRST_TARGET
+    print("first %d losses, lr %g: %.2e relative (PyTorch runs among themselves %.2e), target %.0e: %s"
+          % (FIRST, lr, first, others, FIRST_TARGET, "PASS" if ok else "FAIL"))
     return {"lr": lr, "ours": first, "theirs": others, "ok": ok}
 
 
-def judge_all(ours, runs, uses_library):
+def compare_all(ours, runs, uses_library):
     names = [n for n in runs if uses_library[n]]
     spread, a, b = max([(distance(runs[x], runs[y])[0], x, y) for i, x in enumerate(names) for y in names[i + 1:]])
     far, which = max((distance(ours, runs[n])[0], n) for n in (a, b))
     mean_ratio = max(distance(ours, runs[n])[1] for n in (a, b)) / max(distance(runs[a], runs[b])[1], 1e-300)
-    ok = bool(np.all(np.isfinite(ours))) and far <= SPREAD_BAR * spread
-    print("all %d steps: ours is %.3e from \"%s\", \"%s\" and \"%s\" are %.3e apart: %.2f times (means: %.2f times), bar %.0f: %s"
-          % (len(ours), far, which, a, b, spread, far / max(spread, 1e-300), mean_ratio, SPREAD_BAR, "PASS" if ok else "FAIL"))
+    ok = bool(np.all(np.isfinite(ours))) and far <= SPREAD_TARGET * spread
+    print("all %d steps: ours is %.3e from \"%s\", \"%s\" and \"%s\" are %.3e apart: %.2f times (means: %.2f times), target %.0f: %s"
+          % (len(ours), far, which, a, b, spread, far / max(spread, 1e-300), mean_ratio, SPREAD_TARGET, "PASS" if ok else "FAIL"))
     return {"pair": [a, b], "spread": spread, "ours": far, "ratio": far / max(spread, 1e-300), "mean_ratio": mean_ratio, "ok": ok}
 
 
-def judge_seeds(trainings, uses_library):
+def compare_seeds(trainings, uses_library):
     ours_sum, theirs_sum, ratios = 0.0, 0.0, []
     for seed, (ours, runs) in enumerate(trainings, 1):
         names = [n for n in runs if uses_library[n]]
         mine = float(np.mean([distance(ours, runs[n])[0] for n in names]))
         theirs = float(np.mean([distance(runs[x], runs[y])[0] for i, x in enumerate(names) for y in names[i + 1:]]))
-        print("training %d: ours from PyTorch's runs %.4e, these from one another %.4e (means), %.2f times" % (seed, mine, theirs, mine / theirs))
+        print("training %d: ours from the PyTorch runs %.4e, PyTorch runs from each other %.4e (means), ratio %.2f" % (seed, mine, theirs, mine / theirs))
         ours_sum, theirs_sum = ours_sum + mine, theirs_sum + theirs
         ratios.append(mine / theirs)
     ratio = ours_sum / theirs_sum
-    ok = bool(np.isfinite(ratio)) and ratio <= SPREAD_BAR
-    print("all %d steps: %d trainings, ours is %.2f times as far from PyTorch's runs as these from one another (from %.2f to %.2f), bar %.0f: %s"
-          % (len(trainings[0][0]), len(trainings), ratio, min(ratios), max(ratios), SPREAD_BAR, "PASS" if ok else "FAIL"))
+    ok = bool(np.isfinite(ratio)) and ratio <= SPREAD_TARGET
+    print("all %d steps: %d trainings, ours is %.2f times as far from the PyTorch runs as they are from each other (from %.2f to %.2f), target %.0f: %s"
+          % (len(trainings[0][0]), len(trainings), ratio, min(ratios), max(ratios), SPREAD_TARGET, "PASS" if ok else "FAIL"))
     return {"ratio": ratio, "ratios": ratios, "ok": ok}
 
 
 def run_all(a, config, values, folder, images, labels, steps):
-    """(what steps_tool said, our losses, {name: PyTorch's losses}, {name: uses the library})"""
+    """(output of steps_tool, our losses, {name: PyTorch's losses}, {name: uses the library})"""
     weights = os.path.join(folder, "start.safetensors")
     said = nets.steps_tool(a.tool, os.path.join(nets.SOURCE, config), values + a.set,
                            ["--batches", os.path.join(folder, "batches.safetensors"), "--steps", str(steps), "--save", weights])
@@ -161,27 +161,27 @@ def main():
     p.add_argument("--batches", type=int, help="different batches, used in turn")
     p.add_argument("--size", type=int, help="pixels a side (resnet18: 224)")
     p.add_argument("--cifar", help="folder with data_batch_1.bin or .bin.xz")
-    p.add_argument("--pictures", help="folder of class folders of photos")
+    p.add_argument("--photos", "--pictures", help="folder of class folders of photos")
     p.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="more values for cresnet")
-    p.add_argument("--lr", type=float, help="instead of the configuration's")
+    p.add_argument("--lr", type=float, help="learning rate, instead of the configuration's")
     p.add_argument("--seeds", type=int, default=1, help="trainings from different weights, for the distance over all steps")
-    p.add_argument("--variants", type=int, default=9, help="only the first so many PyTorch runs, at least 2")
+    p.add_argument("--variants", type=int, default=9, help="number of PyTorch runs, at least 2")
     p.add_argument("--out", help="JSON with all losses")
     a = p.parse_args()
     nets.exact_fp32()
     config, batch, size, count = NETS[a.net]
     batch, size, count = a.batch or batch, a.size or size, a.batches or count
     values = ["data.kind=synthetic", "model.classes=10", "train.precision=fp32", "train.device=" + a.device]
-    if a.net == "resnet18": # the configuration's rate is for 256 pictures
+    if a.net == "resnet18": # the configuration's learning rate is for 256 images
         values += ["data.image_size=%d" % size, "optim.lr=%g" % (0.1 * batch / 256)]
     if a.lr:
         values += ["optim.lr=%g" % a.lr]
     if a.net == "resnet20" and a.cifar:
-        images, labels, source = nets.cifar_pictures(a.cifar, count * batch)
-    elif a.net == "resnet18" and a.pictures:
-        images, labels, source = nets.folder_pictures(a.pictures, count * batch, size)
+        images, labels, source = nets.cifar_images(a.cifar, count * batch)
+    elif a.net == "resnet18" and a.photos:
+        images, labels, source = nets.folder_images(a.photos, count * batch, size)
     else:
-        images, labels, source = nets.drawn_pictures(count * batch, size, 10, 1)
+        images, labels, source = nets.synthetic_images(count * batch, size, 10, 1)
     with tempfile.TemporaryDirectory() as d:
         images, labels = nets.save_batches(os.path.join(d, "batches.safetensors"), images, labels, batch)
         said, ours, runs, uses = run_all(a, config, values, d, images, labels, a.steps)
@@ -191,16 +191,16 @@ def main():
         for i in sorted(set(range(min(FIRST, a.steps))) | set(range(9, a.steps, 10))):
             print("%4d " % (i + 1) + " ".join("%14.8f" % r[i] for r in [ours] + list(runs.values())))
         print_distances(ours, runs)
-        found = {"first": judge_first(ours, runs, said["lr"])}
+        found = {"first": compare_first(ours, runs, said["lr"])}
         if not found["first"]["ok"]:
             found["first_at_config_lr"] = found["first"]
             again = run_all(a, config, values + ["optim.lr=%.9g" % (said["lr"] / 100)], d, images, labels, FIRST)
-            found["first"] = judge_first(again[1], again[2], again[0]["lr"])
+            found["first"] = compare_first(again[1], again[2], again[0]["lr"])
         trainings = [(ours, runs)]
         for seed in range(2, a.seeds + 1):
             more = run_all(a, config, values + ["train.seed=%d" % seed], d, images, labels, a.steps)
             trainings.append((more[1], more[2]))
-        found["all"] = judge_all(ours, runs, uses) if a.seeds == 1 else judge_seeds(trainings, uses)
+        found["all"] = compare_all(ours, runs, uses) if a.seeds == 1 else compare_seeds(trainings, uses)
     if a.out:
         with open(a.out, "w") as f:
             json.dump({"net": a.net, "said": said, "found": found, "losses": {"ours": ours.tolist(), **{k: v.tolist() for k, v in runs.items()}}}, f)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""The torchvision side of tests/test_torchvision.c.
+"""The torchvision part of test_torchvision.c.
 
   torchvision_peer.py make DIR      for resnet18, resnet50 and wide_resnet50_2: random weights with lively BN statistics in
-                                    DIR/NAME.safetensors, uint8 pictures DIR/NAME.u8 [4][64][64][3], and logits [4][1000]
+                                    DIR/NAME.safetensors, uint8 images DIR/NAME.u8 [4][64][64][3], and logits [4][1000]
                                     in DIR/NAME.f64 (float64) and DIR/NAME.f32 (float32)
   torchvision_peer.py load FILE ARCH ORIGINAL   loads a checkpoint of ours with strict=True (into timm's network too, where that is installed) and compares every value with
                                                 the file it came from; exit 1 when torchvision refuses or a value differs

@@ -1,133 +1,34 @@
-/* cuda/conv/cifar/cifar_conv.cu: forward of the small convolutions: BN and ReLU of the input while it is read, sums of
- * the output while it is written. A block keeps the whole filter and a tile of the input in shared memory and
- * multiplies with the tensor cores; with a stride of 1 a tile is a picture, and a row of it that is in registers serves
- * three rows of the filter; blocks stride over the tiles. Blocks leave their sums in the workspace; a second launch of
- * a few blocks adds them and finishes the BN. (Ways that finish in the same launch were slower on an H200: a last block
- * that is chosen by a ticket, 2 to 3 us behind the products, and blocks that wait for the numbers of all others in
- * memory, 2 to 6 us. An empty launch costs 0.6 us.)
+/* cuda/conv/cifar/cifar_conv.cu: forward of the CIFAR convolutions: applies BN and ReLU to the input while it is read,
+ * and sums the output while it is written.
  *
- * Bytes: 2 an element of x, read 1 (whole pictures) to 1.13 times (halves), and 2 an element of y. Limiter: at 128
- * pictures the launches and two round trips to the L2 cache; from about 1024 pictures on memory in 16 channels, and
- * reads of shared memory (ldmatrix, 4 cycles for 512 bytes) in 32 and 64. Roof: 4.3 TB/s, or about 600 TFLOP/s of
+ * A block holds the whole filter and a tile of the input in shared memory and multiplies with the tensor cores. With a
+ * stride of 1 a tile is an image, and a row of it in registers is used for three rows of the filter. Blocks loop over
+ * the tiles. They store their sums in the workspace; a second launch of a few blocks adds them and finishes the BN.
+ * (Variants that finish in the same launch were slower on an H200: a last block that is selected by a ticket ends 2 to
+ * 3 us after the products, and blocks that wait for the numbers of all other blocks in memory 2 to 6 us. An empty
+ * launch costs 0.6 us.)
+ *
+ * Bytes: 2 an element of x, read 1 (whole images) to 1.13 times (halves), and 2 an element of y. Limiter: at 128 images
+ * the launches and two round trips to the L2 cache; from about 1024 images on memory with 16 channels, and reads of
+ * shared memory (ldmatrix, 4 cycles for 512 bytes) with 32 and 64. Roofline: 4.3 TB/s, or about 600 TFLOP/s of
  * mma.sync. */
-#include "cuda/conv/cifar/cifar_conv.cuh"
+#include "cuda/conv/cifar/cifar_forward.cuh"
 
 namespace cifar {
 namespace {
 
-/* How a shape is cut: TH output rows a tile, NT columns of 8 and MT groups of 16 pixels a warp at a time. With a stride
- * of 1 a tile is a picture. */
-template <class S> struct cut {
-    static constexpr bool WHOLE = S::STRIDE == 1;
-    enum { WARPS = 8, TH = WHOLE ? (int)S::P : 8, RESIDENT = 2 };
-    enum { THREADS = WARPS * CK_WARP, I = 1, ROWS = TH * S::P / 16, NT = WHOLE || ROWS * S::K / 32 < WARPS ? 2 : 4 };
-    enum { NW = S::K / (8 * NT), MW = WARPS / NW, MT = ROWS / MW, TILES = S::P / TH };
-    static_assert(MW * MT == ROWS, "each warp has as much");
-};
+/* ---- the first launch: all shapes but the stem ---- */
 
-struct forward_args {
-    const void  *x, *w;
-    const float *scale_bias;
-    void        *y;
-    float       *sums, *partial;
-    int64_t      N;
-    bool         w_new;
-};
-
-/* Filters to shared memory, one row a channel k, in column order. All blocks read the same bytes at the same time: each
- * begins elsewhere, so that they do not queue for one part of the L2 cache. */
-template <class S, int NT, int PITCH, int THREADS, typename T>
-__device__ __forceinline__ void filter_issue(uint32_t to, const T *w) {
-    constexpr int CHUNKS = S::TAPS * S::C / 8, ALL = S::K * CHUNKS, ROUNDS = (ALL + THREADS - 1) / THREADS;
-    int           round = (int)blockIdx.x % ROUNDS;
-#pragma unroll 6
-    for (int i = 0; i < ROUNDS; i++) {
-        const int v = round * THREADS + (int)threadIdx.x;
-        if (ALL % THREADS == 0 || v < ALL)
-            ck_copy16(to + (uint32_t)(column_of<NT>(v / CHUNKS) * PITCH + v % CHUNKS * 16), w + v * 8, true);
-        round = round + 1 == ROUNDS ? 0 : round + 1;
-    }
-}
-
-template <class S> struct forward_memory {
-    using D = cut<S>;
-    using X = input_tile<S, D::I, D::TH, S::C, D::THREADS>;
-    enum { W_PITCH = S::TAPS * S::C * 2 + 16, W_AT = 0, X_AT = S::K * W_PITCH };
-    enum { SUMS_AT = X_AT + X::BYTES, BYTES = SUMS_AT + D::WARPS * 2 * S::K * 4 };
-};
-
-/* Rounds `half` of a group of 16 pixels x 8*NT columns, and sums what was rounded. */
-template <typename T, int NT>
-__device__ __forceinline__ piece<NT> forward_round(const float (&acc)[NT][4], int half, float (&first)[2 * NT],
-                                                   float (&second)[2 * NT]) {
-    piece<NT> p;
-#pragma unroll
-    for (int j = 0; j < NT; j++) p.word[j] = ck_pack_word<T>(acc[j][2 * half], acc[j][2 * half + 1]);
-#pragma unroll
-    for (int j = 0; j < NT; j++) {
-        const float2 v = ck_unpack_word<T>(p.word[j]);
-        first[2 * j] += v.x, first[2 * j + 1] += v.y;
-        second[2 * j]     = fmaf(v.x, v.x, second[2 * j]);
-        second[2 * j + 1] = fmaf(v.y, v.y, second[2 * j + 1]);
-    }
-    return p;
-}
-
-/* The block's sums, once it has multiplied its last tile. */
-template <int NT, int K, int WARPS>
-__device__ __forceinline__ void forward_sums(const forward_args &a, float (&first)[2 * NT], float (&second)[2 * NT],
-                                             float *rows, int n0) {
-    sums_flush<NT, K>(first, second, rows, n0);
-    __syncthreads();
-    sums_write<K, WARPS>(rows, NULL, a.partial, (int)blockIdx.x);
-}
-
-/* ---- the second launch: the sums of all blocks, and what becomes of them ---- */
-
-struct finish_args {
-    const float          *partial;
-    float                *sums;
-    int                   rows;
-    struct ck_bn_finalize finish;
-    struct ck_bn_factors  factors;
-};
-template <int K> struct forward_end {
-    const finish_args &a;
-    struct channel {
-        ck_bn_channel              bn;
-        __device__ __forceinline__ channel(const forward_end &end, int k) {
-            if (end.a.finish.scale_bias) bn.load(end.a.finish, k);
-        }
-        __device__ __forceinline__ void finish(const forward_end &end, int k, float sum, float squares) const {
-            end.a.sums[k]     = sum;
-            end.a.sums[K + k] = squares;
-            if (end.a.finish.scale_bias) bn.finish(end.a.finish, end.a.factors, k, K, sum, squares);
-        }
-    };
-};
-template <int K> __global__ void __launch_bounds__(THREADS) finish_kernel(finish_args a) {
-    ck_let_next_begin();
-    ck_wait_for_last();
-    sums_add<K>(a.partial, a.rows, (int)blockIdx.x, forward_end<K>{a});
-}
-template <int K> cudaError_t finish_run(finish_args a, unsigned rows, cudaStream_t stream) {
-    if (!a.sums) return cudaSuccess;
-    a.rows = (int)rows;
-    return launch(finish_kernel<K>, a, K / SUMS_CHANNELS, THREADS, 0, stream);
-}
-
-/* ---- the first: all shapes but the stem ---- */
-
-/* Copies of the filter are under way; the input's tile comes through registers, or by copies as well. All threads meet
- * after it. */
+/* Copies of the filter are in flight; the input's tile comes through registers, or by copies as well. All threads
+ * synchronise afterwards. */
 template <class S, typename T>
 __device__ __forceinline__ void forward_load(const forward_args &a, uint32_t xs, int64_t image, int y0) {
     using D    = cut<S>;
     using X    = typename forward_memory<S>::X;
     const T *x = (const T *)a.x + image * S::H * S::H * S::C;
     if constexpr (D::WHOLE) {
-        picture<X> p;
-        float      scale[8], bias[8];
+        whole_image<X> p;
+        float          scale[8], bias[8];
         if (a.scale_bias) {
             load_floats(scale, a.scale_bias + p.chunk() * 8);
             load_floats(bias, a.scale_bias + S::C + p.chunk() * 8);
@@ -146,7 +47,7 @@ __device__ __forceinline__ void forward_load(const forward_args &a, uint32_t xs,
     }
 }
 
-/* A warp's slot_of_warp: its first channel, and where its groups of 16 pixels are. */
+/* A warp's work: its first channel, and the positions of its groups of 16 pixels. */
 template <class S> struct forward_slot {
     using D = cut<S>;
     using G = groups<S::STRIDE == 1 ? (int)S::P : 16, S::STRIDE == 1 ? (int)D::TH : 1>;
@@ -168,8 +69,8 @@ template <class S> struct forward_slot {
     }
 };
 
-/* The products of a stride of 1: a column of the filter and 16 channels at a time, an input row serves three rows of
- * output. */
+/* Products for a stride of 1: one column of the filter and 16 channels at a time; an input row is used for three rows
+ * of output. */
 template <class S, typename T, int MT>
 __device__ __forceinline__ void forward_rows(float (&acc)[MT][2][4], uint32_t at, uint32_t b0) {
     using X = typename forward_memory<S>::X;
@@ -194,8 +95,8 @@ __device__ __forceinline__ void forward_rows(float (&acc)[MT][2][4], uint32_t at
         }
 }
 
-/* Those of any shape, a tap and 16 channels at a time; a row of the filter at a time: straight code for all of them is
- * more than the instruction cache likes. */
+/* Products for any shape: one filter position and 16 channels at a time. One row of the filter at a time is unrolled;
+ * unrolling all rows would exceed the instruction cache. */
 template <class S, typename T, int MT, int NT>
 __device__ __forceinline__ void forward_taps(float (&acc)[MT][NT][4], const uint32_t (&at)[MT], uint32_t b0) {
     using M = forward_memory<S>;
@@ -339,9 +240,9 @@ template <typename T> __global__ void __launch_bounds__(THREADS, 3) stem_kernel(
     }
 }
 
-/* ---- the host's side ---- */
+/* ---- host side ---- */
 
-enum { RESIDENT = 2 /* blocks a multiprocessor, at most */ };
+enum { RESIDENT = 2 /* maximum blocks a multiprocessor */ };
 
 template <class S, typename T>
 cudaError_t forward_run(const forward_args &a, const finish_args &finish, int multiprocessors, cudaStream_t stream) {

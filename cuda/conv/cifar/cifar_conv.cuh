@@ -1,10 +1,11 @@
-/* cuda/conv/cifar/cifar_conv.cuh: what forward and backward of the small convolutions share: shapes, tiles in shared
- * memory, the tensor cores' instructions, and sums over the blocks of a launch.
+/* cuda/conv/cifar/cifar_conv.cuh: code that forward and backward of the CIFAR convolutions share: shapes, tiles in
+ * shared memory, tensor core instructions, launches. cuda/conv/cifar/cifar_sums.cuh has the sums over the blocks of a
+ * launch.
  *
- * A tile is some rows of a picture (or whole pictures) in shared memory, pixel by pixel, CH channels each and 16 bytes
- * of padding: 8 neighbouring pixels begin in 8 different groups of 4 banks, so ldmatrix meets no conflict, and a tap of
- * the filter is a constant distance from the pixel. Columns of a picture that a stride of 2 reads stand in two halves,
- * even ones first, for the same reason. Pixels outside the picture are 0 in the tile. */
+ * A tile is some rows of an image (or whole images) in shared memory, pixel by pixel, with CH channels and 16 bytes of
+ * padding each. So 8 neighbouring pixels begin in 8 different groups of 4 banks, ldmatrix has no conflict, and a filter
+ * position is a constant distance from the pixel. For the same reason, the columns of an image that a stride of 2 reads
+ * are stored in two halves, even columns first. Pixels outside the image are 0 in the tile. */
 #ifndef CK_CIFAR_CONV_CUH
 #define CK_CIFAR_CONV_CUH
 
@@ -14,10 +15,10 @@
 
 namespace cifar {
 
-/* Blocks have 8 warps where nothing else is said. */
+/* Blocks have 8 warps unless stated otherwise. */
 enum { WARPS = 8, THREADS = WARPS * CK_WARP };
 
-/* A barrier of the THREADS threads of a block that share barrier ID; 0 is that of __syncthreads(). */
+/* A barrier of THREADS threads of a block with number ID; 0 is that of __syncthreads(). */
 template <int ID, int THREADS> __device__ __forceinline__ void barrier_sync() {
     asm volatile("bar.sync %0, %1;\n" ::"n"(ID), "n"(THREADS) : "memory");
 }
@@ -49,9 +50,9 @@ __device__ __forceinline__ void mma<__nv_bfloat16>(float (&d)[4], const uint32_t
 
 /* ---- tiles ---- */
 
-/* I pictures of ROWS x COLS pixels with CH channels. Column j of the picture (WIDE of them) stands in column(j); the
- * others are the margin. SIDE: rows and columns of the picture in memory, of which every STEP-th is read; CT: its
- * channels. THREADS of a block, from a multiple of that number on, fill it. */
+/* I images of ROWS x COLS pixels with CH channels. Column j of the image (WIDE of them) is stored in column(j); the
+ * remaining columns are the margin. SIDE: rows and columns of the image in memory, of which every STEP-th is read; CT:
+ * its channels. THREADS threads of a block, starting at a multiple of that number, fill the tile. */
 template <int I_, int ROWS_, int COLS_, int CH_, int CT_, int SIDE_, int STEP_, int LEFT_, bool HALVES_,
           int THREADS_ = cifar::THREADS>
 struct tile {
@@ -75,9 +76,9 @@ struct tile {
     static_assert(THREADS % CHUNKS == 0, "a thread meets one chunk of channels");
 };
 
-/* The vectors of 16 bytes that a thread moves: a thread keeps its column and its chunk of channels, so from one to the
- * next all distances are constants. f(to, from, v, real): where it stands in the tile (bytes), in memory from the
- * tile's first picture on (elements), its number, and whether that is inside the pictures. */
+/* Visits the vectors of 16 bytes that a thread moves. A thread keeps its column and its chunk of channels, so the
+ * distances between its vectors are constant. f(to, from, v, real): position in the tile (bytes), position in memory
+ * from the tile's first image on (elements), number of the vector, and whether it is inside the images. */
 template <class L, typename F> __device__ __forceinline__ void tile_for_each(int row0, int images, F f) {
     constexpr int LINE = L::WIDE * L::CHUNKS, STEP = L::THREADS / LINE, LINES = L::I * L::ROWS,
                   ROUNDS = (LINES + STEP - 1) / STEP;
@@ -97,7 +98,7 @@ template <class L, typename F> __device__ __forceinline__ void tile_for_each(int
     }
 }
 
-/* Brings the thread's coefficients of a tile, `rows` rows `gap` apart, into the L1 cache, ahead of the copies. */
+/* Loads the thread's coefficients of a tile, `rows` rows `gap` apart, into the L1 cache, ahead of the copies. */
 template <class L> __device__ __forceinline__ void tile_warm(const float *scale_bias, int gap, int rows) {
     for (int i = 0; i < rows; i++) {
         float unused;
@@ -108,8 +109,8 @@ template <class L> __device__ __forceinline__ void tile_warm(const float *scale_
     }
 }
 
-/* Starts the copies of a tile: rows row0.. of `images` pictures from `from` on (which points at the first channel
- * wanted). With LINE, vector v goes to to + 16*v instead of its place; CACHED: through the L1 cache. */
+/* Starts the copies of a tile: rows row0.. of `images` images from `from` on (which points at the first channel
+ * needed). With LINE, vector v goes to to + 16*v instead of its place in the tile; CACHED: through the L1 cache. */
 template <class L, bool LINE, bool CACHED, typename T>
 __device__ __forceinline__ void tile_issue(uint32_t to, const T *from, int row0, int images) {
     tile_for_each<L>(row0, images, [=](uint32_t place, int at, int v, bool real) {
@@ -120,7 +121,7 @@ __device__ __forceinline__ void tile_issue(uint32_t to, const T *from, int row0,
     });
 }
 
-/* Zeros in the margin's columns, once: nothing else is ever written there. */
+/* Writes zeros to the margin's columns, once: nothing else is ever written there. */
 template <class L> __device__ __forceinline__ void tile_margin(uint32_t to) {
     if constexpr (L::MARGIN > 0)
         for (int v = (int)threadIdx.x % L::THREADS; v < L::I * L::ROWS * L::MARGIN * L::CHUNKS; v += L::THREADS) {
@@ -130,7 +131,7 @@ template <class L> __device__ __forceinline__ void tile_margin(uint32_t to) {
         }
 }
 
-/* A whole picture with a margin of one pixel around it: zeros there, once. */
+/* For a whole image with a margin of one pixel: writes zeros to the margin, once. */
 template <class L> __device__ __forceinline__ void image_margin(uint32_t to) {
     static_assert(L::LEFT == 1 && L::COLS == L::WIDE + 2 && L::ROWS == L::SIDE + 2 && L::STEP == 1 && !L::HALVES,
                   "one pixel around");
@@ -141,8 +142,8 @@ template <class L> __device__ __forceinline__ void image_margin(uint32_t to) {
         ck_put16(to + (uint32_t)((row * L::COLS + col) * L::PITCH + v % L::CHUNKS * 16), make_uint4(0, 0, 0, 0));
     }
 }
-/* Its vectors by way of registers: all loads are under way before the first is looked at. */
-template <class L> struct picture {
+/* Loads its vectors through registers: all loads are in flight before the first value is used. */
+template <class L> struct whole_image {
     enum { LINE = L::WIDE * L::CHUNKS, STEP = L::THREADS / LINE, ROUNDS = L::SIDE / STEP };
     static_assert(L::THREADS % LINE == 0 && L::SIDE % STEP == 0, "a thread keeps its column and its chunk of channels");
     uint4                                 v[ROUNDS];
@@ -173,7 +174,7 @@ template <int N> __device__ __forceinline__ void load_floats(float (&out)[N], co
     }
 }
 
-/* act() of a vector of T; scale and bias: of its channels. */
+/* act() of a vector of T; scale and bias are those of its channels. */
 template <typename T> __device__ __forceinline__ uint4 act(uint4 v, const float (&scale)[8], const float (&bias)[8]) {
     float f[8];
     ck_unpack<T>(v, f);
@@ -182,7 +183,7 @@ template <typename T> __device__ __forceinline__ uint4 act(uint4 v, const float 
     return ck_pack<T>(f);
 }
 
-/* act() of what this thread's copies brought, for which it waits, except for the LATER last groups; scale_bias: CH
+/* Applies act() to the data of this thread's copies. Waits for them, except for the last LATER groups. scale_bias: CH
  * scales, then CH biases at scale_bias + gap. */
 template <class L, int LATER, typename T>
 __device__ __forceinline__ void tile_act(uint32_t at, const float *scale_bias, int gap, int row0, int images) {
@@ -195,16 +196,16 @@ __device__ __forceinline__ void tile_act(uint32_t at, const float *scale_bias, i
     });
 }
 
-/* The same for dy = a*g + b*x + c, g in the tile, x in `line` as tile_issue's LINE left it; coef: a, b
- * and c `gap` apart. */
+/* The same for dy = a*g + b*x + c: g is in the tile, x in `line`, as tile_issue with LINE stored it; coeffs: a, b and
+ * c, `gap` apart. */
 template <class L, int LATER, typename T>
-__device__ __forceinline__ void tile_bn_grad(uint32_t at, uint32_t line, const float *coef, int gap, int row0,
+__device__ __forceinline__ void tile_bn_grad(uint32_t at, uint32_t line, const float *coeffs, int gap, int row0,
                                              int images) {
     float     a[8], b[8], c[8];
     const int first = (int)threadIdx.x % L::CHUNKS * 8;
-    load_floats(a, coef + first);
-    load_floats(b, coef + gap + first);
-    load_floats(c, coef + 2 * gap + first);
+    load_floats(a, coeffs + first);
+    load_floats(b, coeffs + gap + first);
+    load_floats(c, coeffs + 2 * gap + first);
     ck_copy_wait<LATER>();
     tile_for_each<L>(row0, images, [&](uint32_t place, int, int v, bool real) {
         if (!real) return;
@@ -217,7 +218,7 @@ __device__ __forceinline__ void tile_bn_grad(uint32_t at, uint32_t line, const f
     });
 }
 
-/* The convolution's input, as TH rows of output need it. */
+/* The convolution's input for TH rows of output. */
 template <class S, int I, int TH, int CH, int THREADS = cifar::THREADS>
 using input_tile = tile<I, S::R == 1 ? (int)TH : S::STRIDE * TH + (S::STRIDE == 1 ? 2 : 1),
                         S::R == 1 ? (int)S::P : S::H + (S::STRIDE == 1 ? 2 : 1), CH, S::C, S::H,
@@ -225,7 +226,7 @@ using input_tile = tile<I, S::R == 1 ? (int)TH : S::STRIDE * TH + (S::STRIDE == 
 template <class S> __device__ __forceinline__ int input_row(int y0) {
     return S::R == 1 ? y0 : S::STRIDE * y0 - 1;
 }
-/* Where tap (0,0) of output pixel (y, x) of the tile stands, and tap (r,s) from there. */
+/* Position of filter position (0,0) for output pixel (y, x) of the tile, and of (r,s) relative to it. */
 template <class S, class L> __device__ __forceinline__ int input_pixel(int y, int x) {
     return ((S::R == 1 ? y : S::STRIDE * y) * L::COLS + x) * L::PITCH;
 }
@@ -233,31 +234,32 @@ template <class S, class L> __host__ __device__ constexpr int input_tap(int r, i
     return S::R == 1 ? 0 : (r * L::COLS + (S::STRIDE == 2 ? (s & 1) * ((L::COLS + 1) / 2) + (s >> 1) : s)) * L::PITCH;
 }
 
-/* With a stride of 1, products go through TH rows of a picture in groups of 16 pixels, of which the next is one row
- * below: half a row, a row, or two rows half a picture apart. So a row of the input, once it is in registers, serves
- * all rows of the filter. */
+/* With a stride of 1, products process TH rows of an image in groups of 16 pixels. The next group is one row below. A
+ * group is half a row, a row, or two rows half an image apart. So a row of the input in registers is used for all rows
+ * of the filter. */
 template <int P, int TH> struct groups {
     enum { STRIPS = P > 16 ? P / 16 : 1, DOWN = TH * P / 16 / STRIPS };
-    static_assert(P >= 16 || (P == 8 && TH == P), "two rows half a picture apart");
-    /* Pixel i of 16, from the group's first row and column. */
+    static_assert(P >= 16 || (P == 8 && TH == P), "two rows half an image apart");
+    /* Pixel i of 16, relative to the group's first row and column. */
     static __device__ __forceinline__ int row(int i) { return P < 16 ? i / P * DOWN : 0; }
     static __device__ __forceinline__ int col(int i) { return P < 16 ? i % P : i; }
 };
 
-/* ---- the stem's input: 3 channels
- * ------------------------------------------------------------------------------------- A pixel gets a 4th channel, 0;
- * 4 neighbouring pixels are the 16 columns of a product: a row of the filter and a column of zeros. Pixels are 8 bytes
- * apart and ldmatrix wants 16, so each line stands twice, the second time one pixel further. */
+/* ---- the stem's input: 3 channels ---- */
+
+/* A pixel gets a 4th channel, 0. 4 neighbouring pixels are the 16 columns of a
+ * product: a row of the filter and a column of zeros. Pixels are 8 bytes apart and ldmatrix needs 16, so each line is
+ * stored twice, the second time one pixel further. */
 
 enum { STEM_SIDE = 32, STEM_K = 16, STEM_TH = 16, STEM_ROWS = STEM_TH + 2, STEM_WIDE = 36 };
-enum { STEM_COPY = 320, STEM_LINE = 640 }; /* bytes from a line to its second copy and to the next */
+enum { STEM_COPY = 320, STEM_LINE = 640 }; /* bytes from a line to its second copy and to the next line */
 enum { STEM_BYTES = STEM_ROWS * STEM_LINE, STEM_TILES = STEM_SIDE / STEM_TH };
 
 __device__ __forceinline__ uint32_t stem_pixel(int row, int col) {
     return (uint32_t)(row * STEM_LINE + (col & 1) * STEM_COPY + (col >> 1) * 16);
 }
 
-/* Rows row0.. of a picture, STEM_ROWS of them; column j of the picture stands in column j + 1. */
+/* Rows row0.. of an image, STEM_ROWS of them; column j of the image is stored in column j + 1. */
 template <typename T> __device__ __forceinline__ void stem_fill(char *to, const T *x, int row0) {
     const uint16_t *bits = reinterpret_cast<const uint16_t *>(x);
 #pragma unroll 3
@@ -273,12 +275,13 @@ template <typename T> __device__ __forceinline__ void stem_fill(char *to, const 
     }
 }
 
-/* ---- columns of the product
- * ------------------------------------------------------------------------------------------- A thread of a product
- * tile has columns 2t and 2t+1 (t = lane % 4) of each 8. Filters are put into shared memory so that these are 2*NT
- * neighbouring channels, which it then reads and writes at once. */
+/* ---- columns of the product ---- */
 
-/* Where channel c stands among the columns. */
+/* A thread of a product tile has columns 2t and 2t+1 (t = lane % 4) of each 8. Filters
+ * are stored in shared memory so that these columns are 2*NT neighbouring channels, which the thread then reads and
+ * writes together. */
+
+/* Column of channel c. */
 template <int NT> __host__ __device__ constexpr int column_of(int c) {
     const int q = c % (8 * NT), t = q / (2 * NT), j = q % (2 * NT) / 2;
     return c - q + j * 8 + 2 * t + c % 2;
@@ -297,7 +300,7 @@ template <int NT> __device__ __forceinline__ piece<NT> piece_load(const void *fr
     }
     return p;
 }
-/* One store: the compiler takes plain ones apart. */
+/* One store: the compiler would split plain stores. */
 template <int NT> __device__ __forceinline__ void piece_store(void *to, const piece<NT> &p) {
     if constexpr (NT == 4)
         ck_store_whole(to, make_uint4(p.word[0], p.word[1], p.word[2], p.word[3]));
@@ -305,87 +308,11 @@ template <int NT> __device__ __forceinline__ void piece_store(void *to, const pi
         asm volatile("st.global.v2.u32 [%0], {%1, %2};\n" ::"l"(to), "r"(p.word[0]), "r"(p.word[1]) : "memory");
 }
 
-/* ---- sums over the launch ---- */
+/* ---- host side ---- */
 
-/* Thread's first and second sums of 2*NT channels, in column order, onto the warp's row of `rows` [WARPS][2][CH]; n0:
- * the warp's first channel. */
-template <int NT, int CH>
-__device__ __forceinline__ void sums_flush(float (&first)[2 * NT], float (&second)[2 * NT], float *rows, int n0) {
-    const int lane = (int)threadIdx.x % CK_WARP, warp = (int)threadIdx.x / CK_WARP;
-#pragma unroll
-    for (int i = 0; i < 2 * NT; i++) {
-#pragma unroll
-        for (int offset = 4; offset < CK_WARP; offset *= 2) {
-            first[i] += __shfl_xor_sync(0xffffffffu, first[i], offset);
-            second[i] += __shfl_xor_sync(0xffffffffu, second[i], offset);
-        }
-    }
-    if (lane < 4) {
-        float *row = rows + warp * 2 * CH + n0 + lane * 2 * NT;
-#pragma unroll
-        for (int i = 0; i < 2 * NT; i++) {
-            row[i] += first[i];
-            row[CH + i] += second[i];
-        }
-    }
-}
-
-/* The block's row of partial [blocks][2*CH], of `rows` [WARPS][2*CH]; its first WARPS warps call, a barrier before.
- * factor: of the second sums, [CH], or NULL. */
-template <int CH, int WARPS>
-__device__ __forceinline__ void sums_write(const float *rows, const float *factor, float *partial, int block) {
-    for (int i = (int)threadIdx.x; i < 2 * CH; i += WARPS * CK_WARP) {
-        float s = 0;
-#pragma unroll
-        for (int w = 0; w < WARPS; w++) s += rows[w * 2 * CH + i];
-        __stcg(partial + (int64_t)block * 2 * CH + i, factor && i >= CH ? s * factor[i - CH] : s);
-    }
-}
-
-/* By a second launch: block `part` of CH / SUMS_CHANNELS, of THREADS threads, adds the rows for its channels, in
- * double, and does End::channel(end, c).finish(end, c, first, second) for each. All loads are under way before the
- * first sum: a loop that the compiler unrolls takes the rest one by one, at half a microsecond each. */
-enum { SUMS_CHANNELS = 8, SUMS_IN_FLIGHT = 5, SUMS_SHARES = THREADS / 4 };
-template <int CH, typename End>
-__device__ __forceinline__ void sums_add(const float *partial, int rows, int part, const End &end) {
-    __shared__ double room[WARPS][2 * SUMS_CHANNELS];
-    const int         four = (int)threadIdx.x % 4, share = (int)threadIdx.x / 4,
-              c                      = part * SUMS_CHANNELS + (int)threadIdx.x % SUMS_CHANNELS;
-    const float                *from = partial + four / 2 * CH + part * SUMS_CHANNELS + four % 2 * 4;
-    const typename End::channel channel(end, c);
-    double                      s[4] = {};
-    for (int b = share; b < rows; b += SUMS_SHARES * SUMS_IN_FLIGHT) {
-        float4 v[SUMS_IN_FLIGHT];
-#pragma unroll
-        for (int i = 0; i < SUMS_IN_FLIGHT; i++)
-            v[i] = b + i * SUMS_SHARES < rows
-                       ? __ldcg(reinterpret_cast<const float4 *>(from + (int64_t)(b + i * SUMS_SHARES) * 2 * CH))
-                       : make_float4(0, 0, 0, 0);
-#pragma unroll
-        for (int i = 0; i < SUMS_IN_FLIGHT; i++) {
-            s[0] += (double)v[i].x, s[1] += (double)v[i].y;
-            s[2] += (double)v[i].z, s[3] += (double)v[i].w;
-        }
-    }
-#pragma unroll
-    for (int offset = 4; offset < CK_WARP; offset *= 2)
-#pragma unroll
-        for (int i = 0; i < 4; i++) s[i] += __shfl_xor_sync(0xffffffffu, s[i], offset);
-    if ((int)threadIdx.x % CK_WARP < 4)
-#pragma unroll
-        for (int i = 0; i < 4; i++) room[threadIdx.x / CK_WARP][four * 4 + i] = s[i];
-    __syncthreads();
-    if ((int)threadIdx.x >= SUMS_CHANNELS) return;
-    double first = 0, second = 0;
-#pragma unroll
-    for (int w = 0; w < WARPS; w++) first += room[w][threadIdx.x], second += room[w][SUMS_CHANNELS + threadIdx.x];
-    channel.finish(end, c, (float)first, (float)second);
-}
-
-/* ---- the host's side ---- */
-
-/* Launches overlap, as ck_launch says. A second, small launch of an op lets the next begin at once, so that the next
- * one's filters come meanwhile: before its wait a kernel reads nothing else, and writes nothing. */
+/* Launches overlap, as described at ck_launch. A second, small launch of an op allows the next kernel to start at
+ * once, so that the next kernel loads its filters meanwhile. Before its wait a kernel reads nothing else and writes
+ * nothing. */
 template <typename Kernel, typename Args>
 cudaError_t launch(Kernel kernel, const Args &a, int64_t blocks, int threads, int bytes, cudaStream_t stream) {
     const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
@@ -393,7 +320,7 @@ cudaError_t launch(Kernel kernel, const Args &a, int64_t blocks, int threads, in
                                 : ck_launch(kernel, (unsigned)blocks, (unsigned)threads, (size_t)bytes, stream, a);
 }
 
-/* run(shape) with the shape of v, one of those with 16 channels or more that ck_cifar_conv_supports. */
+/* Calls run(shape) with the shape of v: one of the shapes with 16 channels or more that ck_cifar_conv_supports. */
 template <typename Run> cudaError_t run_shape(const struct ck_conv *v, Run run) {
     if (v->C == 16 && v->K == 16) return run(shape<16, 16, 32, 1, 3>());
     if (v->C == 16) return v->R == 3 ? run(shape<16, 32, 32, 2, 3>()) : run(shape<16, 32, 32, 2, 1>());

@@ -1,10 +1,9 @@
-/* cuda/conv/cifar/cifar_conv.h: launchers of the convolutions of CIFAR's ResNets; conventions of
- * cuda/common/launchers.h.
+/* cuda/conv/cifar/cifar_conv.h: launchers of the convolutions of CIFAR ResNets. Conventions: cuda/common/launchers.h.
  *
- * Shapes: square pictures, 16 bits, R x R filters with R = 3 (pad 1) or, with stride 2, R = 1 (pad 0):
+ * Shapes: square images, 16 bits, R x R filters with R = 3 (pad 1) or, with stride 2, R = 1 (pad 0):
  *   3->16 and 16->16 at 32x32;  16->32 at 32x32 stride 2, R = 3 and 1;  32->32 at 16x16;
  *   32->64 at 16x16 stride 2, R = 3 and 1;  64->64 at 8x8.
- * Tensor cores multiply, sums are f32. N: any number of pictures from 1 on. All results are deterministic. */
+ * The tensor cores multiply; sums are f32. N: any number of images from 1 on. All results are deterministic. */
 #ifndef CK_CIFAR_CONV_H
 #define CK_CIFAR_CONV_H
 
@@ -14,46 +13,48 @@
 extern "C" {
 #endif
 
-/* Is it one of the shapes above, in a 16-bit type? */
+/* Whether the convolution has one of the shapes above, in a 16-bit type. */
 bool ck_cifar_conv_supports(const struct ck_conv *conv);
 
-/* y = act(x) * w; sums[2][K] = sums of y and y^2 over the pixels (of the values that y got), and what becomes of them:
- * as ck_bn_finalize of these sums, to the bit. */
+/* y = act(x) * w. sums[2][K] = sums of y and y^2 over the pixels (of the rounded values). With finish.scale_bias, also
+ * the results of ck_bn_finalize for these sums, bitwise identical. */
 struct ck_cifar_conv {
     struct ck_conv conv;
     const void    *x, *w;
-    const float *scale_bias; /* f32 [2][C]: act(x) = relu(x*scale_bias[0] + scale_bias[1]), 0 outside the picture; NULL:
-                                x as it is */
+    /* f32 [2][C]: act(x) = relu(x*scale_bias[0] + scale_bias[1]), 0 outside the image; NULL: act(x) = x */
+    const float          *scale_bias;
     void                 *y;
-    float                *sums;   /* NULL: none */
-    struct ck_bn_finalize finish; /* scale_bias NULL: none; its own sums and channels are not looked at */
-    bool w_new; /* w may have been written by one of the last two launches; else it is read while these end */
+    float                *sums;   /* or NULL */
+    struct ck_bn_finalize finish; /* scale_bias NULL: no finalize; its own sums and channels are not read */
+    /* one of the last two launches may have written w; if false, the kernel reads w before these launches end */
+    bool w_new;
 };
-/* With sums, a second, small launch adds what the blocks of the first left in the workspace. */
+/* With sums, a second, small launch adds the sums that the blocks of the first launch stored in the workspace. Returns
+ * cudaErrorInvalidValue for unsupported arguments. */
 size_t      ck_cifar_conv_workspace(const struct ck_conv *conv, int multiprocessors);
 cudaError_t ck_cifar_conv(const struct ck_cifar_conv *args, void *workspace, int multiprocessors, cudaStream_t stream);
 
 /* The whole backward of a convolution:
- *   dy  = g, or dy_coef[0]*g + dy_coef[1]*dy_x + dy_coef[2]
- *   dw (+)= gradient of the filters by dy and act(x), f32
- *   v   = gradient of the input by dy (+ add)
+ *   dy  = g, or dy_coeffs[0]*g + dy_coeffs[1]*dy_x + dy_coeffs[2]
+ *   dw (+)= gradient of the filters from dy and act(x), f32
+ *   v   = gradient of the input from dy (+ add)
  *   dx  = v;  with `mean_rstd`: v where the activation is > 0, else 0, and grad_sums = sums of dx and of dx*xhat, where
- *         without bn_x  x is what a BN read: the activation is act(x), xhat = (x - mean_rstd[0]) * mean_rstd[1]
+ *         without bn_x  x is the input of a BN: the activation is act(x), xhat = (x - mean_rstd[0]) * mean_rstd[1]
  *         with bn_x     x is the activation, xhat = (bn_x - mean_rstd[0]) * mean_rstd[1]
- * and what becomes of grad_sums: as ck_bn_grad_finalize of them, to the bit.
- * Two launches: the second adds what the blocks of the first left in the workspace. Needs compute capability 9.0. */
+ * With finish.coeffs, also the results of ck_bn_grad_finalize for grad_sums, bitwise identical. There are two launches;
+ * the second adds the sums that the blocks of the first stored in the workspace. Requires compute capability 9.0. */
 struct ck_cifar_conv_grad {
     struct ck_conv conv;
-    const void    *g, *dy_x; /* N,P,Q,K; dy_x NULL: dy = g */
-    const float   *dy_coef;  /* [3][K] */
+    const void    *g, *dy_x;  /* N,P,Q,K; dy_x NULL: dy = g */
+    const float   *dy_coeffs; /* [3][K] */
     const void    *w, *x;
-    const float   *scale_bias, *mean_rstd; /* [2][C], may be NULL */
-    const void    *add, *bn_x;             /* N,H,W,C, may be NULL; dx may be add */
-    void          *dx;                     /* NULL with C = 3, and only there */
-    float         *dw, *grad_sums;         /* grad_sums: with `mean_rstd` alone */
+    const float   *scale_bias, *mean_rstd; /* [2][C], or NULL */
+    const void    *add, *bn_x;             /* N,H,W,C, or NULL; dx may be add */
+    void          *dx;                     /* NULL if and only if C = 3 */
+    float         *dw, *grad_sums;         /* grad_sums: only with `mean_rstd` */
     bool           accumulate;             /* dw += */
     struct ck_bn_grad_finalize
-         finish; /* coef NULL: none; its own grad_sums, mean_rstd and channels are not looked at */
+         finish; /* coeffs NULL: no finalize; its own grad_sums, mean_rstd and channels are not read */
     bool w_new;  /* as in ck_cifar_conv */
 };
 size_t      ck_cifar_conv_grad_workspace(const struct ck_conv *conv, int multiprocessors);

@@ -1,21 +1,23 @@
-/* cuda/conv/cifar/cifar_conv_grad.cu: the whole backward of a small convolution: BN's gradient applied while dy is
+/* cuda/conv/cifar/cifar_conv_grad.cu: the whole backward of a CIFAR convolution: the BN's gradient applied while dy is
  * read, the gradient of the input with mask, addition and sums, and the gradient of the filters.
  *
- * Two ways to share out the work:
- *   joint   a block reads its tiles of dy and x once and makes both gradients, at the same time: its first warps
- * prepare dy and make dx, the last 8 prepare x and make dw, whose sums stay in their registers until the end. Copies of
- * the next tile are under way meanwhile. One block a multiprocessor. For dw of up to 32*32*9 numbers. split   for
- * larger dw: some blocks make dx, picture by picture; others one part of 32 x 32 channels of dw each, over many
- * pictures, of which they read 32 channels alone. Both kinds run side by side on a multiprocessor. Blocks leave their
- * parts of dw and of the sums in the workspace; a second, small launch adds them in a fixed order. (Clusters that add
- * through one another's shared memory, and a last block that adds, were slower: clusters of 8 leave a tenth of the
- * multiprocessors without work, which at 128 pictures is a second wave, and one block alone reads too slowly.)
+ * Two divisions of the work:
+ *   - joint: a block reads its tiles of dy and x once and computes both gradients concurrently. Its first warps prepare
+ *     dy and compute dx. The last 8 warps prepare x and compute dw, whose sums stay in their registers until the end.
+ *     Copies of the next tile are in flight meanwhile. One block for each multiprocessor. For dw of up to 32*32*9
+ *     elements.
+ *   - split: for larger dw. Some blocks compute dx, image by image. Each of the other blocks computes one part of 32 x
+ *     32 channels of dw over many images, of which it reads 32 channels only. Both kinds run concurrently on a
+ *     multiprocessor.
+ * Blocks store their parts of dw and of the sums in the workspace; a second, small launch adds them in a fixed order.
+ * (Two variants were slower. Clusters that add through each other's shared memory: clusters of 8 leave a tenth of the
+ * multiprocessors without work, which is a second wave at 128 images. A last block that adds: one block alone reads too
+ * slowly.)
  *
  * Bytes an element, 16 bits: g, dy_x and x 2 each, read 1 to 1.13 times (joint) or 2 to 3 times, from the L2 cache
- * (split); add, bn_x and again x 2 each; dx 2. Roof: 4.3 TB/s, or about 600 TFLOP/s of mma.sync. At 128 pictures on an
- * H200, joint 16->16, the first launch takes 18,500 clocks: about 5,000 until the first tile is there, 4,400 a tile for
- * dx, whose warps have mask, addition and sums to do beside the products, 1,850 for dw, 1,600 for sums and dw's way
- * out. */
+ * (split); add, bn_x and x a second time 2 each; dx 2. Roofline: 4.3 TB/s, or about 600 TFLOP/s of mma.sync. At 128
+ * images on an H200, joint 16->16, the first launch takes 18,500 clocks: about 5,000 until the first tile has arrived;
+ * 4,400 a tile for dx, whose warps also do mask, addition and sums; 1,850 for dw; 1,600 to store sums and dw. */
 #include "cuda/conv/cifar/cifar_grad_dw.cuh"
 #include "cuda/conv/cifar/cifar_grad_dx.cuh"
 
@@ -24,12 +26,13 @@ namespace {
 
 /* ---- the kernels ---- */
 
-/* The two kinds of warps of a joint block meet twice a tile: when it is ready, and when it has been used. */
+/* The two kinds of warps of a joint block synchronise twice for each tile: when it is ready, and when it has been
+ * used. */
 template <class S> __device__ __forceinline__ void both() {
     barrier_sync<0, grad_tiling<S>::BLOCK>();
 }
 
-/* Copies of a block's tile number `job` are started; without such a tile, there is nothing but the group. */
+/* Starts the copies of a block's tile number `job`; without such a tile, commits an empty group. */
 template <class S, typename T>
 __device__ __forceinline__ void joint_issue_dy(const grad_args &a, uint32_t dy, int64_t job) {
     using D = grad_tiling<S>;
@@ -51,7 +54,7 @@ __device__ __forceinline__ void joint_issue_x(const grad_args &a, uint32_t x, in
     ck_copy_commit();
 }
 
-/* The first warps prepare dy and make dx. */
+/* The first warps prepare dy and compute dx. */
 template <class S, typename T> __device__ __forceinline__ void joint_dx(const grad_args &a, char *memory) {
     using D                = grad_tiling<S>;
     using L                = typename D::DY;
@@ -64,20 +67,20 @@ template <class S, typename T> __device__ __forceinline__ void joint_dx(const gr
     dx_clear<S>(base, rows);
     ck_begin_after_last();
     const table_entry<S::C> entry(a);
-    if (a.dy_coef) tile_warm<L>(a.dy_coef, S::K, 3);
+    if (a.dy_coeffs) tile_warm<L>(a.dy_coeffs, S::K, 3);
     if (a.w_new) filter_issue<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT, (const T *)a.w);
     ck_copy_commit();
     for (int i = 0; i < D::STAGES; i++)
         joint_issue_dy<S, T>(a, base + (uint32_t)(D::DY_AT + i * D::DY_STAGE), blockIdx.x + (int64_t)i * gridDim.x);
     entry.store(table);
     ck_copy_wait<D::STAGES>();
-    filter_turn<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT);
+    filter_transpose<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT);
     int stage = 0;
     for (int64_t job = blockIdx.x; job < a.N * D::TILES; job += gridDim.x) {
         const int      y0 = (int)(job % D::TILES) * D::TH;
         const uint32_t dy = base + (uint32_t)(D::DY_AT + stage * D::DY_STAGE);
         if (a.dy_x)
-            tile_bn_grad<L, LATER, T>(dy, dy + L::BYTES, a.dy_coef, S::K, y0 - L::LEFT, 1);
+            tile_bn_grad<L, LATER, T>(dy, dy + L::BYTES, a.dy_coeffs, S::K, y0 - L::LEFT, 1);
         else
             ck_copy_wait<LATER>();
         both<S>();
@@ -89,7 +92,7 @@ template <class S, typename T> __device__ __forceinline__ void joint_dx(const gr
     dx_end<S>(a, first, second, rows, table, (int)blockIdx.x);
 }
 
-/* The others prepare x and make dw. */
+/* The other warps prepare x and compute dw. */
 template <class S, typename T> __device__ __forceinline__ void joint_dw(const grad_args &a, char *memory) {
     using D                = grad_tiling<S>;
     using X                = typename D::DW_X;
@@ -148,7 +151,7 @@ template <class S, typename T> __device__ __forceinline__ void split_dw(const gr
         tile_issue<X, false, KEEP_X>(x, (const T *)a.x + image * S::H * S::H * S::C + c0, input_row<S>(0), images);
         ck_copy_commit();
         if (!a.dy_x && !a.scale_bias) ck_copy_wait<0>();
-        if (a.dy_x) tile_bn_grad<L, 0, T>(dy, line, a.dy_coef + k0, S::K, 0, images);
+        if (a.dy_x) tile_bn_grad<L, 0, T>(dy, line, a.dy_coeffs + k0, S::K, 0, images);
         if (a.scale_bias) tile_act<X, 0, T>(x, a.scale_bias + c0, S::C, input_row<S>(0), images);
         __syncthreads();
         dw_piece<S, T>(acc, dy + slot_of_warp.dy_bytes(), x + slot_of_warp.x_bytes(), slot_of_warp.group,
@@ -169,12 +172,12 @@ __device__ __forceinline__ void split_dx(const grad_args &a, char *memory, int b
           *table           = reinterpret_cast<float *>(memory + D::TABLE_AT);
     float first[2 * D::NT] = {}, second[2 * D::NT] = {};
     bool  begun = false;
-    static_assert(D::TILES == 1, "whole pictures");
+    static_assert(D::TILES == 1, "whole images");
     if (!a.w_new) filter_issue<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT, (const T *)a.w);
     dx_clear<S>(base, rows);
     ck_begin_after_last();
     const table_entry<S::C> entry(a);
-    if (a.dy_coef) tile_warm<L>(a.dy_coef, S::K, 3);
+    if (a.dy_coeffs) tile_warm<L>(a.dy_coeffs, S::K, 3);
     for (int64_t image = block; image < a.N; image += blocks) {
         const int64_t out = image * S::P * S::P * S::K;
         tile_issue<L, false, false>(dy, (const T *)a.g + out, -L::LEFT, 1);
@@ -183,13 +186,13 @@ __device__ __forceinline__ void split_dx(const grad_args &a, char *memory, int b
         if (!begun && a.w_new) filter_issue<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT, (const T *)a.w);
         ck_copy_commit();
         if (a.dy_x)
-            tile_bn_grad<L, 1, T>(dy, line, a.dy_coef, S::K, -L::LEFT, 1);
+            tile_bn_grad<L, 1, T>(dy, line, a.dy_coeffs, S::K, -L::LEFT, 1);
         else
             ck_copy_wait<1>();
         if (!begun) {
             entry.store(table);
             ck_copy_wait<0>();
-            filter_turn<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT);
+            filter_transpose<S, D::NT, D::W_PITCH, D::DX_WARPS>(base + D::W_AT);
         }
         begun = true;
         __syncthreads();
@@ -207,17 +210,17 @@ template <class S, typename T> __global__ void __launch_bounds__(THREADS, 2) spl
         split_dx<S, T>(a, memory, (int)blockIdx.x - SPLIT_DW_BLOCKS, (int)gridDim.x - SPLIT_DW_BLOCKS);
 }
 
-/* ---- the stem: dw alone
- * ------------------------------------------------------------------------------------------------------ As the
- * forward's product, turned round: the columns of a piece are 4 columns of the filter by 4 channels, of which 3 by 3
- * count. */
+/* ---- the stem: dw only ---- */
+
+/* The forward product, transposed: the columns of a piece are 4 columns of the filter by 4
+ * channels; 3 by 3 of them are stored. */
 
 enum { STEM_DW = STEM_K * 3 * 16 };
 struct stem_place {
     enum { DW = STEM_DW, PARTS = 1, CH = 0 };
     static __device__ __forceinline__ void put(float *to, float x, float y, bool first, bool accumulate) {
         to[0] = accumulate ? to[0] + x : x;
-        if (first) to[1] = accumulate ? to[1] + y : y; /* the third is alone */
+        if (first) to[1] = accumulate ? to[1] + y : y; /* the third element is stored separately */
     }
     static __device__ __forceinline__ void store(float *dw, int, int four, float4 v, bool accumulate) {
         const dw_four at(four);
@@ -229,7 +232,7 @@ struct stem_place {
     }
 };
 
-using stem_shape = shape<16, 16, 32, 1, 3>; /* of dy, which alone is asked for */
+using stem_shape = shape<16, 16, 32, 1, 3>; /* of dy; only dy is used */
 using stem_dy    = output_tile<stem_shape, 1, STEM_TH, STEM_K, false>;
 enum {
     STEM_LINE_AT = stem_dy::BYTES,
@@ -253,7 +256,7 @@ template <typename T> __global__ void __launch_bounds__(THREADS, 2) stem_grad_ke
         stem_fill(memory + STEM_X_AT, (const T *)a.x + image * STEM_SIDE * STEM_SIDE * 3, y0 - 1);
         ck_copy_commit();
         if (!a.dy_x) ck_copy_wait<0>();
-        if (a.dy_x) tile_bn_grad<stem_dy, 0, T>(base, line, a.dy_coef, STEM_K, y0, 1);
+        if (a.dy_x) tile_bn_grad<stem_dy, 0, T>(base, line, a.dy_coeffs, STEM_K, y0, 1);
         __syncthreads();
         for (int p0 = warp * 16; p0 < STEM_TH * STEM_SIDE; p0 += WARPS * 16) {
             const int p = p0 + (lane & 15);
@@ -272,7 +275,7 @@ template <typename T> __global__ void __launch_bounds__(THREADS, 2) stem_grad_ke
     if (warp == 0) dw_write<0, 3>(acc, a.dw_partial + (int64_t)blockIdx.x * STEM_DW);
 }
 
-/* ---- the host's side ---- */
+/* ---- host side ---- */
 
 enum { RESIDENT = 2 };
 int64_t larger(int64_t a, int64_t b) {
@@ -283,8 +286,8 @@ template <class S, typename T>
 cudaError_t grad_run(const grad_args &a, const struct ck_bn_grad_finalize &finish, int multiprocessors,
                      cudaStream_t stream) {
     using D                  = grad_tiling<S>;
-    const int64_t  beside_dw = larger((int64_t)multiprocessors * RESIDENT - SPLIT_DW_BLOCKS, SPLIT_DX_LEAST);
-    const unsigned most      = ck_blocks(a.N * D::TILES, 1, D::JOINT ? (int64_t)multiprocessors : beside_dw);
+    const int64_t  dx_blocks = larger((int64_t)multiprocessors * RESIDENT - SPLIT_DW_BLOCKS, SPLIT_DX_LEAST);
+    const unsigned most      = ck_blocks(a.N * D::TILES, 1, D::JOINT ? (int64_t)multiprocessors : dx_blocks);
     cudaError_t    error;
     if constexpr (D::JOINT)
         error = launch(joint_kernel<S, T>, a, most, D::BLOCK, D::BYTES, stream);
@@ -306,7 +309,7 @@ cudaError_t grad_any(const struct ck_conv *v, const grad_args &a, const struct c
     return run_shape(v, [&](auto s) { return grad_run<decltype(s), T>(a, f, multiprocessors, stream); });
 }
 
-/* Blocks that leave a part of dw, or sums, and no more. */
+/* Number of blocks that store a part of dw, or sums. */
 int64_t most_blocks(int multiprocessors) {
     return larger((int64_t)multiprocessors * RESIDENT, SPLIT_DW_BLOCKS);
 }
@@ -330,7 +333,7 @@ cudaError_t ck_cifar_conv_grad(const struct ck_cifar_conv_grad *args, void *work
                                 .x            = args->x,
                                 .add          = args->add,
                                 .bn_x         = args->bn_x,
-                                .dy_coef      = args->dy_coef,
+                                .dy_coeffs    = args->dy_coeffs,
                                 .scale_bias   = args->scale_bias,
                                 .mean_rstd    = args->mean_rstd,
                                 .dx           = args->dx,
@@ -342,8 +345,8 @@ cudaError_t ck_cifar_conv_grad(const struct ck_cifar_conv_grad *args, void *work
                                 .accumulate   = args->accumulate,
                                 .w_new        = args->w_new};
     if (!ck_cifar_conv_supports(&args->conv)) return cudaErrorInvalidValue;
-    if (!args->mean_rstd != !args->grad_sums || !args->dy_x != !args->dy_coef) return cudaErrorInvalidValue;
-    if ((args->mean_rstd && !args->bn_x && !args->scale_bias) || (args->finish.coef && !args->grad_sums))
+    if (!args->mean_rstd != !args->grad_sums || !args->dy_x != !args->dy_coeffs) return cudaErrorInvalidValue;
+    if ((args->mean_rstd && !args->bn_x && !args->scale_bias) || (args->finish.coeffs && !args->grad_sums))
         return cudaErrorInvalidValue;
     if ((args->conv.C == 3) != !args->dx || (!args->dx && (args->mean_rstd || args->scale_bias || args->add)))
         return cudaErrorInvalidValue;

@@ -1,6 +1,6 @@
-/* cuda/conv/cifar/cifar_dense.cu: the classifier where it is small: a thread a number or a vector of the result, no
- * shared memory where it is not needed. Bytes: each operand once from memory, then from caches. Limiter: the launch and
- * two round trips to the L2 cache. Roof: a launch, about 2 us. */
+/* cuda/conv/cifar/cifar_dense.cu: a small classifier: a thread computes an element or a vector of the result, with
+ * shared memory only where it is needed. Bytes: each operand once from memory, then from caches. Limiter: the launch
+ * and two round trips to the L2 cache. Roofline: a launch, about 2 us. */
 #include "cuda/conv/cifar/cifar_conv.cuh"
 #include "cuda/conv/cifar/cifar_dense.h"
 
@@ -21,7 +21,8 @@ template <typename T> __device__ __forceinline__ void dense_open(const T *from, 
     ck_unpack<T>(ck_load(from, 0), out);
 }
 
-/* A thread has one logit; those of a picture are neighbours, so its features come from the L1 cache after the first. */
+/* A thread computes one logit. The logits of an image are neighbours, so the image's features come from the L1 cache
+ * after the first. */
 template <typename T> __global__ void __launch_bounds__(DENSE_THREADS) dense_kernel(dense_args a) {
     const int64_t i = (int64_t)blockIdx.x * DENSE_THREADS + threadIdx.x;
     ck_begin_after_last();
@@ -40,7 +41,7 @@ template <typename T> __global__ void __launch_bounds__(DENSE_THREADS) dense_ker
     ((T *)a.out)[i] = ck_round<T>(sum + a.b[k]);
 }
 
-/* A thread has 8 features of a picture. */
+/* A thread computes 8 features of an image. */
 template <typename T> __global__ void __launch_bounds__(DENSE_THREADS) dense_dgrad_kernel(dense_args a) {
     const int64_t i       = (int64_t)blockIdx.x * DENSE_THREADS + threadIdx.x;
     const int     vectors = a.C / 8, at = (int)(i % vectors) * 8;
@@ -59,7 +60,7 @@ template <typename T> __global__ void __launch_bounds__(DENSE_THREADS) dense_dgr
     ck_store((T *)a.out, i, ck_pack<T>(sum));
 }
 
-/* A block has one class; its threads share the pictures, each for 8 features. */
+/* A block computes one class; its threads divide the images among them, each for 8 features. */
 template <typename T> __global__ void __launch_bounds__(THREADS) dense_wgrad_kernel(dense_args a) {
     __shared__ float part[THREADS * 8];
     const int        vectors = a.C / 8, shares = THREADS / vectors, k = (int)blockIdx.x;

@@ -1,5 +1,5 @@
-/* cuda/conv/cifar/cifar_dense.h: launchers of the classifier where it is small, as behind CIFAR's ResNets; conventions
- * of cuda/common/launchers.h. Types are 16 bits, sums f32, one launch each; results are deterministic. */
+/* cuda/conv/cifar/cifar_dense.h: launchers of a small classifier, as in CIFAR ResNets. Conventions:
+ * cuda/common/launchers.h. Types are 16 bits, sums f32; each launcher is one launch. Results are deterministic. */
 #ifndef CK_CIFAR_DENSE_H
 #define CK_CIFAR_DENSE_H
 
@@ -13,7 +13,7 @@ struct ck_dense {
     enum ck_type type;
     int64_t      N, C, K;
 };
-/* C a multiple of 8 and at most 256, K at most 128, N at most 65,536. */
+/* Whether the sizes are supported: C a multiple of 8 and at most 256, K at most 128, N at most 65,536. */
 bool ck_cifar_dense_supports(const struct ck_dense *v);
 
 /* y[N][K] = x[N][C] * w[K][C]' + b[K], b f32 */

@@ -1,18 +1,19 @@
-/* cuda/conv/cifar/cifar_grad.cuh: how the backward of a small convolution is cut: arguments, tiles, shared memory. */
+/* cuda/conv/cifar/cifar_grad.cuh: how the backward of a CIFAR convolution is divided: arguments, tiles, shared
+ * memory. */
 #ifndef CK_CIFAR_GRAD_CUH
 #define CK_CIFAR_GRAD_CUH
 
-#include "cuda/conv/cifar/cifar_conv.cuh"
+#include "cuda/conv/cifar/cifar_sums.cuh"
 
 namespace cifar {
 namespace {
 
-enum { PIECE = 16 /* channels of a piece of dw, both ways */, SPLIT_DW_BLOCKS = 128, SPLIT_DX_LEAST = 64 };
+enum { PIECE = 16 /* channels of a piece of dw, in each direction */, SPLIT_DW_BLOCKS = 128, SPLIT_DX_LEAST = 64 };
 constexpr bool KEEP_X = true; /* x is read twice */
 
 struct grad_args {
     const void  *g, *dy_x, *w, *x, *add, *bn_x;
-    const float *dy_coef, *scale_bias, *mean_rstd;
+    const float *dy_coeffs, *scale_bias, *mean_rstd;
     void        *dx;
     float       *dw, *grad_sums, *dw_partial, *sums_partial;
     int64_t      N;
@@ -21,7 +22,7 @@ struct grad_args {
 
 /* ---- shapes ---- */
 
-/* dy, as TH rows of it are needed: with the neighbours that dx needs (HALO), or alone. */
+/* dy for TH rows: with the neighbours that dx needs (HALO), or without them. */
 template <class S, int I, int TH, int CH, bool HALO, int THREADS = cifar::THREADS>
 using output_tile = tile<I,
                          TH + (!HALO || S::R == 1 ? 0
@@ -41,18 +42,18 @@ template <class S> struct grad_tiling {
         DW_THREADS = DW_WARPS * CK_WARP
     };
     enum { BLOCK = JOINT ? DX_THREADS + DW_THREADS : (int)DX_THREADS };
-    enum { DX_BARRIER = JOINT ? 1 : 0, DW_BARRIER = JOINT ? 2 : 0 }; /* barriers of those threads alone */
-    /* dx: rows of dy a tile, groups of 16 pixels in it, tiles of a picture; columns of 8 and groups a warp at a time;
-     * warps along the columns */
+    enum { DX_BARRIER = JOINT ? 1 : 0, DW_BARRIER = JOINT ? 2 : 0 }; /* barriers of these threads only */
+    /* dx: rows of dy a tile, groups of 16 pixels in it, tiles of an image; columns of 8 and groups that a warp
+     * processes at a time; warps along the columns */
     enum { TH = (S::P == 32 ? 16 : S::P == 16 ? 16 : 8), TILES = S::P / TH, ROWS = TH * S::P / 16 };
     enum { NT = S::C == 16 || BY_ROW ? 2 : 4, NW = S::C / (8 * NT), MW = DX_WARPS / NW, MT = BY_ROW ? ROWS / MW : 1 };
-    static_assert(!BY_ROW || MT * MW == ROWS, "each warp has as much");
-    /* dw: channels of dy and x whose dw a block makes, such parts of dw, pieces of a part, pictures a block reads at a
-     * time */
+    static_assert(!BY_ROW || MT * MW == ROWS, "all warps have the same amount of work");
+    /* dw: channels of dy and x whose dw a block computes, number of such parts of dw, pieces of a part, images that a
+     * block reads at a time */
     enum { KB = JOINT ? (int)S::K : 32, CB = JOINT ? (int)S::C : 32, PARTS = S::K / KB * (S::C / CB) };
     enum { HELD = KB / PIECE * (CB / PIECE), I = JOINT ? 1 : S::STRIDE == 2 ? 2 : 4, DW = KB * CB * S::TAPS };
     enum { GROUP = SPLIT_DW_BLOCKS / PARTS /* blocks of a part */ };
-    /* With a stride, two warps share the taps of a piece. The first has EARLY of them. */
+    /* With a stride, two warps divide the filter positions of a piece. The first warp has EARLY of them. */
     enum {
         SPLIT  = S::TAPS > 1 && !BY_ROW ? 2 : 1,
         EARLY  = (S::TAPS + SPLIT - 1) / SPLIT,
@@ -63,8 +64,9 @@ template <class S> struct grad_tiling {
     using DW_DY = output_tile<S, I, JOINT ? (int)TH : (int)S::P, KB, JOINT>;
     using DW_X  = input_tile<S, I, JOINT ? (int)TH : (int)S::P, CB>;
     enum { W_PITCH = S::TAPS * S::C * 2 + 16 };
-    /* Shared memory. Joint: sums, table, filter, then STAGES times dy, dy_x, then as many x; dw meets over x. Split:
-     * sums, table, filter, dy, dy_x or dy, dy_x, x; dw meets over these. */
+    /* Shared memory. Joint: sums, table, filter, then STAGES times dy and dy_x, then STAGES times x; dw is reduced in
+     * the space of x. Split: sums, table, filter, dy, dy_x or dy, dy_x, x; dw is reduced in the space of the last
+     * three. */
     enum {
         SUMS_AT  = 0,
         TABLE_AT = DX_WARPS * 2 * S::C * 4,
@@ -83,7 +85,7 @@ template <class S> struct grad_tiling {
     enum { BARRIER_AT = JOINT ? (int)X_AT : 0, ROUND = GROUPS / 2 * HELD * SPLIT * EARLY * 8 * CK_WARP * 4 };
     enum { LEAST = BARRIER_AT + ROUND, EITHER = (int)DX_BYTES > (int)SPLIT_BYTES ? (int)DX_BYTES : (int)SPLIT_BYTES };
     enum { MOST = JOINT ? (int)JOINT_BYTES : (int)EITHER, BYTES = (int)MOST > (int)LEAST ? (int)MOST : (int)LEAST };
-    static_assert(!JOINT || (int)ROUND <= (int)STAGES * (int)DW_X::BYTES, "dw's sums meet in x");
+    static_assert(!JOINT || (int)ROUND <= (int)STAGES * (int)DW_X::BYTES, "dw is reduced in the space of x");
 };
 
 } // namespace

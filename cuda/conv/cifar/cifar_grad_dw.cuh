@@ -1,5 +1,5 @@
 /* cuda/conv/cifar/cifar_grad_dw.cuh: the gradient of the filters from tiles of dy and x in shared memory, and the sum
- * of what blocks made. */
+ * over blocks. */
 #ifndef CK_CIFAR_GRAD_DW_CUH
 #define CK_CIFAR_GRAD_DW_CUH
 
@@ -14,8 +14,8 @@ __device__ __forceinline__ void add4(float4 &a, const float4 &b) {
 
 /* ---- dw ---- */
 
-/* Taps FIRST..END-1 of a piece of dw [16 k][taps][16 c] onto acc, over the pixels of a tile that fall to `group`; dy
- * and x point at the piece's channels. */
+/* Adds filter positions FIRST..END-1 of a piece of dw [16 k][positions][16 c] to acc, over the pixels of a tile that
+ * belong to `group`; dy and x point at the piece's channels. */
 template <class S, typename T, int FIRST, int END, int N>
 __device__ __forceinline__ void dw_taps(float (&acc)[N][2][4], uint32_t dy, uint32_t x, int group) {
     using D         = grad_tiling<S>;
@@ -40,7 +40,8 @@ __device__ __forceinline__ void dw_taps(float (&acc)[N][2][4], uint32_t dy, uint
         }
     }
 }
-/* The same of all nine taps with a stride of 1: shares are some rows each, and a row of x serves three rows of dy. */
+/* The same for all nine filter positions with a stride of 1: a group has some rows, and a row of x is used for three
+ * rows of dy. */
 template <class S, typename T>
 __device__ __forceinline__ void dw_rows(float (&acc)[9][2][4], uint32_t dy, uint32_t x, int group) {
     using D              = grad_tiling<S>;
@@ -88,8 +89,8 @@ __device__ __forceinline__ void dw_piece(float (&acc)[N][2][4], uint32_t dy, uin
         dw_taps<S, T, N, S::TAPS>(acc, dy, x, group);
 }
 
-/* Adds the `GROUPS` warps of each of SLOTS shares of the pieces; slot: the warp's share. Then group 0 has the sums. All
- * threads call, a barrier before. */
+/* Adds the `GROUPS` warps of each of SLOTS parts of the pieces; slot: the warp's part. Afterwards group 0 has the sums.
+ * All threads call, after a barrier. */
 template <int GROUPS, int SLOTS, int BARRIER, int N>
 __device__ __forceinline__ void dw_warps(float (&acc)[N][2][4], float *to, int slot, int group) {
 #pragma unroll
@@ -112,8 +113,8 @@ __device__ __forceinline__ void dw_warps(float (&acc)[N][2][4], float *to, int s
     }
 }
 
-/* A piece as threads hold it, [taps][2 halves of the columns][32 lanes] of four numbers: c and c + 1 of row k, then of
- * row k + 8. Taps FIRST..END-1 into `to`. */
+/* Stores filter positions FIRST..END-1 of a piece to `to`, in the threads' order: [positions][2 halves of the
+ * columns][32 lanes] of four numbers: c and c + 1 of row k, then of row k + 8. */
 template <int FIRST, int END, int N> __device__ __forceinline__ void dw_write(const float (&acc)[N][2][4], float *to) {
     float4 *mine = reinterpret_cast<float4 *>(to) + FIRST * 2 * CK_WARP + (int)threadIdx.x % CK_WARP;
 #pragma unroll
@@ -128,7 +129,7 @@ struct dw_four {
         : tap(four / (2 * CK_WARP)), k(four % CK_WARP / 4), c(four / CK_WARP % 2 * 8 + four % 4 * 2) {}
 };
 
-/* A warp's place in the work on dw: its piece among HELD, which half of the taps, its group of pixels. */
+/* A warp's part of the work on dw: its piece among HELD, its half of the filter positions, its group of pixels. */
 template <class S> struct dw_slot {
     int                        piece, late, group;
     __device__ __forceinline__ dw_slot() {
@@ -136,7 +137,7 @@ template <class S> struct dw_slot {
         const int warp = (int)threadIdx.x / CK_WARP % D::DW_WARPS;
         piece = warp % D::HELD, late = warp / D::HELD % D::SPLIT, group = warp / (D::HELD * D::SPLIT);
     }
-    /* Where the piece's channels begin in a pixel of dy and of x. */
+    /* First channel of the piece in a pixel of dy and of x. */
     __device__ __forceinline__ uint32_t dy_bytes() const {
         return (uint32_t)(piece / (grad_tiling<S>::CB / PIECE) * PIECE * 2);
     }
@@ -145,7 +146,7 @@ template <class S> struct dw_slot {
     }
 };
 
-/* The block's pieces into `to`; room: shared memory. */
+/* Stores the block's pieces to `to`; room: shared memory. */
 template <class S, int N>
 __device__ __forceinline__ void dw_block(float (&acc)[N][2][4], float *to, float *room,
                                          const dw_slot<S> &slot_of_warp) {
@@ -168,7 +169,7 @@ __device__ __forceinline__ void add2(float *to, float x, float y, bool accumulat
     }
     *reinterpret_cast<float2 *>(to) = v;
 }
-/* Where four numbers of part `part` of dw go. */
+/* Index of four elements of part `part` in dw. */
 template <class S> struct dw_place {
     enum { DW = grad_tiling<S>::DW, PARTS = grad_tiling<S>::PARTS, CH = S::C };
     static __device__ __forceinline__ void store(float *dw, int part, int four, float4 v, bool accumulate) {
@@ -183,8 +184,8 @@ template <class S> struct dw_place {
     }
 };
 
-/* The second launch. partial: [PARTS][each][DW]; a block adds ADD_COLUMNS vectors of four numbers, its threads share
- * the `each` rows. The first blocks add grad_sums, for which the next op waits most, and do what becomes of them. */
+/* The second launch. partial: [PARTS][each][DW]. A block adds ADD_COLUMNS vectors of four numbers; its threads divide
+ * the `each` rows. The first blocks add grad_sums, which the next op waits for longest, and finish them. */
 enum { ADD_COLUMNS = 16, ADD_SHARES = THREADS / ADD_COLUMNS, ADD_IN_FLIGHT = 9 /* 144 rows */ };
 struct add_args {
     const float               *partial, *sums_partial;
@@ -199,12 +200,12 @@ template <int C> struct add_end {
     struct channel {
         ck_bn_grad_channel         bn;
         __device__ __forceinline__ channel(const add_end &end, int c) {
-            if (end.a.finish.coef) bn.load(end.a.finish, c, C);
+            if (end.a.finish.coeffs) bn.load(end.a.finish, c, C);
         }
         __device__ __forceinline__ void finish(const add_end &end, int c, float sum, float product) const {
             end.a.grad_sums[c]     = sum;
             end.a.grad_sums[C + c] = product;
-            if (end.a.finish.coef) bn.finish(end.a.finish, end.a.inverse, c, C, sum, product);
+            if (end.a.finish.coeffs) bn.finish(end.a.finish, end.a.inverse, c, C, sum, product);
         }
     };
 };
@@ -225,7 +226,7 @@ template <class Place> __global__ void __launch_bounds__(THREADS) add_kernel(add
     const float4 *from = reinterpret_cast<const float4 *>(a.partial) + (int64_t)part * a.each * FOURS + four;
     float4        sum  = make_float4(0, 0, 0, 0);
     for (int b = share; b < a.each; b += ADD_IN_FLIGHT * ADD_SHARES) {
-        float4 v[ADD_IN_FLIGHT]; /* as in sums_add, all loads first */
+        float4 v[ADD_IN_FLIGHT]; /* all loads first, as in sums_add */
 #pragma unroll
         for (int i = 0; i < ADD_IN_FLIGHT; i++)
             v[i] = b + i * ADD_SHARES < a.each ? __ldcg(from + (int64_t)(b + i * ADD_SHARES) * FOURS)

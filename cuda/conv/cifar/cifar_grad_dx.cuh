@@ -10,10 +10,10 @@ namespace {
 
 /* ---- dx ---- */
 
-/* Filters to shared memory: row k, then tap, then the channels of x in column order. The copies bring them as they are;
- * later each warp turns what its lanes brought: column order is, in each 8*NT channels, a matrix of 4 x NT words turned
- * round. A warp has regions of 8 rows by 8*NT channels, four at a time; turning, 8 neighbouring lanes have different
- * rows, hence banks. */
+/* Copies filters to shared memory: row k, then filter position, then the channels of x in column order. The copies keep
+ * the order of memory; afterwards each warp transposes the data of its lanes. Column order is, in each 8*NT channels, a
+ * transposed matrix of 4 x NT words. A warp has regions of 8 rows by 8*NT channels, four at a time. During the
+ * transposition, 8 neighbouring lanes have different rows and therefore different banks. */
 template <class S, int NT> struct filter_regions {
     enum { TRANSPOSED = S::TAPS * S::C / (8 * NT), ALL = S::K / 8 * TRANSPOSED, WORDS = 4 * NT };
     static __device__ __forceinline__ int row(int region) { return region / TRANSPOSED * 8; }
@@ -24,7 +24,8 @@ __device__ __forceinline__ void filter_issue(uint32_t to, const T *w) {
     using R              = filter_regions<S, NT>;
     constexpr int ROUNDS = (R::ALL + WARPS * 4 - 1) / (WARPS * 4);
     const int     lane   = (int)threadIdx.x % CK_WARP;
-    int round = (int)blockIdx.x % ROUNDS; /* each block begins elsewhere, so that they do not queue in the L2 cache */
+    /* each block starts at another position, so that blocks do not queue in the L2 cache */
+    int round = (int)blockIdx.x % ROUNDS;
     for (int i = 0; i < ROUNDS; i++) {
         const int at = (round * WARPS + (int)threadIdx.x / CK_WARP % WARPS) * 4;
         round        = round + 1 == ROUNDS ? 0 : round + 1;
@@ -40,7 +41,7 @@ __device__ __forceinline__ void filter_issue(uint32_t to, const T *w) {
     }
 }
 /* The warp's copies have arrived. */
-template <class S, int NT, int PITCH, int WARPS> __device__ __forceinline__ void filter_turn(uint32_t to) {
+template <class S, int NT, int PITCH, int WARPS> __device__ __forceinline__ void filter_transpose(uint32_t to) {
     using R        = filter_regions<S, NT>;
     const int lane = (int)threadIdx.x % CK_WARP;
     __syncwarp();
@@ -60,7 +61,7 @@ template <class S, int NT, int PITCH, int WARPS> __device__ __forceinline__ void
     }
 }
 
-/* What the end of dx reads besides the product, for one pixel's channels; loads are started before the product. */
+/* Inputs of dx other than the product, for one pixel's channels; the loads start before the product. */
 template <int NT> struct extra { piece<NT> x, bn_x, add; };
 template <typename T, int NT> __device__ __forceinline__ extra<NT> extra_load(const grad_args &a, int64_t at) {
     extra<NT> e = {};
@@ -70,7 +71,8 @@ template <typename T, int NT> __device__ __forceinline__ extra<NT> extra_load(co
     return e;
 }
 
-/* v = product + add, masked, rounded, stored, summed; `half` of the 16 pixels; table: at the thread's first channel. */
+/* v = product + add, masked, rounded, stored, summed, for `half` of the 16 pixels; table: at the thread's first
+ * channel. */
 template <class S, typename T, int NT>
 __device__ __forceinline__ void dx_store(const grad_args &a, const float (&acc)[NT][4], int half, const extra<NT> &e,
                                          int64_t at, const float *table, float (&first)[2 * NT],
@@ -102,7 +104,7 @@ __device__ __forceinline__ void dx_store(const grad_args &a, const float (&acc)[
         }
         load_floats(p, table + 2 * S::C);
 #pragma unroll
-        for (int i = 0; i < 2 * NT; i++) x[i] -= p[i]; /* rstd is for the end */
+        for (int i = 0; i < 2 * NT; i++) x[i] -= p[i]; /* the end multiplies by rstd */
     }
 #pragma unroll
     for (int j = 0; j < NT; j++) out.word[j] = ck_pack_word<T>(v[2 * j], v[2 * j + 1]);
@@ -118,8 +120,8 @@ __device__ __forceinline__ void dx_store(const grad_args &a, const float (&acc)[
     }
 }
 
-/* [4][C] in shared memory: scale_bias, then mean_rstd. Loads come before the copies of tiles, which they would else
- * queue behind. */
+/* [4][C] in shared memory: scale_bias, then mean_rstd. Loads come before the copies of tiles; behind them they would
+ * wait in the queue. */
 template <int C> struct table_entry {
     float                      scale_bias = 0, mean_rstd = 0;
     __device__ __forceinline__ table_entry(const grad_args &a) {
@@ -132,8 +134,8 @@ template <int C> struct table_entry {
     }
 };
 
-/* The products of a stride of 1: a column of the filter and 16 channels at a time, a row of dy serves three rows of dx.
- */
+/* Products for a stride of 1: one column of the filter and 16 channels at a time; a row of dy is used for three rows of
+ * dx. */
 template <class S, typename T, int MT>
 __device__ __forceinline__ void dx_rows(float (&acc)[MT][2][4], uint32_t at, uint32_t b0) {
     using D = grad_tiling<S>;
@@ -143,7 +145,7 @@ __device__ __forceinline__ void dx_rows(float (&acc)[MT][2][4], uint32_t at, uin
     for (int s = 0; s < 3; s++)
 #pragma unroll
         for (int k = 0; k < S::K; k += 16) {
-            uint32_t bf[3][4], af[MT + 2][4]; /* down: of filter row 2 - down */
+            uint32_t bf[3][4], af[MT + 2][4]; /* down: index for filter row 2 - down */
 #pragma unroll
             for (int down = 0; down < 3; down++)
                 ck_ldmatrix_trans(bf[down], b0 + (uint32_t)(k * D::W_PITCH + ((2 - down) * 3 + s) * S::C * 2));
@@ -159,8 +161,8 @@ __device__ __forceinline__ void dx_rows(float (&acc)[MT][2][4], uint32_t at, uin
             }
         }
 }
-/* Those of any shape; with a stride, of the pixels of one parity. A row of the filter at a time: straight code for all
- * of them is more than the instruction cache likes. */
+/* Products for any shape; with a stride, for the pixels of one parity. One row of the filter at a time is unrolled;
+ * unrolling all rows would exceed the instruction cache. */
 template <class S, typename T, int PH, int PW, int MT, int NT>
 __device__ __forceinline__ void dx_taps(float (&acc)[MT][NT][4], const uint32_t (&at)[MT], uint32_t b0) {
     using D = grad_tiling<S>;
@@ -172,7 +174,7 @@ __device__ __forceinline__ void dx_taps(float (&acc)[MT][NT][4], const uint32_t 
         const uint32_t filter = b0 + (uint32_t)(r * S::R * S::C * 2);
 #pragma unroll
         for (int s = S::R == 3 && !PW; s < S::R; s += 2) {
-            constexpr bool none  = S::R == 1 && (PH || PW); /* no tap falls here */
+            constexpr bool none  = S::R == 1 && (PH || PW); /* no filter position contributes to these pixels */
             const int      right = S::R == 3 && PW && s == 0;
 #pragma unroll
             for (int k = 0; k < (none ? 0 : (int)S::K); k += 16) {
@@ -192,8 +194,8 @@ __device__ __forceinline__ void dx_taps(float (&acc)[MT][NT][4], const uint32_t 
     }
 }
 
-/* MT groups of 16 pixels of dx from group m0 (of a strip) on. With a stride, they are those of one parity: rows 2i+PH,
- * columns 2j+PW, on which 1, 2 or 4 taps fall. */
+/* MT groups of 16 pixels of dx from group m0 (of a strip) on. With a stride, these are pixels of one parity: rows
+ * 2i+PH, columns 2j+PW, to which 1, 2 or 4 filter positions contribute. */
 template <class S, typename T, int PH, int PW>
 __device__ __forceinline__ void
 dx_groups(const grad_args &a, uint32_t dy, uint32_t b0, const float *table, int64_t image, int y0, int m0, int strip,
@@ -202,10 +204,10 @@ dx_groups(const grad_args &a, uint32_t dy, uint32_t b0, const float *table, int6
     using L           = typename D::DY;
     using G           = cifar::groups<D::BY_ROW ? (int)S::P : 16, D::BY_ROW ? (int)D::TH : 1>;
     constexpr int  MT = D::MT, NT = D::NT;
-    constexpr bool EARLY = MT * NT <= 8; /* else the registers are wanted for the product */
+    constexpr bool EARLY = MT * NT <= 8; /* otherwise the product needs the registers */
     const int      lane = (int)threadIdx.x % CK_WARP, c = n0 + lane % 4 * 2 * NT;
     const int64_t  start = image * S::H * S::H * S::C;
-    int            where[MT][2]; /* from start on */
+    int            where[MT][2]; /* relative to start */
     extra<NT>      e[MT][2] = {};
     uint32_t       at[MT];
     float          acc[MT][NT][4] = {};
@@ -237,7 +239,7 @@ dx_groups(const grad_args &a, uint32_t dy, uint32_t b0, const float *table, int6
             dx_store<S, T, NT>(a, acc[m], half, e[m][half], start + where[m][half], table + c, first, second);
 }
 
-/* dx of a tile whose dy stands in shared memory; b0: the filter at the thread's first column; sums onto first and
+/* dx of a tile whose dy is in shared memory; b0: the filter at the thread's first column. Adds the sums to first and
  * second. */
 template <class S, typename T>
 __device__ __forceinline__ void dx_tile(const grad_args &a, uint32_t dy, uint32_t b0, const float *table, int64_t image,
@@ -251,7 +253,7 @@ __device__ __forceinline__ void dx_tile(const grad_args &a, uint32_t dy, uint32_
         dx_groups<S, T, 0, 0>(a, dy, b0, table, image, y0, rest / STRIPS * D::MT, rest % STRIPS * 16, n0, first,
                               second);
     } else {
-        /* PARTS warps share the four parities of a group: 4 taps; 2, 2 and 1. */
+        /* PARTS warps divide the four parities of a group: 4 filter positions; 2, 2 and 1. */
         constexpr int PARTS = D::DX_WARPS / D::ROWS;
         static_assert(D::NW == 1 && D::MT == 1 && D::ROWS * PARTS == D::DX_WARPS &&
                           (PARTS == 1 || PARTS == 2 || PARTS == 4),
@@ -270,14 +272,14 @@ template <class S> __device__ __forceinline__ uint32_t dx_filter(uint32_t filter
     return filter + (uint32_t)((lane & 15) * D::W_PITCH + warp % D::NW * 8 * D::NT * 2 + (lane >> 4) * 16);
 }
 
-/* Before the first tile, what does not depend on earlier launches. */
+/* Work before the first tile that does not depend on earlier launches. */
 template <class S> __device__ __forceinline__ void dx_clear(uint32_t base, float *rows) {
     using D = grad_tiling<S>;
     for (int i = 0; i < (D::JOINT ? (int)D::STAGES : 1); i++)
         tile_margin<typename D::DY>(base + (uint32_t)(D::DY_AT + i * D::DY_STAGE));
     for (int i = (int)threadIdx.x; i < D::DX_WARPS * 2 * S::C; i += D::DX_THREADS) rows[i] = 0;
 }
-/* After the last: the block's sums. */
+/* Work after the last tile: the block's sums. */
 template <class S>
 __device__ __forceinline__ void dx_end(const grad_args &a, float (&first)[2 * grad_tiling<S>::NT],
                                        float (&second)[2 * grad_tiling<S>::NT], float *rows, const float *table,

@@ -1,11 +1,11 @@
-/* cuda/conv/cifar/cifar_kernels.c: the convolutions of CIFAR's ResNets, forward and backward, and their classifier, as
- * kernels of ours in f16 and bf16; the convolutions on compute capability 9.0 to 11.x. Kernels are in
- * cuda/conv/cifar/cifar_conv.cu, cuda/conv/cifar/cifar_conv_grad.cu, cuda/conv/cifar/cifar_dense.cu. */
+/* cuda/conv/cifar/cifar_kernels.c: kernel table of the convolutions of CIFAR ResNets, forward and backward, and their
+ * classifier, in f16 and bf16. The convolutions require compute capability 9.0 to 11.x. Device code is in
+ * cuda/conv/cifar/cifar_conv.cu, cifar_conv_grad.cu and cifar_dense.cu. */
 #include "cuda/conv/cifar/cifar_conv.h"
 #include "cuda/conv/cifar/cifar_dense.h"
 #include "cuda/core/cuda_device.h"
 
-/* Of slots that may be absent: fits when absent. */
+/* For optional slots: an absent tensor also fits. */
 static bool is_like(const struct cr_tensor *t, const struct cr_tensor *data) {
     return !t || t->dtype == data->dtype;
 }
@@ -13,20 +13,20 @@ static bool is_f32(const struct cr_tensor *t) {
     return !t || t->dtype == CR_F32;
 }
 
-/* Filters may be too large for the numbers of struct ck_conv only where the shape is none of ours. */
-static bool takes(const struct cr_device *device, const struct cr_op *op, const struct cr_tensor *x,
-                  const struct cr_tensor *w, const struct cr_tensor *y) {
-    const int cc = cuda_of(device)->cc; /* from 12.0 on a block has less shared memory than the kernels want */
+/* A filter can exceed the number range of struct ck_conv only if the shape is not supported. */
+static bool supports(const struct cr_device *device, const struct cr_op *op, const struct cr_tensor *x,
+                     const struct cr_tensor *w, const struct cr_tensor *y) {
+    const int cc = cuda_of(device)->cc; /* from 12.0 on a block has less shared memory than the kernels need */
     if (cc < 90 || cc >= 120 || !cuda_is_data(x) || x->dtype == CR_F32 || w->dim[1] > 3 || w->dim[2] > 3) return false;
     const struct ck_conv v = cuda_conv_shape(op, x, w, y);
     return w->dtype == x->dtype && y->dtype == x->dtype && ck_cifar_conv_supports(&v);
 }
 
-/* May one of the last two launches before this op's write the filter? The kernels read filters while those still work.
- * Two ops are looked at, as one of them may launch nothing. */
+/* Whether one of the last two launches before this op's may write the filter; the kernels read filters while those
+ * launches still run. The function checks two ops, because one of them may launch nothing. */
 static bool is_new(const struct cr_program *p, const struct cr_op *op, const struct cr_tensor *w) {
     enum { LOOK_BACK = 2 };
-    const uintptr_t at = (uintptr_t)op; /* an op that is tried out alone is none of the program's */
+    const uintptr_t at = (uintptr_t)op; /* an op that is measured alone is not part of the program */
     if (at < (uintptr_t)p->op + LOOK_BACK * sizeof *op || at >= (uintptr_t)(p->op + p->ops)) return true;
     for (const struct cr_op *before = op - LOOK_BACK; before < op; before++)
         for (int s = 0; s < CR_OP_OUT_MAX; s++) {
@@ -47,7 +47,7 @@ static bool is_new(const struct cr_program *p, const struct cr_op *op, const str
 #define FINISH_IN (IN_BIT(gamma) | IN_BIT(beta) | IN_BIT(running_mean) | IN_BIT(running_var))
 #define FINISH_OUT (OUT_BIT(next_scale_bias) | OUT_BIT(mean_rstd) | OUT_BIT(running_mean) | OUT_BIT(running_var))
 
-/* All that finishes the sums is there, or nothing of it. */
+/* All tensors that finish the sums are present, or none. */
 static bool conv_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     if (!cr_op_uses_only(op, IN_BIT(x) | IN_BIT(w) | IN_BIT(scale_bias) | FINISH_IN,
                          OUT_BIT(y) | OUT_BIT(sums) | FINISH_OUT))
@@ -58,7 +58,7 @@ static bool conv_accepts(const struct cr_device *device, const struct cr_program
     for (int s = CR_OUT_conv_next_scale_bias; s <= CR_OUT_conv_running_var; s++)
         if (!is_f32(cuda_out(p, op, s)) || !cuda_out(p, op, s) != !IN(gamma)) return false;
     if (IN(gamma) && !OUT(sums)) return false;
-    return takes(device, op, IN(x), IN(w), OUT(y)) && !(IN(scale_bias) && IN(x)->dim[3] == 3);
+    return supports(device, op, IN(x), IN(w), OUT(y)) && !(IN(scale_bias) && IN(x)->dim[3] == 3);
 }
 
 static cr_status conv_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
@@ -122,14 +122,14 @@ static bool grad_accepts(const struct cr_device *device, const struct cr_program
         return false;
     if (!IN(gamma) != !OUT(grad_coef) || (IN(gamma) ? !OUT(grad_sums) : OUT(dgamma) || OUT(dbeta))) return false;
     if (!is_f32(IN(gamma)) || !is_f32(OUT(dgamma)) || !is_f32(OUT(dbeta)) || !is_f32(OUT(grad_coef))) return false;
-    if (!takes(device, op, x, IN(w), IN(g))) return false;
+    if (!supports(device, op, x, IN(w), IN(g))) return false;
     if (!is_like(IN(dy_x), x) || !is_like(IN(add), x) || !is_like(IN(bn_x), x) || !is_like(OUT(dx), x)) return false;
     if (!is_f32(IN(dy_coef)) || !is_f32(IN(scale_bias)) || !is_f32(IN(mean_rstd)) || !is_f32(OUT(dw)) ||
         !is_f32(OUT(grad_sums)))
         return false;
     if (!IN(dy_x) != !IN(dy_coef) || !IN(mean_rstd) != !OUT(grad_sums)) return false;
     if (IN(mean_rstd) ? !IN(scale_bias) == !IN(bn_x) : IN(bn_x) != NULL)
-        return false; /* the mask comes of one of them */
+        return false; /* exactly one of them gives the mask */
     if (x->dim[3] != 3) return OUT(dx) != NULL;
     return !OUT(dx) && !IN(mean_rstd) && !IN(scale_bias) && !IN(add);
 }
@@ -148,7 +148,7 @@ static cr_status grad_launch(struct cr_device *device, const struct cr_call *cal
     const struct ck_cifar_conv_grad args = {.conv       = cuda_conv_shape(op, IN(x), IN(w), IN(g)),
                                             .g          = call->in[CR_IN_conv_grad_g],
                                             .dy_x       = call->in[CR_IN_conv_grad_dy_x],
-                                            .dy_coef    = call->in[CR_IN_conv_grad_dy_coef],
+                                            .dy_coeffs  = call->in[CR_IN_conv_grad_dy_coef],
                                             .w          = call->in[CR_IN_conv_grad_w],
                                             .x          = call->in[CR_IN_conv_grad_x],
                                             .scale_bias = call->in[CR_IN_conv_grad_scale_bias],
@@ -162,7 +162,7 @@ static cr_status grad_launch(struct cr_device *device, const struct cr_call *cal
                                             .finish     = {.gamma      = call->in[CR_IN_conv_grad_gamma],
                                                            .dgamma     = call->out[CR_OUT_conv_grad_dgamma],
                                                            .dbeta      = call->out[CR_OUT_conv_grad_dbeta],
-                                                           .coef       = call->out[CR_OUT_conv_grad_grad_coef],
+                                                           .coeffs     = call->out[CR_OUT_conv_grad_grad_coef],
                                                            .count      = op->attr.conv.bn.count,
                                                            .accumulate = op->attr.conv.bn.accumulate},
                                             .w_new      = is_new(p, op, IN(w))};
@@ -225,7 +225,7 @@ static cr_status dense_wgrad_launch(struct cr_device *device, const struct cr_ca
     return CR_OK;
 }
 
-/* ---- the rows ---- */
+/* ---- the kernels ---- */
 
 #define BY_TYPE(kind, X, enum_type)                                                                                    \
     static bool kind##_accepts_##enum_type(const struct cr_device *device, const struct cr_program *p,                 \
@@ -243,24 +243,24 @@ BY_TYPE(dense_dgrad, CR_IN_dense_dgrad_dy, BF16)
 BY_TYPE(dense_wgrad, CR_IN_dense_wgrad_x, F16)
 BY_TYPE(dense_wgrad, CR_IN_dense_wgrad_x, BF16)
 
-#define SMALL_ROW(row, text, kind, what, enum_type, prepare_)                                                          \
-    static const struct cr_kernel row = {.name          = text,                                                        \
-                                         .op            = CR_OP_##what,                                                \
-                                         .math          = CR_MATH_##enum_type,                                         \
-                                         .deterministic = true,                                                        \
-                                         .accepts       = kind##_accepts_##enum_type,                                  \
-                                         .prepare       = prepare_,                                                    \
-                                         .launch        = kind##_launch}
-SMALL_ROW(conv_f16, "cuda.cifar_conv.f16", conv, conv, F16, conv_prepare);
-SMALL_ROW(conv_bf16, "cuda.cifar_conv.bf16", conv, conv, BF16, conv_prepare);
-SMALL_ROW(grad_f16, "cuda.cifar_conv_grad.f16", grad, conv_grad, F16, grad_prepare);
-SMALL_ROW(grad_bf16, "cuda.cifar_conv_grad.bf16", grad, conv_grad, BF16, grad_prepare);
-SMALL_ROW(dense_f16, "cuda.cifar_dense.f16", dense, dense, F16, NULL);
-SMALL_ROW(dense_bf16, "cuda.cifar_dense.bf16", dense, dense, BF16, NULL);
-SMALL_ROW(dense_dgrad_f16, "cuda.cifar_dense_dgrad.f16", dense_dgrad, dense_dgrad, F16, NULL);
-SMALL_ROW(dense_dgrad_bf16, "cuda.cifar_dense_dgrad.bf16", dense_dgrad, dense_dgrad, BF16, NULL);
-SMALL_ROW(dense_wgrad_f16, "cuda.cifar_dense_wgrad.f16", dense_wgrad, dense_wgrad, F16, NULL);
-SMALL_ROW(dense_wgrad_bf16, "cuda.cifar_dense_wgrad.bf16", dense_wgrad, dense_wgrad, BF16, NULL);
+#define SMALL_KERNEL(kernel, text, kind, what, enum_type, prepare_)                                                    \
+    static const struct cr_kernel kernel = {.name          = text,                                                     \
+                                            .op            = CR_OP_##what,                                             \
+                                            .math          = CR_MATH_##enum_type,                                      \
+                                            .deterministic = true,                                                     \
+                                            .accepts       = kind##_accepts_##enum_type,                               \
+                                            .prepare       = prepare_,                                                 \
+                                            .launch        = kind##_launch}
+SMALL_KERNEL(conv_f16, "cuda.cifar_conv.f16", conv, conv, F16, conv_prepare);
+SMALL_KERNEL(conv_bf16, "cuda.cifar_conv.bf16", conv, conv, BF16, conv_prepare);
+SMALL_KERNEL(grad_f16, "cuda.cifar_conv_grad.f16", grad, conv_grad, F16, grad_prepare);
+SMALL_KERNEL(grad_bf16, "cuda.cifar_conv_grad.bf16", grad, conv_grad, BF16, grad_prepare);
+SMALL_KERNEL(dense_f16, "cuda.cifar_dense.f16", dense, dense, F16, NULL);
+SMALL_KERNEL(dense_bf16, "cuda.cifar_dense.bf16", dense, dense, BF16, NULL);
+SMALL_KERNEL(dense_dgrad_f16, "cuda.cifar_dense_dgrad.f16", dense_dgrad, dense_dgrad, F16, NULL);
+SMALL_KERNEL(dense_dgrad_bf16, "cuda.cifar_dense_dgrad.bf16", dense_dgrad, dense_dgrad, BF16, NULL);
+SMALL_KERNEL(dense_wgrad_f16, "cuda.cifar_dense_wgrad.f16", dense_wgrad, dense_wgrad, F16, NULL);
+SMALL_KERNEL(dense_wgrad_bf16, "cuda.cifar_dense_wgrad.bf16", dense_wgrad, dense_wgrad, BF16, NULL);
 
 const struct cr_kernel *const cr_cuda_cifar_kernels[] = {
     &conv_f16,        &conv_bf16,        &grad_f16,        &grad_bf16,        &dense_f16, &dense_bf16,

@@ -1,4 +1,4 @@
-/* cuda/conv/cudnn/cudnn_conv.c: keys of ops, slices of large batches, and the device's plans; see
+/* cuda/conv/cudnn/cudnn_conv.c: keys of ops, slices of large batches, and the device's cache of plans; see
  * cuda/conv/cudnn/cudnn_conv.h. */
 #include "cuda/conv/cudnn/cudnn_conv.h"
 
@@ -21,13 +21,15 @@ static bool has_or_none(const struct cr_tensor *t, enum cr_dtype type) {
     return !t || t->dtype == type;
 }
 
-/* Each sets the operands and what the op uses; false: not for these rows. `real` is the type of the row's images. */
-struct asked {
+/* Each function sets the operands of an op kind and the features that the op uses. Returns false when cuDNN's kernels
+ * do not support the op. `real` is the type of the images. */
+struct conv_request {
     const struct cr_tensor *tensor[CR_CUDNN_OPERANDS];
     int64_t                 uses;
 };
 
-static bool ask_conv(const struct cr_program *p, const struct cr_op *op, enum cr_dtype real, struct asked *a) {
+static bool request_conv(const struct cr_program *p, const struct cr_op *op, enum cr_dtype real,
+                         struct conv_request *a) {
     const struct cr_tensor *scale_bias = IN(conv, scale_bias), *bias = IN(conv, bias), *add = IN(conv, add),
                            *sums = OUT(conv, sums);
     if (!cr_op_uses_only(
@@ -50,7 +52,8 @@ static bool ask_conv(const struct cr_program *p, const struct cr_op *op, enum cr
            (has_or_none(bias, CR_F32) || has(bias, real));
 }
 
-static bool ask_wgrad(const struct cr_program *p, const struct cr_op *op, enum cr_dtype real, struct asked *a) {
+static bool request_wgrad(const struct cr_program *p, const struct cr_op *op, enum cr_dtype real,
+                          struct conv_request *a) {
     const struct cr_tensor *scale_bias = IN(conv_wgrad, scale_bias);
     if (!cr_op_uses_only(op, IN_BIT(conv_wgrad, x) | IN_BIT(conv_wgrad, dy) | IN_BIT(conv_wgrad, scale_bias),
                          OUT_BIT(conv_wgrad, dw)))
@@ -60,10 +63,11 @@ static bool ask_wgrad(const struct cr_program *p, const struct cr_op *op, enum c
     a->tensor[CR_CUDNN_Y] = IN(conv_wgrad, dy);
     if (scale_bias) a->uses |= CR_CUDNN_SCALE_BIAS;
     if (scale_bias && (scale_bias->dtype != real || real == CR_F32)) return false;
-    return has(a->tensor[CR_CUDNN_W], CR_F32); /* in programs of every type */
+    return has(a->tensor[CR_CUDNN_W], CR_F32); /* in programs of all types */
 }
 
-static bool ask_dgrad(const struct cr_program *p, const struct cr_op *op, enum cr_dtype real, struct asked *a) {
+static bool request_dgrad(const struct cr_program *p, const struct cr_op *op, enum cr_dtype real,
+                          struct conv_request *a) {
     const struct cr_tensor *bn_x = IN(conv_dgrad, bn_x), *add = IN(conv_dgrad, add),
                            *grad_sums = OUT(conv_dgrad, grad_sums);
     if (!cr_op_uses_only(op,
@@ -86,11 +90,11 @@ static bool ask_dgrad(const struct cr_program *p, const struct cr_op *op, enum c
     return has(a->tensor[CR_CUDNN_W], real) && has_or_none(add, real) && has_or_none(grad_sums, CR_F32);
 }
 
-static bool ask_op(const struct cr_program *p, const struct cr_op *op, enum cr_dtype real, struct asked *a) {
+static bool request_op(const struct cr_program *p, const struct cr_op *op, enum cr_dtype real, struct conv_request *a) {
     switch (op->kind) {
-    case CR_OP_conv: return ask_conv(p, op, real, a);
-    case CR_OP_conv_dgrad: return ask_dgrad(p, op, real, a);
-    case CR_OP_conv_wgrad: return ask_wgrad(p, op, real, a);
+    case CR_OP_conv: return request_conv(p, op, real, a);
+    case CR_OP_conv_dgrad: return request_dgrad(p, op, real, a);
+    case CR_OP_conv_wgrad: return request_wgrad(p, op, real, a);
     default: return false;
     }
 }
@@ -106,22 +110,23 @@ static cudnnDataType_t type_of(enum cr_dtype real) {
 bool cr_cudnn_key_of(const struct cr_program *p, const struct cr_op *op, enum cr_math math,
                      struct cudnn_conv_key *out) {
     const enum cr_dtype real = math == CR_MATH_F16 ? CR_F16 : math == CR_MATH_BF16 ? CR_BF16 : CR_F32;
-    struct asked        a    = {0};
-    if (!ask_op(p, op, real, &a) || !has(a.tensor[CR_CUDNN_X], real) || !has(a.tensor[CR_CUDNN_Y], real)) return false;
+    struct conv_request a    = {0};
+    if (!request_op(p, op, real, &a) || !has(a.tensor[CR_CUDNN_X], real) || !has(a.tensor[CR_CUDNN_Y], real))
+        return false;
     *out = (struct cudnn_conv_key){.kind   = kind_of(op),
                                    .type   = type_of(real),
                                    .full   = math == CR_MATH_F32,
                                    .stride = op->attr.conv.stride,
                                    .pad    = op->attr.conv.pad,
                                    .uses   = a.uses};
-    /* of a 16-bit dw, the conversion adds */
+    /* the conversion of a 16-bit dw adds */
     out->accumulate = op->kind == CR_OP_conv_wgrad && op->attr.conv.accumulate && real == CR_F32;
     for (int i = 0; i < CR_CUDNN_OPERANDS; i++) memcpy(out->dim[i], a.tensor[i]->dim, sizeof out->dim[i]);
     return true;
 }
 
-/* Sums and BN's arithmetic beside a convolution are for f16 alone, whole vectors of channels and filters up to 5x5
- * (tests/gpu/test_cudnn_support.c asks cuDNN whether that is still so). */
+/* Sums and BN in a convolution graph are supported for f16 only, with whole vectors of channels and filters up to 5x5
+ * (tests/gpu/test_cudnn_support.c checks this against cuDNN). */
 static bool is_fused_for_training(const struct cudnn_conv_key *k) {
     return (k->uses & (CR_CUDNN_SCALE_BIAS | CR_CUDNN_SUMS | CR_CUDNN_BN)) != 0;
 }
@@ -138,13 +143,14 @@ static int64_t elems_behind_first(const int64_t dim[4]) {
     return dim[1] * dim[2] * dim[3];
 }
 
-/* Slices begin at 16-byte addresses: at every picture, or at every eighth where a picture is no multiple of that. Equal
- * slices share their plans: up to twice the least number of slices is looked at for one that divides the batch. */
+/* Slices begin at 16-byte addresses: at any image, or at every eighth image where the size of an image is not a
+ * multiple of 16 bytes. Slices of equal size share their plans, so the function looks for a slice count that divides
+ * the batch, up to twice the smallest count. */
 bool cr_cudnn_slices_of(const struct cudnn_conv_key *k, struct cudnn_slices *out) {
     const int64_t batch = k->dim[CR_CUDNN_X][0], w = elems_behind_first(k->dim[CR_CUDNN_W]);
     const int64_t x = elems_behind_first(k->dim[CR_CUDNN_X]), y = elems_behind_first(k->dim[CR_CUDNN_Y]);
     const int64_t step = x % 8 || y % 8 ? 8 : 1,
-                  most = INT32_MAX / CR_MAX(x, y); /* what cuDNN's engines promise to index */
+                  most = INT32_MAX / CR_MAX(x, y); /* the largest index that cuDNN's engines support */
     if (k->dim[CR_CUDNN_W][0] > INT32_MAX / w) return false;
     *out = (struct cudnn_slices){.count = 1, .images = batch};
     if (batch <= most) return true;
@@ -174,13 +180,14 @@ static size_t bytes_of(const struct cudnn_conv_key *k, int operand) {
     return (size_t)(d[0] * d[1] * d[2] * d[3]) * (k->type == CUDNN_DATA_FLOAT ? 4 : 2);
 }
 
-/* cuDNN 9's forward engine for few channels. In f16 it writes 0 where a sum is below -65504 (a row must write -inf),
- * which would hide an overflow; found by checkops on an H200. Plain convolutions and those with a bias count their
- * engines apart; behind a ReLU, 0 is right. Fused sums, prologues and gradients have kernels that write -inf. */
+/* cuDNN 9's forward engine for few channels. In f16 it writes 0 where a sum is below -65504 (a kernel must write -inf),
+ * which would hide an overflow; found by checkops on an H200. Plain convolutions and convolutions with a bias number
+ * their engines separately. Behind a ReLU, 0 is correct. Fused sums, prologues and gradients have kernels that write
+ * -inf. */
 enum { LOSES_MINUS_INFINITY = 47, LOSES_MINUS_INFINITY_WITH_BIAS = 32 };
 
-/* Filter gradients of engines that do not say what they do, found by checkops on an H200: in f32 one is off by 1e-5 of
- * the sum and more, as Winograd's are; in bf16 two add parts that they have rounded to bf16. */
+/* Filter gradient engines that do not report their numerical behaviour, found by checkops on an H200: one in f32 has a
+ * relative error of 1e-5 of the sum and more, like Winograd; two in bf16 add parts that they have rounded to bf16. */
 enum { WGRAD_WINOGRAD = 17, WGRAD_HALF_PARTS = 47, WGRAD_HALF_PARTS_OF_POINTS = 62 };
 
 static void refuse_engines(const struct cudnn_conv_key *k, int64_t refused[CR_CUDNN_REFUSED]) {
@@ -195,7 +202,8 @@ static void refuse_engines(const struct cudnn_conv_key *k, int64_t refused[CR_CU
         refused[0] = LOSES_MINUS_INFINITY;
 }
 
-/* Room to hold every operand once more, in another layout or with padded channels: some engines work so. */
+/* Workspace limit: enough for a second copy of every operand, in another layout or with padded channels, which some
+ * engines need. */
 static struct cudnn_rules rules_of(const struct cudnn_conv_key *k) {
     struct cudnn_rules r = {.workspace_bytes = (size_t)256 << 20};
     refuse_engines(k, r.refused_engine);
@@ -226,8 +234,8 @@ static cr_status want_plans(struct cudnn_conv_plans *s, int wanted) {
     return CR_OK;
 }
 
-/* Where the heuristic is quick it is asked at once: the plan will be wanted. */
-static cr_status ask_has(struct cudnn_conv_plans *s) {
+/* Where the heuristic is quick, the plan is built now, because it will be used. */
+static cr_status query_available(struct cudnn_conv_plans *s) {
     if (s->queried) return CR_OK;
     if (!is_fused_for_training(&s->key)) {
         CR_TRY(want_plans(s, 1));
@@ -246,15 +254,16 @@ static void close_plans(struct cudnn_conv_plans *s) {
     cr_cudnn_problem_close(&s->problem);
 }
 
-/* ---- the device's ---- */
+/* ---- the device's cache ---- */
 
 struct cache_entry {
     struct cache_entry     *next;
     struct cudnn_conv_plans plans;
 };
 struct cudnn_cache {
-    struct cache_entry *first; /* a network has some hundred: a walk is cheaper than anything cuDNN does */
-    struct cudnn_device gpu;   /* of a device that is only offline; else a handle is it, which the device owns */
+    /* a network has about a hundred entries; a list search is faster than any call of cuDNN */
+    struct cache_entry *first;
+    struct cudnn_device gpu; /* of an offline device; otherwise the handle, which the device owns, is used */
 };
 
 void cr_cudnn_cache_close(struct cudnn_cache *cache) {
@@ -302,7 +311,7 @@ cr_status cr_cudnn_conv_has(struct cuda_device *device, const struct cudnn_conv_
     *out = false;
     if (!cr_cudnn_may_have(key)) return CR_OK;
     CR_TRY(find_entry(device, key, &e));
-    CR_TRY(ask_has(&e->plans));
+    CR_TRY(query_available(&e->plans));
     *out = e->plans.available;
     return CR_OK;
 }
@@ -320,11 +329,11 @@ cr_status cr_cudnn_support(int cc, const struct cr_program *p, const struct cr_o
     key = cr_cudnn_slice_key(&key, &slices, 0);
     CR_TRY(cr_cudnn_device_open_offline(cc, &gpu));
     open_plans(&plans, gpu, &key);
-    cr_status status = ask_has(&plans);
+    cr_status status = query_available(&plans);
     if (status == CR_OK && plans.available) status = want_plans(&plans, count_algos ? CR_CUDNN_CANDIDATES : 1);
     if (status == CR_OK && plans.available)
         *out = (struct cudnn_support){.supported       = true,
-                                      .ways            = plans.plans,
+                                      .algos           = plans.plans,
                                       .engine          = plans.plan[0].engine,
                                       .notes           = plans.plan[0].notes,
                                       .workspace_bytes = plans.problem.scratch_bytes + plans.plan[0].workspace_bytes,

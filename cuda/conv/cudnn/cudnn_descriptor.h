@@ -1,16 +1,16 @@
-/* cuda/conv/cudnn/cudnn_descriptor.h: setting and reading descriptors of cuDNN's C backend API; private to
+/* cuda/conv/cudnn/cudnn_descriptor.h: sets and reads descriptors of cuDNN's C backend API; private to
  * cuda/conv/cudnn/cudnn_graph.c and cuda/conv/cudnn/cudnn_plan.c.
  *
- * The first refusal while a graph is built is kept, and what follows it does nothing: who builds need not look at each
- * call. What is asked of a finished graph may be refused without harm to it. */
+ * While a graph is built, the first rejected call is stored and later calls do nothing, so the caller need not check
+ * each call. A query of a finished graph may fail without any effect on the graph. */
 #ifndef CR_CUDNN_DESCRIPTOR_H
 #define CR_CUDNN_DESCRIPTOR_H
 
 #include "cuda/conv/cudnn/cudnn_graph.h"
 
-/* ---- of a finished graph ---- */
+/* ---- for a finished graph ---- */
 
-/* cuDNN also says "bad parameter" to what an engine or a heuristic does not know. */
+/* cuDNN also returns "bad parameter" for attributes that an engine or a heuristic does not know. */
 static inline bool cudnn_succeeded(struct cudnn_graph *g, cudnnStatus_t status) {
     const int category = CUDNN_STATUS_CATEGORY((int)status);
     if (status != CUDNN_STATUS_SUCCESS && category != CUDNN_STATUS_BAD_PARAM && category != CUDNN_STATUS_NOT_SUPPORTED)
@@ -28,7 +28,7 @@ static inline bool cudnn_put_descriptor(struct cudnn_graph *g, cudnnBackendDescr
     return cudnn_put(g, d, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value);
 }
 
-/* *count gets how many there are. */
+/* *count gets the number of elements. */
 static inline bool cudnn_get(struct cudnn_graph *g, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
                              cudnnBackendAttributeType_t type, int64_t room, int64_t *count, void *values) {
     return cudnn_succeeded(g, cudnnBackendGetAttribute(d, name, type, room, count, values));

@@ -1,16 +1,16 @@
-/* cuda/conv/cudnn/cudnn_fused.c: the graph of a key: a convolution, plain or with what cuDNN's engines do beside it;
- * see cuda/conv/cudnn/cudnn_conv.h.
+/* cuda/conv/cudnn/cudnn_fused.c: builds the graph of a key: a plain convolution, or one with the additional operations
+ * that cuDNN's engines support; see cuda/conv/cudnn/cudnn_conv.h.
  *
- * The forms are those that cuDNN has compiled kernels for (asked of 9.19 without a GPU, tests/gpu/test_cudnn_support.c
- * asks again):
- *   - act(x): scale, bias and what lies between in the type of the images; only before a convolution with sums, or a
- * wgrad. Where an op wants no sums, they go to scratch.
- *   - bias: in the type of the images, behind `add`; what lies between in f32. An f32 bias is converted into scratch
- * first.
- *   - dgrad with a BN's ReLU: the BN is computed again in f32, from its input. cuDNN also writes the three factors of
- * the BN's gradient, but from sums that it believes to be over this batch alone: they go to scratch, bn_grad_finalize
- * makes its own.
- *   - dgrad with `add` alone: dx is added to, where `add` has been put before. */
+ * The forms are those for which cuDNN has compiled kernels (checked with 9.19 without a GPU;
+ * tests/gpu/test_cudnn_support.c repeats the check):
+ *   - act(x): scale, bias and intermediate tensors have the type of the images. It is supported only in front of a
+ *     convolution with sums, or of a wgrad. If the op does not need sums, they go to scratch.
+ *   - bias: in the type of the images, behind `add`; intermediate tensors are f32. An f32 bias is first converted into
+ *     scratch.
+ *   - dgrad with a BN's ReLU: the BN is recomputed in f32 from its input. cuDNN also writes the three coefficients of
+ *     the BN's gradient, but from sums over this batch alone. They go to scratch; bn_grad_finalize computes the real
+ *     ones.
+ *   - dgrad with `add` alone: the graph adds to dx, which holds a copy of `add`. */
 #include "cuda/conv/cudnn/cudnn_conv.h"
 
 #include "cuda/core/cuda_device.h"
@@ -19,7 +19,7 @@
 struct building {
     struct cudnn_problem        *p;
     const struct cudnn_conv_key *k;
-    int                          conv[CR_CUDNN_OPERANDS]; /* what the convolution itself reads and writes */
+    int                          conv[CR_CUDNN_OPERANDS]; /* tensors that the convolution itself reads and writes */
 };
 
 static size_t type_bytes(cudnnDataType_t type) {
@@ -38,7 +38,7 @@ static size_t take_scratch(struct cudnn_problem *p, size_t bytes) {
 
 /* ---- tensors ---- */
 
-/* Like x, w or y; where it is. */
+/* A tensor like x, w or y, and its location. */
 static int like(struct building *b, int operand, struct cudnn_operand gpu) {
     const int64_t *dim = b->k->dim[operand];
     const int      t   = cr_cudnn_tensor(&b->p->graph, type_of(b), dim, false);
@@ -59,7 +59,7 @@ static int between(struct building *b, int operand, cudnnDataType_t type) {
     return cr_cudnn_tensor(&b->p->graph, type, b->k->dim[operand], true);
 }
 
-/* Row `row` of a slot that holds something of `channels` channels a row. */
+/* Row `row` of a slot whose rows have `channels` channels. */
 static int channels_in(struct building *b, int slot, int row, int64_t channels, cudnnDataType_t type) {
     const int t      = cr_cudnn_tensor(&b->p->graph, type, (int64_t[4]){1, 1, 1, channels}, false);
     b->p->operand[t] = (struct cudnn_operand){
@@ -74,7 +74,7 @@ static int channels_scratch(struct building *b, int64_t channels) {
     return t;
 }
 
-/* Row 0 or 1 of the sums in `slot`; in scratch when the op does not want them. */
+/* Row 0 or 1 of the sums in `slot`; in scratch when the op does not have the slot. */
 static int sums_out(struct building *b, int slot, int row, int64_t channels) {
     if (!(b->k->uses & CR_CUDNN_SUMS)) return channels_scratch(b, channels);
     const int t      = cr_cudnn_tensor(&b->p->graph, CUDNN_DATA_FLOAT, (int64_t[4]){1, 1, 1, channels}, false);
@@ -83,14 +83,14 @@ static int sums_out(struct building *b, int slot, int row, int64_t channels) {
     return t;
 }
 
-/* ---- what stands before and behind a convolution ---- */
+/* ---- operations in front of and behind a convolution ---- */
 
 static int pointwise(struct building *b, cudnnPointwiseMode_t mode, int a, int c, int y) {
     cr_cudnn_pointwise(&b->p->graph, mode, a, c, y);
     return y;
 }
 
-/* act(x) of tensor x; the coefficients are in `slot`. */
+/* act(x) of tensor x; scale and bias are in `slot`. */
 static int act(struct building *b, int x, int slot) {
     const cudnnDataType_t type  = type_of(b);
     const int64_t         C     = b->k->dim[CR_CUDNN_X][3];
@@ -118,7 +118,7 @@ static int bias_tensor(struct building *b) {
     return t;
 }
 
-/* y = what the convolution gave (+ add) + bias, then ReLU. */
+/* y = convolution (+ add) + bias, then ReLU. */
 static void finish_forward(struct building *b, int y) {
     const int64_t uses = b->k->uses;
     const int     bias = bias_tensor(b);
@@ -180,7 +180,7 @@ static void pass_bn(struct building *b, int v, int dx) {
     pointwise(b, CUDNN_POINTWISE_RELU_BWD, h, v, dx);
     s.dbeta  = sums_out(b, CR_OUT_conv_dgrad_grad_sums, 0, C);
     s.dgamma = sums_out(b, CR_OUT_conv_dgrad_grad_sums, 1, C);
-    for (size_t i = 0; i < CR_COUNT(s.coef); i++) s.coef[i] = channels_scratch(b, C);
+    for (size_t i = 0; i < CR_COUNT(s.coeffs); i++) s.coeffs[i] = channels_scratch(b, C);
     cr_cudnn_bn_sums(&b->p->graph, &s);
 }
 

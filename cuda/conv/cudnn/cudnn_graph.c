@@ -1,4 +1,4 @@
-/* cuda/conv/cudnn/cudnn_graph.c: places and the building of graphs; see cuda/conv/cudnn/cudnn_graph.h. */
+/* cuda/conv/cudnn/cudnn_graph.c: devices and construction of graphs; see cuda/conv/cudnn/cudnn_graph.h. */
 #include "cuda/conv/cudnn/cudnn_descriptor.h"
 
 #include "cuda/core/cuda_device.h"
@@ -7,7 +7,7 @@
 #include <string.h>
 
 #if CUDNN_VERSION < 90800
-#error "cresnet needs cuDNN 9.8 or later: before it, plans cannot be asked for without a GPU"
+#error "cresnet needs cuDNN 9.8 or later: older versions cannot build plans without a GPU"
 #endif
 
 enum { ALIGNMENT = 16 };
@@ -22,9 +22,9 @@ static void set_type(struct cudnn_graph *g, cudnnBackendDescriptor_t d, cudnnBac
     cudnn_set(g, d, name, CUDNN_TYPE_DATA_TYPE, 1, &type);
 }
 
-/* ---- places ---- */
+/* ---- devices ---- */
 
-/* What cuDNN reads of a device, as it writes it itself. `smem`: most that a block can have. */
+/* cuDNN's own serialised description of a device. `smem`: maximum shared memory of a block. */
 struct device_facts {
     int         cc, multiprocessors, clock_khz, memory_khz;
     long        smem, l2_bytes, memory_bytes;
@@ -80,13 +80,13 @@ void cr_cudnn_graph_init(struct cudnn_graph *g, struct cudnn_device gpu) {
 }
 
 void cr_cudnn_graph_close(struct cudnn_graph *g) {
-    while (g->made_count)
-        cudnn_destroy(g->made[--g->made_count]); /* last made first: what refers goes before what is referred to */
+    /* in reverse order of creation: a descriptor before those that it refers to */
+    while (g->made_count) cudnn_destroy(g->made[--g->made_count]);
     *g = (struct cudnn_graph){0};
 }
 
 int cr_cudnn_tensor(struct cudnn_graph *g, cudnnDataType_t type, const int64_t dim[4], bool is_virtual) {
-    /* cuDNN counts dimensions N,C,H,W whatever the layout; the layout is in the strides. */
+    /* cuDNN orders dimensions N,C,H,W for every layout; the strides give the layout. */
     const int64_t N = dim[0], H = dim[1], W = dim[2], C = dim[3];
     const int64_t dims[4] = {N, C, H, W}, strides[4] = {H * W * C, 1, W * C, C}, alignment = ALIGNMENT,
                   id           = g->tensors + 1;
@@ -154,7 +154,7 @@ void cr_cudnn_conv(struct cudnn_graph *g, enum cudnn_conv_kind kind, const struc
     add_op(g, d);
 }
 
-/* Sums and products are taken in f32. */
+/* Sums and products are computed in f32. */
 static cudnnBackendDescriptor_t describe_pointwise(struct cudnn_graph *g, cudnnPointwiseMode_t mode) {
     cudnnBackendDescriptor_t d = cudnn_make(g, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
     cudnn_set(g, d, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
@@ -202,9 +202,9 @@ void cr_cudnn_bn_sums(struct cudnn_graph *g, const struct cudnn_bn_sums *t) {
         {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_DY_DESC, t->dy},
         {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_DBN_SCALE_DESC, t->dgamma},
         {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_DBN_BIAS_DESC, t->dbeta},
-        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_DY_SCALE_DESC, t->coef[0]},
-        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_X_SCALE_DESC, t->coef[1]},
-        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_BIAS, t->coef[2]},
+        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_DY_SCALE_DESC, t->coeffs[0]},
+        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_X_SCALE_DESC, t->coeffs[1]},
+        {CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_BIAS, t->coeffs[2]},
     };
     set_type(g, d, CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_MATH_PREC, CUDNN_DATA_FLOAT);
     for (size_t i = 0; i < CR_COUNT(part); i++) cudnn_set_descriptor(g, d, part[i].name, g->tensor[part[i].tensor]);

@@ -1,6 +1,6 @@
-/* cuda/conv/cudnn/cudnn_graph.h: operation graphs of cuDNN through its C backend API: describe tensors, describe
- * operations on them (cuda/conv/cudnn/cudnn_graph.c), ask for plans, run one (cuda/conv/cudnn/cudnn_plan.c). The
- * vocabulary grows with what rows use: a new operation is one function here.
+/* cuda/conv/cudnn/cudnn_graph.h: operation graphs of cuDNN through its C backend API: describe tensors and operations
+ * (cuda/conv/cudnn/cudnn_graph.c), search for plans, run one (cuda/conv/cudnn/cudnn_plan.c). It has the operations that
+ * the kernels use; each one is a function here.
  *
  *     struct cudnn_graph g;
  *     cr_cudnn_graph_init(&g, gpu);
@@ -9,17 +9,17 @@
  *     cr_cudnn_search_open(&g, &rules, &search);
  *     CR_TRY(cr_cudnn_search_next(&search, &plan, &found));
  *
- * Laws
- *   - Tensors are images N,H,W,C or filters K,R,S,C, fully packed, 16-byte aligned; what a channel has is an image
- *     1,1,1,C. A virtual tensor is an intermediate that is never in memory. A tensor's number is its index in the array
- * of pointers that a run is given; virtual ones are numbered too, with NULL as pointer.
- *   - What cuDNN refuses is no error: it is remembered while the graph is built, and then there are no plans. What
- * breaks (a library that is not there, no memory) is an error.
- *   - A graph owns its descriptors, a search and a plan own theirs; a graph outlives its searches and plans.
- *   - Plans come in the order of cuDNN's heuristics: best first, as far as it knows, and each is built only when it is
- *     asked for. Engines that compile their kernel when a plan is made (0.3 to 2 s each) are left out.
- *   - Building needs no GPU: cr_cudnn_device_open_offline stands for a device that is not there; such plans cannot be
- * run. Knows nothing of programs, ops and rows. */
+ * Invariants
+ *   - Tensors are images N,H,W,C or filters K,R,S,C, fully packed, 16-byte aligned. A per-channel vector is an image
+ *     1,1,1,C. A virtual tensor is an intermediate result that is never in memory. A tensor's number is its index in
+ *     the array of pointers of a run; virtual tensors are numbered too, with NULL as pointer.
+ *   - A graph that cuDNN rejects is no error: the rejection is stored while the graph is built, and the graph has no
+ *     plans. A failure (a missing library, no memory) is an error.
+ *   - A graph, a search and a plan each own their descriptors. A graph must outlive its searches and plans.
+ *   - Plans come in the order of cuDNN's heuristics, best first by its estimate. A plan is built only when it is
+ *     requested. Engines that compile their kernel when a plan is built (0.3 to 2 s each) are excluded.
+ *   - Building needs no GPU: cr_cudnn_device_open_offline describes an offline device, whose plans cannot run. This
+ *     file does not depend on programs, ops and kernels. */
 #ifndef CR_CUDNN_GRAPH_H
 #define CR_CUDNN_GRAPH_H
 
@@ -29,92 +29,93 @@
 
 enum { CR_CUDNN_TENSORS = 24, CR_CUDNN_OPS = 16, CR_CUDNN_DESCRIPTORS = 64 };
 
-/* Where plans are to run: the handle of an open device, or a device that is only offline. */
+/* The device of the plans: the handle of an open device, or an offline device. */
 struct cudnn_device {
     cudnnHandle_t            handle;
     cudnnBackendDescriptor_t offline;
 };
 /* A typical device of compute capability 8.0 (A100) or 9.0 (H100, H200): cc is 80 or 90. */
 CR_MUST cr_status cr_cudnn_device_open_offline(int cc, struct cudnn_device *out);
-void              cr_cudnn_device_close(struct cudnn_device *gpu); /* of offline ones */
+void              cr_cudnn_device_close(struct cudnn_device *gpu); /* for offline devices */
 
 struct cudnn_graph {
     struct cudnn_device      gpu;
     cudnnBackendDescriptor_t made[CR_CUDNN_DESCRIPTORS], tensor[CR_CUDNN_TENSORS], op[CR_CUDNN_OPS];
     int                      made_count, tensors, ops;
-    cudnnStatus_t            refused; /* the first refusal while building */
-    cudnnStatus_t            broken;  /* the last failure that is not a refusal */
+    cudnnStatus_t            refused; /* the first rejection during construction */
+    cudnnStatus_t            broken;  /* the last failure that is not a rejection */
 };
 void cr_cudnn_graph_init(struct cudnn_graph *graph, struct cudnn_device gpu);
 void cr_cudnn_graph_close(struct cudnn_graph *graph);
 
-/* dim: N,H,W,C (filters K,R,S,C); returns the tensor's number. */
+/* dim: N,H,W,C (filters K,R,S,C). Returns the tensor's number. */
 int cr_cudnn_tensor(struct cudnn_graph *graph, cudnnDataType_t type, const int64_t dim[4], bool is_virtual);
 
 enum cudnn_conv_kind { CR_CUDNN_FORWARD, CR_CUDNN_DGRAD, CR_CUDNN_WGRAD };
 struct cudnn_window {
-    int64_t stride, pad; /* square; dilation is 1 */
+    int64_t stride, pad; /* the same in both directions; dilation is 1 */
 };
-/* x, w, y: numbers of the tensors, or of their gradients; the kind says which one is computed, or added to. Sums are
+/* x, w, y: numbers of the tensors or of their gradients. The kind gives the one that is computed or added to. Sums are
  * f32. */
 void cr_cudnn_conv(struct cudnn_graph *graph, enum cudnn_conv_kind kind, const struct cudnn_window *window, int x,
                    int w, int y, bool accumulate);
 
-/* y = a + b, a * b, max(a, 0) ...; b: CR_CUDNN_NO_TENSOR where the mode takes one operand. RELU_BWD: y = b where a > 0.
- */
+/* y = a + b, a * b, max(a, 0) ...; b: CR_CUDNN_NO_TENSOR where the mode has one operand. RELU_BWD: y = b where a >
+ * 0. */
 enum { CR_CUDNN_NO_TENSOR = -1 };
 void cr_cudnn_pointwise(struct cudnn_graph *graph, cudnnPointwiseMode_t mode, int a, int b, int y);
-/* Per channel: sum = sum of x, squares = sum of x^2. */
+/* For each channel: sum = sum of x, squares = sum of x^2. */
 void cr_cudnn_sums(struct cudnn_graph *graph, int x, int sum, int squares);
-/* Per channel: dbeta = sum of dy, dgamma = sum of dy * (x - mean) * rstd, and the three factors of dx = coef[0]*dy +
- * coef[1]*x + coef[2]. */
+/* For each channel: dbeta = sum of dy, dgamma = sum of dy * (x - mean) * rstd, and the coefficients of dx =
+ * coeffs[0]*dy + coeffs[1]*x + coeffs[2]. */
 struct cudnn_bn_sums {
     int x, dy, mean, rstd, gamma; /* read */
-    int dgamma, dbeta, coef[3];   /* written */
+    int dgamma, dbeta, coeffs[3]; /* written */
 };
 void cr_cudnn_bn_sums(struct cudnn_graph *graph, const struct cudnn_bn_sums *tensors);
 
 enum { CR_CUDNN_REFUSED = 2 };
 struct cudnn_rules {
-    unsigned refused_notes;   /* bits 1 << CUDNN_NUMERICAL_NOTE_*: an engine that has one is not taken */
-    size_t   workspace_bytes; /* at most */
+    unsigned refused_notes;   /* bits 1 << CUDNN_NUMERICAL_NOTE_*: engines with one of these notes are excluded */
+    size_t   workspace_bytes; /* maximum */
     int64_t  refused_engine[CR_CUDNN_REFUSED]; /* -1: none */
 };
 struct cudnn_plan {
     cudnnBackendDescriptor_t plan;
     size_t                   workspace_bytes;
-    int64_t                  engine; /* cuDNN's number, for messages */
+    int64_t                  engine; /* cuDNN's number of the engine, for messages */
     unsigned                 notes;  /* numerical notes of the engine, as bits */
 };
 void cr_cudnn_plan_close(struct cudnn_plan *plan);
 
-/* Has cuDNN any engine for the graph that keeps the rules, with settings of its own choice? Takes below a ms. */
+/* Whether cuDNN has any engine for the graph that satisfies the rules, with default settings. Takes less than 1 ms. */
 CR_MUST cr_status cr_cudnn_graph_has(struct cudnn_graph *graph, const struct cudnn_rules *rules, bool *out);
 
-/* A walk over what cuDNN offers for a graph: what its heuristic recommends, then engines that only its fallback list
- * has. Either list takes well below a ms, but the heuristic takes 10 to 15 ms where it also thinks about kernels to be
- * compiled (graphs with sums), and both take 30 to 200 ms for a fused graph that no compiled kernel fits. */
+/* A search over cuDNN's plans for a graph: first the recommendations of its heuristic, then engines that only its
+ * fallback list has. Either list takes well below 1 ms. The heuristic takes 10 to 15 ms where it also considers
+ * kernels that must be compiled (graphs with sums). Both take 30 to 200 ms for a fused graph that no compiled kernel
+ * supports. */
 enum { CR_CUDNN_OFFERS = 64 };
 struct cudnn_search {
     struct cudnn_graph      *graph;
     struct cudnn_rules       rules;
     cudnnBackendDescriptor_t closed; /* the graph, as one descriptor */
     cudnnBackendDescriptor_t config[CR_CUDNN_OFFERS];
-    int                      offers, next; /* of the mode that is being walked */
-    int                      mode;         /* the next to be asked */
-    uint64_t                 engines[8];   /* bit e: a plan of engine e was given */
-    bool                     given;        /* any plan */
+    int                      offers, next; /* of the current mode */
+    int                      mode;         /* the next mode */
+    uint64_t                 engines[8];   /* bit e: a plan of engine e was returned */
+    bool                     given;        /* whether any plan was returned */
 };
-/* Asks nothing yet. */
+/* Does not query cuDNN yet. */
 void cr_cudnn_search_open(struct cudnn_graph *graph, const struct cudnn_rules *rules, struct cudnn_search *search);
-/* The next plan that keeps the rules; false: there are no more. */
+/* Returns the next plan that satisfies the rules; *found is false when there are no more. */
 CR_MUST cr_status cr_cudnn_search_next(struct cudnn_search *search, struct cudnn_plan *plan, bool *found);
-void              cr_cudnn_search_close(struct cudnn_search *search); /* the plans it gave stay */
+void              cr_cudnn_search_close(struct cudnn_search *search); /* plans that the search returned stay valid */
 
-/* A variant pack: the plan's operands by tensor number (NULL: virtual), and its workspace. Making one allocates host
- * memory only. */
+/* A variant pack: the plan's operands by tensor number (NULL: virtual), and its workspace. Creating one allocates only
+ * host memory. */
 CR_MUST cr_status cr_cudnn_pack_open(const struct cudnn_graph *graph, void *const *pointers, void *workspace,
                                      cudnnBackendDescriptor_t *out);
-void              cr_cudnn_pack_close(cudnnBackendDescriptor_t pack); /* NULL is fine */
+void              cr_cudnn_pack_close(cudnnBackendDescriptor_t pack); /* NULL is allowed */
 
 #endif

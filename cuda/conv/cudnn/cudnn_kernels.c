@@ -1,8 +1,8 @@
-/* cuda/conv/cudnn/cudnn_kernels.c: the GPU's rows for convolution and its two gradients through cuDNN, plain and fused;
+/* cuda/conv/cudnn/cudnn_kernels.c: kernel table for convolution and its two gradients through cuDNN, plain and fused;
  * see cuda/conv/cudnn/cudnn_conv.h.
  *
- * Workspace of an op: what its graph keeps in scratch, then the sums of each slice where there are several, then what
- * the plan asks for. All ops run on lane COMPUTE, which is the handle's stream. */
+ * Workspace of an op: the graph's scratch, then the sums of each slice if there are several, then the plan's workspace.
+ * All ops run on CR_STREAM_COMPUTE, which is the handle's stream. */
 #include "cuda/conv/cudnn/cudnn_conv.h"
 
 #include "cuda/core/cuda_device.h"
@@ -10,14 +10,14 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- accepts, ways ---- */
+/* ---- accepted ops, algorithms ---- */
 
-/* Its sums beside a convolution are added in whatever order blocks come: no two runs need be equal. */
+/* cuDNN adds the sums of a convolution in the order in which blocks finish, so two runs may differ. */
 static bool sums_as_they_come(const struct cudnn_conv_key *key) {
     return (key->uses & CR_CUDNN_SUMS) != 0;
 }
 
-/* `sums`: of the row for such sums. What breaks is told by prepare, which meets it again. */
+/* `sums`: whether the kernel is the one for such sums. prepare reports a failure of cuDNN, which it gets again. */
 static bool accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
                     enum cr_math math, bool sums) {
     struct cudnn_conv_key key;
@@ -26,7 +26,7 @@ static bool accepts(const struct cr_device *device, const struct cr_program *p, 
         return false;
     bool there = true;
     for (int64_t i = 0; i < slices.count && there; i++) {
-        if (i > 1 && i < slices.count - 1) continue; /* those between are as slice 1 */
+        if (i > 1 && i < slices.count - 1) continue; /* slices between them equal slice 1 */
         const struct cudnn_conv_key slice = cr_cudnn_slice_key(&key, &slices, i);
         if (cr_cudnn_conv_has(cuda_of(device), &slice, &there) == CR_OK) continue;
         cr_error_clear();
@@ -35,8 +35,9 @@ static bool accepts(const struct cr_device *device, const struct cr_program *p, 
     return there;
 }
 
-/* Those of the first slice: see prepare_slices for the others. */
-static int ways(struct cr_device *device, const struct cr_program *p, const struct cr_op *op, enum cr_math math) {
+/* Algorithms of the first slice; see prepare_slices for the other slices. */
+static int algo_count_of(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                         enum cr_math math) {
     struct cudnn_conv_key    key;
     struct cudnn_slices      slices;
     struct cudnn_conv_plans *plans;
@@ -62,12 +63,12 @@ static cr_status explained(cr_status status, const struct cr_program *p, const s
     describe(info->in_name[0], cuda_in(p, op, 0), text[0], sizeof text[0]);
     describe(info->in_name[1], cuda_in(p, op, 1), text[1], sizeof text[1]);
     describe(info->out_name[0], cuda_out(p, op, 0), text[2], sizeof text[2]);
-    return CR_FAIL(status, "%s; asked for: %s of layer %s, NHWC, %s, %s, %s, stride %d, pad %d, way %d",
+    return CR_FAIL(status, "%s; requested: %s of layer %s, NHWC, %s, %s, %s, stride %d, pad %d, algorithm %d",
                    cr_error_message(), info->name, op->layer >= 0 ? p->layer[op->layer] : "?", text[0], text[1],
                    text[2], op->attr.conv.stride, op->attr.conv.pad, op->algo);
 }
 
-/* One slice. The pack holds addresses: it is made at the first launch, and again when they are others. */
+/* One slice. The pack holds addresses: it is made at the first launch, and again when the addresses change. */
 struct slice {
     const struct cudnn_conv_plans *plans;
     const struct cudnn_plan       *plan;
@@ -80,9 +81,9 @@ struct prepared_conv {
     struct cudnn_slices   slices;
     struct slice         *slice;
     size_t                sums_at, plan_at; /* offsets in the workspace */
-    size_t                sums_bytes;       /* of a slice; 0: written where they belong */
-    size_t                relu_mask_at;     /* in the workspace, when `gates` */
-    bool                  gates;            /* ck_bn_relu_grad comes behind the convolution */
+    size_t                sums_bytes;       /* bytes of a slice's sums; 0 when they are written to their final place */
+    size_t                relu_mask_at;     /* offset in the workspace, when `masks_relu` */
+    bool                  masks_relu;       /* ck_bn_relu_grad runs behind the convolution */
 };
 
 static void release(void *opaque) {
@@ -93,16 +94,16 @@ static void release(void *opaque) {
     cr_free(s);
 }
 
-/* A smaller last slice may have fewer plans than the others: it then takes its first. */
-static cr_status prepare_slices(struct cuda_device *device, struct prepared_conv *s, int way, size_t *plan_bytes) {
+/* A smaller last slice may have fewer plans than the other slices; it then uses its first plan. */
+static cr_status prepare_slices(struct cuda_device *device, struct prepared_conv *s, int algo, size_t *plan_bytes) {
     for (int64_t i = 0; i < s->slices.count; i++) {
         const struct cudnn_conv_key key = cr_cudnn_slice_key(&s->key, &s->slices, i);
         struct cudnn_conv_plans    *plans;
-        CR_TRY(cr_cudnn_conv_plans(device, &key, way + 1, &plans));
-        if (plans->plans == 0 || (i == 0 && way >= plans->plans))
-            return CR_FAIL(CR_ERR_DEVICE, "cuDNN has no plan number %d", way);
+        CR_TRY(cr_cudnn_conv_plans(device, &key, algo + 1, &plans));
+        if (plans->plans == 0 || (i == 0 && algo >= plans->plans))
+            return CR_FAIL(CR_ERR_DEVICE, "cuDNN has no plan number %d", algo);
         s->slice[i].plans = plans;
-        s->slice[i].plan  = &plans->plan[way < plans->plans ? way : 0];
+        s->slice[i].plan  = &plans->plan[algo < plans->plans ? algo : 0];
         *plan_bytes       = CR_MAX(*plan_bytes, s->slice[i].plan->workspace_bytes);
     }
     return CR_OK;
@@ -120,10 +121,10 @@ static cr_status prepare_new(struct cuda_device *device, const struct cr_program
                              enum cr_math math, struct prepared_conv *s, size_t *workspace_bytes) {
     size_t scratch, plan_bytes = 0;
     if (!cr_cudnn_key_of(p, op, math, &s->key) || !cr_cudnn_slices_of(&s->key, &s->slices))
-        CR_ASSERT(!"accepts said no");
+        CR_ASSERT(!"accepts rejects this op");
     CR_ALLOC(s->slice, (size_t)s->slices.count);
     CR_TRY(prepare_slices(device, s, op->algo, &plan_bytes));
-    scratch = s->slice[0].plans->problem.scratch_bytes; /* that of filters and channels: the same for all slices */
+    scratch = s->slice[0].plans->problem.scratch_bytes; /* scratch for filters and channels: the same for all slices */
     if (s->slices.count > 1 && (s->key.uses & CR_CUDNN_SUMS))
         s->sums_bytes = aligned((size_t)channels_of_sums(&s->key) * 2 * sizeof(float));
     s->sums_at       = scratch;
@@ -151,7 +152,7 @@ static void *mutable(const void *p) {
     return (void *)(uintptr_t)p;
 }
 
-/* Where tensor `t` of the graph is for slice `index`; NULL: nowhere. */
+/* Address of tensor `t` of the graph for slice `index`; NULL for a virtual tensor. */
 static void *address(const struct prepared_conv *s, int64_t index, int t, const struct cr_call *call) {
     const struct cudnn_operand *o = &s->slice[index].plans->problem.operand[t];
     char                       *base;
@@ -180,7 +181,7 @@ static cr_status bind(struct prepared_conv *s, int64_t index, const struct cr_ca
     return cr_cudnn_pack_open(graph, pointer, workspace, &slice->pack);
 }
 
-/* What must be in its place before the convolution runs. */
+/* Copies and conversions before the convolution runs. */
 static cr_status before(const struct prepared_conv *s, const struct cr_call *call, cudaStream_t stream) {
     const struct cudnn_problem *problem = &s->slice[0].plans->problem;
     if (s->key.uses & CR_CUDNN_WIDE_BIAS) {
@@ -229,10 +230,10 @@ static cr_status run(struct cr_device *device, const struct cr_call *call) {
     return after(s, call, stream);
 }
 
-/* ---- a data gradient, then the ReLU and the BN's sums in a pass of our own: those of cuDNN come in no fixed order
+/* ---- a data gradient, then the ReLU mask and the BN's sums in a separate kernel: cuDNN's sums have no fixed order
  * ---- */
 
-/* The op that is left to cuDNN. */
+/* The part of the op that cuDNN runs. */
 static struct cr_op without_relu_mask(const struct cr_op *op) {
     struct cr_op plain              = *op;
     plain.in[CR_IN_conv_dgrad_bn_x] = plain.in[CR_IN_conv_dgrad_mean_rstd] = CR_NONE;
@@ -254,17 +255,18 @@ static bool relu_mask_accepts(const struct cr_device *device, const struct cr_pr
            is_f32(cuda_out(p, op, CR_OUT_conv_dgrad_grad_sums)) && accepts(device, p, &plain, math, false);
 }
 
-static int gated_ways(struct cr_device *device, const struct cr_program *p, const struct cr_op *op, enum cr_math math) {
+static int relu_mask_algo_count(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                                enum cr_math math) {
     const struct cr_op plain = without_relu_mask(op);
-    return ways(device, p, &plain, math);
+    return algo_count_of(device, p, &plain, math);
 }
 
-static cr_status gated_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
-                               enum cr_math math, void **prepared, size_t *workspace_bytes) {
+static cr_status relu_mask_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                                   enum cr_math math, void **prepared, size_t *workspace_bytes) {
     const struct cr_op plain = without_relu_mask(op);
     CR_TRY(prepare(device, p, &plain, math, prepared, workspace_bytes));
     struct prepared_conv *s = *prepared;
-    s->gates                = true;
+    s->masks_relu           = true;
     s->relu_mask_at         = aligned(*workspace_bytes);
     *workspace_bytes        = s->relu_mask_at + cr_cuda_bn_relu_grad_workspace(device, p, op);
     return CR_OK;
@@ -273,7 +275,7 @@ static cr_status gated_prepare(struct cr_device *device, const struct cr_program
 static cr_status launch(struct cr_device *device, const struct cr_call *call) {
     const struct prepared_conv *s      = call->prepared;
     cr_status                   status = run(device, call);
-    if (status == CR_OK && s->gates) status = cr_cuda_bn_relu_grad(device, call, s->relu_mask_at);
+    if (status == CR_OK && s->masks_relu) status = cr_cuda_bn_relu_grad(device, call, s->relu_mask_at);
     return status == CR_OK ? CR_OK : explained(status, call->program, call->op);
 }
 
@@ -284,8 +286,8 @@ static cr_status launch(struct cr_device *device, const struct cr_call *call) {
                                     void **prepared, size_t *workspace_bytes) {                                        \
         return prepare(device, p, op, CR_MATH_##MATH, prepared, workspace_bytes);                                      \
     }                                                                                                                  \
-    static int ways_##type(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {             \
-        return ways(device, p, op, CR_MATH_##MATH);                                                                    \
+    static int algo_count_##type(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {       \
+        return algo_count_of(device, p, op, CR_MATH_##MATH);                                                           \
     }                                                                                                                  \
     static bool accepts_##type(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {   \
         return (CR_MATH_##MATH != CR_MATH_TF32 || device->options.tf32) &&                                             \
@@ -298,10 +300,11 @@ BY_MATH(bf16, BF16)
 #define RELU_MASK_BY_MATH(type, MATH)                                                                                  \
     static cr_status prepare_##type##_relu_mask(struct cr_device *device, const struct cr_program *p,                  \
                                                 const struct cr_op *op, void **prepared, size_t *workspace_bytes) {    \
-        return gated_prepare(device, p, op, CR_MATH_##MATH, prepared, workspace_bytes);                                \
+        return relu_mask_prepare(device, p, op, CR_MATH_##MATH, prepared, workspace_bytes);                            \
     }                                                                                                                  \
-    static int ways_##type##_relu_mask(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) { \
-        return gated_ways(device, p, op, CR_MATH_##MATH);                                                              \
+    static int algo_count_##type##_relu_mask(struct cr_device *device, const struct cr_program *p,                     \
+                                             const struct cr_op *op) {                                                 \
+        return relu_mask_algo_count(device, p, op, CR_MATH_##MATH);                                                    \
     }                                                                                                                  \
     static bool accepts_##type##_relu_mask(const struct cr_device *device, const struct cr_program *p,                 \
                                            const struct cr_op *op) {                                                   \
@@ -317,36 +320,36 @@ static bool accepts_sums(const struct cr_device *device, const struct cr_program
 }
 
 enum {
-    WHOLE      = CR_RELAXED_NAN_RELU,
-    HALF       = CR_RELAXED_NAN_RELU | CR_RELAXED_HALF_BIAS | CR_RELAXED_ROUNDED_SUM,
-    HALF_GATED = HALF | CR_RELAXED_ZERO_GRADIENT
+    WHOLE          = CR_RELAXED_NAN_RELU,
+    HALF           = CR_RELAXED_NAN_RELU | CR_RELAXED_HALF_BIAS | CR_RELAXED_ROUNDED_SUM,
+    HALF_RELU_MASK = HALF | CR_RELAXED_ZERO_GRADIENT
 };
 
-#define ROW(kind, named, type, MATH, repeats, accept, freedom)                                                         \
+#define KERNEL(kind, named, type, MATH, repeats, accept, freedom)                                                      \
     static const struct cr_kernel kind##_##named = {.name          = "cudnn." #kind "." #named,                        \
                                                     .op            = CR_OP_##kind,                                     \
                                                     .math          = CR_MATH_##MATH,                                   \
                                                     .deterministic = repeats,                                          \
                                                     .relaxations   = freedom,                                          \
                                                     .accepts       = accept,                                           \
-                                                    .algo_count    = ways_##type,                                      \
+                                                    .algo_count    = algo_count_##type,                                \
                                                     .prepare       = prepare_##type,                                   \
                                                     .launch        = launch,                                           \
                                                     .release       = release};
-#define ROWS(kind)                                                                                                     \
-    ROW(kind, tf32, tf32, TF32, true, accepts_tf32, WHOLE)                                                             \
-    ROW(kind, f32, f32, F32, true, accepts_f32, WHOLE)                                                                 \
-    ROW(kind, f16, f16, F16, true, accepts_f16, HALF_GATED)                                                            \
-    ROW(kind, bf16, bf16, BF16, true, accepts_bf16, HALF)
-ROWS(conv)
-ROWS(conv_dgrad)
-ROWS(conv_wgrad)
-ROW(conv, f16_sums, f16, F16, false, accepts_sums, HALF)
-ROW(conv_dgrad, f16_sums, f16, F16, false, accepts_sums, HALF_GATED)
-ROW(conv_dgrad, tf32_relu_mask, tf32_relu_mask, TF32, true, accepts_tf32_relu_mask, WHOLE)
-ROW(conv_dgrad, f32_relu_mask, f32_relu_mask, F32, true, accepts_f32_relu_mask, WHOLE)
-ROW(conv_dgrad, f16_relu_mask, f16_relu_mask, F16, true, accepts_f16_relu_mask, HALF)
-ROW(conv_dgrad, bf16_relu_mask, bf16_relu_mask, BF16, true, accepts_bf16_relu_mask, HALF)
+#define KERNELS(kind)                                                                                                  \
+    KERNEL(kind, tf32, tf32, TF32, true, accepts_tf32, WHOLE)                                                          \
+    KERNEL(kind, f32, f32, F32, true, accepts_f32, WHOLE)                                                              \
+    KERNEL(kind, f16, f16, F16, true, accepts_f16, HALF_RELU_MASK)                                                     \
+    KERNEL(kind, bf16, bf16, BF16, true, accepts_bf16, HALF)
+KERNELS(conv)
+KERNELS(conv_dgrad)
+KERNELS(conv_wgrad)
+KERNEL(conv, f16_sums, f16, F16, false, accepts_sums, HALF)
+KERNEL(conv_dgrad, f16_sums, f16, F16, false, accepts_sums, HALF_RELU_MASK)
+KERNEL(conv_dgrad, tf32_relu_mask, tf32_relu_mask, TF32, true, accepts_tf32_relu_mask, WHOLE)
+KERNEL(conv_dgrad, f32_relu_mask, f32_relu_mask, F32, true, accepts_f32_relu_mask, WHOLE)
+KERNEL(conv_dgrad, f16_relu_mask, f16_relu_mask, F16, true, accepts_f16_relu_mask, HALF)
+KERNEL(conv_dgrad, bf16_relu_mask, bf16_relu_mask, BF16, true, accepts_bf16_relu_mask, HALF)
 
 #define BEST_FIRST(kind) &kind##_tf32, &kind##_f32, &kind##_f16, &kind##_bf16
 const struct cr_kernel *const cr_cudnn_conv_kernels[] = {BEST_FIRST(conv),           &conv_f16_sums,

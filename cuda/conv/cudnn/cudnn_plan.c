@@ -1,4 +1,4 @@
-/* cuda/conv/cudnn/cudnn_plan.c: plans of a graph, found and run; see cuda/conv/cudnn/cudnn_graph.h. */
+/* cuda/conv/cudnn/cudnn_plan.c: finds and runs the plans of a graph; see cuda/conv/cudnn/cudnn_graph.h. */
 #include "cuda/conv/cudnn/cudnn_descriptor.h"
 
 #include "cuda/core/cuda_device.h"
@@ -19,7 +19,7 @@ static bool is_refused(const struct cudnn_rules *rules, int64_t engine) {
     return false;
 }
 
-/* Bits of an engine's notes of one sort; all of them when cuDNN does not say. */
+/* Bits of an engine's notes of one sort; all bits when cuDNN does not report them. */
 static unsigned notes_of(struct cudnn_graph *g, cudnnBackendDescriptor_t engine, cudnnBackendAttributeName_t name,
                          cudnnBackendAttributeType_t type) {
     int      note[32];
@@ -53,7 +53,7 @@ static bool keeps_rules(struct cudnn_graph *g, cudnnBackendDescriptor_t config, 
     return ok;
 }
 
-/* A plan of the configuration; false: cuDNN cannot, or it needs too much memory. */
+/* Builds a plan of the configuration. Returns false when cuDNN rejects it or it needs too much memory. */
 static bool build(struct cudnn_graph *g, cudnnBackendDescriptor_t config, const struct cudnn_rules *rules,
                   struct cudnn_plan *p) {
     int64_t count = 0, bytes = 0;
@@ -73,7 +73,7 @@ static bool build(struct cudnn_graph *g, cudnnBackendDescriptor_t config, const 
     return false;
 }
 
-/* ---- is there any? ---- */
+/* ---- availability ---- */
 
 static bool engine_does(struct cudnn_graph *g, cudnnBackendDescriptor_t closed, int64_t index,
                         const struct cudnn_rules *rules) {
@@ -106,10 +106,10 @@ cr_status cr_cudnn_graph_has(struct cudnn_graph *g, const struct cudnn_rules *ru
     return CR_OK;
 }
 
-/* ---- the walk ---- */
+/* ---- search ---- */
 
-/* What the heuristic offers, best first; the configurations belong to the search. */
-static void ask(struct cudnn_search *s, cudnnBackendHeurMode_t mode) {
+/* The heuristic's list, best first. The search owns the configurations. */
+static void run_heuristic(struct cudnn_search *s, cudnnBackendHeurMode_t mode) {
     struct cudnn_graph      *g     = s->graph;
     cudnnBackendDescriptor_t d     = NULL;
     int64_t                  count = 0;
@@ -143,15 +143,16 @@ void cr_cudnn_search_open(struct cudnn_graph *g, const struct cudnn_rules *rules
     s->closed = close_graph(g);
 }
 
-/* The heuristic's list has an engine several times, with other tiles; of the fallback list an engine that it had not is
- * worth a look, and no more of it. Mode B is not asked: it takes longer, and mostly answers as mode A does. */
+/* The heuristic's list has an engine several times, with different tile configs. An engine of the fallback list is
+ * tried once, if the heuristic's list did not have it. Mode B is not used: it takes longer and mostly returns the same
+ * as mode A. */
 cr_status cr_cudnn_search_next(struct cudnn_search *s, struct cudnn_plan *plan, bool *found) {
     static const cudnnBackendHeurMode_t modes[] = {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK};
     *found                                      = false;
     while (s->graph->refused == CUDNN_STATUS_SUCCESS && !*found) {
         if (s->next == s->offers) {
             if (s->mode == (int)CR_COUNT(modes)) break;
-            ask(s, modes[s->mode++]);
+            run_heuristic(s, modes[s->mode++]);
             continue;
         }
         struct cudnn_plan        p      = {0};

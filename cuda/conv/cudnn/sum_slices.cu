@@ -1,11 +1,11 @@
-/* cuda/conv/cudnn/sum_slices.cu: sums of parts, one a slice of the batch. The truth is in tests/gpu/test_cuda_fused.c.
- */
+/* cuda/conv/cudnn/sum_slices.cu: sums parts, one for each slice of the batch. Reference:
+ * tests/gpu/test_cuda_fused.c. */
 #include "cuda/common/common.cuh"
 
 enum { SLICES_THREADS = 256 };
 
-/* Reads 4 bytes an element and slice, writes 4 an element: some KiB in all, so that a launch is what it costs. In
- * double: the sums it adds stand for billions of elements. */
+/* Reads 4 bytes for each element and slice, writes 4 for each element: some KiB in all. Limiter: the launch. The sum is
+ * double, because its terms are sums over billions of elements. */
 static __global__ void __launch_bounds__(SLICES_THREADS)
     sum_slices(const float *part, float *sum, int64_t slices, int64_t stride, int64_t elems) {
     const int64_t i = (int64_t)blockIdx.x * SLICES_THREADS + threadIdx.x;

@@ -1,12 +1,12 @@
-/* cuda/conv/generic/conv.cu: own convolutions, for what cuDNN does not take, and the sum of gradients in f32. The truth
- * is device/cpu/reference/ref_conv.c. */
+/* cuda/conv/generic/conv.cu: convolutions of any shape, for shapes that cuDNN does not support, and conversion or
+ * addition of gradients in f32. Reference: device/cpu/reference/ref_conv.c. */
 #include "cuda/common/common.cuh"
 
 namespace {
 
-enum { THREADS = 256, FLIGHT = 4 /* vectors that a thread has under way */ };
+enum { THREADS = 256, IN_FLIGHT = 4 /* vectors that a thread has in flight */ };
 
-/* ---- convert_add: 4 or 2 bytes read and 4 written an element, 4 more read with ADD; limited by memory ---- */
+/* ---- convert_add: 4 or 2 bytes read and 4 written an element, 4 more read with ADD; limiter: memory ---- */
 
 /* Four elements of x as float. */
 template <typename T> __device__ __forceinline__ void load4(const T *x, int64_t i, float *f) {
@@ -19,19 +19,20 @@ template <typename T> __device__ __forceinline__ void load4(const T *x, int64_t 
     }
 }
 
-/* A thread takes FLIGHT vectors of four elements: all of its loads are under way before the first store. x may be y. */
+/* A thread processes IN_FLIGHT vectors of four elements: all its loads are in flight before the first store. x may be
+ * y. */
 template <typename T, bool ADD>
 __global__ void __launch_bounds__(THREADS) convert_add(const T *x, float *y, int64_t n) {
-    const int64_t vectors = n / 4, first = (int64_t)blockIdx.x * (THREADS * FLIGHT) + threadIdx.x;
-    float         f[FLIGHT][4] = {}, old[FLIGHT][4] = {};
+    const int64_t vectors = n / 4, first = (int64_t)blockIdx.x * (THREADS * IN_FLIGHT) + threadIdx.x;
+    float         f[IN_FLIGHT][4] = {}, old[IN_FLIGHT][4] = {};
 #pragma unroll
-    for (int j = 0; j < FLIGHT; j++)
+    for (int j = 0; j < IN_FLIGHT; j++)
         if (first + j * THREADS < vectors) {
             load4(x, first + j * THREADS, f[j]);
             if constexpr (ADD) load4(y, first + j * THREADS, old[j]);
         }
 #pragma unroll
-    for (int j = 0; j < FLIGHT; j++) {
+    for (int j = 0; j < IN_FLIGHT; j++) {
         if constexpr (ADD)
             for (int k = 0; k < 4; k++) f[j][k] += old[j][k];
         if (first + j * THREADS < vectors) ck_store(y, first + j * THREADS, ck_pack<float>(f[j]));
@@ -41,7 +42,7 @@ __global__ void __launch_bounds__(THREADS) convert_add(const T *x, float *y, int
 }
 
 template <typename T> cudaError_t convert_add_run(const void *x, float *y, int64_t n, bool add, cudaStream_t stream) {
-    const unsigned blocks = ck_blocks(n / 4, THREADS * FLIGHT, INT32_MAX);
+    const unsigned blocks = ck_blocks(n / 4, THREADS * IN_FLIGHT, INT32_MAX);
     if (add)
         convert_add<T, true><<<blocks, THREADS, 0, stream>>>((const T *)x, y, n);
     else
@@ -49,32 +50,32 @@ template <typename T> cudaError_t convert_add_run(const void *x, float *y, int64
     return cudaGetLastError();
 }
 
-/* ---- convolutions: matrix products of tiles gathered into shared memory
- * -------------------------------------------------
+/* ---- convolutions: matrix products of tiles gathered into shared memory ----
  *
- * sum[m][n] = sum over e of a[m][e] * b[e][n], in f32 with fma, e in rising order:
+ * sum[m][n] = sum over e of a[m][e] * b[e][n], in f32 with fma, e in increasing order:
  *               m                    n             e
  *   forward     pixels of y          K             R,S,C     a from x by windows, b from w
  *   dgrad       pixels of dx         C             R,S,K     a from dy by windows, b from w
- *   wgrad       K                    R,S,C         pixels    a from dy, b from x by windows; blocks share out the
- * pixels Any shape; where an image ends, where a stride leaves holes and where a matrix ends, 0 is put in the tile.
+ *   wgrad       K                    R,S,C         pixels    a from dy, b from x by windows; blocks divide the pixels
+ * Any shape is supported. Tile elements past the end of an image or a matrix, and in the holes of a stride, are 0.
  *
- * Roofline: FFMA. A thread's 4x4 sums take four 8-byte reads of shared memory for 16 fma, so a third to a half of the
- * f32 peak is to be expected; a dgrad with a stride multiplies by 1 - 1/stride^2 zeros besides. These rows stand behind
- * cuDNN's. */
+ * Roofline: FFMA. A thread's 4x4 sums need four 8-byte reads of shared memory for 16 fma, so a third to a half of the
+ * f32 peak is expected. A dgrad with a stride also multiplies 1 - 1/stride^2 zeros. These kernels come after cuDNN's in
+ * the kernel table. */
 
 enum {
     TILE  = 64,
     DEPTH = 16,
-    SIDE  = 4 /* sums a thread and side */,
+    SIDE  = 4 /* sums of a thread in each direction */,
     ROW   = TILE + 2 /* floats: see put */,
     LOADS = TILE * DEPTH / THREADS
 };
 static_assert(LOADS == SIDE && THREADS == (TILE / SIDE) * (TILE / SIDE), "");
 
-/* An operand gives a thread LOADS elements of a tile at a time and moves on by DEPTH. Its elements lie side by side in
- * memory along e (16 threads read a stretch; the thread's elements are 16 rows apart) or along m or n (64 threads do; 4
- * deep apart). Words of a row of the tile: e * ROW + m is another bank for each lane of a warp in both. */
+/* An operand gives a thread LOADS elements of a tile at a time and advances by DEPTH. The elements are contiguous in
+ * memory along e (16 threads read a run; the thread's elements are 16 rows apart) or along m or n (64 threads read a
+ * run; 4 steps of e apart). The address in the tile, e * ROW + m, gives each lane of a warp a different bank in both
+ * cases. */
 struct along_depth {
     static __device__ __forceinline__ int  deep() { return (int)threadIdx.x % DEPTH; }
     static __device__ __forceinline__ int  row() { return (int)threadIdx.x / DEPTH; }
@@ -93,13 +94,13 @@ struct along_side {
     }
 };
 
-/* Rows m are pixels of an image of OUT_H x OUT_W; e = (r, s, c) chooses what a window shows of `data`, an image of H x
- * W x C. GRAD: pixels are those under the window and data is where it stood. */
+/* Rows m are pixels of an image of OUT_H x OUT_W; e = (r, s, c) selects an element of the window on `data`, an image of
+ * H x W x C. GRAD: the rows are the pixels below the windows and data has the windows' results. */
 template <typename T, bool GRAD> struct windows : along_depth {
     const T *data;
     int      H, W, C, R, S, stride, r, s, c;
     int      top[LOADS], left[LOADS];
-    int64_t  image[LOADS], at[LOADS]; /* pixel numbers of data: first of the image; the one shown, or -1 */
+    int64_t  image[LOADS], at[LOADS]; /* pixel indices of data: first pixel of the image; pixel of the element, or -1 */
 
     __device__ __forceinline__ windows(const T *from, const ck_conv &v, int64_t first)
         : data(from), R(v.R), S(v.S), stride(v.stride) {
@@ -111,7 +112,7 @@ template <typename T, bool GRAD> struct windows : along_depth {
             const int     p = (int)(line - n * out_h), q = (int)(m - line * out_w);
             top[j]   = n >= v.N ? INT32_MIN / 2
                        : GRAD   ? p + v.pad
-                                : p * v.stride - v.pad; /* beyond the batch: above all images */
+                                : p * v.stride - v.pad; /* past the end of the batch: a row above all images */
             left[j]  = GRAD ? q + v.pad : q * v.stride - v.pad;
             image[j] = n * H * W;
         }
@@ -149,7 +150,7 @@ template <typename T, bool GRAD> struct windows : along_depth {
     }
 };
 
-/* Rows n are filters, e runs through one. */
+/* Rows n are filters; e runs through one filter. */
 template <typename T> struct filters : along_depth {
     const T                   *data;
     int64_t                    k, K;
@@ -167,11 +168,11 @@ template <typename T> struct filters : along_depth {
 };
 
 /* Columns n are channels of the filters, e = (r, s, k). */
-template <typename T> struct filters_turned : along_side {
+template <typename T> struct filters_transposed : along_side {
     const T                   *data;
     int64_t                    c, C;
     int                        rs, RS, k, K;
-    __device__ __forceinline__ filters_turned(const T *from, const ck_conv &v, int64_t first)
+    __device__ __forceinline__ filters_transposed(const T *from, const ck_conv &v, int64_t first)
         : data(from), c(first + row()), C(v.C), rs(0), RS(v.R * v.S), k(deep()), K((int)v.K) {}
     __device__ __forceinline__ void load(float *v) {
 #pragma unroll
@@ -183,7 +184,7 @@ template <typename T> struct filters_turned : along_side {
     }
 };
 
-/* Rows m are channels of dy, e its pixels from `pixel` to `end`. */
+/* Rows m are channels of dy; e runs over its pixels from `pixel` to `end`. */
 template <typename T> struct pixels : along_side {
     const T                   *data;
     int64_t                    k, K, pixel, end;
@@ -196,19 +197,19 @@ template <typename T> struct pixels : along_side {
     }
 };
 
-/* Columns n = (r, s, c) say what is seen of x through windows e, from `pixel` to `end`. */
-template <typename T> struct windows_turned : along_side {
+/* Columns n = (r, s, c) select elements of x through windows e, from `pixel` to `end`. */
+template <typename T> struct windows_transposed : along_side {
     const T                   *data;
     int64_t                    pixel, end, image; /* image: first pixel of x */
     int                        H, W, P, Q, stride, top, left, p, q, c, C;
-    __device__ __forceinline__ windows_turned(const T *from, const ck_conv &v, int64_t first, int64_t begin,
-                                              int64_t stop)
+    __device__ __forceinline__ windows_transposed(const T *from, const ck_conv &v, int64_t first, int64_t begin,
+                                                  int64_t stop)
         : data(from), pixel(begin + deep()), end(stop), H((int)v.H), W((int)v.W), P((int)v.P), Q((int)v.Q),
           stride(v.stride), C((int)v.C) {
         const int     n = (int)first + row(), rs = n / C, r = rs / v.S;
         const int64_t line = pixel / v.Q, of = line / v.P;
         p = (int)(line - of * v.P), q = (int)(pixel - line * v.Q), c = n - rs * C;
-        top   = r < v.R ? r - v.pad : INT32_MIN / 2; /* beyond the last column: above all images */
+        top   = r < v.R ? r - v.pad : INT32_MIN / 2; /* past the last column: a row above all images */
         left  = rs - r * v.S - v.pad;
         image = of * v.H * v.W;
     }
@@ -225,7 +226,7 @@ template <typename T> struct windows_turned : along_side {
     }
 };
 
-/* What thread (x, y) of the tile sums: 2 rows and 2 columns, and the same 32 further on, so that reads are of 8 bytes
+/* Thread (x, y) computes 2 rows and 2 columns of the tile, and the same 32 further on, so that reads have 8 bytes
  * without bank conflicts. */
 __device__ __forceinline__ int place(int thread, int i) {
     return 2 * thread + i % 2 + i / 2 * (TILE / 2);
@@ -242,7 +243,7 @@ __device__ __forceinline__ void multiply(A &a, B &b, int64_t steps, float (&sum)
         A::put(tile_a, next_a);
         B::put(tile_b, next_b);
         __syncthreads();
-        if (step + 1 < steps) { /* under way while the tile is multiplied */
+        if (step + 1 < steps) { /* in flight while the tile is multiplied */
             a.load(next_a);
             b.load(next_b);
         }
@@ -282,7 +283,7 @@ __host__ __device__ __forceinline__ int64_t steps_of(int64_t depth) {
     return (depth + DEPTH - 1) / DEPTH;
 }
 
-/* Blocks run through the columns first: those side by side read the same pixels. */
+/* Blocks iterate over the columns first: neighbouring blocks read the same pixels. */
 template <typename T> __global__ void __launch_bounds__(THREADS) forward(const T *x, const T *w, T *y, ck_conv v) {
     const int64_t     across = tiles_of(v.K), m0 = blockIdx.x / across * TILE, n0 = blockIdx.x % across * TILE;
     float             sum[SIDE][SIDE] = {};
@@ -293,15 +294,15 @@ template <typename T> __global__ void __launch_bounds__(THREADS) forward(const T
 }
 
 template <typename T> __global__ void __launch_bounds__(THREADS) dgrad(const T *dy, const T *w, T *dx, ck_conv v) {
-    const int64_t     across = tiles_of(v.C), m0 = blockIdx.x / across * TILE, n0 = blockIdx.x % across * TILE;
-    float             sum[SIDE][SIDE] = {};
-    windows<T, true>  a(dy, v, m0);
-    filters_turned<T> b(w, v, n0);
+    const int64_t         across = tiles_of(v.C), m0 = blockIdx.x / across * TILE, n0 = blockIdx.x % across * TILE;
+    float                 sum[SIDE][SIDE] = {};
+    windows<T, true>      a(dy, v, m0);
+    filters_transposed<T> b(w, v, n0);
     multiply(a, b, steps_of(v.R * v.S * v.K), sum);
     put_sums(dx, m0, n0, v.N * v.H * v.W, v.C, sum);
 }
 
-/* Block y sums its share of the pixels: part[share][k][r,s,c]. */
+/* Block y sums its fraction of the pixels: part[fraction][k][r,s,c]. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS) wgrad(const T *x, const T *dy, float *part, int64_t share, ck_conv v) {
     const int64_t E = v.R * v.S * v.C, across = tiles_of(E), m0 = blockIdx.x / across * TILE,
@@ -309,12 +310,12 @@ __global__ void __launch_bounds__(THREADS) wgrad(const T *x, const T *dy, float 
     const int64_t all = v.N * v.P * v.Q, begin = blockIdx.y * share, end = begin + share < all ? begin + share : all;
     float         sum[SIDE][SIDE] = {};
     pixels<T>     a(dy, v, m0, begin, end);
-    windows_turned<T> b(x, v, n0, begin, end);
+    windows_transposed<T> b(x, v, n0, begin, end);
     multiply(a, b, steps_of(end - begin), sum);
     put_sums(part + blockIdx.y * v.K * E, m0, n0, v.K, E, sum);
 }
 
-/* dw (+)= sum of the shares, in double, in order: 4 bytes read a share and element, limited by memory. */
+/* dw (+)= sum of the parts, in double, in order: 4 bytes read for each part and element; limiter: memory. */
 template <bool ADD>
 __global__ void __launch_bounds__(THREADS) sum_shares(const float *part, float *dw, int64_t elems, int shares) {
     const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
@@ -325,8 +326,8 @@ __global__ void __launch_bounds__(THREADS) sum_shares(const float *part, float *
     dw[i] = (float)sum;
 }
 
-/* Pixels of a share, a multiple of DEPTH: shares make enough blocks to fill the GPU a few times, and are worth a block.
- */
+/* Pixels of a part, a multiple of DEPTH. There are enough parts to fill the GPU a few times, and each has enough work
+ * for a block. */
 int64_t share_of(const ck_conv *v, int multiprocessors, int *shares) {
     const int64_t pixels = v->N * v->P * v->Q, tiles = tiles_of(v->K) * tiles_of(v->R * v->S * v->C), least = 8 * DEPTH;
     int64_t       wanted = (6 * (int64_t)multiprocessors + tiles - 1) / tiles;

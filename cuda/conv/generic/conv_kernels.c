@@ -1,9 +1,9 @@
-/* cuda/conv/generic/conv_kernels.c: own convolutions, behind cuDNN's: whatever shape it does not take in f32, f16 or
- * bf16. Kernels in cuda/conv/generic/conv.cu. */
+/* cuda/conv/generic/conv_kernels.c: kernel table of the generic convolutions, after cuDNN's: shapes that cuDNN does not
+ * support, in f32, f16 or bf16. Device code is in cuda/conv/generic/conv.cu. */
 #include "cuda/core/cuda_device.h"
 
-/* What cuda/conv/generic/conv.cu numbers in 32 bits: sides of images, elements of a filter, blocks of 64 x 64 results.
- */
+/* Sizes that cuda/conv/generic/conv.cu indexes with 32 bits: sides of images, elements of a filter, blocks of 64 x 64
+ * results. */
 static bool fits(const struct cr_tensor *x, const struct cr_tensor *w, const struct cr_tensor *y) {
     const int64_t side = 1 << 20, taps = w->dim[1] * w->dim[2], wide = CR_MAX(x->dim[3], y->dim[3]);
     if (x->dim[1] >= side || x->dim[2] >= side || y->dim[1] >= side || y->dim[2] >= side || taps >= side) return false;
@@ -19,7 +19,7 @@ static bool accepts(const struct cr_tensor *x, const struct cr_tensor *w, const 
 #define IN_BIT(kind, slot) (1u << CR_IN_##kind##_##slot)
 #define OUT_BIT(kind, slot) (1u << CR_OUT_##kind##_##slot)
 
-/* Plain convolutions only: of what ops may have beside the product, the kernels know nothing. */
+/* Accepts plain convolutions only: the kernels support none of the fused operations. */
 
 /* ---- forward ---- */
 
@@ -86,27 +86,27 @@ static void nothing_to_release(void *prepared) {
     (void)prepared;
 }
 
-/* ---- the rows ---- */
+/* ---- the kernels ---- */
 
-static const struct cr_kernel row_conv  = {.name          = "cuda.conv",
-                                           .op            = CR_OP_conv,
-                                           .math          = CR_MATH_F32,
-                                           .deterministic = true,
-                                           .accepts       = conv_accepts,
-                                           .launch        = conv_launch};
-static const struct cr_kernel row_dgrad = {.name          = "cuda.conv_dgrad",
-                                           .op            = CR_OP_conv_dgrad,
-                                           .math          = CR_MATH_F32,
-                                           .deterministic = true,
-                                           .accepts       = dgrad_accepts,
-                                           .launch        = dgrad_launch};
-static const struct cr_kernel row_wgrad = {.name          = "cuda.conv_wgrad",
-                                           .op            = CR_OP_conv_wgrad,
-                                           .math          = CR_MATH_F32,
-                                           .deterministic = true,
-                                           .accepts       = wgrad_accepts,
-                                           .prepare       = wgrad_prepare,
-                                           .launch        = wgrad_launch,
-                                           .release       = nothing_to_release};
+static const struct cr_kernel kernel_conv  = {.name          = "cuda.conv",
+                                              .op            = CR_OP_conv,
+                                              .math          = CR_MATH_F32,
+                                              .deterministic = true,
+                                              .accepts       = conv_accepts,
+                                              .launch        = conv_launch};
+static const struct cr_kernel kernel_dgrad = {.name          = "cuda.conv_dgrad",
+                                              .op            = CR_OP_conv_dgrad,
+                                              .math          = CR_MATH_F32,
+                                              .deterministic = true,
+                                              .accepts       = dgrad_accepts,
+                                              .launch        = dgrad_launch};
+static const struct cr_kernel kernel_wgrad = {.name          = "cuda.conv_wgrad",
+                                              .op            = CR_OP_conv_wgrad,
+                                              .math          = CR_MATH_F32,
+                                              .deterministic = true,
+                                              .accepts       = wgrad_accepts,
+                                              .prepare       = wgrad_prepare,
+                                              .launch        = wgrad_launch,
+                                              .release       = nothing_to_release};
 
-const struct cr_kernel *const cr_cuda_conv_kernels[] = {&row_conv, &row_dgrad, &row_wgrad, NULL};
+const struct cr_kernel *const cr_cuda_conv_kernels[] = {&kernel_conv, &kernel_dgrad, &kernel_wgrad, NULL};

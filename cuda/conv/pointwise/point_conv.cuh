@@ -1,5 +1,5 @@
-/* cuda/conv/pointwise/point_conv.cuh: how a launch of cuda/conv/pointwise/point_conv_sm90a.cu is cut up and what the
- * kernel gets; the warps that load. */
+/* cuda/conv/pointwise/point_conv.cuh: the division of a launch of cuda/conv/pointwise/point_conv_sm90a.cu, the kernel's
+ * arguments, and the warps that load. */
 #ifndef CK_POINT_CONV_CUH
 #define CK_POINT_CONV_CUH
 
@@ -21,7 +21,7 @@ enum {
     SHARED_LIMIT     = 227 * 1024,
 };
 
-/* How a launch is cut up; offsets are into shared memory. */
+/* Division of a launch; offsets are into shared memory. */
 struct plan {
     bool resident;
     int  columns, blocks_k, workers; /* of a tile; ceil(K / columns) */
@@ -36,12 +36,12 @@ struct params {
     CUtensorMap  x, w, y, add, bn_x;
     struct plan  plan;
     const float *scale_bias, *bias, *mean_rstd, *gamma, *beta;
-    float       *partial; /* NULL: no sums */
+    float       *partial; /* NULL without sums */
     int          rows, C, K, stride, P, Q;
     bool         add_given, bn_given, relu;
 };
 
-/* Barriers, 8 bytes each, from bar_at: full and empty of each worker's stages, panels of each warp, filters. */
+/* Barriers, 8 bytes each, from bar_at on: full and empty of each worker's stages, panels of each warp, filters. */
 enum {
     BAR_FULL    = 0,
     BAR_EMPTY   = WORKERS_MAX * STAGES_MAX,
@@ -55,13 +55,13 @@ enum mode { AS_IS, ACT, TRANSPOSED };
 
 #if CK_HAS_SM90A
 
-/* Workers that share a tile: streamed, a team; of four there are two teams. */
+/* Workers that process a tile together: when streamed, a team; four workers are two teams. */
 template <int WORKERS, bool RESIDENT> __device__ constexpr int team_of() {
     return RESIDENT ? 1 : WORKERS == 4 ? 2 : WORKERS;
 }
 
-/* The tiles, in order, of a worker (resident) or of team `taker` of `takers`: row is that of the team's first worker.
- */
+/* Iterates over the tiles of a worker (resident) or of team `taker` of `takers`, in order; row is that of the team's
+ * first worker. */
 template <int COLUMNS, int WORKERS, bool RESIDENT> struct scheduler {
     int        tile, step, end, row, column;
     __device__ scheduler(const plan &p, int taker, int takers) {
@@ -105,7 +105,7 @@ __device__ __forceinline__ void load_scale_bias(const params &p, uint32_t to, ui
     ck_bulk_load(to + SCALE_BIAS_BYTES / 2, p.scale_bias + p.C + c0, bar, SCALE_BIAS_BYTES / 2);
 }
 
-/* One lane of a warp: fills ring `ring`; streamed, there is one. */
+/* One lane of a warp fills ring `ring`; there is one ring when streamed. */
 template <int COLUMNS, int WORKERS, bool RESIDENT, int MODE>
 __device__ __forceinline__ void load(const params &p, uint32_t shared, int ring) {
     const plan        &plan    = p.plan;

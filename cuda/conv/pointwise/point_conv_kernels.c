@@ -1,10 +1,10 @@
-/* cuda/conv/pointwise/point_conv_kernels.c: 1x1 convolutions and the gradients of their inputs by a kernel of ours, on
- * compute capability 9.0 in f16 and bf16, with all that the ops can have beside the product. The kernel is in
+/* cuda/conv/pointwise/point_conv_kernels.c: kernel table of 1x1 convolutions and the gradients of their inputs, for
+ * compute capability 9.0 in f16 and bf16, with all fused operations of the ops. Device code is in
  * cuda/conv/pointwise/point_conv_sm90a.cu. */
 #include "cuda/conv/pointwise/point_conv.h"
 #include "cuda/core/cuda_device.h"
 
-/* Of slots that may be absent: fits when absent. */
+/* For optional slots: an absent tensor also fits. */
 static bool is_like(const struct cr_tensor *t, const struct cr_tensor *data) {
     return !t || t->dtype == data->dtype;
 }
@@ -12,8 +12,8 @@ static bool is_f32(const struct cr_tensor *t) {
     return !t || t->dtype == CR_F32;
 }
 
-/* x goes in, y comes out: of the gradient, dy and dx. `present` stands for tensors that are there: pointers come later.
- */
+/* x is the input and y the output; for the gradient they are dy and dx. `present` is a placeholder for tensors that
+ * exist; the pointers are set at launch. */
 static struct ck_point_conv shape_of(const struct cr_op *op, const struct cr_tensor *x, const struct cr_tensor *y) {
     return (struct ck_point_conv){.type   = cuda_type(x),
                                   .N      = x->dim[0],
@@ -77,7 +77,7 @@ static bool conv_accepts_bf16(const struct cr_device *device, const struct cr_pr
     return conv_accepts(device, p, op, CR_BF16);
 }
 
-static int conv_ways(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+static int conv_algo_count(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct ck_point_conv a = conv_of(p, op);
     return ck_point_conv_configs(&a, cuda_of(device)->multiprocessors);
 }
@@ -145,7 +145,7 @@ static bool dgrad_accepts_bf16(const struct cr_device *device, const struct cr_p
     return dgrad_accepts(device, p, op, CR_BF16);
 }
 
-static int dgrad_ways(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+static int dgrad_algo_count(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct ck_point_conv a = dgrad_of(p, op);
     return ck_point_conv_configs(&a, cuda_of(device)->multiprocessors);
 }
@@ -177,22 +177,22 @@ static void nothing_to_release(void *prepared) {
     (void)prepared;
 }
 
-/* ---- the rows ---- */
+/* ---- the kernels ---- */
 
-#define POINT_ROW(row, row_name, kind, part, type, of_math)                                                            \
-    static const struct cr_kernel row = {.name          = row_name,                                                    \
-                                         .op            = CR_OP_##kind,                                                \
-                                         .math          = of_math,                                                     \
-                                         .deterministic = true,                                                        \
-                                         .accepts       = part##_accepts_##type,                                       \
-                                         .algo_count    = part##_ways,                                                 \
-                                         .prepare       = part##_prepare,                                              \
-                                         .launch        = part##_launch,                                               \
-                                         .release       = nothing_to_release}
-POINT_ROW(row_conv_f16, "cuda.point_conv.f16", conv, conv, f16, CR_MATH_F16);
-POINT_ROW(row_conv_bf16, "cuda.point_conv.bf16", conv, conv, bf16, CR_MATH_BF16);
-POINT_ROW(row_dgrad_f16, "cuda.point_dgrad.f16", conv_dgrad, dgrad, f16, CR_MATH_F16);
-POINT_ROW(row_dgrad_bf16, "cuda.point_dgrad.bf16", conv_dgrad, dgrad, bf16, CR_MATH_BF16);
+#define POINT_KERNEL(kernel, kernel_name, kind, part, type, of_math)                                                   \
+    static const struct cr_kernel kernel = {.name          = kernel_name,                                              \
+                                            .op            = CR_OP_##kind,                                             \
+                                            .math          = of_math,                                                  \
+                                            .deterministic = true,                                                     \
+                                            .accepts       = part##_accepts_##type,                                    \
+                                            .algo_count    = part##_algo_count,                                        \
+                                            .prepare       = part##_prepare,                                           \
+                                            .launch        = part##_launch,                                            \
+                                            .release       = nothing_to_release}
+POINT_KERNEL(kernel_conv_f16, "cuda.point_conv.f16", conv, conv, f16, CR_MATH_F16);
+POINT_KERNEL(kernel_conv_bf16, "cuda.point_conv.bf16", conv, conv, bf16, CR_MATH_BF16);
+POINT_KERNEL(kernel_dgrad_f16, "cuda.point_dgrad.f16", conv_dgrad, dgrad, f16, CR_MATH_F16);
+POINT_KERNEL(kernel_dgrad_bf16, "cuda.point_dgrad.bf16", conv_dgrad, dgrad, bf16, CR_MATH_BF16);
 
-const struct cr_kernel *const cr_cuda_point_conv_kernels[] = {&row_conv_f16, &row_conv_bf16, &row_dgrad_f16,
-                                                              &row_dgrad_bf16, NULL};
+const struct cr_kernel *const cr_cuda_point_conv_kernels[] = {&kernel_conv_f16, &kernel_conv_bf16, &kernel_dgrad_f16,
+                                                              &kernel_dgrad_bf16, NULL};

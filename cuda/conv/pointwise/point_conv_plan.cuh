@@ -1,5 +1,5 @@
-/* cuda/conv/pointwise/point_conv_plan.cuh: the host's part of cuda/conv/pointwise/point_conv_sm90a.cu that chooses:
- * ways of cutting up a launch, best first. */
+/* cuda/conv/pointwise/point_conv_plan.cuh: host side of cuda/conv/pointwise/point_conv_sm90a.cu: the tile configs of a
+ * launch, best first. */
 #ifndef CK_POINT_CONV_PLAN_CUH
 #define CK_POINT_CONV_PLAN_CUH
 
@@ -15,12 +15,12 @@ int64_t rows_of(const struct ck_point_conv *a) {
     return a->N * side_of(a->H, a->stride) * side_of(a->W, a->stride);
 }
 
-/* Workers of a tile that is streamed. */
+/* Number of workers of a streamed tile. */
 int team(const struct plan *p) {
     return p->workers == 4 ? 2 : p->workers;
 }
 
-/* Fills in where things lie in shared memory, with as many stages as there is room for; false: fewer than `least`. */
+/* Computes the offsets in shared memory, with as many stages as fit. Returns false when fewer than `least` fit. */
 bool lay_out(struct plan *p, const struct ck_point_conv *a, int least) {
     const int w_bytes = p->columns * 128, rings = p->resident ? p->workers : 1;
     const int stage            = p->resident ? X_BYTES : team(p) * X_BYTES + w_bytes,
@@ -50,7 +50,7 @@ bool lay_out(struct plan *p, const struct ck_point_conv *a, int least) {
     return true;
 }
 
-/* A plan of this kind, if it has room for `least` stages. */
+/* A plan of this kind, if at least `least` stages fit. */
 bool plan_as(struct plan *p, const struct ck_point_conv *a, bool resident, int columns, int workers, int panels,
              int least, int multiprocessors) {
     p->resident = resident;
@@ -63,7 +63,8 @@ bool plan_as(struct plan *p, const struct ck_point_conv *a, bool resident, int c
     if (workers * panels > PANELS_MAX || !lay_out(p, a, least)) return false;
     const int64_t rows = rows_of(a), high = resident ? ROWS : team(p) * ROWS, down = (rows + high - 1) / high;
     const int64_t tiles = resident ? down : down * p->blocks_k, share = resident ? workers : 1;
-    int64_t blocks = resident ? multiprocessors / p->blocks_k : multiprocessors; /* resident: of one set of columns */
+    /* resident: blocks with the same columns */
+    int64_t blocks = resident ? multiprocessors / p->blocks_k : multiprocessors;
     if (tiles > INT32_MAX / 2) return false;
     if (blocks > (tiles + share - 1) / share) blocks = (tiles + share - 1) / share;
     p->tiles        = (int)tiles;
@@ -72,13 +73,12 @@ bool plan_as(struct plan *p, const struct ck_point_conv *a, bool resident, int c
     return true;
 }
 
-/* Ways to cut up a launch, by what it has to do; each list in the order of what was fastest on an H200 over ResNet-50's
- * shapes. */
+/* Tile configs by problem class; each list is ordered by speed on an H200 over the shapes of ResNet-50. */
 struct choice {
     bool resident;
     int  columns, workers, panels;
-    int  least;    /* stages that it is worth having */
-    int  blocks_k; /* at most; 0: any */
+    int  least;    /* minimum number of stages */
+    int  blocks_k; /* maximum; 0: no limit */
 };
 enum { CHOICES_MAX = 8 };
 const struct choice choices_narrow[CHOICES_MAX + 1] = {{true, 64, 4, 2, 2, 1}, {false, 128, 2, 2, 2, 0}}; /* K <= 64 */
@@ -106,12 +106,12 @@ const struct choice *choices_for(const struct ck_point_conv *a) {
     return a->scale_bias ? choices_act : choices_plain;
 }
 
-/* The choice number `way` of those that fit goes to *p: there is one when the result is above way. way < 0: counts
- * them. */
-int find_plan(struct plan *p, const struct ck_point_conv *a, int way, int multiprocessors) {
+/* Stores tile config number `algo` of those that fit in *p. It exists when the result is above algo. With algo < 0,
+ * counts the configs that fit. */
+int find_plan(struct plan *p, const struct ck_point_conv *a, int algo, int multiprocessors) {
     int fitting = 0;
-    for (const struct choice *c = choices_for(a); c->columns && (way < 0 || fitting <= way); c++) {
-        if (c->columns == 256 && a->K <= 128) continue; /* half of it would do */
+    for (const struct choice *c = choices_for(a); c->columns && (algo < 0 || fitting <= algo); c++) {
+        if (c->columns == 256 && a->K <= 128) continue; /* half of the columns would be unused */
         if (c->blocks_k && (a->K + c->columns - 1) / c->columns > c->blocks_k) continue;
         if (plan_as(p, a, c->resident, c->columns, c->workers, c->panels, c->least, multiprocessors)) fitting++;
     }

@@ -1,24 +1,50 @@
-/* cuda/conv/pointwise/point_conv_sm90a.cu: see cuda/conv/pointwise/point_conv.h.
+/* cuda/conv/pointwise/point_conv_sm90a.cu: device code and launchers of cuda/conv/pointwise/point_conv.h.
  *
- * Bytes: 2*(C + K) a pixel, with add or bn_x 2*K more each; w and vectors besides. 2*C*K floating-point operations a
- * pixel: up to C*K/(C + K) of about 200 the memory limits (all of ResNet-50's stages 1 and 2), beyond it the tensor
+ * Bytes: 2*(C + K) a pixel; add and bn_x 2*K more each; plus w and the vectors. 2*C*K floating-point operations a
+ * pixel. Up to C*K/(C + K) of about 200 the limiter is memory (all of ResNet-50's stages 1 and 2), above it the tensor
  * cores.
  *
- * One block a multiprocessor, for the whole launch: a warpgroup that only loads (TMA) and WORKERS that multiply. A tile
- * is 64 rows (pixels) x COLUMNS for each of them; a step is 64 channels of the sum. Two ways to share the work:
- *   resident   the block has one set of columns and keeps their filters in shared memory. Each worker has its own tiles
- * and its own ring of stages, so that one multiplies while another stores. streamed   filters do not fit: the workers
- * of a team take neighbouring rows of one tile, whose stages carry x and w. With two teams, which take turns at the
- * tiles, one multiplies while the other stores. act is applied on the way from shared memory to registers, which wgmma
- * reads x from then. Each warp sends its 16 rows of a result through a ring of panels (16 x 64) of its own: add and
- * bn_x are loaded into it ahead, y replaces add and is stored by TMA, and sums for sums are taken down the panel's
- * columns. Sums of a worker (resident) or of a tile (streamed) go to the workspace; a second kernel adds them in a
- * fixed order. */
+ * One block for each multiprocessor, for the whole launch: a warpgroup that only loads (TMA) and WORKERS that multiply.
+ * A tile is 64 rows (pixels) x COLUMNS for each worker; a step is 64 channels of the reduced dimension. Two divisions
+ * of the work:
+ *   - resident: the block has one set of columns and holds their filters in shared memory. Each worker has its own
+ *     tiles and its own ring of stages, so that one multiplies while another stores.
+ *   - streamed: the filters do not fit. The workers of a team process neighbouring rows of one tile, whose stages have
+ *     x and w. Two teams process tiles alternately: one multiplies while the other stores.
+ * act is applied between shared memory and registers; wgmma then reads x from registers. Each warp sends its 16 rows of
+ * a result through its own ring of panels (16 x 64). add and bn_x are loaded into a panel ahead of time, y replaces add
+ * and is stored by TMA, and sums are computed down the panel's columns. Sums of a worker (resident) or of a tile
+ * (streamed) go to the workspace; a second kernel adds them in a fixed order. */
 #include "cuda/common/tma.cuh"
 #include "cuda/conv/pointwise/point_conv_plan.cuh"
 #include "cuda/conv/pointwise/point_conv_work.cuh"
 
 namespace {
+
+#if CK_HAS_SM90A
+/* Runs a worker with the features of the arguments as template parameters. */
+template <int MODE, class Worker> __device__ __forceinline__ void run_worker(Worker &worker) {
+    if constexpr (MODE == ACT) {
+        worker.template run_as<false, false, false>();
+    } else if constexpr (MODE == AS_IS) {
+        if (worker.p.add_given)
+            worker.template run_as<true, true, false>();
+        else if (worker.p.bias || worker.p.relu)
+            worker.template run_as<true, false, false>();
+        else
+            worker.template run_as<false, false, false>();
+    } else {
+        if (worker.p.bn_given && worker.p.add_given)
+            worker.template run_as<false, true, true>();
+        else if (worker.p.bn_given)
+            worker.template run_as<false, false, true>();
+        else if (worker.p.add_given)
+            worker.template run_as<false, true, false>();
+        else
+            worker.template run_as<false, false, false>();
+    }
+}
+#endif
 
 template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE>
 __global__ void __launch_bounds__((1 + WORKERS) * GROUP, 1) point_conv(const __grid_constant__ params p) {
@@ -46,7 +72,7 @@ __global__ void __launch_bounds__((1 + WORKERS) * GROUP, 1) point_conv(const __g
     } else {
         ck_registers_increase<WORKERS == 2 ? 232 : WORKERS == 3 ? 152 : 112>();
         worker<T, COLUMNS, WORKERS, RESIDENT, MODE> worker(p, shared, group - 1);
-        worker.run();
+        run_worker<MODE>(worker);
     }
 #else
     (void)p;
@@ -54,10 +80,10 @@ __global__ void __launch_bounds__((1 + WORKERS) * GROUP, 1) point_conv(const __g
 #endif
 }
 
-/* partial[rows][2][width] -> sums[2][K], in double: a block takes 32 columns. */
+/* partial[rows][2][width] -> sums[2][K], in double; a block processes 32 columns. */
 enum { SUM_LANES = 32 };
 __global__ void __launch_bounds__(32 * SUM_LANES)
-    point_stats(const float *partial, float *sums, int rows, int64_t width, int64_t K) {
+    point_sums(const float *partial, float *sums, int rows, int64_t width, int64_t K) {
     __shared__ double part[SUM_LANES][33];
     const int64_t     column = (int64_t)blockIdx.x * 32 + threadIdx.x, of = column / width, k = column % width;
     double            sum = 0.0;
@@ -70,7 +96,7 @@ __global__ void __launch_bounds__(32 * SUM_LANES)
     }
 }
 
-/* ---- the host's side ---- */
+/* ---- host side ---- */
 
 /* Every stride-th pixel of every stride-th row of x, 64 channels of `pixels` pixels a box. */
 bool map_pixels(CUtensorMap *map, const struct ck_point_conv *a, int pixels) {
@@ -144,8 +170,8 @@ cudaError_t launch(const struct ck_point_conv *a, const struct plan *plan, void 
                                                 : start_mode<__nv_bfloat16>(&p, a->transposed, stream);
     if (error != cudaSuccess || !a->sums) return error;
     const int64_t width = (int64_t)plan->blocks_k * plan->columns;
-    point_stats<<<(unsigned)(2 * width / 32), dim3(32, SUM_LANES), 0, stream>>>(p.partial, a->sums, plan->partial_rows,
-                                                                                width, a->K);
+    point_sums<<<(unsigned)(2 * width / 32), dim3(32, SUM_LANES), 0, stream>>>(p.partial, a->sums, plan->partial_rows,
+                                                                               width, a->K);
     return cudaGetLastError();
 }
 

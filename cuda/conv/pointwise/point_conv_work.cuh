@@ -9,31 +9,34 @@
 
 namespace {
 
-/* A worker: one warpgroup. Members of a warp's own: panels, sums. */
+/* A worker is one warpgroup. Each warp has panels and sums of its own. */
 template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE> struct worker {
     static constexpr int      PANELS = COLUMNS / 64, ACC = COLUMNS / 2;
     static constexpr int      TEAM = team_of<WORKERS, RESIDENT>(), TAKERS = WORKERS / TEAM;
     static constexpr uint32_t W_BYTES = COLUMNS * 128, STAGE = TEAM * X_BYTES + (RESIDENT ? 0 : W_BYTES);
     static constexpr bool     TURNS = TAKERS > 1 && !RESIDENT; /* teams multiply one after the other */
     static constexpr int      FRAGMENTS =
-        COLUMNS == 128 && WORKERS == 4 ? 1 : 2; /* sets of registers for steps with act: what fits */
+        COLUMNS == 128 && WORKERS == 4 ? 1 : 2; /* sets of registers for steps with act, as many as fit */
     static constexpr int B_NEXT =
         MODE == TRANSPOSED ? 2048 / 16 : 32 / 16;          /* 16 channels further in w, in units of a descriptor */
-    static constexpr bool LATE = MODE != ACT || !RESIDENT; /* a stage is read until its products are done */
+    static constexpr bool LATE = MODE != ACT || !RESIDENT; /* a stage is read until its products are complete */
     using tiles                = scheduler<COLUMNS, WORKERS, RESIDENT>;
 
     const params &p;
     const plan   &plan;
-    const int     me, warp, lane, thread; /* worker; warp of it, lane of that, thread of the worker */
-    uint32_t      full, filters_at, stages_at, scale_bias_base; /* of the ring */
-    uint32_t      panels_at, others_at, panel_full;             /* of the warp */
-    uint32_t      columns_at, scratch_at, worker_at;            /* of the worker; worker_at: panels of its first warp */
-    uint32_t      chunk[4]; /* ldmatrix, stmatrix: bytes of the lane's row and 16-byte chunk, each 16 columns */
+    /* index of the worker; warp in the worker, lane in the warp, thread in the worker */
+    const int me, warp, lane, thread;
+    uint32_t  full, filters_at, stages_at, scale_bias_base; /* of the ring */
+    uint32_t  panels_at, others_at, panel_full;             /* of the warp */
+    uint32_t  columns_at, scratch_at, worker_at;            /* of the worker; worker_at: panels of its first warp */
+    /* for ldmatrix and stmatrix: byte offset of the lane's row and 16-byte chunk, for each 16 columns */
+    uint32_t      chunk[4];
     ck_ring_place stage, panel;
-    uint32_t      turn; /* parity of this team's next */
+    uint32_t      turn; /* parity of this team's next turn */
     float         acc[ACC];
-    float         sum[PANELS][4]; /* of two columns of each panel: first, second of the lower, of the upper sum */
-    tiles         ahead;          /* where add and bn_x are loaded for */
+    /* two columns of each panel: first and second column of the lower, of the upper sum */
+    float         sum[PANELS][4];
+    tiles         ahead; /* next tile whose add and bn_x are loaded */
     int           ahead_panel;
     ck_ring_place ahead_at;
 
@@ -71,7 +74,7 @@ template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE> struct 
             RESIDENT ? filters_at + (uint32_t)step * W_BYTES : stages_at + (uint32_t)stage.at * STAGE + TEAM * X_BYTES;
         return MODE == TRANSPOSED ? ck_operand_transposed(b, 64 * 128) : ck_operand(b);
     }
-    /* This warp has read the stage. */
+    /* This warp has finished reading the stage. */
     __device__ __forceinline__ void release(int at) const {
         __syncwarp();
         if (lane == 0) ck_mbar_arrive(full + 8 * (uint32_t)(BAR_EMPTY - BAR_FULL + at));
@@ -114,11 +117,12 @@ template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE> struct 
         for (int i = 0; i < 4; i++)
             ck_wgmma<T, COLUMNS>::template left<0>(acc, a[i], b + (uint64_t)(B_NEXT * i), step + i > 0);
         ck_wgmma_commit();
-        if (!LATE) release(stage.at); /* an arrival does not wait for loads under way; issued products did */
+        /* an arrival does not wait for loads in flight; the issued products have waited for them */
+        if (!LATE) release(stage.at);
     }
 
-    /* Stages are filled in the order of tiles, and their barriers tell only one round from the next: a team waits for
-     * its stages when the other one has seen all of the tile before. */
+    /* Stages are filled in the order of tiles, and their barriers only distinguish one round from the next. So a team
+     * waits for its stages only after the other team has waited for all stages of the previous tile. */
     __device__ __forceinline__ uint32_t order_barrier(int team) const {
         return full + 8 * (uint32_t)(BAR_ORDER - BAR_FULL + team);
     }
@@ -131,7 +135,7 @@ template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE> struct 
         if (lane == 0) ck_mbar_arrive(order_barrier(1 - me / TEAM));
     }
 
-    /* acc = the tile's products. One step is under way while the next is prepared. */
+    /* acc = the tile's products. One step is in flight while the next is prepared. */
     __device__ __forceinline__ void multiply() {
         if (TURNS) wait_order();
         int before = 0;
@@ -166,8 +170,8 @@ template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE> struct 
 
     /* ---- results ---- */
 
-    /* Vectors over the tile's columns, f32 [4][COLUMNS]: bias; or scale and bias of the BN in front, rstd, -mean*rstd.
-     */
+    /* Vectors over the tile's columns, f32 [4][COLUMNS]: bias; or scale and bias of the BN in front, rstd,
+     * -mean*rstd. */
     __device__ __forceinline__ void set_columns(int column) const {
         group_barrier();
         for (int i = thread; i < COLUMNS; i += GROUP) {
@@ -193,7 +197,7 @@ template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE> struct 
         return row + me % TEAM * ROWS + warp * STRIP;
     }
 
-    /* By the warp's first lane: loads the next panel's add and bn_x. Its buffers are free. */
+    /* Called by the warp's first lane: loads add and bn_x of the next panel, whose buffers are free. */
     __device__ __forceinline__ void load_ahead() {
         if (!ahead.more()) return;
         const uint32_t bar = panel_full + 8 * (uint32_t)ahead_at.at, at = (uint32_t)(ahead_at.at * PANEL_BYTES);
@@ -208,7 +212,7 @@ template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE> struct 
         }
     }
 
-    /* acc of panel `i`, finished, into its buffer. INFER: bias and, with least 0, ReLU. */
+    /* Finishes panel `i` of acc and writes it to its buffer. INFER: adds the bias; with least 0 also applies ReLU. */
     template <bool INFER, bool ADD, bool BN>
     __device__ __forceinline__ void write_panel(int i, uint32_t to, uint32_t other, float least) const {
         const uint32_t columns = columns_at + (uint32_t)(i * 64 + lane % 4 * 2) * 4;
@@ -277,7 +281,7 @@ template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE> struct 
         sum[i][0] = s0, sum[i][1] = s1, sum[i][2] = t0, sum[i][3] = t1;
     }
 
-    /* Rows outside y: 0, for the sums. */
+    /* Sets rows outside y to 0, for the sums. */
     __device__ __forceinline__ void clear_outside(int row) {
         const int mine = row + lane / 4;
 #pragma unroll
@@ -288,7 +292,7 @@ template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE> struct 
             }
     }
 
-    /* The warp's strip of the tile: every lane writes, the first one stores. */
+    /* The warp's strip of the tile: all lanes write to shared memory, lane 0 stores to memory. */
     template <bool INFER, bool ADD, bool BN> __device__ __forceinline__ void finish(int row, int column) {
         const float least = INFER && p.relu ? 0.0f : __int_as_float((int)0xff800000); /* minus infinity */
         if (p.partial && row + STRIP > p.rows) clear_outside(row);
@@ -311,7 +315,8 @@ template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE> struct 
                 ck_bulk_commit();
             }
             if (p.partial) add_sums<BN>(i, y, other);
-            if (ADD || BN) { /* the next panel to load takes the buffer of the one before this: all have read it */
+            /* the next panel is loaded into the buffer of the previous panel: all lanes have read it */
+            if (ADD || BN) {
                 __syncwarp();
                 if (lane == 0) {
                     ck_bulk_wait_read<1>();
@@ -336,8 +341,8 @@ template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE> struct 
         for (int w = 0; w < 4; w++) total += __uint_as_float(ck_get4(scratch + (uint32_t)(w * GROUP + thread) * 4));
         return total;
     }
-    /* The sums so far, over the worker's warps, into row `row` of the workspace; they begin anew. IDLE: nothing is
-     * loaded into the worker's panels, which then are the scratch space. */
+    /* Adds the sums so far over the worker's warps, writes them to row `row` of the workspace and resets them. IDLE: no
+     * loads into the worker's panels are in flight, so the panels are used as scratch. */
     template <bool IDLE> __device__ __forceinline__ void flush(int row, int column) {
         const int64_t width = (int64_t)plan.blocks_k * COLUMNS;
         float        *to    = p.partial + row * 2 * width + thread / 64 * width + column + thread % 64;
@@ -365,11 +370,12 @@ template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE> struct 
 
     template <bool INFER, bool ADD, bool BN> __device__ __forceinline__ void run_as() {
         tiles at(plan, me / TEAM, TAKERS);
-        int   column = -1;            /* that set_columns was called for */
-        if ((ADD || BN) && lane == 0) /* all but one: the last one's buffer is loaded when the first has been stored */
+        int   column = -1; /* the column of the last call of set_columns */
+        /* all panels but one: the buffer of the last is loaded when the first panel has been stored */
+        if ((ADD || BN) && lane == 0)
             for (int i = 0; i < plan.panels - 1; i++) load_ahead();
         if (TURNS && me >= TEAM) stage.skip(plan.steps, plan.stages);
-        turn = me < TEAM ? 1 : 0; /* the first team's first is at once */
+        turn = me < TEAM ? 1 : 0; /* the first team starts at once */
         if (RESIDENT) ck_mbar_wait(full + 8 * (uint32_t)(BAR_FILTERS - BAR_FULL) - 8 * (uint32_t)(me * STAGES_MAX), 0);
         for (; at.more(); at.next(plan)) {
             if ((INFER || BN) && at.column != column) set_columns(column = at.column);
@@ -379,27 +385,6 @@ template <typename T, int COLUMNS, int WORKERS, bool RESIDENT, int MODE> struct 
         }
         if (p.partial && RESIDENT) flush<true>((int)blockIdx.x / plan.blocks_k * WORKERS + me, at.column);
         if (lane == 0) ck_bulk_wait<0>();
-    }
-    __device__ __forceinline__ void run() {
-        if constexpr (MODE == ACT) {
-            run_as<false, false, false>();
-        } else if constexpr (MODE == AS_IS) {
-            if (p.add_given)
-                run_as<true, true, false>();
-            else if (p.bias || p.relu)
-                run_as<true, false, false>();
-            else
-                run_as<false, false, false>();
-        } else {
-            if (p.bn_given && p.add_given)
-                run_as<false, true, true>();
-            else if (p.bn_given)
-                run_as<false, false, true>();
-            else if (p.add_given)
-                run_as<false, true, false>();
-            else
-                run_as<false, false, false>();
-        }
     }
 };
 

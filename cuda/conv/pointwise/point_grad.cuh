@@ -1,12 +1,12 @@
-/* cuda/conv/pointwise/point_grad.cuh: what cuda/conv/pointwise/point_grad_sm90a.cu needs of Hopper besides
- * cuda/common/hopper.cuh: a barrier asked without waiting, the two blocks of a cluster, the products by their names
- * here. */
+/* cuda/conv/pointwise/point_grad.cuh: Hopper instructions of cuda/conv/pointwise/point_grad_sm90a.cu in addition to
+ * cuda/common/hopper.cuh: a test of a barrier without waiting, access between the two blocks of a cluster, matrix
+ * products. */
 #ifndef CK_POINT_GRAD_CUH
 #define CK_POINT_GRAD_CUH
 
 #include "cuda/common/hopper.cuh"
 
-/* Is the phase with this parity over? Does not wait. */
+/* Whether the phase with this parity is complete. Does not wait. */
 __device__ __forceinline__ bool pg_test(uint32_t barrier, uint32_t parity) {
     uint32_t done;
     asm volatile("{\n.reg .pred p;\n"
@@ -24,7 +24,7 @@ __device__ __forceinline__ void pg_floats(uint4 v, float *to) {
     to[2] = __uint_as_float(v.z);
     to[3] = __uint_as_float(v.w);
 }
-/* Memory through L1, where the compiler would else keep the value in registers. */
+/* A load through L1, where the compiler would otherwise keep the value in registers. */
 __device__ __forceinline__ uint4 pg_fetch16(const float *from) {
     uint4 v;
     asm volatile("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];"
@@ -39,7 +39,7 @@ __device__ __forceinline__ uint4 pg_fetch16(const float *from) {
 __device__ __forceinline__ void pg_arrive_peer(uint32_t barrier) {
     asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-/* As ck_mbar_wait, for what the other block did. */
+/* As ck_mbar_wait, for writes of the other block. */
 __device__ __forceinline__ void pg_wait_cluster(uint32_t barrier, uint32_t parity) {
     asm volatile("{\n.reg .pred p;\n"
                  "again:\n"
@@ -50,7 +50,7 @@ __device__ __forceinline__ void pg_wait_cluster(uint32_t barrier, uint32_t parit
                  "r"(parity)
                  : "memory");
 }
-/* 16 bytes into the other block's memory; its barrier counts them. */
+/* Stores 16 bytes to the other block's shared memory; that block's barrier counts them. */
 __device__ __forceinline__ void pg_send16(uint32_t to, float4 v, uint32_t barrier) {
     asm volatile(
         "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1,%2,%3,%4}, [%5];" ::"r"(to),
@@ -60,18 +60,18 @@ __device__ __forceinline__ void pg_send16(uint32_t to, float4 v, uint32_t barrie
 
 /* ---- matrix products ---- */
 
-/* A chunk is 64 rows of 64 elements of 16 bits, 128 bytes a row, as cuda/common/hopper.cuh has tiles; it starts at a
- * multiple of 1024 bytes. ck_operand serves both readings, rows as the outer dimension (the sum runs along the row; +32
- * bytes a step of 16) and rows as the inner one (the sum runs over rows; +2048 bytes a step): groups of 8 rows are 1024
- * bytes apart in both. */
+/* A chunk is 64 rows of 64 16-bit elements, 128 bytes a row, in the tile layout of cuda/common/hopper.cuh; it starts at
+ * a multiple of 1024 bytes. ck_operand describes both uses: rows as the outer dimension (the sum runs along the row;
+ * +32 bytes for a step of 16) and rows as the inner dimension (the sum runs over rows; +2048 bytes for a step). Groups
+ * of 8 rows are 1024 bytes apart in both. */
 
-/* d[64][64] = a[64][16] * b[16][64] (+ d when `add`). B's rows are the inner dimension; A's too when ROWS_INNER.
- * Element d[i] of lane l of warp q: row 16q + l/4 + 8*(i/2%2), column 8*(i/4) + 2*(l%4) + i%2. */
+/* d[64][64] = a[64][16] * b[16][64] (+ d when `add`). The rows of B are the inner dimension; with ROWS_INNER those of
+ * A, too. Element d[i] of lane l of warp q: row 16q + l/4 + 8*(i/2%2), column 8*(i/4) + 2*(l%4) + i%2. */
 template <typename T, bool ROWS_INNER>
 __device__ __forceinline__ void pg_mma(float (&d)[32], uint64_t a, uint64_t b, bool add) {
     ck_wgmma<T, 64>::template both<1, ROWS_INNER>(d, a, b, add);
 }
-/* d[64][128] += a[64][16] * b[16][128], rows the inner dimension of both; d[32..63] are columns 64..127. */
+/* d[64][128] += a[64][16] * b[16][128]; rows are the inner dimension of both. d[32..63] are columns 64..127. */
 template <typename T> __device__ __forceinline__ void pg_mma_wide(float (&d)[64], uint64_t a, uint64_t b) {
     ck_wgmma<T, 128>::template both<1, 1>(d, a, b, 1);
 }

@@ -1,5 +1,5 @@
-/* cuda/conv/pointwise/point_grad_kernels.c: the backward of 1x1 convolutions with stride 1 as one kernel of ours, on
- * compute capability 9.0 in f16 and bf16. The kernel is in cuda/conv/pointwise/point_grad_sm90a.cu. */
+/* cuda/conv/pointwise/point_grad_kernels.c: kernel table of the whole backward of 1x1 convolutions with stride 1, for
+ * compute capability 9.0 in f16 and bf16. Device code is in cuda/conv/pointwise/point_grad_sm90a.cu. */
 #include "cuda/conv/pointwise/point_grad.h"
 #include "cuda/core/cuda_device.h"
 
@@ -8,7 +8,7 @@
 #define IN_BIT(slot) (1u << CR_IN_conv_grad_##slot)
 #define OUT_BIT(slot) (1u << CR_OUT_conv_grad_##slot)
 
-/* Of slots that may be absent: fits when absent. */
+/* For optional slots: an absent tensor also fits. */
 static bool is_like(const struct cr_tensor *t, const struct cr_tensor *data) {
     return !t || t->dtype == data->dtype;
 }
@@ -74,7 +74,7 @@ static cr_status point_grad_launch(struct cr_device *device, const struct cr_cal
                                        .x          = call->in[CR_IN_conv_grad_x],
                                        .add        = call->in[CR_IN_conv_grad_add],
                                        .bn_x       = call->in[CR_IN_conv_grad_bn_x],
-                                       .dy_coef    = call->in[CR_IN_conv_grad_dy_coef],
+                                       .dy_coeffs  = call->in[CR_IN_conv_grad_dy_coef],
                                        .scale_bias = call->in[CR_IN_conv_grad_scale_bias],
                                        .mean_rstd  = call->in[CR_IN_conv_grad_mean_rstd],
                                        .dx         = call->out[CR_OUT_conv_grad_dx],
@@ -85,16 +85,16 @@ static cr_status point_grad_launch(struct cr_device *device, const struct cr_cal
     return CR_OK;
 }
 
-#define POINT_GRAD_ROW(row, type, of_type, of_math)                                                                    \
-    static const struct cr_kernel row = {.name          = "cuda.point_grad." type,                                     \
-                                         .op            = CR_OP_conv_grad,                                             \
-                                         .math          = of_math,                                                     \
-                                         .deterministic = true,                                                        \
-                                         .accepts       = of_type,                                                     \
-                                         .prepare       = point_grad_prepare,                                          \
-                                         .launch        = point_grad_launch,                                           \
-                                         .release       = nothing_to_release}
-POINT_GRAD_ROW(row_f16, "f16", f16_accepts, CR_MATH_F16);
-POINT_GRAD_ROW(row_bf16, "bf16", bf16_accepts, CR_MATH_BF16);
+#define POINT_GRAD_KERNEL(kernel, type, of_type, of_math)                                                              \
+    static const struct cr_kernel kernel = {.name          = "cuda.point_grad." type,                                  \
+                                            .op            = CR_OP_conv_grad,                                          \
+                                            .math          = of_math,                                                  \
+                                            .deterministic = true,                                                     \
+                                            .accepts       = of_type,                                                  \
+                                            .prepare       = point_grad_prepare,                                       \
+                                            .launch        = point_grad_launch,                                        \
+                                            .release       = nothing_to_release}
+POINT_GRAD_KERNEL(kernel_f16, "f16", f16_accepts, CR_MATH_F16);
+POINT_GRAD_KERNEL(kernel_bf16, "bf16", bf16_accepts, CR_MATH_BF16);
 
-const struct cr_kernel *const cr_cuda_point_grad_kernels[] = {&row_f16, &row_bf16, NULL};
+const struct cr_kernel *const cr_cuda_point_grad_kernels[] = {&kernel_f16, &kernel_bf16, NULL};

@@ -1,4 +1,4 @@
-/* cuda/conv/pointwise/point_grad_load.cuh: the thread that keeps the copy engine busy. */
+/* cuda/conv/pointwise/point_grad_load.cuh: the thread that issues the TMA loads. */
 #ifndef CK_POINT_GRAD_LOAD_CUH
 #define CK_POINT_GRAD_LOAD_CUH
 
@@ -18,7 +18,7 @@ template <typename P> struct pg_loader : pg_block<P> {
             for (int c = 0; c < P::CC; c++)
                 ck_tma_load(base + (k * P::CC + c) * CHUNK, &a.w, barrier(P::FULL_W), at.c + c * 64, at.k + k * 64);
     }
-    /* A share of a tile of g or dy_x. */
+    /* A part of a tile of g or dy_x. */
     __device__ __forceinline__ void load_share(const CUtensorMap *map, uint32_t to, int number, int share,
                                                int full) const {
         const int chunk = share * P::KC / 4, row = share * P::SHARE_ROWS % 64;
@@ -31,7 +31,7 @@ template <typename P> struct pg_loader : pg_block<P> {
         ck_tma_load(to, map, barrier(full), at.c + chunk * 64, number * TILE);
     }
 
-    /* The n-th of a stream, when its slot is free. */
+    /* Loads item n of a stream if its slot is free. */
     __device__ __forceinline__ bool next_g(int n) const {
         const int slot = pg_slot<P::SG>(n);
         if (!pg_test(barrier(P::EMPTY_G + slot), pg_parity<P::SG>(n) ^ 1)) return false;
@@ -39,7 +39,7 @@ template <typename P> struct pg_loader : pg_block<P> {
             load_share(&a.g, this->dy_at(n), tile(n), share, P::FULL_G + 4 * slot + share);
         return true;
     }
-    __device__ __forceinline__ bool next_d(int n) const { /* shares, not tiles */
+    __device__ __forceinline__ bool next_d(int n) const { /* in units of parts, not tiles */
         const int index = n / SHARES, share = n % SHARES, slot = pg_slot<P::SD>(index);
         if (!pg_test(barrier(P::EMPTY_D + 4 * slot + share), pg_parity<P::SD>(index) ^ 1)) return false;
         load_share(&a.d, base + P::D_AT + slot * P::KC * CHUNK, tile(index), share, P::FULL_D + 4 * slot + share);
@@ -60,7 +60,7 @@ template <typename P> struct pg_loader : pg_block<P> {
         return true;
     }
 
-    /* Each stream goes on when its next slot is free: none waits for another. */
+    /* Each stream advances when its next slot is free; no stream waits for another. */
     __device__ __forceinline__ void run() const {
         const int tiles   = (a.tiles - at.first + at.step - 1) / at.step;
         const int a_units = P::HAS_A && a.has_add ? tiles * P::CC : 0, b_units = P::HAS_B ? tiles * P::CC : 0;

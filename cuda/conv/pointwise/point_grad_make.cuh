@@ -1,10 +1,11 @@
-/* cuda/conv/pointwise/point_grad_make.cuh: dy over g, and xa, in shared memory. */
+/* cuda/conv/pointwise/point_grad_make.cuh: computes dy in place of g, and xa, in shared memory. */
 #ifndef CK_POINT_GRAD_MAKE_CUH
 #define CK_POINT_GRAD_MAKE_CUH
 
 #include "cuda/conv/pointwise/point_grad_plan.cuh"
 
-/* A warpgroup's part of it. group: among those that make a tile together; it has OWN_SHARES shares. */
+/* A warpgroup's part of the work. group: index among the groups that process a tile together; each has OWN_SHARES
+ * parts. */
 template <typename T, typename P> struct pg_maker : pg_block<P> {
     using pg_block<P>::a;
     using pg_block<P>::base;
@@ -22,15 +23,15 @@ template <typename T, typename P> struct pg_maker : pg_block<P> {
         return P::OWN_SHARES == SHARES ? i : group * P::OWN_SHARES + i;
     }
 
-    /* The coefficients of the thread's 8 channels of a share. Read anew for each tile: there are no registers to keep
-     * them. */
+    /* The coefficients of the thread's 8 channels of a part. They are read again for each tile, because there are no
+     * registers to hold them. */
     __device__ __forceinline__ void load_abc(float (&abc)[3][8], int share) const {
         const int      k    = share * P::KC / 4 * 64 + vector() * 8;
         const uint32_t from = base + P::ABC_AT + k * 4;
 #pragma unroll
         for (int i = 0; i < 6; i++) {
             const uint4 f = P::ABC_SHARED ? ck_get16(from + i / 2 * P::K * 4 + i % 2 * 16)
-                                          : pg_fetch16(a.dy_coef + i / 2 * a.K + at.k + k + i % 2 * 4);
+                                          : pg_fetch16(a.dy_coeffs + i / 2 * a.K + at.k + k + i % 2 * 4);
             pg_floats(f, &abc[i / 2][i % 2 * 4]);
         }
     }
@@ -40,9 +41,11 @@ template <typename T, typename P> struct pg_maker : pg_block<P> {
                                fmaf(abc[0][i + 1], p.y, fmaf(abc[1][i + 1], q.y, abc[2][i + 1])));
     }
 
-    /* A share of a tile of dy, over g. Rows behind the last pixel become 0: they would be c. */
+    /* Computes a part of a tile of dy in place of g. Rows after the last pixel become 0; without this they would be
+     * coefficient c. */
     __device__ __forceinline__ void make_dy(int tile, int index, int share) const {
-        constexpr int  BATCH = P::GROUPS == 2 || P::KC < 2 ? P::KC : 2; /* vectors under way: what the registers hold */
+        /* vectors in flight: as many as the registers hold */
+        constexpr int  BATCH = P::GROUPS == 2 || P::KC < 2 ? P::KC : 2;
         const int      slot = pg_slot<P::SD>(index), row = share * P::SHARE_ROWS % 64 + thread() / 8;
         const uint32_t in   = share * P::KC / 4 * CHUNK + row * 128 + ((vector() ^ row % 8) << 4);
         const uint32_t g_at = dy_at(index) + in, d_at = base + P::D_AT + slot * P::KC * CHUNK + in;
@@ -97,8 +100,8 @@ template <typename T, typename P> struct pg_maker : pg_block<P> {
         return ck_pack_pair<T>(ck_relu(fmaf(p.x, scale[i], bias[i])), ck_relu(fmaf(p.y, scale[i + 1], bias[i + 1])));
     }
 
-    /* Shares from `from` on, then xa. g of a tile is loaded when all are through with the products of the tile SG
-     * before it: xa's place is free then, too. */
+    /* Parts from `from` on, then xa. g of a tile is loaded when all groups have finished the products of the tile SG
+     * before it; the place of xa is free then, too. */
     __device__ __forceinline__ void make(int tile, int index, int from) const {
 #pragma unroll
         for (int i = from; i < P::OWN_SHARES; i++) make_dy(tile, index, own_share(i));
@@ -107,7 +110,7 @@ template <typename T, typename P> struct pg_maker : pg_block<P> {
         warp_arrive(P::READY + pg_slot<P::SG>(index));
     }
 
-    /* All tiles, where nobody else makes them. */
+    /* All tiles, for the group that computes dy and xa for the other groups. */
     __device__ __forceinline__ void run() const {
         for (int tile = at.first, index = 0; tile < a.tiles; tile += at.step, index++) make(tile, index, 0);
     }

@@ -10,29 +10,32 @@ enum {
     TILE         = 64,    /* pixels */
     CHUNK        = 8192,  /* bytes of 64 pixels of 64 channels */
     SENT         = 16384, /* the same in f32 */
-    SHARES       = 4,     /* of a tile of dy: what is loaded and made at a time */
+    SHARES       = 4,     /* parts of a tile of dy; a part is loaded and computed at a time */
     GROUP        = 128,   /* threads of a warpgroup */
     GROUP_WARPS  = 4,
     BARRIERS_MAX = 120,
     SHARED_MAX   = 227 * 1024
 };
 
-/* KS, CS: channels of dy and of the slice of x. The numbers of slots: G tiles of dy, D of dy_x, X tiles of x, E units
- * of add and of bn_x. GROUPS warpgroups do the products, 2 where dw needs their registers. PAIR: two blocks share a
+/* KS, CS: channels of dy and of the slice of x. Numbers of slots: G tiles of dy, D of dy_x, X tiles of x, E units of
+ * add and of bn_x. GROUPS warpgroups compute the products: 2 where dw needs their registers. PAIR: two blocks share a
  * tile of KS*2 channels of dy. */
 template <int KS, int CS, int MODE_, int G, int D, int X, int E_, int GROUPS_, bool PAIR_> struct pg_plan {
     static constexpr int  K = KS, C = CS, MODE = MODE_, SG = G, SD = D, SX = X, E = E_, GROUPS = GROUPS_;
     static constexpr bool PAIR = PAIR_;
     static constexpr int  KC = K / 64, CC = C / 64; /* chunks across */
-    static constexpr bool ALONE = KC * CC == 1; /* a group has tiles of its own: dw is one tile, each group has one */
-    static constexpr bool MAKER = GROUPS == 2 && CC == 2; /* one more group makes dy and xa; else all do */
-    static constexpr bool EARLY = GROUPS == 2 && !MAKER;  /* registers for dgrad while dy is made */
+    /* a group has tiles of its own: dw is one tile, and each group has one */
+    static constexpr bool ALONE = KC * CC == 1;
+    /* one more group computes dy and xa; otherwise all groups do */
+    static constexpr bool MAKER = GROUPS == 2 && CC == 2;
+    static constexpr bool EARLY = GROUPS == 2 && !MAKER;  /* registers for dgrad are reserved while dy is computed */
     static constexpr bool WIDE  = GROUPS == 2 && CC == 2; /* tiles of dw are 64x128, else 64x64 */
     static constexpr int  ACC   = WIDE ? 64 : 32;         /* registers of one */
-    static constexpr int  TILES = KC * CC < GROUPS ? 1 : KC * CC / GROUPS / (WIDE ? 2 : 1); /* of dw, of a group */
-    static constexpr int  AHEAD = ALONE ? GROUPS : 1; /* tiles from one to the next of a group */
+    static constexpr int  TILES = KC * CC < GROUPS ? 1 : KC * CC / GROUPS / (WIDE ? 2 : 1); /* tiles of dw in a group */
+    static constexpr int  AHEAD = ALONE ? GROUPS : 1; /* distance between consecutive tiles of a group */
 
-    /* Threads. Registers move between whole warpgroups: the one that loads gives what the others take. */
+    /* Threads. Registers move between whole warpgroups: the loading warpgroup releases the registers that the other
+     * groups allocate. */
     static constexpr int WARPS = GROUPS * GROUP_WARPS, WORKERS = GROUPS * GROUP;
     static constexpr int THREADS     = WORKERS + (MAKER ? GROUP : 0) + GROUP;
     static constexpr int WORKER_REGS = MAKER ? 200 : GROUPS == 4 ? 112 : 240;
@@ -40,8 +43,8 @@ template <int KS, int CS, int MODE_, int G, int D, int X, int E_, int GROUPS_, b
 
     static constexpr int SHARE_ROWS = 16 * KC; /* of one chunk */
     static constexpr int OWN_SHARES = MAKER || ALONE ? SHARES : SHARES / GROUPS;
-    static constexpr int MAKE_WARPS = MAKER || ALONE ? GROUP_WARPS : WARPS; /* that make a tile of dy */
-    static constexpr int USE_WARPS  = ALONE ? GROUP_WARPS : WARPS;          /* that read it */
+    static constexpr int MAKE_WARPS = MAKER || ALONE ? GROUP_WARPS : WARPS; /* warps that compute a tile of dy */
+    static constexpr int USE_WARPS  = ALONE ? GROUP_WARPS : WARPS;          /* warps that read it */
 
     static constexpr bool HAS_A = MODE != INNER, HAS_B = MODE == BLOCK;
     static_assert(KC <= 4 && CC <= 4 && (MODE != INNER || CC == (PAIR ? 2 : 1)), "chunks of a tile");
@@ -49,18 +52,20 @@ template <int KS, int CS, int MODE_, int G, int D, int X, int E_, int GROUPS_, b
     static_assert(!ALONE || (SG % GROUPS == 0 && SD % GROUPS == 0 && SX % GROUPS == 0),
                   "a group always meets the same slots");
 
-    /* Shared memory: w, then the rings. INNER has xa beside x: as many as dy, see pg_maker. */
-    static constexpr int  G_AT = KC * CC * CHUNK, D_AT = G_AT + SG * KC * CHUNK;
-    static constexpr int  X_AT = D_AT + SD * KC * CHUNK, XA_AT = X_AT + SX * CC * CHUNK;
-    static constexpr int  A_AT = XA_AT + (MODE == INNER ? SG * CHUNK : 0), B_AT = A_AT + (HAS_A ? E * CHUNK : 0);
-    static constexpr int  SENT_AT = B_AT + (HAS_B ? E * CHUNK : 0);   /* float[64][64] from the other block of a pair */
-    static constexpr int  CHANNEL_AT   = SENT_AT + (PAIR ? SENT : 0); /* float[][C]: mean, scale, bias */
-    static constexpr int  CHANNEL_ROWS = MODE == INNER ? 3 : MODE == BLOCK ? 1 : 0;
-    static constexpr int  BARRIER_AT = CHANNEL_AT + CHANNEL_ROWS * C * 4, ABC_AT = BARRIER_AT + 8 * BARRIERS_MAX;
-    static constexpr bool ABC_SHARED = ABC_AT + 3 * K * 4 <= SHARED_MAX; /* float[3][K]; else from memory, through L1 */
+    /* Shared memory: w, then the rings. INNER has xa in addition to x, with as many slots as dy; see pg_maker. */
+    static constexpr int G_AT = KC * CC * CHUNK, D_AT = G_AT + SG * KC * CHUNK;
+    static constexpr int X_AT = D_AT + SD * KC * CHUNK, XA_AT = X_AT + SX * CC * CHUNK;
+    static constexpr int A_AT = XA_AT + (MODE == INNER ? SG * CHUNK : 0), B_AT = A_AT + (HAS_A ? E * CHUNK : 0);
+    static constexpr int SENT_AT    = B_AT + (HAS_B ? E * CHUNK : 0); /* float[64][64] from the other block of a pair */
+    static constexpr int CHANNEL_AT = SENT_AT + (PAIR ? SENT : 0);    /* float[][C]: mean, scale, bias */
+    static constexpr int CHANNEL_ROWS = MODE == INNER ? 3 : MODE == BLOCK ? 1 : 0;
+    static constexpr int BARRIER_AT = CHANNEL_AT + CHANNEL_ROWS * C * 4, ABC_AT = BARRIER_AT + 8 * BARRIERS_MAX;
+    /* float[3][K]; false: read from memory through L1 */
+    static constexpr bool ABC_SHARED = ABC_AT + 3 * K * 4 <= SHARED_MAX;
     static constexpr int  BYTES      = ABC_AT + (ABC_SHARED ? 3 * K * 4 : 0);
 
-    /* Barriers: a full and an empty one a slot, or a share of it where shares come alone. READY: dy and xa are made. */
+    /* Barriers: a full and an empty one for each slot, or for each part of a slot where parts arrive separately. READY:
+     * dy and xa are complete. */
     static constexpr int FULL_W = 0, FULL_G = 1, FULL_D = FULL_G + SHARES * SG, EMPTY_D = FULL_D + SHARES * SD;
     static constexpr int READY = EMPTY_D + SHARES * SD, EMPTY_G = READY + SG, FULL_X = EMPTY_G + SG,
                          EMPTY_X = FULL_X + SX;
@@ -69,7 +74,8 @@ template <int KS, int CS, int MODE_, int G, int D, int X, int E_, int GROUPS_, b
                          BARRIERS = EMPTY_SENT + 2; /* even, odd tiles */
     static_assert(BARRIERS <= BARRIERS_MAX && BYTES <= SHARED_MAX, "shared memory of a block");
 
-    /* Warps (or threads) that a phase of a barrier waits for. One: who announces the bytes, or stores from the slot. */
+    /* Warps (or threads) that a phase of a barrier waits for. One: the thread that announces the bytes, or stores from
+     * the slot. */
     static constexpr __device__ int arrivals(int barrier) {
         if (barrier >= EMPTY_SENT) return GROUP_WARPS;
         if (barrier >= FULL_A) return 1;
@@ -84,15 +90,15 @@ template <int KS, int CS, int MODE_, int G, int D, int X, int E_, int GROUPS_, b
 
 struct pg_args {
     CUtensorMap  g, d, x, w, add, bn_x, dx;
-    const float *dy_coef, *scale_bias, *mean_rstd; /* [3][K], [2][C], [2][C] of the whole tensors */
-    float       *dw_part, *sums_part;              /* [parts][K][C], [blocks of a slice][2][C] */
+    const float *dy_coeffs, *scale_bias, *mean_rstd; /* [3][K], [2][C], [2][C] of the whole tensors */
+    float       *dw_part, *sums_part;                /* [parts][K][C], [blocks of a slice][2][C] */
     int64_t      pixels;
     int          C, K, tiles, slices;
     bool         has_add;
 };
 
-/* What a block has of the tensors: channels from `c` of x and from `k` of dy; tiles first, first + step, ... A pair's
- * blocks share a tile: each has half of dy and all of x, and ends chunk `rank` of x. */
+/* The block's part of the tensors: channels from `c` on of x and from `k` on of dy; tiles first, first + step, ... The
+ * blocks of a pair share a tile: each has half of dy and all of x, and finishes chunk `rank` of x. */
 struct pg_place {
     int rank, c, k, first, step;
 };
@@ -102,7 +108,7 @@ template <typename P> __device__ __forceinline__ pg_place pg_place_of(const pg_a
             (int)gridDim.x / a.slices};
 }
 
-/* The n-th use of a ring of N slots: its slot, and the parity that a wait for the end of its filling wants. */
+/* Use number n of a ring of N slots: its slot, and the parity with which a wait for the end of its fill is called. */
 template <int N> __device__ __forceinline__ int pg_slot(int n) {
     return (int)((unsigned)n % N);
 }
@@ -110,7 +116,7 @@ template <int N> __device__ __forceinline__ uint32_t pg_parity(int n) {
     return (unsigned)n / N & 1;
 }
 
-/* Where things are in shared memory. `index` counts the block's tiles; all rings follow from it. */
+/* Positions in shared memory. `index` counts the block's tiles; the positions in all rings follow from it. */
 template <typename P> struct pg_block {
     const pg_args &a;
     uint32_t       base;
@@ -123,7 +129,7 @@ template <typename P> struct pg_block {
     __device__ __forceinline__ uint32_t x_at(int index) const {
         return base + P::X_AT + pg_slot<P::SX>(index) * P::CC * CHUNK;
     }
-    /* Chunk c of xa. Where x itself is still wanted, it stands elsewhere. */
+    /* Chunk c of xa. Where x itself is needed later, xa has a place of its own. */
     __device__ __forceinline__ uint32_t xa_at(int index, int c) const {
         if constexpr (P::MODE == INNER)
             if (c == at.rank) return base + P::XA_AT + pg_slot<P::SG>(index) * CHUNK;
@@ -132,7 +138,7 @@ template <typename P> struct pg_block {
     __device__ __forceinline__ void wait_x(int index) const {
         ck_mbar_wait(barrier(P::FULL_X + pg_slot<P::SX>(index)), pg_parity<P::SX>(index));
     }
-    /* Once a warp, when all its lanes are done. */
+    /* Once for each warp, when all its lanes have finished. */
     __device__ __forceinline__ void warp_arrive(int number) const {
         __syncwarp();
         if (threadIdx.x % CK_WARP == 0) ck_mbar_arrive(barrier(number));

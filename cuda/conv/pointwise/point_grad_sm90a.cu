@@ -1,35 +1,35 @@
-/* cuda/conv/pointwise/point_grad_sm90a.cu: the backward of a 1x1 convolution with stride 1, all of it, in one pass over
- * memory: the gradient of the BN behind it (dy), dgrad, wgrad, the ReLU before it and the sums that the BN before it
- * wants.
+/* cuda/conv/pointwise/point_grad_sm90a.cu: the whole backward of a 1x1 convolution with stride 1 in one pass over
+ * memory: the gradient of the BN behind it (dy), dgrad, wgrad, the mask of the ReLU in front of it, and the sums for
+ * the BN in front of it.
  *
- * A block owns a slice of C channels of x, all K channels of dy and every step-th tile of 64 pixels. One thread keeps
- * the copy engine busy (cuda/conv/pointwise/point_grad_load.cuh); three or four warpgroups do the rest:
+ * A block owns a slice of C channels of x, all K channels of dy and every step-th tile of 64 pixels. One thread issues
+ * all loads (cuda/conv/pointwise/point_grad_load.cuh); three or four warpgroups do the remaining work:
  *
- *      g, dy_x ---> dy = a*g + b*dy_x + c, rounded, over g in shared memory cuda/conv/pointwise/point_grad_make.cuh x
- * ---------> xa, of `inner` dw[K][C] += dy^T * xa   in registers for the block's whole life
- * cuda/conv/pointwise/point_grad_work.cuh v[64][64] = dy * w      for a unit: 64 channels of a tile, of one warpgroup,
- * which ends it: v + add ---> mask ---> dx, and sums of dx and dx*(x-mean)
+ *   - dy = a*g + b*dy_x + c, rounded, in place of g in shared memory; in mode `inner` also xa from x
+ *     (cuda/conv/pointwise/point_grad_make.cuh)
+ *   - dw[K][C] += dy^T * xa, in registers from the first tile to the last (cuda/conv/pointwise/point_grad_work.cuh)
+ *   - v[64][64] = dy * w for a unit, which is 64 channels of a tile and belongs to one warpgroup. The warpgroup then
+ *     finishes the unit: v + add, mask, dx, and sums of dx and dx*(x-mean)
  *
- * w stays in shared memory, all products read theirs from there. Three divisions of the work
+ * w stays in shared memory; all products read w from there. Three divisions of the work
  * (cuda/conv/pointwise/point_grad_plan.cuh):
- *   - dw up to 16384 floats: all groups make dy of the next tile while their products of this one run;
- *   - 32768: two groups have the registers for dw and do products and ends, a third makes dy and xa;
- *   - 4096: each group has tiles of its own.
- * More dw goes to several blocks. Slices of C: dy is made in each; they run at the same time on neighbouring
- * multiprocessors, so that it comes from memory once and from L2 as often as there are slices. Pairs (512 channels of
- * dy): each block of a cluster has half of K and sends half of its v to the other. A second kernel adds the blocks' dw
- * and sums in a fixed order.
+ *   - dw up to 16384 floats: all groups compute dy of the next tile while their products of this tile run.
+ *   - dw of 32768 floats: two groups have the registers for dw and do products and units; a third computes dy and xa.
+ *   - dw of 4096 floats: each group has tiles of its own.
+ * Larger dw is divided among several blocks. Slices of C: dy is computed in each slice. The slices run concurrently on
+ * neighbouring multiprocessors, so dy comes from memory once and from L2 once for each slice. Pairs (512 channels of
+ * dy): each block of a cluster has half of K and sends half of its v to the other block. A second kernel adds the
+ * blocks' dw and sums in a fixed order.
  *
- * Bytes a pixel, 16 bits an element: 4*(K + C), and 2*C each for add and bn_x. Limiter: memory. At 4 TB/s and batch 256
- * the roof of ResNet-50's: 257 us (K 256, C 64), 462 (64, 256, block), 128 (512, 128), 231 (128, 512, block). The last
- * two are limited by shared memory as well: the tensor cores read both operands there. */
+ * Bytes a pixel, 16 bits an element: 4*(K + C), and 2*C each for add and bn_x. Limiter: memory. Roofline at 4 TB/s for
+ * the shapes of ResNet-50 at batch 256: 257 us (K 256, C 64), 462 (64, 256, block), 128 (512, 128), 231 (128, 512,
+ * block). The last two are limited by shared memory as well, where the tensor cores read both operands. */
 #include "cuda/common/tma.cuh"
 #include "cuda/conv/pointwise/point_grad.h"
 #include "cuda/conv/pointwise/point_grad_load.cuh"
 #include "cuda/conv/pointwise/point_grad_work.cuh"
 
-/* ---- the kernel
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- the kernel ---- */
 
 template <typename P> static __device__ __forceinline__ void pg_barriers(uint32_t base) {
     const uint32_t b = base + P::BARRIER_AT;
@@ -40,7 +40,7 @@ template <typename P> static __device__ __forceinline__ void pg_barriers(uint32_
 template <typename P>
 static __device__ __forceinline__ void pg_channels(const pg_args &a, uint32_t base, pg_place place) {
     for (int i = (int)threadIdx.x; i < 3 * P::K && P::ABC_SHARED; i += P::THREADS)
-        ck_put4(base + P::ABC_AT + i * 4, a.dy_coef[i / P::K * a.K + place.k + i % P::K]);
+        ck_put4(base + P::ABC_AT + i * 4, a.dy_coeffs[i / P::K * a.K + place.k + i % P::K]);
     for (int c = (int)threadIdx.x; c < P::C; c += P::THREADS) {
         const uint32_t at   = base + P::CHANNEL_AT + c * 4;
         const int      from = place.c + c;
@@ -70,7 +70,7 @@ static __global__ void __launch_bounds__(P::THREADS, 1) pg_kernel(const __grid_c
         pg_worker<T, P> worker = {{{a, base, place}, warp / GROUP_WARPS}, warp % GROUP_WARPS, lane, {}, {}, {}};
         worker.run();
         worker.write_dw();
-        if (worker.thread() == 0) ck_bulk_wait<0>(); /* before shared memory goes */
+        if (worker.thread() == 0) ck_bulk_wait<0>(); /* before the shared memory is released */
         ck_barrier(1 + P::GROUPS, P::WORKERS);
         worker.write_grad_sums(base + P::G_AT);
     } else if (P::MAKER && warp < P::WARPS + GROUP_WARPS) {
@@ -84,24 +84,24 @@ static __global__ void __launch_bounds__(P::THREADS, 1) pg_kernel(const __grid_c
             loader.run();
         }
     }
-    if constexpr (P::PAIR) ck_cluster_sync(); /* nobody sends to a block that is gone */
+    if constexpr (P::PAIR) ck_cluster_sync(); /* the other block must not send to a block that has ended */
 #else
-    __trap(); /* code of another architecture was taken: never a wrong result in silence */
+    __trap(); /* code of another architecture is running: stop instead of a wrong result */
 #endif
 }
 
-/* out[i] (+)= scale * sum of part[0..parts)[i]; a block gives 128 elements, its warps share the parts. First the
- * elements of dw, then those of grad_sums, the second half of which takes rstd. */
+/* out[i] (+)= scale * sum of part[0..parts)[i]. A block computes 128 elements; its warps divide the parts. First come
+ * the elements of dw, then those of grad_sums, whose second half is multiplied by rstd. */
 enum { FOLD_WARPS = 8, FOLD_ELEMS = 4 * CK_WARP };
 static __global__ void __launch_bounds__(FOLD_WARPS *CK_WARP)
-    pg_fold_kernel(const float *dw_part, int dw_parts, const float *sums_part, int stats_parts, const float *mean_rstd,
+    pg_fold_kernel(const float *dw_part, int dw_parts, const float *sums_part, int sums_parts, const float *mean_rstd,
                    float *dw, float *grad_sums, int dw_elems, int C, bool accumulate) {
     __shared__ float4 share[FOLD_WARPS][CK_WARP];
     const int         lane = (int)threadIdx.x % CK_WARP, warp = (int)threadIdx.x / CK_WARP;
     const bool        sums  = (int)blockIdx.x * FOLD_ELEMS >= dw_elems;
     const int         at    = (int)blockIdx.x * FOLD_ELEMS - (sums ? dw_elems : 0) + lane * 4;
     const float      *from  = sums ? sums_part : dw_part;
-    const int         parts = sums ? stats_parts : dw_parts, elems = sums ? 2 * C : dw_elems;
+    const int         parts = sums ? sums_parts : dw_parts, elems = sums ? 2 * C : dw_elems;
     float4            s = make_float4(0, 0, 0, 0);
 #pragma unroll 8
     for (int p = warp; p < parts; p += FOLD_WARPS) {
@@ -116,7 +116,7 @@ static __global__ void __launch_bounds__(FOLD_WARPS *CK_WARP)
         s.x += f.x, s.y += f.y, s.z += f.z, s.w += f.w;
     }
     if (sums && at >= C) {                                  /* C is a multiple of 64: all four or none */
-        const float4 r = *(const float4 *)(mean_rstd + at); /* rstd stands behind C means */
+        const float4 r = *(const float4 *)(mean_rstd + at); /* rstd follows C means */
         s.x *= r.x, s.y *= r.y, s.z *= r.z, s.w *= r.w;
     }
     float4 *to = (float4 *)((sums ? grad_sums : dw) + at);
@@ -127,17 +127,16 @@ static __global__ void __launch_bounds__(FOLD_WARPS *CK_WARP)
     *to = s;
 }
 
-/* ---- launching
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- host side ---- */
 
-/* data [pixels][channels], read in boxes of `rows` pixels and 64 channels. NULL data: nothing reads it. */
+/* data [pixels][channels], read in boxes of `rows` pixels and 64 channels. With NULL data the map is not used. */
 static bool pg_map(CUtensorMap *map, enum ck_type type, const void *data, int64_t pixels, int64_t channels, int rows) {
     return !data || ck_tma_matrix(map, type, data, pixels, channels, rows);
 }
 
 struct pg_layout {
     int    tiles, slices, groups, dw_parts;
-    size_t dw_bytes, stats_bytes;
+    size_t dw_bytes, sums_bytes;
 };
 template <typename P> static struct pg_layout pg_layout_of(const struct ck_point_grad_kind *kind, int multiprocessors) {
     struct pg_layout l;
@@ -145,9 +144,9 @@ template <typename P> static struct pg_layout pg_layout_of(const struct ck_point
     l.slices = P::PAIR ? 2 : (int)(kind->C / P::C);
     l.groups = multiprocessors / l.slices > 1 ? multiprocessors / l.slices : 1;
     if (l.groups > l.tiles) l.groups = l.tiles;
-    l.dw_parts    = P::ALONE ? l.groups * P::GROUPS : l.groups;
-    l.dw_bytes    = (size_t)l.dw_parts * (size_t)(kind->K * kind->C) * sizeof(float);
-    l.stats_bytes = (size_t)l.groups * 2 * (size_t)kind->C * sizeof(float);
+    l.dw_parts   = P::ALONE ? l.groups * P::GROUPS : l.groups;
+    l.dw_bytes   = (size_t)l.dw_parts * (size_t)(kind->K * kind->C) * sizeof(float);
+    l.sums_bytes = (size_t)l.groups * 2 * (size_t)kind->C * sizeof(float);
     return l;
 }
 
@@ -163,7 +162,7 @@ static cudaError_t pg_launch(const struct ck_point_grad *args, void *workspace, 
         !pg_map(&a.w, kind->type, args->w, K, C, 64) || !pg_map(&a.add, kind->type, args->add, M, C, TILE) ||
         !pg_map(&a.bn_x, kind->type, args->bn_x, M, C, TILE) || !pg_map(&a.dx, kind->type, args->dx, M, C, TILE))
         return cudaErrorNotSupported;
-    a.dy_coef = args->dy_coef, a.scale_bias = args->scale_bias, a.mean_rstd = args->mean_rstd;
+    a.dy_coeffs = args->dy_coeffs, a.scale_bias = args->scale_bias, a.mean_rstd = args->mean_rstd;
     a.dw_part = (float *)workspace, a.sums_part = (float *)((char *)workspace + l.dw_bytes);
     a.pixels = M, a.C = (int)C, a.K = (int)K, a.tiles = l.tiles, a.slices = l.slices, a.has_add = args->add != NULL;
     const auto  kernel = pg_kernel<T, P>;
@@ -185,8 +184,8 @@ static cudaError_t pg_launch(const struct ck_point_grad *args, void *workspace, 
     return cudaGetLastError();
 }
 
-/* The kernels: shape of a block, mode, slots of g, dy_x, x, add and bn_x, pairs. C of the tensor is the plan's times
- * the slices, K of a pair's tensor twice the plan's. */
+/* The kernels: shape of a block, mode, slots of g, dy_x, x, add and bn_x, pairs. C of the tensor is the plan's C times
+ * the number of slices; K of a pair's tensor is twice the plan's K. */
 #define PG_PLANS(DO)                                                                                                   \
     DO(256, 64, INNER, 3, 1, 3, 4, 2, false)                                                                           \
     DO(256, 128, INNER, 2, 1, 2, 1, 2, true)                                                                           \
@@ -223,7 +222,7 @@ size_t ck_point_grad_workspace(const struct ck_point_grad_kind *kind, int multip
 #define PG_BYTES(...)                                                                                                  \
     if (pg_fits<pg_plan<__VA_ARGS__>>(kind)) {                                                                         \
         const struct pg_layout l = pg_layout_of<pg_plan<__VA_ARGS__>>(kind, multiprocessors);                          \
-        return l.dw_bytes + l.stats_bytes;                                                                             \
+        return l.dw_bytes + l.sums_bytes;                                                                              \
     }
     PG_PLANS(PG_BYTES)
     return 0;

@@ -1,5 +1,5 @@
-/* cuda/conv/pointwise/point_grad_work.cuh: a warpgroup that has a part of dw: products, the ends of units, what the
- * block leaves. */
+/* cuda/conv/pointwise/point_grad_work.cuh: a warpgroup that owns a part of dw: products, units, final stores of the
+ * block. */
 #ifndef CK_POINT_GRAD_WORK_CUH
 #define CK_POINT_GRAD_WORK_CUH
 
@@ -21,17 +21,17 @@ template <typename T, typename P> struct pg_worker : pg_maker<T, P> {
     float v[32];
     float sum[4]; /* of dx or dx*(x-mean), see add_rows */
 
-    /* The chunk of C whose unit of this tile is for this group. In a pair the groups take turns with the one that the
-     * block ends. */
+    /* The chunk of C whose unit of this tile belongs to this group. In a pair, the groups process the block's own chunk
+     * alternately. */
     __device__ __forceinline__ int unit_chunk(int index) const {
         return P::PAIR ? at.rank ^ ((index + group) & 1) : group % P::CC;
     }
-    /* Of the slice's channels c and c+1: mean, scale or bias. */
+    /* Mean, scale or bias of the slice's channels c and c+1. */
     __device__ __forceinline__ float2 channel(int which, int c) const {
         return ck_get8(base + P::CHANNEL_AT + (which * P::C + c) * 4);
     }
 
-    /* -- products -- */
+    /* ---- products ---- */
 
     /* Tile t of the group in dw: its chunk along K and along C. */
     __device__ __forceinline__ int tile_k(int t) const {
@@ -67,9 +67,9 @@ template <typename T, typename P> struct pg_worker : pg_maker<T, P> {
                                  w + k * P::CC * (CHUNK >> 4) + s * (2048 >> 4), k > 0 || s > 0);
     }
 
-    /* -- the end of a unit -- */
+    /* ---- the end of a unit ---- */
 
-    /* What a thread reads for a pair of columns: two rows, 8 apart. */
+    /* The inputs of a thread for a pair of columns: two rows, 8 apart. */
     struct pair {
         float2   mean, scale, bias;
         uint32_t x[2], y[2], add[2];
@@ -84,7 +84,7 @@ template <typename T, typename P> struct pg_worker : pg_maker<T, P> {
             if (P::MODE == BLOCK) p.y[h] = ck_get4(out + h * 1024);
         }
     }
-    /* dx of pair j into shared memory; s: sums of dx of both columns, and of dx*(x-mean). */
+    /* Stores dx of pair j in shared memory; s: sums of dx of both columns, and of dx*(x-mean). */
     __device__ __forceinline__ void finish_pair(int j, const pair &r, uint32_t out, float (&s)[4]) const {
         s[0] = s[1] = s[2] = s[3] = 0.0f;
 #pragma unroll
@@ -107,21 +107,21 @@ template <typename T, typename P> struct pg_worker : pg_maker<T, P> {
             ck_put4(out + h * 1024, ck_pack_pair<T>(p, q));
         }
     }
-    /* Over the 8 rows that lanes 4, 8 and 16 apart hold: lanes with bit 16 keep the sums of dx*(x-mean), those with bit
-     * 8 the odd column, those with bit 4 odd pairs. */
+    /* Reduces over the 8 rows that lanes 4, 8 and 16 apart hold. Lanes with bit 16 get the sums of dx*(x-mean), lanes
+     * with bit 8 the odd column, lanes with bit 4 odd pairs. */
     __device__ __forceinline__ void add_rows(int j, const float (&s)[4]) {
         const float even = fold(s[0], s[2], 16), odd = fold(s[1], s[3], 16);
         float       one = fold(even, odd, 8);
         one += __shfl_xor_sync(0xffffffffu, one, 4);
         if ((lane & 4) == (j & 1) * 4) sum[j / 2] += one;
     }
-    /* Lanes with the bit keep `high`, the others `low`, of both. */
+    /* Lanes with the bit keep `high`, the other lanes `low`, of both. */
     __device__ __forceinline__ float fold(float low, float high, int bit) const {
         const float keep = lane & bit ? high : low, give = lane & bit ? low : high;
         return keep + __shfl_xor_sync(0xffffffffu, give, bit);
     }
     __device__ __forceinline__ void finish_rows(int chunk, uint32_t out, uint32_t x_from, uint32_t add_from) {
-        constexpr int BATCH = P::GROUPS == 2 ? 2 : 1; /* pairs under way: what the registers hold */
+        constexpr int BATCH = P::GROUPS == 2 ? 2 : 1; /* pairs in flight: as many as the registers hold */
 #pragma unroll
         for (int j = 0; j < 8; j += BATCH) {
             pair  r[BATCH];
@@ -139,9 +139,10 @@ template <typename T, typename P> struct pg_worker : pg_maker<T, P> {
         }
     }
 
-    /* A pair's block has half of the sum over K: it sends what the other ends, and gets what it ends itself. 16 bytes
-     * of a thread stand beside those of its neighbours. There is one place for them but two barriers: the groups, which
-     * take turns, may be a tile apart, and each must see all phases of its barrier. */
+    /* A pair's block has half of the sum over K. It sends the chunk that the other block finishes, and receives the
+     * chunk that it finishes itself. The 16 bytes of a thread are stored next to those of its neighbours. There is one
+     * place for them but two barriers: the groups, which alternate, may be a tile apart, and each must see all phases
+     * of its barrier. */
     __device__ __forceinline__ void send(int index) const {
         const uint32_t to   = ck_other_block(base + P::SENT_AT + thread() * 16, at.rank ^ 1);
         const uint32_t full = ck_other_block(barrier(P::FULL_SENT + (index & 1)), at.rank ^ 1);
@@ -166,7 +167,7 @@ template <typename T, typename P> struct pg_worker : pg_maker<T, P> {
         if (lane == 0) pg_arrive_peer(ck_other_block(barrier(P::EMPTY_SENT + (index & 1)), at.rank ^ 1));
     }
 
-    /* unit: its number among the block's; dx goes out from where bn_x, add or x stood. */
+    /* unit: its number in the block; dx is stored from the place of bn_x, add or x. */
     __device__ __forceinline__ void finish(int tile, int index, int unit) {
         const int      slot = pg_slot<P::E>(unit), chunk = unit_chunk(index);
         const uint32_t parity = pg_parity<P::E>(unit);
@@ -175,8 +176,8 @@ template <typename T, typename P> struct pg_worker : pg_maker<T, P> {
         const uint32_t row = (warp * 16 + lane / 4) * 128 + lane % 4 * 4;
         if (P::HAS_A && a.has_add) ck_mbar_wait(barrier(P::FULL_A + slot), parity);
         if (P::HAS_B) ck_mbar_wait(barrier(P::FULL_B + slot), parity);
-        /* Without add nothing is loaded into `out` of a plain one: that its last store has been read, the storing
-         * thread alone knows. */
+        /* In mode `plain` without add nothing is loaded into `out`. Only the storing thread knows that the last store
+         * from it has been read. */
         if (P::MODE == PLAIN && !a.has_add) ck_barrier(1 + group, GROUP);
         finish_rows(chunk, out + row, x_from + row, add_from + row);
         ck_fence_async();
@@ -191,9 +192,9 @@ template <typename T, typename P> struct pg_worker : pg_maker<T, P> {
                                                   : P::EMPTY_A + slot));
     }
 
-    /* -- the walk -- */
+    /* ---- loop over tiles ---- */
 
-    /* The products of a tile, while this group makes its part of the next one, where it does. */
+    /* The products of a tile, while this group computes its part of the next tile if it has one. */
     __device__ __forceinline__ void multiply(int tile, int index, bool mine) {
         const int  next = tile + P::AHEAD * at.step;
         const bool more = !P::MAKER && next < a.tiles;
@@ -225,7 +226,7 @@ template <typename T, typename P> struct pg_worker : pg_maker<T, P> {
     __device__ __forceinline__ void step(int tile, int index) {
         const int  unit = index * P::CC + unit_chunk(index);
         const bool mine = P::ALONE || P::CC == P::GROUPS || unit % P::GROUPS == group;
-        if (P::MODE != INNER || P::MAKER) this->wait_x(index); /* else it was waited for when xa was made */
+        if (P::MODE != INNER || P::MAKER) this->wait_x(index); /* otherwise the computation of xa has waited for it */
         ck_mbar_wait(barrier(P::READY + pg_slot<P::SG>(index)), pg_parity<P::SG>(index));
         multiply(tile, index, mine);
         if (P::PAIR && unit_chunk(index) != at.rank)
@@ -247,7 +248,7 @@ template <typename T, typename P> struct pg_worker : pg_maker<T, P> {
         for (; tile < a.tiles; tile += P::AHEAD * at.step, index += P::AHEAD) step(tile, index);
     }
 
-    /* -- what the block leaves -- */
+    /* ---- final stores of the block ---- */
 
     __device__ __forceinline__ void write_dw() const {
         const int64_t part = P::ALONE ? (int64_t)at.first * P::GROUPS + group : at.first;
@@ -261,7 +262,7 @@ template <typename T, typename P> struct pg_worker : pg_maker<T, P> {
                 *(float2 *)(to + (int64_t)k * a.C + c) = make_float2(dw[t][i], dw[t][i + 1]);
             }
     }
-    /* The sums of the warps that share channels, in order; `scratch` is shared memory that nothing uses any more. */
+    /* The sums of the warps that share channels, in order; `scratch` is shared memory that is no longer used. */
     __device__ __forceinline__ void write_grad_sums(uint32_t scratch) const {
         if (P::MODE == PLAIN) return;
         const int which = lane / 16, c = lane / 4 % 2 * 8 + lane % 4 * 2 + lane / 8 % 2;

@@ -1,12 +1,12 @@
-/* cuda/conv/stem/stem.cuh: what both kernels of cuda/conv/stem/stem_sm90a.cu share: how the work is cut up, how x lies
- * in shared memory, the threads that load it.
+/* cuda/conv/stem/stem.cuh: code that both kernels of cuda/conv/stem/stem_sm90a.cu share: division of the work, layout
+ * of x in shared memory, the threads that load x.
  *
  * A line is up to 112 neighbouring pixels of a row of y. A block has consecutive lines, top to bottom, in runs of a few
- * lines of one image; a run of n lines needs n + 3 rows of x, 115 pixels wide, which are a stage of a ring.
+ * lines of one image. A run of n lines needs n + 3 rows of x, 115 pixels wide; these rows are a stage of a ring.
  *
- * A row of x lies in two planes, channels 0..7 and 8..15, of 16 bytes a pixel. So 8 neighbouring pixels of a plane are
- * one of the 8x8 matrices of 128 bytes that wgmma reads without a swizzle, wherever they begin: each of the 16 taps is
- * a product that reads the same bytes from another address, and x is stored once. */
+ * A row of x is stored as two planes, channels 0..7 and 8..15, with 16 bytes a pixel. So 8 neighbouring pixels of a
+ * plane are one of the 8x8 matrices of 128 bytes that wgmma reads without a swizzle, at any starting pixel. Each of the
+ * 16 filter positions is a product that reads the same bytes from another address, and x is stored once. */
 #ifndef CK_STEM_CUH
 #define CK_STEM_CUH
 
@@ -20,8 +20,8 @@ enum {
     DEPTH        = CK_STEM_CHANNELS,
     TAPS         = SIDE * SIDE,
     LINE         = 112,             /* pixels */
-    SPAN         = LINE + SIDE - 1, /* pixels of x under a line */
-    COLUMNS      = 64,              /* channels of y that a block makes */
+    SPAN         = LINE + SIDE - 1, /* pixels of x below a line */
+    COLUMNS      = 64,              /* channels of y that a block computes */
     PLANE_BYTES  = SPAN * 16,
     ROW_BYTES    = 2 * PLANE_BYTES,
     LINE_BYTES   = LINE * COLUMNS * 2,
@@ -42,8 +42,8 @@ struct shape {
 
 /* The block's lines, in runs of at most MOST. */
 template <int MOST> struct runs {
-    int        line, end; /* of the run's first; of the block */
-    int        count;     /* of the run */
+    int        line, end; /* first line of the run; end of the block's lines */
+    int        count;     /* lines of the run */
     int        n, p, q;   /* first pixel of y */
     __device__ runs(const shape &s) {
         line = (int)((int64_t)s.lines * blockIdx.x / gridDim.x);
@@ -77,8 +77,8 @@ __device__ __forceinline__ void store_line(const CUtensorMap *map, uint32_t from
                  : "memory");
 }
 
-/* Thread `thread` of the LOADERS: rows of x, run by run; what lies beside x is 0. A stage is announced when the copies
- * of the next one are under way. full, empty: the first of X_STAGES barriers. */
+/* Loads rows of x, run by run, as thread `thread` of the LOADERS; elements outside x are 0. A stage is signalled as
+ * full when the copies of the next one have been issued. full, empty: the first of X_STAGES barriers. */
 template <int MOST>
 __device__ __forceinline__ void load_rows(const shape &s, const void *x, int thread, uint32_t to, uint32_t full,
                                           uint32_t empty) {
@@ -113,9 +113,9 @@ __device__ __forceinline__ void load_rows(const shape &s, const void *x, int thr
     if (before >= 0) ck_mbar_arrive(full + 8 * (uint32_t)before);
 }
 
-/* 8x8 matrices in unswizzled shared memory, each of 128 bytes: `along` bytes to the next one along the sum, `beside` to
- * the next one beside it. wgmma takes the halves of this description from registers that a warp has once: all lanes
- * take the first one's. */
+/* Descriptor of 8x8 matrices in unswizzled shared memory, 128 bytes each: `along` is the distance in bytes to the next
+ * matrix along the reduced dimension, `across` to the next one across it. wgmma reads the halves of this descriptor
+ * from registers that a warp has once: all lanes use the value of lane 0. */
 struct matrices {
     uint32_t   low;
     uint64_t   high;
@@ -126,8 +126,8 @@ struct matrices {
     __device__ __forceinline__ uint64_t at(int bytes) const { return high | (low + (uint32_t)(bytes / 16)); }
 };
 
-/* The two workers take lines in turn, and the tensor cores in the same order: one multiplies while the other one does
- * the rest. */
+/* The two workers process lines alternately, and use the tensor cores in the same order: one multiplies while the other
+ * does its remaining work. */
 struct mma_order {
     uint32_t   mine, other, parity;
     __device__ mma_order(uint32_t bars, int me)
@@ -142,8 +142,8 @@ struct mma_order {
     }
 };
 
-/* Where this lane's row of four 8x8 matrices lies in a line stored as TMA does (128-byte swizzle): 16 pixels of the
- * warp's 16 channels, 8 pixels of channels 0..7, of 8..15, then the next 8 pixels. */
+/* Address of this lane's row of four 8x8 matrices in a line stored in TMA's layout (128-byte swizzle): 16 pixels of the
+ * warp's 16 channels, in the order 8 pixels of channels 0..7, of 8..15, then the next 8 pixels. */
 __device__ __forceinline__ uint32_t lane_row(int warp, int lane) {
     return (uint32_t)((lane / 16 * 8 + lane % 8) * 128 + ((2 * warp + lane / 8 % 2) ^ lane % 8) * 16);
 }

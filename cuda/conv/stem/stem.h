@@ -1,10 +1,11 @@
-/* cuda/conv/stem/stem.h: the space-to-depth stem on Hopper's GPUs (compute capability 9.0 alone):
- * cuda/conv/stem/stem_sm90a.cu. Conventions as cuda/common/launchers.h.
+/* cuda/conv/stem/stem.h: launchers of the space-to-depth stem on Hopper GPUs (compute capability 9.0 only):
+ * cuda/conv/stem/stem_sm90a.cu. Conventions: cuda/common/launchers.h.
  *
- * A convolution 4x4 of 16 channels, stride 1, no padding: x [N][H][W][16], w [K][4][4][16], y [N][H-3][W-3][K]; K is a
- * multiple of 64. forward   y = x*w (+ bias[k]), then ReLU when `relu`;  sums[2][K] = sums of y and y^2 before y is
- * rounded gradient  dy = g, or dy_coef[0]*g + dy_coef[1]*dy_x + dy_coef[2] rounded to the type;  dw (+)= sum over
- * pixels of dy and x */
+ * A 4x4 convolution of 16 channels, stride 1, no padding: x [N][H][W][16], w [K][4][4][16], y [N][H-3][W-3][K]; K is a
+ * multiple of 64.
+ *   forward   y = x*w (+ bias[k]), then ReLU when `relu`; sums[2][K] = sums of y and y^2 before y is rounded
+ *   gradient  dy = g, or dy_coeffs[0]*g + dy_coeffs[1]*dy_x + dy_coeffs[2] rounded to the type;
+ *             dw (+)= sum over pixels of dy and x */
 #ifndef CR_STEM_H
 #define CR_STEM_H
 
@@ -31,12 +32,12 @@ struct ck_stem_grad {
     int64_t      N, H, W, K; /* H and W of x */
     const void  *x, *g;
     const void  *dy_x;       /* like g, or NULL */
-    const float *dy_coef;    /* [3][K], with dy_x */
+    const float *dy_coeffs;  /* [3][K], with dy_x */
     float       *dw;         /* [K][4][4][16] */
     bool         accumulate; /* adds to dw */
 };
 
-/* Does the kernel take it? Pointers count only as given or not. */
+/* Whether the kernel supports the arguments. For pointers, only NULL or not NULL matters. */
 bool        ck_stem_conv_supports(const struct ck_stem_conv *args);
 size_t      ck_stem_conv_workspace(const struct ck_stem_conv *args, int multiprocessors);
 cudaError_t ck_stem_conv(const struct ck_stem_conv *args, void *workspace, int multiprocessors, cudaStream_t stream);

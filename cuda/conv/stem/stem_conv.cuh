@@ -6,7 +6,7 @@
 
 namespace {
 
-/* What is done to y on its way out. */
+/* Operations on y before it is stored. */
 enum epilogue { JUST_Y, SUMS, BIAS };
 
 struct conv_params {
@@ -57,18 +57,18 @@ __device__ __forceinline__ void multiply_line<__nv_bfloat16>(float (&d)[56], con
 #undef STEM_MULTIPLY
 #undef STEM_D56
 
-/* A worker: the filters of 64 channels in registers; a line is their product with x, channels down, pixels to the
+/* A worker holds the filters of 64 channels in registers. A line is their product with x, channels down, pixels to the
  * right. A thread has channels lane/4 and lane/4 + 8 of its warp's 16. */
 template <typename T, int EPILOGUE> struct conv_worker {
     const conv_params &p;
     const int          me, warp, lane, column; /* column: first channel of the block */
     const uint32_t     shared, bar;
-    uint32_t           out; /* this worker's lines of y; which of the two is next */
+    uint32_t           out; /* this worker's lines of y; index of the next one */
     uint32_t           odd = 0;
     uint32_t           w[TAPS][4];
     float              acc[56];
     float              bias[2], least;
-    float              sum[4]; /* of y of both channels, of y^2 */
+    float              sum[4]; /* of y for both channels, of y^2 for both channels */
 
     __device__ conv_worker(const conv_params &params, uint32_t shared_, int me_)
         : p(params), me(me_), warp((int)threadIdx.x / 32 % 4), lane((int)threadIdx.x % 32),
@@ -105,7 +105,7 @@ template <typename T, int EPILOGUE> struct conv_worker {
         ck_wgmma_hold(acc);
     }
 
-    /* `inside` pixels of the line are y's. */
+    /* `inside`: number of pixels of the line that are in y. */
     __device__ __forceinline__ void add_sums(int inside) {
         if (inside < LINE) {
 #pragma unroll
@@ -167,7 +167,7 @@ template <typename T, int EPILOGUE> struct conv_worker {
         mma_order      order(bar + 8 * CONV_ORDER, me);
         runs<CONV_RUN> run(p.shape);
         ck_ring_place  stage;
-        int            next = me; /* of the run's lines, this worker's next one */
+        int            next = me; /* the worker's next line of the run */
         for (; run.more(); run.next(p.shape)) {
             const uint32_t rows = shared + (uint32_t)(CONV_X_AT + stage.at * CONV_STAGE);
             ck_mbar_wait(bar + 8 * (uint32_t)(CONV_FULL + stage.at), stage.parity);

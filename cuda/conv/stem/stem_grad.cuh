@@ -10,15 +10,15 @@ struct grad_params {
     CUtensorMap  g, dy_x;
     struct shape shape;
     const void  *x;
-    const float *dy_coef;
+    const float *dy_coeffs;
     float       *partial; /* [blocks][K / COLUMNS][GRAD_SUMS][GROUP] */
 };
 
-/* Shared memory: lines of g (and of dy_x behind each), stages of x, barriers. */
+/* Shared memory: lines of g (each followed by a line of dy_x), stages of x, barriers. */
 enum {
     GRAD_RUN     = 4,
     GRAD_STAGE   = (GRAD_RUN + SIDE - 1) * ROW_BYTES,
-    GRAD_LINES   = 10, /* without dy_x; with it, half as many pairs */
+    GRAD_LINES   = 10, /* without dy_x; with dy_x, half as many pairs */
     GRAD_X_AT    = GRAD_LINES * LINE_BYTES,
     GRAD_BAR_AT  = GRAD_X_AT + X_STAGES * GRAD_STAGE,
     GRAD_FULL    = 0,
@@ -35,7 +35,7 @@ enum {
 static_assert((int)GRAD_BYTES <= (int)SHARED_LIMIT && GRAD_BAR_AT % 8 == 0, "fits");
 static_assert(GRAD_SUMS * GROUP * (int)sizeof(float) <= GRAD_X_AT, "one worker hands its sums to the other");
 
-/* Sum `i` of thread `thread` belongs to this element of a block's dw[64][4][4][16]. */
+/* Index in a block's dw[64][4][4][16] of sum `i` of thread `thread`. */
 __device__ __forceinline__ int grad_element(int i, int thread) {
     const int lane = thread % 32, s = i / GRAD_TILE, j = i % GRAD_TILE;
     const int k = thread / 32 * 16 + lane / 4 + j / 2 % 2 * 8, r = j / 8, c = j / 4 % 2 * 8 + lane % 4 * 2 + j % 2;
@@ -51,7 +51,7 @@ template <bool MIX> __device__ constexpr int grad_line_bytes() {
     return MIX ? 2 * LINE_BYTES : LINE_BYTES;
 }
 
-/* One thread: the lines of g and dy_x. */
+/* One thread loads the lines of g and dy_x. */
 template <bool MIX> __device__ __forceinline__ void load_lines(const grad_params &p, uint32_t shared, uint32_t bar) {
     const int      column = (int)blockIdx.y * COLUMNS;
     runs<GRAD_RUN> run(p.shape);
@@ -69,16 +69,16 @@ template <bool MIX> __device__ __forceinline__ void load_lines(const grad_params
         }
 }
 
-/* A worker: sums of 64 channels of dy (down) with all taps of x, for its lines. dy goes through registers; of x, a
- * product takes the rows and channels of one column of taps. A thread has channels lane/4 and lane/4 + 8 of its
- * warp's 16. */
+/* A worker computes sums of 64 channels of dy (down) with all filter positions of x, for its lines. dy goes through
+ * registers. One product reads the rows and channels of x for one column of filter positions. A thread has channels
+ * lane/4 and lane/4 + 8 of its warp's 16. */
 template <typename T, bool MIX> struct grad_worker {
     const grad_params &p;
     const int          me, warp, lane;
     const uint32_t     shared, bar;
     float              acc[SIDE][GRAD_TILE];
     uint32_t           dy[GRAD_STEPS][4];
-    float              coef[3][2];
+    float              coeffs[3][2];
     ck_ring_place      line;
 
     __device__ grad_worker(const grad_params &params, uint32_t shared_, int me_)
@@ -86,7 +86,7 @@ template <typename T, bool MIX> struct grad_worker {
           bar(shared_ + GRAD_BAR_AT) {
         const int k = (int)blockIdx.y * COLUMNS + warp * 16 + lane / 4;
 #pragma unroll
-        for (int i = 0; i < 6; i++) coef[i / 2][i % 2] = MIX ? p.dy_coef[i / 2 * p.shape.K + k + i % 2 * 8] : 0.0f;
+        for (int i = 0; i < 6; i++) coeffs[i / 2][i % 2] = MIX ? p.dy_coeffs[i / 2 * p.shape.K + k + i % 2 * 8] : 0.0f;
 #pragma unroll
         for (int i = 0; i < GRAD_SUMS; i++) acc[i / GRAD_TILE][i % GRAD_TILE] = 0.0f;
         if (me == 1) line.next(grad_lines<MIX>());
@@ -101,11 +101,11 @@ template <typename T, bool MIX> struct grad_worker {
         for (int i = 0; i < 4; i++) {
             const int    c = i % 2;
             const float2 v = ck_pair<T>(g[i]), u = ck_pair<T>(x[i]);
-            g[i] = ck_pack_word<T>(fmaf(coef[0][c], v.x, fmaf(coef[1][c], u.x, coef[2][c])),
-                                   fmaf(coef[0][c], v.y, fmaf(coef[1][c], u.y, coef[2][c])));
+            g[i] = ck_pack_word<T>(fmaf(coeffs[0][c], v.x, fmaf(coeffs[1][c], u.x, coeffs[2][c])),
+                                   fmaf(coeffs[0][c], v.y, fmaf(coeffs[1][c], u.y, coeffs[2][c])));
         }
     }
-    /* dy's next line, of which `inside` pixels are there. */
+    /* The next line of dy; `inside` pixels of it exist. */
     __device__ __forceinline__ void prepare(int inside) {
         const uint32_t from = shared + (uint32_t)(line.at * grad_line_bytes<MIX>()) + lane_row(warp, lane);
         ck_mbar_wait(bar + 8 * (uint32_t)(GRAD_FULL_G + line.at), line.parity);
@@ -135,7 +135,8 @@ template <typename T, bool MIX> struct grad_worker {
 #pragma unroll
             for (int s = 0; s < SIDE; s++) ck_wgmma<T, 64>::template left<1>(acc[s], dy[i], x.at((i * 16 + s) * 16), 1);
         ck_wgmma_commit();
-        /* Not before: an arrival does not wait for loads from shared memory that are under way, the products did. */
+        /* Not earlier: an arrival does not wait for loads from shared memory in flight; the products have waited for
+         * them. */
         arrive(GRAD_EMPTY_G + line.at);
         for (int i = 0; i < WORKERS; i++) line.next(grad_lines<MIX>());
         order.pass();
@@ -144,11 +145,11 @@ template <typename T, bool MIX> struct grad_worker {
         for (int s = 0; s < SIDE; s++) ck_wgmma_hold(acc[s]);
     }
 
-    /* Both workers' sums into the workspace. */
+    /* Adds both workers' sums and stores them in the workspace. */
     __device__ __forceinline__ void write() {
         const int thread = (int)threadIdx.x % GROUP;
         float    *to     = p.partial + ((int64_t)blockIdx.x * gridDim.y + blockIdx.y) * (GRAD_SUMS * GROUP) + thread;
-        ck_barrier(1, WORKERS * GROUP); /* no line is needed any more */
+        ck_barrier(1, WORKERS * GROUP); /* all lines have been read */
         if (me == 1)
 #pragma unroll
             for (int i = 0; i < GRAD_SUMS; i++)
@@ -166,7 +167,7 @@ template <typename T, bool MIX> struct grad_worker {
         mma_order      order(bar + 8 * GRAD_ORDER, me);
         runs<GRAD_RUN> run(p.shape);
         ck_ring_place  stage;
-        int            next = me; /* of the run's lines, this worker's next one */
+        int            next = me; /* the worker's next line of the run */
         for (; run.more(); run.next(p.shape)) {
             const uint32_t rows = shared + (uint32_t)(GRAD_X_AT + stage.at * GRAD_STAGE);
             ck_mbar_wait(bar + 8 * (uint32_t)(GRAD_FULL + stage.at), stage.parity);

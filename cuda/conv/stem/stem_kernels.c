@@ -1,17 +1,17 @@
-/* cuda/conv/stem/stem_kernels.c: the space-to-depth stem, forward and gradient of its filter, by kernels of ours on
- * compute capability 9.0 in f16 and bf16. The kernels are in cuda/conv/stem/stem_sm90a.cu. */
+/* cuda/conv/stem/stem_kernels.c: kernel table of the space-to-depth stem: forward and filter gradient, for compute
+ * capability 9.0 in f16 and bf16. Device code is in cuda/conv/stem/stem_sm90a.cu. */
 #include "cuda/conv/stem/stem.h"
 #include "cuda/core/cuda_device.h"
 
 #define IN_BIT(kind, slot) (1u << CR_IN_##kind##_##slot)
 #define OUT_BIT(kind, slot) (1u << CR_OUT_##kind##_##slot)
 
-/* Of slots that may be absent: fits when absent. */
+/* For optional slots: an absent tensor also fits. */
 static bool is_f32(const struct cr_tensor *t) {
     return !t || t->dtype == CR_F32;
 }
 
-/* `present` stands for vectors that are there: pointers come later. */
+/* `present` is a placeholder for vectors that exist; the pointers are set at launch. */
 static const float  present;
 static const float *vector_of(const struct cr_tensor *t) {
     return t ? &present : NULL;
@@ -85,7 +85,7 @@ static cr_status conv_launch(struct cr_device *device, const struct cr_call *cal
 #undef IN
 #undef OUT
 
-/* ---- gradient of the filter: alone, or a conv_grad that has no use for dx ---- */
+/* ---- filter gradient: conv_wgrad, or a conv_grad whose dx is not used ---- */
 
 static struct ck_stem_grad grad_of(const struct cr_op *op, const struct cr_tensor *x, const struct cr_tensor *dy) {
     return (struct ck_stem_grad){.type       = cuda_type(x),
@@ -169,7 +169,7 @@ static cr_status grad_launch(struct cr_device *device, const struct cr_call *cal
     a.x                         = call->in[CR_IN_conv_grad_x];
     a.g                         = call->in[CR_IN_conv_grad_g];
     a.dy_x                      = call->in[CR_IN_conv_grad_dy_x];
-    a.dy_coef                   = call->in[CR_IN_conv_grad_dy_coef];
+    a.dy_coeffs                 = call->in[CR_IN_conv_grad_dy_coef];
     a.dw                        = call->out[CR_OUT_conv_grad_dw];
     CUDA_TRY(ck_stem_grad(&a, call->workspace, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
     return CR_OK;
@@ -179,23 +179,28 @@ static void nothing_to_release(void *prepared) {
     (void)prepared;
 }
 
-/* ---- the rows ---- */
+/* ---- the kernels ---- */
 
-#define STEM_ROW(row, row_name, kind, part, type, of_math)                                                             \
-    static const struct cr_kernel row = {.name          = row_name,                                                    \
-                                         .op            = CR_OP_##kind,                                                \
-                                         .math          = of_math,                                                     \
-                                         .deterministic = true,                                                        \
-                                         .accepts       = part##_accepts_##type,                                       \
-                                         .prepare       = part##_prepare,                                              \
-                                         .launch        = part##_launch,                                               \
-                                         .release       = nothing_to_release}
-STEM_ROW(row_conv_f16, "cuda.stem.f16", conv, conv, f16, CR_MATH_F16);
-STEM_ROW(row_conv_bf16, "cuda.stem.bf16", conv, conv, bf16, CR_MATH_BF16);
-STEM_ROW(row_wgrad_f16, "cuda.stem_wgrad.f16", conv_wgrad, wgrad, f16, CR_MATH_F16);
-STEM_ROW(row_wgrad_bf16, "cuda.stem_wgrad.bf16", conv_wgrad, wgrad, bf16, CR_MATH_BF16);
-STEM_ROW(row_grad_f16, "cuda.stem_grad.f16", conv_grad, grad, f16, CR_MATH_F16);
-STEM_ROW(row_grad_bf16, "cuda.stem_grad.bf16", conv_grad, grad, bf16, CR_MATH_BF16);
+#define STEM_KERNEL(kernel, kernel_name, kind, part, type, of_math)                                                    \
+    static const struct cr_kernel kernel = {.name          = kernel_name,                                              \
+                                            .op            = CR_OP_##kind,                                             \
+                                            .math          = of_math,                                                  \
+                                            .deterministic = true,                                                     \
+                                            .accepts       = part##_accepts_##type,                                    \
+                                            .prepare       = part##_prepare,                                           \
+                                            .launch        = part##_launch,                                            \
+                                            .release       = nothing_to_release}
+STEM_KERNEL(kernel_conv_f16, "cuda.stem.f16", conv, conv, f16, CR_MATH_F16);
+STEM_KERNEL(kernel_conv_bf16, "cuda.stem.bf16", conv, conv, bf16, CR_MATH_BF16);
+STEM_KERNEL(kernel_wgrad_f16, "cuda.stem_wgrad.f16", conv_wgrad, wgrad, f16, CR_MATH_F16);
+STEM_KERNEL(kernel_wgrad_bf16, "cuda.stem_wgrad.bf16", conv_wgrad, wgrad, bf16, CR_MATH_BF16);
+STEM_KERNEL(kernel_grad_f16, "cuda.stem_grad.f16", conv_grad, grad, f16, CR_MATH_F16);
+STEM_KERNEL(kernel_grad_bf16, "cuda.stem_grad.bf16", conv_grad, grad, bf16, CR_MATH_BF16);
 
-const struct cr_kernel *const cr_cuda_stem_kernels[] = {
-    &row_conv_f16, &row_conv_bf16, &row_wgrad_f16, &row_wgrad_bf16, &row_grad_f16, &row_grad_bf16, NULL};
+const struct cr_kernel *const cr_cuda_stem_kernels[] = {&kernel_conv_f16,
+                                                        &kernel_conv_bf16,
+                                                        &kernel_wgrad_f16,
+                                                        &kernel_wgrad_bf16,
+                                                        &kernel_grad_f16,
+                                                        &kernel_grad_bf16,
+                                                        NULL};

@@ -1,24 +1,25 @@
-/* cuda/conv/stem/stem_sm90a.cu: see cuda/conv/stem/stem.h.
+/* cuda/conv/stem/stem_sm90a.cu: device code and launchers of cuda/conv/stem/stem.h.
  *
- * Bytes a pixel of y with K = 64: forward 32 read (x) and 128 written; gradient 160 read, with dy_x 288; rows of x that
- * neighbouring runs share come from L2. 2*256*64 floating-point operations a pixel: about 200 a byte, so that memory
- * and tensor cores limit both alike. Roof: a copy of the same bytes.
+ * Bytes a pixel of y with K = 64: forward 32 read (x) and 128 written; gradient 160 read, with dy_x 288. Neighbouring
+ * runs share rows of x through L2. 2*256*64 floating-point operations a pixel are about 200 a byte, so memory and
+ * tensor cores limit the kernel about equally. Roofline: a copy of the same bytes.
  *
- * One block a multiprocessor, for the whole launch: a warpgroup that loads (x by ordinary asynchronous copies, which
- * take its channels apart; lines of dy by TMA) and two workers that multiply (cuda/conv/stem/stem.cuh). wgmma reads the
- * operand that stays, filters or dy, from registers and x from shared memory: the forward kernel makes y turned, 64
- * channels x 112 pixels, the gradient kernel has a whole dw of 64 channels in the registers of each worker. Sums for
- * sums and dw go to the workspace, one set a worker or block; a second kernel adds them in a fixed order. */
+ * One block for each multiprocessor, for the whole launch: a warpgroup that loads (x by ordinary asynchronous copies,
+ * which separate its channels; lines of dy by TMA) and two workers that multiply (cuda/conv/stem/stem.cuh). wgmma reads
+ * the operand that is reused, filters or dy, from registers and x from shared memory. The forward kernel computes y
+ * transposed, 64 channels x 112 pixels. The gradient kernel holds a whole dw of 64 channels in the registers of each
+ * worker. Sums and dw go to the workspace, one set for each worker or block; a second kernel adds them in a fixed
+ * order. */
 #include "cuda/common/tma.cuh"
 #include "cuda/conv/stem/stem_conv.cuh"
 #include "cuda/conv/stem/stem_grad.cuh"
 
 namespace {
 
-/* ---- the last sums: a block takes 32 columns of partial[rows][width] ---- */
+/* ---- final sums: a block adds 32 columns of partial[rows][width] ---- */
 
 enum { FOLD_LANES = 16 };
-/* Sum of this thread's column, in threads with threadIdx.y == 0. */
+/* Sum of this thread's column; valid in threads with threadIdx.y == 0. */
 __device__ __forceinline__ double fold(const float *partial, int rows, int64_t width, int64_t column) {
     __shared__ double part[FOLD_LANES][33];
     double            sum = 0.0;
@@ -30,7 +31,7 @@ __device__ __forceinline__ double fold(const float *partial, int rows, int64_t w
     return sum;
 }
 __global__ void __launch_bounds__(32 * FOLD_LANES)
-    stem_stats(const float *partial, int rows, int64_t width, float *sums) {
+    stem_sums(const float *partial, int rows, int64_t width, float *sums) {
     const int64_t column = (int64_t)blockIdx.x * 32 + threadIdx.x;
     const double  sum    = fold(partial, rows, width, column);
     if (threadIdx.y == 0) sums[column] = (float)sum;
@@ -45,7 +46,7 @@ __global__ void __launch_bounds__(32 * FOLD_LANES)
     *to            = accumulate ? *to + (float)sum : (float)sum;
 }
 
-/* ---- the host's side ---- */
+/* ---- host side ---- */
 
 /* y or dy, [N*P][Q][K], in lines of 64 channels. */
 bool map_lines(CUtensorMap *map, enum ck_type type, const void *y, const struct shape *s) {
@@ -68,13 +69,13 @@ struct shape shape_of(int64_t N, int64_t H, int64_t W, int64_t K) {
     return s;
 }
 
-/* Blocks that share the lines, for each 64 channels. */
+/* Number of blocks that divide the lines among them, for each 64 channels. */
 int blocks_of(const struct shape *s, int multiprocessors) {
     const int columns = s->K / COLUMNS, blocks = multiprocessors > columns ? multiprocessors / columns : 1;
     return blocks < s->lines ? blocks : s->lines;
 }
 
-bool takes(enum ck_type type, int64_t N, int64_t H, int64_t W, int64_t K) {
+bool supports(enum ck_type type, int64_t N, int64_t H, int64_t W, int64_t K) {
     const int64_t most = INT32_MAX / 4;
     if (type == CK_F32 || N < 1 || H < SIDE || W < SIDE || K < COLUMNS || K % COLUMNS || K > 64 * COLUMNS) return false;
     return H <= most / W && N <= most / (H * W);
@@ -100,7 +101,7 @@ template <typename T> cudaError_t start_grad(const grad_params *p, bool mix, int
 } // namespace
 
 bool ck_stem_conv_supports(const struct ck_stem_conv *a) {
-    return takes(a->type, a->N, a->H, a->W, a->K) && !(a->sums && (a->bias || a->relu));
+    return supports(a->type, a->N, a->H, a->W, a->K) && !(a->sums && (a->bias || a->relu));
 }
 
 size_t ck_stem_conv_workspace(const struct ck_stem_conv *a, int multiprocessors) {
@@ -123,13 +124,12 @@ cudaError_t ck_stem_conv(const struct ck_stem_conv *a, void *workspace, int mult
         a->type == CK_F16 ? start_conv<__half>(&p, blocks, stream) : start_conv<__nv_bfloat16>(&p, blocks, stream);
     if (error != cudaSuccess || !a->sums) return error;
     const int width = 2 * p.shape.K;
-    stem_stats<<<(unsigned)(width / 32), dim3(32, FOLD_LANES), 0, stream>>>(p.partial, blocks * WORKERS, width,
-                                                                            a->sums);
+    stem_sums<<<(unsigned)(width / 32), dim3(32, FOLD_LANES), 0, stream>>>(p.partial, blocks * WORKERS, width, a->sums);
     return cudaGetLastError();
 }
 
 bool ck_stem_grad_supports(const struct ck_stem_grad *a) {
-    return takes(a->type, a->N, a->H, a->W, a->K) && (a->dy_x != NULL) == (a->dy_coef != NULL);
+    return supports(a->type, a->N, a->H, a->W, a->K) && (a->dy_x != NULL) == (a->dy_coeffs != NULL);
 }
 
 size_t ck_stem_grad_workspace(const struct ck_stem_grad *a, int multiprocessors) {
@@ -142,7 +142,7 @@ cudaError_t ck_stem_grad(const struct ck_stem_grad *a, void *workspace, int mult
     grad_params p     = {};
     p.shape           = shape_of(a->N, a->H, a->W, a->K);
     p.x               = a->x;
-    p.dy_coef         = a->dy_coef;
+    p.dy_coeffs       = a->dy_coeffs;
     p.partial         = static_cast<float *>(workspace);
     const bool mix    = a->dy_x != NULL;
     const int  blocks = blocks_of(&p.shape, multiprocessors);

@@ -1,5 +1,5 @@
 /* cli/bench/sparse.c: cresnet bench sparse: times every convolution of a network with pruned weights on the sparse
- * kernels, on the dense kernels, and on the matrix products that papers compare with (baseline kernels of the device).
+ * kernels, on the dense kernels, and on the matrix products that papers compare with (the baselines of the device).
  * No convolution is fused with other ops. */
 #include "cli/bench/sparse.h"
 
@@ -143,16 +143,15 @@ static int conv_at(const struct cr_program *p, int number) {
 /* ---- times ---- */
 
 /* Time of a kernel with its fastest algorithm; 0 when the kernel does not support the op. */
-static cr_status time_kernel(struct cr_sparse_bench_setup *s, int index, struct cr_op op, double *seconds) {
-    struct cr_device       *device = s->session.device;
-    const struct cr_kernel *kernel = device->kernels[index];
-    double                  one;
-    *seconds  = 0;
-    op.kernel = index;
+static cr_status time_kernel(struct cr_sparse_bench_setup *s, const struct cr_kernel *kernel, struct cr_op op,
+                             double *seconds) {
+    struct cr_device *device = s->session.device;
+    double            one;
+    *seconds = 0;
     if (kernel->accepts && !kernel->accepts(device, &s->program, &op)) return CR_OK;
     const int algos = kernel->algo_count ? kernel->algo_count(device, &s->program, &op) : 1;
     for (op.algo = 0; op.algo < algos; op.algo++) {
-        const cr_status status = cr_cost_measure(device, &s->scratch, &s->program, &op, *seconds, &one);
+        const cr_status status = cr_cost_measure(device, &s->scratch, kernel, &s->program, &op, *seconds, &one);
         if (status != CR_OK) { /* a library refused its own algorithm, or memory is missing */
             cr_log(CR_LOG_INFO, "%s, algorithm %d: %s", kernel->name, op.algo, cr_error_message());
             cr_error_clear();
@@ -165,14 +164,12 @@ static cr_status time_kernel(struct cr_sparse_bench_setup *s, int index, struct 
 
 static cr_status time_baselines(struct cr_sparse_bench *b, struct cr_sparse_bench_setup *s, const struct cr_op *dense,
                                 const struct cr_op *pruned, struct cr_sparse_bench_layer *l) {
-    const struct cr_kernel *const *kernels = s->session.device->kernels;
-    b->baselines                           = 0;
-    for (int i = 0; kernels[i]; i++) {
-        if (!kernels[i]->baseline || b->baselines == CR_SPARSE_BENCH_BASELINES_MAX) continue;
-        struct cr_op op          = kernels[i]->sparse ? *pruned : *dense;
+    const struct cr_kernel *const *kernel = s->session.device->backend->baselines;
+    for (b->baselines = 0; kernel && *kernel && b->baselines < CR_SPARSE_BENCH_BASELINES_MAX; kernel++) {
+        struct cr_op op          = (*kernel)->sparse ? *pruned : *dense;
         op.in[CR_IN_conv_packed] = CR_NONE;
-        CR_TRY(time_kernel(s, i, op, &l->baseline_s[b->baselines]));
-        b->baseline[b->baselines++] = kernels[i]->name;
+        CR_TRY(time_kernel(s, *kernel, op, &l->baseline_s[b->baselines]));
+        b->baseline[b->baselines++] = (*kernel)->name;
     }
     return CR_OK;
 }

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Makes pil.safetensors for test_augment.c: small pictures, and what PIL makes of them, by the calls of torchvision's functional_pil and
+"""Writes pil.safetensors for test_augment.c: small images and PIL's results for them, with the calls of torchvision's functional_pil and
 autoaugment.
 
     python3 tests/golden/augment/make.py        (Debian 12: python3-pil 9.4, python3-numpy)
 
-A name is "OP AMOUNT PICTURE": the number of the operation in enum cr_pixel_op, what it is given, the picture's name.
+A name is "OP AMOUNT IMAGE": the number of the operation in enum cr_pixel_op, its argument, the name of the image.
 """
 import os, sys
 
@@ -18,7 +18,7 @@ import st
 out = {}
 
 
-def pictures():
+def images():
     rng = np.random.default_rng(7)
     y, x = np.mgrid[0:21, 0:21]
     smooth = np.stack([x * 12, y * 11, (x + y) * 5], 2)
@@ -34,18 +34,18 @@ def keep(op, by, name, image):
     out["%d %.17g %s" % (op, by, name)] = np.asarray(image)
 
 
-def hue(image, share):
+def hue(image, amount):
     h, s, v = image.convert("HSV").split()
-    turned = np.asarray(h, dtype=np.uint8).copy()
-    turned += np.uint8(int(share * 255) % 256)
-    return Image.merge("HSV", (Image.fromarray(turned, "L"), s, v)).convert("RGB")
+    rotated = np.asarray(h, dtype=np.uint8).copy()
+    rotated += np.uint8(int(amount * 255) % 256)
+    return Image.merge("HSV", (Image.fromarray(rotated, "L"), s, v)).convert("RGB")
 
 
 def affine(image, matrix):
     return image.transform(image.size, Image.AFFINE, matrix, Image.NEAREST)
 
 
-for name, array in pictures().items():
+for name, array in images().items():
     out[name] = array
     image = Image.fromarray(array)
     for m in (-0.99, -0.33, 0.066, 0.5, 0.99):
@@ -67,12 +67,12 @@ for name, array in pictures().items():
         keep(11, threshold, name, ImageOps.solarize(image, threshold))
     keep(12, 0, name, ImageOps.autocontrast(image))
     keep(13, 0, name, ImageOps.equalize(image))
-    for share in (-0.5, -0.1, 0.0, 0.05, 0.31, 0.5):
-        keep(14, share, name, hue(image, share))
+    for amount in (-0.5, -0.1, 0.0, 0.05, 0.31, 0.5):
+        keep(14, amount, name, hue(image, amount))
 
-# every colour of a coarse grid, for the way to HSV and back
+# every colour of a coarse grid, for the conversion to HSV and back
 grid = np.stack(np.meshgrid(*[np.arange(0, 256, 17)] * 3), 3).reshape(64, 64, 3).astype(np.uint8)
 out["grid"] = grid
-for share in (0.0, 0.13):
-    keep(14, share, "grid", hue(Image.fromarray(grid), share))
+for amount in (0.0, 0.13):
+    keep(14, amount, "grid", hue(Image.fromarray(grid), amount))
 st.save(os.path.join(here, "pil.safetensors"), out)

@@ -1,11 +1,11 @@
 #!/usr/bin/python3
-"""Makes the golden pictures and tables of this folder with PIL and torchvision, which are the judges of our decoders,
-our resize and our geometry. Debian 12: apt install python3-pil python3-torchvision; then
+"""Writes the golden images and tables of this folder with PIL and torchvision, the references for our decoders, resizing and
+cropping. Debian 12: apt install python3-pil python3-torchvision; then
 
     python3 tests/golden/data/make.py [FOLDER OF SAMPLE JPEGS]
 
-Sums are FNV-1a (64 bits) over RGB bytes. With a folder it also makes photos.txt, the sums of real photos, which
-themselves are not in the repository."""
+Sums are FNV-1a (64 bits) over RGB bytes. With a folder it also writes photos.txt, the sums of photos that
+are not in the repository."""
 import io
 import os
 import random
@@ -27,8 +27,8 @@ def fnv(a):
     return "%016x" % h
 
 
-def picture(w, h):
-    """The same formula stands in tests/data_support.h: smooth waves with a hard, noisy part."""
+def test_image(w, h):
+    """Smooth waves with a noisy part; the C tests have the same formula."""
     y, x = np.mgrid[0:h, 0:w].astype(np.int64)
     out = np.zeros((h, w, 3), np.int64)
     for c in range(3):
@@ -39,7 +39,7 @@ def picture(w, h):
 
 
 def decode_cases():
-    rgb = Image.fromarray(picture(29, 21))
+    rgb = Image.fromarray(test_image(29, 21))
     smooth = rgb.resize((19, 13), Image.BILINEAR).resize((29, 21), Image.BILINEAR)
     for mode in ("RGB", "L", "CMYK"):
         for progressive in (False, True):
@@ -50,7 +50,7 @@ def decode_cases():
     for mode in ("RGB", "L", "LA", "RGBA", "1"):
         image = smooth.convert(mode)
         if "A" in mode:
-            image.putalpha(Image.fromarray(picture(29, 21)[..., 0]))
+            image.putalpha(Image.fromarray(test_image(29, 21)[..., 0]))
         yield "%s.png" % mode.lower(), image, dict(format="PNG")
     for bits in (1, 2, 4, 8):
         yield "palette%d.png" % bits, smooth.quantize(2 ** bits), dict(format="PNG", bits=bits)
@@ -58,7 +58,7 @@ def decode_cases():
 
 
 def png_by_hand(a, colour, depth, adam7=False):
-    """What PIL does not write: 16-bit colour and interlaced files, without filters."""
+    """Writes files that PIL cannot write: 16-bit colour and interlaced, without filters."""
     def chunk(kind, data):
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
@@ -81,16 +81,16 @@ def make_decode():
         open(os.path.join(HERE, name), "wb").write(data.getvalue())
         rgb = np.array(Image.open(data).convert("RGB"))
         lines.append("%s %d %d %s" % (name, rgb.shape[1], rgb.shape[0], fnv(rgb)))
-    deep = picture(17, 9).astype(np.int64) * 256 + picture(9, 17).transpose(1, 0, 2)
+    deep = test_image(17, 9).astype(np.int64) * 256 + test_image(9, 17).transpose(1, 0, 2)
     deep = np.concatenate([deep, deep[..., :1] ^ 0x5A5A], axis=2)
-    flat = picture(29, 21)
+    flat = test_image(29, 21)
     for name, data in (("rgb16.png", png_by_hand(deep[..., :3], 2, 16)), ("rgba16.png", png_by_hand(deep, 6, 16)),
                        ("la16.png", png_by_hand(deep[..., :2], 4, 16)), ("rgb-adam7.png", png_by_hand(flat, 2, 8, True)),
                        ("l-adam7-tiny.png", png_by_hand(flat[:2, :3, :1], 0, 8, True))):
         open(os.path.join(HERE, name), "wb").write(data)
         rgb = np.array(Image.open(io.BytesIO(data)).convert("RGB"))
         lines.append("%s %d %d %s" % (name, rgb.shape[1], rgb.shape[0], fnv(rgb)))
-    # 16-bit grey: PIL clips such pictures to 255 on convert("RGB"); we keep the high byte, as for colour.
+    # 16-bit grey: PIL clips such images to 255 on convert("RGB"); we keep the high byte, as for colour.
     open(os.path.join(HERE, "grey16.png"), "wb").write(png_by_hand(deep[..., :1], 0, 16))
     lines.append("grey16.png 17 9 " + fnv(np.repeat(deep[..., :1] >> 8, 3, axis=2)))
     open(os.path.join(HERE, "decode.txt"), "w").write("\n".join(lines) + "\n")
@@ -114,7 +114,7 @@ def make_resize():
             box, ow = (0, 1 if h > 1 else 0, w, h), w
         elif i % 8 == 7:
             box, oh = (w // 3, 0, w, h), h
-        out = Image.fromarray(picture(w, h)).resize((ow, oh), Image.BILINEAR, box=box)
+        out = Image.fromarray(test_image(w, h)).resize((ow, oh), Image.BILINEAR, box=box)
         lines.append("%d %d %g %g %g %g %d %d %s" % ((w, h) + box + (ow, oh, fnv(np.array(out)))))
     open(os.path.join(HERE, "resize.txt"), "w").write("\n".join(lines) + "\n")
 
@@ -126,7 +126,7 @@ def make_eval():
              (20, 30, 24, 32), (64, 48, 48, 48), (500, 375, 256, 224), (75, 56, 256, 224), (1, 9, 8, 8), (9, 1, 8, 8),
              (35, 35, 35, 32), (35, 38, 35, 32), (10, 100, 5, 12), (100, 10, 5, 12), (61, 47, 47, 40)]
     for w, h, short, crop in cases:
-        image = Image.fromarray(picture(w, h))
+        image = Image.fromarray(test_image(w, h))
         out = transforms.CenterCrop(crop)(transforms.Resize(short)(image))
         lines.append("%d %d %d %d %s" % (w, h, short, crop, fnv(np.array(out))))
     open(os.path.join(HERE, "eval.txt"), "w").write("\n".join(lines) + "\n")

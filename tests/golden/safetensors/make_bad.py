@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the safetensors files that must be refused, one flaw each, into tests/fuzz/corpus/fuzz_safetensors, and bad.txt
-beside this script: file name, tab, a part of the message. Run from the repository's root:
+"""Writes invalid safetensors files, with one error each, into tests/fuzz/corpus/fuzz_safetensors, and bad.txt in the folder of this
+script: file name, tab, a part of the message. Run from the root of the repository:
   python3 tests/golden/safetensors/make_bad.py"""
 import os
 import struct

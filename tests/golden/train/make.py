@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Makes the golden training runs of test_golden_train.c with PyTorch in float64.
+"""Writes the golden training runs of test_golden_train.c with PyTorch in float64.
 
     python3 tests/golden/train/make.py        (Debian 12: python3-torch 1.13.1, python3-numpy)
 
-For each small network: random start weights (start-NAME.safetensors, f32), ten steps of SGD on a fixed batch stream, and
-the ten losses with the weights after them (end-NAME.safetensors). Pictures and labels come from a formula that the C test
-repeats, so that only weights are stored.
+For each small network: random start weights (start-NAME.safetensors, f32), ten steps of SGD on fixed batches, and
+the ten losses with the weights after them (end-NAME.safetensors). Images and labels come from a formula that the C test
+has too, so that only weights are stored.
 """
 import os, sys
 import numpy as np
@@ -21,7 +21,7 @@ STEPS, BATCH, SIZE, CLASSES = 10, 8, 16, 10
 
 
 class ShortcutA(nn.Module):
-    """Every second pixel, zero channels on both sides (He et al., option A)."""
+    """Subsamples by two and pads channels with zeros on both sides (He et al., option A)."""
 
     def __init__(self, grow, stride):
         super().__init__()
@@ -95,7 +95,7 @@ class Net(nn.Module):
 
 
 def batch(step):
-    """Pixels [N,H,W,3] as the C test makes them, then normalised NCHW."""
+    """Pixels [N,H,W,3] with the formula of the C test, then normalised NCHW."""
     n = BATCH * SIZE * SIZE * 3
     x = np.arange(n, dtype=np.uint64) + np.uint64(step * n)
     x = x * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
@@ -115,7 +115,7 @@ def state(model):
 
 def run(name, model, nesterov, decay_all, smoothing, clip, accumulate):
     torch.manual_seed(len(name))
-    for k, p in model.named_parameters():  # BN parameters away from 1 and 0, so that a swap shows
+    for k, p in model.named_parameters():  # BN parameters other than 1 and 0, so that exchanged parameters are detected
         if p.dim() == 1:
             nn.init.uniform_(p, 0.5, 1.5) if k.endswith("weight") else nn.init.uniform_(p, -0.2, 0.2)
     st.save(os.path.join(here, f"start-{name}.safetensors"), state(model))

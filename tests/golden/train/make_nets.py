@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A golden training run of a network with ResNet-D's stem and shortcuts and squeeze and excitation, named as timm names them, in float64;
-the rest as make.py.
+"""Writes a golden training run of a network with ResNet-D's stem and shortcuts and squeeze-and-excitation, with timm's names, in float64,
+like make.py.
 
     python3 tests/golden/train/make_nets.py        (Debian 12: python3-torch 1.13.1, python3-numpy)
 """
@@ -12,7 +12,7 @@ from make import CLASSES, run
 
 
 class Excitation(nn.Module):
-    """timm's SEModule: a sixteenth of the channels, a multiple of 8."""
+    """timm's SEModule: 1/16 of the channels, rounded to a multiple of 8."""
 
     def __init__(self, channels):
         super().__init__()

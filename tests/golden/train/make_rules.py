@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Golden training runs of the other update rules, with moving averages, in float64; the rest as make.py, whose start weights they use.
+"""Writes golden training runs of the other update rules, with moving averages, in float64, like make.py, with its initial weights.
 
     python3 tests/golden/train/make_rules.py        (Debian 12: python3-torch 1.13.1, python3-numpy)
 
-And with pictures and labels that are mixed (the records of test_golden_train.c). AdamW is torch.optim's. LARS (You et al. 2017) and the
-averages (as timm's ModelEmaV3: state dict, warm-up) are written down here.
+One run has mixed images and labels (the mixing records of test_golden_train.c). AdamW is torch.optim's. LARS (You et al. 2017) and the
+averages (as timm's ModelEmaV3: state dict, warm-up) are implemented here.
 """
 import os
 
@@ -57,7 +57,8 @@ class Averages:
 
 
 def mixed_batch(step):
-    """The batch with a third of its pictures added to their partners, a third pasted over, a third erased in part; bytes, then as ever."""
+    """The batch: a third of the images is blended with their partners, in a third a part of the partner is pasted, in a third a part is
+    erased; as bytes, then normalised."""
     x, labels = batch(step)
     pixels = np.rint((x.permute(0, 2, 3, 1).numpy() * STD + MEAN) * 255).astype(np.int64)
     erased = pixels.copy()
@@ -66,16 +67,16 @@ def mixed_batch(step):
             erased[n, 2:7, 3:11] = (124, 116, 104)
     out, target = erased.copy(), torch.zeros(BATCH, CLASSES, dtype=torch.float64)
     for n in range(BATCH):
-        partner, share = BATCH - 1 - n, 65536
+        partner, weight = BATCH - 1 - n, 65536
         if (n + step) % 3 == 0:
-            share = 20000 + 3000 * n
-            out[n] = (share * erased[n] + (65536 - share) * erased[partner] + 32768) // 65536
+            weight = 20000 + 3000 * n
+            out[n] = (weight * erased[n] + (65536 - weight) * erased[partner] + 32768) // 65536
         elif (n + step) % 3 == 1:
             y, x0 = n % 5, 3 * n % 7
             out[n, y:y + 9, x0:x0 + 6] = erased[partner, y:y + 9, x0:x0 + 6]
-            share = 65536 - 54 * 65536 // (SIZE * SIZE)
-        target[n, labels[n]] += share / 65536
-        target[n, labels[partner]] += 1 - share / 65536
+            weight = 65536 - 54 * 65536 // (SIZE * SIZE)
+        target[n, labels[n]] += weight / 65536
+        target[n, labels[partner]] += 1 - weight / 65536
     image = torch.from_numpy((out / 255 - MEAN) / STD)
     return image.permute(0, 3, 1, 2), target
 

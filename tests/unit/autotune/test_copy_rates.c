@@ -1,11 +1,10 @@
-/* tests/unit/autotune/test_copy_rates.c: rates of copies between host and device in the table of costs, on a device
- * that only pretends: each way takes the time it is told to. What is asked: the rates, that they are measured once, and
- * what keeps them. */
+/* tests/unit/autotune/test_copy_rates.c: rates of copies between host and device in the cost table, on a fake device
+ * where each direction takes a given time. Checks the rates, that they are measured once, and where they are saved. */
 #include "autotune/cost_table_internal.h"
 
 #include "tests/harness/data_support.h"
 
-static double lane_s[CR_STREAMS]; /* each lane's own time */
+static double stream_s[CR_STREAMS]; /* clock of each stream */
 static double out_bytes_per_s, in_bytes_per_s, latency_s;
 static size_t memory_max;
 static int    copies;
@@ -13,16 +12,16 @@ static int    copies;
 static cr_status new_memory(struct cr_device *d, size_t bytes, void **out) {
     (void)d;
     if (bytes > memory_max) return CR_FAIL(CR_ERR_MEMORY, "no memory");
-    *out = cr_alloc(1, 1); /* nobody looks into it */
+    *out = cr_alloc(1, 1); /* never read */
     return *out ? CR_OK : CR_NO_MEMORY(1);
 }
 static void old_memory(struct cr_device *d, void *p) {
     (void)d, cr_free(p);
 }
-static cr_status copy(struct cr_device *d, enum cr_stream lane, void *dst, const void *src, size_t bytes) {
+static cr_status copy(struct cr_device *d, enum cr_stream stream, void *dst, const void *src, size_t bytes) {
     (void)d, (void)dst, (void)src;
     copies++;
-    lane_s[lane] += latency_s + (double)bytes / (lane == CR_STREAM_TO_HOST ? out_bytes_per_s : in_bytes_per_s);
+    stream_s[stream] += latency_s + (double)bytes / (stream == CR_STREAM_TO_HOST ? out_bytes_per_s : in_bytes_per_s);
     return CR_OK;
 }
 static cr_status event_create(struct cr_device *d, void **m) {
@@ -34,16 +33,16 @@ static void event_destroy(struct cr_device *d, void *m) {
     (void)d, cr_free(m);
 }
 static cr_status event_record(struct cr_device *d, enum cr_stream l, void *m) {
-    return (void)d, *(double *)m = lane_s[l], CR_OK;
+    return (void)d, *(double *)m = stream_s[l], CR_OK;
 }
 static cr_status stream_wait_event(struct cr_device *d, enum cr_stream l, void *m) {
     (void)d;
-    lane_s[l] = fmax(lane_s[l], *(double *)m);
+    stream_s[l] = fmax(stream_s[l], *(double *)m);
     return CR_OK;
 }
 static cr_status host_wait(struct cr_device *d, void *m) {
     (void)d, (void)m;
-    for (int l = 0; l < CR_STREAMS; l++) lane_s[CR_STREAM_COMPUTE] = fmax(lane_s[CR_STREAM_COMPUTE], lane_s[l]);
+    for (int l = 0; l < CR_STREAMS; l++) stream_s[CR_STREAM_COMPUTE] = fmax(stream_s[CR_STREAM_COMPUTE], stream_s[l]);
     return CR_OK;
 }
 static cr_status elapsed(struct cr_device *d, void *a, void *b, double *s) {
@@ -62,41 +61,41 @@ static const struct cr_async   async   = {.host_reserve      = new_memory,
                                           .elapsed           = elapsed};
 static const struct cr_backend backend = {
     .name = "fake", .reserve = new_memory, .release = old_memory, .async = &async};
-static const struct cr_kernel        row_out = {.name = "fake.out", .op = CR_OP_offload, .deterministic = true};
-static const struct cr_kernel        row_in  = {.name = "fake.in", .op = CR_OP_prefetch, .deterministic = true};
-static const struct cr_kernel *const rows[]  = {&row_in, &row_out, NULL};
-static struct cr_device              device  = {.backend = &backend,
-                                                .kernels = rows,
-                                                .caps    = {.alignment             = 256,
-                                                            .to_host_bytes_per_s   = 7,
-                                                            .to_device_bytes_per_s = 8,
-                                                            .copy_latency_s        = 9,
-                                                            .text                  = "fake, 1"}};
+static const struct cr_kernel        row_out   = {.name = "fake.out", .op = CR_OP_offload, .deterministic = true};
+static const struct cr_kernel        row_in    = {.name = "fake.in", .op = CR_OP_prefetch, .deterministic = true};
+static const struct cr_kernel *const kernels[] = {&row_in, &row_out, NULL};
+static struct cr_device              device    = {.backend = &backend,
+                                                  .kernels = kernels,
+                                                  .caps    = {.alignment             = 256,
+                                                              .to_host_bytes_per_s   = 7,
+                                                              .to_device_bytes_per_s = 8,
+                                                              .copy_latency_s        = 9,
+                                                              .text                  = "fake, 1"}};
 
-/* Work: a launch takes 1e-4 s, and `slowed` more for as long as a copy is under way. */
+/* Kernels: a launch takes 1e-4 s, and `slowed` more while a copy is in flight. */
 static double    slowed;
 static cr_status add_launch(struct cr_device *d, const struct cr_call *call) {
     (void)d;
     CHECK(call->in[CR_IN_add_a] && call->in[CR_IN_add_b] && call->out[CR_OUT_add_y] &&
           call->program->tensor[call->op->in[0]].bytes == 128 << 20);
-    const double start = lane_s[CR_STREAM_COMPUTE];
-    lane_s[CR_STREAM_COMPUTE] +=
-        1e-4 * (1 + (fmax(lane_s[CR_STREAM_TO_HOST], lane_s[CR_STREAM_TO_DEVICE]) > start ? slowed : 0));
+    const double start = stream_s[CR_STREAM_COMPUTE];
+    stream_s[CR_STREAM_COMPUTE] +=
+        1e-4 * (1 + (fmax(stream_s[CR_STREAM_TO_HOST], stream_s[CR_STREAM_TO_DEVICE]) > start ? slowed : 0));
     return CR_OK;
 }
 static const struct cr_kernel row_add = {
     .name = "fake.add", .op = CR_OP_add, .deterministic = true, .launch = add_launch};
 static const struct cr_kernel *const rows_to_add[] = {&row_in, &row_add, &row_out, NULL};
 
-/* The target of a fresh table over `path`; the text it would leave in a checkpoint when `text` is there. */
-static struct cr_cost_model asked(const char *path, const char *pinned, char **text) {
+/* The cost model of a fresh table over `path`; fills `text`, when given, with the table that a checkpoint would get. */
+static struct cr_cost_model checked(const char *path, const char *pinned, char **text) {
     struct cr_cost_table *costs = NULL;
     struct cr_cost_model  t     = {0};
     CHECK_STATUS(cr_cost_table_open(&device, path, &costs), CR_OK);
     if (!costs) return t;
     if (pinned) CHECK_STATUS(cr_cost_table_load_fixed(costs, pinned, strlen(pinned), "checkpoint"), CR_OK);
     t = cr_cost_table_model(costs);
-    CHECK(t.to_host_bytes_per_s == 7 && t.to_device_bytes_per_s == 8 && t.copy_latency_s == 9); /* not asked for yet */
+    CHECK(t.to_host_bytes_per_s == 7 && t.to_device_bytes_per_s == 8 && t.copy_latency_s == 9); /* not measured yet */
     CHECK_STATUS(cr_cost_table_copy_rates(costs, &t), CR_OK);
     const struct cr_cost_model later = cr_cost_table_model(costs);
     CHECK(later.to_host_bytes_per_s == t.to_host_bytes_per_s && later.copy_latency_s == t.copy_latency_s);
@@ -115,59 +114,61 @@ static void set_rates(double out, double in, double latency) {
     cr_log_quiet(true);
 }
 
-static void rates_are_measured_once_and_kept(void) {
+static void rates_are_measured_once_and_saved(void) {
     char folder[SUPPORT_PATH], path[SUPPORT_PATH], *text = NULL;
     make_folder(folder);
     text_into(path, "%s/kernel_times.txt", folder);
     set_rates(50e9, 40e9, 5e-6);
-    const struct cr_cost_model first = asked(path, NULL, &text);
-    CHECK_NEAR(first.to_host_bytes_per_s, 50e9, 0.5e9); /* a small copy's few bytes count as latency */
+    const struct cr_cost_model first = checked(path, NULL, &text);
+    CHECK_NEAR(first.to_host_bytes_per_s, 50e9, 0.5e9); /* the few bytes of a small copy count as latency */
     CHECK_NEAR(first.to_device_bytes_per_s, 40e9, 0.5e9);
     CHECK_NEAR(first.copy_latency_s, 5e-6, 1e-8);
-    CHECK_NEAR(first.duplex_speedup, 1, 1e-3); /* the lanes of this device do not disturb each other */
+    CHECK_NEAR(first.duplex_speedup, 1, 1e-3); /* the streams of this device do not slow each other down */
     CHECK(copies > 0 && text && strstr(text, "fake.out") && strstr(text, "fake.in"));
     set_rates(1e9, 1e9, 1e-3); /* as if the machine had changed: nothing is measured again */
-    const struct cr_cost_model second = asked(path, NULL, NULL);
+    const struct cr_cost_model second = checked(path, NULL, NULL);
     CHECK_INT(copies, 0);
     CHECK(second.to_host_bytes_per_s == first.to_host_bytes_per_s &&
           second.to_device_bytes_per_s == first.to_device_bytes_per_s);
-    /* a checkpoint's rates go before those of a file */
+    /* the rates of a checkpoint take precedence over those of a file */
     char other[SUPPORT_PATH];
     text_into(other, "%s/other.txt", folder);
-    (void)asked(other, NULL, NULL);
+    (void)checked(other, NULL, NULL);
     CHECK(copies > 0);
     copies                           = 0;
-    const struct cr_cost_model third = asked(other, text, NULL);
+    const struct cr_cost_model third = checked(other, text, NULL);
     CHECK_INT(copies, 0);
     CHECK(third.to_host_bytes_per_s == first.to_host_bytes_per_s && third.copy_latency_s == first.copy_latency_s);
     cr_free(text);
     drop_folder(folder);
 }
 
-/* On a device that has work for it: what the work loses, once measured, is kept; a table of before it is filled up. */
-static void work_beside_copies_is_measured(void) {
+/* On a device that runs kernels during a copy: the slowdown of the kernels is measured once and saved; a table of an
+ * older version is completed. */
+static void kernel_slowdown_during_copies_is_measured(void) {
     char folder[SUPPORT_PATH], path[SUPPORT_PATH];
     make_folder(folder);
     text_into(path, "%s/kernel_times.txt", folder);
     set_rates(50e9, 40e9, 5e-6);
     slowed                           = 0.25;
     device.kernels                   = rows_to_add;
-    const struct cr_cost_model first = asked(path, NULL, NULL);
+    const struct cr_cost_model first = checked(path, NULL, NULL);
     CHECK_NEAR(first.contention_out, 0.25, 1e-6);
     CHECK_NEAR(first.contention_in, 0.25, 1e-6);
-    CHECK_NEAR(first.loaded_copy_slowdown, 1.13, 1e-6); /* nothing slows them here: what is allowed for all the same */
+    /* copies do not slow kernels down here: the default allowance applies all the same */
+    CHECK_NEAR(first.loaded_copy_slowdown, 1.13, 1e-6);
     CHECK_NEAR(first.to_host_bytes_per_s, 50e9, 0.5e9);
     set_rates(1e9, 1e9, 1e-3);
     slowed                            = 0.5;
-    const struct cr_cost_model second = asked(path, NULL, NULL);
+    const struct cr_cost_model second = checked(path, NULL, NULL);
     CHECK_INT(copies, 0);
     CHECK(second.contention_out == first.contention_out && second.loaded_copy_slowdown == first.loaded_copy_slowdown);
-    /* a device that has only copies leaves a file without the rest; --costs takes it as it is */
+    /* a device that has only copies leaves a file without the slowdowns; the option --kernel-times reads it as it is */
     char only[SUPPORT_PATH];
     text_into(only, "%s/only.txt", folder);
-    device.kernels = rows;
+    device.kernels = kernels;
     set_rates(50e9, 40e9, 5e-6);
-    (void)asked(only, NULL, NULL);
+    (void)checked(only, NULL, NULL);
     copies                      = 0;
     struct cr_cost_table *load  = NULL;
     struct cr_device      other = device;
@@ -180,7 +181,7 @@ static void work_beside_copies_is_measured(void) {
     cr_cost_table_flush(load); /* writes nothing */
     cr_cost_table_close(load);
     load = NULL;
-    CHECK_STATUS(cr_cost_table_load(&other, path, &load), CR_ERR_FORMAT); /* rows that this device has not */
+    CHECK_STATUS(cr_cost_table_load(&other, path, &load), CR_ERR_FORMAT); /* kernels that this device does not have */
     CHECK(load == NULL);
     CHECK_HAS(cr_error_message(), "which this version no longer has");
     cr_error_clear();
@@ -189,19 +190,19 @@ static void work_beside_copies_is_measured(void) {
     drop_folder(folder);
 }
 
-static void without_room_the_round_figures_stand(void) {
+static void without_memory_default_rates_are_used(void) {
     char *text = NULL;
     set_rates(50e9, 40e9, 5e-6);
     memory_max                   = 1 << 20;
-    const struct cr_cost_model t = asked("", NULL, &text);
+    const struct cr_cost_model t = checked("", NULL, &text);
     CHECK(t.to_host_bytes_per_s == 7 && t.to_device_bytes_per_s == 8 && t.copy_latency_s == 9);
     CHECK(text && !strstr(text, "fake.out"));
     CHECK_INT(copies, 0);
     cr_free(text);
 }
 
-/* A plan asks for seconds: a copy's come from its bytes, a sync takes none. */
-static void copies_cost_what_their_bytes_take(void) {
+/* A plan needs seconds: those of a copy follow from its bytes, a barrier takes none. */
+static void copy_time_follows_from_bytes(void) {
     struct cr_program     p;
     struct cr_cost_table *costs;
     double                seconds = -1;
@@ -227,5 +228,5 @@ static void copies_cost_what_their_bytes_take(void) {
     cr_cost_table_close(costs);
 }
 
-TESTS(CASE(rates_are_measured_once_and_kept), CASE(work_beside_copies_is_measured),
-      CASE(without_room_the_round_figures_stand), CASE(copies_cost_what_their_bytes_take))
+TESTS(CASE(rates_are_measured_once_and_saved), CASE(kernel_slowdown_during_copies_is_measured),
+      CASE(without_memory_default_rates_are_used), CASE(copy_time_follows_from_bytes))

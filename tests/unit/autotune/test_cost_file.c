@@ -1,56 +1,56 @@
-/* tests/unit/autotune/test_cost_file.c: the file of costs: dropped when it does not fit or is spoilt, shared by
- * processes, and never in the way of a run. */
+/* tests/unit/autotune/test_cost_file.c: the file of the cost table: it is ignored when it does not fit or is corrupt,
+ * processes share it, and it never stops a run. */
 #include "tests/harness/cost_table_support.h"
 
-static void a_file_that_does_not_fit_is_dropped(void) {
-    static const char *const spoilt[] = {"",
-                                         "cresnet kernel times 6",
-                                         "cresnet costs 1\tGPU\n",
-                                         "\x7f\x45LF",
-                                         "cresnet costs 3\tGPU A, driver 1\n",
-                                         "cresnet kernel times 6\tanother device\n1\ta\t0\tb\n"};
-    struct stand             s;
+static void mismatched_file_is_ignored(void) {
+    static const char *const corrupt[] = {"",
+                                          "cresnet kernel times 6",
+                                          "cresnet costs 1\tGPU\n",
+                                          "\x7f\x45LF",
+                                          "cresnet costs 3\tGPU A, driver 1\n",
+                                          "cresnet kernel times 6\tanother device\n1\ta\t0\tb\n"};
+    struct fixture           s;
     char                     dir[SUPPORT_PATH];
     make_folder(dir);
-    stand_open(&s, dir, "GPU A, driver 1");
+    fixture_open(&s, dir, "GPU A, driver 1");
     best(&s);
     cr_cost_table_flush(s.costs);
-    stand_close(&s);
-    stand_open(&s, dir, "GPU A, driver 2"); /* another driver: measured anew */
+    fixture_close(&s);
+    fixture_open(&s, dir, "GPU A, driver 2"); /* another driver: measured again */
     best(&s);
     CHECK(measured(&s) == 3);
-    stand_close(&s);
+    fixture_close(&s);
     char path[CR_PATH_MAX];
     REQUIRE_OK(cr_path_join(path, dir, "kernel_times.txt"));
-    for (size_t i = 0; i < CR_COUNT(spoilt); i++) {
-        REQUIRE_OK(cr_file_write_atomic(path, spoilt[i], strlen(spoilt[i])));
-        stand_open(&s, dir, "GPU A, driver 1");
+    for (size_t i = 0; i < CR_COUNT(corrupt); i++) {
+        REQUIRE_OK(cr_file_write_atomic(path, corrupt[i], strlen(corrupt[i])));
+        fixture_open(&s, dir, "GPU A, driver 1");
         CHECK(best(&s).kernel == 1 && measured(&s) == 3);
-        stand_close(&s);
+        fixture_close(&s);
     }
     drop_folder(dir);
 }
 
-/* What a run that measured leaves behind: the file's path and its text. */
-static void leave_file(struct stand *s, const char *dir, char path[CR_PATH_MAX], char **text) {
-    stand_open(s, dir, "GPU A, driver 1");
+/* The result of a run that measured: the path of the file and its text. */
+static void leave_file(struct fixture *s, const char *dir, char path[CR_PATH_MAX], char **text) {
+    fixture_open(s, dir, "GPU A, driver 1");
     best(s);
     cr_cost_table_flush(s->costs);
-    stand_close(s);
+    fixture_close(s);
     REQUIRE_OK(cr_path_join(path, dir, "kernel_times.txt"));
     REQUIRE_OK(cr_file_read(path, 1 << 20, text, NULL));
 }
 
-/* The file is not believed: all is measured anew. */
-static void check_dropped(struct stand *s, const char *dir, const char *path, const char *text, size_t length) {
+/* The file is not trusted: everything is measured again. */
+static void check_dropped(struct fixture *s, const char *dir, const char *path, const char *text, size_t length) {
     REQUIRE_OK(cr_file_write_atomic(path, text, length));
-    stand_open(s, dir, "GPU A, driver 1");
+    fixture_open(s, dir, "GPU A, driver 1");
     CHECK(best(s).algo == 1 && measured(s) == 3);
-    stand_close(s);
+    fixture_close(s);
 }
 
-/* A line of numbers that are none, fields that lack, a cut end: nothing of the file is believed. */
-static void a_spoilt_line_drops_the_file(void) {
+/* Lines with invalid numbers, missing fields, a truncated end: the whole file is ignored. */
+static void corrupt_line_invalidates_the_file(void) {
     static const char *const lines[] = {"x\tfake.a\t0\tsig\n",
                                         "-1\tfake.a\t0\tsig\n",
                                         "0\tfake.a\t0\tsig\n",
@@ -65,17 +65,17 @@ static void a_spoilt_line_drops_the_file(void) {
                                         "1\t-\t0\trelu x\n",
                                         "100000000001\tfake.a\t0\trelu x\n",
                                         "99999999999999999999\tfake.a\t0\trelu x\n"};
-    struct stand             s;
+    struct fixture           s;
     char                     dir[SUPPORT_PATH], *text = NULL, path[CR_PATH_MAX];
     make_folder(dir);
     leave_file(&s, dir, path, &text);
     for (size_t i = 0; i < CR_COUNT(lines); i++) {
-        struct cr_text spoilt = {0};
-        summed_anew(text, lines[i], &spoilt);
-        check_dropped(&s, dir, path, spoilt.data, spoilt.length);
-        cr_text_free(&spoilt);
+        struct cr_text corrupt = {0};
+        add_line_and_checksum(text, lines[i], &corrupt);
+        check_dropped(&s, dir, path, corrupt.data, corrupt.length);
+        cr_text_free(&corrupt);
     }
-    /* what stands behind a zero must not go unread, though the sum of what stands before it fits */
+    /* bytes after a zero must be read, although the checksum of the bytes before it is valid */
     static const char hidden[] = "1\tfake.a\t0\trelu x\n";
     char             *sum      = strstr(text, "\nsum\t");
     REQUIRE(sum);
@@ -91,107 +91,107 @@ static void a_spoilt_line_drops_the_file(void) {
     drop_folder(dir);
 }
 
-/* A row or a way that somebody has changed might name what cannot run. */
-static void a_file_changed_by_hand_is_dropped(void) {
-    struct stand s;
-    char         dir[SUPPORT_PATH], *text = NULL, path[CR_PATH_MAX];
+/* A changed kernel or algo could name one that cannot run. */
+static void edited_file_is_ignored(void) {
+    struct fixture s;
+    char           dir[SUPPORT_PATH], *text = NULL, path[CR_PATH_MAX];
     make_folder(dir);
     leave_file(&s, dir, path, &text);
-    char *way = strstr(text, "\t1\trelu");
-    REQUIRE(way);
-    way[1] = '7';
+    char *algo = strstr(text, "\t1\trelu");
+    REQUIRE(algo);
+    algo[1] = '7';
     check_dropped(&s, dir, path, text, strlen(text));
     cr_free(text);
     drop_folder(dir);
 }
 
-/* A good line of another signature is no harm. */
-static void a_line_of_another_op_changes_nothing(void) {
-    struct stand   s;
+/* A valid line of another signature does no harm. */
+static void line_of_another_op_is_ignored(void) {
+    struct fixture s;
     struct cr_text more = {0};
     char           dir[SUPPORT_PATH], *text = NULL;
     make_folder(dir);
-    stand_open(&s, dir, "GPU A, driver 1");
+    fixture_open(&s, dir, "GPU A, driver 1");
     best(&s);
     REQUIRE_OK(cr_cost_table_text(s.costs, &text));
-    summed_anew(text, "100000000000\tfake.a\t0\trelu x\n", &more);
+    add_line_and_checksum(text, "100000000000\tfake.a\t0\trelu x\n", &more);
     REQUIRE_OK(cr_file_write_atomic(s.path, more.data, more.length));
-    stand_close(&s);
-    stand_open(&s, dir, "GPU A, driver 1");
+    fixture_close(&s);
+    fixture_open(&s, dir, "GPU A, driver 1");
     CHECK(best(&s).algo == 1 && measured(&s) == 0);
-    stand_close(&s);
+    fixture_close(&s);
     cr_text_free(&more);
     cr_free(text);
     drop_folder(dir);
 }
 
-static void a_pipe_in_the_files_place_holds_nothing_up(void) {
-    struct stand s;
-    char         dir[SUPPORT_PATH], path[SUPPORT_PATH];
+static void pipe_as_file_does_not_block(void) {
+    struct fixture s;
+    char           dir[SUPPORT_PATH], path[SUPPORT_PATH];
     make_folder(dir);
     CHECK_INT(mkfifo(text_into(path, "%s/kernel_times.txt", dir), 0600), 0);
-    stand_open(&s, dir, "GPU A, driver 1");
+    fixture_open(&s, dir, "GPU A, driver 1");
     CHECK(best(&s).kernel == 1 && measured(&s) == 3);
-    stand_close(&s);
+    fixture_close(&s);
     drop_folder(dir);
 }
 
-/* Each wrote what it had measured: neither is lost. */
+/* Each process wrote its measurements: neither is lost. */
 static void two_processes_share_the_file(void) {
-    struct stand a, b;
-    char         dir[SUPPORT_PATH];
+    struct fixture a, b;
+    char           dir[SUPPORT_PATH];
     make_folder(dir);
-    stand_open(&a, dir, "GPU A, driver 1");
-    stand_open(&b, dir, "GPU A, driver 1");
+    fixture_open(&a, dir, "GPU A, driver 1");
+    fixture_open(&b, dir, "GPU A, driver 1");
     best(&a);
     cr_cost_table_flush(a.costs);
     resize(&b, 7);
     best(&b);
     cr_cost_table_flush(b.costs);
-    stand_close(&a);
-    stand_close(&b);
-    stand_open(&a, dir, "GPU A, driver 1");
+    fixture_close(&a);
+    fixture_close(&b);
+    fixture_open(&a, dir, "GPU A, driver 1");
     best(&a);
     resize(&a, 7);
     CHECK(best(&a).algo == 1);
     CHECK(measured(&a) == 0);
-    stand_close(&a);
+    fixture_close(&a);
     drop_folder(dir);
 }
 
 /* Entries of hundreds of signatures are found again, in the file and in memory. */
 static void many_signatures(void) {
     enum { MANY = 700 };
-    struct stand s;
-    char         dir[SUPPORT_PATH];
+    struct fixture s;
+    char           dir[SUPPORT_PATH];
     make_folder(dir);
     for (int round = 0; round < 2; round++) {
-        stand_open(&s, dir, "GPU A, driver 1");
+        fixture_open(&s, dir, "GPU A, driver 1");
         for (int i = 1; i <= MANY; i++) {
             resize(&s, i);
-            takes[0][0]               = i % 2 ? 3e-4 : 9e-5; /* every other is faster by row a */
+            takes[0][0]               = i % 2 ? 3e-4 : 9e-5; /* kernel a is faster for every second signature */
             const struct cr_cost cost = best(&s);
             CHECK(cost.kernel == i % 2 && fabs(cost.seconds - (i % 2 ? 1e-4 : 9e-5)) < 2e-9);
         }
         CHECK(measured(&s) == (round ? 0 : 3 * MANY));
         cr_cost_table_flush(s.costs);
-        stand_close(&s);
+        fixture_close(&s);
     }
     drop_folder(dir);
 }
 
-static void a_file_that_cannot_be_written_stops_nothing(void) {
-    struct stand s;
-    char         dir[SUPPORT_PATH], path[SUPPORT_PATH];
+static void unwritable_file_does_not_stop_the_run(void) {
+    struct fixture s;
+    char           dir[SUPPORT_PATH], path[SUPPORT_PATH];
     make_folder(dir);
     put_text(dir, "a-file", "");
-    stand_open(&s, text_into(path, "%s/a-file", dir), "GPU A, driver 1");
+    fixture_open(&s, text_into(path, "%s/a-file", dir), "GPU A, driver 1");
     CHECK(best(&s).kernel == 1);
     cr_cost_table_flush(s.costs);
     CHECK_STR(cr_error_message(), "");
     CHECK(best(&s).kernel == 1 && measured(&s) == 3);
-    stand_close(&s);
-    stand_open(&s, dir, "GPU A, driver 1");
+    fixture_close(&s);
+    fixture_open(&s, dir, "GPU A, driver 1");
     best(&s);
     for (int64_t n = 1; n <= 6;
          n++) { /* a full disk at each change: create, write, sync, close, rename, sync of the folder */
@@ -203,18 +203,18 @@ static void a_file_that_cannot_be_written_stops_nothing(void) {
         resize(&s, 10 + n);
         best(&s);
     }
-    stand_close(&s);
-    stand_open(&s, dir, "GPU A, driver 1");
-    for (int64_t n = 1; n <= 5; n++) { /* what could not be written at first was written later */
+    fixture_close(&s);
+    fixture_open(&s, dir, "GPU A, driver 1");
+    for (int64_t n = 1; n <= 5; n++) { /* a later save writes the entries that could not be written before */
         resize(&s, 10 + n);
         best(&s);
     }
     CHECK(measured(&s) == 0);
-    stand_close(&s);
+    fixture_close(&s);
     drop_folder(dir);
 }
 
-static void where_the_file_is_kept(void) {
+static void location_of_the_file(void) {
     struct cr_device device = {.caps = {.text = "GPU A, driver 1"}};
     char             long_home[CR_PATH_MAX + 8], *path;
     memset(long_home, 'h', sizeof long_home - 1);
@@ -238,7 +238,6 @@ static void where_the_file_is_kept(void) {
     }
 }
 
-TESTS(CASE(a_file_that_does_not_fit_is_dropped), CASE(a_spoilt_line_drops_the_file),
-      CASE(a_file_changed_by_hand_is_dropped), CASE(a_line_of_another_op_changes_nothing),
-      CASE(a_pipe_in_the_files_place_holds_nothing_up), CASE(two_processes_share_the_file), CASE(many_signatures),
-      CASE(a_file_that_cannot_be_written_stops_nothing), CASE(where_the_file_is_kept))
+TESTS(CASE(mismatched_file_is_ignored), CASE(corrupt_line_invalidates_the_file), CASE(edited_file_is_ignored),
+      CASE(line_of_another_op_is_ignored), CASE(pipe_as_file_does_not_block), CASE(two_processes_share_the_file),
+      CASE(many_signatures), CASE(unwritable_file_does_not_stop_the_run), CASE(location_of_the_file))

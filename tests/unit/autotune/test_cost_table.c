@@ -1,68 +1,68 @@
-/* tests/unit/autotune/test_cost_table.c: the table of measured costs, on a device that only pretends: each row takes
- * the time it is told to, so the fastest candidate is known. What is asked: the choice, what is measured and what is
- * not, the file and its faults, a checkpoint's table. */
+/* tests/unit/autotune/test_cost_table.c: the table of measured kernel times, on a fake device where each kernel takes a
+ * given time, so the fastest candidate is known. Checks the choice, which kernels are measured, the file and its
+ * faults, and the table of a checkpoint. */
 #include "tests/harness/cost_table_support.h"
 
-static void the_fastest_row_and_way_is_taken(void) {
-    struct stand s;
-    char         dir[SUPPORT_PATH];
+static void fastest_kernel_and_algo_is_selected(void) {
+    struct fixture s;
+    char           dir[SUPPORT_PATH];
     make_folder(dir);
-    stand_open(&s, dir, "GPU A, driver 1");
+    fixture_open(&s, dir, "GPU A, driver 1");
     struct cr_cost cost = best(&s);
-    CHECK(cost.kernel == 1 && cost.algo == 1); /* row c is faster and not deterministic */
+    CHECK(cost.kernel == 1 && cost.algo == 1); /* kernel c is faster and not deterministic */
     CHECK(fabs(cost.seconds - 1e-4) < 2e-9);
     CHECK(measured(&s) == 3 && prepares == 3 && releases == 3);
     s.device.options.deterministic = false;
     s.program.tensor[0].dim[0] = s.program.tensor[1].dim[0] = 3; /* another signature */
     cost                                                    = best(&s);
     CHECK(cost.kernel == 2 && measured(&s) == 7);
-    CHECK(fabs(cost.seconds - 5e-5) < 2e-9); /* as all are, in a recording */
-    stand_close(&s);
+    CHECK(fabs(cost.seconds - 5e-5) < 2e-9); /* as every launch in a captured graph */
+    fixture_close(&s);
     drop_folder(dir);
 }
 
-/* A library's launch takes the host longer than the device: what counts is the device's time, whichever row was asked
- * first. */
-static void enqueueing_is_not_counted(void) {
+/* The launch of a library takes the host longer than the device: only the device time counts, in any order of the
+ * kernels. */
+static void enqueue_time_is_not_counted(void) {
     static const double now[3][2] = {{11e-6, 0}, {14e-6, 9e-6}, {12e-6, 0}}, enqueue[3] = {40e-6, 40e-6, 2e-6};
-    struct stand        s;
+    struct fixture      s;
     char                dir[SUPPORT_PATH];
     make_folder(dir);
-    stand_open(&s, dir, "GPU A, driver 1");
-    s.device.options.deterministic = false; /* all three rows */
+    fixture_open(&s, dir, "GPU A, driver 1");
+    s.device.options.deterministic = false; /* all three kernels */
     memcpy(takes, now, sizeof takes);
     memcpy(enqueue_s, enqueue, sizeof enqueue_s);
     const struct cr_cost cost = best(&s);
     CHECK(cost.kernel == 1 && cost.algo == 1);
     CHECK(fabs(cost.seconds - 9e-6) < 2e-9);
-    stand_close(&s);
+    fixture_close(&s);
     drop_folder(dir);
 }
 
-/* Nor is what marks take, beside which two short launches look alike. */
-static void marks_are_not_counted(void) {
+/* The time of events does not count either: with it, two short launches would look alike. */
+static void event_time_is_not_counted(void) {
     static const double now[3][2] = {{3e-6, 0}, {5e-6, 2e-6}, {4e-6, 0}};
-    struct stand        s;
+    struct fixture      s;
     char                dir[SUPPORT_PATH];
     make_folder(dir);
-    stand_open(&s, dir, "GPU A, driver 1");
+    fixture_open(&s, dir, "GPU A, driver 1");
     memcpy(takes, now, sizeof takes);
     event_s                   = 5e-6;
     const struct cr_cost cost = best(&s);
     CHECK(cost.kernel == 1 && cost.algo == 1);
     CHECK(fabs(cost.seconds - 2e-6) < 2e-9);
-    stand_close(&s);
+    fixture_close(&s);
     drop_folder(dir);
 }
 
-/* Inputs are noise, though ops before have written where they lie: smaller ones, of more bytes than noise is made of at
- * once, and again. */
+/* Inputs are noise, although earlier ops wrote to the same memory: for small inputs, for inputs larger than the noise
+ * buffer, and when measured again. */
 static void inputs_are_noise_each_time(void) {
     static const int64_t images[] = {2, 9000, 3, 700, 4, 8999, 5, 9001};
-    struct stand         s;
+    struct fixture       s;
     char                 dir[SUPPORT_PATH];
     make_folder(dir);
-    stand_open(&s, dir, "GPU A, driver 1");
+    fixture_open(&s, dir, "GPU A, driver 1");
     memory_max = 16 << 20;
     for (size_t i = 0; i < CR_COUNT(images); i++) {
         for (int t = 0; t < 2; t++) {
@@ -73,142 +73,143 @@ static void inputs_are_noise_each_time(void) {
         CHECK_INT(not_noise, 0);
     }
     CHECK(measured(&s) > 3 * 5 && launches > 3 * 5 * 3);
-    stand_close(&s);
+    fixture_close(&s);
     drop_folder(dir);
 }
 
-static void what_is_known_is_not_measured_again(void) {
-    struct stand s;
-    char         dir[SUPPORT_PATH];
+static void known_times_are_not_measured_again(void) {
+    struct fixture s;
+    char           dir[SUPPORT_PATH];
     make_folder(dir);
-    stand_open(&s, dir, "GPU A, driver 1");
+    fixture_open(&s, dir, "GPU A, driver 1");
     best(&s);
     best(&s);
     CHECK(measured(&s) == 3);
     cr_cost_table_flush(s.costs);
-    stand_close(&s);
-    stand_open(&s, dir, "GPU A, driver 1");
-    takes[1][1]         = 9; /* would be seen */
+    fixture_close(&s);
+    fixture_open(&s, dir, "GPU A, driver 1");
+    takes[1][1]         = 9; /* would be visible */
     struct cr_cost cost = best(&s);
     CHECK(cost.kernel == 1 && cost.algo == 1 && measured(&s) == 0 && launches == 0);
-    s.op.attr.bn.relu = true; /* no attribute of a ReLU: the same signature */
+    s.op.attr.bn.relu = true; /* not an attribute of a ReLU: the same signature */
     best(&s);
     CHECK(measured(&s) == 0);
     s.program.tensor[0].dtype = s.program.tensor[1].dtype = CR_BF16;
     best(&s);
     CHECK(measured(&s) == 3);
-    stand_close(&s);
+    fixture_close(&s);
     drop_folder(dir);
 }
 
-static void a_checkpoints_table_comes_first(void) {
-    struct stand s;
-    char         dir[SUPPORT_PATH], *text = NULL;
+static void checkpoint_table_takes_precedence(void) {
+    struct fixture s;
+    char           dir[SUPPORT_PATH], *text = NULL;
     make_folder(dir);
-    stand_open(&s, dir, "GPU A, driver 1");
+    fixture_open(&s, dir, "GPU A, driver 1");
     best(&s);
     REQUIRE_OK(cr_cost_table_text(s.costs, &text));
-    stand_close(&s);
+    fixture_close(&s);
     char *mine = strstr(text, "100000\tfake.b\t1");
     CHECK(mine != NULL);
     if (!mine) return;
-    memcpy(mine, "900000", 6); /* the other run found it slow */
-    sum_anew(text);
-    stand_open(&s, dir, "GPU A, driver 1");
+    memcpy(mine, "900000", 6); /* the other run measured it as slow */
+    update_checksum(text);
+    fixture_open(&s, dir, "GPU A, driver 1");
     REQUIRE_OK(cr_cost_table_load_fixed(s.costs, text, strlen(text), "step-1/kernel_times.txt"));
     struct cr_cost cost = best(&s);
     CHECK(cost.kernel == 1 && cost.algo == 0 && measured(&s) == 0);
-    stand_close(&s);
-    stand_open(&s, dir, "GPU A, driver 2");
+    fixture_close(&s);
+    fixture_open(&s, dir, "GPU A, driver 2");
     CHECK(cr_cost_table_load_fixed(s.costs, text, strlen(text), "step-1/kernel_times.txt") == CR_ERR_DEVICE);
     CHECK_HAS(cr_error_message(), "another device");
     CHECK(cr_cost_table_load_fixed(s.costs, "nonsense\n", 9, "step-1/kernel_times.txt") == CR_ERR_FORMAT);
-    CHECK(best(&s).algo == 1 && measured(&s) == 3); /* nothing of it was taken */
-    stand_close(&s);
+    CHECK(best(&s).algo == 1 && measured(&s) == 3); /* nothing of it was used */
+    fixture_close(&s);
     cr_free(text);
     drop_folder(dir);
 }
 
-/* The row that a checkpoint's choice rested on is gone. */
-static void a_kernel_that_is_gone_is_told(void) {
-    struct stand s;
-    char         dir[SUPPORT_PATH], *text = NULL;
+/* The kernel that the choice of a checkpoint used no longer exists. */
+static void missing_kernel_is_reported(void) {
+    struct fixture s;
+    char           dir[SUPPORT_PATH], *text = NULL;
     make_folder(dir);
-    stand_open(&s, dir, "GPU A, driver 1");
+    fixture_open(&s, dir, "GPU A, driver 1");
     best(&s);
     REQUIRE_OK(cr_cost_table_text(s.costs, &text));
-    stand_close(&s);
+    fixture_close(&s);
     for (char *at = text; (at = strstr(at, "fake.b")); at++) memcpy(at, "gone.", 5);
-    sum_anew(text);
-    stand_open(&s, dir, "GPU A, driver 1");
+    update_checksum(text);
+    fixture_open(&s, dir, "GPU A, driver 1");
     CHECK(cr_cost_table_load_fixed(s.costs, text, strlen(text), "step-1/kernel_times.txt") == CR_ERR_FORMAT);
     CHECK_HAS(cr_error_message(), "which this version no longer has");
-    CHECK(best(&s).algo == 1 && measured(&s) == 3); /* nothing of it was taken */
-    stand_close(&s);
+    CHECK(best(&s).algo == 1 && measured(&s) == 3); /* nothing of it was used */
+    fixture_close(&s);
     cr_free(text);
     drop_folder(dir);
 }
 
-/* A checkpoint's entries are for its run: the user's file keeps its own, and gets what was measured besides. */
-static void a_checkpoints_table_stays_out_of_the_file(void) {
-    struct stand s;
-    char         dir[SUPPORT_PATH], *text = NULL;
+/* The entries of a checkpoint are for its run only: the file of the user keeps its own entries and gets the new
+ * measurements. */
+static void checkpoint_table_is_not_written_to_the_file(void) {
+    struct fixture s;
+    char           dir[SUPPORT_PATH], *text = NULL;
     make_folder(dir);
-    stand_open(&s, dir, "GPU A, driver 1");
+    fixture_open(&s, dir, "GPU A, driver 1");
     best(&s);
     REQUIRE_OK(cr_cost_table_text(s.costs, &text));
     resize(&s, 5);
     best(&s);
     cr_cost_table_flush(s.costs);
-    stand_close(&s);
+    fixture_close(&s);
     char *mine = strstr(text, "100000\tfake.b\t1");
     CHECK(mine != NULL);
     if (mine) memcpy(mine, "900000", 6);
-    sum_anew(text);
-    stand_open(&s, dir, "GPU A, driver 1");
+    update_checksum(text);
+    fixture_open(&s, dir, "GPU A, driver 1");
     REQUIRE_OK(cr_cost_table_load_fixed(s.costs, text, strlen(text), "step-1/kernel_times.txt"));
     cr_free(text);
     CHECK(best(&s).algo == 0);
-    resize(&s, 5); /* another batch in evaluation: the checkpoint does not know it, the file does */
+    resize(&s, 5); /* another batch in evaluation: not in the checkpoint, but in the file */
     CHECK(best(&s).algo == 1 && measured(&s) == 0);
-    resize(&s, 6); /* nobody does */
+    resize(&s, 6); /* in neither of them */
     CHECK(best(&s).algo == 1 && measured(&s) == 3);
-    REQUIRE_OK(cr_cost_table_text(s.costs, &text)); /* the next checkpoint holds all that was asked */
+    REQUIRE_OK(cr_cost_table_text(s.costs, &text)); /* the next checkpoint holds all entries that were used */
     CHECK_HAS(text, "900000\tfake.b\t1");
     CHECK_HAS(text, "x=f16[5,");
     CHECK_HAS(text, "x=f16[6,");
     cr_cost_table_flush(s.costs);
-    stand_close(&s);
-    stand_open(&s, dir, "GPU A, driver 1");
+    fixture_close(&s);
+    fixture_open(&s, dir, "GPU A, driver 1");
     CHECK(best(&s).algo == 1);
     resize(&s, 6);
     CHECK(best(&s).algo == 1 && measured(&s) == 0);
-    stand_close(&s);
+    fixture_close(&s);
     cr_free(text);
     drop_folder(dir);
 }
 
-/* A candidate that wants more memory than there is would not run either; with more memory it is to be tried again. */
-static void what_finds_no_memory_is_not_chosen(void) {
-    struct stand s;
-    char         dir[SUPPORT_PATH], *text = NULL;
+/* A candidate that needs more memory than is available could not run either; with more memory it is tried again. */
+static void candidates_without_memory_are_not_selected(void) {
+    struct fixture s;
+    char           dir[SUPPORT_PATH], *text = NULL;
     make_folder(dir);
-    stand_open(&s, dir, "GPU A, driver 1");
+    fixture_open(&s, dir, "GPU A, driver 1");
     workspace[1] = 2 << 20;
     CHECK(best(&s).kernel == 0 && fabs(best(&s).seconds - 3e-4) < 2e-9);
-    REQUIRE_OK(cr_cost_table_text(s.costs, &text)); /* the run that goes on takes the same kernel */
+    REQUIRE_OK(cr_cost_table_text(s.costs, &text)); /* the resumed run selects the same kernel */
     CHECK_HAS(text, "300000\tfake.a\t0");
     cr_cost_table_flush(s.costs);
-    stand_close(&s);
-    stand_open(&s, dir, "GPU A, driver 1");
+    fixture_close(&s);
+    fixture_open(&s, dir, "GPU A, driver 1");
     CHECK(best(&s).kernel == 1 && measured(&s) == 3);
-    stand_close(&s);
+    fixture_close(&s);
     cr_free(text);
     drop_folder(dir);
 }
 
-/* What changes which rows there are, or what they do, is part of the signature. */
-static void attributes_are_told_apart(void) {
+/* Every option that changes the set of kernels, or their results, is part of the signature. */
+static void attributes_are_distinguished(void) {
     static const enum cr_op_kind kinds[] = {CR_OP_s2d_filter_grad, CR_OP_bn_grad_finalize, CR_OP_dense_wgrad,
                                             CR_OP_dense_bgrad, CR_OP_conv_wgrad};
     struct cr_device             device  = {0};
@@ -232,19 +233,19 @@ static void attributes_are_told_apart(void) {
     cr_program_free(&p);
 }
 
-static void without_scratch_memory_the_first_row_stands(void) {
-    struct stand s;
-    char         dir[SUPPORT_PATH];
+static void without_scratch_memory_the_first_kernel_is_selected(void) {
+    struct fixture s;
+    char           dir[SUPPORT_PATH];
     make_folder(dir);
-    stand_open(&s, dir, "GPU A, driver 1");
+    fixture_open(&s, dir, "GPU A, driver 1");
     memory_max = 0;
     CHECK(best(&s).kernel == 0 && best(&s).algo == 0 && launches == 0);
-    stand_close(&s);
+    fixture_close(&s);
     drop_folder(dir);
 }
 
-TESTS(CASE(the_fastest_row_and_way_is_taken), CASE(enqueueing_is_not_counted), CASE(marks_are_not_counted),
-      CASE(inputs_are_noise_each_time), CASE(what_is_known_is_not_measured_again),
-      CASE(a_checkpoints_table_comes_first), CASE(a_checkpoints_table_stays_out_of_the_file),
-      CASE(a_kernel_that_is_gone_is_told), CASE(what_finds_no_memory_is_not_chosen),
-      CASE(without_scratch_memory_the_first_row_stands), CASE(attributes_are_told_apart))
+TESTS(CASE(fastest_kernel_and_algo_is_selected), CASE(enqueue_time_is_not_counted), CASE(event_time_is_not_counted),
+      CASE(inputs_are_noise_each_time), CASE(known_times_are_not_measured_again),
+      CASE(checkpoint_table_takes_precedence), CASE(checkpoint_table_is_not_written_to_the_file),
+      CASE(missing_kernel_is_reported), CASE(candidates_without_memory_are_not_selected),
+      CASE(without_scratch_memory_the_first_kernel_is_selected), CASE(attributes_are_distinguished))

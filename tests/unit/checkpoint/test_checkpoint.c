@@ -1,6 +1,6 @@
-/* Checkpoints: what is in the files, folders, links, keep-N, find. Conversion, permutation and what does not fit:
- * tests/unit/checkpoint/test_checkpoint_read.c; failing calls and kills:
- * tests/unit/checkpoint/test_checkpoint_faults.c. */
+/* tests/unit/checkpoint/test_checkpoint.c: content of checkpoint files, folders, links, the number of checkpoints to
+ * keep, find. Conversion, permutation and files that do not fit: tests/unit/checkpoint/test_checkpoint_read.c; failing
+ * calls and kills: tests/unit/checkpoint/test_checkpoint_faults.c. */
 #include "tests/harness/checkpoint_fake.h"
 
 #include <sys/stat.h>
@@ -26,7 +26,7 @@ static bool same_file(const char *a, const char *b) {
     return same;
 }
 
-/* ---- what a checkpoint holds ---- */
+/* ---- content of a checkpoint ---- */
 
 static void files_of_a_checkpoint(void) {
     struct cr_st_file *file;
@@ -36,15 +36,16 @@ static void files_of_a_checkpoint(void) {
     REQUIRE_OK(fake_save(folder, 5, false, 2));
     check_link("last", "step-5");
     CHECK(!is_there(in_folder("best")));
-    CHECK_INT(sound_step(in_folder("step-5")), 5);
+    CHECK_INT(intact_step(in_folder("step-5")), 5);
     REQUIRE_OK(cr_st_open(in_folder("last/model.safetensors"), &file));
     CHECK_INT(cr_st_count(file), MODEL);
     CHECK_STR(cr_st_meta_find(file, "format"), "pt");
-    CHECK(cr_st_meta_find(file, "step") == NULL); /* equal weights, equal files, whatever the step */
+    CHECK(cr_st_meta_find(file, "step") == NULL); /* equal weights give equal files at any step */
     const struct cr_st_entry *entry = cr_st_find(file, "conv1.weight");
     REQUIRE(entry && entry->bytes == sizeof conv && entry->dims == 4 && entry->dim[1] == 3);
     REQUIRE_OK(cr_st_read(file, entry, 0, conv, sizeof conv));
-    for (int i = 0; i < 120; i++) CHECK_NEAR(conv[i], value_of(CONV, 5, i), 0); /* K,C,R,S: the file counts up */
+    /* K,C,R,S: the values increase in file order */
+    for (int i = 0; i < 120; i++) CHECK_NEAR(conv[i], value_of(CONV, 5, i), 0);
     entry = cr_st_find(file, "bn1.num_batches_tracked");
     REQUIRE(entry && entry->dims == 0 && entry->dtype == CR_I64);
     REQUIRE_OK(cr_st_read(file, entry, 0, &count, 8));
@@ -57,7 +58,7 @@ static void files_of_a_checkpoint(void) {
     folder_close();
 }
 
-static void equal_states_equal_bytes(void) {
+static void equal_states_give_equal_files(void) {
     static const char *const names[] = {"model.safetensors", "state.safetensors", "config.ini", "classes.txt",
                                         "kernel_times.txt"};
     REQUIRE(folder_open());
@@ -99,7 +100,7 @@ static void class_name_with_line_break(void) {
     REQUIRE(folder_open());
     save.run_dir = folder;
     CHECK_STATUS(cr_ckpt_write(&save, &io), CR_ERR_FORMAT);
-    CHECK_HAS(cr_error_message(), "class 1 has a line break");
+    CHECK_HAS(cr_error_message(), "class 1 contains a line break");
     CHECK_INT(leftovers(folder), 0);
     folder_close();
 }
@@ -122,7 +123,7 @@ static void run_folder(void) {
     CHECK_HAS(cr_error_message(), in_folder("a/b/c/file"));
     CHECK_HAS(cr_error_message(), "train.output=");
     CHECK_STATUS(cr_ckpt_prepare_dir("/proc/cresnet-run"),
-                 CR_ERR_IO); /* nobody, root included, may make folders there */
+                 CR_ERR_IO); /* no user, not even root, may create folders there */
     CHECK_HAS(cr_error_message(), "/proc/cresnet-run");
     CHECK_STATUS(cr_ckpt_prepare_dir(""), CR_ERR_IO);
     CHECK_STATUS(fake_save(in_folder("nowhere"), 1, false, 1), CR_ERR_IO);
@@ -135,7 +136,7 @@ static void keep_counts(void) {
     REQUIRE(folder_open());
     for (int step = 1; step <= 9; step++) REQUIRE_OK(fake_save(folder, step, step == 3, 2));
     for (int step = 1; step <= 9; step++)
-        CHECK_INT(sound_step(in_folder("step-%d", step)), step == 3 || step >= 7 ? step : -1);
+        CHECK_INT(intact_step(in_folder("step-%d", step)), step == 3 || step >= 7 ? step : -1);
     check_link("best", "step-3");
     check_link("last", "step-9");
     REQUIRE_OK(cr_ckpt_mark_best(folder, 8));
@@ -144,7 +145,7 @@ static void keep_counts(void) {
     for (int step = 1; step <= 10; step++) CHECK(is_there(in_folder("step-%d", step)) == (step == 8 || step == 10));
     CHECK_STATUS(cr_ckpt_mark_best(folder, 3), CR_ERR_IO);
     check_link("best", "step-8");
-    /* what is not a step-N is nobody's to remove */
+    /* a name that is not step-N is never removed */
     CHECK_INT(mkdir(in_folder("step-007"), 0700) | mkdir(in_folder("step-x"), 0700) | mkdir(in_folder("step-"), 0700),
               0);
     REQUIRE_OK(fake_save(folder, 11, false, -1));
@@ -155,27 +156,27 @@ static void keep_counts(void) {
     folder_close();
 }
 
-static void a_step_saved_again(void) {
+static void saving_a_step_again(void) {
     struct fake other;
     REQUIRE(folder_open());
     REQUIRE_OK(fake_save(folder, 1, true, 5));
     fake_fill(&other, 2);
     REQUIRE_OK(fake_save_from(&other, folder, 1, false, 5));
-    CHECK_INT(sound_step(in_folder("step-1")), -1); /* it holds step 2's values now */
+    CHECK_INT(intact_step(in_folder("step-1")), -1); /* it now holds the values of step 2 */
     REQUIRE_OK(fake_save(folder, 1, false, 5));
-    CHECK_INT(sound_step(in_folder("step-1")), 1);
-    CHECK_INT(sound_step(in_folder("best")), 1);
+    CHECK_INT(intact_step(in_folder("step-1")), 1);
+    CHECK_INT(intact_step(in_folder("best")), 1);
     CHECK_INT(leftovers(folder), 0);
     folder_close();
 }
 
-/* A killed process had our number (in a container that is the rule) and nobody swept. */
-static void leftovers_of_our_own_number(void) {
+/* A killed process had our process id (usual in a container) and its leftovers were not removed. */
+static void leftovers_of_the_same_process_id(void) {
     REQUIRE(folder_open());
     REQUIRE_OK(cr_fs_mkdirs(in_folder(".tmp-step-5.%ld/sub", (long)getpid())));
     CHECK_INT(symlink("step-1", in_folder(".tmp-last.%ld", (long)getpid())), 0);
     REQUIRE_OK(fake_save(folder, 5, false, 1));
-    CHECK_INT(sound_step(in_folder("last")), 5);
+    CHECK_INT(intact_step(in_folder("last")), 5);
     CHECK(!is_there(in_folder("step-5/sub")));
     CHECK_INT(leftovers(folder), 0);
     folder_close();
@@ -187,7 +188,7 @@ static void links_that_are_folders(void) {
     CHECK_STATUS(fake_save(folder, 1, false, 1), CR_ERR_IO);
     CHECK_HAS(cr_error_message(), "move the folder away");
     CHECK(is_there(in_folder("last/mine")));
-    CHECK_INT(sound_step(in_folder("step-1")), 1);
+    CHECK_INT(intact_step(in_folder("step-1")), 1);
     CHECK_INT(leftovers(folder), 0);
     folder_close();
 }
@@ -197,7 +198,7 @@ static void links_that_are_folders(void) {
 static int64_t found_step(const char *run_dir) {
     char     *found  = NULL;
     cr_status status = cr_ckpt_find(run_dir, &found);
-    int64_t   step   = found ? sound_step(found) : status == CR_OK ? -2 : -3;
+    int64_t   step   = found ? intact_step(found) : status == CR_OK ? -2 : -3;
     cr_free(found);
     return step;
 }
@@ -207,7 +208,7 @@ static void damage(const char *path) {
 }
 
 static void find_newest(void) {
-    char *said;
+    char *stderr_text;
     REQUIRE(folder_open());
     CHECK_INT(found_step(folder), -2);
     CHECK_INT(found_step(in_folder("none")), -2);
@@ -220,17 +221,17 @@ static void find_newest(void) {
     damage(in_folder("step-10/state.safetensors"));
     CHECK_INT(found_step(folder), 7);
     stderr_back();
-    REQUIRE_OK(cr_file_read(in_folder("said"), 10000, &said, NULL));
-    CHECK_HAS(said, "step-10/state.safetensors");
-    CHECK_HAS(said, "passed over");
-    CHECK(strchr(said, '\n') == strrchr(said, '\n')); /* one line */
-    cr_free(said);
+    REQUIRE_OK(cr_file_read(in_folder("said"), 10000, &stderr_text, NULL));
+    CHECK_HAS(stderr_text, "step-10/state.safetensors");
+    CHECK_HAS(stderr_text, "checkpoint skipped");
+    CHECK(strchr(stderr_text, '\n') == strrchr(stderr_text, '\n')); /* on one line */
+    cr_free(stderr_text);
     stderr_to("/dev/null");
     unlink(in_folder("last"));
     CHECK_INT(found_step(folder), 7);
     unlink(in_folder("step-7/config.ini"));
     CHECK_INT(found_step(folder), 4);
-    CHECK_INT(symlink("step-1", in_folder("last")), 0); /* somebody went back by hand */
+    CHECK_INT(symlink("step-1", in_folder("last")), 0); /* a user set the link back by hand */
     CHECK_INT(found_step(folder), 1);
     unlink(in_folder("last"));
     CHECK_INT(symlink("step-99", in_folder("last")), 0);
@@ -283,6 +284,7 @@ static void small_files(void) {
     CHECK_STATUS(cr_ckpt_prepare_dir(longest), CR_ERR_IO);
     folder_close();
 }
-TESTS(CASE(files_of_a_checkpoint), CASE(equal_states_equal_bytes), CASE(io_fails), CASE(class_name_with_line_break),
-      CASE(run_folder), CASE(keep_counts), CASE(a_step_saved_again), CASE(leftovers_of_our_own_number),
-      CASE(links_that_are_folders), CASE(find_newest), CASE(model_paths), CASE(small_files))
+TESTS(CASE(files_of_a_checkpoint), CASE(equal_states_give_equal_files), CASE(io_fails),
+      CASE(class_name_with_line_break), CASE(run_folder), CASE(keep_counts), CASE(saving_a_step_again),
+      CASE(leftovers_of_the_same_process_id), CASE(links_that_are_folders), CASE(find_newest), CASE(model_paths),
+      CASE(small_files))

@@ -1,7 +1,7 @@
-/* Checkpoints under failure: every change of the disk that a save makes fails once, or from there on; memory runs out;
- * the disk fills up; the process is killed at any moment. What must hold each time: older checkpoints load with
- * exactly their content, the links name complete folders, find gives one, nothing is left over after a sweep, no block
- * leaks. */
+/* tests/unit/checkpoint/test_checkpoint_faults.c: checkpoints under failure: every change of the disk in a save fails
+ * once, or fails from there on; memory runs out; the disk fills up; the process is killed at any moment. Each time,
+ * older checkpoints load with exactly their content, the links name complete folders, find returns one checkpoint, a
+ * sweep removes all leftovers, and no memory leaks. */
 #include "tests/harness/checkpoint_fake.h"
 
 #include <errno.h>
@@ -14,19 +14,19 @@
 static int64_t found_step(const char *run_dir) {
     char     *found  = NULL;
     cr_status status = cr_ckpt_find(run_dir, &found);
-    int64_t   step   = status == CR_OK && found ? sound_step(found) : -1;
+    int64_t   step   = status == CR_OK && found ? intact_step(found) : -1;
     cr_free(found);
     return step;
 }
 
-/* What must hold after a save of step 30 that came back with `status`, where 10 (best) and 20 (last) were before, and
- * perhaps 30. */
+/* Checks the folder after a save of step 30 that returned `status`. 10 (best) and 20 (last) existed before, and perhaps
+ * 30. */
 static void check_after(cr_status status, bool had_30, bool one_failure, int64_t n) {
-    int64_t last = sound_step(in_folder("last")), best = sound_step(in_folder("best")), found = found_step(folder);
+    int64_t last = intact_step(in_folder("last")), best = intact_step(in_folder("best")), found = found_step(folder);
     if (last < 0 || best < 0 || found < 0)
         TEST_FAIL_("n = %d: last %d best %d found %d", (int)n, (int)last, (int)best, (int)found);
-    if (had_30) CHECK_INT(sound_step(in_folder("step-30")), 30);
-    CHECK_INT(sound_step(in_folder("step-20")), 20);
+    if (had_30) CHECK_INT(intact_step(in_folder("step-30")), 30);
+    CHECK_INT(intact_step(in_folder("step-20")), 20);
     CHECK_INT(found, last);
     if (status == CR_OK) {
         CHECK_INT(last, 30);
@@ -34,21 +34,21 @@ static void check_after(cr_status status, bool had_30, bool one_failure, int64_t
     } else {
         CHECK_INT(status, CR_ERR_IO);
         CHECK_HAS(cr_error_message(), folder);
-        CHECK_INT(sound_step(in_folder("step-10")), 10);
+        CHECK_INT(intact_step(in_folder("step-10")), 10);
         if (one_failure) CHECK_INT(leftovers(folder), 0);
     }
     cr_ckpt_sweep(folder);
     CHECK_INT(leftovers(folder), 0);
     CHECK_INT(found_step(folder), last);
-    REQUIRE_OK(fake_save(folder, 40, false, 1)); /* and life goes on */
+    REQUIRE_OK(fake_save(folder, 40, false, 1)); /* and saving works afterwards */
     CHECK_INT(found_step(folder), 40);
 }
 
 static void check_warned(int64_t n) {
-    char *said = NULL;
-    REQUIRE_OK(cr_file_read(in_folder("said"), 100000, &said, NULL));
-    if (!strstr(said, "warning")) TEST_FAIL_("call %d failed, and nobody said so", (int)n);
-    cr_free(said);
+    char *stderr_text = NULL;
+    REQUIRE_OK(cr_file_read(in_folder("said"), 100000, &stderr_text, NULL));
+    if (!strstr(stderr_text, "warning")) TEST_FAIL_("call %d failed without an error", (int)n);
+    cr_free(stderr_text);
 }
 
 static void scan(bool again, int64_t times, int error) {
@@ -66,7 +66,7 @@ static void scan(bool again, int64_t times, int error) {
         bool fired = cr_fs_calls() - before >= (uint64_t)n;
         stderr_back();
         if (!fired) CHECK_INT(status, CR_OK);
-        if (fired && status == CR_OK && error != EINVAL) check_warned(n); /* no failure goes unheard */
+        if (fired && status == CR_OK && error != EINVAL) check_warned(n); /* every failure is reported */
         failures += status != CR_OK;
         check_after(status, again, times == 1, n);
         folder_close();
@@ -80,20 +80,20 @@ static void scan(bool again, int64_t times, int error) {
 static void every_call_fails_once(void) {
     scan(false, 1, EIO);
 }
-static void every_call_fails_from_there_on(void) {
+static void all_later_calls_fail(void) {
     scan(false, 1000000, EIO);
 }
-static void disk_full_from_there_on(void) {
+static void disk_stays_full(void) {
     scan(false, 1000000, ENOSPC);
 }
-static void every_call_fails_saving_again(void) {
+static void every_call_fails_once_when_saving_again(void) {
     scan(true, 1, EIO);
 }
-static void calls_fail_on_saving_again_for_good(void) {
+static void all_later_calls_fail_when_saving_again(void) {
     scan(true, 1000000, EIO);
 }
-/* among the failures is one of the exchange itself: the way in two moves is taken */
-static void no_exchange(void) {
+/* one of the failures is the failure of the exchange itself: the fallback with two renames is used */
+static void without_atomic_exchange(void) {
     scan(true, 1, EINVAL);
 }
 
@@ -106,19 +106,19 @@ static void links_and_atomic_files(void) {
         REQUIRE_OK(cr_file_write_atomic(in_folder("f"), "old", 3));
         uint64_t before = cr_fs_calls();
         cr_fs_fail_at(n, 1, EIO);
-        cr_status mark = cr_ckpt_mark_best(folder, 2), file = cr_file_write_atomic(in_folder("f"), "new", 3);
+        cr_status best_status = cr_ckpt_mark_best(folder, 2), file = cr_file_write_atomic(in_folder("f"), "new", 3);
         cr_status dir = cr_ckpt_prepare_dir(in_folder("x/y"));
         cr_fs_fail_at(0, 0, 0);
         bool fired = cr_fs_calls() - before >= (uint64_t)n;
-        CHECK(sound_step(in_folder("best")) == 2 || (mark != CR_OK && sound_step(in_folder("best")) == 1));
+        CHECK(intact_step(in_folder("best")) == 2 || (best_status != CR_OK && intact_step(in_folder("best")) == 1));
         REQUIRE_OK(cr_file_read(in_folder("f"), 10, &text, NULL));
         CHECK(!strcmp(text, "new") || (file != CR_OK && !strcmp(text, "old")));
         cr_free(text);
         CHECK_INT(leftovers(folder), 0);
         folder_close();
-        if (fired) CHECK((mark != CR_OK) + (file != CR_OK) + (dir != CR_OK) <= 1);
+        if (fired) CHECK((best_status != CR_OK) + (file != CR_OK) + (dir != CR_OK) <= 1);
         if (!fired) {
-            CHECK_INT(mark | file | dir, CR_OK);
+            CHECK_INT(best_status | file | dir, CR_OK);
             CHECK(n > 10);
             break;
         }
@@ -153,7 +153,7 @@ static void memory_runs_out(void) {
         CHECK_INT(status, CR_ERR_MEMORY); /* and not "no checkpoint" or an older one */
     }
     CHECK(n > 15 && n < 500);
-    for (n = 1; n < 500; n++) { /* the message of what does not fit needs memory too */
+    for (n = 1; n < 500; n++) { /* the message about tensors that do not fit needs memory too */
         struct fake           fake;
         struct cr_ckpt_tensor wanted = fake_tensors[SCALE];
         cr_alloc_fail_at(n);
@@ -187,14 +187,14 @@ static void disk_fills_up(void) {
     CHECK_INT(leftovers(folder), 0);
     CHECK_STATUS(cr_file_write_atomic(in_folder("step-1/config.ini"), big, sizeof big), CR_ERR_IO);
     CHECK_HAS(cr_error_message(), "disk full");
-    CHECK_INT(sound_step(in_folder("step-1")), 1);
+    CHECK_INT(intact_step(in_folder("step-1")), 1);
     umount(folder);
     folder_close();
 }
 
 /* ---- sweep ---- */
 
-static void sweep_what_is_whose(void) {
+static void sweep_removes_only_leftovers(void) {
     REQUIRE(folder_open());
     pid_t dead = fork();
     if (dead == 0) _exit(0);
@@ -202,13 +202,13 @@ static void sweep_what_is_whose(void) {
     const struct {
         const char *name;
         long        pid;
-        bool        stays;
+        bool        remaining;
     } table[] = {
         {".tmp-step-5", dead, false},  {".tmp-step-6", getpid(), false}, {".tmp-step-7", getppid(), true},
         {".gone-step-8", dead, false}, {".swap-step-1", dead, false},    {".swap-step-2", dead, false},
         {".other-step-8", dead, true}, {".tmp-x.y", dead, false},
     };
-    REQUIRE_OK(fake_save(folder, 1, false, 5)); /* so .swap-step-1 is old; .swap-step-2 is all that is left of 2 */
+    REQUIRE_OK(fake_save(folder, 1, false, 5)); /* so .swap-step-1 is old; .swap-step-2 is the only copy of step 2 */
     for (size_t i = 0; i < CR_COUNT(table); i++) {
         REQUIRE_OK(cr_fs_mkdirs(in_folder("%s.%ld/sub/deep", table[i].name, table[i].pid)));
         REQUIRE_OK(cr_fs_write_new(in_folder("%s.%ld/sub/file", table[i].name, table[i].pid), "x", 1));
@@ -217,36 +217,37 @@ static void sweep_what_is_whose(void) {
     CHECK_INT(symlink("..", in_folder(".tmp-last.%ld", (long)dead)), 0);
     cr_ckpt_sweep(folder);
     for (size_t i = 0; i < CR_COUNT(table); i++)
-        if ((access(in_folder("%s.%ld", table[i].name, table[i].pid), F_OK) == 0) != table[i].stays)
+        if ((access(in_folder("%s.%ld", table[i].name, table[i].pid), F_OK) == 0) != table[i].remaining)
             TEST_FAIL_("%s.%ld", table[i].name, table[i].pid);
     CHECK(access(in_folder(".tmp-step-9"), F_OK) == 0 && access(in_folder(".tmp-step-9.7x"), F_OK) == 0);
     CHECK(access(in_folder(".tmp-last.%ld", (long)dead), F_OK) < 0);
     CHECK(access(in_folder("step-2/sub/file"), F_OK) == 0);
-    CHECK_INT(sound_step(in_folder("step-1")), 1);
+    CHECK_INT(intact_step(in_folder("step-1")), 1);
     cr_ckpt_sweep(in_folder("none"));
     folder_close();
 }
 
 /* ---- kill ---- */
 
-/* Folders named step-N that do not hold what step N must hold. */
+/* Number of folders named step-N that do not hold exactly the content of step N. */
 static int half_folders(void) {
     DIR *dir   = opendir(folder);
     int  count = 0;
     for (struct dirent *e; dir && (e = readdir(dir));)
-        if (!strncmp(e->d_name, "step-", 5)) count += sound_step(in_folder("%s", e->d_name)) < 0;
+        if (!strncmp(e->d_name, "step-", 5)) count += intact_step(in_folder("%s", e->d_name)) < 0;
     if (dir) closedir(dir);
     return count;
 }
 
-/* Saves for ever, as a run does: resumes from what it finds, tells through `done` what is safely saved. */
+/* Saves in an endless loop, as a run does: resumes from the checkpoint that it finds, and writes each saved step to
+ * `done`. */
 static void save_for_ever(volatile int64_t *done) {
     cr_ckpt_sweep(folder);
     int64_t step = found_step(folder);
     if (step < 0) step = 0;
     for (int64_t i = step;; i++) {
         if (i == 0) continue;
-        if (fake_save(folder, i, i % 3 == 0, 1) != CR_OK) _exit(3); /* the first one replaces the step that is there */
+        if (fake_save(folder, i, i % 3 == 0, 1) != CR_OK) _exit(3); /* the first save replaces the existing step */
         *done = i;
         if (fake_save(folder, i, false, 1) != CR_OK) _exit(3);
     }
@@ -271,11 +272,11 @@ static void killed_at_any_moment(void) {
         int64_t found = found_step(folder);
         if (*done && found < *done) TEST_FAIL_("round %d: found %d, but %d was saved", round, (int)found, (int)*done);
         if (!*done) continue;
-        int64_t best = sound_step(in_folder("best"));
+        int64_t best = intact_step(in_folder("best"));
         if (*done >= 3 && (best < 3 || best % 3)) TEST_FAIL_("round %d: best is %d", round, (int)best);
     }
-    printf("    %d steps saved, %d of 60 kills left something to sweep\n", (int)*done, dirty);
-    CHECK(dirty > 10); /* else the kills came at the wrong moments, and nothing was tested */
+    printf("    %d steps saved, %d of 60 kills left files for the sweep\n", (int)*done, dirty);
+    CHECK(dirty > 10); /* otherwise the kills came at the wrong moments, and nothing was tested */
     cr_ckpt_sweep(folder);
     CHECK_INT(leftovers(folder), 0);
     CHECK(found_step(folder) >= *done && *done > 60);
@@ -283,7 +284,7 @@ static void killed_at_any_moment(void) {
     folder_close();
 }
 
-TESTS(CASE(every_call_fails_once), CASE(every_call_fails_from_there_on), CASE(disk_full_from_there_on),
-      CASE(every_call_fails_saving_again), CASE(calls_fail_on_saving_again_for_good), CASE(no_exchange),
-      CASE(links_and_atomic_files), CASE(memory_runs_out), CASE(disk_fills_up), CASE(sweep_what_is_whose),
-      CASE(killed_at_any_moment))
+TESTS(CASE(every_call_fails_once), CASE(all_later_calls_fail), CASE(disk_stays_full),
+      CASE(every_call_fails_once_when_saving_again), CASE(all_later_calls_fail_when_saving_again),
+      CASE(without_atomic_exchange), CASE(links_and_atomic_files), CASE(memory_runs_out), CASE(disk_fills_up),
+      CASE(sweep_removes_only_leftovers), CASE(killed_at_any_moment))

@@ -1,12 +1,12 @@
-/* Reading checkpoints and weights: chunks, permutation, conversion, names, and what is said when something does not
- * fit. Folders and links: tests/unit/checkpoint/test_checkpoint.c. */
+/* tests/unit/checkpoint/test_checkpoint_read.c: reading checkpoints and weights: chunks, permutation, conversion,
+ * names, and the messages about files that do not fit. Folders and links: tests/unit/checkpoint/test_checkpoint.c. */
 #include "tests/harness/checkpoint_fake.h"
 
 /* ---- larger than the buffers ---- */
 
 struct plain {
     unsigned char *bytes;
-    uint64_t       size, next; /* chunks come at rising offsets */
+    uint64_t       size, next; /* chunks come at increasing offsets */
     size_t         largest;
 };
 
@@ -71,7 +71,8 @@ static void larger_than_the_buffers(void) {
     large_case((struct cr_ckpt_tensor){.dims = 2, .dim = {0, 3}});
 }
 
-/* Filters of other types than F32 (masks, half planes): the file counts up, and the way back restores the store. */
+/* Filters of types other than F32 (masks, half buffers): values in file order, and reading them restores the
+ * parameters. */
 static void permutes_any_type(void) {
     static const enum cr_dtype types[] = {CR_U8, CR_F16, CR_BF16, CR_I64, CR_F64};
     for (size_t t = 0; t < CR_COUNT(types); t++) {
@@ -117,7 +118,7 @@ static void read_as_f32(enum cr_dtype dtype) {
     REQUIRE_OK(cr_st_finish(writer));
     REQUIRE_OK(fake_read(&fake, in_folder("x"), &tensor, 1));
     for (int i = 0; i < 120; i++) CHECK_NEAR(((float *)(void *)fake.blob[CONV])[place_of(&tensor, i)], i * 0.5 - 30, 0);
-    CHECK_INT(fake.blob[CONV][480] | fake.blob[CONV][599], 0); /* and nothing behind */
+    CHECK_INT(fake.blob[CONV][480] | fake.blob[CONV][599], 0); /* and nothing after it */
     folder_close();
 }
 
@@ -128,13 +129,13 @@ static void half_and_double_become_float(void) {
     read_as_f32(CR_F64);
 }
 
-/* ---- what does not fit ---- */
+/* ---- files that do not fit ---- */
 
 static const char *linear_alias(const char *name) {
     return !strcmp(name, "fc.weight") ? "linear.weight" : !strcmp(name, "fc.bias") ? "linear.bias" : NULL;
 }
 
-/* A model file with these tensors, all F32 zeros but for scalars, which are I64. */
+/* A model file with these tensors: all F32 zeros, except scalars, which are I64. */
 static cr_status make_file(const char *path, const struct cr_st_entry *entries, int count) {
     struct cr_st_writer *writer;
     CR_TRY(cr_st_create(path, entries, count, NULL, 0, &writer));
@@ -146,7 +147,7 @@ static cr_status make_file(const char *path, const struct cr_st_entry *entries, 
     return CR_OK;
 }
 
-/* Reads the fake model from such a file; on failure the store must be untouched. */
+/* Reads the fake model from such a file; after a failure the parameters must be unchanged. */
 static cr_status read_model(const struct cr_st_entry *entries, int count, const char *ignore, bool alias) {
     struct fake        fake = {0};
     struct cr_st_file *file;
@@ -179,7 +180,7 @@ static cr_status read_model(const struct cr_st_entry *entries, int count, const 
     read_model((const struct cr_st_entry[]){__VA_ARGS__},                                                              \
                (int)(sizeof((const struct cr_st_entry[]){__VA_ARGS__}) / sizeof(struct cr_st_entry)), ignore, alias)
 
-static void what_fits(void) {
+static void matching_tensors(void) {
     REQUIRE(folder_open());
     CHECK_STATUS(READ(NULL, false, CONV_OK, FC_OK, BIAS_OK, COUNT_OK), CR_OK);
     CHECK_STATUS(READ(NULL, true, CONV_OK, FC_OK, BIAS_OK, COUNT_OK), CR_OK);
@@ -188,14 +189,14 @@ static void what_fits(void) {
                       {.name = "linear.weight", .dtype = CR_F32, .dims = 2, .dim = {10, 6}},
                       {.name = "linear.bias", .dtype = CR_F32, .dims = 1, .dim = {10}}),
                  CR_OK);
-    /* more than asked for, but ignored */
+    /* more tensors than requested, but ignored */
     CHECK_STATUS(READ("x.y,.num_batches_tracked,.extra", false, CONV_OK, FC_OK, BIAS_OK, COUNT_OK,
                       {.name = "bn9.num_batches_tracked", .dtype = CR_I64}, {.name = "an.extra", .dtype = CR_I64}),
                  CR_OK);
     folder_close();
 }
 
-static void what_does_not_fit(void) {
+static void mismatched_tensors(void) {
     REQUIRE(folder_open());
     CHECK_STATUS(READ(NULL, false, FC_OK, BIAS_OK, COUNT_OK), CR_ERR_FORMAT);
     CHECK_STR(cr_error_message(), "weights.safetensors: does not fit: \"conv1.weight\" [4, 3, 2, 5] is missing");
@@ -211,7 +212,7 @@ static void what_does_not_fit(void) {
     CHECK_STATUS(READ(NULL, false, CONV_OK, FC_OK, BIAS_OK, COUNT_OK,
                       {.name = "extra\x1b", .dtype = CR_F32, .dims = 1, .dim = {3}}),
                  CR_ERR_FORMAT);
-    CHECK_HAS(cr_error_message(), "\"extra\\u001b\" [3] is in the file, but not wanted here");
+    CHECK_HAS(cr_error_message(), "\"extra\\u001b\" [3] is in the file, but not in the network");
     /* the same elements in another shape */
     CHECK_STATUS(
         READ(NULL, false, CONV_OK, BIAS_OK, COUNT_OK, {.name = "fc.weight", .dtype = CR_F32, .dims = 1, .dim = {60}}),
@@ -221,17 +222,17 @@ static void what_does_not_fit(void) {
                  CR_ERR_FORMAT);
     CHECK_STATUS(READ(NULL, false, CONV_OK, FC_OK, COUNT_OK, {.name = "fc.bias", .dtype = CR_F32}), CR_ERR_FORMAT);
     CHECK_HAS(cr_error_message(), "\"fc.bias\" has shape [] in the file, [10] here");
-    /* both names of one tensor; a name that only ends like an ignored one's middle */
+    /* both names of one tensor; a name that only ends like the middle of an ignored one */
     CHECK_STATUS(READ(NULL, true, CONV_OK, FC_OK, BIAS_OK, COUNT_OK,
                       {.name = "linear.bias", .dtype = CR_F32, .dims = 1, .dim = {10}}),
                  CR_ERR_FORMAT);
     CHECK_STATUS(READ(".num", false, CONV_OK, FC_OK, BIAS_OK), CR_ERR_FORMAT);
-    /* five are listed */
+    /* the message lists five */
     CHECK_STATUS(READ(NULL, false, {.name = "a", .dtype = CR_I64}, {.name = "b", .dtype = CR_I64},
                       {.name = "c", .dtype = CR_I64}, {.name = "d", .dtype = CR_I64}),
                  CR_ERR_FORMAT);
-    CHECK_HAS(cr_error_message(), "\"a\" [] is in the file, but not wanted here; and 3 more");
+    CHECK_HAS(cr_error_message(), "\"a\" [] is in the file, but not in the network; and 3 more");
     folder_close();
 }
-TESTS(CASE(larger_than_the_buffers), CASE(permutes_any_type), CASE(half_and_double_become_float), CASE(what_fits),
-      CASE(what_does_not_fit))
+TESTS(CASE(larger_than_the_buffers), CASE(permutes_any_type), CASE(half_and_double_become_float),
+      CASE(matching_tensors), CASE(mismatched_tensors))

@@ -1,5 +1,5 @@
-/* tests/unit/checkpoint/test_checkpoint_sparse.c: sparse tensors in files: gaps by hand, spoilt parts, and dense again.
- */
+/* tests/unit/checkpoint/test_checkpoint_sparse.c: sparse tensors in files: gaps computed by hand, corrupt parts, and
+ * reading them as dense tensors. */
 #include "checkpoint/checkpoint.h"
 #include "tests/harness/config_support.h"
 
@@ -8,8 +8,9 @@
 static void gaps_by_hand(void) {
     uint8_t bits[128] = {0}, out[64];
     CHECK_INT(cr_ckpt_gaps(bits, 1000, out), 0);
-    const int kept[] = {0, 1, 5, 260, 515, 771}; /* gaps 0, 0, 3, 254, 254, 255 */
-    for (size_t i = 0; i < CR_COUNT(kept); i++) bits[kept[i] / 8] = (uint8_t)(bits[kept[i] / 8] | 1u << (kept[i] % 8));
+    const int nonzeros[] = {0, 1, 5, 260, 515, 771}; /* gaps 0, 0, 3, 254, 254, 255 */
+    for (size_t i = 0; i < CR_COUNT(nonzeros); i++)
+        bits[nonzeros[i] / 8] = (uint8_t)(bits[nonzeros[i] / 8] | 1u << (nonzeros[i] % 8));
     static const uint8_t want[] = {0, 0, 3, 254, 254, 255, 0};
     CHECK_INT(cr_ckpt_gaps(bits, 1000, NULL), sizeof want);
     CHECK_INT(cr_ckpt_gaps(bits, 1000, out), sizeof want);
@@ -55,7 +56,7 @@ static const char *make(const struct file *f) {
     return path;
 }
 
-static void dense_again(void) {
+static void read_as_dense(void) {
     struct cr_ckpt_sparse s;
     struct cr_st_file    *file;
     bool                  sparse;
@@ -70,7 +71,7 @@ static void dense_again(void) {
     cr_st_close(file);
     unlink(to);
     REQUIRE_OK(cr_ckpt_export_dense(from, to));
-    CHECK_STATUS(cr_ckpt_export_dense(from, to), CR_ERR_IO); /* is there: not replaced */
+    CHECK_STATUS(cr_ckpt_export_dense(from, to), CR_ERR_IO); /* exists: not replaced */
     REQUIRE_OK(cr_st_open(to, &file));
     CHECK_INT(cr_st_count(file), 2);
     CHECK(cr_st_meta_find(file, CR_CKPT_SPARSE_KEY) == NULL);
@@ -80,12 +81,12 @@ static void dense_again(void) {
     REQUIRE_OK(cr_st_read(file, w, 0, dense, sizeof dense));
     REQUIRE_OK(cr_st_read(file, b, 0, bias, sizeof bias));
     for (int i = 0; i < 300; i++)
-        CHECK(dense[i] == (i == 1 ? 1.5f : i == 299 ? -2.0f : 0)); /* what is kept at 259 is 0 */
+        CHECK(dense[i] == (i == 1 ? 1.5f : i == 299 ? -2.0f : 0)); /* the stored value of element 259 is 0 */
     CHECK(bias[0] == 7 && bias[1] == 8);
     cr_st_close(file);
 }
 
-static void spoilt_files_are_refused(void) {
+static void corrupt_files_are_refused(void) {
     for (int i = 0; i < 9; i++) {
         struct file f = good;
         switch (i) {
@@ -123,4 +124,4 @@ static void failures_leak_nothing(void) {
     TEST_FAIL_("never succeeds");
 }
 
-TESTS(CASE(gaps_by_hand), CASE(dense_again), CASE(spoilt_files_are_refused), CASE(failures_leak_nothing))
+TESTS(CASE(gaps_by_hand), CASE(read_as_dense), CASE(corrupt_files_are_refused), CASE(failures_leak_nothing))

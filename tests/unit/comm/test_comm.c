@@ -1,11 +1,11 @@
 /* tests/unit/comm/test_comm.c: collectives, votes and failures of comm/comm.h with ranks as threads, so that TSan sees
- * all of the protocol, over both ways: memory that is shared, TCP with rank 0 in the middle; and TCP that finds all
- * ranks on one host and shares memory. The truth is computed from what each rank is known to send. */
+ * the whole protocol. Runs over each transport: shared memory, TCP with rank 0 in the middle, and TCP that finds all
+ * ranks on one host and uses shared memory. Expected results are computed from the data that each rank sends. */
 #include "tests/harness/comm_support.h"
 
-/* ---- what a run does ---- */
+/* ---- the collectives of a run ---- */
 
-/* In f32 the order of these sums shows: large and small numbers of both signs. */
+/* The order of these f32 sums is visible in the result: large and small numbers of both signs. */
 static float term(int rank, size_t i) {
     const uint32_t h = ((uint32_t)rank * 7919u + (uint32_t)i * 104729u) * 2654435761u;
     return ((float)(h >> 8) / 8388608.0f - 1.0f) * (h & 1 ? 1e6f : 1.0f);
@@ -60,14 +60,14 @@ static cr_status all_collectives(struct member *m) {
 
 static void collectives(void) {
     static const int sizes[] = {1, 2, 3, 4, 7};
-    for (int way = 0; way < TRANSPORTS; way++)
+    for (int transport = 0; transport < TRANSPORTS; transport++)
         for (size_t i = 0; i < CR_COUNT(sizes); i++) {
             struct group g;
-            group_init(&g, sizes[i], (enum transport)way, all_collectives);
+            group_init(&g, sizes[i], (enum transport)transport, all_collectives);
             group_run(&g);
-            group_good(&g, transport_name[way]);
+            group_good(&g, transport_name[transport]);
         }
-    /* no comm is a run of one rank */
+    /* no communicator means a run of one rank */
     float x = 3;
     REQUIRE_OK(cr_comm_barrier(NULL));
     REQUIRE_OK(cr_comm_all_reduce(NULL, &x, 1, CR_COMM_F32));
@@ -86,28 +86,28 @@ static cr_status look_around(struct member *m) {
     return cr_comm_barrier(m->comm);
 }
 
-static void places(void) {
-    for (int way = 0; way < TRANSPORTS; way++) {
+static void hosts_and_local_ranks(void) {
+    for (int transport = 0; transport < TRANSPORTS; transport++) {
         struct group g;
-        group_init(&g, 5, (enum transport)way, look_around);
+        group_init(&g, 5, (enum transport)transport, look_around);
         group_run(&g);
-        group_good(&g, transport_name[way]);
+        group_good(&g, transport_name[transport]);
     }
 }
 
 /* ---- votes ---- */
 
-static uint32_t asks(int rank, int n) {
+static uint32_t requests(int rank, int n) {
     return n % 17 == rank ? 1u << rank % 3 : 0;
 }
 
 static cr_status vote_many(struct member *m) {
     const int size = m->group->size;
     for (int n = 0; n < 400; n++) {
-        uint32_t want = 0, asked;
-        CR_TRY(cr_comm_vote(m->comm, asks(m->where.rank, n), &asked));
-        for (int r = 0; r < size && n >= CR_VOTE_LAG; r++) want |= asks(r, n - CR_VOTE_LAG);
-        m->wrong += asked != want;
+        uint32_t want = 0, requested;
+        CR_TRY(cr_comm_vote(m->comm, requests(m->where.rank, n), &requested));
+        for (int r = 0; r < size && n >= CR_VOTE_LAG; r++) want |= requests(r, n - CR_VOTE_LAG);
+        m->wrong += requested != want;
         if (n % 50 == m->where.rank) nanosleep(&(struct timespec){.tv_nsec = 3000000}, NULL);
         if (n % 37 == 0) {
             int64_t one = 1;
@@ -119,20 +119,20 @@ static cr_status vote_many(struct member *m) {
 }
 
 static void votes(void) {
-    for (int way = 0; way < TRANSPORTS; way++) {
+    for (int transport = 0; transport < TRANSPORTS; transport++) {
         struct group g;
-        group_init(&g, 4, (enum transport)way, vote_many);
+        group_init(&g, 4, (enum transport)transport, vote_many);
         group_run(&g);
-        group_good(&g, transport_name[way]);
+        group_good(&g, transport_name[transport]);
     }
-    uint32_t asked;
-    REQUIRE_OK(cr_comm_vote(NULL, CR_REQUEST_TERM, &asked));
-    CHECK_INT(asked, CR_REQUEST_TERM);
+    uint32_t requested;
+    REQUIRE_OK(cr_comm_vote(NULL, CR_REQUEST_TERM, &requested));
+    CHECK_INT(requested, CR_REQUEST_TERM);
 }
 
 /* ---- failures ---- */
 
-/* All but `who` must fail with CR_ERR_PEER and a message with `part`; exactly one speaks. */
+/* All ranks but `who` must fail with CR_ERR_PEER and a message with `part`; exactly one rank reports the error. */
 static void all_learn(struct group *g, int who, const char *part, double within, const char *what) {
     int speakers = 0;
     for (int r = 0; r < g->size; r++) {
@@ -142,7 +142,8 @@ static void all_learn(struct group *g, int who, const char *part, double within,
         if (m->status != CR_ERR_PEER)
             TEST_FAIL_("%s: rank %d: status %s (%s)", what, r, cr_status_name(m->status), m->message);
         if (!strstr(m->message, part)) TEST_FAIL_("%s: rank %d: \"%s\" lacks \"%s\"", what, r, m->message, part);
-        if (m->seconds > within) TEST_FAIL_("%s: rank %d: after %.1f s, %.1f are allowed", what, r, m->seconds, within);
+        if (m->seconds > within)
+            TEST_FAIL_("%s: rank %d: after %.1f s, at most %.1f allowed", what, r, m->seconds, within);
     }
     CHECK_INT(speakers, 1);
 }
@@ -158,7 +159,7 @@ static cr_status abort_in_the_middle(struct member *m) {
 
 static cr_status abort_of_rank_0(struct member *m) {
     if (m->where.rank == 0) {
-        cr_comm_abort(m->comm, "the picture is torn");
+        cr_comm_abort(m->comm, "the image is damaged");
         return CR_OK;
     }
     while (cr_comm_check(m->comm) == CR_OK) nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
@@ -166,16 +167,16 @@ static cr_status abort_of_rank_0(struct member *m) {
 }
 
 static void aborts(void) {
-    for (int way = 0; way < TRANSPORTS; way++) {
+    for (int transport = 0; transport < TRANSPORTS; transport++) {
         struct group g;
-        group_init(&g, 4, (enum transport)way, abort_in_the_middle);
+        group_init(&g, 4, (enum transport)transport, abort_in_the_middle);
         group_run(&g);
-        all_learn(&g, 3, "rank 3 of 4", 3, transport_name[way]);
+        all_learn(&g, 3, "rank 3 of 4", 3, transport_name[transport]);
         CHECK_HAS(g.member[1].message, "the disk is full");
         CHECK(g.member[3].reports_error);
-        group_init(&g, 3, (enum transport)way, abort_of_rank_0);
+        group_init(&g, 3, (enum transport)transport, abort_of_rank_0);
         group_run(&g);
-        all_learn(&g, 0, "the picture is torn", 3, transport_name[way]);
+        all_learn(&g, 0, "the image is damaged", 3, transport_name[transport]);
         CHECK(g.member[0].reports_error);
     }
 }
@@ -196,25 +197,25 @@ static cr_status differ(struct member *m) {
     return cr_comm_same(m->comm, &hash, sizeof hash, "the sum over the initial weights");
 }
 
-static void comes_apart(void) {
-    for (int way = 0; way < TRANSPORTS; way++) {
+static void ranks_out_of_step(void) {
+    for (int transport = 0; transport < TRANSPORTS; transport++) {
         struct group g;
-        group_init(&g, 3, (enum transport)way, leave_early);
+        group_init(&g, 3, (enum transport)transport, leave_early);
         group_run(&g);
-        all_learn(&g, 1, "rank 1 of 3", 4, transport_name[way]);
+        all_learn(&g, 1, "rank 1 of 3", 4, transport_name[transport]);
         CHECK_HAS(g.member[0].message, "ended its run");
-        group_init(&g, 3, (enum transport)way, call_something_else);
+        group_init(&g, 3, (enum transport)transport, call_something_else);
         group_run(&g);
-        all_learn(&g, -1, "call different collectives", 3, transport_name[way]);
+        all_learn(&g, -1, "call different collectives", 3, transport_name[transport]);
         CHECK_HAS(g.member[2].message, "broadcast of 8 bytes");
-        group_init(&g, 3, (enum transport)way, differ);
+        group_init(&g, 3, (enum transport)transport, differ);
         group_run(&g);
-        all_learn(&g, -1, "the sum over the initial weights", 3, transport_name[way]);
+        all_learn(&g, -1, "the sum over the initial weights", 3, transport_name[transport]);
         CHECK_HAS(g.member[0].message, "rank 2 of 3");
     }
 }
 
-/* One that lives but does not come: an end is set to patience. */
+/* A rank that is alive but does not arrive: the others stop waiting after the timeout. */
 static cr_status late(struct member *m) {
     CR_TRY(cr_comm_barrier(m->comm));
     if (m->where.rank == 1) {
@@ -224,13 +225,13 @@ static cr_status late(struct member *m) {
     return cr_comm_barrier(m->comm);
 }
 
-static void patience_ends(void) {
-    for (int way = 0; way < TRANSPORTS; way++) {
+static void timeout_ends(void) {
+    for (int transport = 0; transport < TRANSPORTS; transport++) {
         struct group g;
-        group_init(&g, 3, (enum transport)way, late);
+        group_init(&g, 3, (enum transport)transport, late);
         for (int r = 0; r < 3; r++) g.member[r].where.wait_timeout_s = 0.5;
         group_run(&g);
-        all_learn(&g, -1, "ranks.patience", 4, transport_name[way]);
+        all_learn(&g, -1, "ranks.patience", 4, transport_name[transport]);
     }
 }
 
@@ -250,10 +251,10 @@ static cr_status hooked(struct member *m) {
 }
 
 static void failure_hook(void) {
-    for (int way = 0; way < TRANSPORTS; way++) {
+    for (int transport = 0; transport < TRANSPORTS; transport++) {
         struct group g;
         atomic_store(&hook_calls, 0);
-        group_init(&g, 2, (enum transport)way, hooked);
+        group_init(&g, 2, (enum transport)transport, hooked);
         group_run(&g);
         CHECK_INT(atomic_load(&hook_calls), 2);
     }
@@ -265,7 +266,7 @@ static cr_status nothing(struct member *m) {
     return cr_comm_barrier(m->comm);
 }
 
-static void wrong_starts(void) {
+static void failed_starts(void) {
     struct group g;
     group_init(&g, 2, TCP, nothing);
     g.member[1].where.size = 3;
@@ -275,7 +276,7 @@ static void wrong_starts(void) {
     CHECK_HAS(g.member[1].message, "one of 3 ranks");
     CHECK_INT(g.member[1].status, CR_ERR_PEER);
 
-    group_init(&g, 2, TCP, nothing); /* another job's rank: refused, and the port's own job goes on waiting */
+    group_init(&g, 2, TCP, nothing); /* a rank of another job: refused, and the job of this port continues to wait */
     for (int r = 0; r < 2; r++) g.member[r].where.rendezvous_s = 1;
     snprintf(g.member[1].where.job, sizeof g.member[1].where.job, "other");
     group_run(&g);
@@ -284,7 +285,7 @@ static void wrong_starts(void) {
     CHECK_INT(g.member[0].status, CR_ERR_PEER);
     CHECK_HAS(g.member[0].message, "did not connect to port");
 
-    group_init(&g, 2, TCP, nothing); /* nobody listens */
+    group_init(&g, 2, TCP, nothing); /* no process listens */
     g.member[1].where.port = free_port();
     for (int r = 0; r < 2; r++) g.member[r].where.rendezvous_s = 0.7;
     group_run(&g);
@@ -292,7 +293,7 @@ static void wrong_starts(void) {
     CHECK_HAS(g.member[1].message, "does not respond on port");
     CHECK(g.member[0].seconds < 4 && g.member[1].seconds < 4);
 
-    group_init(&g, 3, SHARED, nothing); /* two come */
+    group_init(&g, 3, SHARED, nothing); /* only two of three ranks start */
     for (int r = 0; r < 2; r++) g.member[r].where.rendezvous_s = 0.5;
     g.size                 = 2;
     g.member[0].where.size = g.member[1].where.size = 3;
@@ -307,8 +308,8 @@ static void wrong_starts(void) {
     CHECK_STATUS(cr_comm_open(&w, &comm), CR_ERR_CONFIG);
 }
 
-/* Something else has the port; something else answers there. */
-static void foreign_port(void) {
+/* Another program has the port; another program answers there. */
+static void port_of_another_program(void) {
     struct sockaddr_in at     = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t          length = sizeof at;
     const int          fd     = socket(AF_INET, SOCK_STREAM, 0);
@@ -335,7 +336,7 @@ static void foreign_port(void) {
     CHECK_HAS(cr_error_message(), "MASTER_ADDR");
 }
 
-/* Those who look for open ports come too, and talk, or do not. */
+/* Port scanners also connect; some send data, some do not. */
 static void *scan(void *argument) {
     struct sockaddr_in at = {.sin_family      = AF_INET,
                              .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
@@ -357,25 +358,26 @@ static cr_status open_late(struct member *m) {
     return cr_comm_barrier(m->comm);
 }
 
-static void strangers(void) {
+static void port_scanners(void) {
     struct group g;
     pthread_t    scanner;
     group_init(&g, 3, TCP, open_late);
     REQUIRE(pthread_create(&scanner, NULL, scan, &g.member[0].where.port) == 0);
     group_run(&g);
     pthread_join(scanner, NULL);
-    group_good(&g, "strangers on the port");
+    group_good(&g, "port_scanners on the port");
 }
 
-static void nothing_left(void) {
+static void no_leaks(void) {
     const int64_t live = cr_alloc_live();
-    for (int way = 0; way < TRANSPORTS; way++) {
+    for (int transport = 0; transport < TRANSPORTS; transport++) {
         struct group g;
-        group_init(&g, 3, (enum transport)way, all_collectives);
+        group_init(&g, 3, (enum transport)transport, all_collectives);
         group_run(&g);
     }
     CHECK_INT(cr_alloc_live(), live);
 }
 
-TESTS(CASE(collectives), CASE(places), CASE(votes), CASE(aborts), CASE(comes_apart), CASE(patience_ends),
-      CASE(failure_hook), CASE(wrong_starts), CASE(foreign_port), CASE(strangers), CASE(nothing_left))
+TESTS(CASE(collectives), CASE(hosts_and_local_ranks), CASE(votes), CASE(aborts), CASE(ranks_out_of_step),
+      CASE(timeout_ends), CASE(failure_hook), CASE(failed_starts), CASE(port_of_another_program), CASE(port_scanners),
+      CASE(no_leaks))

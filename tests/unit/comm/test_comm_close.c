@@ -1,15 +1,15 @@
-/* tests/unit/comm/test_comm_close.c: a rank is lost while another closes what its failure hook uses (comm/comm.h,
- * cr_comm_on_failure), as a device with NCCL does. Ranks are threads, so that TSan and ASan see it; and processes, of
- * which one is killed. */
+/* tests/unit/comm/test_comm_close.c: a rank is lost while another rank closes the data that its failure hook uses
+ * (comm/comm.h, cr_comm_on_failure), as a device with NCCL does. Ranks are threads, so that TSan and ASan see it, and
+ * processes, of which one is killed. */
 #include "tests/harness/comm_support.h"
 
 #include <signal.h>
 #include <sys/wait.h>
 
 struct used_by_hook {
-    atomic_int begun, gone, late; /* late: used after it was gone */
+    atomic_int begun, gone, late; /* late: used after it was closed */
     int        slow_ms;
-    int       *freed; /* what a device would free */
+    int       *freed; /* memory that a device would free */
 };
 
 static void use(void *context) {
@@ -26,7 +26,7 @@ static void close_used(struct cr_comm *comm, struct used_by_hook *u) {
     free(u->freed);
 }
 
-/* The hook is at work when rank 0 closes. */
+/* The hook is running when rank 0 closes. */
 static cr_status close_under_the_hook(struct member *m) {
     struct used_by_hook u = {.slow_ms = 50, .freed = calloc(1, sizeof(int))};
     cr_comm_on_failure(m->comm, use, &u);
@@ -34,12 +34,12 @@ static cr_status close_under_the_hook(struct member *m) {
     if (m->where.rank == 1) cr_comm_abort(m->comm, "enough");
     while (m->where.rank == 0 && !atomic_load(&u.begun)) nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
     close_used(m->comm, &u);
-    nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL); /* u outlives a hook that was not waited for */
+    nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL); /* u outlives a hook that close did not wait for */
     m->wrong += atomic_load(&u.late);
     return status;
 }
 
-/* The loss comes at any moment of a close; what is wrong then a sanitizer sees. */
+/* The loss comes at any moment of a close; a sanitizer sees the faults. */
 static cr_status close_at_any_moment(struct member *m) {
     struct used_by_hook u = {.freed = calloc(1, sizeof(int))};
     cr_comm_on_failure(m->comm, use, &u);
@@ -55,14 +55,14 @@ static cr_status close_at_any_moment(struct member *m) {
 }
 
 static void a_rank_is_lost_while_another_closes(void) {
-    for (int way = 0; way < TRANSPORTS; way++) {
+    for (int transport = 0; transport < TRANSPORTS; transport++) {
         struct group g;
-        group_init(&g, 2, (enum transport)way, close_under_the_hook);
+        group_init(&g, 2, (enum transport)transport, close_under_the_hook);
         group_run(&g);
-        group_good(&g, transport_name[way]);
+        group_good(&g, transport_name[transport]);
         for (int moment = 0; moment < 30; moment++) {
-            group_init(&g, 3, (enum transport)way, close_at_any_moment);
-            g.member[1].wrong = moment; /* goes in as a time */
+            group_init(&g, 3, (enum transport)transport, close_at_any_moment);
+            g.member[1].wrong = moment; /* the round sets the delay */
             group_run(&g);
             for (int r = 0; r < g.size; r++) CHECK_INT(g.member[r].wrong, 0);
         }
@@ -70,7 +70,7 @@ static void a_rank_is_lost_while_another_closes(void) {
 }
 
 /* Processes: rank 1 is killed while the others are about to close. */
-static int ends_beside_a_killed_one(const struct cr_comm_options *where, int moment) {
+static int close_next_to_a_killed_rank(const struct cr_comm_options *where, int moment) {
     struct member m = {.where = *where};
     if (cr_comm_open(where, &m.comm) != CR_OK) return 3;
     struct used_by_hook u = {.freed = calloc(1, sizeof(int))};
@@ -96,7 +96,7 @@ static void a_process_is_killed_while_others_close(void) {
         group_init(&g, 3, TCP, NULL);
         for (int r = 0; r < 3; r++) {
             child[r] = fork();
-            if (child[r] == 0) _exit(ends_beside_a_killed_one(&g.member[r].where, moment));
+            if (child[r] == 0) _exit(close_next_to_a_killed_rank(&g.member[r].where, moment));
         }
         for (int r = 0; r < 3; r++) {
             int how = -1;

@@ -1,5 +1,6 @@
-/* tests/unit/comm/test_launch.c: which rank a process is, by the variables that launchers set. Values as found in
- * processes started by torchrun (PyTorch 1.13), mpirun of Open MPI 4.1 and of MPICH 4.0; Slurm's by its manual. */
+/* tests/unit/comm/test_launch.c: the rank of a process from the environment variables of launchers. The values come
+ * from processes started by torchrun (PyTorch 1.13), mpirun of Open MPI 4.1 and of MPICH 4.0; those of Slurm come from
+ * its manual. */
 #include "comm/launch/launcher.h"
 #include "tests/harness/config_support.h"
 
@@ -45,7 +46,7 @@ static void launchers(void) {
     CHECK_STR(w.address, "node1");
     CHECK_STR(w.group, "1");
     CHECK_STR(w.job, "abc.2");
-    REQUIRE_OK(where((const char *const[]){TORCH, NULL}, NULL, &w, &by)); /* by hand: no store of torchrun's there */
+    REQUIRE_OK(where((const char *const[]){TORCH, NULL}, NULL, &w, &by)); /* by hand: no torchrun store exists */
     CHECK_INT(w.port, 29500);
     REQUIRE_OK(where((const char *const[]){TORCH, NULL}, "ranks.port=1234", &w, &by));
     CHECK_INT(w.port, 1234);
@@ -72,13 +73,13 @@ static void launchers(void) {
     CHECK_STR(w.job, "slurm.77.0");
     REQUIRE_OK(where((const char *const[]){STEP, "SLURM_STEP_ID", "1", NULL}, NULL, &v, &by));
     CHECK(v.port != w.port);                                             /* two steps of one job */
-    REQUIRE_OK(where((const char *const[]){STEP, NULL}, NULL, &w, &by)); /* a batch script is no rank */
+    REQUIRE_OK(where((const char *const[]){STEP, NULL}, NULL, &w, &by)); /* a batch script is not a rank */
     CHECK(w.size == 1 && !*by);
     REQUIRE_OK(where((const char *const[]){"WORLD_SIZE", "4", NULL}, NULL, &w, &by));
     CHECK_INT(w.size, 1);
     REQUIRE_OK(where((const char *const[]){"RANK", "1", NULL}, NULL, &w, &by)); /* many programs have such a variable */
     CHECK_INT(w.size, 1);
-    /* srun starts mpirun's daemons, torchrun runs in a step: the inner launcher counts */
+    /* srun starts the daemons of mpirun, torchrun runs in a step: the inner launcher counts */
     REQUIRE_OK(where((const char *const[]){STEP, "SLURM_STEP_ID", "0", TORCH, NULL}, NULL, &w, &by));
     CHECK_INT(w.rank, 3);
 }
@@ -100,7 +101,7 @@ static void mistakes(void) {
     CHECK_HAS(cr_error_message(), "OMPI_COMM_WORLD_SIZE");
     CHECK_STATUS(where((const char *const[]){OMPI, "OMPI_COMM_WORLD_LOCAL_SIZE", "1", NULL}, NULL, &w, &by),
                  CR_ERR_CONFIG);
-    CHECK_HAS(cr_error_message(), "MASTER_ADDR"); /* two hosts, and nobody says which is the first */
+    CHECK_HAS(cr_error_message(), "MASTER_ADDR"); /* two hosts, and no variable says which one is the first */
     CHECK_INT(w.rank, 17);
 }
 

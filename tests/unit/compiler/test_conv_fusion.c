@@ -1,17 +1,17 @@
-/* tests/unit/compiler/test_conv_fusion.c: what convolutions take over of their neighbours: the choice has the least
- * total cost of all programs that the options can make (found by making them all), forms are taken where they pay and
- * only there, and every mixture is a right program. That all of them compute the same is test_fuse's. */
+/* tests/unit/compiler/test_conv_fusion.c: fusion of convolutions with neighbouring ops. The choice has the least total
+ * cost of all programs that the options allow (all of them are built), fused forms are used exactly where they pay, and
+ * every mixture is a valid program. Equal results are checked in test_fusion_networks.c. */
 #include "compiler/fusion/conv_fusion.h"
 #include "tests/harness/fusion_network.h"
 
-/* ---- invented targets ---- */
+/* ---- artificial cost models ---- */
 
 static uint64_t mix(uint64_t h, uint64_t v) {
     h = (h ^ v) * 0x9e3779b97f4a7c15u;
     return h ^ h >> 29;
 }
 
-/* A number of the op's form and shapes, whatever its tensors are called. */
+/* A number from the form and shapes of the op, independent of tensor names. */
 static uint64_t op_hash(const struct cr_program *p, const struct cr_op *op, uint64_t seed) {
     uint64_t h = mix(seed, (uint64_t)op->kind);
     for (int s = 0; s < CR_OP_IN_MAX + CR_OP_OUT_MAX; s++) {
@@ -23,14 +23,14 @@ static uint64_t op_hash(const struct cr_program *p, const struct cr_op *op, uint
     return h;
 }
 
-struct invented {
+struct artificial {
     uint64_t seed;
-    int      share; /* of 8 fused forms that are accepted */
-    int64_t  asked;
-    int      fail_at; /* the n-th question about a cost fails */
+    int      accepted_eighths; /* of 8 fused forms that are accepted */
+    int64_t  estimates;
+    int      fail_at; /* the n-th cost estimate fails */
 };
 
-/* Does a convolution do more than its own work? */
+/* True when a convolution does more than its own work. */
 static bool is_fused_conv(const struct cr_op *op) {
     switch (op->kind) {
     case CR_OP_conv: return !cr_op_uses_only(op, 3, 1);
@@ -47,118 +47,120 @@ static bool no_fused_conv(void *self, const struct cr_program *p, const struct c
 }
 
 static bool hashed_accepts(void *self, const struct cr_program *p, const struct cr_op *op) {
-    const struct invented *v = self;
-    return !is_fused_conv(op) || (int)(op_hash(p, op, v->seed) >> 20 & 7) < v->share;
+    const struct artificial *v = self;
+    return !is_fused_conv(op) || (int)(op_hash(p, op, v->seed) >> 20 & 7) < v->accepted_eighths;
 }
 
 static cr_status hashed_cost(void *self, const struct cr_program *p, const struct cr_op *op, double *seconds) {
-    struct invented *v = self;
-    *seconds           = 1e-6 * (double)(1 + (op_hash(p, op, v->seed ^ 77) >> 20) % 1000);
-    if (++v->asked == v->fail_at) return CR_FAIL(CR_ERR_DEVICE, "the clock stopped");
+    struct artificial *v = self;
+    *seconds             = 1e-6 * (double)(1 + (op_hash(p, op, v->seed ^ 77) >> 20) % 1000);
+    if (++v->estimates == v->fail_at) return CR_FAIL(CR_ERR_DEVICE, "the clock stopped");
     return CR_OK;
 }
 
-static struct cr_cost_model hashed(struct invented *v) {
+static struct cr_cost_model hashed(struct artificial *v) {
     return (struct cr_cost_model){.self = v, .alignment = 64, .accepts = hashed_accepts, .cost = hashed_cost};
 }
 
-static int64_t total_ps(const struct cr_program *p, const struct cr_cost_model *target) {
+static int64_t total_ps(const struct cr_program *p, const struct cr_cost_model *cost_model) {
     int64_t sum = 0;
     for (int i = 0; i < p->ops; i++) {
         double seconds = 0;
-        if (target->cost(target->self, p, &p->op[i], &seconds) != CR_OK) return -1;
+        if (cost_model->cost(cost_model->self, p, &p->op[i], &seconds) != CR_OK) return -1;
         sum += llround(1e12 * seconds);
     }
     return sum;
 }
 
-/* ---- the least of all ---- */
+/* ---- the minimum over all programs ---- */
 
-/* The program that the choices in `chosen` make of `plain`, and its total. */
-static int64_t cost_of_choice(const struct cr_program *plain, const struct cr_cost_model *target, const int *chosen) {
+/* Builds the program of the choices in `chosen` from `plain`, and adds up its cost. */
+static int64_t cost_of_choice(const struct cr_program *plain, const struct cr_cost_model *cost_model,
+                              const int *chosen) {
     struct cr_program      p;
     struct cr_edit         edit;
     struct cr_conv_fusions j;
     int64_t                sum = -1;
     if (cr_program_copy(plain, &p) != CR_OK) return -1;
-    if (cr_edit_open(&edit, &p) == CR_OK && cr_conv_fusions_find(&j, &edit, target) == CR_OK) {
+    if (cr_edit_open(&edit, &p) == CR_OK && cr_conv_fusions_find(&j, &edit, cost_model) == CR_OK) {
         for (int i = 0; i < j.candidates; i++) j.candidate[i].chosen = chosen[i];
         cr_conv_fusions_apply(&j);
         cr_conv_fusions_close(&j);
         CHECK_STATUS(cr_edit_finish(&edit), CR_OK);
         CHECK_STATUS(cr_program_check(&p), CR_OK);
-        sum = total_ps(&p, target);
+        sum = total_ps(&p, cost_model);
     }
     cr_edit_close(&edit);
     cr_program_free(&p);
     return sum;
 }
 
-enum { SITES_MAX = 32 };
+enum { CANDIDATES_MAX = 32 };
 
-struct walk { /* over all choices of one path, the other sites as they are */
+struct enumeration { /* over all choices of one path; the other candidates stay unchanged */
     const struct cr_program      *plain;
-    const struct cr_cost_model   *target;
+    const struct cr_cost_model   *cost_model;
     const struct cr_conv_fusions *j;
-    int                           chosen[SITES_MAX];
+    int                           chosen[CANDIDATES_MAX];
     int64_t                       least;
     int                           tried;
 };
 
-static void walk_from(struct walk *w, int site, int before) {
-    if (site == CR_NONE) {
-        int64_t cost = cost_of_choice(w->plain, w->target, w->chosen);
+static void enumerate_from(struct enumeration *w, int candidate, int before) {
+    if (candidate == CR_NONE) {
+        int64_t cost = cost_of_choice(w->plain, w->cost_model, w->chosen);
         w->tried++;
         if (w->least < 0 || cost < w->least) w->least = cost;
         return;
     }
-    const struct cr_fusion_candidate *s = &w->j->candidate[site],
+    const struct cr_fusion_candidate *s = &w->j->candidate[candidate],
                                      *b = before == CR_NONE ? NULL : &w->j->candidate[before];
     for (int k = 0; k < s->options; k++) {
         if (b && !cr_conv_fusion_fits(b, &b->option[w->chosen[before]], &s->option[k])) continue;
-        w->chosen[site] = k;
-        walk_from(w, s->next, site);
+        w->chosen[candidate] = k;
+        enumerate_from(w, s->next, candidate);
     }
-    w->chosen[site] = s->chosen;
+    w->chosen[candidate] = s->chosen;
 }
 
-static double combinations(const struct cr_conv_fusions *j, int site) {
+static double combinations(const struct cr_conv_fusions *j, int candidate) {
     double n = 1;
-    for (int i = site; i != CR_NONE; i = j->candidate[i].next) n *= j->candidate[i].options;
+    for (int i = candidate; i != CR_NONE; i = j->candidate[i].next) n *= j->candidate[i].options;
     return n;
 }
 
-/* What was chosen against every other way of each path, by the cost of whole programs. Returns how many were made. */
-static int try_all(const struct cr_program *plain, const struct cr_cost_model *target, int *longest) {
+/* Compares the choice with every other combination of each path, by the cost of whole programs. Returns the number of
+ * programs. */
+static int try_all(const struct cr_program *plain, const struct cr_cost_model *cost_model, int *longest) {
     struct cr_program      p = {0};
     struct cr_edit         edit;
     struct cr_conv_fusions j;
-    struct walk            w = {.plain = plain, .target = target, .j = &j};
+    struct enumeration     w = {.plain = plain, .cost_model = cost_model, .j = &j};
     CHECK_STATUS(cr_program_copy(plain, &p), CR_OK);
     CHECK_STATUS(cr_edit_open(&edit, &p), CR_OK);
-    CHECK_STATUS(cr_conv_fusions_find(&j, &edit, target), CR_OK);
+    CHECK_STATUS(cr_conv_fusions_find(&j, &edit, cost_model), CR_OK);
     CHECK_STATUS(cr_conv_fusions_choose(&j), CR_OK);
-    CHECK(j.candidates <= SITES_MAX);
+    CHECK(j.candidates <= CANDIDATES_MAX);
     for (int i = 0; i < j.candidates; i++) w.chosen[i] = j.candidate[i].chosen;
-    int64_t best = cost_of_choice(plain, target, w.chosen);
+    int64_t best = cost_of_choice(plain, cost_model, w.chosen);
     for (int i = 0; i < j.candidates; i++) {
         int length = 1;
         for (int k = j.candidate[i].next; k != CR_NONE; k = j.candidate[k].next) length++;
         if (j.candidate[i].has_previous || combinations(&j, i) > 2000 || combinations(&j, i) < 2) continue;
         *longest = CR_MAX(*longest, length);
         w.least  = -1;
-        walk_from(&w, i, CR_NONE);
+        enumerate_from(&w, i, CR_NONE);
         CHECK_INT(w.least, best);
     }
-    /* The sum that the choice went by is that of the programs. */
-    CHECK_INT(total_ps(plain, target) - best, j.plain_ps - j.chosen_ps);
+    /* The cost that the pass computed equals the cost of the programs. */
+    CHECK_INT(total_ps(plain, cost_model) - best, j.plain_ps - j.chosen_ps);
     cr_conv_fusions_close(&j);
     cr_edit_close(&edit);
     cr_program_free(&p);
     return w.tried;
 }
 
-/* The step of a network with its patterns joined and its convolutions plain. */
+/* The step of a network with fused patterns and unfused convolutions. */
 static cr_status plain_program(struct bench_model *b, enum cr_dtype real, enum cr_program_kind kind,
                                struct cr_program *p) {
     const struct cr_cost_model patterns = {.alignment = 64, .accepts = no_fused_conv};
@@ -175,48 +177,48 @@ static const char *const nets[][7] = {
     {TINY, "model.widths=2,4", "model.stem=imagenet", "model.shortcut=B", "model.block=bottleneck"},
 };
 
-static void least_of_all_programs(void) {
+static void minimum_over_all_programs(void) {
     int tried = 0, longest = 0;
     for (int round = 0; round < 60; round++) {
-        struct invented      v      = {.seed = (uint64_t)round, .share = 1 + round % 5};
-        struct cr_cost_model target = hashed(&v);
+        struct artificial    v          = {.seed = (uint64_t)round, .accepted_eighths = 1 + round % 5};
+        struct cr_cost_model cost_model = hashed(&v);
         struct bench_model   b;
         struct cr_program    p;
         REQUIRE_OK(bench_open(&b, nets[round % 3], 7, 32));
         REQUIRE_OK(plain_program(&b, round & 1 ? CR_F16 : CR_F32, CR_PROGRAM_STEP, &p));
-        tried += try_all(&p, &target, &longest);
+        tried += try_all(&p, &cost_model, &longest);
         cr_program_free(&p);
         bench_close(&b);
     }
     CHECK(tried > 1000);
-    CHECK_INT(longest, 4); /* a CIFAR stem and the bottleneck block behind it */
+    CHECK_INT(longest, 4); /* a CIFAR stem and the bottleneck block after it */
 }
 
 /* ---- forms that pay, one at a time ---- */
 
-/* HALF, WIDE: the coefficients that conv and conv_wgrad take. */
+/* HALF, WIDE: the types of scale_bias that conv and conv_wgrad accept. */
 enum feature { S = 1, P = 2, W = 4, D = 8, B = 16, J = 32, HALF = 64, WIDE = 128 };
 
 static bool accepts_features(void *self, const struct cr_program *p, const struct cr_op *op) {
     unsigned known = *(const unsigned *)self, used = 0;
-    int      coef = CR_NONE;
+    int      scale_bias = CR_NONE;
     if (op->kind == CR_OP_conv) {
-        coef = op->in[CR_IN_conv_scale_bias];
-        used = (op->out[CR_OUT_conv_sums] >= 0 ? S : 0u) | (coef >= 0 ? P : 0u);
+        scale_bias = op->in[CR_IN_conv_scale_bias];
+        used       = (op->out[CR_OUT_conv_sums] >= 0 ? S : 0u) | (scale_bias >= 0 ? P : 0u);
     } else if (op->kind == CR_OP_conv_wgrad) {
-        coef = op->in[CR_IN_conv_wgrad_scale_bias];
-        used = coef >= 0 ? W : 0u;
+        scale_bias = op->in[CR_IN_conv_wgrad_scale_bias];
+        used       = scale_bias >= 0 ? W : 0u;
     } else if (op->kind == CR_OP_conv_dgrad) {
         used = cr_op_uses_only(op, 3, 1) ? 0u : D;
     } else if (op->kind == CR_OP_conv_grad) {
         used = J | (op->in[CR_IN_conv_grad_scale_bias] >= 0 ? W : 0u) | (op->in[CR_IN_conv_grad_dy_x] >= 0 ? B : 0u);
         if (op->out[CR_OUT_conv_grad_grad_sums] >= 0 || op->in[CR_IN_conv_grad_add] >= 0) used |= D;
     }
-    if (coef >= 0) used |= p->tensor[coef].dtype == CR_F32 ? WIDE : HALF;
+    if (scale_bias >= 0) used |= p->tensor[scale_bias].dtype == CR_F32 ? WIDE : HALF;
     return (used & ~known) == 0;
 }
 
-/* A convolution costs the same whatever it does besides, both gradients in one no more than one; everything else
+/* A convolution costs the same with every fused op, and both gradients in one op cost no more than one; every other op
  * costs 1. */
 static cr_status flat_cost(void *self, const struct cr_program *p, const struct cr_op *op, double *seconds) {
     (void)self, (void)p;
@@ -225,14 +227,15 @@ static cr_status flat_cost(void *self, const struct cr_program *p, const struct 
     *seconds = conv ? 10 : 1;
     return CR_OK;
 }
-/* The same, but a convolution that does more than its own work costs more than all it saves. */
-static cr_status dear_cost(void *self, const struct cr_program *p, const struct cr_op *op, double *seconds) {
+/* The same, but a convolution with more than its own work costs more than it saves. */
+static cr_status expensive_cost(void *self, const struct cr_program *p, const struct cr_op *op, double *seconds) {
     CR_TRY(flat_cost(self, p, op, seconds));
     if (is_fused_conv(op)) *seconds = 100;
     return CR_OK;
 }
 
-static bool open_fused(struct cr_program *p, const char *arch, enum cr_dtype real, const struct cr_cost_model *target) {
+static bool open_fused(struct cr_program *p, const char *arch, enum cr_dtype real,
+                       const struct cr_cost_model *cost_model) {
     struct bench_model b;
     char               override[64];
     const char        *overrides[] = {override};
@@ -241,35 +244,35 @@ static bool open_fused(struct cr_program *p, const char *arch, enum cr_dtype rea
     if (status == CR_OK) {
         cr_model_set_real(&b.model, real);
         status = cr_model_program(&b.model, &b.config, CR_PROGRAM_STEP, 2, p);
-        if (status == CR_OK) status = cr_pass_fuse(p, target);
+        if (status == CR_OK) status = cr_pass_fuse(p, cost_model);
         if (status == CR_OK) status = cr_program_check(p);
         bench_close(&b);
-        p->store = NULL; /* went with the model */
+        p->store = NULL; /* was freed with the model */
     }
     CHECK_STATUS(status, CR_OK);
     return status == CR_OK;
 }
 
-/* 53 convolutions, 16 blocks of three, four with a projection; the last block's end and those of two BNs cannot be
- * taken. */
-static void resnet50_takes_what_pays(void) {
-    unsigned             known  = 0;
-    struct cr_cost_model target = {.self = &known, .alignment = 64, .accepts = accepts_features, .cost = flat_cost};
+/* 53 convolutions, 16 blocks of three, four with a projection; the end of the last block and the ends of two BNs cannot
+ * be fused. */
+static void resnet50_fuses_what_pays(void) {
+    unsigned             known      = 0;
+    struct cr_cost_model cost_model = {.self = &known, .alignment = 64, .accepts = accepts_features, .cost = flat_cost};
     struct cr_program    p;
     known = S;
-    if (!open_fused(&p, "resnet50", CR_F32, &target)) return;
+    if (!open_fused(&p, "resnet50", CR_F32, &cost_model)) return;
     CHECK_INT(COUNT_OUT(&p, conv, sums), 53);
     CHECK_INT(count_kind(&p, CR_OP_bn_sums), 0);
     CHECK_INT(count_kind(&p, CR_OP_bn_apply), 48);
     cr_program_free(&p);
 
-    known = P | WIDE; /* bn_apply would have to stay for the filter's gradient */
-    if (!open_fused(&p, "resnet50", CR_F32, &target)) return;
+    known = P | WIDE; /* bn_apply would have to remain for the gradient of the filter */
+    if (!open_fused(&p, "resnet50", CR_F32, &cost_model)) return;
     CHECK_INT(COUNT_IN(&p, conv, scale_bias), 0);
     cr_program_free(&p);
 
     known = P | W | WIDE;
-    if (!open_fused(&p, "resnet50", CR_F32, &target)) return;
+    if (!open_fused(&p, "resnet50", CR_F32, &cost_model)) return;
     CHECK_INT(COUNT_IN(&p, conv, scale_bias), 32);
     CHECK_INT(COUNT_IN(&p, conv_wgrad, scale_bias), 32);
     CHECK_INT(count_kind(&p, CR_OP_bn_apply), 16);
@@ -277,9 +280,9 @@ static void resnet50_takes_what_pays(void) {
     cr_program_free(&p);
 
     known = D;
-    if (!open_fused(&p, "resnet50", CR_F32, &target)) return;
+    if (!open_fused(&p, "resnet50", CR_F32, &cost_model)) return;
     CHECK_INT(COUNT_IN(&p, conv_dgrad, bn_x), 32);
-    CHECK_INT(COUNT_IN(&p, conv_dgrad, add), 1); /* behind the max-pooling, where no ReLU is */
+    CHECK_INT(COUNT_IN(&p, conv_dgrad, add), 1); /* after the max-pooling, where no ReLU is */
     CHECK_INT(count_kind(&p, CR_OP_bn_grad_sums), 0);
     CHECK_INT(COUNT_IN(&p, bn_grad_apply, scale_bias), 0);
     CHECK_INT(count_kind(&p, CR_OP_relu_grad), 16);
@@ -289,11 +292,11 @@ static void resnet50_takes_what_pays(void) {
     cr_program_free(&p);
 
     known = D | B | J;
-    if (!open_fused(&p, "resnet50", CR_F32, &target)) return;
+    if (!open_fused(&p, "resnet50", CR_F32, &cost_model)) return;
     CHECK_INT(count_kind(&p, CR_OP_conv_grad), 52);
     CHECK_INT(count_kind(&p, CR_OP_bn_grad_apply), 0);
     CHECK_INT(count_kind(&p, CR_OP_pool_bn_grad_apply), 1);
-    CHECK_INT(count_kind(&p, CR_OP_conv_wgrad), 1); /* the stem's */
+    CHECK_INT(count_kind(&p, CR_OP_conv_wgrad), 1); /* that of the stem */
     CHECK_INT(count_kind(&p, CR_OP_conv_dgrad), 0);
     CHECK_INT(COUNT_IN(&p, conv_grad, bn_x), 32 + 11);
     CHECK_INT(count_kind(&p, CR_OP_relu_grad), 5);
@@ -302,75 +305,78 @@ static void resnet50_takes_what_pays(void) {
     cr_program_free(&p);
 
     known = S | P | W | D | B | J | WIDE;
-    if (!open_fused(&p, "resnet50", CR_F32, &target)) return;
+    if (!open_fused(&p, "resnet50", CR_F32, &cost_model)) return;
     CHECK_INT(COUNT_IN(&p, conv_grad, scale_bias), 32);
     CHECK_INT(COUNT_IN(&p, conv_grad, bn_x), 11);
     CHECK_INT(count_kind(&p, CR_OP_bn_apply), 16);
     cr_program_free(&p);
 }
 
-/* By the bytes that move even the ends of blocks with a projection are worth it: the second BN's sums stay an op. */
-static void ends_of_two_bns_are_split(void) {
-    unsigned             known  = D | B | J;
-    struct cr_cost_model target = {.self = &known, .alignment = 64, .accepts = accepts_features, .bytes_per_s = 1e12};
-    struct cr_program    p;
-    if (!open_fused(&p, "resnet50", CR_F32, &target)) return;
+/* By the bytes that move, even fusing the ends of blocks with a projection pays: the sums of the second BN remain an
+ * op. */
+static void block_ends_with_two_bns_are_split(void) {
+    unsigned             known      = D | B | J;
+    struct cr_cost_model cost_model = {
+        .self = &known, .alignment = 64, .accepts = accepts_features, .bytes_per_s = 1e12};
+    struct cr_program p;
+    if (!open_fused(&p, "resnet50", CR_F32, &cost_model)) return;
     CHECK_INT(count_kind(&p, CR_OP_relu_grad), 1);
     CHECK_INT(count_kind(&p, CR_OP_bn_grad_sums), 4);
     CHECK_INT(COUNT_IN(&p, conv_grad, bn_x), 32 + 15);
     cr_program_free(&p);
 }
 
-static void nothing_is_taken_that_costs_more(void) {
-    unsigned             known   = S | P | W | D | B | J | WIDE;
-    struct cr_cost_model target  = {.self = &known, .alignment = 64, .accepts = accepts_features, .cost = dear_cost};
-    const char *const    archs[] = {"resnet18", "resnet20", "resnet50"};
+static void costly_fusions_are_not_chosen(void) {
+    unsigned             known      = S | P | W | D | B | J | WIDE;
+    struct cr_cost_model cost_model = {
+        .self = &known, .alignment = 64, .accepts = accepts_features, .cost = expensive_cost};
+    const char *const archs[] = {"resnet18", "resnet20", "resnet50"};
     for (size_t i = 0; i < CR_COUNT(archs); i++) {
         struct cr_program p;
-        if (!open_fused(&p, archs[i], CR_F32, &target)) return;
+        if (!open_fused(&p, archs[i], CR_F32, &cost_model)) return;
         for (int k = 0; k < p.ops; k++) CHECK(!is_fused_conv(&p.op[k]));
         cr_program_free(&p);
     }
 }
 
-/* Basic blocks, one junction each; a CIFAR stem's gradient is masked by the block behind it. */
-static void small_nets_take_what_pays(void) {
-    unsigned             known  = S | P | W | D | B | J | WIDE;
-    struct cr_cost_model target = {.self = &known, .alignment = 64, .accepts = accepts_features, .cost = flat_cost};
+/* Basic blocks, one conv fusion each; the gradient of a CIFAR stem is masked by the block after it. */
+static void small_networks_fuse_what_pays(void) {
+    unsigned             known      = S | P | W | D | B | J | WIDE;
+    struct cr_cost_model cost_model = {.self = &known, .alignment = 64, .accepts = accepts_features, .cost = flat_cost};
     struct cr_program    p;
-    if (!open_fused(&p, "resnet18", CR_F32, &target)) return;
+    if (!open_fused(&p, "resnet18", CR_F32, &cost_model)) return;
     CHECK_INT(COUNT_IN(&p, conv, scale_bias), 8);
     CHECK_INT(COUNT_OUT(&p, conv, sums), 20);
     CHECK_INT(count_kind(&p, CR_OP_conv_grad), 19);
     CHECK_INT(count_kind(&p, CR_OP_bn_apply), 8);
     cr_program_free(&p);
 
-    if (!open_fused(&p, "resnet20", CR_F32, &target)) return;
+    if (!open_fused(&p, "resnet20", CR_F32, &cost_model)) return;
     CHECK_INT(COUNT_IN(&p, conv, scale_bias), 9);
     CHECK_INT(COUNT_OUT(&p, conv, sums), 19);
-    CHECK_INT(COUNT_IN(&p, conv_grad, dy_x), 19); /* all BNs, the stem's among them */
+    CHECK_INT(COUNT_IN(&p, conv_grad, dy_x), 19); /* all BNs, including that of the stem */
     CHECK_INT(count_kind(&p, CR_OP_bn_grad_apply), 0);
-    CHECK_INT(count_kind(&p, CR_OP_relu_grad), 1); /* the last block's */
+    CHECK_INT(count_kind(&p, CR_OP_relu_grad), 1); /* that of the last block */
     cr_program_free(&p);
 }
 
-static void coefficients_come_in_the_type_that_is_taken(void) {
-    unsigned             known  = 0;
-    struct cr_cost_model target = {.self = &known, .alignment = 64, .accepts = accepts_features, .cost = flat_cost};
+static void scale_bias_has_the_accepted_type(void) {
+    unsigned             known      = 0;
+    struct cr_cost_model cost_model = {.self = &known, .alignment = 64, .accepts = accepts_features, .cost = flat_cost};
     struct cr_program    p;
     for (int half = 0; half < 2; half++) {
         known = P | W | (half ? HALF : WIDE);
-        if (!open_fused(&p, "resnet18", CR_F16, &target)) return;
+        if (!open_fused(&p, "resnet18", CR_F16, &cost_model)) return;
         CHECK_INT(COUNT_OUT(&p, bn_finalize, scale_bias_half), half ? 8 : 0);
         for (int i = 0; i < p.ops; i++) {
-            int coef = p.op[i].kind == CR_OP_conv ? p.op[i].in[CR_IN_conv_scale_bias] : CR_NONE;
-            if (coef >= 0) CHECK_INT(p.tensor[coef].dtype, half ? CR_F16 : CR_F32);
+            int scale_bias = p.op[i].kind == CR_OP_conv ? p.op[i].in[CR_IN_conv_scale_bias] : CR_NONE;
+            if (scale_bias >= 0) CHECK_INT(p.tensor[scale_bias].dtype, half ? CR_F16 : CR_F32);
         }
         CHECK_INT(COUNT_IN(&p, conv_wgrad, scale_bias), 8);
         cr_program_free(&p);
     }
-    known = P | W | J | HALF; /* conv_grad takes f32, beside a convolution that takes f16 */
-    if (!open_fused(&p, "resnet18", CR_F16, &target)) return;
+    known = P | W | J | HALF; /* conv_grad reads f32 next to a convolution that reads f16 */
+    if (!open_fused(&p, "resnet18", CR_F16, &cost_model)) return;
     CHECK_INT(COUNT_IN(&p, conv_grad, scale_bias), 8);
     for (int i = 0; i < p.ops; i++)
         if (p.op[i].kind == CR_OP_conv_grad && p.op[i].in[CR_IN_conv_grad_scale_bias] >= 0)
@@ -378,9 +384,9 @@ static void coefficients_come_in_the_type_that_is_taken(void) {
     cr_program_free(&p);
 }
 
-/* ---- any target, any program ---- */
+/* ---- any cost model, any program ---- */
 
-static void all_programs_stay_right(void) {
+static void all_programs_are_valid(void) {
     static const char *const          archs[][2] = {{"model.arch=resnet18", "model.freeze=stem,layer1"},
                                                     {"model.arch=resnet20", "model.shortcut=B"},
                                                     {"model.arch=resnet50", "train.accumulate=2"},
@@ -390,51 +396,51 @@ static void all_programs_stay_right(void) {
                                                     CR_PROGRAM_MICRO_LAST, CR_PROGRAM_EVAL};
     static const enum cr_dtype        reals[]    = {CR_F32, CR_F16, CR_BF16};
     for (int round = 0; round < 30; round++) {
-        struct invented      v      = {.seed = 900 + (uint64_t)round, .share = 2 + round % 7};
-        struct cr_cost_model target = hashed(&v);
+        struct artificial    v          = {.seed = 900 + (uint64_t)round, .accepted_eighths = 2 + round % 7};
+        struct cr_cost_model cost_model = hashed(&v);
         struct bench_model   b;
         struct cr_program    p;
         REQUIRE_OK(bench_open(&b, archs[round % 5], 2, 64));
         cr_model_set_real(&b.model, reals[round % 3]);
         REQUIRE_OK(cr_model_program(&b.model, &b.config, kinds[round / 6 % 5], 2, &p));
-        REQUIRE_OK(cr_pass_fuse(&p, &target));
+        REQUIRE_OK(cr_pass_fuse(&p, &cost_model));
         CHECK_STATUS(cr_program_check(&p), CR_OK);
         cr_program_free(&p);
         bench_close(&b);
     }
 }
 
-static void questions_stay_few(void) {
-    struct invented      v      = {.seed = 5, .share = 8}; /* everything is accepted */
-    struct cr_cost_model target = hashed(&v);
+static void cost_estimates_are_few(void) {
+    struct artificial    v          = {.seed = 5, .accepted_eighths = 8}; /* every op is accepted */
+    struct cr_cost_model cost_model = hashed(&v);
     struct cr_program    p;
-    if (!open_fused(&p, "resnet152", CR_F16, &target)) return;
-    CHECK(v.asked > 155);
-    CHECK(v.asked < 40 * 155);
+    if (!open_fused(&p, "resnet152", CR_F16, &cost_model)) return;
+    CHECK(v.estimates > 155);
+    CHECK(v.estimates < 40 * 155);
     cr_program_free(&p);
-    v = (struct invented){.seed = 5, .share = 0}; /* no choice, no question */
-    if (!open_fused(&p, "resnet50", CR_F32, &target)) return;
-    CHECK_INT(v.asked, 0);
+    v = (struct artificial){.seed = 5, .accepted_eighths = 0}; /* no choice, no cost estimate */
+    if (!open_fused(&p, "resnet50", CR_F32, &cost_model)) return;
+    CHECK_INT(v.estimates, 0);
     cr_program_free(&p);
 }
 
-static void a_cost_that_fails_is_told(void) {
-    struct invented      v      = {.seed = 5, .share = 8, .fail_at = 20};
-    struct cr_cost_model target = hashed(&v);
+static void failing_cost_estimate_is_reported(void) {
+    struct artificial    v          = {.seed = 5, .accepted_eighths = 8, .fail_at = 20};
+    struct cr_cost_model cost_model = hashed(&v);
     struct bench_model   b;
     struct cr_program    p;
     REQUIRE_OK(bench_open(&b, nets[0], 7, 32));
     REQUIRE_OK(cr_model_program(&b.model, &b.config, CR_PROGRAM_STEP, 2, &p));
-    CHECK_STATUS(cr_pass_fuse(&p, &target), CR_ERR_DEVICE);
+    CHECK_STATUS(cr_pass_fuse(&p, &cost_model), CR_ERR_DEVICE);
     CHECK_HAS(cr_error_message(), "the clock stopped");
-    CHECK_INT(v.asked, 20); /* and nothing was asked after that */
+    CHECK_INT(v.estimates, 20); /* and no cost estimate after the failed one */
     cr_program_free(&p);
     bench_close(&b);
 }
 
-static void memory_may_run_out_anywhere(void) {
-    struct invented      v      = {.seed = 5, .share = 8};
-    struct cr_cost_model target = hashed(&v);
+static void failing_allocations(void) {
+    struct artificial    v          = {.seed = 5, .accepted_eighths = 8};
+    struct cr_cost_model cost_model = hashed(&v);
     struct bench_model   b;
     REQUIRE_OK(bench_open(&b, nets[2], 7, 32));
     cr_model_set_real(&b.model, CR_F16);
@@ -444,7 +450,7 @@ static void memory_may_run_out_anywhere(void) {
         struct cr_program p;
         REQUIRE_OK(cr_model_program(&b.model, &b.config, CR_PROGRAM_STEP, 2, &p));
         cr_alloc_fail_at(n);
-        cr_status status = cr_pass_fuse(&p, &target);
+        cr_status status = cr_pass_fuse(&p, &cost_model);
         cr_alloc_fail_at(0);
         cr_program_free(&p);
         CHECK_INT(cr_alloc_live(), live);
@@ -456,35 +462,35 @@ static void memory_may_run_out_anywhere(void) {
     bench_close(&b);
 }
 
-static void report_names_what_was_taken(void) {
-    unsigned             known  = S;
-    struct cr_cost_model target = {.self = &known, .alignment = 64, .accepts = accepts_features, .cost = flat_cost};
+static void report_names_chosen_fusions(void) {
+    unsigned             known      = S;
+    struct cr_cost_model cost_model = {.self = &known, .alignment = 64, .accepts = accepts_features, .cost = flat_cost};
     struct bench_model   b;
     struct cr_program    p;
     struct cr_text       text = {0};
     REQUIRE_OK(bench_open(&b, nets[0], 7, 32));
     REQUIRE_OK(cr_model_program(&b.model, &b.config, CR_PROGRAM_STEP, 2, &p));
     int ops = p.ops, tensors = p.tensors;
-    REQUIRE_OK(cr_fuse_report(&p, &target, &(struct cr_choices){.text = &text}));
+    REQUIRE_OK(cr_fuse_report(&p, &cost_model, &(struct cr_choices){.text = &text}));
     CHECK_HAS(text.data, "layer2.0.conv1               S               2  11000000.00  10000000.00\n");
-    CHECK_HAS(text.data, " 88000000.00  80000000.00\n");    /* eight convolutions */
-    CHECK_HAS(text.data, "S: BN sums of the output"); /* the letters are explained */
+    CHECK_HAS(text.data, " 88000000.00  80000000.00\n"); /* eight convolutions */
+    CHECK_HAS(text.data, "S: BN sums of the output");    /* the table explains the letters */
     CHECK(p.ops == ops && p.tensors == tensors);
     cr_text_free(&text);
     text  = (struct cr_text){0};
     known = 0;
-    REQUIRE_OK(cr_fuse_report(&p, &target, &(struct cr_choices){.text = &text}));
+    REQUIRE_OK(cr_fuse_report(&p, &cost_model, &(struct cr_choices){.text = &text}));
     CHECK_STR(text.data, "no convolution has a fusion option on this device\n");
     cr_text_free(&text);
     text                      = (struct cr_text){0};
     known                     = S;
     struct cr_choices choices = {.text = &text, .json = true};
-    REQUIRE_OK(cr_fuse_report(&p, &target, &choices));
+    REQUIRE_OK(cr_fuse_report(&p, &cost_model, &choices));
     CHECK_HAS(text.data, "{\"choice\": \"fusion\", \"layer\": \"layer2.0.conv1\", \"kind\": \"conv\"");
-    CHECK_HAS(
-        text.data,
-        "\"kernel\": null, \"algo\": null, \"us\": null, \"source\": null, \"gradients\": [{\"kind\": \"conv_wgrad\", ");
-    CHECK_HAS(text.data, "\"fused\": \"S\", \"options\": 2, \"unfused_us\": 11000000.0000, \"chosen_us\": 10000000.0000}\n");
+    CHECK_HAS(text.data, "\"kernel\": null, \"algo\": null, \"us\": null, \"source\": null, \"gradients\": [{\"kind\": "
+                         "\"conv_wgrad\", ");
+    CHECK_HAS(text.data,
+              "\"fused\": \"S\", \"options\": 2, \"unfused_us\": 11000000.0000, \"chosen_us\": 10000000.0000}\n");
     CHECK_INT(choices.fusions, 8);
     CHECK(fabs(choices.plain_s - 88) < 1e-9 && fabs(choices.chosen_s - 80) < 1e-9);
     cr_text_free(&text);
@@ -492,7 +498,7 @@ static void report_names_what_was_taken(void) {
     bench_close(&b);
 }
 
-TESTS(CASE(least_of_all_programs), CASE(resnet50_takes_what_pays), CASE(ends_of_two_bns_are_split),
-      CASE(nothing_is_taken_that_costs_more), CASE(small_nets_take_what_pays),
-      CASE(coefficients_come_in_the_type_that_is_taken), CASE(all_programs_stay_right), CASE(questions_stay_few),
-      CASE(a_cost_that_fails_is_told), CASE(memory_may_run_out_anywhere), CASE(report_names_what_was_taken))
+TESTS(CASE(minimum_over_all_programs), CASE(resnet50_fuses_what_pays), CASE(block_ends_with_two_bns_are_split),
+      CASE(costly_fusions_are_not_chosen), CASE(small_networks_fuse_what_pays), CASE(scale_bias_has_the_accepted_type),
+      CASE(all_programs_are_valid), CASE(cost_estimates_are_few), CASE(failing_cost_estimate_is_reported),
+      CASE(failing_allocations), CASE(report_names_chosen_fusions))

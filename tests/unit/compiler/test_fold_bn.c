@@ -1,6 +1,6 @@
-/* tests/unit/compiler/test_fold_bn.c: batch normalisation folded into the filters: the folded evaluation program gives
- * the logits of the plain one (on the reference rows), has no pass over images of its own left, and does its folding
- * once for many batches, again when told. */
+/* tests/unit/compiler/test_fold_bn.c: batch normalisation folded into the filters. The folded evaluation program gives
+ * the logits of the unfolded one (on the reference kernels), has no pass over activations left except convolutions, and
+ * folds once for many batches, and again on request. */
 #include "core/rng.h"
 #include "tests/harness/data_support.h"
 #include "tests/harness/executor_poison.h"
@@ -36,9 +36,9 @@ static void fill_store(struct net *n, uint64_t seed) {
     }
 }
 
-static void run(struct net *n, uint64_t pictures, float *logits) {
+static void run(struct net *n, uint64_t batch, float *logits) {
     uint8_t                    images[BATCH * SIZE * SIZE * 3];
-    struct cr_rng              rng  = cr_rng_make(pictures, CR_RNG_TEST, 9, 9);
+    struct cr_rng              rng  = cr_rng_make(batch, CR_RNG_TEST, 9, 9);
     const struct cr_step_block step = {0};
     for (size_t i = 0; i < sizeof images; i++) images[i] = (uint8_t)cr_rng_u32(&rng);
     CHECK_STATUS(cr_exec_feed(n->exec, images, NULL, NULL), CR_OK);
@@ -64,8 +64,7 @@ static void check_net(const char *const *overrides, int count) {
     if (plain.exec && folded.exec) {
         fill_store(&plain, 1);
         fill_store(&folded, 1);
-        for (uint64_t batch = 0; batch < 2;
-             batch++) { /* the second batch finds the folded filters where they were left */
+        for (uint64_t batch = 0; batch < 2; batch++) { /* the second batch finds the folded filters in memory */
             run(&plain, batch, a);
             run(&folded, batch, b);
             compare(a, b);
@@ -96,7 +95,7 @@ static const char *const small[] = {"data.kind=synthetic", "data.image_size=16",
                                     "model.arch=custom",   "model.block=basic",  "model.depths=1,1",
                                     "model.widths=8,16",   "model.stem=cifar"};
 
-static void folding_is_done_once_until_told(void) {
+static void folding_is_done_once_until_invalidated(void) {
     struct net n;
     float      first[BATCH * CLASSES], stale[BATCH * CLASSES], fresh[BATCH * CLASSES], want[BATCH * CLASSES];
     REQUIRE_OK(open_eval(&n, small, (int)CR_COUNT(small), true));
@@ -115,16 +114,16 @@ static void folding_is_done_once_until_told(void) {
     net_close(&n);
 }
 
-/* Seconds of a device on which a convolution that adds takes as long as `*self` says, and all else one. */
+/* Cost model: a convolution with an addition takes `*self` seconds, every other op one second. */
 static cr_status price(void *self, const struct cr_program *p, const struct cr_op *op, double *seconds) {
     (void)p;
     *seconds = op->kind == CR_OP_conv && op->in[CR_IN_conv_add] != CR_NONE ? *(double *)self : 1;
     return CR_OK;
 }
 
-/* How many sums are passes of their own when a convolution that adds, with its ReLU, takes `with_sum` seconds? */
+/* Number of sums that remain separate ops when a convolution with addition and ReLU takes `with_sum` seconds. */
 static int sums_left(double with_sum, int *relus) {
-    struct cr_cost_model target = {.self = &with_sum, .cost = price};
+    struct cr_cost_model cost_model = {.self = &with_sum, .cost = price};
     struct cr_config     config;
     struct cr_model      model;
     struct cr_program    p;
@@ -132,7 +131,7 @@ static int sums_left(double with_sum, int *relus) {
     CHECK_STATUS(cr_config_open(&config, NULL, small, (int)CR_COUNT(small)), CR_OK);
     CHECK_STATUS(cr_model_open(&config, CLASSES, SIZE, SIZE, &model), CR_OK);
     CHECK_STATUS(cr_model_program(&model, &config, CR_PROGRAM_EVAL, BATCH, &p), CR_OK);
-    CHECK_STATUS(cr_pass_fold(&p, &target), CR_OK);
+    CHECK_STATUS(cr_pass_fold(&p, &cost_model), CR_OK);
     CHECK_STATUS(cr_program_check(&p), CR_OK);
     sums   = net_count(&p, CR_OP_add);
     *relus = net_count(&p, CR_OP_relu);
@@ -142,9 +141,9 @@ static int sums_left(double with_sum, int *relus) {
     return sums;
 }
 
-static void a_sum_that_costs_more_inside_stays_outside(void) {
+static void costly_fused_sum_is_a_separate_op(void) {
     int relus;
-    CHECK_INT(sums_left(3, &relus), 0); /* conv, add, ReLU: as much apart */
+    CHECK_INT(sums_left(3, &relus), 0); /* conv, add, ReLU: the same time as separate ops */
     CHECK_INT(relus, 0);
     CHECK_INT(sums_left(3.5, &relus), 2); /* two blocks */
     CHECK_INT(relus, 2);
@@ -164,5 +163,5 @@ static void poisoned_memory_changes_nothing(void) {
 }
 
 TESTS(CASE(basic_blocks), CASE(padded_shortcuts), CASE(bottlenecks_and_the_large_stem),
-      CASE(folding_is_done_once_until_told), CASE(a_sum_that_costs_more_inside_stays_outside),
+      CASE(folding_is_done_once_until_invalidated), CASE(costly_fused_sum_is_a_separate_op),
       CASE(poisoned_memory_changes_nothing))

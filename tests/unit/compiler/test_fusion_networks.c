@@ -1,19 +1,19 @@
-/* tests/unit/compiler/test_fusion_networks.c: whole networks, fused by any mixture of joins, compute what the plain
- * program computes. */
+/* tests/unit/compiler/test_fusion_networks.c: whole networks with any mixture of fusions compute the same results as
+ * the unfused program. */
 #include "tests/harness/fusion_network.h"
 
-struct refuser { /* accepts a random part of the joins */
+struct refuser { /* cost model that accepts a random part of the fusions */
     struct cr_rng rng;
-    int           share; /* of 4 */
+    int           accepted_quarters; /* of 4 */
 };
 
 static bool accepts_some(void *self, const struct cr_program *p, const struct cr_op *op) {
     struct refuser *r = self;
     (void)p, (void)op;
-    return draw(&r->rng, 1, 4) <= r->share;
+    return draw(&r->rng, 1, 4) <= r->accepted_quarters;
 }
 
-/* Any number will do: the choice must not change the numbers. */
+/* Any number is valid: the choice must not change the results. */
 static cr_status costs_anything(void *self, const struct cr_program *p, const struct cr_op *op, double *seconds) {
     struct refuser *r = self;
     (void)p, (void)op;
@@ -21,7 +21,7 @@ static cr_status costs_anything(void *self, const struct cr_program *p, const st
     return CR_OK;
 }
 
-/* Which slots some fused program has used: bit s of [kind]. */
+/* Slots that some fused program has used: bit s of [kind]. */
 static unsigned used_in[CR_OP_COUNT], used_out[CR_OP_COUNT];
 
 static void note_slots(const struct cr_program *p) {
@@ -32,17 +32,17 @@ static void note_slots(const struct cr_program *p) {
     }
 }
 
-/* One network plain and fused. */
-static void compare(const struct cr_config *config, const struct net_case *c, struct cr_cost_model *target, bool fold,
-                    int *joined) {
+/* Compares one network unfused and fused. */
+static void compare(const struct cr_config *config, const struct net_case *c, struct cr_cost_model *cost_model,
+                    bool fold, int *joined) {
     struct ref_run plain, fused;
     REQUIRE_OK(ref_open(&plain, CR_F64, 1));
     REQUIRE_OK(ref_open(&fused, CR_F64, 1));
     REQUIRE_OK(emit_run(&plain, config, c));
     REQUIRE_OK(emit_run(&fused, config, c));
     *joined = fused.p.ops;
-    if (fold) REQUIRE_OK(cr_pass_fold(&fused.p, target));
-    REQUIRE_OK(cr_pass_fuse(&fused.p, target));
+    if (fold) REQUIRE_OK(cr_pass_fold(&fused.p, cost_model));
+    REQUIRE_OK(cr_pass_fuse(&fused.p, cost_model));
     *joined -= fused.p.ops;
     note_slots(&fused.p);
     REQUIRE_OK(finish_run(&plain));
@@ -52,7 +52,7 @@ static void compare(const struct cr_config *config, const struct net_case *c, st
     ref_close(&fused);
 }
 
-/* Else the comparison has compared nothing. What 16-bit programs and inference use is not used here. */
+/* Otherwise the comparison tests nothing. Slots of 16-bit programs and of inference are not used here. */
 static void every_form_was_used(void) {
     static const enum cr_op_kind kinds[] = {CR_OP_conv,           CR_OP_conv_dgrad,        CR_OP_conv_wgrad,
                                             CR_OP_conv_grad,      CR_OP_relu_grad,         CR_OP_bn_grad_sums,
@@ -71,20 +71,21 @@ static void every_form_was_used(void) {
     }
 }
 
-static void any_mixture_computes_the_same(void) {
+static void any_mixture_gives_the_same_results(void) {
     struct cr_config config;
     int              total = 0;
     REQUIRE_OK(cr_config_open(&config, NULL, NULL, 0));
     for (int round = 0; round < 192; round++) {
-        struct net_case      c       = {.block      = round & 1 ? CR_BLOCK_BOTTLENECK : CR_BLOCK_BASIC,
-                                        .shortcut   = round & 2 ? CR_SHORTCUT_A : CR_SHORTCUT_B,
-                                        .large      = round & 4,
-                                        .accumulate = round & 8,
-                                        .width      = round & 16 ? 8 : 2};
-        struct refuser       refuser = {.rng = test_rng((uint64_t)round), .share = round & 32 ? 4 : 2 + round / 64};
-        struct cr_cost_model target  = {.self = &refuser, .accepts = accepts_some, .cost = costs_anything};
+        struct net_case      c          = {.block      = round & 1 ? CR_BLOCK_BOTTLENECK : CR_BLOCK_BASIC,
+                                           .shortcut   = round & 2 ? CR_SHORTCUT_A : CR_SHORTCUT_B,
+                                           .large      = round & 4,
+                                           .accumulate = round & 8,
+                                           .width      = round & 16 ? 8 : 2};
+        struct refuser       refuser    = {.rng               = test_rng((uint64_t)round),
+                                           .accepted_quarters = round & 32 ? 4 : 2 + round / 64};
+        struct cr_cost_model cost_model = {.self = &refuser, .accepts = accepts_some, .cost = costs_anything};
         int                  joined;
-        compare(&config, &c, &target, false, &joined);
+        compare(&config, &c, &cost_model, false, &joined);
         total += joined;
     }
     CHECK(total > 64);
@@ -92,7 +93,7 @@ static void any_mixture_computes_the_same(void) {
     cr_config_close(&config);
 }
 
-static void frozen_parts_compute_the_same(void) {
+static void frozen_parameters_give_the_same_results(void) {
     struct cr_config config;
     REQUIRE_OK(cr_config_open(&config, NULL, NULL, 0));
     for (int round = 0; round < 128; round++) {
@@ -101,36 +102,36 @@ static void frozen_parts_compute_the_same(void) {
                                         .large    = round & 4,
                                         .frozen   = (unsigned[]){1, 2, 3, 4}[round / 8 % 4],
                                         .width    = 4};
-        struct refuser       refuser = {.rng = test_rng(100 + (uint64_t)round), .share = 4 - round / 4 % 2};
-        struct cr_cost_model target  = {.self = &refuser, .accepts = accepts_some, .cost = costs_anything};
+        struct refuser       refuser = {.rng = test_rng(100 + (uint64_t)round), .accepted_quarters = 4 - round / 4 % 2};
+        struct cr_cost_model cost_model = {.self = &refuser, .accepts = accepts_some, .cost = costs_anything};
         int                  joined;
-        compare(&config, &c, &target, false, &joined);
+        compare(&config, &c, &cost_model, false, &joined);
         CHECK(joined > 0);
     }
     cr_config_close(&config);
 }
 
-/* Space to depth, before a plain convolution and before one that has taken in its BN and ReLU. */
-static void evaluation_computes_the_same(void) {
+/* Space to depth, before a plain convolution and before one with fused BN and ReLU. */
+static void evaluation_gives_the_same_results(void) {
     struct cr_config config;
     REQUIRE_OK(cr_config_open(&config, NULL, NULL, 0));
     for (int round = 0; round < 16; round++) {
-        struct net_case      c       = {.block    = round & 1 ? CR_BLOCK_BOTTLENECK : CR_BLOCK_BASIC,
-                                        .shortcut = round & 2 ? CR_SHORTCUT_A : CR_SHORTCUT_B,
-                                        .large    = round & 4,
-                                        .eval     = true,
-                                        .width    = 4};
-        struct refuser       refuser = {.rng = test_rng(300 + (uint64_t)round), .share = 4};
-        struct cr_cost_model target  = {.self = &refuser, .accepts = accepts_some, .cost = costs_anything};
+        struct net_case      c          = {.block    = round & 1 ? CR_BLOCK_BOTTLENECK : CR_BLOCK_BASIC,
+                                           .shortcut = round & 2 ? CR_SHORTCUT_A : CR_SHORTCUT_B,
+                                           .large    = round & 4,
+                                           .eval     = true,
+                                           .width    = 4};
+        struct refuser       refuser    = {.rng = test_rng(300 + (uint64_t)round), .accepted_quarters = 4};
+        struct cr_cost_model cost_model = {.self = &refuser, .accepts = accepts_some, .cost = costs_anything};
         int                  joined;
         memset(used_in, 0, sizeof used_in);
-        compare(&config, &c, &target, round & 8, &joined);
+        compare(&config, &c, &cost_model, round & 8, &joined);
         CHECK_INT(used_in[CR_OP_s2d_filter] != 0, c.large);
     }
     cr_config_close(&config);
 }
 
-static void zero_gammas_compute_the_same(void) {
+static void zero_gammas_give_the_same_results(void) {
     struct cr_config config;
     const char      *overrides[] = {"model.zero_init_last=yes"};
     int              joined;
@@ -138,12 +139,12 @@ static void zero_gammas_compute_the_same(void) {
     for (int round = 0; round < 8; round++) {
         struct net_case c = {
             .block = round & 1 ? CR_BLOCK_BOTTLENECK : CR_BLOCK_BASIC, .shortcut = CR_SHORTCUT_B, .width = 4};
-        struct refuser       refuser = {.rng = test_rng(200 + (uint64_t)round), .share = 4};
-        struct cr_cost_model target  = {.self = &refuser, .accepts = accepts_some, .cost = costs_anything};
-        compare(&config, &c, &target, false, &joined);
+        struct refuser       refuser    = {.rng = test_rng(200 + (uint64_t)round), .accepted_quarters = 4};
+        struct cr_cost_model cost_model = {.self = &refuser, .accepts = accepts_some, .cost = costs_anything};
+        compare(&config, &c, &cost_model, false, &joined);
     }
     cr_config_close(&config);
 }
 
-TESTS(CASE(any_mixture_computes_the_same), CASE(frozen_parts_compute_the_same), CASE(zero_gammas_compute_the_same),
-      CASE(evaluation_computes_the_same))
+TESTS(CASE(any_mixture_gives_the_same_results), CASE(frozen_parameters_give_the_same_results),
+      CASE(zero_gammas_give_the_same_results), CASE(evaluation_gives_the_same_results))

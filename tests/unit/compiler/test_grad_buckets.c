@@ -1,6 +1,6 @@
-/* tests/unit/compiler/test_grad_buckets.c: programs of several ranks: each gradient is added up once, behind its last
- * writer and before its use, on a lane of its own; proofs refuse programs where that is not so. All shipped configs,
- * with and without SyncBN. */
+/* tests/unit/compiler/test_grad_buckets.c: programs of several ranks. Each gradient is summed exactly once, after its
+ * last writer and before its use, on its own stream; checks refuse programs that violate this rule. All shipped
+ * configs, with and without SyncBN. */
 #include "runtime/executor.h"
 #include "tests/harness/compiler_support.h"
 
@@ -14,8 +14,9 @@ struct wanted {
     enum cr_program_kind kind;
     int64_t              batch;
     size_t               bucket, limit;
-    const char          *gpu; /* whose rows: cr_gpu_open_from_list; NULL: a target that takes everything */
-    const char          *until;
+    /* GPU whose kernel list is used, see cr_gpu_open_from_list; NULL: a cost model that accepts every op */
+    const char *gpu;
+    const char *until;
 };
 
 struct made {
@@ -31,19 +32,19 @@ static void drop(struct made *m) {
     *m = (struct made){0};
 }
 
-/* As NCCL's row: what goes in 16 bits is rounded into scratch memory first. */
-static struct cr_cost_model plain_target;
+/* As the NCCL kernel: gradients that are sent in 16 bits are first rounded into scratch memory. */
+static struct cr_cost_model plain_cost_model;
 static cr_status select_with_scratch(void *self, const struct cr_program *p, struct cr_op *op, size_t *workspace) {
-    CR_TRY(plain_target.select(self, p, op, workspace));
+    CR_TRY(plain_cost_model.select(self, p, op, workspace));
     if (op->kind == CR_OP_all_reduce && cr_dtype_bytes(op->attr.reduce.wire) == 2)
         *workspace = (size_t)cr_tensor_elems(&p->tensor[op->out[CR_OUT_all_reduce_y]]) * 2;
     return CR_OK;
 }
 
-/* cr_compile proves: gradients once, order, plan. */
+/* cr_compile checks: each gradient once, order, memory plan. */
 static bool make(const struct wanted *w, struct made *m) {
-    const struct cr_device_options device = {.deterministic = true};
-    struct cr_cost_model           target = greedy_target(256);
+    const struct cr_device_options device     = {.deterministic = true};
+    struct cr_cost_model           cost_model = greedy_cost_model(256);
     char                           path[600];
     const char                    *sync[] = {w->sync_bn ? "model.sync_bn=yes" : "model.sync_bn=no"};
     *m                                    = (struct made){0};
@@ -57,10 +58,10 @@ static bool make(const struct wanted *w, struct made *m) {
     }
     if (status == CR_OK && w->gpu)
         status = cr_gpu_open_from_list(cr_gpu_find(w->gpu), &device, "a test wants it", &m->device);
-    if (status == CR_OK && w->gpu) target = cr_device_cost_model(m->device);
-    plain_target               = target;
-    target.select              = select_with_scratch;
-    target.to_host_bytes_per_s = target.to_device_bytes_per_s = w->gpu ? target.to_host_bytes_per_s : 1e10;
+    if (status == CR_OK && w->gpu) cost_model = cr_device_cost_model(m->device);
+    plain_cost_model               = cost_model;
+    cost_model.select              = select_with_scratch;
+    cost_model.to_host_bytes_per_s = cost_model.to_device_bytes_per_s = w->gpu ? cost_model.to_host_bytes_per_s : 1e10;
     if (status == CR_OK) status = cr_model_program(&m->b.model, &m->b.config, w->kind, w->batch, &m->p);
     const struct cr_compile_options options = {.fuse         = w->fuse,
                                                .reuse        = true,
@@ -69,7 +70,7 @@ static bool make(const struct wanted *w, struct made *m) {
                                                .until        = w->until,
                                                .bucket_bytes = w->ranks > 1 ? w->bucket : 0,
                                                .wire         = w->wire};
-    if (status == CR_OK) status = cr_compile(&m->p, &target, &options);
+    if (status == CR_OK) status = cr_compile(&m->p, &cost_model, &options);
     if (status == CR_OK) return true;
     TEST_FAIL_("%s, %d ranks: %s", w->config ? w->config : "defaults", w->ranks, cr_error_message());
     return false;
@@ -111,35 +112,35 @@ static void shipped_configs_with_ranks(void) {
         enum cr_dtype real;
         const char   *gpu;
         bool          fuse;
-    } ways[] = {{CR_F32, NULL, true}, {CR_F32, NULL, false}, {CR_F16, "h200", true}, {CR_BF16, "a100", true}};
+    } variants[] = {{CR_F32, NULL, true}, {CR_F32, NULL, false}, {CR_F16, "h200", true}, {CR_BF16, "a100", true}};
     for (size_t c = 0; c < CR_COUNT(configs); c++)
-        for (size_t k = 0; k < CR_COUNT(ways); k++)
+        for (size_t k = 0; k < CR_COUNT(variants); k++)
             for (int sync = 0; sync < 2; sync++) {
                 const struct wanted w = {.config  = configs[c],
                                          .ranks   = 4,
                                          .sync_bn = sync,
-                                         .fuse    = ways[k].fuse,
-                                         .real    = ways[k].real,
+                                         .fuse    = variants[k].fuse,
+                                         .real    = variants[k].real,
                                          .wire    = CR_F32,
                                          .kind    = CR_PROGRAM_STEP,
                                          .batch   = 8,
                                          .bucket  = 25 * MIB,
-                                         .gpu     = ways[k].gpu};
+                                         .gpu     = variants[k].gpu};
                 struct made         m;
                 if (make(&w, &m)) {
-                    const int normal = count_kind(&m.p, CR_OP_bn_finalize); /* SyncBN: none may be swallowed */
+                    const int normal = count_kind(&m.p, CR_OP_bn_finalize); /* SyncBN: no reduction may be fused away */
                     for (int i = 0; i < m.p.ops; i++)
                         if (m.p.op[i].kind == CR_OP_all_reduce) CHECK_INT(m.p.op[i].stream, CR_STREAM_COMM);
                     CHECK(count_buckets(&m.p) >= 1);
                     if (sync) CHECK(normal > 5);
-                    CHECK_INT(count_reduces(&m.p), count_buckets(&m.p) + 1 +
-                                                       (sync ? 2 * normal : 0)); /* + metrics, + both ways of each BN */
+                    /* buckets, metrics, and with SyncBN two reductions per BN: forward and backward */
+                    CHECK_INT(count_reduces(&m.p), count_buckets(&m.p) + 1 + (sync ? 2 * normal : 0));
                 }
                 drop(&m);
             }
 }
 
-static void one_rank_has_none(void) {
+static void one_rank_has_no_buckets(void) {
     const struct wanted w = {
         .ranks = 1, .sync_bn = true, .fuse = true, .real = CR_F32, .kind = CR_PROGRAM_STEP, .batch = 8, .bucket = MIB};
     struct made m;
@@ -162,9 +163,9 @@ static void only_the_last_micro_batch_adds_up_gradients(void) {
     }
 }
 
-/* ---- where buckets stand ---- */
+/* ---- positions of the buckets ---- */
 
-/* ResNet-50: 102 MB of gradients in pieces of 25 MiB; the first goes on its way long before backward ends, the last is
+/* ResNet-50: 102 MB of gradients in buckets of 25 MiB; the first is sent long before backward ends, the last is
  * small. */
 static void buckets_of_resnet50(void) {
     const struct wanted w = {.config = "resnet50",
@@ -197,18 +198,18 @@ static void buckets_of_resnet50(void) {
     drop(&m);
 }
 
-static void frozen_parts_are_left_out(void) {
+static void frozen_parameters_are_not_reduced(void) {
     struct made         m;
     const struct wanted w = {
         .ranks = 2, .fuse = true, .real = CR_F32, .kind = CR_PROGRAM_STEP, .batch = 8, .bucket = MIB / 8};
     const char *const freeze[] = {"model.freeze=stem,layer1"};
     m                          = (struct made){0};
     REQUIRE_OK(bench_open(&m.b, freeze, 1, 32));
-    m.b.model.ranks                         = 2;
-    struct cr_cost_model            target  = greedy_target(256);
-    const struct cr_compile_options options = {.fuse = true, .reuse = true, .bucket_bytes = w.bucket};
+    m.b.model.ranks                            = 2;
+    struct cr_cost_model            cost_model = greedy_cost_model(256);
+    const struct cr_compile_options options    = {.fuse = true, .reuse = true, .bucket_bytes = w.bucket};
     REQUIRE_OK(cr_model_program(&m.b.model, &m.b.config, w.kind, w.batch, &m.p));
-    REQUIRE_OK(cr_compile(&m.p, &target, &options));
+    REQUIRE_OK(cr_compile(&m.p, &cost_model, &options));
     size_t sum = 0, trainable = 0;
     for (int i = 0; i < m.p.ops; i++)
         if (is_bucket(&m.p, i)) sum += m.p.tensor[m.p.op[i].out[0]].bytes;
@@ -220,7 +221,7 @@ static void frozen_parts_are_left_out(void) {
     drop(&m);
 }
 
-/* ---- 16 bits on the way want scratch memory; a limit of memory is kept beside all that ---- */
+/* ---- 16-bit reductions need scratch memory; the memory limit holds for it too ---- */
 
 static void limits_and_16_bits(void) {
     const struct wanted base = {.config  = "resnet18",
@@ -238,8 +239,8 @@ static void limits_and_16_bits(void) {
     const size_t peak = m.p.region_bytes[CR_REGION_POOL];
     drop(&m);
     struct wanted tight = base;
-    for (size_t share = 95; share >= 70; share -= 5) { /* the scratch memory is below the limit, too */
-        tight.limit = peak * share / 100;
+    for (size_t fraction = 95; fraction >= 70; fraction -= 5) { /* the scratch memory counts towards the limit */
+        tight.limit = peak * fraction / 100;
         if (make(&tight, &m))
             CHECK(m.p.region_bytes[CR_REGION_POOL] + m.p.region_bytes[CR_REGION_HOST] / CR_GPU_HOST_PAGES <=
                   tight.limit);
@@ -247,7 +248,7 @@ static void limits_and_16_bits(void) {
     }
 }
 
-/* ---- the proofs see what is wrong ---- */
+/* ---- the checks detect faults ---- */
 
 static int first_bucket(const struct cr_program *p) {
     for (int i = 0; i < p->ops; i++)
@@ -270,7 +271,7 @@ static void wrong_programs_are_refused(void) {
     /* before its writer */
     move_up(&m.p, b);
     CHECK(cr_program_check(&m.p) != CR_OK);
-    CHECK_HAS(cr_error_message(), "not added up over the ranks once");
+    CHECK_HAS(cr_error_message(), "must be summed over the ranks exactly once");
     move_up(&m.p, b);
     REQUIRE_OK(cr_program_check(&m.p));
     /* twice */
@@ -293,6 +294,6 @@ static void wrong_programs_are_refused(void) {
     drop(&m);
 }
 
-TESTS(CASE(shipped_configs_with_ranks), CASE(one_rank_has_none), CASE(only_the_last_micro_batch_adds_up_gradients),
-      CASE(buckets_of_resnet50), CASE(frozen_parts_are_left_out), CASE(limits_and_16_bits),
-      CASE(wrong_programs_are_refused))
+TESTS(CASE(shipped_configs_with_ranks), CASE(one_rank_has_no_buckets),
+      CASE(only_the_last_micro_batch_adds_up_gradients), CASE(buckets_of_resnet50),
+      CASE(frozen_parameters_are_not_reduced), CASE(limits_and_16_bits), CASE(wrong_programs_are_refused))

@@ -1,6 +1,6 @@
-/* tests/unit/compiler/test_offload_networks.c: training comes out the same to the bit, with freed memory poisoned too;
- * limits are kept by swapping and by swapping and computing twice, in every shipped network; what is said when they
- * cannot be. */
+/* tests/unit/compiler/test_offload_networks.c: training with offload is bitwise identical, also with poisoned freed
+ * memory; offload alone and offload with recompute meet the limits in every shipped network; messages when the limits
+ * cannot be met. */
 #include "compiler/memory/offload.h"
 #include "session/session.h"
 #include "tests/harness/compiler_support.h"
@@ -10,10 +10,10 @@
 
 enum { BATCH = 4, CLASSES = 5, SIZE = 32, STEPS = 3 };
 
-/* ---- bits ---- */
+/* ---- bitwise identical results ---- */
 
 static cr_status open_step(struct net *n, const char *const *overrides, int count, bool fuse, size_t limit,
-                           bool recompute, enum cr_swap_use swap) {
+                           bool recompute, enum cr_swap_use with_offload) {
     const struct net_plan plan = {.overrides  = overrides,
                                   .count      = count,
                                   .kind       = CR_PROGRAM_STEP,
@@ -24,7 +24,7 @@ static cr_status open_step(struct net *n, const char *const *overrides, int coun
                                   .fuse       = fuse,
                                   .pool_limit = limit,
                                   .recompute  = recompute,
-                                  .offload    = swap};
+                                  .offload    = with_offload};
     CR_TRY(net_open(n, &plan));
     return n->device->backend->init_store(n->device, &n->model.store, &n->config, n->memory.region[CR_REGION_STORE]);
 }
@@ -33,13 +33,13 @@ static void train(struct net *n) {
     CHECK_STATUS(net_train(n, STEPS, CLASSES), CR_OK);
 }
 
-static int both_ways; /* programs met that swap and compute twice */
+static int both_used; /* number of programs with both offload and recompute */
 
 static void check_bits(const char *const *overrides, int count, bool fuse) {
     static const enum cr_swap_use uses[] = {CR_SWAP_USE_BEST, CR_SWAP_USE_DOA,   CR_SWAP_USE_AOA,
                                             CR_SWAP_USE_WDOA, CR_SWAP_USE_SWDOA, CR_SWAP_USE_AUTO};
     struct net                    plain, less;
-    int                           swapped = 0;
+    int                           offloaded = 0;
     CHECK_STATUS(open_step(&plain, overrides, count, fuse, 0, false, CR_SWAP_USE_NO), CR_OK);
     if (!plain.exec) return net_close(&plain);
     const size_t whole = plain.program.region_bytes[CR_REGION_POOL];
@@ -57,8 +57,8 @@ static void check_bits(const char *const *overrides, int count, bool fuse) {
                 CHECK_INT(net_count(&less.program, CR_OP_offload), r->offloaded);
                 CHECK(recompute || r->recomputed == 0);
                 if (percent == 85) CHECK(r->after <= whole / 100 * 85);
-                swapped += r->offloaded;
-                both_ways += r->offloaded && r->recomputed;
+                offloaded += r->offloaded;
+                both_used += r->offloaded && r->recomputed;
                 CHECK_STATUS(cr_exec_poison(less.exec), CR_OK);
                 train(&less);
                 CHECK(memcmp(plain.memory.region[CR_REGION_STORE], less.memory.region[CR_REGION_STORE],
@@ -66,7 +66,7 @@ static void check_bits(const char *const *overrides, int count, bool fuse) {
             }
             net_close(&less);
         }
-    CHECK(swapped > 0);
+    CHECK(offloaded > 0);
     net_close(&plain);
 }
 
@@ -83,11 +83,11 @@ NET(bottlenecks, true, "model.block=bottleneck", "model.depths=2,2", "model.widt
 NET(bottlenecks_unfused, false, "model.block=bottleneck", "model.depths=2,2", "model.widths=8,8", "model.stem=imagenet",
     "model.shortcut=B")
 
-static void both_ways_were_met(void) {
-    CHECK(both_ways > 0);
+static void offload_and_recompute_were_used(void) {
+    CHECK(both_used > 0);
 }
 
-/* ---- limits in the shipped networks, on a GPU that is invented ---- */
+/* ---- limits in the shipped networks, on a fictitious GPU ---- */
 
 static cr_status open_shipped(struct bench_model *b, const char *file) {
     char path[512];
@@ -99,8 +99,8 @@ static cr_status open_shipped(struct bench_model *b, const char *file) {
     return cr_model_open(&b->config, classes, size, size, &b->model);
 }
 
-/* As fast as an H200 in fp32, whose copies are 55 GB/s. */
-static struct cr_cost_model gpu_target(void) {
+/* As fast as an H200 in fp32, with copies of 55 GB/s. */
+static struct cr_cost_model gpu_cost_model(void) {
     return (struct cr_cost_model){.alignment             = 256,
                                   .bytes_per_s           = 4.2e12,
                                   .flops_per_s           = 28e12,
@@ -110,7 +110,7 @@ static struct cr_cost_model gpu_target(void) {
                                   .copy_latency_s        = 10e-6};
 }
 
-/* No plan is below what one op needs at once. */
+/* No plan is smaller than the memory that one op needs at once. */
 static size_t most_of_one_op(const struct cr_program *p) {
     size_t most = 0;
     for (int i = 0; i < p->ops; i++) {
@@ -127,7 +127,7 @@ static size_t most_of_one_op(const struct cr_program *p) {
     return most;
 }
 
-static void check_fit(struct bench_model *b, const struct cr_cost_model *target, size_t whole, int percent,
+static void check_fit(struct bench_model *b, const struct cr_cost_model *cost_model, size_t whole, int percent,
                       bool recompute) {
     struct cr_program         p;
     struct cr_fit_report      r       = {0};
@@ -140,26 +140,25 @@ static void check_fit(struct bench_model *b, const struct cr_cost_model *target,
                                          .offload    = CR_SWAP_USE_AUTO,
                                          .report     = &r};
     CHECK_STATUS(cr_model_program(&b->model, &b->config, CR_PROGRAM_STEP, b->config.train.batch, &p), CR_OK);
-    CHECK_STATUS(cr_compile(&p, target, &options), CR_OK); /* with all its proofs, before and after planning */
+    CHECK_STATUS(cr_compile(&p, cost_model, &options), CR_OK); /* with all checks, before and after planning */
     if (p.region_bytes[CR_REGION_POOL] > CR_MAX(limit, most_of_one_op(&p) / 100 * 101))
         TEST_FAIL_("%d %%, recompute %d: pool %zu of %zu, limit %zu, an op %zu", percent, recompute,
                    p.region_bytes[CR_REGION_POOL], whole, limit, most_of_one_op(&p));
     CHECK(r.after == p.region_bytes[CR_REGION_POOL] && r.before == whole);
     CHECK(recompute || r.recomputed == 0);
     CHECK_INT(r.offloaded, net_count(&p, CR_OP_offload));
-    CHECK_STATUS(cr_program_predict(&p, target, &time), CR_OK);
-    CHECK_NEAR(time.total, r.seconds,
-               2e-4 * r.seconds); /* memory that is used again adds waits, which cost next to nothing */
+    CHECK_STATUS(cr_program_predict(&p, cost_model, &time), CR_OK);
+    CHECK_NEAR(time.total, r.seconds, 2e-4 * r.seconds); /* reused memory adds waits, which cost almost nothing */
     CHECK(r.seconds >= r.seconds_before * (1 - 1e-9));
     cr_program_free(&p);
 }
 
 static void shipped_networks_fit(void) {
-    static const char *const   files[] = {"cifar10-resnet20.ini", "cifar10-resnet20-he.ini",
-                                          "cifar10-resnet56.ini", "demo.ini",
-                                          "resnet18.ini",         "resnet50.ini"};
-    const struct cr_cost_model target  = gpu_target();
-    struct cr_compile_options  all     = {.fuse = true, .reuse = true};
+    static const char *const   files[]    = {"cifar10-resnet20.ini", "cifar10-resnet20-he.ini",
+                                             "cifar10-resnet56.ini", "demo.ini",
+                                             "resnet18.ini",         "resnet50.ini"};
+    const struct cr_cost_model cost_model = gpu_cost_model();
+    struct cr_compile_options  all        = {.fuse = true, .reuse = true};
     for (size_t k = 0; k < CR_COUNT(files); k++) {
         struct bench_model b = {0};
         struct cr_program  p;
@@ -167,33 +166,34 @@ static void shipped_networks_fit(void) {
         CHECK_STATUS(status, CR_OK);
         if (status != CR_OK) continue;
         CHECK_STATUS(cr_model_program(&b.model, &b.config, CR_PROGRAM_STEP, b.config.train.batch, &p), CR_OK);
-        CHECK_STATUS(cr_compile(&p, &target, &all), CR_OK);
+        CHECK_STATUS(cr_compile(&p, &cost_model, &all), CR_OK);
         const size_t whole = p.region_bytes[CR_REGION_POOL];
         cr_program_free(&p);
         const int failed = test_failures_;
         for (int percent = 70; percent >= 50; percent -= 20)
-            for (int recompute = 0; recompute < 2; recompute++) check_fit(&b, &target, whole, percent, recompute == 1);
+            for (int recompute = 0; recompute < 2; recompute++)
+                check_fit(&b, &cost_model, whole, percent, recompute == 1);
         if (test_failures_ > failed) printf("    in %s\n", files[k]);
         bench_close(&b);
     }
 }
 
-/* Live bytes are counted as the planner counts them, with storage that is handed on in place: else limits would be
- * missed, or too much moved. */
-static void live_bytes_are_the_planners(void) {
+/* Live bytes are counted as the planner counts them, with storage reused in place: otherwise limits would be exceeded,
+ * or too much would be offloaded. */
+static void live_bytes_match_the_planner(void) {
     for (int fuse = 0; fuse < 2; fuse++) {
-        const struct cr_cost_model target = gpu_target();
-        struct cr_compile_options  o      = {.fuse = fuse == 1, .reuse = true, .until = "select"};
-        struct bench_model         b      = {0};
+        const struct cr_cost_model cost_model = gpu_cost_model();
+        struct cr_compile_options  o          = {.fuse = fuse == 1, .reuse = true, .until = "select"};
+        struct bench_model         b          = {0};
         struct cr_program          p;
         struct cr_offload_report   r;
         size_t                     whole = 0;
         CHECK_STATUS(open_shipped(&b, "resnet50.ini"), CR_OK);
         for (int percent = 100; percent >= 40; percent -= 20) {
             CHECK_STATUS(cr_model_program(&b.model, &b.config, CR_PROGRAM_STEP, 64, &p), CR_OK);
-            CHECK_STATUS(cr_compile(&p, &target, &o), CR_OK);
+            CHECK_STATUS(cr_compile(&p, &cost_model, &o), CR_OK);
             CHECK_STATUS(
-                cr_pass_offload(&p, &target, whole ? whole / 100 * (size_t)percent : SIZE_MAX, CR_OFFLOAD_DOA, &r),
+                cr_pass_offload(&p, &cost_model, whole ? whole / 100 * (size_t)percent : SIZE_MAX, CR_OFFLOAD_DOA, &r),
                 CR_OK);
             plan_of(&p);
             if (!whole) whole = p.bound_bytes;
@@ -206,10 +206,10 @@ static void live_bytes_are_the_planners(void) {
     }
 }
 
-/* Both ways together are never slower than each alone, and equal inputs give equal programs. */
-static void together_is_no_slower(void) {
-    const struct cr_cost_model target = gpu_target();
-    struct bench_model         b      = {0};
+/* Offload and recompute together are never slower than each alone, and equal inputs give equal programs. */
+static void offload_with_recompute_is_no_slower(void) {
+    const struct cr_cost_model cost_model = gpu_cost_model();
+    struct bench_model         b          = {0};
     struct cr_program          p[4];
     struct cr_fit_report       r[4] = {{0}};
     CHECK_STATUS(open_shipped(&b, "resnet50.ini"), CR_OK);
@@ -221,7 +221,7 @@ static void together_is_no_slower(void) {
                                              .report     = &r[k],
                                              .offload    = k == 1 ? CR_SWAP_USE_NO : CR_SWAP_USE_AUTO};
         CHECK_STATUS(cr_model_program(&b.model, &b.config, CR_PROGRAM_STEP, 128, &p[k]), CR_OK);
-        CHECK_STATUS(cr_compile(&p[k], &target, &o), CR_OK);
+        CHECK_STATUS(cr_compile(&p[k], &cost_model, &o), CR_OK);
     }
     CHECK(r[0].offloaded > 0 && !r[0].recomputed && r[1].recomputed > 0 && !r[1].offloaded);
     CHECK(r[2].seconds <= r[0].seconds * 1.0001 && r[2].seconds <= r[1].seconds * 1.0001);
@@ -250,42 +250,40 @@ static cr_status open_session(struct cr_session *s, struct cr_config *c, bool ex
     return status;
 }
 
-static void too_little_is_said(void) {
-    static const char *const        no[]   = {"train.batch=64", "memory.limit=1MiB", "memory.recompute=no"},
-                             *const swap[] = {"train.batch=64", "memory.limit=1MiB", "memory.swap=best"};
+static void impossible_limits_are_reported(void) {
+    static const char *const        no[]           = {"train.batch=64", "memory.limit=1MiB", "memory.recompute=no"},
+                             *const with_offload[] = {"train.batch=64", "memory.limit=1MiB", "memory.swap=best"};
     struct cr_session               s;
     struct cr_config                c;
     CHECK_STATUS(open_session(&s, &c, true, no, 3), CR_ERR_CONFIG);
     CHECK_HAS(cr_error_message(), "[memory] limit");
-    CHECK_HAS(cr_error_message(), "more than that");
+    CHECK_HAS(cr_error_message(), "more than the limit");
     CHECK_HAS(cr_error_message(), "train.batch");
     CHECK_HAS(cr_error_message(), "data.image_size");
     CHECK_HAS(cr_error_message(), "memory.recompute = yes");
-    CHECK_STATUS(open_session(&s, &c, true, swap, 3), CR_ERR_CONFIG);
-    CHECK_HAS(cr_error_message(), "swapping that helps");
+    CHECK_STATUS(open_session(&s, &c, true, with_offload, 3), CR_ERR_CONFIG);
+    CHECK_HAS(cr_error_message(), "offloading");
 }
 
-/* Pictures of evaluation that are larger than training's: a limit that training just keeps is kept by both. Where its
- * batch is not given it is lowered, else training does with less. */
-static void evaluation_keeps_the_limit_too(void) {
+/* Evaluation images that are larger than training images: a limit that training just meets holds for both. Where the
+ * evaluation batch is not given it is lowered, otherwise training uses less memory. */
+static void evaluation_meets_the_limit(void) {
     const char       *more[] = {"train.batch=64",   "data.eval_crop=96",   "data.eval_resize=96", "memory.limit=1GiB",
                                 "memory.swap=best", "memory.recompute=no", "train.eval_batch=16"};
     struct cr_session s;
     struct cr_config  c;
     char              limit[48];
     size_t            bytes = 0, whole = 0;
-    for (int round = 0; round < 4; round++) { /* no limit to speak of; one that takes swapping; exactly what came out of
-                                                 that; the same, with a given batch */
+    /* practically no limit; a limit that needs offload; exactly the resulting pool; the same with a given batch */
+    for (int round = 0; round < 4; round++) {
         REQUIRE_OK(open_session(&s, &c, round > 1, more, round < 3 ? 6 : 7));
         const struct cr_program *all[] = {&s.train[0], &s.eval};
         const size_t             train = cr_memory_need(s.device, &s.model.store, all, 1);
         if (round == 0)
             whole = s.train[0].region_bytes[CR_REGION_POOL];
         else
-            CHECK(
-                s.fit.before == whole &&
-                s.fit.after ==
-                    s.train[0].region_bytes[CR_REGION_POOL]); /* of training, not of an evaluation that was given up */
+            /* the report is that of training, not of a rejected evaluation */
+            CHECK(s.fit.before == whole && s.fit.after == s.train[0].region_bytes[CR_REGION_POOL]);
         if (round > 1) CHECK(cr_memory_need(s.device, &s.model.store, all, 2) <= bytes);
         if (round > 1) CHECK(round == 3 ? s.eval_batch == 16 : s.eval_batch < 64);
         if (round < 2) bytes = round == 0 ? train / 100 * 95 : train + 256;
@@ -296,8 +294,8 @@ static void evaluation_keeps_the_limit_too(void) {
     }
 }
 
-/* No batch of training makes room for an evaluation that is too large by itself. */
-static void a_batch_is_not_lowered_in_vain(void) {
+/* No training batch makes room for an evaluation that is too large by itself. */
+static void batch_is_not_lowered_in_vain(void) {
     static const char *const more[] = {"train.batch=auto", "memory.limit=32MiB", "train.eval_batch=4096"};
     struct cr_session        s;
     struct cr_config         c;
@@ -344,7 +342,7 @@ static void the_largest_batch_is_found(void) {
     CHECK(found[1] > found[0] && found[2] > found[0]);
 }
 
-TESTS(CASE(basic_blocks), CASE(bottlenecks), CASE(bottlenecks_unfused), CASE(both_ways_were_met),
-      CASE(shipped_networks_fit), CASE(live_bytes_are_the_planners), CASE(together_is_no_slower),
-      CASE(too_little_is_said), CASE(evaluation_keeps_the_limit_too), CASE(a_batch_is_not_lowered_in_vain),
+TESTS(CASE(basic_blocks), CASE(bottlenecks), CASE(bottlenecks_unfused), CASE(offload_and_recompute_were_used),
+      CASE(shipped_networks_fit), CASE(live_bytes_match_the_planner), CASE(offload_with_recompute_is_no_slower),
+      CASE(impossible_limits_are_reported), CASE(evaluation_meets_the_limit), CASE(batch_is_not_lowered_in_vain),
       CASE(the_largest_batch_is_found))

@@ -1,8 +1,8 @@
-/* tests/unit/compiler/test_overlap_check.c: a proof-reader (cr_plan_check) that must refuse every corrupted plan and no
- * other, the ranges that may be poisoned, and compilation when memory runs out. */
+/* tests/unit/compiler/test_overlap_check.c: the plan checker (cr_plan_check) refuses every corrupted plan and no other;
+ * the ranges that may be poisoned; compilation when memory runs out. */
 #include "tests/harness/compiler_support.h"
 
-/* ---- poison: memory as owners ---- */
+/* ---- poison: memory with owners ---- */
 
 /* A range of bytes [begin, end). */
 struct range {
@@ -38,8 +38,8 @@ static int dead_ranges(const struct cr_program *p, int op, struct range *range) 
     return dead;
 }
 
-/* Plays the program on a pool that remembers which tensor each unit belongs to; dead ranges lose their owner before
- * every op. Then every op must find its inputs whole, and every kept tensor must be whole at the end. */
+/* Runs the program on a pool that records the owner of each unit; dead ranges lose their owner before every op. Every
+ * op must find its inputs complete, and every kept tensor must be complete at the end. */
 static int play(const struct cr_program *p, size_t unit) {
     size_t        units = p->region_bytes[CR_REGION_POOL] / unit;
     int          *owner = cr_alloc(units + 1, sizeof *owner), faults = 0;
@@ -81,7 +81,7 @@ static void poison_changes_nothing(void) {
         enum cr_program_kind kind = k & 4 ? CR_PROGRAM_EVAL : CR_PROGRAM_STEP;
         if (!compiled(&b, "resnet20", 32, 2, kind, k & 1, k & 2, &p)) return;
         CHECK_INT(play(&p, 256), 0);
-        if (k & 2) { /* the play must be able to fail: two live tensors on one place */
+        if (k & 2) { /* the simulation must be able to fail: two live tensors in one place */
             int t = p.op[1].out[0];
             for (int u = 0; u < p.tensors; u++)
                 if (u != t && p.tensor[u].region == CR_REGION_POOL && p.tensor[u].first > p.tensor[t].first &&
@@ -96,7 +96,7 @@ static void poison_changes_nothing(void) {
     }
 }
 
-/* ---- the proof-reader ---- */
+/* ---- the plan checker ---- */
 
 static bool pair_collides(const struct cr_program *p, int t, int u) {
     const struct cr_tensor *a = &p->tensor[t], *b = &p->tensor[u];
@@ -107,8 +107,8 @@ static bool pair_collides(const struct cr_program *p, int t, int u) {
     return time && space && !heirs;
 }
 
-/* Does moving or keeping tensor t (aliases untouched) leave the plan right? */
-static bool still_right(const struct cr_program *p, int t, size_t alignment) {
+/* Is the plan valid when tensor t (aliases unchanged) moves or stays? */
+static bool still_valid(const struct cr_program *p, int t, size_t alignment) {
     const struct cr_tensor *x = &p->tensor[t];
     if (x->offset % alignment || x->offset + x->bytes > p->region_bytes[CR_REGION_POOL]) return false;
     if (x->alias != CR_NONE && p->tensor[x->alias].offset != x->offset) return false;
@@ -123,7 +123,7 @@ static bool still_right(const struct cr_program *p, int t, size_t alignment) {
 static void corrupted_plans_are_refused(void) {
     struct bench_model b;
     struct cr_program  p;
-    int                refused = 0, fine = 0;
+    int                refused = 0, accepted = 0;
     if (!compiled(&b, "resnet20", 32, 2, CR_PROGRAM_STEP, true, true, &p)) return;
     struct cr_rng rng = test_rng(77);
     for (int round = 0; round < 3000; round++) {
@@ -137,18 +137,18 @@ static void corrupted_plans_are_refused(void) {
         case 3: x->keep = true; break;
         default: x->offset = p.region_bytes[CR_REGION_POOL] - 256; break;
         }
-        bool right = still_right(&p, t, 256);
+        bool right = still_valid(&p, t, 256);
         if ((cr_plan_check(&p, 256) == CR_OK) != right)
-            TEST_FAIL_("round %d: %s at %zu: should be %s", round, x->name, x->offset, right ? "fine" : "refused");
+            TEST_FAIL_("round %d: %s at %zu: should be %s", round, x->name, x->offset, right ? "accepted" : "refused");
         refused += !right;
-        fine += right;
+        accepted += right;
         *x = was;
     }
-    printf("    %d refused, %d fine\n", refused, fine);
-    CHECK(refused > 500 && fine > 50);
+    printf("    %d refused, %d accepted\n", refused, accepted);
+    CHECK(refused > 500 && accepted > 50);
     REQUIRE_OK(cr_plan_check(&p, 256));
     size_t pool                    = p.region_bytes[CR_REGION_POOL];
-    p.region_bytes[CR_REGION_POOL] = pool - 1 - 255; /* the top life no longer fits */
+    p.region_bytes[CR_REGION_POOL] = pool - 1 - 255; /* the topmost interval no longer fits */
     CHECK_STATUS(cr_plan_check(&p, 256), CR_ERR_DEVICE);
     p.region_bytes[CR_REGION_POOL] = pool;
     cr_program_free(&p);
@@ -170,7 +170,7 @@ static void false_aliases_are_refused(void) {
         for (int i = 0; i < 5; i++) t[id[i]] = was[i];                                                                 \
         REQUIRE_OK(cr_plan_check(&p, 64));                                                                             \
     } while (0)
-    REFUSED(t[id[1]].alias = CR_NONE, "share bytes"); /* in place without saying so */
+    REFUSED(t[id[1]].alias = CR_NONE, "share bytes"); /* in place without the flag */
     REFUSED(t[id[3]].alias = id[2]; t[id[3]].offset = t[id[2]].offset, "is used later");
     REFUSED(t[id[4]].alias = id[0], "two tensors reuse");
     REFUSED(t[id[4]].alias = 99, "no such tensor");
@@ -179,7 +179,7 @@ static void false_aliases_are_refused(void) {
     REFUSED(t[id[3]].keep = true, "is kept to the end");
     REFUSED(t[id[0]].bytes -= 4, "differ");
 #undef REFUSED
-    p.op[4].kind   = CR_OP_bn_grad_finalize; /* an op that does not work in place */
+    p.op[4].kind   = CR_OP_bn_grad_finalize; /* an op that cannot work in place */
     p.op[4].out[0] = CR_NONE;
     p.op[4].out[2] = id[4];
     p.op[4].in[2]  = id[3];
@@ -196,13 +196,13 @@ static void passes_survive_failing_allocations(void) {
     if (!compiled(&b, "resnet20", 32, 2, CR_PROGRAM_STEP, true, true, &p)) return;
     cr_program_free(&p);
     REQUIRE_OK(cr_model_program(&b.model, &b.config, CR_PROGRAM_STEP, 2, &p));
-    struct cr_cost_model      target  = greedy_target(256);
-    struct cr_compile_options options = {.fuse = true, .reuse = true};
-    int64_t                   live    = cr_alloc_live();
+    struct cr_cost_model      cost_model = greedy_cost_model(256);
+    struct cr_compile_options options    = {.fuse = true, .reuse = true};
+    int64_t                   live       = cr_alloc_live();
     for (int n = 1;; n++) {
         REQUIRE_OK(cr_program_copy(&p, &q));
         cr_alloc_fail_at(n);
-        cr_status status = cr_compile(&q, &target, &options);
+        cr_status status = cr_compile(&q, &cost_model, &options);
         cr_alloc_fail_at(0);
         cr_program_free(&q);
         CHECK_INT(cr_alloc_live(), live);
@@ -217,13 +217,13 @@ static void passes_survive_failing_allocations(void) {
 static void unknown_passes_are_refused(void) {
     struct cr_program         p;
     int                       id[5];
-    struct cr_cost_model      target  = greedy_target(64);
-    struct cr_compile_options options = {.until = "plam"};
+    struct cr_cost_model      cost_model = greedy_cost_model(64);
+    struct cr_compile_options options    = {.until = "plam"};
     chain_program(&p, id);
-    CHECK_STATUS(cr_compile(&p, &target, &options), CR_ERR_USAGE);
+    CHECK_STATUS(cr_compile(&p, &cost_model, &options), CR_ERR_USAGE);
     CHECK_HAS(cr_error_message(), "\"plam\": use grad, fuse, select, order or plan");
     options.until = "select";
-    REQUIRE_OK(cr_compile(&p, &target, &options));
+    REQUIRE_OK(cr_compile(&p, &cost_model, &options));
     CHECK_INT(p.region_bytes[CR_REGION_POOL], 0);
     cr_program_free(&p);
 }

@@ -1,74 +1,74 @@
-/* tests/unit/compiler/test_plan_memory.c: the planner: hand cases, thousands of random instances judged by a check of
- * our own, optimal plans by brute force, real networks, storage taken over in place. */
+/* tests/unit/compiler/test_plan_memory.c: the memory planner: cases by hand, thousands of random instances verified by
+ * an independent check, optimal plans by brute force, real networks, storage reused in place. */
 #include "tests/harness/compiler_support.h"
 
 /* ---- the core ---- */
 
-static size_t plain_bound(const struct cr_interval *life, int n, size_t alignment, size_t *sum) {
+static size_t plain_bound(const struct cr_interval *interval, int n, size_t alignment, size_t *sum) {
     size_t most = 0;
     *sum        = 0;
-    for (int i = 0; i < n; i++) { /* the load is largest where some life starts */
+    for (int i = 0; i < n; i++) { /* the load is largest where some interval starts */
         size_t load = 0;
-        if (life[i].lower >= life[i].upper) continue;
-        *sum += aligned(life[i].size, alignment);
+        if (interval[i].lower >= interval[i].upper) continue;
+        *sum += aligned(interval[i].size, alignment);
         for (int k = 0; k < n; k++)
-            if (life[k].lower <= life[i].lower && life[i].lower < life[k].upper)
-                load += aligned(life[k].size, alignment);
+            if (interval[k].lower <= interval[i].lower && interval[i].lower < interval[k].upper)
+                load += aligned(interval[k].size, alignment);
         most = CR_MAX(most, load);
     }
     return most;
 }
 
-static void random_lives(struct cr_rng *rng, struct cr_interval *life, int n, int64_t horizon, int64_t size) {
+static void random_intervals(struct cr_rng *rng, struct cr_interval *interval, int n, int64_t horizon, int64_t size) {
     for (int i = 0; i < n; i++) {
         int64_t lower = draw(rng, -5, horizon), length = draw(rng, 0, 3) ? draw(rng, 1, 6) : draw(rng, 0, horizon);
-        life[i] = (struct cr_interval){
+        interval[i] = (struct cr_interval){
             .lower = lower, .upper = lower + length, .size = (size_t)draw(rng, 0, size), .offset = 12345};
     }
 }
 
-static void hand_case(void) {
-    /* Largest first: B at 0, A above it; C fits the gap that B leaves; D goes on top of nothing but A's end. */
-    struct cr_interval life[] = {{0, 4, 30, 0}, {0, 2, 50, 0}, {2, 6, 40, 0}, {4, 6, 10, 0}};
+static void case_by_hand(void) {
+    /* Largest first: B at 0, A above it; C fits the gap that B leaves; D lies on A only where A has ended. */
+    struct cr_interval interval[] = {{0, 4, 30, 0}, {0, 2, 50, 0}, {2, 6, 40, 0}, {4, 6, 10, 0}};
     size_t             peak, bound;
-    REQUIRE_OK(cr_plan_intervals(life, 4, 10, &peak, &bound));
-    CHECK_INT(life[1].offset, 0);
-    CHECK_INT(life[2].offset, 0);
-    CHECK_INT(life[0].offset, 50);
-    CHECK_INT(life[3].offset, 40);
+    REQUIRE_OK(cr_plan_intervals(interval, 4, 10, &peak, &bound));
+    CHECK_INT(interval[1].offset, 0);
+    CHECK_INT(interval[2].offset, 0);
+    CHECK_INT(interval[0].offset, 50);
+    CHECK_INT(interval[3].offset, 40);
     CHECK_INT(peak, 80);
     CHECK_INT(bound, 80);
 }
 
 static void alignment_counts(void) {
-    struct cr_interval life[] = {{0, 1, 1, 0}, {0, 1, 65, 0}, {0, 1, 64, 0}};
+    struct cr_interval interval[] = {{0, 1, 1, 0}, {0, 1, 65, 0}, {0, 1, 64, 0}};
     size_t             peak, bound;
-    REQUIRE_OK(cr_plan_intervals(life, 3, 64, &peak, &bound));
+    REQUIRE_OK(cr_plan_intervals(interval, 3, 64, &peak, &bound));
     CHECK_INT(bound, 64 + 128 + 64);
     CHECK_INT(peak, bound);
-    CHECK(intervals_valid(life, 3, 64, peak));
+    CHECK(intervals_valid(interval, 3, 64, peak));
 }
 
-static void nothing_to_plan(void) {
+static void empty_intervals(void) {
     size_t             peak = 7, bound = 7;
-    struct cr_interval life[] = {{3, 3, 100, 9}, {5, 2, 100, 9}, {0, 9, 0, 9}};
+    struct cr_interval interval[] = {{3, 3, 100, 9}, {5, 2, 100, 9}, {0, 9, 0, 9}};
     REQUIRE_OK(cr_plan_intervals(NULL, 0, 64, &peak, &bound));
     CHECK_INT(peak, 0);
     CHECK_INT(bound, 0);
-    REQUIRE_OK(cr_plan_intervals(life, 3, 64, &peak, &bound));
+    REQUIRE_OK(cr_plan_intervals(interval, 3, 64, &peak, &bound));
     CHECK_INT(peak, 0);
-    for (int i = 0; i < 3; i++) CHECK_INT(life[i].offset, 0);
+    for (int i = 0; i < 3; i++) CHECK_INT(interval[i].offset, 0);
 }
 
 static void too_many_bytes(void) {
-    struct cr_interval life[] = {{0, 1, SIZE_MAX / 3, 0}, {1, 2, SIZE_MAX - 5, 0}};
+    struct cr_interval interval[] = {{0, 1, SIZE_MAX / 3, 0}, {1, 2, SIZE_MAX - 5, 0}};
     size_t             peak, bound;
-    CHECK_STATUS(cr_plan_intervals(life, 2, 256, &peak, &bound), CR_ERR_MEMORY);
+    CHECK_STATUS(cr_plan_intervals(interval, 2, 256, &peak, &bound), CR_ERR_MEMORY);
     CHECK_HAS(cr_error_message(), "batch");
 }
 
 static void random_instances(void) {
-    struct cr_interval life[120], again[120];
+    struct cr_interval interval[120], again[120];
     int                tight = 0;
     double             worst = 1;
     for (int round = 0; round < 3000; round++) {
@@ -76,18 +76,18 @@ static void random_instances(void) {
         int           n         = (int)draw(&rng, 1, round < 2000 ? 25 : 120);
         size_t        alignment = (size_t)draw(&rng, 1, 99), peak, bound, bound2, sum;
         int64_t       horizon = draw(&rng, 2, 60), size = (int64_t)1 << draw(&rng, 2, 24);
-        random_lives(&rng, life, n, horizon, size);
-        memcpy(again, life, sizeof life);
-        REQUIRE_OK(cr_plan_intervals(life, n, alignment, &peak, &bound));
-        CHECK(intervals_valid(life, n, alignment, peak));
-        CHECK_INT(bound, plain_bound(life, n, alignment, &sum));
+        random_intervals(&rng, interval, n, horizon, size);
+        memcpy(again, interval, sizeof interval);
+        REQUIRE_OK(cr_plan_intervals(interval, n, alignment, &peak, &bound));
+        CHECK(intervals_valid(interval, n, alignment, peak));
+        CHECK_INT(bound, plain_bound(interval, n, alignment, &sum));
         CHECK(bound <= peak);
         CHECK(peak <= sum);
-        REQUIRE_OK(cr_plan_bound(life, n, alignment, &bound2));
+        REQUIRE_OK(cr_plan_bound(interval, n, alignment, &bound2));
         CHECK_INT(bound2, bound);
         if (round % 10 == 0) {
             REQUIRE_OK(cr_plan_intervals(again, n, alignment, &peak, &bound));
-            for (int i = 0; i < n; i++) CHECK_INT(again[i].offset, life[i].offset);
+            for (int i = 0; i < n; i++) CHECK_INT(again[i].offset, interval[i].offset);
         }
         tight += peak == bound;
         if (bound) worst = CR_MAX(worst, (double)peak / (double)bound);
@@ -96,8 +96,8 @@ static void random_instances(void) {
     CHECK(tight > 2600);
 }
 
-/* Lowest place free of those set before, for every order: one of the orders is optimal. */
-static void try_orders(struct cr_interval *life, int n, unsigned used, size_t peak, size_t *best) {
+/* Places each interval at the lowest free offset, for every order: one of the orders is optimal. */
+static void try_orders(struct cr_interval *interval, int n, unsigned used, size_t peak, size_t *best) {
     if (peak >= *best) return;
     if (used + 1 == 1u << n) {
         *best = peak;
@@ -109,16 +109,16 @@ static void try_orders(struct cr_interval *life, int n, unsigned used, size_t pe
         for (bool moved = true; moved;) {
             moved = false;
             for (int k = 0; k < n; k++) {
-                bool time = life[k].lower < life[i].upper && life[i].lower < life[k].upper;
-                if ((used >> k & 1) && time && at < life[k].offset + life[k].size &&
-                    life[k].offset < at + life[i].size) {
-                    at    = life[k].offset + life[k].size;
+                bool time = interval[k].lower < interval[i].upper && interval[i].lower < interval[k].upper;
+                if ((used >> k & 1) && time && at < interval[k].offset + interval[k].size &&
+                    interval[k].offset < at + interval[i].size) {
+                    at    = interval[k].offset + interval[k].size;
                     moved = true;
                 }
             }
         }
-        life[i].offset = at;
-        try_orders(life, n, used | 1u << i, CR_MAX(peak, at + life[i].size), best);
+        interval[i].offset = at;
+        try_orders(interval, n, used | 1u << i, CR_MAX(peak, at + interval[i].size), best);
     }
 }
 
@@ -127,15 +127,15 @@ static void tiny_instances_against_the_optimum(void) {
     for (int round = 0; round < rounds; round++) {
         struct cr_rng      rng = test_rng(100000 + (uint64_t)round);
         int                n   = (int)draw(&rng, 3, 6);
-        struct cr_interval life[6], mine[6];
+        struct cr_interval interval[6], mine[6];
         size_t             peak, bound, best = SIZE_MAX;
         for (int i = 0; i < n; i++) {
             int64_t lower = draw(&rng, 0, 6), length = draw(&rng, 1, 5), size = draw(&rng, 1, 9);
-            life[i] = (struct cr_interval){.lower = lower, .upper = lower + length, .size = (size_t)size};
+            interval[i] = (struct cr_interval){.lower = lower, .upper = lower + length, .size = (size_t)size};
         }
-        memcpy(mine, life, sizeof life);
+        memcpy(mine, interval, sizeof interval);
         REQUIRE_OK(cr_plan_intervals(mine, n, 1, &peak, &bound));
-        try_orders(life, n, 0, 0, &best);
+        try_orders(interval, n, 0, 0, &best);
         CHECK(bound <= best);
         CHECK(best <= peak);
         optimal += best == peak;
@@ -145,14 +145,14 @@ static void tiny_instances_against_the_optimum(void) {
 }
 
 static void planning_survives_failing_allocations(void) {
-    struct cr_interval life[30];
+    struct cr_interval interval[30];
     struct cr_rng      rng = test_rng(5);
     size_t             peak, bound;
     int64_t            live = cr_alloc_live();
-    random_lives(&rng, life, 30, 20, 100);
+    random_intervals(&rng, interval, 30, 20, 100);
     for (int n = 1;; n++) {
         cr_alloc_fail_at(n);
-        cr_status status = cr_plan_intervals(life, 30, 8, &peak, &bound);
+        cr_status status = cr_plan_intervals(interval, 30, 8, &peak, &bound);
         cr_alloc_fail_at(0);
         CHECK_INT(cr_alloc_live(), live);
         if (status == CR_OK) break;
@@ -161,36 +161,37 @@ static void planning_survives_failing_allocations(void) {
     }
 }
 
-/* Hard public instances: a report of how far greedy placing goes, no bar. Their space is 1 MiB; the optimum fits. */
+/* Hard public instances: prints how close greedy placement comes, without a bound. Their space is 1 MiB; the optimum
+ * fits. */
 static void hard_instances_report(void) {
     const char *names[] = {"A", "C", "E", "G", "I", "K"};
     if (!test_data_dir()) SKIP("CRESNET_TEST_DATA is not set");
-    static struct cr_interval life[1000];
+    static struct cr_interval interval[1000];
     for (size_t i = 0; i < CR_COUNT(names); i++) {
         char path[1024], line[256];
         snprintf(path, sizeof path, "%s/minimalloc/%s.1048576.csv", test_data_dir(), names[i]);
         FILE *file = fopen(path, "r");
-        if (!file) SKIP("no minimalloc instances there");
+        if (!file) SKIP("no minimalloc instances in CRESNET_TEST_DATA");
         int    n = 0;
         size_t peak, bound;
         while (fgets(line, sizeof line, file) && n < 1000) {
             long long lower, upper, size;
             if (sscanf(line, "%*d,%lld,%lld,%lld", &lower, &upper, &size) == 3)
-                life[n++] = (struct cr_interval){.lower = lower, .upper = upper, .size = (size_t)size};
+                interval[n++] = (struct cr_interval){.lower = lower, .upper = upper, .size = (size_t)size};
         }
         fclose(file);
         int64_t begin = cr_time_ns();
-        REQUIRE_OK(cr_plan_intervals(life, n, 1, &peak, &bound));
-        printf("    %s: %d lives, bound %zu, peak %zu, ratio %.4f, %.1f ms\n", names[i], n, bound, peak,
+        REQUIRE_OK(cr_plan_intervals(interval, n, 1, &peak, &bound));
+        printf("    %s: %d intervals, bound %zu, peak %zu, ratio %.4f, %.1f ms\n", names[i], n, bound, peak,
                (double)peak / (double)bound, (double)(cr_time_ns() - begin) * 1e-6);
-        CHECK(intervals_valid(life, n, 1, peak));
+        CHECK(intervals_valid(interval, n, 1, peak));
         CHECK(peak < bound * 3 / 2);
     }
 }
 
 /* ---- programs ---- */
 
-static void networks_meet_the_bound(void) {
+static void networks_reach_the_bound(void) {
     const char   *archs[]   = {"resnet18", "resnet50", "resnet152", "resnet20"};
     const int64_t batches[] = {32, 100, 256};
     for (size_t a = 0; a < CR_COUNT(archs); a++) {
@@ -212,7 +213,7 @@ static void networks_meet_the_bound(void) {
     }
 }
 
-/* What is alive at an op can never be less than the pool; so the bound is judged from outside too. */
+/* The live bytes at an op are never more than the pool, so this bound is also checked independently. */
 static void bound_is_the_largest_load(void) {
     struct bench_model b;
     struct cr_program  p;
@@ -234,7 +235,7 @@ static void bound_is_the_largest_load(void) {
     bench_close(&b);
 }
 
-static void without_reuse_everything_is_apart(void) {
+static void without_reuse_nothing_overlaps(void) {
     struct bench_model b;
     struct cr_program  p;
     if (!compiled(&b, "resnet20", 32, 2, CR_PROGRAM_STEP, true, false, &p)) return;
@@ -254,16 +255,16 @@ static void without_reuse_everything_is_apart(void) {
     bench_close(&b);
 }
 
-static void storage_is_taken_over(void) {
+static void storage_is_reused_in_place(void) {
     struct cr_program p;
     int               id[5];
     chain_program(&p, id);
     p.tensor[id[4]].keep = true;
     REQUIRE_OK(cr_pass_plan(&p, 64, true));
     CHECK_INT(p.tensor[id[1]].alias, id[0]);
-    CHECK_INT(p.tensor[id[2]].alias, id[1]);   /* both slots hold it, both may be taken */
+    CHECK_INT(p.tensor[id[2]].alias, id[1]);   /* both slots hold it, both may be reused */
     CHECK_INT(p.tensor[id[3]].alias, CR_NONE); /* c is read again */
-    CHECK_INT(p.tensor[id[4]].alias, id[3]);   /* the one that came last */
+    CHECK_INT(p.tensor[id[4]].alias, id[3]);   /* the one that was added last */
     CHECK_INT(p.region_bytes[CR_REGION_POOL], 2 * 448);
     REQUIRE_OK(cr_plan_check(&p, 64));
     p.tensor[id[1]].keep = true; /* read from outside: must not be overwritten */
@@ -274,7 +275,7 @@ static void storage_is_taken_over(void) {
     cr_program_free(&p);
 }
 
-static void untouched_tensors_are_left_alone(void) {
+static void unused_tensors_are_not_planned(void) {
     struct cr_program p;
     int               id[5];
     chain_program(&p, id);
@@ -291,7 +292,7 @@ static void untouched_tensors_are_left_alone(void) {
     cr_program_free(&p);
 }
 
-TESTS(CASE(hand_case), CASE(alignment_counts), CASE(nothing_to_plan), CASE(too_many_bytes), CASE(random_instances),
+TESTS(CASE(case_by_hand), CASE(alignment_counts), CASE(empty_intervals), CASE(too_many_bytes), CASE(random_instances),
       CASE(tiny_instances_against_the_optimum), CASE(planning_survives_failing_allocations),
-      CASE(hard_instances_report), CASE(networks_meet_the_bound), CASE(bound_is_the_largest_load),
-      CASE(without_reuse_everything_is_apart), CASE(storage_is_taken_over), CASE(untouched_tensors_are_left_alone))
+      CASE(hard_instances_report), CASE(networks_reach_the_bound), CASE(bound_is_the_largest_load),
+      CASE(without_reuse_nothing_overlaps), CASE(storage_is_reused_in_place), CASE(unused_tensors_are_not_planned))

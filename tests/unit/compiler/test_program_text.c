@@ -1,6 +1,6 @@
-/* tests/unit/compiler/test_program_text.c: the program of tiny networks as text after every pass, compared with
- * tests/golden/program/ exactly. A change there is a change of what cresnet computes or of how it lies in memory: read
- * the difference, and if it is meant, write the files anew with CRESNET_BLESS=1 and commit them with the change. */
+/* tests/unit/compiler/test_program_text.c: compares the text of tiny programs after every pass exactly with
+ * tests/golden/program/. A change in these files is a change in the computation or in its memory layout: read the
+ * difference; if it is intended, write the files again with CRESNET_BLESS=1 and commit them with the change. */
 #include "inspect/plan_print.h"
 #include "tests/harness/compiler_support.h"
 
@@ -30,7 +30,7 @@ static char *read_golden(const char *name) {
     return text.data;
 }
 
-/* The first line that differs says more than two pages. */
+/* Prints the first line that differs. */
 static void report_difference(const char *name, const char *got, const char *want) {
     int line = 1;
     while (*got && *want) {
@@ -40,7 +40,8 @@ static void report_difference(const char *name, const char *got, const char *wan
         want += w + (want[w] == '\n');
         line++;
     }
-    TEST_FAIL_("%s.txt:%d:\n      got  %.*s\n      want %.*s\n      if this is meant: CRESNET_BLESS=1, then commit",
+    TEST_FAIL_("%s.txt:%d:\n      got  %.*s\n      want %.*s\n      if this is intended: run with CRESNET_BLESS=1, "
+               "then commit",
                name, line, (int)strcspn(got, "\n"), got, (int)strcspn(want, "\n"), want);
 }
 
@@ -85,13 +86,13 @@ struct net {
 static void one_text(const struct net *net, struct bench_model *b, enum cr_program_kind kind, const char *pass) {
     struct cr_program         p;
     char                      name[128];
-    struct cr_text            text    = {0};
-    struct cr_cost_model      target  = greedy_target(64);
-    struct cr_compile_options options = {.fuse = true, .reuse = true, .until = pass};
+    struct cr_text            text       = {0};
+    struct cr_cost_model      cost_model = greedy_cost_model(64);
+    struct cr_compile_options options    = {.fuse = true, .reuse = true, .until = pass};
     REQUIRE_OK(cr_model_program(&b->model, &b->config, kind, 2, &p));
-    REQUIRE_OK(cr_compile(&p, &target, &options));
+    REQUIRE_OK(cr_compile(&p, &cost_model, &options));
     cr_program_print(&p, &text);
-    if (strcmp(pass, "plan") == 0) { /* the ops are as before: show the memory instead */
+    if (strcmp(pass, "plan") == 0) { /* the ops are unchanged: show the memory instead */
         cr_text_free(&text);
         cr_plan_print_summary(&p, &text);
         cr_plan_print_csv(&p, &text);
@@ -130,15 +131,16 @@ static void accumulated_gradients(void) {
     texts_of(&net, kinds, 3, false);
 }
 
-/* One lane needs no waits, so order changes nothing; with weight gradients on a lane of their own it must add them. */
-static void waits_between_lanes(void) {
+/* One stream needs no waits, so insert_waits changes nothing; with weight gradients on their own stream it must add
+ * waits. */
+static void waits_between_streams(void) {
     struct bench_model b;
     struct cr_program  p;
     struct cr_text     before = {0}, after = {0};
     REQUIRE_OK(bench_open(&b, basic_a, CR_COUNT(basic_a), 8));
     REQUIRE_OK(cr_model_program(&b.model, &b.config, CR_PROGRAM_STEP, 2, &p));
-    struct cr_cost_model target = greedy_target(64);
-    REQUIRE_OK(cr_pass_fuse(&p, &target));
+    struct cr_cost_model cost_model = greedy_cost_model(64);
+    REQUIRE_OK(cr_pass_fuse(&p, &cost_model));
     cr_program_print(&p, &before);
     REQUIRE_OK(cr_pass_insert_waits(&p));
     cr_program_print(&p, &after);
@@ -157,4 +159,4 @@ static void waits_between_lanes(void) {
 }
 
 TESTS(CASE(basic_blocks), CASE(bottleneck_blocks_with_a_frozen_stem), CASE(accumulated_gradients),
-      CASE(waits_between_lanes))
+      CASE(waits_between_streams))

@@ -1,5 +1,5 @@
-/* tests/unit/compiler/test_recompute.c: tensors computed twice: training comes out the same to the bit, with freed
- * memory poisoned too; the load falls to the limit or as far as it can; and what must not be repeated is not. */
+/* tests/unit/compiler/test_recompute.c: recomputed tensors: training is bitwise identical, also with poisoned freed
+ * memory; the load falls to the limit or as far as possible; ops that must not be recomputed are not. */
 #include "tests/harness/data_support.h"
 #include "tests/harness/executor_poison.h"
 #include "tests/harness/network_support.h"
@@ -69,8 +69,8 @@ NET(bottlenecks, true, "model.block=bottleneck", "model.depths=2,2", "model.widt
 NET(bottlenecks_unfused, false, "model.block=bottleneck", "model.depths=2,2", "model.widths=8,8", "model.stem=imagenet",
     "model.shortcut=B")
 
-/* A limit that is kept already changes nothing. */
-static void nothing_is_repeated_without_need(void) {
+/* A limit that is already met changes nothing. */
+static void nothing_is_recomputed_without_need(void) {
     static const char *const overrides[] = {"data.kind=synthetic", "data.image_size=32", "train.device=cpu",
                                             "model.arch=custom",   "model.depths=1,1",   "model.widths=8,16"};
     struct net               n;
@@ -80,15 +80,15 @@ static void nothing_is_repeated_without_need(void) {
 }
 
 static int emit(struct cr_program *p, const struct cr_op *op, const char *name) {
-    const int index = cr_emit(p, op, name); /* may move the array */
+    const int index = cr_emit(p, op, name); /* may reallocate the array */
     return p->op[index].out[0];
 }
 
-/* A tensor can be made again where what it is made of is still there, and only there. */
-static void operands_must_be_there(void) {
+/* A tensor can be recomputed only where its inputs are still live. */
+static void operands_must_be_live(void) {
     struct cr_program          p;
     struct cr_recompute_report r;
-    const struct cr_cost_model target = {.alignment = 64, .bytes_per_s = 1e9, .flops_per_s = 1e9};
+    const struct cr_cost_model cost_model = {.alignment = 64, .bytes_per_s = 1e9, .flops_per_s = 1e9};
     cr_program_init(&p, "hand", NULL);
     int          x                     = cr_tensor_add(&p, "x", CR_F32, CR_REGION_INPUT, 1, 8, 8, 8);
     struct cr_op op                    = cr_op_make(CR_OP_relu, CR_NONE);
@@ -102,14 +102,14 @@ static void operands_must_be_there(void) {
     sum.in[0]                          = a;
     sum.in[1]                          = c;
     p.tensor[emit(&p, &sum, "s")].keep = true;
-    CHECK_STATUS(cr_pass_recompute(&p, &target, 1, &r), CR_OK);
-    CHECK(r.recomputed >= 1 && cr_tensor_find(&p, "a'") != CR_NONE); /* x is input: a can be made again */
+    CHECK_STATUS(cr_pass_recompute(&p, &cost_model, 1, &r), CR_OK);
+    CHECK(r.recomputed >= 1 && cr_tensor_find(&p, "a'") != CR_NONE); /* x is input: a can be recomputed */
     CHECK_STATUS(cr_program_check(&p), CR_OK);
     cr_program_free(&p);
-    /* the same, but the operand is gone by then: b is a transient that dies early */
+    /* the same, but the operand is dead by then: b is a transient that dies early */
     cr_program_init(&p, "hand", NULL);
     x         = cr_tensor_add(&p, "x", CR_F32, CR_REGION_INPUT, 1, 8, 8, 8);
-    op        = cr_op_make(CR_OP_avgpool_grad, CR_NONE); /* no kind that may be repeated */
+    op        = cr_op_make(CR_OP_avgpool_grad, CR_NONE); /* a kind that must not be recomputed */
     op.in[0]  = cr_tensor_add(&p, "small", CR_F32, CR_REGION_INPUT, 1, 1, 1, 8);
     op.out[0] = cr_tensor_add(&p, "g", CR_F32, CR_REGION_POOL, 1, 8, 8, 8);
     cr_emit(&p, &op, "g");
@@ -123,12 +123,12 @@ static void operands_must_be_there(void) {
     sum.in[0]                          = a;
     sum.in[1]                          = c;
     p.tensor[emit(&p, &sum, "s")].keep = true;
-    CHECK_STATUS(cr_pass_recompute(&p, &target, 1, &r), CR_OK);
-    CHECK(r.recomputed == 0 && r.after > 1); /* g is gone when a would be needed again */
+    CHECK_STATUS(cr_pass_recompute(&p, &cost_model, 1, &r), CR_OK);
+    CHECK(r.recomputed == 0 && r.after > 1); /* g is dead when a would be needed again */
     cr_program_free(&p);
 }
 
-static void amounts_of_memory(void) {
+static void memory_amounts(void) {
     static const struct {
         const char *text;
         size_t      bytes;
@@ -142,4 +142,4 @@ static void amounts_of_memory(void) {
 }
 
 TESTS(CASE(basic_blocks), CASE(basic_blocks_unfused), CASE(bottlenecks), CASE(bottlenecks_unfused),
-      CASE(nothing_is_repeated_without_need), CASE(operands_must_be_there), CASE(amounts_of_memory))
+      CASE(nothing_is_recomputed_without_need), CASE(operands_must_be_live), CASE(memory_amounts))

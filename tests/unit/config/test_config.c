@@ -1,4 +1,5 @@
-/* The config: defaults, precedence, includes, complaints with their places, hints, rules between keys, the dump. */
+/* tests/unit/config/test_config.c: the config: defaults, precedence, includes, error messages with file and line,
+ * hints, rules between keys, the dump. */
 #include "tests/harness/config_support.h"
 
 #include "config/keys.h"
@@ -6,9 +7,9 @@
 #include <inttypes.h>
 #include <sys/stat.h>
 
-/* ---- values and where they come from ---- */
+/* ---- values and their sources ---- */
 
-static void has_defaults(void) {
+static void defaults(void) {
     struct cr_config config;
     REQUIRE_OK(cr_config_open(&config, NULL, NULL, 0));
     CHECK_STR(config.path, "(built in)");
@@ -36,7 +37,7 @@ static void has_defaults(void) {
     CHECK(!config.src && !config.path);
 }
 
-static void obeys_precedence(void) {
+static void precedence(void) {
     static const char *const overrides[] = {"train.seed=9", " train.keep = 4 ", "train.seed=10", "data.root=a=b.c ",
                                             "model.arch=RESNET56"};
     struct cr_config         config;
@@ -69,7 +70,7 @@ static void obeys_precedence(void) {
     cr_config_close(&config);
 }
 
-static void judges_includes(void) {
+static void includes(void) {
     char text[200];
     snprintf(text, sizeof text, "include = %s\n[train]\nkeep = 3\n", file_text("whole.ini", "[train]\nbatch = 3\n"));
     CHECK_STR(refusal(text, NULL), "");
@@ -86,7 +87,8 @@ static void judges_includes(void) {
               "c.ini:2: include: is already set in line 1");
     CHECK_HAS(refusal("[train]\ninclude = whole.ini\n", NULL), "unknown key; include belongs before the first section");
     CHECK_HAS(refusal(NULL, "train.include=x"), "include belongs before the first section");
-    /* what an included file says wrong is told with the rest, even where the including file sets the same key well */
+    /* an error in an included file is reported with the others, even where the including file sets the same key
+     * correctly */
     file_text("wrong.ini", "[train]\nbatch = 0\n");
     CHECK_STR(refusal("include = wrong.ini\n[train]\nbatch = 3\nkeep = 0\n", NULL),
               "wrong.ini:2: [train] batch = 0: must be from 1 to 1000000\nc.ini:4: [train] keep = 0: must be from 1 to "
@@ -101,7 +103,7 @@ static void judges_includes(void) {
     CHECK_STR(refusal("include = d3.ini\n", NULL), "");
 }
 
-static void names_configs(void) {
+static void named_configs(void) {
     static const char *const names[][2] = {{"x.ini", "x"}, {"y", "y"}, {".ini", ".ini"}, {"z.ini.ini", "z.ini"}};
     for (size_t i = 0; i < CR_COUNT(names); i++) {
         struct cr_config config;
@@ -111,9 +113,9 @@ static void names_configs(void) {
     }
 }
 
-/* ---- complaints ---- */
+/* ---- error messages ---- */
 
-static void tells_all_at_once(void) {
+static void all_errors_are_reported(void) {
     CHECK_STR(refusal("batch = 3\n"
                       "[train]\n"
                       "batch = many\n"
@@ -148,7 +150,7 @@ static void tells_all_at_once(void) {
 }
 
 struct rule {
-    const char *override, *why; /* why "": accepted */
+    const char *override, *why; /* reason; "": accepted */
 };
 
 static void check_rules(const struct rule *rules, size_t count, const char *text) {
@@ -163,7 +165,7 @@ static void check_rules(const struct rule *rules, size_t count, const char *text
     }
 }
 
-static void judges_overrides(void) {
+static void overrides_are_checked(void) {
     static const struct rule rules[] = {
         {"train.batch", "'train.batch': must be section.key=value"},
         {"batch=3", "'batch=3': must be section.key=value"},
@@ -192,7 +194,7 @@ static void judges_overrides(void) {
     check_rules(rules, CR_COUNT(rules), NULL);
 }
 
-static void reads_types_strictly(void) {
+static void types_are_strict(void) {
     static const struct rule rules[] = {
         {"train.batch=+64", ""},
         {"train.batch=064", ""},
@@ -241,8 +243,8 @@ static void reads_types_strictly(void) {
     check_rules(rules, CR_COUNT(rules), NULL);
 }
 
-/* Each key takes the ends of its range and refuses the numbers next to them. */
-static void holds_ranges(void) {
+/* Each key accepts the ends of its range and refuses the next numbers outside. */
+static void ranges_are_checked(void) {
     int tried = 0;
     for (int i = 0; i < cr_key_count; i++) {
         const struct cr_key *key = &cr_keys[i];
@@ -269,7 +271,7 @@ static void holds_ranges(void) {
     CHECK(tried > 40);
 }
 
-static void knows_rules_between_keys(void) {
+static void rules_between_keys(void) {
     static const struct rule plain[] = {
         {"model.depths=1,2", "[model] depths = 1,2: is only for arch = custom; resnet20 has fixed depths"},
         {"model.widths=1,2", "[model] widths = 1,2: is only for arch = custom"},
@@ -279,7 +281,7 @@ static void knows_rules_between_keys(void) {
         {"model.shortcut=B", ""},
         {"model.freeze=stem, layer1 ,fc", ""},
         {"model.freeze=layer10", "'layer10' is not a part of a network; allowed: stem,"},
-        {"model.freeze=layer5", ""}, /* the network knows how many it has */
+        {"model.freeze=layer5", ""}, /* the network defines the number */
         {"model.freeze=stem,", "'' is not a part"},
         {"data.scale=0.5", "must be two numbers, the smaller first"},
         {"data.scale=0.5,0.2", "must be two numbers, the smaller first"},
@@ -310,7 +312,7 @@ static void knows_rules_between_keys(void) {
     check_rules(plain, CR_COUNT(plain), NULL);
     CHECK_HAS(refusal("[optim]\nmomentum = 0\nnesterov = yes\n", NULL),
               "c.ini:3: [optim] nesterov = yes: needs momentum above 0");
-    /* one mistake, one line: no rule speaks about a value that was refused */
+    /* one mistake, one line: no rule reports a value that was refused */
     CHECK_STR(refusal("[model]\narch = custom\ndepths = 3,x\nwidths = 4,4\n", NULL),
               "c.ini:3: [model] depths = 3,x: item 2 must be an integer from 1 to 1000");
     CHECK_STR(refusal("[data]\nkind = cifarten\n", NULL),
@@ -335,7 +337,7 @@ static void knows_rules_between_keys(void) {
     }
 }
 
-static void measures_distance(void) {
+static void edit_distance(void) {
     CHECK_INT(cr_edit_distance("kitten", "sitting"), 3);
     CHECK_INT(cr_edit_distance("bacth", "batch"), 1);
     CHECK_INT(cr_edit_distance("", "abc"), 3);
@@ -343,10 +345,10 @@ static void measures_distance(void) {
     CHECK_INT(cr_edit_distance("flaw", "lawn"), 2);
 }
 
-static void leaves_nothing(void) {
+static void no_leaks(void) {
     CHECK_INT(cr_alloc_live(), 0);
 }
 
-TESTS(CASE(has_defaults), CASE(obeys_precedence), CASE(judges_includes), CASE(names_configs), CASE(tells_all_at_once),
-      CASE(judges_overrides), CASE(reads_types_strictly), CASE(holds_ranges), CASE(knows_rules_between_keys),
-      CASE(measures_distance), CASE(leaves_nothing))
+TESTS(CASE(defaults), CASE(precedence), CASE(includes), CASE(named_configs), CASE(all_errors_are_reported),
+      CASE(overrides_are_checked), CASE(types_are_strict), CASE(ranges_are_checked), CASE(rules_between_keys),
+      CASE(edit_distance), CASE(no_leaks))

@@ -1,5 +1,5 @@
-/* The config as text: the dump reads back to the same values, the difference, the help, the shipped configs, any
- * locale, and every allocation failing. */
+/* tests/unit/config/test_config_text.c: the config as text: the dump reads back to the same values; differences, help,
+ * shipped configs, locales, and failing allocations. */
 #include "tests/harness/config_support.h"
 
 #include "config/keys.h"
@@ -27,7 +27,7 @@ static int64_t random_int(struct cr_rng *rng, int64_t low, int64_t high) {
     return low + (int64_t)cr_rng_below(rng, (uint64_t)(high - low) + (high - low < INT64_MAX));
 }
 
-/* Texts of the letters that have a meaning in INI files; a text that no line can hold is drawn again. */
+/* Random text of the characters that have a meaning in INI files; text that no line can hold is drawn again. */
 static const char *random_text(struct cr_rng *rng, struct cr_arena *arena) {
     static const char letters[] = "ab;#\"'=[]\\ \t%,:/.\xc3\xbc";
     for (;;) {
@@ -70,7 +70,7 @@ static void randomise(struct cr_rng *rng, const struct cr_key *key, struct cr_co
     }
 }
 
-/* The values that rules between keys forbid, put right. */
+/* Replaces values that rules between keys forbid. */
 static void make_allowed(struct cr_rng *rng, struct cr_config *c) {
     if (c->model.arch == CR_ARCH_CUSTOM) {
         c->model.depths.count = c->model.widths.count = 1 + (int)cr_rng_below(rng, 32);
@@ -161,7 +161,7 @@ static void dump_is_plain(void) {
     cr_config_close(&config);
 }
 
-static void tells_differences(void) {
+static void differences(void) {
     static const char *const overrides[] = {"optim.lr=0.2", "data.root=a#", "schedule.milestones=1,2",
                                             "model.arch=resnet56", "train.fuse=no"};
     struct cr_config         a, b;
@@ -178,7 +178,7 @@ static void tells_differences(void) {
     cr_config_close(&b);
 }
 
-static void helps(void) {
+static void help_text(void) {
     struct cr_text out = {0};
     cr_config_help(&out);
     REQUIRE(!out.failed);
@@ -199,7 +199,7 @@ static void helps(void) {
     cr_text_free(&out);
 }
 
-static void ships_configs(void) {
+static void shipped_configs(void) {
     static const struct {
         const char       *name;
         enum cr_arch      arch;
@@ -226,7 +226,7 @@ static void ships_configs(void) {
         snprintf(path, sizeof path, "%s/configs/%s.ini", CR_SOURCE_DIR, shipped[i].name);
         REQUIRE_OK(cr_config_open(&config, path, NULL, 0));
         CHECK_STR(config.name, shipped[i].name);
-        if (shipped[i].batch) CHECK_INT(config.model.arch, shipped[i].arch); /* the demo is free to change */
+        if (shipped[i].batch) CHECK_INT(config.model.arch, shipped[i].arch); /* the demo may change */
         if (shipped[i].batch) CHECK_INT(config.train.batch, shipped[i].batch);
         CHECK_INT(config.data.kind, shipped[i].kind);
         CHECK_INT(config.model.classes, shipped[i].classes);
@@ -242,7 +242,7 @@ static void ships_configs(void) {
     cr_config_close(&config);
 }
 
-static void ignores_the_locale(void) {
+static void locale_is_ignored(void) {
     static const char *const names[] = {"de_DE.UTF-8", "de_DE.utf8",  "de_DE",
                                         "fr_FR.UTF-8", "ru_RU.UTF-8", "pt_BR.UTF-8"};
     const char              *found   = NULL;
@@ -256,7 +256,7 @@ static void ignores_the_locale(void) {
     struct cr_text           dump   = {0};
     cr_status                status = cr_config_open(&config, NULL, overrides, 1);
     cr_config_dump(&config, &dump);
-    CHECK_STR(localeconv()->decimal_point, ","); /* put back */
+    CHECK_STR(localeconv()->decimal_point, ","); /* restored */
     setlocale(LC_ALL, "C");
     REQUIRE_OK(status);
     CHECK_NEAR(config.optim.lr, 0.25, 0);
@@ -284,7 +284,7 @@ static cr_status use_config(const char *path) {
     return status;
 }
 
-static void survives_failing_allocations(void) {
+static void failing_allocations(void) {
     file_text("base.ini", "[train]\nepochs = 3\n");
     static const struct {
         const char *text;
@@ -308,9 +308,9 @@ static void survives_failing_allocations(void) {
     }
 }
 
-static void leaves_nothing(void) {
+static void no_leaks(void) {
     CHECK_INT(cr_alloc_live(), 0);
 }
 
-TESTS(CASE(dump_reads_back), CASE(dump_is_plain), CASE(tells_differences), CASE(helps), CASE(ships_configs),
-      CASE(ignores_the_locale), CASE(survives_failing_allocations), CASE(leaves_nothing))
+TESTS(CASE(dump_reads_back), CASE(dump_is_plain), CASE(differences), CASE(help_text), CASE(shipped_configs),
+      CASE(locale_is_ignored), CASE(failing_allocations), CASE(no_leaks))

@@ -1,5 +1,6 @@
-/* INI files: what iniparser reads, what is refused because iniparser would read it otherwise than it looks, and the
- * line that each complaint names. Truth: the INI grammar as documented for iniparser 4.1, written here line by line. */
+/* tests/unit/config/test_ini.c: INI files: values that iniparser reads, text that is refused because iniparser would
+ * read it differently from how it looks, and the line numbers in error messages. Expected results follow the INI
+ * grammar documented for iniparser 4.1, written here line by line. */
 #include "tests/harness/config_support.h"
 
 #include "config/ini.h"
@@ -10,7 +11,7 @@
 struct line_case {
     const char *line;
     const char *value; /* NULL: refused */
-    const char *why;   /* part of the refusal */
+    const char *why;   /* part of the error message */
 };
 
 static void reads_values(void) {
@@ -87,8 +88,8 @@ static void reads_values(void) {
     }
 }
 
-/* Reads as iniparser alone would, to show that the values are iniparser's and that each line number is right. */
-static void knows_lines(void) {
+/* Reads with iniparser alone, to show that the values equal those of iniparser and that each line number is correct. */
+static void line_numbers(void) {
     struct cr_ini        ini;
     struct cr_arena      arena      = {0};
     struct cr_complaints complaints = {0};
@@ -111,7 +112,7 @@ static void knows_lines(void) {
     cr_complaints_free(&complaints);
 }
 
-static void refuses_bytes(void) {
+static void invalid_bytes_are_refused(void) {
     static const char nul[] = "[train]\nbatch = 3\0\n", bom[] = "\xef\xbb\xbf[train]\nbatch = 3\n";
     struct cr_config  config;
     CHECK_STATUS(cr_config_open(&config, file_bytes("c.ini", nul, sizeof nul - 1), NULL, 0), CR_ERR_CONFIG);
@@ -120,8 +121,8 @@ static void refuses_bytes(void) {
     CHECK_HAS(cr_error_message(), "c.ini:1: the file starts with a byte order mark");
 }
 
-/* Lines at the limit, one above, and far above iniparser's buffer. */
-static void limits_lines(void) {
+/* Lines at the limit, one byte longer, and much longer than the buffer of iniparser. */
+static void line_length_limit(void) {
     static const int lengths[] = {900, 999, 1000, 1001, 1022, 1023, 1024, 1025, 5000};
     for (size_t i = 0; i < CR_COUNT(lengths); i++) {
         char             text[6000];
@@ -143,13 +144,13 @@ static void limits_lines(void) {
     }
 }
 
-static void limits_files(void) {
+static void file_size_limit(void) {
     struct cr_config config;
     struct cr_text   text = {0};
     for (int i = 0; i < 3000; i++) cr_text_add(&text, "[s%d]\n", i);
     REQUIRE(!text.failed);
     CHECK_STATUS(cr_config_open(&config, file_bytes("c.ini", text.data, text.length), NULL, 0), CR_ERR_CONFIG);
-    CHECK_HAS(cr_error_message(), "\nand "); /* many complaints: told in part, the rest counted */
+    CHECK_HAS(cr_error_message(), "\nand "); /* many errors: some are printed, the others counted */
     CHECK(strlen(cr_error_message()) < 3900);
     while (text.length <= CR_INI_FILE_MAX) cr_text_add(&text, "# %080d\n", 0);
     CHECK_STATUS(cr_config_open(&config, file_bytes("c.ini", text.data, text.length), NULL, 0), CR_ERR_CONFIG);
@@ -157,7 +158,7 @@ static void limits_files(void) {
     cr_text_free(&text);
 }
 
-static void refuses_places(void) {
+static void invalid_paths_are_refused(void) {
     struct cr_config config;
     CHECK_STATUS(cr_config_open(&config, in_folder("missing.ini"), NULL, 0), CR_ERR_CONFIG);
     CHECK_HAS(cr_error_message(), "missing.ini: no such file");
@@ -173,7 +174,7 @@ static void refuses_places(void) {
     }
 }
 
-static void reads_a_pipe(void) {
+static void pipe_is_read(void) {
     struct cr_config config;
     char             path[64];
     int              ends[2];
@@ -187,7 +188,7 @@ static void reads_a_pipe(void) {
     close(ends[0]);
 }
 
-static void holds_values(void) {
+static void values_of_iniparser(void) {
     static const struct line_case cases[] = {{"", "", NULL},
                                              {"a b", "a b", NULL},
                                              {" a", "\" a\"", NULL},
@@ -230,7 +231,7 @@ static void *open_often(void *path) {
     return NULL;
 }
 
-static void opens_in_threads(void) {
+static void threads(void) {
     pthread_t threads[4];
     char      paths[2][400];
     snprintf(paths[0], sizeof paths[0], "%s", file_text("good.ini", "[train]\nbatch = 3\n"));
@@ -243,9 +244,10 @@ static void opens_in_threads(void) {
     }
 }
 
-static void leaves_nothing(void) {
+static void no_leaks(void) {
     CHECK_INT(cr_alloc_live(), 0);
 }
 
-TESTS(CASE(reads_values), CASE(knows_lines), CASE(refuses_bytes), CASE(limits_lines), CASE(limits_files),
-      CASE(refuses_places), CASE(reads_a_pipe), CASE(holds_values), CASE(opens_in_threads), CASE(leaves_nothing))
+TESTS(CASE(reads_values), CASE(line_numbers), CASE(invalid_bytes_are_refused), CASE(line_length_limit),
+      CASE(file_size_limit), CASE(invalid_paths_are_refused), CASE(pipe_is_read), CASE(values_of_iniparser),
+      CASE(threads), CASE(no_leaks))

@@ -1,5 +1,5 @@
-/* tests/unit/core/test_core.c: the ground: Philox against its published vectors, 16-bit rounding at every boundary,
- * initial weights against He's rule, memory that counts and fails on demand. */
+/* tests/unit/core/test_core.c: core functions: Philox against its published vectors, 16-bit rounding at every boundary,
+ * initial weights against the rule of He et al., memory that counts and fails on demand. */
 #include "core/dtype.h"
 #include "core/rng.h"
 #include "model/model.h"
@@ -7,7 +7,7 @@
 
 /* ---- Philox4x32-10: the known answers published with Random123 ---- */
 
-static void philox_gives_the_published_words(void) {
+static void philox_matches_published_vectors(void) {
     static const struct {
         uint32_t counter[4], key[2], want[4];
     } known[] = {
@@ -24,7 +24,7 @@ static void philox_gives_the_published_words(void) {
     }
 }
 
-static void streams_are_apart_and_draws_in_range(void) {
+static void streams_are_distinct_and_values_in_range(void) {
     struct cr_rng a = cr_rng_make(1, CR_RNG_ORDER, 5, 0), b = cr_rng_make(1, CR_RNG_AUGMENT, 5, 0);
     struct cr_rng c = cr_rng_make(1, CR_RNG_ORDER, 5, 0), d = cr_rng_make(2, CR_RNG_ORDER, 5, 0);
     int           same_purpose = 0, same_seed = 0;
@@ -45,9 +45,9 @@ static void streams_are_apart_and_draws_in_range(void) {
     CHECK_INT(cr_rng_below(&d, 1), 0);
 }
 
-/* ---- 16 bits ---- */
+/* ---- 16-bit formats ---- */
 
-/* The value of a half by its definition. */
+/* The value of a 16-bit number by its definition. */
 static double half_value(unsigned h, int exponent_bits) {
     int    mantissa_bits = 15 - exponent_bits, bias = (1 << (exponent_bits - 1)) - 1;
     int    exponent = (int)(h >> mantissa_bits) & ((1 << exponent_bits) - 1);
@@ -67,8 +67,8 @@ struct half {
     uint16_t (*round)(float);
 };
 
-/* All 65536 values there and back, and between each two neighbours the middle (to the even one) and what lies beside.
- */
+/* All 65536 values there and back; between each two neighbours the middle (rounds to even) and the numbers next to
+ * it. */
 static void check_half(const struct half *type) {
     const unsigned infinity = ((1u << type->exponent_bits) - 1) << (15 - type->exponent_bits);
     int            wrong    = 0;
@@ -82,7 +82,7 @@ static void check_half(const struct half *type) {
         wrong += (double)got != want || !signbit(got) != !signbit(want) || type->round(got) != h;
         if ((h & 0x7fff) >= infinity) continue;
         unsigned even = h & 1 ? h + 1 : h;
-        /* above the largest finite value lies infinity, as if the exponents went on */
+        /* infinity lies above the largest finite value, as if the exponents continued */
         double next   = (h & 0x7fff) + 1 == infinity ? want * 2 - half_value(h - 1, type->exponent_bits)
                                                      : half_value(h + 1, type->exponent_bits);
         float  middle = (float)((want + next) / 2);
@@ -114,8 +114,8 @@ static void bf16_rounds_to_nearest_even(void) {
 
 /* ---- initial weights ---- */
 
-/* Mean, deviation and fourth moment (3 for a normal, 1.8 for a uniform distribution) of a parameter, each within five
- * of its own deviations. */
+/* Mean, standard deviation and kurtosis (3 for a normal, 1.8 for a uniform distribution) of a parameter, each within
+ * five of its own standard deviations. */
 static void check_moments(const struct cr_param_store *store, int param, const struct cr_config *config,
                           double deviation, bool normal) {
     const struct cr_param *q = &store->param[param];
@@ -142,7 +142,7 @@ static void check_init(const char *const *overrides, int count, bool fan_out, bo
     const struct cr_param_store *store = &model.store;
     for (int i = 0; i < store->params; i++) {
         const struct cr_param *q = &store->param[i];
-        if (q->role == CR_ROLE_CONV) { /* fan: window times filters or channels */
+        if (q->role == CR_ROLE_CONV) { /* fan: window size times filters or channels */
             double fan = (double)(q->dim[1] * q->dim[2] * (fan_out ? q->dim[0] : q->dim[3]));
             check_moments(store, i, &config, sqrt(2 / fan), normal);
         } else if (q->role == CR_ROLE_DENSE_WEIGHT) { /* torch.nn.Linear: uniform within 1/sqrt(inputs) */
@@ -182,7 +182,7 @@ static int64_t parameters_of(const char *const *overrides, int count) {
     return sum;
 }
 
-/* num_params of torchvision's weights. */
+/* num_params of the torchvision weights. */
 static void networks_have_the_published_sizes(void) {
     static const struct {
         const char *arch;
@@ -194,14 +194,15 @@ static void networks_have_the_published_sizes(void) {
     for (size_t i = 0; i < CR_COUNT(known); i++) CHECK_INT(parameters_of(&known[i].arch, 1), known[i].parameters);
 }
 
-static void bottlenecks_have_a_width_of_their_own(void) {
+static void bottleneck_width_is_configurable(void) {
     static const char *const        wide[]   = {"model.arch=resnet50", "model.width_per_group=128"},
                              *const narrow[] = {"model.arch=wide_resnet50_2", "model.width_per_group=64"};
     static const char *const        basic[]  = {"model.arch=resnet18", "model.width_per_group=128"};
-    static const char *const        odd[]    = {"model.arch=custom", "model.block=bottleneck", "model.stem=imagenet",
-                                                "model.depths=1",    "model.widths=24",        "model.width_per_group=10"};
-    static const char *const        none[]   = {"model.arch=custom", "model.block=bottleneck", "model.depths=1",
-                                                "model.widths=4", "model.width_per_group=15"};
+
+    static const char *const odd[]  = {"model.arch=custom", "model.block=bottleneck", "model.stem=imagenet",
+                                       "model.depths=1",    "model.widths=24",        "model.width_per_group=10"};
+    static const char *const none[] = {"model.arch=custom", "model.block=bottleneck", "model.depths=1",
+                                       "model.widths=4", "model.width_per_group=15"};
     CHECK_INT(parameters_of(wide, 2), 68883240);
     CHECK_INT(parameters_of(narrow, 2), 25557032);
     /* 24 * 10 / 64 = 3: stem 7x7x3x24 and BN, 1x1 24 to 3, 3x3 3 to 3, 1x1 3 to 96, 1x1 24 to 96, classifier of 1000 */
@@ -239,7 +240,7 @@ static void allocation_counts_and_fails_on_demand(void) {
     CHECK_INT(cr_alloc_live(), live);
 }
 
-static void a_text_is_valid_json_or_failed(void) {
+static void text_is_valid_json_or_failed(void) {
     struct cr_text text = {0};
     cr_text_add_json(&text, "a\"b\\c\n\x01");
     CHECK_STR(text.data, "\"a\\\"b\\\\c\\u000a\\u0001\"");
@@ -250,7 +251,7 @@ static void a_text_is_valid_json_or_failed(void) {
     cr_text_free(&text);
 }
 
-TESTS(CASE(philox_gives_the_published_words), CASE(streams_are_apart_and_draws_in_range),
+TESTS(CASE(philox_matches_published_vectors), CASE(streams_are_distinct_and_values_in_range),
       CASE(f16_rounds_to_nearest_even), CASE(bf16_rounds_to_nearest_even), CASE(initial_weights_follow_he),
-      CASE(networks_have_the_published_sizes), CASE(bottlenecks_have_a_width_of_their_own),
-      CASE(allocation_counts_and_fails_on_demand), CASE(a_text_is_valid_json_or_failed))
+      CASE(networks_have_the_published_sizes), CASE(bottleneck_width_is_configurable),
+      CASE(allocation_counts_and_fails_on_demand), CASE(text_is_valid_json_or_failed))

@@ -1,6 +1,6 @@
-/* tests/unit/data/test_augment.c: what happens to a training picture behind its crop: each operation against PIL's
- * pixels (tests/golden/augment/make.py), TrivialAugment's and ColorJitter's draws against their ranges, and that the
- * picture is a function of (seed, epoch, sample) alone. */
+/* tests/unit/data/test_augment.c: augmentation of a training image after its crop: each operation against the pixels of
+ * PIL (tests/golden/augment/make.py), the random values of TrivialAugment and ColorJitter against their ranges, and
+ * that the image is a function of (seed, epoch, sample) alone. */
 #include "data/data_internal.h"
 #include "formats/safetensors.h"
 #include "tests/harness/image_support.h"
@@ -15,7 +15,7 @@ static uint8_t *golden_read(struct cr_st_file *file, const char *name, int *size
     const struct cr_st_entry *e     = cr_st_find(file, name);
     uint8_t                  *bytes = e ? malloc((size_t)e->bytes) : NULL;
     if (!bytes || cr_st_read(file, e, 0, bytes, (size_t)e->bytes) != CR_OK) {
-        TEST_FAIL_("%s is not there", name);
+        TEST_FAIL_("%s is missing", name);
         free(bytes);
         return NULL;
     }
@@ -23,8 +23,8 @@ static uint8_t *golden_read(struct cr_st_file *file, const char *name, int *size
     return bytes;
 }
 
-/* Names are "OP AMOUNT PICTURE", with the number of the operation. */
-static void operations_are_pils(void) {
+/* Names are "OP AMOUNT IMAGE", with the number of the operation. */
+static void operations_match_pil(void) {
     struct cr_st_file *file;
     int                seen[CR_PIXELS_HUE + 1] = {0};
     char               path[512];
@@ -54,8 +54,8 @@ static void operations_are_pils(void) {
     cr_st_close(file);
 }
 
-/* torchvision's table of TrivialAugmentWide: the largest amount of each operation, and its least. */
-static void trivial_has_torchvisions_ranges(void) {
+/* The table of TrivialAugmentWide in torchvision: the largest amount of each operation, and the smallest. */
+static void trivial_matches_torchvision_ranges(void) {
     static const struct {
         double low, high;
         int    amounts;
@@ -81,7 +81,7 @@ static void trivial_has_torchvisions_ranges(void) {
         if (k == amounts[op] && k < 64) known[op][amounts[op]++] = by;
     }
     for (int op = 0; op < 14; op++) {
-        CHECK_NEAR(count[op], DRAWS / 14.0, 500); /* five deviations of 97 */
+        CHECK_NEAR(count[op], DRAWS / 14.0, 500); /* five standard deviations of 97 */
         CHECK_NEAR(low[op], want[op].low, 1e-12);
         CHECK_NEAR(high[op], want[op].high, 1e-12);
         CHECK_INT(amounts[op], want[op].amounts);
@@ -91,7 +91,7 @@ static void trivial_has_torchvisions_ranges(void) {
 }
 
 enum { SIZE = 12 };
-static void draw_picture(uint8_t rgb[SIZE * SIZE * 3]) {
+static void draw_image(uint8_t rgb[SIZE * SIZE * 3]) {
     struct cr_rng rng = cr_rng_make(5, CR_RNG_TEST, 0, 0);
     for (int i = 0; i < SIZE * SIZE * 3; i++) rgb[i] = (uint8_t)cr_rng_below(&rng, 256);
 }
@@ -99,14 +99,14 @@ static void draw_picture(uint8_t rgb[SIZE * SIZE * 3]) {
 static void prepare(const struct cr_prepare *prep, int64_t epoch, int64_t sample, uint8_t *out, int32_t box[4]) {
     uint8_t               rgb[SIZE * SIZE * 3];
     const struct cr_image image = {SIZE, SIZE, rgb};
-    draw_picture(rgb);
+    draw_image(rgb);
     REQUIRE_OK(prepare_train(prep, &image, 1, epoch, sample, out, box));
 }
 
-/* With operations that do nothing the picture is what the device would have made of picture and box. */
+/* With operations that do nothing, the image is the one that the device would make from image and box. */
 static void shift_and_flip_come_first(void) {
     struct cr_prepare plain = {.size = SIZE, .crop = CR_CROP_PAD, .pad = 3, .hflip = 0.5}, with = plain;
-    with.jitter[3] = 1e-9; /* of a hue that does not turn */
+    with.jitter[3] = 1e-9; /* of a hue that does not rotate */
     int moved      = 0;
     for (int i = 0; i < 50; i++) {
         uint8_t a[SIZE * SIZE * 3], b[SIZE * SIZE * 3];
@@ -121,7 +121,7 @@ static void shift_and_flip_come_first(void) {
                 for (int c = 0; c < 3; c++) {
                     const int  y = h + box[0], x = box[2] ? box[1] + SIZE - 1 - w : box[1] + w;
                     const bool out = y < 0 || y >= SIZE || x < 0 || x >= SIZE;
-                    /* the way through hue, saturation and value and back costs a few levels */
+                    /* conversion to hue, saturation and value and back changes a few levels */
                     wrong += abs((out ? 0 : a[(y * SIZE + x) * 3 + c]) - b[(h * SIZE + w) * 3 + c]) > 9;
                 }
         CHECK_INT(wrong, 0);
@@ -129,7 +129,7 @@ static void shift_and_flip_come_first(void) {
     CHECK(moved > 40);
 }
 
-static void a_picture_follows_from_epoch_and_sample(void) {
+static void image_is_a_function_of_epoch_and_sample(void) {
     const struct cr_prepare trivial = {.size = SIZE, .crop = CR_CROP_NONE, .trivial = true},
                             jitter  = {.size = SIZE, .crop = CR_CROP_NONE, .jitter = {0.4, 0.4, 0.4, 0.1}};
     const struct cr_prepare *both[] = {&trivial, &jitter};
@@ -151,7 +151,7 @@ static void a_picture_follows_from_epoch_and_sample(void) {
     CHECK_INT(cr_alloc_live(), 0);
 }
 
-/* ---- what the device is asked to erase and to mix ---- */
+/* ---- erasing and mixing, which the device executes ---- */
 
 enum { MIX_SIZE = 32, MIX_BATCH = 10, MIX_DRAWS = 20000 };
 static struct cr_prepare mixing(double mixup, double cutmix, double erase) {
@@ -165,8 +165,9 @@ static struct cr_prepare mixing(double mixup, double cutmix, double erase) {
                                .cutmix_prob = 0.5};
 }
 
-/* Pairs of neighbours; the last of an odd batch has one too. A batch cut in pieces of even size keeps them. */
-static void partners_are_neighbours(void) {
+/* Neighbours form pairs; the last image of an odd batch has a partner too. A batch cut into parts of even size keeps
+ * its pairs. */
+static void mixing_partners_are_neighbours(void) {
     const struct cr_prepare prep  = mixing(1, 0, 0);
     static const int        odd[] = {1, 0, 3, 2, 3};
     int32_t                 mix[CR_MIX_NUMBERS];
@@ -194,12 +195,12 @@ static void mixup_draws_from_beta(void) {
         for (int i = 0; i < MIX_DRAWS; i++) {
             int32_t mix[CR_MIX_NUMBERS];
             cr_prepare_mix(&prep, 1, 0, i, i % MIX_BATCH, MIX_BATCH, mix);
-            const double share = (double)mix[CR_MIX_LABEL_WEIGHT] / CR_MIX_ONE;
-            CHECK(share >= 0 && share <= 1 && mix[CR_MIX_WEIGHT] == mix[CR_MIX_LABEL_WEIGHT] &&
+            const double fraction = (double)mix[CR_MIX_LABEL_WEIGHT] / CR_MIX_ONE;
+            CHECK(fraction >= 0 && fraction <= 1 && mix[CR_MIX_WEIGHT] == mix[CR_MIX_LABEL_WEIGHT] &&
                   mix[CR_MIX_PARTNER] == (i % MIX_BATCH ^ 1));
-            sum += share;
-            squares += (share - 0.5) * (share - 0.5);
-            below += share < 0.25;
+            sum += fraction;
+            squares += (fraction - 0.5) * (fraction - 0.5);
+            below += fraction < 0.25;
         }
         CHECK_NEAR(sum / MIX_DRAWS, 0.5, 5 * sqrt(variance / MIX_DRAWS));
         CHECK_NEAR(squares / MIX_DRAWS, variance, 0.03 * variance);
@@ -207,9 +208,9 @@ static void mixup_draws_from_beta(void) {
     }
 }
 
-/* The share of the label is the share of the area that is left; cuts have all sizes; each is as often as it should be.
- */
-static void cutmix_counts_what_is_left(void) {
+/* The fraction of the label is the fraction of the area that remains; cuts have all sizes, each with its expected
+ * frequency. */
+static void cutmix_label_follows_remaining_area(void) {
     const struct cr_prepare both = mixing(1, 1, 0);
     int                     cuts = 0, large = 0, plain = 0;
     for (int i = 0; i < MIX_DRAWS; i++) {
@@ -236,8 +237,8 @@ static void cutmix_counts_what_is_left(void) {
     CHECK(plain > 0.78 * MIX_DRAWS && plain < 0.83 * MIX_DRAWS); /* a few cuts are empty */
 }
 
-/* torchvision's RandomErasing: area 2 to 33 %, aspect 0.3 to 3.3, anywhere. */
-static void erasing_has_torchvisions_ranges(void) {
+/* RandomErasing of torchvision: area 2 to 33 %, aspect 0.3 to 3.3, any position. */
+static void erasing_matches_torchvision_ranges(void) {
     const struct cr_prepare prep   = mixing(0, 0, 0.25);
     int                     erased = 0, edge = 0;
     double                  sum = 0;
@@ -260,6 +261,6 @@ static void erasing_has_torchvisions_ranges(void) {
     CHECK(edge > 0);
 }
 
-TESTS(CASE(partners_are_neighbours), CASE(mixup_draws_from_beta), CASE(cutmix_counts_what_is_left),
-      CASE(erasing_has_torchvisions_ranges), CASE(operations_are_pils), CASE(trivial_has_torchvisions_ranges),
-      CASE(shift_and_flip_come_first), CASE(a_picture_follows_from_epoch_and_sample))
+TESTS(CASE(mixing_partners_are_neighbours), CASE(mixup_draws_from_beta), CASE(cutmix_label_follows_remaining_area),
+      CASE(erasing_matches_torchvision_ranges), CASE(operations_match_pil), CASE(trivial_matches_torchvision_ranges),
+      CASE(shift_and_flip_come_first), CASE(image_is_a_function_of_epoch_and_sample))

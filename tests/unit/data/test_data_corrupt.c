@@ -1,11 +1,11 @@
-/* tests/unit/data/test_data_corrupt.c: pictures that cannot be read: skipped, replaced and counted, or named, whatever
- * the workers do. */
+/* tests/unit/data/test_data_corrupt.c: images that cannot be read: skipped, replaced and counted, or named, independent
+ * of the workers. */
 #include "tests/harness/loader_support.h"
 
-static void skipped_pictures_are_replaced_and_counted(void) {
+static void skipped_images_are_replaced_and_counted(void) {
     char folder[SUPPORT_PATH], root[SUPPORT_PATH];
     make_folder(folder);
-    put_set(folder);
+    write_set(folder);
     put_text(folder, "a/007.png", "\x89PNG\r\n\x1a\n, and then nothing");
     put_text(folder, "b/033.png", "");
     struct cr_dataset *set;
@@ -17,22 +17,22 @@ static void skipped_pictures_are_replaced_and_counted(void) {
         uint64_t                 sum = CR_HASH_START;
         REQUIRE_OK(cr_loader_open(set, &options, &loader));
         for (int epoch = 0; epoch < 3; epoch++) {
-            int times[PICTURES] = {0}, twice = 0;
+            int times[IMAGES] = {0}, twice = 0;
             for (int b = 0; b < 3; b++) {
                 struct cr_batch batch;
                 REQUIRE_OK(cr_loader_next(loader, &batch));
                 for (int i = 0; i < 20; i++) {
-                    CHECK_INT(batch.labels[i], sample_of(&batch, i) >= PICTURES / 2);
+                    CHECK_INT(batch.labels[i], sample_of(&batch, i) >= IMAGES / 2);
                     times[sample_of(&batch, i)]++;
                 }
                 sum = cr_hash_bytes(sum, batch.images, 20 * 192);
                 cr_loader_release(loader, &batch);
             }
             CHECK(times[7] == 0 && times[33] == 0);
-            for (int i = 0; i < PICTURES; i++) twice += times[i] == 2;
-            CHECK_INT(twice, 2); /* the readable pictures after them stand in */
+            for (int i = 0; i < IMAGES; i++) twice += times[i] == 2;
+            CHECK_INT(twice, 2); /* the next readable images replace them */
         }
-        CHECK_INT(cr_loader_corrupt(loader), 2); /* each counted once, however often it is met */
+        CHECK_INT(cr_loader_corrupt(loader), 2); /* each counted once, however often it is read */
         cr_loader_close(loader);
         if (!workers) want = sum;
         CHECK(sum == want);
@@ -44,7 +44,7 @@ static void skipped_pictures_are_replaced_and_counted(void) {
             CHECK_INT(batch.count, 20);
             for (int i = 0; i < 20; i++) {
                 int sample = b * 20 + i;
-                CHECK_INT(batch.labels[i], sample == 7 || sample == 33 ? -1 : sample >= PICTURES / 2);
+                CHECK_INT(batch.labels[i], sample == 7 || sample == 33 ? -1 : sample >= IMAGES / 2);
             }
             cr_loader_release(loader, &batch);
         }
@@ -55,9 +55,9 @@ static void skipped_pictures_are_replaced_and_counted(void) {
     drop_folder(folder);
 }
 
-/* JPEGs, one of them cut off near its end: whether it counts as corrupt must not depend on which crops were drawn, nor
- * on how long the loader has been running. */
-static void a_cut_picture_is_corrupt_whatever_its_crop(void) {
+/* JPEGs, one of them truncated near its end: whether it counts as corrupt must not depend on the random crops, nor on
+ * how long the loader has been running. */
+static void truncated_image_is_corrupt_for_any_crop(void) {
     char     folder[SUPPORT_PATH], root[SUPPORT_PATH], path[SUPPORT_PATH];
     size_t   count;
     uint8_t *jpeg = read_bytes(GOLDEN "rgb.jpg", &count);
@@ -93,7 +93,7 @@ static void a_cut_picture_is_corrupt_whatever_its_crop(void) {
         CHECK(counts.file_bytes >= counts.images * 700 && counts.decode_ns > 0 && counts.resize_ns > 0 &&
               counts.cpu_ns > 0);
         cr_loader_close(loader);
-        options.epoch = 3; /* a run that starts here has proven nothing yet */
+        options.epoch = 3; /* a run that starts here has not verified any image yet */
         CHECK(sum_batches(set, options, 2, NULL) == late);
         if (!workers) want = late;
         CHECK(late == want);
@@ -103,10 +103,10 @@ static void a_cut_picture_is_corrupt_whatever_its_crop(void) {
     drop_folder(folder);
 }
 
-static void fatal_names_the_picture_in_order(void) {
+static void fatal_names_the_first_image(void) {
     char folder[SUPPORT_PATH], root[SUPPORT_PATH];
     make_folder(folder);
-    put_set(folder);
+    write_set(folder);
     put_text(folder, "b/045.png", "nonsense");
     put_text(folder, "b/047.png", "nonsense");
     struct cr_dataset *set;
@@ -117,7 +117,7 @@ static void fatal_names_the_picture_in_order(void) {
         struct cr_batch          batch;
         options.corrupt_fatal = true;
         REQUIRE_OK(cr_loader_open(set, &options, &loader));
-        for (int b = 0; b < 4; b++) { /* the batches before the broken one come whole */
+        for (int b = 0; b < 4; b++) { /* the batches before the broken one are complete */
             REQUIRE_OK(cr_loader_next(loader, &batch));
             cr_loader_release(loader, &batch);
         }
@@ -133,7 +133,7 @@ static void fatal_names_the_picture_in_order(void) {
     drop_folder(folder);
 }
 
-static void nothing_readable_is_an_error(void) {
+static void no_readable_image_is_an_error(void) {
     char folder[SUPPORT_PATH], root[SUPPORT_PATH], name[64];
     make_folder(folder);
     for (int i = 0; i < 8; i++) {
@@ -156,5 +156,5 @@ static void nothing_readable_is_an_error(void) {
     drop_folder(folder);
 }
 
-TESTS(CASE(skipped_pictures_are_replaced_and_counted), CASE(a_cut_picture_is_corrupt_whatever_its_crop),
-      CASE(fatal_names_the_picture_in_order), CASE(nothing_readable_is_an_error))
+TESTS(CASE(skipped_images_are_replaced_and_counted), CASE(truncated_image_is_corrupt_for_any_crop),
+      CASE(fatal_names_the_first_image), CASE(no_readable_image_is_an_error))

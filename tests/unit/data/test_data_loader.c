@@ -1,16 +1,17 @@
-/* The loader: the same bytes whatever the workers, exact resume, every evaluation sample once, corrupt pictures. */
+/* tests/unit/data/test_data_loader.c: the loader: the same bytes for any number of workers, exact resume, every
+ * evaluation sample once, corrupt images. */
 #include "tests/harness/loader_support.h"
 
 static void worker_count_changes_nothing(void) {
     char folder[SUPPORT_PATH], root[SUPPORT_PATH];
     make_folder(folder);
-    put_set(folder);
+    write_set(folder);
     struct cr_dataset *set;
     REQUIRE_OK(OPEN_SET(&set, "data.kind=folder", root_is(folder, root)));
     static const int batches[] = {1, 7, 32, 60};
     for (size_t k = 0; k < CR_COUNT(batches); k++) {
         int64_t  ends[2], want_ends[2];
-        int      n    = 3 * PICTURES / batches[k] + 2;
+        int      n    = 3 * IMAGES / batches[k] + 2;
         uint64_t want = sum_batches(set, plain_options(CR_SPLIT_TRAIN, batches[k], 0), n, want_ends);
         CHECK(want_ends[0] >= 3 || batches[k] == 60);
         for (int workers = 1; workers <= 4; workers += 3)
@@ -28,11 +29,11 @@ static void worker_count_changes_nothing(void) {
     drop_folder(folder);
 }
 
-/* Started at any batch, the rest is the same as in the run that went through. */
+/* Started at any batch, the loader delivers the same batches as a run from the start. */
 static void resume_continues_exactly(void) {
     struct cr_dataset *set;
     REQUIRE_OK(OPEN_SET(&set, "data.kind=synthetic", "data.train_images=37"));
-    struct cr_loader_options options = plain_options(CR_SPLIT_TRAIN, 5, 2); /* 7 batches an epoch */
+    struct cr_loader_options options = plain_options(CR_SPLIT_TRAIN, 5, 2); /* 7 batches per epoch */
     options.prepare.size             = 32;
     CHECK_INT(cr_loader_batches(set, &options), 7);
     for (int start = 0; start < 16; start++) {
@@ -52,15 +53,16 @@ static void resume_continues_exactly(void) {
         later.epoch                    = start / 7;
         later.first_batch              = start % 7;
         CHECK(sum_batches(set, later, 3, NULL) == whole);
-        later.epoch       = 0; /* the same place, said otherwise: batches run on into later epochs */
+        later.epoch       = 0; /* the same position in other numbers: batches run on into later epochs */
         later.first_batch = start;
         CHECK(sum_batches(set, later, 3, NULL) == whole);
     }
     cr_dataset_close(set);
 }
 
-/* Sums of 20 batches, taken when shifts and flips were still done by the workers: the draws and pixels are the same. */
-static void batches_are_those_of_the_host(void) {
+/* Checksums of 20 batches, recorded when shifts and flips were still done by the workers: the random values and pixels
+ * are the same. */
+static void batches_match_host_preparation(void) {
     struct cr_dataset *set;
     REQUIRE_OK(OPEN_SET(&set, "data.kind=synthetic", "data.train_images=37", "data.image_size=32"));
     struct cr_loader_options options = plain_options(CR_SPLIT_TRAIN, 5, 2);
@@ -75,18 +77,18 @@ static void batches_are_those_of_the_host(void) {
 static void an_epoch_is_a_permutation(void) {
     char folder[SUPPORT_PATH], root[SUPPORT_PATH];
     make_folder(folder);
-    put_set(folder);
+    write_set(folder);
     struct cr_dataset *set;
     REQUIRE_OK(OPEN_SET(&set, "data.kind=folder", root_is(folder, root)));
     struct cr_loader_options options = plain_options(CR_SPLIT_TRAIN, 16, 2);
     for (int drop = 0; drop < 2; drop++) {
         struct cr_loader *loader;
-        int               first[2][PICTURES + 16] = {{0}}, same = 0;
+        int               first[2][IMAGES + 16] = {{0}}, same = 0;
         options.drop_last = drop;
         CHECK_INT(cr_loader_batches(set, &options), drop ? 3 : 4);
         REQUIRE_OK(cr_loader_open(set, &options, &loader));
         for (int epoch = 0; epoch < 2; epoch++) {
-            int times[PICTURES] = {0};
+            int times[IMAGES] = {0};
             for (int b = 0; b < (drop ? 3 : 4); b++) {
                 struct cr_batch batch;
                 REQUIRE_OK(cr_loader_next(loader, &batch));
@@ -94,20 +96,20 @@ static void an_epoch_is_a_permutation(void) {
                 CHECK_INT(batch.count, 16);
                 for (int i = 0; i < 16; i++) {
                     int sample = sample_of(&batch, i);
-                    REQUIRE(sample >= 0 && sample < PICTURES);
-                    CHECK_INT(batch.labels[i], sample >= PICTURES / 2);
+                    REQUIRE(sample >= 0 && sample < IMAGES);
+                    CHECK_INT(batch.labels[i], sample >= IMAGES / 2);
                     first[epoch][b * 16 + i] = sample;
                     times[sample]++;
                 }
                 cr_loader_release(loader, &batch);
             }
             int met = 0;
-            for (int i = 0; i < PICTURES; i++) {
+            for (int i = 0; i < IMAGES; i++) {
                 met += times[i] > 0;
                 CHECK(times[i] <= (drop ? 1 : 2));
             }
-            CHECK_INT(met, drop ? 48 : PICTURES); /* without drop_last all, the first four twice */
-            for (int i = 0; !drop && i < 4; i++) CHECK_INT(first[epoch][PICTURES + i], first[epoch][i]);
+            CHECK_INT(met, drop ? 48 : IMAGES); /* without drop_last: all samples, the first four twice */
+            for (int i = 0; !drop && i < 4; i++) CHECK_INT(first[epoch][IMAGES + i], first[epoch][i]);
         }
         for (int i = 0; i < 48; i++) same += first[0][i] == first[1][i];
         CHECK(same < 12); /* the next epoch has another order */
@@ -120,7 +122,7 @@ static void an_epoch_is_a_permutation(void) {
 static void evaluation_delivers_each_sample_once(void) {
     char folder[SUPPORT_PATH], root[SUPPORT_PATH];
     make_folder(folder);
-    put_set(folder);
+    write_set(folder);
     struct cr_dataset *set;
     REQUIRE_OK(OPEN_SET(&set, "data.kind=folder", root_is(folder, root)));
     static const int batches[] = {1, 7, 60, 64};
@@ -138,7 +140,7 @@ static void evaluation_delivers_each_sample_once(void) {
                 for (int i = 0; i < batches[k]; i++) {
                     if (i < batch.count) {
                         CHECK_INT(sample_of(&batch, i), next);
-                        CHECK_INT(batch.labels[i], next >= PICTURES / 2);
+                        CHECK_INT(batch.labels[i], next >= IMAGES / 2);
                         next++;
                     } else {
                         CHECK_INT(batch.labels[i], -1);
@@ -147,8 +149,8 @@ static void evaluation_delivers_each_sample_once(void) {
                 }
                 cr_loader_release(loader, &batch);
             }
-            CHECK_INT(next, PICTURES);
-            REQUIRE_OK(cr_loader_next(loader, &batch)); /* asked again, it still says that it is over */
+            CHECK_INT(next, IMAGES);
+            REQUIRE_OK(cr_loader_next(loader, &batch)); /* a second call still reports the end */
             CHECK_INT(batch.count, 0);
             CHECK_INT(cr_loader_corrupt(loader), 0);
             cr_loader_close(loader);
@@ -157,9 +159,9 @@ static void evaluation_delivers_each_sample_once(void) {
     drop_folder(folder);
 }
 
-/* ---- life and death ---- */
+/* ---- closing ---- */
 
-static void closing_does_not_wait_for_the_rest(void) {
+static void closing_does_not_wait_for_pending_batches(void) {
     struct cr_dataset *set;
     REQUIRE_OK(OPEN_SET(&set, "data.kind=synthetic", "data.train_images=4096", "data.image_size=224"));
     struct cr_loader_options options = plain_options(CR_SPLIT_TRAIN, 1024, 3);
@@ -190,7 +192,7 @@ static void no_allocation_after_the_first_batch(void) {
             struct cr_batch batch;
             REQUIRE_OK(cr_loader_next(loader, &batch));
             cr_loader_release(loader, &batch);
-            if (b < 20) usleep(2000); /* on a busy machine a worker may be late to meet its first picture */
+            if (b < 20) usleep(2000); /* on a busy machine a worker may be late to read its first image */
             if (b == 20) calls = cr_alloc_calls();
         }
         CHECK_INT(cr_alloc_calls(), calls);
@@ -200,8 +202,8 @@ static void no_allocation_after_the_first_batch(void) {
     cr_dataset_close(set);
 }
 
-/* A consumer may hold a batch while it asks for the next one. */
-static void a_batch_may_be_held(void) {
+/* A consumer may hold a batch while it requests the next one. */
+static void batch_may_be_held(void) {
     struct cr_dataset *set;
     REQUIRE_OK(OPEN_SET(&set, "data.kind=synthetic", "data.train_images=64"));
     for (int workers = 0; workers <= 2; workers++) {
@@ -225,10 +227,10 @@ static void a_batch_may_be_held(void) {
     cr_dataset_close(set);
 }
 
-static void failing_allocations_are_clean(void) {
+static void failing_allocations_are_reported(void) {
     char folder[SUPPORT_PATH], root[SUPPORT_PATH];
     make_folder(folder);
-    put_set(folder);
+    write_set(folder);
     put_text(folder, "a/007.png", "nonsense");
     struct cr_dataset *set;
     REQUIRE_OK(OPEN_SET(&set, "data.kind=folder", root_is(folder, root)));
@@ -254,7 +256,7 @@ static void failing_allocations_are_clean(void) {
     drop_folder(folder);
 }
 
-/* Not a verdict, but a number to look at: pad crop and flip of 32 px pictures, one thread. */
+/* Prints a speed, without a check: pad crop and flip of 32 px images, one thread. */
 static void speed_of_pad_crops(void) {
     struct cr_dataset *set;
     REQUIRE_OK(OPEN_SET(&set, "data.kind=synthetic", "data.train_images=51200"));
@@ -269,11 +271,11 @@ static void speed_of_pad_crops(void) {
         cr_loader_release(loader, &batch);
     }
     cr_loader_close(loader);
-    printf("    %.0f pictures a second\n", 51200 / ((double)(cr_time_ns() - start) * 1e-9));
+    printf("    %.0f images/s\n", 51200 / ((double)(cr_time_ns() - start) * 1e-9));
     cr_dataset_close(set);
 }
 
-TESTS(CASE(worker_count_changes_nothing), CASE(resume_continues_exactly), CASE(batches_are_those_of_the_host),
+TESTS(CASE(worker_count_changes_nothing), CASE(resume_continues_exactly), CASE(batches_match_host_preparation),
       CASE(an_epoch_is_a_permutation), CASE(evaluation_delivers_each_sample_once),
-      CASE(closing_does_not_wait_for_the_rest), CASE(no_allocation_after_the_first_batch), CASE(a_batch_may_be_held),
-      CASE(failing_allocations_are_clean), CASE(speed_of_pad_crops))
+      CASE(closing_does_not_wait_for_pending_batches), CASE(no_allocation_after_the_first_batch),
+      CASE(batch_may_be_held), CASE(failing_allocations_are_reported), CASE(speed_of_pad_crops))

@@ -1,13 +1,13 @@
-/* tests/unit/data/test_data_ranks.c: batches of several ranks are those of one, cut: the same pictures with the same
- * crops in the same global batch, whatever the number of ranks; in evaluation each picture is delivered once. */
+/* tests/unit/data/test_data_ranks.c: the batches of several ranks are the parts of one global batch: the same images
+ * with the same crops in the same global batch, for any number of ranks; evaluation delivers each image once. */
 #include "tests/harness/data_support.h"
 
 #include "data/data_internal.h"
 
-enum { GLOBAL = 24, BATCHES = 11, SIDE = 8, PICTURE = SIDE * SIDE * 3 };
+enum { GLOBAL = 24, BATCHES = 11, SIDE = 8, IMAGE = SIDE * SIDE * 3 };
 
 struct seen { /* of one global batch after the other */
-    uint8_t images[BATCHES][GLOBAL][PICTURE];
+    uint8_t images[BATCHES][GLOBAL][IMAGE];
     int32_t labels[BATCHES][GLOBAL], boxes[BATCHES][GLOBAL][4];
     int64_t epoch[BATCHES];
 };
@@ -35,7 +35,7 @@ static struct cr_loader_options options_of(int rank, int ranks, bool drop_last, 
                                       .prepare     = {.size = SIDE, .crop = CR_CROP_PAD, .pad = 2, .hflip = 0.5}};
 }
 
-/* What rank `rank` delivers, put where it belongs in the global batches. */
+/* Stores the batches of rank `rank` at their places in the global batches. */
 static cr_status take(const struct cr_dataset *set, const struct cr_loader_options *o, int batches, struct seen *out) {
     struct cr_loader *loader;
     CR_TRY(cr_loader_open(set, o, &loader));
@@ -45,7 +45,7 @@ static cr_status take(const struct cr_dataset *set, const struct cr_loader_optio
         const size_t    at = (size_t)(o->rank * o->batch), n = (size_t)o->batch;
         status = cr_loader_next(loader, &batch);
         if (status != CR_OK) break;
-        memcpy(out->images[b][at], batch.images, n * PICTURE);
+        memcpy(out->images[b][at], batch.images, n * IMAGE);
         memcpy(&out->labels[b][at], batch.labels, n * sizeof *batch.labels);
         memcpy(&out->boxes[b][at], batch.boxes, n * 4 * sizeof *batch.boxes);
         out->epoch[b] = batch.epoch;
@@ -55,7 +55,7 @@ static cr_status take(const struct cr_dataset *set, const struct cr_loader_optio
     return status;
 }
 
-static void training_batches_are_cut_from_one_order(void) {
+static void training_batches_are_parts_of_one_order(void) {
     struct seen       *one, *many;
     struct cr_dataset *set;
     REQUIRE_OK(open_set(CR_SPLIT_TRAIN, &set));
@@ -84,8 +84,8 @@ static void training_batches_are_cut_from_one_order(void) {
     cr_dataset_close(set);
 }
 
-/* From the middle of an epoch on, as a run does that goes on with another number of ranks. */
-static void the_order_goes_on_with_other_ranks(void) {
+/* From the middle of an epoch on, as a run that resumes with another number of ranks. */
+static void order_continues_with_other_ranks(void) {
     struct seen       *one, *many;
     struct cr_dataset *set;
     REQUIRE_OK(open_set(CR_SPLIT_TRAIN, &set));
@@ -104,7 +104,7 @@ static void the_order_goes_on_with_other_ranks(void) {
     cr_dataset_close(set);
 }
 
-static void evaluation_delivers_each_picture_once(void) {
+static void evaluation_delivers_each_image_once(void) {
     struct cr_dataset *set;
     REQUIRE_OK(open_set(CR_SPLIT_VAL, &set));
     for (int ranks = 1; ranks <= 5; ranks++)
@@ -136,5 +136,5 @@ static void evaluation_delivers_each_picture_once(void) {
     cr_dataset_close(set);
 }
 
-TESTS(CASE(training_batches_are_cut_from_one_order), CASE(the_order_goes_on_with_other_ranks),
-      CASE(evaluation_delivers_each_picture_once))
+TESTS(CASE(training_batches_are_parts_of_one_order), CASE(order_continues_with_other_ranks),
+      CASE(evaluation_delivers_each_image_once))

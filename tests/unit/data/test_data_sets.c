@@ -1,4 +1,5 @@
-/* The formats: CIFAR, folders, shapes, synthetic. Counts and names against what is published, refusals by message. */
+/* tests/unit/data/test_data_sets.c: the dataset formats CIFAR, folders, shapes, synthetic: counts and names against
+ * published values, and error messages. */
 #include "tests/harness/data_support.h"
 
 #include "data/data_internal.h"
@@ -131,8 +132,9 @@ static void cifar100_reads_fine_labels(void) {
     drop_folder(folder);
 }
 
-/* The real set: counts by class and batch, first bytes, mean and deviation as published in the data's README. */
-static void cifar10_is_the_published_set(void) {
+/* The real dataset: counts by class and batch, first bytes, mean and standard deviation as published in the README of
+ * the data. */
+static void cifar10_matches_the_published_data(void) {
     static const int by_batch[5][10] = {{1005, 974, 1032, 1016, 999, 937, 1030, 1001, 1025, 981},
                                         {984, 1007, 1010, 995, 1010, 988, 1008, 1026, 987, 985},
                                         {994, 1042, 965, 997, 990, 1029, 978, 1015, 961, 1029},
@@ -181,25 +183,25 @@ static void put_flat(const char *root, int classes, int each) {
     for (int c = 0; c < classes; c++)
         for (int i = 0; i < each; i++) {
             snprintf(name, sizeof name, "class%c/%03d.png", 'A' + c, i);
-            put_picture(root, name, 5, 4, c * 40 + i);
+            put_image(root, name, 5, 4, c * 40 + i);
         }
 }
 
 static void folders_are_listed_in_order(void) {
     char folder[SUPPORT_PATH], root[SUPPORT_PATH], link[SUPPORT_PATH], name[SUPPORT_PATH];
     make_folder(folder);
-    put_picture(folder, "train/dog/b.png", 3, 4, 1);
-    put_picture(folder, "train/dog/deep/er/a.PNG", 3, 4, 2);
-    put_picture(folder, "train/cat/x.JPEG", 3, 4, 3); /* a PNG by content */
-    put_picture(folder, "train/Zebra/y.png", 3, 4, 4);
-    put_picture(folder, "train/dog/.hidden.png", 3, 4, 5);
-    put_picture(folder, "train/.trash/z.png", 3, 4, 6);
+    put_image(folder, "train/dog/b.png", 3, 4, 1);
+    put_image(folder, "train/dog/deep/er/a.PNG", 3, 4, 2);
+    put_image(folder, "train/cat/x.JPEG", 3, 4, 3); /* a PNG by content */
+    put_image(folder, "train/Zebra/y.png", 3, 4, 4);
+    put_image(folder, "train/dog/.hidden.png", 3, 4, 5);
+    put_image(folder, "train/.trash/z.png", 3, 4, 6);
     put_text(folder, "train/dog/notes.txt", "no picture");
     put_text(folder, "train/readme.png", "not in a class");
-    put_picture(folder, "valid/dog/1.png", 3, 4, 1);
-    put_picture(folder, "valid/cat/1.png", 3, 4, 1);
-    put_picture(folder, "valid/Zebra/1.png", 3, 4, 1);
-    text_into(link, "%s/train/dog/loop", folder); /* a loop, a link to nowhere, a link to a picture, a pipe */
+    put_image(folder, "valid/dog/1.png", 3, 4, 1);
+    put_image(folder, "valid/cat/1.png", 3, 4, 1);
+    put_image(folder, "valid/Zebra/1.png", 3, 4, 1);
+    text_into(link, "%s/train/dog/loop", folder); /* a loop, a link without target, a link to an image, a pipe */
     REQUIRE(symlink("..", link) == 0);
     text_into(link, "%s/train/cat/gone.png", folder);
     REQUIRE(symlink("/nonexistent/file.png", link) == 0);
@@ -212,7 +214,7 @@ static void folders_are_listed_in_order(void) {
     static const char *const want[] = {"Zebra/y.png", "cat/linked.png", "cat/x.JPEG", "dog/b.png", "dog/deep/er/a.PNG"};
     static const int         labels[] = {0, 1, 1, 2, 2}, colours[] = {4, 3, 3, 1, 2};
     REQUIRE(cr_dataset_classes(set) == 3);
-    CHECK_STR(cr_dataset_class_name(set, 0), "Zebra"); /* by bytes: capitals first */
+    CHECK_STR(cr_dataset_class_name(set, 0), "Zebra"); /* byte order: capitals first */
     CHECK_STR(cr_dataset_class_name(set, 2), "dog");
     REQUIRE(cr_dataset_count(set) == 5);
     for (int64_t i = 0; i < 5; i++) {
@@ -232,31 +234,32 @@ static void folders_are_listed_in_order(void) {
     drop_folder(folder);
 }
 
-static void wrong_folders_are_refused(void) {
+static void invalid_folders_are_refused(void) {
     char folder[SUPPORT_PATH], root[SUPPORT_PATH], other[SUPPORT_PATH];
     make_folder(folder);
     root_is(folder, root);
     CHECK_REFUSED(CR_ERR_CONFIG, "/nonexistent/x", "data", CR_SPLIT_TRAIN, "data.kind=folder",
                   "data.root=/nonexistent/x");
     CHECK_REFUSED(CR_ERR_FORMAT, folder, "no class folders", CR_SPLIT_TRAIN, "data.kind=folder", root);
-    put_picture(folder, "train/a/1.png", 2, 2, 0);
+    put_image(folder, "train/a/1.png", 2, 2, 0);
     CHECK_REFUSED(CR_ERR_FORMAT, "only one class folder, a", "train", CR_SPLIT_TRAIN, "data.kind=folder", root);
     text_into(other, "%s/train/b", folder);
     REQUIRE(mkdir(other, 0777) == 0);
     CHECK_REFUSED(CR_ERR_FORMAT, "train/b: no image", "fill it or remove it", CR_SPLIT_TRAIN, "data.kind=folder", root);
     put_text(folder, "train/b/x.webp", "RIFF");
     CHECK_REFUSED(CR_ERR_FORMAT, "train/b", "x.webp", CR_SPLIT_TRAIN, "data.kind=folder", root);
-    put_picture(folder, "train/b/1.png", 2, 2, 0);
+    put_image(folder, "train/b/1.png", 2, 2, 0);
     CHECK_REFUSED(CR_ERR_CONFIG, "val_fraction", "no val/", CR_SPLIT_VAL, "data.kind=folder", root);
-    put_picture(folder, "val/a/1.png", 2, 2, 0);
-    put_picture(folder, "val/c/1.png", 2, 2, 0);
+    put_image(folder, "val/a/1.png", 2, 2, 0);
+    put_image(folder, "val/c/1.png", 2, 2, 0);
     CHECK_REFUSED(CR_ERR_FORMAT, "the class b", "same class folders", CR_SPLIT_TRAIN, "data.kind=folder", root);
     CHECK_REFUSED(CR_ERR_FORMAT, "the class b", "same class folders", CR_SPLIT_VAL, "data.kind=folder", root);
     drop_folder(folder);
 }
 
-/* Held-out pictures: all of them in exactly one split, the right share of each class, the same when files are added. */
-static void val_fraction_holds_out_by_name(void) {
+/* Validation images: each of them in exactly one split, the correct fraction of each class, the same images when files
+ * are added. */
+static void val_fraction_selects_by_name(void) {
     char folder[SUPPORT_PATH], root[SUPPORT_PATH], name[SUPPORT_PATH];
     make_folder(folder);
     put_flat(folder, 3, 20);
@@ -291,7 +294,7 @@ static void val_fraction_holds_out_by_name(void) {
     REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &train, "data.kind=folder", root, "data.val_fraction=0.25"));
     CHECK(cr_dataset_fingerprint(train) == before);
     cr_dataset_close(train);
-    put_picture(folder, "classA/new.png", 2, 2, 0);
+    put_image(folder, "classA/new.png", 2, 2, 0);
     REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &train, "data.kind=folder", root, "data.val_fraction=0.25"));
     CHECK(cr_dataset_fingerprint(train) != before);
     cr_dataset_close(train);
@@ -300,7 +303,7 @@ static void val_fraction_holds_out_by_name(void) {
 
 /* ---- shapes, synthetic ---- */
 
-static void shapes_are_made_once(void) {
+static void shapes_are_generated_once(void) {
     char           folder[SUPPORT_PATH], root[SUPPORT_PATH], path[SUPPORT_PATH], stamp[SUPPORT_PATH];
     struct stat    first, second;
     struct cr_text text = {0};
@@ -321,7 +324,7 @@ static void shapes_are_made_once(void) {
     uint8_t         drawn[32 * 32 * 3];
     struct cr_image image;
     int32_t         label;
-    REQUIRE_OK(cr_dataset_get(val, 7, &image, &label)); /* sorted: class 3, its second picture = index 13 */
+    REQUIRE_OK(cr_dataset_get(val, 7, &image, &label)); /* sorted: class 3, its second image = index 13 */
     cr_shapes_draw(CR_SPLIT_VAL, 13, drawn);
     CHECK_INT(label, 3);
     CHECK(image.width == 32 && image.height == 32 && !memcmp(image.rgb, drawn, sizeof drawn));
@@ -345,7 +348,7 @@ static void shapes_are_made_once(void) {
     drop_folder(folder);
 }
 
-/* The drawing is the same everywhere, and no two pictures are equal. */
+/* The generated images are the same on every machine, and no two images are equal. */
 static void shapes_are_the_same_everywhere(void) {
     uint64_t hash = CR_HASH_START, seen[200];
     for (int i = 0; i < 200; i++) {
@@ -355,8 +358,7 @@ static void shapes_are_the_same_everywhere(void) {
         hash    = cr_hash_bytes(hash, rgb, sizeof rgb);
         for (int k = 0; k < i; k++) CHECK(seen[k] != seen[i]);
     }
-    CHECK(hash ==
-          UINT64_C(3530794328191104419)); /* changes with the drawing, and only with it: then raise GENERATION */
+    CHECK(hash == UINT64_C(3530794328191104419)); /* changes only with the generator: then increase GENERATION */
 }
 
 static void synthetic_is_a_function_of_seed_and_sample(void) {
@@ -389,7 +391,7 @@ static void synthetic_is_a_function_of_seed_and_sample(void) {
 }
 
 /* Each format, with the n-th allocation failing for every n. */
-static void failing_allocations_are_clean(void) {
+static void failing_allocations_are_reported(void) {
     char folder[SUPPORT_PATH], root[SUPPORT_PATH];
     make_folder(folder);
     root_is(folder, root);
@@ -421,6 +423,6 @@ static void failing_allocations_are_clean(void) {
 }
 
 TESTS(CASE(cifar_records_become_nhwc), CASE(cifar10_folder_is_found_and_checked), CASE(cifar100_reads_fine_labels),
-      CASE(cifar10_is_the_published_set), CASE(folders_are_listed_in_order), CASE(wrong_folders_are_refused),
-      CASE(val_fraction_holds_out_by_name), CASE(shapes_are_made_once), CASE(shapes_are_the_same_everywhere),
-      CASE(synthetic_is_a_function_of_seed_and_sample), CASE(failing_allocations_are_clean))
+      CASE(cifar10_matches_the_published_data), CASE(folders_are_listed_in_order), CASE(invalid_folders_are_refused),
+      CASE(val_fraction_selects_by_name), CASE(shapes_are_generated_once), CASE(shapes_are_the_same_everywhere),
+      CASE(synthetic_is_a_function_of_seed_and_sample), CASE(failing_allocations_are_reported))

@@ -1,11 +1,12 @@
-/* PNG and JPEG decoding against PIL (tests/golden/data/make.py), on broken files, and the PNG writer. */
+/* tests/unit/data/test_image_decode.c: PNG and JPEG decoding against PIL (tests/golden/data/make.py), broken files, and
+ * the PNG writer. */
 #include "tests/harness/data_support.h"
 #include "tests/harness/image_support.h"
 
 #include "data/data_internal.h"
 
-/* Every picture of decode.txt has PIL's pixels, to the bit. */
-static void golden_pictures_decode_as_in_pil(void) {
+/* Every image of decode.txt is bitwise identical to that of PIL. */
+static void golden_images_match_pil(void) {
     FILE *table = fopen(GOLDEN "decode.txt", "r");
     REQUIRE(table);
     char               name[128], path[SUPPORT_PATH];
@@ -28,7 +29,7 @@ static void golden_pictures_decode_as_in_pil(void) {
     CHECK(seen >= 20);
 }
 
-static void photos_decode_and_prepare_as_in_pil(void) {
+static void photos_match_pil(void) {
     if (!test_data_dir()) SKIP("CRESNET_TEST_DATA is not set");
     FILE *table = fopen(GOLDEN "photos.txt", "r");
     REQUIRE(table);
@@ -58,7 +59,7 @@ static void photos_decode_and_prepare_as_in_pil(void) {
     CHECK_INT(seen, 40);
 }
 
-/* ---- parts of pictures ---- */
+/* ---- parts of images ---- */
 
 static void draw_box(struct cr_rng *rng, int width, int height, int box[4]) {
     box[2] = 1 + (int)cr_rng_below(rng, (uint64_t)width);
@@ -67,7 +68,7 @@ static void draw_box(struct cr_rng *rng, int width, int height, int box[4]) {
     box[1] = (int)cr_rng_below(rng, (uint64_t)(height - box[3]) + 1);
 }
 
-/* Boxes of a file have the pixels of the whole picture, to the bit. */
+/* Boxes of a file are bitwise identical to the same part of the whole image. */
 static void check_boxes(const char *path, int times) {
     struct cr_scratch scratch = {0};
     struct cr_image   whole;
@@ -78,13 +79,13 @@ static void check_boxes(const char *path, int times) {
     REQUIRE_OK(image_decode(bytes, count, path, &whole));
     for (int k = 0; k < times; k++) {
         struct cr_stored     stored = {.bytes = bytes, .count = count, .verified = k % 2};
-        struct cr_lazy_image picture;
+        struct cr_lazy_image image;
         struct cr_window     window;
         int                  box[4], differing = 0;
         draw_box(&rng, whole.width, whole.height, box);
-        REQUIRE_OK(cr_lazy_image_open(&stored, path, &scratch, &picture));
-        CHECK(picture.image.width == whole.width && picture.image.height == whole.height);
-        REQUIRE_OK(cr_lazy_image_window(&picture, box, 0, &scratch, &window));
+        REQUIRE_OK(cr_lazy_image_open(&stored, path, &scratch, &image));
+        CHECK(image.image.width == whole.width && image.image.height == whole.height);
+        REQUIRE_OK(cr_lazy_image_window(&image, box, 0, &scratch, &window));
         REQUIRE(window.width == box[2] && window.height == box[3]);
         CHECK(window.x == 0 && window.y == 0 && window.w == box[2] && window.h == box[3]);
         for (int y = 0; y < box[3]; y++)
@@ -99,7 +100,7 @@ static void check_boxes(const char *path, int times) {
     cr_free(bytes);
 }
 
-static void boxes_equal_the_whole_picture(void) {
+static void boxes_equal_the_whole_image(void) {
     FILE *table = fopen(GOLDEN "decode.txt", "r");
     REQUIRE(table);
     char               name[128], path[SUPPORT_PATH];
@@ -128,11 +129,11 @@ static bool for_each_photo(void (*each)(const char *path)) {
 static void check_photo_boxes(const char *path) {
     check_boxes(path, 12);
 }
-static void boxes_of_photos_equal_the_whole_picture(void) {
+static void boxes_of_photos_equal_the_whole_image(void) {
     if (!for_each_photo(check_photo_boxes)) SKIP("no imagenet-sample-jpegs");
 }
 
-/* Mean difference of two pictures. */
+/* Mean difference of two images. */
 static double mean_difference(const uint8_t *a, const uint8_t *b, size_t count) {
     int64_t sum = 0;
     for (size_t i = 0; i < count; i++) sum += abs(a[i] - b[i]);
@@ -142,7 +143,7 @@ static double mean_difference(const uint8_t *a, const uint8_t *b, size_t count) 
 static double worst_scaled;
 static int    scaled_seen[4];
 
-/* The part of a picture that a scaled window says it is, resized, against the same from the whole picture. */
+/* Compares the scaled window, resized, with the same part of the whole image. */
 static void compare_scaled(const char *path, const struct cr_image *whole, const int box[4],
                            const struct cr_window *window, int least) {
     uint8_t         *a = cr_alloc((size_t)least * least, 3), *b = cr_alloc((size_t)least * least, 3);
@@ -184,15 +185,16 @@ static void check_scaled(const char *path) {
     REQUIRE_OK(image_decode(bytes, count, path, &whole));
     for (int k = 0; k < 24; k++) {
         struct cr_stored     stored = {.bytes = bytes, .count = count, .verified = k % 2};
-        struct cr_lazy_image picture;
+        struct cr_lazy_image image;
         struct cr_window     window;
         int                  box[4], least = leasts[k % 4], scale = 1;
         draw_box(&rng, whole.width, whole.height, box);
         if (box[2] < least || box[3] < least) continue;
-        REQUIRE_OK(cr_lazy_image_open(&stored, path, &scratch, &picture));
-        REQUIRE_OK(cr_lazy_image_window(&picture, box, least, &scratch, &window));
+        REQUIRE_OK(cr_lazy_image_open(&stored, path, &scratch, &image));
+        REQUIRE_OK(cr_lazy_image_window(&image, box, least, &scratch, &window));
         CHECK(window.w >= least && window.h >= least && window.w > 0);
-        while (scale < 8 && window.w * (scale + 0.5) < box[2]) scale *= 2;                 /* what the window shows */
+        /* the part that the window shows */
+        while (scale < 8 && window.w * (scale + 0.5) < box[2]) scale *= 2;
         CHECK(scale == 8 || box[2] / (2 * scale) < least || box[3] / (2 * scale) < least); /* no larger than needed */
         CHECK(window.x >= 0 && window.y >= 0 && window.x + window.w <= window.width &&
               window.y + window.h <= window.height);
@@ -204,9 +206,9 @@ static void check_scaled(const char *path) {
     cr_free(bytes);
 }
 
-/* A box far larger than what is made of it may be decoded at a smaller scale: what comes out differs little, and lies
- * where it must (one pixel beside would show). */
-static void scaled_boxes_look_the_same(void) {
+/* A box far larger than its output may be decoded at a smaller scale: the result differs little and has the right
+ * position (an offset of one pixel would be visible). */
+static void scaled_boxes_differ_little(void) {
     worst_scaled = 0;
     memset(scaled_seen, 0, sizeof scaled_seen);
     if (!for_each_photo(check_scaled)) SKIP("no imagenet-sample-jpegs");
@@ -214,8 +216,8 @@ static void scaled_boxes_look_the_same(void) {
     printf("    worst mean difference %.2f levels\n", worst_scaled);
 }
 
-/* Damage behind the box: found in a picture that was not proven, not looked for in one that was. */
-static void damage_behind_a_box_is_found(void) {
+/* Damage after the box: found in an image that was not verified before, not searched in one that was. */
+static void damage_after_a_box_is_found(void) {
     static const char *const names[] = {"rgb.jpg", "rgb-422.jpg", "l.jpg", "cmyk.jpg"};
     for (size_t n = 0; n < CR_COUNT(names); n++) {
         char              path[SUPPORT_PATH];
@@ -226,11 +228,11 @@ static void damage_behind_a_box_is_found(void) {
         for (size_t cut = count - 8; cut < count - 4; cut++)
             for (int proven = 0; proven < 2; proven++) {
                 struct cr_stored     stored = {.bytes = bytes, .count = cut - 40, .verified = proven};
-                struct cr_lazy_image picture;
+                struct cr_lazy_image image;
                 struct cr_window     window;
                 int                  box[4] = {0, 0, 8, 4};
-                REQUIRE_OK(cr_lazy_image_open(&stored, "cut.jpg", &scratch, &picture));
-                CHECK_STATUS(cr_lazy_image_window(&picture, box, 0, &scratch, &window), proven ? CR_OK : CR_ERR_FORMAT);
+                REQUIRE_OK(cr_lazy_image_open(&stored, "cut.jpg", &scratch, &image));
+                CHECK_STATUS(cr_lazy_image_window(&image, box, 0, &scratch, &window), proven ? CR_OK : CR_ERR_FORMAT);
                 if (!proven) CHECK_HAS(cr_error_message(), "cut.jpg");
             }
         cr_scratch_free(&scratch);
@@ -245,8 +247,8 @@ static cr_status decode_status(const uint8_t *bytes, size_t count) {
     return status;
 }
 
-/* Cut anywhere before the last pixels' data, a file is refused with its name; never a crash, never a leak. */
-static void cut_files_are_refused(void) {
+/* Truncated anywhere before the end of the pixel data, a file is refused with its name; no crash, no leak. */
+static void truncated_files_are_refused(void) {
     static const char *const names[] = {"rgb.png",  "palette8.png", "rgb16.png", "rgb.jpg", "rgb-progressive.jpg",
                                         "cmyk.jpg", "l.jpg"};
     for (size_t n = 0; n < CR_COUNT(names); n++) {
@@ -260,7 +262,7 @@ static void cut_files_are_refused(void) {
         size_t whole = strstr(names[n], "png") ? count - 16 : count - 8;
         for (size_t cut = 0; cut < whole; cut++) {
             if (decode_status(bytes, cut) == CR_OK)
-                TEST_FAIL_("%s cut to %zu of %zu bytes was taken", names[n], cut, count);
+                TEST_FAIL_("%s truncated to %zu of %zu bytes was accepted", names[n], cut, count);
             if (cut > 0) CHECK_HAS(cr_error_message(), "cut.pic");
         }
         CHECK_STATUS(decode_status(bytes, count), CR_OK);
@@ -269,8 +271,9 @@ static void cut_files_are_refused(void) {
     }
 }
 
-/* Every byte flipped in turn: any status but a crash or a leak (the sanitizers and the fuzzers listen). */
-static void damaged_files_do_no_harm(void) {
+/* Every byte flipped in turn: any status is valid, but no crash and no leak (checked by the sanitizers and the
+ * fuzzers). */
+static void damaged_files_are_handled(void) {
     static const char *const names[] = {"la.png", "palette4.png", "rgb-422.jpg", "cmyk-progressive.jpg"};
     int                      refused = 0;
     for (size_t n = 0; n < CR_COUNT(names); n++) {
@@ -318,7 +321,7 @@ static void other_files_are_named(void) {
     CHECK_STATUS(cr_image_read("/", &image), CR_ERR_IO);
 }
 
-/* A header that claims a huge picture must cost neither memory nor time. */
+/* A header with a huge image size must cost neither memory nor time. */
 static void bombs_are_refused(void) {
     struct cr_image image;
     size_t          count;
@@ -330,11 +333,11 @@ static void bombs_are_refused(void) {
     jpeg[at + 5] = jpeg[at + 7] = 0x3f; /* about 16000 x 16000 */
     CHECK_STATUS(image_decode(jpeg, count, "bomb.jpg", &image), CR_ERR_FORMAT);
     CHECK_HAS(cr_error_message(), "bomb.jpg");
-    jpeg[at + 5] = jpeg[at + 7] = 0xff; /* beyond the limit of a side */
+    jpeg[at + 5] = jpeg[at + 7] = 0xff; /* above the limit of a side */
     CHECK_STATUS(image_decode(jpeg, count, "bomb.jpg", &image), CR_ERR_FORMAT);
     CHECK_HAS(cr_error_message(), "at most");
     cr_free(jpeg);
-    /* 16000 x 16000 pixels of 8-bit colour, in a PNG whose header has a right check sum and nothing behind it. */
+    /* 16000 x 16000 pixels of 8-bit colour, in a PNG with a valid header checksum and no data after it. */
     static const uint8_t png[] = {0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n', 0,    0, 0,    13,
                                   'I',  'H', 'D', 'R', 0,    0,    0x3e, 0x80, 0,    0, 0x3e, 0x80,
                                   8,    2,   0,   0,   0,    0xce, 0x1c, 0x48, 0x89, 0, 0,    0,
@@ -349,7 +352,7 @@ static void written_png_reads_back(void) {
     text_into(path, "%s/a.png", folder);
     static const int sizes[][2] = {{1, 1}, {17, 3}, {64, 200}};
     for (size_t i = 0; i < CR_COUNT(sizes); i++) {
-        struct cr_image image = make_picture(sizes[i][0], sizes[i][1]), back;
+        struct cr_image image = make_image(sizes[i][0], sizes[i][1]), back;
         REQUIRE_OK(cr_image_write_png(path, image.rgb, image.width, image.height));
         REQUIRE_OK(cr_image_read(path, &back));
         CHECK(back.width == image.width && back.height == image.height);
@@ -362,9 +365,9 @@ static void written_png_reads_back(void) {
     drop_folder(folder);
 }
 
-/* The n-th allocation fails, for every n: out of memory is said, nothing leaks. (libjpeg has an allocator of its own.)
- */
-static void failing_allocations_are_clean(void) {
+/* The n-th allocation fails, for every n: the status is out of memory, nothing leaks. (libjpeg has its own
+ * allocator.) */
+static void failing_allocations_are_reported(void) {
     static const char *const names[] = {"rgb.png", "palette8.png", "rgb.jpg", "cmyk.jpg"};
     for (size_t n = 0; n < CR_COUNT(names); n++) {
         char path[SUPPORT_PATH];
@@ -383,8 +386,7 @@ static void failing_allocations_are_clean(void) {
     }
 }
 
-TESTS(CASE(golden_pictures_decode_as_in_pil), CASE(photos_decode_and_prepare_as_in_pil),
-      CASE(boxes_equal_the_whole_picture), CASE(boxes_of_photos_equal_the_whole_picture),
-      CASE(scaled_boxes_look_the_same), CASE(damage_behind_a_box_is_found), CASE(cut_files_are_refused),
-      CASE(damaged_files_do_no_harm), CASE(other_files_are_named), CASE(bombs_are_refused),
-      CASE(written_png_reads_back), CASE(failing_allocations_are_clean))
+TESTS(CASE(golden_images_match_pil), CASE(photos_match_pil), CASE(boxes_equal_the_whole_image),
+      CASE(boxes_of_photos_equal_the_whole_image), CASE(scaled_boxes_differ_little), CASE(damage_after_a_box_is_found),
+      CASE(truncated_files_are_refused), CASE(damaged_files_are_handled), CASE(other_files_are_named),
+      CASE(bombs_are_refused), CASE(written_png_reads_back), CASE(failing_allocations_are_reported))

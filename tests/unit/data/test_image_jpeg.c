@@ -1,5 +1,5 @@
-/* Our own JPEG decoder against libjpeg: files of every usual kind, made here, whole and in parts, have the same pixels
- * to the bit; damaged ones get the same verdict. */
+/* tests/unit/data/test_image_jpeg.c: our JPEG decoder against libjpeg: files of every usual kind, generated here, whole
+ * and in parts, have bitwise identical pixels; both decoders accept or refuse the same damaged files. */
 #include "tests/harness/data_support.h"
 
 #include "data/data_internal.h"
@@ -12,11 +12,11 @@ struct form {
     bool optimize, progressive, noise;
 };
 
-/* A JPEG of the made-up picture, or of noise; cr_free. */
+/* A JPEG of the synthetic image, or of noise; cr_free. */
 static uint8_t *make_jpeg(const struct form *form, size_t *count) {
     struct jpeg_compress_struct jpeg;
     struct jpeg_error_mgr       errors;
-    struct cr_image             image = make_picture(form->width, form->height);
+    struct cr_image             image = make_image(form->width, form->height);
     unsigned char              *bytes = NULL;
     unsigned long               size  = 0;
     struct cr_rng               rng   = cr_rng_make((uint64_t)form->quality, CR_RNG_TEST, (uint64_t)form->width, 0);
@@ -53,16 +53,16 @@ static uint8_t *make_jpeg(const struct form *form, size_t *count) {
     return copy;
 }
 
-/* The box by one decoder: a sum of its pixels. */
+/* Checksum of the pixels of the box from one decoder. */
 static cr_status decode_box(const uint8_t *bytes, size_t count, const int box[4], bool proven, bool only_libjpeg,
                             struct cr_scratch *scratch, uint64_t *sum) {
     struct cr_stored     stored = {.bytes = bytes, .count = count, .verified = proven};
-    struct cr_lazy_image picture;
+    struct cr_lazy_image image;
     struct cr_window     window;
     *sum = CR_HASH_START;
     cr_jpeg_only_libjpeg(only_libjpeg);
-    cr_status status = cr_lazy_image_open(&stored, "made.jpg", scratch, &picture);
-    if (status == CR_OK) status = cr_lazy_image_window(&picture, box, 0, scratch, &window);
+    cr_status status = cr_lazy_image_open(&stored, "made.jpg", scratch, &image);
+    if (status == CR_OK) status = cr_lazy_image_window(&image, box, 0, scratch, &window);
     cr_jpeg_only_libjpeg(false);
     for (int y = 0; status == CR_OK && y < box[3]; y++)
         *sum = cr_hash_bytes(*sum, window.rgb + (size_t)y * window.stride, (size_t)box[2] * 3);
@@ -92,7 +92,7 @@ static void check_form(const struct form *form, struct cr_scratch *scratch, stru
 
 static const int luma[][2] = {{0, 0}, {1, 1}, {2, 1}, {1, 2}, {2, 2}, {4, 1}};
 
-static void usual_files_have_the_pixels_of_libjpeg(void) {
+static void usual_files_match_libjpeg(void) {
     static const int  qualities[] = {3, 40, 75, 92, 100};
     static const int  sizes[][2]  = {{1, 1},   {2, 3},   {3, 40},  {4, 4},    {5, 5},   {7, 9},
                                      {16, 16}, {17, 33}, {64, 48}, {131, 97}, {300, 40}};
@@ -109,8 +109,8 @@ static void usual_files_have_the_pixels_of_libjpeg(void) {
     cr_scratch_free(&scratch);
 }
 
-/* What is left to libjpeg, in between, so that nothing of one picture is carried to the next. */
-static void unusual_files_too(void) {
+/* Files that only libjpeg decodes, in between, so that no state of one image reaches the next. */
+static void unusual_files_match_libjpeg(void) {
     struct cr_scratch scratch = {0};
     struct cr_rng     rng     = cr_rng_make(5, CR_RNG_TEST, 0, 0);
     for (int k = 0; k < 40; k++) {
@@ -127,8 +127,8 @@ static void unusual_files_too(void) {
     cr_scratch_free(&scratch);
 }
 
-/* Every byte altered in turn, and every length cut: both decoders take the file, or both refuse it. */
-static void damaged_files_get_the_same_verdict(void) {
+/* Every byte changed in turn, and every length truncated: both decoders accept the file, or both refuse it. */
+static void damaged_files_are_refused_as_by_libjpeg(void) {
     struct cr_scratch scratch = {0};
     int               refused = 0, taken = 0;
     for (size_t l = 0; l < 5; l++) {
@@ -163,9 +163,10 @@ static uint8_t *find_segment(uint8_t *bytes, size_t count, int marker) {
     return NULL;
 }
 
-/* Coefficients that no encoder makes, since the quantiser is not the one that they were made with: where the transform
- * leaves 16 bits or the table that clamps, libjpeg's ways of it differ, and ours must be whichever it takes. */
-static void huge_coefficients_have_the_pixels_of_libjpeg(void) {
+/* Coefficients that no encoder produces, since the quantiser is not the one of the encoder. Where the transform exceeds
+ * 16 bits or the clamp table, the code paths of libjpeg differ from each other, and ours must equal the one that
+ * libjpeg uses. */
+static void huge_coefficients_match_libjpeg(void) {
     static const uint8_t steps[] = {2, 9, 16, 40, 255};
     struct cr_scratch    scratch = {0};
     for (size_t l = 0; l < 5; l++)
@@ -185,8 +186,8 @@ static void huge_coefficients_have_the_pixels_of_libjpeg(void) {
     cr_scratch_free(&scratch);
 }
 
-/* A Huffman code of ones alone, which the format keeps free: libjpeg refuses the table, and so do we. */
-static void codes_of_ones_are_refused(void) {
+/* A Huffman code of all ones, which the format reserves: libjpeg refuses the table, and so does our decoder. */
+static void huffman_codes_of_ones_are_refused(void) {
     struct cr_scratch scratch = {0};
     struct form       form    = {1, 1, 80, 40, 30, .restart = 0};
     int               box[4]  = {0, 0, 40, 30};
@@ -210,5 +211,5 @@ static void codes_of_ones_are_refused(void) {
     cr_scratch_free(&scratch);
 }
 
-TESTS(CASE(usual_files_have_the_pixels_of_libjpeg), CASE(unusual_files_too), CASE(damaged_files_get_the_same_verdict),
-      CASE(huge_coefficients_have_the_pixels_of_libjpeg), CASE(codes_of_ones_are_refused))
+TESTS(CASE(usual_files_match_libjpeg), CASE(unusual_files_match_libjpeg), CASE(damaged_files_are_refused_as_by_libjpeg),
+      CASE(huge_coefficients_match_libjpeg), CASE(huffman_codes_of_ones_are_refused))

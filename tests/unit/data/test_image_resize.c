@@ -1,17 +1,18 @@
-/* The resize against PIL and the preparation of samples against torchvision (tests/golden/data/make.py). */
+/* tests/unit/data/test_image_resize.c: resizing against PIL, and preparation of samples against torchvision
+ * (tests/golden/data/make.py). */
 #include "tests/harness/data_support.h"
 #include "tests/harness/image_support.h"
 
 #include "data/data_internal.h"
 
-static void resize_is_that_of_pil(void) {
+static void resize_matches_pil(void) {
     FILE *table = fopen(GOLDEN "resize.txt", "r");
     REQUIRE(table);
     int                w, h, out_w, out_h, seen = 0;
     double             x0, y0, x1, y1;
     unsigned long long want;
     while (fscanf(table, "%d %d %lf %lf %lf %lf %d %d %llx", &w, &h, &x0, &y0, &x1, &y1, &out_w, &out_h, &want) == 9) {
-        struct cr_image image = make_picture(w, h);
+        struct cr_image image = make_image(w, h);
         size_t          bytes = (size_t)out_w * out_h * 3;
         uint8_t        *out = cr_alloc(bytes, 1), *mirrored = cr_alloc(bytes, 1);
         CHECK_STATUS(cr_image_resize(&image, x0, y0, x1 - x0, y1 - y0, out, out_w, out_h, false), CR_OK);
@@ -22,7 +23,7 @@ static void resize_is_that_of_pil(void) {
         for (int y = 0; y < out_h; y++)
             for (int x = 0; x < out_w; x++)
                 if (memcmp(out + ((size_t)y * out_w + x) * 3, mirrored + ((size_t)y * out_w + out_w - 1 - x) * 3, 3)) {
-                    TEST_FAIL_("%d x %d to %d x %d: the mirrored picture differs at %d, %d", w, h, out_w, out_h, x, y);
+                    TEST_FAIL_("%d x %d to %d x %d: the mirrored image differs at %d, %d", w, h, out_w, out_h, x, y);
                     y = out_h, x = out_w;
                 }
         cr_image_free(&image);
@@ -34,9 +35,9 @@ static void resize_is_that_of_pil(void) {
     CHECK_INT(seen, 80);
 }
 
-/* A part of a result is that part of the whole result. */
+/* A part of the result equals that part of the whole result. */
 static void parts_equal_the_whole(void) {
-    struct cr_image  image = make_picture(123, 77);
+    struct cr_image  image = make_image(123, 77);
     uint8_t          whole[50 * 40 * 3], part[13 * 9 * 3];
     struct cr_buffer tables = {0};
     struct cr_resize job    = {.src        = image.rgb,
@@ -64,14 +65,14 @@ static void parts_equal_the_whole(void) {
     cr_image_free(&image);
 }
 
-/* With and without the wider instructions: parts, mirrored ones, boxes at every edge, reductions and enlargements. What
- * the CPU lacks is left out by itself. */
-static void all_levels_give_the_same_bits(void) {
+/* With and without SIMD instructions: parts, mirrored parts, boxes at every edge, reductions and enlargements.
+ * Instructions that the CPU lacks are left out automatically. */
+static void simd_levels_are_bitwise_identical(void) {
     struct cr_rng    rng    = cr_rng_make(8, CR_RNG_TEST, 0, 0);
     struct cr_buffer tables = {0};
     for (int k = 0; k < 300; k++) {
         int              w = 1 + (int)cr_rng_below(&rng, 300), h = 1 + (int)cr_rng_below(&rng, 200);
-        struct cr_image  image = make_picture(w, h);
+        struct cr_image  image = make_image(w, h);
         struct cr_resize job   = {.src = image.rgb, .src_w = w, .src_h = h, .src_stride = (size_t)w * 3};
         job.x                  = cr_rng_real(&rng) * w * 0.5;
         job.y                  = cr_rng_real(&rng) * h * 0.5;
@@ -106,13 +107,13 @@ static void all_levels_give_the_same_bits(void) {
     cr_free(tables.bytes);
 }
 
-static void evaluation_is_that_of_torchvision(void) {
+static void evaluation_matches_torchvision(void) {
     FILE *table = fopen(GOLDEN "eval.txt", "r");
     REQUIRE(table);
     int                w, h, short_side, crop, seen = 0;
     unsigned long long want;
     while (fscanf(table, "%d %d %d %d %llx", &w, &h, &short_side, &crop, &want) == 5) {
-        struct cr_image   image = make_picture(w, h);
+        struct cr_image   image = make_image(w, h);
         struct cr_prepare prep  = {.size = crop, .eval_resize = short_side};
         uint8_t          *out   = cr_alloc((size_t)crop * crop, 3);
         memset(out, 0xaa, (size_t)crop * crop * 3);
@@ -127,9 +128,9 @@ static void evaluation_is_that_of_torchvision(void) {
     CHECK_INT(seen, 17);
 }
 
-/* A training picture as the network sees it. */
-static cr_status train_picture(const struct cr_prepare *prep, const struct cr_image *image, uint64_t seed,
-                               int64_t epoch, int64_t sample, uint8_t *out) {
+/* A training image as the network input. */
+static cr_status train_image(const struct cr_prepare *prep, const struct cr_image *image, uint64_t seed, int64_t epoch,
+                             int64_t sample, uint8_t *out) {
     int32_t  box[4];
     uint8_t *whole = cr_alloc((size_t)prep->size * prep->size, 3);
     if (!whole) return CR_NO_MEMORY(1);
@@ -143,8 +144,8 @@ static cr_status train_picture(const struct cr_prepare *prep, const struct cr_im
     return status;
 }
 
-/* Sums of 64 training pictures, taken when shifts and flips were still done here on the host: to the byte. */
-static void boxed_pictures_are_those_of_the_host(void) {
+/* Checksums of 64 training images, recorded when shifts and flips were still done on the host: bitwise identical. */
+static void boxed_images_match_host_preparation(void) {
     static const struct {
         struct cr_prepare prep;
         int               width, height;
@@ -166,22 +167,22 @@ static void boxed_pictures_are_those_of_the_host(void) {
          UINT64_C(0x91794372c7b3fd01)},
     };
     for (size_t k = 0; k < CR_COUNT(cases); k++) {
-        struct cr_image image = make_picture(cases[k].width, cases[k].height);
+        struct cr_image image = make_image(cases[k].width, cases[k].height);
         uint8_t         out[24 * 24 * 3];
         uint64_t        sum = CR_HASH_START;
         for (int s = 0; s < 64; s++) {
-            REQUIRE_OK(train_picture(&cases[k].prep, &image, 21, s % 3, s, out));
+            REQUIRE_OK(train_image(&cases[k].prep, &image, 21, s % 3, s, out));
             sum = cr_hash_bytes(sum, out, (size_t)cases[k].prep.size * cases[k].prep.size * 3);
         }
-        if (sum != cases[k].sum) TEST_FAIL_("case %d: another sum", (int)k);
+        if (sum != cases[k].sum) TEST_FAIL_("case %d: another checksum", (int)k);
         cr_image_free(&image);
     }
 }
 
-/* A pad crop is one of the (2 pad + 1)^2 places, mirrored or not, and all of them come up about equally often. */
+/* A pad crop has one of (2 pad + 1)^2 positions, mirrored or not; all of them are about equally frequent. */
 static void pad_crops_are_uniform(void) {
     enum { SIZE = 12, PAD = 2, PLACES = 2 * PAD + 1, DRAWS = 20000 };
-    struct cr_image   image = make_picture(SIZE, SIZE);
+    struct cr_image   image = make_image(SIZE, SIZE);
     struct cr_prepare prep  = {.size = SIZE, .crop = CR_CROP_PAD, .pad = PAD, .hflip = 0.5};
     uint8_t           out[SIZE * SIZE * 3], want[PLACES * PLACES * 2][SIZE * SIZE * 3];
     int               times[PLACES * PLACES * 2] = {0};
@@ -194,7 +195,7 @@ static void pad_crops_are_uniform(void) {
                     want[k][(y * SIZE + x) * 3 + c] = inside ? image.rgb[(from_y * SIZE + from_x) * 3 + c] : 0;
             }
     for (int s = 0; s < DRAWS; s++) {
-        REQUIRE_OK(train_picture(&prep, &image, 5, s % 7, s, out));
+        REQUIRE_OK(train_image(&prep, &image, 5, s % 7, s, out));
         int k = 0;
         while (k < PLACES * PLACES * 2 && memcmp(out, want[k], sizeof out)) k++;
         REQUIRE(k < PLACES * PLACES * 2);
@@ -205,14 +206,14 @@ static void pad_crops_are_uniform(void) {
 }
 
 static void flips_follow_their_probability(void) {
-    struct cr_image   image = make_picture(8, 8);
+    struct cr_image   image = make_image(8, 8);
     struct cr_prepare prep  = {.size = 8, .crop = CR_CROP_NONE};
     uint8_t           out[8 * 8 * 3];
     for (int tenths = 0; tenths <= 10; tenths += 5) {
         int flipped = 0;
         prep.hflip  = tenths / 10.0;
         for (int s = 0; s < 4000; s++) {
-            REQUIRE_OK(train_picture(&prep, &image, 1, 0, s, out));
+            REQUIRE_OK(train_image(&prep, &image, 1, 0, s, out));
             flipped += memcmp(out, image.rgb, sizeof out) != 0;
         }
         CHECK_NEAR(flipped, 400.0 * tenths, tenths % 10 ? 200 : 0);
@@ -220,8 +221,9 @@ static void flips_follow_their_probability(void) {
     cr_image_free(&image);
 }
 
-/* Boxes lie inside, have an allowed area and aspect (but for rounding), and their mean area is the range's middle. */
-static void random_boxes_keep_their_law(void) {
+/* Boxes lie inside, have an allowed area and aspect (except for rounding), and their mean area is the middle of the
+ * range. */
+static void random_boxes_have_their_distribution(void) {
     struct cr_prepare prep = {.scale = {0.08, 1.0}, .ratio = {3.0 / 4, 4.0 / 3}};
     const int         w = 400, h = 300, draws = 20000;
     double            areas = 0, wide = 0;
@@ -235,14 +237,15 @@ static void random_boxes_keep_their_law(void) {
         areas += area;
         wide += aspect > 1;
     }
-    /* torchvision: RandomResizedCrop.get_params, 100,000 draws on a 400 x 300 picture: mean area 0.4341, wide 0.5782.
-     */
+    /* torchvision: RandomResizedCrop.get_params, 100,000 random crops of a 400 x 300 image: mean area 0.4341, wide
+     * 0.5782. */
     CHECK_NEAR(areas / draws, 0.4341, 0.008);
     CHECK_NEAR(wide / draws, 0.5782, 0.015);
 }
 
-/* What cannot fit falls back to the centre, with the aspect cut to the range: values from torchvision's rule. */
-static void odd_pictures_fall_back_to_the_centre(void) {
+/* A box that cannot fit falls back to the centre, with the aspect cut to the range: values from the rule of
+ * torchvision. */
+static void extreme_images_fall_back_to_the_centre(void) {
     struct cr_prepare prep = {.scale = {0.9, 1.0}, .ratio = {3.0 / 4, 4.0 / 3}};
     struct cr_rng     rng  = cr_rng_make(3, CR_RNG_TEST, 1, 0);
     int               box[4];
@@ -254,14 +257,14 @@ static void odd_pictures_fall_back_to_the_centre(void) {
     CHECK(box[0] == 0 && box[1] == 0 && box[2] == 1 && box[3] == 1);
 }
 
-/* The crop is cut out first and resized then; it depends on seed, epoch and sample, and on nothing else. */
+/* The crop is cut out first and then resized; it depends only on seed, epoch and sample. */
 static void random_resized_crops_are_functions_of_their_keys(void) {
-    struct cr_image   image = make_picture(90, 60);
+    struct cr_image   image = make_image(90, 60);
     struct cr_prepare prep  = {
          .size = 24, .crop = CR_CROP_RANDOM_RESIZED, .scale = {0.2, 0.5}, .ratio = {0.75, 4.0 / 3}};
     uint8_t a[24 * 24 * 3], b[24 * 24 * 3];
-    REQUIRE_OK(train_picture(&prep, &image, 11, 2, 33, a));
-    REQUIRE_OK(train_picture(&prep, &image, 11, 2, 33, b));
+    REQUIRE_OK(train_image(&prep, &image, 11, 2, 33, a));
+    REQUIRE_OK(train_image(&prep, &image, 11, 2, 33, b));
     CHECK(!memcmp(a, b, sizeof a));
     int           box[4];
     struct cr_rng rng = cr_rng_make(11, CR_RNG_AUGMENT, 33, 2);
@@ -274,7 +277,7 @@ static void random_resized_crops_are_functions_of_their_keys(void) {
     CHECK(!memcmp(a, b, sizeof a));
     const int64_t others[3][3] = {{12, 2, 33}, {11, 3, 33}, {11, 2, 34}};
     for (int i = 0; i < 3; i++) {
-        REQUIRE_OK(train_picture(&prep, &image, (uint64_t)others[i][0], others[i][1], others[i][2], b));
+        REQUIRE_OK(train_image(&prep, &image, (uint64_t)others[i][0], others[i][1], others[i][2], b));
         CHECK(memcmp(a, b, sizeof a));
     }
     cr_image_free(&cut);
@@ -311,27 +314,27 @@ static void sizes_follow_from_the_config(void) {
     CHECK_PREPARE(224, 0, CR_CROP_NONE, CR_SPLIT_TRAIN, "data.kind=synthetic", "model.arch=resnet50");
 }
 
-/* Pictures of any shape come out at the right size, whichever crop is asked for (the sanitizers watch the borders). */
-static void any_picture_fits_any_crop(void) {
+/* Images of any shape get the correct size, for every kind of crop (the sanitizers check the borders). */
+static void any_image_fits_any_crop(void) {
     static const enum cr_crop crops[] = {CR_CROP_NONE, CR_CROP_PAD, CR_CROP_RANDOM_RESIZED};
     for (int w = 1; w < 40; w += 6)
         for (int h = 1; h < 90; h += 11)
             for (size_t c = 0; c < CR_COUNT(crops); c++) {
-                struct cr_image   image = make_picture(w, h);
+                struct cr_image   image = make_image(w, h);
                 struct cr_prepare prep  = {
                      .size = 17, .crop = crops[c], .pad = 40, .scale = {0.01, 1}, .ratio = {0.1, 10}, .hflip = 0.5};
                 uint8_t *out = cr_alloc(17 * 17, 3);
                 for (int s = 0; s < 4; s++) {
                     prep.eval_resize = s % 2 ? 20 : 0;
-                    CHECK_STATUS(train_picture(&prep, &image, 1, 0, s, out), CR_OK);
+                    CHECK_STATUS(train_image(&prep, &image, 1, 0, s, out), CR_OK);
                 }
                 cr_image_free(&image);
                 cr_free(out);
             }
 }
 
-TESTS(CASE(resize_is_that_of_pil), CASE(parts_equal_the_whole), CASE(all_levels_give_the_same_bits),
-      CASE(evaluation_is_that_of_torchvision), CASE(boxed_pictures_are_those_of_the_host), CASE(pad_crops_are_uniform),
-      CASE(flips_follow_their_probability), CASE(random_boxes_keep_their_law),
-      CASE(odd_pictures_fall_back_to_the_centre), CASE(random_resized_crops_are_functions_of_their_keys),
-      CASE(sizes_follow_from_the_config), CASE(any_picture_fits_any_crop))
+TESTS(CASE(resize_matches_pil), CASE(parts_equal_the_whole), CASE(simd_levels_are_bitwise_identical),
+      CASE(evaluation_matches_torchvision), CASE(boxed_images_match_host_preparation), CASE(pad_crops_are_uniform),
+      CASE(flips_follow_their_probability), CASE(random_boxes_have_their_distribution),
+      CASE(extreme_images_fall_back_to_the_centre), CASE(random_resized_crops_are_functions_of_their_keys),
+      CASE(sizes_follow_from_the_config), CASE(any_image_fits_any_crop))

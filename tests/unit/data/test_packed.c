@@ -1,5 +1,5 @@
-/* tests/unit/data/test_packed.c: packed data sets hold what the folder holds, whoever packs them. What is not as it
- * should be: tests/unit/data/test_packed_corrupt.c. */
+/* tests/unit/data/test_packed.c: a packed dataset has the content of the folder, for any number of packing threads.
+ * Invalid packed files: tests/unit/data/test_packed_corrupt.c. */
 #include "tests/harness/packed_support.h"
 
 /* ---- checksum ---- */
@@ -16,7 +16,7 @@ static uint32_t crc_by_bits(const uint8_t *bytes, size_t count) {
 }
 
 static void checksums_are_crc32c(void) {
-    CHECK(cr_crc32c(0, "123456789", 9) == 0xe3069283u); /* the check value of the catalogues */
+    CHECK(cr_crc32c(0, "123456789", 9) == 0xe3069283u); /* the published check value */
     uint8_t bytes[300];
     for (size_t i = 0; i < sizeof bytes; i++) bytes[i] = (uint8_t)(i * 37 + i / 7);
     for (size_t at = 0; at < 9; at++)
@@ -28,9 +28,9 @@ static void checksums_are_crc32c(void) {
         }
 }
 
-/* ---- a set, packed ---- */
+/* ---- a packed dataset ---- */
 
-static void packed_pictures_are_those_of_the_files(void) {
+static void packed_images_match_the_files(void) {
     char folder[SUPPORT_PATH], packed[SUPPORT_PATH], root[SUPPORT_PATH], packed_root[SUPPORT_PATH], name[SUPPORT_PATH];
     make_pack(folder, packed, 0, 3);
     for (int split = 0; split < 2; split++) {
@@ -58,14 +58,14 @@ static void packed_pictures_are_those_of_the_files(void) {
     drop_folder(folder);
 }
 
-/* How many threads pack changes no byte, and packing what is packed gives the same file again. */
-static void packing_is_a_function_of_the_set(void) {
+/* The number of packing threads changes no byte, and packing a packed dataset gives the same file again. */
+static void packing_is_deterministic(void) {
     char   folder[SUPPORT_PATH], packed[SUPPORT_PATH], again[SUPPORT_PATH], root[SUPPORT_PATH], path[SUPPORT_PATH];
     size_t count, count_again;
     make_pack(folder, packed, 0, 1);
     uint8_t              *bytes = read_bytes(text_into(path, "%s/train.crpk", packed), &count);
     struct cr_pack_result result;
-    REQUIRE_OK(pack_set(folder, packed, CR_SPLIT_TRAIN, 0, 4, &result)); /* takes the place of the first */
+    REQUIRE_OK(pack_set(folder, packed, CR_SPLIT_TRAIN, 0, 4, &result)); /* replaces the first one */
     uint8_t *other = read_bytes(path, &count_again);
     CHECK(count == count_again && !memcmp(bytes, other, count));
     cr_free(other);
@@ -81,8 +81,8 @@ static void packing_is_a_function_of_the_set(void) {
     drop_folder(folder);
 }
 
-/* Raw: evaluation sees the same pixels as from the files, and a small picture stays as it is. */
-static void raw_pictures_prepare_as_the_files(void) {
+/* Raw: evaluation gets the same pixels as from the files, and a small image stays unchanged. */
+static void raw_images_prepare_as_the_files(void) {
     char folder[SUPPORT_PATH], packed[SUPPORT_PATH], root[SUPPORT_PATH], packed_root[SUPPORT_PATH];
     make_pack(folder, packed, 18, 2);
     struct cr_prepare  prep = {.size = 14, .eval_resize = 18};
@@ -111,8 +111,8 @@ static void raw_pictures_prepare_as_the_files(void) {
     drop_folder(folder);
 }
 
-/* A set that has pixels and no files is packed as pixels. */
-static void sets_without_files_are_packed_raw(void) {
+/* A dataset of pixels without files is packed as pixels. */
+static void datasets_without_files_are_packed_raw(void) {
     char folder[SUPPORT_PATH], root[SUPPORT_PATH], path[SUPPORT_PATH];
     make_folder(folder);
     struct cr_dataset     *a, *b;
@@ -136,10 +136,10 @@ static void sets_without_files_are_packed_raw(void) {
     drop_folder(folder);
 }
 
-static void unreadable_pictures_are_left_out(void) {
+static void unreadable_images_are_skipped(void) {
     char folder[SUPPORT_PATH], out[SUPPORT_PATH], path[SUPPORT_PATH], root[SUPPORT_PATH];
     make_folder(folder);
-    put_set(folder);
+    write_set(folder);
     size_t   count;
     uint8_t *jpeg = read_bytes(GOLDEN "rgb.jpg", &count);
     text_into(path, "%s/train/cat/cut.jpg", folder);
@@ -162,6 +162,6 @@ static void unreadable_pictures_are_left_out(void) {
     drop_folder(folder);
 }
 
-TESTS(CASE(checksums_are_crc32c), CASE(packed_pictures_are_those_of_the_files), CASE(packing_is_a_function_of_the_set),
-      CASE(raw_pictures_prepare_as_the_files), CASE(sets_without_files_are_packed_raw),
-      CASE(unreadable_pictures_are_left_out))
+TESTS(CASE(checksums_are_crc32c), CASE(packed_images_match_the_files), CASE(packing_is_deterministic),
+      CASE(raw_images_prepare_as_the_files), CASE(datasets_without_files_are_packed_raw),
+      CASE(unreadable_images_are_skipped))

@@ -1,8 +1,8 @@
-/* tests/unit/data/test_packed_corrupt.c: packed files that are cut, altered or hold wrong numbers, and packing that
- * fails or is stopped. */
+/* tests/unit/data/test_packed_corrupt.c: packed files that are truncated, changed or contain invalid numbers, and
+ * packing that fails or is stopped. */
 #include "tests/harness/packed_support.h"
 
-/* ---- files that are not what they should be ---- */
+/* ---- invalid files ---- */
 
 static void put32(uint8_t *b, uint64_t v) {
     for (int i = 0; i < 4; i++) b[i] = (uint8_t)(v >> 8 * i);
@@ -16,8 +16,8 @@ static uint64_t get(const uint8_t *b, int bytes) {
     return v;
 }
 
-/* Right checksums for whatever the tables say now. */
-static void mend(uint8_t *bytes, size_t count) {
+/* Recomputes the checksums of the current tables. */
+static void update_checksums(uint8_t *bytes, size_t count) {
     uint64_t names = get(bytes + CR_PACK_AT_NAMES_BYTES, 8), index = get(bytes + CR_PACK_AT_INDEX_OFFSET, 8);
     if (names <= count - CR_PACK_HEADER_BYTES && index <= count) {
         uint32_t crc = cr_crc32c(0, bytes + CR_PACK_HEADER_BYTES, (size_t)names);
@@ -35,7 +35,7 @@ static cr_status try_bytes(const uint8_t *bytes, size_t count) {
     return status;
 }
 
-/* The bytes of a small pack; cr_free. */
+/* The bytes of a small packed dataset; cr_free. */
 static uint8_t *pack_bytes(int raw, size_t *count) {
     char folder[SUPPORT_PATH], packed[SUPPORT_PATH], path[SUPPORT_PATH];
     make_pack(folder, packed, raw, 2);
@@ -44,7 +44,7 @@ static uint8_t *pack_bytes(int raw, size_t *count) {
     return bytes;
 }
 
-static void cut_and_altered_files_are_refused(void) {
+static void truncated_and_changed_files_are_refused(void) {
     size_t   count;
     uint8_t *bytes = pack_bytes(0, &count);
     REQUIRE(bytes && count > 2000);
@@ -61,7 +61,7 @@ static void cut_and_altered_files_are_refused(void) {
     CHECK_STATUS(try_bytes(longer, count + 1), CR_ERR_FORMAT);
     CHECK_HAS(cr_error_message(), "too long");
     cr_free(longer);
-    /* Every byte of the file counts: one flipped bit anywhere is found by the checksums. */
+    /* The checksums cover every byte of the file: one flipped bit anywhere is found. */
     for (size_t i = 0; i < count; i += i < 400 || i > count - 600 ? 1 : 37) {
         bytes[i] ^= (uint8_t)(1 << i % 8);
         CHECK_STATUS(try_bytes(bytes, count), CR_ERR_FORMAT);
@@ -72,14 +72,14 @@ static void cut_and_altered_files_are_refused(void) {
     cr_free(bytes);
 }
 
-/* Numbers that cannot be, under right checksums. */
-static void wrong_numbers_are_refused(void) {
+/* Invalid numbers with valid checksums. */
+static void invalid_numbers_are_refused(void) {
     size_t   count;
     uint8_t *good = pack_bytes(0, &count);
     REQUIRE(good);
     uint8_t *bytes = cr_alloc(count, 1);
-    uint64_t index = get(good + CR_PACK_AT_INDEX_OFFSET, 8), pictures = get(good + CR_PACK_AT_COUNT, 8);
-    CHECK_INT(pictures, 16);
+    uint64_t index = get(good + CR_PACK_AT_INDEX_OFFSET, 8), images = get(good + CR_PACK_AT_COUNT, 8);
+    CHECK_INT(images, 16);
     static const uint64_t values[] = {0,
                                       1,
                                       2,
@@ -117,8 +117,8 @@ static void wrong_numbers_are_refused(void) {
             memcpy(bytes, good, count);
             if (get(good + at, fields[f].bytes) == now) continue;
             fields[f].bytes == 4 ? put32(bytes + at, now) : put64(bytes + at, now);
-            if (fields[f].at != -20 || now > 1) { /* another label that exists is another label, no fault */
-                mend(bytes, count);
+            if (fields[f].at != -20 || now > 1) { /* another existing label is only another label, not a fault */
+                update_checksums(bytes, count);
                 CHECK_STATUS(try_bytes(bytes, count), CR_ERR_FORMAT);
                 CHECK_HAS(cr_error_message(), "some.crpk");
                 tried++;
@@ -129,38 +129,38 @@ static void wrong_numbers_are_refused(void) {
     put32(bytes + CR_PACK_AT_VERSION, 2);
     CHECK_STATUS(try_bytes(bytes, count), CR_ERR_FORMAT);
     CHECK_HAS(cr_error_message(), "version 2");
-    memcpy(bytes, good, count); /* pictures that overlap */
+    memcpy(bytes, good, count); /* images that overlap */
     put64(bytes + index + 32, get(good + index, 8));
-    mend(bytes, count);
+    update_checksums(bytes, count);
     CHECK_STATUS(try_bytes(bytes, count), CR_ERR_FORMAT);
     memcpy(bytes, good,
-           count); /* a byte between the pictures and the index that belongs to nobody, checksums all right */
-    uint64_t last = index + 32 * (pictures - 1), at = get(good + last, 8), shorter = get(good + last + 8, 4) - 1;
+           count); /* a byte between the images and the index that belongs to no image, with valid checksums */
+    uint64_t last = index + 32 * (images - 1), at = get(good + last, 8), shorter = get(good + last + 8, 4) - 1;
     put32(bytes + last + 8, shorter);
     put32(bytes + last + 24, cr_crc32c(0, bytes + at, (size_t)shorter));
-    mend(bytes, count);
+    update_checksums(bytes, count);
     CHECK_STATUS(try_bytes(bytes, count), CR_ERR_FORMAT);
     CHECK_HAS(cr_error_message(), "belong to no image");
-    memcpy(bytes, good, count); /* no 0 behind the last name; an empty name */
+    memcpy(bytes, good, count); /* no 0 after the last name; an empty name */
     bytes[CR_PACK_HEADER_BYTES + get(good + CR_PACK_AT_NAMES_BYTES, 8) - 1] = 'x';
-    mend(bytes, count);
+    update_checksums(bytes, count);
     CHECK_STATUS(try_bytes(bytes, count), CR_ERR_FORMAT);
     CHECK_HAS(cr_error_message(), "names");
     memcpy(bytes, good, count);
     bytes[CR_PACK_HEADER_BYTES] = 0;
-    mend(bytes, count);
+    update_checksums(bytes, count);
     CHECK_STATUS(try_bytes(bytes, count), CR_ERR_FORMAT);
     cr_free(bytes);
     cr_free(good);
 }
 
-/* A picture that was altered after packing is met as any corrupt picture is; the others are read. */
-static void an_altered_picture_is_skipped(void) {
+/* An image that was changed after packing is treated as any corrupt image; the others are read. */
+static void changed_image_is_skipped(void) {
     char   folder[SUPPORT_PATH], packed[SUPPORT_PATH], path[SUPPORT_PATH], root[SUPPORT_PATH];
     size_t count;
     make_pack(folder, packed, 18, 2);
     uint8_t *bytes = read_bytes(text_into(path, "%s/train.crpk", packed), &count);
-    bytes[get(bytes + get(bytes + CR_PACK_AT_INDEX_OFFSET, 8) + 5 * 32, 8)] ^= 1; /* the first byte of picture 5 */
+    bytes[get(bytes + get(bytes + CR_PACK_AT_INDEX_OFFSET, 8) + 5 * 32, 8)] ^= 1; /* the first byte of image 5 */
     write_bytes(path, bytes, count);
     cr_free(bytes);
     struct cr_dataset *set;
@@ -187,7 +187,7 @@ static void an_altered_picture_is_skipped(void) {
     drop_folder(folder);
 }
 
-/* Of some bad pictures the first is named, however many threads look. */
+/* The first of several bad images is named, for any number of threads. */
 static void verifying_names_the_first_fault(void) {
     size_t   count;
     uint8_t *bytes = pack_bytes(0, &count);
@@ -206,8 +206,8 @@ static void verifying_names_the_first_fault(void) {
     cr_free(bytes);
 }
 
-/* The file is written over in place after it was opened: what its index says then is not believed either. */
-static void a_file_changed_in_use_is_refused(void) {
+/* The file is overwritten in place after it was opened: the index in memory is not trusted then. */
+static void file_changed_in_use_is_refused(void) {
     for (int raw = 0; raw <= 18; raw += 18) {
         size_t   count;
         uint8_t *bytes = pack_bytes(raw, &count);
@@ -223,7 +223,7 @@ static void a_file_changed_in_use_is_refused(void) {
         CHECK_HAS(cr_error_message(), "some.crpk: was changed while it was in use");
         memset(bytes + index, 0, count - index);
         CHECK_STATUS(cr_pack_read(pack, 2, &entry, &at), CR_ERR_FORMAT);
-        put64(bytes + index + 64, count - 3); /* begins in the file and ends behind it */
+        put64(bytes + index + 64, count - 3); /* begins in the file and ends after it */
         put32(bytes + index + 72, 12);
         put32(bytes + index + 80, 2);
         put32(bytes + index + 84, 2);
@@ -233,7 +233,7 @@ static void a_file_changed_in_use_is_refused(void) {
     }
 }
 
-static void wrong_folders_are_refused(void) {
+static void invalid_folders_are_refused(void) {
     char               folder[SUPPORT_PATH], packed[SUPPORT_PATH], root[SUPPORT_PATH], path[SUPPORT_PATH];
     struct cr_dataset *set = NULL;
     make_pack(folder, packed, 0, 1);
@@ -256,11 +256,11 @@ static void wrong_folders_are_refused(void) {
 
 /* ---- writing under faults ---- */
 
-/* The n-th change of the disk fails, for every n: nothing stays but what was there, and nothing leaks. */
+/* The n-th change of the disk fails, for every n: only the previous files remain, and nothing leaks. */
 static void failing_writes_leave_nothing(void) {
     char folder[SUPPORT_PATH], root[SUPPORT_PATH], path[SUPPORT_PATH], out[SUPPORT_PATH];
     make_folder(folder);
-    put_set(folder);
+    write_set(folder);
     text_into(out, "%s/out", folder);
     mkdir(out, 0777);
     text_into(path, "%s/train.crpk", out);
@@ -291,7 +291,7 @@ static void failing_writes_leave_nothing(void) {
     drop_folder(folder);
 }
 
-static void a_stopped_packing_leaves_what_was_there(void) {
+static void stopped_packing_keeps_previous_files(void) {
     char   folder[SUPPORT_PATH], packed[SUPPORT_PATH], root[SUPPORT_PATH], path[SUPPORT_PATH];
     size_t count, count_after;
     make_pack(folder, packed, 0, 1);
@@ -310,11 +310,11 @@ static void a_stopped_packing_leaves_what_was_there(void) {
     cr_free(after);
     unlink(path);
     unlink(text_into(path, "%s/val.crpk", packed));
-    CHECK(rmdir(packed) == 0); /* nothing else was in it */
+    CHECK(rmdir(packed) == 0); /* it contained nothing else */
     drop_folder(folder);
 }
 
-static void failing_allocations_are_clean(void) {
+static void failing_allocations_are_reported(void) {
     char folder[SUPPORT_PATH], packed[SUPPORT_PATH], root[SUPPORT_PATH], packed_root[SUPPORT_PATH], path[SUPPORT_PATH];
     make_pack(folder, packed, 0, 1);
     root_is(packed, packed_root);
@@ -343,7 +343,7 @@ static void failing_allocations_are_clean(void) {
     drop_folder(folder);
 }
 
-TESTS(CASE(cut_and_altered_files_are_refused), CASE(wrong_numbers_are_refused), CASE(an_altered_picture_is_skipped),
-      CASE(verifying_names_the_first_fault), CASE(a_file_changed_in_use_is_refused), CASE(wrong_folders_are_refused),
-      CASE(failing_writes_leave_nothing), CASE(a_stopped_packing_leaves_what_was_there),
-      CASE(failing_allocations_are_clean))
+TESTS(CASE(truncated_and_changed_files_are_refused), CASE(invalid_numbers_are_refused), CASE(changed_image_is_skipped),
+      CASE(verifying_names_the_first_fault), CASE(file_changed_in_use_is_refused), CASE(invalid_folders_are_refused),
+      CASE(failing_writes_leave_nothing), CASE(stopped_packing_keeps_previous_files),
+      CASE(failing_allocations_are_reported))

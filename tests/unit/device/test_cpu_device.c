@@ -1,39 +1,40 @@
-/* The CPU device: choice of backend, tables of rows, memory, the initial store. */
+/* tests/unit/device/test_cpu_device.c: the CPU device: choice of backend, tables of kernels, memory, initial
+ * parameters. */
 #include "tests/harness/reference_run.h"
 
-/* ---- backends and rows ---- */
+/* ---- backends and kernels ---- */
 
-static void every_op_has_a_ref_row(void) {
+static void every_op_has_a_reference_kernel(void) {
     const struct cr_device_options options = {.ref_only = true};
     struct cr_device              *device;
     REQUIRE_OK(cr_device_open(CR_DEVICE_CPU, &options, &device));
     for (int kind = 0; kind < CR_OP_COUNT; kind++) {
         char name[64];
-        int  rows = 0;
+        int  kernels = 0;
         snprintf(name, sizeof name, "ref.%s", cr_op_info((enum cr_op_kind)kind)->name);
         for (int i = 0; device->kernels[i]; i++) {
-            const struct cr_kernel *row = device->kernels[i];
-            if (row->op != (enum cr_op_kind)kind) continue;
-            rows++;
-            CHECK_STR(row->name, name);
-            CHECK(row->launch && row->deterministic && !row->accepts);
+            const struct cr_kernel *kernel = device->kernels[i];
+            if (kernel->op != (enum cr_op_kind)kind) continue;
+            kernels++;
+            CHECK_STR(kernel->name, name);
+            CHECK(kernel->launch && kernel->deterministic && !kernel->accepts);
         }
-        if (rows != 1) TEST_FAIL_("%s: %d ref rows", name, rows);
+        if (kernels != 1) TEST_FAIL_("%s: %d reference kernels", name, kernels);
     }
     cr_device_close(device);
 }
 
-static void rows_of_the_full_device(void) {
+static void kernels_of_the_full_device(void) {
     const struct cr_device_options options = {.threads = 1};
     struct cr_device              *device;
     REQUIRE_OK(cr_device_open(CR_DEVICE_CPU, &options, &device));
-    const struct cr_kernel *const *rows                  = device->kernels;
+    const struct cr_kernel *const *kernels               = device->kernels;
     bool                           ref_seen[CR_OP_COUNT] = {false};
-    for (int i = 0; rows[i]; i++) {
-        CHECK(!ref_seen[rows[i]->op]); /* ref rows stand last within their kind */
-        ref_seen[rows[i]->op] = strncmp(rows[i]->name, "ref.", 4) == 0;
-        CHECK(!rows[i]->prepare == !rows[i]->release);
-        for (int k = 0; k < i; k++) CHECK(strcmp(rows[i]->name, rows[k]->name) != 0);
+    for (int i = 0; kernels[i]; i++) {
+        CHECK(!ref_seen[kernels[i]->op]); /* reference kernels are the last of each op kind */
+        ref_seen[kernels[i]->op] = strncmp(kernels[i]->name, "ref.", 4) == 0;
+        CHECK(!kernels[i]->prepare == !kernels[i]->release);
+        for (int k = 0; k < i; k++) CHECK(strcmp(kernels[i]->name, kernels[k]->name) != 0);
     }
     for (int kind = 0; kind < CR_OP_COUNT; kind++) CHECK(ref_seen[kind]);
     CHECK_HAS(device->caps.text, "CPU, 1 thread");
@@ -41,18 +42,18 @@ static void rows_of_the_full_device(void) {
     cr_device_close(device);
 }
 
-static void find_walks_on(void) {
+static void find_continues_after_a_kernel(void) {
     struct ref_run run;
     REQUIRE_OK(ref_open(&run, CR_F32, 1));
     struct cr_op op     = cr_op_make(CR_OP_relu, CR_NONE);
     op.in[CR_IN_relu_x] = ref_leaf(&run, "x", 1, 1, 1, 3);
     ref_emit(&run, &op, "y");
-    int                     index = -1;
-    const struct cr_kernel *row   = cr_kernel_find(run.device, &run.p, &run.p.op[0], 0, &index);
-    REQUIRE(row);
-    CHECK_STR(row->name, "ref.relu");
-    CHECK(run.device->kernels[index] == row);
-    CHECK(cr_kernel_find(run.device, &run.p, &run.p.op[0], index, &index) == row);
+    int                     index  = -1;
+    const struct cr_kernel *kernel = cr_kernel_find(run.device, &run.p, &run.p.op[0], 0, &index);
+    REQUIRE(kernel);
+    CHECK_STR(kernel->name, "ref.relu");
+    CHECK(run.device->kernels[index] == kernel);
+    CHECK(cr_kernel_find(run.device, &run.p, &run.p.op[0], index, &index) == kernel);
     CHECK(!cr_kernel_find(run.device, &run.p, &run.p.op[0], index + 1, &index));
     ref_close(&run);
 }
@@ -129,7 +130,7 @@ static void initial_store(void) {
         REQUIRE_OK(ref_bind(&run));
         ref_set(&run, state, CR_STATE_LOSS_SCALE, 0);
         REQUIRE_OK(run.device->backend->init_store(run.device, &run.store, &config, run.region));
-        /* element k,r,s,c = 2,1,0,1 is number ((2*2 + 1)*3 + 1)*3 + 0 of the file's order */
+        /* element k,r,s,c = 2,1,0,1 has the index ((2*2 + 1)*3 + 1)*3 + 0 in file order */
         CHECK_NEAR(ref_at(&run, conv, ((2 * 3 + 1) * 3 + 0) * 2 + 1),
                    (double)cr_param_store_initial(&run.store, 0, 48, &config), 0);
         CHECK_NEAR(ref_at(&run, gamma, 4), 1, 0);
@@ -170,5 +171,5 @@ static void failing_allocations(void) {
     CHECK(n > 4 && status == CR_OK);
 }
 
-TESTS(CASE(every_op_has_a_ref_row), CASE(rows_of_the_full_device), CASE(find_walks_on), CASE(choice_of_device),
-      CASE(regions), CASE(initial_store), CASE(failing_allocations))
+TESTS(CASE(every_op_has_a_reference_kernel), CASE(kernels_of_the_full_device), CASE(find_continues_after_a_kernel),
+      CASE(choice_of_device), CASE(regions), CASE(initial_store), CASE(failing_allocations))

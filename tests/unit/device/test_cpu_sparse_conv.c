@@ -26,7 +26,7 @@ static float *draw_many(int64_t count) {
     return x;
 }
 
-/* One output of the dense convolution, and the sum of the absolute terms. */
+/* One output of the dense convolution, and the sum of its absolute terms. */
 static double dense_at(const struct cr_cpu_sparse_plan *p, const float *x, const float *w, int64_t at, double *size) {
     const int64_t k = at % p->K, q = at / p->K % p->Q, row = at / p->K / p->Q % p->P, n = at / p->K / p->Q / p->P;
     double        sum = 0;
@@ -46,7 +46,7 @@ static double dense_at(const struct cr_cpu_sparse_plan *p, const float *x, const
 
 enum { GUARD = 64 };
 
-static void one(const struct shape *s, float kept, bool fused, int threads) {
+static void one(const struct shape *s, float nonzeros, bool fused, int threads) {
     const struct cr_cpu_sparse_plan p =
         cr_cpu_sparse_conv_plan(s->N, s->H, s->W, s->C, s->K, s->R, s->S, s->stride, s->pad);
     const int64_t weights = p.K * p.R * p.S * p.C, outputs = p.N * p.P * p.Q * p.K;
@@ -56,7 +56,7 @@ static void one(const struct shape *s, float kept, bool fused, int threads) {
     void  *workspace = cr_alloc(cr_cpu_sparse_conv_workspace(&p, threads), 1);
     REQUIRE(x && w && bias && add && y && workspace);
     for (int64_t i = 0; i < weights; i++)
-        if (fabsf(draw()) >= kept || (i / (p.R * p.S * p.C)) == 2) w[i] = 0.0f;
+        if (fabsf(draw()) >= nonzeros || (i / (p.R * p.S * p.C)) == 2) w[i] = 0.0f;
     struct cr_sparse              sparse;
     struct cr_linear_filter       filter;
     const struct cr_linear_layout how = cr_cpu_sparse_conv_layout(&p);
@@ -79,7 +79,7 @@ static void one(const struct shape *s, float kept, bool fused, int threads) {
         wrong += !(fabs((double)y[GUARD + i] - want) <= 1e-6 * (size + 1e-3));
     }
     CHECK_INT(wrong, 0);
-    if (wrong) printf("    shape %d, kept %g\n", (int)(s - shapes), (double)kept);
+    if (wrong) printf("    shape %d, nonzeros %g\n", (int)(s - shapes), (double)nonzeros);
     for (int64_t i = 0; i < GUARD; i++) CHECK(y[i] == 12345.0f && y[GUARD + outputs + i] == 12345.0f);
     cr_linear_filter_free(&filter);
     cr_sparse_free(&sparse);
@@ -91,7 +91,7 @@ static void one(const struct shape *s, float kept, bool fused, int threads) {
     cr_free(x);
 }
 
-static void equals_the_loop(void) {
+static void equals_a_dense_loop(void) {
     for (size_t i = 0; i < CR_COUNT(shapes); i++) {
         one(&shapes[i], 0.1f, false, 1);
         one(&shapes[i], 0.4f, true, 2);
@@ -100,8 +100,8 @@ static void equals_the_loop(void) {
     }
 }
 
-static void leaves_nothing(void) {
+static void no_leaks(void) {
     CHECK_INT(cr_alloc_live(), 0);
 }
 
-TESTS(CASE(equals_the_loop), CASE(leaves_nothing))
+TESTS(CASE(equals_a_dense_loop), CASE(no_leaks))

@@ -1,6 +1,6 @@
-/* tests/unit/device/test_offline_devices.c: planning for GPUs that are not there: what their rows take, by the list
- * and, where CUDA is compiled in and its libraries are there, by asking them; both against what is known of the
- * kernels, and against each other. */
+/* tests/unit/device/test_offline_devices.c: planning for GPUs that are not present: the ops that their kernels support,
+ * from the kernel list and, where CUDA and its libraries are available, from the kernels themselves; both against the
+ * known properties of the kernels, and against each other. */
 #include "compiler/compiler.h"
 #include "model/model.h"
 #include "runtime/executor.h"
@@ -16,14 +16,14 @@ static struct cr_device *open_listed(const char *name, bool deterministic) {
     return device;
 }
 
-/* NULL: it can be asked nothing here. */
-static struct cr_device *open_asked(const char *name, bool deterministic) {
+/* NULL: the kernels cannot be queried here. */
+static struct cr_device *open_queried(const char *name, bool deterministic) {
     const struct cr_device_options options = {.deterministic = deterministic};
     struct cr_device              *device  = NULL;
-    bool                           asked   = false;
-    if (cr_gpu_open_offline(cr_gpu_find(name), &options, &device, &asked) != CR_OK)
+    bool                           queried = false;
+    if (cr_gpu_open_offline(cr_gpu_find(name), &options, &device, &queried) != CR_OK)
         TEST_FAIL_("%s: %s", name, cr_error_message());
-    if (asked) return device;
+    if (queried) return device;
     cr_device_close(device);
     return NULL;
 }
@@ -45,7 +45,7 @@ static void gpus_are_found_by_name(void) {
     CHECK(h200->bytes_per_s > 2 * a100->bytes_per_s && h200->flops_per_s > 3 * a100->flops_per_s);
 }
 
-static void a_described_gpu_has_its_figures(void) {
+static void offline_gpu_has_its_figures(void) {
     const struct cr_gpu *gpu    = cr_gpu_find("h100");
     struct cr_device    *device = open_listed("h100", false);
     REQUIRE(gpu && device);
@@ -59,7 +59,7 @@ static void a_described_gpu_has_its_figures(void) {
     cr_device_close(device);
 }
 
-/* ---- what rows take ---- */
+/* ---- ops that kernels support ---- */
 
 static const struct takes {
     const char          *gpu;
@@ -72,21 +72,21 @@ static const struct takes {
     {"h200", true, CR_F16, PLAIN, {8, 56, 64, 64, 3, 1, 1}, true},
     {"a100", true, CR_F32, PLAIN, {8, 224, 3, 64, 7, 2, 3}, true},
     {"h200", true, CR_BF16, BIAS_ADD_RELU, {8, 56, 64, 64, 3, 1, 1}, true},
-    /* sums: cuDNN's in f16 and in no fixed order, own for 1x1 on 9.0 */
-    {"h200", false, CR_F16, STATS, {8, 56, 64, 64, 3, 1, 1}, true},
-    {"h200", true, CR_F16, STATS, {8, 56, 64, 64, 3, 1, 1}, false},
-    {"h200", false, CR_BF16, STATS, {8, 56, 64, 64, 3, 1, 1}, false},
-    {"h200", false, CR_F32, STATS, {8, 56, 64, 64, 3, 1, 1}, false},
-    {"h200", true, CR_BF16, STATS, {8, 56, 64, 256, 1, 1, 0}, true},
-    {"a100", true, CR_BF16, STATS, {8, 56, 64, 256, 1, 1, 0}, false},
-    {"a100", false, CR_F16, STATS, {8, 56, 64, 256, 1, 1, 0}, true},
-    {"h200", true, CR_F16, STATS, {8, 32, 16, 16, 3, 1, 1}, true}, /* a CIFAR network's */
-    {"a100", true, CR_F16, STATS, {8, 32, 16, 16, 3, 1, 1}, false},
-    /* prologues and masks without sums have a fixed order */
+    /* sums: those of cuDNN are in f16 and not deterministic; on 9.0 our own kernel for 1x1 */
+    {"h200", false, CR_F16, SUMS, {8, 56, 64, 64, 3, 1, 1}, true},
+    {"h200", true, CR_F16, SUMS, {8, 56, 64, 64, 3, 1, 1}, false},
+    {"h200", false, CR_BF16, SUMS, {8, 56, 64, 64, 3, 1, 1}, false},
+    {"h200", false, CR_F32, SUMS, {8, 56, 64, 64, 3, 1, 1}, false},
+    {"h200", true, CR_BF16, SUMS, {8, 56, 64, 256, 1, 1, 0}, true},
+    {"a100", true, CR_BF16, SUMS, {8, 56, 64, 256, 1, 1, 0}, false},
+    {"a100", false, CR_F16, SUMS, {8, 56, 64, 256, 1, 1, 0}, true},
+    {"h200", true, CR_F16, SUMS, {8, 32, 16, 16, 3, 1, 1}, true}, /* that of a CIFAR network */
+    {"a100", true, CR_F16, SUMS, {8, 32, 16, 16, 3, 1, 1}, false},
+    /* prologues and masks without sums are deterministic */
     {"h200", true, CR_F16, ACT, {8, 56, 64, 64, 3, 1, 1}, true},
     {"h200", true, CR_F16, ACT_WGRAD, {8, 56, 64, 64, 3, 1, 1}, true},
     {"h200", true, CR_BF16, ACT_WGRAD, {8, 56, 64, 64, 3, 1, 1}, false},
-    /* behind a data gradient a pass of our own does it in order, for every type */
+    /* after a data gradient, a separate kernel of ours computes them in a fixed order, for every type */
     {"h200", true, CR_F16, DGRAD_BN, {8, 56, 64, 64, 3, 1, 1}, true},
     {"a100", true, CR_F32, DGRAD_BN, {8, 56, 64, 64, 3, 2, 1}, true},
     {"h200", true, CR_F16, DGRAD_BN, {8, 56, 20, 64, 3, 1, 1}, false},
@@ -104,23 +104,23 @@ static bool accepts(const struct cr_device *device, const struct takes *t) {
 }
 
 static void check_table(struct cr_device *(*open)(const char *name, bool deterministic)) {
-    int asked = 0;
+    int queried = 0;
     for (size_t i = 0; i < CR_COUNT(table); i++) {
         struct cr_device *device = open(table[i].gpu, table[i].deterministic);
         if (!device) continue;
-        asked++;
+        queried++;
         if (accepts(device, &table[i]) != table[i].yes)
-            TEST_FAIL_("row %zu, %s on %s: %s", i, form_name[table[i].form], table[i].gpu,
+            TEST_FAIL_("case %zu, %s on %s: %s", i, form_name[table[i].form], table[i].gpu,
                        table[i].yes ? "refused" : "taken");
         cr_device_close(device);
     }
-    if (!asked) SKIP("no CUDA in this build, or its libraries are not there");
+    if (!queried) SKIP("no CUDA in this build, or its libraries are missing");
 }
-static void the_list_is_right(void) {
+static void kernel_list_matches_known_properties(void) {
     check_table(open_listed);
 }
-static void rows_answer_without_a_gpu(void) {
-    check_table(open_asked);
+static void kernels_answer_without_a_gpu(void) {
+    check_table(open_queried);
 }
 
 /* ---- whole programs ---- */
@@ -135,40 +135,40 @@ static cr_status compile_for(struct cr_device *device, const char *arch, enum cr
     CR_TRY(cr_config_open(&config, NULL, overrides, (int)CR_COUNT(overrides)));
     CR_TRY(cr_model_open(&config, 10, 64, 64, &model));
     cr_model_set_real(&model, real);
-    struct cr_cost_model            target = cr_device_cost_model(device);
-    const struct cr_compile_options how    = {.fuse = true, .reuse = true};
+    struct cr_cost_model            cost_model = cr_device_cost_model(device);
+    const struct cr_compile_options how        = {.fuse = true, .reuse = true};
     CR_TRY(cr_model_program(&model, &config, CR_PROGRAM_STEP, 16, p));
-    status = cr_compile(p, &target, &how);
-    if (status == CR_OK) status = cr_plan_check(p, target.alignment);
-    p->store = NULL; /* goes with the model */
+    status = cr_compile(p, &cost_model, &how);
+    if (status == CR_OK) status = cr_plan_check(p, cost_model.alignment);
+    p->store = NULL; /* freed with the model */
     cr_model_close(&model);
     cr_config_close(&config);
     return status;
 }
 
-static void the_list_makes_the_programs_of_the_rows(void) {
+static void list_and_kernels_give_the_same_programs(void) {
     static const char *const   archs[] = {"resnet18", "resnet50"};
     static const enum cr_dtype reals[] = {CR_F32, CR_F16, CR_BF16};
     static const char *const   gpus[]  = {"h200", "a100"};
     for (size_t i = 0; i < CR_COUNT(archs) * CR_COUNT(reals) * CR_COUNT(gpus); i++) {
         const char         *gpu = gpus[i % 2], *arch = archs[i / 2 % 2];
         const enum cr_dtype real   = reals[i / 4];
-        struct cr_device   *listed = open_listed(gpu, true), *asked = open_asked(gpu, true);
+        struct cr_device   *listed = open_listed(gpu, true), *queried = open_queried(gpu, true);
         struct cr_program   a, b;
         REQUIRE(listed);
         REQUIRE_OK(compile_for(listed, arch, real, &a));
-        if (asked) {
-            REQUIRE_OK(compile_for(asked, arch, real, &b));
+        if (queried) {
+            REQUIRE_OK(compile_for(queried, arch, real, &b));
             if (a.ops != b.ops)
-                TEST_FAIL_("%s, %s on %s: %d ops by the list, %d by asking", arch, cr_dtype_name(real), gpu, a.ops,
-                           b.ops);
+                TEST_FAIL_("%s, %s on %s: %d ops with the list, %d with the kernels", arch, cr_dtype_name(real), gpu,
+                           a.ops, b.ops);
             for (int k = 0; k < CR_MIN(a.ops, b.ops); k++) CHECK_INT(a.op[k].kind, b.op[k].kind);
             CHECK(b.region_bytes[CR_REGION_POOL] >= a.region_bytes[CR_REGION_POOL]); /* workspaces */
             cr_program_free(&b);
         }
         cr_program_free(&a);
         cr_device_close(listed);
-        cr_device_close(asked);
+        cr_device_close(queried);
     }
 }
 
@@ -185,6 +185,6 @@ static void fused_programs_are_shorter_on_newer_gpus(void) {
     cr_device_close(a100);
 }
 
-TESTS(CASE(gpus_are_found_by_name), CASE(a_described_gpu_has_its_figures), CASE(the_list_is_right),
-      CASE(rows_answer_without_a_gpu), CASE(the_list_makes_the_programs_of_the_rows),
+TESTS(CASE(gpus_are_found_by_name), CASE(offline_gpu_has_its_figures), CASE(kernel_list_matches_known_properties),
+      CASE(kernels_answer_without_a_gpu), CASE(list_and_kernels_give_the_same_programs),
       CASE(fused_programs_are_shorter_on_newer_gpus))

@@ -1,5 +1,5 @@
-/* What PyTorch and finite differences do not show about the ref rows: NaN, ties, suppressed updates, loss scale,
- * accumulation, threads. */
+/* tests/unit/device/test_ref_edges.c: properties of the reference kernels that neither PyTorch nor finite differences
+ * check: NaN, ties, suppressed updates, loss scale, accumulation, threads. */
 #include "tests/harness/reference_run.h"
 
 /* ---- NaN and ties ---- */
@@ -40,11 +40,11 @@ static void maxpool_nan_and_ties(void) {
     ref_close(&run);
 }
 
-/* Logits, label -> right, right in top 5, valid. */
+/* Logits, label -> correct, correct in top 5, valid. */
 static void loss_ranks(void) {
     static const struct {
         double logits[7];
-        int    label, valid, right, correct5;
+        int    label, valid, correct, correct5;
     } cases[] = {
         {{0, 9, 1, 1, 1, 1, 1}, 1, 1, 1, 1},     {{3, 3, 0, 0, 0, 0, 0}, 0, 1, 1, 1},
         {{3, 3, 0, 0, 0, 0, 0}, 1, 1, 0, 1},     {{1, 1, 1, 1, 1, 1, 1}, 4, 1, 0, 1},
@@ -62,12 +62,12 @@ static void loss_ranks(void) {
     op.out[CR_OUT_loss_metrics] = ref_leaf(&run, "metrics", 1, 1, 1, 4);
     cr_emit(&run.p, &op, "");
     REQUIRE_OK(ref_bind(&run));
-    ref_fill(&run, op.in[CR_IN_loss_metrics], 10, 0); /* sums go on from the old ones */
+    ref_fill(&run, op.in[CR_IN_loss_metrics], 10, 0); /* sums continue from the previous ones */
     for (size_t k = 0; k < CR_COUNT(cases); k++) {
         for (int i = 0; i < 7; i++) ref_set(&run, op.in[0], i, cases[k].logits[i]);
         ref_set(&run, op.in[CR_IN_loss_labels], 0, cases[k].label);
         REQUIRE_OK(ref_exec(&run, 0, 1));
-        const int want[3] = {cases[k].valid, cases[k].right, cases[k].correct5};
+        const int want[3] = {cases[k].valid, cases[k].correct, cases[k].correct5};
         for (int i = 0; i < 3; i++)
             if (ref_at(&run, op.out[0], i + 1) != 10 + want[i])
                 TEST_FAIL_("case %d: metric %d moved by %g, want %d", (int)k, i + 1,
@@ -82,22 +82,22 @@ static void running_statistics_survive_bad_batches(void) {
     struct ref_run run;
     REQUIRE_OK(ref_open(&run, CR_F32, 1));
     struct cr_op op               = cr_op_make(CR_OP_bn_finalize, CR_NONE);
-    const int    stats            = ref_leaf(&run, "stats", 2, 1, 1, 3);
-    op.in[CR_IN_bn_finalize_sums] = stats;
+    const int    sum_values       = ref_leaf(&run, "sums", 2, 1, 1, 3);
+    op.in[CR_IN_bn_finalize_sums] = sum_values;
     for (int i = 1; i < 5; i++) op.in[i] = ref_leaf(&run, cr_op_info(CR_OP_bn_finalize)->in_name[i], 1, 1, 1, 3);
     const int mean = op.in[CR_IN_bn_finalize_running_mean], var = op.in[CR_IN_bn_finalize_running_var];
     op.out[CR_OUT_bn_finalize_running_mean] = mean;
     op.out[CR_OUT_bn_finalize_running_var]  = var;
     op.attr.bn                              = (struct cr_bn_attr){.eps = 0.25f, .momentum = 0.5f, .count = 4};
-    int saved                               = ref_emit_slot(&run, &op, "coef", CR_OUT_bn_finalize_mean_rstd);
+    int mean_rstd                           = ref_emit_slot(&run, &op, "scale_bias", CR_OUT_bn_finalize_mean_rstd);
     REQUIRE_OK(ref_bind(&run));
     for (int i = 1; i < 5; i++) ref_fill(&run, op.in[i], 1, 0);
     const double sums[6] = {8, NAN, 8, 15, 1, (double)INFINITY}; /* channel 0: variance 15/4 - 4, below 0 by rounding */
-    for (int i = 0; i < 6; i++) ref_set(&run, stats, i, sums[i]);
+    for (int i = 0; i < 6; i++) ref_set(&run, sum_values, i, sums[i]);
     REQUIRE_OK(ref_exec(&run, 0, 1));
     CHECK_NEAR(ref_at(&run, mean, 0), 1.5, 0);
     CHECK_NEAR(ref_at(&run, var, 0), 0.5, 0);
-    CHECK_NEAR(ref_at(&run, saved, 3), 2, 0); /* 1/sqrt(0 + eps) */
+    CHECK_NEAR(ref_at(&run, mean_rstd, 3), 2, 0); /* 1/sqrt(0 + eps) */
     for (int c = 1; c < 3; c++) {
         CHECK_NEAR(ref_at(&run, mean, c), 1, 0);
         CHECK_NEAR(ref_at(&run, var, c), 1, 0);
@@ -176,7 +176,7 @@ static cr_status open_update(struct update *u) {
     return CR_OK;
 }
 
-/* A gradient of 1 everywhere but for one element, and a loss. */
+/* A gradient of 1 everywhere except for one element, and a loss. */
 static double update_once(struct update *u, double bad_gradient, double loss) {
     ref_fill(&u->run, u->grad, 1, 0);
     ref_set(&u->run, u->grad, 40, bad_gradient);
@@ -185,7 +185,7 @@ static double update_once(struct update *u, double bad_gradient, double loss) {
     return ref_at(&u->run, u->norm, 1);
 }
 
-static void bad_gradients_change_nothing(void) {
+static void nonfinite_gradients_change_nothing(void) {
     const double  bad[3][2] = {{NAN, 1}, {(double)INFINITY, 1}, {1, NAN}};
     struct update u;
     REQUIRE_OK(open_update(&u));
@@ -201,9 +201,9 @@ static void bad_gradients_change_nothing(void) {
     CHECK_NEAR(ref_at(&u.run, u.value, 40), 0.25, 0); /* 1 - 0.5*(1 + 0.5*1) */
     CHECK_INT(ref_at(&u.run, u.state, CR_STATE_NONFINITE), 0);
     CHECK_INT(ref_at(&u.run, u.state, CR_STATE_UPDATES), 1);
-    CHECK_NEAR(ref_at(&u.run, u.state, CR_STATE_LOSS_SCALE), 1, 0); /* does not move unless asked to */
+    CHECK_NEAR(ref_at(&u.run, u.state, CR_STATE_LOSS_SCALE), 1, 0); /* changes only when enabled */
     CHECK_NEAR(ref_at(&u.run, u.state, CR_STATE_GROWTH), 0, 0);
-    CHECK_NEAR(ref_at(&u.run, u.value, 90), 1, 0); /* beyond the parameter: the plane's padding */
+    CHECK_NEAR(ref_at(&u.run, u.value, 90), 1, 0); /* beyond the parameter: the padding of the buffer */
     ref_close(&u.run);
 }
 
@@ -212,7 +212,7 @@ static void loss_scale_moves(void) {
     REQUIRE_OK(open_update(&u));
     ref_set(&u.run, u.state, CR_STATE_LOSS_SCALE, 8);
     update_once(&u, NAN, 1);
-    CHECK_NEAR(ref_at(&u.run, u.state, CR_STATE_LOSS_SCALE), 8, 0); /* one that was set stays */
+    CHECK_NEAR(ref_at(&u.run, u.state, CR_STATE_LOSS_SCALE), 8, 0); /* a value that was set stays */
     u.run.p.op[1].attr.sgd.moving_scale = true;
     update_once(&u, NAN, 1);
     CHECK_NEAR(ref_at(&u.run, u.state, CR_STATE_LOSS_SCALE), 4, 0);
@@ -222,15 +222,16 @@ static void loss_scale_moves(void) {
     CHECK_NEAR(ref_at(&u.run, u.state, CR_STATE_LOSS_SCALE), 8, 0);
     CHECK_NEAR(ref_at(&u.run, u.state, CR_STATE_GROWTH), 0, 0);
     for (int i = 0; i < 9; i++) update_once(&u, NAN, 1);
-    CHECK_NEAR(ref_at(&u.run, u.state, CR_STATE_LOSS_SCALE), 2, 0); /* the least */
+    CHECK_NEAR(ref_at(&u.run, u.state, CR_STATE_LOSS_SCALE), 2, 0); /* the minimum */
     ref_close(&u.run);
 }
 
-/* Masked updates against the rule in doubles: what is pruned is 0 from the first on, all else as without a mask. */
-enum { MASKED = 135, MASKED_PLANE = 192 };
+/* Masked updates against the rule in doubles: pruned elements are 0 from the first update on, the others are as without
+ * a mask. */
+enum { MASKED = 135, MASKED_BUFFER = 192 };
 
 static bool is_pruned(int i) {
-    return i % 3 == 1 || (i >= 64 && i < 72); /* a whole byte of 0 among them */
+    return i % 3 == 1 || (i >= 64 && i < 72); /* including a whole byte of zeros */
 }
 
 static cr_status open_masked(struct ref_run *run) {
@@ -249,18 +250,18 @@ static cr_status open_masked(struct ref_run *run) {
     run->step = (struct cr_step_block){.lr = 0.125f, .momentum = 0.5f, .weight_decay = 0.25f};
     CR_TRY(ref_bind(run));
     uint8_t *bits = ref_data(run, op.in[CR_IN_sgd_mask]);
-    for (int i = 0; i < MASKED_PLANE; i++)
+    for (int i = 0; i < MASKED_BUFFER; i++)
         if (i >= MASKED || !is_pruned(i)) bits[i / 8] = (uint8_t)(bits[i / 8] | 1u << (i % 8));
     return CR_OK;
 }
 
-static void check_masked_row(const struct cr_kernel *row) {
+static void check_masked_row(const struct cr_kernel *kernel) {
     struct ref_run run;
-    double         w[MASKED_PLANE] = {0}, m[MASKED_PLANE] = {0};
+    double         w[MASKED_BUFFER] = {0}, m[MASKED_BUFFER] = {0};
     REQUIRE_OK(open_masked(&run));
     const struct cr_op *op   = &run.p.op[0];
     struct cr_call      call = {.program = &run.p, .op = op, .step = &run.step};
-    CHECK_INT(cr_param_store_buffer_bytes(&run.store, CR_BUFFER_MASK), MASKED_PLANE / 8);
+    CHECK_INT(cr_param_store_buffer_bytes(&run.store, CR_BUFFER_MASK), MASKED_BUFFER / 8);
     for (int s = 0; s < CR_INS_sgd; s++) call.in[s] = ref_data(&run, op->in[s]);
     for (int s = 0; s < CR_OUTS_sgd; s++) call.out[s] = ref_data(&run, op->out[s]);
     for (int i = 0; i < MASKED; i++) { /* pruned ones too: the first update clears them */
@@ -275,8 +276,8 @@ static void check_masked_row(const struct cr_kernel *row) {
             m[i] = is_pruned(i) ? 0 : next;
         }
         call.prepared = NULL;
-        REQUIRE_OK(ref_launch(&run, row, &call));
-        for (int i = 0; i < MASKED_PLANE; i++) {
+        REQUIRE_OK(ref_launch(&run, kernel, &call));
+        for (int i = 0; i < MASKED_BUFFER; i++) {
             const double bound = i >= MASKED || is_pruned(i) ? 0 : 1e-6;
             CHECK_NEAR(ref_at(&run, op->out[CR_OUT_sgd_value], i), w[i], bound);
             CHECK_NEAR(ref_at(&run, op->out[CR_OUT_sgd_momentum], i), m[i], bound);
@@ -285,41 +286,41 @@ static void check_masked_row(const struct cr_kernel *row) {
     ref_close(&run);
 }
 
-static void masks_hold_in_every_row(void) {
+static void masks_hold_in_every_kernel(void) {
     const struct cr_device_options options = {.threads = 2};
     struct cr_device              *cpu     = NULL;
     struct ref_run                 run;
-    const struct cr_kernel        *row;
+    const struct cr_kernel        *kernel;
     int                            rows = 0, index = -1;
     REQUIRE_OK(cr_device_open(CR_DEVICE_CPU, &options, &cpu));
     REQUIRE_OK(open_masked(&run));
-    while ((row = cr_kernel_find(cpu, &run.p, &run.p.op[0], index + 1, &index))) {
-        check_masked_row(row);
+    while ((kernel = cr_kernel_find(cpu, &run.p, &run.p.op[0], index + 1, &index))) {
+        check_masked_row(kernel);
         rows++;
     }
-    CHECK(rows >= 2); /* the reference and a tuned one */
+    CHECK(rows >= 2); /* the reference kernel and a tuned one */
     ref_close(&run);
     cr_device_close(cpu);
 }
 
 /* ---- threads ---- */
 
-/* Forward and backward of a convolution, a BN and the gradient check, into one hash of all bits. */
+/* Forward and backward of a convolution, a BN and the gradient check; one hash of all bits. */
 static uint64_t bits_with_threads(int threads) {
     struct ref_run run;
     uint64_t       hash = 1469598103934665603u;
     if (ref_open(&run, CR_F32, threads) != CR_OK) return 0;
     int x = ref_leaf(&run, "x", 3, 9, 7, 5), w = ref_leaf(&run, "w", 70, 3, 3, 5),
         metrics       = ref_leaf(&run, "m", 1, 1, 1, 4);
-    struct cr_op conv = cr_op_make(CR_OP_conv, CR_NONE), stats = cr_op_make(CR_OP_bn_sums, CR_NONE);
+    struct cr_op conv = cr_op_make(CR_OP_conv, CR_NONE), sum_values = cr_op_make(CR_OP_bn_sums, CR_NONE);
     struct cr_op wgrad = cr_op_make(CR_OP_conv_wgrad, CR_NONE), dgrad = cr_op_make(CR_OP_conv_dgrad, CR_NONE);
     struct cr_op check = cr_op_make(CR_OP_grad_norm, CR_NONE);
     conv.in[0]         = x;
     conv.in[1]         = w;
     conv.attr.conv = wgrad.attr.conv = dgrad.attr.conv = (struct cr_conv_attr){.stride = 2, .pad = 1};
     int y                                              = ref_emit(&run, &conv, "y");
-    stats.in[0]                                        = y;
-    ref_emit(&run, &stats, "stats");
+    sum_values.in[0]                                   = y;
+    ref_emit(&run, &sum_values, "sums");
     wgrad.in[0] = x;
     wgrad.in[1] = dgrad.in[0] = y;
     dgrad.in[1]               = w;
@@ -342,7 +343,7 @@ static uint64_t bits_with_threads(int threads) {
     return hash;
 }
 
-static void any_number_of_threads_gives_the_same_bits(void) {
+static void results_do_not_depend_on_threads(void) {
     uint64_t one = bits_with_threads(1);
     CHECK(one != 0);
     for (int threads = 2; threads <= 5; threads++) CHECK(bits_with_threads(threads) == one);
@@ -350,5 +351,5 @@ static void any_number_of_threads_gives_the_same_bits(void) {
 }
 
 TESTS(CASE(relu_keeps_nan), CASE(maxpool_nan_and_ties), CASE(loss_ranks), CASE(running_statistics_survive_bad_batches),
-      CASE(gradients_accumulate), CASE(bad_gradients_change_nothing), CASE(loss_scale_moves),
-      CASE(masks_hold_in_every_row), CASE(any_number_of_threads_gives_the_same_bits))
+      CASE(gradients_accumulate), CASE(nonfinite_gradients_change_nothing), CASE(loss_scale_moves),
+      CASE(masks_hold_in_every_kernel), CASE(results_do_not_depend_on_threads))

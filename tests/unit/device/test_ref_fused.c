@@ -1,8 +1,8 @@
-/* tests/unit/device/test_ref_fused.c: fused ops of the reference equal the chain of plain ops: ends of blocks, gates,
+/* tests/unit/device/test_ref_fused.c: fused reference ops equal the chain of unfused ops: ends of blocks, ReLU masks,
  * pooling, the stem. Convolutions: tests/unit/device/test_ref_fused_conv.c. */
 #include "tests/harness/reference_fused.h"
 
-/* ---- the end of a block, masks of bits ---- */
+/* ---- the end of a block, bit masks ---- */
 
 static void block_end(void) {
     struct ref_run run;
@@ -12,7 +12,7 @@ static void block_end(void) {
     const struct bn bn[2] = {bn_leaves(&run, "bn", 24), bn_leaves(&run, "bn2", 24)};
     struct cr_op    apply = op_of(CR_OP_bn_apply), grad = op_of(CR_OP_relu_grad);
     apply.in[CR_IN_bn_apply_x]          = x;
-    apply.in[CR_IN_bn_apply_scale_bias] = bn[0].coef;
+    apply.in[CR_IN_bn_apply_scale_bias] = bn[0].scale_bias;
     apply.attr.bn.relu                  = true;
     apply.out[CR_OUT_bn_apply_mask]     = CR_NEW;
     const int y = ref_emit(&run, &apply, "y"), mask = run.p.op[0].out[CR_OUT_bn_apply_mask];
@@ -20,16 +20,16 @@ static void block_end(void) {
     grad.in[CR_IN_relu_grad_y]           = mask;
     grad.in[CR_IN_relu_grad_add]         = add;
     grad.in[CR_IN_relu_grad_bn_x]        = x;
-    grad.in[CR_IN_relu_grad_mean_rstd]   = bn[0].saved;
+    grad.in[CR_IN_relu_grad_mean_rstd]   = bn[0].mean_rstd;
     grad.in[CR_IN_relu_grad_bn2_x]       = x2;
-    grad.in[CR_IN_relu_grad_mean_rstd2]  = bn[1].saved;
+    grad.in[CR_IN_relu_grad_mean_rstd2]  = bn[1].mean_rstd;
     grad.out[CR_OUT_relu_grad_grad_sums] = grad.out[CR_OUT_relu_grad_grad_sums2] = CR_NEW;
     const int dx                                                                 = ref_emit(&run, &grad, "dx");
     const int sums = run.p.op[1].out[CR_OUT_relu_grad_grad_sums], sums2 = run.p.op[1].out[CR_OUT_relu_grad_grad_sums2];
-    const int want       = gated(&run, summed(&run, dy, add, "sum"), y, "want");
-    const int want_sums  = grad_sums(&run, want, x, bn[0].saved, "want.sums"),
-              want_sums2 = grad_sums(&run, want, x2, bn[1].saved, "want.sums2");
-    GO(&run, bn, 2, x, dy, add, x2);
+    const int want       = relu_masked(&run, summed(&run, dy, add, "sum"), y, "want");
+    const int want_sums  = grad_sums(&run, want, x, bn[0].mean_rstd, "want.sums"),
+              want_sums2 = grad_sums(&run, want, x2, bn[1].mean_rstd, "want.sums2");
+    FILL_AND_RUN(&run, bn, 2, x, dy, add, x2);
     same(&run, dx, want);
     same(&run, sums, want_sums);
     same(&run, sums2, want_sums2);
@@ -39,8 +39,8 @@ static void block_end(void) {
     ref_close(&run);
 }
 
-/* The gate of a BN's gradient: from the activation, from its bits, made again from act. */
-static void bn_gradient_gates(void) {
+/* The ReLU mask of the gradient of a BN: from the activation, from its bits, or recomputed from act. */
+static void bn_gradient_relu_masks(void) {
     struct ref_run run;
     int            dx[3], sums[3];
     REQUIRE_OK(ref_open(&run, CR_F64, 2));
@@ -48,27 +48,27 @@ static void bn_gradient_gates(void) {
     const struct bn bn                  = bn_leaves(&run, "bn", 16);
     struct cr_op    apply               = op_of(CR_OP_bn_apply);
     apply.in[CR_IN_bn_apply_x]          = x;
-    apply.in[CR_IN_bn_apply_scale_bias] = bn.coef;
+    apply.in[CR_IN_bn_apply_scale_bias] = bn.scale_bias;
     apply.attr.bn.relu                  = true;
     apply.out[CR_OUT_bn_apply_mask]     = CR_NEW;
     const int y = ref_emit(&run, &apply, "y"), mask = run.p.op[0].out[CR_OUT_bn_apply_mask];
     for (int i = 0; i < 3; i++) {
-        struct cr_op stats = op_of(CR_OP_bn_grad_sums), grad = op_of(CR_OP_bn_grad_apply);
-        stats.in[CR_IN_bn_grad_sums_dy] = grad.in[CR_IN_bn_grad_apply_dy] = dy;
-        stats.in[CR_IN_bn_grad_sums_x] = grad.in[CR_IN_bn_grad_apply_x] = x;
-        stats.in[CR_IN_bn_grad_sums_mean_rstd]                          = bn.saved;
-        grad.in[CR_IN_bn_grad_apply_coef]                               = k;
+        struct cr_op sums_op = op_of(CR_OP_bn_grad_sums), grad = op_of(CR_OP_bn_grad_apply);
+        sums_op.in[CR_IN_bn_grad_sums_dy] = grad.in[CR_IN_bn_grad_apply_dy] = dy;
+        sums_op.in[CR_IN_bn_grad_sums_x] = grad.in[CR_IN_bn_grad_apply_x] = x;
+        sums_op.in[CR_IN_bn_grad_sums_mean_rstd]                          = bn.mean_rstd;
+        grad.in[CR_IN_bn_grad_apply_coef]                                 = k;
         if (i < 2)
-            stats.in[CR_IN_bn_grad_sums_y] = grad.in[CR_IN_bn_grad_apply_y] = i ? mask : y;
+            sums_op.in[CR_IN_bn_grad_sums_y] = grad.in[CR_IN_bn_grad_apply_y] = i ? mask : y;
         else
-            stats.in[CR_IN_bn_grad_sums_scale_bias] = grad.in[CR_IN_bn_grad_apply_scale_bias] = bn.coef;
+            sums_op.in[CR_IN_bn_grad_sums_scale_bias] = grad.in[CR_IN_bn_grad_apply_scale_bias] = bn.scale_bias;
         char name[32];
         snprintf(name, sizeof name, "sums%d", i);
-        sums[i] = ref_emit(&run, &stats, name);
+        sums[i] = ref_emit(&run, &sums_op, name);
         snprintf(name, sizeof name, "dx%d", i);
         dx[i] = ref_emit(&run, &grad, name);
     }
-    GO(&run, &bn, 1, x, dy, k);
+    FILL_AND_RUN(&run, &bn, 1, x, dy, k);
     for (int i = 1; i < 3; i++) {
         same(&run, sums[i], sums[0]);
         same(&run, dx[i], dx[0]);
@@ -91,28 +91,29 @@ static void pooling_reads_act(void) {
         (struct cr_conv_attr){.window = 3, .stride = 2, .pad = 1};
     pool.out[CR_OUT_maxpool_index]    = CR_NEW;
     pool.in[CR_IN_maxpool_x]          = x;
-    pool.in[CR_IN_maxpool_scale_bias] = bn.coef;
+    pool.in[CR_IN_maxpool_scale_bias] = bn.scale_bias;
     const int y = ref_emit(&run, &pool, "y"), index = run.p.op[0].out[CR_OUT_maxpool_index];
-    pool.in[CR_IN_maxpool_x]          = activated(&run, x, bn.coef, "xa");
+    pool.in[CR_IN_maxpool_x]          = activated(&run, x, bn.scale_bias, "xa");
     pool.in[CR_IN_maxpool_scale_bias] = CR_NONE;
     const int want = ref_emit(&run, &pool, "want.y"), want_index = run.p.op[2].out[CR_OUT_maxpool_index];
     sums.in[CR_IN_pool_bn_grad_sums_dy] = apply.in[CR_IN_pool_bn_grad_apply_dy] = back.in[CR_IN_maxpool_grad_dy] = dy;
     sums.in[CR_IN_pool_bn_grad_sums_index] = apply.in[CR_IN_pool_bn_grad_apply_index] =
         back.in[CR_IN_maxpool_grad_index]  = index;
     sums.in[CR_IN_pool_bn_grad_sums_x] = apply.in[CR_IN_pool_bn_grad_apply_x] = grad.in[CR_IN_bn_grad_apply_x] = x;
-    sums.in[CR_IN_pool_bn_grad_sums_scale_bias] = apply.in[CR_IN_pool_bn_grad_apply_scale_bias] = bn.coef;
-    sums.in[CR_IN_pool_bn_grad_sums_mean_rstd]                                                  = bn.saved;
+    sums.in[CR_IN_pool_bn_grad_sums_scale_bias] = apply.in[CR_IN_pool_bn_grad_apply_scale_bias] = bn.scale_bias;
+    sums.in[CR_IN_pool_bn_grad_sums_mean_rstd]                                                  = bn.mean_rstd;
     apply.in[CR_IN_pool_bn_grad_apply_coef] = grad.in[CR_IN_bn_grad_apply_coef] = k;
-    const int dstats = ref_emit(&run, &sums, "dstats"), dx = ref_emit(&run, &apply, "dx");
+    const int fused_sums = ref_emit(&run, &sums, "grad_sums"), dx = ref_emit(&run, &apply, "dx");
     back.out[CR_OUT_maxpool_grad_dx] = like(&run, x, "pool.dx");
     ref_emit(&run, &back, "");
-    grad.in[CR_IN_bn_grad_apply_dy] = gated(&run, back.out[CR_OUT_maxpool_grad_dx], pool.in[CR_IN_maxpool_x], "g");
-    const int want_dx               = ref_emit(&run, &grad, "want.dx"),
-              want_sums             = grad_sums(&run, grad.in[CR_IN_bn_grad_apply_dy], x, bn.saved, "want.sums");
-    GO(&run, &bn, 1, x, dy, k);
+    grad.in[CR_IN_bn_grad_apply_dy] =
+        relu_masked(&run, back.out[CR_OUT_maxpool_grad_dx], pool.in[CR_IN_maxpool_x], "g");
+    const int want_dx   = ref_emit(&run, &grad, "want.dx"),
+              want_sums = grad_sums(&run, grad.in[CR_IN_bn_grad_apply_dy], x, bn.mean_rstd, "want.sums");
+    FILL_AND_RUN(&run, &bn, 1, x, dy, k);
     same(&run, y, want);
     same(&run, index, want_index);
-    same(&run, dstats, want_sums);
+    same(&run, fused_sums, want_sums);
     same(&run, dx, want_dx);
     ref_close(&run);
 }
@@ -170,24 +171,26 @@ static void stem(void) {
     stem_in_depth(true);
 }
 
-static void coefficients_have_a_copy(void) {
+static void scale_bias_has_a_half_copy(void) {
     struct ref_run run;
     REQUIRE_OK(ref_open(&run, CR_F64, 1));
     struct cr_op op               = op_of(CR_OP_bn_finalize);
-    op.in[CR_IN_bn_finalize_sums] = ref_leaf(&run, "stats", 2, 1, 1, 5);
+    op.in[CR_IN_bn_finalize_sums] = ref_leaf(&run, "sums", 2, 1, 1, 5);
     for (int i = 1; i < 5; i++) op.in[i] = ref_leaf(&run, cr_op_info(CR_OP_bn_finalize)->in_name[i], 1, 1, 1, 5);
     op.out[CR_OUT_bn_finalize_running_mean]    = op.in[CR_IN_bn_finalize_running_mean];
     op.out[CR_OUT_bn_finalize_running_var]     = op.in[CR_IN_bn_finalize_running_var];
     op.out[CR_OUT_bn_finalize_scale_bias_half] = CR_NEW;
     op.attr.bn                                 = (struct cr_bn_attr){.eps = 0.25f, .momentum = 0.5f, .count = 4};
-    const int coef = ref_emit(&run, &op, "coef"), copy = run.p.op[0].out[CR_OUT_bn_finalize_scale_bias_half];
+    const int scale_bias                       = ref_emit(&run, &op, "scale_bias"),
+              copy                             = run.p.op[0].out[CR_OUT_bn_finalize_scale_bias_half];
     REQUIRE_OK(ref_bind(&run));
     for (int i = 0; i < 5; i++) ref_fill(&run, op.in[i], 1, 1);
     for (int c = 0; c < 5; c++) ref_set(&run, op.in[CR_IN_bn_finalize_sums], 5 + c, 40 + c);
     REQUIRE_OK(ref_exec(&run, 0, 1));
-    same(&run, copy, coef);
+    same(&run, copy, scale_bias);
     ref_close(&run);
     CHECK_INT(cr_alloc_live(), 0);
 }
 
-TESTS(CASE(block_end), CASE(bn_gradient_gates), CASE(pooling_reads_act), CASE(stem), CASE(coefficients_have_a_copy))
+TESTS(CASE(block_end), CASE(bn_gradient_relu_masks), CASE(pooling_reads_act), CASE(stem),
+      CASE(scale_bias_has_a_half_copy))

@@ -1,6 +1,6 @@
-/* The reference rows against PyTorch (tests/golden/make_ref_golden.py), in f64 and in f32 programs.
- * Inputs are exact in both types and ref rows sum in double, so an f64 result is off by the order of summation only,
- * and an f32 result by the rounding of each op's output as well. */
+/* tests/unit/device/test_ref_golden.c: the reference kernels against PyTorch (tests/golden/make_ref_golden.py), in f64
+ * and in f32 programs. Inputs are exact in both types and the reference kernels sum in double. An f64 result differs
+ * only by the order of summation, an f32 result also by the rounding of the output of each op. */
 #include "formats/safetensors.h"
 #include "tests/harness/reference_run.h"
 
@@ -24,7 +24,8 @@ static const struct cr_st_entry *golden_find(const char *part, const char *name)
     return e;
 }
 
-/* Values of a golden tensor "part.name" as doubles; NULL (and a failure) when it is not there. cr_free it. */
+/* Values of a golden tensor "part.name" as doubles; NULL (and a failure) when it is missing. The caller frees it with
+ * cr_free. */
 static double *golden_read(const char *part, const char *name, int64_t *count) {
     const struct cr_st_entry *e = golden_find(part, name);
     if (!e) return NULL;
@@ -41,7 +42,8 @@ static double *golden_read(const char *part, const char *name, int64_t *count) {
     return values;
 }
 
-/* A leaf of the golden tensor's shape (d[4]; N,C tensors become N,1,1,C and vectors 1,1,1,C); filled by golden_fill. */
+/* A leaf with the shape of the golden tensor (d[4]; N,C tensors become N,1,1,C and vectors 1,1,1,C); golden_fill fills
+ * it. */
 static void golden_shape(const char *part, const char *name, int64_t d[4]) {
     const struct cr_st_entry *e = golden_find(part, name);
     for (int i = 0; i < 4; i++) d[i] = 1;
@@ -68,7 +70,7 @@ static void golden_fill(struct ref_run *run, int tensor, const char *part, const
     cr_free(values);
 }
 
-/* Every element within `ulps` roundings of the tensor's type, at the tensor's largest magnitude. */
+/* Every element within `ulps` roundings of the type of the tensor, at the largest magnitude of the tensor. */
 static void golden_check(const struct ref_run *run, int tensor, const char *part, const char *name, double ulps) {
     int64_t n    = 0;
     double *want = golden_read(part, name, &n), largest = 0;
@@ -88,7 +90,7 @@ static void golden_check(const struct ref_run *run, int tensor, const char *part
     cr_free(want);
 }
 
-/* One op whose inputs, in slot order, are golden tensors in[], and whose only output is compared with `out`. */
+/* One op whose inputs, in slot order, are golden tensors in[]; its only output is compared with `out`. */
 static void check_op(enum cr_dtype real, const char *part, struct cr_op op, const char *const in[], const char *out,
                      double ulps) {
     struct ref_run run;
@@ -98,7 +100,7 @@ static void check_op(enum cr_dtype real, const char *part, struct cr_op op, cons
     cr_emit(&run.p, &op, "");
     REQUIRE_OK(ref_bind(&run));
     for (int s = 0; in[s]; s++) golden_fill(&run, op.in[s], part, in[s]);
-    ref_fill(&run, op.out[0], 99, 0); /* whatever stood there must not show */
+    ref_fill(&run, op.out[0], 99, 0); /* previous values must not be visible */
     REQUIRE_OK(ref_exec(&run, 0, 1));
     golden_check(&run, op.out[0], part, out, ulps);
     ref_close(&run);
@@ -109,7 +111,7 @@ static void check_op(enum cr_dtype real, const char *part, struct cr_op op, cons
     }
 
 static const enum cr_dtype types[2] = {CR_F64, CR_F32};
-/* Roundings allowed to one op: f64 sums in another order (up to some hundred terms); f32 rounds once. */
+/* Roundings allowed for one op: f64 sums in another order (up to some hundred terms); f32 rounds once. */
 static const double one_op[2] = {64, 1.01};
 
 static void conv(void) {
@@ -183,10 +185,10 @@ static void maxpool(void) {
 
 struct bn_net {
     int x, dy, gamma, beta, mean, var, y, dx, dgamma, relu_dx, relu_dgamma, dbeta, eval_y;
-    int training_ops; /* the ops after these are evaluation's */
+    int training_ops; /* the ops after these belong to evaluation */
 };
 
-/* Backward of BN, of dy or of dy through the ReLU whose output is `y`. */
+/* Backward of BN, from dy or from dy through the ReLU whose output is `y`. */
 static int build_bn_grad(struct ref_run *run, const struct bn_net *net, const struct cr_op *fin, int y,
                          const char *name, int dgamma) {
     char         full[64];
@@ -196,14 +198,14 @@ static int build_bn_grad(struct ref_run *run, const struct bn_net *net, const st
     gs.in[CR_IN_bn_grad_sums_x]         = net->x;
     gs.in[CR_IN_bn_grad_sums_mean_rstd] = fin->out[CR_OUT_bn_finalize_mean_rstd];
     gs.in[CR_IN_bn_grad_sums_y]         = y;
-    snprintf(full, sizeof full, "%s.stats", name);
+    snprintf(full, sizeof full, "%s.sums", name);
     gf.in[CR_IN_bn_grad_finalize_grad_sums] = ref_emit(run, &gs, full);
     gf.in[CR_IN_bn_grad_finalize_gamma]     = net->gamma;
     gf.in[CR_IN_bn_grad_finalize_mean_rstd] = fin->out[CR_OUT_bn_finalize_mean_rstd];
     gf.out[CR_OUT_bn_grad_finalize_dgamma]  = dgamma;
     gf.out[CR_OUT_bn_grad_finalize_dbeta]   = net->dbeta;
     gf.attr                                 = fin->attr;
-    snprintf(full, sizeof full, "%s.coef", name);
+    snprintf(full, sizeof full, "%s.scale_bias", name);
     ga.in[CR_IN_bn_grad_apply_coef] = ref_emit_slot(run, &gf, full, CR_OUT_bn_grad_finalize_coef);
     ga.in[CR_IN_bn_grad_apply_dy]   = net->dy;
     ga.in[CR_IN_bn_grad_apply_x]    = net->x;
@@ -212,8 +214,8 @@ static int build_bn_grad(struct ref_run *run, const struct bn_net *net, const st
 }
 
 static void build_bn(struct ref_run *run, struct bn_net *net) {
-    struct cr_op stats = cr_op_make(CR_OP_bn_sums, CR_NONE), fin = cr_op_make(CR_OP_bn_finalize, CR_NONE);
-    struct cr_op apply = cr_op_make(CR_OP_bn_apply, CR_NONE), coef = cr_op_make(CR_OP_bn_scale_bias, CR_NONE);
+    struct cr_op sums = cr_op_make(CR_OP_bn_sums, CR_NONE), fin = cr_op_make(CR_OP_bn_finalize, CR_NONE);
+    struct cr_op apply = cr_op_make(CR_OP_bn_apply, CR_NONE), scale_bias = cr_op_make(CR_OP_bn_scale_bias, CR_NONE);
     net->x                         = golden_leaf(run, "bn.0", "x");
     net->dy                        = golden_leaf(run, "bn.0", "dy");
     net->gamma                     = golden_leaf(run, "bn", "weight");
@@ -225,15 +227,15 @@ static void build_bn(struct ref_run *run, struct bn_net *net) {
     net->dbeta                     = ref_leaf(run, "dbeta", 1, 1, 1, run->p.tensor[net->gamma].dim[3]);
     const int64_t          *d      = run->p.tensor[net->x].dim;
     const struct cr_bn_attr attr   = {.eps = 0x1p-17f, .momentum = 0.125f, .count = d[0] * d[1] * d[2]};
-    stats.in[CR_IN_bn_sums_x]      = net->x;
+    sums.in[CR_IN_bn_sums_x]       = net->x;
     const int params[4]            = {net->gamma, net->beta, net->mean, net->var};
-    fin.in[CR_IN_bn_finalize_sums] = ref_emit(run, &stats, "stats");
+    fin.in[CR_IN_bn_finalize_sums] = ref_emit(run, &sums, "sums");
     for (int i = 0; i < 4; i++)
-        fin.in[CR_IN_bn_finalize_gamma + i] = coef.in[CR_IN_bn_scale_bias_gamma + i] = params[i];
+        fin.in[CR_IN_bn_finalize_gamma + i] = scale_bias.in[CR_IN_bn_scale_bias_gamma + i] = params[i];
     fin.out[CR_OUT_bn_finalize_running_mean] = net->mean;
     fin.out[CR_OUT_bn_finalize_running_var]  = net->var;
-    fin.attr.bn = coef.attr.bn          = attr;
-    int finalize                        = cr_emit(&run->p, &fin, "coef");
+    fin.attr.bn = scale_bias.attr.bn    = attr;
+    int finalize                        = cr_emit(&run->p, &fin, "scale_bias");
     fin                                 = run->p.op[finalize];
     apply.in[CR_IN_bn_apply_x]          = net->x;
     apply.in[CR_IN_bn_apply_scale_bias] = fin.out[CR_OUT_bn_finalize_scale_bias];
@@ -244,11 +246,11 @@ static void build_bn(struct ref_run *run, struct bn_net *net) {
     net->dx                             = build_bn_grad(run, net, &fin, CR_NONE, "dx", net->dgamma);
     net->training_ops                   = run->p.ops;
     apply.attr.bn.relu                  = false;
-    apply.in[CR_IN_bn_apply_scale_bias] = ref_emit(run, &coef, "eval.coef");
+    apply.in[CR_IN_bn_apply_scale_bias] = ref_emit(run, &scale_bias, "eval.scale_bias");
     net->eval_y                         = ref_emit(run, &apply, "eval.y");
 }
 
-/* In an f32 program coefficients, means and sums are rounded between ops; xhat times its mean cancels some digits. */
+/* In an f32 program scale_bias, means and sums are rounded between ops; xhat times its mean cancels some digits. */
 static void check_bn(enum cr_dtype real, double ulps) {
     struct ref_run run;
     struct bn_net  net;
@@ -299,7 +301,7 @@ static void check_loss(enum cr_dtype real, const char *part, double ulps) {
     op.in[CR_IN_loss_labels] = g.in[CR_IN_loss_grad_labels] = labels;
     op.in[CR_IN_loss_metrics] = op.out[CR_OUT_loss_metrics] = metrics;
     g.in[CR_IN_loss_grad_state]                             = cr_tensor_store(&run.p, CR_BUFFER_STATE, CR_NONE);
-    g.out[CR_OUT_loss_grad_dx]                              = logits; /* in place, as the planner may do */
+    g.out[CR_OUT_loss_grad_dx]                              = logits; /* in place, as the planner may choose */
     op.attr.loss = g.attr.loss = (struct cr_loss_attr){.smoothing = (float)smoothing[0], .weight = 1};
     cr_emit(&run.p, &op, "");
     cr_emit(&run.p, &g, "");
@@ -320,7 +322,7 @@ static void loss(void) {
     }
 }
 
-/* ---- SGD over whole planes: decay and no decay, a frozen parameter, momentum, clipping ---- */
+/* ---- SGD over whole buffers: decay and no decay, a frozen parameter, momentum, clipping ---- */
 
 struct sgd_case {
     const char *part;
@@ -350,7 +352,7 @@ static void build_sgd(struct ref_run *run, bool nesterov, int *metrics, int *nor
     cr_emit(&run->p, &op, "");
 }
 
-/* Gradients of step i, as they would be with this loss scale; the frozen parameter has none. */
+/* Gradients of step i, multiplied by this loss scale; the frozen parameter has none. */
 static void fill_gradients(struct ref_run *run, int step, double scale) {
     static const char *const names[] = {"w", "gamma"};
     for (int k = 0; k < 2; k++) {
@@ -404,9 +406,9 @@ static void sgd(void) {
     }
 }
 
-static void nothing_leaks(void) {
+static void no_leaks(void) {
     cr_st_close(golden);
     CHECK_INT(cr_alloc_live(), 0);
 }
 
-TESTS(CASE(conv), CASE(dense_and_avgpool), CASE(maxpool), CASE(bn), CASE(loss), CASE(sgd), CASE(nothing_leaks))
+TESTS(CASE(conv), CASE(dense_and_avgpool), CASE(maxpool), CASE(bn), CASE(loss), CASE(sgd), CASE(no_leaks))

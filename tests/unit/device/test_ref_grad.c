@@ -1,4 +1,5 @@
-/* The gradients of the reference rows against finite differences, op by op, in double. */
+/* tests/unit/device/test_ref_grad.c: the gradients of the reference kernels against finite differences, op by op, in
+ * double. */
 #include "tests/harness/finite_differences.h"
 
 /* Runs everything once: forward, then backward with the weights of L as dy. */
@@ -64,8 +65,8 @@ static void conv(void) {
 /* ---- batch normalisation, plain and fused ---- */
 
 struct bn {
-    int x, gamma, beta, coef, saved; /* forward */
-    int dgamma, dbeta, dx;           /* backward */
+    int x, gamma, beta, scale_bias, mean_rstd; /* forward */
+    int dgamma, dbeta, dx;                     /* backward */
 };
 
 static struct cr_bn_attr bn_attr(const struct ref_run *run, int x) {
@@ -83,12 +84,12 @@ static struct bn emit_bn(struct ref_run *run, const char *part, int64_t N, int64
     char         name[64];
     struct bn    b    = {.x = ref_leaf(run, part, N, H, W, C)};
     int          mean = named_leaf(run, part, "mean", C), var = named_leaf(run, part, "var", C);
-    struct cr_op stats = cr_op_make(CR_OP_bn_sums, CR_NONE), fin = cr_op_make(CR_OP_bn_finalize, CR_NONE);
-    b.gamma                   = named_leaf(run, part, "gamma", C);
-    b.beta                    = named_leaf(run, part, "beta", C);
-    stats.in[CR_IN_bn_sums_x] = b.x;
-    snprintf(name, sizeof name, "%s.stats", part);
-    fin.in[CR_IN_bn_finalize_sums]           = ref_emit(run, &stats, name);
+    struct cr_op sums = cr_op_make(CR_OP_bn_sums, CR_NONE), fin = cr_op_make(CR_OP_bn_finalize, CR_NONE);
+    b.gamma                  = named_leaf(run, part, "gamma", C);
+    b.beta                   = named_leaf(run, part, "beta", C);
+    sums.in[CR_IN_bn_sums_x] = b.x;
+    snprintf(name, sizeof name, "%s.sums", part);
+    fin.in[CR_IN_bn_finalize_sums]           = ref_emit(run, &sums, name);
     fin.in[CR_IN_bn_finalize_gamma]          = b.gamma;
     fin.in[CR_IN_bn_finalize_beta]           = b.beta;
     fin.in[CR_IN_bn_finalize_running_mean]   = mean;
@@ -96,10 +97,10 @@ static struct bn emit_bn(struct ref_run *run, const char *part, int64_t N, int64
     fin.out[CR_OUT_bn_finalize_running_mean] = mean;
     fin.out[CR_OUT_bn_finalize_running_var]  = var;
     fin.attr.bn                              = bn_attr(run, b.x);
-    snprintf(name, sizeof name, "%s.coef", part);
-    int index = cr_emit(&run->p, &fin, name);
-    b.coef    = run->p.op[index].out[CR_OUT_bn_finalize_scale_bias];
-    b.saved   = run->p.op[index].out[CR_OUT_bn_finalize_mean_rstd];
+    snprintf(name, sizeof name, "%s.scale_bias", part);
+    int index    = cr_emit(&run->p, &fin, name);
+    b.scale_bias = run->p.op[index].out[CR_OUT_bn_finalize_scale_bias];
+    b.mean_rstd  = run->p.op[index].out[CR_OUT_bn_finalize_mean_rstd];
     return b;
 }
 
@@ -112,12 +113,12 @@ static void emit_bn_grad(struct ref_run *run, struct bn *b, const char *part, in
     b->dbeta                            = named_leaf(run, part, "dbeta", C);
     gs.in[CR_IN_bn_grad_sums_dy]        = dy;
     gs.in[CR_IN_bn_grad_sums_x]         = b->x;
-    gs.in[CR_IN_bn_grad_sums_mean_rstd] = b->saved;
+    gs.in[CR_IN_bn_grad_sums_mean_rstd] = b->mean_rstd;
     gs.in[CR_IN_bn_grad_sums_y]         = y;
-    snprintf(name, sizeof name, "%s.dstats", part);
+    snprintf(name, sizeof name, "%s.grad_sums", part);
     gf.in[CR_IN_bn_grad_finalize_grad_sums] = ref_emit(run, &gs, name);
     gf.in[CR_IN_bn_grad_finalize_gamma]     = b->gamma;
-    gf.in[CR_IN_bn_grad_finalize_mean_rstd] = b->saved;
+    gf.in[CR_IN_bn_grad_finalize_mean_rstd] = b->mean_rstd;
     gf.out[CR_OUT_bn_grad_finalize_dgamma]  = b->dgamma;
     gf.out[CR_OUT_bn_grad_finalize_dbeta]   = b->dbeta;
     gf.attr.bn                              = bn_attr(run, b->x);
@@ -130,7 +131,7 @@ static void emit_bn_grad(struct ref_run *run, struct bn *b, const char *part, in
     b->dx = ref_emit(run, &ga, name);
 }
 
-enum bn_add { ADD_NONE, ADD_PLAIN, ADD_COEF };
+enum bn_add { ADD_NONE, ADD_PLAIN, ADD_SCALE_BIAS };
 
 static void fill_bn(struct ref_run *run, const struct bn *b) {
     ref_fill(run, b->x, 0.5, 1);
@@ -150,19 +151,19 @@ static void check_bn(int64_t N, int64_t H, int64_t W, int64_t C, bool relu, enum
     int            addend = CR_NONE, dadd = CR_NONE;
     REQUIRE_OK(ref_open(&run, CR_F64, 2));
     main_bn = emit_bn(&run, "x", N, H, W, C);
-    if (add == ADD_COEF) add_bn = emit_bn(&run, "a", N, H, W, C);
+    if (add == ADD_SCALE_BIAS) add_bn = emit_bn(&run, "a", N, H, W, C);
     if (add == ADD_PLAIN) addend = ref_leaf(&run, "a", N, H, W, C);
     struct cr_op apply                      = cr_op_make(CR_OP_bn_apply, CR_NONE);
     apply.in[CR_IN_bn_apply_x]              = main_bn.x;
-    apply.in[CR_IN_bn_apply_scale_bias]     = main_bn.coef;
-    apply.in[CR_IN_bn_apply_mean_rstd]      = main_bn.saved;
-    apply.in[CR_IN_bn_apply_add]            = add == ADD_COEF ? add_bn.x : addend;
-    apply.in[CR_IN_bn_apply_add_scale_bias] = add == ADD_COEF ? add_bn.coef : CR_NONE;
+    apply.in[CR_IN_bn_apply_scale_bias]     = main_bn.scale_bias;
+    apply.in[CR_IN_bn_apply_mean_rstd]      = main_bn.mean_rstd;
+    apply.in[CR_IN_bn_apply_add]            = add == ADD_SCALE_BIAS ? add_bn.x : addend;
+    apply.in[CR_IN_bn_apply_add_scale_bias] = add == ADD_SCALE_BIAS ? add_bn.scale_bias : CR_NONE;
     apply.attr.bn.relu                      = relu;
     int       y = ref_emit(&run, &apply, "y"), dy = ref_leaf(&run, "dy", N, H, W, C);
     struct fd f = {.run = &run, .forward_ops = run.p.ops, .y = y, .dy = dy};
     emit_bn_grad(&run, &main_bn, "x", dy, relu ? y : CR_NONE);
-    if (add == ADD_COEF) emit_bn_grad(&run, &add_bn, "a", dy, relu ? y : CR_NONE);
+    if (add == ADD_SCALE_BIAS) emit_bn_grad(&run, &add_bn, "a", dy, relu ? y : CR_NONE);
     if (add == ADD_PLAIN) {
         struct cr_op g           = cr_op_make(CR_OP_relu_grad, CR_NONE);
         g.in[CR_IN_relu_grad_dy] = dy;
@@ -171,12 +172,12 @@ static void check_bn(int64_t N, int64_t H, int64_t W, int64_t C, bool relu, enum
     }
     REQUIRE_OK(ref_bind(&run));
     fill_bn(&run, &main_bn);
-    if (add == ADD_COEF) fill_bn(&run, &add_bn);
+    if (add == ADD_SCALE_BIAS) fill_bn(&run, &add_bn);
     if (add == ADD_PLAIN) ref_fill(&run, addend, 0, 1);
     ref_fill(&run, dy, 0, 1);
     if (run_all(&f)) {
         check_bn_leaves(&f, &main_bn);
-        if (add == ADD_COEF) check_bn_leaves(&f, &add_bn);
+        if (add == ADD_SCALE_BIAS) check_bn_leaves(&f, &add_bn);
         if (add == ADD_PLAIN) fd_check(&f, addend, dadd, 1);
         fd_finish(&f);
     }
@@ -196,21 +197,21 @@ static void bn_add(void) {
 static void bn_add_relu(void) {
     check_bn(2, 3, 3, 4, true, ADD_PLAIN);
 }
-static void bn_add_coef(void) {
-    check_bn(3, 2, 3, 3, false, ADD_COEF);
+static void bn_add_scale_bias(void) {
+    check_bn(3, 2, 3, 3, false, ADD_SCALE_BIAS);
 }
-static void bn_add_coef_relu(void) {
-    check_bn(3, 2, 3, 3, true, ADD_COEF);
+static void bn_add_scale_bias_relu(void) {
+    check_bn(3, 2, 3, 3, true, ADD_SCALE_BIAS);
 }
 
-/* ---- ops of one input: forward op, gradient op, shapes ---- */
+/* ---- ops with one input: forward op, gradient op, shapes ---- */
 
 struct unary {
     enum cr_op_kind     op, grad;
     int64_t             N, H, W, C;
     struct cr_conv_attr attr;
-    int                 index; /* forward output slot that the gradient's second input takes; -1: none */
-    bool                given; /* the gradient's output has to be made by the emitter */
+    int                 index; /* forward output slot that the second input of the gradient reads; -1: none */
+    bool                given; /* the emitter does not create the output of the gradient */
 };
 
 static void check_unary(const struct unary *c) {
@@ -262,13 +263,13 @@ static void channel_scale(void) {
     struct ref_run run;
     REQUIRE_OK(ref_open(&run, CR_F64, 1));
     int          x = ref_leaf(&run, "x", 2, 3, 2, 5), dy = ref_leaf(&run, "dy", 2, 3, 2, 5), param[4];
-    struct cr_op coef = cr_op_make(CR_OP_bn_scale_bias, CR_NONE), op = cr_op_make(CR_OP_bn_apply, CR_NONE);
+    struct cr_op scale_bias = cr_op_make(CR_OP_bn_scale_bias, CR_NONE), op = cr_op_make(CR_OP_bn_apply, CR_NONE);
     struct cr_op g = cr_op_make(CR_OP_channel_scale, CR_NONE);
     for (int i = 0; i < 4; i++)
-        coef.in[i] = param[i] = named_leaf(&run, "bn", cr_op_info(CR_OP_bn_scale_bias)->in_name[i], 5);
-    coef.attr.bn                         = bn_attr(&run, x);
+        scale_bias.in[i] = param[i] = named_leaf(&run, "bn", cr_op_info(CR_OP_bn_scale_bias)->in_name[i], 5);
+    scale_bias.attr.bn                   = bn_attr(&run, x);
     op.in[CR_IN_bn_apply_x]              = x;
-    op.in[CR_IN_bn_apply_scale_bias]     = ref_emit(&run, &coef, "coef");
+    op.in[CR_IN_bn_apply_scale_bias]     = ref_emit(&run, &scale_bias, "scale_bias");
     int y                                = ref_emit(&run, &op, "y");
     g.in[CR_IN_channel_scale_dy]         = dy;
     g.in[CR_IN_channel_scale_scale_bias] = op.in[CR_IN_bn_apply_scale_bias];
@@ -283,8 +284,8 @@ static void channel_scale(void) {
     ref_close(&run);
 }
 
-/* A factor a picture and channel: by x and by the gate. */
-static void gate(void) {
+/* A factor per image and channel: gradients of x and of the SE scale. */
+static void se_scale(void) {
     struct ref_run run;
     REQUIRE_OK(ref_open(&run, CR_F64, 2));
     int x = ref_leaf(&run, "x", 2, 3, 4, 5), s = ref_leaf(&run, "s", 2, 1, 1, 5), dy = ref_leaf(&run, "dy", 2, 3, 4, 5);
@@ -306,7 +307,7 @@ static void gate(void) {
     ref_close(&run);
 }
 
-/* y = a + b hands dy to both. */
+/* y = a + b passes dy to both */
 static void add(void) {
     struct ref_run run;
     REQUIRE_OK(ref_open(&run, CR_F64, 1));
@@ -404,8 +405,8 @@ static void loss(void) {
     check_loss(0.25f, 8, 0.5f);
 }
 
-/* A backward op that is wrong must not pass: the same check with a gradient scaled by 1.0001 fails. */
-static void the_check_can_fail(void) {
+/* The check must detect a wrong backward op: with a gradient scaled by 1.0001 the same check fails. */
+static void check_can_fail(void) {
     struct ref_run run;
     REQUIRE_OK(ref_open(&run, CR_F64, 1));
     int x = ref_leaf(&run, "x", 1, 3, 3, 2), dy = ref_leaf(&run, "dy", 1, 1, 1, 2),
@@ -418,7 +419,7 @@ static void the_check_can_fail(void) {
     ref_fill(&run, dy, 1, 0);
     ref_fill(&run, dx, 1.0001 / 9, 0);
     int before = test_failures_, printed = test_failed_checks_;
-    test_failed_checks_ = 1000; /* these failures are wanted: do not print them */
+    test_failed_checks_ = 1000; /* these failures are expected: do not print them */
     fd_check(&f, x, dx, 1);
     int failures        = test_failures_ - before;
     test_failures_      = before;
@@ -427,6 +428,6 @@ static void the_check_can_fail(void) {
     ref_close(&run);
 }
 
-TESTS(CASE(conv), CASE(bn_plain), CASE(bn_relu), CASE(bn_add), CASE(bn_add_relu), CASE(bn_add_coef),
-      CASE(bn_add_coef_relu), CASE(pooling_and_pointwise), CASE(channel_scale), CASE(gate), CASE(add), CASE(dense),
-      CASE(loss), CASE(the_check_can_fail))
+TESTS(CASE(conv), CASE(bn_plain), CASE(bn_relu), CASE(bn_add), CASE(bn_add_relu), CASE(bn_add_scale_bias),
+      CASE(bn_add_scale_bias_relu), CASE(pooling_and_pointwise), CASE(channel_scale), CASE(se_scale), CASE(add),
+      CASE(dense), CASE(loss), CASE(check_can_fail))

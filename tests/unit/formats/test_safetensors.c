@@ -1,5 +1,6 @@
-/* The safetensors container: our writer and reader against the files of tests/tools/st.py, and real weights. What must
- * be refused, and what fails: tests/unit/formats/test_safetensors_corrupt.c. */
+/* tests/unit/formats/test_safetensors.c: the safetensors format: our writer and reader against the files of
+ * tests/tools/st.py, and real weights. Files that must be refused, and failures:
+ * tests/unit/formats/test_safetensors_corrupt.c. */
 #include "formats/json.h"
 #include "tests/harness/safetensors_demo.h"
 
@@ -45,7 +46,7 @@ static void reads_golden(void) {
     check_demo(GOLDEN "demo.safetensors");
 }
 
-/* Equal to the byte to the file of the independent writer, in whatever order the entries are given. */
+/* Bitwise identical to the file of the independent writer, in any order of the entries. */
 static void writes_golden(void) {
     REQUIRE(folder_open());
     for (size_t turn = 0; turn < DEMO; turn++) {
@@ -58,7 +59,7 @@ static void writes_golden(void) {
     folder_close();
 }
 
-static void python_reads_ours(void) {
+static void python_reads_our_files(void) {
     char command[1024];
     if (system("/usr/bin/python3 -c 'import numpy' >/dev/null 2>&1")) SKIP("needs python3 with numpy");
     REQUIRE(folder_open());
@@ -87,7 +88,7 @@ static void empty_file(void) {
     folder_close();
 }
 
-/* Enough tensors to make the tables grow, and every escape. */
+/* Enough tensors to make the tables grow, and every escape sequence. */
 static void many_tensors(void) {
     enum { MANY = 3000 };
     static struct cr_st_entry entries[MANY];
@@ -118,7 +119,7 @@ static void many_tensors(void) {
     folder_close();
 }
 
-/* Names as other writers may spell them. */
+/* Names in the spelling of other writers. */
 static void escapes_are_decoded(void) {
     static const char  header[] = " {\"__metadata__\":{\"\\u0061\":\"\\u00e9\"},\n"
                                   "\"\\ud83d\\ude00\\u20ac\\u00E9\\b\\f\\n\\r\\t\\/\\\\\\\"\\u007f\""
@@ -197,5 +198,5 @@ static void real_weights(void) {
     read_real("resnet32-cifar10.safetensors", 157, 464154);
 }
 
-TESTS(CASE(reads_golden), CASE(writes_golden), CASE(python_reads_ours), CASE(empty_file), CASE(many_tensors),
+TESTS(CASE(reads_golden), CASE(writes_golden), CASE(python_reads_our_files), CASE(empty_file), CASE(many_tensors),
       CASE(escapes_are_decoded), CASE(quoted_names), CASE(shapes_as_text), CASE(real_weights))

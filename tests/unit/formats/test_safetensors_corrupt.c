@@ -1,5 +1,5 @@
-/* The safetensors container: every flaw of tests/golden/safetensors/bad.txt, cut and changed files, missing memory,
- * failing calls, full disks. */
+/* tests/unit/formats/test_safetensors_corrupt.c: the safetensors format: every fault of
+ * tests/golden/safetensors/bad.txt, truncated and changed files, missing memory, failing calls, full disks. */
 #include "tests/harness/safetensors_demo.h"
 
 #include <errno.h>
@@ -12,7 +12,7 @@
 
 /* ---- refusals ---- */
 
-static void bad_files_are_refused(void) {
+static void invalid_files_are_refused(void) {
     char   *list = NULL, *save = NULL;
     int     count = 0;
     int64_t live  = cr_alloc_live();
@@ -36,8 +36,8 @@ static void bad_files_are_refused(void) {
     CHECK_INT(cr_alloc_live(), live);
 }
 
-/* Every prefix of a good file, and every good file with a byte more, is refused. */
-static void every_cut_is_refused(void) {
+/* Every prefix of a valid file, and every valid file with one more byte, is refused. */
+static void every_truncation_is_refused(void) {
     char  *bytes;
     size_t length;
     REQUIRE(folder_open());
@@ -54,8 +54,8 @@ static void every_cut_is_refused(void) {
     folder_close();
 }
 
-/* One byte of the header changed: opened or refused, but never a crash, and what opens has sound entries. */
-static void every_flip_is_survived(void) {
+/* One byte of the header changed: the file is opened or refused, without a crash; an opened file has valid entries. */
+static void every_changed_byte_is_handled(void) {
     char  *bytes;
     size_t length;
     int    refused = 0, opened = 0;
@@ -85,7 +85,7 @@ static void every_flip_is_survived(void) {
     folder_close();
 }
 
-static void things_that_are_no_files(void) {
+static void paths_that_are_not_files(void) {
     struct cr_st_file *file;
     REQUIRE(folder_open());
     CHECK_STATUS(cr_st_open(in_folder("none"), &file), CR_ERR_IO);
@@ -99,7 +99,8 @@ static void things_that_are_no_files(void) {
     folder_close();
 }
 
-/* A header above the format's limit is refused before memory is asked for; the file is a hole, so it costs no disk. */
+/* A header above the limit of the format is refused before memory is allocated; the file is a hole, so it needs no disk
+ * space. */
 static void header_beyond_the_limit(void) {
     struct cr_st_file *file;
     REQUIRE(folder_open());
@@ -125,7 +126,7 @@ static void file_shrinks_while_open(void) {
     folder_close();
 }
 
-/* ---- the writer's failures ---- */
+/* ---- failures of the writer ---- */
 
 static void writer_refuses(void) {
     struct cr_st_entry   entry = {.name = "a", .dtype = CR_F32, .dims = 1, .dim = {2}};
@@ -133,14 +134,14 @@ static void writer_refuses(void) {
     float                data[2] = {1, 2};
     REQUIRE(folder_open());
     const char *path = in_folder("x");
-    /* too little */
+    /* too few bytes */
     REQUIRE_OK(cr_st_create(path, &entry, 1, NULL, 0, &writer));
     REQUIRE_OK(cr_st_write(writer, data, 4));
     CHECK_STATUS(cr_st_create(path, &entry, 1, NULL, 0, &(struct cr_st_writer *){NULL}),
-                 CR_ERR_IO); /* is there already */
+                 CR_ERR_IO); /* exists already */
     CHECK_STATUS(cr_st_finish(writer), CR_ERR_FORMAT);
     CHECK(access(path, F_OK) < 0);
-    /* names and values that no reader would take */
+    /* names and values that no reader would accept */
     entry.name = "a\xff";
     CHECK_STATUS(cr_st_create(path, &entry, 1, NULL, 0, &writer), CR_ERR_FORMAT);
     entry.name             = "a";
@@ -252,6 +253,6 @@ static void file_size_limit(void) {
     folder_close();
 }
 
-TESTS(CASE(bad_files_are_refused), CASE(every_cut_is_refused), CASE(every_flip_is_survived),
-      CASE(things_that_are_no_files), CASE(header_beyond_the_limit), CASE(file_shrinks_while_open),
+TESTS(CASE(invalid_files_are_refused), CASE(every_truncation_is_refused), CASE(every_changed_byte_is_handled),
+      CASE(paths_that_are_not_files), CASE(header_beyond_the_limit), CASE(file_shrinks_while_open),
       CASE(writer_refuses), CASE(memory_runs_out), CASE(calls_fail), CASE(disk_is_full), CASE(file_size_limit))

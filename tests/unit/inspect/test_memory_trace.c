@@ -1,12 +1,12 @@
-/* tests/unit/inspect/test_memory_trace.c: memory logs: what is refused, plans of an iteration by hand, lives that go
- * round, the iteration in noise. */
+/* tests/unit/inspect/test_memory_trace.c: memory logs: logs that are refused, plans of an iteration by hand, lifetimes
+ * that wrap around the iteration, detection of the iteration in noise. */
 #include "tests/harness/trace_support.h"
 
 #include <unistd.h>
 
 /* ---- reading ---- */
 
-static void a_sound_log_is_read(void) {
+static void valid_log_is_read(void) {
     struct cr_trace t;
     REQUIRE_OK(read_text(HEAD "0,malloc,0x7f00,100\n1.5,write,0x7f00,\r\n1.50,read,0x7f00,40\n2,free,0x7f00,100\n"
                               "1700000000000000001,malloc,0x7f00,7\n1700000000000000002,malloc,x y,0",
@@ -19,7 +19,7 @@ static void a_sound_log_is_read(void) {
     CHECK_INT(t.block[0].first, 1);
     CHECK_INT(t.block[0].last, 2);
     CHECK_INT(t.block[0].free_at, 3);
-    CHECK_INT(t.block[1].free_at, CR_NONE); /* the same id, another block */
+    CHECK_INT(t.block[1].free_at, CR_NONE); /* the same id for another block */
     CHECK_INT(t.block[1].first, CR_NONE);
     CHECK_STR(t.id + t.block[1].id, "0x7f00");
     CHECK_STR(t.id + t.block[2].id, "x y");
@@ -27,11 +27,11 @@ static void a_sound_log_is_read(void) {
     CHECK_INT(t.event[4].block, 1);
     cr_trace_free(&t);
     REQUIRE_OK(read_text(HEAD "1700000000000000001,malloc,a,1\n1700000000000000002,malloc,b,1\n", &t));
-    CHECK_NEAR(t.event[1].time - t.event[0].time, 1, 0); /* nanoseconds since 1970 stay apart */
+    CHECK_NEAR(t.event[1].time - t.event[0].time, 1, 0); /* nanoseconds since 1970 remain distinct */
     cr_trace_free(&t);
 }
 
-static void what_cannot_be_is_refused(void) {
+static void invalid_logs_are_refused(void) {
     static const struct {
         const char *text, *says;
     } bad[] = {
@@ -84,7 +84,7 @@ static void files_and_long_lines(void) {
     int             fd = mkstemp(path);
     REQUIRE(fd >= 0);
     FILE *file = fdopen(fd, "w");
-    fprintf(file, HEAD); /* more than one piece of the reader's buffer, cut anywhere in a line */
+    fprintf(file, HEAD); /* more than one buffer of the reader, cut anywhere in a line */
     for (int i = 0; i < 100000; i++) fprintf(file, "%d,malloc,block-number-%d,%d\n", i, i, i);
     fclose(file);
     REQUIRE_OK(cr_trace_read(path, &t));
@@ -105,13 +105,13 @@ static void files_and_long_lines(void) {
 
 /* ---- one iteration by hand ---- */
 
-static void a_plain_iteration(void) {
+static void plain_iteration(void) {
     struct planned p;
-    /* parameter 9; x 30 and y 50 together, then z 40: 80 at most. From first to last use x and y do not meet. */
+    /* parameter 9; x 30 and y 50 together, then z 40: at most 80. From first to last use, x and y do not overlap. */
     REQUIRE_OK(plan_words("m9:100 w9", "m1:30 w1 r9 r1 m2:50 w2 r2 f1 f2 m3:40 w3 r3 w9 f3", 4, "", &p));
     CHECK_INT(p.loop.period, 14);
     CHECK_INT(p.loop.end, p.trace.events);
-    CHECK_INT(p.plan[0].iterations, 3); /* the first one meets the parameter for the first time */
+    CHECK_INT(p.plan[0].iterations, 3); /* the first lifetime overlaps the parameter for the first time */
     CHECK_INT(p.plan[0].persistent, 100);
     CHECK_INT(p.plan[0].persistent_blocks, 1);
     CHECK_INT(p.plan[0].intervals, 3);
@@ -124,34 +124,33 @@ static void a_plain_iteration(void) {
     size_t online;
     REQUIRE_OK(cr_trace_online(&p.trace, &p.loop, &p.plan[0], &online));
     CHECK_INT(online, 80);
-    /* each malloc has one place; shifting one onto another must be seen */
+    /* each malloc has one offset; the check must detect a block moved onto another */
     p.plan[0].interval[1].offset = p.plan[0].interval[0].offset = 0;
     CHECK_STATUS(cr_trace_check(&p.trace, &p.loop, &p.plan[0]), CR_ERR_DEVICE);
     CHECK_HAS(cr_error_message(), "overlap in the plan");
     planned_free(&p);
 }
 
-/* The pool takes the smallest hole that holds a block, and joins holes beside each other. */
-static void an_online_pool(void) {
+/* The allocator takes the smallest hole that fits the block, and merges adjacent holes. */
+static void online_allocator(void) {
     struct planned p;
     size_t         online;
     REQUIRE_OK(plan_words("", "m1:30 m2:1 m3:10 m4:1 f1 f3 m5:10 m6:30 f2 f4 f5 f6", 3, "", &p));
     REQUIRE_OK(cr_trace_online(&p.trace, &p.loop, &p.plan[0], &online));
-    CHECK_INT(online, 42); /* 5 where 3 was, 6 where 1 was */
+    CHECK_INT(online, 42); /* 5 at the offset of 3, 6 at that of 1 */
     planned_free(&p);
     REQUIRE_OK(plan_words("", "m1:30 m2:10 m3:5 f1 f2 m4:40 f3 f4", 3, "", &p));
     REQUIRE_OK(cr_trace_online(&p.trace, &p.loop, &p.plan[0], &online));
     CHECK_INT(online, 45);
     planned_free(&p);
-    REQUIRE_OK(
-        plan_words("", "m1:30 m2:5 f1 m3:40 f2 f3", 3, "", &p)); /* too large for the hole; a plan knows better */
+    REQUIRE_OK(plan_words("", "m1:30 m2:5 f1 m3:40 f2 f3", 3, "", &p)); /* too large for the hole; a plan avoids this */
     REQUIRE_OK(cr_trace_online(&p.trace, &p.loop, &p.plan[0], &online));
     CHECK_INT(online, 75);
     CHECK_INT(p.plan[0].peak, 45);
     planned_free(&p);
 }
 
-static void the_check_finds_faults(void) {
+static void check_finds_faults(void) {
     struct planned p;
     REQUIRE_OK(plan_words("", "m1:30 m2:50 w1 w2 f1 f2", 3, "", &p));
     struct cr_trace_plan *plan = &p.plan[0];
@@ -165,25 +164,25 @@ static void the_check_finds_faults(void) {
     plan->interval[0].size--;
     CHECK_STATUS(cr_trace_check(&p.trace, &p.loop, plan), CR_ERR_DEVICE);
     plan->interval[0].size++;
-    plan->alignment = 32; /* what lies at 30 or 50 is no multiple */
+    plan->alignment = 32; /* offsets 30 and 50 are not multiples */
     CHECK_STATUS(cr_trace_check(&p.trace, &p.loop, plan), CR_ERR_DEVICE);
     plan->alignment = 1;
     REQUIRE_OK(cr_trace_check(&p.trace, &p.loop, plan));
     planned_free(&p);
-    REQUIRE_OK(plan_words("", "m1:30 w1 m2:50 f1 w2 f2", 3, "", &p)); /* together for one event only */
+    REQUIRE_OK(plan_words("", "m1:30 w1 m2:50 f1 w2 f2", 3, "", &p)); /* overlap for one event only */
     plan->interval[0].offset = plan->interval[1].offset = 0;
     CHECK_STATUS(cr_trace_check(&p.trace, &p.loop, plan), CR_ERR_DEVICE);
     planned_free(&p);
-    REQUIRE_OK(plan_words("m2:7 w2", "m1:30 r2 w1 f2 m2:50 r1 f1 w2", 4, "", &p)); /* round the end */
+    REQUIRE_OK(plan_words("m2:7 w2", "m1:30 r2 w1 f2 m2:50 r1 f1 w2", 4, "", &p)); /* across the end */
     plan->interval[0].offset = plan->interval[1].offset = 0;
     CHECK_STATUS(cr_trace_check(&p.trace, &p.loop, plan), CR_ERR_DEVICE);
     planned_free(&p);
 }
 
-static void lives_go_round(void) {
+static void lifetimes_wrap_around(void) {
     struct planned p;
-    /* 2 is made late and read early in the next iteration, when 3 is not there yet; 3 and 2 may lie in one place. The
-     * ids of the double buffer change (2, 4), the lives do not. */
+    /* 2 is allocated late and read early in the next iteration, when 3 does not exist yet; 3 and 2 may have the same
+     * offset. The ids of the double buffer change (2, 4), the lifetimes do not. */
     REQUIRE_OK(plan_words("m2:100 w2",
                           "m1:10 w1 r2 f2 m3:100 r1 w3 f3 m4:100 w4 f1 m1:10 w1 r4 f4 m3:100 r1 w3 f3 m2:100 w2 f1", 3,
                           "", &p));
@@ -193,8 +192,8 @@ static void lives_go_round(void) {
     CHECK_INT(p.plan[0].peak, 110);
     CHECK_INT(p.plan[0].persistent, 0);
     planned_free(&p);
-    /* something is always there: the cut goes through one life at least. 1 .. 2 .. 1 .. 2 hand over with an overlap
-     * each */
+    /* some block always exists: the cut goes through at least one lifetime. 1 .. 2 .. 1 .. 2 follow each other with an
+     * overlap */
     REQUIRE_OK(plan_words("m1:60 w1", "m2:40 r1 w2 f1 r2 m1:60 w1 f2", 5, "", &p));
     CHECK_INT(p.plan[0].wrapping, 1);
     CHECK_INT(p.plan[0].bound, 100);
@@ -203,10 +202,10 @@ static void lives_go_round(void) {
     planned_free(&p);
 }
 
-static void lives_longer_than_an_iteration(void) {
+static void lifetimes_longer_than_an_iteration(void) {
     struct planned p;
     struct log     l = {0};
-    for (int i = 0; i < 12; i++) { /* block i is freed two iterations and a bit later */
+    for (int i = 0; i < 12; i++) { /* block i is freed more than two iterations later */
         log_add(&l, "malloc", i, 64);
         log_add(&l, "write", i, -1);
         if (i >= 2) log_add(&l, "free", i - 2, -1);
@@ -219,14 +218,14 @@ static void lives_longer_than_an_iteration(void) {
     int most = 0;
     for (int i = 0; i < 2; i++) most = CR_MAX(most, p.plan[0].interval[i].copies);
     CHECK_INT(most, 3);
-    CHECK_INT(p.plan[0].bound, 3 * 64); /* three from malloc to free, two when the small one comes */
+    CHECK_INT(p.plan[0].bound, 3 * 64); /* three from malloc to free, two when the small one is allocated */
     CHECK_INT(p.plan[0].peak, 3 * 64 + 8);
     CHECK_INT(p.plan[1].bound, 64);
     planned_free(&p);
     cr_text_free(&l.text);
 }
 
-static void what_grows_is_told(void) {
+static void leaks_are_reported(void) {
     struct planned p;
     struct log     l = {0};
     for (int i = 0; i < 6; i++) {
@@ -242,15 +241,15 @@ static void what_grows_is_told(void) {
     cr_text_free(&l.text);
 }
 
-/* Events of one time are one operation. */
-static void one_time_is_one_operation(void) {
+/* Events with the same time are one operation. */
+static void events_of_one_time_are_one_operation(void) {
     struct planned p;
     struct cr_text text = {0};
     cr_text_add(&text, HEAD);
     for (int i = 0; i < 4; i++) {
         int t = 10 * i;
         cr_text_add(&text, "%d,malloc,a,10\n%d,malloc,b,20\n%d,write,a,\n", t, t, t);
-        cr_text_add(&text, "%d,read,a,\n%d,write,b,\n", t + 1, t + 1); /* together: a and b */
+        cr_text_add(&text, "%d,read,a,\n%d,write,b,\n", t + 1, t + 1); /* overlap: a and b */
         cr_text_add(&text, "%d,read,b,\n%d,free,a,\n%d,free,b,\n", t + 2, t + 2, t + 2);
     }
     REQUIRE_OK(plan_text(text.data, text.length, 1, &p));
@@ -258,8 +257,7 @@ static void one_time_is_one_operation(void) {
     planned_free(&p);
     cr_text_free(&text);
     text = (struct cr_text){0};
-    cr_text_add(&text,
-                HEAD); /* a goes while b comes, and is freed before b is written: they are together all the same */
+    cr_text_add(&text, HEAD); /* a ends while b begins, and is freed before b is written: they overlap all the same */
     for (int i = 0; i < 4; i++) {
         int t = 10 * i;
         cr_text_add(&text, "%d,malloc,a,10\n%d,write,a,\n", t, t);
@@ -271,7 +269,7 @@ static void one_time_is_one_operation(void) {
     planned_free(&p);
     cr_text_free(&text);
     text = (struct cr_text){0};
-    cr_text_add(&text, HEAD); /* at one time, but b is allocated behind a's free: it may have a's place */
+    cr_text_add(&text, HEAD); /* at the same time, but b is allocated after the free of a: it may reuse its offset */
     for (int i = 0; i < 4; i++)
         cr_text_add(&text, "%d,malloc,a,10\n%d,write,a,\n%d,free,a,\n%d,malloc,b,20\n%d,write,b,\n%d,free,b,\n", i, i,
                     i, i, i, i);
@@ -281,7 +279,8 @@ static void one_time_is_one_operation(void) {
     planned_free(&p);
     cr_text_free(&text);
     static const char *const middle[] = {"read,a|free,x|malloc,b|write,b", "malloc,b|read,a|free,a|malloc,x|write,b"};
-    for (int k = 0; k < 2; k++) { /* what is freed and allocated in the middle of an operation does not part it */
+    /* a block that is freed and another that is allocated in the middle of an operation do not split it */
+    for (int k = 0; k < 2; k++) {
         text = (struct cr_text){0};
         cr_text_add(&text, HEAD);
         for (int i = 0; i < 12; i += 3) {
@@ -301,18 +300,18 @@ static void one_time_is_one_operation(void) {
         planned_free(&p);
         cr_text_free(&text);
     }
-    /* read a and write b at times of their own: b may take a's place */
+    /* read a and write b at different times: b may reuse the offset of a */
     REQUIRE_OK(plan_words("", "m1:10 m2:20 w1 r1 w2 r2 f1 f2", 4, "", &p));
     CHECK_INT(p.plan[0].bound, 30);
     CHECK_INT(p.plan[1].bound, 20);
     planned_free(&p);
-    /* a block that nobody reads or writes stays from malloc to free */
+    /* a block without reads and writes is live from malloc to free */
     REQUIRE_OK(plan_words("", "m1:10 m2:20 w1 r1 m3:5 w3 f3 f1 f2", 4, "", &p));
     CHECK_INT(p.plan[1].bound, 30);
     planned_free(&p);
 }
 
-/* ---- finding the iteration ---- */
+/* ---- detection of the iteration ---- */
 
 static void check_period(const char *setup, const char *iteration, int times, const char *tail, int period) {
     struct planned p;
@@ -325,9 +324,9 @@ static void check_period(const char *setup, const char *iteration, int times, co
 static void adversarial_periods(void) {
     /* an inner loop of three equal rounds, and one more event */
     check_period("", "m1:8 w1 f1 m1:8 w1 f1 m1:8 w1 f1 m2:9 w2 f2", 3, "", 12);
-    /* two halves that differ in the last size only */
+    /* two halves that differ only in the last size */
     check_period("", "m1:8 w1 f1 m2:8 w2 f2 m1:8 w1 f1 m2:9 w2 f2", 3, "", 12);
-    /* a whole iteration that is two equal halves is two iterations */
+    /* a whole iteration of two equal halves counts as two iterations */
     check_period("", "m1:8 w1 r1 f1 m1:8 w1 r1 f1", 3, "", 4);
     /* the log ends in the middle of an inner loop */
     check_period("", "m2:9 w2 f2 m1:8 w1 f1 m1:8 w1 f1 m1:8 w1 f1", 4, "m2:9 w2 f2 m1:8 w1 f1 m1:8 w1", 12);
@@ -336,18 +335,18 @@ static void adversarial_periods(void) {
     /* many equal parameters, which repeat too, before */
     check_period("m11:4 m12:4 m13:4 m14:4 m15:4 m16:4 m17:4 m18:4 m19:4 m20:4 m21:4 m22:4 m23:4 m24:4",
                  "m1:5 r11 w1 r1 r12 f1", 4, "", 6);
-    /* almost twice something long, which is no iteration */
+    /* almost twice a long sequence, which is not an iteration */
     check_period("m1:1 w1 m2:2 w2 m3:3 w3 f1 f2 f3 m1:4 w1 m2:5 w2 f1 f2 m1:1 w1 m2:2 w2 m3:3 w3 f1 f2 f3 m1:4 w1 m2:5 "
                  "w2 f1 m1:77 f1",
                  "m3:8 w3 r3 f3", 3, "", 4);
     /* parameters alone: nothing is allocated in an iteration */
     check_period("m8:1 m9:1 w8 w9", "r8 w9 r9 r9 w8", 4, "", 5);
-    /* equal sizes, other order of the frees in each second iteration: two make one */
+    /* equal sizes, another order of the frees in every second iteration: two make one */
     check_period("", "m1:8 m2:8 w1 w2 f1 f2 m1:8 m2:8 w1 w2 f2 f1", 3, "", 12);
 }
 
-static void what_comes_before_and_behind(void) {
-    for (int k = 0; k < 40; k++) { /* the repetition ends with a smaller or a larger number, whatever the hashes are */
+static void events_before_and_after_the_repetition(void) {
+    for (int k = 0; k < 40; k++) { /* the repetition ends with a smaller or a larger number, for any hashes */
         struct planned p;
         struct log     l = {0};
         for (int i = 0; i < 60; i++)
@@ -365,13 +364,13 @@ static void what_comes_before_and_behind(void) {
     }
 }
 
-static void what_does_not_repeat(void) {
+static void logs_without_repetition(void) {
     struct planned p;
     CHECK_STATUS(plan_words("", "m1:8 w1 r1 m2:9 f2 f1", 1, "", &p), CR_ERR_FORMAT);
     CHECK_HAS(cr_error_message(), "log.csv: no iteration repeats");
     planned_free(&p);
     struct log l = {0};
-    for (int i = 0; i < 50; i++) { /* sizes that never come again */
+    for (int i = 0; i < 50; i++) { /* sizes that never repeat */
         log_add(&l, "malloc", 1, i);
         log_add(&l, "free", 1, -1);
     }
@@ -380,7 +379,7 @@ static void what_does_not_repeat(void) {
     cr_text_free(&l.text);
 }
 
-TESTS(CASE(a_sound_log_is_read), CASE(what_cannot_be_is_refused), CASE(files_and_long_lines), CASE(a_plain_iteration),
-      CASE(an_online_pool), CASE(the_check_finds_faults), CASE(lives_go_round), CASE(lives_longer_than_an_iteration),
-      CASE(what_grows_is_told), CASE(one_time_is_one_operation), CASE(adversarial_periods),
-      CASE(what_comes_before_and_behind), CASE(what_does_not_repeat))
+TESTS(CASE(valid_log_is_read), CASE(invalid_logs_are_refused), CASE(files_and_long_lines), CASE(plain_iteration),
+      CASE(online_allocator), CASE(check_finds_faults), CASE(lifetimes_wrap_around),
+      CASE(lifetimes_longer_than_an_iteration), CASE(leaks_are_reported), CASE(events_of_one_time_are_one_operation),
+      CASE(adversarial_periods), CASE(events_before_and_after_the_repetition), CASE(logs_without_repetition))

@@ -1,5 +1,5 @@
-/* tests/unit/inspect/test_memory_trace_programs.c: memory logs of programs: random ones, planned under a check of our
- * own, and the log of our own programs, which must plan as the programs do. */
+/* tests/unit/inspect/test_memory_trace_programs.c: memory logs of programs: random programs, whose plans are verified
+ * by an independent check, and the log of our own programs, which must plan as the programs do. */
 #include "tests/harness/trace_support.h"
 
 /* ---- random programs ---- */
@@ -17,7 +17,7 @@ static int compare_happenings(const void *a, const void *b) {
     return s->serial - t->serial;
 }
 
-/* One iteration: blocks at random times, some of which go on in the next one. *size by block. */
+/* One iteration: blocks at random times, some of which extend into the next one. *size by block. */
 static int random_iteration(struct cr_rng *rng, bool wrap, struct happening *h, int64_t *size) {
     int n = 0;
     for (int b = 0; b < BLOCKS; b++) {
@@ -37,7 +37,7 @@ static int random_iteration(struct cr_rng *rng, bool wrap, struct happening *h, 
     return n;
 }
 
-/* Ids as addresses are: the smallest free one, so that they come again, in another order each time. */
+/* Ids behave as addresses: the smallest free one, so ids repeat, in another order each time. */
 static int64_t take_address(bool *used) {
     int64_t a = 0;
     while (used[a]) a++;
@@ -60,7 +60,7 @@ static void write_random(struct cr_rng *rng, bool wrap, int iterations, struct l
         log_add(l, "malloc", 1000 + p, bytes);
         log_add(l, "write", 1000 + p, -1);
     }
-    for (int k = 0; k < noise; k++) { /* nothing of it comes again in this way */
+    for (int k = 0; k < noise; k++) { /* this sequence does not repeat */
         int64_t id = 2000 + draw(rng, 0, 3);
         log_add(l, "malloc", id, 5000 + k);
         if (k % 2) log_add(l, "write", id, -1);
@@ -75,7 +75,7 @@ static void write_random(struct cr_rng *rng, bool wrap, int iterations, struct l
             count++;
         }
     qsort(all, (size_t)count, sizeof *all, compare_happenings);
-    cut = (iterations - 1) * HORIZON + draw(rng, 0, HORIZON); /* a last iteration that is not whole */
+    cut = (iterations - 1) * HORIZON + draw(rng, 0, HORIZON); /* an incomplete last iteration */
     for (int i = 0; i < count && all[i].at < cut; i++) {
         if (all[i].block < 0) {
             log_add(l, names[all[i].kind], 999 - all[i].block, -1);
@@ -96,14 +96,15 @@ static size_t load_of(const struct planned *p, int by) {
         int    at   = i - (p->loop.end - i > p->loop.period ? p->loop.period : 0);
         for (int b = 0; b < p->trace.blocks; b++) {
             const struct cr_trace_block *x = &p->trace.block[b];
-            /* of the instances of a life take the one a period before, whose end the log has seen */
+            /* of the instances of a block, the one a period earlier, whose end is in the log */
             int from = x->alloc_at, to = x->free_at;
             if (from < p->loop.start || to == CR_NONE || to >= p->loop.end) continue;
             if (by == CR_TRACE_BY_USE && x->first != CR_NONE) {
                 from = x->first;
                 to   = x->last + 1;
             }
-            if (x->alloc_at >= p->loop.start + p->loop.period) continue; /* the first instance, and it shifted */
+            /* the first instance, and the same one shifted */
+            if (x->alloc_at >= p->loop.start + p->loop.period) continue;
             for (int k = -2; k <= 40; k++)
                 if (from + k * p->loop.period <= at && at < to + k * p->loop.period) load += x->size;
         }
@@ -112,11 +113,11 @@ static size_t load_of(const struct planned *p, int by) {
     return most;
 }
 
-/* Every pair of blocks of the repetition, event by event. */
+/* Checks every pair of blocks of the repetition, event by event. */
 static bool places_are_sound(const struct planned *p, int by) {
-    const struct cr_trace_plan *plan = &p->plan[by];
-    struct cr_interval         *life = cr_alloc((size_t)p->trace.blocks + 1, sizeof *life);
-    int                         n    = 0;
+    const struct cr_trace_plan *plan     = &p->plan[by];
+    struct cr_interval         *interval = cr_alloc((size_t)p->trace.blocks + 1, sizeof *interval);
+    int                         n        = 0;
     for (int b = 0; b < p->trace.blocks; b++) {
         const struct cr_trace_block *x = &p->trace.block[b];
         if (x->alloc_at < p->loop.start || x->free_at == CR_NONE || x->free_at >= p->loop.end) continue;
@@ -126,21 +127,21 @@ static bool places_are_sound(const struct planned *p, int by) {
             const struct cr_trace_interval *l = &plan->interval[i];
             if (l->phase != phase) continue;
             found++;
-            life[n] = (struct cr_interval){x->alloc_at, x->free_at, x->size,
-                                           l->offset + (size_t)(turn % l->copies) * l->size};
+            interval[n] = (struct cr_interval){x->alloc_at, x->free_at, x->size,
+                                               l->offset + (size_t)(turn % l->copies) * l->size};
             if (by == CR_TRACE_BY_USE && x->first != CR_NONE) {
-                life[n].lower = x->first;
-                life[n].upper = x->last + 1;
+                interval[n].lower = x->first;
+                interval[n].upper = x->last + 1;
             }
         }
         if (found != 1) {
-            cr_free(life);
+            cr_free(interval);
             return false;
         }
         n++;
     }
-    bool sound = intervals_valid(life, n, 1, plan->peak);
-    cr_free(life);
+    bool sound = intervals_valid(interval, n, 1, plan->peak);
+    cr_free(interval);
     return sound;
 }
 
@@ -171,14 +172,14 @@ static void random_programs(void) {
             }
             size_t online;
             REQUIRE_OK(cr_trace_online(&p.trace, &p.loop, &p.plan[0], &online));
-            CHECK(online >= p.plan[0].bound || p.plan[0].wrapping); /* it starts empty: what came before is not in it */
+            CHECK(online >= p.plan[0].bound || p.plan[0].wrapping); /* it starts empty: earlier blocks are not in it */
             wrapping += p.plan[0].wrapping > 0;
             tight += p.plan[0].peak == p.plan[0].bound;
         }
         planned_free(&p);
         cr_text_free(&l.text);
     }
-    printf("    %d programs, %d with lives that go round: peak = bound in %d, worst %.4f, by use %.4f\n", rounds,
+    printf("    %d programs, %d with lifetimes that wrap around: peak = bound in %d, worst %.4f, by use %.4f\n", rounds,
            wrapping, tight, worst[0], worst[1]);
     CHECK(wrapping > rounds / 3);
     CHECK(worst[0] < 1.35 && worst[1] < 1.35);
@@ -233,7 +234,7 @@ static void millions_of_lines(void) {
 
 /* ---- our own programs ---- */
 
-static void programs_plan_alike(void) {
+static void programs_and_logs_plan_alike(void) {
     const char *archs[] = {"resnet20", "resnet18", "resnet50"};
     for (size_t a = 0; a < CR_COUNT(archs); a++)
         for (int fuse = 0; fuse < 2; fuse++) {
@@ -256,7 +257,7 @@ static void programs_plan_alike(void) {
             CHECK(log.plan[0].persistent >= cr_param_store_bytes(&b.model.store) + p.region_bytes[CR_REGION_INPUT]);
             CHECK(log.plan[0].persistent <=
                   cr_param_store_bytes(&b.model.store) + p.region_bytes[CR_REGION_INPUT] + 8 * 256);
-            printf("    %s, %s: %d events an iteration, %d lives, peak %zu\n", archs[a], fuse ? "fused" : "plain",
+            printf("    %s, %s: %d events per iteration, %d intervals, peak %zu\n", archs[a], fuse ? "fused" : "plain",
                    log.loop.period, log.plan[0].intervals, log.plan[0].peak);
             planned_free(&log);
             cr_text_free(&text);
@@ -265,8 +266,8 @@ static void programs_plan_alike(void) {
         }
 }
 
-/* Ops beside each other stretch lives beyond the uses that the program names; the log has them as they are planned. */
-static void programs_with_lanes_plan_alike(void) {
+/* Ops in parallel extend lifetimes beyond the uses in the program; the log has them as they are planned. */
+static void programs_with_streams_and_logs_plan_alike(void) {
     for (int every = 5; every < 30; every += 6) {
         struct bench_model b;
         struct cr_program  p;
@@ -290,14 +291,14 @@ static void programs_with_lanes_plan_alike(void) {
     }
 }
 
-static void storage_that_is_handed_on_is_one_block(void) {
+static void storage_reused_in_place_is_one_block(void) {
     struct cr_program p;
     struct cr_text    text = {0};
     struct planned    log;
     int               id[5];
     chain_program(&p, id);
     p.tensor[id[4]].keep = true;
-    p.tensor[id[1]].keep = true; /* to the end, though nothing reads it there */
+    p.tensor[id[1]].keep = true; /* to the end, although no later op reads the tensor */
     REQUIRE_OK(cr_pass_plan(&p, 64, true));
     const struct cr_program *programs[] = {&p, &p};
     cr_trace_write(programs, 2, 2, 64, &text);
@@ -311,4 +312,5 @@ static void storage_that_is_handed_on_is_one_block(void) {
 }
 
 TESTS(CASE(random_programs), CASE(planning_survives_failing_allocations), CASE(millions_of_lines),
-      CASE(programs_plan_alike), CASE(programs_with_lanes_plan_alike), CASE(storage_that_is_handed_on_is_one_block))
+      CASE(programs_and_logs_plan_alike), CASE(programs_with_streams_and_logs_plan_alike),
+      CASE(storage_reused_in_place_is_one_block))

@@ -1,11 +1,11 @@
-/* tests/unit/inspect/test_plan_print.c: what `cresnet plan` prints. */
+/* tests/unit/inspect/test_plan_print.c: the output of `cresnet plan`. */
 #include "inspect/plan_print.h"
 #include "tests/harness/compiler_support.h"
 
-static void printed_lives_plan_again(void) {
+static void printed_intervals_plan_again(void) {
     struct bench_model        b;
     struct cr_program         p;
-    static struct cr_interval life[2000];
+    static struct cr_interval interval[2000];
     int                       n    = 0;
     struct cr_text            text = {0};
     if (!compiled(&b, "resnet20", 32, 2, CR_PROGRAM_STEP, true, true, &p)) return;
@@ -16,12 +16,12 @@ static void printed_lives_plan_again(void) {
         int       id;
         long long lower, upper, size, offset;
         REQUIRE(sscanf(line + 1, "%d,%lld,%lld,%lld,%lld", &id, &lower, &upper, &size, &offset) == 5);
-        life[n++] = (struct cr_interval){lower, upper, (size_t)size, (size_t)offset};
+        interval[n++] = (struct cr_interval){lower, upper, (size_t)size, (size_t)offset};
     }
     CHECK(n > 100);
-    CHECK(intervals_valid(life, n, 256, p.region_bytes[CR_REGION_POOL]));
+    CHECK(intervals_valid(interval, n, 256, p.region_bytes[CR_REGION_POOL]));
     size_t bound;
-    REQUIRE_OK(cr_plan_bound(life, n, 256, &bound));
+    REQUIRE_OK(cr_plan_bound(interval, n, 256, &bound));
     CHECK_INT(bound, p.bound_bytes);
     cr_text_free(&text);
     cr_program_free(&p);
@@ -84,5 +84,5 @@ static void programs_without_a_plan_print(void) {
     cr_program_free(&p);
 }
 
-TESTS(CASE(printed_lives_plan_again), CASE(json_is_one_line), CASE(printing_survives_failing_allocations),
+TESTS(CASE(printed_intervals_plan_again), CASE(json_is_one_line), CASE(printing_survives_failing_allocations),
       CASE(programs_without_a_plan_print))

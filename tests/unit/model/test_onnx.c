@@ -1,8 +1,8 @@
-/* tests/unit/model/test_onnx.c: the ONNX files of ResNet-18, ResNet-50 and a published CIFAR ResNet-20 give, in
- * onnxruntime, the logits that they have here and in PyTorch, with batch normalisation as it is and folded. Needs
- * onnxruntime (tools/peers.py), python3 with torchvision (Debian: python3-torchvision), for the CIFAR net
- * CRESNET_TEST_DATA; skipped without. The bound on a logit is computed, not chosen: four times the largest distance
- * between PyTorch's own float32 and float64 logits. */
+/* tests/unit/model/test_onnx.c: the ONNX files of ResNet-18, ResNet-50 and a published CIFAR ResNet-20 give the same
+ * logits in onnxruntime as here and in PyTorch, with unfolded and folded batch normalisation. Needs onnxruntime
+ * (tools/peers.py), python3 with torchvision (Debian: python3-torchvision), and CRESNET_TEST_DATA for the CIFAR
+ * network; skipped without. The bound on a logit is computed: four times the largest difference between the float32 and
+ * the float64 logits of PyTorch. */
 #include "model/onnx.h"
 #include "session/session.h"
 #include "session/state.h"
@@ -44,7 +44,7 @@ static void find_runtime(void) {
     pclose(out);
 }
 
-/* Why there is nothing to compare with; NULL: there is. */
+/* The reason why no comparison is possible; NULL: it is possible. */
 static const char *lacks(bool cifar) {
     static int torch = -1;
     if (torch < 0) {
@@ -142,9 +142,9 @@ static void cifar_resnet20(void) {
     compare(&(struct net){"resnet20", 32, 10});
 }
 
-/* A ResNet-D with squeeze and excitation, on odd sides, drawn: no published weights, so the truth is our own forward
- * pass, which other tests compare with PyTorch's. Both compute in float32: the bound is 256 of its roundings of the
- * largest logit. */
+/* A ResNet-D with squeeze and excitation, odd image sides and random weights: no published weights exist, so the
+ * reference is our own forward pass, which other tests compare with PyTorch. Both compute in float32: the bound is 256
+ * of its roundings of the largest logit. */
 static void deep_stem_and_excitation(void) {
     enum { SIZE = 54, CLASSES = 7 };
     static const char *const        overrides[] = {"model.arch=resnet18",  "model.stem=deep",     "model.shortcut=D",
@@ -191,7 +191,7 @@ static void deep_stem_and_excitation(void) {
     cr_config_close(&c);
 }
 
-/* Whatever allocation fails: no file, no leak. */
+/* Any allocation may fail: no file, no leak. */
 static void failing_allocations(void) {
     static const char *const        overrides[] = {"model.arch=custom", "model.depths=1,1",  "model.widths=4,8",
                                                    "model.stem=cifar",  "model.block=basic", "data.kind=synthetic",

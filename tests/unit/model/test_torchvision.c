@@ -1,7 +1,7 @@
-/* tests/unit/model/test_torchvision.c: weights from torchvision give torchvision's logits here, and a checkpoint of
- * ours loads there with strict=True. Needs python3 with torch and torchvision (Debian: python3-torchvision); skipped
- * without. The bound on a logit is computed, not chosen: four times the largest distance between torchvision's own
- * float32 and float64 logits. */
+/* tests/unit/model/test_torchvision.c: weights from torchvision give the logits of torchvision here, and a checkpoint
+ * of ours loads there with strict=True. Needs python3 with torch and torchvision (Debian: python3-torchvision); skipped
+ * without. The bound on a logit is computed: four times the largest difference between the float32 and the float64
+ * logits of torchvision. */
 #include "session/session.h"
 #include "session/state.h"
 #include "tests/harness/peer_support.h"
@@ -65,13 +65,13 @@ static void logits_of(const char *name) {
         theirs = fmax(theirs, fabs(f32[i] - f64[i]));
         got    = fmax(got, fabs((double)ours[i] - f64[i]));
     }
-    printf("    %s: largest distance from float64: ours %.3g, torchvision float32 %.3g\n", name, got, theirs);
+    printf("    %s: largest difference from float64: ours %.3g, torchvision float32 %.3g\n", name, got, theirs);
     CHECK(theirs > 0 && got <= 4 * theirs);
     cr_session_close(&s);
     cr_config_close(&c);
 }
 
-static void way_back(const char *name) {
+static void export_of(const char *name) {
     struct cr_config   c;
     struct cr_session  s;
     struct cr_dataset *dataset;
@@ -104,16 +104,16 @@ static void logits_resnet50(void) {
 static void logits_wide_resnet50_2(void) {
     logits_of("wide_resnet50_2");
 }
-static void way_back_resnet18(void) {
-    way_back("resnet18");
+static void export_resnet18(void) {
+    export_of("resnet18");
 }
-static void way_back_resnet50(void) {
-    way_back("resnet50");
-}
-
-static void way_back_wide_resnet50_2(void) {
-    way_back("wide_resnet50_2");
+static void export_resnet50(void) {
+    export_of("resnet50");
 }
 
-TESTS(CASE(logits_resnet18), CASE(logits_resnet50), CASE(logits_wide_resnet50_2), CASE(way_back_resnet18),
-      CASE(way_back_resnet50), CASE(way_back_wide_resnet50_2))
+static void export_wide_resnet50_2(void) {
+    export_of("wide_resnet50_2");
+}
+
+TESTS(CASE(logits_resnet18), CASE(logits_resnet50), CASE(logits_wide_resnet50_2), CASE(export_resnet18),
+      CASE(export_resnet50), CASE(export_wide_resnet50_2))

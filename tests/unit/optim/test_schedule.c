@@ -1,11 +1,11 @@
-/* tests/unit/optim/test_schedule.c: the learning rate against closed forms and against PyTorch 1.13's
- * CosineAnnealingLR, MultiStepLR, StepLR, LinearLR, PolynomialLR and OneCycleLR, stepped once an update (values printed
- * with %.12g by lr_scheduler after k calls of step()). */
+/* tests/unit/optim/test_schedule.c: the learning rate against closed forms and against CosineAnnealingLR, MultiStepLR,
+ * StepLR, LinearLR, PolynomialLR and OneCycleLR of PyTorch 1.13, stepped once per update (values printed with %.12g by
+ * lr_scheduler after k calls of step()). */
 #include "optim/optim.h"
 #include "tests/harness/test.h"
 
-static double asked(double (*ask)(const struct cr_config *, int64_t, int64_t), int64_t step, int64_t per_epoch,
-                    const char *const *overrides) {
+static double evaluated(double (*rule)(const struct cr_config *, int64_t, int64_t), int64_t step, int64_t per_epoch,
+                        const char *const *overrides) {
     struct cr_config config;
     int              n = 0;
     while (overrides[n]) n++;
@@ -13,16 +13,17 @@ static double asked(double (*ask)(const struct cr_config *, int64_t, int64_t), i
         TEST_FAIL_("%s", cr_error_message());
         return NAN;
     }
-    double answer = ask(&config, step, per_epoch);
+    double answer = rule(&config, step, per_epoch);
     cr_config_close(&config);
     return answer;
 }
-#define LR(step, per_epoch, ...) asked(cr_schedule_lr, (step), (per_epoch), (const char *const[]){__VA_ARGS__, NULL})
+#define LR(step, per_epoch, ...)                                                                                       \
+    evaluated(cr_schedule_lr, (step), (per_epoch), (const char *const[]){__VA_ARGS__, NULL})
 #define MOMENTUM(step, per_epoch, ...)                                                                                 \
-    asked(cr_schedule_momentum, (step), (per_epoch), (const char *const[]){__VA_ARGS__, NULL})
+    evaluated(cr_schedule_momentum, (step), (per_epoch), (const char *const[]){__VA_ARGS__, NULL})
 
 /* CosineAnnealingLR(opt, T_max=50, eta_min=0.001) of lr 0.1 */
-static void cosine_is_torchs(void) {
+static void cosine_matches_torch(void) {
 #define COSINE "schedule.kind=cosine", "train.epochs=5", "optim.lr=0.1", "schedule.min_lr=0.001"
     CHECK_NEAR(LR(0, 10, COSINE), 0.1, 1e-15);
     CHECK_NEAR(LR(1, 10, COSINE), 0.0999023230572, 1e-12);
@@ -30,15 +31,15 @@ static void cosine_is_torchs(void) {
     CHECK_NEAR(LR(25, 10, COSINE), 0.0505, 1e-12);
     CHECK_NEAR(LR(49, 10, COSINE), 0.0010976769428, 1e-12);
     CHECK_NEAR(LR(50, 10, COSINE), 0.001, 1e-15);
-    CHECK_NEAR(LR(5000, 10, COSINE), 0.001, 1e-15); /* does not rise again */
+    CHECK_NEAR(LR(5000, 10, COSINE), 0.001, 1e-15); /* does not increase again */
 }
 
-/* train.steps cuts a run; the schedule keeps its length. */
+/* train.steps ends a run early; the schedule keeps its length. */
 static void steps_do_not_change_the_schedule(void) {
     CHECK_NEAR(LR(7, 10, COSINE, "train.steps=8"), 0.0952889390971, 1e-12);
 }
 
-/* MultiStepLR(opt, [2, 3.5 epochs], 0.1): the update that begins a milestone is the first at the new rate. */
+/* MultiStepLR(opt, [2, 3.5 epochs], 0.1): the update that begins a milestone is the first with the new rate. */
 static void multistep_falls_at_milestones(void) {
 #define MULTI                                                                                                          \
     "schedule.kind=multistep", "train.epochs=5", "optim.lr=0.5", "schedule.milestones=2,3.5", "schedule.gamma=0.1"
@@ -48,14 +49,14 @@ static void multistep_falls_at_milestones(void) {
     CHECK_NEAR(LR(34, 10, MULTI), 0.05, 1e-15);
     CHECK_NEAR(LR(35, 10, MULTI), 0.005, 1e-15);
     CHECK_NEAR(LR(49, 10, MULTI), 0.005, 1e-15);
-    for (int64_t per_epoch = 1; per_epoch <= 3000; per_epoch += 13) { /* whatever the division rounds to */
+    for (int64_t per_epoch = 1; per_epoch <= 3000; per_epoch += 13) { /* for any rounding of the division */
         CHECK_NEAR(LR(2 * per_epoch - 1, per_epoch, MULTI), 0.5, 1e-15);
         CHECK_NEAR(LR(2 * per_epoch, per_epoch, MULTI), 0.05, 1e-15);
     }
 }
 
 /* StepLR(opt, 20, 0.3) at updates 0, 19, 20, 40, 99: 0.2 * 0.3^(k/20) */
-static void step_falls_every_so_often(void) {
+static void step_falls_at_regular_intervals(void) {
 #define STEP "schedule.kind=step", "train.epochs=10", "optim.lr=0.2", "schedule.step_epochs=2", "schedule.gamma=0.3"
     CHECK_NEAR(LR(0, 10, STEP), 0.2, 1e-15);
     CHECK_NEAR(LR(19, 10, STEP), 0.2, 1e-15);
@@ -65,13 +66,13 @@ static void step_falls_every_so_often(void) {
     CHECK_NEAR(LR(3, 1, STEP, "schedule.step_epochs=0.1"), 0.2 * pow(0.3, 30), 1e-20);
 }
 
-static void constant_stays(void) {
+static void constant_does_not_change(void) {
     CHECK_NEAR(LR(0, 10, "schedule.kind=constant", "optim.lr=0.3"), 0.3, 0);
     CHECK_NEAR(LR(99, 10, "schedule.kind=constant", "optim.lr=0.3"), 0.3, 0);
 }
 
 /* LinearLR(start_factor=0.25, total_iters=20), then CosineAnnealingLR(T_max=30): SequentialLR with milestone 20 */
-static void warm_up_is_linear_then_the_rule_begins(void) {
+static void warm_up_is_linear_before_the_schedule(void) {
 #define WARM COSINE, "schedule.min_lr=0", "schedule.warmup_epochs=2", "schedule.warmup_start=0.25"
     CHECK_NEAR(LR(0, 10, WARM), 0.025, 1e-15);
     CHECK_NEAR(LR(10, 10, WARM), 0.0625, 1e-15);
@@ -86,7 +87,7 @@ static void warm_up_is_linear_then_the_rule_begins(void) {
 }
 
 /* PolynomialLR(opt, total_iters=50, power) of lr 0.1 */
-static void polynomial_is_torchs(void) {
+static void polynomial_matches_torch(void) {
 #define POLY "schedule.kind=polynomial", "train.epochs=5", "optim.lr=0.1"
     static const struct {
         int64_t step;
@@ -105,12 +106,12 @@ static void polynomial_is_torchs(void) {
                    1e-12);
     }
     CHECK_NEAR(LR(30, 10, POLY, "schedule.warmup_epochs=1"), 0.05,
-               1e-12); /* of the 40 updates behind the warm-up 20 are done */
+               1e-12); /* 20 of the 40 updates after the warm-up are done */
     CHECK_NEAR(MOMENTUM(30, 10, POLY, "optim.momentum=0.8"), 0.8, 0);
 }
 
-/* OneCycleLR(opt, max_lr=0.4, total_steps=50): torch's defaults, and another form. */
-static void one_cycle_is_torchs(void) {
+/* OneCycleLR(opt, max_lr=0.4, total_steps=50): the defaults of torch, and another form. */
+static void one_cycle_matches_torch(void) {
 #define CYCLE "schedule.kind=one_cycle", "train.epochs=5", "optim.lr=0.4"
     static const struct {
         int64_t step;
@@ -136,11 +137,12 @@ static void one_cycle_is_torchs(void) {
         CHECK_NEAR(LR(want[i].step, 10, OTHER), want[i].other_lr, 1e-12);
         CHECK_NEAR(MOMENTUM(want[i].step, 10, OTHER), want[i].other_momentum, 1e-12);
     }
-    CHECK_NEAR(MOMENTUM(14, 10, CYCLE), 0.9, 0); /* moves only when asked to */
+    CHECK_NEAR(MOMENTUM(14, 10, CYCLE), 0.9, 0); /* changes only when requested */
     CHECK_NEAR(LR(0, 10, CYCLE, "schedule.peak=0"), 0.4, 1e-12);
     CHECK_NEAR(LR(49, 10, CYCLE, "schedule.peak=1"), 0.4, 1e-12);
 }
 
-TESTS(CASE(polynomial_is_torchs), CASE(one_cycle_is_torchs), CASE(cosine_is_torchs),
-      CASE(steps_do_not_change_the_schedule), CASE(multistep_falls_at_milestones), CASE(step_falls_every_so_often),
-      CASE(constant_stays), CASE(warm_up_is_linear_then_the_rule_begins))
+TESTS(CASE(polynomial_matches_torch), CASE(one_cycle_matches_torch), CASE(cosine_matches_torch),
+      CASE(steps_do_not_change_the_schedule), CASE(multistep_falls_at_milestones),
+      CASE(step_falls_at_regular_intervals), CASE(constant_does_not_change),
+      CASE(warm_up_is_linear_before_the_schedule))

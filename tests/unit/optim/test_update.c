@@ -1,5 +1,5 @@
-/* tests/unit/optim/test_update.c: the update rules and the moving averages on single parameters: against PyTorch's
- * numbers, against formulas written down here, and in what all rules must do alike: masks, frozen parameters,
+/* tests/unit/optim/test_update.c: the update rules and the moving averages on single parameters: against numbers of
+ * PyTorch, against formulas written here, and for the properties that all rules share: masks, frozen parameters,
  * suppressed updates, loss scales. Whole runs are in tests/programs/test_golden_train.c. */
 #include "tests/harness/reference_run.h"
 
@@ -90,8 +90,8 @@ static void start_values(struct unit *u) {
 }
 
 /* torch.optim.AdamW([{w, weight_decay=0.25}, {v, weight_decay=0}], lr=0.125, betas=(0.875, 0.96875), eps=1e-8),
- * gradients of v as those of w's second element; printed with %.15g after each step, in float64. */
-static void adamw_is_torchs(void) {
+ * gradients of v equal to those of the second element of w; printed with %.15g after each step, in float64. */
+static void adamw_matches_torch(void) {
     static const double want[3][ELEMS + 1] = {
         {0.8437500025, -0.359375000625, 1.92613636363636, 0.2421875, 0.874999999375},
         {0.700876517844669, -0.31637008659228, 1.8667021780303, 0.141077706283776, 0.906774444638189},
@@ -114,7 +114,7 @@ static void adamw_is_torchs(void) {
     }
 }
 
-/* The formula of graph/ops.def, once more. */
+/* The formula of graph/ops.def, written again. */
 static void lars_by_hand(void) {
     const struct cr_sgd_attr attr = {.trust = 0.01, .eps = 1e-6, .nesterov = true, .micro_batches = 1};
     const double             mu = 0.75, lr = 2, decay = 0.125;
@@ -148,7 +148,7 @@ static void lars_by_hand(void) {
     ref_close(&u.run);
 }
 
-/* All weights 0, as behind a start at 0, or all gradients: the plain step, and no division by 0. */
+/* All weights 0, as after a start at 0, or all gradients 0: the plain step, and no division by 0. */
 static void lars_without_a_norm(void) {
     static const double      zero[ELEMS] = {0};
     const struct cr_sgd_attr attr        = {.trust = 0.01, .micro_batches = 1};
@@ -166,7 +166,7 @@ static void lars_without_a_norm(void) {
 static const enum cr_op_kind    rules[] = {CR_OP_sgd, CR_OP_adamw, CR_OP_lars};
 static const struct cr_sgd_attr some    = {.beta2 = 0.99, .eps = 1e-8, .trust = 0.02, .micro_batches = 2};
 
-/* An update that is suppressed moves nothing but its counter, and AdamW's corrections count applied ones alone. */
+/* A suppressed update changes only its counter, and the corrections of AdamW count only applied updates. */
 static void suppressed_updates_do_not_count(void) {
     for (size_t k = 0; k < CR_COUNT(rules); k++) {
         struct unit a, b;
@@ -190,7 +190,7 @@ static void suppressed_updates_do_not_count(void) {
     }
 }
 
-static void what_is_pruned_is_zero_everywhere(void) {
+static void pruned_elements_are_zero_everywhere(void) {
     for (size_t k = 0; k < CR_COUNT(rules); k++) {
         struct unit u;
         unit_open(&u, rules[k], CR_F32, true, some);
@@ -210,7 +210,7 @@ static void what_is_pruned_is_zero_everywhere(void) {
     }
 }
 
-/* ema = d*ema + (1-d)*w with d = 0, then min(0.9, 1 - (1+n)^(-2/3)) behind n updates; over frozen parameters too. */
+/* ema = d*ema + (1-d)*w with d = 0, then min(0.9, 1 - (1+n)^(-2/3)) after n updates; over frozen parameters too. */
 static void averages_by_hand(void) {
     struct unit u;
     double      e = 0;
@@ -230,5 +230,5 @@ static void averages_by_hand(void) {
     CHECK_INT(cr_alloc_live(), 0);
 }
 
-TESTS(CASE(adamw_is_torchs), CASE(lars_by_hand), CASE(lars_without_a_norm), CASE(suppressed_updates_do_not_count),
-      CASE(what_is_pruned_is_zero_everywhere), CASE(averages_by_hand))
+TESTS(CASE(adamw_matches_torch), CASE(lars_by_hand), CASE(lars_without_a_norm), CASE(suppressed_updates_do_not_count),
+      CASE(pruned_elements_are_zero_everywhere), CASE(averages_by_hand))

@@ -1,5 +1,5 @@
-/* tests/unit/pruning/test_latency_target.c: the choice of sparsities for a time, on invented tables, against every
- * combination. */
+/* tests/unit/pruning/test_latency_target.c: the choice of sparsities for a latency target, on artificial tables,
+ * against every combination. */
 #include "core/rng.h"
 #include "pruning/pruning.h"
 #include "tests/harness/config_support.h"
@@ -11,7 +11,7 @@ struct table {
     int                   layers;
 };
 
-/* The least loss of all combinations within the budget; INFINITY: none keeps it. */
+/* The minimum loss of all combinations within the budget; INFINITY: no combination fits. */
 static double brute(const struct table *t, double budget) {
     double best  = INFINITY;
     int    count = 1;
@@ -43,7 +43,7 @@ static double lost_of(const struct table *t, const int *choice) {
     return lost;
 }
 
-/* Losses rise; times mostly fall, but go where they like: measured ones do. `whole`: times are whole numbers. */
+/* Losses increase; times mostly decrease, but not always, as measured times do. `whole`: times are whole numbers. */
 static void invent(struct table *t, struct cr_rng *rng, bool whole) {
     t->layers = 1 + (int)cr_rng_below(rng, LAYERS_MAX);
     for (int l = 0; l < t->layers; l++) {
@@ -57,8 +57,8 @@ static void invent(struct table *t, struct cr_rng *rng, bool whole) {
     }
 }
 
-/* Whole times and a slack that is a power of two: parts are exact, and so is the choice. */
-static void choice_is_the_best(void) {
+/* Whole times and a slack that is a power of two: sums are exact, and so is the choice. */
+static void choice_is_optimal(void) {
     struct cr_rng rng = cr_rng_make(11, CR_RNG_TEST, 0, 0);
     struct table  t;
     int           choice[LAYERS_MAX];
@@ -72,8 +72,8 @@ static void choice_is_the_best(void) {
     }
 }
 
-/* Any times: within the budget, and no worse than the best of a budget that is a little smaller. */
-static void choice_is_near_the_best(void) {
+/* Any times: within the budget, and no worse than the best of a slightly smaller budget. */
+static void choice_is_near_the_optimum(void) {
     struct cr_rng rng = cr_rng_make(12, CR_RNG_TEST, 0, 0);
     struct table  t;
     int           choice[LAYERS_MAX];
@@ -90,23 +90,23 @@ static void choice_is_near_the_best(void) {
 }
 
 static void choice_at_the_ends(void) {
-    /* one layer that pruning does not help, one that it does */
+    /* one layer that pruning does not speed up, one that it does */
     const struct cr_prune_point point[2 * 3] = {{5, 0}, {6, 0.1}, {5, 0.2}, {8, 0}, {4, 0.3}, {2, 0.6}};
     int                         choice[2];
     double                      seconds;
     REQUIRE_OK(cr_prune_choose(point, 2, 3, 13, choice, &seconds));
-    CHECK(choice[0] == 0 && choice[1] == 0); /* all in time: nothing goes */
+    CHECK(choice[0] == 0 && choice[1] == 0); /* dense fits the budget: nothing is pruned */
     REQUIRE_OK(cr_prune_choose(point, 2, 3, 12.9, choice, &seconds));
     CHECK(choice[0] == 0 && choice[1] == 1);
     CHECK_NEAR(seconds, 9, 0);
     REQUIRE_OK(cr_prune_choose(point, 2, 3, 7, choice, &seconds));
-    CHECK(choice[0] == 0 && choice[1] == 2); /* no slack at all */
+    CHECK(choice[0] == 0 && choice[1] == 2); /* zero slack */
     CHECK_NEAR(seconds, 7, 0);
     REQUIRE_OK(cr_prune_choose(point, 2, 3, 6.5, choice, &seconds));
-    CHECK(choice[0] == 0 && choice[1] == 2); /* cannot be had: the fastest, and its time */
+    CHECK(choice[0] == 0 && choice[1] == 2); /* unreachable: the fastest combination, and its time */
     CHECK_NEAR(seconds, 7, 0);
     REQUIRE_OK(cr_prune_choose(point, 0, 3, 1, choice, &seconds));
     CHECK_NEAR(seconds, 0, 0);
 }
 
-TESTS(CASE(choice_is_the_best), CASE(choice_is_near_the_best), CASE(choice_at_the_ends))
+TESTS(CASE(choice_is_optimal), CASE(choice_is_near_the_optimum), CASE(choice_at_the_ends))

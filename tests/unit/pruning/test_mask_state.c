@@ -1,5 +1,5 @@
-/* tests/unit/pruning/test_mask_state.c: pruned networks between store and files: saved and loaded to the bit, files
- * whose size follows the density, memory that runs out, files that do not fit. */
+/* tests/unit/pruning/test_mask_state.c: save and load of pruned networks: bitwise identical, file sizes that follow the
+ * density, memory that runs out, files that do not fit. */
 #include "tests/harness/pruning_session.h"
 #include "tests/harness/test.h"
 
@@ -25,7 +25,7 @@ static int64_t file_size(const char *file) {
     return bytes ? (int64_t)size : -1;
 }
 
-static void saved_and_loaded_to_the_bit(void) {
+static void save_and_load_is_bitwise_identical(void) {
     struct pruned      a, b;
     struct cr_position at;
     char               path[SUPPORT_PATH];
@@ -42,75 +42,75 @@ static void saved_and_loaded_to_the_bit(void) {
         CHECK_INT(at.step, step);
         pruned_close(&b);
         const int64_t size = file_size(text_into(name, "step-%d/model.safetensors", step));
-        if (step != 2) CHECK(size < before); /* at 18 % values and gaps are more than all values */
+        if (step != 2) CHECK(size < before); /* at 18 % values and gaps take more space than all values */
         before = size;
     }
     end(&a);
 }
 
-static void updates_keep_zeros(void) {
+static void updates_preserve_zeros(void) {
     struct pruned a, b;
-    int64_t       alive, count;
+    int64_t       nonzeros, count;
     REQUIRE(begin(&a));
     REQUIRE_OK(pruned_prune(&a, 1));
     REQUIRE_OK(pruned_open(&b, (const char *const[]){"train.device=cpu", NULL}));
     REQUIRE_OK(pruned_prune(&b, 1));
     REQUIRE_OK(pruned_steps(&a, 5));
-    REQUIRE_OK(pruned_alive(&a, &alive, &count));
-    CHECK_INT(alive, 0);
+    REQUIRE_OK(pruned_nonzeros(&a, &nonzeros, &count));
+    CHECK_INT(nonzeros, 0);
     CHECK(count > 4000);
-    CHECK(!pruned_same(&a, &b)); /* what is kept has moved */
+    CHECK(!pruned_same(&a, &b)); /* the remaining weights have changed */
     pruned_close(&b);
     end(&a);
 }
 
-/* Values of what is kept, a byte each for gaps, and the header: nothing of what is pruned. */
+/* Values of the nonzeros, one byte each for gaps, and the header: nothing for pruned weights. */
 static void size_follows_density(void) {
     struct pruned a;
     REQUIRE(begin(&a));
     REQUIRE_OK(pruned_prune(&a, 1));
     REQUIRE_OK(pruned_save(&a, dir, 1));
-    int64_t                 kept = 0, dense = 0;
-    struct cr_state_buffers planes;
-    REQUIRE_OK(cr_state_buffers_get(&a.session, &planes));
+    int64_t                 nonzeros = 0, dense = 0;
+    struct cr_state_buffers buffers;
+    REQUIRE_OK(cr_state_buffers_get(&a.session, &buffers));
     const struct cr_param_store *store = &a.session.model.store;
     for (int i = 0; i < store->params; i++) {
         const struct cr_param *q      = &store->param[i];
-        const int64_t          pruned = cr_param_is_running(q->role) ? 0 : cr_prune_count(q, planes.mask);
+        const int64_t          pruned = cr_param_is_running(q->role) ? 0 : cr_prune_count(q, buffers.mask);
         if (pruned)
-            kept += q->elems - pruned;
+            nonzeros += q->elems - pruned;
         else
             dense += q->elems;
     }
-    cr_state_buffers_free(&planes);
+    cr_state_buffers_free(&buffers);
     const int64_t size = file_size("step-1/model.safetensors"), header = 8192;
-    CHECK(size > 5 * kept + 4 * dense && size < 5 * kept + 4 * dense + header);
+    CHECK(size > 5 * nonzeros + 4 * dense && size < 5 * nonzeros + 4 * dense + header);
     end(&a);
 }
 
-static void a_session_without_masks_reads_weights(void) {
+static void session_without_masks_reads_weights(void) {
     struct pruned           a, b;
-    struct cr_state_buffers planes;
+    struct cr_state_buffers buffers;
     char                    path[SUPPORT_PATH];
     bool                    pruned;
     REQUIRE(begin(&a));
     REQUIRE_OK(pruned_prune(&a, 1));
     REQUIRE_OK(pruned_save(&a, dir, 3));
-    REQUIRE_OK(cr_state_buffers_get(&a.session, &planes));
+    REQUIRE_OK(cr_state_buffers_get(&a.session, &buffers));
     REQUIRE_OK(pruned_open(&b, (const char *const[]){"train.device=cpu", "prune.sparsity=0", NULL}));
     CHECK(!b.session.model.store.has_mask);
     REQUIRE_OK(cr_session_load_weights(&b.session, text_into(path, "%s/step-3/model.safetensors", dir), true));
-    const char *region = b.session.memory.region[CR_REGION_STORE]; /* of the CPU: plain memory */
-    CHECK(memcmp(region + cr_param_store_buffer_offset(&b.session.model.store, CR_BUFFER_VALUE), planes.value,
+    const char *region = b.session.memory.region[CR_REGION_STORE]; /* on the CPU: plain memory */
+    CHECK(memcmp(region + cr_param_store_buffer_offset(&b.session.model.store, CR_BUFFER_VALUE), buffers.value,
                  cr_param_store_buffer_bytes(&b.session.model.store, CR_BUFFER_VALUE)) == 0);
     REQUIRE_OK(cr_state_is_pruned(text_into(path, "%s/step-3", dir), &pruned));
     CHECK(pruned);
-    cr_state_buffers_free(&planes);
+    cr_state_buffers_free(&buffers);
     pruned_close(&b);
     end(&a);
 }
 
-static void failing_allocations_leave_nothing(void) {
+static void failing_allocations_leak_nothing(void) {
     struct pruned      a, b;
     struct cr_position at;
     char               path[SUPPORT_PATH];
@@ -137,7 +137,7 @@ static void failing_allocations_leave_nothing(void) {
     end(&a);
 }
 
-static void files_that_do_not_fit(void) {
+static void mismatched_files(void) {
     struct pruned      a, b;
     struct cr_position at;
     char               path[SUPPORT_PATH];
@@ -150,10 +150,10 @@ static void files_that_do_not_fit(void) {
     pruned_close(&b);
     REQUIRE_OK(pruned_open(&b, (const char *const[]){"train.device=cpu", "model.depths=1", "model.widths=8", NULL}));
     CHECK_STATUS(cr_session_load_weights(&b.session, path, true), CR_ERR_FORMAT);
-    CHECK_HAS(cr_error_message(), "is in the file, but not wanted here");
+    CHECK_HAS(cr_error_message(), "is in the file, but not in the network");
     pruned_close(&b);
     end(&a);
 }
 
-TESTS(CASE(saved_and_loaded_to_the_bit), CASE(updates_keep_zeros), CASE(size_follows_density),
-      CASE(a_session_without_masks_reads_weights), CASE(failing_allocations_leave_nothing), CASE(files_that_do_not_fit))
+TESTS(CASE(save_and_load_is_bitwise_identical), CASE(updates_preserve_zeros), CASE(size_follows_density),
+      CASE(session_without_masks_reads_weights), CASE(failing_allocations_leak_nothing), CASE(mismatched_files))

@@ -1,5 +1,5 @@
-/* tests/unit/runtime/test_allocators.c: pools that do not know the future: best fit against a sequence placed by hand,
- * a step as requests against its plan. */
+/* tests/unit/runtime/test_allocators.c: allocators without knowledge of the future: best fit against a sequence placed
+ * by hand, and a step as allocations against its plan. */
 #include "compiler/memory/best_fit.h"
 #include "runtime/allocator_bench.h"
 #include "tests/harness/compiler_support.h"
@@ -12,7 +12,7 @@ static size_t take(struct cr_best_fit *pool, size_t size) {
     return offset;
 }
 
-static void the_smallest_hole_is_taken(void) {
+static void smallest_hole_is_used(void) {
     struct cr_best_fit pool = {0};
     CHECK_INT(take(&pool, 4), 0);  /* a */
     CHECK_INT(take(&pool, 2), 4);  /* b */
@@ -24,16 +24,16 @@ static void the_smallest_hole_is_taken(void) {
     cr_best_fit_release(&pool, 6);
     CHECK_INT(take(&pool, 3), 6);  /* not the first hole, which is larger */
     CHECK_INT(take(&pool, 2), 0);  /* and half of that one */
-    cr_best_fit_release(&pool, 4); /* b: joins what is left before it */
+    cr_best_fit_release(&pool, 4); /* b: merges with the hole before it */
     CHECK_INT(take(&pool, 4), 2);
     CHECK_INT(pool.peak, 12);
-    cr_best_fit_release(&pool, 10); /* e, at the end: growing begins there */
+    cr_best_fit_release(&pool, 10); /* e, at the end: growth begins there */
     CHECK_INT(take(&pool, 5), 10);
     CHECK_INT(pool.peak, 15);
     cr_best_fit_free(&pool);
 }
 
-static void all_given_back_is_one_range(void) {
+static void freed_memory_merges_into_one_range(void) {
     struct cr_best_fit pool = {0};
     size_t             offset[600];
     for (size_t i = 0; i < CR_COUNT(offset); i++) offset[i] = take(&pool, 1 + i % 7);
@@ -46,13 +46,13 @@ static void all_given_back_is_one_range(void) {
     cr_best_fit_free(&pool);
 }
 
-/* Fragmentation that no online pool avoids here and a plan does: 2, 1, then 3 beside the 1. */
-static void what_online_costs_is_seen(void) {
+/* Fragmentation that no online allocator avoids here and a plan does: 2, 1, then 3 next to the 1. */
+static void online_fragmentation_is_visible(void) {
     static const struct cr_pool_event event[] = {{0, true, 2}, {1, true, 1},  {0, false, 2},
                                                  {2, true, 3}, {1, false, 1}, {2, false, 3}};
     struct cr_pool_times              times;
     REQUIRE_OK(cr_pool_best_fit(event, CR_COUNT(event), 3, &times));
-    CHECK_INT(times.peak_bytes, 6); /* 2 free, 1, and 3 behind it */
+    CHECK_INT(times.peak_bytes, 6); /* 2 free, 1, and 3 after it */
     CHECK(times.ms >= 0);
     CHECK_INT(cr_pool_load(event, CR_COUNT(event), 1), 4);
     CHECK_INT(cr_pool_load(event, CR_COUNT(event), 2), 6); /* 2 + 4 */
@@ -60,7 +60,7 @@ static void what_online_costs_is_seen(void) {
 
 /* ---- a step ---- */
 
-static void requests_are_the_plan_s_lives(void) {
+static void allocations_are_the_planned_intervals(void) {
     struct bench_model    b;
     struct cr_program     p;
     struct cr_pool_event *event;
@@ -85,7 +85,7 @@ static void requests_are_the_plan_s_lives(void) {
     bench_close(&b);
 }
 
-static void devices_play_their_pools(void) {
+static void devices_simulate_their_allocators(void) {
     static const struct cr_pool_event event[] = {{0, true, 1000}, {1, true, 500000}, {0, false, 1000},
                                                  {2, true, 3},    {2, false, 3},     {1, false, 500000}};
     const struct cr_device_options    options = {.threads = 1};
@@ -96,12 +96,12 @@ static void devices_play_their_pools(void) {
     REQUIRE(device->backend->pools && device->backend->pools->name);
     REQUIRE_OK(device->backend->pools->measure(device, event, CR_COUNT(event), 5, &times));
     CHECK(times.ms > 0);
-    cr_alloc_fail_at(4); /* of the requests, one */
+    cr_alloc_fail_at(4); /* of the allocations, one */
     CHECK_STATUS(device->backend->pools->measure(device, event, CR_COUNT(event), 5, &times), CR_ERR_MEMORY);
     cr_alloc_fail_at(0);
     cr_device_close(device);
     CHECK_INT(cr_alloc_live(), live);
 }
 
-TESTS(CASE(the_smallest_hole_is_taken), CASE(all_given_back_is_one_range), CASE(what_online_costs_is_seen),
-      CASE(requests_are_the_plan_s_lives), CASE(devices_play_their_pools))
+TESTS(CASE(smallest_hole_is_used), CASE(freed_memory_merges_into_one_range), CASE(online_fragmentation_is_visible),
+      CASE(allocations_are_the_planned_intervals), CASE(devices_simulate_their_allocators))

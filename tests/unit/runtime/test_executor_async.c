@@ -1,6 +1,5 @@
-/* tests/unit/runtime/test_executor_async.c: exec on a device that works beside the host, without a GPU: the CPU device
- * behind a cr_async that does all at once and fails when told to. What is asked: the first error is the one that is
- * read, and nothing is left behind. */
+/* tests/unit/runtime/test_executor_async.c: the executor on an asynchronous device without a GPU: the CPU device with a
+ * cr_async that executes at once and fails on demand. The first error is reported, and no resources remain. */
 #include "core/rng.h"
 #include "model/model.h"
 #include "runtime/executor.h"
@@ -11,8 +10,8 @@ static const char *const tiny[] = {"model.arch=custom",   "model.depths=1,1",  "
 
 /* ---- the device ---- */
 
-static bool      faulty, recording;
-static long long marks_closed;
+static bool      faulty, capturing;
+static long long events_destroyed;
 
 static cr_status fault(const char *where) {
     return CR_FAIL(CR_ERR_DEVICE, "fault met again by %s", where);
@@ -31,36 +30,36 @@ static cr_status fake_new(struct cr_device *d, size_t bytes, void **out) {
 static void fake_free(struct cr_device *d, void *p) {
     (void)d, cr_free(p);
 }
-static cr_status fake_copy(struct cr_device *d, enum cr_stream lane, void *dst, const void *src, size_t bytes) {
-    (void)d, (void)lane;
+static cr_status fake_copy(struct cr_device *d, enum cr_stream stream, void *dst, const void *src, size_t bytes) {
+    (void)d, (void)stream;
     memcpy(dst, src, bytes);
     return CR_OK;
 }
-static cr_status fake_mark_open(struct cr_device *d, void **mark) {
-    return fake_new(d, 1, mark);
+static cr_status fake_event_create(struct cr_device *d, void **event) {
+    return fake_new(d, 1, event);
 }
-static void fake_mark_close(struct cr_device *d, void *mark) {
-    (void)d, marks_closed += mark != NULL, cr_free(mark);
+static void fake_event_destroy(struct cr_device *d, void *event) {
+    (void)d, events_destroyed += event != NULL, cr_free(event);
 }
-static cr_status fake_mark(struct cr_device *d, enum cr_stream lane, void *mark) {
-    return (void)d, (void)lane, (void)mark, CR_OK;
+static cr_status fake_event_record(struct cr_device *d, enum cr_stream stream, void *event) {
+    return (void)d, (void)stream, (void)event, CR_OK;
 }
-static cr_status fake_wait(struct cr_device *d, void *mark) {
-    return (void)mark, fake_sync(d);
+static cr_status fake_wait(struct cr_device *d, void *event) {
+    return (void)event, fake_sync(d);
 }
 static cr_status fake_begin(struct cr_device *d) {
-    return (void)d, recording = true, CR_OK;
+    return (void)d, capturing = true, CR_OK;
 }
 static cr_status fake_end(struct cr_device *d, void **out) {
-    recording = false;
+    capturing = false;
     return faulty ? fault("capture_end") : fake_new(d, 1, out);
 }
 static cr_status fake_replay(struct cr_device *d, void *r) {
     return (void)d, (void)r, CR_OK;
 }
-static cr_status fake_get_small(struct cr_device *d, enum cr_stream lane, void *const *host, const void *const *src,
+static cr_status fake_get_small(struct cr_device *d, enum cr_stream stream, void *const *host, const void *const *src,
                                 const size_t *bytes, int count) {
-    for (int i = 0; i < count; i++) CR_TRY(fake_copy(d, lane, host[i], src[i], bytes[i]));
+    for (int i = 0; i < count; i++) CR_TRY(fake_copy(d, stream, host[i], src[i], bytes[i]));
     return CR_OK;
 }
 static void fake_push(const char *name) {
@@ -74,11 +73,11 @@ static const struct cr_async fake_async = {.host_reserve          = fake_new,
                                            .get                   = fake_copy,
                                            .get_small             = fake_get_small,
                                            .move                  = fake_copy,
-                                           .event_create          = fake_mark_open,
-                                           .event_destroy         = fake_mark_close,
-                                           .event_record          = fake_mark,
-                                           .event_record_external = fake_mark,
-                                           .stream_wait_event     = fake_mark,
+                                           .event_create          = fake_event_create,
+                                           .event_destroy         = fake_event_destroy,
+                                           .event_record          = fake_event_record,
+                                           .event_record_external = fake_event_record,
+                                           .stream_wait_event     = fake_event_record,
                                            .host_wait             = fake_wait,
                                            .capture_begin         = fake_begin,
                                            .capture_end           = fake_end,
@@ -89,25 +88,25 @@ static const struct cr_async fake_async = {.host_reserve          = fake_new,
 
 /* ---- a bound evaluation program ---- */
 
-struct bound { /* what an exec stands on */
+struct bound { /* the objects that an executor needs */
     struct cr_config        config;
     struct cr_model         model;
     struct cr_backend       backend;
     struct cr_device       *device;
     struct cr_program       program;
     struct cr_memory        memory;
-    const struct cr_kernel *rows[512];
+    const struct cr_kernel *kernels[512];
     struct cr_kernel        broken;
 };
 
 static cr_status launch_breaks(struct cr_device *d, const struct cr_call *call) {
     (void)d, (void)call;
-    if (!recording) return CR_OK;
+    if (!capturing) return CR_OK;
     faulty = true;
     return CR_FAIL(CR_ERR_DEVICE, "the cause");
 }
 
-/* With `breaks`, the first op's kernel does nothing but fail while it is recorded. */
+/* With `breaks`, the kernel of the first op only fails during capture. */
 static cr_status bound_open(struct bound *b, bool breaks) {
     const struct cr_device_options  options = {.threads = 1, .ref_only = true};
     const struct cr_compile_options how     = {.reuse = true};
@@ -119,20 +118,20 @@ static cr_status bound_open(struct bound *b, bool breaks) {
     CR_TRY(cr_config_open(&b->config, NULL, tiny, CR_COUNT(tiny)));
     CR_TRY(cr_model_open(&b->config, 3, 8, 8, &b->model));
     CR_TRY(cr_device_open(CR_DEVICE_CPU, &options, &b->device));
-    b->device->backend          = &b->backend;
-    struct cr_cost_model target = cr_device_cost_model(b->device);
+    b->device->backend              = &b->backend;
+    struct cr_cost_model cost_model = cr_device_cost_model(b->device);
     CR_TRY(cr_model_program(&b->model, &b->config, CR_PROGRAM_EVAL, 2, &b->program));
-    CR_TRY(cr_compile(&b->program, &target, &how));
-    for (const struct cr_kernel *const *row = b->device->kernels; *row; row++) b->rows[count++] = *row;
-    b->broken        = *b->rows[b->program.op[0].kernel];
+    CR_TRY(cr_compile(&b->program, &cost_model, &how));
+    for (const struct cr_kernel *const *kernel = b->device->kernels; *kernel; kernel++) b->kernels[count++] = *kernel;
+    b->broken        = *b->kernels[b->program.op[0].kernel];
     b->broken.launch = launch_breaks;
-    if (breaks) b->rows[b->program.op[0].kernel] = &b->broken;
-    b->device->kernels = b->rows;
+    if (breaks) b->kernels[b->program.op[0].kernel] = &b->broken;
+    b->device->kernels = b->kernels;
     return cr_memory_open(&b->memory, b->device, &b->model.store, all, 1);
 }
 
 static void bound_close(struct bound *b) {
-    faulty = recording = false;
+    faulty = capturing = false;
     cr_memory_close(&b->memory);
     cr_program_free(&b->program);
     cr_device_close(b->device);
@@ -142,7 +141,7 @@ static void bound_close(struct bound *b) {
 
 /* ---- cases ---- */
 
-static void the_first_error_outlives_closing_a_faulty_device(void) {
+static void first_error_survives_closing_a_faulty_device(void) {
     struct bound          b;
     struct cr_exec       *exec;
     struct cr_step_block  step = {0};
@@ -152,15 +151,15 @@ static void the_first_error_outlives_closing_a_faulty_device(void) {
     REQUIRE_OK(cr_exec_run(exec, &step));
     faulty = true;
     CHECK_STATUS(cr_exec_result(exec, 1, &r), CR_ERR_DEVICE);
-    char told[256];
-    snprintf(told, sizeof told, "%s", cr_error_message());
-    CHECK(*told != 0);
+    char first_error[256];
+    snprintf(first_error, sizeof first_error, "%s", cr_error_message());
+    CHECK(*first_error != 0);
     cr_exec_close(exec);
-    CHECK_STR(cr_error_message(), told); /* main prints it after all is closed */
+    CHECK_STR(cr_error_message(), first_error); /* the main program prints it after everything is closed */
     bound_close(&b);
 }
 
-static void closing_a_faulty_device_says_nothing_itself(void) {
+static void closing_a_faulty_device_reports_no_error(void) {
     struct bound    b;
     struct cr_exec *exec;
     REQUIRE_OK(bound_open(&b, false));
@@ -172,7 +171,7 @@ static void closing_a_faulty_device_says_nothing_itself(void) {
     bound_close(&b);
 }
 
-static void a_broken_recording_tells_the_cause(void) {
+static void failed_capture_reports_the_cause(void) {
     struct bound         b;
     struct cr_exec      *exec;
     struct cr_step_block step = {0};
@@ -195,39 +194,39 @@ static void opening_survives_failing_allocations(void) {
         cr_status status = cr_exec_open(&b.program, &b.memory, &exec);
         cr_alloc_fail_at(0);
         if (status == CR_OK) {
-            CHECK(n > CR_EXEC_RESULTS + 2); /* result, marks, ops */
+            CHECK(n > CR_EXEC_RESULTS + 2); /* result, events, ops */
             cr_exec_close(exec);
         } else
             CHECK_STATUS(status, CR_ERR_MEMORY);
         CHECK_INT(cr_alloc_live(), live);
         if (status == CR_OK) break;
     }
-    CHECK(marks_closed > 0);
+    CHECK(events_destroyed > 0);
     bound_close(&b);
 }
 
-/* ---- what is done once ---- */
+/* ---- hoisted ops ---- */
 
-static int launched[2][64]; /* [recording][op] */
+static int launched[2][64]; /* [captured][op] */
 
 static cr_status launch_counts(struct cr_device *d, const struct cr_call *call) {
     (void)d;
-    launched[recording][call->op - call->program->op]++;
+    launched[capturing][call->op - call->program->op]++;
     return CR_OK;
 }
 
-/* Did the ops before `once` run `early` times, the others `late` times and into the recording `recorded` times, since
- * last asked? */
-static void check_launches(const struct cr_program *p, int early, int late, int recorded) {
+/* True when, since the last call, the ops before `once` ran `early` times, the others `late` times, and the others were
+ * captured `captured` times. */
+static void check_launches(const struct cr_program *p, int early, int late, int captured) {
     for (int i = 0; i < p->ops; i++) {
         CHECK_INT(launched[0][i], i < p->hoisted ? early : late);
-        CHECK_INT(launched[1][i], i < p->hoisted ? 0 : recorded);
+        CHECK_INT(launched[1][i], i < p->hoisted ? 0 : captured);
     }
     memset(launched, 0, sizeof launched);
 }
 
-/* Ops of parameters only stay out of the recording, and run again when they are told to and not else. */
-static void early_ops_are_run_once_and_not_recorded(void) {
+/* Ops that read only parameters stay out of the captured graph, and run again only on request. */
+static void hoisted_ops_run_once_and_are_not_captured(void) {
     static struct cr_kernel         counted[512];
     const struct cr_compile_options how  = {.reuse = true, .fuse = true};
     struct cr_step_block            step = {0};
@@ -235,14 +234,14 @@ static void early_ops_are_run_once_and_not_recorded(void) {
     struct cr_exec                 *exec;
     REQUIRE_OK(bound_open(&b, false));
     cr_program_free(&b.program);
-    struct cr_cost_model target = cr_device_cost_model(b.device);
+    struct cr_cost_model cost_model = cr_device_cost_model(b.device);
     REQUIRE_OK(cr_model_program(&b.model, &b.config, CR_PROGRAM_EVAL, 2, &b.program));
-    REQUIRE_OK(cr_compile(&b.program, &target, &how));
+    REQUIRE_OK(cr_compile(&b.program, &cost_model, &how));
     CHECK(b.program.hoisted > 1 && b.program.ops - b.program.hoisted > 1 && b.program.ops <= 64);
-    for (int i = 0; b.rows[i]; i++) {
-        counted[i]        = *b.rows[i];
+    for (int i = 0; b.kernels[i]; i++) {
+        counted[i]        = *b.kernels[i];
         counted[i].launch = launch_counts;
-        b.rows[i]         = &counted[i];
+        b.kernels[i]      = &counted[i];
     }
     memset(launched, 0, sizeof launched);
     cr_memory_close(&b.memory);
@@ -262,7 +261,7 @@ static void early_ops_are_run_once_and_not_recorded(void) {
     bound_close(&b);
 }
 
-/* Ring included. */
+/* Ring buffer included. */
 static void memory_survives_failing_allocations(void) {
     struct bound     b;
     struct cr_memory m;
@@ -285,28 +284,28 @@ static void memory_survives_failing_allocations(void) {
 
 /* ---- batches of two programs in one INPUT region ---- */
 
-static char   what[64]; /* in their order: m a mark on the compute lane, w the other lane waits, p pictures */
+static char   what[64]; /* in order: m an event on the compute stream, w the other stream waits, p images */
 static size_t whats;
 
 static void note(char c) {
     if (whats + 1 < sizeof what) what[whats++] = c;
 }
-static cr_status noted_mark(struct cr_device *d, enum cr_stream lane, void *mark) {
-    if (lane == CR_STREAM_COMPUTE) note('m');
-    return fake_mark(d, lane, mark);
+static cr_status noted_event(struct cr_device *d, enum cr_stream stream, void *event) {
+    if (stream == CR_STREAM_COMPUTE) note('m');
+    return fake_event_record(d, stream, event);
 }
-static cr_status noted_wait(struct cr_device *d, enum cr_stream lane, void *mark) {
-    if (lane == CR_STREAM_TO_DEVICE) note('w');
-    return fake_mark(d, lane, mark);
+static cr_status noted_wait(struct cr_device *d, enum cr_stream stream, void *event) {
+    if (stream == CR_STREAM_TO_DEVICE) note('w');
+    return fake_event_record(d, stream, event);
 }
-static cr_status noted_put(struct cr_device *d, enum cr_stream lane, void *to, const void *host, size_t bytes) {
+static cr_status noted_put(struct cr_device *d, enum cr_stream stream, void *to, const void *host, size_t bytes) {
     note('p');
-    return fake_copy(d, lane, to, host, bytes);
+    return fake_copy(d, stream, to, host, bytes);
 }
 
-/* What stands before the pictures of a batch. */
-static void check_send(struct bound *b, struct cr_feed_ring *ring, int64_t pictures, void *input, const char *want) {
-    struct cr_tensor        images = {.bytes = (size_t)pictures};
+/* The calls before the images of a batch. */
+static void check_send(struct bound *b, struct cr_feed_ring *ring, int64_t image_bytes, void *input, const char *want) {
+    struct cr_tensor        images = {.bytes = (size_t)image_bytes};
     const struct cr_program p = {.tensor = &images, .tensors = 1, .region_bytes[CR_REGION_INPUT] = images.bytes + 16};
     void                   *host;
     memset(what, 0, sizeof what);
@@ -317,8 +316,8 @@ static void check_send(struct bound *b, struct cr_feed_ring *ring, int64_t pictu
     CHECK_STR(what, want);
 }
 
-/* Every byte, none beside; many pieces, parts of one, nothing. */
-static void large_batches_are_copied_whole(void) {
+/* Every byte and none next to it; many pieces, parts of one, nothing. */
+static void large_batches_are_copied_completely(void) {
     static const size_t sizes[] = {0, 1, (1 << 20) - 1, 1 << 20, (4 << 20) + 1, (13 << 20) + 7};
     const size_t        room    = (14 << 20) + 64;
     struct cr_rng       rng     = cr_rng_make(7, CR_RNG_TEST, 0, 0);
@@ -335,14 +334,14 @@ static void large_batches_are_copied_whole(void) {
     cr_free(to);
 }
 
-/* Pictures wait until the run before has read its own; where they reach beyond those, to where its labels lie, until it
- * is done. */
-static void larger_pictures_wait_for_the_whole_run_before(void) {
+/* New images wait until the previous run has read its own; where they extend beyond those, to its labels, they wait for
+ * its end. */
+static void larger_images_wait_for_the_end_of_the_previous_run(void) {
     struct bound         b;
     struct cr_feed_ring *ring;
     struct cr_async      noted = fake_async;
     unsigned char        input[256];
-    noted.event_record      = noted_mark;
+    noted.event_record      = noted_event;
     noted.stream_wait_event = noted_wait;
     noted.put               = noted_put;
     REQUIRE_OK(bound_open(&b, false));
@@ -352,13 +351,13 @@ static void larger_pictures_wait_for_the_whole_run_before(void) {
     check_send(&b, ring, 96, input, "w");
     check_send(&b, ring, 192, input, "mw");
     check_send(&b, ring, 192, input, "w");
-    check_send(&b, ring, 96, input, "w"); /* inside the pictures of the run before */
+    check_send(&b, ring, 96, input, "w"); /* within the images of the previous run */
     check_send(&b, ring, 192, input, "mw");
     cr_feed_close(b.device, ring);
     bound_close(&b);
 }
 
-TESTS(CASE(the_first_error_outlives_closing_a_faulty_device), CASE(closing_a_faulty_device_says_nothing_itself),
-      CASE(a_broken_recording_tells_the_cause), CASE(opening_survives_failing_allocations),
-      CASE(early_ops_are_run_once_and_not_recorded), CASE(memory_survives_failing_allocations),
-      CASE(larger_pictures_wait_for_the_whole_run_before), CASE(large_batches_are_copied_whole))
+TESTS(CASE(first_error_survives_closing_a_faulty_device), CASE(closing_a_faulty_device_reports_no_error),
+      CASE(failed_capture_reports_the_cause), CASE(opening_survives_failing_allocations),
+      CASE(hoisted_ops_run_once_and_are_not_captured), CASE(memory_survives_failing_allocations),
+      CASE(larger_images_wait_for_the_end_of_the_previous_run), CASE(large_batches_are_copied_completely))

@@ -1,43 +1,43 @@
-/* tests/unit/runtime/test_profiler.c: profile on a device that works beside the host, played by the CPU's with a clock
- * of its own: every launch takes a time that the test chooses, so what profile finds can be compared exactly. */
+/* tests/unit/runtime/test_profiler.c: the profiler on an asynchronous device, simulated on the CPU with its own clock:
+ * the test chooses the time of every launch, so the results of the profiler can be compared exactly. */
 #include "model/model.h"
 #include "runtime/profiler.h"
 #include "tests/harness/test.h"
 
-enum { ROWS_MAX = 256, PASSES = 5, SLOW_PASS = 3 };
+enum { KERNELS_MAX = 256, PASSES = 5, SLOW_PASS = 3 };
 
 /* ---- the fake device ---- */
 
 static struct {
-    const struct cr_kernel *const *real_rows;
-    struct cr_kernel               row[ROWS_MAX];
-    const struct cr_kernel        *rows[ROWS_MAX + 1];
+    const struct cr_kernel *const *real_kernels;
+    struct cr_kernel               kernel[KERNELS_MAX];
+    const struct cr_kernel        *kernels[KERNELS_MAX + 1];
     struct cr_backend              backend;
     struct cr_async                async;
-    int64_t                        now, recorded; /* microseconds; recorded: of what is being recorded */
-    bool                           recording;
-    int                            replays, passes, marks;
-    int                            replays_before_pass; /* the least of all passes */
+    int64_t                        now, captured; /* microseconds; captured: of the current capture */
+    bool                           capturing;
+    int                            replays, passes, events;
+    int                            replays_before_pass; /* the minimum of all passes */
     int                            replays_since;
 } fake;
 
 static int64_t cost_us(const struct cr_call *call) {
     const int     op   = (int)(call->op - call->program->op);
     const int64_t time = 1 + (int64_t)op * 7919 % 997;
-    return fake.passes == SLOW_PASS ? 50 * time : time; /* one pass is disturbed: the median must not mind */
+    return fake.passes == SLOW_PASS ? 50 * time : time; /* one pass is slower: the median must not change */
 }
 
 static cr_status fake_launch(struct cr_device *device, const struct cr_call *call) {
-    if (fake.recording) {
-        fake.recorded += 1 + (int64_t)(call->op - call->program->op) * 7919 % 997;
+    if (fake.capturing) {
+        fake.captured += 1 + (int64_t)(call->op - call->program->op) * 7919 % 997;
         return CR_OK;
     }
-    if (call->op == call->program->op) { /* a pass begins; the first one of all is the run before the recording */
+    if (call->op == call->program->op) { /* a pass begins; the very first is the run before the capture */
         if (fake.passes++ > 0) fake.replays_before_pass = CR_MIN(fake.replays_before_pass, fake.replays_since);
         fake.replays_since = 0;
     }
     fake.now += cost_us(call);
-    return fake.real_rows[call->op->kernel]->launch(device, call);
+    return fake.real_kernels[call->op->kernel]->launch(device, call);
 }
 
 static cr_status host_reserve(struct cr_device *device, size_t bytes, void **out) {
@@ -49,31 +49,31 @@ static void host_release(struct cr_device *device, void *host) {
     (void)device;
     free(host);
 }
-static cr_status put(struct cr_device *device, enum cr_stream lane, void *dst, const void *host, size_t bytes) {
-    (void)device, (void)lane;
+static cr_status put(struct cr_device *device, enum cr_stream stream, void *dst, const void *host, size_t bytes) {
+    (void)device, (void)stream;
     memcpy(dst, host, bytes);
     return CR_OK;
 }
-static cr_status event_create(struct cr_device *device, void **mark) {
-    fake.marks++;
-    return host_reserve(device, sizeof(int64_t), mark);
+static cr_status event_create(struct cr_device *device, void **event) {
+    fake.events++;
+    return host_reserve(device, sizeof(int64_t), event);
 }
-static void event_destroy(struct cr_device *device, void *mark) {
+static void event_destroy(struct cr_device *device, void *event) {
     (void)device;
-    fake.marks -= mark != NULL;
-    free(mark);
+    fake.events -= event != NULL;
+    free(event);
 }
-static cr_status event_record(struct cr_device *device, enum cr_stream lane, void *mark) {
-    (void)device, (void)lane;
-    *(int64_t *)mark = fake.now++; /* a mark takes a moment itself, which belongs to no op */
+static cr_status event_record(struct cr_device *device, enum cr_stream stream, void *event) {
+    (void)device, (void)stream;
+    *(int64_t *)event = fake.now++; /* an event takes a moment itself, which belongs to no op */
     return CR_OK;
 }
-static cr_status stream_wait_event(struct cr_device *device, enum cr_stream lane, void *mark) {
-    (void)device, (void)lane, (void)mark;
+static cr_status stream_wait_event(struct cr_device *device, enum cr_stream stream, void *event) {
+    (void)device, (void)stream, (void)event;
     return CR_OK;
 }
-static cr_status host_wait(struct cr_device *device, void *mark) {
-    (void)device, (void)mark;
+static cr_status host_wait(struct cr_device *device, void *event) {
+    (void)device, (void)event;
     return CR_OK;
 }
 static cr_status elapsed(struct cr_device *device, void *from, void *to, double *seconds) {
@@ -83,33 +83,33 @@ static cr_status elapsed(struct cr_device *device, void *from, void *to, double 
 }
 static cr_status capture_begin(struct cr_device *device) {
     (void)device;
-    fake.recording = true;
+    fake.capturing = true;
     return CR_OK;
 }
-static cr_status capture_end(struct cr_device *device, void **recording) {
-    fake.recording = false;
-    CR_TRY(host_reserve(device, sizeof(int64_t), recording));
-    *(int64_t *)*recording = fake.recorded;
+static cr_status capture_end(struct cr_device *device, void **capturing) {
+    fake.capturing = false;
+    CR_TRY(host_reserve(device, sizeof(int64_t), capturing));
+    *(int64_t *)*capturing = fake.captured;
     return CR_OK;
 }
-static cr_status replay(struct cr_device *device, void *recording) {
+static cr_status replay(struct cr_device *device, void *capturing) {
     (void)device;
-    fake.now += *(int64_t *)recording;
+    fake.now += *(int64_t *)capturing;
     fake.replays++;
     fake.replays_since++;
     return CR_OK;
 }
-static void graph_destroy(struct cr_device *device, void *recording) {
-    host_release(device, recording);
+static void graph_destroy(struct cr_device *device, void *capturing) {
+    host_release(device, capturing);
 }
-static cr_status get_small(struct cr_device *d, enum cr_stream lane, void *const *host, const void *const *src,
+static cr_status get_small(struct cr_device *d, enum cr_stream stream, void *const *host, const void *const *src,
                            const size_t *bytes, int count) {
-    for (int i = 0; i < count; i++) CR_TRY(put(d, lane, host[i], src[i], bytes[i]));
+    for (int i = 0; i < count; i++) CR_TRY(put(d, stream, host[i], src[i], bytes[i]));
     return CR_OK;
 }
-/* Of the feed: no mark of the profile, which the clock goes by. */
-static cr_status event_record_external(struct cr_device *device, enum cr_stream lane, void *mark) {
-    return (void)device, (void)lane, (void)mark, CR_OK;
+/* For the input feed: not an event of the profiler, which determines the clock. */
+static cr_status event_record_external(struct cr_device *device, enum cr_stream stream, void *event) {
+    return (void)device, (void)stream, (void)event, CR_OK;
 }
 static void range_push(const char *name) {
     (void)name;
@@ -121,12 +121,12 @@ static cr_status fake_open(struct cr_device **out) {
     memset(&fake, 0, sizeof fake);
     fake.replays_before_pass = 1000;
     CR_TRY(cr_device_open(CR_DEVICE_CPU, &options, out));
-    fake.real_rows = (*out)->kernels;
-    for (int i = 0; fake.real_rows[i]; i++) {
-        CR_ASSERT(i < ROWS_MAX);
-        fake.row[i]        = *fake.real_rows[i];
-        fake.row[i].launch = fake_launch;
-        fake.rows[i]       = &fake.row[i];
+    fake.real_kernels = (*out)->kernels;
+    for (int i = 0; fake.real_kernels[i]; i++) {
+        CR_ASSERT(i < KERNELS_MAX);
+        fake.kernel[i]        = *fake.real_kernels[i];
+        fake.kernel[i].launch = fake_launch;
+        fake.kernels[i]       = &fake.kernel[i];
     }
     fake.async         = (struct cr_async){.host_reserve          = host_reserve,
                                            .host_release          = host_release,
@@ -150,7 +150,7 @@ static cr_status fake_open(struct cr_device **out) {
     fake.backend       = cr_backend_cpu;
     fake.backend.async = &fake.async;
     (*out)->backend    = &fake.backend;
-    (*out)->kernels    = fake.rows;
+    (*out)->kernels    = fake.kernels;
     return CR_OK;
 }
 
@@ -175,12 +175,12 @@ static cr_status net_open(struct net *n) {
     const int32_t                   labels[2] = {1, 2};
     for (size_t i = 0; i < sizeof pixels; i++) pixels[i] = (uint8_t)(i * 37);
     CR_TRY(fake_open(&n->device));
-    const struct cr_cost_model target = cr_device_cost_model(n->device);
+    const struct cr_cost_model cost_model = cr_device_cost_model(n->device);
     CR_TRY(cr_config_open(&n->config, NULL, overrides, CR_COUNT(overrides)));
     CR_TRY(cr_model_open(&n->config, 10, 8, 8, &n->model));
     cr_model_set_real(&n->model, CR_F32);
     CR_TRY(cr_model_program(&n->model, &n->config, CR_PROGRAM_STEP, 2, &n->program));
-    CR_TRY(cr_compile(&n->program, &target, &options));
+    CR_TRY(cr_compile(&n->program, &cost_model, &options));
     const struct cr_program *const programs[] = {&n->program};
     CR_TRY(cr_memory_open(&n->memory, n->device, &n->model.store, programs, 1));
     CR_TRY(cr_exec_open(&n->program, &n->memory, &n->exec));
@@ -218,22 +218,22 @@ static void every_op_gets_its_own_time(void) {
         sum += want;
     }
     CHECK_NEAR(p.sum_s, sum, 1e-9);
-    CHECK_NEAR(p.whole_s, sum, 1e-4);       /* the replay beside its marks and copies */
-    CHECK_INT(fake.passes, 1 + 1 + PASSES); /* the run before the recording, one to try, and those that count */
+    CHECK_NEAR(p.whole_s, sum, 1e-4);       /* the replay with its events and copies */
+    CHECK_INT(fake.passes, 1 + 1 + PASSES); /* the run before the capture, one to try, and those that count */
     CHECK(fake.replays_before_pass >= 2);
-    CHECK_INT(cr_exec_runs(n.exec) - runs, fake.replays); /* marked passes are no runs */
+    CHECK_INT(cr_exec_runs(n.exec) - runs, fake.replays); /* passes with events are not runs */
     cr_profile_close(&p);
     net_close(&n);
-    CHECK_INT(fake.marks, 0);
+    CHECK_INT(fake.events, 0);
     CHECK_INT(cr_alloc_live(), 0);
 }
 
-static void tables_are_sorted_and_add_up(void) {
+static void tables_are_sorted_and_sums_agree(void) {
     struct net                 n    = {0};
     struct cr_profile          p    = {0};
     struct cr_text             text = {0};
     const struct cr_step_block step = {.lr = 0.01f};
-    double                     sum = 0, share = 0, ms, part;
+    double                     sum = 0, fraction = 0, ms, part;
     int                        lines = 0, op;
     cr_log_quiet(true);
     REQUIRE_OK(net_open(&n));
@@ -246,19 +246,19 @@ static void tables_are_sorted_and_add_up(void) {
         const char *at = strstr(line, "\"ms\": ");
         REQUIRE(at && sscanf(at, "\"ms\": %lf, \"fraction\": %lf", &ms, &part) == 2);
         sum += ms;
-        share += part;
+        fraction += part;
     }
     CHECK_INT(lines, n.program.ops);
     CHECK_NEAR(sum, p.sum_s * 1e3, 1e-3);
-    CHECK_NEAR(share, 1, 1e-4);
+    CHECK_NEAR(fraction, 1, 1e-4);
     cr_text_free(&text);
     cr_profile_print(&p, &text);
     CHECK_HAS(text.data, "layer2.0.conv1");
-    CHECK_HAS(text.data, "ref.conv_grad"); /* what the reference accepts is joined */
+    CHECK_HAS(text.data, "ref.conv_grad"); /* the ops that the reference accepts are fused */
     CHECK_HAS(text.data, "sum of");
     cr_text_free(&text);
     cr_profile_close(&p);
     net_close(&n);
 }
 
-TESTS(CASE(every_op_gets_its_own_time), CASE(tables_are_sorted_and_add_up))
+TESTS(CASE(every_op_gets_its_own_time), CASE(tables_are_sorted_and_sums_agree))

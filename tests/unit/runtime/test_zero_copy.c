@@ -1,6 +1,6 @@
-/* tests/unit/runtime/test_zero_copy.c: tensors that an op reads where they wait, in the host's memory: where that is
- * faster by hand reckoning it is taken, and where it is not it is not; a limit that only this reaches; which rows may;
- * that order is proved; the same bits as without, on a device whose lanes go as they like. */
+/* tests/unit/runtime/test_zero_copy.c: tensors that an op reads directly from host memory (mapped reads). They are used
+ * where they are faster by hand calculation, and only there; a limit that only mapped reads meet; the kernels that
+ * support them; checks of the order; bitwise identical results on a device with a random stream order. */
 #include "compiler/memory/offload.h"
 #include "inspect/plan_print.h"
 #include "model/model.h"
@@ -11,13 +11,13 @@
 
 enum { UNIT = 1 << 20, SMALL_OPS = 5 };
 
-/* ---- a program by hand: copies of u units take u seconds; an op takes what the hand says: its `layer` is its number
- * ---- */
+/* ---- a program by hand: copies of u units take u seconds; the time of an op is given by hand: its `layer` is its
+ * number ---- */
 
 struct late {
     struct cr_program p;
     double            seconds[32];
-    bool              reads; /* do rows read the host's memory? */
+    bool              reads; /* do kernels read host memory? */
     int               x, a, small;
 };
 
@@ -32,7 +32,7 @@ static bool late_reads(void *self, const struct cr_op *op, int slot) {
     return ((const struct late *)self)->reads;
 }
 
-static struct cr_cost_model late_target(struct late *l) {
+static struct cr_cost_model late_cost_model(struct late *l) {
     return (struct cr_cost_model){.self                  = l,
                                   .alignment             = 256,
                                   .cost                  = late_cost,
@@ -64,8 +64,8 @@ static void late_small(struct late *l, int read) {
     l->small = fresh;
 }
 
-/* Op 0 writes a (4 units); five small ones; op 6 writes c (4 units), op 7 reads it; `between` small ones; then one op
- * reads a and writes `last` units, which op 9 (and so many) reads. Each op takes 1 s. */
+/* Op 0 writes a (4 units); five small ones; op 6 writes c (4 units), op 7 reads c; `between` small ones; then one op
+ * reads a and writes `last` units, which op 9 + `between` reads. Each op takes 1 s. */
 static void late_open(struct late *l, int between, int last) {
     *l = (struct late){.reads = true};
     cr_program_init(&l->p, "late", NULL);
@@ -88,72 +88,74 @@ static int reader_of(const struct cr_program *p, int tensor) {
     return CR_NONE;
 }
 
-/* Six units: a is away while c lives, to 8 s; there is no room for it earlier, so its copy back ends at 12 s and the op
- * at 13 s. Reading it takes the op 4 s instead of 1: 12 s. With the op behind it: 14 s against 13. */
-static void it_is_taken_where_it_is_faster(void) {
+/* A limit of six units: a is offloaded while c is live, until 8 s; there is no room for it earlier, so its copy back
+ * ends at 12 s and the op at 13 s. A mapped read takes the op 4 s instead of 1: 12 s. With the op after it: 14 s
+ * against 13. */
+static void mapped_read_is_chosen_where_faster(void) {
     for (int reads = 0; reads < 2; reads++) {
         struct late              l;
         struct cr_offload_report r;
         struct cr_simulation     time;
         late_open(&l, 0, 1);
-        l.reads                     = reads;
-        struct cr_cost_model target = late_target(&l);
-        CHECK_STATUS(cr_pass_offload(&l.p, &target, 6 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK);
+        l.reads                         = reads;
+        struct cr_cost_model cost_model = late_cost_model(&l);
+        CHECK_STATUS(cr_pass_offload(&l.p, &cost_model, 6 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK);
         CHECK(r.tensors == 1 && r.mapped == reads);
         CHECK_NEAR(r.seconds_before, 10, 1e-9);
         CHECK_NEAR(r.seconds, reads ? 13 : 14, 1e-9);
         const int host = cr_tensor_find(&l.p, "a.host");
         CHECK((cr_tensor_find(&l.p, "a'") == CR_NONE) == reads && (reader_of(&l.p, host) != CR_NONE) == reads);
         CHECK(plan_of(&l.p) <= 6 * UNIT);
-        CHECK_STATUS(cr_program_predict(&l.p, &target, &time), CR_OK);
-        CHECK_NEAR(time.total, r.seconds, 1e-9); /* what was predicted is what the finished list takes */
+        CHECK_STATUS(cr_program_predict(&l.p, &cost_model, &time), CR_OK);
+        CHECK_NEAR(time.total, r.seconds, 1e-9); /* the predicted time is the time of the finished list */
         cr_program_free(&l.p);
     }
 }
 
-/* The same where loads go at 4/5 of a copy's rate, 5 s: equal, and then a copy; at 8/9, 4.5 s, still faster. */
-static void slower_loads_count(void) {
+/* The same with mapped reads at 4/5 of the rate of a copy, 5 s: equal times, and a copy is chosen; at 8/9, 4.5 s, still
+ * faster. */
+static void slower_loads_are_counted(void) {
     for (int k = 0; k < 2; k++) {
         struct late              l;
         struct cr_offload_report r;
         late_open(&l, 0, 1);
-        struct cr_cost_model target = late_target(&l);
-        target.mapped_read_slowdown = k ? 1.125 : 1.25;
-        CHECK_STATUS(cr_pass_offload(&l.p, &target, 6 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK);
+        struct cr_cost_model cost_model = late_cost_model(&l);
+        cost_model.mapped_read_slowdown = k ? 1.125 : 1.25;
+        CHECK_STATUS(cr_pass_offload(&l.p, &cost_model, 6 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK);
         CHECK_INT(r.mapped, k);
         CHECK_NEAR(r.seconds, k ? 13.5 : 14, 1e-9);
         cr_program_free(&l.p);
     }
 }
 
-/* Ten more small ops: the copy back hides behind them, and reading in place would not. Nor do the paper's choices know
- * of it. */
-static void it_is_not_taken_where_copies_hide(void) {
+/* Ten more small ops: the copy back hides behind them, and a mapped read would not. The scores of the paper do not know
+ * mapped reads either. */
+static void mapped_read_is_not_chosen_where_copies_hide(void) {
     struct late              l;
     struct cr_offload_report r;
     late_open(&l, 10, 1);
-    struct cr_cost_model target = late_target(&l);
-    CHECK_STATUS(cr_pass_offload(&l.p, &target, 6 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK);
+    struct cr_cost_model cost_model = late_cost_model(&l);
+    CHECK_STATUS(cr_pass_offload(&l.p, &cost_model, 6 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK);
     CHECK(r.tensors == 1 && r.mapped == 0);
     CHECK_NEAR(r.seconds, r.seconds_before, 1e-9);
     cr_program_free(&l.p);
     late_open(&l, 0, 1);
-    target = late_target(&l);
-    CHECK_STATUS(cr_pass_offload(&l.p, &target, 6 * UNIT, CR_OFFLOAD_AOA, &r), CR_OK);
+    cost_model = late_cost_model(&l);
+    CHECK_STATUS(cr_pass_offload(&l.p, &cost_model, 6 * UNIT, CR_OFFLOAD_AOA, &r), CR_OK);
     CHECK(r.tensors == 1 && r.mapped == 0);
     cr_program_free(&l.p);
 }
 
-/* The op that reads a writes four units of its own: with a beside them it is above the limit. cr_pass_fit finds that
- * too, and only if it may. */
-static void it_reaches_limits_that_copies_do_not(void) {
+/* The op that reads a writes four units itself: with a next to them it exceeds the limit. cr_pass_fit finds the mapped
+ * read too, and only if it is allowed. */
+static void mapped_read_meets_limits_that_copies_miss(void) {
     for (int reads = 0; reads < 2; reads++) {
         struct late              l;
         struct cr_offload_report r;
         late_open(&l, 2, 4);
-        l.reads                     = reads;
-        struct cr_cost_model target = late_target(&l);
-        CHECK_STATUS(cr_pass_offload(&l.p, &target, 6 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK);
+        l.reads                         = reads;
+        struct cr_cost_model cost_model = late_cost_model(&l);
+        CHECK_STATUS(cr_pass_offload(&l.p, &cost_model, 6 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK);
         CHECK(r.mapped == reads && (r.after <= 6 * UNIT) == reads);
         CHECK((plan_of(&l.p) <= 6 * UNIT) == reads);
         cr_program_free(&l.p);
@@ -164,21 +166,21 @@ static void it_reaches_limits_that_copies_do_not(void) {
         const struct cr_compile_options o = {
             .reuse = true, .pool_limit = 6 * UNIT, .recompute = true, .offload = CR_SWAP_USE_BEST, .zero_copy = may};
         late_open(&l, 2, 4);
-        struct cr_cost_model target = late_target(&l);
-        CHECK_STATUS(cr_pass_fit(&l.p, &target, &o, &r), CR_OK);
+        struct cr_cost_model cost_model = late_cost_model(&l);
+        CHECK_STATUS(cr_pass_fit(&l.p, &cost_model, &o, &r), CR_OK);
         CHECK(r.mapped == may && (r.after <= 6 * UNIT) == may);
         cr_program_free(&l.p);
     }
 }
 
-/* The copy to the host must have ended: without the waits for it, nothing says so. */
-static void reading_too_early_is_found(void) {
+/* The copy to the host must have ended: without the waits for it, no order is guaranteed. */
+static void early_read_is_detected(void) {
     struct late              l;
     struct cr_offload_report r;
     int                      waits = 0;
     late_open(&l, 0, 1);
-    struct cr_cost_model target = late_target(&l);
-    CHECK_STATUS(cr_pass_offload(&l.p, &target, 6 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK);
+    struct cr_cost_model cost_model = late_cost_model(&l);
+    CHECK_STATUS(cr_pass_offload(&l.p, &cost_model, 6 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK);
     plan_of(&l.p);
     for (int i = 0; i < l.p.ops; i++) {
         if (l.p.op[i].kind != CR_OP_barrier) continue;
@@ -187,7 +189,7 @@ static void reading_too_early_is_found(void) {
     }
     CHECK_INT(waits, 1);
     CHECK_STATUS(cr_waits_check(&l.p), CR_ERR_DEVICE);
-    for (int i = 0; i < l.p.ops; i++) /* without the sync the reader itself waits */
+    for (int i = 0; i < l.p.ops; i++) /* without the barrier the reader itself waits */
         if (l.p.op[i].kind == CR_OP_barrier) l.p.op[i].in[CR_IN_barrier_x] = CR_NONE;
     CHECK_STATUS(cr_pass_insert_waits(&l.p), CR_OK);
     const int reader = reader_of(&l.p, cr_tensor_find(&l.p, "a.host"));
@@ -196,16 +198,16 @@ static void reading_too_early_is_found(void) {
     cr_program_free(&l.p);
 }
 
-static void it_is_said_where_a_tensor_lives(void) {
+static void printed_location_of_tensors(void) {
     struct late              l;
     struct cr_offload_report r;
     struct cr_config         config;
     struct cr_text           text = {0};
     late_open(&l, 0, 1);
-    struct cr_cost_model target = late_target(&l);
-    CHECK_STATUS(cr_pass_offload(&l.p, &target, 6 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK);
+    struct cr_cost_model cost_model = late_cost_model(&l);
+    CHECK_STATUS(cr_pass_offload(&l.p, &cost_model, 6 * UNIT, CR_OFFLOAD_BEST, &r), CR_OK);
     plan_of(&l.p);
-    CHECK_STATUS(cr_plan_print_lifetimes(&l.p, &target, &text), CR_OK);
+    CHECK_STATUS(cr_plan_print_lifetimes(&l.p, &cost_model, &text), CR_OK);
     CHECK_HAS(text.data, "mapped          4.00  0-"); /* a, four units */
     CHECK_HAS(text.data, "offloaded 0.0, mapped reads 4.0");
     cr_text_free(&text);
@@ -217,26 +219,26 @@ static void it_is_said_where_a_tensor_lives(void) {
     cr_program_free(&l.p);
 }
 
-/* ---- rows ---- */
+/* ---- kernels ---- */
 
-/* A row that does not say that it reads the host's memory is not chosen for an op that does; on the CPU it is one
- * memory. */
-static void rows_say_what_they_read(void) {
+/* A kernel without support for mapped reads is not selected for an op that needs them; on the CPU both memories are
+ * one. */
+static void kernels_declare_mapped_reads(void) {
     struct cr_device              *device;
     const struct cr_device_options options = {.threads = 1};
     struct cr_program              p;
     int                            index;
     REQUIRE_OK(cr_device_open(CR_DEVICE_CPU, &options, &device));
     cr_program_init(&p, "rows", NULL);
-    struct cr_op op             = cr_op_make(CR_OP_relu, CR_NONE);
-    op.in[CR_IN_relu_x]         = cr_tensor_add(&p, "x", CR_F32, CR_REGION_HOST, 1, 2, 2, 8);
-    op.out[CR_OUT_relu_y]       = cr_tensor_add(&p, "y", CR_F32, CR_REGION_POOL, 1, 2, 2, 8);
-    const struct cr_kernel *row = cr_kernel_find(device, &p, &op, 0, &index);
-    REQUIRE(row != NULL);
-    CHECK(cr_kernel_reads_host(device, row, CR_IN_relu_x));
+    struct cr_op op                = cr_op_make(CR_OP_relu, CR_NONE);
+    op.in[CR_IN_relu_x]            = cr_tensor_add(&p, "x", CR_F32, CR_REGION_HOST, 1, 2, 2, 8);
+    op.out[CR_OUT_relu_y]          = cr_tensor_add(&p, "y", CR_F32, CR_REGION_POOL, 1, 2, 2, 8);
+    const struct cr_kernel *kernel = cr_kernel_find(device, &p, &op, 0, &index);
+    REQUIRE(kernel != NULL);
+    CHECK(cr_kernel_reads_host(device, kernel, CR_IN_relu_x));
     device->caps.host_memory = false;
     CHECK(cr_kernel_find(device, &p, &op, 0, &index) == NULL);
-    struct cr_kernel says = *row;
+    struct cr_kernel says = *kernel;
     CHECK(!cr_kernel_accepts(device, &says, &p, &op));
     says.host_slots = 1u << CR_IN_relu_x;
     CHECK(cr_kernel_accepts(device, &says, &p, &op));
@@ -244,8 +246,8 @@ static void rows_say_what_they_read(void) {
     cr_device_close(device);
 }
 
-/* As tests/gpu/test_cuda_delays.c does it on a GPU: passes over tensors read there, convolutions do not. */
-static void on_a_gpu_that_is_not_there(void) {
+/* As tests/gpu/test_cuda_delays.c on a GPU: elementwise ops use mapped reads, convolutions do not. */
+static void offline_gpu(void) {
     static const char *const        overrides[] = {"model.arch=resnet20", "data.kind=synthetic", "data.image_size=32",
                                                    "train.device=cpu"};
     const struct cr_device_options  options     = {.deterministic = true};
@@ -259,16 +261,16 @@ static void on_a_gpu_that_is_not_there(void) {
     REQUIRE_OK(cr_config_open(&config, NULL, overrides, CR_COUNT(overrides)));
     REQUIRE_OK(cr_model_open(&config, 10, 32, 32, &model));
     REQUIRE_OK(cr_gpu_open_from_list(cr_gpu_find("h200"), &options, "", &device));
-    struct cr_cost_model target = cr_device_cost_model(device);
-    target.copy_latency_s       = 1e-3;
+    struct cr_cost_model cost_model = cr_device_cost_model(device);
+    cost_model.copy_latency_s       = 1e-3;
     REQUIRE_OK(cr_model_program(&model, &config, CR_PROGRAM_STEP, 32, &p));
-    REQUIRE_OK(cr_compile(&p, &target, &select));
-    CHECK_STATUS(cr_pass_offload(&p, &target, SIZE_MAX, CR_OFFLOAD_BEST, &r), CR_OK);
-    CHECK_STATUS(cr_pass_offload(&p, &target, r.before / 10 * 7, CR_OFFLOAD_BEST, &r), CR_OK);
-    CHECK_STATUS(hand_finish(&p, &target), CR_OK);
+    REQUIRE_OK(cr_compile(&p, &cost_model, &select));
+    CHECK_STATUS(cr_pass_offload(&p, &cost_model, SIZE_MAX, CR_OFFLOAD_BEST, &r), CR_OK);
+    CHECK_STATUS(cr_pass_offload(&p, &cost_model, r.before / 10 * 7, CR_OFFLOAD_BEST, &r), CR_OK);
+    CHECK_STATUS(hand_finish(&p, &cost_model), CR_OK);
     for (int i = 0; i < p.ops; i++)
         for (int s = 0; s < CR_OP_IN_MAX; s++) kinds[p.op[i].kind] += cr_plan_mapped_reads(&p, &p.op[i], s) != CR_NONE;
-    printf("    %d of %d tensors are read there: by bn_grad_sums %d, bn_grad_apply %d, relu_grad %d\n", r.mapped,
+    printf("    %d of %d tensors have mapped reads: by bn_grad_sums %d, bn_grad_apply %d, relu_grad %d\n", r.mapped,
            r.tensors, kinds[CR_OP_bn_grad_sums], kinds[CR_OP_bn_grad_apply], kinds[CR_OP_relu_grad]);
     CHECK(r.mapped > 0 && r.mapped < r.tensors && kinds[CR_OP_bn_grad_sums] > 0);
     CHECK(kinds[CR_OP_conv_wgrad] + kinds[CR_OP_conv] + kinds[CR_OP_conv_dgrad] == 0);
@@ -278,7 +280,7 @@ static void on_a_gpu_that_is_not_there(void) {
     cr_config_close(&config);
 }
 
-/* ---- bits ---- */
+/* ---- bitwise identical results ---- */
 
 enum { BATCH = 3, SIZE = 32, CLASSES = 10, STEPS = 4 };
 
@@ -297,14 +299,14 @@ struct run {
     size_t               pool;
 };
 
-/* Which rows would on a GPU: passes over tensors. */
+/* Kernels that would support it on a GPU: elementwise ops. */
 static bool as_on_a_gpu(void *self, const struct cr_op *op, int slot) {
     (void)self, (void)slot;
     return op->kind == CR_OP_bn_grad_sums || op->kind == CR_OP_bn_grad_apply || op->kind == CR_OP_relu_grad ||
            op->kind == CR_OP_bn_apply;
 }
 
-/* limit 0: none. A copy takes so long to begin that reading in place is always faster, where it is possible. */
+/* limit 0: none. A copy has such a high latency that a mapped read is always faster, where it is possible. */
 static cr_status run_open(struct run *r, bool fuse, size_t limit, bool all_rows, uint64_t seed) {
     const struct cr_device_options  options = {.threads = 1, .deterministic = true};
     const struct cr_compile_options how     = {.fuse       = fuse,
@@ -317,11 +319,11 @@ static cr_status run_open(struct run *r, bool fuse, size_t limit, bool all_rows,
     CR_TRY(cr_config_open(&r->config, NULL, overrides, CR_COUNT(overrides)));
     CR_TRY(cr_model_open(&r->config, CLASSES, SIZE, SIZE, &r->model));
     CR_TRY(streams_open(&options, seed, &r->device));
-    struct cr_cost_model target = cr_device_cost_model(r->device);
-    target.copy_latency_s       = 1e-3;
-    if (!all_rows) target.reads_host = as_on_a_gpu;
+    struct cr_cost_model cost_model = cr_device_cost_model(r->device);
+    cost_model.copy_latency_s       = 1e-3;
+    if (!all_rows) cost_model.reads_host = as_on_a_gpu;
     CR_TRY(cr_model_program(&r->model, &r->config, CR_PROGRAM_STEP, BATCH, &r->program));
-    CR_TRY(cr_compile(&r->program, &target, &how));
+    CR_TRY(cr_compile(&r->program, &cost_model, &how));
     r->pool = r->program.region_bytes[CR_REGION_POOL];
     return exec_begin(r->device, &r->model, &r->config, &r->program, &r->memory, &r->exec);
 }
@@ -352,7 +354,7 @@ static cr_status train(struct run *r, unsigned char **store) {
     return CR_OK;
 }
 
-/* Kinds of ops that read there. */
+/* Op kinds with mapped reads. */
 static void check_readers(const struct cr_program *p, bool all_rows, int want) {
     int found = 0;
     for (int i = 0; i < p->ops; i++)
@@ -364,7 +366,7 @@ static void check_readers(const struct cr_program *p, bool all_rows, int want) {
     CHECK(found >= want && (want > 0) == (found > 0));
 }
 
-static void the_bits_are_the_same(void) {
+static void mapped_reads_are_bitwise_identical(void) {
     for (int k = 0; k < 4; k++) {
         const bool     fuse = k & 1, all_rows = k & 2;
         struct run     r;
@@ -377,7 +379,7 @@ static void the_bits_are_the_same(void) {
             REQUIRE_OK(run_open(&r, fuse, pool / 10 * (seed + 4), all_rows, seed));
             check_readers(&r.program, all_rows, r.fit.mapped);
             if (seed == 2)
-                printf("    %s, %s: %d tensors wait, %d are read there\n", fuse ? "fused" : "plain",
+                printf("    %s, %s: %d tensors offloaded, %d with mapped reads\n", fuse ? "fused" : "plain",
                        all_rows ? "any row" : "passes", r.fit.offloaded, r.fit.mapped);
             CHECK(r.fit.mapped > 0 || seed > 2);
             REQUIRE_OK(cr_exec_poison(r.exec));
@@ -391,7 +393,7 @@ static void the_bits_are_the_same(void) {
     }
 }
 
-TESTS(CASE(it_is_taken_where_it_is_faster), CASE(slower_loads_count), CASE(it_is_not_taken_where_copies_hide),
-      CASE(it_reaches_limits_that_copies_do_not), CASE(reading_too_early_is_found),
-      CASE(it_is_said_where_a_tensor_lives), CASE(rows_say_what_they_read), CASE(on_a_gpu_that_is_not_there),
-      CASE(the_bits_are_the_same))
+TESTS(CASE(mapped_read_is_chosen_where_faster), CASE(slower_loads_are_counted),
+      CASE(mapped_read_is_not_chosen_where_copies_hide), CASE(mapped_read_meets_limits_that_copies_miss),
+      CASE(early_read_is_detected), CASE(printed_location_of_tensors), CASE(kernels_declare_mapped_reads),
+      CASE(offline_gpu), CASE(mapped_reads_are_bitwise_identical))

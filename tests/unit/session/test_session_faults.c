@@ -1,5 +1,5 @@
-/* tests/unit/session/test_session_faults.c: every allocation and every change on disk of a small run fails once. What
- * is asked: a clean error, no leak, no crash, and a run folder whose checkpoints can all be loaded. */
+/* tests/unit/session/test_session_faults.c: every allocation and every change on disk of a small run fails once. Each
+ * failure gives a clean error, no leak, no crash, and a run folder whose checkpoints can all be loaded. */
 #include "core/files.h"
 #include "session/confusion.h"
 #include "session/session.h"
@@ -30,7 +30,7 @@ static void session_open_survives_failing_allocations(void) {
         cr_alloc_fail_at(0);
         if (status == CR_OK) {
             cr_session_close(&s);
-            CHECK(n > 50); /* it did allocate */
+            CHECK(n > 50); /* an allocation failed */
             CHECK_INT(cr_alloc_live(), live);
             break;
         }
@@ -65,32 +65,32 @@ static void model_programs_survive_failing_allocations(void) {
     cr_config_close(&config);
 }
 
-static void evaluating_and_predicting_survive_failing_allocations(void) {
+static void evaluation_and_prediction_survive_failing_allocations(void) {
     char                      dir[SUPPORT_PATH], good[SUPPORT_PATH], bad[SUPPORT_PATH];
     struct cr_config          config;
     struct cr_session         s;
     struct cr_dataset        *set;
     struct cr_scores          scores, each;
-    struct cr_confusion       confusion = {0};
-    struct cr_sample_callback judge     = cr_confusion_callback(&confusion);
+    struct cr_confusion       confusion    = {0};
+    struct cr_sample_callback check_result = cr_confusion_callback(&confusion);
     struct cr_prediction      top[6];
     REQUIRE_OK(cr_config_open(&config, NULL, tiny, CR_COUNT(tiny)));
     REQUIRE_OK(open_session(&config, &s));
     REQUIRE_OK(cr_session_init(&s));
     REQUIRE_OK(cr_dataset_open(&config, CR_SPLIT_VAL, &set));
     make_folder(dir);
-    put_picture(dir, "good.png", 9, 7, 100);
-    put_text(dir, "bad.png", "no picture");
+    put_image(dir, "good.png", 9, 7, 100);
+    put_text(dir, "bad.png", "not an image");
     text_into(good, "%s/good.png", dir);
     text_into(bad, "%s/bad.png", dir);
-    const char *const pictures[] = {good, good, good, good, good, bad}; /* more than a batch */
+    const char *const images[] = {good, good, good, good, good, bad}; /* more than a batch */
     for (int64_t n = 1; !test_failures_; n++) {
         const int64_t live = cr_alloc_live();
         cr_alloc_fail_at(n);
         cr_status status = cr_session_evaluate(&s, set, NULL, &scores);
-        if (status == CR_OK) status = cr_session_predict(&s, pictures, 5, top);
+        if (status == CR_OK) status = cr_session_predict(&s, images, 5, top);
         if (status == CR_OK) status = cr_confusion_open(s.model.classes, &confusion);
-        if (status == CR_OK) status = cr_session_evaluate_each(&s, set, NULL, &judge, &each);
+        if (status == CR_OK) status = cr_session_evaluate_each(&s, set, NULL, &check_result, &each);
         cr_confusion_close(&confusion);
         cr_alloc_fail_at(0);
         CHECK_INT(cr_alloc_live(), live);
@@ -104,7 +104,7 @@ static void evaluating_and_predicting_survive_failing_allocations(void) {
         CHECK_NEAR((double)(top[i].probability[0] + top[i].probability[1] + top[i].probability[2]), 1, 1e-5);
         CHECK(top[i].probability[0] >= top[i].probability[1] && top[i].label[0] == top[0].label[0]);
     }
-    REQUIRE_OK(cr_session_predict(&s, pictures, 6, top));
+    REQUIRE_OK(cr_session_predict(&s, images, 6, top));
     CHECK(top[4].count == 3 && !*top[4].error);
     CHECK_INT(top[5].count, 0);
     CHECK_HAS(top[5].error, "bad.png");
@@ -141,7 +141,7 @@ static cr_status run_train(const struct run *r, const char *resume) {
     return status;
 }
 
-/* Loads every step-N into a session; returns how many there are. */
+/* Loads every step-N into a session; returns their number. */
 static int load_all(const struct run *r) {
     struct cr_config  config;
     struct cr_session s;
@@ -180,12 +180,12 @@ static void training_survives_failing_allocations(void) {
         if (status == CR_OK) CHECK_INT(load_all(&r), 2);
         drop_folder(r.dir);
         if (status == CR_OK) break;
-        stride = n < 40 ? 1 : 3; /* every third of what are many alike */
+        stride = n < 40 ? 1 : 3; /* every third, as many are alike */
     }
     cr_log_quiet(false);
 }
 
-/* A resumed run reads its checkpoint and then goes on. */
+/* A resumed run reads its checkpoint and then continues. */
 static void resuming_survives_failing_allocations(void) {
     static const char *const more[] = {"train.steps=1"};
     struct run               r;
@@ -207,9 +207,9 @@ static void resuming_survives_failing_allocations(void) {
     cr_log_quiet(false);
 }
 
-/* A disk that is full from the n-th change on: the run ends with one error that says so, and what was saved before can
- * be loaded and gone on from. */
-static void a_full_disk_ends_a_run_cleanly(void) {
+/* A disk that is full from the n-th change on: the run ends with one error that names the cause, and the saved
+ * checkpoints can be loaded and resumed. */
+static void full_disk_ends_a_run_cleanly(void) {
     static const char *const more[] = {"train.save_every=1", "train.epochs=2", "train.keep=9"};
     struct run               r;
     int                      seen = 0;
@@ -234,10 +234,10 @@ static void a_full_disk_ends_a_run_cleanly(void) {
         drop_folder(r.dir);
         if (status == CR_OK) break;
     }
-    CHECK(seen >= 3); /* the disk did fill up in mid-run */
+    CHECK(seen >= 3); /* the disk did fill up during the run */
     cr_log_quiet(false);
 }
 
 TESTS(CASE(session_open_survives_failing_allocations), CASE(model_programs_survive_failing_allocations),
-      CASE(evaluating_and_predicting_survive_failing_allocations), CASE(training_survives_failing_allocations),
-      CASE(resuming_survives_failing_allocations), CASE(a_full_disk_ends_a_run_cleanly))
+      CASE(evaluation_and_prediction_survive_failing_allocations), CASE(training_survives_failing_allocations),
+      CASE(resuming_survives_failing_allocations), CASE(full_disk_ends_a_run_cleanly))

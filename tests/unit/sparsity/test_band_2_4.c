@@ -1,4 +1,4 @@
-/* tests/unit/sparsity/test_band_2_4.c: sparse filters cut up for the sparse tensor cores. The packed form is read back
+/* tests/unit/sparsity/test_band_2_4.c: sparse filters packed for the sparse tensor cores. The packed form is unpacked
  * as PTX describes the operands of mma.sp m16n8k32, weight by weight, and compared with the dense filter. */
 #include "sparsity/band_2_4.h"
 #include "tests/harness/sparse_support.h"
@@ -6,7 +6,7 @@
 
 struct shape {
     int64_t K, R, S, C, stride, chunk;
-    int     kept; /* of 100 */
+    int     nonzeros; /* of 100 */
 };
 static const struct shape shapes[] = {{1, 1, 1, 1, 1, 8, 100}, {70, 3, 3, 20, 1, 8, 10}, {64, 3, 3, 16, 2, 16, 40},
                                       {5, 3, 3, 7, 1, 8, 100}, {33, 1, 1, 70, 1, 32, 5}, {130, 5, 3, 9, 3, 16, 2},
@@ -22,23 +22,23 @@ static uint32_t draw(void) {
 static float *make(const struct shape *s) {
     const int64_t count = s->K * s->R * s->S * s->C;
     float        *w     = cr_alloc((size_t)count, sizeof *w);
-    for (int64_t i = 0; w && i < count; i++) w[i] = (int)(draw() % 100) < s->kept ? 1.0f : 0.0f;
+    for (int64_t i = 0; w && i < count; i++) w[i] = (int)(draw() % 100) < s->nonzeros ? 1.0f : 0.0f;
     return w;
 }
 
-/* The element of the filter that stands at stored place `slot` (0..15) of `row`, and its column (0..31). */
+/* The element of the filter in stored slot `slot` (0..15) of `row`, and its column (0..31). */
 static uint32_t stored(const struct cr_mma_sp *u, int64_t fragment, int row, int slot, int *column) {
     const uint32_t *word = u->places + fragment * 32;
-    const int       pair = slot / 2, lane = row % 8 * 4 + pair % 4, reg = row / 8 + pair / 4 * 2;
+    const int       pair = slot / 2, thread = row % 8 * 4 + pair % 4, reg = row / 8 + pair / 4 * 2;
     const uint32_t  places = word[row % 8 * 4 + pair / 4] >> (row / 8 * 16 + pair % 4 * 4) & 15u;
     CHECK((places & 3u) < places >> 2);
     CHECK_INT(word[row % 8 * 4 + pair / 4], word[row % 8 * 4 + pair / 4 + 2]);
     *column = pair * 4 + (int)(slot % 2 ? places >> 2 : places & 3u);
-    return u->from[(fragment * 32 + lane) * 8 + reg * 2 + slot % 2];
+    return u->from[(fragment * 32 + thread) * 8 + reg * 2 + slot % 2];
 }
 
-/* Counts what a fragment names in back[K][R][S][C]; offsets are turned back into taps and channels, and must say the
- * same. */
+/* Counts the weights of a fragment in back[K][R][S][C]; offsets are converted back to taps and channels, and must
+ * agree. */
 static void add_fragment(const struct shape *s, const struct cr_mma_sp *u, int64_t chunk, int64_t k0,
                          const uint32_t *offset, int64_t fragment, uint8_t *back) {
     for (int row = 0; row < 16; row++)
@@ -104,16 +104,16 @@ static void one(const struct shape *s) {
     cr_free(w);
 }
 
-static void weights_come_back(void) {
+static void weights_are_restored(void) {
     for (size_t i = 0; i < CR_COUNT(shapes); i++) one(&shapes[i]);
 }
 
-/* A filter of a tenth is walked little more than once, an empty one not at all, a full one twice. */
+/* A filter with 10 % nonzeros needs little more than one pass, an empty one none, a full one two. */
 static void work_follows_density(void) {
-    static const int    kept[]  = {0, 10, 100};
+    static const int    nonzeros[] = {0, 10, 100};
     static const double least[] = {0, 1, 2}, most[] = {0, 1.25, 2};
     for (int i = 0; i < 3; i++) {
-        const struct shape            s   = {64, 3, 3, 64, 1, 64, kept[i]};
+        const struct shape            s   = {64, 3, 3, 64, 1, 64, nonzeros[i]};
         const struct cr_mma_sp_layout how = {.stride = 1, .chunk = 64, .c_step = 16, .bands = 1};
         struct cr_sparse              sparse;
         struct cr_mma_sp_map          map;
@@ -121,8 +121,8 @@ static void work_follows_density(void) {
         float                        *w = make(&s);
         REQUIRE(w && sparse_encode(w, NULL, s.K, s.R, s.S, s.C, &sparse) == CR_OK);
         REQUIRE(cr_mma_sp_map_make(&sparse, &map) == CR_OK && cr_mma_sp_make(&map, &how, true, &u) == CR_OK);
-        const double walks = (double)u.fragments / (4.0 * 9 * 64 / 32);
-        CHECK(walks >= least[i] && walks <= most[i]);
+        const double passes = (double)u.fragments / (4.0 * 9 * 64 / 32);
+        CHECK(passes >= least[i] && passes <= most[i]);
         cr_mma_sp_free(&u);
         cr_mma_sp_map_free(&map);
         cr_sparse_free(&sparse);
@@ -130,7 +130,7 @@ static void work_follows_density(void) {
     }
 }
 
-static void memory_may_end(void) {
+static void failing_allocations(void) {
     const struct cr_mma_sp_layout how    = {.stride = 1, .chunk = 8, .bands = 1};
     const int64_t                 live   = cr_alloc_live();
     const float                   two[2] = {1, 0};
@@ -154,4 +154,4 @@ static void memory_may_end(void) {
     CHECK_INT(cr_alloc_live(), live);
 }
 
-TESTS(CASE(weights_come_back), CASE(work_follows_density), CASE(memory_may_end))
+TESTS(CASE(weights_are_restored), CASE(work_follows_density), CASE(failing_allocations))

@@ -1,5 +1,5 @@
-/* tests/unit/sparsity/test_block.c: lists of kept filter blocks. Each list is carried out as a kernel would, in whole
- * numbers, and the result is that of a plain walk over filter and picture. */
+/* tests/unit/sparsity/test_block.c: lists of nonzero filter blocks. Each list is executed as a kernel would, in
+ * integers, and the result equals that of a plain loop over filter and image. */
 #include "sparsity/sparsity.h"
 #include "tests/harness/test.h"
 
@@ -35,7 +35,7 @@ static int64_t element(const struct filter *f, int64_t k, int64_t tap, int64_t c
     return (k * f->R * f->S + tap) * f->C + c;
 }
 
-/* In a kept block one weight in three is kept. Returns how many blocks have any. */
+/* In a nonzero block one weight in three is nonzero. Returns the number of nonzero blocks. */
 static int64_t make(const struct filter *f) {
     int64_t blocks = 0;
     memset(bits, 0, sizeof bits);
@@ -72,8 +72,8 @@ static void convolve(const struct filter *f) {
                                              x_at(i / W + tap / f->S - f->R / 2, i % W + tap % f->S - f->S / 2, c);
 }
 
-/* What a step brings: positions of SIDE channels. Patch: the picture with zeros above, left and below; else as the tap
- * sees it. */
+/* Input of a step: positions of SIDE channels. Patch: the image with zeros above, left and below; otherwise as the tap
+ * reads it. */
 static void load(const struct filter *f, const struct cr_block_layout *how, uint32_t step, int stage[POSITIONS][SIDE]) {
     const int64_t c = (int64_t)(step & 0xffff) * SIDE, r = step >> 16 & 0xff, s = step >> 24;
     memset(stage, 0, sizeof(int[POSITIONS][SIDE]));
@@ -94,8 +94,8 @@ static void multiply(const struct filter *f, const struct cr_block_layout *how, 
             }
 }
 
-/* One team of one group, as a kernel's warps: its products in order, each with the next filter block that is meant for
- * it. */
+/* One team of one group, as the warps of a kernel: its products in order, each with the next filter block of its
+ * list. */
 static void run_team(const struct filter *f, const struct cr_block_layout *how, const struct cr_blocks *b,
                      int64_t group, int64_t team) {
     static int      stage[POSITIONS][SIDE];
@@ -118,13 +118,13 @@ static void run_team(const struct filter *f, const struct cr_block_layout *how, 
     }
 }
 
-static void carries_out(const struct filter *f, int64_t kept, const struct cr_block_layout *how) {
+static void carries_out(const struct filter *f, int64_t nonzeros, const struct cr_block_layout *how) {
     struct cr_blocks b;
     REQUIRE(cr_sparse_blocks(bits, f->first, f->K, f->R, f->S, f->C, how, &b) == CR_OK);
     int64_t stored;
-    CHECK_INT(cr_sparse_count_blocks(bits, f->first, f->K, f->R, f->S, f->C, SIDE, &stored), kept);
+    CHECK_INT(cr_sparse_count_blocks(bits, f->first, f->K, f->R, f->S, f->C, SIDE, &stored), nonzeros);
     CHECK_INT(b.blocks, stored);
-    CHECK(b.blocks >= kept && b.blocks <= kept + f->K / SIDE);
+    CHECK(b.blocks >= nonzeros && b.blocks <= nonzeros + f->K / SIDE);
     CHECK_INT(b.table[b.items + b.groups], b.blocks);
     memset(y, 0, sizeof y);
     for (int64_t group = 0; group < b.groups; group++)
@@ -133,22 +133,22 @@ static void carries_out(const struct filter *f, int64_t kept, const struct cr_bl
     cr_blocks_free(&b);
 }
 
-static void lists_give_the_convolution(void) {
+static void block_lists_compute_the_convolution(void) {
     for (size_t i = 0; i < CR_COUNT(filters); i++) {
-        const struct filter *f    = &filters[i];
-        const int64_t        kept = make(f);
+        const struct filter *f        = &filters[i];
+        const int64_t        nonzeros = make(f);
         convolve(f);
         for (int64_t teams = 1; teams <= 4; teams++) {
-            carries_out(f, kept, &(struct cr_block_layout){.side = SIDE, .teams = teams});
+            carries_out(f, nonzeros, &(struct cr_block_layout){.side = SIDE, .teams = teams});
             if (f->R == 3)
-                carries_out(f, kept,
+                carries_out(f, nonzeros,
                             &(struct cr_block_layout){.side = SIDE, .teams = teams, .patch = true, .pitch = PITCH});
         }
     }
 }
 
-/* Groups have output blocks of like length, the longest first. */
-static void long_ones_come_first(void) {
+/* Groups have output blocks of similar length, the longest first. */
+static void longest_blocks_come_first(void) {
     const struct filter *f = &filters[2];
     struct cr_blocks     b;
     uint32_t             before = UINT32_MAX;
@@ -163,7 +163,7 @@ static void long_ones_come_first(void) {
     cr_blocks_free(&b);
 }
 
-static void memory_can_fail(void) {
+static void failing_allocations(void) {
     make(&filters[1]);
     for (int64_t nth = 1; nth <= 4; nth++) {
         const struct filter *f = &filters[1];
@@ -176,4 +176,4 @@ static void memory_can_fail(void) {
     }
 }
 
-TESTS(CASE(lists_give_the_convolution), CASE(long_ones_come_first), CASE(memory_can_fail))
+TESTS(CASE(block_lists_compute_the_convolution), CASE(longest_blocks_come_first), CASE(failing_allocations))

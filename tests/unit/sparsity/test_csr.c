@@ -1,4 +1,4 @@
-/* tests/unit/sparsity/test_csr.c: forms of sparse filters. Each form is read back by a loop of its own, weight by
+/* tests/unit/sparsity/test_csr.c: formats of sparse filters. Each format is unpacked by an independent loop, weight by
  * weight. */
 #include "tests/harness/sparse_support.h"
 #include "tests/harness/test.h"
@@ -19,29 +19,29 @@ static uint32_t draw(void) {
     return seed >> 8;
 }
 
-/* About a tenth is kept; row 0 and the last are empty where there are three or more, row 1 is full. filter = values of
- * the kept. */
+/* About 10 % nonzeros; row 0 and the last are empty where there are three or more, row 1 is full. filter = values of
+ * the nonzeros. */
 static int64_t make(const struct shape *s) {
-    const int64_t taps = s->R * s->S * s->C;
-    int64_t       kept = 0;
+    const int64_t taps     = s->R * s->S * s->C;
+    int64_t       nonzeros = 0;
     for (int64_t i = 0; i < s->K * taps; i++) {
         const int64_t k = i / taps;
         mask[i]         = draw() % 10 == 0;
         if (s->K >= 3 && (k == 0 || k == s->K - 1)) mask[i] = 0;
         if (s->K >= 3 && k == 1) mask[i] = 1;
         filter[i] = mask[i] ? (float)(i + 1) : 0.0f;
-        kept += mask[i];
+        nonzeros += mask[i];
     }
-    return kept;
+    return nonzeros;
 }
 
-static void rows_come_back(void) {
+static void csr_rows_are_restored(void) {
     for (size_t i = 0; i < CR_COUNT(shapes); i++) {
-        const struct shape *s    = &shapes[i];
-        const int64_t       kept = make(s), count = s->K * s->R * s->S * s->C;
+        const struct shape *s        = &shapes[i];
+        const int64_t       nonzeros = make(s), count = s->K * s->R * s->S * s->C;
         struct cr_sparse    sparse;
         REQUIRE(sparse_encode(filter, i % 2 ? mask : NULL, s->K, s->R, s->S, s->C, &sparse) == CR_OK);
-        CHECK_INT(cr_sparse_nnz(&sparse), kept);
+        CHECK_INT(cr_sparse_nnz(&sparse), nonzeros);
         memset(back, 0xff, sizeof back);
         sparse_decode(&sparse, filter, back);
         CHECK(memcmp(back, filter, (size_t)count * sizeof *back) == 0);
@@ -50,26 +50,26 @@ static void rows_come_back(void) {
 }
 
 /* From bits that begin anywhere in a byte: the same places as from bytes. */
-static void places_come_from_bits(void) {
+static void indices_come_from_bits(void) {
     static uint8_t bits[WEIGHTS / 8 + 8];
     for (size_t i = 0; i < CR_COUNT(shapes); i++)
         for (int64_t first = 0; first < 18; first++) {
             const struct shape *s     = &shapes[i];
-            const int64_t       count = s->K * s->R * s->S * s->C, kept = make(s);
+            const int64_t       count = s->K * s->R * s->S * s->C, nonzeros = make(s);
             struct cr_sparse    a, b;
-            memset(bits, 0xff, sizeof bits); /* neighbours are kept */
+            memset(bits, 0xff, sizeof bits); /* neighbours are nonzero */
             for (int64_t j = 0; j < count; j++)
                 if (!mask[j]) bits[(first + j) / 8] = (uint8_t)(bits[(first + j) / 8] & ~(1u << (first + j) % 8));
             REQUIRE(sparse_encode(filter, mask, s->K, s->R, s->S, s->C, &a) == CR_OK);
             REQUIRE(cr_sparse_from_bits(bits, first, s->K, s->R, s->S, s->C, &b) == CR_OK);
             CHECK(memcmp(a.row, b.row, (size_t)(s->K + 1) * sizeof *a.row) == 0);
-            CHECK(memcmp(a.index, b.index, (size_t)kept * sizeof *a.index) == 0);
+            CHECK(memcmp(a.index, b.index, (size_t)nonzeros * sizeof *a.index) == 0);
             cr_sparse_free(&a);
             cr_sparse_free(&b);
         }
 }
 
-static void kept_zeros_stay_kept(void) {
+static void explicit_zeros_are_preserved(void) {
     const float      two[2]   = {0.0f, 3.0f};
     const uint8_t    which[2] = {1, 0};
     struct cr_sparse sparse;
@@ -79,9 +79,8 @@ static void kept_zeros_stay_kept(void) {
     cr_sparse_free(&sparse);
 }
 
-/* One shape, one way of stretching: every entry is found again at the offset that a plain walk over the filter gives.
- */
-static void stretched_once(const struct shape *s, int64_t chunk, int64_t stride, int64_t multiple) {
+/* One shape, one linearisation: every entry has the offset that a plain loop over the filter gives. */
+static void linearised_once(const struct shape *s, int64_t chunk, int64_t stride, int64_t multiple) {
     struct cr_sparse        sparse;
     struct cr_linear_filter to;
     make(s);
@@ -121,32 +120,32 @@ static void stretched_once(const struct shape *s, int64_t chunk, int64_t stride,
     cr_linear_filter_free(&to);
     cr_sparse_free(&sparse);
 }
-static void offsets_are_stretched(void) {
+static void offsets_are_linearised(void) {
     for (size_t i = 0; i < CR_COUNT(shapes); i++) {
-        stretched_once(&shapes[i], shapes[i].C, 1, 1);
-        stretched_once(&shapes[i], 4, 2, 2);
-        stretched_once(&shapes[i], 3, 3, 4);
+        linearised_once(&shapes[i], shapes[i].C, 1, 1);
+        linearised_once(&shapes[i], 4, 2, 2);
+        linearised_once(&shapes[i], 3, 3, 4);
     }
 }
 
-static void slices_hold_every_row(void) {
+static void sell_slices_contain_every_row(void) {
     for (size_t i = 0; i < CR_COUNT(shapes); i++) {
         const struct shape     *s    = &shapes[i];
-        const int64_t           taps = s->R * s->S * s->C, lanes = 32;
+        const int64_t           taps = s->R * s->S * s->C, slice_rows = 32;
         struct cr_sparse        sparse;
         struct cr_linear_filter to;
         make(s);
         REQUIRE(sparse_encode(filter, mask, s->K, s->R, s->S, s->C, &sparse) == CR_OK);
-        REQUIRE(cr_sparse_sell(&sparse, lanes, &to) == CR_OK);
+        REQUIRE(cr_sparse_sell(&sparse, slice_rows, &to) == CR_OK);
         sparse_fill(filter, &to);
-        CHECK_INT(to.rows, (s->K + lanes - 1) / lanes);
-        CHECK_INT(cr_sparse_sell_count(&sparse, lanes), to.entries);
+        CHECK_INT(to.rows, (s->K + slice_rows - 1) / slice_rows);
+        CHECK_INT(cr_sparse_sell_count(&sparse, slice_rows), to.entries);
         memset(back, 0, sizeof back);
         for (int64_t slice = 0; slice < to.rows; slice++)
             for (uint32_t step = to.start[slice]; step < to.start[slice + 1]; step++)
-                for (int64_t lane = 0; lane < lanes; lane++) {
-                    const struct cr_sparse_entry e = to.entry[step * lanes + lane];
-                    const int64_t                k = slice * lanes + lane, r = e.offset >> 24, q = e.offset >> 16 & 255,
+                for (int64_t row = 0; row < slice_rows; row++) {
+                    const struct cr_sparse_entry e = to.entry[step * slice_rows + row];
+                    const int64_t k = slice * slice_rows + row, r = e.offset >> 24, q = e.offset >> 16 & 255,
                                   c = e.offset & 65535;
                     if (e.value == 0.0f) continue;
                     CHECK(k < s->K && r < s->R && q < s->S && c < s->C);
@@ -158,11 +157,11 @@ static void slices_hold_every_row(void) {
     }
 }
 
-/* ---- turned ---- */
+/* ---- transposed filters ---- */
 
 enum { SIDE_H = 7, SIDE_W = 5 };
 
-/* dx = sum of dy * w over all outputs that saw a pixel, one output after the other. */
+/* dx = sum of dy * w over all outputs that read a pixel, one output after the other. */
 static void scatter(const struct shape *s, int64_t stride, int64_t pad, int64_t P, int64_t Q, const float *dy,
                     float *dx) {
     memset(dx, 0, (size_t)(SIDE_H * SIDE_W * s->C) * sizeof *dx);
@@ -174,9 +173,9 @@ static void scatter(const struct shape *s, int64_t stride, int64_t pad, int64_t 
     }
 }
 
-/* What one phase's filter makes of dy at a pixel. */
-static float turned_at(const struct cr_sparse *f, const struct cr_transposition *t, int64_t i, int64_t j, int64_t c,
-                       int64_t P, int64_t Q, const float *dy) {
+/* Result of the filter of one phase at a pixel of dy. */
+static float transposed_at(const struct cr_sparse *f, const struct cr_transposition *t, int64_t i, int64_t j, int64_t c,
+                           int64_t P, int64_t Q, const float *dy) {
     float sum = 0;
     for (int64_t e = f->row[c]; e < f->row[c + 1]; e++) {
         const int64_t k = f->index[e] % f->C, q = f->index[e] / f->C % f->S, r = f->index[e] / f->C / f->S;
@@ -188,7 +187,7 @@ static float turned_at(const struct cr_sparse *f, const struct cr_transposition 
     return sum;
 }
 
-static void turned_once(const struct shape *s, int64_t stride, int64_t pad) {
+static void transposed_once(const struct shape *s, int64_t stride, int64_t pad) {
     static float     dy[(SIDE_H + 9) * (SIDE_W + 9) * 64], want[SIDE_H * SIDE_W * 96];
     const int64_t    P = (SIDE_H + 2 * pad - s->R) / stride + 1, Q = (SIDE_W + 2 * pad - s->S) / stride + 1;
     struct cr_sparse sparse;
@@ -202,29 +201,29 @@ static void turned_once(const struct shape *s, int64_t stride, int64_t pad) {
     int64_t seen = 0;
     for (int64_t h = 0; h < stride; h++)
         for (int64_t w = 0; w < stride; w++) {
-            const struct cr_transposition t      = cr_sparse_transposition(s->R, s->S, stride, pad, h, w);
-            struct cr_sparse              turned = {0};
+            const struct cr_transposition t          = cr_sparse_transposition(s->R, s->S, stride, pad, h, w);
+            struct cr_sparse              transposed = {0};
             CHECK(t.pad >= 0);
-            if (t.R) REQUIRE(cr_sparse_transpose(&sparse, &t, &turned) == CR_OK);
-            if (t.R) seen += cr_sparse_nnz(&turned);
+            if (t.R) REQUIRE(cr_sparse_transpose(&sparse, &t, &transposed) == CR_OK);
+            if (t.R) seen += cr_sparse_nnz(&transposed);
             for (int64_t i = 0; h + i * stride < SIDE_H; i++)
                 for (int64_t j = 0; w + j * stride < SIDE_W; j++)
                     for (int64_t c = 0; c < s->C; c++) {
-                        const float x = t.R ? turned_at(&turned, &t, i, j, c, P, Q, dy) : 0;
+                        const float x = t.R ? transposed_at(&transposed, &t, i, j, c, P, Q, dy) : 0;
                         CHECK(x == want[((h + i * stride) * SIDE_W + w + j * stride) * s->C + c]);
                     }
-            cr_sparse_free(&turned);
+            cr_sparse_free(&transposed);
         }
     CHECK_INT(seen, cr_sparse_nnz(&sparse)); /* each weight belongs to one phase */
     cr_sparse_free(&sparse);
 }
-static void turned_filters_give_gradients(void) {
+static void transposed_filters_give_gradients(void) {
     for (size_t i = 0; i < CR_COUNT(shapes); i++)
         for (int64_t stride = 1; stride <= 4; stride++)
-            for (int64_t pad = 0; pad <= 3; pad++) turned_once(&shapes[i], stride, pad);
+            for (int64_t pad = 0; pad <= 3; pad++) transposed_once(&shapes[i], stride, pad);
 }
 
-static void memory_may_end(void) {
+static void failing_allocations(void) {
     struct cr_sparse              sparse;
     struct cr_linear_filter       to;
     const struct cr_linear_layout how  = {.stride = 1, .chunk = 4, .rows = 8, .multiple = 2};
@@ -237,10 +236,10 @@ static void memory_may_end(void) {
     cr_alloc_fail_at(0);
     REQUIRE(sparse_encode(filter, mask, 8, 3, 3, 16, &sparse) == CR_OK);
     for (int nth = 1; nth <= 4; nth++) {
-        const struct cr_transposition turn = cr_sparse_transposition(3, 3, 1, 1, 0, 0);
-        struct cr_sparse              turned;
+        const struct cr_transposition transposition = cr_sparse_transposition(3, 3, 1, 1, 0, 0);
+        struct cr_sparse              transposed;
         cr_alloc_fail_at(nth);
-        CHECK(cr_sparse_transpose(&sparse, &turn, &turned) == CR_ERR_MEMORY);
+        CHECK(cr_sparse_transpose(&sparse, &transposition, &transposed) == CR_ERR_MEMORY);
     }
     cr_alloc_fail_at(0);
     for (int nth = 1; nth <= 6; nth++) {
@@ -262,7 +261,7 @@ static void memory_may_end(void) {
 enum { ROWS = 32, COLUMNS = 64 };
 static uint16_t dense[ROWS][COLUMNS], values[ROWS][COLUMNS / 2], places[ROWS][COLUMNS / 16], again[ROWS][COLUMNS];
 
-/* All sixteen patterns of four but those of more than two, in turn. */
+/* All patterns of four bits with at most two set, in turn. */
 static void make_24(void) {
     for (int i = 0; i < ROWS * COLUMNS / 4; i++) {
         static const unsigned patterns[] = {0, 1, 2, 4, 8, 3, 5, 9, 6, 10, 12};
@@ -272,7 +271,7 @@ static void make_24(void) {
     }
 }
 
-static void two_of_four_come_back(void) {
+static void two_four_is_restored(void) {
     make_24();
     REQUIRE(cr_sparse_24_encode(&dense[0][0], ROWS, COLUMNS, &values[0][0], &places[0][0]));
     for (int i = 0; i < ROWS * COLUMNS / 4; i++) {
@@ -286,8 +285,9 @@ static void two_of_four_come_back(void) {
     CHECK(!cr_sparse_24_encode(&dense[0][0], ROWS, COLUMNS, &values[0][0], &places[0][0]));
 }
 
-/* Of a pattern, from any bit on; rows may end in the middle of a group, which the next row does not fill. */
-static void two_of_four_are_told(void) {
+/* From a bit pattern, at any bit offset; rows may end in the middle of a group, which the next row does not
+ * complete. */
+static void two_four_is_detected(void) {
     static const struct {
         int     columns;
         uint8_t row[2][10]; /* of two rows */
@@ -311,23 +311,24 @@ static void two_of_four_are_told(void) {
         }
 }
 
-/* mma.sp as the PTX manual describes it for 16-bit A of 16x32: of the lanes of a four, two give metadata, the first for
- * columns 0-15, the second for 16-31; a word's lower half is for row lane/4, its upper half for row lane/4 + 8. */
-static void words_of_lanes(void) {
+/* mma.sp as the PTX manual describes it for 16-bit A of 16x32: of each four threads of a warp, two give metadata, the
+ * first for columns 0-15, the second for 16-31; the lower half of a word is for row thread/4, its upper half for row
+ * thread/4 + 8. */
+static void metadata_words_match_ptx(void) {
     make_24();
     REQUIRE(cr_sparse_24_encode(&dense[0][0], ROWS, COLUMNS, &values[0][0], &places[0][0]));
     for (int row = 0; row < ROWS; row += 16)
         for (int column = 0; column < COLUMNS; column += 32)
-            for (int lane = 0; lane < 32; lane++) {
-                const uint32_t word = sparse_24_word(&places[0][0], COLUMNS, row, column, lane);
+            for (int thread = 0; thread < 32; thread++) {
+                const uint32_t word = sparse_24_word(&places[0][0], COLUMNS, row, column, thread);
                 for (int e = 0; e < 16; e++) {
-                    const int      r = row + lane / 4 + e / 8 * 8, first = column + lane % 2 * 16;
+                    const int      r = row + thread / 4 + e / 8 * 8, first = column + thread % 2 * 16;
                     const unsigned place = word >> 2 * e & 3u;
                     CHECK_INT(dense[r][first + e % 8 / 2 * 4 + (int)place], values[r][first / 2 + e % 8]);
                 }
             }
 }
 
-TESTS(CASE(rows_come_back), CASE(places_come_from_bits), CASE(kept_zeros_stay_kept), CASE(offsets_are_stretched),
-      CASE(slices_hold_every_row), CASE(turned_filters_give_gradients), CASE(memory_may_end),
-      CASE(two_of_four_come_back), CASE(two_of_four_are_told), CASE(words_of_lanes))
+TESTS(CASE(csr_rows_are_restored), CASE(indices_come_from_bits), CASE(explicit_zeros_are_preserved),
+      CASE(offsets_are_linearised), CASE(sell_slices_contain_every_row), CASE(transposed_filters_give_gradients),
+      CASE(failing_allocations), CASE(two_four_is_restored), CASE(two_four_is_detected), CASE(metadata_words_match_ptx))

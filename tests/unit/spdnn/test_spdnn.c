@@ -1,12 +1,12 @@
-/* tests/unit/spdnn/test_spdnn.c: the Graph Challenge's networks: counts and structure of what the rule makes, packing,
- * inputs, and the CPU's results beside a dense loop in double. */
+/* tests/unit/spdnn/test_spdnn.c: the networks of the Graph Challenge: counts and structure of the generated networks,
+ * packing, inputs, and the results of the CPU against a dense loop in double. */
 #include "tests/harness/spdnn_support.h"
 
 static const struct cr_device_options plain = {.deterministic = true};
 
-/* ---- the rule ---- */
+/* ---- the generator ---- */
 
-static void edges_are_as_published(void) {
+static void edge_counts_match_published_values(void) {
     static const struct {
         int64_t neurons, layers, edges;
     } published[] = {{1024, 120, 3932160}, {4096, 120, 15728640}, {16384, 480, 251658240}, {65536, 1920, 4026531840}};
@@ -27,8 +27,8 @@ static void edges_are_as_published(void) {
     CHECK(!cr_spdnn_published(2048) && !cr_spdnn_rates(1024, 7) && cr_spdnn_rates(4096, 480)->a100 == 18.63);
 }
 
-/* The residue that the permutation brings input i to, told by what i feeds: {p, p - shift}; -1: it feeds something
- * else. */
+/* The residue to which the permutation maps input i, identified by the outputs of i: {p, p - shift}; -1: other
+ * outputs. */
 static int64_t residue_of(const struct cr_spdnn_csr *csr, const uint8_t *feeds, int64_t i, int64_t shift) {
     const int64_t N = csr->rows, M = N / 16;
     int64_t       found = -1;
@@ -42,7 +42,7 @@ static int64_t residue_of(const struct cr_spdnn_csr *csr, const uint8_t *feeds, 
     return found;
 }
 
-static void layers_follow_the_rule(void) {
+static void layers_follow_the_generator(void) {
     const int64_t N = 256, M = 16;
     uint8_t      *feeds = cr_alloc((size_t)(N * N), 1);
     int64_t       residue[256];
@@ -97,7 +97,7 @@ static float weight_at(const struct cr_spdnn_layer *f, size_t at) {
     return (float)((h & 0x8000 ? -1 : 1) * (e == 0 ? ldexp(m, -24) : ldexp(1024 + m, (int)e - 25)));
 }
 
-/* Every row of the matrix, as often as it is there, is what the matrix says. */
+/* Every row of the packed matrix equals that row of the matrix, as often as it occurs. */
 static void check_packed(const struct cr_spdnn_csr *csr, const struct cr_spdnn_layer *f) {
     const uint32_t *start  = (const uint32_t *)(const void *)f->data;
     const uint16_t *row    = (const uint16_t *)(const void *)(f->data + f->row_at);
@@ -134,7 +134,7 @@ static void packing_keeps_every_edge(void) {
             check_packed(&csr, &layer);
             check_packed(&csr, &alone);
             if (twins[t] == 1)
-                CHECK(layer.rows <= 2); /* a few rows meet by chance: the empty ones */
+                CHECK(layer.rows <= 2); /* a few rows agree by chance: the empty ones */
             else
                 CHECK(layer.rows == wanted[t] || twins[t] == 3 || twins[t] == 5);
             CHECK_INT(alone.rows, 1);
@@ -146,7 +146,7 @@ static void packing_keeps_every_edge(void) {
         }
 }
 
-/* Groups one behind the other share columns: what the order is for. */
+/* Consecutive groups share columns: this is the purpose of the order. */
 static void neighbours_share_columns(void) {
     struct cr_spdnn_csr   csr;
     struct cr_spdnn_layer f;
@@ -165,13 +165,13 @@ static void neighbours_share_columns(void) {
 
 /* ---- inputs ---- */
 
-static void pictures_become_bits(void) {
-    struct cr_spdnn_images pictures = {.count = 3, .pixel = cr_alloc(3, 784)};
+static void images_become_bits(void) {
+    struct cr_spdnn_images images = {.count = 3, .pixel = cr_alloc(3, 784)};
     struct cr_spdnn_inputs in, some;
-    REQUIRE(pictures.pixel);
-    memset(pictures.pixel + 784, 255, 784);                                          /* black, white, */
-    for (int y = 0; y < 28; y++) memset(pictures.pixel + 2 * 784 + y * 28, 200, 14); /* and one half of each */
-    REQUIRE_OK(cr_spdnn_inputs_open(&pictures, 4096, 70, 0.5, 3, &in));
+    REQUIRE(images.pixel);
+    memset(images.pixel + 784, 255, 784);                                          /* black, white, */
+    for (int y = 0; y < 28; y++) memset(images.pixel + 2 * 784 + y * 28, 200, 14); /* and one half of each */
+    REQUIRE_OK(cr_spdnn_inputs_open(&images, 4096, 70, 0.5, 3, &in));
     CHECK(in.threshold >= 0 && in.threshold < 200);
     for (int64_t i = 0; i < 70; i++) {
         int ones = 0, left = 0;
@@ -191,44 +191,44 @@ static void pictures_become_bits(void) {
             CHECK((some.bit[n * some.words] >> i & 1) == (in.bit[n * in.words + i * 7 / 32] >> i * 7 % 32 & 1));
     cr_spdnn_inputs_close(&some);
     cr_spdnn_inputs_close(&in);
-    cr_spdnn_images_free(&pictures);
+    cr_spdnn_images_free(&images);
 }
 
-static void drawn_inputs_are_as_dense(void) {
+static void synthetic_inputs_have_the_same_density(void) {
     struct cr_spdnn_inputs in;
     REQUIRE_OK(support_digits(1024, 3000, &in));
     CHECK_NEAR((double)in.nonzeros / 3000 / 1024, 0.104, 0.104 * 0.02);
     cr_spdnn_inputs_close(&in);
 }
 
-static void mnist_is_as_dense_as_published(void) {
+static void mnist_density_matches_published_value(void) {
     static const int64_t   widths[] = {1024, 4096, 16384, 65536};
-    struct cr_spdnn_images pictures;
+    struct cr_spdnn_images images;
     char                   path[4096];
     if (!test_data_dir()) SKIP("CRESNET_TEST_DATA is not set");
     snprintf(path, sizeof path, "%s/mnist/train-images-idx3-ubyte", test_data_dir());
-    if (cr_spdnn_images_read(path, &pictures) != CR_OK) SKIP("no MNIST in CRESNET_TEST_DATA");
-    CHECK_INT(pictures.count, 60000);
+    if (cr_spdnn_images_read(path, &images) != CR_OK) SKIP("no MNIST in CRESNET_TEST_DATA");
+    CHECK_INT(images.count, 60000);
     for (size_t i = 0; i < CR_COUNT(widths); i++) {
         const struct cr_spdnn_published *p = cr_spdnn_published(widths[i]);
         struct cr_spdnn_inputs           in;
         REQUIRE_OK(
-            cr_spdnn_inputs_open(&pictures, widths[i], 60000, (double)p->nonzeros / 60000 / (double)widths[i], 2, &in));
+            cr_spdnn_inputs_open(&images, widths[i], 60000, (double)p->nonzeros / 60000 / (double)widths[i], 2, &in));
         CHECK_NEAR((double)in.nonzeros, (double)p->nonzeros, 0.01 * (double)p->nonzeros);
         cr_spdnn_inputs_close(&in);
     }
-    cr_spdnn_images_free(&pictures);
+    cr_spdnn_images_free(&images);
 }
 
-static void a_file_that_is_not_mnist_is_refused(void) {
-    struct cr_spdnn_images pictures;
-    CHECK_STATUS(cr_spdnn_images_read(CR_SOURCE_DIR "/CMakeLists.txt", &pictures), CR_ERR_FORMAT);
-    CHECK_STATUS(cr_spdnn_images_read(CR_SOURCE_DIR "/no-such-file", &pictures), CR_ERR_IO);
+static void other_files_are_refused_as_mnist(void) {
+    struct cr_spdnn_images images;
+    CHECK_STATUS(cr_spdnn_images_read(CR_SOURCE_DIR "/CMakeLists.txt", &images), CR_ERR_FORMAT);
+    CHECK_STATUS(cr_spdnn_images_read(CR_SOURCE_DIR "/no-such-file", &images), CR_ERR_IO);
 }
 
 /* ---- results ---- */
 
-/* y[neurons] of one input through all layers, every weight of the dense matrix multiplied. */
+/* y[neurons] of one input through all layers, with every weight of the dense matrix. */
 static bool dense(const struct cr_spdnn_csr *csr, int layers, double bias, const struct cr_spdnn_inputs *in,
                   int64_t input, double *y, double *x, double *w) {
     const int64_t N     = in->neurons;
@@ -277,7 +277,7 @@ static void compare_with_dense(const struct cr_spdnn_net *net, const struct cr_s
     cr_free(y);
 }
 
-static void the_challenge_equals_a_dense_loop(void) {
+static void challenge_networks_equal_a_dense_loop(void) {
     static struct cr_spdnn_csr csr[120];
     struct cr_spdnn_inputs     in;
     REQUIRE_OK(support_digits(1024, 20, &in));
@@ -337,7 +337,7 @@ static void dropping_changes_nothing(void) {
 }
 
 /* Devices that share inputs get views of some words of each neuron. */
-static void shares_make_the_whole(void) {
+static void split_inputs_equal_the_whole(void) {
     const struct cr_spdnn_options options = {.repeats = 1};
     struct cr_spdnn_inputs        in;
     struct cr_spdnn_result        whole, part;
@@ -365,7 +365,7 @@ static void shares_make_the_whole(void) {
     cr_device_close(cpu);
 }
 
-static void no_memory_is_an_error(void) {
+static void failing_allocations_are_errors(void) {
     const struct cr_spdnn_options options = {.values = true, .repeats = 1};
     struct cr_spdnn_inputs        in;
     struct cr_device             *cpu;
@@ -391,8 +391,9 @@ static void no_memory_is_an_error(void) {
     cr_device_close(cpu);
 }
 
-TESTS(CASE(edges_are_as_published), CASE(layers_follow_the_rule), CASE(wrong_sizes_are_refused),
-      CASE(packing_keeps_every_edge), CASE(neighbours_share_columns), CASE(pictures_become_bits),
-      CASE(drawn_inputs_are_as_dense), CASE(mnist_is_as_dense_as_published), CASE(a_file_that_is_not_mnist_is_refused),
-      CASE(the_challenge_equals_a_dense_loop), CASE(any_matrix_equals_a_dense_loop), CASE(dropping_changes_nothing),
-      CASE(shares_make_the_whole), CASE(no_memory_is_an_error))
+TESTS(CASE(edge_counts_match_published_values), CASE(layers_follow_the_generator), CASE(wrong_sizes_are_refused),
+      CASE(packing_keeps_every_edge), CASE(neighbours_share_columns), CASE(images_become_bits),
+      CASE(synthetic_inputs_have_the_same_density), CASE(mnist_density_matches_published_value),
+      CASE(other_files_are_refused_as_mnist), CASE(challenge_networks_equal_a_dense_loop),
+      CASE(any_matrix_equals_a_dense_loop), CASE(dropping_changes_nothing), CASE(split_inputs_equal_the_whole),
+      CASE(failing_allocations_are_errors))

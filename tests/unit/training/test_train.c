@@ -1,11 +1,11 @@
-/* tests/unit/training/test_train.c: what a training run promises: it goes on to the bit wherever it was cut, frozen
- * parts stay as they are, a loss that is not finite ends it without harm, weights are taken over or refused as [model]
- * head says, evaluation counts every picture once, and the step loop allocates nothing. */
+/* tests/unit/training/test_train.c: training runs: resume is bitwise identical from any step, frozen parameters do not
+ * change, a loss that is not finite ends the run without damage, weights are loaded or refused according to model.head,
+ * evaluation counts every image once, and the step loop does not allocate. */
 #include "tests/harness/train_support.h"
 
 /* ---- resume ---- */
 
-/* Cut after every single step, at the end of an epoch and in the middle, with batches left over. */
+/* Stopped after every single step, at the end of an epoch and in the middle, with batches left over. */
 static void cut_everywhere(const char *accumulate, int total) {
     struct run r;
     prepare(&r);
@@ -14,15 +14,15 @@ static void cut_everywhere(const char *accumulate, int total) {
     changes_the_weights(&r, "train.seed=2");
     finish(&r);
 }
-static void resume_is_equal_to_the_bit(void) {
+static void resume_is_bitwise_identical(void) {
     cut_everywhere("train.accumulate=1", 12);
 }
 static void resume_with_batches_left_over(void) {
-    cut_everywhere("train.accumulate=4", 2); /* one update and two batches that are left, an epoch */
+    cut_everywhere("train.accumulate=4", 2); /* one update and two remaining batches per epoch */
     cut_everywhere("train.accumulate=2", 6);
 }
 
-/* Prunings before updates 3, 5, 7, 9 and after the last: cut at, before and behind each. */
+/* Pruning before updates 3, 5, 7, 9 and after the last: stopped at, before and after each. */
 static void resume_in_the_middle_of_pruning(void) {
     static const char *const keys[] = {"prune.sparsity=0.8", "prune.initial=0.1", "prune.start=0.5", "prune.end=1.7",
                                        "prune.frequency=2"};
@@ -38,7 +38,7 @@ static void resume_in_the_middle_of_pruning(void) {
     }
 }
 
-static void workers_and_saving_do_not_change_a_bit(void) {
+static void workers_and_saving_keep_results_bitwise_identical(void) {
     struct run r;
     prepare(&r);
     REQUIRE_OK(TRAIN(&r, "a", "train.steps=0"));
@@ -47,7 +47,7 @@ static void workers_and_saving_do_not_change_a_bit(void) {
     finish(&r);
 }
 
-static void a_change_of_the_run_needs_force(void) {
+static void changed_config_needs_force(void) {
     struct run r;
     prepare(&r);
     REQUIRE_OK(TRAIN(&r, "a", "train.steps=3"));
@@ -55,27 +55,27 @@ static void a_change_of_the_run_needs_force(void) {
     CHECK_HAS(cr_error_message(), "train.batch: 4 -> 2");
     CHECK_STATUS(RESUME(&r, "a", "train.steps=4", "model.widths=4,8"), CR_ERR_CONFIG);
     CHECK_STATUS(RESUME(&r, "a", "train.steps=4", "data.train_images=27"), CR_ERR_CONFIG);
-    REQUIRE_OK(RESUME(&r, "a", "train.steps=4", "optim.lr=0.01")); /* neither model nor order */
+    REQUIRE_OK(RESUME(&r, "a", "train.steps=4", "optim.lr=0.01")); /* neither model nor data order */
     const char *const forced[] = {"train.steps=5", "train.batch=2", NULL};
     REQUIRE_OK(train(&r, "a", "auto", true, forced));
     CHECK_STATUS(TRAIN(&r, "a", "train.steps=9"), CR_ERR_CONFIG); /* in use */
     finish(&r);
 }
 
-/* The same command line goes on with the batch that was found when the run began, whatever the memory is now. */
-static void a_batch_that_was_found_stays(void) {
+/* The same command line continues with the batch size that was found when the run began, for any amount of memory. */
+static void found_batch_size_is_reused(void) {
     struct run r;
     prepare(&r);
     REQUIRE_OK(TRAIN(&r, "whole", "train.batch=24", "train.steps=2"));
     REQUIRE_OK(TRAIN(&r, "cut", "train.batch=auto", "memory.limit=1GiB", "train.steps=1"));
     REQUIRE_OK(RESUME(&r, "cut", "train.batch=auto", "memory.limit=2GiB", "train.steps=2"));
     check_same(&r, "whole", "cut");
-    CHECK_STATUS(TRAIN(&r, "few", "train.batch=auto", "train.accumulate=27"), CR_ERR_CONFIG); /* of 26 pictures */
+    CHECK_STATUS(TRAIN(&r, "few", "train.batch=auto", "train.accumulate=27"), CR_ERR_CONFIG); /* of 26 images */
     CHECK_HAS(cr_error_message(), "the training set has 26");
     finish(&r);
 }
 
-static void a_run_that_could_not_begin_leaves_its_folder_free(void) {
+static void failed_start_leaves_the_folder_free(void) {
     struct run r;
     prepare(&r);
     CHECK_STATUS(TRAIN(&r, "a", "model.weights=no-such-file.safetensors"), CR_ERR_CONFIG);
@@ -85,7 +85,7 @@ static void a_run_that_could_not_begin_leaves_its_folder_free(void) {
     finish(&r);
 }
 
-/* ---- what is in a session's store, read through the lists that checkpoints use ---- */
+/* ---- parameters of a session, read through the lists that checkpoints use ---- */
 
 static cr_status open_session(const struct run *r, const char *const *more, struct cr_config *config,
                               struct cr_session *s) {
@@ -101,13 +101,13 @@ static cr_status open_session(const struct run *r, const char *const *more, stru
 #define OPEN(run, config, s, ...) open_session((run), (const char *const[]){__VA_ARGS__, NULL}, (config), (s))
 
 static const float *values_of(const struct cr_session *s, int param) {
-    const struct cr_param *q     = &s->model.store.param[param];
-    enum cr_param_buffer   plane = cr_param_is_running(q->role) ? CR_BUFFER_RUNNING : CR_BUFFER_VALUE;
-    const char            *base  = s->memory.region[CR_REGION_STORE];
-    return (const float *)(const void *)(base + cr_param_store_buffer_offset(&s->model.store, plane)) + q->offset;
+    const struct cr_param *q      = &s->model.store.param[param];
+    enum cr_param_buffer   buffer = cr_param_is_running(q->role) ? CR_BUFFER_RUNNING : CR_BUFFER_VALUE;
+    const char            *base   = s->memory.region[CR_REGION_STORE];
+    return (const float *)(const void *)(base + cr_param_store_buffer_offset(&s->model.store, buffer)) + q->offset;
 }
 
-/* Compares each parameter of two sessions; `frozen` names the prefixes that must be equal to the bit, all others
+/* Compares each parameter of two sessions; `frozen` names the prefixes that must be bitwise identical; all others must
  * differ. */
 static void check_frozen(const struct cr_session *before, const struct cr_session *after, const char *const *frozen) {
     for (int i = 0; i < before->model.store.params; i++) {
@@ -125,7 +125,7 @@ static void check_freeze(const char *freeze, const char *const *frozen) {
     struct cr_session before, after;
     char              path[SUPPORT_PATH];
     prepare(&r);
-    /* weights whose running statistics are not the ones a fresh network has */
+    /* weights whose running statistics differ from those of a new network */
     REQUIRE_OK(TRAIN(&r, "start", "train.steps=3"));
     char weights[SUPPORT_PATH + 32], start[SUPPORT_PATH];
     text_into(start, "%s/start/last", r.dir);
@@ -142,7 +142,7 @@ static void check_freeze(const char *freeze, const char *const *frozen) {
     cr_config_close(&config_b);
     finish(&r);
 }
-static void frozen_parts_do_not_change(void) {
+static void frozen_parameters_do_not_change(void) {
     check_freeze("model.freeze=stem,layer1", (const char *const[]){"conv1", "bn1", "layer1", NULL});
     check_freeze("model.freeze=layer2", (const char *const[]){"layer2", NULL});
     check_freeze("model.freeze=stem,layer1,layer2", (const char *const[]){"conv1", "bn1", "layer1", "layer2", NULL});
@@ -151,8 +151,8 @@ static void frozen_parts_do_not_change(void) {
 
 /* ---- a loss that is not finite ---- */
 
-/* Decay times rate far above 2 makes the weights grow without bound. */
-static void an_infinite_loss_stops_and_harms_nothing(void) {
+/* A large product of decay and learning rate makes the weights grow without bound. */
+static void infinite_loss_stops_without_damage(void) {
     struct run        r;
     struct cr_config  config;
     struct cr_session s;
@@ -175,7 +175,7 @@ static void an_infinite_loss_stops_and_harms_nothing(void) {
 
 /* ---- weights ---- */
 
-static void weights_fit_or_are_refused(void) {
+static void weights_are_loaded_or_refused(void) {
     struct run        r;
     struct cr_config  config;
     struct cr_session s;
@@ -192,7 +192,7 @@ static void weights_fit_or_are_refused(void) {
     CHECK_STATUS(TRAIN(&r, "wide", weights, "model.widths=4,8"), CR_ERR_FORMAT);
     CHECK_HAS(cr_error_message(), "has shape");
     CHECK_HAS(cr_error_message(), "layer2.0.conv1.weight");
-    /* head = new replaces one that would fit, keep takes it */
+    /* head = new replaces a classifier that would fit, keep loads it */
     for (int fresh = 0; fresh < 2; fresh++) {
         REQUIRE_OK(OPEN(&r, &config, &s, fresh ? "model.head=new" : "model.head=keep", "train.seed=9"));
         int fc            = cr_param_store_find(&s.model.store, "fc.weight"),
@@ -209,7 +209,7 @@ static void weights_fit_or_are_refused(void) {
 
 /* ---- evaluation ---- */
 
-static void evaluation_counts_every_picture_once(void) {
+static void evaluation_counts_every_image_once(void) {
     struct run r;
     prepare(&r);
     static const char *const batches[] = {"train.eval_batch=1", "train.eval_batch=3", "train.eval_batch=5",
@@ -226,7 +226,7 @@ static void evaluation_counts_every_picture_once(void) {
         if (!i) first = scores;
         CHECK_INT(scores.images, 5);
         CHECK_INT(scores.correct1, first.correct1);
-        CHECK_INT(scores.correct5, 5); /* three classes: the right one is always among five */
+        CHECK_INT(scores.correct5, 5); /* three classes: the correct one is always among five */
         CHECK_NEAR(scores.loss_sum, first.loss_sum, 1e-4);
         const volatile int stop = 1;
         CHECK_STATUS(cr_session_evaluate(&s, set, (volatile const int *)&stop, &scores), CR_ERR_INTERRUPTED);
@@ -237,8 +237,8 @@ static void evaluation_counts_every_picture_once(void) {
     finish(&r);
 }
 
-/* Pictures that cannot be read count nowhere but among the corrupt ones. */
-static void evaluation_leaves_corrupt_pictures_out(void) {
+/* Images that cannot be read count only as corrupt. */
+static void evaluation_skips_corrupt_images(void) {
     struct run r;
     char       root[SUPPORT_PATH], value[SUPPORT_PATH];
     prepare(&r);
@@ -246,7 +246,7 @@ static void evaluation_leaves_corrupt_pictures_out(void) {
     for (int i = 0; i < 12; i++) {
         char name[64];
         snprintf(name, sizeof name, "%s/%c/%d.png", i < 6 ? "train" : "val", "abc"[i % 3], i);
-        put_picture(root, name, 8, 8, i * 20);
+        put_image(root, name, 8, 8, i * 20);
     }
     put_text(root, "val/a/broken.png", "this is no picture");
     for (int fatal = 0; fatal < 2; fatal++) {
@@ -269,7 +269,7 @@ static void evaluation_leaves_corrupt_pictures_out(void) {
     finish(&r);
 }
 
-/* Some updates; the loader begins anew each time. */
+/* Some updates; the loader starts again each time. */
 static void train_a_little(struct cr_session *s, const struct cr_dataset *set) {
     const struct cr_loader_options options = {
         .split = CR_SPLIT_TRAIN, .prepare = s->prepare_train, .batch = 4, .seed = 1, .prefetch = 2, .drop_last = true};
@@ -286,8 +286,8 @@ static void train_a_little(struct cr_session *s, const struct cr_dataset *set) {
     cr_loader_close(loader);
 }
 
-/* What evaluation does once for many batches must not outlive the training between two evaluations. */
-static void an_evaluation_before_changes_nothing(void) {
+/* Data that evaluation computes once for many batches must not persist over the training between two evaluations. */
+static void earlier_evaluation_changes_nothing(void) {
     struct run r;
     double     loss[2];
     prepare(&r);
@@ -313,11 +313,11 @@ static void an_evaluation_before_changes_nothing(void) {
     finish(&r);
 }
 
-/* ---- the law of the step loop ---- */
+/* ---- the step loop allocates nothing ---- */
 
-static void the_step_loop_allocates_nothing(void) {
-    static const char *const ways[] = {"data.workers=0", "data.workers=2"};
-    for (size_t w = 0; w < CR_COUNT(ways); w++) {
+static void step_loop_does_not_allocate(void) {
+    static const char *const worker_options[] = {"data.workers=0", "data.workers=2"};
+    for (size_t w = 0; w < CR_COUNT(worker_options); w++) {
         struct run         r;
         struct cr_config   config;
         struct cr_session  s;
@@ -325,7 +325,7 @@ static void the_step_loop_allocates_nothing(void) {
         struct cr_loader  *loader;
         uint64_t           after_first = 0;
         prepare(&r);
-        REQUIRE_OK(OPEN(&r, &config, &s, ways[w]));
+        REQUIRE_OK(OPEN(&r, &config, &s, worker_options[w]));
         REQUIRE_OK(cr_dataset_open(&config, CR_SPLIT_TRAIN, &set));
         const struct cr_loader_options options = {.split     = CR_SPLIT_TRAIN,
                                                   .prepare   = s.prepare_train,
@@ -344,7 +344,7 @@ static void the_step_loop_allocates_nothing(void) {
             cr_loader_release(loader, &batch);
             REQUIRE_OK(cr_exec_run(s.train_exec[0], &block));
             REQUIRE_OK(cr_exec_get(s.train_exec[0], s.train[0].metrics, metrics));
-            /* a worker's scratch is made with its first picture: with workers that may be a few steps later */
+            /* a worker allocates its scratch memory with its first image: with workers that may be a few steps later */
             if (step == (config.data.workers ? 30 : 1)) after_first = cr_alloc_calls();
         }
         CHECK_INT(cr_alloc_calls(), after_first);
@@ -356,10 +356,10 @@ static void the_step_loop_allocates_nothing(void) {
     }
 }
 
-TESTS(CASE(resume_is_equal_to_the_bit), CASE(resume_with_batches_left_over), CASE(resume_in_the_middle_of_pruning),
-      CASE(workers_and_saving_do_not_change_a_bit), CASE(a_change_of_the_run_needs_force),
-      CASE(a_batch_that_was_found_stays), CASE(a_run_that_could_not_begin_leaves_its_folder_free),
-      CASE(frozen_parts_do_not_change), CASE(an_infinite_loss_stops_and_harms_nothing),
-      CASE(weights_fit_or_are_refused), CASE(evaluation_counts_every_picture_once),
-      CASE(evaluation_leaves_corrupt_pictures_out), CASE(an_evaluation_before_changes_nothing),
-      CASE(the_step_loop_allocates_nothing))
+TESTS(CASE(resume_is_bitwise_identical), CASE(resume_with_batches_left_over), CASE(resume_in_the_middle_of_pruning),
+      CASE(workers_and_saving_keep_results_bitwise_identical), CASE(changed_config_needs_force),
+      CASE(found_batch_size_is_reused), CASE(failed_start_leaves_the_folder_free),
+      CASE(frozen_parameters_do_not_change), CASE(infinite_loss_stops_without_damage),
+      CASE(weights_are_loaded_or_refused), CASE(evaluation_counts_every_image_once),
+      CASE(evaluation_skips_corrupt_images), CASE(earlier_evaluation_changes_nothing),
+      CASE(step_loop_does_not_allocate))

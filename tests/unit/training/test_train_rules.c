@@ -1,6 +1,6 @@
-/* tests/unit/training/test_train_rules.c: runs with the other update rules, schedules and moving averages: they go on
- * to the bit wherever they were cut, pruned or not; averages are evaluated, saved and taken over; a rule that needs
- * keys says so. */
+/* tests/unit/training/test_train_rules.c: runs with the other update rules, schedules and moving averages: resume is
+ * bitwise identical from any step, pruned or not; averages are evaluated, saved and loaded; a rule that needs keys
+ * reports missing ones. */
 #include "tests/harness/train_support.h"
 
 #include <math.h>
@@ -10,7 +10,7 @@ static void check_all(const struct run *r, const char *a, const char *b, bool av
     if (averages) CHECK(same_file(r, a, b, "ema.safetensors"));
 }
 
-/* Cut behind some of the twelve updates, `more` as in TRAIN. */
+/* Stopped after some of the twelve updates, `more` as in TRAIN. */
 static void check_cuts(const char *const *keys, bool averages) {
     static const int cuts[] = {1, 4, 6, 11};
     struct run       r;
@@ -33,23 +33,23 @@ static void check_cuts(const char *const *keys, bool averages) {
 #define CUTS(averages, ...) check_cuts((const char *const[]){__VA_ARGS__, NULL}, averages)
 #define PRUNED "prune.sparsity=0.8", "prune.initial=0.1", "prune.start=0.5", "prune.end=1.7", "prune.frequency=2"
 
-static void adamw_goes_on(void) {
+static void adamw_resumes(void) {
     CUTS(false, "optim.kind=adamw", "optim.lr=0.01", "optim.nesterov=no");
     CUTS(true, "optim.kind=adamw", "optim.lr=0.01", "optim.nesterov=no", "ema.decay=0.9", PRUNED);
 }
-static void lars_goes_on(void) {
+static void lars_resumes(void) {
     CUTS(true, "optim.kind=lars", "optim.lr=1", "ema.decay=0.9", "ema.warmup=no");
 }
-static void mixed_pictures_go_on(void) {
+static void mixed_images_resume(void) {
     CUTS(false, "data.mixup=0.4", "data.cutmix=1", "data.erase=0.5", "data.augment=trivial",
          "data.jitter=0.4,0.4,0.4,0.1");
 }
-static void sgd_with_averages_goes_on(void) {
+static void sgd_with_averages_resumes(void) {
     CUTS(true, "ema.decay=0.9", PRUNED);
     CUTS(true, "ema.decay=0.9", "schedule.kind=one_cycle", "schedule.warmup_epochs=0", "schedule.low_momentum=0.8");
 }
 
-static void workers_do_not_change_what_is_mixed(void) {
+static void workers_do_not_change_mixing(void) {
     struct run r;
     prepare(&r);
     give(&r, "data.mixup=0.4");
@@ -63,14 +63,14 @@ static void workers_do_not_change_what_is_mixed(void) {
     finish(&r);
 }
 
-/* The same update without averages: they change nothing. */
+/* The same update without averages: they change nothing else. */
 static void averages_change_nothing_else(void) {
     struct run r;
     prepare(&r);
     REQUIRE_OK(TRAIN(&r, "with", "ema.decay=0.9"));
     REQUIRE_OK(TRAIN(&r, "without", "ema.decay=0"));
     check_same(&r, "with", "without");
-    CHECK(!same_file(&r, "with", "without", "ema.safetensors")); /* one has none */
+    CHECK(!same_file(&r, "with", "without", "ema.safetensors")); /* one run has none */
     finish(&r);
 }
 
@@ -92,7 +92,7 @@ out:
     return status;
 }
 
-/* The number behind "key": in the last evaluation of log.jsonl. */
+/* The number after "key": in the last evaluation of log.jsonl. */
 static double logged(const struct run *r, const char *name, const char *key) {
     char   path[SUPPORT_PATH], quoted[64];
     char  *text, *at = NULL;
@@ -105,7 +105,7 @@ static double logged(const struct run *r, const char *name, const char *key) {
     return value;
 }
 
-/* What the log says of the averages is what their file scores, and best.json has the better of both. */
+/* The logged results of the averages are those of their file, and best.json has the better of both. */
 static void averages_are_evaluated(void) {
     struct run       r;
     struct cr_scores raw, ema;
@@ -131,8 +131,8 @@ static void averages_are_evaluated(void) {
     finish(&r);
 }
 
-/* A run that had none may get averages when it goes on, and one that had them may go on without. */
-static void averages_begin_when_asked_for(void) {
+/* A resumed run may add averages, and may continue without them. */
+static void averages_start_on_request(void) {
     struct run r;
     prepare(&r);
     REQUIRE_OK(TRAIN(&r, "a", "train.steps=4"));
@@ -144,8 +144,8 @@ static void averages_begin_when_asked_for(void) {
     finish(&r);
 }
 
-/* A step folder whose averages are spoilt is passed over, as one whose weights are. */
-static void spoilt_averages_are_passed_over(void) {
+/* A step folder with corrupt averages is skipped, as one with corrupt weights. */
+static void corrupt_averages_are_skipped(void) {
     struct run r;
     char       path[SUPPORT_PATH];
     prepare(&r);
@@ -171,7 +171,7 @@ static cr_status refusal_of(const char *const *keys, int n) {
         CHECK_HAS(cr_error_message(), words);                                                                          \
     } while (0)
 
-static void keys_that_do_not_fit_are_named(void) {
+static void mismatched_keys_are_named(void) {
     REFUSED("needs lr: the default, 0.1, is for sgd", "optim.kind=adamw");
     REFUSED("is only for sgd and lars", "optim.kind=adamw", "optim.lr=0.001", "optim.nesterov=yes");
     REFUSED("must be 0 with one_cycle", "schedule.kind=one_cycle", "schedule.warmup_epochs=2");
@@ -181,6 +181,6 @@ static void keys_that_do_not_fit_are_named(void) {
     CHECK_INT(cr_alloc_live(), 0);
 }
 
-TESTS(CASE(adamw_goes_on), CASE(lars_goes_on), CASE(mixed_pictures_go_on), CASE(workers_do_not_change_what_is_mixed),
-      CASE(sgd_with_averages_goes_on), CASE(averages_change_nothing_else), CASE(averages_are_evaluated),
-      CASE(averages_begin_when_asked_for), CASE(spoilt_averages_are_passed_over), CASE(keys_that_do_not_fit_are_named))
+TESTS(CASE(adamw_resumes), CASE(lars_resumes), CASE(mixed_images_resume), CASE(workers_do_not_change_mixing),
+      CASE(sgd_with_averages_resumes), CASE(averages_change_nothing_else), CASE(averages_are_evaluated),
+      CASE(averages_start_on_request), CASE(corrupt_averages_are_skipped), CASE(mismatched_keys_are_named))

@@ -1,12 +1,12 @@
-/* tests/unit/training/test_train_sparse.c: fine-tuning a pruned network on sparse rows: they are taken, their steps are
- * those of dense rows but for rounding, a run goes on to the bit wherever it was cut, and what sparse rows may not be
- * relied on stays dense. */
+/* tests/unit/training/test_train_sparse.c: fine-tuning of a pruned network on sparse kernels: sparse kernels are
+ * selected, their steps equal those of dense kernels except for rounding, resume is bitwise identical from any step,
+ * and convolutions without a reliable sparse kernel stay dense. */
 #include "tests/harness/pruning_session.h"
 #include "tests/harness/train_support.h"
 
 #include <math.h>
 
-/* A network of which a tenth is left, in dir/step-1; its configuration is that of pruned_open. */
+/* A network with 10 % nonzeros in dir/step-1; its configuration is that of pruned_open. */
 static void make_pruned(const struct run *r) {
     struct pruned p;
     REQUIRE_OK(pruned_open(&p, (const char *const[]){"train.device=cpu", NULL}));
@@ -15,7 +15,7 @@ static void make_pruned(const struct run *r) {
     pruned_close(&p);
 }
 
-/* Steps of 4 of 26 pictures: six an epoch. */
+/* Steps of 4 of 26 images: six per epoch. */
 static void begin(struct run *r) {
     static char weights[SUPPORT_PATH + 32];
     prepare(r);
@@ -31,7 +31,7 @@ static int count_patterns(const struct cr_program *p, enum cr_op_kind kind) {
     return count;
 }
 
-/* How many of each kind the first training program has on sparse rows. */
+/* Number of ops of each kind on sparse kernels in the first training program. */
 static void count_rows(const struct run *r, const char *const *more, int *forward, int *dgrad, int *wgrad) {
     struct run        copy = *r;
     struct cr_config  config;
@@ -49,19 +49,19 @@ static void count_rows(const struct run *r, const char *const *more, int *forwar
 }
 #define COUNT(run, ...) count_rows((run), (const char *const[]){__VA_ARGS__, NULL}, &forward, &dgrad, &wgrad)
 
-static void rows_are_taken_where_masks_stay(void) {
+static void sparse_kernels_need_fixed_masks(void) {
     struct run r;
     int        forward, dgrad, wgrad;
     begin(&r);
     COUNT(&r, "train.sparse=yes");
-    CHECK_INT(forward, 4); /* all 3x3 layers but the first convolution */
+    CHECK_INT(forward, 4); /* all 3x3 layers except the first convolution */
     CHECK_INT(wgrad, 4);
-    CHECK_INT(dgrad, 3); /* one of them has stride 2, which has no row on the CPU */
+    CHECK_INT(dgrad, 3); /* one of them has stride 2, for which the CPU has no kernel */
     COUNT(&r, "train.sparse=no");
     CHECK_INT(forward + dgrad + wgrad, 0);
-    COUNT(&r, "prune.sparsity=0.95"); /* masks that training moves */
+    COUNT(&r, "prune.sparsity=0.95"); /* masks that change in training */
     CHECK_INT(forward + dgrad + wgrad, 0);
-    COUNT(&r, "train.clip_norm=1"); /* the norm is of all gradients */
+    COUNT(&r, "train.clip_norm=1"); /* the norm covers all gradients */
     CHECK_INT(wgrad, 0);
     CHECK(forward == 4 && dgrad == 3);
     COUNT(&r, "optim.kind=lars");
@@ -69,7 +69,7 @@ static void rows_are_taken_where_masks_stay(void) {
     finish(&r);
 }
 
-/* The value plane of a run's last checkpoint: cr_free it. */
+/* The value buffer of the last checkpoint of a run; the caller frees it with cr_free. */
 static cr_status values_of(const struct run *r, const char *name, float **value, int64_t *count) {
     const struct cr_session_options options = {.eval = true, .execute = true, .masks = true, .classes = 3};
     struct run                      copy    = *r;
@@ -83,7 +83,7 @@ static cr_status values_of(const struct run *r, const char *name, float **value,
         status = cr_session_load_weights(&session, text_into(path, "%s/%s/last/model.safetensors", r->dir, name), true);
     if (status == CR_OK) {
         const struct cr_param_store *store  = &session.model.store;
-        const char                  *region = session.memory.region[CR_REGION_STORE]; /* of the CPU: plain memory */
+        const char                  *region = session.memory.region[CR_REGION_STORE]; /* on the CPU: plain memory */
         *count                              = store->value_elems;
         *value                              = cr_alloc((size_t)*count, sizeof **value);
         if (*value)
@@ -95,7 +95,7 @@ static cr_status values_of(const struct run *r, const char *name, float **value,
     return status;
 }
 
-/* The largest difference of two runs' weights; what is 0 must be 0 in both. */
+/* The largest difference of the weights of two runs; zeros must be zeros in both. */
 static double difference(const struct run *r, const char *a, const char *b, int64_t *zeros) {
     int64_t n = 0, m = 0;
     float  *x = NULL, *y = NULL;
@@ -111,7 +111,7 @@ static double difference(const struct run *r, const char *a, const char *b, int6
     return most;
 }
 
-static void steps_are_those_of_dense_rows(void) {
+static void steps_match_dense_kernels(void) {
     static const char *const more[] = {"train.accumulate=1", "train.accumulate=2"};
     struct run               r;
     int64_t                  zeros;
@@ -121,7 +121,7 @@ static void steps_are_those_of_dense_rows(void) {
         REQUIRE_OK(TRAIN(&r, "sparse", "train.sparse=yes"));
         REQUIRE_OK(TRAIN(&r, "dense", "train.sparse=no"));
         REQUIRE_OK(TRAIN(&r, "other", "optim.lr=0.0999"));
-        CHECK(!same_file(&r, "sparse", "dense", "model.safetensors")); /* other kernels round otherwise */
+        CHECK(!same_file(&r, "sparse", "dense", "model.safetensors")); /* other kernels round differently */
         const double rounding = difference(&r, "sparse", "dense", &zeros),
                      moved    = difference(&r, "sparse", "other", &zeros);
         CHECK(zeros > 4000);
@@ -131,16 +131,15 @@ static void steps_are_those_of_dense_rows(void) {
     }
 }
 
-static void resume_is_equal_to_the_bit(void) {
+static void resume_is_bitwise_identical(void) {
     struct run r;
     begin(&r);
     resumes_bitwise(&r, 12, 2);
     finish(&r);
 }
 
-/* Of a run that prunes while it trains, with the last pruning behind it, too: it stays on the rows that it began with.
- */
-static void resume_behind_gradual_pruning(void) {
+/* A run that prunes during training, resumed also after the last pruning: it stays on its initial kernels. */
+static void resume_after_gradual_pruning(void) {
     struct run r;
     prepare(&r);
     give(&r, "model.widths=8,16");
@@ -154,5 +153,5 @@ static void resume_behind_gradual_pruning(void) {
     finish(&r);
 }
 
-TESTS(CASE(rows_are_taken_where_masks_stay), CASE(steps_are_those_of_dense_rows), CASE(resume_is_equal_to_the_bit),
-      CASE(resume_behind_gradual_pruning))
+TESTS(CASE(sparse_kernels_need_fixed_masks), CASE(steps_match_dense_kernels), CASE(resume_is_bitwise_identical),
+      CASE(resume_after_gradual_pruning))

@@ -1,6 +1,6 @@
-/* tests/unit/verification/test_verify.c: the judge itself: bounds against closed forms, a whole program with and
- * without a wrong row, memory that runs out. What 16-bit tensors may cost is in
- * tests/unit/verification/test_verify_half.c; that wrong rows are caught op by op is shown in
+/* tests/unit/verification/test_verify.c: the verifier itself: bounds against closed forms, a whole program with and
+ * without a wrong kernel, memory that runs out. Errors allowed for 16-bit tensors are tested in
+ * tests/unit/verification/test_verify_half.c; detection of wrong kernels op by op is tested in
  * tests/checkops/checkops_selftest.c. */
 #include "layers/layer.h"
 #include "tests/harness/test.h"
@@ -34,7 +34,7 @@ static void dot_open(struct dot *d) {
     }
 }
 
-static struct cr_verify_result dot_judge(struct dot *d, struct cr_device *cpu, enum cr_math math, double got) {
+static struct cr_verify_result dot_verify(struct dot *d, struct cr_device *cpu, enum cr_math math, double got) {
     const float                zero = 0, y = (float)got;
     const struct cr_step_block step                = {0};
     const struct cr_verify_io  io                  = {.in = {d->x, d->w, &zero}};
@@ -52,7 +52,7 @@ static struct cr_device *open_cpu(bool ref_only) {
     return device;
 }
 
-/* Half the distance between neighbours around x, of numbers with so many significant bits. */
+/* Half the distance between neighbours around x, of numbers with this many significant bits. */
 static double half_step(double x, int bits) {
     return exp2(floor(log2(fabs(x))) - bits);
 }
@@ -69,7 +69,7 @@ static double allowed(const struct dot *d, enum cr_math math) {
     }
 }
 
-/* Just inside the bound of its math a result is right, just outside it is not. */
+/* Just inside the bound of its math mode a result is correct, just outside it is not. */
 static void bound_of_a_dot_product(void) {
     static const enum cr_math maths[] = {CR_MATH_F32, CR_MATH_TF32, CR_MATH_F16, CR_MATH_BF16};
     struct cr_device         *cpu     = open_cpu(true);
@@ -79,41 +79,41 @@ static void bound_of_a_dot_product(void) {
     for (size_t i = 0; i < CR_COUNT(maths); i++) {
         const double bound = allowed(&d, maths[i]);
         for (int sign = -1; sign <= 1; sign += 2) {
-            struct cr_verify_result inside  = dot_judge(&d, cpu, maths[i], d.want + sign * 0.97 * bound);
-            struct cr_verify_result outside = dot_judge(&d, cpu, maths[i], d.want - sign * 1.03 * bound);
+            struct cr_verify_result inside  = dot_verify(&d, cpu, maths[i], d.want + sign * 0.97 * bound);
+            struct cr_verify_result outside = dot_verify(&d, cpu, maths[i], d.want - sign * 1.03 * bound);
             CHECK(inside.ok && inside.worst > 0.9 && inside.worst <= 1);
             CHECK(!outside.ok && outside.worst > 1);
             CHECK_NEAR(outside.want, d.want, 1e-12);
             CHECK_NEAR(outside.bound, bound, 0.02 * bound);
         }
     }
-    CHECK(!dot_judge(&d, cpu, CR_MATH_F64, d.want * (1 + 1e-6)).ok);
-    CHECK(dot_judge(&d, cpu, CR_MATH_F64, d.want).ok);
+    CHECK(!dot_verify(&d, cpu, CR_MATH_F64, d.want * (1 + 1e-6)).ok);
+    CHECK(dot_verify(&d, cpu, CR_MATH_F64, d.want).ok);
     cr_program_free(&d.p);
     cr_device_close(cpu);
 }
 
-/* Units that multiply f16 lose nothing of their operands: what rounding to tf32 may cost is too much for them. */
+/* Tensor cores that multiply f16 do not round their operands: an error of tf32 rounding is too large for them. */
 static void only_tf32_may_round_operands(void) {
     struct cr_device *cpu = open_cpu(true);
     struct dot        d;
     dot_open(&d);
-    d.x[63] += 0.123f;                                         /* so that the sum is no number of 16 bits */
-    for (int i = 0; i < 64; i++) d.w[i] = d.x[i] > 0 ? 1 : -1; /* all terms of one sign: A is the result */
+    d.x[63] += 0.123f;                                         /* so that the sum is not a 16-bit number */
+    for (int i = 0; i < 64; i++) d.w[i] = d.x[i] > 0 ? 1 : -1; /* all terms have the same sign: A is the result */
     d.want = d.magnitude = 0;
     for (int i = 0; i < 64; i++) d.want += fabs((double)d.x[i]);
     d.magnitude      = d.want;
     const double cut = d.want * (1 - 0.9 * 0x1p-9);
-    CHECK(dot_judge(&d, cpu, CR_MATH_TF32, cut).ok);
-    CHECK(!dot_judge(&d, cpu, CR_MATH_F16, cut).ok);
-    CHECK(!dot_judge(&d, cpu, CR_MATH_F32, cut).ok);
-    CHECK(dot_judge(&d, cpu, CR_MATH_F16, (double)cr_f16_to_f32(cr_f32_to_f16((float)d.want))).ok);
-    CHECK(!dot_judge(&d, cpu, CR_MATH_F32, (double)cr_f16_to_f32(cr_f32_to_f16((float)d.want))).ok);
+    CHECK(dot_verify(&d, cpu, CR_MATH_TF32, cut).ok);
+    CHECK(!dot_verify(&d, cpu, CR_MATH_F16, cut).ok);
+    CHECK(!dot_verify(&d, cpu, CR_MATH_F32, cut).ok);
+    CHECK(dot_verify(&d, cpu, CR_MATH_F16, (double)cr_f16_to_f32(cr_f32_to_f16((float)d.want))).ok);
+    CHECK(!dot_verify(&d, cpu, CR_MATH_F32, (double)cr_f16_to_f32(cr_f32_to_f16((float)d.want))).ok);
     cr_program_free(&d.p);
     cr_device_close(cpu);
 }
 
-/* An operand too small for a normal float may be taken for 0 in a product, whatever the math. */
+/* An operand below the normal floats may count as 0 in a product, in every math mode. */
 static void denormals_may_be_flushed_in_products(void) {
     struct cr_device *cpu = open_cpu(true);
     struct dot        d;
@@ -123,13 +123,13 @@ static void denormals_may_be_flushed_in_products(void) {
         d.w[i] = 1e4f;
     }
     d.x[9] = 0x1p-127f;
-    CHECK(dot_judge(&d, cpu, CR_MATH_F32, 0).ok);
-    CHECK(dot_judge(&d, cpu, CR_MATH_TF32, 0).ok);
-    CHECK(!dot_judge(&d, cpu, CR_MATH_F64, 0).ok);
-    CHECK(!dot_judge(&d, cpu, CR_MATH_F32, 0x1p-100).ok);
-    d.x[9] = 0x1p-90f; /* far from small: to lose it is wrong */
-    CHECK(!dot_judge(&d, cpu, CR_MATH_TF32, 0).ok);
-    CHECK(!dot_judge(&d, cpu, CR_MATH_F32, 0).ok);
+    CHECK(dot_verify(&d, cpu, CR_MATH_F32, 0).ok);
+    CHECK(dot_verify(&d, cpu, CR_MATH_TF32, 0).ok);
+    CHECK(!dot_verify(&d, cpu, CR_MATH_F64, 0).ok);
+    CHECK(!dot_verify(&d, cpu, CR_MATH_F32, 0x1p-100).ok);
+    d.x[9] = 0x1p-90f; /* not small: to lose it is wrong */
+    CHECK(!dot_verify(&d, cpu, CR_MATH_TF32, 0).ok);
+    CHECK(!dot_verify(&d, cpu, CR_MATH_F32, 0).ok);
     cr_program_free(&d.p);
     cr_device_close(cpu);
 }
@@ -138,23 +138,23 @@ static void nan_and_infinity_by_position(void) {
     struct cr_device *cpu = open_cpu(true);
     struct dot        d;
     dot_open(&d);
-    struct cr_verify_result r = dot_judge(&d, cpu, CR_MATH_F32, NAN);
+    struct cr_verify_result r = dot_verify(&d, cpu, CR_MATH_F32, NAN);
     CHECK(!r.ok && r.nonfinite == 1);
     d.x[5] = INFINITY;
-    CHECK(dot_judge(&d, cpu, CR_MATH_F32, INFINITY).ok);
-    CHECK(!dot_judge(&d, cpu, CR_MATH_F32, -INFINITY).ok);
-    CHECK(!dot_judge(&d, cpu, CR_MATH_F32, 3e38).ok);
-    CHECK(!dot_judge(&d, cpu, CR_MATH_F32, NAN).ok);
+    CHECK(dot_verify(&d, cpu, CR_MATH_F32, INFINITY).ok);
+    CHECK(!dot_verify(&d, cpu, CR_MATH_F32, -INFINITY).ok);
+    CHECK(!dot_verify(&d, cpu, CR_MATH_F32, 3e38).ok);
+    CHECK(!dot_verify(&d, cpu, CR_MATH_F32, NAN).ok);
     d.x[5] = NAN;
-    CHECK(dot_judge(&d, cpu, CR_MATH_F32, NAN).ok);
-    CHECK(!dot_judge(&d, cpu, CR_MATH_F32, 0).ok);
-    /* Terms that cancel, each near the largest float: a sum in float may overflow on the way, one in double may not. */
+    CHECK(dot_verify(&d, cpu, CR_MATH_F32, NAN).ok);
+    CHECK(!dot_verify(&d, cpu, CR_MATH_F32, 0).ok);
+    /* Terms that cancel, each near the largest float: partial sums in float may overflow, in double they may not. */
     for (int i = 0; i < 64; i++) {
         d.x[i] = i % 2 ? 3e38f : -3e38f;
         d.w[i] = 1;
     }
-    CHECK(dot_judge(&d, cpu, CR_MATH_F32, INFINITY).ok);
-    CHECK(!dot_judge(&d, cpu, CR_MATH_F64, INFINITY).ok);
+    CHECK(dot_verify(&d, cpu, CR_MATH_F32, INFINITY).ok);
+    CHECK(!dot_verify(&d, cpu, CR_MATH_F64, INFINITY).ok);
     cr_program_free(&d.p);
     cr_device_close(cpu);
 }
@@ -183,8 +183,8 @@ static void failing_memory(void) {
     cr_device_close(cpu);
 }
 
-/* Every kind is judged by a rule, and says how long its reductions are. */
-static void every_kind_has_a_rule(void) {
+/* Every op kind has a verification rule and a reduction length. */
+static void every_op_kind_has_a_rule(void) {
     for (int k = 0; k < CR_OP_COUNT; k++) {
         const struct cr_verify_rule *rule = cr_verify_rule((enum cr_op_kind)k);
         /* exact always, or only without some slots: with them there must be a bound */
@@ -206,7 +206,7 @@ struct run {
     struct cr_device       *device, *cpu;
     enum cr_dtype           real;
     struct cr_kernel        wrong;
-    const struct cr_kernel *rows[300];
+    const struct cr_kernel *kernels[300];
 };
 
 static void emit_net(struct run *r) {
@@ -235,9 +235,9 @@ static float value_of(const struct cr_param *q, int k, int i) {
     return cr_param_is_running(q->role) ? 1.0f : (float)((i * 37 + k) % 19 - 9) * 0.1f;
 }
 
-/* In 16-bit programs filters are slices of the half plane, which the cast makes from the value plane. */
-static cr_status feed_plane(struct run *r) {
-    const int plane = cr_tensor_store(&r->p, CR_BUFFER_VALUE, CR_NONE);
+/* In 16-bit programs filters are slices of the half buffer, which the cast computes from the value buffer. */
+static cr_status feed_buffer(struct run *r) {
+    const int buffer = cr_tensor_store(&r->p, CR_BUFFER_VALUE, CR_NONE);
     float    *value;
     CR_ALLOC(value, (size_t)r->store.value_elems);
     for (int k = 0; k < r->store.params; k++) {
@@ -245,7 +245,7 @@ static cr_status feed_plane(struct run *r) {
         if (cr_param_is_running(q->role)) continue;
         for (int i = 0; i < (int)q->elems; i++) value[q->offset + i] = value_of(q, k, i);
     }
-    cr_status status = cr_exec_put(r->exec, plane, value);
+    cr_status status = cr_exec_put(r->exec, buffer, value);
     cr_free(value);
     return status;
 }
@@ -262,7 +262,7 @@ static cr_status feed(struct run *r) {
         int t = r->real == CR_F32 ? cr_tensor_find(&r->p, q->name) : CR_NONE;
         if (t >= 0) CR_TRY(cr_exec_put(r->exec, t, value));
     }
-    if (r->real != CR_F32) CR_TRY(feed_plane(r));
+    if (r->real != CR_F32) CR_TRY(feed_buffer(r));
     const double state[CR_STATE_COUNT] = {r->real == CR_F32 ? 1 : 64};
     int          t                     = cr_tensor_find(&r->p, "plane.state");
     if (t >= 0) CR_TRY(cr_exec_put(r->exec, t, state));
@@ -274,18 +274,18 @@ static cr_status run_open(struct run *r, const struct cr_kernel *wrong, bool fus
     *r                                      = (struct run){.store = {.has_momentum = true}, .real = real};
     r->cpu                                  = open_cpu(true);
     r->device                               = open_cpu(false);
-    if (wrong) { /* stands before all others */
-        r->wrong   = *wrong;
-        r->rows[0] = &r->wrong;
-        for (int i = 0; r->device->kernels[i]; i++) r->rows[i + 1] = r->device->kernels[i];
-        r->device->kernels = r->rows;
+    if (wrong) { /* comes before all others */
+        r->wrong      = *wrong;
+        r->kernels[0] = &r->wrong;
+        for (int i = 0; r->device->kernels[i]; i++) r->kernels[i + 1] = r->device->kernels[i];
+        r->device->kernels = r->kernels;
     }
     emit_net(r);
-    emit_net(r); /* offsets of the planes are known once all parameters are */
+    emit_net(r); /* offsets of the buffers are known once all parameters exist */
     if (r->p.failed || r->store.failed) return CR_NO_MEMORY(0);
-    const struct cr_cost_model     target = cr_device_cost_model(r->device);
-    const struct cr_program *const list[] = {&r->p};
-    CR_TRY(cr_compile(&r->p, &target, &options));
+    const struct cr_cost_model     cost_model = cr_device_cost_model(r->device);
+    const struct cr_program *const list[]     = {&r->p};
+    CR_TRY(cr_compile(&r->p, &cost_model, &options));
     CR_TRY(cr_memory_open(&r->memory, r->device, &r->store, list, 1));
     CR_TRY(cr_exec_open(&r->p, &r->memory, &r->exec));
     return feed(r);
@@ -326,8 +326,9 @@ static void whole_program_bf16_fused(void) {
 }
 
 static cr_status wrong_pool(struct cr_device *device, const struct cr_call *call) {
-    for (const struct cr_kernel *const *row = device->kernels + 1; *row; row++)
-        if ((*row)->op == call->op->kind && strncmp((*row)->name, "ref.", 4) == 0) CR_TRY((*row)->launch(device, call));
+    for (const struct cr_kernel *const *kernel = device->kernels + 1; *kernel; kernel++)
+        if ((*kernel)->op == call->op->kind && strncmp((*kernel)->name, "ref.", 4) == 0)
+            CR_TRY((*kernel)->launch(device, call));
     ((float *)call->out[0])[3] *= 1.001f;
     return CR_OK;
 }
@@ -352,5 +353,6 @@ static void first_wrong_op_is_named(void) {
 }
 
 TESTS(CASE(bound_of_a_dot_product), CASE(only_tf32_may_round_operands), CASE(denormals_may_be_flushed_in_products),
-      CASE(nan_and_infinity_by_position), CASE(failing_memory), CASE(every_kind_has_a_rule), CASE(whole_program_plain),
-      CASE(whole_program_fused), CASE(whole_program_f16), CASE(whole_program_bf16_fused), CASE(first_wrong_op_is_named))
+      CASE(nan_and_infinity_by_position), CASE(failing_memory), CASE(every_op_kind_has_a_rule),
+      CASE(whole_program_plain), CASE(whole_program_fused), CASE(whole_program_f16), CASE(whole_program_bf16_fused),
+      CASE(first_wrong_op_is_named))

@@ -1,6 +1,6 @@
-/* tests/unit/verification/test_verify_fused.c: what the judge lets differ in fused ops, and what it must not: roundings
- * and signs near their edges, statistics of rounded numbers. Ops of a channel or two on one pixel, so that every right
- * answer can be written down. */
+/* tests/unit/verification/test_verify_fused.c: differences that the verifier allows in fused ops, and those that it
+ * must not allow: roundings and signs near their edges, sums of rounded numbers. The ops have one or two channels and
+ * one pixel, so that every correct result can be written here. */
 #include "tests/harness/test.h"
 #include "verification/verify.h"
 
@@ -37,11 +37,11 @@ static void emit(struct tiny *t) {
     cr_emit(&t->p, &t->op, "y");
 }
 
-static double ratio; /* to the bound, of the last question */
+static double ratio; /* relative to the bound, of the last call */
 
-/* Is `got` of output `slot` right when the other outputs are the reference's? The outputs must have been set by good().
- */
-static bool right(struct tiny *t, int slot, int64_t i, double got) {
+/* True when `got` in output `slot` is accepted while the other outputs are those of the reference. Call good()
+ * first. */
+static bool accepted(struct tiny *t, int slot, int64_t i, double got) {
     const struct cr_op        *op   = &t->p.op[0];
     const struct cr_step_block step = {0};
     const void                *outs[CR_OP_OUT_MAX];
@@ -57,49 +57,49 @@ static bool right(struct tiny *t, int slot, int64_t i, double got) {
     return r.ok;
 }
 
-/* Fills the outputs with what the reference row gives. */
+/* Fills the outputs with the results of the reference kernel. */
 static void good(struct tiny *t) {
-    const struct cr_op     *op  = &t->p.op[0];
-    const struct cr_kernel *row = cr_verify_ref(t->cpu, op->kind);
+    const struct cr_op     *op     = &t->p.op[0];
+    const struct cr_kernel *kernel = cr_verify_ref(t->cpu, op->kind);
     double                  scratch[64];
     struct cr_call          call = {.program = &t->p, .op = op, .workspace = scratch};
     for (int s = 0; s < CR_OP_IN_MAX; s++) call.in[s] = t->io.in[s];
     for (int s = 0; s < CR_OP_OUT_MAX; s++) call.out[s] = op->out[s] >= 0 ? t->out[s] : NULL;
-    if (row->launch(t->cpu, &call) != CR_OK) TEST_FAIL_("%s", cr_error_message());
+    if (kernel->launch(t->cpu, &call) != CR_OK) TEST_FAIL_("%s", cr_error_message());
 }
 
-/* A 1x1 convolution by 1 shows act(x) itself. */
-static void conv_open(struct tiny *t, double x, double scale, double bias, bool stats) {
+/* A 1x1 convolution with weight 1 outputs act(x) itself. */
+static void conv_open(struct tiny *t, double x, double scale, double bias, bool sums) {
     tiny_open(t, CR_OP_conv, CR_F16);
     PUT(t, CR_IN_conv_x, CR_F16, 1, 1, x);
     PUT(t, CR_IN_conv_w, CR_F16, 1, 1, 1);
     PUT(t, CR_IN_conv_scale_bias, CR_F32, 2, 1, scale, bias);
     t->op.attr.conv.stride      = 1;
-    t->op.out[CR_OUT_conv_sums] = stats ? CR_NEW : CR_NONE;
+    t->op.out[CR_OUT_conv_sums] = sums ? CR_NEW : CR_NONE;
     emit(t);
     good(t);
 }
 
-static void act_near_a_tie_may_round_either_way(void) {
+static void act_near_a_tie_may_round_up_or_down(void) {
     const double step = 0x1p-10, middle = 1.5 + step / 2, x = 1 + 3 * step;
     struct tiny  t;
-    conv_open(&t, x, (double)(float)(middle / x), 0, false); /* x*scale is the middle, but for a rounding */
-    CHECK(right(&t, 0, 0, 1.5) && right(&t, 0, 0, 1.5 + step));
-    CHECK(!right(&t, 0, 0, 1.5 - 2 * step) && !right(&t, 0, 0, 1.5 + 3 * step));
+    conv_open(&t, x, (double)(float)(middle / x), 0, false); /* x*scale is the middle except for a rounding */
+    CHECK(accepted(&t, 0, 0, 1.5) && accepted(&t, 0, 0, 1.5 + step));
+    CHECK(!accepted(&t, 0, 0, 1.5 - 2 * step) && !accepted(&t, 0, 0, 1.5 + 3 * step));
     tiny_close(&t);
-    conv_open(&t, 1, middle, 0, false); /* exactly the middle: the even one */
-    CHECK(right(&t, 0, 0, 1.5) && !right(&t, 0, 0, 1.5 + step));
+    conv_open(&t, 1, middle, 0, false); /* exactly the middle: rounds to even */
+    CHECK(accepted(&t, 0, 0, 1.5) && !accepted(&t, 0, 0, 1.5 + step));
     tiny_close(&t);
     conv_open(&t, x, (double)(float)((1.5 + 0.7 * step) / x), 0, false); /* well above it */
-    CHECK(!right(&t, 0, 0, 1.5) && right(&t, 0, 0, 1.5 + step));
+    CHECK(!accepted(&t, 0, 0, 1.5) && accepted(&t, 0, 0, 1.5 + step));
     tiny_close(&t);
     conv_open(&t, 3, 1, -4, false);
-    CHECK(right(&t, 0, 0, 0) && !right(&t, 0, 0, -1) && !right(&t, 0, 0, 0x1p-20));
+    CHECK(accepted(&t, 0, 0, 0) && !accepted(&t, 0, 0, -1) && !accepted(&t, 0, 0, 0x1p-20));
     tiny_close(&t);
 }
 
-/* Two channels behind one another make a number that f16 cannot hold: its sums may be of either. */
-static void statistics_of_rounded_numbers_are_right_too(void) {
+/* Two channels in a row make a number that f16 cannot represent: the sums may use either rounding. */
+static void sums_of_rounded_numbers_are_accepted(void) {
     const double step = 0x1p-10, y = 1 + step / 4;
     struct tiny  t;
     tiny_open(&t, CR_OP_conv, CR_F16);
@@ -109,15 +109,15 @@ static void statistics_of_rounded_numbers_are_right_too(void) {
     t.op.out[CR_OUT_conv_sums] = CR_NEW;
     emit(&t);
     good(&t);
-    CHECK(right(&t, CR_OUT_conv_sums, 0, y) && right(&t, CR_OUT_conv_sums, 0, 1));
-    CHECK(right(&t, CR_OUT_conv_sums, 1, y * y) && right(&t, CR_OUT_conv_sums, 1, 1));
-    CHECK(!right(&t, CR_OUT_conv_sums, 0, 1 + 4 * step) && !right(&t, CR_OUT_conv_sums, 1, 1 - 6 * step) &&
-          !right(&t, CR_OUT_conv_sums, 0, 0));
+    CHECK(accepted(&t, CR_OUT_conv_sums, 0, y) && accepted(&t, CR_OUT_conv_sums, 0, 1));
+    CHECK(accepted(&t, CR_OUT_conv_sums, 1, y * y) && accepted(&t, CR_OUT_conv_sums, 1, 1));
+    CHECK(!accepted(&t, CR_OUT_conv_sums, 0, 1 + 4 * step) && !accepted(&t, CR_OUT_conv_sums, 1, 1 - 6 * step) &&
+          !accepted(&t, CR_OUT_conv_sums, 0, 0));
     tiny_close(&t);
 }
 
-/* dx = g, gated by x*scale + bias > 0. */
-static void gate_open(struct tiny *t, double x, double scale, double bias) {
+/* dx = g, masked by x*scale + bias > 0. */
+static void relu_mask_open(struct tiny *t, double x, double scale, double bias) {
     tiny_open(t, CR_OP_bn_grad_apply, CR_F32);
     PUT(t, CR_IN_bn_grad_apply_dy, CR_F32, 1, 1, 5);
     PUT(t, CR_IN_bn_grad_apply_x, CR_F32, 1, 1, x);
@@ -127,29 +127,29 @@ static void gate_open(struct tiny *t, double x, double scale, double bias) {
     good(t);
 }
 
-static void gates_near_zero_may_go_either_way(void) {
+static void relu_masks_near_zero_may_be_0_or_1(void) {
     const double x = (double)1.1f, scale = (double)1.3f;
     struct tiny  t;
-    gate_open(&t, x, scale, (double)(float)(-x * scale)); /* 0 but for a rounding */
-    CHECK(right(&t, 0, 0, 0) && right(&t, 0, 0, 5) && !right(&t, 0, 0, 11));
-    CHECK(!right(&t, 0, 0, 2.5) && !right(&t, 0, 0, 4.999) &&
-          !right(&t, 0, 0, -1e-3)); /* one or the other, nothing between */
+    relu_mask_open(&t, x, scale, (double)(float)(-x * scale)); /* 0 except for a rounding */
+    CHECK(accepted(&t, 0, 0, 0) && accepted(&t, 0, 0, 5) && !accepted(&t, 0, 0, 11));
+    CHECK(!accepted(&t, 0, 0, 2.5) && !accepted(&t, 0, 0, 4.999) &&
+          !accepted(&t, 0, 0, -1e-3)); /* one or the other, not between */
     tiny_close(&t);
-    gate_open(&t, x, scale, (double)(float)(-x * scale * 1.0001));
-    CHECK(right(&t, 0, 0, 0) && !right(&t, 0, 0, 5));
+    relu_mask_open(&t, x, scale, (double)(float)(-x * scale * 1.0001));
+    CHECK(accepted(&t, 0, 0, 0) && !accepted(&t, 0, 0, 5));
     tiny_close(&t);
-    gate_open(&t, x, scale, (double)(float)(-x * scale * 0.9999));
-    CHECK(!right(&t, 0, 0, 0) && right(&t, 0, 0, 5));
+    relu_mask_open(&t, x, scale, (double)(float)(-x * scale * 0.9999));
+    CHECK(!accepted(&t, 0, 0, 0) && accepted(&t, 0, 0, 5));
     tiny_close(&t);
-    gate_open(&t, 0, scale, 0); /* exactly 0 is not above 0 */
-    CHECK(right(&t, 0, 0, 0) && !right(&t, 0, 0, 5));
+    relu_mask_open(&t, 0, scale, 0); /* exactly 0 is not above 0 */
+    CHECK(accepted(&t, 0, 0, 0) && !accepted(&t, 0, 0, 5));
     tiny_close(&t);
-    gate_open(&t, 2, 0.75, -1.5);
-    CHECK(right(&t, 0, 0, 0) && !right(&t, 0, 0, 5));
+    relu_mask_open(&t, 2, 0.75, -1.5);
+    CHECK(accepted(&t, 0, 0, 0) && !accepted(&t, 0, 0, 5));
     tiny_close(&t);
 }
 
-/* dx = 3*dy where (x - mean)*rstd*gamma + beta > 0; dstats are the sums of dx and dx*xhat. */
+/* dx = 3*dy where (x - mean)*rstd*gamma + beta > 0; grad_sums are the sums of dx and dx*xhat. */
 static void dgrad_open(struct tiny *t, double x, double mean, double rstd, double gamma, double beta) {
     tiny_open(t, CR_OP_conv_dgrad, CR_F32);
     PUT(t, CR_IN_conv_dgrad_dy, CR_F32, 1, 1, 5);
@@ -165,29 +165,29 @@ static void dgrad_open(struct tiny *t, double x, double mean, double rstd, doubl
     good(t);
 }
 
-/* A gate that may be either way makes 0 or all of a gradient: both right, and neither near the bound; what lies between
- * is wrong. */
-static void gated_gradients_are_all_or_nothing(void) {
+/* A ReLU mask with an uncertain bit makes 0 or all of a gradient: both are correct; a value in between is wrong. */
+static void masked_gradients_are_all_or_zero(void) {
     const double x = (double)1.1f, mean = (double)0.3f, rstd = (double)1.7f, gamma = (double)1.3f,
                  pre = (x - mean) * rstd * gamma;
-    const int   dx = CR_OUT_conv_dgrad_dx, dstats = CR_OUT_conv_dgrad_grad_sums;
+    const int   dx = CR_OUT_conv_dgrad_dx, grad_sums = CR_OUT_conv_dgrad_grad_sums;
     struct tiny t;
-    dgrad_open(&t, x, mean, rstd, gamma, (double)(float)-pre); /* 0 but for a rounding */
-    CHECK(right(&t, dx, 0, 0) && ratio < 0.5);
-    CHECK(right(&t, dx, 0, 15) && ratio < 0.5);
-    CHECK(!right(&t, dx, 0, 14.999) && !right(&t, dx, 0, 7.5) && !right(&t, dx, 0, 1e-3) && !right(&t, dx, 0, -15));
-    CHECK(right(&t, dstats, 0, 0) && right(&t, dstats, 0, 15) && ratio < 0.5);
-    CHECK(!right(&t, dstats, 0, 14.9) && !right(&t, dstats, 0, 7.5) && !right(&t, dstats, 0, 1e-3));
+    dgrad_open(&t, x, mean, rstd, gamma, (double)(float)-pre); /* 0 except for a rounding */
+    CHECK(accepted(&t, dx, 0, 0) && ratio < 0.5);
+    CHECK(accepted(&t, dx, 0, 15) && ratio < 0.5);
+    CHECK(!accepted(&t, dx, 0, 14.999) && !accepted(&t, dx, 0, 7.5) && !accepted(&t, dx, 0, 1e-3) &&
+          !accepted(&t, dx, 0, -15));
+    CHECK(accepted(&t, grad_sums, 0, 0) && accepted(&t, grad_sums, 0, 15) && ratio < 0.5);
+    CHECK(!accepted(&t, grad_sums, 0, 14.9) && !accepted(&t, grad_sums, 0, 7.5) && !accepted(&t, grad_sums, 0, 1e-3));
     tiny_close(&t);
     dgrad_open(&t, x, mean, rstd, gamma, (double)(float)(-pre * 1.0001));
-    CHECK(right(&t, dx, 0, 0) && !right(&t, dx, 0, 15));
+    CHECK(accepted(&t, dx, 0, 0) && !accepted(&t, dx, 0, 15));
     tiny_close(&t);
     dgrad_open(&t, x, mean, rstd, gamma, (double)(float)(-pre * 0.9999));
-    CHECK(!right(&t, dx, 0, 0) && right(&t, dx, 0, 15));
+    CHECK(!accepted(&t, dx, 0, 0) && accepted(&t, dx, 0, 15));
     tiny_close(&t);
 }
 
-static void masks_are_judged_bit_by_bit(void) {
+static void masks_are_verified_bit_by_bit(void) {
     const float x = 1.1f, scale = 1.3f;
     struct tiny t;
     tiny_open(&t, CR_OP_bn_apply, CR_F32);
@@ -198,14 +198,15 @@ static void masks_are_judged_bit_by_bit(void) {
     t.op.out[CR_OUT_bn_apply_mask] = CR_NEW;
     emit(&t);
     good(&t);
-    CHECK(right(&t, CR_OUT_bn_apply_mask, 0, 0x91) && right(&t, CR_OUT_bn_apply_mask, 0, 0x99)); /* bit 3 is either */
+    /* bit 3 may be 0 or 1 */
+    CHECK(accepted(&t, CR_OUT_bn_apply_mask, 0, 0x91) && accepted(&t, CR_OUT_bn_apply_mask, 0, 0x99));
     for (int bit = 0; bit < 8; bit++)
-        if (bit != 3) CHECK(!right(&t, CR_OUT_bn_apply_mask, 0, 0x91 ^ (1 << bit)));
+        if (bit != 3) CHECK(!accepted(&t, CR_OUT_bn_apply_mask, 0, 0x91 ^ (1 << bit)));
     tiny_close(&t);
 }
 
-/* The index of a pooled act is free where another tap is as large, but for a rounding. */
-static void pool_index(double first, double second, double scale, double bias, bool other_is_right) {
+/* The index of a pooled act is free where another tap is as large, except for a rounding. */
+static void pool_index(double first, double second, double scale, double bias, bool other_is_accepted) {
     struct tiny t;
     tiny_open(&t, CR_OP_maxpool, CR_F16);
     t.op.in[CR_IN_maxpool_x] = cr_tensor_add(&t.p, "x", CR_F16, CR_REGION_POOL, 1, 2, 2, 1);
@@ -217,11 +218,11 @@ static void pool_index(double first, double second, double scale, double bias, b
     emit(&t);
     good(&t);
     const double winner = ((const uint8_t *)t.out[CR_OUT_maxpool_index])[0];
-    CHECK(right(&t, CR_OUT_maxpool_index, 0, winner));
-    CHECK(right(&t, CR_OUT_maxpool_index, 0, 1 - winner) == other_is_right);
+    CHECK(accepted(&t, CR_OUT_maxpool_index, 0, winner));
+    CHECK(accepted(&t, CR_OUT_maxpool_index, 0, 1 - winner) == other_is_accepted);
     tiny_close(&t);
 }
-static void a_pooled_index_may_be_another_of_equals(void) {
+static void pooled_index_of_equal_values_is_free(void) {
     const double step = 0x1p-10, middle = 1.5 + step / 2, x = 1 + 3 * step;
     pool_index(1, 2, 1, 0, false);
     pool_index(2, 2, 1, 0, false);                          /* equal: the first */
@@ -229,6 +230,6 @@ static void a_pooled_index_may_be_another_of_equals(void) {
     pool_index(x, x, (double)(float)(middle / x), 0, true); /* equal, but each may be rounded */
 }
 
-TESTS(CASE(act_near_a_tie_may_round_either_way), CASE(statistics_of_rounded_numbers_are_right_too),
-      CASE(gates_near_zero_may_go_either_way), CASE(gated_gradients_are_all_or_nothing),
-      CASE(masks_are_judged_bit_by_bit), CASE(a_pooled_index_may_be_another_of_equals))
+TESTS(CASE(act_near_a_tie_may_round_up_or_down), CASE(sums_of_rounded_numbers_are_accepted),
+      CASE(relu_masks_near_zero_may_be_0_or_1), CASE(masked_gradients_are_all_or_zero),
+      CASE(masks_are_verified_bit_by_bit), CASE(pooled_index_of_equal_values_is_free))

@@ -1,5 +1,5 @@
-/* tests/unit/verification/test_verify_half.c: the judge of 16-bit tensors: where a row may round, where it must not,
- * and what must become infinite. Ops of one element, so that every bound can be written down. */
+/* tests/unit/verification/test_verify_half.c: verification of 16-bit tensors: where a kernel may round, where it must
+ * not, and which results must be infinite. Ops have one element, so that every bound can be written here. */
 #include "tests/harness/test.h"
 #include "verification/verify.h"
 
@@ -24,7 +24,7 @@ static int single_tensor(struct single *s, const char *name, enum cr_dtype dtype
     return cr_tensor_add(&s->p, name, dtype, CR_REGION_POOL, 1, 1, 1, 1);
 }
 
-static bool single_right(struct single *s, struct cr_device *cpu, enum cr_math math, double got) {
+static bool single_accepted(struct single *s, struct cr_device *cpu, enum cr_math math, double got) {
     const struct cr_op        *op                  = &s->p.op[0];
     const struct cr_step_block step                = {0};
     const void *const          outs[CR_OP_OUT_MAX] = {s->got};
@@ -51,31 +51,31 @@ static void wgrad_open(struct single *s, enum cr_dtype dtype, double x, double d
     s->io.before[0] = s->before;
 }
 
-/* The sum may be rounded to 16 bits on its way to the f32 tensor; what was there before may not. */
-static void a_sum_may_pass_through_16_bits(void) {
+/* The sum may be rounded to 16 bits before it is added to the f32 tensor; the previous value may not. */
+static void sum_may_be_rounded_to_16_bits(void) {
     struct cr_device *cpu = open_cpu();
     struct single     s;
     wgrad_open(&s, CR_F16, 1 + 0x1p-10, 1 + 0x1p-10, 10); /* the product is 1 + 2^-9 + 2^-20 */
-    CHECK(single_right(&s, cpu, CR_MATH_F16, 11 + 0x1p-9 + 0x1p-20));
-    CHECK(single_right(&s, cpu, CR_MATH_F16, 11 + 0x1p-9 + 0x1p-11));
-    CHECK(!single_right(&s, cpu, CR_MATH_F16, 11 + 0x1p-9 + 0x1p-9));
-    CHECK(!single_right(&s, cpu, CR_MATH_F32, 11 + 0x1p-9 + 0x1p-9));
-    CHECK(!single_right(&s, cpu, CR_MATH_F16, 11.03125));
+    CHECK(single_accepted(&s, cpu, CR_MATH_F16, 11 + 0x1p-9 + 0x1p-20));
+    CHECK(single_accepted(&s, cpu, CR_MATH_F16, 11 + 0x1p-9 + 0x1p-11));
+    CHECK(!single_accepted(&s, cpu, CR_MATH_F16, 11 + 0x1p-9 + 0x1p-9));
+    CHECK(!single_accepted(&s, cpu, CR_MATH_F32, 11 + 0x1p-9 + 0x1p-9));
+    CHECK(!single_accepted(&s, cpu, CR_MATH_F16, 11.03125));
     cr_program_free(&s.p);
     wgrad_open(&s, CR_F16, 300, 300, 0); /* 90000 is too large for f16 */
-    CHECK(single_right(&s, cpu, CR_MATH_F16, 90000) && single_right(&s, cpu, CR_MATH_F16, INFINITY));
-    CHECK(!single_right(&s, cpu, CR_MATH_F32, INFINITY));
+    CHECK(single_accepted(&s, cpu, CR_MATH_F16, 90000) && single_accepted(&s, cpu, CR_MATH_F16, INFINITY));
+    CHECK(!single_accepted(&s, cpu, CR_MATH_F32, INFINITY));
     cr_program_free(&s.p);
     wgrad_open(&s, CR_F16, 255, 255, 0); /* 65025 is not */
-    CHECK(!single_right(&s, cpu, CR_MATH_F16, INFINITY));
+    CHECK(!single_accepted(&s, cpu, CR_MATH_F16, INFINITY));
     cr_program_free(&s.p);
     wgrad_open(&s, CR_BF16, 300, 300, 0);
-    CHECK(!single_right(&s, cpu, CR_MATH_BF16, INFINITY));
-    CHECK(single_right(&s, cpu, CR_MATH_BF16, 90000 + 200) && !single_right(&s, cpu, CR_MATH_BF16, 90000 + 400));
+    CHECK(!single_accepted(&s, cpu, CR_MATH_BF16, INFINITY));
+    CHECK(single_accepted(&s, cpu, CR_MATH_BF16, 90000 + 200) && !single_accepted(&s, cpu, CR_MATH_BF16, 90000 + 400));
     cr_program_free(&s.p);
-    wgrad_open(&s, CR_F16, 0x1p-14, 0x1p-12, 0); /* below half of f16's smallest step: lost on the way, or not */
-    CHECK(single_right(&s, cpu, CR_MATH_F16, 0) && single_right(&s, cpu, CR_MATH_F16, 0x1p-26));
-    CHECK(!single_right(&s, cpu, CR_MATH_F32, 0));
+    wgrad_open(&s, CR_F16, 0x1p-14, 0x1p-12, 0); /* below half of the smallest step of f16: may be lost */
+    CHECK(single_accepted(&s, cpu, CR_MATH_F16, 0) && single_accepted(&s, cpu, CR_MATH_F16, 0x1p-26));
+    CHECK(!single_accepted(&s, cpu, CR_MATH_F32, 0));
     cr_program_free(&s.p);
     cr_device_close(cpu);
 }
@@ -95,20 +95,20 @@ static void unary_open(struct single *s, enum cr_op_kind kind, enum cr_dtype fro
         if (op.in[i] >= 0) s->io.in[i] = s->in[i];
 }
 
-static bool unary_right(struct cr_device *cpu, enum cr_op_kind kind, enum cr_dtype from, enum cr_dtype to, double x,
-                        double second, double got) {
+static bool unary_accepted(struct cr_device *cpu, enum cr_op_kind kind, enum cr_dtype from, enum cr_dtype to, double x,
+                           double second, double got) {
     struct single s;
     unary_open(&s, kind, from, to, x, second);
-    const bool right = single_right(&s, cpu, CR_MATH_F32, got);
+    const bool want = single_accepted(&s, cpu, CR_MATH_F32, got);
     cr_program_free(&s.p);
-    return right;
+    return want;
 }
 
-/* A cast has one right answer: the nearest, of two equally near ones the even. */
-static void a_cast_is_exact(void) {
+/* A cast has one correct result: the nearest number, of two equally near ones the even one. */
+static void cast_is_exact(void) {
     static const struct {
         enum cr_dtype to;
-        double        x, right, wrong;
+        double        x, want, wrong;
     } casts[] = {
         {CR_F16, 1 + 0x1p-11, 1, 1 + 0x1p-10},
         {CR_F16, 1 + 0x3p-11, 1 + 0x1p-9, 1 + 0x1p-10},
@@ -127,24 +127,24 @@ static void a_cast_is_exact(void) {
     };
     struct cr_device *cpu = open_cpu();
     for (size_t i = 0; i < CR_COUNT(casts); i++) {
-        CHECK(unary_right(cpu, CR_OP_cast, CR_F32, casts[i].to, casts[i].x, 0, casts[i].right));
-        CHECK(!unary_right(cpu, CR_OP_cast, CR_F32, casts[i].to, casts[i].x, 0, casts[i].wrong));
+        CHECK(unary_accepted(cpu, CR_OP_cast, CR_F32, casts[i].to, casts[i].x, 0, casts[i].want));
+        CHECK(!unary_accepted(cpu, CR_OP_cast, CR_F32, casts[i].to, casts[i].x, 0, casts[i].wrong));
     }
     cr_device_close(cpu);
 }
 
-/* f32 arithmetic on 16-bit data rounds once, at the end: neighbours of the right number are wrong. */
+/* f32 arithmetic on 16-bit data rounds once, at the end: neighbours of the correct number are wrong. */
 static void f32_math_rounds_once_to_16_bits(void) {
     struct cr_device *cpu = open_cpu();
-    CHECK(unary_right(cpu, CR_OP_add, CR_F16, CR_F16, 1, 0x1p-11 + 0x1p-13, 1 + 0x1p-10));
-    CHECK(!unary_right(cpu, CR_OP_add, CR_F16, CR_F16, 1, 0x1p-11 + 0x1p-13, 1)); /* cut off */
-    CHECK(unary_right(cpu, CR_OP_add, CR_BF16, CR_BF16, 3, 0x1p-7 + 0x1p-9, 3 + 0x1p-6));
-    CHECK(!unary_right(cpu, CR_OP_add, CR_BF16, CR_BF16, 3, 0x1p-7 + 0x1p-9, 3));
-    CHECK(unary_right(cpu, CR_OP_add, CR_F16, CR_F16, 65504, 65504, INFINITY));
-    CHECK(!unary_right(cpu, CR_OP_add, CR_F16, CR_F16, 65504, 65504, 65504));
-    CHECK(!unary_right(cpu, CR_OP_add, CR_F16, CR_F16, 65472, 16, INFINITY));
-    CHECK(!unary_right(cpu, CR_OP_relu, CR_F16, CR_F16, 1 + 0x1p-10, 0, 1));
+    CHECK(unary_accepted(cpu, CR_OP_add, CR_F16, CR_F16, 1, 0x1p-11 + 0x1p-13, 1 + 0x1p-10));
+    CHECK(!unary_accepted(cpu, CR_OP_add, CR_F16, CR_F16, 1, 0x1p-11 + 0x1p-13, 1)); /* truncated */
+    CHECK(unary_accepted(cpu, CR_OP_add, CR_BF16, CR_BF16, 3, 0x1p-7 + 0x1p-9, 3 + 0x1p-6));
+    CHECK(!unary_accepted(cpu, CR_OP_add, CR_BF16, CR_BF16, 3, 0x1p-7 + 0x1p-9, 3));
+    CHECK(unary_accepted(cpu, CR_OP_add, CR_F16, CR_F16, 65504, 65504, INFINITY));
+    CHECK(!unary_accepted(cpu, CR_OP_add, CR_F16, CR_F16, 65504, 65504, 65504));
+    CHECK(!unary_accepted(cpu, CR_OP_add, CR_F16, CR_F16, 65472, 16, INFINITY));
+    CHECK(!unary_accepted(cpu, CR_OP_relu, CR_F16, CR_F16, 1 + 0x1p-10, 0, 1));
     cr_device_close(cpu);
 }
 
-TESTS(CASE(a_sum_may_pass_through_16_bits), CASE(a_cast_is_exact), CASE(f32_math_rounds_once_to_16_bits))
+TESTS(CASE(sum_may_be_rounded_to_16_bits), CASE(cast_is_exact), CASE(f32_math_rounds_once_to_16_bits))

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""torch_pictures.py: cresnet and PyTorch train ResNet-50 on the same folder of photos by the same recipe, some seeds each; the
-last epoch's training loss and the validation top-1 must agree within the spread of the seeds.
+"""torch_photos.py: cresnet and PyTorch train ResNet-50 on the same folder of photos with the same recipe and several seeds; the training
+loss of the last epoch and the validation top-1 must agree within the spread of the seeds.
 
-  torch_pictures.py --cresnet build/gpu/cresnet --pictures DIR [--epochs 30] [--seeds 3] [--out result.json]
+  torch_photos.py --cresnet build/gpu/cresnet --photos DIR [--epochs 30] [--seeds 3] [--out result.json]
 
-The recipe: pictures as they are (224 px), flips, SGD with Nesterov's momentum 0.9, weight decay 1e-4 on all parameters, label
-smoothing 0.1, batch 64, rate 0.02 with 5 epochs of warm-up and a cosine, fp16. Random numbers differ, so single runs do too, and on a
-thousand pictures by a lot: with 0.05 and 2 epochs one seed of either side ended between 0.8 and 1.6. What must agree are the means,
-by Student's t-test at 1 % (and within 1 % of top-1, below which 300 pictures say nothing). Needs torch, torchvision, PIL, numpy; a
-GPU."""
+The recipe: unchanged images (224 px), flips, SGD with Nesterov momentum 0.9, weight decay 1e-4 on all parameters, label smoothing
+0.1, batch size 64, learning rate 0.02 with 5 epochs of warm-up and a cosine schedule, fp16. Random numbers differ, so single runs
+differ too, and with a thousand images they differ much: with a rate of 0.05 and 2 epochs single seeds of both programs ended between
+0.8 and 1.6. The means must agree in Student's t-test at 1 % (and within 1 % of top-1, which is the resolution of 300 images). Needs
+torch, torchvision, PIL, numpy and a GPU."""
 import argparse
 import json
 import math
@@ -89,7 +89,7 @@ def train_torch(train, val, classes, epochs, seed):
 
 def train_cresnet(a, classes, per_epoch, seed):
     with tempfile.TemporaryDirectory() as folder:
-        values = {"model.classes": classes, "data.root": a.pictures, "data.crop": "none", "data.eval_resize": 224, "data.eval_crop": 224,
+        values = {"model.classes": classes, "data.root": a.photos, "data.crop": "none", "data.eval_resize": 224, "data.eval_crop": 224,
                   "data.workers": os.cpu_count(), "train.batch": BATCH, "train.eval_batch": 100, "train.epochs": a.epochs, "train.seed": seed,
                   "train.precision": "fp16", "train.label_smoothing": SMOOTHING, "train.eval_every": a.epochs, "train.log_every": per_epoch,
                   "optim.lr": LR, "optim.nesterov": "yes", "optim.weight_decay": DECAY, "optim.decay_norm_bias": "yes",
@@ -103,29 +103,29 @@ def train_cresnet(a, classes, per_epoch, seed):
     return losses, 100 * [line["top1"] for line in lines if line["event"] == "eval"][-1]
 
 
-def judge(what, ours, theirs, floor):
+def compare(what, ours, theirs, floor):
     n = len(ours)
-    apart = abs(np.mean(ours) - np.mean(theirs))
+    difference = abs(np.mean(ours) - np.mean(theirs))
     error = math.sqrt((np.var(ours, ddof=1) + np.var(theirs, ddof=1)) / n)
     allowed = max(T_1_PERCENT.get(2 * n - 2, 3.1) * error, floor)
-    good = apart <= allowed
+    good = difference <= allowed
     print(f"{what}: ours {np.mean(ours):.4f} ({', '.join(f'{v:.4f}' for v in ours)}), PyTorch {np.mean(theirs):.4f} "
-          f"({', '.join(f'{v:.4f}' for v in theirs)}), apart {apart:.4f}, allowed {allowed:.4f}: {'PASS' if good else 'FAIL'}", flush=True)
+          f"({', '.join(f'{v:.4f}' for v in theirs)}), difference {difference:.4f}, allowed {allowed:.4f}: {'PASS' if good else 'FAIL'}", flush=True)
     return good
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--cresnet", required=True)
-    p.add_argument("--pictures", required=True)
+    p.add_argument("--photos", "--pictures", required=True)
     p.add_argument("--epochs", type=int, default=30)
     p.add_argument("--seeds", type=int, default=3)
     p.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="more values for cresnet")
-    p.add_argument("--only", choices=("ours", "theirs"), help="trains one side, judges nothing")
+    p.add_argument("--only", choices=("ours", "theirs"), help="trains with one program only, compares nothing")
     p.add_argument("--out", help="JSON with the loss of each epoch and top-1 of each run")
     a = p.parse_args()
-    *train, classes = read_split(os.path.join(a.pictures, "train"))
-    *val, _ = read_split(os.path.join(a.pictures, "val"))
+    *train, classes = read_split(os.path.join(a.photos, "train"))
+    *val, _ = read_split(os.path.join(a.photos, "val"))
     per_epoch = len(train[1]) // BATCH
     seeds  = range(1, a.seeds + 1)
     ours   = [train_cresnet(a, classes, per_epoch, s) for s in seeds] if a.only != "theirs" else []
@@ -138,8 +138,8 @@ def main():
             print(f"{name}: top-1 {top1:.2f} %, loss by epoch {' '.join(f'{v:.3f}' for v in curve)}", flush=True)
     if a.only:
         return
-    good = judge("loss of the last epoch", [o[0][-1] for o in ours], [t[0][-1] for t in theirs], 0.005)
-    good &= judge("validation top-1", [o[1] for o in ours], [t[1] for t in theirs], 1.0)
+    good = compare("loss of the last epoch", [o[0][-1] for o in ours], [t[0][-1] for t in theirs], 0.005)
+    good &= compare("validation top-1", [o[1] for o in ours], [t[1] for t in theirs], 1.0)
     sys.exit(0 if good else 1)
 
 

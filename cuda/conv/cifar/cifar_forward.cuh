@@ -1,0 +1,115 @@
+/* cuda/conv/cifar/cifar_forward.cuh: shared parts of the forward kernels of the CIFAR convolutions: division of the
+ * work, arguments, copies of filters, rounding, sums, and the second launch. See cuda/conv/cifar/cifar_conv.cu. */
+#ifndef CK_CIFAR_FORWARD_CUH
+#define CK_CIFAR_FORWARD_CUH
+
+#include "cuda/conv/cifar/cifar_sums.cuh"
+
+namespace cifar {
+namespace {
+
+/* How a shape is divided: TH output rows a tile, NT columns of 8 and MT groups of 16 pixels that a warp processes at a
+ * time. With a stride of 1 a tile is an image. */
+template <class S> struct cut {
+    static constexpr bool WHOLE = S::STRIDE == 1;
+    enum { WARPS = 8, TH = WHOLE ? (int)S::P : 8, RESIDENT = 2 };
+    enum { THREADS = WARPS * CK_WARP, I = 1, ROWS = TH * S::P / 16, NT = WHOLE || ROWS * S::K / 32 < WARPS ? 2 : 4 };
+    enum { NW = S::K / (8 * NT), MW = WARPS / NW, MT = ROWS / MW, TILES = S::P / TH };
+    static_assert(MW * MT == ROWS, "all warps have the same amount of work");
+};
+
+struct forward_args {
+    const void  *x, *w;
+    const float *scale_bias;
+    void        *y;
+    float       *sums, *partial;
+    int64_t      N;
+    bool         w_new;
+};
+
+/* Copies filters to shared memory, one row for each channel k, in column order. All blocks read the same bytes at the
+ * same time; each starts at another position, so that they do not queue for one part of the L2 cache. */
+template <class S, int NT, int PITCH, int THREADS, typename T>
+__device__ __forceinline__ void filter_issue(uint32_t to, const T *w) {
+    constexpr int CHUNKS = S::TAPS * S::C / 8, ALL = S::K * CHUNKS, ROUNDS = (ALL + THREADS - 1) / THREADS;
+    int           round = (int)blockIdx.x % ROUNDS;
+#pragma unroll 6
+    for (int i = 0; i < ROUNDS; i++) {
+        const int v = round * THREADS + (int)threadIdx.x;
+        if (ALL % THREADS == 0 || v < ALL)
+            ck_copy16(to + (uint32_t)(column_of<NT>(v / CHUNKS) * PITCH + v % CHUNKS * 16), w + v * 8, true);
+        round = round + 1 == ROUNDS ? 0 : round + 1;
+    }
+}
+
+template <class S> struct forward_memory {
+    using D = cut<S>;
+    using X = input_tile<S, D::I, D::TH, S::C, D::THREADS>;
+    enum { W_PITCH = S::TAPS * S::C * 2 + 16, W_AT = 0, X_AT = S::K * W_PITCH };
+    enum { SUMS_AT = X_AT + X::BYTES, BYTES = SUMS_AT + D::WARPS * 2 * S::K * 4 };
+};
+
+/* Rounds `half` of a group of 16 pixels x 8*NT columns, and sums the rounded values. */
+template <typename T, int NT>
+__device__ __forceinline__ piece<NT> forward_round(const float (&acc)[NT][4], int half, float (&first)[2 * NT],
+                                                   float (&second)[2 * NT]) {
+    piece<NT> p;
+#pragma unroll
+    for (int j = 0; j < NT; j++) p.word[j] = ck_pack_word<T>(acc[j][2 * half], acc[j][2 * half + 1]);
+#pragma unroll
+    for (int j = 0; j < NT; j++) {
+        const float2 v = ck_unpack_word<T>(p.word[j]);
+        first[2 * j] += v.x, first[2 * j + 1] += v.y;
+        second[2 * j]     = fmaf(v.x, v.x, second[2 * j]);
+        second[2 * j + 1] = fmaf(v.y, v.y, second[2 * j + 1]);
+    }
+    return p;
+}
+
+/* The block's sums, after its last tile. */
+template <int NT, int K, int WARPS>
+__device__ __forceinline__ void forward_sums(const forward_args &a, float (&first)[2 * NT], float (&second)[2 * NT],
+                                             float *rows, int n0) {
+    sums_flush<NT, K>(first, second, rows, n0);
+    __syncthreads();
+    sums_write<K, WARPS>(rows, NULL, a.partial, (int)blockIdx.x);
+}
+
+/* ---- the second launch: adds the sums of all blocks and finishes the BN ---- */
+
+struct finish_args {
+    const float          *partial;
+    float                *sums;
+    int                   rows;
+    struct ck_bn_finalize finish;
+    struct ck_bn_factors  factors;
+};
+template <int K> struct forward_end {
+    const finish_args &a;
+    struct channel {
+        ck_bn_channel              bn;
+        __device__ __forceinline__ channel(const forward_end &end, int k) {
+            if (end.a.finish.scale_bias) bn.load(end.a.finish, k);
+        }
+        __device__ __forceinline__ void finish(const forward_end &end, int k, float sum, float squares) const {
+            end.a.sums[k]     = sum;
+            end.a.sums[K + k] = squares;
+            if (end.a.finish.scale_bias) bn.finish(end.a.finish, end.a.factors, k, K, sum, squares);
+        }
+    };
+};
+template <int K> __global__ void __launch_bounds__(THREADS) finish_kernel(finish_args a) {
+    ck_let_next_begin();
+    ck_wait_for_last();
+    sums_add<K>(a.partial, a.rows, (int)blockIdx.x, forward_end<K>{a});
+}
+template <int K> cudaError_t finish_run(finish_args a, unsigned rows, cudaStream_t stream) {
+    if (!a.sums) return cudaSuccess;
+    a.rows = (int)rows;
+    return launch(finish_kernel<K>, a, K / SUMS_CHANNELS, THREADS, 0, stream);
+}
+
+} // namespace
+} // namespace cifar
+
+#endif
