@@ -1,4 +1,4 @@
-/* verification/bound.h: small functions that bound.c and numbers.c share. */
+/* verification/bound.h: small functions that the files of verification/ share. */
 #ifndef CR_VERIFY_BOUND_H
 #define CR_VERIFY_BOUND_H
 
@@ -6,6 +6,10 @@
 
 static inline double largest(double a, double b) {
     return a > b ? a : b;
+}
+
+static inline const struct cr_tensor *tensor_of(const struct cr_program *p, int id) {
+    return &p->tensor[id];
 }
 
 static inline int64_t dim(const struct cr_program *p, int tensor, int i) {

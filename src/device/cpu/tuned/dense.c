@@ -5,8 +5,6 @@
 
 enum { LANES = 16, GROUP = 8, IMAGES = 4 };
 
-typedef float f32x16 __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-
 /* ---- forward: dot products, IMAGES at a time so that a filter is loaded once for all of them ---- */
 
 static inline __attribute__((always_inline)) float reduce_lanes(const f32x16 *sum, const float *x, const float *w,
