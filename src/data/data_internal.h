@@ -142,9 +142,9 @@ void   cr_resize_across512(const struct cr_axis *axis, const uint8_t *tables, co
                            int rows, uint8_t *dst, size_t dst_stride);
 void cr_resize_down512(const int32_t *weight, int taps, const uint8_t *src, size_t stride, uint8_t *dst, size_t count);
 
-/* Prepares a training image, which may not be decoded yet, with the random numbers of (seed, epoch, sample). out is [size][size][3]. The device
- * applies box = (dy, dx, flip, 0) later: the network sees pixel (y + dy, x + dx) at (y, x), with flip pixel (y + dy,
- * size-1-x + dx), and black outside the image. */
+/* Prepares a training image, which may not be decoded yet, with the random numbers of (seed, epoch, sample). out is
+ * [size][size][3]. The device applies box = (dy, dx, flip, 0) later: the network sees pixel (y + dy, x + dx) at (y, x),
+ * with flip pixel (y + dy, size-1-x + dx), and black outside the image. */
 CR_MUST cr_status cr_prepare_train_with(const struct cr_prepare *prep, const struct cr_lazy_image *lazy, uint64_t seed,
                                         int64_t epoch, int64_t sample, struct cr_scratch *scratch, uint8_t *out,
                                         int32_t box[4]);

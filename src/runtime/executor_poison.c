@@ -1,4 +1,4 @@
-/* runtime/executor_poison.c: the work that tests add to a run: fills of dead tensors and delays of ops. Tests enable them
+/* runtime/executor_poison.c: the work that tests add to a run: fills of dead tensors and delays of ops. Tests enable it
  * with tests/harness/executor_poison.h. */
 #include "runtime/executor_internal.h"
 

@@ -151,7 +151,8 @@ struct cr_verify_rule {
     bool     by_unit;  /* A depends on the math */
     bool     no_value; /* outputs have no values to compare */
     /* Transformation of each input for the run on magnitudes, one letter for each slot: 'k' unchanged, 'a' absolute,
-     * 'n' minus absolute, 's' (mean, rstd) as (-|mean|, |rstd|). A is |output|. NULL: cr_verify_hooks.closed computes A. */
+     * 'n' minus absolute, 's' (mean, rstd) as (-|mean|, |rstd|). A is |output|. NULL: cr_verify_hooks.closed computes
+     * A. */
     const char *magnitude;
     char        before; /* the letter for accumulated outputs */
     double      extra;  /* number of roundings around the reduction */

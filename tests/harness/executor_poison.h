@@ -1,5 +1,5 @@
-/* harness/executor_poison.h: finds errors of memory plans and of waits: fills dead tensors with NaN (cr_exec_poison) and
- * delays ops (cr_exec_jitter).
+/* harness/executor_poison.h: finds errors of memory plans and of waits: fills dead tensors with NaN (cr_exec_poison)
+ * and delays ops (cr_exec_jitter).
  *
  * Fills are work of the compute stream. The fill of a tensor stands at the first op of that stream where the compute
  * stream knows that all ops that touch the tensor are complete. This is after the last op that touches the tensor. If
@@ -124,7 +124,8 @@ static inline int compare_fills(const void *a, const void *b) {
 }
 
 /* Finds the ranges of all tensors that die in a planned program, in the order of ops. The caller frees *out with
- * cr_free. A tensor whose bytes another stream reuses at once is left out; the first comment of this file explains why. */
+ * cr_free. A tensor whose bytes another stream reuses at once is left out; the first comment of this file explains
+ * why. */
 static inline cr_status cr_fills_make(const struct cr_program *p, struct cr_fill **out, int *count) {
     struct fill_search s    = {0};
     struct cr_fill    *fill = NULL;

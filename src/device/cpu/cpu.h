@@ -56,12 +56,12 @@ cr_status cr_cpu_spdnn(struct cr_device *device, const struct cr_spdnn_net *net,
 cr_status cr_ref_prepare(struct cr_device *device, const struct cr_program *program, const struct cr_op *op,
                          void **prepared, size_t *workspace_bytes);
 
-/* device/cpu/reference/ref_optim.c: updates the state buffer (CR_STATE_*) after an optimizer step: counters, the non-finite flag, the loss scale. `good`:
- * the parameters were updated. */
+/* device/cpu/reference/ref_optim.c: updates the state buffer (CR_STATE_*) after an optimizer step: counters, the
+ * non-finite flag, the loss scale. `good`: the parameters were updated. */
 void cr_cpu_count_update(double *state, bool good, const struct cr_sgd_attr *attr);
 
-/* device/cpu/tuned/supports.c: returns whether the op uses only slots that the tuned and the oneDNN kernels support. The other fused slots are
- * supported by GPUs and by ref kernels. */
+/* device/cpu/tuned/supports.c: returns whether the op uses only slots that the tuned and the oneDNN kernels support.
+ * The other fused slots are supported by GPUs and by ref kernels. */
 bool cr_cpu_supports(const struct cr_op *op);
 
 /* Returns whether cpu.conv3 is the fastest kernel for this convolution (or gradient) on this machine. The oneDNN
