@@ -335,7 +335,8 @@ WORDS = [
     Word("speaks", "reports error", [(part("speaks?|spoken|spoke"), CODE), (r"\b(?:speaks?|speaking|spoken)\b", PROSE)],
          [(IDENTIFIER, "cr_comm_speaks(c);"), (COMMENT, "the rank that speaks")]),
     Word("patience", "timeout", [(r"patien(?:ce|t)", ALL + NAMES)], [(IDENTIFIER, "double patience_s;"), (STRING, "patience ran out")],
-         [("*", r"(?:config|ranks)(?:\.|->)patience|ranks, patience", "the old INI key ranks.patience")]),
+         [("*", r"(?:config|ranks)(?:\.|->)patience|ranks, patience", "the INI key ranks.patience"),
+          ("docs/reference/config.md", r"`patience`", "the INI key ranks.patience")]),
     Word("order (pass)", "synchronise, insert waits", [
         (r"\bcr_pass_order\b|\bcr_order_check\w*|\border_check\b|\bcorrupted_orders\w*", CODE),
         (r"\bcr_pass_order\b|\border pass\b|\bpass `?order\b|\border check\b", PROSE), (r"(?:^|/)(?:order|order_check|order_shuffle)\.[ch]$|test_order\b|\.order\.txt$", NAMES),
@@ -425,7 +426,8 @@ WORDS = [
         (r"\bthe plain ways?\b|\bwhat each convolution takes\b", PROSE)], [(STRING, "what each convolution takes over, beside the plain way")]),
     Word("laws, house, bitten", "invariants, architecture, pitfalls", [
         (r"\blaws?\b(?! of (?:large|large numbers))", PROSE), (part("laws?"), CODE), (r"\bthe house\b|\bhouse (?:rules?|style)\b|\bparts? of the house\b", PROSE), (r"\bbitten\b", PROSE)],
-         [(COMMENT, "Laws"), (DOCUMENT, "## The house"), (DOCUMENT, "What has bitten us")]),
+         [(COMMENT, "Laws"), (DOCUMENT, "## The house"), (DOCUMENT, "What has bitten us")],
+         [("packaging/THIRD_PARTY_NOTICES.md", r"Copyright laws", "the text of a licence")]),
     Word("sets the smallest weights to 0", "prunes by magnitude", [
         (r"\bsmallest weights to (?:0|zero)\b", PROSE)], [(STRING, "Sets the smallest weights to 0")]),
     Word("apart from it, times lr", "decoupled weight decay", [(r"\bapart from it\b|\btimes lr\b(?! \*)", PROSE)], [(STRING, "apart from it, times lr")]),
