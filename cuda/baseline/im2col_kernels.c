@@ -74,14 +74,9 @@ static void release_nothing(void *prepared) {
     (void)prepared;
 }
 
-static const struct cr_kernel kernel_cublas = {.name          = "im2col+cublas",
-                                               .op            = CR_OP_conv,
-                                               .math          = CR_MATH_F32,
-                                               .deterministic = true,
-                                               .accepts       = blas_accepts,
-                                               .prepare       = blas_prepare,
-                                               .launch        = blas_launch,
-                                               .release       = release_nothing};
+static const struct cr_kernel kernel_cublas = {CR_KERNEL("im2col+cublas", conv, CR_MATH_F32), .accepts = blas_accepts,
+                                               .prepare = blas_prepare, .launch = blas_launch,
+                                               .release = release_nothing};
 
 /* ---- cuSPARSE ---- */
 
@@ -236,16 +231,13 @@ static int sparse_algo_count(struct cr_device *device, const struct cr_program *
     return (int)CR_COUNT(algos);
 }
 
-static const struct cr_kernel kernel_cusparse = {.name          = "im2col+cusparse",
-                                                 .op            = CR_OP_conv,
-                                                 .math          = CR_MATH_F32,
-                                                 .deterministic = true,
-                                                 .sparse        = true,
-                                                 .accepts       = sparse_accepts,
-                                                 .algo_count    = sparse_algo_count,
-                                                 .prepare       = sparse_prepare,
-                                                 .launch        = sparse_launch,
-                                                 .release       = product_close};
+static const struct cr_kernel kernel_cusparse = {CR_KERNEL("im2col+cusparse", conv, CR_MATH_F32),
+                                                 .sparse     = true,
+                                                 .accepts    = sparse_accepts,
+                                                 .algo_count = sparse_algo_count,
+                                                 .prepare    = sparse_prepare,
+                                                 .launch     = sparse_launch,
+                                                 .release    = product_close};
 
 const struct cr_kernel *const cr_cuda_baseline_kernels[] = {&kernel_cublas, &kernel_cusparse, NULL};
 #else

@@ -81,14 +81,12 @@ void              cr_cuda_linear_free(struct cuda_linear_filter *filter);
 
 /* Members of struct cr_kernel that all kernels of sparse filters share. CONV and FILTER expect the functions algo_name,
  * prepare and release, and FILTER expects filter_accepts and filter_launch. */
-#define CUDA_SPARSE_KERNEL(kind, kernel_name, kernel_math)                                                             \
-    .name = kernel_name, .op = kind, .math = kernel_math, .deterministic = true
 #define CUDA_SPARSE_CONV(kernel_name, kernel_math)                                                                     \
-    CUDA_SPARSE_KERNEL(CR_OP_conv, kernel_name, kernel_math), .sparse = true, .algo_name = algo_name,                  \
-                                                              .prepare = prepare, .release = release
+    CR_KERNEL(kernel_name, conv, kernel_math), .sparse = true, .algo_name = algo_name, .prepare = prepare,             \
+                                               .release = release
 #define CUDA_SPARSE_FILTER(kernel_name)                                                                                \
-    CUDA_SPARSE_KERNEL(CR_OP_sparse_filter, kernel_name, CR_MATH_EXACT),                                               \
-        .algo_name = algo_name, .prepare = prepare, .release = release, .accepts = filter_accepts,                     \
-        .launch = filter_launch
+    CR_KERNEL(kernel_name, sparse_filter, CR_MATH_EXACT), .algo_name = algo_name, .prepare = prepare,                  \
+                                                          .release = release, .accepts = filter_accepts,               \
+                                                          .launch = filter_launch
 
 #endif

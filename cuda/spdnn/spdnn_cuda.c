@@ -191,11 +191,6 @@ out:
     return status;
 }
 
-static int compare_seconds(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Runs and times one part of the inputs, each repetition from the start. Adds the median time. */
 static cr_status run_part(struct cr_cuda_spdnn_run *r, int64_t first, int64_t count, double *seconds,
                           struct cr_spdnn_result *out) {
@@ -210,7 +205,7 @@ static cr_status run_part(struct cr_cuda_spdnn_run *r, int64_t first, int64_t co
         CUDA_TRY(cudaEventElapsedTime(&ms, r->begin, r->end));
         seconds[i] = (double)ms * 1e-3;
     }
-    qsort(seconds, (size_t)r->options->repeats, sizeof *seconds, compare_seconds);
+    qsort(seconds, (size_t)r->options->repeats, sizeof *seconds, cr_compare_doubles);
     out->seconds += seconds[r->options->repeats / 2];
     return add_results(r, first, count, out);
 }

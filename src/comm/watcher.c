@@ -1,5 +1,5 @@
-/* comm/watcher.c: the thread that watches the other ranks and ends this process after a failure. See comm/transport.h.
- */
+/* comm/watcher.c: the thread that watches the other ranks and ends this process after a failure.
+ * See comm/transport.h. */
 #include "comm/transport.h"
 
 #include <errno.h>

@@ -238,6 +238,12 @@ CR_MUST cr_status cr_pass_insert_waits(struct cr_program *program);
  */
 CR_MUST cr_status cr_pass_plan(struct cr_program *program, size_t alignment, bool reuse);
 
+/* Returns the tensor at the start of the chain of aliases of tensor t. */
+static inline int cr_alias_root(const struct cr_program *p, int t) {
+    while (p->tensor[t].alias != CR_NONE) t = p->tensor[t].alias;
+    return t;
+}
+
 /* ---- checks ---- */
 
 /* Replays the program with one vector clock per stream. Two accesses conflict when they touch the same bytes and at

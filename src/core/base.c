@@ -319,3 +319,8 @@ int64_t cr_process_age_ns(void) {
     if (clock_gettime(CLOCK_BOOTTIME, &now) != 0) return 0;
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec - start * (1000000000 / ticks);
 }
+
+int cr_compare_doubles(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}

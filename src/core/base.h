@@ -151,4 +151,7 @@ void cr_log_prefix(const char *who);
 int64_t cr_time_ns(void);        /* monotonic clock */
 int64_t cr_process_age_ns(void); /* time since the kernel started this process, resolution 10 ms; 0 if unknown */
 
+/* Comparison function of qsort for an array of double. */
+int cr_compare_doubles(const void *a, const void *b);
+
 #endif

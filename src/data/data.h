@@ -26,9 +26,8 @@ void cr_image_free(struct cr_image *image);
 
 enum { CR_IMAGE_SIDE_MAX = 32768, CR_IMAGE_PIXELS_MAX = 1 << 28 };
 
-/* Decodes a PNG or JPEG of `count` bytes in memory; the caller frees `out` with cr_image_free. `name` is used in
- * messages. CR_ERR_FORMAT: the bytes are no PNG or JPEG, are damaged, or exceed the limits above. CR_ERR_MEMORY. */
-CR_MUST cr_status cr_image_decode(const void *bytes, size_t count, const char *name, struct cr_image *out);
+/* Reads a PNG or JPEG file; the caller frees `out` with cr_image_free. CR_ERR_FORMAT: the file is no PNG or JPEG, is
+ * damaged, or exceeds the limits above. CR_ERR_IO, CR_ERR_MEMORY. */
 CR_MUST cr_status cr_image_read(const char *path, struct cr_image *out);
 CR_MUST cr_status cr_image_write_png(const char *path, const uint8_t *rgb, int width, int height);
 
@@ -61,11 +60,6 @@ struct cr_prepare {                  /* built by cr_prepare_from_config */
 /* Fills `out` with the sizes, crop and augmentation of this configuration and split; `auto` and 0 are replaced by
  * their values. CR_ERR_CONFIG: a range is invalid. */
 CR_MUST cr_status cr_prepare_from_config(const struct cr_config *config, enum cr_split split, struct cr_prepare *out);
-/* Prepares a training image with the random numbers of (seed, epoch, sample). out is [size][size][3]. The device
- * applies box = (dy, dx, flip, 0) later: the network sees pixel (y + dy, x + dx) at (y, x), with flip pixel (y + dy,
- * size-1-x + dx), and black outside the image. */
-CR_MUST cr_status cr_prepare_train(const struct cr_prepare *prep, const struct cr_image *image, uint64_t seed,
-                                   int64_t epoch, int64_t sample, uint8_t *out, int32_t box[4]);
 /* Fills one entry of cr_batch.mixes: how the device erases and mixes the image at index `at` of a batch of `batch`
  * images, with the random numbers of (seed, epoch, sample). The partner of image `at` is its neighbour at ^ 1 (timm
  * counts from the end of the batch; the order is random in both). A batch that several ranks divide is therefore
@@ -124,7 +118,7 @@ struct cr_loader_options {
 struct cr_batch {
     const uint8_t *images; /* [batch][size][size][3] */
     const int32_t *labels; /* [batch]; -1: padding, or a corrupt image in evaluation */
-    const int32_t *boxes;  /* [batch][4], the boxes of cr_prepare_train; NULL in evaluation */
+    const int32_t *boxes;  /* [batch][4], how the device shifts and mirrors each image; NULL in evaluation */
     const int32_t *mixes;  /* [batch][CR_MIX_NUMBERS], indexed by enum cr_mix; NULL when nothing is erased or mixed */
     int64_t        count;  /* samples of the dataset in this batch, corrupt ones included; padding follows them */
     int64_t        epoch, index;

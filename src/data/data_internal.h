@@ -142,10 +142,13 @@ void   cr_resize_across512(const struct cr_axis *axis, const uint8_t *tables, co
                            int rows, uint8_t *dst, size_t dst_stride);
 void cr_resize_down512(const int32_t *weight, int taps, const uint8_t *src, size_t stride, uint8_t *dst, size_t count);
 
-/* cr_prepare_train and cr_prepare_eval for an image that may not be decoded yet, with the scratch of the caller. */
+/* Prepares a training image, which may not be decoded yet, with the random numbers of (seed, epoch, sample). out is
+ * [size][size][3]. The device applies box = (dy, dx, flip, 0) later: the network sees pixel (y + dy, x + dx) at (y, x),
+ * with flip pixel (y + dy, size-1-x + dx), and black outside the image. */
 CR_MUST cr_status cr_prepare_train_with(const struct cr_prepare *prep, const struct cr_lazy_image *lazy, uint64_t seed,
                                         int64_t epoch, int64_t sample, struct cr_scratch *scratch, uint8_t *out,
                                         int32_t box[4]);
+/* cr_prepare_eval for an image that may not be decoded yet, with the scratch of the caller. */
 CR_MUST cr_status cr_prepare_eval_with(const struct cr_prepare *prep, const struct cr_lazy_image *lazy,
                                        struct cr_scratch *scratch, uint8_t *out);
 

@@ -97,6 +97,10 @@ struct cr_kernel {
     void (*release)(void *prepared);
 };
 
+/* The first members of a deterministic kernel. `kind` is the op kind without CR_OP_. */
+#define CR_KERNEL(kernel_name, kind, kernel_math)                                                                      \
+    .name = kernel_name, .op = CR_OP_##kind, .math = kernel_math, .deterministic = true
+
 struct cr_comm; /* comm/comm.h */
 
 /* Options of cr_device_open. */

@@ -43,11 +43,6 @@ static bool is_transient(const struct cr_tensor *t) {
     return t->region == CR_REGION_POOL && t->first >= 0;
 }
 
-static int chain_root(const struct cr_program *p, int t) {
-    while (p->tensor[t].alias != CR_NONE) t = p->tensor[t].alias;
-    return t;
-}
-
 static enum cr_plan_kind kind_of_op(enum cr_op_kind op) {
     switch (op) {
     case CR_OP_bn_sums:
@@ -92,7 +87,7 @@ static void find_lifetimes(struct view *v) {
     for (int t = 0; t < p->tensors; t++) {
         const struct cr_tensor *x = &p->tensor[t];
         if (!is_transient(x)) continue;
-        struct lifetime *lifetime = &v->lifetime[chain_root(p, t)];
+        struct lifetime *lifetime = &v->lifetime[cr_alias_root(p, t)];
         if (!lifetime->used) *lifetime = (struct lifetime){v->interval[t].lower, v->interval[t].upper - 1, true};
         lifetime->first = CR_MIN(lifetime->first, v->interval[t].lower);
         lifetime->last  = CR_MAX(lifetime->last, v->interval[t].upper - 1);

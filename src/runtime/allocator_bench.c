@@ -15,15 +15,10 @@ struct interval {
     bool used; /* false: no block begins with this tensor */
 };
 
-static int root_of(const struct cr_program *p, int t) {
-    while (p->tensor[t].alias != CR_NONE) t = p->tensor[t].alias;
-    return t;
-}
-
 static void merge_aliases(const struct cr_program *p, const struct cr_stream_interval *own, struct interval *interval) {
     for (int t = 0; t < p->tensors; t++) {
         if (p->tensor[t].region != CR_REGION_POOL || p->tensor[t].first < 0 || !p->tensor[t].bytes) continue;
-        struct interval *s = &interval[root_of(p, t)];
+        struct interval *s = &interval[cr_alias_root(p, t)];
         if (!s->used) *s = (struct interval){own[t].lower, own[t].upper, true};
         s->lower = CR_MIN(s->lower, own[t].lower);
         s->upper = CR_MAX(s->upper, own[t].upper);

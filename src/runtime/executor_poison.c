@@ -1,5 +1,5 @@
-/* runtime/executor_poison.c: the work that tests add to a run: fills of dead tensors and delays of ops. Tests enable
- * them with tests/harness/executor_poison.h. */
+/* runtime/executor_poison.c: the work that tests add to a run: fills of dead tensors and delays of ops. Tests enable it
+ * with tests/harness/executor_poison.h. */
 #include "runtime/executor_internal.h"
 
 enum { DELAY_MAX_NS = 50 * 1000, DELAY_ONE_IN = 4 };

@@ -23,13 +23,8 @@ struct timing {
     double                 enqueue_s;       /* time that the host needed to enqueue the last timed pass */
 };
 
-static int compare_doubles(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double median(double *v, int n) {
-    qsort(v, (size_t)n, sizeof *v, compare_doubles);
+    qsort(v, (size_t)n, sizeof *v, cr_compare_doubles);
     return 0.5 * (v[(n - 1) / 2] + v[n / 2]);
 }
 

@@ -2,14 +2,10 @@
  *
  * The sums may be off by their own bound (verification/sums.c). This error is propagated through the formulas of
  * bn_finalize and bn_grad_finalize. The whole bound is slack. */
-#include "verification/verify.h"
+#include "verification/bound.h"
 
 #include <float.h>
 #include <math.h>
-
-static double larger(double a, double b) {
-    return a > b ? a : b;
-}
 
 bool cr_verify_fuses_finalize(const struct cr_op *op) {
     if (op->kind == CR_OP_conv) return op->in[CR_IN_conv_gamma] >= 0;
@@ -22,13 +18,13 @@ void cr_verify_finalize(const struct cr_verify_finalize *f, double want[CR_VERIF
                         double error[CR_VERIFY_BN_NUMBERS]) {
     const double M = (double)f->attr->count, m = (double)f->attr->momentum, eps = (double)f->attr->eps, k = f->k;
     const double mean = f->sum / M, square = f->squares / M, raw = square - mean * mean, var = raw < 0 ? 0 : raw;
-    const double rstd = 1 / sqrt(var + eps), scale = f->gamma * rstd, unbias = M / larger(M - 1, 1);
+    const double rstd = 1 / sqrt(var + eps), scale = f->gamma * rstd, unbias = M / largest(M - 1, 1);
     const bool   moves  = isfinite(mean) && isfinite(var);
     const double d_mean = f->sum_error / M + k * fabs(mean), d_sum = f->sum_error / M;
     const double d_var =
         f->squares_error / M + 2 * fabs(mean) * d_sum + d_sum * d_sum + k * (fabs(square) + mean * mean);
-    const double high = 1 / sqrt(larger(raw - d_var, 0) + eps), low = 1 / sqrt(larger(raw + d_var, 0) + eps);
-    const double d_rstd  = larger(high - rstd, rstd - low) + k * rstd,
+    const double high = 1 / sqrt(largest(raw - d_var, 0) + eps), low = 1 / sqrt(largest(raw + d_var, 0) + eps);
+    const double d_rstd  = largest(high - rstd, rstd - low) + k * rstd,
                  d_scale = fabs(f->gamma) * d_rstd + k * fabs(scale);
 
     want[CR_VERIFY_BN_MEAN]         = mean;

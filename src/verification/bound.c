@@ -1,24 +1,11 @@
-/* verification/bound.c: the rule of every op kind that gives A, the expression over absolute values in the error bound.
- *
- * The table has one rule for each op kind. cr_verify_rule asserts that a kind has one, so a new op needs a rule.
- * Formulas of n and of the arithmetic are in verification/numbers.c. */
-#include "verification/verify.h"
+/* verification/bound.c: the functions of an op kind that compute A, the expression over absolute values in the error
+ * bound, and that judge fused ops. Formulas of n and of the arithmetic are in verification/numbers.c, the numbers of
+ * each op kind in verification/rules.c. */
+#include "verification/bound.h"
 
 #include <float.h>
 #include <math.h>
 #include <string.h>
-
-static double largest(double a, double b) {
-    return a > b ? a : b;
-}
-
-static int64_t dim(const struct cr_program *p, int tensor, int i) {
-    return p->tensor[tensor].dim[i];
-}
-
-static int64_t elems(const struct cr_program *p, int tensor) {
-    return cr_tensor_elems(&p->tensor[tensor]);
-}
 
 /* ---- closed forms ---- */
 
@@ -244,95 +231,29 @@ static void closed_ema(const struct cr_verify_values *v, double *const scale[]) 
 
 /* ---- the table ---- */
 
-/* relu_grad is a copy unless it adds a gradient or computes sums. */
-enum { RELU_GRAD_NOT_EXACT = 1u << CR_IN_relu_grad_add | 1u << CR_IN_relu_grad_bn_x | 1u << CR_IN_relu_grad_bn2_x };
-
-static const struct cr_verify_rule rules[CR_OP_COUNT] = {
-    [CR_OP_normalize]         = {.magnitude = "kk", .extra = 5, .adjust = adjust_normalize},
-    [CR_OP_mix]               = {.exact = true},
-    [CR_OP_conv]              = {.magnitude = "kakaakkkkk",
-                                 .extra     = 1,
-                                 .products  = true,
-                                 .pads      = true,
-                                 .prologue  = cr_verify_prologue_conv,
-                                 .epilogue  = cr_verify_epilogue_conv},
-    [CR_OP_bn_sums]           = {.magnitude = "a", .extra = 2},
-    [CR_OP_bn_finalize]       = {.closed = closed_bn_finalize, .extra = 4, .by_unit = true},
-    [CR_OP_bn_scale_bias]     = {.magnitude = "aank", .extra = 6},
-    [CR_OP_fold_bn]           = {.magnitude = "aaank", .extra = 6},
-    [CR_OP_bn_apply]          = {.magnitude = "aakaa", .extra = 6, .epilogue = cr_verify_epilogue_bn_apply},
-    [CR_OP_relu]              = {.exact = true},
-    [CR_OP_add]               = {.magnitude = "aa", .extra = 1},
-    [CR_OP_maxpool]           = {.exact    = true,
-                                 .unless   = 1u << CR_IN_maxpool_scale_bias,
-                                 .prologue = cr_verify_prologue_maxpool,
-                                 .epilogue = cr_verify_epilogue_maxpool},
-    [CR_OP_avgpool]           = {.magnitude = "a", .extra = 3},
-    [CR_OP_avgpool2x2]        = {.magnitude = "a", .extra = 3},
-    [CR_OP_se_scale]          = {.magnitude = "ak", .extra = 8},
-    [CR_OP_pad_shortcut]      = {.exact = true},
-    [CR_OP_dense]             = {.magnitude = "aaa", .extra = 2, .products = true},
-    [CR_OP_loss]              = {.closed = closed_loss, .extra = 4},
-    [CR_OP_loss_grad]         = {.closed = closed_loss_grad, .extra = 6},
-    [CR_OP_dense_dgrad]       = {.magnitude = "aa", .extra = 1, .products = true},
-    [CR_OP_dense_wgrad]       = {.magnitude = "aa", .before = 'a', .extra = 1, .products = true},
-    [CR_OP_dense_bgrad]       = {.magnitude = "a", .before = 'a', .extra = 1},
-    [CR_OP_avgpool_grad]      = {.magnitude = "a", .extra = 3},
-    [CR_OP_maxpool_grad]      = {.magnitude = "ak"},
-    [CR_OP_avgpool2x2_grad]   = {.magnitude = "a", .extra = 3},
-    [CR_OP_se_scale_grad]     = {.magnitude = "aak", .extra = 12},
-    [CR_OP_pad_shortcut_grad] = {.exact = true},
-    [CR_OP_relu_grad]         = {.exact    = true,
-                                 .unless   = RELU_GRAD_NOT_EXACT,
-                                 .extra    = 1,
-                                 .epilogue = cr_verify_epilogue_relu_grad},
-    [CR_OP_bn_grad_sums]      = {.extra = 9, .epilogue = cr_verify_epilogue_bn_grad_sums},
-    /* negative grad_sums and mean make every term of the three coefficients positive, and of dgamma and dbeta negative
-     */
-    [CR_OP_bn_grad_finalize]   = {.magnitude = "nas", .before = 'n', .extra = 9},
-    [CR_OP_bn_grad_apply]      = {.extra = 5, .epilogue = cr_verify_epilogue_bn_grad_apply},
-    [CR_OP_pool_bn_grad_sums]  = {.extra = 9, .epilogue = cr_verify_epilogue_pool_bn_grad_sums},
-    [CR_OP_pool_bn_grad_apply] = {.extra = 5, .epilogue = cr_verify_epilogue_pool_bn_grad_apply},
-    [CR_OP_channel_scale]      = {.magnitude = "aa", .extra = 1},
-    [CR_OP_conv_dgrad]         = {.magnitude = "aaakkkk",
-                                  .extra     = 1,
-                                  .products  = true,
-                                  .pads      = true,
-                                  .prologue  = cr_verify_prologue_dgrad,
-                                  .epilogue  = cr_verify_epilogue_dgrad},
-    [CR_OP_conv_wgrad]         = {.magnitude = "kak",
-                                  .before    = 'a',
-                                  .extra     = 1,
-                                  .products  = true,
-                                  .pads      = true,
-                                  .prologue  = cr_verify_prologue_wgrad},
-    [CR_OP_conv_grad]          = {.magnitude = "kkkakkkakk",
-                                  .before    = 'a',
-                                  .extra     = 1,
-                                  .products  = true,
-                                  .pads      = true,
-                                  .prologue  = cr_verify_prologue_conv_grad,
-                                  .epilogue  = cr_verify_epilogue_conv_grad},
-    [CR_OP_s2d_filter]         = {.exact = true},
-    [CR_OP_s2d_filter_grad]    = {.magnitude = "a", .before = 'a'},
-    [CR_OP_grad_norm]          = {.closed = closed_grad_norm, .extra = 4},
-    [CR_OP_sgd]                = {.magnitude = "aaakkk", .extra = 12, .adjust = adjust_sgd, .correct = correct_sgd},
-    [CR_OP_adamw]              = {.closed = closed_update, .extra = 24},
-    [CR_OP_param_norms]        = {.magnitude = "aak", .extra = 4},
-    [CR_OP_lars]               = {.closed = closed_update, .extra = 24},
-    [CR_OP_ema]                = {.closed = closed_ema, .extra = 6},
-    [CR_OP_cast]               = {.exact = true, .rounds = true},
-    [CR_OP_zero]               = {.exact = true},
-    [CR_OP_offload]            = {.exact = true},
-    [CR_OP_prefetch]           = {.exact = true},
-    [CR_OP_all_reduce]         = {.exact = true}, /* with one rank the sum is a copy */
-    [CR_OP_barrier]            = {.exact = true, .no_value = true},
-    /* the layout depends on the weight format; the convolutions that use it are compared */
-    [CR_OP_sparse_filter] = {.exact = true, .no_value = true},
+static const struct cr_verify_hooks hooks[CR_OP_COUNT] = {
+    [CR_OP_normalize]          = {.adjust = adjust_normalize},
+    [CR_OP_conv]               = {.prologue = cr_verify_prologue_conv, .epilogue = cr_verify_epilogue_conv},
+    [CR_OP_bn_finalize]        = {.closed = closed_bn_finalize},
+    [CR_OP_bn_apply]           = {.epilogue = cr_verify_epilogue_bn_apply},
+    [CR_OP_maxpool]            = {.prologue = cr_verify_prologue_maxpool, .epilogue = cr_verify_epilogue_maxpool},
+    [CR_OP_loss]               = {.closed = closed_loss},
+    [CR_OP_loss_grad]          = {.closed = closed_loss_grad},
+    [CR_OP_relu_grad]          = {.epilogue = cr_verify_epilogue_relu_grad},
+    [CR_OP_bn_grad_sums]       = {.epilogue = cr_verify_epilogue_bn_grad_sums},
+    [CR_OP_bn_grad_apply]      = {.epilogue = cr_verify_epilogue_bn_grad_apply},
+    [CR_OP_pool_bn_grad_sums]  = {.epilogue = cr_verify_epilogue_pool_bn_grad_sums},
+    [CR_OP_pool_bn_grad_apply] = {.epilogue = cr_verify_epilogue_pool_bn_grad_apply},
+    [CR_OP_conv_dgrad]         = {.prologue = cr_verify_prologue_dgrad, .epilogue = cr_verify_epilogue_dgrad},
+    [CR_OP_conv_wgrad]         = {.prologue = cr_verify_prologue_wgrad},
+    [CR_OP_conv_grad]          = {.prologue = cr_verify_prologue_conv_grad, .epilogue = cr_verify_epilogue_conv_grad},
+    [CR_OP_grad_norm]          = {.closed = closed_grad_norm},
+    [CR_OP_sgd]                = {.adjust = adjust_sgd, .correct = correct_sgd},
+    [CR_OP_adamw]              = {.closed = closed_update},
+    [CR_OP_lars]               = {.closed = closed_update},
+    [CR_OP_ema]                = {.closed = closed_ema},
 };
 
-const struct cr_verify_rule *cr_verify_rule(enum cr_op_kind kind) {
-    const struct cr_verify_rule *rule = &rules[kind];
-    CR_ASSERT(rule->exact || rule->magnitude || rule->closed || rule->epilogue); /* a new op kind needs a rule above */
-    return rule;
+const struct cr_verify_hooks *cr_verify_hooks(enum cr_op_kind kind) {
+    return &hooks[kind];
 }

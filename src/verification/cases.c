@@ -1,12 +1,9 @@
 /* verification/cases.c: bounds of fused ops, part 2: ReLU masks of gradients, and bit masks as outputs. */
-#include "verification/verify.h"
+#include "verification/bound.h"
 
 #include <float.h>
 #include <math.h>
 
-static const struct cr_tensor *tensor_of(const struct cr_program *p, int id) {
-    return &p->tensor[id];
-}
 static bool is_float(double x) {
     return (double)(float)x == x;
 }

@@ -9,14 +9,11 @@
  *     before or after they are rounded.
  * All three are computed element by element: only an element that may differ gets slack, by the effect of the
  * difference. Where f32 arithmetic is exact, as for 0*scale + 0, nothing may differ. */
-#include "verification/verify.h"
+#include "verification/bound.h"
 
 #include <float.h>
 #include <math.h>
 
-static const struct cr_tensor *tensor_of(const struct cr_program *p, int id) {
-    return &p->tensor[id];
-}
 static int64_t elems_of(const struct cr_program *p, int id) {
     return cr_tensor_elems(&p->tensor[id]);
 }

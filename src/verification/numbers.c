@@ -1,22 +1,10 @@
 /* verification/numbers.c: numbers of the error bound: lengths of reductions, error models of arithmetic, and roundings
  * of number types. See verification/verify.h. */
-#include "verification/verify.h"
+#include "verification/bound.h"
 
 #include <float.h>
 #include <math.h>
 #include <string.h>
-
-static double largest(double a, double b) {
-    return a > b ? a : b;
-}
-
-static int64_t dim(const struct cr_program *p, int tensor, int i) {
-    return p->tensor[tensor].dim[i];
-}
-
-static int64_t elems(const struct cr_program *p, int tensor) {
-    return cr_tensor_elems(&p->tensor[tensor]);
-}
 
 /* ---- n: lengths of reductions ---- */
 

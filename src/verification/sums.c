@@ -1,11 +1,7 @@
 /* verification/sums.c: bounds of fused ops, part 3: sums of values that the same op has just computed. */
-#include "verification/verify.h"
+#include "verification/bound.h"
 
 #include <math.h>
-
-static const struct cr_tensor *tensor_of(const struct cr_program *p, int id) {
-    return &p->tensor[id];
-}
 
 struct sums {
     int           of, slot;      /* output slots: the values, their [2, C] sums */

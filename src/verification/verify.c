@@ -193,12 +193,13 @@ static cr_status expected_alloc(const struct ref_run *t, struct cr_verify_expect
 /* Loads the inputs, applies the prologue of the rule and runs the reference kernel. *flips receives whether an operand
  * may be off; NULL if not needed. */
 static cr_status run_pass(struct ref_run *t, const struct cr_verify_rule *rule, enum cr_verify_pass pass, bool *flips) {
-    const struct cr_op   op         = t->op;
-    struct cr_verify_run run        = {.pass = pass, .original = t->original, .op = &t->op, .in = t->in};
-    const bool           magnitudes = pass != CR_VERIFY_WANT;
-    cr_status            status;
+    const struct cr_verify_hooks *hooks      = cr_verify_hooks(t->op.kind);
+    const struct cr_op            op         = t->op;
+    struct cr_verify_run          run        = {.pass = pass, .original = t->original, .op = &t->op, .in = t->in};
+    const bool                    magnitudes = pass != CR_VERIFY_WANT;
+    cr_status                     status;
     load_inputs(t, magnitudes ? rule->magnitude : NULL, magnitudes ? rule->before : 'k');
-    if (rule->prologue) rule->prologue(&run);
+    if (hooks->prologue) hooks->prologue(&run);
     status = run_reference(t);
     t->op  = op;
     if (flips) *flips = run.flips;
@@ -220,10 +221,11 @@ static cr_status expected_want(struct ref_run *t, const struct cr_verify_rule *r
 /* A, and as slack the increase of A where operands may be off. */
 static cr_status expected_scale(struct ref_run *t, const struct cr_verify_rule *rule,
                                 struct cr_verify_expected *expected) {
-    const struct cr_op         op   = t->op;
-    const struct cr_step_block step = t->step;
-    bool                       flips;
-    if (rule->adjust) rule->adjust(&t->op, &t->step);
+    const struct cr_verify_hooks *hooks = cr_verify_hooks(t->op.kind);
+    const struct cr_op            op    = t->op;
+    const struct cr_step_block    step  = t->step;
+    bool                          flips;
+    if (hooks->adjust) hooks->adjust(&t->op, &t->step);
     CR_TRY(run_pass(t, rule, CR_VERIFY_SCALE, &flips));
     for (int s = 0; s < CR_OP_OUT_MAX; s++)
         for (int64_t i = 0; i < expected->elems[s]; i++) expected->scale[s][i] = fabs(result_at(t, s, i));
@@ -264,7 +266,8 @@ static bool inputs_are_finite(const struct ref_run *t) {
 }
 
 static cr_status expected_fill(struct ref_run *t, enum cr_math math, struct cr_verify_expected *expected) {
-    const struct cr_verify_rule *rule = cr_verify_rule(t->op.kind);
+    const struct cr_verify_rule  *rule  = cr_verify_rule(t->op.kind);
+    const struct cr_verify_hooks *hooks = cr_verify_hooks(t->op.kind);
     CR_TRY(expected_alloc(t, expected));
     CR_TRY(expected_want(t, rule, expected));
     expected->exact = cr_verify_is_exact(&t->op);
@@ -281,8 +284,8 @@ static cr_status expected_fill(struct ref_run *t, enum cr_math math, struct cr_v
     v.want                    = (const double *const *)expected->want;
     for (int s = 0; s < CR_OP_IN_MAX; s++) v.in[s] = t->in[s];
     expected->spreads = rule->pads && !inputs_are_finite(t);
-    if (rule->closed) rule->closed(&v, expected->scale);
-    if (rule->correct) rule->correct(&v, expected->scale);
+    if (hooks->closed) hooks->closed(&v, expected->scale);
+    if (hooks->correct) hooks->correct(&v, expected->scale);
     for (int s = 0; s < CR_OP_OUT_MAX; s++) {
         if (!expected->elems[s]) continue;
         /* With a NaN or infinite input A is not usable: the elements that it reaches are compared by position. */
@@ -292,7 +295,7 @@ static cr_status expected_fill(struct ref_run *t, enum cr_math math, struct cr_v
         expected->tiny[s]  = cr_verify_tiny(&v, s);
     }
     expected->peak = cr_verify_peak(&t->program, &t->op);
-    return rule->epilogue ? rule->epilogue(&v, expected) : CR_OK;
+    return hooks->epilogue ? hooks->epilogue(&v, expected) : CR_OK;
 }
 
 cr_status cr_verify_expected_make(struct cr_device *cpu, const struct cr_program *program, const struct cr_op *op,
@@ -311,29 +314,6 @@ out:
     else
         *out = expected;
     return status;
-}
-
-/* The relaxations that change the bounds of this op. */
-static unsigned relevant_relaxations(const struct cr_op *op, unsigned relaxations) {
-    const bool forward = op->kind == CR_OP_conv, backward = op->kind == CR_OP_conv_dgrad;
-    unsigned   kinds = 0;
-    if (forward && op->in[CR_IN_conv_bias] >= 0) kinds |= CR_RELAXED_HALF_BIAS;
-    if ((forward && op->in[CR_IN_conv_add] >= 0) || (backward && op->in[CR_IN_conv_dgrad_add] >= 0))
-        kinds |= CR_RELAXED_ROUNDED_SUM;
-    if (backward && op->in[CR_IN_conv_dgrad_bn_x] >= 0) kinds |= CR_RELAXED_ZERO_GRADIENT;
-    return relaxations & kinds;
-}
-
-bool cr_verify_expected_reuse(struct cr_verify_expected *expected, enum cr_math math, unsigned relaxations) {
-    if (!expected->op ||
-        relevant_relaxations(expected->op, expected->relaxations) != relevant_relaxations(expected->op, relaxations))
-        return false;
-    const struct cr_verify_unit *a = cr_verify_unit(math), *b = cr_verify_unit(expected->math);
-    const bool by_unit = cr_verify_rule(expected->op->kind)->by_unit || cr_verify_fuses_finalize(expected->op);
-    if (by_unit && (a->sum != b->sum || a->operand != b->operand || a->drift != b->drift)) return false;
-    expected->math        = math;
-    expected->relaxations = relaxations;
-    return true;
 }
 
 cr_status cr_verify_op(struct cr_device *cpu, const struct cr_program *program, const struct cr_op *op,

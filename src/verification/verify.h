@@ -87,10 +87,7 @@ struct cr_verify_expected {
 CR_MUST cr_status cr_verify_expected_make(struct cr_device *cpu, const struct cr_program *program,
                                           const struct cr_op *op, enum cr_math math, const struct cr_step_block *step,
                                           const struct cr_verify_io *io, struct cr_verify_expected *out);
-/* Adapts a reference result to another kernel with this math and these relaxations. Returns false when it must be
- * computed again. */
-bool cr_verify_expected_reuse(struct cr_verify_expected *expected, enum cr_math math, unsigned relaxations);
-void cr_verify_expected_free(struct cr_verify_expected *expected);
+void              cr_verify_expected_free(struct cr_verify_expected *expected);
 /* Compares the outputs got[slot] (host memory in the types of the tensors) with the reference result. */
 void cr_verify_compare(const struct cr_verify_expected *expected, const void *const got[],
                        struct cr_verify_result *out);
@@ -111,7 +108,7 @@ CR_MUST cr_status cr_verify_program(struct cr_device *cpu, struct cr_device *dev
 /* Returns the reference kernel of an op kind on a CPU device, or NULL. */
 const struct cr_kernel *cr_verify_ref(const struct cr_device *cpu, enum cr_op_kind kind);
 
-/* ---- for the files of this folder: verification/bound.c and verification/numbers.c ---- */
+/* ---- for the files of this folder: verification/rules.c, bound.c and numbers.c ---- */
 
 /* Error model of an arithmetic; verification/numbers.c explains the values. */
 struct cr_verify_unit {
@@ -154,13 +151,17 @@ struct cr_verify_rule {
     bool     by_unit;  /* A depends on the math */
     bool     no_value; /* outputs have no values to compare */
     /* Transformation of each input for the run on magnitudes, one letter for each slot: 'k' unchanged, 'a' absolute,
-     * 'n' minus absolute, 's' (mean, rstd) as (-|mean|, |rstd|). A is |output|. NULL: `closed` computes A. */
+     * 'n' minus absolute, 's' (mean, rstd) as (-|mean|, |rstd|). A is |output|. NULL: cr_verify_hooks.closed computes
+     * A. */
     const char *magnitude;
     char        before; /* the letter for accumulated outputs */
     double      extra;  /* number of roundings around the reduction */
+};
+/* The functions of an op kind. */
+struct cr_verify_hooks {
     /* Changes attributes and step block for the run on magnitudes (mean of normalize, sign of lr); may be NULL. */
     void (*adjust)(struct cr_op *op, struct cr_step_block *step);
-    /* Computes A; NULL if `magnitude` is used. */
+    /* Computes A; NULL if cr_verify_rule.magnitude is used. */
     void (*closed)(const struct cr_verify_values *v, double *const scale[]);
     /* Corrects A after the run on magnitudes; may be NULL. */
     void (*correct)(const struct cr_verify_values *v, double *const scale[]);
@@ -169,8 +170,9 @@ struct cr_verify_rule {
     /* Adds masks, sums and bits of a fused op at the end; may be NULL. */
     cr_status (*epilogue)(const struct cr_verify_values *v, struct cr_verify_expected *expected);
 };
-bool                         cr_verify_is_exact(const struct cr_op *op);
-const struct cr_verify_rule *cr_verify_rule(enum cr_op_kind kind); /* asserts that the kind has a rule */
+bool                          cr_verify_is_exact(const struct cr_op *op);
+const struct cr_verify_rule  *cr_verify_rule(enum cr_op_kind kind); /* asserts that the kind has a rule */
+const struct cr_verify_hooks *cr_verify_hooks(enum cr_op_kind kind);
 double cr_verify_terms(const struct cr_program *program, const struct cr_op *op, int out_slot); /* n */
 const struct cr_verify_unit *cr_verify_unit(enum cr_math math);
 double                       cr_verify_peak(const struct cr_program *program, const struct cr_op *op);
@@ -239,7 +241,7 @@ double    cr_verify_error(const struct cr_verify_expected *expected, int slot, i
 cr_status cr_verify_finalize_conv(const struct cr_verify_values *v, struct cr_verify_expected *expected);
 cr_status cr_verify_finalize_conv_grad(const struct cr_verify_values *v, struct cr_verify_expected *expected);
 
-/* Prologues and epilogues of struct cr_verify_rule. */
+/* Prologues and epilogues of struct cr_verify_hooks. */
 void      cr_verify_prologue_conv(struct cr_verify_run *run);
 void      cr_verify_prologue_wgrad(struct cr_verify_run *run);
 void      cr_verify_prologue_dgrad(struct cr_verify_run *run);

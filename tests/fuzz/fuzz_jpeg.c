@@ -3,6 +3,7 @@
  * verified image is refused there, it must be refused as a whole too. Our decoder must give the same pixels as
  * libjpeg. */
 #include "data/data_internal.h"
+#include "tests/harness/image_support.h"
 
 #include <string.h>
 
@@ -35,7 +36,7 @@ static void decode_box(const uint8_t *bytes, size_t count, bool whole_fine) {
 static void check_against_libjpeg(const uint8_t *bytes, size_t count, const struct cr_image *ours) {
     struct cr_image theirs;
     cr_jpeg_only_libjpeg(true);
-    cr_status status = cr_image_decode(bytes, count, "fuzz.jpg", &theirs);
+    cr_status status = image_decode(bytes, count, "fuzz.jpg", &theirs);
     cr_jpeg_only_libjpeg(false);
     CR_ASSERT((status == CR_OK) == (ours != NULL));
     if (!ours) return;
@@ -49,7 +50,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count) {
     struct cr_image                image;
     if (count < 2 || bytes[0] != 0xff || bytes[1] != 0xd8) return 0;
     int64_t live = cr_alloc_live();
-    bool    fine = cr_image_decode(bytes, count, "fuzz.jpg", &image) == CR_OK;
+    bool    fine = image_decode(bytes, count, "fuzz.jpg", &image) == CR_OK;
     check_against_libjpeg(bytes, count, fine ? &image : NULL);
     if (fine) {
         uint8_t small[9 * 9 * 3];

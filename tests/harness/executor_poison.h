@@ -124,8 +124,8 @@ static inline int compare_fills(const void *a, const void *b) {
 }
 
 /* Finds the ranges of all tensors that die in a planned program, in the order of ops. The caller frees *out with
- * cr_free. A tensor whose bytes another stream reuses at once is left out; the first comment of this file explains why.
- */
+ * cr_free. A tensor whose bytes another stream reuses at once is left out; the first comment of this file explains
+ * why. */
 static inline cr_status cr_fills_make(const struct cr_program *p, struct cr_fill **out, int *count) {
     struct fill_search s    = {0};
     struct cr_fill    *fill = NULL;

@@ -287,9 +287,9 @@ static cr_status wgrad_launch(struct cr_device *device, const struct cr_call *ca
 /* ---- kernels ---- */
 
 #define SPARSE_GRAD(kind, kernel_name)                                                                                 \
-    CUDA_SPARSE_KERNEL(CR_OP_conv_##kind, kernel_name, CR_MATH_F32),                                                   \
-        .sparse = true, .algo_name = cr_cuda_sparse_format_name, .accepts = kind##_accepts, .prepare = kind##_prepare, \
-        .launch = kind##_launch
+    CR_KERNEL(kernel_name, conv_##kind, CR_MATH_F32), .sparse = true, .algo_name = cr_cuda_sparse_format_name,         \
+                                                      .accepts = kind##_accepts, .prepare = kind##_prepare,            \
+                                                      .launch = kind##_launch
 static const struct cr_kernel kernel_dgrad = {SPARSE_GRAD(dgrad, "cuda.sparse_dgrad"), .release = release};
 static const struct cr_kernel kernel_wgrad = {SPARSE_GRAD(wgrad, "cuda.sparse_wgrad"), .release = wgrad_release};
 

@@ -12,26 +12,17 @@ static cr_status bench_infer(const struct cr_args *args, int *signal_taken) {
     (void)signal_taken;
     return cr_bench_run(args, true);
 }
-static cr_status bench_data(const struct cr_args *args, int *signal_taken) {
-    (void)signal_taken;
-    return cr_bench_data(args);
-}
-static cr_status bench_init(const struct cr_args *args, int *signal_taken) {
-    (void)signal_taken;
-    return cr_bench_init(args);
-}
-static cr_status bench_allocators(const struct cr_args *args, int *signal_taken) {
-    (void)signal_taken;
-    return cr_bench_allocators(args);
-}
-static cr_status bench_sparse(const struct cr_args *args, int *signal_taken) {
-    (void)signal_taken;
-    return cr_bench_sparse(args);
-}
-static cr_status bench_spdnn(const struct cr_args *args, int *signal_taken) {
-    (void)signal_taken;
-    return cr_bench_spdnn(args);
-}
+/* Benchmarks that do not handle signals. */
+#define BENCH(name)                                                                                                    \
+    static cr_status bench_##name(const struct cr_args *args, int *signal_taken) {                                     \
+        (void)signal_taken;                                                                                            \
+        return cr_bench_##name(args);                                                                                  \
+    }
+BENCH(data)
+BENCH(init)
+BENCH(allocators)
+BENCH(sparse)
+BENCH(spdnn)
 
 enum benchmark { STEP, INFER, OPS, DATA, INIT, ALLOCATORS, SPARSE, SPDNN, BENCHMARKS };
 

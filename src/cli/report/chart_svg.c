@@ -51,11 +51,6 @@ static double y_of(const struct drawing *d, double value) {
     return TOP + PLOT_HEIGHT - (fmin(value, d->y1) - d->y0) / (d->y1 - d->y0) * PLOT_HEIGHT;
 }
 
-static int compare_doubles(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Top of the scale: 1.5 times the 90th percentile, or the highest value when it is less than 2.5 times the
  * percentile. */
 static double usual_top(const struct drawing *d, double highest) {
@@ -66,7 +61,7 @@ static double usual_top(const struct drawing *d, double highest) {
     if (!all) return highest;
     for (int l = 0; l < CR_CHART_LINES; l++)
         for (int i = 0; i < d->points[l].count; i++) all[count++] = d->points[l].value[i];
-    qsort(all, (size_t)count, sizeof *all, compare_doubles);
+    qsort(all, (size_t)count, sizeof *all, cr_compare_doubles);
     const double usual = all[(int)(0.9 * (count - 1))];
     if (usual > 0 && highest > far_factor * usual) top = 1.5 * usual;
     cr_free(all);

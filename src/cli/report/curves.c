@@ -24,16 +24,11 @@ static double last_of(const struct cr_series *s) {
     return s->value[s->count - 1];
 }
 
-static int compare_doubles(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double median_of(const struct cr_series *s) {
     double *copy = cr_alloc((size_t)s->count, sizeof *copy), middle = 0;
     if (!copy) return 0;
     memcpy(copy, s->value, (size_t)s->count * sizeof *copy);
-    qsort(copy, (size_t)s->count, sizeof *copy, compare_doubles);
+    qsort(copy, (size_t)s->count, sizeof *copy, cr_compare_doubles);
     middle = copy[s->count / 2];
     cr_free(copy);
     return middle;

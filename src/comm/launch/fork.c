@@ -15,14 +15,6 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Warnings and errors get the rank as a prefix; only rank 0 prints info lines. */
-void cr_ranks_name_log(int rank) {
-    char who[32];
-    snprintf(who, sizeof who, "rank %d: ", rank);
-    cr_log_prefix(who);
-    if (rank) cr_log_quiet(true);
-}
-
 struct child {
     pid_t pid;
     bool  ended;
@@ -52,6 +44,14 @@ static void block_signals(struct process_group *f) {
     sigemptyset(&f->forwarded);
     for (size_t i = 0; i < CR_COUNT(handled); i++) sigaddset(&f->handled, handled[i]);
     sigprocmask(SIG_BLOCK, &f->handled, &f->before);
+}
+
+/* Warnings and errors get the rank as a prefix; only rank 0 prints info lines. */
+void cr_ranks_name_log(int rank) {
+    char who[32];
+    snprintf(who, sizeof who, "rank %d: ", rank);
+    cr_log_prefix(who);
+    if (rank) cr_log_quiet(true);
 }
 
 /* Runs in the new process. */

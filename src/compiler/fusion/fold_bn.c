@@ -126,8 +126,11 @@ static cr_status fuse_parts(struct folder *f, struct cr_op *fused, const int *pa
     return CR_OK;
 }
 
-static cr_status try_add(struct folder *f, int root) {
-    const struct cr_op sum = *op_at(f, root);
+/* Fuses op `add`, a sum, with a folded convolution that computes one of its operands. root is `add`, or the ReLU of the
+ * sum, which is then fused too. */
+static cr_status fuse_add(struct folder *f, int add, int root) {
+    const struct cr_op sum  = *op_at(f, add);
+    const bool         relu = root != add;
     for (int side = 1; side >= 0; side--) { /* operand a first: its convolution is usually the later one */
         const int operand = side ? sum.in[CR_IN_add_a] : sum.in[CR_IN_add_b],
                   other   = side ? sum.in[CR_IN_add_b] : sum.in[CR_IN_add_a];
@@ -135,10 +138,15 @@ static cr_status try_add(struct folder *f, int root) {
         if (conv == CR_NONE || op_at(f, conv)->in[CR_IN_conv_add] != CR_NONE) continue;
         struct cr_op fused       = *op_at(f, conv);
         fused.in[CR_IN_conv_add] = other;
-        CR_TRY(fuse_parts(f, &fused, (const int[]){conv, root}, 2));
+        fused.attr.conv.relu |= relu;
+        CR_TRY(fuse_parts(f, &fused, (const int[]){conv, add, root}, relu ? 3 : 2));
         if (op_at(f, root)->kind == CR_OP_conv) return CR_OK;
     }
     return CR_OK;
+}
+
+static cr_status try_add(struct folder *f, int root) {
+    return fuse_add(f, root, root);
 }
 
 static cr_status try_relu(struct folder *f, int root) {
@@ -152,20 +160,7 @@ static cr_status try_relu(struct folder *f, int root) {
 /* add -> relu behind a folded convolution in one step: a kernel may support bias + add + ReLU but not bias + add. */
 static cr_status try_add_relu(struct folder *f, int root) {
     const int add = cr_edit_private_writer(&f->edit, op_at(f, root)->in[CR_IN_relu_x], CR_OP_add);
-    if (add == CR_NONE || !cr_edit_can_move(&f->edit, add, root)) return CR_OK;
-    const struct cr_op sum = *op_at(f, add);
-    for (int side = 1; side >= 0; side--) {
-        const int operand = side ? sum.in[CR_IN_add_a] : sum.in[CR_IN_add_b],
-                  other   = side ? sum.in[CR_IN_add_b] : sum.in[CR_IN_add_a];
-        const int conv    = conv_before(f, operand, root);
-        if (conv == CR_NONE || op_at(f, conv)->in[CR_IN_conv_add] != CR_NONE) continue;
-        struct cr_op fused       = *op_at(f, conv);
-        fused.in[CR_IN_conv_add] = other;
-        fused.attr.conv.relu     = true;
-        CR_TRY(fuse_parts(f, &fused, (const int[]){conv, add, root}, 3));
-        if (op_at(f, root)->kind == CR_OP_conv) return CR_OK;
-    }
-    return CR_OK;
+    return add == CR_NONE || !cr_edit_can_move(&f->edit, add, root) ? CR_OK : fuse_add(f, add, root);
 }
 
 /* ---- the pass ---- */

@@ -65,17 +65,11 @@ static void find_aliases(struct plan *w) {
 
 /* ---- intervals ---- */
 
-/* The tensor at the start of the chain of aliases. */
-static int chain_root(const struct cr_program *p, int t) {
-    while (p->tensor[t].alias != CR_NONE) t = p->tensor[t].alias;
-    return t;
-}
-
 static void add_to_interval(struct plan *w, int t) {
     const struct cr_tensor *tensor = &w->p->tensor[t];
     w->interval_of[t]              = CR_NONE;
     if (tensor->region != CR_REGION_POOL || tensor->first < 0) return;
-    int root = chain_root(w->p, t);
+    int root = cr_alias_root(w->p, t);
     if (root != t && w->interval_of[root] == CR_NONE)
         add_to_interval(w, root); /* ids need not be in the order of first use */
     if (root == t) {

@@ -97,7 +97,7 @@ static cr_status place_center(int size, int short_side, const struct cr_image *i
     return resize(&job, scratch);
 }
 
-static cr_status prepare_plain(const struct cr_prepare *prep, const struct cr_lazy_image *lazy,
+cr_status cr_prepare_eval_with(const struct cr_prepare *prep, const struct cr_lazy_image *lazy,
                                struct cr_scratch *scratch, uint8_t *out) {
     int             size = prep->size;
     struct cr_image image;
@@ -118,7 +118,7 @@ static cr_status prepare_pad(const struct cr_prepare *prep, const struct cr_lazy
     whole.eval_resize       = 0;
     box[0]                  = (int32_t)cr_rng_below(rng, 2 * (uint64_t)prep->pad + 1) - prep->pad;
     box[1]                  = (int32_t)cr_rng_below(rng, 2 * (uint64_t)prep->pad + 1) - prep->pad;
-    return prepare_plain(&whole, lazy, scratch, out);
+    return cr_prepare_eval_with(&whole, lazy, scratch, out);
 }
 
 /* Draws a box of random area and aspect within the image. After ten boxes that do not fit, it is the largest centred
@@ -189,26 +189,12 @@ cr_status cr_prepare_train_with(const struct cr_prepare *prep, const struct cr_l
     case CR_CROP_AUTO:
     case CR_CROP_NONE:
         CR_ASSERT(prep->crop == CR_CROP_NONE);
-        status = prepare_plain(prep, lazy, scratch, out);
+        status = cr_prepare_eval_with(prep, lazy, scratch, out);
         break;
     }
     if (status != CR_OK) return status;
     box[2] = cr_rng_real(&rng) < prep->hflip; /* the last random number */
     return cr_prepare_colour(prep, seed, epoch, sample, scratch, out, box);
-}
-
-cr_status cr_prepare_eval_with(const struct cr_prepare *prep, const struct cr_lazy_image *lazy,
-                               struct cr_scratch *scratch, uint8_t *out) {
-    return prepare_plain(prep, lazy, scratch, out);
-}
-
-cr_status cr_prepare_train(const struct cr_prepare *prep, const struct cr_image *image, uint64_t seed, int64_t epoch,
-                           int64_t sample, uint8_t *out, int32_t box[4]) {
-    struct cr_lazy_image lazy    = {.image = *image};
-    struct cr_scratch    scratch = {0};
-    cr_status            status  = cr_prepare_train_with(prep, &lazy, seed, epoch, sample, &scratch, out, box);
-    cr_scratch_free(&scratch);
-    return status;
 }
 
 cr_status cr_prepare_eval(const struct cr_prepare *prep, const struct cr_image *image, uint8_t *out) {

@@ -128,18 +128,6 @@ cr_status cr_image_decode_view(const void *bytes, size_t count, const char *name
     return cr_lazy_image_whole(&lazy, scratch, view);
 }
 
-cr_status cr_image_decode(const void *bytes, size_t count, const char *name, struct cr_image *out) {
-    struct cr_scratch scratch = {0};
-    struct cr_image   view;
-    cr_status         status = cr_image_decode_view(bytes, count, name, &scratch, &view);
-    if (status == CR_OK) {
-        *out                 = view; /* view.rgb is scratch.pixels.bytes: the caller owns it now */
-        scratch.pixels.bytes = NULL;
-    }
-    cr_scratch_free(&scratch);
-    return status;
-}
-
 static cr_status read_whole(int fd, const char *path, struct cr_buffer *buffer, size_t *count) {
     struct stat info;
     if (fstat(fd, &info) != 0) return CR_FAIL(CR_ERR_IO, "%s: %s", path, strerror(errno));

@@ -70,6 +70,8 @@ bool cr_cpu_conv3_is_best(const struct cr_program *program, const struct cr_op *
 
 /* ---- threads and vectors ---- */
 
+typedef float f32x16 __attribute__((vector_size(64), aligned(4), may_alias)); /* 16 floats at any address */
+
 #ifdef _OPENMP
 #define CR_OMP_(text) _Pragma(#text)
 /* Divides the iterations of the following `for` equally among threads: CR_PARALLEL_FOR(cr_cpu_threads(device)). */

@@ -4,6 +4,7 @@
  * frees, so all operands of an op are live together. The lifetimes are those of the planner: extended where streams
  * run concurrently, and to the end of the program where a tensor is read after it. A lifetime that is longer than
  * its uses gets a write at its begin and a read at its end, because the block may be used until then. */
+#include "compiler/compiler.h"
 #include "compiler/schedule/streams.h"
 #include "inspect/memory_trace/memory_trace.h"
 
@@ -23,11 +24,6 @@ struct writer {
     int64_t         time;
     struct cr_text *out;
 };
-
-static int root_of(const struct cr_program *p, int t) {
-    while (p->tensor[t].alias != CR_NONE) t = p->tensor[t].alias;
-    return t;
-}
 
 static size_t rounded(const struct writer *w, size_t bytes) {
     return (bytes + w->alignment - 1) / w->alignment * w->alignment;
@@ -86,7 +82,7 @@ static void find_spans(struct writer *w) {
     for (int t = 0; t < p->tensors; t++) w->span[t].lower = CR_NONE;
     for (int t = 0; t < p->tensors; t++) {
         if (p->tensor[t].region != CR_REGION_POOL || p->tensor[t].first < 0) continue;
-        struct span *s = &w->span[root_of(p, t)];
+        struct span *s = &w->span[cr_alias_root(p, t)];
         if (s->lower < 0)
             *s = (struct span){w->interval[t].lower, w->interval[t].upper, p->ops, CR_NONE, CR_NONE, CR_NONE};
         s->lower = CR_MIN(s->lower, w->interval[t].lower);
@@ -96,7 +92,7 @@ static void find_spans(struct writer *w) {
         int ids[2 * CR_OP_IDS_MAX], n = cr_op_reads(&p->op[i], ids);
         n += cr_op_writes(&p->op[i], ids + n);
         for (int k = 0; k < n; k++) {
-            struct span *s = &w->span[p->tensor[ids[k]].region == CR_REGION_POOL ? root_of(p, ids[k]) : ids[k]];
+            struct span *s = &w->span[p->tensor[ids[k]].region == CR_REGION_POOL ? cr_alias_root(p, ids[k]) : ids[k]];
             s->used_from   = CR_MIN(s->used_from, i);
             s->used_to     = CR_MAX(s->used_to, i);
         }
@@ -114,7 +110,7 @@ static void find_spans(struct writer *w) {
 static void write_use(const struct writer *w, int64_t time, const char *event, int t) {
     char id[32];
     switch (w->p->tensor[t].region) {
-    case CR_REGION_POOL: write_event(w, time, event, w->p->tensor[root_of(w->p, t)].name, SIZE_MAX); return;
+    case CR_REGION_POOL: write_event(w, time, event, w->p->tensor[cr_alias_root(w->p, t)].name, SIZE_MAX); return;
     case CR_REGION_STORE: buffer_id(buffer_of(w->p, t), id); break;
     case CR_REGION_HOST: return; /* the log describes device memory only */
     default: region_id(w->p->tensor[t].region, id); break;

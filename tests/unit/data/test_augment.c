@@ -3,6 +3,7 @@
  * that the image is a function of (seed, epoch, sample) alone. */
 #include "data/data_internal.h"
 #include "formats/safetensors.h"
+#include "tests/harness/image_support.h"
 #include "tests/harness/test.h"
 
 #include <math.h>
@@ -99,7 +100,7 @@ static void prepare(const struct cr_prepare *prep, int64_t epoch, int64_t sample
     uint8_t               rgb[SIZE * SIZE * 3];
     const struct cr_image image = {SIZE, SIZE, rgb};
     draw_image(rgb);
-    REQUIRE_OK(cr_prepare_train(prep, &image, 1, epoch, sample, out, box));
+    REQUIRE_OK(prepare_train(prep, &image, 1, epoch, sample, out, box));
 }
 
 /* With operations that do nothing, the image is the one that the device would make from image and box. */

@@ -1,6 +1,7 @@
 /* tests/unit/data/test_image_decode.c: PNG and JPEG decoding against PIL (tests/golden/data/make.py), broken files, and
  * the PNG writer. */
 #include "tests/harness/data_support.h"
+#include "tests/harness/image_support.h"
 
 #include "data/data_internal.h"
 
@@ -75,7 +76,7 @@ static void check_boxes(const char *path, int times) {
     uint8_t          *bytes = read_bytes(path, &count);
     struct cr_rng     rng   = cr_rng_make(1, CR_RNG_TEST, count, 0);
     REQUIRE(bytes);
-    REQUIRE_OK(cr_image_decode(bytes, count, path, &whole));
+    REQUIRE_OK(image_decode(bytes, count, path, &whole));
     for (int k = 0; k < times; k++) {
         struct cr_stored     stored = {.bytes = bytes, .count = count, .verified = k % 2};
         struct cr_lazy_image image;
@@ -181,7 +182,7 @@ static void check_scaled(const char *path) {
     uint8_t          *bytes = read_bytes(path, &count);
     struct cr_rng     rng   = cr_rng_make(2, CR_RNG_TEST, count, 0);
     REQUIRE(bytes);
-    REQUIRE_OK(cr_image_decode(bytes, count, path, &whole));
+    REQUIRE_OK(image_decode(bytes, count, path, &whole));
     for (int k = 0; k < 24; k++) {
         struct cr_stored     stored = {.bytes = bytes, .count = count, .verified = k % 2};
         struct cr_lazy_image image;
@@ -241,7 +242,7 @@ static void damage_after_a_box_is_found(void) {
 
 static cr_status decode_status(const uint8_t *bytes, size_t count) {
     struct cr_image image;
-    cr_status       status = cr_image_decode(bytes, count, "cut.pic", &image);
+    cr_status       status = image_decode(bytes, count, "cut.pic", &image);
     if (status == CR_OK) cr_image_free(&image);
     return status;
 }
@@ -310,7 +311,7 @@ static void other_files_are_named(void) {
     };
     for (size_t i = 0; i < CR_COUNT(cases); i++) {
         struct cr_image image;
-        CHECK_STATUS(cr_image_decode(cases[i].bytes, cases[i].count, "some/file.jpg", &image), CR_ERR_FORMAT);
+        CHECK_STATUS(image_decode(cases[i].bytes, cases[i].count, "some/file.jpg", &image), CR_ERR_FORMAT);
         CHECK_HAS(cr_error_message(), "some/file.jpg");
         CHECK_HAS(cr_error_message(), cases[i].says);
     }
@@ -330,10 +331,10 @@ static void bombs_are_refused(void) {
     while (at + 9 < count && !(jpeg[at] == 0xff && jpeg[at + 1] == 0xc0)) at++;
     REQUIRE(at + 9 < count);
     jpeg[at + 5] = jpeg[at + 7] = 0x3f; /* about 16000 x 16000 */
-    CHECK_STATUS(cr_image_decode(jpeg, count, "bomb.jpg", &image), CR_ERR_FORMAT);
+    CHECK_STATUS(image_decode(jpeg, count, "bomb.jpg", &image), CR_ERR_FORMAT);
     CHECK_HAS(cr_error_message(), "bomb.jpg");
     jpeg[at + 5] = jpeg[at + 7] = 0xff; /* above the limit of a side */
-    CHECK_STATUS(cr_image_decode(jpeg, count, "bomb.jpg", &image), CR_ERR_FORMAT);
+    CHECK_STATUS(image_decode(jpeg, count, "bomb.jpg", &image), CR_ERR_FORMAT);
     CHECK_HAS(cr_error_message(), "at most");
     cr_free(jpeg);
     /* 16000 x 16000 pixels of 8-bit colour, in a PNG with a valid header checksum and no data after it. */
@@ -341,7 +342,7 @@ static void bombs_are_refused(void) {
                                   'I',  'H', 'D', 'R', 0,    0,    0x3e, 0x80, 0,    0, 0x3e, 0x80,
                                   8,    2,   0,   0,   0,    0xce, 0x1c, 0x48, 0x89, 0, 0,    0,
                                   0,    'I', 'D', 'A', 'T',  0x35, 0xaf, 6,    0x1e};
-    CHECK_STATUS(cr_image_decode(png, sizeof png, "bomb.png", &image), CR_ERR_FORMAT);
+    CHECK_STATUS(image_decode(png, sizeof png, "bomb.png", &image), CR_ERR_FORMAT);
     CHECK_HAS(cr_error_message(), "cannot hold 16000 x 16000");
 }
 

@@ -1,6 +1,7 @@
 /* tests/unit/data/test_image_resize.c: resizing against PIL, and preparation of samples against torchvision
  * (tests/golden/data/make.py). */
 #include "tests/harness/data_support.h"
+#include "tests/harness/image_support.h"
 
 #include "data/data_internal.h"
 
@@ -133,7 +134,7 @@ static cr_status train_image(const struct cr_prepare *prep, const struct cr_imag
     int32_t  box[4];
     uint8_t *whole = cr_alloc((size_t)prep->size * prep->size, 3);
     if (!whole) return CR_NO_MEMORY(1);
-    cr_status status = cr_prepare_train(prep, image, seed, epoch, sample, whole, box);
+    cr_status status = prepare_train(prep, image, seed, epoch, sample, whole, box);
     if (status == CR_OK) {
         const int most = prep->crop == CR_CROP_PAD ? prep->pad : 0;
         CHECK(abs(box[0]) <= most && abs(box[1]) <= most && (box[2] == 0 || box[2] == 1) && box[3] == 0);

@@ -186,9 +186,10 @@ static void failing_memory(void) {
 /* Every op kind has a verification rule and a reduction length. */
 static void every_op_kind_has_a_rule(void) {
     for (int k = 0; k < CR_OP_COUNT; k++) {
-        const struct cr_verify_rule *rule = cr_verify_rule((enum cr_op_kind)k);
+        const struct cr_verify_rule  *rule  = cr_verify_rule((enum cr_op_kind)k);
+        const struct cr_verify_hooks *hooks = cr_verify_hooks((enum cr_op_kind)k);
         /* exact always, or only without some slots: with them there must be a bound */
-        const bool bounded = rule->magnitude || rule->closed || rule->epilogue;
+        const bool bounded = rule->magnitude || hooks->closed || hooks->epilogue;
         CHECK(bounded == (!rule->exact || rule->unless != 0));
         if (rule->magnitude) CHECK_INT(strlen(rule->magnitude), cr_op_info((enum cr_op_kind)k)->ins);
     }

@@ -214,14 +214,8 @@ static cr_status launch_wgrad(struct cr_device *device, const struct cr_call *ca
 }
 
 #define CONV_KERNEL(kernel, kind, launcher)                                                                            \
-    const struct cr_kernel kernel = {.name          = "dnnl." #kind,                                                   \
-                                     .op            = CR_OP_##kind,                                                    \
-                                     .math          = CR_MATH_F32,                                                     \
-                                     .deterministic = true,                                                            \
-                                     .accepts       = conv_accepts,                                                    \
-                                     .prepare       = conv_prepare,                                                    \
-                                     .launch        = launcher,                                                        \
-                                     .release       = conv_release}
+    const struct cr_kernel kernel = {CR_KERNEL("dnnl." #kind, kind, CR_MATH_F32), .accepts = conv_accepts,             \
+                                     .prepare = conv_prepare, .launch = launcher, .release = conv_release}
 CONV_KERNEL(cr_dnnl_conv, conv, launch_fwd);
 CONV_KERNEL(cr_dnnl_conv_dgrad, conv_dgrad, launch_dgrad);
 CONV_KERNEL(cr_dnnl_conv_wgrad, conv_wgrad, launch_wgrad);

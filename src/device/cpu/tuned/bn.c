@@ -229,13 +229,7 @@ static void plan_release(void *prepared) {
 }
 
 #define SUMS_KERNEL(kind)                                                                                              \
-    const struct cr_kernel cr_cpu_##kind = {.name          = "cpu." #kind,                                             \
-                                            .op            = CR_OP_##kind,                                             \
-                                            .math          = CR_MATH_F32,                                              \
-                                            .deterministic = true,                                                     \
-                                            .accepts       = cr_accepts_f32,                                           \
-                                            .prepare       = sums_prepare,                                             \
-                                            .launch        = kind##_launch,                                            \
-                                            .release       = plan_release}
+    const struct cr_kernel cr_cpu_##kind = {CR_KERNEL("cpu." #kind, kind, CR_MATH_F32), .accepts = cr_accepts_f32,     \
+                                            .prepare = sums_prepare, .launch = kind##_launch, .release = plan_release}
 SUMS_KERNEL(bn_sums);
 SUMS_KERNEL(bn_grad_sums);

@@ -205,14 +205,9 @@ static cr_status channel_scale_launch(struct cr_device *device, const struct cr_
 }
 
 #define AFFINE_KERNEL(kind)                                                                                            \
-    const struct cr_kernel cr_cpu_##kind = {.name          = "cpu." #kind,                                             \
-                                            .op            = CR_OP_##kind,                                             \
-                                            .math          = CR_MATH_F32,                                              \
-                                            .deterministic = true,                                                     \
-                                            .accepts       = cr_accepts_f32,                                           \
-                                            .prepare       = affine_prepare,                                           \
-                                            .launch        = kind##_launch,                                            \
-                                            .release       = affine_release}
+    const struct cr_kernel cr_cpu_##kind = {CR_KERNEL("cpu." #kind, kind, CR_MATH_F32), .accepts = cr_accepts_f32,     \
+                                            .prepare = affine_prepare, .launch = kind##_launch,                        \
+                                            .release = affine_release}
 AFFINE_KERNEL(bn_apply);
 AFFINE_KERNEL(bn_grad_apply);
 AFFINE_KERNEL(channel_scale);

@@ -205,19 +205,9 @@ void cr_cpu_conv3_release(void *prepared) {
     (void)prepared;
 }
 
-const struct cr_kernel cr_cpu_conv3       = {.name          = "cpu.conv3",
-                                             .op            = CR_OP_conv,
-                                             .math          = CR_MATH_F32,
-                                             .deterministic = true,
-                                             .accepts       = conv3_accepts,
-                                             .prepare       = forward_prepare,
-                                             .launch        = conv3_launch,
-                                             .release       = cr_cpu_conv3_release};
-const struct cr_kernel cr_cpu_conv3_dgrad = {.name          = "cpu.conv3_dgrad",
-                                             .op            = CR_OP_conv_dgrad,
-                                             .math          = CR_MATH_F32,
-                                             .deterministic = true,
-                                             .accepts       = conv3_dgrad_accepts,
-                                             .prepare       = forward_prepare,
-                                             .launch        = conv3_dgrad_launch,
-                                             .release       = cr_cpu_conv3_release};
+const struct cr_kernel cr_cpu_conv3       = {CR_KERNEL("cpu.conv3", conv, CR_MATH_F32), .accepts = conv3_accepts,
+                                             .prepare = forward_prepare, .launch = conv3_launch,
+                                             .release = cr_cpu_conv3_release};
+const struct cr_kernel cr_cpu_conv3_dgrad = {CR_KERNEL("cpu.conv3_dgrad", conv_dgrad, CR_MATH_F32),
+                                             .accepts = conv3_dgrad_accepts, .prepare = forward_prepare,
+                                             .launch = conv3_dgrad_launch, .release = cr_cpu_conv3_release};

@@ -17,8 +17,6 @@ enum {
     AHEAD  = 3   /* prefetch distance in image rows */
 };
 
-typedef float f32x16 __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-
 bool cr_cpu_conv3_wgrad_accepts(const struct cr_device *device, const struct cr_program *program,
                                 const struct cr_op *op);
 void cr_cpu_conv3_release(void *prepared); /* does nothing */

@@ -123,11 +123,6 @@ static cr_status conv3_wgrad_launch(struct cr_device *device, const struct cr_ca
     return CR_OK;
 }
 
-const struct cr_kernel cr_cpu_conv3_wgrad = {.name          = "cpu.conv3_wgrad",
-                                             .op            = CR_OP_conv_wgrad,
-                                             .math          = CR_MATH_F32,
-                                             .deterministic = true,
-                                             .accepts       = cr_cpu_conv3_wgrad_accepts,
-                                             .prepare       = conv3_wgrad_prepare,
-                                             .launch        = conv3_wgrad_launch,
-                                             .release       = cr_cpu_conv3_release};
+const struct cr_kernel cr_cpu_conv3_wgrad = {CR_KERNEL("cpu.conv3_wgrad", conv_wgrad, CR_MATH_F32),
+                                             .accepts = cr_cpu_conv3_wgrad_accepts, .prepare = conv3_wgrad_prepare,
+                                             .launch = conv3_wgrad_launch, .release = cr_cpu_conv3_release};

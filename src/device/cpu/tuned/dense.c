@@ -5,8 +5,6 @@
 
 enum { LANES = 16, GROUP = 8, IMAGES = 4 };
 
-typedef float f32x16 __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-
 /* ---- forward: dot products, IMAGES at a time so that a filter is loaded once for all of them ---- */
 
 static inline __attribute__((always_inline)) float reduce_lanes(const f32x16 *sum, const float *x, const float *w,
@@ -140,12 +138,8 @@ static cr_status dense_wgrad_launch(struct cr_device *device, const struct cr_ca
 }
 
 #define DENSE_KERNEL(kind)                                                                                             \
-    const struct cr_kernel cr_cpu_##kind = {.name          = "cpu." #kind,                                             \
-                                            .op            = CR_OP_##kind,                                             \
-                                            .math          = CR_MATH_F32,                                              \
-                                            .deterministic = true,                                                     \
-                                            .accepts       = cr_accepts_f32,                                           \
-                                            .launch        = kind##_launch}
+    const struct cr_kernel cr_cpu_##kind = {CR_KERNEL("cpu." #kind, kind, CR_MATH_F32), .accepts = cr_accepts_f32,     \
+                                            .launch = kind##_launch}
 DENSE_KERNEL(dense);
 DENSE_KERNEL(dense_dgrad);
 DENSE_KERNEL(dense_wgrad);

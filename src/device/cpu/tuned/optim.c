@@ -312,14 +312,8 @@ static bool buffer_accepts(const struct cr_device *device, const struct cr_progr
 }
 
 #define KERNEL(kind_, accepts_, launch_)                                                                               \
-    const struct cr_kernel cr_cpu_##kind_ = {.name          = "cpu." #kind_,                                           \
-                                             .op            = CR_OP_##kind_,                                           \
-                                             .math          = CR_MATH_F32,                                             \
-                                             .deterministic = true,                                                    \
-                                             .accepts       = accepts_,                                                \
-                                             .prepare       = buffer_prepare,                                          \
-                                             .launch        = launch_,                                                 \
-                                             .release       = buffer_release}
+    const struct cr_kernel cr_cpu_##kind_ = {CR_KERNEL("cpu." #kind_, kind_, CR_MATH_F32), .accepts = accepts_,        \
+                                             .prepare = buffer_prepare, .launch = launch_, .release = buffer_release}
 KERNEL(grad_norm, norm_accepts, grad_norm_launch);
 KERNEL(param_norms, buffer_accepts, param_norms_launch);
 KERNEL(sgd, buffer_accepts, update_launch);

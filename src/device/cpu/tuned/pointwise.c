@@ -198,12 +198,8 @@ static cr_status avgpool_grad_launch(struct cr_device *device, const struct cr_c
 }
 
 #define POINTWISE_KERNEL(kind, test, how)                                                                              \
-    const struct cr_kernel cr_cpu_##kind = {.name          = "cpu." #kind,                                             \
-                                            .op            = CR_OP_##kind,                                             \
-                                            .math          = how,                                                      \
-                                            .deterministic = true,                                                     \
-                                            .accepts       = test,                                                     \
-                                            .launch        = kind##_launch}
+    const struct cr_kernel cr_cpu_##kind = {CR_KERNEL("cpu." #kind, kind, how), .accepts = test,                       \
+                                            .launch = kind##_launch}
 POINTWISE_KERNEL(relu, cr_accepts_f32, CR_MATH_EXACT);
 POINTWISE_KERNEL(relu_grad, cr_accepts_f32, CR_MATH_EXACT);
 POINTWISE_KERNEL(add, cr_accepts_f32, CR_MATH_F32);

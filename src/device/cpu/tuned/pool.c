@@ -99,15 +99,7 @@ static bool pool_accepts(const struct cr_device *device, const struct cr_program
     return cr_cpu_supports(op) && p->tensor[op->in[0]].dtype == CR_F32;
 }
 
-const struct cr_kernel cr_cpu_maxpool      = {.name          = "cpu.maxpool",
-                                              .op            = CR_OP_maxpool,
-                                              .math          = CR_MATH_EXACT,
-                                              .deterministic = true,
-                                              .accepts       = pool_accepts,
-                                              .launch        = maxpool_launch};
-const struct cr_kernel cr_cpu_maxpool_grad = {.name          = "cpu.maxpool_grad",
-                                              .op            = CR_OP_maxpool_grad,
-                                              .math          = CR_MATH_F32,
-                                              .deterministic = true,
-                                              .accepts       = pool_accepts,
-                                              .launch        = maxpool_grad_launch};
+const struct cr_kernel cr_cpu_maxpool      = {CR_KERNEL("cpu.maxpool", maxpool, CR_MATH_EXACT), .accepts = pool_accepts,
+                                              .launch = maxpool_launch};
+const struct cr_kernel cr_cpu_maxpool_grad = {CR_KERNEL("cpu.maxpool_grad", maxpool_grad, CR_MATH_F32),
+                                              .accepts = pool_accepts, .launch = maxpool_grad_launch};

@@ -26,7 +26,6 @@ enum {
     PART      = 16, /* minimum number of output channels of a unit */
     EIGHT     = 8
 };
-typedef float f32x16 __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef float lanes8 __attribute__((vector_size(4 * EIGHT), aligned(4), may_alias));
 typedef int   indices8 __attribute__((vector_size(4 * EIGHT)));
 

@@ -136,21 +136,15 @@ static cr_status wgrad_launch(struct cr_device *device, const struct cr_call *ca
     return CR_OK;
 }
 
-const struct cr_kernel cr_cpu_sparse_dgrad        = {.name          = "cpu.sparse_dgrad",
-                                                     .op            = CR_OP_conv_dgrad,
-                                                     .math          = CR_MATH_F32,
-                                                     .deterministic = true,
-                                                     .sparse        = true,
-                                                     .accepts       = dgrad_accepts,
-                                                     .prepare       = dgrad_prepare,
-                                                     .launch        = dgrad_launch,
-                                                     .release       = release};
-const struct cr_kernel cr_cpu_sparse_wgrad_kernel = {.name          = "cpu.sparse_wgrad",
-                                                     .op            = CR_OP_conv_wgrad,
-                                                     .math          = CR_MATH_F32,
-                                                     .deterministic = true,
-                                                     .sparse        = true,
-                                                     .accepts       = wgrad_accepts,
-                                                     .prepare       = wgrad_prepare,
-                                                     .launch        = wgrad_launch,
-                                                     .release       = release};
+const struct cr_kernel cr_cpu_sparse_dgrad        = {CR_KERNEL("cpu.sparse_dgrad", conv_dgrad, CR_MATH_F32),
+                                                     .sparse  = true,
+                                                     .accepts = dgrad_accepts,
+                                                     .prepare = dgrad_prepare,
+                                                     .launch  = dgrad_launch,
+                                                     .release = release};
+const struct cr_kernel cr_cpu_sparse_wgrad_kernel = {CR_KERNEL("cpu.sparse_wgrad", conv_wgrad, CR_MATH_F32),
+                                                     .sparse  = true,
+                                                     .accepts = wgrad_accepts,
+                                                     .prepare = wgrad_prepare,
+                                                     .launch  = wgrad_launch,
+                                                     .release = release};

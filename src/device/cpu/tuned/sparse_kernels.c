@@ -116,20 +116,12 @@ static cr_status launch(struct cr_device *device, const struct cr_call *call) {
     return CR_OK;
 }
 
-const struct cr_kernel cr_cpu_sparse_kernel = {.name          = "cpu.sparse_conv",
-                                               .op            = CR_OP_conv,
-                                               .math          = CR_MATH_F32,
-                                               .deterministic = true,
-                                               .sparse        = true,
-                                               .accepts       = accepts,
-                                               .prepare       = prepare,
-                                               .launch        = launch,
-                                               .release       = release};
-const struct cr_kernel cr_cpu_sparse_filter = {.name          = "cpu.sparse_filter",
-                                               .op            = CR_OP_sparse_filter,
-                                               .math          = CR_MATH_EXACT,
-                                               .deterministic = true,
-                                               .accepts       = filter_accepts,
-                                               .prepare       = prepare,
-                                               .launch        = filter_launch,
-                                               .release       = release};
+const struct cr_kernel cr_cpu_sparse_kernel = {CR_KERNEL("cpu.sparse_conv", conv, CR_MATH_F32),
+                                               .sparse  = true,
+                                               .accepts = accepts,
+                                               .prepare = prepare,
+                                               .launch  = launch,
+                                               .release = release};
+const struct cr_kernel cr_cpu_sparse_filter = {CR_KERNEL("cpu.sparse_filter", sparse_filter, CR_MATH_EXACT),
+                                               .accepts = filter_accepts, .prepare = prepare, .launch = filter_launch,
+                                               .release = release};

@@ -15,7 +15,6 @@
 #endif
 
 enum { LANES = 16, PART = 64 /* maximum number of output channels of a unit */ };
-typedef float f32x16 __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
 static int64_t ceil_div(int64_t a, int64_t b) {
     return (a + b - 1) / b;
