@@ -2,11 +2,12 @@
 """check-docs.py: the commands and links of README.md and docs/ work, and the pages keep their limits.
 
 Commands are the lines of fenced blocks that are tagged sh. The plain blocks of a page run in order, in one shell, in a
-temporary copy of the repository whose build/ holds links to the programs of a build; a page stops at its first failing
+temporary copy of the repository (without its sources) whose build/ holds links to the programs of a build; a page stops at its first failing
 command. Blocks with a second tag are not run and count as skipped:
   sh gpu       needs a GPU                      sh network   downloads or installs something
   sh data      needs a data set or files        sh build     compiles, which takes minutes
-Blocks of other languages (text, ini, c, ...) are ignored; a block without a language is an error.
+Blocks of other languages (text, ini, c, ...) are ignored; a block without a language is an error. All pages share one cache folder
+(XDG_CACHE_HOME), so that the built-in data set is generated once.
 
 Also checked: every relative link and anchor of all Markdown files; every option --x of a cresnet command against
 `cresnet COMMAND --help`; README.md has at most 180 lines, PERF.md at most 200; no paragraph of docs/ has more than 8 lines of 120
@@ -30,6 +31,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PAGE_SECONDS, PARAGRAPH_LINES, COLUMNS = 120, 8, 120
 LINES = {"README.md": 180, "PERF.md": 200}
+NOT_COPIED = ("src/", "cuda/", "tests/")
 NOT_RUN = ("gpu", "network", "data", "build")
 THREADS = "2"
 
@@ -253,6 +255,8 @@ set -eE -o pipefail
 
 def make_copy(root, folder, binary):
     for path in files(root):
+        if path.startswith(NOT_COPIED):
+            continue
         target = folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(root / path, target, follow_symlinks=False)
@@ -264,7 +268,7 @@ def make_copy(root, folder, binary):
         (folder / "build" / "cresnet").symlink_to(binary.resolve())
 
 
-def run_page(root, path, wanted, binary, report, seconds=None):
+def run_page(root, path, wanted, binary, report, cache, seconds=None):
     """Runs the commands (line, text) of a page; those behind a failing one count as skipped."""
     seconds = PAGE_SECONDS if seconds is None else seconds
     with tempfile.TemporaryDirectory(prefix="check-docs-") as temporary:
@@ -280,7 +284,7 @@ def run_page(root, path, wanted, binary, report, seconds=None):
         (Path(temporary) / "prelude.sh").write_text(PRELUDE)
         failure = Path(temporary) / "failure"
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("CRESNET_", "OMP_", "XDG_"))}
-        environment.update(HOME=temporary, XDG_CACHE_HOME=temporary + "/cache", BASH_ENV=temporary + "/prelude.sh", CUDA_VISIBLE_DEVICES="",
+        environment.update(HOME=temporary, XDG_CACHE_HOME=cache, BASH_ENV=temporary + "/prelude.sh", CUDA_VISIBLE_DEVICES="",
                            CHECK_DOCS_FAILURE=str(failure), OMP_NUM_THREADS=THREADS, OMP_THREAD_LIMIT=THREADS, TERM="dumb",
                            PATH=f"{folder}/build:{os.environ.get('PATH', '')}", GOMP_SPINCOUNT="10000")
         with open(Path(temporary) / "log", "wb") as log:
@@ -321,6 +325,7 @@ def check(root, binary, report, only=(), run=True, seconds=None):
     texts = {path: (root / path).read_text(encoding="utf-8", errors="replace") for path in files(root) if path.endswith(".md")}
     pages = [p for p in texts if p == "README.md" or p.startswith("docs/")]
     helps = {}
+    cache = tempfile.TemporaryDirectory(prefix="check-docs-")
     if not only:
         for path in texts:
             report.check(check_links(root, path, texts))
@@ -355,7 +360,8 @@ def check(root, binary, report, only=(), run=True, seconds=None):
         else:
             report.skipped += 1
         if wanted:
-            run_page(root, path, wanted, binary, report, seconds)
+            run_page(root, path, wanted, binary, report, cache.name, seconds)
+    cache.cleanup()
 
 
 FAKE = """#!/bin/sh

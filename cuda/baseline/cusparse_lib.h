@@ -19,9 +19,10 @@
     X(cusparseCreate)                                                                                                  \
     X(cusparseDestroy)                                                                                                 \
     X(cusparseSetStream)                                                                                               \
-    X(cusparseGetErrorString) X(cusparseCreateCsr) X(cusparseDestroySpMat) X(cusparseCsrSetPointers)                   \
-        X(cusparseCreateDnMat) X(cusparseDestroyDnMat) X(cusparseDnMatSetValues) X(cusparseSpMM)                       \
-            X(cusparseSpMM_bufferSize) X(cusparseSpMM_preprocess)
+    X(cusparseGetErrorString)                                                                                          \
+    X(cusparseCreateCsr) X(cusparseDestroySpMat) X(cusparseCsrSetPointers) X(cusparseCreateDnMat)                      \
+        X(cusparseDestroyDnMat) X(cusparseDnMatSetValues) X(cusparseSpMM) X(cusparseSpMM_bufferSize)                   \
+            X(cusparseSpMM_preprocess)
 struct cr_cusparse {
 #define X(name) __typeof__(name) *name;
     CUSPARSE_FUNCTIONS(X)

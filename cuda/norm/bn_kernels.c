@@ -199,7 +199,7 @@ static bool bn_grad_finalize_accepts(const struct cr_device *device, const struc
                            SLOT_IN(bn_grad_finalize, grad_sums) | SLOT_IN(bn_grad_finalize, gamma) |
                                SLOT_IN(bn_grad_finalize, mean_rstd),
                            SLOT_OUT(bn_grad_finalize, dgamma) | SLOT_OUT(bn_grad_finalize, dbeta) |
-                               SLOT_OUT(bn_grad_finalize, coef));
+                               SLOT_OUT(bn_grad_finalize, coeffs));
 }
 
 static cr_status bn_grad_finalize_launch(struct cr_device *device, const struct cr_call *call) {
@@ -210,7 +210,7 @@ static cr_status bn_grad_finalize_launch(struct cr_device *device, const struct 
         .mean_rstd  = call->in[CR_IN_bn_grad_finalize_mean_rstd],
         .dgamma     = call->out[CR_OUT_bn_grad_finalize_dgamma],
         .dbeta      = call->out[CR_OUT_bn_grad_finalize_dbeta],
-        .coeffs     = call->out[CR_OUT_bn_grad_finalize_coef],
+        .coeffs     = call->out[CR_OUT_bn_grad_finalize_coeffs],
         .channels   = cuda_in(call->program, call->op, CR_IN_bn_grad_finalize_grad_sums)->dim[3],
         .count      = a->count,
         .accumulate = a->accumulate,
@@ -224,10 +224,11 @@ static bool bn_grad_apply_accepts(const struct cr_device *device, const struct c
     (void)device;
     return cuda_is_data(x) && is_like(cuda_in(p, op, CR_IN_bn_grad_apply_dy), x) &&
            is_mask(cuda_in(p, op, CR_IN_bn_grad_apply_y), x) && is_like(cuda_out(p, op, CR_OUT_bn_grad_apply_dx), x) &&
-           is_f32(cuda_in(p, op, CR_IN_bn_grad_apply_coef)) && is_f32(cuda_in(p, op, CR_IN_bn_grad_apply_scale_bias)) &&
+           is_f32(cuda_in(p, op, CR_IN_bn_grad_apply_coeffs)) &&
+           is_f32(cuda_in(p, op, CR_IN_bn_grad_apply_scale_bias)) &&
            (op->in[CR_IN_bn_grad_apply_y] == CR_NONE || op->in[CR_IN_bn_grad_apply_scale_bias] == CR_NONE) &&
            cr_op_uses_only(op,
-                           SLOT_IN(bn_grad_apply, dy) | SLOT_IN(bn_grad_apply, x) | SLOT_IN(bn_grad_apply, coef) |
+                           SLOT_IN(bn_grad_apply, dy) | SLOT_IN(bn_grad_apply, x) | SLOT_IN(bn_grad_apply, coeffs) |
                                SLOT_IN(bn_grad_apply, y) | SLOT_IN(bn_grad_apply, scale_bias),
                            SLOT_OUT(bn_grad_apply, dx));
 }
@@ -241,7 +242,7 @@ static cr_status bn_grad_apply_launch(struct cr_device *device, const struct cr_
                                     .dy       = call->in[CR_IN_bn_grad_apply_dy],
                                     .x        = call->in[CR_IN_bn_grad_apply_x],
                                     .mask     = act ? act : call->in[CR_IN_bn_grad_apply_y],
-                                    .coeffs   = call->in[CR_IN_bn_grad_apply_coef],
+                                    .coeffs   = call->in[CR_IN_bn_grad_apply_coeffs],
                                     .dx       = call->out[CR_OUT_bn_grad_apply_dx],
                                     .pixels   = cuda_pixels(x),
                                     .channels = x->dim[3]};

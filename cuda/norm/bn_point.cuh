@@ -103,7 +103,7 @@ __device__ __forceinline__ void point_load(const Map &map, point_words<Map> (&ra
 }
 
 /* `stride`: in vectors, a multiple of the channels' period and at least the number of threads. The first loads are in
- * flight while the coefficients are loaded. */
+ * progress while the coefficients are loaded. */
 template <typename Map>
 __global__ void __launch_bounds__(POINT_THREADS, Map::RESIDENT)
     point_kernel(Map map, int64_t elems, int64_t C, int64_t stride) {

@@ -85,11 +85,11 @@ static bool pool_bn_grad_apply_accepts(const struct cr_device *device, const str
                         x) &&
            is_like(cuda_out(p, op, CR_OUT_pool_bn_grad_apply_dx), x) &&
            is_f32(cuda_in(p, op, CR_IN_pool_bn_grad_apply_scale_bias)) &&
-           is_f32(cuda_in(p, op, CR_IN_pool_bn_grad_apply_coef)) &&
+           is_f32(cuda_in(p, op, CR_IN_pool_bn_grad_apply_coeffs)) &&
            cr_op_uses_only(op,
                            SLOT_IN(pool_bn_grad_apply, dy) | SLOT_IN(pool_bn_grad_apply, index) |
                                SLOT_IN(pool_bn_grad_apply, x) | SLOT_IN(pool_bn_grad_apply, scale_bias) |
-                               SLOT_IN(pool_bn_grad_apply, coef),
+                               SLOT_IN(pool_bn_grad_apply, coeffs),
                            SLOT_OUT(pool_bn_grad_apply, dx));
 }
 
@@ -101,7 +101,7 @@ static cr_status pool_bn_grad_apply_launch(struct cr_device *device, const struc
         .index  = call->in[CR_IN_pool_bn_grad_apply_index],
         .x      = call->in[CR_IN_pool_bn_grad_apply_x],
         .act    = call->in[CR_IN_pool_bn_grad_apply_scale_bias],
-        .coeffs = call->in[CR_IN_pool_bn_grad_apply_coef],
+        .coeffs = call->in[CR_IN_pool_bn_grad_apply_coeffs],
         .dx     = call->out[CR_OUT_pool_bn_grad_apply_dx],
         .w      = pool_window(call->op, x, cuda_in(call->program, call->op, CR_IN_pool_bn_grad_apply_dy))};
     CUDA_TRY(ck_pool_bn_grad_apply(&args, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));

@@ -30,7 +30,7 @@ CR_MUST cr_status cr_cuda_filter_transposed(struct cuda_filter *filter, const st
                                             const struct cr_sparse **out);
 /* The nonzeros by bands of 64 output channels, see sparsity/band_2_4.h. */
 CR_MUST cr_status cr_cuda_filter_bands(struct cuda_filter *filter, const struct cr_mma_sp_map **out);
-/* Counts side x side blocks: `nnz_blocks` have a nonzero weight, `stored` are stored, as cr_sparse_count_blocks counts
+/* Counts side x side blocks: `nnz_blocks` have a nonzero weight, `stored` are stored, as cr_block_sparse_count counts
  * them. */
 void cr_cuda_filter_blocks(struct cuda_filter *filter, int64_t side, int64_t *nnz_blocks, int64_t *stored);
 /* A byte mask [K][R][S][C]: not 0 where the weight is nonzero. */

@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-/* Distribution of a parameter, as in graph/store.c: He et al. 2015 for convolutions; torchvision's rule for the
+/* Distribution of a parameter, as in graph/param_store.c: He et al. 2015 for convolutions; torchvision's rule for the
  * classifier. */
 static struct ck_init_param rule_of(const struct cr_param *q, const struct cr_config *config) {
     const double fan = (double)(config->model.init == CR_INIT_HE_FAN_IN ? q->fan_in : q->fan_out);

@@ -90,7 +90,7 @@ out:
 /* A library takes long to reject a convolution, so the table stores rejections too. */
 static bool model_accepts(void *self, const struct cr_program *p, const struct cr_op *op) {
     struct cr_cost_table *c = self;
-    if (!cr_cost_keeps_rejections(op->kind)) return cr_device_accepts(c->device, p, op);
+    if (!cr_cost_stores_rejections(op->kind)) return cr_device_accepts(c->device, p, op);
     struct cr_text text = {0};
     struct cr_cost best;
     bool           accepts;

@@ -27,8 +27,8 @@ static void add_slot(struct cr_text *out, const struct cr_program *p, const stru
 
 /* The density has two digits, so that a network with a similar pattern uses the same times. */
 static void add_pattern(struct cr_text *out, const struct cr_program *p, const struct cr_op *op) {
-    const struct cr_pattern_attr *a   = &op->attr.conv.pattern;
-    const double                  all = a->nnz ? (double)p->store->param[a->param].elems : 0;
+    const struct cr_sparsity_attr *a   = &op->attr.conv.pattern;
+    const double                   all = a->nnz ? (double)p->store->param[a->param].elems : 0;
     if (!a->nnz) return;
     cr_text_add(out, " nnz%.2g format%d", (double)a->nnz / all, a->format);
     /* Stored weights as a fraction of all: some weight formats store whole blocks. */
@@ -79,7 +79,7 @@ cr_status cr_cost_signature(const struct cr_device *device, const struct cr_prog
 
 /* ---- the table ---- */
 
-bool cr_cost_keeps_rejections(enum cr_op_kind kind) {
+bool cr_cost_stores_rejections(enum cr_op_kind kind) {
     return kind == CR_OP_conv || kind == CR_OP_conv_dgrad || kind == CR_OP_conv_wgrad || kind == CR_OP_conv_grad;
 }
 

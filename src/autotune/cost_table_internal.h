@@ -70,7 +70,7 @@ uint64_t          cr_cost_hash(const char *text);
 CR_MUST cr_status cr_cost_signature(const struct cr_device *device, const struct cr_program *program,
                                     const struct cr_op *op, struct cr_text *out);
 /* Returns whether the table stores for ops of this kind that no kernel accepts them. */
-bool cr_cost_keeps_rejections(enum cr_op_kind kind);
+bool cr_cost_stores_rejections(enum cr_op_kind kind);
 /* Iterates over the entries of a signature, newest first: pass CR_NONE to begin; returns CR_NONE at the end. */
 int cr_cost_next(const struct cr_cost_table *costs, const char *signature, uint64_t hash, int after);
 /* Finds the fastest entry of the signature and marks its entries as used. out->kernel is CR_NONE when no kernel accepts

@@ -84,7 +84,7 @@ static const char no_kernel[] = "-"; /* stands for the kernel where no kernel ac
 static int find_kernel(const struct cr_cost_table *c, const char *name, enum cr_op_kind kind, bool *known) {
     int i  = 0;
     *known = true;
-    if (strcmp(name, no_kernel) == 0 && cr_cost_keeps_rejections(kind)) return CR_NONE;
+    if (strcmp(name, no_kernel) == 0 && cr_cost_stores_rejections(kind)) return CR_NONE;
     while (c->device->kernels[i] &&
            (c->device->kernels[i]->op != kind || strcmp(c->device->kernels[i]->name, name) != 0))
         i++;

@@ -23,11 +23,11 @@
  *   - A folder to be removed is first renamed to .gone-step-N.<pid>: no incomplete folder is ever named step-N.
  *   - A save that fails leaves older checkpoints unchanged and removes its temporary folder. Each link names either the
  *     old complete folder or the new one.
- *   - Loading checks everything (names, shapes, types, step) before the first byte is written to the store.
+ *   - Loading checks everything (names, shapes, types, step) before the first byte is written to the parameter store.
  *   - One process at a time writes to a run folder.
  *
- * Files: write.c (writing), directory.c (folders, links, search), read.c, stream.c, sparse_tensors.c. The store is
- * accessed through struct cr_ckpt_io; these files depend on neither programs nor devices. */
+ * Files: write.c (writing), directory.c (folders, links, search), read.c, stream.c, sparse_tensors.c. The parameter
+ * store is accessed through struct cr_ckpt_io; these files depend on neither programs nor devices. */
 #ifndef CR_CHECKPOINT_H
 #define CR_CHECKPOINT_H
 
@@ -37,17 +37,17 @@
 
 enum { CR_CKPT_CHUNK_BYTES = 4 << 20 };
 
-/* A named array that is written to or read from a file. Filters are K,R,S,C in the store and K,C,R,S in the file;
- * reading and writing permute one output channel k at a time (`permute_krsc`). */
+/* A named array that is written to or read from a file. Filters are K,R,S,C in the parameter store and K,C,R,S in the
+ * file; reading and writing permute one output channel k at a time (`permute_krsc`). */
 struct cr_ckpt_tensor {
     const char   *name;         /* in the file */
-    enum cr_dtype dtype;        /* in the store; files are written with the same type */
+    enum cr_dtype dtype;        /* in the parameter store; files are written with the same type */
     int           dims;         /* number of dimensions in the file; 0 = scalar */
     int64_t       dim[4];       /* the file's shape, K,C,R,S for filters */
     bool          permute_krsc; /* requires dims = 4 */
     uint64_t      address;      /* passed on to the functions of cr_ckpt_io, which define its meaning */
 };
-/* Copies bytes between the store (in host or device memory) and a host buffer. The functions are called for one tensor
+/* Copies bytes between the parameter store (in host or device memory) and a host buffer. The functions are called for one tensor
  * after the other, with increasing offsets and chunks of at most CR_CKPT_CHUNK_BYTES. */
 struct cr_ckpt_io {
     void *self;
@@ -63,9 +63,9 @@ struct cr_ckpt_save {
     int                          model_count, state_count, ema_count; /* ema_count 0: no ema.safetensors */
     const struct cr_st_meta     *model_meta, *state_meta; /* "format" = "pt" and "step" are added when missing */
     int                          model_meta_count, state_meta_count;
-    const char                  *config_text; /* content of config.ini */
-    const char                  *costs_text;  /* content of kernel_times.txt; NULL when the run has none */
-    const char *const           *class_names; /* names without line breaks */
+    const char                  *config_text;       /* content of config.ini */
+    const char                  *kernel_times_text; /* content of kernel_times.txt; NULL when the run has none */
+    const char *const           *class_names;       /* names without line breaks */
     int                          classes;
     bool                         best; /* also point the link `best` here */
     int keep; /* number of newest checkpoints to keep, in addition to the targets of `best` and `last`; < 0: all */
@@ -98,12 +98,12 @@ CR_MUST cr_status cr_ckpt_model_path(const char *given, char **out);
 CR_MUST cr_status cr_ckpt_open_weights(const char *path, struct cr_st_file **out);
 
 /* Reads the listed tensors from an open file. Each tensor must exist in the file with this shape and type (F16, BF16
- * and F64 files are converted when the store holds F32). A tensor in the file that is not listed is an error. The
- * message names the first few offenders. All checks precede the first write to the store. `path` is for messages.
- * `ignore` is a list of suffixes "a,b,c" such as ".num_batches_tracked", or NULL: a name with such a suffix may be in
- * the file without being listed, and a listed tensor with such a name may be missing (its value in the store stays).
- * `alias` maps a listed name to a second name to try ("fc.weight" -> "linear.weight") and returns NULL when there is
- * none; `alias` may be NULL. */
+ * and F64 files are converted when the parameter store holds F32). A tensor in the file that is not listed is an error. The
+ * message names the first few offenders. All checks precede the first write to the parameter store. `path` is for
+ * messages. `ignore` is a list of suffixes "a,b,c" such as ".num_batches_tracked", or NULL: a name with such a suffix
+ * may be in the file without being listed, and a listed tensor with such a name may be missing (its value in the
+ * parameter store stays). `alias` maps a listed name to a second name to try ("fc.weight" -> "linear.weight") and
+ * returns NULL when there is none; `alias` may be NULL. */
 CR_MUST cr_status cr_ckpt_read(struct cr_st_file *file, const char *path, const struct cr_ckpt_tensor *tensors,
                                int count, const char *ignore, const char *(*alias)(const char *name),
                                const struct cr_ckpt_io *io);

@@ -15,11 +15,11 @@ struct cr_ckpt_stage {
  * is larger. CR_ERR_MEMORY. */
 CR_MUST cr_status cr_ckpt_stage_open(const struct cr_ckpt_tensor *tensors, int count, struct cr_ckpt_stage *stage);
 void              cr_ckpt_stage_close(struct cr_ckpt_stage *stage);
-/* Copies one tensor from the store to the file. */
+/* Copies one tensor from the parameter store to the file. */
 CR_MUST cr_status cr_ckpt_tensor_out(struct cr_st_writer *writer, const struct cr_ckpt_tensor *tensor,
                                      const struct cr_ckpt_stage *stage, const struct cr_ckpt_io *io);
-/* Copies one tensor from the file to the store. The caller has checked the shape. The type in the file may differ from
- * the type in the store when cr_ckpt_can_convert. */
+/* Copies one tensor from the file to the parameter store. The caller has checked the shape. The type in the file may
+ * differ from the type in the parameter store when cr_ckpt_can_convert. */
 CR_MUST cr_status cr_ckpt_tensor_in(struct cr_st_file *file, const struct cr_st_entry *entry,
                                     const struct cr_ckpt_tensor *tensor, const struct cr_ckpt_stage *stage,
                                     const struct cr_ckpt_io *io);

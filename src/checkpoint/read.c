@@ -77,7 +77,8 @@ static void compare_one(const struct cr_st_entry *entry, const struct cr_ckpt_te
     }
 }
 
-/* Fills found[i], NULL for a tensor that keeps its value in the store; fails with a list of all mismatches. */
+/* Fills found[i], NULL for a tensor that keeps its value in the parameter store; fails with a list of all mismatches.
+ */
 static cr_status match(struct cr_st_file *file, const char *path, const struct cr_ckpt_tensor *tensors, int count,
                        const char *ignore, const char *(*alias)(const char *name), const struct cr_st_entry **found) {
     struct problems problems = {0};

@@ -98,9 +98,9 @@ static cr_status fill_folder(const char *folder, const struct cr_ckpt_save *save
     CR_TRY(cr_path_join(path, folder, "config.ini"));
     CR_TRY(cr_fs_write_new(path, save->config_text, strlen(save->config_text)));
     CR_TRY(write_classes(folder, save));
-    if (save->costs_text) {
+    if (save->kernel_times_text) {
         CR_TRY(cr_path_join(path, folder, "kernel_times.txt"));
-        CR_TRY(cr_fs_write_new(path, save->costs_text, strlen(save->costs_text)));
+        CR_TRY(cr_fs_write_new(path, save->kernel_times_text, strlen(save->kernel_times_text)));
     }
     if (cr_fs_sync_dir(folder) < 0) return cr_fs_refused(folder, "write to the disk", errno);
     return CR_OK;

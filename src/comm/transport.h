@@ -82,7 +82,7 @@ void cr_comm_raise_silent(struct cr_comm *comm, int rank, int reporter, double s
 void cr_comm_silent_text(struct cr_comm_failure *failure, const char *name, double silent_s);
 /* Returns CR_ERR_PEER with the recorded text. */
 cr_status cr_comm_failed(struct cr_comm *comm);
-/* Waits until a failure is recorded; false after `milliseconds` without one. */
+/* Waits until a failure is reported; false after `milliseconds` without one. */
 bool cr_comm_await_failure(struct cr_comm *comm, int milliseconds);
 /* Writes "rank 2 of 4 on gpu7 (process 4711)" to buf. Returns buf. */
 const char *cr_comm_name(const struct cr_comm *comm, int rank, char *buf, size_t size);

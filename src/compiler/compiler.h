@@ -102,17 +102,17 @@ struct cr_fit_report {
 };
 
 struct cr_compile_options {
-    bool             fuse;                /* run fold, hoist and fuse */
-    bool             reuse;               /* tensors with disjoint lifetimes share memory */
-    bool             sparse;              /* with `fuse`: run sparsify */
-    bool             sparse_filter_grads; /* with `sparse`: filter gradients become sparse too */
-    size_t           pool_limit;  /* most bytes of the pool; 0: no limit. The caller checks whether the limit is kept */
-    bool             recompute;   /* with `pool_limit`: tensors may be recomputed */
-    enum cr_swap_use offload;     /* with `pool_limit`: tensors may be offloaded. AUTO: where it is fastest; another
+    bool   fuse;                /* run fold, hoist and fuse */
+    bool   reuse;               /* tensors with disjoint lifetimes share memory */
+    bool   sparse;              /* with `fuse`: run sparsify */
+    bool   sparse_filter_grads; /* with `sparse`: filter gradients become sparse too */
+    size_t pool_limit;          /* most bytes of the pool; 0: no limit. The caller checks whether the limit is kept */
+    bool   recompute;           /* with `pool_limit`: tensors may be recomputed */
+    enum cr_offload_mode  offload;   /* with `pool_limit`: tensors may be offloaded. AUTO: where it is fastest; another
                                     value forces offloading, with the score that the value names */
-    bool             zero_copy;   /* with `offload`: kernels may read offloaded tensors from host memory */
-    const char      *until;       /* last pass to run: "grad", "fuse", "select", "order" or "plan"; NULL: "plan" */
-    struct cr_fit_report *report; /* result of `pool_limit`; may be NULL */
+    bool                  zero_copy; /* with `offload`: kernels may read offloaded tensors from host memory */
+    const char           *until;     /* last pass to run: "grad", "fuse", "select", "order" or "plan"; NULL: "plan" */
+    struct cr_fit_report *report;    /* result of `pool_limit`; may be NULL */
     size_t                bucket_bytes; /* several ranks: bytes of one gradient bucket; 0: one rank */
     enum cr_dtype         wire;         /* several ranks: type of the gradients during the all-reduce */
 };
@@ -155,8 +155,8 @@ struct cr_sparse_cost {
     struct cr_op op;          /* the sparse convolution in its fastest weight format */
     int64_t      elems;       /* f32 elements of its packed weights */
 };
-/* Prices the convolution with op index `conv`. Adds a tensor for the packed weights to the program when the filter has
- * a pattern. */
+/* Prices the convolution with op index `conv`. Adds a tensor for the packed weights to the program when the filter is
+ * sparse. */
 CR_MUST cr_status cr_sparsify_cost(struct cr_program *program, const struct cr_cost_model *cost_model, int conv,
                                    struct cr_sparse_cost *out);
 

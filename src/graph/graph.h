@@ -85,21 +85,21 @@ enum { CR_FORMATS_MAX = 80 };
 /* Upper bound of (estimated time / measured time) of a good kernel: a candidate whose estimate exceeds the best known
  * time by more than this factor cannot be the fastest. See `estimate` of struct cr_kernel in device/device.h. */
 #define CR_ESTIMATE_MARGIN 2.5
-struct cr_pattern_attr {
+struct cr_sparsity_attr {
     int64_t nnz;      /* number of nonzero weights; 0 for a dense op */
-    int     param;    /* index in the store of the filter that the pattern describes */
+    int     param;    /* index in the parameter store of the filter that the pattern describes */
     int     format;   /* weight format */
     int64_t image[3]; /* sparse_filter: N, H, W of the convolution's input x */
 };
 /* Attributes of conv*, maxpool* and pad_shortcut*. Windows are R x S; stride and padding are the same for H and W. */
 struct cr_conv_attr {
-    int                    stride, pad;
-    int                    window;     /* maxpool: R = S = window; convolutions use R, S of the filter */
-    int                    pad_c;      /* pad_shortcut: number of zero channels before the input's channels */
-    bool                   accumulate; /* conv_wgrad, conv_grad, s2d_filter_grad: add to dw instead of assigning */
-    bool                   relu;       /* conv: apply ReLU to y (inference) */
-    struct cr_bn_attr      bn;         /* conv, conv_grad with slot gamma: the batch norm whose sums the op finalizes */
-    struct cr_pattern_attr pattern;    /* conv, conv_dgrad, conv_wgrad, sparse_filter */
+    int                     stride, pad;
+    int                     window;     /* maxpool: R = S = window; convolutions use R, S of the filter */
+    int                     pad_c;      /* pad_shortcut: number of zero channels before the input's channels */
+    bool                    accumulate; /* conv_wgrad, conv_grad, s2d_filter_grad: add to dw instead of assigning */
+    bool                    relu;       /* conv: apply ReLU to y (inference) */
+    struct cr_bn_attr       bn;      /* conv, conv_grad with slot gamma: the batch norm whose sums the op finalizes */
+    struct cr_sparsity_attr pattern; /* conv, conv_dgrad, conv_wgrad, sparse_filter */
 };
 struct cr_loss_attr {
     float smoothing; /* label smoothing, 0 to 1 */
@@ -189,21 +189,16 @@ int64_t cr_tensor_elems(const struct cr_tensor *tensor);
 
 /* ---- parameter store ---- */
 
-/* The buffers of the store lie in the STORE region, one after the other in this order. All buffers that are indexed by
- * parameter use the same element offset (cr_param.offset) for a parameter; RUNNING and EMA_RUNNING are indexed by the
- * running statistics in the same way.
- *   VALUE        the parameters
- *   GRAD         their gradients
- *   MOMENTUM     first moment of the update rule
- *   RUNNING      running mean and variance of the batch norms
- *   STATE        CR_STATE_COUNT f64 scalars of enum cr_state
- *   HALF         VALUE rounded to 16 bits; exists only for 16-bit programs. The op `cast` refreshes it at the start of
- *                each program
- *   MASK         pruning mask, u8, one bit for each element of VALUE: bit i%8 of byte i/8 is 1 when element i is not
- *                pruned. Padding and parameters that are never pruned have 1. Exists only for pruned networks. The
- *                update reads it; a bit mask adds 0.6 % to the bytes that the update moves, a byte mask would add 5 %
- *   SECOND       AdamW's mean of squared gradients
- *   EMA, EMA_RUNNING   exponential moving averages of VALUE and RUNNING */
+/* The buffers of the parameter store lie in the STORE region, one after the other in this order. All buffers that are
+ * indexed by parameter use the same element offset (cr_param.offset) for a parameter; RUNNING and EMA_RUNNING are
+ * indexed by the running statistics in the same way. VALUE        the parameters GRAD         their gradients MOMENTUM
+ * first moment of the update rule RUNNING      running mean and variance of the batch norms STATE        CR_STATE_COUNT
+ * f64 scalars of enum cr_state HALF         VALUE rounded to 16 bits; exists only for 16-bit programs. The op `cast`
+ * refreshes it at the start of each program MASK         pruning mask, u8, one bit for each element of VALUE: bit i%8
+ * of byte i/8 is 1 when element i is not pruned. Padding and parameters that are never pruned have 1. Exists only for
+ * pruned networks. The update reads it; a bit mask adds 0.6 % to the bytes that the update moves, a byte mask would add
+ * 5 % SECOND       AdamW's mean of squared gradients EMA, EMA_RUNNING   exponential moving averages of VALUE and
+ * RUNNING */
 enum cr_param_buffer {
     CR_BUFFER_VALUE,
     CR_BUFFER_GRAD,
@@ -253,7 +248,8 @@ struct cr_param {
     int                layer;
 };
 
-/* The table of parameters and the layout of their buffers. The store owns no buffer memory: the STORE region does. */
+/* The table of parameters and the layout of their buffers. The parameter store owns no buffer memory: the STORE region
+ * does. */
 struct cr_param_store {
     struct cr_param *param; /* parameters and running statistics, in torchvision's order of definition */
     int              params, capacity;
@@ -307,13 +303,13 @@ struct cr_program {
     int                          ops, op_capacity;
     const char                 **layer; /* layer names for messages and profiles */
     int                          layers, layer_capacity;
-    int             hoisted; /* ops 0..hoisted-1 depend on the store only and run again after it has changed */
-    size_t          region_bytes[CR_REGIONS]; /* set by the memory planner (POOL) and by cr_tensor_add (INPUT, HOST) */
-    size_t          bound_bytes;              /* lower bound of the size of POOL; set by the memory planner */
-    int             images, labels, boxes, mixes, logits, metrics; /* tensor ids, CR_NONE when absent */
-    bool            failed;                                        /* out of memory while building, or too_large */
-    bool            too_large; /* a tensor larger than CR_TENSOR_BYTES_MAX was requested */
-    struct cr_arena arena;     /* owns the names */
+    int    hoisted; /* ops 0..hoisted-1 depend on the parameter store only and run again after it has changed */
+    size_t region_bytes[CR_REGIONS]; /* set by the memory planner (POOL) and by cr_tensor_add (INPUT, HOST) */
+    size_t bound_bytes;              /* lower bound of the size of POOL; set by the memory planner */
+    int    images, labels, boxes, mixes, logits, metrics; /* tensor ids, CR_NONE when absent */
+    bool   failed;                                        /* out of memory while building, or too_large */
+    bool   too_large;                                     /* a tensor larger than CR_TENSOR_BYTES_MAX was requested */
+    struct cr_arena arena;                                /* owns the names */
 };
 void cr_program_init(struct cr_program *program, const char *name, const struct cr_param_store *store);
 void cr_program_free(struct cr_program *program);
@@ -326,7 +322,7 @@ int cr_program_layer(struct cr_program *program, const char *name);
 int cr_tensor_add(struct cr_program *program, const char *name, enum cr_dtype dtype, enum cr_region region, int64_t d0,
                   int64_t d1, int64_t d2, int64_t d3);
 /* Returns the tensor of one parameter's slice of a buffer ("layer1.0.conv1.weight", "grad.layer1.0.conv1.weight"), or
- * of a whole buffer when param = CR_NONE ("plane.grad"). The first call creates the tensor. The mask buffer
+ * of a whole buffer when param = CR_NONE ("buffer.grad"). The first call creates the tensor. The mask buffer
  * is available only as a whole. */
 int cr_tensor_store(struct cr_program *program, enum cr_param_buffer buffer, int param);
 /* Returns the id of the tensor with this name, or CR_NONE. */
@@ -355,7 +351,7 @@ int cr_op_writes(const struct cr_op *op, int ids[CR_OP_IDS_MAX]);
  * which the kernel does not implement. */
 bool cr_op_uses_only(const struct cr_op *op, unsigned in, unsigned out);
 /* True for a convolution, or a gradient of one, with a sparsity pattern. */
-bool cr_op_has_pattern(const struct cr_op *op);
+bool cr_op_has_sparsity_pattern(const struct cr_op *op);
 
 /* Sets first and last of every tensor. */
 void cr_program_lifetimes(struct cr_program *program);

@@ -98,7 +98,8 @@ static void infer_conv(struct rule *r) {
     if (has(r, CR_IN_conv_gamma))
         CR_ASSERT(input(r, CR_IN_conv_gamma)->dim[3] == w->dim[0] && r->op->out[CR_OUT_conv_sums] != CR_NONE &&
                   a->bn.count > 0);
-    if (r->slot != CR_OUT_conv_y) { /* sums, next_scale_bias, mean_rstd; the running statistics belong to the store */
+    if (r->slot !=
+        CR_OUT_conv_y) { /* sums, next_scale_bias, mean_rstd; the running statistics belong to the parameter store */
         CR_ASSERT(r->slot <= CR_OUT_conv_mean_rstd);
         set_sums(r, x, w->dim[0]);
         return;
@@ -115,7 +116,7 @@ static void infer_bn_sums(struct rule *r) {
 static void infer_bn_finalize(struct rule *r) {
     const struct cr_tensor *sums = input(r, CR_IN_bn_finalize_sums);
     CR_ASSERT(r->slot <= CR_OUT_bn_finalize_mean_rstd ||
-              r->slot == CR_OUT_bn_finalize_scale_bias_half); /* the running statistics belong to the store */
+              r->slot == CR_OUT_bn_finalize_scale_bias_half); /* the running statistics belong to the parameter store */
     CR_ASSERT(input(r, CR_IN_bn_finalize_gamma)->dim[3] == sums->dim[3] && r->op->attr.bn.count > 0);
     set_like(r, sums);
     if (r->slot == CR_OUT_bn_finalize_scale_bias_half) r->dtype = r->p->real;
@@ -206,8 +207,8 @@ static void infer_s2d_filter(struct rule *r) {
 
 /* ---- backward ---- */
 
-/* Gradients of parameters are tensors of the store. The shape of some input gradients cannot be inferred from the op's
- * inputs, so the pass that emits these ops (compiler/autodiff/grad.c) creates the tensors. */
+/* Gradients of parameters are tensors of the parameter store. The shape of some input gradients cannot be inferred from
+ * the op's inputs, so the pass that emits these ops (compiler/autodiff/grad.c) creates the tensors. */
 
 static void infer_loss_grad(struct rule *r) {
     set_like(r, input(r, CR_IN_loss_grad_logits));
@@ -239,7 +240,7 @@ static void infer_bn_grad_sums(struct rule *r) {
 }
 static void infer_bn_grad_finalize(struct rule *r) {
     const struct cr_tensor *sums = input(r, CR_IN_bn_grad_finalize_grad_sums);
-    CR_ASSERT(r->slot == CR_OUT_bn_grad_finalize_coef && r->op->attr.bn.count > 0);
+    CR_ASSERT(r->slot == CR_OUT_bn_grad_finalize_coeffs && r->op->attr.bn.count > 0);
     set(r, sums->dtype, 3, 1, 1, sums->dim[3]);
 }
 static void infer_bn_grad_apply(struct rule *r) {
@@ -254,7 +255,7 @@ static void infer_pool_bn_grad_sums(struct rule *r) {
 static void infer_pool_bn_grad_apply(struct rule *r) {
     const struct cr_tensor *x = input(r, CR_IN_pool_bn_grad_apply_x);
     check_coefficients(r, CR_IN_pool_bn_grad_apply_scale_bias, 2, x);
-    check_coefficients(r, CR_IN_pool_bn_grad_apply_coef, 3, x);
+    check_coefficients(r, CR_IN_pool_bn_grad_apply_coeffs, 3, x);
     CR_ASSERT(same_shape(input(r, CR_IN_pool_bn_grad_apply_dy), input(r, CR_IN_pool_bn_grad_apply_index)));
     set_like(r, x);
 }
@@ -289,15 +290,15 @@ static void infer_conv_dgrad(struct rule *r) {
 }
 static void infer_conv_grad(struct rule *r) {
     const struct cr_tensor *x = input(r, CR_IN_conv_grad_x);
-    CR_ASSERT(r->slot <= CR_OUT_conv_grad_grad_sums || r->slot == CR_OUT_conv_grad_grad_coef);
+    CR_ASSERT(r->slot <= CR_OUT_conv_grad_grad_sums || r->slot == CR_OUT_conv_grad_grad_coeffs);
     CR_ASSERT(r->slot != CR_OUT_conv_grad_dw); /* gradients of parameters must be given */
     check_coefficients(r, CR_IN_conv_grad_gamma, 1, x);
     check_coefficients(r, CR_IN_conv_grad_scale_bias, 2, x);
-    check_coefficients(r, CR_IN_conv_grad_dy_coef, 3, input(r, CR_IN_conv_grad_g));
+    check_coefficients(r, CR_IN_conv_grad_dy_coeffs, 3, input(r, CR_IN_conv_grad_g));
     if (r->slot == CR_OUT_conv_grad_dx)
         set_like(r, x);
     else
-        set(r, wide(x), r->slot == CR_OUT_conv_grad_grad_coef ? 3 : 2, 1, 1, x->dim[3]);
+        set(r, wide(x), r->slot == CR_OUT_conv_grad_grad_coeffs ? 3 : 2, 1, 1, x->dim[3]);
 }
 
 /* ---- offloading: the offload pass creates the tensors in the HOST region ---- */
@@ -375,6 +376,6 @@ void cr_op_cost(const struct cr_program *p, const struct cr_op *op, double *byte
     default: /* pointwise: about two operations for each element of the first operand */
         *flops = 2.0 * elems_of(p, op->in[0] >= 0 ? op->in[0] : op->out[0]);
     }
-    if (cr_op_has_pattern(op))
+    if (cr_op_has_sparsity_pattern(op))
         *flops *= (double)op->attr.conv.pattern.nnz / (double)p->store->param[op->attr.conv.pattern.param].elems;
 }

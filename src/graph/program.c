@@ -38,7 +38,7 @@ unsigned cr_op_inplace(enum cr_op_kind kind, int out) {
     return mask;
 }
 
-bool cr_op_has_pattern(const struct cr_op *op) {
+bool cr_op_has_sparsity_pattern(const struct cr_op *op) {
     const bool is_conv = op->kind == CR_OP_conv || op->kind == CR_OP_conv_dgrad || op->kind == CR_OP_conv_wgrad;
     return is_conv && op->attr.conv.pattern.nnz > 0;
 }
@@ -146,7 +146,7 @@ static int store_buffer_tensor(struct cr_program *p, enum cr_param_buffer buffer
 int cr_tensor_store(struct cr_program *p, enum cr_param_buffer buffer, int param) {
     char name[256];
     if (param == CR_NONE)
-        snprintf(name, sizeof name, "plane.%s", cr_param_buffer_name(buffer));
+        snprintf(name, sizeof name, "buffer.%s", cr_param_buffer_name(buffer));
     else if (buffer == CR_BUFFER_VALUE || buffer == CR_BUFFER_RUNNING)
         snprintf(name, sizeof name, "%s", p->store->param[param].name);
     else

@@ -1,8 +1,8 @@
 /* layers/layer.h: layer functions append ops to a program.
  *
  * A layer function gets the network being built, its path (the torchvision name, e.g. "layer1.0.conv1") and its input
- * tensor. It adds its parameters to the store, or finds them there, appends its ops to the program and returns the id
- * of its output tensor. Activations are N,H,W,C.
+ * tensor. It adds its parameters to the parameter store, or finds them there, appends its ops to the program and
+ * returns the id of its output tensor. Activations are N,H,W,C.
  *
  * Invariants
  *   - Layers append only plain forward ops. Compiler passes add gradients, fusion, memory planning and device details.

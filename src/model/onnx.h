@@ -18,7 +18,7 @@ enum { CR_ONNX_OPSET = 17, CR_ONNX_IR_VERSION = 8 };
 
 struct cr_onnx_network {
     const struct cr_program *eval;            /* from cr_model_program, f32, before compiler passes */
-    const float             *value, *running; /* host copies of the store's buffers */
+    const float             *value, *running; /* host copies of the parameter store's buffers */
     const char *const       *class_names;     /* may be NULL */
     int                      classes;
     bool                     fold; /* fold batch norms into the convolutions before them */

@@ -70,7 +70,7 @@ static void put_tensor(struct cr_onnx *x, const char *name, enum data_type type,
     cr_pb_add_message(&x->initializers, GRAPH_INITIALIZER, &t);
 }
 
-/* The parameter that belongs to a tensor of the store, or CR_NONE. */
+/* The parameter that belongs to a tensor of the parameter store, or CR_NONE. */
 static int param_of(const struct cr_onnx *x, int tensor) {
     return cr_param_store_find(x->p->store, x->p->tensor[tensor].name);
 }

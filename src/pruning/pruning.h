@@ -3,7 +3,7 @@
  * A unit is a set of weights that are pruned together: a single weight (unstructured, 2:4), a block of output x input
  * channels at one position of the filter (block), or a filter (channel). The key of a unit is the mean magnitude of its
  * weights. Units with the smallest keys are pruned first; of equal keys the first unit in the order of layers and of
- * elements in the store.
+ * elements in the parameter store.
  *
  * Invariants
  *   - Of n weights with a common target exactly round(n * sparsity) are pruned when units are single weights. With
@@ -20,7 +20,7 @@
 
 struct cr_prune_layer {
     char       *name;     /* "layer1.0.conv1" */
-    int         param;    /* index in the store */
+    int         param;    /* index in the parameter store */
     const char *dense;    /* the reason why the layer stays dense; NULL when it may be pruned */
     double      sparsity; /* final sparsity; unused when the scope is global */
     int64_t     elems, pruned;
@@ -28,7 +28,7 @@ struct cr_prune_layer {
 struct cr_prune {
     const struct cr_param_store *store;
     const struct cr_config      *config;
-    struct cr_prune_layer       *layer; /* every convolution and dense layer, in the store's order */
+    struct cr_prune_layer       *layer; /* every convolution and dense layer, in the parameter store's order */
     int                          layers;
     bool                         global;        /* one target for all layers */
     int64_t                      elems, pruned; /* sums over the layers that may be pruned */
@@ -40,7 +40,7 @@ CR_MUST cr_status cr_prune_open(const struct cr_param_store *store, const struct
                                 struct cr_prune *out);
 void              cr_prune_close(struct cr_prune *prune);
 /* Clears bits of the mask by the magnitudes of `value` until `fraction` (0 to 1) of the final sparsity is reached, and
- * counts the pruned weights in layer[].pruned. Both buffers have the store's layout. */
+ * counts the pruned weights in layer[].pruned. Both buffers have the layout of the parameter store. */
 CR_MUST cr_status cr_prune_masks(struct cr_prune *prune, double fraction, const float *value, uint8_t *mask);
 /* For measurements: computes the mask (cr_free it) that [prune] gives for the initial weights at the final sparsity. */
 CR_MUST cr_status cr_prune_draw(const struct cr_param_store *store, const struct cr_config *config, uint8_t **mask);

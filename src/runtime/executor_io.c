@@ -70,7 +70,7 @@ cr_status cr_exec_open_results(struct cr_exec *exec) {
     const struct cr_async *async = cr_exec_async(exec);
     const size_t           bytes = CR_EXEC_RESULTS * sizeof *exec->result;
     exec->norm                   = cr_tensor_find(exec->program, "grad_norm");
-    exec->state                  = cr_tensor_find(exec->program, "plane.state");
+    exec->state                  = cr_tensor_find(exec->program, "buffer.state");
     if (!async) {
         CR_ALLOC(exec->result, CR_EXEC_RESULTS);
         return CR_OK;

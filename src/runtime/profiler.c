@@ -15,7 +15,7 @@ struct timing {
     const struct cr_async *async; /* NULL: wall time */
     struct cr_step_block   step;
     int                    ops, passes;
-    double                *seconds;         /* [ops + 1][passes]; the last row is of the whole program */
+    double                *seconds;         /* [ops + 1][passes]; the last entry is of the whole program */
     void                 **before, **after; /* [ops + 1] events; the last ones enclose the whole program */
     int                    lead;            /* whole runs before a timed pass */
     double                *begin;           /* [ops]: start of each op in the last pass */

@@ -1,4 +1,4 @@
-/* session/ema.c: initialises, exchanges and loads the moving averages of a session's store. See session/state.h. */
+/* session/ema.c: initialises, exchanges and loads the moving averages of a session. See session/state.h. */
 #include "session/state.h"
 
 #include <stdio.h>

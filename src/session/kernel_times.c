@@ -55,16 +55,16 @@ cr_status cr_session_open_cost_table(struct cr_session *s, const struct cr_sessi
         CR_TRY(status);
         if (!first) return CR_OK;
     }
-    if (!o->costs_from) return CR_OK;
-    CR_TRY(cr_path_join(path, o->costs_from, "kernel_times.txt"));
+    if (!o->kernel_times_from) return CR_OK;
+    CR_TRY(cr_path_join(path, o->kernel_times_from, "kernel_times.txt"));
     if (access(path, F_OK) != 0)
-        CR_TRY(cr_path_join(path, o->costs_from, "costs.txt")); /* the file name before version 0.3 */
+        CR_TRY(cr_path_join(path, o->kernel_times_from, "costs.txt")); /* the file name before version 0.3 */
     if (access(path, F_OK) == 0) return load_fixed(s, path, o->retune);
-    if (!s->cost_table || !o->costs_unmeasured) return CR_OK;
+    if (!s->cost_table || !o->kernel_times_unmeasured) return CR_OK;
     (void)CR_FAIL(
         CR_ERR_DEVICE,
         "%s: the run chose kernels without measuring (train.measure = no), now they are chosen by measured times",
-        o->costs_from);
+        o->kernel_times_from);
     return handle_mismatch(s, o->retune);
 }
 

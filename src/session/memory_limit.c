@@ -68,9 +68,9 @@ static size_t pool_limit(const struct cr_session *s, const struct cr_program *p)
 }
 
 /* On the CPU device offloading gains nothing, so it is used only on request (tests do). */
-static enum cr_swap_use offload_use(const struct cr_session *s) {
-    const enum cr_swap_use use = s->config->memory.swap;
-    return use == CR_SWAP_USE_AUTO && s->device->backend == &cr_backend_cpu ? CR_SWAP_USE_NO : use;
+static enum cr_offload_mode offload_use(const struct cr_session *s) {
+    const enum cr_offload_mode use = s->config->memory.swap;
+    return use == CR_OFFLOAD_MODE_AUTO && s->device->backend == &cr_backend_cpu ? CR_OFFLOAD_MODE_NO : use;
 }
 
 /* ---- compiling ---- */
@@ -105,7 +105,7 @@ cr_status cr_session_compile(struct cr_session *s, enum cr_program_kind kind, in
                              struct cr_program *out) {
     struct cr_cost_model model = cr_session_cost_model(s);
     struct cr_fit_report fit;
-    if (s->limit && s->cost_table && offload_use(s) != CR_SWAP_USE_NO)
+    if (s->limit && s->cost_table && offload_use(s) != CR_OFFLOAD_MODE_NO)
         CR_TRY(cr_cost_table_copy_rates(s->cost_table, &model));
     CR_TRY(cr_session_compile_with(s, &model, kind, batch, until, &fit, out));
     if (fit.before > s->fit.before) s->fit = fit;
@@ -138,7 +138,7 @@ static void add_suggestions(const struct cr_session *s, struct cr_text *out) {
         cr_text_add(out, ", or memory.limit = auto");
     else if (!c->memory.reuse)
         cr_text_add(out, ", or memory.reuse = yes");
-    else if (host && c->memory.swap == CR_SWAP_USE_NO)
+    else if (host && c->memory.swap == CR_OFFLOAD_MODE_NO)
         cr_text_add(out, ", or memory.swap = auto");
     else if (!c->memory.recompute)
         cr_text_add(out, ", or memory.recompute = yes");

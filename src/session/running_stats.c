@@ -102,7 +102,7 @@ void cr_state_running_get(const struct cr_session *s, uint64_t address, uint64_t
     memcpy(host, (const char *)s->running_of_ranks[address - CR_STATE_RANKS_ADDRESS] + offset, bytes);
 }
 
-/* Loads this rank's statistics: one row of the tensor [ranks, elements]. */
+/* Loads this rank's statistics: slice `rank` of the tensor [ranks, elements]. */
 static cr_status read_own(struct cr_session *s, struct cr_st_file *file, const char *path, int i) {
     const size_t              bytes = buffer_bytes(s, i);
     const struct cr_st_entry *e     = cr_st_find(file, buffers[i].name);

@@ -27,9 +27,10 @@ struct cr_session_options {
     int64_t     batch_max;  /* upper bound for [train] batch = auto; 0 when there is none */
     int64_t     eval_batch; /* batch size for evaluation; 0 uses [train] eval_batch, or else the training batch size */
     int         classes;    /* number of classes of the dataset; 0 determines it with cr_session_classes */
-    const char *costs_from; /* on resume: the step folder of the run, whose kernel choices are reused; else NULL */
-    bool        costs_unmeasured; /* that run chose kernels without measuring (train.measure = no) */
-    bool        retune;           /* choose kernels anew when the choices of costs_from do not fit this device */
+    const char
+        *kernel_times_from; /* on resume: the step folder of the run, whose kernel choices are reused; else NULL */
+    bool kernel_times_unmeasured; /* that run chose kernels without measuring (train.measure = no) */
+    bool retune;                  /* choose kernels anew when the choices of kernel_times_from do not fit this device */
     struct cr_comm *comm; /* ranks of the run, which all open their sessions now; NULL with one rank. Borrowed */
 };
 
@@ -66,7 +67,7 @@ struct cr_session {
     size_t               input_bytes; /* INPUT region of the programs compiled so far */
     size_t               small_bytes; /* part of input_bytes that does not hold images */
     struct cr_fit_report fit;         /* how the program with the largest pool was fitted below the limit */
-    /* The running statistics of every rank, while the store holds their mean; else NULL (session/state.h). */
+    /* The running statistics of every rank, while the parameter store holds their mean; else NULL (session/state.h). */
     float                  *running_of_ranks[CR_RUNNING_BUFFERS];
     struct cr_session_times times;
 };
@@ -103,11 +104,11 @@ struct cr_cost_model cr_session_cost_model(struct cr_session *session);
 /* Sets session->pattern to the masks of `weights` (a folder or file, or NULL) if these are pruned weights. Otherwise,
  * with `draw`, sets it to the masks that [prune] makes of the initial weights (for measurements). Programs rely on the
  * masks, so they must not change afterwards. */
-CR_MUST cr_status cr_session_pattern(struct cr_session *session, const char *weights, bool draw);
+CR_MUST cr_status cr_session_sparsity_pattern(struct cr_session *session, const char *weights, bool draw);
 /* True when an update does not depend on the gradients of pruned weights. Clipping and LARS use norms of all
  * gradients. */
 bool cr_session_may_mask_gradients(const struct cr_config *config);
-/* For measurements: prunes the initial weights by session->pattern, or else by [prune]. Does nothing when the store has
+/* For measurements: prunes the initial weights by session->pattern, or else by [prune]. Does nothing when the parameter store has
  * no masks. */
 CR_MUST cr_status cr_session_prune(struct cr_session *session);
 /* Appends "40 of 53 convolutions, 40 of 52 data gradients": the number of ops that run on sparse kernels. */

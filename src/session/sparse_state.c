@@ -6,14 +6,15 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Addresses of parts: ADDRESS_PART + index of the part. They are larger than every offset in a store and smaller than
- * the special addresses of session/state.c. */
+/* Addresses of parts: ADDRESS_PART + index of the part. They are larger than every offset in a parameter store and
+ * smaller than the special addresses of session/state.c. */
 static const uint64_t    ADDRESS_PART = (uint64_t)1 << 62, ADDRESS_PART_END = (uint64_t)1 << 63;
 static const char *const prefixes[] = {"momentum.", "second."};
 
 /* ---- elements ---- */
 
-/* Converts an element index of a parameter from the order of the file (O,I,H,W) to that of the store (K,R,S,C). */
+/* Converts an element index of a parameter from the order of the file (O,I,H,W) to that of the parameter store
+ * (K,R,S,C). */
 static int64_t store_index(const struct cr_param *q, int64_t i) {
     const int64_t window = q->dim[1] * q->dim[2], C = q->dim[3];
     if (q->role != CR_ROLE_CONV || window == 1) return i;

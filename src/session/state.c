@@ -166,23 +166,23 @@ cr_status cr_state_save_named(struct cr_session *s, const struct cr_position *at
     CR_TRY_OUT(cr_state_ema_list(&s->model.store, &arena, &ema));
     CR_TRY_OUT(cr_state_sparse_save(s, &model, &optim, &ema, &io, &sparse));
     if (s->cost_table) CR_TRY_OUT(cr_cost_table_text(s->cost_table, &costs));
-    const struct cr_ckpt_save save = {.run_dir          = run_dir,
-                                      .step             = at->step,
-                                      .model            = model.tensor,
-                                      .model_count      = model.count,
-                                      .state            = optim.tensor,
-                                      .state_count      = optim.count,
-                                      .ema              = ema.tensor,
-                                      .ema_count        = ema.count,
-                                      .model_meta       = model_meta,
-                                      .model_meta_count = s->model.store.has_mask ? 2 : 1,
-                                      .state_meta       = state_meta,
-                                      .state_meta_count = CR_COUNT(state_meta),
-                                      .config_text      = config_text,
-                                      .costs_text       = costs,
-                                      .class_names      = class_names,
-                                      .classes          = classes,
-                                      .keep             = (int)CR_MIN(s->config->train.keep, 1000000)};
+    const struct cr_ckpt_save save = {.run_dir           = run_dir,
+                                      .step              = at->step,
+                                      .model             = model.tensor,
+                                      .model_count       = model.count,
+                                      .state             = optim.tensor,
+                                      .state_count       = optim.count,
+                                      .ema               = ema.tensor,
+                                      .ema_count         = ema.count,
+                                      .model_meta        = model_meta,
+                                      .model_meta_count  = s->model.store.has_mask ? 2 : 1,
+                                      .state_meta        = state_meta,
+                                      .state_meta_count  = CR_COUNT(state_meta),
+                                      .config_text       = config_text,
+                                      .kernel_times_text = costs,
+                                      .class_names       = class_names,
+                                      .classes           = classes,
+                                      .keep              = (int)CR_MIN(s->config->train.keep, 1000000)};
     CR_TRY_OUT(cr_ckpt_write(&save, &io));
 out:
     cr_state_sparse_close(&sparse);

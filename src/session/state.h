@@ -24,7 +24,7 @@ CR_MUST cr_status cr_state_model_list(const struct cr_param_store *store, struct
                                       struct cr_state_list *out);
 CR_MUST cr_status cr_state_optim_list(const struct cr_param_store *store, struct cr_arena *arena,
                                       struct cr_state_list *out);
-/* The list of model.safetensors for the moving averages; empty in a store without them. */
+/* The list of model.safetensors for the moving averages; empty in a parameter store without them. */
 CR_MUST cr_status cr_state_ema_list(const struct cr_param_store *store, struct cr_arena *arena,
                                     struct cr_state_list *out);
 /* Returns functions that copy the listed tensors between files and the session's STORE region. */
@@ -54,9 +54,9 @@ CR_MUST cr_status cr_state_ema_load(struct cr_session *session, const char *path
 /* ---- running statistics of several ranks (session/running_stats.c); the functions do nothing with one rank or with
  * model.sync_bn ---- */
 
-/* Each rank trains with its own running statistics. This function replaces them in the store by their mean over all
- * ranks, for an evaluation or a checkpoint, and saves each rank's own ones in the session; a checkpoint that is written
- * meanwhile contains both. Collective. No program may be running. */
+/* Each rank trains with its own running statistics. This function replaces them in the parameter store by their mean
+ * over all ranks, for an evaluation or a checkpoint, and saves each rank's own ones in the session; a checkpoint that
+ * is written meanwhile contains both. Collective. No program may be running. */
 CR_MUST cr_status cr_state_running_mean(struct cr_session *session);
 /* Restores this rank's own running statistics. */
 CR_MUST cr_status cr_state_running_own(struct cr_session *session);
@@ -76,7 +76,7 @@ void cr_state_running_get(const struct cr_session *session, uint64_t address, ui
 
 /* Sets *pruned when the model file of `given` (a run folder, step folder or file) belongs to a pruned network. */
 CR_MUST cr_status cr_state_is_pruned(const char *given, bool *pruned);
-/* Host copies of the buffers of a store with masks. */
+/* Host copies of the buffers of a parameter store with masks. */
 struct cr_state_buffers {
     float   *value, *momentum, *second, *ema; /* second and ema are NULL in stores without them */
     uint8_t *mask;
@@ -87,7 +87,7 @@ CR_MUST cr_status cr_state_buffers_put(struct cr_session *session, const struct 
 void              cr_state_buffers_free(struct cr_state_buffers *buffers);
 /* Copies an f32 buffer (value, running) to the host; cr_free *out. */
 CR_MUST cr_status cr_state_buffer_copy(struct cr_session *session, enum cr_param_buffer buffer, float **out);
-/* Sets all mask bits to 1 (nothing is pruned). Does nothing in a store without masks. */
+/* Sets all mask bits to 1 (nothing is pruned). Does nothing in a parameter store without masks. */
 CR_MUST cr_status cr_state_mask_full(struct cr_session *session);
 
 /* ---- shared by session/state.c, session/ema.c, session/static_masks.c and session/sparse_state.c ---- */
@@ -100,13 +100,13 @@ struct cr_state_sparse {
     struct cr_state_part {
         void  *data;
         size_t bytes;
-    } * part; /* saving: the encoded tensors, written instead of the store's bytes */
+    } * part; /* saving: the encoded tensors, written instead of the parameter store's bytes */
     int               parts;
     struct cr_ckpt_io below;
     struct cr_arena   arena;
 };
 /* Saving: encodes the pruned tensors and replaces them in the lists by their parts; replaces *io by functions that also
- * serve these parts. Does nothing in a store without masks. cr_state_sparse_close *out. */
+ * serve these parts. Does nothing in a parameter store without masks. cr_state_sparse_close *out. */
 CR_MUST cr_status cr_state_sparse_save(struct cr_session *session, struct cr_state_list *model,
                                        struct cr_state_list *optim, struct cr_state_list *ema, struct cr_ckpt_io *io,
                                        struct cr_state_sparse *out);
@@ -116,10 +116,10 @@ CR_MUST cr_status cr_state_sparse_open(const struct cr_param_store *store, struc
 /* Loading, second: moves the tensors that the file stores as sparse tensors from the list to sparse->split. */
 CR_MUST cr_status cr_state_sparse_take(struct cr_state_sparse *sparse, struct cr_st_file *file, const char *path,
                                        struct cr_state_list *list);
-/* Loading, third: decodes the tensors of sparse->split into the store. */
+/* Loading, third: decodes the tensors of sparse->split into the parameter store. */
 CR_MUST cr_status cr_state_sparse_put(struct cr_state_sparse *sparse, struct cr_st_file *file,
                                       const struct cr_ckpt_io *io);
-/* Loading, last: copies the masks into the store. */
+/* Loading, last: copies the masks into the parameter store. */
 CR_MUST cr_status cr_state_sparse_put_mask(const struct cr_state_sparse *sparse, struct cr_session *session);
 void              cr_state_sparse_close(struct cr_state_sparse *sparse);
 

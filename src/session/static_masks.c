@@ -28,7 +28,7 @@ out:
     return status;
 }
 
-cr_status cr_session_pattern(struct cr_session *s, const char *weights, bool draw) {
+cr_status cr_session_sparsity_pattern(struct cr_session *s, const char *weights, bool draw) {
     if (!s->config->train.sparse || s->model.store.real != CR_F32) return CR_OK;
     CR_TRY(read_pattern(s, weights));
     if (!s->pattern && draw && cr_config_prunes(s->config))
@@ -75,7 +75,7 @@ void cr_session_sparse_text(const struct cr_program *p, struct cr_text *out) {
         for (int i = 0; i < p->ops; i++) {
             if (p->op[i].kind != kinds[k].kind) continue;
             all++;
-            sparse += cr_op_has_pattern(&p->op[i]);
+            sparse += cr_op_has_sparsity_pattern(&p->op[i]);
         }
         if (all) cr_text_add(out, "%s%d of %d %s", between, sparse, all, kinds[k].name);
         if (all) between = ", ";

@@ -48,8 +48,8 @@ static int64_t fill_map(const uint8_t *bits, int64_t first, const struct map *m,
     return sum;
 }
 
-int64_t cr_sparse_count_blocks(const uint8_t *bits, int64_t first, int64_t K, int64_t R, int64_t S, int64_t C,
-                               int64_t side, int64_t *stored) {
+int64_t cr_block_sparse_count(const uint8_t *bits, int64_t first, int64_t K, int64_t R, int64_t S, int64_t C,
+                              int64_t side, int64_t *stored) {
     CR_ASSERT(side > 0 && K % side == 0 && C % side == 0);
     const struct map m = {.side = side, .K = K / side, .R = R, .S = S, .C = C / side};
     return fill_map(bits, first, &m, stored);
@@ -84,7 +84,7 @@ struct writer {
     const struct map             *map;
     const struct cr_block_layout *layout;
     const struct output          *output;
-    struct cr_blocks             *to;
+    struct cr_block_sparse       *to;
     uint32_t                      steps, items, entries; /* number written so far */
     uint32_t                     *advance;               /* [teams]: steps since the team's last product */
 };
@@ -148,9 +148,9 @@ static void write_group(struct writer *w, int64_t group) {
 /* While products are written, entries[of + 1] is the position of the next product of `of`. It starts as the sum of the
  * counts of the outputs before. */
 static void write_table(struct writer *w) {
-    struct cr_blocks *to    = w->to;
-    const int64_t     teams = to->groups * w->layout->teams;
-    uint32_t          sum   = 0;
+    struct cr_block_sparse *to    = w->to;
+    const int64_t           teams = to->groups * w->layout->teams;
+    uint32_t                sum   = 0;
     for (int64_t of = 0; of < teams; of++) {
         to->table[to->entries + of + 1] = sum;
         sum += w->output[of].blocks < 0 ? 0 : (uint32_t)CR_MAX(w->output[of].blocks, 1);
@@ -161,7 +161,7 @@ static void write_table(struct writer *w) {
 }
 
 /* Computes the offsets of the parts; there are at most as many steps as blocks. */
-static void place_parts(struct cr_blocks *b, int64_t teams) {
+static void place_parts(struct cr_block_sparse *b, int64_t teams) {
     const int64_t   count[] = {b->groups + 1,         b->blocks, b->groups + 1,     b->blocks,
                                b->groups * teams + 1, b->blocks, b->groups * teams, b->blocks};
     uint32_t *const to[]    = {&b->steps, &b->step, &b->items, &b->item, &b->entries, &b->entry, &b->block, &b->from};
@@ -171,13 +171,13 @@ static void place_parts(struct cr_blocks *b, int64_t teams) {
     }
 }
 
-void cr_blocks_free(struct cr_blocks *blocks) {
+void cr_block_sparse_free(struct cr_block_sparse *blocks) {
     cr_free(blocks->table);
     memset(blocks, 0, sizeof *blocks);
 }
 
-cr_status cr_sparse_blocks(const uint8_t *bits, int64_t first, int64_t K, int64_t R, int64_t S, int64_t C,
-                           const struct cr_block_layout *layout, struct cr_blocks *blocks) {
+cr_status cr_block_sparse_encode(const uint8_t *bits, int64_t first, int64_t K, int64_t R, int64_t S, int64_t C,
+                                 const struct cr_block_layout *layout, struct cr_block_sparse *blocks) {
     const int64_t  side   = layout->side;
     struct map     m      = {.side = side, .K = K / side, .R = R, .S = S, .C = C / side};
     struct output *output = NULL;
@@ -204,6 +204,6 @@ out:
     cr_free(m.nonzero);
     cr_free(output);
     cr_free(w.advance);
-    if (status != CR_OK) cr_blocks_free(blocks);
+    if (status != CR_OK) cr_block_sparse_free(blocks);
     return status;
 }

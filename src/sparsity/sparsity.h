@@ -101,19 +101,19 @@ struct cr_block_layout {
  *   from[items]                first element of each filter block in the filter; CR_SPARSE_FILL for a block of zeros,
  *                              which represents an output block without nonzeros */
 /* clang-format on */
-struct cr_blocks {
+struct cr_block_sparse {
     int64_t   groups, blocks; /* blocks: number of stored filter blocks */
     int64_t   words;
     uint32_t *table;
     uint32_t  steps, step, items, item, entries, entry, block, from;
 };
 /* Counts the blocks with at least one bit; K and C are multiples of side. *stored is the number of blocks that
- * cr_blocks stores: an output block without nonzeros counts as one block of zeros. */
-int64_t           cr_sparse_count_blocks(const uint8_t *bits, int64_t first, int64_t K, int64_t R, int64_t S, int64_t C,
-                                         int64_t side, int64_t *stored);
-CR_MUST cr_status cr_sparse_blocks(const uint8_t *bits, int64_t first, int64_t K, int64_t R, int64_t S, int64_t C,
-                                   const struct cr_block_layout *layout, struct cr_blocks *blocks);
-void              cr_blocks_free(struct cr_blocks *blocks);
+ * cr_block_sparse stores: an output block without nonzeros counts as one block of zeros. */
+int64_t           cr_block_sparse_count(const uint8_t *bits, int64_t first, int64_t K, int64_t R, int64_t S, int64_t C,
+                                        int64_t side, int64_t *stored);
+CR_MUST cr_status cr_block_sparse_encode(const uint8_t *bits, int64_t first, int64_t K, int64_t R, int64_t S, int64_t C,
+                                         const struct cr_block_layout *layout, struct cr_block_sparse *blocks);
+void              cr_block_sparse_free(struct cr_block_sparse *blocks);
 
 /* ---- 2:4: at most 2 nonzeros of 4 neighbours in a row; 16-bit elements, for the sparse tensor cores ---- */
 

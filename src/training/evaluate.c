@@ -61,7 +61,7 @@ static cr_status mark_best(struct cr_run *run, struct cr_best *best, const struc
     return cr_file_write_atomic(path, text, strlen(text));
 }
 
-/* With [ema]: swaps weights and moving averages, evaluates, and swaps them back. */
+/* With [ema]: exchanges weights and moving averages, evaluates, and exchanges them back. */
 static cr_status evaluate_ema(struct cr_run *run, volatile const int *stop, struct cr_scores *out) {
     CR_TRY(cr_state_ema_exchange(&run->session));
     cr_status status = cr_session_evaluate(&run->session, run->val, stop, out);

@@ -262,11 +262,11 @@ static cr_status open_session(struct cr_run *run, bool force) {
                                                .masks_from = pruned ? initial_weights(run) : NULL,
                                                .batch_max  = cr_dataset_count(run->train) /
                                                             (run->config.train.accumulate * cr_comm_size(run->comm)),
-                                               .classes          = cr_dataset_classes(run->train),
-                                               .costs_from       = run->from,
-                                               .costs_unmeasured = run->unmeasured,
-                                               .retune           = force,
-                                               .comm             = run->comm};
+                                               .classes                 = cr_dataset_classes(run->train),
+                                               .kernel_times_from       = run->from,
+                                               .kernel_times_unmeasured = run->unmeasured,
+                                               .retune                  = force,
+                                               .comm                    = run->comm};
     CR_TRY(cr_session_open(&run->config, &options, &run->session));
     run->config.train.batch = run->session.batch; /* replaces auto; the checkpoint stores this number */
     CR_TRY(cr_run_prune_open(run));

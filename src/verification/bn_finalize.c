@@ -104,8 +104,8 @@ struct grad {
     double mean, rstd, gamma, M, k;
 };
 
-static void put_coef(struct cr_verify_expected *e, int64_t c, int64_t C, const struct grad *g, bool any) {
-    const int    slot = CR_OUT_conv_grad_grad_coef;
+static void put_coeffs(struct cr_verify_expected *e, int64_t c, int64_t C, const struct grad *g, bool any) {
+    const int    slot = CR_OUT_conv_grad_grad_coeffs;
     const double s = g->gamma * g->rstd, X = g->product / g->M, G = g->sum / g->M, d_X = g->d_product / g->M,
                  d_G = g->d_sum / g->M;
     const double b = s * g->rstd, shift = g->mean * g->rstd;
@@ -124,7 +124,7 @@ cr_status cr_verify_finalize_conv_grad(const struct cr_verify_values *v, struct 
     if (!cr_verify_fuses_finalize(v->op)) return CR_OK;
     const int     grad_sums = CR_OUT_conv_grad_grad_sums;
     const int64_t C         = e->elems[grad_sums] / 2;
-    CR_TRY(make_slack(e, CR_OUT_conv_grad_dgamma, CR_OUT_conv_grad_grad_coef));
+    CR_TRY(make_slack(e, CR_OUT_conv_grad_dgamma, CR_OUT_conv_grad_grad_coeffs));
     for (int64_t c = 0; c < C; c++) {
         bool              any[2];
         const struct grad g = {.sum       = e->want[grad_sums][c],
@@ -136,7 +136,7 @@ cr_status cr_verify_finalize_conv_grad(const struct cr_verify_values *v, struct 
                                .gamma     = at(v, CR_IN_conv_grad_gamma, c),
                                .M         = (double)v->op->attr.conv.bn.count,
                                .k         = roundings(e, CR_OP_bn_grad_finalize)};
-        put_coef(e, c, C, &g, any[0] || any[1]);
+        put_coeffs(e, c, C, &g, any[0] || any[1]);
         if (e->elems[CR_OUT_conv_grad_dbeta]) put_sum(e, CR_OUT_conv_grad_dbeta, c, g.sum, g.d_sum, g.k, any[0]);
         if (e->elems[CR_OUT_conv_grad_dgamma])
             put_sum(e, CR_OUT_conv_grad_dgamma, c, g.product, g.d_product, g.k, any[1]);

@@ -128,18 +128,18 @@ static cr_status grad_sums(const struct cr_verify_values *v, struct cr_verify_ex
 
 /* magnitudes: G holds magnitudes, so the alternative value is not known and the difference becomes slack. */
 static cr_status grad_apply(const struct cr_verify_values *v, struct cr_verify_expected *e,
-                            const struct cr_verify_mask *g, const double *G, bool magnitudes, const double *coef) {
+                            const struct cr_verify_mask *g, const double *G, bool magnitudes, const double *coeffs) {
     const int64_t C = g->C, n = cr_tensor_elems(tensor_of(v->original, v->op->in[g->slot]));
     CR_TRY(cr_verify_array(e, 0, &e->slack[0]));
     CR_TRY(cr_verify_alternatives(e, 0));
     for (int64_t i = 0; i < n; i++) {
         const int64_t                 c   = i % C;
         const enum cr_verify_mask_bit bit = cr_verify_mask_bit_at(g, i, c);
-        const double part = bit == CR_VERIFY_MASKED ? 0 : coef[c] * G[i], linear = coef[C + c] * g->x[i],
+        const double part = bit == CR_VERIFY_MASKED ? 0 : coeffs[c] * G[i], linear = coeffs[C + c] * g->x[i],
                      size = fabs(part);
-        e->scale[0][i]    = or_zero(size + fabs(linear) + fabs(coef[2 * C + c]));
+        e->scale[0][i]    = or_zero(size + fabs(linear) + fabs(coeffs[2 * C + c]));
         if (bit != CR_VERIFY_UNSURE) continue;
-        const double closed = linear + coef[2 * C + c], open = closed + part;
+        const double closed = linear + coeffs[2 * C + c], open = closed + part;
         if (isfinite(open) && !magnitudes)
             e->alternative[0][i] = fabs(e->want[0][i] - open) < fabs(e->want[0][i] - closed) ? closed : open;
         else
@@ -157,7 +157,7 @@ cr_status cr_verify_epilogue_bn_grad_sums(const struct cr_verify_values *v, stru
 cr_status cr_verify_epilogue_bn_grad_apply(const struct cr_verify_values *v, struct cr_verify_expected *e) {
     const struct cr_verify_mask g =
         cr_verify_mask_of(v, CR_IN_bn_grad_apply_x, CR_IN_bn_grad_apply_y, CR_IN_bn_grad_apply_scale_bias);
-    return grad_apply(v, e, &g, v->in[CR_IN_bn_grad_apply_dy], false, v->in[CR_IN_bn_grad_apply_coef]);
+    return grad_apply(v, e, &g, v->in[CR_IN_bn_grad_apply_dy], false, v->in[CR_IN_bn_grad_apply_coeffs]);
 }
 
 cr_status cr_verify_epilogue_pool_bn_grad_sums(const struct cr_verify_values *v, struct cr_verify_expected *e) {
@@ -183,11 +183,11 @@ cr_status cr_verify_epilogue_pool_bn_grad_apply(const struct cr_verify_values *v
     cr_status     status;
     CR_TRY_OUT(
         pooled_make(v, CR_IN_pool_bn_grad_apply_dy, CR_IN_pool_bn_grad_apply_index, CR_IN_pool_bn_grad_apply_x, &p));
-    CR_TRY_OUT(grad_apply(v, e, &g, p.g, true, v->in[CR_IN_pool_bn_grad_apply_coef]));
-    const double       *coef  = v->in[CR_IN_pool_bn_grad_apply_coef];
-    const enum cr_dtype dtype = tensor_of(v->original, v->op->in[CR_IN_pool_bn_grad_apply_dy])->dtype;
+    CR_TRY_OUT(grad_apply(v, e, &g, p.g, true, v->in[CR_IN_pool_bn_grad_apply_coeffs]));
+    const double       *coeffs = v->in[CR_IN_pool_bn_grad_apply_coeffs];
+    const enum cr_dtype dtype  = tensor_of(v->original, v->op->in[CR_IN_pool_bn_grad_apply_dy])->dtype;
     for (int64_t i = 0; i < e->elems[0]; i++) {
-        e->slack[0][i] += or_zero(fabs(coef[i % g.C]) * p.rounding[i]);
+        e->slack[0][i] += or_zero(fabs(coeffs[i % g.C]) * p.rounding[i]);
         if (p.rounding[i] > 0 && p.g[i] + p.rounding[i] >= cr_verify_largest(dtype)) e->scale[0][i] = CR_VERIFY_UNUSED;
     }
 out:

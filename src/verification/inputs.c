@@ -114,19 +114,19 @@ void cr_verify_prologue_dgrad(struct cr_verify_run *run) {
 /* The gradient of the convolution's output, computed from the gradient of the BN that follows it. */
 static void read_bn_gradient(struct cr_verify_run *run) {
     const int id = run->op->in[CR_IN_conv_grad_g];
-    if (run->op->in[CR_IN_conv_grad_dy_coef] < 0) {
+    if (run->op->in[CR_IN_conv_grad_dy_coeffs] < 0) {
         make_absolute(run, CR_IN_conv_grad_g);
         return;
     }
     const enum cr_dtype dtype = tensor_of(run->original, id)->dtype;
     const int64_t       C = tensor_of(run->original, id)->dim[3], n = elems_of(run->original, id);
     double             *g = run->in[CR_IN_conv_grad_g];
-    const double       *x = run->in[CR_IN_conv_grad_dy_x], *k = run->in[CR_IN_conv_grad_dy_coef];
+    const double       *x = run->in[CR_IN_conv_grad_dy_x], *k = run->in[CR_IN_conv_grad_dy_coeffs];
     for (int64_t i = 0; i < n; i++) {
         const double term[3] = {k[i % C] * g[i], k[C + i % C] * x[i], k[2 * C + i % C]};
         g[i]                 = operand_of(run, sum_interval(dtype, term));
     }
-    run->op->in[CR_IN_conv_grad_dy_coef] = run->op->in[CR_IN_conv_grad_dy_x] = CR_NONE;
+    run->op->in[CR_IN_conv_grad_dy_coeffs] = run->op->in[CR_IN_conv_grad_dy_x] = CR_NONE;
 }
 
 void cr_verify_prologue_conv_grad(struct cr_verify_run *run) {
@@ -134,7 +134,7 @@ void cr_verify_prologue_conv_grad(struct cr_verify_run *run) {
     read_activated(run, CR_IN_conv_grad_x, CR_IN_conv_grad_scale_bias);
     run->op->in[CR_IN_conv_grad_mean_rstd] = run->op->in[CR_IN_conv_grad_bn_x] = run->op->in[CR_IN_conv_grad_gamma] =
         CR_NONE;
-    for (int s = CR_OUT_conv_grad_grad_sums; s <= CR_OUT_conv_grad_grad_coef; s++) run->op->out[s] = CR_NONE;
+    for (int s = CR_OUT_conv_grad_grad_sums; s <= CR_OUT_conv_grad_grad_coeffs; s++) run->op->out[s] = CR_NONE;
 }
 
 /* ---- max-pool of act(x): values within their interval; the index where no other element can be the maximum ---- */

@@ -99,7 +99,7 @@ bool cr_verify_accumulates(const struct cr_op *op, int out_slot) {
     case CR_OP_conv_wgrad: return op->attr.conv.accumulate;
     case CR_OP_dense_wgrad:
     case CR_OP_dense_bgrad: return op->attr.dense.accumulate;
-    case CR_OP_bn_grad_finalize: return op->attr.bn.accumulate && out_slot != CR_OUT_bn_grad_finalize_coef;
+    case CR_OP_bn_grad_finalize: return op->attr.bn.accumulate && out_slot != CR_OUT_bn_grad_finalize_coeffs;
     default: return false;
     }
 }

@@ -47,7 +47,7 @@ static cr_status ref_run_buffer(struct ref_run *t, int id, void **out) {
     return CR_OK;
 }
 
-/* Offset of a tensor in the store with f64 buffers: the same element of the same buffer. */
+/* Offset of a tensor in the parameter store with f64 buffers: the same element of the same buffer. */
 static size_t f64_offset(const struct cr_param_store *from, const struct cr_param_store *to, size_t offset) {
     enum cr_param_buffer buffer = CR_BUFFER_VALUE;
     for (int i = 0; i < CR_BUFFERS; i++)

@@ -54,7 +54,7 @@ struct checkops_case {
     int64_t         N, H, W, C, K;
     int             window, stride, pad; /* pad of pad_shortcut: pad_c */
     unsigned        flags;
-    int             format; /* with PATTERN: as in struct cr_pattern_attr */
+    int             format; /* with PATTERN: as in struct cr_sparsity_attr */
     enum cr_dtype   real;
     bool            big;   /* few draws; long operands are periodic; --bench measures the case */
     bool            timed; /* only for --bench: small cases are as good for comparing results */

@@ -471,7 +471,7 @@ cr_status checkops_inputs_make(const struct checkops_unit *unit, const struct ch
         inputs->in[s]             = cr_alloc(t->bytes, 1);
         if (!inputs->in[s]) CR_FAIL_OUT(CR_ERR_MEMORY, "no memory for inputs");
         draw_slot(&d, s, t, inputs->in[s]);
-        if (cr_op_has_pattern(op) && s == filter) prune_filter(unit, t, inputs->in[s]);
+        if (cr_op_has_sparsity_pattern(op) && s == filter) prune_filter(unit, t, inputs->in[s]);
     }
     for (int s = 0; s < CR_OP_OUT_MAX; s++) {
         if (op->out[s] < 0 || !cr_verify_accumulates(op, s)) continue;

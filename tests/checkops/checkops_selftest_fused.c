@@ -58,8 +58,8 @@ static float stored(enum cr_dtype dtype, float x) {
     return (float)cr_number_load(dtype, &one, 0);
 }
 
-static float affine(const struct operand *x, const struct operand *coef, int64_t i, int64_t c) {
-    return fmaf(x->value[i], coef->value[c], coef->value[coef->t->dim[3] + c]);
+static float affine(const struct operand *x, const struct operand *coeffs, int64_t i, int64_t c) {
+    return fmaf(x->value[i], coeffs->value[c], coeffs->value[coeffs->t->dim[3] + c]);
 }
 static float rectified(float x) {
     return x < 0 ? 0 : x;
@@ -69,12 +69,12 @@ static float rounded(enum cr_dtype dtype, float x) {
 }
 
 /* The input of a convolution, act(x), in `active`. */
-static cr_status activate(const struct operand *x, const struct operand *coef, struct operand *active) {
+static cr_status activate(const struct operand *x, const struct operand *coeffs, struct operand *active) {
     active->t = x->t;
     CR_ALLOC(active->value, (size_t)cr_tensor_elems(x->t));
     for (int64_t i = 0; i < cr_tensor_elems(x->t); i++) {
-        const bool acts  = coef->t && mistake != READS_RAW_INPUT;
-        active->value[i] = acts ? stored(x->t->dtype, rectified(affine(x, coef, i, i % x->t->dim[3]))) : x->value[i];
+        const bool acts  = coeffs->t && mistake != READS_RAW_INPUT;
+        active->value[i] = acts ? stored(x->t->dtype, rectified(affine(x, coeffs, i, i % x->t->dim[3]))) : x->value[i];
     }
     return CR_OK;
 }
@@ -89,7 +89,7 @@ static bool inside(const struct cr_tensor *t, int64_t h, int64_t w) {
 /* ---- forward ---- */
 
 static float conv_sum(const struct cr_conv_attr *a, const struct operand *x, const struct operand *w,
-                      const struct operand *coef, const int64_t at_y[4]) {
+                      const struct operand *coeffs, const int64_t at_y[4]) {
     float sum = 0;
     for (int64_t i = 0; i < w->t->dim[1] * w->t->dim[2]; i++) {
         const int64_t r = i / w->t->dim[2], s = i % w->t->dim[2], h = at_y[1] * a->stride - a->pad + r,
@@ -99,8 +99,8 @@ static float conv_sum(const struct cr_conv_attr *a, const struct operand *x, con
             const float f = w->value[at(w->t, at_y[3], r, s, c)];
             if (there)
                 sum = fmaf(x->value[at(x->t, at_y[0], h, q, c)], f, sum);
-            else if (coef->t && mistake == ACTIVATES_PADDING)
-                sum += rectified(coef->value[coef->t->dim[3] + c]) * f;
+            else if (coeffs->t && mistake == ACTIVATES_PADDING)
+                sum += rectified(coeffs->value[coeffs->t->dim[3] + c]) * f;
         }
     }
     return sum;
@@ -182,7 +182,7 @@ struct grad {
 
 static cr_status grad_dy(struct grad *v) {
     const struct operand *g = &v->in[CR_IN_conv_grad_g], *x = &v->in[CR_IN_conv_grad_dy_x],
-                         *k = &v->in[CR_IN_conv_grad_dy_coef];
+                         *k = &v->in[CR_IN_conv_grad_dy_coeffs];
     const int64_t K         = g->t->dim[3];
     v->dy.t                 = g->t;
     CR_ALLOC(v->dy.value, (size_t)cr_tensor_elems(g->t));
@@ -267,16 +267,16 @@ static void grad_finish(const struct grad *v, const struct cr_call *call) {
     const float             M = (float)(v->a.bn.count + (mistake == FINISHES_OTHER_COUNT)),
                 *sums         = call->out[CR_OUT_conv_grad_grad_sums];
     float *dgamma = call->out[CR_OUT_conv_grad_dgamma], *dbeta = call->out[CR_OUT_conv_grad_dbeta];
-    float *coef = call->out[CR_OUT_conv_grad_grad_coef];
+    float *coeffs = call->out[CR_OUT_conv_grad_grad_coeffs];
     for (int64_t c = 0; c < C; c++) {
         const float mean = mean_rstd->value[c], rstd = mean_rstd->value[C + c], s = gamma->value[c] * rstd;
         const float G = sums[c] / M, X = sums[C + c] / M;
         const float last = (float)cr_number_load(x->dtype, call->out[CR_OUT_conv_grad_dx], n - C + c);
         dbeta[c]         = sums[c] - (mistake == FINISHES_BEFORE_LAST ? last : 0) + (v->a.bn.accumulate ? dbeta[c] : 0);
         dgamma[c]        = sums[C + c] + (v->a.bn.accumulate ? dgamma[c] : 0);
-        coef[c]          = s;
-        coef[C + c]      = -s * rstd * X;
-        coef[2 * C + c]  = s * (mean * rstd * X - G);
+        coeffs[c]        = s;
+        coeffs[C + c]    = -s * rstd * X;
+        coeffs[2 * C + c] = s * (mean * rstd * X - G);
     }
 }
 

@@ -49,16 +49,16 @@ static bool draw_nonzero(const struct checkops_case *c, const uint8_t *pattern, 
     return !two || !is_full(pattern, first + i, i % c->C);
 }
 
-/* Adds a filter with a random sparsity pattern to the store. */
-static struct cr_pattern_attr draw_pattern(struct checkops_unit *unit) {
+/* Adds a filter with a random sparsity pattern to the parameter store. */
+static struct cr_sparsity_attr draw_pattern(struct checkops_unit *unit) {
     const struct checkops_case *c      = &unit->c;
     const int64_t               dim[4] = {c->K, c->window, c->window, c->C}, row = c->window * c->window * c->C;
-    struct cr_pattern_attr a = {.param  = cr_param_store_add(&unit->store, "pruned.weight", CR_ROLE_CONV, dim, CR_NONE),
-                                .format = c->format,
-                                .image  = {c->N, c->H, c->W}};
-    const int64_t          first = unit->store.failed ? 0 : unit->store.param[a.param].offset;
-    struct cr_rng          rng   = cr_rng_make((uint64_t)(row + c->K), CR_RNG_TEST, 0, 0);
-    unit->pattern                = cr_alloc((size_t)(unit->store.value_elems + 7) / 8, 1);
+    struct cr_sparsity_attr a = {.param = cr_param_store_add(&unit->store, "pruned.weight", CR_ROLE_CONV, dim, CR_NONE),
+                                 .format = c->format,
+                                 .image  = {c->N, c->H, c->W}};
+    const int64_t           first = unit->store.failed ? 0 : unit->store.param[a.param].offset;
+    struct cr_rng           rng   = cr_rng_make((uint64_t)(row + c->K), CR_RNG_TEST, 0, 0);
+    unit->pattern                 = cr_alloc((size_t)(unit->store.value_elems + 7) / 8, 1);
     if (!unit->pattern || unit->store.failed) return a;
     for (int64_t i = 0; i < c->K * row; i++) {
         if (!draw_nonzero(c, unit->pattern, first, i, &rng)) continue;
@@ -84,13 +84,13 @@ cr_status checkops_unit_make(const struct checkops_case *c, struct checkops_unit
     unit->store.has_second = c->kind == CR_OP_adamw;
     unit->store.has_ema    = c->kind == CR_OP_ema;
     cr_program_init(&unit->program, "checkops", &unit->store);
-    unit->program.real             = c->real;
-    struct checkops_build  b       = {.p    = &unit->program,
-                                      .c    = &unit->c,
-                                      .real = c->real,
-                                      .wide = c->real == CR_F64 ? CR_F64 : CR_F32,
-                                      .op   = cr_op_make(c->kind, CR_NONE)};
-    struct cr_pattern_attr pattern = {0};
+    unit->program.real              = c->real;
+    struct checkops_build   b       = {.p    = &unit->program,
+                                       .c    = &unit->c,
+                                       .real = c->real,
+                                       .wide = c->real == CR_F64 ? CR_F64 : CR_F32,
+                                       .op   = cr_op_make(c->kind, CR_NONE)};
+    struct cr_sparsity_attr pattern = {0};
     if (c->flags & CHECKOPS_PATTERN) pattern = draw_pattern(unit);
     checkops_build_op(&b);
     if (c->flags & CHECKOPS_PATTERN) b.op.attr.conv.pattern = pattern;

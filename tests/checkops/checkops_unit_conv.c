@@ -49,7 +49,7 @@ static void grad_finish(struct checkops_build *b) {
     in_vector(b, CR_IN_conv_grad_gamma, 1, c->C);
     out(b, CR_OUT_conv_grad_dgamma, b->wide, 1, 1, 1, c->C);
     out(b, CR_OUT_conv_grad_dbeta, b->wide, 1, 1, 1, c->C);
-    b->op.out[CR_OUT_conv_grad_grad_coef] = CR_NEW;
+    b->op.out[CR_OUT_conv_grad_grad_coeffs] = CR_NEW;
 }
 
 static void build_forward(struct checkops_build *b) {
@@ -81,7 +81,7 @@ static void build_grad(struct checkops_build *b) {
     in_output(b, CR_IN_conv_grad_g);
     if (has_flag(b, CHECKOPS_FROZEN_BN)) {
         in_output(b, CR_IN_conv_grad_dy_x);
-        in_vector(b, CR_IN_conv_grad_dy_coef, 3, b->c->K);
+        in_vector(b, CR_IN_conv_grad_dy_coeffs, 3, b->c->K);
     }
     in_filter(b, CR_IN_conv_grad_w);
     in_image(b, CR_IN_conv_grad_x);

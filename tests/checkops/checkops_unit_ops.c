@@ -59,7 +59,7 @@ static void build_pool(struct checkops_build *b) {
         out_image(b, CR_OUT_maxpool_grad_dx);
         return;
     case CR_OP_pool_bn_grad_sums: in_vector(b, CR_IN_pool_bn_grad_sums_mean_rstd, 2); break;
-    default: in_vector(b, CR_IN_pool_bn_grad_apply_coef, 3);
+    default: in_vector(b, CR_IN_pool_bn_grad_apply_coeffs, 3);
     }
     /* the first four slots of both */
     in(b, CR_IN_pool_bn_grad_sums_dy, b->real, c->N, P, Q, c->C);
@@ -165,7 +165,7 @@ static void build_bn_image(struct checkops_build *b) {
         break;
     case CR_OP_bn_grad_apply:
         in_image(b, CR_IN_bn_grad_apply_x);
-        in_vector(b, CR_IN_bn_grad_apply_coef, 3);
+        in_vector(b, CR_IN_bn_grad_apply_coeffs, 3);
         if (f & CHECKOPS_MASK) checkops_build_mask(b, CR_IN_bn_grad_apply_y);
         if (f & CHECKOPS_MASK_FROM_X) in_vector(b, CR_IN_bn_grad_apply_scale_bias, 2);
         break;

@@ -45,7 +45,7 @@ def main():
     check("no copies", found["duplicates"] == 0, found)
     check("workers change nothing", cresnet("data", "stat", "set", "--json", "-q", "-j", "1").stdout == ran.stdout)
     ran = cresnet("data", "verify", "set", "-q")
-    check("a good data set", ran.returncode == 0 and "14 images read, 0 of them unreadable" in ran.stdout and "no duplicates" in ran.stdout, ran)
+    check("a good dataset", ran.returncode == 0 and "14 images read, 0 of them unreadable" in ran.stdout and "no duplicates" in ran.stdout, ran)
 
     shutil.copy("set/train/ape/0.png", "set/train/ape/copy.png")      # within a split
     shutil.copy("set/train/ape/1.png", "set/val/ape/leak.png")        # in validation too

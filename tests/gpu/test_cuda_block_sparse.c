@@ -169,7 +169,8 @@ static bool stage_is_free(const struct deeds *teams, int count, const struct rin
     return true;
 }
 
-static bool list_terminates(const struct ck_block_sparse_plan *p, const struct cr_blocks *b, int group, bool early) {
+static bool list_terminates(const struct ck_block_sparse_plan *p, const struct cr_block_sparse *b, int group,
+                            bool early) {
     const uint32_t *table = b->table, steps = table[b->steps + (uint32_t)group + 1] - table[b->steps + (uint32_t)group];
     const uint32_t  first = table[b->items + (uint32_t)group], items = table[b->items + (uint32_t)group + 1] - first;
     struct deeds    teams[TEAMS_MOST] = {0};
@@ -239,17 +240,17 @@ static void no_list_deadlocks(void) {
             REQUIRE(bits);
             for (int config = 0; config < ck_block_sparse_conv_configs(); config++) {
                 struct ck_block_sparse_plan plan;
-                struct cr_blocks            list;
+                struct cr_block_sparse      list;
                 if (!ck_block_sparse_conv_plan(&c, config, MULTIPROCESSORS, &plan)) continue;
                 const struct cr_block_layout how = {
                     .side = CK_BLOCK_SPARSE_SIDE, .teams = plan.teams, .patch = plan.patch, .pitch = plan.pitch};
-                REQUIRE(cr_sparse_blocks(bits, 0, c.K, c.R, c.S, c.C, &how, &list) == CR_OK);
+                REQUIRE(cr_block_sparse_encode(bits, 0, c.K, c.R, c.S, c.C, &how, &list) == CR_OK);
                 for (int g = 0; g < plan.groups; g++) {
                     CHECK(list_terminates(&plan, &list, g, true));
                     stuck += !list_terminates(&plan, &list, g, false);
                     groups++;
                 }
-                cr_blocks_free(&list);
+                cr_block_sparse_free(&list);
             }
             cr_free(bits);
         }
@@ -304,13 +305,13 @@ static void run_config(const struct blocks *p, int config, bool fused) {
     const size_t                bytes = (size_t)guarded_bytes(p->outputs, p->type);
     struct cudaDeviceProp       device;
     struct ck_block_sparse_plan plan;
-    struct cr_blocks            list;
+    struct cr_block_sparse      list;
     void                       *table, *packed;
     OK(cudaGetDeviceProperties(&device, 0));
     if (!ck_block_sparse_conv_plan(c, config, device.multiProcessorCount, &plan)) return;
     const struct cr_block_layout how = {
         .side = CK_BLOCK_SPARSE_SIDE, .teams = plan.teams, .patch = plan.patch, .pitch = plan.pitch};
-    REQUIRE(cr_sparse_blocks(p->bits, 0, c->K, c->R, c->S, c->C, &how, &list) == CR_OK);
+    REQUIRE(cr_block_sparse_encode(p->bits, 0, c->K, c->R, c->S, c->C, &how, &list) == CR_OK);
     OK(cudaMalloc(&table, (size_t)list.words * 4));
     OK(cudaMalloc(&packed, (size_t)list.blocks * CK_BLOCK_SPARSE_BYTES));
     OK(cudaMemcpy(table, list.table, (size_t)list.words * 4, cudaMemcpyHostToDevice));
@@ -331,7 +332,7 @@ static void run_config(const struct blocks *p, int config, bool fused) {
     compare(p, config, fused);
     cudaFree(table);
     cudaFree(packed);
-    cr_blocks_free(&list);
+    cr_block_sparse_free(&list);
 }
 
 static void run_shape(size_t i, enum ck_type type, unsigned nonzeros) {

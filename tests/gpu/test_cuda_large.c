@@ -306,11 +306,11 @@ static void grad_apply_check(const char *kernel) {
 
 static void gradient_of_bn(void) {
     NEED_LARGE();
-    struct cr_op op                 = cr_op_make(CR_OP_bn_grad_apply, CR_NONE);
-    op.in[CR_IN_bn_grad_apply_dy]   = g.image[2];
-    op.in[CR_IN_bn_grad_apply_x]    = g.image[0];
-    op.in[CR_IN_bn_grad_apply_coef] = g.vec[2];
-    op.out[CR_OUT_bn_grad_apply_dx] = g.image[3];
+    struct cr_op op                   = cr_op_make(CR_OP_bn_grad_apply, CR_NONE);
+    op.in[CR_IN_bn_grad_apply_dy]     = g.image[2];
+    op.in[CR_IN_bn_grad_apply_x]      = g.image[0];
+    op.in[CR_IN_bn_grad_apply_coeffs] = g.vec[2];
+    op.out[CR_OUT_bn_grad_apply_dx]   = g.image[3];
     run_kernels(op, grad_apply_check);
 }
 

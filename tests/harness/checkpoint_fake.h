@@ -134,20 +134,20 @@ static inline cr_status fake_save_from(struct fake *fake, const char *run_dir, i
     struct cr_st_meta        meta = {"epoch", "3"};
     struct cr_ckpt_io        io   = {fake, fake_get, fake_put};
     snprintf(config, sizeof config, "[train]\nsteps = %" PRId64 "\n", step);
-    struct cr_ckpt_save save = {.run_dir          = run_dir,
-                                .step             = step,
-                                .model            = fake_tensors,
-                                .model_count      = MODEL,
-                                .state            = fake_tensors + MODEL,
-                                .state_count      = BLOBS - MODEL,
-                                .state_meta       = &meta,
-                                .state_meta_count = 1,
-                                .config_text      = config,
-                                .costs_text       = "cresnet costs 1\tdevice\n",
-                                .class_names      = classes,
-                                .classes          = 3,
-                                .best             = best,
-                                .keep             = keep};
+    struct cr_ckpt_save save = {.run_dir           = run_dir,
+                                .step              = step,
+                                .model             = fake_tensors,
+                                .model_count       = MODEL,
+                                .state             = fake_tensors + MODEL,
+                                .state_count       = BLOBS - MODEL,
+                                .state_meta        = &meta,
+                                .state_meta_count  = 1,
+                                .config_text       = config,
+                                .kernel_times_text = "cresnet costs 1\tdevice\n",
+                                .class_names       = classes,
+                                .classes           = 3,
+                                .best              = best,
+                                .keep              = keep};
     return cr_ckpt_write(&save, &io);
 }
 

@@ -48,4 +48,4 @@ threads = 1
 INI
 
 grep -v '_images' tiny.ini >files.ini # for datasets with a size of their own
-shapes="data.kind=shapes data.root=pictures data.train_images=200 data.val_images=40" # the images that `data shapes` generates
+shapes="data.kind=shapes data.root=images data.train_images=200 data.val_images=40" # the images that `data shapes` generates

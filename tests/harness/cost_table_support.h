@@ -160,7 +160,7 @@ struct fixture {
     struct cr_device      device;
     struct cr_program     program;
     struct cr_op          op;
-    struct cr_cost_table *costs;
+    struct cr_cost_table *table;
     char                  path[CR_PATH_MAX];
 };
 
@@ -184,22 +184,22 @@ static inline void fixture_open(struct fixture *s, const char *folder, const cha
     s->op.in[CR_IN_relu_x]   = cr_tensor_add(&s->program, "x", CR_F16, CR_REGION_POOL, 2, 4, 4, 8);
     s->op.out[CR_OUT_relu_y] = cr_tensor_add(&s->program, "y", CR_F16, CR_REGION_POOL, 2, 4, 4, 8);
     REQUIRE_OK(cr_path_join(s->path, folder, "kernel_times.txt"));
-    REQUIRE_OK(cr_cost_table_open(&s->device, s->path, &s->costs));
+    REQUIRE_OK(cr_cost_table_open(&s->device, s->path, &s->table));
 }
 
 static inline void fixture_close(struct fixture *s) {
-    cr_cost_table_close(s->costs);
+    cr_cost_table_close(s->table);
     cr_program_free(&s->program);
 }
 
 static inline struct cr_cost best(struct fixture *s) {
     struct cr_cost cost = {.kernel = CR_NONE};
-    CHECK_STATUS(cr_cost_table_best(s->costs, &s->program, &s->op, &cost), CR_OK);
+    CHECK_STATUS(cr_cost_table_best(s->table, &s->program, &s->op, &cost), CR_OK);
     return cost;
 }
 
 static inline int64_t measured(const struct fixture *s) {
-    return s->costs->measured;
+    return s->table->measured;
 }
 
 /* The file with one more line, and a valid checksum. */

@@ -27,7 +27,7 @@ struct net_plan { /* the program and its compile options */
     bool                     fuse;
     size_t                   pool_limit; /* limits of these two passes */
     bool                     recompute;
-    enum cr_swap_use         offload;
+    enum cr_offload_mode     offload;
 };
 
 /* net_close() is valid after success and after failure. */

@@ -144,7 +144,7 @@ static cr_status open_all(struct tool *t) {
 
 /* ---- files ---- */
 
-/* Reads f32 tensors of the store, divided by `divisor`. */
+/* Reads f32 tensors of the parameter store, divided by `divisor`. */
 struct divided {
     struct cr_ckpt_io io;
     double            divisor;

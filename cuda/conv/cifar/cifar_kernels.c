@@ -115,19 +115,19 @@ static cr_status conv_launch(struct cr_device *device, const struct cr_call *cal
 static bool grad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct cr_tensor *x = IN(x);
     if (!cr_op_uses_only(op,
-                         IN_BIT(g) | IN_BIT(dy_x) | IN_BIT(dy_coef) | IN_BIT(w) | IN_BIT(x) | IN_BIT(scale_bias) |
+                         IN_BIT(g) | IN_BIT(dy_x) | IN_BIT(dy_coeffs) | IN_BIT(w) | IN_BIT(x) | IN_BIT(scale_bias) |
                              IN_BIT(mean_rstd) | IN_BIT(add) | IN_BIT(bn_x) | IN_BIT(gamma),
                          OUT_BIT(dx) | OUT_BIT(dw) | OUT_BIT(grad_sums) | OUT_BIT(dgamma) | OUT_BIT(dbeta) |
-                             OUT_BIT(grad_coef)))
+                             OUT_BIT(grad_coeffs)))
         return false;
-    if (!IN(gamma) != !OUT(grad_coef) || (IN(gamma) ? !OUT(grad_sums) : OUT(dgamma) || OUT(dbeta))) return false;
-    if (!is_f32(IN(gamma)) || !is_f32(OUT(dgamma)) || !is_f32(OUT(dbeta)) || !is_f32(OUT(grad_coef))) return false;
+    if (!IN(gamma) != !OUT(grad_coeffs) || (IN(gamma) ? !OUT(grad_sums) : OUT(dgamma) || OUT(dbeta))) return false;
+    if (!is_f32(IN(gamma)) || !is_f32(OUT(dgamma)) || !is_f32(OUT(dbeta)) || !is_f32(OUT(grad_coeffs))) return false;
     if (!supports(device, op, x, IN(w), IN(g))) return false;
     if (!is_like(IN(dy_x), x) || !is_like(IN(add), x) || !is_like(IN(bn_x), x) || !is_like(OUT(dx), x)) return false;
-    if (!is_f32(IN(dy_coef)) || !is_f32(IN(scale_bias)) || !is_f32(IN(mean_rstd)) || !is_f32(OUT(dw)) ||
+    if (!is_f32(IN(dy_coeffs)) || !is_f32(IN(scale_bias)) || !is_f32(IN(mean_rstd)) || !is_f32(OUT(dw)) ||
         !is_f32(OUT(grad_sums)))
         return false;
-    if (!IN(dy_x) != !IN(dy_coef) || !IN(mean_rstd) != !OUT(grad_sums)) return false;
+    if (!IN(dy_x) != !IN(dy_coeffs) || !IN(mean_rstd) != !OUT(grad_sums)) return false;
     if (IN(mean_rstd) ? !IN(scale_bias) == !IN(bn_x) : IN(bn_x) != NULL)
         return false; /* exactly one of them gives the mask */
     if (x->dim[3] != 3) return OUT(dx) != NULL;
@@ -148,7 +148,7 @@ static cr_status grad_launch(struct cr_device *device, const struct cr_call *cal
     const struct ck_cifar_conv_grad args = {.conv       = cuda_conv_shape(op, IN(x), IN(w), IN(g)),
                                             .g          = call->in[CR_IN_conv_grad_g],
                                             .dy_x       = call->in[CR_IN_conv_grad_dy_x],
-                                            .dy_coeffs  = call->in[CR_IN_conv_grad_dy_coef],
+                                            .dy_coeffs  = call->in[CR_IN_conv_grad_dy_coeffs],
                                             .w          = call->in[CR_IN_conv_grad_w],
                                             .x          = call->in[CR_IN_conv_grad_x],
                                             .scale_bias = call->in[CR_IN_conv_grad_scale_bias],
@@ -162,7 +162,7 @@ static cr_status grad_launch(struct cr_device *device, const struct cr_call *cal
                                             .finish     = {.gamma      = call->in[CR_IN_conv_grad_gamma],
                                                            .dgamma     = call->out[CR_OUT_conv_grad_dgamma],
                                                            .dbeta      = call->out[CR_OUT_conv_grad_dbeta],
-                                                           .coeffs     = call->out[CR_OUT_conv_grad_grad_coef],
+                                                           .coeffs     = call->out[CR_OUT_conv_grad_grad_coeffs],
                                                            .count      = op->attr.conv.bn.count,
                                                            .accumulate = op->attr.conv.bn.accumulate},
                                             .w_new      = is_new(p, op, IN(w))};

@@ -21,7 +21,7 @@ static struct ck_point_grad_kind kind_of(const struct cr_program *p, const struc
                                        .pixels     = cuda_pixels(IN(x)),
                                        .C          = IN(x)->dim[3],
                                        .K          = IN(g)->dim[3],
-                                       .dy_x       = IN(dy_x) && IN(dy_coef),
+                                       .dy_x       = IN(dy_x) && IN(dy_coeffs),
                                        .scale_bias = IN(scale_bias) != NULL,
                                        .mean_rstd  = IN(mean_rstd) != NULL,
                                        .add        = IN(add) != NULL,
@@ -31,7 +31,7 @@ static struct ck_point_grad_kind kind_of(const struct cr_program *p, const struc
 static bool accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct cr_tensor *x = IN(x), *w = IN(w);
     if (!cr_op_uses_only(op,
-                         IN_BIT(g) | IN_BIT(dy_x) | IN_BIT(dy_coef) | IN_BIT(w) | IN_BIT(x) | IN_BIT(scale_bias) |
+                         IN_BIT(g) | IN_BIT(dy_x) | IN_BIT(dy_coeffs) | IN_BIT(w) | IN_BIT(x) | IN_BIT(scale_bias) |
                              IN_BIT(mean_rstd) | IN_BIT(add) | IN_BIT(bn_x),
                          OUT_BIT(dx) | OUT_BIT(dw) | OUT_BIT(grad_sums)))
         return false;
@@ -42,7 +42,7 @@ static bool accepts(const struct cr_device *device, const struct cr_program *p, 
     if (!is_like(IN(g), x) || !is_like(IN(dy_x), x) || !is_like(w, x) || !is_like(IN(add), x) ||
         !is_like(IN(bn_x), x) || !is_like(OUT(dx), x))
         return false;
-    if (!is_f32(IN(dy_coef)) || !is_f32(IN(scale_bias)) || !is_f32(IN(mean_rstd)) || !is_f32(OUT(dw)) ||
+    if (!is_f32(IN(dy_coeffs)) || !is_f32(IN(scale_bias)) || !is_f32(IN(mean_rstd)) || !is_f32(OUT(dw)) ||
         !is_f32(OUT(grad_sums)))
         return false;
     const struct ck_point_grad_kind kind = kind_of(p, op);
@@ -74,7 +74,7 @@ static cr_status point_grad_launch(struct cr_device *device, const struct cr_cal
                                        .x          = call->in[CR_IN_conv_grad_x],
                                        .add        = call->in[CR_IN_conv_grad_add],
                                        .bn_x       = call->in[CR_IN_conv_grad_bn_x],
-                                       .dy_coeffs  = call->in[CR_IN_conv_grad_dy_coef],
+                                       .dy_coeffs  = call->in[CR_IN_conv_grad_dy_coeffs],
                                        .scale_bias = call->in[CR_IN_conv_grad_scale_bias],
                                        .mean_rstd  = call->in[CR_IN_conv_grad_mean_rstd],
                                        .dx         = call->out[CR_OUT_conv_grad_dx],

@@ -139,11 +139,11 @@ static cr_status wgrad_launch(struct cr_device *device, const struct cr_call *ca
 
 static bool grad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
                          enum cr_dtype type) {
-    const unsigned in = IN_BIT(conv_grad, g) | IN_BIT(conv_grad, dy_x) | IN_BIT(conv_grad, dy_coef) |
+    const unsigned in = IN_BIT(conv_grad, g) | IN_BIT(conv_grad, dy_x) | IN_BIT(conv_grad, dy_coeffs) |
                         IN_BIT(conv_grad, w) | IN_BIT(conv_grad, x);
     if (!cr_op_uses_only(op, in, OUT_BIT(conv_grad, dw))) return false;
-    if (!is_stem(device, op, type, IN(x), OUT(dw), IN(g)) || !is_f32(OUT(dw)) || !is_f32(IN(dy_coef))) return false;
-    if ((IN(dy_x) != NULL) != (IN(dy_coef) != NULL) || (IN(dy_x) && IN(dy_x)->dtype != type)) return false;
+    if (!is_stem(device, op, type, IN(x), OUT(dw), IN(g)) || !is_f32(OUT(dw)) || !is_f32(IN(dy_coeffs))) return false;
+    if ((IN(dy_x) != NULL) != (IN(dy_coeffs) != NULL) || (IN(dy_x) && IN(dy_x)->dtype != type)) return false;
     const struct ck_stem_grad a = grad_of(op, IN(x), IN(g));
     return ck_stem_grad_supports(&a);
 }
@@ -169,7 +169,7 @@ static cr_status grad_launch(struct cr_device *device, const struct cr_call *cal
     a.x                         = call->in[CR_IN_conv_grad_x];
     a.g                         = call->in[CR_IN_conv_grad_g];
     a.dy_x                      = call->in[CR_IN_conv_grad_dy_x];
-    a.dy_coeffs                 = call->in[CR_IN_conv_grad_dy_coef];
+    a.dy_coeffs                 = call->in[CR_IN_conv_grad_dy_coeffs];
     a.dw                        = call->out[CR_OUT_conv_grad_dw];
     CUDA_TRY(ck_stem_grad(&a, call->workspace, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
     return CR_OK;

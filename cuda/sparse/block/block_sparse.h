@@ -37,8 +37,8 @@ struct ck_block_sparse_plan {
     int  x_at, w_at, out_at, pixel_at, bar_at, bytes; /* byte offsets in shared memory, and its size */
 };
 
-/* The list of nonzero blocks: one table of words on the device, which the host makes (cr_sparse_blocks). The members
- * are word offsets of the table's parts:
+/* The list of nonzero blocks: one table of words on the device, which the host makes (cr_block_sparse_encode). The
+ * members are word offsets of the table's parts:
  *
  *   steps[groups + 1]
  *     first step of each group in `step`: input block | r << 16 | s << 24

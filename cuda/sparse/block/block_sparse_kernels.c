@@ -41,8 +41,8 @@ static int64_t count_blocks(const struct cr_device *device, const struct cr_prog
     int64_t             nnz_blocks;
     if (cr_cuda_filter_of(device, p, op, c, &filter) != CR_OK) {
         cr_error_clear();
-        return cr_sparse_count_blocks(p->store->pattern, param_of(p, op)->offset, c->K, c->R, c->S, c->C,
-                                      CK_BLOCK_SPARSE_SIDE, stored);
+        return cr_block_sparse_count(p->store->pattern, param_of(p, op)->offset, c->K, c->R, c->S, c->C,
+                                     CK_BLOCK_SPARSE_SIDE, stored);
     }
     cr_cuda_filter_blocks(filter, CK_BLOCK_SPARSE_SIDE, &nnz_blocks, stored);
     return nnz_blocks;
@@ -65,10 +65,10 @@ static bool has_format(const struct cr_device *device, const struct cr_program *
 }
 
 static cr_status make_list(const struct cr_program *p, const struct cr_op *op, const struct ck_conv *c,
-                           const struct ck_block_sparse_plan *plan, struct cr_blocks *blocks) {
+                           const struct ck_block_sparse_plan *plan, struct cr_block_sparse *blocks) {
     const struct cr_block_layout layout = {
         .side = CK_BLOCK_SPARSE_SIDE, .teams = plan->teams, .patch = plan->patch, .pitch = plan->pitch};
-    return cr_sparse_blocks(p->store->pattern, param_of(p, op)->offset, c->K, c->R, c->S, c->C, &layout, blocks);
+    return cr_block_sparse_encode(p->store->pattern, param_of(p, op)->offset, c->K, c->R, c->S, c->C, &layout, blocks);
 }
 
 int64_t cr_cuda_block_sparse_elems(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
@@ -91,7 +91,7 @@ static void release(void *prepared) {
     cr_free(s);
 }
 
-static cr_status upload_list(const struct cr_blocks *b, struct prepared *s) {
+static cr_status upload_list(const struct cr_block_sparse *b, struct prepared *s) {
     s->list   = (struct ck_block_sparse_list){.steps   = b->steps,
                                               .step    = b->step,
                                               .items   = b->items,
@@ -106,10 +106,10 @@ static cr_status upload_list(const struct cr_blocks *b, struct prepared *s) {
 
 static cr_status prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op, void **prepared,
                          size_t *workspace_bytes) {
-    const bool       packs  = op->kind == CR_OP_conv && op->in[CR_IN_conv_packed] < 0;
-    struct cr_blocks blocks = {0};
-    cr_status        status = CR_OK;
-    struct prepared *s;
+    const bool             packs  = op->kind == CR_OP_conv && op->in[CR_IN_conv_packed] < 0;
+    struct cr_block_sparse blocks = {0};
+    cr_status              status = CR_OK;
+    struct prepared       *s;
     CR_ALLOC(s, 1);
     CR_ASSERT(plan_of(device, p, op, &s->conv, &s->plan)); /* the accepts function has checked this */
     CR_TRY_OUT(make_list(p, op, &s->conv, &s->plan, &blocks));
@@ -118,7 +118,7 @@ static cr_status prepare(struct cr_device *device, const struct cr_program *p, c
     *workspace_bytes = packs ? (size_t)blocks.blocks * CK_BLOCK_SPARSE_BYTES : 0;
     s                = NULL;
 out:
-    cr_blocks_free(&blocks);
+    cr_block_sparse_free(&blocks);
     release(s);
     return status;
 }

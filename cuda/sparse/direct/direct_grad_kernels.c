@@ -62,7 +62,7 @@ static bool phase_of(const struct ck_conv *c, int first_h, int first_w, struct p
  * over the taps. */
 static bool plan_phases(const struct cr_device *device, const struct cr_op *op, const struct ck_conv *c,
                         struct prepared *s) {
-    const struct cr_pattern_attr *a = &op->attr.conv.pattern;
+    const struct cr_sparsity_attr *a = &op->attr.conv.pattern;
     if (c->stride > STRIDE_MAX || c->N * c->H * c->W >= (int64_t)1 << 31) return false;
     s->phases = 0;
     s->gaps   = false;
@@ -226,7 +226,7 @@ static struct ck_conv wgrad_shape(const struct cr_program *p, const struct cr_op
 
 static bool plan_wgrad(const struct cr_device *device, const struct cr_op *op, const struct ck_conv *c,
                        struct ck_sparse_plan *plan) {
-    const struct cr_pattern_attr *a = &op->attr.conv.pattern;
+    const struct cr_sparsity_attr *a = &op->attr.conv.pattern;
     return cr_cuda_sparse_plan(device, c, a->nnz, a->format, true, plan);
 }
 

@@ -36,7 +36,7 @@ bool cr_cuda_sparse_plan(const struct cr_device *device, const struct ck_conv *c
                                                                 cuda_of(device)->multiprocessors, shared, plan);
 }
 
-static bool plan_of(const struct cr_device *device, const struct ck_conv *conv, const struct cr_pattern_attr *a,
+static bool plan_of(const struct cr_device *device, const struct ck_conv *conv, const struct cr_sparsity_attr *a,
                     struct ck_sparse_plan *plan) {
     return cr_cuda_sparse_plan(device, conv, a->nnz, a->format, false, plan);
 }

@@ -18,7 +18,7 @@ struct prepared {
 
 /* ---- shapes and plans ---- */
 
-static bool plan_of(const struct cr_device *device, const struct ck_conv *conv, const struct cr_pattern_attr *a,
+static bool plan_of(const struct cr_device *device, const struct ck_conv *conv, const struct cr_sparsity_attr *a,
                     struct ck_mma_sp_plan *plan) {
     const int config = a->format - ck_sparse_conv_configs(); /* config 0 of direct_conv is SELL */
     int       shared = 0;

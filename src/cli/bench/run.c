@@ -200,7 +200,7 @@ static void print_json(const struct bench *b, const char *parts, struct cr_text 
     const struct cr_fit_report *fit = &b->session.fit;
     if (fit->seconds_before > 0)
         cr_text_add(out,
-                    ", \"recomputed\": %d, \"offloaded\": %d, \"zero_copy\": %d, \"offloaded_mib\": %.1f, "
+                    ", \"recomputed\": %d, \"offloaded\": %d, \"mapped_reads\": %d, \"offloaded_mib\": %.1f, "
                     "\"predicted_slowdown\": %.5f, \"predicted_stall_ms\": %.4f",
                     fit->recomputed, fit->offloaded, fit->mapped, cr_mib(fit->offload_bytes),
                     fit->seconds / fit->seconds_before - 1, fit->stalled * 1e3);

@@ -58,8 +58,8 @@ static cr_status read_list(const struct cr_args *args, enum cr_option_id id, con
         const long long number = strtoll(text, &end, 10);
         if (end == text || errno || number < 1 || number > max || (*end && *end != ',') || (*end == ',' && !end[1]) ||
             n == LIST_MAX)
-            return cr_args_fail(args, "--%s %s: must be at most %d integers from 1 to %lld, separated by commas",
-                                name, args->value[id], (int)LIST_MAX, (long long)max);
+            return cr_args_fail(args, "--%s %s: must be at most %d integers from 1 to %lld, separated by commas", name,
+                                args->value[id], (int)LIST_MAX, (long long)max);
         out[n++] = number;
         text     = *end ? end + 1 : end;
     }

@@ -1,4 +1,4 @@
-/* cli/commands/data.c: cresnet data: describes a data set, writes the built-in one, packs data sets and verifies them.
+/* cli/commands/data.c: cresnet data: describes a dataset, writes the built-in one, packs datasets and verifies them.
  */
 #include "cli/common/command.h"
 #include "core/files.h"
@@ -152,7 +152,7 @@ static cr_status pack(const struct cr_args *args) {
     int64_t          raw_side;
     cr_status        status;
     if (args->operands < 3)
-        return cr_args_fail(args, "no data set or output folder given: cresnet data pack CONFIG|DIR OUT");
+        return cr_args_fail(args, "no dataset or output folder given: cresnet data pack CONFIG|DIR OUT");
     CR_TRY(cr_args_max_operands(args, 3));
     CR_TRY(cr_args_int(args, CR_OPT_RAW, 1, RAW_SIDE_MAX, 0, &raw_side));
     rest.operand++;
@@ -174,7 +174,7 @@ out:
 /* ---- verifying ---- */
 
 struct verification {
-    int            workers, files, failed; /* files: packed files and data sets */
+    int            workers, files, failed; /* files: packed files and datasets */
     bool           json;
     cr_status      status; /* of the first file that failed */
     struct cr_text text;

@@ -1,4 +1,4 @@
-/* cli/commands/data_stat.c: cresnet data stat, and cresnet data verify for data sets that are not packed. */
+/* cli/commands/data_stat.c: cresnet data stat, and cresnet data verify for datasets that are not packed. */
 #include "cli/common/command.h"
 #include "core/files.h"
 #include "data/statistics.h"
@@ -16,7 +16,7 @@ struct hashed { /* an image with the hash of its pixels */
     int64_t  sample;
 };
 
-/* A data set of which every image was read; arrays are indexed by CR_SPLIT_TRAIN and CR_SPLIT_VAL. */
+/* A dataset of which every image was read; arrays are indexed by CR_SPLIT_TRAIN and CR_SPLIT_VAL. */
 struct reading {
     struct cr_config    config;
     struct cr_dataset  *dataset[SPLITS]; /* [CR_SPLIT_VAL] is NULL for a folder without validation images */
@@ -276,7 +276,7 @@ cr_status cr_data_stat(const struct cr_args *args) {
     struct summary u[SPLITS] = {0};
     struct cr_text text      = {0};
     cr_status      status;
-    if (args->operands < 2) return cr_args_fail(args, "no data set given: cresnet data stat CONFIG|DIR");
+    if (args->operands < 2) return cr_args_fail(args, "no dataset given: cresnet data stat CONFIG|DIR");
     CR_TRY(cr_args_max_operands(args, 2));
     rest.operand++;
     rest.operands--;

@@ -28,14 +28,14 @@ static const enum cr_program_kind which_kinds[] = {CR_PROGRAM_STEP,  CR_PROGRAM_
  * its training program could use. */
 static cr_status find_pattern(struct plan *p, enum cr_program_kind kind) {
     const bool eval = kind == CR_PROGRAM_EVAL;
-    return cr_session_pattern(&p->session, eval || !cr_config_prunes(&p->config) ? p->config.model.weights : NULL,
-                              eval);
+    return cr_session_sparsity_pattern(&p->session,
+                                       eval || !cr_config_prunes(&p->config) ? p->config.model.weights : NULL, eval);
 }
 
 static cr_status open_model(struct plan *p, const struct cr_args *args, enum cr_program_kind kind) {
     const struct cr_config         *c       = &p->config;
     struct cr_session              *s       = &p->session;
-    const struct cr_session_options options = {.costs_from = p->source.folder, .retune = true};
+    const struct cr_session_options options = {.kernel_times_from = p->source.folder, .retune = true};
     struct cr_prepare               train, eval;
     int                             classes;
     int64_t                         ranks;
@@ -84,10 +84,11 @@ static cr_status compile(struct plan *p, enum cr_program_kind kind, const char *
 /* Adds the last JSON line. Numbers are null when there was nothing to choose or no times are measured. */
 static void add_totals(const struct plan *p, const struct cr_choices *c) {
     struct cr_text *out = c->text;
-    cr_text_add(
-        out,
-        "{\"convolutions\": %d, \"pruned\": %d, \"program\": \"%s\", \"batch\": %lld, \"kernel_times\": \"%s\", \"device\": ",
-        c->fusions, c->sparse, p->program.name, (long long)p->batch, p->session.cost_table ? "measured" : "roofline");
+    cr_text_add(out,
+                "{\"convolutions\": %d, \"pruned\": %d, \"program\": \"%s\", \"batch\": %lld, \"kernel_times\": "
+                "\"%s\", \"device\": ",
+                c->fusions, c->sparse, p->program.name, (long long)p->batch,
+                p->session.cost_table ? "measured" : "roofline");
     cr_text_add_json(out, p->session.device->caps.text);
     if (c->plain_s > 0)
         cr_text_add(out, ", \"unfused_us\": %.4f, \"chosen_us\": %.4f", 1e6 * c->plain_s, 1e6 * c->chosen_s);

@@ -7,7 +7,7 @@
 enum { HIGHEST = 95, LOWEST = 40, STEP = 5 }; /* memory limits in percent of the pool without offloading */
 
 static cr_status measure(const struct cr_program *selected, const struct cr_cost_model *model, size_t limit,
-                         enum cr_swap_use use, bool zero_copy, struct cr_fit_report *out) {
+                         enum cr_offload_mode use, bool zero_copy, struct cr_fit_report *out) {
     const struct cr_compile_options options = {
         .reuse = true, .pool_limit = limit, .offload = use, .zero_copy = zero_copy};
     struct cr_program p;
@@ -20,7 +20,7 @@ static cr_status measure(const struct cr_program *selected, const struct cr_cost
 cr_status cr_plan_offload_curve(const struct cr_program *selected, const struct cr_cost_model *model, bool zero_copy,
                                 struct cr_text *out) {
     struct cr_fit_report base, at; /* base: without offloading */
-    CR_TRY(measure(selected, model, SIZE_MAX, CR_SWAP_USE_BEST, false, &base));
+    CR_TRY(measure(selected, model, SIZE_MAX, CR_OFFLOAD_MODE_BEST, false, &base));
     if (model->to_host_bytes_per_s <= 0 || model->to_device_bytes_per_s <= 0)
         return CR_FAIL(CR_ERR_DEVICE,
                        "this device cannot copy to host memory while it computes: there is no offloading");
@@ -38,7 +38,7 @@ cr_status cr_plan_offload_curve(const struct cr_program *selected, const struct 
         cr_text_add(out, "\n%5d%% %10.1f", percent, cr_mib(limit));
         for (int k = 0; k < CR_OFFLOAD_SCORES; k++) {
             char cell[64];
-            CR_TRY(measure(selected, model, limit, (enum cr_swap_use)(CR_SWAP_USE_BEST + k), zero_copy, &at));
+            CR_TRY(measure(selected, model, limit, (enum cr_offload_mode)(CR_OFFLOAD_MODE_BEST + k), zero_copy, &at));
             int used = snprintf(cell, sizeof cell, "%7.2f %%", 100 * (at.seconds / base.seconds - 1));
             if (at.after > limit)
                 used += snprintf(cell + used, sizeof cell - (size_t)used, " (%.1f)",

@@ -1,5 +1,5 @@
 /* cli/commands/predict.c: cresnet predict: classifies images and folders of images. The class names come from the
- * checkpoint of the weights, else from the data set of the configuration; else classes are numbered. */
+ * checkpoint of the weights, else from the dataset of the configuration; else classes are numbered. */
 #include "cli/common/command.h"
 #include "session/session.h"
 
@@ -21,7 +21,7 @@ struct request {
     int64_t             unreadable;
 };
 
-/* Class names of the data set; a missing data set is a warning. */
+/* Class names of the dataset; a missing dataset is a warning. */
 static cr_status names_from_data(const struct cr_config *config, struct cr_cmd_names *out) {
     struct cr_dataset *dataset;
     if (cr_dataset_open(config, CR_SPLIT_VAL, &dataset) != CR_OK) {

@@ -104,8 +104,8 @@ static cr_status time_conv(struct search *g, int conv, int at, struct cr_prune_g
     struct cr_sparse_cost c;
     double                dense_s;
     CR_TRY(cr_sparsify_cost(&g->program, &g->model, conv, &c));
-    const struct cr_pattern_attr *pattern = &c.op.attr.conv.pattern;
-    const int                     l       = pattern->nnz ? layer_of(g->prune, pattern->param) : CR_NONE;
+    const struct cr_sparsity_attr *pattern = &c.op.attr.conv.pattern;
+    const int                      l       = pattern->nnz ? layer_of(g->prune, pattern->param) : CR_NONE;
     if (l != CR_NONE) {
         struct cr_prune_point *point = &g->point[l * POINTS + at];
         CR_TRY(op_seconds(&g->model, &g->program, &g->program.op[conv], &dense_s));

@@ -230,8 +230,8 @@ cr_status cr_args_int(const struct cr_args *args, enum cr_option_id id, int64_t 
     errno           = 0;
     long long value = strtoll(text, &end, 10);
     if (!*text || *end || errno || isspace((unsigned char)*text) || value < min || value > max)
-        return cr_args_fail(args, "--%s %s: must be an integer from %lld to %lld", name_of(id), text,
-                            (long long)min, (long long)max);
+        return cr_args_fail(args, "--%s %s: must be an integer from %lld to %lld", name_of(id), text, (long long)min,
+                            (long long)max);
     *out = value;
     return CR_OK;
 }

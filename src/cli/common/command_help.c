@@ -132,17 +132,17 @@ static const char about_export[] =
     "  cresnet export checkpoints/demo --onnx demo.onnx --fold\n";
 
 static const char about_data[] =
-    "data CONFIG:     prints the number of images and classes of the configured data set.\n"
-    "data shapes DIR: writes the built-in data set, ten classes of geometric shapes, as PNG files to DIR\n"
+    "data CONFIG:     prints the number of images and classes of the configured dataset.\n"
+    "data shapes DIR: writes the built-in dataset, ten classes of geometric shapes, as PNG files to DIR\n"
     "                 (data.train_images=N data.val_images=N; 4000 and 1000).\n"
-    "data pack CONFIG|DIR OUT: packs the configured data set, or a folder of images, into OUT/train.crpk and\n"
+    "data pack CONFIG|DIR OUT: packs the configured dataset, or a folder of images, into OUT/train.crpk and\n"
     "                 OUT/val.crpk: one file per split with an index and checksums, read with data.kind=packed\n"
     "                 data.root=OUT. PNG and JPEG files are stored unchanged; --raw=SIZE stores decoded pixels with\n"
     "                 the short side resized to SIZE. Unreadable images are skipped (data.corrupt). -j N: threads.\n"
     "data stat CONFIG|DIR: reads every image; prints classes, counts, image sizes, mean, standard deviation and\n"
     "                 duplicates.\n"
     "data verify CONFIG|DIR|FILE ...: verifies packed files (checksums, index, every image), or decodes every image\n"
-    "                 of a data set. Names unreadable images (exit code 1) and duplicates. -j N: threads.\n";
+    "                 of a dataset. Names unreadable images (exit code 1) and duplicates. -j N: threads.\n";
 
 static const char about_help[] =
     "Explains a command, or the keys of the configuration.\n"
@@ -168,7 +168,7 @@ static const struct cr_command commands[CR_CMD_COUNT] = {
     [CR_CMD_PRUNE]   = {"prune", "prune weights by magnitude", "CONFIG|RUN " KEYS, about_prune},
     [CR_CMD_EXPORT]  = {"export", "export the weights of a run for torchvision, or a network as ONNX",
                         "RUN -o FILE | RUN|CONFIG --onnx FILE [section.key=value ...]", about_export},
-    [CR_CMD_DATA]    = {"data", "describe, pack or verify a data set, write the built-in one",
+    [CR_CMD_DATA]    = {"data", "describe, pack or verify a dataset, write the built-in one",
                         "CONFIG|RUN " KEYS
                         " | stat CONFIG|DIR | verify CONFIG|DIR|FILE ... | pack CONFIG|DIR OUT | shapes DIR",
                         about_data},

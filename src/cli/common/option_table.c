@@ -55,8 +55,9 @@ static const struct cr_cli_option options[CR_OPT_COUNT] = {
                        "plan from the memory log of any program instead (CSV: time,event,id,size)"},
     [CR_OPT_TARGET] = {"target", 0, "GPU", NULL, ON(PLAN),
                        "plan for a GPU that this machine does not have: h200, h100, a100, rtx4090"},
-    [CR_OPT_KERNEL_TIMES] = {"kernel-times", 0, "FILE", NULL, ON(PLAN),
-                             "with --target: kernel times measured on such a GPU (its ~/.cache/cresnet/costs-*.txt)"},
+    [CR_OPT_KERNEL_TIMES] =
+        {"kernel-times", 0, "FILE", NULL, ON(PLAN),
+         "with --target: kernel times measured on such a GPU (its ~/.cache/cresnet/kernel-times-*.txt)"},
     [CR_OPT_ALIGNMENT]   = {"alignment", 0, "BYTES", NULL, ON(PLAN), "with --trace: alignment of blocks (default: 64)"},
     [CR_OPT_DEVICES]     = {"devices", 0, "LIST", NULL, ON(CHECK),
                             "devices to check, e.g. cpu or cpu,cuda (default: all that are available)"},

@@ -36,20 +36,25 @@ void cr_doc_markdown_keys(struct cr_text *out) {
     cr_text_add(
         out,
         "# Configuration\n\n"
-        "Generated from `src/config/config.def` by `cresnet help markdown > docs/reference/config.md`. A test fails "
-        "when this page is out of date.\n\n"
-        "A run is described by an INI file: sections in brackets, one `key = value` per line, comments "
-        "after `;` or `#`. Values that contain\n"
-        "`;` or `#`, or that begin or end with a blank, are written in quotes. Before the first section, "
-        "`include = FILE` reads the values\n"
-        "of another file; its path is relative to this file. Any key can be set on the command line: "
-        "`train.batch=64`, `--train.batch 64`.\n"
-        "Values are applied in this order: default, included file, file, command line. The last one wins. "
-        "Reading is strict: all mistakes\n"
-        "of a file are reported at once, with file, line and allowed values, before the run changes "
-        "anything. `cresnet help keys` prints the same reference.\n");
+        "This page lists every key of the configuration file. It is generated from `src/config/config.def` by\n"
+        "`cresnet help markdown > docs/reference/config.md`, and a test fails when it is out of date. `cresnet help "
+        "keys` "
+        "prints the same tables.\n\n"
+        "An INI file describes a run. A section begins with its name in brackets. Each line of a section sets one key: "
+        "`key = value`.\n\n"
+        "- A comment begins with `;` or `#` and ends with the line.\n"
+        "- A value that contains `;` or `#`, or that begins or ends with a blank, needs quotes.\n"
+        "- `include = FILE` before the first section reads the values of another file. The path of FILE is relative to "
+        "the file that includes it.\n"
+        "- The command line can set every key: `train.batch=64` or `--train.batch 64`.\n\n"
+        "If a key is set more than once, the last value counts. The order is: default value, included file, file, "
+        "command "
+        "line.\n\n"
+        "The file is checked before the run starts. An unknown key, a value of the wrong type and a value out of range "
+        "are errors. All errors\n"
+        "of a file are printed together, each with its file, its line and the allowed values.\n");
     for (int s = 0; s < cr_key_section_count; s++) {
-        cr_text_add(out, "\n## [%s]\n\n%s\n\n| key | default | values | meaning |\n|---|---|---|---|\n",
+        cr_text_add(out, "\n## [%s]\n\n%s\n\n| key | default | allowed values | meaning |\n|---|---|---|---|\n",
                     cr_key_sections[s].name, cr_key_sections[s].help);
         for (int i = 0; i < cr_key_count; i++)
             if (strcmp(cr_keys[i].section, cr_key_sections[s].name) == 0) add_key(out, &cr_keys[i]);

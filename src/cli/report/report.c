@@ -144,7 +144,7 @@ static cr_status add_evaluation(const struct cr_args *args, const struct cr_repo
     CR_TRY(cr_dataset_open(&run->config, CR_SPLIT_VAL, &dataset));
     cr_status status = CR_OK;
     if (cr_dataset_classes(dataset) != run->classes)
-        status = CR_FAIL(CR_ERR_CONFIG, "the data set has %d classes, but the network has %d",
+        status = CR_FAIL(CR_ERR_CONFIG, "the dataset has %d classes, but the network has %d",
                          cr_dataset_classes(dataset), run->classes);
     if (status == CR_OK) {
         cr_log(CR_LOG_INFO, "evaluating %lld images with %s on %s", (long long)cr_dataset_count(dataset),

@@ -140,14 +140,14 @@ static void grad_bn_training(struct backward *b, const struct cr_op *op, const s
     finalize_op.out[CR_OUT_bn_grad_finalize_dbeta]   = gradient_slice(b, beta);
     finalize_op.attr.bn                              = finalize->attr.bn;
     finalize_op.attr.bn.accumulate                   = b->accumulate;
-    snprintf(name, sizeof name, "d.%s", p->tensor[op->out[0]].name); /* its third output is named d.<name>.coef */
-    int coef = tensor_of(p, cr_emit(p, &finalize_op, name), CR_OUT_bn_grad_finalize_coef);
+    snprintf(name, sizeof name, "d.%s", p->tensor[op->out[0]].name); /* its third output is named d.<name>.coeffs */
+    int coeffs = tensor_of(p, cr_emit(p, &finalize_op, name), CR_OUT_bn_grad_finalize_coeffs);
     if (p->failed) return;
 
-    struct cr_op apply                 = cr_op_make(CR_OP_bn_grad_apply, op->layer);
-    apply.in[CR_IN_bn_grad_apply_dy]   = dy;
-    apply.in[CR_IN_bn_grad_apply_x]    = x;
-    apply.in[CR_IN_bn_grad_apply_coef] = coef;
+    struct cr_op apply                   = cr_op_make(CR_OP_bn_grad_apply, op->layer);
+    apply.in[CR_IN_bn_grad_apply_dy]     = dy;
+    apply.in[CR_IN_bn_grad_apply_x]      = x;
+    apply.in[CR_IN_bn_grad_apply_coeffs] = coeffs;
     gradient_name(b, x, name);
     contribute(b, x, tensor_of(p, cr_emit(p, &apply, name), 0));
 }

@@ -11,7 +11,7 @@
  *   D  add of the other branch's gradient, ReLU mask and gradient sums of the BN before the convolution,
  *      in the data gradient: op conv_dgrad or conv_grad. Saves add, relu_grad and bn_grad_sums, and the
  *      mask that bn_grad_apply reads.
- *   B  gradient of the BN behind the convolution: conv_grad reads dy_x and dy_coef. Saves bn_grad_apply.
+ *   B  gradient of the BN behind the convolution: conv_grad reads dy_x and dy_coeffs. Saves bn_grad_apply.
  *   J  filter gradient and data gradient in one op, conv_grad.
  *
  * A fused convolution may be slower than a plain convolution. The device says which ops it accepts and what each op

@@ -52,10 +52,10 @@ struct cr_op cr_fused_dgrad(const struct cr_conv_fusions *f, const struct cr_fus
 
 /* Fusion B: the op reads the inputs of the BN gradient behind the convolution. */
 static void fuse_bn_grad(const struct cr_conv_fusions *f, const struct cr_fusion_candidate *s, struct cr_op *op) {
-    const struct cr_op *apply       = op_at(f, s->apply);
-    op->in[CR_IN_conv_grad_g]       = apply->in[CR_IN_bn_grad_apply_dy];
-    op->in[CR_IN_conv_grad_dy_x]    = apply->in[CR_IN_bn_grad_apply_x];
-    op->in[CR_IN_conv_grad_dy_coef] = apply->in[CR_IN_bn_grad_apply_coef];
+    const struct cr_op *apply         = op_at(f, s->apply);
+    op->in[CR_IN_conv_grad_g]         = apply->in[CR_IN_bn_grad_apply_dy];
+    op->in[CR_IN_conv_grad_dy_x]      = apply->in[CR_IN_bn_grad_apply_x];
+    op->in[CR_IN_conv_grad_dy_coeffs] = apply->in[CR_IN_bn_grad_apply_coeffs];
 }
 
 static void fuse_epilogue(const struct cr_fusion_candidate *s, bool w, enum cr_grad_fusion d, struct cr_op *op) {

@@ -66,10 +66,10 @@ bool cr_fuse_conv_grad_finalize(struct cr_edit *edit, const struct cr_cost_model
     if (grad == CR_NONE) return false;
     struct cr_op fused = *cr_fuse_op(edit, grad);
     if (fused.in[CR_IN_conv_grad_mean_rstd] != finalize->in[CR_IN_bn_grad_finalize_mean_rstd]) return false;
-    fused.in[CR_IN_conv_grad_gamma]       = finalize->in[CR_IN_bn_grad_finalize_gamma];
-    fused.out[CR_OUT_conv_grad_dgamma]    = finalize->out[CR_OUT_bn_grad_finalize_dgamma];
-    fused.out[CR_OUT_conv_grad_dbeta]     = finalize->out[CR_OUT_bn_grad_finalize_dbeta];
-    fused.out[CR_OUT_conv_grad_grad_coef] = finalize->out[CR_OUT_bn_grad_finalize_coef];
-    fused.attr.conv.bn                    = finalize->attr.bn;
+    fused.in[CR_IN_conv_grad_gamma]         = finalize->in[CR_IN_bn_grad_finalize_gamma];
+    fused.out[CR_OUT_conv_grad_dgamma]      = finalize->out[CR_OUT_bn_grad_finalize_dgamma];
+    fused.out[CR_OUT_conv_grad_dbeta]       = finalize->out[CR_OUT_bn_grad_finalize_dbeta];
+    fused.out[CR_OUT_conv_grad_grad_coeffs] = finalize->out[CR_OUT_bn_grad_finalize_coeffs];
+    fused.attr.conv.bn                      = finalize->attr.bn;
     return fuse_into_producer(edit, cost_model, grad, root, &fused);
 }

@@ -60,7 +60,7 @@ bool cr_fuse_pool_grad(struct cr_edit *edit, const struct cr_cost_model *cost_mo
     pool_apply.in[CR_IN_pool_bn_grad_apply_index]      = pool->in[CR_IN_maxpool_grad_index];
     pool_apply.in[CR_IN_pool_bn_grad_apply_x]          = x;
     pool_apply.in[CR_IN_pool_bn_grad_apply_scale_bias] = scale_bias;
-    pool_apply.in[CR_IN_pool_bn_grad_apply_coef]       = apply->in[CR_IN_bn_grad_apply_coef];
+    pool_apply.in[CR_IN_pool_bn_grad_apply_coeffs]     = apply->in[CR_IN_bn_grad_apply_coeffs];
     pool_apply.out[CR_OUT_pool_bn_grad_apply_dx]       = apply->out[CR_OUT_bn_grad_apply_dx];
     pool_sums.stream = pool_apply.stream = pool->stream;
     pool_sums.attr = pool_apply.attr = pool->attr; /* window, stride and padding of the pooling */

@@ -52,7 +52,7 @@ static bool find_pattern(const struct cr_program *p, struct cr_sparse_cost *c) {
     const int     param = param_of(p, filter_of(op));
     if (param == CR_NONE) return false;
     const struct cr_param *q = &p->store->param[param];
-    op->attr.conv.pattern    = (struct cr_pattern_attr){.nnz = count_nonzeros(p->store, q), .param = param};
+    op->attr.conv.pattern    = (struct cr_sparsity_attr){.nnz = count_nonzeros(p->store, q), .param = param};
     c->density               = (double)op->attr.conv.pattern.nnz / (double)q->elems;
     return c->density > 0 && c->density < 1;
 }
@@ -166,7 +166,7 @@ static cr_status measure(struct cr_program *p, const struct cr_cost_model *cost_
 static cr_status add_pattern(struct cr_program *p, int conv, struct cr_sparse_cost *c, bool *has_pattern) {
     char name[256];
     *c           = (struct cr_sparse_cost){.op = p->op[conv]};
-    *has_pattern = !cr_op_has_pattern(&c->op) && find_pattern(p, c);
+    *has_pattern = !cr_op_has_sparsity_pattern(&c->op) && find_pattern(p, c);
     if (!*has_pattern) return CR_OK;
     snprintf(name, sizeof name, "%s.packed", p->tensor[c->op.out[CR_OUT_conv_y]].name);
     c->op.in[CR_IN_conv_packed] = cr_tensor_add(p, name, CR_F32, CR_REGION_POOL, 1, 1, 1, 1);
@@ -294,7 +294,7 @@ static cr_status sparsify_training_op(struct cr_program *p, const struct cr_cost
                                       struct cr_sparse_gain *gain, struct cr_choices *report) {
     const struct cr_op    dense = p->op[index];
     struct cr_sparse_cost c     = {.op = dense};
-    if (cr_op_has_pattern(&dense) || !find_pattern(p, &c)) return CR_OK;
+    if (cr_op_has_sparsity_pattern(&dense) || !find_pattern(p, &c)) return CR_OK;
     CR_TRY(measure(p, cost_model, &dense, &c));
     const bool chosen = choose(cost_model, &c, gain);
     CR_TRY(report_op(p, cost_model, &dense, &c, chosen, report));

@@ -64,8 +64,8 @@ static cr_status offload(const struct search *f, struct cr_program *p, size_t go
 }
 
 static enum cr_offload_score named_score(const struct search *f) {
-    const enum cr_swap_use use = f->options->offload;
-    return use <= CR_SWAP_USE_BEST ? CR_OFFLOAD_BEST : (enum cr_offload_score)(use - CR_SWAP_USE_BEST);
+    const enum cr_offload_mode use = f->options->offload;
+    return use <= CR_OFFLOAD_MODE_BEST ? CR_OFFLOAD_BEST : (enum cr_offload_score)(use - CR_OFFLOAD_MODE_BEST);
 }
 
 /* Rewrites the program by the strategy. *live: live bytes that remain, as the last pass counts them. */
@@ -123,9 +123,9 @@ static cr_status add_strategy(struct search *f, enum strategy_kind kind, int par
 }
 
 static cr_status add_strategies(struct search *f) {
-    const bool can_offload = f->options->offload != CR_SWAP_USE_NO && f->cost_model->to_host_bytes_per_s > 0 &&
+    const bool can_offload = f->options->offload != CR_OFFLOAD_MODE_NO && f->cost_model->to_host_bytes_per_s > 0 &&
                              f->cost_model->to_device_bytes_per_s > 0;
-    const bool forced = can_offload && f->options->offload != CR_SWAP_USE_AUTO; /* the user requires offloading */
+    const bool forced = can_offload && f->options->offload != CR_OFFLOAD_MODE_AUTO; /* the user requires offloading */
     if (can_offload) CR_TRY(add_strategy(f, OFFLOAD, 0));
     if (!f->options->recompute) return CR_OK;
     if (!forced) CR_TRY(add_strategy(f, RECOMPUTE, 0));

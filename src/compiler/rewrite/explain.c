@@ -17,8 +17,8 @@ cr_status cr_choices_add_selection(struct cr_choices *choices, const struct cr_c
     struct cr_selection selection = {0};
     if (cost_model->explain) CR_TRY(cost_model->explain(cost_model->self, p, op, &selection));
     if (selection.kernel)
-        cr_text_add(choices->text, "\"kernel\": \"%s\", \"algo\": %d, \"us\": %.4f, \"source\": \"%s\"", selection.kernel,
-                    selection.algo, 1e6 * selection.seconds, selection.source);
+        cr_text_add(choices->text, "\"kernel\": \"%s\", \"algo\": %d, \"us\": %.4f, \"source\": \"%s\"",
+                    selection.kernel, selection.algo, 1e6 * selection.seconds, selection.source);
     else
         cr_text_add(choices->text, "\"kernel\": null, \"algo\": null, \"us\": null, \"source\": null");
     return CR_OK;

@@ -14,12 +14,12 @@ struct cr_choices {
     double plain_s, chosen_s; /* seconds of the fusion candidates and their neighbours: plain, as chosen */
     double dense_s, sparse_s; /* seconds of the ops with a sparsity pattern: all dense, each in its faster form; 0 when
                                  no times are measured */
-    bool too_little;          /* the total gain of sparse kernels is too small: all ops stay dense */
+    bool   too_little;        /* the total gain of sparse kernels is too small: all ops stay dense */
 };
 
 /* Writes {"choice": CHOICE, "layer": ..., "kind": ..., "shape": {slot: dims}, "kernel": ..., "algo": ..., "us": ...,
  * "source": ... without the closing brace; the caller appends further members and "}\n". The last four are null when no
- * kernel accepts the op. "row" is the kernel and "way" the algorithm. Returns the errors of cost_model->explain. */
+ * kernel accepts the op. "kernel" and "algo" name the selection. Returns the errors of cost_model->explain. */
 CR_MUST cr_status cr_choices_begin(struct cr_choices *choices, const struct cr_cost_model *cost_model,
                                    const struct cr_program *program, const struct cr_op *op, const char *choice);
 /* Writes the last four members alone. */

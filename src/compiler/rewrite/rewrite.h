@@ -22,7 +22,7 @@ CR_MUST cr_status cr_edit_open(struct cr_edit *edit, struct cr_program *program)
 void              cr_edit_close(struct cr_edit *edit);
 void              cr_edit_remove(struct cr_edit *edit, int op);
 void              cr_edit_replace(struct cr_edit *edit, int op, const struct cr_op *fresh);
-/* Adds a transient. finish drops it when no op reads or writes it, so a caller may add one to ask the device about an
+/* Adds a transient. finish drops it when no op reads or writes it, so a caller may add one to query the device about an
  * op. Returns its id; CR_NONE when memory is out, an error that finish reports. */
 int cr_edit_tensor(struct cr_edit *edit, const char *name, enum cr_dtype dtype, const int64_t dim[4]);
 /* Removes the marked ops, and the POOL tensors that no op uses. Returns `failure` or CR_ERR_MEMORY. */

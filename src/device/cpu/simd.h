@@ -56,7 +56,7 @@ static inline bool cr_is_nontemporal(const struct cr_tensor *result, int threads
     return result->bytes / (size_t)threads > CR_NONTEMPORAL_BYTES;
 }
 
-/* ---- rows ---- */
+/* ---- contiguous channels ---- */
 
 /* An [M, C] tensor as `rows` rows of `width` floats: width is C, or CR_STRIP if a row holds several pixels. */
 struct cr_simd_shape {

@@ -165,7 +165,8 @@ static cr_status find_persistent(struct builder *b) {
         CR_TRY(add_bytes(&b->plan->persistent, x->size));
         b->plan->persistent_blocks++;
         if (x->alloc_at >= l.start || x->free_at == CR_NONE || x->free_at >= l.end) continue;
-        /* Allocated before the repetition and freed in the last period: it may correspond to a malloc that is not freed. */
+        /* Allocated before the repetition and freed in the last period: it may correspond to a malloc that is not
+         * freed. */
         freed_bytes += x->size;
         frees++;
     }

@@ -14,7 +14,7 @@ static void mismatched_file_is_ignored(void) {
     make_folder(dir);
     fixture_open(&s, dir, "GPU A, driver 1");
     best(&s);
-    cr_cost_table_flush(s.costs);
+    cr_cost_table_flush(s.table);
     fixture_close(&s);
     fixture_open(&s, dir, "GPU A, driver 2"); /* another driver: measured again */
     best(&s);
@@ -35,7 +35,7 @@ static void mismatched_file_is_ignored(void) {
 static void leave_file(struct fixture *s, const char *dir, char path[CR_PATH_MAX], char **text) {
     fixture_open(s, dir, "GPU A, driver 1");
     best(s);
-    cr_cost_table_flush(s->costs);
+    cr_cost_table_flush(s->table);
     fixture_close(s);
     REQUIRE_OK(cr_path_join(path, dir, "kernel_times.txt"));
     REQUIRE_OK(cr_file_read(path, 1 << 20, text, NULL));
@@ -113,7 +113,7 @@ static void line_of_another_op_is_ignored(void) {
     make_folder(dir);
     fixture_open(&s, dir, "GPU A, driver 1");
     best(&s);
-    REQUIRE_OK(cr_cost_table_text(s.costs, &text));
+    REQUIRE_OK(cr_cost_table_text(s.table, &text));
     add_line_and_checksum(text, "100000000000\tfake.a\t0\trelu x\n", &more);
     REQUIRE_OK(cr_file_write_atomic(s.path, more.data, more.length));
     fixture_close(&s);
@@ -144,10 +144,10 @@ static void two_processes_share_the_file(void) {
     fixture_open(&a, dir, "GPU A, driver 1");
     fixture_open(&b, dir, "GPU A, driver 1");
     best(&a);
-    cr_cost_table_flush(a.costs);
+    cr_cost_table_flush(a.table);
     resize(&b, 7);
     best(&b);
-    cr_cost_table_flush(b.costs);
+    cr_cost_table_flush(b.table);
     fixture_close(&a);
     fixture_close(&b);
     fixture_open(&a, dir, "GPU A, driver 1");
@@ -174,7 +174,7 @@ static void many_signatures(void) {
             CHECK(cost.kernel == i % 2 && fabs(cost.seconds - (i % 2 ? 1e-4 : 9e-5)) < 2e-9);
         }
         CHECK(measured(&s) == (round ? 0 : 3 * MANY));
-        cr_cost_table_flush(s.costs);
+        cr_cost_table_flush(s.table);
         fixture_close(&s);
     }
     drop_folder(dir);
@@ -187,7 +187,7 @@ static void unwritable_file_does_not_stop_the_run(void) {
     put_text(dir, "a-file", "");
     fixture_open(&s, text_into(path, "%s/a-file", dir), "GPU A, driver 1");
     CHECK(best(&s).kernel == 1);
-    cr_cost_table_flush(s.costs);
+    cr_cost_table_flush(s.table);
     CHECK_STR(cr_error_message(), "");
     CHECK(best(&s).kernel == 1 && measured(&s) == 3);
     fixture_close(&s);
@@ -196,7 +196,7 @@ static void unwritable_file_does_not_stop_the_run(void) {
     for (int64_t n = 1; n <= 6;
          n++) { /* a full disk at each change: create, write, sync, close, rename, sync of the folder */
         cr_fs_fail_at(n, 1, ENOSPC);
-        cr_cost_table_flush(s.costs);
+        cr_cost_table_flush(s.table);
         cr_fs_fail_at(0, 0, 0);
         CHECK_STR(cr_error_message(), "");
         CHECK((access(s.path, F_OK) == 0) == (n == 6));

@@ -85,7 +85,7 @@ static void known_times_are_not_measured_again(void) {
     best(&s);
     best(&s);
     CHECK(measured(&s) == 3);
-    cr_cost_table_flush(s.costs);
+    cr_cost_table_flush(s.table);
     fixture_close(&s);
     fixture_open(&s, dir, "GPU A, driver 1");
     takes[1][1]         = 9; /* would be visible */
@@ -107,7 +107,7 @@ static void checkpoint_table_takes_precedence(void) {
     make_folder(dir);
     fixture_open(&s, dir, "GPU A, driver 1");
     best(&s);
-    REQUIRE_OK(cr_cost_table_text(s.costs, &text));
+    REQUIRE_OK(cr_cost_table_text(s.table, &text));
     fixture_close(&s);
     char *mine = strstr(text, "100000\tfake.b\t1");
     CHECK(mine != NULL);
@@ -115,14 +115,14 @@ static void checkpoint_table_takes_precedence(void) {
     memcpy(mine, "900000", 6); /* the other run measured it as slow */
     update_checksum(text);
     fixture_open(&s, dir, "GPU A, driver 1");
-    REQUIRE_OK(cr_cost_table_load_fixed(s.costs, text, strlen(text), "step-1/kernel_times.txt"));
+    REQUIRE_OK(cr_cost_table_load_fixed(s.table, text, strlen(text), "step-1/kernel_times.txt"));
     struct cr_cost cost = best(&s);
     CHECK(cost.kernel == 1 && cost.algo == 0 && measured(&s) == 0);
     fixture_close(&s);
     fixture_open(&s, dir, "GPU A, driver 2");
-    CHECK(cr_cost_table_load_fixed(s.costs, text, strlen(text), "step-1/kernel_times.txt") == CR_ERR_DEVICE);
+    CHECK(cr_cost_table_load_fixed(s.table, text, strlen(text), "step-1/kernel_times.txt") == CR_ERR_DEVICE);
     CHECK_HAS(cr_error_message(), "another device");
-    CHECK(cr_cost_table_load_fixed(s.costs, "nonsense\n", 9, "step-1/kernel_times.txt") == CR_ERR_FORMAT);
+    CHECK(cr_cost_table_load_fixed(s.table, "nonsense\n", 9, "step-1/kernel_times.txt") == CR_ERR_FORMAT);
     CHECK(best(&s).algo == 1 && measured(&s) == 3); /* nothing of it was used */
     fixture_close(&s);
     cr_free(text);
@@ -136,12 +136,12 @@ static void missing_kernel_is_reported(void) {
     make_folder(dir);
     fixture_open(&s, dir, "GPU A, driver 1");
     best(&s);
-    REQUIRE_OK(cr_cost_table_text(s.costs, &text));
+    REQUIRE_OK(cr_cost_table_text(s.table, &text));
     fixture_close(&s);
     for (char *at = text; (at = strstr(at, "fake.b")); at++) memcpy(at, "gone.", 5);
     update_checksum(text);
     fixture_open(&s, dir, "GPU A, driver 1");
-    CHECK(cr_cost_table_load_fixed(s.costs, text, strlen(text), "step-1/kernel_times.txt") == CR_ERR_FORMAT);
+    CHECK(cr_cost_table_load_fixed(s.table, text, strlen(text), "step-1/kernel_times.txt") == CR_ERR_FORMAT);
     CHECK_HAS(cr_error_message(), "which this version no longer has");
     CHECK(best(&s).algo == 1 && measured(&s) == 3); /* nothing of it was used */
     fixture_close(&s);
@@ -157,28 +157,28 @@ static void checkpoint_table_is_not_written_to_the_file(void) {
     make_folder(dir);
     fixture_open(&s, dir, "GPU A, driver 1");
     best(&s);
-    REQUIRE_OK(cr_cost_table_text(s.costs, &text));
+    REQUIRE_OK(cr_cost_table_text(s.table, &text));
     resize(&s, 5);
     best(&s);
-    cr_cost_table_flush(s.costs);
+    cr_cost_table_flush(s.table);
     fixture_close(&s);
     char *mine = strstr(text, "100000\tfake.b\t1");
     CHECK(mine != NULL);
     if (mine) memcpy(mine, "900000", 6);
     update_checksum(text);
     fixture_open(&s, dir, "GPU A, driver 1");
-    REQUIRE_OK(cr_cost_table_load_fixed(s.costs, text, strlen(text), "step-1/kernel_times.txt"));
+    REQUIRE_OK(cr_cost_table_load_fixed(s.table, text, strlen(text), "step-1/kernel_times.txt"));
     cr_free(text);
     CHECK(best(&s).algo == 0);
     resize(&s, 5); /* another batch in evaluation: not in the checkpoint, but in the file */
     CHECK(best(&s).algo == 1 && measured(&s) == 0);
     resize(&s, 6); /* in neither of them */
     CHECK(best(&s).algo == 1 && measured(&s) == 3);
-    REQUIRE_OK(cr_cost_table_text(s.costs, &text)); /* the next checkpoint holds all entries that were used */
+    REQUIRE_OK(cr_cost_table_text(s.table, &text)); /* the next checkpoint holds all entries that were used */
     CHECK_HAS(text, "900000\tfake.b\t1");
     CHECK_HAS(text, "x=f16[5,");
     CHECK_HAS(text, "x=f16[6,");
-    cr_cost_table_flush(s.costs);
+    cr_cost_table_flush(s.table);
     fixture_close(&s);
     fixture_open(&s, dir, "GPU A, driver 1");
     CHECK(best(&s).algo == 1);
@@ -197,9 +197,9 @@ static void candidates_without_memory_are_not_selected(void) {
     fixture_open(&s, dir, "GPU A, driver 1");
     workspace[1] = 2 << 20;
     CHECK(best(&s).kernel == 0 && fabs(best(&s).seconds - 3e-4) < 2e-9);
-    REQUIRE_OK(cr_cost_table_text(s.costs, &text)); /* the resumed run selects the same kernel */
+    REQUIRE_OK(cr_cost_table_text(s.table, &text)); /* the resumed run selects the same kernel */
     CHECK_HAS(text, "300000\tfake.a\t0");
-    cr_cost_table_flush(s.costs);
+    cr_cost_table_flush(s.table);
     fixture_close(&s);
     fixture_open(&s, dir, "GPU A, driver 1");
     CHECK(best(&s).kernel == 1 && measured(&s) == 3);

@@ -67,9 +67,9 @@ static int bn_grad(struct hand *h, int dy, int x, const char *name) {
     sums.in[CR_IN_bn_grad_sums_mean_rstd] = h->saved;
     snprintf(text, sizeof text, "%s.sums", name);
     emit1(h, sums, text);
-    apply.in[CR_IN_bn_grad_apply_dy]   = dy;
-    apply.in[CR_IN_bn_grad_apply_x]    = x;
-    apply.in[CR_IN_bn_grad_apply_coef] = h->scale_bias;
+    apply.in[CR_IN_bn_grad_apply_dy]     = dy;
+    apply.in[CR_IN_bn_grad_apply_x]      = x;
+    apply.in[CR_IN_bn_grad_apply_coeffs] = h->scale_bias;
     return emit1(h, apply, name);
 }
 
@@ -143,7 +143,7 @@ static void bn_gradient_fuses_relu_gradient(void) {
     check_fused(&h, NULL,
                 "bn_apply y = x:x scale_bias:scale_bias mean_rstd:mean_rstd relu; bn_grad_sums dx.sums = dy:x x:x "
                 "mean_rstd:mean_rstd scale_bias:scale_bias; "
-                "bn_grad_apply dx = dy:x x:x coef:scale_bias scale_bias:scale_bias");
+                "bn_grad_apply dx = dy:x x:x coeffs:scale_bias scale_bias:scale_bias");
 }
 
 /* The mask belongs to a sum: the input of the BN does not determine it, but one bit per element stores it. */
@@ -155,7 +155,7 @@ static void block_end_stores_bits(void) {
     check_fused(&h, NULL,
                 "bn_apply y = x:x scale_bias:scale_bias add:x relu; bn_grad_sums dx.sums = dy:x x:x "
                 "mean_rstd:mean_rstd y:y.mask; "
-                "bn_grad_apply dx = dy:x x:x coef:scale_bias y:y.mask");
+                "bn_grad_apply dx = dy:x x:x coeffs:scale_bias y:y.mask");
 }
 
 static void block_end_fuses_sum_and_bn_sums(void) {
@@ -167,7 +167,7 @@ static void block_end_fuses_sum_and_bn_sums(void) {
     check_fused(&h, NULL,
                 "relu u = x:x; relu v = x:x; relu_grad g = dy:u y:x add:v bn_x:u mean_rstd:mean_rstd bn2_x:v "
                 "mean_rstd2:mean_rstd; "
-                "bn_grad_apply a = dy:g x:u coef:scale_bias; bn_grad_apply b = dy:g x:v coef:scale_bias");
+                "bn_grad_apply a = dy:g x:u coeffs:scale_bias; bn_grad_apply b = dy:g x:v coeffs:scale_bias");
 }
 
 static void maxpool_fuses_bn(void) {
@@ -299,8 +299,8 @@ static void cifar_fuses_finalize_into_convolutions(void) {
         const int bns = b_shortcut ? 21 : 19;
         CHECK_INT(count_kind(&p, CR_OP_bn_finalize), 0);
         CHECK_INT(COUNT_OUT(&p, conv, next_scale_bias), bns);
-        CHECK_INT(COUNT_OUT(&p, conv_grad, grad_sums), COUNT_OUT(&p, conv_grad, grad_coef));
-        CHECK_INT(COUNT_OUT(&p, conv_grad, grad_coef) + count_kind(&p, CR_OP_bn_grad_finalize), bns);
+        CHECK_INT(COUNT_OUT(&p, conv_grad, grad_sums), COUNT_OUT(&p, conv_grad, grad_coeffs));
+        CHECK_INT(COUNT_OUT(&p, conv_grad, grad_coeffs) + count_kind(&p, CR_OP_bn_grad_finalize), bns);
         for (int i = 0; i < p.ops; i++) {
             if (p.op[i].kind != CR_OP_bn_grad_finalize) continue;
             for (int k = 0; k < i; k++)
@@ -386,7 +386,7 @@ static void gradients_of_two_readers(void) {
     check_fused(
         &h, &plain_cost_model,
         "relu_grad g = dy:x y:x; bn_grad_sums dx.sums = dy:g x:x mean_rstd:mean_rstd; bn_grad_apply dx = dy:g x:x "
-        "coef:scale_bias; "
+        "coeffs:scale_bias; "
         "add s = a:g b:x");
 }
 
@@ -398,7 +398,7 @@ static void gradients_of_two_bns(void) {
     h.p.op[h.p.ops - 1].in[CR_IN_bn_grad_apply_x] = u; /* sums of one BN, apply of another */
     check_fused(&h, &plain_cost_model,
                 "relu u = x:x; relu_grad g = dy:x y:x; bn_grad_sums dx.sums = dy:g x:x mean_rstd:mean_rstd; "
-                "bn_grad_apply dx = dy:g x:u coef:scale_bias");
+                "bn_grad_apply dx = dy:g x:u coeffs:scale_bias");
 }
 
 /* ---- cost models that know only some of the forms ---- */
@@ -450,7 +450,7 @@ static void cost_model_decides(void) {
     check_fused(
         &h, &cost_model,
         "relu_grad g = dy:x y:x; bn_grad_sums dx.sums = dy:g x:x mean_rstd:mean_rstd; bn_grad_apply dx = dy:g x:x "
-        "coef:scale_bias");
+        "coeffs:scale_bias");
 }
 
 /* ---- bookkeeping ---- */

@@ -106,7 +106,7 @@ static void streams_run_in_parallel(void) {
         t[i] = hand_tensor(&h, name, 1);
     }
     for (int i = 0; i < 6; i++) hand_op(&h, h.seconds[i], i ? t[i - 1] : t[0], -1, t[i]);
-    h.p.op[2].stream  = CR_STREAM_TO_HOST;   /* waits for op 0: 1 to 6 */
+    h.p.op[2].stream  = CR_STREAM_TO_HOST;   /* waits for op 0, 1 to 6 */
     h.p.op[4].stream  = CR_STREAM_TO_DEVICE; /* waits for op 2: 6 to 7 */
     h.p.op[2].wait[0] = 0;
     h.p.op[4].wait[0] = 2;
@@ -247,7 +247,7 @@ static void nothing_is_offloaded_without_need(void) {
 /* Whatever allocation fails, the program is complete or unchanged, and no memory leaks. */
 static void failing_allocations(void) {
     const struct cr_compile_options o = {
-        .reuse = true, .pool_limit = SIX, .recompute = true, .offload = CR_SWAP_USE_BEST};
+        .reuse = true, .pool_limit = SIX, .recompute = true, .offload = CR_OFFLOAD_MODE_BEST};
     cr_status status   = CR_ERR_MEMORY;
     int       failures = 0;
     for (int64_t nth = 1; status != CR_OK && nth < 100000; nth += 1 + nth / 20) {
@@ -353,7 +353,7 @@ static void the_planned_pool_counts(void) {
         hand_op(&h, 1, read[0], read[1], write);
     }
     const struct cr_cost_model      cost_model = hand_cost_model(&h);
-    const struct cr_compile_options o          = {.reuse = true, .pool_limit = LIMIT, .offload = CR_SWAP_USE_BEST};
+    const struct cr_compile_options o          = {.reuse = true, .pool_limit = LIMIT, .offload = CR_OFFLOAD_MODE_BEST};
     CHECK_STATUS(cr_pass_fit(&h.p, &cost_model, &o, &r), CR_OK);
     CHECK(r.before >= 8 * UNIT);
     CHECK(r.offloaded > 0 && r.after <= LIMIT);

@@ -13,7 +13,7 @@ enum { BATCH = 4, CLASSES = 5, SIZE = 32, STEPS = 3 };
 /* ---- bitwise identical results ---- */
 
 static cr_status open_step(struct net *n, const char *const *overrides, int count, bool fuse, size_t limit,
-                           bool recompute, enum cr_swap_use with_offload) {
+                           bool recompute, enum cr_offload_mode with_offload) {
     const struct net_plan plan = {.overrides  = overrides,
                                   .count      = count,
                                   .kind       = CR_PROGRAM_STEP,
@@ -36,11 +36,11 @@ static void train(struct net *n) {
 static int both_used; /* number of programs with both offload and recompute */
 
 static void check_bits(const char *const *overrides, int count, bool fuse) {
-    static const enum cr_swap_use uses[] = {CR_SWAP_USE_BEST, CR_SWAP_USE_DOA,   CR_SWAP_USE_AOA,
-                                            CR_SWAP_USE_WDOA, CR_SWAP_USE_SWDOA, CR_SWAP_USE_AUTO};
-    struct net                    plain, less;
-    int                           offloaded = 0;
-    CHECK_STATUS(open_step(&plain, overrides, count, fuse, 0, false, CR_SWAP_USE_NO), CR_OK);
+    static const enum cr_offload_mode uses[] = {CR_OFFLOAD_MODE_BEST, CR_OFFLOAD_MODE_DOA,   CR_OFFLOAD_MODE_AOA,
+                                                CR_OFFLOAD_MODE_WDOA, CR_OFFLOAD_MODE_SWDOA, CR_OFFLOAD_MODE_AUTO};
+    struct net                        plain, less;
+    int                               offloaded = 0;
+    CHECK_STATUS(open_step(&plain, overrides, count, fuse, 0, false, CR_OFFLOAD_MODE_NO), CR_OK);
     if (!plain.exec) return net_close(&plain);
     const size_t whole = plain.program.region_bytes[CR_REGION_POOL];
     train(&plain);
@@ -137,7 +137,7 @@ static void check_fit(struct bench_model *b, const struct cr_cost_model *cost_mo
                                          .reuse      = true,
                                          .pool_limit = limit,
                                          .recompute  = recompute,
-                                         .offload    = CR_SWAP_USE_AUTO,
+                                         .offload    = CR_OFFLOAD_MODE_AUTO,
                                          .report     = &r};
     CHECK_STATUS(cr_model_program(&b->model, &b->config, CR_PROGRAM_STEP, b->config.train.batch, &p), CR_OK);
     CHECK_STATUS(cr_compile(&p, cost_model, &options), CR_OK); /* with all checks, before and after planning */
@@ -219,7 +219,7 @@ static void offload_with_recompute_is_no_slower(void) {
                                              .pool_limit = (size_t)7 << 30,
                                              .recompute  = k != 0,
                                              .report     = &r[k],
-                                             .offload    = k == 1 ? CR_SWAP_USE_NO : CR_SWAP_USE_AUTO};
+                                             .offload    = k == 1 ? CR_OFFLOAD_MODE_NO : CR_OFFLOAD_MODE_AUTO};
         CHECK_STATUS(cr_model_program(&b.model, &b.config, CR_PROGRAM_STEP, 128, &p[k]), CR_OK);
         CHECK_STATUS(cr_compile(&p[k], &cost_model, &o), CR_OK);
     }

@@ -164,7 +164,7 @@ static void hard_instances_fit(void) {
 /* ---- files of intervals ---- */
 
 static cr_status parse(const char *text, struct cr_lifetimes *out) {
-    return cr_lifetimes_parse("lives.csv", text, strlen(text), out);
+    return cr_lifetimes_parse("lifetimes.csv", text, strlen(text), out);
 }
 
 static void files_are_read(void) {
@@ -190,30 +190,30 @@ static void files_are_read(void) {
 static void invalid_files_are_refused(void) {
     static const char *const bad[][2] = {
         {"", "is empty"},
-        {"id,lower,upper\n", "lives.csv:1: column size is missing"},
-        {"id,lower,upper,size,alignment\n", "lives.csv:1: unknown column alignment"},
+        {"id,lower,upper\n", "lifetimes.csv:1: column size is missing"},
+        {"id,lower,upper,size,alignment\n", "lifetimes.csv:1: unknown column alignment"},
         {"id,lower,upper,size,id\n", "duplicate column"},
-        {"id,lower,upper,size\n1,2,3\n", "lives.csv:2: 3 fields"},
-        {"id,lower,upper,size\n1,2,3,4,5\n", "lives.csv:2: 5 fields"},
-        {"id,lower,upper,size\n\n1,2,x,4\n", "lives.csv:3: upper must be a whole number"},
+        {"id,lower,upper,size\n1,2,3\n", "lifetimes.csv:2: 3 fields"},
+        {"id,lower,upper,size\n1,2,3,4,5\n", "lifetimes.csv:2: 5 fields"},
+        {"id,lower,upper,size\n\n1,2,x,4\n", "lifetimes.csv:3: upper must be a whole number"},
         {"id,lower,upper,size\n1,2,3.5,4\n", "whole number"},
-        {"id,lower,upper,size\n1,2,3,\n", "lives.csv:2: size must be"},
+        {"id,lower,upper,size\n1,2,3,\n", "lifetimes.csv:2: size must be"},
         {"id,lower,upper,size\n1,2,3,-1\n", "size must not be negative"},
         {"id,lower,upper,size\n1,3,3,1\n", "lower must be below upper"},
         {"id,lower,upper,size\n1,2,4611686018427387905,1\n", "larger than 2^62"},
         {"id,lower,upper,size\n1,2,99999999999999999999999,1\n", "larger than 2^62"},
         {"id,lower,upper,size\n,2,3,1\n", "id must be"},
         {"id,lower,upper,size\n\"a\",2,3,1\n", "without quotes"},
-        {"id,lower,upper,size\n7,2,3,1\n8,2,3,1\n7,5,6,1\n", "lives.csv:4: duplicate id 7, first used in line 2"},
+        {"id,lower,upper,size\n7,2,3,1\n8,2,3,1\n7,5,6,1\n", "lifetimes.csv:4: duplicate id 7, first used in line 2"},
         {"id,lower,upper,size\n1,2,3,4611686018427387904\n2,2,3,4611686018427387904\n",
-         "lives.csv:3: the sum of the sizes"},
+         "lifetimes.csv:3: the sum of the sizes"},
     };
     int64_t live = cr_alloc_live();
     for (size_t i = 0; i < CR_COUNT(bad); i++) {
         struct cr_lifetimes intervals;
         CHECK_STATUS(parse(bad[i][0], &intervals), CR_ERR_FORMAT);
         CHECK_HAS(cr_error_message(), bad[i][1]);
-        CHECK_HAS(cr_error_message(), "lives.csv");
+        CHECK_HAS(cr_error_message(), "lifetimes.csv");
         CHECK_INT(cr_alloc_live(), live);
     }
 }

@@ -152,7 +152,7 @@ static void waits_between_streams(void) {
     REQUIRE_OK(cr_pass_insert_waits(&p));
     REQUIRE_OK(cr_waits_check(&p));
     cr_program_print(&p, &after);
-    compare("lanes.step.order", &after);
+    compare("streams.step.insert_waits", &after);
     cr_text_free(&after);
     cr_program_free(&p);
     bench_close(&b);

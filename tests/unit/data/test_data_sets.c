@@ -196,7 +196,7 @@ static void folders_are_listed_in_order(void) {
     put_image(folder, "train/Zebra/y.png", 3, 4, 4);
     put_image(folder, "train/dog/.hidden.png", 3, 4, 5);
     put_image(folder, "train/.trash/z.png", 3, 4, 6);
-    put_text(folder, "train/dog/notes.txt", "no picture");
+    put_text(folder, "train/dog/notes.txt", "no image");
     put_text(folder, "train/readme.png", "not in a class");
     put_image(folder, "valid/dog/1.png", 3, 4, 1);
     put_image(folder, "valid/cat/1.png", 3, 4, 1);

@@ -57,7 +57,7 @@ static void bn_gradient_relu_masks(void) {
         sums_op.in[CR_IN_bn_grad_sums_dy] = grad.in[CR_IN_bn_grad_apply_dy] = dy;
         sums_op.in[CR_IN_bn_grad_sums_x] = grad.in[CR_IN_bn_grad_apply_x] = x;
         sums_op.in[CR_IN_bn_grad_sums_mean_rstd]                          = bn.mean_rstd;
-        grad.in[CR_IN_bn_grad_apply_coef]                                 = k;
+        grad.in[CR_IN_bn_grad_apply_coeffs]                               = k;
         if (i < 2)
             sums_op.in[CR_IN_bn_grad_sums_y] = grad.in[CR_IN_bn_grad_apply_y] = i ? mask : y;
         else
@@ -102,7 +102,7 @@ static void pooling_reads_act(void) {
     sums.in[CR_IN_pool_bn_grad_sums_x] = apply.in[CR_IN_pool_bn_grad_apply_x] = grad.in[CR_IN_bn_grad_apply_x] = x;
     sums.in[CR_IN_pool_bn_grad_sums_scale_bias] = apply.in[CR_IN_pool_bn_grad_apply_scale_bias] = bn.scale_bias;
     sums.in[CR_IN_pool_bn_grad_sums_mean_rstd]                                                  = bn.mean_rstd;
-    apply.in[CR_IN_pool_bn_grad_apply_coef] = grad.in[CR_IN_bn_grad_apply_coef] = k;
+    apply.in[CR_IN_pool_bn_grad_apply_coeffs] = grad.in[CR_IN_bn_grad_apply_coeffs] = k;
     const int fused_sums = ref_emit(&run, &sums, "grad_sums"), dx = ref_emit(&run, &apply, "dx");
     back.out[CR_OUT_maxpool_grad_dx] = like(&run, x, "pool.dx");
     ref_emit(&run, &back, "");

@@ -128,7 +128,7 @@ enum grad_case { PLAIN, THROUGH, INNER, BLOCK, NO_DX, GRAD_CASES };
 struct grad_net {
     struct ref_run      run;
     const struct shape *s;
-    int                 g, dy_x, dy_coef, w, x, add, bn_x, dx, dw, fused_sums; /* of the op */
+    int                 g, dy_x, dy_coeffs, w, x, add, bn_x, dx, dw, fused_sums; /* of the op */
     int                 want_dx, want_dw, want_sums;
     struct bn           bn;
 };
@@ -139,9 +139,9 @@ static void grad_fused(struct grad_net *n, enum grad_case which) {
     op.in[CR_IN_conv_grad_w] = n->w;
     op.in[CR_IN_conv_grad_x] = n->x;
     if (which != PLAIN) {
-        op.in[CR_IN_conv_grad_dy_x]    = n->dy_x;
-        op.in[CR_IN_conv_grad_dy_coef] = n->dy_coef;
-        op.in[CR_IN_conv_grad_add]     = n->add;
+        op.in[CR_IN_conv_grad_dy_x]      = n->dy_x;
+        op.in[CR_IN_conv_grad_dy_coeffs] = n->dy_coeffs;
+        op.in[CR_IN_conv_grad_add]       = n->add;
     }
     if (which == INNER) op.in[CR_IN_conv_grad_scale_bias] = n->bn.scale_bias;
     if (which == INNER || which == BLOCK) {
@@ -162,9 +162,9 @@ static void grad_plain(struct grad_net *n, enum grad_case which) {
     struct ref_run *run = &n->run;
     struct cr_op    bn = op_of(CR_OP_bn_grad_apply), wgrad = op_of(CR_OP_conv_wgrad);
     int             dy = n->g, xa = which == INNER ? activated(run, n->x, n->bn.scale_bias, "xa") : n->x;
-    bn.in[CR_IN_bn_grad_apply_dy]   = n->g;
-    bn.in[CR_IN_bn_grad_apply_x]    = n->dy_x;
-    bn.in[CR_IN_bn_grad_apply_coef] = n->dy_coef;
+    bn.in[CR_IN_bn_grad_apply_dy]     = n->g;
+    bn.in[CR_IN_bn_grad_apply_x]      = n->dy_x;
+    bn.in[CR_IN_bn_grad_apply_coeffs] = n->dy_coeffs;
     if (which != PLAIN) dy = ref_emit(run, &bn, "dy");
     wgrad.in[CR_IN_conv_wgrad_x]    = xa;
     wgrad.in[CR_IN_conv_wgrad_dy]   = dy;
@@ -182,21 +182,21 @@ static void grad_plain(struct grad_net *n, enum grad_case which) {
 static void conv_grad_is_its_chain(const struct shape *s, enum grad_case which) {
     struct grad_net n = {.s = s};
     REQUIRE_OK(ref_open(&n.run, CR_F64, 2));
-    n.g       = y_of(&n.run, s, "g");
-    n.dy_x    = y_of(&n.run, s, "dy_x");
-    n.dy_coef = ref_leaf(&n.run, "dy_coef", 3, 1, 1, s->K);
-    n.w       = w_of(&n.run, s);
-    n.x       = x_of(&n.run, s, "x");
-    n.add     = x_of(&n.run, s, "add");
-    n.bn_x    = x_of(&n.run, s, "bn_x");
-    n.dw      = like(&n.run, n.w, "dw");
-    n.want_dw = like(&n.run, n.w, "want.dw");
-    n.bn      = bn_leaves(&n.run, "bn", s->C);
+    n.g         = y_of(&n.run, s, "g");
+    n.dy_x      = y_of(&n.run, s, "dy_x");
+    n.dy_coeffs = ref_leaf(&n.run, "dy_coeffs", 3, 1, 1, s->K);
+    n.w         = w_of(&n.run, s);
+    n.x         = x_of(&n.run, s, "x");
+    n.add       = x_of(&n.run, s, "add");
+    n.bn_x      = x_of(&n.run, s, "bn_x");
+    n.dw        = like(&n.run, n.w, "dw");
+    n.want_dw   = like(&n.run, n.w, "want.dw");
+    n.bn        = bn_leaves(&n.run, "bn", s->C);
     grad_fused(&n, which);
     grad_plain(&n, which);
     REQUIRE_OK(ref_bind(&n.run));
     for (int i = 0; i < 7; i++)
-        ref_fill(&n.run, (const int[]){n.g, n.dy_x, n.dy_coef, n.w, n.x, n.add, n.bn_x}[i], 0.1, 1);
+        ref_fill(&n.run, (const int[]){n.g, n.dy_x, n.dy_coeffs, n.w, n.x, n.add, n.bn_x}[i], 0.1, 1);
     for (int64_t i = 0; which == BLOCK && i < cr_tensor_elems(&n.run.p.tensor[n.x]);
          i++) /* an activation with some zeros */
         ref_set(&n.run, n.x, i, fmax(ref_at(&n.run, n.x, i), 0));
@@ -282,7 +282,7 @@ static void conv_grad_finishes_its_sums(const struct shape *s, bool accumulate) 
     op.in[CR_IN_conv_grad_scale_bias] = bn.scale_bias;
     op.in[CR_IN_conv_grad_mean_rstd]  = bn.mean_rstd;
     op.in[CR_IN_conv_grad_gamma]      = bn.gamma;
-    op.out[CR_OUT_conv_grad_dx] = op.out[CR_OUT_conv_grad_grad_sums] = op.out[CR_OUT_conv_grad_grad_coef] = CR_NEW;
+    op.out[CR_OUT_conv_grad_dx] = op.out[CR_OUT_conv_grad_grad_sums] = op.out[CR_OUT_conv_grad_grad_coeffs] = CR_NEW;
     op.out[CR_OUT_conv_grad_dw]     = like(&run, w, "dw");
     op.out[CR_OUT_conv_grad_dgamma] = dgamma[0];
     op.out[CR_OUT_conv_grad_dbeta]  = dbeta[0];
@@ -298,13 +298,13 @@ static void conv_grad_finishes_its_sums(const struct shape *s, bool accumulate) 
     fin.out[CR_OUT_bn_grad_finalize_dbeta]   = dbeta[1];
     fin.attr.bn                              = op.attr.conv.bn;
     ref_emit(&run, &fin, "plain");
-    const int scale_bias = run.p.op[run.p.ops - 1].out[CR_OUT_bn_grad_finalize_coef];
+    const int scale_bias = run.p.op[run.p.ops - 1].out[CR_OUT_bn_grad_finalize_coeffs];
     REQUIRE_OK(ref_bind(&run));
     for (int i = 0; i < 3; i++) ref_fill(&run, (const int[]){g, x, w}[i], 0.1, 1);
     for (int i = 0; i < 2; i++) ref_fill(&run, dgamma[i], 5, 0), ref_fill(&run, dbeta[i], 3, 0);
     bn_fill(&run, &bn);
     REQUIRE_OK(ref_exec(&run, 0, run.p.ops));
-    same(&run, fused.out[CR_OUT_conv_grad_grad_coef], scale_bias);
+    same(&run, fused.out[CR_OUT_conv_grad_grad_coeffs], scale_bias);
     same(&run, dgamma[0], dgamma[1]);
     same(&run, dbeta[0], dbeta[1]);
     ref_close(&run);

@@ -206,10 +206,10 @@ static int build_bn_grad(struct ref_run *run, const struct bn_net *net, const st
     gf.out[CR_OUT_bn_grad_finalize_dbeta]   = net->dbeta;
     gf.attr                                 = fin->attr;
     snprintf(full, sizeof full, "%s.scale_bias", name);
-    ga.in[CR_IN_bn_grad_apply_coef] = ref_emit_slot(run, &gf, full, CR_OUT_bn_grad_finalize_coef);
-    ga.in[CR_IN_bn_grad_apply_dy]   = net->dy;
-    ga.in[CR_IN_bn_grad_apply_x]    = net->x;
-    ga.in[CR_IN_bn_grad_apply_y]    = y;
+    ga.in[CR_IN_bn_grad_apply_coeffs] = ref_emit_slot(run, &gf, full, CR_OUT_bn_grad_finalize_coeffs);
+    ga.in[CR_IN_bn_grad_apply_dy]     = net->dy;
+    ga.in[CR_IN_bn_grad_apply_x]      = net->x;
+    ga.in[CR_IN_bn_grad_apply_y]      = y;
     return ref_emit(run, &ga, name);
 }
 

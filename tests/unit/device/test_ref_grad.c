@@ -122,11 +122,11 @@ static void emit_bn_grad(struct ref_run *run, struct bn *b, const char *part, in
     gf.out[CR_OUT_bn_grad_finalize_dgamma]  = b->dgamma;
     gf.out[CR_OUT_bn_grad_finalize_dbeta]   = b->dbeta;
     gf.attr.bn                              = bn_attr(run, b->x);
-    snprintf(name, sizeof name, "%s.dcoef", part);
-    ga.in[CR_IN_bn_grad_apply_dy]   = dy;
-    ga.in[CR_IN_bn_grad_apply_x]    = b->x;
-    ga.in[CR_IN_bn_grad_apply_coef] = ref_emit_slot(run, &gf, name, CR_OUT_bn_grad_finalize_coef);
-    ga.in[CR_IN_bn_grad_apply_y]    = y;
+    snprintf(name, sizeof name, "%s.dcoeffs", part);
+    ga.in[CR_IN_bn_grad_apply_dy]     = dy;
+    ga.in[CR_IN_bn_grad_apply_x]      = b->x;
+    ga.in[CR_IN_bn_grad_apply_coeffs] = ref_emit_slot(run, &gf, name, CR_OUT_bn_grad_finalize_coeffs);
+    ga.in[CR_IN_bn_grad_apply_y]      = y;
     snprintf(name, sizeof name, "%s.dx", part);
     b->dx = ref_emit(run, &ga, name);
 }

@@ -163,8 +163,11 @@ static void mapped_read_meets_limits_that_copies_miss(void) {
     for (int may = 0; may < 2; may++) {
         struct late                     l;
         struct cr_fit_report            r;
-        const struct cr_compile_options o = {
-            .reuse = true, .pool_limit = 6 * UNIT, .recompute = true, .offload = CR_SWAP_USE_BEST, .zero_copy = may};
+        const struct cr_compile_options o = {.reuse      = true,
+                                             .pool_limit = 6 * UNIT,
+                                             .recompute  = true,
+                                             .offload    = CR_OFFLOAD_MODE_BEST,
+                                             .zero_copy  = may};
         late_open(&l, 2, 4);
         struct cr_cost_model cost_model = late_cost_model(&l);
         CHECK_STATUS(cr_pass_fit(&l.p, &cost_model, &o, &r), CR_OK);
@@ -312,7 +315,7 @@ static cr_status run_open(struct run *r, bool fuse, size_t limit, bool all_rows,
     const struct cr_compile_options how     = {.fuse       = fuse,
                                                .reuse      = true,
                                                .pool_limit = limit,
-                                               .offload    = CR_SWAP_USE_BEST,
+                                               .offload    = CR_OFFLOAD_MODE_BEST,
                                                .zero_copy  = true,
                                                .report     = &r->fit};
     *r                                      = (struct run){0};

@@ -52,8 +52,9 @@ static void fixture_close(struct fixture *s) {
 
 /* Opens as a session that resumes from `dir`; log output goes to s->log. */
 static cr_status resume(struct fixture *s, bool anew) {
-    const struct cr_session_options options = {.costs_from = s->dir, .costs_unmeasured = s->ordered, .retune = anew};
-    char                            path[SUPPORT_PATH];
+    const struct cr_session_options options = {
+        .kernel_times_from = s->dir, .kernel_times_unmeasured = s->ordered, .retune = anew};
+    char path[SUPPORT_PATH];
     cr_cost_table_close(s->session.cost_table);
     s->session.cost_table = NULL;
     fflush(stderr);

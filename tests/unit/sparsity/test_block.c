@@ -96,7 +96,7 @@ static void multiply(const struct filter *f, const struct cr_block_layout *how, 
 
 /* One team of one group, as the warps of a kernel: its products in order, each with the next filter block of its
  * list. */
-static void run_team(const struct filter *f, const struct cr_block_layout *how, const struct cr_blocks *b,
+static void run_team(const struct filter *f, const struct cr_block_layout *how, const struct cr_block_sparse *b,
                      int64_t group, int64_t team) {
     static int      stage[POSITIONS][SIDE];
     const uint32_t *t = b->table, *of = t + b->entries + group * how->teams + team,
@@ -119,10 +119,10 @@ static void run_team(const struct filter *f, const struct cr_block_layout *how, 
 }
 
 static void carries_out(const struct filter *f, int64_t nonzeros, const struct cr_block_layout *how) {
-    struct cr_blocks b;
-    REQUIRE(cr_sparse_blocks(bits, f->first, f->K, f->R, f->S, f->C, how, &b) == CR_OK);
+    struct cr_block_sparse b;
+    REQUIRE(cr_block_sparse_encode(bits, f->first, f->K, f->R, f->S, f->C, how, &b) == CR_OK);
     int64_t stored;
-    CHECK_INT(cr_sparse_count_blocks(bits, f->first, f->K, f->R, f->S, f->C, SIDE, &stored), nonzeros);
+    CHECK_INT(cr_block_sparse_count(bits, f->first, f->K, f->R, f->S, f->C, SIDE, &stored), nonzeros);
     CHECK_INT(b.blocks, stored);
     CHECK(b.blocks >= nonzeros && b.blocks <= nonzeros + f->K / SIDE);
     CHECK_INT(b.table[b.items + b.groups], b.blocks);
@@ -130,7 +130,7 @@ static void carries_out(const struct filter *f, int64_t nonzeros, const struct c
     for (int64_t group = 0; group < b.groups; group++)
         for (int64_t team = 0; team < how->teams; team++) run_team(f, how, &b, group, team);
     CHECK(memcmp(y, want, sizeof y) == 0);
-    cr_blocks_free(&b);
+    cr_block_sparse_free(&b);
 }
 
 static void block_lists_compute_the_convolution(void) {
@@ -149,28 +149,28 @@ static void block_lists_compute_the_convolution(void) {
 
 /* Groups have output blocks of similar length, the longest first. */
 static void longest_blocks_come_first(void) {
-    const struct filter *f = &filters[2];
-    struct cr_blocks     b;
-    uint32_t             before = UINT32_MAX;
+    const struct filter   *f = &filters[2];
+    struct cr_block_sparse b;
+    uint32_t               before = UINT32_MAX;
     make(f);
-    REQUIRE(cr_sparse_blocks(bits, f->first, f->K, f->R, f->S, f->C,
-                             &(struct cr_block_layout){.side = SIDE, .teams = 2}, &b) == CR_OK);
+    REQUIRE(cr_block_sparse_encode(bits, f->first, f->K, f->R, f->S, f->C,
+                                   &(struct cr_block_layout){.side = SIDE, .teams = 2}, &b) == CR_OK);
     for (int64_t of = 0; of < b.groups * 2; of++) {
         const uint32_t count = b.table[b.entries + of + 1] - b.table[b.entries + of];
         CHECK(count <= before);
         before = count;
     }
-    cr_blocks_free(&b);
+    cr_block_sparse_free(&b);
 }
 
 static void failing_allocations(void) {
     make(&filters[1]);
     for (int64_t nth = 1; nth <= 4; nth++) {
-        const struct filter *f = &filters[1];
-        struct cr_blocks     b;
+        const struct filter   *f = &filters[1];
+        struct cr_block_sparse b;
         cr_alloc_fail_at(nth);
-        CHECK(cr_sparse_blocks(bits, f->first, f->K, f->R, f->S, f->C,
-                               &(struct cr_block_layout){.side = SIDE, .teams = 2}, &b) == CR_ERR_MEMORY);
+        CHECK(cr_block_sparse_encode(bits, f->first, f->K, f->R, f->S, f->C,
+                                     &(struct cr_block_layout){.side = SIDE, .teams = 2}, &b) == CR_ERR_MEMORY);
         cr_alloc_fail_at(0);
         cr_error_clear();
     }

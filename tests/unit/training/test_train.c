@@ -248,7 +248,7 @@ static void evaluation_skips_corrupt_images(void) {
         snprintf(name, sizeof name, "%s/%c/%d.png", i < 6 ? "train" : "val", "abc"[i % 3], i);
         put_image(root, name, 8, 8, i * 20);
     }
-    put_text(root, "val/a/broken.png", "this is no picture");
+    put_text(root, "val/a/broken.png", "this is no image");
     for (int fatal = 0; fatal < 2; fatal++) {
         struct cr_config   config;
         struct cr_session  s;

@@ -27,7 +27,7 @@ static void begin(struct run *r) {
 
 static int count_patterns(const struct cr_program *p, enum cr_op_kind kind) {
     int count = 0;
-    for (int i = 0; i < p->ops; i++) count += p->op[i].kind == kind && cr_op_has_pattern(&p->op[i]);
+    for (int i = 0; i < p->ops; i++) count += p->op[i].kind == kind && cr_op_has_sparsity_pattern(&p->op[i]);
     return count;
 }
 

@@ -121,7 +121,7 @@ static void relu_mask_open(struct tiny *t, double x, double scale, double bias) 
     tiny_open(t, CR_OP_bn_grad_apply, CR_F32);
     PUT(t, CR_IN_bn_grad_apply_dy, CR_F32, 1, 1, 5);
     PUT(t, CR_IN_bn_grad_apply_x, CR_F32, 1, 1, x);
-    PUT(t, CR_IN_bn_grad_apply_coef, CR_F32, 3, 1, 1, 0, 0);
+    PUT(t, CR_IN_bn_grad_apply_coeffs, CR_F32, 3, 1, 1, 0, 0);
     PUT(t, CR_IN_bn_grad_apply_scale_bias, CR_F32, 2, 1, scale, bias);
     emit(t);
     good(t);

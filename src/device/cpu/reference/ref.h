@@ -125,14 +125,14 @@ void cr_ref_sum_grads(struct cr_device *device, const struct ref *dy, const stru
 
 /* Operands of bn_finalize and bn_grad_finalize, and of convolutions that finalize their own sums. Outputs of the first:
  * scale_bias, scale_bias_half, mean_rstd, mean, var (the running statistics, updated from old_mean and old_var).
- * Outputs of the second: dgamma, dbeta, coef. scale_bias_half, dgamma and dbeta may be absent. */
+ * Outputs of the second: dgamma, dbeta, coeffs. scale_bias_half, dgamma and dbeta may be absent. */
 struct ref_finalize {
     struct cr_bn_attr attr;
     struct ref        sums, gamma, beta, old_mean, old_var, scale_bias, scale_bias_half, mean_rstd, mean, var;
 };
 struct ref_grad_finalize {
     struct cr_bn_attr attr;
-    struct ref        grad_sums, gamma, mean_rstd, dgamma, dbeta, coef;
+    struct ref        grad_sums, gamma, mean_rstd, dgamma, dbeta, coeffs;
 };
 void cr_ref_finalize(const struct ref_finalize *f);
 void cr_ref_grad_finalize(const struct ref_grad_finalize *f);

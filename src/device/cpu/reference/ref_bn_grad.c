@@ -60,9 +60,9 @@ void cr_ref_grad_finalize(const struct ref_grad_finalize *f) {
         double mean = ref_get(&f->mean_rstd, c), rstd = ref_get(&f->mean_rstd, C + c), s = ref_get(&f->gamma, c) * rstd;
         put_or_add(&f->dbeta, c, sum / ranks, f->attr.accumulate);
         put_or_add(&f->dgamma, c, product / ranks, f->attr.accumulate);
-        ref_put(&f->coef, c, s);
-        ref_put(&f->coef, C + c, -s * rstd * (product / M));
-        ref_put(&f->coef, 2 * C + c, s * (mean * rstd * (product / M) - sum / M));
+        ref_put(&f->coeffs, c, s);
+        ref_put(&f->coeffs, C + c, -s * rstd * (product / M));
+        ref_put(&f->coeffs, 2 * C + c, s * (mean * rstd * (product / M) - sum / M));
     }
 }
 
@@ -74,12 +74,12 @@ cr_status cr_ref_bn_grad_finalize(struct cr_device *device, const struct cr_call
                                                      .mean_rstd = REF_IN(bn_grad_finalize, mean_rstd),
                                                      .dgamma    = REF_OUT(bn_grad_finalize, dgamma),
                                                      .dbeta     = REF_OUT(bn_grad_finalize, dbeta),
-                                                     .coef      = REF_OUT(bn_grad_finalize, coef)});
+                                                     .coeffs    = REF_OUT(bn_grad_finalize, coeffs)});
     return CR_OK;
 }
 
 struct grad_apply {
-    struct ref           dy, x, coef, dx;
+    struct ref           dy, x, coeffs, dx;
     struct ref_relu_mask mask;
 };
 
@@ -89,15 +89,16 @@ static void grad_apply_run(const struct grad_apply *a, int64_t begin, int64_t en
         int64_t c = i % C;
         double  g = ref_mask_passes(&a->mask, i, c) ? ref_get(&a->dy, i) : 0;
         ref_put(&a->dx, i,
-                ref_get(&a->coef, c) * g + ref_get(&a->coef, C + c) * ref_get(&a->x, i) + ref_get(&a->coef, 2 * C + c));
+                ref_get(&a->coeffs, c) * g + ref_get(&a->coeffs, C + c) * ref_get(&a->x, i) +
+                    ref_get(&a->coeffs, 2 * C + c));
     }
 }
 
 cr_status cr_ref_bn_grad_apply(struct cr_device *device, const struct cr_call *call) {
-    struct grad_apply a = {.dy   = REF_IN(bn_grad_apply, dy),
-                           .x    = REF_IN(bn_grad_apply, x),
-                           .coef = REF_IN(bn_grad_apply, coef),
-                           .dx   = REF_OUT(bn_grad_apply, dx)};
+    struct grad_apply a = {.dy     = REF_IN(bn_grad_apply, dy),
+                           .x      = REF_IN(bn_grad_apply, x),
+                           .coeffs = REF_IN(bn_grad_apply, coeffs),
+                           .dx     = REF_OUT(bn_grad_apply, dx)};
     a.mask              = (struct ref_relu_mask){
                      .y = REF_IN(bn_grad_apply, y), .scale_bias = REF_IN(bn_grad_apply, scale_bias), .x = a.x};
     CR_PARALLEL_FOR(cr_cpu_threads(device))

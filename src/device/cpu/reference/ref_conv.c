@@ -180,8 +180,8 @@ void cr_ref_wgrad(struct cr_device *device, const struct ref_conv *v) {
 
 cr_status cr_ref_conv_wgrad(struct cr_device *device, const struct cr_call *call) {
     struct ref_conv v = ref_conv_of(call, REF_IN(conv_wgrad, x), REF_OUT(conv_wgrad, dw), REF_IN(conv_wgrad, dy));
-    struct ref      scale_bias      = REF_IN(conv_wgrad, scale_bias);
-    const struct cr_pattern_attr *a = &call->op->attr.conv.pattern;
+    struct ref      scale_bias       = REF_IN(conv_wgrad, scale_bias);
+    const struct cr_sparsity_attr *a = &call->op->attr.conv.pattern;
     if (a->nnz) {
         v.pattern   = call->program->store->pattern;
         v.first_bit = call->program->store->param[a->param].offset;

@@ -3,28 +3,29 @@
 #include "device/cpu/reference/ref_conv.h"
 
 /* Gradient of a BN as bn_grad_apply stores it: a*g + b*x + c. */
-static void apply_bn_grad(struct cr_device *device, const struct ref *g, const struct ref *x, const struct ref *coef,
+static void apply_bn_grad(struct cr_device *device, const struct ref *g, const struct ref *x, const struct ref *coeffs,
                           const struct ref *dy) {
     const int64_t C = g->C;
     CR_PARALLEL_FOR(cr_cpu_threads(device))
     for (int64_t i = 0; i < g->elems; i++)
         ref_put(dy, i,
-                ref_get(coef, i % C) * ref_get(g, i) + ref_get(coef, C + i % C) * ref_get(x, i) +
-                    ref_get(coef, 2 * C + i % C));
+                ref_get(coeffs, i % C) * ref_get(g, i) + ref_get(coeffs, C + i % C) * ref_get(x, i) +
+                    ref_get(coeffs, 2 * C + i % C));
 }
 
 cr_status cr_ref_conv_grad(struct cr_device *device, const struct cr_call *call) {
     static const struct ref_relu_mask no_mask = {0};
-    struct ref g = REF_IN(conv_grad, g), dy_x = REF_IN(conv_grad, dy_x), dy_coef = REF_IN(conv_grad, dy_coef), dy = g;
+    struct ref g = REF_IN(conv_grad, g), dy_x = REF_IN(conv_grad, dy_x), dy_coeffs = REF_IN(conv_grad, dy_coeffs),
+               dy = g;
     struct ref w = REF_IN(conv_grad, w), x = REF_IN(conv_grad, x), scale_bias = REF_IN(conv_grad, scale_bias),
                active      = x;
     struct ref   mean_rstd = REF_IN(conv_grad, mean_rstd), bn_x = REF_IN(conv_grad, bn_x), dw = REF_OUT(conv_grad, dw);
     struct ref   dx = REF_OUT(conv_grad, dx), grad_sums = REF_OUT(conv_grad, grad_sums);
     const size_t x_bytes = (size_t)x.elems * cr_dtype_bytes(x.dtype);
     ref_conv_activate(device, &active, &scale_bias, call->workspace);
-    if (dy_coef.data) {
+    if (dy_coeffs.data) {
         dy = ref_scratch_like(&g, (char *)call->workspace + x_bytes);
-        apply_bn_grad(device, &g, &dy_x, &dy_coef, &dy);
+        apply_bn_grad(device, &g, &dy_x, &dy_coeffs, &dy);
     }
     struct ref_conv v = ref_conv_of(call, active, dw, dy); /* dw first, because dx may use the memory of an input */
     cr_ref_wgrad(device, &v);
@@ -44,7 +45,7 @@ cr_status cr_ref_conv_grad(struct cr_device *device, const struct cr_call *call)
                                                          .mean_rstd = mean_rstd,
                                                          .dgamma    = REF_OUT(conv_grad, dgamma),
                                                          .dbeta     = REF_OUT(conv_grad, dbeta),
-                                                         .coef      = REF_OUT(conv_grad, grad_coef)});
+                                                         .coeffs    = REF_OUT(conv_grad, grad_coeffs)});
     return CR_OK;
 }
 
@@ -61,7 +62,7 @@ cr_status cr_ref_prepare(struct cr_device *device, const struct cr_program *p, c
     if (op->kind == CR_OP_conv && in[CR_IN_conv_scale_bias] >= 0) *workspace_bytes = bytes_of(p, in[CR_IN_conv_x]);
     if (op->kind == CR_OP_conv_wgrad && in[CR_IN_conv_wgrad_scale_bias] >= 0)
         *workspace_bytes = bytes_of(p, in[CR_IN_conv_wgrad_x]);
-    if (op->kind == CR_OP_conv_grad && (in[CR_IN_conv_grad_scale_bias] >= 0 || in[CR_IN_conv_grad_dy_coef] >= 0))
+    if (op->kind == CR_OP_conv_grad && (in[CR_IN_conv_grad_scale_bias] >= 0 || in[CR_IN_conv_grad_dy_coeffs] >= 0))
         *workspace_bytes = bytes_of(p, in[CR_IN_conv_grad_x]) + bytes_of(p, in[CR_IN_conv_grad_g]);
     return CR_OK;
 }

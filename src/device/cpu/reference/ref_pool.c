@@ -98,7 +98,7 @@ cr_status cr_ref_maxpool_grad(struct cr_device *device, const struct cr_call *ca
 struct pool_bn {
     struct maxpool       pool; /* y is dy */
     struct ref_relu_mask mask;
-    struct ref           mean_rstd, grad_coef, out; /* mean_rstd and grad_sums, or grad_coef and dx */
+    struct ref           mean_rstd, grad_coeffs, out; /* mean_rstd and grad_sums, or grad_coeffs and dx */
 };
 
 static struct pool_bn pool_bn_of(const struct cr_call *call, struct ref dy, struct ref index, struct ref x,
@@ -139,14 +139,15 @@ cr_status cr_ref_pool_bn_grad_sums(struct cr_device *device, const struct cr_cal
 cr_status cr_ref_pool_bn_grad_apply(struct cr_device *device, const struct cr_call *call) {
     struct pool_bn v = pool_bn_of(call, REF_IN(pool_bn_grad_apply, dy), REF_IN(pool_bn_grad_apply, index),
                                   REF_IN(pool_bn_grad_apply, x), REF_IN(pool_bn_grad_apply, scale_bias));
-    v.grad_coef      = REF_IN(pool_bn_grad_apply, coef);
+    v.grad_coeffs    = REF_IN(pool_bn_grad_apply, coeffs);
     v.out            = REF_OUT(pool_bn_grad_apply, dx);
     const int64_t C  = v.pool.x.C;
     CR_PARALLEL_FOR(cr_cpu_threads(device))
     for (int64_t i = 0; i < v.out.elems; i++)
         ref_put(&v.out, i,
-                ref_get(&v.grad_coef, i % C) * pool_bn_grad(&v, i) +
-                    ref_get(&v.grad_coef, C + i % C) * ref_get(&v.pool.x, i) + ref_get(&v.grad_coef, 2 * C + i % C));
+                ref_get(&v.grad_coeffs, i % C) * pool_bn_grad(&v, i) +
+                    ref_get(&v.grad_coeffs, C + i % C) * ref_get(&v.pool.x, i) +
+                    ref_get(&v.grad_coeffs, 2 * C + i % C));
     return CR_OK;
 }
 

@@ -2,7 +2,7 @@
  * They read each operand once and are limited by memory. */
 #include "device/cpu/simd.h"
 
-enum { COEF_ROWS = 4 }; /* rows of repeated coefficients: scale, bias, add_scale, add_bias, or a, b, c */
+enum { AFFINE_PARTS = 4 }; /* parts of the repeated coefficients: scale, bias, add_scale, add_bias, or a, b, c */
 
 struct affine_plan {
     struct cr_simd_shape shape;
@@ -17,7 +17,7 @@ static cr_status affine_prepare(struct cr_device *device, const struct cr_progra
     plan->shape      = cr_simd_shape_of(&p->tensor[op->out[0]]);
     plan->threads    = cr_cpu_threads(device);
     plan->stream     = plan->shape.width % CR_STRIP == 0 && cr_is_nontemporal(&p->tensor[op->out[0]], plan->threads);
-    *workspace_bytes = (size_t)plan->shape.width * COEF_ROWS * sizeof(float);
+    *workspace_bytes = (size_t)plan->shape.width * AFFINE_PARTS * sizeof(float);
     *prepared        = plan;
     return CR_OK;
 }
@@ -152,10 +152,10 @@ CR_CLONES static void grad_masked(const struct grad_call *k, int64_t begin, int6
 }
 
 static cr_status bn_grad_apply_launch(struct cr_device *device, const struct cr_call *call) {
-    const struct affine_plan   *plan = call->prepared;
-    const struct cr_simd_shape *l    = &plan->shape;
-    const float                *coef = call->in[CR_IN_bn_grad_apply_coef];
-    float                      *rows = call->workspace;
+    const struct affine_plan   *plan   = call->prepared;
+    const struct cr_simd_shape *l      = &plan->shape;
+    const float                *coeffs = call->in[CR_IN_bn_grad_apply_coeffs];
+    float                      *rows   = call->workspace;
     int64_t                     w = l->width, C = l->channels;
     struct grad_call            k = {.dy = call->in[CR_IN_bn_grad_apply_dy],
                                      .x  = call->in[CR_IN_bn_grad_apply_x],
@@ -165,7 +165,7 @@ static cr_status bn_grad_apply_launch(struct cr_device *device, const struct cr_
                                      .b  = rows + w,
                                      .c  = rows + 2 * w};
     (void)device;
-    for (int i = 0; i < 3; i++) cr_simd_broadcast(l, coef + i * C, rows + i * w);
+    for (int i = 0; i < 3; i++) cr_simd_broadcast(l, coeffs + i * C, rows + i * w);
     CR_PARALLEL_FOR(plan->threads)
     for (int t = 0; t < plan->threads; t++) {
         int64_t begin, end;

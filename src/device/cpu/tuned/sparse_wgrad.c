@@ -1,6 +1,6 @@
 /* device/cpu/tuned/sparse_wgrad.c: gradient of the nonzeros of a sparse filter.
  *
- * Inputs are staged as in device/cpu/tuned/sparse_conv.c. Gradients of outputs are staged in the same layout, with
+ * Inputs are staged as in device/cpu/tuned/sparse_conv.c. Gradients of outputs are staged in the same way, with
  * zeros where no output is. The gradient of a weight is the dot product of one staged channel of each, beginning at the
  * offset of the weight. A unit of work is a chunk of input channels and a range of output channels for all images in
  * order, so the order of sums does not depend on the number of threads. The limit is two reads for each multiply-add.
