@@ -7,12 +7,6 @@
 
 enum { JITTER_GRAPH_RUNS = 8 }; /* with jitter: runs until the graph is captured again */
 
-unsigned char *cr_exec_address(const struct cr_exec *exec, int tensor) {
-    const struct cr_tensor *t = &exec->program->tensor[tensor];
-    CR_ASSERT(t->offset + t->bytes <= exec->memory->bytes[t->region] || t->region == CR_REGION_STORE);
-    return (unsigned char *)exec->memory->region[t->region] + t->offset;
-}
-
 /* ---- open, close ---- */
 
 static cr_status bind(struct cr_exec *exec, int index) {

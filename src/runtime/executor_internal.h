@@ -62,13 +62,13 @@ static inline struct cr_device *cr_exec_device(const struct cr_exec *exec) {
 static inline const struct cr_async *cr_exec_async(const struct cr_exec *exec) {
     return exec->memory->device->backend->async;
 }
-/* Address of a tensor: of the device, or of the host for the HOST region. */
-unsigned char *cr_exec_address(const struct cr_exec *exec, int tensor);
 /* Destroys the captured graph because later runs shall differ from it. */
 CR_MUST cr_status cr_exec_drop_graph(struct cr_exec *exec);
 
 /* ---- runtime/executor_io.c ---- */
 
+/* Address of a tensor: of the device, or of the host for the HOST region. */
+unsigned char    *cr_exec_address(const struct cr_exec *exec, int tensor);
 CR_MUST cr_status cr_exec_open_results(struct cr_exec *exec);
 /* Enqueues the copies of the results of the run that has just been enqueued (exec->runs counts it). */
 CR_MUST cr_status cr_exec_fetch_results(struct cr_exec *exec);

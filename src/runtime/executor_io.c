@@ -4,6 +4,12 @@
 
 #include <string.h>
 
+unsigned char *cr_exec_address(const struct cr_exec *exec, int tensor) {
+    const struct cr_tensor *t = &exec->program->tensor[tensor];
+    CR_ASSERT(t->offset + t->bytes <= exec->memory->bytes[t->region] || t->region == CR_REGION_STORE);
+    return (unsigned char *)exec->memory->region[t->region] + t->offset;
+}
+
 enum { RESULT_PIECES = 3 }; /* metrics, gradient norm, state */
 
 /* ---- batches ---- */

@@ -62,16 +62,6 @@ static void closed_loss(const struct cr_verify_values *v, double *const scale[])
     for (int i = 1; i < 4; i++) scale[CR_OUT_loss_metrics][i] = 0; /* counts */
 }
 
-double cr_verify_loss_grad_factor(const struct cr_verify_values *v) {
-    const int32_t *label = v->in[CR_IN_loss_grad_labels];
-    const double  *state = v->in[CR_IN_loss_grad_state];
-    const int      id    = v->op->in[CR_IN_loss_grad_logits];
-    const int64_t  N = dim(v->program, id, 0), K = dim(v->program, id, 3);
-    int64_t        valid = 0;
-    for (int64_t n = 0; n < N; n++) valid += label[n] >= 0 && label[n] < K;
-    return fabs(state[CR_STATE_LOSS_SCALE] * v->op->attr.loss.weight) / (double)CR_MAX(valid, 1);
-}
-
 /* exp turns the absolute error u|l - max| of its argument into a relative error. The denominator collects the same
  * errors (drift). */
 static void closed_loss_grad(const struct cr_verify_values *v, double *const scale[]) {

@@ -159,6 +159,16 @@ static double largest_operand(const struct cr_verify_values *v) {
     return top;
 }
 
+double cr_verify_loss_grad_factor(const struct cr_verify_values *v) {
+    const int32_t *label = v->in[CR_IN_loss_grad_labels];
+    const double  *state = v->in[CR_IN_loss_grad_state];
+    const int      id    = v->op->in[CR_IN_loss_grad_logits];
+    const int64_t  N = dim(v->program, id, 0), K = dim(v->program, id, 3);
+    int64_t        valid = 0;
+    for (int64_t n = 0; n < N; n++) valid += label[n] >= 0 && label[n] < K;
+    return fabs(state[CR_STATE_LOSS_SCALE] * v->op->attr.loss.weight) / (double)CR_MAX(valid, 1);
+}
+
 /* Each product may lose half the smallest denormal, multiplied by the factors that follow. In sums of products an
  * operand below the smallest normal f32 may be treated as 0, because libraries do not specify denormals. All other
  * kernels keep denormals. f16 operands are normal numbers in f32; rounding of their sums to f16 is covered by `result`
