@@ -15,14 +15,22 @@
 #include <cusparse.h>
 
 /* The functions that are called. The struct below has one member per function, with the function's own name. */
-#define CUSPARSE_FUNCTIONS(X)                                                                                          \
-    X(cusparseCreate)                                                                                                  \
-    X(cusparseDestroy)                                                                                                 \
-    X(cusparseSetStream)                                                                                               \
-    X(cusparseGetErrorString)                                                                                          \
-    X(cusparseCreateCsr) X(cusparseDestroySpMat) X(cusparseCsrSetPointers) X(cusparseCreateDnMat)                      \
-        X(cusparseDestroyDnMat) X(cusparseDnMatSetValues) X(cusparseSpMM) X(cusparseSpMM_bufferSize)                   \
-            X(cusparseSpMM_preprocess)
+// clang-format off
+#define CUSPARSE_FUNCTIONS(X) \
+    X(cusparseCreate) \
+    X(cusparseDestroy) \
+    X(cusparseSetStream) \
+    X(cusparseGetErrorString) \
+    X(cusparseCreateCsr) \
+    X(cusparseDestroySpMat) \
+    X(cusparseCsrSetPointers) \
+    X(cusparseCreateDnMat) \
+    X(cusparseDestroyDnMat) \
+    X(cusparseDnMatSetValues) \
+    X(cusparseSpMM) \
+    X(cusparseSpMM_bufferSize) \
+    X(cusparseSpMM_preprocess)
+// clang-format on
 struct cr_cusparse {
 #define X(name) __typeof__(name) *name;
     CUSPARSE_FUNCTIONS(X)

@@ -98,11 +98,11 @@ static cr_status measure_malloc(struct cr_device *device, const struct cr_pool_e
  * pool returns all memory. */
 static cr_status measure_async(struct cr_device *base, const struct cr_pool_event *event, int events, int steps,
                                struct cr_pool_times *out) {
-    struct cuda_device *d   = cuda_of(base);
-    struct pool_run     run = {
-            .device = base, .allocate = allocate_async, .release = release_async, .stream = d->stream[CR_STREAM_COMPUTE]};
-    uint64_t      before = 0, all = UINT64_MAX, zero = 0, high = 0;
-    cudaMemPool_t pool;
+    struct cuda_device *d      = cuda_of(base);
+    const cudaStream_t  stream = d->stream[CR_STREAM_COMPUTE];
+    struct pool_run     run = {.device = base, .allocate = allocate_async, .release = release_async, .stream = stream};
+    uint64_t            before = 0, all = UINT64_MAX, zero = 0, high = 0;
+    cudaMemPool_t       pool;
     CUDA_TRY(cudaDeviceGetDefaultMemPool(&pool, d->index));
     CUDA_TRY(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &before));
     CUDA_TRY(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &all));

@@ -47,8 +47,8 @@ struct cr_ckpt_tensor {
     bool          permute_krsc; /* requires dims = 4 */
     uint64_t      address;      /* passed on to the functions of cr_ckpt_io, which define its meaning */
 };
-/* Copies bytes between the parameter store (in host or device memory) and a host buffer. The functions are called for one tensor
- * after the other, with increasing offsets and chunks of at most CR_CKPT_CHUNK_BYTES. */
+/* Copies bytes between the parameter store (in host or device memory) and a host buffer. The functions are called for
+ * one tensor after the other, with increasing offsets and chunks of at most CR_CKPT_CHUNK_BYTES. */
 struct cr_ckpt_io {
     void *self;
     cr_status (*get)(void *self, uint64_t address, uint64_t byte_offset, void *host, size_t bytes); /* store -> host */
@@ -98,8 +98,8 @@ CR_MUST cr_status cr_ckpt_model_path(const char *given, char **out);
 CR_MUST cr_status cr_ckpt_open_weights(const char *path, struct cr_st_file **out);
 
 /* Reads the listed tensors from an open file. Each tensor must exist in the file with this shape and type (F16, BF16
- * and F64 files are converted when the parameter store holds F32). A tensor in the file that is not listed is an error. The
- * message names the first few offenders. All checks precede the first write to the parameter store. `path` is for
+ * and F64 files are converted when the parameter store holds F32). A tensor in the file that is not listed is an error.
+ * The message names the first few offenders. All checks precede the first write to the parameter store. `path` is for
  * messages. `ignore` is a list of suffixes "a,b,c" such as ".num_batches_tracked", or NULL: a name with such a suffix
  * may be in the file without being listed, and a listed tensor with such a name may be missing (its value in the
  * parameter store stays). `alias` maps a listed name to a second name to try ("fc.weight" -> "linear.weight") and

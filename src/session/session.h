@@ -108,8 +108,8 @@ CR_MUST cr_status cr_session_sparsity_pattern(struct cr_session *session, const 
 /* True when an update does not depend on the gradients of pruned weights. Clipping and LARS use norms of all
  * gradients. */
 bool cr_session_may_mask_gradients(const struct cr_config *config);
-/* For measurements: prunes the initial weights by session->pattern, or else by [prune]. Does nothing when the parameter store has
- * no masks. */
+/* For measurements: prunes the initial weights by session->pattern, or else by [prune]. Does nothing when the parameter
+ * store has no masks. */
 CR_MUST cr_status cr_session_prune(struct cr_session *session);
 /* Appends "40 of 53 convolutions, 40 of 52 data gradients": the number of ops that run on sparse kernels. */
 void cr_session_sparse_text(const struct cr_program *program, struct cr_text *out);

@@ -21,7 +21,7 @@ static int compare_ranges(const void *a, const void *b) {
 static int dead_ranges(const struct cr_program *p, int op, struct range *range) {
     int live = 0, dead = 0;
     for (int t = 0; t < p->tensors; t++) {
-        const struct cr_tensor *x            = &p->tensor[t];
+        const struct cr_tensor *x           = &p->tensor[t];
         bool                    live_to_end = x->keep && x->first >= 0;
         if (x->region == CR_REGION_POOL && x->first >= 0 && x->first < op && (x->last >= op || live_to_end))
             range[live++] = (struct range){x->offset, x->offset + x->bytes};
