@@ -1,5 +1,5 @@
 /* verification/bound.c: the functions of an op kind that compute A, the expression over absolute values in the error
- * bound, and that judge fused ops. Formulas of n and of the arithmetic are in verification/numbers.c, the numbers of
+ * bound, and that verify fused ops. Formulas of n and of the arithmetic are in verification/numbers.c, the numbers of
  * each op kind in verification/rules.c. */
 #include "verification/bound.h"
 
