@@ -46,6 +46,7 @@ struct reader {
     const char           *missing;   /* a kernel that was the fastest of its signature and no longer exists; or NULL */
     const char           *missing_signature;
     int64_t               missing_ns;
+    bool                  several_missing; /* of different signatures */
 };
 
 /* Cuts the next field off. Returns NULL when there is no tab. */
@@ -106,16 +107,20 @@ static cr_status note_missing(struct reader *r, const char *name, const char *si
     const uint64_t        hash = cr_cost_hash(signature);
     for (int i = CR_NONE; (i = cr_cost_next(c, signature, hash, i)) != CR_NONE;)
         if (c->entry[i].source == r->source && c->entry[i].ns <= ns) return CR_OK;
-    if (r->missing) return CR_OK;
+    if (r->missing) {
+        r->several_missing |= strcmp(signature, r->missing_signature) != 0;
+        return CR_OK;
+    }
     r->missing           = cr_arena_printf(&c->arena, "%s", name);
     r->missing_signature = cr_arena_printf(&c->arena, "%s", signature);
     r->missing_ns        = ns;
     return r->missing && r->missing_signature ? CR_OK : CR_NO_MEMORY(256);
 }
 
-/* A later line may hold a faster kernel of the same op. */
+/* A later line may hold a faster kernel of the same op. With several missing kernels the text is refused anyway. */
 static void forget_missing(struct reader *r, const struct cr_cost_entry *e) {
-    if (r->missing && e->ns <= r->missing_ns && strcmp(e->signature, r->missing_signature) == 0) r->missing = NULL;
+    if (r->missing && !r->several_missing && e->ns <= r->missing_ns && strcmp(e->signature, r->missing_signature) == 0)
+        r->missing = NULL;
 }
 
 static cr_status read_line(struct reader *r, char *line) {
