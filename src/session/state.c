@@ -8,137 +8,6 @@
 #include <string.h>
 #include <unistd.h>
 
-/* An address is a byte offset into the STORE region, except for two kinds of tensors that have no bytes there. */
-static const uint64_t ADDRESS_BATCHES =
-    UINT64_MAX; /* num_batches_tracked: all BNs share one counter of enum cr_state */
-static const uint64_t ADDRESS_DISCARD = UINT64_MAX - 1; /* read and discarded: a classifier that does not fit */
-
-/* ---- lists ---- */
-
-static struct cr_ckpt_tensor param_tensor(const struct cr_param_store *store, const struct cr_param *q,
-                                          enum cr_param_buffer buffer, const char *name) {
-    struct cr_ckpt_tensor t = {.name = name, .dtype = CR_F32};
-    t.address               = cr_param_store_buffer_offset(store, buffer) + (uint64_t)q->offset * sizeof(float);
-    switch (q->role) {
-    case CR_ROLE_CONV:
-        t.dims         = 4;
-        t.dim[0]       = q->dim[0];
-        t.dim[1]       = q->dim[3];
-        t.dim[2]       = q->dim[1];
-        t.dim[3]       = q->dim[2];
-        t.permute_krsc = true;
-        break;
-    case CR_ROLE_DENSE_WEIGHT:
-        t.dims   = 2;
-        t.dim[0] = q->dim[0];
-        t.dim[1] = q->dim[3];
-        break;
-    default: t.dims = 1; t.dim[0] = q->dim[3];
-    }
-    return t;
-}
-
-/* "layer1.0.bn1.running_var" -> "layer1.0.bn1.num_batches_tracked" */
-static const char *tracked_name(const struct cr_param *var, struct cr_arena *arena) {
-    int stem = (int)(strlen(var->name) - strlen("running_var"));
-    return cr_arena_printf(arena, "%.*snum_batches_tracked", stem, var->name);
-}
-
-static cr_status model_list(const struct cr_param_store *store, enum cr_param_buffer values,
-                            enum cr_param_buffer running, struct cr_arena *arena, struct cr_state_list *out) {
-    size_t capacity = 2 * (size_t)store->params;
-    *out            = (struct cr_state_list){.tensor = cr_arena_alloc(arena, capacity * sizeof *out->tensor)};
-    if (!out->tensor) return CR_NO_MEMORY(capacity * sizeof *out->tensor);
-    for (int i = 0; i < store->params; i++) {
-        const struct cr_param *q      = &store->param[i];
-        enum cr_param_buffer   buffer = cr_param_is_running(q->role) ? running : values;
-        out->tensor[out->count++]     = param_tensor(store, q, buffer, q->name);
-        if (q->role != CR_ROLE_VAR) continue;
-        const char *name = tracked_name(q, arena);
-        if (!name) return CR_NO_MEMORY(64);
-        out->tensor[out->count++] = (struct cr_ckpt_tensor){.name = name, .dtype = CR_I64, .address = ADDRESS_BATCHES};
-    }
-    return CR_OK;
-}
-
-cr_status cr_state_model_list(const struct cr_param_store *store, struct cr_arena *arena, struct cr_state_list *out) {
-    return model_list(store, CR_BUFFER_VALUE, CR_BUFFER_RUNNING, arena, out);
-}
-
-cr_status cr_state_ema_list(const struct cr_param_store *store, struct cr_arena *arena, struct cr_state_list *out) {
-    *out = (struct cr_state_list){0};
-    return store->has_ema ? model_list(store, CR_BUFFER_EMA, CR_BUFFER_EMA_RUNNING, arena, out) : CR_OK;
-}
-
-/* Adds the tensor "<buffer>.NAME" of every trainable parameter. */
-static cr_status add_buffer(const struct cr_param_store *store, enum cr_param_buffer buffer, struct cr_arena *arena,
-                            struct cr_state_list *out) {
-    for (int i = 0; i < store->params; i++) {
-        const struct cr_param *q = &store->param[i];
-        if (cr_param_is_running(q->role)) continue;
-        const char *name = cr_arena_printf(arena, "%s.%s", cr_param_buffer_name(buffer), q->name);
-        if (!name) return CR_NO_MEMORY(64);
-        out->tensor[out->count++] = param_tensor(store, q, buffer, name);
-    }
-    return CR_OK;
-}
-
-cr_status cr_state_optim_list(const struct cr_param_store *store, struct cr_arena *arena, struct cr_state_list *out) {
-    size_t capacity = 2 * (size_t)store->params + 1 + CR_RUNNING_BUFFERS;
-    *out            = (struct cr_state_list){.tensor = cr_arena_alloc(arena, capacity * sizeof *out->tensor)};
-    if (!out->tensor) return CR_NO_MEMORY(capacity * sizeof *out->tensor);
-    if (store->has_momentum) CR_TRY(add_buffer(store, CR_BUFFER_MOMENTUM, arena, out));
-    if (store->has_second) CR_TRY(add_buffer(store, CR_BUFFER_SECOND, arena, out));
-    out->tensor[out->count++] =
-        (struct cr_ckpt_tensor){.name    = "device_state",
-                                .dtype   = CR_F64,
-                                .dims    = 1,
-                                .dim     = {CR_STATE_COUNT},
-                                .address = cr_param_store_buffer_offset(store, CR_BUFFER_STATE)};
-    return CR_OK;
-}
-
-/* ---- copies between store and files ---- */
-
-static unsigned char *store_bytes(struct cr_session *s, uint64_t address) {
-    return (unsigned char *)s->memory.region[CR_REGION_STORE] + address;
-}
-
-static cr_status get_batches(struct cr_session *s, int64_t *out) {
-    double   state[CR_STATE_COUNT];
-    uint64_t at = cr_param_store_buffer_offset(&s->model.store, CR_BUFFER_STATE);
-    CR_TRY(s->device->backend->get(s->device, state, store_bytes(s, at), sizeof state));
-    *out = (int64_t)state[CR_STATE_BATCHES];
-    return CR_OK;
-}
-
-static cr_status store_get(void *self, uint64_t address, uint64_t offset, void *host, size_t bytes) {
-    struct cr_session *s = self;
-    if (address >= CR_STATE_RANKS_ADDRESS && address < CR_STATE_RANKS_ADDRESS + CR_RUNNING_BUFFERS) {
-        cr_state_running_get(s, address, offset, host, bytes);
-        return CR_OK;
-    }
-    if (address != ADDRESS_BATCHES)
-        return s->device->backend->get(s->device, host, store_bytes(s, address + offset), bytes);
-    int64_t batches;
-    CR_TRY(get_batches(s, &batches));
-    CR_ASSERT(offset + bytes <= sizeof batches);
-    memcpy(host, (unsigned char *)&batches + offset, bytes);
-    return CR_OK;
-}
-
-/* num_batches_tracked of a file is ignored: the counter counts the batches of this run. A resumed run restores it from
- * device_state. */
-static cr_status store_put(void *self, uint64_t address, uint64_t offset, const void *host, size_t bytes) {
-    struct cr_session *s = self;
-    if (address == ADDRESS_BATCHES || address == ADDRESS_DISCARD) return CR_OK;
-    return s->device->backend->put(s->device, store_bytes(s, address + offset), host, bytes);
-}
-
-struct cr_ckpt_io cr_state_io(struct cr_session *s) {
-    return (struct cr_ckpt_io){.self = s, .get = store_get, .put = store_put};
-}
-
 /* ---- save ---- */
 
 cr_status cr_state_save_named(struct cr_session *s, const struct cr_position *at, const char *run_dir,
@@ -316,11 +185,11 @@ static void fit_list(struct cr_st_file *file, bool fresh_head, struct cr_state_l
     int count = 0;
     for (int i = 0; i < list->count; i++) {
         struct cr_ckpt_tensor t = list->tensor[i];
-        if (t.address == ADDRESS_BATCHES) continue;
+        if (t.address == CR_STATE_BATCHES_ADDRESS) continue;
         if (fresh_head && strncmp(t.name, "fc.", 3) == 0) {
             const struct cr_st_entry *e = find_entry(file, t.name);
             if (!e || e->dims > 4) continue; /* the file may have no classifier */
-            t.address = ADDRESS_DISCARD;
+            t.address = CR_STATE_DISCARD_ADDRESS;
             t.dtype   = e->dtype;
             t.dims    = e->dims;
             memcpy(t.dim, e->dim, sizeof t.dim);

@@ -64,10 +64,14 @@ void              cr_state_running_free(struct cr_session *session);
 /* Called after cr_state_load. When the number of ranks equals that of the saving run (`ranks`), each rank loads its own
  * running statistics; otherwise the ranks continue with the mean. */
 CR_MUST cr_status cr_state_running_load(struct cr_session *session, const char *path, int64_t ranks);
-/* For session/state.c: suffix of the tensor names, and the first of their addresses. cr_state_running_list appends at
- * most CR_RUNNING_BUFFERS entries to a list that has room for them. */
+/* For session/state_lists.c: suffix of the tensor names, and the first of their addresses. cr_state_running_list
+ * appends at most CR_RUNNING_BUFFERS entries to a list that has room for them. */
 #define CR_STATE_OF_RANKS ".of_ranks"
 #define CR_STATE_RANKS_ADDRESS (UINT64_MAX - 15)
+/* Addresses of tensors that have no bytes in the STORE region; every other address is a byte offset into that region.
+ */
+#define CR_STATE_BATCHES_ADDRESS UINT64_MAX       /* num_batches_tracked: all BNs share one counter of enum cr_state */
+#define CR_STATE_DISCARD_ADDRESS (UINT64_MAX - 1) /* read and discarded: a classifier that does not fit */
 void cr_state_running_list(const struct cr_session *session, struct cr_state_list *list);
 void cr_state_running_get(const struct cr_session *session, uint64_t address, uint64_t offset, void *host,
                           size_t bytes);

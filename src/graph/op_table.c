@@ -1,0 +1,90 @@
+/* graph/op_table.c: the tables made from graph/ops.def, and the slots of one op. See graph/graph.h. */
+#include "graph/graph.h"
+
+/* ---- tables from graph/ops.def ---- */
+
+const struct cr_op_info *cr_op_info(enum cr_op_kind kind) {
+    static const struct cr_op_info table[CR_OP_COUNT] = {
+#define OP(op, text) [CR_OP_##op] = {.name = #op, .what = text,
+#define IN(op, slot) .in_name[CR_IN_##op##_##slot] = #slot,
+#define OPT_IN(op, slot) .in_name[CR_IN_##op##_##slot] = #slot, .in_optional[CR_IN_##op##_##slot] = true,
+#define OUT(op, slot) .out_name[CR_OUT_##op##_##slot] = #slot,
+#define OPT_OUT(op, slot) .out_name[CR_OUT_##op##_##slot] = #slot, .out_optional[CR_OUT_##op##_##slot] = true,
+#define GRAD(op) .has_grad = true,
+#define END(op)                                                                                                        \
+    .ins = CR_INS_##op, .outs = CR_OUTS_##op                                                                           \
+    }                                                                                                                  \
+    ,
+#include "graph/ops.def"
+    };
+    return &table[kind];
+}
+
+/* One output may reuse one of several inputs, so the table is a list of pairs. */
+unsigned cr_op_inplace(enum cr_op_kind kind, int out) {
+    static const struct {
+        enum cr_op_kind kind;
+        int             out, in;
+    } pairs[] = {
+#define INPLACE(op, out_slot, in_slot) {CR_OP_##op, CR_OUT_##op##_##out_slot, CR_IN_##op##_##in_slot},
+#include "graph/ops.def"
+    };
+    unsigned mask = 0;
+    for (size_t i = 0; i < CR_COUNT(pairs); i++)
+        if (pairs[i].kind == kind && pairs[i].out == out) mask |= 1u << pairs[i].in;
+    return mask;
+}
+
+bool cr_op_has_sparsity_pattern(const struct cr_op *op) {
+    const bool is_conv = op->kind == CR_OP_conv || op->kind == CR_OP_conv_dgrad || op->kind == CR_OP_conv_wgrad;
+    return is_conv && op->attr.conv.pattern.nnz > 0;
+}
+
+const char *cr_stream_name(enum cr_stream stream) {
+    static const char *const names[CR_STREAMS] = {"compute", "to_host", "to_device", "comm"};
+    return names[stream];
+}
+
+const char *cr_region_name(enum cr_region region) {
+    static const char *const names[CR_REGIONS] = {"store", "pool", "input", "host"};
+    return names[region];
+}
+
+int64_t cr_tensor_elems(const struct cr_tensor *t) {
+    return t->dim[0] * t->dim[1] * t->dim[2] * t->dim[3];
+}
+
+/* ---- one op ---- */
+
+struct cr_op cr_op_make(enum cr_op_kind kind, int layer) {
+    struct cr_op op = {
+        .kind = kind, .stream = CR_STREAM_COMPUTE, .layer = layer, .workspace = CR_NONE, .kernel = CR_NONE};
+    for (int i = 0; i < CR_OP_IN_MAX; i++) op.in[i] = CR_NONE;
+    for (int i = 0; i < CR_OP_OUT_MAX; i++) op.out[i] = CR_NONE;
+    for (int i = 0; i < CR_OP_WAIT_MAX; i++) op.wait[i] = CR_NONE;
+    return op;
+}
+
+int cr_op_reads(const struct cr_op *op, int ids[CR_OP_IDS_MAX]) {
+    int n = 0;
+    for (int s = 0; s < cr_op_info(op->kind)->ins; s++)
+        if (op->in[s] >= 0) ids[n++] = op->in[s];
+    if (op->workspace >= 0) ids[n++] = op->workspace;
+    return n;
+}
+
+int cr_op_writes(const struct cr_op *op, int ids[CR_OP_IDS_MAX]) {
+    int n = 0;
+    for (int s = 0; s < cr_op_info(op->kind)->outs; s++)
+        if (op->out[s] >= 0) ids[n++] = op->out[s];
+    if (op->workspace >= 0) ids[n++] = op->workspace;
+    return n;
+}
+
+bool cr_op_uses_only(const struct cr_op *op, unsigned in, unsigned out) {
+    for (int s = 0; s < cr_op_info(op->kind)->ins; s++)
+        if (op->in[s] >= 0 && !(in >> s & 1)) return false;
+    for (int s = 0; s < cr_op_info(op->kind)->outs; s++)
+        if (op->out[s] >= 0 && !(out >> s & 1)) return false;
+    return true;
+}
