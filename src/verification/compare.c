@@ -14,7 +14,7 @@ struct difference {
     bool   nonfinite;    /* exactly one side is finite */
 };
 
-/* Does x become infinite when it is rounded to dtype? */
+/* Returns whether x becomes infinite when it is rounded to dtype. */
 static bool overflows_to(enum cr_dtype dtype, double x) {
     const double top = cr_verify_largest(dtype);
     return x >= top + cr_verify_half_ulp(dtype, top);

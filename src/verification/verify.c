@@ -80,7 +80,7 @@ static cr_status ref_run_tensors(struct ref_run *t, const struct cr_program *pro
     return CR_OK;
 }
 
-/* Allocates buffers for the tensors of the op. Of all other tensors only the shapes are used. */
+/* Allocates buffers for the tensors of the op. Only the shapes of all other tensors are used. */
 static cr_status ref_run_open(struct ref_run *t, struct cr_device *cpu, const struct cr_program *program,
                               const struct cr_op *op, const struct cr_step_block *step, const struct cr_verify_io *io) {
     const struct cr_op_info *info = cr_op_info(op->kind);
