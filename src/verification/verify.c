@@ -128,7 +128,7 @@ static void load_input(struct ref_run *t, int id, const void *from, void *to, ch
     for (int64_t i = 0; i < n; i++) dst[i] = magnitude(letter, dst[i], i < n / 2);
 }
 
-/* Fills the buffers from the original inputs. letters NULL: as they are. */
+/* Fills the buffers from the original inputs. letters NULL: the inputs are copied unchanged. */
 static void load_inputs(struct ref_run *t, const char *letters, char before) {
     const struct cr_op_info *info = cr_op_info(t->op.kind);
     for (int s = 0; s < info->ins; s++)

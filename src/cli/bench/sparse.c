@@ -128,7 +128,7 @@ static cr_status network_open(struct cr_sparse_bench *b, enum cr_sparse_bench_ma
     return CR_OK;
 }
 
-/* Returns whether an arithmetic is timed: those of the sparse kernels, and with fp32 all arithmetics of dense
+/* Returns whether an arithmetic is timed: the arithmetics of the sparse kernels, and with fp32 all arithmetics of dense
  * kernels. */
 static bool is_wanted(const struct cr_sparse_bench *b, enum cr_sparse_bench_math math) {
     return b->type[CR_SPARSE_BENCH_F32] || (math == CR_SPARSE_BENCH_F16 && b->type[CR_SPARSE_BENCH_F16]);
