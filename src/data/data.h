@@ -134,7 +134,7 @@ struct cr_loader;
 /* Number of batches per epoch and rank: floor(count/(batch*ranks)) when training with drop_last, else the ceiling. */
 int64_t cr_loader_batches(const struct cr_dataset *dataset, const struct cr_loader_options *options);
 /* Opens a loader and starts its workers; the caller closes it with cr_loader_close. The dataset must outlive the
- * loader. CR_ERR_MEMORY when an allocation fails. */
+ * loader. CR_ERR_CONFIG: the dataset is empty or does not fit the options. CR_ERR_MEMORY. */
 CR_MUST cr_status cr_loader_open(const struct cr_dataset *dataset, const struct cr_loader_options *options,
                                  struct cr_loader **out);
 /* Stops the workers, also in the middle of a batch, and frees everything. NULL is allowed. */

@@ -73,7 +73,8 @@ const struct cr_spdnn_rates *cr_spdnn_rates(int64_t neurons, int64_t layers);
  * if (P[i] - j) mod M is 0 or 2^(index mod m). P is a random permutation per m layers, the identity for the first m.
  * neurons is a power of two, at least 32. The caller frees *out with cr_spdnn_csr_free. */
 CR_MUST cr_status cr_spdnn_radix(int64_t neurons, int index, uint64_t seed, struct cr_spdnn_csr *out);
-/* Generates and packs a network on `threads` threads. The caller calls cr_spdnn_net_close. CR_ERR_MEMORY. */
+/* Generates and packs a network on `threads` threads. The caller calls cr_spdnn_net_close.
+ * CR_ERR_USAGE: `neurons` or `bias` is invalid. CR_ERR_MEMORY. */
 CR_MUST cr_status cr_spdnn_net_open(int64_t neurons, int layers, float bias, uint64_t seed, int most_rows, int threads,
                                     struct cr_spdnn_net *out);
 void              cr_spdnn_net_close(struct cr_spdnn_net *net);

@@ -37,7 +37,7 @@ struct cudnn_device {
     cudnnBackendDescriptor_t offline;
 };
 /* Describes a typical device of compute capability 8.0 (A100) or 9.0 (H100, H200): cc is 80 or 90. The caller calls
- * cr_cudnn_device_close. CR_ERR_DEVICE when cuDNN fails or is missing. */
+ * cr_cudnn_device_close. CR_ERR_DEVICE when cuDNN fails. */
 CR_MUST cr_status cr_cudnn_device_open_offline(int cc, struct cudnn_device *out);
 void              cr_cudnn_device_close(struct cudnn_device *gpu); /* for offline devices */
 
