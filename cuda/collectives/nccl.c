@@ -1,7 +1,7 @@
 /* cuda/collectives/nccl.c: sums over the GPUs of a run by NCCL. The library is opened when a run has several ranks.
  *
  * Each device has one communicator. Its collectives are ops of the stream CR_STREAM_COMM, in the program's order.
- * NCCL's kernels are captured with the rest of the step.
+ * NCCL's kernels are captured together with all other ops of the step.
  *
  * Abort: when another rank is lost, a step would wait forever. The watcher thread of comm/comm.h then requests an
  * abort. A separate thread calls ncclCommAbort, because that function waits for captured graphs that only the main

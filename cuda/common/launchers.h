@@ -16,8 +16,8 @@
  *     initialisation.
  *   - A launcher returns the error of the launch; cudaSuccess when the kernel is enqueued on the stream.
  *   - `multiprocessors` is the number of the device's multiprocessors; it sizes the grid. */
-#ifndef CR_KERNELS_H
-#define CR_KERNELS_H
+#ifndef CR_LAUNCHERS_H
+#define CR_LAUNCHERS_H
 
 #include "cuda/common/elementwise_launchers.h"
 #include "cuda/common/launch_types.h"

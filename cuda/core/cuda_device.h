@@ -11,8 +11,8 @@
  *   - Kernels named cuda.* are cresnet's own code. A kernel accepts f32, f16 and bf16 programs unless its name ends in
  *     a type. Parameters of BN, statistics, biases, gradients of parameters and sums are f32 in all of them.
  *   - cresnet's own kernels are deterministic: no floating-point atomics. They index with 64 bits. */
-#ifndef CR_CUDA_H
-#define CR_CUDA_H
+#ifndef CR_CUDA_DEVICE_H
+#define CR_CUDA_DEVICE_H
 
 #include "cuda/common/launchers.h"
 #include "device/device.h"

@@ -1,7 +1,7 @@
 /* cuda/core/libraries.h: opens cuDNN and cuBLAS when a GPU is first used. A build with CUDA therefore runs on the CPU
  * of machines without these libraries, starts quickly there, and reports in one line which library is missing. */
-#ifndef CR_CUDA_LIBS_H
-#define CR_CUDA_LIBS_H
+#ifndef CR_LIBRARIES_H
+#define CR_LIBRARIES_H
 
 /* Opens both libraries at the first call. Returns NULL on success, else a message for the user (static memory).
  * Thread-safe. */

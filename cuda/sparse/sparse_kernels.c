@@ -1,4 +1,4 @@
-/* cuda/sparse/sparse_kernels.c: what the kernels of all sparse weight formats share. */
+/* cuda/sparse/sparse_kernels.c: functions that the kernels of all sparse weight formats share. */
 #include "cuda/sparse/sparse_kernels.h"
 
 /* ---- operands ---- */

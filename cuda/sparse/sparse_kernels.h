@@ -35,7 +35,7 @@ CR_MUST cr_status cr_cuda_filter_bands(struct cuda_filter *filter, const struct 
 void cr_cuda_filter_blocks(struct cuda_filter *filter, int64_t side, int64_t *nnz_blocks, int64_t *stored);
 /* A byte mask [K][R][S][C]: not 0 where the weight is nonzero. */
 CR_MUST cr_status cr_cuda_filter_mask(struct cuda_filter *filter, const uint8_t **out);
-/* Whether at most 2 of any 4 neighbouring input channels of a tap are nonzero. */
+/* Returns whether at most 2 of any 4 neighbouring input channels of a tap are nonzero. */
 bool cr_cuda_filter_is_24(struct cuda_filter *filter);
 
 /* ---- formats and kernels ---- */
@@ -64,9 +64,9 @@ CR_MUST cr_status cr_cuda_sparse_upload(const void *host, int64_t count, uint32_
 static inline bool cuda_sparse_can_plan(const struct cr_device *device, const struct cr_program *p) {
     return p->store->pattern && !cuda_of(device)->offline;
 }
-/* Whether the tensors of a sparse_filter have types that all formats support. */
+/* Returns whether the tensors of a sparse_filter have types that all formats support. */
 bool cuda_sparse_filter_fits(const struct cr_program *program, const struct cr_op *op);
-/* Whether the operands of a convolution fit (cuda_sparse_operands_fit) and image and filter have this type. */
+/* Returns whether the operands of a convolution fit (cuda_sparse_operands_fit) and image and filter have this type. */
 bool cuda_sparse_operands_are(const struct cr_program *program, const struct cr_op *op, enum cr_dtype type);
 
 /* A linear filter without values in device memory. */

@@ -103,9 +103,10 @@ struct ck_sparse_wgrad {
     bool            accumulate;
 };
 /* Makes a plan as ck_sparse_conv_plan does. The steps and the filter format are the same. */
-bool   ck_sparse_wgrad_plan(const struct ck_conv *conv, int64_t nnz, int config, int multiprocessors, int shared_bytes,
-                            struct ck_sparse_plan *plan);
-size_t ck_sparse_wgrad_workspace(const struct ck_sparse_plan *plan, int64_t entries);
+bool ck_sparse_wgrad_plan(const struct ck_conv *conv, int64_t nnz, int config, int multiprocessors, int shared_bytes,
+                          struct ck_sparse_plan *plan);
+/* Workspace of ck_sparse_wgrad in bytes. */
+size_t      ck_sparse_wgrad_workspace(const struct ck_sparse_plan *plan, int64_t entries);
 cudaError_t ck_sparse_wgrad(const struct ck_sparse_wgrad *args, const struct ck_sparse_plan *plan, void *workspace,
                             cudaStream_t stream);
 

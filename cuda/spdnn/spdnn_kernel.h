@@ -86,7 +86,7 @@ struct ck_spdnn_deep {
     int64_t         words;
     float          *y;
 };
-/* Whether the shared memory of a thread block (`shared_bytes`) holds a tile of `neurons` neurons. */
+/* Returns whether the shared memory of a thread block (`shared_bytes`) holds a tile of `neurons` neurons. */
 bool        ck_spdnn_deep_fits(int64_t neurons, int shared_bytes);
 cudaError_t ck_spdnn_deep_start(int layers, int64_t count, int64_t stride, int blocks,
                                 const struct ck_spdnn_deep_state *state, cudaStream_t stream);

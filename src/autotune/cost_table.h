@@ -1,7 +1,7 @@
 /* autotune/cost_table.h: autotuning: measures how long kernels take on a device and stores the times in a table.
  *
- * The passes query the time of an op to choose among fusions, and its fastest kernel. The table stores
- * nanoseconds, not decisions: the passes decide each time, and the same table gives the same program.
+ * The passes query the time of an op to choose among fusions, and query the fastest kernel of an op to select a kernel.
+ * The table stores nanoseconds, not decisions: the passes decide each time, and the same table gives the same program.
  *
  * The key of an op is its signature: kind, attributes, and the type and shape of each slot. A candidate is a kernel and
  * one of its algorithms (op->algo). The time of a signature is the time of its fastest candidate. A measurement runs
@@ -92,8 +92,8 @@ struct cr_scratch {
     double gap_s[8];    /* [n - 1]: seconds between two launches in a graph of n launches; 0 when not measured yet */
 };
 /* Measures the seconds of one launch of `kernel`, which accepts the op, with algorithm op->algo: the minimum of several
- * launches after a warm-up. `best` is the time of another candidate, or 0; a candidate that is clearly slower is
- * launched only once more. CR_ERR_MEMORY when the scratch memory cannot be reserved. */
+ * launches after a warm-up. `best` is the time of another candidate in seconds, 0 when there is none; a candidate that
+ * is clearly slower is launched only once more. CR_ERR_MEMORY when the scratch memory cannot be reserved. */
 CR_MUST cr_status cr_cost_measure(struct cr_device *device, struct cr_scratch *scratch, const struct cr_kernel *kernel,
                                   const struct cr_program *program, const struct cr_op *op, double best,
                                   double *seconds);

@@ -182,14 +182,14 @@ static bool cut_checksum(char *text, size_t *length) {
     return true;
 }
 
-/* Do two headers name the same device and libraries? Version and kernels may differ. */
+/* Returns whether two headers name the same device and libraries. Version and kernels may differ. */
 static bool same_device(const char *a, const char *b) {
     const char *a_end = strstr(a, program_words), *b_end = strstr(b, program_words);
     return a_end && b_end && a_end - a == b_end - b && strncmp(a, b, (size_t)(a_end - a)) == 0;
 }
 
-/* May the entries below this header be used? A cache file must have been written by these kernels, a checkpoint's
- * entries on this device. Entries for the plan of an offline device may come from any device. */
+/* Returns whether the entries below this header may be used. A cache file must have been written by these kernels, a
+ * checkpoint's entries on this device. Entries for the plan of an offline device may come from any device. */
 static bool header_fits(const struct cr_cost_table *c, const char *header, enum cr_cost_source source) {
     if (c->offline) return strstr(header, program_words) != NULL;
     return source == CR_COST_CHECKPOINT ? same_device(header, c->identity) : strcmp(header, c->identity) == 0;

@@ -206,8 +206,8 @@ static cr_status time_with_graph(const struct stopwatch *w, struct cr_scratch *s
     return CR_OK;
 }
 
-/* Times one launch between two events. *lower_s is the part that is certainly work of the device: the rest may be the
- * time that the host needs to enqueue. */
+/* Times one launch between two events. *lower_s is the part that is certainly work of the device: the remaining
+ * time may be the time that the host needs to enqueue. */
 static cr_status time_once(const struct stopwatch *w, double *seconds, double *lower_s) {
     const int64_t start = cr_time_ns();
     CR_TRY(launch_times(w, 1));

@@ -12,9 +12,9 @@
  *   classes.txt         one class name on each line
  *   kernel_times.txt    the measured kernel times by which the run chose its kernels (autotune/cost_table.h); only for
  *                       runs on a GPU. Its old name costs.txt is still read
- * The .safetensors files contain no time, host name or path: equal states give identical files. Those of pruned
- * networks are sparse; the end of this header describes the format. `last` and `best` are relative symbolic links,
- * replaced by rename(2).
+ * The .safetensors files contain no time, host name or path: equal states give identical files. The files of pruned
+ * networks store sparse tensors; the end of this header describes the format. `last` and `best` are relative symbolic
+ * links, replaced by rename(2).
  *
  * Invariants
  *   - A folder named step-N is complete. It is written as .tmp-step-N.<pid>; every file and the folder are fsynced; the
@@ -87,7 +87,8 @@ CR_MUST cr_status cr_ckpt_mark_best(const char *run_dir, int64_t step);
 void cr_ckpt_sweep(const char *run_dir);
 
 /* Finds the newest valid checkpoint of a run folder: the target of `last`, otherwise the highest step-N that is valid,
- * with one warning for each invalid one. *out is run_dir/step-N (cr_free it), or NULL with CR_OK when there is none. */
+ * with one warning for each invalid one. *out is run_dir/step-N (the caller frees it with cr_free), or NULL with CR_OK
+ * when there is none. */
 CR_MUST cr_status cr_ckpt_find(const char *run_dir, char **out);
 /* Resolves a path given by the user (run folder, step-N folder or .safetensors file) to the path of the model file;
  * cr_free *out. */
@@ -113,8 +114,8 @@ CR_MUST cr_status cr_ckpt_read(struct cr_st_file *file, const char *path, const 
 /* Format version 1. A file with the metadata "cresnet_sparse" = "1" may contain three tensors in place of an F32 tensor
  * NAME with pruned elements:
  *   NAME.shape   I64 [dims]   the shape of NAME
- *   NAME.values  F32 [nnz]    the elements that are not pruned, in the order of NAME (filters: O,I,H,W); a value may be
- * 0
+ *   NAME.values  F32 [nnz]    the elements that are not pruned, in the order of NAME (filters: O,I,H,W); a value may
+ *                             be 0
  *   NAME.gaps    U8           the positions of the values: for each value the number of pruned elements since the
  *                             previous value (or the start). A byte 255 means 255 pruned elements, and the next byte
  *                             adds to it. Nothing follows the last value
@@ -134,7 +135,7 @@ struct cr_ckpt_sparse {
 CR_MUST cr_status cr_ckpt_is_sparse(struct cr_st_file *file, const char *path, bool *sparse);
 /* True when the tensor `name` is stored as NAME.shape, NAME.values and NAME.gaps. */
 bool cr_ckpt_has_sparse(struct cr_st_file *file, const char *name);
-/* Reads and checks a sparse tensor; cr_ckpt_sparse_free *out. */
+/* Reads and checks a sparse tensor; the caller frees *out with cr_ckpt_sparse_free. */
 CR_MUST cr_status cr_ckpt_sparse_read(struct cr_st_file *file, const char *path, const char *name,
                                       struct cr_ckpt_sparse *out);
 void              cr_ckpt_sparse_free(struct cr_ckpt_sparse *sparse);

@@ -49,7 +49,7 @@ static int compare_newest_first(const void *a, const void *b) {
     return x > y ? -1 : x < y;
 }
 
-/* Lists the steps of all checkpoints in a run folder, newest first; cr_free *out. */
+/* Lists the steps of all checkpoints in a run folder, newest first; the caller frees *out with cr_free. */
 static cr_status list_steps(const char *run_dir, int64_t **out, int *out_count) {
     int64_t *steps = NULL;
     int      count = 0, capacity = 0;

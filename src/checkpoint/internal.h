@@ -1,6 +1,6 @@
 /* checkpoint/internal.h: declarations shared by the files of this folder only. */
-#ifndef CR_CHECKPOINT_PARTS_H
-#define CR_CHECKPOINT_PARTS_H
+#ifndef CR_CHECKPOINT_INTERNAL_H
+#define CR_CHECKPOINT_INTERNAL_H
 
 #include "checkpoint/checkpoint.h"
 

@@ -9,7 +9,7 @@
 
 /* ---- files ---- */
 
-/* Copies the caller's metadata and adds one pair unless its key exists; cr_free *out. */
+/* Copies the caller's metadata and adds one pair unless its key exists; the caller frees *out with cr_free. */
 static cr_status with_meta(const struct cr_st_meta *meta, int count, const char *key, const char *value,
                            struct cr_st_meta **out, int *out_count) {
     struct cr_st_meta *all;

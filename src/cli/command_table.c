@@ -1,5 +1,5 @@
 /* cli/command_table.c: the function of each command, for main. Commands do not use this table: their descriptions are
- * in cli/command_help.c. */
+ * in cli/common/command_help.c. */
 #include "cli/common/command.h"
 
 static cr_command_fn *const functions[CR_CMD_COUNT] = {

@@ -73,7 +73,8 @@ int                             cr_comm_hosts(const struct cr_comm *comm); /* nu
 CR_MUST cr_status cr_comm_barrier(struct cr_comm *comm);
 /* Copies `bytes` bytes of root's data to all ranks. */
 CR_MUST cr_status cr_comm_broadcast(struct cr_comm *comm, void *data, size_t bytes, int root);
-/* Gathers `bytes` bytes of every rank: rank r's are at all + r * bytes. `mine` may be this rank's part of `all`. */
+/* Gathers `bytes` bytes of every rank: the bytes of rank r are at all + r * bytes. `mine` may be this rank's part of
+ * `all`. */
 CR_MUST cr_status cr_comm_all_gather(struct cr_comm *comm, const void *mine, size_t bytes, void *all);
 enum cr_comm_type { CR_COMM_F32, CR_COMM_F64, CR_COMM_I64 };
 /* Replaces data[i] by the sum over all ranks, computed in the given type in rank order. */

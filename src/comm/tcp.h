@@ -57,9 +57,9 @@ struct cr_comm_tcp {
 
 /* ---- comm/tcp_io.c ---- */
 
-/* Transfer all bytes. They stop early when the deadline (cr_time_ns; 0: none) passes, when the run fails (if comm is
- * not NULL) or when the connection ends. Return 0 or an errno: ETIMEDOUT, ECANCELED (the run failed), ECONNRESET (also
- * at the end of the stream). */
+/* Transfer all bytes. The functions stop early when the deadline (cr_time_ns; 0: none) passes, when the run fails (if
+ * comm is not NULL) or when the connection ends. Return 0 or an errno: ETIMEDOUT, ECANCELED (the run failed),
+ * ECONNRESET (also at the end of the stream). */
 int cr_tcp_write(struct cr_comm *comm, int fd, const void *bytes, size_t count, int64_t deadline);
 int cr_tcp_read(struct cr_comm *comm, int fd, void *bytes, size_t count, int64_t deadline);
 int cr_tcp_poll_ms(int64_t deadline, int longest); /* remaining milliseconds, at most `longest` */

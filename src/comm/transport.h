@@ -128,7 +128,8 @@ void cr_comm_shared_state_watch(struct cr_comm *comm, struct cr_comm_seen *seen,
 /* Returns the first rank except `except` (-1: no exception) without a heartbeat for timeout_s seconds; -1 if none. */
 int cr_comm_shared_state_silent(struct cr_comm_shared_state *state, int except, struct cr_comm_seen *seen,
                                 int64_t awake_ns, double timeout_s, double *silent_s);
-/* For a parent process: has that rank closed its comm? The first failure, or NULL. */
+/* For a parent process. The first function returns whether the rank has closed its comm; the second returns the first
+ * failure of the run, or NULL. */
 bool                          cr_comm_shared_state_has_left(struct cr_comm_shared_state *state, int rank);
 const struct cr_comm_failure *cr_comm_shared_state_failure(struct cr_comm_shared_state *state);
 

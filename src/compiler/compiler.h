@@ -3,15 +3,16 @@
  * cr_compile runs the passes in this order. A check runs between the passes and fails the compilation when a pass has
  * broken an invariant.
  *
- *   grad       appends the backward ops (autodiff/); the caller then emits the parameter update
- *   fold       inference only: folds batch normalisation (BN) into the convolution before it
- *   hoist      inference only: moves the ops that depend on parameters only to the front; they run once for many
- * batches fuse       fuses BN, add and ReLU, their gradients, and the neighbours of convolutions (fusion/) sparsify
- * replaces convolutions with pruned filters by sparse convolutions where those are faster select     chooses a kernel
- * for each op and adds the kernel's workspace as a tensor fit        with a memory limit: recomputes tensors and
- * offloads tensors to host memory (memory/) buckets    with several ranks: adds the all-reduce of the gradients, bucket
- * by bucket (schedule/) order      adds the waits between streams that the data hazards require (schedule/) plan gives
- * each tensor of the pool an offset (memory/)
+ *   grad      appends the backward ops (autodiff/); the caller then emits the parameter update
+ *   fold      inference only: folds batch normalisation (BN) into the convolution before it
+ *   hoist     inference only: moves the ops that depend on parameters only to the front; they run once for many batches
+ *   fuse      fuses BN, add and ReLU, their gradients, and the neighbours of convolutions (fusion/)
+ *   sparsify  replaces convolutions with pruned filters by sparse convolutions where the sparse ones are faster
+ *   select    chooses a kernel for each op and adds the kernel's workspace as a tensor
+ *   fit       with a memory limit: recomputes tensors and offloads tensors to host memory (memory/)
+ *   buckets   with several ranks: adds the all-reduce of the gradients, bucket by bucket (schedule/)
+ *   order     adds the waits between streams that the data hazards require (schedule/)
+ *   plan      gives each tensor of the pool an offset (memory/)
  *
  * The checks are cr_program_check (graph/graph.h), cr_waits_check and cr_plan_check. They share no code with the
  * passes.
@@ -30,7 +31,7 @@ struct cr_choices; /* compiler/rewrite/explain.h */
 
 /* ---- the cost model: what the passes know about the device ---- */
 
-/* The kernel that an op gets. The strings belong to the device and live as long as it does. */
+/* The kernel that an op gets. The strings belong to the device and live as long as the device. */
 struct cr_selection {
     const char *kernel;  /* name; NULL when no kernel accepts the op */
     int         algo;    /* algorithm or tile configuration of the kernel */
@@ -39,7 +40,7 @@ struct cr_selection {
 };
 
 /* Rates, factors and callbacks of a device. The owner keeps `self` alive while a pass runs. Each callback gets `self`.
- * A callback may be NULL; its comment says what holds then. */
+ * A callback may be NULL; the comment of the callback says what the passes assume then. */
 struct cr_cost_model {
     void  *self;
     size_t alignment;                /* bytes; each planned offset is a multiple */
@@ -77,7 +78,8 @@ struct cr_cost_model {
     /* Seconds of the fastest kernel for an accepted op; may measure. The op's tensors are in the program; the op itself
      * need not be. NULL: the passes use the roofline (cr_op_seconds). */
     cr_status (*cost)(void *self, const struct cr_program *program, const struct cr_op *op, double *seconds);
-    /* The kernel that the op gets, for reports (compiler/rewrite/explain.h); may measure. NULL: nothing is known. */
+    /* The kernel that the op gets, for reports (compiler/rewrite/explain.h); may measure. NULL: reports name
+     * no kernel. */
     cr_status (*explain)(void *self, const struct cr_program *program, const struct cr_op *op,
                          struct cr_selection *out);
     /* Returns true when the op's kernel can read input `slot` directly from host memory (zero-copy). NULL: never. */
@@ -117,7 +119,7 @@ struct cr_compile_options {
     enum cr_dtype         wire;         /* several ranks: type of the gradients during the all-reduce */
 };
 
-/* Runs the passes behind grad, each with its checks. Returns CR_ERR_USAGE when `until` names no pass, and the error of
+/* Runs the passes after grad, each with its checks. Returns CR_ERR_USAGE when `until` names no pass, and the error of
  * a check when a pass broke an invariant. */
 CR_MUST cr_status cr_compile(struct cr_program *program, const struct cr_cost_model *cost_model,
                              const struct cr_compile_options *options);
@@ -155,8 +157,8 @@ struct cr_sparse_cost {
     struct cr_op op;          /* the sparse convolution in its fastest weight format */
     int64_t      elems;       /* f32 elements of its packed weights */
 };
-/* Prices the convolution with op index `conv`. Adds a tensor for the packed weights to the program when the filter is
- * sparse. */
+/* Computes the times of the convolution with op index `conv`. Adds a tensor for the packed weights to the program when
+ * the filter is sparse. */
 CR_MUST cr_status cr_sparsify_cost(struct cr_program *program, const struct cr_cost_model *cost_model, int conv,
                                    struct cr_sparse_cost *out);
 
@@ -317,7 +319,7 @@ struct cr_interval {
  * overflow. */
 CR_MUST cr_status cr_plan_intervals(struct cr_interval *interval, int count, size_t alignment, size_t *peak,
                                     size_t *bound);
-/* *bound alone. */
+/* Computes *bound only. CR_ERR_MEMORY as cr_plan_intervals. */
 CR_MUST cr_status cr_plan_bound(const struct cr_interval *interval, int count, size_t alignment, size_t *bound);
 
 struct cr_plan_effort {

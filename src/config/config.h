@@ -7,7 +7,7 @@
  *   - Precedence, lowest first: default, included file, file, command line.
  *   - All errors of a file are reported together, one per line: `file:line: [section] key: error, and what is allowed`.
  *   - Numbers are parsed in the C locale, and every character of the value must belong to the number.
- * This header knows only the option names of models and datasets. */
+ * This header depends on neither models nor datasets; it defines only the names of their options. */
 #ifndef CR_CONFIG_H
 #define CR_CONFIG_H
 

@@ -54,7 +54,7 @@ static void key_add(struct cr_text *out, const struct cr_key *key) {
     cr_text_add(out, "\n        %s\n", key->help);
 }
 
-/* Does the topic name the key, as "section", "section.key" or "key"? */
+/* Returns whether the topic names the key, as "section", "section.key" or "key". */
 static bool matches_topic(const struct cr_key *key, const char *topic) {
     const size_t section = strlen(key->section);
     if (strcmp(topic, key->section) == 0 || strcmp(topic, key->name) == 0) return true;

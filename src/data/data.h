@@ -8,7 +8,7 @@
  *   - A training batch is always full. An evaluation batch is padded with black images of label -1, which no metric
  *     counts. An evaluation delivers every sample exactly once.
  *   - Magic bytes select the decoder, not file names. Grey, palette, alpha, 16-bit and CMYK images become RGB8.
- *   - This header knows no programs and no devices. */
+ *   - This header does not depend on programs and devices. */
 #ifndef CR_DATA_H
 #define CR_DATA_H
 
@@ -29,6 +29,7 @@ enum { CR_IMAGE_SIDE_MAX = 32768, CR_IMAGE_PIXELS_MAX = 1 << 28 };
 /* Reads a PNG or JPEG file; the caller frees `out` with cr_image_free. CR_ERR_FORMAT: the file is no PNG or JPEG, is
  * damaged, or exceeds the limits above. CR_ERR_IO, CR_ERR_MEMORY. */
 CR_MUST cr_status cr_image_read(const char *path, struct cr_image *out);
+/* Writes the pixels rgb [height][width][3] to a PNG file. CR_ERR_IO, CR_ERR_MEMORY. */
 CR_MUST cr_status cr_image_write_png(const char *path, const uint8_t *rgb, int width, int height);
 
 /* Resizes the box (x, y, w, h; real numbers, inside the image) of src to out_w x out_h with PIL's antialiased
@@ -131,7 +132,9 @@ struct cr_batch {
  * delivers each image, and a rank whose places lie after the last image has fewer batches. */
 struct cr_loader;
 /* Number of batches per epoch and rank: floor(count/(batch*ranks)) when training with drop_last, else the ceiling. */
-int64_t           cr_loader_batches(const struct cr_dataset *dataset, const struct cr_loader_options *options);
+int64_t cr_loader_batches(const struct cr_dataset *dataset, const struct cr_loader_options *options);
+/* Opens a loader and starts its workers; the caller closes it with cr_loader_close. The dataset must outlive the
+ * loader. CR_ERR_CONFIG: the dataset is empty or does not fit the options. CR_ERR_MEMORY. */
 CR_MUST cr_status cr_loader_open(const struct cr_dataset *dataset, const struct cr_loader_options *options,
                                  struct cr_loader **out);
 /* Stops the workers, also in the middle of a batch, and frees everything. NULL is allowed. */

@@ -5,8 +5,8 @@
  *     allocating once its largest image has been read.
  *   - Stored samples, images and views are borrowed from the dataset or from the scratch. They are valid until the
  *     next call with the same dataset or scratch. */
-#ifndef CR_DATA_IMPL_H
-#define CR_DATA_IMPL_H
+#ifndef CR_DATA_INTERNAL_H
+#define CR_DATA_INTERNAL_H
 
 #include "core/rng.h"
 #include "data/data.h"
@@ -65,7 +65,7 @@ struct cr_window {
     size_t         stride;
     double         x, y, w, h;
 };
-/* Opens a stored sample: a PNG is decoded, of a JPEG the header is read. `name` must live as long as `out`.
+/* Opens a stored sample: decodes a PNG, or reads the header of a JPEG. `name` must live as long as `out`.
  * CR_ERR_FORMAT, CR_ERR_MEMORY. */
 CR_MUST cr_status cr_lazy_image_open(const struct cr_stored *stored, const char *name, struct cr_scratch *scratch,
                                      struct cr_lazy_image *out);
@@ -105,8 +105,8 @@ void cr_jpeg_upsample(const uint8_t *near, const uint8_t *far, int count, bool a
                       uint8_t *out);
 void cr_jpeg_colours(const uint8_t *luma, const uint8_t *blue, const uint8_t *red, int count, uint8_t *dst);
 
-/* A resize that may compute only a part of its result. Of the result of full_w x full_h pixels, the rectangle of
- * part_w x part_h pixels at (part_x, part_y) is written to dst; `flip` mirrors that rectangle. */
+/* A resize that may compute only a part of its result. The rectangle of part_w x part_h pixels at (part_x,
+ * part_y) of the result of full_w x full_h pixels is written to dst; `flip` mirrors that rectangle. */
 struct cr_resize {
     const uint8_t *src; /* [src_h] rows of src_stride bytes */
     int            src_w, src_h;

@@ -1,7 +1,7 @@
 /* data/pack.h: the packed dataset: one file per split with all images and an index, made to be mapped into memory.
  *
  * Layout of a file. All numbers are little-endian. The index is last because a writer knows it last.
- *   - header: 128 bytes, see enum cr_pack_field; its last four bytes are the CRC-32C of the bytes before
+ *   - header: 128 bytes, see enum cr_pack_field; its last four bytes are the CRC-32C of the preceding bytes
  *   - names: class names in label order, each ended by a 0
  *   - images: one after the other without gaps: PNG and JPEG files as they were, or raw pixels [height][width][3]
  *   - index: 32 bytes per image: u64 offset in the file, u32 bytes, i32 label, u32 width, u32 height, u32 CRC-32C of
@@ -59,6 +59,8 @@ struct cr_pack_entry { /* index entry of one image; offset and size in bytes, wi
     uint32_t bytes, crc;
     int32_t  label, width, height;
 };
+/* Maps and checks a packed file; the caller closes it with cr_pack_close. CR_ERR_IO: the file cannot be read.
+ * CR_ERR_FORMAT: the file is damaged or is no packed dataset. CR_ERR_MEMORY. */
 CR_MUST cr_status cr_pack_open(const char *path, struct cr_pack **out);
 /* The same for bytes in memory, which the caller keeps until cr_pack_close; `name` is used in messages. */
 CR_MUST cr_status    cr_pack_open_bytes(const void *bytes, size_t count, const char *name, struct cr_pack **out);
@@ -79,8 +81,11 @@ CR_MUST cr_status cr_pack_verify(const struct cr_pack *pack, int workers);
 /* ---- writing ---- */
 
 struct cr_pack_writer; /* writes a file; images are added in the order of the index */
+/* Creates a temporary file next to `path`. The caller ends with cr_pack_finish or cr_pack_abandon. CR_ERR_IO,
+ * CR_ERR_MEMORY. */
 CR_MUST cr_status cr_pack_create(const char *path, enum cr_pack_form form, const char *const *class_names, int classes,
                                  struct cr_pack_writer **out);
+/* Appends one image: `count` bytes, its label and its size in pixels. CR_ERR_IO, CR_ERR_MEMORY. */
 CR_MUST cr_status cr_pack_add(struct cr_pack_writer *writer, const void *bytes, size_t count, int32_t label, int width,
                               int height);
 /* Completes the file and renames it to its path. Frees the writer, also on failure. */

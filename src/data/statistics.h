@@ -1,7 +1,7 @@
 /* data/statistics.h: statistics of a split whose every image is read once: decodability, size, mean, standard
  * deviation, and a hash that finds duplicates. Printing is left to the caller. */
-#ifndef CR_DATA_STAT_H
-#define CR_DATA_STAT_H
+#ifndef CR_STATISTICS_H
+#define CR_STATISTICS_H
 
 #include "data/data.h"
 

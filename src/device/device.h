@@ -309,7 +309,7 @@ struct cr_gpu {
 const struct cr_gpu *cr_gpu_find(const char *name);
 /* Appends all names: "h200, h100, ...". */
 void cr_gpu_names(struct cr_text *out);
-/* Opens a device that answers questions (kernels, accepts, workspace sizes) but cannot reserve memory or launch.
+/* Opens a device that can be queried (kernels, accepts, workspace sizes) but cannot reserve memory or launch.
  * *kernels_queried becomes true when the answers come from the kernels that would run on the GPU. It becomes false when
  * this build or machine lacks something that they need; the device is then that of cr_gpu_open_from_list. */
 CR_MUST cr_status cr_gpu_open_offline(const struct cr_gpu *gpu, const struct cr_device_options *options,

@@ -1,7 +1,7 @@
-/* device/gpu_specs.c: offline devices for plans: data sheets of GPUs, and kernels that answer questions about ops.
+/* device/gpu_specs.c: offline devices for plans: data sheets of GPUs, and kernels that state which ops they support.
  *
- * If a backend of this build can open the GPU offline, its own kernels answer. Otherwise the rules in this file state
- * which fused ops they support. */
+ * If a backend of this build can open the GPU offline, the kernels of the backend state this. Otherwise the rules in
+ * this file state which fused ops they support. */
 #include "device/device.h"
 
 #include <stdio.h>

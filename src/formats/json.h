@@ -20,6 +20,7 @@ struct cr_json {
     size_t      problem_at; /* byte offset */
 };
 
+/* Starts to parse `text`, which the parser changes in place and which must outlive the parser. */
 void cr_json_start(struct cr_json *json, char *text, size_t length);
 bool cr_json_take(struct cr_json *json, char c);   /* skips white space; consumes c if it is next, else returns false */
 bool cr_json_expect(struct cr_json *json, char c); /* like take, but sets an error if c is not next */

@@ -60,7 +60,8 @@ CR_MUST cr_status         cr_st_create(const char *path, const struct cr_st_entr
                                        const struct cr_st_meta *meta, int meta_count, struct cr_st_writer **out);
 const struct cr_st_entry *cr_st_writer_entry(const struct cr_st_writer *writer, int i); /* entry i in file order */
 int                       cr_st_writer_index(const struct cr_st_writer *writer, int i); /* its index in `entries` */
-CR_MUST cr_status         cr_st_write(struct cr_st_writer *writer, const void *src, size_t bytes);
+/* Appends `bytes` bytes of tensor data. CR_ERR_IO. */
+CR_MUST cr_status cr_st_write(struct cr_st_writer *writer, const void *src, size_t bytes);
 /* Checks that exactly the declared bytes were written, syncs and closes the file. Always frees the writer; removes the
  * file on failure. */
 CR_MUST cr_status cr_st_finish(struct cr_st_writer *writer);

@@ -190,15 +190,23 @@ int64_t cr_tensor_elems(const struct cr_tensor *tensor);
 /* ---- parameter store ---- */
 
 /* The buffers of the parameter store lie in the STORE region, one after the other in this order. All buffers that are
- * indexed by parameter use the same element offset (cr_param.offset) for a parameter; RUNNING and EMA_RUNNING are
- * indexed by the running statistics in the same way. VALUE        the parameters GRAD         their gradients MOMENTUM
- * first moment of the update rule RUNNING      running mean and variance of the batch norms STATE        CR_STATE_COUNT
- * f64 scalars of enum cr_state HALF         VALUE rounded to 16 bits; exists only for 16-bit programs. The op `cast`
- * refreshes it at the start of each program MASK         pruning mask, u8, one bit for each element of VALUE: bit i%8
- * of byte i/8 is 1 when element i is not pruned. Padding and parameters that are never pruned have 1. Exists only for
- * pruned networks. The update reads it; a bit mask adds 0.6 % to the bytes that the update moves, a byte mask would add
- * 5 % SECOND       AdamW's mean of squared gradients EMA, EMA_RUNNING   exponential moving averages of VALUE and
- * RUNNING */
+ * indexed by parameter use the same element offset (cr_param.offset) for a parameter. RUNNING and EMA_RUNNING are
+ * indexed by the running statistics in the same way.
+ *
+ *   VALUE        the parameters
+ *   GRAD         the gradients of the parameters
+ *   MOMENTUM     first moment of the update rule
+ *   RUNNING      running mean and variance of the batch norms
+ *   STATE        CR_STATE_COUNT f64 scalars, indexed by enum cr_state
+ *   HALF         VALUE rounded to 16 bits; exists only for 16-bit programs. The op `cast` refreshes this buffer at the
+ *                start of each program
+ *   MASK         pruning mask, u8, one bit for each element of VALUE: bit i%8 of byte i/8 is 1 when element i is not
+ *                pruned. Padding and parameters that are never pruned have 1. Exists only for pruned networks. The
+ *                update reads the mask; a bit mask adds 0.6 % to the bytes that the update moves, a byte mask would
+ *                add 5 %
+ *   SECOND       AdamW's mean of squared gradients
+ *   EMA          exponential moving average of VALUE
+ *   EMA_RUNNING  exponential moving average of RUNNING */
 enum cr_param_buffer {
     CR_BUFFER_VALUE,
     CR_BUFFER_GRAD,
@@ -311,9 +319,11 @@ struct cr_program {
     bool   too_large;                                     /* a tensor larger than CR_TENSOR_BYTES_MAX was requested */
     struct cr_arena arena;                                /* owns the names */
 };
+/* Makes an empty program; the caller frees it with cr_program_free. `store` is borrowed. */
 void cr_program_init(struct cr_program *program, const char *name, const struct cr_param_store *store);
 void cr_program_free(struct cr_program *program);
-/* Makes a deep copy, so that a pass can be undone or two results compared; cr_program_free it. CR_ERR_MEMORY. */
+/* Makes a deep copy, so that a pass can be undone or two results compared; the caller frees it with cr_program_free.
+ * CR_ERR_MEMORY. */
 CR_MUST cr_status cr_program_copy(const struct cr_program *from, struct cr_program *to);
 
 /* Adds a layer name; returns its index. */

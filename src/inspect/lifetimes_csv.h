@@ -6,7 +6,7 @@
  *     rejected, because they may state a requirement (an alignment, a fixed address) that the plan would not meet.
  *   - Numbers are integers up to 2^62. Errors are reported as file:line.
  *   - cr_lifetimes_check shares no code with any planner.
- *   - This header knows no programs and no devices. */
+ *   - This header depends on no device. */
 #ifndef CR_LIFETIMES_CSV_H
 #define CR_LIFETIMES_CSV_H
 

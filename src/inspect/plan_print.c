@@ -153,7 +153,8 @@ static void print_regions(const struct view *v, struct cr_text *out) {
                     in_units(v, (double)p->region_bytes[CR_REGION_HOST]), v->unit);
 }
 
-/* Does the tensor own its storage at op `at`? In the op that passes storage on, the new tensor owns it. */
+/* Returns whether the tensor owns its storage at op `at`. At an op whose output reuses the storage, the output owns it.
+ */
 static bool owns_at(const struct view *v, int t, int at) {
     const struct cr_tensor *x = &v->p->tensor[t];
     if (!is_transient(x) || at < x->first || at > x->last) return false;

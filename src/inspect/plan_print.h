@@ -4,7 +4,7 @@
  * Invariants
  *   - The functions only read the program. They also print programs that have no plan.
  *   - A failed allocation sets cr_text.failed; the functions report no other error.
- *   - This header knows no devices. */
+ *   - This header depends on no device. */
 #ifndef CR_PLAN_PRINT_H
 #define CR_PLAN_PRINT_H
 

@@ -3,8 +3,7 @@
  * Invariants
  *   - A model is resolved once: no value is `auto` afterwards. All programs of a run share its parameter table.
  *   - cr_model_program returns a complete program (forward; for training also gradients and update) that is not
- * compiled:
- *     compiler passes fuse ops, choose kernels, schedule the ops and plan the memory. */
+ *     compiled. Compiler passes fuse ops, choose kernels, schedule the ops and plan the memory. */
 #ifndef CR_MODEL_H
 #define CR_MODEL_H
 
@@ -29,8 +28,8 @@ struct cr_model {
     struct cr_param_store store;
 };
 
-/* Resolves [model] for a dataset with `classes` classes and these image sizes (side in pixels); cr_model_close *out.
- * CR_ERR_CONFIG names the key. */
+/* Resolves [model] for a dataset with `classes` classes and these image sizes (side in pixels); the caller frees *out
+ * with cr_model_close. CR_ERR_CONFIG names the key. */
 CR_MUST cr_status cr_model_open(const struct cr_config *config, int classes, int64_t image_size, int64_t eval_size,
                                 struct cr_model *out);
 /* Sets the type of activations (f32, f16, bf16) of programs that are built later. A 16-bit type adds the half buffer to
@@ -45,8 +44,8 @@ enum cr_program_kind {
     CR_PROGRAM_MICRO_LAST,  /* ... adds and updates */
     CR_PROGRAM_EVAL         /* forward with cross entropy */
 };
-/* Builds a program; cr_program_free it. The weight of each gradient is 1 / (accumulate * ranks), so that sums over
- * micro-batches and ranks are averages. */
+/* Builds a program; the caller frees it with cr_program_free. The weight of each gradient is 1 / (accumulate * ranks),
+ * so that sums over micro-batches and ranks are averages. */
 CR_MUST cr_status cr_model_program(struct cr_model *model, const struct cr_config *config, enum cr_program_kind kind,
                                    int64_t batch, struct cr_program *out);
 

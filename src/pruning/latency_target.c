@@ -8,7 +8,7 @@
  * holds. */
 enum { PARTS = 1 << 14, POINTS_MAX = 255 };
 
-/* The fastest point; of equally fast points the one with the least loss. */
+/* The fastest point. Among equally fast points, the point with the least loss. */
 static int fastest(const struct cr_prune_point *point, int points) {
     int best = 0;
     for (int i = 1; i < points; i++) {

@@ -2,19 +2,19 @@
  *
  * A unit is a set of weights that are pruned together: a single weight (unstructured, 2:4), a block of output x input
  * channels at one position of the filter (block), or a filter (channel). The key of a unit is the mean magnitude of its
- * weights. Units with the smallest keys are pruned first; of equal keys the first unit in the order of layers and of
- * elements in the parameter store.
+ * weights. Units with the smallest keys are pruned first. Units with equal keys are pruned in the order of layers
+ * and of elements in the parameter store.
  *
  * Invariants
- *   - Of n weights with a common target exactly round(n * sparsity) are pruned when units are single weights. With
+ *   - When units are single weights, exactly round(n * sparsity) of n weights with a common target are pruned. With
  *     larger units, as many units are pruned as fit in this number.
- *   - A pruned weight stays pruned: the masks of an increasing schedule are nested, and weights that were pruned before
- *     count.
+ *   - A pruned weight stays pruned: the masks of an increasing schedule are nested, and the number of pruned weights
+ *     includes weights that were pruned before.
  *   - The largest unit of each layer is never pruned.
- *   - 2:4: of four neighbours along the input channels only the two smallest may be pruned.
+ *   - 2:4: only the two smallest of four neighbours along the input channels may be pruned.
  * The code runs on the host; callers copy the buffers from and to the device. */
-#ifndef CR_PRUNE_H
-#define CR_PRUNE_H
+#ifndef CR_PRUNING_H
+#define CR_PRUNING_H
 
 #include "graph/graph.h"
 
@@ -34,17 +34,18 @@ struct cr_prune {
     int64_t                      elems, pruned; /* sums over the layers that may be pruned */
     struct cr_arena              arena;
 };
-/* Resolves [prune] for a network; cr_prune_close *out. Borrows store and config. CR_ERR_CONFIG names the key,
- * CR_ERR_FORMAT the line of the budget file. */
+/* Resolves [prune] for a network; the caller frees *out with cr_prune_close. Borrows store and config. CR_ERR_CONFIG
+ * names the key, CR_ERR_FORMAT the line of the budget file. */
 CR_MUST cr_status cr_prune_open(const struct cr_param_store *store, const struct cr_config *config,
                                 struct cr_prune *out);
 void              cr_prune_close(struct cr_prune *prune);
 /* Clears bits of the mask by the magnitudes of `value` until `fraction` (0 to 1) of the final sparsity is reached, and
  * counts the pruned weights in layer[].pruned. Both buffers have the layout of the parameter store. */
 CR_MUST cr_status cr_prune_masks(struct cr_prune *prune, double fraction, const float *value, uint8_t *mask);
-/* For measurements: computes the mask (cr_free it) that [prune] gives for the initial weights at the final sparsity. */
+/* For measurements: computes the mask (the caller frees it with cr_free) that [prune] gives for the initial weights at
+ * the final sparsity. */
 CR_MUST cr_status cr_prune_draw(const struct cr_param_store *store, const struct cr_config *config, uint8_t **mask);
-/* Sets the elements of a buffer to 0 whose mask bit is 0. */
+/* Sets each element of a buffer whose mask bit is 0 to 0. */
 void cr_prune_zero(const struct cr_param_store *store, const uint8_t *mask, float *buffer);
 /* Number of pruned elements of a parameter. */
 int64_t cr_prune_count(const struct cr_param *param, const uint8_t *mask);

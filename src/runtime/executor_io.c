@@ -132,7 +132,7 @@ cr_status cr_exec_result(struct cr_exec *exec, int64_t run, struct cr_exec_resul
 
 /* ---- tensors ---- */
 
-/* Is the tensor in page-locked host memory, so that the host copies it? */
+/* Returns whether the tensor is in page-locked host memory, so that the host copies the tensor. */
 static bool in_host_memory(const struct cr_exec *exec, int tensor) {
     return exec->program->tensor[tensor].region == CR_REGION_HOST && cr_exec_async(exec);
 }

@@ -28,7 +28,7 @@ struct cr_class_score {
     int64_t confused;  /* number of these predictions */
 };
 
-/* Allocates an empty matrix; cr_confusion_close it. */
+/* Allocates an empty matrix; the caller frees it with cr_confusion_close. */
 CR_MUST cr_status cr_confusion_open(int classes, struct cr_confusion *out);
 void              cr_confusion_close(struct cr_confusion *confusion);
 /* Returns a callback for cr_session_evaluate_each that counts into `confusion`. */

@@ -1,5 +1,6 @@
-/* session/running_stats.c: running statistics of several ranks without SyncBN. Each rank trains with its own ones. An
- * evaluation and the weights of a checkpoint use their mean; the state of a checkpoint contains those of every rank.
+/* session/running_stats.c: running statistics of several ranks without SyncBN. Each rank trains with its own
+ * running statistics. An evaluation and the weights of a checkpoint use the mean over the ranks; the state of a
+ * checkpoint contains the running statistics of every rank.
  * See session/state.h. */
 #include "session/state.h"
 

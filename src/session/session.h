@@ -72,8 +72,8 @@ struct cr_session {
     struct cr_session_times times;
 };
 
-/* Opens the device named by [train] device. *real is the type of activations: by [train] precision, or the device's
- * default. */
+/* Opens the device named by [train] device; the caller closes it with cr_device_close. *real is the type of
+ * activations: by [train] precision, or the device's default. */
 CR_MUST cr_status cr_session_device(const struct cr_config *config, bool ref_only, struct cr_device **device,
                                     enum cr_dtype *real);
 /* The same for one rank: the GPU train.gpu + local rank. comm is NULL with one rank. */
@@ -151,7 +151,7 @@ cr_status cr_session_lacks_memory(const struct cr_session *session, const struct
 /* Number of classes: model.classes, or the number that the dataset kind implies; opens the dataset only when neither is
  * known. */
 CR_MUST cr_status cr_session_classes(const struct cr_config *config, int *classes);
-/* Opens a session; cr_session_close it, also after a failure. */
+/* Opens a session; the caller frees it with cr_session_close, also after a failure. */
 CR_MUST cr_status cr_session_open(const struct cr_config *config, const struct cr_session_options *options,
                                   struct cr_session *out);
 void              cr_session_close(struct cr_session *session);

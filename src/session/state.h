@@ -55,8 +55,9 @@ CR_MUST cr_status cr_state_ema_load(struct cr_session *session, const char *path
  * model.sync_bn ---- */
 
 /* Each rank trains with its own running statistics. This function replaces them in the parameter store by their mean
- * over all ranks, for an evaluation or a checkpoint, and saves each rank's own ones in the session; a checkpoint that
- * is written meanwhile contains both. Collective. No program may be running. */
+ * over all ranks, for an evaluation or a checkpoint, and saves the statistics of this rank in the session; a
+ * checkpoint that is written meanwhile contains the mean and the statistics of each rank. Collective. No program may be
+ * running. */
 CR_MUST cr_status cr_state_running_mean(struct cr_session *session);
 /* Restores this rank's own running statistics. */
 CR_MUST cr_status cr_state_running_own(struct cr_session *session);
@@ -85,11 +86,12 @@ struct cr_state_buffers {
     float   *value, *momentum, *second, *ema; /* second and ema are NULL in stores without them */
     uint8_t *mask;
 };
-/* Copy the buffers from the device (cr_state_buffers_free them, also after a failure) and back. */
+/* Copy the buffers from the device (the caller frees them with cr_state_buffers_free, also after a failure) and
+ * back. */
 CR_MUST cr_status cr_state_buffers_get(struct cr_session *session, struct cr_state_buffers *buffers);
 CR_MUST cr_status cr_state_buffers_put(struct cr_session *session, const struct cr_state_buffers *buffers);
 void              cr_state_buffers_free(struct cr_state_buffers *buffers);
-/* Copies an f32 buffer (value, running) to the host; cr_free *out. */
+/* Copies an f32 buffer (value, running) to the host; the caller frees *out with cr_free. */
 CR_MUST cr_status cr_state_buffer_copy(struct cr_session *session, enum cr_param_buffer buffer, float **out);
 /* Sets all mask bits to 1 (nothing is pruned). Does nothing in a parameter store without masks. */
 CR_MUST cr_status cr_state_mask_full(struct cr_session *session);

@@ -58,7 +58,8 @@ struct cr_mma_sp_map {
 CR_MUST cr_status cr_mma_sp_map_make(const struct cr_sparse *sparse, struct cr_mma_sp_map *map);
 void              cr_mma_sp_map_free(struct cr_mma_sp_map *map); /* a zeroed map is allowed */
 
-/* weights = false omits `from` and `places`, most of the memory, for callers that already have the fragments. */
+/* Encodes the filter in this layout. The caller calls cr_mma_sp_free. weights = false omits `from` and `places`, which
+ * need most of the memory, for callers that already have the fragments. CR_ERR_MEMORY. */
 CR_MUST cr_status cr_mma_sp_make(const struct cr_mma_sp_map *map, const struct cr_mma_sp_layout *layout, bool weights,
                                  struct cr_mma_sp *out);
 /* Computes the number of fragments only, to compare weight formats. */

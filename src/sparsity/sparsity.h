@@ -21,7 +21,7 @@ struct cr_sparse {
 };
 
 /* Encodes a sparsity pattern, a bit mask: element i is bit j%8 of byte j/8 with j = first + i. K*R*S*C is below 2^32.
- * The caller calls cr_sparse_free. */
+ * The caller calls cr_sparse_free. CR_ERR_MEMORY. */
 CR_MUST cr_status cr_sparse_from_bits(const uint8_t *bits, int64_t first, int64_t K, int64_t R, int64_t S, int64_t C,
                                       struct cr_sparse *sparse);
 void              cr_sparse_free(struct cr_sparse *sparse);
@@ -41,7 +41,8 @@ struct cr_transposition {
 };
 struct cr_transposition cr_sparse_transposition(int64_t R, int64_t S, int64_t stride, int64_t pad, int64_t first_h,
                                                 int64_t first_w);
-/* Transposes the pattern and fills `element`, without values. t->R and t->S must not be 0. */
+/* Transposes the pattern and fills `element`, without values. t->R and t->S must not be 0. The caller
+ * calls cr_sparse_free. CR_ERR_MEMORY. */
 CR_MUST cr_status cr_sparse_transpose(const struct cr_sparse *sparse, const struct cr_transposition *t,
                                       struct cr_sparse *transposed);
 
@@ -68,6 +69,7 @@ struct cr_linear_filter {
     int64_t                 entries;
 };
 #define CR_SPARSE_FILL UINT32_MAX
+/* Encodes a filter in this layout. The caller calls cr_linear_filter_free. CR_ERR_MEMORY. */
 CR_MUST cr_status cr_sparse_linearize(const struct cr_sparse *sparse, const struct cr_linear_layout *layout,
                                       struct cr_linear_filter *out);
 /* Computes the number of entries only, to compare weight formats. */
@@ -109,16 +111,17 @@ struct cr_block_sparse {
 };
 /* Counts the blocks with at least one bit; K and C are multiples of side. *stored is the number of blocks that
  * cr_block_sparse stores: an output block without nonzeros counts as one block of zeros. */
-int64_t           cr_block_sparse_count(const uint8_t *bits, int64_t first, int64_t K, int64_t R, int64_t S, int64_t C,
-                                        int64_t side, int64_t *stored);
+int64_t cr_block_sparse_count(const uint8_t *bits, int64_t first, int64_t K, int64_t R, int64_t S, int64_t C,
+                              int64_t side, int64_t *stored);
+/* Encodes the blocks of a pattern in this layout. The caller calls cr_block_sparse_free. CR_ERR_MEMORY. */
 CR_MUST cr_status cr_block_sparse_encode(const uint8_t *bits, int64_t first, int64_t K, int64_t R, int64_t S, int64_t C,
                                          const struct cr_block_layout *layout, struct cr_block_sparse *blocks);
 void              cr_block_sparse_free(struct cr_block_sparse *blocks);
 
 /* ---- 2:4: at most 2 nonzeros of 4 neighbours in a row; 16-bit elements, for the sparse tensor cores ---- */
 
-/* Is a bit mask of rows x columns 2:4 sparse? Bit i is bit j%8 of byte j/8, j = first + i; the last group of a row may
- * have fewer than 4 elements. */
+/* Returns whether a bit mask of rows x columns is 2:4 sparse. Bit i is bit j%8 of byte j/8, j = first + i; the last
+ * group of a row may have fewer than 4 elements. */
 bool cr_sparse_is_24(const uint8_t *bits, int64_t first, int64_t rows, int64_t columns);
 /* Compresses dense[rows][columns] to values[rows][columns/2] and places[rows][columns/16]. A place is the 2-bit index
  * of a stored element in its group of 4; a word has 8 places, the first in the lowest bits; the places of a group

@@ -73,6 +73,8 @@ const struct cr_spdnn_rates *cr_spdnn_rates(int64_t neurons, int64_t layers);
  * if (P[i] - j) mod M is 0 or 2^(index mod m). P is a random permutation per m layers, the identity for the first m.
  * neurons is a power of two, at least 32. The caller frees *out with cr_spdnn_csr_free. */
 CR_MUST cr_status cr_spdnn_radix(int64_t neurons, int index, uint64_t seed, struct cr_spdnn_csr *out);
+/* Generates and packs a network on `threads` threads. The caller calls cr_spdnn_net_close.
+ * CR_ERR_USAGE: `neurons` or `bias` is invalid. CR_ERR_MEMORY. */
 CR_MUST cr_status cr_spdnn_net_open(int64_t neurons, int layers, float bias, uint64_t seed, int most_rows, int threads,
                                     struct cr_spdnn_net *out);
 void              cr_spdnn_net_close(struct cr_spdnn_net *net);
@@ -91,15 +93,18 @@ struct cr_spdnn_images {
     int64_t  count;
     uint8_t *pixel;
 };
+/* Read or generate images. The caller calls cr_spdnn_images_free. CR_ERR_MEMORY; a file that cannot be read is
+ * CR_ERR_IO, an invalid file CR_ERR_FORMAT. */
 CR_MUST cr_status cr_spdnn_images_read(const char *path, struct cr_spdnn_images *out); /* uncompressed idx file */
 CR_MUST cr_status cr_spdnn_images_generate(int64_t count, uint64_t seed, struct cr_spdnn_images *out);
 void              cr_spdnn_images_free(struct cr_spdnn_images *images);
 /* Scales the first `count` images (starting over when there are fewer) bilinearly to sqrt(neurons) pixels per side; a
  * pixel above the threshold is 1. The threshold is chosen on a sample of the images so that the fraction of ones is as
- * close to `density` as possible. */
+ * close to `density` as possible. The caller calls cr_spdnn_inputs_close. CR_ERR_MEMORY. */
 CR_MUST cr_status cr_spdnn_inputs_open(const struct cr_spdnn_images *images, int64_t neurons, int64_t count,
                                        double density, int threads, struct cr_spdnn_inputs *out);
-/* Copies every step-th input, for a comparison with a reference. */
+/* Copies every step-th input, for a comparison with a reference. The caller calls cr_spdnn_inputs_close.
+ * CR_ERR_MEMORY. */
 CR_MUST cr_status cr_spdnn_inputs_pick(const struct cr_spdnn_inputs *all, int64_t step, struct cr_spdnn_inputs *out);
 void              cr_spdnn_inputs_close(struct cr_spdnn_inputs *inputs);
 

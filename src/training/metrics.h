@@ -25,7 +25,7 @@ struct cr_step_result { /* sums over the micro-batches of one step */
     int64_t wait_ns;       /* time that training waited for the loader since the run began */
 };
 
-/* Opens the log files; cr_report_close *out. CR_ERR_IO. */
+/* Opens the log files; the caller frees *out with cr_report_close. CR_ERR_IO. */
 CR_MUST cr_status cr_report_open(const struct cr_report_options *options, struct cr_report **out);
 void              cr_report_close(struct cr_report *report);
 /* Restarts the clock: after start-up, evaluation and saving. */

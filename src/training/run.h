@@ -1,6 +1,6 @@
 /* training/run.h: a training run: output folder, resumed checkpoint, datasets, session. Used by this folder only. */
-#ifndef CR_TRAIN_SETUP_H
-#define CR_TRAIN_SETUP_H
+#ifndef CR_TRAINING_RUN_H
+#define CR_TRAINING_RUN_H
 
 #include "pruning/pruning.h"
 #include "session/session.h"

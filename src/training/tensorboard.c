@@ -83,7 +83,7 @@ static cr_status write_version(struct cr_tensorboard *t) {
     return write_record(t, &event);
 }
 
-/* SessionLog.status = START: events of older files from this step on are void. */
+/* SessionLog.status = START: events of older files at this step and later are no longer valid. */
 static cr_status write_start(struct cr_tensorboard *t, int64_t first_step) {
     struct cr_text event = {0}, log = {0};
     add_head(&event, first_step);

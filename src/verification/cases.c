@@ -197,7 +197,8 @@ out:
 
 /* ---- the bit mask of bn_apply ---- */
 
-/* Is the sum of these terms exact in f32? Terms are those of x*scale + bias + add in the order of bn_apply. */
+/* Returns whether the sum of these terms is exact in f32. The terms are those of x*scale + bias + add in the order of
+ * bn_apply. */
 static bool apply_is_exact(const double *term, int terms) {
     double sum = 0;
     for (int k = 0; k < terms; k++) {

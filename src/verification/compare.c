@@ -14,7 +14,7 @@ struct difference {
     bool   nonfinite;    /* exactly one side is finite */
 };
 
-/* Does x become infinite when it is rounded to dtype? */
+/* Returns whether x becomes infinite when it is rounded to dtype. */
 static bool overflows_to(enum cr_dtype dtype, double x) {
     const double top = cr_verify_largest(dtype);
     return x >= top + cr_verify_half_ulp(dtype, top);
@@ -92,7 +92,7 @@ double cr_verify_error(const struct cr_verify_expected *expected, int slot, int6
     return error + cr_verify_half_ulp(g.dtype, top);
 }
 
-/* The correct value to compare with: of two correct values the nearer one. */
+/* The correct value to compare with. If there are two correct values, the nearer value. */
 static double nearest_correct(const struct bound_factors *g, int64_t i, double got) {
     const double want  = g->expected->want[g->slot][i],
                  other = g->expected->alternative[g->slot] ? g->expected->alternative[g->slot][i] : NAN;

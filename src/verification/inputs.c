@@ -157,7 +157,7 @@ static bool pool_tap(const struct pooling *q, int64_t i, int tap, struct interva
     return true;
 }
 
-/* Can another element than `winner` be the first maximum of the window? */
+/* Returns whether an element other than `winner` can be the first maximum of the window. */
 static bool other_can_win(const struct pooling *q, int64_t i, int taps, int winner) {
     struct interval best, e;
     if (!pool_tap(q, i, winner, &best)) return false;

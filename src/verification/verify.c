@@ -80,7 +80,7 @@ static cr_status ref_run_tensors(struct ref_run *t, const struct cr_program *pro
     return CR_OK;
 }
 
-/* Allocates buffers for the tensors of the op. Of all other tensors only the shapes are used. */
+/* Allocates buffers for the tensors of the op. Only the shapes of all other tensors are used. */
 static cr_status ref_run_open(struct ref_run *t, struct cr_device *cpu, const struct cr_program *program,
                               const struct cr_op *op, const struct cr_step_block *step, const struct cr_verify_io *io) {
     const struct cr_op_info *info = cr_op_info(op->kind);
@@ -128,7 +128,7 @@ static void load_input(struct ref_run *t, int id, const void *from, void *to, ch
     for (int64_t i = 0; i < n; i++) dst[i] = magnitude(letter, dst[i], i < n / 2);
 }
 
-/* Fills the buffers from the original inputs. letters NULL: as they are. */
+/* Fills the buffers from the original inputs. letters NULL: the inputs are copied unchanged. */
 static void load_inputs(struct ref_run *t, const char *letters, char before) {
     const struct cr_op_info *info = cr_op_info(t->op.kind);
     for (int s = 0; s < info->ins; s++)

@@ -5,7 +5,7 @@
  *     (CR_VERIFY_C * sum * sqrt(n) + operand) * A + drift * n * |y| + tiny + slack + result + round
  *   - sum, operand, drift, result: properties of the kernel's arithmetic (struct cr_verify_unit)
  *   - n: length of the longest reduction that leads to the element, plus the roundings around the reduction
- *   - A: the same expression over absolute values in FP64. It is computed by the reference kernel on magnitudes, or by
+ *   - A: the same expression over absolute values in FP64. A is computed by the reference kernel on magnitudes, or by
  *     a closed formula if the expression is not a sum (the table in verification/bound.c).
  *   - tiny: loss by gradual underflow, or by flushing to zero
  *   - slack: in fused ops, the effect of a rounding or a sign that may legitimately differ (verification/inputs.c,
@@ -72,7 +72,7 @@ struct cr_verify_expected {
     double *slack[CR_OP_OUT_MAX];       /* [elems]: additional difference that is allowed; of a bit mask: the bits that
                                            are not compared */
     double *alternative[CR_OP_OUT_MAX]; /* [elems]: second correct value, if a ReLU mask may be open or closed; values
-                                           between `want` and it are wrong. NaN: none */
+                                           between `want` and this value are wrong. NaN: none */
     double *noise[CR_OP_OUT_MAX];       /* [elems] of sums of just computed values: root of the sum of the squares of
                                            their A */
     double *pull[CR_OP_OUT_MAX];        /* [elems] of such sums: sum of their magnitudes */

@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-/* Whether the convolution has one of the shapes above, in a 16-bit type. */
+/* Returns whether the convolution has one of the shapes above, in a 16-bit type. */
 bool ck_cifar_conv_supports(const struct ck_conv *conv);
 
 /* y = act(x) * w. sums[2][K] = sums of y and y^2 over the pixels (of the rounded values). With finish.scale_bias, also
@@ -29,8 +29,9 @@ struct ck_cifar_conv {
     /* one of the last two launches may have written w; if false, the kernel reads w before these launches end */
     bool w_new;
 };
-/* With sums, a second, small launch adds the sums that the blocks of the first launch stored in the workspace. Returns
- * cudaErrorInvalidValue for unsupported arguments. */
+/* ck_cifar_conv_workspace returns the workspace of ck_cifar_conv in bytes. With sums, a second, small launch adds the
+ * sums that the blocks of the first launch stored in the workspace. Returns cudaErrorInvalidValue for unsupported
+ * arguments. */
 size_t      ck_cifar_conv_workspace(const struct ck_conv *conv, int multiprocessors);
 cudaError_t ck_cifar_conv(const struct ck_cifar_conv *args, void *workspace, int multiprocessors, cudaStream_t stream);
 
@@ -57,6 +58,7 @@ struct ck_cifar_conv_grad {
          finish; /* coeffs NULL: no finalize; its own grad_sums, mean_rstd and channels are not read */
     bool w_new;  /* as in ck_cifar_conv */
 };
+/* Workspace of ck_cifar_conv_grad in bytes. */
 size_t      ck_cifar_conv_grad_workspace(const struct ck_conv *conv, int multiprocessors);
 cudaError_t ck_cifar_conv_grad(const struct ck_cifar_conv_grad *args, void *workspace, int multiprocessors,
                                cudaStream_t stream);

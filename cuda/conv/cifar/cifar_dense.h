@@ -13,7 +13,7 @@ struct ck_dense {
     enum ck_type type;
     int64_t      N, C, K;
 };
-/* Whether the sizes are supported: C a multiple of 8 and at most 256, K at most 128, N at most 65,536. */
+/* Returns whether the sizes are supported: C a multiple of 8 and at most 256, K at most 128, N at most 65,536. */
 bool ck_cifar_dense_supports(const struct ck_dense *v);
 
 /* y[N][K] = x[N][C] * w[K][C]' + b[K], b f32 */

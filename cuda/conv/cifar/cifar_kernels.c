@@ -22,8 +22,8 @@ static bool supports(const struct cr_device *device, const struct cr_op *op, con
     return w->dtype == x->dtype && y->dtype == x->dtype && ck_cifar_conv_supports(&v);
 }
 
-/* Whether one of the last two launches before this op's may write the filter; the kernels read filters while those
- * launches still run. The function checks two ops, because one of them may launch nothing. */
+/* Returns whether one of the last two launches before this op's may write the filter; the kernels read filters while
+ * those launches still run. The function checks two ops, because one of them may launch nothing. */
 static bool is_new(const struct cr_program *p, const struct cr_op *op, const struct cr_tensor *w) {
     enum { LOOK_BACK = 2 };
     const uintptr_t at = (uintptr_t)op; /* an op that is measured alone is not part of the program */

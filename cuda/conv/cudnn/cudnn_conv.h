@@ -43,8 +43,8 @@ struct cudnn_conv_key {
 bool cr_cudnn_key_of(const struct cr_program *program, const struct cr_op *op, enum cr_math math,
                      struct cudnn_conv_key *out);
 
-/* Returns false when cuDNN has no compiled kernel for such a key on any device. The answer comes from a table: asking
- * cuDNN would take up to 0.4 s. A result of true guarantees nothing. */
+/* Returns false when cuDNN has no compiled kernel for such a key on any device. The answer comes from a table, because
+ * a query of cuDNN would take up to 0.4 s. A result of true does not guarantee that such a kernel exists. */
 bool cr_cudnn_may_have(const struct cudnn_conv_key *key);
 
 /* A batch in slices of equal size; the last one may be smaller. */
@@ -79,11 +79,11 @@ struct cudnn_problem {
 /* Never fails: a graph that cuDNN rejects has no plans. */
 void cr_cudnn_problem_open(struct cudnn_device gpu, const struct cudnn_conv_key *key, struct cudnn_problem *out);
 void cr_cudnn_problem_close(struct cudnn_problem *problem);
-/* Whether dw is written to scratch in 16 bits. */
+/* Returns whether dw is written to scratch in 16 bits. */
 static inline bool cudnn_has_half_dw(const struct cudnn_conv_key *k) {
     return k->kind == CR_CUDNN_WGRAD && k->type != CUDNN_DATA_FLOAT;
 }
-/* Whether `add` is copied to dx before the convolution adds to it. (With BN, the graph adds.) */
+/* Returns whether `add` is copied to dx before the convolution adds to it. (With BN, the graph adds.) */
 static inline bool cudnn_adds_in_output(const struct cudnn_conv_key *k) {
     return k->kind == CR_CUDNN_DGRAD && (k->uses & CR_CUDNN_ADD) && !(k->uses & CR_CUDNN_BN);
 }
@@ -102,12 +102,13 @@ struct cudnn_conv_plans {
     bool                  queried, available;        /* queried: `available` is known; available: cuDNN has a plan */
 };
 
-/* The device's plans for the key of a slice, at least `wanted` of them if cuDNN has so many. They exist as long as the
- * device, at fixed addresses. CR_ERR_DEVICE when cuDNN fails, but not when it has no plan. */
+/* The device's plans for the key of a slice, at least `wanted` of them if cuDNN has so many. The device owns the
+ * plans; their addresses stay valid until the device is closed. CR_ERR_DEVICE when cuDNN fails, but not when it has no
+ * plan. */
 CR_MUST cr_status cr_cudnn_conv_plans(struct cuda_device *device, const struct cudnn_conv_key *key, int wanted,
                                       struct cudnn_conv_plans **out);
 
-/* Whether cuDNN has a plan for the key of a slice. Faster than a search for the best one. */
+/* Returns whether cuDNN has a plan for the key of a slice. Faster than a search for the best one. */
 CR_MUST cr_status cr_cudnn_conv_has(struct cuda_device *device, const struct cudnn_conv_key *key, bool *out);
 
 /* The plans that cuDNN would use for the op on a GPU of compute capability cc (80, 90), found without a GPU.

@@ -1,6 +1,6 @@
 /* cuda/conv/cudnn/cudnn_graph.h: operation graphs of cuDNN through its C backend API: describe tensors and operations
- * (cuda/conv/cudnn/cudnn_graph.c), search for plans, run one (cuda/conv/cudnn/cudnn_plan.c). It has the operations that
- * the kernels use; each one is a function here.
+ * (cuda/conv/cudnn/cudnn_graph.c), search for plans, run a plan (cuda/conv/cudnn/cudnn_plan.c). The header has one
+ * function for each operation that the kernels use.
  *
  *     struct cudnn_graph g;
  *     cr_cudnn_graph_init(&g, gpu);
@@ -18,8 +18,10 @@
  *   - A graph, a search and a plan each own their descriptors. A graph must outlive its searches and plans.
  *   - Plans come in the order of cuDNN's heuristics, best first by its estimate. A plan is built only when it is
  *     requested. Engines that compile their kernel when a plan is built (0.3 to 2 s each) are excluded.
- *   - Building needs no GPU: cr_cudnn_device_open_offline describes an offline device, whose plans cannot run. This
- *     file does not depend on programs, ops and kernels. */
+ *   - A plan can be built without a GPU: cr_cudnn_device_open_offline describes an offline device, whose plans cannot
+ *     run.
+ *
+ * This file does not depend on programs, ops and kernels. */
 #ifndef CR_CUDNN_GRAPH_H
 #define CR_CUDNN_GRAPH_H
 
@@ -34,7 +36,8 @@ struct cudnn_device {
     cudnnHandle_t            handle;
     cudnnBackendDescriptor_t offline;
 };
-/* A typical device of compute capability 8.0 (A100) or 9.0 (H100, H200): cc is 80 or 90. */
+/* Describes a typical device of compute capability 8.0 (A100) or 9.0 (H100, H200): cc is 80 or 90. The caller calls
+ * cr_cudnn_device_close. CR_ERR_DEVICE when cuDNN fails. */
 CR_MUST cr_status cr_cudnn_device_open_offline(int cc, struct cudnn_device *out);
 void              cr_cudnn_device_close(struct cudnn_device *gpu); /* for offline devices */
 
@@ -45,6 +48,7 @@ struct cudnn_graph {
     cudnnStatus_t            refused; /* the first rejection during construction */
     cudnnStatus_t            broken;  /* the last failure that is not a rejection */
 };
+/* Starts an empty graph. cr_cudnn_graph_close destroys the descriptors of the graph. */
 void cr_cudnn_graph_init(struct cudnn_graph *graph, struct cudnn_device gpu);
 void cr_cudnn_graph_close(struct cudnn_graph *graph);
 
@@ -88,7 +92,8 @@ struct cudnn_plan {
 };
 void cr_cudnn_plan_close(struct cudnn_plan *plan);
 
-/* Whether cuDNN has any engine for the graph that satisfies the rules, with default settings. Takes less than 1 ms. */
+/* Returns whether cuDNN has any engine for the graph that satisfies the rules, with default settings. Takes less than 1
+ * ms. */
 CR_MUST cr_status cr_cudnn_graph_has(struct cudnn_graph *graph, const struct cudnn_rules *rules, bool *out);
 
 /* A search over cuDNN's plans for a graph: first the recommendations of its heuristic, then engines that only its
@@ -106,14 +111,15 @@ struct cudnn_search {
     uint64_t                 engines[8];   /* bit e: a plan of engine e was returned */
     bool                     given;        /* whether any plan was returned */
 };
-/* Does not query cuDNN yet. */
+/* Starts a search without a query of cuDNN. cr_cudnn_search_close destroys the descriptors of the search. */
 void cr_cudnn_search_open(struct cudnn_graph *graph, const struct cudnn_rules *rules, struct cudnn_search *search);
-/* Returns the next plan that satisfies the rules; *found is false when there are no more. */
+/* Returns the next plan that satisfies the rules; the caller calls cr_cudnn_plan_close. *found is false when there are
+ * no more plans. */
 CR_MUST cr_status cr_cudnn_search_next(struct cudnn_search *search, struct cudnn_plan *plan, bool *found);
 void              cr_cudnn_search_close(struct cudnn_search *search); /* plans that the search returned stay valid */
 
-/* A variant pack: the plan's operands by tensor number (NULL: virtual), and its workspace. Creating one allocates only
- * host memory. */
+/* A variant pack: the plan's operands by tensor number (NULL: virtual), and its workspace. The caller calls
+ * cr_cudnn_pack_close. The call allocates host memory only. */
 CR_MUST cr_status cr_cudnn_pack_open(const struct cudnn_graph *graph, void *const *pointers, void *workspace,
                                      cudnnBackendDescriptor_t *out);
 void              cr_cudnn_pack_close(cudnnBackendDescriptor_t pack); /* NULL is allowed */

@@ -40,8 +40,9 @@ struct ck_point_conv {
 
 /* Number of tile configs. All give the same y except for the last bit; they add sums in different orders. */
 int ck_point_conv_configs(const struct ck_point_conv *args, int multiprocessors);
-/* Whether the kernel supports the arguments. For pointers, only NULL or not NULL matters. */
-bool        ck_point_conv_supports(const struct ck_point_conv *args);
+/* Returns whether the kernel supports the arguments. For pointers, only NULL or not NULL matters. */
+bool ck_point_conv_supports(const struct ck_point_conv *args);
+/* Workspace of ck_point_conv in bytes. */
 size_t      ck_point_conv_workspace(const struct ck_point_conv *args, int multiprocessors);
 cudaError_t ck_point_conv(const struct ck_point_conv *args, void *workspace, int multiprocessors, cudaStream_t stream);
 

@@ -6,7 +6,7 @@
 
 #include "cuda/common/hopper.cuh"
 
-/* Whether the phase with this parity is complete. Does not wait. */
+/* Returns whether the phase with this parity is complete. Does not wait. */
 __device__ __forceinline__ bool pg_test(uint32_t barrier, uint32_t parity) {
     uint32_t done;
     asm volatile("{\n.reg .pred p;\n"

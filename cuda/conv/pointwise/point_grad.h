@@ -18,12 +18,11 @@ struct ck_point_grad_kind {
 };
 
 /* dy = dy_coeffs[0]*g + dy_coeffs[1]*dy_x + dy_coeffs[2], rounded to the type;  v = dy * w (+ add);  dw (+)= dy^T * xa
- *   inner   with scale_bias and mean_rstd: xa = relu(x*scale_bias[0] + scale_bias[1]), rounded; dx = v where the
- *   argument
- *           of relu is > 0, else 0; grad_sums = sums of dx and of dx*(x-mean)*rstd
- *   block   with mean_rstd and bn_x: xa = x; dx = v where x > 0, else 0; grad_sums = sums of dx and of
- *   dx*(bn_x-mean)*rstd
- *   plain   with none of them: xa = x; dx = v */
+ *   inner   with scale_bias and mean_rstd: xa = relu(x*scale_bias[0] + scale_bias[1]), rounded;
+ *           dx = v where the argument of relu is > 0, else 0; grad_sums = sums of dx and of dx*(x-mean)*rstd
+ *   block   with mean_rstd and bn_x: xa = x; dx = v where x > 0, else 0;
+ *           grad_sums = sums of dx and of dx*(bn_x-mean)*rstd
+ *   plain   without scale_bias, mean_rstd and bn_x: xa = x; dx = v */
 struct ck_point_grad {
     struct ck_point_grad_kind kind;
     /* bn_x and add have the shape of x; NULL where the kind says that they are absent */
@@ -34,8 +33,9 @@ struct ck_point_grad {
     bool         accumulate;                         /* adds to dw */
 };
 
-/* Whether a kernel supports the description. */
-bool        ck_point_grad_supports(const struct ck_point_grad_kind *kind);
+/* Returns whether a kernel supports the description. */
+bool ck_point_grad_supports(const struct ck_point_grad_kind *kind);
+/* Workspace of ck_point_grad in bytes. */
 size_t      ck_point_grad_workspace(const struct ck_point_grad_kind *kind, int multiprocessors);
 cudaError_t ck_point_grad(const struct ck_point_grad *args, void *workspace, int multiprocessors, cudaStream_t stream);
 

@@ -37,12 +37,14 @@ struct ck_stem_grad {
     bool         accumulate; /* adds to dw */
 };
 
-/* Whether the kernel supports the arguments. For pointers, only NULL or not NULL matters. */
-bool        ck_stem_conv_supports(const struct ck_stem_conv *args);
+/* Returns whether the kernel supports the arguments. For pointers, only NULL or not NULL matters. */
+bool ck_stem_conv_supports(const struct ck_stem_conv *args);
+/* Workspace of ck_stem_conv in bytes. */
 size_t      ck_stem_conv_workspace(const struct ck_stem_conv *args, int multiprocessors);
 cudaError_t ck_stem_conv(const struct ck_stem_conv *args, void *workspace, int multiprocessors, cudaStream_t stream);
 
-bool        ck_stem_grad_supports(const struct ck_stem_grad *args);
+bool ck_stem_grad_supports(const struct ck_stem_grad *args);
+/* Workspace of ck_stem_grad in bytes. */
 size_t      ck_stem_grad_workspace(const struct ck_stem_grad *args, int multiprocessors);
 cudaError_t ck_stem_grad(const struct ck_stem_grad *args, void *workspace, int multiprocessors, cudaStream_t stream);
 

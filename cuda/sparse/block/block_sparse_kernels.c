@@ -48,7 +48,7 @@ static int64_t count_blocks(const struct cr_device *device, const struct cr_prog
     return nnz_blocks;
 }
 
-/* Whether the filter has the op's format: few enough blocks must be nonzero. */
+/* Returns whether the filter has the op's format: few enough blocks must be nonzero. */
 static bool find_format(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
                         int64_t *stored) {
     struct ck_conv              c;

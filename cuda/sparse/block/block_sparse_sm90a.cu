@@ -16,7 +16,7 @@
 
 namespace {
 
-/* setmaxnreg works on whole warpgroups. Where it is not needed, two warps load. */
+/* setmaxnreg works on whole warpgroups. In configurations without setmaxnreg, two warps load. */
 constexpr int threads_of(int workers) {
     return workers * GROUP + (workers > 1 ? (int)GROUP : 64);
 }

@@ -41,7 +41,7 @@ CK_MMA_SP_PRODUCT(__nv_bfloat16, "bf16")
 #undef CK_MMA_SP_PRODUCT
 
 /* Splits two numbers into their FP16 high parts and the remainders. The remainders are multiplied by LOW_SCALE, so that
- * a remainder is no denormal where its high part is none. */
+ * a remainder is denormal only where its high part is denormal. */
 constexpr float                 LOW_SCALE = 2048.0f;
 __device__ __forceinline__ void split(float a, float b, uint32_t *high, uint32_t *low) {
     *high               = ck_pack_word<__half>(a, b);

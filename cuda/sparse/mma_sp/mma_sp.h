@@ -20,8 +20,8 @@ extern "C" {
 /* BAND: output channels per band. GROUPS: groups of 16 output channels per band, one fragment each. BLOCK: columns per
  * block.
  *
- * A thread block has 8 warps, or 4 when a warp has many columns. It computes `bands` bands of warps/bands/split spans
- * of 8*columns pixels. `split` warps compute one span, each a part of the sum. */
+ * A thread block has 8 warps, or 4 when a warp has many columns. A thread block computes `bands` bands of
+ * warps/bands/split spans of 8*columns pixels. `split` warps compute one span, each a part of the sum. */
 enum { CK_MMA_SP_BAND = 64, CK_MMA_SP_GROUPS = 4, CK_MMA_SP_BLOCK = 8 };
 
 /* The tiling. The output is divided into patches of TP x TQ pixels. A tile is `groups` patches. */

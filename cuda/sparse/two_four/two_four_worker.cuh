@@ -156,7 +156,7 @@ template <typename T, int N> struct worker {
             if (lead && --lead == 0) ck_mbar_arrive(shared + 8 * BAR_LEAD);
         }
     }
-    /* Starts the next unit. Of the two units in flight before it, the oldest is complete afterwards and is released. */
+    /* Starts the next unit. Two units are in flight before; afterwards the older one is complete and is released. */
     __device__ __forceinline__ void step(operands &o, const operands &oldest) {
         fetch(o);
         multiply(o, 1);

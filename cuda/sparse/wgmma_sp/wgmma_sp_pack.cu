@@ -78,7 +78,7 @@ struct packing_state {
     int64_t units   = 0;
 };
 
-/* Whether a change to the other kind reduces the cost. */
+/* Returns whether a change to the other kind reduces the cost. */
 bool change_pays(const packer &m, const stage &s, kind current) {
     double saved = 0;
     for (int i = 0; i < s.pieces; i++)

@@ -1,9 +1,9 @@
 /* cli/bench/init.h: the methods of weight initialisation that cresnet bench init times, shared by cli/bench/init.c
- * (which networks, the report) and cli/bench/init_variants.c (the methods).
+ * (the list of networks, the report) and cli/bench/init_variants.c (the methods).
  *
  * Invariants
- *   - Every method reserves the whole parameter store, all buffers in one region, as a trainer does, and frees it
- * again.
+ *   - Every method allocates the whole parameter store, all buffers in one region, as a trainer does, and then frees
+ *     the region.
  *   - The time of a method runs from its first allocation until the device has the values.
  * Devices are used through device/device.h only. */
 #ifndef CR_CMD_BENCH_INIT_H

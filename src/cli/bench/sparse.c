@@ -128,7 +128,8 @@ static cr_status network_open(struct cr_sparse_bench *b, enum cr_sparse_bench_ma
     return CR_OK;
 }
 
-/* Whether an arithmetic is timed: those of the sparse kernels, and with fp32 all arithmetics of dense kernels. */
+/* Returns whether an arithmetic is timed: the arithmetics of the sparse kernels, and with fp32 all arithmetics of dense
+ * kernels. */
 static bool is_wanted(const struct cr_sparse_bench *b, enum cr_sparse_bench_math math) {
     return b->type[CR_SPARSE_BENCH_F32] || (math == CR_SPARSE_BENCH_F16 && b->type[CR_SPARSE_BENCH_F16]);
 }
@@ -234,7 +235,7 @@ static int64_t count_nonzeros(const struct cr_param_store *store, int param) {
     return nonzeros;
 }
 
-/* Whether convolutions i and k have the same shape and number of nonzeros. Such layers are timed once. */
+/* Returns whether convolutions i and k have the same shape and number of nonzeros. Such layers are timed once. */
 static bool is_same_work(const struct cr_program *p, int i, int k) {
     const struct cr_op     *a = &p->op[conv_at(p, i)], *b = &p->op[conv_at(p, k)];
     const struct cr_tensor *t = p->tensor;

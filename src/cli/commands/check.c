@@ -98,7 +98,7 @@ static cr_status check_device(const struct cr_args *args, const struct cr_cmd_so
     return status;
 }
 
-/* Copies the first name of a list "cpu,cuda" to `name`; returns the rest of the list. */
+/* Copies the first name of a list "cpu,cuda" to `name`; returns the remaining list. */
 static const char *next_name(const char *list, char *name, size_t size) {
     const size_t length = strcspn(list, ",");
     snprintf(name, size, "%.*s", (int)CR_MIN(length, size - 1), list);

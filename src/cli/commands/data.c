@@ -220,8 +220,8 @@ static bool has_file(const char *dir, const char *name) {
     return snprintf(path, sizeof path, "%s/%s", dir, name) < (int)sizeof path && stat(path, &info) == 0;
 }
 
-/* Whether the path is a configuration, a run, or a folder of images; otherwise it is a packed file or a folder of them.
- */
+/* Returns whether the path is a configuration, a run, or a folder of images; otherwise it is a packed file or a folder
+ * of them. */
 static bool is_data_set(const char *path) {
     const char *dot = strrchr(path, '.');
     if (!cr_fs_is_dir(path)) return dot && strcmp(dot, ".ini") == 0;

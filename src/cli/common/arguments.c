@@ -1,4 +1,4 @@
-/* cli/arguments.c: parses the command line and reads the values of options. */
+/* cli/common/arguments.c: parses the command line and reads the values of options. */
 #include "cli/common/arguments.h"
 
 #include "config/keys.h"
@@ -97,7 +97,8 @@ struct parser {
     char          **argv;
 };
 
-/* Whether `s` is "section.key=..." with a plausible section and key. A path with '.' and '=' is not an override. */
+/* Returns whether `s` is "section.key=..." with a plausible section and key. A path with '.' and '=' is not an
+ * override. */
 static bool is_override(const char *s) {
     size_t n = strspn(s, "abcdefghijklmnopqrstuvwxyz_0123456789");
     if (!n || s[n] != '.') return false;

@@ -1,16 +1,17 @@
-/* cli/arguments.h: the command line as data: the command, its options, its operands, and all overrides of configuration
- * keys.
+/* cli/common/arguments.h: the command line as data: the command, its options, its operands, and all overrides of
+ * configuration keys.
  *
  * Invariants
  *   - Options and operands may come in any order. `--x V`, `--x=V`, `-n V` and `-nV` are equivalent. `--` ends the
  *     options.
  *   - An option that stands for a configuration key (--batch) is an override, as are `train.batch=V` and
  *     `--train.batch V`. Overrides keep their order; the last one wins.
- *   - An old spelling (cli/option_aliases.c) works like the new one, and one line on standard error names the new one.
+ *   - An old spelling (cli/common/option_aliases.c) works like the new one, and one line on standard error names the
+ *     new one.
  *   - Parsing reads no file. A mistake is CR_ERR_USAGE with a message that says what to do.
  * This header depends on no model, data or device header. */
-#ifndef CR_CLI_H
-#define CR_CLI_H
+#ifndef CR_ARGUMENTS_H
+#define CR_ARGUMENTS_H
 
 #include "core/base.h"
 
@@ -134,17 +135,18 @@ struct cr_args {
     struct cr_arena    arena; /* owns operand, override and the override strings */
 };
 
-/* Description of a command; the table is in cli/command_help.c. */
+/* Returns the description of a command, which is static; the table is in cli/common/command_help.c. */
 const struct cr_command *cr_command(enum cr_command_id id);
-/* Description of an option; the table is in cli/option_table.c. */
+/* Returns the description of an option, which is static; the table is in cli/common/option_table.c. */
 const struct cr_cli_option *cr_cli_option(enum cr_option_id id);
-/* Whether a command has an option. */
+/* Returns whether a command has an option. */
 bool cr_cli_option_belongs(enum cr_option_id id, enum cr_command_id command);
-/* The command of this name, or CR_CMD_COUNT when there is none; *hint is then the nearest name or NULL. */
+/* Returns the command of this name. Returns CR_CMD_COUNT for an unknown name; *hint is then the nearest name or
+ * NULL. */
 enum cr_command_id cr_command_find(const char *name, const char **hint);
 
-/* cli/option_aliases.c: old spellings that still work. Each function returns the new spelling, and prints one line that
- * names it; it returns NULL when `old` is not an old spelling. */
+/* cli/common/option_aliases.c: old spellings that still work. Each function returns the new spelling, and prints one
+ * line that names it; it returns NULL when `old` is not an old spelling. */
 const char *cr_option_alias(enum cr_command_id command, const char *old, size_t length);
 const char *cr_option_value_alias(enum cr_option_id id, const char *old);
 const char *cr_bench_alias(const char *old);
@@ -153,16 +155,16 @@ const char *cr_bench_alias(const char *old);
 CR_MUST cr_status cr_args_parse(enum cr_command_id command, int argc, char **argv, struct cr_args *out);
 void              cr_args_free(struct cr_args *args);
 
-/* Whether an option was given. */
+/* Returns whether an option was given. */
 static inline bool cr_args_has(const struct cr_args *args, enum cr_option_id id) {
     return args->value[id] != NULL;
 }
-/* The integer given to an option, or `fallback` when the option was not given. CR_ERR_USAGE outside
- * [min, max]. */
+/* Sets *out to the integer given to an option, or to `fallback` when the option was not given. CR_ERR_USAGE when the
+ * value is no integer or lies outside [min, max]. */
 CR_MUST cr_status cr_args_int(const struct cr_args *args, enum cr_option_id id, int64_t min, int64_t max,
                               int64_t fallback, int64_t *out);
-/* Index of the option's value in `words` (the list ends with NULL), or 0 when the option was not given. CR_ERR_USAGE
- * for another word. */
+/* Sets *out to the index of the option's value in `words` (the list ends with NULL), or to 0, the index of the default
+ * word, when the option was not given. CR_ERR_USAGE for another word. */
 CR_MUST cr_status cr_args_word(const struct cr_args *args, enum cr_option_id id, const char *const *words, int *out);
 /* Sets a CR_ERR_USAGE message that ends with "; see cresnet COMMAND --help", and returns that status. */
 cr_status cr_args_fail(const struct cr_args *args, const char *fmt, ...) CR_PRINTF(2, 3);

@@ -1,11 +1,11 @@
-/* cli/command.h: the commands, and helpers that several of them use: opening the configuration that the first operand
- * names, printing results.
+/* cli/common/command.h: the commands, and helpers that several of them use: opening the configuration that the first
+ * operand names, printing results.
  *
  * Invariants
  *   - Standard output carries results only. Everything else goes to standard error.
  *   - A command is one function of its parsed arguments. It never exits the program. */
-#ifndef CR_CMD_H
-#define CR_CMD_H
+#ifndef CR_COMMAND_H
+#define CR_COMMAND_H
 
 #include "cli/common/arguments.h"
 #include "comm/launch/launcher.h"
@@ -25,15 +25,16 @@ cr_command_fn     cr_cmd_profile, cr_cmd_prune, cr_cmd_export, cr_cmd_data, cr_c
 
 /* Runs the function of args->command (cli/command_table.c). For main only. */
 CR_MUST cr_status cr_command_run(const struct cr_args *args, int *signal_taken);
-/* Adds the text of `cresnet --version` (cli/version.c). */
+/* Adds the text of `cresnet --version` (cli/common/version.c). */
 void cr_help_version(struct cr_text *out);
 
 /* ---- plan ---- */
 
 /* cresnet plan --trace: plans from the memory log of any program. */
 cr_status cr_plan_trace(const struct cr_args *args);
-/* cresnet plan --target: opens an offline device, which answers questions about a GPU but runs nothing. *real becomes
- * the data type of activations. The caller closes the device. CR_ERR_USAGE when the GPU is unknown. */
+/* cresnet plan --target: opens an offline device, which can be queried for kernels and workspace sizes but runs
+ * nothing. *real becomes the data type of activations. The caller closes the device. CR_ERR_USAGE when the GPU is
+ * unknown. */
 CR_MUST cr_status cr_plan_target_open(const struct cr_args *args, const struct cr_config *config,
                                       struct cr_device **device, enum cr_dtype *real);
 /* cresnet plan --target: adds the memory and the predicted time of the program on the offline device. */
@@ -106,9 +107,9 @@ CR_MUST cr_status cr_cmd_ema_path(const struct cr_args *args, const struct cr_cm
  * leading configs/ is ignored). *out is NULL when there is none; the caller frees it with cr_free. */
 CR_MUST cr_status cr_cmd_installed_config(const char *name, char **out);
 
-/* cli/launch_options.c: starts the ranks that --gpus, --ranks or a launcher request; --gpus sets the device of config
- * to cuda. As in cr_ranks_open: a process with out->parent has nothing left to do, and out->signal says which signal
- * ended the ranks; every other process ends with cr_ranks_close. */
+/* cli/common/launch_options.c: starts the ranks that --gpus, --ranks or a launcher request; --gpus sets the device of
+ * config to cuda. As in cr_ranks_open: a process with out->parent has nothing left to do, and out->signal says which
+ * signal ended the ranks; every other process ends with cr_ranks_close. */
 CR_MUST cr_status cr_cmd_ranks_open(const struct cr_args *args, struct cr_config *config, struct cr_ranks *out);
 
 /* ---- classes ---- */

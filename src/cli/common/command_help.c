@@ -1,4 +1,5 @@
-/* cli/command_help.c: what help, man pages and completion say about each command; `cresnet help`, `COMMAND --help`. */
+/* cli/common/command_help.c: what help, man pages and completion say about each command; `cresnet help`, `COMMAND
+ * --help`. */
 #include "cli/common/arguments.h"
 
 #include <stdio.h>

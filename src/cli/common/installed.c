@@ -1,5 +1,6 @@
-/* cli/installed.c: finds the configurations that are installed with the program, relative to the folder of the program.
- * No absolute path is compiled in, so an unpacked archive, a package and `cmake --install` into any folder work. */
+/* cli/common/installed.c: finds the configurations that are installed with the program, relative to the folder of the
+ * program. No absolute path is compiled in, so an unpacked archive, a package and `cmake --install` into any folder
+ * work. */
 #include "cli/common/command.h"
 #include "core/files.h"
 

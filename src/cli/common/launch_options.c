@@ -1,4 +1,4 @@
-/* cli/launch_options.c: --gpus and --ranks: the number of processes that a command starts. */
+/* cli/common/launch_options.c: --gpus and --ranks: the number of processes that a command starts. */
 #include "cli/common/command.h"
 
 #include "device/device.h"

@@ -1,4 +1,5 @@
-/* cli/option_aliases.c: old spellings of options, option values and bench sub-commands, which work for one release. */
+/* cli/common/option_aliases.c: old spellings of options, option values and bench sub-commands, which work for one
+ * release. */
 #include "cli/common/arguments.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* cli/option_table.c: the table of all command-line options, in the order of --help. */
+/* cli/common/option_table.c: the table of all command-line options, in the order of --help. */
 #include "cli/common/arguments.h"
 
 #define ON(name) (1u << CR_CMD_##name)

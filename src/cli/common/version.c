@@ -1,4 +1,4 @@
-/* cli/version.c: the text of `cresnet --version`: build options, versions of libraries, devices. */
+/* cli/common/version.c: the text of `cresnet --version`: build options, versions of libraries, devices. */
 #include "cli/common/command.h"
 #include "device/device.h"
 

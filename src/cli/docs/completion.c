@@ -38,7 +38,7 @@ static bool add_option_words(struct cr_text *out, const struct cr_cli_option *o)
     return any;
 }
 
-/* Whether the value may also be a file ("auto|PATH"). */
+/* Returns whether the value may also be a file ("auto|PATH"). */
 static bool takes_file(const struct cr_cli_option *o) {
     return strchr(o->value, '|') && isupper((unsigned char)o->value[strlen(o->value) - 1]);
 }

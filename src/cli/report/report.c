@@ -10,7 +10,7 @@
 
 /* ---- the run ---- */
 
-/* Whether a folder holds a regular file of this name. */
+/* Returns whether a folder holds a regular file of this name. */
 static bool has_file(const char *dir, const char *name) {
     char        path[CR_PATH_MAX];
     struct stat st;

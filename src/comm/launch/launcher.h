@@ -26,8 +26,8 @@ struct cr_ranks {
     int             signal; /* parent: the signal that ended the run regularly; 0 if none */
 };
 
-/* Forks the ranks or joins the launcher's. Returns in each rank with an open comm. In the parent it returns after all
- * ranks have ended, with `parent` set and the result of the run as its status. */
+/* Forks the ranks, or joins the ranks that a launcher has started. Returns in each rank with an open comm. In the
+ * parent it returns after all ranks have ended, with `parent` set and the result of the run as its status. */
 CR_MUST cr_status cr_ranks_open(const struct cr_ranks_request *request, const struct cr_config *config,
                                 struct cr_ranks *out);
 /* Ends a rank whose run returned `status`: reports an error to the other ranks and closes the comm. Returns the status;

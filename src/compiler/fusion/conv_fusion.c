@@ -34,7 +34,7 @@ static void add_half_scale_bias(struct cr_conv_fusions *f, struct cr_fusion_cand
     if (s->half != CR_NONE && !is_accepted(f, cr_fused_finalize(f, s))) s->half = CR_NONE;
 }
 
-/* Is this form of scale_bias available, when there is a BN to fuse? */
+/* Returns whether this form of scale_bias is available, when there is a BN to fuse. */
 static bool is_bn_input_available(const struct cr_fusion_candidate *s, int input) {
     return input == CR_BN_INPUT_NONE || (s->owned && (input == CR_BN_INPUT_F32 || s->half != CR_NONE));
 }

@@ -97,8 +97,8 @@ CR_MUST cr_status cr_conv_fusions_choose(struct cr_conv_fusions *fusions);
 void              cr_conv_fusions_apply(struct cr_conv_fusions *fusions);
 void              cr_conv_fusions_close(struct cr_conv_fusions *fusions);
 
-/* Can candidate `first` take option a while its next candidate takes option b? The second function returns the edge
- * cost of the pair in picoseconds: the cost of the BN gradient between them. */
+/* The first function returns whether candidate `first` can take option a while its next candidate takes option b. The
+ * second function returns the edge cost of the pair in picoseconds: the cost of the BN gradient between them. */
 bool    cr_conv_fusion_fits(const struct cr_fusion_candidate *first, const struct cr_fusion_option *a,
                             const struct cr_fusion_option *b);
 int64_t cr_conv_fusion_edge_ps(const struct cr_fusion_candidate *first, const struct cr_fusion_option *a,
@@ -133,7 +133,7 @@ struct cr_op cr_fused_second_sums(const struct cr_conv_fusions *fusions, const s
 struct cr_op cr_unmasked_bn_grad_apply(const struct cr_conv_fusions *fusions, int apply);
 /* bn_apply that does not store its mask bits. */
 struct cr_op cr_unmasked_bn_apply(const struct cr_conv_fusions *fusions, const struct cr_fusion_candidate *s);
-/* Is the candidate's relu_grad the only reader of the mask bits of x? */
+/* Returns whether the candidate's relu_grad is the only reader of the mask bits of x. */
 bool cr_candidate_owns_mask_bits(const struct cr_conv_fusions *fusions, const struct cr_fusion_candidate *s);
 
 #endif

@@ -5,12 +5,12 @@ static const struct cr_op *op_at(const struct cr_conv_fusions *f, int index) {
     return cr_fuse_op(f->edit, index);
 }
 
-/* Is `tensor` available when op `index` starts? Inputs, parameters and results of earlier ops are. */
+/* Returns whether `tensor` is available when op `index` starts: an input, a parameter or a result of an earlier op. */
 static bool exists_before(const struct cr_conv_fusions *f, int tensor, int index) {
     return tensor >= 0 && f->edit->writer[tensor] < index;
 }
 
-/* Is `tensor` a transient with one writer and `reads` reading slots? */
+/* Returns whether `tensor` is a transient with one writer and `reads` reading slots. */
 static bool is_private(const struct cr_conv_fusions *f, int tensor, int reads) {
     return cr_edit_is_private(f->edit, tensor) && f->edit->writes[tensor] == 1 && f->edit->reads[tensor] == reads;
 }
@@ -136,7 +136,7 @@ static void match_bn_grad(const struct cr_conv_fusions *f, const struct cr_fusio
     match_gamma_beta(f, s, e);
 }
 
-/* Can all ops of the epilogue run at the place of dgrad? */
+/* Returns whether all ops of the epilogue can run at the place of dgrad. */
 static bool epilogue_can_move(const struct cr_conv_fusions *f, const struct cr_fusion_candidate *s) {
     const int moved[] = {s->epilogue.add, s->epilogue.relu, s->epilogue.sums};
     for (size_t i = 0; i < CR_COUNT(moved); i++)

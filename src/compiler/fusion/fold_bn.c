@@ -102,7 +102,8 @@ static int conv_before(const struct folder *f, int tensor, int root) {
     return conv != CR_NONE && is_folded(op_at(f, conv)) && cr_edit_can_move(&f->edit, conv, root) ? conv : CR_NONE;
 }
 
-/* Is the fused op no slower than the separate ops? A convolution with an add may take longer than a separate add. */
+/* Returns whether the fused op is no slower than the separate ops. A convolution with an add may take longer than a
+ * separate add. */
 static cr_status is_no_slower(struct folder *f, const struct cr_op *fused, const int *parts, int count,
                               bool *no_slower) {
     double separate_s = 0, fused_s = 0;

@@ -2,7 +2,7 @@
  *
  * A pattern is a function that looks at the op `root` and fuses it with its neighbours when
  *   - each tensor between them is a transient without another reader (backward ops included) and is not kept,
- *   - all ops are on one stream and no op between them changes what they read,
+ *   - all ops are on one stream and no op between them changes the tensors that they read,
  *   - the device has a kernel for the fused op.
  * It returns true when it has fused. Patterns match programs as the layers and cr_pass_grad emit them. Fusions that are
  * chosen by cost: compiler/fusion/conv_fusion.h. */
@@ -14,7 +14,7 @@
 
 typedef bool cr_fuse_pattern(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root);
 
-/* Does the device have a kernel for the op? */
+/* Returns whether the device has a kernel for the op. */
 bool cr_fuse_accepted(const struct cr_edit *edit, const struct cr_cost_model *cost_model, const struct cr_op *op);
 /* The op with this index; valid until the edit changes the program. */
 const struct cr_op *cr_fuse_op(const struct cr_edit *edit, int index);
@@ -23,7 +23,7 @@ bool                cr_fuse_same_stream(const struct cr_edit *edit, int a, int b
  * have any number of readers. */
 int cr_fuse_writer(const struct cr_edit *edit, int tensor, enum cr_op_kind kind);
 /* Adds a transient with the type and shape of the op's output `slot`, named <name of tensor like>.<suffix>. Returns its
- * id, or CR_NONE when memory is out. */
+ * id, or CR_NONE when an allocation fails. */
 int cr_fuse_output(struct cr_edit *edit, const struct cr_op *op, int slot, int like, const char *suffix);
 
 /* compiler/fusion/patterns_backward.c */

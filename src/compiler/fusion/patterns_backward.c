@@ -80,7 +80,8 @@ bool cr_fuse_block_mask(struct cr_edit *edit, const struct cr_cost_model *cost_m
 
 /* ---- the end of a residual block ---- */
 
-/* What one relu_grad can fuse: the add that writes its dy, and the gradient sums of the BNs that read its dx. */
+/* The ops that one relu_grad can fuse: the add that writes its dy, and the gradient sums of the BNs that read its
+ * dx. */
 struct block_end {
     int add, sums[2], count; /* op indices; CR_NONE: absent */
 };

@@ -21,7 +21,8 @@ static bool add_seconds(struct cr_edit *edit, const struct cr_cost_model *cost_m
     return edit->failure == CR_OK;
 }
 
-/* Is the fused op no slower? Without measured times the answer is yes, because the roofline ignores launch overhead. */
+/* Returns whether the fused op is no slower. Returns true without measured times, because the roofline ignores launch
+ * overhead. */
 static bool is_no_slower(struct cr_edit *edit, const struct cr_cost_model *cost_model, int producer, int root,
                          const struct cr_op *fused) {
     double separate_s = 0, fused_s = 0;

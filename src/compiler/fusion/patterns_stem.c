@@ -109,7 +109,7 @@ static bool find_stem(const struct cr_edit *edit, struct stem *s) {
     return w->dim[1] == WINDOW && w->dim[2] == WINDOW && w->dim[3] == 3;
 }
 
-/* Adds a transient named <of>.<suffix>; CR_NONE when memory is out (program->failed is set). */
+/* Adds a transient named <of>.<suffix>; CR_NONE when an allocation fails (program->failed is set). */
 static int add_transient(struct cr_program *p, const char *of, const char *suffix, enum cr_dtype dtype,
                          const int64_t dim[4]) {
     char name[256];

@@ -1,7 +1,8 @@
 /* compiler/fusion/sparsify.c: makes convolutions with pruned filters sparse where a sparse kernel is faster.
  *
- *     conv (w)     becomes     sparse_filter (w -> packed); conv (w, packed), with a sparsity pattern and a weight
- * format
+ *     conv (w)     becomes     sparse_filter (w -> packed); conv (w, packed)
+ *
+ * The new conv has a sparsity pattern and a weight format.
  *
  * The pass compares the cost of the dense convolution with the cost of each weight format that the device has for the
  * convolution. It keeps the dense kernel unless a sparse kernel is faster. A format whose estimate exceeds
@@ -116,8 +117,8 @@ static void sort_trials(const struct cr_program *p, const struct cr_cost_model *
     }
 }
 
-/* Is this format better than the best so far? Of equal times the lower number wins, so the result does not depend on
- * the order of the trials. */
+/* Returns whether this format is better than the best so far. For equal times the format with the lower number wins, so
+ * the result does not depend on the order of the trials. */
 static bool is_better(double seconds, int format, const struct cr_sparse_cost *c) {
     const int best_format = c->op.attr.conv.pattern.format;
     return !c->formats || seconds < c->sparse_s || (seconds <= c->sparse_s && format < best_format);

@@ -7,7 +7,8 @@
 /* No sparse kernel has been faster above this density. */
 #define CR_SPARSE_DENSITY_MAX 0.7
 
-/* Sum of the times of the priced ops: all dense, and each in its faster form; 0 when no times are measured. */
+/* Sums of times in seconds over the ops with a sparsity pattern: with every op dense, and with each op in its faster
+ * form. Both are 0 when no times are measured. */
 struct cr_sparse_gain {
     double dense_s, sparse_s;
 };

@@ -30,7 +30,7 @@ struct cr_tree_change {
     int64_t *where, was;
 };
 
-/* State of the search. The caller reads `total`, `failures` and `sections`; the rest is private. */
+/* State of the search. The caller reads `total`, `failures` and `sections`; all other members are private. */
 struct cr_tree {
     struct cr_tree_item   *item; /* [items], borrowed */
     int                    items, sections;

@@ -110,7 +110,8 @@ static void find_load(struct find *f) {
 
 /* ---- candidates ---- */
 
-/* Can the kernels read the tensor from host memory in each use from `late` on? Records these uses. */
+/* Returns whether the kernels can read the tensor from host memory in each use from `late` on, and records these uses.
+ */
 static bool record_readers(struct find *f, const struct cr_cost_model *cost_model, struct cr_offload_candidate *c) {
     const int first = f->readers;
     if (!cost_model->reads_host) return false;
@@ -153,7 +154,7 @@ static bool find_action(struct find *f, const struct cr_cost_model *cost_model, 
     return c->mappable || !c->mapped_only;
 }
 
-/* Is the tensor written more than once? A copy behind its first writer would be stale. */
+/* Returns whether the tensor is written more than once. A copy behind its first writer would be stale. */
 static bool is_written_again(const struct find *f, int t) {
     for (int k = f->begin[t] + 1; k < f->begin[t + 1]; k++) {
         int ids[CR_OP_IDS_MAX], n = cr_op_writes(&f->w->p->op[f->at[k]], ids);

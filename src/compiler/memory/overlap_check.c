@@ -54,7 +54,8 @@ static cr_status check_place(const struct check *c, int id, size_t alignment) {
     return CR_OK;
 }
 
-/* May output `id` reuse the storage of tensor `old`? Returns NULL, or what is wrong. */
+/* Checks that output `id` may reuse the storage of tensor `old`. Returns NULL, or a static text that names the
+ * error. */
 static const char *alias_fault(const struct check *c, int id, int old) {
     const struct cr_program *p = c->p;
     if (old < 0 || old >= p->tensors || old == id) return "no such tensor";

@@ -25,7 +25,7 @@ struct plan {
 
 /* ---- storage reuse in place ---- */
 
-/* Is `tensor` read only by slots whose storage the output may reuse? */
+/* Returns whether `tensor` is read only by slots whose storage the output may reuse. */
 static bool only_in_slots(const struct cr_op *op, int tensor, unsigned slots) {
     for (int s = 0; s < cr_op_info(op->kind)->ins; s++)
         if (op->in[s] == tensor && !(slots >> s & 1)) return false;
@@ -40,8 +40,8 @@ static bool may_reuse(const struct plan *w, int index, int out, int in, unsigned
     return only_in_slots(&p->op[index], in, slots);
 }
 
-/* Of several inputs the output reuses the one that was written last. The memory of the older input then becomes free.
- */
+/* When several inputs are possible, the output reuses the input that was written last. The memory of the older input
+ * then becomes free. */
 static void reuse_storage(struct plan *w, int index, int slot) {
     const struct cr_op *op    = &w->p->op[index];
     unsigned            slots = cr_op_inplace(op->kind, slot);

@@ -192,8 +192,8 @@ static bool overlaps(const struct cr_program *p, int a, int b) {
     return s->region == t->region && s->offset < t->offset + t->bytes && t->offset < s->offset + s->bytes;
 }
 
-/* Does an op between `from` and `to` write bytes of `tensor`? A transient has one writer, except tensors that several
- * ops accumulate into. */
+/* Returns whether an op between `from` and `to` writes bytes of `tensor`. A transient has one writer, except tensors
+ * that several ops accumulate into. */
 static bool written_between(const struct recompute *f, int tensor, int from, int to) {
     if (in_pool(f, tensor)) return f->writers[tensor] > 1;
     for (int k = 0; k < f->writes; k++)

@@ -23,7 +23,7 @@ void              cr_edit_close(struct cr_edit *edit);
 void              cr_edit_remove(struct cr_edit *edit, int op);
 void              cr_edit_replace(struct cr_edit *edit, int op, const struct cr_op *fresh);
 /* Adds a transient. finish drops it when no op reads or writes it, so a caller may add one to query the device about an
- * op. Returns its id; CR_NONE when memory is out, an error that finish reports. */
+ * op. Returns its id; CR_NONE when an allocation fails; finish then returns CR_ERR_MEMORY. */
 int cr_edit_tensor(struct cr_edit *edit, const char *name, enum cr_dtype dtype, const int64_t dim[4]);
 /* Removes the marked ops, and the POOL tensors that no op uses. Returns `failure` or CR_ERR_MEMORY. */
 CR_MUST cr_status cr_edit_finish(struct cr_edit *edit);
@@ -33,12 +33,12 @@ CR_MUST cr_status cr_edit_finish(struct cr_edit *edit);
 int cr_edit_private_writer(const struct cr_edit *edit, int tensor, enum cr_op_kind kind);
 /* Index of the first op behind `from` that reads `tensor`; CR_NONE: none. */
 int cr_edit_next_reader(const struct cr_edit *edit, int tensor, int from);
-/* Is the tensor a transient that only this program reads? */
+/* Returns whether the tensor is a transient that only this program reads. */
 bool cr_edit_is_private(const struct cr_edit *edit, int tensor);
-/* Can op `from` run at the later place `to`? True when no op between them writes what `from` reads. */
+/* Returns whether op `from` can run at the later place `to`: no op between them writes a tensor that `from` reads. */
 bool cr_edit_can_move(const struct cr_edit *edit, int from, int to);
-/* Can op `from` run directly behind the earlier op `to`? True when no op between them writes what `from` reads, or
- * reads or writes what `from` writes. */
+/* Returns whether op `from` can run directly after the earlier op `to`: no op between them writes a tensor that `from`
+ * reads, or reads or writes a tensor that `from` writes. */
 bool cr_edit_can_move_up(const struct cr_edit *edit, int from, int to);
 
 #endif

@@ -27,7 +27,7 @@ static bool shares_bytes(const struct cr_program *p, int tensor, size_t begin, s
     return t->region == CR_REGION_STORE && t->offset < end && begin < t->offset + t->bytes;
 }
 
-/* Does the program read gradients? Micro-batches before the last only accumulate them. */
+/* Returns whether the program reads gradients. Micro-batches before the last only accumulate them. */
 static bool uses_gradients(const struct cr_program *p) {
     const size_t begin = cr_param_store_buffer_offset(p->store, CR_BUFFER_GRAD),
                  end   = begin + cr_param_store_buffer_bytes(p->store, CR_BUFFER_GRAD);

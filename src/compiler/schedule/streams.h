@@ -12,7 +12,7 @@ struct cr_clock {
     int done[CR_STREAMS]; /* op index; -1: none */
 };
 
-/* Is op `op` of stream `stream` complete when the op with this clock starts? */
+/* Returns whether op `op` of stream `stream` is complete when the op with this clock starts. */
 static inline bool cr_clock_covers(const struct cr_clock *clock, enum cr_stream stream, int op) {
     return op <= clock->done[stream];
 }

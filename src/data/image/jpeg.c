@@ -163,7 +163,7 @@ static void jpeg_read_rows(struct jpeg_decompress_struct *jpeg, int rows, uint8_
     }
 }
 
-/* Decodes the rest of the image only to find damage: all rows but the last without producing pixels. */
+/* Decodes the remaining rows only to find damage. All rows except the last are decoded without producing pixels. */
 static void jpeg_read_rest(struct jpeg_decompress_struct *jpeg, uint8_t *row, uint8_t *cmyk_row) {
     int left = (int)(jpeg->output_height - jpeg->output_scanline);
     if (left == 0 || jpeg_has_multiple_scans(jpeg))

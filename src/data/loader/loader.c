@@ -236,7 +236,7 @@ static void fill_inline(struct cr_loader *loader, struct slot *slot) {
     }
 }
 
-/* Is the slot complete, or will no worker continue it? */
+/* Returns whether the slot is complete, or no worker will continue it. */
 static bool is_finished(const struct cr_loader *loader, const struct slot *slot) {
     if (slot->seq != loader->next_out) return false;
     return slot->done == slot->claimed && (slot->claimed == loader->options.batch || loader->failed);

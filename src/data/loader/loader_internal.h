@@ -60,7 +60,7 @@ struct cr_loader {
 
 /* The index of the first place of batch `index` in the order of its epoch. */
 int64_t cr_loader_first_place(const struct cr_loader *loader, int64_t index);
-/* Does batch `seq` exist? Training has no end; an evaluation ends with the images. */
+/* Returns whether batch `seq` exists. Training has no end; an evaluation ends with the images. */
 bool cr_loader_has_batch(const struct cr_loader *loader, int64_t seq);
 /* Assigns batch `seq` to a free slot and selects its samples. The caller holds the mutex. */
 void cr_loader_slot_open(struct cr_loader *loader, struct slot *slot, int64_t seq);

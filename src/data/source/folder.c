@@ -225,7 +225,7 @@ static int compare_hashes(const void *a, const void *b, void *names) {
     return compare_images(a, b, names);
 }
 
-/* Of the images from `first` on, all of one class, keeps those of the split. The `fraction` with the lowest hashes
+/* The images from `first` on belong to one class. Keeps the images of the split. The `fraction` with the lowest hashes
  * is held out: at least one image and never all; a single image stays in training. */
 static void keep_split(struct folder *folder, int64_t first, double fraction, enum cr_split split) {
     struct image_file *class = folder->images + first;

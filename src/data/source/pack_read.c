@@ -115,7 +115,7 @@ struct cr_pack_entry cr_pack_entry(const struct cr_pack *pack, int64_t image) {
                                   .crc    = load32(b + 24)};
 }
 
-/* Does the entry describe an image within the file, with a valid class and size? */
+/* Returns whether the entry describes an image within the file, with a valid class and size. */
 static bool is_valid(const struct cr_pack *pack, const struct cr_pack_entry *e) {
     if (e->offset > pack->size || e->bytes < 1 || e->bytes > IMAGE_BYTES_MAX || e->bytes > pack->size - e->offset)
         return false;

@@ -5,8 +5,8 @@
  * fails otherwise.
  *
  * Invariants
- *   - A kernel uses cr_cpu_threads(device) threads. Its results are bitwise identical for the same number of threads;
- *     those of a ref kernel for any number.
+ *   - A kernel uses cr_cpu_threads(device) threads. Its results are bitwise identical for the same number of threads.
+ *     The results of a ref kernel are bitwise identical for any number of threads.
  *   - Threads come from OpenMP. Without OpenMP the macros below are empty and everything runs on the caller's thread.
  */
 #ifndef CR_CPU_H

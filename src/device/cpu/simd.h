@@ -4,8 +4,9 @@
  * vectors.
  *   - C divides CR_STRIP (16, 32, 64): a strip holds several pixels, and per-channel values are repeated across it.
  *   - CR_STRIP divides C (128, 256, ...): a pixel is several strips.
- *   - Other C: a plain loop over the channels of one pixel. Each thread processes one contiguous range of rows. So
- *     results depend on the number of threads but not on timing. */
+ *   - Other C: a plain loop over the channels of one pixel.
+ * Each thread processes one contiguous part of the matrix. Results therefore depend on the number of threads but not on
+ * timing. */
 #ifndef CR_CPU_SIMD_H
 #define CR_CPU_SIMD_H
 

@@ -41,7 +41,7 @@ static size_t size_at(const struct finder *f, int i) {
     return f->trace->block[f->trace->event[i].block].size;
 }
 
-/* Are two events equal? The exact comparison behind the tokens. */
+/* Returns whether two events are equal. This is the exact comparison behind the tokens. */
 static bool same_event(const struct finder *f, int i, int j) {
     return f->trace->event[i].kind == f->trace->event[j].kind && distance(f, i) == distance(f, j) &&
            size_at(f, i) == size_at(f, j);
@@ -184,7 +184,7 @@ static void consider(struct finder *f, int start, int end, int period) {
     f->score = score;
 }
 
-/* Is the suffix at i less than the suffix at j > i? The end of the log is less than all tokens. */
+/* Returns whether the suffix at i is less than the suffix at j > i. The end of the log is less than all tokens. */
 static bool is_less(const struct finder *f, int i, int j, bool reversed) {
     const int k = common_after(f, i, j);
     if (j + k == f->n) return false;

@@ -63,8 +63,8 @@ static int block_at(const struct builder *b, int phase) {
     return event->kind == CR_TRACE_MALLOC && is_freed_inside(b, event->block) ? event->block : CR_NONE;
 }
 
-/* Is a cut before p better than a cut before q with equal live bytes? The best cut is at the end of the log if the
- * log ends with an iteration; otherwise a cut where the time increases is preferred. */
+/* Returns whether a cut before p is better than a cut before q with equal live bytes. The best cut is at the end of the
+ * log if the log ends with an iteration; otherwise a cut where the time increases is preferred. */
 static bool is_better_cut(const struct builder *b, int p, int q) {
     const int last = phase_of(b, b->loop.end);
     if (q == last) return false;

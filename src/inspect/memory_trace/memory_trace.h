@@ -59,8 +59,8 @@ CR_MUST cr_status cr_trace_find_loop(const struct cr_trace *trace, const char *n
 
 /* ---- lifetimes ---- */
 
-/* What ends a lifetime: the free, or the last read or write. A block without reads and writes lives from malloc to
- * free in both cases. */
+/* The event that ends a lifetime: the free, or the last read or write. A block without reads and writes lives from
+ * malloc to free in both cases. */
 enum cr_trace_by { CR_TRACE_BY_FREE, CR_TRACE_BY_USE };
 
 /* The lifetime of a block that each iteration allocates. lower and upper are steps of the iteration, half open, with

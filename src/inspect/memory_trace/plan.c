@@ -80,7 +80,7 @@ static bool wraps(const struct cr_trace_plan *plan, const struct cr_trace_interv
     return x->upper > plan->steps;
 }
 
-/* Do the lifetimes overlap, in one iteration or across iterations? */
+/* Returns whether the lifetimes overlap, in one iteration or across iterations. */
 static bool overlap(const struct cr_trace_plan *plan, const struct cr_trace_interval *x,
                     const struct cr_trace_interval *y) {
     if (x->copies > 1 || y->copies > 1) return true;
