@@ -16,7 +16,7 @@ static const struct cr_kernel *const *const tables[] = {cr_cuda_direct_kernels, 
 static const struct {
     int         table, format;
     const char *name;
-} names[] = {{0, 0, "plain"},
+} names[] = {{0, 0, "sell"},
              {0, 1, "direct 4x4/16"},
              {0, 14, "direct 1x1/8"},
              {1, 15, "mma_sp 1x4"},
@@ -42,9 +42,9 @@ static void formats_have_names(void) {
     int  count = 0;
     for (size_t i = 0; i < CR_COUNT(names); i++)
         for (const struct cr_kernel *const *kernel = tables[names[i].table]; *kernel; kernel++) {
-            const bool plain = strcmp((*kernel)->name, "cuda.sparse_sell") == 0;
+            const bool sell = strcmp((*kernel)->name, "cuda.sparse_sell") == 0;
             REQUIRE((*kernel)->algo_name);
-            if (plain && names[i].format) continue;
+            if (sell && names[i].format) continue;
             name_of(*kernel, names[i].format, name);
             CHECK_STR(name, names[i].name);
         }
