@@ -216,13 +216,14 @@ static cr_status read_text(struct reader *r, char *text, size_t length, bool *ot
 
 cr_status cr_cost_read_text(struct cr_cost_table *c, char *text, size_t length, enum cr_cost_source source,
                             const char **why, bool *other_device) {
-    struct reader   r      = {.table = c, .source = source};
-    const int       before = c->entries;
-    const cr_status status = (*other_device = false, read_text(&r, text, length, other_device));
-    *why                   = r.why;
+    struct reader r      = {.table = c, .source = source};
+    const int     before = c->entries;
+    *other_device        = false;
+    cr_status status     = read_text(&r, text, length, other_device);
+    *why                 = r.why;
     if (status == CR_OK && !r.why && r.missing) {
         *why = cr_arena_printf(&c->arena, "it names the kernel %s, which this version no longer has", r.missing);
-        if (!*why) return CR_NO_MEMORY(256);
+        if (!*why) status = CR_NO_MEMORY(256);
     }
     if (status != CR_OK || *why) cr_cost_cut(c, before);
     return status;
