@@ -147,6 +147,13 @@ add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:-lineinfo;-Xcompiler=-Wall,-Wext
 if(CRESNET_WERROR)
   add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Werror all-warnings>")
 endif()
+if(CRESNET_CUDA_UNOPTIMISED)
+  if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 13.0)
+    message(WARNING "CRESNET_CUDA_UNOPTIMISED needs CUDA 13.0 or later: the GPU code is optimised as usual")
+  else()
+    add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:--Ofast-compile=max>")
+  endif()
+endif()
 
 # cuda_sources_for(90a FILE...): compiles these files for one more architecture.
 function(cuda_sources_for arch)

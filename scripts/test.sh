@@ -9,7 +9,7 @@
 #                       Default: ../shared/data next to the tree, if it exists
 #   CRESNET_TEST_CIFAR  folder with CIFAR-10's binary files; unpacked from CRESNET_TEST_DATA if that has them compressed
 #   CRESNET_TEST_ONLY   plain, address or thread: only that one of the three runs
-#   CRESNET_TEST_ARCHS  CUDA architectures of the test build, such as "80-real;90-real;90-virtual" (default: 90-real on machines
+#   CRESNET_TEST_ARCHS  CUDA architectures of the test build, such as "80-real;90-real;90-virtual" (default: 80-real;90-real on machines
 #                       without a GPU, else those of a release build)
 #   CRESNET_TEST_CUDA   no: builds without CUDA, downloads nothing
 #   JOBS                number of parallel tests (2)
@@ -84,8 +84,11 @@ if [ "${CRESNET_TEST_ONLY:-plain}" = plain ]; then
     need_peers # the tests count what they skip
     if ! need_cuda; then skipped=$((skipped + 1))
     elif [ -n "${CRESNET_TEST_ARCHS:-}" ] || [ ! -e /dev/nvidia0 ]; then
-        # Without a GPU the CUDA code is only compiled. One architecture takes half the time of all three.
-        cuda_options="$cuda_options -DCMAKE_CUDA_ARCHITECTURES=${CRESNET_TEST_ARCHS:-90-real}"
+        cuda_options="$cuda_options -DCMAKE_CUDA_ARCHITECTURES=${CRESNET_TEST_ARCHS:-80-real;90-real}"
+    fi
+    # Without a GPU the CUDA code is only compiled: most of nvcc's optimisations would take minutes and be of no use.
+    if [ "${cuda_options#*=ON}" != "$cuda_options" ] && [ ! -e /dev/nvidia0 ]; then
+        cuda_options="$cuda_options -DCRESNET_CUDA_UNOPTIMISED=ON"
     fi
 fi
 suite plain "${cuda_options:-}"
