@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 /* Prints "cresnet train: message" on standard error. Each line of a list of errors gets the prefix. */
@@ -33,6 +34,16 @@ static int print_and_finish(const char *who, struct cr_text *text) {
     return finish(who, cr_cmd_print(text), 0);
 }
 
+/* SIGUSR1 asks a training for a checkpoint. It may come before cr_train has installed its handler, also while the program
+ * restarts: it is blocked from the first line of main, waits, and is delivered when cr_train unblocks it. Other commands
+ * do not use it. */
+static void block_save_signal(bool block) {
+    sigset_t usr1;
+    sigemptyset(&usr1);
+    sigaddset(&usr1, SIGUSR1);
+    sigprocmask(block ? SIG_BLOCK : SIG_UNBLOCK, &usr1, NULL);
+}
+
 static int run_command(enum cr_command_id id, int argc, char **argv) {
     char           who[64];
     struct cr_args args         = {0};
@@ -42,6 +53,7 @@ static int run_command(enum cr_command_id id, int argc, char **argv) {
     cr_status status = cr_args_parse(id, argc, argv, &args);
     if (status != CR_OK) return finish(who, status, 0);
     cr_log_quiet(cr_args_has(&args, CR_OPT_QUIET));
+    if (id != CR_CMD_TRAIN) block_save_signal(false);
     int code;
     if (cr_args_has(&args, CR_OPT_HELP)) {
         if (id == CR_CMD_HELP)
@@ -95,6 +107,22 @@ static int run_bare(int argc, char **argv) {
     return finish("cresnet", CR_FAIL(CR_ERR_USAGE, "unknown command %s; see cresnet help", word), 0);
 }
 
+/* Threads need a stack of some size, and so do the commands. Raises a smaller limit for this program and its threads,
+ * which takes effect when the program starts again; 1 when the limit cannot be raised. */
+static int need_stack(char **argv) {
+    const rlim_t  least = 1 << 20, usual = 8 << 20;
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_STACK, &limit) != 0 || limit.rlim_cur >= least) return 0;
+    if (limit.rlim_max < least) {
+        static const char text[] =
+            "cresnet: the limit of the stack is below 1 MiB; please set it to 8 MiB: ulimit -s 8192\n";
+        return write(STDERR_FILENO, text, sizeof text - 1) >= 0;
+    }
+    limit.rlim_cur = CR_MIN(limit.rlim_max, usual);
+    if (setrlimit(RLIMIT_STACK, &limit) == 0) execv("/proc/self/exe", argv);
+    return 0;
+}
+
 /* Restarts the program with a short spin time for OpenMP threads. By default, waiting threads of GCC's OpenMP spin for
  * longer than a time slice of the system, and two programs that share the cores slow each other down by a factor of
  * twenty. The library reads the limit from the environment before main, so the program has to start again. A program
@@ -110,6 +138,8 @@ static void limit_thread_spinning(char **argv) {
 }
 
 int main(int argc, char **argv) {
+    block_save_signal(true);
+    if (need_stack(argv)) return cr_status_exit(CR_ERR_MEMORY);
     limit_thread_spinning(argv);
     signal(SIGPIPE, SIG_IGN); /* writing to a closed pipe is an error and must not kill a training run */
     signal(SIGXFSZ, SIG_IGN); /* the same for a file at its size limit (ulimit -f) */

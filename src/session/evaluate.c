@@ -1,6 +1,8 @@
 /* session/evaluate.c: evaluates a dataset with the evaluation program. See session/session.h. */
 #include "session/session.h"
 
+#include <math.h>
+
 static cr_status add_result(struct cr_session *s, int64_t run, struct cr_scores *out) {
     struct cr_exec_result r;
     CR_TRY(cr_exec_result(s->eval_exec, run, &r));
@@ -113,6 +115,11 @@ cr_status cr_session_evaluate_each(struct cr_session *s, const struct cr_dataset
     cr_loader_close(loader);
     if (status == CR_OK && scores.images == 0)
         status = CR_FAIL(CR_ERR_FORMAT, "no image of the evaluation could be read");
+    if (status == CR_OK && !isfinite(scores.loss_sum))
+        status = CR_FAIL(CR_ERR_NUMERIC,
+                         "the loss of the evaluation is not finite: the network's outputs overflow "
+                         "with these weights%s",
+                         s->model.real == CR_F16 ? "; please try train.precision = bf16 or fp32" : "");
     if (status == CR_OK) *out = scores;
     return status;
 }

@@ -22,6 +22,12 @@ static void top_classes(const float *logits, int classes, struct cr_prediction *
     }
 }
 
+static bool all_finite(const float *logits, int classes) {
+    bool finite = true;
+    for (int k = 0; k < classes; k++) finite &= isfinite(logits[k]) != 0;
+    return finite;
+}
+
 /* The type of the logits in the program may be f16 or bf16. */
 cr_status cr_session_logits(struct cr_session *s, void *raw, float *logits) {
     const struct cr_tensor *t = &s->eval.tensor[s->eval.logits];
@@ -62,6 +68,10 @@ cr_status cr_session_predict(struct cr_session *s, const char *const *paths, int
         CR_TRY_OUT(cr_exec_feed(s->eval_exec, images, NULL, NULL));
         CR_TRY_OUT(cr_exec_run(s->eval_exec, &step));
         CR_TRY_OUT(cr_session_logits(s, raw, logits));
+        for (int i = 0; i < n; i++)
+            if (!*out[first + i].error && !all_finite(logits + (size_t)i * (size_t)classes, classes))
+                CR_FAIL_OUT(CR_ERR_NUMERIC, "%s: the network's output is not finite with these weights",
+                            paths[first + i]);
         for (int i = 0; i < n; i++)
             if (!*out[first + i].error) top_classes(logits + (size_t)i * (size_t)classes, classes, &out[first + i]);
     }

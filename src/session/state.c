@@ -221,6 +221,44 @@ static cr_status choose_head(const struct cr_session *s, struct cr_st_file *file
     return CR_OK;
 }
 
+/* Passes values on to the parameter store and remembers the first tensor with NaN or infinite values. */
+struct finite_io {
+    struct cr_ckpt_io below;
+    uint64_t          address; /* of that tensor */
+    bool              found;
+};
+
+static bool all_finite(const void *values, size_t count) {
+    const uint32_t  exponent = 0x7f800000; /* of binary32; all bits are set in NaN and infinite values */
+    const uint32_t *bits     = values;
+    bool            finite   = true;
+    for (size_t i = 0; i < count; i++) finite &= (bits[i] & exponent) != exponent;
+    return finite;
+}
+
+static cr_status finite_put(void *self, uint64_t address, uint64_t offset, const void *host, size_t bytes) {
+    struct finite_io *io = self;
+    if (!io->found && address != CR_STATE_DISCARD_ADDRESS && !all_finite(host, bytes / sizeof(float))) {
+        io->found   = true;
+        io->address = address;
+    }
+    return io->below.put(io->below.self, address, offset, host, bytes);
+}
+
+static cr_status fail_not_finite(const struct cr_session *s, const char *path, uint64_t address) {
+    struct cr_arena      arena = {0};
+    struct cr_state_list list  = {0};
+    const char          *name  = "a tensor";
+    cr_status            status;
+    CR_TRY_OUT(cr_state_model_list(&s->model.store, &arena, &list));
+    for (int i = 0; i < list.count; i++)
+        if (list.tensor[i].address == address) name = list.tensor[i].name;
+    CR_FAIL_OUT(CR_ERR_NUMERIC, "%s: %s has NaN or infinite values; please choose another checkpoint", path, name);
+out:
+    cr_arena_free(&arena);
+    return status;
+}
+
 cr_status cr_session_load_weights(struct cr_session *s, const char *given, bool exact) {
     struct cr_arena         arena = {0};
     struct cr_state_list    list;
@@ -229,7 +267,8 @@ cr_status cr_session_load_weights(struct cr_session *s, const char *given, bool 
     char                   *path       = NULL;
     bool                    fresh_head = false, parts;
     cr_status               status     = CR_OK;
-    const struct cr_ckpt_io io         = cr_state_io(s);
+    struct finite_io        finite     = {.below = cr_state_io(s)};
+    const struct cr_ckpt_io io         = {&finite, NULL, finite_put};
     CR_TRY_OUT(cr_ckpt_model_path(given, &path));
     CR_TRY_OUT(cr_ckpt_open_weights(path, &file));
     CR_TRY_OUT(choose_head(s, file, path, exact, &fresh_head));
@@ -243,6 +282,7 @@ cr_status cr_session_load_weights(struct cr_session *s, const char *given, bool 
                             &io));
     CR_TRY_OUT(cr_state_sparse_put(&sparse, file, &io));
     CR_TRY_OUT(cr_state_sparse_put_mask(&sparse, s));
+    if (finite.found) CR_TRY_OUT(fail_not_finite(s, path, finite.address));
 out:
     cr_state_sparse_close(&sparse);
     cr_st_close(file);

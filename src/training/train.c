@@ -35,20 +35,28 @@ struct old_handlers {
     struct sigaction on_int, on_term, on_usr1;
 };
 
-static void handlers_install(struct old_handlers *old) {
-    struct sigaction stop = {.sa_handler = on_stop, .sa_flags = SA_RESTART},
-                     save = {.sa_handler = on_save, .sa_flags = SA_RESTART};
-    stop_signal           = 0;
-    save_requested        = 0;
-    sigaction(SIGINT, &stop, &old->on_int);
-    sigaction(SIGTERM, &stop, &old->on_term);
+/* Before the run is opened: SIGUSR1 must never end the program. main blocks it until here, so that an early one waits. */
+static void save_handler_install(struct old_handlers *old) {
+    struct sigaction save = {.sa_handler = on_save, .sa_flags = SA_RESTART};
+    sigset_t         usr1;
+    save_requested = 0;
     sigaction(SIGUSR1, &save, &old->on_usr1);
+    sigemptyset(&usr1);
+    sigaddset(&usr1, SIGUSR1);
+    sigprocmask(SIG_UNBLOCK, &usr1, NULL);
 }
 
-static void handlers_restore(const struct old_handlers *old) {
+/* After the run is opened: until then SIGINT and SIGTERM end the program at once, because there is nothing to save. */
+static void stop_handlers_install(struct old_handlers *old) {
+    struct sigaction stop = {.sa_handler = on_stop, .sa_flags = SA_RESTART};
+    stop_signal           = 0;
+    sigaction(SIGINT, &stop, &old->on_int);
+    sigaction(SIGTERM, &stop, &old->on_term);
+}
+
+static void stop_handlers_restore(const struct old_handlers *old) {
     sigaction(SIGINT, &old->on_int, NULL);
     sigaction(SIGTERM, &old->on_term, NULL);
-    sigaction(SIGUSR1, &old->on_usr1, NULL);
 }
 
 /* ---- one update ---- */
@@ -177,6 +185,18 @@ static cr_status skip_leftover(struct cr_run *run, const struct cr_loader_option
 
 /* ---- after an update ---- */
 
+/* A signal received by any rank takes effect on all ranks after the same step. Signals that arrive later are handled
+ * after the next step, so that a run never ends without saving. */
+static cr_status poll_signals(const struct cr_run *run, struct loop_state *state, bool *save_now) {
+    uint32_t mine  = save_requested ? CR_REQUEST_SAVE : 0, all;
+    save_requested = 0;
+    if (stop_signal) mine |= stop_signal == SIGINT ? CR_REQUEST_INT : CR_REQUEST_TERM;
+    CR_TRY(cr_comm_vote(run->comm, mine, &all));
+    *save_now = all & CR_REQUEST_SAVE;
+    if (all & CR_REQUEST_STOP) state->ended_by = all & CR_REQUEST_TERM ? SIGTERM : SIGINT;
+    return CR_OK;
+}
+
 /* Saves and evaluates after an update when either is due. The checkpoint comes first, so that an interrupted evaluation
  * loses nothing. `stopping`: a signal ends the run after this step. *saved: this step is on disk. */
 static cr_status after_step(struct cr_run *run, struct loop_state *state, struct cr_best *best, bool save_now,
@@ -196,25 +216,11 @@ static cr_status after_step(struct cr_run *run, struct loop_state *state, struct
     CR_TRY(cr_run_save(run, report)); /* also before an evaluation, because `best` must point to a checkpoint */
     cr_status status = eval_due ? cr_run_evaluate(run, report, &stop_signal, best) : CR_OK;
     if (status == CR_OK || status == CR_ERR_INTERRUPTED) CR_TRY(cr_state_running_own(&run->session));
-    if (status == CR_ERR_INTERRUPTED) { /* the same on all ranks */
-        status          = CR_OK;
-        state->ended_by = stop_signal ? stop_signal : SIGTERM;
-    }
+    if (status == CR_ERR_INTERRUPTED) /* the same on all ranks, but only one of them knows the signal */
+        status = poll_signals(run, state, &save_now);
     if (cr_comm_size(run->comm) == 1 && stop_signal) state->ended_by = stop_signal;
     cr_report_resume_clock(report, cr_loader_wait_ns(run->loader));
     return status;
-}
-
-/* A signal received by any rank takes effect on all ranks after the same step. Signals that arrive later are handled
- * after the next step, so that a run never ends without saving. */
-static cr_status poll_signals(const struct cr_run *run, struct loop_state *state, bool *save_now) {
-    uint32_t mine  = save_requested ? CR_REQUEST_SAVE : 0, all;
-    save_requested = 0;
-    if (stop_signal) mine |= stop_signal == SIGINT ? CR_REQUEST_INT : CR_REQUEST_TERM;
-    CR_TRY(cr_comm_vote(run->comm, mine, &all));
-    *save_now = all & CR_REQUEST_SAVE;
-    if (all & CR_REQUEST_STOP) state->ended_by = all & CR_REQUEST_TERM ? SIGTERM : SIGINT;
-    return CR_OK;
 }
 
 /* Prunes when [prune] is due at this step, before the step's checkpoint is written. */
@@ -290,8 +296,13 @@ cr_status cr_train(const struct cr_config *config, const struct cr_train_options
     *signal_taken              = 0;
     if (cr_comm_rank(options->comm) > 0)
         cr_log_quiet(true); /* only rank 0 logs information; every rank logs warnings */
-    CR_TRY(cr_run_open(config, options, &run));
-    handlers_install(&old);
+    save_handler_install(&old);
+    status = cr_run_open(config, options, &run);
+    if (status != CR_OK) {
+        sigaction(SIGUSR1, &old.on_usr1, NULL);
+        return status;
+    }
+    stop_handlers_install(&old);
     log_setup(&run);
     if (run.at.step >= run.total_steps) {
         cr_log(CR_LOG_INFO,
@@ -325,7 +336,8 @@ out:
     if (status != CR_OK)
         cr_comm_abort(options->comm,
                       cr_error_message()); /* before this rank closes anything that other ranks wait for */
-    handlers_restore(&old);
+    stop_handlers_restore(&old);
+    sigaction(SIGUSR1, &old.on_usr1, NULL);
     cr_report_close(report);
     cr_run_close(&run);
     return status;

@@ -234,7 +234,8 @@ static cr_status run_config(struct cr_init_bench *b, const struct cr_args *args,
     one.operand += operand;
     one.operands = 1;
     CR_TRY_OUT(cr_cmd_config(&one, &s.config));
-    s.name = s.config.name;
+    /* The file's name would be wrong after an override of the architecture. */
+    s.name = s.config.model.arch == CR_ARCH_CUSTOM ? s.config.name : cr_word_arch(s.config.model.arch);
     CR_TRY_OUT(run_net(b, &s));
 out:
     net_close(&s);

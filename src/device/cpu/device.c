@@ -25,16 +25,44 @@ static bool cpu_available(const char **why) {
     return true;
 }
 
+#ifdef _OPENMP
+enum { THREADS_PER_CORE_MAX = 4, THREADS_ANYWHERE = 16 };
+
+/* OpenMP may start fewer threads than a parallel region asks for: OMP_THREAD_LIMIT, OMP_DYNAMIC and
+ * OMP_MAX_ACTIVE_LEVELS limit them. oneDNN's kernels wait for every thread that they asked for, for ever. This function
+ * returns the number of threads that really run. */
+static int threads_granted(int wanted) {
+    int granted = 1;
+    omp_set_dynamic(0);
+    if (omp_get_max_active_levels() < 1) omp_set_max_active_levels(1);
+#pragma omp parallel num_threads(wanted)
+    {
+#pragma omp single
+        granted = omp_get_num_threads();
+    }
+    return granted;
+}
+
 /* By default the ranks of one host divide its cores among them. */
 static int count_threads(const struct cr_device_options *options) {
-#ifdef _OPENMP
-    const int ranks = options->comm ? cr_comm_rank_info(options->comm, cr_comm_rank(options->comm))->local_size : 1;
-    return options->threads > 0 ? options->threads : CR_MAX(omp_get_max_threads() / CR_MAX(ranks, 1), 1);
+    const int  ranks  = options->comm ? cr_comm_rank_info(options->comm, cr_comm_rank(options->comm))->local_size : 1;
+    const long cores  = CR_MAX(sysconf(_SC_NPROCESSORS_ONLN), 1);
+    const int  most   = (int)CR_MAX(cores * THREADS_PER_CORE_MAX, THREADS_ANYWHERE);
+    const int  asked  = options->threads > 0 ? options->threads : CR_MAX(omp_get_max_threads() / CR_MAX(ranks, 1), 1);
+    const int  wanted = CR_MIN(asked, most), granted = threads_granted(wanted);
+    if (wanted < asked)
+        cr_log(CR_LOG_WARN, "%d threads instead of %d: this machine has %ld cores", wanted, asked, cores);
+    if (granted < wanted)
+        cr_log(CR_LOG_WARN, "%d thread%s instead of %d: OpenMP grants no more (OMP_THREAD_LIMIT)", granted,
+               granted == 1 ? "" : "s", wanted);
+    return granted;
+}
 #else
+static int count_threads(const struct cr_device_options *options) {
     (void)options;
     return 1;
-#endif
 }
+#endif
 
 static void describe(struct cpu_device *device) {
     struct cr_device_caps *caps = &device->base.caps;
@@ -65,8 +93,7 @@ static cr_status cpu_open(const struct cr_device_options *options, struct cr_dev
     device->base.options = *options;
     device->threads      = count_threads(options);
 #ifdef _OPENMP
-    if (options->threads > 0 || options->comm)
-        omp_set_num_threads(device->threads); /* oneDNN takes the number of threads from OpenMP */
+    omp_set_num_threads(device->threads); /* oneDNN takes the number of threads from OpenMP */
 #endif
     cr_cpu_collect_kernels(device);
     device->base.backend = &cr_backend_cpu;

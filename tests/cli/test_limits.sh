@@ -1,0 +1,125 @@
+#!/usr/bin/env bash
+# test_limits.sh: limits on threads and stack, early signals, signals to one of several ranks, and values that are not finite. Every
+# command ends in time with one clear message. Ends with "N passed, N failed, N skipped".
+. "$(dirname "$0")/../harness/support.sh"
+
+{ tiny_model; cat; } >net.ini <<'INI'
+[data]
+kind = synthetic
+image_size = 16
+train_images = 64
+val_images = 16
+workers = 1
+
+[train]
+batch = 8
+epochs = 1
+steps = 2
+save_every = 2
+device = cpu
+INI
+train() { timeout 60 "$bin" train net.ini "$@"; }
+
+# ---- threads ----
+
+# oneDNN's kernels wait for every thread that they ask for: they must ask for as many as OpenMP grants.
+for limit in OMP_THREAD_LIMIT=1 OMP_DYNAMIC=true OMP_MAX_ACTIVE_LEVELS=0 OMP_NUM_THREADS=100000; do
+    said=$(env OMP_NUM_THREADS=2 "$limit" bash -c 'timeout 60 "$@"' - "$bin" train net.ini -o "$work/limit" 2>&1)
+    is "$limit: exit code of $said" $? 0
+    rm -rf limit
+done
+if "$bin" --version | grep -q 'OpenMP'; then
+    said=$(OMP_THREAD_LIMIT=1 OMP_NUM_THREADS=2 train -o "$work/limit" 2>&1)
+    has "the number of threads is said" "$said" "1 thread instead of 2"
+    rm -rf limit
+fi
+
+# ---- stack ----
+
+said=$(ulimit -s 32; train -o "$work/stack" 2>&1)
+is "a stack of 32 KiB: exit code" $? 1
+is "a stack of 32 KiB: message" "$said" "cresnet: the limit of the stack is below 1 MiB; please set it to 8 MiB: ulimit -s 8192"
+said=$(ulimit -S -s 64; train -o "$work/stack" 2>&1)
+is "a soft limit is raised: exit code of $said" $? 0
+
+# ---- signals ----
+
+# As soon as the program itself runs, SIGUSR1 is blocked or handled.
+"$bin" train net.ini -o "$work/early" train.epochs=100 train.steps=200 train.save_every=100000 train.eval_every=0 >early.txt 2>&1 &
+pid=$!
+until [ "$(readlink "/proc/$pid/exe")" = "$(readlink -f "$bin")" ] &&
+    awk '/^Sig(Blk|Cgt)/ { print $2 }' "/proc/$pid/status" | grep -q '[2367abef]..$'; do
+    kill -0 $pid 2>/dev/null || break
+done
+kill -USR1 $pid
+wait $pid
+is "an early SIGUSR1: exit code" $? 0
+is "an early SIGUSR1 saves once more than at the end" "$(grep -c "^saved step" early.txt)" 2
+
+# Rank 0 alone is interrupted, during an evaluation.
+"$bin" train net.ini -o "$work/ranks" --ranks 2 train.steps=100000 train.epochs=100000 train.save_every=1000000 \
+    train.eval_every=1 data.val_images=20000 >ranks.txt 2>&1 &
+pid=$!
+for _ in $(seq 200); do
+    grep -q 'saved step' ranks.txt && break
+    sleep 0.1
+done
+kill -INT "$(pgrep -P $pid | head -1)"
+wait $pid
+is "SIGINT to rank 0 of 2: exit code" $? 130
+
+# ---- values that are not finite ----
+
+python3 - "$work/early/last/model.safetensors" nan.safetensors conv1.weight nan <<'PY'
+import json, struct, sys
+source, target, name, value = sys.argv[1:]
+data = bytearray(open(source, "rb").read())
+length = struct.unpack("<Q", data[:8])[0]
+begin = json.loads(data[8:8 + length])[name]["data_offsets"][0]
+struct.pack_into("<f", data, 8 + length + begin, float(value))
+open(target, "wb").write(data)
+PY
+cp -a early damaged
+for step in damaged/step-*; do cp nan.safetensors "$step/model.safetensors"; done
+for command in "eval net.ini --weights nan.safetensors" "eval damaged" "prune damaged --sparsity 0.5 -o pruned"; do
+    # shellcheck disable=SC2086
+    said=$("$bin" $command 2>&1)
+    is "NaN weights, $command: exit code of $said" $? 1
+    has "NaN weights, $command: names the tensor" "$said" "conv1.weight has NaN or infinite values"
+done
+png_image() { # FILE
+    python3 - "$1" <<'PY'
+import struct, sys, zlib
+def chunk(kind, data): return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+rows = b"".join(b"\0" + bytes([40 * y % 256, 9, 200] * 16) for y in range(16))
+open(sys.argv[1], "wb").write(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 16, 16, 8, 2, 0, 0, 0))
+                              + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+PY
+}
+png_image a.png
+said=$("$bin" predict net.ini --weights nan.safetensors a.png 2>&1)
+is "NaN weights, predict: exit code of $said" $? 1
+case $said in *%*) fail "NaN weights, predict prints a probability: $said" ;; *) pass ;; esac
+
+# Finite weights whose outputs overflow.
+python3 - "$work/early/last/model.safetensors" huge.safetensors <<'PY'
+import json, struct, sys
+data = bytearray(open(sys.argv[1], "rb").read())
+length = struct.unpack("<Q", data[:8])[0]
+begin, end = json.loads(data[8:8 + length])["fc.weight"]["data_offsets"]
+for at in range(begin, end, 4): struct.pack_into("<f", data, 8 + length + at, 3e38)
+open(sys.argv[2], "wb").write(data)
+PY
+said=$("$bin" eval net.ini --weights huge.safetensors 2>&1)
+is "outputs overflow, eval: exit code of $said" $? 1
+has "outputs overflow, eval: message" "$said" "not finite"
+said=$("$bin" predict net.ini --weights huge.safetensors a.png --json 2>&1)
+is "outputs overflow, predict: exit code of $said" $? 1
+has "outputs overflow, predict: message" "$said" "not finite"
+
+# ---- titles ----
+
+printf '[model]\narch = resnet18\nclasses = 10\n[data]\nkind = synthetic\n' >r18.ini
+said=$("$bin" bench init r18.ini model.arch=resnet34 --steps 1 2>&1)
+has "bench init names the architecture" "$said" "resnet34:"
+sum_up
