@@ -217,12 +217,14 @@ static cr_status poll_signals(const struct cr_run *run, struct loop_state *state
     return CR_OK;
 }
 
-/* Prunes when [prune] is due at this step, before the step's checkpoint is written. */
-static cr_status prune(struct cr_run *run, struct loop_state *state) {
+/* Prunes when [prune] is due at this step, before the step's checkpoint is written. Earlier checkpoints have fewer
+ * pruned weights, so their accuracy does not count for `best` any more. */
+static cr_status prune(struct cr_run *run, struct loop_state *state, struct cr_best *best) {
     double fraction;
     if (!run->prune.layers || !cr_prune_due(&run->config, run->at.step, run->at.steps_per_epoch, &fraction))
         return CR_OK;
     CR_TRY(collect(run, state));
+    best->top1 = -1;
     return cr_run_prune(run, fraction, state->report);
 }
 
@@ -259,12 +261,12 @@ static cr_status loop(struct cr_run *run, struct cr_report *report, int *ended_b
                                             .drop_last = run->config.data.drop_last,
                                             .ranks     = cr_comm_size(run->comm)};
     struct loop_state              state = {.report = report};
-    if (!run->from) CR_TRY(prune(run, &state));
+    if (!run->from) CR_TRY(prune(run, &state, &best));
     cr_report_resume_clock(report, 0);
     while (run->at.step < run->total_steps && !state.ended_by) {
         bool saved, save_now;
         CR_TRY(train_step(run, &state));
-        CR_TRY(prune(run, &state));
+        CR_TRY(prune(run, &state, &best));
         CR_TRY(poll_signals(run, &state, &save_now));
         CR_TRY(after_step(run, &state, &best, save_now, &saved));
         bool more = run->at.step < run->total_steps && !state.ended_by;

@@ -118,13 +118,13 @@ want=$(sed -n 's/.*"ema_correct":\([0-9]*\).*/\1/p' M/log.jsonl | tail -1)
 run eval M --ema --json; is "eval --ema" "$(field correct) $(field weights)" "$want M/step-6/ema.safetensors"
 loss=$(field loss)
 run eval M/last/ema.safetensors --json; is "eval of ema.safetensors" "$(field loss)" "$loss"
-run eval M --json; expect "eval of a run with averages names them" 0 "--ema"
-is "eval takes the weights" "$(field weights)" M/step-6
+run eval M --json; is "eval takes the averages" "$(field loss) $(field weights)" "$loss M/step-6/ema.safetensors"
+run eval M --no-ema --json; is "eval --no-ema takes the weights" "$(field weights)" M/step-6
 holds "which score otherwise" [ "$(field loss)" != "$loss" ]
 run export M --ema -o averages.safetensors; expect "export --ema" 0
 run eval tiny.ini $shapes --weights averages.safetensors --json; is "exported averages" "$(field loss)" "$loss"
 run export M --ema --onnx averages.onnx; expect "export --ema --onnx" 0
-run export M --onnx weights.onnx; holds "averages are another network" eval '! cmp -s averages.onnx weights.onnx'
+run export M --no-ema --onnx weights.onnx; holds "averages are another network" eval '! cmp -s averages.onnx weights.onnx'
 run predict M/last/ema.safetensors $images; expect "predict with averages" 0 "circle"
 run prune M --ema --sparsity 0.5 -o half; expect "prune --ema" 0
 run eval S --ema; expect "--ema without averages" 2 "ema.safetensors" "ema.decay"

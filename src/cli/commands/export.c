@@ -9,19 +9,12 @@
 /* ---- weights ---- */
 
 static cr_status export_weights(const struct cr_args *args, const char *file) {
-    struct cr_cmd_source source = {0};
-    char                *path   = NULL, ema[CR_PATH_MAX];
+    char *path, chosen[CR_PATH_MAX];
     if (args->overrides)
         return cr_args_fail(args, "%s: configuration keys can only be set with --onnx", args->override[0]);
-    cr_status status;
-    if (cr_args_has(args, CR_OPT_EMA)) {
-        CR_TRY_OUT(cr_cmd_source_find(args, &source));
-        CR_TRY_OUT(cr_cmd_ema_path(args, &source, ema));
-    }
-    CR_TRY_OUT(cr_ckpt_model_path(cr_args_has(args, CR_OPT_EMA) ? ema : args->operand[0], &path));
-    CR_TRY_OUT(cr_ckpt_export_dense(path, file));
-out:
-    cr_cmd_source_free(&source);
+    CR_TRY(cr_cmd_weights_choose(args, args->operand[0], chosen));
+    CR_TRY(cr_ckpt_model_path(chosen, &path));
+    cr_status status = cr_ckpt_export_dense(path, file);
     cr_free(path);
     return status;
 }

@@ -7,8 +7,10 @@
 /* ---- descriptions ---- */
 
 #define RUN_NOTE                                                                                                       \
-    "RUN is a run folder (its newest checkpoint is used) or one of its checkpoints, e.g.\n"                            \
-    "checkpoints/demo/best. The configuration, class names and weights stored there are used.\n"
+    "RUN is a run folder (its best checkpoint is used, else its newest) or one of its checkpoints, e.g.\n"             \
+    "checkpoints/demo/last. The configuration, class names and weights stored there are used; if the run has\n"        \
+    "moving averages of its weights ([ema]), these are used. --last, --step N and --no-ema choose others. One\n"       \
+    "line names the weights.\n"
 
 static const char about_train[] =
     "Trains the network of a configuration file. Checkpoints, the log and the best weights are written to\n"
@@ -44,9 +46,7 @@ static const char about_report[] =
     "Writes one HTML page about a run, RUN/report.html unless -o FILE names another: training curves, learning\n"
     "rate, throughput, the memory plan, the profile (--profile FILE, or RUN/profile.jsonl) and the sparsity of\n"
     "each layer. An evaluation of the best weights adds per-class accuracy, the confusion matrix and the images\n"
-    "with the largest loss. The page needs neither a network connection nor scripts.\n"
-    "RUN is a run folder (its best checkpoint is used, else the newest) or one of its checkpoints.\n"
-    "\n"
+    "with the largest loss. The page needs neither a network connection nor scripts.\n" RUN_NOTE "\n"
     "  cresnet report checkpoints/demo\n"
     "  cresnet profile checkpoints/demo --json >checkpoints/demo/profile.jsonl\n"
     "  cresnet report checkpoints/demo --no-eval -o demo.html\n";
@@ -109,7 +109,7 @@ static const char about_profile[] =
 static const char about_prune[] =
     "Prunes weights by magnitude and writes a run folder with the remaining weights and the masks. Training that\n"
     "starts from it (model.weights=DIR) keeps pruned weights at 0; eval and predict read it like any other run. The\n"
-    "weights come from --weights FILE or from a RUN.\n"
+    "weights come from --weights FILE or from a RUN.\n" RUN_NOTE
     "--budget FILE.csv: the first column names layers (layer1.0.conv1, or their number), the other columns hold\n"
     "sparsities. prune.column selects a column; by default it is the column whose overall sparsity is nearest to\n"
     "--sparsity. Training can also prune gradually (prune.end); see cresnet help keys prune.\n"
@@ -125,7 +125,7 @@ static const char about_prune[] =
 
 static const char about_export[] =
     "Writes the weights of a run as one safetensors file that torchvision models can load. Every tensor is dense;\n"
-    "pruned weights are 0. RUN is a run folder, one of its checkpoints, or a safetensors file. FILE must not exist.\n"
+    "pruned weights are 0. FILE must not exist. RUN may also be a safetensors file.\n" RUN_NOTE
     "--onnx writes the network (graph and weights) as an ONNX file with the input [batch, 3, H, W] (normalised) and\n"
     "the output logits. Its metadata holds mean, std and class names. Give a RUN, or a CONFIG with --weights FILE.\n"
     "\n"

@@ -6,7 +6,8 @@ enum {
     ON_ALL     = (1u << CR_CMD_COUNT) - 1,
     ON_CONFIG  = ON_ALL & ~ON(HELP) & ~ON(EXPORT),
     ON_DEVICES = ON_CONFIG & ~ON(DATA) & ~ON(CHECK),
-    ON_STEPS   = ON(TRAIN) | ON(PLAN) | ON(CHECK) | ON(BENCH) | ON(PROFILE), /* commands with training programs */
+    ON_STEPS   = ON(TRAIN) | ON(PLAN) | ON(CHECK) | ON(BENCH) | ON(PROFILE),   /* commands with training programs */
+    ON_WEIGHTS = ON(EVAL) | ON(PREDICT) | ON(REPORT) | ON(PRUNE) | ON(EXPORT), /* commands that use trained weights */
     ON_JSON    = ON(EVAL) | ON(PREDICT) | ON(PLAN) | ON(CHECK) | ON(BENCH) | ON(PROFILE) | ON(DATA) | ON(PRUNE),
 };
 
@@ -30,9 +31,12 @@ static const struct cr_cli_option options[CR_OPT_COUNT] = {
                             "classes to print per image, 1 to 5 (default: 5; 1 for folders)"},
     [CR_OPT_PROFILE]     = {"profile", 0, "FILE", NULL, ON(REPORT),
                             "output of cresnet profile --json (default: RUN/profile.jsonl if it exists)"},
-    [CR_OPT_NO_EVAL]    = {"no-eval", 0, NULL, NULL, ON(REPORT), "skip the evaluation: no confusion matrix, no images"},
-    [CR_OPT_EMA]        = {"ema", 0, NULL, NULL, ON(EVAL) | ON(PREDICT) | ON(PRUNE) | ON(EXPORT),
-                           "use the moving averages of a RUN ([ema], ema.safetensors) instead of its weights"},
+    [CR_OPT_NO_EVAL] = {"no-eval", 0, NULL, NULL, ON(REPORT), "skip the evaluation: no confusion matrix, no images"},
+    [CR_OPT_LAST]   = {"last", 0, NULL, NULL, ON_WEIGHTS, "use the newest checkpoint of a RUN instead of the best one"},
+    [CR_OPT_STEP]   = {"step", 0, "N", NULL, ON_WEIGHTS, "use the checkpoint step-N of a RUN instead of the best one"},
+    [CR_OPT_EMA]    = {"ema", 0, NULL, NULL, ON_WEIGHTS,
+                       "use the moving averages of a RUN ([ema]); the default for a RUN that has them"},
+    [CR_OPT_NO_EMA] = {"no-ema", 0, NULL, NULL, ON_WEIGHTS, "use the weights of a RUN instead of its moving averages"},
     [CR_OPT_PROGRAM]    = {"program", 0, NULL, NULL, ON(PLAN), "print the compiled program, one line per op"},
     [CR_OPT_AFTER]      = {"after", 0, "PASS", NULL, ON(PLAN),
                            "print the program after a pass: grad, fuse, select, insert_waits, plan"},
