@@ -31,7 +31,7 @@ run export R -o best.safetensors; expect "export names its weights" 0 "weights: 
 holds "export of a run: the averages of best" cmp best.safetensors R/step-6/ema.safetensors
 run export R --last --no-ema -o last.safetensors; holds "export --last --no-ema" cmp last.safetensors R/step-9/model.safetensors
 run export R --step 3 -o first.safetensors; holds "export --step" cmp first.safetensors R/step-3/ema.safetensors
-run export R --onnx run.onnx; run export R/step-6/ema.safetensors --onnx best.onnx; holds "export --onnx of a run" cmp run.onnx best.onnx
+run export R --onnx run.onnx -q; is "export -q says nothing" "$err" ""; run export R/step-6/ema.safetensors --onnx best.onnx; holds "export --onnx of a run" cmp run.onnx best.onnx
 run data shapes images data.train_images=10 data.val_images=10; image=$(find images/val -name '*.png' | sort | head -1)
 run predict R "$image" --json; cp stdout run.json; expect "predict names its weights" 0 "weights: R/step-6 (best"
 run predict R/step-6/ema.safetensors "$image" --json; holds "predict of a run" cmp run.json stdout
@@ -44,6 +44,31 @@ holds "the page is about the averages of best" grep -q "is about the moving aver
 run report R --last --no-ema -o r.html; expect "report --last --no-ema" 0 "weights: R/step-9 (last)"
 holds "the page is about last" grep -q "of step-9" r.html
 run plan R --json; expect "plan of a run" 0 '"batch": 4'
+
+# ---- where exported files go: the name says the format, - is standard output ----
+run export R -o named.onnx; expect "export -o x.onnx" 0 "exported to named.onnx"; holds "export -o x.onnx writes ONNX" cmp named.onnx run.onnx
+run export R -o folded.onnx --fold train.batch=2; expect "export -o x.onnx takes --fold and keys" 0
+for name in x.pth x.pt x.pth.tar; do
+    run export R -o $name; expect "export -o $name" 2 "PyTorch" "-o FILE.safetensors" "scripts/pth_to_safetensors.py"
+done
+run export R --onnx x.pt; expect "export --onnx x.pt" 2 "PyTorch"
+run export R --onnx x.safetensors; expect "export --onnx x.safetensors" 2 "give -o x.safetensors"
+run export R --onnx x.onnx --names timm; expect "export --onnx --names" 2 "--names"
+run export R --onnx x.onnx --dense; expect "export --onnx --dense" 2 "--dense"
+holds "what was refused writes nothing" sh -c '! ls x.* 2>/dev/null | grep -q .'
+mkdir tmp; export TMPDIR=$work/tmp
+run export R -o -; says "export -o -: messages are on standard error" "weights: R/step-6"; holds "export -o -" cmp stdout best.safetensors
+run export R --onnx -; holds "export --onnx -" cmp stdout run.onnx
+"$bin" export R -o - 2>stderr | head -c 10 >/dev/null; holds "export -o - to a closed pipe is no error" [ ! "$(grep error stderr)" ]
+if [ -e /dev/full ]; then "$bin" export R -o - >/dev/full 2>stderr; rc=$?; out=; err=$(cat stderr); expect "export -o - to a full disk" 1 "standard output"; fi
+holds "no temporary files are left" [ ! "$(ls tmp)" ]; unset TMPDIR
+run report R --no-eval -o -; holds "report -o -" grep -q "</html>" stdout; says "report -o -: the message" "standard output: "
+run eval R --confusion matrix.csv; run eval R --confusion -; holds "eval --confusion -" cmp stdout matrix.csv; says "eval --confusion -: the scores" "val: "
+run eval R --confusion - --json; holds "eval --confusion - --json" cmp stdout matrix.csv; says "eval --confusion - --json: the scores" '"loss": '
+run prune R --sparsity 0.5 -o -; expect "prune -o -" 2 "-o -" "name a folder"
+run train tiny.ini -o -; expect "train -o -" 2 "-o -"
+run plan tiny.ini --png -; expect "plan --png -" 2 "--png -"
+holds "no file is named -" [ ! -e ./- ]
 
 # ---- mistakes ----
 run eval R --step 7; expect "no such step" 2 "R: has no checkpoint of step 7; it has the steps: 3, 6, 9"

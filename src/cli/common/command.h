@@ -78,6 +78,14 @@ CR_MUST cr_status cr_data_verify_set(const struct cr_args *args, bool json, stru
 /* Writes the text to standard output and frees it. CR_ERR_IO when it cannot be written. CR_ERR_INTERRUPTED when the
  * reader has closed the pipe; main then ends without a message, as SIGPIPE would. */
 CR_MUST cr_status cr_cmd_print(struct cr_text *text);
+/* cli/common/output.c: returns whether the name of an output file is "-", which means standard output. */
+bool cr_cmd_is_stdout(const char *file);
+/* Writes to standard output if `file` is "-", with the errors of cr_cmd_print, else with cr_file_write_atomic. */
+CR_MUST cr_status cr_cmd_write_file(const char *file, const void *bytes, size_t count);
+/* Writes a file to standard output. CR_ERR_USAGE when standard output is a terminal. `write` creates the file that it
+ * is given, in a temporary folder, which is removed. */
+CR_MUST cr_status cr_cmd_write_stdout(const struct cr_args *args,
+                                      cr_status (*write)(const struct cr_args *args, const char *file));
 
 /* ---- the configuration ---- */
 

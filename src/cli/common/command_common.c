@@ -5,23 +5,10 @@
 #include "core/rng.h"
 #include "session/session.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-
-cr_status cr_cmd_print(struct cr_text *text) {
-    cr_status status = CR_OK;
-    if (text->failed) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while writing the result");
-    errno = 0;
-    if ((!text->length || fwrite(text->data, 1, text->length, stdout) == text->length) && fflush(stdout) == 0) goto out;
-    if (errno == EPIPE) CR_FAIL_OUT(CR_ERR_INTERRUPTED, "the reader of standard output closed the pipe");
-    status = CR_FAIL(CR_ERR_IO, "standard output: cannot write the result: %s", strerror(errno));
-out:
-    cr_text_free(text);
-    return status;
-}
 
 double cr_cmd_median_ms(int64_t *times, int64_t count) {
     qsort(times, (size_t)count, sizeof *times, cr_compare_i64);

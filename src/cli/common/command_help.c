@@ -126,8 +126,10 @@ static const char about_prune[] =
 static const char about_export[] =
     "Writes the weights of a run as one safetensors file that torchvision models can load. Every tensor is dense;\n"
     "pruned weights are 0. FILE must not exist. RUN may also be a safetensors file.\n" RUN_NOTE
-    "--onnx writes the network (graph and weights) as an ONNX file with the input [batch, 3, H, W] (normalised) and\n"
-    "the output logits. Its metadata holds mean, std and class names. Give a RUN, or a CONFIG with --weights FILE.\n"
+    "FILE may be -, standard output. Messages are on standard error. Names of PyTorch files are refused.\n"
+    "--onnx, or -o FILE.onnx, writes the network (graph and weights) as an ONNX file with the input\n"
+    "[batch, 3, H, W] (normalised) and the output logits. Its metadata holds mean, std and class names. Give a RUN,\n"
+    "or a CONFIG with --weights FILE.\n"
     "\n"
     "  cresnet export --dense checkpoints/demo-90-tuned -o demo.safetensors\n"
     "  cresnet export checkpoints/demo --onnx demo.onnx --fold\n";

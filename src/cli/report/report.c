@@ -228,8 +228,8 @@ cr_status cr_cmd_report(const struct cr_args *args, int *signal_taken) {
     if (page.failed) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while writing the page");
     CR_TRY_OUT(cr_path_join(path, run.dir, "report.html"));
     if (!file) file = path;
-    CR_TRY_OUT(cr_file_write_atomic(file, page.data, page.length));
-    cr_log(CR_LOG_INFO, "%s: %.0f KB", file, (double)page.length * 1e-3);
+    CR_TRY_OUT(cr_cmd_write_file(file, page.data, page.length));
+    cr_log(CR_LOG_INFO, "%s: %.0f KB", cr_cmd_is_stdout(file) ? "standard output" : file, (double)page.length * 1e-3);
 out:
     cr_text_free(&page);
     close_run(&run);
