@@ -3,6 +3,7 @@
 
 #include "checkpoint/checkpoint.h"
 #include "core/rng.h"
+#include "data/pack.h"
 #include "session/session.h"
 
 #include <stdio.h>
@@ -155,7 +156,11 @@ cr_status cr_cmd_data_config(const struct cr_args *args, struct cr_config *confi
     cr_error_clear();
     CR_ALLOC(list, (size_t)args->overrides + 2);
     cr_text_add(&root, "data.root=%s", args->operand[0]);
-    list[0] = "data.kind=folder";
+    char       packed[CR_PATH_MAX];
+    const bool is_packed =
+        snprintf(packed, sizeof packed, "%s/" CR_PACK_TRAIN_NAME, args->operand[0]) < (int)sizeof packed &&
+        cr_fs_is_file(packed);
+    list[0] = is_packed ? "data.kind=packed" : "data.kind=folder";
     list[1] = root.data;
     for (int i = 0; i < args->overrides; i++) list[2 + i] = args->override[i];
     cr_status status =

@@ -136,6 +136,7 @@ static const char about_export[] =
 
 static const char about_data[] =
     "data CONFIG:     prints the number of images and classes of the configured dataset.\n"
+    "data DIR:        the same as data stat DIR.\n"
     "data shapes DIR: writes the built-in dataset, ten classes of geometric shapes, as PNG files to DIR\n"
     "                 (data.train_images=N data.val_images=N; 4000 and 1000).\n"
     "data pack CONFIG|DIR OUT: packs the configured dataset, or a folder of images, into OUT/train.crpk and\n"
@@ -172,7 +173,7 @@ static const struct cr_command commands[CR_CMD_COUNT] = {
     [CR_CMD_EXPORT]  = {"export", "export the weights of a run for torchvision, or a network as ONNX",
                         "RUN -o FILE | RUN|CONFIG --onnx FILE [section.key=value ...]", about_export},
     [CR_CMD_DATA]    = {"data", "describe, pack or verify a dataset, write the built-in one",
-                        "CONFIG|RUN " KEYS
+                        "CONFIG|RUN|DIR " KEYS
                         " | stat CONFIG|DIR | verify CONFIG|DIR|FILE ... | pack CONFIG|DIR OUT | shapes DIR",
                         about_data},
     [CR_CMD_HELP]    = {"help", "this overview; help keys, help COMMAND",

@@ -6,7 +6,10 @@ enum {
     ON_ALL     = (1u << CR_CMD_COUNT) - 1,
     ON_CONFIG  = ON_ALL & ~ON(HELP) & ~ON(EXPORT),
     ON_DEVICES = ON_CONFIG & ~ON(DATA) & ~ON(CHECK),
-    ON_STEPS   = ON(TRAIN) | ON(PLAN) | ON(CHECK) | ON(BENCH) | ON(PROFILE),   /* commands with training programs */
+    /* commands whose programs have the batch size of the configuration, and commands that read images */
+    ON_BATCH   = ON(TRAIN) | ON(EVAL) | ON(REPORT) | ON(PLAN) | ON(CHECK) | ON(BENCH) | ON(PROFILE),
+    ON_WORKERS = ON(TRAIN) | ON(EVAL) | ON(REPORT) | ON(BENCH) | ON(DATA),
+    ON_SEED    = ON(TRAIN) | ON(EVAL) | ON(REPORT) | ON(CHECK) | ON(BENCH) | ON(PROFILE) | ON(DATA),
     ON_WEIGHTS = ON(EVAL) | ON(PREDICT) | ON(REPORT) | ON(PRUNE) | ON(EXPORT), /* commands that use trained weights */
     ON_JSON    = ON(EVAL) | ON(PREDICT) | ON(PLAN) | ON(CHECK) | ON(BENCH) | ON(PROFILE) | ON(DATA) | ON(PRUNE),
 };
@@ -124,13 +127,13 @@ static const struct cr_cli_option options[CR_OPT_COUNT] = {
     [CR_OPT_DEVICE]  = {"device", 0, "D", "train.device", ON_DEVICES, "auto, cpu or cuda"},
     [CR_OPT_WEIGHTS] = {"weights", 0, "FILE", "model.weights", (ON_CONFIG & ~ON(DATA)) | ON(EXPORT),
                         "safetensors file or checkpoint folder to load"},
-    [CR_OPT_OUTPUT]  = {"output", 'o', "DIR", "train.output", ON_CONFIG & ~ON(DATA) & ~ON(REPORT), "run folder"},
-    [CR_OPT_BATCH]   = {"batch", 'b', "N", "train.batch", ON_CONFIG & ~ON(PRUNE), "batch size per GPU"},
-    [CR_OPT_WORKERS] = {"workers", 'j', "N", "data.workers", ON_CONFIG & ~ON(PRUNE), "threads that load images"},
+    [CR_OPT_OUTPUT]  = {"output", 'o', "DIR", "train.output", ON(TRAIN) | ON(PRUNE), "run folder"},
+    [CR_OPT_BATCH]   = {"batch", 'b', "N", "train.batch", ON_BATCH, "batch size per GPU"},
+    [CR_OPT_WORKERS] = {"workers", 'j', "N", "data.workers", ON_WORKERS, "threads that load images"},
     [CR_OPT_THREADS] = {"threads", 0, "N", "train.threads", ON_CONFIG & ~ON(DATA), "CPU threads that compute"},
-    [CR_OPT_EPOCHS]  = {"epochs", 0, "N", "train.epochs", ON_STEPS, "length of the run and of its schedules"},
-    [CR_OPT_LR]      = {"lr", 0, "X", "optim.lr", ON_STEPS, "learning rate after warm-up"},
-    [CR_OPT_SEED]    = {"seed", 0, "N", "train.seed", ON_CONFIG, "seed of all random numbers"},
+    [CR_OPT_EPOCHS]  = {"epochs", 0, "N", "train.epochs", ON(TRAIN), "length of the run and of its schedules"},
+    [CR_OPT_LR]      = {"lr", 0, "X", "optim.lr", ON(TRAIN) | ON(CHECK), "learning rate after warm-up"},
+    [CR_OPT_SEED]    = {"seed", 0, "N", "train.seed", ON_SEED, "seed of all random numbers"},
     [CR_OPT_SET]     = {"set", 0, "SECTION.KEY=VALUE", NULL, ON_CONFIG | ON(EXPORT),
                         "set any configuration key; also SECTION.KEY=VALUE, --SECTION.KEY=VALUE"},
     [CR_OPT_QUIET]   = {"quiet", 'q', NULL, NULL, ON_ALL, "print no progress, only results, warnings and errors"},
