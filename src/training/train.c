@@ -13,6 +13,8 @@
 #include <string.h>
 #include <unistd.h>
 
+enum { PROGRESS_S = 30 };
+
 /* ---- signals ---- */
 
 /* The first SIGINT or SIGTERM stops the run after the current step, the second one exits at once. SIGUSR1 requests a
@@ -308,6 +310,7 @@ cr_status cr_train(const struct cr_config *config, const struct cr_train_options
                                         .epochs          = run.config.train.epochs,
                                         .log_every       = run.config.train.log_every,
                                         .images_per_step = cr_run_update_images(&run),
+                                        .progress_s      = PROGRESS_S,
                                         .tensorboard     = run.config.train.tensorboard,
                                         .first_step      = run.from ? run.at.step + 1 : 0};
     if (cr_run_reports(&run)) {

@@ -62,4 +62,24 @@ run data images -j 2 --json; expect "data DIR -j --json" 0 '"duplicates"'
 run data pack images packed -q; run data packed; expect "data of a folder of packed files" 0 "packed in packed" "duplicates"
 run data F; expect "data RUN" 0 "synthetic" "64 images"
 run data F/last; expect "data of a checkpoint" 0 "synthetic" "64 images"
+
+# ---- profile on the CPU: no percentages of a roofline that is not known ----
+run profile tiny.ini --steps 1; expect "profile on the CPU" 0 "roofline: none on this device"
+holds "profile on the CPU: no percentage above 100" python3 -c 'import re
+values = [float(v) for v in re.findall(r"([0-9.]+)%", open("stdout").read())]
+assert values and max(values) <= 100, max(values)'
+run profile tiny.ini --steps 1 --json -q; expect "profile --json on the CPU" 0 '"roofline": null' '"roofline_ms": null'
+cp stdout F/profile.jsonl; run report F --no-eval -o page.html; expect "report of such a profile" 0
+holds "report of such a profile: no percentages" sh -c 'grep -q "Time by kind of op" page.html && ! grep -q "of roofline" page.html'
+
+# ---- train --quiet: results, warnings and errors only ----
+run train tiny.ini --steps 16 -o Q -q
+is "train -q: results only" "$err" "evaluation at step 16: $(sed -n 's/^evaluation at step 16: //p' stderr)
+done: step 16, saved in Q"
+run train tiny.ini --steps 16 -o QW -q prune.start=1; expect "train -q: warnings" 0 "warning: [prune] has a schedule" "done: step 16"
+run train tiny.ini -o Q -q; expect "train -q: errors" 2 "Q is not empty"
+if there script; then # with a terminal nothing is drawn
+    script -qec "$bin train tiny.ini --steps 16 -o QT -q" typescript >terminal.txt; holds "train -q on a terminal: no progress line" eval '! grep -q "img/s" terminal.txt'
+    script -qec "$bin train tiny.ini --steps 16 -o QU" typescript >terminal.txt; holds "train on a terminal: a progress line" grep -q "img/s" terminal.txt
+else skip "a terminal: no program script"; fi
 sum_up

@@ -41,6 +41,7 @@ static void describe(struct cpu_device *device) {
     caps->alignment             = CR_CPU_ALIGN;
     caps->bytes_per_s           = thread_bytes_per_s * device->threads;
     caps->flops_per_s           = thread_flops_per_s * device->threads;
+    caps->typical_rates         = true;
     caps->f32_fraction = caps->tf32_fraction = 1;
     caps->duplex_speedup                     = 1;
     caps->sparse_density_max = 0.2; /* 3x3 layers of ResNet-50 are 1.6 to 2.2 times as fast as dense on 2 threads */
