@@ -78,7 +78,8 @@ static void log_line(struct cr_report *r, const char *event, const char *fields)
 
 /* Writes the numbers of the events that form curves to TensorBoard. */
 static void tensorboard_line(struct cr_report *r, const char *event, const char *fields) {
-    static const char *const groups[][2] = {{"train", "train"}, {"eval", "val"}, {"prune", "prune"}};
+    static const char *const groups[][2] = {
+        {"train", "train"}, {"eval", "val"}, {"prune", "prune"}, {"sparsity", "prune"}};
     for (size_t i = 0; r->tensorboard && fields && i < CR_COUNT(groups); i++)
         if (strcmp(event, groups[i][0]) == 0 && cr_tensorboard_add(r->tensorboard, groups[i][1], fields) != CR_OK)
             tensorboard_failed(r);

@@ -1,9 +1,9 @@
 /* training/metrics.h: the progress display of training, and log.jsonl.
  *
- * On a terminal one line is redrawn (epoch, step, loss, learning rate, img/s, data wait, time left). Without a terminal
- * a line is printed every train.log_every steps, and earlier when progress_s seconds have passed since the last line.
- * With --quiet only results (evaluations, the end of the run) are printed. log.jsonl has one JSON object on each line; every line is flushed.
- * Throughput is images divided by elapsed time without evaluation and saving. */
+ * On a terminal one line is redrawn (epoch, step, loss, learning rate, img/s, data wait, time left). Without a
+ * terminal a line is printed every train.log_every steps, and earlier when progress_s seconds have passed since the
+ * last line. With --quiet only results (evaluations, the end of the run) are printed. log.jsonl has one JSON object on
+ * each line; every line is flushed. Throughput is images divided by elapsed time without evaluation and saving. */
 #ifndef CR_METRICS_H
 #define CR_METRICS_H
 

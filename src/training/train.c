@@ -321,6 +321,7 @@ cr_status cr_train(const struct cr_config *config, const struct cr_train_options
     snprintf(json, sizeof json, "\"step\":%" PRId64 ",\"total_steps\":%" PRId64 ",\"version\":\"%s\"", run.at.step,
              run.total_steps, CR_VERSION);
     cr_report_event(report, run.from ? "resume" : "start", json, NULL);
+    CR_TRY_OUT(cr_run_report_sparsity(&run, report));
     CR_TRY_OUT(loop(&run, report, signal_taken));
     if (cr_loader_corrupt(run.loader))
         cr_log(CR_LOG_WARN, "%" PRId64 " images could not be read and were replaced by other images",

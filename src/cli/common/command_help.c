@@ -103,9 +103,8 @@ static const char about_bench[] =
 static const char about_profile[] =
     "Runs training steps on random images and times every op of the step on the device: time, fraction of the\n"
     "step, bytes moved, FLOPs, achieved rates, percent of roofline (GPU), and the kernel. Then it prints the same\n"
-    "numbers summed by kind of op, and the sum of all ops next to the time of the whole step. --which eval profiles "
-    "the\n"
-    "evaluation program instead, with train.eval_batch images.\n";
+    "numbers summed by kind of op, and the sum of all ops next to the time of the whole step. --which eval\n"
+    "profiles the evaluation program instead, with train.eval_batch images.\n";
 
 static const char about_prune[] =
     "Prunes weights by magnitude and writes a run folder with the remaining weights and the masks. Training that\n"

@@ -32,7 +32,7 @@ static const struct cr_cli_option options[CR_OPT_COUNT] = {
         {"confusion", 0, "FILE", NULL, ON(EVAL),
          "also write the confusion matrix as CSV (rows: labels, columns: predictions); - is standard output"},
     [CR_OPT_TOP]     = {"top", 'k', "N", NULL, ON(PREDICT),
-                        "classes to print per image, 1 to 5 (default: 5; 1 for folders)"},
+                        "classes to print per image, up to all (default: 5; 1 for folders)"},
     [CR_OPT_PROFILE] = {"profile", 0, "FILE", NULL, ON(REPORT),
                         "output of cresnet profile --json (default: RUN/profile.jsonl if it exists)"},
     [CR_OPT_NO_EVAL] = {"no-eval", 0, NULL, NULL, ON(REPORT), "skip the evaluation: no confusion matrix, no images"},
