@@ -264,8 +264,13 @@ cr_status cr_ckpt_find_best(const char *run_dir, char **out) {
     char          path[CR_PATH_MAX], name[64] = "best"; /* a copy of a run may have a folder instead of the link */
     const int64_t step = link_step(run_dir, "best");
     bool          good = false;
+    struct stat   s;
     if (step >= 0) snprintf(name, sizeof name, "step-%" PRId64, step);
-    if (step != -1) CR_TRY(try_folder(run_dir, name, path, &good));
+    CR_TRY(cr_path_join(path, run_dir, "best"));
+    if (step == -2 && (lstat(path, &s) < 0 || !S_ISDIR(s.st_mode)))
+        cr_log(CR_LOG_WARN, "checkpoint skipped: %s: is not a link to a step-N", path);
+    else if (step != -1)
+        CR_TRY(try_folder(run_dir, name, path, &good));
     if (!good) return cr_ckpt_find(run_dir, out);
     *out = cr_strdup(path);
     return *out ? CR_OK : CR_NO_MEMORY(strlen(path) + 1);

@@ -81,6 +81,7 @@ run eval tiny.ini --last; expect "--last of a configuration" 2 "--last needs a r
 run export R/last/model.safetensors --ema -o x.safetensors; expect "export --ema of a file" 2 "--ema and a file of weights"
 run plan R --last; expect "--last of another command" 2 "option --last belongs to cresnet eval"
 rm R/best; run eval R; expect "without best: the newest" 0 "weights: R/step-9 (last), moving averages"
+ln -s nowhere R/best; run eval R; expect "best is another link: the newest" 0 "warning: checkpoint skipped: R/best" "weights: R/step-9 (last)"; rm R/best
 ln -s step-7 R/best; run eval R; expect "best names nothing: the newest" 0 "warning: checkpoint skipped" "weights: R/step-9 (last)"
 echo 'no JSON' >R/best.json; ln -sfn step-6 R/best; run eval R; expect "best.json that cannot be read" 0 "weights: R/step-6 (best), moving averages"
 cp -rL R copy; run eval copy; expect "a copy of a run without links" 0 "weights: copy/best (best), moving averages"

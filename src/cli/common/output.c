@@ -31,37 +31,38 @@ cr_status cr_cmd_write_file(const char *file, const void *bytes, size_t count) {
 }
 
 /* Copies a file to standard output in pieces: a network may be larger than the free memory. */
-static cr_status print_file(const char *path) {
+static cr_status print_file(FILE *file, const char *path) {
     enum { PIECE_BYTES = 1 << 20 };
-    FILE     *file   = fopen(path, "rb");
-    char     *buffer = cr_alloc(PIECE_BYTES, 1);
     cr_status status = CR_OK;
-    if (!buffer)
-        status = CR_NO_MEMORY(PIECE_BYTES);
-    else if (!file)
-        status = cr_fs_refused(path, "open", errno);
+    char     *buffer = cr_alloc(PIECE_BYTES, 1);
+    if (!buffer) return CR_NO_MEMORY(PIECE_BYTES);
     while (status == CR_OK && !feof(file)) {
         const size_t count = fread(buffer, 1, PIECE_BYTES, file);
         status             = ferror(file) ? cr_fs_refused(path, "read", errno) : print_bytes(buffer, count);
     }
-    if (file) fclose(file);
     cr_free(buffer);
     return status;
 }
 
+/* The temporary folder is removed before the file is copied, since the reader of a pipe may take long or end the
+ * program. */
 cr_status cr_cmd_write_stdout(const struct cr_args *args,
                               cr_status (*write)(const struct cr_args *args, const char *file)) {
     const char *parent = getenv("TMPDIR");
-    char        folder[CR_PATH_MAX], file[CR_PATH_MAX];
-    cr_status   status;
+    char        folder[CR_PATH_MAX], path[CR_PATH_MAX];
+    FILE       *file = NULL;
     if (isatty(STDOUT_FILENO))
         return cr_args_fail(args, "standard output is a terminal: redirect it (> FILE), or name a file instead of -");
     CR_TRY(cr_path_join(folder, parent && *parent ? parent : "/tmp", "cresnet-XXXXXX"));
     if (!mkdtemp(folder)) return cr_fs_refused(folder, "create", errno);
-    CR_TRY_OUT(cr_path_join(file, folder, "output"));
-    CR_TRY_OUT(write(args, file));
-    CR_TRY_OUT(print_file(file));
-out:
+    cr_status status = cr_path_join(path, folder, "output");
+    if (status == CR_OK) status = write(args, path);
+    if (status == CR_OK) {
+        file = fopen(path, "rb");
+        if (!file) status = cr_fs_refused(path, "open", errno);
+    }
     cr_fs_remove_tree(folder);
+    if (status == CR_OK) status = print_file(file, path);
+    if (file) fclose(file);
     return status;
 }
