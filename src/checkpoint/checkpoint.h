@@ -90,6 +90,11 @@ void cr_ckpt_sweep(const char *run_dir);
  * with one warning for each invalid one. *out is run_dir/step-N (the caller frees it with cr_free), or NULL with CR_OK
  * when there is none. */
 CR_MUST cr_status cr_ckpt_find(const char *run_dir, char **out);
+/* Finds the checkpoint that the link `best` names; without a valid one, the same as cr_ckpt_find. */
+CR_MUST cr_status cr_ckpt_find_best(const char *run_dir, char **out);
+/* Finds run_dir/step-N; the caller frees *out with cr_free. CR_ERR_CONFIG with the steps that exist when there is none.
+ */
+CR_MUST cr_status cr_ckpt_find_step(const char *run_dir, int64_t step, char **out);
 /* Resolves a path given by the user (run folder, step-N folder or .safetensors file) to the path of the model file;
  * cr_free *out. */
 CR_MUST cr_status cr_ckpt_model_path(const char *given, char **out);

@@ -260,6 +260,42 @@ out:
     return status;
 }
 
+cr_status cr_ckpt_find_best(const char *run_dir, char **out) {
+    char          path[CR_PATH_MAX], name[64] = "best"; /* a copy of a run may have a folder instead of the link */
+    const int64_t step = link_step(run_dir, "best");
+    bool          good = false;
+    struct stat   s;
+    if (step >= 0) snprintf(name, sizeof name, "step-%" PRId64, step);
+    CR_TRY(cr_path_join(path, run_dir, "best"));
+    if (step == -2 && (lstat(path, &s) < 0 || !S_ISDIR(s.st_mode)))
+        cr_log(CR_LOG_WARN, "checkpoint skipped: %s: is not a link to a step-N", path);
+    else if (step != -1)
+        CR_TRY(try_folder(run_dir, name, path, &good));
+    if (!good) return cr_ckpt_find(run_dir, out);
+    *out = cr_strdup(path);
+    return *out ? CR_OK : CR_NO_MEMORY(strlen(path) + 1);
+}
+
+cr_status cr_ckpt_find_step(const char *run_dir, int64_t step, char **out) {
+    char           path[CR_PATH_MAX];
+    struct cr_text there = {0};
+    int64_t       *steps;
+    int            count;
+    CR_TRY(cr_path_join(path, run_dir, "step-%" PRId64, step));
+    if (cr_fs_is_dir(path)) {
+        CR_TRY(check_folder(path, step));
+        *out = cr_strdup(path);
+        return *out ? CR_OK : CR_NO_MEMORY(strlen(path) + 1);
+    }
+    CR_TRY(list_steps(run_dir, &steps, &count));
+    for (int i = count - 1; i >= 0; i--) cr_text_add(&there, "%s%" PRId64, i == count - 1 ? "" : ", ", steps[i]);
+    cr_free(steps);
+    cr_status status = CR_FAIL(CR_ERR_CONFIG, "%s: has no checkpoint of step %" PRId64 "; it has the steps: %s",
+                               run_dir, step, there.data ? there.data : "none");
+    cr_text_free(&there);
+    return status;
+}
+
 cr_status cr_ckpt_model_path(const char *given, char **out) {
     char        path[CR_PATH_MAX];
     struct stat s;

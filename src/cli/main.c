@@ -34,9 +34,9 @@ static int print_and_finish(const char *who, struct cr_text *text) {
     return finish(who, cr_cmd_print(text), 0);
 }
 
-/* SIGUSR1 asks a training for a checkpoint. It may come before cr_train has installed its handler, also while the program
- * restarts: it is blocked from the first line of main, waits, and is delivered when cr_train unblocks it. Other commands
- * do not use it. */
+/* SIGUSR1 requests a checkpoint from a training. It may come before cr_train has installed its handler, also while the
+ * program restarts: it is blocked from the first line of main, waits, and is delivered when cr_train unblocks it. Other
+ * commands do not use it. */
 static void block_save_signal(bool block) {
     sigset_t usr1;
     sigemptyset(&usr1);

@@ -1,6 +1,7 @@
 /* config/keys.c: the tables made from config/config.def, key lookup, and suggestions for misspelled names. */
 #include "config/keys.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -90,36 +91,105 @@ int cr_edit_distance(const char *a, const char *b) {
 static const struct {
     const char *theirs, *section, *name;
 } other_names[] = {
-    {"learning_rate", "optim", "lr"},
-    {"base_lr", "optim", "lr"},
     {"batch_size", "train", "batch"},
-    {"num_classes", "model", "classes"},
-    {"num_workers", "data", "workers"},
-    {"lr_scheduler", "schedule", "kind"},
-    {"sched", "schedule", "kind"},
-    {"opt", "optim", "kind"},
-    {"optimizer", "optim", "kind"},
-    {"lr_step_size", "schedule", "step_epochs"},
-    {"decay_epochs", "schedule", "step_epochs"},
-    {"lr_gamma", "schedule", "gamma"},
+    {"batchsize", "train", "batch"},
+    {"bs", "train", "batch"},
+    {"train_batch_size", "train", "batch"},
+    {"per_device_train_batch_size", "train", "batch"},
+    {"val_batch_size", "train", "eval_batch"},
+    {"validation_batch_size", "train", "eval_batch"},
+    {"test_batch_size", "train", "eval_batch"},
+    {"eval_batch_size", "train", "eval_batch"},
+    {"num_epochs", "train", "epochs"},
+    {"max_epochs", "train", "epochs"},
+    {"n_epochs", "train", "epochs"},
+    {"nb_epochs", "train", "epochs"},
+    {"num_train_epochs", "train", "epochs"},
+    {"max_steps", "train", "steps"},
     {"smoothing", "train", "label_smoothing"},
     {"clip_grad", "train", "clip_norm"},
+    {"grad_clip", "train", "clip_norm"},
+    {"max_grad_norm", "train", "clip_norm"},
+    {"gradient_clip_val", "train", "clip_norm"},
     {"grad_accum_steps", "train", "accumulate"},
+    {"gradient_accumulation_steps", "train", "accumulate"},
+    {"accumulate_grad_batches", "train", "accumulate"},
+    {"amp", "train", "precision"},
+    {"amp_dtype", "train", "precision"},
+    {"dtype", "train", "precision"},
+    {"fp16", "train", "precision"},
+    {"bf16", "train", "precision"},
+    {"output_dir", "train", "output"},
+    {"save_dir", "train", "output"},
+    {"log_interval", "train", "log_every"},
+    {"print_freq", "train", "log_every"},
+    {"eval_freq", "train", "eval_every"},
+    {"save_freq", "train", "save_every"},
+    {"checkpoint_hist", "train", "keep"},
+    {"random_seed", "train", "seed"},
+    {"num_threads", "train", "threads"},
+    {"learning_rate", "optim", "lr"},
+    {"base_lr", "optim", "lr"},
+    {"init_lr", "optim", "lr"},
+    {"lr0", "optim", "lr"},
+    {"wd", "optim", "weight_decay"},
+    {"opt", "optim", "kind"},
+    {"optimizer", "optim", "kind"},
+    {"opt_eps", "optim", "eps"},
+    {"lr_scheduler", "schedule", "kind"},
+    {"scheduler", "schedule", "kind"},
+    {"sched", "schedule", "kind"},
+    {"lr_step_size", "schedule", "step_epochs"},
+    {"step_size", "schedule", "step_epochs"},
+    {"decay_epochs", "schedule", "step_epochs"},
+    {"decay_rate", "schedule", "gamma"},
+    {"lr_gamma", "schedule", "gamma"},
+    {"lr_warmup_epochs", "schedule", "warmup_epochs"},
+    {"lr_min", "schedule", "min_lr"},
+    {"model_ema_decay", "ema", "decay"},
+    {"ema_decay", "ema", "decay"},
+    {"model_ema", "ema", "decay"},
+    {"num_classes", "model", "classes"},
     {"pretrained", "model", "weights"},
     {"checkpoint", "model", "weights"},
+    {"initial_checkpoint", "model", "weights"},
+    {"model", "model", "arch"},
+    {"model_name", "model", "arch"},
+    {"architecture", "model", "arch"},
+    {"num_workers", "data", "workers"},
+    {"dataloader_num_workers", "data", "workers"},
+    {"prefetch_factor", "data", "prefetch"},
     {"img_size", "data", "image_size"},
+    {"imgsz", "data", "image_size"},
     {"input_size", "data", "image_size"},
     {"train_crop_size", "data", "image_size"},
     {"val_resize_size", "data", "eval_resize"},
     {"val_crop_size", "data", "eval_crop"},
     {"data_dir", "data", "root"},
+    {"data_path", "data", "root"},
     {"dataset", "data", "kind"},
-    {"amp", "train", "precision"},
-    {"output_dir", "train", "output"},
-    {"wd", "optim", "weight_decay"},
-    {"model", "model", "arch"},
-    {"log_interval", "train", "log_every"},
+    {"reprob", "data", "erase"},
+    {"random_erase", "data", "erase"},
+    {"color_jitter", "data", "jitter"},
+    {"auto_augment", "data", "augment"},
+    {"aa", "data", "augment"},
+    {"mixup_alpha", "data", "mixup"},
+    {"cutmix_alpha", "data", "cutmix"},
 };
+
+static bool same_name(const char *a, const char *b) {
+    for (; *a && *b; a++, b++)
+        if (tolower((unsigned char)(*a == '-' ? '_' : *a)) != *b) return false;
+    return *a == *b;
+}
+
+const struct cr_key *cr_key_of_any_name(const char *name) {
+    for (size_t i = 0; i < CR_COUNT(other_names); i++)
+        if (same_name(name, other_names[i].theirs)) return cr_key_find(other_names[i].section, other_names[i].name);
+    for (int i = 0; i < cr_key_count; i++)
+        if (same_name(name, cr_keys[i].name)) return &cr_keys[i];
+    return NULL;
+}
 
 static const struct cr_key *nearest_key(const char *section, const char *name) {
     const struct cr_key *best      = NULL;
@@ -133,10 +203,7 @@ static const struct cr_key *nearest_key(const char *section, const char *name) {
         int cost = 2 * distance + !same_section;
         if (distance <= limit && cost < best_cost) best = &cr_keys[i], best_cost = cost;
     }
-    if (best) return best;
-    for (size_t i = 0; i < CR_COUNT(other_names); i++)
-        if (strcmp(other_names[i].theirs, name) == 0) return cr_key_find(other_names[i].section, other_names[i].name);
-    return NULL;
+    return best ? best : cr_key_of_any_name(name);
 }
 
 void cr_key_hint(char *out, size_t bytes, const char *section, const char *name) {

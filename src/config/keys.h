@@ -54,6 +54,9 @@ bool                 cr_key_has_section(const char *section);
 /* Writes a suggestion for an unknown name, as the end of an error message: "; did you mean batch?", or "". */
 void cr_key_hint(char *out, size_t bytes, const char *section, const char *name);
 void cr_key_section_hint(char *out, size_t bytes, const char *section);
+/* The key that `name` stands for in any section: its own name, or the name that another trainer uses for it. Case is
+ * ignored, and '-' is the same as '_'. NULL when there is none. */
+const struct cr_key *cr_key_of_any_name(const char *name);
 /* Edit distance with transpositions of neighbours (Damerau-Levenshtein). Only the first 63 characters count. */
 int cr_edit_distance(const char *a, const char *b);
 

@@ -276,15 +276,19 @@ void cr_log_quiet(bool quiet) {
     atomic_store(&log_is_quiet, quiet);
 }
 
+bool cr_log_is_quiet(void) {
+    return atomic_load(&log_is_quiet);
+}
+
 void cr_log_prefix(const char *who) {
     snprintf(log_prefix, sizeof log_prefix, "%s", who);
 }
 
 void cr_log(enum cr_log_level level, const char *fmt, ...) {
     if (level == CR_LOG_INFO && atomic_load(&log_is_quiet)) return;
-    static const char *const prefix[] = {"cresnet: error: ", "cresnet: warning: ", ""};
+    static const char *const prefix[] = {"cresnet: error: ", "cresnet: warning: ", "", ""};
     char                     line[4096];
-    int     used = snprintf(line, sizeof line, "%s%s", prefix[level], level == CR_LOG_INFO ? "" : log_prefix);
+    int     used = snprintf(line, sizeof line, "%s%s", prefix[level], level >= CR_LOG_INFO ? "" : log_prefix);
     va_list args;
     va_start(args, fmt);
     vsnprintf(line + used, sizeof line - (size_t)used, fmt, args);

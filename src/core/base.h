@@ -140,10 +140,11 @@ void cr_text_free(struct cr_text *text);
 
 /* ---- log, time ---- */
 
-enum cr_log_level { CR_LOG_ERROR, CR_LOG_WARN, CR_LOG_INFO };
-/* Writes one line to stderr: "cresnet: warning: ..."; info lines have no prefix. Thread-safe. */
+enum cr_log_level { CR_LOG_ERROR, CR_LOG_WARN, CR_LOG_INFO, CR_LOG_RESULT };
+/* Writes one line to stderr: "cresnet: warning: ..."; lines of information and results have no prefix. Thread-safe. */
 void cr_log(enum cr_log_level level, const char *fmt, ...) CR_PRINTF(2, 3);
-void cr_log_quiet(bool quiet); /* true suppresses info lines (for --json and tests) */
+void cr_log_quiet(bool quiet); /* true suppresses info lines (--quiet) */
+bool cr_log_is_quiet(void);
 /* Sets a prefix such as "rank 3: " for warnings and errors, for processes that share a terminal. Call it before any
  * thread starts. */
 void cr_log_prefix(const char *who);

@@ -194,10 +194,27 @@ static double per(double amount, double seconds) {
 
 static const char numbers_head[] = "        ms  percent        MB      GB/s     GFLOP   TFLOP/s  roofline";
 
-static void add_numbers(const struct cr_op_profile *o, double sum_s, struct cr_text *out) {
-    cr_text_add(out, "%10.4f %6.2f%% %9.2f %9.1f %9.3f %9.3f %8.1f%%", o->seconds * 1e3, 100 * per(o->seconds, sum_s),
-                o->bytes * 1e-6, per(o->bytes, o->seconds) * 1e-9, o->flops * 1e-9, per(o->flops, o->seconds) * 1e-12,
-                100 * per(o->roofline_s, o->seconds));
+/* Without the rates of the machine there is no roofline, and percentages would be meaningless. */
+static bool has_roofline(const struct cr_profile *p) {
+    return !p->device->caps.typical_rates;
+}
+
+static void add_numbers(const struct cr_profile *p, const struct cr_op_profile *o, struct cr_text *out) {
+    cr_text_add(out, "%10.4f %6.2f%% %9.2f %9.1f %9.3f %9.3f", o->seconds * 1e3, 100 * per(o->seconds, p->sum_s),
+                o->bytes * 1e-6, per(o->bytes, o->seconds) * 1e-9, o->flops * 1e-9, per(o->flops, o->seconds) * 1e-12);
+    if (has_roofline(p))
+        cr_text_add(out, " %8.1f%%", 100 * per(o->roofline_s, o->seconds));
+    else
+        cr_text_add(out, " %9s", "-");
+}
+
+/* Writes a number for JSON: `value` with `digits` digits, or null without a roofline. */
+static const char *roofline_json(const struct cr_profile *p, double value, int digits, char buffer[32]) {
+    if (has_roofline(p))
+        snprintf(buffer, 32, "%.*f", digits, value);
+    else
+        snprintf(buffer, 32, "null");
+    return buffer;
 }
 
 static const char *layer_of(const struct cr_program *p, const struct cr_op *op) {
@@ -221,7 +238,7 @@ static void add_kinds(const struct cr_profile *p, struct cr_text *out) {
     qsort(kind, CR_OP_COUNT, sizeof *kind, compare_slowest_first);
     cr_text_add(out, "\n%s  %5s  %s\n", numbers_head, "ops", "kind");
     for (int k = 0; k < CR_OP_COUNT && kind[k].seconds > 0; k++) {
-        add_numbers(&kind[k], p->sum_s, out);
+        add_numbers(p, &kind[k], out);
         cr_text_add(out, "  %5d  %s\n", count[kind[k].op], cr_op_info((enum cr_op_kind)kind[k].op)->name);
     }
 }
@@ -241,32 +258,40 @@ static double total_roofline(const struct cr_profile *p) {
     return sum;
 }
 
-void cr_profile_print(const struct cr_profile *p, struct cr_text *out) {
+static void add_totals(const struct cr_profile *p, struct cr_text *out) {
     const struct cr_device_caps *caps       = &p->device->caps;
-    char                         events[64] = "";
+    char                         events[64] = "", roofline[64] = "";
     if (p->event_s > 0) snprintf(events, sizeof events, " (minus %.2f us per op for events)", p->event_s * 1e6);
+    if (has_roofline(p)) {
+        snprintf(roofline, sizeof roofline, " at the roofline %.3f ms;", total_roofline(p) * 1e3);
+        cr_text_add(out,
+                    "\nroofline: roofline time as a percentage of the measured time. The roofline time is the longer "
+                    "of bytes at "
+                    "%.1f GB/s and FLOPs at %.3f TFLOP/s (%.1f in tf32, %.1f in f32), estimates for this device.\n",
+                    caps->bytes_per_s * 1e-9, caps->flops_per_s * 1e-12,
+                    cr_device_flops(p->device, CR_MATH_TF32) * 1e-12, cr_device_flops(p->device, CR_MATH_F32) * 1e-12);
+    } else
+        cr_text_add(out, "\nroofline: none on this device, whose peak rates are not known.\n");
+    cr_text_add(out, "sum of %d ops: %.3f ms%s;%s the whole program: %.3f ms (medians of %d passes)\n", p->program->ops,
+                p->sum_s * 1e3, events, roofline, p->whole_s * 1e3, p->passes);
+}
+
+void cr_profile_print(const struct cr_profile *p, struct cr_text *out) {
     cr_text_add(out, "%s  %-24s %-18s %s\n", numbers_head, "kernel", "op", "layer");
     for (int i = 0; i < p->program->ops; i++) {
         const struct cr_op *op = &p->program->op[p->op[i].op];
-        add_numbers(&p->op[i], p->sum_s, out);
+        add_numbers(p, &p->op[i], out);
         cr_text_add(out, "  %-24s %-18s %s", cr_exec_kernel_name(p->exec, p->op[i].op), cr_op_info(op->kind)->name,
                     layer_of(p->program, op));
         add_algo(p, op, " (", ")", out);
         cr_text_add(out, "\n");
     }
     add_kinds(p, out);
-    cr_text_add(
-        out,
-        "\nroofline: roofline time as a percentage of the measured time. The roofline time is the longer of bytes at "
-        "%.1f GB/s "
-        "and FLOPs at %.3f TFLOP/s (%.1f in tf32, %.1f in f32), estimates for this device.\n"
-        "sum of %d ops: %.3f ms%s; at the roofline %.3f ms; the whole program: %.3f ms (medians of %d passes)\n",
-        caps->bytes_per_s * 1e-9, caps->flops_per_s * 1e-12, cr_device_flops(p->device, CR_MATH_TF32) * 1e-12,
-        cr_device_flops(p->device, CR_MATH_F32) * 1e-12, p->program->ops, p->sum_s * 1e3, events,
-        total_roofline(p) * 1e3, p->whole_s * 1e3, p->passes);
+    add_totals(p, out);
 }
 
 void cr_profile_print_json(const struct cr_profile *p, struct cr_text *out) {
+    char number[32];
     for (int i = 0; i < p->program->ops; i++) {
         const struct cr_op_profile *o  = &p->op[i];
         const struct cr_op         *op = &p->program->op[o->op];
@@ -275,15 +300,15 @@ void cr_profile_print_json(const struct cr_profile *p, struct cr_text *out) {
         add_algo(p, op, "\"algo\": \"", "\", ", out);
         cr_text_add(out,
                     "\"stream\": \"%s\", \"begin_ms\": %.5f, \"ms\": %.5f, \"fraction\": %.6f, \"bytes\": %.0f, "
-                    "\"flops\": %.0f, \"roofline\": %.4f}\n",
+                    "\"flops\": %.0f, \"roofline\": %s}\n",
                     cr_stream_name(op->stream), o->begin_s * 1e3, o->seconds * 1e3, per(o->seconds, p->sum_s), o->bytes,
-                    o->flops, per(o->roofline_s, o->seconds));
+                    o->flops, roofline_json(p, per(o->roofline_s, o->seconds), 4, number));
     }
     cr_text_add(out,
-                "{\"ops\": %d, \"program\": \"%s\", \"sum_ms\": %.5f, \"roofline_ms\": %.5f, \"whole_ms\": %.5f, "
+                "{\"ops\": %d, \"program\": \"%s\", \"sum_ms\": %.5f, \"roofline_ms\": %s, \"whole_ms\": %.5f, "
                 "\"event_us\": %.4f, \"passes\": %d, \"device\": ",
-                p->program->ops, p->program->name, p->sum_s * 1e3, total_roofline(p) * 1e3, p->whole_s * 1e3,
-                p->event_s * 1e6, p->passes);
+                p->program->ops, p->program->name, p->sum_s * 1e3, roofline_json(p, total_roofline(p) * 1e3, 5, number),
+                p->whole_s * 1e3, p->event_s * 1e6, p->passes);
     cr_text_add_json(out, p->device->caps.text);
     cr_text_add(out, "}\n");
 }

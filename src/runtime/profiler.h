@@ -7,6 +7,7 @@
  *     it. Earlier work keeps the device busy until the host has enqueued the pass, so no launch is waited for. A pair
  *     of events takes about a microsecond, which is subtracted. On other devices the time is wall time.
  *   - The roofline time of an op is the longer of moving its bytes and doing its arithmetic at the rates of the device.
+ *     A device whose rates are typical values (the CPU) has no roofline: the tables show "-" and JSON null.
  *     Bytes count each operand once (cr_op_cost), so more than 100 % of roofline means that a cache held a part of the
  *     operands. */
 #ifndef CR_PROFILER_H

@@ -3,22 +3,30 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 
-/* Softmax over the logits, then a selection of the largest probabilities. */
-static void top_classes(const float *logits, int classes, struct cr_prediction *out) {
+struct ranked {
+    double logit; /* NaN counts as the smallest value */
+    int    label;
+};
+
+static int compare_ranked(const void *a, const void *b) {
+    const struct ranked *x = a, *y = b;
+    if (x->logit != y->logit) return x->logit < y->logit ? 1 : -1;
+    return x->label - y->label;
+}
+
+/* Softmax over the logits; the most probable classes first. `ranked` is scratch memory for all classes. */
+static void top_classes(const float *logits, int classes, struct ranked *ranked, struct cr_prediction *out) {
     double largest = -INFINITY, sum = 0;
     for (int k = 0; k < classes; k++) largest = fmax(largest, (double)logits[k]);
     for (int k = 0; k < classes; k++) sum += exp((double)logits[k] - largest);
-    out->count = CR_MIN(classes, (int)CR_COUNT(out->label));
+    for (int k = 0; k < classes; k++) ranked[k] = (struct ranked){isnan(logits[k]) ? -INFINITY : (double)logits[k], k};
+    qsort(ranked, (size_t)classes, sizeof *ranked, compare_ranked);
+    out->count = CR_MIN(classes, out->top);
     for (int i = 0; i < out->count; i++) {
-        int best = -1;
-        for (int k = 0; k < classes; k++) {
-            bool chosen = false;
-            for (int j = 0; j < i; j++) chosen |= out->label[j] == k;
-            if (!chosen && (best < 0 || logits[k] > logits[best])) best = k;
-        }
-        out->label[i]       = best;
-        out->probability[i] = (float)(exp((double)logits[best] - largest) / sum);
+        out->label[i]       = ranked[i].label;
+        out->probability[i] = (float)(exp((double)logits[ranked[i].label] - largest) / sum);
     }
 }
 
@@ -42,7 +50,8 @@ static cr_status prepare_image(const struct cr_session *s, const char *path, uin
     cr_status       status = cr_image_read(path, &image);
     if (status == CR_OK) status = cr_prepare_eval(&s->prepare_eval, &image, dst);
     cr_image_free(&image);
-    *out = (struct cr_prediction){0};
+    out->count    = 0;
+    out->error[0] = 0;
     if (status != CR_ERR_FORMAT && status != CR_ERR_IO) return status;
     snprintf(out->error, sizeof out->error, "%s", cr_error_message());
     cr_error_clear();
@@ -57,7 +66,8 @@ cr_status cr_session_predict(struct cr_session *s, const char *const *paths, int
     uint8_t                   *images = cr_alloc((size_t)batch, bytes);
     float                     *logits = cr_alloc((size_t)batch * (size_t)classes, sizeof *logits);
     void                      *raw    = cr_alloc(s->eval.tensor[s->eval.logits].bytes, 1);
-    if (!images || !logits || !raw)
+    struct ranked             *ranked = cr_alloc((size_t)classes, sizeof *ranked);
+    if (!images || !logits || !raw || !ranked)
         CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: %d images of %d x %d pixels", batch, s->prepare_eval.size,
                     s->prepare_eval.size);
     cr_exec_refresh(s->eval_exec);
@@ -73,11 +83,13 @@ cr_status cr_session_predict(struct cr_session *s, const char *const *paths, int
                 CR_FAIL_OUT(CR_ERR_NUMERIC, "%s: the network's output is not finite with these weights",
                             paths[first + i]);
         for (int i = 0; i < n; i++)
-            if (!*out[first + i].error) top_classes(logits + (size_t)i * (size_t)classes, classes, &out[first + i]);
+            if (!*out[first + i].error)
+                top_classes(logits + (size_t)i * (size_t)classes, classes, ranked, &out[first + i]);
     }
 out:
     cr_free(images);
     cr_free(logits);
     cr_free(raw);
+    cr_free(ranked);
     return status;
 }

@@ -202,15 +202,17 @@ CR_MUST cr_status cr_train(const struct cr_config *config, const struct cr_train
 
 /* ---- prediction ---- */
 struct cr_prediction {
-    int   label[5];
-    float probability[5];
-    int   count; /* number of classes below; 0 when the image could not be read, with the reason in `error` */
-    char  error[256];
+    int   *label;       /* [top]: the most probable classes, in descending order. Borrowed */
+    float *probability; /* [top]. Borrowed */
+    int    top;         /* number of classes wanted */
+    int    count;       /* number of classes in label; 0 when the image could not be read, with the reason in `error` */
+    char   error[256];
 };
 /* Copies the logits of the last run of the eval program to `logits`, [eval_batch][classes]. `raw` is scratch memory
  * with the size of the logits tensor. */
 CR_MUST cr_status cr_session_logits(struct cr_session *session, void *raw, float *logits);
-/* Predicts the top classes of image files. out[i] belongs to paths[i], also when that file cannot be read. */
+/* Predicts the top classes of image files. out[i] belongs to paths[i], also when that file cannot be read. The caller
+ * sets label, probability and top of each out[i]. */
 CR_MUST cr_status cr_session_predict(struct cr_session *session, const char *const *paths, int count,
                                      struct cr_prediction *out);
 

@@ -216,7 +216,7 @@ static cr_status choose_head(const struct cr_session *s, struct cr_st_file *file
     else if (*fresh_head)
         cr_log(CR_LOG_INFO, "weights: %s, which has no classifier: new classifier of %d classes", path,
                s->model.classes);
-    else
+    else if (!exact) /* commands that evaluate have named their weights */
         cr_log(CR_LOG_INFO, "weights: %s", path);
     return CR_OK;
 }

@@ -12,6 +12,14 @@ static void best_path(const struct cr_run *run, char *buf, size_t size) {
     snprintf(buf, size, "%s/best.json", run->dir);
 }
 
+/* Returns whether a pruning step changed the network between the best checkpoint and now. */
+static bool pruned_since(const struct cr_run *run, int64_t step) {
+    double fraction;
+    for (step++; run->prune.layers && step <= run->at.step; step++)
+        if (cr_prune_due(&run->config, step, run->at.steps_per_epoch, &fraction)) return true;
+    return false;
+}
+
 struct cr_best cr_run_best_read(const struct cr_run *run) {
     struct cr_best best = {.top1 = -1};
     char           path[PATH_MAX + 32], *text = NULL;
@@ -20,7 +28,7 @@ struct cr_best cr_run_best_read(const struct cr_run *run) {
     if (!run->from) return best;
     if (cr_file_read(path, 4096, &text, &length) == CR_OK) {
         if (sscanf(text, "{\"step\":%" SCNd64 ",\"top1\":%lf}", &best.step, &best.top1) != 2 ||
-            best.step > run->at.step)
+            best.step > run->at.step || pruned_since(run, best.step))
             best = (struct cr_best){.top1 = -1};
         cr_free(text);
     }

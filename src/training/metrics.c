@@ -21,6 +21,7 @@ struct cr_report {
     int64_t               steps, clock_ns, wait_start_ns, interval_ns, wait_ns;
     /* since the last redraw, and the speed shown */
     int64_t redraw_ns;
+    int64_t printed_ns; /* without a terminal: when the last line was printed */
     double  images_per_s, seconds_per_step;
 };
 
@@ -37,7 +38,7 @@ cr_status cr_report_open(const struct cr_report_options *options, struct cr_repo
     struct cr_report *r;
     CR_ALLOC(r, 1);
     r->options  = *options;
-    r->terminal = isatty(STDERR_FILENO);
+    r->terminal = isatty(STDERR_FILENO) && !cr_log_is_quiet();
     snprintf(path, sizeof path, "%s/log.jsonl", options->run_dir);
     r->log = fopen(path, "a");
     if (!r->log) {
@@ -63,6 +64,7 @@ void cr_report_resume_clock(struct cr_report *r, int64_t wait_ns) {
     if (!r) return;
     r->clock_ns      = cr_time_ns();
     r->wait_start_ns = wait_ns;
+    if (!r->printed_ns) r->printed_ns = r->clock_ns;
 }
 
 /* Writes to the file's buffer, so that the step loop allocates nothing. A write error is reported once and training
@@ -76,7 +78,8 @@ static void log_line(struct cr_report *r, const char *event, const char *fields)
 
 /* Writes the numbers of the events that form curves to TensorBoard. */
 static void tensorboard_line(struct cr_report *r, const char *event, const char *fields) {
-    static const char *const groups[][2] = {{"train", "train"}, {"eval", "val"}, {"prune", "prune"}};
+    static const char *const groups[][2] = {
+        {"train", "train"}, {"eval", "val"}, {"prune", "prune"}, {"sparsity", "prune"}};
     for (size_t i = 0; r->tensorboard && fields && i < CR_COUNT(groups); i++)
         if (strcmp(event, groups[i][0]) == 0 && cr_tensorboard_add(r->tensorboard, groups[i][1], fields) != CR_OK)
             tensorboard_failed(r);
@@ -87,10 +90,15 @@ static void clear_line(struct cr_report *r) {
     r->line_open = false;
 }
 
+/* Results are printed in spite of --quiet. */
+static bool is_result(const char *event) {
+    return strcmp(event, "eval") == 0 || strcmp(event, "done") == 0 || strcmp(event, "stopped") == 0;
+}
+
 void cr_report_event(struct cr_report *r, const char *event, const char *json_fields, const char *human) {
     if (!r) return;
     clear_line(r);
-    if (human) cr_log(CR_LOG_INFO, "%s", human);
+    if (human) cr_log(is_result(event) ? CR_LOG_RESULT : CR_LOG_INFO, "%s", human);
     log_line(r, event, json_fields);
     tensorboard_line(r, event, json_fields);
 }
@@ -130,6 +138,16 @@ static void log_interval(struct cr_report *r, int64_t step) {
              r->interval_ns > 0 ? (double)r->wait_ns / (double)r->interval_ns : 0, scale);
     format_progress(r, step, human, sizeof human);
     cr_report_event(r, "train", json, r->terminal ? NULL : human);
+    r->printed_ns = cr_time_ns();
+}
+
+/* Without a terminal: prints a line between two logged steps when the last line is old. */
+static void print_progress(struct cr_report *r, int64_t step) {
+    char line[512];
+    if ((double)(cr_time_ns() - r->printed_ns) < r->options.progress_s * 1e9) return;
+    format_progress(r, step, line, sizeof line);
+    cr_log(CR_LOG_INFO, "%s", line);
+    r->printed_ns = cr_time_ns();
 }
 
 static void redraw(struct cr_report *r, int64_t step) {
@@ -172,5 +190,7 @@ void cr_report_step(struct cr_report *r, int64_t step, const struct cr_step_resu
         r->interval_ns = r->wait_ns = 0;
     } else if (r->terminal) {
         redraw(r, step);
+    } else {
+        print_progress(r, step);
     }
 }

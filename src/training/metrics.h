@@ -1,8 +1,9 @@
 /* training/metrics.h: the progress display of training, and log.jsonl.
  *
- * On a terminal one line is redrawn (epoch, step, loss, learning rate, img/s, data wait, time left). Without a terminal
- * a line is printed every train.log_every steps. log.jsonl has one JSON object on each line; every line is flushed.
- * Throughput is images divided by elapsed time without evaluation and saving. */
+ * On a terminal one line is redrawn (epoch, step, loss, learning rate, img/s, data wait, time left). Without a
+ * terminal a line is printed every train.log_every steps, and earlier when progress_s seconds have passed since the
+ * last line. With --quiet only results (evaluations, the end of the run) are printed. log.jsonl has one JSON object on
+ * each line; every line is flushed. Throughput is images divided by elapsed time without evaluation and saving. */
 #ifndef CR_METRICS_H
 #define CR_METRICS_H
 
@@ -14,6 +15,7 @@ struct cr_report_options {
     const char *run_dir; /* log.jsonl is appended to in this folder */
     int64_t     total_steps, steps_per_epoch, epochs, log_every;
     int64_t     images_per_step;
+    double      progress_s;  /* without a terminal: longest time between two lines, if the steps are shorter */
     bool        tensorboard; /* also write a TensorBoard event file there: train/..., val/..., prune/... */
     int64_t     first_step;  /* on resume the first update of this process; else 0 */
 };

@@ -52,6 +52,51 @@ static void report_pruned(const struct cr_run *run, double seconds, struct cr_re
     cr_report_event(report, "prune", json, human);
 }
 
+struct sparsity { /* of the layers that have pruned weights */
+    int     layers;
+    int64_t weights, pruned;
+};
+
+static struct sparsity count_pruned(const struct cr_param_store *store, const uint8_t *mask) {
+    struct sparsity s = {0};
+    for (int i = 0; i < store->params; i++) {
+        const struct cr_param *q      = &store->param[i];
+        int64_t                pruned = 0;
+        if (q->role != CR_ROLE_CONV && q->role != CR_ROLE_DENSE_WEIGHT) continue;
+        for (int64_t k = q->offset; k < q->offset + q->elems; k++) pruned += !(mask[k / 8] >> (k % 8) & 1);
+        if (!pruned) continue;
+        s.layers++;
+        s.weights += q->elems;
+        s.pruned += pruned;
+    }
+    return s;
+}
+
+cr_status cr_run_report_sparsity(struct cr_run *run, struct cr_report *report) {
+    const struct cr_session     *session = &run->session;
+    const struct cr_param_store *store   = &session->model.store;
+    const char                  *address = (const char *)session->memory.region[CR_REGION_STORE];
+    uint8_t                     *mask;
+    if (!store->has_mask || !cr_run_reports(run)) return CR_OK;
+    const size_t bytes = cr_param_store_buffer_bytes(store, CR_BUFFER_MASK);
+    CR_ALLOC(mask, bytes);
+    cr_status status = session->device->backend->get(
+        session->device, mask, address + cr_param_store_buffer_offset(store, CR_BUFFER_MASK), bytes);
+    const struct sparsity s = status == CR_OK ? count_pruned(store, mask) : (struct sparsity){0};
+    cr_free(mask);
+    if (!s.pruned) return status;
+    const double fraction = (double)s.pruned / (double)s.weights;
+    char         json[160], human[240];
+    snprintf(json, sizeof json, "\"step\":%" PRId64 ",\"sparsity\":%.6f,\"pruned\":%" PRId64 ",\"of\":%" PRId64,
+             run->at.step, fraction, s.pruned, s.weights);
+    snprintf(human, sizeof human,
+             "pruned  %.2f %% of the weights of %d layers (%" PRId64 " of %" PRId64 "): the masks are kept%s",
+             100 * fraction, s.layers, s.pruned, s.weights,
+             run->prune.layers ? ", and [prune] prunes more" : ", pruned weights stay 0");
+    cr_report_event(report, "sparsity", json, human);
+    return CR_OK;
+}
+
 cr_status cr_run_prune(struct cr_run *run, double fraction, struct cr_report *report) {
     const struct cr_param_store *store = &run->session.model.store;
     const int64_t                start = cr_time_ns();

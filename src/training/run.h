@@ -34,6 +34,8 @@ CR_MUST cr_status cr_run_prune_open(struct cr_run *run);
 void cr_run_prune_warn(const struct cr_run *run);
 /* Prunes to `fraction` of the final sparsity. No program may be running. */
 CR_MUST cr_status cr_run_prune(struct cr_run *run, double fraction, struct cr_report *report);
+/* Of a run that starts from pruned weights: logs its sparsity, and that the masks are kept. */
+CR_MUST cr_status cr_run_report_sparsity(struct cr_run *run, struct cr_report *report);
 void              cr_run_close(struct cr_run *run);
 
 /* training/evaluate.c: the best checkpoint so far, as recorded in best.json. */

@@ -13,6 +13,8 @@
 #include <string.h>
 #include <unistd.h>
 
+enum { PROGRESS_S = 30 };
+
 /* ---- signals ---- */
 
 /* The first SIGINT or SIGTERM stops the run after the current step, the second one exits at once. SIGUSR1 requests a
@@ -35,7 +37,8 @@ struct old_handlers {
     struct sigaction on_int, on_term, on_usr1;
 };
 
-/* Before the run is opened: SIGUSR1 must never end the program. main blocks it until here, so that an early one waits. */
+/* Before the run is opened: SIGUSR1 must never end the program. main blocks it until here, so that an early one
+ * waits. */
 static void save_handler_install(struct old_handlers *old) {
     struct sigaction save = {.sa_handler = on_save, .sa_flags = SA_RESTART};
     sigset_t         usr1;
@@ -223,12 +226,14 @@ static cr_status after_step(struct cr_run *run, struct loop_state *state, struct
     return status;
 }
 
-/* Prunes when [prune] is due at this step, before the step's checkpoint is written. */
-static cr_status prune(struct cr_run *run, struct loop_state *state) {
+/* Prunes when [prune] is due at this step, before the step's checkpoint is written. Earlier checkpoints have fewer
+ * pruned weights, so their accuracy does not count for `best` any more. */
+static cr_status prune(struct cr_run *run, struct loop_state *state, struct cr_best *best) {
     double fraction;
     if (!run->prune.layers || !cr_prune_due(&run->config, run->at.step, run->at.steps_per_epoch, &fraction))
         return CR_OK;
     CR_TRY(collect(run, state));
+    best->top1 = -1;
     return cr_run_prune(run, fraction, state->report);
 }
 
@@ -265,12 +270,12 @@ static cr_status loop(struct cr_run *run, struct cr_report *report, int *ended_b
                                             .drop_last = run->config.data.drop_last,
                                             .ranks     = cr_comm_size(run->comm)};
     struct loop_state              state = {.report = report};
-    if (!run->from) CR_TRY(prune(run, &state));
+    if (!run->from) CR_TRY(prune(run, &state, &best));
     cr_report_resume_clock(report, 0);
     while (run->at.step < run->total_steps && !state.ended_by) {
         bool saved, save_now;
         CR_TRY(train_step(run, &state));
-        CR_TRY(prune(run, &state));
+        CR_TRY(prune(run, &state, &best));
         CR_TRY(poll_signals(run, &state, &save_now));
         CR_TRY(after_step(run, &state, &best, save_now, &saved));
         bool more = run->at.step < run->total_steps && !state.ended_by;
@@ -317,6 +322,7 @@ cr_status cr_train(const struct cr_config *config, const struct cr_train_options
                                         .epochs          = run.config.train.epochs,
                                         .log_every       = run.config.train.log_every,
                                         .images_per_step = cr_run_update_images(&run),
+                                        .progress_s      = PROGRESS_S,
                                         .tensorboard     = run.config.train.tensorboard,
                                         .first_step      = run.from ? run.at.step + 1 : 0};
     if (cr_run_reports(&run)) {
@@ -327,6 +333,7 @@ cr_status cr_train(const struct cr_config *config, const struct cr_train_options
     snprintf(json, sizeof json, "\"step\":%" PRId64 ",\"total_steps\":%" PRId64 ",\"version\":\"%s\"", run.at.step,
              run.total_steps, CR_VERSION);
     cr_report_event(report, run.from ? "resume" : "start", json, NULL);
+    CR_TRY_OUT(cr_run_report_sparsity(&run, report));
     CR_TRY_OUT(loop(&run, report, signal_taken));
     if (cr_loader_corrupt(run.loader))
         cr_log(CR_LOG_WARN, "%" PRId64 " images could not be read and were replaced by other images",

@@ -45,7 +45,7 @@ run plan tiny.ini batch=3; expect "an override without its section" 2 "section.k
 run plan tiny.ini --set batch=3; expect "--set without a section" 2 "section.key=value"
 run plan tiny.ini --which stp; expect "--which" 2 "must be one of"
 run plan tiny.ini --after foo; expect "--after" 2 "must be one of"
-run predict tiny.ini a.png -k 9; expect "-k" 2 "1 to 5"
+run predict tiny.ini a.png -k 0; expect "-k 0" 2 "from 1 to"
 # On machines with a GPU, test_cuda_* and gpu-check.sh test these cases.
 if "$bin" --version 2>/dev/null | grep '^device cuda ' | grep -qv 'not available'; then skip "device cuda without a GPU: there is one"; else
     run train tiny.ini --device cuda -o nogpu; expect "--device cuda without a GPU" 1 "device cuda" "--device cpu"
@@ -190,6 +190,7 @@ fi
 
 # ---- data ----
 run data shapes images data.train_images=200 data.val_images=40; expect "data shapes" 0 "200 training and 40 validation"
+run data shapes few data.train_images=9; expect "data shapes with too few images" 2 "must be at least 10"
 run data tiny.ini $shapes; expect "data" 0 "200 images" "40 images" "10 classes" "circle"
 run data tiny.ini $shapes --json; holds "data --json" json_lines
 run data files.ini data.kind=folder data.root=nowhere; expect "data of a missing folder" 2 "[data] root" "nowhere"

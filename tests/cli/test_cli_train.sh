@@ -77,6 +77,15 @@ holds "predict: sane numbers" python3 -c 'import json
 for l in open("stdout"):
     top = json.loads(l)["top"]
     assert len(top) == 2 and 1 >= top[0]["probability"] >= top[1]["probability"] >= 0 and top[0]["class"].isalpha()'
+run predict S $images --json -k 10; holds "predict -k 10: all classes, in descending order" python3 -c 'import json
+for l in open("stdout"):
+    top = json.loads(l)["top"]
+    p = [t["probability"] for t in top]
+    assert len(top) == 10 == len({t["label"] for t in top}) and p == sorted(p, reverse=True) and abs(sum(p) - 1) < 1e-6, top'
+cp stdout all.json; run predict S $images --json -k 3; holds "predict -k 3: the first three" python3 -c 'import json
+for a, b in zip(open("all.json"), open("stdout")): assert json.loads(a)["top"][:3] == json.loads(b)["top"]'
+run predict S $images -k 11; expect "predict -k 11 of ten classes" 2 "--top 11: the network has 10 classes"
+run predict S $images; is "predict: five lines per image" "$(grep -c " %  " stdout)" 15
 run eval S --per-class --confusion matrix.csv --json; expect "eval --per-class --json" 0 '"per_class"' '"confused_with"'
 cp stdout classes.json
 run predict S images/val --json -k 1; expect "predict a folder" 0 '"top"'
@@ -118,13 +127,13 @@ want=$(sed -n 's/.*"ema_correct":\([0-9]*\).*/\1/p' M/log.jsonl | tail -1)
 run eval M --ema --json; is "eval --ema" "$(field correct) $(field weights)" "$want M/step-6/ema.safetensors"
 loss=$(field loss)
 run eval M/last/ema.safetensors --json; is "eval of ema.safetensors" "$(field loss)" "$loss"
-run eval M --json; expect "eval of a run with averages names them" 0 "--ema"
-is "eval takes the weights" "$(field weights)" M/step-6
+run eval M --json; is "eval takes the averages" "$(field loss) $(field weights)" "$loss M/step-6/ema.safetensors"
+run eval M --no-ema --json; is "eval --no-ema takes the weights" "$(field weights)" M/step-6
 holds "which score otherwise" [ "$(field loss)" != "$loss" ]
 run export M --ema -o averages.safetensors; expect "export --ema" 0
 run eval tiny.ini $shapes --weights averages.safetensors --json; is "exported averages" "$(field loss)" "$loss"
 run export M --ema --onnx averages.onnx; expect "export --ema --onnx" 0
-run export M --onnx weights.onnx; holds "averages are another network" eval '! cmp -s averages.onnx weights.onnx'
+run export M --no-ema --onnx weights.onnx; holds "averages are another network" eval '! cmp -s averages.onnx weights.onnx'
 run predict M/last/ema.safetensors $images; expect "predict with averages" 0 "circle"
 run prune M --ema --sparsity 0.5 -o half; expect "prune --ema" 0
 run eval S --ema; expect "--ema without averages" 2 "ema.safetensors" "ema.decay"
@@ -204,6 +213,7 @@ gradual='prune.sparsity=0.9 prune.start=0.5 prune.end=1 prune.frequency=3'
     done
 }
 run train tiny.ini -o E --steps 24; expect "the same without pruning" 0
+holds "a run without pruning does not mention masks" sh -c '! grep -q masks stderr'
 holds "a sparse checkpoint is smaller" smaller G/last/model.safetensors E/last/model.safetensors
 holds "so is its state" smaller G/last/state.safetensors E/last/state.safetensors
 run export G -o g.safetensors --dense; expect "export" 0
@@ -245,11 +255,12 @@ run export nowhere -o x.safetensors; expect "export of nothing" 1 "nowhere"
 
 run prune E --sparsity 0.9 -o P; expect "prune" 0 "layer2.0.conv2" "prunable layers" "90.03 %" "stays dense by prune.exempt"
 run eval P; expect "eval of a pruned folder" 0 "top-1"
-run train tiny.ini model.weights=P -o PT --steps 5; expect "fine-tuning" 0 "step 5"
+run train tiny.ini model.weights=P -o PT --steps 5; expect "fine-tuning" 0 "step 5" "pruned  90.03 % of the weights of 5 layers (1066 of 1184): the masks are kept, pruned weights stay 0"
+is "fine-tuning: the sparsity is in the log" "$(grep -o '{"event":"sparsity".*' PT/log.jsonl)" '{"event":"sparsity","step":0,"sparsity":0.900338,"pruned":1066,"of":1184}'
 run export P -o p.safetensors; run export PT -o pt.safetensors
 is "fine-tuning keeps what is pruned" "$(zeros pt.safetensors layer2.0.conv1.weight)" "$(zeros p.safetensors layer2.0.conv1.weight)"
 holds "fine-tuning moves the rest" sh -c '! cmp -s p.safetensors pt.safetensors'
-run train tiny.ini -o PT --resume auto --steps 8; expect "fine-tuning goes on" 0 "step 8"
+run train tiny.ini -o PT --resume auto --steps 8; expect "fine-tuning goes on" 0 "step 8" "(1066 of 1184): the masks are kept"
 run train tiny.ini model.weights=P -o PU --steps 8; holds "... bitwise identical" same_run PT PU
 run prune P --sparsity 0.5 -o PP; expect "prune to less than was pruned" 0 "warning: 90.03 % were already pruned, more than sparsity = 0.5" "90.03 %"
 run prune P --sparsity 0.95 --scope uniform -o PM; holds "prune to more: no warning" sh -c '! grep -q warning stderr'

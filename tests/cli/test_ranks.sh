@@ -71,17 +71,17 @@ losses forked >want
 is "forked: steps in the log" "$(wc -l <want)" 6
 port=$(free_port)
 env_ranks torch RANK=@R WORLD_SIZE=2 LOCAL_RANK=@R LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT="$port"
-is "torchrun's variables" "$rc $(cat torch.err*)" "0 "
+is "torchrun's variables" "$rc $(problems torch.err*)" "0 "
 losses torch | cmp - want && pass || fail "torchrun's variables: other losses"
 port=$(free_port)
 env_ranks hosts RANK=@R WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 GROUP_RANK=@R MASTER_ADDR=localhost MASTER_PORT="$port"
-is "two groups as two hosts" "$rc $(cat hosts.err*)" "0 "
+is "two groups as two hosts" "$rc $(problems hosts.err*)" "0 "
 losses hosts | cmp - want && pass || fail "two groups as two hosts: other losses"
 env_ranks ompi OMPI_COMM_WORLD_RANK=@R OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=@R OMPI_COMM_WORLD_LOCAL_SIZE=2 "PMIX_NAMESPACE=t$$"
-is "Open MPI's variables" "$rc $(cat ompi.err*)" "0 "
+is "Open MPI's variables" "$rc $(problems ompi.err*)" "0 "
 losses ompi | cmp - want && pass || fail "Open MPI's variables: other losses"
 env_ranks slurm SLURM_PROCID=@R SLURM_STEP_NUM_TASKS=2 SLURM_LOCALID=@R SLURM_JOB_ID=$$ SLURM_STEP_ID=0 SLURM_STEP_NODELIST=localhost
-is "Slurm's variables" "$rc $(cat slurm.err*)" "0 "
+is "Slurm's variables" "$rc $(problems slurm.err*)" "0 "
 losses slurm | cmp - want && pass || fail "Slurm's variables: other losses"
 if [ "${RANKS_LAUNCHERS:-no}" = yes ]; then
     # -r 1 -t 1: torchrun 1.13 under Python 3.11 knows no other redirections
@@ -119,10 +119,10 @@ ended() {
     is "$name: exit code" "$rc" "$want"
     [ -n "${CRESNET_SANITIZE:-}" ] || [ $took -le $((limit * 1000)) ] && pass || fail "$name: took $took ms, $limit s are allowed"
     if [ $# -gt 4 ]; then
-        is "$name: lines printed ($(cat "$out.err"))" "$(wc -l <"$out.err")" 1
+        is "$name: lines printed ($(cat "$out.err"))" "$(problems "$out.err" | wc -l)" 1
         case $(cat "$out.err") in *"$5"*) pass ;; *) fail "$name: lacks \"$5\": $(cat "$out.err")" ;; esac
     else
-        is "$name: printed" "$(cat "$out.err")" ""
+        is "$name: printed" "$(problems "$out.err")" ""
     fi
     cleanup "$name"
 }

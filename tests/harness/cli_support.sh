@@ -5,7 +5,7 @@
 run() {
     timeout 300 "$bin" "$@" >stdout 2>stderr
     rc=$?
-    out=$(cat stdout) err=$(cat stderr)
+    out=$(tr -d '\0' <stdout) err=$(cat stderr)
 }
 # expect NAME RC [TEXT...]: the last run exited with RC and its outputs contain every TEXT
 expect() {

@@ -27,6 +27,8 @@ holds() {
     shift
     if said=$("$@" 2>&1); then pass; else fail "$name: $*: ${said:0:500}"; fi
 }
+# problems FILE...: the lines that `cresnet train -q` printed and that are not results
+problems() { grep -hvE '^(evaluation at step|done: step|stopped by signal) ' "$@"; }
 there() { command -v "$1" >/dev/null 2>&1; }
 # sum_up [CODE]: ends the test; exit code CODE when nothing failed (default 0; 77: everything was skipped)
 sum_up() {

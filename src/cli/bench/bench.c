@@ -46,6 +46,10 @@ static const struct {
     {CR_OPT_BENCH_STEPS, (OF(BENCHMARKS) - 1) & ~OF(SPARSE)},
     {CR_OPT_JSON, (OF(BENCHMARKS) - 1) & ~OF(SPARSE)},
     {CR_OPT_TRAINER_SPEED, OF(DATA)},
+    {CR_OPT_WORKERS, OF(DATA)},
+    {CR_OPT_DEVICE, (OF(BENCHMARKS) - 1) & ~OF(DATA)},
+    {CR_OPT_THREADS, (OF(BENCHMARKS) - 1) & ~OF(DATA) & ~OF(SPARSE)},
+    {CR_OPT_WEIGHTS, OF(STEP) | OF(INFER) | OF(OPS) | OF(ALLOCATORS)},
     {CR_OPT_BATCH, (OF(BENCHMARKS) - 1) & ~OF(SPARSE) & ~OF(SPDNN)}, /* they have --batches and --inputs */
     {CR_OPT_NEURONS, OF(SPDNN)},
     {CR_OPT_LAYERS, OF(SPDNN)},

@@ -267,17 +267,50 @@ out:
 
 /* ---- the command ---- */
 
+/* Options that only some of the data commands read. */
+static cr_status check_options(const struct cr_args *args, const char *word) {
+    const bool packs = strcmp(word, "pack") == 0, draws = strcmp(word, "shapes") == 0;
+    const bool reads = packs || strcmp(word, "stat") == 0 || strcmp(word, "verify") == 0;
+    if (cr_args_has(args, CR_OPT_RAW) && !packs)
+        return cr_args_fail(args, "--raw is for cresnet data pack: leave it out");
+    if (cr_args_has(args, CR_OPT_WORKERS) && !reads)
+        return cr_args_fail(args, "--workers is for cresnet data pack, stat and verify: leave it out");
+    if (cr_args_has(args, CR_OPT_JSON) && draws)
+        return cr_args_fail(args, "data shapes prints no JSON: leave --json out");
+    if (cr_args_has(args, CR_OPT_SEED) && draws)
+        return cr_args_fail(args, "data shapes always draws the same images: leave --seed out");
+    return CR_OK;
+}
+
+/* Sets *folder when the only operand is a folder of images or packed files: `data DIR` is `data stat DIR`. */
+static cr_status is_data_folder(const struct cr_args *args, bool *folder) {
+    char *run = NULL;
+    *folder   = args->operands == 1 && cr_fs_is_dir(args->operand[0]) && !has_file(args->operand[0], "config.ini");
+    if (!*folder) return CR_OK;
+    CR_TRY(cr_cmd_checkpoint_find(args, args->operand[0], &run));
+    *folder = !run;
+    cr_free(run);
+    return CR_OK;
+}
+
 cr_status cr_cmd_data(const struct cr_args *args, int *signal_taken) {
-    const char *word  = args->operands ? args->operand[0] : "";
-    bool        packs = strcmp(word, "pack") == 0;
-    if (cr_args_has(args, CR_OPT_RAW) && !packs) return cr_args_fail(args, "--raw is for cresnet data pack");
-    if (packs) {
-        cr_status status = pack(args);
+    const char    *word = args->operands ? args->operand[0] : "", *stat_of[2] = {"stat", word};
+    struct cr_args given = *args;
+    bool           folder;
+    CR_TRY(is_data_folder(args, &folder));
+    if (folder) {
+        given.operand  = stat_of;
+        given.operands = 2;
+        word           = stat_of[0];
+    }
+    CR_TRY(check_options(&given, word));
+    if (strcmp(word, "pack") == 0) {
+        cr_status status = pack(&given);
         if (status == CR_ERR_INTERRUPTED) *signal_taken = atomic_load(&stop_signal);
         return status;
     }
-    if (strcmp(word, "shapes") == 0) return draw_shapes(args);
-    if (strcmp(word, "verify") == 0) return verify(args);
-    if (strcmp(word, "stat") == 0) return cr_data_stat(args);
-    return describe(args);
+    if (strcmp(word, "shapes") == 0) return draw_shapes(&given);
+    if (strcmp(word, "verify") == 0) return verify(&given);
+    if (strcmp(word, "stat") == 0) return cr_data_stat(&given);
+    return describe(&given);
 }

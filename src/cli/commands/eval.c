@@ -4,6 +4,7 @@
 #include "session/confusion.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 /* The options of the command and its results. */
@@ -133,7 +134,7 @@ static cr_status write_matrix(const struct evaluation *e) {
             cr_text_add(&csv, ",%lld", (long long)c->count[(size_t)i * (size_t)c->classes + (size_t)k]);
     }
     cr_text_add(&csv, "\n");
-    cr_status status = csv.failed ? CR_NO_MEMORY(csv.length) : cr_file_write_atomic(e->matrix, csv.data, csv.length);
+    cr_status status = csv.failed ? CR_NO_MEMORY(csv.length) : cr_cmd_write_file(e->matrix, csv.data, csv.length);
     cr_text_free(&csv);
     return status;
 }
@@ -188,8 +189,12 @@ cr_status cr_cmd_eval(const struct cr_args *args, int *signal_taken) {
         print_json(&config, &e, &text);
     else
         print_scores(&e, &text);
-    CR_TRY_OUT(cr_cmd_print(&text));
+    if (e.matrix && cr_cmd_is_stdout(e.matrix)) /* standard output carries the matrix alone */
+        fputs(text.data && !text.failed ? text.data : "", stderr);
+    else
+        CR_TRY_OUT(cr_cmd_print(&text));
 out:
+    cr_text_free(&text);
     cr_confusion_close(&e.confusion);
     cr_arena_free(&e.names.arena);
     cr_config_close(&config);

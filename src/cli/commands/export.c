@@ -6,22 +6,17 @@
 #include "session/session.h"
 #include "session/state.h"
 
+#include <string.h>
+
 /* ---- weights ---- */
 
 static cr_status export_weights(const struct cr_args *args, const char *file) {
-    struct cr_cmd_source source = {0};
-    char                *path   = NULL, ema[CR_PATH_MAX];
+    char *path, chosen[CR_PATH_MAX];
     if (args->overrides)
-        return cr_args_fail(args, "%s: configuration keys can only be set with --onnx", args->override[0]);
-    cr_status status;
-    if (cr_args_has(args, CR_OPT_EMA)) {
-        CR_TRY_OUT(cr_cmd_source_find(args, &source));
-        CR_TRY_OUT(cr_cmd_ema_path(args, &source, ema));
-    }
-    CR_TRY_OUT(cr_ckpt_model_path(cr_args_has(args, CR_OPT_EMA) ? ema : args->operand[0], &path));
-    CR_TRY_OUT(cr_ckpt_export_dense(path, file));
-out:
-    cr_cmd_source_free(&source);
+        return cr_args_fail(args, "%s: configuration keys can only be set for an ONNX file", args->override[0]);
+    CR_TRY(cr_cmd_weights_choose(args, args->operand[0], chosen));
+    CR_TRY(cr_ckpt_model_path(chosen, &path));
+    cr_status status = cr_ckpt_export_dense(path, file);
     cr_free(path);
     return status;
 }
@@ -78,21 +73,59 @@ out:
     return status;
 }
 
+/* ---- the command ---- */
+
+enum format { SAFETENSORS, ONNX, PYTORCH };
+
+/* The format that the ending of a file name means; SAFETENSORS for all other endings. */
+static enum format format_of(const char *file) {
+    static const char *const pytorch[] = {".pth", ".pt", ".bin", ".ckpt", ".tar"};
+    const char              *dot       = strrchr(file, '.');
+    if (!dot || strchr(dot, '/')) return SAFETENSORS;
+    for (size_t i = 0; i < CR_COUNT(pytorch); i++)
+        if (strcmp(dot, pytorch[i]) == 0) return PYTORCH;
+    return strcmp(dot, ".onnx") == 0 ? ONNX : SAFETENSORS;
+}
+
+/* Checks the options, and sets *file and *onnx to the file to write and its format. */
+static cr_status choose_output(const struct cr_args *args, const char **file, bool *onnx) {
+    const char *weights = args->value[CR_OPT_EXPORT_FILE], *network = args->value[CR_OPT_ONNX];
+    if (!weights && !network)
+        return cr_args_fail(args, "no output given: give -o FILE, which must not exist yet, or --onnx FILE");
+    if (weights && network) return cr_args_fail(args, "-o and --onnx exclude each other: give one of them");
+    *file = network ? network : weights;
+    *onnx = network || format_of(weights) == ONNX;
+    if (format_of(*file) == PYTORCH)
+        return cr_args_fail(args,
+                            "%s: this name is that of a PyTorch file, which cresnet does not write: give "
+                            "-o FILE.safetensors, which safetensors.torch.load_file of Python reads "
+                            "(scripts/pth_to_safetensors.py converts in the other direction)",
+                            *file);
+    if (network && strstr(network, ".safetensors"))
+        return cr_args_fail(args, "--onnx %s: this name is that of a safetensors file: give -o %s, or --onnx FILE.onnx",
+                            network, network);
+    if (cr_args_has(args, CR_OPT_FOLD) && !*onnx)
+        return cr_args_fail(args, "--fold needs --onnx: exported weights keep their batch normalisation");
+    if (cr_args_has(args, CR_OPT_DENSE) && *onnx)
+        return cr_args_fail(args, "--dense is about weights: leave it out for an ONNX file, which is always dense");
+    if (cr_args_has(args, CR_OPT_NAMES) && *onnx)
+        return cr_args_fail(args, "--names is about weights: leave it out for an ONNX file");
+    return CR_OK;
+}
+
 cr_status cr_cmd_export(const struct cr_args *args, int *signal_taken) {
     /* Both libraries use the same tensor names for these networks. */
     static const char *const names[] = {"torchvision", "timm", NULL};
     int                      library;
-    const char              *weights = args->value[CR_OPT_EXPORT_FILE], *onnx = args->value[CR_OPT_ONNX];
+    const char              *file = NULL;
+    bool                     onnx = false;
     (void)signal_taken;
     if (!args->operands) return cr_args_fail(args, "no weights given: give a run folder or a safetensors file");
     CR_TRY(cr_args_max_operands(args, 1));
     CR_TRY(cr_args_word(args, CR_OPT_NAMES, names, &library));
-    if (!weights && !onnx)
-        return cr_args_fail(args, "no output given: give -o FILE, which must not exist yet, or --onnx FILE");
-    if (weights && onnx) return cr_args_fail(args, "-o and --onnx exclude each other: give one of them");
-    if (cr_args_has(args, CR_OPT_FOLD) && !onnx)
-        return cr_args_fail(args, "--fold needs --onnx: exported weights keep their batch normalisation");
-    CR_TRY(onnx ? export_onnx(args, onnx) : export_weights(args, weights));
-    cr_log(CR_LOG_INFO, "exported to %s", onnx ? onnx : weights);
+    CR_TRY(choose_output(args, &file, &onnx));
+    if (cr_cmd_is_stdout(file)) return cr_cmd_write_stdout(args, onnx ? export_onnx : export_weights);
+    CR_TRY(onnx ? export_onnx(args, file) : export_weights(args, file));
+    cr_log(CR_LOG_INFO, "exported to %s", file);
     return CR_OK;
 }

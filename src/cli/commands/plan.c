@@ -225,6 +225,38 @@ static void plan_close(struct plan *p) {
     cr_cmd_source_free(&p->source);
 }
 
+/* Each form of output excludes the others. `early`: the program is printed after the pass `pass_name`, which is not the
+ * last one. */
+static cr_status check_options(const struct cr_args *args, const char *pass_name, bool early) {
+    if (early && (cr_args_has(args, CR_OPT_JSON) || cr_args_has(args, CR_OPT_CSV)))
+        return cr_args_fail(args, "--after %s: the memory pool (--json, --csv) exists only after the last pass",
+                            pass_name);
+    if (cr_args_has(args, CR_OPT_CHOICES) &&
+        (early || cr_args_has(args, CR_OPT_CSV) || cr_args_has(args, CR_OPT_PROGRAM)))
+        return cr_args_fail(
+            args, "--choices prints its own table (or JSON with --json): leave --after, --program and --csv out");
+    if ((cr_args_has(args, CR_OPT_CURVE) || cr_args_has(args, CR_OPT_LIFETIMES)) &&
+        (early || cr_args_has(args, CR_OPT_JSON) || cr_args_has(args, CR_OPT_CSV) ||
+         cr_args_has(args, CR_OPT_CHOICES) || cr_args_has(args, CR_OPT_PROGRAM)))
+        return cr_args_fail(args, "--curve and --lifetimes print their own tables: leave --after, --program, --json, "
+                                  "--csv and --choices out");
+    if (cr_args_has(args, CR_OPT_PNG) &&
+        (early || cr_args_has(args, CR_OPT_CHOICES) || cr_args_has(args, CR_OPT_CURVE)))
+        return cr_args_fail(args, "--png draws the memory pool, which exists only after the last pass: leave --after, "
+                                  "--choices and --curve out");
+    if (cr_args_has(args, CR_OPT_CURVE) && cr_args_has(args, CR_OPT_LIFETIMES))
+        return cr_args_fail(args, "--curve and --lifetimes exclude each other: give one of them");
+    if (cr_args_has(args, CR_OPT_KERNEL_TIMES) && !cr_args_has(args, CR_OPT_TARGET))
+        return cr_args_fail(args,
+                            "--kernel-times needs --target: without it the kernel times of this machine are used");
+    if (cr_args_has(args, CR_OPT_ALIGNMENT))
+        return cr_args_fail(args, "--alignment needs --trace FILE: the device gives the alignment of a program");
+    const bool json = cr_args_has(args, CR_OPT_JSON), csv = cr_args_has(args, CR_OPT_CSV);
+    if (json + csv + (cr_args_has(args, CR_OPT_PROGRAM) || cr_args_has(args, CR_OPT_AFTER)) > 1)
+        return cr_args_fail(args, "--json, --csv and --program or --after exclude each other: give one of them");
+    return CR_OK;
+}
+
 cr_status cr_cmd_plan(const struct cr_args *args, int *signal_taken) {
     static const char *const passes[] = {"plan", "insert_waits", "select", "fuse", "grad", NULL};
     struct plan              p        = {0};
@@ -237,26 +269,7 @@ cr_status cr_cmd_plan(const struct cr_args *args, int *signal_taken) {
     CR_TRY(cr_args_max_operands(args, 1));
     CR_TRY(cr_args_word(args, CR_OPT_WHICH, which_words, &which));
     CR_TRY(cr_args_word(args, CR_OPT_AFTER, passes, &pass));
-    if (pass && (cr_args_has(args, CR_OPT_JSON) || cr_args_has(args, CR_OPT_CSV)))
-        return cr_args_fail(args, "--after %s: the memory pool (--json, --csv) exists only after the last pass",
-                            passes[pass]);
-    if (cr_args_has(args, CR_OPT_CHOICES) &&
-        (pass || cr_args_has(args, CR_OPT_CSV) || cr_args_has(args, CR_OPT_PROGRAM)))
-        return cr_args_fail(
-            args, "--choices prints its own table (or JSON with --json): leave --after, --program and --csv out");
-    if ((cr_args_has(args, CR_OPT_CURVE) || cr_args_has(args, CR_OPT_LIFETIMES)) &&
-        (pass || cr_args_has(args, CR_OPT_JSON) || cr_args_has(args, CR_OPT_CSV) || cr_args_has(args, CR_OPT_CHOICES) ||
-         cr_args_has(args, CR_OPT_PROGRAM)))
-        return cr_args_fail(args, "--curve and --lifetimes print their own tables: leave --after, --program, --json, "
-                                  "--csv and --choices out");
-    if (cr_args_has(args, CR_OPT_PNG) && (pass || cr_args_has(args, CR_OPT_CHOICES) || cr_args_has(args, CR_OPT_CURVE)))
-        return cr_args_fail(args, "--png draws the memory pool, which exists only after the last pass: leave --after, "
-                                  "--choices and --curve out");
-    if (cr_args_has(args, CR_OPT_CURVE) && cr_args_has(args, CR_OPT_LIFETIMES))
-        return cr_args_fail(args, "--curve and --lifetimes exclude each other: give one of them");
-    if (cr_args_has(args, CR_OPT_KERNEL_TIMES) && !cr_args_has(args, CR_OPT_TARGET))
-        return cr_args_fail(args,
-                            "--kernel-times needs --target: without it the kernel times of this machine are used");
+    CR_TRY(check_options(args, passes[pass], pass != 0));
     CR_TRY_OUT(cr_cmd_source_find(args, &p.source));
     CR_TRY_OUT(cr_cmd_config_open(args, &p.source, NULL, &p.config));
     enum cr_program_kind kind = which_kinds[which];

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { BATCH_MAX = 32, TOP_MAX = 5, PRINT_IMAGES = 256, COLUMN_MAX = 60 };
+enum { BATCH_MAX = 32, TOP_DEFAULT = 5, TOP_MAX = 1000000, PRINT_IMAGES = 256, COLUMN_MAX = 60 };
 
 /* The images to classify, and the form of the output. */
 struct request {
@@ -140,26 +140,57 @@ static cr_status predict_range(struct cr_session *session, struct request *r, in
     return cr_cmd_print(&text);
 }
 
-static cr_status predict(const struct cr_config *config, struct request *r) {
-    struct cr_prediction *result  = NULL;
-    struct cr_session     session = {0};
-    cr_status             status;
+/* Predictions with room for `top` classes each. */
+struct results {
+    struct cr_prediction *at;
+    int                  *label;
+    float                *probability;
+};
+
+static cr_status results_open(int count, int top, struct results *out) {
+    const size_t elems = (size_t)count * (size_t)top;
+    *out               = (struct results){.at          = cr_alloc((size_t)count, sizeof *out->at),
+                                          .label       = cr_alloc(elems, sizeof *out->label),
+                                          .probability = cr_alloc(elems, sizeof *out->probability)};
+    if (!out->at || !out->label || !out->probability)
+        return CR_NO_MEMORY(elems * (sizeof *out->label + sizeof *out->probability));
+    for (int i = 0; i < count; i++)
+        out->at[i] = (struct cr_prediction){.label       = out->label + (size_t)i * (size_t)top,
+                                            .probability = out->probability + (size_t)i * (size_t)top,
+                                            .top         = top};
+    return CR_OK;
+}
+
+static void results_close(struct results *results) {
+    cr_free(results->at);
+    cr_free(results->label);
+    cr_free(results->probability);
+}
+
+static cr_status predict(const struct cr_args *args, const struct cr_config *config, struct request *r) {
+    struct results    results = {0};
+    struct cr_session session = {0};
+    cr_status         status;
     CR_TRY_OUT(cr_cmd_names_load(config->model.weights, &r->names));
     if (!r->names.count) CR_TRY_OUT(names_from_data(config, &r->names));
     struct cr_session_options options = {
         .eval = true, .execute = true, .eval_batch = CR_MIN(r->images, BATCH_MAX), .classes = r->names.count};
     CR_TRY_OUT(cr_session_open(config, &options, &session));
     CR_TRY_OUT(cr_session_load_weights(&session, config->model.weights, true));
-    result = cr_alloc(PRINT_IMAGES, sizeof *result);
-    if (!result) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory");
+    if (cr_args_has(args, CR_OPT_TOP) && r->top > session.model.classes) {
+        status = cr_args_fail(args, "--top %d: the network has %d classes: give a number from 1 to %d", r->top,
+                              session.model.classes, session.model.classes);
+        goto out;
+    }
+    CR_TRY_OUT(results_open((int)CR_MIN(r->images, PRINT_IMAGES), CR_MIN(r->top, session.model.classes), &results));
     set_widths(r);
     for (int64_t first = 0; first < r->images; first += PRINT_IMAGES)
-        CR_TRY_OUT(predict_range(&session, r, first, (int)CR_MIN(r->images - first, PRINT_IMAGES), result));
+        CR_TRY_OUT(predict_range(&session, r, first, (int)CR_MIN(r->images - first, PRINT_IMAGES), results.at));
     if (r->unreadable)
         CR_FAIL_OUT(CR_ERR_FORMAT, "%lld of %lld images could not be read", (long long)r->unreadable,
                     (long long)r->images);
 out:
-    cr_free(result);
+    results_close(&results);
     cr_session_close(&session);
     return status;
 }
@@ -181,8 +212,8 @@ cr_status cr_cmd_predict(const struct cr_args *args, int *signal_taken) {
         goto out;
     }
     CR_TRY_OUT(find_images(args, &r));
-    r.top = top ? (int)top : r.table ? 1 : TOP_MAX;
-    CR_TRY_OUT(predict(&config, &r));
+    r.top = top ? (int)top : r.table ? 1 : TOP_DEFAULT;
+    CR_TRY_OUT(predict(args, &config, &r));
 out:
     cr_free(r.path);
     cr_arena_free(&r.arena);

@@ -182,6 +182,8 @@ static cr_status check(const struct cr_args *args, const struct cr_config *confi
         return cr_args_fail(
             args,
             "no sparsity given: give --sparsity S (0.9 prunes 90 %% of the weights), --budget FILE, or --target-ms MS");
+    if (!guided && cr_args_has(args, CR_OPT_PRUNE_BATCH))
+        return cr_args_fail(args, "--batch needs --target-ms MS, whose batch size it is: leave it out");
     if (!args->value[CR_OPT_OUTPUT])
         return cr_args_fail(args, "no output given: give -o DIR, a folder that does not exist yet");
     if (cr_ckpt_dir_in_use(config->train.output))

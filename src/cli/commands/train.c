@@ -27,6 +27,9 @@ cr_status cr_cmd_train(const struct cr_args *args, int *signal_taken) {
     struct cr_config config;
     struct cr_ranks  ranks;
     CR_TRY(cr_args_max_operands(args, 1));
+    if (cr_args_has(args, CR_OPT_FORCE) && !cr_args_has(args, CR_OPT_RESUME))
+        return cr_args_fail(args, "--force needs --resume auto or --resume PATH: it resumes a run whose model or data "
+                                  "changed, and overwrites nothing");
     if (args->operands && cr_fs_is_dir(args->operand[0]))
         return cr_args_fail(
             args,

@@ -69,19 +69,62 @@ enum cr_command_id cr_command_find(const char *name, const char **hint) {
     return CR_CMD_COUNT;
 }
 
+/* What to do instead of giving an option that only other commands have; NULL when there is no advice. */
+static const char *advice_for(int id) {
+    switch (id) {
+    case CR_OPT_OUTPUT:
+    case CR_OPT_EXPORT_FILE: return "results are on standard output, which > FILE redirects";
+    case CR_OPT_GPUS:
+    case CR_OPT_RANKS: return "it runs in one process; train.gpu=N chooses the GPU";
+    case CR_OPT_BATCH: return "leave it out; train.eval_batch=N is the batch size of an evaluation";
+    default: return "leave it out";
+    }
+}
+
+/* The option exists, but not for this command: names the commands that have it. Several ids may share the name. */
+static cr_status foreign_option(const struct cr_args *args, int id, const char *shown) {
+    char owners[100] = "";
+    for (int c = 0; c < CR_CMD_COUNT; c++)
+        for (int i = 0; i < CR_OPT_COUNT; i++) {
+            if (strcmp(name_of(i), name_of(id)) != 0 || !belongs(i, (enum cr_command_id)c)) continue;
+            const size_t used = strlen(owners);
+            snprintf(owners + used, sizeof owners - used, "%s%s", used ? ", " : "",
+                     cr_command((enum cr_command_id)c)->name);
+            break;
+        }
+    return cr_args_fail(args, "option %s belongs to cresnet %s, not to %s: %s", shown, owners,
+                        cr_command(args->command)->name, advice_for(id));
+}
+
+/* Adds the option or the key that a name of another trainer (--batch-size) stands for. */
+static bool add_other_name(const struct cr_args *args, const char *word, char *what, size_t bytes) {
+    const struct cr_key *key = cr_key_of_any_name(word);
+    char                 dotted[64];
+    if (!key || !belongs(CR_OPT_SET, args->command)) return false;
+    snprintf(dotted, sizeof dotted, "%s.%s", key->section, key->name);
+    for (int i = 0; i < CR_OPT_COUNT; i++) {
+        const char *stands_for = cr_cli_option((enum cr_option_id)i)->key;
+        if (!belongs(i, args->command) || !stands_for || strcmp(stands_for, dotted) != 0) continue;
+        snprintf(what, bytes, "unknown option --%s (did you mean --%s?)", word, name_of(i));
+        return true;
+    }
+    snprintf(what, bytes, "unknown option --%s (did you mean %s=VALUE?)", word, dotted);
+    return true;
+}
+
 static cr_status unknown_option(const struct cr_args *args, const char *name, size_t length) {
-    char        word[64], what[300];
+    char        word[64], shown[80], what[300];
     const char *names[CR_OPT_COUNT] = {0};
     snprintf(word, sizeof word, "%.*s", (int)CR_MIN(length, sizeof word - 1), name);
+    snprintf(shown, sizeof shown, "--%s", word);
     for (int i = 0; i < CR_OPT_COUNT; i++) {
-        if (belongs(i, args->command)) names[i] = name_of(i);
-        if (belongs(i, args->command) || strcmp(name_of(i), word) != 0) continue;
-        for (int c = 0; c < CR_CMD_COUNT; c++)
-            if (belongs(i, (enum cr_command_id)c))
-                return cr_args_fail(args, "option --%s belongs to cresnet %s, not to %s", word,
-                                    cr_command((enum cr_command_id)c)->name, cr_command(args->command)->name);
+        if (belongs(i, args->command))
+            names[i] = name_of(i);
+        else if (strcmp(name_of(i), word) == 0)
+            return foreign_option(args, i, shown);
     }
     const char *hint = nearest(word, names, CR_OPT_COUNT);
+    if (add_other_name(args, word, what, sizeof what)) return fail_with_hint(args->command, what);
     if (hint)
         snprintf(what, sizeof what, "unknown option --%s (did you mean --%s?)", word, hint);
     else
@@ -129,6 +172,9 @@ static cr_status parse_option(struct parser *p, int id, const char *shown, const
     if (option->value) CR_TRY(read_value(p, shown, option->value, inline_value, &value));
     const char *renamed = cr_option_value_alias((enum cr_option_id)id, value);
     if (renamed) value = renamed;
+    if ((id == CR_OPT_OUTPUT || id == CR_OPT_PNG) && strcmp(value, "-") == 0)
+        return cr_args_fail(p->args, "%s -: standard output cannot be used here: name a %s", shown,
+                            id == CR_OPT_PNG ? "file" : "folder");
     p->args->value[id] = value;
     if (option->key) return add_override(p->args, option->key, strlen(option->key), value);
     if (id != CR_OPT_SET) return CR_OK;
@@ -175,6 +221,8 @@ static cr_status parse_short(struct parser *p, const char *word) {
         const char *rest = word[1] == '=' ? word + 2 : word[1] ? word + 1 : NULL;
         return parse_option(p, id, shown, rest);
     }
+    for (int id = 0; id < CR_OPT_COUNT; id++)
+        if (cr_cli_option((enum cr_option_id)id)->letter == word[0]) return foreign_option(p->args, id, shown);
     if (word[1]) return cr_args_fail(p->args, "unknown option -%s (long options start with two dashes)", word);
     return cr_args_fail(p->args, "unknown option %s", shown);
 }

@@ -78,13 +78,22 @@ CR_MUST cr_status cr_data_verify_set(const struct cr_args *args, bool json, stru
 /* Writes the text to standard output and frees it. CR_ERR_IO when it cannot be written. CR_ERR_INTERRUPTED when the
  * reader has closed the pipe; main then ends without a message, as SIGPIPE would. */
 CR_MUST cr_status cr_cmd_print(struct cr_text *text);
+/* cli/common/output.c: returns whether the name of an output file is "-", which means standard output. */
+bool cr_cmd_is_stdout(const char *file);
+/* Writes to standard output if `file` is "-", with the errors of cr_cmd_print, else with cr_file_write_atomic. */
+CR_MUST cr_status cr_cmd_write_file(const char *file, const void *bytes, size_t count);
+/* Writes a file to standard output. CR_ERR_USAGE when standard output is a terminal. `write` creates the file that it
+ * is given, in a temporary folder, which is removed. */
+CR_MUST cr_status cr_cmd_write_stdout(const struct cr_args *args,
+                                      cr_status (*write)(const struct cr_args *args, const char *file));
 
 /* ---- the configuration ---- */
 
 /* The operand CONFIG|RUN of most commands. */
 struct cr_cmd_source {
     char *config;  /* path of the INI file; for a run or step folder, the one stored there */
-    char *folder;  /* the step folder, or NULL when the operand is an INI file */
+    char *folder;  /* the step folder, or NULL when the operand is an INI file; of a run folder, the checkpoint that
+                      cr_cmd_checkpoint_find chooses */
     char *weights; /* the operand when it is a file of weights in a step folder, else NULL */
 };
 /* Resolves operand 0: an INI file, a run or step folder, or a file of weights in a step folder. CR_ERR_USAGE without an
@@ -92,17 +101,25 @@ struct cr_cmd_source {
 CR_MUST cr_status cr_cmd_source_find(const struct cr_args *args, struct cr_cmd_source *out);
 void              cr_cmd_source_free(struct cr_cmd_source *source);
 /* Reads the configuration of a source with the overrides of the command line. `first` (may be NULL) is an override that
- * is applied before them. The weights of a folder (with --ema: its moving averages) are loaded unless the command line
- * names others. */
+ * is applied before them. The weights of a folder are loaded unless the command line names others. For commands that
+ * use trained weights, cr_cmd_weights_choose resolves model.weights. */
 CR_MUST cr_status cr_cmd_config_open(const struct cr_args *args, const struct cr_cmd_source *source, const char *first,
                                      struct cr_config *out);
 /* cr_cmd_source_find and cr_cmd_config_open in one call. */
 CR_MUST cr_status cr_cmd_config(const struct cr_args *args, struct cr_config *out);
-/* The configuration that operand 0 names; a folder that holds no run is a data set of kind `folder`. */
+/* The configuration that operand 0 names; a folder that holds no run is a data set of kind `packed` if it holds
+ * train.crpk, else of kind `folder`. */
 CR_MUST cr_status cr_cmd_data_config(const struct cr_args *args, struct cr_config *config);
-/* Path of ema.safetensors in the folder of the source, for --ema. CR_ERR_CONFIG when the file does not exist. */
-CR_MUST cr_status cr_cmd_ema_path(const struct cr_args *args, const struct cr_cmd_source *source,
-                                  char path[CR_PATH_MAX]);
+/* cli/common/run_weights.c: chooses a checkpoint of a run folder: by --last or --step, else the best one, or the newest
+ * one when the run has no best. *out is a step folder, which the caller frees with cr_free, or NULL with CR_OK when the
+ * folder holds no checkpoint. */
+CR_MUST cr_status cr_cmd_checkpoint_find(const struct cr_args *args, const char *run, char **out);
+/* cli/common/run_weights.c: chooses the weights that `given` stands for and logs one line that names them. Of a run
+ * folder, the checkpoint of cr_cmd_checkpoint_find; of a checkpoint, the moving averages when it has them, unless
+ * --no-ema is given. Writes the path of a file of weights, or of a step folder whose model.safetensors is meant. A path
+ * that does not exist is returned unchanged. CR_ERR_USAGE when an option does not apply to `given`, CR_ERR_CONFIG when
+ * --ema is given and there are no averages. */
+CR_MUST cr_status cr_cmd_weights_choose(const struct cr_args *args, const char *given, char path[CR_PATH_MAX]);
 /* Path of an installed configuration of this name (PREFIX/share/cresnet/configs, found relative to the program; a
  * leading configs/ is ignored). *out is NULL when there is none; the caller frees it with cr_free. */
 CR_MUST cr_status cr_cmd_installed_config(const char *name, char **out);

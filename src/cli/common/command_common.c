@@ -3,25 +3,13 @@
 
 #include "checkpoint/checkpoint.h"
 #include "core/rng.h"
+#include "data/pack.h"
 #include "session/session.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-
-cr_status cr_cmd_print(struct cr_text *text) {
-    cr_status status = CR_OK;
-    if (text->failed) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while writing the result");
-    errno = 0;
-    if ((!text->length || fwrite(text->data, 1, text->length, stdout) == text->length) && fflush(stdout) == 0) goto out;
-    if (errno == EPIPE) CR_FAIL_OUT(CR_ERR_INTERRUPTED, "the reader of standard output closed the pipe");
-    status = CR_FAIL(CR_ERR_IO, "standard output: cannot write the result: %s", strerror(errno));
-out:
-    cr_text_free(text);
-    return status;
-}
 
 double cr_cmd_median_ms(int64_t *times, int64_t count) {
     qsort(times, (size_t)count, sizeof *times, cr_compare_i64);
@@ -37,14 +25,14 @@ static cr_status copy_path(const char *dir, const char *name, char **out) {
     return *out ? CR_OK : CR_NO_MEMORY(strlen(path));
 }
 
-static cr_status find_in_folder(const char *given, struct cr_cmd_source *out) {
+static cr_status find_in_folder(const struct cr_args *args, const char *given, struct cr_cmd_source *out) {
     char path[CR_PATH_MAX];
     CR_TRY(cr_path_join(path, given, "config.ini"));
     if (cr_fs_is_file(path)) { /* a step folder */
         out->folder = cr_strdup(given);
         if (!out->folder) return CR_NO_MEMORY(strlen(given));
     } else
-        CR_TRY(cr_ckpt_find(given, &out->folder));
+        CR_TRY(cr_cmd_checkpoint_find(args, given, &out->folder));
     if (!out->folder)
         return CR_FAIL(
             CR_ERR_CONFIG,
@@ -98,7 +86,7 @@ cr_status cr_cmd_source_find(const struct cr_args *args, struct cr_cmd_source *o
         return status;
     }
     if (cr_fs_is_dir(args->operand[0]))
-        status = find_in_folder(args->operand[0], &source);
+        status = find_in_folder(args, args->operand[0], &source);
     else
         status = find_file(args->operand[0], &source);
     if (status == CR_OK)
@@ -115,29 +103,13 @@ void cr_cmd_source_free(struct cr_cmd_source *source) {
     *source = (struct cr_cmd_source){0};
 }
 
-cr_status cr_cmd_ema_path(const struct cr_args *args, const struct cr_cmd_source *source, char path[CR_PATH_MAX]) {
-    if (!source->folder)
-        return cr_args_fail(args, "--ema needs a run or one of its checkpoints; use --weights FILE for other files");
-    if (source->weights) return cr_args_fail(args, "--ema and a file of weights exclude each other: give one of them");
-    CR_TRY(cr_path_join(path, source->folder, "ema.safetensors"));
-    if (cr_fs_is_file(path)) return CR_OK;
-    return CR_FAIL(CR_ERR_CONFIG, "%s: does not exist: the run was trained without moving averages (ema.decay)", path);
-}
-
-/* Adds the override model.weights for a source with a folder. A line says so when the folder also holds moving averages
- * that are not used. */
-static cr_status source_weights(const struct cr_args *args, const struct cr_cmd_source *source, struct cr_text *out) {
-    char       ema[CR_PATH_MAX];
-    const bool wanted = cr_args_has(args, CR_OPT_EMA);
-    if (wanted)
-        CR_TRY(cr_cmd_ema_path(args, source, ema));
-    else if (!source->weights)
-        CR_TRY(cr_path_join(ema, source->folder, "ema.safetensors"));
-    if (!wanted && !source->weights && !args->value[CR_OPT_WEIGHTS] &&
-        cr_cli_option_belongs(CR_OPT_EMA, args->command) && cr_fs_is_file(ema))
-        cr_log(CR_LOG_INFO, "weights: this run also has moving averages: --ema uses them");
-    cr_text_add(out, "model.weights=%s", wanted ? ema : source->weights ? source->weights : source->folder);
-    return out->failed ? CR_NO_MEMORY(sizeof ema) : CR_OK;
+/* Resolves model.weights for the commands that use trained weights. */
+static cr_status choose_weights(const struct cr_args *args, struct cr_config *config) {
+    char path[CR_PATH_MAX];
+    if (!cr_cli_option_belongs(CR_OPT_EMA, args->command)) return CR_OK;
+    CR_TRY(cr_cmd_weights_choose(args, config->model.weights, path));
+    config->model.weights = cr_arena_printf(&config->arena, "%s", path);
+    return config->model.weights ? CR_OK : CR_NO_MEMORY(strlen(path));
 }
 
 cr_status cr_cmd_config_open(const struct cr_args *args, const struct cr_cmd_source *source, const char *first,
@@ -148,15 +120,15 @@ cr_status cr_cmd_config_open(const struct cr_args *args, const struct cr_cmd_sou
     int            count   = 0;
     CR_ALLOC(list, (size_t)args->overrides + 2);
     if (source->folder) {
-        CR_TRY_OUT(source_weights(args, source, &weights));
+        cr_text_add(&weights, "model.weights=%s", source->weights ? source->weights : source->folder);
+        if (weights.failed) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory");
         list[count++] = weights.data;
-    } else if (cr_args_has(args, CR_OPT_EMA)) {
-        char path[CR_PATH_MAX];
-        CR_TRY_OUT(cr_cmd_ema_path(args, source, path)); /* sets the error message */
     }
     if (first) list[count++] = first;
     for (int i = 0; i < args->overrides; i++) list[count++] = args->override[i];
     CR_TRY_OUT(cr_config_open(out, source->config, list, count));
+    status = choose_weights(args, out);
+    if (status != CR_OK) cr_config_close(out);
 out:
     cr_text_free(&weights);
     cr_free(list);
@@ -184,7 +156,11 @@ cr_status cr_cmd_data_config(const struct cr_args *args, struct cr_config *confi
     cr_error_clear();
     CR_ALLOC(list, (size_t)args->overrides + 2);
     cr_text_add(&root, "data.root=%s", args->operand[0]);
-    list[0] = "data.kind=folder";
+    char       packed[CR_PATH_MAX];
+    const bool is_packed =
+        snprintf(packed, sizeof packed, "%s/" CR_PACK_TRAIN_NAME, args->operand[0]) < (int)sizeof packed &&
+        cr_fs_is_file(packed);
+    list[0] = is_packed ? "data.kind=packed" : "data.kind=folder";
     list[1] = root.data;
     for (int i = 0; i < args->overrides; i++) list[2 + i] = args->override[i];
     cr_status status =

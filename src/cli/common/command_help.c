@@ -7,8 +7,10 @@
 /* ---- descriptions ---- */
 
 #define RUN_NOTE                                                                                                       \
-    "RUN is a run folder (its newest checkpoint is used) or one of its checkpoints, e.g.\n"                            \
-    "checkpoints/demo/best. The configuration, class names and weights stored there are used.\n"
+    "RUN is a run folder (its best checkpoint is used, else its newest) or one of its checkpoints, e.g.\n"             \
+    "checkpoints/demo/last. The configuration, class names and weights stored there are used; if the run has\n"        \
+    "moving averages of its weights ([ema]), these are used. --last, --step N and --no-ema choose others. One\n"       \
+    "line names the weights.\n"
 
 static const char about_train[] =
     "Trains the network of a configuration file. Checkpoints, the log and the best weights are written to\n"
@@ -44,9 +46,7 @@ static const char about_report[] =
     "Writes one HTML page about a run, RUN/report.html unless -o FILE names another: training curves, learning\n"
     "rate, throughput, the memory plan, the profile (--profile FILE, or RUN/profile.jsonl) and the sparsity of\n"
     "each layer. An evaluation of the best weights adds per-class accuracy, the confusion matrix and the images\n"
-    "with the largest loss. The page needs neither a network connection nor scripts.\n"
-    "RUN is a run folder (its best checkpoint is used, else the newest) or one of its checkpoints.\n"
-    "\n"
+    "with the largest loss. The page needs neither a network connection nor scripts.\n" RUN_NOTE "\n"
     "  cresnet report checkpoints/demo\n"
     "  cresnet profile checkpoints/demo --json >checkpoints/demo/profile.jsonl\n"
     "  cresnet report checkpoints/demo --no-eval -o demo.html\n";
@@ -102,14 +102,14 @@ static const char about_bench[] =
 
 static const char about_profile[] =
     "Runs training steps on random images and times every op of the step on the device: time, fraction of the\n"
-    "step, bytes moved, FLOPs, achieved rates, percent of roofline, and the kernel. Then it prints the same numbers\n"
-    "summed by kind of op, and the sum of all ops next to the time of the whole step. --which eval profiles the\n"
-    "evaluation program instead, with train.eval_batch images.\n";
+    "step, bytes moved, FLOPs, achieved rates, percent of roofline (GPU), and the kernel. Then it prints the same\n"
+    "numbers summed by kind of op, and the sum of all ops next to the time of the whole step. --which eval\n"
+    "profiles the evaluation program instead, with train.eval_batch images.\n";
 
 static const char about_prune[] =
     "Prunes weights by magnitude and writes a run folder with the remaining weights and the masks. Training that\n"
     "starts from it (model.weights=DIR) keeps pruned weights at 0; eval and predict read it like any other run. The\n"
-    "weights come from --weights FILE or from a RUN.\n"
+    "weights come from --weights FILE or from a RUN.\n" RUN_NOTE
     "--budget FILE.csv: the first column names layers (layer1.0.conv1, or their number), the other columns hold\n"
     "sparsities. prune.column selects a column; by default it is the column whose overall sparsity is nearest to\n"
     "--sparsity. Training can also prune gradually (prune.end); see cresnet help keys prune.\n"
@@ -125,15 +125,18 @@ static const char about_prune[] =
 
 static const char about_export[] =
     "Writes the weights of a run as one safetensors file that torchvision models can load. Every tensor is dense;\n"
-    "pruned weights are 0. RUN is a run folder, one of its checkpoints, or a safetensors file. FILE must not exist.\n"
-    "--onnx writes the network (graph and weights) as an ONNX file with the input [batch, 3, H, W] (normalised) and\n"
-    "the output logits. Its metadata holds mean, std and class names. Give a RUN, or a CONFIG with --weights FILE.\n"
+    "pruned weights are 0. FILE must not exist. RUN may also be a safetensors file.\n" RUN_NOTE
+    "FILE may be -, standard output. Messages are on standard error. Names of PyTorch files are refused.\n"
+    "--onnx, or -o FILE.onnx, writes the network (graph and weights) as an ONNX file with the input\n"
+    "[batch, 3, H, W] (normalised) and the output logits. Its metadata holds mean, std and class names. Give a RUN,\n"
+    "or a CONFIG with --weights FILE.\n"
     "\n"
     "  cresnet export --dense checkpoints/demo-90-tuned -o demo.safetensors\n"
     "  cresnet export checkpoints/demo --onnx demo.onnx --fold\n";
 
 static const char about_data[] =
     "data CONFIG:     prints the number of images and classes of the configured dataset.\n"
+    "data DIR:        the same as data stat DIR.\n"
     "data shapes DIR: writes the built-in dataset, ten classes of geometric shapes, as PNG files to DIR\n"
     "                 (data.train_images=N data.val_images=N; 4000 and 1000).\n"
     "data pack CONFIG|DIR OUT: packs the configured dataset, or a folder of images, into OUT/train.crpk and\n"
@@ -170,7 +173,7 @@ static const struct cr_command commands[CR_CMD_COUNT] = {
     [CR_CMD_EXPORT]  = {"export", "export the weights of a run for torchvision, or a network as ONNX",
                         "RUN -o FILE | RUN|CONFIG --onnx FILE [section.key=value ...]", about_export},
     [CR_CMD_DATA]    = {"data", "describe, pack or verify a dataset, write the built-in one",
-                        "CONFIG|RUN " KEYS
+                        "CONFIG|RUN|DIR " KEYS
                         " | stat CONFIG|DIR | verify CONFIG|DIR|FILE ... | pack CONFIG|DIR OUT | shapes DIR",
                         about_data},
     [CR_CMD_HELP]    = {"help", "this overview; help keys, help COMMAND",

@@ -169,6 +169,7 @@ static bool profile_line(char *text, struct groups *layers, struct groups *by_ki
             else if (!strcmp(name, "passes"))
                 totals->passes = number;
         } else {
+            if (cr_json_word(&json, "null")) continue; /* the roofline of a device without known rates */
             if (!cr_json_string(&json, &word)) return false;
             if (!strcmp(name, "layer"))
                 layer = word;
@@ -199,8 +200,10 @@ static void add_groups(struct cr_text *out, const char *label, struct groups *g,
     for (int i = 0; i < count; i++) {
         const struct group *x = &g->at[i];
         snprintf(text[i], sizeof text[i], "%.3f ms  %.1f %%", x->ms, sum_ms > 0 ? 100 * x->ms / sum_ms : 0);
-        snprintf(title[i], sizeof title[i], "%d ops, %.1f MB, %.0f %% of roofline", x->ops, x->bytes * 1e-6,
-                 x->ms > 0 ? 100 * x->roofline_ms / x->ms : 0);
+        const int used = snprintf(title[i], sizeof title[i], "%d ops, %.1f MB", x->ops, x->bytes * 1e-6);
+        if (x->roofline_ms > 0 && x->ms > 0)
+            snprintf(title[i] + used, sizeof title[i] - (size_t)used, ", %.0f %% of roofline",
+                     100 * x->roofline_ms / x->ms);
         bars[i] = (struct cr_bar){
             .name = x->name, .text = text[i], .title = title[i], .fraction = g->at[0].ms > 0 ? x->ms / g->at[0].ms : 0};
     }

@@ -18,11 +18,11 @@ static bool has_file(const char *dir, const char *name) {
            S_ISREG(st.st_mode);
 }
 
-/* Finds the run folder and the step folder. When the operand is a run folder, the step folder is its best checkpoint,
- * else the newest. When the operand is a step folder, its parent is the run folder. */
+/* Finds the run folder and the step folder. When the operand is a run folder, cr_cmd_checkpoint_find chooses the step
+ * folder. When the operand is a step folder, its parent is the run folder. */
 static cr_status find_run(const struct cr_args *args, struct cr_report_run *run) {
     const char *given = args->operand[0];
-    char        real[PATH_MAX], best[CR_PATH_MAX];
+    char        real[PATH_MAX];
     struct stat st;
     if (stat(given, &st) != 0) return CR_FAIL(CR_ERR_IO, "%s: %s", given, strerror(errno));
     if (!S_ISDIR(st.st_mode)) return cr_args_fail(args, "%s: is not a run folder", given);
@@ -36,11 +36,7 @@ static cr_status find_run(const struct cr_args *args, struct cr_report_run *run)
         return run->step && run->dir ? CR_OK : CR_NO_MEMORY(sizeof real);
     }
     run->dir = cr_strdup(given);
-    CR_TRY(cr_path_join(best, given, "best"));
-    if (has_file(best, "config.ini"))
-        run->step = cr_strdup(best);
-    else
-        CR_TRY(cr_ckpt_find(given, &run->step));
+    CR_TRY(cr_cmd_checkpoint_find(args, given, &run->step));
     if (!run->dir) return CR_NO_MEMORY(sizeof real);
     if (!run->step) return CR_FAIL(CR_ERR_CONFIG, "%s: no checkpoint found: is it a run folder?", given);
     const char *name = realpath(run->step, real) ? strrchr(real, '/') : NULL;
@@ -96,41 +92,39 @@ static cr_status add_memory(const struct cr_report_run *run, struct cr_text *out
     return CR_OK;
 }
 
-static bool is_better(const struct cr_scores *a, const struct cr_scores *b) {
-    return a->correct1 != b->correct1 ? a->correct1 > b->correct1 : a->loss_sum < b->loss_sum;
-}
-
 static void note_scores(const struct cr_report_run *run, const struct cr_scores *weights,
                         const struct cr_scores *averages, struct cr_text *out) {
     const double images = (double)CR_MAX(weights->images, 1);
     cr_page_note(
         out,
         "Weights: top-1 %.2f %%, loss %.4f. Moving averages: top-1 %.2f %%, loss %.4f. The rest of this section is "
-        "about the %s of %s.",
+        "about the moving averages of %s.",
         100 * (double)weights->correct1 / images, weights->loss_sum / images, 100 * (double)averages->correct1 / images,
-        averages->loss_sum / images, is_better(averages, weights) ? "moving averages" : "weights", run->step_name);
+        averages->loss_sum / images, run->step_name);
 }
 
-/* Evaluates the weights and, if the checkpoint has them, the moving averages; the page shows the better of both. */
+/* Evaluates the chosen weights. When these are moving averages, the weights are evaluated before, and the page gives
+ * both scores. */
 static cr_status evaluate(const struct cr_report_run *run, struct cr_session *session, const struct cr_dataset *dataset,
                           struct cr_text *out) {
-    struct cr_text   both[2] = {0};
-    struct cr_scores scores[2];
+    struct cr_text   page = {0}, unused = {0};
+    struct cr_scores scores, weights_scores;
     char             averages[CR_PATH_MAX];
-    int              shown = 0;
     cr_status        status;
-    CR_TRY_OUT(cr_report_eval(&both[0], session, dataset, &scores[0]));
-    if (strcmp(run->config.model.weights, run->step) == 0 && has_file(run->step, "ema.safetensors")) {
-        CR_TRY_OUT(cr_path_join(averages, run->step, "ema.safetensors"));
+    CR_TRY_OUT(cr_path_join(averages, run->step, "ema.safetensors"));
+    const bool averaged = strcmp(run->config.model.weights, averages) == 0;
+    if (averaged) {
+        CR_TRY_OUT(cr_session_load_weights(session, run->step, true));
+        CR_TRY_OUT(cr_report_eval(&unused, session, dataset, &weights_scores));
         CR_TRY_OUT(cr_session_load_weights(session, averages, true));
-        CR_TRY_OUT(cr_report_eval(&both[1], session, dataset, &scores[1]));
-        note_scores(run, &scores[0], &scores[1], out);
-        shown = is_better(&scores[1], &scores[0]);
     }
-    if (both[shown].data) cr_text_add_bytes(out, both[shown].data, both[shown].length);
-    out->failed |= both[shown].failed;
+    CR_TRY_OUT(cr_report_eval(&page, session, dataset, &scores));
+    if (averaged) note_scores(run, &weights_scores, &scores, out);
+    if (page.data) cr_text_add_bytes(out, page.data, page.length);
+    out->failed |= page.failed;
 out:
-    for (int i = 0; i < 2; i++) cr_text_free(&both[i]);
+    cr_text_free(&page);
+    cr_text_free(&unused);
     return status;
 }
 
@@ -234,8 +228,8 @@ cr_status cr_cmd_report(const struct cr_args *args, int *signal_taken) {
     if (page.failed) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while writing the page");
     CR_TRY_OUT(cr_path_join(path, run.dir, "report.html"));
     if (!file) file = path;
-    CR_TRY_OUT(cr_file_write_atomic(file, page.data, page.length));
-    cr_log(CR_LOG_INFO, "%s: %.0f KB", file, (double)page.length * 1e-3);
+    CR_TRY_OUT(cr_cmd_write_file(file, page.data, page.length));
+    cr_log(CR_LOG_INFO, "%s: %.0f KB", cr_cmd_is_stdout(file) ? "standard output" : file, (double)page.length * 1e-3);
 out:
     cr_text_free(&page);
     close_run(&run);

@@ -120,7 +120,9 @@ cr_status cr_shapes_make(const char *root, int64_t train_images, int64_t val_ima
     const int64_t counts[2] = {train_images, val_images};
     char          target[PATH_MAX], folder[PATH_MAX];
     enum found    found;
-    CR_ASSERT(train_images >= CR_SHAPES_CLASSES && val_images >= CR_SHAPES_CLASSES);
+    if (train_images < CR_SHAPES_CLASSES || val_images < CR_SHAPES_CLASSES)
+        return CR_FAIL(CR_ERR_CONFIG, "data.train_images and data.val_images: must be at least %d, one image per class",
+                       CR_SHAPES_CLASSES);
     CR_TRY(cr_path_format(target, "%s", root));
     for (size_t n = strlen(target); n > 1 && target[n - 1] == '/'; n--) target[n - 1] = 0;
     CR_TRY(cr_path_format(folder, "%s.tmp-%ld", target, (long)getpid()));

@@ -28,8 +28,8 @@ static bool cpu_available(const char **why) {
 #ifdef _OPENMP
 enum { THREADS_PER_CORE_MAX = 4, THREADS_ANYWHERE = 16 };
 
-/* OpenMP may start fewer threads than a parallel region asks for: OMP_THREAD_LIMIT, OMP_DYNAMIC and
- * OMP_MAX_ACTIVE_LEVELS limit them. oneDNN's kernels wait for every thread that they asked for, for ever. This function
+/* OpenMP may start fewer threads than a parallel region requests: OMP_THREAD_LIMIT, OMP_DYNAMIC and
+ * OMP_MAX_ACTIVE_LEVELS limit them. oneDNN's kernels wait for ever for every requested thread. This function
  * returns the number of threads that really run. */
 static int threads_granted(int wanted) {
     int granted = 1;
@@ -45,13 +45,13 @@ static int threads_granted(int wanted) {
 
 /* By default the ranks of one host divide its cores among them. */
 static int count_threads(const struct cr_device_options *options) {
-    const int  ranks  = options->comm ? cr_comm_rank_info(options->comm, cr_comm_rank(options->comm))->local_size : 1;
-    const long cores  = CR_MAX(sysconf(_SC_NPROCESSORS_ONLN), 1);
-    const int  most   = (int)CR_MAX(cores * THREADS_PER_CORE_MAX, THREADS_ANYWHERE);
-    const int  asked  = options->threads > 0 ? options->threads : CR_MAX(omp_get_max_threads() / CR_MAX(ranks, 1), 1);
-    const int  wanted = CR_MIN(asked, most), granted = threads_granted(wanted);
-    if (wanted < asked)
-        cr_log(CR_LOG_WARN, "%d threads instead of %d: this machine has %ld cores", wanted, asked, cores);
+    const int  ranks    = options->comm ? cr_comm_rank_info(options->comm, cr_comm_rank(options->comm))->local_size : 1;
+    const long cores    = CR_MAX(sysconf(_SC_NPROCESSORS_ONLN), 1);
+    const int  most     = (int)CR_MAX(cores * THREADS_PER_CORE_MAX, THREADS_ANYWHERE);
+    const int requested = options->threads > 0 ? options->threads : CR_MAX(omp_get_max_threads() / CR_MAX(ranks, 1), 1);
+    const int wanted = CR_MIN(requested, most), granted = threads_granted(wanted);
+    if (wanted < requested)
+        cr_log(CR_LOG_WARN, "%d threads instead of %d: this machine has %ld cores", wanted, requested, cores);
     if (granted < wanted)
         cr_log(CR_LOG_WARN, "%d thread%s instead of %d: OpenMP grants no more (OMP_THREAD_LIMIT)", granted,
                granted == 1 ? "" : "s", wanted);
@@ -69,6 +69,7 @@ static void describe(struct cpu_device *device) {
     caps->alignment             = CR_CPU_ALIGN;
     caps->bytes_per_s           = thread_bytes_per_s * device->threads;
     caps->flops_per_s           = thread_flops_per_s * device->threads;
+    caps->typical_rates         = true;
     caps->f32_fraction = caps->tf32_fraction = 1;
     caps->duplex_speedup                     = 1;
     caps->sparse_density_max = 0.2; /* 3x3 layers of ResNet-50 are 1.6 to 2.2 times as fast as dense on 2 threads */

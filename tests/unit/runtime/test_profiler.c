@@ -261,4 +261,33 @@ static void tables_are_sorted_and_sums_agree(void) {
     net_close(&n);
 }
 
-TESTS(CASE(every_op_gets_its_own_time), CASE(tables_are_sorted_and_sums_agree))
+/* With typical rates (the CPU) no percentages are shown, since they would exceed 100; with known rates all are. */
+static void roofline_needs_known_rates(void) {
+    struct net                 n    = {0};
+    struct cr_profile          p    = {0};
+    const struct cr_step_block step = {.lr = 0.01f};
+    cr_log_quiet(true);
+    REQUIRE_OK(net_open(&n));
+    CHECK(n.device->caps.typical_rates); /* the fake device has the capabilities of the CPU */
+    REQUIRE_OK(cr_profile_open(n.exec, &n.program, n.device, &step, 1, &p));
+    for (int known = 0; known < 2; known++) {
+        struct cr_text text = {0}, json = {0};
+        char           want[64]      = "\"roofline_ms\": null";
+        double         sum           = 0;
+        n.device->caps.typical_rates = !known;
+        for (int i = 0; i < n.program.ops; i++) sum += p.op[i].roofline_s;
+        if (known) snprintf(want, sizeof want, "\"roofline_ms\": %.5f", sum * 1e3);
+        cr_profile_print(&p, &text);
+        cr_profile_print_json(&p, &json);
+        CHECK_HAS(json.data, want);
+        CHECK_INT(strstr(json.data, "\"roofline\": null") == NULL, known);
+        CHECK_INT(strstr(text.data, "at the roofline") != NULL, known);
+        CHECK_INT(strstr(text.data, "roofline: none on this device") == NULL, known);
+        cr_text_free(&text);
+        cr_text_free(&json);
+    }
+    cr_profile_close(&p);
+    net_close(&n);
+}
+
+TESTS(CASE(roofline_needs_known_rates), CASE(every_op_gets_its_own_time), CASE(tables_are_sorted_and_sums_agree))

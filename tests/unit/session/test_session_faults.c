@@ -73,7 +73,11 @@ static void evaluation_and_prediction_survive_failing_allocations(void) {
     struct cr_scores          scores, each;
     struct cr_confusion       confusion    = {0};
     struct cr_sample_callback check_result = cr_confusion_callback(&confusion);
+    int                       label[6][3];
+    float                     probability[6][3];
     struct cr_prediction      top[6];
+    for (int i = 0; i < 6; i++)
+        top[i] = (struct cr_prediction){.label = label[i], .probability = probability[i], .top = 3};
     REQUIRE_OK(cr_config_open(&config, NULL, tiny, CR_COUNT(tiny)));
     REQUIRE_OK(open_session(&config, &s));
     REQUIRE_OK(cr_session_init(&s));

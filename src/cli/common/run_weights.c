@@ -1,0 +1,184 @@
+/* cli/common/run_weights.c: chooses the weights of a run that a command uses, and names them in one line: see
+ * cli/common/command.h. */
+#include "checkpoint/checkpoint.h"
+#include "cli/common/command.h"
+#include "formats/json.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { BEST_FILE_MAX = 4096 };
+
+static bool has_file(const char *folder, const char *name) {
+    char path[CR_PATH_MAX];
+    return snprintf(path, sizeof path, "%s/%s", folder, name) < (int)sizeof path && cr_fs_is_file(path);
+}
+
+/* ---- the checkpoint of a run folder ---- */
+
+/* The option that chooses a checkpoint; NULL when none is given. */
+static const char *checkpoint_option(const struct cr_args *args) {
+    if (cr_args_has(args, CR_OPT_LAST)) return "--last";
+    return cr_args_has(args, CR_OPT_STEP) ? "--step" : NULL;
+}
+
+cr_status cr_cmd_checkpoint_find(const struct cr_args *args, const char *run, char **out) {
+    int64_t step;
+    if (cr_args_has(args, CR_OPT_LAST) && cr_args_has(args, CR_OPT_STEP))
+        return cr_args_fail(args, "--last and --step exclude each other: give one of them");
+    CR_TRY(cr_args_int(args, CR_OPT_STEP, 0, INT64_MAX / 2, -1, &step));
+    if (step >= 0) return cr_ckpt_find_step(run, step, out);
+    return cr_args_has(args, CR_OPT_LAST) ? cr_ckpt_find(run, out) : cr_ckpt_find_best(run, out);
+}
+
+/* ---- best.json ---- */
+
+struct best_scores { /* fractions from 0 to 1; below 0 when unknown */
+    int64_t step;
+    double  top1, raw_top1, ema_top1;
+};
+
+static bool parse_best(char *text, size_t length, struct best_scores *out) {
+    struct cr_json json;
+    cr_json_start(&json, text, length);
+    if (!cr_json_expect(&json, '{')) return false;
+    do {
+        char  *name;
+        double value;
+        if (!cr_json_string(&json, &name) || !cr_json_expect(&json, ':') || !cr_json_number(&json, &value))
+            return false;
+        if (strcmp(name, "step") == 0 && value >= 0 && value < 1e15) out->step = (int64_t)value;
+        if (!(value >= 0 && value <= 1)) continue;
+        if (strcmp(name, "top1") == 0) out->top1 = value;
+        if (strcmp(name, "raw_top1") == 0) out->raw_top1 = value;
+        if (strcmp(name, "ema_top1") == 0) out->ema_top1 = value;
+    } while (cr_json_take(&json, ','));
+    return cr_json_expect(&json, '}') && cr_json_end(&json);
+}
+
+/* The scores are for the log line only: a file that cannot be read leaves them unknown. */
+static struct best_scores read_best(const char *run) {
+    const struct best_scores unknown = {-1, -1, -1, -1};
+    struct best_scores       best    = unknown;
+    char                     path[CR_PATH_MAX], *text;
+    size_t                   length;
+    if (!has_file(run, "best.json") || cr_path_join(path, run, "best.json") != CR_OK) return unknown;
+    if (cr_file_read(path, BEST_FILE_MAX, &text, &length) != CR_OK) {
+        cr_error_clear();
+        return unknown;
+    }
+    if (!parse_best(text, length, &best)) best = unknown;
+    cr_free(text);
+    return best;
+}
+
+/* ---- the line that names the weights ---- */
+
+/* Returns whether the link `link` of a run folder names the checkpoint `name`. */
+static bool is_target(const char *run, const char *link, const char *name) {
+    char path[CR_PATH_MAX], target[64];
+    if (strcmp(name, link) == 0) return true; /* a copy of a run may have a folder instead of the link */
+    if (snprintf(path, sizeof path, "%s/%s", run, link) >= (int)sizeof path) return false;
+    const ssize_t length = readlink(path, target, sizeof target - 1);
+    if (length < 0) return false;
+    target[length] = 0;
+    return strcmp(target, name) == 0;
+}
+
+/* Returns whether scores belong to the checkpoint `name`, which is step-N or a folder with another name. */
+static bool scores_are_of(const struct best_scores *scores, const char *name) {
+    return strncmp(name, "step-", 5) != 0 || strtoll(name + 5, NULL, 10) == scores->step;
+}
+
+/* Adds " (best and last, top-1 92.10 %)" for a checkpoint of a run. */
+static void add_role(const char *folder, bool averages, struct cr_text *out) {
+    char run[PATH_MAX];
+    if (!realpath(folder, run)) return;
+    char *name       = strrchr(run, '/');
+    *name++          = 0;
+    const bool  best = is_target(run, "best", name), last = is_target(run, "last", name);
+    const char *role = best && last ? "best and last" : best ? "best" : last ? "last" : NULL;
+    if (!role) return;
+    const struct best_scores scores = read_best(run);
+    const double             other  = averages ? scores.raw_top1 : scores.ema_top1;
+    double                   top1   = averages ? scores.ema_top1 : scores.raw_top1;
+    if (top1 < 0 && !averages) top1 = scores.top1; /* a run without averages has one score */
+    cr_text_add(out, " (%s", role);
+    const bool scored = best && top1 >= 0 && scores_are_of(&scores, name);
+    if (scored) cr_text_add(out, ", top-1 %.2f %%", 100 * top1);
+    cr_text_add(out, ")%s", averages ? ", moving averages" : "");
+    if (scored && other > top1)
+        cr_text_add(out, "; the %s have top-1 %.2f %%%s", averages ? "weights" : "moving averages", 100 * other,
+                    averages ? ": --no-ema uses them" : "");
+}
+
+static void log_weights(const char *folder, bool averages) {
+    struct cr_text text = {0};
+    add_role(folder, averages, &text);
+    if (averages && !text.length) cr_text_add(&text, ", moving averages");
+    cr_log(CR_LOG_INFO, "weights: %s%s", folder, text.data && !text.failed ? text.data : "");
+    cr_text_free(&text);
+}
+
+/* ---- the choice ---- */
+
+/* The given weights are a file, or there are none: options that choose between the weights of a run do not apply. */
+static cr_status refuse_options(const struct cr_args *args, const char *given) {
+    const char *option = cr_args_has(args, CR_OPT_EMA)      ? "--ema"
+                         : cr_args_has(args, CR_OPT_NO_EMA) ? "--no-ema"
+                                                            : checkpoint_option(args);
+    if (!option) return CR_OK;
+    if (!*given)
+        return cr_args_fail(args, "%s needs a run or one of its checkpoints; use --weights FILE for other files",
+                            option);
+    return cr_args_fail(args, "%s and a file of weights (%s) exclude each other: give one of them", option, given);
+}
+
+/* Chooses between the weights and the moving averages of a step folder. */
+static cr_status choose_in_checkpoint(const struct cr_args *args, const char *folder, char path[CR_PATH_MAX]) {
+    const bool there    = has_file(folder, "ema.safetensors");
+    const bool averages = there && !cr_args_has(args, CR_OPT_NO_EMA);
+    if (cr_args_has(args, CR_OPT_EMA) && cr_args_has(args, CR_OPT_NO_EMA))
+        return cr_args_fail(args, "--ema and --no-ema exclude each other: give one of them");
+    CR_TRY(cr_path_join(path, folder, "ema.safetensors"));
+    if (cr_args_has(args, CR_OPT_EMA) && !there)
+        return CR_FAIL(CR_ERR_CONFIG, "%s: does not exist: the run was trained without moving averages (ema.decay)",
+                       path);
+    if (!averages) snprintf(path, CR_PATH_MAX, "%s", folder);
+    log_weights(folder, averages);
+    return CR_OK;
+}
+
+/* Options that choose a checkpoint apply to a run folder, also when the operand was such a folder and has become a
+ * checkpoint already. */
+static cr_status check_checkpoint_option(const struct cr_args *args, const char *given) {
+    const char *option = checkpoint_option(args), *operand = args->operands ? args->operand[0] : "";
+    if (!option || (cr_fs_is_dir(operand) && !has_file(operand, "config.ini") && strcmp(operand, given) != 0))
+        return CR_OK;
+    return cr_args_fail(args, "%s needs a run folder, but %s is one checkpoint: leave %s out", option, given, option);
+}
+
+cr_status cr_cmd_weights_choose(const struct cr_args *args, const char *given, char path[CR_PATH_MAX]) {
+    char     *folder;
+    cr_status status;
+    if (strlen(given) >= CR_PATH_MAX) return CR_FAIL(CR_ERR_USAGE, "the path of the weights is too long");
+    snprintf(path, CR_PATH_MAX, "%s", given);
+    if (!*given || !cr_fs_is_dir(given)) {
+        CR_TRY(refuse_options(args, given));
+        if (*given && access(given, F_OK) == 0) cr_log(CR_LOG_INFO, "weights: %s", given);
+        return CR_OK;
+    }
+    if (has_file(given, "model.safetensors")) {
+        CR_TRY(check_checkpoint_option(args, given));
+        return choose_in_checkpoint(args, given, path);
+    }
+    CR_TRY(cr_cmd_checkpoint_find(args, given, &folder));
+    if (!folder) return CR_FAIL(CR_ERR_IO, "%s: no model.safetensors and no readable step-N in this folder", given);
+    status = choose_in_checkpoint(args, folder, path);
+    cr_free(folder);
+    return status;
+}

@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# test_cli_options.sh: --help of a command lists the options that it uses; other options, and names of other trainers, are errors that say what to
+# do; --quiet prints results, warnings and errors only. Ends with "N passed, N failed, N skipped".
+. "$(dirname "$0")/../harness/cli_support.sh"
+
+# ---- options that a command would ignore ----
+# refused OPTION COMMAND...: each command refuses the option with advice, and its --help does not list it
+refused() {
+    local option=$1 command
+    for command in "${@:2}"; do
+        run $command tiny.ini $option 1; expect "$command $option" 2 "option $option belongs to cresnet " ", not to $command: "
+        holds "$command --help lacks $option" eval "! '$bin' $command --help | grep -q -- ' $option[ ,]'"
+    done
+}
+refused --output eval predict plan check bench profile
+refused --epochs eval predict report plan check bench profile prune data
+refused --lr eval predict report plan bench profile prune data
+refused --seed predict plan prune
+refused --batch predict data
+refused --workers predict plan check profile prune
+refused --steps eval predict report plan check prune export data
+refused --last plan check bench profile train data
+run eval tiny.ini -o scores.json; expect "eval -o" 2 "option -o belongs to cresnet train, report, prune, export, not to eval: results are on standard output, which > FILE redirects"
+run predict tiny.ini -b 3; expect "predict -b" 2 "option -b belongs to cresnet" "not to predict"
+run eval tiny.ini --gpus 2; expect "eval --gpus" 2 "train.gpu=N chooses the GPU"
+run bench step tiny.ini --workers 2; expect "bench step --workers" 2 "--workers is not an option of bench step (only of bench data)"
+run bench data tiny.ini --device cpu; expect "bench data --device" 2 "--device is not an option of bench data"
+run bench init tiny.ini --weights x; expect "bench init --weights" 2 "--weights is not an option of bench init"
+run plan tiny.ini --alignment 64; expect "plan --alignment" 2 "--alignment needs --trace FILE"
+run plan tiny.ini --json --csv; expect "plan --json --csv" 2 "exclude each other"
+run plan tiny.ini --json --program; expect "plan --json --program" 2 "exclude each other"
+run plan tiny.ini --csv --after plan; expect "plan --csv --after" 2 "exclude each other"
+run plan --trace tiny.ini --target h200; expect "plan --trace --target" 2 "only --alignment, --csv and --json"
+echo 'id,lower,upper,size' >lifetimes.csv
+run plan --csv lifetimes.csv --ranks 2; expect "plan --csv FILE --ranks" 2 "only --csv, --capacity and --time-limit"
+run train tiny.ini --force -o F; expect "train --force" 2 "--force needs --resume"
+run train tiny.ini --steps 1 -o F -q; expect "train" 0
+run prune F --sparsity 0.5 -b 3 -o P; expect "prune -b without --target-ms" 2 "--batch needs --target-ms"
+run data shapes images --json; expect "data shapes --json" 2 "leave --json out"
+run data shapes images --seed 3; expect "data shapes --seed" 2 "leave --seed out"
+run data shapes images -j 3; expect "data shapes -j" 2 "--workers is for cresnet data pack, stat and verify"
+run data tiny.ini -j 3; expect "data CONFIG -j" 2 "--workers is for cresnet data pack, stat and verify"
+holds "what was refused writes nothing" [ ! -e images -a ! -e P ]
+
+# ---- names that other trainers use ----
+for pair in --batch-size=--batch --batch_size=--batch --learning-rate=--lr --num-workers=--workers --num_epochs=--epochs --wd=optim.weight_decay=VALUE \
+    --weight-decay=optim.weight_decay=VALUE --momentum=optim.momentum=VALUE --opt=optim.kind=VALUE --pretrained=--weights --data-dir=data.root=VALUE \
+    --amp=train.precision=VALUE --label-smoothing=train.label_smoothing=VALUE --model=model.arch=VALUE --output-dir=--output; do
+    run train tiny.ini "${pair%%=*}" 1; expect "train ${pair%%=*}" 2 "unknown option ${pair%%=*} (did you mean ${pair#*=}?)"
+done
+{ grep -v '^batch' tiny.ini; printf 'batchsize = 3\nlearning_rate = 0.1\nwd = 0\nnum_workers = 3\nBatch-Size = 3\nscheduler = step\nmodel_ema = yes\nepoch = 3\n'; } >torch.ini
+run plan torch.ini; expect "other names in a configuration" 2 "[train] batchsize = 3: unknown key; did you mean batch?" "learning_rate = 0.1: unknown key; did you mean [optim] lr?" \
+    "wd = 0: unknown key; did you mean [optim] weight_decay?" "num_workers = 3: unknown key; did you mean [data] workers?" "did you mean [schedule] kind?" \
+    "did you mean [ema] decay?" "epoch = 3: unknown key; did you mean epochs?"
+run plan tiny.ini train.batch_size=3; expect "train.batch_size" 2 "did you mean batch?"
+
+# ---- data DIR is data stat DIR ----
+run data shapes images data.train_images=20 data.val_images=10; expect "data shapes" 0
+run data stat images; cp stdout stat.txt
+run data images; holds "data DIR" cmp stdout stat.txt
+run data images -j 2 --json; expect "data DIR -j --json" 0 '"duplicates"'
+run data pack images packed -q; run data packed; expect "data of a folder of packed files" 0 "packed in packed" "duplicates"
+run data F; expect "data RUN" 0 "synthetic" "64 images"
+run data F/last; expect "data of a checkpoint" 0 "synthetic" "64 images"
+
+# ---- profile on the CPU: no percentages of a roofline that is not known ----
+run profile tiny.ini --steps 1; expect "profile on the CPU" 0 "roofline: none on this device"
+holds "profile on the CPU: no percentage above 100" python3 -c 'import re
+values = [float(v) for v in re.findall(r"([0-9.]+)%", open("stdout").read())]
+assert values and max(values) <= 100, max(values)'
+run profile tiny.ini --steps 1 --json -q; expect "profile --json on the CPU" 0 '"roofline": null' '"roofline_ms": null'
+cp stdout F/profile.jsonl; run report F --no-eval -o page.html; expect "report of such a profile" 0
+holds "report of such a profile: no percentages" sh -c 'grep -q "Time by kind of op" page.html && ! grep -q "of roofline" page.html'
+
+# ---- train --quiet: results, warnings and errors only ----
+run train tiny.ini --steps 16 -o Q -q
+is "train -q: results only" "$err" "evaluation at step 16: $(sed -n 's/^evaluation at step 16: //p' stderr)
+done: step 16, saved in Q"
+run train tiny.ini --steps 16 -o QW -q prune.start=1; expect "train -q: warnings" 0 "warning: [prune] has a schedule" "done: step 16"
+run train tiny.ini -o Q -q; expect "train -q: errors" 2 "Q is not empty"
+if there script; then # with a terminal nothing is drawn
+    script -qec "$bin train tiny.ini --steps 16 -o QT -q" typescript >terminal.txt; holds "train -q on a terminal: no progress line" eval '! grep -q "img/s" terminal.txt'
+    script -qec "$bin train tiny.ini --steps 16 -o QU" typescript >terminal.txt; holds "train on a terminal: a progress line" grep -q "img/s" terminal.txt
+else skip "a terminal: no program script"; fi
+sum_up

@@ -1,0 +1,83 @@
+/* tests/unit/training/test_metrics.c: what the log of a run prints when standard error is no terminal: a line every
+ * log_every steps, earlier lines when the last one is old, and only results when the program is quiet. */
+#include "core/files.h"
+#include "tests/harness/test.h"
+#include "training/metrics.h"
+
+#include <unistd.h>
+
+enum { STEPS = 40, LOG_EVERY = 20 };
+
+/* Runs STEPS steps of 2 ms and returns the lines on standard error; the caller frees them. */
+static char *log_of(double progress_s, bool quiet, int *logged) {
+    char                        dir[] = "/tmp/cresnet-metrics-XXXXXX", path[64], log[64], *text = NULL, *lines = NULL;
+    struct cr_report           *report;
+    const struct cr_step_result result     = {.loss_sum = 2, .valid = 4, .correct1 = 1, .lr = 0.1};
+    const struct cr_report_options options = {.run_dir         = dir,
+                                              .total_steps     = STEPS,
+                                              .steps_per_epoch = 10,
+                                              .epochs          = 4,
+                                              .log_every       = LOG_EVERY,
+                                              .images_per_step = 4,
+                                              .progress_s      = progress_s};
+    CHECK(mkdtemp(dir) != NULL);
+    snprintf(path, sizeof path, "%s/stderr", dir);
+    snprintf(log, sizeof log, "%s/log.jsonl", dir);
+    fflush(stderr);
+    const int terminal = dup(STDERR_FILENO);
+    CHECK(freopen(path, "w", stderr) != NULL);
+    cr_log_quiet(quiet);
+    CHECK_STATUS(cr_report_open(&options, &report), CR_OK);
+    cr_report_resume_clock(report, 0);
+    for (int step = 1; step <= STEPS; step++) {
+        usleep(2000);
+        cr_report_step(report, step, &result);
+    }
+    cr_report_event(report, "save", "\"step\":40", "saved");
+    cr_report_event(report, "eval", "\"step\":40", "evaluated");
+    cr_report_close(report);
+    cr_log_quiet(false);
+    fflush(stderr);
+    dup2(terminal, STDERR_FILENO);
+    close(terminal);
+    CHECK_STATUS(cr_file_read(path, 1 << 20, &text, NULL), CR_OK);
+    CHECK_STATUS(cr_file_read(log, 1 << 20, &lines, NULL), CR_OK);
+    *logged = 0;
+    for (const char *at = lines; at && (at = strstr(at, "\"event\":\"train\"")); at++) ++*logged;
+    cr_free(lines);
+    cr_fs_remove_tree(dir);
+    return text;
+}
+
+static int count_of(const char *text, const char *part) {
+    int count = 0;
+    for (; (text = strstr(text, part)); text++) count++;
+    return count;
+}
+
+static void steps_are_logged_and_time_adds_lines(void) {
+    int   logged;
+    char *text = log_of(1000, false, &logged);
+    CHECK_INT(count_of(text, "step "), STEPS / LOG_EVERY);
+    CHECK_INT(logged, STEPS / LOG_EVERY);
+    CHECK(strstr(text, "saved\n") && strstr(text, "evaluated\n"));
+    cr_free(text);
+    text = log_of(0.01, false, &logged); /* 80 ms at least: a line every 10 ms */
+    CHECK(count_of(text, "step ") >= 6 && count_of(text, "step ") < STEPS);
+    CHECK(strstr(text, "loss 0.5000  top-1 25.00 %"));
+    CHECK_INT(logged, STEPS / LOG_EVERY); /* log.jsonl does not depend on time */
+    cr_free(text);
+    text = log_of(0, false, &logged);
+    CHECK_INT(count_of(text, "step "), STEPS);
+    cr_free(text);
+}
+
+static void quiet_leaves_results(void) {
+    int   logged;
+    char *text = log_of(0, true, &logged);
+    CHECK_STR(text, "evaluated\n");
+    CHECK_INT(logged, STEPS / LOG_EVERY);
+    cr_free(text);
+}
+
+TESTS(CASE(steps_are_logged_and_time_adds_lines), CASE(quiet_leaves_results))
