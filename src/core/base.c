@@ -1,5 +1,6 @@
 /* core/base.c: error trail, counted memory, arena, text, log and time; see core/base.h. */
 #include "core/base.h"
+#include "core/utf8.h"
 
 #include <inttypes.h>
 #include <stdatomic.h>
@@ -50,6 +51,12 @@ static const char *short_path(const char *file) {
     return file;
 }
 
+/* Only the format of a message starts new lines; a newline in an argument is part of a name. "%s" passes text on that
+ * was formatted before. */
+static bool format_has_lines(const char *fmt) {
+    return strchr(fmt, '\n') || strcmp(fmt, "%s") == 0;
+}
+
 cr_status cr_error_set(cr_status status, const char *file, int line, const char *fmt, ...) {
     char    text[sizeof error_message]; /* a copy, because the arguments may point to the previous message */
     va_list args;
@@ -58,7 +65,7 @@ cr_status cr_error_set(cr_status status, const char *file, int line, const char 
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    memcpy(error_message, text, sizeof text);
+    cr_utf8_visible(text, format_has_lines(fmt), error_message, sizeof error_message);
     snprintf(error_trail, sizeof error_trail, "%s:%d", short_path(file), line);
     return status;
 }
@@ -248,16 +255,23 @@ void cr_text_add(struct cr_text *text, const char *fmt, ...) {
     va_end(args);
 }
 
+/* Bytes that are no UTF-8 become U+FFFD: JSON text is UTF-8 (RFC 8259). Control characters of terminals are escaped. */
 void cr_text_add_json(struct cr_text *text, const char *s) {
     cr_text_add_bytes(text, "\"", 1);
-    for (; *s; s++) {
-        unsigned char c = (unsigned char)*s;
-        if (c == '"' || c == '\\')
-            cr_text_add(text, "\\%c", c);
-        else if (c < 0x20)
-            cr_text_add(text, "\\u%04x", c);
+    for (size_t left = strlen(s), step; left; s += step, left -= step) {
+        const size_t        valid = cr_utf8_sequence(s, left);
+        const unsigned char first = (unsigned char)*s, second = (unsigned char)s[1];
+        step = CR_MAX(valid, (size_t)1);
+        if (!valid)
+            cr_text_add(text, "\\ufffd");
+        else if (first == '"' || first == '\\')
+            cr_text_add(text, "\\%c", first);
+        else if (first < 0x20 || first == 0x7f)
+            cr_text_add(text, "\\u%04x", first);
+        else if (first == 0xc2 && second < 0xa0)
+            cr_text_add(text, "\\u%04x", second);
         else
-            cr_text_add_bytes(text, s, 1);
+            cr_text_add_bytes(text, s, step);
     }
     cr_text_add_bytes(text, "\"", 1);
 }
@@ -287,13 +301,14 @@ void cr_log_prefix(const char *who) {
 void cr_log(enum cr_log_level level, const char *fmt, ...) {
     if (level == CR_LOG_INFO && atomic_load(&log_is_quiet)) return;
     static const char *const prefix[] = {"cresnet: error: ", "cresnet: warning: ", "", ""};
-    char                     line[4096];
+    char                     line[4096], shown[4096];
     int     used = snprintf(line, sizeof line, "%s%s", prefix[level], level >= CR_LOG_INFO ? "" : log_prefix);
     va_list args;
     va_start(args, fmt);
     vsnprintf(line + used, sizeof line - (size_t)used, fmt, args);
     va_end(args);
-    fprintf(stderr, "%s\n", line); /* one call, so that lines of two threads do not mix */
+    cr_utf8_visible(line, format_has_lines(fmt), shown, sizeof shown);
+    fprintf(stderr, "%s\n", shown); /* one call, so that lines of two threads do not mix */
 }
 
 int64_t cr_time_ns(void) {

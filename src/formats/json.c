@@ -154,19 +154,6 @@ bool cr_json_skip(struct cr_json *json) {
 
 /* ---- UTF-8 ---- */
 
-/* The length of the valid UTF-8 sequence at p; 0 if invalid (overlong, a surrogate, or above U+10FFFF). */
-static size_t utf8_sequence(const unsigned char *p, size_t left) {
-    if (p[0] < 0x80) return 1;
-    if (p[0] < 0xc2 || p[0] > 0xf4) return 0;
-    size_t        count = p[0] < 0xe0 ? 2 : p[0] < 0xf0 ? 3 : 4;
-    unsigned char low   = p[0] == 0xe0 ? 0xa0 : p[0] == 0xf0 ? 0x90 : 0x80;
-    unsigned char high  = p[0] == 0xed ? 0x9f : p[0] == 0xf4 ? 0x8f : 0xbf;
-    if (left < count || p[1] < low || p[1] > high) return 0;
-    for (size_t i = 2; i < count; i++)
-        if ((p[i] & 0xc0) != 0x80) return 0;
-    return count;
-}
-
 static size_t utf8_encode(unsigned code, char *out) {
     if (code < 0x80) {
         out[0] = (char)code;
@@ -176,16 +163,6 @@ static size_t utf8_encode(unsigned code, char *out) {
     for (size_t i = count; i-- > 1; code >>= 6) out[i] = (char)(0x80 | (code & 0x3f));
     out[0] = (char)((count == 2 ? 0xc0 : count == 3 ? 0xe0 : 0xf0) | code);
     return count;
-}
-
-bool cr_utf8_valid(const char *bytes, size_t count) {
-    const unsigned char *p = (const unsigned char *)bytes;
-    for (size_t at = 0; at < count;) {
-        size_t step = utf8_sequence(p + at, count - at);
-        if (!step) return false;
-        at += step;
-    }
-    return true;
 }
 
 /* ---- strings ---- */
@@ -260,7 +237,7 @@ bool cr_json_string(struct cr_json *json, char **out) {
             if (!escape(json, &to)) return false;
             continue;
         }
-        size_t step = utf8_sequence((unsigned char *)json->text + json->at, json->length - json->at);
+        size_t step = cr_utf8_sequence(json->text + json->at, json->length - json->at);
         if (!step) return cr_json_fail(json, json->at, "not valid UTF-8");
         memmove(to, json->text + json->at, step);
         to += step;

@@ -11,7 +11,7 @@
 #ifndef CR_JSON_H
 #define CR_JSON_H
 
-#include "core/base.h"
+#include "core/utf8.h"
 
 struct cr_json {
     char       *text;
@@ -32,7 +32,6 @@ bool cr_json_skip(struct cr_json *json);                   /* validates and skip
 bool cr_json_end(struct cr_json *json);                    /* true if only white space remains, else sets an error */
 bool cr_json_fail(struct cr_json *json, size_t at, const char *problem); /* sets an error of the caller; false */
 
-bool cr_utf8_valid(const char *bytes, size_t count);
 /* Writes s in quotes with escapes, truncated with "..." to fit (size >= 16): shows arbitrary names in messages. */
 void cr_json_quote(char *out, size_t size, const char *s);
 

@@ -1,6 +1,7 @@
 /* cli/commands/eval.c: cresnet eval: accuracy and loss of weights on a split, per-class scores, the confusion matrix.
  */
 #include "cli/common/command.h"
+#include "core/utf8.h"
 #include "session/confusion.h"
 
 #include <math.h>
@@ -108,15 +109,18 @@ static void print_scores(const struct evaluation *e, struct cr_text *out) {
 
 /* ---- the confusion matrix ---- */
 
-/* Adds a CSV field (RFC 4180), in quotes where needed. */
+/* Adds a CSV field (RFC 4180) as valid UTF-8, in quotes where needed. */
 static void csv_field(struct cr_text *out, const char *s) {
-    if (!s[strcspn(s, ",\"\r\n")]) {
-        cr_text_add(out, "%s", s);
-        return;
-    }
-    cr_text_add(out, "\"");
-    for (; *s; s++) cr_text_add(out, *s == '"' ? "\"\"" : "%c", *s);
-    cr_text_add(out, "\"");
+    const bool     quoted = s[strcspn(s, ",\"\r\n")] != 0;
+    const char    *quote  = quoted ? "\"" : "";
+    struct cr_text field  = {0};
+    cr_text_add_utf8(&field, s);
+    out->failed |= field.failed;
+    cr_text_add(out, "%s", quote);
+    for (const char *c = field.data ? field.data : ""; *c; c++)
+        cr_text_add_bytes(out, *c == '"' ? "\"\"" : c, *c == '"' ? 2 : 1);
+    cr_text_add(out, "%s", quote);
+    cr_text_free(&field);
 }
 
 static cr_status write_matrix(const struct evaluation *e) {

@@ -1,8 +1,10 @@
 /* cli/commands/predict.c: cresnet predict: classifies images and folders of images. The class names come from the
  * checkpoint of the weights, else from the dataset of the configuration; else classes are numbered. */
 #include "cli/common/command.h"
+#include "core/utf8.h"
 #include "session/session.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -77,7 +79,8 @@ static const char *class_name(const struct cr_cmd_names *names, int label, char 
 static void print_list(const struct request *r, const char *path, const struct cr_prediction *p, struct cr_text *out) {
     char number[32];
     if (!p->count) return;
-    cr_text_add(out, "%s\n", path);
+    cr_text_add_visible(out, path);
+    cr_text_add(out, "\n");
     for (int i = 0; i < CR_MIN(r->top, p->count); i++)
         cr_text_add(out, "  %6.2f %%  %s\n", 100 * (double)p->probability[i],
                     class_name(&r->names, p->label[i], number, sizeof number));
@@ -85,7 +88,9 @@ static void print_list(const struct request *r, const char *path, const struct c
 
 static void print_line(const struct request *r, const char *path, const struct cr_prediction *p, struct cr_text *out) {
     char number[32];
-    cr_text_add(out, "%-*s", r->path_width, path);
+    char shown[PATH_MAX];
+    cr_utf8_visible(path, false, shown, sizeof shown);
+    cr_text_add(out, "%-*s", r->path_width, shown);
     if (!p->count) cr_text_add(out, "  unreadable");
     for (int i = 0; i < CR_MIN(r->top, p->count); i++) {
         const bool last = i == CR_MIN(r->top, p->count) - 1;

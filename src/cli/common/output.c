@@ -1,6 +1,7 @@
 /* cli/common/output.c: writes results to standard output or to the file that an option names: see
  * cli/common/command.h. */
 #include "cli/common/command.h"
+#include "core/utf8.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -15,9 +16,14 @@ static cr_status print_bytes(const void *bytes, size_t count) {
     return CR_FAIL(CR_ERR_IO, "standard output: cannot write the result: %s", strerror(errno));
 }
 
+/* Names of files, classes and tensors may contain control characters: a terminal must not obey them. */
 cr_status cr_cmd_print(struct cr_text *text) {
-    cr_status status = text->failed ? CR_FAIL(CR_ERR_MEMORY, "out of memory while writing the result")
-                                    : print_bytes(text->data, text->length);
+    struct cr_text visible = {0};
+    cr_status      status;
+    if (text->data) cr_text_add_visible_lines(&visible, text->data);
+    status = text->failed || visible.failed ? CR_FAIL(CR_ERR_MEMORY, "out of memory while writing the result")
+                                            : print_bytes(visible.data, visible.length);
+    cr_text_free(&visible);
     cr_text_free(text);
     return status;
 }

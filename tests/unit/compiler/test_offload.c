@@ -101,7 +101,7 @@ static void streams_run_in_parallel(void) {
     cr_program_init(&h.p, "streams", NULL);
     int t[6];
     for (int i = 0; i < 6; i++) {
-        char name[8];
+        char name[16];
         snprintf(name, sizeof name, "t%d", i);
         t[i] = hand_tensor(&h, name, 1);
     }

@@ -1,0 +1,137 @@
+/* data/source/folder_list.c: lists the images of a folder and of the folders below it. */
+#include "data/source/folder_list.h"
+#include "data/data_internal.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+
+static bool has_ending(const char *name, const char *const *endings, size_t count) {
+    const char *dot = strrchr(name, '.');
+    for (size_t i = 0; dot && i < count; i++)
+        if (!strcasecmp(dot + 1, endings[i])) return true;
+    return false;
+}
+
+static bool is_image_name(const char *name) {
+    static const char *const endings[] = {"jpg", "jpeg", "jpe", "jfif", "png"};
+    return has_ending(name, endings, CR_COUNT(endings));
+}
+
+static bool is_foreign_name(const char *name) {
+    static const char *const endings[] = {"gif", "webp", "bmp", "tif", "tiff", "ppm", "pgm", "avif", "heic", "jxl"};
+    return has_ending(name, endings, CR_COUNT(endings));
+}
+
+/* ---- listing ---- */
+
+static cr_status add_image(struct cr_folder_traversal *t, const char *path) {
+    struct cr_image_folder *folder = t->folder;
+    if (folder->count == folder->capacity) {
+        int64_t               capacity = CR_MAX(folder->capacity * 2, 1024);
+        struct cr_image_file *grown    = cr_realloc(folder->images, (size_t)capacity, sizeof *grown);
+        if (!grown) return CR_NO_MEMORY((size_t)capacity * sizeof *grown);
+        folder->images   = grown;
+        folder->capacity = capacity;
+    }
+    size_t length = strlen(path);
+    folder->images[folder->count++] =
+        (struct cr_image_file){folder->names.length, t->label, cr_hash_mix(cr_hash_bytes(CR_HASH_START, path, length))};
+    cr_text_add_bytes(&folder->names, path, length + 1);
+    return folder->names.failed ? CR_NO_MEMORY(folder->names.capacity * 2) : CR_OK;
+}
+
+/* Handles one entry of a folder; its full path is in t->path. */
+static cr_status list_entry(struct cr_folder_traversal *t, const struct dirent *entry, size_t length, int depth) {
+    bool        is_image = is_image_name(entry->d_name);
+    struct stat info;
+    if (entry->d_type == DT_REG && !is_image) {
+        if (is_foreign_name(entry->d_name) && !t->foreign++)
+            snprintf(t->foreign_name, sizeof t->foreign_name, "%s", entry->d_name);
+        return CR_OK;
+    }
+    if (entry->d_type == DT_REG) return add_image(t, t->path + t->root_length);
+    if (entry->d_type != DT_DIR && entry->d_type != DT_LNK && entry->d_type != DT_UNKNOWN) return CR_OK;
+    if (stat(t->path, &info) != 0) {
+        if (errno == ENOENT || errno == ELOOP) {
+            cr_log(CR_LOG_WARN, "%s: the target of the link does not exist; skipped", t->path);
+            return CR_OK;
+        }
+        return CR_FAIL(CR_ERR_IO, "%s: %s", t->path, strerror(errno));
+    }
+    if (S_ISREG(info.st_mode)) return is_image ? add_image(t, t->path + t->root_length) : CR_OK;
+    if (!S_ISDIR(info.st_mode)) return CR_OK;
+    for (int i = 0; i < depth; i++)
+        if (t->above[i].device == info.st_dev && t->above[i].inode == info.st_ino)
+            return CR_OK; /* the folder contains itself */
+    return cr_folder_list(t, length, depth);
+}
+
+cr_status cr_folder_list(struct cr_folder_traversal *t, size_t length, int depth) {
+    struct stat info;
+    if (depth == CR_FOLDER_DEPTH_MAX)
+        return CR_FAIL(CR_ERR_IO, "%s: folders are nested more than %d deep", t->path, CR_FOLDER_DEPTH_MAX);
+    DIR *dir = opendir(t->path);
+    if (!dir) return CR_FAIL(CR_ERR_IO, "%s: cannot be listed: %s", t->path, strerror(errno));
+    cr_status            status = CR_OK;
+    const struct dirent *entry;
+    if (fstat(dirfd(dir), &info) != 0) CR_FAIL_OUT(CR_ERR_IO, "%s: %s", t->path, strerror(errno));
+    t->above[depth].device = info.st_dev;
+    t->above[depth].inode  = info.st_ino;
+    while (errno = 0, (entry = readdir(dir))) {
+        if (entry->d_name[0] == '.') continue;
+        size_t more = strlen(entry->d_name);
+        if (length + 1 + more >= sizeof t->path) CR_FAIL_OUT(CR_ERR_IO, "%s: the path is too long", t->path);
+        t->path[length] = '/';
+        memcpy(t->path + length + 1, entry->d_name, more + 1);
+        CR_TRY_OUT(list_entry(t, entry, length + 1 + more, depth + 1));
+        t->path[length] = 0;
+    }
+    if (errno) CR_FAIL_OUT(CR_ERR_IO, "%s: cannot be listed: %s", t->path, strerror(errno));
+out:
+    closedir(dir);
+    return status;
+}
+
+/* ---- a folder without classes ---- */
+
+int cr_folder_compare(const void *a, const void *b, void *names) {
+    const struct cr_image_file *p = a, *q = b;
+    return strcmp((const char *)names + p->name, (const char *)names + q->name);
+}
+
+cr_status cr_folder_images(const char *path, struct cr_arena *arena, const char ***out, int64_t *count) {
+    struct cr_image_folder      folder = {0};
+    struct cr_folder_traversal *t      = cr_alloc(1, sizeof *t);
+    const char                **list;
+    cr_status                   status = CR_OK;
+    size_t                      length = strlen(path);
+    if (!t) return CR_NO_MEMORY(sizeof *t);
+    while (length > 1 && path[length - 1] == '/') length--;
+    if (length + 2 >= sizeof t->path) CR_FAIL_OUT(CR_ERR_IO, "%s: the path is too long", path);
+    memcpy(t->path, path, length);
+    t->folder = &folder; /* root_length is 0: the names start with the given path */
+    CR_TRY_OUT(cr_folder_list(t, length, 0));
+    if (folder.count)
+        qsort_r(folder.images, (size_t)folder.count, sizeof *folder.images, cr_folder_compare, folder.names.data);
+    list = cr_arena_alloc(arena, (size_t)(folder.count + 1) * sizeof *list);
+    for (int64_t i = 0; list && i < folder.count; i++) {
+        list[i] = cr_arena_printf(arena, "%s", folder.names.data + folder.images[i].name);
+        if (!list[i]) list = NULL;
+    }
+    if (!list) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while listing %s", path);
+    if (t->foreign)
+        cr_log(CR_LOG_WARN, "%s: %lld images in unsupported formats were skipped, e.g. %s", path, (long long)t->foreign,
+               t->foreign_name);
+    *out   = list;
+    *count = folder.count;
+out:
+    cr_text_free(&folder.names);
+    cr_free(folder.images);
+    cr_free(t);
+    return status;
+}

@@ -1,0 +1,49 @@
+/* data/source/folder_list.h: lists the images of a folder and of the folders below it.
+ *
+ * Invariants
+ *   - The file name decides whether a file is listed (jpg, jpeg, jpe, jfif, png; hidden files are skipped). The content
+ *     decides how it is decoded.
+ *   - Links are followed; a folder that contains itself is entered once. */
+#ifndef CR_FOLDER_LIST_H
+#define CR_FOLDER_LIST_H
+
+#include "core/base.h"
+
+#include <limits.h>
+#include <sys/types.h>
+
+enum { CR_FOLDER_DEPTH_MAX = 32 };
+
+struct cr_image_file {
+    size_t   name; /* offset in `names`: the path within the folder of the split */
+    int32_t  label;
+    uint64_t hash; /* of this path */
+};
+struct cr_image_folder {
+    char                 *root; /* folder of this split */
+    struct cr_text        names;
+    struct cr_image_file *images;
+    int64_t               count, capacity;
+};
+/* The traversal of one folder of the disk. */
+struct cr_folder_traversal {
+    struct cr_image_folder *folder;
+    char                    path[PATH_MAX];
+    size_t                  root_length; /* length of the path of the split's folder with its slash */
+    int32_t                 label;
+    int64_t                 foreign; /* images in formats that cannot be read */
+    char                    foreign_name[NAME_MAX + 1];
+    struct {
+        dev_t device;
+        ino_t inode;
+    } above[CR_FOLDER_DEPTH_MAX]; /* the folders from the folder of the split down to the current one */
+};
+
+/* Appends the images of the folder in t->path, `length` bytes long, and of all folders below it to t->folder, in the
+ * order of the file system. `depth`: the number of folders in t->above. Errors: folders that cannot be listed, paths
+ * that are too long, folders nested too deep. */
+cr_status cr_folder_list(struct cr_folder_traversal *t, size_t length, int depth);
+/* Compares the paths of two struct cr_image_file for qsort_r; `names`: the text of the folder. */
+int cr_folder_compare(const void *a, const void *b, void *names);
+
+#endif
