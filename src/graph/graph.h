@@ -17,6 +17,7 @@
 
 #include "config/config.h"
 #include "core/dtype.h"
+#include "sparsity/format.h"
 
 /* ---- ops ---- */
 
@@ -79,17 +80,15 @@ struct cr_bn_attr {
 
 /* Sparsity pattern of a convolution with a pruned filter. Kernels that skip pruned weights (device/device.h) rely on
  * the following: w is 0 wherever the bit in cr_param_store.pattern is 0, and the gradient of w is set to 0 there (an
- * accumulating op leaves it unchanged there). A weight format is one of the device's packed forms of the nonzero
- * weights, together with the kernel that reads this form; formats are numbered from 0. */
-enum { CR_FORMATS_MAX = 80 };
+ * accumulating op leaves it unchanged there). */
 /* Upper bound of (estimated time / measured time) of a good kernel: a candidate whose estimate exceeds the best known
  * time by more than this factor cannot be the fastest. See `estimate` of struct cr_kernel in device/device.h. */
 #define CR_ESTIMATE_MARGIN 2.5
 struct cr_sparsity_attr {
-    int64_t nnz;      /* number of nonzero weights; 0 for a dense op */
-    int     param;    /* index in the parameter store of the filter that the pattern describes */
-    int     format;   /* weight format */
-    int64_t image[3]; /* sparse_filter: N, H, W of the convolution's input x */
+    int64_t                 nnz;      /* number of nonzero weights; 0 for a dense op */
+    int                     param;    /* index in the parameter store of the filter that the pattern describes */
+    struct cr_sparse_format format;   /* weight format */
+    int64_t                 image[3]; /* sparse_filter: N, H, W of the convolution's input x */
 };
 /* Attributes of conv*, maxpool* and pad_shortcut*. Windows are R x S; stride and padding are the same for H and W. */
 struct cr_conv_attr {

@@ -25,7 +25,7 @@ static void print_bn(const struct cr_op *op, struct cr_text *out) {
 
 static void print_pattern(const struct cr_op *op, struct cr_text *out) {
     const struct cr_sparsity_attr *a = &op->attr.conv.pattern;
-    if (a->nnz) cr_text_add(out, "  nnz=%lld format=%d", (long long)a->nnz, a->format);
+    if (a->nnz) cr_text_add(out, "  nnz=%lld format=%d", (long long)a->nnz, cr_sparse_format_number(a->format));
 }
 
 static void print_attributes(const struct cr_op *op, struct cr_text *out) {

@@ -208,7 +208,7 @@ static cr_status time_layer(struct cr_sparse_bench *b, enum cr_sparse_bench_math
     const int64_t nonzeros = cost.op.attr.conv.pattern.nnz;
     l->pruned              = 1 - cost.density;
     l->sparse_s            = cost.formats ? cost.sparse_s : 0;
-    l->format              = cost.op.attr.conv.pattern.format;
+    l->format              = cr_sparse_format_number(cost.op.attr.conv.pattern.format);
     name_format(s, &cost, l);
     l->memory_s = memory_seconds(s, &dense, (double)nonzeros);
     describe(&s->program, &dense, l);
