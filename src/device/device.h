@@ -68,6 +68,7 @@ struct cr_kernel {
     unsigned        relaxations;   /* bits of enum cr_relaxation */
     bool            collective;    /* accepts only ops of several ranks; tests with several ranks verify it */
     bool            sparse;        /* accepts exactly the convolutions with a sparsity pattern */
+    bool            reference;     /* defines the op: accepts every op of its kind in f32 and f64; named ref.* */
     bool            sparse_cores;  /* uses sparse tensor cores: see cr_cost_table_has_lasting_effect */
     unsigned        host_slots;    /* bit s is set when input s may lie in the HOST region (each value is read once) */
 

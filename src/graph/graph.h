@@ -181,6 +181,7 @@ struct cr_tensor {
     bool           keep;        /* the lifetime extends to the end of the program, because the host reads the tensor */
     int            first, last; /* lifetime as op indices, inclusive, -1 when unused; set by cr_program_lifetimes */
     int            alias;       /* tensor whose storage this tensor reuses, or CR_NONE; set by the memory planner */
+    int            copy_of;     /* first tensor with this value, if a pass made this one to recompute or prefetch it */
     size_t         offset;      /* bytes from the start of the region */
 };
 /* 1 PiB: more than any machine has, and sums of such sizes cannot overflow 64 bits. */
@@ -251,6 +252,7 @@ struct cr_param {
     int64_t            offset;          /* elements from the start of each buffer; a multiple of 64 */
     bool               decay;           /* weight decay applies */
     bool               frozen;          /* has no gradient and is not updated */
+    bool               classifier;      /* of the last layer, whose size is the number of classes */
     bool               zero;            /* a gamma with the initial value 0 (model.zero_init_last) */
     int64_t            fan_in, fan_out; /* of the layer that the parameter belongs to */
     int                layer;
@@ -315,9 +317,10 @@ struct cr_program {
     size_t region_bytes[CR_REGIONS]; /* set by the memory planner (POOL) and by cr_tensor_add (INPUT, HOST) */
     size_t bound_bytes;              /* lower bound of the size of POOL; set by the memory planner */
     int    images, labels, boxes, mixes, logits, metrics; /* tensor ids, CR_NONE when absent */
-    bool   failed;                                        /* out of memory while building, or too_large */
-    bool   too_large;                                     /* a tensor larger than CR_TENSOR_BYTES_MAX was requested */
-    struct cr_arena arena;                                /* owns the names */
+    int    grad_norm;      /* the same: the output of the op grad_norm, which the host reads */
+    bool   failed;         /* out of memory while building, or too_large */
+    bool   too_large;      /* a tensor larger than CR_TENSOR_BYTES_MAX was requested */
+    struct cr_arena arena; /* owns the names */
 };
 /* Makes an empty program; the caller frees it with cr_program_free. `store` is borrowed. */
 void cr_program_init(struct cr_program *program, const char *name, const struct cr_param_store *store);
@@ -337,6 +340,11 @@ int cr_tensor_add(struct cr_program *program, const char *name, enum cr_dtype dt
 int cr_tensor_store(struct cr_program *program, enum cr_param_buffer buffer, int param);
 /* Returns the id of the tensor with this name, or CR_NONE. */
 int cr_tensor_find(const struct cr_program *program, const char *name);
+/* Returns the tensor of which this one is a copy (copy_of), or the tensor itself. */
+static inline int cr_tensor_origin(const struct cr_program *program, int tensor) {
+    const int first = program->tensor[tensor].copy_of;
+    return first == CR_NONE ? tensor : first;
+}
 
 /* Returns an op on the compute stream with all slots, waits and the kernel set to CR_NONE. */
 struct cr_op cr_op_make(enum cr_op_kind kind, int layer);

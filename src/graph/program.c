@@ -7,15 +7,16 @@
 /* ---- building ---- */
 
 void cr_program_init(struct cr_program *p, const char *name, const struct cr_param_store *store) {
-    *p = (struct cr_program){.name    = name,
-                             .store   = store,
-                             .real    = CR_F32,
-                             .images  = CR_NONE,
-                             .labels  = CR_NONE,
-                             .boxes   = CR_NONE,
-                             .mixes   = CR_NONE,
-                             .logits  = CR_NONE,
-                             .metrics = CR_NONE};
+    *p = (struct cr_program){.name      = name,
+                             .store     = store,
+                             .real      = CR_F32,
+                             .images    = CR_NONE,
+                             .labels    = CR_NONE,
+                             .boxes     = CR_NONE,
+                             .mixes     = CR_NONE,
+                             .logits    = CR_NONE,
+                             .metrics   = CR_NONE,
+                             .grad_norm = CR_NONE};
 }
 
 void cr_program_free(struct cr_program *p) {
@@ -62,13 +63,14 @@ int cr_tensor_add(struct cr_program *p, const char *name, enum cr_dtype dtype, e
     if (bytes > (double)CR_TENSOR_BYTES_MAX) p->failed = p->too_large = true;
     if (!grow(p, &p->tensor, p->tensors, &p->tensor_capacity, sizeof *p->tensor)) return 0;
     struct cr_tensor *t = &p->tensor[p->tensors];
-    *t                  = (struct cr_tensor){.name   = copy_name(p, name),
-                                             .dtype  = dtype,
-                                             .region = region,
-                                             .dim    = {d0, d1, d2, d3},
-                                             .first  = -1,
-                                             .last   = -1,
-                                             .alias  = CR_NONE};
+    *t                  = (struct cr_tensor){.name    = copy_name(p, name),
+                                             .dtype   = dtype,
+                                             .region  = region,
+                                             .dim     = {d0, d1, d2, d3},
+                                             .first   = -1,
+                                             .last    = -1,
+                                             .alias   = CR_NONE,
+                                             .copy_of = CR_NONE};
     t->bytes            = (size_t)cr_tensor_elems(t) * cr_dtype_bytes(dtype);
     if (region == CR_REGION_INPUT || region == CR_REGION_HOST) {
         t->offset = p->region_bytes[region];

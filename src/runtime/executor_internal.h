@@ -44,7 +44,7 @@ struct cr_exec {
     void *const *before, *const *after; /* events around every op during cr_exec_run_timed; else NULL */
 
     /* Results. */
-    int                   norm, state;            /* tensor ids; CR_NONE: the program does not have the tensor */
+    int                   state;                  /* tensor id; CR_NONE: the program does not have the tensor */
     struct cr_raw_result *result;                 /* [CR_EXEC_RESULTS] */
     void                 *ready[CR_EXEC_RESULTS]; /* events: the copy of the result is complete */
 

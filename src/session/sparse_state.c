@@ -245,9 +245,9 @@ cr_status cr_state_sparse_open(const struct cr_param_store *store, struct cr_st_
     CR_TRY(state_open(store, s));
     CR_TRY(cr_ckpt_is_sparse(file, path, &sparse));
     for (int i = 0; i < cr_st_count(file) && sparse; i++) {
-        if (!gaps_of(cr_st_at(file, i)->name, stem, sizeof stem) || (fresh_head && strncmp(stem, "fc.", 3) == 0))
-            continue;
+        if (!gaps_of(cr_st_at(file, i)->name, stem, sizeof stem)) continue;
         const int param = cr_param_store_find(store, stem);
+        if (fresh_head && param != CR_NONE && store->param[param].classifier) continue;
         if (param == CR_NONE || !may_be_pruned(&store->param[param]))
             return CR_FAIL(CR_ERR_FORMAT, "%s: does not fit: \"%.200s\" is in the file, but not in the network", path,
                            stem);

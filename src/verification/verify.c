@@ -29,7 +29,7 @@ struct ref_run {
 
 const struct cr_kernel *cr_verify_ref(const struct cr_device *cpu, enum cr_op_kind kind) {
     for (const struct cr_kernel *const *kernel = cpu->kernels; *kernel; kernel++)
-        if ((*kernel)->op == kind && strncmp((*kernel)->name, "ref.", 4) == 0) return *kernel;
+        if ((*kernel)->op == kind && (*kernel)->reference) return *kernel;
     return NULL;
 }
 
