@@ -186,12 +186,12 @@ static void fit_list(const struct cr_param_store *store, struct cr_st_file *file
     int count = 0;
     for (int i = 0; i < list->count; i++) {
         struct cr_ckpt_tensor t = list->tensor[i];
-        if (t.address == CR_STATE_BATCHES_ADDRESS) continue;
+        if (t.address.kind == CR_STATE_IN_COUNTER) continue;
         const int param = cr_param_store_find(store, t.name);
         if (fresh_head && param != CR_NONE && store->param[param].classifier) {
             const struct cr_st_entry *e = find_entry(file, t.name);
             if (!e || e->dims > 4) continue; /* the file may have no classifier */
-            t.address = CR_STATE_DISCARD_ADDRESS;
+            t.address = (struct cr_ckpt_address){CR_STATE_NOWHERE, 0};
             t.dtype   = e->dtype;
             t.dims    = e->dims;
             memcpy(t.dim, e->dim, sizeof t.dim);
@@ -237,9 +237,9 @@ static cr_status choose_head(const struct cr_session *s, struct cr_st_file *file
 
 /* Passes values on to the parameter store and remembers the first tensor with NaN or infinite values. */
 struct finite_io {
-    struct cr_ckpt_io below;
-    uint64_t          address; /* of that tensor */
-    bool              found;
+    struct cr_ckpt_io      below;
+    struct cr_ckpt_address address; /* of that tensor */
+    bool                   found;
 };
 
 static bool all_finite(const void *values, size_t count) {
@@ -250,23 +250,23 @@ static bool all_finite(const void *values, size_t count) {
     return finite;
 }
 
-static cr_status finite_put(void *self, uint64_t address, uint64_t offset, const void *host, size_t bytes) {
+static cr_status finite_put(void *self, struct cr_ckpt_address to, uint64_t offset, const void *host, size_t bytes) {
     struct finite_io *io = self;
-    if (!io->found && address != CR_STATE_DISCARD_ADDRESS && !all_finite(host, bytes / sizeof(float))) {
+    if (!io->found && to.kind != CR_STATE_NOWHERE && !all_finite(host, bytes / sizeof(float))) {
         io->found   = true;
-        io->address = address;
+        io->address = to;
     }
-    return io->below.put(io->below.self, address, offset, host, bytes);
+    return io->below.put(io->below.self, to, offset, host, bytes);
 }
 
-static cr_status fail_not_finite(const struct cr_session *s, const char *path, uint64_t address) {
+static cr_status fail_not_finite(const struct cr_session *s, const char *path, struct cr_ckpt_address address) {
     struct cr_arena      arena = {0};
     struct cr_state_list list  = {0};
     const char          *name  = "a tensor";
     cr_status            status;
     CR_TRY_OUT(cr_state_model_list(&s->model.store, &arena, &list));
     for (int i = 0; i < list.count; i++)
-        if (list.tensor[i].address == address) name = list.tensor[i].name;
+        if (cr_ckpt_same_address(list.tensor[i].address, address)) name = list.tensor[i].name;
     CR_FAIL_OUT(CR_ERR_NUMERIC, "%s: %s has NaN or infinite values; please choose another checkpoint", path, name);
 out:
     cr_arena_free(&arena);
