@@ -26,7 +26,8 @@ enum {
     CR_OP_OUT_MAX  = 6,
     CR_OP_IDS_MAX  = CR_OP_IN_MAX + 1, /* tensors that an op reads (or writes): its slots and its workspace */
     CR_OP_WAIT_MAX = 4,
-    CR_NONE        = -1 /* no tensor, op, kernel, layer or parameter */
+    CR_NONE        = -1, /* no tensor, op, kernel, layer or parameter */
+    CR_SEVERAL     = -3  /* cr_tensor.param: several parameters, but not the whole buffer */
 };
 
 enum cr_op_kind {
@@ -181,6 +182,8 @@ struct cr_tensor {
     bool           keep;        /* the lifetime extends to the end of the program, because the host reads the tensor */
     int            first, last; /* lifetime as op indices, inclusive, -1 when unused; set by cr_program_lifetimes */
     int            alias;       /* tensor whose storage this tensor reuses, or CR_NONE; set by the memory planner */
+    int            buffer;      /* STORE: enum cr_param_buffer, else CR_NONE; set by cr_tensor_store */
+    int            param;       /* STORE: the parameter; CR_SEVERAL; CR_NONE: the whole buffer; else CR_NONE */
     int            copy_of;     /* first tensor with this value, if a pass made this one to recompute or prefetch it */
     size_t         offset;      /* bytes from the start of the region */
 };
@@ -287,9 +290,6 @@ size_t cr_param_store_buffer_offset(const struct cr_param_store *store, enum cr_
 size_t cr_param_store_buffer_bytes(const struct cr_param_store *store, enum cr_param_buffer buffer);
 size_t cr_param_store_bytes(const struct cr_param_store *store);
 bool   cr_param_is_running(enum cr_param_role role);
-/* Returns the parameter whose slice of the value, gradient or half buffer begins at this byte offset of the STORE
- * region, or CR_NONE. */
-int cr_param_store_find_offset(const struct cr_param_store *store, size_t offset);
 /* Number of trainable parameters (elements); running statistics do not count. */
 int64_t cr_param_store_trainable(const struct cr_param_store *store);
 /* Initial value of one element by the rule of [model] init. `oihw`: index of the element in the order of files
@@ -338,6 +338,8 @@ int cr_tensor_add(struct cr_program *program, const char *name, enum cr_dtype dt
  * of a whole buffer when param = CR_NONE ("buffer.grad"). The first call creates the tensor. The mask buffer
  * is available only as a whole. */
 int cr_tensor_store(struct cr_program *program, enum cr_param_buffer buffer, int param);
+/* Returns the tensor that cr_tensor_store created, or CR_NONE. */
+int cr_tensor_store_find(const struct cr_program *program, enum cr_param_buffer buffer, int param);
 /* Returns the id of the tensor with this name, or CR_NONE. */
 int cr_tensor_find(const struct cr_program *program, const char *name);
 /* Returns the tensor of which this one is a copy (copy_of), or the tensor itself. */

@@ -212,10 +212,8 @@ static cr_status check_all_reduce(const struct cr_program *p, const struct cr_pa
 }
 
 static bool reduces_gradients(const struct cr_program *p) {
-    const size_t begin = cr_param_store_buffer_offset(p->store, CR_BUFFER_GRAD),
-                 end   = begin + cr_param_store_buffer_bytes(p->store, CR_BUFFER_GRAD);
     for (int i = 0; i < p->ops; i++)
-        if (p->op[i].kind == CR_OP_all_reduce && overlaps(p, p->op[i].out[0], begin, end)) return true;
+        if (p->op[i].kind == CR_OP_all_reduce && p->tensor[p->op[i].out[0]].buffer == CR_BUFFER_GRAD) return true;
     return false;
 }
 

@@ -69,7 +69,7 @@ cr_status cr_exec_feed_mixed(struct cr_exec *exec, const uint8_t *images, const 
 cr_status cr_exec_open_results(struct cr_exec *exec) {
     const struct cr_async *async = cr_exec_async(exec);
     const size_t           bytes = CR_EXEC_RESULTS * sizeof *exec->result;
-    exec->state                  = cr_tensor_find(exec->program, "buffer.state");
+    exec->state                  = cr_tensor_store_find(exec->program, CR_BUFFER_STATE, CR_NONE);
     if (!async) {
         CR_ALLOC(exec->result, CR_EXEC_RESULTS);
         return CR_OK;

@@ -243,8 +243,7 @@ static bool is_same_work(const struct cr_program *p, int i, int k) {
     if (memcmp(t[a->in[CR_IN_conv_w]].dim, t[b->in[CR_IN_conv_w]].dim, sizeof t->dim) != 0 ||
         a->attr.conv.stride != b->attr.conv.stride)
         return false;
-    const int pa = cr_param_store_find_offset(p->store, t[a->in[CR_IN_conv_w]].offset),
-              pb = cr_param_store_find_offset(p->store, t[b->in[CR_IN_conv_w]].offset);
+    const int pa = t[a->in[CR_IN_conv_w]].param, pb = t[b->in[CR_IN_conv_w]].param;
     return count_nonzeros(p->store, pa) == count_nonzeros(p->store, pb);
 }
 

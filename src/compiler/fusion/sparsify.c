@@ -35,7 +35,7 @@ static int64_t count_nonzeros(const struct cr_param_store *store, const struct c
 static int param_of(const struct cr_program *p, int w) {
     for (int i = 0; i < p->ops; i++)
         if (p->op[i].kind == CR_OP_fold_bn && p->op[i].out[CR_OUT_fold_bn_y] == w) w = p->op[i].in[CR_IN_fold_bn_w];
-    return p->tensor[w].region == CR_REGION_STORE ? cr_param_store_find_offset(p->store, p->tensor[w].offset) : CR_NONE;
+    return p->tensor[w].param;
 }
 
 /* The filter of a convolution, or its gradient; CR_NONE: the op cannot get a pattern. */

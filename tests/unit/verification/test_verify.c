@@ -265,7 +265,7 @@ static cr_status feed(struct run *r) {
     }
     if (r->real != CR_F32) CR_TRY(feed_buffer(r));
     const double state[CR_STATE_COUNT] = {r->real == CR_F32 ? 1 : 64};
-    int          t                     = cr_tensor_find(&r->p, "buffer.state");
+    int          t                     = cr_tensor_store_find(&r->p, CR_BUFFER_STATE, CR_NONE);
     if (t >= 0) CR_TRY(cr_exec_put(r->exec, t, state));
     return cr_exec_feed(r->exec, images, labels, NULL);
 }
