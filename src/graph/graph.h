@@ -184,8 +184,8 @@ struct cr_tensor {
     int            alias;       /* tensor whose storage this tensor reuses, or CR_NONE; set by the memory planner */
     int            buffer;      /* STORE: enum cr_param_buffer, else CR_NONE; set by cr_tensor_store */
     int            param;       /* STORE: the parameter; CR_SEVERAL; CR_NONE: the whole buffer; else CR_NONE */
-    int            copy_of;     /* first tensor with this value, if a pass made this one to recompute or prefetch it */
-    size_t         offset;      /* bytes from the start of the region */
+    int            copy_of; /* first tensor with this value, if this one recomputes or prefetches it; else CR_NONE */
+    size_t         offset;  /* bytes from the start of the region */
 };
 /* 1 PiB: more than any machine has, and sums of such sizes cannot overflow 64 bits. */
 #define CR_TENSOR_BYTES_MAX ((size_t)1 << 50)
