@@ -1,5 +1,6 @@
 /* core/base.c: error trail, counted memory, arena, text, log and time; see core/base.h. */
 #include "core/base.h"
+#include "core/host.h"
 #include "core/utf8.h"
 
 #include <inttypes.h>
@@ -99,10 +100,9 @@ void cr_error_release(void) {
 }
 
 void cr_assert_failed(const char *what, const char *file, int line) {
-    fprintf(stderr,
-            "cresnet: internal error: %s:%d: assertion failed: %s\nThis is a bug in cresnet; please report it.\n",
-            short_path(file), line, what);
-    abort();
+    char text[512];
+    snprintf(text, sizeof text, "internal error: %s:%d: assertion failed: %s", short_path(file), line, what);
+    cr_host_stop(text);
 }
 
 /* ---- memory: a 64-byte header before each block stores the block's size ---- */
@@ -284,7 +284,6 @@ void cr_text_free(struct cr_text *text) {
 /* ---- log, time ---- */
 
 static atomic_bool log_is_quiet;
-static char        log_prefix[32];
 
 void cr_log_quiet(bool quiet) {
     atomic_store(&log_is_quiet, quiet);
@@ -294,21 +293,15 @@ bool cr_log_is_quiet(void) {
     return atomic_load(&log_is_quiet);
 }
 
-void cr_log_prefix(const char *who) {
-    snprintf(log_prefix, sizeof log_prefix, "%s", who);
-}
-
 void cr_log(enum cr_log_level level, const char *fmt, ...) {
     if (level == CR_LOG_INFO && atomic_load(&log_is_quiet)) return;
-    static const char *const prefix[] = {"cresnet: error: ", "cresnet: warning: ", "", ""};
-    char                     line[4096], shown[4096];
-    int     used = snprintf(line, sizeof line, "%s%s", prefix[level], level >= CR_LOG_INFO ? "" : log_prefix);
+    char    line[4096], shown[4096];
     va_list args;
     va_start(args, fmt);
-    vsnprintf(line + used, sizeof line - (size_t)used, fmt, args);
+    vsnprintf(line, sizeof line, fmt, args);
     va_end(args);
     cr_utf8_visible(line, format_has_lines(fmt), shown, sizeof shown);
-    fprintf(stderr, "%s\n", shown); /* one call, so that lines of two threads do not mix */
+    cr_host_log(level, shown);
 }
 
 int64_t cr_time_ns(void) {

@@ -314,10 +314,10 @@ struct cr_program {
     int    hoisted; /* ops 0..hoisted-1 depend on the parameter store only and run again after it has changed */
     size_t region_bytes[CR_REGIONS]; /* set by the memory planner (POOL) and by cr_tensor_add (INPUT, HOST) */
     size_t bound_bytes;              /* lower bound of the size of POOL; set by the memory planner */
-    int    images, labels, boxes, mixes, logits, metrics; /* tensor ids, CR_NONE when absent */
-    bool   failed;                                        /* out of memory while building, or too_large */
-    bool   too_large;                                     /* a tensor larger than CR_TENSOR_BYTES_MAX was requested */
-    struct cr_arena arena;                                /* owns the names */
+    int    images, labels, boxes, mixes, features, logits, metrics; /* tensor ids, CR_NONE when absent */
+    bool   failed;                                                  /* out of memory while building, or too_large */
+    bool   too_large;      /* a tensor larger than CR_TENSOR_BYTES_MAX was requested */
+    struct cr_arena arena; /* owns the names */
 };
 /* Makes an empty program; the caller frees it with cr_program_free. `store` is borrowed. */
 void cr_program_init(struct cr_program *program, const char *name, const struct cr_param_store *store);

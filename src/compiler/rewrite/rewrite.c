@@ -188,7 +188,7 @@ cr_status cr_edit_finish(struct cr_edit *edit) {
         p->op[ops] = p->op[i];
         remap_op(&p->op[ops++], map);
     }
-    int *refs[] = {&p->images, &p->labels, &p->boxes, &p->mixes, &p->logits, &p->metrics};
+    int *refs[] = {&p->images, &p->labels, &p->boxes, &p->mixes, &p->features, &p->logits, &p->metrics};
     for (size_t i = 0; i < CR_COUNT(refs); i++) remap(refs[i], map);
     p->tensors                      = tensors;
     p->ops                          = ops;
