@@ -132,8 +132,9 @@ static cr_status reserve_batch(struct cresnet_model *m) {
     }
     m->raw = cr_alloc(raw, 1);
     if (!m->raw) return CR_NO_MEMORY(raw);
-    m->decoders = count_decoders(m);
-    CR_ALLOC(m->scratch, (size_t)m->decoders);
+    const int decoders = count_decoders(m);
+    CR_ALLOC(m->scratch, (size_t)decoders);
+    m->decoders = decoders;
     return CR_OK;
 }
 
