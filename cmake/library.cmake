@@ -20,6 +20,7 @@ set_target_properties(libcresnet PROPERTIES OUTPUT_NAME cresnet VERSION ${PROJEC
                       LINK_DEPENDS ${cresnet_symbols})
 
 include(CMakePackageConfigHelpers)
+file(RELATIVE_PATH cresnet_include_from_pc ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_FULL_INCLUDEDIR})
 configure_file(cmake/package/cresnet.pc.in cresnet.pc @ONLY)
 configure_file(cmake/package/cresnet-config.cmake.in cresnet-config.cmake @ONLY)
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/cresnet-config-version.cmake COMPATIBILITY SameMinorVersion)

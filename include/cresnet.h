@@ -21,8 +21,8 @@
  *     *error: what is wrong, where, and what to do. `error` may be NULL.
  *   - The library never prints, exits or aborts. Log lines go to options.log. It starts no process, changes no
  *     environment variable and installs no signal handler. It keeps no state outside of its models.
- *   - After an error the model can be used again, unless the status is CRESNET_ERROR_BROKEN or CRESNET_ERROR_DEVICE: such
- *     a model can only be closed.
+ *   - After an error the model can be used again. After CRESNET_ERROR_DEVICE and CRESNET_ERROR_BROKEN it can only be
+ *     closed.
  *   - Threads: any number of models may be used at the same time. Calls on one model from several threads wait for each
  *     other. cresnet_close must be the last call on its model. A thread needs 512 KiB of stack.
  *   - A process may call fork() before cresnet_open. A model must not be used in a child process.
@@ -84,7 +84,7 @@ typedef struct cresnet_options {
     int         threads;     /* threads of the CPU device and of image decoding; 0 (default): one for each core */
     int         features;    /* not 0: cresnet_output.features may be used */
     int         f32_tensors; /* not 0: CRESNET_F32 tensors may be used. Images of bytes are then slower */
-    const char *config;      /* INI file of the network, for weights without a config.ini beside them; NULL (default) */
+    const char *config;      /* INI file of the network, for weights without a config.ini next to them; NULL */
     const char *const *settings; /* further configuration, "section.key=value"; NULL (default) when there is none */
     int                setting_count;
     void (*log)(void *context, cresnet_log_level level, const char *line); /* NULL (default): log lines are dropped */
@@ -178,9 +178,9 @@ CRESNET_API void cresnet_output_init(cresnet_output *output);
 
 CRESNET_API cresnet_status cresnet_classify_images(cresnet_model *model, const cresnet_image *images, int count,
                                                    const cresnet_output *output, cresnet_error *error);
-/* Decodes and classifies PNG and JPEG files in memory. With output.image_errors, an image that cannot be decoded has its
- * error there and zeros in all results (labels: -1), and the call succeeds. Without it the first such image fails the
- * call. */
+/* Decodes and classifies PNG and JPEG files in memory. With output.image_errors, an image that cannot be decoded has
+ * its error there and zeros in all results (labels: -1), and the call succeeds. Without it the first such image fails
+ * the call. */
 CRESNET_API cresnet_status cresnet_classify_encoded(cresnet_model *model, const cresnet_encoded *images, int count,
                                                     const cresnet_output *output, cresnet_error *error);
 /* The same for files. A file that cannot be read is an error of its image (CRESNET_ERROR_IO). */

@@ -128,14 +128,14 @@ static void normalize(struct cresnet_model *m, int count) {
 
 /* ---- tensors ---- */
 
-/* Copies images from planes of channels to pixels. */
-static void interleave_u8(const uint8_t *from, size_t plane, uint8_t *to) {
-    for (size_t i = 0; i < plane; i++)
-        for (size_t k = 0; k < 3; k++) to[3 * i + k] = from[k * plane + i];
+/* Copies an image from the layout C,H,W to H,W,C. */
+static void interleave_u8(const uint8_t *from, size_t pixels, uint8_t *to) {
+    for (size_t i = 0; i < pixels; i++)
+        for (size_t k = 0; k < 3; k++) to[3 * i + k] = from[k * pixels + i];
 }
-static void interleave_f32(const float *from, size_t plane, float *to) {
-    for (size_t i = 0; i < plane; i++)
-        for (size_t k = 0; k < 3; k++) to[3 * i + k] = from[k * plane + i];
+static void interleave_f32(const float *from, size_t pixels, float *to) {
+    for (size_t i = 0; i < pixels; i++)
+        for (size_t k = 0; k < 3; k++) to[3 * i + k] = from[k * pixels + i];
 }
 
 /* Writes images first to first + count of a host tensor to the batch. */
@@ -187,7 +187,9 @@ static cr_status classify(struct cresnet_model *m, void *argument) {
 
 static cresnet_status start(cresnet_model *m, struct classify_job *job, cresnet_error *error) {
     const cresnet_status status = cr_api_check_output(m, job->output, error);
-    return status == CRESNET_OK ? cr_api_call(m, classify, job, error) : status;
+    if (status != CRESNET_OK) return status;
+    for (int i = 0; job->output->image_errors && i < job->count; i++) job->output->image_errors[i] = (cresnet_error){0};
+    return cr_api_call(m, classify, job, error);
 }
 
 /* ---- public functions ---- */

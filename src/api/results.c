@@ -56,7 +56,6 @@ static void write_image(struct cresnet_model *m, const cresnet_output *o, int im
                                o->probabilities ? o->probabilities + at * top : NULL);
 }
 
-/* Tensors cannot fail on their own; the array then keeps what the caller has in it. */
 static bool image_failed(const cresnet_output *o, int image) {
     return o->image_errors && o->image_errors[image].status != CRESNET_OK;
 }

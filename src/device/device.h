@@ -158,7 +158,7 @@ struct cr_async {
     cr_status (*get_small)(struct cr_device *device, enum cr_stream stream, void *const *host, const void *const *src,
                            const size_t *bytes, int pieces);
 
-    /* Sets each of `bytes` bytes to `byte`. For tests and measurements: keeps the stream busy for about `ns` nanoseconds. */
+    /* fill sets each of `bytes` bytes to `byte`. delay, for tests, keeps the stream busy for about `ns` nanoseconds. */
     cr_status (*fill)(struct cr_device *device, enum cr_stream stream, void *dst, int byte, size_t bytes);
     cr_status (*delay)(struct cr_device *device, enum cr_stream stream, int64_t ns);
 

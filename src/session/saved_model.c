@@ -46,7 +46,7 @@ static cr_status find_in_folder(const char *path, struct cr_saved_model *out) {
     return status;
 }
 
-static cr_status find_beside_file(const char *path, struct cr_saved_model *out) {
+static cr_status find_near_file(const char *path, struct cr_saved_model *out) {
     const char *slash = strrchr(path, '/');
     char       *folder;
     CR_TRY(copy(slash ? path : ".", &folder));
@@ -59,7 +59,7 @@ static cr_status find_beside_file(const char *path, struct cr_saved_model *out) 
 
 static cr_status find(const char *path, const char *config, struct cr_saved_model *out) {
     if (access(path, F_OK) != 0) return CR_FAIL(CR_ERR_IO, "%s: %s", path, strerror(errno));
-    CR_TRY(cr_fs_is_dir(path) ? find_in_folder(path, out) : find_beside_file(path, out));
+    CR_TRY(cr_fs_is_dir(path) ? find_in_folder(path, out) : find_near_file(path, out));
     if (config) {
         cr_free(out->config);
         return copy(config, &out->config);

@@ -104,8 +104,8 @@ static void all_inputs_give_the_same_logits(void) {
     cresnet_options options = with_batch(3);
     cresnet_info    info    = {.size = sizeof info};
     float           want[IMAGES][API_CLASSES], got[IMAGES][API_CLASSES];
-    static uint8_t  planes[IMAGES * API_PIXELS], padded[API_SIZE * 40];
-    static float    values[IMAGES * API_PIXELS], value_planes[IMAGES * API_PIXELS];
+    static uint8_t  nchw[IMAGES * API_PIXELS], padded[API_SIZE * 40];
+    static float    values[IMAGES * API_PIXELS], value_nchw[IMAGES * API_PIXELS];
     cresnet_output  to_want = with_logits(want[0]), to_got = with_logits(got[0]);
     if (!have_run()) return;
     REQUIRE_CALL(cresnet_open(run, &options, &model, &error));
@@ -117,22 +117,22 @@ static void all_inputs_give_the_same_logits(void) {
             for (int at = 0; at < API_SIZE * API_SIZE; at++) {
                 const int   from = i * API_PIXELS + 3 * at + k, to = i * API_PIXELS + k * API_SIZE * API_SIZE + at;
                 const float value = ((float)images[from] / 255 - info.mean[k]) / info.std[k];
-                planes[to]        = images[from];
-                values[from] = value_planes[to] = value;
+                nchw[to]          = images[from];
+                values[from] = value_nchw[to] = value;
             }
     const cresnet_tensor u8 = tensor_of(images, CRESNET_U8, CRESNET_NHWC, IMAGES);
     REQUIRE_CALL(cresnet_classify_tensor(model, &u8, &to_want, &error));
 
-    const cresnet_tensor forms[] = {tensor_of(planes, CRESNET_U8, CRESNET_NCHW, IMAGES),
+    const cresnet_tensor forms[] = {tensor_of(nchw, CRESNET_U8, CRESNET_NCHW, IMAGES),
                                     tensor_of(values, CRESNET_F32, CRESNET_NHWC, IMAGES),
-                                    tensor_of(value_planes, CRESNET_F32, CRESNET_NCHW, IMAGES), u8};
+                                    tensor_of(value_nchw, CRESNET_F32, CRESNET_NCHW, IMAGES), u8};
     for (int f = 0; f < 4; f++) {
         memset(got, 0, sizeof got);
         REQUIRE_CALL(cresnet_classify_tensor(f == 0 ? model : normalised, &forms[f], &to_got, &error));
         for (int i = 0; i < IMAGES; i++)
             for (int k = 0; k < API_CLASSES; k++) CHECK_NEAR((double)got[i][k], (double)want[i][k], f == 0 ? 0 : 1e-5);
     }
-    /* An image of the network's size is neither resized nor cut. A row of the second image is longer than its pixels. */
+    /* An image of the network's size is not resized. The rows of the second one have a gap. */
     for (int y = 0; y < API_SIZE; y++) memcpy(padded + 40 * y, images + API_PIXELS + 24 * y, 24);
     const cresnet_image pair[] = {{images, API_SIZE, API_SIZE, 0}, {padded, API_SIZE, API_SIZE, 40}};
     REQUIRE_CALL(cresnet_classify_images(model, pair, 2, &to_got, &error));
@@ -291,7 +291,7 @@ static void models_that_cannot_be_opened_say_why(void) {
     NOT_OPENED(run, CRESNET_ERROR_FORMAT, "safetensors");
     options = with_batch(1);
 
-    /* A truncated file of weights with a configuration beside it. */
+    /* A truncated file of weights with a configuration next to it. */
     text_into(path, "%s/last/model.safetensors", run);
     REQUIRE_OK(cr_file_read(path, 1 << 24, &bytes, &count));
     text_into(path, "%s/cut.safetensors", dir);
