@@ -29,3 +29,13 @@ install(FILES include/cresnet.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(FILES ${PROJECT_BINARY_DIR}/cresnet.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 install(FILES ${PROJECT_BINARY_DIR}/cresnet-config.cmake ${PROJECT_BINARY_DIR}/cresnet-config-version.cmake
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/cresnet)
+
+find_program(GZIP_PROGRAM gzip)
+if(GZIP_PROGRAM)
+  add_custom_command(OUTPUT ${PROJECT_BINARY_DIR}/cresnet.3.gz DEPENDS packaging/cresnet.3 VERBATIM COMMENT "Man page cresnet(3)"
+                     COMMAND ${GZIP_PROGRAM} -9nc ${PROJECT_SOURCE_DIR}/packaging/cresnet.3 > ${PROJECT_BINARY_DIR}/cresnet.3.gz)
+  add_custom_target(library_page ALL DEPENDS ${PROJECT_BINARY_DIR}/cresnet.3.gz)
+  install(FILES ${PROJECT_BINARY_DIR}/cresnet.3.gz DESTINATION ${CMAKE_INSTALL_MANDIR}/man3)
+else()
+  install(FILES packaging/cresnet.3 DESTINATION ${CMAKE_INSTALL_MANDIR}/man3)
+endif()
