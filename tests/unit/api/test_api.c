@@ -1,6 +1,6 @@
 /* tests/unit/api/test_api.c: the functions of include/cresnet.h: results against own computations, every kind of input,
  * wrong arguments, missing and damaged files, lack of memory, many threads. */
-#include "tests/unit/api/api_support.h"
+#include "tests/harness/api_support.h"
 
 #include "checkpoint/checkpoint.h"
 

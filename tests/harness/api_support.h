@@ -1,4 +1,4 @@
-/* tests/unit/api/api_support.h: a small trained run for the tests of the library. */
+/* tests/harness/api_support.h: a small trained run for the tests of the library. */
 #ifndef API_SUPPORT_H
 #define API_SUPPORT_H
 
