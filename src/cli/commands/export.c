@@ -3,6 +3,7 @@
 #include "checkpoint/checkpoint.h"
 #include "cli/common/command.h"
 #include "model/onnx.h"
+#include "session/saved_model.h"
 #include "session/session.h"
 #include "session/state.h"
 
@@ -61,7 +62,7 @@ static cr_status export_onnx(const struct cr_args *args, const char *file) {
     config.train.precision = CR_PRECISION_FP32;
     config.train.batch     = 1;
     config.memory.limit    = "";
-    CR_TRY_OUT(cr_cmd_classes_of_weights(&config, &options.classes));
+    CR_TRY_OUT(cr_saved_model_classes(&config, &options.classes));
     CR_TRY_OUT(cr_session_open(&config, &options, &session));
     CR_TRY_OUT(cr_session_load_weights(&session, config.model.weights, true));
     CR_TRY_OUT(cr_cmd_names_load(config.model.weights, &names));

@@ -1,6 +1,7 @@
 /* cli/commands/prune.c: cresnet prune: prunes the weights of a trained network once and writes a checkpoint. */
 #include "cli/commands/prune.h"
 #include "cli/common/command.h"
+#include "session/saved_model.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -119,7 +120,7 @@ static cr_status run(const struct cr_args *args, const struct cr_config *config,
     local.train.precision = CR_PRECISION_FP32;
     local.train.batch     = 1;
     local.memory.limit    = "";
-    CR_TRY_OUT(cr_cmd_classes_of_weights(config, &options.classes));
+    CR_TRY_OUT(cr_saved_model_classes(config, &options.classes));
     CR_TRY_OUT(cr_session_open(&local, &options, &session));
     CR_TRY_OUT(cr_prune_open(&session.model.store, config, &prune));
     CR_TRY_OUT(cr_session_init(&session));

@@ -134,8 +134,6 @@ CR_MUST cr_status cr_cmd_ranks_open(const struct cr_args *args, struct cr_config
 /* Number of classes, for commands that use the network but no data. When the data set is missing, 1000 is assumed and a
  * line says so. */
 CR_MUST cr_status cr_cmd_classes(const struct cr_config *config, int *classes);
-/* model.classes, or, when it is 0, the number of classes of the classifier in the weights of config. */
-CR_MUST cr_status cr_cmd_classes_of_weights(const struct cr_config *config, int *classes);
 
 struct cr_cmd_names { /* names of classes */
     const char    **at;

@@ -1,5 +1,6 @@
 /* cli/report/report.c: cresnet report: writes one HTML page about a run. */
 #include "cli/report/report.h"
+#include "session/saved_model.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -53,7 +54,7 @@ static cr_status open_run(const struct cr_args *args, struct cr_report_run *run)
     source.config = path;
     source.folder = run->step;
     CR_TRY(cr_cmd_config_open(args, &source, NULL, &run->config));
-    status = cr_cmd_classes_of_weights(&run->config, &run->classes);
+    status = cr_saved_model_classes(&run->config, &run->classes);
     if (status == CR_OK && has_file(run->dir, "log.jsonl")) {
         CR_TRY(cr_path_join(path, run->dir, "log.jsonl"));
         status = cr_run_log_read(path, &run->log);
