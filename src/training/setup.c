@@ -50,6 +50,15 @@ static cr_status split_resume_path(const char *path, char **dir, char **from) {
     return *dir && *from ? CR_OK : CR_NO_MEMORY(sizeof resolved);
 }
 
+/* Reads the target of the link `last`; "" when there is none. Every save changes it. */
+static void read_last(const char *dir, char out[CR_RUN_LAST_BYTES]) {
+    char          path[PATH_MAX + 8];
+    const ssize_t length   = snprintf(path, sizeof path, "%s/last", dir) < (int)sizeof path
+                                 ? readlink(path, out, CR_RUN_LAST_BYTES - 1)
+                                 : -1;
+    out[CR_MAX(length, 0)] = 0;
+}
+
 static cr_status choose_dir(const struct cr_config *given, const struct cr_train_options *o, struct cr_run *run) {
     if (o->resume && strcmp(o->resume, "auto") != 0) {
         CR_TRY(split_resume_path(o->resume, &run->dir, &run->from));
@@ -57,6 +66,7 @@ static cr_status choose_dir(const struct cr_config *given, const struct cr_train
     }
     CR_TRY(default_dir(given, &run->dir));
     if (o->resume) {
+        read_last(run->dir, run->last);
         CR_TRY(cr_ckpt_find(run->dir, &run->from));
         if (!run->from) cr_log(CR_LOG_INFO, "resume: no checkpoint in %s yet, starting from the beginning", run->dir);
         return CR_OK;
@@ -69,16 +79,13 @@ static cr_status choose_dir(const struct cr_config *given, const struct cr_train
     return CR_OK;
 }
 
-/* Two runs in one folder would overwrite each other's checkpoints. */
-static cr_status lock_dir(struct cr_run *run) {
-    char path[PATH_MAX + 32];
-    snprintf(path, sizeof path, "%s/" CR_CKPT_LOCK, run->dir);
-    run->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-    if (run->lock < 0) return CR_FAIL(CR_ERR_IO, "%s: %s", path, strerror(errno));
-    if (flock(run->lock, LOCK_EX | LOCK_NB) != 0)
-        return CR_FAIL(CR_ERR_CONFIG, "%s: another run is writing there; wait for it, or choose another train.output",
-                       run->dir);
-    return CR_OK;
+/* Checks with the lock that the folder is as choose_dir found it: another run may have written there and ended. */
+static cr_status check_unchanged(const struct cr_train_options *o, const struct cr_run *run) {
+    char last[sizeof run->last];
+    if (o->resume && strcmp(o->resume, "auto") != 0) return CR_OK; /* the checkpoint was named */
+    read_last(run->dir, last);
+    if (o->resume ? strcmp(last, run->last) == 0 : !cr_ckpt_dir_in_use(run->dir)) return CR_OK;
+    return CR_FAIL(CR_ERR_CONFIG, "%s: another run has written there meanwhile: start again", run->dir);
 }
 
 /* ---- configuration of a resumed run ---- */
@@ -281,10 +288,12 @@ static cr_status open_session(struct cr_run *run, bool force) {
 
 /* ---- open, close ---- */
 
-static cr_status prepare_folder(struct cr_run *run) {
+static cr_status prepare_folder(const struct cr_train_options *o, struct cr_run *run) {
     if (cr_comm_rank(run->comm) > 0) return CR_OK;
     CR_TRY(cr_ckpt_prepare_dir(run->dir));
-    CR_TRY(lock_dir(run));
+    CR_TRY(cr_ckpt_lock(run->dir, &run->lock)); /* two runs in one folder would overwrite each other's checkpoints */
+    CR_TRY(check_unchanged(o, run));
+    CR_TRY(cr_ckpt_check_dir(run->dir));
     cr_ckpt_sweep(run->dir);
     return CR_OK;
 }
@@ -301,7 +310,7 @@ static cr_status open_run(const struct cr_config *given, const struct cr_train_o
     /* The data is opened before anything is written: a wrong data.root leaves no empty run folder. */
     CR_TRY(cr_run_data_turn(run, open_data));
     CR_TRY(cr_run_same(run));
-    CR_TRY(prepare_folder(run));
+    CR_TRY(prepare_folder(o, run));
     CR_TRY(open_session(run, o->force));
     run->config.train.output = run->dir;
     cr_config_dump(&run->config, &run->config_text);
