@@ -2,13 +2,11 @@
 #include "training/run.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -106,9 +104,10 @@ static bool changes_results(const char *line) {
     return false;
 }
 
-/* Changes of the output folder and of train.steps are not logged. */
+/* Changes of the output folder, the memory log and train.steps are not logged. */
 static bool is_silent(const char *line) {
-    return starts_with(line, "train.output:") || starts_with(line, "train.steps:");
+    return starts_with(line, "train.output:") || starts_with(line, "train.steps:") ||
+           starts_with(line, "memory.trace: ");
 }
 
 static cr_status check_changes(struct cr_text *diff, bool force, bool same_update) {
@@ -141,8 +140,9 @@ static cr_status stored_config(const struct cr_config *given, const struct cr_tr
     cr_status        status = CR_OK;
     char            *path   = printf_alloc("%s/%s", run->from, "config.ini");
     if (!path) return CR_NO_MEMORY(256);
-    CR_TRY_OUT(cr_config_open(&stored, path, NULL, 0));
-    CR_TRY_OUT(cr_config_open(&run->config, path, o->overrides, o->override_count));
+    CR_TRY_OUT(cr_config_open_stored(&stored, path, NULL, 0));
+    CR_TRY_OUT(cr_config_open_stored(&run->config, path, o->overrides, o->override_count));
+    if (!cr_config_given(&run->config, "memory.trace")) run->config.memory.trace = ""; /* was written at the start */
     if (!run->config.train.batch && !o->force)
         run->config.train.batch = stored.train.batch; /* auto: the batch size that was found when the run began */
     CR_TRY_OUT(cr_run_fit_batch(run, &stored, o->force, &same_update));

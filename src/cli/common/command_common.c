@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 double cr_cmd_median_ms(int64_t *times, int64_t count) {
     qsort(times, (size_t)count, sizeof *times, cr_compare_i64);
@@ -126,7 +127,7 @@ cr_status cr_cmd_config_open(const struct cr_args *args, const struct cr_cmd_sou
     }
     if (first) list[count++] = first;
     for (int i = 0; i < args->overrides; i++) list[count++] = args->override[i];
-    CR_TRY_OUT(cr_config_open(out, source->config, list, count));
+    CR_TRY_OUT((source->folder ? cr_config_open_stored : cr_config_open)(out, source->config, list, count));
     status = choose_weights(args, out);
     if (status != CR_OK) cr_config_close(out);
 out:
@@ -228,9 +229,7 @@ cr_status cr_cmd_names_load(const char *weights, struct cr_cmd_names *out) {
     char *slash = strrchr(model, '/');
     if (slash) *slash = 0;
     CR_TRY_OUT(cr_path_join(path, slash ? model : ".", "classes.txt"));
-    FILE *file = fopen(path, "r");
-    if (!file) goto out;
-    fclose(file);
+    if (access(path, F_OK) != 0) goto out;
     CR_TRY_OUT(cr_file_read(path, CLASSES_FILE_MAX, &text, NULL));
     CR_TRY_OUT(names_split(text, out));
 out:
