@@ -78,8 +78,8 @@ CR_MUST cr_status cr_ckpt_prepare_dir(const char *run_dir);
  * and temporary files of a process that was killed before its first checkpoint. */
 #define CR_CKPT_LOCK ".lock"
 bool cr_ckpt_dir_in_use(const char *run_dir);
-/* Locks the run folder for this process: CR_ERR_CONFIG when another process writes there. *lock is a descriptor; closing
- * it releases the lock. A `.lock` that is a link or no regular file is CR_ERR_IO. */
+/* Locks the run folder for this process: CR_ERR_CONFIG when another process writes there. *lock is a descriptor, and
+ * closing it releases the lock. A `.lock` that is a link or no regular file is CR_ERR_IO. */
 CR_MUST cr_status cr_ckpt_lock(const char *run_dir, int *lock);
 /* Checks before the first step that `last`, `best` and best.json can be replaced: CR_ERR_IO when `last` or `best` is
  * not a link, or best.json is not a file. */
@@ -89,15 +89,16 @@ struct cr_ckpt_best { /* best.json: fractions from 0 to 1; below 0 when unknown 
     int64_t step;
     double  top1, raw_top1, ema_top1;
 };
-/* Reads run_dir/best.json. All members are -1 when there is no such file, and, with *why set to the reason, when the file
- * cannot be used: no JSON, an accuracy outside 0 to 1, or no folder step-N. *why is static and NULL otherwise. */
+/* Reads run_dir/best.json. All members are -1 when there is no such file. They are -1 and *why is the reason (static)
+ * when the file cannot be used: no JSON, an accuracy outside 0 to 1, or no folder step-N. *why is NULL otherwise. */
 struct cr_ckpt_best cr_ckpt_best_read(const char *run_dir, const char **why);
 /* Writes a checkpoint. An old checkpoint that cannot be removed (keep) causes a warning, not an error. */
 CR_MUST cr_status cr_ckpt_write(const struct cr_ckpt_save *save, const struct cr_ckpt_io *io);
 /* Points the link run_dir/best to step-N. */
 CR_MUST cr_status cr_ckpt_mark_best(const char *run_dir, int64_t step);
 /* Removes temporary folders that a killed run left behind. The caller holds the lock of the folder and has not begun to
- * save, so nobody writes them. Their names end with a process id, which says nothing: containers reuse these numbers. */
+ * save, so nobody writes them. Their names end with a process id, which says nothing: containers reuse these numbers.
+ */
 void cr_ckpt_sweep(const char *run_dir);
 
 /* Finds the newest valid checkpoint of a run folder: the target of `last`, otherwise the highest step-N that is valid,

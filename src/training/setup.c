@@ -168,7 +168,8 @@ out:
 /* Opens the given configuration again, so that the run owns its copy. */
 static cr_status copy_config(const struct cr_config *given, const struct cr_train_options *o, struct cr_run *run) {
     bool built_in = strcmp(given->path, "(built in)") == 0;
-    return cr_config_open(&run->config, built_in ? NULL : given->path, o->overrides, o->override_count);
+    return (given->stored ? cr_config_open_stored : cr_config_open)(&run->config, built_in ? NULL : given->path,
+                                                                    o->overrides, o->override_count);
 }
 
 /* ---- datasets and session ---- */
