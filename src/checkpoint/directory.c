@@ -84,7 +84,8 @@ static cr_status prove_writable(const char *run_dir) {
     CR_TRY(cr_path_join(path, run_dir, ".tmp-probe.%ld", (long)getpid()));
     cr_fs_unlink(path);
     CR_TRY(cr_fs_write_new(path, "cresnet", 7));
-    if (cr_fs_unlink(path) < 0) return cr_fs_refused(path, "remove", errno);
+    /* ENOENT: another process, which holds the lock, has removed it with its cr_ckpt_sweep */
+    if (cr_fs_unlink(path) < 0 && errno != ENOENT) return cr_fs_refused(path, "remove", errno);
     return CR_OK;
 }
 

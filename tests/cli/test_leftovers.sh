@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# test_leftovers.sh: what a killed process leaves behind is removed or taken over by the next run, and a log that was cut is continued on a new
+# test_leftovers.sh: what a killed process leaves behind is removed by the next run, and a log that was cut is continued on a new
 # line. Ends with "N passed, N failed, N skipped".
 . "$(dirname "$0")/../harness/cli_support.sh"
 wait_for() { for _ in $(seq 400); do compgen -G "$1" >/dev/null && return; sleep 0.02; done; } # wait_for PATTERN

@@ -4,7 +4,7 @@
 . "$(dirname "$0")/../harness/cli_support.sh"
 
 run train tiny.ini -o R --steps 3 -q; expect "train" 0
-mkdir images; printf 'a picture of the data set' >images/photo.png
+mkdir images; printf 'an image of the data set' >images/photo.png
 inode() { stat -c %i "$1"; }
 
 # each output: a name, the file, and the command that writes it
@@ -66,7 +66,7 @@ for name in "${names[@]}"; do
     [ $name = report ] || holds "$name: what the reader got" cmp piped first
     write $name images; expect "$name: a folder" 1 "images: is a folder"
 done
-holds "the picture is untouched" grep -qx 'a picture of the data set' images/photo.png
+holds "the image is untouched" grep -qx 'an image of the data set' images/photo.png
 holds "no temporary files are left" [ -z "$(find . -name '*.tmp.*')" ]
 
 # a device: a node of our own, since a program that replaces /dev/null would break this machine
