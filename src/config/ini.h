@@ -59,7 +59,8 @@ struct cr_ini {
 
 /* Reads the file into *ini; all memory comes from `arena`. `regular`: a pipe or device is CR_ERR_CONFIG at once. Syntax
  * errors are added to `complaints`; the status is then CR_OK and *ini has the entries of the valid lines.
- * CR_ERR_CONFIG: no such file, a folder, too large; CR_ERR_IO: unreadable. Thread-safe (a mutex protects iniparser's process-wide error callback). */
+ * CR_ERR_CONFIG: no such file, a folder, too large; CR_ERR_IO: unreadable. Thread-safe (a mutex protects iniparser's
+ * process-wide error callback). */
 CR_MUST cr_status cr_ini_read(struct cr_ini *ini, const char *path, bool regular, struct cr_arena *arena,
                               struct cr_complaints *complaints);
 

@@ -40,6 +40,11 @@ done
 fresh; for s in F/step-*; do ln -sf $work/private.txt $s/config.ini; done
 run eval F; expect "config.ini is a link: refused" 2 "config.ini:1: is invalid"
 case $out$err in *hunter*) fail "shows the text of a linked file: $err" ;; *) pass ;; esac
+fresh; sed -i "s|^budget =.*|budget = $work/private.csv|; s|^sparsity =.*|sparsity = 0.5|" F/step-*/config.ini
+printf 'layer,sparsity\nhunter4,0.5\n' >private.csv
+resume; expect "a stored prune.budget" 1 "private.csv: is not a budget"
+case $out$err in *hunter*) fail "a stored prune.budget: shows the text of the file: $err" ;; *) pass ;; esac
+resume "prune.budget=$work/private.csv"; expect "a budget of the user: errors show its text" 1 "hunter4"
 echo 'include = R/last/config.ini' >mine.ini; run plan mine.ini; expect "a file of the user may include" 0
 run eval R train.batch=0.5; expect "errors of the command line are shown" 2 "[train] batch = 0.5"
 
