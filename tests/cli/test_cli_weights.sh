@@ -27,18 +27,6 @@ is "eval CONFIG --weights RUN" "$(loss tiny.ini --weights R)" "$best_ema"
 is "eval CONFIG --weights RUN --last" "$(loss tiny.ini --weights R --last)" "$last_ema"
 
 # ---- the other commands take the same ----
-same_tensors() { # FILE FILE: equal tensors; the metadata of an export differs
-    python3 - "$@" <<'PY'
-import json, sys
-def tensors(path):
-    data = open(path, "rb").read()
-    length = int.from_bytes(data[:8], "little")
-    header = json.loads(data[8:8 + length])
-    header.pop("__metadata__")
-    return header, data[8 + length:]
-assert tensors(sys.argv[1]) == tensors(sys.argv[2])
-PY
-}
 run export R -o best.safetensors; expect "export names its weights" 0 "weights: R/step-6 (best, top-1 92.10 %), moving averages"
 holds "export of a run: the averages of best" same_tensors best.safetensors R/step-6/ema.safetensors
 run export R --last --no-ema -o last.safetensors; holds "export --last --no-ema" same_tensors last.safetensors R/step-9/model.safetensors
