@@ -89,7 +89,7 @@ static cr_status read_config(struct cresnet_model *m, const struct open_job *job
     if (!list[0] || !list[1]) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory");
     if (o->threads) list[count++] = cr_arena_printf(&m->arena, "train.threads=%d", o->threads);
     for (int i = 0; i < o->setting_count; i++) list[count++] = o->settings[i];
-    CR_TRY_OUT(cr_config_open(&m->config, files.config, list, count));
+    CR_TRY_OUT((o->config ? cr_config_open : cr_config_open_stored)(&m->config, files.config, list, count));
 out:
     cr_saved_model_free(&files);
     return status;
