@@ -198,13 +198,16 @@ void cr_work_together(void *(*work)(void *), void *argument, int workers);
 
 /* ---- datasets ---- */
 
-enum { CR_SAMPLE_NAME_BYTES = PATH_MAX + 32 };
+enum { CR_SAMPLE_NAME_BYTES = PATH_MAX + 32, CR_DIGEST_BYTES = 64 << 10 };
 struct cr_dataset_ops {
     /* Returns the sample as it is stored, borrowed from the dataset or the scratch. */
     cr_status (*fetch)(const struct cr_dataset *dataset, int64_t sample, struct cr_scratch *scratch,
                        struct cr_stored *out, int32_t *label);
     void (*name)(const struct cr_dataset *dataset, int64_t sample, char *buf, size_t size);
     void (*close)(struct cr_dataset *dataset); /* frees state, which may be incomplete or NULL */
+    /* Hash of the size and the first bytes of a sample, whether or not it can be decoded; `head` is working memory of
+     * CR_DIGEST_BYTES. NULL: the images are a function of the configuration. */
+    uint64_t (*digest)(const struct cr_dataset *dataset, int64_t sample, uint8_t *head);
 };
 struct cr_dataset {
     const struct cr_dataset_ops *ops; /* NULL until the function of the format has set it */
@@ -213,6 +216,7 @@ struct cr_dataset {
     const char                 **class_names;  /* in the arena */
     int64_t                     *class_counts; /* in the arena; NULL when unknown */
     uint64_t                     fingerprint;
+    bool                         generated; /* cresnet draws the images; their files depend on the version of zlib */
     struct cr_arena              arena;
     void                        *state;
 };
@@ -253,6 +257,8 @@ CR_MUST cr_status cr_path_format(char buf[PATH_MAX], const char *fmt, ...) CR_PR
 #define CR_HASH_START UINT64_C(0xcbf29ce484222325)
 uint64_t cr_hash_bytes(uint64_t hash, const void *bytes, size_t count);
 uint64_t cr_hash_mix(uint64_t hash);
+/* Hash of the size in bytes, the label and the first bytes of a sample. */
+uint64_t cr_hash_sample(uint64_t size, int32_t label, const void *head, size_t count);
 
 /* data/loader/shuffle.c: fills order[count] with the samples of an epoch in their order, a function of seed and
  * epoch. */
