@@ -1,5 +1,5 @@
-/* session/position.c: the metadata of state.safetensors: the position of a run, and which dataset it was trained on. See
- * session/state.h. */
+/* session/position.c: the metadata of state.safetensors: the position of a run, and which dataset it was trained on.
+ * See session/state.h. */
 #include "session/state.h"
 
 #include <inttypes.h>
