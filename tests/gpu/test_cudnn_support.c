@@ -239,7 +239,7 @@ static void expected_fused_forms_exist(void) {
     }
 }
 
-/* What cuDNN says about a described GPU depends on the GPUs that it can see: see cr_cudnn_device_open_offline. */
+/* What cuDNN says about an offline device depends on the GPUs that it can see: see cr_cudnn_device_open_offline. */
 static void offline_queries_see_no_gpu(void) {
     NEED_LIBRARIES();
     struct alone a;

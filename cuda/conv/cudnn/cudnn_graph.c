@@ -50,7 +50,7 @@ static int describe(const struct device_facts *f, char *json, size_t size) {
         f->multiprocessors, f->smem, f->memory_bytes, f->clock_khz, f->memory_khz, f->l2_bytes, f->cc * 10, f->name);
 }
 
-/* cuDNN also queries the GPUs of this machine when it decides about a described device: with an H200 in the machine,
+/* cuDNN also queries the GPUs of this machine when it decides about an offline device: with an H200 in the machine,
  * cuDNN 9.19 supports no convolution with a fused prologue (act+conv) for compute capability 8.0, without a GPU it
  * does. The driver reads this variable when CUDA is first used. */
 static void hide_gpus(void) {
