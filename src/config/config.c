@@ -16,6 +16,7 @@ struct loader {
     struct cr_complaints complaints;
     struct cr_ini        file[INCLUDE_DEPTH_MAX]; /* file[i + 1] is included by file[i] */
     int                  files;
+    bool                 stored; /* the file is the config.ini of a checkpoint */
 };
 
 /* ---- setting values ---- */
@@ -183,15 +184,17 @@ static cr_status config_load(struct loader *l, const char *path, const char *con
     if (!config->src) return CR_NO_MEMORY((size_t)cr_key_count * sizeof *config->src);
     CR_TRY(names_set(config, path));
     defaults_set(config);
+    if (l->stored) config->data.exif = false; /* 0.3.0 and older have no such key and turn no image */
     if (path) CR_TRY(files_apply(l, config->path));
     for (int i = 0; i < n; i++) CR_TRY(override_apply(l, overrides[i]));
     cr_config_check(config, &l->complaints);
     return cr_complaints_status(&l->complaints);
 }
 
-cr_status cr_config_open(struct cr_config *config, const char *path, const char *const *overrides, int n) {
+static cr_status open_config(struct cr_config *config, const char *path, bool stored, const char *const *overrides,
+                             int n) {
     *config              = (struct cr_config){0};
-    struct loader l      = {.config = config};
+    struct loader l      = {.config = config, .stored = stored};
     locale_t      before = cr_c_locale_enter();
     cr_status     status = config_load(&l, path, overrides, n);
     cr_c_locale_leave(before);
@@ -201,6 +204,14 @@ cr_status cr_config_open(struct cr_config *config, const char *path, const char 
     }
     cr_complaints_free(&l.complaints);
     return status;
+}
+
+cr_status cr_config_open(struct cr_config *config, const char *path, const char *const *overrides, int n) {
+    return open_config(config, path, false, overrides, n);
+}
+
+cr_status cr_config_open_stored(struct cr_config *config, const char *path, const char *const *overrides, int n) {
+    return open_config(config, path, true, overrides, n);
 }
 
 void cr_config_close(struct cr_config *config) {

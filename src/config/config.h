@@ -69,6 +69,10 @@ struct cr_config_src {
  * later wins). On failure the message contains every error, one per line, and *config is empty. CR_ERR_CONFIG (exit
  * status 2): invalid or missing file; CR_ERR_IO (exit status 1): unreadable file. The caller calls cr_config_close. */
 CR_MUST cr_status cr_config_open(struct cr_config *config, const char *path, const char *const *overrides, int n);
+/* The same for the config.ini of a checkpoint, which has every key of the version that wrote it. A newer key keeps what
+ * that version did: data.exif is then `no`. */
+CR_MUST cr_status cr_config_open_stored(struct cr_config *config, const char *path, const char *const *overrides,
+                                        int n);
 void              cr_config_close(struct cr_config *config);
 
 /* Reports one error about a key in the standard form, e.g. for a value that does not fit the dataset:

@@ -26,9 +26,10 @@ void cr_image_free(struct cr_image *image);
 
 enum { CR_IMAGE_SIDE_MAX = 32768, CR_IMAGE_PIXELS_MAX = 1 << 28 };
 
-/* Reads a PNG or JPEG file; the caller frees `out` with cr_image_free. CR_ERR_FORMAT: the file is no PNG or JPEG, is
+/* Reads a PNG or JPEG file, turned as its EXIF orientation says if `exif` is true; the caller frees `out` with
+ * cr_image_free. CR_ERR_FORMAT: the file is no PNG or JPEG, is
  * damaged, or exceeds the limits above. CR_ERR_IO, CR_ERR_MEMORY. */
-CR_MUST cr_status cr_image_read(const char *path, struct cr_image *out);
+CR_MUST cr_status cr_image_read(const char *path, bool exif, struct cr_image *out);
 /* Writes the pixels rgb [height][width][3] to a PNG file. CR_ERR_IO, CR_ERR_MEMORY. */
 CR_MUST cr_status cr_image_write_png(const char *path, const uint8_t *rgb, int width, int height);
 

@@ -47,7 +47,7 @@ cr_status cr_session_logits(struct cr_session *s, void *raw, float *logits) {
 /* Reads and prepares one image. A file that cannot be read sets out->error; only lack of memory is an error. */
 static cr_status prepare_image(const struct cr_session *s, const char *path, uint8_t *dst, struct cr_prediction *out) {
     struct cr_image image  = {0};
-    cr_status       status = cr_image_read(path, &image);
+    cr_status       status = cr_image_read(path, s->config->data.exif, &image);
     if (status == CR_OK) status = cr_prepare_eval(&s->prepare_eval, &image, dst);
     cr_image_free(&image);
     out->count    = 0;

@@ -134,8 +134,8 @@ static cr_status stored_config(const struct cr_config *given, const struct cr_tr
     cr_status        status = CR_OK;
     char            *path   = printf_alloc("%s/%s", run->from, "config.ini");
     if (!path) return CR_NO_MEMORY(256);
-    CR_TRY_OUT(cr_config_open(&stored, path, NULL, 0));
-    CR_TRY_OUT(cr_config_open(&run->config, path, o->overrides, o->override_count));
+    CR_TRY_OUT(cr_config_open_stored(&stored, path, NULL, 0));
+    CR_TRY_OUT(cr_config_open_stored(&run->config, path, o->overrides, o->override_count));
     if (!run->config.train.batch && !o->force)
         run->config.train.batch = stored.train.batch; /* auto: the batch size that was found when the run began */
     CR_TRY_OUT(cr_run_fit_batch(run, &stored, o->force, &same_update));

@@ -126,7 +126,10 @@ cr_status cr_cmd_config_open(const struct cr_args *args, const struct cr_cmd_sou
     }
     if (first) list[count++] = first;
     for (int i = 0; i < args->overrides; i++) list[count++] = args->override[i];
-    CR_TRY_OUT(cr_config_open(out, source->config, list, count));
+    if (source->folder)
+        CR_TRY_OUT(cr_config_open_stored(out, source->config, list, count));
+    else
+        CR_TRY_OUT(cr_config_open(out, source->config, list, count));
     status = choose_weights(args, out);
     if (status != CR_OK) cr_config_close(out);
 out:

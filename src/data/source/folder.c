@@ -217,7 +217,7 @@ static cr_status folder_fetch(const struct cr_dataset *dataset, int64_t sample, 
     const struct cr_image_folder *folder = dataset->state;
     char                          path[PATH_MAX];
     *label = folder->images[sample].label;
-    *out   = (struct cr_stored){0};
+    *out   = (struct cr_stored){.exif = dataset->exif};
     folder_name(dataset, sample, path, sizeof path);
     CR_TRY(cr_image_file_read(path, scratch, &out->count));
     out->bytes = scratch->file.bytes;
@@ -267,6 +267,7 @@ cr_status cr_folder_open(const struct cr_config *config, enum cr_split split, co
     CR_ALLOC(folder, 1);
     dataset->state = folder;
     dataset->ops   = &folder_ops;
+    dataset->exif  = config->data.exif;
     CR_TRY(open_split(config, split, root, dataset, folder));
     uint64_t hash = CR_HASH_START;
     for (int64_t i = 0; i < folder->count; i++) {
