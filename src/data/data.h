@@ -26,7 +26,7 @@ void cr_image_free(struct cr_image *image);
 
 enum { CR_IMAGE_SIDE_MAX = 32768, CR_IMAGE_PIXELS_MAX = 1 << 28 };
 
-/* Reads a PNG or JPEG file, turned as its EXIF orientation says if `exif` is true; the caller frees `out` with
+/* Reads a PNG or JPEG file and, if `exif` is true, applies its EXIF orientation; the caller frees `out` with
  * cr_image_free. CR_ERR_FORMAT: the file is no PNG or JPEG, is
  * damaged, or exceeds the limits above. CR_ERR_IO, CR_ERR_MEMORY. */
 CR_MUST cr_status cr_image_read(const char *path, bool exif, struct cr_image *out);

@@ -23,7 +23,7 @@ struct cr_buffer {
 struct cr_jpeg;        /* data/image/jpeg.c: a decoder and the image whose header it has read */
 struct cr_jpeg_tables; /* data/image/jpeg_baseline.c: tables of its entropy decoder */
 struct cr_scratch {
-    struct cr_buffer file, pixels, turned, tables, entropy, planes, copy;
+    struct cr_buffer file, pixels, oriented, tables, entropy, planes, copy;
     struct cr_jpeg  *jpeg; /* allocated at first use */
     struct cr_jpeg_tables
         *jpeg_tables; /* allocated at first use; of the last image, reused if the next image has the same tables */
@@ -50,7 +50,7 @@ struct cr_stored {
     const uint8_t  *bytes; /* encoded bytes; NULL: `pixels` has the image */
     size_t          count;
     bool            verified; /* was decoded to its end before: the part outside a crop may stay undecoded */
-    bool            exif;     /* turn an encoded image as its EXIF orientation says */
+    bool            exif;     /* apply the EXIF orientation of an encoded image */
     struct cr_image pixels;
 };
 /* An image whose size is known. image.rgb is NULL for a JPEG that scratch->jpeg has opened and not decoded yet; width
@@ -81,13 +81,13 @@ CR_MUST cr_status cr_lazy_image_whole(const struct cr_lazy_image *lazy, struct c
 CR_MUST cr_status cr_lazy_image_window(const struct cr_lazy_image *lazy, const int box[4], int min_side,
                                        struct cr_scratch *scratch, struct cr_window *out);
 
-/* data/image/exif.c: the orientation of a JPEG or PNG, 1 to 8 as EXIF defines it: the turn that makes the image upright.
+/* data/image/exif.c: the orientation of a JPEG or PNG, 1 to 8 as EXIF defines it: how it becomes upright.
  * 1 when there is none, or when the EXIF block is damaged. */
 int cr_exif_orientation(const void *bytes, size_t count);
-/* data/image/orient.c. cr_orient_swaps_sides: is the width of the upright image the stored height? cr_orient_box: the
+/* data/image/orient.c. cr_orient_transposes: is the width of the upright image the stored height? cr_orient_box: the
  * box (x, y, width, height) of an upright image of width x height, as a box of the stored image. cr_orient_window:
  * makes a window of the stored image upright; its pixels are then in scratch->pixels, without gaps. CR_ERR_MEMORY. */
-bool              cr_orient_swaps_sides(int orientation);
+bool              cr_orient_transposes(int orientation);
 void              cr_orient_box(int orientation, int width, int height, const int box[4], int stored[4]);
 CR_MUST cr_status cr_orient_window(int orientation, struct cr_scratch *scratch, struct cr_window *window);
 

@@ -4,8 +4,8 @@
  *   - header: 128 bytes, see enum cr_pack_field; its last four bytes are the CRC-32C of the preceding bytes
  *   - names: class names in label order, each ended by a 0
  *   - images: one after the other without gaps: PNG and JPEG files as they were, or raw pixels [height][width][3]
- *   - index: 32 bytes per image: u64 offset in the file, u32 bytes, i32 label, u32 width, u32 height (of the image as it
- *     is stored, before its EXIF orientation is applied), u32 CRC-32C of the bytes, u32 0
+ *   - index: 32 bytes per image: u64 offset in the file, u32 bytes, i32 label, u32 width, u32 height (of the stored
+ *     image, before its EXIF orientation is applied), u32 CRC-32C of the bytes, u32 0
  *
  * Invariants
  *   - A file under its own name is complete: it is written under a temporary name, synced and renamed, and never
@@ -46,8 +46,9 @@ enum cr_pack_field {
     CR_PACK_AT_FLAGS        = 56, /* u32: CR_PACK_EXIF or 0 */
     CR_PACK_AT_HEADER_CRC   = 124,
 };
-/* Encoded images are turned by their EXIF orientation when they are decoded, as data.exif says; raw pixels were turned
- * when they were packed. Files of cresnet 0.3.0 and older do not have this flag: their images are used as stored. */
+/* The EXIF orientation of encoded images is applied when they are decoded, if data.exif is on; that of raw pixels was
+ * applied when they were packed. Files of cresnet 0.3.0 and older do not have this flag: their images are used as
+ * stored. */
 enum { CR_PACK_EXIF = 1 };
 
 /* CRC-32C (Castagnoli) of the bytes, continued from `crc`; the first call passes 0. */

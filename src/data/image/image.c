@@ -13,7 +13,7 @@ enum { FILE_BYTES_MAX = 1 << 30 };
 void cr_scratch_free(struct cr_scratch *scratch) {
     cr_free(scratch->file.bytes);
     cr_free(scratch->pixels.bytes);
-    cr_free(scratch->turned.bytes);
+    cr_free(scratch->oriented.bytes);
     cr_free(scratch->tables.bytes);
     cr_free(scratch->entropy.bytes);
     cr_free(scratch->planes.bytes);
@@ -70,8 +70,8 @@ static cr_status open_encoded(const uint8_t *b, size_t count, const char *name, 
     return CR_FAIL(CR_ERR_FORMAT, "%s: neither a PNG nor a JPEG image", name);
 }
 
-/* A PNG is turned at once; for a JPEG only the sides are exchanged. */
-static cr_status open_turned(const struct cr_stored *stored, struct cr_scratch *scratch, struct cr_lazy_image *lazy) {
+/* A PNG is oriented at once; for a JPEG only the sides are exchanged. */
+static cr_status open_oriented(const struct cr_stored *stored, struct cr_scratch *scratch, struct cr_lazy_image *lazy) {
     struct cr_image *image       = &lazy->image;
     const int        orientation = cr_exif_orientation(stored->bytes, stored->count);
     if (orientation == 1) return CR_OK;
@@ -83,7 +83,7 @@ static cr_status open_turned(const struct cr_stored *stored, struct cr_scratch *
         return CR_OK;
     }
     lazy->orientation = orientation;
-    if (cr_orient_swaps_sides(orientation)) *image = (struct cr_image){image->height, image->width, NULL};
+    if (cr_orient_transposes(orientation)) *image = (struct cr_image){image->height, image->width, NULL};
     return CR_OK;
 }
 
@@ -93,7 +93,7 @@ cr_status cr_lazy_image_open(const struct cr_stored *stored, const char *name, s
     if (!stored->bytes) return CR_OK;
     int64_t   start  = cr_time_ns();
     cr_status status = open_encoded(stored->bytes, stored->count, name, scratch, &out->image);
-    if (status == CR_OK && stored->exif) status = open_turned(stored, scratch, out);
+    if (status == CR_OK && stored->exif) status = open_oriented(stored, scratch, out);
     scratch->counts.decode_ns += cr_time_ns() - start;
     return status;
 }

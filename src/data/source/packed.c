@@ -92,7 +92,7 @@ cr_status cr_packed_open(const struct cr_config *config, enum cr_split split, st
     dataset->exif = config->data.exif && cr_pack_exif(pack) && cr_pack_form(pack) == CR_PACK_ENCODED;
     if (!config->data.exif && cr_pack_exif(pack) && cr_pack_form(pack) == CR_PACK_RAW)
         cr_log(CR_LOG_WARN,
-               "%s: its pixels were turned by their EXIF orientation when they were packed: data.exif = no has "
+               "%s: the EXIF orientation was applied when its pixels were packed: data.exif = no has "
                "no effect",
                path);
     return access(other, F_OK) == 0 ? check_same_classes(pack, other) : CR_OK;

@@ -179,7 +179,7 @@ static void check_boxes(const uint8_t *bytes, size_t count, const struct cr_imag
     cr_scratch_free(&scratch);
 }
 
-/* A reduced box is the turned reduced box of the stored image. */
+/* A reduced box is the oriented reduced box of the stored image. */
 static void check_reduced(const uint8_t *bytes, size_t count, int orientation) {
     const struct side    s           = sides[orientation];
     const int            stored_b[4] = {9, 3, 55, 36};
@@ -192,7 +192,7 @@ static void check_reduced(const uint8_t *bytes, size_t count, int orientation) {
     REQUIRE_OK(cr_lazy_image_open(&stored, "plain", &plain, &lazy));
     REQUIRE_OK(cr_lazy_image_window(&lazy, stored_b, 10, &plain, &from));
     stored.exif = true;
-    REQUIRE_OK(cr_lazy_image_open(&stored, "turned", &scratch, &lazy));
+    REQUIRE_OK(cr_lazy_image_open(&stored, "oriented", &scratch, &lazy));
     REQUIRE_OK(cr_lazy_image_window(&lazy, box, 10, &scratch, &to));
     CHECK(from.width < 55 && to.width == (s.column ? from.height : from.width));
     const double far_x = s.column_at_end ? from.width - from.x - from.w : from.x;
@@ -265,16 +265,16 @@ static void all_orientations_of_png(void) {
     cr_image_free(&image);
 }
 
-/* Crops are chosen on the upright image: it and a turned one with an orientation prepare to the same bytes. */
+/* Crops are chosen on the upright image: it and a oriented one with an orientation prepare to the same bytes. */
 static void prepared_images_are_those_of_the_upright_image(void) {
     struct cr_image         image = make_image(WIDTH, HEIGHT);
     const struct cr_prepare eval  = {.size = 20, .eval_resize = 24};
     const struct cr_prepare train = {
         .size = 20, .crop = CR_CROP_RANDOM_RESIZED, .scale = {0.08, 1}, .ratio = {0.75, 1.33}, .hflip = 0.5};
     for (int orientation = 1; orientation <= 8; orientation++) {
-        size_t            count, plain_count;
-        struct cr_image   turned = upright(&image, orientation);
-        uint8_t           tiff[EXIF_BYTES], *bytes = make_png(&image, &count), *plain = make_png(&turned, &plain_count);
+        size_t          count, plain_count;
+        struct cr_image oriented = upright(&image, orientation);
+        uint8_t         tiff[EXIF_BYTES], *bytes = make_png(&image, &count), *plain = make_png(&oriented, &plain_count);
         struct cr_scratch scratch = {0};
         add_chunk(&bytes, &count, tiff, make_tiff(tiff, orientation, true), false);
         const struct cr_stored stored[] = {{.bytes = bytes, .count = count, .exif = true},
@@ -293,7 +293,7 @@ static void prepared_images_are_those_of_the_upright_image(void) {
             CHECK(!memcmp(out[0], out[1], sizeof out[0]) && !memcmp(box[0], box[1], sizeof box[0]));
         }
         cr_scratch_free(&scratch);
-        cr_image_free(&turned);
+        cr_image_free(&oriented);
         cr_free(bytes);
         cr_free(plain);
     }
