@@ -189,8 +189,6 @@ extern const struct cr_kernel *const cr_cuda_baseline_kernels[];
 /* cuda/sparse/block/block_sparse_kernels.c: patterns of whole blocks of channels */
 extern const struct cr_kernel *const cr_cuda_block_sparse_kernels[];
 
-/* First weight format (cr_sparsity_attr) of cuda/sparse/two_four, cuda/sparse/wgmma_sp and cuda/sparse/block. */
-enum { CUDA_FORMAT_TWO_FOUR = 48, CUDA_FORMAT_WGMMA_SP = 52, CUDA_FORMAT_BLOCK_SPARSE = 64 };
 /* Size of a packed filter in f32 elements, in the op's weight format (attr.conv.pattern); 0 when the family does not
  * support the format for this convolution. cr_cuda_packed_elems (cr_backend.packed_elems) calls the family of the
  * format. */

@@ -40,16 +40,27 @@ bool cr_cuda_filter_is_24(struct cuda_filter *filter);
 
 /* ---- formats and kernels ---- */
 
-enum { FORMAT_SELL, FORMAT_DIRECT, SELL_LANES = 32 };
+enum { SELL_LANES = 32 };
 
-/* Makes the plan of weight format `format` for a filter with `nnz` nonzero weights; `wgrad` selects the plan of the
- * weight gradient. Returns false when the format does not support the convolution. */
-bool cr_cuda_sparse_plan(const struct cr_device *device, const struct ck_conv *conv, int64_t nnz, int format,
-                         bool wgrad, struct ck_sparse_plan *plan);
-/* Encodes the filter on the host, in the order of `format`. The caller frees `to`. Fails with CR_ERR_MEMORY.
- */
+/* Returns the weight format of the op. */
+static inline struct cr_sparse_format cuda_sparse_format(const struct cr_op *op) {
+    return op->attr.conv.pattern.format;
+}
+/* Returns the tile config of the op's weight format, or CR_NONE when the format is that of another kernel. */
+static inline int cuda_sparse_tile(const struct cr_op *op, enum cr_sparse_kernel kernel) {
+    return cuda_sparse_format(op).kernel == kernel ? cuda_sparse_format(op).tile : CR_NONE;
+}
+
+/* Makes the plan of a weight format (CR_SPARSE_ROWS or CR_SPARSE_DIRECT) for a filter with `nnz` nonzero weights;
+ * `wgrad` selects the plan of the weight gradient. Returns false for other formats and when the format does not support
+ * the convolution. */
+bool cr_cuda_sparse_plan(const struct cr_device *device, const struct ck_conv *conv, int64_t nnz,
+                         struct cr_sparse_format format, bool wgrad, struct ck_sparse_plan *plan);
+/* Encodes the filter on the host, in the order of this kernel's formats. The caller frees `to`. Fails with
+ * CR_ERR_MEMORY. */
 CR_MUST cr_status cr_cuda_sparse_order(const struct cr_sparse *sparse, const struct ck_conv *conv,
-                                       const struct ck_sparse_plan *plan, int format, struct cr_linear_filter *to);
+                                       const struct ck_sparse_plan *plan, enum cr_sparse_kernel kernel,
+                                       struct cr_linear_filter *to);
 /* Implements cr_kernel.algo_name for SELL and for the formats with a ck_sparse_plan. */
 void cr_cuda_sparse_format_name(const struct cr_op *op, struct cr_text *out);
 

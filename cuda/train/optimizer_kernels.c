@@ -6,8 +6,7 @@
 
 static bool is_buffer(const struct cr_program *p, int tensor, enum cr_param_buffer buffer, int64_t elems) {
     const struct cr_tensor *t = &p->tensor[tensor];
-    return t->dtype == CR_F32 && t->region == CR_REGION_STORE &&
-           t->offset == cr_param_store_buffer_offset(p->store, buffer) && cr_tensor_elems(t) == elems;
+    return t->dtype == CR_F32 && t->buffer == (int)buffer && cr_tensor_elems(t) == elems;
 }
 
 static bool is_values(const struct cr_program *p, int tensor, enum cr_param_buffer buffer) {

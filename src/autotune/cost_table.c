@@ -30,7 +30,7 @@ static void add_pattern(struct cr_text *out, const struct cr_program *p, const s
     const struct cr_sparsity_attr *a   = &op->attr.conv.pattern;
     const double                   all = a->nnz ? (double)p->store->param[a->param].elems : 0;
     if (!a->nnz) return;
-    cr_text_add(out, " nnz%.2g format%d", (double)a->nnz / all, a->format);
+    cr_text_add(out, " nnz%.2g format%d", (double)a->nnz / all, cr_sparse_format_number(a->format));
     /* Stored weights as a fraction of all: some weight formats store whole blocks. */
     const int packed = op->kind == CR_OP_conv            ? op->in[CR_IN_conv_packed]
                        : op->kind == CR_OP_sparse_filter ? op->out[CR_OUT_sparse_filter_y]

@@ -37,23 +37,33 @@
 
 enum { CR_CKPT_CHUNK_BYTES = 4 << 20 };
 
+/* Where the values of a tensor are. It is passed on to the functions of cr_ckpt_io, which define the kinds. */
+struct cr_ckpt_address {
+    int      kind;
+    uint64_t value;
+};
+static inline bool cr_ckpt_same_address(struct cr_ckpt_address a, struct cr_ckpt_address b) {
+    return a.kind == b.kind && a.value == b.value;
+}
+
 /* A named array that is written to or read from a file. Filters are K,R,S,C in the parameter store and K,C,R,S in the
  * file; reading and writing permute one output channel k at a time (`permute_krsc`). */
 struct cr_ckpt_tensor {
-    const char   *name;         /* in the file */
-    enum cr_dtype dtype;        /* in the parameter store; files are written with the same type */
-    int           dims;         /* number of dimensions in the file; 0 = scalar */
-    int64_t       dim[4];       /* the file's shape, K,C,R,S for filters */
-    bool          permute_krsc; /* requires dims = 4 */
-    uint64_t      address;      /* passed on to the functions of cr_ckpt_io, which define its meaning */
+    const char            *name;         /* in the file */
+    enum cr_dtype          dtype;        /* in the parameter store; files are written with the same type */
+    int                    dims;         /* number of dimensions in the file; 0 = scalar */
+    int64_t                dim[4];       /* the file's shape, K,C,R,S for filters */
+    bool                   permute_krsc; /* requires dims = 4 */
+    struct cr_ckpt_address address;
 };
 /* Copies bytes between the parameter store (in host or device memory) and a host buffer. The functions are called for
  * one tensor after the other, with increasing offsets and chunks of at most CR_CKPT_CHUNK_BYTES. */
 struct cr_ckpt_io {
     void *self;
-    cr_status (*get)(void *self, uint64_t address, uint64_t byte_offset, void *host, size_t bytes); /* store -> host */
-    cr_status (*put)(void *self, uint64_t address, uint64_t byte_offset, const void *host,
-                     size_t bytes); /* host -> store */
+    /* store -> host */
+    cr_status (*get)(void *self, struct cr_ckpt_address address, uint64_t byte_offset, void *host, size_t bytes);
+    /* host -> store */
+    cr_status (*put)(void *self, struct cr_ckpt_address address, uint64_t byte_offset, const void *host, size_t bytes);
 };
 
 struct cr_ckpt_save {

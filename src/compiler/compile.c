@@ -62,5 +62,7 @@ cr_status cr_compile(struct cr_program *program, const struct cr_cost_model *cos
 
     CR_TRY(cr_pass_plan(program, cost_model->alignment, options->reuse));
     CR_TRY(cr_plan_check(program, cost_model->alignment));
-    return cr_waits_check(program); /* again: reused memory adds hazards */
+    CR_TRY(cr_waits_check(program)); /* again: reused memory adds hazards */
+    cr_pass_early_filters(program);
+    return CR_OK;
 }

@@ -68,6 +68,7 @@ struct cr_kernel {
     unsigned        relaxations;   /* bits of enum cr_relaxation */
     bool            collective;    /* accepts only ops of several ranks; tests with several ranks verify it */
     bool            sparse;        /* accepts exactly the convolutions with a sparsity pattern */
+    bool            reference;     /* defines the op: accepts every op of its kind in f32 and f64; named ref.* */
     bool            sparse_cores;  /* uses sparse tensor cores: see cr_cost_table_has_lasting_effect */
     unsigned        host_slots;    /* bit s is set when input s may lie in the HOST region (each value is read once) */
 
@@ -123,7 +124,7 @@ struct cr_device_caps {
     double f32_fraction, tf32_fraction; /* rate of F32 and TF32 kernels as a fraction of flops_per_s, in (0, 1] */
     bool   typical_rates;               /* the two rates are not those of this machine: they only order alternatives */
     bool   half;                        /* there are kernels for 16-bit programs */
-    /* Largest density of a convolution (nonzeros / weights) at which weight format 0 is expected to be faster than
+    /* Largest density of a convolution (nonzeros / weights) at which CR_SPARSE_ROWS is expected to be faster than
      * dense kernels, for filters larger than 1x1. Used where kernel times are not measured; 0 means never. */
     double sparse_density_max;
     /* Copies between host and device while the device computes: rate of each direction when both are busy, and the

@@ -85,7 +85,7 @@ double cr_device_flops(const struct cr_device *device, enum cr_math math) {
 }
 
 static bool pattern_fits(const struct cr_kernel *kernel, const struct cr_op *op) {
-    return cr_op_has_sparsity_pattern(op) ? kernel->sparse || strncmp(kernel->name, "ref.", 4) == 0 : !kernel->sparse;
+    return cr_op_has_sparsity_pattern(op) ? kernel->sparse || kernel->reference : !kernel->sparse;
 }
 
 bool cr_kernel_reads_host(const struct cr_device *device, const struct cr_kernel *kernel, int slot) {

@@ -17,6 +17,7 @@
 
 #include "config/config.h"
 #include "core/dtype.h"
+#include "sparsity/format.h"
 
 /* ---- ops ---- */
 
@@ -25,7 +26,8 @@ enum {
     CR_OP_OUT_MAX  = 6,
     CR_OP_IDS_MAX  = CR_OP_IN_MAX + 1, /* tensors that an op reads (or writes): its slots and its workspace */
     CR_OP_WAIT_MAX = 4,
-    CR_NONE        = -1 /* no tensor, op, kernel, layer or parameter */
+    CR_NONE        = -1, /* no tensor, op, kernel, layer or parameter */
+    CR_SEVERAL     = -3  /* cr_tensor.param: several parameters, but not the whole buffer */
 };
 
 enum cr_op_kind {
@@ -79,25 +81,24 @@ struct cr_bn_attr {
 
 /* Sparsity pattern of a convolution with a pruned filter. Kernels that skip pruned weights (device/device.h) rely on
  * the following: w is 0 wherever the bit in cr_param_store.pattern is 0, and the gradient of w is set to 0 there (an
- * accumulating op leaves it unchanged there). A weight format is one of the device's packed forms of the nonzero
- * weights, together with the kernel that reads this form; formats are numbered from 0. */
-enum { CR_FORMATS_MAX = 80 };
+ * accumulating op leaves it unchanged there). */
 /* Upper bound of (estimated time / measured time) of a good kernel: a candidate whose estimate exceeds the best known
  * time by more than this factor cannot be the fastest. See `estimate` of struct cr_kernel in device/device.h. */
 #define CR_ESTIMATE_MARGIN 2.5
 struct cr_sparsity_attr {
-    int64_t nnz;      /* number of nonzero weights; 0 for a dense op */
-    int     param;    /* index in the parameter store of the filter that the pattern describes */
-    int     format;   /* weight format */
-    int64_t image[3]; /* sparse_filter: N, H, W of the convolution's input x */
+    int64_t                 nnz;      /* number of nonzero weights; 0 for a dense op */
+    int                     param;    /* index in the parameter store of the filter that the pattern describes */
+    struct cr_sparse_format format;   /* weight format */
+    int64_t                 image[3]; /* sparse_filter: N, H, W of the convolution's input x */
 };
 /* Attributes of conv*, maxpool* and pad_shortcut*. Windows are R x S; stride and padding are the same for H and W. */
 struct cr_conv_attr {
     int                     stride, pad;
-    int                     window;     /* maxpool: R = S = window; convolutions use R, S of the filter */
-    int                     pad_c;      /* pad_shortcut: number of zero channels before the input's channels */
-    bool                    accumulate; /* conv_wgrad, conv_grad, s2d_filter_grad: add to dw instead of assigning */
-    bool                    relu;       /* conv: apply ReLU to y (inference) */
+    int                     window;       /* maxpool: R = S = window; convolutions use R, S of the filter */
+    int                     pad_c;        /* pad_shortcut: number of zero channels before the input's channels */
+    bool                    accumulate;   /* conv_wgrad, conv_grad, s2d_filter_grad: add to dw instead of assigning */
+    bool                    relu;         /* conv: apply ReLU to y (inference) */
+    bool                    early_filter; /* conv, conv_grad: see cr_pass_early_filters in compiler/compiler.h */
     struct cr_bn_attr       bn;      /* conv, conv_grad with slot gamma: the batch norm whose sums the op finalizes */
     struct cr_sparsity_attr pattern; /* conv, conv_dgrad, conv_wgrad, sparse_filter */
 };
@@ -181,7 +182,10 @@ struct cr_tensor {
     bool           keep;        /* the lifetime extends to the end of the program, because the host reads the tensor */
     int            first, last; /* lifetime as op indices, inclusive, -1 when unused; set by cr_program_lifetimes */
     int            alias;       /* tensor whose storage this tensor reuses, or CR_NONE; set by the memory planner */
-    size_t         offset;      /* bytes from the start of the region */
+    int            buffer;      /* STORE: enum cr_param_buffer, else CR_NONE; set by cr_tensor_store */
+    int            param;       /* STORE: the parameter; CR_SEVERAL; CR_NONE: the whole buffer; else CR_NONE */
+    int            copy_of; /* first tensor with this value, if this one recomputes or prefetches it; else CR_NONE */
+    size_t         offset;  /* bytes from the start of the region */
 };
 /* 1 PiB: more than any machine has, and sums of such sizes cannot overflow 64 bits. */
 #define CR_TENSOR_BYTES_MAX ((size_t)1 << 50)
@@ -251,6 +255,7 @@ struct cr_param {
     int64_t            offset;          /* elements from the start of each buffer; a multiple of 64 */
     bool               decay;           /* weight decay applies */
     bool               frozen;          /* has no gradient and is not updated */
+    bool               classifier;      /* of the last layer, whose size is the number of classes */
     bool               zero;            /* a gamma with the initial value 0 (model.zero_init_last) */
     int64_t            fan_in, fan_out; /* of the layer that the parameter belongs to */
     int                layer;
@@ -285,9 +290,6 @@ size_t cr_param_store_buffer_offset(const struct cr_param_store *store, enum cr_
 size_t cr_param_store_buffer_bytes(const struct cr_param_store *store, enum cr_param_buffer buffer);
 size_t cr_param_store_bytes(const struct cr_param_store *store);
 bool   cr_param_is_running(enum cr_param_role role);
-/* Returns the parameter whose slice of the value, gradient or half buffer begins at this byte offset of the STORE
- * region, or CR_NONE. */
-int cr_param_store_find_offset(const struct cr_param_store *store, size_t offset);
 /* Number of trainable parameters (elements); running statistics do not count. */
 int64_t cr_param_store_trainable(const struct cr_param_store *store);
 /* Initial value of one element by the rule of [model] init. `oihw`: index of the element in the order of files
@@ -315,9 +317,10 @@ struct cr_program {
     size_t region_bytes[CR_REGIONS]; /* set by the memory planner (POOL) and by cr_tensor_add (INPUT, HOST) */
     size_t bound_bytes;              /* lower bound of the size of POOL; set by the memory planner */
     int    images, labels, boxes, mixes, logits, metrics; /* tensor ids, CR_NONE when absent */
-    bool   failed;                                        /* out of memory while building, or too_large */
-    bool   too_large;                                     /* a tensor larger than CR_TENSOR_BYTES_MAX was requested */
-    struct cr_arena arena;                                /* owns the names */
+    int    grad_norm;      /* the same: the output of the op grad_norm, which the host reads */
+    bool   failed;         /* out of memory while building, or too_large */
+    bool   too_large;      /* a tensor larger than CR_TENSOR_BYTES_MAX was requested */
+    struct cr_arena arena; /* owns the names */
 };
 /* Makes an empty program; the caller frees it with cr_program_free. `store` is borrowed. */
 void cr_program_init(struct cr_program *program, const char *name, const struct cr_param_store *store);
@@ -335,8 +338,15 @@ int cr_tensor_add(struct cr_program *program, const char *name, enum cr_dtype dt
  * of a whole buffer when param = CR_NONE ("buffer.grad"). The first call creates the tensor. The mask buffer
  * is available only as a whole. */
 int cr_tensor_store(struct cr_program *program, enum cr_param_buffer buffer, int param);
+/* Returns the tensor that cr_tensor_store created, or CR_NONE. */
+int cr_tensor_store_find(const struct cr_program *program, enum cr_param_buffer buffer, int param);
 /* Returns the id of the tensor with this name, or CR_NONE. */
 int cr_tensor_find(const struct cr_program *program, const char *name);
+/* Returns the tensor of which this one is a copy (copy_of), or the tensor itself. */
+static inline int cr_tensor_origin(const struct cr_program *program, int tensor) {
+    const int first = program->tensor[tensor].copy_of;
+    return first == CR_NONE ? tensor : first;
+}
 
 /* Returns an op on the compute stream with all slots, waits and the kernel set to CR_NONE. */
 struct cr_op cr_op_make(enum cr_op_kind kind, int layer);

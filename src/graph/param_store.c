@@ -103,18 +103,6 @@ size_t cr_param_store_bytes(const struct cr_param_store *store) {
     return cr_param_store_buffer_offset(store, CR_BUFFERS);
 }
 
-int cr_param_store_find_offset(const struct cr_param_store *s, size_t offset) {
-    for (int buffer = 0; buffer < CR_BUFFERS; buffer++) {
-        if (buffer != CR_BUFFER_VALUE && buffer != CR_BUFFER_GRAD && (buffer != CR_BUFFER_HALF || s->half == CR_F32))
-            continue;
-        const size_t begin = cr_param_store_buffer_offset(s, buffer),
-                     size  = cr_dtype_bytes(cr_param_store_buffer_dtype(s, buffer));
-        for (int i = 0; i < s->params; i++)
-            if (!cr_param_is_running(s->param[i].role) && begin + (size_t)s->param[i].offset * size == offset) return i;
-    }
-    return CR_NONE;
-}
-
 int64_t cr_param_store_trainable(const struct cr_param_store *store) {
     int64_t sum = 0;
     for (int i = 0; i < store->params; i++)

@@ -25,7 +25,7 @@ static void print_bn(const struct cr_op *op, struct cr_text *out) {
 
 static void print_pattern(const struct cr_op *op, struct cr_text *out) {
     const struct cr_sparsity_attr *a = &op->attr.conv.pattern;
-    if (a->nnz) cr_text_add(out, "  nnz=%lld format=%d", (long long)a->nnz, a->format);
+    if (a->nnz) cr_text_add(out, "  nnz=%lld format=%d", (long long)a->nnz, cr_sparse_format_number(a->format));
 }
 
 static void print_attributes(const struct cr_op *op, struct cr_text *out) {
@@ -212,10 +212,8 @@ static cr_status check_all_reduce(const struct cr_program *p, const struct cr_pa
 }
 
 static bool reduces_gradients(const struct cr_program *p) {
-    const size_t begin = cr_param_store_buffer_offset(p->store, CR_BUFFER_GRAD),
-                 end   = begin + cr_param_store_buffer_bytes(p->store, CR_BUFFER_GRAD);
     for (int i = 0; i < p->ops; i++)
-        if (p->op[i].kind == CR_OP_all_reduce && overlaps(p, p->op[i].out[0], begin, end)) return true;
+        if (p->op[i].kind == CR_OP_all_reduce && p->tensor[p->op[i].out[0]].buffer == CR_BUFFER_GRAD) return true;
     return false;
 }
 

@@ -7,15 +7,16 @@
 /* ---- building ---- */
 
 void cr_program_init(struct cr_program *p, const char *name, const struct cr_param_store *store) {
-    *p = (struct cr_program){.name    = name,
-                             .store   = store,
-                             .real    = CR_F32,
-                             .images  = CR_NONE,
-                             .labels  = CR_NONE,
-                             .boxes   = CR_NONE,
-                             .mixes   = CR_NONE,
-                             .logits  = CR_NONE,
-                             .metrics = CR_NONE};
+    *p = (struct cr_program){.name      = name,
+                             .store     = store,
+                             .real      = CR_F32,
+                             .images    = CR_NONE,
+                             .labels    = CR_NONE,
+                             .boxes     = CR_NONE,
+                             .mixes     = CR_NONE,
+                             .logits    = CR_NONE,
+                             .metrics   = CR_NONE,
+                             .grad_norm = CR_NONE};
 }
 
 void cr_program_free(struct cr_program *p) {
@@ -62,13 +63,16 @@ int cr_tensor_add(struct cr_program *p, const char *name, enum cr_dtype dtype, e
     if (bytes > (double)CR_TENSOR_BYTES_MAX) p->failed = p->too_large = true;
     if (!grow(p, &p->tensor, p->tensors, &p->tensor_capacity, sizeof *p->tensor)) return 0;
     struct cr_tensor *t = &p->tensor[p->tensors];
-    *t                  = (struct cr_tensor){.name   = copy_name(p, name),
-                                             .dtype  = dtype,
-                                             .region = region,
-                                             .dim    = {d0, d1, d2, d3},
-                                             .first  = -1,
-                                             .last   = -1,
-                                             .alias  = CR_NONE};
+    *t                  = (struct cr_tensor){.name    = copy_name(p, name),
+                                             .dtype   = dtype,
+                                             .region  = region,
+                                             .dim     = {d0, d1, d2, d3},
+                                             .first   = -1,
+                                             .last    = -1,
+                                             .alias   = CR_NONE,
+                                             .buffer  = CR_NONE,
+                                             .param   = CR_NONE,
+                                             .copy_of = CR_NONE};
     t->bytes            = (size_t)cr_tensor_elems(t) * cr_dtype_bytes(dtype);
     if (region == CR_REGION_INPUT || region == CR_REGION_HOST) {
         t->offset = p->region_bytes[region];
@@ -90,16 +94,22 @@ static int store_buffer_tensor(struct cr_program *p, enum cr_param_buffer buffer
     return cr_tensor_add(p, name, dtype, CR_REGION_STORE, 1, 1, 1, CR_MAX(elems, 1));
 }
 
+int cr_tensor_store_find(const struct cr_program *p, enum cr_param_buffer buffer, int param) {
+    for (int i = 0; i < p->tensors; i++)
+        if (p->tensor[i].buffer == (int)buffer && p->tensor[i].param == param) return i;
+    return CR_NONE;
+}
+
 int cr_tensor_store(struct cr_program *p, enum cr_param_buffer buffer, int param) {
     char name[256];
+    int  id = cr_tensor_store_find(p, buffer, param);
+    if (id != CR_NONE || p->failed) return CR_MAX(id, 0);
     if (param == CR_NONE)
         snprintf(name, sizeof name, "buffer.%s", cr_param_buffer_name(buffer));
     else if (buffer == CR_BUFFER_VALUE || buffer == CR_BUFFER_RUNNING)
         snprintf(name, sizeof name, "%s", p->store->param[param].name);
     else
         snprintf(name, sizeof name, "%s.%s", cr_param_buffer_name(buffer), p->store->param[param].name);
-    int id = cr_tensor_find(p, name);
-    if (id != CR_NONE || p->failed) return CR_MAX(id, 0);
     size_t offset = cr_param_store_buffer_offset(p->store, buffer);
     if (param == CR_NONE) {
         id = store_buffer_tensor(p, buffer, name);
@@ -110,7 +120,10 @@ int cr_tensor_store(struct cr_program *p, enum cr_param_buffer buffer, int param
         id = cr_tensor_add(p, name, dtype, CR_REGION_STORE, q->dim[0], q->dim[1], q->dim[2], q->dim[3]);
         offset += (size_t)q->offset * cr_dtype_bytes(dtype);
     }
-    if (!p->failed) p->tensor[id].offset = offset;
+    if (p->failed) return id;
+    p->tensor[id].offset = offset;
+    p->tensor[id].buffer = (int)buffer;
+    p->tensor[id].param  = param;
     return id;
 }
 

@@ -3,7 +3,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum { POOL_FRACTION = 1000 }; /* tensors below 1/1000 of the pool are not printed */
 
@@ -24,17 +23,8 @@ struct listing {
     int                         places;
     int                        *last_use; /* by tensor: last op that used it; working memory of find_idle */
     int                        *writer;   /* by tensor */
-    int *origin; /* by tensor: the tensor of which it is a copy; CR_NONE: it is the first of its name */
+    int                        *origin;   /* by tensor: the tensor of which it is a copy; CR_NONE: it is no copy */
 };
-
-/* Returns the tensor of which t is a copy: `layer1.y''` is a copy of `layer1.y'`, which is a copy of `layer1.y`. */
-static int find_origin(const struct cr_program *p, int t) {
-    char   name[300];
-    size_t length = (size_t)snprintf(name, sizeof name, "%s", p->tensor[t].name);
-    if (!length || length >= sizeof name || name[length - 1] != '\'') return CR_NONE;
-    while (length && name[length - 1] == '\'') name[--length] = 0;
-    return cr_tensor_find(p, name);
-}
 
 static void find_writers(struct listing *l) {
     for (int t = 0; t < l->p->tensors; t++) l->writer[t] = CR_NONE;
@@ -92,7 +82,7 @@ static void find_places(struct listing *l) {
         const struct cr_tensor *x = &p->tensor[t];
         const bool              large =
             x->region == CR_REGION_POOL && x->first >= 0 && x->bytes >= p->region_bytes[CR_REGION_POOL] / POOL_FRACTION;
-        l->origin[t] = large ? find_origin(p, t) : CR_NONE;
+        l->origin[t] = large ? x->copy_of : CR_NONE;
         if (large && l->origin[t] == CR_NONE) l->place[l->places++] = (struct place){.tensor = t, .again = CR_NONE};
     }
     for (int t = 0; t < p->tensors; t++)

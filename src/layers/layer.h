@@ -19,6 +19,7 @@ struct cr_net {
     const struct cr_config *config;
     bool                    training; /* batch norms use batch statistics */
     bool                    frozen;   /* the current part is frozen: no gradients, batch norms use running statistics */
+    bool                    classifier; /* the current layer is the classifier */
     int bn_ranks; /* number of ranks whose statistics a batch norm combines; 0 or 1 without SyncBN */
     int layer;    /* index of the current layer, for messages and profiles */
 };
@@ -52,7 +53,7 @@ int cr_layer_excitation(struct cr_net *net, const char *path, int x);
 /* pool.c: max pooling, and the mean over H,W (-> [N,1,1,C]). */
 int cr_layer_maxpool(struct cr_net *net, const char *path, int x, int window, int stride, int pad);
 int cr_layer_avgpool(struct cr_net *net, const char *path, int x);
-/* dense.c: fully connected layer with parameters "path.weight" and "path.bias". */
+/* dense.c: the classifier, a fully connected layer with parameters "path.weight" and "path.bias". */
 int cr_layer_dense(struct cr_net *net, const char *path, int x, int64_t classes);
 /* loss.c: cross entropy and the counts of correct predictions, added to program->metrics. Returns the index of the loss
  * op. */

@@ -19,6 +19,7 @@ int cr_net_param(struct cr_net *net, const char *path, const char *suffix, enum 
     struct cr_param *q = &net->store->param[param];
     CR_ASSERT(memcmp(q->dim, dim, sizeof dim) == 0);
     q->frozen                   = net->frozen;
+    q->classifier               = net->classifier;
     bool                 weight = role == CR_ROLE_CONV || role == CR_ROLE_DENSE_WEIGHT;
     enum cr_param_buffer buffer = cr_param_is_running(role)              ? CR_BUFFER_RUNNING
                                   : weight && net->store->half != CR_F32 ? CR_BUFFER_HALF

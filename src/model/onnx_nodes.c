@@ -72,7 +72,7 @@ static void put_tensor(struct cr_onnx *x, const char *name, enum data_type type,
 
 /* The parameter that belongs to a tensor of the parameter store, or CR_NONE. */
 static int param_of(const struct cr_onnx *x, int tensor) {
-    return cr_param_store_find(x->p->store, x->p->tensor[tensor].name);
+    return x->p->tensor[tensor].param;
 }
 
 static const float *data_of(const struct cr_onnx *x, int param) {

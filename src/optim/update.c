@@ -47,6 +47,7 @@ static int emit_grad_norm(struct cr_program *p, int layer) {
     if (p->failed) return 0;
     int norm             = p->op[checked].out[CR_OUT_grad_norm_norm];
     p->tensor[norm].keep = true; /* the host reads it for the log */
+    p->grad_norm         = norm;
     return norm;
 }
 

@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { JITTER_GRAPH_RUNS = 8 }; /* with jitter: runs until the graph is captured again */
-
 /* ---- open, close ---- */
 
 static cr_status bind(struct cr_exec *exec, int index) {
@@ -121,9 +119,8 @@ void cr_exec_close(struct cr_exec *exec) {
     for (int i = 0; exec->op && i < exec->program->ops; i++)
         if (exec->op[i].kernel && exec->op[i].kernel->release && exec->op[i].call.prepared)
             exec->op[i].kernel->release(exec->op[i].call.prepared);
+    cr_exec_close_hooks(exec);
     cr_free(exec->op);
-    cr_free(exec->fill);
-    cr_free(exec->poison);
     cr_arena_free(&exec->arena);
     cr_free(exec);
 }
@@ -147,12 +144,6 @@ static cr_status wait_before(struct cr_exec *exec, int i, bool *stream_begun) {
     return CR_OK;
 }
 
-/* The event of op i for cr_exec_run_timed; does nothing in other runs. */
-static cr_status record_timing(struct cr_exec *exec, void *const *events, int i) {
-    return events ? cr_exec_async(exec)->event_record(cr_exec_device(exec), exec->program->op[i].stream, events[i])
-                  : CR_OK;
-}
-
 static cr_status launch_kernel(struct cr_exec *exec, const struct cr_step_block *step, int i) {
     struct cr_bound_op *bound = &exec->op[i];
     bound->call.step          = step;
@@ -162,18 +153,15 @@ static cr_status launch_kernel(struct cr_exec *exec, const struct cr_step_block 
     return CR_OK;
 }
 
-/* Enqueues op i between the work that tests and the profiler add: timing event, fills, delay; launch; fills, timing
- * event, and the event that other streams wait for. */
+/* Enqueues op i, between the work of the hooks, and the event that other streams wait for. */
 static cr_status enqueue_op(struct cr_exec *exec, const struct cr_step_block *step, int i) {
-    const enum cr_stream stream = exec->program->op[i].stream;
-    CR_TRY(record_timing(exec, exec->before, i));
-    CR_TRY(cr_exec_fill_at(exec, i, false));
-    CR_TRY(cr_exec_delay(exec, stream));
+    struct cr_device *device = cr_exec_device(exec);
+    CR_TRY(cr_exec_before_launch(exec, i));
     CR_TRY(launch_kernel(exec, step, i));
-    CR_TRY(cr_exec_fill_at(exec, i, true));
-    CR_TRY(record_timing(exec, exec->after, i));
-    if (exec->op[i].done) CR_TRY(cr_exec_async(exec)->event_record(cr_exec_device(exec), stream, exec->op[i].done));
-    return exec->sync_each ? cr_exec_device(exec)->backend->sync(cr_exec_device(exec)) : CR_OK;
+    CR_TRY(cr_exec_after_launch(exec, i));
+    if (exec->op[i].done)
+        CR_TRY(cr_exec_async(exec)->event_record(device, exec->program->op[i].stream, exec->op[i].done));
+    return exec->sync_each ? device->backend->sync(device) : CR_OK;
 }
 
 /* Adds the op to the error message. An error of another rank is not an error of this op. */
@@ -204,7 +192,7 @@ static cr_status launch_range(struct cr_exec *exec, const struct cr_step_block *
     for (int s = CR_STREAM_COMPUTE + 1; s < CR_STREAMS; s++)
         if (stream_begun[s] && exec->last_of[s] <= last)
             CR_TRY(async->stream_wait_event(cr_exec_device(exec), CR_STREAM_COMPUTE, exec->op[exec->last_of[s]].done));
-    return last == exec->program->ops - 1 ? cr_exec_fill_at(exec, last + 1, false) : CR_OK;
+    return last == exec->program->ops - 1 ? cr_exec_at_end(exec) : CR_OK;
 }
 
 static cr_status set_step(struct cr_exec *exec, const struct cr_step_block *step) {
@@ -218,16 +206,6 @@ cr_status cr_exec_run_range(struct cr_exec *exec, const struct cr_step_block *st
     /* After a part of a program, streams may be busy that the compute stream does not wait for. */
     return exec->begun && last < exec->program->ops - 1 ? cr_exec_device(exec)->backend->sync(cr_exec_device(exec))
                                                         : CR_OK;
-}
-
-cr_status cr_exec_run_timed(struct cr_exec *exec, const struct cr_step_block *step, void *const *before,
-                            void *const *after) {
-    CR_ASSERT(cr_exec_async(exec));
-    exec->before     = before;
-    exec->after      = after;
-    cr_status status = cr_exec_run_range(exec, step, 0, exec->program->ops - 1);
-    exec->before = exec->after = NULL;
-    return status;
 }
 
 /* ---- running the whole program ---- */
@@ -260,7 +238,7 @@ void cr_exec_refresh(struct cr_exec *exec) {
 
 cr_status cr_exec_run(struct cr_exec *exec, const struct cr_step_block *step) {
     const bool captures = cr_exec_async(exec) && !exec->sync_each;
-    if (exec->jitter && exec->runs % JITTER_GRAPH_RUNS == 0) CR_TRY(cr_exec_drop_graph(exec)); /* for new delays */
+    CR_TRY(cr_exec_recapture(exec));
     CR_TRY(set_step(exec, step));
     if (!exec->hoisted_done) CR_TRY(launch_range(exec, step, 0, exec->program->hoisted - 1));
     exec->hoisted_done = true;

@@ -87,6 +87,20 @@ CR_MUST cr_status cr_exec_run(struct cr_exec *exec, const struct cr_step_block *
 void cr_exec_refresh(struct cr_exec *exec);
 /* Runs ops first to last (inclusive) without the graph; for verify and profile. */
 CR_MUST cr_status cr_exec_run_range(struct cr_exec *exec, const struct cr_step_block *step, int first, int last);
+/* Work that a profiler or a test adds around the launch of every op, on the stream of the op. Each function may be NULL
+ * and returns the status of the device. */
+struct cr_launch_hook {
+    cr_status (*before)(void *context, int op); /* after the op's waits, before its launch */
+    cr_status (*after)(void *context, int op);  /* after the launch, before the event that other streams wait for */
+    cr_status (*end)(void *context);            /* after the last op, when the compute stream waits for all streams */
+    void (*close)(void *context);               /* cr_exec_close calls it: frees the context */
+    void *context;
+    /* The functions add other work in each run: the graph is captured again after so many runs. 0: they do not. */
+    int recapture_runs;
+};
+/* Adds a hook to all later runs; the graph is captured again, with the hook's work. `before` functions run in the order
+ * in which the hooks were added, `after` functions in reverse order. On failure the hook is closed. */
+CR_MUST cr_status cr_exec_add_hook(struct cr_exec *exec, const struct cr_launch_hook *hook);
 /* Runs all ops without the graph and records event before[i] before op i and after[i] after it, on its stream. For
  * profile, on devices with async. The results of this run are not fetched: cr_exec_result does not count it. */
 CR_MUST cr_status cr_exec_run_timed(struct cr_exec *exec, const struct cr_step_block *step, void *const *before,

@@ -2,7 +2,6 @@
 #ifndef CR_EXECUTOR_INTERNAL_H
 #define CR_EXECUTOR_INTERNAL_H
 
-#include "core/rng.h"
 #include "runtime/executor.h"
 
 /* An op with its kernel and addresses. */
@@ -18,14 +17,7 @@ struct cr_raw_result {
     double metrics[4], norm[2], state[CR_STATE_COUNT];
 };
 
-/* A range of the pool whose tensor is dead from this point on: tests/harness/executor_poison.h. */
-struct cr_fill {
-    int    op;           /* op of the compute stream; program->ops: at the end, when all streams are done */
-    bool   after_launch; /* true: after the launch of the op, before its event. false: before the launch, after its
-                            waits */
-    size_t begin, end;   /* bytes of the pool */
-};
-enum { CR_POISON_BYTE = 0xff }; /* NaN in every floating-point type */
+enum { CR_LAUNCH_HOOKS_MAX = 4 };
 
 struct cr_exec {
     const struct cr_program *program;
@@ -38,22 +30,17 @@ struct cr_exec {
     bool                     sync_each;    /* CRESNET_SYNC=1: wait after every op, so that an error names its op */
 
     /* Streams. */
-    void        *begun;                 /* event of the compute stream after which the other streams start */
-    int          last_of[CR_STREAMS];   /* last op of each stream; CR_NONE: the stream is not used */
-    int          last_image_reader;     /* last op that reads the images; CR_NONE: none */
-    void *const *before, *const *after; /* events around every op during cr_exec_run_timed; else NULL */
+    void *begun;               /* event of the compute stream after which the other streams start */
+    int   last_of[CR_STREAMS]; /* last op of each stream; CR_NONE: the stream is not used */
+    int   last_image_reader;   /* last op that reads the images; CR_NONE: none */
 
     /* Results. */
-    int                   norm, state;            /* tensor ids; CR_NONE: the program does not have the tensor */
+    int                   state;                  /* tensor id; CR_NONE: the program does not have the tensor */
     struct cr_raw_result *result;                 /* [CR_EXEC_RESULTS] */
     void                 *ready[CR_EXEC_RESULTS]; /* events: the copy of the result is complete */
 
-    /* Tests set these members: cr_exec_poison and cr_exec_jitter of tests/harness/executor_poison.h. */
-    struct cr_fill *fill; /* [fills], in the order of ops; NULL: no poisoning */
-    int             fills;
-    unsigned char  *poison; /* on a device without async: poison bytes, as many as the largest fill */
-    bool            jitter;
-    struct cr_rng   jitter_rng;
+    struct cr_launch_hook hook[CR_LAUNCH_HOOKS_MAX];
+    int                   hooks;
 };
 
 static inline struct cr_device *cr_exec_device(const struct cr_exec *exec) {
@@ -73,11 +60,15 @@ CR_MUST cr_status cr_exec_open_results(struct cr_exec *exec);
 /* Enqueues the copies of the results of the run that has just been enqueued (exec->runs counts it). */
 CR_MUST cr_status cr_exec_fetch_results(struct cr_exec *exec);
 
-/* ---- runtime/executor_poison.c ---- */
+/* ---- runtime/launch_hooks.c ---- */
 
-/* Enqueues the fills at op `op`: those before its launch, or those after it. Does nothing without poisoning. */
-CR_MUST cr_status cr_exec_fill_at(struct cr_exec *exec, int op, bool after_launch);
-/* With jitter, delays the stream at random. */
-CR_MUST cr_status cr_exec_delay(struct cr_exec *exec, enum cr_stream stream);
+/* Call the hooks' functions before and after the launch of op `op`, and after the last op. They do nothing without
+ * hooks. */
+CR_MUST cr_status cr_exec_before_launch(struct cr_exec *exec, int op);
+CR_MUST cr_status cr_exec_after_launch(struct cr_exec *exec, int op);
+CR_MUST cr_status cr_exec_at_end(struct cr_exec *exec);
+/* Destroys the captured graph before a run when a hook requires it (recapture_runs). */
+CR_MUST cr_status cr_exec_recapture(struct cr_exec *exec);
+void              cr_exec_close_hooks(struct cr_exec *exec);
 
 #endif

@@ -69,8 +69,7 @@ cr_status cr_exec_feed_mixed(struct cr_exec *exec, const uint8_t *images, const 
 cr_status cr_exec_open_results(struct cr_exec *exec) {
     const struct cr_async *async = cr_exec_async(exec);
     const size_t           bytes = CR_EXEC_RESULTS * sizeof *exec->result;
-    exec->norm                   = cr_tensor_find(exec->program, "grad_norm");
-    exec->state                  = cr_tensor_find(exec->program, "buffer.state");
+    exec->state                  = cr_tensor_store_find(exec->program, CR_BUFFER_STATE, CR_NONE);
     if (!async) {
         CR_ALLOC(exec->result, CR_EXEC_RESULTS);
         return CR_OK;
@@ -86,7 +85,7 @@ cr_status cr_exec_fetch_results(struct cr_exec *exec) {
     const int             slot                  = (int)(exec->runs % CR_EXEC_RESULTS);
     struct cr_raw_result *r                     = &exec->result[slot];
     struct cr_device     *device                = cr_exec_device(exec);
-    const int             tensor[RESULT_PIECES] = {exec->program->metrics, exec->norm, exec->state};
+    const int             tensor[RESULT_PIECES] = {exec->program->metrics, exec->program->grad_norm, exec->state};
     void *const           to[RESULT_PIECES]     = {r->metrics, r->norm, r->state};
     void                 *host[RESULT_PIECES];
     const void           *src[RESULT_PIECES];
@@ -124,9 +123,9 @@ cr_status cr_exec_result(struct cr_exec *exec, int64_t run, struct cr_exec_resul
         out->loss_scale = r->state[CR_STATE_LOSS_SCALE];
         out->skipped    = (int64_t)r->state[CR_STATE_SKIPPED];
     }
-    if (exec->norm == CR_NONE) return CR_OK;
-    out->norm_squared = cr_number_load(p->tensor[exec->norm].dtype, r->norm, 0);
-    out->nonfinite    = cr_number_load(p->tensor[exec->norm].dtype, r->norm, 1) != 0;
+    if (exec->program->grad_norm == CR_NONE) return CR_OK;
+    out->norm_squared = cr_number_load(p->tensor[exec->program->grad_norm].dtype, r->norm, 0);
+    out->nonfinite    = cr_number_load(p->tensor[exec->program->grad_norm].dtype, r->norm, 1) != 0;
     return CR_OK;
 }
 

@@ -12,7 +12,7 @@ bool cr_device_accepts(const struct cr_device *device, const struct cr_program *
     if (!kernel) return false;
     /* Reference kernels accept every op but are slow, so no fusion may rely on them unless all kernels are reference.
      */
-    return strncmp(kernel->name, "ref.", 4) != 0 || device->options.ref_only || p->real == CR_F64;
+    return !kernel->reference || device->options.ref_only || p->real == CR_F64;
 }
 
 static bool model_accepts(void *self, const struct cr_program *p, const struct cr_op *op) {

@@ -95,12 +95,12 @@ void cr_state_running_list(const struct cr_session *s, struct cr_state_list *lis
                 (struct cr_ckpt_tensor){.name    = buffers[i].name,
                                         .dtype   = CR_F32,
                                         .dims    = 2,
-                                        .address = CR_STATE_RANKS_ADDRESS + (uint64_t)i,
+                                        .address = {CR_STATE_OF_ALL, (uint64_t)i},
                                         .dim = {cr_comm_size(s->comm), (int64_t)(buffer_bytes(s, i) / sizeof(float))}};
 }
 
-void cr_state_running_get(const struct cr_session *s, uint64_t address, uint64_t offset, void *host, size_t bytes) {
-    memcpy(host, (const char *)s->running_of_ranks[address - CR_STATE_RANKS_ADDRESS] + offset, bytes);
+void cr_state_running_get(const struct cr_session *s, uint64_t index, uint64_t offset, void *host, size_t bytes) {
+    memcpy(host, (const char *)s->running_of_ranks[index] + offset, bytes);
 }
 
 /* Loads this rank's statistics: slice `rank` of the tensor [ranks, elements]. */

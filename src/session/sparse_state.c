@@ -6,9 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Addresses of parts: ADDRESS_PART + index of the part. They are larger than every offset in a parameter store and
- * smaller than the special addresses of session/state.c. */
-static const uint64_t    ADDRESS_PART = (uint64_t)1 << 62, ADDRESS_PART_END = (uint64_t)1 << 63;
 static const char *const prefixes[] = {"momentum.", "second."};
 
 /* ---- elements ---- */
@@ -68,11 +65,10 @@ static size_t chunk_bytes(uint64_t left) {
 
 /* ---- saving ---- */
 
-static cr_status sparse_get(void *self, uint64_t address, uint64_t offset, void *host, size_t bytes) {
+static cr_status sparse_get(void *self, struct cr_ckpt_address from, uint64_t offset, void *host, size_t bytes) {
     const struct cr_state_sparse *s = self;
-    if (address < ADDRESS_PART || address >= ADDRESS_PART_END)
-        return s->below.get(s->below.self, address, offset, host, bytes);
-    const struct cr_state_part *part = &s->part[address - ADDRESS_PART];
+    if (from.kind != CR_STATE_IN_PART) return s->below.get(s->below.self, from, offset, host, bytes);
+    const struct cr_state_part *part = &s->part[from.value];
     CR_ASSERT(offset + bytes <= part->bytes);
     memcpy(host, (const unsigned char *)part->data + offset, bytes);
     return CR_OK;
@@ -90,7 +86,7 @@ static cr_status add_part(struct cr_state_sparse *s, struct cr_state_list *list,
                                                        .dtype   = dtype,
                                                        .dims    = 1,
                                                        .dim     = {count},
-                                                       .address = ADDRESS_PART + (uint64_t)s->parts};
+                                                       .address = {CR_STATE_IN_PART, (uint64_t)s->parts}};
     *data                    = part->data;
     s->parts++;
     return t->name ? CR_OK : CR_NO_MEMORY(64);
@@ -245,9 +241,9 @@ cr_status cr_state_sparse_open(const struct cr_param_store *store, struct cr_st_
     CR_TRY(state_open(store, s));
     CR_TRY(cr_ckpt_is_sparse(file, path, &sparse));
     for (int i = 0; i < cr_st_count(file) && sparse; i++) {
-        if (!gaps_of(cr_st_at(file, i)->name, stem, sizeof stem) || (fresh_head && strncmp(stem, "fc.", 3) == 0))
-            continue;
+        if (!gaps_of(cr_st_at(file, i)->name, stem, sizeof stem)) continue;
         const int param = cr_param_store_find(store, stem);
+        if (fresh_head && param != CR_NONE && store->param[param].classifier) continue;
         if (param == CR_NONE || !may_be_pruned(&store->param[param]))
             return CR_FAIL(CR_ERR_FORMAT, "%s: does not fit: \"%.200s\" is in the file, but not in the network", path,
                            stem);

@@ -133,15 +133,17 @@ static const struct cr_st_entry *find_entry(struct cr_st_file *file, const char 
 
 /* Removes the counters from the list, since a file need not have them. With `fresh_head` the tensors of the classifier
  * are read and discarded. */
-static void fit_list(struct cr_st_file *file, bool fresh_head, struct cr_state_list *list) {
+static void fit_list(const struct cr_param_store *store, struct cr_st_file *file, bool fresh_head,
+                     struct cr_state_list *list) {
     int count = 0;
     for (int i = 0; i < list->count; i++) {
         struct cr_ckpt_tensor t = list->tensor[i];
-        if (t.address == CR_STATE_BATCHES_ADDRESS) continue;
-        if (fresh_head && strncmp(t.name, "fc.", 3) == 0) {
+        if (t.address.kind == CR_STATE_IN_COUNTER) continue;
+        const int param = cr_param_store_find(store, t.name);
+        if (fresh_head && param != CR_NONE && store->param[param].classifier) {
             const struct cr_st_entry *e = find_entry(file, t.name);
             if (!e || e->dims > 4) continue; /* the file may have no classifier */
-            t.address = CR_STATE_DISCARD_ADDRESS;
+            t.address = (struct cr_ckpt_address){CR_STATE_NOWHERE, 0};
             t.dtype   = e->dtype;
             t.dims    = e->dims;
             memcpy(t.dim, e->dim, sizeof t.dim);
@@ -151,11 +153,23 @@ static void fit_list(struct cr_st_file *file, bool fresh_head, struct cr_state_l
     list->count = count;
 }
 
+/* The number of classes of the file's classifier; 0 when it has none. The weight of a pruned classifier is a sparse
+ * tensor, which is not in the file under its name; then the bias has the number. */
+static int64_t count_classes(const struct cr_param_store *store, struct cr_st_file *file) {
+    const enum cr_param_role roles[] = {CR_ROLE_DENSE_WEIGHT, CR_ROLE_DENSE_BIAS};
+    for (size_t r = 0; r < CR_COUNT(roles); r++)
+        for (int i = 0; i < store->params; i++) {
+            const struct cr_param *q = &store->param[i];
+            if (!q->classifier || q->role != roles[r]) continue;
+            const struct cr_st_entry *e = find_entry(file, q->name);
+            if (e) return e->dims >= 1 ? e->dim[0] : 0;
+        }
+    return 0;
+}
+
 static cr_status choose_head(const struct cr_session *s, struct cr_st_file *file, const char *path, bool exact,
                              bool *fresh_head) {
-    const struct cr_st_entry *e = find_entry(file, "fc.weight");
-    if (!e) e = find_entry(file, "fc.bias"); /* the weight of a pruned classifier is a sparse tensor */
-    int64_t      have = e && e->dims >= 1 ? e->dim[0] : 0;
+    int64_t      have = count_classes(&s->model.store, file);
     enum cr_head head = exact ? CR_HEAD_KEEP : s->config->model.head;
     *fresh_head       = head == CR_HEAD_NEW || (head == CR_HEAD_AUTO && have != s->model.classes);
     if (!*fresh_head && have && have != s->model.classes)
@@ -175,9 +189,9 @@ static cr_status choose_head(const struct cr_session *s, struct cr_st_file *file
 
 /* Passes values on to the parameter store and remembers the first tensor with NaN or infinite values. */
 struct finite_io {
-    struct cr_ckpt_io below;
-    uint64_t          address; /* of that tensor */
-    bool              found;
+    struct cr_ckpt_io      below;
+    struct cr_ckpt_address address; /* of that tensor */
+    bool                   found;
 };
 
 static bool all_finite(const void *values, size_t count) {
@@ -188,23 +202,23 @@ static bool all_finite(const void *values, size_t count) {
     return finite;
 }
 
-static cr_status finite_put(void *self, uint64_t address, uint64_t offset, const void *host, size_t bytes) {
+static cr_status finite_put(void *self, struct cr_ckpt_address to, uint64_t offset, const void *host, size_t bytes) {
     struct finite_io *io = self;
-    if (!io->found && address != CR_STATE_DISCARD_ADDRESS && !all_finite(host, bytes / sizeof(float))) {
+    if (!io->found && to.kind != CR_STATE_NOWHERE && !all_finite(host, bytes / sizeof(float))) {
         io->found   = true;
-        io->address = address;
+        io->address = to;
     }
-    return io->below.put(io->below.self, address, offset, host, bytes);
+    return io->below.put(io->below.self, to, offset, host, bytes);
 }
 
-static cr_status fail_not_finite(const struct cr_session *s, const char *path, uint64_t address) {
+static cr_status fail_not_finite(const struct cr_session *s, const char *path, struct cr_ckpt_address address) {
     struct cr_arena      arena = {0};
     struct cr_state_list list  = {0};
     const char          *name  = "a tensor";
     cr_status            status;
     CR_TRY_OUT(cr_state_model_list(&s->model.store, &arena, &list));
     for (int i = 0; i < list.count; i++)
-        if (list.tensor[i].address == address) name = list.tensor[i].name;
+        if (cr_ckpt_same_address(list.tensor[i].address, address)) name = list.tensor[i].name;
     CR_FAIL_OUT(CR_ERR_NUMERIC, "%s: %s has NaN or infinite values; please choose another checkpoint", path, name);
 out:
     cr_arena_free(&arena);
@@ -225,7 +239,7 @@ cr_status cr_session_load_weights(struct cr_session *s, const char *given, bool 
     CR_TRY_OUT(cr_ckpt_open_weights(path, &file));
     CR_TRY_OUT(choose_head(s, file, path, exact, &fresh_head));
     CR_TRY_OUT(cr_state_model_list(&s->model.store, &arena, &list));
-    fit_list(file, fresh_head, &list);
+    fit_list(&s->model.store, file, fresh_head, &list);
     CR_TRY_OUT(cr_ckpt_is_sparse(file, path, &parts));
     CR_TRY_OUT(cr_state_sparse_open(&s->model.store, file, path, fresh_head, &sparse));
     CR_TRY_OUT(cr_state_sparse_take(&sparse, file, path, &list));

@@ -31,6 +31,14 @@ struct cr_state_meta {
 /* Fills `out` with the metadata of a checkpoint at this position. */
 void cr_state_meta_of(const struct cr_position *position, int64_t seed, struct cr_state_meta *out);
 
+/* The kinds of cr_ckpt_address, and their values. */
+enum cr_state_place {
+    CR_STATE_IN_STORE,   /* byte offset in the STORE region */
+    CR_STATE_IN_COUNTER, /* num_batches_tracked: all BNs share one counter of enum cr_state; value 0 */
+    CR_STATE_NOWHERE,    /* read and discarded: a classifier that does not fit; value 0 */
+    CR_STATE_OF_ALL,     /* running statistics of all ranks: index of the buffer */
+    CR_STATE_IN_PART     /* part of a sparse tensor: its index */
+};
 /* List of the tensors of model.safetensors or state.safetensors. The arena that was passed owns the entries. */
 struct cr_state_list {
     struct cr_ckpt_tensor *tensor;
@@ -81,17 +89,12 @@ void              cr_state_running_free(struct cr_session *session);
 /* Called after cr_state_load. When the number of ranks equals that of the saving run (`ranks`), each rank loads its own
  * running statistics; otherwise the ranks continue with the mean. */
 CR_MUST cr_status cr_state_running_load(struct cr_session *session, const char *path, int64_t ranks);
-/* For session/state_lists.c: suffix of the tensor names, and the first of their addresses. cr_state_running_list
- * appends at most CR_RUNNING_BUFFERS entries to a list that has room for them. */
+/* For session/state_lists.c: suffix of the tensor names. cr_state_running_list appends at most CR_RUNNING_BUFFERS
+ * entries to a list that has room for them. cr_state_running_get copies bytes of one of them, by the value of its
+ * address. */
 #define CR_STATE_OF_RANKS ".of_ranks"
-#define CR_STATE_RANKS_ADDRESS (UINT64_MAX - 15)
-/* Addresses of tensors that have no bytes in the STORE region; every other address is a byte offset into that region.
- */
-#define CR_STATE_BATCHES_ADDRESS UINT64_MAX       /* num_batches_tracked: all BNs share one counter of enum cr_state */
-#define CR_STATE_DISCARD_ADDRESS (UINT64_MAX - 1) /* read and discarded: a classifier that does not fit */
 void cr_state_running_list(const struct cr_session *session, struct cr_state_list *list);
-void cr_state_running_get(const struct cr_session *session, uint64_t address, uint64_t offset, void *host,
-                          size_t bytes);
+void cr_state_running_get(const struct cr_session *session, uint64_t index, uint64_t offset, void *host, size_t bytes);
 
 /* ---- pruned networks (session/sparse_state.c): tensors with pruned elements are stored as sparse tensors ---- */
 

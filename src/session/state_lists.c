@@ -9,7 +9,8 @@
 static struct cr_ckpt_tensor param_tensor(const struct cr_param_store *store, const struct cr_param *q,
                                           enum cr_param_buffer buffer, const char *name) {
     struct cr_ckpt_tensor t = {.name = name, .dtype = CR_F32};
-    t.address               = cr_param_store_buffer_offset(store, buffer) + (uint64_t)q->offset * sizeof(float);
+    t.address               = (struct cr_ckpt_address){CR_STATE_IN_STORE, cr_param_store_buffer_offset(store, buffer) +
+                                                                              (uint64_t)q->offset * sizeof(float)};
     switch (q->role) {
     case CR_ROLE_CONV:
         t.dims         = 4;
@@ -48,7 +49,7 @@ static cr_status model_list(const struct cr_param_store *store, enum cr_param_bu
         const char *name = tracked_name(q, arena);
         if (!name) return CR_NO_MEMORY(64);
         out->tensor[out->count++] =
-            (struct cr_ckpt_tensor){.name = name, .dtype = CR_I64, .address = CR_STATE_BATCHES_ADDRESS};
+            (struct cr_ckpt_tensor){.name = name, .dtype = CR_I64, .address = {CR_STATE_IN_COUNTER, 0}};
     }
     return CR_OK;
 }
@@ -86,14 +87,14 @@ cr_status cr_state_optim_list(const struct cr_param_store *store, struct cr_aren
                                 .dtype   = CR_F64,
                                 .dims    = 1,
                                 .dim     = {CR_STATE_COUNT},
-                                .address = cr_param_store_buffer_offset(store, CR_BUFFER_STATE)};
+                                .address = {CR_STATE_IN_STORE, cr_param_store_buffer_offset(store, CR_BUFFER_STATE)}};
     return CR_OK;
 }
 
 /* ---- copies between store and files ---- */
 
-static unsigned char *store_bytes(struct cr_session *s, uint64_t address) {
-    return (unsigned char *)s->memory.region[CR_REGION_STORE] + address;
+static unsigned char *store_bytes(struct cr_session *s, uint64_t offset) {
+    return (unsigned char *)s->memory.region[CR_REGION_STORE] + offset;
 }
 
 static cr_status get_batches(struct cr_session *s, int64_t *out) {
@@ -104,27 +105,29 @@ static cr_status get_batches(struct cr_session *s, int64_t *out) {
     return CR_OK;
 }
 
-static cr_status store_get(void *self, uint64_t address, uint64_t offset, void *host, size_t bytes) {
+static cr_status store_get(void *self, struct cr_ckpt_address from, uint64_t offset, void *host, size_t bytes) {
     struct cr_session *s = self;
-    if (address >= CR_STATE_RANKS_ADDRESS && address < CR_STATE_RANKS_ADDRESS + CR_RUNNING_BUFFERS) {
-        cr_state_running_get(s, address, offset, host, bytes);
+    int64_t            batches;
+    switch ((enum cr_state_place)from.kind) {
+    case CR_STATE_OF_ALL: cr_state_running_get(s, from.value, offset, host, bytes); return CR_OK;
+    case CR_STATE_IN_COUNTER:
+        CR_TRY(get_batches(s, &batches));
+        CR_ASSERT(offset + bytes <= sizeof batches);
+        memcpy(host, (unsigned char *)&batches + offset, bytes);
         return CR_OK;
+    default: break;
     }
-    if (address != CR_STATE_BATCHES_ADDRESS)
-        return s->device->backend->get(s->device, host, store_bytes(s, address + offset), bytes);
-    int64_t batches;
-    CR_TRY(get_batches(s, &batches));
-    CR_ASSERT(offset + bytes <= sizeof batches);
-    memcpy(host, (unsigned char *)&batches + offset, bytes);
-    return CR_OK;
+    CR_ASSERT(from.kind == CR_STATE_IN_STORE);
+    return s->device->backend->get(s->device, host, store_bytes(s, from.value + offset), bytes);
 }
 
 /* num_batches_tracked of a file is ignored: the counter counts the batches of this run. A resumed run restores it from
  * device_state. */
-static cr_status store_put(void *self, uint64_t address, uint64_t offset, const void *host, size_t bytes) {
+static cr_status store_put(void *self, struct cr_ckpt_address to, uint64_t offset, const void *host, size_t bytes) {
     struct cr_session *s = self;
-    if (address == CR_STATE_BATCHES_ADDRESS || address == CR_STATE_DISCARD_ADDRESS) return CR_OK;
-    return s->device->backend->put(s->device, store_bytes(s, address + offset), host, bytes);
+    if (to.kind == CR_STATE_IN_COUNTER || to.kind == CR_STATE_NOWHERE) return CR_OK;
+    CR_ASSERT(to.kind == CR_STATE_IN_STORE);
+    return s->device->backend->put(s->device, store_bytes(s, to.value + offset), host, bytes);
 }
 
 struct cr_ckpt_io cr_state_io(struct cr_session *s) {

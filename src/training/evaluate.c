@@ -47,7 +47,7 @@ cr_status cr_run_save(struct cr_run *run, struct cr_report *report) {
     char         json[64], human[96];
     snprintf(json, sizeof json, "\"step\":%" PRId64 ",\"seconds\":%.3f", run->at.step, seconds);
     snprintf(human, sizeof human, "saved step %" PRId64 " in %.3f s", run->at.step, seconds);
-    cr_report_event(report, "save", json, human);
+    cr_report_event(report, CR_EVENT_SAVE, json, human);
     return CR_OK;
 }
 
@@ -105,6 +105,6 @@ cr_status cr_run_evaluate(struct cr_run *run, struct cr_report *report, volatile
              e.images, raw_json, has_ema ? "," : "", ema_json, is_best ? "true" : "false");
     snprintf(human, sizeof human, "evaluation at step %" PRId64 ": %s%s%s%s", run->at.step, raw_human,
              has_ema ? "; moving averages: " : "", ema_human, is_best ? ", best so far" : "");
-    cr_report_event(report, "eval", json, human);
+    cr_report_event(report, CR_EVENT_EVAL, json, human);
     return CR_OK;
 }

@@ -67,6 +67,22 @@ void cr_report_resume_clock(struct cr_report *r, int64_t wait_ns) {
     if (!r->printed_ns) r->printed_ns = r->clock_ns;
 }
 
+static const struct {
+    const char *name;   /* in log.jsonl */
+    const char *group;  /* of the curves in TensorBoard; NULL: the event has none */
+    bool        result; /* printed in spite of --quiet */
+} events[CR_EVENTS] = {
+    [CR_EVENT_START]    = {.name = "start"},
+    [CR_EVENT_RESUME]   = {.name = "resume"},
+    [CR_EVENT_TRAIN]    = {.name = "train", .group = "train"},
+    [CR_EVENT_EVAL]     = {.name = "eval", .group = "val", .result = true},
+    [CR_EVENT_PRUNE]    = {.name = "prune", .group = "prune"},
+    [CR_EVENT_SPARSITY] = {.name = "sparsity", .group = "prune"},
+    [CR_EVENT_SAVE]     = {.name = "save"},
+    [CR_EVENT_STOPPED]  = {.name = "stopped", .result = true},
+    [CR_EVENT_DONE]     = {.name = "done", .result = true},
+};
+
 /* Writes to the file's buffer, so that the step loop allocates nothing. A write error is reported once and training
  * continues. */
 static void log_line(struct cr_report *r, const char *event, const char *fields) {
@@ -77,12 +93,10 @@ static void log_line(struct cr_report *r, const char *event, const char *fields)
 }
 
 /* Writes the numbers of the events that form curves to TensorBoard. */
-static void tensorboard_line(struct cr_report *r, const char *event, const char *fields) {
-    static const char *const groups[][2] = {
-        {"train", "train"}, {"eval", "val"}, {"prune", "prune"}, {"sparsity", "prune"}};
-    for (size_t i = 0; r->tensorboard && fields && i < CR_COUNT(groups); i++)
-        if (strcmp(event, groups[i][0]) == 0 && cr_tensorboard_add(r->tensorboard, groups[i][1], fields) != CR_OK)
-            tensorboard_failed(r);
+static void tensorboard_line(struct cr_report *r, enum cr_event event, const char *fields) {
+    if (r->tensorboard && fields && events[event].group &&
+        cr_tensorboard_add(r->tensorboard, events[event].group, fields) != CR_OK)
+        tensorboard_failed(r);
 }
 
 static void clear_line(struct cr_report *r) {
@@ -90,16 +104,11 @@ static void clear_line(struct cr_report *r) {
     r->line_open = false;
 }
 
-/* Results are printed in spite of --quiet. */
-static bool is_result(const char *event) {
-    return strcmp(event, "eval") == 0 || strcmp(event, "done") == 0 || strcmp(event, "stopped") == 0;
-}
-
-void cr_report_event(struct cr_report *r, const char *event, const char *json_fields, const char *human) {
+void cr_report_event(struct cr_report *r, enum cr_event event, const char *json_fields, const char *human) {
     if (!r) return;
     clear_line(r);
-    if (human) cr_log(is_result(event) ? CR_LOG_RESULT : CR_LOG_INFO, "%s", human);
-    log_line(r, event, json_fields);
+    if (human) cr_log(events[event].result ? CR_LOG_RESULT : CR_LOG_INFO, "%s", human);
+    log_line(r, events[event].name, json_fields);
     tensorboard_line(r, event, json_fields);
 }
 
@@ -137,7 +146,7 @@ static void log_interval(struct cr_report *r, int64_t step) {
              r->sum.correct5 / valid, r->sum.lr, norm, r->images_per_s,
              r->interval_ns > 0 ? (double)r->wait_ns / (double)r->interval_ns : 0, scale);
     format_progress(r, step, human, sizeof human);
-    cr_report_event(r, "train", json, r->terminal ? NULL : human);
+    cr_report_event(r, CR_EVENT_TRAIN, json, r->terminal ? NULL : human);
     r->printed_ns = cr_time_ns();
 }
 

@@ -34,8 +34,21 @@ void              cr_report_close(struct cr_report *report);
 void cr_report_resume_clock(struct cr_report *report, int64_t wait_ns);
 /* Reports the completed update `step`, counted from 1. */
 void cr_report_step(struct cr_report *report, int64_t step, const struct cr_step_result *result);
+/* The events of log.jsonl. */
+enum cr_event {
+    CR_EVENT_START,
+    CR_EVENT_RESUME,
+    CR_EVENT_TRAIN,
+    CR_EVENT_EVAL,
+    CR_EVENT_PRUNE,
+    CR_EVENT_SPARSITY,
+    CR_EVENT_SAVE,
+    CR_EVENT_STOPPED,
+    CR_EVENT_DONE,
+    CR_EVENTS
+};
 /* Prints the text `human` above the progress line and appends an event to log.jsonl. `json_fields` are the members
  * after "event", e.g. "\"step\":3,\"top1\":0.5". Either may be NULL. */
-void cr_report_event(struct cr_report *report, const char *event, const char *json_fields, const char *human);
+void cr_report_event(struct cr_report *report, enum cr_event event, const char *json_fields, const char *human);
 
 #endif

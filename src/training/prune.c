@@ -49,7 +49,7 @@ static void report_pruned(const struct cr_run *run, double seconds, struct cr_re
              run->at.step, sparsity, p->pruned, p->elems, seconds);
     snprintf(human, sizeof human, "pruned at step %" PRId64 ": %.2f %% (%" PRId64 " of %" PRId64 " weights) in %.3f s",
              run->at.step, 100 * sparsity, p->pruned, p->elems, seconds);
-    cr_report_event(report, "prune", json, human);
+    cr_report_event(report, CR_EVENT_PRUNE, json, human);
 }
 
 struct sparsity { /* of the layers that have pruned weights */
@@ -93,7 +93,7 @@ cr_status cr_run_report_sparsity(struct cr_run *run, struct cr_report *report) {
              "pruned  %.2f %% of the weights of %d layers (%" PRId64 " of %" PRId64 "): the masks are kept%s",
              100 * fraction, s.layers, s.pruned, s.weights,
              run->prune.layers ? ", and [prune] prunes more" : ", pruned weights stay 0");
-    cr_report_event(report, "sparsity", json, human);
+    cr_report_event(report, CR_EVENT_SPARSITY, json, human);
     return CR_OK;
 }
 

@@ -289,7 +289,7 @@ static cr_status loop(struct cr_run *run, struct cr_report *report, int *ended_b
                  run->at.step, run->dir);
     else
         snprintf(human, sizeof human, "done: step %" PRId64 ", saved in %s", run->at.step, run->dir);
-    cr_report_event(report, *ended_by ? "stopped" : "done", NULL, human);
+    cr_report_event(report, *ended_by ? CR_EVENT_STOPPED : CR_EVENT_DONE, NULL, human);
     return CR_OK;
 }
 
@@ -332,7 +332,7 @@ cr_status cr_train(const struct cr_config *config, const struct cr_train_options
     char json[128];
     snprintf(json, sizeof json, "\"step\":%" PRId64 ",\"total_steps\":%" PRId64 ",\"version\":\"%s\"", run.at.step,
              run.total_steps, CR_VERSION);
-    cr_report_event(report, run.from ? "resume" : "start", json, NULL);
+    cr_report_event(report, run.from ? CR_EVENT_RESUME : CR_EVENT_START, json, NULL);
     CR_TRY_OUT(cr_run_report_sparsity(&run, report));
     CR_TRY_OUT(loop(&run, report, signal_taken));
     if (cr_loader_corrupt(run.loader))

@@ -29,7 +29,7 @@ struct ref_run {
 
 const struct cr_kernel *cr_verify_ref(const struct cr_device *cpu, enum cr_op_kind kind) {
     for (const struct cr_kernel *const *kernel = cpu->kernels; *kernel; kernel++)
-        if ((*kernel)->op == kind && strncmp((*kernel)->name, "ref.", 4) == 0) return *kernel;
+        if ((*kernel)->op == kind && (*kernel)->reference) return *kernel;
     return NULL;
 }
 
@@ -48,13 +48,10 @@ static cr_status ref_run_buffer(struct ref_run *t, int id, void **out) {
 }
 
 /* Offset of a tensor in the parameter store with f64 buffers: the same element of the same buffer. */
-static size_t f64_offset(const struct cr_param_store *from, const struct cr_param_store *to, size_t offset) {
-    enum cr_param_buffer buffer = CR_BUFFER_VALUE;
-    for (int i = 0; i < CR_BUFFERS; i++)
-        if (cr_param_store_buffer_offset(from, (enum cr_param_buffer)i) <= offset &&
-            cr_param_store_buffer_bytes(from, (enum cr_param_buffer)i))
-            buffer = (enum cr_param_buffer)i;
-    const size_t elem = (offset - cr_param_store_buffer_offset(from, buffer)) / cr_dtype_bytes(from->real);
+static size_t f64_offset(const struct cr_param_store *from, const struct cr_param_store *to,
+                         const struct cr_tensor *t) {
+    const enum cr_param_buffer buffer = (enum cr_param_buffer)t->buffer;
+    const size_t elem = (t->offset - cr_param_store_buffer_offset(from, buffer)) / cr_dtype_bytes(from->real);
     return cr_param_store_buffer_offset(to, buffer) + elem * cr_dtype_bytes(to->real);
 }
 
@@ -72,8 +69,8 @@ static cr_status ref_run_tensors(struct ref_run *t, const struct cr_program *pro
     for (int i = 0; i < program->tensors; i++) {
         struct cr_tensor *tensor = &t->tensor[i];
         if (!is_real(tensor->dtype)) continue;
-        if (tensor->region == CR_REGION_STORE && program->store && tensor->dtype == program->store->real)
-            tensor->offset = f64_offset(program->store, &t->store, tensor->offset);
+        if (tensor->buffer != CR_NONE && tensor->dtype == program->store->real)
+            tensor->offset = f64_offset(program->store, &t->store, tensor);
         tensor->dtype = CR_F64;
         tensor->bytes = (size_t)cr_tensor_elems(tensor) * sizeof(double);
     }

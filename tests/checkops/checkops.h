@@ -43,21 +43,15 @@ enum checkops_flag {
     CHECKOPS_TWO         = 1 << 26  /* with PATTERN: the sparsity pattern is 2:4 */
 };
 
-/* Weight formats from this number on keep or prune whole blocks of 64 x 64 channels (cuda/core/cuda_device.h:
- * CUDA_FORMAT_BLOCK_SPARSE). */
-enum { CHECKOPS_FORMAT_BLOCK_SPARSE = 64 };
-/* Weight formats of this range are for f32 only (cuda/core/cuda_device.h: CUDA_FORMAT_WGMMA_SP). */
-enum { CHECKOPS_FORMAT_WGMMA_SP = 52, CHECKOPS_FORMAT_WGMMA_SP_END = 60 };
-
 struct checkops_case {
-    enum cr_op_kind kind;
-    int64_t         N, H, W, C, K;
-    int             window, stride, pad; /* pad of pad_shortcut: pad_c */
-    unsigned        flags;
-    int             format; /* with PATTERN: as in struct cr_sparsity_attr */
-    enum cr_dtype   real;
-    bool            big;   /* few draws; long operands are periodic; --bench measures the case */
-    bool            timed; /* only for --bench: small cases are as good for comparing results */
+    enum cr_op_kind         kind;
+    int64_t                 N, H, W, C, K;
+    int                     window, stride, pad; /* pad of pad_shortcut: pad_c */
+    unsigned                flags;
+    struct cr_sparse_format format; /* with PATTERN: as in struct cr_sparsity_attr */
+    enum cr_dtype           real;
+    bool                    big;   /* few draws; long operands are periodic; --bench measures the case */
+    bool                    timed; /* only for --bench: small cases are as good for comparing results */
 };
 enum checkops_extent {
     CHECKOPS_WIDE, /* f32; a few small cases in f64, f16 and bf16 */

@@ -24,7 +24,7 @@ static int count_wanted(const struct checkops_runner *w, const struct checkops_u
     for (int i = 0; i < w->kernels; i++) {
         if (!wanted(w, i, unit)) continue;
         n++;
-        *has_fast = *has_fast || strncmp(w->kernel[i]->name, "ref.", 4) != 0;
+        *has_fast = *has_fast || !w->kernel[i]->reference;
     }
     return n;
 }

@@ -160,16 +160,18 @@ static void list_scale_bias_copies(struct checkops_list *out) {
 /* Filters with a sparsity pattern: each weight format that a device may have, with varying type except for the
  * f32-only formats. Kernels refuse formats of other kernels. */
 static void list_patterns(struct checkops_list *out) {
-    enum { FORMATS = 39, WGMMA_SP = CHECKOPS_FORMAT_WGMMA_SP_END - CHECKOPS_FORMAT_WGMMA_SP };
     static const unsigned ends[] = {0, CHECKOPS_BIAS | CHECKOPS_RELU, CHECKOPS_BIAS | CHECKOPS_ADD | CHECKOPS_RELU};
     static const enum cr_dtype types[] = {CR_F32, CR_F16, CR_BF16};
     const bool                 wide    = out->extent == CHECKOPS_WIDE; /* the CPU has one weight format and one type */
     for (size_t i = 0; i < CR_COUNT(convs); i++)
-        for (size_t format_index = 0; format_index < (wide ? 1 : FORMATS + WGMMA_SP); format_index++) {
-            struct checkops_case c =
-                case_of(&convs[i], CR_OP_conv, CHECKOPS_PATTERN | ends[(i + format_index / 2) % CR_COUNT(ends)]);
-            c.format = (int)(format_index < FORMATS ? format_index : CHECKOPS_FORMAT_WGMMA_SP + format_index - FORMATS);
-            c.real   = wide || format_index >= FORMATS ? CR_F32 : types[(i + format_index) % CR_COUNT(types)];
+        for (size_t f = 0, variant = i; f < (wide ? 1 : CR_SPARSE_FORMATS); f++) {
+            struct checkops_case c = case_of(&convs[i], CR_OP_conv, CHECKOPS_PATTERN);
+            c.format               = cr_sparse_format_at((int)f);
+            if (c.format.kernel == CR_SPARSE_TWO_FOUR || c.format.kernel == CR_SPARSE_BLOCK) continue;
+            const bool f32_only = wide || c.format.kernel == CR_SPARSE_WGMMA_SP;
+            c.flags |= ends[(i + (variant - i) / 2) % CR_COUNT(ends)];
+            c.real = f32_only ? CR_F32 : types[variant % CR_COUNT(types)];
+            variant++;
             checkops_list_add(out, &c);
             c.kind  = CR_OP_sparse_filter;
             c.flags = CHECKOPS_PATTERN;
@@ -180,7 +182,6 @@ static void list_patterns(struct checkops_list *out) {
 /* 2:4: the weight formats for 2:4 filters only, in the types that have kernels, and two formats for any pattern.
  * Layers of ResNet-50 and small shapes: several tiles, several images. */
 static void list_two_of_four(struct checkops_list *out) {
-    enum { FOURS = 48 };
     static const struct shape layers[] = {{5, 14, 14, 128, 192, 3, 1, 1, true}, {9, 7, 7, 192, 128, 3, 1, 1, true},
                                           {3, 28, 28, 64, 128, 3, 2, 1, true},  {9, 14, 14, 64, 72, 3, 2, 1, true},
                                           {2, 11, 29, 80, 64, 3, 1, 1, true},   {2, 10, 6, 24, 8, 5, 3, 2, true}};
@@ -189,14 +190,14 @@ static void list_two_of_four(struct checkops_list *out) {
     const unsigned             two_four = CHECKOPS_PATTERN | CHECKOPS_TWO;
     if (out->extent == CHECKOPS_WIDE) return;
     for (size_t i = 0; i < CR_COUNT(convs) + CR_COUNT(layers); i++)
-        for (int format_index = 0; format_index < CHECKOPS_FORMAT_BLOCK_SPARSE;
-             format_index += format_index == 1 ? FOURS - 1 : 1) {
-            const struct shape  *shape = i < CR_COUNT(convs) ? &convs[i] : &layers[i - CR_COUNT(convs)];
-            struct checkops_case c =
-                case_of(shape, CR_OP_conv, two_four | ends[(i + (size_t)format_index) % CR_COUNT(ends)]);
-            c.format = format_index;
-            c.real   = types[(i + (size_t)format_index / 3) % CR_COUNT(types)];
-            if (c.C % 8 || c.K % 8) continue;
+        for (int f = 0; f < CR_SPARSE_FORMATS; f++) {
+            const struct cr_sparse_format format = cr_sparse_format_at(f);
+            const size_t                  number = (size_t)cr_sparse_format_number(format);
+            const struct shape           *shape  = i < CR_COUNT(convs) ? &convs[i] : &layers[i - CR_COUNT(convs)];
+            struct checkops_case c = case_of(shape, CR_OP_conv, two_four | ends[(i + number) % CR_COUNT(ends)]);
+            c.format               = format;
+            c.real                 = types[(i + number / 3) % CR_COUNT(types)];
+            if (c.C % 8 || c.K % 8 || (f > 1 && format.kernel != CR_SPARSE_TWO_FOUR)) continue;
             checkops_list_add(out, &c);
             c.kind  = CR_OP_sparse_filter;
             c.flags = CHECKOPS_PATTERN | CHECKOPS_TWO;
@@ -218,14 +219,15 @@ static const struct shape odd[] = {
 static void list_pattern_grads(struct checkops_list *out, struct table of, int every) {
     static const unsigned dgrads[] = {0, CHECKOPS_BN, CHECKOPS_ADD, CHECKOPS_BN | CHECKOPS_ADD},
                           wgrads[] = {0, CHECKOPS_ACCUMULATE};
-    const int layouts              = out->extent == CHECKOPS_WIDE ? 1 : 16;
+    /* Kernels refuse the formats after CR_SPARSE_DIRECT. */
+    const int layouts = out->extent == CHECKOPS_WIDE ? 1 : 1 + cr_sparse_tiles(CR_SPARSE_DIRECT) + 1;
     for (size_t i = 0; i < of.shapes; i++)
         for (int format_index = 0; format_index < layouts; format_index++) {
             const size_t turn = i + (size_t)format_index / 2;
             if (layouts > 1 && ((int)i + format_index) % every) continue;
             struct checkops_case c =
                 case_of(&of.shape[i], CR_OP_conv_dgrad, CHECKOPS_PATTERN | dgrads[turn % CR_COUNT(dgrads)]);
-            c.format = format_index;
+            c.format = cr_sparse_format_at(format_index);
             if (c.C % 8) c.flags &= ~(unsigned)CHECKOPS_BN;
             checkops_list_add(out, &c);
             c.kind  = CR_OP_conv_wgrad;
@@ -236,16 +238,16 @@ static void list_pattern_grads(struct checkops_list *out, struct table of, int e
 
 /* Block-sparse filters: formats of devices that have kernels for them, 16-bit types only. */
 static void list_blocks(struct checkops_list *out) {
-    enum { FORMATS = 13 };
+    const size_t               tiles  = (size_t)cr_sparse_tiles(CR_SPARSE_BLOCK);
     static const unsigned      ends[] = {0, CHECKOPS_BIAS | CHECKOPS_RELU, CHECKOPS_BIAS | CHECKOPS_ADD | CHECKOPS_RELU,
                                          CHECKOPS_ADD};
     static const enum cr_dtype types[] = {CR_F16, CR_BF16};
     for (size_t i = 0; i < CR_COUNT(blocked) && out->extent != CHECKOPS_WIDE; i++)
-        for (size_t format_index = 0; format_index < FORMATS; format_index++) {
+        for (size_t tile = 0; tile < tiles; tile++) {
             struct checkops_case c =
-                case_of(&blocked[i], CR_OP_conv, CHECKOPS_PATTERN | ends[(i + format_index / 2) % CR_COUNT(ends)]);
-            c.format = CHECKOPS_FORMAT_BLOCK_SPARSE + (int)format_index;
-            c.real   = types[(i + format_index) % CR_COUNT(types)];
+                case_of(&blocked[i], CR_OP_conv, CHECKOPS_PATTERN | ends[(i + tile / 2) % CR_COUNT(ends)]);
+            c.format = (struct cr_sparse_format){CR_SPARSE_BLOCK, (int)tile};
+            c.real   = types[(i + tile) % CR_COUNT(types)];
             checkops_list_add(out, &c);
             c.kind  = CR_OP_sparse_filter;
             c.flags = CHECKOPS_PATTERN;

@@ -10,8 +10,7 @@ const struct cr_kernel *const *checkops_reference_kernels;
 
 cr_status checkops_reference(struct cr_device *device, const struct cr_call *call) {
     for (const struct cr_kernel *const *kernel = checkops_reference_kernels; *kernel; kernel++)
-        if ((*kernel)->op == call->op->kind && strncmp((*kernel)->name, "ref.", 4) == 0)
-            return (*kernel)->launch(device, call);
+        if ((*kernel)->op == call->op->kind && (*kernel)->reference) return (*kernel)->launch(device, call);
     return CR_FAIL(CR_ERR_DEVICE, "no reference kernel");
 }
 

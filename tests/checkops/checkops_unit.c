@@ -43,7 +43,7 @@ static bool draw_nonzero(const struct checkops_case *c, const uint8_t *pattern, 
                          struct cr_rng *rng) {
     const int64_t k   = i / (c->window * c->window * c->C);
     const bool    two = c->flags & CHECKOPS_TWO;
-    if (c->format >= CHECKOPS_FORMAT_BLOCK_SPARSE) return is_block_nonzero(c, i);
+    if (c->format.kernel == CR_SPARSE_BLOCK) return is_block_nonzero(c, i);
     if (k == 1 && c->K > 2) return false;
     if (k != 0 && cr_rng_below(rng, 16) >= (uint64_t)(1 + k % 5 * (two ? 2 : 1))) return false;
     return !two || !is_full(pattern, first + i, i % c->C);
@@ -110,9 +110,10 @@ void checkops_unit_free(struct checkops_unit *unit) {
 }
 
 void checkops_unit_text(const struct checkops_unit *unit, char *text, size_t size) {
-    const struct checkops_case *c = &unit->c;
+    const struct checkops_case *c      = &unit->c;
+    const int                   format = cr_sparse_format_number(c->format);
     snprintf(text, size, "%s %s N=%lld H=%lld W=%lld C=%lld K=%lld window=%d stride=%d pad=%d flags=0x%x%s%.0d%s%.0d",
              cr_op_info(c->kind)->name, cr_dtype_name(c->real), (long long)c->N, (long long)c->H, (long long)c->W,
              (long long)c->C, (long long)c->K, c->window, c->stride, c->pad, c->flags, unit->op->algo ? " algo=" : "",
-             unit->op->algo, c->format ? " format=" : "", c->format);
+             unit->op->algo, format ? " format=" : "", format);
 }

@@ -4,6 +4,11 @@
 #include "autotune/cost_table.h"
 #include "compiler/compiler.h"
 #include "cuda/core/cuda_device.h"
+#include "cuda/sparse/block/block_sparse.h"
+#include "cuda/sparse/mma_sp/mma_sp.h"
+#include "cuda/sparse/sparse_launchers.h"
+#include "cuda/sparse/two_four/two_four.h"
+#include "cuda/sparse/wgmma_sp/wgmma_sp.h"
 #include "runtime/executor.h"
 #include "tests/harness/test_gpu.h"
 
@@ -11,22 +16,24 @@
 
 enum { NAME_ROOM = 32 };
 
-static const struct cr_kernel *const *const tables[] = {cr_cuda_direct_kernels, cr_cuda_mma_sp_kernels,
-                                                        cr_cuda_two_four_kernels, cr_cuda_block_sparse_kernels};
+static const struct cr_kernel *const *const tables[] = {
+    [CR_SPARSE_ROWS] = cr_cuda_direct_kernels,       [CR_SPARSE_DIRECT] = cr_cuda_direct_kernels,
+    [CR_SPARSE_MMA_SP] = cr_cuda_mma_sp_kernels,     [CR_SPARSE_TWO_FOUR] = cr_cuda_two_four_kernels,
+    [CR_SPARSE_WGMMA_SP] = cr_cuda_wgmma_sp_kernels, [CR_SPARSE_BLOCK] = cr_cuda_block_sparse_kernels};
 static const struct {
-    int         table, format;
-    const char *name;
-} names[] = {{0, 0, "sell"},
-             {0, 1, "direct 4x4/16"},
-             {0, 14, "direct 1x1/8"},
-             {1, 15, "mma_sp 1x4"},
-             {1, 38, "mma_sp 1x2/8"},
-             {2, CUDA_FORMAT_TWO_FOUR, "2:4 2x256"},
-             {2, CUDA_FORMAT_TWO_FOUR + 3, "2:4 1x128"},
-             {3, CUDA_FORMAT_BLOCK_SPARSE, "block_sparse 2x1x256 patch"},
-             {3, CUDA_FORMAT_BLOCK_SPARSE + 12, "block_sparse 1x1x64"}};
+    struct cr_sparse_format format;
+    const char             *name;
+} names[] = {{{CR_SPARSE_ROWS, 0}, "sell"},
+             {{CR_SPARSE_DIRECT, 0}, "direct 4x4/16"},
+             {{CR_SPARSE_DIRECT, 13}, "direct 1x1/8"},
+             {{CR_SPARSE_MMA_SP, 0}, "mma_sp 1x4"},
+             {{CR_SPARSE_MMA_SP, 23}, "mma_sp 1x2/8"},
+             {{CR_SPARSE_TWO_FOUR, 0}, "2:4 2x256"},
+             {{CR_SPARSE_TWO_FOUR, 3}, "2:4 1x128"},
+             {{CR_SPARSE_BLOCK, 0}, "block_sparse 2x1x256 patch"},
+             {{CR_SPARSE_BLOCK, 12}, "block_sparse 1x1x64"}};
 
-static void name_of(const struct cr_kernel *kernel, int format, char name[NAME_ROOM]) {
+static void name_of(const struct cr_kernel *kernel, struct cr_sparse_format format, char name[NAME_ROOM]) {
     struct cr_op   op           = cr_op_make(kernel->op, CR_NONE);
     struct cr_text out          = {0};
     op.attr.conv.pattern.format = format;
@@ -38,30 +45,32 @@ static void name_of(const struct cr_kernel *kernel, int format, char name[NAME_R
 /* Every kernel for sparsity patterns has format names, the same for convolutions and filters; all names of formats
  * differ. */
 static void formats_have_names(void) {
-    char seen[CR_FORMATS_MAX][NAME_ROOM], name[NAME_ROOM];
-    int  count = 0;
+    char seen[CR_SPARSE_FORMATS][NAME_ROOM], name[NAME_ROOM];
     for (size_t i = 0; i < CR_COUNT(names); i++)
-        for (const struct cr_kernel *const *kernel = tables[names[i].table]; *kernel; kernel++) {
+        for (const struct cr_kernel *const *kernel = tables[names[i].format.kernel]; *kernel; kernel++) {
             const bool sell = strcmp((*kernel)->name, "cuda.sparse_sell") == 0;
             REQUIRE((*kernel)->algo_name);
-            if (sell && names[i].format) continue;
+            if (sell && names[i].format.kernel != CR_SPARSE_ROWS) continue;
             name_of(*kernel, names[i].format, name);
             CHECK_STR(name, names[i].name);
         }
-    for (int format = 0; format < CUDA_FORMAT_BLOCK_SPARSE + 13; format++) {
-        const int table = format >= CUDA_FORMAT_BLOCK_SPARSE ? 3
-                          : format >= CUDA_FORMAT_TWO_FOUR   ? 2
-                          : format > 14                      ? 1
-                                                             : 0;
-        if ((format > 38 && format < CUDA_FORMAT_TWO_FOUR) ||
-            (format > CUDA_FORMAT_TWO_FOUR + 3 && format < CUDA_FORMAT_BLOCK_SPARSE))
-            continue;
-        name_of(tables[table][1], format, seen[count]);
-        for (int i = 0; i < count; i++) CHECK(strcmp(seen[i], seen[count]) != 0);
-        count++;
+    for (int i = 0; i < CR_SPARSE_FORMATS; i++) {
+        const struct cr_sparse_format format = cr_sparse_format_at(i);
+        name_of(tables[format.kernel][1], format, seen[i]);
+        if (format.kernel == CR_SPARSE_WGMMA_SP) continue; /* two blocks of 1 worker have the name of 2 workers */
+        for (int j = 0; j < i; j++) CHECK(strcmp(seen[j], seen[i]) != 0);
     }
     for (const struct cr_kernel *const *kernel = cr_cuda_direct_grad_kernels; *kernel; kernel++)
         CHECK((*kernel)->algo_name != NULL);
+}
+
+/* The table of formats has every tile config of every kernel. */
+static void all_tile_configs_are_formats(void) {
+    CHECK_INT(cr_sparse_tiles(CR_SPARSE_DIRECT), ck_sparse_conv_configs());
+    CHECK_INT(cr_sparse_tiles(CR_SPARSE_MMA_SP), ck_mma_sp_conv_configs());
+    CHECK_INT(cr_sparse_tiles(CR_SPARSE_TWO_FOUR), ck_two_four_configs());
+    CHECK_INT(cr_sparse_tiles(CR_SPARSE_WGMMA_SP), ck_wgmma_sp_configs());
+    CHECK_INT(cr_sparse_tiles(CR_SPARSE_BLOCK), ck_block_sparse_conv_configs());
 }
 
 /* ---- estimates ---- */
@@ -145,4 +154,4 @@ static void fastest_formats_are_not_pruned(void) {
     cr_device_close(device);
 }
 
-TESTS(CASE(formats_have_names), CASE(fastest_formats_are_not_pruned))
+TESTS(CASE(formats_have_names), CASE(all_tile_configs_are_formats), CASE(fastest_formats_are_not_pruned))

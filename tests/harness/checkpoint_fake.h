@@ -59,13 +59,13 @@ static inline void stderr_back(void) {
 enum { CONV, FC, BIAS, COUNT, MOMENTUM, SCALE, MASK, BLOBS, MODEL = 4 };
 
 static const struct cr_ckpt_tensor fake_tensors[BLOBS] = {
-    {"conv1.weight", CR_F32, 4, {4, 3, 2, 5}, true, CONV},
-    {"fc.weight", CR_F32, 2, {10, 6}, false, FC},
-    {"fc.bias", CR_F32, 1, {10}, false, BIAS},
-    {"bn1.num_batches_tracked", CR_I64, 0, {0}, false, COUNT},
-    {"momentum.conv1.weight", CR_F32, 4, {4, 3, 2, 5}, true, MOMENTUM},
-    {"loss_scale", CR_F32, 0, {0}, false, SCALE},
-    {"mask", CR_U8, 1, {7}, false, MASK},
+    {"conv1.weight", CR_F32, 4, {4, 3, 2, 5}, true, {0, CONV}},
+    {"fc.weight", CR_F32, 2, {10, 6}, false, {0, FC}},
+    {"fc.bias", CR_F32, 1, {10}, false, {0, BIAS}},
+    {"bn1.num_batches_tracked", CR_I64, 0, {0}, false, {0, COUNT}},
+    {"momentum.conv1.weight", CR_F32, 4, {4, 3, 2, 5}, true, {0, MOMENTUM}},
+    {"loss_scale", CR_F32, 0, {0}, false, {0, SCALE}},
+    {"mask", CR_U8, 1, {7}, false, {0, MASK}},
 };
 
 struct fake {
@@ -113,18 +113,20 @@ static inline void fake_fill(struct fake *fake, int64_t step) {
             put_value(fake->blob[b], fake_tensors[b].dtype, place_of(&fake_tensors[b], i), value_of(b, step, i));
 }
 
-static inline cr_status fake_get(void *self, uint64_t address, uint64_t offset, void *host, size_t bytes) {
+static inline cr_status fake_get(void *self, struct cr_ckpt_address address, uint64_t offset, void *host,
+                                 size_t bytes) {
     struct fake *fake = self;
     if (++fake->calls == fake->fail_at) return CR_FAIL(CR_ERR_DEVICE, "the device is gone");
-    CR_ASSERT(address < BLOBS && offset + bytes <= sizeof fake->blob[0]);
-    memcpy(host, fake->blob[address] + offset, bytes);
+    CR_ASSERT(address.value < BLOBS && offset + bytes <= sizeof fake->blob[0]);
+    memcpy(host, fake->blob[address.value] + offset, bytes);
     return CR_OK;
 }
-static inline cr_status fake_put(void *self, uint64_t address, uint64_t offset, const void *host, size_t bytes) {
+static inline cr_status fake_put(void *self, struct cr_ckpt_address address, uint64_t offset, const void *host,
+                                 size_t bytes) {
     struct fake *fake = self;
     if (++fake->calls == fake->fail_at) return CR_FAIL(CR_ERR_DEVICE, "the device is gone");
-    CR_ASSERT(address < BLOBS && offset + bytes <= sizeof fake->blob[0]);
-    memcpy(fake->blob[address] + offset, host, bytes);
+    CR_ASSERT(address.value < BLOBS && offset + bytes <= sizeof fake->blob[0]);
+    memcpy(fake->blob[address.value] + offset, host, bytes);
     return CR_OK;
 }
 

@@ -14,12 +14,21 @@
 #define CR_EXECUTOR_POISON_H
 
 #include "compiler/schedule/streams.h"
+#include "core/rng.h"
 #include "runtime/executor_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- where fills stand ---- */
+
+/* A range of the pool whose tensor is dead from this point on. */
+struct cr_fill {
+    int    op;           /* op of the compute stream; program->ops: at the end, when all streams are done */
+    bool   after_launch; /* true: after the launch of the op, before its event. false: before the launch, after its
+                            waits */
+    size_t begin, end;   /* bytes of the pool */
+};
 
 struct fill_search {
     const struct cr_program   *p;
@@ -143,33 +152,105 @@ out:
     return status;
 }
 
-/* ---- poison and jitter ---- */
+/* ---- poison ---- */
+
+enum { CR_POISON_BYTE = 0xff }; /* NaN in every floating-point type */
+
+struct poisoner {
+    struct cr_exec *exec;
+    struct cr_fill *fill; /* [fills], in the order of ops */
+    int             fills;
+    unsigned char  *bytes; /* on a device without async: poison bytes, as many as the largest fill */
+};
+
+static inline cr_status poison_at(struct poisoner *p, int op, bool after_launch) {
+    struct cr_device *device = cr_exec_device(p->exec);
+    for (int i = 0; i < p->fills && p->fill[i].op <= op; i++) {
+        const struct cr_fill *f = &p->fill[i];
+        if (f->op != op || f->after_launch != after_launch) continue;
+        unsigned char *to    = (unsigned char *)p->exec->memory->region[CR_REGION_POOL] + f->begin;
+        const size_t   bytes = f->end - f->begin;
+        CR_TRY(cr_exec_async(p->exec)
+                   ? cr_exec_async(p->exec)->fill(device, CR_STREAM_COMPUTE, to, CR_POISON_BYTE, bytes)
+                   : device->backend->put(device, to, p->bytes, bytes));
+    }
+    return CR_OK;
+}
+static inline cr_status poison_before(void *context, int op) {
+    return poison_at(context, op, false);
+}
+static inline cr_status poison_after(void *context, int op) {
+    return poison_at(context, op, true);
+}
+static inline cr_status poison_end(void *context) {
+    struct poisoner *p = context;
+    return poison_at(p, p->exec->program->ops, false);
+}
+static inline void poison_close(void *context) {
+    struct poisoner *p = context;
+    cr_free(p->fill);
+    cr_free(p->bytes);
+    cr_free(p);
+}
+
+static inline cr_status poison_open(struct poisoner *p) {
+    size_t largest = 1;
+    CR_TRY(cr_fills_make(p->exec->program, &p->fill, &p->fills));
+    if (cr_exec_async(p->exec)) return CR_OK;
+    for (int i = 0; i < p->fills; i++) largest = CR_MAX(largest, p->fill[i].end - p->fill[i].begin);
+    CR_ALLOC(p->bytes, largest);
+    memset(p->bytes, CR_POISON_BYTE, largest);
+    return CR_OK;
+}
 
 /* From now on the bytes of each pool tensor are filled with NaN after its lifetime. If a result changes, an op has read
  * memory outside the lifetime of its tensor. On a device with async the compute stream does the fills, at points where
  * all other streams are known to have finished with the tensor (cr_fills_make). */
 static inline cr_status cr_exec_poison(struct cr_exec *exec) {
-    size_t largest = 1;
-    cr_free(exec->fill);
-    exec->fill = NULL;
-    CR_TRY(cr_exec_drop_graph(exec));
-    CR_TRY(cr_fills_make(exec->program, &exec->fill, &exec->fills));
-    if (cr_exec_async(exec)) return CR_OK;
-    for (int i = 0; i < exec->fills; i++) largest = CR_MAX(largest, exec->fill[i].end - exec->fill[i].begin);
-    cr_free(exec->poison);
-    CR_ALLOC(exec->poison, largest);
-    memset(exec->poison, CR_POISON_BYTE, largest);
-    return CR_OK;
+    struct poisoner *p;
+    CR_ALLOC(p, 1);
+    p->exec                = exec;
+    const cr_status status = poison_open(p);
+    if (status != CR_OK) {
+        poison_close(p);
+        return status;
+    }
+    return cr_exec_add_hook(
+        exec,
+        &(struct cr_launch_hook){
+            .before = poison_before, .after = poison_after, .end = poison_end, .close = poison_close, .context = p});
+}
+
+/* ---- jitter ---- */
+
+enum { DELAY_MAX_NS = 50 * 1000, DELAY_ONE_IN = 4, JITTER_GRAPH_RUNS = 8 };
+
+struct jitter {
+    struct cr_exec *exec;
+    struct cr_rng   rng;
+};
+
+static inline cr_status jitter_before(void *context, int op) {
+    struct jitter *j = context;
+    if (cr_rng_below(&j->rng, DELAY_ONE_IN)) return CR_OK;
+    return cr_exec_async(j->exec)->delay(cr_exec_device(j->exec), j->exec->program->op[op].stream,
+                                         (int64_t)cr_rng_below(&j->rng, DELAY_MAX_NS + 1));
+}
+static inline void jitter_close(void *context) {
+    cr_free(context);
 }
 
 /* From now on, on a device with async, a random quarter of the ops start up to 50 us late. If a result changes, a wait
  * between streams is missing. The delays are part of the captured graph; every few runs the graph is captured again
  * with other delays. */
 static inline cr_status cr_exec_jitter(struct cr_exec *exec, uint64_t seed) {
+    struct jitter *j;
     if (!cr_exec_async(exec)) return CR_OK;
-    exec->jitter     = true;
-    exec->jitter_rng = cr_rng_make(seed, CR_RNG_TEST, 0, 0);
-    return cr_exec_drop_graph(exec);
+    CR_ALLOC(j, 1);
+    *j = (struct jitter){.exec = exec, .rng = cr_rng_make(seed, CR_RNG_TEST, 0, 0)};
+    return cr_exec_add_hook(
+        exec, &(struct cr_launch_hook){
+                  .before = jitter_before, .close = jitter_close, .context = j, .recapture_runs = JITTER_GRAPH_RUNS});
 }
 
 #endif

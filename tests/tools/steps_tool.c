@@ -150,7 +150,7 @@ struct divided {
     double            divisor;
 };
 
-static cr_status divided_get(void *self, uint64_t address, uint64_t offset, void *host, size_t bytes) {
+static cr_status divided_get(void *self, struct cr_ckpt_address address, uint64_t offset, void *host, size_t bytes) {
     const struct divided *d = self;
     float                *v = host;
     CR_TRY(d->io.get(d->io.self, address, offset, host, bytes));
@@ -211,9 +211,9 @@ static cr_status save_grads(struct tool *t, const char *path, double scale) {
     CR_TRY_OUT(cr_state_model_list(store, &arena, &list));
     for (int i = 0; i < list.count; i++) {
         struct cr_ckpt_tensor tensor = list.tensor[i];
-        if (tensor.address < value || tensor.address >= end)
+        if (tensor.address.kind != CR_STATE_IN_STORE || tensor.address.value < value || tensor.address.value >= end)
             continue; /* running statistics and counters have no gradient */
-        tensor.address += grad - value;
+        tensor.address.value += grad - value;
         list.tensor[count++] = tensor;
     }
     list.count = count;

@@ -22,21 +22,6 @@ static bool supports(const struct cr_device *device, const struct cr_op *op, con
     return w->dtype == x->dtype && y->dtype == x->dtype && ck_cifar_conv_supports(&v);
 }
 
-/* Returns whether one of the last two launches before this op's may write the filter; the kernels read filters while
- * those launches still run. The function checks two ops, because one of them may launch nothing. */
-static bool is_new(const struct cr_program *p, const struct cr_op *op, const struct cr_tensor *w) {
-    enum { LOOK_BACK = 2 };
-    const uintptr_t at = (uintptr_t)op; /* an op that is measured alone is not part of the program */
-    if (at < (uintptr_t)p->op + LOOK_BACK * sizeof *op || at >= (uintptr_t)(p->op + p->ops)) return true;
-    for (const struct cr_op *before = op - LOOK_BACK; before < op; before++)
-        for (int s = 0; s < CR_OP_OUT_MAX; s++) {
-            const struct cr_tensor *t = cuda_out(p, before, s);
-            if (t && t->region == w->region && t->offset < w->offset + w->bytes && w->offset < t->offset + t->bytes)
-                return true;
-        }
-    return false;
-}
-
 /* ---- forward ---- */
 
 #define IN(slot) cuda_in(p, op, CR_IN_conv_##slot)
@@ -95,7 +80,7 @@ static cr_status conv_launch(struct cr_device *device, const struct cr_call *cal
                                        .y          = call->out[CR_OUT_conv_y],
                                        .sums       = call->out[CR_OUT_conv_sums],
                                        .finish     = conv_finish(call),
-                                       .w_new      = is_new(p, op, IN(w))};
+                                       .w_new      = !op->attr.conv.early_filter};
     CUDA_TRY(ck_cifar_conv(&args, call->workspace, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
     return CR_OK;
 }
@@ -165,7 +150,7 @@ static cr_status grad_launch(struct cr_device *device, const struct cr_call *cal
                                                            .coeffs     = call->out[CR_OUT_conv_grad_grad_coeffs],
                                                            .count      = op->attr.conv.bn.count,
                                                            .accumulate = op->attr.conv.bn.accumulate},
-                                            .w_new      = is_new(p, op, IN(w))};
+                                            .w_new      = !op->attr.conv.early_filter};
     CUDA_TRY(
         ck_cifar_conv_grad(&args, call->workspace, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
     return CR_OK;

@@ -1,7 +1,7 @@
 /* cuda/conv/cudnn/cudnn_conv.c: keys of ops, slices of large batches, and the device's cache of plans; see
  * cuda/conv/cudnn/cudnn_conv.h. */
 #include "cuda/conv/cudnn/cudnn_conv.h"
-
+#include "cuda/conv/cudnn/refused_engines.h"
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/libraries.h"
 
@@ -180,33 +180,11 @@ static size_t bytes_of(const struct cudnn_conv_key *k, int operand) {
     return (size_t)(d[0] * d[1] * d[2] * d[3]) * (k->type == CUDNN_DATA_FLOAT ? 4 : 2);
 }
 
-/* cuDNN 9's forward engine for few channels. In f16 it writes 0 where a sum is below -65504 (a kernel must write -inf),
- * which would hide an overflow; found by checkops on an H200. Plain convolutions and convolutions with a bias number
- * their engines separately. Behind a ReLU, 0 is correct. Fused sums, prologues and gradients have kernels that write
- * -inf. */
-enum { LOSES_MINUS_INFINITY = 47, LOSES_MINUS_INFINITY_WITH_BIAS = 32 };
-
-/* Filter gradient engines that do not report their numerical behaviour, found by checkops on an H200: one in f32 has a
- * relative error of 1e-5 of the sum and more, like Winograd; two in bf16 add parts that they have rounded to bf16. */
-enum { WGRAD_WINOGRAD = 17, WGRAD_HALF_PARTS = 47, WGRAD_HALF_PARTS_OF_POINTS = 62 };
-
-static void refuse_engines(const struct cudnn_conv_key *k, int64_t refused[CR_CUDNN_REFUSED]) {
-    refused[0] = refused[1] = -1;
-    if (k->kind == CR_CUDNN_WGRAD && k->type == CUDNN_DATA_FLOAT) refused[0] = WGRAD_WINOGRAD;
-    if (k->kind == CR_CUDNN_WGRAD && k->type == CUDNN_DATA_BFLOAT16)
-        refused[0] = WGRAD_HALF_PARTS, refused[1] = WGRAD_HALF_PARTS_OF_POINTS;
-    if (k->kind != CR_CUDNN_FORWARD || k->type != CUDNN_DATA_HALF || k->uses & CR_CUDNN_RELU) return;
-    if (k->uses & CR_CUDNN_BIAS)
-        refused[0] = LOSES_MINUS_INFINITY_WITH_BIAS;
-    else if (!k->uses)
-        refused[0] = LOSES_MINUS_INFINITY;
-}
-
 /* Workspace limit: enough for a second copy of every operand, in another layout or with padded channels, which some
  * engines need. */
 static struct cudnn_rules rules_of(const struct cudnn_conv_key *k) {
     struct cudnn_rules r = {.workspace_bytes = (size_t)256 << 20};
-    refuse_engines(k, r.refused_engine);
+    cr_cudnn_refused_engines(k, cudnnGetVersion(), r.refused_engine);
     r.refused_notes = 1u << CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC | 1u << CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS |
                       1u << CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION | 1u << CUDNN_NUMERICAL_NOTE_FFT |
                       1u << CUDNN_NUMERICAL_NOTE_WINOGRAD | 1u << CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_4x4 |

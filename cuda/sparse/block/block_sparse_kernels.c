@@ -1,7 +1,7 @@
 /* cuda/sparse/block/block_sparse_kernels.c: kernels of block-sparse convolutions on the tensor cores of compute
  * capability 9.0, in FP16 and BF16.
  *
- * Weight format CUDA_FORMAT_BLOCK_SPARSE + i is tile config i of cuda/sparse/block/block_sparse.h. A filter with any
+ * Tile i of weight format CR_SPARSE_BLOCK is tile config i of cuda/sparse/block/block_sparse.h. A filter with any
  * sparsity pattern has these formats as long as whole blocks of it are zero. prepare() makes the lists of blocks and
  * copies them to the device. The input `packed` has the packed blocks, which sparse_filter makes. */
 #include "cuda/sparse/block/block_sparse.h"
@@ -23,7 +23,7 @@ struct prepared {
 
 static bool plan_of(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
                     struct ck_conv *conv, struct ck_block_sparse_plan *plan) {
-    const int config = op->attr.conv.pattern.format - CUDA_FORMAT_BLOCK_SPARSE;
+    const int config = cuda_sparse_tile(op, CR_SPARSE_BLOCK);
     *conv            = cuda_sparse_conv_shape(p, op);
     return config >= 0 && cuda_sparse_can_plan(device, p) && cuda_of(device)->cc == 90 &&
            ck_block_sparse_conv_plan(conv, config, cuda_of(device)->multiprocessors, plan);
@@ -78,7 +78,7 @@ int64_t cr_cuda_block_sparse_elems(struct cr_device *device, const struct cr_pro
 
 static void algo_name(const struct cr_op *op, struct cr_text *out) {
     int tile[4];
-    ck_block_sparse_conv_tile(op->attr.conv.pattern.format - CUDA_FORMAT_BLOCK_SPARSE, tile);
+    ck_block_sparse_conv_tile(cuda_sparse_format(op).tile, tile);
     cr_text_add(out, "block_sparse %dx%dx%d%s", tile[0], tile[1], tile[2], tile[3] ? " patch" : "");
 }
 

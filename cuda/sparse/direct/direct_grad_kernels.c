@@ -144,7 +144,7 @@ static cr_status encode_phases(const struct cr_device *device, const struct cr_p
     for (int i = 0; i < s->phases; i++) {
         struct phase *f = &s->phase[i];
         CR_TRY_OUT(cr_cuda_filter_transposed(cached, &f->transposition, &transposed));
-        CR_TRY_OUT(cr_cuda_sparse_order(transposed, &f->conv, &f->plan, op->attr.conv.pattern.format, &filter[i]));
+        CR_TRY_OUT(cr_cuda_sparse_order(transposed, &f->conv, &f->plan, cuda_sparse_format(op).kernel, &filter[i]));
     }
     CR_TRY_OUT(upload_phases(s, filter));
 out:
@@ -203,7 +203,7 @@ static cr_status dgrad_launch(struct cr_device *device, const struct cr_call *ca
                                             .add     = add,
                                             .y       = call->out[CR_OUT_conv_dgrad_dx],
                                             .scatter = f->scatter};
-        if (call->op->attr.conv.pattern.format == FORMAT_SELL)
+        if (cuda_sparse_format(call->op).kernel == CR_SPARSE_ROWS)
             CUDA_TRY(ck_sell_conv(&args, stream));
         else
             CUDA_TRY(ck_sparse_conv(&args, &f->plan, stream));
@@ -258,7 +258,7 @@ static cr_status wgrad_prepare(struct cr_device *device, const struct cr_program
     CR_ASSERT(plan_wgrad(device, op, &s->conv, &s->plan)); /* the accepts function has checked this */
     CR_TRY_OUT(cr_cuda_filter_of(device, p, op, &s->conv, &cached));
     CR_TRY_OUT(cr_cuda_filter_csr(cached, &sparse));
-    CR_TRY_OUT(cr_cuda_sparse_order(sparse, &s->conv, &s->plan, op->attr.conv.pattern.format, &filter));
+    CR_TRY_OUT(cr_cuda_sparse_order(sparse, &s->conv, &s->plan, cuda_sparse_format(op).kernel, &filter));
     CR_TRY_OUT(cr_cuda_linear_upload(&filter, true, true, &s->filter));
     *prepared        = s;
     *workspace_bytes = ck_sparse_wgrad_workspace(&s->plan, CR_MAX(s->filter.entries, 1));

@@ -1,12 +1,7 @@
 /* cuda/sparse/direct/direct_kernels.c: kernels of sparse convolutions without tensor cores.
  *
- * The weight format (attr.conv.pattern.format) selects a kernel and its tile config:
- *   - 0: ck_sell_conv
- *   - 1...: tile configs 1... of ck_sparse_conv
- *   - after those: the tile configs of cuda/sparse/mma_sp/mma_sp_kernels.c
- *   - CUDA_FORMAT_TWO_FOUR...: cuda/sparse/two_four/two_four_kernels.c
- *   - CUDA_FORMAT_WGMMA_SP...: cuda/sparse/wgmma_sp/wgmma_sp_kernels.c
- *   - CUDA_FORMAT_BLOCK_SPARSE...: cuda/sparse/block/block_sparse_kernels.c
+ * Weight format CR_SPARSE_ROWS is that of ck_sell_conv; tile i of CR_SPARSE_DIRECT is tile config i + 1 of
+ * ck_sparse_conv.
  *
  * prepare() makes the data that do not depend on the weights (offsets, row starts, the source of each value) and copies
  * them to the device. The input `packed` has the values alone, in the order of the format, which sparse_filter gathers.
@@ -23,16 +18,16 @@ struct prepared {
 
 /* ---- shapes and plans ---- */
 
-bool cr_cuda_sparse_plan(const struct cr_device *device, const struct ck_conv *conv, int64_t nnz, int format,
-                         bool wgrad, struct ck_sparse_plan *plan) {
+bool cr_cuda_sparse_plan(const struct cr_device *device, const struct ck_conv *conv, int64_t nnz,
+                         struct cr_sparse_format format, bool wgrad, struct ck_sparse_plan *plan) {
     int shared = 0;
     *plan      = (struct ck_sparse_plan){0};
-    if (format == FORMAT_SELL) return !wgrad && ck_sell_conv_supports(conv);
-    if (format > ck_sparse_conv_configs()) return false;
+    if (format.kernel == CR_SPARSE_ROWS) return !wgrad && ck_sell_conv_supports(conv);
+    if (format.kernel != CR_SPARSE_DIRECT) return false;
     if (cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerMultiprocessor, cuda_of(device)->index) !=
         cudaSuccess)
         return false;
-    return (wgrad ? ck_sparse_wgrad_plan : ck_sparse_conv_plan)(conv, nnz, format - FORMAT_DIRECT + 1,
+    return (wgrad ? ck_sparse_wgrad_plan : ck_sparse_conv_plan)(conv, nnz, format.tile + 1,
                                                                 cuda_of(device)->multiprocessors, shared, plan);
 }
 
@@ -55,9 +50,10 @@ static struct cr_linear_layout linear_layout_of(const struct ck_conv *conv, cons
 }
 
 cr_status cr_cuda_sparse_order(const struct cr_sparse *sparse, const struct ck_conv *conv,
-                               const struct ck_sparse_plan *plan, int format, struct cr_linear_filter *to) {
+                               const struct ck_sparse_plan *plan, enum cr_sparse_kernel kernel,
+                               struct cr_linear_filter *to) {
     const struct cr_linear_layout layout = linear_layout_of(conv, plan);
-    return format == FORMAT_SELL ? cr_sparse_sell(sparse, SELL_LANES, to) : cr_sparse_linearize(sparse, &layout, to);
+    return kernel == CR_SPARSE_ROWS ? cr_sparse_sell(sparse, SELL_LANES, to) : cr_sparse_linearize(sparse, &layout, to);
 }
 
 static cr_status csr_of(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
@@ -72,7 +68,7 @@ static cr_status count_entries(const struct cr_device *device, const struct cr_p
                                const struct ck_conv *conv, const struct ck_sparse_plan *plan, int64_t *entries) {
     const struct cr_sparse *csr;
     CR_TRY(csr_of(device, p, op, conv, &csr));
-    if (op->attr.conv.pattern.format != FORMAT_SELL) {
+    if (cuda_sparse_format(op).kernel != CR_SPARSE_ROWS) {
         const struct cr_linear_layout layout = linear_layout_of(conv, plan);
         return cr_sparse_linearize_count(csr, &layout, entries);
     }
@@ -90,10 +86,13 @@ int64_t cr_cuda_packed_elems(struct cr_device *device, const struct cr_program *
     const struct ck_conv  conv = cuda_sparse_conv_shape(p, op);
     struct ck_sparse_plan plan;
     int64_t               entries;
-    if (op->attr.conv.pattern.format >= CUDA_FORMAT_BLOCK_SPARSE) return cr_cuda_block_sparse_elems(device, p, op);
-    if (op->attr.conv.pattern.format >= CUDA_FORMAT_WGMMA_SP) return cr_cuda_wgmma_sp_elems(device, p, op);
-    if (op->attr.conv.pattern.format >= CUDA_FORMAT_TWO_FOUR) return cr_cuda_two_four_elems(device, p, op);
-    if (op->attr.conv.pattern.format > ck_sparse_conv_configs()) return cr_cuda_mma_sp_elems(device, p, op);
+    switch (cuda_sparse_format(op).kernel) {
+    case CR_SPARSE_MMA_SP: return cr_cuda_mma_sp_elems(device, p, op);
+    case CR_SPARSE_TWO_FOUR: return cr_cuda_two_four_elems(device, p, op);
+    case CR_SPARSE_WGMMA_SP: return cr_cuda_wgmma_sp_elems(device, p, op);
+    case CR_SPARSE_BLOCK: return cr_cuda_block_sparse_elems(device, p, op);
+    default: break;
+    }
     if (!cuda_sparse_can_plan(device, p) || !plan_of(device, &conv, &op->attr.conv.pattern, &plan)) return 0;
     if (count_entries(device, p, op, &conv, &plan, &entries) != CR_OK) {
         cr_error_clear(); /* without memory for the encoding the format is not available */
@@ -112,11 +111,12 @@ static double estimate(const struct cr_device *device, const struct cr_program *
 
 void cr_cuda_sparse_format_name(const struct cr_op *op, struct cr_text *out) {
     int tile[3];
-    ck_sparse_conv_tile(op->attr.conv.pattern.format, tile);
-    if (op->attr.conv.pattern.format == FORMAT_SELL)
+    if (cuda_sparse_format(op).kernel == CR_SPARSE_ROWS) {
         cr_text_add(out, "sell");
-    else
-        cr_text_add(out, "direct %dx%d/%d", tile[0], tile[1], tile[2]);
+        return;
+    }
+    ck_sparse_conv_tile(cuda_sparse_format(op).tile + 1, tile);
+    cr_text_add(out, "direct %dx%d/%d", tile[0], tile[1], tile[2]);
 }
 
 /* ---- device memory ---- */
@@ -138,7 +138,7 @@ static cr_status prepare(struct cr_device *device, const struct cr_program *p, c
     s->conv = cuda_sparse_conv_shape(p, op);
     CR_ASSERT(plan_of(device, &s->conv, &op->attr.conv.pattern, &s->plan)); /* the accepts function has checked this */
     CR_TRY_OUT(csr_of(device, p, op, &s->conv, &csr));
-    CR_TRY_OUT(cr_cuda_sparse_order(csr, &s->conv, &s->plan, op->attr.conv.pattern.format, &filter));
+    CR_TRY_OUT(cr_cuda_sparse_order(csr, &s->conv, &s->plan, cuda_sparse_format(op).kernel, &filter));
     CR_TRY_OUT(cr_cuda_linear_upload(&filter, gathers, convolves, &s->filter));
     *prepared        = s;
     *workspace_bytes = convolves && gathers ? (size_t)CR_MAX(filter.entries, 1) * sizeof(float) : 0;
@@ -166,10 +166,11 @@ static cr_status filter_launch(struct cr_device *device, const struct cr_call *c
 /* ---- convolutions ---- */
 
 static bool sell_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    return op->attr.conv.pattern.format == FORMAT_SELL && cuda_sparse_operands_fit(p, op) && has_format(device, p, op);
+    return cuda_sparse_format(op).kernel == CR_SPARSE_ROWS && cuda_sparse_operands_fit(p, op) &&
+           has_format(device, p, op);
 }
 static bool direct_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    return op->attr.conv.pattern.format >= FORMAT_DIRECT && cuda_sparse_operands_fit(p, op) &&
+    return cuda_sparse_format(op).kernel == CR_SPARSE_DIRECT && cuda_sparse_operands_fit(p, op) &&
            has_format(device, p, op);
 }
 
@@ -190,7 +191,7 @@ static cr_status conv_launch(struct cr_device *device, const struct cr_call *cal
                                   s->filter.from, s->filter.entries, call->workspace, stream));
         args.values = call->workspace;
     }
-    if (call->op->attr.conv.pattern.format == FORMAT_SELL)
+    if (cuda_sparse_format(call->op).kernel == CR_SPARSE_ROWS)
         CUDA_TRY(ck_sell_conv(&args, stream));
     else
         CUDA_TRY(ck_sparse_conv(&args, &s->plan, stream));

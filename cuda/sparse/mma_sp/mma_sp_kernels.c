@@ -1,7 +1,7 @@
 /* cuda/sparse/mma_sp/mma_sp_kernels.c: kernels of sparse convolutions on the sparse tensor cores with mma.sp.
  *
- * The weight formats (attr.conv.pattern.format) follow those of cuda/sparse/direct/direct_kernels.c, one per tile
- * config. The input `packed` has the fragments with weights, metadata and scales, as ck_mma_sp_fill writes them. */
+ * Tile i of weight format CR_SPARSE_MMA_SP is tile config i + 1 of cuda/sparse/mma_sp/mma_sp.h. The input `packed`
+ * has the fragments with weights, metadata and scales, as ck_mma_sp_fill writes them. */
 #include "cuda/sparse/mma_sp/mma_sp.h"
 #include "cuda/sparse/sparse_kernels.h"
 #include "sparsity/band_2_4.h"
@@ -20,9 +20,10 @@ struct prepared {
 
 static bool plan_of(const struct cr_device *device, const struct ck_conv *conv, const struct cr_sparsity_attr *a,
                     struct ck_mma_sp_plan *plan) {
-    const int config = a->format - ck_sparse_conv_configs(); /* config 0 of direct_conv is SELL */
+    const int config = a->format.tile + 1;
     int       shared = 0;
-    if (config < 1 || config > ck_mma_sp_conv_configs() || cuda_of(device)->cc < 80) return false;
+    if (a->format.kernel != CR_SPARSE_MMA_SP || config > ck_mma_sp_conv_configs() || cuda_of(device)->cc < 80)
+        return false;
     if (conv->type == CK_F32 && conv->R * conv->S * conv->C < MIN_TERMS) return false;
     if (cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerMultiprocessor, cuda_of(device)->index) !=
         cudaSuccess)
@@ -83,7 +84,7 @@ static double estimate(const struct cr_device *device, const struct cr_program *
 
 static void algo_name(const struct cr_op *op, struct cr_text *out) {
     int tile[3];
-    ck_mma_sp_conv_tile(op->attr.conv.pattern.format - ck_sparse_conv_configs(), tile);
+    ck_mma_sp_conv_tile(cuda_sparse_format(op).tile + 1, tile);
     cr_text_add(out, "mma_sp %dx%d", tile[0], tile[1]);
     if (tile[2] > 1) cr_text_add(out, "/%d", tile[2]);
 }

@@ -1,8 +1,8 @@
 /* cuda/sparse/two_four/two_four_kernels.c: kernels of convolutions with a 2:4 sparsity pattern on the sparse tensor
  * cores, in FP16 and BF16.
  *
- * Weight format CUDA_FORMAT_TWO_FOUR + i is tile config i + 1 of cuda/sparse/two_four/two_four.h. A filter with another
- * sparsity pattern has none of these formats. The input `packed` has the values, two per FP32 element, which
+ * Tile i of weight format CR_SPARSE_TWO_FOUR is tile config i + 1 of cuda/sparse/two_four/two_four.h. A filter with
+ * another sparsity pattern has none of these formats. The input `packed` has the values, two per FP32 element, which
  * sparse_filter gathers. The metadata do not change; prepare() packs them once. */
 #include "cuda/sparse/sparse_kernels.h"
 #include "cuda/sparse/two_four/two_four.h"
@@ -33,7 +33,7 @@ static bool is_two_of_four(const struct cr_device *device, const struct cr_progr
 
 static bool plan_of(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
                     struct ck_conv *conv, struct ck_two_four_plan *plan) {
-    const int config = op->attr.conv.pattern.format - CUDA_FORMAT_TWO_FOUR + 1;
+    const int config = cuda_sparse_tile(op, CR_SPARSE_TWO_FOUR) + 1;
     *conv            = cuda_sparse_conv_shape(p, op);
     return config >= 1 && config <= ck_two_four_configs() && cuda_sparse_can_plan(device, p) &&
            ck_two_four_make_plan(conv, config, cuda_of(device)->cc, cuda_of(device)->multiprocessors, plan) &&
@@ -56,7 +56,7 @@ static double estimate(const struct cr_device *device, const struct cr_program *
 
 static void algo_name(const struct cr_op *op, struct cr_text *out) {
     int tile[2];
-    ck_two_four_tile(op->attr.conv.pattern.format - CUDA_FORMAT_TWO_FOUR + 1, tile);
+    ck_two_four_tile(cuda_sparse_format(op).tile + 1, tile);
     cr_text_add(out, "2:4 %dx%d", tile[0], tile[1]);
 }
 

@@ -1,9 +1,9 @@
 /* cuda/sparse/wgmma_sp/wgmma_sp_kernels.c: kernels of FP32 sparse convolutions on the sparse tensor cores of compute
  * capability 9.0.
  *
- * Weight format CUDA_FORMAT_WGMMA_SP + i is tile config i + 1 of cuda/sparse/wgmma_sp/wgmma_sp.h. The input `packed`
- * has the values and scales, as ck_wgmma_sp_fill writes them. prepare() packs the words that control the kernel once;
- * they are not part of `packed`, whose contents are arbitrary during autotuning. */
+ * Tile i of weight format CR_SPARSE_WGMMA_SP is tile config i + 1 of cuda/sparse/wgmma_sp/wgmma_sp.h. The input
+ * `packed` has the values and scales, as ck_wgmma_sp_fill writes them. prepare() packs the words that control the
+ * kernel once; they are not part of `packed`, whose contents are arbitrary during autotuning. */
 #include "cuda/sparse/sparse_kernels.h"
 #include "cuda/sparse/wgmma_sp/wgmma_sp.h"
 
@@ -21,7 +21,7 @@ struct prepared {
 static bool plan_of(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
                     struct ck_wgmma_sp_plan *plan) {
     const struct ck_conv conv   = cuda_sparse_conv_shape(p, op);
-    const int            config = op->attr.conv.pattern.format - CUDA_FORMAT_WGMMA_SP + 1;
+    const int            config = cuda_sparse_tile(op, CR_SPARSE_WGMMA_SP) + 1;
     return config >= 1 && config <= ck_wgmma_sp_configs() && cuda_sparse_can_plan(device, p) &&
            conv.R * conv.S * conv.C >= MIN_TERMS &&
            ck_wgmma_sp_make_plan(&conv, op->attr.conv.pattern.nnz, config, cuda_of(device)->cc,
@@ -56,7 +56,7 @@ static double estimate(const struct cr_device *device, const struct cr_program *
 
 static void algo_name(const struct cr_op *op, struct cr_text *out) {
     int tile[4];
-    ck_wgmma_sp_tile(op->attr.conv.pattern.format - CUDA_FORMAT_WGMMA_SP + 1, tile);
+    ck_wgmma_sp_tile(cuda_sparse_format(op).tile + 1, tile);
     cr_text_add(out, "wgmma_sp %dx%d%s", tile[0] * tile[2], tile[1], tile[3] > 1 ? " pairs" : "");
 }
 

@@ -208,7 +208,7 @@ static cr_status time_layer(struct cr_sparse_bench *b, enum cr_sparse_bench_math
     const int64_t nonzeros = cost.op.attr.conv.pattern.nnz;
     l->pruned              = 1 - cost.density;
     l->sparse_s            = cost.formats ? cost.sparse_s : 0;
-    l->format              = cost.op.attr.conv.pattern.format;
+    l->format              = cr_sparse_format_number(cost.op.attr.conv.pattern.format);
     name_format(s, &cost, l);
     l->memory_s = memory_seconds(s, &dense, (double)nonzeros);
     describe(&s->program, &dense, l);
@@ -243,8 +243,7 @@ static bool is_same_work(const struct cr_program *p, int i, int k) {
     if (memcmp(t[a->in[CR_IN_conv_w]].dim, t[b->in[CR_IN_conv_w]].dim, sizeof t->dim) != 0 ||
         a->attr.conv.stride != b->attr.conv.stride)
         return false;
-    const int pa = cr_param_store_find_offset(p->store, t[a->in[CR_IN_conv_w]].offset),
-              pb = cr_param_store_find_offset(p->store, t[b->in[CR_IN_conv_w]].offset);
+    const int pa = t[a->in[CR_IN_conv_w]].param, pb = t[b->in[CR_IN_conv_w]].param;
     return count_nonzeros(p->store, pa) == count_nonzeros(p->store, pb);
 }
 

@@ -39,7 +39,7 @@ static cr_status check_one(struct cr_session *s, struct cr_device *cpu, struct c
 }
 
 static cr_status set_loss_scale(struct cr_session *s) {
-    const int state = s->trains ? cr_tensor_find(&s->train[0], "buffer.state") : CR_NONE;
+    const int state = s->trains ? cr_tensor_store_find(&s->train[0], CR_BUFFER_STATE, CR_NONE) : CR_NONE;
     double    value[CR_STATE_COUNT];
     if (s->model.real != CR_F16 || state < 0) return CR_OK;
     CR_TRY(cr_exec_get(s->train_exec[0], state, value));

@@ -62,22 +62,11 @@ static int writer_of(const struct cr_program *p, int tensor) {
     return CR_NONE;
 }
 
-/* The trainable parameter of a STORE tensor, by its offset in the value buffer or in the 16-bit copy; CR_NONE: no
- * trainable parameter. */
+/* The trainable parameter of a STORE tensor; CR_NONE: no trainable parameter. */
 static int trainable_param(const struct cr_program *p, int tensor) {
-    const struct cr_tensor *t = &p->tensor[tensor];
-    if (t->region != CR_REGION_STORE) return CR_NONE;
-    const bool half = p->store->half != CR_F32 && t->offset >= cr_param_store_buffer_offset(p->store, CR_BUFFER_HALF);
-    const enum cr_param_buffer buffer        = half ? CR_BUFFER_HALF : CR_BUFFER_VALUE;
-    const size_t               buffer_offset = cr_param_store_buffer_offset(p->store, buffer),
-                 size                        = cr_dtype_bytes(cr_param_store_buffer_dtype(p->store, buffer));
-    for (int i = 0; i < p->store->params; i++) {
-        const struct cr_param *param = &p->store->param[i];
-        if (!cr_param_is_running(param->role) && !param->frozen &&
-            buffer_offset + (size_t)param->offset * size == t->offset)
-            return i;
-    }
-    return CR_NONE;
+    const int param = p->tensor[tensor].param;
+    if (param < 0 || cr_param_is_running(p->store->param[param].role)) return CR_NONE;
+    return p->store->param[param].frozen ? CR_NONE : param;
 }
 
 static int gradient_slice(struct backward *b, int value_tensor) {

@@ -37,9 +37,8 @@ static cr_status seconds_of(const struct folder *f, const struct cr_op *op, doub
 
 /* The f32 filter in the value buffer, also when `w` is its 16-bit copy. CR_NONE: not a parameter. */
 static int trained_filter(struct cr_program *p, int w) {
-    const struct cr_tensor *t = &p->tensor[w];
-    const int param = t->region == CR_REGION_STORE ? cr_param_store_find_offset(p->store, t->offset) : CR_NONE;
-    return param == CR_NONE ? CR_NONE : cr_tensor_store(p, CR_BUFFER_VALUE, param);
+    const int param = p->tensor[w].param;
+    return param < 0 ? CR_NONE : cr_tensor_store(p, CR_BUFFER_VALUE, param);
 }
 
 /* ---- conv -> bn_apply ---- */

@@ -35,7 +35,7 @@ static int64_t count_nonzeros(const struct cr_param_store *store, const struct c
 static int param_of(const struct cr_program *p, int w) {
     for (int i = 0; i < p->ops; i++)
         if (p->op[i].kind == CR_OP_fold_bn && p->op[i].out[CR_OUT_fold_bn_y] == w) w = p->op[i].in[CR_IN_fold_bn_w];
-    return p->tensor[w].region == CR_REGION_STORE ? cr_param_store_find_offset(p->store, p->tensor[w].offset) : CR_NONE;
+    return p->tensor[w].param;
 }
 
 /* The filter of a convolution, or its gradient; CR_NONE: the op cannot get a pattern. */
@@ -99,19 +99,19 @@ static int64_t packed_elems_of(const struct cr_program *p, const struct cr_op *o
 
 /* A weight format and its estimate. */
 struct trial {
-    int    format;
-    double estimate; /* 0 when unknown */
+    struct cr_sparse_format format;
+    double                  estimate; /* 0 when unknown */
 };
 
 /* All weight formats by increasing estimate, unknown estimates first. A fast format that is measured early prunes
  * slower ones. Formats with equal estimates stay in numerical order. */
 static void sort_trials(const struct cr_program *p, const struct cr_cost_model *cost_model, struct cr_op op,
-                        struct trial trial[CR_FORMATS_MAX]) {
-    for (int format = 0; format < CR_FORMATS_MAX; format++) {
-        op.attr.conv.pattern.format = format;
+                        struct trial trial[CR_SPARSE_FORMATS]) {
+    for (int i = 0; i < CR_SPARSE_FORMATS; i++) {
+        op.attr.conv.pattern.format = cr_sparse_format_at(i);
         const double       estimate = cost_model->estimate ? cost_model->estimate(cost_model->self, p, &op) : 0;
-        const struct trial t        = {.format = format, .estimate = estimate};
-        int                at       = format;
+        const struct trial t        = {.format = op.attr.conv.pattern.format, .estimate = estimate};
+        int                at       = i;
         for (; at > 0 && trial[at - 1].estimate > t.estimate; at--) trial[at] = trial[at - 1];
         trial[at] = t;
     }
@@ -119,17 +119,17 @@ static void sort_trials(const struct cr_program *p, const struct cr_cost_model *
 
 /* Returns whether this format is better than the best so far. For equal times the format with the lower number wins, so
  * the result does not depend on the order of the trials. */
-static bool is_better(double seconds, int format, const struct cr_sparse_cost *c) {
-    const int best_format = c->op.attr.conv.pattern.format;
-    return !c->formats || seconds < c->sparse_s || (seconds <= c->sparse_s && format < best_format);
+static bool is_better(double seconds, struct cr_sparse_format format, const struct cr_sparse_cost *c) {
+    const int number = cr_sparse_format_number(format), best = cr_sparse_format_number(c->op.attr.conv.pattern.format);
+    return !c->formats || seconds < c->sparse_s || (seconds <= c->sparse_s && number < best);
 }
 
 static cr_status measure_formats(struct cr_program *p, const struct cr_cost_model *cost_model,
                                  struct cr_sparse_cost *c) {
-    struct trial trial[CR_FORMATS_MAX];
+    struct trial trial[CR_SPARSE_FORMATS];
     struct cr_op op = c->op;
     sort_trials(p, cost_model, op, trial);
-    for (int i = 0; i < CR_FORMATS_MAX; i++) {
+    for (int i = 0; i < CR_SPARSE_FORMATS; i++) {
         const double best_s = c->formats && c->sparse_s < c->dense_s ? c->sparse_s : c->dense_s;
         double       seconds;
         op.attr.conv.pattern.format = trial[i].format;
@@ -256,8 +256,8 @@ static cr_status estimate_one(struct cr_program *p, const struct cr_cost_model *
     if (!has_pattern || c.density > CR_SPARSE_DENSITY_MAX) return CR_OK;
     CR_TRY(cost_model->cost(cost_model->self, p, &dense, &best));
     gain->dense_s += best;
-    for (int format = 0; format < CR_FORMATS_MAX; format++) {
-        c.op.attr.conv.pattern.format = format;
+    for (int i = 0; i < CR_SPARSE_FORMATS; i++) {
+        c.op.attr.conv.pattern.format = cr_sparse_format_at(i);
         const double estimate         = cost_model->estimate(cost_model->self, p, &c.op);
         if (estimate > 0 && estimate < best) best = estimate;
     }

@@ -10,8 +10,8 @@ static void print_format(const struct cr_program *p, const struct cr_cost_model 
                          const struct cr_sparse_cost *c, struct cr_text *out) {
     struct cr_text name = {0};
     if (cost_model->algo_name) cost_model->algo_name(cost_model->self, p, &c->op, &name);
-    cr_text_add(out, "format %d%s%s, best of %d", c->op.attr.conv.pattern.format, name.data ? ", " : "",
-                name.data ? name.data : "", c->formats);
+    cr_text_add(out, "format %d%s%s, best of %d", cr_sparse_format_number(c->op.attr.conv.pattern.format),
+                name.data ? ", " : "", name.data ? name.data : "", c->formats);
     if (c->pruned) cr_text_add(out, "; %d %s", c->pruned, prune_reason(c));
     cr_text_free(&name);
 }
@@ -57,7 +57,8 @@ static cr_status add_json(const struct cr_program *p, const struct cr_cost_model
     else
         cr_text_add(out, ", \"sparse_us\": null");
     if (c->formats)
-        cr_text_add(out, ", \"format\": %d, \"format_name\": ", c->op.attr.conv.pattern.format);
+        cr_text_add(out,
+                    ", \"format\": %d, \"format_name\": ", cr_sparse_format_number(c->op.attr.conv.pattern.format));
     else
         cr_text_add(out, ", \"format\": null, \"format_name\": ");
     if (c->formats && cost_model->algo_name) cost_model->algo_name(cost_model->self, p, &c->op, &name);

@@ -47,6 +47,7 @@ static cr_status add_tensors(struct rewrite *r) {
         if (r->s->prefetch_at[k] == CR_NONE) continue;
         r->prefetched[k] = add_tensor(r->p, t, "'", CR_REGION_POOL);
         if (r->p->failed) break;
+        r->p->tensor[r->prefetched[k]].copy_of = cr_tensor_origin(r->p, t);
         snprintf(name, sizeof name, "%s.event", r->p->tensor[t].name);
         r->event[k] = cr_tensor_add(r->p, name, CR_U8, CR_REGION_POOL, 1, 1, 1, 1);
     }

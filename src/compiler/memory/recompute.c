@@ -244,16 +244,20 @@ static cr_status consider(const struct recompute *f, int tensor, int peak, struc
 
 /* ---- the rewrite ---- */
 
-static int copy_tensor(struct cr_program *p, int tensor, const char *suffix) {
+/* Adds a copy of the tensor; no op reads the copy if it is not `wanted`. */
+static int copy_tensor(struct cr_program *p, int tensor, bool wanted) {
     char                   name[300];
-    const struct cr_tensor t    = p->tensor[tensor];
-    int                    used = snprintf(name, sizeof name, "%s%s", t.name, suffix);
+    const struct cr_tensor t     = p->tensor[tensor];
+    int                    used  = snprintf(name, sizeof name, "%s%s", t.name, wanted ? "'" : "'unused");
+    const int              first = wanted ? cr_tensor_origin(p, tensor) : cr_tensor_find(p, name);
     while (cr_tensor_find(p, name) != CR_NONE &&
            used < (int)sizeof name - 1) { /* the tensor has been recomputed before */
         name[used++] = '\'';
         name[used]   = 0;
     }
-    return cr_tensor_add(p, name, t.dtype, CR_REGION_POOL, t.dim[0], t.dim[1], t.dim[2], t.dim[3]);
+    const int copy = cr_tensor_add(p, name, t.dtype, CR_REGION_POOL, t.dim[0], t.dim[1], t.dim[2], t.dim[3]);
+    if (!p->failed) p->tensor[copy].copy_of = first;
+    return copy;
 }
 
 static cr_status insert_op(struct cr_program *p, int at, const struct cr_op *op) {
@@ -277,10 +281,10 @@ static cr_status recompute_tensor(struct recompute *f, const struct candidate *c
     for (int s = 0; s < cr_op_info(again.kind)->outs; s++) {
         if (again.out[s] < 0) continue;
         const bool wanted = again.out[s] == c->tensor;
-        again.out[s]      = copy_tensor(p, again.out[s], wanted ? "'" : "'unused");
+        again.out[s]      = copy_tensor(p, again.out[s], wanted);
         if (wanted) fresh = again.out[s];
     }
-    if (again.workspace >= 0) again.workspace = copy_tensor(p, again.workspace, "'");
+    if (again.workspace >= 0) again.workspace = copy_tensor(p, again.workspace, true);
     if (p->failed) return CR_NO_MEMORY(sizeof *p->tensor);
     for (int i = c->late; i < p->ops; i++)
         for (int s = 0; s < cr_op_info(p->op[i].kind)->ins; s++)

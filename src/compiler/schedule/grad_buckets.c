@@ -29,11 +29,9 @@ static bool shares_bytes(const struct cr_program *p, int tensor, size_t begin, s
 
 /* Returns whether the program reads gradients. Micro-batches before the last only accumulate them. */
 static bool uses_gradients(const struct cr_program *p) {
-    const size_t begin = cr_param_store_buffer_offset(p->store, CR_BUFFER_GRAD),
-                 end   = begin + cr_param_store_buffer_bytes(p->store, CR_BUFFER_GRAD);
     for (int i = 0; i < p->ops; i++)
         for (int s = 0; s < cr_op_info(p->op[i].kind)->ins; s++)
-            if (shares_bytes(p, p->op[i].in[s], begin, end)) return true;
+            if (p->op[i].in[s] >= 0 && p->tensor[p->op[i].in[s]].buffer == CR_BUFFER_GRAD) return true;
     return false;
 }
 
@@ -99,6 +97,8 @@ static cr_status insert_all_reduce(struct cut *c, const struct cr_cost_model *co
         cr_tensor_add(p, name, p->store->real, CR_REGION_STORE, 1, 1, 1, (int64_t)((b->end - b->begin) / size));
     if (p->failed) return CR_NO_MEMORY(sizeof *p->tensor);
     p->tensor[tensor].offset    = b->begin;
+    p->tensor[tensor].buffer    = CR_BUFFER_GRAD;
+    p->tensor[tensor].param     = CR_SEVERAL;
     struct cr_op op             = cr_op_make(CR_OP_all_reduce, p->op[b->writer].layer);
     op.in[CR_IN_all_reduce_x]   = tensor;
     op.out[CR_OUT_all_reduce_y] = tensor;

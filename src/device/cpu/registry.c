@@ -7,8 +7,9 @@ static void ref_release(void *prepared) {
 
 /* One ref kernel for each op of graph/ops.def. It sums in FP64 and rounds outputs once, so its math is F64. */
 #define OP(kind, what)                                                                                                 \
-    static const struct cr_kernel ref_##kind = {CR_KERNEL("ref." #kind, kind, CR_MATH_F64), .prepare = cr_ref_prepare, \
-                                                .release = ref_release, .launch = cr_ref_##kind};
+    static const struct cr_kernel ref_##kind = {CR_KERNEL("ref." #kind, kind, CR_MATH_F64), .reference = true,         \
+                                                .prepare = cr_ref_prepare, .release = ref_release,                     \
+                                                .launch = cr_ref_##kind};
 #include "graph/ops.def"
 
 const struct cr_kernel *const cr_cpu_ref_kernels[] = {

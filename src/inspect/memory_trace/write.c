@@ -64,16 +64,6 @@ static void write_all_persistent(const struct writer *w, const struct cr_program
     }
 }
 
-/* Returns the buffer of the parameter store that contains a tensor: the last one whose offset is not larger. */
-static enum cr_param_buffer buffer_of(const struct cr_program *p, int t) {
-    enum cr_param_buffer found = CR_BUFFER_VALUE;
-    for (int k = 0; k < CR_BUFFERS; k++)
-        if (cr_param_store_buffer_bytes(p->store, (enum cr_param_buffer)k) &&
-            cr_param_store_buffer_offset(p->store, (enum cr_param_buffer)k) <= p->tensor[t].offset)
-            found = (enum cr_param_buffer)k;
-    return found;
-}
-
 /* ---- one program ---- */
 
 static void find_spans(struct writer *w) {
@@ -111,7 +101,7 @@ static void write_use(const struct writer *w, int64_t time, const char *event, i
     char id[32];
     switch (w->p->tensor[t].region) {
     case CR_REGION_POOL: write_event(w, time, event, w->p->tensor[cr_alias_root(w->p, t)].name, SIZE_MAX); return;
-    case CR_REGION_STORE: buffer_id(buffer_of(w->p, t), id); break;
+    case CR_REGION_STORE: buffer_id((enum cr_param_buffer)w->p->tensor[t].buffer, id); break;
     case CR_REGION_HOST: return; /* the log describes device memory only */
     default: region_id(w->p->tensor[t].region, id); break;
     }

@@ -10,17 +10,18 @@ struct plain {
     size_t         largest;
 };
 
-static cr_status plain_get(void *self, uint64_t address, uint64_t offset, void *host, size_t bytes) {
+static cr_status plain_get(void *self, struct cr_ckpt_address address, uint64_t offset, void *host, size_t bytes) {
     struct plain *plain = self;
-    CR_ASSERT(address == 77 && offset == plain->next && offset + bytes <= plain->size);
+    CR_ASSERT(address.kind == 3 && address.value == 77 && offset == plain->next && offset + bytes <= plain->size);
     plain->next    = offset + bytes;
     plain->largest = CR_MAX(plain->largest, bytes);
     memcpy(host, plain->bytes + offset, bytes);
     return CR_OK;
 }
-static cr_status plain_put(void *self, uint64_t address, uint64_t offset, const void *host, size_t bytes) {
+static cr_status plain_put(void *self, struct cr_ckpt_address address, uint64_t offset, const void *host,
+                           size_t bytes) {
     struct plain *plain = self;
-    CR_ASSERT(address == 77 && offset == plain->next && offset + bytes <= plain->size);
+    CR_ASSERT(address.kind == 3 && address.value == 77 && offset == plain->next && offset + bytes <= plain->size);
     plain->next    = offset + bytes;
     plain->largest = CR_MAX(plain->largest, bytes);
     memcpy(plain->bytes + offset, host, bytes);
@@ -33,7 +34,7 @@ static void large_case(struct cr_ckpt_tensor tensor) {
     int64_t            elems = elems_of(&tensor);
     struct cr_ckpt_io  io    = {&plain, plain_get, plain_put};
     tensor.name              = "t";
-    tensor.address           = 77;
+    tensor.address           = (struct cr_ckpt_address){3, 77};
     plain.size               = (uint64_t)elems * 4;
     plain.bytes              = cr_alloc(plain.size, 1);
     unsigned char *copy      = cr_alloc(plain.size, 1);
@@ -76,7 +77,7 @@ static void larger_than_the_buffers(void) {
 static void permutes_any_type(void) {
     static const enum cr_dtype types[] = {CR_U8, CR_F16, CR_BF16, CR_I64, CR_F64};
     for (size_t t = 0; t < CR_COUNT(types); t++) {
-        struct cr_ckpt_tensor tensor = {"t", types[t], 4, {2, 3, 2, 5}, true, 77};
+        struct cr_ckpt_tensor tensor = {"t", types[t], 4, {2, 3, 2, 5}, true, {3, 77}};
         size_t                size   = cr_dtype_bytes(types[t]);
         unsigned char         store[480], want[480], before[480];
         struct plain          plain = {.bytes = store, .size = 60 * size};

@@ -18,34 +18,38 @@ static bool is_sparse(const struct cr_op *op) {
     return op->attr.conv.pattern.nnz > 0;
 }
 
+static int number_of(const struct cr_op *op) {
+    return cr_sparse_format_number(op->attr.conv.pattern.format);
+}
+
 static int64_t packed_elems(void *self, const struct cr_program *p, const struct cr_op *op) {
     const struct artificial *t = self;
     (void)p;
-    const int format = op->attr.conv.pattern.format;
+    const int format = number_of(op);
     return format < FORMATS && t->takes[format] > 0 ? 100 + format : 0;
 }
 static double estimate(void *self, const struct cr_program *p, const struct cr_op *op) {
     const struct artificial *t = self;
     (void)p;
-    return op->attr.conv.pattern.format < FORMATS ? 1e-6 * t->estimate[op->attr.conv.pattern.format] : 0;
+    return number_of(op) < FORMATS ? 1e-6 * t->estimate[number_of(op)] : 0;
 }
 static void algo_name(void *self, const struct cr_program *p, const struct cr_op *op, struct cr_text *out) {
     (void)self, (void)p;
-    cr_text_add(out, "cut %c", 'a' + op->attr.conv.pattern.format);
+    cr_text_add(out, "cut %c", 'a' + number_of(op));
 }
 /* Writes the current tensor of nonzeros: that of the chosen format, not of the last one tried. */
 static cr_status explain(void *self, const struct cr_program *p, const struct cr_op *op, struct cr_selection *out) {
     const struct artificial *t = self;
     *out = is_sparse(op) ? (struct cr_selection){"kept", (int)p->tensor[op->in[CR_IN_conv_packed]].dim[3],
-                                                 1e-6 * t->takes[op->attr.conv.pattern.format], "file"}
+                                                 1e-6 * t->takes[number_of(op)], "file"}
                          : (struct cr_selection){"plain", 0, 1e-6 * t->dense, "measured"};
     return CR_OK;
 }
 static cr_status cost(void *self, const struct cr_program *p, const struct cr_op *op, double *seconds) {
     struct artificial *t = self;
     (void)p;
-    if (is_sparse(op)) t->measured[t->measurements++] = op->attr.conv.pattern.format;
-    *seconds = 1e-6 * (is_sparse(op) ? t->takes[op->attr.conv.pattern.format] : t->dense);
+    if (is_sparse(op)) t->measured[t->measurements++] = number_of(op);
+    *seconds = 1e-6 * (is_sparse(op) ? t->takes[number_of(op)] : t->dense);
     return CR_OK;
 }
 
@@ -84,7 +88,7 @@ static int run(struct artificial *t, bool has_estimates, struct cr_text *report)
     int taken = CR_NONE;
     for (int i = 0; i < p.ops; i++)
         if (p.op[i].kind == CR_OP_conv && is_sparse(&p.op[i])) {
-            taken = p.op[i].attr.conv.pattern.format;
+            taken = number_of(&p.op[i]);
             CHECK_INT(p.tensor[p.op[i].in[CR_IN_conv_packed]].dim[3], 100 + taken);
         }
     cr_program_free(&p);

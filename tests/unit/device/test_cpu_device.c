@@ -32,7 +32,8 @@ static void kernels_of_the_full_device(void) {
     bool                           ref_seen[CR_OP_COUNT] = {false};
     for (int i = 0; kernels[i]; i++) {
         CHECK(!ref_seen[kernels[i]->op]); /* reference kernels are the last of each op kind */
-        ref_seen[kernels[i]->op] = strncmp(kernels[i]->name, "ref.", 4) == 0;
+        ref_seen[kernels[i]->op] = kernels[i]->reference;
+        CHECK(kernels[i]->reference == (strncmp(kernels[i]->name, "ref.", 4) == 0));
         CHECK(!kernels[i]->prepare == !kernels[i]->release);
         for (int k = 0; k < i; k++) CHECK(strcmp(kernels[i]->name, kernels[k]->name) != 0);
     }

@@ -261,6 +261,32 @@ static void hoisted_ops_run_once_and_are_not_captured(void) {
     bound_close(&b);
 }
 
+/* A hook with recapture_runs: the graph is captured again before every second run, and once when a hook is added. */
+static void hooks_are_captured_again(void) {
+    static struct cr_kernel     counted[512];
+    const struct cr_launch_hook plain = {0}, changing = {.recapture_runs = 2};
+    struct cr_step_block        step = {0};
+    struct bound                b;
+    struct cr_exec             *exec;
+    REQUIRE_OK(bound_open(&b, false));
+    for (int i = 0; b.kernels[i]; i++) {
+        counted[i]        = *b.kernels[i];
+        counted[i].launch = launch_counts;
+        b.kernels[i]      = &counted[i];
+    }
+    memset(launched, 0, sizeof launched);
+    REQUIRE_OK(cr_exec_open(&b.program, &b.memory, &exec));
+    for (int run = 0; run < 7; run++) {
+        const bool captured = run == 0 || run == 2 || run == 4 || run == 6;
+        if (run == 2) REQUIRE_OK(cr_exec_add_hook(exec, &plain));
+        if (run == 3) REQUIRE_OK(cr_exec_add_hook(exec, &changing));
+        REQUIRE_OK(cr_exec_run(exec, &step));
+        check_launches(&b.program, 0, captured || run == 3, captured || run == 3);
+    }
+    cr_exec_close(exec);
+    bound_close(&b);
+}
+
 /* Ring buffer included. */
 static void memory_survives_failing_allocations(void) {
     struct bound     b;
@@ -359,5 +385,6 @@ static void larger_images_wait_for_the_end_of_the_previous_run(void) {
 
 TESTS(CASE(first_error_survives_closing_a_faulty_device), CASE(closing_a_faulty_device_reports_no_error),
       CASE(failed_capture_reports_the_cause), CASE(opening_survives_failing_allocations),
-      CASE(hoisted_ops_run_once_and_are_not_captured), CASE(memory_survives_failing_allocations),
-      CASE(larger_images_wait_for_the_end_of_the_previous_run), CASE(large_batches_are_copied_completely))
+      CASE(hoisted_ops_run_once_and_are_not_captured), CASE(hooks_are_captured_again),
+      CASE(memory_survives_failing_allocations), CASE(larger_images_wait_for_the_end_of_the_previous_run),
+      CASE(large_batches_are_copied_completely))

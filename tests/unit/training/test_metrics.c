@@ -33,8 +33,8 @@ static char *log_of(double progress_s, bool quiet, int *logged) {
         usleep(2000);
         cr_report_step(report, step, &result);
     }
-    cr_report_event(report, "save", "\"step\":40", "saved");
-    cr_report_event(report, "eval", "\"step\":40", "evaluated");
+    cr_report_event(report, CR_EVENT_SAVE, "\"step\":40", "saved");
+    cr_report_event(report, CR_EVENT_EVAL, "\"step\":40", "evaluated");
     cr_report_close(report);
     cr_log_quiet(false);
     fflush(stderr);

@@ -89,9 +89,8 @@ static double trust_ratio(const struct update *u, const struct cr_param *q, int 
 /* Updates all parameters within the tensors, which are whole buffers or slices of them. */
 static void update_params(struct cr_device *device, const struct cr_call *call, const struct update *u) {
     const struct cr_param_store *store = call->program->store;
-    const struct cr_tensor      *t     = &call->program->tensor[call->op->in[CR_IN_sgd_value]];
-    const int64_t                first =
-        (int64_t)((t->offset - cr_param_store_buffer_offset(store, CR_BUFFER_VALUE)) / cr_dtype_bytes(t->dtype));
+    const int                    param = call->program->tensor[call->op->in[CR_IN_sgd_value]].param;
+    const int64_t                first = param < 0 ? 0 : store->param[param].offset;
     for (int k = 0; k < store->params; k++) {
         const struct cr_param *q = &store->param[k];
         if (q->frozen || cr_param_is_running(q->role)) continue;

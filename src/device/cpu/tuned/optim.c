@@ -306,8 +306,7 @@ static bool norm_accepts(const struct cr_device *device, const struct cr_program
 static bool buffer_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
     const struct cr_tensor *value = &p->tensor[op->in[CR_IN_sgd_value]];
-    return value->dtype == CR_F32 && p->store && p->store->real == CR_F32 &&
-           value->offset == cr_param_store_buffer_offset(p->store, CR_BUFFER_VALUE) &&
+    return value->dtype == CR_F32 && p->store && p->store->real == CR_F32 && value->buffer == CR_BUFFER_VALUE &&
            cr_tensor_elems(value) == p->store->value_elems && p->tensor[op->out[0]].dtype == CR_F32;
 }
 

@@ -21,7 +21,7 @@ static void release(void *prepared) {
 
 static bool is_supported(const struct cr_program *p, const struct cr_op *op) {
     return cr_all_f32(p, op->in, CR_OP_IN_MAX) && cr_all_f32(p, op->out, CR_OP_OUT_MAX) && p->store->pattern &&
-           op->attr.conv.pattern.format == 0;
+           op->attr.conv.pattern.format.kernel == CR_SPARSE_ROWS;
 }
 
 static cr_status read_pattern(const struct cr_program *p, const struct cr_op *op, int filter,

@@ -41,12 +41,14 @@ static bool accepts(const struct cr_device *device, const struct cr_program *p, 
     const unsigned known = 1u << CR_IN_conv_x | 1u << CR_IN_conv_w | 1u << CR_IN_conv_bias | 1u << CR_IN_conv_add |
                            1u << CR_IN_conv_packed;
     return cr_op_uses_only(op, known, 1u << CR_OUT_conv_y) && cr_all_f32(p, op->in, CR_OP_IN_MAX) &&
-           cr_all_f32(p, op->out, CR_OP_OUT_MAX) && p->store->pattern && op->attr.conv.pattern.format == 0;
+           cr_all_f32(p, op->out, CR_OP_OUT_MAX) && p->store->pattern &&
+           op->attr.conv.pattern.format.kernel == CR_SPARSE_ROWS;
 }
 
 static bool filter_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
-    return cr_all_f32(p, op->in, CR_INS_sparse_filter) && p->store->pattern && op->attr.conv.pattern.format == 0;
+    return cr_all_f32(p, op->in, CR_INS_sparse_filter) && p->store->pattern &&
+           op->attr.conv.pattern.format.kernel == CR_SPARSE_ROWS;
 }
 
 int64_t cr_cpu_packed_elems(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {

@@ -1,0 +1,131 @@
+#!/usr/bin/env bash
+# test_two_hosts.sh: two ranks on two hosts with addresses of their own (network namespaces): the losses are those of one host, also on a slow
+# cable that loses packets; a run resumes there; every fault ends both ranks within the deadlines, with one message each.
+#   CRESNET_SANITIZE  when set, times are not checked
+. "$(dirname "$0")/../harness/support.sh"
+. "$source_dir/tests/harness/two_hosts.sh"
+hosts_open || { skip "two hosts: needs root, ip, python3, unshare and /dev/net/tun"; sum_up 77; }
+unset RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT
+{ tiny_model; cat; } >net.ini <<'INI'
+[data]
+kind = synthetic
+image_size = 16
+train_images = 400
+val_images = 40
+workers = 1
+
+[train]
+batch = 4
+epochs = 100000
+eval_every = 0
+save_every = 1000000
+log_every = 1
+device = cpu
+threads = 1
+
+[ranks]
+timeout = 2
+meet = 3
+INI
+losses() { grep '"event":"train"' "$1/log.jsonl" | sed 's/.*"step":\([0-9]*\).*"loss":\([^,]*\),.*/\1 \2/'; }
+now() { date +%s%N; }
+# both OPTIONS...: a run on both hosts; its exit codes are in code0 and code1
+both() {
+    start b 1 "$@"; local pid1=$pid
+    start a 0 "$@"; local pid0=$pid
+    wait "$pid0"; code0=$?
+    wait "$pid1"; code1=$?
+}
+# begin: the same without an end; returns when the log has steps
+begin() {
+    rm -rf run-*
+    start b 1; pid1=$pid
+    start a 0; pid0=$pid
+    local i
+    for i in $(seq 100); do [ "$(grep -c '"event":"train"' run-0/log.jsonl 2>/dev/null)" -ge 3 ] 2>/dev/null && return; sleep 0.1; done
+    fail "no step within 10 s: $(cat err-0 err-1)"
+}
+# ended NAME CODE0 CODE1 MOST_MS: both ranks end in time, with these exit codes
+ended() {
+    local since=$began
+    wait "$pid0" 2>/dev/null; code0=$?
+    wait "$pid1" 2>/dev/null; code1=$?
+    is "$1: exit codes" "$code0 $code1" "$2 $3"
+    local ms=$((($(now) - since) / 1000000))
+    if [ -z "${CRESNET_SANITIZE:-}" ] && [ $ms -gt "$4" ]; then fail "$1: $ms ms, at most $4"; else pass; fi
+    is "$1: processes left" "$(ip netns pids ${host_tag}a; ip netns pids ${host_tag}b)" ""
+}
+# says NAME RANK PART: that rank has printed one line, which has this text; an empty PART: it has printed nothing
+says() {
+    is "$1: lines of rank $2" "$(problems "err-$2" | wc -l)" "$([ -n "$3" ] && echo 1 || echo 0)"
+    has "$1: rank $2" "$(cat "err-$2")" "$3"
+}
+
+# ---- the losses of one host ----
+
+RANK='' "$bin" train net.ini -q --ranks 2 --steps 8 -o "$work/one" 2>err-one || fail "one host: $(cat err-one)"
+losses one >want
+is "one host: steps" "$(wc -l <want)" 8
+both --steps 8
+is "two hosts: exit codes" "$code0 $code1" "0 0"
+is "two hosts: messages" "$(problems err-0 err-1)" ""
+losses run-0 >got && cmp want got && pass || fail "two hosts: other losses"
+is "only rank 0 writes" "$(ls -d run-*)" run-0
+rm -rf run-0
+cable 'delay 0.02' && cable 'loss 0.02' || fail "the cable"
+both --steps 8
+is "a slow cable that loses packets: exit codes" "$code0 $code1" "0 0"
+losses run-0 >got && cmp want got && pass || fail "a slow cable: other losses"
+cable 'delay 0' && cable 'loss 0' || fail "the cable"
+
+# ---- resume: rank 0 reads the checkpoint and sends it ----
+
+rm -rf run-0
+both --steps 4
+is "first half: exit codes" "$code0 $code1" "0 0"
+both --steps 8 --resume auto
+is "second half: exit codes" "$code0 $code1" "0 0"
+losses run-0 >got && cmp want got && pass || fail "resumed: other losses"
+is "only rank 0 has a run folder" "$(ls -d run-*)" run-0 # the hosts share no disk
+
+# ---- faults ----
+
+lost="has sent no heartbeat for 2 s"
+begin; cable down; began=$(now)
+ended "the cable is cut" 1 1 6000
+says "the cable is cut" 0 "rank 1 of 2 on host-b"
+says "the cable is cut" 1 "rank 0 of 2 on host-a"
+has "the cable is cut" "$(cat err-0)" "$lost"
+cable up
+
+begin; cable 'loss 1'; began=$(now)
+ended "all packets are lost" 1 1 6000
+says "all packets are lost" 0 "$lost"
+cable 'loss 0'
+
+begin; cable down; ip netns pids ${host_tag}b | xargs kill -9; began=$(now)
+ended "a host vanishes" 1 137 6000
+says "a host vanishes" 0 "rank 1 of 2 on host-b"
+cable up
+
+begin; ip netns pids ${host_tag}b | xargs kill -9; began=$(now)
+ended "a rank is killed" 1 137 3000
+says "a rank is killed" 0 "rank 1 of 2 on host-b"
+
+begin; ip netns pids ${host_tag}b | xargs kill -INT; began=$(now)
+ended "Ctrl-C on the other host" 130 130 3000
+is "Ctrl-C on the other host: messages" "$(problems err-0 err-1)" ""
+holds "its checkpoint" test -f run-0/last/model.safetensors
+
+rm -rf run-0; began=$(now); start a 0; pid0=$pid pid1=$pid
+ended "the other host never starts" 1 1 6000
+says "the other host never starts" 0 "these did not connect to port 29500 of 10.77.0.1 within 3 s: 1"
+
+began=$(now); ADDRESS=10.77.0.9 start b 1; pid0=$pid pid1=$pid
+ended "a wrong address" 1 1 6000
+says "a wrong address" 1 "rank 0 does not respond on port 29500 of 10.77.0.9"
+
+began=$(now); start a 0; pid0=$pid; PORT=29600 start b 1; pid1=$pid
+ended "a wrong port" 1 1 6000
+says "a wrong port" 1 "rank 0 does not respond on port 29600 of 10.77.0.1"
+sum_up
