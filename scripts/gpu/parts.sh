@@ -13,6 +13,8 @@ row() {
 }
 # verdict CODE WHAT NUMBERS
 verdict() { if [ "$1" -eq 0 ]; then row PASS "$2" "$3"; else row FAIL "$2" "$3"; fi; }
+# test_verdict CODE WHAT NUMBERS: exit code 77 of a test program means that all its cases were skipped.
+test_verdict() { if [ "$1" -eq 77 ]; then row SKIP "$2" "$3"; else verdict "$@"; fi; }
 # pass_or_fail WHAT LINE: a row from a line that ends with PASS or FAIL.
 pass_or_fail() { case $2 in *PASS) row PASS "$1" "${2%: PASS}" ;; *) row FAIL "$1" "${2:-no result}" ;; esac; }
 # The value of a key in JSON lines on standard input.
@@ -55,10 +57,15 @@ part_build() {
 
 # ---- kernels and programs against the reference ----
 
+# kernels_of FILE PATTERN: the kernels in the lines of test_checkops that match, sorted: "ok cuda NAME ...", "skip cuda NAME needs ..."
+kernels_of() { grep -E "$2" "$1" | awk '{ print $3 }' | sort -u; }
+# kernels_only FILE PATTERN: those of them that no shard has run
+kernels_only() { comm -23 <(kernels_of "$1" "$2") <(kernels_of "$1" '^(ok|FAIL)') | tr '\n' ' '; }
+
 # Runs test_checkops in several processes, one per shard of the cases, so that all cores compute references. A kernel passes when no
-# shard reports a failure of it and at least one shard has run it.
+# shard reports a failure of it and at least one shard has run it. A kernel that needs several ranks is skipped.
 part_ops() {
-    local filter="${OPS:-}" shards=$(($(nproc) > 15 ? 8 : 1)) i bad good unreached cut
+    local filter="${OPS:-}" shards=$(($(nproc) > 15 ? 8 : 1)) i bad good unreached skipped cut
     gpu || filter=cpu.sgd
     rm -f "$WORK"/ops.*.txt
     for ((i = 0; i < shards; i++)); do
@@ -68,13 +75,15 @@ part_ops() {
     done
     wait
     cat "$WORK"/ops.*.txt >"$WORK/ops.txt"
-    bad=$(grep '^FAIL' "$WORK/ops.txt" | awk '{ print $3 }' | sort -u)
-    good=$(grep '^ok' "$WORK/ops.txt" | awk '{ print $3 }' | sort -u | wc -l)
-    unreached=$(comm -23 <(grep '^none' "$WORK/ops.txt" | awk '{ print $3 }' | sort -u) <(grep -E '^(ok|FAIL)' "$WORK/ops.txt" | awk '{ print $3 }' | sort -u) | tr '\n' ' ')
+    bad=$(kernels_of "$WORK/ops.txt" '^FAIL')
+    good=$(kernels_of "$WORK/ops.txt" '^ok' | wc -l)
+    unreached=$(kernels_only "$WORK/ops.txt" '^none')
+    skipped=$(kernels_only "$WORK/ops.txt" '^skip .* needs several ranks')
     cut=$(grep -c 'time limit reached' "$WORK/ops.txt")
     sort "$WORK/ops.txt" | grep '^     [a-z]' | awk '{ print $1 }' | uniq -c
     [ "$good" -gt 0 ] && [ -z "$bad" ] && [ -z "$unreached" ] && [ "$cut" -eq 0 ]
     verdict $? "checkops, every kernel" "$good kernels passed, $(sed -n 's/^[a-z]*: \([0-9]*\) cases.*/\1/p' "$WORK/ops.txt" | awk '{ n += $1 } END { print n + 0 }') cases in $shards shards, $cut incomplete; not reached: ${unreached:-none}; failed: $(echo $bad)"
+    [ -z "$skipped" ] || row SKIP "checkops, several ranks" "${skipped% }: needs several ranks"
 }
 
 part_tests() {
@@ -85,7 +94,7 @@ part_tests() {
         cat "$WORK/test.txt"
         sums=$(grep -E '^[0-9]+ passed' "$WORK/test.txt" | tail -n 1)
         grep -E '^FAIL|^    .*: ' "$WORK/test.txt" | head -4 | sed "s/^/$name: /"
-        verdict $code "$name" "${sums:-exit code $code}"
+        test_verdict $code "$name" "${sums:-exit code $code}"
     done
 }
 

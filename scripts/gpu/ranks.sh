@@ -94,7 +94,7 @@ part_ranktests() {
     timeout $((PART_LIMIT - 30)) "$BUILD/tests/test_cuda_ranks" 2>&1 | tee "$WORK/ranktests.txt"
     code=${PIPESTATUS[0]}
     sums=$(grep -E '^[0-9]+ passed' "$WORK/ranktests.txt" | tail -n 1)
-    verdict "$code" "test_cuda_ranks" "${sums:-exit code $code}; $(grep -E '^ {4}(two GPUs|rank 0)' "$WORK/ranktests.txt" | sed 's/^ *//' | tr '\n' ';')"
+    test_verdict "$code" "test_cuda_ranks" "${sums:-exit code $code}; $(grep -E '^ {4}(two GPUs|rank 0)' "$WORK/ranktests.txt" | sed 's/^ *//' | tr '\n' ';')"
     "$BUILD/tests/test_checkops" --device "$DEVICE" all_reduce
     verdict $? "checkops all_reduce" "one rank"
 }

@@ -41,12 +41,21 @@ static cr_status prepare_pixels(struct cresnet_model *m, const cresnet_image *im
     return cr_prepare_eval(&m->session.prepare_eval, &view, out);
 }
 
+static cr_status decode(struct cresnet_model *m, const void *bytes, size_t count, const char *name,
+                        struct cr_scratch *scratch, struct cr_image *view) {
+    const struct cr_stored stored = {.bytes = bytes, .count = count, .exif = m->config.data.exif};
+    struct cr_lazy_image   lazy;
+    if (count == 0) return CR_FAIL(CR_ERR_FORMAT, "%s: the file is empty", name); /* bytes may be NULL then */
+    CR_TRY(cr_lazy_image_open(&stored, name, scratch, &lazy));
+    return cr_lazy_image_whole(&lazy, scratch, view);
+}
+
 static cr_status prepare_encoded(struct cresnet_model *m, const cresnet_encoded *file, int index,
                                  struct cr_scratch *scratch, uint8_t *out) {
     struct cr_image view;
     char            name[32];
     snprintf(name, sizeof name, "image %d", index);
-    CR_TRY(cr_image_decode_view(file->bytes, file->count, name, scratch, &view));
+    CR_TRY(decode(m, file->bytes, file->count, name, scratch, &view));
     return cr_prepare_eval(&m->session.prepare_eval, &view, out);
 }
 
@@ -54,7 +63,7 @@ static cr_status prepare_file(struct cresnet_model *m, const char *path, struct 
     struct cr_image view;
     size_t          bytes;
     CR_TRY(cr_image_file_read(path, scratch, &bytes));
-    CR_TRY(cr_image_decode_view(scratch->file.bytes, bytes, path, scratch, &view));
+    CR_TRY(decode(m, scratch->file.bytes, bytes, path, scratch, &view));
     return cr_prepare_eval(&m->session.prepare_eval, &view, out);
 }
 

@@ -189,6 +189,7 @@ static cr_status config_load(struct loader *l, const char *path, const char *con
     if (!config->src) return CR_NO_MEMORY((size_t)cr_key_count * sizeof *config->src);
     CR_TRY(names_set(config, path));
     defaults_set(config);
+    if (config->stored) config->data.exif = false; /* 0.3.0 and older have no such key and ignore EXIF */
     if (path) CR_TRY(files_apply(l, config->path));
     for (int i = 0; i < n; i++) CR_TRY(override_apply(l, overrides[i]));
     cr_config_check(config, &l->complaints);

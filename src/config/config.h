@@ -86,7 +86,8 @@ bool cr_config_is_set(const struct cr_config *config, const char *dotted); /* fa
 
 /* Reads the configuration that a run or checkpoint folder holds, as cr_config_dump wrote it. Somebody else may have
  * made the folder, so the file is data: it may not include others, a pipe is refused, and errors name lines without
- * their text. Datasets that it names are read, but nothing is written outside of the folder: see cr_config_given. */
+ * their text. Datasets that it names are read, but nothing is written outside of the folder: see cr_config_given.
+ * The file has every key of the version that wrote it. A newer key keeps what that version did: data.exif is `no`. */
 CR_MUST cr_status cr_config_open_stored(struct cr_config *config, const char *path, const char *const *overrides,
                                         int n);
 /* True if the user gave the value of the key: on the command line, or in a file that the user named. */

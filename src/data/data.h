@@ -26,9 +26,10 @@ void cr_image_free(struct cr_image *image);
 
 enum { CR_IMAGE_SIDE_MAX = 32768, CR_IMAGE_PIXELS_MAX = 1 << 28 };
 
-/* Reads a PNG or JPEG file; the caller frees `out` with cr_image_free. CR_ERR_FORMAT: the file is no PNG or JPEG, is
+/* Reads a PNG or JPEG file and, if `exif` is true, applies its EXIF orientation; the caller frees `out` with
+ * cr_image_free. CR_ERR_FORMAT: the file is no PNG or JPEG, is
  * damaged, or exceeds the limits above. CR_ERR_IO, CR_ERR_MEMORY. */
-CR_MUST cr_status cr_image_read(const char *path, struct cr_image *out);
+CR_MUST cr_status cr_image_read(const char *path, bool exif, struct cr_image *out);
 /* Writes the pixels rgb [height][width][3] to a PNG file. CR_ERR_IO, CR_ERR_MEMORY. */
 CR_MUST cr_status cr_image_write_png(const char *path, const uint8_t *rgb, int width, int height);
 
@@ -94,6 +95,10 @@ CR_MUST cr_status cr_dataset_get(const struct cr_dataset *dataset, int64_t sampl
 void cr_dataset_describe(const struct cr_dataset *dataset, struct cr_text *out);
 /* 64-bit fingerprint of names, labels and sizes: a resumed run refuses another dataset. */
 uint64_t cr_dataset_fingerprint(const struct cr_dataset *dataset);
+/* Writes a hash of the contents to *out: up to 64 images, evenly spread over the split, of each its size and its first
+ * 64 KiB. Reads files in milliseconds. 0 where the images are a function of the configuration (shapes, synthetic).
+ * CR_ERR_MEMORY. */
+CR_MUST cr_status cr_dataset_contents(const struct cr_dataset *dataset, uint64_t *out);
 
 /* Writes the shapes dataset into `root`: ten classes of drawn figures as PNG files of 32x32 pixels, in train/ and
  * val/ by class. The files depend on nothing but the counts and are the same on every machine. Does nothing if the

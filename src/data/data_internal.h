@@ -23,7 +23,7 @@ struct cr_buffer {
 struct cr_jpeg;        /* data/image/jpeg.c: a decoder and the image whose header it has read */
 struct cr_jpeg_tables; /* data/image/jpeg_baseline.c: tables of its entropy decoder */
 struct cr_scratch {
-    struct cr_buffer file, pixels, tables, entropy, planes, copy;
+    struct cr_buffer file, pixels, oriented, tables, entropy, planes, copy;
     struct cr_jpeg  *jpeg; /* allocated at first use */
     struct cr_jpeg_tables
         *jpeg_tables; /* allocated at first use; of the last image, reused if the next image has the same tables */
@@ -50,12 +50,15 @@ struct cr_stored {
     const uint8_t  *bytes; /* encoded bytes; NULL: `pixels` has the image */
     size_t          count;
     bool            verified; /* was decoded to its end before: the part outside a crop may stay undecoded */
+    bool            exif;     /* apply the EXIF orientation of an encoded image */
     struct cr_image pixels;
 };
-/* An image whose size is known. image.rgb is NULL for a JPEG that scratch->jpeg has opened and not decoded yet. */
+/* An image whose size is known. image.rgb is NULL for a JPEG that scratch->jpeg has opened and not decoded yet; width
+ * and height are those of the upright image. */
 struct cr_lazy_image {
     struct cr_image image;
     bool            verified;
+    int             orientation; /* of a JPEG, still to be applied: 2 to 8; 0 or 1: none */
 };
 /* A decoded region of an image, at full size, a half, a quarter or an eighth. rgb is [height] rows of `stride`
  * bytes; (x, y, w, h) is the requested box, in pixels of the region. */
@@ -77,6 +80,16 @@ CR_MUST cr_status cr_lazy_image_whole(const struct cr_lazy_image *lazy, struct c
  * pixels are bitwise identical to those of the whole image. */
 CR_MUST cr_status cr_lazy_image_window(const struct cr_lazy_image *lazy, const int box[4], int min_side,
                                        struct cr_scratch *scratch, struct cr_window *out);
+
+/* data/image/exif.c: the orientation of a JPEG or PNG, 1 to 8 as EXIF defines it: how it becomes upright.
+ * 1 when there is none, or when the EXIF block is damaged. */
+int cr_exif_orientation(const void *bytes, size_t count);
+/* data/image/orient.c. cr_orient_transposes: is the width of the upright image the stored height? cr_orient_box: the
+ * box (x, y, width, height) of an upright image of width x height, as a box of the stored image. cr_orient_window:
+ * makes a window of the stored image upright; its pixels are then in scratch->pixels, without gaps. CR_ERR_MEMORY. */
+bool              cr_orient_transposes(int orientation);
+void              cr_orient_box(int orientation, int width, int height, const int box[4], int stored[4]);
+CR_MUST cr_status cr_orient_window(int orientation, struct cr_scratch *scratch, struct cr_window *window);
 
 /* JPEG: cr_jpeg_open reads the header, cr_jpeg_read decodes a part. At most one read follows each open. */
 CR_MUST cr_status cr_jpeg_open(const void *bytes, size_t count, const char *name, struct cr_scratch *scratch,
@@ -198,13 +211,16 @@ void cr_work_together(void *(*work)(void *), void *argument, int workers);
 
 /* ---- datasets ---- */
 
-enum { CR_SAMPLE_NAME_BYTES = PATH_MAX + 32 };
+enum { CR_SAMPLE_NAME_BYTES = PATH_MAX + 32, CR_DIGEST_BYTES = 64 << 10 };
 struct cr_dataset_ops {
     /* Returns the sample as it is stored, borrowed from the dataset or the scratch. */
     cr_status (*fetch)(const struct cr_dataset *dataset, int64_t sample, struct cr_scratch *scratch,
                        struct cr_stored *out, int32_t *label);
     void (*name)(const struct cr_dataset *dataset, int64_t sample, char *buf, size_t size);
     void (*close)(struct cr_dataset *dataset); /* frees state, which may be incomplete or NULL */
+    /* Hash of the size and the first bytes of a sample, whether or not it can be decoded; `head` is working memory of
+     * CR_DIGEST_BYTES. NULL: the images are a function of the configuration. */
+    uint64_t (*digest)(const struct cr_dataset *dataset, int64_t sample, uint8_t *head);
 };
 struct cr_dataset {
     const struct cr_dataset_ops *ops; /* NULL until the function of the format has set it */
@@ -213,6 +229,8 @@ struct cr_dataset {
     const char                 **class_names;  /* in the arena */
     int64_t                     *class_counts; /* in the arena; NULL when unknown */
     uint64_t                     fingerprint;
+    bool                         exif;      /* the value of cr_stored.exif */
+    bool                         generated; /* cresnet draws the images; their files depend on the version of zlib */
     struct cr_arena              arena;
     void                        *state;
 };
@@ -253,6 +271,8 @@ CR_MUST cr_status cr_path_format(char buf[PATH_MAX], const char *fmt, ...) CR_PR
 #define CR_HASH_START UINT64_C(0xcbf29ce484222325)
 uint64_t cr_hash_bytes(uint64_t hash, const void *bytes, size_t count);
 uint64_t cr_hash_mix(uint64_t hash);
+/* Hash of the size in bytes, the label and the first bytes of a sample. */
+uint64_t cr_hash_sample(uint64_t size, int32_t label, const void *head, size_t count);
 
 /* data/loader/shuffle.c: fills order[count] with the samples of an epoch in their order, a function of seed and
  * epoch. */

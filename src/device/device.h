@@ -316,7 +316,8 @@ const struct cr_gpu *cr_gpu_find(const char *name);
 void cr_gpu_names(struct cr_text *out);
 /* Opens a device that can be queried (kernels, accepts, workspace sizes) but cannot reserve memory or launch.
  * *kernels_queried becomes true when the answers come from the kernels that would run on the GPU. It becomes false when
- * this build or machine lacks something that they need; the device is then that of cr_gpu_open_from_list. */
+ * this build or machine lacks something that they need; the device is then that of cr_gpu_open_from_list. The process
+ * must not open a GPU, before or later: the GPUs of this machine are hidden, because cuDNN's answers depend on them. */
 CR_MUST cr_status cr_gpu_open_offline(const struct cr_gpu *gpu, const struct cr_device_options *options,
                                       struct cr_device **out, bool *kernels_queried);
 /* As cr_gpu_open_offline, but answers come from a built-in list of supported fusions, and workspace sizes are 0. It

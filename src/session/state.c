@@ -2,9 +2,6 @@
 #include "session/state.h"
 
 #include <errno.h>
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -12,23 +9,17 @@
 
 cr_status cr_state_save_named(struct cr_session *s, const struct cr_position *at, const char *run_dir,
                               const char *config_text, const char *const *class_names, int classes) {
-    struct cr_arena        arena = {0};
-    struct cr_state_list   model, optim, ema;
-    struct cr_state_sparse sparse = {0};
-    struct cr_ckpt_io      io     = cr_state_io(s);
-    cr_status              status = CR_OK;
-    char                   step[32], per_epoch[32], fingerprint[32], seed[32], ranks[32], *costs = NULL;
-    snprintf(step, sizeof step, "%" PRId64, at->step);
-    snprintf(per_epoch, sizeof per_epoch, "%" PRId64, at->steps_per_epoch);
-    snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, at->data_fingerprint);
-    snprintf(seed, sizeof seed, "%" PRId64, s->config->train.seed);
-    snprintf(ranks, sizeof ranks, "%" PRId64, CR_MAX(at->ranks, 1));
-    const struct cr_st_meta state_meta[] = {
-        {"cresnet_state", "1"}, {"step", step},  {"steps_per_epoch", per_epoch}, {"data_fingerprint", fingerprint},
-        {"seed", seed},         {"ranks", ranks}};
+    struct cr_arena         arena = {0};
+    struct cr_state_list    model, optim, ema;
+    struct cr_state_sparse  sparse = {0};
+    struct cr_ckpt_io       io     = cr_state_io(s);
+    cr_status               status = CR_OK;
+    char                   *costs  = NULL;
+    struct cr_state_meta    state_meta;
     const struct cr_st_meta model_meta[] = {{"format", "pt"}, /* expected by readers of PyTorch files */
                                             {CR_CKPT_SPARSE_KEY, CR_CKPT_SPARSE_VERSION}};
 
+    cr_state_meta_of(at, s->config->train.seed, &state_meta);
     CR_TRY_OUT(cr_state_model_list(&s->model.store, &arena, &model));
     CR_TRY_OUT(cr_state_optim_list(&s->model.store, &arena, &optim));
     cr_state_running_list(s, &optim);
@@ -45,8 +36,8 @@ cr_status cr_state_save_named(struct cr_session *s, const struct cr_position *at
                                       .ema_count         = ema.count,
                                       .model_meta        = model_meta,
                                       .model_meta_count  = s->model.store.has_mask ? 2 : 1,
-                                      .state_meta        = state_meta,
-                                      .state_meta_count  = CR_COUNT(state_meta),
+                                      .state_meta        = state_meta.entry,
+                                      .state_meta_count  = state_meta.count,
                                       .config_text       = config_text,
                                       .kernel_times_text = costs,
                                       .class_names       = class_names,
@@ -72,45 +63,6 @@ cr_status cr_state_save(struct cr_session *s, const struct cr_position *at, cons
 }
 
 /* ---- load ---- */
-
-static cr_status meta_number(struct cr_st_file *file, const char *path, const char *key, int base, uint64_t *out) {
-    const char *text = cr_st_meta_find(file, key);
-    char       *end  = NULL;
-    if (text) *out = strtoull(text, &end, base);
-    if (!text || end == text || *end) return CR_FAIL(CR_ERR_FORMAT, "%s: its metadata has no valid \"%s\"", path, key);
-    return CR_OK;
-}
-
-/* Checkpoints of older versions have no number of ranks: these runs had one. */
-static cr_status read_ranks(struct cr_st_file *file, const char *path, uint64_t *out) {
-    *out = 1;
-    if (cr_st_meta_find(file, "ranks")) CR_TRY(meta_number(file, path, "ranks", 10, out));
-    return *out >= 1 && *out <= CR_COMM_RANKS_MAX
-               ? CR_OK
-               : CR_FAIL(CR_ERR_FORMAT, "%s: its metadata has no valid \"ranks\"", path);
-}
-
-static cr_status read_position(struct cr_st_file *file, const char *path, struct cr_position *out) {
-    uint64_t step, per_epoch, fingerprint, ranks;
-    CR_TRY(meta_number(file, path, "step", 10, &step));
-    CR_TRY(meta_number(file, path, "steps_per_epoch", 10, &per_epoch));
-    CR_TRY(meta_number(file, path, "data_fingerprint", 16, &fingerprint));
-    CR_TRY(read_ranks(file, path, &ranks));
-    *out = (struct cr_position){(int64_t)step, (int64_t)per_epoch, fingerprint, (int64_t)ranks};
-    return CR_OK;
-}
-
-cr_status cr_state_ranks(const char *folder, int64_t *out) {
-    char               path[CR_PATH_MAX];
-    struct cr_st_file *file;
-    uint64_t           ranks;
-    CR_TRY(cr_path_join(path, folder, "state.safetensors"));
-    CR_TRY(cr_st_open(path, &file));
-    cr_status status = read_ranks(file, path, &ranks);
-    cr_st_close(file);
-    if (status == CR_OK) *out = (int64_t)ranks;
-    return status;
-}
 
 /* Some published CIFAR networks name the classifier `linear`. */
 static const char *alias_of(const char *name) {
@@ -140,7 +92,7 @@ cr_status cr_state_load(struct cr_session *s, const char *path, struct cr_positi
     CR_TRY_OUT(cr_state_optim_list(&s->model.store, &arena, &optim));
     CR_TRY_OUT(cr_st_open(weights_path, &weights));
     CR_TRY_OUT(cr_st_open(state_path, &state));
-    CR_TRY_OUT(read_position(state, state_path, position));
+    CR_TRY_OUT(cr_state_position_of(state, state_path, position));
     CR_TRY_OUT(cr_state_sparse_open(&s->model.store, weights, weights_path, false, &sparse));
     CR_TRY_OUT(cr_state_sparse_take(&sparse, state, state_path, &optim));
     state_split = sparse.split;

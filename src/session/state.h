@@ -10,10 +10,26 @@ struct cr_position {
     int64_t  step; /* updates completed */
     int64_t  steps_per_epoch;
     uint64_t data_fingerprint;
-    int64_t  ranks; /* number of ranks that train together; 0 before it is set */
+    int64_t  data_images;   /* of the training set; 0: unknown, in older checkpoints */
+    uint64_t data_contents; /* cr_dataset_contents of the training set; 0: unknown */
+    int64_t  ranks;         /* number of ranks that train together; 0 before it is set */
 };
+/* ---- session/position.c: the position in the metadata of state.safetensors ---- */
+
 /* Reads the number of ranks of the run that wrote the checkpoint folder `path`. */
 CR_MUST cr_status cr_state_ranks(const char *path, int64_t *ranks);
+/* Reads the position from the checkpoint folder `path`. CR_ERR_IO, CR_ERR_FORMAT, CR_ERR_MEMORY. */
+CR_MUST cr_status cr_state_position(const char *path, struct cr_position *out);
+/* The same from the open file, whose path is used in messages. */
+CR_MUST cr_status cr_state_position_of(struct cr_st_file *file, const char *path, struct cr_position *out);
+enum { CR_STATE_META_MAX = 8 };
+struct cr_state_meta {
+    struct cr_st_meta entry[CR_STATE_META_MAX]; /* values point into `text` */
+    int               count;
+    char              text[CR_STATE_META_MAX][32];
+};
+/* Fills `out` with the metadata of a checkpoint at this position. */
+void cr_state_meta_of(const struct cr_position *position, int64_t seed, struct cr_state_meta *out);
 
 /* The kinds of cr_ckpt_address, and their values. */
 enum cr_state_place {

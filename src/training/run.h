@@ -18,6 +18,7 @@ struct cr_run {
     char             last[CR_RUN_LAST_BYTES]; /* --resume auto: target of the link `last` when `from` was chosen */
     int              lock;                    /* file descriptor of the lock of the run folder; -1 when not locked */
     struct cr_dataset *train, *val;
+    uint64_t           data_contents; /* cr_dataset_contents of `train` */
     struct cr_session  session;
     struct cr_loader  *loader;
     struct cr_position at;          /* current position */
@@ -55,6 +56,10 @@ CR_MUST cr_status cr_run_save(struct cr_run *run, struct cr_report *report);
  * *stop becomes non-zero. */
 CR_MUST cr_status cr_run_evaluate(struct cr_run *run, struct cr_report *report, volatile const int *stop,
                                   struct cr_best *best);
+
+/* training/same_data.c: computes run->data_contents. On resume: CR_ERR_CONFIG, with a list of the differences, when the
+ * training set is not the one of the checkpoint; with `force` a warning, unless the number of classes changed. */
+CR_MUST cr_status cr_run_check_data(struct cr_run *run, bool force);
 
 /* ---- training/ranks.c: start of a run with several ranks ---- */
 

@@ -222,8 +222,7 @@ static cr_status open_loader(struct cr_run *run) {
     return cr_loader_open(run->train, &options, &run->loader);
 }
 
-static cr_status load_values(struct cr_run *run, bool force) {
-    uint64_t fingerprint = cr_dataset_fingerprint(run->train);
+static cr_status load_values(struct cr_run *run) {
     if (!run->from) {
         CR_TRY(cr_session_init(&run->session));
         if (*run->config.model.weights) {
@@ -234,15 +233,12 @@ static cr_status load_values(struct cr_run *run, bool force) {
     } else {
         CR_TRY(cr_state_load(&run->session, run->from, &run->at));
         CR_TRY(cr_session_fit_loss_scale(&run->session));
-        if (run->at.data_fingerprint != fingerprint && !force)
-            return CR_FAIL(CR_ERR_CONFIG,
-                           "%s was trained on another dataset (names, labels or sizes differ from %s): restore the "
-                           "dataset, or add --force",
-                           run->from, run->config.data.root);
         cr_log(CR_LOG_INFO, "resume  %s, step %" PRId64, run->from, run->at.step);
     }
     const int64_t saved_ranks = run->at.ranks;
-    run->at.data_fingerprint  = fingerprint;
+    run->at.data_fingerprint  = cr_dataset_fingerprint(run->train);
+    run->at.data_images       = cr_dataset_count(run->train);
+    run->at.data_contents     = run->data_contents;
     run->at.ranks             = cr_comm_size(run->comm);
     CR_TRY(cr_session_same_values(&run->session));
     return run->from ? cr_state_running_load(&run->session, run->from, saved_ranks) : CR_OK;
@@ -278,7 +274,7 @@ static cr_status open_session(struct cr_run *run, bool force) {
     CR_TRY(cr_session_open(&run->config, &options, &run->session));
     run->config.train.batch = run->session.batch; /* replaces auto; the checkpoint stores this number */
     CR_TRY(cr_run_prune_open(run));
-    CR_TRY(load_values(run, force));
+    CR_TRY(load_values(run));
     CR_TRY(open_loader(run));
     run->total_steps = run->config.train.epochs * run->at.steps_per_epoch;
     if (run->config.train.steps) run->total_steps = CR_MIN(run->total_steps, run->config.train.steps);
@@ -311,6 +307,7 @@ static cr_status open_run(const struct cr_config *given, const struct cr_train_o
     /* The data is opened before anything is written: a wrong data.root leaves no empty run folder. */
     CR_TRY(cr_run_data_turn(run, open_data));
     CR_TRY(cr_run_same(run));
+    CR_TRY(cr_run_check_data(run, o->force));
     CR_TRY(prepare_folder(o, run));
     CR_TRY(open_session(run, o->force));
     run->config.train.output = run->dir;

@@ -28,9 +28,13 @@ static void report_kernel(const struct checkops_runner *w, int i, struct totals 
     const struct checkops_tally *t      = &w->tally[i];
     if (w->filter && !strstr(kernel->name, w->filter)) return;
     const bool ok = t->runs > 0 && t->failures == 0;
-    if (t->runs == 0 && (w->shards || w->cut ||
-                         kernel->collective)) { /* another shard, more time or other processes may reach the kernel */
-        printf("none %s %-24s%s\n", w->name, kernel->name, kernel->collective ? " needs several ranks" : "");
+    if (t->runs == 0 && kernel->collective) {
+        printf("skip %s %-24s needs several ranks\n", w->name, kernel->name);
+        totals->skipped++;
+        return;
+    }
+    if (t->runs == 0 && (w->shards || w->cut)) { /* another shard or more time may reach the kernel */
+        printf("none %s %s\n", w->name, kernel->name);
         return;
     }
     count(totals, ok);

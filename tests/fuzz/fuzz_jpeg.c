@@ -10,7 +10,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count);
 
 static void decode_box(const uint8_t *bytes, size_t count, bool whole_fine) {
-    struct cr_stored     stored  = {.bytes = bytes, .count = count, .verified = bytes[count - 1] & 1};
+    struct cr_stored     stored  = {.bytes = bytes, .count = count, .verified = bytes[count - 1] & 1, .exif = true};
     struct cr_scratch    scratch = {0};
     struct cr_lazy_image image;
     struct cr_window     window;
@@ -29,6 +29,26 @@ static void decode_box(const uint8_t *bytes, size_t count, bool whole_fine) {
             sum += window.rgb[(size_t)y * window.stride] +
                    window.rgb[(size_t)y * window.stride + (size_t)window.width * 3 - 1];
         CR_ASSERT(sum < UINT32_MAX); /* a sanitizer detects missing pixels */
+    }
+    cr_scratch_free(&scratch);
+}
+
+/* With its EXIF orientation an image has the same pixels in another order. */
+static void decode_upright(const uint8_t *bytes, size_t count, const struct cr_image *plain) {
+    struct cr_stored     stored  = {.bytes = bytes, .count = count, .exif = true};
+    struct cr_scratch    scratch = {0};
+    struct cr_lazy_image lazy;
+    struct cr_image      view;
+    cr_status            status = cr_lazy_image_open(&stored, "fuzz.jpg", &scratch, &lazy);
+    if (status == CR_OK) status = cr_lazy_image_whole(&lazy, &scratch, &view);
+    CR_ASSERT((status == CR_OK) == (plain != NULL));
+    if (plain) {
+        const int64_t bytes_of_pixels = (int64_t)plain->width * plain->height * 3;
+        int64_t       sum             = 0;
+        CR_ASSERT(view.width == lazy.image.width && view.height == lazy.image.height);
+        CR_ASSERT((int64_t)view.width * view.height * 3 == bytes_of_pixels);
+        for (int64_t i = 0; i < bytes_of_pixels; i++) sum += view.rgb[i] - plain->rgb[i];
+        CR_ASSERT(sum == 0);
     }
     cr_scratch_free(&scratch);
 }
@@ -52,6 +72,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count) {
     int64_t live = cr_alloc_live();
     bool    fine = image_decode(bytes, count, "fuzz.jpg", &image) == CR_OK;
     check_against_libjpeg(bytes, count, fine ? &image : NULL);
+    decode_upright(bytes, count, fine ? &image : NULL);
     if (fine) {
         uint8_t small[9 * 9 * 3];
         CR_ASSERT(cr_prepare_eval(&prep, &image, small) == CR_OK);

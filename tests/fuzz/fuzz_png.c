@@ -30,6 +30,12 @@ static void mend_sums(uint8_t *bytes, size_t count) {
 static void decode(const uint8_t *bytes, size_t count) {
     struct cr_image image;
     if (image_decode(bytes, count, "fuzz.png", &image) != CR_OK) return;
+    struct cr_stored     stored  = {.bytes = bytes, .count = count, .exif = true};
+    struct cr_scratch    scratch = {0};
+    struct cr_lazy_image lazy;
+    CR_ASSERT(cr_lazy_image_open(&stored, "fuzz.png", &scratch, &lazy) == CR_OK);
+    CR_ASSERT((int64_t)lazy.image.width * lazy.image.height == (int64_t)image.width * image.height);
+    cr_scratch_free(&scratch);
     uint8_t small[7 * 5 * 3];
     CR_ASSERT(cr_image_resize(&image, 0, 0, image.width, image.height, small, 7, 5, bytes[count - 1] & 1) == CR_OK);
     cr_image_free(&image);

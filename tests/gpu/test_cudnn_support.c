@@ -239,6 +239,19 @@ static void expected_fused_forms_exist(void) {
     }
 }
 
+/* What cuDNN says about an offline device depends on the GPUs that it can see: see cr_cudnn_device_open_offline. */
+static void offline_queries_see_no_gpu(void) {
+    NEED_LIBRARIES();
+    struct alone a;
+    int          count = 0;
+    setenv("CUDA_VISIBLE_DEVICES", "0", 1);
+    alone_open(&a, ACT_SUMS, CR_F16, &resnet50[0]);
+    support_of(&a, 80, CR_MATH_F16);
+    alone_close(&a);
+    CHECK_STR(getenv("CUDA_VISIBLE_DEVICES"), "");
+    CHECK(cudaGetDeviceCount(&count) != cudaSuccess || count == 0);
+}
+
 static void forms_have_several_algos(void) {
     NEED_LIBRARIES();
     static const enum form forms[] = {PLAIN, SUMS, ACT_SUMS, BIAS_ADD_RELU, WGRAD, ACT_WGRAD, DGRAD_ADD, DGRAD_BN};
@@ -489,7 +502,7 @@ static void large_batches_are_supported(void) {
     }
 }
 
-TESTS(CASE(every_op_of_the_shipped_configs_has_a_kernel), CASE(expected_fused_forms_exist),
-      CASE(forms_have_several_algos), CASE(unsupported_ops_are_refused), CASE(slot_types_are_checked),
-      CASE(own_convolution_kernels_are_plain), CASE(refusals_without_a_query_are_correct),
+TESTS(CASE(offline_queries_see_no_gpu), CASE(every_op_of_the_shipped_configs_has_a_kernel),
+      CASE(expected_fused_forms_exist), CASE(forms_have_several_algos), CASE(unsupported_ops_are_refused),
+      CASE(slot_types_are_checked), CASE(own_convolution_kernels_are_plain), CASE(refusals_without_a_query_are_correct),
       CASE(large_batches_are_split), CASE(slices_of_a_sum_add_to_it), CASE(large_batches_are_supported))

@@ -4,6 +4,7 @@
 #include "cuda/core/cuda_device.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #if CUDNN_VERSION < 90800
@@ -49,12 +50,20 @@ static int describe(const struct device_facts *f, char *json, size_t size) {
         f->multiprocessors, f->smem, f->memory_bytes, f->clock_khz, f->memory_khz, f->l2_bytes, f->cc * 10, f->name);
 }
 
+/* cuDNN also queries the GPUs of this machine when it decides about an offline device: with an H200 in the machine,
+ * cuDNN 9.19 supports no convolution with a fused prologue (act+conv) for compute capability 8.0, without a GPU it
+ * does. The driver reads this variable when CUDA is first used. */
+static void hide_gpus(void) {
+    setenv("CUDA_VISIBLE_DEVICES", "", 1);
+}
+
 cr_status cr_cudnn_device_open_offline(int cc, struct cudnn_device *out) {
     const struct device_facts *facts = NULL;
     char                       json[1200];
     for (size_t i = 0; i < CR_COUNT(known); i++)
         if (known[i].cc == cc) facts = &known[i];
     CR_ASSERT(facts);
+    hide_gpus();
     const int                length = describe(facts, json, sizeof json);
     cudnnBackendDescriptor_t d      = NULL;
     CR_ASSERT(length > 0 && (size_t)length < sizeof json);

@@ -13,6 +13,7 @@ enum { FILE_BYTES_MAX = 1 << 30 };
 void cr_scratch_free(struct cr_scratch *scratch) {
     cr_free(scratch->file.bytes);
     cr_free(scratch->pixels.bytes);
+    cr_free(scratch->oriented.bytes);
     cr_free(scratch->tables.bytes);
     cr_free(scratch->entropy.bytes);
     cr_free(scratch->planes.bytes);
@@ -69,32 +70,51 @@ static cr_status open_encoded(const uint8_t *b, size_t count, const char *name, 
     return CR_FAIL(CR_ERR_FORMAT, "%s: neither a PNG nor a JPEG image", name);
 }
 
-cr_status cr_lazy_image_open(const struct cr_stored *stored, const char *name, struct cr_scratch *scratch,
-                             struct cr_lazy_image *out) {
-    out->verified = stored->verified;
-    if (!stored->bytes) {
-        out->image = stored->pixels;
+/* A PNG is oriented at once; for a JPEG only the sides are exchanged. */
+static cr_status open_oriented(const struct cr_stored *stored, struct cr_scratch *scratch, struct cr_lazy_image *lazy) {
+    struct cr_image *image       = &lazy->image;
+    const int        orientation = cr_exif_orientation(stored->bytes, stored->count);
+    if (orientation == 1) return CR_OK;
+    if (image->rgb) {
+        struct cr_window all = {
+            .rgb = image->rgb, .width = image->width, .height = image->height, .stride = (size_t)image->width * 3};
+        CR_TRY(cr_orient_window(orientation, scratch, &all));
+        *image = (struct cr_image){all.width, all.height, scratch->pixels.bytes};
         return CR_OK;
     }
+    lazy->orientation = orientation;
+    if (cr_orient_transposes(orientation)) *image = (struct cr_image){image->height, image->width, NULL};
+    return CR_OK;
+}
+
+cr_status cr_lazy_image_open(const struct cr_stored *stored, const char *name, struct cr_scratch *scratch,
+                             struct cr_lazy_image *out) {
+    *out = (struct cr_lazy_image){.image = stored->pixels, .verified = stored->verified};
+    if (!stored->bytes) return CR_OK;
     int64_t   start  = cr_time_ns();
     cr_status status = open_encoded(stored->bytes, stored->count, name, scratch, &out->image);
+    if (status == CR_OK && stored->exif) status = open_oriented(stored, scratch, out);
     scratch->counts.decode_ns += cr_time_ns() - start;
     return status;
 }
 
-static cr_status read_jpeg(const struct cr_jpeg_part *part, struct cr_scratch *scratch, struct cr_window *out) {
-    int64_t   start  = cr_time_ns();
-    cr_status status = cr_jpeg_read(part, scratch, out);
+/* Decodes the part of a JPEG that the box of the upright image describes. */
+static cr_status read_jpeg(const struct cr_lazy_image *lazy, const int box[4], struct cr_jpeg_part part,
+                           struct cr_scratch *scratch, struct cr_window *out) {
+    int64_t start = cr_time_ns();
+    cr_orient_box(lazy->orientation, lazy->image.width, lazy->image.height, box, part.box);
+    cr_status status = cr_jpeg_read(&part, scratch, out);
+    if (status == CR_OK && lazy->orientation > 1) status = cr_orient_window(lazy->orientation, scratch, out);
     scratch->counts.decode_ns += cr_time_ns() - start;
     return status;
 }
 
 cr_status cr_lazy_image_whole(const struct cr_lazy_image *lazy, struct cr_scratch *scratch, struct cr_image *view) {
-    struct cr_jpeg_part part = {.box = {0, 0, lazy->image.width, lazy->image.height}, .whole = true};
-    struct cr_window    window;
+    const int        box[4] = {0, 0, lazy->image.width, lazy->image.height};
+    struct cr_window window;
     *view = lazy->image;
     if (view->rgb) return CR_OK;
-    CR_TRY(read_jpeg(&part, scratch, &window));
+    CR_TRY(read_jpeg(lazy, box, (struct cr_jpeg_part){.whole = true}, scratch, &window));
     view->rgb = scratch->pixels.bytes;
     return CR_OK;
 }
@@ -104,11 +124,9 @@ cr_status cr_lazy_image_window(const struct cr_lazy_image *lazy, const int box[4
     const struct cr_image *image = &lazy->image;
     CR_ASSERT(box[0] >= 0 && box[1] >= 0 && box[2] > 0 && box[3] > 0);
     CR_ASSERT(box[2] <= image->width - box[0] && box[3] <= image->height - box[1]);
-    if (!image->rgb) {
-        struct cr_jpeg_part part = {
-            .box = {box[0], box[1], box[2], box[3]}, .min_side = min_side, .whole = !lazy->verified};
-        return read_jpeg(&part, scratch, out);
-    }
+    if (!image->rgb)
+        return read_jpeg(lazy, box, (struct cr_jpeg_part){.min_side = min_side, .whole = !lazy->verified}, scratch,
+                         out);
     out->stride = (size_t)image->width * 3;
     out->rgb    = image->rgb + (size_t)box[1] * out->stride + (size_t)box[0] * 3;
     out->width  = box[2];
@@ -119,13 +137,18 @@ cr_status cr_lazy_image_window(const struct cr_lazy_image *lazy, const int box[4
     return CR_OK;
 }
 
+static cr_status decode_view(const struct cr_stored *stored, const char *name, struct cr_scratch *scratch,
+                             struct cr_image *view) {
+    struct cr_lazy_image lazy;
+    if (stored->count == 0) return CR_FAIL(CR_ERR_FORMAT, "%s: the file is empty", name); /* bytes may be NULL */
+    CR_TRY(cr_lazy_image_open(stored, name, scratch, &lazy));
+    return cr_lazy_image_whole(&lazy, scratch, view);
+}
+
 cr_status cr_image_decode_view(const void *bytes, size_t count, const char *name, struct cr_scratch *scratch,
                                struct cr_image *view) {
-    struct cr_stored     stored = {.bytes = bytes, .count = count};
-    struct cr_lazy_image lazy;
-    if (count == 0) return CR_FAIL(CR_ERR_FORMAT, "%s: the file is empty", name); /* bytes may be NULL in this case */
-    CR_TRY(cr_lazy_image_open(&stored, name, scratch, &lazy));
-    return cr_lazy_image_whole(&lazy, scratch, view);
+    const struct cr_stored stored = {.bytes = bytes, .count = count};
+    return decode_view(&stored, name, scratch, view);
 }
 
 static cr_status read_whole(int fd, const char *path, struct cr_buffer *buffer, size_t *count) {
@@ -157,12 +180,13 @@ cr_status cr_image_file_read(const char *path, struct cr_scratch *scratch, size_
     return status;
 }
 
-cr_status cr_image_read(const char *path, struct cr_image *out) {
+cr_status cr_image_read(const char *path, bool exif, struct cr_image *out) {
     struct cr_scratch scratch = {0};
+    struct cr_stored  stored  = {.exif = exif};
     struct cr_image   view;
-    size_t            count;
-    cr_status         status = cr_image_file_read(path, &scratch, &count);
-    if (status == CR_OK) status = cr_image_decode_view(scratch.file.bytes, count, path, &scratch, &view);
+    cr_status         status = cr_image_file_read(path, &scratch, &stored.count);
+    stored.bytes             = scratch.file.bytes;
+    if (status == CR_OK) status = decode_view(&stored, path, &scratch, &view);
     if (status == CR_OK) {
         *out                 = view;
         scratch.pixels.bytes = NULL; /* the caller owns it now */

@@ -232,7 +232,14 @@ static void cifar_close(struct cr_dataset *dataset) {
     cr_free(cifar);
 }
 
-static const struct cr_dataset_ops cifar_ops = {cifar_fetch, cifar_name, cifar_close};
+static uint64_t cifar_digest(const struct cr_dataset *dataset, int64_t sample, uint8_t *head) {
+    const struct cifar *cifar = dataset->state;
+    (void)head;
+    return cr_hash_sample(CR_CIFAR_PIXEL_BYTES, cifar->labels[sample],
+                          cifar->pixels + (size_t)sample * CR_CIFAR_PIXEL_BYTES, CR_CIFAR_PIXEL_BYTES);
+}
+
+static const struct cr_dataset_ops cifar_ops = {cifar_fetch, cifar_name, cifar_close, cifar_digest};
 
 cr_status cr_cifar_open(const struct cr_config *config, enum cr_split split, struct cr_dataset *dataset) {
     const struct cifar_form *form   = config->data.kind == CR_DATA_CIFAR10 ? &cifar10 : &cifar100;

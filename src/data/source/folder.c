@@ -10,11 +10,13 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 enum { CLASSES_MAX = 1000000 };
 
@@ -215,7 +217,7 @@ static cr_status folder_fetch(const struct cr_dataset *dataset, int64_t sample, 
     const struct cr_image_folder *folder = dataset->state;
     char                          path[PATH_MAX];
     *label = folder->images[sample].label;
-    *out   = (struct cr_stored){0};
+    *out   = (struct cr_stored){.exif = dataset->exif};
     folder_name(dataset, sample, path, sizeof path);
     CR_TRY(cr_image_file_read(path, scratch, &out->count));
     out->bytes = scratch->file.bytes;
@@ -231,7 +233,33 @@ static void folder_close(struct cr_dataset *dataset) {
     cr_free(folder);
 }
 
-static const struct cr_dataset_ops folder_ops = {folder_fetch, folder_name, folder_close};
+/* Reads up to `size` bytes from the start of an open file; fewer at its end or at an error. */
+static size_t read_head(int fd, uint8_t *head, size_t size) {
+    size_t count = 0;
+    for (;;) {
+        const ssize_t got = read(fd, head + count, size - count);
+        if (got > 0) count += (size_t)got;
+        if (got == 0 || (got < 0 && errno != EINTR)) return count;
+    }
+}
+
+/* A file that cannot be read has a digest too: data.corrupt decides whether it ends the run. */
+static uint64_t folder_digest(const struct cr_dataset *dataset, int64_t sample, uint8_t *head) {
+    const struct cr_image_folder *folder = dataset->state;
+    char                          path[PATH_MAX];
+    struct stat                   info;
+    uint64_t                      digest = 0;
+    folder_name(dataset, sample, path, sizeof path);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* O_NONBLOCK: a pipe must not block */
+    if (fd < 0) return 0;
+    if (fstat(fd, &info) == 0 && S_ISREG(info.st_mode))
+        digest = cr_hash_sample((uint64_t)info.st_size, folder->images[sample].label, head,
+                                read_head(fd, head, CR_DIGEST_BYTES));
+    close(fd);
+    return digest;
+}
+
+static const struct cr_dataset_ops folder_ops = {folder_fetch, folder_name, folder_close, folder_digest};
 
 cr_status cr_folder_open(const struct cr_config *config, enum cr_split split, const char *root,
                          struct cr_dataset *dataset) {
@@ -239,6 +267,7 @@ cr_status cr_folder_open(const struct cr_config *config, enum cr_split split, co
     CR_ALLOC(folder, 1);
     dataset->state = folder;
     dataset->ops   = &folder_ops;
+    dataset->exif  = config->data.exif;
     CR_TRY(open_split(config, split, root, dataset, folder));
     uint64_t hash = CR_HASH_START;
     for (int64_t i = 0; i < folder->count; i++) {

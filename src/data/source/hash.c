@@ -1,5 +1,6 @@
 /* data/source/hash.c: hashes of dataset contents and of file names. */
 #include "data/data_internal.h"
+#include "data/pack.h"
 
 uint64_t cr_hash_bytes(uint64_t hash, const void *bytes, size_t count) {
     const uint8_t *b = bytes;
@@ -14,4 +15,10 @@ uint64_t cr_hash_mix(uint64_t hash) {
     hash ^= hash >> 33;
     hash *= UINT64_C(0xc4ceb9fe1a85ec53);
     return hash ^ hash >> 33;
+}
+
+/* CRC-32C reads 8 bytes at a time; FNV reads one. */
+uint64_t cr_hash_sample(uint64_t size, int32_t label, const void *head, size_t count) {
+    const uint64_t hash = cr_hash_mix(size ^ (uint64_t)(uint32_t)label << 32);
+    return cr_hash_mix(hash ^ cr_crc32c(0, head, count));
 }

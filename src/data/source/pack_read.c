@@ -25,6 +25,7 @@ struct cr_pack {
     int64_t           count;
     int               classes;
     enum cr_pack_form form;
+    uint32_t          flags;
     const uint8_t    *index;
 };
 
@@ -71,6 +72,8 @@ static cr_status read_header(struct cr_pack *pack, uint64_t *names_bytes) {
     uint32_t       classes = load32(b + CR_PACK_AT_CLASSES), form = load32(b + CR_PACK_AT_FORM);
     *names_bytes = load64(b + CR_PACK_AT_NAMES_BYTES);
     if (form != CR_PACK_ENCODED && form != CR_PACK_RAW) return bad_header(pack, "storage form");
+    pack->flags = load32(b + CR_PACK_AT_FLAGS);
+    if (pack->flags & ~(uint32_t)CR_PACK_EXIF) return bad_header(pack, "set of flags");
     if (classes < 1 || classes > CLASSES_MAX) return bad_header(pack, "number of classes");
     if (count < 1 || count > room / CR_PACK_ENTRY_BYTES) return bad_header(pack, "number of images");
     if (index != pack->size - count * CR_PACK_ENTRY_BYTES) return bad_header(pack, "offset of the index");
@@ -217,6 +220,9 @@ const char *cr_pack_class_name(const struct cr_pack *pack, int label) {
 }
 enum cr_pack_form cr_pack_form(const struct cr_pack *pack) {
     return pack->form;
+}
+bool cr_pack_exif(const struct cr_pack *pack) {
+    return pack->flags & CR_PACK_EXIF;
 }
 const char *cr_pack_name(const struct cr_pack *pack) {
     return pack->name;

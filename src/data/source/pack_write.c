@@ -13,6 +13,7 @@
 struct cr_pack_writer {
     struct cr_temporary file;
     enum cr_pack_form   form;
+    uint32_t            flags;
     int                 classes;
     uint64_t            names_bytes, at, count; /* at: bytes written so far */
     uint32_t            crc;                    /* CRC-32C of the names */
@@ -48,11 +49,12 @@ static cr_status begin(struct cr_pack_writer *writer, const char *path, const ch
     return CR_OK;
 }
 
-cr_status cr_pack_create(const char *path, enum cr_pack_form form, const char *const *class_names, int classes,
-                         struct cr_pack_writer **out) {
+cr_status cr_pack_create(const char *path, enum cr_pack_form form, uint32_t flags, const char *const *class_names,
+                         int classes, struct cr_pack_writer **out) {
     struct cr_pack_writer *writer;
     CR_ALLOC(writer, 1);
     writer->form     = form;
+    writer->flags    = flags;
     writer->classes  = classes;
     cr_status status = begin(writer, path, class_names);
     if (status != CR_OK) {
@@ -93,6 +95,7 @@ static cr_status complete(struct cr_pack_writer *writer) {
     store32(header + CR_PACK_AT_TABLES_CRC, cr_crc32c(writer->crc, writer->index.data, writer->index.length));
     store64(header + CR_PACK_AT_NAMES_BYTES, writer->names_bytes);
     store64(header + CR_PACK_AT_INDEX_OFFSET, index);
+    store32(header + CR_PACK_AT_FLAGS, writer->flags);
     store32(header + CR_PACK_AT_HEADER_CRC, cr_crc32c(0, header, CR_PACK_AT_HEADER_CRC));
     if (lseek(writer->file.fd, 0, SEEK_SET) != 0) return cr_fs_refused(writer->file.path, "write", errno);
     CR_TRY(cr_fs_write(writer->file.fd, writer->file.path, header, sizeof header, 0));
@@ -189,6 +192,7 @@ static cr_status prepare_item(const struct packing *p, int64_t sample, struct it
     char                 name[CR_SAMPLE_NAME_BYTES];
     p->dataset->ops->name(p->dataset, sample, name, sizeof name);
     CR_TRY(p->dataset->ops->fetch(p->dataset, sample, scratch, &stored, &item->label));
+    if (!p->raw_side) stored.exif = false; /* the index has the sizes of the images as they are stored */
     CR_TRY(cr_lazy_image_open(&stored, name, scratch, &lazy));
     CR_TRY(cr_lazy_image_whole(&lazy, scratch, &view));
     if (p->raw_side || !stored.bytes) return store_pixels(item, &view, p->raw_side, scratch);
@@ -258,7 +262,8 @@ cr_status cr_pack_dataset(const struct cr_dataset *dataset, const char *path, co
     cr_status              status;
     if (!options->raw_side) CR_TRY(find_form(dataset, &form));
     CR_ALLOC(p.item, ROUND);
-    CR_TRY_OUT(cr_pack_create(path, form, (const char *const *)dataset->class_names, dataset->classes, &writer));
+    CR_TRY_OUT(cr_pack_create(path, form, dataset->exif ? CR_PACK_EXIF : 0, (const char *const *)dataset->class_names,
+                              dataset->classes, &writer));
     CR_TRY_OUT(pack_rounds(&p, writer, options, &result));
     if (!result.images) CR_FAIL_OUT(CR_ERR_FORMAT, "%s: no image can be read", path);
     struct cr_pack_writer *last = writer;

@@ -16,7 +16,7 @@ static cr_status packed_fetch(const struct cr_dataset *dataset, int64_t sample, 
     const uint8_t        *bytes;
     (void)scratch;
     CR_TRY(cr_pack_read(pack, sample, &entry, &bytes));
-    *out   = (struct cr_stored){.verified = true};
+    *out   = (struct cr_stored){.verified = true, .exif = dataset->exif};
     *label = entry.label;
     if (cr_pack_form(pack) == CR_PACK_RAW) {
         out->pixels =
@@ -36,7 +36,15 @@ static void packed_close(struct cr_dataset *dataset) {
     cr_pack_close(dataset->state);
 }
 
-static const struct cr_dataset_ops packed_ops = {packed_fetch, packed_name, packed_close};
+/* The index has a checksum of each image: nothing is read from the disk. */
+static uint64_t packed_digest(const struct cr_dataset *dataset, int64_t sample, uint8_t *head) {
+    const struct cr_pack_entry entry   = cr_pack_entry(dataset->state, sample);
+    const uint32_t             image[] = {entry.crc, dataset->exif};
+    (void)head;
+    return cr_hash_sample(entry.bytes, entry.label, image, sizeof image);
+}
+
+static const struct cr_dataset_ops packed_ops = {packed_fetch, packed_name, packed_close, packed_digest};
 
 static cr_status set_from_pack(struct cr_dataset *dataset, const struct cr_pack *pack) {
     uint64_t hash    = CR_HASH_START;
@@ -80,5 +88,12 @@ cr_status cr_packed_open(const struct cr_config *config, enum cr_split split, st
     dataset->state = pack;
     dataset->ops   = &packed_ops;
     CR_TRY(set_from_pack(dataset, pack));
+    /* A set that an older version packed stays as it was: runs that were trained on it see the same images. */
+    dataset->exif = config->data.exif && cr_pack_exif(pack) && cr_pack_form(pack) == CR_PACK_ENCODED;
+    if (!config->data.exif && cr_pack_exif(pack) && cr_pack_form(pack) == CR_PACK_RAW)
+        cr_log(CR_LOG_WARN,
+               "%s: the EXIF orientation was applied when its pixels were packed: data.exif = no has "
+               "no effect",
+               path);
     return access(other, F_OK) == 0 ? check_same_classes(pack, other) : CR_OK;
 }

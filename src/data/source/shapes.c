@@ -177,5 +177,6 @@ cr_status cr_shapes_open(const struct cr_config *config, enum cr_split split, st
         CR_TRY(default_root(config, counts, root));
     CR_TRY(check_stored(config, root, counts));
     CR_TRY(cr_shapes_make(root, counts[0], counts[1]));
+    dataset->generated = true;
     return cr_folder_open(config, split, root, dataset);
 }

@@ -45,7 +45,7 @@ static void synthetic_close(struct cr_dataset *dataset) {
     cr_free(s);
 }
 
-static const struct cr_dataset_ops synthetic_ops = {synthetic_fetch, synthetic_name, synthetic_close};
+static const struct cr_dataset_ops synthetic_ops = {synthetic_fetch, synthetic_name, synthetic_close, NULL};
 
 static void fill_pool(struct synthetic *s) {
     size_t bytes = (size_t)s->size * s->size * 3;

@@ -16,7 +16,7 @@ static void golden_images_match_pil(void) {
         struct cr_image image;
         text_into(path, GOLDEN "%s", name);
         seen++;
-        if (cr_image_read(path, &image) != CR_OK) {
+        if (cr_image_read(path, false, &image) != CR_OK) {
             TEST_FAIL_("%s", cr_error_message());
             continue;
         }
@@ -43,7 +43,7 @@ static void photos_match_pil(void) {
         text_into(path, "%s/imagenet-sample-jpegs/%s", test_data_dir(), name);
         if (access(path, R_OK) != 0) continue;
         seen++;
-        if (cr_image_read(path, &image) != CR_OK) {
+        if (cr_image_read(path, false, &image) != CR_OK) {
             TEST_FAIL_("%s", cr_error_message());
             continue;
         }
@@ -316,9 +316,9 @@ static void other_files_are_named(void) {
         CHECK_HAS(cr_error_message(), cases[i].says);
     }
     struct cr_image image;
-    CHECK_STATUS(cr_image_read("/nonexistent/x.png", &image), CR_ERR_IO);
+    CHECK_STATUS(cr_image_read("/nonexistent/x.png", false, &image), CR_ERR_IO);
     CHECK_HAS(cr_error_message(), "/nonexistent/x.png");
-    CHECK_STATUS(cr_image_read("/", &image), CR_ERR_IO);
+    CHECK_STATUS(cr_image_read("/", false, &image), CR_ERR_IO);
 }
 
 /* A header with a huge image size must cost neither memory nor time. */
@@ -354,7 +354,7 @@ static void written_png_reads_back(void) {
     for (size_t i = 0; i < CR_COUNT(sizes); i++) {
         struct cr_image image = make_image(sizes[i][0], sizes[i][1]), back;
         REQUIRE_OK(cr_image_write_png(path, image.rgb, image.width, image.height));
-        REQUIRE_OK(cr_image_read(path, &back));
+        REQUIRE_OK(cr_image_read(path, false, &back));
         CHECK(back.width == image.width && back.height == image.height);
         CHECK(memcmp(back.rgb, image.rgb, (size_t)image.width * image.height * 3) == 0);
         cr_image_free(&image);
@@ -376,7 +376,7 @@ static void failing_allocations_are_reported(void) {
         for (cr_status status = CR_ERR_MEMORY; status != CR_OK && nth < 100;) {
             struct cr_image image = {0};
             cr_alloc_fail_at(++nth);
-            status = cr_image_read(path, &image);
+            status = cr_image_read(path, false, &image);
             cr_alloc_fail_at(0);
             if (status != CR_OK) CHECK_STATUS(status, CR_ERR_MEMORY);
             cr_image_free(&image);

@@ -1,0 +1,94 @@
+#!/usr/bin/env bash
+# test_gpu_check.sh: scripts/gpu-check.sh sums up the output of test programs: rows, totals and exit code. Recorded outputs replace the
+# programs, so no GPU is needed. Ends with "N passed, N failed, N skipped".
+. "$(dirname "$0")/../harness/support.sh"
+
+mkdir -p fake/tests
+printf '#!/bin/sh\n' >fake/cresnet
+chmod +x fake/cresnet
+# program NAME CODE: a test program that prints standard input and exits with CODE
+program() {
+    cat >"fake/$1.txt"
+    printf '#!/bin/sh\ncat "%s"\nexit %s\n' "$work/fake/$1.txt" "$2" >"fake/tests/$1"
+    chmod +x "fake/tests/$1"
+}
+check() { # check PART...: sets code, said
+    said=$(OUT=$work/out WORK=$work/parts BUILD=$work/fake DEVICE=cuda CRESNET_CIFAR= LIMIT_S=300 bash "$source_dir/scripts/gpu-check.sh" "$@" 2>&1)
+    code=$?
+}
+# counts NAME PASSED FAILED SKIPPED CODE
+counts() {
+    is "$1: exit code" "$code" "$5"
+    is "$1: totals" "$(echo "$said" | tail -n 1 | sed 's/ in [0-9]* s$//')" "$2 passed, $3 failed, $4 skipped"
+}
+rows() { echo "$said" | grep -E "^$1 +(ops|tests) "; }
+
+# ---- one GPU: a kernel and a program need several ----
+program test_checkops 0 <<'END'
+NVIDIA H200, compute capability 9.0
+ok   cuda cuda.conv                  812 runs, largest error 0.412 of the bound
+ok   cuda nccl.all_reduce             12 runs, largest error 0.000 of the bound
+skip cuda peer.all_reduce          needs several ranks
+cuda: 824 cases, 0 of them run by reference kernels only, 3.1 s (the reference 1.0 s, kernels and copies 0.2 s)
+2 passed, 0 failed, 1 skipped
+END
+program test_cuda_ranks 77 <<'END'
+skip gradients_are_reduced
+skip running_statistics
+0 passed, 0 failed, 2 skipped
+END
+program test_cuda_init 0 <<'END'
+ok   one
+skip two
+1 passed, 0 failed, 1 skipped
+END
+check ops tests
+counts "one GPU" 2 0 2 0
+has "the kernel is a row" "$(rows SKIP)" "peer.all_reduce: needs several ranks"
+has "the program is a row" "$(rows SKIP)" "test_cuda_ranks"
+has "with its cases" "$(rows SKIP)" "0 passed, 0 failed, 2 skipped"
+has "kernels that passed" "$(rows PASS)" "2 kernels passed"
+has "a program with some skipped cases passes" "$(rows PASS)" "1 passed, 0 failed, 1 skipped"
+
+# ---- a kernel of one shard is skipped by no shard ----
+program test_checkops 0 <<'END'
+ok   cuda cuda.conv                  812 runs, largest error 0.412 of the bound
+none cuda cuda.conv
+ok   cuda nccl.all_reduce             12 runs, largest error 0.000 of the bound
+skip cuda nccl.all_reduce          needs several ranks
+cuda: 824 cases, 0 of them run by reference kernels only, 3.1 s (the reference 1.0 s, kernels and copies 0.2 s)
+END
+check ops; counts "kernels of other shards" 1 0 0 0
+
+# ---- failures stay failures ----
+program test_checkops 0 <<'END'
+ok   cuda cuda.conv                  812 runs, largest error 0.412 of the bound
+none cuda cuda.pool
+END
+check ops; counts "a kernel that no case reaches" 0 1 0 1
+has "its name" "$(rows FAIL)" "not reached: cuda.pool"
+program test_checkops 1 <<'END'
+ok   cuda cuda.conv                  812 runs, largest error 0.412 of the bound
+FAIL cuda cuda.pool                   10 runs, largest error 7.100 of the bound
+     3 runs failed, the first: maxpool
+END
+check ops; counts "a kernel that fails" 0 1 0 1
+program test_checkops 77 <<'END'
+skip cuda: no GPU
+0 passed, 0 failed, 1 skipped
+END
+check ops; counts "no kernel at all" 0 1 0 1
+program test_checkops 0 <<'END'
+ok   cuda cuda.conv                  812 runs, largest error 0.412 of the bound
+cuda: time limit reached, the remaining cases were not run
+END
+check ops; counts "not all cases" 0 1 0 1
+program test_cuda_ranks 1 <<'END'
+skip one
+FAIL two
+0 passed, 1 failed, 1 skipped
+END
+check tests; counts "a program that fails" 1 1 0 1
+program test_cuda_ranks 134 </dev/null
+check tests; counts "a program that ends with a signal" 1 1 0 1
+sum_up
