@@ -1,6 +1,7 @@
-/* tests/fuzz/make_jpeg_seeds.c: writes the files seed-*.jpg of tests/fuzz/corpus/fuzz_jpeg with libjpeg-turbo, of computed pixels:
+/* tests/fuzz/make_jpeg_seeds.c: writes the files seed-*.jpg of tests/fuzz/corpus/fuzz_jpeg, of computed pixels, with
+ * libjpeg-turbo 2.1:
  *     cc -O1 tests/fuzz/make_jpeg_seeds.c -ljpeg -o make_jpeg_seeds && ./make_jpeg_seeds tests/fuzz/corpus/fuzz_jpeg
- * The bytes do not depend on the version of libjpeg-turbo as far as known; the committed files count. */
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +12,7 @@ struct seed {
     const char *name;
     int         width, height, components; /* 1 grey, 3 colour, 4 CMYK */
     int         h, v;                      /* sampling factors of the first component */
-    int         blue_h, blue_v;            /* of the second; 0: 1 */
+    int         blue_h, blue_v;            /* of the second, if they are not 1 x 1 */
     int         restart, progressive, arithmetic;
     int         orientation; /* EXIF; 0: no block; 9: a damaged block */
     int         big;         /* byte order of the block */
@@ -69,10 +70,10 @@ static const struct seed seeds[] = {
     {.name = "12-bit", .width = 16, .height = 16, .components = 3, .h = 1, .v = 1, .bits = 12},
 };
 
-static void fill(const struct seed *s, unsigned char *row, int y) {
+static void fill(const struct seed *s, unsigned char *line, int y) {
     for (int x = 0; x < s->width; x++)
         for (int c = 0; c < s->components; c++)
-            row[x * s->components + c] = (unsigned char)((x * (7 + c) + y * (5 - c) + x * y / 3) * (x % 5 ? 1 : 29));
+            line[x * s->components + c] = (unsigned char)((x * (7 + c) + y * (5 - c) + x * y / 3) * (x % 5 ? 1 : 29));
 }
 
 /* A TIFF block with one entry. */
@@ -88,7 +89,7 @@ static void write_exif(struct jpeg_compress_struct *jpeg, const struct seed *s) 
 static unsigned char *encode(const struct seed *s, unsigned long *size) {
     struct jpeg_compress_struct jpeg;
     struct jpeg_error_mgr       errors;
-    unsigned char              *bytes = NULL, row[4 * 64];
+    unsigned char              *bytes = NULL, line[4 * 64];
     jpeg.err                          = jpeg_std_error(&errors);
     jpeg_create_compress(&jpeg);
     jpeg_mem_dest(&jpeg, &bytes, size);
@@ -109,9 +110,9 @@ static unsigned char *encode(const struct seed *s, unsigned long *size) {
     jpeg_start_compress(&jpeg, TRUE);
     if (s->orientation) write_exif(&jpeg, s);
     for (int y = 0; y < s->height; y++) {
-        JSAMPROW rows = row;
-        fill(s, row, y);
-        jpeg_write_scanlines(&jpeg, &rows, 1);
+        JSAMPROW at = line;
+        fill(s, line, y);
+        jpeg_write_scanlines(&jpeg, &at, 1);
     }
     jpeg_finish_compress(&jpeg);
     jpeg_destroy_compress(&jpeg);
