@@ -1,5 +1,5 @@
-/* tests/gpu/test_cuda_api.c: the library on a GPU: results close to those of the CPU, tensors in GPU memory after the work of a
- * stream, one model for ten threads, no change of the GPU that the caller uses. */
+/* tests/gpu/test_cuda_api.c: the library on a GPU: results close to those of the CPU, tensors in GPU memory after the
+ * work of a stream, one model for ten threads, no change of the GPU that the caller uses. */
 #include "tests/harness/api_support.h"
 #include "tests/harness/test_gpu.h"
 

@@ -17,8 +17,8 @@ struct golden {
     const char *overrides[OVERRIDES];
     const char *start; /* name of the run whose initial weights are used; NULL: its own */
     double      clip;
-    /* Steps that are compared when the order of the sums depends on the CPU; 0: all. After them a value is so close to a
-     * step of ReLU or of max pooling that rounding decides on which side it lies. */
+    /* Steps that are compared when the order of the sums depends on the CPU; 0: all. After them a value is so close to
+     * a step of ReLU or of max pooling that rounding decides on which side it lies. */
     int steps_any_order;
 };
 
