@@ -5,17 +5,20 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
+
+enum { LINE_BYTES = 1024 };
 
 struct cr_report {
     struct cr_report_options options;
     FILE                    *log;
     struct cr_tensorboard   *tensorboard; /* NULL when off, or after a write error */
     bool                     terminal, line_open, log_failed;
+    struct cr_text           line;  /* the event that is being written; reused, so that a step allocates nothing */
+    const char              *event; /* its name */
     /* since the last logged line */
     struct cr_step_result sum;
     int64_t               steps, clock_ns, wait_start_ns, interval_ns, wait_ns;
@@ -46,6 +49,13 @@ cr_status cr_report_open(const struct cr_report_options *options, struct cr_repo
         cr_free(r);
         return status;
     }
+    r->line.data = cr_alloc(LINE_BYTES, 1);
+    if (!r->line.data) {
+        fclose(r->log);
+        cr_free(r);
+        return CR_NO_MEMORY(LINE_BYTES);
+    }
+    r->line.capacity = LINE_BYTES;
     if (options->tensorboard && cr_tensorboard_open(options->run_dir, options->first_step, &r->tensorboard) != CR_OK)
         tensorboard_failed(r);
     *out = r;
@@ -57,6 +67,7 @@ void cr_report_close(struct cr_report *r) {
     if (r->line_open) fputc('\n', stderr);
     fclose(r->log);
     cr_tensorboard_close(r->tensorboard);
+    cr_text_free(&r->line);
     cr_free(r);
 }
 
@@ -67,21 +78,23 @@ void cr_report_resume_clock(struct cr_report *r, int64_t wait_ns) {
     if (!r->printed_ns) r->printed_ns = r->clock_ns;
 }
 
-/* Writes to the file's buffer, so that the step loop allocates nothing. A write error is reported once and training
- * continues. */
-static void log_line(struct cr_report *r, const char *event, const char *fields) {
-    int written = fprintf(r->log, "{\"event\":\"%s\"%s%s}\n", event, fields ? "," : "", fields ? fields : "");
-    if (fflush(r->log) == 0 && written >= 0) return;
-    if (!r->log_failed) cr_log(CR_LOG_WARN, "%s/log.jsonl: %s: no longer written", r->options.run_dir, strerror(errno));
+/* A write error is reported once and training continues. */
+static void log_line(struct cr_report *r) {
+    const size_t written = r->line.failed ? 0 : fwrite(r->line.data, 1, r->line.length, r->log);
+    if (fflush(r->log) == 0 && written == r->line.length && !r->line.failed) return;
+    if (!r->log_failed)
+        cr_log(CR_LOG_WARN, "%s/log.jsonl: %s: no longer written", r->options.run_dir,
+               r->line.failed ? "out of memory" : strerror(errno));
     r->log_failed = true;
 }
 
 /* Writes the numbers of the events that form curves to TensorBoard. */
-static void tensorboard_line(struct cr_report *r, const char *event, const char *fields) {
+static void tensorboard_line(struct cr_report *r) {
     static const char *const groups[][2] = {
         {"train", "train"}, {"eval", "val"}, {"prune", "prune"}, {"sparsity", "prune"}};
-    for (size_t i = 0; r->tensorboard && fields && i < CR_COUNT(groups); i++)
-        if (strcmp(event, groups[i][0]) == 0 && cr_tensorboard_add(r->tensorboard, groups[i][1], fields) != CR_OK)
+    for (size_t i = 0; r->tensorboard && !r->line.failed && i < CR_COUNT(groups); i++)
+        if (strcmp(r->event, groups[i][0]) == 0 &&
+            cr_tensorboard_add(r->tensorboard, groups[i][1], r->line.data) != CR_OK)
             tensorboard_failed(r);
 }
 
@@ -95,12 +108,25 @@ static bool is_result(const char *event) {
     return strcmp(event, "eval") == 0 || strcmp(event, "done") == 0 || strcmp(event, "stopped") == 0;
 }
 
-void cr_report_event(struct cr_report *r, const char *event, const char *json_fields, const char *human) {
+struct cr_json_writer cr_report_begin(struct cr_report *r, const char *event) {
+    struct cr_json_writer w = cr_json_writer(r ? &r->line : NULL, CR_JSON_COMPACT);
+    if (!r) return w;
+    r->event       = event;
+    r->line.length = 0;
+    r->line.failed = false;
+    cr_json_open_object(&w, NULL);
+    cr_json_put_string(&w, "event", event);
+    return w;
+}
+
+void cr_report_end(struct cr_report *r, struct cr_json_writer *w, const char *human) {
     if (!r) return;
+    cr_json_close_object(w);
+    cr_json_end_line(w);
     clear_line(r);
-    if (human) cr_log(is_result(event) ? CR_LOG_RESULT : CR_LOG_INFO, "%s", human);
-    log_line(r, event, json_fields);
-    tensorboard_line(r, event, json_fields);
+    if (human) cr_log(is_result(r->event) ? CR_LOG_RESULT : CR_LOG_INFO, "%s", human);
+    log_line(r);
+    tensorboard_line(r);
 }
 
 static void format_duration(double seconds, char *buf, size_t size) {
@@ -125,19 +151,25 @@ static void format_progress(const struct cr_report *r, int64_t step, char *buf, 
 }
 
 static void log_interval(struct cr_report *r, int64_t step) {
-    char   json[512], human[512], norm[32] = "null", scale[80] = "";
-    double valid = r->sum.valid > 0 ? r->sum.valid : 1;
-    if (isfinite(r->sum.grad_norm)) snprintf(norm, sizeof norm, "%.6g", r->sum.grad_norm);
-    if (r->sum.loss_scale > 0)
-        snprintf(scale, sizeof scale, ",\"loss_scale\":%.9g,\"skipped\":%" PRId64, r->sum.loss_scale, r->sum.skipped);
-    snprintf(json, sizeof json,
-             "\"step\":%" PRId64 ",\"epoch\":%" PRId64 ",\"loss\":%.9g,\"top1\":%.6f,\"top5\":%.6f,\"lr\":%.9g,\"grad_"
-             "norm\":%s,\"images_per_s\":%.1f,\"data_wait\":%.4f%s",
-             step, (step - 1) / r->options.steps_per_epoch + 1, r->sum.loss_sum / valid, r->sum.correct1 / valid,
-             r->sum.correct5 / valid, r->sum.lr, norm, r->images_per_s,
-             r->interval_ns > 0 ? (double)r->wait_ns / (double)r->interval_ns : 0, scale);
+    const struct cr_step_result *sum   = &r->sum;
+    const double                 valid = sum->valid > 0 ? sum->valid : 1;
+    struct cr_json_writer        w     = cr_report_begin(r, "train");
+    char                         human[512];
+    cr_json_put_int(&w, "step", step);
+    cr_json_put_int(&w, "epoch", (step - 1) / r->options.steps_per_epoch + 1);
+    cr_json_put_general(&w, "loss", sum->loss_sum / valid, 9);
+    cr_json_put_fixed(&w, "top1", sum->correct1 / valid, 6);
+    cr_json_put_fixed(&w, "top5", sum->correct5 / valid, 6);
+    cr_json_put_general(&w, "lr", sum->lr, 9);
+    cr_json_put_general(&w, "grad_norm", sum->grad_norm, 6);
+    cr_json_put_fixed(&w, "images_per_s", r->images_per_s, 1);
+    cr_json_put_fixed(&w, "data_wait", r->interval_ns > 0 ? (double)r->wait_ns / (double)r->interval_ns : 0, 4);
+    if (sum->loss_scale > 0) {
+        cr_json_put_general(&w, "loss_scale", sum->loss_scale, 9);
+        cr_json_put_int(&w, "skipped", sum->skipped);
+    }
     format_progress(r, step, human, sizeof human);
-    cr_report_event(r, "train", json, r->terminal ? NULL : human);
+    cr_report_end(r, &w, r->terminal ? NULL : human);
     r->printed_ns = cr_time_ns();
 }
 

@@ -7,7 +7,7 @@
 #ifndef CR_METRICS_H
 #define CR_METRICS_H
 
-#include "core/base.h"
+#include "formats/json_write.h"
 
 /* All functions accept NULL and then do nothing (ranks that report nothing). */
 struct cr_report;
@@ -34,8 +34,10 @@ void              cr_report_close(struct cr_report *report);
 void cr_report_resume_clock(struct cr_report *report, int64_t wait_ns);
 /* Reports the completed update `step`, counted from 1. */
 void cr_report_step(struct cr_report *report, int64_t step, const struct cr_step_result *result);
-/* Prints the text `human` above the progress line and appends an event to log.jsonl. `json_fields` are the members
- * after "event", e.g. "\"step\":3,\"top1\":0.5". Either may be NULL. */
-void cr_report_event(struct cr_report *report, const char *event, const char *json_fields, const char *human);
+/* Begins an event of log.jsonl: the caller adds members with the writer and then calls cr_report_end. `event` is a
+ * literal. */
+struct cr_json_writer cr_report_begin(struct cr_report *report, const char *event);
+/* Appends the event to log.jsonl and prints the text `human`, which may be NULL, above the progress line. */
+void cr_report_end(struct cr_report *report, struct cr_json_writer *writer, const char *human);
 
 #endif
