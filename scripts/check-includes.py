@@ -90,6 +90,7 @@ FOLDERS = {
 EXCEPTIONS = {
     ("cuda/conv/cifar", "cuda/norm/bn_finish.cuh"): "the CIFAR kernels finish BN sums themselves",
     ("cuda/sparse/wgmma_sp", "cuda/sparse/two_four"): "the plan and the wgmma helpers of 2:4 filters",
+    ("cuda/conv/cudnn", "src/formats/json_write.h"): "cuDNN reads the properties of an offline device as JSON",
     ("cuda/sparse/wgmma_sp", "cuda/sparse/mma_sp"): "the split of a number into sparse tensor core operands",
 }
 

@@ -132,16 +132,19 @@ struct export {
     struct cr_arena     arena; /* names of dense tensors */
 };
 
-/* The name of the sparse tensor that an entry is a part of; NULL for a dense tensor. */
-static char *name_of_part(struct export *e, const char *name) {
+/* Finds the name of the sparse tensor that an entry is a part of; *out is NULL for a dense tensor. */
+static cr_status name_of_part(struct export *e, const char *name, char **out) {
     const size_t length = strlen(name);
+    *out                = NULL;
     for (size_t i = 0; i < CR_COUNT(parts); i++) {
         const size_t suffix = strlen(parts[i]);
         if (length <= suffix || strcmp(name + length - suffix, parts[i]) != 0) continue;
         char *stem = cr_arena_printf(&e->arena, "%.*s", (int)(length - suffix), name);
-        return stem && cr_ckpt_has_sparse(e->file, stem) ? stem : NULL;
+        if (!stem) return CR_NO_MEMORY(length);
+        if (cr_ckpt_has_sparse(e->file, stem)) *out = stem;
+        return CR_OK;
     }
-    return NULL;
+    return CR_OK;
 }
 
 static cr_status list_entries(struct export *e) {
@@ -149,8 +152,9 @@ static cr_status list_entries(struct export *e) {
     CR_ALLOC(e->entry, (size_t)CR_MAX(count, 1));
     for (int i = 0; i < count; i++) {
         const struct cr_st_entry *from = cr_st_at(e->file, i);
-        char                     *stem = name_of_part(e, from->name);
-        struct cr_ckpt_sparse     s    = {0};
+        char                     *stem;
+        struct cr_ckpt_sparse     s = {0};
+        CR_TRY(name_of_part(e, from->name, &stem));
         if (!stem) {
             e->entry[e->entries++] = *from;
             continue;

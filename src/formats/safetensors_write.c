@@ -1,6 +1,7 @@
 /* formats/safetensors_write.c: writes safetensors files; see formats/safetensors.h. */
 #include "core/files.h"
 #include "formats/json.h"
+#include "formats/json_write.h"
 #include "formats/safetensors.h"
 
 #include <errno.h>
@@ -85,27 +86,37 @@ out:
     return status;
 }
 
-static cr_status add_meta(struct cr_text *text, const char *path, const struct cr_st_meta *meta, int count) {
+static cr_status add_meta(struct cr_json_writer *w, const char *path, const struct cr_st_meta *meta, int count) {
     struct cr_st_meta *sorted;
     cr_status          status = CR_OK;
     if (!count) return CR_OK;
     CR_ALLOC(sorted, (size_t)count);
     memcpy(sorted, meta, (size_t)count * sizeof *meta);
     qsort(sorted, (size_t)count, sizeof *sorted, compare_meta);
-    cr_text_add(text, "\"__metadata__\":{");
+    cr_json_open_object(w, "__metadata__");
     for (int i = 0; i < count; i++) {
         CR_ASSERT(i == 0 || strcmp(sorted[i - 1].key, sorted[i].key) != 0);
         CR_TRY_OUT(check_text(path, "the metadata key", sorted[i].key));
         CR_TRY_OUT(check_text(path, "the metadata value", sorted[i].value));
-        if (i) cr_text_add(text, ",");
-        cr_text_add_json(text, sorted[i].key);
-        cr_text_add(text, ":");
-        cr_text_add_json(text, sorted[i].value);
+        cr_json_put_string(w, sorted[i].key, sorted[i].value);
     }
-    cr_text_add(text, "}");
+    cr_json_close_object(w);
 out:
     cr_free(sorted);
     return status;
+}
+
+static void add_entry(struct cr_json_writer *w, const struct cr_st_entry *entry) {
+    cr_json_open_object(w, entry->name);
+    cr_json_put_string(w, "dtype", cr_dtype_safetensors_name(entry->dtype));
+    cr_json_open_array(w, "shape");
+    for (int d = 0; d < entry->dims; d++) cr_json_put_int(w, NULL, entry->dim[d]);
+    cr_json_close_array(w);
+    cr_json_open_array(w, "data_offsets");
+    cr_json_put_uint(w, NULL, entry->offset);
+    cr_json_put_uint(w, NULL, entry->offset + entry->bytes);
+    cr_json_close_array(w);
+    cr_json_close_object(w);
 }
 
 /* Builds the length and the JSON, padded with spaces so that the data section starts at a multiple of 8. */
@@ -113,17 +124,11 @@ static cr_status build_header(const struct cr_st_writer *writer, const struct cr
                               struct cr_text *text) {
     uint64_t length = 0;
     cr_text_add_bytes(text, &length, 8);
-    cr_text_add(text, "{");
-    CR_TRY(add_meta(text, writer->path, meta, meta_count));
-    for (int i = 0; i < writer->count; i++) {
-        const struct cr_st_entry *entry = &writer->placed[i].entry;
-        cr_text_add(text, "%s", i || meta_count ? "," : "");
-        cr_text_add_json(text, entry->name);
-        cr_text_add(text, ":{\"dtype\":\"%s\",\"shape\":[", cr_dtype_safetensors_name(entry->dtype));
-        for (int d = 0; d < entry->dims; d++) cr_text_add(text, "%s%" PRId64, d ? "," : "", entry->dim[d]);
-        cr_text_add(text, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", entry->offset, entry->offset + entry->bytes);
-    }
-    cr_text_add(text, "}");
+    struct cr_json_writer w = cr_json_writer(text, CR_JSON_COMPACT);
+    cr_json_open_object(&w, NULL);
+    CR_TRY(add_meta(&w, writer->path, meta, meta_count));
+    for (int i = 0; i < writer->count; i++) add_entry(&w, &writer->placed[i].entry);
+    cr_json_close_object(&w);
     while (!text->failed && text->length % 8) cr_text_add_bytes(text, " ", 1);
     if (text->failed) return CR_NO_MEMORY(text->length * 2);
     length = text->length - 8;

@@ -2,6 +2,7 @@
 #include "inspect/plan_print.h"
 
 #include "compiler/schedule/streams.h"
+#include "formats/json_write.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -291,13 +292,14 @@ void cr_plan_print_csv(const struct cr_program *p, struct cr_text *out) {
     view_close(&v);
 }
 
-static void print_offloads(const struct cr_program *p, struct cr_text *out) {
+static void json_offloads(const struct cr_program *p, struct cr_json_writer *w) {
     int offloaded = 0, mapped = 0;
     for (int i = 0; i < p->ops; i++) {
         offloaded += p->op[i].kind == CR_OP_prefetch;
         for (int s = 0; s < CR_OP_IN_MAX; s++) mapped += cr_plan_mapped_reads(p, &p->op[i], s) != CR_NONE;
     }
-    cr_text_add(out, ", \"offloaded\": %d, \"mapped_reads\": %d", offloaded, mapped);
+    cr_json_put_int(w, "offloaded", offloaded);
+    cr_json_put_int(w, "mapped_reads", mapped);
 }
 
 void cr_plan_print_json(const struct cr_program *p, const struct cr_config *config, const char *device, int64_t batch,
@@ -311,23 +313,31 @@ void cr_plan_print_json(const struct cr_program *p, const struct cr_config *conf
         bytes += b;
         flops += f;
     }
-    cr_text_add(out, "{\"program\": ");
-    cr_text_add_json(out, p->name);
-    cr_text_add(out, ", \"config\": ");
-    cr_text_add_json(out, config->name ? config->name : "");
-    cr_text_add(out, ", \"arch\": ");
-    cr_text_add_json(out, cr_word_arch(config->model.arch));
-    cr_text_add(out, ", \"device\": ");
-    cr_text_add_json(out, device);
-    cr_text_add(out, ", \"batch\": %lld, \"fuse\": %s, \"reuse\": %s, \"ops\": %d, \"tensors\": %d", (long long)batch,
-                config->train.fuse ? "true" : "false", config->memory.reuse ? "true" : "false", p->ops, p->tensors);
-    cr_text_add(out, ", \"peak_bytes\": %zu, \"bound_bytes\": %zu, \"ratio\": %.6f, \"sum_bytes\": %zu",
-                p->region_bytes[CR_REGION_POOL], p->bound_bytes, ratio(p), v.sum);
-    cr_text_add(out, ", \"store_bytes\": %zu, \"input_bytes\": %zu, \"host_bytes\": %zu, \"peak_op\": %d",
-                p->store ? cr_param_store_bytes(p->store) : 0, p->region_bytes[CR_REGION_INPUT],
-                p->region_bytes[CR_REGION_HOST], v.peak_op);
-    print_offloads(p, out);
-    cr_text_add(out, ", \"flops\": %.0f, \"bytes\": %.0f, \"plan_ms\": %.3f, \"online_bytes\": %zu}\n", flops, bytes,
-                plan_ms, online_bytes);
+    struct cr_json_writer w = cr_json_writer(out, CR_JSON_SPACED);
+    cr_json_open_object(&w, NULL);
+    cr_json_put_string(&w, "program", p->name);
+    cr_json_put_string(&w, "config", config->name ? config->name : "");
+    cr_json_put_string(&w, "arch", cr_word_arch(config->model.arch));
+    cr_json_put_string(&w, "device", device);
+    cr_json_put_int(&w, "batch", batch);
+    cr_json_put_bool(&w, "fuse", config->train.fuse);
+    cr_json_put_bool(&w, "reuse", config->memory.reuse);
+    cr_json_put_int(&w, "ops", p->ops);
+    cr_json_put_int(&w, "tensors", p->tensors);
+    cr_json_put_uint(&w, "peak_bytes", p->region_bytes[CR_REGION_POOL]);
+    cr_json_put_uint(&w, "bound_bytes", p->bound_bytes);
+    cr_json_put_fixed(&w, "ratio", ratio(p), 6);
+    cr_json_put_uint(&w, "sum_bytes", v.sum);
+    cr_json_put_uint(&w, "store_bytes", p->store ? cr_param_store_bytes(p->store) : 0);
+    cr_json_put_uint(&w, "input_bytes", p->region_bytes[CR_REGION_INPUT]);
+    cr_json_put_uint(&w, "host_bytes", p->region_bytes[CR_REGION_HOST]);
+    cr_json_put_int(&w, "peak_op", v.peak_op);
+    json_offloads(p, &w);
+    cr_json_put_fixed(&w, "flops", flops, 0);
+    cr_json_put_fixed(&w, "bytes", bytes, 0);
+    cr_json_put_fixed(&w, "plan_ms", plan_ms, 3);
+    cr_json_put_uint(&w, "online_bytes", online_bytes);
+    cr_json_close_object(&w);
+    cr_json_end_line(&w);
     view_close(&v);
 }

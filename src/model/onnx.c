@@ -1,6 +1,7 @@
 /* model/onnx.c: encodes a network as an ONNX model and writes the file. See model/onnx.h. */
 #include "core/files.h"
 #include "core/output_file.h"
+#include "formats/json_write.h"
 #include "model/onnx_internal.h"
 
 #include <stdio.h>
@@ -36,19 +37,23 @@ static void put_metadata(struct cr_text *model, const char *key, struct cr_text 
 
 /* Appends three numbers as a JSON list, with the fewest digits that reproduce each float. */
 static void add_three(struct cr_text *out, const float v[3]) {
+    struct cr_json_writer w = cr_json_writer(out, CR_JSON_SPACED);
+    cr_json_open_array(&w, NULL);
     for (int i = 0; i < 3; i++) {
         char text[32];
-        for (int digits = 6; digits <= 9; digits++) {
+        int  digits = 6;
+        for (; digits < 9; digits++) {
             snprintf(text, sizeof text, "%.*g", digits, (double)v[i]);
             if (strtof(text, NULL) == v[i]) break;
         }
-        cr_text_add(out, "%s%s", i ? ", " : "[", text);
+        cr_json_put_general(&w, NULL, (double)v[i], digits);
     }
-    cr_text_add(out, "]");
+    cr_json_close_array(&w);
 }
 
 static void put_all_metadata(const struct cr_onnx *x, struct cr_text *model) {
-    struct cr_text text = {0};
+    struct cr_text        text = {0};
+    struct cr_json_writer w    = cr_json_writer(&text, CR_JSON_SPACED);
     for (int i = 0; i < x->p->ops; i++) {
         const struct cr_input_attr *a = &x->p->op[i].attr.input;
         if (x->p->op[i].kind != CR_OP_normalize) continue;
@@ -58,11 +63,9 @@ static void put_all_metadata(const struct cr_onnx *x, struct cr_text *model) {
         put_metadata(model, "std", &text);
     }
     if (!x->n->class_names) return;
-    for (int i = 0; i < x->n->classes; i++) {
-        cr_text_add(&text, i ? ", " : "[");
-        cr_text_add_json(&text, x->n->class_names[i]);
-    }
-    cr_text_add(&text, "]");
+    cr_json_open_array(&w, NULL);
+    for (int i = 0; i < x->n->classes; i++) cr_json_put_string(&w, NULL, x->n->class_names[i]);
+    cr_json_close_array(&w);
     put_metadata(model, "class_names", &text);
 }
 

@@ -1,6 +1,8 @@
 /* runtime/profiler.c: times the ops of a bound program and prints the profile. See runtime/profiler.h. */
 #include "runtime/profiler.h"
 
+#include "formats/json_write.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -208,15 +210,6 @@ static void add_numbers(const struct cr_profile *p, const struct cr_op_profile *
         cr_text_add(out, " %9s", "-");
 }
 
-/* Writes a number for JSON: `value` with `digits` digits, or null without a roofline. */
-static const char *roofline_json(const struct cr_profile *p, double value, int digits, char buffer[32]) {
-    if (has_roofline(p))
-        snprintf(buffer, 32, "%.*f", digits, value);
-    else
-        snprintf(buffer, 32, "null");
-    return buffer;
-}
-
 static const char *layer_of(const struct cr_program *p, const struct cr_op *op) {
     return op->layer >= 0 ? p->layer[op->layer] : "-";
 }
@@ -290,25 +283,41 @@ void cr_profile_print(const struct cr_profile *p, struct cr_text *out) {
     add_totals(p, out);
 }
 
+static void json_op(const struct cr_profile *p, const struct cr_op_profile *o, struct cr_text *out) {
+    const struct cr_op   *op   = &p->program->op[o->op];
+    struct cr_text        algo = {0};
+    struct cr_json_writer w    = cr_json_writer(out, CR_JSON_SPACED);
+    cr_device_algo_name(p->device, p->program, op, &algo);
+    cr_json_open_object(&w, NULL);
+    cr_json_put_int(&w, "op", o->op);
+    cr_json_put_string(&w, "kind", cr_op_info(op->kind)->name);
+    cr_json_put_string(&w, "layer", layer_of(p->program, op));
+    cr_json_put_string(&w, "kernel", cr_exec_kernel_name(p->exec, o->op));
+    if (algo.data) cr_json_put_string(&w, "algo", algo.data);
+    cr_json_put_string(&w, "stream", cr_stream_name(op->stream));
+    cr_json_put_fixed(&w, "begin_ms", o->begin_s * 1e3, 5);
+    cr_json_put_fixed(&w, "ms", o->seconds * 1e3, 5);
+    cr_json_put_fixed(&w, "fraction", per(o->seconds, p->sum_s), 6);
+    cr_json_put_fixed(&w, "bytes", o->bytes, 0);
+    cr_json_put_fixed(&w, "flops", o->flops, 0);
+    cr_json_put_fixed(&w, "roofline", has_roofline(p) ? per(o->roofline_s, o->seconds) : NAN, 4);
+    cr_json_close_object(&w);
+    cr_json_end_line(&w);
+    cr_text_free(&algo);
+}
+
 void cr_profile_print_json(const struct cr_profile *p, struct cr_text *out) {
-    char number[32];
-    for (int i = 0; i < p->program->ops; i++) {
-        const struct cr_op_profile *o  = &p->op[i];
-        const struct cr_op         *op = &p->program->op[o->op];
-        cr_text_add(out, "{\"op\": %d, \"kind\": \"%s\", \"layer\": \"%s\", \"kernel\": \"%s\", ", o->op,
-                    cr_op_info(op->kind)->name, layer_of(p->program, op), cr_exec_kernel_name(p->exec, o->op));
-        add_algo(p, op, "\"algo\": \"", "\", ", out);
-        cr_text_add(out,
-                    "\"stream\": \"%s\", \"begin_ms\": %.5f, \"ms\": %.5f, \"fraction\": %.6f, \"bytes\": %.0f, "
-                    "\"flops\": %.0f, \"roofline\": %s}\n",
-                    cr_stream_name(op->stream), o->begin_s * 1e3, o->seconds * 1e3, per(o->seconds, p->sum_s), o->bytes,
-                    o->flops, roofline_json(p, per(o->roofline_s, o->seconds), 4, number));
-    }
-    cr_text_add(out,
-                "{\"ops\": %d, \"program\": \"%s\", \"sum_ms\": %.5f, \"roofline_ms\": %s, \"whole_ms\": %.5f, "
-                "\"event_us\": %.4f, \"passes\": %d, \"device\": ",
-                p->program->ops, p->program->name, p->sum_s * 1e3, roofline_json(p, total_roofline(p) * 1e3, 5, number),
-                p->whole_s * 1e3, p->event_s * 1e6, p->passes);
-    cr_text_add_json(out, p->device->caps.text);
-    cr_text_add(out, "}\n");
+    struct cr_json_writer w = cr_json_writer(out, CR_JSON_SPACED);
+    for (int i = 0; i < p->program->ops; i++) json_op(p, &p->op[i], out);
+    cr_json_open_object(&w, NULL);
+    cr_json_put_int(&w, "ops", p->program->ops);
+    cr_json_put_string(&w, "program", p->program->name);
+    cr_json_put_fixed(&w, "sum_ms", p->sum_s * 1e3, 5);
+    cr_json_put_fixed(&w, "roofline_ms", has_roofline(p) ? total_roofline(p) * 1e3 : NAN, 5);
+    cr_json_put_fixed(&w, "whole_ms", p->whole_s * 1e3, 5);
+    cr_json_put_fixed(&w, "event_us", p->event_s * 1e6, 4);
+    cr_json_put_int(&w, "passes", p->passes);
+    cr_json_put_string(&w, "device", p->device->caps.text);
+    cr_json_close_object(&w);
+    cr_json_end_line(&w);
 }

@@ -40,10 +40,12 @@ cr_status cr_run_save(struct cr_run *run, struct cr_report *report) {
     if (!cr_run_reports(run)) return CR_OK;
     CR_TRY(cr_state_save(&run->session, &run->at, run->dir, run->config_text.data, run->train));
     const double seconds = (double)(cr_time_ns() - start) * 1e-9; /* training waits meanwhile */
-    char         json[64], human[96];
-    snprintf(json, sizeof json, "\"step\":%" PRId64 ",\"seconds\":%.3f", run->at.step, seconds);
+    char         human[96];
     snprintf(human, sizeof human, "saved step %" PRId64 " in %.3f s", run->at.step, seconds);
-    cr_report_event(report, CR_EVENT_SAVE, json, human);
+    struct cr_json_writer w = cr_report_begin(report, CR_EVENT_SAVE);
+    cr_json_put_int(&w, "step", run->at.step);
+    cr_json_put_fixed(&w, "seconds", seconds, 3);
+    cr_report_end(report, &w, human);
     return CR_OK;
 }
 
@@ -55,14 +57,25 @@ static double top1_of(const struct cr_scores *e) {
  * moving averages both accuracies follow. */
 static cr_status mark_best(struct cr_run *run, struct cr_best *best, const struct cr_scores *raw,
                            const struct cr_scores *ema) {
-    char         path[PATH_MAX + 32], text[192], details[96] = "";
-    const double top1 = ema ? fmax(top1_of(raw), top1_of(ema)) : top1_of(raw);
-    *best             = (struct cr_best){run->at.step, top1};
+    char                  path[PATH_MAX + 32];
+    struct cr_text        text = {0};
+    struct cr_json_writer w    = cr_json_writer(&text, CR_JSON_COMPACT);
+    const double          top1 = ema ? fmax(top1_of(raw), top1_of(ema)) : top1_of(raw);
+    *best                      = (struct cr_best){run->at.step, top1};
     CR_TRY(cr_ckpt_mark_best(run->dir, run->at.step));
     best_path(run, path, sizeof path);
-    if (ema) snprintf(details, sizeof details, ",\"raw_top1\":%.9g,\"ema_top1\":%.9g", top1_of(raw), top1_of(ema));
-    snprintf(text, sizeof text, "{\"step\":%" PRId64 ",\"top1\":%.9g%s}\n", best->step, best->top1, details);
-    return cr_file_write_atomic(path, text, strlen(text));
+    cr_json_open_object(&w, NULL);
+    cr_json_put_int(&w, "step", best->step);
+    cr_json_put_general(&w, "top1", best->top1, 9);
+    if (ema) {
+        cr_json_put_general(&w, "raw_top1", top1_of(raw), 9);
+        cr_json_put_general(&w, "ema_top1", top1_of(ema), 9);
+    }
+    cr_json_close_object(&w);
+    cr_json_end_line(&w);
+    cr_status status = text.failed ? CR_NO_MEMORY(text.length * 2) : cr_file_write_atomic(path, text.data, text.length);
+    cr_text_free(&text);
+    return status;
 }
 
 /* With [ema]: exchanges weights and moving averages, evaluates, and exchanges them back. */
@@ -74,33 +87,47 @@ static cr_status evaluate_ema(struct cr_run *run, volatile const int *stop, stru
     return restored == CR_OK ? status : restored;
 }
 
-/* Formats scores as JSON members, whose names begin with `prefix`, and as text. */
-static void scores_text(const struct cr_scores *e, const char *prefix, char json[192], char human[128]) {
+static void scores_text(const struct cr_scores *e, char human[128]) {
     const double images = (double)e->images, top5 = (double)e->correct5 / images;
-    char         loss[32] = "null"; /* JSON cannot represent infinity and NaN */
-    if (isfinite(e->loss_sum)) snprintf(loss, sizeof loss, "%.6f", e->loss_sum / images);
-    snprintf(json, 192, "\"%scorrect\":%" PRId64 ",\"%stop1\":%.6f,\"%stop5\":%.6f,\"%sloss\":%s", prefix, e->correct1,
-             prefix, top1_of(e), prefix, top5, prefix, loss);
     snprintf(human, 128, "top-1 %.2f %% (%" PRId64 " of %" PRId64 "), top-5 %.2f %%, loss %.4f", 100 * top1_of(e),
              e->correct1, e->images, 100 * top5, e->loss_sum / images);
+}
+
+/* Names of the members: of the weights, and of their moving averages. */
+struct score_names {
+    const char *correct, *top1, *top5, *loss;
+};
+static const struct score_names raw_names = {"correct", "top1", "top5", "loss"};
+static const struct score_names ema_names = {"ema_correct", "ema_top1", "ema_top5", "ema_loss"};
+
+static void put_scores(struct cr_json_writer *w, const struct cr_scores *e, const struct score_names *names) {
+    const double images = (double)e->images;
+    cr_json_put_int(w, names->correct, e->correct1);
+    cr_json_put_fixed(w, names->top1, top1_of(e), 6);
+    cr_json_put_fixed(w, names->top5, (double)e->correct5 / images, 6);
+    cr_json_put_fixed(w, names->loss, e->loss_sum / images, 6);
 }
 
 cr_status cr_run_evaluate(struct cr_run *run, struct cr_report *report, volatile const int *stop,
                           struct cr_best *best) {
     const bool       has_ema = run->session.model.store.has_ema;
-    struct cr_scores e, ema = {0};
-    char             raw_json[192], raw_human[128], ema_json[192] = "", ema_human[128] = "", json[512], human[384];
+    struct cr_scores e, ema                         = {0};
+    char             raw_human[128], ema_human[128] = "", human[384];
     CR_TRY(cr_session_evaluate(&run->session, run->val, stop, &e));
     if (has_ema) CR_TRY(evaluate_ema(run, stop, &ema));
     if (!cr_run_reports(run)) return CR_OK;
     const bool is_best = top1_of(&e) > best->top1 || (has_ema && top1_of(&ema) > best->top1);
     if (is_best) CR_TRY(mark_best(run, best, &e, has_ema ? &ema : NULL));
-    scores_text(&e, "", raw_json, raw_human);
-    if (has_ema) scores_text(&ema, "ema_", ema_json, ema_human);
-    snprintf(json, sizeof json, "\"step\":%" PRId64 ",\"images\":%" PRId64 ",%s%s%s,\"best\":%s", run->at.step,
-             e.images, raw_json, has_ema ? "," : "", ema_json, is_best ? "true" : "false");
+    scores_text(&e, raw_human);
+    if (has_ema) scores_text(&ema, ema_human);
     snprintf(human, sizeof human, "evaluation at step %" PRId64 ": %s%s%s%s", run->at.step, raw_human,
              has_ema ? "; moving averages: " : "", ema_human, is_best ? ", best so far" : "");
-    cr_report_event(report, CR_EVENT_EVAL, json, human);
+    struct cr_json_writer w = cr_report_begin(report, CR_EVENT_EVAL);
+    cr_json_put_int(&w, "step", run->at.step);
+    cr_json_put_int(&w, "images", e.images);
+    put_scores(&w, &e, &raw_names);
+    if (has_ema) put_scores(&w, &ema, &ema_names);
+    cr_json_put_bool(&w, "best", is_best);
+    cr_report_end(report, &w, human);
     return CR_OK;
 }

@@ -7,7 +7,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -15,12 +14,16 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+enum { LINE_BYTES = 1024 };
+
 struct cr_report {
     struct cr_report_options options;
     int                      log;         /* log.jsonl, open for appending */
     bool                     log_cut;     /* log.jsonl ends within a line: a process was killed, or the disk was full */
     struct cr_tensorboard   *tensorboard; /* NULL when off, or after a write error */
     bool                     terminal, line_open, log_failed;
+    struct cr_text           line; /* the event that is being written; reused, so that a step allocates nothing */
+    enum cr_event            event;
     /* since the last logged line */
     struct cr_step_result sum;
     int64_t               steps, clock_ns, wait_start_ns, interval_ns, wait_ns;
@@ -60,6 +63,13 @@ cr_status cr_report_open(const struct cr_report_options *options, struct cr_repo
         cr_free(r);
         return status;
     }
+    r->line.data = cr_alloc(LINE_BYTES, 1);
+    if (!r->line.data) {
+        close(r->log);
+        cr_free(r);
+        return CR_NO_MEMORY(LINE_BYTES);
+    }
+    r->line.capacity = LINE_BYTES;
     if (options->tensorboard && cr_tensorboard_open(options->run_dir, options->first_step, &r->tensorboard) != CR_OK)
         tensorboard_failed(r);
     *out = r;
@@ -71,6 +81,7 @@ void cr_report_close(struct cr_report *r) {
     if (r->line_open) fputc('\n', stderr);
     close(r->log);
     cr_tensorboard_close(r->tensorboard);
+    cr_text_free(&r->line);
     cr_free(r);
 }
 
@@ -97,18 +108,14 @@ static const struct {
     [CR_EVENT_DONE]     = {.name = "done", .result = true},
 };
 
-static struct iovec piece(const char *text) {
-    return (struct iovec){.iov_base = (void *)(uintptr_t)text, .iov_len = strlen(text)};
-}
-
-/* Appends a line with one system call, without a buffer, so that the step loop allocates nothing. A line that was cut
- * before is ended first. A write error is reported once and training continues. */
-static void log_line(struct cr_report *r, const char *event, const char *fields) {
-    const struct iovec line[] = {piece(r->log_cut ? "\n" : ""), piece("{\"event\":\""),      piece(event), piece("\""),
-                                 piece(fields ? "," : ""),      piece(fields ? fields : ""), piece("}\n")};
-    ssize_t            length = 0, written;
-    for (size_t i = 0; i < CR_COUNT(line); i++) length += (ssize_t)line[i].iov_len;
-    do written = writev(r->log, line, (int)CR_COUNT(line));
+/* Appends the line with one system call. A line that was cut before is ended first. A write error is reported once
+ * and training continues. */
+static void log_line(struct cr_report *r) {
+    const struct iovec line[] = {{.iov_base = (void *)(uintptr_t) "\n", .iov_len = r->log_cut},
+                                 {.iov_base = r->line.data, .iov_len = r->line.length}};
+    const ssize_t      length = (ssize_t)(line[0].iov_len + line[1].iov_len);
+    ssize_t            written;
+    do written = r->line.failed ? 0 : writev(r->log, line, (int)CR_COUNT(line));
     while (written < 0 && errno == EINTR);
     if (written == length) {
         r->log_cut = false;
@@ -117,14 +124,15 @@ static void log_line(struct cr_report *r, const char *event, const char *fields)
     const int error = written < 0 ? errno : ENOSPC; /* a part was written: the disk is full */
     if (written > 0) r->log_cut = !(r->log_cut && written == 1);
     if (!r->log_failed)
-        cr_log(CR_LOG_WARN, "%s/log.jsonl: %s: some events are not written", r->options.run_dir, strerror(error));
+        cr_log(CR_LOG_WARN, "%s/log.jsonl: %s: some events are not written", r->options.run_dir,
+               r->line.failed ? "out of memory" : strerror(error));
     r->log_failed = true;
 }
 
 /* Writes the numbers of the events that form curves to TensorBoard. */
-static void tensorboard_line(struct cr_report *r, enum cr_event event, const char *fields) {
-    if (r->tensorboard && fields && events[event].group &&
-        cr_tensorboard_add(r->tensorboard, events[event].group, fields) != CR_OK)
+static void tensorboard_line(struct cr_report *r) {
+    const char *group = events[r->event].group;
+    if (r->tensorboard && group && !r->line.failed && cr_tensorboard_add(r->tensorboard, group, r->line.data) != CR_OK)
         tensorboard_failed(r);
 }
 
@@ -133,12 +141,25 @@ static void clear_line(struct cr_report *r) {
     r->line_open = false;
 }
 
-void cr_report_event(struct cr_report *r, enum cr_event event, const char *json_fields, const char *human) {
+struct cr_json_writer cr_report_begin(struct cr_report *r, enum cr_event event) {
+    struct cr_json_writer w = cr_json_writer(r ? &r->line : NULL, CR_JSON_COMPACT);
+    if (!r) return w;
+    r->event       = event;
+    r->line.length = 0;
+    r->line.failed = false;
+    cr_json_open_object(&w, NULL);
+    cr_json_put_string(&w, "event", events[event].name);
+    return w;
+}
+
+void cr_report_end(struct cr_report *r, struct cr_json_writer *w, const char *human) {
     if (!r) return;
+    cr_json_close_object(w);
+    cr_json_end_line(w);
     clear_line(r);
-    if (human) cr_log(events[event].result ? CR_LOG_RESULT : CR_LOG_INFO, "%s", human);
-    log_line(r, events[event].name, json_fields);
-    tensorboard_line(r, event, json_fields);
+    if (human) cr_log(events[r->event].result ? CR_LOG_RESULT : CR_LOG_INFO, "%s", human);
+    log_line(r);
+    tensorboard_line(r);
 }
 
 static void format_duration(double seconds, char *buf, size_t size) {
@@ -163,19 +184,25 @@ static void format_progress(const struct cr_report *r, int64_t step, char *buf, 
 }
 
 static void log_interval(struct cr_report *r, int64_t step) {
-    char   json[512], human[512], norm[32] = "null", scale[80] = "";
-    double valid = r->sum.valid > 0 ? r->sum.valid : 1;
-    if (isfinite(r->sum.grad_norm)) snprintf(norm, sizeof norm, "%.6g", r->sum.grad_norm);
-    if (r->sum.loss_scale > 0)
-        snprintf(scale, sizeof scale, ",\"loss_scale\":%.9g,\"skipped\":%" PRId64, r->sum.loss_scale, r->sum.skipped);
-    snprintf(json, sizeof json,
-             "\"step\":%" PRId64 ",\"epoch\":%" PRId64 ",\"loss\":%.9g,\"top1\":%.6f,\"top5\":%.6f,\"lr\":%.9g,\"grad_"
-             "norm\":%s,\"images_per_s\":%.1f,\"data_wait\":%.4f%s",
-             step, (step - 1) / r->options.steps_per_epoch + 1, r->sum.loss_sum / valid, r->sum.correct1 / valid,
-             r->sum.correct5 / valid, r->sum.lr, norm, r->images_per_s,
-             r->interval_ns > 0 ? (double)r->wait_ns / (double)r->interval_ns : 0, scale);
+    const struct cr_step_result *sum   = &r->sum;
+    const double                 valid = sum->valid > 0 ? sum->valid : 1;
+    struct cr_json_writer        w     = cr_report_begin(r, CR_EVENT_TRAIN);
+    char                         human[512];
+    cr_json_put_int(&w, "step", step);
+    cr_json_put_int(&w, "epoch", (step - 1) / r->options.steps_per_epoch + 1);
+    cr_json_put_general(&w, "loss", sum->loss_sum / valid, 9);
+    cr_json_put_fixed(&w, "top1", sum->correct1 / valid, 6);
+    cr_json_put_fixed(&w, "top5", sum->correct5 / valid, 6);
+    cr_json_put_general(&w, "lr", sum->lr, 9);
+    cr_json_put_general(&w, "grad_norm", sum->grad_norm, 6);
+    cr_json_put_fixed(&w, "images_per_s", r->images_per_s, 1);
+    cr_json_put_fixed(&w, "data_wait", r->interval_ns > 0 ? (double)r->wait_ns / (double)r->interval_ns : 0, 4);
+    if (sum->loss_scale > 0) {
+        cr_json_put_general(&w, "loss_scale", sum->loss_scale, 9);
+        cr_json_put_int(&w, "skipped", sum->skipped);
+    }
     format_progress(r, step, human, sizeof human);
-    cr_report_event(r, CR_EVENT_TRAIN, json, r->terminal ? NULL : human);
+    cr_report_end(r, &w, r->terminal ? NULL : human);
     r->printed_ns = cr_time_ns();
 }
 

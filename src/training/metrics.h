@@ -7,7 +7,7 @@
 #ifndef CR_METRICS_H
 #define CR_METRICS_H
 
-#include "core/base.h"
+#include "formats/json_write.h"
 
 /* All functions accept NULL and then do nothing (ranks that report nothing). */
 struct cr_report;
@@ -47,8 +47,9 @@ enum cr_event {
     CR_EVENT_DONE,
     CR_EVENTS
 };
-/* Prints the text `human` above the progress line and appends an event to log.jsonl. `json_fields` are the members
- * after "event", e.g. "\"step\":3,\"top1\":0.5". Either may be NULL. */
-void cr_report_event(struct cr_report *report, enum cr_event event, const char *json_fields, const char *human);
+/* Begins an event of log.jsonl: the caller adds members with the writer and then calls cr_report_end. */
+struct cr_json_writer cr_report_begin(struct cr_report *report, enum cr_event event);
+/* Appends the event to log.jsonl and prints the text `human`, which may be NULL, above the progress line. */
+void cr_report_end(struct cr_report *report, struct cr_json_writer *writer, const char *human);
 
 #endif

@@ -40,16 +40,23 @@ void cr_run_prune_warn(const struct cr_run *run) {
                c->prune.end, (int64_t)c->train.epochs, 100 * reached);
 }
 
+static void put_sparsity(struct cr_json_writer *w, int64_t step, int64_t pruned, int64_t elems) {
+    cr_json_put_int(w, "step", step);
+    cr_json_put_fixed(w, "sparsity", (double)pruned / (double)elems, 6);
+    cr_json_put_int(w, "pruned", pruned);
+    cr_json_put_int(w, "of", elems);
+}
+
 static void report_pruned(const struct cr_run *run, double seconds, struct cr_report *report) {
     const struct cr_prune *p        = &run->prune;
     const double           sparsity = (double)p->pruned / (double)p->elems;
-    char                   json[160], human[160];
-    snprintf(json, sizeof json,
-             "\"step\":%" PRId64 ",\"sparsity\":%.6f,\"pruned\":%" PRId64 ",\"of\":%" PRId64 ",\"seconds\":%.3f",
-             run->at.step, sparsity, p->pruned, p->elems, seconds);
+    char                   human[160];
+    struct cr_json_writer  w = cr_report_begin(report, CR_EVENT_PRUNE);
+    put_sparsity(&w, run->at.step, p->pruned, p->elems);
+    cr_json_put_fixed(&w, "seconds", seconds, 3);
     snprintf(human, sizeof human, "pruned at step %" PRId64 ": %.2f %% (%" PRId64 " of %" PRId64 " weights) in %.3f s",
              run->at.step, 100 * sparsity, p->pruned, p->elems, seconds);
-    cr_report_event(report, CR_EVENT_PRUNE, json, human);
+    cr_report_end(report, &w, human);
 }
 
 struct sparsity { /* of the layers that have pruned weights */
@@ -85,15 +92,15 @@ cr_status cr_run_report_sparsity(struct cr_run *run, struct cr_report *report) {
     const struct sparsity s = status == CR_OK ? count_pruned(store, mask) : (struct sparsity){0};
     cr_free(mask);
     if (!s.pruned) return status;
-    const double fraction = (double)s.pruned / (double)s.weights;
-    char         json[160], human[240];
-    snprintf(json, sizeof json, "\"step\":%" PRId64 ",\"sparsity\":%.6f,\"pruned\":%" PRId64 ",\"of\":%" PRId64,
-             run->at.step, fraction, s.pruned, s.weights);
+    const double          fraction = (double)s.pruned / (double)s.weights;
+    char                  human[240];
+    struct cr_json_writer w = cr_report_begin(report, CR_EVENT_SPARSITY);
+    put_sparsity(&w, run->at.step, s.pruned, s.weights);
     snprintf(human, sizeof human,
              "pruned  %.2f %% of the weights of %d layers (%" PRId64 " of %" PRId64 "): the masks are kept%s",
              100 * fraction, s.layers, s.pruned, s.weights,
              run->prune.layers ? ", and [prune] prunes more" : ", pruned weights stay 0");
-    cr_report_event(report, CR_EVENT_SPARSITY, json, human);
+    cr_report_end(report, &w, human);
     return CR_OK;
 }
 

@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MEMBERS_MAX = 2048, NAME_START = 20 };
+enum { LINE_MAX_BYTES = 2048, NAME_START = 20 };
 static const char name_start[] = "events.out.tfevents.";
 
 struct cr_tensorboard {
@@ -92,17 +92,17 @@ static cr_status write_start(struct cr_tensorboard *t, int64_t first_step) {
     return write_record(t, &event);
 }
 
-cr_status cr_tensorboard_add(struct cr_tensorboard *t, const char *group, const char *members) {
+cr_status cr_tensorboard_add(struct cr_tensorboard *t, const char *group, const char *line) {
     struct cr_text event = {0}, summary = {0};
     struct cr_json json;
-    char           text[MEMBERS_MAX], *name;
+    char           text[LINE_MAX_BYTES], *name;
     int64_t        step   = 0;
-    const size_t   length = strlen(members);
+    const size_t   length = strlen(line);
     if (length >= sizeof text)
         return CR_FAIL(CR_ERR_FORMAT, "%s: a line of %zu bytes is too long for an event", t->path, length);
-    memcpy(text, members, length + 1);
+    memcpy(text, line, length + 1);
     cr_json_start(&json, text, length);
-    do {
+    for (bool more = cr_json_expect(&json, '{'); more; more = cr_json_take(&json, ',')) {
         double number;
         if (!cr_json_string(&json, &name) || !cr_json_expect(&json, ':')) break;
         struct cr_json value = json; /* a number or any other value */
@@ -115,7 +115,7 @@ cr_status cr_tensorboard_add(struct cr_tensorboard *t, const char *group, const 
             step = (int64_t)number;
         else
             add_scalar(&summary, group, name, number);
-    } while (cr_json_take(&json, ','));
+    }
     add_head(&event, step);
     cr_pb_add_message(&event, EVENT_SUMMARY, &summary);
     return write_record(t, &event);

@@ -19,8 +19,8 @@ struct cr_tensorboard;
  * `first_step` > 0: events of older files at this step and later are no longer valid. CR_ERR_IO. */
 CR_MUST cr_status cr_tensorboard_open(const char *folder, int64_t first_step, struct cr_tensorboard **out);
 void              cr_tensorboard_close(struct cr_tensorboard *tensorboard); /* accepts NULL */
-/* Writes one event from the members of a JSON object ("\"step\":3,\"loss\":0.5"). The member "step" is the step; every
- * other number becomes the scalar `group`/name; members that are not numbers are ignored. CR_ERR_IO. */
-CR_MUST cr_status cr_tensorboard_add(struct cr_tensorboard *tensorboard, const char *group, const char *members);
+/* Writes one event from a line of log.jsonl, a JSON object. The member "step" is the step; every other number becomes
+ * the scalar `group`/name; members that are not numbers are ignored. CR_ERR_IO. */
+CR_MUST cr_status cr_tensorboard_add(struct cr_tensorboard *tensorboard, const char *group, const char *line);
 
 #endif

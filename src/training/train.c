@@ -289,8 +289,17 @@ static cr_status loop(struct cr_run *run, struct cr_report *report, int *ended_b
                  run->at.step, run->dir);
     else
         snprintf(human, sizeof human, "done: step %" PRId64 ", saved in %s", run->at.step, run->dir);
-    cr_report_event(report, *ended_by ? CR_EVENT_STOPPED : CR_EVENT_DONE, NULL, human);
+    struct cr_json_writer w = cr_report_begin(report, *ended_by ? CR_EVENT_STOPPED : CR_EVENT_DONE);
+    cr_report_end(report, &w, human);
     return CR_OK;
+}
+
+static void log_start(const struct cr_run *run, struct cr_report *report) {
+    struct cr_json_writer w = cr_report_begin(report, run->from ? CR_EVENT_RESUME : CR_EVENT_START);
+    cr_json_put_int(&w, "step", run->at.step);
+    cr_json_put_int(&w, "total_steps", run->total_steps);
+    cr_json_put_string(&w, "version", CR_VERSION);
+    cr_report_end(report, &w, NULL);
 }
 
 cr_status cr_train(const struct cr_config *config, const struct cr_train_options *options, int *signal_taken) {
@@ -329,10 +338,7 @@ cr_status cr_train(const struct cr_config *config, const struct cr_train_options
         CR_TRY_OUT(cr_run_trace(&run));
         CR_TRY_OUT(cr_report_open(&o, &report));
     }
-    char json[128];
-    snprintf(json, sizeof json, "\"step\":%" PRId64 ",\"total_steps\":%" PRId64 ",\"version\":\"%s\"", run.at.step,
-             run.total_steps, CR_VERSION);
-    cr_report_event(report, run.from ? CR_EVENT_RESUME : CR_EVENT_START, json, NULL);
+    log_start(&run, report);
     CR_TRY_OUT(cr_run_report_sparsity(&run, report));
     CR_TRY_OUT(loop(&run, report, signal_taken));
     if (cr_loader_corrupt(run.loader))

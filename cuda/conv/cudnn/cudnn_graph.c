@@ -2,6 +2,7 @@
 #include "cuda/conv/cudnn/cudnn_descriptor.h"
 
 #include "cuda/core/cuda_device.h"
+#include "formats/json_write.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,17 +38,39 @@ static const struct device_facts known[] = {
     {90, 132, 1980000, 3201000, 232448, 50L << 20, 140L << 30, "NVIDIA H200"},
 };
 
-static int describe(const struct device_facts *f, char *json, size_t size) {
-    return snprintf(
-        json, size,
-        "{\"maxGridSize\":[2147483647,65535,65535],\"maxBlockSize\":[1024,1024,64],\"regsPerBlock\":65536,"
-        "\"multiProcessorCount\":%d,\"warpSize\":32,\"maxSharedMemoryPerBlock\":49152,"
-        "\"maxSharedMemoryPerBlockOptin\":%ld,\"reservedSharedMemoryPerBlock\":1024,\"maxRegistersPerSM\":65536,"
-        "\"maxCtasPerSM\":32,\"maxThreadsPerBlock\":1024,\"maxThreadsPerSM\":2048,\"pciDeviceId\":0,"
-        "\"isTccDriver\":0,\"supportCoopLaunch\":1,\"totalGlobalMem\":%ld,\"smClockRateKHz\":%d,"
-        "\"memClockRateKHz\":%d,\"l2CacheSize\":%ld,\"cudaDeviceId\":0,\"deviceVer\":%d,\"driverVer\":13000,"
-        "\"deviceName\":\"%s\"}",
-        f->multiprocessors, f->smem, f->memory_bytes, f->clock_khz, f->memory_khz, f->l2_bytes, f->cc * 10, f->name);
+/* Writes the properties of a device for cuDNN. Those that are equal on all GPUs are constants. */
+static void describe(const struct device_facts *f, struct cr_text *json) {
+    static const int      grid[3] = {2147483647, 65535, 65535}, block[3] = {1024, 1024, 64};
+    struct cr_json_writer w = cr_json_writer(json, CR_JSON_COMPACT);
+    cr_json_open_object(&w, NULL);
+    cr_json_open_array(&w, "maxGridSize");
+    for (int d = 0; d < 3; d++) cr_json_put_int(&w, NULL, grid[d]);
+    cr_json_close_array(&w);
+    cr_json_open_array(&w, "maxBlockSize");
+    for (int d = 0; d < 3; d++) cr_json_put_int(&w, NULL, block[d]);
+    cr_json_close_array(&w);
+    cr_json_put_int(&w, "regsPerBlock", 65536);
+    cr_json_put_int(&w, "multiProcessorCount", f->multiprocessors);
+    cr_json_put_int(&w, "warpSize", 32);
+    cr_json_put_int(&w, "maxSharedMemoryPerBlock", 49152);
+    cr_json_put_int(&w, "maxSharedMemoryPerBlockOptin", f->smem);
+    cr_json_put_int(&w, "reservedSharedMemoryPerBlock", 1024);
+    cr_json_put_int(&w, "maxRegistersPerSM", 65536);
+    cr_json_put_int(&w, "maxCtasPerSM", 32);
+    cr_json_put_int(&w, "maxThreadsPerBlock", 1024);
+    cr_json_put_int(&w, "maxThreadsPerSM", 2048);
+    cr_json_put_int(&w, "pciDeviceId", 0);
+    cr_json_put_int(&w, "isTccDriver", 0);
+    cr_json_put_int(&w, "supportCoopLaunch", 1);
+    cr_json_put_int(&w, "totalGlobalMem", f->memory_bytes);
+    cr_json_put_int(&w, "smClockRateKHz", f->clock_khz);
+    cr_json_put_int(&w, "memClockRateKHz", f->memory_khz);
+    cr_json_put_int(&w, "l2CacheSize", f->l2_bytes);
+    cr_json_put_int(&w, "cudaDeviceId", 0);
+    cr_json_put_int(&w, "deviceVer", f->cc * 10);
+    cr_json_put_int(&w, "driverVer", 13000);
+    cr_json_put_string(&w, "deviceName", f->name);
+    cr_json_close_object(&w);
 }
 
 /* cuDNN also queries the GPUs of this machine when it decides about an offline device: with an H200 in the machine,
@@ -59,17 +82,22 @@ static void hide_gpus(void) {
 
 cr_status cr_cudnn_device_open_offline(int cc, struct cudnn_device *out) {
     const struct device_facts *facts = NULL;
-    char                       json[1200];
+    struct cr_text             json  = {0};
     for (size_t i = 0; i < CR_COUNT(known); i++)
         if (known[i].cc == cc) facts = &known[i];
     CR_ASSERT(facts);
     hide_gpus();
-    const int                length = describe(facts, json, sizeof json);
-    cudnnBackendDescriptor_t d      = NULL;
-    CR_ASSERT(length > 0 && (size_t)length < sizeof json);
+    cudnnBackendDescriptor_t d = NULL;
     CUDNN_TRY(cudnnBackendCreateDescriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &d));
-    cudnnStatus_t status =
-        cudnnBackendSetAttribute(d, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, length + 1, json);
+    describe(facts, &json);
+    if (json.failed) {
+        cudnn_destroy(d);
+        cr_text_free(&json);
+        return CR_NO_MEMORY(0);
+    }
+    cudnnStatus_t status = cudnnBackendSetAttribute(d, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
+                                                    (int64_t)json.length + 1, json.data);
+    cr_text_free(&json);
     if (status == CUDNN_STATUS_SUCCESS) status = cudnnBackendFinalize(d);
     if (status != CUDNN_STATUS_SUCCESS) cudnn_destroy(d);
     CUDNN_TRY(status);

@@ -1,6 +1,7 @@
 /* cli/bench/allocators.c: cresnet bench allocators: compares the static memory plan of a training step with online
  * allocators: memory they need and time of their calls. Nothing is trained. */
 #include "cli/common/command.h"
+#include "formats/json_write.h"
 #include "runtime/allocator_bench.h"
 #include "session/session.h"
 
@@ -14,6 +15,7 @@ struct bench {
     int                      events;
     int64_t                  steps;
     bool                     json;
+    struct cr_json_writer    writer; /* with json: writes to `out` */
     struct cr_text           out;
 };
 
@@ -41,10 +43,11 @@ static void bench_close(struct bench *b) {
 /* Adds one line of the table. bytes is 0 and ms is negative when unknown. */
 static void print_allocator(struct bench *b, const char *name, const char *description, size_t bytes, double ms) {
     if (b->json) {
-        cr_text_add(&b->out, ", {\"allocator\": \"%s\"", name);
-        if (bytes) cr_text_add(&b->out, ", \"bytes\": %zu", bytes);
-        if (ms >= 0) cr_text_add(&b->out, ", \"ms\": %.4f", ms);
-        cr_text_add(&b->out, "}");
+        cr_json_open_object(&b->writer, NULL);
+        cr_json_put_string(&b->writer, "allocator", name);
+        if (bytes) cr_json_put_uint(&b->writer, "bytes", bytes);
+        if (ms >= 0) cr_json_put_fixed(&b->writer, "ms", ms, 4);
+        cr_json_close_object(&b->writer);
         return;
     }
     cr_text_add(&b->out, "%-16s", name);
@@ -59,19 +62,32 @@ static void print_allocator(struct bench *b, const char *name, const char *descr
     cr_text_add(&b->out, "  %s\n", description);
 }
 
+static void json_head(struct bench *b) {
+    struct cr_json_writer *w = &b->writer;
+    *w                       = cr_json_writer(&b->out, CR_JSON_SPACED);
+    cr_json_open_object(w, NULL);
+    cr_json_put_string(w, "program", b->program->name);
+    cr_json_put_int(w, "batch", b->session.batch);
+    cr_json_put_int(w, "allocations", b->events / 2);
+    cr_json_put_int(w, "steps", b->steps);
+    cr_json_put_string(w, "device", b->session.device->caps.text);
+    cr_json_open_array(w, "allocators");
+}
+
+static void json_end(struct bench *b) {
+    cr_json_close_array(&b->writer);
+    cr_json_close_object(&b->writer);
+    cr_json_end_line(&b->writer);
+}
+
 static void print_head(struct bench *b) {
     const struct cr_program *p = b->program;
-    if (b->json) {
-        cr_text_add(&b->out,
-                    "{\"program\": \"%s\", \"batch\": %lld, \"allocations\": %d, \"steps\": %lld, \"device\": ",
-                    p->name, (long long)b->session.batch, b->events / 2, (long long)b->steps);
-        cr_text_add_json(&b->out, b->session.device->caps.text);
-        cr_text_add(&b->out, ", \"allocators\": [{\"allocator\": \"lower_bound\", \"bytes\": %zu}", p->bound_bytes);
-        return;
-    }
-    cr_text_add(&b->out, "program %s, batch %lld: %d allocations per step; %s\n\n%-16s %12s %8s %10s\n", p->name,
-                (long long)b->session.batch, b->events / 2, b->session.device->caps.text, "allocator", "MiB", "x bound",
-                "ms/step");
+    if (b->json)
+        json_head(b);
+    else
+        cr_text_add(&b->out, "program %s, batch %lld: %d allocations per step; %s\n\n%-16s %12s %8s %10s\n", p->name,
+                    (long long)b->session.batch, b->events / 2, b->session.device->caps.text, "allocator", "MiB",
+                    "x bound", "ms/step");
     print_allocator(b, "lower_bound", "largest sum of live bytes; every allocator needs at least this", p->bound_bytes,
                     -1);
 }
@@ -92,7 +108,7 @@ static cr_status measure(struct bench *b) {
         CR_TRY(pool->measure(b->session.device, b->event, b->events, (int)b->steps, &times));
         print_allocator(b, pool->name, pool->what, times.peak_bytes, times.ms);
     }
-    if (b->json) cr_text_add(&b->out, "]}\n");
+    if (b->json) json_end(b);
     return CR_OK;
 }
 

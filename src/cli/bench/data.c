@@ -2,6 +2,7 @@
  * of a given speed would wait for it. */
 #include "data/data.h"
 #include "cli/common/command.h"
+#include "formats/json_write.h"
 
 #include <stdio.h>
 #include <time.h>
@@ -103,42 +104,64 @@ static double fraction(int64_t part, const struct cr_load_counts *c) {
     return all > 0 ? (double)part / all : 0;
 }
 
-static void report(const struct bench *b, bool json, struct cr_text *out) {
-    const struct cr_load_counts *c       = &b->counts;
-    int                          workers = CR_MAX(b->options.workers, 1);
-    double                       second = (double)b->wall_ns * 1e-9, images = (double)(b->steps * b->options.batch);
-    double per_core = c->cpu_ns > 0 ? (double)c->images / ((double)c->cpu_ns * 1e-9) : 0, rate = images / second;
-    double bytes = c->images ? (double)c->file_bytes / (double)c->images : 0;
-    double fetch = fraction(c->fetch_ns, c), decode = fraction(c->decode_ns, c), resize = fraction(c->resize_ns, c);
-    double other    = fraction(c->other_ns, c);
-    double verified = c->images ? (double)c->verified / (double)c->images
-                                : 1; /* a worker that the system delayed may have loaded no image */
-    if (json) {
-        cr_text_add(out, "{\"images_per_s\": %.1f, \"images_per_s_worker\": %.1f, \"images_per_s_core\": %.1f, ", rate,
-                    rate / workers, per_core);
-        cr_text_add(out, "\"workers\": %d, \"mb_per_s\": %.2f, \"bytes_per_image\": %.0f, ", b->options.workers,
-                    rate * bytes * 1e-6, bytes);
-        cr_text_add(
-            out, "\"fetch\": %.4f, \"decode\": %.4f, \"resize\": %.4f, \"other\": %.4f, \"verified_fraction\": %.4f, ",
-            fetch, decode, resize, other, verified);
-        cr_text_add(out, "\"size\": %d, \"batch\": %lld, \"steps\": %lld, \"corrupt\": %lld", b->options.prepare.size,
-                    (long long)b->options.batch, (long long)b->steps, (long long)cr_loader_corrupt(b->loader));
-        if (b->trainer_speed)
-            cr_text_add(out, ", \"trainer_images_per_s\": %lld, \"wait_fraction\": %.5f", (long long)b->trainer_speed,
-                        b->wait_fraction);
-        cr_text_add(out, "}\n");
-        return;
+/* What the report says: images per second, bytes per image, and the fractions of the workers' time. */
+struct rates {
+    int    workers; /* at least 1 */
+    double rate, per_core, bytes, fetch, decode, resize, other, verified;
+};
+
+static struct rates rates_of(const struct bench *b) {
+    const struct cr_load_counts *c      = &b->counts;
+    const double                 second = (double)b->wall_ns * 1e-9, images = (double)(b->steps * b->options.batch);
+    return (struct rates){.workers  = CR_MAX(b->options.workers, 1),
+                          .rate     = images / second,
+                          .per_core = c->cpu_ns > 0 ? (double)c->images / ((double)c->cpu_ns * 1e-9) : 0,
+                          .bytes    = c->images ? (double)c->file_bytes / (double)c->images : 0,
+                          .fetch    = fraction(c->fetch_ns, c),
+                          .decode   = fraction(c->decode_ns, c),
+                          .resize   = fraction(c->resize_ns, c),
+                          .other    = fraction(c->other_ns, c),
+                          /* a worker that the system delayed may have loaded no image */
+                          .verified = c->images ? (double)c->verified / (double)c->images : 1};
+}
+
+static void print_json(const struct bench *b, const struct rates *r, struct cr_text *out) {
+    struct cr_json_writer w = cr_json_writer(out, CR_JSON_SPACED);
+    cr_json_open_object(&w, NULL);
+    cr_json_put_fixed(&w, "images_per_s", r->rate, 1);
+    cr_json_put_fixed(&w, "images_per_s_worker", r->rate / r->workers, 1);
+    cr_json_put_fixed(&w, "images_per_s_core", r->per_core, 1);
+    cr_json_put_int(&w, "workers", b->options.workers);
+    cr_json_put_fixed(&w, "mb_per_s", r->rate * r->bytes * 1e-6, 2);
+    cr_json_put_fixed(&w, "bytes_per_image", r->bytes, 0);
+    cr_json_put_fixed(&w, "fetch", r->fetch, 4);
+    cr_json_put_fixed(&w, "decode", r->decode, 4);
+    cr_json_put_fixed(&w, "resize", r->resize, 4);
+    cr_json_put_fixed(&w, "other", r->other, 4);
+    cr_json_put_fixed(&w, "verified_fraction", r->verified, 4);
+    cr_json_put_int(&w, "size", b->options.prepare.size);
+    cr_json_put_int(&w, "batch", b->options.batch);
+    cr_json_put_int(&w, "steps", b->steps);
+    cr_json_put_int(&w, "corrupt", cr_loader_corrupt(b->loader));
+    if (b->trainer_speed) {
+        cr_json_put_int(&w, "trainer_images_per_s", b->trainer_speed);
+        cr_json_put_fixed(&w, "wait_fraction", b->wait_fraction, 5);
     }
-    cr_text_add(out, "%.1f images/s with %d worker%s: %.1f per worker, %.1f per core (per second of CPU time)\n", rate,
-                b->options.workers, b->options.workers == 1 ? "" : "s", rate / workers, per_core);
+    cr_json_close_object(&w);
+    cr_json_end_line(&w);
+}
+
+static void print_text(const struct bench *b, const struct rates *r, struct cr_text *out) {
+    cr_text_add(out, "%.1f images/s with %d worker%s: %.1f per worker, %.1f per core (per second of CPU time)\n",
+                r->rate, b->options.workers, b->options.workers == 1 ? "" : "s", r->rate / r->workers, r->per_core);
     cr_text_add(
         out,
         "%.1f MB/s, %.1f KB per image; time of the workers: read %.1f %%, decode %.1f %%, resize %.1f %%, other "
         "%.1f %%\n",
-        rate * bytes * 1e-6, bytes * 1e-3, 100 * fetch, 100 * decode, 100 * resize, 100 * other);
-    if (verified < 1)
+        r->rate * r->bytes * 1e-6, r->bytes * 1e-3, 100 * r->fetch, 100 * r->decode, 100 * r->resize, 100 * r->other);
+    if (r->verified < 1)
         cr_text_add(out, "%.1f %% of the images were read for the first time and decoded completely\n",
-                    100 * (1 - verified));
+                    100 * (1 - r->verified));
     if (b->trainer_speed)
         cr_text_add(out, "a trainer of %lld images/s would wait for data %.2f %% of the time\n",
                     (long long)b->trainer_speed, 100 * b->wait_fraction);
@@ -156,7 +179,8 @@ cr_status cr_bench_data(const struct cr_args *args) {
            b.options.prepare.size, (long long)b.steps, WARMUP + b.options.prefetch);
     CR_TRY_OUT(time_batches(&b));
     if (b.trainer_speed) CR_TRY_OUT(time_waits(&b));
-    report(&b, cr_args_has(args, CR_OPT_JSON), &text);
+    const struct rates rates = rates_of(&b);
+    (cr_args_has(args, CR_OPT_JSON) ? print_json : print_text)(&b, &rates, &text);
     CR_TRY_OUT(cr_cmd_print(&text));
 out:
     cr_text_free(&text);

@@ -3,6 +3,7 @@
 #include "cli/bench/init.h"
 
 #include "cli/common/command.h"
+#include "formats/json_write.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -122,28 +123,36 @@ static void print_text(struct cr_init_bench *b, const struct cr_init_net *s, con
                 (long long)r->worst_ulp, (long long)r->differing, (long long)(s->value_elems + s->running_elems));
 }
 
-static void json_method(struct cr_init_bench *b, const char *name, const struct cr_init_method *method) {
+static void json_method(struct cr_json_writer *w, const char *name, const struct cr_init_method *method) {
     if (!method->runs) return;
-    cr_text_add(&b->out,
-                ", \"%s\": {\"ms\": %.4f, \"alloc_ms\": %.4f, \"init_ms\": %.4f, \"copy_ms\": %.4f, \"host_bytes\": "
-                "%zu, \"runs\": %lld}",
-                name, method->ms[CR_INIT_ALL], method->ms[CR_INIT_MEMORY], method->ms[CR_INIT_VALUES],
-                method->ms[CR_INIT_COPY], method->host_bytes, (long long)method->runs);
+    cr_json_open_object(w, name);
+    cr_json_put_fixed(w, "ms", method->ms[CR_INIT_ALL], 4);
+    cr_json_put_fixed(w, "alloc_ms", method->ms[CR_INIT_MEMORY], 4);
+    cr_json_put_fixed(w, "init_ms", method->ms[CR_INIT_VALUES], 4);
+    cr_json_put_fixed(w, "copy_ms", method->ms[CR_INIT_COPY], 4);
+    cr_json_put_uint(w, "host_bytes", method->host_bytes);
+    cr_json_put_int(w, "runs", method->runs);
+    cr_json_close_object(w);
 }
 
 static void print_json(struct cr_init_bench *b, const struct cr_init_net *s, const struct cr_init_result *r) {
-    cr_text_add(&b->out, "{\"network\": ");
-    cr_text_add_json(&b->out, s->name);
-    cr_text_add(&b->out, ", \"parameters\": %lld, \"value_bytes\": %zu, \"store_bytes\": %zu, \"threads\": %d",
-                (long long)cr_param_store_trainable(&s->model.store), s->value_bytes, s->store_bytes, b->threads);
-    json_method(b, "direct", &r->direct);
-    json_method(b, "one_thread", &r->thread);
-    json_method(b, "all_cores", &r->cores);
-    if (b->device->backend->async) cr_text_add(&b->out, ", \"device_ms\": %.4f", r->device_ms);
-    cr_text_add(&b->out, ", \"first_ms\": %.4f, \"worst_ulp\": %lld, \"differing\": %lld, \"device\": ", r->first_ms,
-                (long long)r->worst_ulp, (long long)r->differing);
-    cr_text_add_json(&b->out, b->device->caps.text);
-    cr_text_add(&b->out, "}\n");
+    struct cr_json_writer w = cr_json_writer(&b->out, CR_JSON_SPACED);
+    cr_json_open_object(&w, NULL);
+    cr_json_put_string(&w, "network", s->name);
+    cr_json_put_int(&w, "parameters", cr_param_store_trainable(&s->model.store));
+    cr_json_put_uint(&w, "value_bytes", s->value_bytes);
+    cr_json_put_uint(&w, "store_bytes", s->store_bytes);
+    cr_json_put_int(&w, "threads", b->threads);
+    json_method(&w, "direct", &r->direct);
+    json_method(&w, "one_thread", &r->thread);
+    json_method(&w, "all_cores", &r->cores);
+    if (b->device->backend->async) cr_json_put_fixed(&w, "device_ms", r->device_ms, 4);
+    cr_json_put_fixed(&w, "first_ms", r->first_ms, 4);
+    cr_json_put_int(&w, "worst_ulp", r->worst_ulp);
+    cr_json_put_int(&w, "differing", r->differing);
+    cr_json_put_string(&w, "device", b->device->caps.text);
+    cr_json_close_object(&w);
+    cr_json_end_line(&w);
 }
 
 /* ---- the networks ---- */

@@ -1,6 +1,7 @@
 /* cli/bench/run.c: cresnet bench step and bench infer: times a training step, or one batch through the network, on
  * random images. The time includes the copy of a batch to the device, but not loading and augmentation. */
 #include "cli/common/command.h"
+#include "formats/json_write.h"
 #include "session/session.h"
 #include "session/state.h"
 
@@ -182,29 +183,39 @@ static size_t reserved(const struct bench *b) {
 }
 
 static void print_json(const struct bench *b, const char *parts, struct cr_text *out) {
-    cr_text_add(out,
-                "{\"images_per_s\": %.2f, \"ms\": %.4f, \"ms_min\": %.4f, \"ms_max\": %.4f, \"latency_ms\": %.4f, "
-                "\"steps\": %lld, "
-                "\"window\": %lld, \"ranks\": %d, \"batch\": %lld, \"accumulate\": %lld, \"time_to_first_step_s\": "
-                "%.3f, \"start\": \"%s\", \"device\": ",
-                (double)images_of(b) / b->ms * 1e3, b->ms, b->ms_min, b->ms_max, b->latency_ms, (long long)b->steps,
-                (long long)b->window, cr_comm_size(b->comm),
-                (long long)(b->infer ? b->session.eval_batch : b->session.batch),
-                (long long)(b->infer ? 1 : b->config.train.accumulate), (double)b->age_ns * 1e-9, parts);
-    cr_text_add_json(out, b->session.device->caps.text);
-    const size_t *bytes = b->session.memory.bytes;
-    if (b->device_bytes) cr_text_add(out, ", \"device_mib\": %.1f", cr_mib(b->device_bytes));
-    cr_text_add(out, ", \"pool_mib\": %.1f, \"store_mib\": %.1f, \"host_mib\": %.1f, \"reserved_mib\": %.1f",
-                cr_mib(bytes[CR_REGION_POOL]), cr_mib(bytes[CR_REGION_STORE]), cr_mib(bytes[CR_REGION_HOST]),
-                cr_mib(reserved(b)));
-    const struct cr_fit_report *fit = &b->session.fit;
-    if (fit->seconds_before > 0)
-        cr_text_add(out,
-                    ", \"recomputed\": %d, \"offloaded\": %d, \"mapped_reads\": %d, \"offloaded_mib\": %.1f, "
-                    "\"predicted_slowdown\": %.5f, \"predicted_stall_ms\": %.4f",
-                    fit->recomputed, fit->offloaded, fit->mapped, cr_mib(fit->offload_bytes),
-                    fit->seconds / fit->seconds_before - 1, fit->stalled * 1e3);
-    cr_text_add(out, "}\n");
+    const struct cr_session    *s     = &b->session;
+    const size_t               *bytes = s->memory.bytes;
+    const struct cr_fit_report *fit   = &s->fit;
+    struct cr_json_writer       w     = cr_json_writer(out, CR_JSON_SPACED);
+    cr_json_open_object(&w, NULL);
+    cr_json_put_fixed(&w, "images_per_s", (double)images_of(b) / b->ms * 1e3, 2);
+    cr_json_put_fixed(&w, "ms", b->ms, 4);
+    cr_json_put_fixed(&w, "ms_min", b->ms_min, 4);
+    cr_json_put_fixed(&w, "ms_max", b->ms_max, 4);
+    cr_json_put_fixed(&w, "latency_ms", b->latency_ms, 4);
+    cr_json_put_int(&w, "steps", b->steps);
+    cr_json_put_int(&w, "window", b->window);
+    cr_json_put_int(&w, "ranks", cr_comm_size(b->comm));
+    cr_json_put_int(&w, "batch", b->infer ? s->eval_batch : s->batch);
+    cr_json_put_int(&w, "accumulate", b->infer ? 1 : b->config.train.accumulate);
+    cr_json_put_fixed(&w, "time_to_first_step_s", (double)b->age_ns * 1e-9, 3);
+    cr_json_put_string(&w, "start", parts);
+    cr_json_put_string(&w, "device", s->device->caps.text);
+    if (b->device_bytes) cr_json_put_fixed(&w, "device_mib", cr_mib(b->device_bytes), 1);
+    cr_json_put_fixed(&w, "pool_mib", cr_mib(bytes[CR_REGION_POOL]), 1);
+    cr_json_put_fixed(&w, "store_mib", cr_mib(bytes[CR_REGION_STORE]), 1);
+    cr_json_put_fixed(&w, "host_mib", cr_mib(bytes[CR_REGION_HOST]), 1);
+    cr_json_put_fixed(&w, "reserved_mib", cr_mib(reserved(b)), 1);
+    if (fit->seconds_before > 0) {
+        cr_json_put_int(&w, "recomputed", fit->recomputed);
+        cr_json_put_int(&w, "offloaded", fit->offloaded);
+        cr_json_put_int(&w, "mapped_reads", fit->mapped);
+        cr_json_put_fixed(&w, "offloaded_mib", cr_mib(fit->offload_bytes), 1);
+        cr_json_put_fixed(&w, "predicted_slowdown", fit->seconds / fit->seconds_before - 1, 5);
+        cr_json_put_fixed(&w, "predicted_stall_ms", fit->stalled * 1e3, 4);
+    }
+    cr_json_close_object(&w);
+    cr_json_end_line(&w);
 }
 
 static void print_text(const struct bench *b, const char *parts, struct cr_text *out) {

@@ -2,6 +2,7 @@
  * TeraEdges/s next to published rates, active inputs per layer, and a verification of the categories on the CPU. */
 #include "spdnn/spdnn.h"
 #include "cli/common/command.h"
+#include "formats/json_write.h"
 #include "session/session.h"
 
 #include <errno.h>
@@ -198,35 +199,45 @@ static double teraedges(const struct network *n, int64_t inputs) {
 
 static void add_survivors(struct bench *b, const struct network *n) {
     const int64_t *s = n->result.survivors;
-    cr_text_add(&b->out, "%s", b->json ? ", \"survivors\": [" : "  active inputs:");
-    for (int l = 0; l <= n->net.layers; l++) {
-        if (b->json)
-            cr_text_add(&b->out, "%s%lld", l ? ", " : "", (long long)s[l]);
-        else if (l == 0 || l == n->net.layers || s[l] != s[l - 1])
-            cr_text_add(&b->out, " %d:%lld", l, (long long)s[l]);
-    }
-    cr_text_add(&b->out, b->json ? "]" : "\n");
+    cr_text_add(&b->out, "  active inputs:");
+    for (int l = 0; l <= n->net.layers; l++)
+        if (l == 0 || l == n->net.layers || s[l] != s[l - 1]) cr_text_add(&b->out, " %d:%lld", l, (long long)s[l]);
+    cr_text_add(&b->out, "\n");
+}
+
+static void json_survivors(struct cr_json_writer *w, const struct network *n) {
+    cr_json_open_array(w, "survivors");
+    for (int l = 0; l <= n->net.layers; l++) cr_json_put_int(w, NULL, n->result.survivors[l]);
+    cr_json_close_array(w);
 }
 
 static void add_json(struct bench *b, const struct network *n) {
     const struct cr_spdnn_result *r = &n->result;
-    cr_text_add(&b->out,
-                "{\"neurons\": %lld, \"layers\": %d, \"edges\": %lld, \"inputs\": %lld, \"nonzeros\": %lld, "
-                "\"images\": \"%s\", \"seconds\": %.7f, \"inputs_per_s\": %.1f",
-                (long long)n->net.neurons, n->net.layers, (long long)n->net.edges, (long long)b->count,
-                (long long)b->inputs.nonzeros, b->synthetic ? "synthetic" : "mnist", r->seconds,
-                (double)b->count / r->seconds);
-    cr_text_add(
-        &b->out,
-        ", \"teraedges_per_s\": %.4f, \"categories\": %lld, \"hash\": \"%016llx\", \"checked\": %lld, \"wrong\": %lld, "
-        "\"dropping\": %s, \"gpus\": %lld, \"rows\": %d, \"launches\": %d, \"streamed\": %s, \"device_mib\": %.0f",
-        teraedges(n, b->count), (long long)r->categories, (unsigned long long)cr_spdnn_hash(r->category, r->categories),
-        (long long)n->checked, (long long)n->wrong, b->options.keep_dead ? "false" : "true", (long long)b->gpus,
-        n->net.layer[0].rows, r->launches, r->streamed ? "true" : "false", (double)r->device_bytes / (1 << 20));
-    if (b->verbose) add_survivors(b, n);
-    cr_text_add(&b->out, ", \"device\": ");
-    cr_text_add_json(&b->out, b->device->caps.text);
-    cr_text_add(&b->out, "}\n");
+    struct cr_json_writer         w = cr_json_writer(&b->out, CR_JSON_SPACED);
+    cr_json_open_object(&w, NULL);
+    cr_json_put_int(&w, "neurons", n->net.neurons);
+    cr_json_put_int(&w, "layers", n->net.layers);
+    cr_json_put_int(&w, "edges", n->net.edges);
+    cr_json_put_int(&w, "inputs", b->count);
+    cr_json_put_int(&w, "nonzeros", b->inputs.nonzeros);
+    cr_json_put_string(&w, "images", b->synthetic ? "synthetic" : "mnist");
+    cr_json_put_fixed(&w, "seconds", r->seconds, 7);
+    cr_json_put_fixed(&w, "inputs_per_s", (double)b->count / r->seconds, 1);
+    cr_json_put_fixed(&w, "teraedges_per_s", teraedges(n, b->count), 4);
+    cr_json_put_int(&w, "categories", r->categories);
+    cr_json_put_hash(&w, "hash", cr_spdnn_hash(r->category, r->categories));
+    cr_json_put_int(&w, "checked", n->checked);
+    cr_json_put_int(&w, "wrong", n->wrong);
+    cr_json_put_bool(&w, "dropping", !b->options.keep_dead);
+    cr_json_put_int(&w, "gpus", b->gpus);
+    cr_json_put_int(&w, "rows", n->net.layer[0].rows);
+    cr_json_put_int(&w, "launches", r->launches);
+    cr_json_put_bool(&w, "streamed", r->streamed);
+    cr_json_put_fixed(&w, "device_mib", (double)r->device_bytes / (1 << 20), 0);
+    if (b->verbose) json_survivors(&w, n);
+    cr_json_put_string(&w, "device", b->device->caps.text);
+    cr_json_close_object(&w);
+    cr_json_end_line(&w);
 }
 
 /* Adds a published rate; 0 when there is none. */

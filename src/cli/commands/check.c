@@ -1,6 +1,7 @@
 /* cli/commands/check.c: cresnet check: compares every op of a configuration's programs on a device with an FP64
  * reference. */
 #include "cli/common/command.h"
+#include "formats/json_write.h"
 #include "session/session.h"
 #include "session/state.h"
 #include "verification/verify.h"
@@ -64,6 +65,18 @@ out:
     return status;
 }
 
+static void print_json(const char *device, const char *precision, const struct totals *sum, struct cr_text *out) {
+    struct cr_json_writer w = cr_json_writer(out, CR_JSON_SPACED);
+    cr_json_open_object(&w, NULL);
+    cr_json_put_string(&w, "device", device);
+    cr_json_put_string(&w, "precision", precision);
+    cr_json_put_int(&w, "ops", sum->ops);
+    cr_json_put_fixed(&w, "worst", sum->worst, 6);
+    cr_json_put_bool(&w, "ok", true);
+    cr_json_close_object(&w);
+    cr_json_end_line(&w);
+}
+
 static cr_status check_device(const struct cr_args *args, const struct cr_cmd_source *source, const char *device,
                               int64_t batch, struct cr_text *out) {
     struct cr_config  config;
@@ -87,8 +100,7 @@ static cr_status check_device(const struct cr_args *args, const struct cr_cmd_so
     if (status == CR_OK) status = cr_session_open(&config, &options, &session);
     if (status == CR_OK) status = check_session(&session, &sum);
     if (status == CR_OK && cr_args_has(args, CR_OPT_JSON))
-        cr_text_add(out, "{\"device\": \"%s\", \"precision\": \"%s\", \"ops\": %d, \"worst\": %.6f, \"ok\": true}\n",
-                    device, precision_of(&session), sum.ops, sum.worst);
+        print_json(device, precision_of(&session), &sum, out);
     else if (status == CR_OK)
         cr_text_add(out,
                     "%s, %s: %d ops compared, all within their error bounds; the largest error is %.3f of its bound\n",

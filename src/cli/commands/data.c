@@ -3,6 +3,7 @@
 #include "cli/common/command.h"
 #include "core/files.h"
 #include "data/pack.h"
+#include "formats/json_write.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -11,56 +12,69 @@
 
 enum { SHAPES_TRAIN = 4000, SHAPES_VAL = 1000, NAMES_SHOWN = 20, RAW_SIDE_MAX = 8192 };
 
-static cr_status describe_split(const struct cr_config *config, enum cr_split split, bool json, bool names,
-                                struct cr_text *out) {
+static void json_split(const struct cr_dataset *dataset, enum cr_split split, int size, struct cr_json_writer *w) {
+    cr_json_open_object(w, split == CR_SPLIT_TRAIN ? "train" : "val");
+    cr_json_put_int(w, "images", cr_dataset_count(dataset));
+    cr_json_put_int(w, "size", size);
+    cr_json_put_hash(w, "fingerprint", cr_dataset_fingerprint(dataset));
+    cr_json_close_object(w);
+}
+
+static void json_classes(const struct cr_dataset *dataset, struct cr_json_writer *w) {
+    cr_json_open_array(w, "classes");
+    for (int i = 0; i < cr_dataset_classes(dataset); i++)
+        cr_json_put_string(w, NULL, cr_dataset_class_name(dataset, i));
+    cr_json_close_array(w);
+}
+
+static void print_split(const struct cr_dataset *dataset, enum cr_split split, int size, bool names,
+                        struct cr_text *out) {
+    const int classes = cr_dataset_classes(dataset);
+    cr_text_add(out, "%-7s ", split == CR_SPLIT_TRAIN ? "train:" : "val:");
+    cr_dataset_describe(dataset, out);
+    cr_text_add(out, "; network input %d px\n", size);
+    for (int i = 0; names && i < CR_MIN(classes, NAMES_SHOWN); i++)
+        cr_text_add(out, "%s%s", i ? ", " : "classes: ", cr_dataset_class_name(dataset, i));
+    if (names) cr_text_add(out, "%s\n", classes > NAMES_SHOWN ? ", ..." : "");
+}
+
+/* Writes JSON with `w`, or with w NULL text. `names`: the names of the classes too. */
+static cr_status describe_split(const struct cr_config *config, enum cr_split split, bool names,
+                                struct cr_json_writer *w, struct cr_text *out) {
     struct cr_dataset *dataset;
     struct cr_prepare  prepare;
     CR_TRY(cr_prepare_from_config(config, split, &prepare));
     CR_TRY(cr_dataset_open(config, split, &dataset));
-    int         classes = cr_dataset_classes(dataset);
-    const char *word    = split == CR_SPLIT_TRAIN ? "train" : "val";
-    if (json) {
-        if (names) {
-            cr_text_add(out, "\"classes\": [");
-            for (int i = 0; i < classes; i++) {
-                cr_text_add(out, "%s", i ? ", " : "");
-                cr_text_add_json(out, cr_dataset_class_name(dataset, i));
-            }
-            cr_text_add(out, "], ");
-        }
-        cr_text_add(out, "\"%s\": {\"images\": %lld, \"size\": %d, \"fingerprint\": \"%016llx\"}", word,
-                    (long long)cr_dataset_count(dataset), prepare.size,
-                    (unsigned long long)cr_dataset_fingerprint(dataset));
-    } else {
-        cr_text_add(out, "%-7s ", split == CR_SPLIT_TRAIN ? "train:" : "val:");
-        cr_dataset_describe(dataset, out);
-        cr_text_add(out, "; network input %d px\n", prepare.size);
-        for (int i = 0; names && i < CR_MIN(classes, NAMES_SHOWN); i++)
-            cr_text_add(out, "%s%s", i ? ", " : "classes: ", cr_dataset_class_name(dataset, i));
-        if (names) cr_text_add(out, "%s\n", classes > NAMES_SHOWN ? ", ..." : "");
-    }
+    if (w && names) json_classes(dataset, w);
+    if (w)
+        json_split(dataset, split, prepare.size, w);
+    else
+        print_split(dataset, split, prepare.size, names, out);
     cr_dataset_close(dataset);
     return CR_OK;
 }
 
 static cr_status describe(const struct cr_args *args) {
-    struct cr_config config;
-    struct cr_text   text = {0};
-    bool             json = cr_args_has(args, CR_OPT_JSON);
+    struct cr_config       config;
+    struct cr_text         text   = {0};
+    struct cr_json_writer  writer = cr_json_writer(&text, CR_JSON_SPACED);
+    struct cr_json_writer *w      = cr_args_has(args, CR_OPT_JSON) ? &writer : NULL;
     CR_TRY(cr_args_max_operands(args, 1));
     CR_TRY(cr_cmd_config(args, &config));
     cr_status status;
-    if (json) {
-        cr_text_add(&text, "{\"kind\": \"%s\", \"root\": ", cr_word_data_kind(config.data.kind));
-        cr_text_add_json(&text, config.data.root);
-        cr_text_add(&text, ", ");
+    if (w) {
+        cr_json_open_object(w, NULL);
+        cr_json_put_string(w, "kind", cr_word_data_kind(config.data.kind));
+        cr_json_put_string(w, "root", config.data.root);
     } else
         cr_text_add(&text, "%s%s%s\n", cr_word_data_kind(config.data.kind), *config.data.root ? " in " : "",
                     config.data.root);
-    CR_TRY_OUT(describe_split(&config, CR_SPLIT_TRAIN, json, false, &text));
-    if (json) cr_text_add(&text, ", ");
-    CR_TRY_OUT(describe_split(&config, CR_SPLIT_VAL, json, true, &text));
-    if (json) cr_text_add(&text, "}\n");
+    CR_TRY_OUT(describe_split(&config, CR_SPLIT_TRAIN, false, w, &text));
+    CR_TRY_OUT(describe_split(&config, CR_SPLIT_VAL, true, w, &text));
+    if (w) {
+        cr_json_close_object(w);
+        cr_json_end_line(w);
+    }
     CR_TRY_OUT(cr_cmd_print(&text));
 out:
     cr_text_free(&text);
@@ -107,10 +121,14 @@ static cr_status pack_stoppable(const struct cr_dataset *dataset, const char *pa
 
 static void report_packed(const char *path, const struct cr_pack_result *result, bool json, struct cr_text *out) {
     if (json) {
-        cr_text_add(out, "{\"file\": ");
-        cr_text_add_json(out, path);
-        cr_text_add(out, ", \"images\": %lld, \"bytes\": %lld, \"skipped\": %lld}\n", (long long)result->images,
-                    (long long)result->bytes, (long long)result->skipped);
+        struct cr_json_writer w = cr_json_writer(out, CR_JSON_SPACED);
+        cr_json_open_object(&w, NULL);
+        cr_json_put_string(&w, "file", path);
+        cr_json_put_int(&w, "images", result->images);
+        cr_json_put_int(&w, "bytes", result->bytes);
+        cr_json_put_int(&w, "skipped", result->skipped);
+        cr_json_close_object(&w);
+        cr_json_end_line(&w);
         return;
     }
     cr_text_add(out, "%s: %lld images, %.1f MB", path, (long long)result->images, (double)result->bytes * 1e-6);
@@ -193,6 +211,15 @@ struct verification {
     struct cr_text text;
 };
 
+/* Starts the JSON line of a file. */
+static struct cr_json_writer open_verified(const char *path, bool good, struct verification *v) {
+    struct cr_json_writer w = cr_json_writer(&v->text, CR_JSON_SPACED);
+    cr_json_open_object(&w, NULL);
+    cr_json_put_string(&w, "file", path);
+    cr_json_put_bool(&w, "ok", good);
+    return w;
+}
+
 static cr_status read_file(const char *path, struct verification *v) {
     struct cr_pack *file;
     CR_TRY(cr_pack_open(path, &file));
@@ -202,9 +229,11 @@ static cr_status read_file(const char *path, struct verification *v) {
     cr_pack_close(file);
     CR_TRY(status);
     if (v->json) {
-        cr_text_add(&v->text, "{\"file\": ");
-        cr_text_add_json(&v->text, path);
-        cr_text_add(&v->text, ", \"ok\": true, \"images\": %lld, \"classes\": %d}\n", count, classes);
+        struct cr_json_writer w = open_verified(path, true, v);
+        cr_json_put_int(&w, "images", count);
+        cr_json_put_int(&w, "classes", classes);
+        cr_json_close_object(&w);
+        cr_json_end_line(&w);
     } else
         cr_text_add(&v->text, "%s: %lld images in %d classes, all checksums match\n", path, count, classes);
     return CR_OK;
@@ -218,11 +247,10 @@ static void verify_file(const char *path, struct verification *v) {
     if (!v->failed++) v->status = status;
     cr_log(CR_LOG_ERROR, "%s", cr_error_message());
     if (v->json) {
-        cr_text_add(&v->text, "{\"file\": ");
-        cr_text_add_json(&v->text, path);
-        cr_text_add(&v->text, ", \"ok\": false, \"error\": ");
-        cr_text_add_json(&v->text, cr_error_message());
-        cr_text_add(&v->text, "}\n");
+        struct cr_json_writer w = open_verified(path, false, v);
+        cr_json_put_string(&w, "error", cr_error_message());
+        cr_json_close_object(&w);
+        cr_json_end_line(&w);
     }
     cr_error_clear();
 }

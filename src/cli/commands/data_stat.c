@@ -2,6 +2,7 @@
 #include "cli/common/command.h"
 #include "core/files.h"
 #include "data/statistics.h"
+#include "formats/json_write.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -210,53 +211,69 @@ static void print_bad(const struct reading *r, struct cr_text *out) {
             cr_text_add(out, "unreadable: %s\n", r->stat[split].bad[i].why);
 }
 
-static void json_spread(struct cr_text *out, const char *name, struct spread s) {
-    cr_text_add(out, ", \"%s\": {\"min\": %lld, \"median\": %lld, \"max\": %lld}", name, (long long)s.min,
-                (long long)s.median, (long long)s.max);
+static void json_spread(struct cr_json_writer *w, const char *name, struct spread s) {
+    cr_json_open_object(w, name);
+    cr_json_put_int(w, "min", s.min);
+    cr_json_put_int(w, "median", s.median);
+    cr_json_put_int(w, "max", s.max);
+    cr_json_close_object(w);
 }
 
-static void json_bad(const struct reading *r, int split, struct cr_text *out) {
+static void json_channels(struct cr_json_writer *w, const char *name, const double v[3]) {
+    cr_json_open_array(w, name);
+    for (int c = 0; c < 3; c++) cr_json_put_fixed(w, NULL, v[c], 6);
+    cr_json_close_array(w);
+}
+
+static void json_bad(const struct reading *r, int split, struct cr_json_writer *w) {
     const struct cr_data_stat *s = &r->stat[split];
-    cr_text_add(out, ", \"unreadable\": [");
+    cr_json_open_array(w, "unreadable");
     for (int64_t i = 0; i < s->bads; i++) {
         char name[CR_PATH_MAX];
         cr_dataset_sample_name(r->dataset[split], s->bad[i].sample, name, sizeof name);
-        cr_text_add(out, "%s{\"image\": ", i ? ", " : "");
-        cr_text_add_json(out, name);
-        cr_text_add(out, ", \"error\": ");
-        cr_text_add_json(out, s->bad[i].why);
-        cr_text_add(out, "}");
+        cr_json_open_object(w, NULL);
+        cr_json_put_string(w, "image", name);
+        cr_json_put_string(w, "error", s->bad[i].why);
+        cr_json_close_object(w);
     }
-    cr_text_add(out, "]");
+    cr_json_close_array(w);
 }
 
-static void json_duplicates(const struct reading *r, struct cr_text *out) {
-    cr_text_add(out, "\"duplicates\": %lld, \"duplicates_across_splits\": %lld, \"duplicates_with_other_label\": %lld",
-                (long long)r->duplicates, (long long)r->across, (long long)r->relabelled);
+static void json_duplicates(const struct reading *r, struct cr_json_writer *w) {
+    cr_json_put_int(w, "duplicates", r->duplicates);
+    cr_json_put_int(w, "duplicates_across_splits", r->across);
+    cr_json_put_int(w, "duplicates_with_other_label", r->relabelled);
+}
+
+static void json_split(const struct reading *r, int split, const struct summary *u, struct cr_json_writer *w) {
+    const struct cr_data_stat *s = &r->stat[split];
+    cr_json_open_object(w, split_names[split]);
+    cr_json_put_int(w, "images", s->count);
+    cr_json_open_array(w, "classes");
+    for (int i = 0; i < s->classes; i++) {
+        cr_json_open_object(w, NULL);
+        cr_json_put_string(w, "class", cr_dataset_class_name(r->dataset[split], i));
+        cr_json_put_int(w, "images", u->classes[i]);
+        cr_json_close_object(w);
+    }
+    cr_json_close_array(w);
+    json_spread(w, "width", u->width);
+    json_spread(w, "height", u->height);
+    json_channels(w, "mean", s->mean);
+    json_channels(w, "std", s->std);
+    json_bad(r, split, w);
+    cr_json_close_object(w);
 }
 
 static void json_stat(const struct reading *r, const struct summary u[SPLITS], struct cr_text *out) {
-    cr_text_add(out, "{\"kind\": \"%s\", \"root\": ", cr_word_data_kind(r->config.data.kind));
-    cr_text_add_json(out, r->config.data.root);
-    for (int split = 0; split < SPLITS && r->dataset[split]; split++) {
-        const struct cr_data_stat *s = &r->stat[split];
-        cr_text_add(out, ", \"%s\": {\"images\": %lld, \"classes\": [", split_names[split], (long long)s->count);
-        for (int i = 0; i < s->classes; i++) {
-            cr_text_add(out, "%s{\"class\": ", i ? ", " : "");
-            cr_text_add_json(out, cr_dataset_class_name(r->dataset[split], i));
-            cr_text_add(out, ", \"images\": %lld}", (long long)u[split].classes[i]);
-        }
-        cr_text_add(out, "]");
-        json_spread(out, "width", u[split].width);
-        json_spread(out, "height", u[split].height);
-        cr_text_add(out, ", \"mean\": [%.6f, %.6f, %.6f], \"std\": [%.6f, %.6f, %.6f]", s->mean[0], s->mean[1],
-                    s->mean[2], s->std[0], s->std[1], s->std[2]);
-        json_bad(r, split, out);
-        cr_text_add(out, "}");
-    }
-    cr_text_add(out, ", ");
-    json_duplicates(r, out);
-    cr_text_add(out, "}\n");
+    struct cr_json_writer w = cr_json_writer(out, CR_JSON_SPACED);
+    cr_json_open_object(&w, NULL);
+    cr_json_put_string(&w, "kind", cr_word_data_kind(r->config.data.kind));
+    cr_json_put_string(&w, "root", r->config.data.root);
+    for (int split = 0; split < SPLITS && r->dataset[split]; split++) json_split(r, split, &u[split], &w);
+    json_duplicates(r, &w);
+    cr_json_close_object(&w);
+    cr_json_end_line(&w);
 }
 
 static void text_stat(const struct reading *r, const struct summary u[SPLITS], struct cr_text *out) {
@@ -293,23 +310,29 @@ out:
 
 /* ---- verify ---- */
 
+static void json_verified(const struct reading *r, const char *name, bool good, struct cr_text *out) {
+    struct cr_json_writer w = cr_json_writer(out, CR_JSON_SPACED);
+    cr_json_open_object(&w, NULL);
+    cr_json_put_string(&w, "data", name);
+    cr_json_put_bool(&w, "ok", good);
+    for (int split = 0; split < SPLITS; split++) {
+        cr_json_open_object(&w, split_names[split]);
+        cr_json_put_int(&w, "images", r->stat[split].count);
+        json_bad(r, split, &w);
+        cr_json_close_object(&w);
+    }
+    json_duplicates(r, &w);
+    cr_json_close_object(&w);
+    cr_json_end_line(&w);
+}
+
 cr_status cr_data_verify_set(const struct cr_args *args, bool json, struct cr_text *out, bool *good) {
     struct reading r;
     CR_TRY(open_reading(args, &r));
     *good = !r.stat[0].bads && !r.stat[1].bads;
-    if (json) {
-        cr_text_add(out, "{\"data\": ");
-        cr_text_add_json(out, args->operand[0]);
-        cr_text_add(out, ", \"ok\": %s", *good ? "true" : "false");
-        for (int split = 0; split < SPLITS; split++) {
-            cr_text_add(out, ", \"%s\": {\"images\": %lld", split_names[split], (long long)r.stat[split].count);
-            json_bad(&r, split, out);
-            cr_text_add(out, "}");
-        }
-        cr_text_add(out, ", ");
-        json_duplicates(&r, out);
-        cr_text_add(out, "}\n");
-    } else {
+    if (json)
+        json_verified(&r, args->operand[0], *good, out);
+    else {
         print_bad(&r, out);
         cr_text_add(out, "%s: %lld images read, %lld of them unreadable\n", args->operand[0],
                     (long long)(r.stat[0].count + r.stat[1].count), (long long)(r.stat[0].bads + r.stat[1].bads));

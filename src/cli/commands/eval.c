@@ -2,6 +2,7 @@
  */
 #include "cli/common/command.h"
 #include "core/utf8.h"
+#include "formats/json_write.h"
 #include "session/confusion.h"
 
 #include <math.h>
@@ -24,52 +25,54 @@ static double fraction(int64_t part, int64_t all) {
 
 /* ---- JSON ---- */
 
-static void json_fraction(struct cr_text *out, const char *name, int64_t part, int64_t all) {
-    if (all)
-        cr_text_add(out, ", \"%s\": %.6f", name, fraction(part, all));
-    else
-        cr_text_add(out, ", \"%s\": null", name);
+static void json_fraction(struct cr_json_writer *w, const char *name, int64_t part, int64_t all) {
+    cr_json_put_fixed(w, name, all ? fraction(part, all) : NAN, 6);
 }
 
-static void json_class(const struct evaluation *e, int label, struct cr_text *out) {
+static void json_class(const struct evaluation *e, int label, struct cr_json_writer *w) {
     const struct cr_class_score s = cr_confusion_class(&e->confusion, label);
-    cr_text_add(out, "%s{\"label\": %d, \"class\": ", label ? ", " : "", label);
-    cr_text_add_json(out, e->names.at[label]);
-    cr_text_add(out, ", \"images\": %lld, \"correct\": %lld", (long long)s.images, (long long)s.correct);
-    json_fraction(out, "top1", s.correct, s.images);
-    cr_text_add(out, ", \"predicted\": %lld", (long long)s.predicted);
-    json_fraction(out, "precision", s.correct, s.predicted);
-    if (s.confused_with < 0) {
-        cr_text_add(out, ", \"confused_with\": null}");
-        return;
+    cr_json_open_object(w, NULL);
+    cr_json_put_int(w, "label", label);
+    cr_json_put_string(w, "class", e->names.at[label]);
+    cr_json_put_int(w, "images", s.images);
+    cr_json_put_int(w, "correct", s.correct);
+    json_fraction(w, "top1", s.correct, s.images);
+    cr_json_put_int(w, "predicted", s.predicted);
+    json_fraction(w, "precision", s.correct, s.predicted);
+    if (s.confused_with < 0)
+        cr_json_put_null(w, "confused_with");
+    else {
+        cr_json_open_object(w, "confused_with");
+        cr_json_put_int(w, "label", s.confused_with);
+        cr_json_put_string(w, "class", e->names.at[s.confused_with]);
+        cr_json_put_int(w, "images", s.confused);
+        cr_json_close_object(w);
     }
-    cr_text_add(out, ", \"confused_with\": {\"label\": %d, \"class\": ", s.confused_with);
-    cr_text_add_json(out, e->names.at[s.confused_with]);
-    cr_text_add(out, ", \"images\": %lld}}", (long long)s.confused);
+    cr_json_close_object(w);
 }
 
 static void print_json(const struct cr_config *config, const struct evaluation *e, struct cr_text *out) {
-    const struct cr_scores *s    = &e->scores;
-    const double            loss = s->loss_sum / (double)CR_MAX(s->images, 1);
-    cr_text_add(
-        out,
-        "{\"split\": \"%s\", \"images\": %lld, \"correct\": %lld, \"correct5\": %lld, \"top1\": %.6f, \"top5\": %.6f, ",
-        e->split, (long long)s->images, (long long)s->correct1, (long long)s->correct5,
-        fraction(s->correct1, s->images), fraction(s->correct5, s->images));
-    if (isfinite(loss))
-        cr_text_add(out, "\"loss\": %.6f, ", loss);
-    else
-        cr_text_add(out, "\"loss\": null, "); /* JSON has no NaN and no infinity */
-    cr_text_add(out,
-                "\"corrupt\": %lld, \"seconds\": %.3f, \"images_per_s\": %.1f, \"weights\": ", (long long)s->corrupt,
-                s->seconds, s->seconds > 0 ? (double)s->images / s->seconds : 0);
-    cr_text_add_json(out, config->model.weights);
+    const struct cr_scores *s = &e->scores;
+    struct cr_json_writer   w = cr_json_writer(out, CR_JSON_SPACED);
+    cr_json_open_object(&w, NULL);
+    cr_json_put_string(&w, "split", e->split);
+    cr_json_put_int(&w, "images", s->images);
+    cr_json_put_int(&w, "correct", s->correct1);
+    cr_json_put_int(&w, "correct5", s->correct5);
+    cr_json_put_fixed(&w, "top1", fraction(s->correct1, s->images), 6);
+    cr_json_put_fixed(&w, "top5", fraction(s->correct5, s->images), 6);
+    cr_json_put_fixed(&w, "loss", s->loss_sum / (double)CR_MAX(s->images, 1), 6);
+    cr_json_put_int(&w, "corrupt", s->corrupt);
+    cr_json_put_fixed(&w, "seconds", s->seconds, 3);
+    cr_json_put_fixed(&w, "images_per_s", s->seconds > 0 ? (double)s->images / s->seconds : 0, 1);
+    cr_json_put_string(&w, "weights", config->model.weights);
     if (e->per_class) {
-        cr_text_add(out, ", \"per_class\": [");
-        for (int i = 0; i < e->confusion.classes; i++) json_class(e, i, out);
-        cr_text_add(out, "]");
+        cr_json_open_array(&w, "per_class");
+        for (int i = 0; i < e->confusion.classes; i++) json_class(e, i, &w);
+        cr_json_close_array(&w);
     }
-    cr_text_add(out, "}\n");
+    cr_json_close_object(&w);
+    cr_json_end_line(&w);
 }
 
 /* ---- text ---- */

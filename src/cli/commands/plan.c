@@ -3,11 +3,13 @@
  * device, or by those in the checkpoint of a RUN. */
 #include "cli/common/command.h"
 #include "compiler/fusion/conv_fusion.h"
+#include "formats/json_write.h"
 #include "inspect/plan_png.h"
 #include "inspect/plan_print.h"
 #include "runtime/allocator_bench.h"
 #include "session/session.h"
 
+#include <math.h>
 #include <string.h>
 
 struct plan {
@@ -83,22 +85,21 @@ static cr_status compile(struct plan *p, enum cr_program_kind kind, const char *
 
 /* Adds the last JSON line. Numbers are null when there was nothing to choose or no times are measured. */
 static void add_totals(const struct plan *p, const struct cr_choices *c) {
-    struct cr_text *out = c->text;
-    cr_text_add(out,
-                "{\"convolutions\": %d, \"pruned\": %d, \"program\": \"%s\", \"batch\": %lld, \"kernel_times\": "
-                "\"%s\", \"device\": ",
-                c->fusions, c->sparse, p->program.name, (long long)p->batch,
-                p->session.cost_table ? "measured" : "roofline");
-    cr_text_add_json(out, p->session.device->caps.text);
-    if (c->plain_s > 0)
-        cr_text_add(out, ", \"unfused_us\": %.4f, \"chosen_us\": %.4f", 1e6 * c->plain_s, 1e6 * c->chosen_s);
-    else
-        cr_text_add(out, ", \"unfused_us\": null, \"chosen_us\": null");
-    if (c->dense_s > 0)
-        cr_text_add(out, ", \"dense_us\": %.4f, \"selected_us\": %.4f, \"gain_too_small\": %s}\n", 1e6 * c->dense_s,
-                    1e6 * c->sparse_s, c->too_little ? "true" : "false");
-    else
-        cr_text_add(out, ", \"dense_us\": null, \"selected_us\": null, \"gain_too_small\": false}\n");
+    struct cr_json_writer w = cr_json_writer(c->text, CR_JSON_SPACED);
+    cr_json_open_object(&w, NULL);
+    cr_json_put_int(&w, "convolutions", c->fusions);
+    cr_json_put_int(&w, "pruned", c->sparse);
+    cr_json_put_string(&w, "program", p->program.name);
+    cr_json_put_int(&w, "batch", p->batch);
+    cr_json_put_string(&w, "kernel_times", p->session.cost_table ? "measured" : "roofline");
+    cr_json_put_string(&w, "device", p->session.device->caps.text);
+    cr_json_put_fixed(&w, "unfused_us", c->plain_s > 0 ? 1e6 * c->plain_s : NAN, 4);
+    cr_json_put_fixed(&w, "chosen_us", c->plain_s > 0 ? 1e6 * c->chosen_s : NAN, 4);
+    cr_json_put_fixed(&w, "dense_us", c->dense_s > 0 ? 1e6 * c->dense_s : NAN, 4);
+    cr_json_put_fixed(&w, "selected_us", c->dense_s > 0 ? 1e6 * c->sparse_s : NAN, 4);
+    cr_json_put_bool(&w, "gain_too_small", c->dense_s > 0 && c->too_little);
+    cr_json_close_object(&w);
+    cr_json_end_line(&w);
 }
 
 /* Adds the fusion candidates of all convolutions and the chosen fusions. */

@@ -1,5 +1,6 @@
 /* cli/commands/plan_trace.c: cresnet plan --trace: analyses and plans the memory log of any program. */
 #include "cli/common/command.h"
+#include "formats/json_write.h"
 #include "inspect/memory_trace/memory_trace.h"
 
 enum { BY_FREE = CR_TRACE_BY_FREE, BY_USE = CR_TRACE_BY_USE, ENDS = 2, ALIGNMENT = 64, ALIGNMENT_MAX = 1 << 30 };
@@ -87,29 +88,38 @@ static void print_csv(const struct analysis *w, struct cr_text *out) {
     }
 }
 
-static void print_json(const struct analysis *w, struct cr_text *out) {
-    static const char *const    names[ENDS] = {"free", "use"};
-    const struct cr_trace_plan *f           = &w->plan[BY_FREE];
-    cr_text_add(out, "{\"trace\": ");
-    cr_text_add_json(out, w->path);
-    cr_text_add(out,
-                ", \"events\": %d, \"blocks\": %d, \"live_blocks\": %d, \"period\": %d, \"iterations\": %d, "
-                "\"first_line\": %d",
-                w->trace.events, w->trace.blocks, w->trace.alive, w->loop.period, f->iterations,
-                w->loop.start + f->cut + 2);
-    cr_text_add(out,
-                ", \"tail_events\": %d, \"persistent_bytes\": %zu, \"persistent_blocks\": %d, \"leaked_bytes\": %zu, "
-                "\"lifetimes\": %d, "
-                "\"wrapping\": %d",
-                f->tail, f->persistent, f->persistent_blocks, f->leaked, f->intervals, f->wrapping);
-    for (int by = 0; by < ENDS; by++) {
-        const struct cr_trace_plan *p = &w->plan[by];
-        cr_text_add(out,
-                    ", \"%s\": {\"bound_bytes\": %zu, \"peak_bytes\": %zu, \"ratio\": %.6f, \"sum_bytes\": %zu, "
-                    "\"steps\": %lld}",
-                    names[by], p->bound, p->peak, ratio(p->peak, p->bound), p->naive, (long long)p->steps);
-    }
-    cr_text_add(out, ", \"online_bytes\": %zu}\n", w->online);
+static void json_plan(struct cr_json_writer *w, const char *name, const struct cr_trace_plan *p) {
+    cr_json_open_object(w, name);
+    cr_json_put_uint(w, "bound_bytes", p->bound);
+    cr_json_put_uint(w, "peak_bytes", p->peak);
+    cr_json_put_fixed(w, "ratio", ratio(p->peak, p->bound), 6);
+    cr_json_put_uint(w, "sum_bytes", p->naive);
+    cr_json_put_int(w, "steps", p->steps);
+    cr_json_close_object(w);
+}
+
+static void print_json(const struct analysis *a, struct cr_text *out) {
+    const struct cr_trace_plan *f = &a->plan[BY_FREE];
+    struct cr_json_writer       w = cr_json_writer(out, CR_JSON_SPACED);
+    cr_json_open_object(&w, NULL);
+    cr_json_put_string(&w, "trace", a->path);
+    cr_json_put_int(&w, "events", a->trace.events);
+    cr_json_put_int(&w, "blocks", a->trace.blocks);
+    cr_json_put_int(&w, "live_blocks", a->trace.alive);
+    cr_json_put_int(&w, "period", a->loop.period);
+    cr_json_put_int(&w, "iterations", f->iterations);
+    cr_json_put_int(&w, "first_line", a->loop.start + f->cut + 2);
+    cr_json_put_int(&w, "tail_events", f->tail);
+    cr_json_put_uint(&w, "persistent_bytes", f->persistent);
+    cr_json_put_int(&w, "persistent_blocks", f->persistent_blocks);
+    cr_json_put_uint(&w, "leaked_bytes", f->leaked);
+    cr_json_put_int(&w, "lifetimes", f->intervals);
+    cr_json_put_int(&w, "wrapping", f->wrapping);
+    json_plan(&w, "free", f);
+    json_plan(&w, "use", &a->plan[BY_USE]);
+    cr_json_put_uint(&w, "online_bytes", a->online);
+    cr_json_close_object(&w);
+    cr_json_end_line(&w);
 }
 
 cr_status cr_plan_trace(const struct cr_args *args) {

@@ -3,6 +3,7 @@
 #include "api/model.h"
 #include "cli/common/command.h"
 #include "core/utf8.h"
+#include "formats/json_write.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -115,22 +116,24 @@ static void print_line(const struct request *r, const char *path, const struct p
 }
 
 static void print_json(const struct request *r, const char *path, const struct prediction *p, struct cr_text *out) {
-    char number[32];
-    cr_text_add(out, "{\"image\": ");
-    cr_text_add_json(out, path);
-    if (!p->count) {
-        cr_text_add(out, ", \"error\": ");
-        cr_text_add_json(out, p->error);
-        cr_text_add(out, "}\n");
-        return;
-    }
-    cr_text_add(out, ", \"top\": [");
-    for (int i = 0; i < p->count; i++) {
-        cr_text_add(out, "%s{\"label\": %d, \"class\": ", i ? ", " : "", p->label[i]);
-        cr_text_add_json(out, class_name(&r->names, p->label[i], number, sizeof number));
-        cr_text_add(out, ", \"probability\": %.9g}", (double)p->probability[i]);
-    }
-    cr_text_add(out, "]}\n");
+    char                  number[32];
+    struct cr_json_writer w = cr_json_writer(out, CR_JSON_SPACED);
+    cr_json_open_object(&w, NULL);
+    cr_json_put_string(&w, "image", path);
+    if (p->count) {
+        cr_json_open_array(&w, "top");
+        for (int i = 0; i < p->count; i++) {
+            cr_json_open_object(&w, NULL);
+            cr_json_put_int(&w, "label", p->label[i]);
+            cr_json_put_string(&w, "class", class_name(&r->names, p->label[i], number, sizeof number));
+            cr_json_put_general(&w, "probability", (double)p->probability[i], 9);
+            cr_json_close_object(&w);
+        }
+        cr_json_close_array(&w);
+    } else
+        cr_json_put_string(&w, "error", p->error);
+    cr_json_close_object(&w);
+    cr_json_end_line(&w);
 }
 
 /* Sets the column widths to those of the longest entries, at most COLUMN_MAX. */

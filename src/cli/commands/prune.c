@@ -1,6 +1,7 @@
 /* cli/commands/prune.c: cresnet prune: prunes the weights of a trained network once and writes a checkpoint. */
 #include "cli/commands/prune.h"
 #include "cli/common/command.h"
+#include "formats/json_write.h"
 #include "session/saved_model.h"
 
 #include <stdlib.h>
@@ -92,18 +93,23 @@ static void print_table(const struct cr_prune *p, struct cr_text *out) {
 
 static void print_json(const struct cr_prune *p, const struct cr_prune_guide *guide, const char *folder,
                        struct cr_text *out) {
-    cr_text_add(out, "{\"output\": ");
-    cr_text_add_json(out, folder);
-    cr_text_add(out, ", \"weights\": %lld, \"pruned\": %lld, \"layers\": [", (long long)p->elems, (long long)p->pruned);
+    struct cr_json_writer w = cr_json_writer(out, CR_JSON_SPACED);
+    cr_json_open_object(&w, NULL);
+    cr_json_put_string(&w, "output", folder);
+    cr_json_put_int(&w, "weights", p->elems);
+    cr_json_put_int(&w, "pruned", p->pruned);
+    cr_json_open_array(&w, "layers");
     for (int l = 0; l < p->layers; l++) {
-        cr_text_add(out, "%s{\"layer\": ", l ? ", " : "");
-        cr_text_add_json(out, p->layer[l].name);
-        cr_text_add(out, ", \"weights\": %lld, \"pruned\": %lld}", (long long)p->layer[l].elems,
-                    (long long)p->layer[l].pruned);
+        cr_json_open_object(&w, NULL);
+        cr_json_put_string(&w, "layer", p->layer[l].name);
+        cr_json_put_int(&w, "weights", p->layer[l].elems);
+        cr_json_put_int(&w, "pruned", p->layer[l].pruned);
+        cr_json_close_object(&w);
     }
-    cr_text_add(out, "]");
-    if (guide->target_s > 0) cr_prune_guide_json(guide, p, out);
-    cr_text_add(out, "}\n");
+    cr_json_close_array(&w);
+    if (guide->target_s > 0) cr_prune_guide_json(guide, p, &w);
+    cr_json_close_object(&w);
+    cr_json_end_line(&w);
 }
 
 /* ---- the command ---- */

@@ -9,6 +9,7 @@
 #ifndef CR_CMD_PRUNE_H
 #define CR_CMD_PRUNE_H
 
+#include "formats/json_write.h"
 #include "pruning/pruning.h"
 #include "session/session.h"
 #include "session/state.h"
@@ -34,6 +35,6 @@ CR_MUST cr_status cr_prune_guide(const struct cr_config *config, int classes, st
 void              cr_prune_guide_free(struct cr_prune_guide *guide);
 /* After the masks are chosen: adds the table, or further members of the JSON line (", ..."). */
 void cr_prune_guide_print(const struct cr_prune_guide *guide, const struct cr_prune *prune, struct cr_text *out);
-void cr_prune_guide_json(const struct cr_prune_guide *guide, const struct cr_prune *prune, struct cr_text *out);
+void cr_prune_guide_json(const struct cr_prune_guide *guide, const struct cr_prune *prune, struct cr_json_writer *w);
 
 #endif

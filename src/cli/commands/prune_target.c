@@ -309,24 +309,25 @@ void cr_prune_guide_print(const struct cr_prune_guide *g, const struct cr_prune 
                     g->device, 100 * (1 - g->sparse_density_max));
 }
 
-void cr_prune_guide_json(const struct cr_prune_guide *g, const struct cr_prune *prune, struct cr_text *out) {
-    cr_text_add(out,
-                ", \"target_ms\": %.9g, \"predicted_ms\": %.9g, \"dense_ms\": %.9g, \"batch\": %lld, \"measured\": %s, "
-                "\"device\": ",
-                1e3 * g->target_s, 1e3 * g->predicted_s, 1e3 * g->dense_s, (long long)g->batch,
-                g->measured ? "true" : "false");
-    cr_text_add_json(out, g->device);
-    cr_text_add(out, ", \"times\": [");
-    const char *comma = "";
+void cr_prune_guide_json(const struct cr_prune_guide *g, const struct cr_prune *prune, struct cr_json_writer *w) {
+    cr_json_put_general(w, "target_ms", 1e3 * g->target_s, 9);
+    cr_json_put_general(w, "predicted_ms", 1e3 * g->predicted_s, 9);
+    cr_json_put_general(w, "dense_ms", 1e3 * g->dense_s, 9);
+    cr_json_put_int(w, "batch", g->batch);
+    cr_json_put_bool(w, "measured", g->measured);
+    cr_json_put_string(w, "device", g->device);
+    cr_json_open_array(w, "times");
     for (int l = 0; l < prune->layers; l++) {
         const struct cr_prune_guided *at = &g->layer[l];
         if (!at->timed) continue;
-        cr_text_add(out, "%s{\"layer\": ", comma);
-        cr_text_add_json(out, prune->layer[l].name);
-        cr_text_add(out, ", \"sparsity\": %g, \"dense_us\": %.6g, \"us\": %.6g, \"sparse\": %s, \"lost\": %.6g}",
-                    prune->layer[l].sparsity, 1e6 * at->dense_s, 1e6 * at->seconds, at->sparse ? "true" : "false",
-                    at->lost);
-        comma = ", ";
+        cr_json_open_object(w, NULL);
+        cr_json_put_string(w, "layer", prune->layer[l].name);
+        cr_json_put_general(w, "sparsity", prune->layer[l].sparsity, 6);
+        cr_json_put_general(w, "dense_us", 1e6 * at->dense_s, 6);
+        cr_json_put_general(w, "us", 1e6 * at->seconds, 6);
+        cr_json_put_bool(w, "sparse", at->sparse);
+        cr_json_put_general(w, "lost", at->lost, 6);
+        cr_json_close_object(w);
     }
-    cr_text_add(out, "]");
+    cr_json_close_array(w);
 }

@@ -1,6 +1,7 @@
 /* compiler/fusion/conv_fusion_report.c: writes the fusion options of each convolution, as a table or as JSON lines. */
 #include "compiler/fusion/conv_fusion.h"
 
+#include <math.h>
 #include <stdio.h>
 
 /* The letters of an option, such as "SPW+". */
@@ -48,28 +49,28 @@ static void print_table(const struct cr_conv_fusions *f, struct cr_text *out) {
 
 /* ---- JSON ---- */
 
-static cr_status add_gradient_json(const struct cr_conv_fusions *f, const struct cr_op *op, const char *separator,
-                                   struct cr_choices *out) {
-    cr_text_add(out->text, "%s{\"kind\": \"%s\", ", separator, cr_op_info(op->kind)->name);
+static cr_status add_gradient_json(const struct cr_conv_fusions *f, const struct cr_op *op, struct cr_choices *out) {
+    cr_json_open_object(&out->writer, NULL);
+    cr_json_put_string(&out->writer, "kind", cr_op_info(op->kind)->name);
     CR_TRY(cr_choices_add_selection(out, f->cost_model, f->edit->program, op));
-    cr_text_add(out->text, "}");
+    cr_json_close_object(&out->writer);
     return CR_OK;
 }
 
 static cr_status add_gradients_json(const struct cr_conv_fusions *f, const struct cr_fusion_candidate *s,
                                     const struct cr_fusion_option *o, struct cr_choices *out) {
     if (s->wgrad == CR_NONE && s->dgrad == CR_NONE) return CR_OK;
-    cr_text_add(out->text, ", \"gradients\": [");
+    cr_json_open_array(&out->writer, "gradients");
     if (o->joint) {
         const struct cr_op joint = cr_fused_conv_grad(f, s, o->w != CR_BN_INPUT_NONE, o->d, o->b);
-        CR_TRY(add_gradient_json(f, &joint, "", out));
+        CR_TRY(add_gradient_json(f, &joint, out));
     } else {
         const struct cr_op wgrad = s->wgrad != CR_NONE ? cr_fused_wgrad(f, s, o->w) : (struct cr_op){0};
         const struct cr_op dgrad = s->dgrad != CR_NONE ? cr_fused_dgrad(f, s, o->d) : (struct cr_op){0};
-        if (s->wgrad != CR_NONE) CR_TRY(add_gradient_json(f, &wgrad, "", out));
-        if (s->dgrad != CR_NONE) CR_TRY(add_gradient_json(f, &dgrad, s->wgrad != CR_NONE ? ", " : "", out));
+        if (s->wgrad != CR_NONE) CR_TRY(add_gradient_json(f, &wgrad, out));
+        if (s->dgrad != CR_NONE) CR_TRY(add_gradient_json(f, &dgrad, out));
     }
-    cr_text_add(out->text, "]");
+    cr_json_close_array(&out->writer);
     return CR_OK;
 }
 
@@ -80,12 +81,11 @@ static cr_status add_candidate_json(const struct cr_conv_fusions *f, const struc
     const struct cr_op             conv = cr_fused_conv(f, s, o->p, o->s);
     CR_TRY(cr_choices_begin(out, f->cost_model, f->edit->program, &conv, "fusion"));
     CR_TRY(add_gradients_json(f, s, o, out));
-    cr_text_add(out->text, ", \"fused\": \"%s\", \"options\": %d", letters_of(o).text, s->options);
-    if (s->options > 1)
-        cr_text_add(out->text, ", \"unfused_us\": %.4f, \"chosen_us\": %.4f}\n", 1e-6 * (double)s->option[0].ps,
-                    1e-6 * (double)o->ps);
-    else
-        cr_text_add(out->text, ", \"unfused_us\": null, \"chosen_us\": null}\n");
+    cr_json_put_string(&out->writer, "fused", letters_of(o).text);
+    cr_json_put_int(&out->writer, "options", s->options);
+    cr_json_put_fixed(&out->writer, "unfused_us", s->options > 1 ? 1e-6 * (double)s->option[0].ps : NAN, 4);
+    cr_json_put_fixed(&out->writer, "chosen_us", s->options > 1 ? 1e-6 * (double)o->ps : NAN, 4);
+    cr_choices_end(out);
     return CR_OK;
 }
 

@@ -1,6 +1,8 @@
 /* compiler/fusion/sparsify_report.c: writes what cr_pass_sparsify chose for each op, as a table or as JSON lines. */
 #include "compiler/fusion/sparsify.h"
 
+#include <math.h>
+
 static const char *prune_reason(const struct cr_sparse_cost *c) {
     return c->unpromising ? "skipped: total gain too small" : "pruned by estimate";
 }
@@ -44,29 +46,23 @@ static void print_op(const struct cr_program *p, const struct cr_cost_model *cos
 /* `dense` is the op before the pass. */
 static cr_status add_json(const struct cr_program *p, const struct cr_cost_model *cost_model, const struct cr_op *dense,
                           const struct cr_sparse_cost *c, bool chosen, struct cr_choices *report) {
-    struct cr_text *out  = report->text;
-    struct cr_text  name = {0};
+    struct cr_json_writer *w        = &report->writer;
+    struct cr_text         name     = {0};
+    const bool             measured = cost_model->cost != NULL;
     CR_TRY(cr_choices_begin(report, cost_model, p, chosen ? &c->op : dense, "pattern"));
-    cr_text_add(out, ", \"density\": %.6f, \"chosen\": \"%s\"", c->density, chosen ? "sparse" : "dense");
-    if (cost_model->cost && c->density <= CR_SPARSE_DENSITY_MAX)
-        cr_text_add(out, ", \"dense_us\": %.4f", 1e6 * c->dense_s);
-    else
-        cr_text_add(out, ", \"dense_us\": null");
-    if (c->formats && cost_model->cost)
-        cr_text_add(out, ", \"sparse_us\": %.4f", 1e6 * c->sparse_s);
-    else
-        cr_text_add(out, ", \"sparse_us\": null");
-    if (c->formats)
-        cr_text_add(out,
-                    ", \"format\": %d, \"format_name\": ", cr_sparse_format_number(c->op.attr.conv.pattern.format));
-    else
-        cr_text_add(out, ", \"format\": null, \"format_name\": ");
     if (c->formats && cost_model->algo_name) cost_model->algo_name(cost_model->self, p, &c->op, &name);
-    if (name.data)
-        cr_text_add_json(out, name.data);
+    cr_json_put_fixed(w, "density", c->density, 6);
+    cr_json_put_string(w, "chosen", chosen ? "sparse" : "dense");
+    cr_json_put_fixed(w, "dense_us", measured && c->density <= CR_SPARSE_DENSITY_MAX ? 1e6 * c->dense_s : NAN, 4);
+    cr_json_put_fixed(w, "sparse_us", measured && c->formats ? 1e6 * c->sparse_s : NAN, 4);
+    if (c->formats)
+        cr_json_put_int(w, "format", cr_sparse_format_number(c->op.attr.conv.pattern.format));
     else
-        cr_text_add(out, "null");
-    cr_text_add(out, ", \"formats\": %d, \"formats_pruned\": %d}\n", c->formats, c->pruned);
+        cr_json_put_null(w, "format");
+    cr_json_put_string(w, "format_name", name.data);
+    cr_json_put_int(w, "formats", c->formats);
+    cr_json_put_int(w, "formats_pruned", c->pruned);
+    cr_choices_end(report);
     cr_text_free(&name);
     return CR_OK;
 }

@@ -6,9 +6,11 @@
 #define CR_EXPLAIN_H
 
 #include "compiler/compiler.h"
+#include "formats/json_write.h"
 
 struct cr_choices {
-    struct cr_text *text; /* output, borrowed */
+    struct cr_text       *text;   /* output, borrowed */
+    struct cr_json_writer writer; /* between begin and end: the open JSON object */
     bool json; /* one JSON object for each convolution or gradient, without totals; else a table with totals */
     int  fusions, sparse; /* number of reported convolutions: fusion candidates, convolutions with a sparsity pattern */
     double plain_s, chosen_s; /* seconds of the fusion candidates and their neighbours: plain, as chosen */
@@ -17,11 +19,14 @@ struct cr_choices {
     bool   too_little;        /* the total gain of sparse kernels is too small: all ops stay dense */
 };
 
-/* Writes {"choice": CHOICE, "layer": ..., "kind": ..., "shape": {slot: dims}, "kernel": ..., "algo": ..., "us": ...,
- * "source": ... without the closing brace; the caller appends further members and "}\n". The last four are null when no
- * kernel accepts the op. "kernel" and "algo" name the selection. Returns the errors of cost_model->explain. */
+/* Opens choices->writer and writes {"choice": CHOICE, "layer": ..., "kind": ..., "shape": {slot: dims}, "kernel": ...,
+ * "algo": ..., "us": ..., "source": ...; the caller adds further members and calls cr_choices_end. The last four are
+ * null when no kernel accepts the op. "kernel" and "algo" name the selection. Returns the errors of
+ * cost_model->explain. */
 CR_MUST cr_status cr_choices_begin(struct cr_choices *choices, const struct cr_cost_model *cost_model,
                                    const struct cr_program *program, const struct cr_op *op, const char *choice);
+/* Closes the object and ends the line. */
+void cr_choices_end(struct cr_choices *choices);
 /* Writes the last four members alone. */
 CR_MUST cr_status cr_choices_add_selection(struct cr_choices *choices, const struct cr_cost_model *cost_model,
                                            const struct cr_program *program, const struct cr_op *op);

@@ -2,6 +2,7 @@
  * cost of all programs that the options allow (all of them are built), fused forms are used exactly where they pay, and
  * every mixture is a valid program. Equal results are checked in test_fusion_networks.c. */
 #include "compiler/fusion/conv_fusion.h"
+#include "tests/harness/failing_alloc.h"
 #include "tests/harness/fusion_network.h"
 
 /* ---- artificial cost models ---- */
@@ -444,21 +445,13 @@ static void failing_allocations(void) {
     struct bench_model   b;
     REQUIRE_OK(bench_open(&b, nets[2], 7, 32));
     cr_model_set_real(&b.model, CR_F16);
-    int     failures = 0;
-    int64_t live     = cr_alloc_live();
-    for (int64_t n = 1; n < 1000; n++) {
+    for_each_failing_alloc(f, .least = 6) {
         struct cr_program p;
         REQUIRE_OK(cr_model_program(&b.model, &b.config, CR_PROGRAM_STEP, 2, &p));
-        cr_alloc_fail_at(n);
-        cr_status status = cr_pass_fuse(&p, &cost_model);
-        cr_alloc_fail_at(0);
+        failing_alloc_begin(&f);
+        failing_alloc_end(&f, cr_pass_fuse(&p, &cost_model));
         cr_program_free(&p);
-        CHECK_INT(cr_alloc_live(), live);
-        if (status == CR_OK) break;
-        CHECK_STATUS(status, CR_ERR_MEMORY);
-        failures++;
     }
-    CHECK(failures > 5);
     bench_close(&b);
 }
 

@@ -5,6 +5,7 @@
 #include "session/session.h"
 #include "tests/harness/compiler_support.h"
 #include "tests/harness/data_support.h"
+#include "tests/harness/failing_alloc.h"
 #include "tests/harness/network_support.h"
 
 enum { BATCH = 4, CLASSES = 5, SIZE = 32, STEPS = 3, UNIT = 1 << 20 };
@@ -248,25 +249,18 @@ static void nothing_is_offloaded_without_need(void) {
 static void failing_allocations(void) {
     const struct cr_compile_options o = {
         .reuse = true, .pool_limit = SIX, .recompute = true, .offload = CR_OFFLOAD_MODE_BEST};
-    cr_status status   = CR_ERR_MEMORY;
-    int       failures = 0;
-    for (int64_t nth = 1; status != CR_OK && nth < 100000; nth += 1 + nth / 20) {
+    for_each_failing_alloc(f, .least = 21, .dense = 20, .percent = 5) {
         struct three         t;
         struct cr_fit_report r;
-        const int64_t        before = cr_alloc_live();
         three_open(&t, 1);
         struct cr_cost_model cost_model = hand_cost_model(&t.h);
-        cr_alloc_fail_at(nth);
-        status = cr_pass_fit(&t.h.p, &cost_model, &o, &r);
-        cr_alloc_fail_at(0);
-        CHECK(status == CR_OK || status == CR_ERR_MEMORY);
+        failing_alloc_begin(&f);
+        const cr_status status = cr_pass_fit(&t.h.p, &cost_model, &o, &r);
+        failing_alloc_end(&f, status);
         CHECK(status == CR_OK ? r.offloaded == 1 && t.h.p.ops == t.ops + 4 : t.h.p.ops == t.ops);
-        failures += status != CR_OK;
         CHECK_STATUS(cr_program_check(&t.h.p), CR_OK);
         cr_program_free(&t.h.p);
-        CHECK_INT(cr_alloc_live(), before);
     }
-    CHECK(status == CR_OK && failures > 20);
 }
 
 /* ---- scores ---- */

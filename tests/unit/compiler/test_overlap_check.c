@@ -1,6 +1,7 @@
 /* tests/unit/compiler/test_overlap_check.c: the plan checker (cr_plan_check) refuses every corrupted plan and no other;
  * the ranges that may be poisoned; compilation when memory runs out. */
 #include "tests/harness/compiler_support.h"
+#include "tests/harness/failing_alloc.h"
 
 /* ---- poison: memory with owners ---- */
 
@@ -198,17 +199,11 @@ static void passes_survive_failing_allocations(void) {
     REQUIRE_OK(cr_model_program(&b.model, &b.config, CR_PROGRAM_STEP, 2, &p));
     struct cr_cost_model      cost_model = greedy_cost_model(256);
     struct cr_compile_options options    = {.fuse = true, .reuse = true};
-    int64_t                   live       = cr_alloc_live();
-    for (int n = 1;; n++) {
+    for_each_failing_alloc(f, .least = 20) {
         REQUIRE_OK(cr_program_copy(&p, &q));
-        cr_alloc_fail_at(n);
-        cr_status status = cr_compile(&q, &cost_model, &options);
-        cr_alloc_fail_at(0);
+        failing_alloc_begin(&f);
+        failing_alloc_end(&f, cr_compile(&q, &cost_model, &options));
         cr_program_free(&q);
-        CHECK_INT(cr_alloc_live(), live);
-        if (status == CR_OK) break;
-        CHECK_STATUS(status, CR_ERR_MEMORY);
-        REQUIRE(n < 500);
     }
     cr_program_free(&p);
     bench_close(&b);

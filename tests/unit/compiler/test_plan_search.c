@@ -3,6 +3,7 @@
  * plans. */
 #include "inspect/lifetimes_csv.h"
 #include "tests/harness/compiler_support.h"
+#include "tests/harness/failing_alloc.h"
 
 static struct cr_plan_effort effort_of(size_t alignment, size_t capacity, int64_t visits) {
     return (struct cr_plan_effort){
@@ -123,19 +124,13 @@ static void sizes_near_the_maximum(void) {
 }
 
 static void searching_survives_failing_allocations(void) {
-    int64_t live = cr_alloc_live();
-    for (int n = 1;; n++) {
+    for_each_failing_alloc(f, .least = 1) {
         struct cr_interval    interval[] = {{0, 3, 4, 0}, {2, 5, 4, 0}, {4, 8, 5, 0}, {0, 1, 5, 0},
                                             {1, 2, 3, 0}, {3, 4, 3, 0}, {5, 8, 2, 0}, {1, 7, 1, 0}};
         struct cr_plan_effort effort     = effort_of(1, 0, 1 << 20);
         struct cr_plan_found  found;
-        cr_alloc_fail_at(n);
-        cr_status status = cr_plan_search(interval, 8, &effort, &found);
-        cr_alloc_fail_at(0);
-        CHECK_INT(cr_alloc_live(), live);
-        if (status == CR_OK) break;
-        CHECK_STATUS(status, CR_ERR_MEMORY);
-        REQUIRE(n < 100);
+        failing_alloc_begin(&f);
+        failing_alloc_end(&f, cr_plan_search(interval, 8, &effort, &found));
     }
 }
 

@@ -2,6 +2,7 @@
  * verified by an independent reachability computation, and a checker (cr_waits_check) that must agree with this
  * computation on every corrupted order, before and after memory is shared. */
 #include "tests/harness/compiler_support.h"
+#include "tests/harness/failing_alloc.h"
 
 /* ---- construction: sgd reads five tensors and writes three, of any size ---- */
 
@@ -363,18 +364,13 @@ static void insert_waits_survives_failing_allocations(void) {
     struct cr_program p;
     int64_t           live = cr_alloc_live();
     random_program(&rng, &p);
-    int64_t with = cr_alloc_live();
-    for (int n = 1;; n++) {
-        cr_alloc_fail_at(n);
+    for_each_failing_alloc(f, .least = 5) {
+        failing_alloc_begin(&f);
         cr_status status = cr_pass_insert_waits(&p);
         if (status == CR_OK) status = cr_waits_check(&p);
         if (status == CR_OK) status = cr_pass_plan(&p, 64, true);
         if (status == CR_OK) status = cr_waits_check(&p);
-        cr_alloc_fail_at(0);
-        CHECK_INT(cr_alloc_live(), with);
-        if (status == CR_OK) break;
-        CHECK_STATUS(status, CR_ERR_MEMORY);
-        REQUIRE(n < 100);
+        failing_alloc_end(&f, status);
     }
     cr_program_free(&p);
     CHECK_INT(cr_alloc_live(), live);

@@ -1,5 +1,6 @@
 /* tests/unit/data/test_data_loader.c: the loader: the same bytes for any number of workers, exact resume, every
  * evaluation sample once, corrupt images. */
+#include "tests/harness/failing_alloc.h"
 #include "tests/harness/loader_support.h"
 
 static void worker_count_changes_nothing(void) {
@@ -235,22 +236,17 @@ static void failing_allocations_are_reported(void) {
     struct cr_dataset *set;
     REQUIRE_OK(OPEN_SET(&set, "data.kind=folder", root_is(folder, root)));
     cr_log_quiet(true);
-    for (int workers = 0; workers <= 2; workers += 2) {
-        int64_t live = cr_alloc_live(), nth = 0;
-        for (cr_status status = CR_ERR_MEMORY; status != CR_OK && nth < 3000;) {
+    for (int workers = 0; workers <= 2; workers += 2)
+        for_each_failing_alloc(f, .least = 10, .tolerated = true, .dense = 60, .stride = 97) {
             struct cr_loader_options options = plain_options(CR_SPLIT_TRAIN, 60, workers);
             struct cr_loader        *loader  = NULL;
             struct cr_batch          batch;
-            cr_alloc_fail_at(nth += nth < 60 ? 1 : 97);
-            status = cr_loader_open(set, &options, &loader);
+            failing_alloc_begin(&f);
+            cr_status status = cr_loader_open(set, &options, &loader);
             if (status == CR_OK) status = cr_loader_next(loader, &batch);
             cr_loader_close(loader);
-            cr_alloc_fail_at(0);
-            if (status != CR_OK) CHECK_STATUS(status, CR_ERR_MEMORY);
-            CHECK_INT(cr_alloc_live(), live);
+            failing_alloc_end(&f, status);
         }
-        CHECK(nth > 10 && nth < 3000);
-    }
     cr_log_quiet(false);
     cr_dataset_close(set);
     drop_folder(folder);

@@ -3,6 +3,7 @@
 #include "tests/harness/data_support.h"
 
 #include "data/data_internal.h"
+#include "tests/harness/failing_alloc.h"
 
 #include <fcntl.h>
 
@@ -402,21 +403,17 @@ static void failing_allocations_are_reported(void) {
     for (size_t k = 0; k < CR_COUNT(kinds); k++) {
         struct cr_config config;
         REQUIRE_OK(make_config(&config, kinds[k], root, "data.val_fraction=0.5"));
-        int64_t live = cr_alloc_live(), nth = 0;
-        for (cr_status status = CR_ERR_MEMORY; status != CR_OK && nth < 200;) {
+        for_each_failing_alloc(f, .least = 4) {
             struct cr_dataset *set   = NULL;
             struct cr_image    image = {0};
             int32_t            label;
-            cr_alloc_fail_at(++nth);
-            status = cr_dataset_open(&config, CR_SPLIT_VAL, &set);
+            failing_alloc_begin(&f);
+            cr_status status = cr_dataset_open(&config, CR_SPLIT_VAL, &set);
             if (status == CR_OK) status = cr_dataset_get(set, 0, &image, &label);
-            cr_alloc_fail_at(0);
-            if (status != CR_OK) CHECK_STATUS(status, CR_ERR_MEMORY);
+            failing_alloc_end(&f, status);
             cr_image_free(&image);
             cr_dataset_close(set);
-            CHECK_INT(cr_alloc_live(), live);
         }
-        CHECK(nth > 4 && nth < 200);
         cr_config_close(&config);
     }
     drop_folder(folder);

@@ -1,5 +1,6 @@
 /* tests/unit/data/test_packed_corrupt.c: packed files that are truncated, changed or contain invalid numbers, and
  * packing that fails or is stopped. */
+#include "tests/harness/failing_alloc.h"
 #include "tests/harness/packed_support.h"
 
 /* ---- invalid files ---- */
@@ -322,22 +323,18 @@ static void failing_allocations_are_reported(void) {
     struct cr_pack_options options = {.workers = 1, .corrupt_fatal = true};
     struct cr_pack_result  result;
     REQUIRE_OK(OPEN(CR_SPLIT_TRAIN, &set, "data.kind=folder", root_is(folder, root)));
-    for (int what = 0; what < 2; what++) {
-        int64_t live = cr_alloc_live(), nth = 0;
-        for (cr_status status = CR_ERR_MEMORY; status != CR_OK && nth < 500;) {
-            struct cr_dataset *opened = NULL;
-            struct cr_config   config;
-            REQUIRE_OK(make_config(&config, "data.kind=packed", packed_root));
-            cr_alloc_fail_at(++nth);
-            status = what ? cr_dataset_open(&config, CR_SPLIT_TRAIN, &opened)
-                          : cr_pack_dataset(set, text_into(path, "%s/x.crpk", folder), &options, &result);
-            cr_alloc_fail_at(0);
-            if (status != CR_OK) CHECK_STATUS(status, CR_ERR_MEMORY);
-            cr_dataset_close(opened);
-            cr_config_close(&config);
-            CHECK_INT(cr_alloc_live(), live);
-        }
-        CHECK(nth > 4 && nth < 500);
+    for_each_failing_alloc(f, .least = 4) {
+        failing_alloc_begin(&f);
+        failing_alloc_end(&f, cr_pack_dataset(set, text_into(path, "%s/x.crpk", folder), &options, &result));
+    }
+    for_each_failing_alloc(f, .least = 4) {
+        struct cr_dataset *opened = NULL;
+        struct cr_config   config;
+        REQUIRE_OK(make_config(&config, "data.kind=packed", packed_root));
+        failing_alloc_begin(&f);
+        failing_alloc_end(&f, cr_dataset_open(&config, CR_SPLIT_TRAIN, &opened));
+        cr_dataset_close(opened);
+        cr_config_close(&config);
     }
     cr_dataset_close(set);
     drop_folder(folder);

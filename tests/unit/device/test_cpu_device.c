@@ -1,5 +1,6 @@
 /* tests/unit/device/test_cpu_device.c: the CPU device: choice of backend, tables of kernels, memory, initial
  * parameters. */
+#include "tests/harness/failing_alloc.h"
 #include "tests/harness/reference_run.h"
 
 /* ---- backends and kernels ---- */
@@ -160,16 +161,10 @@ static cr_status open_and_init(void) {
 }
 
 static void failing_allocations(void) {
-    cr_status status = CR_ERR_MEMORY;
-    int       n      = 0;
-    while (status != CR_OK && n < 20) {
-        cr_alloc_fail_at(++n);
-        status = open_and_init();
-        cr_alloc_fail_at(0);
-        CHECK(status == CR_OK || status == CR_ERR_MEMORY);
-        CHECK_INT(cr_alloc_live(), 0);
+    for_each_failing_alloc(f, .least = 4) {
+        failing_alloc_begin(&f);
+        failing_alloc_end(&f, open_and_init());
     }
-    CHECK(n > 4 && status == CR_OK);
 }
 
 TESTS(CASE(every_op_has_a_reference_kernel), CASE(kernels_of_the_full_device), CASE(find_continues_after_a_kernel),

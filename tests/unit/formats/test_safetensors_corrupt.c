@@ -1,5 +1,6 @@
 /* tests/unit/formats/test_safetensors_corrupt.c: the safetensors format: every fault of
  * tests/golden/safetensors/bad.txt, truncated and changed files, missing memory, failing calls, full disks. */
+#include "tests/harness/failing_alloc.h"
 #include "tests/harness/safetensors_demo.h"
 
 #include <errno.h>
@@ -159,29 +160,19 @@ static void writer_refuses(void) {
 
 static void memory_runs_out(void) {
     struct cr_st_file *file;
-    int64_t            live = cr_alloc_live(), n;
     REQUIRE(folder_open());
-    for (n = 1; n < 1000; n++) {
-        cr_alloc_fail_at(n);
-        cr_status status = write_demo(in_folder("demo"), 0);
-        cr_alloc_fail_at(0);
-        CHECK_INT(cr_alloc_live(), live);
-        if (status == CR_OK) break;
-        CHECK_INT(status, CR_ERR_MEMORY);
-        CHECK(access(in_folder("demo"), F_OK) < 0);
+    for_each_failing_alloc(f, .least = 4) {
+        failing_alloc_begin(&f);
+        const cr_status status = write_demo(in_folder("demo"), 0);
+        failing_alloc_end(&f, status);
+        CHECK((access(in_folder("demo"), F_OK) == 0) == (status == CR_OK));
     }
-    CHECK(n > 4 && n < 1000);
-    for (n = 1; n < 1000; n++) {
-        cr_alloc_fail_at(n);
-        cr_status status = cr_st_open(in_folder("demo"), &file);
-        cr_alloc_fail_at(0);
-        if (status == CR_OK) break;
-        CHECK_INT(status, CR_ERR_MEMORY);
-        CHECK_INT(cr_alloc_live(), live);
+    for_each_failing_alloc(f, .least = 4) {
+        failing_alloc_begin(&f);
+        const cr_status status = cr_st_open(in_folder("demo"), &file);
+        failing_alloc_end(&f, status);
+        if (status == CR_OK) cr_st_close(file);
     }
-    CHECK(n > 4 && n < 1000);
-    if (n < 1000) cr_st_close(file);
-    CHECK_INT(cr_alloc_live(), live);
     folder_close();
 }
 

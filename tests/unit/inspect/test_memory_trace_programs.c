@@ -1,5 +1,6 @@
 /* tests/unit/inspect/test_memory_trace_programs.c: memory logs of programs: random programs, whose plans are verified
  * by an independent check, and the log of our own programs, which must plan as the programs do. */
+#include "tests/harness/failing_alloc.h"
 #include "tests/harness/trace_support.h"
 
 /* ---- random programs ---- */
@@ -189,20 +190,14 @@ static void random_programs(void) {
 static void planning_survives_failing_allocations(void) {
     struct cr_rng rng = test_rng(42);
     struct log    l   = {0};
-    int64_t       across, live;
+    int64_t       across;
     int           events;
     write_random(&rng, true, 5, &l, &across, &events);
-    live = cr_alloc_live();
-    for (int n = 1;; n++) {
+    for_each_failing_alloc(f, .least = 10) {
         struct planned p;
-        cr_alloc_fail_at(n);
-        cr_status status = plan_text(l.text.data, l.text.length, 1, &p);
-        cr_alloc_fail_at(0);
+        failing_alloc_begin(&f);
+        failing_alloc_end(&f, plan_text(l.text.data, l.text.length, 1, &p));
         planned_free(&p);
-        CHECK_INT(cr_alloc_live(), live);
-        if (status == CR_OK) break;
-        CHECK_STATUS(status, CR_ERR_MEMORY);
-        REQUIRE(n < 200);
     }
     cr_text_free(&l.text);
 }

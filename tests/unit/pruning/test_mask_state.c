@@ -1,7 +1,7 @@
 /* tests/unit/pruning/test_mask_state.c: save and load of pruned networks: bitwise identical, file sizes that follow the
  * density, memory that runs out, files that do not fit. */
+#include "tests/harness/failing_alloc.h"
 #include "tests/harness/pruning_session.h"
-#include "tests/harness/test.h"
 
 static char dir[SUPPORT_PATH];
 
@@ -117,20 +117,17 @@ static void failing_allocations_leak_nothing(void) {
     REQUIRE(begin(&a));
     REQUIRE_OK(pruned_prune(&a, 1));
     REQUIRE_OK(pruned_open(&b, (const char *const[]){"train.device=cpu", NULL}));
-    for (int what = 0; what < 3; what++) {
-        cr_status status = CR_ERR_MEMORY;
-        for (int64_t nth = 1; status != CR_OK && nth < 2000; nth++) {
-            const int64_t live = cr_alloc_live();
-            cr_alloc_fail_at(nth);
-            if (what == 0) status = pruned_save(&a, dir, 1);
-            if (what == 1) status = cr_state_load(&b.session, text_into(path, "%s/step-1", dir), &at);
-            if (what == 2) status = pruned_prune(&b, 1);
-            cr_alloc_fail_at(0);
-            CHECK_INT(cr_alloc_live(), live);
-            if (status != CR_OK && status != CR_ERR_MEMORY)
-                TEST_FAIL_("%d, allocation %lld: %s", what, (long long)nth, cr_error_message());
-        }
-        CHECK_STATUS(status, CR_OK);
+    for_each_failing_alloc(f, .least = 20, .tolerated = true) {
+        failing_alloc_begin(&f);
+        failing_alloc_end(&f, pruned_save(&a, dir, 1));
+    }
+    for_each_failing_alloc(f, .least = 20) {
+        failing_alloc_begin(&f);
+        failing_alloc_end(&f, cr_state_load(&b.session, text_into(path, "%s/step-1", dir), &at));
+    }
+    for_each_failing_alloc(f, .least = 2) {
+        failing_alloc_begin(&f);
+        failing_alloc_end(&f, pruned_prune(&b, 1));
     }
     CHECK(pruned_same(&a, &b));
     pruned_close(&b);

@@ -4,6 +4,7 @@
 #include "model/model.h"
 #include "runtime/executor.h"
 #include "tests/harness/data_support.h"
+#include "tests/harness/failing_alloc.h"
 
 static const char *const tiny[] = {"model.arch=custom",   "model.depths=1,1",  "model.widths=4,6", "model.classes=3",
                                    "data.kind=synthetic", "data.image_size=8", "train.device=cpu", "train.threads=1"};
@@ -188,18 +189,11 @@ static void opening_survives_failing_allocations(void) {
     struct bound    b;
     struct cr_exec *exec;
     REQUIRE_OK(bound_open(&b, false));
-    const int64_t live = cr_alloc_live();
-    for (int64_t n = 1; !test_failures_; n++) {
-        cr_alloc_fail_at(n);
-        cr_status status = cr_exec_open(&b.program, &b.memory, &exec);
-        cr_alloc_fail_at(0);
-        if (status == CR_OK) {
-            CHECK(n > CR_EXEC_RESULTS + 2); /* result, events, ops */
-            cr_exec_close(exec);
-        } else
-            CHECK_STATUS(status, CR_ERR_MEMORY);
-        CHECK_INT(cr_alloc_live(), live);
-        if (status == CR_OK) break;
+    for_each_failing_alloc(f, .least = CR_EXEC_RESULTS + 2) { /* result, events, ops */
+        failing_alloc_begin(&f);
+        const cr_status status = cr_exec_open(&b.program, &b.memory, &exec);
+        failing_alloc_end(&f, status);
+        if (status == CR_OK) cr_exec_close(exec);
     }
     CHECK(events_destroyed > 0);
     bound_close(&b);
@@ -293,17 +287,11 @@ static void memory_survives_failing_allocations(void) {
     struct cr_memory m;
     REQUIRE_OK(bound_open(&b, false));
     const struct cr_program *all[] = {&b.program};
-    const int64_t            live  = cr_alloc_live();
-    for (int64_t n = 1; !test_failures_; n++) {
-        cr_alloc_fail_at(n);
-        cr_status status = cr_memory_open(&m, b.device, &b.model.store, all, 1);
-        cr_alloc_fail_at(0);
-        if (status == CR_OK)
-            cr_memory_close(&m);
-        else
-            CHECK_STATUS(status, CR_ERR_MEMORY);
-        CHECK_INT(cr_alloc_live(), live);
-        if (status == CR_OK) break;
+    for_each_failing_alloc(f, .least = 1) {
+        failing_alloc_begin(&f);
+        const cr_status status = cr_memory_open(&m, b.device, &b.model.store, all, 1);
+        failing_alloc_end(&f, status);
+        if (status == CR_OK) cr_memory_close(&m);
     }
     bound_close(&b);
 }

@@ -4,6 +4,7 @@
 #include "session/confusion.h"
 #include "session/session.h"
 #include "tests/harness/data_support.h"
+#include "tests/harness/failing_alloc.h"
 
 #define TINY                                                                                                           \
     "model.arch=custom", "model.depths=1,1", "model.widths=4,6", "model.shortcut=B", "model.classes=3",                \
@@ -23,21 +24,11 @@ static void session_open_survives_failing_allocations(void) {
     struct cr_session        s;
     static const char *const more[] = {TINY, "train.accumulate=3"};
     REQUIRE_OK(cr_config_open(&config, NULL, more, CR_COUNT(more)));
-    const int64_t live = cr_alloc_live();
-    for (int64_t n = 1;; n++) {
-        cr_alloc_fail_at(n);
-        cr_status status = open_session(&config, &s);
-        cr_alloc_fail_at(0);
-        if (status == CR_OK) {
-            cr_session_close(&s);
-            CHECK(n > 50); /* an allocation failed */
-            CHECK_INT(cr_alloc_live(), live);
-            break;
-        }
-        if (status != CR_ERR_MEMORY || cr_alloc_live() != live)
-            TEST_FAIL_("allocation %lld: %s (%s), %lld blocks left", (long long)n, cr_status_name(status),
-                       cr_error_trail(), (long long)(cr_alloc_live() - live));
-        if (test_failures_) break;
+    for_each_failing_alloc(f, .least = 50) {
+        failing_alloc_begin(&f);
+        const cr_status status = open_session(&config, &s);
+        failing_alloc_end(&f, status);
+        if (status == CR_OK) cr_session_close(&s);
     }
     cr_config_close(&config);
 }
@@ -47,9 +38,8 @@ static void model_programs_survive_failing_allocations(void) {
     struct cr_config                  config;
     struct cr_model                   model;
     REQUIRE_OK(cr_config_open(&config, NULL, tiny, CR_COUNT(tiny)));
-    const int64_t live = cr_alloc_live();
-    for (int64_t n = 1; !test_failures_; n++) {
-        cr_alloc_fail_at(n);
+    for_each_failing_alloc(f, .least = 20) {
+        failing_alloc_begin(&f);
         cr_status status = cr_model_open(&config, 3, 8, 8, &model);
         for (size_t k = 0; status == CR_OK && k < CR_COUNT(kinds); k++) {
             struct cr_program p;
@@ -57,10 +47,7 @@ static void model_programs_survive_failing_allocations(void) {
             if (status == CR_OK) cr_program_free(&p);
             if (status != CR_OK || k + 1 == CR_COUNT(kinds)) cr_model_close(&model);
         }
-        cr_alloc_fail_at(0);
-        CHECK_INT(cr_alloc_live(), live);
-        if (status == CR_OK) break;
-        CHECK_STATUS(status, CR_ERR_MEMORY);
+        failing_alloc_end(&f, status);
     }
     cr_config_close(&config);
 }
@@ -76,17 +63,13 @@ static void evaluation_survives_failing_allocations(void) {
     REQUIRE_OK(open_session(&config, &s));
     REQUIRE_OK(cr_session_init(&s));
     REQUIRE_OK(cr_dataset_open(&config, CR_SPLIT_VAL, &set));
-    for (int64_t n = 1; !test_failures_; n++) {
-        const int64_t live = cr_alloc_live();
-        cr_alloc_fail_at(n);
+    for_each_failing_alloc(f, .least = 10) {
+        failing_alloc_begin(&f);
         cr_status status = cr_session_evaluate(&s, set, NULL, &scores);
         if (status == CR_OK) status = cr_confusion_open(s.model.classes, &confusion);
         if (status == CR_OK) status = cr_session_evaluate_each(&s, set, NULL, &check_result, &each);
         cr_confusion_close(&confusion);
-        cr_alloc_fail_at(0);
-        CHECK_INT(cr_alloc_live(), live);
-        if (status == CR_OK) break;
-        CHECK_STATUS(status, CR_ERR_MEMORY);
+        failing_alloc_end(&f, status);
     }
     CHECK_INT(scores.images, 5);
     CHECK(each.images == 5 && each.correct1 == scores.correct1 && each.loss_sum == scores.loss_sum);
@@ -147,21 +130,14 @@ static void training_survives_failing_allocations(void) {
     static const char *const more[] = {"train.save_every=1"};
     struct run               r;
     cr_log_quiet(true);
-    int64_t stride = 1;
-    for (int64_t n = 1; !test_failures_; n += stride) {
+    for_each_failing_alloc(f, .least = 60, .tolerated = true, .dense = 40,
+                           .stride = 12) { /* every third, as many are alike */
         run_prepare(&r, more, 1);
-        const int64_t live = cr_alloc_live();
-        cr_alloc_fail_at(n);
-        cr_status status = run_train(&r, NULL);
-        cr_alloc_fail_at(0);
-        if (cr_alloc_live() != live)
-            TEST_FAIL_("allocation %lld: %lld blocks left", (long long)n, (long long)(cr_alloc_live() - live));
-        if (status != CR_OK && status != CR_ERR_MEMORY)
-            TEST_FAIL_("allocation %lld: %s: %s", (long long)n, cr_status_name(status), cr_error_message());
+        failing_alloc_begin(&f);
+        const cr_status status = run_train(&r, NULL);
+        failing_alloc_end(&f, status);
         if (status == CR_OK) CHECK_INT(load_all(&r), 2);
         drop_folder(r.dir);
-        if (status == CR_OK) break;
-        stride = n < 40 ? 1 : 3; /* every third, as many are alike */
     }
     cr_log_quiet(false);
 }
@@ -174,14 +150,9 @@ static void resuming_survives_failing_allocations(void) {
     run_prepare(&r, more, 1);
     REQUIRE_OK(run_train(&r, NULL));
     r.overrides[CR_COUNT(tiny)] = "train.steps=2";
-    for (int64_t n = 1; !test_failures_; n += n < 40 ? 1 : 3) {
-        const int64_t live = cr_alloc_live();
-        cr_alloc_fail_at(n);
-        cr_status status = run_train(&r, "auto");
-        cr_alloc_fail_at(0);
-        CHECK_INT(cr_alloc_live(), live);
-        if (status == CR_OK) break;
-        CHECK_STATUS(status, CR_ERR_MEMORY);
+    for_each_failing_alloc(f, .least = 60, .tolerated = true, .dense = 40, .stride = 12) {
+        failing_alloc_begin(&f);
+        failing_alloc_end(&f, run_train(&r, "auto"));
     }
     CHECK(load_all(&r) >= 1);
     drop_folder(r.dir);

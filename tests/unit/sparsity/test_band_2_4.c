@@ -1,8 +1,8 @@
 /* tests/unit/sparsity/test_band_2_4.c: sparse filters packed for the sparse tensor cores. The packed form is unpacked
  * as PTX describes the operands of mma.sp m16n8k32, weight by weight, and compared with the dense filter. */
 #include "sparsity/band_2_4.h"
+#include "tests/harness/failing_alloc.h"
 #include "tests/harness/sparse_support.h"
-#include "tests/harness/test.h"
 
 struct shape {
     int64_t K, R, S, C, stride, chunk;
@@ -132,26 +132,26 @@ static void work_follows_density(void) {
 
 static void failing_allocations(void) {
     const struct cr_mma_sp_layout how    = {.stride = 1, .chunk = 8, .bands = 1};
-    const int64_t                 live   = cr_alloc_live();
     const float                   two[2] = {1, 0};
     struct cr_sparse              sparse;
     struct cr_mma_sp_map          map;
     struct cr_mma_sp              u;
     REQUIRE(sparse_encode(two, NULL, 1, 1, 1, 2, &sparse) == CR_OK);
-    for (int nth = 1; nth <= 2; nth++) {
-        cr_alloc_fail_at(nth);
-        CHECK(cr_mma_sp_map_make(&sparse, &map) == CR_ERR_MEMORY);
+    for_each_failing_alloc(f, .least = 2) {
+        failing_alloc_begin(&f);
+        const cr_status status = cr_mma_sp_map_make(&sparse, &map);
+        failing_alloc_end(&f, status);
+        if (status == CR_OK) cr_mma_sp_map_free(&map);
     }
-    cr_alloc_fail_at(0);
     REQUIRE(cr_mma_sp_map_make(&sparse, &map) == CR_OK);
-    for (int nth = 1; nth <= 5; nth++) {
-        cr_alloc_fail_at(nth);
-        CHECK(cr_mma_sp_make(&map, &how, true, &u) == CR_ERR_MEMORY);
+    for_each_failing_alloc(f, .least = 5) {
+        failing_alloc_begin(&f);
+        const cr_status status = cr_mma_sp_make(&map, &how, true, &u);
+        failing_alloc_end(&f, status);
+        if (status == CR_OK) cr_mma_sp_free(&u);
     }
-    cr_alloc_fail_at(0);
     cr_mma_sp_map_free(&map);
     cr_sparse_free(&sparse);
-    CHECK_INT(cr_alloc_live(), live);
 }
 
 TESTS(CASE(weights_are_restored), CASE(work_follows_density), CASE(failing_allocations))

@@ -1,7 +1,7 @@
 /* tests/unit/sparsity/test_block.c: lists of nonzero filter blocks. Each list is executed as a kernel would, in
  * integers, and the result equals that of a plain loop over filter and image. */
 #include "sparsity/sparsity.h"
-#include "tests/harness/test.h"
+#include "tests/harness/failing_alloc.h"
 
 enum {
     SIDE      = 4,
@@ -164,15 +164,15 @@ static void longest_blocks_come_first(void) {
 }
 
 static void failing_allocations(void) {
-    make(&filters[1]);
-    for (int64_t nth = 1; nth <= 4; nth++) {
-        const struct filter   *f = &filters[1];
+    const struct filter         *f      = &filters[1];
+    const struct cr_block_layout layout = {.side = SIDE, .teams = 2};
+    make(f);
+    for_each_failing_alloc(at, .least = 4) {
         struct cr_block_sparse b;
-        cr_alloc_fail_at(nth);
-        CHECK(cr_block_sparse_encode(bits, f->first, f->K, f->R, f->S, f->C,
-                                     &(struct cr_block_layout){.side = SIDE, .teams = 2}, &b) == CR_ERR_MEMORY);
-        cr_alloc_fail_at(0);
-        cr_error_clear();
+        failing_alloc_begin(&at);
+        const cr_status status = cr_block_sparse_encode(bits, f->first, f->K, f->R, f->S, f->C, &layout, &b);
+        failing_alloc_end(&at, status);
+        if (status == CR_OK) cr_block_sparse_free(&b);
     }
 }
 

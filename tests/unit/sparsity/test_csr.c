@@ -1,7 +1,7 @@
 /* tests/unit/sparsity/test_csr.c: formats of sparse filters. Each format is unpacked by an independent loop, weight by
  * weight. */
+#include "tests/harness/failing_alloc.h"
 #include "tests/harness/sparse_support.h"
-#include "tests/harness/test.h"
 
 struct shape {
     int64_t K, R, S, C;
@@ -224,36 +224,42 @@ static void transposed_filters_give_gradients(void) {
 }
 
 static void failing_allocations(void) {
-    struct cr_sparse              sparse;
+    const struct cr_linear_layout how           = {.stride = 1, .chunk = 4, .rows = 8, .multiple = 2};
+    const struct cr_transposition transposition = cr_sparse_transposition(3, 3, 1, 1, 0, 0);
+    struct cr_sparse              sparse, other;
     struct cr_linear_filter       to;
-    const struct cr_linear_layout how  = {.stride = 1, .chunk = 4, .rows = 8, .multiple = 2};
-    const int64_t                 live = cr_alloc_live();
+    int64_t                       counted;
     make(&shapes[1]);
-    for (int nth = 1; nth <= 3; nth++) {
-        cr_alloc_fail_at(nth);
-        CHECK(sparse_encode(filter, mask, 8, 3, 3, 16, &sparse) == CR_ERR_MEMORY);
+    for_each_failing_alloc(f, .least = 3) {
+        failing_alloc_begin(&f);
+        const cr_status status = sparse_encode(filter, mask, 8, 3, 3, 16, &other);
+        failing_alloc_end(&f, status);
+        if (status == CR_OK) cr_sparse_free(&other);
     }
-    cr_alloc_fail_at(0);
     REQUIRE(sparse_encode(filter, mask, 8, 3, 3, 16, &sparse) == CR_OK);
-    for (int nth = 1; nth <= 4; nth++) {
-        const struct cr_transposition transposition = cr_sparse_transposition(3, 3, 1, 1, 0, 0);
-        struct cr_sparse              transposed;
-        cr_alloc_fail_at(nth);
-        CHECK(cr_sparse_transpose(&sparse, &transposition, &transposed) == CR_ERR_MEMORY);
+    for_each_failing_alloc(f, .least = 4) {
+        failing_alloc_begin(&f);
+        const cr_status status = cr_sparse_transpose(&sparse, &transposition, &other);
+        failing_alloc_end(&f, status);
+        if (status == CR_OK) cr_sparse_free(&other);
     }
-    cr_alloc_fail_at(0);
-    for (int nth = 1; nth <= 6; nth++) {
-        int64_t counted;
-        cr_alloc_fail_at(nth);
-        CHECK(cr_sparse_linearize(&sparse, &how, &to) == CR_ERR_MEMORY);
-        cr_alloc_fail_at(CR_MIN(nth, 3));
-        CHECK(cr_sparse_linearize_count(&sparse, &how, &counted) == CR_ERR_MEMORY);
-        cr_alloc_fail_at(CR_MIN(nth, 2));
-        CHECK(cr_sparse_sell(&sparse, 32, &to) == CR_ERR_MEMORY);
+    for_each_failing_alloc(f, .least = 6) {
+        failing_alloc_begin(&f);
+        const cr_status status = cr_sparse_linearize(&sparse, &how, &to);
+        failing_alloc_end(&f, status);
+        if (status == CR_OK) cr_linear_filter_free(&to);
     }
-    cr_alloc_fail_at(0);
+    for_each_failing_alloc(f, .least = 3) {
+        failing_alloc_begin(&f);
+        failing_alloc_end(&f, cr_sparse_linearize_count(&sparse, &how, &counted));
+    }
+    for_each_failing_alloc(f, .least = 2) {
+        failing_alloc_begin(&f);
+        const cr_status status = cr_sparse_sell(&sparse, 32, &to);
+        failing_alloc_end(&f, status);
+        if (status == CR_OK) cr_linear_filter_free(&to);
+    }
     cr_sparse_free(&sparse);
-    CHECK_INT(cr_alloc_live(), live);
 }
 
 /* ---- 2:4 ---- */

@@ -1,5 +1,6 @@
 /* tests/unit/spdnn/test_spdnn.c: the networks of the Graph Challenge: counts and structure of the generated networks,
  * packing, inputs, and the results of the CPU against a dense loop in double. */
+#include "tests/harness/failing_alloc.h"
 #include "tests/harness/spdnn_support.h"
 
 static const struct cr_device_options plain = {.deterministic = true};
@@ -371,22 +372,16 @@ static void failing_allocations_are_errors(void) {
     struct cr_device             *cpu;
     REQUIRE_OK(cr_device_open(CR_DEVICE_CPU, &plain, &cpu));
     REQUIRE_OK(support_inputs(64, 40, 0.3, &in));
-    const int64_t live  = cr_alloc_live();
-    bool          whole = false;
-    for (int nth = 1; nth < 100 && !whole; nth++) {
+    for_each_failing_alloc(f, .least = 5) {
         struct cr_spdnn_net    net = {0};
         struct cr_spdnn_result r   = {0};
-        cr_alloc_fail_at(nth);
+        failing_alloc_begin(&f);
         cr_status status = cr_spdnn_net_open(64, 2, -0.1f, 1, 16, 1, &net);
         if (status == CR_OK) status = cpu->backend->spdnn(cpu, &net, &in, &options, &r);
-        cr_alloc_fail_at(0);
-        CHECK(status == CR_OK || status == CR_ERR_MEMORY);
-        whole = status == CR_OK;
+        failing_alloc_end(&f, status);
         cr_spdnn_result_free(&r);
         cr_spdnn_net_close(&net);
-        CHECK_INT(cr_alloc_live(), live);
     }
-    CHECK(whole);
     cr_spdnn_inputs_close(&in);
     cr_device_close(cpu);
 }

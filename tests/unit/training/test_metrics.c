@@ -1,6 +1,7 @@
 /* tests/unit/training/test_metrics.c: what the log of a run prints when standard error is no terminal: a line every
  * log_every steps, earlier lines when the last one is old, and only results when the program is quiet. */
 #include "core/files.h"
+#include "formats/json.h"
 #include "tests/harness/test.h"
 #include "training/metrics.h"
 
@@ -33,8 +34,11 @@ static char *log_of(double progress_s, bool quiet, int *logged) {
         usleep(2000);
         cr_report_step(report, step, &result);
     }
-    cr_report_event(report, CR_EVENT_SAVE, "\"step\":40", "saved");
-    cr_report_event(report, CR_EVENT_EVAL, "\"step\":40", "evaluated");
+    for (int i = 0; i < 2; i++) {
+        struct cr_json_writer w = cr_report_begin(report, i ? CR_EVENT_EVAL : CR_EVENT_SAVE);
+        cr_json_put_int(&w, "step", STEPS);
+        cr_report_end(report, &w, i ? "evaluated" : "saved");
+    }
     cr_report_close(report);
     cr_log_quiet(false);
     fflush(stderr);
@@ -80,4 +84,40 @@ static void quiet_leaves_results(void) {
     cr_free(text);
 }
 
-TESTS(CASE(steps_are_logged_and_time_adds_lines), CASE(quiet_leaves_results))
+/* Every line of log.jsonl is JSON, also when the loss is not a number or a run ends without one. */
+static void lines_are_json(void) {
+    char                           dir[] = "/tmp/cresnet-metrics-XXXXXX", log[64], *text = NULL;
+    struct cr_report              *report;
+    const struct cr_report_options options = {
+        .run_dir = dir, .total_steps = 3, .steps_per_epoch = 3, .epochs = 1, .log_every = 1, .images_per_step = 4};
+    const struct cr_step_result steps[] = {
+        {.loss_sum = 2, .valid = 4, .correct1 = 1, .lr = 0.1, .grad_norm = 0.25},
+        {.loss_sum = NAN, .valid = 4, .lr = 0.1, .grad_norm = NAN, .loss_scale = 1024, .skipped = 1},
+        {.loss_sum = INFINITY, .valid = 4, .lr = 0.1, .grad_norm = INFINITY}};
+    CHECK(mkdtemp(dir) != NULL);
+    snprintf(log, sizeof log, "%s/log.jsonl", dir);
+    cr_log_quiet(true);
+    REQUIRE_OK(cr_report_open(&options, &report));
+    cr_report_resume_clock(report, 0);
+    for (int i = 0; i < 3; i++) cr_report_step(report, i + 1, &steps[i]);
+    cr_report_close(report);
+    cr_log_quiet(false);
+    REQUIRE_OK(cr_file_read(log, 1 << 20, &text, NULL));
+    CHECK_HAS(text, "{\"event\":\"train\",\"step\":1,\"epoch\":1,\"loss\":0.5,\"top1\":0.250000,\"top5\":0.000000,"
+                    "\"lr\":0.1,\"grad_norm\":0.25,\"images_per_s\":");
+    CHECK_HAS(text, "\"step\":2,\"epoch\":1,\"loss\":null,\"top1\":0.000000,\"top5\":0.000000,\"lr\":0.1,"
+                    "\"grad_norm\":null,\"images_per_s\":");
+    CHECK_HAS(text, "\"loss_scale\":1024,\"skipped\":1}\n");
+    CHECK_HAS(text, "\"step\":3,\"epoch\":1,\"loss\":null,");
+    int lines = 0;
+    for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n"), lines++) {
+        struct cr_json json;
+        cr_json_start(&json, line, strlen(line));
+        CHECK(cr_json_skip(&json) && cr_json_end(&json));
+    }
+    CHECK_INT(lines, 3);
+    cr_free(text);
+    cr_fs_remove_tree(dir);
+}
+
+TESTS(CASE(lines_are_json), CASE(steps_are_logged_and_time_adds_lines), CASE(quiet_leaves_results))

@@ -3,7 +3,7 @@
  * tests/unit/verification/test_verify_half.c; detection of wrong kernels op by op is tested in
  * tests/checkops/checkops_selftest.c. */
 #include "layers/layer.h"
-#include "tests/harness/test.h"
+#include "tests/harness/failing_alloc.h"
 #include "verification/verify.h"
 
 #include <math.h>
@@ -168,17 +168,10 @@ static void failing_memory(void) {
     const struct cr_verify_io  io                  = {.in = {d.x, d.w, &zero}};
     const void *const          outs[CR_OP_OUT_MAX] = {&y};
     struct cr_verify_result    r                   = {0};
-    const int64_t              live                = cr_alloc_live();
-    cr_status                  status              = CR_ERR_MEMORY;
-    int                        nth;
-    for (nth = 1; nth < 100 && status == CR_ERR_MEMORY; nth++) {
-        cr_alloc_fail_at(nth);
-        status = cr_verify_op(cpu, &d.p, &d.p.op[0], CR_MATH_F32, &step, &io, outs, &r);
-        cr_alloc_fail_at(0);
-        CHECK_INT(cr_alloc_live(), live);
+    for_each_failing_alloc(f, .least = 4) {
+        failing_alloc_begin(&f);
+        failing_alloc_end(&f, cr_verify_op(cpu, &d.p, &d.p.op[0], CR_MATH_F32, &step, &io, outs, &r));
     }
-    CHECK_INT(status, CR_OK);
-    CHECK(nth > 5);
     cr_program_free(&d.p);
     cr_device_close(cpu);
 }
