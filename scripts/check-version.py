@@ -2,7 +2,7 @@
 """check-version.py: one version number everywhere.
 
 The version number is set in CMakeLists.txt, in project(cresnet VERSION ...). The program and the package take it from there.
-Three files repeat it because other tools read them: CHANGELOG.md, packaging/changelog and packaging/Dockerfile. This script fails when
+Other tools read it from the files in PATTERNS, which repeat it. This script fails when
 one of them has another version, when the two changelogs have different dates, or when a source file defines CR_VERSION itself.
 
   scripts/check-version.py               check the source tree, print the version, exit 1 on a mismatch
@@ -16,12 +16,16 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 NUMBER = r"(\d+\.\d+\.\d+)"
 CMAKE, CHANGES, DEBIAN, DOCKER = "CMakeLists.txt", "CHANGELOG.md", "packaging/changelog", "packaging/Dockerfile"
+PYTHON, PYPROJECT, MAN = "python/cresnet.py", "python/pyproject.toml", "packaging/cresnet.3"
 # The first match in each file is the newest version.
 PATTERNS = {
     CMAKE: rf"^project\(cresnet VERSION {NUMBER}[ )]",
     CHANGES: rf"^## \[{NUMBER}\]",
     DEBIAN: rf"^cresnet \({NUMBER}\) ",
     DOCKER: rf'org\.opencontainers\.image\.version="{NUMBER}"',
+    PYTHON: rf'^__version__ = "{NUMBER}"',
+    PYPROJECT: rf'^version = "{NUMBER}"',
+    MAN: rf'^\.TH CRESNET 3 "" "cresnet {NUMBER}"',
 }
 
 

@@ -69,6 +69,15 @@ static cr_status stream_wait_event(struct cr_device *device, enum cr_stream stre
     CUDA_TRY(cudaStreamWaitEvent(cuda_of(device)->stream[stream], event, 0));
     return CR_OK;
 }
+static cr_status wait_for_foreign(struct cr_device *device, enum cr_stream stream, void *foreign) {
+    cudaEvent_t event;
+    CUDA_TRY(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    cudaError_t error = cudaEventRecord(event, foreign);
+    if (error == cudaSuccess) error = cudaStreamWaitEvent(cuda_of(device)->stream[stream], event, 0);
+    (void)cudaEventDestroy(event); /* the driver keeps what the waiting stream needs */
+    CUDA_TRY(error);
+    return CR_OK;
+}
 static cr_status host_wait(struct cr_device *device, void *event) {
     if (cuda_of(device)->comm) return cr_cuda_comm_wait(cuda_of(device), event);
     CUDA_TRY(cudaEventSynchronize(event));
@@ -135,6 +144,7 @@ const struct cr_async cr_cuda_async = {
     .event_record          = event_record,
     .event_record_external = event_record_external,
     .stream_wait_event     = stream_wait_event,
+    .wait_for_foreign      = wait_for_foreign,
     .host_wait             = host_wait,
     .elapsed               = elapsed,
     .capture_begin         = capture_begin,

@@ -90,7 +90,7 @@ static cr_status write_file(const struct cr_cost_table *c) {
 
 void cr_cost_table_flush(struct cr_cost_table *c) {
     const int64_t fresh = c->measured - c->reported;
-    cr_scratch_release(c->device, &c->scratch);
+    cr_measure_memory_release(c->device, &c->scratch);
     if (!fresh && !c->dirty) return;
     const cr_status status = c->path[0] ? write_file(c) : CR_OK;
     if (fresh)

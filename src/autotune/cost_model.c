@@ -41,7 +41,7 @@ static cr_status measure_all(struct cr_cost_table *c, const struct cr_program *p
             const cr_status status = time_candidate(c, p, &op, best, &seconds);
             if (status == CR_ERR_MEMORY) {
                 cr_error_clear();
-                cr_scratch_release(c->device, &c->scratch);
+                cr_measure_memory_release(c->device, &c->scratch);
                 if (skipped.kernel == CR_NONE) skipped = op;
                 continue;
             }

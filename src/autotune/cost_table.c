@@ -177,7 +177,7 @@ bool cr_cost_table_has_lasting_effect(const struct cr_cost_table *c, const struc
 
 void cr_cost_table_close(struct cr_cost_table *c) {
     if (!c) return;
-    cr_scratch_release(c->device, &c->scratch);
+    cr_measure_memory_release(c->device, &c->scratch);
     cr_cost_free_table(c);
     cr_free(c);
 }

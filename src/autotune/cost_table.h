@@ -83,7 +83,7 @@ CR_MUST cr_status cr_cost_table_load_fixed(struct cr_cost_table *costs, const ch
 /* ---- autotune/measure.c ---- */
 
 /* Scratch memory for measurements. A zeroed struct is empty. */
-struct cr_scratch {
+struct cr_measure_memory {
     void  *noise; /* device memory: finite random values; also holds outputs and workspace */
     void  *zeros; /* device memory: zeros, for inputs that may be indices */
     void  *piece; /* device memory that is never written again: the source of the random values */
@@ -94,9 +94,9 @@ struct cr_scratch {
 /* Measures the seconds of one launch of `kernel`, which accepts the op, with algorithm op->algo: the minimum of several
  * launches after a warm-up. `best` is the time of another candidate in seconds, 0 when there is none; a candidate that
  * is clearly slower is launched only once more. CR_ERR_MEMORY when the scratch memory cannot be reserved. */
-CR_MUST cr_status cr_cost_measure(struct cr_device *device, struct cr_scratch *scratch, const struct cr_kernel *kernel,
-                                  const struct cr_program *program, const struct cr_op *op, double best,
-                                  double *seconds);
-void              cr_scratch_release(struct cr_device *device, struct cr_scratch *scratch);
+CR_MUST cr_status cr_cost_measure(struct cr_device *device, struct cr_measure_memory *scratch,
+                                  const struct cr_kernel *kernel, const struct cr_program *program,
+                                  const struct cr_op *op, double best, double *seconds);
+void              cr_measure_memory_release(struct cr_device *device, struct cr_measure_memory *scratch);
 
 #endif

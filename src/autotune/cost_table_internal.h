@@ -45,23 +45,23 @@ struct cr_cost_entry {
 };
 
 struct cr_cost_table {
-    struct cr_device     *device;
-    const char           *path, *identity; /* of the file; identity: the first line that this program writes */
-    struct cr_cost_entry *entry;
-    int                   entries, capacity;
-    int                  *bucket; /* [buckets]: index of the first entry by hash % buckets; CR_NONE: none */
-    int                   buckets;
-    int                   fixed;            /* number of entries that come from a checkpoint */
-    bool                  queried;          /* a query has been answered, so load_fixed is no longer allowed */
-    bool                  copies_known;     /* copy_s holds the first five times */
-    bool                  contention_known; /* copy_s holds the other times */
-    double                copy_s[CR_COPY_TIMES];
-    struct cr_scratch     scratch;
-    int64_t               measured, reported, measure_ns, reported_ns; /* candidates and their time; already logged */
-    bool                  sparse_cores; /* a kernel that uses sparse tensor cores was measured */
-    bool                  dirty;        /* there are entries to write even if nothing was measured */
-    bool                  offline;      /* offline device: nothing is measured and nothing is written */
-    struct cr_arena       arena;        /* owns path, identity and signatures */
+    struct cr_device        *device;
+    const char              *path, *identity; /* of the file; identity: the first line that this program writes */
+    struct cr_cost_entry    *entry;
+    int                      entries, capacity;
+    int                     *bucket; /* [buckets]: index of the first entry by hash % buckets; CR_NONE: none */
+    int                      buckets;
+    int                      fixed;            /* number of entries that come from a checkpoint */
+    bool                     queried;          /* a query has been answered, so load_fixed is no longer allowed */
+    bool                     copies_known;     /* copy_s holds the first five times */
+    bool                     contention_known; /* copy_s holds the other times */
+    double                   copy_s[CR_COPY_TIMES];
+    struct cr_measure_memory scratch;
+    int64_t         measured, reported, measure_ns, reported_ns; /* candidates and their time; already logged */
+    bool            sparse_cores; /* a kernel that uses sparse tensor cores was measured */
+    bool            dirty;        /* there are entries to write even if nothing was measured */
+    bool            offline;      /* offline device: nothing is measured and nothing is written */
+    struct cr_arena arena;        /* owns path, identity and signatures */
 };
 
 /* ---- autotune/cost_table.c ---- */

@@ -9,7 +9,12 @@
 
 #include <string.h>
 
-enum { PIECE_BYTES = 1 << 20, RUNS_MAX = CR_COUNT(((struct cr_scratch *)0)->gap_s), ROUNDS = 2, GAP_ROUNDS = 10 };
+enum {
+    PIECE_BYTES = 1 << 20,
+    RUNS_MAX    = CR_COUNT(((struct cr_measure_memory *)0)->gap_s),
+    ROUNDS      = 2,
+    GAP_ROUNDS  = 10
+};
 static const double graph_s      = 200e-6;  /* a graph holds as many launches as last about this long, up to RUNS_MAX */
 static const double long_s       = 2e-3;    /* ops that take longer are timed without a graph */
 static const double prune_factor = 1.3;     /* a candidate that takes longer than this times the best is pruned */
@@ -25,7 +30,7 @@ static size_t aligned(const struct cr_device *device, size_t bytes) {
 
 /* Random values of both signs whose magnitude resembles activations in every type: 1 to 2 as f16, 2^-7 to 2 as bf16 and
  * f32. A kernel whose control flow depends on the magnitude takes its usual path. */
-static cr_status make_noise_piece(struct cr_device *device, struct cr_scratch *s) {
+static cr_status make_noise_piece(struct cr_device *device, struct cr_measure_memory *s) {
     struct cr_rng rng    = cr_rng_make(1, CR_RNG_TEST, 0, 0);
     cr_status     status = CR_OK;
     uint16_t     *piece;
@@ -44,7 +49,7 @@ out:
 
 /* Restores the first `bytes` of the noise. An earlier op may have left values of any magnitude there. Each copy doubles
  * the part that has been restored. */
-static cr_status restore_noise(struct cr_device *device, struct cr_scratch *s, size_t bytes) {
+static cr_status restore_noise(struct cr_device *device, struct cr_measure_memory *s, size_t bytes) {
     unsigned char *noise = s->noise;
     const size_t   begin = s->clean_bytes;
     for (size_t at = begin; at < bytes;) {
@@ -68,8 +73,8 @@ static cr_status grow(struct cr_device *device, void **memory, size_t *size, siz
 }
 
 /* clean: bytes of the noise, from its beginning, that must hold random values. */
-static cr_status scratch_reserve(struct cr_device *device, struct cr_scratch *s, size_t noise_bytes, size_t zero_bytes,
-                                 size_t clean) {
+static cr_status scratch_reserve(struct cr_device *device, struct cr_measure_memory *s, size_t noise_bytes,
+                                 size_t zero_bytes, size_t clean) {
     CR_TRY(make_noise_piece(device, s));
     CR_TRY(grow(device, &s->zeros, &s->zero_bytes, zero_bytes));
     if (noise_bytes > s->noise_bytes) s->clean_bytes = 0;
@@ -77,11 +82,11 @@ static cr_status scratch_reserve(struct cr_device *device, struct cr_scratch *s,
     return restore_noise(device, s, clean);
 }
 
-void cr_scratch_release(struct cr_device *device, struct cr_scratch *s) {
+void cr_measure_memory_release(struct cr_device *device, struct cr_measure_memory *s) {
     if (s->piece) device->backend->release(device, s->piece);
     if (s->noise) device->backend->release(device, s->noise);
     if (s->zeros) device->backend->release(device, s->zeros);
-    *s = (struct cr_scratch){0};
+    *s = (struct cr_measure_memory){0};
 }
 
 /* ---- one op ---- */
@@ -94,7 +99,7 @@ static bool needs_zeros(const struct cr_tensor *t) {
 /* Assigns scratch memory to the operands of the op: inputs first, then outputs, then workspace. Sets pointers only as
  * far as memory is reserved, and returns the sizes that the op needs. */
 static void place(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
-                  const struct cr_scratch *s, struct cr_call *call, size_t workspace, size_t *noise_bytes,
+                  const struct cr_measure_memory *s, struct cr_call *call, size_t workspace, size_t *noise_bytes,
                   size_t *zero_bytes, size_t *input_bytes) {
     const struct cr_op_info *info  = cr_op_info(op->kind);
     size_t                   noise = 0, zeros = 0;
@@ -192,7 +197,7 @@ static cr_status time_separated(const struct stopwatch *w, int runs, bool with_o
 }
 
 /* lower_s: a lower bound of the time of a launch, which decides the number of launches in the graph. */
-static cr_status time_with_graph(const struct stopwatch *w, struct cr_scratch *scratch, double lower_s,
+static cr_status time_with_graph(const struct stopwatch *w, struct cr_measure_memory *scratch, double lower_s,
                                  double *seconds) {
     const int runs = (int)CR_MIN(CR_MAX(graph_s / CR_MAX(lower_s, shortest_s), 1.0), (double)RUNS_MAX);
     double   *gap  = &scratch->gap_s[runs - 1];
@@ -217,7 +222,7 @@ static cr_status time_once(const struct stopwatch *w, double *seconds, double *l
     return CR_OK;
 }
 
-cr_status cr_cost_measure(struct cr_device *device, struct cr_scratch *scratch, const struct cr_kernel *kernel,
+cr_status cr_cost_measure(struct cr_device *device, struct cr_measure_memory *scratch, const struct cr_kernel *kernel,
                           const struct cr_program *p, const struct cr_op *op, double best, double *seconds) {
     const struct cr_async *async = device->backend->async;
     struct stopwatch       w     = {.device = device, .kernel = kernel};

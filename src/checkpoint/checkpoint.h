@@ -26,8 +26,9 @@
  *   - Loading checks everything (names, shapes, types, step) before the first byte is written to the parameter store.
  *   - One process at a time writes to a run folder.
  *
- * Files: write.c (writing), directory.c (folders, links, search), read.c, stream.c, sparse_tensors.c. The parameter
- * store is accessed through struct cr_ckpt_io; these files depend on neither programs nor devices. */
+ * Files: write.c (writing), directory.c (folders, links, search), run_folder.c (lock, checks, best.json), read.c,
+ * stream.c, sparse_tensors.c. The parameter store is accessed through struct cr_ckpt_io; these files depend on neither
+ * programs nor devices. */
 #ifndef CR_CHECKPOINT_H
 #define CR_CHECKPOINT_H
 
@@ -83,17 +84,31 @@ struct cr_ckpt_save {
 
 /* Creates run_dir and its parents when missing and tests that it is writable. CR_ERR_IO. */
 CR_MUST cr_status cr_ckpt_prepare_dir(const char *run_dir);
-/* True when the folder exists and contains anything other than lost+found and the lock file of a run that never
- * started. */
+/* True when the folder exists and contains anything other than lost+found, the lock file of a run that never started,
+ * and temporary files of a process that was killed before its first checkpoint. */
 #define CR_CKPT_LOCK ".lock"
 bool cr_ckpt_dir_in_use(const char *run_dir);
+/* Locks the run folder for this process: CR_ERR_CONFIG when another process writes there. *lock is a descriptor, and
+ * closing it releases the lock. A `.lock` that is a link or no regular file is CR_ERR_IO. */
+CR_MUST cr_status cr_ckpt_lock(const char *run_dir, int *lock);
+/* Checks before the first step that `last`, `best` and best.json can be replaced: CR_ERR_IO when `last` or `best` is
+ * not a link, or best.json is not a file. */
+CR_MUST cr_status cr_ckpt_check_dir(const char *run_dir);
+
+struct cr_ckpt_best { /* best.json: fractions from 0 to 1; below 0 when unknown */
+    int64_t step;
+    double  top1, raw_top1, ema_top1;
+};
+/* Reads run_dir/best.json. All members are -1 when there is no such file. They are -1 and *why is the reason (static)
+ * when the file cannot be used: no JSON, an accuracy outside 0 to 1, or no folder step-N. *why is NULL otherwise. */
+struct cr_ckpt_best cr_ckpt_best_read(const char *run_dir, const char **why);
 /* Writes a checkpoint. An old checkpoint that cannot be removed (keep) causes a warning, not an error. */
 CR_MUST cr_status cr_ckpt_write(const struct cr_ckpt_save *save, const struct cr_ckpt_io *io);
 /* Points the link run_dir/best to step-N. */
 CR_MUST cr_status cr_ckpt_mark_best(const char *run_dir, int64_t step);
-/* Removes temporary folders that a killed run left behind. Their process no longer exists or has the pid of this
- * process (a container may restart with the same pids), so call this function before the first save and never during a
- * save. */
+/* Removes temporary folders that a killed run left behind. The caller holds the lock of the folder and has not begun to
+ * save, so nobody writes them. Their names end with a process id, which says nothing: containers reuse these numbers.
+ */
 void cr_ckpt_sweep(const char *run_dir);
 
 /* Finds the newest valid checkpoint of a run folder: the target of `last`, otherwise the highest step-N that is valid,
@@ -156,7 +171,8 @@ CR_MUST cr_status cr_ckpt_sparse_read(struct cr_st_file *file, const char *path,
 void              cr_ckpt_sparse_free(struct cr_ckpt_sparse *sparse);
 /* Encodes mask bits as NAME.gaps; returns the number of bytes. `out` may be NULL to get only the number. */
 size_t cr_ckpt_gaps(const uint8_t *bits, int64_t elems, uint8_t *out);
-/* Converts the model file `from` to a dense state dict, as torchvision's, in the new file `to`. `to` must not exist. */
+/* Converts the model file `from` to a dense state dict, as torchvision's, in the file `to`, which is created or
+ * replaced. Its metadata has the key CR_OUTPUT_EXPORT_KEY of core/output_file.h. */
 CR_MUST cr_status cr_ckpt_export_dense(const char *from, const char *to);
 
 #endif

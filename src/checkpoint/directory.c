@@ -5,7 +5,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -85,7 +84,8 @@ static cr_status prove_writable(const char *run_dir) {
     CR_TRY(cr_path_join(path, run_dir, ".tmp-probe.%ld", (long)getpid()));
     cr_fs_unlink(path);
     CR_TRY(cr_fs_write_new(path, "cresnet", 7));
-    if (cr_fs_unlink(path) < 0) return cr_fs_refused(path, "remove", errno);
+    /* ENOENT: another process, which holds the lock, has removed it with its cr_ckpt_sweep */
+    if (cr_fs_unlink(path) < 0 && errno != ENOENT) return cr_fs_refused(path, "remove", errno);
     return CR_OK;
 }
 
@@ -98,11 +98,22 @@ cr_status cr_ckpt_prepare_dir(const char *run_dir) {
     return CR_OK;
 }
 
+/* True for names that end with ".PID", as those of temporary files and folders do. */
+static bool has_process_id(const char *name) {
+    const char *dot = strrchr(name, '.');
+    return dot && plain_number(dot + 1, name + strlen(name)) > 0;
+}
+
+static bool is_temporary(const char *name) {
+    return strncmp(name, ".tmp-", 5) == 0 && has_process_id(name);
+}
+
 bool cr_ckpt_dir_in_use(const char *run_dir) {
     DIR *dir  = opendir(run_dir);
     bool used = false;
     for (struct dirent *e; dir && !used && (e = readdir(dir));)
-        used = !is_dot(e->d_name) && strcmp(e->d_name, "lost+found") && strcmp(e->d_name, CR_CKPT_LOCK);
+        used = !is_dot(e->d_name) && strcmp(e->d_name, "lost+found") && strcmp(e->d_name, CR_CKPT_LOCK) &&
+               !is_temporary(e->d_name);
     if (dir) closedir(dir);
     return used;
 }
@@ -165,14 +176,6 @@ void cr_ckpt_prune(const char *run_dir, int keep) {
     cr_free(steps);
 }
 
-/* True when the process that created ".tmp-x.PID" has ended or is this process. */
-static bool owner_is_gone(const char *name) {
-    const char *dot = strrchr(name, '.');
-    int64_t     pid = plain_number(dot + 1, name + strlen(name));
-    if (pid <= 0 || pid > INT32_MAX) return false;
-    return pid == getpid() || (kill((pid_t)pid, 0) < 0 && errno == ESRCH);
-}
-
 void cr_ckpt_sweep(const char *run_dir) {
     static const char *const prefix[] = {".tmp-", ".gone-", ".swap-"};
     DIR                     *dir      = opendir(run_dir);
@@ -180,7 +183,7 @@ void cr_ckpt_sweep(const char *run_dir) {
         char path[CR_PATH_MAX], home[CR_PATH_MAX];
         bool ours = false;
         for (size_t i = 0; i < CR_COUNT(prefix); i++) ours |= !strncmp(e->d_name, prefix[i], strlen(prefix[i]));
-        if (!ours || !owner_is_gone(e->d_name) || cr_path_join(path, run_dir, "%s", e->d_name) != CR_OK) continue;
+        if (!ours || !has_process_id(e->d_name) || cr_path_join(path, run_dir, "%s", e->d_name) != CR_OK) continue;
         /* a step-N that was being replaced when its process was killed, before the new one was in place */
         if (!strncmp(e->d_name, ".swap-", 6)) {
             int name = (int)(strrchr(e->d_name, '.') - (e->d_name + 6));

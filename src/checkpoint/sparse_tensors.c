@@ -1,5 +1,7 @@
 /* checkpoint/sparse_tensors.c: sparse tensors of checkpoint files. See the end of checkpoint/checkpoint.h. */
 #include "checkpoint/internal.h"
+#include "core/output_file.h"
+#include "core/temporary.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -189,14 +191,19 @@ out:
 }
 
 static cr_status write_all(struct export *e, const char *to) {
-    static const struct cr_st_meta meta   = {"format", "pt"};
+    static const struct cr_st_meta meta[] = {{"format", "pt"}, {CR_OUTPUT_EXPORT_KEY, "1"}};
     struct cr_st_writer           *writer = NULL, *whole;
     void                          *buffer = NULL;
+    struct cr_temporary            file;
     cr_status                      status;
     CR_TRY(list_entries(e));
     buffer = cr_alloc(CR_CKPT_CHUNK_BYTES, 1);
     if (!buffer) return CR_NO_MEMORY(CR_CKPT_CHUNK_BYTES);
-    CR_TRY_OUT(cr_st_create(to, e->entry, e->entries, &meta, 1, &writer));
+    status = cr_temporary_file(&file, to);
+    if (status != CR_OK) goto out;
+    const int fd = file.fd;
+    file.fd      = -1; /* the writer closes it */
+    CR_TRY_OUT(cr_st_create_at(fd, file.path, e->entry, e->entries, meta, (int)CR_COUNT(meta), &writer));
     for (int i = 0; i < e->entries; i++) {
         const struct cr_st_entry *entry = &e->entry[cr_st_writer_index(writer, i)],
                                  *from  = cr_st_find(e->file, entry->name);
@@ -205,8 +212,10 @@ static cr_status write_all(struct export *e, const char *to) {
     whole  = writer;
     writer = NULL;
     CR_TRY_OUT(cr_st_finish(whole));
+    CR_TRY_OUT(cr_temporary_commit(&file));
 out:
     cr_st_abandon(writer);
+    cr_temporary_drop(&file);
     cr_free(buffer);
     return status;
 }

@@ -9,14 +9,13 @@
 
 enum { INCLUDE_DEPTH_MAX = 8 };
 
-static const char COMMAND_LINE[] = "command line";
+const char cr_config_command_line[] = "command line";
 
 struct loader {
     struct cr_config    *config;
     struct cr_complaints complaints;
     struct cr_ini        file[INCLUDE_DEPTH_MAX]; /* file[i + 1] is included by file[i] */
     int                  files;
-    bool                 stored; /* the file is the config.ini of a checkpoint */
 };
 
 /* ---- setting values ---- */
@@ -78,8 +77,8 @@ static char *copy_stripped(struct loader *l, const char *text, size_t length) {
 static cr_status override_apply(struct loader *l, const char *override) {
     const char *equals = strchr(override, '='), *dot = strchr(override, '.');
     if (!equals || !dot || dot > equals || dot == override) {
-        cr_complain(&l->complaints, COMMAND_LINE, 0, "'%.100s': must be section.key=value, e.g. train.batch=64",
-                    override);
+        cr_complain(&l->complaints, cr_config_command_line, 0,
+                    "'%.100s': must be section.key=value, e.g. train.batch=64", override);
         return CR_OK;
     }
     char *section = copy_stripped(l, override, (size_t)(dot - override));
@@ -88,12 +87,12 @@ static cr_status override_apply(struct loader *l, const char *override) {
     char  hint[600];
     if (!section || !name || !value) return CR_NO_MEMORY(strlen(override));
     if (cr_key_has_section(section)) {
-        value_set(l, section, name, value, COMMAND_LINE, 0);
+        value_set(l, section, name, value, cr_config_command_line, 0);
         return CR_OK;
     }
     cr_key_section_hint(hint, sizeof hint, section);
-    cr_complain(&l->complaints, COMMAND_LINE, 0, "[%.60s] %.60s = %.60s: unknown section%s", section, name, value,
-                hint);
+    cr_complain(&l->complaints, cr_config_command_line, 0, "[%.60s] %.60s = %.60s: unknown section%s", section, name,
+                value, hint);
     return CR_OK;
 }
 
@@ -137,7 +136,7 @@ static cr_status include_read(struct loader *l, bool *more) {
     const char *path = include_path(l, from->path, e->value);
     if (!path) return CR_NO_MEMORY(strlen(e->value));
     struct cr_ini *next   = &l->file[l->files];
-    cr_status      status = cr_ini_read(next, path, &l->config->arena, &l->complaints);
+    cr_status      status = cr_ini_read(next, path, true, &l->config->arena, &l->complaints);
     if (status == CR_ERR_MEMORY) return status;
     if (status != CR_OK) {
         cr_complain(&l->complaints, from->path, e->line, "include = %.60s: %s", e->value, cr_error_message());
@@ -154,9 +153,15 @@ static cr_status include_read(struct loader *l, bool *more) {
 }
 
 static cr_status files_apply(struct loader *l, const char *path) {
-    CR_TRY(cr_ini_read(&l->file[0], path, &l->config->arena, &l->complaints));
-    l->files  = 1;
-    bool more = true;
+    CR_TRY(cr_ini_read(&l->file[0], path, l->config->stored, &l->config->arena, &l->complaints));
+    l->files                           = 1;
+    bool                       more    = true;
+    const struct cr_ini_entry *include = include_find(&l->file[0]);
+    if (l->config->stored && include)
+        return CR_FAIL(CR_ERR_CONFIG,
+                       "%s:%d: the configuration of a run may not include other files: to use one that does, name the "
+                       "file itself instead of its folder, with --weights",
+                       path, include->line);
     while (more) CR_TRY(include_read(l, &more));
     for (int i = l->files - 1; i >= 0; i--) file_apply(l, &l->file[i]);
     return CR_OK;
@@ -184,17 +189,17 @@ static cr_status config_load(struct loader *l, const char *path, const char *con
     if (!config->src) return CR_NO_MEMORY((size_t)cr_key_count * sizeof *config->src);
     CR_TRY(names_set(config, path));
     defaults_set(config);
-    if (l->stored) config->data.exif = false; /* 0.3.0 and older have no such key and ignore EXIF */
+    if (config->stored) config->data.exif = false; /* 0.3.0 and older have no such key and ignore EXIF */
     if (path) CR_TRY(files_apply(l, config->path));
     for (int i = 0; i < n; i++) CR_TRY(override_apply(l, overrides[i]));
     cr_config_check(config, &l->complaints);
     return cr_complaints_status(&l->complaints);
 }
 
-static cr_status open_config(struct cr_config *config, const char *path, bool stored, const char *const *overrides,
+static cr_status config_open(struct cr_config *config, const char *path, bool stored, const char *const *overrides,
                              int n) {
-    *config              = (struct cr_config){0};
-    struct loader l      = {.config = config, .stored = stored};
+    *config              = (struct cr_config){.stored = stored};
+    struct loader l      = {.config = config, .complaints = {.hidden = stored ? path : NULL}};
     locale_t      before = cr_c_locale_enter();
     cr_status     status = config_load(&l, path, overrides, n);
     cr_c_locale_leave(before);
@@ -207,11 +212,11 @@ static cr_status open_config(struct cr_config *config, const char *path, bool st
 }
 
 cr_status cr_config_open(struct cr_config *config, const char *path, const char *const *overrides, int n) {
-    return open_config(config, path, false, overrides, n);
+    return config_open(config, path, false, overrides, n);
 }
 
 cr_status cr_config_open_stored(struct cr_config *config, const char *path, const char *const *overrides, int n) {
-    return open_config(config, path, true, overrides, n);
+    return config_open(config, path, true, overrides, n);
 }
 
 void cr_config_close(struct cr_config *config) {

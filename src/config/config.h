@@ -47,7 +47,8 @@ struct cr_config {
     const char           *path; /* file name as given by the user; "(built in)" without a file */
     const char           *name; /* base name without .ini; the default output folder is named after it */
     struct cr_arena       arena;
-    struct cr_config_src *src; /* one per key, in the order of config/config.def: source of the value */
+    bool                  stored; /* read by cr_config_open_stored */
+    struct cr_config_src *src;    /* one per key, in the order of config/config.def: source of the value */
 };
 #undef SECTION
 #undef FIELD_INT
@@ -69,10 +70,6 @@ struct cr_config_src {
  * later wins). On failure the message contains every error, one per line, and *config is empty. CR_ERR_CONFIG (exit
  * status 2): invalid or missing file; CR_ERR_IO (exit status 1): unreadable file. The caller calls cr_config_close. */
 CR_MUST cr_status cr_config_open(struct cr_config *config, const char *path, const char *const *overrides, int n);
-/* The same for the config.ini of a checkpoint, which has every key of the version that wrote it. A newer key keeps what
- * that version did: data.exif is then `no`. */
-CR_MUST cr_status cr_config_open_stored(struct cr_config *config, const char *path, const char *const *overrides,
-                                        int n);
 void              cr_config_close(struct cr_config *config);
 
 /* Reports one error about a key in the standard form, e.g. for a value that does not fit the dataset:
@@ -86,6 +83,15 @@ bool cr_config_block(const struct cr_config *config, int64_t *outputs, int64_t *
 bool cr_config_mixes(const struct cr_config *config);                      /* true: random erasing, mixup or cutmix */
 bool cr_config_mixes_labels(const struct cr_config *config);               /* true: mixup or cutmix */
 bool cr_config_is_set(const struct cr_config *config, const char *dotted); /* false if the key has its default */
+
+/* Reads the configuration that a run or checkpoint folder holds, as cr_config_dump wrote it. Somebody else may have
+ * made the folder, so the file is data: it may not include others, a pipe is refused, and errors name lines without
+ * their text. Datasets that it names are read, but nothing is written outside of the folder: see cr_config_given.
+ * The file has every key of the version that wrote it. A newer key keeps what that version did: data.exif is `no`. */
+CR_MUST cr_status cr_config_open_stored(struct cr_config *config, const char *path, const char *const *overrides,
+                                        int n);
+/* True if the user gave the value of the key: on the command line, or in a file that the user named. */
+bool cr_config_given(const struct cr_config *config, const char *dotted);
 
 /* The word of an enum value, e.g. cr_word_arch(CR_ARCH_RESNET50) = "resnet50". */
 #define E(name) const char *cr_word_##name(enum cr_##name value);

@@ -5,6 +5,7 @@
 #include "config/ini.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <iniparser.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -16,10 +17,11 @@
 
 /* ---- file content ---- */
 
-static cr_status file_check(FILE *file, const char *path, struct cr_ini *ini) {
+static cr_status file_check(FILE *file, const char *path, bool regular, struct cr_ini *ini) {
     struct stat info;
     if (fstat(fileno(file), &info) != 0) return CR_FAIL(CR_ERR_IO, "%s: cannot read: %s", path, strerror(errno));
     if (S_ISDIR(info.st_mode)) return CR_FAIL(CR_ERR_CONFIG, "%s: is a folder; give an INI file", path);
+    if (regular && !S_ISREG(info.st_mode)) return CR_FAIL(CR_ERR_CONFIG, "%s: is a device or pipe, not a file", path);
     ini->device = info.st_dev;
     ini->inode  = info.st_ino;
     return CR_OK;
@@ -39,14 +41,17 @@ static cr_status read_all(FILE *file, const char *path, struct cr_text *text) {
     return CR_OK;
 }
 
-static cr_status file_read(struct cr_ini *ini, const char *path, struct cr_text *text) {
-    FILE *file = fopen(path, "rbe");
+static cr_status file_read(struct cr_ini *ini, const char *path, bool regular, struct cr_text *text) {
+    /* O_NONBLOCK: opening a pipe must not wait for its writer */
+    const int fd   = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | (regular ? O_NONBLOCK : 0));
+    FILE     *file = fd >= 0 ? fdopen(fd, "rb") : NULL;
     if (!file) {
+        if (fd >= 0) close(fd);
         if (errno == ENOENT || errno == ENOTDIR) return CR_FAIL(CR_ERR_CONFIG, "%s: no such file", path);
         return CR_FAIL(CR_ERR_IO, "%s: cannot open: %s", path, strerror(errno));
     }
     cr_status status = CR_OK;
-    CR_TRY_OUT(file_check(file, path, ini));
+    CR_TRY_OUT(file_check(file, path, regular, ini));
     CR_TRY_OUT(read_all(file, path, text));
 out:
     fclose(file);
@@ -366,14 +371,15 @@ static cr_status read_values(struct cr_ini *ini, const dictionary *d, struct cr_
     return CR_OK;
 }
 
-cr_status cr_ini_read(struct cr_ini *ini, const char *path, struct cr_arena *arena, struct cr_complaints *complaints) {
+cr_status cr_ini_read(struct cr_ini *ini, const char *path, bool regular, struct cr_arena *arena,
+                      struct cr_complaints *complaints) {
     *ini                  = (struct cr_ini){.path = path};
     cr_status      status = CR_OK;
     int            before = complaints->count;
     struct cr_text text   = {0};
     dictionary    *d      = NULL;
     struct scan    scan   = {.ini = ini, .arena = arena, .complaints = complaints, .section = ""};
-    CR_TRY_OUT(file_read(ini, path, &text));
+    CR_TRY_OUT(file_read(ini, path, regular, &text));
     CR_TRY_OUT(scan_text(&scan, &text));
     if (complaints->count > before || complaints->failed) goto out; /* iniparser would reject or misread the file */
     CR_TRY_OUT(iniparser_parse(ini, &text, &d));

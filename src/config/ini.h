@@ -27,6 +27,7 @@ struct cr_complaints {
     struct cr_complaint *at;     /* capacity CR_COMPLAINTS_MAX, allocated with the first error */
     int                  count;  /* all errors, including those beyond the capacity */
     bool                 failed; /* out of memory; sticky */
+    const char          *hidden; /* a file whose text errors do not show, or NULL; set before the first error */
 };
 /* Adds an error. `file` must stay valid as long as the list. */
 void cr_complain(struct cr_complaints *list, const char *file, int line, const char *fmt, ...) CR_PRINTF(4, 5);
@@ -56,10 +57,11 @@ struct cr_ini {
     ino_t                inode;
 };
 
-/* Reads the file into *ini; all memory comes from `arena`. Syntax errors are added to `complaints`; the status is then
- * CR_OK and *ini has the entries of the valid lines. CR_ERR_CONFIG: no such file, a folder, too large; CR_ERR_IO:
- * unreadable. Thread-safe (a mutex protects iniparser's process-wide error callback). */
-CR_MUST cr_status cr_ini_read(struct cr_ini *ini, const char *path, struct cr_arena *arena,
+/* Reads the file into *ini; all memory comes from `arena`. `regular`: a pipe or device is CR_ERR_CONFIG at once. Syntax
+ * errors are added to `complaints`; the status is then CR_OK and *ini has the entries of the valid lines.
+ * CR_ERR_CONFIG: no such file, a folder, too large; CR_ERR_IO: unreadable. Thread-safe (a mutex protects iniparser's
+ * process-wide error callback). */
+CR_MUST cr_status cr_ini_read(struct cr_ini *ini, const char *path, bool regular, struct cr_arena *arena,
                               struct cr_complaints *complaints);
 
 /* True if an INI line can hold the value without loss; otherwise *why is the reason. */

@@ -22,6 +22,9 @@ void cr_complain(struct cr_complaints *list, const char *file, int line, const c
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
+    if (list->hidden && strcmp(file, list->hidden) == 0)
+        snprintf(text, sizeof text, "is invalid; it belongs to a run, so its text is not shown (cresnet plan %.1000s)",
+                 file);
     int stored = list->count++;
     if (list->failed || stored >= CR_COMPLAINTS_MAX) return;
     if (!list->at) list->at = cr_arena_alloc(&list->arena, CR_COMPLAINTS_MAX * sizeof *list->at);

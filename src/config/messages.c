@@ -48,6 +48,13 @@ cr_status cr_config_fail(const struct cr_config *config, const char *dotted, con
     return CR_FAIL(CR_ERR_CONFIG, "%s%s: %s: %s", value_file(config, key), place, value, what);
 }
 
+bool cr_config_given(const struct cr_config *config, const char *dotted) {
+    const struct cr_key *key = cr_key_dotted(dotted);
+    CR_ASSERT(key);
+    const char *file = config->src[cr_key_index(key)].file;
+    return file && (!config->stored || file == cr_config_command_line);
+}
+
 bool cr_config_is_set(const struct cr_config *config, const char *dotted) {
     const struct cr_key *key = cr_key_dotted(dotted);
     CR_ASSERT(key);

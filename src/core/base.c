@@ -1,5 +1,6 @@
 /* core/base.c: error trail, counted memory, arena, text, log and time; see core/base.h. */
 #include "core/base.h"
+#include "core/host.h"
 #include "core/utf8.h"
 
 #include <inttypes.h>
@@ -99,15 +100,20 @@ void cr_error_release(void) {
 }
 
 void cr_assert_failed(const char *what, const char *file, int line) {
-    fprintf(stderr,
-            "cresnet: internal error: %s:%d: assertion failed: %s\nThis is a bug in cresnet; please report it.\n",
-            short_path(file), line, what);
-    abort();
+    char text[512];
+    snprintf(text, sizeof text, "internal error: %s:%d: assertion failed: %s", short_path(file), line, what);
+    cr_host_stop(text);
 }
 
-/* ---- memory: a 64-byte header before each block stores the block's size ---- */
+/* ---- memory ---- */
 
+/* Stored in the 64 bytes before each block, which is aligned to 64 bytes. */
+struct block_header {
+    size_t bytes; /* size of the block as requested */
+    void  *raw;   /* address from calloc */
+};
 enum { HEADER_BYTES = 64 };
+_Static_assert(sizeof(struct block_header) <= HEADER_BYTES, "the header fits before the block");
 
 static atomic_uint_fast64_t alloc_calls;
 static atomic_int_fast64_t  alloc_live;
@@ -132,14 +138,22 @@ static void *block_new(size_t count, size_t size) {
     atomic_fetch_add(&alloc_calls, 1);
     if (must_fail()) return NULL;
     if (size && count > (SIZE_MAX - 2 * HEADER_BYTES) / size) return NULL;
-    size_t         bytes = count * size;
-    size_t         whole = (bytes + 2 * HEADER_BYTES - 1) / HEADER_BYTES * HEADER_BYTES;
-    unsigned char *raw   = aligned_alloc(HEADER_BYTES, whole);
+    const size_t bytes = count * size;
+    /* calloc gets pages from the system that are zero already: large blocks are not written twice, and pages that are
+     * never used, such as gradients in an evaluation, occupy no memory. */
+    unsigned char *raw = calloc(1, bytes + 2 * HEADER_BYTES);
     if (!raw) return NULL;
-    memset(raw, 0, whole);
-    memcpy(raw, &bytes, sizeof bytes);
+    unsigned char            *block  = raw + 2 * HEADER_BYTES - (uintptr_t)raw % HEADER_BYTES;
+    const struct block_header header = {bytes, raw};
+    memcpy(block - HEADER_BYTES, &header, sizeof header);
     atomic_fetch_add(&alloc_live, 1);
-    return raw + HEADER_BYTES;
+    return block;
+}
+
+static struct block_header header_of(const void *block) {
+    struct block_header header;
+    memcpy(&header, (const unsigned char *)block - HEADER_BYTES, sizeof header);
+    return header;
 }
 
 void *cr_alloc(size_t count, size_t size) {
@@ -149,9 +163,7 @@ void *cr_alloc(size_t count, size_t size) {
 void *cr_realloc(void *p, size_t count, size_t size) {
     void *fresh = block_new(count, size);
     if (!fresh || !p) return fresh;
-    size_t old_bytes;
-    memcpy(&old_bytes, (unsigned char *)p - HEADER_BYTES, sizeof old_bytes);
-    memcpy(fresh, p, CR_MIN(old_bytes, count * size));
+    memcpy(fresh, p, CR_MIN(header_of(p).bytes, count * size));
     cr_free(p);
     return fresh;
 }
@@ -159,7 +171,7 @@ void *cr_realloc(void *p, size_t count, size_t size) {
 void cr_free(void *p) {
     if (!p) return;
     atomic_fetch_sub(&alloc_live, 1);
-    free((unsigned char *)p - HEADER_BYTES);
+    free(header_of(p).raw);
 }
 
 char *cr_strdup(const char *s) {
@@ -284,7 +296,6 @@ void cr_text_free(struct cr_text *text) {
 /* ---- log, time ---- */
 
 static atomic_bool log_is_quiet;
-static char        log_prefix[32];
 
 void cr_log_quiet(bool quiet) {
     atomic_store(&log_is_quiet, quiet);
@@ -294,21 +305,15 @@ bool cr_log_is_quiet(void) {
     return atomic_load(&log_is_quiet);
 }
 
-void cr_log_prefix(const char *who) {
-    snprintf(log_prefix, sizeof log_prefix, "%s", who);
-}
-
 void cr_log(enum cr_log_level level, const char *fmt, ...) {
     if (level == CR_LOG_INFO && atomic_load(&log_is_quiet)) return;
-    static const char *const prefix[] = {"cresnet: error: ", "cresnet: warning: ", "", ""};
-    char                     line[4096], shown[4096];
-    int     used = snprintf(line, sizeof line, "%s%s", prefix[level], level >= CR_LOG_INFO ? "" : log_prefix);
+    char    line[4096], shown[4096];
     va_list args;
     va_start(args, fmt);
-    vsnprintf(line + used, sizeof line - (size_t)used, fmt, args);
+    vsnprintf(line, sizeof line, fmt, args);
     va_end(args);
     cr_utf8_visible(line, format_has_lines(fmt), shown, sizeof shown);
-    fprintf(stderr, "%s\n", shown); /* one call, so that lines of two threads do not mix */
+    cr_host_log(level, shown);
 }
 
 int64_t cr_time_ns(void) {

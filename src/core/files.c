@@ -242,19 +242,40 @@ cr_status cr_fs_write_new(const char *path, const void *bytes, size_t count) {
     return CR_OK;
 }
 
+cr_status cr_fs_check_regular(int fd, const char *path) {
+    struct stat s;
+    if (fstat(fd, &s) < 0) return cr_fs_refused(path, "read", errno);
+    if (S_ISREG(s.st_mode)) return CR_OK;
+    return CR_FAIL(CR_ERR_IO, "%s: is %s, not a file", path, S_ISDIR(s.st_mode) ? "a folder" : "a device or pipe");
+}
+
+cr_status cr_fs_open_regular(const char *path, int flags, int *fd) {
+    /* O_NONBLOCK: opening a pipe must not wait for its other end; O_NOCTTY: a terminal must not become ours */
+    int file;
+    AGAIN(file, open(path, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0666));
+    if (file < 0 && errno == ELOOP && (flags & O_NOFOLLOW))
+        return CR_FAIL(CR_ERR_IO, "%s: is a link, which is not followed here: remove it", path);
+    if (file < 0 && errno == ENXIO) return CR_FAIL(CR_ERR_IO, "%s: is a device or pipe, not a file", path);
+    if (file < 0) return cr_fs_refused(path, "open", errno);
+    cr_status status = cr_fs_check_regular(file, path);
+    if (status != CR_OK) {
+        close(file);
+        return status;
+    }
+    *fd = file;
+    return CR_OK;
+}
+
 cr_status cr_file_read(const char *path, size_t limit, char **out, size_t *length) {
     struct stat s;
     char       *text   = NULL;
     cr_status   status = CR_OK;
-    /* O_NONBLOCK: opening a pipe must not wait for its writer */
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) return cr_fs_refused(path, "open", errno);
+    int         fd;
+    CR_TRY(cr_fs_open_regular(path, O_RDONLY, &fd));
     if (fstat(fd, &s) < 0) {
         status = cr_fs_refused(path, "read", errno);
         goto out;
     }
-    if (!S_ISREG(s.st_mode))
-        CR_FAIL_OUT(CR_ERR_IO, "%s: is %s, not a file", path, S_ISDIR(s.st_mode) ? "a folder" : "a device or pipe");
     if ((uint64_t)s.st_size > limit)
         CR_FAIL_OUT(CR_ERR_FORMAT, "%s: has %lld bytes; at most %zu are expected here", path, (long long)s.st_size,
                     limit);
@@ -271,29 +292,4 @@ out:
     cr_free(text);
     close(fd);
     return status;
-}
-
-/* The parent folder of `path`. */
-static void parent_of(const char *path, char out[CR_PATH_MAX]) {
-    const char *slash = strrchr(path, '/');
-    size_t      used  = !slash ? 0 : slash == path ? 1 : (size_t)(slash - path);
-    snprintf(out, CR_PATH_MAX, "%.*s", (int)used, path);
-    if (!used) snprintf(out, CR_PATH_MAX, ".");
-}
-
-cr_status cr_file_write_atomic(const char *path, const void *bytes, size_t count) {
-    char temporary[CR_PATH_MAX], parent[CR_PATH_MAX];
-    int  used = snprintf(temporary, sizeof temporary, "%s.tmp.%ld", path, (long)getpid());
-    if (used < 0 || used >= CR_PATH_MAX) return CR_FAIL(CR_ERR_IO, "%.200s...: the path is too long", path);
-    parent_of(path, parent);
-    /* left over from a killed process with the same process id */
-    if (access(temporary, F_OK) == 0) cr_fs_unlink(temporary);
-    CR_TRY(cr_fs_write_new(temporary, bytes, count));
-    if (cr_fs_rename(temporary, path) < 0) {
-        cr_status status = cr_fs_refused(path, "replace", errno);
-        cr_fs_unlink(temporary);
-        return status;
-    }
-    if (cr_fs_sync_dir(parent) < 0) return cr_fs_refused(parent, "write to the disk", errno);
-    return CR_OK;
 }

@@ -46,10 +46,16 @@ CR_MUST cr_status cr_fs_read_at(int fd, const char *path, void *dst, size_t coun
 CR_MUST cr_status cr_fs_mkdirs(const char *path);
 /* Writes and syncs a new file, which must not exist. Removes the file on failure. */
 CR_MUST cr_status cr_fs_write_new(const char *path, const void *bytes, size_t count);
+/* Opens a regular file with O_RDONLY, O_RDWR and further flags of open(2). A folder, device or pipe is CR_ERR_IO and
+ * never waits; with O_NOFOLLOW a link is CR_ERR_IO as well. The caller closes *fd. */
+CR_MUST cr_status cr_fs_open_regular(const char *path, int flags, int *fd);
+/* CR_ERR_IO "PATH: is a folder, not a file" unless an open file is regular. */
+CR_MUST cr_status cr_fs_check_regular(int fd, const char *path);
 /* Reads a small file (config.ini, classes.txt) into memory and appends a 0 byte; the caller frees *out with cr_free.
  * CR_ERR_FORMAT if the file has more than `limit` bytes. `length` may be NULL. */
 CR_MUST cr_status cr_file_read(const char *path, size_t limit, char **out, size_t *length);
-/* Replaces or creates a file with a temporary file, fsync and rename: readers see the old or the new content. */
+/* core/temporary.c: replaces or creates a file with a temporary file, fsync and rename: readers see the old or the new
+ * content. A link with this name is replaced, not followed: core/output_file.h checks names that users give. */
 CR_MUST cr_status cr_file_write_atomic(const char *path, const void *bytes, size_t count);
 
 /* ---- failures on request, for tests ---- */

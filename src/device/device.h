@@ -159,7 +159,7 @@ struct cr_async {
     cr_status (*get_small)(struct cr_device *device, enum cr_stream stream, void *const *host, const void *const *src,
                            const size_t *bytes, int pieces);
 
-    /* For tests: sets each of `bytes` bytes to `byte`; keeps the stream busy for about `ns` nanoseconds. */
+    /* fill sets each of `bytes` bytes to `byte`. delay, for tests, keeps the stream busy for about `ns` nanoseconds. */
     cr_status (*fill)(struct cr_device *device, enum cr_stream stream, void *dst, int byte, size_t bytes);
     cr_status (*delay)(struct cr_device *device, enum cr_stream stream, int64_t ns);
 
@@ -170,6 +170,9 @@ struct cr_async {
     cr_status (*event_record_external)(struct cr_device *device, enum cr_stream stream, void *event);
     /* Later work of the stream waits for the event. An event that was never recorded does not block. */
     cr_status (*stream_wait_event)(struct cr_device *device, enum cr_stream stream, void *event);
+    /* Later work of the stream waits for the work that `foreign` has so far, a stream of the caller (cudaStream_t) of
+     * the same device; NULL is the default stream. */
+    cr_status (*wait_for_foreign)(struct cr_device *device, enum cr_stream stream, void *foreign);
     /* Blocks the host until the event has been reached. */
     cr_status (*host_wait)(struct cr_device *device, void *event);
     /* Seconds between two events, both recorded and reached. */

@@ -56,8 +56,11 @@ struct cr_st_writer;
  * cr_st_write must be called in the order of cr_st_writer_entry. Metadata is sorted by key; meta_count = 0 writes none.
  * Names and metadata must be UTF-8 and unique (CR_ERR_FORMAT). The names in `entries` must stay valid until
  * cr_st_finish or cr_st_abandon. */
-CR_MUST cr_status         cr_st_create(const char *path, const struct cr_st_entry *entries, int count,
-                                       const struct cr_st_meta *meta, int meta_count, struct cr_st_writer **out);
+CR_MUST cr_status cr_st_create(const char *path, const struct cr_st_entry *entries, int count,
+                               const struct cr_st_meta *meta, int meta_count, struct cr_st_writer **out);
+/* The same for a new file that is open for writing. The writer closes it, also on failure. */
+CR_MUST cr_status         cr_st_create_at(int fd, const char *path, const struct cr_st_entry *entries, int count,
+                                          const struct cr_st_meta *meta, int meta_count, struct cr_st_writer **out);
 const struct cr_st_entry *cr_st_writer_entry(const struct cr_st_writer *writer, int i); /* entry i in file order */
 int                       cr_st_writer_index(const struct cr_st_writer *writer, int i); /* its index in `entries` */
 /* Appends `bytes` bytes of tensor data. CR_ERR_IO. */

@@ -140,13 +140,17 @@ static void writer_free(struct cr_st_writer *writer) {
     cr_free(writer);
 }
 
-cr_status cr_st_create(const char *path, const struct cr_st_entry *entries, int count, const struct cr_st_meta *meta,
-                       int meta_count, struct cr_st_writer **out) {
-    struct cr_st_writer *writer;
+/* fd < 0: creates the file. */
+static cr_status create(int fd, const char *path, const struct cr_st_entry *entries, int count,
+                        const struct cr_st_meta *meta, int meta_count, struct cr_st_writer **out) {
     struct cr_text       text   = {0};
     cr_status            status = CR_OK;
-    CR_ALLOC(writer, 1);
-    writer->fd   = -1;
+    struct cr_st_writer *writer = cr_alloc(1, sizeof *writer);
+    if (!writer) {
+        if (fd >= 0) cr_fs_close(fd);
+        return CR_NO_MEMORY(sizeof *writer);
+    }
+    writer->fd   = fd;
     writer->path = cr_strdup(path);
     if (!writer->path) {
         status = CR_NO_MEMORY(strlen(path) + 1);
@@ -154,7 +158,7 @@ cr_status cr_st_create(const char *path, const struct cr_st_entry *entries, int 
     }
     CR_TRY_OUT(place_entries(writer, entries, count));
     CR_TRY_OUT(build_header(writer, meta, meta_count, &text));
-    writer->fd = cr_fs_create(path);
+    if (fd < 0) writer->fd = cr_fs_create(path);
     if (writer->fd < 0) {
         status = cr_fs_refused(path, "create", errno);
         goto out;
@@ -166,6 +170,17 @@ out:
     cr_text_free(&text);
     cr_st_abandon(writer);
     return status;
+}
+
+cr_status cr_st_create(const char *path, const struct cr_st_entry *entries, int count, const struct cr_st_meta *meta,
+                       int meta_count, struct cr_st_writer **out) {
+    return create(-1, path, entries, count, meta, meta_count, out);
+}
+
+cr_status cr_st_create_at(int fd, const char *path, const struct cr_st_entry *entries, int count,
+                          const struct cr_st_meta *meta, int meta_count, struct cr_st_writer **out) {
+    CR_ASSERT(fd >= 0);
+    return create(fd, path, entries, count, meta, meta_count, out);
 }
 
 const struct cr_st_entry *cr_st_writer_entry(const struct cr_st_writer *writer, int i) {
@@ -212,7 +227,7 @@ void cr_st_abandon(struct cr_st_writer *writer) {
     if (!writer) return;
     if (writer->fd >= 0) {
         cr_fs_close(writer->fd);
-        cr_fs_unlink(writer->path);
+        if (writer->path) cr_fs_unlink(writer->path);
     }
     writer_free(writer);
 }

@@ -316,7 +316,7 @@ struct cr_program {
     int    hoisted; /* ops 0..hoisted-1 depend on the parameter store only and run again after it has changed */
     size_t region_bytes[CR_REGIONS]; /* set by the memory planner (POOL) and by cr_tensor_add (INPUT, HOST) */
     size_t bound_bytes;              /* lower bound of the size of POOL; set by the memory planner */
-    int    images, labels, boxes, mixes, logits, metrics; /* tensor ids, CR_NONE when absent */
+    int    images, labels, boxes, mixes, features, logits, metrics; /* tensor ids, CR_NONE when absent */
     int    grad_norm;      /* the same: the output of the op grad_norm, which the host reads */
     bool   failed;         /* out of memory while building, or too_large */
     bool   too_large;      /* a tensor larger than CR_TENSOR_BYTES_MAX was requested */

@@ -14,6 +14,7 @@ void cr_program_init(struct cr_program *p, const char *name, const struct cr_par
                              .labels    = CR_NONE,
                              .boxes     = CR_NONE,
                              .mixes     = CR_NONE,
+                             .features  = CR_NONE,
                              .logits    = CR_NONE,
                              .metrics   = CR_NONE,
                              .grad_norm = CR_NONE};

@@ -13,11 +13,24 @@ static int emit_mix(struct cr_net *net, struct cr_input_attr attr, int64_t batch
     return cr_net_emit(net, &op, "mix");
 }
 
+/* Images that the caller has normalised are only rounded to the type of activations. */
+static int emit_rounded(struct cr_net *net) {
+    struct cr_program *p = net->program;
+    if (p->failed || p->real == CR_F32) return p->images;
+    const int64_t *dim    = p->tensor[p->images].dim;
+    struct cr_op   op     = cr_op_make(CR_OP_cast, net->layer);
+    op.in[CR_IN_cast_x]   = p->images;
+    op.out[CR_OUT_cast_y] = cr_tensor_add(p, "input", p->real, CR_REGION_POOL, dim[0], dim[1], dim[2], dim[3]);
+    return cr_net_emit(net, &op, "input");
+}
+
 int cr_layer_input(struct cr_net *net, int64_t batch, int64_t size) {
     struct cr_program *p = net->program;
     cr_net_layer(net, "input");
-    p->images = cr_tensor_add(p, "images", CR_U8, CR_REGION_INPUT, batch, size, size, 3);
+    p->images = cr_tensor_add(p, "images", net->f32_input ? CR_F32 : CR_U8, CR_REGION_INPUT, batch, size, size, 3);
     p->labels = cr_tensor_add(p, "labels", CR_I32, CR_REGION_INPUT, batch, 1, 1, 1);
+
+    if (net->f32_input) return emit_rounded(net);
 
     /* Training images are cropped and mirrored on the device. */
     if (net->training) p->boxes = cr_tensor_add(p, "boxes", CR_I32, CR_REGION_INPUT, batch, 1, 1, 4);

@@ -20,6 +20,7 @@ struct cr_net {
     bool                    training; /* batch norms use batch statistics */
     bool                    frozen;   /* the current part is frozen: no gradients, batch norms use running statistics */
     bool                    classifier; /* the current layer is the classifier */
+    bool                    f32_input;  /* the program's images are normalised f32 values instead of bytes */
     int bn_ranks; /* number of ranks whose statistics a batch norm combines; 0 or 1 without SyncBN */
     int layer;    /* index of the current layer, for messages and profiles */
 };

@@ -20,10 +20,12 @@ struct cr_model {
     int64_t               width[CR_STAGES_MAX];
     int64_t               inner[CR_STAGES_MAX]; /* channels of a bottleneck's 3x3 convolution */
     int                   classes;
-    int64_t               image_size; /* side of training images, in pixels */
-    int64_t               eval_size;  /* side of evaluation images, in pixels */
-    unsigned              frozen;     /* bit 0: stem, bit s: stage s, bit CR_STAGES_MAX+1: classifier */
-    enum cr_dtype         real;       /* type of activations; f32 unless cr_model_set_real changes it */
+    int64_t               image_size;    /* side of training images, in pixels */
+    int64_t               eval_size;     /* side of evaluation images, in pixels */
+    unsigned              frozen;        /* bit 0: stem, bit s: stage s, bit CR_STAGES_MAX+1: classifier */
+    enum cr_dtype         real;          /* type of activations; f32 unless cr_model_set_real changes it */
+    bool                  f32_input;     /* evaluation programs read normalised images, f32 N,H,W,3, instead of bytes */
+    bool                  keep_features; /* the host reads the pooled features of evaluation programs */
     int                   ranks; /* number of ranks; programs sum metrics, and with model.sync_bn BN sums, over them */
     struct cr_param_store store;
 };

@@ -1,5 +1,6 @@
 /* model/onnx.c: encodes a network as an ONNX model and writes the file. See model/onnx.h. */
 #include "core/files.h"
+#include "core/output_file.h"
 #include "model/onnx_internal.h"
 
 #include <stdio.h>
@@ -83,7 +84,7 @@ static cr_status write_model(struct cr_onnx *x, const char *path) {
     bool           failed = x->nodes.failed || x->initializers.failed;
     cr_status      status;
     cr_pb_add_int(&model, MODEL_IR_VERSION, CR_ONNX_IR_VERSION);
-    cr_pb_add_string(&model, MODEL_PRODUCER_NAME, "cresnet");
+    cr_pb_add_string(&model, MODEL_PRODUCER_NAME, CR_OUTPUT_PRODUCER);
     cr_pb_add_string(&model, MODEL_PRODUCER_VERSION, CR_VERSION);
     if (!failed) put_graph(x, &model);
     cr_pb_add_int(&opset, 2, CR_ONNX_OPSET); /* version of the default domain */

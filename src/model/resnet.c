@@ -176,7 +176,12 @@ static int emit_network(struct cr_net *net, const struct cr_model *m, int64_t ba
         x                     = cr_layer_stage(net, &stage, x);
     }
     net->frozen = part_frozen(m, CR_STAGES_MAX + 1);
-    return cr_layer_dense(net, "fc", cr_layer_avgpool(net, "avgpool", x), m->classes);
+    x           = cr_layer_avgpool(net, "avgpool", x);
+    if (m->keep_features && !net->training && !net->program->failed) {
+        net->program->features       = x;
+        net->program->tensor[x].keep = true;
+    }
+    return cr_layer_dense(net, "fc", x, m->classes);
 }
 
 static const char *program_name(enum cr_program_kind kind) {
@@ -192,11 +197,12 @@ cr_status cr_model_program(struct cr_model *m, const struct cr_config *c, enum c
     p->real             = m->real;
     const int     ranks = CR_MAX(m->ranks, 1);
     struct cr_net net   = {
-          .program  = p,
-          .store    = &m->store,
-          .config   = c,
-          .training = training,
-          .bn_ranks = c->model.sync_bn ? ranks : 1,
+          .program   = p,
+          .store     = &m->store,
+          .config    = c,
+          .training  = training,
+          .bn_ranks  = c->model.sync_bn ? ranks : 1,
+          .f32_input = m->f32_input && !training,
     };
     float smoothing = training ? (float)c->train.label_smoothing : 0;
     int   logits    = emit_network(&net, m, batch, training ? m->image_size : m->eval_size);

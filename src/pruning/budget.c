@@ -215,6 +215,13 @@ cr_status cr_prune_budget(struct cr_prune *prune, const char *path) {
     CR_TRY_OUT(choose_column(prune, &t));
     CR_TRY_OUT(set_layers(prune, &t, line_of));
 out:
+    /* the configuration of a run may come from somebody else and may name any file of this user */
+    if (status == CR_ERR_FORMAT && prune->config->stored && !cr_config_given(prune->config, "prune.budget"))
+        status =
+            CR_FAIL(CR_ERR_FORMAT,
+                    "%s: is not a budget for this network; the configuration of a run names it, so its text is not "
+                    "shown (prune.budget=FILE on the command line shows it)",
+                    path);
     cr_free(line_of);
     cr_free(t.line);
     cr_free(t.text);

@@ -79,6 +79,12 @@ CR_MUST cr_status cr_exec_feed(struct cr_exec *exec, const uint8_t *images, cons
 CR_MUST cr_status cr_exec_feed_mixed(struct cr_exec *exec, const uint8_t *images, const int32_t *labels,
                                      const int32_t *boxes, const int32_t *mixes);
 
+/* Copies `bytes` bytes of images, at most the images of the program, from the memory of the device, in order with the
+ * runs and after the earlier work of `stream`, a stream of the caller (a cudaStream_t; NULL: the default
+ * stream). No image has a label. Only on a device with async. `images` may be reused after the next
+ * wait for a result. */
+CR_MUST cr_status cr_exec_feed_from_device(struct cr_exec *exec, const void *images, size_t bytes, void *stream);
+
 /* Runs the program once. The first program->hoisted ops depend on parameters only; they run in the first run and in the
  * first run after cr_exec_refresh. */
 CR_MUST cr_status cr_exec_run(struct cr_exec *exec, const struct cr_step_block *step);

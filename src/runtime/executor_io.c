@@ -64,6 +64,16 @@ cr_status cr_exec_feed_mixed(struct cr_exec *exec, const uint8_t *images, const 
     return cr_feed_send(m->device, m->ring, exec->program, m->region[CR_REGION_INPUT]);
 }
 
+cr_status cr_exec_feed_from_device(struct cr_exec *exec, const void *images, size_t bytes, void *stream) {
+    const struct cr_program *p      = exec->program;
+    const struct cr_async   *async  = cr_exec_async(exec);
+    struct cr_device        *device = cr_exec_device(exec);
+    CR_ASSERT(async && bytes <= p->tensor[p->images].bytes);
+    CR_TRY(async->wait_for_foreign(device, CR_STREAM_COMPUTE, stream));
+    CR_TRY(async->move(device, CR_STREAM_COMPUTE, cr_exec_address(exec, p->images), images, bytes));
+    return async->fill(device, CR_STREAM_COMPUTE, cr_exec_address(exec, p->labels), 0xff, p->tensor[p->labels].bytes);
+}
+
 /* ---- results ---- */
 
 cr_status cr_exec_open_results(struct cr_exec *exec) {

@@ -71,7 +71,7 @@ static cr_status run_batches_each(struct cr_session *s, struct cr_loader *loader
         status = cr_exec_feed(s->eval_exec, batch.images, batch.labels, NULL);
         if (status == CR_OK) status = cr_exec_run(s->eval_exec, &step);
         if (status == CR_OK) status = add_result(s, cr_exec_runs(s->eval_exec), out);
-        if (status == CR_OK) status = cr_session_logits(s, raw, logits);
+        if (status == CR_OK) status = cr_session_read(s, s->eval.logits, raw, logits);
         for (int64_t i = 0; status == CR_OK && i < batch.count; i++)
             if (batch.labels[i] >= 0)
                 callback->on_sample(callback->self, first + i, batch.labels[i], logits + (size_t)i * classes);

@@ -225,7 +225,9 @@ static cr_status open_all(struct cr_session *s, const struct cr_session_options 
     start              = cr_time_ns();
     CR_TRY(cr_model_open(c, classes, s->prepare_train.size, s->prepare_eval.size, &s->model));
     cr_model_set_real(&s->model, real);
-    s->model.ranks = cr_comm_size(s->comm);
+    s->model.ranks         = cr_comm_size(s->comm);
+    s->model.f32_input     = o->f32_input;
+    s->model.keep_features = o->keep_features;
     if (o->masks) s->model.store.has_mask = true;
     log_unused_keys(s, o->train);
     s->batch = o->batch ? o->batch : c->train.batch;

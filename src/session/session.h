@@ -16,15 +16,17 @@
 #include "runtime/executor.h"
 
 struct cr_session_options {
-    bool        train;      /* build the training programs */
-    bool        eval;       /* build the evaluation program */
-    bool        execute;    /* allocate device memory and bind the programs; false: compile only (cresnet plan) */
-    bool        ref_only;   /* CPU: use reference kernels only */
-    bool        masks;      /* create a store with pruning masks even when [prune] is not set */
-    bool        draw_masks; /* for measurements: prune as [prune] says when model.weights names no pruned weights */
-    const char *masks_from; /* with train: folder or file of pruned weights whose masks stay fixed; NULL when none */
-    int64_t     batch;      /* batch size for training; 0 uses [train] batch */
-    int64_t     batch_max;  /* upper bound for [train] batch = auto; 0 when there is none */
+    bool        train;         /* build the training programs */
+    bool        eval;          /* build the evaluation program */
+    bool        execute;       /* allocate device memory and bind the programs; false: compile only (cresnet plan) */
+    bool        ref_only;      /* CPU: use reference kernels only */
+    bool        masks;         /* create a store with pruning masks even when [prune] is not set */
+    bool        draw_masks;    /* for measurements: prune as [prune] says when model.weights names no pruned weights */
+    const char *masks_from;    /* with train: folder or file of pruned weights whose masks stay fixed; NULL when none */
+    bool        f32_input;     /* the evaluation program reads normalised f32 images instead of bytes */
+    bool        keep_features; /* the evaluation program keeps the pooled features for the host */
+    int64_t     batch;         /* batch size for training; 0 uses [train] batch */
+    int64_t     batch_max;     /* upper bound for [train] batch = auto; 0 when there is none */
     int64_t     eval_batch; /* batch size for evaluation; 0 uses [train] eval_batch, or else the training batch size */
     int         classes;    /* number of classes of the dataset; 0 determines it with cr_session_classes */
     const char
@@ -201,19 +203,18 @@ struct cr_train_options {
 CR_MUST cr_status cr_train(const struct cr_config *config, const struct cr_train_options *options, int *signal_taken);
 
 /* ---- prediction ---- */
-struct cr_prediction {
-    int   *label;       /* [top]: the most probable classes, in descending order. Borrowed */
-    float *probability; /* [top]. Borrowed */
-    int    top;         /* number of classes wanted */
-    int    count;       /* number of classes in label; 0 when the image could not be read, with the reason in `error` */
-    char   error[256];
+
+/* Copies a tensor that the eval program keeps (logits, features) to `out`, as f32. `raw` is scratch memory with the
+ * size of the tensor, whose type may be f16 or bf16. */
+CR_MUST cr_status cr_session_read(struct cr_session *session, int tensor, void *raw, float *out);
+
+struct cr_ranked {
+    double logit;
+    int    label;
 };
-/* Copies the logits of the last run of the eval program to `logits`, [eval_batch][classes]. `raw` is scratch memory
- * with the size of the logits tensor. */
-CR_MUST cr_status cr_session_logits(struct cr_session *session, void *raw, float *logits);
-/* Predicts the top classes of image files. out[i] belongs to paths[i], also when that file cannot be read. The caller
- * sets label, probability and top of each out[i]. */
-CR_MUST cr_status cr_session_predict(struct cr_session *session, const char *const *paths, int count,
-                                     struct cr_prediction *out);
+/* The `top` most probable of `classes` classes, in descending order, by finite logits: labels [top] and softmax
+ * probabilities [top]; either may be NULL. `ranked` is scratch memory for all classes. */
+void cr_session_top_classes(const float *logits, int classes, int top, struct cr_ranked *ranked, int32_t *labels,
+                            float *probabilities);
 
 #endif

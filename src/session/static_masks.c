@@ -14,7 +14,9 @@ static cr_status read_pattern(struct cr_session *s, const char *given) {
     bool                   pruned = false;
     cr_status              status = CR_OK;
     if (!given || !*given) return CR_OK;
-    if (cr_state_is_pruned(given, &pruned) != CR_OK) cr_error_clear();
+    status = cr_state_is_pruned(given, &pruned);
+    if (status == CR_ERR_MEMORY) return cr_error_forward(status, __FILE__, __LINE__);
+    if (status != CR_OK) cr_error_clear();
     if (!pruned) return CR_OK;
     CR_TRY_OUT(cr_ckpt_model_path(given, &path));
     CR_TRY_OUT(cr_st_open(path, &file));

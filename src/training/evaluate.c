@@ -21,18 +21,14 @@ static bool pruned_since(const struct cr_run *run, int64_t step) {
 }
 
 struct cr_best cr_run_best_read(const struct cr_run *run) {
-    struct cr_best best = {.top1 = -1};
-    char           path[PATH_MAX + 32], *text = NULL;
-    size_t         length;
-    best_path(run, path, sizeof path);
-    if (!run->from) return best;
-    if (cr_file_read(path, 4096, &text, &length) == CR_OK) {
-        if (sscanf(text, "{\"step\":%" SCNd64 ",\"top1\":%lf}", &best.step, &best.top1) != 2 ||
-            best.step > run->at.step || pruned_since(run, best.step))
-            best = (struct cr_best){.top1 = -1};
-        cr_free(text);
-    }
-    return best;
+    const struct cr_best none = {.top1 = -1};
+    const char          *why;
+    if (!run->from) return none;
+    const struct cr_ckpt_best best = cr_ckpt_best_read(run->dir, &why);
+    if (why && cr_run_reports(run))
+        cr_log(CR_LOG_WARN, "%s/best.json is ignored: %s; the next evaluation becomes the best", run->dir, why);
+    if (best.step < 0 || best.step > run->at.step || pruned_since(run, best.step)) return none;
+    return (struct cr_best){best.step, best.top1};
 }
 
 bool cr_run_reports(const struct cr_run *run) {

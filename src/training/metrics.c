@@ -1,19 +1,24 @@
 /* training/metrics.c: writes the progress line, log.jsonl and TensorBoard events. See training/metrics.h. */
 #include "training/metrics.h"
 
+#include "core/files.h"
 #include "training/tensorboard.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 struct cr_report {
     struct cr_report_options options;
-    FILE                    *log;
+    int                      log;         /* log.jsonl, open for appending */
+    bool                     log_cut;     /* log.jsonl ends within a line: a process was killed, or the disk was full */
     struct cr_tensorboard   *tensorboard; /* NULL when off, or after a write error */
     bool                     terminal, line_open, log_failed;
     /* since the last logged line */
@@ -33,6 +38,16 @@ static void tensorboard_failed(struct cr_report *r) {
     r->tensorboard = NULL;
 }
 
+/* A run folder may have been made by somebody else: a link is not followed, and a pipe is refused. */
+static cr_status open_log(const char *path, int *log, bool *cut) {
+    struct stat s;
+    char        end = '\n';
+    CR_TRY(cr_fs_open_regular(path, O_RDWR | O_APPEND | O_CREAT | O_NOFOLLOW, log));
+    if (fstat(*log, &s) == 0 && s.st_size > 0 && pread(*log, &end, 1, s.st_size - 1) < 1) end = '\n';
+    *cut = end != '\n';
+    return CR_OK;
+}
+
 cr_status cr_report_open(const struct cr_report_options *options, struct cr_report **out) {
     char              path[4096];
     struct cr_report *r;
@@ -40,9 +55,8 @@ cr_status cr_report_open(const struct cr_report_options *options, struct cr_repo
     r->options  = *options;
     r->terminal = isatty(STDERR_FILENO) && !cr_log_is_quiet();
     snprintf(path, sizeof path, "%s/log.jsonl", options->run_dir);
-    r->log = fopen(path, "a");
-    if (!r->log) {
-        cr_status status = CR_FAIL(CR_ERR_IO, "%s: cannot be opened for writing: %s", path, strerror(errno));
+    cr_status status = open_log(path, &r->log, &r->log_cut);
+    if (status != CR_OK) {
         cr_free(r);
         return status;
     }
@@ -55,7 +69,7 @@ cr_status cr_report_open(const struct cr_report_options *options, struct cr_repo
 void cr_report_close(struct cr_report *r) {
     if (!r) return;
     if (r->line_open) fputc('\n', stderr);
-    fclose(r->log);
+    close(r->log);
     cr_tensorboard_close(r->tensorboard);
     cr_free(r);
 }
@@ -83,12 +97,27 @@ static const struct {
     [CR_EVENT_DONE]     = {.name = "done", .result = true},
 };
 
-/* Writes to the file's buffer, so that the step loop allocates nothing. A write error is reported once and training
- * continues. */
+static struct iovec piece(const char *text) {
+    return (struct iovec){.iov_base = (void *)(uintptr_t)text, .iov_len = strlen(text)};
+}
+
+/* Appends a line with one system call, without a buffer, so that the step loop allocates nothing. A line that was cut
+ * before is ended first. A write error is reported once and training continues. */
 static void log_line(struct cr_report *r, const char *event, const char *fields) {
-    int written = fprintf(r->log, "{\"event\":\"%s\"%s%s}\n", event, fields ? "," : "", fields ? fields : "");
-    if (fflush(r->log) == 0 && written >= 0) return;
-    if (!r->log_failed) cr_log(CR_LOG_WARN, "%s/log.jsonl: %s: no longer written", r->options.run_dir, strerror(errno));
+    const struct iovec line[] = {piece(r->log_cut ? "\n" : ""), piece("{\"event\":\""),      piece(event), piece("\""),
+                                 piece(fields ? "," : ""),      piece(fields ? fields : ""), piece("}\n")};
+    ssize_t            length = 0, written;
+    for (size_t i = 0; i < CR_COUNT(line); i++) length += (ssize_t)line[i].iov_len;
+    do written = writev(r->log, line, (int)CR_COUNT(line));
+    while (written < 0 && errno == EINTR);
+    if (written == length) {
+        r->log_cut = false;
+        return;
+    }
+    const int error = written < 0 ? errno : ENOSPC; /* a part was written: the disk is full */
+    if (written > 0) r->log_cut = !(r->log_cut && written == 1);
+    if (!r->log_failed)
+        cr_log(CR_LOG_WARN, "%s/log.jsonl: %s: some events are not written", r->options.run_dir, strerror(error));
     r->log_failed = true;
 }
 

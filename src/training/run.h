@@ -7,13 +7,16 @@
 #include "session/state.h"
 #include "training/metrics.h"
 
+enum { CR_RUN_LAST_BYTES = 64 };
+
 struct cr_run {
     struct cr_comm  *comm;   /* borrowed; NULL with one rank */
     struct cr_config config; /* effective configuration; on resume the stored one with the values of the command line */
     char            *dir;    /* run folder */
     char            *from;   /* checkpoint folder that the run resumes from; NULL for a new run */
-    bool             unmeasured; /* the resumed run chose its kernels without measuring them */
-    int              lock;       /* file descriptor of the lock of the run folder; -1 when not locked */
+    bool             unmeasured;              /* the resumed run chose its kernels without measuring them */
+    char             last[CR_RUN_LAST_BYTES]; /* --resume auto: target of the link `last` when `from` was chosen */
+    int              lock;                    /* file descriptor of the lock of the run folder; -1 when not locked */
     struct cr_dataset *train, *val;
     uint64_t           data_contents; /* cr_dataset_contents of `train` */
     struct cr_session  session;

@@ -2,13 +2,11 @@
 #include "training/run.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -50,6 +48,15 @@ static cr_status split_resume_path(const char *path, char **dir, char **from) {
     return *dir && *from ? CR_OK : CR_NO_MEMORY(sizeof resolved);
 }
 
+/* Reads the target of the link `last`; "" when there is none. Every save changes it. */
+static void read_last(const char *dir, char out[CR_RUN_LAST_BYTES]) {
+    char          path[PATH_MAX + 8];
+    const ssize_t length   = snprintf(path, sizeof path, "%s/last", dir) < (int)sizeof path
+                                 ? readlink(path, out, CR_RUN_LAST_BYTES - 1)
+                                 : -1;
+    out[CR_MAX(length, 0)] = 0;
+}
+
 static cr_status choose_dir(const struct cr_config *given, const struct cr_train_options *o, struct cr_run *run) {
     if (o->resume && strcmp(o->resume, "auto") != 0) {
         CR_TRY(split_resume_path(o->resume, &run->dir, &run->from));
@@ -57,6 +64,7 @@ static cr_status choose_dir(const struct cr_config *given, const struct cr_train
     }
     CR_TRY(default_dir(given, &run->dir));
     if (o->resume) {
+        read_last(run->dir, run->last);
         CR_TRY(cr_ckpt_find(run->dir, &run->from));
         if (!run->from) cr_log(CR_LOG_INFO, "resume: no checkpoint in %s yet, starting from the beginning", run->dir);
         return CR_OK;
@@ -69,16 +77,13 @@ static cr_status choose_dir(const struct cr_config *given, const struct cr_train
     return CR_OK;
 }
 
-/* Two runs in one folder would overwrite each other's checkpoints. */
-static cr_status lock_dir(struct cr_run *run) {
-    char path[PATH_MAX + 32];
-    snprintf(path, sizeof path, "%s/" CR_CKPT_LOCK, run->dir);
-    run->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-    if (run->lock < 0) return CR_FAIL(CR_ERR_IO, "%s: %s", path, strerror(errno));
-    if (flock(run->lock, LOCK_EX | LOCK_NB) != 0)
-        return CR_FAIL(CR_ERR_CONFIG, "%s: another run is writing there; wait for it, or choose another train.output",
-                       run->dir);
-    return CR_OK;
+/* Checks with the lock that the folder is as choose_dir found it: another run may have written there and ended. */
+static cr_status check_unchanged(const struct cr_train_options *o, const struct cr_run *run) {
+    char last[sizeof run->last];
+    if (o->resume && strcmp(o->resume, "auto") != 0) return CR_OK; /* the checkpoint was named */
+    read_last(run->dir, last);
+    if (o->resume ? strcmp(last, run->last) == 0 : !cr_ckpt_dir_in_use(run->dir)) return CR_OK;
+    return CR_FAIL(CR_ERR_CONFIG, "%s: another run has written there meanwhile: start again", run->dir);
 }
 
 /* ---- configuration of a resumed run ---- */
@@ -99,9 +104,10 @@ static bool changes_results(const char *line) {
     return false;
 }
 
-/* Changes of the output folder and of train.steps are not logged. */
+/* Changes of the output folder, the memory log and train.steps are not logged. */
 static bool is_silent(const char *line) {
-    return starts_with(line, "train.output:") || starts_with(line, "train.steps:");
+    return starts_with(line, "train.output:") || starts_with(line, "train.steps:") ||
+           starts_with(line, "memory.trace: ");
 }
 
 static cr_status check_changes(struct cr_text *diff, bool force, bool same_update) {
@@ -136,6 +142,7 @@ static cr_status stored_config(const struct cr_config *given, const struct cr_tr
     if (!path) return CR_NO_MEMORY(256);
     CR_TRY_OUT(cr_config_open_stored(&stored, path, NULL, 0));
     CR_TRY_OUT(cr_config_open_stored(&run->config, path, o->overrides, o->override_count));
+    if (!cr_config_given(&run->config, "memory.trace")) run->config.memory.trace = ""; /* was written at the start */
     if (!run->config.train.batch && !o->force)
         run->config.train.batch = stored.train.batch; /* auto: the batch size that was found when the run began */
     CR_TRY_OUT(cr_run_fit_batch(run, &stored, o->force, &same_update));
@@ -161,7 +168,8 @@ out:
 /* Opens the given configuration again, so that the run owns its copy. */
 static cr_status copy_config(const struct cr_config *given, const struct cr_train_options *o, struct cr_run *run) {
     bool built_in = strcmp(given->path, "(built in)") == 0;
-    return cr_config_open(&run->config, built_in ? NULL : given->path, o->overrides, o->override_count);
+    return (given->stored ? cr_config_open_stored : cr_config_open)(&run->config, built_in ? NULL : given->path,
+                                                                    o->overrides, o->override_count);
 }
 
 /* ---- datasets and session ---- */
@@ -277,10 +285,12 @@ static cr_status open_session(struct cr_run *run, bool force) {
 
 /* ---- open, close ---- */
 
-static cr_status prepare_folder(struct cr_run *run) {
+static cr_status prepare_folder(const struct cr_train_options *o, struct cr_run *run) {
     if (cr_comm_rank(run->comm) > 0) return CR_OK;
     CR_TRY(cr_ckpt_prepare_dir(run->dir));
-    CR_TRY(lock_dir(run));
+    CR_TRY(cr_ckpt_lock(run->dir, &run->lock)); /* two runs in one folder would overwrite each other's checkpoints */
+    CR_TRY(check_unchanged(o, run));
+    CR_TRY(cr_ckpt_check_dir(run->dir));
     cr_ckpt_sweep(run->dir);
     return CR_OK;
 }
@@ -298,7 +308,7 @@ static cr_status open_run(const struct cr_config *given, const struct cr_train_o
     CR_TRY(cr_run_data_turn(run, open_data));
     CR_TRY(cr_run_same(run));
     CR_TRY(cr_run_check_data(run, o->force));
-    CR_TRY(prepare_folder(run));
+    CR_TRY(prepare_folder(o, run));
     CR_TRY(open_session(run, o->force));
     run->config.train.output = run->dir;
     cr_config_dump(&run->config, &run->config_text);

@@ -1,4 +1,5 @@
 /* training/trace.c: writes the memory trace of a run ([memory] trace), the input of cresnet plan --trace. */
+#include "core/output_file.h"
 #include "inspect/memory_trace/memory_trace.h"
 #include "training/run.h"
 
@@ -17,11 +18,13 @@ cr_status cr_run_trace(const struct cr_run *run) {
     const char               *path = run->config.memory.trace;
     const struct cr_program **programs;
     struct cr_text            text = {0};
+    struct cr_output_file     output;
     if (!*path) return CR_OK;
+    CR_TRY(cr_output_file_find(path, CR_OUTPUT_TRACE, CR_OUTPUT_NO_FORCE, &output));
     CR_ALLOC(programs, (size_t)run->config.train.accumulate);
     cr_trace_write(programs, programs_of(run, programs), ITERATIONS, run->session.device->caps.alignment, &text);
     cr_status status = text.failed ? CR_FAIL(CR_ERR_MEMORY, "out of memory while writing %s", path)
-                                   : cr_file_write_atomic(path, text.data, text.length);
+                                   : cr_output_file_write(&output, text.data, text.length);
     if (status == CR_OK)
         cr_log(CR_LOG_INFO, "trace   %s: %d iterations of the step; cresnet plan --trace %s", path, ITERATIONS, path);
     cr_text_free(&text);

@@ -211,7 +211,7 @@ head -c 5000 packed/train.crpk >cut.crpk
 run data verify cut.crpk packed/train.crpk --json; expect "data verify goes on" 1 '"ok": false' "cut off" '"images": 200'
 holds "data verify of a cut file, --json" json_lines
 mkdir stopped; echo kept >stopped/train.crpk
-"$bin" data pack tiny.ini data.kind=synthetic data.train_images=50000000 stopped >/dev/null 2>&1 &
+"$bin" data pack tiny.ini --force data.kind=synthetic data.train_images=50000000 stopped >/dev/null 2>&1 &
 packer=$!
 for i in $(seq 200); do ls stopped/*.tmp.* >/dev/null 2>&1 && break; sleep 0.05; done
 kill -TERM $packer; wait $packer; is "data pack that is stopped" $? 143

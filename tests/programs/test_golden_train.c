@@ -17,6 +17,9 @@ struct golden {
     const char *overrides[OVERRIDES];
     const char *start; /* name of the run whose initial weights are used; NULL: its own */
     double      clip;
+    /* Steps that are compared when the order of the sums depends on the CPU; 0: all. After them a value is so close to
+     * a step of ReLU or of max pooling that rounding decides on which side it lies. */
+    int steps_any_order;
 };
 
 #define COMMON                                                                                                         \
@@ -29,6 +32,7 @@ static const struct golden goldens[] = {
       2.39935210811, 2.39558604705, 2.43952907649},
      {COMMON, "model.depths=1,1,1", "model.widths=4,8,16", "model.shortcut=A", "optim.nesterov=yes"},
      NULL,
+     0,
      0},
     {"basic-b",
      {2.36034015612, 2.33102284169, 2.29614389691, 2.3137394084, 2.3597224364, 2.30412918337, 2.32979085799,
@@ -36,6 +40,7 @@ static const struct golden goldens[] = {
      {COMMON, "model.depths=2,1", "model.widths=6,10", "model.shortcut=B", "optim.decay_norm_bias=yes",
       "train.label_smoothing=0.1"},
      NULL,
+     0,
      0},
     {"bottleneck",
      {2.34149966353, 2.4435490881, 2.49418473698, 2.24122727209, 2.37493252342, 2.2433217987, 2.26326980922,
@@ -43,12 +48,14 @@ static const struct golden goldens[] = {
      {COMMON, "model.depths=1,2", "model.widths=4,6", "model.block=bottleneck", "model.stem=imagenet",
       "optim.nesterov=yes", "train.label_smoothing=0.1"},
      NULL,
-     0.5},
+     0.5,
+     0},
     {"accumulate",
      {2.3331584516, 2.37620484583, 2.35420058959, 2.30444712513, 2.3070899102, 2.33467934318, 2.33376451049,
       2.30472388081, 2.32766491163, 2.3083939824},
      {COMMON, "model.depths=1,1", "model.widths=5,7", "model.shortcut=B", "optim.nesterov=yes", "train.accumulate=3"},
      NULL,
+     0,
      0},
     {"excited",
      {2.3672328436, 2.46791745652, 2.43817793831, 2.32258279002, 2.31640856941, 2.2833672222, 2.4637164817,
@@ -56,7 +63,8 @@ static const struct golden goldens[] = {
      {COMMON, "model.depths=1,2", "model.widths=4,6", "model.block=bottleneck", "model.stem=deep", "model.shortcut=D",
       "model.excitation=yes", "optim.nesterov=yes", "train.label_smoothing=0.1"},
      NULL,
-     0},
+     0,
+     8},
     {"adamw",
      {2.36034015612, 2.3305606721, 2.29497935199, 2.3137523084, 2.36373591079, 2.30208230619, 2.32004461695,
       2.35083655906, 2.35687330814, 2.33470366249},
@@ -64,13 +72,15 @@ static const struct golden goldens[] = {
       "optim.kind=adamw", "optim.lr=0.004", "optim.beta2=0.99", "optim.eps=1e-2", "optim.weight_decay=0.05",
       "ema.decay=0.7"},
      "basic-b",
-     0.5},
+     0.5,
+     0},
     {"mixed",
      {2.30165109768, 2.37457754836, 2.28084863885, 2.2735962452, 2.38615061229, 2.31474332468, 2.3290819864,
       2.33611365892, 2.33743245964, 2.33665795908},
      {COMMON, "model.depths=2,1", "model.widths=6,10", "model.shortcut=B", "train.label_smoothing=0.1",
       "optim.decay_norm_bias=yes", "ema.decay=0.7", "ema.warmup=no", "data.mixup=1", "data.cutmix=1", "data.erase=1"},
      "basic-b",
+     0,
      0},
     {"lars",
      {2.3331584516, 2.37917442987, 2.37746784253, 2.32967308151, 2.33489937004, 2.312418612, 2.36272602171,
@@ -78,6 +88,7 @@ static const struct golden goldens[] = {
      {COMMON, "model.depths=1,1", "model.widths=5,7", "model.shortcut=B", "optim.nesterov=yes", "train.accumulate=3",
       "optim.kind=lars", "optim.lr=2", "optim.trust=0.01", "ema.decay=0.8", "ema.warmup=no"},
      "accumulate",
+     0,
      0},
 };
 
@@ -191,8 +202,10 @@ static void train(const struct golden *g, struct variant v) {
              g->start ? g->start : g->name);
     REQUIRE_OK(cr_session_load_weights(&s, path, true));
     for (int i = 0; i < s.trains && v.poison; i++) REQUIRE_OK(cr_exec_poison(s.train_exec[i]));
-    double worst = 0;
-    for (int step = 0; step < STEPS; step++) {
+    double     worst = 0;
+    const bool whole = v.ref_only || v.gpu || !g->steps_any_order;
+    const int  steps = whole ? STEPS : g->steps_any_order;
+    for (int step = 0; step < steps; step++) {
         double loss;
         REQUIRE_OK(one_step(&s, &c, step, &loss));
         CHECK_NEAR(loss, g->loss[step], 1e-5 * g->loss[step]);
@@ -201,8 +214,8 @@ static void train(const struct golden *g, struct variant v) {
     snprintf(path, sizeof path, "%s/tests/golden/train/end-%s.safetensors", CR_SOURCE_DIR, g->name);
     REQUIRE_OK(cr_session_load_weights(&want, path, true));
     double gap = weight_distance(&s, &want, false);
-    CHECK(gap <= 1e-4);
-    if (s.model.store.has_ema) {
+    CHECK(gap <= 1e-4 || !whole);
+    if (s.model.store.has_ema && whole) {
         snprintf(path, sizeof path, "%s/tests/golden/train/ema-%s.safetensors", CR_SOURCE_DIR, g->name);
         REQUIRE_OK(cr_session_load_weights(&want, path, true));
         CHECK(weight_distance(&s, &want, true) <= 1e-4);

@@ -74,7 +74,7 @@ static void model_close(struct cr_sparse_bench_setup *s) {
 
 static void setup_close(struct cr_sparse_bench_setup *s) {
     model_close(s);
-    if (s->session.device) cr_scratch_release(s->session.device, &s->scratch);
+    if (s->session.device) cr_measure_memory_release(s->session.device, &s->scratch);
     cr_session_close(&s->session);
     cr_config_close(&s->config);
 }
@@ -306,7 +306,7 @@ static cr_status run_batch(struct cr_sparse_bench *b, const char *net, int64_t b
     for (int math = 0; math < MATHS; math++) {
         struct cr_sparse_bench_setup *s = &b->setup[math];
         if (!is_wanted(b, (enum cr_sparse_bench_math)math) || !s->session.device) continue;
-        cr_scratch_release(s->session.device, &s->scratch);
+        cr_measure_memory_release(s->session.device, &s->scratch);
         if (s->session.cost_table) cr_cost_table_flush(s->session.cost_table);
     }
     cr_error_release();

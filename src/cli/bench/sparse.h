@@ -14,11 +14,11 @@ extern const char *const cr_sparse_bench_math_name[CR_SPARSE_BENCH_MATHS];
 
 /* A device that was opened for one arithmetic, and the forward program of the current network, not compiled. */
 struct cr_sparse_bench_setup {
-    struct cr_config  config;
-    struct cr_session session; /* device, kernel times and model only */
-    struct cr_program program;
-    bool              has_program, has_model;
-    struct cr_scratch scratch;
+    struct cr_config         config;
+    struct cr_session        session; /* device, kernel times and model only */
+    struct cr_program        program;
+    bool                     has_program, has_model;
+    struct cr_measure_memory scratch;
 };
 
 /* A convolution, or several with the same shape and number of nonzeros. Times are in seconds, 0 when unknown. */

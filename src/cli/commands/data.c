@@ -118,21 +118,30 @@ static void report_packed(const char *path, const struct cr_pack_result *result,
     cr_text_add(out, "\n");
 }
 
-static cr_status pack_split(const struct cr_config *config, enum cr_split split, const char *folder, int64_t raw_side,
-                            bool json, struct cr_text *out) {
+/* Writes OUT/train.crpk or OUT/val.crpk to `path`, and checks whether it may be written. */
+static cr_status find_packed(const struct cr_args *args, const char *folder, enum cr_split split,
+                             char path[CR_PATH_MAX], struct cr_output_file *out) {
+    CR_TRY(cr_path_join(path, folder, "%s", split == CR_SPLIT_TRAIN ? CR_PACK_TRAIN_NAME : CR_PACK_VAL_NAME));
+    CR_TRY(cr_output_file_find(path, CR_OUTPUT_PACK, cr_args_has(args, CR_OPT_REPLACE) ? CR_OUTPUT_FORCE : 0, out));
+    return out->direct ? CR_FAIL(CR_ERR_IO, "%s: is a device or pipe: choose another folder", path) : CR_OK;
+}
+
+static cr_status pack_split(const struct cr_args *args, const struct cr_config *config, enum cr_split split,
+                            const char *folder, int64_t raw_side, struct cr_text *out) {
     struct cr_pack_options options = {.raw_side      = (int)raw_side,
                                       .workers       = (int)config->data.workers,
                                       .corrupt_fatal = config->data.corrupt == CR_CORRUPT_FATAL};
     struct cr_pack_result  result;
     struct cr_dataset     *dataset;
+    struct cr_output_file  output;
     char                   path[CR_PATH_MAX];
-    CR_TRY(cr_path_join(path, folder, "%s", split == CR_SPLIT_TRAIN ? CR_PACK_TRAIN_NAME : CR_PACK_VAL_NAME));
+    CR_TRY(find_packed(args, folder, split, path, &output));
     CR_TRY(cr_dataset_open(config, split, &dataset));
     cr_log(CR_LOG_INFO, "packing %lld images into %s", (long long)cr_dataset_count(dataset), path);
-    cr_status status = pack_stoppable(dataset, path, &options, &result);
+    cr_status status = pack_stoppable(dataset, output.path, &options, &result);
     cr_dataset_close(dataset);
     CR_TRY(status);
-    report_packed(path, &result, json, out);
+    report_packed(path, &result, cr_args_has(args, CR_OPT_JSON), out);
     return CR_OK;
 }
 
@@ -145,12 +154,14 @@ static cr_status check_split(const struct cr_config *config, enum cr_split split
 }
 
 static cr_status pack(const struct cr_args *args) {
-    bool             json = cr_args_has(args, CR_OPT_JSON);
-    struct cr_args   rest = *args; /* without the operand "pack" */
-    struct cr_config config;
-    struct cr_text   text = {0};
-    int64_t          raw_side;
-    cr_status        status;
+    bool                  json = cr_args_has(args, CR_OPT_JSON);
+    struct cr_args        rest = *args; /* without the operand "pack" */
+    struct cr_config      config;
+    struct cr_text        text = {0};
+    struct cr_output_file output;
+    char                  path[CR_PATH_MAX];
+    int64_t               raw_side;
+    cr_status             status;
     if (args->operands < 3)
         return cr_args_fail(args, "no dataset or output folder given: cresnet data pack CONFIG|DIR OUT");
     CR_TRY(cr_args_max_operands(args, 3));
@@ -160,9 +171,11 @@ static cr_status pack(const struct cr_args *args) {
     CR_TRY(cr_cmd_data_config(&rest, &config));
     const char *folder = args->operand[2];
     CR_TRY_OUT(check_split(&config, CR_SPLIT_VAL));
+    CR_TRY_OUT(find_packed(args, folder, CR_SPLIT_TRAIN, path, &output));
+    CR_TRY_OUT(find_packed(args, folder, CR_SPLIT_VAL, path, &output));
     CR_TRY_OUT(cr_fs_mkdirs(folder));
-    CR_TRY_OUT(pack_split(&config, CR_SPLIT_TRAIN, folder, raw_side, json, &text));
-    CR_TRY_OUT(pack_split(&config, CR_SPLIT_VAL, folder, raw_side, json, &text));
+    CR_TRY_OUT(pack_split(args, &config, CR_SPLIT_TRAIN, folder, raw_side, &text));
+    CR_TRY_OUT(pack_split(args, &config, CR_SPLIT_VAL, folder, raw_side, &text));
     if (!json) cr_text_add(&text, "train with data.kind=packed data.root=%s\n", folder);
     CR_TRY_OUT(cr_cmd_print(&text));
 out:
@@ -273,6 +286,8 @@ static cr_status check_options(const struct cr_args *args, const char *word) {
     const bool reads = packs || strcmp(word, "stat") == 0 || strcmp(word, "verify") == 0;
     if (cr_args_has(args, CR_OPT_RAW) && !packs)
         return cr_args_fail(args, "--raw is for cresnet data pack: leave it out");
+    if (cr_args_has(args, CR_OPT_REPLACE) && !packs)
+        return cr_args_fail(args, "--force is for cresnet data pack: leave it out");
     if (cr_args_has(args, CR_OPT_WORKERS) && !reads)
         return cr_args_fail(args, "--workers is for cresnet data pack, stat and verify: leave it out");
     if (cr_args_has(args, CR_OPT_JSON) && draws)

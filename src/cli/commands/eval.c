@@ -123,10 +123,10 @@ static void csv_field(struct cr_text *out, const char *s) {
     cr_text_free(&field);
 }
 
-static cr_status write_matrix(const struct evaluation *e) {
+static cr_status write_matrix(const struct cr_args *args, const struct evaluation *e) {
     const struct cr_confusion *c   = &e->confusion;
     struct cr_text             csv = {0};
-    cr_text_add(&csv, "label\\predicted");
+    cr_text_add(&csv, CR_OUTPUT_CSV_START);
     for (int k = 0; k < c->classes; k++) {
         cr_text_add(&csv, ",");
         csv_field(&csv, e->names.at[k]);
@@ -138,7 +138,8 @@ static cr_status write_matrix(const struct evaluation *e) {
             cr_text_add(&csv, ",%lld", (long long)c->count[(size_t)i * (size_t)c->classes + (size_t)k]);
     }
     cr_text_add(&csv, "\n");
-    cr_status status = csv.failed ? CR_NO_MEMORY(csv.length) : cr_cmd_write_file(e->matrix, csv.data, csv.length);
+    cr_status status = csv.failed ? CR_NO_MEMORY(csv.length)
+                                  : cr_cmd_write_file(args, e->matrix, CR_OUTPUT_CONFUSION, csv.data, csv.length);
     cr_text_free(&csv);
     return status;
 }
@@ -180,6 +181,9 @@ cr_status cr_cmd_eval(const struct cr_args *args, int *signal_taken) {
     (void)signal_taken;
     CR_TRY(cr_args_max_operands(args, 1));
     CR_TRY(cr_args_word(args, CR_OPT_SPLIT, splits, &split));
+    if (cr_args_has(args, CR_OPT_REPLACE) && !e.matrix)
+        return cr_args_fail(args, "--force needs --confusion FILE, which it replaces: leave it out");
+    if (e.matrix) CR_TRY(cr_cmd_output_check(args, e.matrix, CR_OUTPUT_CONFUSION));
     CR_TRY(cr_cmd_config(args, &config));
     if (!*config.model.weights) {
         status = cr_args_fail(args, "no weights to evaluate: give --weights FILE, or a run folder instead of %s",
@@ -188,7 +192,7 @@ cr_status cr_cmd_eval(const struct cr_args *args, int *signal_taken) {
     }
     e.split = splits[split];
     CR_TRY_OUT(evaluate(&config, split ? CR_SPLIT_TRAIN : CR_SPLIT_VAL, &e));
-    if (e.matrix) CR_TRY_OUT(write_matrix(&e));
+    if (e.matrix) CR_TRY_OUT(write_matrix(args, &e));
     if (e.json)
         print_json(&config, &e, &text);
     else

@@ -3,6 +3,7 @@
 #include "checkpoint/checkpoint.h"
 #include "cli/common/command.h"
 #include "model/onnx.h"
+#include "session/saved_model.h"
 #include "session/session.h"
 #include "session/state.h"
 
@@ -10,8 +11,9 @@
 
 /* ---- weights ---- */
 
-static cr_status export_weights(const struct cr_args *args, const char *file) {
-    char *path, chosen[CR_PATH_MAX];
+static cr_status export_weights(const void *context, const char *file) {
+    const struct cr_args *args = context;
+    char                 *path, chosen[CR_PATH_MAX];
     if (args->overrides)
         return cr_args_fail(args, "%s: configuration keys can only be set for an ONNX file", args->override[0]);
     CR_TRY(cr_cmd_weights_choose(args, args->operand[0], chosen));
@@ -45,7 +47,8 @@ out:
 }
 
 /* Loads the weights on the CPU in fp32, whatever device and precision training uses. */
-static cr_status export_onnx(const struct cr_args *args, const char *file) {
+static cr_status export_onnx(const void *context, const char *file) {
+    const struct cr_args     *args = context;
     struct cr_config          config;
     struct cr_session         session = {0};
     struct cr_cmd_names       names   = {0};
@@ -61,7 +64,7 @@ static cr_status export_onnx(const struct cr_args *args, const char *file) {
     config.train.precision = CR_PRECISION_FP32;
     config.train.batch     = 1;
     config.memory.limit    = "";
-    CR_TRY_OUT(cr_cmd_classes_of_weights(&config, &options.classes));
+    CR_TRY_OUT(cr_saved_model_classes(&config, &options.classes));
     CR_TRY_OUT(cr_session_open(&config, &options, &session));
     CR_TRY_OUT(cr_session_load_weights(&session, config.model.weights, true));
     CR_TRY_OUT(cr_cmd_names_load(config.model.weights, &names));
@@ -90,8 +93,7 @@ static enum format format_of(const char *file) {
 /* Checks the options, and sets *file and *onnx to the file to write and its format. */
 static cr_status choose_output(const struct cr_args *args, const char **file, bool *onnx) {
     const char *weights = args->value[CR_OPT_EXPORT_FILE], *network = args->value[CR_OPT_ONNX];
-    if (!weights && !network)
-        return cr_args_fail(args, "no output given: give -o FILE, which must not exist yet, or --onnx FILE");
+    if (!weights && !network) return cr_args_fail(args, "no output given: give -o FILE or --onnx FILE");
     if (weights && network) return cr_args_fail(args, "-o and --onnx exclude each other: give one of them");
     *file = network ? network : weights;
     *onnx = network || format_of(weights) == ONNX;
@@ -124,8 +126,9 @@ cr_status cr_cmd_export(const struct cr_args *args, int *signal_taken) {
     CR_TRY(cr_args_max_operands(args, 1));
     CR_TRY(cr_args_word(args, CR_OPT_NAMES, names, &library));
     CR_TRY(choose_output(args, &file, &onnx));
-    if (cr_cmd_is_stdout(file)) return cr_cmd_write_stdout(args, onnx ? export_onnx : export_weights);
-    CR_TRY(onnx ? export_onnx(args, file) : export_weights(args, file));
-    cr_log(CR_LOG_INFO, "exported to %s", file);
+    const enum cr_output_kind kind = onnx ? CR_OUTPUT_ONNX : CR_OUTPUT_SAFETENSORS;
+    CR_TRY(cr_cmd_output_check(args, file, kind));
+    CR_TRY(cr_cmd_write_with(args, file, kind, onnx ? export_onnx : export_weights, args));
+    if (!cr_cmd_is_stdout(file)) cr_log(CR_LOG_INFO, "exported to %s", file);
     return CR_OK;
 }

@@ -190,6 +190,10 @@ static cr_status print_json(struct plan *p, struct cr_text *out) {
     return CR_OK;
 }
 
+static cr_status write_png(const void *program, const char *path) {
+    return cr_plan_png_write(program, NULL, path);
+}
+
 static cr_status print_plan(struct plan *p, const struct cr_args *args, enum cr_program_kind kind,
                             struct cr_text *out) {
     const char *after = args->value[CR_OPT_AFTER];
@@ -198,7 +202,8 @@ static cr_status print_plan(struct plan *p, const struct cr_args *args, enum cr_
     if (cr_args_has(args, CR_OPT_CHOICES)) return print_choices(p, kind, cr_args_has(args, CR_OPT_JSON), out);
     if (cr_args_has(args, CR_OPT_CURVE)) return print_curve(p, kind, out);
     CR_TRY(compile(p, kind, after));
-    if (cr_args_has(args, CR_OPT_PNG)) CR_TRY(cr_plan_png_write(&p->program, NULL, args->value[CR_OPT_PNG]));
+    if (cr_args_has(args, CR_OPT_PNG))
+        CR_TRY(cr_cmd_write_with(args, args->value[CR_OPT_PNG], CR_OUTPUT_PLAN_PNG, write_png, &p->program));
     if (cr_args_has(args, CR_OPT_JSON))
         CR_TRY(print_json(p, out));
     else if (cr_args_has(args, CR_OPT_CSV))
@@ -244,6 +249,8 @@ static cr_status check_options(const struct cr_args *args, const char *pass_name
         (early || cr_args_has(args, CR_OPT_CHOICES) || cr_args_has(args, CR_OPT_CURVE)))
         return cr_args_fail(args, "--png draws the memory pool, which exists only after the last pass: leave --after, "
                                   "--choices and --curve out");
+    if (cr_args_has(args, CR_OPT_REPLACE) && !cr_args_has(args, CR_OPT_PNG))
+        return cr_args_fail(args, "--force needs --png FILE, which it replaces: leave it out");
     if (cr_args_has(args, CR_OPT_CURVE) && cr_args_has(args, CR_OPT_LIFETIMES))
         return cr_args_fail(args, "--curve and --lifetimes exclude each other: give one of them");
     if (cr_args_has(args, CR_OPT_KERNEL_TIMES) && !cr_args_has(args, CR_OPT_TARGET))
@@ -270,6 +277,7 @@ cr_status cr_cmd_plan(const struct cr_args *args, int *signal_taken) {
     CR_TRY(cr_args_word(args, CR_OPT_WHICH, which_words, &which));
     CR_TRY(cr_args_word(args, CR_OPT_AFTER, passes, &pass));
     CR_TRY(check_options(args, passes[pass], pass != 0));
+    if (cr_args_has(args, CR_OPT_PNG)) CR_TRY(cr_cmd_output_check(args, args->value[CR_OPT_PNG], CR_OUTPUT_PLAN_PNG));
     CR_TRY_OUT(cr_cmd_source_find(args, &p.source));
     CR_TRY_OUT(cr_cmd_config_open(args, &p.source, NULL, &p.config));
     enum cr_program_kind kind = which_kinds[which];

@@ -15,7 +15,7 @@ bool cr_plan_wants_lifetimes(const struct cr_args *args) {
 static cr_status check_options(const struct cr_args *args) {
     static const enum cr_option_id excluded[] = {CR_OPT_JSON,   CR_OPT_AFTER, CR_OPT_PROGRAM,   CR_OPT_CHOICES,
                                                  CR_OPT_WHICH,  CR_OPT_PNG,   CR_OPT_LIFETIMES, CR_OPT_CURVE,
-                                                 CR_OPT_TARGET, CR_OPT_RANKS, CR_OPT_ALIGNMENT};
+                                                 CR_OPT_TARGET, CR_OPT_RANKS, CR_OPT_ALIGNMENT, CR_OPT_REPLACE};
     for (size_t i = 0; i < CR_COUNT(excluded); i++)
         if (cr_args_has(args, excluded[i]))
             return cr_args_fail(args, "a file of lifetimes is planned without a configuration: only --csv, --capacity "

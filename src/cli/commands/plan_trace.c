@@ -113,9 +113,9 @@ static void print_json(const struct analysis *w, struct cr_text *out) {
 }
 
 cr_status cr_plan_trace(const struct cr_args *args) {
-    static const enum cr_option_id excluded[] = {CR_OPT_PROGRAM,   CR_OPT_AFTER,    CR_OPT_CHOICES,   CR_OPT_WHICH,
-                                                 CR_OPT_LIFETIMES, CR_OPT_CURVE,    CR_OPT_PNG,       CR_OPT_TARGET,
-                                                 CR_OPT_RANKS,     CR_OPT_CAPACITY, CR_OPT_TIME_LIMIT};
+    static const enum cr_option_id excluded[] = {CR_OPT_PROGRAM,   CR_OPT_AFTER,    CR_OPT_CHOICES,    CR_OPT_WHICH,
+                                                 CR_OPT_LIFETIMES, CR_OPT_CURVE,    CR_OPT_PNG,        CR_OPT_TARGET,
+                                                 CR_OPT_RANKS,     CR_OPT_CAPACITY, CR_OPT_TIME_LIMIT, CR_OPT_REPLACE};
     bool                           more       = args->overrides > 0;
     struct analysis                w          = {.path = args->value[CR_OPT_TRACE]};
     struct cr_text                 text       = {0};

@@ -1,8 +1,8 @@
 /* cli/commands/predict.c: cresnet predict: classifies images and folders of images. The class names come from the
  * checkpoint of the weights, else from the dataset of the configuration; else classes are numbered. */
+#include "api/model.h"
 #include "cli/common/command.h"
 #include "core/utf8.h"
-#include "session/session.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -10,6 +10,14 @@
 #include <sys/stat.h>
 
 enum { BATCH_MAX = 32, TOP_DEFAULT = 5, TOP_MAX = 1000000, PRINT_IMAGES = 256, COLUMN_MAX = 60 };
+
+/* The classes of one image. */
+struct prediction {
+    const int32_t *label;       /* [count] */
+    const float   *probability; /* [count] */
+    int            count;       /* 0 when the image could not be read, with the reason in `error` */
+    const char    *error;
+};
 
 /* The images to classify, and the form of the output. */
 struct request {
@@ -34,6 +42,12 @@ static cr_status names_from_data(const struct cr_config *config, struct cr_cmd_n
     cr_status status = cr_cmd_names_of(dataset, out);
     cr_dataset_close(dataset);
     return status;
+}
+
+/* Class names of the checkpoint of the weights, else of the dataset. */
+static cr_status find_names(const struct cr_config *config, struct cr_cmd_names *out) {
+    CR_TRY(cr_cmd_names_load(config->model.weights, out));
+    return out->count ? CR_OK : names_from_data(config, out);
 }
 
 /* ---- images ---- */
@@ -76,31 +90,31 @@ static const char *class_name(const struct cr_cmd_names *names, int label, char 
     return buffer;
 }
 
-static void print_list(const struct request *r, const char *path, const struct cr_prediction *p, struct cr_text *out) {
+static void print_list(const struct request *r, const char *path, const struct prediction *p, struct cr_text *out) {
     char number[32];
     if (!p->count) return;
     cr_text_add_visible(out, path);
     cr_text_add(out, "\n");
-    for (int i = 0; i < CR_MIN(r->top, p->count); i++)
+    for (int i = 0; i < p->count; i++)
         cr_text_add(out, "  %6.2f %%  %s\n", 100 * (double)p->probability[i],
                     class_name(&r->names, p->label[i], number, sizeof number));
 }
 
-static void print_line(const struct request *r, const char *path, const struct cr_prediction *p, struct cr_text *out) {
+static void print_line(const struct request *r, const char *path, const struct prediction *p, struct cr_text *out) {
     char number[32];
     char shown[PATH_MAX];
     cr_utf8_visible(path, false, shown, sizeof shown);
     cr_text_add(out, "%-*s", r->path_width, shown);
     if (!p->count) cr_text_add(out, "  unreadable");
-    for (int i = 0; i < CR_MIN(r->top, p->count); i++) {
-        const bool last = i == CR_MIN(r->top, p->count) - 1;
+    for (int i = 0; i < p->count; i++) {
+        const bool last = i == p->count - 1;
         cr_text_add(out, "  %6.2f %%  %-*s", 100 * (double)p->probability[i], last ? 0 : r->class_width,
                     class_name(&r->names, p->label[i], number, sizeof number));
     }
     cr_text_add(out, "\n");
 }
 
-static void print_json(const struct request *r, const char *path, const struct cr_prediction *p, struct cr_text *out) {
+static void print_json(const struct request *r, const char *path, const struct prediction *p, struct cr_text *out) {
     char number[32];
     cr_text_add(out, "{\"image\": ");
     cr_text_add_json(out, path);
@@ -111,7 +125,7 @@ static void print_json(const struct request *r, const char *path, const struct c
         return;
     }
     cr_text_add(out, ", \"top\": [");
-    for (int i = 0; i < CR_MIN(r->top, p->count); i++) {
+    for (int i = 0; i < p->count; i++) {
         cr_text_add(out, "%s{\"label\": %d, \"class\": ", i ? ", " : "", p->label[i]);
         cr_text_add_json(out, class_name(&r->names, p->label[i], number, sizeof number));
         cr_text_add(out, ", \"probability\": %.9g}", (double)p->probability[i]);
@@ -131,72 +145,103 @@ static void set_widths(struct request *r) {
 
 /* ---- the command ---- */
 
-static cr_status predict_range(struct cr_session *session, struct request *r, int64_t first, int count,
-                               struct cr_prediction *result) {
+/* Room for the results of PRINT_IMAGES images. */
+struct results {
+    int32_t       *label;       /* [images][top] */
+    float         *probability; /* [images][top] */
+    cresnet_error *error;       /* [images] */
+};
+
+static cr_status results_open(int64_t images, int top, struct results *out) {
+    const size_t count = (size_t)CR_MIN(images, PRINT_IMAGES), elems = count * (size_t)top;
+    *out = (struct results){.label       = cr_alloc(elems, sizeof *out->label),
+                            .probability = cr_alloc(elems, sizeof *out->probability),
+                            .error       = cr_alloc(count, sizeof *out->error)};
+    return out->label && out->probability && out->error ? CR_OK : CR_NO_MEMORY(elems * sizeof *out->label);
+}
+
+static void results_close(struct results *results) {
+    cr_free(results->label);
+    cr_free(results->probability);
+    cr_free(results->error);
+}
+
+/* The error of a call to the library as an error of the program. */
+static cr_status from_library(const cresnet_error *error) {
+    switch (error->status) {
+    case CRESNET_OK: return CR_OK;
+    case CRESNET_ERROR_ARGUMENT:
+    case CRESNET_ERROR_CONFIG: return CR_FAIL(CR_ERR_CONFIG, "%s", error->text);
+    case CRESNET_ERROR_IO: return CR_FAIL(CR_ERR_IO, "%s", error->text);
+    case CRESNET_ERROR_FORMAT: return CR_FAIL(CR_ERR_FORMAT, "%s", error->text);
+    case CRESNET_ERROR_MEMORY: return CR_FAIL(CR_ERR_MEMORY, "%s", error->text);
+    case CRESNET_ERROR_NOT_FINITE: return CR_FAIL(CR_ERR_NUMERIC, "%s", error->text);
+    case CRESNET_ERROR_DEVICE:
+    case CRESNET_ERROR_BROKEN: break;
+    }
+    return CR_FAIL(CR_ERR_DEVICE, "%s", error->text);
+}
+
+static cr_status predict_range(cresnet_model *model, struct request *r, int64_t first, int count,
+                               const struct results *results) {
     struct cr_text text = {0};
-    CR_TRY(cr_session_predict(session, r->path + first, count, result));
+    cresnet_error  error;
+    cresnet_output output;
+    cresnet_output_init(&output);
+    output.top           = r->top;
+    output.labels        = results->label;
+    output.probabilities = results->probability;
+    output.image_errors  = results->error;
+    (void)cresnet_classify_files(model, r->path + first, count, &output, &error);
+    CR_TRY(from_library(&error));
     for (int i = 0; i < count; i++) {
-        if (!result[i].count) {
+        const bool              failed = results->error[i].status != CRESNET_OK;
+        const size_t            at     = (size_t)i * (size_t)r->top;
+        const struct prediction p      = {.label       = results->label + at,
+                                          .probability = results->probability + at,
+                                          .count       = failed ? 0 : r->top,
+                                          .error       = results->error[i].text};
+        if (failed) {
             r->unreadable++;
-            cr_log(CR_LOG_WARN, "%s", result[i].error);
+            cr_log(CR_LOG_WARN, "%s", p.error);
         }
-        (r->json ? print_json : r->table ? print_line : print_list)(r, r->path[first + i], &result[i], &text);
+        (r->json ? print_json : r->table ? print_line : print_list)(r, r->path[first + i], &p, &text);
     }
     return cr_cmd_print(&text);
 }
 
-/* Predictions with room for `top` classes each. */
-struct results {
-    struct cr_prediction *at;
-    int                  *label;
-    float                *probability;
-};
-
-static cr_status results_open(int count, int top, struct results *out) {
-    const size_t elems = (size_t)count * (size_t)top;
-    *out               = (struct results){.at          = cr_alloc((size_t)count, sizeof *out->at),
-                                          .label       = cr_alloc(elems, sizeof *out->label),
-                                          .probability = cr_alloc(elems, sizeof *out->probability)};
-    if (!out->at || !out->label || !out->probability)
-        return CR_NO_MEMORY(elems * (sizeof *out->label + sizeof *out->probability));
-    for (int i = 0; i < count; i++)
-        out->at[i] = (struct cr_prediction){.label       = out->label + (size_t)i * (size_t)top,
-                                            .probability = out->probability + (size_t)i * (size_t)top,
-                                            .top         = top};
+static cr_status check_top(const struct cr_args *args, struct request *r, const cresnet_model *model) {
+    cresnet_info info = {.size = sizeof info};
+    if (cresnet_get_info(model, &info) != CRESNET_OK) return CR_FAIL(CR_ERR_DEVICE, "the model cannot be described");
+    if (cr_args_has(args, CR_OPT_TOP) && r->top > info.classes)
+        return cr_args_fail(args, "--top %d: the network has %d classes: give a number from 1 to %d", r->top,
+                            info.classes, info.classes);
+    r->top = CR_MIN(r->top, info.classes);
     return CR_OK;
 }
 
-static void results_close(struct results *results) {
-    cr_free(results->at);
-    cr_free(results->label);
-    cr_free(results->probability);
-}
-
-static cr_status predict(const struct cr_args *args, const struct cr_config *config, struct request *r) {
-    struct results    results = {0};
-    struct cr_session session = {0};
-    cr_status         status;
-    CR_TRY_OUT(cr_cmd_names_load(config->model.weights, &r->names));
-    if (!r->names.count) CR_TRY_OUT(names_from_data(config, &r->names));
-    struct cr_session_options options = {
-        .eval = true, .execute = true, .eval_batch = CR_MIN(r->images, BATCH_MAX), .classes = r->names.count};
-    CR_TRY_OUT(cr_session_open(config, &options, &session));
-    CR_TRY_OUT(cr_session_load_weights(&session, config->model.weights, true));
-    if (cr_args_has(args, CR_OPT_TOP) && r->top > session.model.classes) {
-        status = cr_args_fail(args, "--top %d: the network has %d classes: give a number from 1 to %d", r->top,
-                              session.model.classes, session.model.classes);
-        goto out;
-    }
-    CR_TRY_OUT(results_open((int)CR_MIN(r->images, PRINT_IMAGES), CR_MIN(r->top, session.model.classes), &results));
+/* Opens the model, which takes the configuration over. */
+static cr_status predict(const struct cr_args *args, struct cr_config *config, struct request *r) {
+    struct results  results = {0};
+    cresnet_model  *model   = NULL;
+    cresnet_options options;
+    cresnet_error   error;
+    cr_status       status;
+    cresnet_options_init(&options);
+    options.max_batch = (int)CR_MIN(r->images, BATCH_MAX);
+    (void)cr_api_open_config(config, &options, &model, &error);
+    CR_TRY_OUT(from_library(&error));
+    CR_TRY_OUT(check_top(args, r, model));
+    CR_TRY_OUT(results_open(r->images, r->top, &results));
     set_widths(r);
     for (int64_t first = 0; first < r->images; first += PRINT_IMAGES)
-        CR_TRY_OUT(predict_range(&session, r, first, (int)CR_MIN(r->images - first, PRINT_IMAGES), results.at));
+        CR_TRY_OUT(predict_range(model, r, first, (int)CR_MIN(r->images - first, PRINT_IMAGES), &results));
     if (r->unreadable)
         CR_FAIL_OUT(CR_ERR_FORMAT, "%lld of %lld images could not be read", (long long)r->unreadable,
                     (long long)r->images);
 out:
     results_close(&results);
-    cr_session_close(&session);
+    cresnet_close(model);
     return status;
 }
 
@@ -205,6 +250,7 @@ cr_status cr_cmd_predict(const struct cr_args *args, int *signal_taken) {
     struct request   r = {.json = cr_args_has(args, CR_OPT_JSON)};
     int64_t          top;
     cr_status        status;
+    bool             owned = true; /* until the model takes the configuration over */
     (void)signal_taken;
     CR_TRY(cr_args_int(args, CR_OPT_TOP, 1, TOP_MAX, 0, &top));
     CR_TRY(cr_cmd_config(args, &config));
@@ -218,11 +264,13 @@ cr_status cr_cmd_predict(const struct cr_args *args, int *signal_taken) {
     }
     CR_TRY_OUT(find_images(args, &r));
     r.top = top ? (int)top : r.table ? 1 : TOP_DEFAULT;
-    CR_TRY_OUT(predict(args, &config, &r));
+    CR_TRY_OUT(find_names(&config, &r.names));
+    owned  = false;
+    status = predict(args, &config, &r);
 out:
     cr_free(r.path);
     cr_arena_free(&r.arena);
     cr_arena_free(&r.names.arena);
-    cr_config_close(&config);
+    if (owned) cr_config_close(&config);
     return status;
 }

@@ -1,9 +1,11 @@
 /* cli/commands/prune.c: cresnet prune: prunes the weights of a trained network once and writes a checkpoint. */
 #include "cli/commands/prune.h"
 #include "cli/common/command.h"
+#include "session/saved_model.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ---- pruning ---- */
 
@@ -38,16 +40,29 @@ static cr_status name_classes(const char *weights, int classes, struct cr_cmd_na
     return CR_OK;
 }
 
+static cr_status check_folder(const char *folder) {
+    if (!cr_ckpt_dir_in_use(folder)) return CR_OK;
+    return CR_FAIL(CR_ERR_CONFIG, "%s is not empty: choose another folder with -o", folder);
+}
+
 static cr_status save(struct cr_session *session, const struct cr_config *config, const struct cr_cmd_names *names) {
-    const struct cr_position at    = {0};
-    struct cr_config         saved = *config; /* without pruning: training from the checkpoint must not prune again */
-    struct cr_text           text  = {0};
+    const struct cr_position at     = {0};
+    struct cr_config         saved  = *config; /* without pruning: training from the checkpoint must not prune again */
+    const char              *folder = config->train.output;
+    struct cr_text           text   = {0};
+    int                      lock   = -1;
+    cr_status                status;
     saved.prune.sparsity = saved.prune.initial = 0;
     saved.prune.budget = saved.prune.column = "";
     cr_config_dump(&saved, &text);
-    cr_status status = text.failed ? CR_NO_MEMORY(4096) : cr_ckpt_prepare_dir(config->train.output);
-    if (status == CR_OK)
-        status = cr_state_save_named(session, &at, config->train.output, text.data, names->at, names->count);
+    if (text.failed) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while writing the configuration");
+    CR_TRY_OUT(cr_ckpt_prepare_dir(folder));
+    CR_TRY_OUT(cr_ckpt_lock(folder, &lock));
+    CR_TRY_OUT(check_folder(folder)); /* again: another process may have written there meanwhile */
+    cr_ckpt_sweep(folder);
+    CR_TRY_OUT(cr_state_save_named(session, &at, folder, text.data, names->at, names->count));
+out:
+    if (lock >= 0) close(lock);
     cr_text_free(&text);
     return status;
 }
@@ -119,7 +134,7 @@ static cr_status run(const struct cr_args *args, const struct cr_config *config,
     local.train.precision = CR_PRECISION_FP32;
     local.train.batch     = 1;
     local.memory.limit    = "";
-    CR_TRY_OUT(cr_cmd_classes_of_weights(config, &options.classes));
+    CR_TRY_OUT(cr_saved_model_classes(config, &options.classes));
     CR_TRY_OUT(cr_session_open(&local, &options, &session));
     CR_TRY_OUT(cr_prune_open(&session.model.store, config, &prune));
     CR_TRY_OUT(cr_session_init(&session));
@@ -186,9 +201,7 @@ static cr_status check(const struct cr_args *args, const struct cr_config *confi
         return cr_args_fail(args, "--batch needs --target-ms MS, whose batch size it is: leave it out");
     if (!args->value[CR_OPT_OUTPUT])
         return cr_args_fail(args, "no output given: give -o DIR, a folder that does not exist yet");
-    if (cr_ckpt_dir_in_use(config->train.output))
-        return CR_FAIL(CR_ERR_CONFIG, "%s is not empty: choose another folder with -o", config->train.output);
-    return CR_OK;
+    return check_folder(config->train.output);
 }
 
 cr_status cr_cmd_prune(const struct cr_args *args, int *signal_taken) {

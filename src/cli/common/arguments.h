@@ -34,6 +34,7 @@ enum cr_command_id {
 enum cr_option_id { /* in the order of --help */
                     CR_OPT_RESUME,
                     CR_OPT_FORCE,
+                    CR_OPT_REPLACE,
                     CR_OPT_TRAIN_STEPS,
                     CR_OPT_GPUS,
                     CR_OPT_RANKS,

@@ -11,6 +11,7 @@
 #include "comm/launch/launcher.h"
 #include "config/config.h"
 #include "core/files.h"
+#include "core/output_file.h"
 #include "runtime/executor.h"
 
 struct cr_session;
@@ -78,14 +79,18 @@ CR_MUST cr_status cr_data_verify_set(const struct cr_args *args, bool json, stru
 /* Writes the text to standard output and frees it. CR_ERR_IO when it cannot be written. CR_ERR_INTERRUPTED when the
  * reader has closed the pipe; main then ends without a message, as SIGPIPE would. */
 CR_MUST cr_status cr_cmd_print(struct cr_text *text);
-/* cli/common/output.c: returns whether the name of an output file is "-", which means standard output. */
+/* cli/common/output.c: returns whether the name of an output file means standard output: "-" or /dev/stdout. */
 bool cr_cmd_is_stdout(const char *file);
-/* Writes to standard output if `file` is "-", with the errors of cr_cmd_print, else with cr_file_write_atomic. */
-CR_MUST cr_status cr_cmd_write_file(const char *file, const void *bytes, size_t count);
-/* Writes a file to standard output. CR_ERR_USAGE when standard output is a terminal. `write` creates the file that it
- * is given, in a temporary folder, which is removed. */
-CR_MUST cr_status cr_cmd_write_stdout(const struct cr_args *args,
-                                      cr_status (*write)(const struct cr_args *args, const char *file));
+/* Checks before the work whether the file that an option names may be written (core/output_file.h): --force of the
+ * command replaces any file. Standard output always may. */
+CR_MUST cr_status cr_cmd_output_check(const struct cr_args *args, const char *file, enum cr_output_kind kind);
+/* Writes the bytes to the file that an option names, or to standard output, with the errors of cr_cmd_print. */
+CR_MUST cr_status cr_cmd_write_file(const struct cr_args *args, const char *file, enum cr_output_kind kind,
+                                    const void *bytes, size_t count);
+/* The same for a file that `write` creates or replaces at the path that it is given. For standard output and devices
+ * this path lies in a temporary folder, which is removed. CR_ERR_USAGE when standard output is a terminal. */
+CR_MUST cr_status cr_cmd_write_with(const struct cr_args *args, const char *file, enum cr_output_kind kind,
+                                    cr_status (*write)(const void *context, const char *path), const void *context);
 
 /* ---- the configuration ---- */
 
@@ -134,8 +139,6 @@ CR_MUST cr_status cr_cmd_ranks_open(const struct cr_args *args, struct cr_config
 /* Number of classes, for commands that use the network but no data. When the data set is missing, 1000 is assumed and a
  * line says so. */
 CR_MUST cr_status cr_cmd_classes(const struct cr_config *config, int *classes);
-/* model.classes, or, when it is 0, the number of classes of the classifier in the weights of config. */
-CR_MUST cr_status cr_cmd_classes_of_weights(const struct cr_config *config, int *classes);
 
 struct cr_cmd_names { /* names of classes */
     const char    **at;

@@ -4,6 +4,7 @@
 #include "checkpoint/checkpoint.h"
 #include "core/rng.h"
 #include "data/pack.h"
+#include "session/saved_model.h"
 #include "session/session.h"
 
 #include <stdio.h>
@@ -126,10 +127,7 @@ cr_status cr_cmd_config_open(const struct cr_args *args, const struct cr_cmd_sou
     }
     if (first) list[count++] = first;
     for (int i = 0; i < args->overrides; i++) list[count++] = args->override[i];
-    if (source->folder)
-        CR_TRY_OUT(cr_config_open_stored(out, source->config, list, count));
-    else
-        CR_TRY_OUT(cr_config_open(out, source->config, list, count));
+    CR_TRY_OUT((source->folder ? cr_config_open_stored : cr_config_open)(out, source->config, list, count));
     status = choose_weights(args, out);
     if (status != CR_OK) cr_config_close(out);
 out:
@@ -184,62 +182,10 @@ cr_status cr_cmd_classes(const struct cr_config *config, int *classes) {
     return CR_OK;
 }
 
-cr_status cr_cmd_classes_of_weights(const struct cr_config *config, int *classes) {
-    static const char *const names[] = {"fc.bias", "linear.bias"};
-    struct cr_st_file       *file    = NULL;
-    char                    *path    = NULL;
-    cr_status                status;
-    *classes = (int)config->model.classes;
-    if (*classes) return CR_OK;
-    CR_TRY_OUT(cr_ckpt_model_path(config->model.weights, &path));
-    CR_TRY_OUT(cr_ckpt_open_weights(path, &file));
-    for (size_t i = 0; i < CR_COUNT(names) && !*classes; i++) {
-        const struct cr_st_entry *e = cr_st_find(file, names[i]);
-        if (e && e->dims == 1 && e->dim[0] > 0 && e->dim[0] <= 1000000) *classes = (int)e->dim[0];
-    }
-    if (!*classes) status = CR_FAIL(CR_ERR_FORMAT, "%s: has no classifier (fc or linear): set model.classes", path);
-out:
-    cr_st_close(file);
-    cr_free(path);
-    return status;
-}
-
 /* ---- names of classes ---- */
 
-enum { CLASSES_FILE_MAX = 64 << 20 };
-
-static cr_status names_split(char *text, struct cr_cmd_names *out) {
-    int lines = 0;
-    for (const char *c = text; *c; c++) lines += *c == '\n';
-    out->at = cr_arena_alloc(&out->arena, ((size_t)lines + 1) * sizeof *out->at);
-    if (!out->at) return CR_NO_MEMORY((size_t)lines * sizeof *out->at);
-    for (char *line = text; *line;) {
-        size_t length       = strcspn(line, "\n");
-        bool   more         = line[length] == '\n';
-        line[length]        = 0;
-        out->at[out->count] = cr_arena_printf(&out->arena, "%s", line);
-        if (!out->at[out->count++]) return CR_NO_MEMORY(length);
-        line += length + more;
-    }
-    return CR_OK;
-}
-
 cr_status cr_cmd_names_load(const char *weights, struct cr_cmd_names *out) {
-    char     *model = NULL, *text = NULL, path[CR_PATH_MAX];
-    cr_status status;
-    CR_TRY_OUT(cr_ckpt_model_path(weights, &model));
-    char *slash = strrchr(model, '/');
-    if (slash) *slash = 0;
-    CR_TRY_OUT(cr_path_join(path, slash ? model : ".", "classes.txt"));
-    FILE *file = fopen(path, "r");
-    if (!file) goto out;
-    fclose(file);
-    CR_TRY_OUT(cr_file_read(path, CLASSES_FILE_MAX, &text, NULL));
-    CR_TRY_OUT(names_split(text, out));
-out:
-    cr_free(model);
-    cr_free(text);
-    return status;
+    return cr_saved_model_names(weights, &out->arena, &out->at, &out->count);
 }
 
 cr_status cr_cmd_names_of(const struct cr_dataset *dataset, struct cr_cmd_names *out) {

@@ -125,8 +125,9 @@ static const char about_prune[] =
 
 static const char about_export[] =
     "Writes the weights of a run as one safetensors file that torchvision models can load. Every tensor is dense;\n"
-    "pruned weights are 0. FILE must not exist. RUN may also be a safetensors file.\n" RUN_NOTE
-    "FILE may be -, standard output. Messages are on standard error. Names of PyTorch files are refused.\n"
+    "pruned weights are 0. RUN may also be a safetensors file.\n" RUN_NOTE
+    "FILE may be -, standard output. Messages are on standard error. Names of PyTorch files are refused. An\n"
+    "existing FILE is replaced if it is an earlier export; --force replaces any file. Devices are written in place.\n"
     "--onnx, or -o FILE.onnx, writes the network (graph and weights) as an ONNX file with the input\n"
     "[batch, 3, H, W] (normalised) and the output logits. Its metadata holds mean, std and class names. Give a RUN,\n"
     "or a CONFIG with --weights FILE.\n"

@@ -19,6 +19,8 @@ static const struct cr_cli_option options[CR_OPT_COUNT] = {
                             "resume from the newest checkpoint of the run folder (auto), or from PATH"},
     [CR_OPT_FORCE]       = {"force", 0, NULL, NULL, ON(TRAIN),
                             "resume although the model, the order of the data or the kernels changed"},
+    [CR_OPT_REPLACE]     = {"force", 0, NULL, NULL, ON(EVAL) | ON(REPORT) | ON(PLAN) | ON(EXPORT) | ON(DATA),
+                            "replace an output file that exists and that cresnet did not write (data: of data pack)"},
     [CR_OPT_TRAIN_STEPS] = {"steps", 0, "N", "train.steps", ON(TRAIN),
                             "stop after N steps (schedules still span --epochs)"},
     [CR_OPT_GPUS]        = {"gpus", 0, "N|all", NULL, ON(TRAIN) | ON(BENCH),

@@ -29,46 +29,81 @@ cr_status cr_cmd_print(struct cr_text *text) {
 }
 
 bool cr_cmd_is_stdout(const char *file) {
-    return strcmp(file, "-") == 0;
+    static const char *const names[] = {"-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"};
+    for (size_t i = 0; i < CR_COUNT(names); i++)
+        if (strcmp(file, names[i]) == 0) return true;
+    return false;
 }
 
-cr_status cr_cmd_write_file(const char *file, const void *bytes, size_t count) {
-    return cr_cmd_is_stdout(file) ? print_bytes(bytes, count) : cr_file_write_atomic(file, bytes, count);
+static cr_status find_output(const struct cr_args *args, const char *file, enum cr_output_kind kind,
+                             struct cr_output_file *out) {
+    return cr_output_file_find(file, kind, cr_args_has(args, CR_OPT_REPLACE) ? CR_OUTPUT_FORCE : 0, out);
 }
 
-/* Copies a file to standard output in pieces: a network may be larger than the free memory. */
-static cr_status print_file(FILE *file, const char *path) {
+cr_status cr_cmd_output_check(const struct cr_args *args, const char *file, enum cr_output_kind kind) {
+    struct cr_output_file output;
+    return cr_cmd_is_stdout(file) ? CR_OK : find_output(args, file, kind, &output);
+}
+
+cr_status cr_cmd_write_file(const struct cr_args *args, const char *file, enum cr_output_kind kind, const void *bytes,
+                            size_t count) {
+    struct cr_output_file output;
+    if (cr_cmd_is_stdout(file)) return print_bytes(bytes, count);
+    CR_TRY(find_output(args, file, kind, &output));
+    return cr_output_file_write(&output, bytes, count);
+}
+
+/* Copies a file to standard output, or to `output` unless it is NULL, in pieces: a network may be larger than the free
+ * memory. */
+static cr_status copy_file(FILE *file, const char *path, const struct cr_output_file *output) {
     enum { PIECE_BYTES = 1 << 20 };
     cr_status status = CR_OK;
+    int       fd     = -1;
     char     *buffer = cr_alloc(PIECE_BYTES, 1);
     if (!buffer) return CR_NO_MEMORY(PIECE_BYTES);
+    if (output) status = cr_output_file_open_direct(output, &fd);
     while (status == CR_OK && !feof(file)) {
         const size_t count = fread(buffer, 1, PIECE_BYTES, file);
-        status             = ferror(file) ? cr_fs_refused(path, "read", errno) : print_bytes(buffer, count);
+        if (ferror(file))
+            status = cr_fs_refused(path, "read", errno);
+        else
+            status = output ? cr_fs_write(fd, output->path, buffer, count, 0) : print_bytes(buffer, count);
     }
+    if (fd >= 0 && cr_fs_close(fd) < 0 && status == CR_OK) status = cr_fs_refused(output->path, "close", errno);
     cr_free(buffer);
     return status;
 }
 
 /* The temporary folder is removed before the file is copied, since the reader of a pipe may take long or end the
  * program. */
-cr_status cr_cmd_write_stdout(const struct cr_args *args,
-                              cr_status (*write)(const struct cr_args *args, const char *file)) {
+static cr_status write_and_copy(const struct cr_output_file *output,
+                                cr_status (*write)(const void *context, const char *path), const void *context) {
     const char *parent = getenv("TMPDIR");
     char        folder[CR_PATH_MAX], path[CR_PATH_MAX];
     FILE       *file = NULL;
-    if (isatty(STDOUT_FILENO))
-        return cr_args_fail(args, "standard output is a terminal: redirect it (> FILE), or name a file instead of -");
     CR_TRY(cr_path_join(folder, parent && *parent ? parent : "/tmp", "cresnet-XXXXXX"));
     if (!mkdtemp(folder)) return cr_fs_refused(folder, "create", errno);
     cr_status status = cr_path_join(path, folder, "output");
-    if (status == CR_OK) status = write(args, path);
+    if (status == CR_OK) status = write(context, path);
     if (status == CR_OK) {
         file = fopen(path, "rb");
         if (!file) status = cr_fs_refused(path, "open", errno);
     }
     cr_fs_remove_tree(folder);
-    if (status == CR_OK) status = print_file(file, path);
+    if (status == CR_OK) status = copy_file(file, path, output);
     if (file) fclose(file);
     return status;
+}
+
+cr_status cr_cmd_write_with(const struct cr_args *args, const char *file, enum cr_output_kind kind,
+                            cr_status (*write)(const void *context, const char *path), const void *context) {
+    struct cr_output_file output;
+    if (cr_cmd_is_stdout(file)) {
+        if (isatty(STDOUT_FILENO))
+            return cr_args_fail(args,
+                                "standard output is a terminal: redirect it (> FILE), or name a file instead of -");
+        return write_and_copy(NULL, write, context);
+    }
+    CR_TRY(find_output(args, file, kind, &output));
+    return output.direct ? write_and_copy(&output, write, context) : write(context, output.path);
 }

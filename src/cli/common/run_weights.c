@@ -2,7 +2,6 @@
  * cli/common/command.h. */
 #include "checkpoint/checkpoint.h"
 #include "cli/common/command.h"
-#include "formats/json.h"
 
 #include <inttypes.h>
 #include <limits.h>
@@ -10,8 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-enum { BEST_FILE_MAX = 4096 };
 
 static bool has_file(const char *folder, const char *name) {
     char path[CR_PATH_MAX];
@@ -35,47 +32,6 @@ cr_status cr_cmd_checkpoint_find(const struct cr_args *args, const char *run, ch
     return cr_args_has(args, CR_OPT_LAST) ? cr_ckpt_find(run, out) : cr_ckpt_find_best(run, out);
 }
 
-/* ---- best.json ---- */
-
-struct best_scores { /* fractions from 0 to 1; below 0 when unknown */
-    int64_t step;
-    double  top1, raw_top1, ema_top1;
-};
-
-static bool parse_best(char *text, size_t length, struct best_scores *out) {
-    struct cr_json json;
-    cr_json_start(&json, text, length);
-    if (!cr_json_expect(&json, '{')) return false;
-    do {
-        char  *name;
-        double value;
-        if (!cr_json_string(&json, &name) || !cr_json_expect(&json, ':') || !cr_json_number(&json, &value))
-            return false;
-        if (strcmp(name, "step") == 0 && value >= 0 && value < 1e15) out->step = (int64_t)value;
-        if (!(value >= 0 && value <= 1)) continue;
-        if (strcmp(name, "top1") == 0) out->top1 = value;
-        if (strcmp(name, "raw_top1") == 0) out->raw_top1 = value;
-        if (strcmp(name, "ema_top1") == 0) out->ema_top1 = value;
-    } while (cr_json_take(&json, ','));
-    return cr_json_expect(&json, '}') && cr_json_end(&json);
-}
-
-/* The scores are for the log line only: a file that cannot be read leaves them unknown. */
-static struct best_scores read_best(const char *run) {
-    const struct best_scores unknown = {-1, -1, -1, -1};
-    struct best_scores       best    = unknown;
-    char                     path[CR_PATH_MAX], *text;
-    size_t                   length;
-    if (!has_file(run, "best.json") || cr_path_join(path, run, "best.json") != CR_OK) return unknown;
-    if (cr_file_read(path, BEST_FILE_MAX, &text, &length) != CR_OK) {
-        cr_error_clear();
-        return unknown;
-    }
-    if (!parse_best(text, length, &best)) best = unknown;
-    cr_free(text);
-    return best;
-}
-
 /* ---- the line that names the weights ---- */
 
 /* Returns whether the link `link` of a run folder names the checkpoint `name`. */
@@ -90,7 +46,7 @@ static bool is_target(const char *run, const char *link, const char *name) {
 }
 
 /* Returns whether scores belong to the checkpoint `name`, which is step-N or a folder with another name. */
-static bool scores_are_of(const struct best_scores *scores, const char *name) {
+static bool scores_are_of(const struct cr_ckpt_best *scores, const char *name) {
     return strncmp(name, "step-", 5) != 0 || strtoll(name + 5, NULL, 10) == scores->step;
 }
 
@@ -103,9 +59,11 @@ static void add_role(const char *folder, bool averages, struct cr_text *out) {
     const bool  best = is_target(run, "best", name), last = is_target(run, "last", name);
     const char *role = best && last ? "best and last" : best ? "best" : last ? "last" : NULL;
     if (!role) return;
-    const struct best_scores scores = read_best(run);
-    const double             other  = averages ? scores.raw_top1 : scores.ema_top1;
-    double                   top1   = averages ? scores.ema_top1 : scores.raw_top1;
+    /* the scores are for this line only: a file that cannot be used leaves them unknown */
+    const char               *why;
+    const struct cr_ckpt_best scores = cr_ckpt_best_read(run, &why);
+    const double              other  = averages ? scores.raw_top1 : scores.ema_top1;
+    double                    top1   = averages ? scores.ema_top1 : scores.raw_top1;
     if (top1 < 0 && !averages) top1 = scores.top1; /* a run without averages has one score */
     cr_text_add(out, " (%s", role);
     const bool scored = best && top1 >= 0 && scores_are_of(&scores, name);

@@ -1,5 +1,6 @@
 /* cli/report/report.c: cresnet report: writes one HTML page about a run. */
 #include "cli/report/report.h"
+#include "session/saved_model.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -53,7 +54,7 @@ static cr_status open_run(const struct cr_args *args, struct cr_report_run *run)
     source.config = path;
     source.folder = run->step;
     CR_TRY(cr_cmd_config_open(args, &source, NULL, &run->config));
-    status = cr_cmd_classes_of_weights(&run->config, &run->classes);
+    status = cr_saved_model_classes(&run->config, &run->classes);
     if (status == CR_OK && has_file(run->dir, "log.jsonl")) {
         CR_TRY(cr_path_join(path, run->dir, "log.jsonl"));
         status = cr_run_log_read(path, &run->log);
@@ -220,15 +221,23 @@ cr_status cr_cmd_report(const struct cr_args *args, int *signal_taken) {
     const char          *file = args->value[CR_OPT_EXPORT_FILE];
     char                 path[CR_PATH_MAX];
     cr_status            status;
+    /* RUN/report.html lies in a folder that somebody else may have made: a link there may name any file */
+    const unsigned        flags = CR_OUTPUT_NO_LINK | (cr_args_has(args, CR_OPT_REPLACE) ? CR_OUTPUT_FORCE : 0);
+    struct cr_output_file default_file;
     (void)signal_taken;
     if (!args->operands) return cr_args_fail(args, "no run given: give a run folder, e.g. checkpoints/demo");
     CR_TRY(cr_args_max_operands(args, 1));
+    if (file) CR_TRY(cr_cmd_output_check(args, file, CR_OUTPUT_REPORT));
     CR_TRY_OUT(open_run(args, &run));
+    CR_TRY_OUT(cr_path_join(path, run.dir, "report.html"));
+    if (!file) CR_TRY_OUT(cr_output_file_find(path, CR_OUTPUT_REPORT, flags, &default_file));
     CR_TRY_OUT(write_page(args, &run, &page));
     if (page.failed) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while writing the page");
-    CR_TRY_OUT(cr_path_join(path, run.dir, "report.html"));
+    if (file)
+        CR_TRY_OUT(cr_cmd_write_file(args, file, CR_OUTPUT_REPORT, page.data, page.length));
+    else
+        CR_TRY_OUT(cr_output_file_write(&default_file, page.data, page.length));
     if (!file) file = path;
-    CR_TRY_OUT(cr_cmd_write_file(file, page.data, page.length));
     cr_log(CR_LOG_INFO, "%s: %.0f KB", cr_cmd_is_stdout(file) ? "standard output" : file, (double)page.length * 1e-3);
 out:
     cr_text_free(&page);

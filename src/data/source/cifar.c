@@ -1,9 +1,11 @@
 /* data/source/cifar.c: reads CIFAR-10 and CIFAR-100 in their binary form (A. Krizhevsky, 2009) into memory as NHWC.
  * A record is a label byte (CIFAR-100: coarse label, then fine label), then 1024 red, 1024 green and 1024 blue
  * bytes. The size of every file and the range of every label are checked. */
+#include "core/files.h"
 #include "data/data_internal.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -109,11 +111,21 @@ static void cifar_file_name(const struct cifar_form *form, enum cr_split split, 
         snprintf(buf, NAME_BYTES, "data_batch_%d.bin", index + 1);
 }
 
+/* Opens a regular file; a pipe with this name is refused and not waited for. */
+static cr_status open_file(const char *path, FILE **out) {
+    int fd;
+    CR_TRY(cr_fs_open_regular(path, O_RDONLY, &fd));
+    *out = fdopen(fd, "rb");
+    if (*out) return CR_OK;
+    close(fd);
+    return CR_FAIL(CR_ERR_MEMORY, "%s: out of memory while opening", path);
+}
+
 static cr_status cifar_read_file(const struct cifar *cifar, const char *path, int64_t records, struct cr_buffer *buffer,
                                  int64_t first) {
     size_t record = (size_t)cifar->form->label_bytes + CR_CIFAR_PIXEL_BYTES;
-    FILE  *file   = fopen(path, "rbe");
-    if (!file) return CR_FAIL(CR_ERR_IO, "%s: cannot be opened: %s", path, strerror(errno));
+    FILE  *file;
+    CR_TRY(open_file(path, &file));
     cr_status   status = CR_OK;
     struct stat info;
     if (fstat(fileno(file), &info) != 0) CR_FAIL_OUT(CR_ERR_IO, "%s: %s", path, strerror(errno));
@@ -167,11 +179,12 @@ static cr_status cifar_read_names(struct cr_dataset *dataset, const struct cifar
     char path[PATH_MAX], line[256];
     int  found = 0;
     CR_TRY(cr_path_format(path, "%s/%s", folder, form->meta));
-    FILE *file = fopen(path, "re");
-    if (!file) {
+    if (access(path, F_OK) != 0) {
         memcpy(dataset->class_names, form->names, (size_t)form->classes * sizeof *form->names);
         return CR_OK;
     }
+    FILE *file;
+    CR_TRY(open_file(path, &file));
     cr_status status = CR_OK;
     while (fgets(line, sizeof line, file)) {
         line[strcspn(line, "\r\n")] = 0;

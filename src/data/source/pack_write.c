@@ -2,7 +2,7 @@
  * of a whole dataset by worker threads. */
 #include "data/pack.h"
 
-#include "core/files.h"
+#include "core/temporary.h"
 #include "data/data_internal.h"
 
 #include <errno.h>
@@ -11,14 +11,13 @@
 #include <unistd.h>
 
 struct cr_pack_writer {
-    char              path[CR_PATH_MAX], temporary[CR_PATH_MAX];
-    int               fd; /* -1: closed */
-    enum cr_pack_form form;
-    uint32_t          flags;
-    int               classes;
-    uint64_t          names_bytes, at, count; /* at: bytes written so far */
-    uint32_t          crc;                    /* CRC-32C of the names */
-    struct cr_text    index;                  /* entries so far */
+    struct cr_temporary file;
+    enum cr_pack_form   form;
+    uint32_t            flags;
+    int                 classes;
+    uint64_t            names_bytes, at, count; /* at: bytes written so far */
+    uint32_t            crc;                    /* CRC-32C of the names */
+    struct cr_text      index;                  /* entries so far */
 };
 
 static void store32(uint8_t *b, uint32_t v) {
@@ -32,20 +31,14 @@ static void store64(uint8_t *b, uint64_t v) {
 /* ---- the writer ---- */
 
 static cr_status put(struct cr_pack_writer *writer, const void *bytes, size_t count) {
-    CR_TRY(cr_fs_write(writer->fd, writer->temporary, bytes, count, 0));
+    CR_TRY(cr_fs_write(writer->file.fd, writer->file.path, bytes, count, 0));
     writer->at += count;
     return CR_OK;
 }
 
 static cr_status begin(struct cr_pack_writer *writer, const char *path, const char *const *class_names) {
     uint8_t header[CR_PACK_HEADER_BYTES] = {0}; /* reserves the space; the final header is written last */
-    int     used = snprintf(writer->temporary, sizeof writer->temporary, "%s.tmp.%ld", path, (long)getpid());
-    if (used < 0 || used >= CR_PATH_MAX) return CR_FAIL(CR_ERR_IO, "%.200s...: the path is too long", path);
-    snprintf(writer->path, sizeof writer->path, "%s", path);
-    /* a killed process with the same id has left it */
-    if (access(writer->temporary, F_OK) == 0) cr_fs_unlink(writer->temporary);
-    writer->fd = cr_fs_create(writer->temporary);
-    if (writer->fd < 0) return cr_fs_refused(writer->temporary, "create", errno);
+    CR_TRY(cr_temporary_file(&writer->file, path));
     CR_TRY(put(writer, header, sizeof header));
     for (int c = 0; c < writer->classes; c++) {
         size_t bytes = strlen(class_names[c]) + 1;
@@ -60,7 +53,6 @@ cr_status cr_pack_create(const char *path, enum cr_pack_form form, uint32_t flag
                          int classes, struct cr_pack_writer **out) {
     struct cr_pack_writer *writer;
     CR_ALLOC(writer, 1);
-    writer->fd       = -1;
     writer->form     = form;
     writer->flags    = flags;
     writer->classes  = classes;
@@ -92,7 +84,7 @@ cr_status cr_pack_add(struct cr_pack_writer *writer, const void *bytes, size_t c
 static cr_status complete(struct cr_pack_writer *writer) {
     uint8_t  header[CR_PACK_HEADER_BYTES] = {0};
     uint64_t index                        = writer->at;
-    if (!writer->count) return CR_FAIL(CR_ERR_FORMAT, "%s: there is no image to pack", writer->path);
+    if (!writer->count) return CR_FAIL(CR_ERR_FORMAT, "%s: there is no image to pack", writer->file.target);
     CR_TRY(put(writer, writer->index.data, writer->index.length));
     memcpy(header, CR_PACK_MAGIC, 8);
     store32(header + CR_PACK_AT_VERSION, CR_PACK_VERSION);
@@ -105,18 +97,9 @@ static cr_status complete(struct cr_pack_writer *writer) {
     store64(header + CR_PACK_AT_INDEX_OFFSET, index);
     store32(header + CR_PACK_AT_FLAGS, writer->flags);
     store32(header + CR_PACK_AT_HEADER_CRC, cr_crc32c(0, header, CR_PACK_AT_HEADER_CRC));
-    if (lseek(writer->fd, 0, SEEK_SET) != 0) return cr_fs_refused(writer->temporary, "write", errno);
-    CR_TRY(cr_fs_write(writer->fd, writer->temporary, header, sizeof header, 0));
-    if (cr_fs_sync(writer->fd) < 0) return cr_fs_refused(writer->temporary, "write to the disk", errno);
-    int closed = cr_fs_close(writer->fd);
-    writer->fd = -1;
-    if (closed < 0) return cr_fs_refused(writer->temporary, "close", errno);
-    if (cr_fs_rename(writer->temporary, writer->path) < 0) return cr_fs_refused(writer->path, "replace", errno);
-    writer->temporary[0] = 0;
-    char       *slash    = strrchr(writer->path, '/');
-    const char *folder   = !slash ? "." : slash == writer->path ? "/" : writer->path;
-    if (slash && slash != writer->path) *slash = 0;
-    return cr_fs_sync_dir(folder) < 0 ? cr_fs_refused(folder, "write to the disk", errno) : CR_OK;
+    if (lseek(writer->file.fd, 0, SEEK_SET) != 0) return cr_fs_refused(writer->file.path, "write", errno);
+    CR_TRY(cr_fs_write(writer->file.fd, writer->file.path, header, sizeof header, 0));
+    return cr_temporary_commit(&writer->file);
 }
 
 cr_status cr_pack_finish(struct cr_pack_writer *writer) {
@@ -127,11 +110,7 @@ cr_status cr_pack_finish(struct cr_pack_writer *writer) {
 
 void cr_pack_abandon(struct cr_pack_writer *writer) {
     if (!writer) return;
-    if (writer->fd >= 0) {
-        cr_fs_close(writer->fd);
-        cr_fs_unlink(writer->temporary);
-    } else if (writer->temporary[0] && access(writer->temporary, F_OK) == 0)
-        cr_fs_unlink(writer->temporary);
+    cr_temporary_drop(&writer->file);
     cr_text_free(&writer->index);
     cr_free(writer);
 }
@@ -268,7 +247,7 @@ static cr_status pack_rounds(struct packing *p, struct cr_pack_writer *writer, c
         p->items = (int)CR_MIN((int64_t)ROUND, p->dataset->count - p->first);
         atomic_store(&p->next, 0);
         cr_work_together(packing_worker, p, options->workers);
-        if (stopped(p)) return CR_FAIL(CR_ERR_INTERRUPTED, "%s: interrupted, nothing was written", writer->path);
+        if (stopped(p)) return CR_FAIL(CR_ERR_INTERRUPTED, "%s: interrupted, nothing was written", writer->file.target);
         for (int i = 0; i < p->items; i++) CR_TRY(write_item(writer, &p->item[i], options->corrupt_fatal, result));
     }
     return CR_OK;

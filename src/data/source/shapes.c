@@ -1,11 +1,11 @@
 /* data/source/shapes.c: the built-in dataset: drawn figures in ten classes, stored as PNG files in class folders.
  * The dataset is written once, to a temporary folder next to its place, and then renamed, so an incomplete dataset
  * never appears. */
+#include "core/temporary.h"
 #include "data/data_internal.h"
 
 #include <dirent.h>
 #include <errno.h>
-#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 enum { TRAIN_IMAGES = 4000, VAL_IMAGES = 1000, GENERATION = 1 }; /* GENERATION: increment when the drawing changes */
+enum { MANIFEST_BYTES_MAX = 4096, STORED_IMAGES_MAX = 100000 };
 
 static const char *const split_names[]   = {"train", "val"};
 static const char        manifest_name[] = "shapes.txt";
@@ -35,18 +36,16 @@ static bool is_empty(const char *path) {
 
 /* Determines what `root` contains: nothing (also an empty folder), this dataset, or something else. */
 static cr_status examine(const char *root, const int64_t counts[2], enum found *found) {
-    char path[PATH_MAX], want[128], have[128] = "";
+    char path[PATH_MAX], want[128], *have;
     CR_TRY(cr_path_format(path, "%s/%s", root, manifest_name));
-    FILE *file = fopen(path, "re");
-    if (!file) {
+    if (access(path, F_OK) != 0) {
         *found = is_empty(root) ? FOUND_NOTHING : FOUND_OTHER;
         return CR_OK;
     }
-    size_t got = fread(have, 1, sizeof have - 1, file);
-    fclose(file);
-    have[got] = 0;
+    CR_TRY(cr_file_read(path, MANIFEST_BYTES_MAX, &have, NULL));
     manifest_text(counts, want, sizeof want);
     *found = strcmp(have, want) == 0 ? FOUND_SAME : FOUND_OTHER;
+    cr_free(have);
     return CR_OK;
 }
 
@@ -63,15 +62,6 @@ static cr_status make_folders(const char *path) {
         *at = end;
         if (!end) return CR_OK;
     }
-}
-
-static int remove_one(const char *path, const struct stat *info, int kind, struct FTW *ftw) {
-    (void)info, (void)kind, (void)ftw;
-    return remove(path);
-}
-
-static void remove_tree(const char *path) {
-    nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
 static cr_status write_images(const char *folder, enum cr_split split, int64_t count) {
@@ -102,30 +92,26 @@ static cr_status write_manifest(const char *folder, const int64_t counts[2]) {
 
 /* Writes the whole dataset into `folder` and renames it to `root`; another process may have done this first. */
 static cr_status write_and_rename(const char *folder, const char *root, const int64_t counts[2]) {
-    CR_TRY(make_folders(folder));
     for (int s = 0; s < 2; s++) CR_TRY(write_images(folder, (enum cr_split)s, counts[s]));
     CR_TRY(write_manifest(folder, counts));
     if (rename(folder, root) == 0) return CR_OK;
     int        error = errno;
     enum found found;
     CR_TRY(examine(root, counts, &found));
-    if (found == FOUND_SAME) {
-        remove_tree(folder);
-        return CR_OK;
-    }
+    if (found == FOUND_SAME) return CR_OK;
     return CR_FAIL(CR_ERR_IO, "%s: cannot be renamed to %s: %s", folder, root, strerror(error));
 }
 
 cr_status cr_shapes_make(const char *root, int64_t train_images, int64_t val_images) {
-    const int64_t counts[2] = {train_images, val_images};
-    char          target[PATH_MAX], folder[PATH_MAX];
-    enum found    found;
+    const int64_t       counts[2] = {train_images, val_images};
+    char                target[PATH_MAX], parent[PATH_MAX];
+    struct cr_temporary folder;
+    enum found          found;
     if (train_images < CR_SHAPES_CLASSES || val_images < CR_SHAPES_CLASSES)
         return CR_FAIL(CR_ERR_CONFIG, "data.train_images and data.val_images: must be at least %d, one image per class",
                        CR_SHAPES_CLASSES);
     CR_TRY(cr_path_format(target, "%s", root));
     for (size_t n = strlen(target); n > 1 && target[n - 1] == '/'; n--) target[n - 1] = 0;
-    CR_TRY(cr_path_format(folder, "%s.tmp-%ld", target, (long)getpid()));
     CR_TRY(examine(target, counts, &found));
     switch (found) {
     case FOUND_SAME: return CR_OK;
@@ -137,8 +123,15 @@ cr_status cr_shapes_make(const char *root, int64_t train_images, int64_t val_ima
     case FOUND_NOTHING: break;
     }
     cr_log(CR_LOG_INFO, "drawing %lld images of shapes into %s", (long long)(train_images + val_images), target);
-    cr_status status = write_and_rename(folder, target, counts);
-    if (status != CR_OK) remove_tree(folder);
+    CR_TRY(cr_path_format(parent, "%s", target));
+    char *slash = strrchr(parent, '/');
+    if (slash && slash != parent) {
+        *slash = 0;
+        CR_TRY(make_folders(parent));
+    }
+    CR_TRY(cr_temporary_folder(&folder, target));
+    cr_status status = write_and_rename(folder.path, target, counts);
+    cr_temporary_drop(&folder);
     return status;
 }
 
@@ -154,6 +147,21 @@ static cr_status default_root(const struct cr_config *config, const int64_t coun
                           GENERATION, (long long)counts[0], (long long)counts[1]);
 }
 
+/* The configuration of a run may come from somebody else: images are drawn where it says only if they are there
+ * already. In the user's cache they are drawn, unless they would fill the disk. */
+static cr_status check_stored(const struct cr_config *config, const char *root, const int64_t counts[2]) {
+    enum found found;
+    if (!config->stored || cr_config_given(config, "data.root")) return CR_OK;
+    if (!config->data.root[0] && counts[0] + counts[1] <= STORED_IMAGES_MAX) return CR_OK;
+    CR_TRY(examine(root, counts, &found));
+    if (found == FOUND_SAME) return CR_OK;
+    return CR_FAIL(
+        CR_ERR_CONFIG,
+        "%s: the images of the built-in dataset are not there, and the configuration of a run does not create "
+        "folders: give data.root=DIR, or run cresnet data shapes DIR first",
+        root);
+}
+
 cr_status cr_shapes_open(const struct cr_config *config, enum cr_split split, struct cr_dataset *dataset) {
     const char *const keys[2]   = {"data.train_images", "data.val_images"};
     const int64_t     counts[2] = {config->data.train_images ? config->data.train_images : TRAIN_IMAGES,
@@ -167,6 +175,7 @@ cr_status cr_shapes_open(const struct cr_config *config, enum cr_split split, st
         CR_TRY(cr_path_format(root, "%s", config->data.root));
     else
         CR_TRY(default_root(config, counts, root));
+    CR_TRY(check_stored(config, root, counts));
     CR_TRY(cr_shapes_make(root, counts[0], counts[1]));
     dataset->generated = true;
     return cr_folder_open(config, split, root, dataset);

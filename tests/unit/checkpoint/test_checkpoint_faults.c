@@ -204,7 +204,7 @@ static void sweep_removes_only_leftovers(void) {
         long        pid;
         bool        remaining;
     } table[] = {
-        {".tmp-step-5", dead, false},  {".tmp-step-6", getpid(), false}, {".tmp-step-7", getppid(), true},
+        {".tmp-step-5", dead, false},  {".tmp-step-6", getpid(), false}, {".tmp-step-7", getppid(), false},
         {".gone-step-8", dead, false}, {".swap-step-1", dead, false},    {".swap-step-2", dead, false},
         {".other-step-8", dead, true}, {".tmp-x.y", dead, false},
     };

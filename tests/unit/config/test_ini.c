@@ -95,7 +95,7 @@ static void line_numbers(void) {
     struct cr_complaints complaints = {0};
     const char          *path       = file_text("c.ini", "# one\n\ninclude = x.ini\r\n[ Train ]\nBATCH = 3\n\n"
                                                                         "  [data]\nroot=\"a b\"\n[train]\nseed = 7");
-    REQUIRE_OK(cr_ini_read(&ini, path, &arena, &complaints));
+    REQUIRE_OK(cr_ini_read(&ini, path, true, &arena, &complaints));
     static const struct cr_ini_entry want[] = {
         {"", "include", "x.ini", 3}, {"train", NULL, "", 4}, {"train", "batch", "3", 5}, {"data", NULL, "", 7},
         {"data", "root", "a b", 8},  {"train", NULL, "", 9}, {"train", "seed", "7", 10}};

@@ -1,0 +1,41 @@
+# library.cmake: the shared library libcresnet with its files for pkg-config and CMake. include/cresnet.h is its interface.
+option(CRESNET_LIBRARY "Build the shared library libcresnet" ON)
+if(NOT CRESNET_LIBRARY)
+  return()
+endif()
+
+# The linker takes from the archive only objects that define missing symbols. api/library_host.c therefore replaces core/host.c.
+file(GLOB cresnet_api_sources CONFIGURE_DEPENDS src/api/*.c)
+add_library(libcresnet SHARED ${cresnet_api_sources})
+target_include_directories(libcresnet PRIVATE src ${CMAKE_CURRENT_SOURCE_DIR})
+target_link_libraries(libcresnet PRIVATE cresnet_core)
+set(cresnet_symbols ${PROJECT_SOURCE_DIR}/cmake/package/libcresnet.map)
+target_link_options(libcresnet PRIVATE -Wl,--exclude-libs,ALL -Wl,--version-script=${cresnet_symbols})
+if(NOT CRESNET_SANITIZE) # the runtime of a sanitizer comes with the program
+  target_link_options(libcresnet PRIVATE -Wl,--no-undefined)
+endif()
+# Before 1.0.0 a new minor version may change the interface, so the soname contains it.
+set_target_properties(libcresnet PROPERTIES OUTPUT_NAME cresnet VERSION ${PROJECT_VERSION}
+                      SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR} C_VISIBILITY_PRESET hidden
+                      LINK_DEPENDS ${cresnet_symbols})
+
+include(CMakePackageConfigHelpers)
+file(RELATIVE_PATH cresnet_include_from_pc ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_FULL_INCLUDEDIR})
+configure_file(cmake/package/cresnet.pc.in cresnet.pc @ONLY)
+configure_file(cmake/package/cresnet-config.cmake.in cresnet-config.cmake @ONLY)
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/cresnet-config-version.cmake COMPATIBILITY SameMinorVersion)
+install(TARGETS libcresnet LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(FILES include/cresnet.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(FILES ${PROJECT_BINARY_DIR}/cresnet.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+install(FILES ${PROJECT_BINARY_DIR}/cresnet-config.cmake ${PROJECT_BINARY_DIR}/cresnet-config-version.cmake
+        DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/cresnet)
+
+find_program(GZIP_PROGRAM gzip)
+if(GZIP_PROGRAM)
+  add_custom_command(OUTPUT ${PROJECT_BINARY_DIR}/cresnet.3.gz DEPENDS packaging/cresnet.3 VERBATIM COMMENT "Man page cresnet(3)"
+                     COMMAND ${GZIP_PROGRAM} -9nc ${PROJECT_SOURCE_DIR}/packaging/cresnet.3 > ${PROJECT_BINARY_DIR}/cresnet.3.gz)
+  add_custom_target(library_page ALL DEPENDS ${PROJECT_BINARY_DIR}/cresnet.3.gz)
+  install(FILES ${PROJECT_BINARY_DIR}/cresnet.3.gz DESTINATION ${CMAKE_INSTALL_MANDIR}/man3)
+else()
+  install(FILES packaging/cresnet.3 DESTINATION ${CMAKE_INSTALL_MANDIR}/man3)
+endif()

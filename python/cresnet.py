@@ -1,0 +1,273 @@
+"""Classifies images with networks that cresnet trained, pruned or imported.
+
+    import cresnet
+    with cresnet.Model("checkpoints/flowers", max_batch=8) as model:
+        result = model.classify_files(["rose.jpg", "tulip.jpg"], top=3)
+        print(model.class_name(result.labels[0, 0]), result.probabilities[0, 0])
+
+The module calls the shared library libcresnet.so through ctypes. CRESNET_LIBRARY names another file of it. Arrays are NumPy arrays.
+"""
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Callable, Mapping, Optional, Sequence, Union
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["CresnetError", "Info", "Model", "Result", "memory_needed", "version"]
+__version__ = "0.3.0"
+
+PathLike = Union[str, "os.PathLike[str]"]
+LogFunction = Callable[[int, str], None]
+_LOG = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p)
+STATUS = ("ok", "argument", "configuration", "input/output", "format", "memory", "device", "not finite", "broken")
+
+
+class CresnetError(RuntimeError):
+    """An error of the library. `status` is one of STATUS."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = STATUS[status] if 0 <= status < len(STATUS) else "unknown"
+
+
+class _Error(ctypes.Structure):
+    _fields_ = [("status", ctypes.c_int), ("text", ctypes.c_char * 1024)]
+
+
+class _Options(ctypes.Structure):
+    _fields_ = [("size", ctypes.c_size_t), ("device", ctypes.c_char_p), ("precision", ctypes.c_char_p),
+                ("max_batch", ctypes.c_int), ("threads", ctypes.c_int), ("features", ctypes.c_int),
+                ("f32_tensors", ctypes.c_int), ("config", ctypes.c_char_p), ("settings", ctypes.POINTER(ctypes.c_char_p)),
+                ("setting_count", ctypes.c_int), ("log", _LOG), ("log_context", ctypes.c_void_p)]
+
+
+class _Memory(ctypes.Structure):
+    _fields_ = [("device_bytes", ctypes.c_uint64), ("host_bytes", ctypes.c_uint64)]
+
+
+class _Info(ctypes.Structure):
+    _fields_ = [("size", ctypes.c_size_t), ("classes", ctypes.c_int), ("features", ctypes.c_int), ("image_size", ctypes.c_int),
+                ("resize", ctypes.c_int), ("max_batch", ctypes.c_int), ("mean", ctypes.c_float * 3), ("std", ctypes.c_float * 3),
+                ("network", ctypes.c_char_p), ("weights", ctypes.c_char_p), ("device", ctypes.c_char_p),
+                ("precision", ctypes.c_char_p), ("memory", _Memory)]
+
+
+class _Image(ctypes.Structure):
+    _fields_ = [("pixels", ctypes.c_void_p), ("width", ctypes.c_int), ("height", ctypes.c_int), ("stride", ctypes.c_size_t)]
+
+
+class _Encoded(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_char_p), ("count", ctypes.c_size_t)]
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("type", ctypes.c_int), ("layout", ctypes.c_int), ("count", ctypes.c_int),
+                ("on_device", ctypes.c_int), ("stream", ctypes.c_void_p)]
+
+
+class _Output(ctypes.Structure):
+    _fields_ = [("size", ctypes.c_size_t), ("top", ctypes.c_int), ("labels", ctypes.c_void_p), ("probabilities", ctypes.c_void_p),
+                ("logits", ctypes.c_void_p), ("features", ctypes.c_void_p), ("image_errors", ctypes.c_void_p)]
+
+
+_library: Optional[ctypes.CDLL] = None
+_FUNCTIONS = {  # name: (result, arguments)
+    "cresnet_version": (ctypes.c_char_p, []),
+    "cresnet_options_init": (None, [ctypes.POINTER(_Options)]),
+    "cresnet_output_init": (None, [ctypes.POINTER(_Output)]),
+    "cresnet_open": (ctypes.c_int, [ctypes.c_char_p, ctypes.POINTER(_Options), ctypes.POINTER(ctypes.c_void_p),
+                                    ctypes.POINTER(_Error)]),
+    "cresnet_close": (None, [ctypes.c_void_p]),
+    "cresnet_memory_needed": (ctypes.c_int, [ctypes.c_char_p, ctypes.POINTER(_Options), ctypes.POINTER(_Memory),
+                                             ctypes.POINTER(_Error)]),
+    "cresnet_get_info": (ctypes.c_int, [ctypes.c_void_p, ctypes.POINTER(_Info)]),
+    "cresnet_class_name": (ctypes.c_char_p, [ctypes.c_void_p, ctypes.c_int]),
+    "cresnet_classify_images": (ctypes.c_int, [ctypes.c_void_p, ctypes.POINTER(_Image), ctypes.c_int, ctypes.POINTER(_Output),
+                                               ctypes.POINTER(_Error)]),
+    "cresnet_classify_encoded": (ctypes.c_int, [ctypes.c_void_p, ctypes.POINTER(_Encoded), ctypes.c_int,
+                                                ctypes.POINTER(_Output), ctypes.POINTER(_Error)]),
+    "cresnet_classify_files": (ctypes.c_int, [ctypes.c_void_p, ctypes.POINTER(ctypes.c_char_p), ctypes.c_int,
+                                              ctypes.POINTER(_Output), ctypes.POINTER(_Error)]),
+    "cresnet_classify_tensor": (ctypes.c_int, [ctypes.c_void_p, ctypes.POINTER(_Tensor), ctypes.POINTER(_Output),
+                                               ctypes.POINTER(_Error)]),
+}
+
+
+def _lib() -> ctypes.CDLL:
+    global _library
+    if _library is None:
+        name = os.environ.get("CRESNET_LIBRARY") or "libcresnet.so.0.3"
+        try:
+            library = ctypes.CDLL(name)
+        except OSError as error:
+            raise ImportError(f"{name} cannot be loaded ({error}): install cresnet, or set CRESNET_LIBRARY to the file "
+                              "libcresnet.so of a build") from error
+        for function, (result, arguments) in _FUNCTIONS.items():
+            getattr(library, function).restype = result
+            getattr(library, function).argtypes = arguments
+        _library = library
+    return _library
+
+
+def version() -> str:
+    """The version of the shared library."""
+    return str(_lib().cresnet_version().decode())
+
+
+def _check(status: int, error: _Error) -> None:
+    if status != 0:
+        raise CresnetError(status, error.text.decode(errors="replace"))
+
+
+@dataclass(frozen=True)
+class Info:
+    """Properties of an open network."""
+    classes: int
+    features: int
+    image_size: int
+    resize: int  # short side before the centre is cut out; 0: not resized
+    max_batch: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    network: str
+    weights: str
+    device: str
+    precision: str
+    device_bytes: int
+    host_bytes: int
+
+
+@dataclass
+class Result:
+    """Results of one call; arrays that were not requested are None."""
+    labels: npt.NDArray[np.int32]  # [images, top], most probable first; -1: the image could not be read
+    probabilities: npt.NDArray[np.float32]  # [images, top]
+    logits: Optional[npt.NDArray[np.float32]]  # [images, classes]
+    features: Optional[npt.NDArray[np.float32]]  # [images, features]
+    errors: list[Optional[str]]  # why an image could not be read; None when it could
+
+
+def _make_options(device: str, precision: str, max_batch: int, threads: int, features: bool, f32_tensors: bool,
+                  config: Optional[PathLike], settings: Optional[Mapping[str, object]], log: Optional[LogFunction]) -> _Options:
+    options = _Options()
+    _lib().cresnet_options_init(ctypes.byref(options))
+    options.device, options.precision = device.encode(), precision.encode()
+    options.max_batch, options.threads = max_batch, threads
+    options.features, options.f32_tensors = int(features), int(f32_tensors)
+    if config is not None:
+        options.config = os.fsencode(config)
+    if settings:
+        lines = [f"{key}={value}".encode() for key, value in settings.items()]
+        options.settings, options.setting_count = (ctypes.c_char_p * len(lines))(*lines), len(lines)
+    if log is not None:
+        options.log = _LOG(lambda context, level, line: log(level, line.decode(errors="replace")))
+    return options
+
+
+def memory_needed(path: PathLike, *, device: str = "auto", precision: str = "auto", max_batch: int = 1, threads: int = 0,
+                  features: bool = False, f32_tensors: bool = False, config: Optional[PathLike] = None,
+                  settings: Optional[Mapping[str, object]] = None) -> tuple[int, int]:
+    """Bytes of device memory and of host memory that Model(...) with these arguments would reserve."""
+    options = _make_options(device, precision, max_batch, threads, features, f32_tensors, config, settings, None)
+    memory, error = _Memory(), _Error()
+    _check(_lib().cresnet_memory_needed(os.fsencode(path), ctypes.byref(options), ctypes.byref(memory), ctypes.byref(error)), error)
+    return int(memory.device_bytes), int(memory.host_bytes)
+
+
+class Model:
+    """An open network. Calls from several threads wait for each other; other Python threads run meanwhile."""
+
+    def __init__(self, path: PathLike, *, device: str = "auto", precision: str = "auto", max_batch: int = 1, threads: int = 0,
+                 features: bool = False, f32_tensors: bool = False, config: Optional[PathLike] = None,
+                 settings: Optional[Mapping[str, object]] = None, log: Optional[LogFunction] = None) -> None:
+        self._handle = ctypes.c_void_p()
+        self._options = _make_options(device, precision, max_batch, threads, features, f32_tensors, config, settings, log)
+        error = _Error()
+        _check(_lib().cresnet_open(os.fsencode(path), ctypes.byref(self._options), ctypes.byref(self._handle),
+                                   ctypes.byref(error)), error)
+        self._features = features
+        self.info = self._read_info()
+
+    def _read_info(self) -> Info:
+        info = _Info(size=ctypes.sizeof(_Info))
+        _lib().cresnet_get_info(self._handle, ctypes.byref(info))
+        return Info(info.classes, info.features, info.image_size, info.resize, info.max_batch, tuple(info.mean), tuple(info.std),
+                    info.network.decode(), os.fsdecode(info.weights), info.device.decode(errors="replace"),
+                    info.precision.decode(), int(info.memory.device_bytes), int(info.memory.host_bytes))
+
+    def close(self) -> None:
+        """Frees the network. Further calls are errors."""
+        handle, self._handle = self._handle, ctypes.c_void_p()
+        if handle:
+            _lib().cresnet_close(handle)
+
+    def __enter__(self) -> "Model":
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None):
+            self.close()
+
+    def class_name(self, label: int) -> Optional[str]:
+        """Name of a class; None when the network came without names."""
+        name = _lib().cresnet_class_name(self._handle, int(label))
+        return name.decode(errors="replace") if name is not None else None
+
+    def classify_files(self, paths: Sequence[PathLike], *, top: int = 1, logits: bool = False, features: bool = False) -> Result:
+        """Classifies PNG and JPEG files. A file that cannot be read is no exception: see Result.errors."""
+        names = (ctypes.c_char_p * len(paths))(*[os.fsencode(Path(p)) for p in paths])
+        return self._call(_lib().cresnet_classify_files, names, len(paths), top, logits, features)
+
+    def classify_encoded(self, files: Sequence[bytes], *, top: int = 1, logits: bool = False, features: bool = False) -> Result:
+        """Classifies the bytes of PNG and JPEG files."""
+        encoded = (_Encoded * len(files))(*[_Encoded(f, len(f)) for f in files])
+        return self._call(_lib().cresnet_classify_encoded, encoded, len(files), top, logits, features)
+
+    def classify_images(self, images: Sequence[npt.NDArray[np.uint8]], *, top: int = 1, logits: bool = False,
+                        features: bool = False) -> Result:
+        """Classifies images [height, width, 3] of any sizes: bytes in the order red, green, blue."""
+        arrays = [np.ascontiguousarray(image) for image in images]
+        for array in arrays:
+            if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3:
+                raise ValueError(f"an image must be uint8 [height, width, 3], not {array.dtype} {list(array.shape)}")
+        c_images = (_Image * len(arrays))(*[_Image(a.ctypes.data, a.shape[1], a.shape[0], 0) for a in arrays])
+        return self._call(_lib().cresnet_classify_images, c_images, len(arrays), top, logits, features)
+
+    def classify_tensor(self, tensor: npt.NDArray[np.generic], *, layout: str = "NHWC", top: int = 1, logits: bool = False,
+                        features: bool = False) -> Result:
+        """Classifies prepared images: uint8, or normalised float32 (needs f32_tensors=True), [N, H, W, 3] or [N, 3, H, W]."""
+        array, side = np.ascontiguousarray(tensor), self.info.image_size
+        want = (side, side, 3) if layout == "NHWC" else (3, side, side)
+        if layout not in ("NHWC", "NCHW") or array.dtype not in (np.uint8, np.float32) or array.shape[1:] != want:
+            raise ValueError(f"a tensor must be uint8 or float32 [N, {', '.join(map(str, want))}], "
+                             f"not {array.dtype} {list(array.shape)}")
+        c_tensor = _Tensor(array.ctypes.data, int(array.dtype == np.float32), int(layout == "NCHW"), array.shape[0], 0, None)
+        return self._call(_lib().cresnet_classify_tensor, ctypes.byref(c_tensor), None, top, logits, features, array.shape[0])
+
+    def _call(self, function: Callable[..., int], images: object, count: Optional[int], top: int, logits: bool, features: bool,
+              rows: Optional[int] = None) -> Result:
+        if not self._handle:
+            raise ValueError("the model is closed")
+        rows = rows if rows is not None else count or 0
+        result = Result(np.full((rows, top), -1, np.int32), np.zeros((rows, top), np.float32),
+                        np.zeros((rows, self.info.classes), np.float32) if logits else None,
+                        np.zeros((rows, self.info.features), np.float32) if features else None, [None] * rows)
+        errors, error, output = (_Error * max(rows, 1))(), _Error(), _Output()
+        _lib().cresnet_output_init(ctypes.byref(output))
+        output.top, output.labels, output.probabilities = top, result.labels.ctypes.data, result.probabilities.ctypes.data
+        output.logits = result.logits.ctypes.data if result.logits is not None else None
+        output.features = result.features.ctypes.data if result.features is not None else None
+        output.image_errors = ctypes.addressof(errors)
+        arguments = (images,) if count is None else (images, count)
+        _check(function(self._handle, *arguments, ctypes.byref(output), ctypes.byref(error)), error)
+        result.errors = [e.text.decode(errors="replace") if e.status else None for e in errors[:rows]]
+        return result

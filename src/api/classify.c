@@ -1,0 +1,277 @@
+/* api/classify.c: classifies images, files and tensors in batches. See include/cresnet.h. */
+#include "api/model.h"
+#include "data/data_internal.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+/* One call: prepares the images of a batch and computes it. */
+struct classify_job {
+    const cresnet_image   *images; /* one of these four is not NULL */
+    const cresnet_encoded *encoded;
+    const char *const     *paths;
+    const cresnet_tensor  *tensor;
+    int                    count;
+    const cresnet_output  *output;
+};
+
+static size_t pixels_of(const struct cresnet_model *m) {
+    return (size_t)m->session.prepare_eval.size * (size_t)m->session.prepare_eval.size * 3;
+}
+
+/* ---- preparing images ---- */
+
+static cr_status prepare_pixels(struct cresnet_model *m, const cresnet_image *image, struct cr_scratch *scratch,
+                                uint8_t *out) {
+    const size_t    row = (size_t)image->width * 3, stride = image->stride ? image->stride : row;
+    struct cr_image view = {.width = image->width, .height = image->height};
+    if (stride == row) {
+        view.rgb = (uint8_t *)(uintptr_t)image->pixels; /* is only read */
+        return cr_prepare_eval(&m->session.prepare_eval, &view, out);
+    }
+    CR_TRY(cr_buffer_reserve(&scratch->pixels, row * (size_t)image->height));
+    for (int y = 0; y < image->height; y++)
+        memcpy(scratch->pixels.bytes + (size_t)y * row, image->pixels + (size_t)y * stride, row);
+    view.rgb = scratch->pixels.bytes;
+    return cr_prepare_eval(&m->session.prepare_eval, &view, out);
+}
+
+static cr_status decode(struct cresnet_model *m, const void *bytes, size_t count, const char *name,
+                        struct cr_scratch *scratch, struct cr_image *view) {
+    const struct cr_stored stored = {.bytes = bytes, .count = count, .exif = m->config.data.exif};
+    struct cr_lazy_image   lazy;
+    if (count == 0) return CR_FAIL(CR_ERR_FORMAT, "%s: the file is empty", name); /* bytes may be NULL then */
+    CR_TRY(cr_lazy_image_open(&stored, name, scratch, &lazy));
+    return cr_lazy_image_whole(&lazy, scratch, view);
+}
+
+static cr_status prepare_encoded(struct cresnet_model *m, const cresnet_encoded *file, int index,
+                                 struct cr_scratch *scratch, uint8_t *out) {
+    struct cr_image view;
+    char            name[32];
+    snprintf(name, sizeof name, "image %d", index);
+    CR_TRY(decode(m, file->bytes, file->count, name, scratch, &view));
+    return cr_prepare_eval(&m->session.prepare_eval, &view, out);
+}
+
+static cr_status prepare_file(struct cresnet_model *m, const char *path, struct cr_scratch *scratch, uint8_t *out) {
+    struct cr_image view;
+    size_t          bytes;
+    CR_TRY(cr_image_file_read(path, scratch, &bytes));
+    CR_TRY(decode(m, scratch->file.bytes, bytes, path, scratch, &view));
+    return cr_prepare_eval(&m->session.prepare_eval, &view, out);
+}
+
+static cr_status prepare_one(struct cresnet_model *m, const struct classify_job *job, int index, int in_batch,
+                             struct cr_scratch *scratch) {
+    uint8_t *out = m->images + (size_t)in_batch * pixels_of(m);
+    if (job->images) return prepare_pixels(m, &job->images[index], scratch, out);
+    if (job->paths) return prepare_file(m, job->paths[index], scratch, out);
+    return prepare_encoded(m, &job->encoded[index], index, scratch, out);
+}
+
+/* The first error of a batch. Messages are per thread, so each decoder copies its own. */
+struct first_error {
+    cr_status status;
+    int       index;
+    char      text[512];
+};
+
+/* Keeps the error of one image. With image_errors the other images of the call are classified nevertheless. */
+static void note_error(const struct classify_job *job, int index, cr_status status, struct first_error *first) {
+    cresnet_error *errors = job->output->image_errors;
+    const bool     own    = errors && (status == CR_ERR_FORMAT || status == CR_ERR_IO);
+    if (errors)
+        cr_api_fail(&errors[index],
+                    !own                  ? CRESNET_OK
+                    : status == CR_ERR_IO ? CRESNET_ERROR_IO
+                                          : CRESNET_ERROR_FORMAT,
+                    "%s", own ? cr_error_message() : "");
+    if (status != CR_OK && !own) {
+#ifdef _OPENMP
+#pragma omp critical(cresnet_first_error)
+#endif
+        if (first->status == CR_OK || index < first->index) {
+            first->status = status;
+            first->index  = index;
+            snprintf(first->text, sizeof first->text, "%s", cr_error_message());
+        }
+    }
+    if (status != CR_OK) cr_error_clear();
+}
+
+static cr_status prepare_batch(struct cresnet_model *m, const struct classify_job *job, int first, int count) {
+    struct first_error error = {.status = CR_OK};
+#ifdef _OPENMP
+    const int threads = CR_MIN(m->decoders, count);
+#pragma omp parallel num_threads(threads) if (threads > 1)
+    {
+        struct cr_scratch *scratch = &m->scratch[omp_get_thread_num()];
+#pragma omp for schedule(dynamic, 1)
+        for (int i = 0; i < count; i++) note_error(job, first + i, prepare_one(m, job, first + i, i, scratch), &error);
+    }
+#else
+    for (int i = 0; i < count; i++)
+        note_error(job, first + i, prepare_one(m, job, first + i, i, &m->scratch[0]), &error);
+#endif
+    return error.status == CR_OK ? CR_OK : CR_FAIL(error.status, "%s", error.text);
+}
+
+/* The values that the op normalize computes from bytes. */
+static void normalize(struct cresnet_model *m, int count) {
+    const struct cr_config *c = &m->config;
+    float                   scale[3], shift[3];
+    for (int k = 0; k < 3; k++) {
+        scale[k] = 1 / (255 * (float)c->data.std.at[k]);
+        shift[k] = -(float)c->data.mean.at[k] / (float)c->data.std.at[k];
+    }
+    const size_t values = (size_t)count * pixels_of(m);
+    for (size_t i = 0; i < values; i += 3)
+        for (size_t k = 0; k < 3; k++) m->values[i + k] = (float)m->images[i + k] * scale[k] + shift[k];
+}
+
+/* ---- tensors ---- */
+
+/* Copies an image from the layout C,H,W to H,W,C. */
+static void interleave_u8(const uint8_t *from, size_t pixels, uint8_t *to) {
+    for (size_t i = 0; i < pixels; i++)
+        for (size_t k = 0; k < 3; k++) to[3 * i + k] = from[k * pixels + i];
+}
+static void interleave_f32(const float *from, size_t pixels, float *to) {
+    for (size_t i = 0; i < pixels; i++)
+        for (size_t k = 0; k < 3; k++) to[3 * i + k] = from[k * pixels + i];
+}
+
+/* Writes images first to first + count of a host tensor to the batch. */
+static void copy_tensor(struct cresnet_model *m, const cresnet_tensor *t, int first, int count) {
+    const size_t pixels = pixels_of(m), begin = (size_t)first * pixels, values = (size_t)count * pixels;
+    if (t->layout == CRESNET_NHWC && t->type == CRESNET_F32)
+        memcpy(m->values, (const float *)t->data + begin, values * sizeof(float));
+    else if (t->layout == CRESNET_NHWC)
+        memcpy(m->images, (const uint8_t *)t->data + begin, values);
+    else if (t->type == CRESNET_F32)
+        for (int i = 0; i < count; i++)
+            interleave_f32((const float *)t->data + begin + (size_t)i * pixels, pixels / 3,
+                           m->values + (size_t)i * pixels);
+    else
+        for (int i = 0; i < count; i++)
+            interleave_u8((const uint8_t *)t->data + begin + (size_t)i * pixels, pixels / 3,
+                          m->images + (size_t)i * pixels);
+}
+
+/* ---- batches ---- */
+
+static cr_status feed(struct cresnet_model *m, const struct classify_job *job, int first, int count) {
+    const cresnet_tensor *t = job->tensor;
+    if (t && t->on_device) {
+        const size_t image = pixels_of(m) * (t->type == CRESNET_F32 ? sizeof(float) : 1);
+        return cr_exec_feed_from_device(m->session.eval_exec, (const char *)t->data + (size_t)first * image,
+                                        (size_t)count * image, t->stream);
+    }
+    if (t)
+        copy_tensor(m, t, first, count);
+    else
+        CR_TRY(prepare_batch(m, job, first, count));
+    if (m->f32_input && (!t || t->type == CRESNET_U8)) normalize(m, count);
+    return cr_exec_feed(m->session.eval_exec, m->f32_input ? (const uint8_t *)m->values : m->images, NULL, NULL);
+}
+
+static cr_status classify(struct cresnet_model *m, void *argument) {
+    const struct classify_job *job   = argument;
+    const struct cr_step_block step  = {0};
+    const int                  batch = (int)m->session.eval_batch;
+    for (int first = 0; first < job->count; first += batch) {
+        const int count = CR_MIN(batch, job->count - first);
+        CR_TRY(feed(m, job, first, count));
+        CR_TRY(cr_exec_run(m->session.eval_exec, &step));
+        CR_TRY(cr_api_write_results(m, job->output, first, count));
+    }
+    return CR_OK;
+}
+
+static cresnet_status start(cresnet_model *m, struct classify_job *job, cresnet_error *error) {
+    const cresnet_status status = cr_api_check_output(m, job->output, error);
+    if (status != CRESNET_OK) return status;
+    for (int i = 0; job->output->image_errors && i < job->count; i++) job->output->image_errors[i] = (cresnet_error){0};
+    return cr_api_call(m, classify, job, error);
+}
+
+/* ---- public functions ---- */
+
+static cresnet_status check_call(const cresnet_model *m, const void *images, int count, cresnet_error *error) {
+    if (error) *error = (cresnet_error){0};
+    if (!m) return cr_api_fail(error, CRESNET_ERROR_ARGUMENT, "model is NULL");
+    if (count < 0 || (count && !images))
+        return cr_api_fail(error, CRESNET_ERROR_ARGUMENT, count < 0 ? "count = %d is negative" : "%d images at NULL",
+                           count);
+    return CRESNET_OK;
+}
+
+static cresnet_status check_image(const cresnet_image *image, int index, cresnet_error *error) {
+    const size_t row = (size_t)image->width * 3;
+    if (!image->pixels) return cr_api_fail(error, CRESNET_ERROR_ARGUMENT, "image %d: pixels is NULL", index);
+    if (image->width < 1 || image->height < 1 || image->width > CR_IMAGE_SIDE_MAX || image->height > CR_IMAGE_SIDE_MAX)
+        return cr_api_fail(error, CRESNET_ERROR_ARGUMENT, "image %d: %d x %d pixels: sides of 1 to %d are allowed",
+                           index, image->width, image->height, (int)CR_IMAGE_SIDE_MAX);
+    if (image->stride && image->stride < row)
+        return cr_api_fail(error, CRESNET_ERROR_ARGUMENT, "image %d: stride = %zu is less than a row of %zu bytes",
+                           index, image->stride, row);
+    return CRESNET_OK;
+}
+
+cresnet_status cresnet_classify_images(cresnet_model *m, const cresnet_image *images, int count,
+                                       const cresnet_output *output, cresnet_error *error) {
+    struct classify_job job    = {.images = images, .count = count, .output = output};
+    cresnet_status      status = check_call(m, images, count, error);
+    for (int i = 0; status == CRESNET_OK && i < count; i++) status = check_image(&images[i], i, error);
+    return status == CRESNET_OK ? start(m, &job, error) : status;
+}
+
+cresnet_status cresnet_classify_encoded(cresnet_model *m, const cresnet_encoded *images, int count,
+                                        const cresnet_output *output, cresnet_error *error) {
+    struct classify_job job    = {.encoded = images, .count = count, .output = output};
+    cresnet_status      status = check_call(m, images, count, error);
+    for (int i = 0; status == CRESNET_OK && i < count; i++)
+        if (!images[i].bytes && images[i].count)
+            status = cr_api_fail(error, CRESNET_ERROR_ARGUMENT, "image %d: bytes is NULL", i);
+    return status == CRESNET_OK ? start(m, &job, error) : status;
+}
+
+cresnet_status cresnet_classify_files(cresnet_model *m, const char *const *paths, int count,
+                                      const cresnet_output *output, cresnet_error *error) {
+    struct classify_job job    = {.paths = paths, .count = count, .output = output};
+    cresnet_status      status = check_call(m, paths, count, error);
+    for (int i = 0; status == CRESNET_OK && i < count; i++)
+        if (!paths[i]) status = cr_api_fail(error, CRESNET_ERROR_ARGUMENT, "path %d is NULL", i);
+    return status == CRESNET_OK ? start(m, &job, error) : status;
+}
+
+cresnet_status cresnet_classify_tensor(cresnet_model *m, const cresnet_tensor *t, const cresnet_output *output,
+                                       cresnet_error *error) {
+    struct classify_job job    = {.tensor = t, .count = t ? t->count : 0, .output = output};
+    cresnet_status      status = check_call(m, t ? t->data : NULL, t ? t->count : 1, error);
+    if (status != CRESNET_OK) return status;
+    if (t->type != CRESNET_U8 && t->type != CRESNET_F32)
+        return cr_api_fail(error, CRESNET_ERROR_ARGUMENT, "tensor.type = %d is neither CRESNET_U8 nor CRESNET_F32",
+                           (int)t->type);
+    if (t->layout != CRESNET_NHWC && t->layout != CRESNET_NCHW)
+        return cr_api_fail(error, CRESNET_ERROR_ARGUMENT, "tensor.layout = %d is neither CRESNET_NHWC nor CRESNET_NCHW",
+                           (int)t->layout);
+    if (t->type == CRESNET_F32 && !m->f32_input)
+        return cr_api_fail(error, CRESNET_ERROR_ARGUMENT,
+                           "an f32 tensor: open the model with options.f32_tensors = 1 to use f32 tensors");
+    if (!t->on_device) return start(m, &job, error);
+    if (!m->session.device->backend->async)
+        return cr_api_fail(error, CRESNET_ERROR_ARGUMENT, "tensor.on_device: the model is on the CPU (%s)",
+                           m->session.device->caps.text);
+    if (t->layout != CRESNET_NHWC || (t->type == CRESNET_U8) == m->f32_input)
+        return cr_api_fail(error, CRESNET_ERROR_ARGUMENT,
+                           "a tensor on the GPU must be in the form that the network reads: CRESNET_NHWC and %s",
+                           m->f32_input ? "CRESNET_F32 (options.f32_tensors)" : "CRESNET_U8");
+    return start(m, &job, error);
+}

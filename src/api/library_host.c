@@ -1,0 +1,18 @@
+/* api/library_host.c: log lines and programming errors in the shared library, which never prints, exits or aborts. In
+ * the library this file takes the place of core/host.c. */
+#include "api/model.h"
+#include "core/host.h"
+
+#include <pthread.h>
+
+/* Threads that do not belong to a model have no place for log lines. */
+void cr_host_log(enum cr_log_level level, const char *line) {
+    const struct cresnet_model *model = cr_api_current();
+    if (!model || !model->log) return;
+    model->log(model->log_context, level <= CR_LOG_WARN ? CRESNET_LOG_WARNING : CRESNET_LOG_INFO, line);
+}
+
+void cr_host_stop(const char *text) {
+    if (cr_api_current()) cr_api_abandon(text);
+    pthread_exit(NULL); /* a thread of a loader or of a device, or one of the caller's that has broken a rule */
+}

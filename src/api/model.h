@@ -1,0 +1,87 @@
+/* api/model.h: the structure behind cresnet_model, shared by the files of api/ and by cresnet predict.
+ *
+ * Invariants
+ *   - Every model has one thread. It opens the session, computes, and closes the session. The thread of the caller
+ *     waits meanwhile, so its OpenMP settings, its current GPU and its stack do not matter and do not change.
+ *   - Calls on one model wait for each other (`calls`). */
+#ifndef CR_API_MODEL_H
+#define CR_API_MODEL_H
+
+#include "include/cresnet.h"
+#include "session/session.h"
+
+#include <pthread.h>
+
+struct cr_scratch;
+
+/* A piece of work for the thread of a model. */
+typedef cr_status cr_api_job_fn(struct cresnet_model *model, void *job);
+
+struct cr_api_worker {
+    pthread_t       thread;
+    bool            started;
+    pthread_mutex_t calls; /* held during a call from outside */
+    pthread_mutex_t mutex; /* protects the members below */
+    pthread_cond_t  changed;
+    cr_api_job_fn  *function; /* NULL when there is nothing to do */
+    void           *job;
+    bool            quit, done, abandoned; /* abandoned: a programming error has ended the thread */
+    cresnet_error   result;
+};
+
+struct cresnet_model {
+    struct cr_api_worker worker;
+    struct cr_config     config;
+    struct cr_session    session;
+    struct cr_arena      arena; /* owns the class names and the path of the weights */
+    const char         **class_name;
+    int                  class_names;
+    const char          *weights;
+    bool                 f32_input, has_features;
+    int                  feature_count; /* length of a vector of pooled features */
+    void (*log)(void *context, cresnet_log_level level, const char *line);
+    void *log_context;
+    char  broken[256]; /* the error after which the model cannot be used; "" while it can */
+
+    /* One batch on the host. */
+    uint8_t           *images; /* [batch][size][size][3], u8 */
+    float             *values; /* the same as normalised f32; NULL without f32_input */
+    float             *logits, *features;
+    struct cr_ranked  *ranked;  /* [classes]: scratch memory for sorting */
+    void              *raw;     /* logits or features in the type of the device */
+    struct cr_scratch *scratch; /* [decoders]: one for each thread that decodes images */
+    int                decoders;
+};
+
+/* ---- api/worker.c ---- */
+
+/* Creates a model and its thread. On failure *error says why and the result is NULL. */
+struct cresnet_model *cr_api_start(cresnet_error *error);
+/* Lets the thread of the model run a function and waits for it. Writes the result to *error (which may be NULL). */
+cresnet_status cr_api_call(struct cresnet_model *model, cr_api_job_fn *function, void *job, cresnet_error *error);
+/* Ends the thread and frees the model, whose session must be closed. */
+void cr_api_stop(struct cresnet_model *model);
+/* Writes an error of the library itself. Returns status. */
+cresnet_status cr_api_fail(cresnet_error *error, cresnet_status status, const char *fmt, ...) CR_PRINTF(3, 4);
+/* The model whose thread this is; NULL on all other threads. */
+struct cresnet_model *cr_api_current(void);
+/* Ends this thread, which a programming error has stopped, and gives the error to the caller of the model. */
+_Noreturn void cr_api_abandon(const char *text);
+
+/* ---- api/open.c ---- */
+
+/* Opens a model for a configuration that names its weights. The model takes *config over, also after an error.
+ * options.config, settings, device, precision and threads are not read: the configuration has them. */
+cresnet_status cr_api_open_config(struct cr_config *config, const cresnet_options *options, cresnet_model **model,
+                                  cresnet_error *error);
+
+/* ---- api/results.c ---- */
+
+/* Checks the output structure of a call. */
+cresnet_status cr_api_check_output(const struct cresnet_model *model, const cresnet_output *output,
+                                   cresnet_error *error);
+/* Reads the results of the last run and writes those of its first `count` images to the output, as images first,
+ * first + 1, ... CR_ERR_NUMERIC when they are not finite. */
+CR_MUST cr_status cr_api_write_results(struct cresnet_model *model, const cresnet_output *output, int first, int count);
+
+#endif

@@ -1,0 +1,113 @@
+/* checkpoint/run_folder.c: the lock of a run folder, checks before a run writes there, and best.json. A run folder may
+ * have been made by somebody else: a link in it is never followed for writing. */
+#include "checkpoint/checkpoint.h"
+#include "formats/json.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- lock ---- */
+
+cr_status cr_ckpt_lock(const char *run_dir, int *lock) {
+    char path[CR_PATH_MAX];
+    int  fd;
+    CR_TRY(cr_path_join(path, run_dir, CR_CKPT_LOCK));
+    CR_TRY(cr_fs_open_regular(path, O_RDWR | O_CREAT | O_NOFOLLOW, &fd));
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
+        *lock = fd;
+        return CR_OK;
+    }
+    const int error = errno;
+    close(fd);
+    if (error == EWOULDBLOCK)
+        return CR_FAIL(CR_ERR_CONFIG, "%s: another run is writing there; wait for it, or choose another folder",
+                       run_dir);
+    return cr_fs_refused(path, "lock", error);
+}
+
+/* ---- checks ---- */
+
+cr_status cr_ckpt_check_dir(const char *run_dir) {
+    static const struct {
+        const char *name, *what;
+        bool        link;
+    } entries[] = {{"last", "a link", true}, {"best", "a link", true}, {"best.json", "a file", false}};
+    for (size_t i = 0; i < CR_COUNT(entries); i++) {
+        char        path[CR_PATH_MAX];
+        struct stat s;
+        CR_TRY(cr_path_join(path, run_dir, "%s", entries[i].name));
+        if (lstat(path, &s) < 0) continue;
+        if (entries[i].link ? S_ISLNK(s.st_mode) : S_ISREG(s.st_mode)) continue;
+        return CR_FAIL(CR_ERR_IO, "%s: is %s, but %s is needed here: move it away", path,
+                       S_ISDIR(s.st_mode)   ? "a folder"
+                       : S_ISREG(s.st_mode) ? "a file"
+                       : S_ISLNK(s.st_mode) ? "a link"
+                                            : "a device or pipe",
+                       entries[i].what);
+    }
+    return CR_OK;
+}
+
+/* ---- best.json ---- */
+
+enum { BEST_BYTES_MAX = 4096 };
+static const struct cr_ckpt_best unknown = {-1, -1, -1, -1};
+
+/* Stores an accuracy. NULL, or what is wrong. */
+static const char *store_accuracy(double value, double *out) {
+    if (!(value >= 0 && value <= 1)) return "an accuracy is not between 0 and 1";
+    *out = value;
+    return NULL;
+}
+
+/* NULL, or what is wrong. Members with other names are skipped. */
+static const char *parse_best(char *text, size_t length, struct cr_ckpt_best *out) {
+    static const char no_json[] = "it is not a JSON object of numbers";
+    const char       *why       = NULL;
+    struct cr_json    json;
+    cr_json_start(&json, text, length);
+    if (!cr_json_expect(&json, '{')) return no_json;
+    do {
+        char  *name;
+        double value;
+        if (!cr_json_string(&json, &name) || !cr_json_expect(&json, ':') || !cr_json_number(&json, &value))
+            return no_json;
+        if (strcmp(name, "step") == 0) {
+            if (!(value >= 0 && value < 1e15) || value != (double)(int64_t)value) return "the step is no whole number";
+            out->step = (int64_t)value;
+        }
+        if (strcmp(name, "top1") == 0) why = store_accuracy(value, &out->top1);
+        if (strcmp(name, "raw_top1") == 0) why = store_accuracy(value, &out->raw_top1);
+        if (strcmp(name, "ema_top1") == 0) why = store_accuracy(value, &out->ema_top1);
+        if (why) return why;
+    } while (cr_json_take(&json, ','));
+    if (!cr_json_expect(&json, '}') || !cr_json_end(&json)) return no_json;
+    return out->step < 0 || out->top1 < 0 ? "step or top1 is missing" : NULL;
+}
+
+struct cr_ckpt_best cr_ckpt_best_read(const char *run_dir, const char **why) {
+    struct cr_ckpt_best best = unknown;
+    char                path[CR_PATH_MAX], *text = NULL;
+    struct stat         s;
+    size_t              length;
+    *why = NULL;
+    if (snprintf(path, sizeof path, "%s/best.json", run_dir) >= (int)sizeof path || stat(path, &s) < 0) return unknown;
+    if (cr_file_read(path, BEST_BYTES_MAX, &text, &length) != CR_OK) {
+        cr_error_clear();
+        *why = "it cannot be read";
+        return unknown;
+    }
+    *why = parse_best(text, length, &best);
+    cr_free(text);
+    if (!*why) {
+        snprintf(path, sizeof path, "%s/step-%" PRId64, run_dir, best.step);
+        if (!cr_fs_is_dir(path)) *why = "its checkpoint does not exist";
+    }
+    return *why ? unknown : best;
+}

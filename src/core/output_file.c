@@ -1,0 +1,159 @@
+/* core/output_file.c: checks names of output files; see core/output_file.h. */
+#include "core/output_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- kinds ---- */
+
+enum { START_BYTES = 1024 }; /* how much of a file is read to recognise it */
+
+struct start {
+    const char *bytes;
+    size_t      count;
+};
+
+static bool begins_with(struct start s, size_t at, const void *text, size_t count) {
+    return s.count >= at + count && memcmp(s.bytes + at, text, count) == 0;
+}
+#define BEGINS_WITH(s, at, text) begins_with((s), (at), (text), sizeof(text) - 1)
+
+/* The length of the header, and metadata that begins with the key: keys are sorted. */
+static bool is_export(struct start s) {
+    return BEGINS_WITH(s, 8, "{\"__metadata__\":{\"" CR_OUTPUT_EXPORT_KEY "\":");
+}
+
+/* Field 1: the version of the format, field 2: the producer. */
+static bool is_onnx(struct start s) {
+    return BEGINS_WITH(s, 0, "\x08") && BEGINS_WITH(s, 2, "\x12\x07" CR_OUTPUT_PRODUCER);
+}
+
+static bool is_confusion(struct start s) {
+    return BEGINS_WITH(s, 0, CR_OUTPUT_CSV_START ",");
+}
+
+static bool is_report(struct start s) {
+    return BEGINS_WITH(s, 0, "<!DOCTYPE html>\n") &&
+           memmem(s.bytes, s.count, "name=\"generator\" content=\"cresnet ", 34) != NULL;
+}
+
+/* The text chunk follows the header chunk: 8 bytes of signature, 25 bytes, then length and type of the next chunk. */
+static bool is_plan_png(struct start s) {
+    return BEGINS_WITH(s, 0, "\x89PNG\r\n\x1a\n") && BEGINS_WITH(s, 37, "tEXt" CR_OUTPUT_PNG_TEXT);
+}
+
+/* Logs of other programs have the same header, but not these names of blocks. */
+static bool is_trace(struct start s) {
+    static const char header[] = "time,event,id,size\n";
+    return BEGINS_WITH(s, 0, header) && (BEGINS_WITH(s, sizeof header - 1, "0,malloc,buffer.") ||
+                                         BEGINS_WITH(s, sizeof header - 1, "0,malloc,region."));
+}
+
+static bool is_pack(struct start s) {
+    return BEGINS_WITH(s, 0,
+                       "\x89"
+                       "CRPK\r\n\x1a");
+}
+
+static const struct {
+    const char *what;
+    bool (*is_ours)(struct start s);
+} kinds[CR_OUTPUT_KINDS] = {
+    [CR_OUTPUT_SAFETENSORS] = {"an export of cresnet", is_export},
+    [CR_OUTPUT_ONNX]        = {"an ONNX file of cresnet", is_onnx},
+    [CR_OUTPUT_CONFUSION]   = {"a confusion matrix of cresnet", is_confusion},
+    [CR_OUTPUT_REPORT]      = {"a report of cresnet", is_report},
+    [CR_OUTPUT_PLAN_PNG]    = {"a plan drawn by cresnet", is_plan_png},
+    [CR_OUTPUT_TRACE]       = {"a memory log of cresnet", is_trace},
+    [CR_OUTPUT_PACK]        = {"a packed dataset", is_pack},
+};
+
+/* ---- checking ---- */
+
+/* The number N that /dev/stdout, /dev/stderr, /dev/fd/N and /proc/self/fd/N mean; -1 for other names. */
+static int descriptor_of(const char *name) {
+    static const char *const folders[] = {"/dev/fd/", "/proc/self/fd/"};
+    if (strcmp(name, "/dev/stdout") == 0) return STDOUT_FILENO;
+    if (strcmp(name, "/dev/stderr") == 0) return STDERR_FILENO;
+    for (size_t i = 0; i < CR_COUNT(folders); i++) {
+        const char *digits = name + strlen(folders[i]);
+        if (strncmp(name, folders[i], strlen(folders[i])) != 0) continue;
+        if (*digits && strlen(digits) < 7 && !digits[strspn(digits, "0123456789")]) return atoi(digits);
+    }
+    return -1;
+}
+
+/* Reads the start of a file. False when it cannot be read: then it is not recognised. */
+static bool read_start(const char *path, char bytes[START_BYTES], size_t *count) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (fd < 0) return false;
+    ssize_t got = pread(fd, bytes, START_BYTES, 0);
+    close(fd);
+    *count = got > 0 ? (size_t)got : 0;
+    return got >= 0;
+}
+
+static cr_status check_existing(const char *name, enum cr_output_kind kind, unsigned flags, const struct stat *s,
+                                const char *path) {
+    char   bytes[START_BYTES];
+    size_t count = 0;
+    if ((flags & CR_OUTPUT_FORCE) || s->st_size == 0) return CR_OK;
+    if (read_start(path, bytes, &count) && kinds[kind].is_ours((struct start){bytes, count})) return CR_OK;
+    return CR_FAIL(CR_ERR_CONFIG, "%s: exists and is not %s: choose another name%s", name, kinds[kind].what,
+                   flags & CR_OUTPUT_NO_FORCE ? ", or remove it" : ", or add --force to replace it");
+}
+
+/* Copies the absolute path without links to `out`. */
+static cr_status resolve(const char *name, char out[CR_PATH_MAX]) {
+    char real[PATH_MAX];
+    if (!realpath(name, real)) return cr_fs_refused(name, "follow this link", errno);
+    if (snprintf(out, CR_PATH_MAX, "%s", real) >= CR_PATH_MAX)
+        return CR_FAIL(CR_ERR_IO, "%.200s...: the path is too long", name);
+    return CR_OK;
+}
+
+cr_status cr_output_file_find(const char *name, enum cr_output_kind kind, unsigned flags, struct cr_output_file *out) {
+    struct stat           s;
+    struct cr_output_file file = {.fd = descriptor_of(name)};
+    if (!*name) return CR_FAIL(CR_ERR_CONFIG, "the name of the output file is empty");
+    if (snprintf(file.path, sizeof file.path, "%s", name) >= CR_PATH_MAX)
+        return CR_FAIL(CR_ERR_IO, "%.200s...: the path is too long", name);
+    file.direct = file.fd >= 0;
+    if (!file.direct && lstat(name, &s) == 0) {
+        if (S_ISLNK(s.st_mode) && (flags & CR_OUTPUT_NO_LINK))
+            return CR_FAIL(CR_ERR_IO, "%s: is a link, which is not followed here: name the file with -o FILE", name);
+        const bool link = S_ISLNK(s.st_mode);
+        if (link && stat(name, &s) < 0)
+            return CR_FAIL(CR_ERR_IO, "%s: is a link whose target cannot be opened: %s: name the target, or remove it",
+                           name, strerror(errno));
+        if (S_ISDIR(s.st_mode)) return CR_FAIL(CR_ERR_IO, "%s: is a folder: name a file", name);
+        file.direct = !S_ISREG(s.st_mode);
+        if (!file.direct && link) CR_TRY(resolve(name, file.path));
+        if (!file.direct) CR_TRY(check_existing(name, kind, flags, &s, file.path));
+    }
+    *out = file;
+    return CR_OK;
+}
+
+/* ---- writing ---- */
+
+cr_status cr_output_file_open_direct(const struct cr_output_file *file, int *fd) {
+    do *fd = file->fd >= 0 ? fcntl(file->fd, F_DUPFD_CLOEXEC, 0) : open(file->path, O_WRONLY | O_CLOEXEC | O_NOCTTY);
+    while (*fd < 0 && errno == EINTR);
+    return *fd < 0 ? cr_fs_refused(file->path, "open", errno) : CR_OK;
+}
+
+cr_status cr_output_file_write(const struct cr_output_file *file, const void *bytes, size_t count) {
+    int fd;
+    if (!file->direct) return cr_file_write_atomic(file->path, bytes, count);
+    CR_TRY(cr_output_file_open_direct(file, &fd));
+    cr_status status = cr_fs_write(fd, file->path, bytes, count, 0);
+    if (cr_fs_close(fd) < 0 && status == CR_OK) status = cr_fs_refused(file->path, "close", errno);
+    return status;
+}

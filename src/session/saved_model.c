@@ -1,0 +1,144 @@
+/* session/saved_model.c: the files of a trained network. See session/saved_model.h. */
+#include "session/saved_model.h"
+
+#include "checkpoint/checkpoint.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { CLASSES_FILE_MAX = 64 << 20, CLASSES_MAX = 1000000 };
+
+/* ---- finding ---- */
+
+static cr_status copy(const char *text, char **out) {
+    *out = cr_strdup(text);
+    return *out ? CR_OK : CR_NO_MEMORY(strlen(text));
+}
+
+static cr_status join(const char *folder, const char *name, char **out) {
+    char path[CR_PATH_MAX];
+    CR_TRY(cr_path_join(path, folder, "%s", name));
+    return copy(path, out);
+}
+
+static bool has_file(const char *folder, const char *name) {
+    char path[CR_PATH_MAX];
+    return snprintf(path, sizeof path, "%s/%s", folder, name) < (int)sizeof path && cr_fs_is_file(path);
+}
+
+static cr_status find_in_checkpoint(const char *folder, struct cr_saved_model *out) {
+    CR_TRY(join(folder, "config.ini", &out->config));
+    return has_file(folder, "ema.safetensors") ? join(folder, "ema.safetensors", &out->weights)
+                                               : copy(folder, &out->weights);
+}
+
+static cr_status find_in_folder(const char *path, struct cr_saved_model *out) {
+    char *checkpoint;
+    if (has_file(path, "model.safetensors")) return find_in_checkpoint(path, out);
+    CR_TRY(cr_ckpt_find_best(path, &checkpoint));
+    if (!checkpoint)
+        return CR_FAIL(CR_ERR_CONFIG, "%s: is no run folder: it holds neither model.safetensors nor a checkpoint",
+                       path);
+    cr_status status = find_in_checkpoint(checkpoint, out);
+    cr_free(checkpoint);
+    return status;
+}
+
+static cr_status find_near_file(const char *path, struct cr_saved_model *out) {
+    const char *slash = strrchr(path, '/');
+    char       *folder;
+    CR_TRY(copy(slash ? path : ".", &folder));
+    if (slash) folder[slash == path ? 1 : slash - path] = 0;
+    cr_status status = join(folder, "config.ini", &out->config);
+    cr_free(folder);
+    if (status == CR_OK) status = copy(path, &out->weights);
+    return status;
+}
+
+static cr_status find(const char *path, const char *config, struct cr_saved_model *out) {
+    if (access(path, F_OK) != 0) return CR_FAIL(CR_ERR_IO, "%s: %s", path, strerror(errno));
+    CR_TRY(cr_fs_is_dir(path) ? find_in_folder(path, out) : find_near_file(path, out));
+    if (config) {
+        cr_free(out->config);
+        return copy(config, &out->config);
+    }
+    if (cr_fs_is_file(out->config)) return CR_OK;
+    return CR_FAIL(CR_ERR_CONFIG, "%s: does not exist: %s needs the configuration of its network", out->config, path);
+}
+
+cr_status cr_saved_model_find(const char *path, const char *config, struct cr_saved_model *out) {
+    struct cr_saved_model found  = {0};
+    cr_status             status = find(path, config, &found);
+    if (status == CR_OK)
+        *out = found;
+    else
+        cr_saved_model_free(&found);
+    return status;
+}
+
+void cr_saved_model_free(struct cr_saved_model *model) {
+    cr_free(model->config);
+    cr_free(model->weights);
+    *model = (struct cr_saved_model){0};
+}
+
+/* ---- classes ---- */
+
+cr_status cr_saved_model_classes(const struct cr_config *config, int *classes) {
+    static const char *const names[] = {"fc.bias", "linear.bias"};
+    struct cr_st_file       *file    = NULL;
+    char                    *path    = NULL;
+    cr_status                status;
+    *classes = (int)config->model.classes;
+    if (*classes) return CR_OK;
+    CR_TRY_OUT(cr_ckpt_model_path(config->model.weights, &path));
+    CR_TRY_OUT(cr_ckpt_open_weights(path, &file));
+    for (size_t i = 0; i < CR_COUNT(names) && !*classes; i++) {
+        const struct cr_st_entry *e = cr_st_find(file, names[i]);
+        if (e && e->dims == 1 && e->dim[0] > 0 && e->dim[0] <= CLASSES_MAX) *classes = (int)e->dim[0];
+    }
+    if (!*classes) status = CR_FAIL(CR_ERR_FORMAT, "%s: has no classifier (fc or linear): set model.classes", path);
+out:
+    cr_st_close(file);
+    cr_free(path);
+    return status;
+}
+
+static cr_status split_lines(char *text, struct cr_arena *arena, const char ***names, int *count) {
+    int          lines = 0, used = 0;
+    const char **list;
+    for (const char *c = text; *c; c++) lines += *c == '\n';
+    list = cr_arena_alloc(arena, ((size_t)lines + 1) * sizeof *list);
+    if (!list) return CR_NO_MEMORY((size_t)lines * sizeof *list);
+    for (char *line = text; *line;) {
+        const size_t length = strcspn(line, "\n");
+        const bool   more   = line[length] == '\n';
+        line[length]        = 0;
+        list[used]          = cr_arena_printf(arena, "%s", line);
+        if (!list[used++]) return CR_NO_MEMORY(length);
+        line += length + more;
+    }
+    *names = list;
+    *count = used;
+    return CR_OK;
+}
+
+cr_status cr_saved_model_names(const char *weights, struct cr_arena *arena, const char ***names, int *count) {
+    char     *model = NULL, *text = NULL, path[CR_PATH_MAX];
+    cr_status status;
+    *names = NULL;
+    *count = 0;
+    CR_TRY_OUT(cr_ckpt_model_path(weights, &model));
+    char *slash = strrchr(model, '/');
+    if (slash) *slash = 0;
+    CR_TRY_OUT(cr_path_join(path, slash ? model : ".", "classes.txt"));
+    if (access(path, F_OK) != 0) goto out;
+    CR_TRY_OUT(cr_file_read(path, CLASSES_FILE_MAX, &text, NULL));
+    CR_TRY_OUT(split_lines(text, arena, names, count));
+out:
+    cr_free(model);
+    cr_free(text);
+    return status;
+}

@@ -1,0 +1,63 @@
+"""library_arrays.py RUN IMAGE: checks the module cresnet with NumPy arrays. Called by test_library.sh."""
+import sys
+import threading
+
+import cresnet
+import numpy as np
+
+run, path = sys.argv[1:3]
+lines = []
+with cresnet.Model(run, device="cpu", max_batch=2, features=True, log=lambda level, line: lines.append(line)) as model:
+    info, rng = model.info, np.random.default_rng(1)
+    side = info.image_size
+    u8 = rng.integers(0, 256, (5, side, side, 3), dtype=np.uint8)
+    want = model.classify_tensor(u8, top=info.classes, logits=True, features=True)
+    exp = np.exp(want.logits - want.logits.max(axis=1, keepdims=True))
+    softmax = exp / exp.sum(axis=1, keepdims=True)
+    assert (np.argsort(-softmax, axis=1, kind="stable")[:, 0] == want.labels[:, 0]).all()
+    assert np.allclose(np.take_along_axis(softmax, want.labels, axis=1), want.probabilities, atol=1e-6)
+    assert want.features.shape == (5, info.features) and (want.features >= 0).all()
+    same = model.classify_images(list(u8), top=info.classes, logits=True)
+    assert (same.logits == want.logits).all()
+    nchw = model.classify_tensor(np.ascontiguousarray(u8.transpose(0, 3, 1, 2)), layout="NCHW", logits=True)
+    assert (nchw.logits == want.logits).all()
+    both = model.classify_encoded([open(path, "rb").read(), b"no image"])
+    assert both.errors[0] is None and "neither a PNG nor a JPEG" in both.errors[1] and both.labels[1, 0] == -1
+    assert model.classify_files([path]).labels[0, 0] == both.labels[0, 0]
+    assert model.class_name(0) == "checker" and model.class_name(99) is None
+    for wrong in (lambda: model.classify_tensor(u8[:, 1:]), lambda: model.classify_tensor(u8.astype(np.float64))):
+        try:
+            wrong()
+        except ValueError:
+            continue
+        raise AssertionError("a wrong array was accepted")
+    try:
+        model.classify_tensor(u8.astype(np.float32))
+    except cresnet.CresnetError as error:
+        assert error.status == "argument" and "f32_tensors" in str(error)
+    else:
+        raise AssertionError("f32 without f32_tensors was accepted")
+
+    def repeat():
+        for _ in range(20):
+            if not (model.classify_tensor(u8, logits=True).logits == want.logits).all():
+                failures.append(1)
+
+    failures = []
+    threads = [threading.Thread(target=repeat) for _ in range(10)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not failures
+
+with cresnet.Model(run, device="cpu", f32_tensors=True) as model:
+    f32 = (u8 / np.float32(255) - np.float32(info.mean)) / np.float32(info.std)
+    assert np.allclose(model.classify_tensor(f32.astype(np.float32), logits=True).logits, want.logits, atol=1e-4)
+try:
+    cresnet.Model("/nowhere")
+except cresnet.CresnetError as error:
+    assert error.status == "input/output"
+else:
+    raise AssertionError("no error")
+assert cresnet.memory_needed(run, device="cpu")[0] > 1000

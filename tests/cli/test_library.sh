@@ -1,0 +1,94 @@
+#!/usr/bin/env bash
+# test_library.sh: the installed shared library as other programs meet it: exported symbols, pkg-config and CMake, the examples in C, C++ and
+# Python with trained and pruned networks, what it prints. Parts whose tool is not there are skipped.
+. "$(dirname "$0")/../harness/support.sh"
+build=$(dirname "$bin")
+case ${CRESNET_SANITIZE:-} in ?*) skip "the library of a build with a sanitizer needs its runtime"; sum_up 77 ;; esac
+if ! there cmake || ! [ -f "$build/libcresnet.so" ]; then skip "no cmake, or a build without the library"; sum_up 77; fi
+holds "install" cmake --install "$build" --prefix "$work/prefix"
+lib=$(dirname "$(find "$work/prefix" -name 'libcresnet.so' | head -1)")
+version=$(sed -n 's/^Version: //p' "$lib/pkgconfig/cresnet.pc")
+export LD_LIBRARY_PATH=$lib PKG_CONFIG_PATH=$lib/pkgconfig
+
+# ---- symbols ----
+
+declared=$(grep -o 'cresnet_[a-z0-9_]*(' "$work/prefix/include/cresnet.h" | tr -d '(' | sort -u)
+if there nm; then
+    is "exported symbols" "$(nm -D --defined-only "$lib/libcresnet.so" | sed -n 's/.* T \([^@]*\).*/\1/p' | sort)" "$declared"
+    is "other symbols" "$(nm -D --defined-only "$lib/libcresnet.so" | grep -cv ' T cresnet_\| A CRESNET_')" 0
+else skip "no nm"; fi
+if there readelf; then
+    has "soname" "$(readelf -d "$lib/libcresnet.so")" "[libcresnet.so.${version%.*}]"
+else skip "no readelf"; fi
+
+# ---- a trained and a pruned network ----
+
+{ tiny_model; cat; } >net.ini <<INI
+[data]
+kind = shapes
+root = $work/shapes
+train_images = 80
+val_images = 20
+
+[train]
+batch = 16
+epochs = 1
+device = cpu
+INI
+holds "train" "$bin" train net.ini -o run -q
+holds "prune" "$bin" prune run --sparsity 0.5 -o pruned -q
+images=$(ls shapes/val/*/00000.png | head -4)
+first=$(echo "$images" | head -1)
+
+# ---- C and C++ with pkg-config, C++ with CMake ----
+
+cc=${CC:-cc} cxx=${CXX:-c++}
+flags="$(pkg-config --cflags --libs cresnet 2>/dev/null)"
+if there "$cc" && [ -n "$flags" ]; then
+    for standard in c99 c17; do
+        # shellcheck disable=SC2086
+        holds "classify.c as $standard" "$cc" -std=$standard -pedantic -Wall -Wextra -Werror "$source_dir/examples/classify.c" $flags -o classify
+    done
+    for model in run run/last pruned; do
+        # shellcheck disable=SC2086
+        ./classify $model $images >c.txt 2>c.err
+        is "classify $model: exit code" $? 0
+        is "classify $model prints nothing else" "$(cat c.err)" ""
+        is "classify $model: images" "$(grep -c '^shapes' c.txt)" 4
+        "$bin" predict $model $first -k 3 2>/dev/null | sed -n 's/^ *\([0-9.]* %\).*/\1/p' >want.txt
+        is "classify $model: probabilities as cresnet predict" "$(sed -n '2,4s/^ *\([0-9.]* %\).*/\1/p' c.txt)" "$(cat want.txt)"
+    done
+    ./classify nowhere "$first" >c.txt 2>&1
+    is "no run: exit code" $? 1
+    is "no run: message" "$(cat c.txt)" "input/output: nowhere: No such file or directory"
+else skip "no C compiler or no pkg-config"; fi
+if there "$cxx" && [ -n "$flags" ]; then
+    # shellcheck disable=SC2086
+    holds "features.cpp" "$cxx" -std=c++17 -Wall -Wextra -Werror "$source_dir/examples/features.cpp" $flags -o features
+    # shellcheck disable=SC2086
+    is "an image is most similar to itself" "$(./features run "$first" "$first" | cut -c1)" 1
+    mkdir -p project
+    cat >project/CMakeLists.txt <<CMAKE
+cmake_minimum_required(VERSION 3.22)
+project(outside CXX)
+find_package(cresnet ${version%.*} REQUIRED)
+add_executable(features $source_dir/examples/features.cpp)
+target_link_libraries(features cresnet::cresnet)
+CMAKE
+    holds "find_package(cresnet)" cmake -S project -B project/build -DCMAKE_PREFIX_PATH="$work/prefix" -DCMAKE_CXX_STANDARD=17
+    holds "a CMake project" cmake --build project/build
+    # shellcheck disable=SC2086
+    holds "its program" project/build/features run $images
+else skip "no C++ compiler or no pkg-config"; fi
+
+# ---- Python ----
+
+if python3 -c 'import numpy' 2>/dev/null; then
+    export PYTHONPATH=$source_dir/python PYTHONDONTWRITEBYTECODE=1
+    # shellcheck disable=SC2086
+    python3 "$source_dir/examples/classify.py" run $images >py.txt 2>&1
+    is "classify.py: exit code" $? 0
+    is "classify.py: images" "$(grep -c '^shapes' py.txt)" 4
+    holds "arrays and errors" python3 "$source_dir/tests/cli/library_arrays.py" run "$first"
+else skip "no NumPy"; fi
+sum_up

@@ -1,0 +1,193 @@
+/* tests/gpu/test_cuda_api.c: the library on a GPU: results close to those of the CPU, tensors in GPU memory after the
+ * work of a stream, one model for ten threads, no change of the GPU that the caller uses. */
+#include "tests/harness/api_support.h"
+#include "tests/harness/test_gpu.h"
+
+#include <cuda_runtime_api.h>
+#include <pthread.h>
+
+enum { IMAGES = 40, BATCH = 16, THREADS = 10 };
+
+static char    dir[SUPPORT_PATH], run[SUPPORT_PATH];
+static uint8_t images[IMAGES * API_PIXELS];
+
+static bool have_run(void) {
+    if (*run) return true;
+    make_folder(dir);
+    api_images(images, IMAGES);
+    if (api_train(dir, NULL, 0, run) == CR_OK) return true;
+    TEST_FAIL_("training: %s", cr_error_message());
+    *run = 0;
+    return false;
+}
+
+static cresnet_model *open_on(const char *device, const char *precision, bool f32_tensors) {
+    cresnet_options options;
+    cresnet_model  *model = NULL;
+    cresnet_error   error;
+    cresnet_options_init(&options);
+    options.device      = device;
+    options.precision   = precision;
+    options.max_batch   = BATCH;
+    options.features    = 1;
+    options.f32_tensors = f32_tensors;
+    if (cresnet_open(run, &options, &model, &error) != CRESNET_OK) TEST_FAIL_("%s: %s", device, error.text);
+    return model;
+}
+
+struct results {
+    float logits[IMAGES][API_CLASSES], features[IMAGES][API_FEATURES];
+};
+static cresnet_output output_to(struct results *r) {
+    cresnet_output output;
+    cresnet_output_init(&output);
+    memset(r, 0, sizeof *r);
+    output.logits   = r->logits[0];
+    output.features = r->features[0];
+    return output;
+}
+
+static void results_are_close_to_those_of_the_cpu(void) {
+    static const struct {
+        const char *precision;
+        double      bound;
+    } cases[] = {{"fp32", 2e-4}, {"tf32", 5e-3}, {"fp16", 1e-2}, {"bf16", 6e-2}};
+    static struct results want, got;
+    cresnet_error         error;
+    NEED_GPU();
+    if (!have_run()) return;
+    const cresnet_tensor tensor = {.data = images, .type = CRESNET_U8, .count = IMAGES};
+    cresnet_model       *cpu    = open_on("cpu", "auto", false);
+    cresnet_output       output = output_to(&want);
+    REQUIRE(cpu);
+    CHECK_CALL(cresnet_classify_tensor(cpu, &tensor, &output, &error), CRESNET_OK);
+    cresnet_close(cpu);
+    for (size_t c = 0; c < CR_COUNT(cases); c++) {
+        cresnet_model *model = open_on("cuda", cases[c].precision, false);
+        cresnet_info   info  = {.size = sizeof info};
+        REQUIRE(model);
+        output = output_to(&got);
+        CHECK_CALL(cresnet_classify_tensor(model, &tensor, &output, &error), CRESNET_OK);
+        CHECK_CALL(cresnet_get_info(model, &info), CRESNET_OK);
+        CHECK_STR(info.precision, cases[c].precision);
+        for (int i = 0; i < IMAGES; i++) {
+            for (int k = 0; k < API_CLASSES; k++)
+                CHECK_NEAR((double)got.logits[i][k], (double)want.logits[i][k], cases[c].bound);
+            for (int k = 0; k < API_FEATURES; k++)
+                CHECK_NEAR((double)got.features[i][k], (double)want.features[i][k], cases[c].bound);
+        }
+        cresnet_close(model);
+    }
+}
+
+/* The stream fills the tensor only after a delay: a model that did not wait would read zeros. */
+static void tensors_in_gpu_memory_wait_for_their_stream(void) {
+    static struct results want, got;
+    static float          values[IMAGES * API_PIXELS];
+    cresnet_error         error;
+    NEED_GPU();
+    if (!have_run()) return;
+    for (int f32 = 0; f32 < 2; f32++) {
+        const size_t   bytes  = f32 ? sizeof values : sizeof images;
+        cresnet_model *model  = open_on("cuda", "fp16", f32);
+        const void    *source = f32 ? (const void *)values : images;
+        void          *device = NULL, *pinned = NULL, *large = NULL;
+        cudaStream_t   stream = NULL;
+        const size_t   many   = (size_t)1 << 30;
+        cresnet_info   info   = {.size = sizeof info};
+        REQUIRE(model);
+        CHECK_CALL(cresnet_get_info(model, &info), CRESNET_OK);
+        for (int i = 0; i < IMAGES * API_PIXELS; i++)
+            values[i] = ((float)images[i] / 255 - info.mean[i % 3]) / info.std[i % 3];
+        cresnet_tensor tensor = {.data = source, .type = f32 ? CRESNET_F32 : CRESNET_U8, .count = IMAGES};
+        cresnet_output output = output_to(&want);
+        CHECK_CALL(cresnet_classify_tensor(model, &tensor, &output, &error), CRESNET_OK);
+
+        REQUIRE(cudaMalloc(&device, bytes) == cudaSuccess && cudaMalloc(&large, many) == cudaSuccess);
+        REQUIRE(cudaHostAlloc(&pinned, bytes, cudaHostAllocDefault) == cudaSuccess);
+        REQUIRE(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess);
+        REQUIRE(cudaMemset(device, 0, bytes) == cudaSuccess && cudaDeviceSynchronize() == cudaSuccess);
+        memcpy(pinned, source, bytes);
+        for (int i = 0; i < 40; i++) REQUIRE(cudaMemsetAsync(large, i, many, stream) == cudaSuccess); /* some 10 ms */
+        REQUIRE(cudaMemcpyAsync(device, pinned, bytes, cudaMemcpyHostToDevice, stream) == cudaSuccess);
+        tensor.data      = device;
+        tensor.on_device = 1;
+        tensor.stream    = stream;
+        output           = output_to(&got);
+        CHECK_CALL(cresnet_classify_tensor(model, &tensor, &output, &error), CRESNET_OK);
+        CHECK(memcmp(&got, &want, sizeof got) == 0);
+        tensor.type = f32 ? CRESNET_U8 : CRESNET_F32; /* not the form that the network reads */
+        CHECK_CALL(cresnet_classify_tensor(model, &tensor, &output, &error), CRESNET_ERROR_ARGUMENT);
+        cresnet_close(model);
+        (void)cudaStreamDestroy(stream);
+        (void)cudaFreeHost(pinned);
+        (void)cudaFree(device);
+        (void)cudaFree(large);
+    }
+}
+
+struct caller {
+    cresnet_model        *model;
+    const struct results *want;
+    int                   wrong;
+};
+
+static void *call_often(void *argument) {
+    struct caller       *c = argument;
+    struct results       got;
+    cresnet_error        error;
+    const cresnet_tensor tensor = {.data = images, .type = CRESNET_U8, .count = IMAGES};
+    for (int i = 0; i < 20; i++) {
+        const cresnet_output output = output_to(&got);
+        if (cresnet_classify_tensor(c->model, &tensor, &output, &error) != CRESNET_OK ||
+            memcmp(&got, c->want, sizeof got) != 0)
+            c->wrong++;
+    }
+    return NULL;
+}
+
+static void threads_share_a_model_and_keep_their_gpu(void) {
+    static struct results want;
+    cresnet_error         error;
+    pthread_t             thread[THREADS];
+    struct caller         caller[THREADS];
+    int                   before = -1, after = -2;
+    NEED_GPU();
+    if (!have_run()) return;
+    REQUIRE(cudaGetDevice(&before) == cudaSuccess);
+    cresnet_model       *model  = open_on("cuda", "fp16", false);
+    const cresnet_tensor tensor = {.data = images, .type = CRESNET_U8, .count = IMAGES};
+    const cresnet_output output = output_to(&want);
+    REQUIRE(model);
+    CHECK_CALL(cresnet_classify_tensor(model, &tensor, &output, &error), CRESNET_OK);
+    for (int i = 0; i < THREADS; i++) {
+        caller[i] = (struct caller){.model = model, .want = &want};
+        REQUIRE(pthread_create(&thread[i], NULL, call_often, &caller[i]) == 0);
+    }
+    for (int i = 0; i < THREADS; i++) {
+        (void)pthread_join(thread[i], NULL);
+        CHECK_INT(caller[i].wrong, 0);
+    }
+    cresnet_close(model);
+    CHECK(cudaGetDevice(&after) == cudaSuccess && after == before);
+}
+
+static void a_gpu_that_does_not_exist_is_an_error(void) {
+    cresnet_options options;
+    cresnet_model  *model;
+    cresnet_error   error;
+    NEED_GPU();
+    if (!have_run()) return;
+    cresnet_options_init(&options);
+    options.device = "cuda:77";
+    CHECK_CALL(cresnet_open(run, &options, &model, &error), CRESNET_ERROR_DEVICE);
+    CHECK_HAS(error.text, "77");
+}
+
+static void the_folder_is_removed(void) {
+    if (*run) drop_folder(dir);
+}
+
+TESTS(CASE(results_are_close_to_those_of_the_cpu), CASE(tensors_in_gpu_memory_wait_for_their_stream),
+      CASE(threads_share_a_model_and_keep_their_gpu), CASE(a_gpu_that_does_not_exist_is_an_error),
+      CASE(the_folder_is_removed))

@@ -1,0 +1,416 @@
+/* tests/unit/api/test_api.c: the functions of include/cresnet.h: results against own computations, every kind of input,
+ * wrong arguments, missing and damaged files, lack of memory, many threads. */
+#include "tests/harness/api_support.h"
+
+#include "checkpoint/checkpoint.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+enum { IMAGES = 5 };
+
+static char    dir[SUPPORT_PATH], run[SUPPORT_PATH];
+static uint8_t images[IMAGES * API_PIXELS];
+
+/* One run for all cases. */
+static bool have_run(void) {
+    if (*run) return true;
+    make_folder(dir);
+    api_images(images, IMAGES);
+    if (api_train(dir, NULL, 0, run) == CR_OK) return true;
+    TEST_FAIL_("training: %s", cr_error_message());
+    *run = 0;
+    return false;
+}
+
+static cresnet_options with_batch(int batch) {
+    cresnet_options options;
+    cresnet_options_init(&options);
+    options.device    = "cpu";
+    options.max_batch = batch;
+    options.threads   = 1;
+    return options;
+}
+
+static cresnet_output with_logits(float *logits) {
+    cresnet_output output;
+    cresnet_output_init(&output);
+    output.logits = logits;
+    return output;
+}
+
+static cresnet_tensor tensor_of(const void *data, cresnet_tensor_type type, cresnet_layout layout, int count) {
+    return (cresnet_tensor){.data = data, .type = type, .layout = layout, .count = count};
+}
+
+/* ---- results ---- */
+
+/* The classifier of CIFAR networks is called linear. */
+static cr_status read_either(struct cr_st_file *file, const char *name, const char *other, void *out, size_t bytes) {
+    const struct cr_st_entry *entry = cr_st_find(file, name);
+    return cr_st_read(file, entry ? entry : cr_st_find(file, other), 0, out, bytes);
+}
+
+/* logits = features * W^T + b with the weights of the file; labels and probabilities follow from the logits. */
+static void results_follow_from_the_weights(void) {
+    cresnet_model     *model;
+    cresnet_error      error;
+    cresnet_output     output;
+    cresnet_options    options = with_batch(2); /* less than the images of a call */
+    float              logits[IMAGES][API_CLASSES], features[IMAGES][API_FEATURES], probability[IMAGES][2];
+    int32_t            label[IMAGES][2];
+    char               path[CR_PATH_MAX];
+    struct cr_st_file *file;
+    if (!have_run()) return;
+    options.features = 1;
+    REQUIRE_CALL(cresnet_open(run, &options, &model, &error));
+    cresnet_output_init(&output);
+    output.top                  = 2;
+    output.labels               = label[0];
+    output.probabilities        = probability[0];
+    output.logits               = logits[0];
+    output.features             = features[0];
+    const cresnet_tensor tensor = tensor_of(images, CRESNET_U8, CRESNET_NHWC, IMAGES);
+    REQUIRE_CALL(cresnet_classify_tensor(model, &tensor, &output, &error));
+    CHECK_INT(error.status, CRESNET_OK);
+    CHECK_STR(error.text, "");
+
+    float w[API_CLASSES * API_FEATURES], b[API_CLASSES];
+    REQUIRE_OK(cr_path_join(path, run, "last/model.safetensors"));
+    REQUIRE_OK(cr_ckpt_open_weights(path, &file));
+    REQUIRE_OK(read_either(file, "fc.weight", "linear.weight", w, sizeof w));
+    REQUIRE_OK(read_either(file, "fc.bias", "linear.bias", b, sizeof b));
+    cr_st_close(file);
+    for (int i = 0; i < IMAGES; i++) {
+        int    best = 0;
+        double sum  = 0;
+        for (int k = 0; k < API_CLASSES; k++) {
+            double want = (double)b[k];
+            for (int c = 0; c < API_FEATURES; c++) want += (double)w[k * API_FEATURES + c] * (double)features[i][c];
+            CHECK_NEAR((double)logits[i][k], want, 1e-5);
+            if (logits[i][k] > logits[i][best]) best = k;
+        }
+        for (int k = 0; k < API_CLASSES; k++) sum += exp((double)(logits[i][k] - logits[i][best]));
+        CHECK_INT(label[i][0], best);
+        CHECK_NEAR((double)probability[i][0], 1 / sum, 1e-6);
+        CHECK(probability[i][0] >= probability[i][1] && label[i][1] != best);
+    }
+    cresnet_close(model);
+}
+
+static void all_inputs_give_the_same_logits(void) {
+    cresnet_model  *model, *normalised;
+    cresnet_error   error;
+    cresnet_options options = with_batch(3);
+    cresnet_info    info    = {.size = sizeof info};
+    float           want[IMAGES][API_CLASSES], got[IMAGES][API_CLASSES];
+    static uint8_t  nchw[IMAGES * API_PIXELS], padded[API_SIZE * 40];
+    static float    values[IMAGES * API_PIXELS], value_nchw[IMAGES * API_PIXELS];
+    cresnet_output  to_want = with_logits(want[0]), to_got = with_logits(got[0]);
+    if (!have_run()) return;
+    REQUIRE_CALL(cresnet_open(run, &options, &model, &error));
+    options.f32_tensors = 1;
+    REQUIRE_CALL(cresnet_open(run, &options, &normalised, &error));
+    CHECK_CALL(cresnet_get_info(model, &info), CRESNET_OK);
+    for (int i = 0; i < IMAGES; i++)
+        for (int k = 0; k < 3; k++)
+            for (int at = 0; at < API_SIZE * API_SIZE; at++) {
+                const int   from = i * API_PIXELS + 3 * at + k, to = i * API_PIXELS + k * API_SIZE * API_SIZE + at;
+                const float value = ((float)images[from] / 255 - info.mean[k]) / info.std[k];
+                nchw[to]          = images[from];
+                values[from] = value_nchw[to] = value;
+            }
+    const cresnet_tensor u8 = tensor_of(images, CRESNET_U8, CRESNET_NHWC, IMAGES);
+    REQUIRE_CALL(cresnet_classify_tensor(model, &u8, &to_want, &error));
+
+    const cresnet_tensor forms[] = {tensor_of(nchw, CRESNET_U8, CRESNET_NCHW, IMAGES),
+                                    tensor_of(values, CRESNET_F32, CRESNET_NHWC, IMAGES),
+                                    tensor_of(value_nchw, CRESNET_F32, CRESNET_NCHW, IMAGES), u8};
+    for (int f = 0; f < 4; f++) {
+        memset(got, 0, sizeof got);
+        REQUIRE_CALL(cresnet_classify_tensor(f == 0 ? model : normalised, &forms[f], &to_got, &error));
+        for (int i = 0; i < IMAGES; i++)
+            for (int k = 0; k < API_CLASSES; k++) CHECK_NEAR((double)got[i][k], (double)want[i][k], f == 0 ? 0 : 1e-5);
+    }
+    /* An image of the network's size is not resized. The rows of the second one have a gap. */
+    for (int y = 0; y < API_SIZE; y++) memcpy(padded + 40 * y, images + API_PIXELS + 24 * y, 24);
+    const cresnet_image pair[] = {{images, API_SIZE, API_SIZE, 0}, {padded, API_SIZE, API_SIZE, 40}};
+    REQUIRE_CALL(cresnet_classify_images(model, pair, 2, &to_got, &error));
+    for (int i = 0; i < 2; i++)
+        for (int k = 0; k < API_CLASSES; k++) CHECK_NEAR((double)got[i][k], (double)want[i][k], 0);
+    cresnet_close(normalised);
+    cresnet_close(model);
+}
+
+static void files_and_their_bytes_give_the_same_results(void) {
+    cresnet_model  *model;
+    cresnet_error   error, image_error[4];
+    cresnet_options options = with_batch(2);
+    float           by_path[4][API_CLASSES], by_bytes[4][API_CLASSES];
+    int32_t         label[4];
+    char            good[SUPPORT_PATH], bad[SUPPORT_PATH], *bytes;
+    size_t          count;
+    cresnet_output  output = with_logits(by_path[0]);
+    if (!have_run()) return;
+    put_image(dir, "good.png", 19, 17, 100);
+    put_text(dir, "bad.png", "not an image");
+    text_into(good, "%s/good.png", dir);
+    text_into(bad, "%s/bad.png", dir);
+    REQUIRE_CALL(cresnet_open(run, &options, &model, &error));
+    const char *const paths[] = {good, bad, "/nowhere/image.png", good};
+    output.image_errors       = image_error;
+    output.labels             = label;
+    REQUIRE_CALL(cresnet_classify_files(model, paths, 4, &output, &error));
+    CHECK_INT(image_error[0].status, CRESNET_OK);
+    CHECK_INT(image_error[1].status, CRESNET_ERROR_FORMAT);
+    CHECK_HAS(image_error[1].text, "bad.png: neither a PNG nor a JPEG image");
+    CHECK_INT(image_error[2].status, CRESNET_ERROR_IO);
+    CHECK_INT(image_error[3].status, CRESNET_OK);
+    CHECK(label[1] == -1 && label[2] == -1 && label[0] == label[3] && by_path[1][0] == 0);
+    CHECK(memcmp(by_path[0], by_path[3], sizeof by_path[0]) == 0);
+
+    REQUIRE_OK(cr_file_read(good, 1 << 20, &bytes, &count));
+    const cresnet_encoded encoded[] = {{bytes, count}, {"x", 1}, {NULL, 0}};
+    output.logits                   = by_bytes[0];
+    REQUIRE_CALL(cresnet_classify_encoded(model, encoded, 3, &output, &error));
+    CHECK(memcmp(by_path[0], by_bytes[0], sizeof by_path[0]) == 0);
+    CHECK(image_error[1].status == CRESNET_ERROR_FORMAT && image_error[2].status == CRESNET_ERROR_FORMAT);
+    output.image_errors = NULL; /* now the first bad image fails the call */
+    CHECK_CALL(cresnet_classify_encoded(model, encoded, 3, &output, &error), CRESNET_ERROR_FORMAT);
+    CHECK_HAS(error.text, "image 1");
+    CHECK_CALL(cresnet_classify_encoded(model, encoded, 1, &output, &error), CRESNET_OK); /* the model still works */
+    cr_free(bytes);
+    cresnet_close(model);
+}
+
+static void properties_are_those_of_the_run(void) {
+    cresnet_model  *model;
+    cresnet_error   error;
+    cresnet_memory  memory;
+    cresnet_options options = with_batch(7);
+    cresnet_info    info    = {.size = sizeof info};
+    if (!have_run()) return;
+    REQUIRE_CALL(cresnet_memory_needed(run, &options, &memory, &error));
+    REQUIRE_CALL(cresnet_open(run, &options, &model, &error));
+    CHECK_CALL(cresnet_get_info(model, &info), CRESNET_OK);
+    CHECK_INT(info.classes, API_CLASSES);
+    CHECK_INT(info.features, API_FEATURES);
+    CHECK_INT(info.image_size, API_SIZE);
+    CHECK_INT(info.max_batch, 7);
+    CHECK_STR(info.precision, "fp32");
+    CHECK_STR(info.network, "custom");
+    CHECK_HAS(info.weights, "step-2");
+    CHECK_HAS(info.device, "CPU");
+    CHECK(info.memory.device_bytes == memory.device_bytes && memory.device_bytes > 1000);
+    CHECK(info.memory.host_bytes == memory.host_bytes && memory.host_bytes >= 7 * API_PIXELS);
+    CHECK_STR(cresnet_version(), CR_VERSION);
+    CHECK(!cresnet_class_name(model, API_CLASSES) && !cresnet_class_name(model, -1));
+    info.size = 1;
+    CHECK_CALL(cresnet_get_info(model, &info), CRESNET_ERROR_ARGUMENT);
+    cresnet_close(model);
+}
+
+/* ---- errors ---- */
+
+static void wrong_arguments_are_errors_and_the_model_stays_usable(void) {
+    cresnet_model  *model;
+    cresnet_error   error;
+    cresnet_options options = with_batch(1);
+    float           logits[API_CLASSES];
+    cresnet_output  output = with_logits(logits), wrong = output;
+    if (!have_run()) return;
+    REQUIRE_CALL(cresnet_open(run, &options, &model, &error));
+    const cresnet_tensor good  = tensor_of(images, CRESNET_U8, CRESNET_NHWC, 1);
+    const cresnet_image  image = {images, API_SIZE, API_SIZE, 0};
+    cresnet_tensor       t     = good;
+    cresnet_image        i     = image;
+#define REFUSED(call, part)                                                                                            \
+    CHECK_CALL(call, CRESNET_ERROR_ARGUMENT);                                                                          \
+    CHECK_HAS(error.text, part)
+    REFUSED(cresnet_classify_tensor(NULL, &good, &output, &error), "model is NULL");
+    REFUSED(cresnet_classify_tensor(model, NULL, &output, &error), "NULL");
+    REFUSED(cresnet_classify_tensor(model, &good, NULL, &error), "output is NULL");
+    REFUSED(cresnet_classify_images(model, NULL, 1, &output, &error), "NULL");
+    REFUSED(cresnet_classify_images(model, &image, -1, &output, &error), "count = -1");
+    REFUSED(cresnet_classify_encoded(model, NULL, 2, &output, &error), "NULL");
+    t.data = NULL;
+    REFUSED(cresnet_classify_tensor(model, &t, &output, &error), "NULL");
+    t = good, t.type = CRESNET_F32;
+    REFUSED(cresnet_classify_tensor(model, &t, &output, &error), "f32_tensors");
+    t = good, t.layout = (cresnet_layout)9;
+    REFUSED(cresnet_classify_tensor(model, &t, &output, &error), "tensor.layout = 9");
+    t = good, t.on_device = 1;
+    REFUSED(cresnet_classify_tensor(model, &t, &output, &error), "CPU");
+    i.width = 0;
+    REFUSED(cresnet_classify_images(model, &i, 1, &output, &error), "0 x 8");
+    i = image, i.stride = 23;
+    REFUSED(cresnet_classify_images(model, &i, 1, &output, &error), "stride = 23");
+    wrong.size = 8;
+    REFUSED(cresnet_classify_tensor(model, &good, &wrong, &error), "output.size = 8");
+    wrong = output, wrong.features = logits;
+    REFUSED(cresnet_classify_tensor(model, &good, &wrong, &error), "options.features = 1");
+    wrong = output, wrong.top = API_CLASSES + 1, wrong.probabilities = logits;
+    REFUSED(cresnet_classify_tensor(model, &good, &wrong, &error), "3 classes");
+    CHECK_CALL(cresnet_classify_tensor(model, NULL, NULL, NULL), CRESNET_ERROR_ARGUMENT); /* no place for the text */
+    CHECK_CALL(cresnet_classify_images(model, NULL, 0, &output, &error), CRESNET_OK);
+    CHECK_CALL(cresnet_classify_tensor(model, &good, &output, &error), CRESNET_OK);
+    cresnet_close(model);
+    cresnet_close(NULL);
+}
+
+static void models_that_cannot_be_opened_say_why(void) {
+    cresnet_model     *model;
+    cresnet_error      error;
+    cresnet_options    options = with_batch(1);
+    static const char *wrong[] = {"model.depths=0"};
+    static const char *other[] = {"model.widths=4,8"};
+    char               path[SUPPORT_PATH], *bytes;
+    size_t             count;
+    if (!have_run()) return;
+#define NOT_OPENED(given, want, part)                                                                                  \
+    model = (cresnet_model *)&error;                                                                                   \
+    CHECK_CALL(cresnet_open(given, &options, &model, &error), want);                                                   \
+    CHECK_HAS(error.text, part);                                                                                       \
+    CHECK(!model)
+    NOT_OPENED(NULL, CRESNET_ERROR_ARGUMENT, "no path");
+    NOT_OPENED("/nowhere/run", CRESNET_ERROR_IO, "/nowhere/run: No such file");
+    NOT_OPENED(dir, CRESNET_ERROR_CONFIG, "is no run folder");
+    options.device = "tpu";
+    NOT_OPENED(run, CRESNET_ERROR_CONFIG, "tpu");
+    options = with_batch(0);
+    NOT_OPENED(run, CRESNET_ERROR_ARGUMENT, "max_batch = 0");
+    options      = with_batch(1);
+    options.size = 3;
+    NOT_OPENED(run, CRESNET_ERROR_ARGUMENT, "options.size = 3");
+    options               = with_batch(1);
+    options.setting_count = 1;
+    NOT_OPENED(run, CRESNET_ERROR_ARGUMENT, "setting_count");
+    options.settings = wrong;
+    NOT_OPENED(run, CRESNET_ERROR_CONFIG, "depths");
+    options.settings = other; /* the weights do not fit this network */
+    NOT_OPENED(run, CRESNET_ERROR_FORMAT, "safetensors");
+    options = with_batch(1);
+
+    /* A truncated file of weights with a configuration next to it. */
+    text_into(path, "%s/last/model.safetensors", run);
+    REQUIRE_OK(cr_file_read(path, 1 << 24, &bytes, &count));
+    text_into(path, "%s/cut.safetensors", dir);
+    REQUIRE_OK(cr_file_write_atomic(path, bytes, count / 2));
+    cr_free(bytes);
+    NOT_OPENED(path, CRESNET_ERROR_CONFIG, "config.ini: does not exist");
+    char config[SUPPORT_PATH];
+    text_into(config, "%s/last/config.ini", run);
+    options.config = config;
+    NOT_OPENED(path, CRESNET_ERROR_FORMAT, "cut.safetensors");
+    text_into(path, "%s/last/model.safetensors", run);
+    REQUIRE_CALL(cresnet_open(path, &options, &model, &error));
+    cresnet_close(model);
+}
+
+static void weights_that_are_not_finite_are_an_error(void) {
+    cresnet_model  *model;
+    cresnet_error   error;
+    char            path[SUPPORT_PATH], config[SUPPORT_PATH], *bytes;
+    size_t          count;
+    cresnet_options options = with_batch(1);
+    if (!have_run()) return;
+    text_into(path, "%s/last/model.safetensors", run);
+    text_into(config, "%s/last/config.ini", run);
+    REQUIRE_OK(cr_file_read(path, 1 << 24, &bytes, &count));
+    memset(bytes + count - 4, 0xff, 4); /* the last value becomes NaN */
+    text_into(path, "%s/nan.safetensors", dir);
+    REQUIRE_OK(cr_file_write_atomic(path, bytes, count));
+    cr_free(bytes);
+    options.config = config;
+    CHECK_CALL(cresnet_open(path, &options, &model, &error), CRESNET_ERROR_NOT_FINITE);
+    CHECK_HAS(error.text, "nan.safetensors");
+}
+
+static void failing_allocations_are_errors_without_leaks(void) {
+    cresnet_model  *model;
+    cresnet_error   error;
+    cresnet_options options = with_batch(2);
+    float           logits[IMAGES][API_CLASSES];
+    cresnet_output  output = with_logits(logits[0]);
+    if (!have_run()) return;
+    const cresnet_image image    = {images, 16, 12, 0};
+    int64_t             failures = 0;
+    for (int64_t n = 1; !test_failures_; n++, failures++) {
+        const int64_t live = cr_alloc_live();
+        cr_alloc_fail_at(n);
+        cresnet_status status = cresnet_open(run, &options, &model, &error);
+        if (status == CRESNET_OK) status = cresnet_classify_images(model, &image, 1, &output, &error);
+        cr_alloc_fail_at(0);
+        cresnet_close(model);
+        CHECK_INT(cr_alloc_live(), live);
+        if (status == CRESNET_OK) break;
+        CHECK_INT(status, CRESNET_ERROR_MEMORY);
+    }
+    CHECK_INT(CR_MIN(failures, 50), 50);
+}
+
+/* ---- threads ---- */
+
+enum { THREADS = 10, CALLS = 20 };
+
+struct caller {
+    cresnet_model *model; /* NULL: the thread opens its own */
+    const float   *want;
+    int            wrong;
+};
+
+static void *call_often(void *argument) {
+    struct caller  *c   = argument;
+    cresnet_model  *own = NULL;
+    cresnet_error   error;
+    cresnet_options options = with_batch(2);
+    float           got[IMAGES][API_CLASSES];
+    cresnet_output  output = with_logits(got[0]);
+    if (!c->model && cresnet_open(run, &options, &own, &error) != CRESNET_OK) {
+        c->wrong++;
+        return NULL;
+    }
+    for (int i = 0; i < CALLS; i++) {
+        const cresnet_tensor tensor = tensor_of(images, CRESNET_U8, CRESNET_NHWC, 1 + i % IMAGES);
+        const size_t         bytes  = (size_t)tensor.count * sizeof got[0];
+        memset(got, 0, sizeof got);
+        if (cresnet_classify_tensor(own ? own : c->model, &tensor, &output, &error) != CRESNET_OK ||
+            memcmp(got, c->want, bytes) != 0)
+            c->wrong++;
+    }
+    cresnet_close(own);
+    return NULL;
+}
+
+static void many_threads_get_the_results_of_one(void) {
+    cresnet_model  *model;
+    cresnet_error   error;
+    cresnet_options options = with_batch(2);
+    float           want[IMAGES][API_CLASSES];
+    cresnet_output  output = with_logits(want[0]);
+    pthread_t       thread[THREADS];
+    struct caller   caller[THREADS];
+    if (!have_run()) return;
+    const cresnet_tensor tensor = tensor_of(images, CRESNET_U8, CRESNET_NHWC, IMAGES);
+    REQUIRE_CALL(cresnet_open(run, &options, &model, &error));
+    REQUIRE_CALL(cresnet_classify_tensor(model, &tensor, &output, &error));
+    for (int i = 0; i < THREADS; i++) {
+        caller[i] = (struct caller){.model = i % 2 ? model : NULL, .want = want[0]};
+        REQUIRE(pthread_create(&thread[i], NULL, call_often, &caller[i]) == 0);
+    }
+    for (int i = 0; i < THREADS; i++) {
+        (void)pthread_join(thread[i], NULL);
+        CHECK_INT(caller[i].wrong, 0);
+    }
+    cresnet_close(model);
+}
+
+static void the_folder_is_removed(void) {
+    if (*run) drop_folder(dir);
+}
+
+TESTS(CASE(results_follow_from_the_weights), CASE(all_inputs_give_the_same_logits),
+      CASE(files_and_their_bytes_give_the_same_results), CASE(properties_are_those_of_the_run),
+      CASE(wrong_arguments_are_errors_and_the_model_stays_usable), CASE(models_that_cannot_be_opened_say_why),
+      CASE(weights_that_are_not_finite_are_an_error), CASE(failing_allocations_are_errors_without_leaks),
+      CASE(many_threads_get_the_results_of_one), CASE(the_folder_is_removed))
