@@ -96,7 +96,8 @@ void cr_dataset_describe(const struct cr_dataset *dataset, struct cr_text *out);
 /* 64-bit fingerprint of names, labels and sizes: a resumed run refuses another dataset. */
 uint64_t cr_dataset_fingerprint(const struct cr_dataset *dataset);
 /* Writes a hash of the contents to *out: up to 64 images, evenly spread over the split, of each its size and its first
- * 64 KiB. Reads files in milliseconds. 0 where the images are a function of the configuration (shapes, synthetic).
+ * 64 KiB. Reads files in milliseconds. 0: unknown, because an image cannot be read (data.corrupt decides whether that
+ * ends the run), or because the images are a function of the configuration (shapes, synthetic).
  * CR_ERR_MEMORY. */
 CR_MUST cr_status cr_dataset_contents(const struct cr_dataset *dataset, uint64_t *out);
 

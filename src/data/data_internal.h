@@ -218,8 +218,8 @@ struct cr_dataset_ops {
                        struct cr_stored *out, int32_t *label);
     void (*name)(const struct cr_dataset *dataset, int64_t sample, char *buf, size_t size);
     void (*close)(struct cr_dataset *dataset); /* frees state, which may be incomplete or NULL */
-    /* Hash of the size and the first bytes of a sample, whether or not it can be decoded; `head` is working memory of
-     * CR_DIGEST_BYTES. NULL: the images are a function of the configuration. */
+    /* Hash of the size and the first bytes of a sample, whether or not it can be decoded; 0 if it cannot be read.
+     * `head` is working memory of CR_DIGEST_BYTES. NULL: the images are a function of the configuration. */
     uint64_t (*digest)(const struct cr_dataset *dataset, int64_t sample, uint8_t *head);
 };
 struct cr_dataset {
@@ -271,7 +271,7 @@ CR_MUST cr_status cr_path_format(char buf[PATH_MAX], const char *fmt, ...) CR_PR
 #define CR_HASH_START UINT64_C(0xcbf29ce484222325)
 uint64_t cr_hash_bytes(uint64_t hash, const void *bytes, size_t count);
 uint64_t cr_hash_mix(uint64_t hash);
-/* Hash of the size in bytes, the label and the first bytes of a sample. */
+/* Hash of the size in bytes, the label and the first bytes of a sample; never 0. */
 uint64_t cr_hash_sample(uint64_t size, int32_t label, const void *head, size_t count);
 
 /* data/loader/shuffle.c: fills order[count] with the samples of an epoch in their order, a function of seed and

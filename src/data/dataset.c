@@ -121,9 +121,15 @@ cr_status cr_dataset_contents(const struct cr_dataset *dataset, uint64_t *out) {
     *out = 0;
     if (!dataset->ops->digest || dataset->generated) return CR_OK;
     CR_ALLOC(head, CR_DIGEST_BYTES);
-    for (int64_t i = 0; i < samples; i++) /* the last sample is always one of them */
-        hash = cr_hash_mix(hash ^ dataset->ops->digest(dataset, ((i + 1) * dataset->count - 1) / samples, head)) + 1;
+    bool known = true;
+    for (int64_t i = 0; known && i < samples; i++) { /* the last image is always one of them */
+        const int64_t sample = ((i + 1) * dataset->count - 1) / samples;
+        uint64_t      digest = dataset->ops->digest(dataset, sample, head);
+        if (!digest) digest = dataset->ops->digest(dataset, sample, head); /* network file systems fail now and then */
+        hash  = cr_hash_mix(hash ^ digest) + 1;
+        known = digest != 0;
+    }
     cr_free(head);
-    *out = hash ? hash : 1;
+    *out = !known ? 0 : hash ? hash : 1;
     return CR_OK;
 }

@@ -60,6 +60,8 @@ CR_MUST cr_status cr_run_evaluate(struct cr_run *run, struct cr_report *report, 
 /* training/same_data.c: computes run->data_contents. On resume: CR_ERR_CONFIG, with a list of the differences, when the
  * training set is not the one of the checkpoint; with `force` a warning, unless the number of classes changed. */
 CR_MUST cr_status cr_run_check_data(struct cr_run *run, bool force);
+/* Logs a warning for each line: a difference that --force accepted. Changes `lines`. */
+void cr_run_warn_forced(char *lines);
 
 /* ---- training/ranks.c: start of a run with several ranks ---- */
 

@@ -88,10 +88,16 @@ static void compare_images(const struct cr_run *run, const struct cr_position *o
     const int64_t count = cr_dataset_count(run->train);
     if (old->data_images && old->data_images != count)
         cr_text_add(out, "\n  %" PRId64 " training images, before %" PRId64, count, old->data_images);
-    else if (old->data_contents && old->data_contents != run->data_contents)
+    else if (old->data_contents && run->data_contents && old->data_contents != run->data_contents)
         cr_text_add(out, "\n  the contents of training images differ");
     else if (!out->length && old->data_fingerprint != cr_dataset_fingerprint(run->train))
         cr_text_add(out, "\n  names, labels or the number of training images differ");
+}
+
+void cr_run_warn_forced(char *lines) {
+    char *save = NULL;
+    for (char *line = strtok_r(lines, "\n", &save); line; line = strtok_r(NULL, "\n", &save))
+        cr_log(CR_LOG_WARN, "resume, forced: %s", line + strspn(line, " "));
 }
 
 cr_status cr_run_check_data(struct cr_run *run, bool force) {
@@ -116,7 +122,7 @@ cr_status cr_run_check_data(struct cr_run *run, bool force) {
         CR_FAIL_OUT(CR_ERR_CONFIG,
                     "%s: the dataset %s has changed since this run was saved:%s\nrestore the dataset, or add --force",
                     run->from, root, diff.data);
-    cr_log(CR_LOG_WARN, "resume, forced: the dataset %s has changed:%s", root, diff.data);
+    cr_run_warn_forced(diff.data);
 out:
     cr_text_free(&diff);
     return status;

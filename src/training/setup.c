@@ -128,7 +128,7 @@ static cr_status check_changes(struct cr_text *diff, bool force, bool same_updat
                          "old values, or add --force",
                          rejected.data);
     else if (rejected.data)
-        cr_log(CR_LOG_WARN, "resume, forced:%s", rejected.data);
+        cr_run_warn_forced(rejected.data);
     cr_text_free(&rejected);
     return status;
 }

@@ -40,7 +40,7 @@ resume; expect "a class was renamed" 2 "classes removed: circle" "classes added:
 # ---- images ----
 again; mv set/train/circle set/x; mv set/train/cross set/train/circle; mv set/x set/train/cross
 resume; expect "two classes were exchanged" 2 "the contents of training images differ" "restore the dataset, or add --force"
-resume --force; expect "two classes were exchanged: --force" 0 "resume, forced" "the contents of training images differ"
+resume --force; expect "two classes were exchanged: --force" 0 "warning: resume, forced: the contents of training images differ"
 resume; expect "afterwards it is the run's dataset" 0
 again; for image in set/train/*/*.png; do printf x | dd of="$image" bs=1 seek=4095 conv=notrunc status=none; done
 resume; expect "images were made again" 2 "the contents of training images differ"

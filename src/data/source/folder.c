@@ -233,28 +233,27 @@ static void folder_close(struct cr_dataset *dataset) {
     cr_free(folder);
 }
 
-/* Reads up to `size` bytes from the start of an open file; fewer at its end or at an error. */
-static size_t read_head(int fd, uint8_t *head, size_t size) {
-    size_t count = 0;
-    for (;;) {
-        const ssize_t got = read(fd, head + count, size - count);
-        if (got > 0) count += (size_t)got;
-        if (got == 0 || (got < 0 && errno != EINTR)) return count;
+/* Reads up to `size` bytes from the start of an open file, fewer if it is shorter. Returns false on an error. */
+static bool read_head(int fd, uint8_t *head, size_t size, size_t *count) {
+    for (*count = 0;;) {
+        const ssize_t got = read(fd, head + *count, size - *count);
+        if (got > 0) *count += (size_t)got;
+        if (got == 0) return true;
+        if (got < 0 && errno != EINTR) return false;
     }
 }
 
-/* A file that cannot be read has a digest too: data.corrupt decides whether it ends the run. */
 static uint64_t folder_digest(const struct cr_dataset *dataset, int64_t sample, uint8_t *head) {
     const struct cr_image_folder *folder = dataset->state;
     char                          path[PATH_MAX];
     struct stat                   info;
+    size_t                        count;
     uint64_t                      digest = 0;
     folder_name(dataset, sample, path, sizeof path);
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* O_NONBLOCK: a pipe must not block */
     if (fd < 0) return 0;
-    if (fstat(fd, &info) == 0 && S_ISREG(info.st_mode))
-        digest = cr_hash_sample((uint64_t)info.st_size, folder->images[sample].label, head,
-                                read_head(fd, head, CR_DIGEST_BYTES));
+    if (fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && read_head(fd, head, CR_DIGEST_BYTES, &count))
+        digest = cr_hash_sample((uint64_t)info.st_size, folder->images[sample].label, head, count);
     close(fd);
     return digest;
 }

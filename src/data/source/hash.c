@@ -20,5 +20,6 @@ uint64_t cr_hash_mix(uint64_t hash) {
 /* CRC-32C reads 8 bytes at a time; FNV reads one. */
 uint64_t cr_hash_sample(uint64_t size, int32_t label, const void *head, size_t count) {
     const uint64_t hash = cr_hash_mix(size ^ (uint64_t)(uint32_t)label << 32);
-    return cr_hash_mix(hash ^ cr_crc32c(0, head, count));
+    const uint64_t all  = cr_hash_mix(hash ^ cr_crc32c(0, head, count));
+    return all ? all : 1;
 }
