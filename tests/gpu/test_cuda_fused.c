@@ -53,7 +53,7 @@ static void fill_host(struct bench *b, uint64_t seed) {
             double x = cr_rng_real(&rng) * 2 - 1;
             if (strcmp(v->name, "w") == 0 && !dw) x *= 0.5;
             if (strcmp(v->name, "mean_rstd") == 0 && i >= v->dim[3]) x = 0.75 + 0.5 * x; /* rstd is positive */
-            char cell[8];
+            char cell[16];
             cr_number_store(v->dtype, cell, 0, x);
             b->host[t][i] = cr_number_load(v->dtype, cell, 0);
         }
@@ -147,7 +147,7 @@ struct truth {
 };
 
 static double rounded(enum cr_dtype type, double x) {
-    char cell[8];
+    char cell[16];
     cr_number_store(type, cell, 0, x);
     return cr_number_load(type, cell, 0);
 }

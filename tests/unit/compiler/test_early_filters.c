@@ -65,7 +65,7 @@ static void first_ops_wait(void) {
     conv.attr.conv.stride = 1;
     conv.attr.conv.pad    = 1;
     for (int i = 0; i < 4; i++) {
-        char name[8];
+        char name[16];
         snprintf(name, sizeof name, "y%d", i);
         cr_emit(&p, &conv, name);
     }
