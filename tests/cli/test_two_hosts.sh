@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# test_two_hosts.sh: two ranks on two hosts with addresses of their own (network namespaces): the losses are those of one host, also on a slow
-# cable that loses packets; a run resumes there; every fault ends both ranks within the deadlines, with one message each.
+# test_two_hosts.sh: ranks on two hosts with addresses of their own (network namespaces): the losses are those of one host, also on a slow cable
+# that loses packets, and with two ranks on each host; a run resumes there; every fault ends both ranks within the deadlines, with one message
+# each.
 #   CRESNET_SANITIZE  when set, times are not checked
 . "$(dirname "$0")/../harness/support.sh"
 . "$source_dir/tests/harness/two_hosts.sh"
@@ -78,6 +79,27 @@ is "a slow cable that loses packets: exit codes" "$code0 $code1" "0 0"
 losses run-0 >got && cmp want got && pass || fail "a slow cable: other losses"
 cable 'delay 0' && cable 'loss 0' || fail "the cable"
 
+# ---- two ranks on each host ----
+
+"$bin" train net.ini -q --ranks 4 --steps 4 -o "$work/one-4" 2>err-one || fail "four ranks on one host: $(cat err-one)"
+losses one-4 >want-4
+is "four ranks on one host: steps" "$(wc -l <want-4)" 4
+rm -rf run-*
+pids=()
+for rank in 3 2 1 0; do
+    PER_HOST=2 start "$([ $rank -lt 2 ] && echo a || echo b)" $rank --steps 4
+    pids+=("$pid")
+done
+codes=
+for pid in "${pids[@]}"; do
+    wait "$pid"
+    codes="$codes $?"
+done
+is "two ranks on each host: exit codes" "$codes" " 0 0 0 0"
+is "two ranks on each host: messages" "$(problems err-0 err-1 err-2 err-3)" ""
+losses run-0 >got && cmp want-4 got && pass || fail "two ranks on each host: other losses"
+is "two ranks on each host: only rank 0 writes" "$(ls -d run-*)" run-0
+
 # ---- resume: rank 0 reads the checkpoint and sends it ----
 
 rm -rf run-0
@@ -108,6 +130,17 @@ ended "a host vanishes" 1 137 6000
 says "a host vanishes" 0 "rank 1 of 2 on host-b"
 cable up
 
+begin; cable down; ip netns pids ${host_tag}a | xargs kill -9; began=$(now)
+ended "the host of rank 0 vanishes" 137 1 6000
+says "the host of rank 0 vanishes" 1 "rank 0 of 2 on host-a"
+cable up
+
+begin; ip -n ${host_tag}b link set cable down; began=$(now)
+ended "an interface is switched off" 1 1 6000
+says "an interface is switched off" 0 "$lost"
+says "an interface is switched off" 1 "$lost"
+ip -n ${host_tag}b link set cable up
+
 begin; ip netns pids ${host_tag}b | xargs kill -9; began=$(now)
 ended "a rank is killed" 1 137 3000
 says "a rank is killed" 0 "rank 1 of 2 on host-b"
@@ -116,6 +149,10 @@ begin; ip netns pids ${host_tag}b | xargs kill -INT; began=$(now)
 ended "Ctrl-C on the other host" 130 130 3000
 is "Ctrl-C on the other host: messages" "$(problems err-0 err-1)" ""
 holds "its checkpoint" test -f run-0/last/model.safetensors
+
+begin; ip netns pids ${host_tag}a | xargs kill -INT; began=$(now)
+ended "Ctrl-C on the host of rank 0" 130 130 3000
+is "Ctrl-C on the host of rank 0: messages" "$(problems err-0 err-1)" ""
 
 rm -rf run-0; began=$(now); start a 0; pid0=$pid pid1=$pid
 ended "the other host never starts" 1 1 6000

@@ -4,6 +4,7 @@
 #   on HOST COMMAND...    runs a command there
 #   cable 'delay 0.05'    changes the cable: see cable.py
 #   start HOST RANK ...   starts `cresnet train net.ini -q -o run-RANK ...` there as rank RANK of 2; its output is in err-RANK, its pid in pid
+#                         PER_HOST=n: a host has n ranks, and there are 2 n ranks
 host_tag=cresnet$$
 
 hosts_close() {
@@ -33,10 +34,10 @@ cable() {
     read -r -t 20 said <&9 && [ "$said" = ok ]
 }
 start() {
-    local host=$1 rank=$2
+    local host=$1 rank=$2 ranks=${PER_HOST:-1}
     shift 2
     # shellcheck disable=SC2016
-    on "$host" unshare --uts sh -c 'hostname "$0" && exec "$@"' "host-$host" env RANK="$rank" WORLD_SIZE=2 GROUP_RANK="$rank" LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 MASTER_ADDR="${ADDRESS:-10.77.0.1}" \
-        MASTER_PORT="${PORT:-29500}" "$bin" train net.ini -q -o "$work/run-$rank" "$@" 2>"err-$rank" &
+    on "$host" unshare --uts sh -c 'hostname "$0" && exec "$@"' "host-$host" env RANK="$rank" WORLD_SIZE=$((2 * ranks)) \
+        GROUP_RANK=$((rank / ranks)) LOCAL_RANK=$((rank % ranks)) LOCAL_WORLD_SIZE="$ranks" MASTER_ADDR="${ADDRESS:-10.77.0.1}" MASTER_PORT="${PORT:-29500}" "$bin" train net.ini -q -o "$work/run-$rank" "$@" 2>"err-$rank" &
     pid=$!
 }
