@@ -19,6 +19,7 @@ static struct ck_init_param rule_of(const struct cr_param *q, const struct cr_co
     case CR_ROLE_DENSE_BIAS:
         return (struct ck_init_param){.draw = CK_DISTRIBUTION_UNIFORM, .scale = (float)(1.0 / sqrt((double)q->fan_in))};
     case CR_ROLE_GAMMA: return (struct ck_init_param){.draw = CK_DISTRIBUTION_CONSTANT, .scale = q->zero ? 0.0f : 1.0f};
+    case CR_ROLE_SCALE:
     case CR_ROLE_VAR: return (struct ck_init_param){.draw = CK_DISTRIBUTION_CONSTANT, .scale = 1.0f};
     case CR_ROLE_BETA:
     case CR_ROLE_MEAN: break;

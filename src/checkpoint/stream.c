@@ -82,16 +82,19 @@ static void transpose_rows(unsigned char *dst, const unsigned char *src, uint64_
 }
 
 bool cr_ckpt_can_convert(enum cr_dtype from, enum cr_dtype to) {
-    return from == to || (to == CR_F32 && (from == CR_F16 || from == CR_BF16 || from == CR_F64));
+    return from == to || (to == CR_F32 && (from == CR_F16 || from == CR_BF16 || from == CR_F64 || from == CR_I8));
 }
 
 static void convert(float *dst, const void *src, enum cr_dtype from, uint64_t count) {
     const uint16_t *half  = src;
     const double   *whole = src;
+    const int8_t   *small = src;
     if (from == CR_F16)
         for (uint64_t i = 0; i < count; i++) dst[i] = cr_f16_to_f32(half[i]);
     else if (from == CR_BF16)
         for (uint64_t i = 0; i < count; i++) dst[i] = cr_bf16_to_f32(half[i]);
+    else if (from == CR_I8)
+        for (uint64_t i = 0; i < count; i++) dst[i] = (float)small[i];
     else
         for (uint64_t i = 0; i < count; i++) dst[i] = (float)whole[i];
 }

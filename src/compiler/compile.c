@@ -34,6 +34,7 @@ cr_status cr_compile(struct cr_program *program, const struct cr_cost_model *cos
     if (last_pass == PASS_GRAD) return CR_OK;
 
     if (options->fuse) {
+        CR_TRY(cr_pass_quantize(program, cost_model));
         CR_TRY(cr_pass_fold(program, cost_model));
         CR_TRY(cr_pass_hoist(program));
         CR_TRY(cr_program_check(program));

@@ -4,6 +4,7 @@
  * broken an invariant.
  *
  *   grad      appends the backward ops (autodiff/); the caller then emits the parameter update
+ *   quantize  inference only: replaces ops on quantised values by 8-bit ops
  *   fold      inference only: folds batch normalisation (BN) into the convolution before it
  *   hoist     inference only: moves the ops that depend on parameters only to the front; they run once for many batches
  *   fuse      fuses BN, add and ReLU, their gradients, and the neighbours of convolutions (fusion/)
@@ -61,7 +62,8 @@ struct cr_cost_model {
     double sparse_density_max; /* see cr_device_caps in device/device.h */
 
     /* Length in f32 elements of the packed weights of a sparse convolution in the op's weight format; 0 when the format
-     * does not suit the op. NULL: the device has no sparse kernels. */
+     * does not suit the op. For qconv: length in bytes of the packed filter; 0 when the device's kernel reads the filter
+     * itself. NULL: the device has no such kernels. */
     int64_t (*packed_elems)(void *self, const struct cr_program *program, const struct cr_op *op);
     /* Estimated seconds of a sparse convolution in the op's weight format; 0 when unknown. A format whose estimate
      * exceeds CR_ESTIMATE_MARGIN times the best known time is not measured. NULL: no format has an estimate. */
@@ -104,7 +106,7 @@ struct cr_fit_report {
 };
 
 struct cr_compile_options {
-    bool   fuse;                /* run fold, hoist and fuse */
+    bool   fuse;                /* run quantize, fold, hoist and fuse */
     bool   reuse;               /* tensors with disjoint lifetimes share memory */
     bool   sparse;              /* with `fuse`: run sparsify */
     bool   sparse_filter_grads; /* with `sparse`: filter gradients become sparse too */
@@ -130,6 +132,11 @@ CR_MUST cr_status cr_compile(struct cr_program *program, const struct cr_cost_mo
  * trainable parameter gets exactly one gradient writer. accumulate: gradient writers add to the gradient buffer instead
  * of overwriting it. weight: factor of the loss gradient, 1 / number of micro-batches. smoothing: label smoothing. */
 CR_MUST cr_status cr_pass_grad(struct cr_program *program, int loss_op, bool accumulate, float weight, float smoothing);
+
+/* Inference programs only: replaces convolutions of quantised values (fake_quant), with their BN, add and ReLU, by 8-bit
+ * convolutions (qconv), and the pooling between them by 8-bit pooling. A convolution that the device does not accept in
+ * 8 bits stays as it is. */
+CR_MUST cr_status cr_pass_quantize(struct cr_program *program, const struct cr_cost_model *cost_model);
 
 /* Inference programs only: folds BN into the filter and bias of the convolution before it, and a following add or ReLU
  * into the convolution. Programs that train stay unchanged. */

@@ -12,7 +12,8 @@
     X(CR_BF16, "bf16", "BF16", 2)                                                                                      \
     X(CR_U8, "u8", "U8", 1)                                                                                            \
     X(CR_I32, "i32", "I32", 4)                                                                                         \
-    X(CR_I64, "i64", "I64", 8)
+    X(CR_I64, "i64", "I64", 8)                                                                                         \
+    X(CR_I8, "i8", "I8", 1)
 
 enum cr_dtype {
 #define X(constant, name, st_name, bytes) constant,
@@ -41,6 +42,7 @@ static inline __attribute__((always_inline)) double cr_number_load(enum cr_dtype
     case CR_U8: return (double)((const uint8_t *)data)[i];
     case CR_I32: return (double)((const int32_t *)data)[i];
     case CR_I64: return (double)((const int64_t *)data)[i];
+    case CR_I8: return (double)((const int8_t *)data)[i];
     }
     return 0;
 }
@@ -55,6 +57,7 @@ static inline __attribute__((always_inline)) void cr_number_store(enum cr_dtype 
     case CR_U8: ((uint8_t *)data)[i] = (uint8_t)x; return;
     case CR_I32: ((int32_t *)data)[i] = (int32_t)x; return;
     case CR_I64: ((int64_t *)data)[i] = (int64_t)x; return;
+    case CR_I8: ((int8_t *)data)[i] = (int8_t)x; return;
     }
 }
 

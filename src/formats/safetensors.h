@@ -52,7 +52,7 @@ void cr_st_shape_text(char out[CR_ST_SHAPE_TEXT], int dims, const int64_t *dim);
 /* ---- writer ---- */
 struct cr_st_writer;
 /* Creates `path` (O_EXCL: it must not exist) and writes the header. Entries are sorted like those of the reference
- * writer: by element type, I64 F64 F32 I32 BF16 F16 U8 (larger elements first, so all are aligned), then by name.
+ * writer: by element type, I64 F64 F32 I32 BF16 F16 I8 U8 (larger elements first, so all are aligned), then by name.
  * cr_st_write must be called in the order of cr_st_writer_entry. Metadata is sorted by key; meta_count = 0 writes none.
  * Names and metadata must be UTF-8 and unique (CR_ERR_FORMAT). The names in `entries` must stay valid until
  * cr_st_finish or cr_st_abandon. */

@@ -60,7 +60,7 @@ void cr_st_shape_text(char out[CR_ST_SHAPE_TEXT], int dims, const int64_t *dim) 
 
 static cr_status parse_dtype(const struct cr_st_file *file, const char *shown, const char *text, enum cr_dtype *out) {
     /* element types of the format that cresnet does not support */
-    static const char *const unsupported[] = {"BOOL",    "F4",      "F6_E2M3", "F6_E3M2",     "I8",
+    static const char *const unsupported[] = {"BOOL",    "F4",      "F6_E2M3", "F6_E3M2",
                                               "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ",
                                               "I16",     "U16",     "U32",     "C64",         "U64"};
     char                     quoted[40];
@@ -77,7 +77,7 @@ static cr_status parse_dtype(const struct cr_st_file *file, const char *shown, c
             return CR_FAIL(CR_ERR_FORMAT,
                            "%s: tensor %s has elements of type %s, which cresnet does not support; save it as F32, "
                            "F64, F16, BF16, "
-                           "U8, I32 or I64",
+                           "I8, U8, I32 or I64",
                            file->path, shown, text);
     return BAD(file, "tensor %s: unknown element type %s", shown, quoted);
 }

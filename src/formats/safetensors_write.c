@@ -26,7 +26,7 @@ struct cr_st_writer {
 /* The order of element types in the reference writer: higher ranks are written first. */
 static int dtype_rank(enum cr_dtype dtype) {
     static const int table[] = {
-        [CR_U8] = 0, [CR_F16] = 1, [CR_BF16] = 2, [CR_I32] = 3, [CR_F32] = 4, [CR_F64] = 5, [CR_I64] = 6};
+        [CR_U8] = 0, [CR_I8] = 1, [CR_F16] = 2, [CR_BF16] = 3, [CR_I32] = 4, [CR_F32] = 5, [CR_F64] = 6, [CR_I64] = 7};
     return table[dtype];
 }
 

@@ -91,6 +91,11 @@ struct cr_sparsity_attr {
     struct cr_sparse_format format;   /* weight format */
     int64_t                 image[3]; /* sparse_filter: N, H, W of the convolution's input x */
 };
+/* Types of the operands of a qconv. */
+struct cr_qconv_types {
+    bool          has_add;
+    enum cr_dtype x, add, y;
+};
 /* Attributes of conv*, maxpool* and pad_shortcut*. Windows are R x S; stride and padding are the same for H and W. */
 struct cr_conv_attr {
     int                     stride, pad;
@@ -98,9 +103,13 @@ struct cr_conv_attr {
     int                     pad_c;        /* pad_shortcut: number of zero channels before the input's channels */
     bool                    accumulate;   /* conv_wgrad, conv_grad, s2d_filter_grad: add to dw instead of assigning */
     bool                    relu;         /* conv: apply ReLU to y (inference) */
+    struct cr_qconv_types   types;        /* pack_filter: of the qconv that reads the packed filter */
     bool                    early_filter; /* conv, conv_grad: see cr_pass_early_filters in compiler/compiler.h */
     struct cr_bn_attr       bn;      /* conv, conv_grad with slot gamma: the batch norm whose sums the op finalizes */
     struct cr_sparsity_attr pattern; /* conv, conv_dgrad, conv_wgrad, sparse_filter */
+};
+struct cr_quant_attr {
+    bool is_signed; /* fake_quant, quantize: i8 instead of u8 */
 };
 struct cr_loss_attr {
     float smoothing; /* label smoothing, 0 to 1 */
@@ -153,6 +162,7 @@ struct cr_op {
     union {
         struct cr_conv_attr   conv; /* conv*, maxpool*, pad_shortcut*; avgpool* has it but does not read it */
         struct cr_bn_attr     bn;
+        struct cr_quant_attr  quant;
         struct cr_loss_attr   loss; /* loss, loss_grad */
         struct cr_dense_attr  dense;
         struct cr_input_attr  input; /* normalize, mix */
@@ -200,7 +210,7 @@ int64_t cr_tensor_elems(const struct cr_tensor *tensor);
  *   VALUE        the parameters
  *   GRAD         the gradients of the parameters
  *   MOMENTUM     first moment of the update rule
- *   RUNNING      running mean and variance of the batch norms
+ *   RUNNING      running mean and variance of the batch norms; scales of quantised networks
  *   STATE        CR_STATE_COUNT f64 scalars, indexed by enum cr_state
  *   HALF         VALUE rounded to 16 bits; exists only for 16-bit programs. The op `cast` refreshes this buffer at the
  *                start of each program
@@ -244,7 +254,8 @@ enum cr_param_role {
     CR_ROLE_GAMMA,
     CR_ROLE_BETA,
     CR_ROLE_MEAN,
-    CR_ROLE_VAR
+    CR_ROLE_VAR,
+    CR_ROLE_SCALE /* of quantised values: one of an activation, one for each output channel of a filter */
 };
 
 struct cr_param {
@@ -277,8 +288,8 @@ struct cr_param_store {
     bool           failed; /* out of memory while adding a parameter; stays set */
     struct cr_arena arena; /* owns the names */
 };
-/* Adds a parameter and returns its index; the name is copied. Means and variances go to the running buffer, all other
- * roles to the value buffer. Out of memory sets store->failed. */
+/* Adds a parameter and returns its index; the name is copied. Means, variances and scales go to the running buffer, all
+ * other roles to the value buffer. Out of memory sets store->failed. */
 int cr_param_store_add(struct cr_param_store *store, const char *name, enum cr_param_role role, const int64_t dim[4],
                        int layer);
 /* Returns the index of the parameter with this name, or CR_NONE. */

@@ -205,6 +205,33 @@ static void infer_s2d_filter(struct rule *r) {
     set(r, w->dtype, w->dim[0], 4, 4, 16);
 }
 
+/* ---- quantisation ---- */
+
+static void infer_fake_quant(struct rule *r) {
+    CR_ASSERT(cr_tensor_elems(input(r, CR_IN_fake_quant_scale)) == 1);
+    set_like(r, input(r, CR_IN_fake_quant_x));
+}
+static void infer_fake_quant_filter(struct rule *r) {
+    const struct cr_tensor *w = input(r, CR_IN_fake_quant_filter_w);
+    CR_ASSERT(input(r, CR_IN_fake_quant_filter_scale)->dim[3] == w->dim[0]);
+    set_like(r, w);
+}
+static void infer_quantize(struct rule *r) {
+    set_like(r, input(r, CR_IN_quantize_x));
+    r->dtype = r->op->attr.quant.is_signed ? CR_I8 : CR_U8;
+}
+static void infer_dequantize(struct rule *r) {
+    set_like(r, input(r, CR_IN_dequantize_x));
+    r->dtype = r->p->real;
+}
+static void infer_quantize_filter(struct rule *r) {
+    set_like(r, input(r, CR_IN_quantize_filter_w));
+    r->dtype = CR_I8;
+}
+static void infer_qconv_coeffs(struct rule *r) {
+    set(r, CR_F32, 3, 1, 1, input(r, CR_IN_qconv_coeffs_w_scale)->dim[3]);
+}
+
 /* ---- backward ---- */
 
 /* Gradients of parameters are tensors of the parameter store. The shape of some input gradients cannot be inferred from
@@ -283,6 +310,8 @@ static void infer_given(struct rule *r) {
 #define infer_zero infer_given
 #define infer_cast infer_given
 #define infer_sparse_filter infer_given
+#define infer_pack_filter infer_given
+#define infer_qconv infer_given
 
 static void infer_conv_dgrad(struct rule *r) {
     CR_ASSERT(r->slot == CR_OUT_conv_dgrad_grad_sums); /* dx must be given */
@@ -360,6 +389,7 @@ void cr_op_cost(const struct cr_program *p, const struct cr_op *op, double *byte
     *bytes = op->kind == CR_OP_barrier ? 0 : sum; /* a barrier moves no data */
     switch (op->kind) {
     case CR_OP_conv: *flops = conv_flops(p, op->out[CR_OUT_conv_y], op->in[CR_IN_conv_w]); break;
+    case CR_OP_qconv: *flops = conv_flops(p, op->out[CR_OUT_qconv_y], op->in[CR_IN_qconv_w]); break;
     case CR_OP_conv_dgrad: *flops = conv_flops(p, op->in[CR_IN_conv_dgrad_dy], op->in[CR_IN_conv_dgrad_w]); break;
     case CR_OP_conv_wgrad: *flops = conv_flops(p, op->in[CR_IN_conv_wgrad_dy], op->out[CR_OUT_conv_wgrad_dw]); break;
     case CR_OP_conv_grad:

@@ -14,7 +14,7 @@ const char *cr_param_buffer_name(enum cr_param_buffer buffer) {
 }
 
 bool cr_param_is_running(enum cr_param_role role) {
-    return role == CR_ROLE_MEAN || role == CR_ROLE_VAR;
+    return role == CR_ROLE_MEAN || role == CR_ROLE_VAR || role == CR_ROLE_SCALE;
 }
 
 static void set_fans(const struct cr_param_store *store, struct cr_param *q) {
@@ -130,6 +130,7 @@ float cr_param_store_initial(const struct cr_param_store *store, int param, int6
         return (float)(1.0 / sqrt((double)q->fan_in)) *
                cr_init_uniform((uint64_t)c->train.seed, (uint32_t)param, (uint64_t)oihw);
     case CR_ROLE_GAMMA: return q->zero ? 0.0f : 1.0f;
+    case CR_ROLE_SCALE:
     case CR_ROLE_VAR: return 1.0f;
     case CR_ROLE_BETA:
     case CR_ROLE_MEAN: return 0.0f;

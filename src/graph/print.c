@@ -30,6 +30,10 @@ static void print_pattern(const struct cr_op *op, struct cr_text *out) {
 
 static void print_attributes(const struct cr_op *op, struct cr_text *out) {
     switch (op->kind) {
+    case CR_OP_qconv:
+        cr_text_add(out, "  stride=%d pad=%d%s", op->attr.conv.stride, op->attr.conv.pad,
+                    op->attr.conv.relu ? " relu" : "");
+        break;
     case CR_OP_conv:
     case CR_OP_conv_dgrad:
     case CR_OP_conv_wgrad:

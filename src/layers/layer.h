@@ -21,6 +21,7 @@ struct cr_net {
     bool                    frozen;   /* the current part is frozen: no gradients, batch norms use running statistics */
     bool                    classifier; /* the current layer is the classifier */
     bool                    f32_input;  /* the program's images are normalised f32 values instead of bytes */
+    bool                    calibrate;  /* the host reads the tensors that a quantised network quantises */
     int bn_ranks; /* number of ranks whose statistics a batch norm combines; 0 or 1 without SyncBN */
     int layer;    /* index of the current layer, for messages and profiles */
 };
@@ -56,6 +57,14 @@ int cr_layer_maxpool(struct cr_net *net, const char *path, int x, int window, in
 int cr_layer_avgpool(struct cr_net *net, const char *path, int x);
 /* dense.c: the classifier, a fully connected layer with parameters "path.weight" and "path.bias". */
 int cr_layer_dense(struct cr_net *net, const char *path, int x, int64_t classes);
+/* quantize.c: quantised networks ([quant] type = int8, evaluation programs only). */
+/* True when the convolution (or classifier) `path` computes with 8-bit integers. */
+bool cr_layer_is_quantized(const struct cr_net *net, const char *path);
+/* Returns x as a tensor of quantised values with the parameter "PATH.scale", where "PATH.y" is the name of x. Returns x
+ * itself if x has such values already. With net->calibrate it returns x, which the host can then read. */
+int cr_layer_quantize(struct cr_net *net, int x);
+/* Returns the filter `w` with quantised values and the parameter "path.weight_scale". */
+int cr_layer_quantize_filter(struct cr_net *net, const char *path, int w);
 /* loss.c: cross entropy and the counts of correct predictions, added to program->metrics. Returns the index of the loss
  * op. */
 int cr_layer_loss(struct cr_net *net, int logits, float smoothing);

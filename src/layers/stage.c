@@ -52,6 +52,9 @@ static int residual_block(struct cr_net *net, const struct block *b, int x) {
 
     int branch = basic ? basic_branch(net, b, x) : bottleneck_branch(net, b, x);
     if (stage->excite) branch = cr_layer_excitation(net, join(name, sizeof name, b, "se"), branch);
+    /* the last convolution of the branch adds the shortcut while it stores its output */
+    const bool quantized = cr_layer_is_quantized(net, join(name, sizeof name, b, basic ? "conv2" : "conv3"));
+    if (quantized) x = cr_layer_quantize(net, x);
     int shortcut = x;
     if (reshapes && stage->shortcut == CR_SHORTCUT_A)
         shortcut = cr_layer_shortcut_a(net, join(name, sizeof name, b, "shortcut"), x, channels, b->stride);
@@ -59,6 +62,7 @@ static int residual_block(struct cr_net *net, const struct block *b, int x) {
         shortcut = cr_layer_shortcut_d(net, join(name, sizeof name, b, "downsample"), x, channels, b->stride);
     else if (reshapes)
         shortcut = cr_layer_shortcut_b(net, join(name, sizeof name, b, "downsample"), x, channels, b->stride);
+    if (quantized) shortcut = cr_layer_quantize(net, shortcut);
     int sum = cr_layer_add(net, join(name, sizeof name, b, "add"), branch, shortcut);
     return relu_after(net, b, "relu", sum);
 }

@@ -154,6 +154,7 @@ static int emit_stem(struct cr_net *net, const struct cr_model *m, int x) {
                       ? emit_deep(net, m, x)
                       : cr_layer_conv(net, "conv1", x, m->width[0], large ? 7 : 3, large ? 2 : 1, large ? 3 : 1);
     y           = cr_layer_relu(net, "relu", cr_layer_batchnorm(net, "bn1", y, false));
+    if (large && cr_layer_is_quantized(net, "layer1.0.conv1")) y = cr_layer_quantize(net, y);
     return large ? cr_layer_maxpool(net, "maxpool", y, 3, 2, 1) : y;
 }
 
@@ -203,6 +204,7 @@ cr_status cr_model_program(struct cr_model *m, const struct cr_config *c, enum c
           .training  = training,
           .bn_ranks  = c->model.sync_bn ? ranks : 1,
           .f32_input = m->f32_input && !training,
+        .calibrate = m->calibrate && !training,
     };
     float smoothing = training ? (float)c->train.label_smoothing : 0;
     int   logits    = emit_network(&net, m, batch, training ? m->image_size : m->eval_size);
@@ -225,6 +227,23 @@ out:
                                 (long long)batch, (long long)(training ? m->image_size : m->eval_size));
     cr_program_free(p);
     return status;
+}
+
+/* Checks that every name in quant.keep is a layer with weights. */
+static cr_status check_quantized(const struct cr_config *c, const struct cr_param_store *store) {
+    char words[4096], name[256];
+    if (strlen(c->quant.keep) >= sizeof words) return cr_config_fail(c, "quant.keep", "too long");
+    snprintf(words, sizeof words, "%s", c->quant.keep);
+    char *save = NULL;
+    for (char *w = strtok_r(words, ", \t", &save); w; w = strtok_r(NULL, ", \t", &save)) {
+        const int length = snprintf(name, sizeof name, "%s.weight", w);
+        const int param  = length < (int)sizeof name ? cr_param_store_find(store, name) : CR_NONE;
+        if (param == CR_NONE ||
+            (store->param[param].role != CR_ROLE_CONV && store->param[param].role != CR_ROLE_DENSE_WEIGHT))
+            return cr_config_fail(c, "quant.keep", "\"%s\" is no convolution of this network: `cresnet plan` lists them",
+                                  w);
+    }
+    return CR_OK;
 }
 
 cr_status cr_model_open(const struct cr_config *c, int classes, int64_t image_size, int64_t eval_size,
@@ -257,6 +276,7 @@ cr_status cr_model_open(const struct cr_config *c, int classes, int64_t image_si
         goto out;
     }
     if (failed) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while building the network");
+    CR_TRY_OUT(check_quantized(c, &m.store));
     cr_optim_prepare(&m.store, c);
     *out = m;
     return CR_OK;

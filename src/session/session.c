@@ -228,6 +228,8 @@ static cr_status open_all(struct cr_session *s, const struct cr_session_options 
     s->model.ranks         = cr_comm_size(s->comm);
     s->model.f32_input     = o->f32_input;
     s->model.keep_features = o->keep_features;
+    s->model.calibrate     = o->calibrate;
+    s->without_scales      = o->without_scales;
     if (o->masks) s->model.store.has_mask = true;
     log_unused_keys(s, o->train);
     s->batch = o->batch ? o->batch : c->train.batch;

@@ -1,4 +1,5 @@
 /* session/state.c: saves and loads checkpoints of a session, and loads weights. See session/state.h. */
+#include "session/quantized.h"
 #include "session/state.h"
 
 #include <errno.h>
@@ -132,14 +133,16 @@ static const struct cr_st_entry *find_entry(struct cr_st_file *file, const char 
 }
 
 /* Removes the counters from the list, since a file need not have them. With `fresh_head` the tensors of the classifier
- * are read and discarded. */
-static void fit_list(const struct cr_param_store *store, struct cr_st_file *file, bool fresh_head,
+ * are read and discarded. Removes the scales of quantised values when the caller sets them later. */
+static void fit_list(const struct cr_session *s, struct cr_st_file *file, bool fresh_head,
                      struct cr_state_list *list) {
+    const struct cr_param_store *store = &s->model.store;
     int count = 0;
     for (int i = 0; i < list->count; i++) {
         struct cr_ckpt_tensor t = list->tensor[i];
         if (t.address.kind == CR_STATE_IN_COUNTER) continue;
         const int param = cr_param_store_find(store, t.name);
+        if (s->without_scales && param != CR_NONE && store->param[param].role == CR_ROLE_SCALE) continue;
         if (fresh_head && param != CR_NONE && store->param[param].classifier) {
             const struct cr_st_entry *e = find_entry(file, t.name);
             if (!e || e->dims > 4) continue; /* the file may have no classifier */
@@ -239,7 +242,7 @@ cr_status cr_session_load_weights(struct cr_session *s, const char *given, bool 
     CR_TRY_OUT(cr_ckpt_open_weights(path, &file));
     CR_TRY_OUT(choose_head(s, file, path, exact, &fresh_head));
     CR_TRY_OUT(cr_state_model_list(&s->model.store, &arena, &list));
-    fit_list(&s->model.store, file, fresh_head, &list);
+    fit_list(s, file, fresh_head, &list);
     CR_TRY_OUT(cr_ckpt_is_sparse(file, path, &parts));
     CR_TRY_OUT(cr_state_sparse_open(&s->model.store, file, path, fresh_head, &sparse));
     CR_TRY_OUT(cr_state_sparse_take(&sparse, file, path, &list));
@@ -249,6 +252,7 @@ cr_status cr_session_load_weights(struct cr_session *s, const char *given, bool 
     CR_TRY_OUT(cr_state_sparse_put(&sparse, file, &io));
     CR_TRY_OUT(cr_state_sparse_put_mask(&sparse, s));
     if (finite.found) CR_TRY_OUT(fail_not_finite(s, path, finite.address));
+    CR_TRY_OUT(cr_quantized_scale_weights(s, file));
 out:
     cr_state_sparse_close(&sparse);
     cr_st_close(file);

@@ -37,6 +37,7 @@ enum cr_state_place {
     CR_STATE_IN_COUNTER, /* num_batches_tracked: all BNs share one counter of enum cr_state; value 0 */
     CR_STATE_NOWHERE,    /* read and discarded: a classifier that does not fit; value 0 */
     CR_STATE_OF_ALL,     /* running statistics of all ranks: index of the buffer */
+    CR_STATE_IN_INTEGERS, /* saving a quantised network: element offset of a filter (session/quantized.c) */
     CR_STATE_IN_PART     /* part of a sparse tensor: its index */
 };
 /* List of the tensors of model.safetensors or state.safetensors. The arena that was passed owns the entries. */

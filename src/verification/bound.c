@@ -62,6 +62,18 @@ static void closed_loss(const struct cr_verify_values *v, double *const scale[])
     for (int i = 1; i < 4; i++) scale[CR_OUT_loss_metrics][i] = 0; /* counts */
 }
 
+/* A kernel that follows the rounding rule exactly (CR_MATH_EXACT, u = 0) has equal outputs. Others may add the bias
+ * before they multiply: an 8-bit output may be off by one. */
+static void closed_qconv(const struct cr_verify_values *v, double *const scale[]) {
+    const int             y = v->op->out[CR_OUT_qconv_y];
+    const enum cr_dtype   dtype  = v->original->tensor[y].dtype;
+    const double         *coeffs = v->in[CR_IN_qconv_coeffs], k = CR_VERIFY_C * v->u * sqrt(cr_verify_terms(v->program, v->op, 0));
+    const int64_t         K = dim(v->program, y, 3), n = cr_tensor_elems(&v->program->tensor[y]);
+    for (int64_t i = 0; i < n && k > 0; i++)
+        scale[CR_OUT_qconv_y][i] =
+            dtype == CR_I8 || dtype == CR_U8 ? 1 / k : fabs(v->want[CR_OUT_qconv_y][i]) + 2 * fabs(coeffs[K + i % K]);
+}
+
 /* exp turns the absolute error u|l - max| of its argument into a relative error. The denominator collects the same
  * errors (drift). */
 static void closed_loss_grad(const struct cr_verify_values *v, double *const scale[]) {
@@ -226,6 +238,7 @@ static const struct cr_verify_hooks hooks[CR_OP_COUNT] = {
     [CR_OP_conv]               = {.prologue = cr_verify_prologue_conv, .epilogue = cr_verify_epilogue_conv},
     [CR_OP_bn_finalize]        = {.closed = closed_bn_finalize},
     [CR_OP_bn_apply]           = {.epilogue = cr_verify_epilogue_bn_apply},
+    [CR_OP_qconv]              = {.closed = closed_qconv},
     [CR_OP_maxpool]            = {.prologue = cr_verify_prologue_maxpool, .epilogue = cr_verify_epilogue_maxpool},
     [CR_OP_loss]               = {.closed = closed_loss},
     [CR_OP_loss_grad]          = {.closed = closed_loss_grad},

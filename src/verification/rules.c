@@ -60,7 +60,15 @@ static const struct cr_verify_rule rules[CR_OP_COUNT] = {
     [CR_OP_all_reduce]         = {.exact = true}, /* with one rank the sum is a copy */
     [CR_OP_barrier]            = {.exact = true, .no_value = true},
     /* the layout depends on the weight format; the convolutions that use it are compared */
-    [CR_OP_sparse_filter] = {.exact = true, .no_value = true},
+    [CR_OP_sparse_filter]     = {.exact = true, .no_value = true},
+    [CR_OP_pack_filter]       = {.exact = true, .no_value = true},
+    [CR_OP_fake_quant]        = {.exact = true, .rounds = true},
+    [CR_OP_fake_quant_filter] = {.exact = true, .rounds = true},
+    [CR_OP_quantize]          = {.exact = true},
+    [CR_OP_dequantize]        = {.exact = true, .rounds = true},
+    [CR_OP_quantize_filter]   = {.exact = true},
+    [CR_OP_qconv_coeffs]      = {.exact = true},
+    [CR_OP_qconv]             = {.extra = 4},
 };
 
 const struct cr_verify_rule *cr_verify_rule(enum cr_op_kind kind) {

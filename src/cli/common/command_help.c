@@ -123,6 +123,18 @@ static const char about_prune[] =
     "  cresnet prune configs/resnet50.ini --weights FILE --pattern block prune.block=64x64 --sparsity 0.7 -o DIR\n"
     "  cresnet prune configs/resnet50.ini --weights FILE --target-ms 8 --batch 32 train.precision=fp32 -o DIR\n";
 
+static const char about_quantize[] =
+    "Quantises a trained network to 8-bit integers: weights by output channel, activations by tensor, symmetric.\n"
+    "Writes a run folder that eval, predict, export and the library read like any other. The scales are calibrated\n"
+    "with training images, prepared as in evaluation; then both networks are evaluated. The weights come from\n"
+    "--weights FILE or from a RUN.\n" RUN_NOTE
+    "--max-drop: when top-1 drops by more, each layer is quantised alone to measure its effect on the logits, and\n"
+    "the layers with the largest effect stay in floating point (quant.keep) until the drop is small enough; the\n"
+    "exit code is 1 if it never is.\n"
+    "\n"
+    "  cresnet quantize checkpoints/demo -o checkpoints/demo-int8\n"
+    "  cresnet quantize configs/resnet50.ini --weights FILE --max-drop 0.3 -o DIR\n";
+
 static const char about_export[] =
     "Writes the weights of a run as one safetensors file that torchvision models can load. Every tensor is dense;\n"
     "pruned weights are 0. RUN may also be a safetensors file.\n" RUN_NOTE
@@ -171,6 +183,7 @@ static const struct cr_command commands[CR_CMD_COUNT] = {
     [CR_CMD_PROFILE] = {"profile", "time every op of the training step, or of an evaluation", "CONFIG|RUN " KEYS,
                         about_profile},
     [CR_CMD_PRUNE]   = {"prune", "prune weights by magnitude", "CONFIG|RUN " KEYS, about_prune},
+    [CR_CMD_QUANTIZE] = {"quantize", "quantise a network to 8-bit integers", "CONFIG|RUN " KEYS, about_quantize},
     [CR_CMD_EXPORT]  = {"export", "export the weights of a run for torchvision, or a network as ONNX",
                         "RUN -o FILE | RUN|CONFIG --onnx FILE [section.key=value ...]", about_export},
     [CR_CMD_DATA]    = {"data", "describe, pack or verify a dataset, write the built-in one",

@@ -7,11 +7,13 @@ enum {
     ON_CONFIG  = ON_ALL & ~ON(HELP) & ~ON(EXPORT),
     ON_DEVICES = ON_CONFIG & ~ON(DATA) & ~ON(CHECK),
     /* commands whose programs have the batch size of the configuration, and commands that read images */
-    ON_BATCH   = ON(TRAIN) | ON(EVAL) | ON(REPORT) | ON(PLAN) | ON(CHECK) | ON(BENCH) | ON(PROFILE),
-    ON_WORKERS = ON(TRAIN) | ON(EVAL) | ON(REPORT) | ON(BENCH) | ON(DATA),
-    ON_SEED    = ON(TRAIN) | ON(EVAL) | ON(REPORT) | ON(CHECK) | ON(BENCH) | ON(PROFILE) | ON(DATA),
-    ON_WEIGHTS = ON(EVAL) | ON(PREDICT) | ON(REPORT) | ON(PRUNE) | ON(EXPORT), /* commands that use trained weights */
-    ON_JSON    = ON(EVAL) | ON(PREDICT) | ON(PLAN) | ON(CHECK) | ON(BENCH) | ON(PROFILE) | ON(DATA) | ON(PRUNE),
+    ON_BATCH =
+        ON(TRAIN) | ON(EVAL) | ON(REPORT) | ON(PLAN) | ON(CHECK) | ON(BENCH) | ON(PROFILE) | ON(QUANTIZE),
+    ON_WORKERS = ON(TRAIN) | ON(EVAL) | ON(REPORT) | ON(BENCH) | ON(DATA) | ON(QUANTIZE),
+    ON_SEED = ON(TRAIN) | ON(EVAL) | ON(REPORT) | ON(CHECK) | ON(BENCH) | ON(PROFILE) | ON(DATA) | ON(QUANTIZE),
+    ON_WEIGHTS = ON(EVAL) | ON(PREDICT) | ON(REPORT) | ON(PRUNE) | ON(EXPORT) | ON(QUANTIZE), /* commands that use trained weights */
+    ON_JSON    = ON(EVAL) | ON(PREDICT) | ON(PLAN) | ON(CHECK) | ON(BENCH) | ON(PROFILE) | ON(DATA) | ON(PRUNE) |
+                 ON(QUANTIZE),
 };
 
 static const struct cr_cli_option options[CR_OPT_COUNT] = {
@@ -113,6 +115,11 @@ static const struct cr_cli_option options[CR_OPT_COUNT] = {
         {"target-ms", 0, "MS", NULL, ON(PRUNE),
          "choose the sparsity of each layer so that evaluating one batch takes at most MS milliseconds"},
     [CR_OPT_PRUNE_BATCH] = {"batch", 'b', "N", "train.eval_batch", ON(PRUNE), "batch size that --target-ms refers to"},
+    [CR_OPT_QUANT_IMAGES] = {"images", 0, "N", "quant.images", ON(QUANTIZE), "training images to calibrate with (512)"},
+    [CR_OPT_QUANT_METHOD] = {"method", 0, "M", "quant.method", ON(QUANTIZE),
+                             "how scales are chosen: mse (default), entropy, percentile or max"},
+    [CR_OPT_MAX_DROP]     = {"max-drop", 0, "POINTS", NULL, ON(QUANTIZE),
+                             "keep layers in floating point until top-1 drops by at most POINTS (e.g. 0.3)"},
     [CR_OPT_DENSE]       = {"dense", 0, NULL, NULL, ON(EXPORT),
                             "write a torchvision state dict with pruned weights as 0 (the default)"},
     [CR_OPT_EXPORT_FILE] = {"output", 'o', "FILE", NULL, ON(EXPORT) | ON(REPORT),
@@ -129,7 +136,7 @@ static const struct cr_cli_option options[CR_OPT_COUNT] = {
     [CR_OPT_DEVICE]  = {"device", 0, "D", "train.device", ON_DEVICES, "auto, cpu or cuda"},
     [CR_OPT_WEIGHTS] = {"weights", 0, "FILE", "model.weights", (ON_CONFIG & ~ON(DATA)) | ON(EXPORT),
                         "safetensors file or checkpoint folder to load"},
-    [CR_OPT_OUTPUT]  = {"output", 'o', "DIR", "train.output", ON(TRAIN) | ON(PRUNE), "run folder"},
+    [CR_OPT_OUTPUT]  = {"output", 'o', "DIR", "train.output", ON(TRAIN) | ON(PRUNE) | ON(QUANTIZE), "run folder"},
     [CR_OPT_BATCH]   = {"batch", 'b', "N", "train.batch", ON_BATCH, "batch size per GPU"},
     [CR_OPT_WORKERS] = {"workers", 'j', "N", "data.workers", ON_WORKERS, "threads that load images"},
     [CR_OPT_THREADS] = {"threads", 0, "N", "train.threads", ON_CONFIG & ~ON(DATA), "CPU threads that compute"},

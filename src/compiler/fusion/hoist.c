@@ -4,7 +4,8 @@
 /* Kinds that may run once for many batches, when their inputs are parameters or results of such ops. */
 static bool is_hoistable(enum cr_op_kind kind) {
     return kind == CR_OP_cast || kind == CR_OP_bn_scale_bias || kind == CR_OP_fold_bn || kind == CR_OP_s2d_filter ||
-           kind == CR_OP_sparse_filter;
+           kind == CR_OP_sparse_filter || kind == CR_OP_fake_quant_filter || kind == CR_OP_quantize_filter ||
+           kind == CR_OP_pack_filter || kind == CR_OP_qconv_coeffs;
 }
 
 static bool is_constant(const struct cr_program *p, const struct cr_op *op, const bool *constant) {

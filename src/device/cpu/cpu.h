@@ -46,6 +46,8 @@ void cr_cpu_collect_kernels(struct cpu_device *device);
 extern const struct cr_pool cr_cpu_pools[]; /* device/cpu/allocators.c */
 /* device/cpu/tuned/sparse_kernels.c */
 int64_t cr_cpu_packed_elems(struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
+/* device/cpu/onednn/dnnl_qconv.c: bytes of the packed filter of a qconv; 0 without oneDNN. */
+int64_t cr_cpu_qconv_packed_bytes(struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
 /* device/cpu/spdnn.c */
 cr_status cr_cpu_spdnn(struct cr_device *device, const struct cr_spdnn_net *net, const struct cr_spdnn_inputs *inputs,
                        const struct cr_spdnn_options *options, struct cr_spdnn_result *out);

@@ -16,10 +16,12 @@
 typedef dnnl_memory_desc_t       cr_dnnl_md_own;
 typedef const_dnnl_memory_desc_t cr_dnnl_md_ref;
 #define CR_DNNL_MD(own) (own)
+#define CR_DNNL_ARG_FILTER_SCALES (DNNL_ARG_ATTR_SCALES | DNNL_ARG_WEIGHTS)
 #else
 typedef dnnl_memory_desc_t        cr_dnnl_md_own;
 typedef const dnnl_memory_desc_t *cr_dnnl_md_ref;
 #define CR_DNNL_MD(own) (&(own))
+#define CR_DNNL_ARG_FILTER_SCALES DNNL_ARG_ATTR_OUTPUT_SCALES
 #endif
 
 struct dnnl_handles {
@@ -35,6 +37,9 @@ CR_MUST cr_status cr_dnnl_check(dnnl_status_t status, const char *what);
 
 /* Creates the descriptor of a four-dimensional f32 tensor with dims in the order N, C, H, W and this layout. */
 CR_MUST cr_status cr_dnnl_md(cr_dnnl_md_own *md, const dnnl_dims_t dims, dnnl_format_tag_t tag);
+/* The same with `dims` dimensions and elements of this type. */
+CR_MUST cr_status cr_dnnl_md_typed(cr_dnnl_md_own *md, int count, const dnnl_dims_t dims, dnnl_data_type_t type,
+                                   dnnl_format_tag_t tag);
 void              cr_dnnl_md_free(cr_dnnl_md_own *md); /* accepts a zeroed descriptor */
 
 /* Operands of the forward convolution. */
@@ -46,10 +51,23 @@ struct cr_dnnl_conv_shape {
  * it. */
 CR_MUST cr_status cr_dnnl_conv_desc(enum cr_op_kind kind, const struct cr_dnnl_conv_shape *shape,
                                     dnnl_primitive_attr_t attr, dnnl_engine_t engine, dnnl_primitive_desc_t *out);
+/* The 8-bit convolution. scale: factor of each output channel; add: the destination's previous value times add_scale is
+ * added (types.has_add). The numbers are part of the primitive in oneDNN 2 and of the sum in oneDNN 3. */
+struct cr_dnnl_qconv {
+    struct cr_qconv_types types;
+    int64_t               x[4], w[4], y[4]; /* N,H,W,C and K,R,S,C */
+    int                   stride, pad;
+    bool                  relu;
+    const float          *scale; /* [K] */
+    float                 add_scale;
+};
+/* Creates the primitive descriptor; the caller destroys it. */
+CR_MUST cr_status cr_dnnl_qconv_desc(const struct cr_dnnl_qconv *conv, dnnl_engine_t engine,
+                                     dnnl_primitive_desc_t *out);
 /* Makes the primitive add its result to the destination. */
 CR_MUST cr_status cr_dnnl_append_sum(dnnl_post_ops_t ops);
 
 /* Kernels, listed in device/cpu/onednn/dnnl_kernels.c. */
-extern const struct cr_kernel cr_dnnl_conv, cr_dnnl_conv_dgrad, cr_dnnl_conv_wgrad;
+extern const struct cr_kernel cr_dnnl_conv, cr_dnnl_conv_dgrad, cr_dnnl_conv_wgrad, cr_dnnl_qconv, cr_dnnl_pack_filter;
 
 #endif

@@ -37,12 +37,17 @@ out:
     return status;
 }
 
+cr_status cr_dnnl_md(cr_dnnl_md_own *md, const dnnl_dims_t dims, dnnl_format_tag_t tag) {
+    return cr_dnnl_md_typed(md, 4, dims, dnnl_f32, tag);
+}
+
 /* ---- oneDNN 3: descriptors are handles, primitive descriptors are created in one step ---- */
 
 #if DNNL_VERSION_MAJOR >= 3
 
-cr_status cr_dnnl_md(cr_dnnl_md_own *md, const dnnl_dims_t dims, dnnl_format_tag_t tag) {
-    return cr_dnnl_check(dnnl_memory_desc_create_with_tag(md, 4, dims, dnnl_f32, tag), "memory descriptor");
+cr_status cr_dnnl_md_typed(cr_dnnl_md_own *md, int count, const dnnl_dims_t dims, dnnl_data_type_t type,
+                           dnnl_format_tag_t tag) {
+    return cr_dnnl_check(dnnl_memory_desc_create_with_tag(md, count, dims, type, tag), "memory descriptor");
 }
 
 void cr_dnnl_md_free(cr_dnnl_md_own *md) {
@@ -81,8 +86,9 @@ out:
 
 #else /* ---- oneDNN 2: descriptors are structures ---- */
 
-cr_status cr_dnnl_md(cr_dnnl_md_own *md, const dnnl_dims_t dims, dnnl_format_tag_t tag) {
-    return cr_dnnl_check(dnnl_memory_desc_init_by_tag(md, 4, dims, dnnl_f32, tag), "memory descriptor");
+cr_status cr_dnnl_md_typed(cr_dnnl_md_own *md, int count, const dnnl_dims_t dims, dnnl_data_type_t type,
+                           dnnl_format_tag_t tag) {
+    return cr_dnnl_check(dnnl_memory_desc_init_by_tag(md, count, dims, type, tag), "memory descriptor");
 }
 
 void cr_dnnl_md_free(cr_dnnl_md_own *md) {
@@ -119,3 +125,75 @@ out:
 }
 
 #endif
+
+/* ---- the 8-bit convolution ---- */
+
+static dnnl_data_type_t type_of(enum cr_dtype dtype) {
+    return dtype == CR_I8 ? dnnl_s8 : dtype == CR_U8 ? dnnl_u8 : dnnl_f32;
+}
+
+/* The previous value of the destination, times `scale`, and the ReLU. The summand has the type of the destination when
+ * that is f32. */
+static cr_status make_post_ops(const struct cr_dnnl_qconv *c, dnnl_post_ops_t *out) {
+    const dnnl_data_type_t add    = c->types.y == CR_F32 ? dnnl_f32 : type_of(c->types.add);
+    cr_status              status = CR_OK;
+    DNNL_TRY_OUT(dnnl_post_ops_create(out));
+#if DNNL_VERSION_MAJOR >= 3
+    if (c->types.has_add) DNNL_TRY_OUT(dnnl_post_ops_append_sum(*out, c->add_scale, 0, add));
+    if (c->relu) DNNL_TRY_OUT(dnnl_post_ops_append_eltwise(*out, dnnl_eltwise_relu, 0, 0));
+#else
+    if (c->types.has_add) DNNL_TRY_OUT(dnnl_post_ops_append_sum_v2(*out, c->add_scale, add));
+    if (c->relu) DNNL_TRY_OUT(dnnl_post_ops_append_eltwise(*out, 1, dnnl_eltwise_relu, 0, 0));
+#endif
+out:
+    return status;
+}
+
+static cr_status make_attr(const struct cr_dnnl_qconv *c, dnnl_primitive_attr_t *out) {
+    dnnl_post_ops_t ops    = NULL;
+    cr_status       status = CR_OK;
+    DNNL_TRY_OUT(dnnl_primitive_attr_create(out));
+    DNNL_TRY_OUT(dnnl_primitive_attr_set_scratchpad_mode(*out, dnnl_scratchpad_mode_user));
+    CR_TRY_OUT(make_post_ops(c, &ops));
+    DNNL_TRY_OUT(dnnl_primitive_attr_set_post_ops(*out, ops));
+#if DNNL_VERSION_MAJOR >= 3
+    DNNL_TRY_OUT(dnnl_primitive_attr_set_scales_mask(*out, DNNL_ARG_WEIGHTS, 1));
+#else
+    DNNL_TRY_OUT(dnnl_primitive_attr_set_output_scales(*out, c->w[0], 2, c->scale));
+#endif
+out:
+    if (ops) dnnl_post_ops_destroy(ops);
+    return status;
+}
+
+cr_status cr_dnnl_qconv_desc(const struct cr_dnnl_qconv *c, dnnl_engine_t engine, dnnl_primitive_desc_t *out) {
+    const dnnl_dims_t     dx = {c->x[0], c->x[3], c->x[1], c->x[2]}, dw = {c->w[0], c->w[3], c->w[1], c->w[2]},
+                      dy = {c->y[0], c->y[3], c->y[1], c->y[2]}, K = {c->w[0]}, strides = {c->stride, c->stride},
+                      pads = {c->pad, c->pad};
+    cr_dnnl_md_own        x = {0}, w = {0}, y = {0}, bias = {0};
+    dnnl_primitive_attr_t attr   = NULL;
+    cr_status             status = CR_OK;
+    CR_TRY_OUT(cr_dnnl_md_typed(&x, 4, dx, type_of(c->types.x), dnnl_nhwc));
+    CR_TRY_OUT(cr_dnnl_md_typed(&y, 4, dy, type_of(c->types.y), dnnl_nhwc));
+    CR_TRY_OUT(cr_dnnl_md_typed(&w, 4, dw, dnnl_s8, dnnl_format_tag_any));
+    CR_TRY_OUT(cr_dnnl_md_typed(&bias, 1, K, dnnl_f32, dnnl_a));
+    CR_TRY_OUT(make_attr(c, &attr));
+#if DNNL_VERSION_MAJOR >= 3
+    const dnnl_dims_t no_dilation = {0};
+    DNNL_TRY_OUT(dnnl_convolution_forward_primitive_desc_create(out, engine, dnnl_forward_inference,
+                                                                dnnl_convolution_direct, x, w, bias, y, strides,
+                                                                no_dilation, pads, pads, attr));
+#else
+    dnnl_convolution_desc_t conv;
+    DNNL_TRY_OUT(dnnl_convolution_forward_desc_init(&conv, dnnl_forward_inference, dnnl_convolution_direct, &x, &w,
+                                                    &bias, &y, strides, pads, pads));
+    DNNL_TRY_OUT(dnnl_primitive_desc_create(out, &conv, attr, engine, NULL));
+#endif
+out:
+    if (attr) dnnl_primitive_attr_destroy(attr);
+    cr_dnnl_md_free(&x);
+    cr_dnnl_md_free(&w);
+    cr_dnnl_md_free(&y);
+    cr_dnnl_md_free(&bias);
+    return status;
+}

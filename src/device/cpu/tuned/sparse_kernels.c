@@ -54,7 +54,11 @@ static bool filter_accepts(const struct cr_device *device, const struct cr_progr
 int64_t cr_cpu_packed_elems(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     struct cr_cpu_sparse_plan plan;
     struct cr_linear_filter   filter;
-    if (device->options.ref_only || !accepts(device, p, op)) return 0;
+    if (device->options.ref_only) return 0;
+#ifdef CR_WITH_ONEDNN
+    if (op->kind == CR_OP_qconv) return cr_cpu_qconv_packed_bytes(device, p, op);
+#endif
+    if (!accepts(device, p, op)) return 0;
     if (linearize(p, op, &plan, &filter) != CR_OK) {
         cr_error_clear(); /* out of memory: the format is not available */
         return 0;

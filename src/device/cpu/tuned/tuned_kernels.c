@@ -33,4 +33,8 @@ const struct cr_kernel *const cr_cpu_fast_kernels[] = {&cr_cpu_bn_sums,
                                                        &cr_cpu_sparse_dgrad,
                                                        &cr_cpu_sparse_wgrad_kernel,
                                                        &cr_shm_all_reduce,
+                                                       &cr_cpu_quantize,
+                                                       &cr_cpu_dequantize,
+                                                       &cr_cpu_maxpool8,
+                                                       &cr_cpu_pad_shortcut8,
                                                        NULL};

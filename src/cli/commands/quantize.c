@@ -1,0 +1,233 @@
+/* cli/commands/quantize.c: cresnet quantize: quantises the weights and activations of a trained network to 8-bit integers
+ * and writes a checkpoint. */
+#include "cli/common/command.h"
+#include "formats/json_write.h"
+#include "session/quantized.h"
+#include "session/saved_model.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct quantization {
+    const struct cr_args *args;
+    struct cr_config      config; /* of the network in floating point */
+    struct cr_config      int8;   /* the same, quantised; its quant.keep is keep.data */
+    struct cr_dataset    *train, *val;
+    struct cr_calibration calibration;
+    struct cr_layer_cost *costs; /* NULL: not measured. Sorted, the most expensive layer first */
+    int                   layers, kept; /* kept: the first layers of `costs` that stay in floating point */
+    double                max_drop;     /* in points; infinite when not given */
+    struct cr_text        keep;
+    struct cr_scores      scores_float, scores_int8;
+    struct cr_session     session; /* of the quantised network */
+};
+
+static double top1(const struct cr_scores *s) {
+    return 100 * (double)s->correct1 / (double)CR_MAX(s->images, 1);
+}
+
+static double drop(const struct quantization *q) {
+    return top1(&q->scores_float) - top1(&q->scores_int8);
+}
+
+/* ---- the work ---- */
+
+static cr_status evaluate_float(struct quantization *q) {
+    struct cr_session         session = {0};
+    struct cr_session_options options = {.eval = true, .execute = true, .classes = cr_dataset_classes(q->val)};
+    cr_status                 status  = cr_session_open(&q->config, &options, &session);
+    if (status == CR_OK) {
+        cr_log(CR_LOG_INFO, "device: %s", session.device->caps.text);
+        status = cr_session_load_weights(&session, q->config.model.weights, true);
+    }
+    if (status == CR_OK) status = cr_session_evaluate(&session, q->val, NULL, &q->scores_float);
+    cr_session_close(&session);
+    return status;
+}
+
+/* Opens the quantised network with the layers of q->keep in floating point and evaluates it. */
+static cr_status evaluate_int8(struct quantization *q) {
+    cr_session_close(&q->session);
+    q->int8.quant.type = CR_QUANT_INT8;
+    q->int8.quant.keep = q->keep.data ? q->keep.data : "";
+    CR_TRY(cr_quantized_open(&q->int8, &q->calibration, cr_dataset_classes(q->val), &q->session));
+    return cr_session_evaluate(&q->session, q->val, NULL, &q->scores_int8);
+}
+
+static int compare_costs(const void *a, const void *b) {
+    const struct cr_layer_cost *x = a, *y = b;
+    return x->error < y->error ? 1 : x->error > y->error ? -1 : strcmp(x->layer, y->layer);
+}
+
+static cr_status measure_layers(struct quantization *q) {
+    cr_log(CR_LOG_INFO, "accuracy drop %.2f points: measuring how much each layer contributes", drop(q));
+    CR_TRY(cr_quantized_costs(&q->int8, &q->calibration, q->train, NULL, &q->costs, &q->layers));
+    qsort(q->costs, (size_t)q->layers, sizeof *q->costs, compare_costs);
+    return CR_OK;
+}
+
+/* Moves the next `more` layers to floating point. */
+static cr_status keep_more(struct quantization *q, int more) {
+    for (; more > 0 && q->kept < q->layers; more--) {
+        cr_text_add(&q->keep, "%s%s", q->keep.length ? "," : "", q->costs[q->kept].layer);
+        q->kept++;
+    }
+    return q->keep.failed ? CR_NO_MEMORY(q->keep.length) : CR_OK;
+}
+
+/* Keeps the layers that cost most in floating point until the accuracy drops by at most max_drop: 1, 2, 4 ... of them. */
+static cr_status reduce_drop(struct quantization *q) {
+    if (drop(q) <= q->max_drop) return CR_OK;
+    CR_TRY(measure_layers(q));
+    while (drop(q) > q->max_drop && q->kept < q->layers) {
+        CR_TRY(keep_more(q, CR_MAX(q->kept, 1)));
+        CR_TRY(evaluate_int8(q));
+        cr_log(CR_LOG_INFO, "%d layers in floating point: accuracy drop %.2f points", q->kept, drop(q));
+    }
+    return CR_OK;
+}
+
+/* ---- the checkpoint ---- */
+
+static cr_status check_folder(const char *folder) {
+    if (!cr_ckpt_dir_in_use(folder)) return CR_OK;
+    return CR_FAIL(CR_ERR_CONFIG, "%s is not empty: choose another folder with -o", folder);
+}
+
+static cr_status save(struct quantization *q) {
+    const char         *folder = q->config.train.output;
+    struct cr_config    saved  = q->int8;
+    struct cr_cmd_names names  = {0};
+    struct cr_text      text   = {0};
+    int                 lock   = -1;
+    cr_status           status;
+    saved.model.weights = "";
+    cr_config_dump(&saved, &text);
+    if (text.failed) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while writing the configuration");
+    CR_TRY_OUT(cr_cmd_names_of(q->val, &names));
+    CR_TRY_OUT(cr_ckpt_prepare_dir(folder));
+    CR_TRY_OUT(cr_ckpt_lock(folder, &lock));
+    CR_TRY_OUT(check_folder(folder)); /* again: another process may have written there meanwhile */
+    cr_ckpt_sweep(folder);
+    CR_TRY_OUT(cr_quantized_save(&q->session, folder, text.data, names.at, names.count));
+out:
+    if (lock >= 0) close(lock);
+    cr_arena_free(&names.arena);
+    cr_text_free(&text);
+    return status;
+}
+
+/* ---- output ---- */
+
+static void print_text(const struct quantization *q, struct cr_text *out) {
+    int layers = 0;
+    for (int i = 0; i < q->calibration.count; i++) layers += strstr(q->calibration.at[i].name, ".weight_scale") != NULL;
+    if (q->costs) cr_text_add(out, "%-28s %14s  %s\n", "layer", "logit error", "type");
+    for (int i = 0; i < q->layers; i++)
+        cr_text_add(out, "%-28s %14.3e  %s\n", q->costs[i].layer, q->costs[i].error,
+                    i < q->kept ? "floating point: its quantisation costs most" : "int8");
+    cr_text_add(out, "calibrated with %lld images by %s; %d of %d layers in int8\n", (long long)q->calibration.images,
+                cr_word_quant_method(q->config.quant.method), layers - q->kept, layers);
+    cr_text_add(out, "floating point: %lld of %lld correct, top-1 %.2f %%, loss %.4f\n", (long long)q->scores_float.correct1,
+                (long long)q->scores_float.images, top1(&q->scores_float),
+                q->scores_float.loss_sum / (double)CR_MAX(q->scores_float.images, 1));
+    cr_text_add(out, "int8:           %lld of %lld correct, top-1 %.2f %%, loss %.4f (drop %.2f points)\n",
+                (long long)q->scores_int8.correct1, (long long)q->scores_int8.images, top1(&q->scores_int8),
+                q->scores_int8.loss_sum / (double)CR_MAX(q->scores_int8.images, 1), drop(q));
+    cr_text_add(out, "%s\n", q->config.train.output);
+}
+
+static void put_scores(struct cr_json_writer *w, const char *name, const struct cr_scores *s) {
+    cr_json_open_object(w, name);
+    cr_json_put_int(w, "images", s->images);
+    cr_json_put_int(w, "correct", s->correct1);
+    cr_json_put_fixed(w, "top1", (double)s->correct1 / (double)CR_MAX(s->images, 1), 6);
+    cr_json_put_fixed(w, "loss", s->loss_sum / (double)CR_MAX(s->images, 1), 6);
+    cr_json_close_object(w);
+}
+
+static void print_json(const struct quantization *q, struct cr_text *out) {
+    struct cr_json_writer w = cr_json_writer(out, CR_JSON_SPACED);
+    cr_json_open_object(&w, NULL);
+    cr_json_put_string(&w, "output", q->config.train.output);
+    cr_json_put_string(&w, "method", cr_word_quant_method(q->config.quant.method));
+    cr_json_put_int(&w, "calibration_images", q->calibration.images);
+    put_scores(&w, "float", &q->scores_float);
+    put_scores(&w, "int8", &q->scores_int8);
+    cr_json_put_fixed(&w, "drop", drop(q), 4);
+    cr_json_open_array(&w, "keep");
+    for (int i = 0; i < q->kept; i++) cr_json_put_string(&w, NULL, q->costs[i].layer);
+    cr_json_close_array(&w);
+    cr_json_close_object(&w);
+    cr_json_end_line(&w);
+}
+
+/* ---- the command ---- */
+
+static cr_status read_max_drop(const struct cr_args *args, double *out) {
+    const char *text = args->value[CR_OPT_MAX_DROP];
+    char       *end;
+    *out = INFINITY;
+    if (!text) return CR_OK;
+    *out = strtod(text, &end);
+    if (end == text || *end || !(*out >= 0 && *out <= 100))
+        return cr_args_fail(args, "--max-drop %s: must be points of accuracy from 0 to 100, e.g. 0.3", text);
+    return CR_OK;
+}
+
+static cr_status check(const struct cr_args *args, const struct cr_config *config) {
+    if (!*config->model.weights)
+        return cr_args_fail(args, "no weights to quantise: give --weights FILE, or a run folder instead of %s",
+                            args->operand[0]);
+    if (config->quant.type != CR_QUANT_NONE)
+        return cr_config_fail(config, "quant.type", "this network is quantised already: give the one in floating point");
+    if (!args->value[CR_OPT_OUTPUT])
+        return cr_args_fail(args, "no output given: give -o DIR, a folder that does not exist yet");
+    return check_folder(config->train.output);
+}
+
+static cr_status run(struct quantization *q, struct cr_text *out) {
+    CR_TRY(cr_dataset_open(&q->config, CR_SPLIT_TRAIN, &q->train));
+    CR_TRY(cr_dataset_open(&q->config, CR_SPLIT_VAL, &q->val));
+    CR_TRY(evaluate_float(q));
+    cr_log(CR_LOG_INFO, "calibrating with %lld training images",
+           (long long)CR_MIN((int64_t)q->config.quant.images, cr_dataset_count(q->train)));
+    CR_TRY(cr_calibrate(&q->config, q->train, NULL, &q->calibration));
+    q->int8 = q->config;
+    if (*q->config.quant.keep) cr_text_add(&q->keep, "%s", q->config.quant.keep);
+    CR_TRY(evaluate_int8(q));
+    CR_TRY(reduce_drop(q));
+    CR_TRY(save(q));
+    if (cr_args_has(q->args, CR_OPT_JSON))
+        print_json(q, out);
+    else
+        print_text(q, out);
+    if (drop(q) > q->max_drop)
+        return CR_FAIL(CR_ERR_NUMERIC, "the accuracy drops by %.2f points, more than --max-drop %g", drop(q), q->max_drop);
+    return CR_OK;
+}
+
+cr_status cr_cmd_quantize(const struct cr_args *args, int *signal_taken) {
+    struct quantization q    = {.args = args};
+    struct cr_text      text = {0};
+    cr_status           status;
+    (void)signal_taken;
+    CR_TRY(cr_args_max_operands(args, 1));
+    CR_TRY(read_max_drop(args, &q.max_drop));
+    CR_TRY(cr_cmd_config(args, &q.config));
+    CR_TRY_OUT(check(args, &q.config));
+    CR_TRY_OUT(run(&q, &text));
+    CR_TRY_OUT(cr_cmd_print(&text));
+out:
+    cr_text_free(&text);
+    cr_session_close(&q.session);
+    cr_calibration_free(&q.calibration);
+    cr_free(q.costs);
+    cr_text_free(&q.keep);
+    cr_dataset_close(q.train);
+    cr_dataset_close(q.val);
+    cr_config_close(&q.config);
+    return status;
+}

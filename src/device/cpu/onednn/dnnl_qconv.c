@@ -1,0 +1,305 @@
+/* device/cpu/onednn/dnnl_qconv.c: 8-bit convolution by oneDNN (VNNI or AMX where the processor has them), and the filter in
+ * oneDNN's layout.
+ *
+ * oneDNN 2 computes (sum + bias) * scale in f32, oneDNN 3 sum * scale + bias; the rule of graph/ops.def is one fma. An
+ * output near the middle between two integers may therefore differ by one. The factors are attributes of the primitive,
+ * so the primitive is created in the first launch, when the parameters are known, and again when they have changed. */
+#include "device/cpu/onednn/dnnl.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { ALIGN = 64 };
+
+static size_t rounded(size_t bytes) {
+    return (bytes + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+static void copy_dims(int64_t to[4], const struct cr_tensor *t) {
+    memcpy(to, t->dim, sizeof t->dim);
+}
+
+static struct cr_dnnl_qconv conv_of(const struct cr_program *p, const struct cr_op *op) {
+    const struct cr_tensor    *t   = p->tensor;
+    const struct cr_conv_attr *a   = &op->attr.conv;
+    const int                  add = op->in[CR_IN_qconv_add];
+    struct cr_dnnl_qconv       c   = {.stride = a->stride, .pad = a->pad, .relu = a->relu};
+    copy_dims(c.x, &t[op->in[CR_IN_qconv_x]]);
+    copy_dims(c.w, &t[op->in[CR_IN_qconv_w]]);
+    copy_dims(c.y, &t[op->out[CR_OUT_qconv_y]]);
+    c.types = (struct cr_qconv_types){.has_add = add >= 0,
+                                      .x       = t[op->in[CR_IN_qconv_x]].dtype,
+                                      .add     = add >= 0 ? t[add].dtype : CR_U8,
+                                      .y       = t[op->out[CR_OUT_qconv_y]].dtype};
+    return c;
+}
+
+/* The convolution that will read the output of pack_filter. */
+static struct cr_dnnl_qconv conv_of_pack(const struct cr_program *p, const struct cr_op *op) {
+    const struct cr_conv_attr *a = &op->attr.conv;
+    const struct cr_tensor    *w = &p->tensor[op->in[CR_IN_pack_filter_w]];
+    const int64_t             *x = a->pattern.image;
+    struct cr_dnnl_qconv       c = {.types = a->types, .stride = a->stride, .pad = a->pad, .relu = a->relu};
+    const int64_t              P = (x[1] + 2 * a->pad - w->dim[1]) / a->stride + 1,
+                  Q              = (x[2] + 2 * a->pad - w->dim[2]) / a->stride + 1;
+    copy_dims(c.w, w);
+    memcpy(c.x, (const int64_t[]){x[0], x[1], x[2], w->dim[3]}, sizeof c.x);
+    memcpy(c.y, (const int64_t[]){x[0], P, Q, w->dim[0]}, sizeof c.y);
+    return c;
+}
+
+static bool is_int8(enum cr_dtype dtype) {
+    return dtype == CR_I8 || dtype == CR_U8;
+}
+
+static bool types_are_known(const struct cr_qconv_types *t) {
+    return is_int8(t->x) && (is_int8(t->y) || t->y == CR_F32) && (!t->has_add || is_int8(t->add));
+}
+
+static bool qconv_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    const struct cr_dnnl_qconv c = conv_of(p, op);
+    (void)device;
+    return op->in[CR_IN_qconv_packed] >= 0 && types_are_known(&c.types);
+}
+
+/* Creates the primitive descriptor with factors of 1: layouts and sizes do not depend on them. */
+static cr_status query(struct cr_device *device, struct cr_dnnl_qconv *c, dnnl_primitive_desc_t *pd) {
+    struct dnnl_handles *h;
+    float               *ones;
+    CR_TRY(cr_dnnl_open(device, &h));
+    CR_ALLOC(ones, (size_t)c->w[0]);
+    for (int64_t k = 0; k < c->w[0]; k++) ones[k] = 1;
+    c->scale               = ones;
+    c->add_scale           = 1;
+    const cr_status status = cr_dnnl_qconv_desc(c, h->engine, pd);
+    c->scale               = NULL;
+    cr_free(ones);
+    return status;
+}
+
+int64_t cr_cpu_qconv_packed_bytes(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    struct cr_dnnl_qconv  c  = conv_of(p, op);
+    dnnl_primitive_desc_t pd = NULL;
+    if (!types_are_known(&c.types) || query(device, &c, &pd) != CR_OK) {
+        cr_error_clear();
+        return 0;
+    }
+    const size_t bytes = dnnl_memory_desc_get_size(dnnl_primitive_desc_query_md(pd, dnnl_query_weights_md, 0));
+    dnnl_primitive_desc_destroy(pd);
+    return (int64_t)bytes;
+}
+
+/* ---- pack_filter ---- */
+
+struct pack {
+    dnnl_stream_t    stream;
+    dnnl_primitive_t reorder;
+    dnnl_memory_t    from, to;
+};
+
+static void pack_release(void *opaque) {
+    struct pack *s = opaque;
+    if (!s) return;
+    if (s->reorder) dnnl_primitive_destroy(s->reorder);
+    if (s->from) dnnl_memory_destroy(s->from);
+    if (s->to) dnnl_memory_destroy(s->to);
+    cr_free(s);
+}
+
+static bool pack_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    (void)device;
+    (void)p;
+    return types_are_known(&op->attr.conv.types);
+}
+
+static cr_status pack_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                              void **prepared, size_t *workspace_bytes) {
+    struct cr_dnnl_qconv  c = conv_of_pack(p, op);
+    struct dnnl_handles  *h;
+    struct pack          *s;
+    cr_dnnl_md_own        from   = {0};
+    dnnl_primitive_desc_t pd     = NULL, conv = NULL;
+    cr_status             status = CR_OK;
+    const dnnl_dims_t     w      = {c.w[0], c.w[3], c.w[1], c.w[2]};
+    CR_TRY(cr_dnnl_open(device, &h));
+    CR_ALLOC(s, 1);
+    s->stream = h->stream;
+    CR_TRY_OUT(query(device, &c, &conv));
+    CR_TRY_OUT(cr_dnnl_md_typed(&from, 4, w, dnnl_s8, dnnl_ohwi));
+    const cr_dnnl_md_ref to = dnnl_primitive_desc_query_md(conv, dnnl_query_weights_md, 0);
+    DNNL_TRY_OUT(dnnl_reorder_primitive_desc_create(&pd, CR_DNNL_MD(from), h->engine, to, h->engine, NULL));
+    DNNL_TRY_OUT(dnnl_primitive_create(&s->reorder, pd));
+    DNNL_TRY_OUT(dnnl_memory_create(&s->from, CR_DNNL_MD(from), h->engine, DNNL_MEMORY_NONE));
+    DNNL_TRY_OUT(dnnl_memory_create(&s->to, to, h->engine, DNNL_MEMORY_NONE));
+    *workspace_bytes = 0;
+    *prepared        = s;
+    s                = NULL;
+out:
+    if (pd) dnnl_primitive_desc_destroy(pd);
+    if (conv) dnnl_primitive_desc_destroy(conv);
+    cr_dnnl_md_free(&from);
+    pack_release(s);
+    return status;
+}
+
+static cr_status pack_launch(struct cr_device *device, const struct cr_call *call) {
+    struct pack *s = call->prepared;
+    (void)device;
+    dnnl_memory_set_data_handle(s->from, (void *)(uintptr_t)call->in[CR_IN_pack_filter_w]);
+    dnnl_memory_set_data_handle(s->to, call->out[CR_OUT_pack_filter_y]);
+    const dnnl_exec_arg_t args[] = {{DNNL_ARG_FROM, s->from}, {DNNL_ARG_TO, s->to}};
+    return cr_dnnl_check(dnnl_primitive_execute(s->reorder, s->stream, CR_COUNT(args), args), "reorder");
+}
+
+/* ---- qconv ---- */
+
+/* One prepared op. `coeffs` are those that the primitive was created with. */
+struct qconv {
+    struct dnnl_handles  *handles;
+    struct cr_dnnl_qconv  shape;
+    dnnl_primitive_t      conv; /* NULL before the first launch */
+    dnnl_memory_t         x, y, w, bias, scale, scratch;
+    float                *coeffs, *numbers; /* [3K]; [2K]: scale, bias in oneDNN's units */
+};
+
+static void memories_free(struct qconv *s) {
+    dnnl_memory_t *all[] = {&s->x, &s->y, &s->w, &s->bias, &s->scale, &s->scratch};
+    for (size_t i = 0; i < CR_COUNT(all); i++) {
+        if (*all[i]) dnnl_memory_destroy(*all[i]);
+        *all[i] = NULL;
+    }
+    if (s->conv) dnnl_primitive_destroy(s->conv);
+    s->conv = NULL;
+}
+
+static void qconv_release(void *opaque) {
+    struct qconv *s = opaque;
+    if (!s) return;
+    memories_free(s);
+    cr_free(s->coeffs);
+    cr_free(s->numbers);
+    cr_free(s);
+}
+
+static cr_status qconv_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                               void **prepared, size_t *workspace_bytes) {
+    struct qconv         *s;
+    dnnl_primitive_desc_t pd     = NULL;
+    cr_status             status = CR_OK;
+    CR_ALLOC(s, 1);
+    s->shape       = conv_of(p, op);
+    const size_t K = (size_t)s->shape.w[0];
+    CR_TRY_OUT(cr_dnnl_open(device, &s->handles));
+    s->coeffs  = cr_alloc(3 * K, sizeof *s->coeffs);
+    s->numbers = cr_alloc(2 * K, sizeof *s->numbers);
+    if (!s->coeffs || !s->numbers) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: coefficients of a convolution");
+    CR_TRY_OUT(query(device, &s->shape, &pd));
+    *workspace_bytes = rounded(dnnl_memory_desc_get_size(dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0)));
+    *prepared        = s;
+    s                = NULL;
+out:
+    if (pd) dnnl_primitive_desc_destroy(pd);
+    qconv_release(s);
+    return status;
+}
+
+/* In oneDNN 2 the bias is added before the product with the scale. A scale of 0 (a channel whose gamma is 0) becomes one
+ * that makes every sum vanish in the rounding. */
+static void set_numbers(struct qconv *s) {
+    const float   least = 0x1p-60f;
+    const int64_t K     = s->shape.w[0];
+    for (int64_t k = 0; k < K; k++) {
+        float scale       = s->coeffs[k];
+        float bias        = s->coeffs[K + k];
+        if (DNNL_VERSION_MAJOR < 3) {
+            if (fabsf(scale) < least) scale = least;
+            bias /= scale;
+        }
+        s->numbers[k]     = scale;
+        s->numbers[K + k] = bias;
+    }
+}
+
+static cr_status create(struct qconv *s) {
+    dnnl_primitive_desc_t pd     = NULL;
+    dnnl_engine_t         engine = s->handles->engine;
+    cr_dnnl_md_own        scale  = {0};
+    const dnnl_dims_t     K      = {s->shape.w[0]};
+    cr_status             status = CR_OK;
+    memories_free(s);
+    set_numbers(s);
+    s->shape.scale     = s->numbers;
+    s->shape.add_scale = s->coeffs[2 * K[0]];
+    CR_TRY_OUT(cr_dnnl_qconv_desc(&s->shape, engine, &pd));
+    CR_TRY_OUT(cr_dnnl_md_typed(&scale, 1, K, dnnl_f32, dnnl_a));
+    DNNL_TRY_OUT(dnnl_primitive_create(&s->conv, pd));
+    const struct {
+        dnnl_memory_t *memory;
+        dnnl_query_t   what;
+    } all[] = {{&s->x, dnnl_query_src_md}, {&s->y, dnnl_query_dst_md}, {&s->w, dnnl_query_weights_md},
+               {&s->scratch, dnnl_query_scratchpad_md}};
+    for (size_t i = 0; i < CR_COUNT(all); i++)
+        DNNL_TRY_OUT(dnnl_memory_create(all[i].memory, dnnl_primitive_desc_query_md(pd, all[i].what, 0), engine,
+                                        DNNL_MEMORY_NONE));
+    DNNL_TRY_OUT(dnnl_memory_create(&s->bias, dnnl_primitive_desc_query_md(pd, dnnl_query_weights_md, 1), engine,
+                                    s->numbers + K[0]));
+    DNNL_TRY_OUT(dnnl_memory_create(&s->scale, CR_DNNL_MD(scale), engine, s->numbers));
+out:
+    if (pd) dnnl_primitive_desc_destroy(pd);
+    cr_dnnl_md_free(&scale);
+    if (status != CR_OK) memories_free(s);
+    return status;
+}
+
+#define WIDEN(type)                                                                                                    \
+    CR_CLONES static void widen_##type(const type##_t *from, float *to, int64_t count) {                               \
+        for (int64_t i = 0; i < count; i++) to[i] = (float)from[i];                                                    \
+    }
+WIDEN(int8)
+WIDEN(uint8)
+
+/* oneDNN adds to what the destination holds. */
+static void put_summand(struct cr_device *device, const struct qconv *s, const void *add, void *y) {
+    const int64_t elems = s->shape.y[0] * s->shape.y[1] * s->shape.y[2] * s->shape.y[3];
+    const int     parts = cr_cpu_threads(device);
+    if (add == y) return;
+    CR_PARALLEL_FOR(parts)
+    for (int part = 0; part < parts; part++) {
+        const int64_t begin = elems * part / parts, count = elems * (part + 1) / parts - begin;
+        if (s->shape.types.y != CR_F32)
+            memcpy((char *)y + begin, (const char *)add + begin, (size_t)count);
+        else if (s->shape.types.add == CR_I8)
+            widen_int8((const int8_t *)add + begin, (float *)y + begin, count);
+        else
+            widen_uint8((const uint8_t *)add + begin, (float *)y + begin, count);
+    }
+}
+
+static cr_status qconv_launch(struct cr_device *device, const struct cr_call *call) {
+    struct qconv *s     = call->prepared;
+    const size_t  bytes = 3 * (size_t)s->shape.w[0] * sizeof *s->coeffs;
+    if (!s->conv || memcmp(s->coeffs, call->in[CR_IN_qconv_coeffs], bytes) != 0) {
+        memcpy(s->coeffs, call->in[CR_IN_qconv_coeffs], bytes);
+        CR_TRY(create(s));
+    }
+    if (s->shape.types.has_add) put_summand(device, s, call->in[CR_IN_qconv_add], call->out[CR_OUT_qconv_y]);
+    dnnl_memory_set_data_handle(s->x, (void *)(uintptr_t)call->in[CR_IN_qconv_x]);
+    dnnl_memory_set_data_handle(s->w, (void *)(uintptr_t)call->in[CR_IN_qconv_packed]);
+    dnnl_memory_set_data_handle(s->y, call->out[CR_OUT_qconv_y]);
+    dnnl_memory_set_data_handle(s->scratch, call->workspace);
+    const dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, s->x},
+                                    {DNNL_ARG_WEIGHTS, s->w},
+                                    {DNNL_ARG_BIAS, s->bias},
+                                    {DNNL_ARG_DST, s->y},
+                                    {DNNL_ARG_SCRATCHPAD, s->scratch},
+                                    {CR_DNNL_ARG_FILTER_SCALES, s->scale}}; /* the last one in oneDNN 3 only */
+    const int             count  = (int)CR_COUNT(args) - (DNNL_VERSION_MAJOR < 3);
+    return cr_dnnl_check(dnnl_primitive_execute(s->conv, s->handles->stream, count, args), "8-bit convolution");
+}
+
+const struct cr_kernel cr_dnnl_pack_filter = {CR_KERNEL("dnnl.pack_filter", pack_filter, CR_MATH_EXACT),
+                                              .accepts = pack_accepts, .prepare = pack_prepare, .launch = pack_launch,
+                                              .release = pack_release};
+const struct cr_kernel cr_dnnl_qconv       = {CR_KERNEL("dnnl.qconv", qconv, CR_MATH_F32), .accepts = qconv_accepts,
+                                              .prepare = qconv_prepare, .launch = qconv_launch,
+                                              .release = qconv_release};

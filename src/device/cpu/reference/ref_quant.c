@@ -1,0 +1,154 @@
+/* device/cpu/reference/ref_quant.c: quantisation to 8-bit integers and the 8-bit convolution; the rounding rule is that of
+ * graph/ops.def. All arithmetic on scales is in f32, so every kernel that follows the rule has the same results. */
+#include "device/cpu/reference/ref.h"
+
+/* x / scale, rounded to the nearest integer (ties to even), within [low, high]; NaN becomes 0. */
+static float quantized(double x, double scale, float low, float high) {
+    const float q = rintf((float)x / (float)scale);
+    return q >= low ? CR_MIN(q, high) : q < low ? low : 0;
+}
+
+static float lowest(bool is_signed) {
+    return is_signed ? -127.0f : 0.0f;
+}
+static float highest(bool is_signed) {
+    return is_signed ? 127.0f : 255.0f;
+}
+
+/* ---- activations: one scale ---- */
+
+static void quantize_all(struct cr_device *device, const struct cr_call *call, bool fake) {
+    const struct ref x = ref_in(call, 0), scale = ref_in(call, 1), y = ref_out(call, 0);
+    const bool       is_signed = call->op->attr.quant.is_signed;
+    const double     s         = ref_get(&scale, 0);
+    CR_PARALLEL_FOR(cr_cpu_threads(device))
+    for (int64_t i = 0; i < y.elems; i++) {
+        const float q = quantized(ref_get(&x, i), s, lowest(is_signed), highest(is_signed));
+        ref_put(&y, i, fake ? (double)(q * (float)s) : (double)q);
+    }
+}
+
+cr_status cr_ref_fake_quant(struct cr_device *device, const struct cr_call *call) {
+    quantize_all(device, call, true);
+    return CR_OK;
+}
+
+cr_status cr_ref_quantize(struct cr_device *device, const struct cr_call *call) {
+    quantize_all(device, call, false);
+    return CR_OK;
+}
+
+cr_status cr_ref_dequantize(struct cr_device *device, const struct cr_call *call) {
+    const struct ref x = REF_IN(dequantize, x), scale = REF_IN(dequantize, scale), y = REF_OUT(dequantize, y);
+    const float      s = (float)ref_get(&scale, 0);
+    CR_PARALLEL_FOR(cr_cpu_threads(device))
+    for (int64_t i = 0; i < y.elems; i++) ref_put(&y, i, (double)((float)ref_get(&x, i) * s));
+    return CR_OK;
+}
+
+/* ---- filters: one scale for each output channel ---- */
+
+static void quantize_filter(struct cr_device *device, const struct cr_call *call, bool fake) {
+    const struct ref w = ref_in(call, 0), scale = ref_in(call, 1), y = ref_out(call, 0);
+    const int64_t    row = w.elems / w.N;
+    CR_PARALLEL_FOR(cr_cpu_threads(device))
+    for (int64_t k = 0; k < w.N; k++) {
+        const double s = ref_get(&scale, k);
+        for (int64_t i = k * row; i < (k + 1) * row; i++) {
+            const float q = quantized(ref_get(&w, i), s, lowest(true), highest(true));
+            ref_put(&y, i, fake ? (double)(q * (float)s) : (double)q);
+        }
+    }
+}
+
+cr_status cr_ref_fake_quant_filter(struct cr_device *device, const struct cr_call *call) {
+    quantize_filter(device, call, true);
+    return CR_OK;
+}
+
+cr_status cr_ref_quantize_filter(struct cr_device *device, const struct cr_call *call) {
+    quantize_filter(device, call, false);
+    return CR_OK;
+}
+
+/* The reference convolution reads the filter itself; a packed filter is a copy. */
+cr_status cr_ref_pack_filter(struct cr_device *device, const struct cr_call *call) {
+    const struct ref w = REF_IN(pack_filter, w), y = REF_OUT(pack_filter, y);
+    (void)device;
+    memcpy(y.data, w.data, (size_t)CR_MIN(w.elems, y.elems));
+    return CR_OK;
+}
+
+cr_status cr_ref_qconv_coeffs(struct cr_device *device, const struct cr_call *call) {
+    const struct ref x_scale = REF_IN(qconv_coeffs, x_scale), w_scale = REF_IN(qconv_coeffs, w_scale),
+                     scale_bias = REF_IN(qconv_coeffs, scale_bias), bias = REF_IN(qconv_coeffs, bias),
+                     y_scale = REF_IN(qconv_coeffs, y_scale), add_scale = REF_IN(qconv_coeffs, add_scale),
+                     coeffs = REF_OUT(qconv_coeffs, coeffs);
+    const float   xs = (float)ref_get(&x_scale, 0), ys = y_scale.data ? (float)ref_get(&y_scale, 0) : 1.0f,
+                  as = add_scale.data ? (float)ref_get(&add_scale, 0) : 0.0f;
+    const int64_t K  = coeffs.C;
+    (void)device;
+    for (int64_t k = 0; k < K; k++) {
+        const float a = scale_bias.data ? (float)ref_get(&scale_bias, k) : 1.0f;
+        const float b = scale_bias.data ? (float)ref_get(&scale_bias, K + k) : (float)ref_get(&bias, k);
+        ref_put(&coeffs, k, (double)(xs * (float)ref_get(&w_scale, k) * a / ys));
+        ref_put(&coeffs, K + k, (double)(b / ys));
+        ref_put(&coeffs, 2 * K + k, (double)(as / ys));
+    }
+    return CR_OK;
+}
+
+/* ---- the 8-bit convolution ---- */
+
+struct qconv {
+    struct ref x, w, coeffs, add, y;
+    int64_t    stride, pad;
+    bool       relu;
+};
+
+static int32_t int_sum(const struct qconv *v, int64_t n, int64_t p, int64_t q, int64_t k) {
+    const struct ref *x = &v->x, *w = &v->w;
+    const int8_t     *filter = w->data;
+    int32_t           sum    = 0;
+    for (int64_t r = 0; r < w->H; r++) {
+        const int64_t h = p * v->stride - v->pad + r;
+        if (h < 0 || h >= x->H) continue;
+        for (int64_t s = 0; s < w->W; s++) {
+            const int64_t column = q * v->stride - v->pad + s;
+            if (column < 0 || column >= x->W) continue;
+            const int64_t xi = ((n * x->H + h) * x->W + column) * x->C, wi = ((k * w->H + r) * w->W + s) * w->C;
+            if (x->dtype == CR_U8)
+                for (int64_t c = 0; c < x->C; c++) sum += ((const uint8_t *)x->data)[xi + c] * filter[wi + c];
+            else
+                for (int64_t c = 0; c < x->C; c++) sum += ((const int8_t *)x->data)[xi + c] * filter[wi + c];
+        }
+    }
+    return sum;
+}
+
+static void qconv_element(const struct qconv *v, int64_t i) {
+    const struct ref *y = &v->y;
+    const int64_t     K = y->C, k = i % K, q = i / K % y->W, p = i / K / y->W % y->H, n = i / K / y->W / y->H;
+    const float       sum = (float)int_sum(v, n, p, q, k);
+    float             out = fmaf(sum, (float)ref_get(&v->coeffs, k), (float)ref_get(&v->coeffs, K + k));
+    if (v->add.data) out = fmaf((float)ref_get(&v->add, i), (float)ref_get(&v->coeffs, 2 * K + k), out);
+    if (v->relu && out < 0) out = 0;
+    if (y->dtype == CR_I8 || y->dtype == CR_U8)
+        out = quantized((double)out, 1, y->dtype == CR_I8 ? -128.0f : 0.0f, highest(y->dtype == CR_I8));
+    ref_put(y, i, (double)out);
+}
+
+cr_status cr_ref_qconv(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_conv_attr *a = &call->op->attr.conv;
+    const struct qconv         v = {.x      = REF_IN(qconv, x),
+                                    .w      = REF_IN(qconv, w),
+                                    .coeffs = REF_IN(qconv, coeffs),
+                                    .add    = REF_IN(qconv, add),
+                                    .y      = REF_OUT(qconv, y),
+                                    .stride = a->stride,
+                                    .pad    = a->pad,
+                                    .relu   = a->relu};
+    CR_PARALLEL_FOR(cr_cpu_threads(device))
+    for (int64_t i = 0; i < v.y.elems; i++) qconv_element(&v, i);
+    return CR_OK;
+}

@@ -1,0 +1,123 @@
+/* session/sensitivity.c: how much the quantisation of each layer changes the logits. See session/quantized.h. */
+#include "session/quantized.h"
+
+#include <string.h>
+
+enum { SENSITIVITY_IMAGES = 128 };
+
+struct comparison {
+    const struct cr_config      *config; /* quant.type = int8 */
+    const struct cr_calibration *calibration;
+    const struct cr_dataset     *train;
+    volatile const int          *stop;
+    int                          classes;
+    int64_t                      images;
+};
+
+/* Reads the logits of the first images of the training order into out [images][classes]. */
+static cr_status read_logits(const struct comparison *c, struct cr_session *s, float *out) {
+    const struct cr_step_block     step    = {0};
+    const struct cr_loader_options options = {.split    = CR_SPLIT_TRAIN,
+                                              .prepare  = s->prepare_eval,
+                                              .batch    = s->eval_batch,
+                                              .seed     = (uint64_t)c->config->train.seed,
+                                              .workers  = (int)c->config->data.workers,
+                                              .prefetch = (int)c->config->data.prefetch,
+                                              .ranks    = 1};
+    const struct cr_tensor        *t       = &s->eval.tensor[s->eval.logits];
+    const size_t                   elems   = (size_t)cr_tensor_elems(t);
+    struct cr_loader              *loader  = NULL;
+    float                         *batch_logits = cr_alloc(elems, sizeof *batch_logits);
+    void                          *raw          = cr_alloc(t->bytes, 1);
+    cr_status                      status       = CR_OK;
+    if (!batch_logits || !raw) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: logits");
+    CR_TRY_OUT(cr_loader_open(c->train, &options, &loader));
+    for (int64_t done = 0; done < c->images; done += s->eval_batch) {
+        struct cr_batch batch;
+        const int64_t   count = CR_MIN(s->eval_batch, c->images - done);
+        if (c->stop && *c->stop) CR_FAIL_OUT(CR_ERR_INTERRUPTED, "calibration interrupted");
+        CR_TRY_OUT(cr_loader_next(loader, &batch));
+        status = cr_exec_feed(s->eval_exec, batch.images, batch.labels, NULL);
+        cr_loader_release(loader, &batch);
+        CR_TRY_OUT(status);
+        CR_TRY_OUT(cr_exec_run(s->eval_exec, &step));
+        CR_TRY_OUT(cr_session_read(s, s->eval.logits, raw, batch_logits));
+        memcpy(out + done * c->classes, batch_logits, (size_t)(count * c->classes) * sizeof *out);
+    }
+out:
+    cr_loader_close(loader);
+    cr_free(batch_logits);
+    cr_free(raw);
+    return status;
+}
+
+/* The logits of the network in which all layers but those named in `keep` are quantised. */
+static cr_status logits_of(const struct comparison *c, enum cr_quant_type type, const char *keep, float *out) {
+    struct cr_config  config  = *c->config;
+    struct cr_session session = {0};
+    config.quant.type         = type;
+    config.quant.keep         = keep;
+    config.train.eval_batch   = CR_MIN(c->images, 16);
+    cr_status status          = cr_quantized_open(&config, c->calibration, c->classes, &session);
+    if (status == CR_OK) status = read_logits(c, &session, out);
+    cr_session_close(&session);
+    return status;
+}
+
+static double mean_square(const float *a, const float *b, int64_t count) {
+    double sum = 0;
+    for (int64_t i = 0; i < count; i++) sum += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+    return sum / (double)count;
+}
+
+/* Names of all quantised layers but one, separated by commas. */
+static cr_status all_but(const struct cr_layer_cost *costs, int count, int one, struct cr_text *out) {
+    cr_text_free(out);
+    cr_text_add(out, "%s", "");
+    for (int i = 0; i < count; i++)
+        if (i != one) cr_text_add(out, "%s%s", out->length ? "," : "", costs[i].layer);
+    return out->failed ? CR_NO_MEMORY(out->length) : CR_OK;
+}
+
+static int find_layers(const struct cr_calibration *calibration, struct cr_arena *arena, struct cr_layer_cost *costs) {
+    int count = 0;
+    for (int i = 0; i < calibration->count; i++) {
+        const char  *name   = calibration->at[i].name;
+        const size_t length = strlen(name), suffix = strlen(".weight_scale");
+        if (length <= suffix || strcmp(name + length - suffix, ".weight_scale") != 0) continue;
+        costs[count].layer = cr_arena_printf(arena, "%.*s", (int)(length - suffix), name);
+        if (!costs[count++].layer) return -1;
+    }
+    return count;
+}
+
+cr_status cr_quantized_costs(const struct cr_config *config, struct cr_calibration *calibration,
+                             const struct cr_dataset *train, volatile const int *stop, struct cr_layer_cost **costs,
+                             int *count) {
+    struct comparison c = {config, calibration, train, stop, cr_dataset_classes(train), 0};
+    struct cr_text    keep   = {0};
+    float            *want   = NULL, *got;
+    cr_status         status = CR_OK;
+    c.images                 = CR_MIN(SENSITIVITY_IMAGES, cr_dataset_count(train));
+    const int64_t elems      = c.images * c.classes;
+    *costs                   = cr_alloc((size_t)CR_MAX(calibration->count, 1), sizeof **costs);
+    want                     = cr_alloc((size_t)elems * 2, sizeof *want);
+    if (!*costs || !want) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: logits of %lld images", (long long)c.images);
+    got    = want + elems;
+    *count = find_layers(calibration, &calibration->arena, *costs);
+    if (*count < 0) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: names of layers");
+    CR_TRY_OUT(logits_of(&c, CR_QUANT_NONE, "", want));
+    for (int i = 0; i < *count; i++) {
+        CR_TRY_OUT(all_but(*costs, *count, i, &keep));
+        CR_TRY_OUT(logits_of(&c, CR_QUANT_INT8, keep.data, got));
+        (*costs)[i].error = mean_square(want, got, elems);
+    }
+out:
+    cr_text_free(&keep);
+    cr_free(want);
+    if (status != CR_OK) {
+        cr_free(*costs);
+        *costs = NULL;
+    }
+    return status;
+}
