@@ -96,6 +96,15 @@ cudaError_t ck_avgpool2x2(enum ck_type type, const void *x, void *y, int64_t N, 
 cudaError_t ck_avgpool2x2_grad(enum ck_type type, const void *dy, void *dx, int64_t N, int64_t H, int64_t W, int64_t C,
                                cudaStream_t stream);
 
+/* ---- cuda/elementwise/fake_quant.cu: quantised values in floating point (graph/ops.def) ---- */
+
+/* y = q(x) * scale; scale: one f32 in device memory. is_signed: integers -127 ... 127, else 0 ... 255. y may be x. */
+cudaError_t ck_fake_quant(enum ck_type type, const void *x, const float *scale, void *y, int64_t elems, bool is_signed,
+                          cudaStream_t stream);
+/* The same for filters [filters][row] with one scale for each filter, integers -127 ... 127. */
+cudaError_t ck_fake_quant_filter(enum ck_type type, const void *w, const float *scale, void *y, int64_t filters,
+                                 int64_t row, cudaStream_t stream);
+
 #ifdef __cplusplus
 }
 #endif

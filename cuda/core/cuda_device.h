@@ -172,6 +172,8 @@ extern const struct cr_kernel *const cr_cuda_peer_copy_kernels[];
 extern const struct cr_kernel *const cr_cuda_loss_kernels[];
 /* cuda/elementwise/squeeze_excite_kernels.c: squeeze-and-excitation scale, 2x2 average pooling */
 extern const struct cr_kernel *const cr_cuda_squeeze_excite_kernels[];
+/* cuda/elementwise/fake_quant_kernels.c: quantised values in floating point */
+extern const struct cr_kernel *const cr_cuda_fake_quant_kernels[];
 /* cuda/train/optimizer_kernels.c: sgd, adamw, lars, norms of parameters, moving averages */
 extern const struct cr_kernel *const cr_cuda_optimizer_kernels[];
 /* cuda/sparse/direct/direct_kernels.c: convolutions with a sparsity pattern */

@@ -205,6 +205,8 @@ static void list_pointwise(struct checkops_list *list) {
         /* all_reduce of one rank; several ranks have tests of their own */
         CR_OP_all_reduce};
     for (size_t i = 0; i < CR_COUNT(plain); i++) list_images(list, plain[i], FLAGS(0));
+    list_images(list, CR_OP_fake_quant, FLAGS(0, CHECKOPS_RELU)); /* the flag: unsigned integers */
+    list_images(list, CR_OP_fake_quant_filter, FLAGS(0));
     list_images(list, CR_OP_normalize, FLAGS(0, CHECKOPS_BOXES));
     list_images(list, CR_OP_mix, FLAGS(0));
     list_images(list, CR_OP_bn_apply,

@@ -247,6 +247,15 @@ static void build_other(struct checkops_build *b) {
         in(b, CR_IN_avgpool2x2_grad_dy, b->real, c->N, (c->H + 1) / 2, (c->W + 1) / 2, c->C);
         out_image(b, CR_OUT_avgpool2x2_grad_dx);
         break;
+    case CR_OP_fake_quant:
+        b->op.attr.quant.is_signed = !(c->flags & CHECKOPS_RELU);
+        in_image(b, CR_IN_fake_quant_x);
+        in(b, CR_IN_fake_quant_scale, CR_F32, 1, 1, 1, 1);
+        break;
+    case CR_OP_fake_quant_filter:
+        in_image(b, CR_IN_fake_quant_filter_w); /* N filters */
+        in(b, CR_IN_fake_quant_filter_scale, CR_F32, 1, 1, 1, c->N);
+        break;
     case CR_OP_se_scale:
         in_image(b, CR_IN_se_scale_x);
         in(b, CR_IN_se_scale_logit, b->real, c->N, 1, 1, c->C);
