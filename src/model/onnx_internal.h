@@ -18,7 +18,7 @@ enum node_field { NODE_INPUT = 1, NODE_OUTPUT = 2, NODE_NAME = 3, NODE_OP_TYPE =
 enum attribute_field { ATTR_NAME = 1, ATTR_F = 2, ATTR_I = 3, ATTR_INTS = 8, ATTR_TYPE = 20 };
 enum attribute_type { TYPE_FLOAT = 1, TYPE_INT = 2, TYPE_INTS = 7 };
 enum tensor_field { TENSOR_DIMS = 1, TENSOR_DATA_TYPE = 2, TENSOR_NAME = 8, TENSOR_RAW_DATA = 9 };
-enum data_type { DATA_FLOAT = 1, DATA_INT64 = 7 };
+enum data_type { DATA_FLOAT = 1, DATA_UINT8 = 2, DATA_INT8 = 3, DATA_INT32 = 6, DATA_INT64 = 7 };
 
 /* A model being written. */
 struct cr_onnx {
@@ -27,6 +27,37 @@ struct cr_onnx {
     struct cr_text                nodes, initializers; /* encoded fields of GraphProto */
     bool                         *folded; /* [ops]: this batch norm is folded into the convolution before it */
 };
+
+/* ---- onnx_nodes.c ---- */
+
+/* Starts a node without attributes. The node has the name of its output; `inputs` ends with NULL. */
+struct cr_text cr_onnx_node_begin(const char *op_type, const char *output, const char *const *inputs);
+void           cr_onnx_attribute_int(struct cr_text *node, const char *name, int64_t value);
+void           cr_onnx_attribute_ints(struct cr_text *node, const char *name, int count, const int64_t *values);
+void           cr_onnx_node_end(struct cr_onnx *onnx, struct cr_text *node);
+/* Adds a convolution that writes the tensor `output`. */
+void cr_onnx_put_conv_node(struct cr_onnx *onnx, const struct cr_op *op, int output, const char *const *inputs);
+/* Adds an initializer. raw_data is little-endian, like every machine that cresnet runs on. */
+void cr_onnx_put_tensor(struct cr_onnx *onnx, const char *name, enum data_type type, int dims, const int64_t *dim,
+                        const void *data, size_t bytes);
+/* The name of a value: "input", "logits", or the tensor's name in the program. */
+const char *cr_onnx_name(const struct cr_onnx *onnx, int tensor);
+const char *cr_onnx_layer(const struct cr_onnx *onnx, const struct cr_op *op);
+/* Values of a parameter. */
+const float *cr_onnx_data(const struct cr_onnx *onnx, int param);
+/* The last op that reads a tensor (*count: number of readers); the op that writes it. CR_NONE: none. */
+int cr_onnx_reader(const struct cr_program *program, int tensor, int *count);
+int cr_onnx_writer(const struct cr_program *program, int tensor);
+/* Finds the parameters of the BN whose tensor scale_bias is given: gamma, beta, mean, variance. */
+bool cr_onnx_bn_params(const struct cr_onnx *onnx, int scale_bias, int param[4], float *eps);
+
+/* ---- onnx_quant.c: quantised values as QuantizeLinear and DequantizeLinear ---- */
+
+/* True for a filter with quantised values. */
+bool cr_onnx_is_quantized(const struct cr_onnx *onnx, int w);
+/* Adds a convolution with its BN, or a dense layer, with an 8-bit filter and a 32-bit bias. */
+CR_MUST cr_status cr_onnx_put_quantized(struct cr_onnx *onnx, const struct cr_op *op);
+CR_MUST cr_status cr_onnx_put_fake_quant(struct cr_onnx *onnx, const struct cr_op *op);
 
 /* onnx_nodes.c: appends the nodes and weights of one op. CR_ERR_FORMAT when ONNX has no equivalent. */
 CR_MUST cr_status cr_onnx_put_op(struct cr_onnx *onnx, int index);

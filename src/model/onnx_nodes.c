@@ -7,7 +7,7 @@
 
 /* ---- nodes ---- */
 
-static void put_attribute_int(struct cr_text *node, const char *name, int64_t value) {
+void cr_onnx_attribute_int(struct cr_text *node, const char *name, int64_t value) {
     struct cr_text a = {0};
     cr_pb_add_string(&a, ATTR_NAME, name);
     cr_pb_add_int(&a, ATTR_I, value);
@@ -15,7 +15,7 @@ static void put_attribute_int(struct cr_text *node, const char *name, int64_t va
     cr_pb_add_message(node, NODE_ATTRIBUTE, &a);
 }
 
-static void put_attribute_ints(struct cr_text *node, const char *name, int count, const int64_t *values) {
+void cr_onnx_attribute_ints(struct cr_text *node, const char *name, int count, const int64_t *values) {
     struct cr_text a = {0};
     cr_pb_add_string(&a, ATTR_NAME, name);
     for (int i = 0; i < count; i++) cr_pb_add_int(&a, ATTR_INTS, values[i]);
@@ -31,8 +31,7 @@ static void put_attribute_float(struct cr_text *node, const char *name, float va
     cr_pb_add_message(node, NODE_ATTRIBUTE, &a);
 }
 
-/* Starts a node without attributes. The node has the name of its output; `inputs` ends with NULL. */
-static struct cr_text node_begin(const char *op_type, const char *output, const char *const *inputs) {
+struct cr_text cr_onnx_node_begin(const char *op_type, const char *output, const char *const *inputs) {
     struct cr_text node = {0};
     for (int i = 0; inputs[i]; i++) cr_pb_add_string(&node, NODE_INPUT, inputs[i]);
     cr_pb_add_string(&node, NODE_OUTPUT, output);
@@ -41,16 +40,15 @@ static struct cr_text node_begin(const char *op_type, const char *output, const 
     return node;
 }
 
-static void node_end(struct cr_onnx *x, struct cr_text *node) {
+void cr_onnx_node_end(struct cr_onnx *x, struct cr_text *node) {
     cr_pb_add_message(&x->nodes, GRAPH_NODE, node);
 }
 
-static const char *layer_of(const struct cr_onnx *x, const struct cr_op *op) {
+const char *cr_onnx_layer(const struct cr_onnx *x, const struct cr_op *op) {
     return op->layer >= 0 ? x->p->layer[op->layer] : "node";
 }
 
-/* The name of a value: "input", "logits", or the tensor's name in the program. */
-static const char *name_of(const struct cr_onnx *x, int tensor) {
+const char *cr_onnx_name(const struct cr_onnx *x, int tensor) {
     if (tensor == x->p->logits) return "logits";
     for (int i = 0; i < x->p->ops; i++)
         if (x->p->op[i].kind == CR_OP_normalize && x->p->op[i].out[CR_OUT_normalize_y] == tensor) return "input";
@@ -59,8 +57,7 @@ static const char *name_of(const struct cr_onnx *x, int tensor) {
 
 /* ---- weights ---- */
 
-/* raw_data is little-endian, like every machine that cresnet runs on. */
-static void put_tensor(struct cr_onnx *x, const char *name, enum data_type type, int dims, const int64_t *dim,
+void cr_onnx_put_tensor(struct cr_onnx *x, const char *name, enum data_type type, int dims, const int64_t *dim,
                        const void *data, size_t bytes) {
     struct cr_text t = {0};
     for (int i = 0; i < dims; i++) cr_pb_add_int(&t, TENSOR_DIMS, dim[i]);
@@ -75,7 +72,7 @@ static int param_of(const struct cr_onnx *x, int tensor) {
     return x->p->tensor[tensor].param;
 }
 
-static const float *data_of(const struct cr_onnx *x, int param) {
+const float *cr_onnx_data(const struct cr_onnx *x, int param) {
     const struct cr_param *q = &x->p->store->param[param];
     return (cr_param_is_running(q->role) ? x->n->running : x->n->value) + q->offset;
 }
@@ -84,13 +81,13 @@ static const float *data_of(const struct cr_onnx *x, int param) {
 static void put_array(struct cr_onnx *x, int param, bool matrix) {
     const struct cr_param *q      = &x->p->store->param[param];
     const int64_t          dim[2] = {matrix ? q->dim[0] : q->elems, q->dim[3]};
-    put_tensor(x, q->name, DATA_FLOAT, matrix ? 2 : 1, dim, data_of(x, param), (size_t)q->elems * sizeof(float));
+    cr_onnx_put_tensor(x, q->name, DATA_FLOAT, matrix ? 2 : 1, dim, cr_onnx_data(x, param), (size_t)q->elems * sizeof(float));
 }
 
 /* Adds a filter K,R,S,C as K,C,R,S; filter k is multiplied by factor[k] (factor may be NULL). */
 static cr_status put_filter(struct cr_onnx *x, int param, const double *factor) {
     const struct cr_param *q   = &x->p->store->param[param];
-    const float           *src = data_of(x, param);
+    const float           *src = cr_onnx_data(x, param);
     const int64_t          K = q->dim[0], R = q->dim[1], S = q->dim[2], C = q->dim[3], dim[4] = {K, C, R, S};
     float                 *oihw;
     CR_ALLOC(oihw, (size_t)q->elems);
@@ -100,15 +97,14 @@ static cr_status put_filter(struct cr_onnx *x, int param, const double *factor) 
                 const float w                  = src[(k * R * S + rs) * C + c];
                 oihw[(k * C + c) * R * S + rs] = factor ? (float)((double)w * factor[k]) : w;
             }
-    put_tensor(x, q->name, DATA_FLOAT, 4, dim, oihw, (size_t)q->elems * sizeof *oihw);
+    cr_onnx_put_tensor(x, q->name, DATA_FLOAT, 4, dim, oihw, (size_t)q->elems * sizeof *oihw);
     cr_free(oihw);
     return CR_OK;
 }
 
 /* ---- ops ---- */
 
-/* The last op that reads a tensor; *count is the number of readers. */
-static int reader_of(const struct cr_program *p, int tensor, int *count) {
+int cr_onnx_reader(const struct cr_program *p, int tensor, int *count) {
     int found = CR_NONE;
     *count    = 0;
     for (int i = 0; i < p->ops; i++)
@@ -120,16 +116,15 @@ static int reader_of(const struct cr_program *p, int tensor, int *count) {
     return found;
 }
 
-static int writer_of(const struct cr_program *p, int tensor) {
+int cr_onnx_writer(const struct cr_program *p, int tensor) {
     for (int i = 0; i < p->ops; i++)
         for (int s = 0; s < CR_OP_OUT_MAX; s++)
             if (p->op[i].out[s] == tensor) return i;
     return CR_NONE;
 }
 
-/* Finds the parameters of the BN whose tensor scale_bias is given: gamma, beta, mean, variance. */
-static bool bn_params(const struct cr_onnx *x, int scale_bias, int param[4], float *eps) {
-    const int writer = writer_of(x->p, scale_bias);
+bool cr_onnx_bn_params(const struct cr_onnx *x, int scale_bias, int param[4], float *eps) {
+    const int writer = cr_onnx_writer(x->p, scale_bias);
     if (writer < 0 || x->p->op[writer].kind != CR_OP_bn_scale_bias) return false;
     const struct cr_op *op = &x->p->op[writer];
     const int slots[]      = {CR_IN_bn_scale_bias_gamma, CR_IN_bn_scale_bias_beta, CR_IN_bn_scale_bias_running_mean,
@@ -146,8 +141,8 @@ static bool bn_params(const struct cr_onnx *x, int scale_bias, int param[4], flo
  * computed in double and rounded once. */
 static cr_status put_folded(struct cr_onnx *x, int filter, const int bn[4], float eps, const char *bias) {
     const int64_t K     = x->p->store->param[filter].dim[0];
-    const float  *gamma = data_of(x, bn[0]), *beta = data_of(x, bn[1]), *mean = data_of(x, bn[2]),
-                *var = data_of(x, bn[3]);
+    const float  *gamma = cr_onnx_data(x, bn[0]), *beta = cr_onnx_data(x, bn[1]), *mean = cr_onnx_data(x, bn[2]),
+                *var = cr_onnx_data(x, bn[3]);
     double   *factor = cr_alloc((size_t)K, sizeof *factor);
     float    *shift  = cr_alloc((size_t)K, sizeof *shift);
     cr_status status = factor && shift ? CR_OK : CR_NO_MEMORY((size_t)K * sizeof *factor);
@@ -156,10 +151,22 @@ static cr_status put_folded(struct cr_onnx *x, int filter, const int bn[4], floa
         shift[k]  = (float)((double)beta[k] - (double)mean[k] * factor[k]);
     }
     if (status == CR_OK) status = put_filter(x, filter, factor);
-    if (status == CR_OK) put_tensor(x, bias, DATA_FLOAT, 1, &K, shift, (size_t)K * sizeof *shift);
+    if (status == CR_OK) cr_onnx_put_tensor(x, bias, DATA_FLOAT, 1, &K, shift, (size_t)K * sizeof *shift);
     cr_free(factor);
     cr_free(shift);
     return status;
+}
+
+void cr_onnx_put_conv_node(struct cr_onnx *x, const struct cr_op *op, int output, const char *const *inputs) {
+    const struct cr_tensor *w   = &x->p->tensor[op->in[CR_IN_conv_w]];
+    const int64_t           pad = op->attr.conv.pad, stride = op->attr.conv.stride;
+    struct cr_text          node = cr_onnx_node_begin("Conv", cr_onnx_name(x, output), inputs);
+    cr_onnx_attribute_ints(&node, "dilations", 2, (const int64_t[]){1, 1});
+    cr_onnx_attribute_int(&node, "group", 1);
+    cr_onnx_attribute_ints(&node, "kernel_shape", 2, (const int64_t[]){w->dim[1], w->dim[2]});
+    cr_onnx_attribute_ints(&node, "pads", 4, (const int64_t[]){pad, pad, pad, pad});
+    cr_onnx_attribute_ints(&node, "strides", 2, (const int64_t[]){stride, stride});
+    cr_onnx_node_end(x, &node);
 }
 
 static cr_status put_conv(struct cr_onnx *x, const struct cr_op *op) {
@@ -167,12 +174,13 @@ static cr_status put_conv(struct cr_onnx *x, const struct cr_op *op) {
     int       output    = op->out[CR_OUT_conv_y], readers, bn[4];
     char      bias[256] = "";
     float     eps;
+    if (cr_onnx_is_quantized(x, op->in[CR_IN_conv_w])) return cr_onnx_put_quantized(x, op);
     if (filter < 0 || !cr_op_uses_only(op, 1u << CR_IN_conv_x | 1u << CR_IN_conv_w, 1u << CR_OUT_conv_y))
-        return CR_FAIL(CR_ERR_FORMAT, "ONNX: %s: a fused convolution has no equivalent", layer_of(x, op));
+        return CR_FAIL(CR_ERR_FORMAT, "ONNX: %s: a fused convolution has no equivalent", cr_onnx_layer(x, op));
     const struct cr_param *q    = &x->p->store->param[filter];
-    const int              next = reader_of(x->p, output, &readers);
+    const int              next = cr_onnx_reader(x->p, output, &readers);
     if (x->n->fold && readers == 1 && x->p->op[next].kind == CR_OP_bn_apply &&
-        bn_params(x, x->p->op[next].in[CR_IN_bn_apply_scale_bias], bn, &eps)) {
+        cr_onnx_bn_params(x, x->p->op[next].in[CR_IN_bn_apply_scale_bias], bn, &eps)) {
         const size_t stem = strlen(q->name) - (strlen(q->name) > 7 ? strlen(".weight") : 0);
         snprintf(bias, sizeof bias, "%.*s.bias", (int)stem, q->name);
         CR_TRY(put_folded(x, filter, bn, eps, bias));
@@ -180,15 +188,8 @@ static cr_status put_conv(struct cr_onnx *x, const struct cr_op *op) {
         output          = x->p->op[next].out[CR_OUT_bn_apply_y];
     } else
         CR_TRY(put_filter(x, filter, NULL));
-    const char *const inputs[] = {name_of(x, op->in[CR_IN_conv_x]), q->name, *bias ? bias : NULL, NULL};
-    const int64_t     pad = op->attr.conv.pad, stride = op->attr.conv.stride;
-    struct cr_text    node = node_begin("Conv", name_of(x, output), inputs);
-    put_attribute_ints(&node, "dilations", 2, (const int64_t[]){1, 1});
-    put_attribute_int(&node, "group", 1);
-    put_attribute_ints(&node, "kernel_shape", 2, (const int64_t[]){q->dim[1], q->dim[2]});
-    put_attribute_ints(&node, "pads", 4, (const int64_t[]){pad, pad, pad, pad});
-    put_attribute_ints(&node, "strides", 2, (const int64_t[]){stride, stride});
-    node_end(x, &node);
+    const char *const inputs[] = {cr_onnx_name(x, op->in[CR_IN_conv_x]), q->name, *bias ? bias : NULL, NULL};
+    cr_onnx_put_conv_node(x, op, output, inputs);
     return CR_OK;
 }
 
@@ -196,24 +197,24 @@ static cr_status put_batchnorm(struct cr_onnx *x, const struct cr_op *op) {
     int   bn[4];
     float eps;
     if (!cr_op_uses_only(op, 1u << CR_IN_bn_apply_x | 1u << CR_IN_bn_apply_scale_bias, 1u << CR_OUT_bn_apply_y) ||
-        !bn_params(x, op->in[CR_IN_bn_apply_scale_bias], bn, &eps) || op->attr.bn.relu)
-        return CR_FAIL(CR_ERR_FORMAT, "ONNX: %s: a fused batch normalisation has no equivalent", layer_of(x, op));
+        !cr_onnx_bn_params(x, op->in[CR_IN_bn_apply_scale_bias], bn, &eps) || op->attr.bn.relu)
+        return CR_FAIL(CR_ERR_FORMAT, "ONNX: %s: a fused batch normalisation has no equivalent", cr_onnx_layer(x, op));
     const struct cr_param *q        = x->p->store->param;
     const char *const      inputs[] = {
-             name_of(x, op->in[CR_IN_bn_apply_x]), q[bn[0]].name, q[bn[1]].name, q[bn[2]].name, q[bn[3]].name, NULL};
+             cr_onnx_name(x, op->in[CR_IN_bn_apply_x]), q[bn[0]].name, q[bn[1]].name, q[bn[2]].name, q[bn[3]].name, NULL};
     for (int i = 0; i < 4; i++) put_array(x, bn[i], false);
-    struct cr_text node = node_begin("BatchNormalization", name_of(x, op->out[CR_OUT_bn_apply_y]), inputs);
+    struct cr_text node = cr_onnx_node_begin("BatchNormalization", cr_onnx_name(x, op->out[CR_OUT_bn_apply_y]), inputs);
     put_attribute_float(&node, "epsilon", eps);
-    node_end(x, &node);
+    cr_onnx_node_end(x, &node);
     return CR_OK;
 }
 
 static cr_status put_simple(struct cr_onnx *x, const struct cr_op *op, const char *type) {
     const char *inputs[3] = {0};
     for (int s = 0, n = 0; s < 2; s++)
-        if (op->in[s] >= 0) inputs[n++] = name_of(x, op->in[s]);
-    struct cr_text node = node_begin(type, name_of(x, op->out[0]), inputs);
-    node_end(x, &node);
+        if (op->in[s] >= 0) inputs[n++] = cr_onnx_name(x, op->in[s]);
+    struct cr_text node = cr_onnx_node_begin(type, cr_onnx_name(x, op->out[0]), inputs);
+    cr_onnx_node_end(x, &node);
     return CR_OK;
 }
 
@@ -221,43 +222,44 @@ static cr_status put_maxpool(struct cr_onnx *x, const struct cr_op *op) {
     const struct cr_conv_attr *a = &op->attr.conv;
     if (op->in[CR_IN_maxpool_scale_bias] >= 0)
         return CR_FAIL(CR_ERR_FORMAT, "ONNX: a fused max pooling has no equivalent");
-    const char *const inputs[] = {name_of(x, op->in[CR_IN_maxpool_x]), NULL};
-    struct cr_text    node     = node_begin("MaxPool", name_of(x, op->out[CR_OUT_maxpool_y]), inputs);
-    put_attribute_ints(&node, "kernel_shape", 2, (const int64_t[]){a->window, a->window});
-    put_attribute_ints(&node, "pads", 4, (const int64_t[]){a->pad, a->pad, a->pad, a->pad});
-    put_attribute_ints(&node, "strides", 2, (const int64_t[]){a->stride, a->stride});
-    node_end(x, &node);
+    const char *const inputs[] = {cr_onnx_name(x, op->in[CR_IN_maxpool_x]), NULL};
+    struct cr_text    node     = cr_onnx_node_begin("MaxPool", cr_onnx_name(x, op->out[CR_OUT_maxpool_y]), inputs);
+    cr_onnx_attribute_ints(&node, "kernel_shape", 2, (const int64_t[]){a->window, a->window});
+    cr_onnx_attribute_ints(&node, "pads", 4, (const int64_t[]){a->pad, a->pad, a->pad, a->pad});
+    cr_onnx_attribute_ints(&node, "strides", 2, (const int64_t[]){a->stride, a->stride});
+    cr_onnx_node_end(x, &node);
     return CR_OK;
 }
 
 /* The mean over H,W, flattened for the classifier. */
 static cr_status put_avgpool(struct cr_onnx *x, const struct cr_op *op) {
     char              pooled[256];
-    const char *const inputs[] = {name_of(x, op->in[CR_IN_avgpool_x]), NULL}, *const flat_inputs[] = {pooled, NULL};
-    snprintf(pooled, sizeof pooled, "%s.pooled", layer_of(x, op));
-    struct cr_text node = node_begin("GlobalAveragePool", pooled, inputs);
-    node_end(x, &node);
-    node = node_begin("Flatten", name_of(x, op->out[CR_OUT_avgpool_y]), flat_inputs);
-    put_attribute_int(&node, "axis", 1);
-    node_end(x, &node);
+    const char *const inputs[] = {cr_onnx_name(x, op->in[CR_IN_avgpool_x]), NULL}, *const flat_inputs[] = {pooled, NULL};
+    snprintf(pooled, sizeof pooled, "%s.pooled", cr_onnx_layer(x, op));
+    struct cr_text node = cr_onnx_node_begin("GlobalAveragePool", pooled, inputs);
+    cr_onnx_node_end(x, &node);
+    node = cr_onnx_node_begin("Flatten", cr_onnx_name(x, op->out[CR_OUT_avgpool_y]), flat_inputs);
+    cr_onnx_attribute_int(&node, "axis", 1);
+    cr_onnx_node_end(x, &node);
     return CR_OK;
 }
 
 static cr_status put_dense(struct cr_onnx *x, const struct cr_op *op) {
     const int w = param_of(x, op->in[CR_IN_dense_w]), b = param_of(x, op->in[CR_IN_dense_b]);
-    if (w < 0 || b < 0) return CR_FAIL(CR_ERR_FORMAT, "ONNX: %s: its weights are not parameters", layer_of(x, op));
-    const char *const inputs[] = {name_of(x, op->in[CR_IN_dense_x]), x->p->store->param[w].name,
+    if (cr_onnx_is_quantized(x, op->in[CR_IN_dense_w])) return cr_onnx_put_quantized(x, op);
+    if (w < 0 || b < 0) return CR_FAIL(CR_ERR_FORMAT, "ONNX: %s: its weights are not parameters", cr_onnx_layer(x, op));
+    const char *const inputs[] = {cr_onnx_name(x, op->in[CR_IN_dense_x]), x->p->store->param[w].name,
                                   x->p->store->param[b].name, NULL};
     put_array(x, w, true);
     put_array(x, b, false);
-    struct cr_text node = node_begin("Gemm", name_of(x, op->out[CR_OUT_dense_y]), inputs);
-    put_attribute_int(&node, "transB", 1);
-    node_end(x, &node);
+    struct cr_text node = cr_onnx_node_begin("Gemm", cr_onnx_name(x, op->out[CR_OUT_dense_y]), inputs);
+    cr_onnx_attribute_int(&node, "transB", 1);
+    cr_onnx_node_end(x, &node);
     return CR_OK;
 }
 
 static void put_int64s(struct cr_onnx *x, const char *name, int64_t count, const int64_t *values) {
-    put_tensor(x, name, DATA_INT64, 1, &count, values, (size_t)count * sizeof *values);
+    cr_onnx_put_tensor(x, name, DATA_INT64, 1, &count, values, (size_t)count * sizeof *values);
 }
 
 /* Shortcut option A: every stride-th pixel, then zero channels on both sides. */
@@ -267,31 +269,31 @@ static cr_status put_shortcut(struct cr_onnx *x, const struct cr_op *op) {
     const int64_t stride = op->attr.conv.stride, front = op->attr.conv.pad_c, back = out->dim[3] - in->dim[3] - front;
     static const char *const part[] = {"starts", "ends", "axes", "steps", "pads", "sliced"};
     char                     name[CR_COUNT(part)][256];
-    for (size_t i = 0; i < CR_COUNT(part); i++) snprintf(name[i], sizeof name[i], "%s.%s", layer_of(x, op), part[i]);
+    for (size_t i = 0; i < CR_COUNT(part); i++) snprintf(name[i], sizeof name[i], "%s.%s", cr_onnx_layer(x, op), part[i]);
     put_int64s(x, name[0], 2, (const int64_t[]){0, 0});
     put_int64s(x, name[1], 2, (const int64_t[]){INT64_MAX, INT64_MAX});
     put_int64s(x, name[2], 2, (const int64_t[]){2, 3});
     put_int64s(x, name[3], 2, (const int64_t[]){stride, stride});
     put_int64s(x, name[4], 8, (const int64_t[]){0, front, 0, 0, 0, back, 0, 0});
-    const char *const slice[] = {name_of(x, op->in[CR_IN_pad_shortcut_x]), name[0], name[1], name[2], name[3], NULL};
+    const char *const slice[] = {cr_onnx_name(x, op->in[CR_IN_pad_shortcut_x]), name[0], name[1], name[2], name[3], NULL};
     const char *const pad[]   = {name[5], name[4], NULL};
-    struct cr_text    node    = node_begin("Slice", name[5], slice);
-    node_end(x, &node);
+    struct cr_text    node    = cr_onnx_node_begin("Slice", name[5], slice);
+    cr_onnx_node_end(x, &node);
     node =
-        node_begin("Pad", name_of(x, op->out[CR_OUT_pad_shortcut_y]), pad); /* the defaults: mode constant, value 0 */
-    node_end(x, &node);
+        cr_onnx_node_begin("Pad", cr_onnx_name(x, op->out[CR_OUT_pad_shortcut_y]), pad); /* the defaults: mode constant, value 0 */
+    cr_onnx_node_end(x, &node);
     return CR_OK;
 }
 
 /* 2x2 average pooling; for odd sizes the last windows have one row or column. */
 static cr_status put_avgpool2x2(struct cr_onnx *x, const struct cr_op *op) {
-    const char *const inputs[] = {name_of(x, op->in[CR_IN_avgpool2x2_x]), NULL};
-    struct cr_text    node     = node_begin("AveragePool", name_of(x, op->out[CR_OUT_avgpool2x2_y]), inputs);
-    put_attribute_int(&node, "ceil_mode", 1);
-    put_attribute_int(&node, "count_include_pad", 0);
-    put_attribute_ints(&node, "kernel_shape", 2, (const int64_t[]){2, 2});
-    put_attribute_ints(&node, "strides", 2, (const int64_t[]){2, 2});
-    node_end(x, &node);
+    const char *const inputs[] = {cr_onnx_name(x, op->in[CR_IN_avgpool2x2_x]), NULL};
+    struct cr_text    node     = cr_onnx_node_begin("AveragePool", cr_onnx_name(x, op->out[CR_OUT_avgpool2x2_y]), inputs);
+    cr_onnx_attribute_int(&node, "ceil_mode", 1);
+    cr_onnx_attribute_int(&node, "count_include_pad", 0);
+    cr_onnx_attribute_ints(&node, "kernel_shape", 2, (const int64_t[]){2, 2});
+    cr_onnx_attribute_ints(&node, "strides", 2, (const int64_t[]){2, 2});
+    cr_onnx_node_end(x, &node);
     return CR_OK;
 }
 
@@ -299,17 +301,17 @@ static cr_status put_avgpool2x2(struct cr_onnx *x, const struct cr_op *op) {
 static cr_status put_se_scale(struct cr_onnx *x, const struct cr_op *op) {
     static const char *const part[] = {"sigmoid", "axes", "spread"};
     char                     name[CR_COUNT(part)][256];
-    for (size_t i = 0; i < CR_COUNT(part); i++) snprintf(name[i], sizeof name[i], "%s.%s", layer_of(x, op), part[i]);
+    for (size_t i = 0; i < CR_COUNT(part); i++) snprintf(name[i], sizeof name[i], "%s.%s", cr_onnx_layer(x, op), part[i]);
     put_int64s(x, name[1], 2, (const int64_t[]){2, 3});
-    const char *const logit[] = {name_of(x, op->in[CR_IN_se_scale_logit]), NULL}, *const flat[] = {name[0], name[1],
+    const char *const logit[] = {cr_onnx_name(x, op->in[CR_IN_se_scale_logit]), NULL}, *const flat[] = {name[0], name[1],
                                                                                                    NULL};
-    const char *const both[] = {name_of(x, op->in[CR_IN_se_scale_x]), name[2], NULL};
-    struct cr_text    node   = node_begin("Sigmoid", name[0], logit);
-    node_end(x, &node);
-    node = node_begin("Unsqueeze", name[2], flat);
-    node_end(x, &node);
-    node = node_begin("Mul", name_of(x, op->out[CR_OUT_se_scale_y]), both);
-    node_end(x, &node);
+    const char *const both[] = {cr_onnx_name(x, op->in[CR_IN_se_scale_x]), name[2], NULL};
+    struct cr_text    node   = cr_onnx_node_begin("Sigmoid", name[0], logit);
+    cr_onnx_node_end(x, &node);
+    node = cr_onnx_node_begin("Unsqueeze", name[2], flat);
+    cr_onnx_node_end(x, &node);
+    node = cr_onnx_node_begin("Mul", cr_onnx_name(x, op->out[CR_OUT_se_scale_y]), both);
+    cr_onnx_node_end(x, &node);
     return CR_OK;
 }
 
@@ -318,8 +320,10 @@ cr_status cr_onnx_put_op(struct cr_onnx *x, int index) {
     switch (op->kind) {
     case CR_OP_normalize:     /* the model's input is already normalised */
     case CR_OP_bn_scale_bias: /* part of its bn_apply */
+    case CR_OP_fake_quant_filter: /* part of the convolution that reads it */
     case CR_OP_loss:
     case CR_OP_zero: return CR_OK;
+    case CR_OP_fake_quant: return cr_onnx_put_fake_quant(x, op);
     case CR_OP_conv: return put_conv(x, op);
     case CR_OP_bn_apply: return x->folded[index] ? CR_OK : put_batchnorm(x, op);
     case CR_OP_relu: return put_simple(x, op, "Relu");
@@ -331,7 +335,7 @@ cr_status cr_onnx_put_op(struct cr_onnx *x, int index) {
     case CR_OP_avgpool2x2: return put_avgpool2x2(x, op);
     case CR_OP_se_scale: return put_se_scale(x, op);
     default:
-        return CR_FAIL(CR_ERR_FORMAT, "ONNX: %s: the op %s has no equivalent", layer_of(x, op),
+        return CR_FAIL(CR_ERR_FORMAT, "ONNX: %s: the op %s has no equivalent", cr_onnx_layer(x, op),
                        cr_op_info(op->kind)->name);
     }
 }
