@@ -15,6 +15,7 @@
 #define CR_CUDA_DEVICE_H
 
 #include "cuda/common/launchers.h"
+#include "device/benchmarks.h"
 #include "device/device.h"
 
 #include <cublas_v2.h>

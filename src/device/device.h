@@ -190,31 +190,8 @@ struct cr_async {
     void (*range_pop)(void);
 };
 
-/* One request to a dynamic allocator, for a comparison with planned memory (runtime/allocator_bench.h). */
-struct cr_pool_event {
-    int    block; /* number of the block; each block is allocated once and then freed once */
-    bool   alloc; /* true: allocate; false: free */
-    size_t bytes; /* size of the block, at least 1 */
-};
-struct cr_pool_times {
-    double ms;         /* milliseconds for all requests of one step: the median over the steps */
-    size_t peak_bytes; /* most device memory that the allocator held; 0 when the device does not report it */
-};
-/* A dynamic allocator of the device. */
-struct cr_pool {
-    const char *name, *what; /* a word, and a sentence for people; a list ends with name NULL */
-    /* Replays the requests of one step `steps` times after one warm-up step. It only allocates and frees; it launches
-     * nothing. CR_ERR_MEMORY when a request fails. */
-    cr_status (*measure)(struct cr_device *device, const struct cr_pool_event *event, int events, int steps,
-                         struct cr_pool_times *out);
-};
-
-struct cr_spdnn_net; /* spdnn/spdnn.h */
-struct cr_spdnn_inputs;
-struct cr_spdnn_options;
-struct cr_spdnn_result;
-
 struct cr_gpu;
+struct cr_benchmarks;
 
 /* A kind of device. */
 struct cr_backend {
@@ -257,18 +234,11 @@ struct cr_backend {
      * GPU this needs no host memory. */
     cr_status (*init_store)(struct cr_device *device, const struct cr_param_store *store,
                             const struct cr_config *config, void *region);
-    const struct cr_pool *pools; /* list of dynamic allocators; NULL: none */
-    /* Kernels that `bench sparse` compares sparse kernels with, outside the device's table: no program uses them. The
-     * list ends with NULL; NULL when there are none. */
-    const struct cr_kernel *const *baselines;
+    const struct cr_benchmarks *benchmarks; /* device/benchmarks.h; NULL: none */
     /* Returns the number of f32 elements that the packed nonzeros of a sparse convolution occupy in the op's weight
      * format (attr.conv.pattern.format), or 0 when the device does not support the format for this convolution. NULL:
      * the device has no sparse kernels. */
     int64_t (*packed_elems)(struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
-    /* Runs inference of a sparse deep network. *out must be empty; it is empty after an error, otherwise the caller
-     * frees it. NULL: not supported. */
-    cr_status (*spdnn)(struct cr_device *device, const struct cr_spdnn_net *net, const struct cr_spdnn_inputs *inputs,
-                       const struct cr_spdnn_options *options, struct cr_spdnn_result *out);
     /* Opens an offline device: see cr_gpu_open_offline. CR_ERR_DEVICE when this machine or build lacks something; the
      * message names it. NULL: not supported. */
     cr_status (*open_offline)(const struct cr_gpu *gpu, const struct cr_device_options *options,

@@ -12,7 +12,7 @@
 #ifndef CR_CPU_H
 #define CR_CPU_H
 
-#include "device/device.h"
+#include "device/benchmarks.h"
 
 enum { CR_CPU_KERNELS_MAX = 256, CR_CPU_ALIGN = 64 };
 
