@@ -3,7 +3,6 @@
 #ifndef CR_ALLOCATOR_BENCH_H
 #define CR_ALLOCATOR_BENCH_H
 
-#include "compiler/compiler.h"
 #include "device/benchmarks.h"
 
 /* Returns the requests of one run of a planned program. At each op the tensors whose lifetime begins there are

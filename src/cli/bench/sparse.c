@@ -3,6 +3,7 @@
  * No convolution is fused with other ops. */
 #include "cli/bench/sparse.h"
 
+#include "compiler/passes.h"
 #include "device/benchmarks.h"
 #include "pruning/pruning.h"
 

@@ -1,5 +1,6 @@
 /* tests/unit/runtime/test_executor_async.c: the executor on an asynchronous device without a GPU: the CPU device with a
  * cr_async that executes at once and fails on demand. The first error is reported, and no resources remain. */
+#include "compiler/compiler.h"
 #include "core/rng.h"
 #include "model/model.h"
 #include "runtime/executor.h"

@@ -1,5 +1,6 @@
 /* tests/unit/runtime/test_profiler.c: the profiler on an asynchronous device, simulated on the CPU with its own clock:
  * the test chooses the time of every launch, so the results of the profiler can be compared exactly. */
+#include "compiler/compiler.h"
 #include "model/model.h"
 #include "runtime/profiler.h"
 #include "tests/harness/test.h"
