@@ -2,6 +2,7 @@
  * Work that is asynchronous to the host is in cuda/core/streams.c. */
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/libraries.h"
+#include "device/offline.h"
 
 #include <stdio.h>
 #include <string.h>

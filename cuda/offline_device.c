@@ -3,6 +3,7 @@
  * libraries are required; a driver and a GPU are not. */
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/libraries.h"
+#include "device/offline.h"
 
 static void offline_close(struct cr_device *base) {
     struct cuda_device *d = cuda_of(base);

@@ -17,6 +17,7 @@
 #include "cuda/common/launchers.h"
 #include "device/benchmarks.h"
 #include "device/device.h"
+#include "device/kernel.h"
 
 #include <cublas_v2.h>
 #include <cuda_runtime_api.h>

@@ -24,6 +24,7 @@
 
 #include "compiler/cost_model.h"
 #include "device/device.h"
+#include "device/kernel.h"
 
 struct cr_cost_table;
 

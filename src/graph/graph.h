@@ -79,11 +79,11 @@ struct cr_bn_attr {
                          * since gradients are summed over all ranks later. 0 or 1 when only this rank is covered */
 };
 
-/* Sparsity pattern of a convolution with a pruned filter. Kernels that skip pruned weights (device/device.h) rely on
+/* Sparsity pattern of a convolution with a pruned filter. Kernels that skip pruned weights (device/kernel.h) rely on
  * the following: w is 0 wherever the bit in cr_param_store.pattern is 0, and the gradient of w is set to 0 there (an
  * accumulating op leaves it unchanged there). */
 /* Upper bound of (estimated time / measured time) of a good kernel: a candidate whose estimate exceeds the best known
- * time by more than this factor cannot be the fastest. See `estimate` of struct cr_kernel in device/device.h. */
+ * time by more than this factor cannot be the fastest. See `estimate` of struct cr_kernel in device/kernel.h. */
 #define CR_ESTIMATE_MARGIN 2.5
 struct cr_sparsity_attr {
     int64_t                 nnz;      /* number of nonzero weights; 0 for a dense op */

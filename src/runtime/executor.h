@@ -17,6 +17,7 @@
 
 #include "compiler/cost_model.h"
 #include "device/device.h"
+#include "device/kernel.h"
 
 /* ---- the device as passes see it: runtime/memory_regions.c ---- */
 

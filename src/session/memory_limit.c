@@ -1,5 +1,6 @@
 /* session/memory_limit.c: compiles the programs of a session below the memory limit, and reports lack of memory. See
  * session/session.h. */
+#include "device/offline.h"
 #include "session/session.h"
 
 #include <stdio.h>

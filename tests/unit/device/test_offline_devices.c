@@ -4,6 +4,7 @@
 #include "compiler/compiler.h"
 #include "compiler/cost_model.h"
 #include "compiler/passes.h"
+#include "device/offline.h"
 #include "model/model.h"
 #include "runtime/executor.h"
 #include "tests/harness/conv_cases.h"

@@ -148,7 +148,7 @@ static cr_status fake_open(struct cr_device **out) {
                                            .graph_destroy         = graph_destroy,
                                            .range_push            = range_push,
                                            .range_pop             = range_pop};
-    fake.backend       = cr_backend_cpu;
+    fake.backend       = *(*out)->backend;
     fake.backend.async = &fake.async;
     (*out)->backend    = &fake.backend;
     (*out)->kernels    = fake.kernels;
