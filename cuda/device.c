@@ -1,6 +1,9 @@
 /* cuda/device.c: the GPU as a device: opening, errors, memory, synchronous copies, the step block.
  * Work that is asynchronous to the host is in cuda/core/streams.c. */
+#include "cuda/common/launchers.h"
 #include "cuda/core/cuda_device.h"
+#include "cuda/core/device_parts.h"
+#include "cuda/core/kernel_tables.h"
 #include "cuda/core/libraries.h"
 #include "device/offline.h"
 

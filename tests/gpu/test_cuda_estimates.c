@@ -4,7 +4,7 @@
 #include "autotune/cost_table.h"
 #include "compiler/cost_model.h"
 #include "compiler/passes.h"
-#include "cuda/core/cuda_device.h"
+#include "cuda/core/kernel_tables.h"
 #include "cuda/sparse/block/block_sparse.h"
 #include "cuda/sparse/mma_sp/mma_sp.h"
 #include "cuda/sparse/sparse_launchers.h"

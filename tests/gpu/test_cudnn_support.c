@@ -5,6 +5,7 @@
 #include "compiler/passes.h"
 #include "cuda/conv/cudnn/cudnn_conv.h"
 #include "cuda/core/cuda_device.h"
+#include "cuda/core/kernel_tables.h"
 #include "cuda/core/libraries.h"
 #include "session/session.h"
 #include "tests/harness/conv_cases.h"
