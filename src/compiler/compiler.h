@@ -22,6 +22,7 @@
 #define CR_COMPILER_H
 
 #include "compiler/cost_model.h"
+#include "config/config.h"
 
 /* Result of fitting a program to a memory limit. */
 struct cr_fit_report {

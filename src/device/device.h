@@ -14,6 +14,7 @@
 #ifndef CR_DEVICE_H
 #define CR_DEVICE_H
 
+#include "config/config.h"
 #include "graph/graph.h"
 
 struct cr_comm; /* comm/comm.h */

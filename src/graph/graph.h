@@ -15,9 +15,10 @@
 #ifndef CR_GRAPH_H
 #define CR_GRAPH_H
 
-#include "config/config.h"
 #include "core/dtype.h"
 #include "sparsity/format.h"
+
+struct cr_config; /* config/config.h */
 
 /* ---- ops ---- */
 

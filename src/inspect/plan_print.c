@@ -3,6 +3,7 @@
 
 #include "compiler/passes.h"
 #include "compiler/schedule/streams.h"
+#include "config/config.h"
 #include "formats/json_write.h"
 
 #include <stdlib.h>
