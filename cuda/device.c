@@ -1,7 +1,11 @@
 /* cuda/device.c: the GPU as a device: opening, errors, memory, synchronous copies, the step block.
  * Work that is asynchronous to the host is in cuda/core/streams.c. */
+#include "cuda/common/launchers.h"
 #include "cuda/core/cuda_device.h"
+#include "cuda/core/device_parts.h"
+#include "cuda/core/kernel_tables.h"
 #include "cuda/core/libraries.h"
+#include "device/offline.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -314,6 +318,9 @@ static cr_status cuda_set_step(struct cr_device *base, const struct cr_step_bloc
     return CR_OK;
 }
 
+static const struct cr_benchmarks benchmarks = {
+    .pools = cr_cuda_pools, .baselines = cr_cuda_baseline_kernels, .spdnn = cr_cuda_spdnn};
+
 const struct cr_backend cr_backend_cuda = {
     .name            = "cuda",
     .available       = cuda_available,
@@ -332,9 +339,7 @@ const struct cr_backend cr_backend_cuda = {
     .set_step        = cuda_set_step,
     .async           = &cr_cuda_async,
     .init_store      = cr_cuda_init_params,
-    .pools           = cr_cuda_pools,
-    .baselines       = cr_cuda_baseline_kernels,
-    .spdnn           = cr_cuda_spdnn,
+    .benchmarks      = &benchmarks,
     .packed_elems    = cr_cuda_packed_elems,
     .open_offline    = cr_cuda_open_offline,
 };

@@ -2,7 +2,10 @@
  * Its kernels report which ops they accept and how much workspace they need. cuDNN gets a description of the GPU. The
  * libraries are required; a driver and a GPU are not. */
 #include "cuda/core/cuda_device.h"
+#include "cuda/core/device_parts.h"
+#include "cuda/core/kernel_tables.h"
 #include "cuda/core/libraries.h"
+#include "device/offline.h"
 
 static void offline_close(struct cr_device *base) {
     struct cuda_device *d = cuda_of(base);

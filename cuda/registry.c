@@ -2,6 +2,7 @@
  * measured, the first one is selected: cresnet's own kernels for small channel counts, then cuDNN, then cresnet's
  * generic kernels. */
 #include "cuda/core/cuda_device.h"
+#include "cuda/core/kernel_tables.h"
 
 void cr_cuda_collect_kernels(struct cuda_device *device) {
     const struct cr_kernel *const *const tables[] = {

@@ -2,7 +2,7 @@
 #include "cuda/baseline/cusparse_lib.h"
 
 #ifdef CR_HAS_CUSPARSE
-#include "cuda/core/cuda_device.h"
+#include "core/base.h"
 
 #include <dlfcn.h>
 #include <pthread.h>

@@ -7,6 +7,8 @@
 #include "cuda/baseline/cusparse_lib.h"
 #include "cuda/baseline/im2col.h"
 #include "cuda/core/cuda_device.h"
+#include "cuda/core/kernel_tables.h"
+#include "cuda/core/op_shapes.h"
 #include "sparsity/sparsity.h"
 
 #include <limits.h>

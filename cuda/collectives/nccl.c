@@ -9,6 +9,9 @@
  * starts after it. If an NCCL call never returns, comm/comm.h ends the process. */
 #include "comm/comm.h"
 #include "cuda/core/cuda_device.h"
+#include "cuda/core/device_parts.h"
+#include "cuda/core/kernel_tables.h"
+#include "cuda/core/op_shapes.h"
 
 #include <string.h>
 

@@ -23,6 +23,9 @@
 #include "comm/comm.h"
 #include "cuda/common/driver.h"
 #include "cuda/core/cuda_device.h"
+#include "cuda/core/device_parts.h"
+#include "cuda/core/kernel_tables.h"
+#include "cuda/core/op_shapes.h"
 
 #include <cuda.h>
 #include <pthread.h>

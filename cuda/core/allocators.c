@@ -1,6 +1,7 @@
 /* cuda/core/allocators.c: CUDA's own allocators, measured with the allocations of one step.
  * They are cudaMalloc and cudaFree for each tensor, and the device's default memory pool (cudaMallocAsync). */
 #include "cuda/core/cuda_device.h"
+#include "cuda/core/device_parts.h"
 
 #include <stdlib.h>
 

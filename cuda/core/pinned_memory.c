@@ -3,6 +3,7 @@
  * half a second per GiB, 4 KiB page by 4 KiB page, and copies then translate as many addresses. When the registration
  * fails, the block comes from cudaHostAlloc. */
 #include "cuda/core/cuda_device.h"
+#include "cuda/core/device_parts.h"
 
 #include <pthread.h>
 #include <string.h>

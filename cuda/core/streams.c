@@ -1,5 +1,7 @@
 /* cuda/core/streams.c: asynchronous work of the GPU: copies on streams, events, captured graphs. */
+#include "cuda/common/launchers.h"
 #include "cuda/core/cuda_device.h"
+#include "cuda/core/device_parts.h"
 
 #include <nvtx3/nvToolsExt.h>
 #include <string.h>

@@ -12,6 +12,8 @@
  * so the product goes through a workspace. dw is f32 for all operand types. Deterministic: one stream, one fixed
  * workspace (the backend's), no choice of algorithm by timing. */
 #include "cuda/core/cuda_device.h"
+#include "cuda/core/kernel_tables.h"
+#include "cuda/core/op_shapes.h"
 
 #include <limits.h>
 

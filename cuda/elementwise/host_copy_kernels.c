@@ -2,6 +2,8 @@
  * op's stream; the GPU's copy engines run them concurrently with compute. The executor orders them and inserts their
  * waits. */
 #include "cuda/core/cuda_device.h"
+#include "cuda/core/kernel_tables.h"
+#include "cuda/core/op_shapes.h"
 
 /* The addresses give the direction, so that a test may offload to another place of the device. */
 static cr_status copy(struct cr_device *device, const struct cr_call *call, int in, int out) {

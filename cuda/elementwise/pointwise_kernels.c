@@ -3,6 +3,8 @@
  * cuda/elementwise/pointwise.cu, pool.cu, pool_grad.cu, mix.cu and space_to_depth.cu. Data is f32, f16 or bf16, one
  * type in an op. */
 #include "cuda/core/cuda_device.h"
+#include "cuda/core/kernel_tables.h"
+#include "cuda/core/op_shapes.h"
 
 #include <math.h>
 

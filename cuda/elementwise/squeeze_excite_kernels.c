@@ -1,6 +1,8 @@
 /* cuda/elementwise/squeeze_excite_kernels.c: kernel table for squeeze-and-excitation's scale and ResNet-D's 2x2 average
  * pooling. Data is f32, f16 or bf16, one type in an op. */
 #include "cuda/core/cuda_device.h"
+#include "cuda/core/kernel_tables.h"
+#include "cuda/core/op_shapes.h"
 
 /* All inputs and outputs have one type. */
 static bool one_type(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {

@@ -3,6 +3,8 @@
  * relu_grad.cu. Data is f32, f16 or bf16, one type in an op; sums, coefficients, parameters and their gradients are
  * always f32. */
 #include "cuda/core/cuda_device.h"
+#include "cuda/core/kernel_tables.h"
+#include "cuda/core/op_shapes.h"
 
 #define SLOT_IN(kind, slot) (1u << CR_IN_##kind##_##slot)
 #define SLOT_OUT(kind, slot) (1u << CR_OUT_##kind##_##slot)

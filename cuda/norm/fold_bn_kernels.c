@@ -1,6 +1,8 @@
 /* cuda/norm/fold_bn_kernels.c: kernel that folds batch normalisation into filters, for inference. Device code is in
  * cuda/norm/fold_bn.cu. */
 #include "cuda/core/cuda_device.h"
+#include "cuda/core/kernel_tables.h"
+#include "cuda/core/op_shapes.h"
 
 static bool fold_bn_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;

@@ -2,6 +2,8 @@
  *
  * Windows are 3x3 with stride 2; channels come in whole 16-byte vectors. Device code is in cuda/norm/pool_bn.cu. */
 #include "cuda/core/cuda_device.h"
+#include "cuda/core/kernel_tables.h"
+#include "cuda/core/op_shapes.h"
 
 #define SLOT_IN(kind, slot) (1u << CR_IN_##kind##_##slot)
 #define SLOT_OUT(kind, slot) (1u << CR_OUT_##kind##_##slot)

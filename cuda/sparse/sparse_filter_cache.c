@@ -1,5 +1,6 @@
 /* cuda/sparse/sparse_filter_cache.c: caches the encodings of one pruned filter per device. See
  * cuda/sparse/sparse_kernels.h. */
+#include "cuda/core/device_parts.h"
 #include "cuda/sparse/sparse_kernels.h"
 
 #include <string.h>

@@ -1,5 +1,6 @@
 /* cuda/sparse/sparse_kernels.c: functions that the kernels of all sparse weight formats share. */
 #include "cuda/sparse/sparse_kernels.h"
+#include "cuda/core/op_shapes.h"
 
 /* ---- operands ---- */
 

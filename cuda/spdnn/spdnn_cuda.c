@@ -2,6 +2,7 @@
  *
  * The weights stay on the device, or are streamed through two buffers while the layers before them compute. Small
  * networks compute several layers per launch (cuda/spdnn/spdnn_deep.cu). */
+#include "cuda/core/device_parts.h"
 #include "cuda/spdnn/spdnn_run.h"
 
 #include <stdlib.h>

@@ -1,5 +1,6 @@
 /* cuda/spdnn/spdnn_memory.c: memory of a sparse deep network on the GPU: where its weights, activations and state are.
  */
+#include "cuda/core/device_parts.h"
 #include "cuda/spdnn/spdnn_run.h"
 
 #include <string.h>

@@ -2,7 +2,9 @@
  * table of parameters. No parameter, gradient or optimizer value is ever in host memory. The kernel is in
  * cuda/train/init.cu. */
 #include "core/rng.h"
+#include "cuda/common/launchers.h"
 #include "cuda/core/cuda_device.h"
+#include "cuda/core/device_parts.h"
 
 #include <math.h>
 

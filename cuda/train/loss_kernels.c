@@ -1,5 +1,7 @@
 /* cuda/train/loss_kernels.c: kernel table for the loss, its gradient and the gradient norm. */
 #include "cuda/core/cuda_device.h"
+#include "cuda/core/kernel_tables.h"
+#include "cuda/core/op_shapes.h"
 
 /* ---- loss, loss_grad ---- */
 

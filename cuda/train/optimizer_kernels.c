@@ -1,6 +1,8 @@
 /* cuda/train/optimizer_kernels.c: kernel table for the optimizers, the norms that LARS needs, and moving averages.
  * All of them process whole parameter buffers in place. */
 #include "cuda/core/cuda_device.h"
+#include "cuda/core/kernel_tables.h"
+#include "cuda/core/op_shapes.h"
 
 /* ---- buffers ---- */
 

@@ -1,6 +1,7 @@
 /* api/classify.c: classifies images, files and tensors in batches. See include/cresnet.h. */
 #include "api/model.h"
-#include "data/data_internal.h"
+#include "data/decode.h"
+#include "data/scratch.h"
 
 #include <limits.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* api/open.c: opens, describes and closes models. See include/cresnet.h. */
 #include "api/model.h"
-#include "data/data_internal.h"
+#include "data/scratch.h"
 #include "session/saved_model.h"
 
 #include <stdio.h>

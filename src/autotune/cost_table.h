@@ -22,8 +22,9 @@
 #ifndef CR_COST_TABLE_H
 #define CR_COST_TABLE_H
 
-#include "compiler/compiler.h"
+#include "compiler/cost_model.h"
 #include "device/device.h"
+#include "device/kernel.h"
 
 struct cr_cost_table;
 

@@ -1,5 +1,7 @@
 /* compiler/compile.c: runs the passes in their order and a check after each. */
 #include "compiler/compiler.h"
+#include "compiler/cost_model.h"
+#include "compiler/passes.h"
 
 #include <string.h>
 

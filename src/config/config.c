@@ -152,7 +152,7 @@ static cr_status include_read(struct loader *l, bool *more) {
     return CR_OK;
 }
 
-static cr_status files_apply(struct loader *l, const char *path) {
+static cr_status files_read(struct loader *l, const char *path) {
     CR_TRY(cr_ini_read(&l->file[0], path, l->config->stored, &l->config->arena, &l->complaints));
     l->files                           = 1;
     bool                       more    = true;
@@ -163,6 +163,45 @@ static cr_status files_apply(struct loader *l, const char *path) {
                        "file itself instead of its folder, with --weights",
                        path, include->line);
     while (more) CR_TRY(include_read(l, &more));
+    return CR_OK;
+}
+
+static char *arena_strdup(struct cr_arena *arena, const char *text) {
+    return cr_arena_printf(arena, "%s", text);
+}
+
+static cr_status file_copy(struct cr_arena *arena, const struct cr_ini *from, struct cr_ini *out) {
+    const size_t         bytes = (size_t)CR_MAX(from->count, 1) * sizeof *from->entry;
+    struct cr_ini_entry *entry = cr_arena_alloc(arena, bytes);
+    if (!entry) return CR_NO_MEMORY(bytes);
+    for (int i = 0; i < from->count; i++) {
+        const struct cr_ini_entry *e = &from->entry[i];
+
+        entry[i] = (struct cr_ini_entry){.section = arena_strdup(arena, e->section), .line = e->line};
+        if (e->key) entry[i].key = arena_strdup(arena, e->key);
+        if (e->value) entry[i].value = arena_strdup(arena, e->value);
+        if (!entry[i].section || !entry[i].key != !e->key || !entry[i].value != !e->value)
+            return CR_NO_MEMORY(CR_INI_LINE_MAX);
+    }
+    *out       = *from;
+    out->entry = entry;
+    out->path  = arena_strdup(arena, from->path);
+    return out->path ? CR_OK : CR_NO_MEMORY(strlen(from->path));
+}
+
+static cr_status files_copy(struct loader *l, const struct cr_config *from) {
+    for (int i = 0; i < from->files; i++) CR_TRY(file_copy(&l->config->arena, &from->file[i], &l->file[i]));
+    l->files = from->files;
+    return CR_OK;
+}
+
+static cr_status files_apply(struct loader *l) {
+    const size_t   bytes = (size_t)CR_MAX(l->files, 1) * sizeof *l->file;
+    struct cr_ini *file  = cr_arena_alloc(&l->config->arena, bytes);
+    if (!file) return CR_NO_MEMORY(bytes);
+    memcpy(file, l->file, (size_t)l->files * sizeof *l->file);
+    l->config->file  = file;
+    l->config->files = l->files;
     for (int i = l->files - 1; i >= 0; i--) file_apply(l, &l->file[i]);
     return CR_OK;
 }
@@ -183,25 +222,31 @@ static cr_status names_set(struct cr_config *config, const char *path) {
     return config->path && config->name ? CR_OK : CR_NO_MEMORY(2 * strlen(path));
 }
 
-static cr_status config_load(struct loader *l, const char *path, const char *const *overrides, int n) {
+/* Takes the files from `from` if it is not NULL, else reads `path`. */
+static cr_status config_load(struct loader *l, const char *path, const struct cr_config *from,
+                             const char *const *overrides, int n) {
     struct cr_config *config = l->config;
     config->src              = cr_arena_alloc(&config->arena, (size_t)cr_key_count * sizeof *config->src);
     if (!config->src) return CR_NO_MEMORY((size_t)cr_key_count * sizeof *config->src);
     CR_TRY(names_set(config, path));
     defaults_set(config);
     if (config->stored) config->data.exif = false; /* 0.3.0 and older have no such key and ignore EXIF */
-    if (path) CR_TRY(files_apply(l, config->path));
+    if (from)
+        CR_TRY(files_copy(l, from));
+    else if (path)
+        CR_TRY(files_read(l, config->path));
+    CR_TRY(files_apply(l));
     for (int i = 0; i < n; i++) CR_TRY(override_apply(l, overrides[i]));
     cr_config_check(config, &l->complaints);
     return cr_complaints_status(&l->complaints);
 }
 
-static cr_status config_open(struct cr_config *config, const char *path, bool stored, const char *const *overrides,
-                             int n) {
+static cr_status config_make(struct cr_config *config, const char *path, bool stored, const struct cr_config *from,
+                             const char *const *overrides, int n) {
     *config              = (struct cr_config){.stored = stored};
     struct loader l      = {.config = config, .complaints = {.hidden = stored ? path : NULL}};
     locale_t      before = cr_c_locale_enter();
-    cr_status     status = config_load(&l, path, overrides, n);
+    cr_status     status = config_load(&l, path, from, overrides, n);
     cr_c_locale_leave(before);
     if (status != CR_OK) {
         cr_error_forward(status, __FILE__, __LINE__);
@@ -212,11 +257,16 @@ static cr_status config_open(struct cr_config *config, const char *path, bool st
 }
 
 cr_status cr_config_open(struct cr_config *config, const char *path, const char *const *overrides, int n) {
-    return config_open(config, path, false, overrides, n);
+    return config_make(config, path, false, NULL, overrides, n);
 }
 
 cr_status cr_config_open_stored(struct cr_config *config, const char *path, const char *const *overrides, int n) {
-    return config_open(config, path, true, overrides, n);
+    return config_make(config, path, true, NULL, overrides, n);
+}
+
+cr_status cr_config_reopen(struct cr_config *config, const struct cr_config *from, const char *const *overrides,
+                           int n) {
+    return config_make(config, from->files ? from->path : NULL, from->stored, from, overrides, n);
 }
 
 void cr_config_close(struct cr_config *config) {

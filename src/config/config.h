@@ -42,13 +42,16 @@ CR_ENUMS(E)
         KEYS(FIELD_INT, FIELD_AUTO, FIELD_REAL, FIELD_BOOL, FIELD_TEXT, FIELD_ENUM, FIELD_INTS, FIELD_REALS)           \
     } name;
 
+struct cr_ini; /* config/ini.h */
 struct cr_config {
     CR_SECTIONS(SECTION)
     const char           *path; /* file name as given by the user; "(built in)" without a file */
     const char           *name; /* base name without .ini; the default output folder is named after it */
     struct cr_arena       arena;
     bool                  stored; /* read by cr_config_open_stored */
-    struct cr_config_src *src;    /* one per key, in the order of config/config.def: source of the value */
+    const struct cr_ini  *file; /* [files]: the files as they were read, the named one first; each includes the next */
+    int                   files;
+    struct cr_config_src *src; /* one per key, in the order of config/config.def: source of the value */
 };
 #undef SECTION
 #undef FIELD_INT
@@ -70,6 +73,10 @@ struct cr_config_src {
  * later wins). On failure the message contains every error, one per line, and *config is empty. CR_ERR_CONFIG (exit
  * status 2): invalid or missing file; CR_ERR_IO (exit status 1): unreadable file. The caller calls cr_config_close. */
 CR_MUST cr_status cr_config_open(struct cr_config *config, const char *path, const char *const *overrides, int n);
+/* The same with the files that `from` was read from and other overrides. Nothing is read again: the files may have
+ * changed, or be pipes. *config does not refer to `from`. */
+CR_MUST cr_status cr_config_reopen(struct cr_config *config, const struct cr_config *from, const char *const *overrides,
+                                   int n);
 void              cr_config_close(struct cr_config *config);
 
 /* Reports one error about a key in the standard form, e.g. for a value that does not fit the dataset:

@@ -1,5 +1,7 @@
 /* data/dataset.c: the functions that all datasets share, and the selection of the format. */
-#include "data/data_internal.h"
+#include "data/decode.h"
+#include "data/scratch.h"
+#include "data/source.h"
 
 #include <string.h>
 

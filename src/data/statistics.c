@@ -1,8 +1,8 @@
 /* data/statistics.c: reads every image of a split with worker threads and sums up. */
 #include "data/statistics.h"
 
-#include "data/data_internal.h"
 #include "data/pack.h"
+#include "data/source.h"
 
 #include <math.h>
 #include <pthread.h>

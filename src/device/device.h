@@ -2,19 +2,11 @@
  *
  * Terms
  *   - A backend (struct cr_backend) is a kind of device: "cpu" or "cuda". A device (struct cr_device) is one opened CPU
- *     or GPU. All state belongs to the device; there are no globals.
- *   - A kernel (struct cr_kernel) implements one op kind. It states which ops it supports (accepts) and runs them
- *     (launch). An algorithm (op->algo) is one of several implementations within a kernel, for example a cuDNN engine
- *     or a tile configuration.
+ *     or GPU. All state belongs to the device; there are no globals. Its kernels: device/kernel.h.
  *   - A stream is a queue of work of the device: one for compute and one for each direction of copies. Work in one
  *     stream runs in order. Events order work of different streams.
  *
- * Invariants
- *   - The kernels of an op kind are listed best first. The `ref.*` kernels of the CPU accept every op in f32 and f64.
- *     All other kernels are tested against them.
- *   - launch only enqueues work on the stream of its op. It does not allocate and does not wait, so that a whole
- *     program can be captured into a graph. A condition that accepts or prepare can test must not make launch fail.
- *   - There is no fallback to another device: compilation fails when no kernel accepts an op.
+ * Invariant: there is no fallback to another device: compilation fails when no kernel accepts an op.
  *
  * All functions that return cr_status return CR_OK on success and set the message of cr_error_message otherwise. Memory
  * sizes are in bytes and times in seconds unless a name says otherwise. Shapes are [N, H, W, C] for images and
@@ -22,87 +14,11 @@
 #ifndef CR_DEVICE_H
 #define CR_DEVICE_H
 
+#include "config/config.h"
 #include "graph/graph.h"
 
-/* Values that the host sets before each step and that kernels read while they run. */
-struct cr_step_block {
-    float    lr, momentum, weight_decay;
-    float    clip_norm; /* largest norm of the gradient; 0 disables clipping */
-    int64_t  step;
-    uint64_t seed;
-};
-
-/* Arithmetic of a kernel. It decides the tolerance of the comparison with the reference (verification/verify.h).
- * CR_MATH_EXACT: the kernel only moves values or computes integers. */
-enum cr_math { CR_MATH_F32, CR_MATH_F64, CR_MATH_TF32, CR_MATH_BF16, CR_MATH_F16, CR_MATH_EXACT };
-
-/* Deviations from the definition of an op that kernels of libraries make. Kernels of this project make none.
- * verification/verify.h allows exactly the deviations that a kernel declares. */
-enum cr_relaxation {
-    CR_RELAXED_HALF_BIAS     = 1 << 0, /* the bias is rounded to the type of the program before it is added */
-    CR_RELAXED_ROUNDED_SUM   = 1 << 1, /* the sum of products is rounded to that type before `add` is added */
-    CR_RELAXED_ZERO_GRADIENT = 1 << 2, /* the gradient passes a ReLU whose pre-activation is exactly 0 or NaN */
-    CR_RELAXED_NAN_RELU      = 1 << 3  /* a ReLU of NaN gives 0 */
-};
-
-struct cr_device;
-
-/* Arguments of one launch. Pointers are device addresses, indexed by the slots of graph/ops.def; an absent operand is
- * NULL. */
-struct cr_call {
-    const struct cr_program    *program;
-    const struct cr_op         *op;
-    const void                 *in[CR_OP_IN_MAX];
-    void                       *out[CR_OP_OUT_MAX];
-    void                       *workspace; /* scratch memory of the size that prepare returned, for this launch only */
-    void                       *prepared;  /* result of prepare; NULL when the kernel has no prepare */
-    const struct cr_step_block *step; /* host memory; a kernel of a GPU reads the copy that set_step made instead */
-};
-
-/* A kernel: one implementation of one op kind. All instances are constants with static lifetime. */
-struct cr_kernel {
-    const char     *name; /* "dnnl.conv": printed by plan and profile, stored with kernel times */
-    enum cr_op_kind op;
-    enum cr_math    math;
-    bool            deterministic; /* two runs with the same number of threads are bitwise identical */
-    unsigned        relaxations;   /* bits of enum cr_relaxation */
-    bool            collective;    /* accepts only ops of several ranks; tests with several ranks verify it */
-    bool            sparse;        /* accepts exactly the convolutions with a sparsity pattern */
-    bool            reference;     /* defines the op: accepts every op of its kind in f32 and f64; named ref.* */
-    bool            sparse_cores;  /* uses sparse tensor cores: see cr_cost_table_has_lasting_effect */
-    unsigned        host_slots;    /* bit s is set when input s may lie in the HOST region (each value is read once) */
-
-    /* Returns whether the kernel supports this op: shapes, types, attributes, absent slots. NULL: every op of `op`. */
-    bool (*accepts)(const struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
-    /* Returns the number of algorithms for this accepted op, at least 1. Algorithms are listed in the kernel's own
-     * order of preference; op->algo in [0, count) selects one. NULL: one algorithm. */
-    int (*algo_count)(struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
-    /* Appends a short name of the op's algorithm or weight format to `out`: "mma_sp 2x3/2". NULL: they have numbers
-     * only. */
-    void (*algo_name)(const struct cr_op *op, struct cr_text *out);
-    /* Returns an estimate of the seconds that this accepted op takes, computed on the host, or 0 when there is no
-     * estimate. For a good algorithm the estimate is at most CR_ESTIMATE_MARGIN times the measured time. So a candidate
-     * whose estimate is more than CR_ESTIMATE_MARGIN times the time of another one is pruned: it is not prepared and
-     * not measured. NULL: no estimates. */
-    double (*estimate)(const struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
-    /* Prepares the op for launches: creates descriptors, selects the algorithm op->algo and allocates device memory
-     * that the op needs in addition to its tensors. *prepared receives an object that `release` frees.
-     * *workspace_bytes receives the size of the scratch memory, which the caller provides with the alignment of
-     * tensors. CR_ERR_MEMORY when an allocation fails; CR_ERR_DEVICE when the library fails. NULL: nothing to prepare,
-     * no workspace. */
-    cr_status (*prepare)(struct cr_device *device, const struct cr_program *program, const struct cr_op *op,
-                         void **prepared, size_t *workspace_bytes);
-    /* Enqueues the op on its stream. CR_ERR_DEVICE when the device reports an error. */
-    cr_status (*launch)(struct cr_device *device, const struct cr_call *call);
-    /* Frees what prepare returned; accepts NULL. NULL when prepare is NULL. */
-    void (*release)(void *prepared);
-};
-
-/* The first members of a deterministic kernel. `kind` is the op kind without CR_OP_. */
-#define CR_KERNEL(kernel_name, kind, kernel_math)                                                                      \
-    .name = kernel_name, .op = CR_OP_##kind, .math = kernel_math, .deterministic = true
-
 struct cr_comm; /* comm/comm.h */
+struct cr_device;
 
 /* Options of cr_device_open. */
 struct cr_device_options {
@@ -190,31 +106,10 @@ struct cr_async {
     void (*range_pop)(void);
 };
 
-/* One request to a dynamic allocator, for a comparison with planned memory (runtime/allocator_bench.h). */
-struct cr_pool_event {
-    int    block; /* number of the block; each block is allocated once and then freed once */
-    bool   alloc; /* true: allocate; false: free */
-    size_t bytes; /* size of the block, at least 1 */
-};
-struct cr_pool_times {
-    double ms;         /* milliseconds for all requests of one step: the median over the steps */
-    size_t peak_bytes; /* most device memory that the allocator held; 0 when the device does not report it */
-};
-/* A dynamic allocator of the device. */
-struct cr_pool {
-    const char *name, *what; /* a word, and a sentence for people; a list ends with name NULL */
-    /* Replays the requests of one step `steps` times after one warm-up step. It only allocates and frees; it launches
-     * nothing. CR_ERR_MEMORY when a request fails. */
-    cr_status (*measure)(struct cr_device *device, const struct cr_pool_event *event, int events, int steps,
-                         struct cr_pool_times *out);
-};
-
-struct cr_spdnn_net; /* spdnn/spdnn.h */
-struct cr_spdnn_inputs;
-struct cr_spdnn_options;
-struct cr_spdnn_result;
-
-struct cr_gpu;
+struct cr_kernel; /* device/kernel.h */
+struct cr_step_block;
+struct cr_gpu;        /* device/offline.h */
+struct cr_benchmarks; /* device/benchmarks.h */
 
 /* A kind of device. */
 struct cr_backend {
@@ -257,18 +152,11 @@ struct cr_backend {
      * GPU this needs no host memory. */
     cr_status (*init_store)(struct cr_device *device, const struct cr_param_store *store,
                             const struct cr_config *config, void *region);
-    const struct cr_pool *pools; /* list of dynamic allocators; NULL: none */
-    /* Kernels that `bench sparse` compares sparse kernels with, outside the device's table: no program uses them. The
-     * list ends with NULL; NULL when there are none. */
-    const struct cr_kernel *const *baselines;
+    const struct cr_benchmarks *benchmarks; /* NULL: none */
     /* Returns the number of f32 elements that the packed nonzeros of a sparse convolution occupy in the op's weight
      * format (attr.conv.pattern.format), or 0 when the device does not support the format for this convolution. NULL:
      * the device has no sparse kernels. */
     int64_t (*packed_elems)(struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
-    /* Runs inference of a sparse deep network. *out must be empty; it is empty after an error, otherwise the caller
-     * frees it. NULL: not supported. */
-    cr_status (*spdnn)(struct cr_device *device, const struct cr_spdnn_net *net, const struct cr_spdnn_inputs *inputs,
-                       const struct cr_spdnn_options *options, struct cr_spdnn_result *out);
     /* Opens an offline device: see cr_gpu_open_offline. CR_ERR_DEVICE when this machine or build lacks something; the
      * message names it. NULL: not supported. */
     cr_status (*open_offline)(const struct cr_gpu *gpu, const struct cr_device_options *options,
@@ -284,46 +172,8 @@ struct cr_device {
     size_t                         free_at_start; /* free device memory before anything was reserved; 0 when unknown */
 };
 
-/* Device memory that programs do not count.
- * CR_GPU_OVERHEAD_BYTES: CUDA, cuDNN, cuBLAS, loaded kernels and a graph on one GPU; 90 to 106 MiB for all networks
- * tried on an H200 with CUDA 13.0.
- * CR_GPU_HOST_PAGES: bytes of page-locked memory for each byte of page tables on the GPU (8 bytes for 4 KiB).
- * CR_GPU_NCCL_BYTES: NCCL in plans for several ranks; 850 MiB were measured between two H200s. */
-enum { CR_GPU_OVERHEAD_BYTES = 112 << 20, CR_GPU_HOST_PAGES = 512, CR_GPU_NCCL_BYTES = 864 << 20 };
-
-extern const struct cr_backend cr_backend_cpu;
-
 /* All backends of this build, best first; ends with NULL. */
 const struct cr_backend *const *cr_backends(void);
-
-/* ---- offline devices: GPUs that are not in this machine, for plans (device/gpu_specs.c) ---- */
-
-/* A GPU by its data sheet. Rates are those that large dense kernels reach. */
-struct cr_gpu {
-    const char *name;                        /* value of --target: "h200" */
-    const char *text;                        /* "NVIDIA H200" */
-    int         cc;                          /* compute capability times 10: 90 for 9.0 */
-    int         multiprocessors;             /* number of streaming multiprocessors */
-    size_t      memory_bytes;                /* as the driver reports it */
-    double      bytes_per_s;                 /* memory bandwidth */
-    double      flops_per_s;                 /* dense 16-bit matrix products with sums in f32 */
-    double      f32_fraction, tf32_fraction; /* rates in F32 and TF32 as a fraction of flops_per_s */
-    double      copy_bytes_per_s;            /* copies from or to page-locked host memory, each direction */
-};
-/* Returns the GPU of this name, or NULL. */
-const struct cr_gpu *cr_gpu_find(const char *name);
-/* Appends all names: "h200, h100, ...". */
-void cr_gpu_names(struct cr_text *out);
-/* Opens a device that can be queried (kernels, accepts, workspace sizes) but cannot reserve memory or launch.
- * *kernels_queried becomes true when the answers come from the kernels that would run on the GPU. It becomes false when
- * this build or machine lacks something that they need; the device is then that of cr_gpu_open_from_list. The process
- * must not open a GPU, before or later: the GPUs of this machine are hidden, because cuDNN's answers depend on them. */
-CR_MUST cr_status cr_gpu_open_offline(const struct cr_gpu *gpu, const struct cr_device_options *options,
-                                      struct cr_device **out, bool *kernels_queried);
-/* As cr_gpu_open_offline, but answers come from a built-in list of supported fusions, and workspace sizes are 0. It
- * works on every machine. `why` says why the kernels cannot be queried; it becomes part of caps.text. */
-CR_MUST cr_status cr_gpu_open_from_list(const struct cr_gpu *gpu, const struct cr_device_options *options,
-                                        const char *why, struct cr_device **out);
 
 /* ---- opening a device ---- */
 
@@ -338,20 +188,5 @@ int cr_device_count(enum cr_device_kind kind);
 CR_MUST cr_status cr_device_open(enum cr_device_kind kind, const struct cr_device_options *options,
                                  struct cr_device **out);
 void              cr_device_close(struct cr_device *device); /* accepts NULL */
-
-/* FLOP/s that a kernel with this arithmetic can reach. */
-double cr_device_flops(const struct cr_device *device, enum cr_math math);
-
-/* ---- finding a kernel ---- */
-
-/* Returns whether input `slot` of the kernel may lie in the HOST region. */
-bool cr_kernel_reads_host(const struct cr_device *device, const struct cr_kernel *kernel, int slot);
-/* Returns whether the kernel supports the op, including its sparsity pattern and the regions of its inputs. */
-bool cr_kernel_accepts(const struct cr_device *device, const struct cr_kernel *kernel, const struct cr_program *program,
-                       const struct cr_op *op);
-/* Returns the first kernel at index `from` or later that accepts the op (and is deterministic if the device must be),
- * or NULL. *index receives its index in device->kernels. */
-const struct cr_kernel *cr_kernel_find(const struct cr_device *device, const struct cr_program *program,
-                                       const struct cr_op *op, int from, int *index);
 
 #endif

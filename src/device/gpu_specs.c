@@ -3,6 +3,8 @@
  * If a backend of this build can open the GPU offline, the kernels of the backend state this. Otherwise the rules in
  * this file state which fused ops they support. */
 #include "device/device.h"
+#include "device/kernel.h"
+#include "device/offline.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,10 +1,12 @@
 /* device/registry.c: lists the backends and selects among them. It is the only source file that depends on whether the
  * build has CUDA. */
 #include "device/device.h"
+#include "device/kernel.h"
 
 #include <stdatomic.h>
 #include <string.h>
 
+extern const struct cr_backend cr_backend_cpu;
 #ifdef CR_WITH_CUDA
 extern const struct cr_backend cr_backend_cuda;
 #endif

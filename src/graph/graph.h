@@ -15,9 +15,10 @@
 #ifndef CR_GRAPH_H
 #define CR_GRAPH_H
 
-#include "config/config.h"
 #include "core/dtype.h"
 #include "sparsity/format.h"
+
+struct cr_config; /* config/config.h */
 
 /* ---- ops ---- */
 
@@ -79,11 +80,11 @@ struct cr_bn_attr {
                          * since gradients are summed over all ranks later. 0 or 1 when only this rank is covered */
 };
 
-/* Sparsity pattern of a convolution with a pruned filter. Kernels that skip pruned weights (device/device.h) rely on
+/* Sparsity pattern of a convolution with a pruned filter. Kernels that skip pruned weights (device/kernel.h) rely on
  * the following: w is 0 wherever the bit in cr_param_store.pattern is 0, and the gradient of w is set to 0 there (an
  * accumulating op leaves it unchanged there). */
 /* Upper bound of (estimated time / measured time) of a good kernel: a candidate whose estimate exceeds the best known
- * time by more than this factor cannot be the fastest. See `estimate` of struct cr_kernel in device/device.h. */
+ * time by more than this factor cannot be the fastest. See `estimate` of struct cr_kernel in device/kernel.h. */
 #define CR_ESTIMATE_MARGIN 2.5
 struct cr_sparsity_attr {
     int64_t                 nnz;      /* number of nonzero weights; 0 for a dense op */
@@ -104,7 +105,7 @@ struct cr_conv_attr {
     bool                    accumulate;   /* conv_wgrad, conv_grad, s2d_filter_grad: add to dw instead of assigning */
     bool                    relu;         /* conv: apply ReLU to y (inference) */
     struct cr_qconv_types   types;        /* pack_filter: of the qconv that reads the packed filter */
-    bool                    early_filter; /* conv, conv_grad: see cr_pass_early_filters in compiler/compiler.h */
+    bool                    early_filter; /* conv, conv_grad: see cr_pass_early_filters in compiler/passes.h */
     struct cr_bn_attr       bn;      /* conv, conv_grad with slot gamma: the batch norm whose sums the op finalizes */
     struct cr_sparsity_attr pattern; /* conv, conv_dgrad, conv_wgrad, sparse_filter */
 };

@@ -1,4 +1,5 @@
 /* graph/param_store.c: the table of parameters, the layout of its buffers, and initial values. See graph/graph.h. */
+#include "config/config.h"
 #include "core/rng.h"
 #include "graph/graph.h"
 

@@ -10,7 +10,7 @@
 #ifndef CR_LIFETIMES_CSV_H
 #define CR_LIFETIMES_CSV_H
 
-#include "compiler/compiler.h"
+#include "compiler/intervals.h"
 
 struct cr_lifetimes {             /* the rows of a file, in its order */
     struct cr_interval *interval; /* [count] */

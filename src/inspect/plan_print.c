@@ -1,7 +1,9 @@
 /* inspect/plan_print.c: prints a planned program as tables, a map of the pool, CSV and JSON. */
 #include "inspect/plan_print.h"
 
+#include "compiler/passes.h"
 #include "compiler/schedule/streams.h"
+#include "config/config.h"
 #include "formats/json_write.h"
 
 #include <stdlib.h>

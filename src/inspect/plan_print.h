@@ -8,7 +8,7 @@
 #ifndef CR_PLAN_PRINT_H
 #define CR_PLAN_PRINT_H
 
-#include "compiler/compiler.h"
+#include "compiler/cost_model.h"
 
 /* The use of a tensor of the pool. */
 enum cr_plan_kind {

@@ -1,4 +1,5 @@
 /* inspect/print_lifetimes.c: prints where each large transient is while no op uses it. */
+#include "compiler/simulate.h"
 #include "inspect/plan_print.h"
 
 #include <stdio.h>

@@ -11,6 +11,7 @@
 #ifndef CR_LAYER_H
 #define CR_LAYER_H
 
+#include "config/config.h"
 #include "graph/graph.h"
 
 struct cr_net {

@@ -7,6 +7,7 @@
 #ifndef CR_MODEL_H
 #define CR_MODEL_H
 
+#include "config/config.h"
 #include "graph/graph.h"
 
 enum { CR_STAGES_MAX = 8 };

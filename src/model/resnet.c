@@ -1,7 +1,7 @@
 /* model/resnet.c: resolves [model], builds programs of residual networks, prints the layer table. See model/model.h. */
 #include "model/model.h"
 
-#include "compiler/compiler.h"
+#include "compiler/passes.h"
 #include "layers/layer.h"
 #include "optim/optim.h"
 

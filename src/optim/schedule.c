@@ -1,4 +1,5 @@
 /* optim/schedule.c: the learning rate and momentum of every update. */
+#include "config/config.h"
 #include "optim/optim.h"
 
 #include <math.h>

@@ -5,6 +5,7 @@
  *   sgd    with momentum, as in PyTorch: the learning rate multiplies the whole step
  *   adamw  Loshchilov and Hutter 2019, as in PyTorch: decoupled weight decay, multiplied by the learning rate
  *   lars   You et al. 2017: the step of each filter and dense weight is proportional to the norm of the weight */
+#include "config/config.h"
 #include "optim/optim.h"
 
 /* All update rules have the slots of sgd at the same positions, so that emit_update can fill them alike. */

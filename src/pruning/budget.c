@@ -8,6 +8,7 @@
  * nearest to prune.sparsity. */
 #include "pruning/pruning.h"
 
+#include "config/config.h"
 #include "core/files.h"
 
 #include <math.h>

@@ -1,4 +1,5 @@
 /* pruning/masks.c: computes masks by magnitude. See pruning/pruning.h. */
+#include "config/config.h"
 #include "pruning/pruning.h"
 
 #include <math.h>

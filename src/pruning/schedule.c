@@ -1,4 +1,5 @@
 /* pruning/schedule.c: decides which layers may be pruned, to which sparsity, and when. See pruning/pruning.h. */
+#include "config/config.h"
 #include "pruning/pruning.h"
 
 #include <math.h>

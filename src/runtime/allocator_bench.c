@@ -3,6 +3,7 @@
 #include "runtime/allocator_bench.h"
 
 #include "compiler/memory/best_fit.h"
+#include "compiler/passes.h"
 #include "compiler/schedule/streams.h"
 
 #include <stdlib.h>

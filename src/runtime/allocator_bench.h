@@ -3,8 +3,7 @@
 #ifndef CR_ALLOCATOR_BENCH_H
 #define CR_ALLOCATOR_BENCH_H
 
-#include "compiler/compiler.h"
-#include "device/device.h"
+#include "device/benchmarks.h"
 
 /* Returns the requests of one run of a planned program. At each op the tensors whose lifetime begins there are
  * allocated (including the workspace), then the tensors whose lifetime ends there are freed. Tensors that share their

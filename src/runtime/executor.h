@@ -15,8 +15,9 @@
 #ifndef CR_EXECUTOR_H
 #define CR_EXECUTOR_H
 
-#include "compiler/compiler.h"
+#include "compiler/cost_model.h"
 #include "device/device.h"
+#include "device/kernel.h"
 
 /* ---- the device as passes see it: runtime/memory_regions.c ---- */
 

@@ -1,5 +1,6 @@
 /* session/memory_limit.c: compiles the programs of a session below the memory limit, and reports lack of memory. See
  * session/session.h. */
+#include "device/offline.h"
 #include "session/session.h"
 
 #include <stdio.h>
@@ -67,10 +68,10 @@ static size_t pool_limit(const struct cr_session *s, const struct cr_program *p)
     return s->limit > fixed_bytes ? s->limit - fixed_bytes : 1;
 }
 
-/* On the CPU device offloading gains nothing, so it is used only on request (tests do). */
+/* Where device memory is host memory, offloading gains nothing, so it is used only on request (tests do). */
 static enum cr_offload_mode offload_use(const struct cr_session *s) {
     const enum cr_offload_mode use = s->config->memory.swap;
-    return use == CR_OFFLOAD_MODE_AUTO && s->device->backend == &cr_backend_cpu ? CR_OFFLOAD_MODE_NO : use;
+    return use == CR_OFFLOAD_MODE_AUTO && s->device->caps.host_memory ? CR_OFFLOAD_MODE_NO : use;
 }
 
 /* ---- compiling ---- */
@@ -131,7 +132,7 @@ void cr_session_fit_text(const struct cr_session *s, struct cr_text *out) {
 /* Appends what the user can change to reduce memory. */
 static void add_suggestions(const struct cr_session *s, struct cr_text *out) {
     const struct cr_config *c    = s->config;
-    const bool              host = s->device->backend != &cr_backend_cpu && s->device->caps.to_host_bytes_per_s > 0;
+    const bool              host = !s->device->caps.host_memory && s->device->caps.to_host_bytes_per_s > 0;
     cr_text_add(out, "lower train.batch (and train.eval_batch), or data.image_size (and data.eval_crop)");
     if (s->device->caps.half && s->model.real == CR_F32) cr_text_add(out, ", or set train.precision = fp16");
     if (!*c->memory.limit)

@@ -11,6 +11,7 @@
 #include "autotune/cost_table.h"
 #include "checkpoint/checkpoint.h"
 #include "comm/comm.h"
+#include "compiler/compiler.h"
 #include "data/data.h"
 #include "model/model.h"
 #include "runtime/executor.h"

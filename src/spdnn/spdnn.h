@@ -9,7 +9,7 @@
  *     it distributes rows and inputs.
  *   - No code here or in a kernel depends on how the networks were generated. Packing groups rows with equal columns,
  *     which it finds by comparison; every edge keeps its own weight and its own multiplication.
- * Depends on core/base.h, core/rng.h and core/dtype.h only. Devices implement the run (device/device.h). */
+ * Depends on core/base.h, core/rng.h and core/dtype.h only. Devices implement the run (device/benchmarks.h). */
 #ifndef CR_SPDNN_H
 #define CR_SPDNN_H
 

@@ -141,7 +141,7 @@ static cr_status stored_config(const struct cr_config *given, const struct cr_tr
     char            *path   = printf_alloc("%s/%s", run->from, "config.ini");
     if (!path) return CR_NO_MEMORY(256);
     CR_TRY_OUT(cr_config_open_stored(&stored, path, NULL, 0));
-    CR_TRY_OUT(cr_config_open_stored(&run->config, path, o->overrides, o->override_count));
+    CR_TRY_OUT(cr_config_reopen(&run->config, &stored, o->overrides, o->override_count));
     if (!cr_config_given(&run->config, "memory.trace")) run->config.memory.trace = ""; /* was written at the start */
     if (!run->config.train.batch && !o->force)
         run->config.train.batch = stored.train.batch; /* auto: the batch size that was found when the run began */
@@ -165,11 +165,9 @@ out:
     return status;
 }
 
-/* Opens the given configuration again, so that the run owns its copy. */
+/* Makes the run's own copy of the given configuration. */
 static cr_status copy_config(const struct cr_config *given, const struct cr_train_options *o, struct cr_run *run) {
-    bool built_in = strcmp(given->path, "(built in)") == 0;
-    return (given->stored ? cr_config_open_stored : cr_config_open)(&run->config, built_in ? NULL : given->path,
-                                                                    o->overrides, o->override_count);
+    return cr_config_reopen(&run->config, given, o->overrides, o->override_count);
 }
 
 /* ---- datasets and session ---- */

@@ -98,7 +98,7 @@ static cr_status compute_sums(const struct cr_verify_values *v, struct cr_verify
     return CR_OK;
 }
 
-/* ---- relaxations of libraries (device/device.h): intermediate values are rounded to the type of the images ---- */
+/* ---- relaxations of libraries (device/kernel.h): intermediate values are rounded to the type of the images ---- */
 
 static double size_at(const struct cr_verify_values *v, int slot, int64_t i) {
     return v->op->in[slot] >= 0 ? fabs(((const double *)v->in[slot])[i]) : 0;

@@ -1,6 +1,6 @@
 /* tests/fuzz/fuzz_cifar.c: reads CIFAR records of both forms: the first byte chooses the form, the other bytes are
  * records. Accepted records have labels in range and every pixel in its place. */
-#include "data/data_internal.h"
+#include "data/source.h"
 
 enum { RECORDS_MAX = 8 };
 

@@ -2,7 +2,9 @@
  * also prepared for evaluation. The same bytes are decoded again only inside a box, at a suitable scale: if a
  * verified image is refused there, it must be refused as a whole too. Our decoder must give the same pixels as
  * libjpeg. */
-#include "data/data_internal.h"
+#include "data/decode.h"
+#include "data/image/jpeg.h"
+#include "data/scratch.h"
 #include "tests/harness/image_support.h"
 
 #include <string.h>

@@ -1,5 +1,6 @@
 /* tests/gpu/test_cuda_allocators.c: CUDA's allocators run the allocations of a short step: their peak memory, and
  * that all memory is returned. */
+#include "device/benchmarks.h"
 #include "runtime/allocator_bench.h"
 #include "tests/harness/test.h"
 #include "tests/harness/test_gpu.h"
@@ -18,7 +19,7 @@ static void allocators_hold_the_memory_of_a_step(void) {
     REQUIRE_OK(cr_device_open(CR_DEVICE_CUDA, &options, &device));
     const struct cr_backend *backend = device->backend;
     int                      pools   = 0;
-    for (const struct cr_pool *pool = backend->pools; pool && pool->name; pool++, pools++) {
+    for (const struct cr_pool *pool = backend->benchmarks->pools; pool && pool->name; pool++, pools++) {
         struct cr_pool_times times;
         const size_t         before = backend->memory_free(device);
         REQUIRE_OK(pool->measure(device, step, CR_COUNT(step), 7, &times));
@@ -40,7 +41,7 @@ static void an_allocator_without_memory_returns_an_error(void) {
     const size_t               before = device->backend->memory_free(device);
     const struct cr_pool_event much[] = {
         {0, true, before / 2}, {1, true, before}, {1, false, before}, {0, false, before / 2}};
-    for (const struct cr_pool *pool = device->backend->pools; pool->name; pool++) {
+    for (const struct cr_pool *pool = device->backend->benchmarks->pools; pool->name; pool++) {
         struct cr_pool_times times;
         CHECK_STATUS(pool->measure(device, much, CR_COUNT(much), 3, &times), CR_ERR_MEMORY);
         CHECK(device->backend->memory_free(device) + 32 * mib >= before);

@@ -8,6 +8,7 @@
 #include "tests/harness/test_gpu.h"
 
 #include "autotune/cost_table.h"
+#include "compiler/compiler.h"
 #include "runtime/executor.h"
 
 enum { BATCH = 32, SIZE = 32, CLASSES = 10, STEPS = 1000, BATCHES = 8, PIXELS = BATCH * SIZE * SIZE * 3 };

@@ -2,8 +2,9 @@
  * (CR_ESTIMATE_MARGIN) never prunes the fastest format. All formats are measured, and the estimate of the fastest
  * format is compared with its time. The names of formats are tested without a GPU. */
 #include "autotune/cost_table.h"
-#include "compiler/compiler.h"
-#include "cuda/core/cuda_device.h"
+#include "compiler/cost_model.h"
+#include "compiler/passes.h"
+#include "cuda/core/kernel_tables.h"
 #include "cuda/sparse/block/block_sparse.h"
 #include "cuda/sparse/mma_sp/mma_sp.h"
 #include "cuda/sparse/sparse_launchers.h"

@@ -1,6 +1,7 @@
 /* tests/gpu/test_cuda_fused.c: cuDNN's kernels on a GPU, in every fused form and with every algorithm, against plain
  * loops in double over the same rounded operands; in-place sums; batches beyond 2^31 elements. */
 #include "core/rng.h"
+#include "device/kernel.h"
 #include "tests/harness/conv_cases.h"
 #include "tests/harness/test_gpu.h"
 

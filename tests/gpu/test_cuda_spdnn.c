@@ -1,6 +1,7 @@
 /* tests/gpu/test_cuda_spdnn.c: sparse deep networks on the GPU: values, categories and active inputs are bitwise
  * identical to those of the CPU, for layers with a launch of their own and layers that share a launch. */
 #include "cuda/spdnn/spdnn_kernel.h"
+#include "device/benchmarks.h"
 #include "tests/harness/spdnn_support.h"
 #include "tests/harness/test_gpu.h"
 
@@ -25,8 +26,8 @@ static void compare(const char *what, const struct cr_spdnn_net *net, const stru
                     const struct cr_spdnn_options *options) {
     struct cr_spdnn_result got, want;
     launches = 0;
-    REQUIRE_OK(cpu->backend->spdnn(cpu, net, in, options, &want));
-    REQUIRE_OK(gpu->backend->spdnn(gpu, net, in, options, &got));
+    REQUIRE_OK(cpu->backend->benchmarks->spdnn(cpu, net, in, options, &want));
+    REQUIRE_OK(gpu->backend->benchmarks->spdnn(gpu, net, in, options, &got));
     if (got.categories != want.categories)
         TEST_FAIL_("%s: %lld categories, expected %lld", what, (long long)got.categories, (long long)want.categories);
     for (int l = 0; l <= net->layers; l++)

@@ -2,8 +2,10 @@
  * and 9.0, in every precision, plain and fused; the fused forms of a convolution that cuDNN supports for ResNet-50's
  * shapes; how large batches are split. cuDNN is queried for an offline GPU: the test needs the libraries, but no
  * GPU. */
+#include "compiler/passes.h"
 #include "cuda/conv/cudnn/cudnn_conv.h"
 #include "cuda/core/cuda_device.h"
+#include "cuda/core/kernel_tables.h"
 #include "cuda/core/libraries.h"
 #include "session/session.h"
 #include "tests/harness/conv_cases.h"

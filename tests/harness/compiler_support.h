@@ -4,6 +4,9 @@
 #define CR_TEST_PASSES_HELP_H
 
 #include "compiler/compiler.h"
+#include "compiler/cost_model.h"
+#include "compiler/intervals.h"
+#include "compiler/passes.h"
 #include "core/rng.h"
 #include "model/model.h"
 #include "tests/harness/test.h"

@@ -2,7 +2,9 @@
 #ifndef IMAGE_SUPPORT_H
 #define IMAGE_SUPPORT_H
 
-#include "data/data_internal.h"
+#include "data/augment.h"
+#include "data/decode.h"
+#include "data/scratch.h"
 
 /* Decodes a PNG or JPEG; the caller frees `out` with cr_image_free. `name` is used in messages. */
 static inline cr_status image_decode(const void *bytes, size_t count, const char *name, struct cr_image *out) {

@@ -5,7 +5,7 @@
 
 #include "tests/harness/data_support.h"
 
-#include "data/data_internal.h"
+#include "data/source.h"
 
 enum { IMAGES = 60 }; /* 30 images in each of two classes */
 

@@ -3,6 +3,7 @@
 #ifndef CR_NET_SUPPORT_H
 #define CR_NET_SUPPORT_H
 
+#include "compiler/compiler.h"
 #include "core/rng.h"
 #include "model/model.h"
 #include "runtime/executor.h"

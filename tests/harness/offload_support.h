@@ -4,7 +4,8 @@
 #ifndef CR_OFFLOAD_SUPPORT_H
 #define CR_OFFLOAD_SUPPORT_H
 
-#include "compiler/compiler.h"
+#include "compiler/cost_model.h"
+#include "compiler/passes.h"
 #include "model/model.h"
 #include "runtime/executor.h"
 #include "tests/harness/test.h"

@@ -5,7 +5,6 @@
 #include "tests/harness/data_support.h"
 
 #include "core/files.h"
-#include "data/data_internal.h"
 #include "data/pack.h"
 
 static const char *const jpegs[] = {"rgb.jpg",  "rgb-422.jpg",         "l.jpg",

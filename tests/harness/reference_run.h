@@ -5,6 +5,7 @@
 
 #include "core/rng.h"
 #include "device/device.h"
+#include "device/kernel.h"
 #include "tests/harness/test.h"
 
 struct ref_run {

@@ -3,7 +3,6 @@
 #define CR_SPDNN_SUPPORT_H
 
 #include "core/rng.h"
-#include "device/device.h"
 #include "spdnn/spdnn.h"
 #include "tests/harness/test.h"
 

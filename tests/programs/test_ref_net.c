@@ -1,7 +1,8 @@
 /* tests/programs/test_ref_net.c: gradients of tiny networks against finite differences, in double: layers,
  * cr_pass_grad and cr_pass_fuse together with the reference kernels. Every kind of block, shortcut and stem; frozen
  * parameters; label smoothing; a padded label. */
-#include "compiler/compiler.h"
+#include "compiler/cost_model.h"
+#include "compiler/passes.h"
 #include "layers/layer.h"
 #include "tests/harness/finite_differences.h"
 

@@ -4,6 +4,8 @@
 #include "cuda/conv/cifar/cifar_conv.h"
 #include "cuda/conv/cifar/cifar_dense.h"
 #include "cuda/core/cuda_device.h"
+#include "cuda/core/kernel_tables.h"
+#include "cuda/core/op_shapes.h"
 
 /* For optional slots: an absent tensor also fits. */
 static bool is_like(const struct cr_tensor *t, const struct cr_tensor *data) {

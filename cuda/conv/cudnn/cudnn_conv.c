@@ -3,7 +3,9 @@
 #include "cuda/conv/cudnn/cudnn_conv.h"
 #include "cuda/conv/cudnn/refused_engines.h"
 #include "cuda/core/cuda_device.h"
+#include "cuda/core/device_parts.h"
 #include "cuda/core/libraries.h"
+#include "cuda/core/op_shapes.h"
 
 #include <string.h>
 

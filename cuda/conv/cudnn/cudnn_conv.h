@@ -14,7 +14,7 @@
 
 #include "cuda/conv/cudnn/cudnn_graph.h"
 
-#include "device/device.h"
+#include "device/kernel.h"
 
 struct cuda_device;
 

@@ -1,6 +1,8 @@
 /* cuda/conv/generic/conv_kernels.c: kernel table of the generic convolutions, after cuDNN's: shapes that cuDNN does not
  * support, in f32, f16 or bf16. Device code is in cuda/conv/generic/conv.cu. */
 #include "cuda/core/cuda_device.h"
+#include "cuda/core/kernel_tables.h"
+#include "cuda/core/op_shapes.h"
 
 /* Sizes that cuda/conv/generic/conv.cu indexes with 32 bits: sides of images, elements of a filter, blocks of 64 x 64
  * results. */

@@ -3,6 +3,8 @@
  * cuda/conv/pointwise/point_conv_sm90a.cu. */
 #include "cuda/conv/pointwise/point_conv.h"
 #include "cuda/core/cuda_device.h"
+#include "cuda/core/kernel_tables.h"
+#include "cuda/core/op_shapes.h"
 
 /* For optional slots: an absent tensor also fits. */
 static bool is_like(const struct cr_tensor *t, const struct cr_tensor *data) {

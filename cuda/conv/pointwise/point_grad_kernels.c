@@ -2,6 +2,8 @@
  * compute capability 9.0 in f16 and bf16. Device code is in cuda/conv/pointwise/point_grad_sm90a.cu. */
 #include "cuda/conv/pointwise/point_grad.h"
 #include "cuda/core/cuda_device.h"
+#include "cuda/core/kernel_tables.h"
+#include "cuda/core/op_shapes.h"
 
 #define IN(slot) cuda_in(p, op, CR_IN_conv_grad_##slot)
 #define OUT(slot) cuda_out(p, op, CR_OUT_conv_grad_##slot)

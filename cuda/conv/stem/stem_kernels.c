@@ -2,6 +2,8 @@
  * capability 9.0 in f16 and bf16. Device code is in cuda/conv/stem/stem_sm90a.cu. */
 #include "cuda/conv/stem/stem.h"
 #include "cuda/core/cuda_device.h"
+#include "cuda/core/kernel_tables.h"
+#include "cuda/core/op_shapes.h"
 
 #define IN_BIT(kind, slot) (1u << CR_IN_##kind##_##slot)
 #define OUT_BIT(kind, slot) (1u << CR_OUT_##kind##_##slot)

@@ -4,6 +4,8 @@
  * Tile i of weight format CR_SPARSE_BLOCK is tile config i of cuda/sparse/block/block_sparse.h. A filter with any
  * sparsity pattern has these formats as long as whole blocks of it are zero. prepare() makes the lists of blocks and
  * copies them to the device. The input `packed` has the packed blocks, which sparse_filter makes. */
+#include "cuda/core/kernel_tables.h"
+#include "cuda/core/op_shapes.h"
 #include "cuda/sparse/block/block_sparse.h"
 #include "cuda/sparse/sparse_kernels.h"
 

@@ -5,6 +5,8 @@
  * phase of the stride (sparsity/sparsity.h), by the kernels of the forward pass. One launch gathers the values of all
  * phases. Pixels of dx that no tap reaches are set before. The ReLU gradient and the BN gradient sums of a fused op are
  * computed by a kernel after the convolutions, as for the cuDNN kernels. */
+#include "cuda/core/kernel_tables.h"
+#include "cuda/core/op_shapes.h"
 #include "cuda/sparse/sparse_kernels.h"
 
 #include <string.h>

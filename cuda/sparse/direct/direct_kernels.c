@@ -6,6 +6,8 @@
  * prepare() makes the data that do not depend on the weights (offsets, row starts, the source of each value) and copies
  * them to the device. The input `packed` has the values alone, in the order of the format, which sparse_filter gathers.
  */
+#include "cuda/core/kernel_tables.h"
+#include "cuda/core/op_shapes.h"
 #include "cuda/sparse/sparse_kernels.h"
 
 #include <string.h>

@@ -2,6 +2,8 @@
  *
  * Tile i of weight format CR_SPARSE_MMA_SP is tile config i + 1 of cuda/sparse/mma_sp/mma_sp.h. The input `packed`
  * has the fragments with weights, metadata and scales, as ck_mma_sp_fill writes them. */
+#include "cuda/core/kernel_tables.h"
+#include "cuda/core/op_shapes.h"
 #include "cuda/sparse/mma_sp/mma_sp.h"
 #include "cuda/sparse/sparse_kernels.h"
 #include "sparsity/band_2_4.h"

@@ -4,6 +4,8 @@
  * Tile i of weight format CR_SPARSE_TWO_FOUR is tile config i + 1 of cuda/sparse/two_four/two_four.h. A filter with
  * another sparsity pattern has none of these formats. The input `packed` has the values, two per FP32 element, which
  * sparse_filter gathers. The metadata do not change; prepare() packs them once. */
+#include "cuda/core/kernel_tables.h"
+#include "cuda/core/op_shapes.h"
 #include "cuda/sparse/sparse_kernels.h"
 #include "cuda/sparse/two_four/two_four.h"
 

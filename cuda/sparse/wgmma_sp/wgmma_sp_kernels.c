@@ -4,6 +4,8 @@
  * Tile i of weight format CR_SPARSE_WGMMA_SP is tile config i + 1 of cuda/sparse/wgmma_sp/wgmma_sp.h. The input
  * `packed` has the values and scales, as ck_wgmma_sp_fill writes them. prepare() packs the words that control the
  * kernel once; they are not part of `packed`, whose contents are arbitrary during autotuning. */
+#include "cuda/core/kernel_tables.h"
+#include "cuda/core/op_shapes.h"
 #include "cuda/sparse/sparse_kernels.h"
 #include "cuda/sparse/wgmma_sp/wgmma_sp.h"
 

@@ -104,7 +104,8 @@ static cr_status measure(struct bench *b) {
     if (backend->async)
         print_allocator(b, "pages_2mib", "one call per tensor, each rounded up to 2 MiB pages (computed)",
                         cr_pool_load(b->event, b->events, page_bytes), -1);
-    for (const struct cr_pool *pool = backend->pools; pool && pool->name; pool++) {
+    const struct cr_pool *pools = backend->benchmarks ? backend->benchmarks->pools : NULL;
+    for (const struct cr_pool *pool = pools; pool && pool->name; pool++) {
         CR_TRY(pool->measure(b->session.device, b->event, b->events, (int)b->steps, &times));
         print_allocator(b, pool->name, pool->what, times.peak_bytes, times.ms);
     }

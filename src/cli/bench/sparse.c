@@ -3,6 +3,8 @@
  * No convolution is fused with other ops. */
 #include "cli/bench/sparse.h"
 
+#include "compiler/passes.h"
+#include "device/benchmarks.h"
 #include "pruning/pruning.h"
 
 #include <stdio.h>
@@ -165,7 +167,8 @@ static cr_status time_kernel(struct cr_sparse_bench_setup *s, const struct cr_ke
 
 static cr_status time_baselines(struct cr_sparse_bench *b, struct cr_sparse_bench_setup *s, const struct cr_op *dense,
                                 const struct cr_op *pruned, struct cr_sparse_bench_layer *l) {
-    const struct cr_kernel *const *kernel = s->session.device->backend->baselines;
+    const struct cr_benchmarks    *offered = s->session.device->backend->benchmarks;
+    const struct cr_kernel *const *kernel  = offered ? offered->baselines : NULL;
     for (b->baselines = 0; kernel && *kernel && b->baselines < CR_SPARSE_BENCH_BASELINES_MAX; kernel++) {
         struct cr_op op          = (*kernel)->sparse ? *pruned : *dense;
         op.in[CR_IN_conv_packed] = CR_NONE;

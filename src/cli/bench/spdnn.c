@@ -2,6 +2,7 @@
  * TeraEdges/s next to published rates, active inputs per layer, and a verification of the categories on the CPU. */
 #include "spdnn/spdnn.h"
 #include "cli/common/command.h"
+#include "device/benchmarks.h"
 #include "formats/json_write.h"
 #include "session/session.h"
 
@@ -96,8 +97,9 @@ static cr_status bench_open(struct bench *b, const struct cr_args *args) {
     CR_TRY(read_options(b, args));
     CR_TRY(cr_config_open(&b->config, NULL, args->override, args->overrides));
     CR_TRY(cr_session_device(&b->config, false, &b->device, &real));
-    if (!b->device->backend->spdnn) return CR_FAIL(CR_ERR_DEVICE, "this device does not support bench spdnn");
-    if (b->device->backend != &cr_backend_cpu) CR_TRY(cr_device_open(CR_DEVICE_CPU, &cpu_options, &b->cpu));
+    if (!b->device->backend->benchmarks || !b->device->backend->benchmarks->spdnn)
+        return CR_FAIL(CR_ERR_DEVICE, "this device does not support bench spdnn");
+    if (!b->device->caps.host_memory) CR_TRY(cr_device_open(CR_DEVICE_CPU, &cpu_options, &b->cpu));
     b->gpu[0] = b->device;
     for (int i = 1; i < b->gpus; i++) {
         struct cr_device_options options = b->device->options;
@@ -139,7 +141,7 @@ static cr_status run_chunk(void *context, int64_t i) {
     const int64_t          first = i * s->chunk;
     part.bit += first / 32;
     part.count = CR_MIN(s->chunk, part.count - first);
-    return s->b->gpu[i]->backend->spdnn(s->b->gpu[i], &s->n->net, &part, &s->b->options, &s->result[i]);
+    return s->b->gpu[i]->backend->benchmarks->spdnn(s->b->gpu[i], &s->n->net, &part, &s->b->options, &s->result[i]);
 }
 
 /* Joins the results of all GPUs; the time is that of the slowest GPU. */
@@ -160,7 +162,8 @@ static cr_status run_gpus(const struct bench *b, struct network *n) {
     struct split  s      = {.b = b, .n = n, .chunk = ((b->count + b->gpus - 1) / b->gpus + CHUNK - 1) / CHUNK * CHUNK};
     const int64_t gpus   = (b->count + s.chunk - 1) / s.chunk; /* with few inputs, some GPUs have no work */
     cr_status     status = CR_OK;
-    if (gpus == 1) return b->device->backend->spdnn(b->device, &n->net, &b->inputs, &b->options, &n->result);
+    if (gpus == 1)
+        return b->device->backend->benchmarks->spdnn(b->device, &n->net, &b->inputs, &b->options, &n->result);
     CR_TRY_OUT(cr_spdnn_parallel(gpus, (int)gpus, run_chunk, &s));
     CR_TRY_OUT(cr_spdnn_result_open(&n->net, b->count, &n->result));
     join_results(&s, gpus, &n->result);
@@ -176,7 +179,7 @@ static cr_status verify(struct bench *b, struct network *n, int64_t step) {
     struct cr_spdnn_result        want    = {0};
     cr_status                     status  = CR_OK;
     CR_TRY_OUT(cr_spdnn_inputs_pick(&b->inputs, step, &some));
-    CR_TRY_OUT(b->cpu->backend->spdnn(b->cpu, &n->net, &some, &options, &want));
+    CR_TRY_OUT(b->cpu->backend->benchmarks->spdnn(b->cpu, &n->net, &some, &options, &want));
     n->checked = some.count;
     for (int64_t i = 0, at = 0, want_at = 0; i < some.count; i++) {
         while (at < n->result.categories && n->result.category[at] < i * step) at++;

@@ -77,27 +77,29 @@ static void print_json(const char *device, const char *precision, const struct t
     cr_json_end_line(&w);
 }
 
-static cr_status check_device(const struct cr_args *args, const struct cr_cmd_source *source, const char *device,
-                              int64_t batch, struct cr_text *out) {
-    struct cr_config  config;
+/* The first call opens `first` and reads the files; later calls take them from there. */
+static cr_status check_device(const struct cr_args *args, struct cr_cmd_source *source, struct cr_config *first,
+                              const char *device, int64_t batch, struct cr_text *out) {
+    struct cr_config  own = {0}, *config = source->read ? &own : first;
     struct cr_session session = {0};
     struct totals     sum     = {0};
     char              override[64];
     snprintf(override, sizeof override, "train.device=%s", device);
-    CR_TRY(cr_cmd_config_open(args, source, override, &config));
-    if (strcmp(device, "cpu") == 0 && config.train.precision != CR_PRECISION_AUTO &&
-        config.train.precision != CR_PRECISION_FP32) {
+    CR_TRY(cr_cmd_config_open(args, source, override, config));
+    source->read = first;
+    if (strcmp(device, "cpu") == 0 && config->train.precision != CR_PRECISION_AUTO &&
+        config->train.precision != CR_PRECISION_FP32) {
         cr_log(CR_LOG_INFO, "cpu: checking in fp32, the only precision of the CPU; train.precision = %s needs a GPU",
-               cr_word_precision(config.train.precision));
-        config.train.precision = CR_PRECISION_FP32;
+               cr_word_precision(config->train.precision));
+        config->train.precision = CR_PRECISION_FP32;
     }
     struct cr_session_options options = {
         .train = true, .eval = true, .execute = true, .batch = batch, .eval_batch = batch};
-    cr_status status = cr_state_weights_there(&config);
-    if (status == CR_OK && *config.model.weights) status = cr_state_is_pruned(config.model.weights, &options.masks);
-    if (options.masks) options.masks_from = config.model.weights; /* as a run that starts from these weights */
-    if (status == CR_OK) status = cr_cmd_classes(&config, &options.classes);
-    if (status == CR_OK) status = cr_session_open(&config, &options, &session);
+    cr_status status = cr_state_weights_there(config);
+    if (status == CR_OK && *config->model.weights) status = cr_state_is_pruned(config->model.weights, &options.masks);
+    if (options.masks) options.masks_from = config->model.weights; /* as a run that starts from these weights */
+    if (status == CR_OK) status = cr_cmd_classes(config, &options.classes);
+    if (status == CR_OK) status = cr_session_open(config, &options, &session);
     if (status == CR_OK) status = check_session(&session, &sum);
     if (status == CR_OK && cr_args_has(args, CR_OPT_JSON))
         print_json(device, precision_of(&session), &sum, out);
@@ -106,7 +108,7 @@ static cr_status check_device(const struct cr_args *args, const struct cr_cmd_so
                     "%s, %s: %d ops compared, all within their error bounds; the largest error is %.3f of its bound\n",
                     device, precision_of(&session), sum.ops, sum.worst);
     cr_session_close(&session);
-    cr_config_close(&config);
+    cr_config_close(&own);
     return status;
 }
 
@@ -130,12 +132,12 @@ static cr_status find_devices(const struct cr_args *args, const char *list) {
 }
 
 /* Checks the devices in `list` ("cpu,cuda"), or all available devices when it is NULL. */
-static cr_status check_devices(const struct cr_args *args, const struct cr_cmd_source *source, const char *list,
-                               int64_t batch, struct cr_text *out) {
+static cr_status check_devices(const struct cr_args *args, struct cr_cmd_source *source, struct cr_config *first,
+                               const char *list, int64_t batch, struct cr_text *out) {
     for (const struct cr_backend *const *b = cr_backends(); *b && !list; b++) {
         const char *why = NULL;
         if ((*b)->available(&why))
-            CR_TRY(check_device(args, source, (*b)->name, batch, out));
+            CR_TRY(check_device(args, source, first, (*b)->name, batch, out));
         else
             cr_log(CR_LOG_INFO, "%s is skipped: %s", (*b)->name, why ? why : "not available");
     }
@@ -143,22 +145,24 @@ static cr_status check_devices(const struct cr_args *args, const struct cr_cmd_s
     while (list && *list) {
         char device[32];
         list = next_name(list, device, sizeof device);
-        CR_TRY(check_device(args, source, device, batch, out));
+        CR_TRY(check_device(args, source, first, device, batch, out));
     }
     return CR_OK;
 }
 
 cr_status cr_cmd_check(const struct cr_args *args, int *signal_taken) {
     struct cr_cmd_source source;
-    struct cr_text       text = {0};
+    struct cr_config     first = {0};
+    struct cr_text       text  = {0};
     int64_t              batch;
     (void)signal_taken;
     CR_TRY(cr_args_max_operands(args, 1));
     CR_TRY(cr_args_int(args, CR_OPT_BATCH, 1, 1000000, BATCH, &batch));
     CR_TRY(cr_cmd_source_find(args, &source));
-    cr_status status = check_devices(args, &source, args->value[CR_OPT_DEVICES], batch, &text);
+    cr_status status = check_devices(args, &source, &first, args->value[CR_OPT_DEVICES], batch, &text);
     if (status == CR_OK) status = cr_cmd_print(&text);
     cr_text_free(&text);
+    cr_config_close(&first);
     cr_cmd_source_free(&source);
     return status;
 }

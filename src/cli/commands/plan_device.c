@@ -1,5 +1,7 @@
 /* cli/commands/plan_device.c: cresnet plan --target: plans for a GPU that this machine does not have. */
 #include "cli/common/command.h"
+#include "compiler/simulate.h"
+#include "device/offline.h"
 #include "session/session.h"
 
 cr_status cr_plan_target_open(const struct cr_args *args, const struct cr_config *c, struct cr_device **device,

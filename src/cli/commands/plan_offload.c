@@ -1,6 +1,8 @@
 /* cli/commands/plan_offload.c: cresnet plan --curve: predicted slowdown against memory when tensors are only offloaded
  * to host memory, for each rule that selects the tensors. */
 #include "cli/common/command.h"
+#include "compiler/compiler.h"
+#include "compiler/passes.h"
 
 #include <stdio.h>
 

@@ -1,6 +1,7 @@
 /* cli/commands/prune_target.c: cresnet prune --target-ms: chooses the sparsity of each layer from the times of its
  * kernels at a grid of sparsities. */
 #include "cli/commands/prune.h"
+#include "compiler/passes.h"
 
 #include <math.h>
 #include <stdio.h>

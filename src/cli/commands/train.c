@@ -5,7 +5,8 @@
 
 #include <string.h>
 
-/* Runs the training. The run reads its configuration again with the overrides of the command line; --gpus adds one. */
+/* Runs the training. The run applies the overrides of the command line to the files of its configuration; --gpus adds
+ * one. */
 static cr_status train(const struct cr_args *args, const struct cr_config *config, struct cr_ranks *ranks,
                        int *signal_taken) {
     const char **override = cr_alloc((size_t)args->overrides + 1, sizeof *override);

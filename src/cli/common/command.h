@@ -100,6 +100,8 @@ struct cr_cmd_source {
     char *folder;  /* the step folder, or NULL when the operand is an INI file; of a run folder, the checkpoint that
                       cr_cmd_checkpoint_find chooses */
     char *weights; /* the operand when it is a file of weights in a step folder, else NULL */
+    /* Borrowed; NULL at first. A configuration of this source: cr_cmd_config_open then reads no file again. */
+    const struct cr_config *read;
 };
 /* Resolves operand 0: an INI file, a run or step folder, or a file of weights in a step folder. CR_ERR_USAGE without an
  * operand. The caller frees *out with cr_cmd_source_free. */

@@ -127,7 +127,10 @@ cr_status cr_cmd_config_open(const struct cr_args *args, const struct cr_cmd_sou
     }
     if (first) list[count++] = first;
     for (int i = 0; i < args->overrides; i++) list[count++] = args->override[i];
-    CR_TRY_OUT((source->folder ? cr_config_open_stored : cr_config_open)(out, source->config, list, count));
+    if (source->read)
+        CR_TRY_OUT(cr_config_reopen(out, source->read, list, count));
+    else
+        CR_TRY_OUT((source->folder ? cr_config_open_stored : cr_config_open)(out, source->config, list, count));
     status = choose_weights(args, out);
     if (status != CR_OK) cr_config_close(out);
 out:

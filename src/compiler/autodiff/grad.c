@@ -3,7 +3,7 @@
  * The pass visits the forward ops from the loss to the front. Each op kind with GRAD in graph/ops.def has a function
  * grad_<op> here, which emits the gradient ops and contributes gradients to the op's inputs. A tensor that is read
  * twice gets the sum of its gradients. Nothing is emitted for tensors that do not depend on a trainable parameter. */
-#include "compiler/compiler.h"
+#include "compiler/passes.h"
 
 #include <stdio.h>
 #include <string.h>

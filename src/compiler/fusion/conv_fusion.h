@@ -27,6 +27,7 @@
 #define CR_CONV_FUSION_H
 
 #include "compiler/fusion/fusion.h"
+#include "compiler/passes.h"
 #include "compiler/rewrite/explain.h"
 
 enum { CR_FUSION_OPTIONS_MAX = 128 }; /* S 2 * P 3 * (separate gradients W 3 * D 3 + joint W 2 * D 3 * B 2) = 126 */

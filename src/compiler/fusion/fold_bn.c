@@ -10,7 +10,8 @@
  *
  * fold_bn stands where bn_scale_bias stood. It depends on parameters only, so cr_pass_hoist moves it to the front with
  * the casts. It folds the f32 filter, so 16-bit programs round each weight once. */
-#include "compiler/compiler.h"
+#include "compiler/cost_model.h"
+#include "compiler/passes.h"
 #include "compiler/rewrite/rewrite.h"
 
 #include <stdio.h>

@@ -9,7 +9,7 @@
 #ifndef CR_FUSION_H
 #define CR_FUSION_H
 
-#include "compiler/compiler.h"
+#include "compiler/cost_model.h"
 #include "compiler/rewrite/rewrite.h"
 
 typedef bool cr_fuse_pattern(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root);

@@ -1,5 +1,5 @@
 /* compiler/fusion/hoist.c: moves the ops that depend on parameters only to the front of an inference program. */
-#include "compiler/compiler.h"
+#include "compiler/passes.h"
 
 /* Kinds that may run once for many batches, when their inputs are parameters or results of such ops. */
 static bool is_hoistable(enum cr_op_kind kind) {

@@ -8,7 +8,8 @@
  * 8-bit tensor. quantize_filter, qconv_coeffs and pack_filter depend on parameters only, so cr_pass_hoist moves them to
  * the front. The pass matches all convolutions first, then finds which tensors are needed in which form, and then writes
  * the new list of ops. */
-#include "compiler/compiler.h"
+#include "compiler/cost_model.h"
+#include "compiler/passes.h"
 
 #include <stdio.h>
 

@@ -2,6 +2,7 @@
 #ifndef CR_SPARSIFY_H
 #define CR_SPARSIFY_H
 
+#include "compiler/passes.h"
 #include "compiler/rewrite/explain.h"
 
 /* No sparse kernel has been faster above this density. */

@@ -9,6 +9,9 @@
  * Both passes count live bytes. The planned pool may be slightly larger, and the limit applies to the pool. The search
  * therefore repeats the best strategies with a lower goal until the planned pool is within the limit. */
 #include "compiler/compiler.h"
+#include "compiler/cost_model.h"
+#include "compiler/passes.h"
+#include "compiler/simulate.h"
 
 enum {
     PARTS         = 12,  /* steps between no and all of the work for the first of two passes */

@@ -7,7 +7,7 @@
  *
  * Space is counted in units of the alignment and time in ranks. The planner uses no clock, so equal inputs give equal
  * plans. */
-#include "compiler/compiler.h"
+#include "compiler/intervals.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -10,7 +10,9 @@
 #ifndef CR_OFFLOAD_H
 #define CR_OFFLOAD_H
 
-#include "compiler/compiler.h"
+#include "compiler/cost_model.h"
+#include "compiler/passes.h"
+#include "compiler/simulate.h"
 
 enum cr_offload_action { CR_OFFLOAD_NOT, CR_OFFLOAD_PREFETCHED, CR_OFFLOAD_MAPPED };
 

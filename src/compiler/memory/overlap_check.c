@@ -5,7 +5,7 @@
  * The exception is an output that reuses the storage of an input: the input's last use is that op, graph/ops.def allows
  * the pair of slots, both tensors have the same size and offset, and no other output reuses the input.
  * compiler/schedule/race_check.c checks the order between streams. */
-#include "compiler/compiler.h"
+#include "compiler/passes.h"
 
 #include <stdlib.h>
 

@@ -4,7 +4,8 @@
  * (compiler/schedule/streams.c). An output reuses the storage of an input whose last use is that op, where
  * graph/ops.def allows it. Such a chain of tensors is one interval of one size. compiler/memory/greedy.c places the
  * intervals. Kept tensors live to the end; STORE and INPUT tensors have fixed offsets. */
-#include "compiler/compiler.h"
+#include "compiler/intervals.h"
+#include "compiler/passes.h"
 #include "compiler/schedule/streams.h"
 
 #include <stdlib.h>

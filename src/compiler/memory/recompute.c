@@ -10,7 +10,8 @@
  * Choice: among all tensors that could be absent at the op with the most live bytes, the pass takes the one that frees
  * the most bytes per second of recomputation. It repeats this until the load is within the limit. An op is repeated
  * only when its inputs are live anyway or small. */
-#include "compiler/compiler.h"
+#include "compiler/cost_model.h"
+#include "compiler/passes.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -10,7 +10,7 @@
  * sections where earlier searches failed. Searches are short and restart, because an early mistake is not corrected
  * deep in the tree. Points in time without live intervals split the intervals into groups, which are searched
  * separately. */
-#include "compiler/compiler.h"
+#include "compiler/intervals.h"
 #include "compiler/memory/branch_and_bound.h"
 #include "core/rng.h"
 

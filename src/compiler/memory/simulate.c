@@ -3,7 +3,8 @@
  * Each stream runs its ops in list order. An op starts when its stream is free and the ops that it waits for have
  * ended. Copies in both directions at once are slower than alone. Copies and memory-bound kernels slow each other down.
  */
-#include "compiler/compiler.h"
+#include "compiler/simulate.h"
+#include "compiler/cost_model.h"
 
 double cr_copy_contention(const struct cr_cost_model *t) {
     const double alone = CR_MIN(CR_MAX(t->duplex_speedup, 1.0), 2.0);

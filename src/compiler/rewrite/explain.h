@@ -5,7 +5,7 @@
 #ifndef CR_EXPLAIN_H
 #define CR_EXPLAIN_H
 
-#include "compiler/compiler.h"
+#include "compiler/cost_model.h"
 #include "formats/json_write.h"
 
 struct cr_choices {

@@ -1,6 +1,7 @@
 /* compiler/rewrite/select_kernels.c: chooses a kernel for each op. The workspace of a kernel becomes a transient whose
  * lifetime is that op, so the planner places it like any other tensor. Also: the roofline time of an op. */
-#include "compiler/compiler.h"
+#include "compiler/cost_model.h"
+#include "compiler/passes.h"
 
 #include <stdio.h>
 

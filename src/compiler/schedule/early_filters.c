@@ -2,7 +2,7 @@
  *
  * A kernel that starts before the launches before it have ended may load its filter first, provided that none of these
  * launches writes it. Two ops are examined, because one of them may launch nothing. */
-#include "compiler/compiler.h"
+#include "compiler/passes.h"
 
 enum { OPS_BEFORE = 2 };
 

@@ -3,7 +3,8 @@
  * The gradient buffer holds the parameters in the order of the forward pass. Backward runs in the opposite order, so
  * the buffer is cut from its end. A bucket is finished with the last of its writers. Only the start of the update can
  * hide the all-reduce of the bucket that is finished last, so that bucket is smaller (LAST_FRACTION). */
-#include "compiler/compiler.h"
+#include "compiler/cost_model.h"
+#include "compiler/passes.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -6,7 +6,7 @@
  * its last reader since then. An access splits the ranges at its ends. The writer (and, for a write, the readers) of
  * each range that it covers must be complete. A write merges its ranges into one. Transients are compared by their
  * planned bytes; before plan, each transient has bytes of its own. */
-#include "compiler/compiler.h"
+#include "compiler/passes.h"
 
 #include <string.h>
 

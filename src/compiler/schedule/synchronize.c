@@ -5,7 +5,7 @@
  * and plan extends their live intervals where streams run concurrently. STORE and INPUT tensors conflict when their
  * bytes overlap, such as a whole buffer and the slice of one parameter. A wait that another wait or an earlier op of
  * the same stream implies is left out. */
-#include "compiler/compiler.h"
+#include "compiler/passes.h"
 #include "compiler/schedule/streams.h"
 
 #include <stdlib.h>

@@ -2,7 +2,8 @@
  * Hutter 2021, with torchvision's operations and ranges) and torchvision's ColorJitter. Every random number is a
  * function of (seed, epoch, sample) and comes from a stream of its own, so crops are the same with and without
  * augmentation. */
-#include "data/data_internal.h"
+#include "data/augment.h"
+#include "data/scratch.h"
 
 #include <math.h>
 #include <string.h>

@@ -2,7 +2,10 @@
  * torchvision's (Resize, CenterCrop, RandomCrop with padding, RandomResizedCrop, RandomHorizontalFlip). The random
  * numbers are functions of (seed, epoch, sample). Operations that move whole pixels (a shift over a black border, a
  * flip) are only drawn here: the device applies them while it normalises. */
-#include "data/data_internal.h"
+#include "data/augment.h"
+#include "data/decode.h"
+#include "data/resize.h"
+#include "data/scratch.h"
 
 #include <math.h>
 #include <string.h>

@@ -6,8 +6,10 @@
  *
  * As in timm's Mixup in mode elem, every image has random numbers of its own. They are a function of (seed, epoch,
  * sample) and come from a stream of their own. */
-#include "data/data_internal.h"
 
+#include "core/rng.h"
+#include "data/data.h"
+#include "graph/graph.h"
 #include <math.h>
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* data/augment/pixel_ops.c: operations on the colours and the shape of a square RGB8 image. The results are bitwise
  * identical to PIL's (Image.blend, ImageEnhance, ImageOps, transform with NEAREST), so recipes made for torchvision
  * have the same meaning here. Most operations use a table of 256 entries. */
-#include "data/data_internal.h"
+#include "data/augment.h"
 
 #include <math.h>
 #include <string.h>

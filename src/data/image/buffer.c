@@ -1,5 +1,6 @@
 /* data/image/buffer.c: functions that all decoders share: buffers that grow, and the limits of an image. */
-#include "data/data_internal.h"
+#include "data/decode.h"
+#include "data/scratch.h"
 
 cr_status cr_buffer_reserve(struct cr_buffer *buffer, size_t count) {
     if (count <= buffer->capacity && buffer->bytes) return CR_OK;

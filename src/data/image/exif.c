@@ -3,7 +3,7 @@
  * Invariants
  *   - Nothing is read outside the given bytes. A damaged block has no orientation: the image is used as it is stored.
  *   - Only headers are read: tens of nanoseconds for a JPEG. */
-#include "data/data_internal.h"
+#include "data/decode.h"
 
 #include <string.h>
 

@@ -1,6 +1,8 @@
 /* data/image/image.c: selects the decoder by magic bytes. An image is first opened, which gives its size, and then
  * decoded as a whole or in part. */
-#include "data/data_internal.h"
+#include "data/decode.h"
+#include "data/image/jpeg.h"
+#include "data/scratch.h"
 
 #include <errno.h>
 #include <fcntl.h>

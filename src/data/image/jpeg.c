@@ -7,7 +7,9 @@
  *   - Files of four components are read as inverted, as Adobe writes them and PIL assumes.
  *   - libjpeg reports errors by longjmp, so all data that must survive the jump is in a struct.
  *   - Data that ends early or breaks off inside a scan is an error: half an image is not a sample. */
-#include "data/data_internal.h"
+#include "data/image/jpeg.h"
+#include "data/decode.h"
+#include "data/scratch.h"
 
 #include <setjmp.h>
 #include <stdio.h>

@@ -3,7 +3,7 @@
 #ifndef CR_JPEG_HUFFMAN_H
 #define CR_JPEG_HUFFMAN_H
 
-#include "data/data_internal.h"
+#include "data/image/jpeg.h"
 
 #include <stdio.h>
 #include <string.h>

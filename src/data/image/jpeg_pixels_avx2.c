@@ -1,7 +1,7 @@
 /* data/image/jpeg_pixels_avx2.c: from coefficients to pixels with AVX2, for data/image/jpeg_baseline.c. The inverse
  * transform follows Loeffler, Ligtenberg and Moschytz in 13-bit fixed point; upsampling uses triangle filters; YCbCr
  * becomes RGB. The rounding is that of libjpeg, so the pixels are bitwise identical to libjpeg's. */
-#include "data/data_internal.h"
+#include "data/image/jpeg.h"
 
 #if defined(__x86_64__)
 

@@ -1,6 +1,7 @@
 /* data/image/orient.c: applies EXIF orientations to images. An orientation is a reflection of the stored image in x
  * and y, followed by an exchange of both axes. */
-#include "data/data_internal.h"
+#include "data/decode.h"
+#include "data/scratch.h"
 
 #include <string.h>
 

@@ -1,7 +1,8 @@
 /* data/image/png.c: reads PNG of any colour type and depth as RGB8, and writes RGB8 as PNG, with libpng. libpng
  * reports errors by longjmp, so all data that must survive the jump is in a struct. 16-bit samples keep their high
  * byte and alpha is dropped, as PIL's convert("RGB") does. */
-#include "data/data_internal.h"
+#include "data/decode.h"
+#include "data/scratch.h"
 
 #include <errno.h>
 #include <png.h>

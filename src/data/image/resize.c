@@ -6,7 +6,9 @@
  * Both passes run over blocks whose inner loops compilers can vectorise. On x86-64 a second copy is compiled for
  * AVX2, whose 32-bit multiplication the baseline lacks; data/image/resize_avx512.c is a third version. All versions
  * give the same bits. */
-#include "data/data_internal.h"
+#include "data/resize.h"
+#include "data/image/resize_avx512.h"
+#include "data/scratch.h"
 
 #include <math.h>
 #include <string.h>

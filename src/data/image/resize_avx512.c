@@ -6,7 +6,7 @@
  * The horizontal pass computes 16 bytes of the result at once. Their taps lie within 64 bytes of the source for
  * every reduction below about 3. A permutation by a table (made once per image, shared by all rows) moves each tap
  * to its lane; mirroring only changes the table. */
-#include "data/data_internal.h"
+#include "data/image/resize_avx512.h"
 
 #if defined(__x86_64__)
 

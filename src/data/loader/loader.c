@@ -8,6 +8,8 @@
  * worker until it reports them as done. `stop` is also read without the mutex, so that a worker can stop within a
  * claim. */
 #include "data/loader/loader_internal.h"
+#include "data/source.h"
+#include "graph/graph.h"
 
 #include <signal.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* data/loader/loader_counts.c: counts and times of the workers of a loader. */
-#include "data/data_internal.h"
+#include "data/loader/loader_internal.h"
 
 #include <time.h>
 

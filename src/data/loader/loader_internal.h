@@ -2,7 +2,7 @@
 #ifndef CR_LOADER_INTERNAL_H
 #define CR_LOADER_INTERNAL_H
 
-#include "data/data_internal.h"
+#include "data/scratch.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -68,5 +68,14 @@ void cr_loader_slot_open(struct cr_loader *loader, struct slot *slot, int64_t se
  * CR_ERR_FORMAT, CR_ERR_IO: the image is corrupt. */
 CR_MUST cr_status cr_loader_fill_place(struct cr_loader *loader, struct slot *slot, int64_t at,
                                        struct cr_scratch *scratch);
+
+/* Adds the counts of a worker to `sum` and sets them to 0. part->other_ns is the total time of the worker on input;
+ * the times of the single stages are subtracted. */
+void    cr_load_counts_add(struct cr_load_counts *sum, struct cr_load_counts *part);
+int64_t cr_thread_cpu_ns(void); /* CPU time of the calling thread */
+
+/* data/loader/shuffle.c: fills order[count] with the samples of an epoch in their order, a function of seed and
+ * epoch. */
+void cr_order_shuffle(uint32_t *order, int64_t count, uint64_t seed, int64_t epoch);
 
 #endif

@@ -1,5 +1,9 @@
 /* data/loader/samples.c: selects the samples of a batch and prepares them; replaces corrupt images. */
+#include "data/augment.h"
+#include "data/decode.h"
 #include "data/loader/loader_internal.h"
+#include "data/source.h"
+#include "graph/graph.h"
 
 #include <string.h>
 

@@ -1,5 +1,7 @@
 /* data/loader/shuffle.c: the samples of an epoch and their order. */
-#include "data/data_internal.h"
+#include "core/rng.h"
+#include "data/loader/loader_internal.h"
+#include "data/source.h"
 
 int64_t cr_loader_batches(const struct cr_dataset *dataset, const struct cr_loader_options *options) {
     int64_t count = dataset->count, batch = options->batch * CR_MAX(options->ranks, 1);

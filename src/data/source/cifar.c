@@ -2,7 +2,9 @@
  * A record is a label byte (CIFAR-100: coarse label, then fine label), then 1024 red, 1024 green and 1024 blue
  * bytes. The size of every file and the range of every label are checked. */
 #include "core/files.h"
-#include "data/data_internal.h"
+#include "data/decode.h"
+#include "data/scratch.h"
+#include "data/source.h"
 
 #include <errno.h>
 #include <fcntl.h>

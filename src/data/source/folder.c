@@ -5,7 +5,9 @@
  * Invariants
  *   - Classes and images are sorted by bytes, so labels and sample numbers are the same on every machine. */
 #include "core/utf8.h"
-#include "data/data_internal.h"
+#include "data/decode.h"
+#include "data/scratch.h"
+#include "data/source.h"
 #include "data/source/folder_list.h"
 
 #include <dirent.h>

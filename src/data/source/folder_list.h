@@ -8,6 +8,7 @@
 #define CR_FOLDER_LIST_H
 
 #include "core/base.h"
+#include "data/data.h"
 
 #include <limits.h>
 #include <sys/types.h>

@@ -1,6 +1,6 @@
 /* data/source/hash.c: hashes of dataset contents and of file names. */
-#include "data/data_internal.h"
 #include "data/pack.h"
+#include "data/source.h"
 
 uint64_t cr_hash_bytes(uint64_t hash, const void *bytes, size_t count) {
     const uint8_t *b = bytes;

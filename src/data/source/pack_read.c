@@ -1,7 +1,9 @@
 /* data/source/pack_read.c: reads and verifies packed datasets. */
 #include "data/pack.h"
 
-#include "data/data_internal.h"
+#include "data/decode.h"
+#include "data/scratch.h"
+#include "data/source.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -3,7 +3,10 @@
 #include "data/pack.h"
 
 #include "core/temporary.h"
-#include "data/data_internal.h"
+#include "data/decode.h"
+#include "data/resize.h"
+#include "data/scratch.h"
+#include "data/source.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -1,7 +1,9 @@
 /* data/source/packed.c: a packed dataset (data/pack.h) as a dataset: data.root holds train.crpk and val.crpk, which
  * `cresnet data pack` has written. Images are read directly from the mapped file. */
-#include "data/data_internal.h"
+#include "data/decode.h"
 #include "data/pack.h"
+#include "data/scratch.h"
+#include "data/source.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* data/source/path.c: formats the paths of dataset files. */
-#include "data/data_internal.h"
+#include "data/source.h"
 
 #include <stdio.h>
 

@@ -2,7 +2,7 @@
  * The dataset is written once, to a temporary folder next to its place, and then renamed, so an incomplete dataset
  * never appears. */
 #include "core/temporary.h"
-#include "data/data_internal.h"
+#include "data/source.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -2,7 +2,8 @@
  * outline, rotated, scaled and coloured, on a shaded, noisy background with a few specks. The coverage of a pixel
  * follows from its distance to the outline, which smooths the edges. Only + - * / and sqrt are used, so every
  * machine draws the same pixels. */
-#include "data/data_internal.h"
+#include "core/rng.h"
+#include "data/source.h"
 
 #include <math.h>
 

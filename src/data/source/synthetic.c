@@ -1,6 +1,9 @@
 /* data/source/synthetic.c: random images and labels, a function of (seed, sample), for benchmarks without input from
  * disk. A small pool of random images is created once; each sample uses one of them and has a label of its own. */
-#include "data/data_internal.h"
+#include "core/rng.h"
+#include "data/decode.h"
+#include "data/scratch.h"
+#include "data/source.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -12,7 +12,8 @@
 #ifndef CR_CPU_H
 #define CR_CPU_H
 
-#include "device/device.h"
+#include "device/benchmarks.h"
+#include "device/kernel.h"
 
 enum { CR_CPU_KERNELS_MAX = 256, CR_CPU_ALIGN = 64 };
 
@@ -43,7 +44,8 @@ extern const struct cr_kernel *const cr_cpu_dnnl_kernels[];
 /* Fills device->kernels. */
 void cr_cpu_collect_kernels(struct cpu_device *device);
 
-extern const struct cr_pool cr_cpu_pools[]; /* device/cpu/allocators.c */
+extern const struct cr_backend cr_backend_cpu; /* device/cpu/device.c; others get it from cr_backends */
+extern const struct cr_pool    cr_cpu_pools[]; /* device/cpu/allocators.c */
 /* device/cpu/tuned/sparse_kernels.c */
 int64_t cr_cpu_packed_elems(struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
 /* device/cpu/onednn/dnnl_qconv.c: bytes of the packed filter of a qconv; 0 without oneDNN. */

@@ -3,7 +3,7 @@
  * plans are made: one treats lifetimes that continue as live all the time (correct, and often without loss, because
  * the cut is where few bytes are live); the other places all blocks greedily on the circle. The smaller plan is
  * used. */
-#include "compiler/compiler.h"
+#include "compiler/intervals.h"
 #include "inspect/memory_trace/memory_trace.h"
 
 #include <stdlib.h>

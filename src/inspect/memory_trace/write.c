@@ -4,7 +4,7 @@
  * frees, so all operands of an op are live together. The lifetimes are those of the planner: extended where streams
  * run concurrently, and to the end of the program where a tensor is read after it. A lifetime that is longer than
  * its uses gets a write at its begin and a read at its end, because the block may be used until then. */
-#include "compiler/compiler.h"
+#include "compiler/passes.h"
 #include "compiler/schedule/streams.h"
 #include "inspect/memory_trace/memory_trace.h"
 

@@ -1,6 +1,7 @@
 /* tests/unit/compiler/test_fold_bn.c: batch normalisation folded into the filters. The folded evaluation program gives
  * the logits of the unfolded one (on the reference kernels), has no pass over activations left except convolutions, and
  * folds once for many batches, and again on request. */
+#include "compiler/passes.h"
 #include "core/rng.h"
 #include "tests/harness/data_support.h"
 #include "tests/harness/executor_poison.h"

@@ -1,6 +1,7 @@
 /* tests/unit/compiler/test_grad_buckets.c: programs of several ranks. Each gradient is summed exactly once, after its
  * last writer and before its use, on its own stream; checks refuse programs that violate this rule. All shipped
  * configs, with and without SyncBN. */
+#include "device/offline.h"
 #include "runtime/executor.h"
 #include "tests/harness/compiler_support.h"
 

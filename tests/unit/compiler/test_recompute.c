@@ -1,5 +1,6 @@
 /* tests/unit/compiler/test_recompute.c: recomputed tensors: training is bitwise identical, also with poisoned freed
  * memory; the load falls to the limit or as far as possible; ops that must not be recomputed are not. */
+#include "compiler/passes.h"
 #include "tests/harness/data_support.h"
 #include "tests/harness/executor_poison.h"
 #include "tests/harness/network_support.h"

@@ -1,5 +1,6 @@
 /* tests/unit/compiler/test_sparsify.c: the weight formats of a pruned convolution that are measured, and the one that
  * is chosen, with an artificial cost model. */
+#include "compiler/passes.h"
 #include "compiler/rewrite/explain.h"
 #include "tests/harness/test.h"
 

@@ -1,8 +1,9 @@
 /* tests/unit/data/test_augment.c: augmentation of a training image after its crop: each operation against the pixels of
  * PIL (tests/golden/augment/make.py), the random values of TrivialAugment and ColorJitter against their ranges, and
  * that the image is a function of (seed, epoch, sample) alone. */
-#include "data/data_internal.h"
+#include "data/augment.h"
 #include "formats/safetensors.h"
+#include "graph/graph.h"
 #include "tests/harness/image_support.h"
 #include "tests/harness/test.h"
 

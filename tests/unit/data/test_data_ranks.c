@@ -2,8 +2,6 @@
  * with the same crops in the same global batch, for any number of ranks; evaluation delivers each image once. */
 #include "tests/harness/data_support.h"
 
-#include "data/data_internal.h"
-
 enum { GLOBAL = 24, BATCHES = 11, SIDE = 8, IMAGE = SIDE * SIDE * 3 };
 
 struct seen { /* of one global batch after the other */

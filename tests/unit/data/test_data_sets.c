@@ -2,7 +2,7 @@
  * published values, and error messages. */
 #include "tests/harness/data_support.h"
 
-#include "data/data_internal.h"
+#include "data/source.h"
 #include "tests/harness/failing_alloc.h"
 
 #include <fcntl.h>

@@ -3,7 +3,9 @@
 #include "tests/harness/data_support.h"
 #include "tests/harness/image_support.h"
 
-#include "data/data_internal.h"
+#include "data/decode.h"
+#include "data/resize.h"
+#include "data/scratch.h"
 #include "tests/harness/failing_alloc.h"
 
 /* Every image of decode.txt is bitwise identical to that of PIL. */

@@ -2,7 +2,9 @@
  * network. The truth is EXIF's own definition: which side of the upright image row 0 and column 0 are. */
 #include "tests/harness/data_support.h"
 
-#include "data/data_internal.h"
+#include "data/augment.h"
+#include "data/decode.h"
+#include "data/scratch.h"
 
 #include <jpeglib.h>
 

@@ -2,7 +2,11 @@
  * and in parts, have bitwise identical pixels; both decoders accept or refuse the same damaged files. */
 #include "tests/harness/data_support.h"
 
-#include "data/data_internal.h"
+#include "core/rng.h"
+#include "data/decode.h"
+#include "data/image/jpeg.h"
+#include "data/scratch.h"
+#include "data/source.h"
 
 #include <jpeglib.h>
 

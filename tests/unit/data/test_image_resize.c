@@ -3,7 +3,10 @@
 #include "tests/harness/data_support.h"
 #include "tests/harness/image_support.h"
 
-#include "data/data_internal.h"
+#include "data/augment.h"
+#include "data/resize.h"
+#include "data/scratch.h"
+#include "data/source.h"
 
 static void resize_matches_pil(void) {
     FILE *table = fopen(GOLDEN "resize.txt", "r");

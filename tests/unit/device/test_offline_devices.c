@@ -2,6 +2,9 @@
  * from the kernel list and, where CUDA and its libraries are available, from the kernels themselves; both against the
  * known properties of the kernels, and against each other. */
 #include "compiler/compiler.h"
+#include "compiler/cost_model.h"
+#include "compiler/passes.h"
+#include "device/offline.h"
 #include "model/model.h"
 #include "runtime/executor.h"
 #include "tests/harness/conv_cases.h"

@@ -1,6 +1,7 @@
 /* tests/unit/optim/test_schedule.c: the learning rate against closed forms and against CosineAnnealingLR, MultiStepLR,
  * StepLR, LinearLR, PolynomialLR and OneCycleLR of PyTorch 1.13, stepped once per update (values printed with %.12g by
  * lr_scheduler after k calls of step()). */
+#include "config/config.h"
 #include "optim/optim.h"
 #include "tests/harness/test.h"
 

@@ -1,6 +1,7 @@
 /* tests/unit/runtime/test_allocators.c: allocators without knowledge of the future: best fit against a sequence placed
  * by hand, and a step as allocations against its plan. */
 #include "compiler/memory/best_fit.h"
+#include "device/benchmarks.h"
 #include "runtime/allocator_bench.h"
 #include "tests/harness/compiler_support.h"
 
@@ -93,11 +94,11 @@ static void devices_simulate_their_allocators(void) {
     struct cr_pool_times              times;
     const int64_t                     live = cr_alloc_live();
     REQUIRE_OK(cr_device_open(CR_DEVICE_CPU, &options, &device));
-    REQUIRE(device->backend->pools && device->backend->pools->name);
-    REQUIRE_OK(device->backend->pools->measure(device, event, CR_COUNT(event), 5, &times));
+    REQUIRE(device->backend->benchmarks->pools && device->backend->benchmarks->pools->name);
+    REQUIRE_OK(device->backend->benchmarks->pools->measure(device, event, CR_COUNT(event), 5, &times));
     CHECK(times.ms > 0);
     cr_alloc_fail_at(4); /* of the allocations, one */
-    CHECK_STATUS(device->backend->pools->measure(device, event, CR_COUNT(event), 5, &times), CR_ERR_MEMORY);
+    CHECK_STATUS(device->backend->benchmarks->pools->measure(device, event, CR_COUNT(event), 5, &times), CR_ERR_MEMORY);
     cr_alloc_fail_at(0);
     cr_device_close(device);
     CHECK_INT(cr_alloc_live(), live);

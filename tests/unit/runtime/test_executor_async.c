@@ -1,5 +1,6 @@
 /* tests/unit/runtime/test_executor_async.c: the executor on an asynchronous device without a GPU: the CPU device with a
  * cr_async that executes at once and fails on demand. The first error is reported, and no resources remain. */
+#include "compiler/compiler.h"
 #include "core/rng.h"
 #include "model/model.h"
 #include "runtime/executor.h"
@@ -113,12 +114,13 @@ static cr_status bound_open(struct bound *b, bool breaks) {
     const struct cr_compile_options how     = {.reuse = true};
     const struct cr_program        *all[]   = {&b->program};
     int                             count   = 0;
-    *b                                      = (struct bound){.backend = cr_backend_cpu};
-    b->backend.async                        = &fake_async;
-    b->backend.sync                         = fake_sync;
+    *b                                      = (struct bound){0};
     CR_TRY(cr_config_open(&b->config, NULL, tiny, CR_COUNT(tiny)));
     CR_TRY(cr_model_open(&b->config, 3, 8, 8, &b->model));
     CR_TRY(cr_device_open(CR_DEVICE_CPU, &options, &b->device));
+    b->backend                      = *b->device->backend;
+    b->backend.async                = &fake_async;
+    b->backend.sync                 = fake_sync;
     b->device->backend              = &b->backend;
     struct cr_cost_model cost_model = cr_device_cost_model(b->device);
     CR_TRY(cr_model_program(&b->model, &b->config, CR_PROGRAM_EVAL, 2, &b->program));

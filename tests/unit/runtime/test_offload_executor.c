@@ -1,6 +1,8 @@
 /* tests/unit/runtime/test_offload_executor.c: programs with offloaded tensors, inserted without the pass: bitwise the
  * same results as without offload, in list order and on a device with a random stream order. The checks, and with
  * poison the results, detect missing waits. */
+#include "compiler/compiler.h"
+#include "compiler/intervals.h"
 #include "inspect/memory_trace/memory_trace.h"
 #include "inspect/plan_print.h"
 #include "model/model.h"

@@ -1,5 +1,6 @@
 /* tests/unit/runtime/test_profiler.c: the profiler on an asynchronous device, simulated on the CPU with its own clock:
  * the test chooses the time of every launch, so the results of the profiler can be compared exactly. */
+#include "compiler/compiler.h"
 #include "model/model.h"
 #include "runtime/profiler.h"
 #include "tests/harness/test.h"
@@ -147,7 +148,7 @@ static cr_status fake_open(struct cr_device **out) {
                                            .graph_destroy         = graph_destroy,
                                            .range_push            = range_push,
                                            .range_pop             = range_pop};
-    fake.backend       = cr_backend_cpu;
+    fake.backend       = *(*out)->backend;
     fake.backend.async = &fake.async;
     (*out)->backend    = &fake.backend;
     (*out)->kernels    = fake.kernels;

@@ -2,6 +2,7 @@
  * where they are faster by hand calculation, and only there; a limit that only mapped reads meet; the kernels that
  * support them; checks of the order; bitwise identical results on a device with a random stream order. */
 #include "compiler/memory/offload.h"
+#include "device/offline.h"
 #include "inspect/plan_print.h"
 #include "model/model.h"
 #include "tests/harness/compiler_support.h"

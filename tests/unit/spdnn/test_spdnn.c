@@ -1,5 +1,6 @@
 /* tests/unit/spdnn/test_spdnn.c: the networks of the Graph Challenge: counts and structure of the generated networks,
  * packing, inputs, and the results of the CPU against a dense loop in double. */
+#include "device/benchmarks.h"
 #include "tests/harness/failing_alloc.h"
 #include "tests/harness/spdnn_support.h"
 
@@ -260,7 +261,7 @@ static void compare_with_dense(const struct cr_spdnn_net *net, const struct cr_s
     int64_t                       at = 0;
     REQUIRE(y);
     REQUIRE_OK(cr_device_open(CR_DEVICE_CPU, &plain, &cpu));
-    REQUIRE_OK(cpu->backend->spdnn(cpu, net, in, &options, &r));
+    REQUIRE_OK(cpu->backend->benchmarks->spdnn(cpu, net, in, &options, &r));
     for (int64_t i = 0; i < in->count; i++) {
         const bool alive = dense(csr, net->layers, (double)net->bias, in, i, y, y + net->neurons, y + 2 * net->neurons);
         const bool here  = at < r.categories && r.category[at] == i;
@@ -318,10 +319,10 @@ static void dropping_changes_nothing(void) {
     REQUIRE_OK(support_digits(1024, 150, &in));
     REQUIRE_OK(cr_spdnn_net_open(1024, 9, -0.3f, 1, 16, 2, &net));
     REQUIRE_OK(cr_spdnn_net_open(1024, 9, -0.3f, 1, 1, 2, &alone));
-    REQUIRE_OK(cpu->backend->spdnn(cpu, &net, &in, &options, &r[0]));
-    REQUIRE_OK(cpu->backend->spdnn(cpu, &alone, &in, &options, &r[1]));
+    REQUIRE_OK(cpu->backend->benchmarks->spdnn(cpu, &net, &in, &options, &r[0]));
+    REQUIRE_OK(cpu->backend->benchmarks->spdnn(cpu, &alone, &in, &options, &r[1]));
     options.keep_dead = true;
-    REQUIRE_OK(cpu->backend->spdnn(cpu, &net, &in, &options, &r[2]));
+    REQUIRE_OK(cpu->backend->benchmarks->spdnn(cpu, &net, &in, &options, &r[2]));
     CHECK(r[0].categories > 0 && r[0].categories < 150);
     CHECK_INT(r[2].survivors[8], 150);
     for (int i = 1; i < 3; i++) {
@@ -348,12 +349,12 @@ static void split_inputs_equal_the_whole(void) {
     REQUIRE_OK(cr_device_open(CR_DEVICE_CPU, &plain, &cpu));
     REQUIRE_OK(support_digits(1024, 300, &in));
     REQUIRE_OK(cr_spdnn_net_open(1024, 8, -0.3f, 1, 16, 2, &net));
-    REQUIRE_OK(cpu->backend->spdnn(cpu, &net, &in, &options, &whole));
+    REQUIRE_OK(cpu->backend->benchmarks->spdnn(cpu, &net, &in, &options, &whole));
     for (int64_t first = 0; first < 300; first += 128) {
         struct cr_spdnn_inputs view = in;
         view.bit += first / 32;
         view.count = CR_MIN((int64_t)128, 300 - first);
-        REQUIRE_OK(cpu->backend->spdnn(cpu, &net, &view, &options, &part));
+        REQUIRE_OK(cpu->backend->benchmarks->spdnn(cpu, &net, &view, &options, &part));
         for (int64_t i = 0; i < part.categories; i++, at++)
             CHECK(at < whole.categories && whole.category[at] == part.category[i] + first);
         cr_spdnn_result_free(&part);
@@ -377,7 +378,7 @@ static void failing_allocations_are_errors(void) {
         struct cr_spdnn_result r   = {0};
         failing_alloc_begin(&f);
         cr_status status = cr_spdnn_net_open(64, 2, -0.1f, 1, 16, 1, &net);
-        if (status == CR_OK) status = cpu->backend->spdnn(cpu, &net, &in, &options, &r);
+        if (status == CR_OK) status = cpu->backend->benchmarks->spdnn(cpu, &net, &in, &options, &r);
         failing_alloc_end(&f, status);
         cr_spdnn_result_free(&r);
         cr_spdnn_net_close(&net);

@@ -1,0 +1,45 @@
+/* cuda/core/device_parts.h: the parts of the GPU device that cuda/device.c puts together: memory, streams, initial
+ * values, the other ranks, offline devices, benchmarks. */
+#ifndef CR_CUDA_DEVICE_PARTS_H
+#define CR_CUDA_DEVICE_PARTS_H
+
+#include "cuda/core/cuda_device.h"
+#include "device/benchmarks.h"
+
+extern const struct cr_backend cr_backend_cuda;
+extern const struct cr_async   cr_cuda_async; /* cuda/core/streams.c */
+/* cuda/core/pinned_memory.c: see cr_async.host_reserve and host_release. */
+cr_status                   cr_cuda_host_reserve(struct cr_device *device, size_t bytes, void **out);
+void                        cr_cuda_host_release(struct cr_device *device, void *host);
+extern const struct cr_pool cr_cuda_pools[]; /* cuda/core/allocators.c */
+/* cuda/spdnn/spdnn_cuda.c */
+cr_status cr_cuda_spdnn(struct cr_device *device, const struct cr_spdnn_net *net, const struct cr_spdnn_inputs *inputs,
+                        const struct cr_spdnn_options *options, struct cr_spdnn_result *out);
+cr_status cr_cuda_open_offline(const struct cr_gpu *gpu, const struct cr_device_options *options,
+                               struct cr_device **out); /* cuda/offline_device.c */
+
+/* cuda/train/init_kernels.c */
+cr_status cr_cuda_init_params(struct cr_device *device, const struct cr_param_store *store,
+                              const struct cr_config *config, void *region);
+/* cuda/collectives/nccl.c. comm_open joins the other ranks of the device's options. comm_wait waits for an event and
+ * returns an error when a rank is lost. */
+cr_status cr_cuda_comm_open(struct cuda_device *device);
+void      cr_cuda_comm_close(struct cuda_device *device); /* after all captured graphs are destroyed */
+cr_status cr_cuda_comm_wait(struct cuda_device *device, cudaEvent_t event);
+/* cuda/collectives/peer_copy.c. peers_open finds out together with all ranks whether the GPUs can access each other's
+ * memory. *out and device->peers stay NULL when they cannot or when NCCL is configured. */
+cr_status cr_cuda_peers_open(struct cuda_device *device, struct cuda_peers **out);
+/* From any thread; NULL is allowed. Afterwards no stream waits for other ranks. */
+void cr_cuda_peers_abort(struct cuda_peers *peers);
+void cr_cuda_peers_close(struct cuda_device *device, bool failed);
+/* Size of memory to share, rounded up to whole pages of the driver: other allocations of the same page would be shared,
+ * too. */
+size_t cr_cuda_peers_bytes(size_t bytes);
+/* See cr_backend.share and unshare. */
+cr_status cr_cuda_peers_share(struct cr_device *device, void *region);
+void      cr_cuda_peers_unshare(struct cr_device *device);
+/* cuda/conv/cudnn/cudnn_conv.c */
+void cr_cudnn_cache_close(struct cudnn_cache *cache);  /* NULL is allowed */
+void cr_cuda_filter_close(struct cuda_filter *filter); /* cuda/sparse/sparse_filter_cache.c; NULL is allowed */
+
+#endif

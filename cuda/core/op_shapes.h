@@ -1,0 +1,73 @@
+/* cuda/core/op_shapes.h: tensors and shapes of an op, as the kernel tables (*_kernels.c) pass them to launchers. And
+ * what one kernel table offers to others. */
+#ifndef CR_CUDA_OP_SHAPES_H
+#define CR_CUDA_OP_SHAPES_H
+
+#include "cuda/common/launchers.h"
+#include "device/kernel.h"
+
+static inline const struct cr_tensor *cuda_in(const struct cr_program *p, const struct cr_op *op, int slot) {
+    return op->in[slot] >= 0 ? &p->tensor[op->in[slot]] : NULL;
+}
+static inline const struct cr_tensor *cuda_out(const struct cr_program *p, const struct cr_op *op, int slot) {
+    return op->out[slot] >= 0 ? &p->tensor[op->out[slot]] : NULL;
+}
+/* Returns whether the tensor has a type that cresnet's own kernels accept for data. */
+static inline bool cuda_is_data(const struct cr_tensor *t) {
+    return t && (t->dtype == CR_F32 || t->dtype == CR_F16 || t->dtype == CR_BF16);
+}
+static inline enum ck_type cuda_type(const struct cr_tensor *t) {
+    return t->dtype == CR_F16 ? CK_F16 : t->dtype == CR_BF16 ? CK_BF16 : CK_F32;
+}
+/* Number of pixels of an image tensor: elements of all dimensions but the last. */
+static inline int64_t cuda_pixels(const struct cr_tensor *t) {
+    return t->dim[0] * t->dim[1] * t->dim[2];
+}
+
+/* Shape of a convolution, from x, w and y of its forward form. Each of them may be the gradient instead. */
+static inline struct ck_conv cuda_conv_shape(const struct cr_op *op, const struct cr_tensor *x,
+                                             const struct cr_tensor *w, const struct cr_tensor *y) {
+    return (struct ck_conv){.type   = cuda_type(x),
+                            .R      = (int)w->dim[1],
+                            .S      = (int)w->dim[2],
+                            .stride = op->attr.conv.stride,
+                            .pad    = op->attr.conv.pad,
+                            .N      = x->dim[0],
+                            .H      = x->dim[1],
+                            .W      = x->dim[2],
+                            .C      = x->dim[3],
+                            .K      = y->dim[3],
+                            .P      = y->dim[1],
+                            .Q      = y->dim[2]};
+}
+
+/* Shape of the convolution of a sparse_filter op, from the filter and the image size in the op's attributes. */
+static inline struct ck_conv cuda_filter_shape(const struct cr_op *op, const struct cr_tensor *w) {
+    const int64_t *image = op->attr.conv.pattern.image;
+    struct ck_conv c     = {.type   = cuda_type(w),
+                            .R      = (int)w->dim[1],
+                            .S      = (int)w->dim[2],
+                            .stride = op->attr.conv.stride,
+                            .pad    = op->attr.conv.pad,
+                            .N      = image[0],
+                            .H      = image[1],
+                            .W      = image[2],
+                            .C      = w->dim[3],
+                            .K      = w->dim[0]};
+    c.P                  = (c.H + 2 * c.pad - c.R) / c.stride + 1;
+    c.Q                  = (c.W + 2 * c.pad - c.S) / c.stride + 1;
+    return c;
+}
+
+/* cuda/sparse/direct/direct_kernels.c: the convolution of a conv or sparse_filter op with a sparsity pattern; and
+ * whether the sparse kernels accept the operands of a conv. */
+struct ck_conv cuda_sparse_conv_shape(const struct cr_program *program, const struct cr_op *op);
+bool           cuda_sparse_operands_fit(const struct cr_program *program, const struct cr_op *op);
+/* cuda/norm/bn_kernels.c: the ReLU mask and BN gradient sums of a conv_dgrad that runs as a second kernel behind the
+ * convolution (ck_bn_relu_grad). The first function returns the bytes of workspace, 0 when the op has no ReLU mask. The
+ * second runs the kernel with the workspace that starts at byte relu_mask_at of the op's workspace. */
+size_t    cr_cuda_bn_relu_grad_workspace(const struct cr_device *device, const struct cr_program *program,
+                                         const struct cr_op *op);
+cr_status cr_cuda_bn_relu_grad(struct cr_device *device, const struct cr_call *call, size_t relu_mask_at);
+
+#endif

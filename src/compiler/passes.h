@@ -1,0 +1,160 @@
+/* compiler/passes.h: the passes, one by one, and the checks between them. cr_compile (compiler/compiler.h) runs them in
+ * order; commands and tests call single passes.
+ *
+ * Each function returns CR_ERR_MEMORY when an allocation fails; other errors are named where they occur. A program is
+ * in an undefined but freeable state after a pass has failed.
+ *
+ * Units: seconds, bytes, unless a comment names another unit. */
+#ifndef CR_PASSES_H
+#define CR_PASSES_H
+
+#include "compiler/cost_model.h"
+
+struct cr_choices;         /* compiler/rewrite/explain.h */
+struct cr_compile_options; /* compiler/compiler.h */
+struct cr_fit_report;
+
+/* ---- passes ---- */
+
+/* Appends the gradient ops of each tensor on a path from a trainable parameter to the op with index `loss_op`. Each
+ * trainable parameter gets exactly one gradient writer. accumulate: gradient writers add to the gradient buffer instead
+ * of overwriting it. weight: factor of the loss gradient, 1 / number of micro-batches. smoothing: label smoothing. */
+CR_MUST cr_status cr_pass_grad(struct cr_program *program, int loss_op, bool accumulate, float weight, float smoothing);
+
+/* Inference programs only: replaces convolutions of quantised values (fake_quant), with their BN, add and ReLU, by 8-bit
+ * convolutions (qconv), and the pooling between them by 8-bit pooling. A convolution that the device does not accept in
+ * 8 bits stays as it is. */
+CR_MUST cr_status cr_pass_quantize(struct cr_program *program, const struct cr_cost_model *cost_model);
+
+/* Inference programs only: folds BN into the filter and bias of the convolution before it, and a following add or ReLU
+ * into the convolution. Programs that train stay unchanged. */
+CR_MUST cr_status cr_pass_fold(struct cr_program *program, const struct cr_cost_model *cost_model);
+
+/* Inference programs only: moves the ops that depend on parameters only to the front, sets program->hoisted to their
+ * number and keeps their results to the end of the program. */
+CR_MUST cr_status cr_pass_hoist(struct cr_program *program);
+
+/* Fuses ops where the device accepts the fused op. Op indices and tensor ids change; the program's own references, such
+ * as program->logits, are updated. */
+CR_MUST cr_status cr_pass_fuse(struct cr_program *program, const struct cr_cost_model *cost_model);
+
+/* Returns true when the program computes gradients or batch statistics. */
+bool cr_program_trains(const struct cr_program *program);
+
+/* Times of one convolution with a sparsity pattern: its fastest dense kernel and its fastest sparse kernel. */
+struct cr_sparse_cost {
+    double       density; /* nonzero weights / all weights */
+    double       dense_s, sparse_s;
+    int          formats;     /* weight formats that were tried; 0: no sparse kernel accepts the op */
+    int          pruned;      /* weight formats that were skipped because of their estimates */
+    bool         unpromising; /* the estimates of the whole program are too small a gain: formats that have an estimate
+                           were not tried */
+    struct cr_op op;          /* the sparse convolution in its fastest weight format */
+    int64_t      elems;       /* f32 elements of its packed weights */
+};
+/* Computes the times of the convolution with op index `conv`. Adds a tensor for the packed weights to the program when
+ * the filter is sparse. */
+CR_MUST cr_status cr_sparsify_cost(struct cr_program *program, const struct cr_cost_model *cost_model, int conv,
+                                   struct cr_sparse_cost *out);
+
+/* Least gain of sparsify, as a fraction of the time of the convolutions that have a sparsity pattern. */
+#define CR_SPARSE_GAIN_MIN 0.03
+/* Makes convolutions sparse where the parameter store has a sparsity pattern and the sparse kernel is faster. The
+ * program stays unchanged when the total gain is below CR_SPARSE_GAIN_MIN. filter_grads: filter gradients become sparse
+ * too; a gradient is then 0 where the weight is pruned. report (may be NULL): gets one line for each op with a sparsity
+ * pattern (compiler/rewrite/explain.h). */
+CR_MUST cr_status cr_pass_sparsify(struct cr_program *program, const struct cr_cost_model *cost_model,
+                                   bool filter_grads, struct cr_choices *report);
+
+/* Chooses a kernel for each op. A kernel's workspace becomes a tensor whose lifetime is that op. Returns the errors of
+ * cost_model->select. cr_select_op does the same for the op with index `index`. */
+CR_MUST cr_status cr_pass_select(struct cr_program *program, const struct cr_cost_model *cost_model);
+CR_MUST cr_status cr_select_op(struct cr_program *program, const struct cr_cost_model *cost_model, int index);
+
+/* Programs that update parameters: cuts the gradient buffer into buckets of about `bucket_bytes` in the order in which
+ * backward finishes them, and inserts an all-reduce behind the last writer of each bucket. The last bucket is smaller,
+ * because no compute hides its all-reduce. All all-reduce ops move to the comm stream; other ops keep their order, so
+ * each rank that compiles the same program runs its collectives in the same order. Runs after select. */
+CR_MUST cr_status cr_pass_buckets(struct cr_program *program, const struct cr_cost_model *cost_model,
+                                  size_t bucket_bytes, enum cr_dtype wire);
+
+struct cr_recompute_report {
+    size_t before, after; /* largest sum of live bytes; `after` may exceed the limit */
+    int    recomputed;    /* ops that run twice */
+    double seconds;       /* sum of their costs */
+};
+/* Recomputes tensors (activation checkpointing) until at most `limit` bytes are live at each op or no candidate is
+ * left. Runs after select: a repeated op keeps its kernel and algorithm, so results stay bitwise identical. */
+CR_MUST cr_status cr_pass_recompute(struct cr_program *program, const struct cr_cost_model *cost_model, size_t limit,
+                                    struct cr_recompute_report *report);
+
+/* How cr_pass_offload ranks tensors. DOA ... SWDOA: the scores of Zhang et al. 2019, by duration of absence, area of
+ * absence, weighted duration and submodular weighted duration. FIRST: the tensor that is written first. BEST: the plan
+ * with the least predicted time of all scores, improved by a local search. ROUGH: the best of the five scores, without
+ * the search. */
+enum cr_offload_score {
+    CR_OFFLOAD_BEST,
+    CR_OFFLOAD_DOA,
+    CR_OFFLOAD_AOA,
+    CR_OFFLOAD_WDOA,
+    CR_OFFLOAD_SWDOA,
+    CR_OFFLOAD_FIRST,
+    CR_OFFLOAD_SCORES,
+    CR_OFFLOAD_ROUGH
+};
+/* Name in lower case, such as "swdoa"; a static string. */
+const char *cr_offload_score_name(enum cr_offload_score score);
+
+struct cr_offload_report {
+    size_t                before, after; /* largest sum of live bytes; `after` may exceed the limit */
+    int                   tensors;       /* offloaded tensors */
+    int                   mapped;        /* offloaded tensors that kernels read in place, without a prefetch */
+    size_t                bytes;         /* of the offloaded tensors */
+    double                seconds, seconds_before; /* predicted time of the program with and without offloading */
+    double                stalled;                 /* part of `seconds` in which the compute stream waits for copies */
+    enum cr_offload_score score;                   /* the score whose plan was chosen */
+};
+/* Offloads tensors to the HOST region until at most `limit` bytes are live at each op, by simulated times, or no
+ * candidate is left. With BEST, kernels read a tensor from host memory where cost_model->reads_host allows it and the
+ * mapped read is faster or saves memory. Runs after select. Leaves the program unchanged when a copy rate of the device
+ * is 0. Returns CR_ERR_USAGE when the program uses several streams already. */
+CR_MUST cr_status cr_pass_offload(struct cr_program *program, const struct cr_cost_model *cost_model, size_t limit,
+                                  enum cr_offload_score score, struct cr_offload_report *report);
+
+/* Rewrites a selected program so that its planned pool stays within options->pool_limit: by recomputing, by offloading
+ * or by both, whichever is predicted to be fastest. When nothing keeps the limit, the program gets the smallest pool
+ * that was found. */
+CR_MUST cr_status cr_pass_fit(struct cr_program *program, const struct cr_cost_model *cost_model,
+                              const struct cr_compile_options *options, struct cr_fit_report *report);
+
+/* Sets the waits of each op: the op waits for each op of another stream that it depends on. */
+CR_MUST cr_status cr_pass_insert_waits(struct cr_program *program);
+
+/* Sets the offset of each POOL tensor, region_bytes[POOL] (the pool's size) and bound_bytes (a lower bound of the
+ * size). reuse = false: no two tensors share memory and no op works in place; tests compare results with such a plan.
+ */
+CR_MUST cr_status cr_pass_plan(struct cr_program *program, size_t alignment, bool reuse);
+
+/* Sets attr.conv.early_filter of each conv and conv_grad whose filter is not written by the two ops before it. A kernel
+ * may read such a filter while the launches of these two ops still run. The attribute is false until this pass, which
+ * runs last because it compares offsets. */
+void cr_pass_early_filters(struct cr_program *program);
+
+/* Returns the tensor at the start of the chain of aliases of tensor t. */
+static inline int cr_alias_root(const struct cr_program *p, int t) {
+    while (p->tensor[t].alias != CR_NONE) t = p->tensor[t].alias;
+    return t;
+}
+
+/* ---- checks: they share no code with the passes ---- */
+
+/* Replays the program with one vector clock per stream. Two accesses conflict when they touch the same bytes and at
+ * least one writes. Returns CR_ERR_DEVICE when two conflicting accesses are not ordered; the message names both ops and
+ * the tensors. */
+CR_MUST cr_status cr_waits_check(const struct cr_program *program);
+
+/* Returns CR_ERR_DEVICE when two live tensors overlap, an offset is misaligned or outside the pool, or a tensor reuses
+ * the storage of a tensor that is still live. The message names the tensors. */
+CR_MUST cr_status cr_plan_check(const struct cr_program *program, size_t alignment);
+
+#endif

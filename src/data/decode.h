@@ -1,0 +1,66 @@
+/* data/decode.h: images as datasets store them, and the parts of them that a sample needs.
+ *
+ * Invariant: stored samples, images and views are borrowed from the dataset or from the scratch. They are valid until
+ * the next call with the same dataset or scratch. */
+#ifndef CR_DECODE_H
+#define CR_DECODE_H
+
+#include "data/scratch.h"
+
+/* data/image/buffer.c: checks width and height against the limits of data/data.h: CR_ERR_FORMAT. */
+CR_MUST cr_status cr_image_check_size(int64_t width, int64_t height, const char *name);
+/* Decodes a whole image into scratch->pixels, to which view->rgb then points. */
+CR_MUST cr_status cr_image_decode_view(const void *bytes, size_t count, const char *name, struct cr_scratch *scratch,
+                                       struct cr_image *view);
+CR_MUST cr_status cr_png_decode(const void *bytes, size_t count, const char *name, struct cr_buffer *pixels,
+                                struct cr_image *view);
+/* Reads a regular file into scratch->file. CR_ERR_IO, CR_ERR_FORMAT (too large), CR_ERR_MEMORY. */
+CR_MUST cr_status cr_image_file_read(const char *path, struct cr_scratch *scratch, size_t *count);
+
+/* A sample as its dataset stores it: a PNG or JPEG in memory, or pixels. */
+struct cr_stored {
+    const uint8_t  *bytes; /* encoded bytes; NULL: `pixels` has the image */
+    size_t          count;
+    bool            verified; /* was decoded to its end before: the part outside a crop may stay undecoded */
+    bool            exif;     /* apply the EXIF orientation of an encoded image */
+    struct cr_image pixels;
+};
+/* An image whose size is known. image.rgb is NULL for a JPEG that scratch->jpeg has opened and not decoded yet; width
+ * and height are those of the upright image. */
+struct cr_lazy_image {
+    struct cr_image image;
+    bool            verified;
+    int             orientation; /* of a JPEG, still to be applied: 2 to 8; 0 or 1: none */
+};
+/* A decoded region of an image, at full size, a half, a quarter or an eighth. rgb is [height] rows of `stride`
+ * bytes; (x, y, w, h) is the requested box, in pixels of the region. */
+struct cr_window {
+    const uint8_t *rgb;
+    int            width, height;
+    size_t         stride;
+    double         x, y, w, h;
+};
+/* Opens a stored sample: decodes a PNG, or reads the header of a JPEG. `name` must live as long as `out`.
+ * CR_ERR_FORMAT, CR_ERR_MEMORY. */
+CR_MUST cr_status cr_lazy_image_open(const struct cr_stored *stored, const char *name, struct cr_scratch *scratch,
+                                     struct cr_lazy_image *out);
+/* Decodes the whole image; the pixels are borrowed from the dataset or the scratch. */
+CR_MUST cr_status cr_lazy_image_whole(const struct cr_lazy_image *lazy, struct cr_scratch *scratch,
+                                      struct cr_image *view);
+/* Decodes the box (x, y, width, height) of the image and as little else as possible. With min_side > 0 a JPEG is
+ * decoded at the smallest scale that leaves the box at least `min_side` pixels per side. With min_side = 0 the
+ * pixels are bitwise identical to those of the whole image. */
+CR_MUST cr_status cr_lazy_image_window(const struct cr_lazy_image *lazy, const int box[4], int min_side,
+                                       struct cr_scratch *scratch, struct cr_window *out);
+
+/* data/image/exif.c: the orientation of a JPEG or PNG, 1 to 8 as EXIF defines it: how it becomes upright.
+ * 1 when there is none, or when the EXIF block is damaged. */
+int cr_exif_orientation(const void *bytes, size_t count);
+/* data/image/orient.c. cr_orient_transposes: is the width of the upright image the stored height? cr_orient_box: the
+ * box (x, y, width, height) of an upright image of width x height, as a box of the stored image. cr_orient_window:
+ * makes a window of the stored image upright; its pixels are then in scratch->pixels, without gaps. CR_ERR_MEMORY. */
+bool              cr_orient_transposes(int orientation);
+void              cr_orient_box(int orientation, int width, int height, const int box[4], int stored[4]);
+CR_MUST cr_status cr_orient_window(int orientation, struct cr_scratch *scratch, struct cr_window *window);
+
+#endif

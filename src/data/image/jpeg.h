@@ -1,0 +1,34 @@
+/* data/image/jpeg.h: JPEG images: the header, a part of the pixels, and the kernels of the decoder. */
+#ifndef CR_JPEG_H
+#define CR_JPEG_H
+
+#include "data/decode.h"
+
+/* JPEG: cr_jpeg_open reads the header, cr_jpeg_read decodes a part. At most one read follows each open. */
+CR_MUST cr_status cr_jpeg_open(const void *bytes, size_t count, const char *name, struct cr_scratch *scratch,
+                               int *width, int *height);
+struct cr_jpeg_part { /* the part of a JPEG to decode */
+    int  box[4];      /* x, y, width, height in pixels of the unscaled image */
+    int  min_side;    /* as in cr_lazy_image_window */
+    bool whole;       /* decode the entropy-coded data to the end, so that damage is found everywhere */
+};
+CR_MUST cr_status cr_jpeg_read(const struct cr_jpeg_part *part, struct cr_scratch *scratch, struct cr_window *out);
+void              cr_jpeg_close(struct cr_jpeg *jpeg); /* NULL is allowed */
+
+/* data/image/jpeg_baseline.c: decodes a part of a JPEG whose header libjpeg has read. *done is false if the file
+ * must be left to libjpeg, whose state is then unchanged. The only error is CR_ERR_MEMORY. */
+struct jpeg_decompress_struct;
+CR_MUST cr_status cr_jpeg_decode_baseline(const struct jpeg_decompress_struct *jpeg, const struct cr_jpeg_part *part,
+                                          struct cr_scratch *scratch, struct cr_window *out, bool *done);
+void              cr_jpeg_only_libjpeg(bool only); /* for tests: never use cr_jpeg_decode_baseline */
+/* data/image/jpeg_pixels_avx2.c, for CPUs with AVX2. cr_jpeg_block: the inverse transform of the coefficients times
+ * the quantiser's steps, to 8 x 8 samples. cr_jpeg_dc_block: the same for a block whose only nonzero coefficient is
+ * the first. Both return false if a value is too large; libjpeg then decodes the image. cr_jpeg_upsample: one row of
+ * samples to full width. cr_jpeg_colours: rows of samples to RGB, 16 pixels at a time. */
+bool cr_jpeg_block(const int16_t coefficient[64], const int32_t step[64], uint8_t *dst, size_t stride);
+bool cr_jpeg_dc_block(int32_t dc, uint8_t *dst, size_t stride);
+void cr_jpeg_upsample(const uint8_t *near, const uint8_t *far, int count, bool across, bool down, bool second,
+                      uint8_t *out);
+void cr_jpeg_colours(const uint8_t *luma, const uint8_t *blue, const uint8_t *red, int count, uint8_t *dst);
+
+#endif

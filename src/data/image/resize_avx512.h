@@ -1,0 +1,24 @@
+/* data/image/resize_avx512.h: the filter taps of a resize, and its passes for CPUs with AVX-512. */
+#ifndef CR_RESIZE_AVX512_H
+#define CR_RESIZE_AVX512_H
+
+#include "core/base.h"
+
+/* The filter taps of a range of output pixels along one axis. */
+enum { CR_RESIZE_WEIGHT_BITS = 22 };
+struct cr_axis {
+    int      count, stride; /* number of output pixels; weights reserved per pixel */
+    int     *first, *taps;  /* [count]: first source pixel, number of taps */
+    int32_t *weight;        /* [count][stride] */
+};
+/* data/image/resize_avx512.c. Only cr_resize_has_avx512 may be called on CPUs without these instructions.
+ * cr_resize_across512_make fills `tables`, which has cr_resize_across512_bytes bytes and is aligned to 64; it
+ * returns false if the reduction is too strong for the permutation. source_bytes: bytes of a source row. */
+bool   cr_resize_has_avx512(void);
+size_t cr_resize_across512_bytes(const struct cr_axis *axis);
+bool   cr_resize_across512_make(const struct cr_axis *axis, int source_bytes, bool flip, uint8_t *tables);
+void   cr_resize_across512(const struct cr_axis *axis, const uint8_t *tables, const uint8_t *src, size_t src_stride,
+                           int rows, uint8_t *dst, size_t dst_stride);
+void cr_resize_down512(const int32_t *weight, int taps, const uint8_t *src, size_t stride, uint8_t *dst, size_t count);
+
+#endif

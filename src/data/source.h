@@ -1,0 +1,80 @@
+/* data/source.h: what a dataset is, the formats of data/source/, and what they share: paths, hashes, threads. All other
+ * folders include data/data.h.
+ *
+ * Invariant: stored samples are borrowed from the dataset or from the scratch. They are valid until the next call with
+ * the same dataset or scratch. */
+#ifndef CR_SOURCE_H
+#define CR_SOURCE_H
+
+#include "data/decode.h"
+
+#include <limits.h>
+
+enum { CR_SAMPLE_NAME_BYTES = PATH_MAX + 32, CR_DIGEST_BYTES = 64 << 10 };
+struct cr_dataset_ops {
+    /* Returns the sample as it is stored, borrowed from the dataset or the scratch. */
+    cr_status (*fetch)(const struct cr_dataset *dataset, int64_t sample, struct cr_scratch *scratch,
+                       struct cr_stored *out, int32_t *label);
+    void (*name)(const struct cr_dataset *dataset, int64_t sample, char *buf, size_t size);
+    void (*close)(struct cr_dataset *dataset); /* frees state, which may be incomplete or NULL */
+    /* Hash of the size and the first bytes of a sample, whether or not it can be decoded; 0 if it cannot be read.
+     * `head` is working memory of CR_DIGEST_BYTES. NULL: the images are a function of the configuration. */
+    uint64_t (*digest)(const struct cr_dataset *dataset, int64_t sample, uint8_t *head);
+};
+struct cr_dataset {
+    const struct cr_dataset_ops *ops; /* NULL until the function of the format has set it */
+    int64_t                      count;
+    int                          classes;
+    const char                 **class_names;  /* in the arena */
+    int64_t                     *class_counts; /* in the arena; NULL when unknown */
+    uint64_t                     fingerprint;
+    bool                         exif;      /* the value of cr_stored.exif */
+    bool                         generated; /* cresnet draws the images; their files depend on the version of zlib */
+    struct cr_arena              arena;
+    void                        *state;
+};
+/* Allocates from the arena of the dataset, or returns CR_ERR_MEMORY from the enclosing function. */
+#define CR_ARENA_ALLOC(var, dataset, n)                                                                                \
+    do {                                                                                                               \
+        (var) = cr_arena_alloc(&(dataset)->arena, (size_t)(n) * sizeof *(var));                                        \
+        if (!(var)) return CR_NO_MEMORY((size_t)(n) * sizeof *(var));                                                  \
+    } while (0)
+
+/* Each function fills the zeroed dataset; on failure the caller closes it. */
+CR_MUST cr_status cr_cifar_open(const struct cr_config *config, enum cr_split split, struct cr_dataset *dataset);
+CR_MUST cr_status cr_folder_open(const struct cr_config *config, enum cr_split split, const char *root,
+                                 struct cr_dataset *dataset);
+CR_MUST cr_status cr_packed_open(const struct cr_config *config, enum cr_split split, struct cr_dataset *dataset);
+CR_MUST cr_status cr_shapes_open(const struct cr_config *config, enum cr_split split, struct cr_dataset *dataset);
+CR_MUST cr_status cr_synthetic_open(const struct cr_config *config, enum cr_split split, struct cr_dataset *dataset);
+
+/* Converts CIFAR records to pixels [n][32][32][3] and labels [n]. A record is `label_bytes` bytes (1: CIFAR-10; 2:
+ * CIFAR-100, whose second byte is the fine label) and three planes of 1024 bytes. `first` is the number of the first
+ * record in messages. CR_ERR_FORMAT: `count` is no whole number of records, or a label is out of range. */
+enum { CR_CIFAR_PIXEL_BYTES = 3072 };
+CR_MUST cr_status cr_cifar_parse(const uint8_t *bytes, size_t count, int label_bytes, const char *name, int64_t first,
+                                 uint8_t *pixels, int32_t *labels);
+
+/* The names of the ten shape classes, sorted. cr_shapes_draw draws image `index` of a split, of label index % 10, as
+ * [32][32][3]. */
+enum { CR_SHAPES_CLASSES = 10, CR_SHAPES_SIDE = 32 };
+const char *cr_shapes_class(int label);
+void        cr_shapes_draw(enum cr_split split, int64_t index, uint8_t rgb[CR_SHAPES_SIDE * CR_SHAPES_SIDE * 3]);
+
+/* ---- data/source/path.c, data/source/hash.c, data/source/pack_read.c ---- */
+
+/* Formats a path into buf like printf. CR_ERR_IO: the path is too long. */
+CR_MUST cr_status cr_path_format(char buf[PATH_MAX], const char *fmt, ...) CR_PRINTF(2, 3);
+
+/* FNV-1a over bytes, continued from `hash` (the first call passes CR_HASH_START). cr_hash_mix finishes the hash. */
+#define CR_HASH_START UINT64_C(0xcbf29ce484222325)
+uint64_t cr_hash_bytes(uint64_t hash, const void *bytes, size_t count);
+uint64_t cr_hash_mix(uint64_t hash);
+/* Hash of the size in bytes, the label and the first bytes of a sample; never 0. */
+uint64_t cr_hash_sample(uint64_t size, int32_t label, const void *head, size_t count);
+
+/* data/source/pack_read.c: runs work(argument) in this thread and in workers - 1 new threads. Threads that cannot be
+ * started are left out. */
+void cr_work_together(void *(*work)(void *), void *argument, int workers);
+
+#endif

@@ -1,0 +1,112 @@
+/* device/kernel.h: a kernel: what it states about an op, and how it runs one; finding a kernel for an op.
+ *
+ * Terms
+ *   - A kernel (struct cr_kernel) implements one op kind. It states which ops it supports (accepts) and runs them
+ *     (launch). An algorithm (op->algo) is one of several implementations within a kernel, for example a cuDNN engine
+ *     or a tile configuration.
+ *
+ * Invariants
+ *   - The kernels of an op kind are listed best first. The `ref.*` kernels of the CPU accept every op in f32 and f64.
+ *     All other kernels are tested against them.
+ *   - launch only enqueues work on the stream of its op. It does not allocate and does not wait, so that a whole
+ *     program can be captured into a graph. A condition that accepts or prepare can test must not make launch fail.
+ *
+ * Errors, units and shapes are those of device/device.h. */
+#ifndef CR_DEVICE_KERNEL_H
+#define CR_DEVICE_KERNEL_H
+
+#include "graph/graph.h"
+
+/* Values that the host sets before each step and that kernels read while they run. */
+struct cr_step_block {
+    float    lr, momentum, weight_decay;
+    float    clip_norm; /* largest norm of the gradient; 0 disables clipping */
+    int64_t  step;
+    uint64_t seed;
+};
+
+/* Arithmetic of a kernel. It decides the tolerance of the comparison with the reference (verification/verify.h).
+ * CR_MATH_EXACT: the kernel only moves values or computes integers. */
+enum cr_math { CR_MATH_F32, CR_MATH_F64, CR_MATH_TF32, CR_MATH_BF16, CR_MATH_F16, CR_MATH_EXACT };
+
+/* Deviations from the definition of an op that kernels of libraries make. Kernels of this project make none.
+ * verification/verify.h allows exactly the deviations that a kernel declares. */
+enum cr_relaxation {
+    CR_RELAXED_HALF_BIAS     = 1 << 0, /* the bias is rounded to the type of the program before it is added */
+    CR_RELAXED_ROUNDED_SUM   = 1 << 1, /* the sum of products is rounded to that type before `add` is added */
+    CR_RELAXED_ZERO_GRADIENT = 1 << 2, /* the gradient passes a ReLU whose pre-activation is exactly 0 or NaN */
+    CR_RELAXED_NAN_RELU      = 1 << 3  /* a ReLU of NaN gives 0 */
+};
+
+struct cr_device;
+
+/* Arguments of one launch. Pointers are device addresses, indexed by the slots of graph/ops.def; an absent operand is
+ * NULL. */
+struct cr_call {
+    const struct cr_program    *program;
+    const struct cr_op         *op;
+    const void                 *in[CR_OP_IN_MAX];
+    void                       *out[CR_OP_OUT_MAX];
+    void                       *workspace; /* scratch memory of the size that prepare returned, for this launch only */
+    void                       *prepared;  /* result of prepare; NULL when the kernel has no prepare */
+    const struct cr_step_block *step; /* host memory; a kernel of a GPU reads the copy that set_step made instead */
+};
+
+/* A kernel: one implementation of one op kind. All instances are constants with static lifetime. */
+struct cr_kernel {
+    const char     *name; /* "dnnl.conv": printed by plan and profile, stored with kernel times */
+    enum cr_op_kind op;
+    enum cr_math    math;
+    bool            deterministic; /* two runs with the same number of threads are bitwise identical */
+    unsigned        relaxations;   /* bits of enum cr_relaxation */
+    bool            collective;    /* accepts only ops of several ranks; tests with several ranks verify it */
+    bool            sparse;        /* accepts exactly the convolutions with a sparsity pattern */
+    bool            reference;     /* defines the op: accepts every op of its kind in f32 and f64; named ref.* */
+    bool            sparse_cores;  /* uses sparse tensor cores: see cr_cost_table_has_lasting_effect */
+    unsigned        host_slots;    /* bit s is set when input s may lie in the HOST region (each value is read once) */
+
+    /* Returns whether the kernel supports this op: shapes, types, attributes, absent slots. NULL: every op of `op`. */
+    bool (*accepts)(const struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
+    /* Returns the number of algorithms for this accepted op, at least 1. Algorithms are listed in the kernel's own
+     * order of preference; op->algo in [0, count) selects one. NULL: one algorithm. */
+    int (*algo_count)(struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
+    /* Appends a short name of the op's algorithm or weight format to `out`: "mma_sp 2x3/2". NULL: they have numbers
+     * only. */
+    void (*algo_name)(const struct cr_op *op, struct cr_text *out);
+    /* Returns an estimate of the seconds that this accepted op takes, computed on the host, or 0 when there is no
+     * estimate. For a good algorithm the estimate is at most CR_ESTIMATE_MARGIN times the measured time. So a candidate
+     * whose estimate is more than CR_ESTIMATE_MARGIN times the time of another one is pruned: it is not prepared and
+     * not measured. NULL: no estimates. */
+    double (*estimate)(const struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
+    /* Prepares the op for launches: creates descriptors, selects the algorithm op->algo and allocates device memory
+     * that the op needs in addition to its tensors. *prepared receives an object that `release` frees.
+     * *workspace_bytes receives the size of the scratch memory, which the caller provides with the alignment of
+     * tensors. CR_ERR_MEMORY when an allocation fails; CR_ERR_DEVICE when the library fails. NULL: nothing to prepare,
+     * no workspace. */
+    cr_status (*prepare)(struct cr_device *device, const struct cr_program *program, const struct cr_op *op,
+                         void **prepared, size_t *workspace_bytes);
+    /* Enqueues the op on its stream. CR_ERR_DEVICE when the device reports an error. */
+    cr_status (*launch)(struct cr_device *device, const struct cr_call *call);
+    /* Frees what prepare returned; accepts NULL. NULL when prepare is NULL. */
+    void (*release)(void *prepared);
+};
+
+/* The first members of a deterministic kernel. `kind` is the op kind without CR_OP_. */
+#define CR_KERNEL(kernel_name, kind, kernel_math)                                                                      \
+    .name = kernel_name, .op = CR_OP_##kind, .math = kernel_math, .deterministic = true
+
+/* ---- finding a kernel ---- */
+
+/* FLOP/s that a kernel with this arithmetic can reach. */
+double cr_device_flops(const struct cr_device *device, enum cr_math math);
+/* Returns whether input `slot` of the kernel may lie in the HOST region. */
+bool cr_kernel_reads_host(const struct cr_device *device, const struct cr_kernel *kernel, int slot);
+/* Returns whether the kernel supports the op, including its sparsity pattern and the regions of its inputs. */
+bool cr_kernel_accepts(const struct cr_device *device, const struct cr_kernel *kernel, const struct cr_program *program,
+                       const struct cr_op *op);
+/* Returns the first kernel at index `from` or later that accepts the op (and is deterministic if the device must be),
+ * or NULL. *index receives its index in device->kernels. */
+const struct cr_kernel *cr_kernel_find(const struct cr_device *device, const struct cr_program *program,
+                                       const struct cr_op *op, int from, int *index);
+
+#endif

@@ -1,0 +1,42 @@
+/* device/offline.h: offline devices: GPUs that are not in this machine, for plans (device/gpu_specs.c). And the memory
+ * of a GPU that programs do not count. */
+#ifndef CR_DEVICE_OFFLINE_H
+#define CR_DEVICE_OFFLINE_H
+
+#include "device/device.h"
+
+/* Device memory that programs do not count.
+ * CR_GPU_OVERHEAD_BYTES: CUDA, cuDNN, cuBLAS, loaded kernels and a graph on one GPU; 90 to 106 MiB for all networks
+ * tried on an H200 with CUDA 13.0.
+ * CR_GPU_HOST_PAGES: bytes of page-locked memory for each byte of page tables on the GPU (8 bytes for 4 KiB).
+ * CR_GPU_NCCL_BYTES: NCCL in plans for several ranks; 850 MiB were measured between two H200s. */
+enum { CR_GPU_OVERHEAD_BYTES = 112 << 20, CR_GPU_HOST_PAGES = 512, CR_GPU_NCCL_BYTES = 864 << 20 };
+
+/* A GPU by its data sheet. Rates are those that large dense kernels reach. */
+struct cr_gpu {
+    const char *name;                        /* value of --target: "h200" */
+    const char *text;                        /* "NVIDIA H200" */
+    int         cc;                          /* compute capability times 10: 90 for 9.0 */
+    int         multiprocessors;             /* number of streaming multiprocessors */
+    size_t      memory_bytes;                /* as the driver reports it */
+    double      bytes_per_s;                 /* memory bandwidth */
+    double      flops_per_s;                 /* dense 16-bit matrix products with sums in f32 */
+    double      f32_fraction, tf32_fraction; /* rates in F32 and TF32 as a fraction of flops_per_s */
+    double      copy_bytes_per_s;            /* copies from or to page-locked host memory, each direction */
+};
+/* Returns the GPU of this name, or NULL. */
+const struct cr_gpu *cr_gpu_find(const char *name);
+/* Appends all names: "h200, h100, ...". */
+void cr_gpu_names(struct cr_text *out);
+/* Opens a device that can be queried (kernels, accepts, workspace sizes) but cannot reserve memory or launch.
+ * *kernels_queried becomes true when the answers come from the kernels that would run on the GPU. It becomes false when
+ * this build or machine lacks something that they need; the device is then that of cr_gpu_open_from_list. The process
+ * must not open a GPU, before or later: the GPUs of this machine are hidden, because cuDNN's answers depend on them. */
+CR_MUST cr_status cr_gpu_open_offline(const struct cr_gpu *gpu, const struct cr_device_options *options,
+                                      struct cr_device **out, bool *kernels_queried);
+/* As cr_gpu_open_offline, but answers come from a built-in list of supported fusions, and workspace sizes are 0. It
+ * works on every machine. `why` says why the kernels cannot be queried; it becomes part of caps.text. */
+CR_MUST cr_status cr_gpu_open_from_list(const struct cr_gpu *gpu, const struct cr_device_options *options,
+                                        const char *why, struct cr_device **out);
+
+#endif
