@@ -131,6 +131,7 @@ bool checkops_has_half(enum cr_op_kind kind) {
     case CR_OP_adamw:
     case CR_OP_lars:
     case CR_OP_param_norms:
+    case CR_OP_qconv_coeffs:
     case CR_OP_ema:
     case CR_OP_sgd: return false;
     default: return true;
@@ -264,6 +265,7 @@ static void list_all(struct checkops_list *list) {
                                                         .big   = true,
                                                         .timed = true});
     checkops_list_fused(list);
+    checkops_list_quant(list);
     if (list->extent == CHECKOPS_HALF) checkops_list_fused_layers(list);
 }
 

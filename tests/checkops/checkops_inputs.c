@@ -15,7 +15,8 @@ static const char *const family_names[FAMILIES] = {"normal", "half zero", "large
 /* x data, S sums of data, p value buffer, G gradient and momentum buffers, u pixels, g gamma, b offset, m running
  * mean, v running variance, c (scale, bias), k (a, b, c), h (mean, rstd), y output of a ReLU or its bits, L labels,
  * M metrics, T state, s buffer of mean squares, n squares of norms, r buffer of running statistics, K bits of pruned
- * weights, I pool index, Q norm, B boxes of images, X mixes of images, . bytes that are not read */
+ * weights, I pool index, Q norm, B boxes of images, X mixes of images, i integers of 8 bits, q scales, e coefficients
+ * of qconv, . bytes that are not read */
 static const char *const meaning[CR_OP_COUNT] = {
     [CR_OP_mix]                = "uBX",
     [CR_OP_avgpool2x2]         = "x",
@@ -70,6 +71,12 @@ static const char *const meaning[CR_OP_COUNT] = {
     [CR_OP_barrier]            = "x",
     [CR_OP_sparse_filter]      = "x",
     [CR_OP_all_reduce]         = "x",
+    [CR_OP_quantize]           = "xq",
+    [CR_OP_dequantize]         = "iq",
+    [CR_OP_quantize_filter]    = "xq",
+    [CR_OP_pack_filter]        = "i",
+    [CR_OP_qconv_coeffs]       = "qqcbqq",
+    [CR_OP_qconv]              = "iiei.",
 };
 
 static char letter(const struct checkops_unit *unit, int slot) {
@@ -415,13 +422,29 @@ static void draw_parameter(struct drawing *d, char meaning_of, const struct cr_t
     repeat(t->dtype, data, first, n);
 }
 
+/* Scales of values of the family: some values saturate, and quotients are exact where the scale is a power of 2. */
+static void draw_scales(struct drawing *d, const struct cr_tensor *t, void *data) {
+    const bool   power = d->draw.family == FAMILY_HALF_ZERO || d->draw.family == FAMILY_EQUAL;
+    const double mean  = d->draw.family == FAMILY_LARGE_MEAN ? large_mean(d->unit) / 100 : 0.02;
+    for (int64_t i = 0; i < cr_tensor_elems(t); i++)
+        cr_number_store(t->dtype, data, i, power ? 0.25 : mean * between(d, 0.5, 1.5));
+}
+
 static void draw_slot(struct drawing *d, int s, const struct cr_tensor *t, void *data) {
     const bool   spoilt     = d->draw.family == FAMILY_NONFINITE && d->draw.target == s;
     const double scale      = d->unit->c.flags & CHECKOPS_SCALED ? 1024 : 1;
     const double metrics[4] = {spoilt ? NAN : 12.5, 9, 3, 5}, norm[2] = {spoilt ? INFINITY : 2.25 * scale, spoilt};
     const double state[CR_STATE_COUNT] = {scale, 1999, 11, 40, 0, 2, 0, 0};
     switch (letter(d->unit, s)) {
-    case 'x': draw_data(d, s, t, data); return;
+    case 'x':
+        if (t->dtype == CR_U8 || t->dtype == CR_I8)
+            draw_bits(d, t, data);
+        else
+            draw_data(d, s, t, data);
+        return;
+    case 'i': draw_bits(d, t, data); return;
+    case 'q': draw_scales(d, t, data); return;
+    case 'e': checkops_draw_coeffs(d->unit, &d->rng, data); return;
     case 'S': draw_sums(d, s, t, data); return;
     case 'p':
     case 'G': draw_buffer(d, s, t, data); return;

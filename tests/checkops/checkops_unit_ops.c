@@ -49,7 +49,10 @@ static void build_pool(struct checkops_build *b) {
     b->op.attr.conv = (struct cr_conv_attr){.stride = c->stride, .pad = c->pad, .window = c->window};
     switch (c->kind) {
     case CR_OP_maxpool:
-        in_image(b, CR_IN_maxpool_x);
+        if (c->flags & CHECKOPS_BITS)
+            checkops_build_bytes(b, CR_IN_maxpool_x);
+        else
+            in_image(b, CR_IN_maxpool_x);
         if (c->flags & CHECKOPS_SCALE_BIAS) in_vector(b, CR_IN_maxpool_scale_bias, 2);
         b->op.out[CR_OUT_maxpool_index] = c->flags & CHECKOPS_NO_INDEX ? CR_NONE : CR_NEW;
         return;
@@ -72,7 +75,10 @@ static void build_shortcut(struct checkops_build *b) {
     const struct checkops_case *c = b->c;
     b->op.attr.conv               = (struct cr_conv_attr){.stride = c->stride, .pad_c = c->pad};
     if (c->kind == CR_OP_pad_shortcut) {
-        in_image(b, CR_IN_pad_shortcut_x);
+        if (c->flags & CHECKOPS_BITS)
+            checkops_build_bytes(b, CR_IN_pad_shortcut_x);
+        else
+            in_image(b, CR_IN_pad_shortcut_x);
         return;
     }
     in(b, CR_IN_pad_shortcut_grad_dy, b->real, c->N, (c->H - 1) / c->stride + 1, (c->W - 1) / c->stride + 1,
@@ -371,6 +377,12 @@ void checkops_build_op(struct checkops_build *b) {
     case CR_OP_lars:
     case CR_OP_sgd: build_update(b); return;
     case CR_OP_ema: build_ema(b); return;
+    case CR_OP_quantize:
+    case CR_OP_dequantize:
+    case CR_OP_quantize_filter:
+    case CR_OP_pack_filter:
+    case CR_OP_qconv_coeffs:
+    case CR_OP_qconv: checkops_build_quant(b); return;
     default: build_other(b);
     }
 }
