@@ -104,7 +104,8 @@ static void short_number(char *text, size_t size, double v) {
 
 static void draw_axes(const struct drawing *d, struct cr_text *out) {
     char         text[32];
-    const double ystep = cr_chart_step(d->y1 - d->y0, TICKS), xstep = fmax(d->chart->epoch > 0 ? 0 : 1, cr_chart_step(d->x1 - d->x0, TICKS));
+    const double ystep = cr_chart_step(d->y1 - d->y0, TICKS),
+                 xstep = fmax(d->chart->epoch > 0 ? 0 : 1, cr_chart_step(d->x1 - d->x0, TICKS));
     for (int k = 0; d->y0 + k * ystep <= d->y1 + ystep * 1e-6; k++) {
         const double v = d->y0 + k * ystep, y = y_of(d, v);
         short_number(text, sizeof text, fabs(v) < ystep * 1e-6 ? 0 : v);
@@ -122,7 +123,8 @@ static void draw_axes(const struct drawing *d, struct cr_text *out) {
     cr_text_add(out,
                 "<path class=\"axis\" d=\"M%d %dH%d\"/><text class=\"unit\" x=\"%d\" y=\"%d\" "
                 "text-anchor=\"end\">%s</text>\n",
-                LEFT, TOP + PLOT_HEIGHT, WIDTH - RIGHT, WIDTH - RIGHT, HEIGHT - 4, d->chart->epoch > 0 ? "epoch" : "step");
+                LEFT, TOP + PLOT_HEIGHT, WIDTH - RIGHT, WIDTH - RIGHT, HEIGHT - 4,
+                d->chart->epoch > 0 ? "epoch" : "step");
 }
 
 static void draw_line(const struct drawing *d, int l, struct cr_text *out) {
@@ -153,7 +155,10 @@ static void draw_best(const struct drawing *d, struct cr_text *out) {
     cr_text_add(out,
                 "<path class=\"best\" d=\"M%.1f %dV%d\"/><text class=\"best\" x=\"%.1f\" y=\"%d\" "
                 "text-anchor=\"%s\">best</text>\n",
-                x, TOP, TOP + PLOT_HEIGHT, x, TOP - 6, right ? "end" : left ? "start" : "middle");
+                x, TOP, TOP + PLOT_HEIGHT, x, TOP - 6,
+                right  ? "end"
+                : left ? "start"
+                       : "middle");
     for (int l = 0; l < CR_CHART_LINES; l++) {
         const double v = best_value(d, l);
         if (d->points[l].count && !isnan(v))
@@ -177,8 +182,8 @@ static void draw_tooltips(const struct drawing *d, struct cr_text *out) {
         const double here  = x_of(d, longest->step[i]);
         const double left  = i ? 0.5 * (here + x_of(d, longest->step[i - 1])) : LEFT;
         const double right = i + 1 < longest->count ? 0.5 * (here + x_of(d, longest->step[i + 1])) : WIDTH - RIGHT;
-        cr_text_add(out, "<rect class=\"hit\" x=\"%.1f\" y=\"%d\" width=\"%.1f\" height=\"%d\"><title>", left, TOP, right - left,
-                    PLOT_HEIGHT);
+        cr_text_add(out, "<rect class=\"hit\" x=\"%.1f\" y=\"%d\" width=\"%.1f\" height=\"%d\"><title>", left, TOP,
+                    right - left, PLOT_HEIGHT);
         if (!d->chart->relative) cr_text_add(out, "step %.0f", longest->step[i] * d->unit);
         if (d->chart->epoch > 0) cr_text_add(out, "%sepoch %.2f", d->chart->relative ? "" : "\n", longest->step[i]);
         for (int l = 0; l < CR_CHART_LINES; l++) {
@@ -231,15 +236,15 @@ void cr_page_chart(struct cr_text *out, const struct cr_chart *chart) {
     }
     for (int l = 0; l < CR_CHART_LINES; l++)
         if (chart->line[l].series)
-            reduce(chart->line[l].series, chart->line[l].scale, chart->line[l].epoch > 0 ? chart->line[l].epoch : d.unit,
-                   &d.points[l]);
+            reduce(chart->line[l].series, chart->line[l].scale,
+                   chart->line[l].epoch > 0 ? chart->line[l].epoch : d.unit, &d.points[l]);
     for (int l = 0; l < CR_CHART_LINES; l++) drawn += d.points[l].count > 0;
     if (drawn) {
         find_ranges(&d);
         cr_text_add(out, "<figure><figcaption>%s <span class=\"unit\">%s</span></figcaption>\n", chart->title,
                     chart->unit);
-        cr_text_add(out, "<svg class=\"chart\" viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"%s over %s\">\n",
-                    WIDTH, HEIGHT, chart->title, chart->epoch > 0 ? "epochs" : "steps");
+        cr_text_add(out, "<svg class=\"chart\" viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"%s over %s\">\n", WIDTH,
+                    HEIGHT, chart->title, chart->epoch > 0 ? "epochs" : "steps");
         draw_axes(&d, out);
         for (int l = CR_CHART_LINES - 1; l >= 0; l--) draw_line(&d, l, out);
         draw_best(&d, out);

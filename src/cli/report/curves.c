@@ -31,11 +31,12 @@ static double mean_of(const struct cr_series *s) {
 }
 
 void cr_report_facts(const struct cr_report_run *run, const struct cr_model *model, struct cr_text *out) {
-    const struct cr_series *loss = cr_report_series(run, "train/loss"),
+    const struct cr_series *loss  = cr_report_series(run, "train/loss"),
                            *speed = cr_report_series(run, "train/images_per_s");
-    const struct cr_series *wait = cr_report_series(run, "train/data_wait"), *epoch = cr_report_series(run, "train/epoch");
-    const struct cr_best    best  = cr_report_best(run);
-    const double            steps = cr_report_epoch_steps(run);
+    const struct cr_series *wait  = cr_report_series(run, "train/data_wait"),
+                           *epoch = cr_report_series(run, "train/epoch");
+    const struct cr_best best     = cr_report_best(run);
+    const double         steps    = cr_report_epoch_steps(run);
     cr_text_add(out, "<dl class=\"facts\">\n");
     if (best.top1) {
         add_fact(out, best.averages ? "best validation top-1 (averages)" : "best validation top-1", "%.2f %%",
@@ -66,8 +67,9 @@ void cr_report_facts(const struct cr_report_run *run, const struct cr_model *mod
 
 void cr_report_header(const struct cr_report_run *run, struct cr_text *out) {
     static const char *const parts[][2] = {
-        {"curves", "Curves"}, {"speed", "Speed"},       {"effects", "Pruning and averages"}, {"evaluation", "Evaluation"},
-        {"memory", "Memory"}, {"profile", "Profile"},   {"sparsity", "Sparsity"},            {"config", "Configuration"}};
+        {"curves", "Curves"},         {"speed", "Speed"},         {"effects", "Pruning and averages"},
+        {"evaluation", "Evaluation"}, {"memory", "Memory"},       {"profile", "Profile"},
+        {"sparsity", "Sparsity"},     {"config", "Configuration"}};
     char           name[CR_PATH_MAX];
     struct cr_text subject = {0}, when = {0}, title = {0};
     const bool     effects = cr_report_series(run, "prune/sparsity") || cr_report_series(run, "eval/ema_top1") ||
@@ -75,7 +77,8 @@ void cr_report_header(const struct cr_report_run *run, struct cr_text *out) {
     cr_report_name(run, name, sizeof name);
     cr_report_subject(run, &subject);
     cr_report_when(run, &when);
-    cr_text_add(&title, "%s%s%s", subject.data ? subject.data : "", when.length ? ", " : "", when.data ? when.data : "");
+    cr_text_add(&title, "%s%s%s", subject.data ? subject.data : "", when.length ? ", " : "",
+                when.data ? when.data : "");
     out->failed |= subject.failed || when.failed || title.failed;
     cr_page_begin(out, title.data ? title.data : name);
     cr_text_add(out, "<header><h1>");
@@ -108,8 +111,9 @@ static void add_eval_table(const struct cr_report_run *run, struct cr_text *out)
     const struct cr_series *top1 = cr_report_series(run, "eval/top1"), *top5 = cr_report_series(run, "eval/top5"),
                            *loss = cr_report_series(run, "eval/loss");
     if (!top1) return;
-    cr_text_add(out, "<details><summary>Table of evaluations</summary><div "
-                     "class=\"wide\"><table><tr><th>epoch</th><th>step</th><th>top-1</th><th>top-5</th><th>loss</th></tr>\n");
+    cr_text_add(
+        out, "<details><summary>Table of evaluations</summary><div "
+             "class=\"wide\"><table><tr><th>epoch</th><th>step</th><th>top-1</th><th>top-5</th><th>loss</th></tr>\n");
     for (int i = 0; i < top1->count; i++) {
         const double epoch = cr_report_epoch_steps(run);
         if (epoch > 0)
@@ -125,44 +129,45 @@ static void add_eval_table(const struct cr_report_run *run, struct cr_text *out)
     cr_text_add(out, "</table></div></details>\n");
 }
 
+#define LOG(name) cr_report_series(run, name)
 void cr_report_curves(const struct cr_report_run *run, struct cr_text *out) {
-    const struct cr_series *loss     = cr_report_series(run, "train/loss");
+    const struct cr_series *loss     = LOG("train/loss");
     const double            steps    = loss ? loss->step[loss->count - 1] : 0;
     struct cr_chart         charts[] = {
                 {.title  = "Loss",
                  .unit   = "cross entropy",
                  .format = "%.4f",
                  .clip   = true,
-                 .line   = {{.name = "training", .series = cr_report_series(run, "train/loss"), .scale = 1},
-                            {.name = "validation", .series = cr_report_series(run, "eval/loss"), .scale = 1, .dots = true},
-                            {.name = "validation, EMA", .series = cr_report_series(run, "eval/ema_loss"), .scale = 1, .dots = true}}},
+                 .line   = {{.name = "training", .series = LOG("train/loss"), .scale = 1},
+                            {.name = "validation", .series = LOG("eval/loss"), .scale = 1, .dots = true},
+                            {.name = "validation, EMA", .series = LOG("eval/ema_loss"), .scale = 1, .dots = true}}},
                 {.title     = "Accuracy",
                  .unit      = "%",
                  .format    = "%.2f %%",
                  .from_zero = true,
-                 .line      = {{.name = "training top-1", .series = cr_report_series(run, "train/top1"), .scale = 100},
-                               {.name = "validation top-1", .series = cr_report_series(run, "eval/top1"), .scale = 100, .dots = true},
-                               {.name = "validation top-5", .series = cr_report_series(run, "eval/top5"), .scale = 100, .dots = true},
-                               {.name = "validation top-1, EMA", .series = cr_report_series(run, "eval/ema_top1"), .scale = 100, .dots = true}}},
+                 .line      = {{.name = "training top-1", .series = LOG("train/top1"), .scale = 100},
+                               {.name = "validation top-1", .series = LOG("eval/top1"), .scale = 100, .dots = true},
+                               {.name = "validation top-5", .series = LOG("eval/top5"), .scale = 100, .dots = true},
+                               {.name = "validation, EMA", .series = LOG("eval/ema_top1"), .scale = 100, .dots = true}}},
                 {.title     = "Learning rate",
                  .unit      = "",
                  .format    = "%.6g",
                  .from_zero = true,
-                 .line      = {{.name = "learning rate", .series = cr_report_series(run, "train/lr"), .scale = 1}}},
+                 .line      = {{.name = "learning rate", .series = LOG("train/lr"), .scale = 1}}},
                 {.title     = "Gradient norm",
                  .unit      = "",
                  .format    = "%.4g",
                  .from_zero = true,
                  .clip      = true,
-                 .line      = {{.name = "gradient norm", .series = cr_report_series(run, "train/grad_norm"), .scale = 1}}},
+                 .line      = {{.name = "gradient norm", .series = LOG("train/grad_norm"), .scale = 1}}},
                 {.title     = "Loss scale",
                  .unit      = "",
                  .format    = "%.0f",
                  .from_zero = true,
-                 .line      = {{.name = "loss scale", .series = cr_report_series(run, "train/loss_scale"), .scale = 1}}},
+                 .line      = {{.name = "loss scale", .series = LOG("train/loss_scale"), .scale = 1}}},
     };
     cr_page_section(out, "curves", "Curves");
-    if (!loss && !cr_report_series(run, "eval/top1")) cr_page_note(out, "No log.jsonl with training steps in %s.", run->dir);
+    if (!loss && !LOG("eval/top1")) cr_page_note(out, "No log.jsonl with training steps in %s.", run->dir);
     cr_text_add(out, "<div class=\"charts\">\n");
     for (size_t i = 0; i < CR_COUNT(charts); i++) {
         charts[i].steps = steps;
@@ -177,6 +182,8 @@ void cr_report_curves(const struct cr_report_run *run, struct cr_text *out) {
                      (long long)run->log.bad_lines, (long long)run->log.lines);
     cr_text_add(out, "</section>\n");
 }
+
+#undef LOG
 
 void cr_report_speed(const struct cr_report_run *run, struct cr_text *out) {
     struct cr_chart charts[] = {

@@ -28,7 +28,7 @@ struct cr_run_log {
     double            steps_per_epoch;    /* 0: unknown */
     int64_t           began;              /* seconds since 1970; 0: unknown, in logs of older versions */
     int64_t           seconds, last_time; /* time that the processes of the run took, and the last time in the log */
-    char              version[32]; /* of the program that wrote the log */
+    char              version[32];        /* of the program that wrote the log */
 };
 /* Reads the file. Entries after the step from which a run was resumed are dropped. CR_ERR_IO, CR_ERR_MEMORY. */
 CR_MUST cr_status       cr_run_log_read(const char *path, struct cr_run_log *out);
@@ -37,8 +37,9 @@ const struct cr_series *cr_run_log_find(const struct cr_run_log *log, const char
 
 /* ---- HTML (cli/report/page.c) ---- */
 
-void cr_page_begin(struct cr_text *out, const char *title);
-void cr_page_end(struct cr_text *out);
+extern const char cr_page_style[]; /* the style sheet, cli/report/style.c */
+void              cr_page_begin(struct cr_text *out, const char *title);
+void              cr_page_end(struct cr_text *out);
 /* Adds text between tags or in quotes: escapes special characters and replaces invalid UTF-8. */
 void cr_page_escape(struct cr_text *out, const char *s);
 /* Starts a section; the caller adds </section>. */
@@ -101,8 +102,8 @@ struct cr_report_run {
     struct cr_run_log log;
 };
 
-/* cli/report/report.c: reads the run that operand `index` names; the caller closes it with cr_report_run_close, also after
- * a failure. */
+/* cli/report/report.c: reads the run that operand `index` names; the caller closes it with cr_report_run_close, also
+ * after a failure. */
 CR_MUST cr_status cr_report_run_open(const struct cr_args *args, int index, struct cr_report_run *run);
 void              cr_report_run_close(struct cr_report_run *run);
 
