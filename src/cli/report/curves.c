@@ -148,7 +148,7 @@ void cr_report_curves(const struct cr_report_run *run, struct cr_text *out) {
                  .line      = {{.name = "training top-1", .series = LOG("train/top1"), .scale = 100},
                                {.name = "validation top-1", .series = LOG("eval/top1"), .scale = 100, .dots = true},
                                {.name = "validation top-5", .series = LOG("eval/top5"), .scale = 100, .dots = true},
-                               {.name = "validation, EMA", .series = LOG("eval/ema_top1"), .scale = 100, .dots = true}}},
+                               {.name = "validation, EMA", .series = LOG("eval/ema_top1"), .scale = 100, .dots = 1}}},
                 {.title     = "Learning rate",
                  .unit      = "",
                  .format    = "%.6g",
