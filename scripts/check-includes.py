@@ -42,6 +42,7 @@ FOLDERS = {
     "src/data/source": 4.1,
     "src/data/loader": 4.1,
     "src/pruning": 4.0,  # masks, budgets, schedules
+    "src/quantization": 4.0,  # scales of quantised values
     "src/device": 4.0,  # the interface of a device, and the table of devices
     "src/device/cpu": 4.1,
     "src/device/cpu/reference": 4.2,
@@ -77,6 +78,7 @@ FOLDERS = {
     "src/autotune": 6.0,  # measured kernel times
     "src/verification": 6.0,  # compares an op on two devices
     "src/session": 7.0,  # a network open on a device
+    "src/session/quantization": 7.1,  # calibration, checkpoints and layer errors of quantised networks
     "src/training": 8.0,  # the training loop
     "src/api": 8.0,  # libcresnet: the public C interface
     "src/cli/common": 9.0,  # arguments, options, what commands share

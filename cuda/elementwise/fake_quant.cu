@@ -1,5 +1,5 @@
-/* cuda/elementwise/fake_quant.cu: quantised values in floating point, for activations (one scale) and filters (one scale for
- * each output channel). Limiter: memory. */
+/* cuda/elementwise/fake_quant.cu: quantised values in floating point, for activations (one scale) and filters (one
+ * scale for each output channel). Limiter: memory. */
 #include "cuda/common/common.cuh"
 
 namespace {
@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(THREADS)
     fake_quant(const T *x, const float *scale, T *y, int64_t elems, float low, float high) {
     constexpr int lanes   = ck_vector_elems<T>();
     const int64_t vectors = elems / lanes, step = (int64_t)gridDim.x * THREADS;
-    const float   s       = *scale;
+    const float   s = *scale;
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < vectors; i += step) {
         float f[lanes];
         ck_unpack<T>(ck_load(x, i), f);

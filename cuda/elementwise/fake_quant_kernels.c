@@ -1,5 +1,5 @@
-/* cuda/elementwise/fake_quant_kernels.c: kernel table for quantised values in floating point. Data is f32, f16 or bf16; scales
- * are f32. */
+/* cuda/elementwise/fake_quant_kernels.c: kernel table for quantised values in floating point. Data is f32, f16 or bf16;
+ * scales are f32. */
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/kernel_tables.h"
 #include "cuda/core/op_shapes.h"

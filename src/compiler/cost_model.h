@@ -37,8 +37,8 @@ struct cr_cost_model {
     double sparse_density_max; /* see cr_device_caps in device/device.h */
 
     /* Length in f32 elements of the packed weights of a sparse convolution in the op's weight format; 0 when the format
-     * does not suit the op. For qconv: length in bytes of the packed filter; 0 when the device's kernel reads the filter
-     * itself. NULL: the device has no such kernels. */
+     * does not suit the op. For qconv: length in bytes of the packed filter; 0 when the device's kernel reads the
+     * filter itself. NULL: the device has no such kernels. */
     int64_t (*packed_elems)(void *self, const struct cr_program *program, const struct cr_op *op);
     /* Estimated seconds of a sparse convolution in the op's weight format; 0 when unknown. A format whose estimate
      * exceeds CR_ESTIMATE_MARGIN times the best known time is not measured. NULL: no format has an estimate. */

@@ -21,9 +21,9 @@ struct cr_fit_report;
  * of overwriting it. weight: factor of the loss gradient, 1 / number of micro-batches. smoothing: label smoothing. */
 CR_MUST cr_status cr_pass_grad(struct cr_program *program, int loss_op, bool accumulate, float weight, float smoothing);
 
-/* Inference programs only: replaces convolutions of quantised values (fake_quant), with their BN, add and ReLU, by 8-bit
- * convolutions (qconv), and the pooling between them by 8-bit pooling. A convolution that the device does not accept in
- * 8 bits stays as it is. */
+/* Inference programs only: replaces convolutions of quantised values (fake_quant), with their BN, add and ReLU, by
+ * 8-bit convolutions (qconv), and the pooling between them by 8-bit pooling. A convolution that the device does not
+ * accept in 8 bits stays as it is. */
 CR_MUST cr_status cr_pass_quantize(struct cr_program *program, const struct cr_cost_model *cost_model);
 
 /* Inference programs only: folds BN into the filter and bias of the convolution before it, and a following add or ReLU

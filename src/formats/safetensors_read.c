@@ -60,9 +60,9 @@ void cr_st_shape_text(char out[CR_ST_SHAPE_TEXT], int dims, const int64_t *dim) 
 
 static cr_status parse_dtype(const struct cr_st_file *file, const char *shown, const char *text, enum cr_dtype *out) {
     /* element types of the format that cresnet does not support */
-    static const char *const unsupported[] = {"BOOL",    "F4",      "F6_E2M3", "F6_E3M2",
-                                              "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ",
-                                              "I16",     "U16",     "U32",     "C64",         "U64"};
+    static const char *const unsupported[] = {"BOOL",    "F4",      "F6_E2M3",     "F6_E3M2",     "F8_E5M2",
+                                              "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "I16",
+                                              "U16",     "U32",     "C64",         "U64"};
     char                     quoted[40];
 #define X(constant, name, st_name, bytes)                                                                              \
     if (!strcmp(text, st_name)) {                                                                                      \

@@ -58,7 +58,7 @@ const char *cr_onnx_name(const struct cr_onnx *x, int tensor) {
 /* ---- weights ---- */
 
 void cr_onnx_put_tensor(struct cr_onnx *x, const char *name, enum data_type type, int dims, const int64_t *dim,
-                       const void *data, size_t bytes) {
+                        const void *data, size_t bytes) {
     struct cr_text t = {0};
     for (int i = 0; i < dims; i++) cr_pb_add_int(&t, TENSOR_DIMS, dim[i]);
     cr_pb_add_int(&t, TENSOR_DATA_TYPE, type);
@@ -81,7 +81,8 @@ const float *cr_onnx_data(const struct cr_onnx *x, int param) {
 static void put_array(struct cr_onnx *x, int param, bool matrix) {
     const struct cr_param *q      = &x->p->store->param[param];
     const int64_t          dim[2] = {matrix ? q->dim[0] : q->elems, q->dim[3]};
-    cr_onnx_put_tensor(x, q->name, DATA_FLOAT, matrix ? 2 : 1, dim, cr_onnx_data(x, param), (size_t)q->elems * sizeof(float));
+    cr_onnx_put_tensor(x, q->name, DATA_FLOAT, matrix ? 2 : 1, dim, cr_onnx_data(x, param),
+                       (size_t)q->elems * sizeof(float));
 }
 
 /* Adds a filter K,R,S,C as K,C,R,S; filter k is multiplied by factor[k] (factor may be NULL). */
@@ -200,8 +201,8 @@ static cr_status put_batchnorm(struct cr_onnx *x, const struct cr_op *op) {
         !cr_onnx_bn_params(x, op->in[CR_IN_bn_apply_scale_bias], bn, &eps) || op->attr.bn.relu)
         return CR_FAIL(CR_ERR_FORMAT, "ONNX: %s: a fused batch normalisation has no equivalent", cr_onnx_layer(x, op));
     const struct cr_param *q        = x->p->store->param;
-    const char *const      inputs[] = {
-             cr_onnx_name(x, op->in[CR_IN_bn_apply_x]), q[bn[0]].name, q[bn[1]].name, q[bn[2]].name, q[bn[3]].name, NULL};
+    const char *const      value    = cr_onnx_name(x, op->in[CR_IN_bn_apply_x]);
+    const char *const      inputs[] = {value, q[bn[0]].name, q[bn[1]].name, q[bn[2]].name, q[bn[3]].name, NULL};
     for (int i = 0; i < 4; i++) put_array(x, bn[i], false);
     struct cr_text node = cr_onnx_node_begin("BatchNormalization", cr_onnx_name(x, op->out[CR_OUT_bn_apply_y]), inputs);
     put_attribute_float(&node, "epsilon", eps);
@@ -234,7 +235,8 @@ static cr_status put_maxpool(struct cr_onnx *x, const struct cr_op *op) {
 /* The mean over H,W, flattened for the classifier. */
 static cr_status put_avgpool(struct cr_onnx *x, const struct cr_op *op) {
     char              pooled[256];
-    const char *const inputs[] = {cr_onnx_name(x, op->in[CR_IN_avgpool_x]), NULL}, *const flat_inputs[] = {pooled, NULL};
+    const char *const inputs[] = {cr_onnx_name(x, op->in[CR_IN_avgpool_x]), NULL}, *const flat_inputs[] = {pooled,
+                                                                                                           NULL};
     snprintf(pooled, sizeof pooled, "%s.pooled", cr_onnx_layer(x, op));
     struct cr_text node = cr_onnx_node_begin("GlobalAveragePool", pooled, inputs);
     cr_onnx_node_end(x, &node);
@@ -269,18 +271,20 @@ static cr_status put_shortcut(struct cr_onnx *x, const struct cr_op *op) {
     const int64_t stride = op->attr.conv.stride, front = op->attr.conv.pad_c, back = out->dim[3] - in->dim[3] - front;
     static const char *const part[] = {"starts", "ends", "axes", "steps", "pads", "sliced"};
     char                     name[CR_COUNT(part)][256];
-    for (size_t i = 0; i < CR_COUNT(part); i++) snprintf(name[i], sizeof name[i], "%s.%s", cr_onnx_layer(x, op), part[i]);
+    for (size_t i = 0; i < CR_COUNT(part); i++)
+        snprintf(name[i], sizeof name[i], "%s.%s", cr_onnx_layer(x, op), part[i]);
     put_int64s(x, name[0], 2, (const int64_t[]){0, 0});
     put_int64s(x, name[1], 2, (const int64_t[]){INT64_MAX, INT64_MAX});
     put_int64s(x, name[2], 2, (const int64_t[]){2, 3});
     put_int64s(x, name[3], 2, (const int64_t[]){stride, stride});
     put_int64s(x, name[4], 8, (const int64_t[]){0, front, 0, 0, 0, back, 0, 0});
-    const char *const slice[] = {cr_onnx_name(x, op->in[CR_IN_pad_shortcut_x]), name[0], name[1], name[2], name[3], NULL};
-    const char *const pad[]   = {name[5], name[4], NULL};
-    struct cr_text    node    = cr_onnx_node_begin("Slice", name[5], slice);
+    const char *const slice[] = {
+        cr_onnx_name(x, op->in[CR_IN_pad_shortcut_x]), name[0], name[1], name[2], name[3], NULL};
+    const char *const pad[] = {name[5], name[4], NULL};
+    struct cr_text    node  = cr_onnx_node_begin("Slice", name[5], slice);
     cr_onnx_node_end(x, &node);
-    node =
-        cr_onnx_node_begin("Pad", cr_onnx_name(x, op->out[CR_OUT_pad_shortcut_y]), pad); /* the defaults: mode constant, value 0 */
+    node = cr_onnx_node_begin("Pad", cr_onnx_name(x, op->out[CR_OUT_pad_shortcut_y]),
+                              pad); /* the defaults: mode constant, value 0 */
     cr_onnx_node_end(x, &node);
     return CR_OK;
 }
@@ -288,7 +292,7 @@ static cr_status put_shortcut(struct cr_onnx *x, const struct cr_op *op) {
 /* 2x2 average pooling; for odd sizes the last windows have one row or column. */
 static cr_status put_avgpool2x2(struct cr_onnx *x, const struct cr_op *op) {
     const char *const inputs[] = {cr_onnx_name(x, op->in[CR_IN_avgpool2x2_x]), NULL};
-    struct cr_text    node     = cr_onnx_node_begin("AveragePool", cr_onnx_name(x, op->out[CR_OUT_avgpool2x2_y]), inputs);
+    struct cr_text    node = cr_onnx_node_begin("AveragePool", cr_onnx_name(x, op->out[CR_OUT_avgpool2x2_y]), inputs);
     cr_onnx_attribute_int(&node, "ceil_mode", 1);
     cr_onnx_attribute_int(&node, "count_include_pad", 0);
     cr_onnx_attribute_ints(&node, "kernel_shape", 2, (const int64_t[]){2, 2});
@@ -301,10 +305,11 @@ static cr_status put_avgpool2x2(struct cr_onnx *x, const struct cr_op *op) {
 static cr_status put_se_scale(struct cr_onnx *x, const struct cr_op *op) {
     static const char *const part[] = {"sigmoid", "axes", "spread"};
     char                     name[CR_COUNT(part)][256];
-    for (size_t i = 0; i < CR_COUNT(part); i++) snprintf(name[i], sizeof name[i], "%s.%s", cr_onnx_layer(x, op), part[i]);
+    for (size_t i = 0; i < CR_COUNT(part); i++)
+        snprintf(name[i], sizeof name[i], "%s.%s", cr_onnx_layer(x, op), part[i]);
     put_int64s(x, name[1], 2, (const int64_t[]){2, 3});
-    const char *const logit[] = {cr_onnx_name(x, op->in[CR_IN_se_scale_logit]), NULL}, *const flat[] = {name[0], name[1],
-                                                                                                   NULL};
+    const char *const logit[] = {cr_onnx_name(x, op->in[CR_IN_se_scale_logit]), NULL}, *const flat[] = {name[0],
+                                                                                                        name[1], NULL};
     const char *const both[] = {cr_onnx_name(x, op->in[CR_IN_se_scale_x]), name[2], NULL};
     struct cr_text    node   = cr_onnx_node_begin("Sigmoid", name[0], logit);
     cr_onnx_node_end(x, &node);
@@ -318,8 +323,8 @@ static cr_status put_se_scale(struct cr_onnx *x, const struct cr_op *op) {
 cr_status cr_onnx_put_op(struct cr_onnx *x, int index) {
     const struct cr_op *op = &x->p->op[index];
     switch (op->kind) {
-    case CR_OP_normalize:     /* the model's input is already normalised */
-    case CR_OP_bn_scale_bias: /* part of its bn_apply */
+    case CR_OP_normalize:         /* the model's input is already normalised */
+    case CR_OP_bn_scale_bias:     /* part of its bn_apply */
     case CR_OP_fake_quant_filter: /* part of the convolution that reads it */
     case CR_OP_loss:
     case CR_OP_zero: return CR_OK;

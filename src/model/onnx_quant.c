@@ -18,10 +18,10 @@ static float scale_of(const struct cr_onnx *x, const struct cr_op *fake_quant) {
 }
 
 cr_status cr_onnx_put_fake_quant(struct cr_onnx *x, const struct cr_op *op) {
-    const char       *output = cr_onnx_name(x, op->out[CR_OUT_fake_quant_y]);
-    const float       scale  = scale_of(x, op);
-    const uint8_t     zero   = 0;
-    char              integer[300], scale_name[300], zero_name[300];
+    const char   *output = cr_onnx_name(x, op->out[CR_OUT_fake_quant_y]);
+    const float   scale  = scale_of(x, op);
+    const uint8_t zero   = 0;
+    char          integer[300], scale_name[300], zero_name[300];
     snprintf(integer, sizeof integer, "%s.integer", output);
     snprintf(scale_name, sizeof scale_name, "%s.scale", output);
     snprintf(zero_name, sizeof zero_name, "%s.zero", output);
@@ -39,8 +39,7 @@ cr_status cr_onnx_put_fake_quant(struct cr_onnx *x, const struct cr_op *op) {
 /* The fake_quant whose values a tensor has, through pooling and zero channels. */
 static const struct cr_op *source_of(const struct cr_onnx *x, int tensor) {
     int writer = cr_onnx_writer(x->p, tensor);
-    while (writer != CR_NONE &&
-           (x->p->op[writer].kind == CR_OP_maxpool || x->p->op[writer].kind == CR_OP_pad_shortcut))
+    while (writer != CR_NONE && (x->p->op[writer].kind == CR_OP_maxpool || x->p->op[writer].kind == CR_OP_pad_shortcut))
         writer = cr_onnx_writer(x->p, x->p->op[writer].in[0]);
     return writer != CR_NONE && x->p->op[writer].kind == CR_OP_fake_quant ? &x->p->op[writer] : NULL;
 }
@@ -49,13 +48,13 @@ static const struct cr_op *source_of(const struct cr_onnx *x, int tensor) {
 
 /* A filter as integers with the factor of its BN: weight = integer * scale, bias = integer * input scale * scale. */
 struct filter {
-    int      param, bn[4]; /* bn[0] CR_NONE: none */
-    float    eps, x_scale;
-    int64_t  K, C, taps;
-    int8_t  *integer; /* [K][C][taps] */
-    float   *scale;   /* [K] */
-    float   *bias_scale;
-    int32_t *bias;
+    int          param, bn[4]; /* bn[0] CR_NONE: none */
+    float        eps, x_scale;
+    int64_t      K, C, taps;
+    int8_t      *integer; /* [K][C][taps] */
+    float       *scale;   /* [K] */
+    float       *bias_scale;
+    int32_t     *bias;
     const float *dense_bias; /* NULL: the bias is that of the BN */
 };
 
@@ -72,8 +71,8 @@ static double clamp(double v, double most) {
     return fmax(-most, fmin(v, most));
 }
 
-/* The factor of the BN becomes part of the scale, its sign part of the integers. A factor near 0 would leave no room for
- * the bias in 32 bits; the scale is then larger. */
+/* The factor of the BN becomes part of the scale, its sign part of the integers. A factor near 0 would leave no room
+ * for the bias in 32 bits; the scale is then larger. */
 static void fill_channel(const struct cr_onnx *x, struct filter *f, const float *w_scale, int64_t k) {
     const double bias_max = 0x1p30;
     const float *w        = cr_onnx_data(x, f->param);
@@ -88,7 +87,8 @@ static void fill_channel(const struct cr_onnx *x, struct filter *f, const float 
         for (int64_t t = 0; t < f->taps; t++) {
             const double q = clamp(rint((double)w[(k * f->taps + t) * f->C + c] / (double)w_scale[k]), 127);
             f->integer[(k * f->C + c) * f->taps + t] =
-                (int8_t)(exact >= (double)scale ? copysign(1, factor) * q : rint(q * (double)w_scale[k] * factor / (double)scale));
+                (int8_t)(exact >= (double)scale ? copysign(1, factor) * q
+                                                : rint(q * (double)w_scale[k] * factor / (double)scale));
         }
 }
 
@@ -114,11 +114,11 @@ static void put_integers(struct cr_onnx *x, const struct filter *f, bool dense, 
 }
 
 static cr_status fill(struct cr_onnx *x, const struct cr_op *filter_op, struct filter *f) {
-    const struct cr_param *q = &x->p->store->param[f->param];
-    const float *w_scale = cr_onnx_data(x, x->p->tensor[filter_op->in[CR_IN_fake_quant_filter_scale]].param);
-    f->K                 = q->dim[0];
-    f->taps              = q->dim[1] * q->dim[2];
-    f->C                 = q->dim[3];
+    const struct cr_param *q       = &x->p->store->param[f->param];
+    const float           *w_scale = cr_onnx_data(x, x->p->tensor[filter_op->in[CR_IN_fake_quant_filter_scale]].param);
+    f->K                           = q->dim[0];
+    f->taps                        = q->dim[1] * q->dim[2];
+    f->C                           = q->dim[3];
     CR_ALLOC(f->integer, (size_t)q->elems);
     CR_ALLOC(f->scale, (size_t)f->K);
     CR_ALLOC(f->bias_scale, (size_t)f->K);
@@ -150,14 +150,14 @@ cr_status cr_onnx_put_quantized(struct cr_onnx *x, const struct cr_op *op) {
     const bool          dense     = op->kind == CR_OP_dense;
     const struct cr_op *filter_op = &x->p->op[cr_onnx_writer(x->p, op->in[CR_IN_conv_w])],
                        *source    = source_of(x, op->in[CR_IN_conv_x]);
-    struct filter       f = {.param = x->p->tensor[filter_op->in[CR_IN_fake_quant_filter_w]].param, .bn = {CR_NONE}};
-    int                 output = op->out[CR_OUT_conv_y], readers;
-    char                bias[256];
+    struct filter f      = {.param = x->p->tensor[filter_op->in[CR_IN_fake_quant_filter_w]].param, .bn = {CR_NONE}};
+    int           output = op->out[CR_OUT_conv_y], readers;
+    char          bias[256];
     if (f.param < 0 || !source)
         return CR_FAIL(CR_ERR_FORMAT, "ONNX: %s: its quantised operands are no parameters", cr_onnx_layer(x, op));
-    f.x_scale            = scale_of(x, source);
-    const int next       = cr_onnx_reader(x->p, output, &readers);
-    const char *weight   = x->p->tensor[op->in[CR_IN_conv_w]].name;
+    f.x_scale          = scale_of(x, source);
+    const int   next   = cr_onnx_reader(x->p, output, &readers);
+    const char *weight = x->p->tensor[op->in[CR_IN_conv_w]].name;
     if (dense)
         f.dense_bias = cr_onnx_data(x, x->p->tensor[op->in[CR_IN_dense_b]].param);
     else if (readers != 1 || x->p->op[next].kind != CR_OP_bn_apply ||

@@ -204,7 +204,7 @@ cr_status cr_model_program(struct cr_model *m, const struct cr_config *c, enum c
           .training  = training,
           .bn_ranks  = c->model.sync_bn ? ranks : 1,
           .f32_input = m->f32_input && !training,
-        .calibrate = m->calibrate && !training,
+          .calibrate = m->calibrate && !training,
     };
     float smoothing = training ? (float)c->train.label_smoothing : 0;
     int   logits    = emit_network(&net, m, batch, training ? m->image_size : m->eval_size);
@@ -240,8 +240,8 @@ static cr_status check_quantized(const struct cr_config *c, const struct cr_para
         const int param  = length < (int)sizeof name ? cr_param_store_find(store, name) : CR_NONE;
         if (param == CR_NONE ||
             (store->param[param].role != CR_ROLE_CONV && store->param[param].role != CR_ROLE_DENSE_WEIGHT))
-            return cr_config_fail(c, "quant.keep", "\"%s\" is no convolution of this network: `cresnet plan` lists them",
-                                  w);
+            return cr_config_fail(c, "quant.keep",
+                                  "\"%s\" is no convolution of this network: `cresnet plan` lists them", w);
     }
     return CR_OK;
 }

@@ -1,7 +1,7 @@
 /* quantization/quantization.h: scales of quantised tensors, found from the values that they shall represent.
  *
- * An 8-bit integer q stands for the number q * scale (graph/ops.def). A larger scale rounds more coarsely, a smaller one
- * clips more values. A scale is found from a threshold: |values| above the threshold are clipped. */
+ * An 8-bit integer q stands for the number q * scale (graph/ops.def). A larger scale rounds more coarsely, a smaller
+ * one clips more values. A scale is found from a threshold: |values| above the threshold are clipped. */
 #ifndef CR_QUANTIZATION_H
 #define CR_QUANTIZATION_H
 
@@ -12,8 +12,9 @@ enum { CR_HISTOGRAM_BINS = 2048, CR_QUANT_LEVELS_U8 = 255, CR_QUANT_LEVELS_I8 = 
 /* Magnitudes of the values of one tensor over many batches. All images are seen twice: first for the largest magnitude,
  * then for the counts. A zeroed struct has seen no value. */
 struct cr_histogram {
-    float  largest;                  /* largest finite magnitude */
-    double count[CR_HISTOGRAM_BINS]; /* of magnitudes in [b, b+1) * largest / CR_HISTOGRAM_BINS; zeros are not counted */
+    float largest; /* largest finite magnitude */
+    /* of magnitudes in [b, b+1) * largest / CR_HISTOGRAM_BINS; zeros are not counted */
+    double count[CR_HISTOGRAM_BINS];
 };
 void cr_histogram_range(struct cr_histogram *histogram, const float *values, int64_t count);
 void cr_histogram_add(struct cr_histogram *histogram, const float *values, int64_t count);
@@ -27,8 +28,8 @@ void cr_histogram_add(struct cr_histogram *histogram, const float *values, int64
  * Without any value above 0 the scale is 1. */
 float cr_histogram_scale(const struct cr_histogram *histogram, enum cr_quant_method method, int levels);
 
-/* Scale of one output channel of a filter, with `count` weights, for integers up to CR_QUANT_LEVELS_I8: by MSE the scale
- * with the least squared error, by all other methods the largest magnitude. 1 if all weights are 0. */
+/* Scale of one output channel of a filter, with `count` weights, for integers up to CR_QUANT_LEVELS_I8: by MSE the
+ * scale with the least squared error, by all other methods the largest magnitude. 1 if all weights are 0. */
 float cr_quant_filter_scale(const float *weights, int64_t count, enum cr_quant_method method);
 
 /* x / scale, rounded to the nearest integer (ties to even) and saturated to -127 ... 127. */

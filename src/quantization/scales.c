@@ -1,4 +1,5 @@
-/* quantization/scales.c: histograms of magnitudes, and the methods that choose a scale. See quantization/quantization.h. */
+/* quantization/scales.c: histograms of magnitudes, and the methods that choose a scale. See
+ * quantization/quantization.h. */
 #include "quantization/quantization.h"
 
 #include <math.h>
@@ -64,8 +65,8 @@ static double by_percentile(const struct cr_histogram *h) {
     return h->largest;
 }
 
-/* Divergence of the histogram, clipped at `bins`, from its quantised form: the counts of the bins that become one integer
- * are spread evenly over those of them that are not empty. */
+/* Divergence of the histogram, clipped at `bins`, from its quantised form: the counts of the bins that become one
+ * integer are spread evenly over those of them that are not empty. */
 static double divergence(const struct cr_histogram *h, int bins, int levels) {
     double clipped = 0, total = 0, sum = 0;
     for (int b = bins; b < CR_HISTOGRAM_BINS; b++) clipped += h->count[b];

@@ -26,11 +26,11 @@ struct cr_session_options {
     const char *masks_from;    /* with train: folder or file of pruned weights whose masks stay fixed; NULL when none */
     bool        f32_input;     /* the evaluation program reads normalised f32 images instead of bytes */
     bool        keep_features; /* the evaluation program keeps the pooled features for the host */
-    bool        calibrate;     /* quantised network: the evaluation program computes in floating point and keeps the tensors
+    bool        calibrate; /* quantised network: the evaluation program computes in floating point and keeps the tensors
                                   that are to be quantised for the host */
     bool        without_scales; /* quantised network: the weights to load have no scales yet */
-    int64_t     batch;         /* batch size for training; 0 uses [train] batch */
-    int64_t     batch_max;     /* upper bound for [train] batch = auto; 0 when there is none */
+    int64_t     batch;          /* batch size for training; 0 uses [train] batch */
+    int64_t     batch_max;      /* upper bound for [train] batch = auto; 0 when there is none */
     int64_t     eval_batch; /* batch size for evaluation; 0 uses [train] eval_batch, or else the training batch size */
     int         classes;    /* number of classes of the dataset; 0 determines it with cr_session_classes */
     const char

@@ -1,5 +1,4 @@
 /* session/state.c: saves and loads checkpoints of a session, and loads weights. See session/state.h. */
-#include "session/quantized.h"
 #include "session/state.h"
 
 #include <errno.h>
@@ -134,10 +133,9 @@ static const struct cr_st_entry *find_entry(struct cr_st_file *file, const char 
 
 /* Removes the counters from the list, since a file need not have them. With `fresh_head` the tensors of the classifier
  * are read and discarded. Removes the scales of quantised values when the caller sets them later. */
-static void fit_list(const struct cr_session *s, struct cr_st_file *file, bool fresh_head,
-                     struct cr_state_list *list) {
+static void fit_list(const struct cr_session *s, struct cr_st_file *file, bool fresh_head, struct cr_state_list *list) {
     const struct cr_param_store *store = &s->model.store;
-    int count = 0;
+    int                          count = 0;
     for (int i = 0; i < list->count; i++) {
         struct cr_ckpt_tensor t = list->tensor[i];
         if (t.address.kind == CR_STATE_IN_COUNTER) continue;

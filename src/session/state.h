@@ -33,12 +33,12 @@ void cr_state_meta_of(const struct cr_position *position, int64_t seed, struct c
 
 /* The kinds of cr_ckpt_address, and their values. */
 enum cr_state_place {
-    CR_STATE_IN_STORE,   /* byte offset in the STORE region */
-    CR_STATE_IN_COUNTER, /* num_batches_tracked: all BNs share one counter of enum cr_state; value 0 */
-    CR_STATE_NOWHERE,    /* read and discarded: a classifier that does not fit; value 0 */
-    CR_STATE_OF_ALL,     /* running statistics of all ranks: index of the buffer */
-    CR_STATE_IN_INTEGERS, /* saving a quantised network: element offset of a filter (session/quantized.c) */
-    CR_STATE_IN_PART     /* part of a sparse tensor: its index */
+    CR_STATE_IN_STORE,    /* byte offset in the STORE region */
+    CR_STATE_IN_COUNTER,  /* num_batches_tracked: all BNs share one counter of enum cr_state; value 0 */
+    CR_STATE_NOWHERE,     /* read and discarded: a classifier that does not fit; value 0 */
+    CR_STATE_OF_ALL,      /* running statistics of all ranks: index of the buffer */
+    CR_STATE_IN_INTEGERS, /* saving a quantised network: element offset of a filter (quantization/quantized.c) */
+    CR_STATE_IN_PART      /* part of a sparse tensor: its index */
 };
 /* List of the tensors of model.safetensors or state.safetensors. The arena that was passed owns the entries. */
 struct cr_state_list {
@@ -115,6 +115,12 @@ void              cr_state_buffers_free(struct cr_state_buffers *buffers);
 CR_MUST cr_status cr_state_buffer_copy(struct cr_session *session, enum cr_param_buffer buffer, float **out);
 /* Sets all mask bits to 1 (nothing is pruned). Does nothing in a parameter store without masks. */
 CR_MUST cr_status cr_state_mask_full(struct cr_session *session);
+
+/* ---- quantised networks (session/quantization/quantized.c) ---- */
+
+/* After integer weights were read into the parameter store: multiplies them by their scales. `file` says which tensors
+ * are integers. Does nothing in networks that are not quantised. */
+CR_MUST cr_status cr_quantized_scale_weights(struct cr_session *session, struct cr_st_file *file);
 
 /* ---- shared by session/state.c, session/ema.c, session/static_masks.c and session/sparse_state.c ---- */
 

@@ -65,10 +65,11 @@ static void closed_loss(const struct cr_verify_values *v, double *const scale[])
 /* A kernel that follows the rounding rule exactly (CR_MATH_EXACT, u = 0) has equal outputs. Others may add the bias
  * before they multiply: an 8-bit output may be off by one. */
 static void closed_qconv(const struct cr_verify_values *v, double *const scale[]) {
-    const int             y = v->op->out[CR_OUT_qconv_y];
-    const enum cr_dtype   dtype  = v->original->tensor[y].dtype;
-    const double         *coeffs = v->in[CR_IN_qconv_coeffs], k = CR_VERIFY_C * v->u * sqrt(cr_verify_terms(v->program, v->op, 0));
-    const int64_t         K = dim(v->program, y, 3), n = cr_tensor_elems(&v->program->tensor[y]);
+    const int           y      = v->op->out[CR_OUT_qconv_y];
+    const enum cr_dtype dtype  = v->original->tensor[y].dtype;
+    const double       *coeffs = v->in[CR_IN_qconv_coeffs],
+                 k             = CR_VERIFY_C * v->u * sqrt(cr_verify_terms(v->program, v->op, 0));
+    const int64_t K = dim(v->program, y, 3), n = cr_tensor_elems(&v->program->tensor[y]);
     for (int64_t i = 0; i < n && k > 0; i++)
         scale[CR_OUT_qconv_y][i] =
             dtype == CR_I8 || dtype == CR_U8 ? 1 / k : fabs(v->want[CR_OUT_qconv_y][i]) + 2 * fabs(coeffs[K + i % K]);

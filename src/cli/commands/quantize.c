@@ -1,8 +1,8 @@
-/* cli/commands/quantize.c: cresnet quantize: quantises the weights and activations of a trained network to 8-bit integers
- * and writes a checkpoint. */
+/* cli/commands/quantize.c: cresnet quantize: quantises the weights and activations of a trained network to 8-bit
+ * integers and writes a checkpoint. */
 #include "cli/common/command.h"
 #include "formats/json_write.h"
-#include "session/quantized.h"
+#include "session/quantization/quantized.h"
 #include "session/saved_model.h"
 
 #include <math.h>
@@ -16,9 +16,9 @@ struct quantization {
     struct cr_config      int8;   /* the same, quantised; its quant.keep is keep.data */
     struct cr_dataset    *train, *val;
     struct cr_calibration calibration;
-    struct cr_layer_cost *costs; /* NULL: not measured. Sorted, the most expensive layer first */
-    int                   layers, kept; /* kept: the first layers of `costs` that stay in floating point */
-    double                max_drop;     /* in points; infinite when not given */
+    struct cr_layer_cost *order;            /* NULL: not measured. Sorted, the most expensive layer first */
+    int                   layers, in_float; /* in_float: the first layers of `order` that stay in floating point */
+    double                max_drop;         /* in points; infinite when not given */
     struct cr_text        keep;
     struct cr_scores      scores_float, scores_int8;
     struct cr_session     session; /* of the quantised network */
@@ -56,35 +56,35 @@ static cr_status evaluate_int8(struct quantization *q) {
     return cr_session_evaluate(&q->session, q->val, NULL, &q->scores_int8);
 }
 
-static int compare_costs(const void *a, const void *b) {
+static int compare_layers(const void *a, const void *b) {
     const struct cr_layer_cost *x = a, *y = b;
     return x->error < y->error ? 1 : x->error > y->error ? -1 : strcmp(x->layer, y->layer);
 }
 
 static cr_status measure_layers(struct quantization *q) {
     cr_log(CR_LOG_INFO, "accuracy drop %.2f points: measuring how much each layer contributes", drop(q));
-    CR_TRY(cr_quantized_costs(&q->int8, &q->calibration, q->train, NULL, &q->costs, &q->layers));
-    qsort(q->costs, (size_t)q->layers, sizeof *q->costs, compare_costs);
+    CR_TRY(cr_quantized_measure(&q->int8, &q->calibration, q->train, NULL, &q->order, &q->layers));
+    qsort(q->order, (size_t)q->layers, sizeof *q->order, compare_layers);
     return CR_OK;
 }
 
 /* Moves the next `more` layers to floating point. */
 static cr_status keep_more(struct quantization *q, int more) {
-    for (; more > 0 && q->kept < q->layers; more--) {
-        cr_text_add(&q->keep, "%s%s", q->keep.length ? "," : "", q->costs[q->kept].layer);
-        q->kept++;
+    for (; more > 0 && q->in_float < q->layers; more--) {
+        cr_text_add(&q->keep, "%s%s", q->keep.length ? "," : "", q->order[q->in_float].layer);
+        q->in_float++;
     }
     return q->keep.failed ? CR_NO_MEMORY(q->keep.length) : CR_OK;
 }
 
-/* Keeps the layers that cost most in floating point until the accuracy drops by at most max_drop: 1, 2, 4 ... of them. */
+/* Keeps 1, 2, 4 ... of the layers that cost most in floating point, until the accuracy drops by at most max_drop. */
 static cr_status reduce_drop(struct quantization *q) {
     if (drop(q) <= q->max_drop) return CR_OK;
     CR_TRY(measure_layers(q));
-    while (drop(q) > q->max_drop && q->kept < q->layers) {
-        CR_TRY(keep_more(q, CR_MAX(q->kept, 1)));
+    while (drop(q) > q->max_drop && q->in_float < q->layers) {
+        CR_TRY(keep_more(q, CR_MAX(q->in_float, 1)));
         CR_TRY(evaluate_int8(q));
-        cr_log(CR_LOG_INFO, "%d layers in floating point: accuracy drop %.2f points", q->kept, drop(q));
+        cr_log(CR_LOG_INFO, "%d layers in floating point: accuracy drop %.2f points", q->in_float, drop(q));
     }
     return CR_OK;
 }
@@ -124,14 +124,14 @@ out:
 static void print_text(const struct quantization *q, struct cr_text *out) {
     int layers = 0;
     for (int i = 0; i < q->calibration.count; i++) layers += strstr(q->calibration.at[i].name, ".weight_scale") != NULL;
-    if (q->costs) cr_text_add(out, "%-28s %14s  %s\n", "layer", "logit error", "type");
+    if (q->order) cr_text_add(out, "%-28s %14s  %s\n", "layer", "logit error", "type");
     for (int i = 0; i < q->layers; i++)
-        cr_text_add(out, "%-28s %14.3e  %s\n", q->costs[i].layer, q->costs[i].error,
-                    i < q->kept ? "floating point: its quantisation costs most" : "int8");
+        cr_text_add(out, "%-28s %14.3e  %s\n", q->order[i].layer, q->order[i].error,
+                    i < q->in_float ? "floating point: its quantisation costs most" : "int8");
     cr_text_add(out, "calibrated with %lld images by %s; %d of %d layers in int8\n", (long long)q->calibration.images,
-                cr_word_quant_method(q->config.quant.method), layers - q->kept, layers);
-    cr_text_add(out, "floating point: %lld of %lld correct, top-1 %.2f %%, loss %.4f\n", (long long)q->scores_float.correct1,
-                (long long)q->scores_float.images, top1(&q->scores_float),
+                cr_word_quant_method(q->config.quant.method), layers - q->in_float, layers);
+    cr_text_add(out, "floating point: %lld of %lld correct, top-1 %.2f %%, loss %.4f\n",
+                (long long)q->scores_float.correct1, (long long)q->scores_float.images, top1(&q->scores_float),
                 q->scores_float.loss_sum / (double)CR_MAX(q->scores_float.images, 1));
     cr_text_add(out, "int8:           %lld of %lld correct, top-1 %.2f %%, loss %.4f (drop %.2f points)\n",
                 (long long)q->scores_int8.correct1, (long long)q->scores_int8.images, top1(&q->scores_int8),
@@ -158,7 +158,7 @@ static void print_json(const struct quantization *q, struct cr_text *out) {
     put_scores(&w, "int8", &q->scores_int8);
     cr_json_put_fixed(&w, "drop", drop(q), 4);
     cr_json_open_array(&w, "keep");
-    for (int i = 0; i < q->kept; i++) cr_json_put_string(&w, NULL, q->costs[i].layer);
+    for (int i = 0; i < q->in_float; i++) cr_json_put_string(&w, NULL, q->order[i].layer);
     cr_json_close_array(&w);
     cr_json_close_object(&w);
     cr_json_end_line(&w);
@@ -182,7 +182,8 @@ static cr_status check(const struct cr_args *args, const struct cr_config *confi
         return cr_args_fail(args, "no weights to quantise: give --weights FILE, or a run folder instead of %s",
                             args->operand[0]);
     if (config->quant.type != CR_QUANT_NONE)
-        return cr_config_fail(config, "quant.type", "this network is quantised already: give the one in floating point");
+        return cr_config_fail(config, "quant.type",
+                              "this network is quantised already: give the one in floating point");
     if (!args->value[CR_OPT_OUTPUT])
         return cr_args_fail(args, "no output given: give -o DIR, a folder that does not exist yet");
     return check_folder(config->train.output);
@@ -205,7 +206,8 @@ static cr_status run(struct quantization *q, struct cr_text *out) {
     else
         print_text(q, out);
     if (drop(q) > q->max_drop)
-        return CR_FAIL(CR_ERR_NUMERIC, "the accuracy drops by %.2f points, more than --max-drop %g", drop(q), q->max_drop);
+        return CR_FAIL(CR_ERR_NUMERIC, "the accuracy drops by %.2f points, more than --max-drop %g", drop(q),
+                       q->max_drop);
     return CR_OK;
 }
 
@@ -224,7 +226,7 @@ out:
     cr_text_free(&text);
     cr_session_close(&q.session);
     cr_calibration_free(&q.calibration);
-    cr_free(q.costs);
+    cr_free(q.order);
     cr_text_free(&q.keep);
     cr_dataset_close(q.train);
     cr_dataset_close(q.val);

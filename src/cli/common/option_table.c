@@ -7,13 +7,13 @@ enum {
     ON_CONFIG  = ON_ALL & ~ON(HELP) & ~ON(EXPORT),
     ON_DEVICES = ON_CONFIG & ~ON(DATA) & ~ON(CHECK),
     /* commands whose programs have the batch size of the configuration, and commands that read images */
-    ON_BATCH =
-        ON(TRAIN) | ON(EVAL) | ON(REPORT) | ON(PLAN) | ON(CHECK) | ON(BENCH) | ON(PROFILE) | ON(QUANTIZE),
+    ON_BATCH   = ON(TRAIN) | ON(EVAL) | ON(REPORT) | ON(PLAN) | ON(CHECK) | ON(BENCH) | ON(PROFILE) | ON(QUANTIZE),
     ON_WORKERS = ON(TRAIN) | ON(EVAL) | ON(REPORT) | ON(BENCH) | ON(DATA) | ON(QUANTIZE),
-    ON_SEED = ON(TRAIN) | ON(EVAL) | ON(REPORT) | ON(CHECK) | ON(BENCH) | ON(PROFILE) | ON(DATA) | ON(QUANTIZE),
-    ON_WEIGHTS = ON(EVAL) | ON(PREDICT) | ON(REPORT) | ON(PRUNE) | ON(EXPORT) | ON(QUANTIZE), /* commands that use trained weights */
-    ON_JSON    = ON(EVAL) | ON(PREDICT) | ON(PLAN) | ON(CHECK) | ON(BENCH) | ON(PROFILE) | ON(DATA) | ON(PRUNE) |
-                 ON(QUANTIZE),
+    ON_SEED    = ON(TRAIN) | ON(EVAL) | ON(REPORT) | ON(CHECK) | ON(BENCH) | ON(PROFILE) | ON(DATA) | ON(QUANTIZE),
+    ON_WEIGHTS = ON(EVAL) | ON(PREDICT) | ON(REPORT) | ON(PRUNE) | ON(EXPORT) |
+                 ON(QUANTIZE), /* commands that use trained weights */
+    ON_JSON =
+        ON(EVAL) | ON(PREDICT) | ON(PLAN) | ON(CHECK) | ON(BENCH) | ON(PROFILE) | ON(DATA) | ON(PRUNE) | ON(QUANTIZE),
 };
 
 static const struct cr_cli_option options[CR_OPT_COUNT] = {
@@ -115,18 +115,18 @@ static const struct cr_cli_option options[CR_OPT_COUNT] = {
     [CR_OPT_TARGET_MS] =
         {"target-ms", 0, "MS", NULL, ON(PRUNE),
          "choose the sparsity of each layer so that evaluating one batch takes at most MS milliseconds"},
-    [CR_OPT_PRUNE_BATCH] = {"batch", 'b', "N", "train.eval_batch", ON(PRUNE), "batch size that --target-ms refers to"},
+    [CR_OPT_PRUNE_BATCH]  = {"batch", 'b', "N", "train.eval_batch", ON(PRUNE), "batch size that --target-ms refers to"},
     [CR_OPT_QUANT_IMAGES] = {"images", 0, "N", "quant.images", ON(QUANTIZE), "training images to calibrate with (512)"},
     [CR_OPT_QUANT_METHOD] = {"method", 0, "M", "quant.method", ON(QUANTIZE),
                              "how scales are chosen: mse (default), entropy, percentile or max"},
     [CR_OPT_MAX_DROP]     = {"max-drop", 0, "POINTS", NULL, ON(QUANTIZE),
                              "keep layers in floating point until top-1 drops by at most POINTS (e.g. 0.3)"},
-    [CR_OPT_DENSE]       = {"dense", 0, NULL, NULL, ON(EXPORT),
-                            "write a torchvision state dict with pruned weights as 0 (the default)"},
-    [CR_OPT_EXPORT_FILE] = {"output", 'o', "FILE", NULL, ON(EXPORT) | ON(REPORT),
-                            "file to write; - is standard output (report: RUN/report.html by default)"},
-    [CR_OPT_NAMES]       = {"names", 0, "LIBRARY", NULL, ON(EXPORT),
-                            "naming scheme of the tensors: torchvision or timm (identical for these networks)"},
+    [CR_OPT_DENSE]        = {"dense", 0, NULL, NULL, ON(EXPORT),
+                             "write a torchvision state dict with pruned weights as 0 (the default)"},
+    [CR_OPT_EXPORT_FILE]  = {"output", 'o', "FILE", NULL, ON(EXPORT) | ON(REPORT),
+                             "file to write; - is standard output (report: RUN/report.html by default)"},
+    [CR_OPT_NAMES]        = {"names", 0, "LIBRARY", NULL, ON(EXPORT),
+                             "naming scheme of the tensors: torchvision or timm (identical for these networks)"},
     [CR_OPT_ONNX] =
         {"onnx", 0, "FILE", NULL, ON(EXPORT),
          "write the network with its weights as ONNX (opset 17), for other runtimes; the same as -o FILE.onnx"},

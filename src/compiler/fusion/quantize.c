@@ -1,13 +1,13 @@
 /* compiler/fusion/quantize.c: replaces floating-point ops on quantised values by 8-bit ops in inference programs.
  *
- *     fake_quant(x) -> conv (with fake_quant_filter(w)) -> bn_apply [-> add of a quantised tensor] [-> relu] [-> fake_quant]
+ *     fake_quant(x) -> conv (with fake_quant_filter(w)) -> bn_apply [-> add] [-> relu] [-> fake_quant]
  *     becomes
  *     qconv(x8, w8, coeffs [, add8]) -> y8, or y when anything but one fake_quant reads y
  *
- * x8 is the output of another qconv, or of the op `quantize`. Max pooling and the zero channels of a shortcut run on the
- * 8-bit tensor. quantize_filter, qconv_coeffs and pack_filter depend on parameters only, so cr_pass_hoist moves them to
- * the front. The pass matches all convolutions first, then finds which tensors are needed in which form, and then writes
- * the new list of ops. */
+ * The add is that of a quantised tensor. x8 is the output of another qconv, or of the op `quantize`. Max pooling and
+ * the zero channels of a shortcut run on the 8-bit tensor. quantize_filter, qconv_coeffs and pack_filter depend on
+ * parameters only, so cr_pass_hoist moves them to the front. The pass matches all convolutions first, then finds which
+ * tensors are needed in which form, and then writes the new list of ops. */
 #include "compiler/cost_model.h"
 #include "compiler/passes.h"
 
@@ -25,8 +25,8 @@ struct match {
 struct pass {
     struct cr_program          *program;
     const struct cr_cost_model *cost_model;
-    int                         ops, tensors; /* of the program before the pass */
-    int                        *writer;       /* [tensors] the op that writes a tensor */
+    int                         ops, tensors;     /* of the program before the pass */
+    int                        *writer;           /* [tensors] the op that writes a tensor */
     int                        *readers, *reader; /* [tensors] number of reading slots, last reading op */
     struct match               *match;            /* [ops] of each conv and dense; root CR_NONE: not replaced */
     int                        *root_of;          /* [ops] the conv whose qconv is placed here */
@@ -78,13 +78,13 @@ static bool filter_is_quantized(const struct pass *a, int w) {
 
 /* Follows the ops behind the convolution with output m->y and BN `bn`. */
 static void follow(const struct pass *a, int bn, struct match *m) {
-    m->root = bn;
-    m->y    = op_at(a, bn)->out[CR_OUT_bn_apply_y];
+    m->root       = bn;
+    m->y          = op_at(a, bn)->out[CR_OUT_bn_apply_y];
     const int add = only_reader(a, m->y, CR_OP_add);
     if (add != CR_NONE) {
-        const int other = op_at(a, add)->in[CR_IN_add_a] == m->y ? op_at(a, add)->in[CR_IN_add_b]
-                                                                  : op_at(a, add)->in[CR_IN_add_a];
-        const int relu  = only_reader(a, op_at(a, add)->out[CR_OUT_add_y], CR_OP_relu);
+        const int other =
+            op_at(a, add)->in[CR_IN_add_a] == m->y ? op_at(a, add)->in[CR_IN_add_b] : op_at(a, add)->in[CR_IN_add_a];
+        const int relu = only_reader(a, op_at(a, add)->out[CR_OUT_add_y], CR_OP_relu);
         if (!source_of(a, other) || relu == CR_NONE) return;
         m->add  = other;
         m->root = relu;
@@ -142,12 +142,12 @@ struct group {
 };
 
 static void make_coeffs(struct pass *a, const struct match *m, const struct cr_op *from, struct group *g) {
-    struct cr_program  *p  = a->program;
-    const struct cr_op *fq = m->fake_quant != CR_NONE ? op_at(a, m->fake_quant) : NULL;
-    struct cr_op       *op = &g->coeffs;
-    const struct cr_op *filter    = writer_of(a, from->in[CR_IN_conv_w]);
-    const int64_t       dim[4]    = {3, 1, 1, p->tensor[from->in[CR_IN_conv_w]].dim[0]};
-    *op                           = cr_op_make(CR_OP_qconv_coeffs, from->layer);
+    struct cr_program  *p              = a->program;
+    const struct cr_op *fq             = m->fake_quant != CR_NONE ? op_at(a, m->fake_quant) : NULL;
+    struct cr_op       *op             = &g->coeffs;
+    const struct cr_op *filter         = writer_of(a, from->in[CR_IN_conv_w]);
+    const int64_t       dim[4]         = {3, 1, 1, p->tensor[from->in[CR_IN_conv_w]].dim[0]};
+    *op                                = cr_op_make(CR_OP_qconv_coeffs, from->layer);
     op->in[CR_IN_qconv_coeffs_x_scale] = source_of(a, m->x)->in[CR_IN_fake_quant_scale];
     op->in[CR_IN_qconv_coeffs_w_scale] = filter->in[CR_IN_fake_quant_filter_scale];
     if (from->kind == CR_OP_dense)
@@ -163,38 +163,38 @@ static void make_coeffs(struct pass *a, const struct match *m, const struct cr_o
 /* The device may want the filter in a layout of its own. */
 static void make_pack(struct pass *a, const struct cr_op *from, struct group *g) {
     const struct cr_cost_model *model = a->cost_model;
-    const int64_t elems = model->packed_elems ? model->packed_elems(model->self, a->program, &g->conv) : 0;
+    const int64_t elems  = model->packed_elems ? model->packed_elems(model->self, a->program, &g->conv) : 0;
     const int64_t dim[4] = {1, 1, 1, elems};
     g->packs             = elems > 0;
     if (!g->packs) return;
-    const struct cr_tensor *x       = &a->program->tensor[g->conv.in[CR_IN_qconv_x]];
-    g->pack                         = cr_op_make(CR_OP_pack_filter, from->layer);
-    g->pack.attr.conv               = g->conv.attr.conv;
-    const int               add     = g->conv.in[CR_IN_qconv_add];
-    g->pack.attr.conv.types         = (struct cr_qconv_types){
-        .has_add = add != CR_NONE,
-        .x       = x->dtype,
-        .add     = add != CR_NONE ? a->program->tensor[add].dtype : CR_U8,
-        .y       = a->program->tensor[g->conv.out[CR_OUT_qconv_y]].dtype,
+    const struct cr_tensor *x = &a->program->tensor[g->conv.in[CR_IN_qconv_x]];
+    g->pack                   = cr_op_make(CR_OP_pack_filter, from->layer);
+    g->pack.attr.conv         = g->conv.attr.conv;
+    const int add             = g->conv.in[CR_IN_qconv_add];
+    g->pack.attr.conv.types   = (struct cr_qconv_types){
+          .has_add = add != CR_NONE,
+          .x       = x->dtype,
+          .add     = add != CR_NONE ? a->program->tensor[add].dtype : CR_U8,
+          .y       = a->program->tensor[g->conv.out[CR_OUT_qconv_y]].dtype,
     };
     for (int i = 0; i < 3; i++) g->pack.attr.conv.pattern.image[i] = x->dim[i];
-    g->pack.in[CR_IN_pack_filter_w]  = g->conv.in[CR_IN_qconv_w];
+    g->pack.in[CR_IN_pack_filter_w]   = g->conv.in[CR_IN_qconv_w];
     g->pack.out[CR_OUT_pack_filter_y] = new_tensor(a, a->program->layer[from->layer], ".packed", CR_U8, dim);
     g->conv.in[CR_IN_qconv_packed]    = g->pack.out[CR_OUT_pack_filter_y];
 }
 
 static void make_group(struct pass *a, const struct match *m, const struct cr_op *from, struct group *g) {
-    struct cr_program  *p      = a->program;
-    const int           w      = from->in[CR_IN_conv_w]; /* dense has the same slots x and w */
-    const struct cr_op *filter = writer_of(a, w);
-    g->quantize_filter         = cr_op_make(CR_OP_quantize_filter, from->layer);
+    struct cr_program  *p                              = a->program;
+    const int           w                              = from->in[CR_IN_conv_w]; /* dense has the same slots x and w */
+    const struct cr_op *filter                         = writer_of(a, w);
+    g->quantize_filter                                 = cr_op_make(CR_OP_quantize_filter, from->layer);
     g->quantize_filter.in[CR_IN_quantize_filter_w]     = filter->in[CR_IN_fake_quant_filter_w];
     g->quantize_filter.in[CR_IN_quantize_filter_scale] = filter->in[CR_IN_fake_quant_filter_scale];
-    g->quantize_filter.out[CR_OUT_quantize_filter_y]   = new_tensor(a, p->tensor[w].name, ".8", CR_I8, p->tensor[w].dim);
+    g->quantize_filter.out[CR_OUT_quantize_filter_y] = new_tensor(a, p->tensor[w].name, ".8", CR_I8, p->tensor[w].dim);
     make_coeffs(a, m, from, g);
     g->conv           = cr_op_make(CR_OP_qconv, from->layer);
     g->conv.attr.conv = from->kind == CR_OP_conv ? from->attr.conv : (struct cr_conv_attr){.stride = 1, .window = 1};
-    g->conv.attr.conv.relu       = m->relu;
+    g->conv.attr.conv.relu         = m->relu;
     g->conv.in[CR_IN_qconv_x]      = int8_of(a, m->x);
     g->conv.in[CR_IN_qconv_w]      = g->quantize_filter.out[CR_OUT_quantize_filter_y];
     g->conv.in[CR_IN_qconv_coeffs] = g->coeffs.out[CR_OUT_qconv_coeffs_coeffs];
@@ -211,7 +211,7 @@ static void replace_match(struct pass *a, int conv, const struct match *m) {
     a->need_int8[m->x]  = true;
     if (m->add != CR_NONE) a->need_int8[m->add] = true;
     if (m->fake_quant != CR_NONE) a->need_int8[op_at(a, m->fake_quant)->out[CR_OUT_fake_quant_y]] = true;
-    a->removed[conv]    = true;
+    a->removed[conv] = true;
     if (op_at(a, conv)->kind == CR_OP_conv) {
         const int bn   = a->reader[op_at(a, conv)->out[CR_OUT_conv_y]];
         a->removed[bn] = true;
@@ -284,9 +284,9 @@ static void rewrite(struct pass *a, int index, const struct group *groups) {
     }
     const bool has_int8 = y >= 0 && y < a->tensors && a->need_int8[y];
     if (from->kind == CR_OP_fake_quant && has_int8) {
-        const int  writer   = a->writer[from->in[CR_IN_fake_quant_x]];
-        const bool absorbed = writer != CR_NONE && a->root_of[writer] != CR_NONE &&
-                              a->match[a->root_of[writer]].fake_quant == index;
+        const int  writer = a->writer[from->in[CR_IN_fake_quant_x]];
+        const bool absorbed =
+            writer != CR_NONE && a->root_of[writer] != CR_NONE && a->match[a->root_of[writer]].fake_quant == index;
         op = quantize_op(a, from);
         if (!absorbed) push(a, &op);
         op = dequantize_op(a, from);
@@ -321,7 +321,7 @@ static bool accepted(const struct pass *a, const struct cr_op *op) {
     return !a->cost_model->accepts || a->cost_model->accepts(a->cost_model->self, a->program, op);
 }
 
-/* Matches all convolutions. A match that the device has no 8-bit kernel for is not replaced. *found: number of matches. */
+/* Matches all convolutions. A match for which the device has no 8-bit kernel is not replaced. *found: their number. */
 static cr_status find_matches(struct pass *a, struct group *groups, int *found) {
     for (int i = 0; i < a->ops; i++) {
         const enum cr_op_kind kind = op_at(a, i)->kind;
@@ -383,8 +383,8 @@ static cr_status alloc_all(struct pass *a, struct cr_arena *arena, struct group 
 
 cr_status cr_pass_quantize(struct cr_program *p, const struct cr_cost_model *cost_model) {
     enum { OPS_FOR_ONE = 4 }; /* one op becomes at most four */
-    struct pass a = {.program = p, .cost_model = cost_model, .ops = p->ops, .tensors = p->tensors,
-                     .capacity = OPS_FOR_ONE * p->ops};
+    struct pass a = {
+        .program = p, .cost_model = cost_model, .ops = p->ops, .tensors = p->tensors, .capacity = OPS_FOR_ONE * p->ops};
     struct group   *groups = NULL;
     struct cr_arena arena  = {0};
     bool            any    = false;

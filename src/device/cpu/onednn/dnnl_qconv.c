@@ -1,5 +1,5 @@
-/* device/cpu/onednn/dnnl_qconv.c: 8-bit convolution by oneDNN (VNNI or AMX where the processor has them), and the filter in
- * oneDNN's layout.
+/* device/cpu/onednn/dnnl_qconv.c: 8-bit convolution by oneDNN (VNNI or AMX where the processor has them), and the
+ * filter in oneDNN's layout.
  *
  * oneDNN 2 computes (sum + bias) * scale in f32, oneDNN 3 sum * scale + bias; the rule of graph/ops.def is one fma. An
  * output near the middle between two integers may therefore differ by one. The factors are attributes of the primitive,
@@ -117,8 +117,8 @@ static cr_status pack_prepare(struct cr_device *device, const struct cr_program 
     struct cr_dnnl_qconv  c = conv_of_pack(p, op);
     struct dnnl_handles  *h;
     struct pack          *s;
-    cr_dnnl_md_own        from   = {0};
-    dnnl_primitive_desc_t pd     = NULL, conv = NULL;
+    cr_dnnl_md_own        from = {0};
+    dnnl_primitive_desc_t pd = NULL, conv = NULL;
     cr_status             status = CR_OK;
     const dnnl_dims_t     w      = {c.w[0], c.w[3], c.w[1], c.w[2]};
     CR_TRY(cr_dnnl_open(device, &h));
@@ -155,11 +155,11 @@ static cr_status pack_launch(struct cr_device *device, const struct cr_call *cal
 
 /* One prepared op. `coeffs` are those that the primitive was created with. */
 struct qconv {
-    struct dnnl_handles  *handles;
-    struct cr_dnnl_qconv  shape;
-    dnnl_primitive_t      conv; /* NULL before the first launch */
-    dnnl_memory_t         x, y, w, bias, scale, scratch;
-    float                *coeffs, *numbers; /* [3K]; [2K]: scale, bias in oneDNN's units */
+    struct dnnl_handles *handles;
+    struct cr_dnnl_qconv shape;
+    dnnl_primitive_t     conv; /* NULL before the first launch */
+    dnnl_memory_t        x, y, w, bias, scale, scratch;
+    float               *coeffs, *numbers; /* [3K]; [2K]: scale, bias in oneDNN's units */
 };
 
 static void memories_free(struct qconv *s) {
@@ -194,23 +194,24 @@ static cr_status qconv_prepare(struct cr_device *device, const struct cr_program
     s->numbers = cr_alloc(2 * K, sizeof *s->numbers);
     if (!s->coeffs || !s->numbers) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: coefficients of a convolution");
     CR_TRY_OUT(query(device, &s->shape, &pd));
-    *workspace_bytes = rounded(dnnl_memory_desc_get_size(dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0)));
-    *prepared        = s;
-    s                = NULL;
+    *workspace_bytes =
+        rounded(dnnl_memory_desc_get_size(dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0)));
+    *prepared = s;
+    s         = NULL;
 out:
     if (pd) dnnl_primitive_desc_destroy(pd);
     qconv_release(s);
     return status;
 }
 
-/* In oneDNN 2 the bias is added before the product with the scale. A scale of 0 (a channel whose gamma is 0) becomes one
- * that makes every sum vanish in the rounding. */
+/* In oneDNN 2 the bias is added before the product with the scale. A scale of 0 (a channel whose gamma is 0) becomes
+ * one that makes every sum vanish in the rounding. */
 static void set_numbers(struct qconv *s) {
     const float   least = 0x1p-60f;
     const int64_t K     = s->shape.w[0];
     for (int64_t k = 0; k < K; k++) {
-        float scale       = s->coeffs[k];
-        float bias        = s->coeffs[K + k];
+        float scale = s->coeffs[k];
+        float bias  = s->coeffs[K + k];
         if (DNNL_VERSION_MAJOR < 3) {
             if (fabsf(scale) < least) scale = least;
             bias /= scale;
@@ -236,7 +237,9 @@ static cr_status create(struct qconv *s) {
     const struct {
         dnnl_memory_t *memory;
         dnnl_query_t   what;
-    } all[] = {{&s->x, dnnl_query_src_md}, {&s->y, dnnl_query_dst_md}, {&s->w, dnnl_query_weights_md},
+    } all[] = {{&s->x, dnnl_query_src_md},
+               {&s->y, dnnl_query_dst_md},
+               {&s->w, dnnl_query_weights_md},
                {&s->scratch, dnnl_query_scratchpad_md}};
     for (size_t i = 0; i < CR_COUNT(all); i++)
         DNNL_TRY_OUT(dnnl_memory_create(all[i].memory, dnnl_primitive_desc_query_md(pd, all[i].what, 0), engine,
@@ -300,6 +303,6 @@ static cr_status qconv_launch(struct cr_device *device, const struct cr_call *ca
 const struct cr_kernel cr_dnnl_pack_filter = {CR_KERNEL("dnnl.pack_filter", pack_filter, CR_MATH_EXACT),
                                               .accepts = pack_accepts, .prepare = pack_prepare, .launch = pack_launch,
                                               .release = pack_release};
-const struct cr_kernel cr_dnnl_qconv       = {CR_KERNEL("dnnl.qconv", qconv, CR_MATH_F32), .accepts = qconv_accepts,
-                                              .prepare = qconv_prepare, .launch = qconv_launch,
-                                              .release = qconv_release};
+
+const struct cr_kernel cr_dnnl_qconv = {CR_KERNEL("dnnl.qconv", qconv, CR_MATH_F32), .accepts = qconv_accepts,
+                                        .prepare = qconv_prepare, .launch = qconv_launch, .release = qconv_release};

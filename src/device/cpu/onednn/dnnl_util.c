@@ -167,9 +167,9 @@ out:
 }
 
 cr_status cr_dnnl_qconv_desc(const struct cr_dnnl_qconv *c, dnnl_engine_t engine, dnnl_primitive_desc_t *out) {
-    const dnnl_dims_t     dx = {c->x[0], c->x[3], c->x[1], c->x[2]}, dw = {c->w[0], c->w[3], c->w[1], c->w[2]},
+    const dnnl_dims_t dx = {c->x[0], c->x[3], c->x[1], c->x[2]}, dw = {c->w[0], c->w[3], c->w[1], c->w[2]},
                       dy = {c->y[0], c->y[3], c->y[1], c->y[2]}, K = {c->w[0]}, strides = {c->stride, c->stride},
-                      pads = {c->pad, c->pad};
+                      pads  = {c->pad, c->pad};
     cr_dnnl_md_own        x = {0}, w = {0}, y = {0}, bias = {0};
     dnnl_primitive_attr_t attr   = NULL;
     cr_status             status = CR_OK;

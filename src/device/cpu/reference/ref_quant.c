@@ -1,5 +1,5 @@
-/* device/cpu/reference/ref_quant.c: quantisation to 8-bit integers and the 8-bit convolution; the rounding rule is that of
- * graph/ops.def. All arithmetic on scales is in f32, so every kernel that follows the rule has the same results. */
+/* device/cpu/reference/ref_quant.c: quantisation to 8-bit integers and the 8-bit convolution; the rounding rule is that
+ * of graph/ops.def. All arithmetic on scales is in f32, so every kernel that follows the rule has the same results. */
 #include "device/cpu/reference/ref.h"
 
 /* x / scale, rounded to the nearest integer (ties to even), within [low, high]; NaN becomes 0. */
@@ -84,9 +84,9 @@ cr_status cr_ref_qconv_coeffs(struct cr_device *device, const struct cr_call *ca
                      scale_bias = REF_IN(qconv_coeffs, scale_bias), bias = REF_IN(qconv_coeffs, bias),
                      y_scale = REF_IN(qconv_coeffs, y_scale), add_scale = REF_IN(qconv_coeffs, add_scale),
                      coeffs = REF_OUT(qconv_coeffs, coeffs);
-    const float   xs = (float)ref_get(&x_scale, 0), ys = y_scale.data ? (float)ref_get(&y_scale, 0) : 1.0f,
-                  as = add_scale.data ? (float)ref_get(&add_scale, 0) : 0.0f;
-    const int64_t K  = coeffs.C;
+    const float xs = (float)ref_get(&x_scale, 0), ys = y_scale.data ? (float)ref_get(&y_scale, 0) : 1.0f,
+                as  = add_scale.data ? (float)ref_get(&add_scale, 0) : 0.0f;
+    const int64_t K = coeffs.C;
     (void)device;
     for (int64_t k = 0; k < K; k++) {
         const float a = scale_bias.data ? (float)ref_get(&scale_bias, k) : 1.0f;

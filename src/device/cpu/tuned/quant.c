@@ -36,7 +36,8 @@ CR_CLONES static void dequantize_i8(const int8_t *x, float *y, float scale, int6
 
 static bool float_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
-    return p->tensor[op->kind == CR_OP_quantize ? op->in[CR_IN_quantize_x] : op->out[CR_OUT_dequantize_y]].dtype == CR_F32;
+    return p->tensor[op->kind == CR_OP_quantize ? op->in[CR_IN_quantize_x] : op->out[CR_OUT_dequantize_y]].dtype ==
+           CR_F32;
 }
 
 static cr_status quantize_launch(struct cr_device *device, const struct cr_call *call) {
@@ -116,9 +117,9 @@ static bool bytes_accepts(const struct cr_device *device, const struct cr_progra
 }
 
 static cr_status maxpool8_launch(struct cr_device *device, const struct cr_call *call) {
-    const struct cr_tensor    *tx = &call->program->tensor[call->op->in[CR_IN_maxpool_x]],
-                              *ty = &call->program->tensor[call->op->out[CR_OUT_maxpool_y]];
-    const struct cr_conv_attr *a  = &call->op->attr.conv;
+    const struct cr_tensor *tx   = &call->program->tensor[call->op->in[CR_IN_maxpool_x]],
+                           *ty   = &call->program->tensor[call->op->out[CR_OUT_maxpool_y]];
+    const struct cr_conv_attr *a = &call->op->attr.conv;
     const struct window8 v = {tx->dim[1], tx->dim[2], tx->dim[3], ty->dim[1], ty->dim[2], a->window, a->stride, a->pad};
     const uint8_t       *x = call->in[CR_IN_maxpool_x];
     uint8_t             *y = call->out[CR_OUT_maxpool_y];
@@ -147,11 +148,11 @@ static cr_status pad_shortcut8_launch(struct cr_device *device, const struct cr_
     return CR_OK;
 }
 
-const struct cr_kernel cr_cpu_quantize      = {CR_KERNEL("cpu.quantize", quantize, CR_MATH_EXACT),
-                                               .accepts = float_accepts, .launch = quantize_launch};
-const struct cr_kernel cr_cpu_dequantize    = {CR_KERNEL("cpu.dequantize", dequantize, CR_MATH_EXACT),
-                                               .accepts = float_accepts, .launch = dequantize_launch};
-const struct cr_kernel cr_cpu_maxpool8      = {CR_KERNEL("cpu.maxpool8", maxpool, CR_MATH_EXACT),
-                                               .accepts = bytes_accepts, .launch = maxpool8_launch};
+const struct cr_kernel cr_cpu_quantize = {CR_KERNEL("cpu.quantize", quantize, CR_MATH_EXACT), .accepts = float_accepts,
+                                          .launch = quantize_launch};
+const struct cr_kernel cr_cpu_dequantize = {CR_KERNEL("cpu.dequantize", dequantize, CR_MATH_EXACT),
+                                            .accepts = float_accepts, .launch = dequantize_launch};
+const struct cr_kernel cr_cpu_maxpool8   = {CR_KERNEL("cpu.maxpool8", maxpool, CR_MATH_EXACT), .accepts = bytes_accepts,
+                                            .launch = maxpool8_launch};
 const struct cr_kernel cr_cpu_pad_shortcut8 = {CR_KERNEL("cpu.pad_shortcut8", pad_shortcut, CR_MATH_EXACT),
                                                .accepts = bytes_accepts, .launch = pad_shortcut8_launch};

@@ -1,5 +1,5 @@
-/* session/quantized.h: quantised networks: their scales are found from a network in floating point, and their checkpoints
- * hold 8-bit weights.
+/* session/quantization/quantized.h: quantised networks: their scales are found from a network in floating point, and
+ * their checkpoints hold 8-bit weights.
  *
  * model.safetensors of a quantised network has "PATH.weight" as I8 for each quantised layer, "PATH.weight_scale" (F32,
  * one for each output channel) and "PATH.scale" (F32, one number) for each quantised activation. The parameter store
@@ -38,12 +38,9 @@ struct cr_layer_cost {
     double      error; /* mean squared difference of the logits from those in floating point */
 };
 /* Measures all quantised layers on training images. The caller frees *costs with cr_free. */
-CR_MUST cr_status cr_quantized_costs(const struct cr_config *config, struct cr_calibration *calibration,
-                                     const struct cr_dataset *train, volatile const int *stop,
-                                     struct cr_layer_cost **costs, int *count);
-/* After integer weights were read into the parameter store: multiplies them by their scales. `file` tells which tensors
- * are integers. Does nothing in networks that are not quantised. */
-CR_MUST cr_status cr_quantized_scale_weights(struct cr_session *session, struct cr_st_file *file);
+CR_MUST cr_status cr_quantized_measure(const struct cr_config *config, struct cr_calibration *calibration,
+                                       const struct cr_dataset *train, volatile const int *stop,
+                                       struct cr_layer_cost **costs, int *count);
 /* Writes the checkpoint step-0 of a quantised session to run_dir. */
 CR_MUST cr_status cr_quantized_save(struct cr_session *session, const char *run_dir, const char *config_text,
                                     const char *const *class_names, int classes);

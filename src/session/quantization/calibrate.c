@@ -1,7 +1,7 @@
-/* session/calibrate.c: finds the scales of a quantised network. See session/quantized.h. The network runs in floating
- * point, without fusion, so that every tensor that is to be quantised exists; the host reads these tensors after each
- * batch. All images are seen twice: first for the largest magnitudes, then for the histograms. */
-#include "session/quantized.h"
+/* session/quantization/calibrate.c: finds the scales of a quantised network. See session/quantization/quantized.h. The
+ * network runs in floating point, without fusion, so that every tensor that is to be quantised exists; the host reads
+ * these tensors after each batch. All images are seen twice: for the largest magnitudes, then for the histograms. */
+#include "session/quantization/quantized.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -44,7 +44,7 @@ static int tensor_of(const struct cr_program *p, const char *scale) {
     return found == CR_NONE && strcmp(scale, "input.scale") == 0 ? p->images : found;
 }
 
-/* Behind a ReLU, and behind the mean of one, there are no negative values (layers/quantize.c decides in the same way). */
+/* Behind a ReLU, and behind the mean of one, no value is negative (layers/quantize.c decides in the same way). */
 static bool may_be_negative(const struct cr_program *p, int tensor) {
     for (int i = 0; i < p->ops; i++)
         if (p->op[i].out[0] == tensor) return p->op[i].kind != CR_OP_relu && p->op[i].kind != CR_OP_avgpool;
@@ -96,7 +96,7 @@ static cr_status run_pass(struct calibrator *c, bool count) {
                                               .workers  = (int)config->data.workers,
                                               .prefetch = (int)config->data.prefetch,
                                               .ranks    = 1};
-    const int64_t                  limit = CR_MIN((int64_t)config->quant.images, cr_dataset_count(c->train));
+    const int64_t                  limit   = CR_MIN((int64_t)config->quant.images, cr_dataset_count(c->train));
     struct cr_loader              *loader;
     cr_status                      status = CR_OK;
     CR_TRY(cr_loader_open(c->train, &options, &loader));

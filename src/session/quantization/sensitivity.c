@@ -1,5 +1,6 @@
-/* session/sensitivity.c: how much the quantisation of each layer changes the logits. See session/quantized.h. */
-#include "session/quantized.h"
+/* session/quantization/sensitivity.c: how much the quantisation of each layer changes the logits. See
+ * session/quantization/quantized.h. */
+#include "session/quantization/quantized.h"
 
 #include <string.h>
 
@@ -16,17 +17,17 @@ struct comparison {
 
 /* Reads the logits of the first images of the training order into out [images][classes]. */
 static cr_status read_logits(const struct comparison *c, struct cr_session *s, float *out) {
-    const struct cr_step_block     step    = {0};
-    const struct cr_loader_options options = {.split    = CR_SPLIT_TRAIN,
-                                              .prepare  = s->prepare_eval,
-                                              .batch    = s->eval_batch,
-                                              .seed     = (uint64_t)c->config->train.seed,
-                                              .workers  = (int)c->config->data.workers,
-                                              .prefetch = (int)c->config->data.prefetch,
-                                              .ranks    = 1};
-    const struct cr_tensor        *t       = &s->eval.tensor[s->eval.logits];
-    const size_t                   elems   = (size_t)cr_tensor_elems(t);
-    struct cr_loader              *loader  = NULL;
+    const struct cr_step_block     step         = {0};
+    const struct cr_loader_options options      = {.split    = CR_SPLIT_TRAIN,
+                                                   .prepare  = s->prepare_eval,
+                                                   .batch    = s->eval_batch,
+                                                   .seed     = (uint64_t)c->config->train.seed,
+                                                   .workers  = (int)c->config->data.workers,
+                                                   .prefetch = (int)c->config->data.prefetch,
+                                                   .ranks    = 1};
+    const struct cr_tensor        *t            = &s->eval.tensor[s->eval.logits];
+    const size_t                   elems        = (size_t)cr_tensor_elems(t);
+    struct cr_loader              *loader       = NULL;
     float                         *batch_logits = cr_alloc(elems, sizeof *batch_logits);
     void                          *raw          = cr_alloc(t->bytes, 1);
     cr_status                      status       = CR_OK;
@@ -91,10 +92,10 @@ static int find_layers(const struct cr_calibration *calibration, struct cr_arena
     return count;
 }
 
-cr_status cr_quantized_costs(const struct cr_config *config, struct cr_calibration *calibration,
-                             const struct cr_dataset *train, volatile const int *stop, struct cr_layer_cost **costs,
-                             int *count) {
-    struct comparison c = {config, calibration, train, stop, cr_dataset_classes(train), 0};
+cr_status cr_quantized_measure(const struct cr_config *config, struct cr_calibration *calibration,
+                               const struct cr_dataset *train, volatile const int *stop, struct cr_layer_cost **costs,
+                               int *count) {
+    struct comparison c      = {config, calibration, train, stop, cr_dataset_classes(train), 0};
     struct cr_text    keep   = {0};
     float            *want   = NULL, *got;
     cr_status         status = CR_OK;

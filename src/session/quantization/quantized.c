@@ -1,5 +1,6 @@
-/* session/quantized.c: sessions and checkpoints of quantised networks. See session/quantized.h. */
-#include "session/quantized.h"
+/* session/quantization/quantized.c: sessions and checkpoints of quantised networks. See
+ * session/quantization/quantized.h. */
+#include "session/quantization/quantized.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -57,8 +58,9 @@ cr_status cr_quantized_scale_weights(struct cr_session *s, struct cr_st_file *fi
         const int                 scale = filter_scale_of(store, i);
         if (!entry || entry->dtype != CR_I8) continue;
         if (scale == CR_NONE)
-            return CR_FAIL(CR_ERR_FORMAT, "%s is stored as 8-bit integers, but this layer is not quantised here: set "
-                                          "quant.keep as in the configuration of the checkpoint",
+            return CR_FAIL(CR_ERR_FORMAT,
+                           "%s is stored as 8-bit integers, but this layer is not quantised here: set "
+                           "quant.keep as in the configuration of the checkpoint",
                            store->param[i].name);
         CR_TRY(scale_filter(s, i, scale));
     }
@@ -81,7 +83,8 @@ static cr_status put_scales(struct cr_session *s, const struct cr_calibration *c
 
 cr_status cr_quantized_open(const struct cr_config *config, const struct cr_calibration *calibration, int classes,
                             struct cr_session *out) {
-    const struct cr_session_options options = {.eval = true, .execute = true, .classes = classes, .without_scales = true};
+    const struct cr_session_options options = {
+        .eval = true, .execute = true, .classes = classes, .without_scales = true};
     CR_TRY(cr_session_open(config, &options, out));
     CR_TRY(cr_session_load_weights(out, config->model.weights, true));
     return put_scales(out, calibration);

@@ -1,0 +1,42 @@
+/* graph/op_cost.c: bytes and operations of an op. */
+#include "graph/graph.h"
+
+static double elems_of(const struct cr_program *p, int id) {
+    return id < 0 ? 0 : (double)cr_tensor_elems(&p->tensor[id]);
+}
+
+/* Multiply-adds of a convolution: every output element reduces over R*S*C (padding is counted, as is customary). */
+static double conv_flops(const struct cr_program *p, int y, int w) {
+    const struct cr_tensor *filter = &p->tensor[w];
+    return 2.0 * elems_of(p, y) * (double)(filter->dim[1] * filter->dim[2] * filter->dim[3]);
+}
+
+void cr_op_cost(const struct cr_program *p, const struct cr_op *op, double *bytes, double *flops) {
+    int    ids[CR_OP_IDS_MAX], n = cr_op_reads(op, ids);
+    double sum = 0;
+    for (int i = 0; i < n; i++) sum += (double)p->tensor[ids[i]].bytes;
+    n = cr_op_writes(op, ids);
+    for (int i = 0; i < n; i++) sum += (double)p->tensor[ids[i]].bytes;
+    *bytes = op->kind == CR_OP_barrier ? 0 : sum; /* a barrier moves no data */
+    switch (op->kind) {
+    case CR_OP_conv: *flops = conv_flops(p, op->out[CR_OUT_conv_y], op->in[CR_IN_conv_w]); break;
+    case CR_OP_qconv: *flops = conv_flops(p, op->out[CR_OUT_qconv_y], op->in[CR_IN_qconv_w]); break;
+    case CR_OP_conv_dgrad: *flops = conv_flops(p, op->in[CR_IN_conv_dgrad_dy], op->in[CR_IN_conv_dgrad_w]); break;
+    case CR_OP_conv_wgrad: *flops = conv_flops(p, op->in[CR_IN_conv_wgrad_dy], op->out[CR_OUT_conv_wgrad_dw]); break;
+    case CR_OP_conv_grad:
+        *flops = conv_flops(p, op->in[CR_IN_conv_grad_g], op->out[CR_OUT_conv_grad_dw]);
+        if (op->out[CR_OUT_conv_grad_dx] >= 0) *flops *= 2;
+        break;
+    case CR_OP_dense: *flops = conv_flops(p, op->out[CR_OUT_dense_y], op->in[CR_IN_dense_w]); break;
+    case CR_OP_dense_dgrad: *flops = conv_flops(p, op->in[CR_IN_dense_dgrad_dy], op->in[CR_IN_dense_dgrad_w]); break;
+    case CR_OP_dense_wgrad: *flops = conv_flops(p, op->in[CR_IN_dense_wgrad_dy], op->out[CR_OUT_dense_wgrad_dw]); break;
+    case CR_OP_offload:
+    case CR_OP_prefetch:
+    case CR_OP_all_reduce:
+    case CR_OP_barrier: *flops = 0; break;
+    default: /* pointwise: about two operations for each element of the first operand */
+        *flops = 2.0 * elems_of(p, op->in[0] >= 0 ? op->in[0] : op->out[0]);
+    }
+    if (cr_op_has_sparsity_pattern(op))
+        *flops *= (double)op->attr.conv.pattern.nnz / (double)p->store->param[op->attr.conv.pattern.param].elems;
+}
