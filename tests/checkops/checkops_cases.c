@@ -207,6 +207,9 @@ static void list_pointwise(struct checkops_list *list) {
     for (size_t i = 0; i < CR_COUNT(plain); i++) list_images(list, plain[i], FLAGS(0));
     list_images(list, CR_OP_fake_quant, FLAGS(0, CHECKOPS_RELU)); /* the flag: unsigned integers */
     list_images(list, CR_OP_fake_quant_filter, FLAGS(0));
+    list_images(list, CR_OP_fake_quant_grad, FLAGS(0, CHECKOPS_RELU));
+    list_images(list, CR_OP_filter_scale, FLAGS(0));
+    list_images(list, CR_OP_observe_range, FLAGS(0, CHECKOPS_RELU));
     list_images(list, CR_OP_normalize, FLAGS(0, CHECKOPS_BOXES));
     list_images(list, CR_OP_mix, FLAGS(0));
     list_images(list, CR_OP_bn_apply,

@@ -252,6 +252,23 @@ static void build_other(struct checkops_build *b) {
         in_image(b, CR_IN_fake_quant_x);
         in(b, CR_IN_fake_quant_scale, CR_F32, 1, 1, 1, 1);
         break;
+    case CR_OP_fake_quant_grad:
+        b->op.attr.quant.is_signed = !(c->flags & CHECKOPS_RELU);
+        in_image(b, CR_IN_fake_quant_grad_dy);
+        in_image(b, CR_IN_fake_quant_grad_x);
+        in(b, CR_IN_fake_quant_grad_scale, CR_F32, 1, 1, 1, 1);
+        break;
+    case CR_OP_filter_scale:
+        in_image(b, CR_IN_filter_scale_w); /* N filters */
+        out(b, CR_OUT_filter_scale_scale, CR_F32, 1, 1, 1, c->N);
+        break;
+    case CR_OP_observe_range:
+        b->op.attr.quant = (struct cr_quant_attr){.is_signed = !(c->flags & CHECKOPS_RELU), .momentum = 0.01f};
+        in_image(b, CR_IN_observe_range_x);
+        in(b, CR_IN_observe_range_scale, CR_F32, 1, 1, 1, 1);
+        in(b, CR_IN_observe_range_state, CR_F64, 1, 1, 1, CR_STATE_COUNT);
+        b->op.out[CR_OUT_observe_range_scale] = b->op.in[CR_IN_observe_range_scale];
+        break;
     case CR_OP_fake_quant_filter:
         in_image(b, CR_IN_fake_quant_filter_w); /* N filters */
         in(b, CR_IN_fake_quant_filter_scale, CR_F32, 1, 1, 1, c->N);

@@ -91,12 +91,15 @@ static void add_runs(const struct comparison *c, struct cr_text *out) {
              "<th>training loss</th><th>validation loss</th><th>sparsity</th><th>images/s</th></tr>\n");
     for (int i = 0; i < c->count; i++) add_run(c, i, out);
     cr_text_add(out, "</table></div>\n");
-    cr_page_note(out, "Losses are the last ones of each log; images/s is the median.");
+    cr_page_note(out,
+                 "Top-1 is that of the weights or of their moving averages, whichever is better. Losses are the last "
+                 "ones of each log; images/s is the median.");
     cr_text_add(out, "</section>\n");
 }
 
 /* ---- curves ---- */
 
+/* One line for each run. Without a name of a series: the top-1 of the weights or of the averages, whichever is better. */
 static void add_chart(const struct comparison *c, struct cr_chart chart, const char *series, double scale, bool dots,
                       struct cr_text *out) {
     bool epochs = true;
@@ -105,7 +108,7 @@ static void add_chart(const struct comparison *c, struct cr_chart chart, const c
     chart.relative = epochs;
     for (int i = 0; i < c->count; i++) {
         chart.line[i].name   = c->name[i];
-        chart.line[i].series = cr_report_series(&c->run[i], series);
+        chart.line[i].series = series ? cr_report_series(&c->run[i], series) : cr_report_best(&c->run[i]).top1;
         chart.line[i].scale  = scale;
         chart.line[i].dots   = dots;
         chart.line[i].epoch  = epochs ? cr_report_epoch_steps(&c->run[i]) : 0;
@@ -117,7 +120,7 @@ static void add_curves(const struct comparison *c, struct cr_text *out) {
     cr_page_section(out, "curves", "Curves");
     cr_text_add(out, "<div class=\"charts\">\n");
     add_chart(c, (struct cr_chart){.title = "Validation top-1", .unit = "%", .format = "%.2f %%", .from_zero = true},
-              "eval/top1", 100, true, out);
+              NULL, 100, true, out);
     add_chart(c, (struct cr_chart){.title = "Validation loss", .unit = "cross entropy", .format = "%.4f", .clip = true},
               "eval/loss", 1, true, out);
     add_chart(c, (struct cr_chart){.title = "Training loss", .unit = "cross entropy", .format = "%.4f", .clip = true},

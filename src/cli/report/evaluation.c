@@ -86,6 +86,11 @@ static void add_macro_average(const struct view *v, struct cr_text *out) {
     add_percent(out, recall / classes);
     add_percent(out, f1 / classes);
     cr_text_add(out, "<td class=\"l\">mean over %d classes</td></tr>\n", classes);
+    cr_text_add(out, "<tr class=\"sum\"><td class=\"l\">all images (top-1)</td><td>%lld</td><td>%lld</td>",
+                (long long)images, (long long)correct);
+    for (int i = 0; i < 3; i++)
+        add_percent(out, fraction(correct, images)); /* every prediction counts once: all equal */
+    cr_text_add(out, "<td class=\"l\">micro average</td></tr>\n");
 }
 
 static void add_classes(const struct view *v, struct cr_text *out) {
