@@ -1,5 +1,6 @@
-/* layers/quantize.c: quantised values, in evaluation programs and in the training of quantised networks. The ops compute in floating point with rounded values;
- * the pass cr_pass_quantize (compiler/compiler.h) replaces them by 8-bit ops where the device has kernels for them. */
+/* layers/quantize.c: quantised values in evaluation programs and in the training of quantised networks. The ops compute
+ * in floating point with rounded values. The pass cr_pass_quantize (compiler/passes.h) replaces those of evaluation
+ * programs by 8-bit ops where the device has kernels for them. */
 #include "layers/layer.h"
 
 #include <stdio.h>

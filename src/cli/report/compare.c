@@ -99,7 +99,7 @@ static void add_runs(const struct comparison *c, struct cr_text *out) {
 
 /* ---- curves ---- */
 
-/* One line for each run. Without a name of a series: the top-1 of the weights or of the averages, whichever is better. */
+/* One line for each run. Without a series: the top-1 of the weights or of the averages, whichever is better. */
 static void add_chart(const struct comparison *c, struct cr_chart chart, const char *series, double scale, bool dots,
                       struct cr_text *out) {
     bool epochs = true;
