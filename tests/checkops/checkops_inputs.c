@@ -12,7 +12,7 @@
 static const char *const family_names[FAMILIES] = {"normal", "half zero", "large mean", "equal",
                                                    "huge",   "denormal",  "non-finite"};
 
-/* x data, S sums of data, p value buffer, G gradient and momentum buffers, u pixels, g gamma, b offset, m running
+/* x data, S sums of data, p value buffer, G gradient and momentum buffers, u pixels, z coefficients of qconv, g gamma, b offset, m running
  * mean, v running variance, c (scale, bias), k (a, b, c), h (mean, rstd), y output of a ReLU or its bits, L labels,
  * M metrics, T state, s buffer of mean squares, n squares of norms, r buffer of running statistics, K bits of pruned
  * weights, I pool index, Q norm, B boxes of images, X mixes of images, . bytes that are not read */
@@ -24,6 +24,12 @@ static const char *const meaning[CR_OP_COUNT] = {
     [CR_OP_fake_quant_grad]    = "xxv",
     [CR_OP_filter_scale]       = "x",
     [CR_OP_observe_range]      = "xvT",
+    [CR_OP_quantize]           = "xv",
+    [CR_OP_dequantize]         = "xv",
+    [CR_OP_quantize_filter]    = "xv",
+    [CR_OP_pack_filter]        = "x",
+    [CR_OP_qconv_coeffs]       = "vvcbvv",
+    [CR_OP_qconv]              = "xxzx.",
     [CR_OP_avgpool2x2_grad]    = "x",
     [CR_OP_se_scale]           = "xx",
     [CR_OP_se_scale_grad]      = "xxx",
@@ -410,6 +416,8 @@ static void draw_parameter(struct drawing *d, char meaning_of, const struct cr_t
         case 'g': x = cr_rng_below(&d->rng, 8) ? 1 + 0.5 * x : 0; break;
         case 'v': x = x * x + 1e-3; break;
         case 'y': x = x > 0 ? x : 0; break;
+        case 'q': x = floor(t->dtype == CR_U8 ? between(d, 0, 256) : between(d, -127, 128)); break;
+        case 'z': x = i < t->dim[3] ? x * 0x1p-11 : i < 2 * t->dim[3] ? 16 * x : 0.375; break;
         case 'u': x = d->draw.family == FAMILY_EQUAL ? 255 : floor(between(d, 0, 256)); break;
         default: break; /* b, m, c, k */
         }
@@ -424,7 +432,12 @@ static void draw_slot(struct drawing *d, int s, const struct cr_tensor *t, void 
     const double metrics[4] = {spoilt ? NAN : 12.5, 9, 3, 5}, norm[2] = {spoilt ? INFINITY : 2.25 * scale, spoilt};
     const double state[CR_STATE_COUNT] = {scale, 1999, 11, 40, 0, 2, 0, 0};
     switch (letter(d->unit, s)) {
-    case 'x': draw_data(d, s, t, data); return;
+    case 'x':
+        if (t->dtype == CR_U8 || t->dtype == CR_I8)
+            draw_parameter(d, 'q', t, data);
+        else
+            draw_data(d, s, t, data);
+        return;
     case 'S': draw_sums(d, s, t, data); return;
     case 'p':
     case 'G': draw_buffer(d, s, t, data); return;
