@@ -12,10 +12,11 @@
 static const char *const family_names[FAMILIES] = {"normal", "half zero", "large mean", "equal",
                                                    "huge",   "denormal",  "non-finite"};
 
-/* x data, S sums of data, p value buffer, G gradient and momentum buffers, u pixels, z coefficients of qconv, g gamma, b offset, m running
- * mean, v running variance, c (scale, bias), k (a, b, c), h (mean, rstd), y output of a ReLU or its bits, L labels,
- * M metrics, T state, s buffer of mean squares, n squares of norms, r buffer of running statistics, K bits of pruned
- * weights, I pool index, Q norm, B boxes of images, X mixes of images, . bytes that are not read */
+/* x data, S sums of data, p value buffer, G gradient and momentum buffers, u pixels, z coefficients of qconv, g
+ * gamma, b offset, m running mean, v running variance, c (scale, bias), k (a, b, c), h (mean, rstd), y output of a
+ * ReLU or its bits, L labels, M metrics, T state, s buffer of mean squares, n squares of norms, r buffer of
+ * running statistics, K bits of pruned weights, I pool index, Q norm, B boxes of images, X mixes of images, .
+ * bytes that are not read */
 static const char *const meaning[CR_OP_COUNT] = {
     [CR_OP_mix]                = "uBX",
     [CR_OP_avgpool2x2]         = "x",

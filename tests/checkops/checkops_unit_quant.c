@@ -1,6 +1,6 @@
-/* tests/checkops/checkops_unit_quant.c: makes the operands and attributes of ops on quantised values. Flags: RELU of an op
- * with one activation: unsigned integers. qconv: RELU: y is u8, else i8; BIAS: x is i8, else u8; ADD: with a summand, which
- * is i8 with ADD_SCALE_BIAS, else u8; MEAN_RSTD: y is f32. */
+/* tests/checkops/checkops_unit_quant.c: makes the operands and attributes of ops on quantised values. Flags: RELU of an
+ * op with one activation: unsigned integers. qconv: RELU: y is u8, else i8; BIAS: x is i8, else u8; ADD: with a
+ * summand, which is i8 with ADD_SCALE_BIAS, else u8; MEAN_RSTD: y is f32. */
 #include "tests/checkops/checkops.h"
 
 #include <string.h>
