@@ -32,7 +32,7 @@ float cr_histogram_scale(const struct cr_histogram *histogram, enum cr_quant_met
  * scale with the least squared error, by all other methods the largest magnitude. 1 if all weights are 0. */
 float cr_quant_filter_scale(const float *weights, int64_t count, enum cr_quant_method method);
 
-/* x / scale, rounded to the nearest integer (ties to even) and saturated to -127 ... 127. */
+/* x / scale, rounded to the nearest integer (ties to even) and saturated to -127 ... 127; NaN becomes 0. */
 int8_t cr_quant_round_i8(float x, float scale);
 
 #endif

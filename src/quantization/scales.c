@@ -17,11 +17,12 @@ void cr_histogram_range(struct cr_histogram *h, const float *values, int64_t cou
 }
 
 void cr_histogram_add(struct cr_histogram *h, const float *values, int64_t count) {
-    const float factor = h->largest > 0 ? (float)CR_HISTOGRAM_BINS / h->largest : 0;
+    /* in double: in float the factor of denormal numbers would be infinite */
+    const double factor = h->largest > 0 ? CR_HISTOGRAM_BINS / (double)h->largest : 0;
     for (int64_t i = 0; i < count; i++) {
         const float m = fabsf(values[i]);
         if (!(m > 0 && m <= h->largest)) continue;
-        h->count[CR_MIN((int)(m * factor), CR_HISTOGRAM_BINS - 1)] += 1;
+        h->count[CR_MIN((int)((double)m * factor), CR_HISTOGRAM_BINS - 1)] += 1;
     }
 }
 
@@ -117,6 +118,7 @@ float cr_histogram_scale(const struct cr_histogram *h, enum cr_quant_method meth
 
 int8_t cr_quant_round_i8(float x, float scale) {
     const float q = rintf(x / scale);
+    if (q != q) return 0;
     return (int8_t)fmaxf(fminf(q, CR_QUANT_LEVELS_I8), -CR_QUANT_LEVELS_I8);
 }
 
