@@ -110,7 +110,8 @@ struct cr_conv_attr {
     struct cr_sparsity_attr pattern; /* conv, conv_dgrad, conv_wgrad, sparse_filter */
 };
 struct cr_quant_attr {
-    bool is_signed; /* fake_quant, quantize: i8 instead of u8 */
+    bool  is_signed; /* fake_quant*, quantize, observe_range: i8 instead of u8 */
+    float momentum;  /* observe_range */
 };
 struct cr_loss_attr {
     float smoothing; /* label smoothing, 0 to 1 */

@@ -216,6 +216,9 @@ static void infer_fake_quant_filter(struct rule *r) {
     CR_ASSERT(input(r, CR_IN_fake_quant_filter_scale)->dim[3] == w->dim[0]);
     set_like(r, w);
 }
+static void infer_fake_quant_grad(struct rule *r) {
+    set_like(r, input(r, CR_IN_fake_quant_grad_dy));
+}
 static void infer_quantize(struct rule *r) {
     set_like(r, input(r, CR_IN_quantize_x));
     r->dtype = r->op->attr.quant.is_signed ? CR_I8 : CR_U8;
@@ -311,6 +314,8 @@ static void infer_given(struct rule *r) {
 #define infer_cast infer_given
 #define infer_sparse_filter infer_given
 #define infer_pack_filter infer_given
+#define infer_observe_range infer_given
+#define infer_filter_scale infer_given
 #define infer_qconv infer_given
 
 static void infer_conv_dgrad(struct rule *r) {

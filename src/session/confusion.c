@@ -16,19 +16,19 @@ void cr_confusion_close(struct cr_confusion *confusion) {
 }
 
 /* A NaN loss counts as the largest loss. */
-static bool is_worse(const struct cr_miss *a, const struct cr_miss *b) {
+static bool is_worse(const struct cr_sample_loss *a, const struct cr_sample_loss *b) {
     if (isnan(a->loss) != isnan(b->loss)) return isnan(a->loss);
     if (a->loss != b->loss && !isnan(a->loss)) return a->loss > b->loss;
     return a->sample < b->sample;
 }
 
-static void insert_worst(struct cr_confusion *c, const struct cr_miss *miss) {
+static void insert_worst(struct cr_confusion *c, const struct cr_sample_loss *one) {
     int at = c->worst_count;
-    while (at > 0 && is_worse(miss, &c->worst[at - 1])) at--;
+    while (at > 0 && is_worse(one, &c->worst[at - 1])) at--;
     if (at == CR_WORST_MAX) return;
     if (c->worst_count < CR_WORST_MAX) c->worst_count++;
     memmove(&c->worst[at + 1], &c->worst[at], (size_t)(c->worst_count - at - 1) * sizeof *c->worst);
-    c->worst[at] = *miss;
+    c->worst[at] = *one;
 }
 
 static void count_sample(void *self, int64_t sample, int32_t label, const float *logits) {
@@ -40,14 +40,14 @@ static void count_sample(void *self, int64_t sample, int32_t label, const float 
         if (logits[k] > logits[top] || (isnan(logits[top]) && !isnan(logits[k]))) top = k;
     if (isnan(logits[top])) top = label == 0 ? c->classes - 1 : 0; /* all logits are NaN: never correct */
     c->count[(size_t)label * (size_t)c->classes + (size_t)top]++;
-    if (top == label) return;
     for (int k = 0; k < c->classes; k++) sum += exp((double)logits[k] - (double)logits[top]);
-    const struct cr_miss miss = {.sample      = sample,
-                                 .label       = label,
-                                 .predicted   = top,
-                                 .probability = 1 / sum,
-                                 .loss        = log(sum) - ((double)logits[label] - (double)logits[top])};
-    insert_worst(c, &miss);
+    const struct cr_sample_loss one = {.sample            = sample,
+                                       .label             = label,
+                                       .predicted         = top,
+                                       .probability       = 1 / sum,
+                                       .label_probability = exp((double)logits[label] - (double)logits[top]) / sum,
+                                       .loss              = log(sum) - ((double)logits[label] - (double)logits[top])};
+    insert_worst(c, &one);
 }
 
 struct cr_sample_callback cr_confusion_callback(struct cr_confusion *confusion) {

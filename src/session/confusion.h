@@ -1,4 +1,4 @@
-/* session/confusion.h: the confusion matrix of an evaluation, and the images with the largest losses. */
+/* session/confusion.h: the confusion matrix of an evaluation, and the images with the highest losses. */
 #ifndef CR_CONFUSION_H
 #define CR_CONFUSION_H
 
@@ -6,18 +6,19 @@
 
 enum { CR_WORST_MAX = 24 };
 
-struct cr_miss { /* an image that is classified incorrectly */
+struct cr_sample_loss {
     int64_t sample;
     int32_t label, predicted;
-    double  loss;        /* -log(probability of the label) */
-    double  probability; /* of the predicted class */
+    double  loss;              /* -log(label_probability) */
+    double  label_probability; /* of the label */
+    double  probability;       /* of the predicted class */
 };
 
 struct cr_confusion {
-    int            classes;
-    int64_t       *count;               /* [label][predicted class] */
-    struct cr_miss worst[CR_WORST_MAX]; /* incorrect images by decreasing loss, equal losses by sample */
-    int            worst_count;
+    int                   classes;
+    int64_t              *count;               /* [label][predicted class] */
+    struct cr_sample_loss worst[CR_WORST_MAX]; /* by decreasing loss, equal losses by sample */
+    int                   worst_count;
 };
 
 struct cr_class_score {

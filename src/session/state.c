@@ -132,15 +132,18 @@ static const struct cr_st_entry *find_entry(struct cr_st_file *file, const char 
 }
 
 /* Removes the counters from the list, since a file need not have them. With `fresh_head` the tensors of the classifier
- * are read and discarded. Removes the scales of quantised values when the caller sets them later. */
-static void fit_list(const struct cr_session *s, struct cr_st_file *file, bool fresh_head, struct cr_state_list *list) {
+ * are read and discarded. Removes the scales of quantised values
+ * when the caller sets them later, and in training (not `exact`) when the file has none. */
+static void fit_list(const struct cr_session *s, struct cr_st_file *file, bool exact, bool fresh_head,
+                     struct cr_state_list *list) {
     const struct cr_param_store *store = &s->model.store;
     int                          count = 0;
     for (int i = 0; i < list->count; i++) {
         struct cr_ckpt_tensor t = list->tensor[i];
         if (t.address.kind == CR_STATE_IN_COUNTER) continue;
-        const int param = cr_param_store_find(store, t.name);
-        if (s->without_scales && param != CR_NONE && store->param[param].role == CR_ROLE_SCALE) continue;
+        const int  param = cr_param_store_find(store, t.name);
+        const bool scale = param != CR_NONE && store->param[param].role == CR_ROLE_SCALE;
+        if (scale && (s->without_scales || (!exact && !cr_st_find(file, t.name)))) continue;
         if (fresh_head && param != CR_NONE && store->param[param].classifier) {
             const struct cr_st_entry *e = find_entry(file, t.name);
             if (!e || e->dims > 4) continue; /* the file may have no classifier */
@@ -240,7 +243,7 @@ cr_status cr_session_load_weights(struct cr_session *s, const char *given, bool 
     CR_TRY_OUT(cr_ckpt_open_weights(path, &file));
     CR_TRY_OUT(choose_head(s, file, path, exact, &fresh_head));
     CR_TRY_OUT(cr_state_model_list(&s->model.store, &arena, &list));
-    fit_list(s, file, fresh_head, &list);
+    fit_list(s, file, exact, fresh_head, &list);
     CR_TRY_OUT(cr_ckpt_is_sparse(file, path, &parts));
     CR_TRY_OUT(cr_state_sparse_open(&s->model.store, file, path, fresh_head, &sparse));
     CR_TRY_OUT(cr_state_sparse_take(&sparse, file, path, &list));

@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 static void best_path(const struct cr_run *run, char *buf, size_t size) {
     snprintf(buf, size, "%s/best.json", run->dir);
@@ -45,6 +46,7 @@ cr_status cr_run_save(struct cr_run *run, struct cr_report *report) {
     struct cr_json_writer w = cr_report_begin(report, CR_EVENT_SAVE);
     cr_json_put_int(&w, "step", run->at.step);
     cr_json_put_fixed(&w, "seconds", seconds, 3);
+    cr_json_put_int(&w, "time", (int64_t)time(NULL));
     cr_report_end(report, &w, human);
     return CR_OK;
 }

@@ -314,6 +314,10 @@ static cr_status open_run(const struct cr_config *given, const struct cr_train_o
 }
 
 cr_status cr_run_open(const struct cr_config *given, const struct cr_train_options *options, struct cr_run *run) {
+    if (given->quant.type == CR_QUANT_INT8 && !given->quant.train)
+        return cr_config_fail(given, "quant.type",
+                              "a quantised network cannot be trained: start from the one in floating point, with "
+                              "quant.train=yes to train with quantised values");
     *run             = (struct cr_run){.lock = -1, .comm = options->comm};
     cr_status status = open_run(given, options, run);
     if (status == CR_OK) return CR_OK;

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { PROGRESS_S = 30 };
@@ -290,6 +291,7 @@ static cr_status loop(struct cr_run *run, struct cr_report *report, int *ended_b
     else
         snprintf(human, sizeof human, "done: step %" PRId64 ", saved in %s", run->at.step, run->dir);
     struct cr_json_writer w = cr_report_begin(report, *ended_by ? CR_EVENT_STOPPED : CR_EVENT_DONE);
+    cr_json_put_int(&w, "time", (int64_t)time(NULL));
     cr_report_end(report, &w, human);
     return CR_OK;
 }
@@ -298,6 +300,8 @@ static void log_start(const struct cr_run *run, struct cr_report *report) {
     struct cr_json_writer w = cr_report_begin(report, run->from ? CR_EVENT_RESUME : CR_EVENT_START);
     cr_json_put_int(&w, "step", run->at.step);
     cr_json_put_int(&w, "total_steps", run->total_steps);
+    cr_json_put_int(&w, "steps_per_epoch", run->at.steps_per_epoch);
+    cr_json_put_int(&w, "time", (int64_t)time(NULL));
     cr_json_put_string(&w, "version", CR_VERSION);
     cr_report_end(report, &w, NULL);
 }

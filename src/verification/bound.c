@@ -62,25 +62,21 @@ static void closed_loss(const struct cr_verify_values *v, double *const scale[])
     for (int i = 1; i < 4; i++) scale[CR_OUT_loss_metrics][i] = 0; /* counts */
 }
 
-/* |bias| + |add * its factor| of an element of qconv. */
-static double qconv_terms(const struct cr_verify_values *v, int64_t i) {
-    const double *coeffs = v->in[CR_IN_qconv_coeffs];
-    const int     add    = v->op->in[CR_IN_qconv_add];
-    const int64_t K = dim(v->program, v->op->out[CR_OUT_qconv_y], 3), k = i % K;
-    const double  summand = add < 0 ? 0 : cr_number_load(v->program->tensor[add].dtype, v->in[CR_IN_qconv_add], i);
-    return fabs(coeffs[K + k]) + fabs(summand * coeffs[2 * K + k]);
-}
-
-/* A kernel that follows the rounding rule exactly (CR_MATH_EXACT, u = 0) has equal outputs. Others may add in another
- * order: an 8-bit output may be off by one. The convolution itself is at most the output plus the other terms. */
+/* A kernel that follows the rounding rule exactly (CR_MATH_EXACT, u = 0) has equal outputs. Others may add the bias
+ * before they multiply: an 8-bit output may be off by one. */
 static void closed_qconv(const struct cr_verify_values *v, double *const scale[]) {
-    const int           y     = v->op->out[CR_OUT_qconv_y];
-    const enum cr_dtype dtype = v->original->tensor[y].dtype;
-    const double        k     = CR_VERIFY_C * v->u * sqrt(cr_verify_terms(v->program, v->op, 0));
-    const int64_t       n     = cr_tensor_elems(&v->program->tensor[y]);
-    for (int64_t i = 0; i < n && k > 0; i++)
+    const int               y = v->op->out[CR_OUT_qconv_y], add = v->op->in[CR_IN_qconv_add];
+    const struct cr_tensor *t          = v->original->tensor;
+    const bool              is_integer = t[y].dtype == CR_I8 || t[y].dtype == CR_U8;
+    const double           *coeffs     = v->in[CR_IN_qconv_coeffs];
+    const double            k          = CR_VERIFY_C * v->u * sqrt(cr_verify_terms(v->program, v->op, 0));
+    const int64_t           K = dim(v->program, y, 3), n = cr_tensor_elems(&v->program->tensor[y]);
+    for (int64_t i = 0; i < n && k > 0; i++) {
+        const double summand =
+            add < 0 ? 0 : coeffs[2 * K + i % K] * cr_number_load(t[add].dtype, v->in[CR_IN_qconv_add], i);
         scale[CR_OUT_qconv_y][i] =
-            dtype == CR_I8 || dtype == CR_U8 ? 1 / k : fabs(v->want[CR_OUT_qconv_y][i]) + 2 * qconv_terms(v, i);
+            is_integer ? 1 / k : fabs(v->want[CR_OUT_qconv_y][i]) + 2 * (fabs(coeffs[K + i % K]) + fabs(summand));
+    }
 }
 
 /* exp turns the absolute error u|l - max| of its argument into a relative error. The denominator collects the same

@@ -10,8 +10,6 @@
 
 #include "verification/verify.h"
 
-struct cr_rng; /* core/rng.h */
-
 enum checkops_flag {
     CHECKOPS_ACCUMULATE     = 1 << 0,
     CHECKOPS_RELU           = 1 << 1,
@@ -43,12 +41,7 @@ enum checkops_flag {
     CHECKOPS_PATTERN     = 1 << 24, /* the filter is sparse and the op has its sparsity pattern */
     CHECKOPS_MIXES       = 1 << 25, /* loss, loss_grad: each target has two labels */
     CHECKOPS_TWO         = 1 << 26, /* with PATTERN: the sparsity pattern is 2:4 */
-    /* options of ops on 8-bit integers; BITS: the filter of qconv is packed, the pixels of maxpool and pad_shortcut
-       have 8 bits */
-    CHECKOPS_SIGNED     = 1 << 27, /* i8 instead of u8 */
-    CHECKOPS_ADD_SIGNED = 1 << 28,
-    CHECKOPS_Y_SIGNED   = 1 << 29,
-    CHECKOPS_Y_REAL     = 1 << 30 /* y in floating point */
+    CHECKOPS_BYTES       = 1 << 27  /* pooling and the shortcut without parameters: on 8-bit integers */
 };
 
 struct checkops_case {
@@ -78,13 +71,12 @@ CR_MUST cr_status checkops_list_make(enum checkops_extent extent, struct checkop
 void              checkops_list_free(struct checkops_list *list);
 /* Whether 16-bit programs need cases of their own for this op: false if all tensors of the op are f32 there. */
 bool checkops_has_half(enum cr_op_kind kind);
-/* ---- internal: checkops_cases.c, checkops_fused.c, checkops_quant.c and checkops_layers.c ---- */
+/* ---- internal: checkops_cases.c, checkops_fused.c and checkops_layers.c ---- */
 void checkops_list_add(struct checkops_list *list, const struct checkops_case *c);
 /* Adds the case and copies of it in other types. `place` is the number of the shape: types without kernels of the
  * device get a few of the first shapes. */
 void checkops_list_add_types(struct checkops_list *list, const struct checkops_case *c, size_t place);
 void checkops_list_fused(struct checkops_list *list);
-void checkops_list_quant(struct checkops_list *list);
 void checkops_list_fused_layers(struct checkops_list *list);
 void checkops_list_fused_full_size(struct checkops_list *list);
 void checkops_list_layers(struct checkops_list *list, enum cr_op_kind kind); /* convolutions of ResNet-50, batch 2 */
@@ -116,7 +108,6 @@ void    checkops_build_out(struct checkops_build *b, int slot, enum cr_dtype dty
 void    checkops_build_image(struct checkops_build *b, int slot); /* an input of shape N,H,W,C */
 void    checkops_build_mask(struct checkops_build *b, int slot);  /* ... or of its bits */
 void    checkops_build_conv(struct checkops_build *b);
-void    checkops_build_bytes(struct checkops_build *b, int slot); /* ... of bytes */
 void    checkops_build_quant(struct checkops_build *b);
 void    checkops_build_op(struct checkops_build *b); /* operands and attributes of b->op */
 bool    checkops_is_update(enum cr_op_kind kind);    /* sgd, adamw, lars, ema */
@@ -155,12 +146,6 @@ struct checkops_inputs {
 CR_MUST cr_status checkops_inputs_make(const struct checkops_unit *unit, const struct checkops_draw *draw,
                                        struct checkops_inputs *inputs);
 void              checkops_inputs_free(struct checkops_inputs *inputs);
-/* checkops_quant.c: fills the slot `packed` of a qconv as this device packs the filter; a device that computes on the
- * host. */
-CR_MUST cr_status checkops_pack(struct cr_device *device, const struct checkops_unit *unit,
-                                struct checkops_inputs *inputs);
-/* Coefficients of a qconv, [3][K]. */
-void checkops_draw_coeffs(const struct checkops_unit *unit, struct cr_rng *rng, float *coeffs);
 
 /* ---- kernels ---- */
 

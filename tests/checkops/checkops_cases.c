@@ -131,8 +131,14 @@ bool checkops_has_half(enum cr_op_kind kind) {
     case CR_OP_adamw:
     case CR_OP_lars:
     case CR_OP_param_norms:
-    case CR_OP_qconv_coeffs:
     case CR_OP_ema:
+    case CR_OP_filter_scale:
+    case CR_OP_observe_range:
+    case CR_OP_quantize:
+    case CR_OP_quantize_filter:
+    case CR_OP_pack_filter:
+    case CR_OP_qconv_coeffs:
+    case CR_OP_qconv:
     case CR_OP_sgd: return false;
     default: return true;
     }
@@ -206,8 +212,6 @@ static void list_pointwise(struct checkops_list *list) {
         /* all_reduce of one rank; several ranks have tests of their own */
         CR_OP_all_reduce};
     for (size_t i = 0; i < CR_COUNT(plain); i++) list_images(list, plain[i], FLAGS(0));
-    list_images(list, CR_OP_fake_quant, FLAGS(0, CHECKOPS_RELU)); /* the flag: unsigned integers */
-    list_images(list, CR_OP_fake_quant_filter, FLAGS(0));
     list_images(list, CR_OP_normalize, FLAGS(0, CHECKOPS_BOXES));
     list_images(list, CR_OP_mix, FLAGS(0));
     list_images(list, CR_OP_bn_apply,
@@ -224,8 +228,29 @@ static void list_convs(struct checkops_list *list, enum cr_op_kind kind, const u
     if (list->extent == CHECKOPS_HALF) checkops_list_layers(list, kind);
 }
 
+/* The meaning of the flags is in checkops_unit_quant.c. */
+static void list_quant(struct checkops_list *list) {
+    enum { RELU = CHECKOPS_RELU, X_SIGNED = CHECKOPS_BIAS, ADD = CHECKOPS_ADD, F32 = CHECKOPS_MEAN_RSTD };
+    list_images(list, CR_OP_fake_quant, FLAGS(0, RELU));
+    list_images(list, CR_OP_fake_quant_filter, FLAGS(0));
+    list_images(list, CR_OP_fake_quant_grad, FLAGS(0, RELU));
+    list_images(list, CR_OP_filter_scale, FLAGS(0));
+    list_images(list, CR_OP_observe_range, FLAGS(0, RELU));
+    list_images(list, CR_OP_quantize, FLAGS(0, RELU));
+    list_images(list, CR_OP_dequantize, FLAGS(0, RELU));
+    list_images(list, CR_OP_quantize_filter, FLAGS(0));
+    list_images(list, CR_OP_qconv_coeffs, FLAGS(0, CHECKOPS_BIAS, RELU | ADD));
+    list_variants(list, CR_OP_pack_filter, TABLE(convs), FLAGS(0));
+    list_variants(list, CR_OP_qconv, TABLE(convs),
+                  FLAGS(0, RELU, X_SIGNED, F32, RELU | ADD, RELU | ADD | CHECKOPS_ADD_SCALE_BIAS, F32 | RELU | ADD,
+                        X_SIGNED | RELU | ADD));
+    list_variants(list, CR_OP_maxpool, TABLE(pools), FLAGS(CHECKOPS_NO_INDEX | CHECKOPS_BYTES));
+    list_variants(list, CR_OP_pad_shortcut, TABLE(shortcuts), FLAGS(CHECKOPS_BYTES));
+}
+
 static void list_all(struct checkops_list *list) {
     list_pointwise(list);
+    list_quant(list);
     list_convs(list, CR_OP_conv, FLAGS(0));
     list_convs(list, CR_OP_conv_dgrad, FLAGS(0));
     list_convs(list, CR_OP_conv_wgrad, FLAGS(0, CHECKOPS_ACCUMULATE));
@@ -265,7 +290,6 @@ static void list_all(struct checkops_list *list) {
                                                         .big   = true,
                                                         .timed = true});
     checkops_list_fused(list);
-    checkops_list_quant(list);
     if (list->extent == CHECKOPS_HALF) checkops_list_fused_layers(list);
 }
 

@@ -137,7 +137,6 @@ static cr_status run_draw(struct checkops_runner *w, struct checkops_unit *unit,
     struct sample s = {.unit = unit, .draw = draw};
     cr_status     status;
     CR_TRY_OUT(checkops_inputs_make(unit, draw, &s.inputs));
-    CR_TRY_OUT(checkops_pack(w->device, unit, &s.inputs));
     for (int i = 0; i < w->kernels; i++)
         if (wanted(w, i, unit)) CR_TRY_OUT(run_algos(w, unit, &s, i));
 out:

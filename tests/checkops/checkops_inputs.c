@@ -12,16 +12,25 @@
 static const char *const family_names[FAMILIES] = {"normal", "half zero", "large mean", "equal",
                                                    "huge",   "denormal",  "non-finite"};
 
-/* x data, S sums of data, p value buffer, G gradient and momentum buffers, u pixels, g gamma, b offset, m running
- * mean, v running variance, c (scale, bias), k (a, b, c), h (mean, rstd), y output of a ReLU or its bits, L labels,
- * M metrics, T state, s buffer of mean squares, n squares of norms, r buffer of running statistics, K bits of pruned
- * weights, I pool index, Q norm, B boxes of images, X mixes of images, i integers of 8 bits, q scales, e coefficients
- * of qconv, . bytes that are not read */
+/* x data, S sums of data, p value buffer, G gradient and momentum buffers, u pixels, z coefficients of qconv, g
+ * gamma, b offset, m running mean, v running variance, c (scale, bias), k (a, b, c), h (mean, rstd), y output of a
+ * ReLU or its bits, L labels, M metrics, T state, s buffer of mean squares, n squares of norms, r buffer of
+ * running statistics, K bits of pruned weights, I pool index, Q norm, B boxes of images, X mixes of images, .
+ * bytes that are not read */
 static const char *const meaning[CR_OP_COUNT] = {
     [CR_OP_mix]                = "uBX",
     [CR_OP_avgpool2x2]         = "x",
     [CR_OP_fake_quant]         = "xv",
     [CR_OP_fake_quant_filter]  = "xv",
+    [CR_OP_fake_quant_grad]    = "xxv",
+    [CR_OP_filter_scale]       = "x",
+    [CR_OP_observe_range]      = "xvT",
+    [CR_OP_quantize]           = "xv",
+    [CR_OP_dequantize]         = "xv",
+    [CR_OP_quantize_filter]    = "xv",
+    [CR_OP_pack_filter]        = "x",
+    [CR_OP_qconv_coeffs]       = "vvcbvv",
+    [CR_OP_qconv]              = "xxzx.",
     [CR_OP_avgpool2x2_grad]    = "x",
     [CR_OP_se_scale]           = "xx",
     [CR_OP_se_scale_grad]      = "xxx",
@@ -71,12 +80,6 @@ static const char *const meaning[CR_OP_COUNT] = {
     [CR_OP_barrier]            = "x",
     [CR_OP_sparse_filter]      = "x",
     [CR_OP_all_reduce]         = "x",
-    [CR_OP_quantize]           = "xq",
-    [CR_OP_dequantize]         = "iq",
-    [CR_OP_quantize_filter]    = "xq",
-    [CR_OP_pack_filter]        = "i",
-    [CR_OP_qconv_coeffs]       = "qqcbqq",
-    [CR_OP_qconv]              = "iiei.",
 };
 
 static char letter(const struct checkops_unit *unit, int slot) {
@@ -414,20 +417,14 @@ static void draw_parameter(struct drawing *d, char meaning_of, const struct cr_t
         case 'g': x = cr_rng_below(&d->rng, 8) ? 1 + 0.5 * x : 0; break;
         case 'v': x = x * x + 1e-3; break;
         case 'y': x = x > 0 ? x : 0; break;
+        case 'q': x = floor(t->dtype == CR_U8 ? between(d, 0, 256) : between(d, -127, 128)); break;
+        case 'z': x = i < t->dim[3] ? x * 0x1p-11 : i < 2 * t->dim[3] ? 16 * x : 0.375; break;
         case 'u': x = d->draw.family == FAMILY_EQUAL ? 255 : floor(between(d, 0, 256)); break;
         default: break; /* b, m, c, k */
         }
         cr_number_store(t->dtype, data, i, offset_is_zero(d, meaning_of, t, i) ? 0 : x);
     }
     repeat(t->dtype, data, first, n);
-}
-
-/* Scales of values of the family: some values saturate, and quotients are exact where the scale is a power of 2. */
-static void draw_scales(struct drawing *d, const struct cr_tensor *t, void *data) {
-    const bool   power = d->draw.family == FAMILY_HALF_ZERO || d->draw.family == FAMILY_EQUAL;
-    const double mean  = d->draw.family == FAMILY_LARGE_MEAN ? large_mean(d->unit) / 100 : 0.02;
-    for (int64_t i = 0; i < cr_tensor_elems(t); i++)
-        cr_number_store(t->dtype, data, i, power ? 0.25 : mean * between(d, 0.5, 1.5));
 }
 
 static void draw_slot(struct drawing *d, int s, const struct cr_tensor *t, void *data) {
@@ -438,13 +435,10 @@ static void draw_slot(struct drawing *d, int s, const struct cr_tensor *t, void 
     switch (letter(d->unit, s)) {
     case 'x':
         if (t->dtype == CR_U8 || t->dtype == CR_I8)
-            draw_bits(d, t, data);
+            draw_parameter(d, 'q', t, data);
         else
             draw_data(d, s, t, data);
         return;
-    case 'i': draw_bits(d, t, data); return;
-    case 'q': draw_scales(d, t, data); return;
-    case 'e': checkops_draw_coeffs(d->unit, &d->rng, data); return;
     case 'S': draw_sums(d, s, t, data); return;
     case 'p':
     case 'G': draw_buffer(d, s, t, data); return;

@@ -49,10 +49,7 @@ static void build_pool(struct checkops_build *b) {
     b->op.attr.conv = (struct cr_conv_attr){.stride = c->stride, .pad = c->pad, .window = c->window};
     switch (c->kind) {
     case CR_OP_maxpool:
-        if (c->flags & CHECKOPS_BITS)
-            checkops_build_bytes(b, CR_IN_maxpool_x);
-        else
-            in_image(b, CR_IN_maxpool_x);
+        in(b, CR_IN_maxpool_x, c->flags & CHECKOPS_BYTES ? CR_U8 : b->real, c->N, c->H, c->W, c->C);
         if (c->flags & CHECKOPS_SCALE_BIAS) in_vector(b, CR_IN_maxpool_scale_bias, 2);
         b->op.out[CR_OUT_maxpool_index] = c->flags & CHECKOPS_NO_INDEX ? CR_NONE : CR_NEW;
         return;
@@ -75,10 +72,7 @@ static void build_shortcut(struct checkops_build *b) {
     const struct checkops_case *c = b->c;
     b->op.attr.conv               = (struct cr_conv_attr){.stride = c->stride, .pad_c = c->pad};
     if (c->kind == CR_OP_pad_shortcut) {
-        if (c->flags & CHECKOPS_BITS)
-            checkops_build_bytes(b, CR_IN_pad_shortcut_x);
-        else
-            in_image(b, CR_IN_pad_shortcut_x);
+        in(b, CR_IN_pad_shortcut_x, c->flags & CHECKOPS_BYTES ? CR_U8 : b->real, c->N, c->H, c->W, c->C);
         return;
     }
     in(b, CR_IN_pad_shortcut_grad_dy, b->real, c->N, (c->H - 1) / c->stride + 1, (c->W - 1) / c->stride + 1,
@@ -253,15 +247,6 @@ static void build_other(struct checkops_build *b) {
         in(b, CR_IN_avgpool2x2_grad_dy, b->real, c->N, (c->H + 1) / 2, (c->W + 1) / 2, c->C);
         out_image(b, CR_OUT_avgpool2x2_grad_dx);
         break;
-    case CR_OP_fake_quant:
-        b->op.attr.quant.is_signed = !(c->flags & CHECKOPS_RELU);
-        in_image(b, CR_IN_fake_quant_x);
-        in(b, CR_IN_fake_quant_scale, CR_F32, 1, 1, 1, 1);
-        break;
-    case CR_OP_fake_quant_filter:
-        in_image(b, CR_IN_fake_quant_filter_w); /* N filters */
-        in(b, CR_IN_fake_quant_filter_scale, CR_F32, 1, 1, 1, c->N);
-        break;
     case CR_OP_se_scale:
         in_image(b, CR_IN_se_scale_x);
         in(b, CR_IN_se_scale_logit, b->real, c->N, 1, 1, c->C);
@@ -358,6 +343,17 @@ void checkops_build_op(struct checkops_build *b) {
     case CR_OP_dense_bgrad: build_dense(b); return;
     case CR_OP_loss:
     case CR_OP_loss_grad: build_loss(b); return;
+    case CR_OP_fake_quant:
+    case CR_OP_fake_quant_filter:
+    case CR_OP_fake_quant_grad:
+    case CR_OP_filter_scale:
+    case CR_OP_observe_range:
+    case CR_OP_quantize:
+    case CR_OP_dequantize:
+    case CR_OP_quantize_filter:
+    case CR_OP_pack_filter:
+    case CR_OP_qconv_coeffs:
+    case CR_OP_qconv: checkops_build_quant(b); return;
     case CR_OP_bn_finalize:
     case CR_OP_bn_scale_bias:
     case CR_OP_bn_grad_finalize: build_bn_small(b); return;
@@ -377,12 +373,6 @@ void checkops_build_op(struct checkops_build *b) {
     case CR_OP_lars:
     case CR_OP_sgd: build_update(b); return;
     case CR_OP_ema: build_ema(b); return;
-    case CR_OP_quantize:
-    case CR_OP_dequantize:
-    case CR_OP_quantize_filter:
-    case CR_OP_pack_filter:
-    case CR_OP_qconv_coeffs:
-    case CR_OP_qconv: checkops_build_quant(b); return;
     default: build_other(b);
     }
 }

@@ -8,12 +8,14 @@ import csv
 import glob
 import html.parser
 import json
+import math
 import os
 import re
 import shutil
 import struct
 import subprocess
 import sys
+import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tools"))
 import png
@@ -78,11 +80,79 @@ def page_of(path):
 def check_page(page):
     check("tags are balanced", not page.faults, page.faults)
     check("no script", "script" not in page.tags and not any(k.startswith("on") for _, k, _ in page.attributes))
-    outside = [(t, k, v) for t, k, v in page.attributes if v and re.search(r"(https?:|//|url\()", v) and not v.startswith("data:image/png")]
+    outside = [(t, k, v) for t, k, v in page.attributes if v and re.search(r"(https?:|//|url\()", v) and not v.startswith(("data:image/png", "data:image/jpeg"))]
     check("nothing from outside", not outside, outside)
     check("CSP", any(v and v.startswith("default-src 'none'") for _, _, v in page.attributes))
     for part in ("curves", "speed", "evaluation", "memory", "profile", "sparsity", "config"):
         check(f"section {part}", ("section", "id", part) in page.attributes)
+    check("details are closed", page.tags.get("details", 0) >= 4 and ("details", "open", None) not in page.attributes)
+
+
+def check_title(page, run_dir, subject):
+    """Network, data, date and duration: the sum over the processes of the run, from the times in its log."""
+    log = [json.loads(line) for line in open(f"{run_dir}/log.jsonl")]
+    times = [(entry["event"], entry["time"]) for entry in log if "time" in entry]
+    day = time.strftime("%Y-%m-%d", time.gmtime(times[0][1]))
+    seconds = sum(now - before for (_, before), (event, now) in zip(times, times[1:]) if event not in ("start", "resume"))
+    check("subject", page.titles[0] == f"{subject}, {day}, {seconds} s", (page.titles[0], seconds))
+    check("heading", page.text.lstrip().startswith(subject), page.text[:200])
+
+
+def check_best(page, run_dir):
+    """The best evaluation is the same number in the card, in the legend and in the tooltip of its step."""
+    log = [json.loads(line) for line in open(f"{run_dir}/log.jsonl")]
+    steps = next(entry["steps_per_epoch"] for entry in log if entry["event"] == "start")
+    kept = {}
+    for entry in log:
+        if entry["event"] == "resume":
+            kept = {step: v for step, v in kept.items() if step <= entry["step"]}
+        if entry["event"] == "eval":
+            kept[entry["step"]] = entry
+    step, best = max(kept.items(), key=lambda item: (item[1]["top1"], -item[0]))
+    text = page.text.replace("\n", "")
+    value = f"{100 * best['top1']:.2f} %"
+    check("the card", f"best validation top-1{value}at epoch{round(100 * step / steps) / 100:g} (step {step})" in text, (value, text[:400]))
+    check("the legend", re.search(rf"validation top-1: [\d.]+ %, at best {re.escape(value)}", text), value)
+    check("the tooltip", any(t.startswith(f"step {step}\nepoch {step / steps:.2f}\n") and f"validation top-1 {value}" in t for t in page.titles))
+    check("a line at the best step", ("path", "class", "best") in page.attributes and ("circle", "class", "ring s2") in page.attributes)
+
+
+def check_classes(page, rows):
+    """Precision, recall and F1 from the confusion matrix, and their means."""
+    names, count = rows[0][1:], [[int(n) for n in row[1:]] for row in rows[1:]]
+    text = page.text.replace("\n", "")
+    sums, lines = [0, 0, 0], []
+    for i, name in enumerate(names):
+        images, predicted = sum(count[i]), sum(row[i] for row in count)
+        precision, recall = count[i][i] / predicted if predicted else 0, count[i][i] / images
+        f1 = 2 * precision * recall / (precision + recall) if precision + recall else 0
+        lines.append((f1, i, f"{name}{images}{count[i][i]}{100 * precision:.2f} %{100 * recall:.2f} %{100 * f1:.2f} %"))
+        sums = [a + b for a, b in zip(sums, (precision, recall, f1))]
+    at = [text.find(line) for _, _, line in sorted(lines)]
+    check("classes, lowest F1 first", -1 not in at and at == sorted(at), (at, sorted(lines)))
+    means = "".join(f"{100 * v / len(names):.2f} %" for v in sums)
+    check("macro averages", f"macro average{sum(map(sum, count))}{sum(count[i][i] for i in range(len(names)))}{means}" in text, means)
+
+
+def check_top_losses(page):
+    """The images with the highest loss, with both probabilities, as `predict` says."""
+    found = {}
+    for folder in sorted(glob.glob("images/val/*")):
+        ran = cresnet("predict", "run/best", folder, "-k", "4", "--json", "-q")
+        for line in ran.stdout.splitlines():
+            entry = json.loads(line)
+            found[entry["image"]] = {t["class"]: t["probability"] for t in entry["top"]}
+    losses = sorted(((-math.log(max(p[os.path.basename(os.path.dirname(f))], 1e-30)), f) for f, p in found.items()), reverse=True)
+    text = page.text[page.text.index("Top losses"):]
+    shown = [float(v) for v in re.findall(r"loss (\d+\.\d+)true", text.replace("\n", ""))]
+    check("24 top losses", len(shown) == 24 and shown == sorted(shown, reverse=True), shown)
+    check("their losses", all(abs(a - b[0]) < 2e-3 + 1e-3 * b[0] for a, b in zip(shown, losses)), (shown[:4], losses[:4]))
+    _, worst = losses[0]
+    label = os.path.basename(os.path.dirname(worst))
+    predicted = max(found[worst], key=found[worst].get)
+    want = f"true{label}{100 * found[worst][label]:.1f}\u00a0%predicted{predicted}{100 * found[worst][predicted]:.1f}\u00a0%{os.path.basename(worst)}"
+    check("both probabilities", want in text.replace("\n", ""), (want, text[:300]))
+    check("every image opens", all(("a", "href", f"#loss-{i + 1}") in page.attributes and ("figure", "id", f"loss-{i + 1}") in page.attributes for i in range(24)))
 
 
 def check_numbers(page):
@@ -117,13 +187,15 @@ def check_evaluation(page):
         for name, n in zip(names, row[1:]):
             want = f"{row[0]}, correct: {n} of {of}" if name == row[0] else f"{row[0]} predicted as {name}: {n} of {of}"
             check("a cell", want in cells, (want, cells))
-    wrong = sum(int(n) for row in rows[1:] for name, n in zip(names, row[1:]) if name != row[0])
+    check_classes(page, rows)
+    check_top_losses(page)
     images = [v for t, k, v in page.attributes if t == "img" and k == "src"]
-    check("one image per mistake, at most 24", len(images) == min(wrong, 24), (len(images), wrong))
+    check("24 images", len(images) == 24, len(images))
     for image in images:
-        check("an image is a PNG", base64.b64decode(image.split(",")[1]).startswith(b"\x89PNG"))
-    sizes = {tuple(struct.unpack(">II", base64.b64decode(p.split(",")[1])[16:24])) for p in images}
-    check("images keep their shape, within 112 pixels", sizes <= {(20, 16), (112, 56)}, sizes)
+        data = base64.b64decode(image.split(",")[1])
+        check("small images are PNG, others JPEG", data.startswith(b"\x89PNG" if image.startswith("data:image/png") else b"\xff\xd8\xff"))
+    sizes = [(t, k, v) for t, k, v in page.attributes if t == "img" and k in ("width", "height")]
+    check("images keep their shape", {v for _, k, v in sizes if k == "width"} <= {"20", "224"} and {v for _, k, v in sizes if k == "height"} <= {"16", "112"}, sizes)
     check("scores", f"{json.loads(ran.stdout)['correct']} of {json.loads(ran.stdout)['images']}" in page.text)
 
 
@@ -155,6 +227,40 @@ def zeros(run):
             values = struct.unpack(f"<{(end - begin) // 4}f", data[8 + size + begin : 8 + size + end])
             found.append(f"{sum(v == 0 for v in values)} of {len(values)} weights are 0")
     return found
+
+
+def check_effects(page):
+    """What pruning did, from the log."""
+    log = [json.loads(line) for line in open("run/log.jsonl")]
+    pruned = {entry["step"]: entry for entry in log if entry["event"] == "prune"}
+    last = pruned[max(pruned)]
+    text = page.text.replace("\n", "")
+    check("pruning", f"left {100 * last['sparsity']:.2f} % of the prunable weights at 0" in text, last)
+    check("weights left", f"{100 * last['sparsity']:.2f} %{last['of'] - last['pruned']}" in text, last)
+    check("section effects", ("section", "id", "effects") in page.attributes)
+
+
+def check_compare():
+    ran = cresnet("report", "--compare", "run", "averaged", "run62")
+    check("compare", ran.returncode == 0 and "compare.html: 3 runs" in ran.stderr, ran.stderr)
+    page = page_of("compare.html")
+    check("well-formed", not page.faults and "script" not in page.tags, page.faults)
+    text = page.text.replace("\n", "")
+    check("heading", "Comparison of 3 runs" in text)
+    for name in ("run", "averaged", "run62"):
+        log = [json.loads(line) for line in open(f"{name}/log.jsonl")]
+        best = max(max(e["top1"], e.get("ema_top1", 0)) for e in log if e["event"] == "eval")
+        check(f"best of {name}", f"{100 * best:.2f} %" in text, best)
+    check("a key that differs", "ema.decay00.90" in text, text[-900:])
+    check("equal keys are not shown", "model.widths" not in text)
+    check("a curve a run", sum(a == ("path", "class", "line s3") for a in page.attributes) >= 4)
+    for arguments, want in ((["run"], "at least two runs"), (["run"] * 9, "at most 8"), (["run", "nowhere"], "nowhere"), (["run", "run62", "--no-eval"], "--no-eval")):
+        ran = cresnet("report", "--compare", *arguments, "-o", "none.html")
+        check(f"compare refuses {want}", ran.returncode in (1, 2) and want in ran.stderr and not os.path.exists("none.html"), ran.stderr)
+    open("mine.html", "w").write("mine")
+    ran = cresnet("report", "--compare", "run", "run62", "-o", "mine.html")
+    check("a file of others stays", ran.returncode in (1, 2) and open("mine.html").read() == "mine", ran.stderr)
+    check_browser("compare.html")
 
 
 def check_browser(path):
@@ -196,7 +302,10 @@ def main():
     page = page_of("run/report.html")
     check_page(page)
     check_numbers(page)
+    check_title(page, "run", "Custom ResNet on images")
+    check_best(page, "run")
     check_evaluation(page)
+    check_effects(page)
     for name in CLASSES:
         check("names are shown as they are", name.replace("/", "_") in page.text, name)
     check("profile by layer", "layer2.0.conv2" in page.text and "bn_apply" in page.text)
@@ -220,8 +329,20 @@ def main():
     ran = cresnet("train", "tiny.ini", "-o", "run62", "data.root=many", "--epochs", "1", "-q")
     ran = cresnet("report", "run62", "-q")
     page = page_of("run62/report.html")
-    check("many classes", ran.returncode == 0 and not page.faults and "Most confused" in page.text and "The 60 classes with the lowest top-1, of 62" in page.text, ran.stderr)
+    check("many classes", ran.returncode == 0 and not page.faults and "Most confused" in page.text and "The 60 classes with the lowest F1, of 62" in page.text, ran.stderr)
     check("no matrix", not any(t.endswith(" of 1") for t in page.titles))
+    check_compare()
+
+    # A log of an older version has no times and no length of an epoch.
+    shutil.copytree("run62", "older", symlinks=True)
+    lines = [json.loads(line) for line in open("older/log.jsonl")]
+    for entry in lines:
+        entry.pop("time", None)
+        entry.pop("steps_per_epoch", None)
+    open("older/log.jsonl", "w").write("".join(json.dumps(entry) + "\n" for entry in lines))
+    ran = cresnet("report", "older", "--no-eval", "-q")
+    page = page_of("older/report.html")
+    check("a log without times", ran.returncode == 0 and page.titles[0] == "Custom ResNet on many", (ran.stderr, page.titles[:1]))
 
     # A missing part is reported, and all other parts are shown.
     ran = cresnet("report", "run/step-6", "--no-eval", "-o", "six.html", "-q")

@@ -121,7 +121,12 @@ out:
 
 /* ---- output ---- */
 
-static void print_text(const struct quantization *q, struct cr_text *out) {
+static void print_scores(struct cr_text *out, const char *name, const struct cr_scores *s) {
+    cr_text_add(out, "%-15s %lld of %lld correct, top-1 %.2f %%, loss %.4f", name, (long long)s->correct1,
+                (long long)s->images, top1(s), s->loss_sum / (double)CR_MAX(s->images, 1));
+}
+
+static void print_layers(const struct quantization *q, struct cr_text *out) {
     int layers = 0;
     for (int i = 0; i < q->calibration.count; i++) layers += strstr(q->calibration.at[i].name, ".weight_scale") != NULL;
     if (q->order) cr_text_add(out, "%-28s %14s  %s\n", "layer", "logit error", "type");
@@ -130,13 +135,18 @@ static void print_text(const struct quantization *q, struct cr_text *out) {
                     i < q->in_float ? "floating point: its quantisation costs most" : "int8");
     cr_text_add(out, "calibrated with %lld images by %s; %d of %d layers in int8\n", (long long)q->calibration.images,
                 cr_word_quant_method(q->config.quant.method), layers - q->in_float, layers);
-    cr_text_add(out, "floating point: %lld of %lld correct, top-1 %.2f %%, loss %.4f\n",
-                (long long)q->scores_float.correct1, (long long)q->scores_float.images, top1(&q->scores_float),
-                q->scores_float.loss_sum / (double)CR_MAX(q->scores_float.images, 1));
-    cr_text_add(out, "int8:           %lld of %lld correct, top-1 %.2f %%, loss %.4f (drop %.2f points)\n",
-                (long long)q->scores_int8.correct1, (long long)q->scores_int8.images, top1(&q->scores_int8),
-                q->scores_int8.loss_sum / (double)CR_MAX(q->scores_int8.images, 1), drop(q));
-    cr_text_add(out, "%s\n", q->config.train.output);
+}
+
+static void print_text(const struct quantization *q, struct cr_text *out) {
+    const bool trained = q->config.quant.train;
+    if (!trained) {
+        print_layers(q, out);
+        print_scores(out, "floating point:", &q->scores_float);
+        cr_text_add(out, "\n");
+    }
+    print_scores(out, "int8:", &q->scores_int8);
+    if (!trained) cr_text_add(out, " (drop %.2f points)", drop(q));
+    cr_text_add(out, "\n%s\n", q->config.train.output);
 }
 
 static void put_scores(struct cr_json_writer *w, const char *name, const struct cr_scores *s) {
@@ -152,10 +162,15 @@ static void print_json(const struct quantization *q, struct cr_text *out) {
     struct cr_json_writer w = cr_json_writer(out, CR_JSON_SPACED);
     cr_json_open_object(&w, NULL);
     cr_json_put_string(&w, "output", q->config.train.output);
+    put_scores(&w, "int8", &q->scores_int8);
+    if (q->config.quant.train) {
+        cr_json_close_object(&w);
+        cr_json_end_line(&w);
+        return;
+    }
     cr_json_put_string(&w, "method", cr_word_quant_method(q->config.quant.method));
     cr_json_put_int(&w, "calibration_images", q->calibration.images);
     put_scores(&w, "float", &q->scores_float);
-    put_scores(&w, "int8", &q->scores_int8);
     cr_json_put_fixed(&w, "drop", drop(q), 4);
     cr_json_open_array(&w, "keep");
     for (int i = 0; i < q->in_float; i++) cr_json_put_string(&w, NULL, q->order[i].layer);
@@ -181,7 +196,7 @@ static cr_status check(const struct cr_args *args, const struct cr_config *confi
     if (!*config->model.weights)
         return cr_args_fail(args, "no weights to quantise: give --weights FILE, or a run folder instead of %s",
                             args->operand[0]);
-    if (config->quant.type != CR_QUANT_NONE)
+    if (config->quant.type != CR_QUANT_NONE && !config->quant.train)
         return cr_config_fail(config, "quant.type",
                               "this network is quantised already: give the one in floating point");
     if (!args->value[CR_OPT_OUTPUT])
@@ -189,11 +204,27 @@ static cr_status check(const struct cr_args *args, const struct cr_config *confi
     return check_folder(config->train.output);
 }
 
+/* A run with quant.train has its scales already: its weights become integers. */
+static cr_status convert_trained(struct quantization *q) {
+    const struct cr_session_options options = {.eval = true, .execute = true, .classes = cr_dataset_classes(q->val)};
+    q->int8                                 = q->config;
+    q->int8.quant.train                     = false;
+    CR_TRY(cr_session_open(&q->int8, &options, &q->session));
+    CR_TRY(cr_session_load_weights(&q->session, q->int8.model.weights, true));
+    CR_TRY(cr_session_evaluate(&q->session, q->val, NULL, &q->scores_int8));
+    return save(q);
+}
+
 static cr_status run(struct quantization *q, struct cr_text *out) {
-    CR_TRY(cr_dataset_open(&q->config, CR_SPLIT_TRAIN, &q->train));
     CR_TRY(cr_dataset_open(&q->config, CR_SPLIT_VAL, &q->val));
+    if (q->config.quant.train) {
+        CR_TRY(convert_trained(q));
+        (cr_args_has(q->args, CR_OPT_JSON) ? print_json : print_text)(q, out);
+        return CR_OK;
+    }
+    CR_TRY(cr_dataset_open(&q->config, CR_SPLIT_TRAIN, &q->train));
     CR_TRY(evaluate_float(q));
-    cr_log(CR_LOG_INFO, "calibrating with %lld training images",
+    cr_log(CR_LOG_INFO, "calibrating with %lld training images, on the CPU",
            (long long)CR_MIN((int64_t)q->config.quant.images, cr_dataset_count(q->train)));
     CR_TRY(cr_calibrate(&q->config, q->train, NULL, &q->calibration));
     q->int8 = q->config;

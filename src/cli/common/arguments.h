@@ -45,6 +45,7 @@ enum cr_option_id { /* in the order of --help */
                     CR_OPT_TOP,
                     CR_OPT_PROFILE,
                     CR_OPT_NO_EVAL,
+                    CR_OPT_COMPARE,
                     CR_OPT_LAST,
                     CR_OPT_STEP,
                     CR_OPT_EMA,

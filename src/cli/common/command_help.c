@@ -45,11 +45,14 @@ static const char about_predict[] =
 static const char about_report[] =
     "Writes one HTML page about a run, RUN/report.html unless -o FILE names another: training curves, learning\n"
     "rate, throughput, the memory plan, the profile (--profile FILE, or RUN/profile.jsonl) and the sparsity of\n"
-    "each layer. An evaluation of the best weights adds per-class accuracy, the confusion matrix and the images\n"
-    "with the largest loss. The page needs neither a network connection nor scripts.\n" RUN_NOTE "\n"
+    "each layer. An evaluation of the best weights adds precision, recall and F1 of each class, the confusion\n"
+    "matrix and the images with the highest loss. The page needs neither a network connection nor scripts.\n"
+    "--compare RUN RUN ...: 2 to 8 runs on one page (compare.html unless -o FILE names another), from their logs:\n"
+    "results, curves over epochs, and the keys of their configurations that differ.\n" RUN_NOTE "\n"
     "  cresnet report checkpoints/demo\n"
     "  cresnet profile checkpoints/demo --json >checkpoints/demo/profile.jsonl\n"
-    "  cresnet report checkpoints/demo --no-eval -o demo.html\n";
+    "  cresnet report checkpoints/demo --no-eval -o demo.html\n"
+    "  cresnet report --compare checkpoints/demo checkpoints/demo-90-tuned -o both.html\n";
 
 static const char about_plan[] =
     "Prints the layers with shapes, parameters and FLOPs, and the memory that the program needs together with its\n"
@@ -173,8 +176,8 @@ static const struct cr_command commands[CR_CMD_COUNT] = {
     [CR_CMD_TRAIN]    = {"train", "train a network", "CONFIG " KEYS, about_train},
     [CR_CMD_EVAL]     = {"eval", "evaluate weights on a validation set", "CONFIG|RUN " KEYS, about_eval},
     [CR_CMD_PREDICT]  = {"predict", "classify images", "RUN|CONFIG IMAGE|FOLDER ... [options]", about_predict},
-    [CR_CMD_REPORT]   = {"report", "write an HTML page about a run: curves, evaluation, memory, profile", "RUN " KEYS,
-                         about_report},
+    [CR_CMD_REPORT]   = {"report", "write an HTML page about a run: curves, evaluation, memory, profile",
+                         "RUN " KEYS " | --compare RUN RUN ...", about_report},
     [CR_CMD_PLAN]     = {"plan", "show the network, its program and its memory plan", "CONFIG|RUN " KEYS, about_plan},
     [CR_CMD_CHECK]    = {"check", "compare every op with an FP64 reference", "CONFIG|RUN " KEYS, about_check},
     [CR_CMD_BENCH]    = {"bench", "time a training step, inference, the data loader, initialisation or allocators",

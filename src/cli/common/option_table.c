@@ -40,6 +40,7 @@ static const struct cr_cli_option options[CR_OPT_COUNT] = {
     [CR_OPT_PROFILE] = {"profile", 0, "FILE", NULL, ON(REPORT),
                         "output of cresnet profile --json (default: RUN/profile.jsonl if it exists)"},
     [CR_OPT_NO_EVAL] = {"no-eval", 0, NULL, NULL, ON(REPORT), "skip the evaluation: no confusion matrix, no images"},
+    [CR_OPT_COMPARE] = {"compare", 0, NULL, NULL, ON(REPORT), "show 2 to 8 RUNs on one page (default: compare.html)"},
     [CR_OPT_LAST]   = {"last", 0, NULL, NULL, ON_WEIGHTS, "use the newest checkpoint of a RUN instead of the best one"},
     [CR_OPT_STEP]   = {"step", 0, "N", NULL, ON_WEIGHTS, "use the checkpoint step-N of a RUN instead of the best one"},
     [CR_OPT_EMA]    = {"ema", 0, NULL, NULL, ON_WEIGHTS,

@@ -1,5 +1,5 @@
 /* cli/report/evaluation.c: section Evaluation of the report: scores, classes, the confusion matrix, and the images with
- * the largest loss. */
+ * the highest loss. */
 #include "cli/report/report.h"
 
 #include <math.h>
@@ -7,13 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MATRIX_CLASSES = 60, MATRIX_NUMBERS = 16, PAIRS_SHOWN = 30, CLASSES_SHOWN = 60, THUMBNAIL = 112 };
+enum { MATRIX_CLASSES = 60, MATRIX_NUMBERS = 16, PAIRS_SHOWN = 30, CLASSES_SHOWN = 60, IMAGE_SIDE = 512 };
 
 struct view {
     const struct cr_confusion *c;
     const struct cr_dataset   *dataset;
     struct cr_class_score     *score; /* [classes] */
-    int                       *order; /* [classes]: labels, lowest top-1 first */
+    int                       *order; /* [classes]: labels, lowest F1 first */
 };
 
 static const char *name_of(const struct view *v, int label) {
@@ -30,44 +30,82 @@ static double fraction(int64_t part, int64_t all) {
 
 /* ---- scores of classes ---- */
 
-static int compare_top1(const void *a, const void *b, void *scores) {
+/* The harmonic mean of precision and recall; 0 where either is undefined. */
+static double f1_of(const struct cr_class_score *s) {
+    return fraction(2 * s->correct, s->images + s->predicted);
+}
+
+static int compare_f1(const void *a, const void *b, void *scores) {
     const struct cr_class_score *x = (const struct cr_class_score *)scores + *(const int *)a,
                                 *y = (const struct cr_class_score *)scores + *(const int *)b;
-    const double s = fraction(x->correct, x->images), t = fraction(y->correct, y->images);
+    const double s = f1_of(x), t = f1_of(y);
     if (!x->images != !y->images) return x->images ? -1 : 1; /* classes without images last */
     if (s != t) return s < t ? -1 : 1;
     return *(const int *)a - *(const int *)b;
 }
 
-static void add_fraction(struct cr_text *out, int64_t part, int64_t all) {
-    if (all)
-        cr_text_add(out, "<td>%.2f %%</td>", 100 * fraction(part, all));
-    else
-        cr_text_add(out, "<td>-</td>");
+static void add_percent(struct cr_text *out, double value) {
+    cr_text_add(out, "<td>%.2f %%</td>", 100 * value);
+}
+
+static void add_class(const struct view *v, int label, struct cr_text *out) {
+    const struct cr_class_score *s = &v->score[label];
+    cr_text_add(out, "<tr><td class=\"l\">");
+    cr_page_escape(out, name_of(v, label));
+    cr_text_add(out, "</td><td>%lld</td><td>%lld</td>", (long long)s->images, (long long)s->correct);
+    add_percent(out, fraction(s->correct, s->predicted));
+    add_percent(out, fraction(s->correct, s->images));
+    add_percent(out, f1_of(s));
+    cr_text_add(out, "<td class=\"l\">");
+    if (s->confused_with >= 0) {
+        cr_page_escape(out, name_of(v, s->confused_with));
+        cr_text_add(out, " (%lld)", (long long)s->confused);
+    }
+    cr_text_add(out, "</td></tr>\n");
+}
+
+/* Means over the classes that have images: each class counts once. */
+static void add_macro_average(const struct view *v, struct cr_text *out) {
+    double  precision = 0, recall = 0, f1 = 0;
+    int64_t images = 0, correct = 0;
+    int     classes = 0;
+    for (int i = 0; i < v->c->classes; i++) {
+        const struct cr_class_score *s = &v->score[i];
+        images += s->images;
+        correct += s->correct;
+        if (!s->images) continue;
+        precision += fraction(s->correct, s->predicted);
+        recall += fraction(s->correct, s->images);
+        f1 += f1_of(s);
+        classes++;
+    }
+    if (!classes) return;
+    cr_text_add(out, "<tr class=\"sum\"><td class=\"l\">macro average</td><td>%lld</td><td>%lld</td>",
+                (long long)images, (long long)correct);
+    add_percent(out, precision / classes);
+    add_percent(out, recall / classes);
+    add_percent(out, f1 / classes);
+    cr_text_add(out, "<td class=\"l\">mean over %d classes</td></tr>\n", classes);
+    cr_text_add(out, "<tr class=\"sum\"><td class=\"l\">all images (top-1)</td><td>%lld</td><td>%lld</td>",
+                (long long)images, (long long)correct);
+    for (int i = 0; i < 3; i++)
+        add_percent(out, fraction(correct, images)); /* every prediction counts once: all equal */
+    cr_text_add(out, "<td class=\"l\">micro average</td></tr>\n");
 }
 
 static void add_classes(const struct view *v, struct cr_text *out) {
     const int shown = CR_MIN(v->c->classes, CLASSES_SHOWN);
     cr_text_add(out, "<h3>Classes</h3>\n");
-    if (shown < v->c->classes) cr_page_note(out, "The %d classes with the lowest top-1, of %d.", shown, v->c->classes);
-    cr_text_add(out, "<div class=\"wide\"><table><tr><th "
-                     "class=\"l\">class</th><th>images</th><th>correct</th><th>top-1</th><th>precision</th><th "
-                     "class=\"l\">most confused with</th></tr>\n");
-    for (int i = 0; i < shown; i++) {
-        const int                    label = v->order[i];
-        const struct cr_class_score *s     = &v->score[label];
-        cr_text_add(out, "<tr><td class=\"l\">");
-        cr_page_escape(out, name_of(v, label));
-        cr_text_add(out, "</td><td>%lld</td><td>%lld</td>", (long long)s->images, (long long)s->correct);
-        add_fraction(out, s->correct, s->images);
-        add_fraction(out, s->correct, s->predicted);
-        cr_text_add(out, "<td class=\"l\">");
-        if (s->confused_with >= 0) {
-            cr_page_escape(out, name_of(v, s->confused_with));
-            cr_text_add(out, " (%lld)", (long long)s->confused);
-        }
-        cr_text_add(out, "</td></tr>\n");
-    }
+    cr_page_note(out,
+                 "Precision: part of the images predicted as the class that belong to it. Recall: part of the class's "
+                 "images that are predicted as it (its top-1). F1: their harmonic mean.");
+    if (shown < v->c->classes) cr_page_note(out, "The %d classes with the lowest F1, of %d.", shown, v->c->classes);
+    cr_text_add(out,
+                "<div class=\"wide\"><table id=\"classes\"><tr><th class=\"l\">class</th><th>images</th>"
+                "<th>correct</th><th>precision</th><th>recall</th><th>F1</th><th class=\"l\">most confused with</th>"
+                "</tr>\n");
+    for (int i = 0; i < shown; i++) add_class(v, v->order[i], out);
+    add_macro_average(v, out);
     cr_text_add(out, "</table></div>\n");
 }
 
@@ -169,7 +207,7 @@ static void add_pairs(const struct view *v, struct cr_text *out) {
         cr_text_add(out, "</td><td class=\"l\">");
         cr_page_escape(out, name_of(v, pair[i].predicted));
         cr_text_add(out, "</td><td>%lld</td>", (long long)pair[i].count);
-        add_fraction(out, pair[i].count, v->score[pair[i].label].images);
+        add_percent(out, fraction(pair[i].count, v->score[pair[i].label].images));
         cr_text_add(out, "</tr>\n");
     }
     cr_text_add(out, "</table></div>\n");
@@ -177,9 +215,10 @@ static void add_pairs(const struct view *v, struct cr_text *out) {
 
 /* ---- images ---- */
 
-/* Adds an image, reduced to the size of a thumbnail; smaller images keep their size. */
-static cr_status add_thumbnail(struct cr_text *out, const struct cr_image *image, const char *alt) {
-    const double factor = (double)THUMBNAIL / CR_MAX(image->width, image->height);
+/* Adds an image, reduced to IMAGE_SIDE pixels; smaller images keep their size. The style sheet shows it small, and
+ * large when its link was followed. */
+static cr_status add_image(struct cr_text *out, const struct cr_image *image, const char *alt) {
+    const double factor = (double)IMAGE_SIDE / CR_MAX(image->width, image->height);
     if (factor >= 1) return cr_page_image(out, image->rgb, image->width, image->height, alt);
     const int width = CR_MAX(1, (int)(image->width * factor)), height = CR_MAX(1, (int)(image->height * factor));
     uint8_t  *rgb;
@@ -190,34 +229,43 @@ static cr_status add_thumbnail(struct cr_text *out, const struct cr_image *image
     return status;
 }
 
-static cr_status add_miss(const struct view *v, const struct cr_miss *miss, struct cr_text *out) {
-    char            name[CR_PATH_MAX], alt[256];
-    struct cr_image image = {0};
-    int32_t         label;
-    cr_dataset_sample_name(v->dataset, miss->sample, name, sizeof name);
-    CR_TRY(cr_dataset_get(v->dataset, miss->sample, &image, &label));
-    snprintf(alt, sizeof alt, "%.100s, predicted as %.100s", name_of(v, miss->label), name_of(v, miss->predicted));
-    cr_text_add(out, "<figure>");
-    cr_status status = add_thumbnail(out, &image, alt);
+static void add_probability(struct cr_text *out, const char *what, const char *name, double probability) {
+    cr_text_add(out, "<tr><td class=\"l\">%s</td><td class=\"l\">", what);
+    cr_page_escape(out, name);
+    cr_text_add(out, "</td><td>%.1f&nbsp;%%</td></tr>", 100 * probability);
+}
+
+static cr_status add_top_loss(const struct view *v, int index, struct cr_text *out) {
+    const struct cr_sample_loss *one = &v->c->worst[index];
+    char                         name[CR_PATH_MAX], alt[256];
+    struct cr_image              image = {0};
+    int32_t                      label;
+    cr_dataset_sample_name(v->dataset, one->sample, name, sizeof name);
+    CR_TRY(cr_dataset_get(v->dataset, one->sample, &image, &label));
+    snprintf(alt, sizeof alt, "%.100s, predicted as %.100s", name_of(v, one->label), name_of(v, one->predicted));
+    cr_text_add(out, "<figure id=\"loss-%d\"><a class=\"open\" href=\"#loss-%d\">", index + 1, index + 1);
+    cr_status status = add_image(out, &image, alt);
     cr_image_free(&image);
     CR_TRY(status);
-    cr_text_add(out, "<figcaption>");
-    cr_page_escape(out, name_of(v, miss->label));
-    cr_text_add(out, "<br>predicted as <b>");
-    cr_page_escape(out, name_of(v, miss->predicted));
-    cr_text_add(out, "</b> %.1f&nbsp;%%<br><small>", 100 * miss->probability);
+    cr_text_add(out, "</a><a class=\"close\" href=\"#top-losses\">close</a><figcaption>loss %.3f<table class=\"two\">",
+                one->loss);
+    add_probability(out, "true", name_of(v, one->label), one->label_probability);
+    add_probability(out, "predicted", name_of(v, one->predicted), one->probability);
+    cr_text_add(out, "</table><small>");
     cr_page_escape(out, strrchr(name, '/') ? strrchr(name, '/') + 1 : name);
     cr_text_add(out, "</small></figcaption></figure>\n");
     return CR_OK;
 }
 
-static cr_status add_misses(const struct view *v, struct cr_text *out) {
+static cr_status add_top_losses(const struct view *v, struct cr_text *out) {
     if (!v->c->worst_count) return CR_OK;
-    cr_text_add(out, "<h3>Largest losses</h3>\n");
-    cr_page_note(out, "%d misclassified image%s with the lowest probability of the label, and the predicted class.",
-                 v->c->worst_count, v->c->worst_count == 1 ? "" : "s");
+    cr_text_add(out, "<h3 id=\"top-losses\">Top losses</h3>\n");
+    cr_page_note(out,
+                 "The %d image%s with the highest loss, with the probabilities of the true and of the predicted class. "
+                 "Choose an image to see it large (up to %d pixels).",
+                 v->c->worst_count, v->c->worst_count == 1 ? "" : "s", IMAGE_SIDE);
     cr_text_add(out, "<div class=\"gallery\">\n");
-    for (int i = 0; i < v->c->worst_count; i++) CR_TRY(add_miss(v, &v->c->worst[i], out));
+    for (int i = 0; i < v->c->worst_count; i++) CR_TRY(add_top_loss(v, i, out));
     cr_text_add(out, "</div>\n");
     return CR_OK;
 }
@@ -251,14 +299,14 @@ cr_status cr_report_eval(struct cr_text *out, struct cr_session *session, const 
         v.score[i] = cr_confusion_class(&confusion, i);
         v.order[i] = i;
     }
-    qsort_r(v.order, (size_t)classes, sizeof *v.order, compare_top1, v.score);
+    qsort_r(v.order, (size_t)classes, sizeof *v.order, compare_f1, v.score);
     add_scores(scores, out);
     if (classes <= MATRIX_CLASSES)
         add_matrix(&v, out);
     else
         add_pairs(&v, out);
     add_classes(&v, out);
-    CR_TRY_OUT(add_misses(&v, out));
+    CR_TRY_OUT(add_top_losses(&v, out));
 out:
     cr_free(v.score);
     cr_free(v.order);

@@ -65,6 +65,17 @@ static void drop_after(struct cr_run_log *log, double step) {
         while (log->series[i].count && log->series[i].step[log->series[i].count - 1] > step) log->series[i].count--;
 }
 
+/* Times of day are whole seconds since 1970. The duration is the sum over the processes of a run: from the start or the
+ * resumption to the last line with a time. */
+static void add_time(struct cr_run_log *log, bool begins, double time) {
+    const int64_t now = (int64_t)time;
+    if (begins) {
+        if (!log->began) log->began = now;
+    } else if (now > log->last_time && log->last_time)
+        log->seconds += now - log->last_time;
+    log->last_time = now;
+}
+
 enum { MEMBERS_MAX = 64 };
 struct line {
     const char *event;
@@ -121,7 +132,12 @@ static cr_status add_line(struct cr_run_log *log, char *text) {
     }
     for (int i = 0; i < line.count; i++) {
         struct cr_series *series;
-        if (strcmp(line.member[i].name, "total_steps") == 0) log->total_steps = (int64_t)line.member[i].value;
+        const char       *name  = line.member[i].name;
+        const double      value = line.member[i].value;
+        if (strcmp(name, "total_steps") == 0) log->total_steps = (int64_t)value;
+        if (strcmp(name, "steps_per_epoch") == 0) log->steps_per_epoch = value;
+        if (strcmp(name, "time") == 0 && value > 0 && value < 1e12)
+            add_time(log, resumes || strcmp(line.event, "start") == 0, value);
         CR_TRY(series_for(log, line.event, line.member[i].name, &series));
         if (series) CR_TRY(add_value(series, line.step, line.member[i].value));
     }

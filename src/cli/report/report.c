@@ -21,8 +21,8 @@ static bool has_file(const char *dir, const char *name) {
 
 /* Finds the run folder and the step folder. When the operand is a run folder, cr_cmd_checkpoint_find chooses the step
  * folder. When the operand is a step folder, its parent is the run folder. */
-static cr_status find_run(const struct cr_args *args, struct cr_report_run *run) {
-    const char *given = args->operand[0];
+static cr_status find_run(const struct cr_args *args, int index, struct cr_report_run *run) {
+    const char *given = args->operand[index];
     char        real[PATH_MAX];
     struct stat st;
     if (stat(given, &st) != 0) return CR_FAIL(CR_ERR_IO, "%s: %s", given, strerror(errno));
@@ -45,11 +45,11 @@ static cr_status find_run(const struct cr_args *args, struct cr_report_run *run)
     return CR_OK;
 }
 
-static cr_status open_run(const struct cr_args *args, struct cr_report_run *run) {
+cr_status cr_report_run_open(const struct cr_args *args, int index, struct cr_report_run *run) {
     struct cr_cmd_source source = {0};
     char                 path[CR_PATH_MAX];
     cr_status            status;
-    CR_TRY(find_run(args, run));
+    CR_TRY(find_run(args, index, run));
     CR_TRY(cr_path_join(path, run->step, "config.ini"));
     source.config = path;
     source.folder = run->step;
@@ -62,7 +62,7 @@ static cr_status open_run(const struct cr_args *args, struct cr_report_run *run)
     return status;
 }
 
-static void close_run(struct cr_report_run *run) {
+void cr_report_run_close(struct cr_report_run *run) {
     cr_run_log_free(&run->log);
     cr_config_close(&run->config);
     cr_free(run->dir);
@@ -166,10 +166,10 @@ static cr_status add_config(const struct cr_report_run *run, struct cr_text *out
     char path[CR_PATH_MAX], *text = NULL;
     CR_TRY(cr_path_join(path, run->step, "config.ini"));
     CR_TRY(cr_file_read(path, 1 << 20, &text, NULL));
-    cr_page_section(out, "config", "Configuration");
+    cr_page_closed_section(out, "config", "Configuration", "config.ini of the checkpoint");
     cr_text_add(out, "<pre>");
     cr_page_escape(out, text);
-    cr_text_add(out, "</pre>\n</section>\n");
+    cr_text_add(out, "</pre>\n" CR_PAGE_CLOSED_END);
     cr_free(text);
     return CR_OK;
 }
@@ -187,23 +187,24 @@ static cr_status write_page(const struct cr_args *args, const struct cr_report_r
     cr_report_facts(run, opened == CR_OK ? &session.model : NULL, out);
     cr_report_curves(run, out);
     cr_report_speed(run, out);
+    cr_report_effects(run, out);
     cr_page_section(out, "evaluation", "Evaluation");
     CR_TRY_OUT(note_error(opened == CR_OK ? add_evaluation(args, run, &session, out) : opened, out));
-    cr_page_section(&sparsity, "sparsity", "Sparsity");
+    cr_page_closed_section(&sparsity, "sparsity", "Sparsity", "weights that are 0, by layer");
     if (opened == CR_OK)
         CR_TRY_OUT(note_error(cr_report_sparsity(&sparsity, &session), &sparsity));
     else
         cr_page_note(&sparsity, "Not available: see the section Evaluation.");
     cr_session_close(&session);
     cr_text_add(out, "</section>\n");
-    cr_page_section(out, "memory", "Memory");
+    cr_page_closed_section(out, "memory", "Memory", "the plan of the training step");
     CR_TRY_OUT(note_error(add_memory(run, out), out));
-    cr_text_add(out, "</section>\n");
-    cr_page_section(out, "profile", "Profile");
+    cr_text_add(out, CR_PAGE_CLOSED_END);
+    cr_page_closed_section(out, "profile", "Profile", "time by op");
     CR_TRY_OUT(add_profile(args, run, out));
-    cr_text_add(out, "</section>\n");
+    cr_text_add(out, CR_PAGE_CLOSED_END);
     if (sparsity.length) cr_text_add_bytes(out, sparsity.data, sparsity.length);
-    cr_text_add(out, "</section>\n");
+    cr_text_add(out, CR_PAGE_CLOSED_END);
     out->failed |= sparsity.failed;
     CR_TRY_OUT(add_config(run, out));
     cr_page_end(out);
@@ -226,9 +227,10 @@ cr_status cr_cmd_report(const struct cr_args *args, int *signal_taken) {
     struct cr_output_file default_file;
     (void)signal_taken;
     if (!args->operands) return cr_args_fail(args, "no run given: give a run folder, e.g. checkpoints/demo");
+    if (cr_args_has(args, CR_OPT_COMPARE)) return cr_report_compare(args);
     CR_TRY(cr_args_max_operands(args, 1));
     if (file) CR_TRY(cr_cmd_output_check(args, file, CR_OUTPUT_REPORT));
-    CR_TRY_OUT(open_run(args, &run));
+    CR_TRY_OUT(cr_report_run_open(args, 0, &run));
     CR_TRY_OUT(cr_path_join(path, run.dir, "report.html"));
     if (!file) CR_TRY_OUT(cr_output_file_find(path, CR_OUTPUT_REPORT, flags, &default_file));
     CR_TRY_OUT(write_page(args, &run, &page));
@@ -241,6 +243,6 @@ cr_status cr_cmd_report(const struct cr_args *args, int *signal_taken) {
     cr_log(CR_LOG_INFO, "%s: %.0f KB", cr_cmd_is_stdout(file) ? "standard output" : file, (double)page.length * 1e-3);
 out:
     cr_text_free(&page);
-    close_run(&run);
+    cr_report_run_close(&run);
     return status;
 }

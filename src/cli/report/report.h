@@ -25,7 +25,10 @@ struct cr_run_log {
     int               count, capacity;
     int64_t           lines, bad_lines; /* bad_lines: not valid JSON, as after a crash */
     int64_t           total_steps, resumes;
-    char              version[32]; /* of the program that wrote the log */
+    double            steps_per_epoch;    /* 0: unknown */
+    int64_t           began;              /* seconds since 1970; 0: unknown, in logs of older versions */
+    int64_t           seconds, last_time; /* time that the processes of the run took, and the last time in the log */
+    char              version[32];        /* of the program that wrote the log */
 };
 /* Reads the file. Entries after the step from which a run was resumed are dropped. CR_ERR_IO, CR_ERR_MEMORY. */
 CR_MUST cr_status       cr_run_log_read(const char *path, struct cr_run_log *out);
@@ -34,15 +37,19 @@ const struct cr_series *cr_run_log_find(const struct cr_run_log *log, const char
 
 /* ---- HTML (cli/report/page.c) ---- */
 
-void cr_page_begin(struct cr_text *out, const char *title);
-void cr_page_end(struct cr_text *out);
+extern const char cr_page_style[]; /* the style sheet, cli/report/style.c */
+void              cr_page_begin(struct cr_text *out, const char *title);
+void              cr_page_end(struct cr_text *out);
 /* Adds text between tags or in quotes: escapes special characters and replaces invalid UTF-8. */
 void cr_page_escape(struct cr_text *out, const char *s);
 /* Starts a section; the caller adds </section>. */
 void cr_page_section(struct cr_text *out, const char *id, const char *heading);
+/* Starts a section whose contents are hidden until the reader opens them; the caller adds CR_PAGE_CLOSED_END. */
+#define CR_PAGE_CLOSED_END "</details>\n</section>\n"
+void cr_page_closed_section(struct cr_text *out, const char *id, const char *heading, const char *what);
 /* Adds an escaped paragraph. */
 void cr_page_note(struct cr_text *out, const char *fmt, ...) CR_PRINTF(2, 3);
-/* Adds an image element with the pixels [height][width][3] embedded as PNG. */
+/* Adds an image element with the pixels [height][width][3] embedded as PNG, or as JPEG above 64 pixels. */
 CR_MUST cr_status cr_page_image(struct cr_text *out, const uint8_t *rgb, int width, int height, const char *alt);
 /* One line of a bar chart. */
 struct cr_bar {
@@ -54,17 +61,21 @@ void cr_page_bars(struct cr_text *out, const char *label, const struct cr_bar *b
 
 /* ---- SVG charts (cli/report/chart_svg.c) ---- */
 
-enum { CR_CHART_LINES = 4 };
+enum { CR_CHART_LINES = 8 };
 struct cr_chart {
     const char *title, *unit;
     const char *format;    /* printf format of a value, for one double */
     bool        from_zero; /* the y axis includes 0 */
     double      min_top;   /* the y axis reaches at least this value */
     double      steps;     /* the x axis reaches at least this step */
+    double      epoch;     /* steps of an epoch, the unit of the x axis; 0: the unit is one step */
+    bool        relative;  /* lines of several runs, with epochs of different lengths: no steps in tooltips */
+    double      best;      /* step that a vertical line marks; 0: none */
     bool        clip;      /* rare values far above the others are drawn at the top edge and do not set the scale */
     struct {
         const char             *name;
         const struct cr_series *series; /* NULL or empty: not drawn */
+        double                  epoch;  /* steps of an epoch of this line's run, if they differ; 0: as the chart */
         double                  scale;  /* the chart shows value * scale */
         bool                    dots;   /* mark each value (for few values) */
     } line[CR_CHART_LINES];
@@ -76,6 +87,12 @@ double cr_chart_step(double range, int ticks);
 
 /* ---- sections of the page ---- */
 
+/* The best evaluation of a run: the same numbers in the card, in the legends and at the markers. */
+struct cr_best {
+    const struct cr_series *top1; /* eval/top1 or, when the averages are better, eval/ema_top1; NULL: no evaluation */
+    double                  step, value;
+    bool                    averages;
+};
 struct cr_report_run {
     char             *dir;  /* run folder, with log.jsonl */
     char             *step; /* step folder (or the link `best`) whose weights and configuration are shown */
@@ -85,6 +102,31 @@ struct cr_report_run {
     struct cr_run_log log;
 };
 
+/* cli/report/report.c: reads the run that operand `index` names; the caller closes it with cr_report_run_close, also
+ * after a failure. */
+CR_MUST cr_status cr_report_run_open(const struct cr_args *args, int index, struct cr_report_run *run);
+void              cr_report_run_close(struct cr_report_run *run);
+
+/* cli/report/title.c */
+struct cr_best cr_report_best(const struct cr_report_run *run);
+/* Steps of an epoch: from the log, or from its length and the configuration; 0: unknown. */
+double cr_report_epoch_steps(const struct cr_report_run *run);
+/* "ResNet-20 on CIFAR-10" */
+void cr_report_subject(const struct cr_report_run *run, struct cr_text *out);
+/* "2026-11-22, 1 h 12 min"; nothing when the log has no times. */
+void cr_report_when(const struct cr_report_run *run, struct cr_text *out);
+/* Name of the run folder: the last part of its path. */
+void cr_report_name(const struct cr_report_run *run, char *name, size_t size);
+/* A series of the log; NULL when it has no values. */
+const struct cr_series *cr_report_series(const struct cr_report_run *run, const char *name);
+double                  cr_series_median(const struct cr_series *series);
+/* The last value up to a step; NAN when there is none. */
+double cr_series_at(const struct cr_series *series, double step);
+
+/* cli/report/compare.c: cresnet report --compare RUN ...: several runs on one page. */
+CR_MUST cr_status cr_report_compare(const struct cr_args *args);
+/* cli/report/effects.c: what pruning and moving averages did; nothing for runs without them. */
+void cr_report_effects(const struct cr_report_run *run, struct cr_text *out);
 /* cli/report/curves.c: from log.jsonl. The model may be NULL. */
 void cr_report_header(const struct cr_report_run *run, struct cr_text *out);
 void cr_report_facts(const struct cr_report_run *run, const struct cr_model *model, struct cr_text *out);

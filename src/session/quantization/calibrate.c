@@ -186,6 +186,10 @@ cr_status cr_calibrate(const struct cr_config *config, const struct cr_dataset *
     local.quant.type        = CR_QUANT_INT8;
     local.train.fuse        = false;
     local.train.sparse      = false;
+    local.train.device      = CR_DEVICE_CPU; /* in f32: the values that the integers shall represent */
+    local.train.precision   = CR_PRECISION_FP32;
+    local.train.gpu         = 0;
+    local.memory.limit      = "";
     *out                    = (struct cr_calibration){0};
     const cr_status status  = calibrate(&c, out);
     cr_session_close(&c.session);

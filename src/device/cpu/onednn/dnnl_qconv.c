@@ -59,7 +59,7 @@ static bool types_are_known(const struct cr_qconv_types *t) {
 static bool qconv_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct cr_dnnl_qconv c = conv_of(p, op);
     (void)device;
-    return op->in[CR_IN_qconv_packed] >= 0 && types_are_known(&c.types);
+    return types_are_known(&c.types);
 }
 
 /* Creates the primitive descriptor with factors of 1: layouts and sizes do not depend on them. */
@@ -112,28 +112,27 @@ static bool pack_accepts(const struct cr_device *device, const struct cr_program
     return types_are_known(&op->attr.conv.types);
 }
 
-static cr_status pack_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
-                              void **prepared, size_t *workspace_bytes) {
-    struct cr_dnnl_qconv  c = conv_of_pack(p, op);
+/* *bytes: size of the packed filter. */
+static cr_status pack_open(struct cr_device *device, struct cr_dnnl_qconv *c, struct pack **out, size_t *bytes) {
     struct dnnl_handles  *h;
     struct pack          *s;
     cr_dnnl_md_own        from = {0};
     dnnl_primitive_desc_t pd = NULL, conv = NULL;
     cr_status             status = CR_OK;
-    const dnnl_dims_t     w      = {c.w[0], c.w[3], c.w[1], c.w[2]};
+    const dnnl_dims_t     w      = {c->w[0], c->w[3], c->w[1], c->w[2]};
     CR_TRY(cr_dnnl_open(device, &h));
     CR_ALLOC(s, 1);
     s->stream = h->stream;
-    CR_TRY_OUT(query(device, &c, &conv));
+    CR_TRY_OUT(query(device, c, &conv));
     CR_TRY_OUT(cr_dnnl_md_typed(&from, 4, w, dnnl_s8, dnnl_ohwi));
     const cr_dnnl_md_ref to = dnnl_primitive_desc_query_md(conv, dnnl_query_weights_md, 0);
     DNNL_TRY_OUT(dnnl_reorder_primitive_desc_create(&pd, CR_DNNL_MD(from), h->engine, to, h->engine, NULL));
     DNNL_TRY_OUT(dnnl_primitive_create(&s->reorder, pd));
     DNNL_TRY_OUT(dnnl_memory_create(&s->from, CR_DNNL_MD(from), h->engine, DNNL_MEMORY_NONE));
     DNNL_TRY_OUT(dnnl_memory_create(&s->to, to, h->engine, DNNL_MEMORY_NONE));
-    *workspace_bytes = 0;
-    *prepared        = s;
-    s                = NULL;
+    *bytes = rounded(dnnl_memory_desc_get_size(to));
+    *out   = s;
+    s      = NULL;
 out:
     if (pd) dnnl_primitive_desc_destroy(pd);
     if (conv) dnnl_primitive_desc_destroy(conv);
@@ -142,13 +141,27 @@ out:
     return status;
 }
 
-static cr_status pack_launch(struct cr_device *device, const struct cr_call *call) {
-    struct pack *s = call->prepared;
-    (void)device;
-    dnnl_memory_set_data_handle(s->from, (void *)(uintptr_t)call->in[CR_IN_pack_filter_w]);
-    dnnl_memory_set_data_handle(s->to, call->out[CR_OUT_pack_filter_y]);
+static cr_status pack_run(struct pack *s, const void *from, void *to) {
+    dnnl_memory_set_data_handle(s->from, (void *)(uintptr_t)from);
+    dnnl_memory_set_data_handle(s->to, to);
     const dnnl_exec_arg_t args[] = {{DNNL_ARG_FROM, s->from}, {DNNL_ARG_TO, s->to}};
     return cr_dnnl_check(dnnl_primitive_execute(s->reorder, s->stream, CR_COUNT(args), args), "reorder");
+}
+
+static cr_status pack_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                              void **prepared, size_t *workspace_bytes) {
+    struct cr_dnnl_qconv c = conv_of_pack(p, op);
+    struct pack         *s;
+    size_t               bytes;
+    CR_TRY(pack_open(device, &c, &s, &bytes));
+    *workspace_bytes = 0;
+    *prepared        = s;
+    return CR_OK;
+}
+
+static cr_status pack_launch(struct cr_device *device, const struct cr_call *call) {
+    (void)device;
+    return pack_run(call->prepared, call->in[CR_IN_pack_filter_w], call->out[CR_OUT_pack_filter_y]);
 }
 
 /* ---- qconv ---- */
@@ -157,7 +170,9 @@ static cr_status pack_launch(struct cr_device *device, const struct cr_call *cal
 struct qconv {
     struct dnnl_handles *handles;
     struct cr_dnnl_qconv shape;
-    dnnl_primitive_t     conv; /* NULL before the first launch */
+    struct pack         *pack;       /* NULL: the op has a packed filter */
+    size_t               pack_bytes; /* without one: the workspace begins with the packed filter */
+    dnnl_primitive_t     conv;       /* NULL before the first launch */
     dnnl_memory_t        x, y, w, bias, scale, scratch;
     float               *coeffs, *numbers; /* [3K]; [2K]: scale, bias in oneDNN's units */
 };
@@ -176,6 +191,7 @@ static void qconv_release(void *opaque) {
     struct qconv *s = opaque;
     if (!s) return;
     memories_free(s);
+    pack_release(s->pack);
     cr_free(s->coeffs);
     cr_free(s->numbers);
     cr_free(s);
@@ -193,8 +209,10 @@ static cr_status qconv_prepare(struct cr_device *device, const struct cr_program
     s->coeffs  = cr_alloc(3 * K, sizeof *s->coeffs);
     s->numbers = cr_alloc(2 * K, sizeof *s->numbers);
     if (!s->coeffs || !s->numbers) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: coefficients of a convolution");
+    if (op->in[CR_IN_qconv_packed] < 0) CR_TRY_OUT(pack_open(device, &s->shape, &s->pack, &s->pack_bytes));
     CR_TRY_OUT(query(device, &s->shape, &pd));
     *workspace_bytes =
+        s->pack_bytes +
         rounded(dnnl_memory_desc_get_size(dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0)));
     *prepared = s;
     s         = NULL;
@@ -287,9 +305,11 @@ static cr_status qconv_launch(struct cr_device *device, const struct cr_call *ca
     }
     if (s->shape.types.has_add) put_summand(device, s, call->in[CR_IN_qconv_add], call->out[CR_OUT_qconv_y]);
     dnnl_memory_set_data_handle(s->x, (void *)(uintptr_t)call->in[CR_IN_qconv_x]);
-    dnnl_memory_set_data_handle(s->w, (void *)(uintptr_t)call->in[CR_IN_qconv_packed]);
+    char *const workspace = call->workspace;
+    if (s->pack) CR_TRY(pack_run(s->pack, call->in[CR_IN_qconv_w], workspace));
+    dnnl_memory_set_data_handle(s->w, s->pack ? workspace : (void *)(uintptr_t)call->in[CR_IN_qconv_packed]);
     dnnl_memory_set_data_handle(s->y, call->out[CR_OUT_qconv_y]);
-    dnnl_memory_set_data_handle(s->scratch, call->workspace);
+    dnnl_memory_set_data_handle(s->scratch, workspace ? workspace + s->pack_bytes : NULL);
     const dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, s->x},
                                     {DNNL_ARG_WEIGHTS, s->w},
                                     {DNNL_ARG_BIAS, s->bias},

@@ -37,4 +37,7 @@ const struct cr_kernel *const cr_cpu_fast_kernels[] = {&cr_cpu_bn_sums,
                                                        &cr_cpu_dequantize,
                                                        &cr_cpu_maxpool8,
                                                        &cr_cpu_pad_shortcut8,
+                                                       &cr_cpu_fake_quant,
+                                                       &cr_cpu_fake_quant_grad,
+                                                       &cr_cpu_observe_range,
                                                        NULL};

@@ -1,0 +1,251 @@
+/* cli/report/compare.c: cresnet report --compare: several runs on one page: a table, curves, and the keys of their
+ * configurations that differ. Nothing is evaluated: all numbers come from the logs and the configurations. */
+#include "cli/report/report.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { RUNS_MAX = CR_CHART_LINES };
+
+struct comparison {
+    struct cr_report_run run[RUNS_MAX];
+    char                 name[RUNS_MAX][256];
+    int                  count;
+};
+
+/* Names of run folders; equal names get the path that was given. */
+static void name_runs(const struct cr_args *args, struct comparison *c) {
+    char name[CR_PATH_MAX];
+    for (int i = 0; i < c->count; i++) {
+        cr_report_name(&c->run[i], name, sizeof name);
+        snprintf(c->name[i], sizeof c->name[i], "%.250s", name);
+    }
+    for (int i = 0; i < c->count; i++)
+        for (int k = 0; k < i; k++)
+            if (strcmp(c->name[i], c->name[k]) == 0) {
+                snprintf(c->name[i], sizeof c->name[i], "%.250s", args->operand[i]);
+                snprintf(c->name[k], sizeof c->name[k], "%.250s", args->operand[k]);
+            }
+}
+
+/* ---- the table of runs ---- */
+
+static void add_cell(struct cr_text *out, bool left, const struct cr_text *text) {
+    cr_text_add(out, left ? "<td class=\"l\">" : "<td>");
+    cr_page_escape(out, text->length ? text->data : "-");
+    cr_text_add(out, "</td>");
+}
+
+static void add_number(struct cr_text *out, const char *format, double value) {
+    char text[64];
+    if (isnan(value)) {
+        cr_text_add(out, "<td>-</td>");
+        return;
+    }
+    snprintf(text, sizeof text, format, value);
+    cr_text_add(out, "<td>%s</td>", text);
+}
+
+static double last_of(const struct cr_series *s) {
+    return s ? s->value[s->count - 1] : NAN;
+}
+
+static void add_run(const struct comparison *c, int i, struct cr_text *out) {
+    const struct cr_report_run *run    = &c->run[i];
+    const struct cr_best        best   = cr_report_best(run);
+    const double                epoch  = cr_report_epoch_steps(run);
+    const struct cr_series     *pruned = cr_report_series(run, "prune/sparsity"),
+                           *kept       = cr_report_series(run, "sparsity/sparsity"),
+                           *speed      = cr_report_series(run, "train/images_per_s");
+    struct cr_text subject = {0}, when = {0};
+    cr_report_subject(run, &subject);
+    cr_report_when(run, &when);
+    out->failed |= subject.failed || when.failed;
+    cr_text_add(out,
+                "<tr><td class=\"l\"><svg class=\"key\" viewBox=\"0 0 28 10\" aria-hidden=\"true\"><path class=\"line "
+                "s%d\" d=\"M1 5H27\"/></svg></td><td class=\"l\">",
+                i + 1);
+    cr_page_escape(out, c->name[i]);
+    cr_text_add(out, "</td>");
+    add_cell(out, true, &subject);
+    add_cell(out, true, &when);
+    add_number(out, "%.0f", last_of(cr_report_series(run, "train/epoch")));
+    add_number(out, "%.2f %%", best.top1 ? 100 * best.value : NAN);
+    add_number(out, "%.6g", best.top1 && epoch > 0 ? round(100 * best.step / epoch) / 100 : NAN);
+    add_number(out, "%.4f", last_of(cr_report_series(run, "train/loss")));
+    add_number(out, "%.4f", last_of(cr_report_series(run, "eval/loss")));
+    add_number(out, "%.2f %%", 100 * last_of(pruned ? pruned : kept));
+    add_number(out, "%.0f", speed ? cr_series_median(speed) : NAN);
+    cr_text_add(out, "</tr>\n");
+    cr_text_free(&subject);
+    cr_text_free(&when);
+}
+
+static void add_runs(const struct comparison *c, struct cr_text *out) {
+    cr_page_section(out, "runs", "Runs");
+    cr_text_add(
+        out, "<div class=\"wide\"><table id=\"runs-table\"><tr><th></th><th class=\"l\">run</th><th class=\"l\">"
+             "network and data</th><th class=\"l\">date, time</th><th>epochs</th><th>best top-1</th><th>at epoch</th>"
+             "<th>training loss</th><th>validation loss</th><th>sparsity</th><th>images/s</th></tr>\n");
+    for (int i = 0; i < c->count; i++) add_run(c, i, out);
+    cr_text_add(out, "</table></div>\n");
+    cr_page_note(out,
+                 "Top-1 is that of the weights or of their moving averages, whichever is better. Losses are the last "
+                 "ones of each log; images/s is the median.");
+    cr_text_add(out, "</section>\n");
+}
+
+/* ---- curves ---- */
+
+/* One line for each run. Without a series: the top-1 of the weights or of the averages, whichever is better. */
+static void add_chart(const struct comparison *c, struct cr_chart chart, const char *series, double scale, bool dots,
+                      struct cr_text *out) {
+    bool epochs = true;
+    for (int i = 0; i < c->count; i++) epochs &= cr_report_epoch_steps(&c->run[i]) > 0;
+    chart.epoch    = epochs ? cr_report_epoch_steps(&c->run[0]) : 0;
+    chart.relative = epochs;
+    for (int i = 0; i < c->count; i++) {
+        chart.line[i].name   = c->name[i];
+        chart.line[i].series = series ? cr_report_series(&c->run[i], series) : cr_report_best(&c->run[i]).top1;
+        chart.line[i].scale  = scale;
+        chart.line[i].dots   = dots;
+        chart.line[i].epoch  = epochs ? cr_report_epoch_steps(&c->run[i]) : 0;
+    }
+    cr_page_chart(out, &chart);
+}
+
+static void add_curves(const struct comparison *c, struct cr_text *out) {
+    cr_page_section(out, "curves", "Curves");
+    cr_text_add(out, "<div class=\"charts\">\n");
+    add_chart(c, (struct cr_chart){.title = "Validation top-1", .unit = "%", .format = "%.2f %%", .from_zero = true},
+              NULL, 100, true, out);
+    add_chart(c, (struct cr_chart){.title = "Validation loss", .unit = "cross entropy", .format = "%.4f", .clip = true},
+              "eval/loss", 1, true, out);
+    add_chart(c, (struct cr_chart){.title = "Training loss", .unit = "cross entropy", .format = "%.4f", .clip = true},
+              "train/loss", 1, false, out);
+    add_chart(c, (struct cr_chart){.title = "Learning rate", .unit = "", .format = "%.6g", .from_zero = true},
+              "train/lr", 1, false, out);
+    cr_text_add(out, "</div>\n</section>\n");
+}
+
+/* ---- configurations ---- */
+
+/* Returns line `index` of a printed configuration; NULL: no such line. */
+static char *line_of(char *text, int index) {
+    for (; text && index > 0; index--) {
+        text = strchr(text, '\n');
+        if (text) text++;
+    }
+    return text && *text ? text : NULL;
+}
+
+static void cut_line(const char *line, char *out, size_t size) {
+    snprintf(out, size, "%.*s", (int)strcspn(line, "\n"), line);
+}
+
+/* The printed configurations have the same keys in the same order. */
+static void add_differences(const struct comparison *c, char *const *texts, struct cr_text *out) {
+    char section[128] = "", line[1024], first[1024];
+    int  shown        = 0;
+    cr_text_add(out, "<div class=\"wide\"><table id=\"differences\"><tr><th class=\"l\">key</th>");
+    for (int i = 0; i < c->count; i++) {
+        cr_text_add(out, "<th class=\"l\">");
+        cr_page_escape(out, c->name[i]);
+        cr_text_add(out, "</th>");
+    }
+    cr_text_add(out, "</tr>\n");
+    for (int n = 0; line_of(texts[0], n); n++) {
+        bool differs = false;
+        cut_line(line_of(texts[0], n), first, sizeof first);
+        if (*first == '[') snprintf(section, sizeof section, "%.*s", (int)strcspn(first + 1, "]"), first + 1);
+        for (int i = 1; i < c->count; i++) {
+            const char *other = line_of(texts[i], n);
+            cut_line(other ? other : "", line, sizeof line);
+            differs |= strcmp(line, first) != 0;
+        }
+        const char *equals = strchr(first, '=');
+        if (!differs || !equals || *first == '#') continue;
+        const int key = (int)(equals - first) - (equals > first && equals[-1] == ' ');
+        shown++;
+        cr_text_add(out, "<tr><td class=\"l\">%s.%.*s</td>", section, key, first);
+        for (int i = 0; i < c->count; i++) {
+            const char *other = line_of(texts[i], n);
+            cut_line(other ? other : "", line, sizeof line);
+            const char *value = strchr(line, '=');
+            cr_text_add(out, "<td class=\"l\">");
+            cr_page_escape(out, value ? value + 1 + (value[1] == ' ') : "");
+            cr_text_add(out, "</td>");
+        }
+        cr_text_add(out, "</tr>\n");
+    }
+    cr_text_add(out, "</table></div>\n");
+    if (!shown) cr_page_note(out, "The configurations are equal.");
+}
+
+static cr_status add_configs(const struct comparison *c, struct cr_text *out) {
+    struct cr_text texts[RUNS_MAX] = {0};
+    char          *data[RUNS_MAX];
+    bool           failed = false;
+    cr_page_section(out, "config", "Configuration");
+    for (int i = 0; i < c->count; i++) {
+        struct cr_config config = c->run[i].config;
+        config.model.weights    = ""; /* the checkpoint that the page shows */
+        cr_config_dump(&config, &texts[i]);
+        failed |= texts[i].failed;
+        data[i] = texts[i].data;
+    }
+    if (!failed) add_differences(c, data, out);
+    for (int i = 0; i < c->count; i++) cr_text_free(&texts[i]);
+    cr_text_add(out, "</section>\n");
+    return failed ? CR_NO_MEMORY(1 << 16) : CR_OK;
+}
+
+/* ---- the page ---- */
+
+static cr_status write_page(const struct comparison *c, struct cr_text *out) {
+    char title[64];
+    snprintf(title, sizeof title, "Comparison of %d runs", c->count);
+    cr_page_begin(out, title);
+    cr_text_add(out, "<header><h1>%s</h1></header>\n", title);
+    add_runs(c, out);
+    add_curves(c, out);
+    CR_TRY(add_configs(c, out));
+    cr_page_end(out);
+    return out->failed ? CR_NO_MEMORY(out->length) : CR_OK;
+}
+
+static cr_status check(const struct cr_args *args) {
+    static const enum cr_option_id other[] = {CR_OPT_PROFILE, CR_OPT_NO_EVAL};
+    if (args->operands < 2) return cr_args_fail(args, "--compare needs at least two runs");
+    if (args->operands > RUNS_MAX)
+        return cr_args_fail(args, "--compare shows at most %d runs, %d were given", RUNS_MAX, args->operands);
+    for (size_t i = 0; i < CR_COUNT(other); i++)
+        if (cr_args_has(args, other[i]))
+            return cr_args_fail(args, "--%s is about one run: leave it out with --compare",
+                                cr_cli_option(other[i])->name);
+    return CR_OK;
+}
+
+cr_status cr_report_compare(const struct cr_args *args) {
+    const char       *file = args->value[CR_OPT_EXPORT_FILE] ? args->value[CR_OPT_EXPORT_FILE] : "compare.html";
+    struct comparison c    = {0};
+    struct cr_text    page = {0};
+    cr_status         status;
+    CR_TRY(check(args));
+    CR_TRY(cr_cmd_output_check(args, file, CR_OUTPUT_REPORT));
+    for (int i = 0; i < args->operands; i++) {
+        c.count = i + 1;
+        CR_TRY_OUT(cr_report_run_open(args, i, &c.run[i]));
+    }
+    name_runs(args, &c);
+    CR_TRY_OUT(write_page(&c, &page));
+    CR_TRY_OUT(cr_cmd_write_file(args, file, CR_OUTPUT_REPORT, page.data, page.length));
+    cr_log(CR_LOG_INFO, "%s: %d runs, %.0f KB", cr_cmd_is_stdout(file) ? "standard output" : file, c.count,
+           (double)page.length * 1e-3);
+out:
+    cr_text_free(&page);
+    for (int i = 0; i < c.count; i++) cr_report_run_close(&c.run[i]);
+    return status;
+}

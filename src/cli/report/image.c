@@ -1,0 +1,128 @@
+/* cli/report/image.c: images of the report, embedded as PNG or JPEG. */
+#include "cli/report/report.h"
+
+#include <png.h>
+#include <setjmp.h>
+#include <stdio.h>
+
+#include <jpeglib.h> /* needs stdio.h before it */
+
+enum { PNG_SIDE_MAX = 64, JPEG_QUALITY = 90 };
+
+static void add_base64(struct cr_text *out, const uint8_t *bytes, size_t count) {
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    for (size_t i = 0; i < count; i += 3) {
+        const size_t   left = CR_MIN(count - i, (size_t)3);
+        const unsigned v =
+            (unsigned)bytes[i] << 16 | (left > 1 ? (unsigned)bytes[i + 1] << 8 : 0) | (left > 2 ? bytes[i + 2] : 0u);
+        const char four[] = {digits[v >> 18], digits[v >> 12 & 63], left > 1 ? digits[v >> 6 & 63] : '=',
+                             left > 2 ? digits[v & 63] : '='};
+        cr_text_add_bytes(out, four, sizeof four);
+    }
+}
+
+static cr_status encode_png(const uint8_t *rgb, int width, int height, uint8_t **out, size_t *size) {
+    png_image        image = {.version = PNG_IMAGE_VERSION,
+                              .width   = (png_uint_32)width,
+                              .height  = (png_uint_32)height,
+                              .format  = PNG_FORMAT_RGB};
+    png_alloc_size_t bytes = PNG_IMAGE_PNG_SIZE_MAX(image);
+    uint8_t         *packed;
+    CR_ALLOC(packed, bytes);
+    if (!png_image_write_to_memory(&image, packed, &bytes, 0, rgb, 0, NULL)) {
+        cr_free(packed);
+        return CR_FAIL(CR_ERR_FORMAT, "cannot encode an image as PNG: %s", image.message);
+    }
+    *out  = packed;
+    *size = bytes;
+    return CR_OK;
+}
+
+/* libjpeg's output goes to a cr_text, piece by piece. */
+struct jpeg_output {
+    struct jpeg_destination_mgr base; /* first member */
+    struct cr_text              bytes;
+    JOCTET                      piece[4096];
+};
+static void start_piece(j_compress_ptr info) {
+    struct jpeg_output *out    = (struct jpeg_output *)(void *)info->dest;
+    out->base.next_output_byte = out->piece;
+    out->base.free_in_buffer   = sizeof out->piece;
+}
+static boolean take_piece(j_compress_ptr info) {
+    struct jpeg_output *out = (struct jpeg_output *)(void *)info->dest;
+    cr_text_add_bytes(&out->bytes, (const char *)out->piece, sizeof out->piece);
+    start_piece(info);
+    return TRUE;
+}
+static void take_rest(j_compress_ptr info) {
+    struct jpeg_output *out = (struct jpeg_output *)(void *)info->dest;
+    cr_text_add_bytes(&out->bytes, (const char *)out->piece, sizeof out->piece - out->base.free_in_buffer);
+}
+
+/* libjpeg reports an error by a call that must not return. */
+struct jpeg_errors {
+    struct jpeg_error_mgr base; /* first member */
+    jmp_buf               jump;
+};
+static void jpeg_failed(j_common_ptr info) {
+    longjmp(((struct jpeg_errors *)(void *)info->err)->jump, 1);
+}
+
+/* The caller frees out->bytes, also after a failure. */
+static cr_status encode_jpeg(const uint8_t *rgb, int width, int height, struct jpeg_output *out) {
+    struct jpeg_compress_struct info;
+    struct jpeg_errors          errors;
+    out->base = (struct jpeg_destination_mgr){
+        .init_destination = start_piece, .empty_output_buffer = take_piece, .term_destination = take_rest};
+    info.err               = jpeg_std_error(&errors.base);
+    errors.base.error_exit = jpeg_failed;
+    if (setjmp(errors.jump)) {
+        jpeg_destroy_compress(&info);
+        return CR_FAIL(CR_ERR_MEMORY, "cannot encode an image as JPEG");
+    }
+    jpeg_create_compress(&info);
+    info.dest             = &out->base;
+    info.image_width      = (JDIMENSION)width;
+    info.image_height     = (JDIMENSION)height;
+    info.input_components = 3;
+    info.in_color_space   = JCS_RGB;
+    jpeg_set_defaults(&info);
+    jpeg_set_quality(&info, JPEG_QUALITY, TRUE);
+    jpeg_start_compress(&info, TRUE);
+    while (info.next_scanline < info.image_height) {
+        JSAMPROW line = (JSAMPROW)(uintptr_t)(rgb + (size_t)info.next_scanline * (size_t)width * 3);
+        jpeg_write_scanlines(&info, &line, 1);
+    }
+    jpeg_finish_compress(&info);
+    jpeg_destroy_compress(&info);
+    return out->bytes.failed ? CR_NO_MEMORY(out->bytes.length) : CR_OK;
+}
+
+static void add_element(struct cr_text *out, bool small, int width, int height, const char *alt, const char *type,
+                        const uint8_t *bytes, size_t count) {
+    cr_text_add(out, "<img%s width=\"%d\" height=\"%d\" alt=\"", small ? " class=\"small\"" : "", width, height);
+    cr_page_escape(out, alt);
+    cr_text_add(out, "\" src=\"data:image/%s;base64,", type);
+    add_base64(out, bytes, count);
+    cr_text_add(out, "\">");
+}
+
+cr_status cr_page_image(struct cr_text *out, const uint8_t *rgb, int width, int height, const char *alt) {
+    if (CR_MAX(width, height) <= PNG_SIDE_MAX) {
+        uint8_t *png;
+        size_t   bytes;
+        CR_TRY(encode_png(rgb, width, height, &png, &bytes));
+        add_element(out, true, width, height, alt, "png", png, bytes);
+        cr_free(png);
+        return CR_OK;
+    }
+    struct jpeg_output *jpeg;
+    CR_ALLOC(jpeg, 1);
+    const cr_status status = encode_jpeg(rgb, width, height, jpeg);
+    if (status == CR_OK)
+        add_element(out, false, width, height, alt, "jpeg", (const uint8_t *)jpeg->bytes.data, jpeg->bytes.length);
+    cr_text_free(&jpeg->bytes);
+    cr_free(jpeg);
+    return status;
+}
