@@ -242,6 +242,7 @@ cr_status cr_session_load_weights(struct cr_session *s, const char *given, bool 
     CR_TRY_OUT(cr_ckpt_model_path(given, &path));
     CR_TRY_OUT(cr_ckpt_open_weights(path, &file));
     CR_TRY_OUT(choose_head(s, file, path, exact, &fresh_head));
+    CR_TRY_OUT(cr_quantized_check(s, file, path));
     CR_TRY_OUT(cr_state_model_list(&s->model.store, &arena, &list));
     fit_list(s, file, exact, fresh_head, &list);
     CR_TRY_OUT(cr_ckpt_is_sparse(file, path, &parts));

@@ -118,6 +118,8 @@ CR_MUST cr_status cr_state_mask_full(struct cr_session *session);
 
 /* ---- quantised networks (session/quantization/quantized.c) ---- */
 
+/* Before weights are read: fails when the file has integers for a layer that is not quantised here. */
+CR_MUST cr_status cr_quantized_check(const struct cr_session *session, struct cr_st_file *file, const char *path);
 /* After integer weights were read into the parameter store: multiplies them by their scales. `file` says which tensors
  * are integers. Does nothing in networks that are not quantised. */
 CR_MUST cr_status cr_quantized_scale_weights(struct cr_session *session, struct cr_st_file *file);

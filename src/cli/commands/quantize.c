@@ -6,6 +6,7 @@
 #include "session/saved_model.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -127,14 +128,18 @@ static void print_scores(struct cr_text *out, const char *name, const struct cr_
 }
 
 static void print_layers(const struct quantization *q, struct cr_text *out) {
-    int layers = 0;
-    for (int i = 0; i < q->calibration.count; i++) layers += strstr(q->calibration.at[i].name, ".weight_scale") != NULL;
+    const struct cr_param_store *store  = &q->session.model.store; /* of the network in the output folder */
+    int                          layers = 0, int8 = 0;
+    for (int i = 0; i < store->params; i++) {
+        layers += store->param[i].role == CR_ROLE_CONV || store->param[i].role == CR_ROLE_DENSE_WEIGHT;
+        int8 += strstr(store->param[i].name, ".weight_scale") != NULL;
+    }
     if (q->order) cr_text_add(out, "%-28s %14s  %s\n", "layer", "logit error", "type");
     for (int i = 0; i < q->layers; i++)
         cr_text_add(out, "%-28s %14.3e  %s\n", q->order[i].layer, q->order[i].error,
                     i < q->in_float ? "floating point: its quantisation costs most" : "int8");
     cr_text_add(out, "calibrated with %lld images by %s; %d of %d layers in int8\n", (long long)q->calibration.images,
-                cr_word_quant_method(q->config.quant.method), layers - q->in_float, layers);
+                cr_word_quant_method(q->config.quant.method), int8, layers);
 }
 
 static void print_text(const struct quantization *q, struct cr_text *out) {
@@ -158,6 +163,19 @@ static void put_scores(struct cr_json_writer *w, const char *name, const struct 
     cr_json_close_object(w);
 }
 
+/* All layers that stay in floating point, those of the configuration included. */
+static void put_keep(struct cr_json_writer *w, const char *list) {
+    char name[256];
+    cr_json_open_array(w, "keep");
+    for (const char *at = list + strspn(list, ", \t"); *at; at += strspn(at, ", \t")) {
+        const size_t length = strcspn(at, ", \t");
+        snprintf(name, sizeof name, "%.*s", (int)length, at);
+        cr_json_put_string(w, NULL, name);
+        at += length;
+    }
+    cr_json_close_array(w);
+}
+
 static void print_json(const struct quantization *q, struct cr_text *out) {
     struct cr_json_writer w = cr_json_writer(out, CR_JSON_SPACED);
     cr_json_open_object(&w, NULL);
@@ -172,9 +190,7 @@ static void print_json(const struct quantization *q, struct cr_text *out) {
     cr_json_put_int(&w, "calibration_images", q->calibration.images);
     put_scores(&w, "float", &q->scores_float);
     cr_json_put_fixed(&w, "drop", drop(q), 4);
-    cr_json_open_array(&w, "keep");
-    for (int i = 0; i < q->in_float; i++) cr_json_put_string(&w, NULL, q->order[i].layer);
-    cr_json_close_array(&w);
+    put_keep(&w, q->keep.data ? q->keep.data : "");
     cr_json_close_object(&w);
     cr_json_end_line(&w);
 }

@@ -51,19 +51,30 @@ static cr_status scale_filter(struct cr_session *s, int param, int scale) {
     return status;
 }
 
-cr_status cr_quantized_scale_weights(struct cr_session *s, struct cr_st_file *file) {
+static bool is_integers(struct cr_st_file *file, const char *name) {
+    const struct cr_st_entry *entry = cr_st_find(file, name);
+    return entry && entry->dtype == CR_I8;
+}
+
+cr_status cr_quantized_check(const struct cr_session *s, struct cr_st_file *file, const char *path) {
     const struct cr_param_store *store = &s->model.store;
     for (int i = 0; i < store->params; i++) {
-        const struct cr_st_entry *entry = cr_st_find(file, store->param[i].name);
-        const int                 scale = filter_scale_of(store, i);
-        if (!entry || entry->dtype != CR_I8) continue;
-        if (scale == CR_NONE)
-            return CR_FAIL(CR_ERR_FORMAT,
-                           "%s is stored as 8-bit integers, but this layer is not quantised here: set "
-                           "quant.keep as in the configuration of the checkpoint",
-                           store->param[i].name);
-        CR_TRY(scale_filter(s, i, scale));
+        const char *name = store->param[i].name;
+        if (!is_integers(file, name) || filter_scale_of(store, i) != CR_NONE) continue;
+        return CR_FAIL(CR_ERR_FORMAT, "%s: %s is stored as 8-bit integers, but this layer is not quantised here: %s",
+                       path, name,
+                       s->config->quant.type == CR_QUANT_NONE
+                           ? "the file is of a quantised network; give the run folder that `cresnet quantize` wrote, "
+                             "without quant.type=none"
+                           : "set quant.keep as in the configuration of the checkpoint");
     }
+    return CR_OK;
+}
+
+cr_status cr_quantized_scale_weights(struct cr_session *s, struct cr_st_file *file) {
+    const struct cr_param_store *store = &s->model.store;
+    for (int i = 0; i < store->params; i++)
+        if (is_integers(file, store->param[i].name)) CR_TRY(scale_filter(s, i, filter_scale_of(store, i)));
     return CR_OK;
 }
 
