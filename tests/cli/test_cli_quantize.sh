@@ -1,0 +1,183 @@
+#!/usr/bin/env bash
+# test_cli_quantize.sh: cresnet quantize: a small network trained on generated shapes, all methods, --max-drop, quant.keep; eval, predict, export and
+# the Python module on the quantised network; its file against the one in floating point; mistakes, damaged files, Ctrl-C; the published
+# ResNet-20 on CIFAR-10 where CRESNET_TEST_DATA has both. Ends with "N passed, N failed, N skipped".
+. "$(dirname "$0")/../harness/cli_support.sh"
+check_int8() { python3 "$source_dir/tests/tools/check_int8.py" "$@"; }
+
+{ tiny_model 8,16; cat; } >net.ini <<'INI'
+[data]
+kind = shapes
+root = shapes
+image_size = 16
+train_images = 320
+val_images = 160
+workers = 1
+[train]
+batch = 16
+epochs = 3
+eval_every = 0
+device = cpu
+threads = 1
+[optim]
+lr = 0.1
+INI
+run train net.ini -o R -q; expect "train" 0
+whole=R/last/model.safetensors
+correct() { python3 -c 'import json; print(json.load(open("stdout"))'"$1"'["correct"])'; }
+run eval R --json -q; float=$(field correct)
+
+# ---- methods, and the file of each ----
+for method in mse entropy percentile max; do
+    run quantize R -o "Q-$method" --method $method --json -q; expect "quantize --method $method" 0 "\"method\": \"$method\"" '"calibration_images": 320' '"keep": []'
+    is "$method: floating point" "$(correct '["float"]')" "$float"
+    int8=$(correct '["int8"]')
+    holds "$method: accuracy" [ "$int8" -ge $((float - 16)) ]
+    holds "$method: weights" check_int8 $whole "Q-$method/last/model.safetensors"
+    run eval "Q-$method" --json -q; expect "eval of $method" 0; is "eval of $method" "$(field correct)" "$int8"
+done
+is "the methods differ" "$(cat Q-*/last/model.safetensors | wc -c)" "$(cat Q-mse/last/model.safetensors Q-mse/last/model.safetensors Q-mse/last/model.safetensors Q-mse/last/model.safetensors | wc -c)"
+is "the methods choose other scales" "$(sha256sum Q-*/last/model.safetensors | cut -c1-64 | sort -u | wc -l)" 4
+run quantize R -o again -q; expect "quantize" 0 "320 images by mse; 7 of 7 layers in int8" "drop"
+holds "the same scales again" cmp again/last/model.safetensors Q-mse/last/model.safetensors
+run quantize R -o few --images 33 --json -q; expect "--images" 0 '"calibration_images": 33'
+holds "the file is smaller" [ "$(wc -c <Q-mse/last/model.safetensors)" -lt "$(wc -c <$whole)" ]
+holds "the configuration is that of the network" grep -q '^type = int8' Q-mse/last/config.ini
+
+# ---- the same network everywhere ----
+image=$(find shapes/val -name '*.png' | sort | head -1)
+run predict Q-mse "$image" --json; expect "predict" 0 '"class"'; cp stdout q.json
+run predict Q-mse/last/model.safetensors "$image" --json; expect "predict of the file" 0; holds "predict of the file" cmp stdout q.json
+run predict Q-mse "$image" --json train.fuse=no; expect "predict without fusion" 0
+run eval Q-mse --json -q; fused=$(field loss); run eval Q-mse --json -q train.fuse=no
+holds "rounded values in floating point have the same loss" python3 -c "assert abs($fused - $(field loss)) < 0.01, ($fused, $(field loss))"
+run plan Q-mse --program --which eval; expect "plan" 0 "qconv"
+run export Q-mse -o q.onnx; expect "export --onnx" 0; holds "ONNX has 8-bit values" grep -q -a QuantizeLinear q.onnx
+library=$(dirname "$bin")/libcresnet.so
+if [ -z "${CRESNET_SANITIZE:-}" ] && [ -f "$library" ] && python3 -c 'import numpy' 2>/dev/null; then
+    CRESNET_LIBRARY=$library PYTHONPATH=$source_dir/python python3 - Q-mse "$image" q.json >library.out 2>&1 <<'PY'
+import json, sys
+import cresnet
+with cresnet.Model(sys.argv[1], device="cpu") as model:
+    result = model.classify_files([sys.argv[2]], top=1)
+    print(model.class_name(int(result.labels[0][0])))
+want = json.loads(open(sys.argv[3]).readline())
+print(json.dumps(want))
+PY
+    holds "the library opens a quantised network" python3 -c '
+import json
+name, want = open("library.out").read().splitlines()
+assert name and name in want, (name, want)'
+else skip "no library in this build, or no numpy"; fi
+
+# ---- layers in floating point ----
+run quantize R -o K --json -q quant.keep=conv1,fc; expect "quant.keep" 0 '"keep": ["conv1", "fc"]'
+holds "quant.keep: weights" check_int8 $whole K/last/model.safetensors conv1,fc
+run eval K -q; expect "eval with layers in floating point" 0
+run quantize R -o text -q quant.keep=conv1,fc; expect "layers in floating point are counted" 0 "5 of 7 layers in int8"
+cat >coarse.py <<'PY'
+# Spreads the weights of a channel over 1e6, so that 8 bits are not enough for this layer.
+import json, struct, sys
+data = bytearray(open(sys.argv[1], "rb").read())
+length = int.from_bytes(data[:8], "little")
+header = json.loads(data[8:8 + length])
+begin, end = header["layer2.0.conv2.weight"]["data_offsets"]
+count = header["layer2.0.conv2.weight"]["shape"]
+row = count[1] * count[2] * count[3]
+for i in range((end - begin) // 4):
+    at = 8 + length + begin + 4 * i
+    if i % row == 0:
+        data[at:at + 4] = struct.pack("f", 300.0)
+mean = header["layer2.0.bn2.running_mean"]["data_offsets"]
+open(sys.argv[2], "wb").write(data)
+PY
+python3 coarse.py $whole coarse.safetensors
+run quantize net.ini --weights coarse.safetensors -o D --max-drop 100 --json -q; expect "--max-drop 100" 0 '"keep": []'
+run quantize net.ini --weights coarse.safetensors -o D0 --max-drop 0 -q; drop_rc=$rc
+holds "--max-drop 0: exit code 0 or 1" [ "$drop_rc" -le 1 ]
+run eval D0 --json -q; expect "--max-drop 0 writes the network" 0
+zero=$(field correct); run eval net.ini --weights coarse.safetensors --json -q
+if [ "$drop_rc" = 0 ]; then holds "--max-drop 0: no image is lost" [ "$zero" -ge "$(field correct)" ]; fi
+
+# ---- mistakes ----
+refused() { # NAME RC TEXT ARGS...: the command fails with one line of error and writes nothing
+    local name=$1 want=$2 text=$3
+    shift 3
+    run "$@"; expect "$name" "$want" "$text"
+    is "$name: errors" "$(grep -c '^cresnet [a-z]*: ' stderr)" 1
+    holds "$name: nothing is written" [ ! -e X ]
+}
+refused "no weights" 2 "no weights to quantise" quantize net.ini -o X
+refused "quantised twice" 2 "quantised already" quantize Q-mse -o X
+refused "output not empty" 2 "K is not empty" quantize R -o K
+refused "no output" 2 "give -o DIR" quantize R
+for drop in x -1 101 nan inf 0.3x ''; do refused "--max-drop '$drop'" 2 "--max-drop" quantize R -o X --max-drop "$drop"; done
+refused "--method of no name" 2 "must be one of mse, entropy, percentile, max" quantize R -o X --method kl
+refused "--images 0" 2 "[quant] images = 0" quantize R -o X --images 0
+refused "quant.keep of no layer" 2 "\"conv9\" is no convolution" quantize R -o X quant.keep=conv9
+refused "quant.keep of a batch norm" 2 "\"bn1\" is no convolution" quantize R -o X quant.keep=bn1
+refused "another command's option" 2 "--max-drop" eval R --max-drop 1
+refused "integers in a network in floating point" 1 "the file is of a quantised network" eval Q-mse quant.type=none
+refused "integers as weights of another configuration" 1 "the file is of a quantised network" eval net.ini --weights Q-mse
+refused "another quant.keep" 1 "set quant.keep as in the configuration" eval Q-mse quant.keep=conv1
+refused "weights without scales" 1 "weight_scale\" [8] is missing" eval net.ini --weights R quant.type=int8
+refused "wrong number of classes" 2 "classes" eval Q-mse model.classes=7
+
+cat >damage.py <<'PY' # FILE OUT WHAT: without a tensor, with a scale of another length, or cut off
+import json, sys
+data = open(sys.argv[1], "rb").read()
+length = int.from_bytes(data[:8], "little")
+header, body, out, parts = json.loads(data[8:8 + length]), data[8 + length:], {}, b""
+for name, entry in sorted(((n, e) for n, e in header.items() if n != "__metadata__"), key=lambda e: e[1]["data_offsets"][0]):
+    begin, end = entry["data_offsets"]
+    if name == sys.argv[3]:
+        continue
+    if sys.argv[3] == "short" and name == "conv1.weight_scale":
+        end -= 4
+        entry["shape"] = [7]
+    out[name] = dict(entry, data_offsets=[len(parts), len(parts) + end - begin])
+    parts += body[begin:end]
+out["__metadata__"] = header["__metadata__"]
+text = json.dumps(out).encode()
+whole = len(text).to_bytes(8, "little") + text + parts
+open(sys.argv[2], "wb").write(whole[:-50] if sys.argv[3] == "cut" else whole)
+PY
+damaged() { # WHAT TEXT: a checkpoint with this damage is refused
+    rm -rf B; cp -rL Q-mse/last B; chmod -R u+w B
+    python3 damage.py Q-mse/last/model.safetensors B/model.safetensors "$1"
+    refused "damage: $1" 1 "$2" eval B
+}
+damaged cut "truncated"
+damaged conv1.weight_scale '"conv1.weight_scale" [8] is missing'
+damaged layer1.0.relu1.scale '"layer1.0.relu1.scale" [1] is missing'
+damaged input.scale '"input.scale" [1] is missing'
+damaged conv1.weight '"conv1.weight"'
+damaged short '"conv1.weight_scale"'
+
+# ---- Ctrl-C ----
+# shellcheck disable=SC2016 # the inner shell expands
+python3 - "$bin" <<'PY' >interrupted 2>&1
+import os, signal, subprocess, sys, time
+child = subprocess.Popen([sys.argv[1], "quantize", "R", "-o", "I", "--images", "320", "quant.method=entropy", "--max-drop", "0"],
+                         stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+for line in child.stderr:
+    if line.startswith("calibrating"):
+        child.send_signal(signal.SIGINT)
+        break
+child.wait(60)
+print(child.returncode)
+PY
+case $(cat interrupted) in -2 | 130) pass ;; *) fail "Ctrl-C: exit code $(cat interrupted)" ;; esac
+holds "Ctrl-C leaves nothing" [ ! -e I ]
+is "no temporary files" "$(find . -name '*tmp*' -o -name '.step*' | head -3)" ""
+
+# ---- the published ResNet-20: 9,173 of 10,000 in floating point ----
+data=${CRESNET_TEST_DATA:-}
+if [ -n "$data" ] && [ -f "$data/cifar10/test_batch.bin" ] && [ -f "$data/resnet-cifar10-weights/resnet20-cifar10.safetensors" ] && [ -z "${CRESNET_SANITIZE:-}" ]; then
+    run quantize "$source_dir/configs/cifar10-resnet20.ini" "data.root=$data/cifar10" --device cpu -o published --json -q \
+        --weights "$data/resnet-cifar10-weights/resnet20-cifar10.safetensors"
+    expect "the published ResNet-20" 0
+    is "the published ResNet-20 in floating point" "$(correct '["float"]')" 9173
+    holds "the published ResNet-20 in int8: $(correct '["int8"]')" [ "$(correct '["int8"]')" -ge 9160 ]
+else skip "no CIFAR-10 and published weights in CRESNET_TEST_DATA"; fi
+sum_up
