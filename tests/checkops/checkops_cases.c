@@ -244,8 +244,6 @@ static void list_quant(struct checkops_list *list) {
     list_variants(list, CR_OP_qconv, TABLE(convs),
                   FLAGS(0, RELU, X_SIGNED, F32, RELU | ADD, RELU | ADD | CHECKOPS_ADD_SCALE_BIAS, F32 | RELU | ADD,
                         X_SIGNED | RELU | ADD));
-    list_variants(list, CR_OP_maxpool, TABLE(pools), FLAGS(CHECKOPS_NO_INDEX | CHECKOPS_BYTES));
-    list_variants(list, CR_OP_pad_shortcut, TABLE(shortcuts), FLAGS(CHECKOPS_BYTES));
 }
 
 static void list_all(struct checkops_list *list) {
@@ -254,9 +252,10 @@ static void list_all(struct checkops_list *list) {
     list_convs(list, CR_OP_conv, FLAGS(0));
     list_convs(list, CR_OP_conv_dgrad, FLAGS(0));
     list_convs(list, CR_OP_conv_wgrad, FLAGS(0, CHECKOPS_ACCUMULATE));
-    list_variants(list, CR_OP_maxpool, TABLE(pools), FLAGS(0, CHECKOPS_NO_INDEX));
+    list_variants(list, CR_OP_maxpool, TABLE(pools),
+                  FLAGS(0, CHECKOPS_NO_INDEX, CHECKOPS_NO_INDEX | CHECKOPS_BYTES));
     list_variants(list, CR_OP_maxpool_grad, TABLE(pools), FLAGS(0));
-    list_variants(list, CR_OP_pad_shortcut, TABLE(shortcuts), FLAGS(0));
+    list_variants(list, CR_OP_pad_shortcut, TABLE(shortcuts), FLAGS(0, CHECKOPS_BYTES));
     list_variants(list, CR_OP_pad_shortcut_grad, TABLE(shortcuts), FLAGS(0));
     list_variants(list, CR_OP_dense, TABLE(denses), FLAGS(0));
     list_variants(list, CR_OP_dense_dgrad, TABLE(denses), FLAGS(0));
