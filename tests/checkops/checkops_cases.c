@@ -252,8 +252,7 @@ static void list_all(struct checkops_list *list) {
     list_convs(list, CR_OP_conv, FLAGS(0));
     list_convs(list, CR_OP_conv_dgrad, FLAGS(0));
     list_convs(list, CR_OP_conv_wgrad, FLAGS(0, CHECKOPS_ACCUMULATE));
-    list_variants(list, CR_OP_maxpool, TABLE(pools),
-                  FLAGS(0, CHECKOPS_NO_INDEX, CHECKOPS_NO_INDEX | CHECKOPS_BYTES));
+    list_variants(list, CR_OP_maxpool, TABLE(pools), FLAGS(0, CHECKOPS_NO_INDEX, CHECKOPS_NO_INDEX | CHECKOPS_BYTES));
     list_variants(list, CR_OP_maxpool_grad, TABLE(pools), FLAGS(0));
     list_variants(list, CR_OP_pad_shortcut, TABLE(shortcuts), FLAGS(0, CHECKOPS_BYTES));
     list_variants(list, CR_OP_pad_shortcut_grad, TABLE(shortcuts), FLAGS(0));
