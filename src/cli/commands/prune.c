@@ -198,7 +198,8 @@ static cr_status check(const struct cr_args *args, const struct cr_config *confi
                             args->operand[0]);
     if (config->quant.type != CR_QUANT_NONE)
         return cr_config_fail(config, "quant.type",
-                              "a quantised network cannot be pruned: prune the one in floating point, then quantise it");
+                              "a quantised network cannot be pruned: prune the one in floating point, then quantise "
+                              "it");
     if (guided && cr_config_prunes(config))
         return cr_args_fail(args, "--target-ms chooses the sparsities: leave --sparsity and --budget out (or "
                                   "give prune.sparsity=0 prune.budget=)");
