@@ -13,6 +13,7 @@ import argparse
 import fnmatch
 import os
 import shutil
+import stat
 import sys
 import tempfile
 import time
@@ -29,13 +30,13 @@ from attack import (arguments, base, configuration, datasets, formats, images, l
 from attack.support import CASES, Sandbox, Skip  # noqa: E402
 
 
-def writable(folder):
-    """A case may have taken permissions away, which would keep its folder from being removed."""
-    for top, dirs, _ in os.walk(folder):
+def remove(folder):
+    """Removes the folder of a case, which may have taken permissions away, or have names beyond the longest path."""
+    for _, dirs, _, fd in os.fwalk(folder):
         for name in dirs:
-            path = os.path.join(top, name)
-            if not os.path.islink(path):
-                os.chmod(path, 0o755)
+            if not stat.S_ISLNK(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode):
+                os.chmod(name, 0o755, dir_fd=fd)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def run_case(number, entry, work, args):
@@ -51,9 +52,8 @@ def run_case(number, entry, work, args):
     except Exception as e:  # a mistake in a case must not end the other cases
         sandbox.problem("the case itself", "%s: %s (line %d)" % (type(e).__name__, e, e.__traceback__.tb_next.tb_lineno))
     finally:
-        writable(folder)
         if not (args.keep and sandbox.problems):
-            shutil.rmtree(folder, ignore_errors=True)
+            remove(folder)
     return ("FAIL" if sandbox.problems else "pass"), sandbox.problems, time.monotonic() - begin
 
 

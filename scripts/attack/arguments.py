@@ -57,11 +57,11 @@ for option in OPTIONS:
             extra += ["-o", "R"]
         c.fails(*first, option, expect=None)
         for value in c.random.sample(VALUES, 7):
-            if option == "--steps" and value == b"99999999999999999999":
+            if option == "--trainer-speed" and value == b"+1":  # a valid speed, which takes minutes
                 continue
             c.run(*first, *extra, option, value, binary=True, errors=2, deadline=30)
             for name in ("R", "R2"):
-                os.system("rm -rf '%s'" % c.path(name))
+                c.rm(name)
     add(S, "odd values of " + option, odd_values)
 
 

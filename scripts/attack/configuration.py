@@ -198,7 +198,7 @@ def _(c):
     c.fails("plan", "/proc/self/environ")
 
 
-EXTREMES = ["model.widths=65536,65536", "model.depths=1000,1000", "model.classes=1000000", "data.image_size=4096",
+EXTREMES = ["model.widths=65536,65536", "model.depths=100,100", "model.classes=1000000", "data.image_size=4096",
             "train.batch=1000000", "train.batch=auto", "data.train_images=100000000", "train.epochs=1000000",
             "train.threads=4096", "data.workers=1024", "data.prefetch=64", "train.accumulate=4096", "train.keep=1000000",
             "data.eval_resize=8192 data.eval_crop=4096", "data.image_size=1", "model.width_per_group=65536 model.block=bottleneck",

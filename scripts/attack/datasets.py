@@ -32,7 +32,7 @@ NAMES = {
     "blanks": b"   ", "only dots": b"...", "right-to-left marks": b"\xe2\x80\xaegnp.exe", "a formula": b"=cmd|' !A1",
     "format characters": b"%s%n%n%1000d", "backslashes": b"a\\x0ab\\", "a setting": b"train.batch=1", "combining characters": b"a" + b"\xcc\x81" * 120,
     "zero width characters": b"\xe2\x80\x8b\xef\xbb\xbf\xe2\x81\xa0", "line separators": b"a\xe2\x80\xa8b\xe2\x80\xa9c", "JSON": b"\",\"top1\":1}",
-    "names of the split folders": b"train", "a temporary file": b"train.crpk.tmp.1",
+    "names of the split folders": b"train", "a temporary file": b"train.crpk.tmp",
 }
 for title, name in NAMES.items():
     def named(c, name=name):
@@ -157,7 +157,9 @@ def _(c):
     use(c)
     os.remove(c.path("images"))
     os.mkfifo(c.path("images"))
-    use(c)
+    c.fails("data", "folder.ini")
+    c.fails("data", "pack", "folder.ini", "P")
+    c.fails("train", "folder.ini", "-o", "R3", "--steps", "2")
 
 
 @case(S, "pipes, sockets and devices among images")

@@ -169,7 +169,9 @@ def _(c):
     s = socket.socket(socket.AF_UNIX)
     s.bind("/proc/self/fd/%d/s" % fd)
     os.close(fd)
-    for name in ("f", "l", "d", "p", "s", "/dev/null", "/", "/proc/self", "/proc/self/fd"):
+    c.fails("train", "tiny.ini", "-o", "p", "--steps", "1")
+    c.fails("train", "tiny.ini", "--resume", "p", "--steps", "1", "-o", "T")
+    for name in ("f", "l", "d", "s", "/dev/null", "/", "/proc/self", "/proc/self/fd"):
         for args in (["eval", name], ["plan", name], ["report", name], ["prune", name, "--sparsity", "0.5", "-o", "P"],
                      ["train", "tiny.ini", "--resume", name, "--steps", "1", "-o", "T"]):
             c.run(*args)

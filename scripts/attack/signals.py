@@ -40,17 +40,20 @@ for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
     def stops(c, number=number):
         for delay in MOMENTS:
             send(c, LONG, number, delay)
-            c.check_leftovers("after signal %d" % number)
-            c.run("train", "tiny.ini", "-o", "R", "--resume", "auto", "--steps", "2", "-q", expect=(0, 1, 2))
-            os.system("rm -rf '%s'" % c.path("R"))
+            if number != signal.SIGHUP:  # SIGHUP ends the program at once, and the next one cleans up
+                c.check_leftovers("after signal %d" % number)
+            c.works(*LONG, "--resume", "auto", "--steps", "1", "-q")
+            c.check_leftovers("after the next run")
+            c.rm("R")
     add(S, "training: %s at five moments" % number.name, stops)
 
     def twice(c, number=number):
         for delay in MOMENTS:
             send(c, LONG, number, delay, repeat=3)
-            os.system("rm -rf '%s'" % c.path("R"))
+            c.rm("R")
     add(S, "training: %s three times in a row" % number.name, twice)
 
+NEW = ("P", "K", "D", "x.safetensors", "x.html")
 COMMANDS = {
     "eval": ["eval", "run", "data.val_images=200000"],
     "prune": ["prune", "run", "--sparsity", "0.5", "-o", "P"],
@@ -59,8 +62,8 @@ COMMANDS = {
     "export": ["export", "run", "-o", "x.safetensors"],
     "export to standard output": ["export", "run", "-o", "-"],
     "report": ["report", "run", "-o", "x.html"],
-    "profile": ["profile", "tiny.ini", "--steps", "100000"],
-    "bench step": ["bench", "step", "tiny.ini", "--steps", "100000"],
+    "profile": ["profile", "tiny.ini", "--steps", "10000"],
+    "bench step": ["bench", "step", "tiny.ini", "--steps", "10000"],
     "check": ["check", "tiny.ini", "-b", "64"],
     "plan search": ["plan", "--csv", "plan.csv", "--capacity", "1000"],
     "predict": ["predict", "run"] + ["images/a"] * 200,
@@ -71,12 +74,12 @@ for title, args in COMMANDS.items():
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
             for delay in (0.02, 0.08, 0.3):
                 send(c, args, number, delay)
-        if args[0] == "predict":
-            args = args[:3]
-        long = args[0] in ("profile", "bench", "plan", "eval", "check")
-        done = c.run(*(a.replace("100000", "1").replace("200000", "8") for a in args), binary=True, deadline=90 if long else 30,
-                     expect=(0, 1) if args[0] in ("plan", "data") else (0,))
-        return done
+                if number != signal.SIGKILL:
+                    c.rm(*NEW)
+        if (c.path("P") / "last").exists():  # the last signal came after the end
+            c.rm("P")
+        again = args[:3] if args[0] == "predict" else [a.replace("10000", "1").replace("200000", "8") for a in args]
+        c.run(*again, binary=True, deadline=90, expect=(0, 1) if args[0] == "plan" else (0,))
     add(S, title + ": SIGINT, SIGTERM, SIGKILL, then again to the end", killed)
 
 
@@ -84,8 +87,6 @@ for title, args in COMMANDS.items():
 def _(c):
     for i in range(10):
         send(c, LONG + ["--resume", "auto"], signal.SIGKILL, 0.1 + 0.05 * i)
-    c.works("train", "tiny.ini", "-o", "R", "train.epochs=100000", "--resume", "auto", "--steps", "1000000", "-q",
-            "train.save_every=1000000", expect=None) if False else None
     code, err = send(c, LONG + ["--resume", "auto"], signal.SIGINT, 1.0)
     if code != 130:
         c.problem("resumed", "exit code %d: %s" % (code, err[-500:]))
@@ -96,6 +97,7 @@ def _(c):
 @case(S, "SIGUSR1 100 times")
 def _(c):
     process = c.start(*LONG[:4], "train.epochs=100", "--steps", "200", stderr=subprocess.PIPE)
+    time.sleep(0.2)  # the loader of the system does not know the signal; test_limits.sh sends it as early as is right
     while process.poll() is None and c.runs < 100:
         process.send_signal(signal.SIGUSR1)
         c.runs += 1
@@ -147,7 +149,7 @@ def _(c):
         for group in (False, True):
             for delay in (0.05, 0.6):
                 send(c, LONG + ["--ranks", "2"], number, delay, group=group)
-                os.system("rm -rf '%s'" % c.path("R"))
+                c.rm("R")
 
 
 @case(S, "the reader of standard output leaves")
