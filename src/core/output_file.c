@@ -134,6 +134,9 @@ cr_status cr_output_file_find(const char *name, enum cr_output_kind kind, unsign
                            name, strerror(errno));
         if (S_ISDIR(s.st_mode)) return CR_FAIL(CR_ERR_IO, "%s: is a folder: name a file", name);
         file.direct = !S_ISREG(s.st_mode);
+        if (file.direct && (flags & CR_OUTPUT_NO_LINK))
+            return CR_FAIL(CR_ERR_IO, "%s: is a device or pipe, which is not written here: name the file with -o FILE",
+                           name);
         if (!file.direct && link) CR_TRY(resolve(name, file.path));
         if (!file.direct) CR_TRY(check_existing(name, kind, flags, &s, file.path));
     }

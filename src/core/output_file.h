@@ -34,7 +34,7 @@ enum cr_output_kind {
 enum cr_output_flags {
     CR_OUTPUT_FORCE    = 1, /* replace any regular file */
     CR_OUTPUT_NO_FORCE = 2, /* the command has no --force: the message does not mention it */
-    CR_OUTPUT_NO_LINK  = 4, /* a link is an error: for names in folders that somebody else may have made */
+    CR_OUTPUT_NO_LINK  = 4, /* links, devices and pipes are errors: for folders that somebody else may have made */
 };
 
 struct cr_output_file {

@@ -64,6 +64,8 @@ quick() { timeout -s KILL 10 "$bin" "$@" >stdout 2>stderr; rc=$? out=$(cat stdou
 fresh; pipe F/log.jsonl; quick train tiny.ini --resume F --steps 12; expect "log.jsonl is a pipe" 1 "log.jsonl: is a device or pipe"
 fresh; pipe F/.lock; quick train tiny.ini --resume F --steps 12; expect ".lock is a pipe" 1 ".lock: is a device or pipe"
 fresh; pipe F/$step/classes.txt; quick predict F "$image"; expect "classes.txt is a pipe" 1 "classes.txt: is a device or pipe"
+fresh; rm -f F/report.html; pipe F/report.html; quick report F --no-eval; expect "report.html is a pipe" 1 "F/report.html: is a device or pipe"
+holds "report.html is still a pipe" [ -p F/report.html ]
 pipe included.ini; printf 'include = included.ini\n[model]\narch = resnet18\n' >including.ini
 quick plan including.ini; expect "an included file is a pipe" 2 "included.ini: is a device or pipe"
 pipe images/shapes.txt; quick data shapes.ini; expect "shapes.txt is a pipe" 1 "shapes.txt: is a device or pipe"

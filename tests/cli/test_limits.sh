@@ -34,6 +34,20 @@ if "$bin" --version | grep -q 'OpenMP'; then
     rm -rf limit
 fi
 
+# libgomp ends the program when the system refuses a thread. Limits on processes do not hold for root.
+if [ "$(id -u)" = 0 ] && python3 -c 'import os; os.setuid(65533)' 2>/dev/null && chmod 755 "$work" && mkdir -m 777 other; then
+    cat >few.py <<'PY'
+import os, resource, sys
+os.setuid(65533)
+resource.setrlimit(resource.RLIMIT_NPROC, (2, 2))
+os.execv(sys.argv[1], sys.argv[1:])
+PY
+    cp net.ini other
+    said=$(cd other && timeout 60 python3 ../few.py "$bin" train net.ini -o run --threads 8 data.workers=0 2>&1)
+    is "two processes: exit code of $said" $? 0
+    if "$bin" --version | grep -q 'OpenMP'; then has "two processes: message" "$said" "threads instead of 8: the system starts no more"; fi
+else skip "a limit on processes: needs root and python3"; fi
+
 # ---- stack ----
 
 said=$(ulimit -s 32; train -o "$work/stack" 2>&1)
@@ -55,6 +69,11 @@ kill -USR1 $pid
 wait $pid
 is "an early SIGUSR1: exit code" $? 0
 is "an early SIGUSR1 saves once more than at the end" "$(grep -c "^saved step" early.txt)" 2
+
+# A parent may leave SIGCHLD ignored; the first process must see that its ranks have ended.
+timeout 60 python3 -c 'import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])' \
+    "$bin" train net.ini -o "$work/ignored" --ranks 2 >ignored.txt 2>&1
+is "two ranks with SIGCHLD ignored: exit code" $? 0
 
 # Rank 0 alone is interrupted, during an evaluation.
 "$bin" train net.ini -o "$work/ranks" --ranks 2 train.steps=100000 train.epochs=100000 train.save_every=1000000 \

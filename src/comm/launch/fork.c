@@ -43,6 +43,7 @@ static void block_signals(struct process_group *f) {
     sigemptyset(&f->handled);
     sigemptyset(&f->forwarded);
     for (size_t i = 0; i < CR_COUNT(handled); i++) sigaddset(&f->handled, handled[i]);
+    signal(SIGCHLD, SIG_DFL); /* inherited as ignored, it would hide the end of the ranks from waitpid */
     sigprocmask(SIG_BLOCK, &f->handled, &f->before);
 }
 

@@ -3,6 +3,7 @@
 #include "comm/comm.h"
 #include "device/cpu/cpu.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -28,6 +29,27 @@ static bool cpu_available(const char **why) {
 #ifdef _OPENMP
 enum { THREADS_PER_CORE_MAX = 4, THREADS_ANYWHERE = 16 };
 
+static void *wait_for_parent(void *lock) {
+    pthread_mutex_lock(lock);
+    pthread_mutex_unlock(lock);
+    return NULL;
+}
+
+/* libgomp ends the program when the system refuses a thread (ulimit -u, limits of a container). This function starts
+ * wanted - 1 threads by itself, ends them again, and returns how many threads can run, this one included. */
+static int threads_possible(int wanted) {
+    pthread_mutex_t lock    = PTHREAD_MUTEX_INITIALIZER;
+    pthread_t      *started = cr_alloc((size_t)wanted, sizeof *started);
+    int             count   = 0;
+    if (!started) return 1;
+    pthread_mutex_lock(&lock);
+    while (count < wanted - 1 && pthread_create(&started[count], NULL, wait_for_parent, &lock) == 0) count++;
+    pthread_mutex_unlock(&lock);
+    for (int i = 0; i < count; i++) pthread_join(started[i], NULL);
+    cr_free(started);
+    return count + 1;
+}
+
 /* OpenMP may start fewer threads than a parallel region requests: OMP_THREAD_LIMIT, OMP_DYNAMIC and
  * OMP_MAX_ACTIVE_LEVELS limit them. oneDNN's kernels wait for ever for every requested thread. This function
  * returns the number of threads that really run. */
@@ -49,12 +71,14 @@ static int count_threads(const struct cr_device_options *options) {
     const long cores    = CR_MAX(sysconf(_SC_NPROCESSORS_ONLN), 1);
     const int  most     = (int)CR_MAX(cores * THREADS_PER_CORE_MAX, THREADS_ANYWHERE);
     const int requested = options->threads > 0 ? options->threads : CR_MAX(omp_get_max_threads() / CR_MAX(ranks, 1), 1);
-    const int wanted = CR_MIN(requested, most), granted = threads_granted(wanted);
+    const int wanted = CR_MIN(requested, most), possible = threads_possible(wanted);
+    const int granted = threads_granted(possible);
     if (wanted < requested)
         cr_log(CR_LOG_WARN, "%d threads instead of %d: this machine has %ld cores", wanted, requested, cores);
     if (granted < wanted)
-        cr_log(CR_LOG_WARN, "%d thread%s instead of %d: OpenMP grants no more (OMP_THREAD_LIMIT)", granted,
-               granted == 1 ? "" : "s", wanted);
+        cr_log(CR_LOG_WARN, "%d thread%s instead of %d: %s", granted, granted == 1 ? "" : "s", wanted,
+               possible < wanted ? "the system starts no more (ulimit -u)"
+                                 : "OpenMP grants no more (OMP_THREAD_LIMIT)");
     return granted;
 }
 #else

@@ -1,0 +1,1 @@
+"""The cases of scripts/attack-test.py, one file per subject."""

@@ -1,0 +1,124 @@
+"""arguments.py: every command with missing, superfluous, foreign, long and damaged arguments."""
+import os
+
+from .support import add, case
+
+S = "arguments"
+COMMANDS = ["train", "eval", "predict", "report", "plan", "check", "bench", "profile", "prune", "export", "data", "help"]
+OPTIONS = ["--device", "--weights", "-o", "--output", "-b", "-j", "--threads", "--epochs", "--lr", "--seed", "--set", "--step", "--steps",
+           "--ranks", "--gpus", "--resume", "--split", "--confusion", "-k", "--profile", "--after", "--which", "--csv", "--capacity",
+           "--time-limit", "--png", "--trace", "--alignment", "--target", "--kernel-times", "--devices", "--order", "--sparsity",
+           "--scope", "--pattern", "--budget", "--exempt", "--target-ms", "--onnx", "--names", "--raw", "--mnist", "--nets", "--layers",
+           "--inputs", "--neurons", "--trainer-speed", "--types", "--batches", "--check"]
+VALUES = [b"", b"-1", b"nan", b"inf", b"1e999", b"99999999999999999999", b"\xff\xfe", b"\x1b[31m\n", b"-", b"--", b"%s%n",
+          b"x" * 5000, b"/", b"0x10", b"1.5", b" 1", b"1 ", b"+1", b",", b"1,,2", b"\xe2\x80\xae"]
+
+for command in COMMANDS:
+    def bare(c, command=command):
+        c.run(command)
+        c.run(command, "")
+        c.run(command, "--")
+        c.fails(command, "--no-such-option")
+        c.fails(command, b"--\xff\x1b[31m=\n")
+        c.fails(command, "-" + "z" * 5000)
+    add(S, command + ": nothing, empty, unknown", bare)
+
+    def operands(c, command=command):
+        c.run(command, *["tiny.ini"] * 300)
+        c.fails(command, b"no\xff\x1b[31m\nsuch.ini")
+        c.run(command, "x" * 100000)
+        c.run(command, "/dev/null/tiny.ini")
+        c.run(command, "-h", "tiny.ini", "--version")
+        c.run(command, "tiny.ini", "tiny.ini", "=", "a=b", ".=", "train.=1", "=1", "train.batch", "train.batch==4")
+    add(S, command + ": many, long, foreign operands", operands)
+
+TARGET = {"--resume": "train", "--split": "eval", "--confusion": "eval", "-k": "predict", "--profile": "report", "--devices": "check",
+          "--order": "profile", "--sparsity": "prune", "--scope": "prune", "--pattern": "prune", "--budget": "prune",
+          "--exempt": "prune", "--target-ms": "prune", "--onnx": "export", "--names": "export", "--raw": "data", "--step": "eval",
+          "--trainer-speed": "bench", "--nets": "bench", "--layers": "bench", "--inputs": "bench", "--neurons": "bench",
+          "--types": "bench", "--batches": "bench", "--check": "bench", "--mnist": "bench", "--ranks": "train",
+          "--gpus": "train", "--steps": "train", "--seed": "train", "--lr": "train", "--epochs": "train", "--weights": "eval",
+          "-j": "data", "--threads": "train", "--output": "train"}
+FIRST = {"bench": ["bench", "data", "tiny.ini"], "data": ["data", "stat", "images"], "prune": ["prune", "run"], "eval": ["eval", "run"],
+         "export": ["export", "run"], "report": ["report", "run", "--no-eval"], "predict": ["predict", "run", "images/a/0.png"]}
+SPARSE = ("--nets", "--batches", "--types")
+SPDNN = ("--neurons", "--layers", "--inputs", "--check", "--mnist")
+
+for option in OPTIONS:
+    def odd_values(c, option=option):
+        command = TARGET.get(option, "plan")
+        if command in ("prune", "eval", "export", "report", "predict", "data"):
+            c.take("run", "images")
+        first = FIRST.get(command, [command, "tiny.ini"])
+        if option in SPARSE or option in SPDNN:
+            first = ["bench", "sparse" if option in SPARSE else "spdnn"]
+        extra = ["--steps", "1"] if command == "train" and option != "--steps" else []
+        if command == "train" and option not in ("-o", "--output"):
+            extra += ["-o", "R"]
+        c.fails(*first, option, expect=None)
+        for value in c.random.sample(VALUES, 7):
+            if option == "--trainer-speed" and value == b"+1":  # a valid speed, which takes minutes
+                continue
+            c.run(*first, *extra, option, value, binary=True, errors=2, deadline=30)
+            for name in ("R", "R2"):
+                c.rm(name)
+    add(S, "odd values of " + option, odd_values)
+
+
+@case(S, "options twice, and against each other")
+def _(c):
+    c.take("run")
+    for more in (["--last", "--step", "2"], ["--ema", "--no-ema"], ["--step", "2", "--step", "4"], ["--last", "--last"],
+                 ["--weights", "run", "model.weights=run"], ["-q", "-q", "--json", "--json"], ["--split", "val", "--split", "train"]):
+        c.run("eval", "run", *more)
+
+
+@case(S, "1,000 settings")
+def _(c):
+    c.works("plan", "tiny.ini", *["train.batch=%d" % (i % 9 + 1) for i in range(1000)])
+
+
+@case(S, "a command line of 120 KiB in one argument")
+def _(c):
+    c.fails("plan", "tiny.ini", "train.output=" + "o" * 120000 + "\x1b", "train.batch=x")
+    c.run("train", "tiny.ini", "-o", "o/" * 3000, "--steps", "1")
+
+
+@case(S, "no argument at all, also no name of the program")
+def _(c):
+    c.fails(expect=(2,))
+    c.fails("\x1b[31m")
+    c.fails("")
+    c.fails("train.ini")
+    c.fails("--", "train")
+
+
+@case(S, "names of the program")
+def _(c):
+    for name in ("cresnet-train", "cresnet-", "cresnet-nothing", "cresnet-\x1b[31m", "x"):
+        os.symlink(c.program, c.path(name))
+        code = os.spawnve(os.P_WAIT, str(c.path(name)), [str(c.path(name))], c.environment({})) if name == "x" else None
+        if code not in (None, 0, 1, 2):
+            c.problem(name, "exit code %s" % code)
+    c.run("help")
+
+
+@case(S, "help for names that do not exist")
+def _(c):
+    for name in ("", "\x1b[31m", "train.", ".", "a.b", "keys", "x" * 10000, b"\xff", "man", "completion"):
+        c.run("help", name)
+        c.run("help", "keys", name)
+        c.run("help", "completion", name)
+        c.run("help", "man", name)
+
+
+@case(S, "folders with settings in their names")
+def _(c):
+    c.take("run")
+    os.rename(c.path("run"), c.path("train.batch=4"))
+    c.run("eval", "train.batch=4")
+    c.run("eval", "./train.batch=4")
+    os.rename(c.path("train.batch=4"), c.path("-q"))
+    c.run("eval", "-q")
+    c.run("eval", "--", "-q")
+    c.run("eval", "./-q")
