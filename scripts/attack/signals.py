@@ -97,7 +97,7 @@ def _(c):
 @case(S, "SIGUSR1 100 times")
 def _(c):
     process = c.start(*LONG[:4], "train.epochs=100", "--steps", "200", stderr=subprocess.PIPE)
-    time.sleep(0.2)  # the loader of the system does not know the signal; test_limits.sh sends it as early as is right
+    time.sleep(0.2)  # the loader of the system does not know the signal; test_limits.sh sends it as early as is correct
     while process.poll() is None and c.runs < 100:
         process.send_signal(signal.SIGUSR1)
         c.runs += 1

@@ -3,7 +3,7 @@
 A case is a function with the decorator @case(SUBJECT, NAME), or one entry of a table that calls add(). It gets a Sandbox: an
 own folder with the parts
 
-    in/         the current folder of the program, with copies of what the case asks for
+    in/         the current folder of the program, with copies of what the case requests for
     outside/    files that nobody may change
     home/ tmp/  HOME and TMPDIR
 
@@ -78,7 +78,7 @@ class Sandbox:
         (self.outside / "folder").mkdir()
         (self.outside / "folder" / "photo.png").write_bytes(b"an image of somebody else")
         self.before = describe_tree(self.outside)
-        self.problems, self.kept, self.runs = [], {}, 0
+        self.problems, self.retained, self.runs = [], {}, 0
         self.source = Path(__file__).resolve().parent.parent.parent
         self.random = random.Random(folder.name)
         shutil.copy(base / "tiny.ini", self.cwd)
@@ -117,7 +117,7 @@ class Sandbox:
     def keep(self, *names):
         """These files may not change; checked at the end of the case."""
         for name in names:
-            self.kept[name] = describe(self.cwd / name)
+            self.retained[name] = describe(self.cwd / name)
 
     # ---- the program ----
     def environment(self, changes):
@@ -148,7 +148,7 @@ class Sandbox:
 
     def run(self, *args, deadline=20, expect=None, says=(), hides=(), binary=False, sent=None, errors=None, leftovers=False,
             silent=False, loader=False, **options):
-        """Runs the program and applies all rules. expect: None, or the exit codes that are right; says, hides: parts that
+        """Runs the program and applies all rules. expect: None, or the exit codes that are correct; says, hides: parts that
         the output must have or must not have; sent: a signal that may end it; silent: standard error is closed;
         loader: the limits may already keep the system from loading the program."""
         begin = time.monotonic()
@@ -234,7 +234,7 @@ class Sandbox:
             self.before = after
 
     def finish(self):
-        for name, state in self.kept.items():
+        for name, state in self.retained.items():
             try:
                 now = describe(self.cwd / name)
             except OSError as e:

@@ -27,7 +27,7 @@ static bool cpu_available(const char **why) {
 }
 
 #ifdef _OPENMP
-enum { THREADS_PER_CORE_MAX = 4, THREADS_ANYWHERE = 16 };
+enum { THREADS_PER_CORE_MAX = 4, THREADS_ANYWHERE = 16, THREADS_PROBED_MAX = 1024 };
 
 static void *wait_for_parent(void *lock) {
     pthread_mutex_lock(lock);
@@ -38,15 +38,14 @@ static void *wait_for_parent(void *lock) {
 /* libgomp ends the program when the system refuses a thread (ulimit -u, limits of a container). This function starts
  * wanted - 1 threads by itself, ends them again, and returns how many threads can run, this one included. */
 static int threads_possible(int wanted) {
-    pthread_mutex_t lock    = PTHREAD_MUTEX_INITIALIZER;
-    pthread_t      *started = cr_alloc((size_t)wanted, sizeof *started);
-    int             count   = 0;
-    if (!started) return 1;
+    pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    pthread_t       started[THREADS_PROBED_MAX];
+    int             count = 0;
+    if (wanted > THREADS_PROBED_MAX) return wanted;
     pthread_mutex_lock(&lock);
     while (count < wanted - 1 && pthread_create(&started[count], NULL, wait_for_parent, &lock) == 0) count++;
     pthread_mutex_unlock(&lock);
     for (int i = 0; i < count; i++) pthread_join(started[i], NULL);
-    cr_free(started);
     return count + 1;
 }
 
