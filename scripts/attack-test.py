@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""attack-test.py: runs cresnet with hostile files, names, folders, arguments, limits, links, pipes and signals, one case after
-another, and checks that each run ends in time with a documented exit code and one clear message, without a report of a
-sanitizer, without control characters in its output, without leftovers, and without a change outside of its own folder.
-Use a build with -DCRESNET_SANITIZE=address. The cases are in scripts/attack/*.py, support.py lists the rules.
+"""attack-test.py: runs cresnet with hostile files, names, folders, arguments, limits, links, pipes and signals.
 
-  scripts/attack-test.py [--program build/address/cresnet] [--plain build/cresnet] [--only PATTERN] [--verbose] [--list] [--jobs N]
+Each run must end in time with a documented exit code and one clear message, without a report of a sanitizer, without
+control characters in its output, without leftovers, and without a change outside of its own folder. Use a build with
+-DCRESNET_SANITIZE=address. The cases are in scripts/attack/*.py; support.py lists the rules.
 
---plain names a build without sanitizer, for limits on memory, which the sanitizer itself exceeds. Random choices have fixed
-seeds. Exit status 1 if a case fails. The last line is "N passed, N failed, N skipped".
+  scripts/attack-test.py [--program build/address/cresnet] [--plain build/cresnet] [--only PATTERN] [--verbose]
+                         [--list] [--jobs N] [--keep]
+
+--plain names a build without sanitizer, for limits on memory, which the sanitizer itself exceeds. Random choices have
+fixed seeds. Exit status 1 if a case fails. The last line is "N passed, N failed, N skipped".
 """
 import argparse
 import fnmatch
@@ -50,7 +52,8 @@ def run_case(number, entry, work, args):
     except Skip as why:
         return "skip", [str(why)], time.monotonic() - begin
     except Exception as e:  # a mistake in a case must not end the other cases
-        sandbox.problem("the case itself", "%s: %s (line %d)" % (type(e).__name__, e, e.__traceback__.tb_next.tb_lineno))
+        sandbox.problem("the case itself", "%s: %s (line %d)" %
+                        (type(e).__name__, e, e.__traceback__.tb_next.tb_lineno))
     finally:
         if not (args.keep and sandbox.problems):
             remove(folder)

@@ -4,13 +4,19 @@ import os
 from .support import add, case
 
 S = "arguments"
-COMMANDS = ["train", "eval", "predict", "report", "plan", "check", "bench", "profile", "prune", "export", "data", "help"]
-OPTIONS = ["--device", "--weights", "-o", "--output", "-b", "-j", "--threads", "--epochs", "--lr", "--seed", "--set", "--step", "--steps",
-           "--ranks", "--gpus", "--resume", "--split", "--confusion", "-k", "--profile", "--after", "--which", "--csv", "--capacity",
-           "--time-limit", "--png", "--trace", "--alignment", "--target", "--kernel-times", "--devices", "--order", "--sparsity",
-           "--scope", "--pattern", "--budget", "--exempt", "--target-ms", "--onnx", "--names", "--raw", "--mnist", "--nets", "--layers",
+COMMANDS = ["train", "eval", "predict", "report", "plan", "check", "bench", "profile", "prune", "export", "data",
+            "help"]
+OPTIONS = ["--device", "--weights", "-o", "--output", "-b", "-j", "--threads", "--epochs", "--lr", "--seed", "--set",
+           "--step", "--steps",
+           "--ranks", "--gpus", "--resume", "--split", "--confusion", "-k", "--profile", "--after", "--which", "--csv",
+           "--capacity",
+           "--time-limit", "--png", "--trace", "--alignment", "--target", "--kernel-times", "--devices", "--order",
+           "--sparsity",
+           "--scope", "--pattern", "--budget", "--exempt", "--target-ms", "--onnx", "--names", "--raw", "--mnist",
+           "--nets", "--layers",
            "--inputs", "--neurons", "--trainer-speed", "--types", "--batches", "--check"]
-VALUES = [b"", b"-1", b"nan", b"inf", b"1e999", b"99999999999999999999", b"\xff\xfe", b"\x1b[31m\n", b"-", b"--", b"%s%n",
+VALUES = [b"", b"-1", b"nan", b"inf", b"1e999", b"99999999999999999999", b"\xff\xfe", b"\x1b[31m\n", b"-", b"--",
+          b"%s%n",
           b"x" * 5000, b"/", b"0x10", b"1.5", b" 1", b"1 ", b"+1", b",", b"1,,2", b"\xe2\x80\xae"]
 
 for command in COMMANDS:
@@ -32,15 +38,20 @@ for command in COMMANDS:
         c.run(command, "tiny.ini", "tiny.ini", "=", "a=b", ".=", "train.=1", "=1", "train.batch", "train.batch==4")
     add(S, command + ": many, long, foreign operands", operands)
 
-TARGET = {"--resume": "train", "--split": "eval", "--confusion": "eval", "-k": "predict", "--profile": "report", "--devices": "check",
+TARGET = {"--resume": "train", "--split": "eval", "--confusion": "eval", "-k": "predict", "--profile": "report",
+          "--devices": "check",
           "--order": "profile", "--sparsity": "prune", "--scope": "prune", "--pattern": "prune", "--budget": "prune",
-          "--exempt": "prune", "--target-ms": "prune", "--onnx": "export", "--names": "export", "--raw": "data", "--step": "eval",
+          "--exempt": "prune", "--target-ms": "prune", "--onnx": "export", "--names": "export", "--raw": "data",
+          "--step": "eval",
           "--trainer-speed": "bench", "--nets": "bench", "--layers": "bench", "--inputs": "bench", "--neurons": "bench",
           "--types": "bench", "--batches": "bench", "--check": "bench", "--mnist": "bench", "--ranks": "train",
-          "--gpus": "train", "--steps": "train", "--seed": "train", "--lr": "train", "--epochs": "train", "--weights": "eval",
+          "--gpus": "train", "--steps": "train", "--seed": "train", "--lr": "train", "--epochs": "train",
+          "--weights": "eval",
           "-j": "data", "--threads": "train", "--output": "train"}
-FIRST = {"bench": ["bench", "data", "tiny.ini"], "data": ["data", "stat", "images"], "prune": ["prune", "run"], "eval": ["eval", "run"],
-         "export": ["export", "run"], "report": ["report", "run", "--no-eval"], "predict": ["predict", "run", "images/a/0.png"]}
+FIRST = {"bench": ["bench", "data", "tiny.ini"], "data": ["data", "stat", "images"], "prune": ["prune", "run"],
+         "eval": ["eval", "run"],
+         "export": ["export", "run"], "report": ["report", "run", "--no-eval"],
+         "predict": ["predict", "run", "images/a/0.png"]}
 SPARSE = ("--nets", "--batches", "--types")
 SPDNN = ("--neurons", "--layers", "--inputs", "--check", "--mnist")
 
@@ -69,7 +80,8 @@ for option in OPTIONS:
 def _(c):
     c.take("run")
     for more in (["--last", "--step", "2"], ["--ema", "--no-ema"], ["--step", "2", "--step", "4"], ["--last", "--last"],
-                 ["--weights", "run", "model.weights=run"], ["-q", "-q", "--json", "--json"], ["--split", "val", "--split", "train"]):
+                 ["--weights", "run", "model.weights=run"], ["-q", "-q", "--json", "--json"],
+                 ["--split", "val", "--split", "train"]):
         c.run("eval", "run", *more)
 
 

@@ -1,4 +1,4 @@
-"""base.py: the files that cases copy and damage: configurations, runs, images, a packed dataset, outputs of commands."""
+"""base.py: the files that cases copy and damage: configurations, runs, images, packed datasets, outputs."""
 import json
 import os
 import struct
@@ -37,7 +37,8 @@ def png(width=8, height=8, depth=8, color=2, rows=None, extra=b"", interlace=0):
     if rows is None:
         line = bytes((7 * i) % 256 for i in range((width * channels * depth + 7) // 8))
         rows = (b"\0" + line) * height
-    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, color, 0, 0, interlace)) +
+    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, color, 0, 0,
+                                                              interlace)) +
             extra + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
 
 

@@ -200,16 +200,20 @@ def _(c):
 
 EXTREMES = ["model.widths=65536,65536", "model.depths=100,100", "model.classes=1000000", "data.image_size=4096",
             "train.batch=1000000", "train.batch=auto", "data.train_images=100000000", "train.epochs=1000000",
-            "train.threads=4096", "data.workers=1024", "data.prefetch=64", "train.accumulate=4096", "train.keep=1000000",
-            "data.eval_resize=8192 data.eval_crop=4096", "data.image_size=1", "model.width_per_group=65536 model.block=bottleneck",
+            "train.threads=4096", "data.workers=1024", "data.prefetch=64", "train.accumulate=4096",
+            "train.keep=1000000",
+            "data.eval_resize=8192 data.eval_crop=4096", "data.image_size=1",
+            "model.width_per_group=65536 model.block=bottleneck",
             "train.seed=9223372036854775807", "memory.limit=1", "memory.limit=99999999999999999999G", "memory.limit=-1",
-            "data.pad=64", "data.val_images=1", "data.train_images=1", "data.train_images=3", "optim.lr=1000 optim.momentum=0.99999",
+            "data.pad=64", "data.val_images=1", "data.train_images=1", "data.train_images=3",
+            "optim.lr=1000 optim.momentum=0.99999",
             "schedule.warmup_epochs=100000", "train.clip_norm=1e9", "data.mixup=1000", "data.erase=1",
             "data.jitter=1,1,1,1", "data.ratio=0.01,100", "train.label_smoothing=0.999", "train.log_every=1000000"]
 for setting in EXTREMES:
     def extreme(c, setting=setting):
         c.run("plan", "tiny.ini", *setting.split(), limits=[])
-        heavy = ("widths", "depths", "classes", "image_size=4096", "batch", "eval_crop", "train_images=1000", "per_group")
+        heavy = ("widths", "depths", "classes", "image_size=4096", "batch", "eval_crop", "train_images=1000",
+                 "per_group")
         if not any(h in setting for h in heavy):
             c.run("train", "tiny.ini", "-o", "R", "--steps", "2", *setting.split(), deadline=40)
     add(S, "the extreme " + setting, extreme)

@@ -25,13 +25,19 @@ def use(c, folder="images"):
 
 
 NAMES = {
-    "a newline": b"a\nb", "an escape sequence": b"\x1b]0;t\x07\x1b[2J", "a carriage return": b"ab\rcd", "C1 control characters": b"\xc2\x9b31m",
-    "DEL": b"a\x7fb", "no UTF-8": b"\xff\xfe\x80", "an overlong slash": b"\xc0\xaf\xe0\x80\xaf", "a surrogate": b"\xed\xa0\x80",
-    "above U+10FFFF": b"\xf4\x90\x80\x80", "quotes and commas": b"\"',;\"\"", "markup": b"<script>alert(1)<!script>&amp;",
-    "255 bytes": b"n" * 255, "255 bytes of cut UTF-8": b"\xe2\x82\xac" * 85, "a leading dash": b"--help", "a leading dot": b".hidden",
+    "a newline": b"a\nb", "an escape sequence": b"\x1b]0;t\x07\x1b[2J", "a carriage return": b"ab\rcd",
+    "C1 control characters": b"\xc2\x9b31m",
+    "DEL": b"a\x7fb", "no UTF-8": b"\xff\xfe\x80", "an overlong slash": b"\xc0\xaf\xe0\x80\xaf",
+    "a surrogate": b"\xed\xa0\x80",
+    "above U+10FFFF": b"\xf4\x90\x80\x80", "quotes and commas": b"\"',;\"\"",
+    "markup": b"<script>alert(1)<!script>&amp;",
+    "255 bytes": b"n" * 255, "255 bytes of cut UTF-8": b"\xe2\x82\xac" * 85, "a leading dash": b"--help",
+    "a leading dot": b".hidden",
     "blanks": b"   ", "only dots": b"...", "right-to-left marks": b"\xe2\x80\xaegnp.exe", "a formula": b"=cmd|' !A1",
-    "format characters": b"%s%n%n%1000d", "backslashes": b"a\\x0ab\\", "a setting": b"train.batch=1", "combining characters": b"a" + b"\xcc\x81" * 120,
-    "zero width characters": b"\xe2\x80\x8b\xef\xbb\xbf\xe2\x81\xa0", "line separators": b"a\xe2\x80\xa8b\xe2\x80\xa9c", "JSON": b"\",\"top1\":1}",
+    "format characters": b"%s%n%n%1000d", "backslashes": b"a\\x0ab\\", "a setting": b"train.batch=1",
+    "combining characters": b"a" + b"\xcc\x81" * 120,
+    "zero width characters": b"\xe2\x80\x8b\xef\xbb\xbf\xe2\x81\xa0",
+    "line separators": b"a\xe2\x80\xa8b\xe2\x80\xa9c", "JSON": b"\",\"top1\":1}",
     "names of the split folders": b"train", "a temporary file": b"train.crpk.tmp",
 }
 for title, name in NAMES.items():
@@ -245,7 +251,8 @@ def _(c):
             c.write("cifar/" + name, c.random.randbytes(size))
         c.write("cifar/batches.meta.txt", b"\x1b[31m\n" * 10)
         for kind in ("cifar10", "cifar100"):
-            c.run("data", "tiny.ini", "data.kind=" + kind, "data.root=cifar", "data.train_images=0", "data.val_images=0")
+            c.run("data", "tiny.ini", "data.kind=" + kind, "data.root=cifar", "data.train_images=0",
+                  "data.val_images=0")
     os.remove(c.path("cifar/test_batch.bin"))
     os.symlink("/dev/zero", c.path("cifar/test_batch.bin"))
     c.fails("data", "tiny.ini", "data.kind=cifar10", "data.root=cifar", "data.train_images=0", "data.val_images=0")

@@ -60,7 +60,8 @@ TENSORS = {
     "a gap between tensors": safetensors({"t": F, "u": dict(F, data_offsets=[16, 24])}, bytes(24)),
     "data after the last tensor": safetensors({"t": F}, bytes(80)),
     "data that is missing": safetensors({"t": F}, bytes(4)),
-    "a name twice": safetensors(b'{"t":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"t":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}', bytes(8)),
+    "a name twice": safetensors(b'{"t":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},'
+                                b'"t":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}', bytes(8)),
     "a member twice": safetensors(b'{"t":{"dtype":"F32","dtype":"F32","shape":[2],"data_offsets":[0,8]}}', bytes(8)),
     "an empty name": safetensors({"": F}, bytes(8)),
     "a name of 1 MiB": safetensors({"n" * (1 << 20): F}, bytes(8)),
@@ -72,14 +73,18 @@ TENSORS = {
     "a sparse tensor without values": safetensors({"__metadata__": {"cresnet_sparse": "1"}, "conv1.weight.shape": {
         "dtype": "I64", "shape": [4], "data_offsets": [0, 32]}}, struct.pack("<4q", 4, 3, 3, 3)),
     "a sparse shape of 2^62": safetensors({"__metadata__": {"cresnet_sparse": "1"}, "conv1.weight.shape": {
-        "dtype": "I64", "shape": [1], "data_offsets": [0, 8]}, "conv1.weight.values": {"dtype": "F32", "shape": [0], "data_offsets": [8, 8]},
+        "dtype": "I64", "shape": [1], "data_offsets": [0, 8]}, "conv1.weight.values": {"dtype": "F32", "shape": [0],
+                "data_offsets": [8, 8]},
         "conv1.weight.gaps": {"dtype": "U8", "shape": [0], "data_offsets": [8, 8]}}, struct.pack("<q", 1 << 62)),
     "a negative sparse shape": safetensors({"__metadata__": {"cresnet_sparse": "1"}, "conv1.weight.shape": {
-        "dtype": "I64", "shape": [4], "data_offsets": [0, 32]}, "conv1.weight.values": {"dtype": "F32", "shape": [0], "data_offsets": [32, 32]},
-        "conv1.weight.gaps": {"dtype": "U8", "shape": [0], "data_offsets": [32, 32]}}, struct.pack("<4q", -4, -3, 3, 3)),
+        "dtype": "I64", "shape": [4], "data_offsets": [0, 32]}, "conv1.weight.values": {"dtype": "F32", "shape": [0],
+                "data_offsets": [32, 32]},
+        "conv1.weight.gaps": {"dtype": "U8", "shape": [0], "data_offsets": [32, 32]}},
+                                           struct.pack("<4q", -4, -3, 3, 3)),
     "sparse format 99": safetensors({"__metadata__": {"cresnet_sparse": "99"}, "t": F}, bytes(8)),
     "a .pth file": b"PK\x03\x04" + b"\0" * 22 + b"archive/data.pkl" + b"\x80\x02}q\0." * 20,
-    "a pickle": b"\x80\x04\x95\x1e\0\0\0\0\0\0\0\x8c\x05posix\x94\x8c\x06system\x94\x93\x94\x8c\x04true\x94\x85\x94R\x94.",
+    "a pickle": b"\x80\x04\x95\x1e\0\0\0\0\0\0\0"
+                b"\x8c\x05posix\x94\x8c\x06system\x94\x93\x94\x8c\x04true\x94\x85\x94R\x94.",
     "a PNG file": png(),
 }
 for title, blob in TENSORS.items():
@@ -145,7 +150,8 @@ for name in ("model.safetensors", "state.safetensors", "config.ini", "classes.tx
 def reads_pack(c):
     c.run("data", "verify", "packed")
     c.run("data", "tiny.ini", "data.kind=packed", "data.root=packed", "data.train_images=0", "data.val_images=0")
-    c.run("train", "tiny.ini", "data.kind=packed", "data.root=packed", "data.train_images=0", "data.val_images=0", "-o", "R", "--steps", "2")
+    c.run("train", "tiny.ini", "data.kind=packed", "data.root=packed", "data.train_images=0", "data.val_images=0",
+          "-o", "R", "--steps", "2")
     c.rm("R")
 
 
@@ -166,7 +172,8 @@ def _(c):
         reads_pack(c)
 
 
-FIELDS = {"version": (8, "<I"), "form": (12, "<I"), "size": (16, "<Q"), "images": (24, "<Q"), "classes": (32, "<I"), "name bytes": (40, "<Q"),
+FIELDS = {"version": (8, "<I"), "form": (12, "<I"), "size": (16, "<Q"), "images": (24, "<Q"), "classes": (32, "<I"),
+          "name bytes": (40, "<Q"),
           "index offset": (48, "<Q"), "flags": (56, "<I"), "reserved": (60, "<Q")}
 for title, (offset, form) in FIELDS.items():
     def header(c, offset=offset, form=form):
@@ -179,7 +186,8 @@ for title, (offset, form) in FIELDS.items():
             struct.pack_into("<I", bad, 124, crc32c(bytes(bad[:124])))
             c.write("packed/train.crpk", bytes(bad))
             c.run("data", "verify", "packed")
-            c.run("data", "tiny.ini", "data.kind=packed", "data.root=packed", "data.train_images=0", "data.val_images=0")
+            c.run("data", "tiny.ini", "data.kind=packed", "data.root=packed", "data.train_images=0",
+                  "data.val_images=0")
     add(S, "packed dataset: %s of the header, with a correct checksum" % title, header)
 
 
@@ -206,7 +214,8 @@ def _(c):
         store(bad)
 
 
-TEXTS = [b"", b"\0" * 100, b"{}", b"[]", b"null\n" * 10, b'{"event":5}\n', b'{"event":"train"}\n', b'{"event":"train","step":"x","loss":[]}\n',
+TEXTS = [b"", b"\0" * 100, b"{}", b"[]", b"null\n" * 10, b'{"event":5}\n', b'{"event":"train"}\n',
+         b'{"event":"train","step":"x","loss":[]}\n',
          b'{"event":"train","step":-1,"loss":1e999}\n', b'{"event":"train","step":1e300,"loss":-1e308}\n' * 3,
          b'{"event":"eval","step":18446744073709551616,"top1":5}\n', b"\x1b[31m\n", b"\xff\xfe" * 10,
          b'{"event":"\\u001b[31m<script>","step":1}\n', b'{"a":' * 70000, b"[" * 70000, b"x" * (1 << 20),
@@ -230,7 +239,8 @@ def _(c):
 @case(S, "log.jsonl with 200,000 lines")
 def _(c):
     c.take("run")
-    c.write("run/log.jsonl", b"".join(b'{"event":"train","step":%d,"epoch":1,"loss":2.5,"lr":0.1}\n' % (i % 9000) for i in range(200000)))
+    c.write("run/log.jsonl", b"".join(b'{"event":"train","step":%d,"epoch":1,"loss":2.5,"lr":0.1}\n' % (i % 9000)
+                                      for i in range(200000)))
     c.run("report", "run", "--no-eval", "-o", "r.html", deadline=60)
 
 
@@ -246,18 +256,25 @@ def _(c):
 @case(S, "best.json")
 def _(c):
     c.take("run")
-    for text in TEXTS + [b'{"step":-1,"top1":0.5}', b'{"step":1e300,"top1":0.5}', b'{"step":4,"top1":"\x1b"}', b'{"step":4,"top1":0.5}' * 2]:
+    for text in TEXTS + [b'{"step":-1,"top1":0.5}', b'{"step":1e300,"top1":0.5}', b'{"step":4,"top1":"\x1b"}',
+                         b'{"step":4,"top1":0.5}' * 2]:
         c.write("run/best.json", text)
         c.run("train", "tiny.ini", "-o", "run", "--resume", "auto", "--steps", "4")
         c.run("eval", "run")
 
 
-ROWS = [b"", b"\n", b"id,lower,upper,size\n", b"id,lower,upper,size\na,0,3\n", b"id,lower,upper,size\na,3,0,4\n", b"id,lower,upper,size\na,-1,3,4\n",
-        b"id,lower,upper,size\na,0,4611686018427387905,4\n", b"id,lower,upper,size\na,0,3,4611686018427387904\nb,0,3,4611686018427387904\n",
-        b"id,lower,upper,size\na,0,3,4\na,0,3,4\n", b"id,id,lower,upper,size\na,a,0,3,4\n", b"id,lower,upper,size,\x1b[31m\na,0,3,4,5\n",
-        b"id,lower,upper,size\n\x1b[31m,0,3,4\n", b"id,lower,upper,size\n\xff,0,3,4\n", b"id,lower,upper,size\n\"a\n\"\"b\",0,3,4\n",
-        b"id,lower,upper,size\n\"a,0,3,4\n", b"id,lower,upper,size\na,0,3,4\0\nb,0,1,1\n", b"\xef\xbb\xbfid,lower,upper,size\r\na,0,3,4\r\n",
-        b"id,lower,upper,size\na,0x0,3e0,4.0\n", b"id,lower,upper,size\n" + b"n" * (1 << 20) + b",0,3,4\n", b"," * (1 << 20),
+ROWS = [b"", b"\n", b"id,lower,upper,size\n", b"id,lower,upper,size\na,0,3\n", b"id,lower,upper,size\na,3,0,4\n",
+        b"id,lower,upper,size\na,-1,3,4\n",
+        b"id,lower,upper,size\na,0,4611686018427387905,4\n",
+        b"id,lower,upper,size\na,0,3,4611686018427387904\nb,0,3,4611686018427387904\n",
+        b"id,lower,upper,size\na,0,3,4\na,0,3,4\n", b"id,id,lower,upper,size\na,a,0,3,4\n",
+        b"id,lower,upper,size,\x1b[31m\na,0,3,4,5\n",
+        b"id,lower,upper,size\n\x1b[31m,0,3,4\n", b"id,lower,upper,size\n\xff,0,3,4\n",
+        b"id,lower,upper,size\n\"a\n\"\"b\",0,3,4\n",
+        b"id,lower,upper,size\n\"a,0,3,4\n", b"id,lower,upper,size\na,0,3,4\0\nb,0,1,1\n",
+        b"\xef\xbb\xbfid,lower,upper,size\r\na,0,3,4\r\n",
+        b"id,lower,upper,size\na,0x0,3e0,4.0\n", b"id,lower,upper,size\n" + b"n" * (1 << 20) + b",0,3,4\n",
+        b"," * (1 << 20),
         b"id,lower,upper,size\n" + b"a,0,3,0\n" * 3, b"id,lower,upper,size\n=cmd|' /C calc'!A0,0,3,4\n", b"\xff" * 100]
 
 
@@ -280,9 +297,12 @@ def _(c):
 @case(S, "plan --trace")
 def _(c):
     c.take("trace.csv")
-    more = [b"time,event,id,size\n", b"time,event,id,size\n0,free,a,\n", b"time,event,id,size\n0,malloc,a,4\n0,malloc,a,4\n",
-            b"time,event,id,size\n5,malloc,a,4\n0,free,a,\n", b"time,event,id,size\n0,malloc,a,-4\n", b"time,event,id,size\nnan,malloc,a,4\n",
-            b"time,event,id,size\n0,malloc,a,9223372036854775807\n1,malloc,b,9223372036854775807\n", b"time,event,id,size\n0,\x1b[31m,a,4\n",
+    more = [b"time,event,id,size\n", b"time,event,id,size\n0,free,a,\n",
+            b"time,event,id,size\n0,malloc,a,4\n0,malloc,a,4\n",
+            b"time,event,id,size\n5,malloc,a,4\n0,free,a,\n", b"time,event,id,size\n0,malloc,a,-4\n",
+            b"time,event,id,size\nnan,malloc,a,4\n",
+            b"time,event,id,size\n0,malloc,a,9223372036854775807\n1,malloc,b,9223372036854775807\n",
+            b"time,event,id,size\n0,\x1b[31m,a,4\n",
             b"time,event,id,size\n1e999,malloc,\xff\x1b,4\n", b"time,event,id,size\n0,read,a,\n",
             b"time,event,id,size\n" + b"".join(b"%d,malloc,%d,8\n%d,free,%d,\n" % (i, i, i, i) for i in range(50000))]
     for text in more + list(damage(c, c.path("trace.csv"), 10)):
@@ -294,10 +314,14 @@ def _(c):
 @case(S, "prune --budget")
 def _(c):
     c.take("run")
-    for text in [b"", b"layer\n", b"layer,x\nfc,0.5\n", b"layer,a,a\nconv1,0.5,0.5\n", b"layer,a\nconv1,nan\n", b"layer,a\nconv1,-1\n",
-                 b"layer,a\nconv1,1e999\n", b"layer,a\nconv1,100\n", b"layer,a\n-1,0.5\n", b"layer,a\n99999999999999999999,0.5\n",
-                 b"layer,a\n\x1b[31m,0.5\n", b"layer,a\n\xff,0.5\n", b"layer,\x1b[31m\nconv1,0.5\n", b"layer,a\nconv1,0.5\nconv1,0.6\n",
-                 b"layer" + b",a" * 100000 + b"\n", b"layer,a\nOverall,0.5\n", b"x" * (1 << 20), b"\0" * 1000, b"layer,a\n\"conv1,0.5\n"]:
+    for text in [b"", b"layer\n", b"layer,x\nfc,0.5\n", b"layer,a,a\nconv1,0.5,0.5\n", b"layer,a\nconv1,nan\n",
+                 b"layer,a\nconv1,-1\n",
+                 b"layer,a\nconv1,1e999\n", b"layer,a\nconv1,100\n", b"layer,a\n-1,0.5\n",
+                 b"layer,a\n99999999999999999999,0.5\n",
+                 b"layer,a\n\x1b[31m,0.5\n", b"layer,a\n\xff,0.5\n", b"layer,\x1b[31m\nconv1,0.5\n",
+                 b"layer,a\nconv1,0.5\nconv1,0.6\n",
+                 b"layer" + b",a" * 100000 + b"\n", b"layer,a\nOverall,0.5\n", b"x" * (1 << 20), b"\0" * 1000,
+                 b"layer,a\n\"conv1,0.5\n"]:
         c.write("b.csv", text)
         c.run("prune", "run", "--budget", "b.csv", "-o", "P")
         c.rm("P")
@@ -312,7 +336,8 @@ def _(c):
 
 @case(S, "--mnist of bench spdnn")
 def _(c):
-    for head in ((0, 0, 0, 0), (2051, 0, 28, 28), (2051, 2**32 - 1, 2**32 - 1, 2**32 - 1), (2051, 10, 28, 28), (2051, 1, 0, 0)):
+    for head in ((0, 0, 0, 0), (2051, 0, 28, 28), (2051, 2**32 - 1, 2**32 - 1, 2**32 - 1), (2051, 10, 28, 28),
+                 (2051, 1, 0, 0)):
         c.write("m", struct.pack(">IIII", *head) + bytes(100))
         c.run("bench", "spdnn", "--mnist", "m", "--neurons", "1024", "--layers", "1", "--inputs", "4", deadline=60)
 
@@ -325,9 +350,12 @@ def _(c):
     os.symlink("loop", c.path("loop"))
     c.fails("eval", "tiny.ini", "--weights", "pipe")
     for name in ("loop", ".", "/dev/zero", "/dev/null", "/proc/self/mem", "/dev/full", "missing"):
-        for args in (["eval", "tiny.ini", "--weights", name], ["plan", "--csv", name, "--capacity", "5"], ["plan", "--trace", name],
-                     ["prune", "run", "--budget", name, "-o", "P"], ["report", "run", "--no-eval", "--profile", name, "-o", "r.html"],
+        for args in (["eval", "tiny.ini", "--weights", name], ["plan", "--csv", name, "--capacity", "5"],
+                     ["plan", "--trace", name],
+                     ["prune", "run", "--budget", name, "-o", "P"], ["report", "run", "--no-eval", "--profile", name,
+                                                                     "-o", "r.html"],
                      ["plan", "tiny.ini", "--target", "h100", "--kernel-times", name], ["data", "verify", name],
-                     ["bench", "spdnn", "--mnist", name, "--neurons", "1024", "--layers", "1", "--inputs", "4"], ["export", name, "-o", "e"]):
+                     ["bench", "spdnn", "--mnist", name, "--neurons", "1024", "--layers", "1", "--inputs", "4"],
+                     ["export", name, "-o", "e"]):
             c.run(*args, deadline=15, errors=2)
             c.rm("P", "r.html")

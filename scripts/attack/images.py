@@ -27,7 +27,8 @@ def as_dataset(c, data, name="x.png"):
 
 
 def header(width, height, depth=8, color=2, method=0, filters=0, interlace=0):
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, color, method, filters, interlace))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, color, method, filters,
+                                                             interlace))
 
 
 IEND = chunk(b"IEND", b"")
@@ -63,8 +64,10 @@ PNGS = {
     "a colour profile of 64 MiB": png(extra=chunk(b"iCCP", b"k\0\0" + zlib.compress(bytes(64 << 20)))),
     "rows of 27 MiB that are zero": png(3000, 3000, rows=bytes(9001) * 3000),
     "EXIF with a wrong length": png(extra=chunk(b"eXIf", b"II*\0\xff\xff\xff\xff")),
-    "EXIF that points to itself": png(extra=chunk(b"eXIf", b"II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x09\0\0\0\x08\0\0\0")),
-    "EXIF with 65,535 entries": png(extra=chunk(b"eXIf", b"MM\0*\0\0\0\x08\xff\xff" + b"\x01\x12\0\x03\0\0\0\1\0\6\0\0" * 1000)),
+    "EXIF that points to itself": png(
+        extra=chunk(b"eXIf", b"II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x09\0\0\0\x08\0\0\0")),
+    "EXIF with 65,535 entries": png(extra=chunk(b"eXIf", b"MM\0*\0\0\0\x08\xff\xff" +
+                                                b"\x01\x12\0\x03\0\0\0\1\0\6\0\0" * 1000)),
     "text chunks with escape sequences": png(extra=chunk(b"tEXt", b"\x1b[31m\0\x1b[2J")),
     "a PNG and 1 MiB after it": png() + b"x" * (1 << 20),
     "two PNG files in one": png() + png(16, 16),
@@ -128,11 +131,14 @@ JPEGS = {
     "EXIF with an unknown byte order": lambda b: inserted(b, exif(b"XX*\0\x08\0\0\0")),
     "EXIF offset 2^32 - 1": lambda b: inserted(b, exif(b"II*\0\xff\xff\xff\xff")),
     "EXIF offset that points to itself": lambda b: inserted(b, exif(b"II*\0\x04\0\0\0\1\0\x12\1\3\0\1\0\0\0\6\0\0\0")),
-    "EXIF: the next directory is the first": lambda b: inserted(b, exif(b"MM\0*\0\0\0\x08\0\1\1\x12\0\3\0\0\0\1\0\6\0\0\0\0\0\x08")),
+    "EXIF: the next directory is the first": lambda b: inserted(
+        b, exif(b"MM\0*\0\0\0\x08\0\1\1\x12\0\3\0\0\0\1\0\6\0\0\0\0\0\x08")),
     "EXIF: orientation 0": lambda b: inserted(b, exif(b"MM\0*\0\0\0\x08\0\1\1\x12\0\3\0\0\0\1\0\0\0\0\0\0\0\0")),
     "EXIF: orientation 255": lambda b: inserted(b, exif(b"MM\0*\0\0\0\x08\0\1\1\x12\0\3\0\0\0\1\0\xff\0\0\0\0\0\0")),
-    "EXIF: orientation of a count of 2^32 - 1": lambda b: inserted(b, exif(b"MM\0*\0\0\0\x08\0\1\1\x12\0\3\xff\xff\xff\xff\0\6\0\0\0\0\0\0")),
-    "EXIF: 65,535 entries": lambda b: inserted(b, exif(b"MM\0*\0\0\0\x08\xff\xff" + b"\1\x13\0\3\0\0\0\1\0\6\0\0" * 3000)),
+    "EXIF: orientation of a count of 2^32 - 1": lambda b: inserted(
+        b, exif(b"MM\0*\0\0\0\x08\0\1\1\x12\0\3\xff\xff\xff\xff\0\6\0\0\0\0\0\0")),
+    "EXIF: 65,535 entries": lambda b: inserted(
+        b, exif(b"MM\0*\0\0\0\x08\xff\xff" + b"\1\x13\0\3\0\0\0\1\0\6\0\0" * 3000)),
     "EXIF 1,000 times": lambda b: inserted(b, exif(b"MM\0*\0\0\0\x08\0\1\1\x12\0\3\0\0\0\1\0\6\0\0\0\0\0\0") * 1000),
     "another file after the end": lambda b: b + png() + b,
     "PNG with the name of a JPEG": lambda b: png(),
@@ -202,7 +208,8 @@ def _(c):
     os.mkfifo(c.path("p.png"))
     os.symlink("l.png", c.path("l.png"))
     c.path("d.png").mkdir()
-    for name in ("p.png", "l.png", "d.png", "/dev/zero", "/dev/null", "/dev/stdin", "/proc/self/mem", "/proc/self/exe", "-"):
+    for name in ("p.png", "l.png", "d.png", "/dev/zero", "/dev/null", "/dev/stdin", "/proc/self/mem", "/proc/self/exe",
+                 "-"):
         c.fails("predict", "run", name, deadline=10)
 
 

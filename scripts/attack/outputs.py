@@ -1,4 +1,4 @@
-"""outputs.py: every output option with links, devices, pipes, folders, foreign files, missing folders and full disks."""
+"""outputs.py: every output option with links, devices, pipes, folders, foreign files and full disks."""
 import os
 import resource
 import subprocess
@@ -31,7 +31,8 @@ FULL = (1, 2)
 for title in [*OUTPUTS, "memory.trace"]:
     def odd_names(c, write=writer(title)):
         c.take("run")
-        for name in ("", "-", "--", "no/such/folder/x", "tiny.ini/x", "x" * 256, "a/" * 2100 + "x", ".", "..", "/", "\x1b[31m\n",
+        for name in ("", "-", "--", "no/such/folder/x", "tiny.ini/x", "x" * 256, "a/" * 2100 + "x", ".", "..", "/",
+                     "\x1b[31m\n",
                      os.fsdecode(b"\xff\xfe"), "-o", "/proc/self/nothing", "run", "run/"):
             write(c, name)
     add(S, title + ": odd names", odd_names)
@@ -48,7 +49,8 @@ for title in [*OUTPUTS, "memory.trace"]:
         os.link(c.path("tiny.ini"), c.path("hard"))
         c.write("victim", "precious")
         c.keep("victim", "tiny.ini")
-        for name in ("foreign", "dangling", "loop", "folder", "folder/photo.png", "folder/../victim.txt", "full", "chain1", "hard"):
+        for name in ("foreign", "dangling", "loop", "folder", "folder/photo.png", "folder/../victim.txt", "full",
+                     "chain1", "hard"):
             write(c, name, expect=FULL)
     add(S, title + ": links", links)
 
@@ -73,7 +75,8 @@ for title in [*OUTPUTS, "memory.trace"]:
         c.take("run", "images", "packed", "weights.safetensors", "plan.csv", "profile.jsonl")
         c.write("text", "precious")
         c.write("blank", " ")
-        names = ["text", "blank", "images/a/0.png", "packed/train.crpk", "plan.csv", "profile.jsonl", "run/log.jsonl", "tiny.ini",
+        names = ["text", "blank", "images/a/0.png", "packed/train.crpk", "plan.csv", "profile.jsonl", "run/log.jsonl",
+                 "tiny.ini",
                  "run/step-4/model.safetensors", "run/best.json", "run/step-4/config.ini"]
         c.keep(*names)
         for name in names:
@@ -137,7 +140,8 @@ def _(c):
     for size in (32, 64, 128, 1024):
         place = c.path("small%d" % size)
         place.mkdir()
-        said = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=%dk" % size, "none", str(place)], capture_output=True)
+        said = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=%dk" % size, "none", str(place)],
+                              capture_output=True)
         if said.returncode:
             raise Skip("no permission to mount a small file system")
         try:
@@ -197,7 +201,8 @@ def _(c):
     os.symlink(c.outside / "folder", c.path("link"))
     os.symlink("nothing", c.path("dangling"))
     os.mkfifo(c.path("pipe"))
-    for name in ("", "-", "/dev/null", "/dev/null/x", "dangling", "pipe", "tiny.ini", "/proc", "x" * 300, "\x1b[31m", "a/b/c"):
+    for name in ("", "-", "/dev/null", "/dev/null/x", "dangling", "pipe", "tiny.ini", "/proc", "x" * 300, "\x1b[31m",
+                 "a/b/c"):
         c.run("data", "pack", "folder.ini", name)
     c.path("K").mkdir()
     os.symlink(c.outside / "victim.txt", c.path("K/train.crpk"))

@@ -111,7 +111,8 @@ for title, text in CONFIGS.items():
 @case(S, "class names with escape sequences, quotes, markup")
 def _(c):
     c.take("trained", "images")
-    for names in (b"\x1b]0;t\x07\nb\n", b"<script>alert(1)</script>\n\"b\",x\n", b"\xff\xfe\n\xe2\x80\xaeb\n", b"a\na\n", b"\n\n", b"a", b"",
+    for names in (b"\x1b]0;t\x07\nb\n", b"<script>alert(1)</script>\n\"b\",x\n", b"\xff\xfe\n\xe2\x80\xaeb\n",
+                  b"a\na\n", b"\n\n", b"a", b"",
                   b"a\nb\nc\n" * 1000, b"a\0b\nc\n", b"a\r\nb\r\n", b"x" * 100000 + b"\ny\n", b"=1+1\n-1\n"):
         for checkpoint in c.checkpoints("trained"):
             (checkpoint / "classes.txt").write_bytes(names)
@@ -128,7 +129,8 @@ def _(c):
 @case(S, "folders with foreign step names")
 def _(c):
     c.take("run")
-    for name in ("step-", "step--1", "step-99999999999999999999", "step-9223372036854775807", "step-4x", "step-04", "step-\x1b[31m", "step-5",
+    for name in ("step-", "step--1", "step-99999999999999999999", "step-9223372036854775807", "step-4x", "step-04",
+                 "step-\x1b[31m", "step-5",
                  "step-1000000000000"):
         c.path("run/" + name).mkdir()
     every_command(c)
@@ -183,7 +185,8 @@ def _(c):
 
 @case(S, "output folders in odd places")
 def _(c):
-    for name in ("/dev/null/x", "/proc/x", "tiny.ini", "tiny.ini/x", "", ".", "..", "a/../b", "./-o", "x" * 300, "a/" * 2100, "/sys/x", "\x1b[31m"):
+    for name in ("/dev/null/x", "/proc/x", "tiny.ini", "tiny.ini/x", "", ".", "..", "a/../b", "./-o", "x" * 300,
+                 "a/" * 2100, "/sys/x", "\x1b[31m"):
         c.run("train", "tiny.ini", "--steps", "1", "-o", name)
 
 
@@ -211,8 +214,10 @@ def _(c):
 def _(c):
     c.take("run", "trained", "folder.ini")
     c.write("other.ini", TINY.replace("4,8", "8,16"))
-    for args in (["other.ini", "--resume", "run"], ["tiny.ini", "--resume", "run", "optim.kind=adamw"], ["folder.ini", "--resume", "run"],
-                 ["tiny.ini", "--resume", "trained"], ["tiny.ini", "--resume", "run", "ema.decay=0.9"], ["tiny.ini", "--resume", "run/last/model.safetensors"]):
+    for args in (["other.ini", "--resume", "run"], ["tiny.ini", "--resume", "run", "optim.kind=adamw"],
+                 ["folder.ini", "--resume", "run"],
+                 ["tiny.ini", "--resume", "trained"], ["tiny.ini", "--resume", "run", "ema.decay=0.9"],
+                 ["tiny.ini", "--resume", "run/last/model.safetensors"]):
         c.run("train", *args, "-o", "T", "--steps", "6")
         c.run("train", *args, "-o", "T2", "--steps", "6", "--force")
         c.rm("T", "T2")

@@ -1,9 +1,9 @@
-"""support.py: the table of cases of attack-test.py, the folder of a case, and the checks that hold for every run of the program.
+"""support.py: the table of cases of attack-test.py, the folder of a case, and the checks of every run of the program.
 
-A case is a function with the decorator @case(SUBJECT, NAME), or one entry of a table that calls add(). It gets a Sandbox: an
-own folder with the parts
+A case is a function with the decorator @case(SUBJECT, NAME), or one entry of a table that calls add(). It gets a
+Sandbox: a folder with the parts
 
-    in/         the current folder of the program, with copies of what the case requests for
+    in/         the current folder of the program, with copies that the case needs
     outside/    files that nobody may change
     home/ tmp/  HOME and TMPDIR
 
@@ -23,11 +23,12 @@ import time
 from pathlib import Path
 
 CASES = []  # (subject, name, function), in the order of the tables
-REPORT = re.compile(rb"ERROR: \w+Sanitizer|runtime error:|SUMMARY: \w+Sanitizer|LeakSanitizer|CR_ASSERT|assertion", re.I)
+REPORT = re.compile(rb"ERROR: \w+Sanitizer|runtime error:|SUMMARY: \w+Sanitizer|LeakSanitizer|CR_ASSERT|assertion",
+                    re.I)
 # The error that ends the program. Lines "cresnet: error: FILE: ..." before it name the single files of a list.
 ERROR = re.compile(r"^cresnet(?: [a-z]+)?: (?!warning: |error: )", re.M)
 CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]|\r(?!\n)")
-LEFTOVER = re.compile(r"\.tmp\.\d+|^\.tmp-|^\.gone-|\.swap-")
+LEFTOVER = re.compile(r"\.tmp\.\d+|^\.tmp-|^\.gone-")
 LONGEST_ERROR = 1 << 17
 
 
@@ -78,7 +79,7 @@ class Sandbox:
         (self.outside / "folder").mkdir()
         (self.outside / "folder" / "photo.png").write_bytes(b"an image of somebody else")
         self.before = describe_tree(self.outside)
-        self.problems, self.retained, self.runs = [], {}, 0
+        self.problems, self.unchanged, self.runs = [], {}, 0
         self.source = Path(__file__).resolve().parent.parent.parent
         self.random = random.Random(folder.name)
         shutil.copy(base / "tiny.ini", self.cwd)
@@ -117,7 +118,7 @@ class Sandbox:
     def keep(self, *names):
         """These files may not change; checked at the end of the case."""
         for name in names:
-            self.retained[name] = describe(self.cwd / name)
+            self.unchanged[name] = describe(self.cwd / name)
 
     # ---- the program ----
     def environment(self, changes):
@@ -146,9 +147,10 @@ class Sandbox:
         return subprocess.Popen([program, *args], cwd=self.cwd, env=self.environment(env or {}), preexec_fn=prepare,
                                 start_new_session=True, **options)
 
-    def run(self, *args, deadline=20, expect=None, says=(), hides=(), binary=False, sent=None, errors=None, leftovers=False,
+    def run(self, *args, deadline=20, expect=None, says=(), hides=(), binary=False, sent=None, errors=None,
+            leftovers=False,
             silent=False, loader=False, **options):
-        """Runs the program and applies all rules. expect: None, or the exit codes that are correct; says, hides: parts that
+        """Runs the program and applies all rules. expect: None, or the allowed exit codes; says, hides: parts that
         the output must have or must not have; sent: a signal that may end it; silent: standard error is closed;
         loader: the limits may already keep the system from loading the program."""
         begin = time.monotonic()
@@ -234,7 +236,7 @@ class Sandbox:
             self.before = after
 
     def finish(self):
-        for name, state in self.retained.items():
+        for name, state in self.unchanged.items():
             try:
                 now = describe(self.cwd / name)
             except OSError as e:

@@ -37,6 +37,10 @@ done
 mkdir -p images.tmp.77/train; run data shapes images data.train_images=10 data.val_images=10; expect "data shapes" 0
 holds "the leftover of data shapes is removed" [ ! -e images.tmp.77 ]
 
+mkdir -p tmp "tmp/cresnet-output-$(id -u).tmp.77" tmp/mine; echo cut >"tmp/cresnet-output-$(id -u).tmp.77/output"
+TMPDIR=$work/tmp run export R -o - ; expect "export to standard output" 0
+is "what a killed export to standard output has left is removed" "$(ls tmp)" mine
+
 # ---- prune ----
 mkdir -p N/.tmp-step-0.1 N/.tmp-step-0.999; : >N/.lock; echo cut >N/.tmp-step-0.1/model.safetensors; ln -s step-0 N/.tmp-last.77
 run prune R --sparsity 0.5 -o N; expect "prune -o of a folder that a killed prune left" 0

@@ -1,12 +1,14 @@
 /* cli/common/output.c: writes results to standard output or to the file that an option names: see
  * cli/common/command.h. */
 #include "cli/common/command.h"
+#include "core/temporary.h"
 #include "core/utf8.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static cr_status print_bytes(const void *bytes, size_t count) {
@@ -75,21 +77,23 @@ static cr_status copy_file(FILE *file, const char *path, const struct cr_output_
 }
 
 /* The temporary folder is removed before the file is copied, since the reader of a pipe may take long or end the
- * program. */
+ * program. What a killed process has left there is removed by the next one of the same user. */
 static cr_status write_and_copy(const struct cr_output_file *output,
                                 cr_status (*write)(const void *context, const char *path), const void *context) {
-    const char *parent = getenv("TMPDIR");
-    char        folder[CR_PATH_MAX], path[CR_PATH_MAX];
-    FILE       *file = NULL;
-    CR_TRY(cr_path_join(folder, parent && *parent ? parent : "/tmp", "cresnet-XXXXXX"));
-    if (!mkdtemp(folder)) return cr_fs_refused(folder, "create", errno);
-    cr_status status = cr_path_join(path, folder, "output");
+    const char         *parent = getenv("TMPDIR");
+    char                name[CR_PATH_MAX], path[CR_PATH_MAX];
+    FILE               *file = NULL;
+    struct cr_temporary folder;
+    CR_TRY(cr_path_join(name, parent && *parent ? parent : "/tmp", "cresnet-output-%u", (unsigned)getuid()));
+    CR_TRY(cr_temporary_folder(&folder, name));
+    cr_status status = chmod(folder.path, 0700) < 0 ? cr_fs_refused(folder.path, "set the permissions", errno)
+                                                    : cr_path_join(path, folder.path, "output");
     if (status == CR_OK) status = write(context, path);
     if (status == CR_OK) {
         file = fopen(path, "rb");
         if (!file) status = cr_fs_refused(path, "open", errno);
     }
-    cr_fs_remove_tree(folder);
+    cr_temporary_drop(&folder);
     if (status == CR_OK) status = copy_file(file, path, output);
     if (file) fclose(file);
     return status;

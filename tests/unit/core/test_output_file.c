@@ -1,0 +1,174 @@
+/* tests/unit/core/test_output_file.c: which names may be written: new, own, foreign and empty files, links, devices,
+ * pipes, folders. Every kind is recognised by its first bytes, and by nothing shorter. */
+#include "core/output_file.h"
+#include "tests/harness/test.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static char folder[64];
+
+static const char *in_folder(const char *name) {
+    static char path[4][128];
+    static int  next;
+    char       *out = path[next++ % 4];
+    snprintf(out, sizeof path[0], "%s/%s", folder, name);
+    return out;
+}
+
+static void make_folder(void) {
+    snprintf(folder, sizeof folder, "/tmp/cresnet-output-XXXXXX");
+    CHECK(mkdtemp(folder) != NULL);
+}
+
+static void remove_folder(void) {
+    CHECK_INT(cr_fs_remove_tree(folder), 0);
+}
+
+static void put(const char *path, const void *bytes, size_t count) {
+    FILE *f = fopen(path, "wb");
+    CHECK(f && fwrite(bytes, 1, count, f) == count);
+    if (f) fclose(f);
+}
+
+static bool holds(const char *path, const char *text) {
+    char   bytes[64] = {0};
+    FILE  *f         = fopen(path, "rb");
+    size_t got       = f ? fread(bytes, 1, sizeof bytes - 1, f) : 0;
+    if (f) fclose(f);
+    return got == strlen(text) && memcmp(bytes, text, got) == 0;
+}
+
+static cr_status find(const char *path, enum cr_output_kind kind, unsigned flags, struct cr_output_file *file) {
+    cr_error_clear();
+    return cr_output_file_find(path, kind, flags, file);
+}
+
+/* The shortest content of each kind. */
+#define BYTES(text) text, sizeof(text) - 1
+static const struct {
+    const char *bytes;
+    size_t      count;
+} starts[CR_OUTPUT_KINDS] = {
+    [CR_OUTPUT_SAFETENSORS] = {BYTES("01234567{\"__metadata__\":{\"" CR_OUTPUT_EXPORT_KEY "\":")},
+    [CR_OUTPUT_ONNX]        = {BYTES("\x08\x08\x12\x07" CR_OUTPUT_PRODUCER)},
+    [CR_OUTPUT_CONFUSION]   = {BYTES(CR_OUTPUT_CSV_START ",")},
+    [CR_OUTPUT_REPORT]      = {BYTES("<!DOCTYPE html>\nname=\"generator\" content=\"cresnet ")},
+    [CR_OUTPUT_PLAN_PNG]    = {BYTES("\x89PNG\r\n\x1a\n.........................1234tEXt" CR_OUTPUT_PNG_TEXT)},
+    [CR_OUTPUT_TRACE]       = {BYTES("time,event,id,size\n0,malloc,buffer.")},
+    [CR_OUTPUT_PACK]        = {BYTES("\x89"
+                                            "CRPK\r\n\x1a")},
+};
+
+static void each_kind_is_recognised(void) {
+    struct cr_output_file file;
+    make_folder();
+    const char *path = in_folder("x");
+    for (int kind = 0; kind < CR_OUTPUT_KINDS; kind++) {
+        for (int content = 0; content < CR_OUTPUT_KINDS; content++) {
+            put(path, starts[content].bytes, starts[content].count);
+            CHECK_STATUS(find(path, (enum cr_output_kind)kind, 0, &file), kind == content ? CR_OK : CR_ERR_CONFIG);
+        }
+        for (size_t count = 1; count < starts[kind].count; count++) {
+            put(path, starts[kind].bytes, count);
+            CHECK_STATUS(find(path, (enum cr_output_kind)kind, 0, &file), CR_ERR_CONFIG);
+        }
+        put(path, "", 0);
+        CHECK_STATUS(find(path, (enum cr_output_kind)kind, 0, &file), CR_OK);
+    }
+    remove_folder();
+}
+
+static void foreign_files_need_force(void) {
+    struct cr_output_file file = {.fd = 77};
+    make_folder();
+    const char *path = in_folder("x");
+    put(path, "precious", 8);
+    CHECK_STATUS(find(path, CR_OUTPUT_ONNX, 0, &file), CR_ERR_CONFIG);
+    CHECK_HAS(cr_error_message(), "--force");
+    CHECK_INT(file.fd, 77); /* unchanged on failure */
+    CHECK_STATUS(find(path, CR_OUTPUT_ONNX, CR_OUTPUT_NO_FORCE, &file), CR_ERR_CONFIG);
+    CHECK(!strstr(cr_error_message(), "--force"));
+    REQUIRE_OK(find(path, CR_OUTPUT_ONNX, CR_OUTPUT_FORCE, &file));
+    CHECK(!file.direct && file.fd == -1 && holds(path, "precious"));
+    REQUIRE_OK(cr_output_file_write(&file, "new", 3));
+    CHECK(holds(path, "new"));
+    remove_folder();
+}
+
+static void links_are_followed_or_refused(void) {
+    struct cr_output_file file;
+    char                  real[CR_PATH_MAX];
+    make_folder();
+    CHECK_INT(symlink("target", in_folder("link")), 0);
+    CHECK_STATUS(find(in_folder("link"), CR_OUTPUT_ONNX, CR_OUTPUT_FORCE, &file), CR_ERR_IO);
+    CHECK_HAS(cr_error_message(), "link");
+    put(in_folder("target"), "", 0);
+    REQUIRE_OK(find(in_folder("link"), CR_OUTPUT_ONNX, 0, &file));
+    CHECK(realpath(in_folder("target"), real) != NULL);
+    CHECK_STR(file.path, real);
+    REQUIRE_OK(cr_output_file_write(&file, "new", 3));
+    CHECK(holds(in_folder("target"), "new"));
+    CHECK(readlink(in_folder("link"), real, sizeof real) == 6);
+    CHECK_STATUS(find(in_folder("link"), CR_OUTPUT_ONNX, CR_OUTPUT_FORCE | CR_OUTPUT_NO_LINK, &file), CR_ERR_IO);
+    CHECK_INT(symlink("loop", in_folder("loop")), 0);
+    CHECK_STATUS(find(in_folder("loop"), CR_OUTPUT_ONNX, 0, &file), CR_ERR_IO);
+    remove_folder();
+}
+
+static void devices_and_pipes_are_written(void) {
+    struct cr_output_file file;
+    char                  got[4] = {0};
+    make_folder();
+    CHECK_INT(mkfifo(in_folder("pipe"), 0600), 0);
+    const int reader = open(in_folder("pipe"), O_RDONLY | O_NONBLOCK);
+    REQUIRE_OK(find(in_folder("pipe"), CR_OUTPUT_REPORT, 0, &file));
+    CHECK(file.direct);
+    REQUIRE_OK(cr_output_file_write(&file, "new", 3));
+    CHECK(read(reader, got, 3) == 3);
+    CHECK_STR(got, "new");
+    close(reader);
+    CHECK_STATUS(find(in_folder("pipe"), CR_OUTPUT_REPORT, CR_OUTPUT_NO_LINK, &file), CR_ERR_IO);
+    CHECK_HAS(cr_error_message(), "is a device or pipe");
+    REQUIRE_OK(find("/dev/null", CR_OUTPUT_REPORT, 0, &file));
+    CHECK(file.direct);
+    REQUIRE_OK(find("/dev/full", CR_OUTPUT_REPORT, 0, &file));
+    CHECK_STATUS(cr_output_file_write(&file, "new", 3), CR_ERR_IO);
+    remove_folder();
+}
+
+static void names_of_descriptors(void) {
+    static const struct {
+        const char *name;
+        int         fd;
+    } names[] = {{"/dev/stdout", 1},      {"/dev/stderr", 2}, {"/dev/fd/7", 7},   {"/proc/self/fd/12", 12},
+                 {"/dev/fd/9999999", -1}, {"/dev/fd/", -1},   {"/dev/fd/-1", -1}, {"/dev/fd/1x", -1}};
+    struct cr_output_file file;
+    for (size_t i = 0; i < CR_COUNT(names); i++) {
+        file.fd = -2;
+        if (find(names[i].name, CR_OUTPUT_ONNX, 0, &file) == CR_OK)
+            CHECK_INT(file.fd, names[i].fd);
+        else
+            CHECK_INT(names[i].fd, -1);
+    }
+    REQUIRE_OK(find("/dev/fd/999999", CR_OUTPUT_ONNX, 0, &file));
+    CHECK_STATUS(cr_output_file_write(&file, "new", 3), CR_ERR_IO); /* not open */
+}
+
+static void other_names_are_errors(void) {
+    struct cr_output_file file;
+    char                  path[CR_PATH_MAX + 8];
+    make_folder();
+    CHECK_STATUS(find("", CR_OUTPUT_ONNX, 0, &file), CR_ERR_CONFIG);
+    CHECK_STATUS(find(folder, CR_OUTPUT_ONNX, CR_OUTPUT_FORCE, &file), CR_ERR_IO);
+    memset(path, 'x', sizeof path);
+    path[sizeof path - 1] = 0;
+    CHECK_STATUS(find(path, CR_OUTPUT_ONNX, 0, &file), CR_ERR_IO);
+    REQUIRE_OK(find(in_folder("missing/x"), CR_OUTPUT_ONNX, 0, &file)); /* found out when it is written */
+    CHECK_STATUS(cr_output_file_write(&file, "new", 3), CR_ERR_IO);
+    remove_folder();
+}
+
+TESTS(CASE(each_kind_is_recognised), CASE(foreign_files_need_force), CASE(links_are_followed_or_refused),
+      CASE(devices_and_pipes_are_written), CASE(names_of_descriptors), CASE(other_names_are_errors))
