@@ -1,6 +1,6 @@
-/* tests/unit/core/test_temporary.c: temporary files and folders: what a killed process has left is removed, what another
- * process still writes is kept, permissions stay, and a failure at each change on disk leaves the old file and nothing
- * else. */
+/* tests/unit/core/test_temporary.c: temporary files and folders: what a killed process has left is removed, what
+ * another process still writes is kept, permissions stay, and a failure at each change on disk leaves the old file and
+ * nothing else. */
 #include "core/temporary.h"
 #include "tests/harness/test.h"
 
