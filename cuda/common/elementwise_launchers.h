@@ -126,6 +126,30 @@ cudaError_t ck_observe_range(const struct ck_observe_range *args, cudaStream_t s
 cudaError_t ck_filter_scale(enum ck_type type, const void *w, float *scale, int64_t filters, int64_t row,
                             cudaStream_t stream);
 
+/* ---- cuda/elementwise/quantize.cu: 8-bit tensors (graph/ops.def) ---- */
+
+/* y = q(x), u8 or i8; scale: one f32 in device memory. */
+cudaError_t ck_quantize(enum ck_type type, const void *x, const float *scale, void *y, int64_t elems, bool is_signed,
+                        cudaStream_t stream);
+/* y = x * scale in `type`; x: i8 or u8. */
+cudaError_t ck_dequantize(enum ck_type type, const void *x, bool is_signed, const float *scale, void *y, int64_t elems,
+                          cudaStream_t stream);
+/* y = q(w) for w [filters][row]; scale [filters]. */
+cudaError_t ck_quantize_filter(enum ck_type type, const void *w, const float *scale, int8_t *y, int64_t filters,
+                               int64_t row, cudaStream_t stream);
+/* The op qconv_coeffs of graph/ops.def; all arrays in device memory. */
+struct ck_qconv_coeffs {
+    const float *x_scale, *w_scale;   /* [1], [K] */
+    const float *scale_bias, *bias;   /* [2][K] or NULL; [K], read when scale_bias is NULL */
+    const float *y_scale, *add_scale; /* [1] or NULL */
+    float       *coeffs;              /* [3][K] */
+    int64_t      K;
+};
+cudaError_t ck_qconv_coeffs(const struct ck_qconv_coeffs *args, cudaStream_t stream);
+/* As ck_maxpool and ck_pad_shortcut, on i8 or u8. */
+cudaError_t ck_maxpool_int8(const void *x, void *y, bool is_signed, const struct ck_window *w, cudaStream_t stream);
+cudaError_t ck_pad_shortcut_int8(const void *x, void *y, const struct ck_window *w, cudaStream_t stream);
+
 #ifdef __cplusplus
 }
 #endif

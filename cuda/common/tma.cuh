@@ -53,4 +53,36 @@ inline bool ck_tma_pixels(CUtensorMap *map, enum ck_type type, const void *x, in
                             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
+/* ---- 8-bit elements: rows of `chunk` bytes in shared memory, 64 or 128, with the swizzle of that width ---- */
+
+inline CUtensorMapSwizzle ck_tma_swizzle(int chunk) {
+    return chunk == 64 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B;
+}
+
+/* As ck_tma_matrix, in boxes of `chunk` columns x box_rows. */
+inline bool ck_tma_byte_matrix(CUtensorMap *map, const void *matrix, int64_t rows, int64_t columns, int chunk,
+                               int box_rows) {
+    static const auto encode =
+        reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(ck_driver_function("cuTensorMapEncodeTiled"));
+    const cuuint64_t dim[2] = {(cuuint64_t)columns, (cuuint64_t)rows}, pitch[1] = {(cuuint64_t)columns};
+    const cuuint32_t box[2] = {(cuuint32_t)chunk, (cuuint32_t)box_rows}, every[2] = {1, 1};
+    return encode && encode(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 2, const_cast<void *>(matrix), dim, pitch, box, every,
+                            CU_TENSOR_MAP_INTERLEAVE_NONE, ck_tma_swizzle(chunk), CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                            CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+/* As ck_tma_pixels, with `chunk` channels of `pixels` pixels for each load. */
+inline bool ck_tma_byte_pixels(CUtensorMap *map, const void *x, int64_t N, int64_t H, int64_t W, int64_t C,
+                               const int *low, const int *high, int stride, int chunk, int pixels) {
+    static const auto encode =
+        reinterpret_cast<decltype(&cuTensorMapEncodeIm2col)>(ck_driver_function("cuTensorMapEncodeIm2col"));
+    const cuuint64_t dim[4]   = {(cuuint64_t)C, (cuuint64_t)W, (cuuint64_t)H, (cuuint64_t)N};
+    const cuuint64_t pitch[3] = {(cuuint64_t)C, (cuuint64_t)(W * C), (cuuint64_t)(H * W * C)};
+    const cuuint32_t every[4] = {1, (cuuint32_t)stride, (cuuint32_t)stride, 1};
+    return encode && encode(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 4, const_cast<void *>(x), dim, pitch, low, high,
+                            (cuuint32_t)chunk, (cuuint32_t)pixels, every, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                            ck_tma_swizzle(chunk), CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                            CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
 #endif

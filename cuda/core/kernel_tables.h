@@ -38,6 +38,10 @@ extern const struct cr_kernel *const cr_cuda_loss_kernels[];
 extern const struct cr_kernel *const cr_cuda_squeeze_excite_kernels[];
 /* cuda/elementwise/fake_quant_kernels.c: quantised values in floating point */
 extern const struct cr_kernel *const cr_cuda_fake_quant_kernels[];
+/* cuda/elementwise/quantize_kernels.c: conversions to and from 8-bit integers, pooling of 8-bit tensors */
+extern const struct cr_kernel *const cr_cuda_quantize_kernels[];
+/* cuda/conv/int8/int8_conv_kernels.c: 8-bit convolutions */
+extern const struct cr_kernel *const cr_cuda_int8_conv_kernels[];
 /* cuda/train/optimizer_kernels.c: sgd, adamw, lars, norms of parameters, moving averages */
 extern const struct cr_kernel *const cr_cuda_optimizer_kernels[];
 /* cuda/sparse/direct/direct_kernels.c: convolutions with a sparsity pattern */
@@ -62,6 +66,11 @@ int64_t cr_cuda_two_four_elems(struct cr_device *device, const struct cr_program
 int64_t cr_cuda_wgmma_sp_elems(struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
 int64_t cr_cuda_block_sparse_elems(struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
 int64_t cr_cuda_mma_sp_elems(struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
+/* cuda/conv/int8/int8_stem_kernels.c: the 8-bit stem */
+extern const struct cr_kernel *const cr_cuda_int8_stem_kernels[];
+
+/* Size of the packed filter of a qconv in bytes; 0 when the kernel reads the filter itself. */
+int64_t cr_cuda_int8_packed_bytes(struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
 int64_t cr_cuda_packed_elems(struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
 void    cr_cuda_collect_kernels(struct cuda_device *device); /* cuda/registry.c: fills device->kernels */
 

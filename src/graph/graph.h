@@ -167,7 +167,7 @@ struct cr_op {
         struct cr_quant_attr  quant;
         struct cr_loss_attr   loss; /* loss, loss_grad */
         struct cr_dense_attr  dense;
-        struct cr_input_attr  input; /* normalize, mix */
+        struct cr_input_attr  input; /* normalize, mix, qstem */
         struct cr_sgd_attr    sgd;   /* sgd, lars, adamw */
         struct cr_ema_attr    ema;
         struct cr_reduce_attr reduce;

@@ -231,6 +231,12 @@ static void infer_quantize_filter(struct rule *r) {
     set_like(r, input(r, CR_IN_quantize_filter_w));
     r->dtype = CR_I8;
 }
+static void infer_qstem(struct rule *r) {
+    const struct cr_tensor *x = input(r, CR_IN_qstem_images), *w = input(r, CR_IN_qstem_w);
+    CR_ASSERT(x->dtype == CR_U8 && x->dim[3] == 3 && w->dim[1] == 7 && w->dim[2] == 7 && w->dim[3] == 3);
+    set(r, CR_U8, x->dim[0], window_out(window_out(x->dim[1], 7, 2, 3), 3, 2, 1),
+        window_out(window_out(x->dim[2], 7, 2, 3), 3, 2, 1), w->dim[0]);
+}
 static void infer_qconv_coeffs(struct rule *r) {
     set(r, CR_F32, 3, 1, 1, input(r, CR_IN_qconv_coeffs_w_scale)->dim[3]);
 }

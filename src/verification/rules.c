@@ -72,6 +72,7 @@ static const struct cr_verify_rule rules[CR_OP_COUNT] = {
     [CR_OP_quantize_filter]   = {.exact = true},
     [CR_OP_qconv_coeffs]      = {.exact = true},
     [CR_OP_qconv]             = {.extra = 4},
+    [CR_OP_qstem]             = {.exact = true},
 };
 
 const struct cr_verify_rule *cr_verify_rule(enum cr_op_kind kind) {

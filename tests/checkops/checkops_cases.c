@@ -77,6 +77,12 @@ static const struct conv pools[] = {
     {1, 9, 9, 33, 0, 5, 3, 2, false}, {1, 16, 16, 64, 0, 3, 2, 1, true}, {1, 56, 56, 64, 0, 3, 2, 1, true},
 };
 
+/* of the 8-bit stem: images of one and of several segments and bands */
+static const struct conv stems[] = {
+    {1, 2, 2, 3, 64, 0, 0, 0, false},   {2, 10, 6, 3, 64, 0, 0, 0, false},   {3, 18, 34, 3, 128, 0, 0, 0, false},
+    {1, 64, 58, 3, 64, 0, 0, 0, false}, {2, 224, 224, 3, 64, 0, 0, 0, true}, {1, 66, 460, 3, 64, 0, 0, 0, true},
+};
+
 static const struct conv shortcuts[] = {
     /* pad: number of channels of zeros before and after the input channels */
     {1, 1, 1, 1, 0, 1, 1, 1, false},    {2, 5, 5, 3, 0, 1, 2, 2, false},  {1, 4, 6, 16, 0, 1, 2, 8, false},
@@ -139,6 +145,7 @@ bool checkops_has_half(enum cr_op_kind kind) {
     case CR_OP_pack_filter:
     case CR_OP_qconv_coeffs:
     case CR_OP_qconv:
+    case CR_OP_qstem:
     case CR_OP_sgd: return false;
     default: return true;
     }
@@ -244,6 +251,7 @@ static void list_quant(struct checkops_list *list) {
     list_variants(list, CR_OP_qconv, TABLE(convs),
                   FLAGS(0, RELU, X_SIGNED, F32, RELU | ADD, RELU | ADD | CHECKOPS_ADD_SCALE_BIAS, F32 | RELU | ADD,
                         X_SIGNED | RELU | ADD));
+    list_variants(list, CR_OP_qstem, TABLE(stems), FLAGS(0));
 }
 
 static void list_all(struct checkops_list *list) {

@@ -31,6 +31,7 @@ static const char *const meaning[CR_OP_COUNT] = {
     [CR_OP_pack_filter]        = "x",
     [CR_OP_qconv_coeffs]       = "vvcbvv",
     [CR_OP_qconv]              = "xxzx.",
+    [CR_OP_qstem]              = "uvxz",
     [CR_OP_avgpool2x2_grad]    = "x",
     [CR_OP_se_scale]           = "xx",
     [CR_OP_se_scale_grad]      = "xxx",

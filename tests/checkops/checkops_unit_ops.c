@@ -353,7 +353,8 @@ void checkops_build_op(struct checkops_build *b) {
     case CR_OP_quantize_filter:
     case CR_OP_pack_filter:
     case CR_OP_qconv_coeffs:
-    case CR_OP_qconv: checkops_build_quant(b); return;
+    case CR_OP_qconv:
+    case CR_OP_qstem: checkops_build_quant(b); return;
     case CR_OP_bn_finalize:
     case CR_OP_bn_scale_bias:
     case CR_OP_bn_grad_finalize: build_bn_small(b); return;

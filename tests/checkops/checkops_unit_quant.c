@@ -31,6 +31,15 @@ static void build_qconv(struct checkops_build *b) {
     out(b, CR_OUT_qconv_y, y, c->N, P, Q, c->K);
 }
 
+static void build_stem(struct checkops_build *b) {
+    const struct checkops_case *c = b->c;
+    b->op.attr.input = (struct cr_input_attr){{0.485f, 0.456f, 0.406f}, {0.229f, 0.224f, 0.225f}, false};
+    in(b, CR_IN_qstem_images, CR_U8, c->N, c->H, c->W, 3);
+    in_scale(b, CR_IN_qstem_scale, 1);
+    in(b, CR_IN_qstem_w, CR_I8, c->K, 7, 7, 3);
+    in(b, CR_IN_qstem_coeffs, CR_F32, 3, 1, 1, c->K);
+}
+
 static void build_pack(struct checkops_build *b) {
     const struct checkops_case *c = b->c;
     b->op.attr.conv               = (struct cr_conv_attr){.stride = c->stride, .pad = c->pad, .window = c->window};
@@ -91,6 +100,7 @@ void checkops_build_quant(struct checkops_build *b) {
         break;
     case CR_OP_pack_filter: build_pack(b); break;
     case CR_OP_qconv_coeffs: build_coeffs(b); break;
+    case CR_OP_qstem: build_stem(b); break;
     default: build_qconv(b);
     }
 }

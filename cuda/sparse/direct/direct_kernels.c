@@ -85,6 +85,7 @@ static bool has_format(const struct cr_device *device, const struct cr_program *
 }
 
 int64_t cr_cuda_packed_elems(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    if (op->kind == CR_OP_qconv) return cr_cuda_int8_packed_bytes(device, p, op);
     const struct ck_conv  conv = cuda_sparse_conv_shape(p, op);
     struct ck_sparse_plan plan;
     int64_t               entries;

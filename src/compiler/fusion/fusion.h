@@ -35,6 +35,8 @@ cr_fuse_pattern cr_fuse_block_end_grad; /* add -> relu_grad -> bn_grad_sums */
 cr_fuse_pattern cr_fuse_conv_finalize, cr_fuse_conv_grad_finalize;
 /* compiler/fusion/patterns_stem.c */
 cr_fuse_pattern cr_fuse_bn_pool, cr_fuse_pool_grad; /* BN + ReLU -> maxpool, and its gradient */
+/* compiler/fusion/quantize_stem.c: normalize -> quantize -> qconv -> maxpool */
+cr_fuse_pattern cr_fuse_quantized_stem;
 /* Turns the 7x7 convolution of stride 2 on the image into a 4x4 convolution of stride 1 on the image in space-to-depth
  * form. Adds ops, so it runs before the patterns, on the program itself. Returns CR_ERR_MEMORY. */
 CR_MUST cr_status cr_fuse_s2d(struct cr_program *program, const struct cr_cost_model *cost_model);

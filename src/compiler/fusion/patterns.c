@@ -129,6 +129,7 @@ static const struct pattern patterns[] = {
     {"mask of bn_grad_apply", CR_OP_bn_grad_apply, cr_fuse_apply_mask},
     {"mask of a block", CR_OP_bn_apply, cr_fuse_block_mask},
     {"add+relu_grad+bn_grad_sums", CR_OP_relu_grad, cr_fuse_block_end_grad},
+    {"quantized stem", CR_OP_maxpool, cr_fuse_quantized_stem},
     {"bn+relu+maxpool", CR_OP_maxpool, cr_fuse_bn_pool},
     {"maxpool_grad+bn_grad", CR_OP_maxpool_grad, cr_fuse_pool_grad},
 };

@@ -195,3 +195,49 @@ cr_status cr_ref_qconv(struct cr_device *device, const struct cr_call *call) {
     for (int64_t i = 0; i < v.y.elems; i++) qconv_element(&v, i);
     return CR_OK;
 }
+
+/* ---- the stem ---- */
+
+struct qstem {
+    const struct cr_input_attr *a;
+    struct ref                  images, scale, w, coeffs, y;
+};
+
+/* q(normalize(images)) of one channel of a pixel; 0 outside the image. */
+static int32_t stem_input(const struct qstem *v, int64_t n, int64_t h, int64_t w, int64_t c) {
+    const struct ref *x = &v->images;
+    if (h < 0 || w < 0 || h >= x->H || w >= x->W) return 0;
+    const double byte = ref_get(x, ((n * x->H + h) * x->W + w) * 3 + c);
+    const float  real = (float)((byte / 255 - (double)v->a->mean[c]) / (double)v->a->std[c]);
+    return (int32_t)quantized((double)real, ref_get(&v->scale, 0), lowest(true), highest(true));
+}
+
+static double stem_conv(const struct qstem *v, int64_t n, int64_t p, int64_t q, int64_t k) {
+    int32_t sum = 0;
+    for (int64_t i = 0; i < 7 * 7 * 3; i++)
+        sum += stem_input(v, n, 2 * p - 3 + i / 21, 2 * q - 3 + i / 3 % 7, i % 3) *
+               ((const int8_t *)v->w.data)[k * (7 * 7 * 3) + i];
+    const float out =
+        fmaf((float)sum, (float)ref_get(&v->coeffs, k), (float)ref_get(&v->coeffs, v->y.C + k));
+    return (double)quantized((double)out, 1, lowest(false), highest(false));
+}
+
+cr_status cr_ref_qstem(struct cr_device *device, const struct cr_call *call) {
+    const struct qstem v = {.a      = &call->op->attr.input,
+                            .images = REF_IN(qstem, images),
+                            .scale  = REF_IN(qstem, scale),
+                            .w      = REF_IN(qstem, w),
+                            .coeffs = REF_IN(qstem, coeffs),
+                            .y      = REF_OUT(qstem, y)};
+    const int64_t      P = (v.images.H - 1) / 2 + 1, Q = (v.images.W - 1) / 2 + 1; /* of the convolution */
+    CR_PARALLEL_FOR(cr_cpu_threads(device))
+    for (int64_t i = 0; i < v.y.elems; i++) {
+        const int64_t k = i % v.y.C, q = i / v.y.C % v.y.W, p = i / v.y.C / v.y.W % v.y.H, n = i / v.y.C / v.y.W / v.y.H;
+        double        largest = 0;
+        for (int64_t r = CR_MAX(2 * p - 1, 0); r <= CR_MIN(2 * p + 1, P - 1); r++)
+            for (int64_t s = CR_MAX(2 * q - 1, 0); s <= CR_MIN(2 * q + 1, Q - 1); s++)
+                largest = CR_MAX(largest, stem_conv(&v, n, r, s, k));
+        ref_put(&v.y, i, largest);
+    }
+    return CR_OK;
+}

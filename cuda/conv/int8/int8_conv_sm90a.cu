@@ -1,0 +1,185 @@
+/* cuda/conv/int8/int8_conv_sm90a.cu: device code and launchers of 8-bit convolutions on Hopper's tensor cores.
+ *
+ * Bytes: C + K a pixel, K more with add; 2*R*S*C*K operations a pixel, exact in i32. A convolution is a product of
+ * pixels and filters. One block for each multiprocessor, for the whole launch: threads that load by TMA, and warpgroups
+ * ("workers") that multiply, scale, round and store. Convolutions of 3x3 with stride 1 can load a tile of x once for
+ * all nine filter positions (halo): positions are pixels of images with one zero row on top and one zero column on the
+ * left, which are the zeros below and on the right of their neighbours. A filter position is then a constant distance
+ * in this order, so each of its products reads the same rows of shared memory from another address. */
+#include "cuda/common/tma.cuh"
+#include "cuda/conv/int8/int8_conv_plan.cuh"
+#include "cuda/conv/int8/int8_conv_work.cuh"
+
+namespace {
+
+#if CK_HAS_SM90A
+__device__ __forceinline__ void init_barriers(uint32_t bars, int team) {
+    for (int i = 0; i < WORKERS_MAX * SLOTS_MAX; i++) {
+        ck_mbar_init(bars + 8 * (uint32_t)(BAR_X + i), 1);
+        ck_mbar_init(bars + 8 * (uint32_t)(BAR_X_EMPTY + i), 4 * (uint32_t)team);
+    }
+    for (int i = 0; i < WORKERS_MAX * ADDS; i++) {
+        ck_mbar_init(bars + 8 * (uint32_t)(BAR_ADD + i), 1);
+        ck_mbar_init(bars + 8 * (uint32_t)(BAR_ADD_EMPTY + i), 4 * (uint32_t)team);
+    }
+    for (int i = 0; i < FILTERS_MAX; i++) {
+        ck_mbar_init(bars + 8 * (uint32_t)(BAR_W + i), 1);
+        ck_mbar_init(bars + 8 * (uint32_t)(BAR_W_EMPTY + i), 4 * (uint32_t)team);
+    }
+    ck_mbar_init_fence();
+}
+
+/* Coefficients of the block's columns: [2][columns], 0 where there is no channel. */
+__device__ __forceinline__ void set_coeffs(const params &p, uint32_t to) {
+    const plan &plan  = p.plan;
+    const int   first = plan.config.resident ? (int)blockIdx.x % plan.blocks_k * plan.config.columns : 0;
+    const int   count = plan.config.resident ? plan.config.columns : plan.blocks_k * plan.config.columns;
+    for (int i = (int)threadIdx.x; i < count; i += (int)blockDim.x) {
+        const int      k  = first + i;
+        const uint32_t at = to + (uint32_t)(16 * coeff_place(i / 4) + i % 4 * 4);
+        ck_put4(at, k < p.K ? p.coeffs[k] : 0.0f);
+        ck_put4(at + (uint32_t)(4 * count), k < p.K ? p.coeffs[p.K + k] : 0.0f);
+    }
+}
+#endif
+
+template <int COLUMNS, int HEIGHT, int WORKERS, bool RESIDENT, int CHUNK, bool SIGNED>
+__global__ void __launch_bounds__((1 + WORKERS) * GROUP, 1) int8_conv(const __grid_constant__ params p) {
+#if CK_HAS_SM90A
+    extern __shared__ __align__(1024) unsigned char memory[];
+    const uint32_t                                  shared = ck_shared(memory);
+    if (threadIdx.x == 0) init_barriers(shared + (uint32_t)p.plan.bar_at, RESIDENT ? 1 : WORKERS);
+    ck_begin_after_last();
+    set_coeffs(p, shared + (uint32_t)p.plan.coeffs_at);
+    __syncthreads();
+    const int group = (int)threadIdx.x / GROUP, warp = (int)threadIdx.x / 32;
+    if (group == WORKERS) {
+        ck_registers_decrease<WORKERS == 4 ? 24 : 40>();
+        const int loader = warp - 4 * WORKERS;
+        if (threadIdx.x % 32 == 0) {
+            if (RESIDENT && loader == 0) load_w(p, shared);
+            if (RESIDENT && loader < WORKERS) load_x(p, shared, loader);
+            if (!RESIDENT && loader == 0) load_x(p, shared, 0);
+            if (!RESIDENT && loader == 1) load_w(p, shared);
+        }
+    } else {
+        ck_registers_increase<WORKERS == 2 ? 232 : WORKERS == 3 ? 152 : 112>();
+        worker<COLUMNS, HEIGHT, WORKERS, RESIDENT, CHUNK, SIGNED>(p, shared, group).run();
+    }
+#else
+    (void)p;
+    __trap();
+#endif
+}
+
+/* packed[64 g + 8 j + 2 q + e] = w[64 g + 16 q + 2 j + e]; rows beyond K are 0. One block a row. */
+__global__ void __launch_bounds__(256) pack_rows(const int8_t *w, int8_t *packed, int64_t K, int64_t row) {
+    const int64_t n = blockIdx.x, in = n % 64, k = n / 64 * 64 + in / 2 % 4 * 16 + in / 8 * 2 + in % 2;
+    for (int64_t i = threadIdx.x; i < row; i += blockDim.x) packed[n * row + i] = k < K ? w[k * row + i] : (int8_t)0;
+}
+
+/* ---- host side ---- */
+
+bool make_maps(struct params *p, const struct ck_int8_conv *a) {
+    const struct plan *plan    = &p->plan;
+    const int          low[2]  = {-a->pad, -a->pad}, high[2] = {a->pad - (a->S - 1), a->pad - (a->R - 1)};
+    const int          none[2] = {0, 0}, one[2] = {1, 1}, before[2] = {-1, -1};
+    const int64_t      pixels = a->N * a->P * a->Q;
+    const int          tall   = plan->config.height * ROWS * (plan->config.resident ? 1 : plan->config.workers);
+    const int          panel  = plan->config.columns < 128 ? 64 : 128;
+    const bool         x      = plan->config.halo
+                                    ? ck_tma_byte_pixels(&p->x, a->x, a->N, a->H, a->W, a->C, before, none, 1, plan->chunk, plan->rows)
+                                : p->by_pixel ? ck_tma_byte_pixels(&p->x, a->x, a->N, a->H, a->W, a->C, low, high, a->stride,
+                                                                   plan->chunk, plan->rows)
+                                              : ck_tma_byte_matrix(&p->x, a->x, pixels, a->C, plan->chunk, plan->rows);
+    const bool         add =
+        !a->add || (plan->config.halo
+                                ? ck_tma_byte_pixels(&p->add, a->add, a->N, a->P, a->Q, a->K, none, one, 1, panel, tall)
+                                : ck_tma_byte_matrix(&p->add, a->add, pixels, a->K, panel, tall));
+    return x && add &&
+           ck_tma_byte_matrix(&p->w, a->w, (a->K + 63) / 64 * 64, a->R * a->S * a->C, plan->chunk, plan->config.columns);
+}
+
+template <int COLUMNS, int HEIGHT, int WORKERS, bool RESIDENT, int CHUNK, bool SIGNED>
+cudaError_t start(const struct params *p, cudaStream_t stream) {
+    const auto        kernel = int8_conv<COLUMNS, HEIGHT, WORKERS, RESIDENT, CHUNK, SIGNED>;
+    const cudaError_t error  = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, p->plan.bytes);
+    if (error != cudaSuccess) return error;
+    return ck_launch(kernel, dim3((unsigned)p->plan.grid), dim3((1 + WORKERS) * GROUP), (size_t)p->plan.bytes, stream,
+                     *p);
+}
+
+template <int COLUMNS, int HEIGHT, int WORKERS, bool RESIDENT>
+cudaError_t start_tile(const struct params *p, bool is_signed, cudaStream_t stream) {
+    if (p->plan.chunk == 64)
+        return is_signed ? start<COLUMNS, HEIGHT, WORKERS, RESIDENT, 64, true>(p, stream)
+                         : start<COLUMNS, HEIGHT, WORKERS, RESIDENT, 64, false>(p, stream);
+    return is_signed ? start<COLUMNS, HEIGHT, WORKERS, RESIDENT, 128, true>(p, stream)
+                     : start<COLUMNS, HEIGHT, WORKERS, RESIDENT, 128, false>(p, stream);
+}
+
+cudaError_t start_any(const struct params *p, bool is_signed, cudaStream_t stream) {
+    const struct tile_config *c    = &p->plan.config;
+    const int                 kind = c->columns * 100 + c->height * 10 + c->workers;
+    if (c->resident) {
+        if (kind == 25612) return start_tile<256, 1, 2, true>(p, is_signed, stream);
+        if (kind == 12822) return start_tile<128, 2, 2, true>(p, is_signed, stream);
+        if (kind == 12813) return start_tile<128, 1, 3, true>(p, is_signed, stream);
+        if (kind == 6442) return start_tile<64, 4, 2, true>(p, is_signed, stream);
+        if (kind == 6423) return start_tile<64, 2, 3, true>(p, is_signed, stream);
+    } else {
+        if (kind == 25612) return start_tile<256, 1, 2, false>(p, is_signed, stream);
+        if (kind == 12822) return start_tile<128, 2, 2, false>(p, is_signed, stream);
+    }
+    return cudaErrorInvalidValue;
+}
+
+bool supports(const struct ck_int8_conv *a) {
+    const int64_t most = INT32_MAX / 2;
+    if (a->C < 64 || a->C % 64 || a->C > 8192 || a->K < 1 || a->K > 8192 || a->N < 1) return false;
+    if (a->R > 16 || a->S > 16 || a->stride > 8 || a->pad > 15 || a->P < 1 || a->Q < 1) return false;
+    if (a->add && a->K % 16) return false;
+    return (a->H + 1) <= most / (a->W + 1) && a->N <= most / ((a->H + 1) * (a->W + 1));
+}
+
+} // namespace
+
+int ck_int8_conv_configs(const struct ck_int8_conv *a, int multiprocessors) {
+    struct plan plan;
+    return supports(a) ? find_plan(&plan, a, -1, multiprocessors) : 0;
+}
+
+size_t ck_int8_packed_bytes(int64_t K, int R, int S, int64_t C) {
+    return C % 64 ? 0 : (size_t)((K + 63) / 64 * 64 * R * S * C);
+}
+
+cudaError_t ck_int8_pack(const int8_t *w, int8_t *packed, int64_t K, int R, int S, int64_t C, cudaStream_t stream) {
+    pack_rows<<<(unsigned)((K + 63) / 64 * 64), 256, 0, stream>>>(w, packed, K, R * S * C);
+    return cudaGetLastError();
+}
+
+cudaError_t ck_int8_conv(const struct ck_int8_conv *a, int multiprocessors, cudaStream_t stream) {
+    struct params p = {};
+    if (a->config < 0 || !supports(a) || find_plan(&p.plan, a, a->config, multiprocessors) <= a->config)
+        return cudaErrorInvalidValue;
+    p.coeffs     = a->coeffs;
+    p.y          = a->y;
+    p.positions  = (int)(p.plan.config.halo ? a->N * (a->H + 1) * (a->W + 1) : a->N * a->P * a->Q);
+    p.K          = (int)a->K;
+    p.chunks     = (int)(a->C / p.plan.chunk);
+    p.H          = (int)a->H;
+    p.W          = (int)a->W;
+    p.P          = (int)a->P;
+    p.Q          = (int)a->Q;
+    p.S          = a->S;
+    p.stride     = a->stride;
+    p.pad        = a->pad;
+    p.y_type     = a->y_type;
+    p.least      = a->relu ? 0.0f : -INFINITY;
+    p.add_given  = a->add != nullptr;
+    p.add_flip   = a->add_type == CK_INT8_I8 ? 0x80808080u : 0u;
+    p.add_offset = a->add_type == CK_INT8_I8 ? 128.0f : 0.0f;
+    p.by_pixel   = a->stride > 1 || a->pad > 0 || a->R > 1 || a->S > 1;
+    if (!make_maps(&p, a)) return cudaErrorNotSupported;
+    return start_any(&p, a->x_type == CK_INT8_I8, stream);
+}

@@ -1,0 +1,386 @@
+/* cuda/conv/int8/int8_stem_sm90a.cu: the stem of ImageNet networks in 8 bits, from images to the output of the max
+ * pooling. Bytes: 3 a pixel of the image, K a pixel of y. Limiter: the tensor cores (half of the products are with
+ * zeros), then the conversion of pixels.
+ *
+ * The image is used in space-to-depth form: 2x2 pixels are one pixel of 16 channels, four of them zero, and the 7x7
+ * filter of stride 2 is a 4x4 filter of stride 1. One row of such pixels takes 16 bytes a pixel in shared memory. So 8
+ * neighbouring pixels are one of the 8x8 matrices of 128 bytes that wgmma reads without a swizzle, at any starting
+ * pixel, and the next filter position is the next pixel: a step of the product covers two of them.
+ *
+ * A band is a few rows of y of one image. A worker (warpgroup) processes a band row by row of the convolution:
+ * channels down (filters in registers), 112 pixels to the right. The pooling needs neighbouring pixels, which are in
+ * the same thread or the next one, and rows one after another, of which a thread keeps the maximum. Sums are compared
+ * before they are scaled and rounded, because both are monotonic; for a negative factor, filters and factor are negated
+ * first. A warpgroup of loaders converts pixels through a table of 256 values for each colour. */
+#include "cuda/common/hopper_int8.cuh"
+#include "cuda/conv/int8/int8_stem.h"
+
+namespace {
+
+enum {
+    TAPS         = 4,   /* the filter is 4 x 4 */
+    LINE         = 112, /* pixels of a row of the convolution that a worker computes */
+    SPAN         = LINE + TAPS - 1,
+    ROW_BYTES    = SPAN * 16,
+    COLUMNS      = 64, /* channels of a block */
+    GROUP        = 128,
+    WORKERS      = 2,
+    SLOTS        = 12, /* rows in a worker's ring */
+    BAND         = 14, /* rows of y */
+    POOLED       = LINE / 2,
+    PIXEL_BYTES  = 80, /* of a pixel of y in shared memory: 64 and a gap against bank conflicts */
+    OUT_BYTES    = POOLED * PIXEL_BYTES,
+    TABLE_BYTES  = 3 * 256,
+    RING_AT      = 0,
+    OUT_AT       = RING_AT + WORKERS * SLOTS * ROW_BYTES,
+    TABLE_AT     = OUT_AT + WORKERS * OUT_BYTES,
+    BAR_AT       = TABLE_AT + TABLE_BYTES,
+    SHARED_BYTES = BAR_AT + 2 * WORKERS * SLOTS * 8
+};
+static_assert(BAR_AT % 8 == 0 && OUT_AT % 16 == 0, "aligned");
+
+struct shape {
+    int N, H, W, P, Q, PP, PQ, K; /* P, Q: of the convolution; PP, PQ: of y */
+    int segments, bands, work;    /* of a row of y; of an image; bands of all images */
+};
+struct params {
+    struct shape   shape;
+    float          mean[3], std[3];
+    const uint8_t *images;
+    const float   *scale, *coeffs;
+    const int8_t  *w;
+    uint8_t       *y;
+};
+
+#if CK_HAS_SM90A
+
+/* Rows and pixels of a band. */
+struct band {
+    int        n, row, rows;     /* image; first row of y and their number */
+    int        left, from, most; /* first pixel of the convolution; first pixel of y that is stored; their number */
+    __device__ band(const shape &s, int index) {
+        const int segment = index % s.segments, rest = index / s.segments, first = segment ? 56 + 55 * (segment - 1) : 0;
+        n    = rest / s.bands;
+        row  = rest % s.bands * BAND;
+        rows = min((int)BAND, s.PP - row);
+        left = segment ? 2 * first - 2 : 0;
+        from = first;
+        most = min(segment ? 55 : 56, s.PQ - first);
+    }
+    /* rows of the convolution: first (may be -1) and number */
+    __device__ __forceinline__ int top() const { return 2 * row - 1; }
+    __device__ __forceinline__ int count() const { return 2 * rows + 1; }
+};
+
+/* q((byte/255 - mean) / std) for each byte and colour. */
+__device__ __forceinline__ void make_table(const params &p, int8_t *table) {
+    const float scale = *p.scale;
+    for (int i = (int)threadIdx.x; i < TABLE_BYTES; i += (int)blockDim.x) {
+        const int   c = i / 256;
+        const float v = (float)(((double)(i % 256) / 255.0 - (double)p.mean[c]) / (double)p.std[c]);
+        const float q = rintf(__fdiv_rn(v, scale));
+        table[i]      = q == q ? (int8_t)fminf(fmaxf(q, -127.0f), 127.0f) : (int8_t)0;
+    }
+}
+
+/* The six bytes of two neighbouring image pixels; 0 in `valid`: outside the image. */
+struct two_pixels {
+    uint16_t   part[3];
+    bool       valid;
+    __device__ __forceinline__ void load(const params &p, int n, int h, int w) {
+        valid = h >= 0 && h < p.shape.H && w >= 0 && w < p.shape.W;
+        if (!valid) return;
+        const uint16_t *from =
+            reinterpret_cast<const uint16_t *>(p.images + (((int64_t)n * p.shape.H + h) * p.shape.W + w) * 3);
+        part[0] = __ldg(from);
+        part[1] = __ldg(from + 1);
+        part[2] = __ldg(from + 2);
+    }
+    /* converted byte i */
+    __device__ __forceinline__ uint32_t byte(const uint8_t *table, int i) const {
+        return table[i % 3 * 256 + (part[i / 2] >> i % 2 * 8 & 255)];
+    }
+};
+
+/* The pixel of a row in space-to-depth form from two rows of the image. */
+__device__ __forceinline__ uint4 convert(const uint8_t *table, const two_pixels &above, const two_pixels &below) {
+    uint32_t word[4] = {0, 0, 0, 0};
+#pragma unroll
+    for (int i = 0; i < 6; i++) {
+        if (above.valid) word[i / 4] |= above.byte(table, i) << i % 4 * 8;
+        if (below.valid) word[(i + 6) / 4] |= below.byte(table, i) << (i + 6) % 4 * 8;
+    }
+    return make_uint4(word[0], word[1], word[2], word[3]);
+}
+
+/* A loader fills pixel `thread` of each row, for both workers in turn; rows are loaded AHEAD rows in advance. */
+enum { AHEAD = 4 };
+struct loader {
+    const params  &p;
+    const int      thread;
+    const uint8_t *table;
+    uint32_t       shared, bars;
+    ck_ring_place  at[WORKERS];
+
+    __device__ __forceinline__ void row(int worker, const two_pixels &above, const two_pixels &below) {
+        const int      slot = worker * SLOTS + at[worker].at;
+        const uint32_t full = bars + 8 * (uint32_t)slot;
+        ck_mbar_wait(full + 8 * WORKERS * SLOTS, at[worker].parity ^ 1);
+        if (thread < SPAN) {
+            ck_put16(shared + (uint32_t)(RING_AT + slot * ROW_BYTES + thread * 16), convert(table, above, below));
+            ck_fence_async();
+        }
+        ck_mbar_arrive(full);
+        at[worker].next(SLOTS);
+    }
+    __device__ __forceinline__ void fetch(const band &b, int i, two_pixels &above, two_pixels &below) const {
+        const int h = 2 * (b.top() + i - 2), w = 2 * (b.left + thread - 2);
+        above.load(p, b.n, h, thread < SPAN ? w : -1);
+        below.load(p, b.n, h + 1, thread < SPAN ? w : -1);
+    }
+    /* Bands `index` and `index` + 1, one for each worker, row by row in turn. The last band may be alone. */
+    __device__ __forceinline__ void run(int index) {
+        const bool alone = index + 1 >= p.shape.work;
+        const band one(p.shape, index), two(p.shape, alone ? index : index + 1);
+        const int  rows[WORKERS] = {one.count() + TAPS - 1, alone ? 0 : two.count() + TAPS - 1};
+        const int  most          = max(rows[0], rows[1]);
+        for (int i = 0; i < most; i += AHEAD / WORKERS) {
+            two_pixels above[AHEAD], below[AHEAD];
+#pragma unroll
+            for (int k = 0; k < AHEAD; k++)
+                if (i + k / WORKERS < rows[k % WORKERS])
+                    fetch(k % WORKERS ? two : one, i + k / WORKERS, above[k], below[k]);
+#pragma unroll
+            for (int k = 0; k < AHEAD; k++)
+                if (i + k / WORKERS < rows[k % WORKERS]) row(k % WORKERS, above[k], below[k]);
+        }
+    }
+};
+
+#define STEM_D56                                                                                                       \
+    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,"           \
+    "%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55"
+/* d[64 channels][112 pixels] (+)= a[64][32] b[32][112] */
+__device__ __forceinline__ void multiply_line(int (&d)[56], const uint32_t (&a)[4], uint64_t b, int keep) {
+    asm volatile("{\n.reg .pred keep;\nsetp.ne.b32 keep, %61, 0;\nwgmma.mma_async.sync.aligned.m64n112k32.s32.s8.s8 "
+                 "{" STEM_D56 "}, {%56, %57, %58, %59}, %60, keep;\n}"
+                 : CK_INT32(d, 0), CK_INT8(d, 32), CK_INT8(d, 40), CK_INT8(d, 48)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep));
+}
+
+/* A thread has channels 2g and 2g + 1 of its warp's 16 (g = lane / 4): rows g and g + 8 of the product. */
+struct worker {
+    static constexpr int LOWEST = -0x7fffffff;
+    const params        &p;
+    const int            me, warp, lane;
+    const uint32_t       shared, bars;
+    uint32_t             w[2 * TAPS][4];
+    int                  acc[LINE / 2], best[LINE / 4];
+    float                scale[2], bias[2];
+    ck_ring_place        at;
+
+    __device__ __forceinline__ int channel() const {
+        return (int)blockIdx.y * COLUMNS + warp * 16 + lane / 4 * 2;
+    }
+    /* Element `i` (row, column, channel in space-to-depth form) of filter k. */
+    __device__ __forceinline__ int element(int k, int i) const {
+        const int c = i % 16, part = c / 3, s = 2 * (i / 16 % 4) + part % 2 - 1, r = 2 * (i / 64) + part / 2 - 1;
+        return part > 3 || r < 0 || s < 0 ? 0 : p.w[((k * 7 + r) * 7 + s) * 3 + c % 3];
+    }
+    __device__ worker(const params &params_, uint32_t shared_, int me_)
+        : p(params_), me(me_), warp((int)threadIdx.x / 32 % 4), lane((int)threadIdx.x % 32), shared(shared_),
+          bars(shared_ + BAR_AT) {
+        bool negative[2];
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const float factor = p.coeffs[channel() + e];
+            negative[e]        = factor < 0.0f;
+            scale[e]           = fabsf(factor);
+            bias[e]            = p.coeffs[p.shape.K + channel() + e];
+        }
+#pragma unroll
+        for (int step = 0; step < 2 * TAPS; step++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                uint32_t word = 0;
+                for (int b = 0; b < 4; b++) {
+                    const int v = element(channel() + i % 2, step * 32 + i / 2 * 16 + lane % 4 * 4 + b);
+                    word |= (uint32_t)((negative[i % 2] ? -v : v) & 255) << 8 * b;
+                }
+                w[step][i] = word;
+            }
+    }
+
+    /* Descriptor of a row's pixels from pixel `first` on: 16 bytes along the reduced dimension, 128 across. */
+    __device__ __forceinline__ uint64_t pixels(int slot, int first) const {
+        const uint32_t from = shared + (uint32_t)(RING_AT + (me * SLOTS + slot) * ROW_BYTES + first * 16);
+        return (uint64_t)(__shfl_sync(0xffffffffu, from / 16, 0) | 1u << 16) | (uint64_t)(128 / 16) << 32;
+    }
+
+    /* acc = a row of the convolution, whose first row of pixels is the ring's next slot. */
+    __device__ __forceinline__ void multiply(bool first) {
+        ck_ring_place row = at;
+        if (first) {
+#pragma unroll
+            for (int r = 0; r < TAPS - 1; r++) {
+                ck_mbar_wait(bars + 8 * (uint32_t)(me * SLOTS + row.at), row.parity);
+                row.next(SLOTS);
+            }
+        } else {
+            row.skip(TAPS - 1, SLOTS);
+        }
+        ck_mbar_wait(bars + 8 * (uint32_t)(me * SLOTS + row.at), row.parity);
+        ck_wgmma_fence();
+#pragma unroll
+        for (int r = 0; r < TAPS; r++) {
+            const int slot = at.at + r >= SLOTS ? at.at + r - SLOTS : at.at + r;
+            multiply_line(acc, w[2 * r], pixels(slot, 0), r);
+            multiply_line(acc, w[2 * r + 1], pixels(slot, 2), 1);
+        }
+        ck_wgmma_commit();
+        ck_wgmma_wait<0>();
+        ck_wgmma_hold(acc);
+        release();
+    }
+    __device__ __forceinline__ void release() {
+        __syncwarp();
+        if (lane == 0) ck_mbar_arrive(bars + 8 * (uint32_t)(WORKERS * SLOTS + me * SLOTS + at.at));
+        at.next(SLOTS);
+    }
+
+    /* Maximum of pixels 2c - 1, 2c, 2c + 1 of the row for column c = 4j + lane%4 and channel e. */
+    __device__ __forceinline__ void pool_row(int inside, int (&pooled)[LINE / 4]) {
+        if (inside < LINE) {
+#pragma unroll
+            for (int i = 0; i < LINE / 2; i++)
+                if (i / 4 * 8 + lane % 4 * 2 + i % 2 >= inside) acc[i] = LOWEST;
+        }
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            int before = LOWEST;
+#pragma unroll
+            for (int j = 0; j < LINE / 8; j++) {
+                const int a = acc[4 * j + 2 * e], b = acc[4 * j + 2 * e + 1];
+                const int other = __shfl_sync(0xffffffffu, b, (lane & ~3) | ((lane + 3) & 3));
+                pooled[2 * j + e] = max(max(a, b), lane % 4 ? other : before);
+                before            = other;
+            }
+        }
+    }
+
+    /* Scales, rounds and stores a row of y. */
+    __device__ __forceinline__ void store(const band &b, int row) const {
+        const uint32_t out = shared + (uint32_t)(OUT_AT + me * OUT_BYTES);
+        ck_barrier(1 + me, GROUP);
+#pragma unroll
+        for (int j = 0; j < LINE / 8; j++) {
+            int q[2];
+#pragma unroll
+            for (int e = 0; e < 2; e++) q[e] = __float2int_rn(fmaf((float)best[2 * j + e], scale[e], bias[e]));
+            uint32_t two;
+            asm("cvt.pack.sat.u8.s32.b32 %0, %1, %2, 0;" : "=r"(two) : "r"(q[1]), "r"(q[0]));
+            asm volatile("st.shared.u16 [%0], %1;" ::"r"(out + (uint32_t)((4 * j + lane % 4) * PIXEL_BYTES + warp * 16 +
+                                                                          lane / 4 * 2)),
+                         "h"((uint16_t)two)
+                         : "memory");
+        }
+        ck_barrier(1 + me, GROUP);
+        const int skip  = b.from ? 1 : 0; /* the first pixel of a further segment belongs to the one before */
+        uint8_t  *to    = p.y + (((int64_t)b.n * p.shape.PP + row) * p.shape.PQ + b.from) * p.shape.K + (int)blockIdx.y * COLUMNS;
+        for (int i = (int)threadIdx.x % GROUP; i < b.most * 4; i += GROUP)
+            ck_store_whole(to + (int64_t)(i / 4) * p.shape.K + i % 4 * 16,
+                           ck_get16(out + (uint32_t)((i / 4 + skip) * PIXEL_BYTES + i % 4 * 16)));
+    }
+
+    __device__ __forceinline__ void run_band(const band &b) {
+        int pooled[LINE / 4];
+#pragma unroll
+        for (int i = 0; i < LINE / 4; i++) best[i] = LOWEST;
+        for (int i = 0; i < b.count(); i++) {
+            const int row = b.top() + i;
+            multiply(i == 0);
+            if (row < 0 || row >= p.shape.P)
+#pragma unroll
+                for (int k = 0; k < LINE / 4; k++) pooled[k] = LOWEST;
+            else
+                pool_row(p.shape.Q - b.left, pooled);
+#pragma unroll
+            for (int k = 0; k < LINE / 4; k++) best[k] = max(best[k], pooled[k]);
+            if (i == 0 || i % 2) continue;
+            store(b, b.row + i / 2 - 1);
+#pragma unroll
+            for (int k = 0; k < LINE / 4; k++) best[k] = pooled[k];
+        }
+        for (int r = 0; r < TAPS - 1; r++) release(); /* rows below the last one */
+    }
+};
+#endif
+
+__global__ void __launch_bounds__((1 + WORKERS) * GROUP, 1) int8_stem(const __grid_constant__ params p) {
+#if CK_HAS_SM90A
+    extern __shared__ __align__(1024) unsigned char memory[];
+    const uint32_t                                  shared = ck_shared(memory), bars = shared + BAR_AT;
+    const int                                       group = (int)threadIdx.x / GROUP, first = (int)blockIdx.x * WORKERS;
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < WORKERS * SLOTS; i++) {
+            ck_mbar_init(bars + 8 * (uint32_t)i, GROUP);
+            ck_mbar_init(bars + 8 * (uint32_t)(WORKERS * SLOTS + i), 4);
+        }
+        ck_mbar_init_fence();
+    }
+    ck_begin_after_last();
+    make_table(p, reinterpret_cast<int8_t *>(memory + TABLE_AT));
+    __syncthreads();
+    if (group == WORKERS) {
+        loader l = {p, (int)threadIdx.x % GROUP, memory + TABLE_AT, shared, bars, {}};
+        for (int index = first; index < p.shape.work; index += WORKERS * (int)gridDim.x) l.run(index);
+    } else {
+        worker w(p, shared, group);
+        for (int index = first + group; index < p.shape.work; index += WORKERS * (int)gridDim.x)
+            w.run_band(band(p.shape, index));
+    }
+#else
+    (void)p;
+    __trap();
+#endif
+}
+
+} // namespace
+
+bool ck_int8_stem_supports(const struct ck_int8_stem *a) {
+    const int64_t most = INT32_MAX / 2;
+    return a->N > 0 && a->H >= 2 && a->W >= 2 && a->H % 2 == 0 && a->W % 2 == 0 && a->K % COLUMNS == 0 && a->K > 0 &&
+           a->K <= 4096 && a->H <= most / a->W / 3 && a->N <= most / a->H;
+}
+
+cudaError_t ck_int8_stem(const struct ck_int8_stem *a, int multiprocessors, cudaStream_t stream) {
+    struct params p = {};
+    struct shape *s = &p.shape;
+    if (!ck_int8_stem_supports(a)) return cudaErrorInvalidValue;
+    s->N        = (int)a->N;
+    s->H        = (int)a->H;
+    s->W        = (int)a->W;
+    s->P        = s->H / 2;
+    s->Q        = s->W / 2;
+    s->PP       = (s->P - 1) / 2 + 1;
+    s->PQ       = (s->Q - 1) / 2 + 1;
+    s->K        = (int)a->K;
+    s->segments = s->PQ <= 56 ? 1 : 1 + (s->PQ - 56 + 54) / 55;
+    s->bands    = (s->PP + BAND - 1) / BAND;
+    s->work     = s->N * s->bands * s->segments;
+    for (int c = 0; c < 3; c++) {
+        p.mean[c] = a->mean[c];
+        p.std[c]  = a->std[c];
+    }
+    p.images                = a->images;
+    p.scale                 = a->scale;
+    p.coeffs                = a->coeffs;
+    p.w                     = a->w;
+    p.y                     = a->y;
+    const cudaError_t error = cudaFuncSetAttribute(int8_stem, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);
+    if (error != cudaSuccess) return error;
+    const int columns = s->K / COLUMNS, pairs = (s->work + WORKERS - 1) / WORKERS,
+              blocks = pairs < multiprocessors ? pairs : multiprocessors;
+    return ck_launch(int8_stem, dim3((unsigned)blocks, (unsigned)columns), dim3((1 + WORKERS) * GROUP), SHARED_BYTES,
+                     stream, p);
+}
