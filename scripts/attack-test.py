@@ -6,7 +6,7 @@ control characters in its output, without leftovers, and without a change outsid
 -DCRESNET_SANITIZE=address. The cases are in scripts/attack/*.py; support.py lists the rules.
 
   scripts/attack-test.py [--program build/address/cresnet] [--plain build/cresnet] [--only PATTERN] [--verbose]
-                         [--list] [--jobs N] [--keep]
+                         [--list] [--jobs N] [--seed N] [--keep] [--transcript FILE]
 
 --plain names a build without sanitizer, for limits on memory, which the sanitizer itself exceeds. Random choices have
 fixed seeds. Exit status 1 if a case fails. The last line is "N passed, N failed, N skipped".
@@ -44,7 +44,7 @@ def remove(folder):
 def run_case(number, entry, work, args):
     subject, name, function = entry
     folder = work / ("%03d" % number)
-    sandbox = Sandbox(folder, work / "base", args.program, args.plain)
+    sandbox = Sandbox(folder, work / "base", args.program, args.plain, args.seed)
     begin = time.monotonic()
     try:
         function(sandbox)
@@ -57,6 +57,9 @@ def run_case(number, entry, work, args):
     finally:
         if not (args.keep and sandbox.problems):
             remove(folder)
+    if args.transcript:
+        with open(args.transcript, "a") as f:
+            f.write("==== %s: %s\n%s" % (subject, name, "".join(sandbox.transcript)))
     return ("FAIL" if sandbox.problems else "pass"), sandbox.problems, time.monotonic() - begin
 
 
@@ -67,7 +70,9 @@ def main():
     parser.add_argument("--only", default="*", help="cases whose 'subject: name' matches, for example 'images: *'")
     parser.add_argument("--list", action="store_true", help="prints the names of the cases")
     parser.add_argument("--verbose", action="store_true", help="one line for each case")
+    parser.add_argument("--seed", type=int, default=1, help="of the random damage")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--transcript", metavar="FILE", help="appends each command with its exit code and its messages")
     parser.add_argument("--keep", action="store_true", help="keeps the folders of cases that fail")
     args = parser.parse_args()
     pattern = args.only if any(c in args.only for c in "*?[") else "*" + args.only + "*"

@@ -10,7 +10,7 @@ TRAIN = ["train", "tiny.ini", "-o", "R", "--steps", "2"]
 
 def each(c, *commands, **options):
     for args in commands:
-        c.rm("R", "P", "K", "x")
+        c.rm("R", "P", "P2", "K", "x")
         c.run(*args, **options)
 
 
@@ -19,7 +19,7 @@ def several(c, **options):
     each(c, TRAIN, ["eval", "run"], ["plan", "tiny.ini"], ["export", "run", "-o", "x"],
          ["data", "pack", "folder.ini", "K"],
          ["predict", "run", "images"], ["prune", "run", "--sparsity", "0.5", "-o", "P"], ["report", "run", "-o", "-"],
-         binary=True, **options)
+         ["quantize", "run", "-o", "P2"], binary=True, **options)
 
 
 # oneDNN itself does not survive memory that ends (docs/robustness.md): a segmentation fault there is no failure.
