@@ -198,7 +198,8 @@ def _(c):
     c.fails("plan", "/proc/self/environ")
 
 
-EXTREMES = ["model.widths=65536,65536", "model.depths=100,100", "model.depths=250,250", "model.classes=1000000", "data.image_size=4096",
+EXTREMES = ["model.widths=65536,65536", "model.depths=100,100", "model.depths=250,250",
+            "model.classes=1000000", "data.image_size=4096",
             "train.batch=1000000", "train.batch=auto", "data.train_images=100000000", "train.epochs=1000000",
             "train.threads=4096", "data.workers=1024", "data.prefetch=64", "train.accumulate=4096",
             "train.keep=1000000",

@@ -1,8 +1,9 @@
 """limits.py: small limits of the system, odd environments, closed descriptors."""
 import os
 import resource as r
+import subprocess
 
-from .support import add, case
+from .support import Skip, add, case
 
 S = "limits"
 TRAIN = ["train", "tiny.ini", "-o", "R", "--steps", "2"]
@@ -54,6 +55,9 @@ def _(c):
     if os.geteuid() != 0:
         c.run("train", "tiny.ini", "-o", "R", "--steps", "1", limits=[(r.RLIMIT_NPROC, 1)], sent=6)
         return
+    for program in (c.program, c.plain or c.program):
+        if subprocess.run(["test", "-x", program], preexec_fn=lambda: os.setuid(65534), check=False).returncode:
+            raise Skip("another user cannot reach the program")
     os.chmod(c.folder.parent, 0o755)
     for part in (c.folder, c.cwd, c.folder / "tmp", c.folder / "home"):
         os.chmod(part, 0o777)

@@ -8,7 +8,8 @@ Sandbox: a folder with the parts
     home/ tmp/  HOME and TMPDIR
 
 Sandbox.run() starts the program, and notes what breaks a rule: no end in time, an undocumented exit code, a report of a
-sanitizer, a failure without a message or with several, control characters in the output, a change outside, text of a file outside, leftovers.
+sanitizer, a failure without a message or with several, control characters in the output, a change outside,
+text of a file outside, leftovers.
 """
 import hashlib
 import os
@@ -247,7 +248,7 @@ class Sandbox:
     def finish(self):
         for top, _, files in os.walk(self.cwd):
             for path in (Path(top, n) for n in files):
-                if stat.S_ISREG(path.lstat().st_mode) and SECRET in path.read_bytes():
+                if stat.S_ISREG(path.lstat().st_mode) and os.access(path, os.R_OK) and SECRET in path.read_bytes():
                     self.problem("end", "%s has the text of a foreign file" % path)
         for name, state in self.unchanged.items():
             try:
