@@ -1,7 +1,6 @@
 /* graph/print.c: prints a program. See graph/graph.h. */
 #include "graph/graph.h"
 
-
 static void print_tensor(const struct cr_program *p, int id, bool with_shape, struct cr_text *out) {
     const struct cr_tensor *t = &p->tensor[id];
     cr_text_add(out, "%s", t->name);
