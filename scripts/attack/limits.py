@@ -210,8 +210,11 @@ def _(c):
     for mask in (0o777, 0):
         c.rm("R")
         c.run(*TRAIN, before=lambda mask=mask: os.umask(mask))
-        for top, _, files in os.walk(c.path("R")) if mask else []:
-            os.chmod(top, 0o755)
+        if c.path("R").exists():
+            os.chmod(c.path("R"), 0o755)  # so that it can be removed
+            for top, folders, _ in os.walk(c.path("R")):
+                for name in folders:
+                    os.chmod(os.path.join(top, name), 0o755)
 
 
 @case(S, "no environment at all")
