@@ -3,10 +3,11 @@
 
 Each run must end in time with a documented exit code and one clear message, without a report of a sanitizer, without
 control characters in its output, without leftovers, and without a change outside of its own folder. Use a build with
--DCRESNET_SANITIZE=address. The cases are in scripts/attack/*.py; support.py lists the rules.
+-DCRESNET_SANITIZE=address. Some cases need root (a full file system), others another user (missing permissions), and are
+skipped without. The cases are in scripts/attack/*.py; support.py lists the rules.
 
   scripts/attack-test.py [--program build/address/cresnet] [--plain build/cresnet] [--only PATTERN] [--verbose]
-                         [--list] [--jobs N] [--keep]
+                         [--list] [--every N] [--jobs N] [--seed N] [--keep] [--transcript FILE]
 
 --plain names a build without sanitizer, for limits on memory, which the sanitizer itself exceeds. Random choices have
 fixed seeds. Exit status 1 if a case fails. The last line is "N passed, N failed, N skipped".
@@ -44,7 +45,7 @@ def remove(folder):
 def run_case(number, entry, work, args):
     subject, name, function = entry
     folder = work / ("%03d" % number)
-    sandbox = Sandbox(folder, work / "base", args.program, args.plain)
+    sandbox = Sandbox(folder, work / "base", args.program, args.plain, args.seed)
     begin = time.monotonic()
     try:
         function(sandbox)
@@ -57,6 +58,9 @@ def run_case(number, entry, work, args):
     finally:
         if not (args.keep and sandbox.problems):
             remove(folder)
+    if args.transcript:
+        with open(args.transcript, "a") as f:
+            f.write("==== %s: %s\n%s" % (subject, name, "".join(sandbox.transcript)))
     return ("FAIL" if sandbox.problems else "pass"), sandbox.problems, time.monotonic() - begin
 
 
@@ -65,13 +69,16 @@ def main():
     parser.add_argument("--program", default=str(ROOT / "build" / "address" / "cresnet"))
     parser.add_argument("--plain", help="a build without sanitizer")
     parser.add_argument("--only", default="*", help="cases whose 'subject: name' matches, for example 'images: *'")
+    parser.add_argument("--every", type=int, default=1, help="only each N-th of these cases")
     parser.add_argument("--list", action="store_true", help="prints the names of the cases")
     parser.add_argument("--verbose", action="store_true", help="one line for each case")
+    parser.add_argument("--seed", type=int, default=1, help="of the random damage")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--transcript", metavar="FILE", help="appends each command with its exit code and its messages")
     parser.add_argument("--keep", action="store_true", help="keeps the folders of cases that fail")
     args = parser.parse_args()
     pattern = args.only if any(c in args.only for c in "*?[") else "*" + args.only + "*"
-    chosen = [(i, c) for i, c in enumerate(CASES) if fnmatch.fnmatch("%s: %s" % c[:2], pattern)]
+    chosen = [(i, c) for i, c in enumerate(CASES) if fnmatch.fnmatch("%s: %s" % c[:2], pattern)][::args.every]
     if args.list:
         print("\n".join("%s: %s" % c[:2] for _, c in chosen))
         return 0

@@ -78,6 +78,7 @@ def make(folder, program):
             (folder / to).write_bytes(said.stdout)
     run("train", "tiny.ini", "-o", "run", "--steps", "4", "-q", "memory.trace=trace.csv")
     run("prune", "run", "--sparsity", "0.5", "-o", "pruned", "-q")
+    run("quantize", "run", "-o", "quantized", "-q")
     run("export", "run", "-o", "weights.safetensors")
     run("data", "pack", "folder.ini", "packed", "-q")
     run("train", "folder.ini", "-o", "trained", "--steps", "2", "-q")

@@ -198,7 +198,8 @@ def _(c):
     c.fails("plan", "/proc/self/environ")
 
 
-EXTREMES = ["model.widths=65536,65536", "model.depths=100,100", "model.classes=1000000", "data.image_size=4096",
+EXTREMES = ["model.widths=65536,65536", "model.depths=100,100", "model.depths=250,250",
+            "model.classes=1000000", "data.image_size=4096",
             "train.batch=1000000", "train.batch=auto", "data.train_images=100000000", "train.epochs=1000000",
             "train.threads=4096", "data.workers=1024", "data.prefetch=64", "train.accumulate=4096",
             "train.keep=1000000",
@@ -211,7 +212,7 @@ EXTREMES = ["model.widths=65536,65536", "model.depths=100,100", "model.classes=1
             "data.jitter=1,1,1,1", "data.ratio=0.01,100", "train.label_smoothing=0.999", "train.log_every=1000000"]
 for setting in EXTREMES:
     def extreme(c, setting=setting):
-        c.run("plan", "tiny.ini", *setting.split(), limits=[])
+        c.run("plan", "tiny.ini", *setting.split(), deadline=60)
         heavy = ("widths", "depths", "classes", "image_size=4096", "batch", "eval_crop", "train_images=1000",
                  "per_group")
         if not any(h in setting for h in heavy):

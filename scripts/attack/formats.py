@@ -15,6 +15,7 @@ def reads_weights(c, blob, **options):
     c.run("export", "w.safetensors", "-o", "out.safetensors", **options)
     c.run("train", "tiny.ini", "-o", "R", "--steps", "1", "--weights", "w.safetensors", **options)
     c.run("prune", "tiny.ini", "--weights", "w.safetensors", "--sparsity", "0.5", "-o", "P", **options)
+    c.run("quantize", "tiny.ini", "--weights", "w.safetensors", "-o", "Q", **options)
     for checkpoint in c.checkpoints():
         (checkpoint / "model.safetensors").write_bytes(blob)
     c.run("eval", "run", **options)
@@ -104,7 +105,7 @@ CHANGES = {
 }
 for title, change in CHANGES.items():
     def changed(c, change=change):
-        for name in ("run", "pruned"):
+        for name in ("run", "pruned", "quantized"):
             c.take(name)
             last = c.checkpoints(name)[-1]
             header, data = split_safetensors((last / "model.safetensors").read_bytes())
@@ -112,7 +113,7 @@ for title, change in CHANGES.items():
                 reads_weights(c, safetensors(*change(header, data)))
             except KeyError:
                 pass
-            c.rm("run", "pruned", "R", "P", "out.safetensors", "out.onnx")
+            c.rm("run", "pruned", "quantized", "R", "P", "Q", "out.safetensors", "out.onnx")
     add(S, "weights of a run: " + title, changed)
 
 
@@ -130,7 +131,7 @@ def damage(c, path, count):
 
 
 for name in ("model.safetensors", "state.safetensors", "config.ini", "classes.txt"):
-    for run in ("run", "pruned"):
+    for run in ("run", "pruned", "quantized"):
         def damaged(c, name=name, run=run):
             c.take(run, "images")
             files = [p / name for p in c.checkpoints(run) if (p / name).exists()]

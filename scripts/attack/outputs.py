@@ -127,6 +127,9 @@ def _(c):
         limits = [(resource.RLIMIT_FSIZE, size)]
         c.rm("P", "K", "D")
         c.run("prune", "run", "--sparsity", "0.5", "-o", "P", limits=limits)
+        c.rm("Q8")
+        c.run("quantize", "run", "-o", "Q8", limits=limits)
+        c.run("quantize", "run", "-o", "Q8")
         c.run("data", "pack", "folder.ini", "K", limits=limits)
         c.run("data", "shapes", "D", "data.train_images=20", "data.val_images=10", limits=limits)
         c.run("train", "tiny.ini", "-o", "Q", "--steps", "1", limits=limits)
@@ -152,6 +155,7 @@ def _(c):
             c.run("train", "tiny.ini", "-o", here + "/R", "--steps", "40", "train.save_every=2", "train.keep=100")
             c.run("data", "pack", "folder.ini", here + "/K")
             c.run("prune", "run", "--sparsity", "0.5", "-o", here + "/P")
+            c.run("quantize", "run", "-o", here + "/Q")
             for args in OUTPUTS.values():
                 c.run(*args, here + "/" + args[0] + args[-1], binary=True)
             c.run("data", "shapes", here + "/D", "data.train_images=200", "data.val_images=10")

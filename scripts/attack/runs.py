@@ -9,20 +9,19 @@ S = "run folders"
 ROOT = os.geteuid() == 0
 
 
-def every_command(c, run="run"):
+def every_command(c, run="run", evaluate=True, **options):
+    """evaluate: also the commands that go through the validation images, which may take long."""
     c.take("images")
-    c.run("eval", run)
-    c.run("predict", run, "images/a/0.png")
-    c.run("plan", run)
-    c.run("report", run, "-o", "r.html")
-    c.run("report", run)
-    c.run("prune", run, "--sparsity", "0.5", "-o", "P")
-    c.run("export", run, "-o", "e.safetensors")
-    c.run("export", run, "--onnx", "e.onnx")
-    c.run("data", run)
-    c.run("train", "tiny.ini", "-o", "T", "--resume", run, "--steps", "6")
-    c.run("train", "tiny.ini", "-o", run, "--resume", "auto", "--steps", "6")
-    c.run("prune", run, "--sparsity", "0.5", "-o", run)
+    for args in [["eval", run], ["report", run, "-o", "r.html"], ["report", run],
+                 ["quantize", run, "-o", "Q", "--images", "8"]] if evaluate else []:
+        c.run(*args, **options)
+    for args in (["predict", run, "images/a/0.png"], ["plan", run], ["report", run, "--no-eval", "-o", "r.html"],
+                 ["prune", run, "--sparsity", "0.5", "-o", "P"], ["export", run, "-o", "e.safetensors"],
+                 ["export", run, "--onnx", "e.onnx"], ["data", run],
+                 ["train", "tiny.ini", "-o", "T", "--resume", run, "--steps", "6"],
+                 ["train", "tiny.ini", "-o", run, "--resume", "auto", "--steps", "6"],
+                 ["prune", run, "--sparsity", "0.5", "-o", run]):
+        c.run(*args, **options)
 
 
 ENTRIES = ["last", "best", "best.json", "log.jsonl", ".lock", "report.html", "profile.jsonl", "step-4", "events"]
@@ -74,38 +73,76 @@ def _(c):
     every_command(c)
 
 
+def change(text, settings):
+    """The text of a configuration with other values of some keys, which must be there."""
+    section, lines, left = "", [], dict(settings)
+    for line in text.split("\n"):
+        section = line.strip("[]") if line.startswith("[") else section
+        key = section + "." + line.split("=")[0].strip()
+        lines.append("%s = %s" % (key.split(".")[1], left.pop(key)) if "=" in line and key in left else line)
+    if left:
+        raise KeyError(", ".join(left))
+    return "\n".join(lines)
+
+
 CONFIGS = {
-    "an absolute output": "output = %(out)s/new\n",
-    "an absolute root of shapes": "[data]\nkind = shapes\nroot = %(out)s/new\n",
-    "a root with ..": "[data]\nkind = shapes\nroot = ../outside/folder\n",
-    "memory.trace": "[memory]\ntrace = %(out)s/folder/photo.png\n",
-    "an include": "include = %(out)s/victim.txt\n",
-    "weights outside": "[model]\nweights = %(out)s/victim.txt\n",
-    "a budget outside": "[prune]\nbudget = %(out)s/victim.txt\nsparsity = 0.5\n",
-    "a device as weights": "[model]\nweights = /dev/zero\n",
-    "a pipe as root": "[data]\nkind = folder\nroot = pipe\n",
-    "a network of 10^9 parameters": "[model]\ndepths = 1000,1000\nwidths = 65536,65536\n",
-    "4,096 threads": "[train]\nthreads = 4096\n[data]\nworkers = 1024\n",
-    "a million images": "[data]\ntrain_images = 100000000\nval_images = 100000000\nimage_size = 4096\n",
-    "escape sequences": "[train]\noutput = \x1b]0;t\x07\n[data]\nroot = \x1b[31m\nkind = folder\n",
-    "no UTF-8": "[data]\nkind = folder\nroot = \udcff\udcfe\n",
+    "an absolute output": {"train.output": "OUT/new"},
+    "an absolute root of shapes": {"data.kind": "shapes", "data.root": "OUT/new", "data.train_images": "20"},
+    "an absolute root of shapes that exists": {"data.kind": "shapes", "data.root": "OUT/folder"},
+    "a root with ..": {"data.kind": "shapes", "data.root": "../outside/folder", "data.train_images": "20"},
+    "a root that is /": {"data.kind": "folder", "data.root": "/proc/self/fd", "data.val_fraction": "0.5",
+                         "data.train_images": "0", "data.val_images": "0"},
+    "a file as root": {"data.kind": "packed", "data.root": "OUT/victim.txt", "data.train_images": "0",
+                       "data.val_images": "0"},
+    "memory.trace": {"memory.trace": "OUT/folder/photo.png"},
+    "memory.trace at a new place": {"memory.trace": "OUT/new.csv"},
+    "weights outside": {"model.weights": "OUT/victim.txt"},
+    "weights that are a device": {"model.weights": "/dev/zero"},
+    "weights that are a pipe": {"model.weights": "pipe"},
+    "a budget outside": {"prune.budget": "OUT/victim.txt", "prune.sparsity": "0.5"},
+    "a budget that is a device": {"prune.budget": "/dev/zero", "prune.sparsity": "0.5"},
+    "a pipe as root": {"data.kind": "folder", "data.root": "pipe", "data.train_images": "0", "data.val_images": "0"},
+    "a pipe as root of shapes": {"data.kind": "shapes", "data.root": "pipe"},
+    "a device as root of CIFAR-10": {"data.kind": "cifar10", "data.root": "/dev/zero", "data.train_images": "0",
+                                     "data.val_images": "0"},
+    "a network of 10^13 parameters": {"model.depths": "100,100", "model.widths": "65536,65536"},
+    "a million classes": {"model.classes": "1000000"},
+    "4,096 threads and 1,024 workers": {"train.threads": "4096", "data.workers": "1024", "data.prefetch": "64"},
+    "a hundred million images": {"data.train_images": "100000000", "data.val_images": "100000000"},
+    "images of 4,096 pixels": {"data.image_size": "4096"},
+    "a batch of a million": {"train.batch": "1000000", "data.train_images": "100000000"},
+    "a million epochs": {"train.epochs": "1000000", "train.save_every": "1000000", "train.eval_every": "0"},
+    "values that are not numbers": {"optim.lr": "nan", "optim.momentum": "inf", "model.bn_eps": "-1"},
+    "a host for ranks": {"ranks.address": "192.0.2.1", "ranks.port": "1", "ranks.meet": "1"},
+    "all numeric extremes": {"optim.lr": "1e30", "optim.weight_decay": "1e30", "ema.decay": "0.9999999999",
+                             "data.mixup": "1e30"},
+    "escape sequences": {"train.output": "\x1b]0;t\x07", "data.kind": "folder", "data.root": "\x1b[31m"},
+    "no UTF-8": {"data.kind": "folder", "data.root": "\udcff\udcfe", "data.train_images": "0", "data.val_images": "0"},
+    "C1 control characters": {"data.kind": "folder", "data.root": "\u009b31m", "data.train_images": "0",
+                              "data.val_images": "0"},
 }
-for title, text in CONFIGS.items():
-    def configured(c, text=text):
+LONG = ("a hundred million images", "images of 4,096 pixels", "a batch of a million")
+for title, settings in CONFIGS.items():
+    def configured(c, title=title, settings=settings):
         c.take("run")
         os.mkfifo(c.path("pipe"))
-        heavy = "depths" in text or "train_images" in text
         for checkpoint in c.checkpoints():
             old = (checkpoint / "config.ini").read_text()
-            new = text % {"out": c.outside}
-            new = new + old if "include" in new else old + "\n" + new
+            new = change(old, {k: v.replace("OUT", str(c.outside)) for k, v in settings.items()})
             (checkpoint / "config.ini").write_bytes(new.encode("utf-8", "surrogateescape"))
-        if heavy:
-            c.run("plan", "run", deadline=60)
-            c.run("export", "run", "-o", "e.safetensors")
-            return
-        every_command(c)
+        every_command(c, evaluate=title not in LONG)
     add(S, "config.ini with " + title, configured)
+
+
+@case(S, "config.ini with an include, a key twice, an unknown section")
+def _(c):
+    for text in ("include = %s/victim.txt\n" % c.outside, "include = /dev/zero\n", "[other]\nkey = private7\n",
+                 "[model]\narch = private7\n"):
+        c.take("run")
+        for checkpoint in c.checkpoints():
+            old = (checkpoint / "config.ini").read_text()
+            (checkpoint / "config.ini").write_text(text + old)
+        every_command(c, hides="private7")
 
 
 @case(S, "class names with escape sequences, quotes, markup")

@@ -59,6 +59,7 @@ NEW = ("P", "K", "D", "x.safetensors", "x.html")
 COMMANDS = {
     "eval": ["eval", "run", "data.val_images=200000"],
     "prune": ["prune", "run", "--sparsity", "0.5", "-o", "P"],
+    "quantize": ["quantize", "run", "-o", "P"],
     "data pack": ["data", "pack", "folder.ini", "K"],
     "data shapes": ["data", "shapes", "D", "data.train_images=2000", "data.val_images=100"],
     "export": ["export", "run", "-o", "x.safetensors"],

@@ -8,7 +8,8 @@ Sandbox: a folder with the parts
     home/ tmp/  HOME and TMPDIR
 
 Sandbox.run() starts the program, and notes what breaks a rule: no end in time, an undocumented exit code, a report of a
-sanitizer, a failure without a message or with several, control characters in the output, a change outside, leftovers.
+sanitizer, a failure without a message or with several, control characters in the output, a change outside,
+text of a file outside, leftovers.
 """
 import hashlib
 import os
@@ -29,6 +30,7 @@ REPORT = re.compile(rb"ERROR: \w+Sanitizer|runtime error:|SUMMARY: \w+Sanitizer|
 ERROR = re.compile(r"^cresnet(?: [a-z]+)?: (?!warning: |error: )", re.M)
 CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]|\r(?!\n)")
 LEFTOVER = re.compile(r"\.tmp\.\d+|^\.tmp-|^\.gone-")
+SECRET = b"hunter"  # of the file in outside/: no output and no file may have it
 LONGEST_ERROR = 1 << 17
 
 
@@ -53,6 +55,11 @@ class Result:
         self.text = (out + b"\n" + err).decode("utf-8", "replace")
 
 
+def shown(data):
+    """At most 3,000 bytes of an output, one line each, without control characters."""
+    return "".join("    %s\n" % ascii(line)[1:-1] for line in data[:3000].decode("utf-8", "replace").splitlines())
+
+
 def describe(path):
     """Kind, permissions and contents of one name, without following a link."""
     state = path.lstat()
@@ -70,7 +77,7 @@ def describe_tree(folder):
 
 
 class Sandbox:
-    def __init__(self, folder, base, program, plain):
+    def __init__(self, folder, base, program, plain, seed=1):
         self.folder, self.base, self.program, self.plain = folder, base, program, plain
         self.cwd, self.outside = folder / "in", folder / "outside"
         for part in ("in", "outside", "home", "tmp"):
@@ -79,9 +86,9 @@ class Sandbox:
         (self.outside / "folder").mkdir()
         (self.outside / "folder" / "photo.png").write_bytes(b"an image of somebody else")
         self.before = describe_tree(self.outside)
-        self.problems, self.unchanged, self.runs = [], {}, 0
+        self.problems, self.unchanged, self.runs, self.transcript = [], {}, 0, []
         self.source = Path(__file__).resolve().parent.parent.parent
-        self.random = random.Random(folder.name)
+        self.random = random.Random("%s %s" % (seed, folder.name))
         shutil.copy(base / "tiny.ini", self.cwd)
 
     # ---- preparation ----
@@ -148,8 +155,7 @@ class Sandbox:
                                 start_new_session=True, **options)
 
     def run(self, *args, deadline=20, expect=None, says=(), hides=(), binary=False, sent=None, errors=None,
-            leftovers=False,
-            silent=False, loader=False, **options):
+            leftovers=False, silent=False, loader=False, **options):
         """Runs the program and applies all rules. expect: None, or the allowed exit codes; says, hides: parts that
         the output must have or must not have; sent: a signal that may end it; silent: standard error is closed;
         loader: the limits may already keep the system from loading the program."""
@@ -167,6 +173,8 @@ class Sandbox:
         result = Result(process.returncode, out or b"", err or b"", time.monotonic() - begin)
         self.runs += 1
         name = "run %d (%s)" % (self.runs, " ".join(a if isinstance(a, str) else repr(a) for a in args)[:160])
+        self.transcript.append("%s: exit code %s, %.1f s\n%s%s" % (ascii(name)[1:-1], result.code, result.seconds,
+                                                                  shown(result.err), shown(result.out[:300])))
         if not ended:
             self.problem(name, "does not end in %d s: %s" % (deadline, result.text[-300:]))
             return result
@@ -215,6 +223,8 @@ class Sandbox:
                     self.problem(name, "%s has the control character %r" % (stream, bad.group()))
             except UnicodeDecodeError as e:
                 self.problem(name, "%s is no UTF-8: %s" % (stream, e))
+            if SECRET in data:
+                self.problem(name, "%s shows a foreign file: %s" % (stream, data[-600:].decode("utf-8", "replace")))
             if stream == "stderr" and len(data) > LONGEST_ERROR:
                 self.problem(name, "%s has %d bytes" % (stream, len(data)))
         if not leftovers:
@@ -236,6 +246,10 @@ class Sandbox:
             self.before = after
 
     def finish(self):
+        for top, _, files in os.walk(self.cwd):
+            for path in (Path(top, n) for n in files):
+                if stat.S_ISREG(path.lstat().st_mode) and os.access(path, os.R_OK) and SECRET in path.read_bytes():
+                    self.problem("end", "%s has the text of a foreign file" % path)
         for name, state in self.unchanged.items():
             try:
                 now = describe(self.cwd / name)

@@ -1,5 +1,6 @@
 /* config/ini_errors.c: collects, sorts and prints configuration errors; see config/ini.h. */
 #include "config/ini.h"
+#include "core/utf8.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -17,11 +18,12 @@ static int file_rank(const struct cr_complaints *list, const char *file, int sto
 }
 
 void cr_complain(struct cr_complaints *list, const char *file, int line, const char *fmt, ...) {
-    char    text[1200];
+    char    raw[1200], text[1200];
     va_list args;
     va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
+    vsnprintf(raw, sizeof raw, fmt, args);
     va_end(args);
+    cr_utf8_visible(raw, false, text, sizeof text); /* one line each: values of the command line may have newlines */
     if (list->hidden && strcmp(file, list->hidden) == 0)
         snprintf(text, sizeof text, "is invalid; it belongs to a run, so its text is not shown (cresnet plan %.1000s)",
                  file);

@@ -254,7 +254,8 @@ cr_status cr_fs_open_regular(const char *path, int flags, int *fd) {
     int file;
     AGAIN(file, open(path, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0666));
     if (file < 0 && errno == ELOOP && (flags & O_NOFOLLOW))
-        return CR_FAIL(CR_ERR_IO, "%s: is a link, which is not followed here: remove it", path);
+        return CR_FAIL(CR_ERR_IO, "%s: is a link, which is not followed here: %s", path,
+                       (flags & O_ACCMODE) == O_RDONLY ? "replace it by a copy of the file" : "remove it");
     if (file < 0 && errno == ENXIO) return CR_FAIL(CR_ERR_IO, "%s: is a device or pipe, not a file", path);
     if (file < 0) return cr_fs_refused(path, "open", errno);
     cr_status status = cr_fs_check_regular(file, path);
@@ -266,12 +267,12 @@ cr_status cr_fs_open_regular(const char *path, int flags, int *fd) {
     return CR_OK;
 }
 
-cr_status cr_file_read(const char *path, size_t limit, char **out, size_t *length) {
+static cr_status read_whole(const char *path, int flags, size_t limit, char **out, size_t *length) {
     struct stat s;
     char       *text   = NULL;
     cr_status   status = CR_OK;
     int         fd;
-    CR_TRY(cr_fs_open_regular(path, O_RDONLY, &fd));
+    CR_TRY(cr_fs_open_regular(path, O_RDONLY | flags, &fd));
     if (fstat(fd, &s) < 0) {
         status = cr_fs_refused(path, "read", errno);
         goto out;
@@ -292,4 +293,12 @@ out:
     cr_free(text);
     close(fd);
     return status;
+}
+
+cr_status cr_file_read(const char *path, size_t limit, char **out, size_t *length) {
+    return read_whole(path, 0, limit, out, length);
+}
+
+cr_status cr_file_read_no_link(const char *path, size_t limit, char **out, size_t *length) {
+    return read_whole(path, O_NOFOLLOW, limit, out, length);
 }

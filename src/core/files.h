@@ -52,8 +52,10 @@ CR_MUST cr_status cr_fs_open_regular(const char *path, int flags, int *fd);
 /* CR_ERR_IO "PATH: is a folder, not a file" unless an open file is regular. */
 CR_MUST cr_status cr_fs_check_regular(int fd, const char *path);
 /* Reads a small file (config.ini, classes.txt) into memory and appends a 0 byte; the caller frees *out with cr_free.
- * CR_ERR_FORMAT if the file has more than `limit` bytes. `length` may be NULL. */
+ * CR_ERR_FORMAT if the file has more than `limit` bytes. `length` may be NULL. The second form refuses a link with
+ * CR_ERR_IO: for a file whose text is printed, and whose folder may come from somebody else. */
 CR_MUST cr_status cr_file_read(const char *path, size_t limit, char **out, size_t *length);
+CR_MUST cr_status cr_file_read_no_link(const char *path, size_t limit, char **out, size_t *length);
 /* core/temporary.c: replaces or creates a file with a temporary file, fsync and rename: readers see the old or the new
  * content. A link with this name is replaced, not followed: core/output_file.h checks names that users give. */
 CR_MUST cr_status cr_file_write_atomic(const char *path, const void *bytes, size_t count);

@@ -135,7 +135,7 @@ cr_status cr_saved_model_names(const char *weights, struct cr_arena *arena, cons
     if (slash) *slash = 0;
     CR_TRY_OUT(cr_path_join(path, slash ? model : ".", "classes.txt"));
     if (access(path, F_OK) != 0) goto out;
-    CR_TRY_OUT(cr_file_read(path, CLASSES_FILE_MAX, &text, NULL));
+    CR_TRY_OUT(cr_file_read_no_link(path, CLASSES_FILE_MAX, &text, NULL));
     CR_TRY_OUT(split_lines(text, arena, names, count));
 out:
     cr_free(model);

@@ -71,7 +71,7 @@ static cr_status compare_classes(const struct cr_run *run, struct cr_text *out, 
     CR_TRY(cr_path_join(path, run->from, "classes.txt"));
     *before = cr_dataset_classes(run->train);
     if (!cr_fs_is_file(path)) return CR_OK; /* the comparison of the other properties has to do */
-    CR_TRY_OUT(cr_file_read(path, CLASSES_BYTES_MAX, &text, NULL));
+    CR_TRY_OUT(cr_file_read_no_link(path, CLASSES_BYTES_MAX, &text, NULL));
     CR_TRY_OUT(split_names(text, &old));
     CR_TRY_OUT(names_of(run->train, &now));
     *before = old.count;
@@ -115,13 +115,13 @@ cr_status cr_run_check_data(struct cr_run *run, bool force) {
     if (!diff.length) goto out;
     if (before != classes)
         CR_FAIL_OUT(CR_ERR_CONFIG,
-                    "%s: the dataset %s has changed since this run was saved:%s\na network of %d classes cannot "
+                    "%s: the dataset%s%s has changed since this run was saved:%s\na network of %d classes cannot "
                     "continue with %d: restore the dataset, or start a new run with model.weights=%s",
-                    run->from, root, diff.data, before, classes, run->from);
+                    run->from, *root ? " " : "", root, diff.data, before, classes, run->from);
     if (!force)
         CR_FAIL_OUT(CR_ERR_CONFIG,
-                    "%s: the dataset %s has changed since this run was saved:%s\nrestore the dataset, or add --force",
-                    run->from, root, diff.data);
+                    "%s: the dataset%s%s has changed since this run was saved:%s\nrestore the dataset, or add --force",
+                    run->from, *root ? " " : "", root, diff.data);
     cr_run_warn_forced(diff.data);
 out:
     cr_text_free(&diff);

@@ -12,6 +12,13 @@ is "--help: stderr stays empty" "$err" ""
 run help; expect "help" 0 "predict"
 run -h; expect "-h" 0 "Exit codes"
 run --version; expect "--version" 0 "cresnet        " "libpng" "device cpu" "oneDNN" "OpenMP" "iniparser" "compiler"
+tiny_model >plain.ini
+run plan plain.ini $'train.epochs=3\ncresnet: warning: forged'; expect "a newline in a value" 2 '[train] epochs = 3\x0acresnet: warning: forged: must be an integer'
+is "a newline in a value: one line" "$(printf '%s\n' "$err" | wc -l)" 1
+for command in train eval predict plan check profile prune data; do
+    run $command ""; expect "$command: an empty name" 2 "cresnet $command: the name of the configuration file is empty"
+done
+run report ""; expect "report: an empty name" 2 "no run given"
 run train --version; expect "train --version" 0 "libpng"
 for command in train eval predict report plan check bench profile prune export data; do
     run $command --help; expect "$command --help" 0 "usage: cresnet $command" "--help"

@@ -74,6 +74,13 @@ holds "earlier lines stay" cmp -n "$(stat -c %s whole)" whole R/log.jsonl
 run train tiny.ini --resume R --steps 8 -q; is "a whole log gets no empty line" "$(grep -c '^$' R/log.jsonl)" 0
 
 # a full disk within a line: the next line that fits begins a new one
+# the root of a file system cannot be replaced by the finished folder: that is said before any image is drawn
+if [ "$(id -u)" = 0 ] && mkdir disk && mount -t tmpfs -o size=400k tmpfs disk 2>/dev/null; then
+    run data shapes disk; expect "data shapes into the root of a file system" 2 "disk: is the root of a file system: name a folder inside it, for example disk/shapes"
+    case $err in *drawing*) fail "data shapes into the root of a file system: draws first: $err" ;; *) pass ;; esac
+    run data shapes disk/shapes data.train_images=10 data.val_images=10; expect "data shapes inside it" 0
+    umount disk
+fi
 if [ "$(id -u)" = 0 ] && mkdir small && mount -t tmpfs -o size=400k tmpfs small 2>/dev/null; then
     run train tiny.ini -o small/run --steps 4 -q train.save_every=100 train.tensorboard=no train.log_every=1
     dd if=/dev/zero of=small/fill bs=1k 2>/dev/null; printf '{"event":"train","step":9,"lo' >>small/run/log.jsonl 2>/dev/null; rm small/fill

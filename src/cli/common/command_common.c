@@ -86,7 +86,9 @@ cr_status cr_cmd_source_find(const struct cr_args *args, struct cr_cmd_source *o
         cr_text_free(&usage);
         return status;
     }
-    if (cr_fs_is_dir(args->operand[0]))
+    if (!*args->operand[0])
+        status = cr_args_fail(args, "the name of the configuration file is empty");
+    else if (cr_fs_is_dir(args->operand[0]))
         status = find_in_folder(args, args->operand[0], &source);
     else
         status = find_file(args->operand[0], &source);

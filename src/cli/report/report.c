@@ -226,7 +226,8 @@ cr_status cr_cmd_report(const struct cr_args *args, int *signal_taken) {
     const unsigned        flags = CR_OUTPUT_NO_LINK | (cr_args_has(args, CR_OPT_REPLACE) ? CR_OUTPUT_FORCE : 0);
     struct cr_output_file default_file;
     (void)signal_taken;
-    if (!args->operands) return cr_args_fail(args, "no run given: give a run folder, e.g. checkpoints/demo");
+    if (!args->operands || !*args->operand[0])
+        return cr_args_fail(args, "no run given: give a run folder, e.g. checkpoints/demo");
     if (cr_args_has(args, CR_OPT_COMPARE)) return cr_report_compare(args);
     CR_TRY(cr_args_max_operands(args, 1));
     if (file) CR_TRY(cr_cmd_output_check(args, file, CR_OUTPUT_REPORT));

@@ -102,6 +102,14 @@ static cr_status write_and_rename(const char *folder, const char *root, const in
     return CR_FAIL(CR_ERR_IO, "%s: cannot be renamed to %s: %s", folder, root, strerror(error));
 }
 
+/* The images are drawn in a folder next to `target`, which is renamed: the root of a file system cannot be replaced. */
+static cr_status check_mount(const char *target, const char *parent) {
+    struct stat inside, outside;
+    if (stat(target, &inside) != 0 || stat(parent, &outside) != 0 || inside.st_dev == outside.st_dev) return CR_OK;
+    return CR_FAIL(CR_ERR_CONFIG, "%s: is the root of a file system: name a folder inside it, for example %s/shapes",
+                   target, target);
+}
+
 cr_status cr_shapes_make(const char *root, int64_t train_images, int64_t val_images) {
     const int64_t       counts[2] = {train_images, val_images};
     char                target[PATH_MAX], parent[PATH_MAX];
@@ -122,13 +130,12 @@ cr_status cr_shapes_make(const char *root, int64_t train_images, int64_t val_ima
                        target, (long long)train_images, (long long)val_images);
     case FOUND_NOTHING: break;
     }
-    cr_log(CR_LOG_INFO, "drawing %lld images of shapes into %s", (long long)(train_images + val_images), target);
     CR_TRY(cr_path_format(parent, "%s", target));
     char *slash = strrchr(parent, '/');
-    if (slash && slash != parent) {
-        *slash = 0;
-        CR_TRY(make_folders(parent));
-    }
+    if (slash) slash[slash == parent] = 0;
+    CR_TRY(check_mount(target, slash ? parent : "."));
+    cr_log(CR_LOG_INFO, "drawing %lld images of shapes into %s", (long long)(train_images + val_images), target);
+    if (slash && slash != parent) CR_TRY(make_folders(parent));
     CR_TRY(cr_temporary_folder(&folder, target));
     cr_status status = write_and_rename(folder.path, target, counts);
     cr_temporary_drop(&folder);
