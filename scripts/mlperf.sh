@@ -66,7 +66,12 @@ if [ -z "${BUILD:-}" ]; then
 fi
 BUILD=$(cd "$BUILD" 2>/dev/null && pwd) || fail "no build of cresnet: cmake -G Ninja -B build && ninja -C build, or set BUILD to its folder"
 [ -f "$BUILD/libcresnet.so" ] || fail "$BUILD has no libcresnet.so: run ninja -C $BUILD libcresnet.so, or set BUILD to another build folder"
-[ -n "$device" ] || if "$BUILD/cresnet" --version 2>/dev/null | grep -q '^device cuda *[^u ]*.*NVIDIA'; then device=cuda; else device=cpu; fi
+if [ -z "$device" ]; then
+    case $("$BUILD/cresnet" --version 2>/dev/null | grep '^device cuda ') in
+        "" | *"not available"* | *"cannot be opened"*) device=cpu ;;
+        *) device=cuda ;;
+    esac
+fi
 
 # ---- LoadGen and the adapter ----
 

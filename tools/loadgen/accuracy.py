@@ -38,12 +38,13 @@ def main():
         answers = read_answers(out / "mlperf_log_accuracy.json")
         lines = (out / "labels.txt").read_text().splitlines()
     except (OSError, ValueError, KeyError) as error:
-        return fail(f"{error}: was the run made with --accuracy?")
+        return fail(f"{error}")
     labels = [int(line.split(" ", 1)[0]) for line in lines]
     missing = sorted(set(range(len(labels))) - set(answers))
     foreign = sorted(set(answers) - set(range(len(labels))))
     if missing or foreign:
-        return fail(f"{len(missing)} of {len(labels)} samples have no answer, {len(foreign)} answers have no sample")
+        return fail(f"{len(missing)} of {len(labels)} samples have no answer, {len(foreign)} answers have no sample: "
+                    "was the run made with --accuracy?")
     good = sum(answers[i] == label for i, label in enumerate(labels))
     print(f"accuracy={100 * good / max(1, len(labels)):.3f}%, good={good}, total={len(labels)}")
     return 0

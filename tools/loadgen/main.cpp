@@ -16,6 +16,8 @@
 namespace {
 
 constexpr uint64_t OFFLINE_SAMPLES = 24576; // MLPerf's least number of samples in Offline
+constexpr double   OFFLINE_MARGIN  = 1.05;  // on the measured rate
+constexpr double   SINGLE_FRACTION = 0.25;  // expected latency of SingleStream, as a fraction of the measured one
 constexpr double   SERVER_FRACTION = 0.8;   // default target of Server, as a fraction of the measured rate
 
 // MLPerf's settings of the benchmark resnet50 are part of LoadGen. user.conf holds what differs.
@@ -26,9 +28,9 @@ void write_settings(const Options &o, const std::string &path, double rate, size
          << key << "min_duration = " << uint64_t(o.seconds * 1000) << '\n'
          << "resnet50.*.performance_sample_count_override = " << samples << '\n';
     if (o.scenario == "Offline") {
-        // LoadGen multiplies seconds and rate to get the number of samples. A slow device would need longer than that
-        // for MLPerf's least number.
-        const double expected = o.qps > 0 ? o.qps : rate;
+        // LoadGen multiplies seconds and rate to get the number of samples, and a run that ends early is invalid. A slow
+        // device would need longer than the given time for MLPerf's least number of samples.
+        const double expected = o.qps > 0 ? o.qps : rate * OFFLINE_MARGIN;
         conf << key << "target_qps = " << expected << '\n'
              << key << "min_query_count = " << std::min(OFFLINE_SAMPLES, uint64_t(std::max(1.0, expected * o.seconds)))
              << '\n';
@@ -36,7 +38,9 @@ void write_settings(const Options &o, const std::string &path, double rate, size
         conf << key << "target_qps = " << (o.qps > 0 ? o.qps : rate * SERVER_FRACTION) << '\n'
              << key << "coalesce_queries = 1\n"; // requests that are due are given in one call
     } else {
-        conf << key << "target_latency = " << std::max(0.001, 1000 / rate) << '\n'; // milliseconds
+        // Milliseconds. LoadGen prepares as many queries as fit into the time with this latency, and it is an error when
+        // they do not suffice.
+        conf << key << "target_latency = " << std::max(0.001, SINGLE_FRACTION * 1000 / rate) << '\n';
     }
     conf.close();
     if (!conf) throw Failure(path + ": cannot be written");

@@ -164,7 +164,7 @@ void Server::work(size_t index, DeviceMemory *memory) {
 void Server::IssueQuery(const std::vector<mlperf::QuerySample> &query) {
     if (direct) {
         for (const mlperf::QuerySample &sample : query) compute(*own, {{sample.id, sample.index, {}}});
-    } else if (query.size() > batch) { // Offline: all samples of the test
+    } else if (offline) { // all samples of the test
         queue->push_bulk(query);
         queue->wait_for_bulk();
     } else {
@@ -200,7 +200,7 @@ void Server::open_models(const Options &options) {
     }
 }
 
-Server::Server(const Options &options) : direct(options.scenario == "SingleStream") {
+Server::Server(const Options &options) : direct(options.scenario == "SingleStream"), offline(options.scenario == "Offline") {
     gpu     = options.device.rfind("cuda", 0) == 0;
     batch   = direct ? 1 : options.batch ? size_t(options.batch) : gpu ? 256 : 8;
     streams = direct ? 1 : options.streams ? size_t(options.streams) : gpu ? 3 : 1;

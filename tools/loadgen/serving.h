@@ -37,7 +37,8 @@ class Queue {
     // The requests that wait now are complete batches.
     void flush();
     void close();
-    // The samples of a query that is divided into full batches, without a copy: `samples` stays until finish_bulk returns.
+    // Offline: the samples of one query are divided into full batches, without a copy: `samples` is used until
+    // wait_for_bulk returns. push must not be used meanwhile.
     void push_bulk(const std::vector<mlperf::QuerySample> &samples);
     void wait_for_bulk();
     void count_done(size_t samples);
@@ -79,7 +80,8 @@ class Server : public mlperf::SystemUnderTest {
 
     std::string              name;
     size_t                   batch, streams;
-    bool                     gpu = false, direct; // direct: the thread of LoadGen computes (SingleStream)
+    bool                     gpu = false;
+    bool                     direct, offline; // direct: the thread of LoadGen computes (SingleStream)
     std::vector<Model>       models;
     std::unique_ptr<Queue>   queue;
     std::vector<std::thread> workers;
