@@ -1,6 +1,6 @@
-// device_memory.cpp: see device_memory.h. GPU memory comes from the CUDA driver, which is opened at run time: the adapter is
-// built without the CUDA toolkit. Pointers and streams of the driver are valid in libcresnet, because both use the
-// device's primary context.
+// device_memory.cpp: see device_memory.h. GPU memory comes from the CUDA driver, which is opened at run time: the
+// adapter is built without the CUDA toolkit. Pointers and streams of the driver are valid in libcresnet, because both
+// use the device's primary context.
 #include "device_memory.h"
 
 #include "options.h"

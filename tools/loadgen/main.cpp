@@ -28,8 +28,8 @@ void write_settings(const Options &o, const std::string &path, double rate, size
          << key << "min_duration = " << uint64_t(o.seconds * 1000) << '\n'
          << "resnet50.*.performance_sample_count_override = " << samples << '\n';
     if (o.scenario == "Offline") {
-        // LoadGen multiplies seconds and rate to get the number of samples, and a run that ends early is invalid. A slow
-        // device would need longer than the given time for MLPerf's least number of samples.
+        // LoadGen multiplies seconds and rate to get the number of samples, and a run that ends early is invalid. A
+        // slow device would need longer than the given time for MLPerf's least number of samples.
         const double expected = o.qps > 0 ? o.qps : rate * OFFLINE_MARGIN;
         conf << key << "target_qps = " << expected << '\n'
              << key << "min_query_count = " << std::min(OFFLINE_SAMPLES, uint64_t(std::max(1.0, expected * o.seconds)))
@@ -38,8 +38,8 @@ void write_settings(const Options &o, const std::string &path, double rate, size
         conf << key << "target_qps = " << (o.qps > 0 ? o.qps : rate * SERVER_FRACTION) << '\n'
              << key << "coalesce_queries = 1\n"; // requests that are due are given in one call
     } else {
-        // Milliseconds. LoadGen prepares as many queries as fit into the time with this latency, and it is an error when
-        // they do not suffice.
+        // Milliseconds. LoadGen prepares as many queries as fit into the time with this latency, and it is an error
+        // when they do not suffice.
         conf << key << "target_latency = " << std::max(0.001, SINGLE_FRACTION * 1000 / rate) << '\n';
     }
     conf.close();
@@ -62,7 +62,8 @@ void run(const Options &o) {
     Samples                       samples(o.data, server.model(), *memory);
     const double                  rate = server.warm_up(std::min(2.0, o.seconds / 2), *memory);
     std::printf("%s\n%zu samples, %zu of them in memory of the %s; warm-up: %.1f images/s\n", server.Name().c_str(),
-                samples.TotalSampleCount(), samples.PerformanceSampleCount(), memory->on_device() ? "GPU" : "host", rate);
+                samples.TotalSampleCount(), samples.PerformanceSampleCount(), memory->on_device() ? "GPU" : "host",
+                rate);
     std::fflush(stdout);
     if (!o.data.empty()) samples.write_labels(o.out + "/labels.txt");
     write_settings(o, o.out + "/user.conf", rate, samples.PerformanceSampleCount());

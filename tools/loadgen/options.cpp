@@ -16,18 +16,30 @@ double number(const std::string &name, const std::string &text, double least, do
 }
 
 void set(Options &o, const std::string &name, const std::string &value) {
-    if (name == "--scenario") o.scenario = value;
-    else if (name == "--run") o.run = value;
-    else if (name == "--data") o.data = value;
-    else if (name == "--out") o.out = value;
-    else if (name == "--device") o.device = value;
-    else if (name == "--precision") o.precision = value;
-    else if (name == "--batch") o.batch = int(number(name, value, 1, 65536));
-    else if (name == "--streams") o.streams = int(number(name, value, 1, 64));
-    else if (name == "--deadline-ms") o.deadline_ms = number(name, value, 0, 1e6);
-    else if (name == "--seconds") o.seconds = number(name, value, 0.1, 1e6);
-    else if (name == "--qps") o.qps = number(name, value, 0.001, 1e9);
-    else throw Failure("unknown option " + name);
+    if (name == "--scenario")
+        o.scenario = value;
+    else if (name == "--run")
+        o.run = value;
+    else if (name == "--data")
+        o.data = value;
+    else if (name == "--out")
+        o.out = value;
+    else if (name == "--device")
+        o.device = value;
+    else if (name == "--precision")
+        o.precision = value;
+    else if (name == "--batch")
+        o.batch = int(number(name, value, 1, 65536));
+    else if (name == "--streams")
+        o.streams = int(number(name, value, 1, 64));
+    else if (name == "--deadline-ms")
+        o.deadline_ms = number(name, value, 0, 1e6);
+    else if (name == "--seconds")
+        o.seconds = number(name, value, 0.1, 1e6);
+    else if (name == "--qps")
+        o.qps = number(name, value, 0.001, 1e9);
+    else
+        throw Failure("unknown option " + name);
 }
 
 } // namespace

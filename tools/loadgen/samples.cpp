@@ -35,7 +35,8 @@ int label_of(const cresnet_model *model, int classes, const std::string &folder,
     if (!cresnet_class_name(model, 0)) return position;
     for (int k = 0; k < classes; k++)
         if (cresnet_class_name(model, k) && folder == cresnet_class_name(model, k)) return k;
-    throw Failure("the model has no class \"" + folder + "\": --data must have the classes that the model was trained with");
+    throw Failure("the model has no class \"" + folder +
+                  "\": --data must have the classes that the model was trained with");
 }
 
 } // namespace
@@ -52,8 +53,7 @@ Samples::Samples(const std::string &data, cresnet_model *model, DeviceMemory &de
         int            position = 0;
         for (const std::string &folder : class_folders(root))
             list_class((root / folder).string(), label_of(model, info.classes, folder, position++));
-        if (files.empty())
-            throw Failure("--data " + data + ": no PNG or JPEG images in " + root.string() + "/CLASS/");
+        if (files.empty()) throw Failure("--data " + data + ": no PNG or JPEG images in " + root.string() + "/CLASS/");
     }
     slot.resize(TotalSampleCount());
     memory = device.reserve(PerformanceSampleCount() * image_bytes);
@@ -69,8 +69,7 @@ size_t Samples::PerformanceSampleCount() {
 
 void Samples::list_class(const std::string &folder, int label) {
     const size_t first = files.size();
-    for (const auto &entry :
-         fs::recursive_directory_iterator(folder, fs::directory_options::follow_directory_symlink))
+    for (const auto &entry : fs::recursive_directory_iterator(folder, fs::directory_options::follow_directory_symlink))
         if (entry.is_regular_file() && is_image(entry.path())) files.push_back(entry.path().string());
     std::sort(files.begin() + std::ptrdiff_t(first), files.end());
     labels.resize(files.size(), label);
@@ -89,7 +88,8 @@ void Samples::load(const std::vector<mlperf::QuerySampleIndex> &samples) {
         }
     } else {
         for (mlperf::QuerySampleIndex sample : samples) paths.push_back(files[sample].c_str());
-        if (cresnet_prepare_files(decoder, paths.data(), int(paths.size()), images.data(), nullptr, &error) != CRESNET_OK)
+        if (cresnet_prepare_files(decoder, paths.data(), int(paths.size()), images.data(), nullptr, &error) !=
+            CRESNET_OK)
             throw Failure(error.text);
     }
     device.copy_from_host(memory, images.data(), images.size());

@@ -10,8 +10,8 @@
 
 // ---- the queue ----
 
-// Wakes a worker when the first request of a batch arrives (the worker then waits for its deadline) and when a batch is full;
-// other requests wake nobody.
+// Wakes a worker when the first request of a batch arrives (the worker then waits for its deadline) and when a batch is
+// full. Other requests wake nobody.
 void Queue::push(const std::vector<mlperf::QuerySample> &samples) {
     const Clock::time_point now = Clock::now();
     size_t                  before, after;
@@ -200,7 +200,8 @@ void Server::open_models(const Options &options) {
     }
 }
 
-Server::Server(const Options &options) : direct(options.scenario == "SingleStream"), offline(options.scenario == "Offline") {
+Server::Server(const Options &options)
+    : direct(options.scenario == "SingleStream"), offline(options.scenario == "Offline") {
     gpu     = options.device.rfind("cuda", 0) == 0;
     batch   = direct ? 1 : options.batch ? size_t(options.batch) : gpu ? 256 : 8;
     streams = direct ? 1 : options.streams ? size_t(options.streams) : gpu ? 3 : 1;
@@ -237,7 +238,7 @@ double Server::warm_up(double seconds, DeviceMemory &memory) {
         for (int run = 0; run < (gpu ? FIRST_RUNS : 1); run++) stream.classify(batch);
     }
     const Clock::time_point begin = Clock::now();
-    const auto              end   = begin + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+    const auto end = begin + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
     for (Model &m : models)
         threads.emplace_back([&, handle = m.get()] {
             Stream stream(handle, batch, memory);

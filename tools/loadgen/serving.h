@@ -7,8 +7,8 @@
 #include "cresnet.h"
 #include "system_under_test.h"
 
-#include <condition_variable>
 #include <chrono>
+#include <condition_variable>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -26,8 +26,8 @@ struct Request {
 
 // Requests in the order of arrival.
 //
-// A batch is complete when it is full, or when its first request has waited for the deadline. Waiting costs latency at a low
-// rate of requests, and saves computation at a high one: a batch that is not full takes as long as a full one.
+// A batch is complete when it is full, or when its first request has waited for the deadline. Waiting costs latency at
+// a low rate of requests, and saves computation at a high one: a batch that is not full takes as long as a full one.
 class Queue {
   public:
     Queue(size_t most, Clock::duration longest_wait) : batch(most), deadline(longest_wait) {}
@@ -49,8 +49,8 @@ class Queue {
     std::mutex                              mutex;
     std::condition_variable                 changed, bulk_finished;
     std::vector<Request>                    waiting; // from `first` on
-    size_t                                  first = 0;
-    const std::vector<mlperf::QuerySample> *bulk  = nullptr;
+    size_t                                  first     = 0;
+    const std::vector<mlperf::QuerySample> *bulk      = nullptr;
     size_t                                  bulk_next = 0, bulk_done = 0;
     bool                                    flushed = false, closed = false;
 
