@@ -28,7 +28,7 @@
 extern "C" {
 #endif
 
-/* ---- cuda/core/delay.cu, cuda/core/step_block.cu, cuda/core/gather_pieces.cu: test delays, inputs and results of a step ---- */
+/* ---- cuda/core/delay.cu, step_block.cu, gather_pieces.cu: test delays, inputs and results of a step, copies ---- */
 
 /* Keeps the stream busy for about `ns` nanoseconds, 1 ms at most. For tests. */
 cudaError_t ck_delay(int64_t ns, cudaStream_t stream);

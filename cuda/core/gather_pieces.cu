@@ -1,6 +1,6 @@
-/* cuda/core/gather_pieces.cu: copies pieces of device memory that lie apart to one array: the images of a batch of requests.
- * One kernel replaces a copy of each image: a copy occupies the stream for 1.5 to 2 us, and a batch of 256 images of
- * 224 x 224 would take 0.4 ms instead of some 0.02 ms. Limiter: memory bandwidth. */
+/* cuda/core/gather_pieces.cu: copies pieces of device memory that lie apart to one array: the images of a batch of
+ * requests. One kernel replaces a copy of each image: a copy occupies the stream for 1.5 to 2 us, and a batch of 256
+ * images of 224 x 224 would take 0.4 ms instead of some 0.02 ms. Limiter: memory bandwidth. */
 #include "cuda/common/common.cuh"
 
 enum { THREADS = 256, WORDS_A_THREAD = 4, BLOCKS_MAX = 64 };

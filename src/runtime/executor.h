@@ -80,8 +80,8 @@ CR_MUST cr_status cr_exec_feed(struct cr_exec *exec, const uint8_t *images, cons
 CR_MUST cr_status cr_exec_feed_mixed(struct cr_exec *exec, const uint8_t *images, const int32_t *labels,
                                      const int32_t *boxes, const int32_t *mixes);
 
-/* The next three functions need a device with async. Later feeds and runs wait for the earlier work of `stream`, a stream
- * of the caller (a cudaStream_t; NULL: the default stream). */
+/* The next three functions need a device with async. Later feeds and runs wait for the earlier work of `stream`, a
+ * stream of the caller (a cudaStream_t; NULL: the default stream). */
 CR_MUST cr_status cr_exec_wait_for_foreign(struct cr_exec *exec, void *stream);
 /* Copies `bytes` bytes of images, at most the images of the program, from the memory of the device, in order with the
  * runs. No image has a label. `images` may be reused after the next wait for a result. */
