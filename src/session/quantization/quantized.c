@@ -145,7 +145,7 @@ cr_status cr_quantized_save(struct cr_session *s, const char *run_dir, const cha
     const struct cr_position at    = {0};
     struct cr_arena          arena = {0};
     struct integers          v     = {.below = cr_state_io(s)};
-    const struct cr_ckpt_io  io    = {&v, integers_get, NULL};
+    const struct cr_ckpt_io  io    = {.self = &v, .get = integers_get};
     struct cr_state_list     model;
     struct cr_state_meta     meta;
     cr_status                status;
