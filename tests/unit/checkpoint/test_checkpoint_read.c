@@ -269,10 +269,11 @@ static void tensors_are_read_by_several_threads(void) {
     REQUIRE(folder_open());
     for (int i = 0; i < MANY; i++) {
         snprintf(name[i], sizeof name[i], "t%d", i);
-        tensor[i]      = (struct cr_ckpt_tensor){.name  = name[i],
-                                                 .dtype = CR_F32,
-                                                 .dims  = i % 3 ? 4 : 1,
-                                                 .dim   = {i % 3 ? 1 + 9 * i % 70 : 1 + 4001 * i % 200000, 1 + i % 37, 3, 3},
+        const int64_t length = 1 + 4001 * i % 200000, filters = 1 + 9 * i % 70;
+        tensor[i]      = (struct cr_ckpt_tensor){.name         = name[i],
+                                                 .dtype        = CR_F32,
+                                                 .dims         = i % 3 ? 4 : 1,
+                                                 .dim          = {i % 3 ? filters : length, 1 + i % 37, 3, 3},
                                                  .permute_krsc = i % 3 != 0,
                                                  .address      = {3, (uint64_t)i}};
         saved.elems[i] = read.elems[i] = elems_of(&tensor[i]);
