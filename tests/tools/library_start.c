@@ -1,5 +1,5 @@
-/* tests/tools/library_start.c: library_start RUN [THREADS]: time from cresnet_open on the CPU to the first answer, batch
- * 1, two threads. The first call in a process counts, so each measurement is a process:
+/* tests/tools/library_start.c: library_start RUN [THREADS]: time from cresnet_open on the CPU to the first answer,
+ * batch 1, two threads. The first call in a process counts, so each measurement is a process:
  *     for i in 1 2 3 4 5; do chrt -f 10 build/tests/library_start RUN; done
  * chrt gives it real-time priority, since on two cores every other program costs it as much as it computes. */
 #include "include/cresnet.h"
