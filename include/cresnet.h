@@ -188,6 +188,21 @@ CRESNET_API cresnet_status cresnet_classify_files(cresnet_model *model, const ch
                                                   const cresnet_output *output, cresnet_error *error);
 CRESNET_API cresnet_status cresnet_classify_tensor(cresnet_model *model, const cresnet_tensor *tensor,
                                                    const cresnet_output *output, cresnet_error *error);
+/* The images of several tensors, in order, as if they were one tensor: for prepared images at different addresses, such
+ * as those of a queue of requests. All tensors have the same type, and all or none are on the device. A GPU copies the
+ * images of a batch with one kernel. */
+CRESNET_API cresnet_status cresnet_classify_tensors(cresnet_model *model, const cresnet_tensor *tensors,
+                                                    int tensor_count, const cresnet_output *output,
+                                                    cresnet_error *error);
+
+/* ---- preparation ---- */
+
+/* Decodes and prepares files as cresnet_classify_files does, and does not classify them. Writes `out`
+ * [count][image_size][image_size][3]: the data of a CRESNET_U8 tensor with the layout CRESNET_NHWC. With image_errors
+ * [count], a file that cannot be read or decoded has its error there and an image of zeros, and the call succeeds.
+ * image_errors may be NULL: the first such file then fails the call. */
+CRESNET_API cresnet_status cresnet_prepare_files(cresnet_model *model, const char *const *paths, int count,
+                                                 uint8_t *out, cresnet_error *image_errors, cresnet_error *error);
 
 #ifdef __cplusplus
 }

@@ -28,7 +28,7 @@
 extern "C" {
 #endif
 
-/* ---- cuda/core/delay.cu, cuda/core/step_block.cu: test delays, inputs and results of a step ---- */
+/* ---- cuda/core/delay.cu, step_block.cu, gather_pieces.cu: test delays, inputs and results of a step, copies ---- */
 
 /* Keeps the stream busy for about `ns` nanoseconds, 1 ms at most. For tests. */
 cudaError_t ck_delay(int64_t ns, cudaStream_t stream);
@@ -43,6 +43,16 @@ struct ck_fetch {
 };
 /* Copies up to CK_FETCH_PIECES small pieces from the device to the host with one kernel. */
 cudaError_t ck_fetch(const struct ck_fetch *fetch, cudaStream_t stream);
+
+enum { CK_GATHER_PIECES = 256 }; /* 2 KiB of the 4 KiB that a kernel's arguments may have */
+struct ck_gather {
+    const void *from[CK_GATHER_PIECES]; /* device memory, any alignment */
+    void       *to;                     /* [pieces][bytes], any alignment */
+    int64_t     bytes;                  /* of each piece */
+    int         pieces;
+};
+/* Copies up to CK_GATHER_PIECES pieces of equal size within the device with one kernel. */
+cudaError_t ck_gather(const struct ck_gather *gather, cudaStream_t stream);
 
 /* ---- cuda/conv/generic/conv.cu: convolutions of any shape ---- */
 

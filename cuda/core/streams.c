@@ -33,6 +33,17 @@ static cr_status get_small(struct cr_device *device, enum cr_stream stream, void
 static cr_status move(struct cr_device *device, enum cr_stream stream, void *dst, const void *src, size_t bytes) {
     return copy(device, stream, dst, src, bytes, cudaMemcpyDeviceToDevice);
 }
+static cr_status gather(struct cr_device *device, enum cr_stream stream, void *dst, const void *const *src, int pieces,
+                        size_t bytes) {
+    struct ck_gather gather = {.bytes = (int64_t)bytes};
+    for (int first = 0; first < pieces; first += gather.pieces) {
+        gather.pieces = CR_MIN(CK_GATHER_PIECES, pieces - first);
+        gather.to     = (char *)dst + (size_t)first * bytes;
+        memcpy(gather.from, src + first, (size_t)gather.pieces * sizeof *src);
+        CUDA_TRY(ck_gather(&gather, cuda_of(device)->stream[stream]));
+    }
+    return CR_OK;
+}
 
 static cr_status fill(struct cr_device *device, enum cr_stream stream, void *dst, int byte, size_t bytes) {
     CUDA_TRY(cudaMemsetAsync(dst, byte, bytes, cuda_of(device)->stream[stream]));
@@ -139,6 +150,7 @@ const struct cr_async cr_cuda_async = {
     .get                   = get,
     .get_small             = get_small,
     .move                  = move,
+    .gather                = gather,
     .fill                  = fill,
     .delay                 = delay,
     .event_create          = event_create,

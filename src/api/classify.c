@@ -1,4 +1,5 @@
-/* api/classify.c: classifies images, files and tensors in batches. See include/cresnet.h. */
+/* api/classify.c: prepares images and files, and classifies images, files and tensors in batches. See
+ * include/cresnet.h. */
 #include "api/model.h"
 #include "data/decode.h"
 #include "data/scratch.h"
@@ -11,17 +12,7 @@
 #include <omp.h>
 #endif
 
-/* One call: prepares the images of a batch and computes it. */
-struct classify_job {
-    const cresnet_image   *images; /* one of these four is not NULL */
-    const cresnet_encoded *encoded;
-    const char *const     *paths;
-    const cresnet_tensor  *tensor;
-    int                    count;
-    const cresnet_output  *output;
-};
-
-static size_t pixels_of(const struct cresnet_model *m) {
+size_t cr_api_image_bytes(const struct cresnet_model *m) {
     return (size_t)m->session.prepare_eval.size * (size_t)m->session.prepare_eval.size * 3;
 }
 
@@ -68,9 +59,8 @@ static cr_status prepare_file(struct cresnet_model *m, const char *path, struct 
     return cr_prepare_eval(&m->session.prepare_eval, &view, out);
 }
 
-static cr_status prepare_one(struct cresnet_model *m, const struct classify_job *job, int index, int in_batch,
+static cr_status prepare_one(struct cresnet_model *m, const struct cr_api_images *job, int index, uint8_t *out,
                              struct cr_scratch *scratch) {
-    uint8_t *out = m->images + (size_t)in_batch * pixels_of(m);
     if (job->images) return prepare_pixels(m, &job->images[index], scratch, out);
     if (job->paths) return prepare_file(m, job->paths[index], scratch, out);
     return prepare_encoded(m, &job->encoded[index], index, scratch, out);
@@ -84,7 +74,7 @@ struct first_error {
 };
 
 /* Keeps the error of one image. With image_errors the other images of the call are classified nevertheless. */
-static void note_error(const struct classify_job *job, int index, cr_status status, struct first_error *first) {
+static void note_error(const struct cr_api_images *job, int index, cr_status status, struct first_error *first) {
     cresnet_error *errors = job->output->image_errors;
     const bool     own    = errors && (status == CR_ERR_FORMAT || status == CR_ERR_IO);
     if (errors)
@@ -106,84 +96,38 @@ static void note_error(const struct classify_job *job, int index, cr_status stat
     if (status != CR_OK) cr_error_clear();
 }
 
-static cr_status prepare_batch(struct cresnet_model *m, const struct classify_job *job, int first, int count) {
+/* Prepares images first to first + count of the call; they are written to `out`, one after the other. */
+static cr_status prepare_batch(struct cresnet_model *m, const struct cr_api_images *job, int first, int count,
+                               uint8_t *out) {
     struct first_error error = {.status = CR_OK};
+    const size_t       bytes = cr_api_image_bytes(m);
 #ifdef _OPENMP
     const int threads = CR_MIN(m->decoders, count);
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {
         struct cr_scratch *scratch = &m->scratch[omp_get_thread_num()];
 #pragma omp for schedule(dynamic, 1)
-        for (int i = 0; i < count; i++) note_error(job, first + i, prepare_one(m, job, first + i, i, scratch), &error);
+        for (int i = 0; i < count; i++)
+            note_error(job, first + i, prepare_one(m, job, first + i, out + (size_t)i * bytes, scratch), &error);
     }
 #else
     for (int i = 0; i < count; i++)
-        note_error(job, first + i, prepare_one(m, job, first + i, i, &m->scratch[0]), &error);
+        note_error(job, first + i, prepare_one(m, job, first + i, out + (size_t)i * bytes, &m->scratch[0]), &error);
 #endif
     return error.status == CR_OK ? CR_OK : CR_FAIL(error.status, "%s", error.text);
 }
 
-/* The values that the op normalize computes from bytes. */
-static void normalize(struct cresnet_model *m, int count) {
-    const struct cr_config *c = &m->config;
-    float                   scale[3], shift[3];
-    for (int k = 0; k < 3; k++) {
-        scale[k] = 1 / (255 * (float)c->data.std.at[k]);
-        shift[k] = -(float)c->data.mean.at[k] / (float)c->data.std.at[k];
-    }
-    const size_t values = (size_t)count * pixels_of(m);
-    for (size_t i = 0; i < values; i += 3)
-        for (size_t k = 0; k < 3; k++) m->values[i + k] = (float)m->images[i + k] * scale[k] + shift[k];
-}
-
-/* ---- tensors ---- */
-
-/* Copies an image from the layout C,H,W to H,W,C. */
-static void interleave_u8(const uint8_t *from, size_t pixels, uint8_t *to) {
-    for (size_t i = 0; i < pixels; i++)
-        for (size_t k = 0; k < 3; k++) to[3 * i + k] = from[k * pixels + i];
-}
-static void interleave_f32(const float *from, size_t pixels, float *to) {
-    for (size_t i = 0; i < pixels; i++)
-        for (size_t k = 0; k < 3; k++) to[3 * i + k] = from[k * pixels + i];
-}
-
-/* Writes images first to first + count of a host tensor to the batch. */
-static void copy_tensor(struct cresnet_model *m, const cresnet_tensor *t, int first, int count) {
-    const size_t pixels = pixels_of(m), begin = (size_t)first * pixels, values = (size_t)count * pixels;
-    if (t->layout == CRESNET_NHWC && t->type == CRESNET_F32)
-        memcpy(m->values, (const float *)t->data + begin, values * sizeof(float));
-    else if (t->layout == CRESNET_NHWC)
-        memcpy(m->images, (const uint8_t *)t->data + begin, values);
-    else if (t->type == CRESNET_F32)
-        for (int i = 0; i < count; i++)
-            interleave_f32((const float *)t->data + begin + (size_t)i * pixels, pixels / 3,
-                           m->values + (size_t)i * pixels);
-    else
-        for (int i = 0; i < count; i++)
-            interleave_u8((const uint8_t *)t->data + begin + (size_t)i * pixels, pixels / 3,
-                          m->images + (size_t)i * pixels);
-}
-
 /* ---- batches ---- */
 
-static cr_status feed(struct cresnet_model *m, const struct classify_job *job, int first, int count) {
-    const cresnet_tensor *t = job->tensor;
-    if (t && t->on_device) {
-        const size_t image = pixels_of(m) * (t->type == CRESNET_F32 ? sizeof(float) : 1);
-        return cr_exec_feed_from_device(m->session.eval_exec, (const char *)t->data + (size_t)first * image,
-                                        (size_t)count * image, t->stream);
-    }
-    if (t)
-        copy_tensor(m, t, first, count);
-    else
-        CR_TRY(prepare_batch(m, job, first, count));
-    if (m->f32_input && (!t || t->type == CRESNET_U8)) normalize(m, count);
+static cr_status feed(struct cresnet_model *m, struct cr_api_images *job, int first, int count) {
+    if (job->tensors) return cr_api_feed_tensors(m, job, count);
+    CR_TRY(prepare_batch(m, job, first, count, m->images));
+    if (m->f32_input) cr_api_normalize(m, count);
     return cr_exec_feed(m->session.eval_exec, m->f32_input ? (const uint8_t *)m->values : m->images, NULL, NULL);
 }
 
 static cr_status classify(struct cresnet_model *m, void *argument) {
-    const struct classify_job *job   = argument;
+    struct cr_api_images      *job   = argument;
     const struct cr_step_block step  = {0};
     const int                  batch = (int)m->session.eval_batch;
     for (int first = 0; first < job->count; first += batch) {
@@ -195,21 +139,40 @@ static cr_status classify(struct cresnet_model *m, void *argument) {
     return CR_OK;
 }
 
-static cresnet_status start(cresnet_model *m, struct classify_job *job, cresnet_error *error) {
+static cr_status prepare(struct cresnet_model *m, void *argument) {
+    const struct cr_api_images *job = argument;
+    CR_TRY(prepare_batch(m, job, 0, job->count, job->prepared));
+    for (int i = 0; job->output->image_errors && i < job->count; i++)
+        if (job->output->image_errors[i].status != CRESNET_OK)
+            memset(job->prepared + (size_t)i * cr_api_image_bytes(m), 0, cr_api_image_bytes(m));
+    return CR_OK;
+}
+
+static void clear_errors(const struct cr_api_images *job) {
+    for (int i = 0; job->output->image_errors && i < job->count; i++) job->output->image_errors[i] = (cresnet_error){0};
+}
+
+cresnet_status cr_api_classify(cresnet_model *m, struct cr_api_images *job, cresnet_error *error) {
     const cresnet_status status = cr_api_check_output(m, job->output, error);
     if (status != CRESNET_OK) return status;
-    for (int i = 0; job->output->image_errors && i < job->count; i++) job->output->image_errors[i] = (cresnet_error){0};
+    clear_errors(job);
     return cr_api_call(m, classify, job, error);
 }
 
 /* ---- public functions ---- */
 
-static cresnet_status check_call(const cresnet_model *m, const void *images, int count, cresnet_error *error) {
+cresnet_status cr_api_check_call(const cresnet_model *m, const void *images, int count, cresnet_error *error) {
     if (error) *error = (cresnet_error){0};
     if (!m) return cr_api_fail(error, CRESNET_ERROR_ARGUMENT, "model is NULL");
     if (count < 0 || (count && !images))
         return cr_api_fail(error, CRESNET_ERROR_ARGUMENT, count < 0 ? "count = %d is negative" : "%d images at NULL",
                            count);
+    return CRESNET_OK;
+}
+
+static cresnet_status check_paths(const char *const *paths, int count, cresnet_error *error) {
+    for (int i = 0; i < count; i++)
+        if (!paths[i]) return cr_api_fail(error, CRESNET_ERROR_ARGUMENT, "path %d is NULL", i);
     return CRESNET_OK;
 }
 
@@ -227,52 +190,39 @@ static cresnet_status check_image(const cresnet_image *image, int index, cresnet
 
 cresnet_status cresnet_classify_images(cresnet_model *m, const cresnet_image *images, int count,
                                        const cresnet_output *output, cresnet_error *error) {
-    struct classify_job job    = {.images = images, .count = count, .output = output};
-    cresnet_status      status = check_call(m, images, count, error);
+    struct cr_api_images job    = {.images = images, .count = count, .output = output};
+    cresnet_status       status = cr_api_check_call(m, images, count, error);
     for (int i = 0; status == CRESNET_OK && i < count; i++) status = check_image(&images[i], i, error);
-    return status == CRESNET_OK ? start(m, &job, error) : status;
+    return status == CRESNET_OK ? cr_api_classify(m, &job, error) : status;
 }
 
 cresnet_status cresnet_classify_encoded(cresnet_model *m, const cresnet_encoded *images, int count,
                                         const cresnet_output *output, cresnet_error *error) {
-    struct classify_job job    = {.encoded = images, .count = count, .output = output};
-    cresnet_status      status = check_call(m, images, count, error);
+    struct cr_api_images job    = {.encoded = images, .count = count, .output = output};
+    cresnet_status       status = cr_api_check_call(m, images, count, error);
     for (int i = 0; status == CRESNET_OK && i < count; i++)
         if (!images[i].bytes && images[i].count)
             status = cr_api_fail(error, CRESNET_ERROR_ARGUMENT, "image %d: bytes is NULL", i);
-    return status == CRESNET_OK ? start(m, &job, error) : status;
+    return status == CRESNET_OK ? cr_api_classify(m, &job, error) : status;
 }
 
 cresnet_status cresnet_classify_files(cresnet_model *m, const char *const *paths, int count,
                                       const cresnet_output *output, cresnet_error *error) {
-    struct classify_job job    = {.paths = paths, .count = count, .output = output};
-    cresnet_status      status = check_call(m, paths, count, error);
-    for (int i = 0; status == CRESNET_OK && i < count; i++)
-        if (!paths[i]) status = cr_api_fail(error, CRESNET_ERROR_ARGUMENT, "path %d is NULL", i);
-    return status == CRESNET_OK ? start(m, &job, error) : status;
+    struct cr_api_images job    = {.paths = paths, .count = count, .output = output};
+    cresnet_status       status = cr_api_check_call(m, paths, count, error);
+    if (status == CRESNET_OK) status = check_paths(paths, count, error);
+    return status == CRESNET_OK ? cr_api_classify(m, &job, error) : status;
 }
 
-cresnet_status cresnet_classify_tensor(cresnet_model *m, const cresnet_tensor *t, const cresnet_output *output,
-                                       cresnet_error *error) {
-    struct classify_job job    = {.tensor = t, .count = t ? t->count : 0, .output = output};
-    cresnet_status      status = check_call(m, t ? t->data : NULL, t ? t->count : 1, error);
+cresnet_status cresnet_prepare_files(cresnet_model *m, const char *const *paths, int count, uint8_t *out,
+                                     cresnet_error *image_errors, cresnet_error *error) {
+    const cresnet_output output = {.image_errors = image_errors};
+    struct cr_api_images job    = {.paths = paths, .count = count, .prepared = out, .output = &output};
+    cresnet_status       status = cr_api_check_call(m, paths, count, error);
+    if (status == CRESNET_OK) status = check_paths(paths, count, error);
+    if (status == CRESNET_OK && count && !out)
+        status = cr_api_fail(error, CRESNET_ERROR_ARGUMENT, "cresnet_prepare_files: out is NULL");
     if (status != CRESNET_OK) return status;
-    if (t->type != CRESNET_U8 && t->type != CRESNET_F32)
-        return cr_api_fail(error, CRESNET_ERROR_ARGUMENT, "tensor.type = %d is neither CRESNET_U8 nor CRESNET_F32",
-                           (int)t->type);
-    if (t->layout != CRESNET_NHWC && t->layout != CRESNET_NCHW)
-        return cr_api_fail(error, CRESNET_ERROR_ARGUMENT, "tensor.layout = %d is neither CRESNET_NHWC nor CRESNET_NCHW",
-                           (int)t->layout);
-    if (t->type == CRESNET_F32 && !m->f32_input)
-        return cr_api_fail(error, CRESNET_ERROR_ARGUMENT,
-                           "an f32 tensor: open the model with options.f32_tensors = 1 to use f32 tensors");
-    if (!t->on_device) return start(m, &job, error);
-    if (!m->session.device->backend->async)
-        return cr_api_fail(error, CRESNET_ERROR_ARGUMENT, "tensor.on_device: the model is on the CPU (%s)",
-                           m->session.device->caps.text);
-    if (t->layout != CRESNET_NHWC || (t->type == CRESNET_U8) == m->f32_input)
-        return cr_api_fail(error, CRESNET_ERROR_ARGUMENT,
-                           "a tensor on the GPU must be in the form that the network reads: CRESNET_NHWC and %s",
-                           m->f32_input ? "CRESNET_F32 (options.f32_tensors)" : "CRESNET_U8");
-    return start(m, &job, error);
+    clear_errors(&job);
+    return cr_api_call(m, prepare, &job, error);
 }

@@ -29,6 +29,19 @@ struct cr_api_worker {
     cresnet_error   result;
 };
 
+/* One call: prepares the images of a batch and computes it. One of images, encoded, paths and tensors is not NULL. */
+struct cr_api_images {
+    const cresnet_image   *images;
+    const cresnet_encoded *encoded;
+    const char *const     *paths;
+    const cresnet_tensor  *tensors; /* all of one type, all on the host or all on the device */
+    int                    tensor;  /* position in the tensors: the tensor of the next image, and the image in it */
+    int                    tensor_image;
+    int                    count;    /* images of the call */
+    uint8_t               *prepared; /* of cresnet_prepare_files: where images are written; else NULL */
+    const cresnet_output  *output;
+};
+
 struct cresnet_model {
     struct cr_api_worker worker;
     struct cr_config     config;
@@ -44,8 +57,9 @@ struct cresnet_model {
     char  broken[256]; /* the error after which the model cannot be used; "" while it can */
 
     /* One batch on the host. */
-    uint8_t           *images; /* [batch][size][size][3], u8 */
-    float             *values; /* the same as normalised f32; NULL without f32_input */
+    uint8_t           *images;    /* [batch][size][size][3], u8 */
+    const void       **addresses; /* [batch]: images on the device; NULL without async */
+    float             *values;    /* the same as normalised f32; NULL without f32_input */
     float             *logits, *features;
     struct cr_ranked  *ranked;  /* [classes]: scratch memory for sorting */
     void              *raw;     /* logits or features in the type of the device */
@@ -74,6 +88,22 @@ _Noreturn void cr_api_abandon(const char *text);
  * options.config, settings, device, precision and threads are not read: the configuration has them. */
 cresnet_status cr_api_open_config(struct cr_config *config, const cresnet_options *options, cresnet_model **model,
                                   cresnet_error *error);
+
+/* ---- api/classify.c ---- */
+
+/* Bytes of a prepared image of u8. */
+size_t cr_api_image_bytes(const struct cresnet_model *model);
+/* Checks the arguments that all calls have in common. */
+cresnet_status cr_api_check_call(const cresnet_model *model, const void *images, int count, cresnet_error *error);
+/* Classifies the images of a call. */
+cresnet_status cr_api_classify(cresnet_model *model, struct cr_api_images *call, cresnet_error *error);
+
+/* ---- api/tensors.c ---- */
+
+/* Gives the next `count` images of the call's tensors to the evaluation program. */
+CR_MUST cr_status cr_api_feed_tensors(struct cresnet_model *model, struct cr_api_images *call, int count);
+/* Writes the values that the op normalize computes from the first `count` images to model->values. */
+void cr_api_normalize(struct cresnet_model *model, int count);
 
 /* ---- api/results.c ---- */
 

@@ -123,6 +123,7 @@ static cr_status reserve_batch(struct cresnet_model *m) {
     const size_t             batch  = (size_t)m->session.eval_batch;
     size_t                   raw    = logits->bytes;
     CR_ALLOC(m->images, batch * pixels);
+    if (m->session.device->backend->async) CR_ALLOC(m->addresses, batch);
     CR_ALLOC(m->logits, (size_t)cr_tensor_elems(logits));
     CR_ALLOC(m->ranked, (size_t)m->session.model.classes);
     if (m->f32_input) CR_ALLOC(m->values, batch * pixels);
@@ -174,6 +175,7 @@ static cr_status close_job(struct cresnet_model *m, void *unused) {
     for (int i = 0; i < m->decoders; i++) cr_scratch_free(&m->scratch[i]);
     cr_free(m->scratch);
     cr_free(m->images);
+    cr_free(m->addresses);
     cr_free(m->values);
     cr_free(m->logits);
     cr_free(m->features);

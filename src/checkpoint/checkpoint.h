@@ -57,14 +57,16 @@ struct cr_ckpt_tensor {
     bool                   permute_krsc; /* requires dims = 4 */
     struct cr_ckpt_address address;
 };
-/* Copies bytes between the parameter store (in host or device memory) and a host buffer. The functions are called for
- * one tensor after the other, with increasing offsets and chunks of at most CR_CKPT_CHUNK_BYTES. */
+/* Copies bytes between the parameter store (in host or device memory) and a host buffer. The functions are called with
+ * increasing offsets of a tensor and chunks of at most CR_CKPT_CHUNK_BYTES, for one tensor after the other; with
+ * parallel_put, several threads call put for different tensors at the same time. */
 struct cr_ckpt_io {
     void *self;
     /* store -> host */
     cr_status (*get)(void *self, struct cr_ckpt_address address, uint64_t byte_offset, void *host, size_t bytes);
     /* host -> store */
     cr_status (*put)(void *self, struct cr_ckpt_address address, uint64_t byte_offset, const void *host, size_t bytes);
+    bool parallel_put;
 };
 
 struct cr_ckpt_save {

@@ -11,9 +11,10 @@ struct cr_ckpt_stage {
     unsigned char *a, *b;
     size_t         bytes; /* of each */
 };
-/* Allocates buffers that are large enough for all listed tensors: one chunk, or one output channel of a filter if this
- * is larger. CR_ERR_MEMORY. */
-CR_MUST cr_status cr_ckpt_stage_open(const struct cr_ckpt_tensor *tensors, int count, struct cr_ckpt_stage *stage);
+/* Allocates buffers that are large enough for all listed tensors: one chunk of at most `most` bytes, or one output
+ * channel of a filter if this is larger. CR_ERR_MEMORY. */
+CR_MUST cr_status cr_ckpt_stage_open(const struct cr_ckpt_tensor *tensors, int count, size_t most,
+                                     struct cr_ckpt_stage *stage);
 void              cr_ckpt_stage_close(struct cr_ckpt_stage *stage);
 /* Copies one tensor from the parameter store to the file. */
 CR_MUST cr_status cr_ckpt_tensor_out(struct cr_st_writer *writer, const struct cr_ckpt_tensor *tensor,

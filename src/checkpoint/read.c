@@ -5,8 +5,12 @@
 
 #include <stdio.h>
 #include <string.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
 
-enum { PROBLEMS_SHOWN = 5, NAME_SHOWN = 100 };
+/* PARALLEL_CHUNK: two buffers of a thread stay in a second level cache. */
+enum { PROBLEMS_SHOWN = 5, NAME_SHOWN = 100, READERS_MAX = 8, PARALLEL_CHUNK = 256 << 10 };
 
 struct problems {
     struct cr_text text;
@@ -109,18 +113,71 @@ static cr_status match(struct cr_st_file *file, const char *path, const struct c
     return status;
 }
 
+/* ---- values ---- */
+
+/* The error of the tensor that comes first in the list. Messages are per thread. */
+struct first_error {
+    cr_status status;
+    int       index;
+    char      text[1024];
+};
+
+static void note_error(struct first_error *first, cr_status status, int index) {
+    if (status == CR_OK) return;
+#ifdef _OPENMP
+#pragma omp critical(cr_ckpt_first_error)
+#endif
+    if (first->status == CR_OK || index < first->index) {
+        first->status = status;
+        first->index  = index;
+        snprintf(first->text, sizeof first->text, "%s", cr_error_message());
+    }
+    cr_error_clear();
+}
+
+/* Reads tensors with `readers` threads, each with its own stage. */
+static cr_status read_tensors(struct cr_st_file *file, const struct cr_ckpt_tensor *tensors, int count,
+                              const struct cr_st_entry *const *found, const struct cr_ckpt_stage *stage, int readers,
+                              const struct cr_ckpt_io *io) {
+    struct first_error error = {.status = CR_OK};
+#ifdef _OPENMP
+#pragma omp parallel num_threads(readers) if (readers > 1)
+    {
+        const struct cr_ckpt_stage *own = &stage[omp_get_thread_num()];
+#pragma omp for schedule(dynamic, 1)
+        for (int i = 0; i < count; i++)
+            if (found[i]) note_error(&error, cr_ckpt_tensor_in(file, found[i], &tensors[i], own, io), i);
+    }
+#else
+    (void)readers;
+    for (int i = 0; i < count; i++)
+        if (found[i]) note_error(&error, cr_ckpt_tensor_in(file, found[i], &tensors[i], stage, io), i);
+#endif
+    return error.status == CR_OK ? CR_OK : CR_FAIL(error.status, "%s", error.text);
+}
+
+static int count_readers(const struct cr_ckpt_io *io) {
+#ifdef _OPENMP
+    return io->parallel_put ? CR_MAX(1, CR_MIN(omp_get_max_threads(), (int)READERS_MAX)) : 1;
+#else
+    (void)io;
+    return 1;
+#endif
+}
+
 cr_status cr_ckpt_read(struct cr_st_file *file, const char *path, const struct cr_ckpt_tensor *tensors, int count,
                        const char *ignore, const char *(*alias)(const char *name), const struct cr_ckpt_io *io) {
-    struct cr_ckpt_stage       stage  = {0};
-    const struct cr_st_entry **found  = NULL;
-    cr_status                  status = CR_OK;
+    struct cr_ckpt_stage       stage[READERS_MAX] = {0};
+    const struct cr_st_entry **found              = NULL;
+    cr_status                  status             = CR_OK;
+    const int                  readers            = count_readers(io);
     CR_ALLOC(found, (size_t)count);
     CR_TRY_OUT(match(file, path, tensors, count, ignore, alias, found));
-    CR_TRY_OUT(cr_ckpt_stage_open(tensors, count, &stage));
-    for (int i = 0; i < count; i++)
-        if (found[i]) CR_TRY_OUT(cr_ckpt_tensor_in(file, found[i], &tensors[i], &stage, io));
+    const size_t chunk = io->parallel_put ? PARALLEL_CHUNK : CR_CKPT_CHUNK_BYTES;
+    for (int i = 0; i < readers; i++) CR_TRY_OUT(cr_ckpt_stage_open(tensors, count, chunk, &stage[i]));
+    CR_TRY_OUT(read_tensors(file, tensors, count, found, stage, readers, io));
 out:
-    cr_ckpt_stage_close(&stage);
+    for (int i = 0; i < readers; i++) cr_ckpt_stage_close(&stage[i]);
     cr_free(found);
     return status;
 }

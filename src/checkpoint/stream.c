@@ -26,12 +26,13 @@ static struct rows rows_of(const struct cr_ckpt_tensor *tensor) {
     return rows;
 }
 
-cr_status cr_ckpt_stage_open(const struct cr_ckpt_tensor *tensors, int count, struct cr_ckpt_stage *stage) {
+cr_status cr_ckpt_stage_open(const struct cr_ckpt_tensor *tensors, int count, size_t most,
+                             struct cr_ckpt_stage *stage) {
     uint64_t bytes = 64;
     for (int i = 0; i < count; i++) {
         struct rows rows = rows_of(&tensors[i]);
         uint64_t    row = rows.elems * 8, all = rows.count * row; /* 8: size of the largest element type */
-        bytes = CR_MAX(bytes, CR_MIN(all, (uint64_t)CR_CKPT_CHUNK_BYTES));
+        bytes = CR_MAX(bytes, CR_MIN(all, (uint64_t)most));
         if (rows.transpose) bytes = CR_MAX(bytes, row);
     }
     *stage = (struct cr_ckpt_stage){.bytes = (size_t)bytes};

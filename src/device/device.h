@@ -70,6 +70,9 @@ struct cr_async {
     cr_status (*put)(struct cr_device *device, enum cr_stream stream, void *dst, const void *host, size_t bytes);
     cr_status (*get)(struct cr_device *device, enum cr_stream stream, void *host, const void *src, size_t bytes);
     cr_status (*move)(struct cr_device *device, enum cr_stream stream, void *dst, const void *src, size_t bytes);
+    /* Copies `pieces` arrays of `bytes` bytes each within the device: src[i] to dst + i * bytes. */
+    cr_status (*gather)(struct cr_device *device, enum cr_stream stream, void *dst, const void *const *src, int pieces,
+                        size_t bytes);
     /* Copies `pieces` small arrays to the host with one launch. host, src and bytes have `pieces` elements; each
      * bytes[i] is a multiple of 4. */
     cr_status (*get_small)(struct cr_device *device, enum cr_stream stream, void *const *host, const void *const *src,

@@ -80,11 +80,14 @@ CR_MUST cr_status cr_exec_feed(struct cr_exec *exec, const uint8_t *images, cons
 CR_MUST cr_status cr_exec_feed_mixed(struct cr_exec *exec, const uint8_t *images, const int32_t *labels,
                                      const int32_t *boxes, const int32_t *mixes);
 
+/* The next three functions need a device with async. Later feeds and runs wait for the earlier work of `stream`, a
+ * stream of the caller (a cudaStream_t; NULL: the default stream). */
+CR_MUST cr_status cr_exec_wait_for_foreign(struct cr_exec *exec, void *stream);
 /* Copies `bytes` bytes of images, at most the images of the program, from the memory of the device, in order with the
- * runs and after the earlier work of `stream`, a stream of the caller (a cudaStream_t; NULL: the default
- * stream). No image has a label. Only on a device with async. `images` may be reused after the next
- * wait for a result. */
-CR_MUST cr_status cr_exec_feed_from_device(struct cr_exec *exec, const void *images, size_t bytes, void *stream);
+ * runs. No image has a label. `images` may be reused after the next wait for a result. */
+CR_MUST cr_status cr_exec_feed_from_device(struct cr_exec *exec, const void *images, size_t bytes);
+/* The same for `count` images of `bytes` bytes each at different addresses. The array itself may be reused at once. */
+CR_MUST cr_status cr_exec_gather_from_device(struct cr_exec *exec, const void *const *images, int count, size_t bytes);
 
 /* Runs the program once. The first program->hoisted ops depend on parameters only; they run in the first run and in the
  * first run after cr_exec_refresh. */

@@ -64,14 +64,30 @@ cr_status cr_exec_feed_mixed(struct cr_exec *exec, const uint8_t *images, const 
     return cr_feed_send(m->device, m->ring, exec->program, m->region[CR_REGION_INPUT]);
 }
 
-cr_status cr_exec_feed_from_device(struct cr_exec *exec, const void *images, size_t bytes, void *stream) {
-    const struct cr_program *p      = exec->program;
-    const struct cr_async   *async  = cr_exec_async(exec);
-    struct cr_device        *device = cr_exec_device(exec);
-    CR_ASSERT(async && bytes <= p->tensor[p->images].bytes);
-    CR_TRY(async->wait_for_foreign(device, CR_STREAM_COMPUTE, stream));
-    CR_TRY(async->move(device, CR_STREAM_COMPUTE, cr_exec_address(exec, p->images), images, bytes));
-    return async->fill(device, CR_STREAM_COMPUTE, cr_exec_address(exec, p->labels), 0xff, p->tensor[p->labels].bytes);
+cr_status cr_exec_wait_for_foreign(struct cr_exec *exec, void *stream) {
+    return cr_exec_async(exec)->wait_for_foreign(cr_exec_device(exec), CR_STREAM_COMPUTE, stream);
+}
+
+static cr_status fill_labels(struct cr_exec *exec) {
+    const struct cr_tensor *labels = &exec->program->tensor[exec->program->labels];
+    return cr_exec_async(exec)->fill(cr_exec_device(exec), CR_STREAM_COMPUTE,
+                                     cr_exec_address(exec, exec->program->labels), 0xff, labels->bytes);
+}
+
+cr_status cr_exec_feed_from_device(struct cr_exec *exec, const void *images, size_t bytes) {
+    const struct cr_program *p = exec->program;
+    CR_ASSERT(cr_exec_async(exec) && bytes <= p->tensor[p->images].bytes);
+    CR_TRY(cr_exec_async(exec)->move(cr_exec_device(exec), CR_STREAM_COMPUTE, cr_exec_address(exec, p->images), images,
+                                     bytes));
+    return fill_labels(exec);
+}
+
+cr_status cr_exec_gather_from_device(struct cr_exec *exec, const void *const *images, int count, size_t bytes) {
+    const struct cr_program *p = exec->program;
+    CR_ASSERT(cr_exec_async(exec) && (size_t)count * bytes <= p->tensor[p->images].bytes);
+    CR_TRY(cr_exec_async(exec)->gather(cr_exec_device(exec), CR_STREAM_COMPUTE, cr_exec_address(exec, p->images),
+                                       images, count, bytes));
+    return fill_labels(exec);
 }
 
 /* ---- results ---- */

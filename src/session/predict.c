@@ -10,13 +10,31 @@ static int compare_ranked(const void *a, const void *b) {
     return x->label - y->label;
 }
 
+enum { FEW = 8 };
+
+/* Ranks the first `top` classes. For a few of them one pass over the logits is much faster than sorting. */
+static void rank(const float *logits, int classes, int top, struct cr_ranked *ranked) {
+    if (top > FEW) {
+        for (int k = 0; k < classes; k++) ranked[k] = (struct cr_ranked){(double)logits[k], k};
+        qsort(ranked, (size_t)classes, sizeof *ranked, compare_ranked);
+        return;
+    }
+    for (int k = 0, held = 0; k < classes; k++) {
+        const double logit = (double)logits[k];
+        int          at;
+        if (held == top && logit <= ranked[top - 1].logit) continue; /* of equal logits the lower label is first */
+        for (at = held < top ? held++ : top - 1; at > 0 && logit > ranked[at - 1].logit; at--)
+            ranked[at] = ranked[at - 1];
+        ranked[at] = (struct cr_ranked){logit, k};
+    }
+}
+
 void cr_session_top_classes(const float *logits, int classes, int top, struct cr_ranked *ranked, int32_t *labels,
                             float *probabilities) {
     double largest = -INFINITY, sum = 0;
-    for (int k = 0; k < classes; k++) largest = fmax(largest, (double)logits[k]);
-    for (int k = 0; k < classes; k++) sum += exp((double)logits[k] - largest);
-    for (int k = 0; k < classes; k++) ranked[k] = (struct cr_ranked){(double)logits[k], k};
-    qsort(ranked, (size_t)classes, sizeof *ranked, compare_ranked);
+    for (int k = 0; probabilities && k < classes; k++) largest = fmax(largest, (double)logits[k]);
+    for (int k = 0; probabilities && k < classes; k++) sum += exp((double)logits[k] - largest);
+    rank(logits, classes, top, ranked);
     for (int i = 0; i < top; i++) {
         if (labels) labels[i] = ranked[i].label;
         if (probabilities) probabilities[i] = (float)(exp(ranked[i].logit - largest) / sum);

@@ -191,7 +191,7 @@ static cr_status choose_head(const struct cr_session *s, struct cr_st_file *file
     return CR_OK;
 }
 
-/* Passes values on to the parameter store and remembers the first tensor with NaN or infinite values. */
+/* Passes values on to the parameter store and remembers the first tensor (by address) with NaN or infinite values. */
 struct finite_io {
     struct cr_ckpt_io      below;
     struct cr_ckpt_address address; /* of that tensor */
@@ -201,16 +201,21 @@ struct finite_io {
 static bool all_finite(const void *values, size_t count) {
     const uint32_t  exponent = 0x7f800000; /* of binary32; all bits are set in NaN and infinite values */
     const uint32_t *bits     = values;
-    bool            finite   = true;
-    for (size_t i = 0; i < count; i++) finite &= (bits[i] & exponent) != exponent;
-    return finite;
+    uint32_t        found    = 0; /* as wide as the values: the loop is vectorised without conversions */
+    for (size_t i = 0; i < count; i++) found |= (bits[i] & exponent) == exponent ? UINT32_MAX : 0;
+    return found == 0;
 }
 
 static cr_status finite_put(void *self, struct cr_ckpt_address to, uint64_t offset, const void *host, size_t bytes) {
     struct finite_io *io = self;
-    if (!io->found && to.kind != CR_STATE_NOWHERE && !all_finite(host, bytes / sizeof(float))) {
-        io->found   = true;
-        io->address = to;
+    if (to.kind != CR_STATE_NOWHERE && !all_finite(host, bytes / sizeof(float))) {
+#ifdef _OPENMP
+#pragma omp critical(cr_finite_put)
+#endif
+        {
+            if (!io->found || to.value < io->address.value) io->address = to;
+            io->found = true;
+        }
     }
     return io->below.put(io->below.self, to, offset, host, bytes);
 }
@@ -238,7 +243,7 @@ cr_status cr_session_load_weights(struct cr_session *s, const char *given, bool 
     bool                    fresh_head = false, parts;
     cr_status               status     = CR_OK;
     struct finite_io        finite     = {.below = cr_state_io(s)};
-    const struct cr_ckpt_io io         = {&finite, NULL, finite_put};
+    const struct cr_ckpt_io io         = {&finite, NULL, finite_put, finite.below.parallel_put};
     CR_TRY_OUT(cr_ckpt_model_path(given, &path));
     CR_TRY_OUT(cr_ckpt_open_weights(path, &file));
     CR_TRY_OUT(choose_head(s, file, path, exact, &fresh_head));

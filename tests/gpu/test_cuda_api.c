@@ -126,6 +126,37 @@ static void tensors_in_gpu_memory_wait_for_their_stream(void) {
     }
 }
 
+/* One tensor for each image, in reverse order: at addresses that are multiples of 16 bytes, and at odd ones. */
+static void scattered_tensors_in_gpu_memory_are_gathered(void) {
+    static struct results want, got;
+    cresnet_tensor        list[IMAGES];
+    cresnet_error         error;
+    NEED_GPU();
+    if (!have_run()) return;
+    cresnet_model       *model  = open_on("cuda", "fp16", false);
+    cresnet_output       output = output_to(&want);
+    const cresnet_tensor tensor = {.data = images, .type = CRESNET_U8, .count = IMAGES};
+    char                *device = NULL;
+    REQUIRE(model);
+    CHECK_CALL(cresnet_classify_tensor(model, &tensor, &output, &error), CRESNET_OK);
+    REQUIRE(cudaMalloc((void **)&device, IMAGES * (API_PIXELS + 16)) == cudaSuccess);
+    for (int odd = 0; odd < 2; odd++) {
+        const size_t apart = API_PIXELS + (odd ? 3 : 16);
+        for (int i = 0; i < IMAGES; i++) {
+            const int image = IMAGES - 1 - i;
+            REQUIRE(cudaMemcpy(device + (size_t)i * apart, images + image * API_PIXELS, API_PIXELS,
+                               cudaMemcpyHostToDevice) == cudaSuccess);
+            list[image] =
+                (cresnet_tensor){.data = device + (size_t)i * apart, .type = CRESNET_U8, .count = 1, .on_device = 1};
+        }
+        output = output_to(&got);
+        CHECK_CALL(cresnet_classify_tensors(model, list, IMAGES, &output, &error), CRESNET_OK);
+        CHECK(memcmp(&got, &want, sizeof got) == 0);
+    }
+    cresnet_close(model);
+    (void)cudaFree(device);
+}
+
 struct caller {
     cresnet_model        *model;
     const struct results *want;
@@ -189,5 +220,5 @@ static void the_folder_is_removed(void) {
 }
 
 TESTS(CASE(results_are_close_to_those_of_the_cpu), CASE(tensors_in_gpu_memory_wait_for_their_stream),
-      CASE(threads_share_a_model_and_keep_their_gpu), CASE(a_gpu_that_does_not_exist_is_an_error),
-      CASE(the_folder_is_removed))
+      CASE(scattered_tensors_in_gpu_memory_are_gathered), CASE(threads_share_a_model_and_keep_their_gpu),
+      CASE(a_gpu_that_does_not_exist_is_an_error), CASE(the_folder_is_removed))

@@ -171,7 +171,7 @@ static cr_status write_list(const char *path, const struct cr_state_list *list, 
         memcpy(entries[i].dim, from->dim, sizeof from->dim);
     }
     (void)unlink(path); /* the writer refuses to overwrite files */
-    CR_TRY_OUT(cr_ckpt_stage_open(list->tensor, list->count, &stage));
+    CR_TRY_OUT(cr_ckpt_stage_open(list->tensor, list->count, CR_CKPT_CHUNK_BYTES, &stage));
     CR_TRY_OUT(cr_st_create(path, entries, list->count, meta, CR_COUNT(meta), &writer));
     for (int i = 0; i < list->count && status == CR_OK; i++)
         status = cr_ckpt_tensor_out(writer, &list->tensor[cr_st_writer_index(writer, i)], &stage, io);

@@ -39,12 +39,26 @@ out:
     return status;
 }
 
+/* weights [filters][elems] *= scales [filters] */
+static void multiply(float *weights, const float *scales, int64_t filters, int64_t elems) {
+#ifdef _OPENMP
+#pragma omp parallel for schedule(static)
+#endif
+    for (int64_t k = 0; k < filters; k++)
+        for (int64_t i = k * elems; i < (k + 1) * elems; i++) weights[i] *= scales[k];
+}
+
 static cr_status scale_filter(struct cr_session *s, int param, int scale) {
-    const struct cr_param *q = &s->model.store.param[param];
+    const struct cr_param *q       = &s->model.store.param[param];
+    const int64_t          filters = s->model.store.param[scale].elems;
     float                 *weights, *scales;
+    if (s->device->caps.host_memory) {
+        multiply((float *)(void *)address_of(s, CR_BUFFER_VALUE, param),
+                 (const float *)(void *)address_of(s, CR_BUFFER_RUNNING, scale), filters, q->elems / filters);
+        return CR_OK;
+    }
     CR_TRY(get_filter(s, param, scale, &weights, &scales));
-    const int64_t filters = s->model.store.param[scale].elems, row = q->elems / filters;
-    for (int64_t i = 0; i < q->elems; i++) weights[i] *= scales[i / row];
+    multiply(weights, scales, filters, q->elems / filters);
     const cr_status status = s->device->backend->put(s->device, address_of(s, CR_BUFFER_VALUE, param), weights,
                                                      (size_t)q->elems * sizeof *weights);
     cr_free(weights);
@@ -145,7 +159,7 @@ cr_status cr_quantized_save(struct cr_session *s, const char *run_dir, const cha
     const struct cr_position at    = {0};
     struct cr_arena          arena = {0};
     struct integers          v     = {.below = cr_state_io(s)};
-    const struct cr_ckpt_io  io    = {&v, integers_get, NULL};
+    const struct cr_ckpt_io  io    = {.self = &v, .get = integers_get};
     struct cr_state_list     model;
     struct cr_state_meta     meta;
     cr_status                status;

@@ -32,7 +32,7 @@ static void large_case(struct cr_ckpt_tensor tensor) {
     struct plain       plain = {0};
     struct cr_st_file *file;
     int64_t            elems = elems_of(&tensor);
-    struct cr_ckpt_io  io    = {&plain, plain_get, plain_put};
+    struct cr_ckpt_io  io    = {&plain, plain_get, plain_put, false};
     tensor.name              = "t";
     tensor.address           = (struct cr_ckpt_address){3, 77};
     plain.size               = (uint64_t)elems * 4;
@@ -81,7 +81,7 @@ static void permutes_any_type(void) {
         size_t                size   = cr_dtype_bytes(types[t]);
         unsigned char         store[480], want[480], before[480];
         struct plain          plain = {.bytes = store, .size = 60 * size};
-        struct cr_ckpt_io     io    = {&plain, plain_get, plain_put};
+        struct cr_ckpt_io     io    = {&plain, plain_get, plain_put, false};
         struct cr_st_file    *file;
         REQUIRE(folder_open());
         for (int i = 0; i < 60; i++) {
@@ -152,7 +152,7 @@ static cr_status make_file(const char *path, const struct cr_st_entry *entries, 
 static cr_status read_model(const struct cr_st_entry *entries, int count, const char *ignore, bool alias) {
     struct fake        fake = {0};
     struct cr_st_file *file;
-    struct cr_ckpt_io  io = {&fake, fake_get, fake_put};
+    struct cr_ckpt_io  io = {&fake, fake_get, fake_put, false};
     unlink(in_folder("m"));
     CR_TRY(make_file(in_folder("m"), entries, count));
     CR_TRY(cr_st_open(in_folder("m"), &file));
@@ -235,5 +235,69 @@ static void mismatched_tensors(void) {
     CHECK_HAS(cr_error_message(), "\"a\" [] is in the file, but not in the network; and 3 more");
     folder_close();
 }
-TESTS(CASE(larger_than_the_buffers), CASE(permutes_any_type), CASE(half_and_double_become_float),
-      CASE(matching_tensors), CASE(mismatched_tensors))
+/* ---- several threads ---- */
+
+enum { MANY = 60 };
+
+struct many {
+    uint32_t *values[MANY]; /* by address.value */
+    int64_t   elems[MANY];
+    int       fails[2]; /* tensors whose put fails; -1: none */
+};
+
+static cr_status many_get(void *self, struct cr_ckpt_address address, uint64_t offset, void *host, size_t bytes) {
+    const struct many *m = self;
+    memcpy(host, (const char *)m->values[address.value] + offset, bytes);
+    return CR_OK;
+}
+static cr_status many_put(void *self, struct cr_ckpt_address address, uint64_t offset, const void *host, size_t bytes) {
+    const struct many *m = self;
+    for (int i = 0; i < 2; i++)
+        if (m->fails[i] == (int)address.value) return CR_FAIL(CR_ERR_DEVICE, "tensor %d is refused", m->fails[i]);
+    CR_ASSERT(offset + bytes <= (uint64_t)m->elems[address.value] * sizeof(uint32_t));
+    memcpy((char *)m->values[address.value] + offset, host, bytes);
+    return CR_OK;
+}
+
+/* Filters and vectors of many sizes, some larger than a chunk. Of several errors, that of the first tensor is given. */
+static void tensors_are_read_by_several_threads(void) {
+    static char           name[MANY][16];
+    struct cr_ckpt_tensor tensor[MANY] = {{0}};
+    struct many           saved = {.fails = {-1, -1}}, read = {.fails = {-1, -1}};
+    struct cr_ckpt_io     io = {&saved, many_get, many_put, false};
+    struct cr_st_file    *file;
+    REQUIRE(folder_open());
+    for (int i = 0; i < MANY; i++) {
+        snprintf(name[i], sizeof name[i], "t%d", i);
+        const int64_t length = 1 + 4001 * i % 200000, filters = 1 + 9 * i % 70;
+        tensor[i]      = (struct cr_ckpt_tensor){.name         = name[i],
+                                                 .dtype        = CR_F32,
+                                                 .dims         = i % 3 ? 4 : 1,
+                                                 .dim          = {i % 3 ? filters : length, 1 + i % 37, 3, 3},
+                                                 .permute_krsc = i % 3 != 0,
+                                                 .address      = {3, (uint64_t)i}};
+        saved.elems[i] = read.elems[i] = elems_of(&tensor[i]);
+        saved.values[i]                = cr_alloc((size_t)saved.elems[i], sizeof(uint32_t));
+        read.values[i]                 = cr_alloc((size_t)saved.elems[i], sizeof(uint32_t));
+        REQUIRE(saved.values[i] && read.values[i]);
+        for (int64_t k = 0; k < saved.elems[i]; k++) saved.values[i][k] = (uint32_t)(k * 2654435761u + (uint32_t)i);
+    }
+    struct cr_ckpt_save save = {.run_dir = folder, .step = 1, .model = tensor, .model_count = MANY, .config_text = ""};
+    REQUIRE_OK(cr_ckpt_write(&save, &io));
+    REQUIRE_OK(cr_st_open(in_folder("last/model.safetensors"), &file));
+    io = (struct cr_ckpt_io){&read, many_get, many_put, true};
+    REQUIRE_OK(cr_ckpt_read(file, "x", tensor, MANY, NULL, NULL, &io));
+    for (int i = 0; i < MANY; i++)
+        CHECK(memcmp(saved.values[i], read.values[i], (size_t)saved.elems[i] * sizeof(uint32_t)) == 0);
+    read.fails[0] = 41, read.fails[1] = 17;
+    CHECK_INT(cr_ckpt_read(file, "x", tensor, MANY, NULL, NULL, &io), CR_ERR_DEVICE);
+    CHECK_HAS(cr_error_message(), "tensor 17 is refused");
+    cr_st_close(file);
+    for (int i = 0; i < MANY; i++) {
+        cr_free(saved.values[i]);
+        cr_free(read.values[i]);
+    }
+}
+
+TESTS(CASE(tensors_are_read_by_several_threads), CASE(larger_than_the_buffers), CASE(permutes_any_type),
+      CASE(half_and_double_become_float), CASE(matching_tensors), CASE(mismatched_tensors))

@@ -21,9 +21,13 @@ CR_CLONES static void quantize_u8(const float *x, uint8_t *y, float scale, int64
     for (int64_t i = 0; i < count; i++) y[i] = (uint8_t)(int)rounded(x[i], scale, 0, 255);
 }
 
-/* The reference gives 0 for NaN. */
+/* The reference gives 0 for NaN. The choice is one of floats, since compilers do not vectorise a conditional
+ * conversion. */
 CR_CLONES static void quantize_i8(const float *x, int8_t *y, float scale, int64_t count) {
-    for (int64_t i = 0; i < count; i++) y[i] = x[i] == x[i] ? (int8_t)(int)rounded(x[i], scale, -127, 127) : 0;
+    for (int64_t i = 0; i < count; i++) {
+        const float number = x[i] == x[i] ? x[i] : 0;
+        y[i]               = (int8_t)(int)rounded(number, scale, -127, 127);
+    }
 }
 
 CR_CLONES static void dequantize_u8(const uint8_t *x, float *y, float scale, int64_t count) {
@@ -75,6 +79,25 @@ static cr_status dequantize_launch(struct cr_device *device, const struct cr_cal
             dequantize_i8((const int8_t *)x + begin, y + begin, scale, end - begin);
     }
     return CR_OK;
+}
+
+/* One scale for each filter. Runs once for a network, before its first batch. */
+static cr_status quantize_filter_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_tensor *t       = &call->program->tensor[call->op->out[CR_OUT_quantize_filter_y]];
+    const float            *w       = call->in[CR_IN_quantize_filter_w];
+    const float            *scale   = call->in[CR_IN_quantize_filter_scale];
+    int8_t                 *y       = call->out[CR_OUT_quantize_filter_y];
+    const int64_t           filters = t->dim[0], elems = cr_tensor_elems(t) / filters;
+    CR_PARALLEL_FOR(cr_cpu_threads(device))
+    for (int64_t k = 0; k < filters; k++) quantize_i8(w + k * elems, y + k * elems, scale[k], elems);
+    return CR_OK;
+}
+
+static bool filter_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    (void)device;
+    return p->tensor[op->in[CR_IN_quantize_filter_w]].dtype == CR_F32 &&
+           p->tensor[op->in[CR_IN_quantize_filter_scale]].dtype == CR_F32 &&
+           p->tensor[op->out[CR_OUT_quantize_filter_y]].dtype == CR_I8;
 }
 
 /* ---- max pooling without an index ---- */
@@ -150,9 +173,11 @@ static cr_status pad_shortcut8_launch(struct cr_device *device, const struct cr_
 
 const struct cr_kernel cr_cpu_quantize = {CR_KERNEL("cpu.quantize", quantize, CR_MATH_EXACT), .accepts = float_accepts,
                                           .launch = quantize_launch};
-const struct cr_kernel cr_cpu_dequantize = {CR_KERNEL("cpu.dequantize", dequantize, CR_MATH_EXACT),
-                                            .accepts = float_accepts, .launch = dequantize_launch};
-const struct cr_kernel cr_cpu_maxpool8   = {CR_KERNEL("cpu.maxpool8", maxpool, CR_MATH_EXACT), .accepts = bytes_accepts,
-                                            .launch = maxpool8_launch};
+const struct cr_kernel cr_cpu_quantize_filter = {CR_KERNEL("cpu.quantize_filter", quantize_filter, CR_MATH_EXACT),
+                                                 .accepts = filter_accepts, .launch = quantize_filter_launch};
+const struct cr_kernel cr_cpu_dequantize      = {CR_KERNEL("cpu.dequantize", dequantize, CR_MATH_EXACT),
+                                                 .accepts = float_accepts, .launch = dequantize_launch};
+const struct cr_kernel cr_cpu_maxpool8 = {CR_KERNEL("cpu.maxpool8", maxpool, CR_MATH_EXACT), .accepts = bytes_accepts,
+                                          .launch = maxpool8_launch};
 const struct cr_kernel cr_cpu_pad_shortcut8 = {CR_KERNEL("cpu.pad_shortcut8", pad_shortcut, CR_MATH_EXACT),
                                                .accepts = bytes_accepts, .launch = pad_shortcut8_launch};

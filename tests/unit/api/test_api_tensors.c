@@ -1,0 +1,161 @@
+/* tests/unit/api/test_api_tensors.c: cresnet_classify_tensors and cresnet_prepare_files, and the ranking of classes. */
+#include "tests/harness/api_support.h"
+
+#include <stdlib.h>
+
+enum { IMAGES = 7 };
+
+static char    dir[SUPPORT_PATH], run[SUPPORT_PATH];
+static uint8_t images[IMAGES * API_PIXELS];
+
+/* One run for all cases. */
+static bool have_run(void) {
+    if (*run) return true;
+    make_folder(dir);
+    api_images(images, IMAGES);
+    if (api_train(dir, NULL, 0, run) == CR_OK) return true;
+    TEST_FAIL_("training: %s", cr_error_message());
+    *run = 0;
+    return false;
+}
+
+static cresnet_model *open_with(int batch, int f32_tensors) {
+    cresnet_options options;
+    cresnet_model  *model = NULL;
+    cresnet_error   error;
+    cresnet_options_init(&options);
+    options.device      = "cpu";
+    options.max_batch   = batch;
+    options.threads     = 1;
+    options.f32_tensors = f32_tensors;
+    if (cresnet_open(run, &options, &model, &error) != CRESNET_OK) TEST_FAIL_("%s", error.text);
+    return model;
+}
+
+static cresnet_output with_logits(float *logits) {
+    cresnet_output output;
+    cresnet_output_init(&output);
+    output.logits = logits;
+    return output;
+}
+
+/* The images of several tensors in any order give the logits of each image alone, also when a tensor is divided between
+ * two batches. */
+static void scattered_images_give_the_logits_of_each(void) {
+    static const int     order[IMAGES] = {4, 0, 6, 2, 3, 1, 5}; /* 2 and 3 come from one tensor */
+    cresnet_error        error;
+    float                one[IMAGES][API_CLASSES], got[IMAGES][API_CLASSES];
+    cresnet_output       to_one = with_logits(one[0]), to_got = with_logits(got[0]);
+    const cresnet_tensor all     = {.data = images, .type = CRESNET_U8, .count = IMAGES};
+    cresnet_tensor       list[8] = {{0}};
+    int                  used    = 0;
+    if (!have_run()) return;
+    for (int i = 0; i < IMAGES; i++) {
+        if (i == 4) continue; /* image 3 follows image 2 */
+        list[used++] = (cresnet_tensor){
+            .data = images + order[i] * API_PIXELS, .type = CRESNET_U8, .count = order[i] == 2 ? 2 : 1};
+        if (i == 1) list[used++] = (cresnet_tensor){.data = NULL, .type = CRESNET_U8, .count = 0};
+    }
+    for (int batch = 1; batch <= IMAGES + 1; batch++)
+        for (int f32 = 0; f32 < 2; f32++) {
+            cresnet_model *model = open_with(batch, f32);
+            REQUIRE(model);
+            memset(got, 0, sizeof got);
+            CHECK_CALL(cresnet_classify_tensor(model, &all, &to_one, &error), CRESNET_OK);
+            CHECK_CALL(cresnet_classify_tensors(model, list, used, &to_got, &error), CRESNET_OK);
+            for (int i = 0; i < IMAGES; i++) CHECK(memcmp(got[i], one[order[i]], sizeof got[i]) == 0);
+            cresnet_close(model);
+        }
+}
+
+static void wrong_lists_of_tensors_are_errors(void) {
+    cresnet_error        error;
+    float                logits[2 * API_CLASSES], values[API_PIXELS] = {0};
+    cresnet_output       output = with_logits(logits);
+    const cresnet_tensor bytes  = {.data = images, .type = CRESNET_U8, .count = 1};
+    const cresnet_tensor reals  = {.data = values, .type = CRESNET_F32, .count = 1};
+    cresnet_tensor       list[] = {bytes, reals}, large[3];
+    if (!have_run()) return;
+    cresnet_model *model = open_with(2, 1);
+    REQUIRE(model);
+    CHECK_CALL(cresnet_classify_tensors(model, list, 2, &output, &error), CRESNET_ERROR_ARGUMENT);
+    CHECK_HAS(error.text, "tensors[0] and tensors[1] differ");
+    list[1] = bytes, list[1].data = NULL;
+    CHECK_CALL(cresnet_classify_tensors(model, list, 2, &output, &error), CRESNET_ERROR_ARGUMENT);
+    CHECK_CALL(cresnet_classify_tensors(model, list, -1, &output, &error), CRESNET_ERROR_ARGUMENT);
+    CHECK_CALL(cresnet_classify_tensors(NULL, list, 1, &output, &error), CRESNET_ERROR_ARGUMENT);
+    for (int i = 0; i < 3; i++) large[i] = bytes, large[i].count = INT32_MAX;
+    CHECK_CALL(cresnet_classify_tensors(model, large, 3, &output, &error), CRESNET_ERROR_ARGUMENT);
+    CHECK_HAS(error.text, "6442450941 images");
+    CHECK_CALL(cresnet_classify_tensors(model, NULL, 0, &output, &error), CRESNET_OK);
+    CHECK_CALL(cresnet_classify_tensors(model, list, 1, &output, &error), CRESNET_OK);
+    cresnet_close(model);
+}
+
+static void prepared_files_are_what_is_classified(void) {
+    cresnet_error  error, image_error[3];
+    char           good[SUPPORT_PATH], bad[SUPPORT_PATH];
+    uint8_t        prepared[3 * API_PIXELS];
+    float          want[2][API_CLASSES], got[2][API_CLASSES];
+    cresnet_output to_want = with_logits(want[0]), to_got = with_logits(got[0]);
+    if (!have_run()) return;
+    put_image(dir, "good.png", 19, 17, 100);
+    put_text(dir, "bad.png", "not an image");
+    text_into(good, "%s/good.png", dir);
+    text_into(bad, "%s/bad.png", dir);
+    cresnet_model *model = open_with(2, 0);
+    REQUIRE(model);
+    const char *const    paths[] = {good, bad, good};
+    const cresnet_tensor tensor  = {.data = prepared + API_PIXELS, .type = CRESNET_U8, .count = 2};
+    memset(prepared, 7, sizeof prepared);
+    CHECK_CALL(cresnet_prepare_files(model, paths, 3, prepared, image_error, &error), CRESNET_OK);
+    CHECK(image_error[0].status == CRESNET_OK && image_error[2].status == CRESNET_OK);
+    CHECK_INT(image_error[1].status, CRESNET_ERROR_FORMAT);
+    for (int i = 0; i < API_PIXELS; i++) CHECK(prepared[API_PIXELS + i] == 0);
+    CHECK(memcmp(prepared, prepared + 2 * API_PIXELS, API_PIXELS) == 0);
+    CHECK_CALL(cresnet_classify_files(model, &paths[2], 1, &to_want, &error), CRESNET_OK);
+    CHECK_CALL(cresnet_classify_tensor(model, &tensor, &to_got, &error), CRESNET_OK);
+    CHECK(memcmp(want[0], got[1], sizeof want[0]) == 0);
+
+    CHECK_CALL(cresnet_prepare_files(model, paths, 3, prepared, NULL, &error), CRESNET_ERROR_FORMAT);
+    CHECK_HAS(error.text, "bad.png");
+    CHECK_CALL(cresnet_prepare_files(model, paths, 1, NULL, NULL, &error), CRESNET_ERROR_ARGUMENT);
+    CHECK_HAS(error.text, "out is NULL");
+    CHECK_CALL(cresnet_prepare_files(model, NULL, 1, prepared, NULL, &error), CRESNET_ERROR_ARGUMENT);
+    CHECK_CALL(cresnet_prepare_files(model, NULL, 0, NULL, NULL, &error), CRESNET_OK);
+    cresnet_close(model);
+}
+
+/* Against a search for the best class that is not yet ranked. Logits of few values have many ties. */
+static void classes_are_ranked_by_logit_and_label(void) {
+    enum { CLASSES = 37 };
+    float            logits[CLASSES], probability[CLASSES];
+    int32_t          label[CLASSES];
+    struct cr_ranked ranked[CLASSES];
+    srand(5);
+    for (int round = 0; round < 60; round++) {
+        double sum = 0;
+        for (int k = 0; k < CLASSES; k++) logits[k] = (float)(rand() % (round % 3 ? 9 : 10000)) / 8 - 3;
+        for (int k = 0; k < CLASSES; k++) sum += exp((double)logits[k]);
+        for (int top = 1; top <= CLASSES; top += top < 10 ? 1 : 9) {
+            bool taken[CLASSES] = {false};
+            cr_session_top_classes(logits, CLASSES, top, ranked, label, round % 2 ? probability : NULL);
+            for (int i = 0; i < top; i++) {
+                int best = -1;
+                for (int k = 0; k < CLASSES; k++)
+                    if (!taken[k] && (best < 0 || logits[k] > logits[best])) best = k;
+                taken[best] = true;
+                CHECK_INT(label[i], best);
+                if (round % 2 && round % 3) CHECK_NEAR((double)probability[i], exp((double)logits[best]) / sum, 1e-6);
+            }
+        }
+    }
+}
+
+static void the_folder_is_removed(void) {
+    if (*run) drop_folder(dir);
+}
+
+TESTS(CASE(scattered_images_give_the_logits_of_each), CASE(wrong_lists_of_tensors_are_errors),
+      CASE(prepared_files_are_what_is_classified), CASE(classes_are_ranked_by_logit_and_label),
+      CASE(the_folder_is_removed))

@@ -1,0 +1,94 @@
+// serving.h: the system under test: requests wait in a queue, and worker threads compute them in batches.
+#pragma once
+
+#include "options.h"
+#include "samples.h"
+
+#include "cresnet.h"
+#include "system_under_test.h"
+
+#include <chrono>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+using Model = std::unique_ptr<cresnet_model, decltype(&cresnet_close)>;
+using Clock = std::chrono::steady_clock;
+
+struct Request {
+    mlperf::ResponseId       id;
+    mlperf::QuerySampleIndex sample;
+    Clock::time_point        arrival;
+};
+
+// Requests in the order of arrival.
+//
+// A batch is complete when it is full, or when its first request has waited for the deadline. Waiting costs latency at
+// a low rate of requests, and saves computation at a high one: a batch that is not full takes as long as a full one.
+class Queue {
+  public:
+    Queue(size_t most, Clock::duration longest_wait) : batch(most), deadline(longest_wait) {}
+    void push(const std::vector<mlperf::QuerySample> &samples);
+    // Waits for a batch and moves it to `out`. Returns false after close.
+    bool take(std::vector<Request> &out);
+    // The requests that wait now are complete batches.
+    void flush();
+    void close();
+    // Offline: the samples of one query are divided into full batches, without a copy: `samples` is used until
+    // wait_for_bulk returns. push must not be used meanwhile.
+    void push_bulk(const std::vector<mlperf::QuerySample> &samples);
+    void wait_for_bulk();
+    void count_done(size_t samples);
+
+  private:
+    const size_t                            batch;
+    const Clock::duration                   deadline;
+    std::mutex                              mutex;
+    std::condition_variable                 changed, bulk_finished;
+    std::vector<Request>                    waiting; // from `first` on
+    size_t                                  first     = 0;
+    const std::vector<mlperf::QuerySample> *bulk      = nullptr;
+    size_t                                  bulk_next = 0, bulk_done = 0;
+    bool                                    flushed = false, closed = false;
+
+    void move_out(size_t count, std::vector<Request> &out);
+    void move_bulk(std::vector<Request> &out);
+};
+
+class Server : public mlperf::SystemUnderTest {
+  public:
+    // Opens the models. Throws Failure.
+    explicit Server(const Options &options);
+    ~Server() override;
+
+    const std::string &Name() override { return name; }
+    void               IssueQuery(const std::vector<mlperf::QuerySample> &samples) override;
+    void               FlushQueries() override;
+
+    cresnet_model *model() const { return models.front().get(); }
+    bool           on_gpu() const { return gpu; }
+    // Computes for about `seconds` on all streams, which also loads kernels. Returns images per second. Throws Failure.
+    double warm_up(double seconds, DeviceMemory &memory);
+    void   start(const Samples &samples, DeviceMemory &memory);
+    void   stop();
+
+  private:
+    struct Stream; // the arrays of one batch
+
+    std::string              name;
+    size_t                   batch, streams;
+    bool                     gpu = false;
+    bool                     direct, offline; // direct: the thread of LoadGen computes (SingleStream)
+    std::vector<Model>       models;
+    std::unique_ptr<Queue>   queue;
+    std::vector<std::thread> workers;
+    std::unique_ptr<Stream>  own; // of the thread of LoadGen
+    const Samples           *samples = nullptr;
+
+    void open_models(const Options &options);
+    void work(size_t index, DeviceMemory *memory);
+    void compute(Stream &stream, const std::vector<Request> &requests);
+};
