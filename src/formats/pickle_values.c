@@ -97,6 +97,7 @@ static const struct cr_pickle_global globals[] = {
     {.module = "torch", .name = "int64", .function = CR_PICKLE_IGNORED},
     {.module = "collections", .name = "Counter", .function = CR_PICKLE_IGNORED},
     {.module = "collections", .name = "defaultdict", .function = CR_PICKLE_IGNORED},
+    {.module = "_codecs", .name = "encode", .function = CR_PICKLE_IGNORED}, /* bytes in protocol 2 */
     {.module = "__builtin__", .name = "set", .function = CR_PICKLE_IGNORED},
     {.module = "builtins", .name = "set", .function = CR_PICKLE_IGNORED},
     {.module = "__builtin__", .name = "dict", .function = CR_PICKLE_IGNORED},
