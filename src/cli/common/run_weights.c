@@ -2,6 +2,7 @@
  * cli/common/command.h. */
 #include "checkpoint/checkpoint.h"
 #include "cli/common/command.h"
+#include "pretrained/pretrained.h"
 
 #include <inttypes.h>
 #include <limits.h>
@@ -127,7 +128,8 @@ cr_status cr_cmd_weights_choose(const struct cr_args *args, const char *given, c
     snprintf(path, CR_PATH_MAX, "%s", given);
     if (!*given || !cr_fs_is_dir(given)) {
         CR_TRY(refuse_options(args, given));
-        if (*given && access(given, F_OK) == 0) cr_log(CR_LOG_INFO, "weights: %s", given);
+        if (!*given) return CR_OK;
+        if (access(given, F_OK) == 0 || cr_pretrained_is_name(given)) cr_log(CR_LOG_INFO, "weights: %s", given);
         return CR_OK;
     }
     if (has_file(given, "model.safetensors")) {
