@@ -13,8 +13,9 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { REDIRECTS_MAX = 5, PROGRESS_SECONDS = 5, LEAST_BYTES_PER_SECOND = 1000 };
+enum { REDIRECTS_MAX = 5, PROGRESS_SECONDS = 5 };
 #define FILE_BYTES_MAX (INT64_C(4) << 30)
+#define NS_PER_SECOND INT64_C(1000000000)
 
 struct transfer {
     const struct cr_download *download;
@@ -22,7 +23,8 @@ struct transfer {
     int64_t                   begin;    /* bytes that the file had */
     int64_t                   received; /* bytes written by this request */
     bool                      started, failed;
-    int64_t                   started_ns, shown_ns;
+    bool                      stalled;
+    int64_t                   started_ns, shown_ns, data_ns; /* data_ns: when the last bytes came */
 };
 
 static int  global_result;
@@ -66,15 +68,19 @@ static size_t on_data(char *bytes, size_t size, size_t count, void *context) {
         return 0;
     }
     t->received += (int64_t)all;
+    t->data_ns = cr_time_ns();
     return all;
 }
 
+/* libcurl calls this about once a second. A result other than 0 ends the transfer. */
 static int on_progress(void *context, curl_off_t total, curl_off_t now, curl_off_t up_total, curl_off_t up_now) {
     struct transfer *t    = context;
     const int64_t    time = cr_time_ns();
     (void)up_total;
     (void)up_now;
-    if (time - t->shown_ns < PROGRESS_SECONDS * INT64_C(1000000000) || !t->received || total <= 0) return 0;
+    t->stalled = time - t->data_ns > t->download->timeout * NS_PER_SECOND;
+    if (t->stalled) return 1;
+    if (time - t->shown_ns < PROGRESS_SECONDS * NS_PER_SECOND || !t->received || total <= 0) return 0;
     t->shown_ns          = time;
     const double seconds = (double)(time - t->started_ns) / 1e9;
     cr_log(CR_LOG_INFO, "%s: %.1f of %.1f MiB, %.1f MiB/s", t->download->name, cr_mib((size_t)(t->begin + now)),
@@ -108,8 +114,6 @@ static void set_options(struct transfer *t, char problem[CURL_ERROR_SIZE]) {
     curl_easy_setopt(t->curl, CURLOPT_FOLLOWLOCATION, 1L);
     curl_easy_setopt(t->curl, CURLOPT_MAXREDIRS, (long)REDIRECTS_MAX);
     curl_easy_setopt(t->curl, CURLOPT_CONNECTTIMEOUT, (long)d->timeout);
-    curl_easy_setopt(t->curl, CURLOPT_LOW_SPEED_TIME, (long)d->timeout);
-    curl_easy_setopt(t->curl, CURLOPT_LOW_SPEED_LIMIT, (long)LEAST_BYTES_PER_SECOND);
     curl_easy_setopt(t->curl, CURLOPT_WRITEFUNCTION, on_data);
     curl_easy_setopt(t->curl, CURLOPT_WRITEDATA, t);
     curl_easy_setopt(t->curl, CURLOPT_XFERINFOFUNCTION, on_progress);
@@ -154,6 +158,11 @@ static enum cr_download_result result_of(struct transfer *t, CURLcode code, cons
     if (code == CURLE_OK) return CR_DOWNLOAD_COMPLETE;
     /* 416: there is nothing behind what the file has; its hash shows whether it is complete */
     if (code == CURLE_HTTP_RETURNED_ERROR && response == 416 && t->begin) return CR_DOWNLOAD_COMPLETE;
+    if (t->stalled) {
+        (void)CR_FAIL(CR_ERR_IO, "%s: cannot be downloaded: the server sent nothing for %d s%s", t->download->url,
+                      t->download->timeout, advice(CURLE_OPERATION_TIMEDOUT));
+        return CR_DOWNLOAD_BROKEN;
+    }
     (void)CR_FAIL(CR_ERR_IO, "%s: cannot be downloaded: %s%s", t->download->url,
                   *problem ? problem : curl_easy_strerror(code), advice(code));
     return is_final(code, response) ? CR_DOWNLOAD_REFUSED : CR_DOWNLOAD_BROKEN;
@@ -162,7 +171,8 @@ static enum cr_download_result result_of(struct transfer *t, CURLcode code, cons
 enum cr_download_result cr_download(const struct cr_download *download) {
     static pthread_once_t once                     = PTHREAD_ONCE_INIT;
     char                  problem[CURL_ERROR_SIZE] = "";
-    struct transfer       t = {.download = download, .started_ns = cr_time_ns(), .shown_ns = cr_time_ns()};
+    const int64_t         now                      = cr_time_ns();
+    struct transfer       t = {.download = download, .started_ns = now, .shown_ns = now, .data_ns = now};
     pthread_once(&once, global_init);
     t.curl = global_result ? curl_easy_init() : NULL;
     if (!t.curl) {

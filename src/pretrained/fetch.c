@@ -181,7 +181,6 @@ static cr_status download(const struct cr_pretrained *entry, const char *url, co
         cr_fs_unlink(f.part); /* only this process has it open: the other one has renamed its own */
     else
         CR_TRY_OUT(download_rounds(&f));
-    cr_log(CR_LOG_INFO, "%s: %s", entry->name, path);
 out:
     if (f.fd >= 0) close(f.fd);
     return status;
