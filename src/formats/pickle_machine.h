@@ -1,5 +1,5 @@
-/* formats/pickle_machine.h: the stack, the memo and the bytes of a running pickle: for pickle.c and pickle_machine.c only.
- */
+/* formats/pickle_machine.h: the stack, the memo and the bytes of a running pickle. For pickle.c and pickle_machine.c
+ * only. */
 #ifndef CR_PICKLE_MACHINE_H
 #define CR_PICKLE_MACHINE_H
 

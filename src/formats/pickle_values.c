@@ -86,7 +86,7 @@ static const struct cr_pickle_global globals[] = {
     UNREADABLE("ShortStorage", 2),
     UNREADABLE("ComplexFloatStorage", 8),
     UNREADABLE("ComplexDoubleStorage", 16),
-    /* what checkpoints have beside the weights; none of these has a meaning here */
+    /* what checkpoints also have; none of these has a meaning here */
     {.module = "torch", .name = "Tensor", .function = CR_PICKLE_IGNORED},
     {.module = "torch.nn.parameter", .name = "Parameter", .function = CR_PICKLE_IGNORED},
     {.module = "torch", .name = "device", .function = CR_PICKLE_IGNORED},

@@ -1,7 +1,8 @@
 /* formats/torch.h: opens the files of torch.save (.pth, .pt) as files of tensors, for cr_st_find and cr_st_read.
  *
  * Two serialisations:
- *   zip      since PyTorch 1.6: an archive ROOT/ with data.pkl (a pickle), data/KEY (a storage each), version, byteorder
+ *   zip      since PyTorch 1.6: an archive of ROOT/data.pkl (a pickle), ROOT/data/KEY (a storage each), version, and
+ *            byteorder
  *   stream   before: five pickles (magic number, version, system, object, keys), then a count and the bytes of each key
  * Tar archives (before PyTorch 0.1.10), TorchScript programs and big-endian files are refused with advice.
  *

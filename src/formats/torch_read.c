@@ -147,7 +147,7 @@ static cr_status locate_in_stream(struct reader *r, const struct cr_pickle_value
     if (elems != (*found)->elems) return BAD(r, "storage %s has another size than its tensors", shown);
     if (bytes > r->file_bytes - *at) return BAD(r, "it is truncated in storage %s", shown);
     for (; found < list + r->pickle.storages && strcmp((*found)->key, wanted.key) == 0; found++) {
-        if (storage_bytes(*found) != bytes || (*found)->offset) return BAD(r, "storage %s is there twice", shown);
+        if (storage_bytes(*found) != bytes || (*found)->offset) return BAD(r, "two storages have the name %s", shown);
         (*found)->offset = *at;
     }
     *at += bytes;
@@ -264,7 +264,7 @@ static cr_status list_entries(struct reader *r, const struct cr_pickle_value *di
     CR_TRY(cr_st_sort_names(r->file, &twice));
     if (!twice) return CR_OK;
     cr_json_quote(shown, sizeof shown, twice);
-    return BAD(r, "tensor %s is there twice", shown);
+    return BAD(r, "two tensors have the name %s", shown);
 }
 
 /* ---- open ---- */

@@ -4,12 +4,13 @@
  * name and a file name). The part of the file name between the last '-' and the '.' is the begin of the SHA-256 of its
  * content, at least 8 digits.
  *
- * The file is searched in CRESNET_WEIGHTS_DIR, in the cache (CRESNET_CACHE/weights, or weights/ in the folder cresnet of
- * XDG_CACHE_HOME or ~/.cache) and in that of PyTorch (hub/checkpoints in TORCH_HOME or in the folder torch of those
+ * The file is searched in CRESNET_WEIGHTS_DIR, in the cache (CRESNET_CACHE/weights, or weights/ in the folder cresnet
+ * of XDG_CACHE_HOME or ~/.cache) and in that of PyTorch (hub/checkpoints in TORCH_HOME or in the folder torch of those
  * two). Otherwise it is downloaded from CRESNET_WEIGHTS_URL (https://download.pytorch.org/models) into the cache.
  *
  * Invariants
- *   - A file in the cache has its name only after its hash was verified. Files of other folders are verified at each use.
+ *   - A file in the cache has its name only after its hash was verified. Files of other folders are verified at each
+ *     use.
  *   - FILE.part is a download that can be continued. One process at a time writes it: it holds a lock (flock).
  *   - With CRESNET_OFFLINE=1, and in builds without libcurl, no connection is made: the error says how to go on. */
 #ifndef CR_PRETRAINED_H

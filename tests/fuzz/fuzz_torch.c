@@ -1,5 +1,5 @@
-/* tests/fuzz/fuzz_torch.c: reads any bytes as a PyTorch file: opening may refuse, but an opened file must be valid: every
- * entry can be found by name, its shape fits its bytes, and they can be read in parts. */
+/* tests/fuzz/fuzz_torch.c: reads any bytes as a PyTorch file: opening may refuse, but an opened file must be valid:
+ * every entry can be found by name, its shape fits its bytes, and they can be read in parts. */
 #include "formats/torch.h"
 #include "memory_file.h"
 

@@ -100,7 +100,7 @@ def archive(files, compress=(), zip64=False, comment=b""):
         for name, data in files.items():
             info = zipfile.ZipInfo(name)
             info.compress_type = zipfile.ZIP_DEFLATED if name in compress else zipfile.ZIP_STORED
-            pad = -(out.tell() + 30 + len(name) + 4) % 64
+            pad = -(len(out.getvalue()) + 30 + len(name) + 4) % 64
             info.extra = b"" if zip64 else struct.pack("<HH", 0x4246, pad) + b"Z" * pad
             z.writestr(info, data)
         z.comment = comment

@@ -174,7 +174,7 @@ def tensors():
             ("name-zero", one(name="a\0b"), "no text in UTF-8")):
         case("tensor-" + name, t.zipped(thing), message)
     twice = t.zipped({"a": one()["a"], "b": one()["a"]}).replace(b"X\1\0\0\0b", b"X\1\0\0\0a")
-    case("tensor-twice", twice, '"a" is there twice')
+    case("tensor-twice", twice, 'two tensors have the name "a"')
     case("tensor-name-bytes", t.zipped(one(name="q")).replace(b"X\1\0\0\0q", b"X\1\0\0\0\xff"), "no text in UTF-8")
 
 
@@ -211,7 +211,7 @@ def streams():
     case("stream-other", pickle.dumps({"a": 1}, 2), "not one of torch.save")
     no_keys = whole.replace(pickle.dumps(["0"], 2), pickle.dumps([], 2))
     case("stream-no-keys", no_keys, 'storage "0" is missing')
-    case("stream-keys-twice", whole.replace(pickle.dumps(["0"], 2), pickle.dumps(["0", "0"], 2)) + whole[-16:], "is there twice")
+    case("stream-keys-twice", whole.replace(pickle.dumps(["0"], 2), pickle.dumps(["0", "0"], 2)) + whole[-16:], "two storages have the name")
     case("stream-unknown-key", whole.replace(pickle.dumps(["0"], 2), pickle.dumps(["7"], 2)), "belongs to no tensor")
     case("tar", b"sys_info" + bytes(249) + b"ustar\x0000" + bytes(248), "tar archive")
 
