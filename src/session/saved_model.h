@@ -10,8 +10,8 @@ struct cr_saved_model {
 };
 /* Finds the files of `path`: a run folder (its best checkpoint; the newest one without a best), a checkpoint folder, a
  * file of weights, or the name of published weights, which needs `config`. In a folder, the moving averages are taken
- * when it has some. `config` (may be NULL) is used in place of the config.ini next to the weights. The caller frees *out with cr_saved_model_free. CR_ERR_CONFIG,
- * CR_ERR_IO. */
+ * when it has some. `config` (may be NULL) is used in place of the config.ini next to the weights. The caller frees
+ * *out with cr_saved_model_free. CR_ERR_CONFIG, CR_ERR_IO. */
 CR_MUST cr_status cr_saved_model_find(const char *path, const char *config, struct cr_saved_model *out);
 void              cr_saved_model_free(struct cr_saved_model *model);
 
