@@ -307,7 +307,7 @@ cr_status cr_ckpt_model_path(const char *given, char **out) {
     char       *folder = NULL;
     if (stat(given, &s) < 0) {
         const int error = errno;
-        if (error == ENOENT && !strchr(given, '/')) return cr_pretrained_file(given, out);
+        if (error == ENOENT && cr_pretrained_is_name(given)) return cr_pretrained_file(given, out);
         return cr_fs_refused(given, "open", error);
     }
     if (!S_ISDIR(s.st_mode)) {

@@ -51,7 +51,7 @@ static bool fill(const char *name, const char *file, struct cr_pretrained *out) 
 /* ---- the list of the user ---- */
 
 static cr_status bad_line(const char *path, int line) {
-    return CR_FAIL(CR_ERR_CONFIG,
+    return CR_FAIL(CR_ERR_FORMAT,
                    "%s:%d: must be a name and a file name that ends with the begin of its SHA-256, as in `resnet50 "
                    "resnet50-0676ba61.pth` (CRESNET_WEIGHTS_LIST)",
                    path, line);
@@ -116,13 +116,13 @@ cr_status cr_pretrained_find(const char *name, struct cr_pretrained *out) {
     return found || search_table(name, out) ? CR_OK : fail_unknown(name);
 }
 
-/* Errors of the user's list are reported when the name is used. */
+/* Errors of the user's list are reported when the name is used: any name may be in it. */
 bool cr_pretrained_is_name(const char *name) {
     struct cr_pretrained entry;
     cr_error_hold();
-    const bool found = cr_pretrained_find(name, &entry) == CR_OK;
+    const cr_status status = cr_pretrained_find(name, &entry);
     cr_error_release();
-    return found;
+    return status != CR_ERR_CONFIG;
 }
 
 bool cr_pretrained_has_imagenet_classes(const char *path) {

@@ -28,9 +28,10 @@ struct cr_pretrained {
     char hash[65];                     /* "0676ba61": begin of the SHA-256, lower case */
 };
 
-/* Looks a name up. CR_ERR_CONFIG, with the names that exist, if `name` is none or its network is not supported. */
+/* Looks a name up. CR_ERR_CONFIG, with the names that exist, if `name` is none or its network is not supported;
+ * CR_ERR_FORMAT and CR_ERR_IO for the list. */
 CR_MUST cr_status cr_pretrained_find(const char *name, struct cr_pretrained *out);
-/* True if cr_pretrained_find finds the name. Sets no error. */
+/* True if cr_pretrained_find finds the name, or cannot read the list of CRESNET_WEIGHTS_LIST. Sets no error. */
 bool cr_pretrained_is_name(const char *name);
 /* True if `path` ends with the file name of one of torchvision's networks, whose classes are those of ImageNet. */
 bool cr_pretrained_has_imagenet_classes(const char *path);

@@ -124,15 +124,13 @@ cr_status cr_state_weights_there(const struct cr_config *config) {
     char       *path;
     if (!*given || access(given, F_OK) == 0 || errno != ENOENT)
         return CR_OK; /* other errors are reported when the file is read */
-    if (strchr(given, '/'))
+    if (!cr_pretrained_is_name(given)) {
+        struct cr_pretrained entry;
+        (void)!cr_pretrained_find(given, &entry); /* says which names there are */
         return cr_config_fail(config, "model.weights",
                               "no such file or folder: set model.weights=FILE (safetensors or PyTorch weights of this "
-                              "network, a checkpoint or a run), or model.weights= to train from scratch");
-    if (!cr_pretrained_is_name(given)) {
-        const cr_status status = cr_pretrained_file(given, &path); /* says which names there are */
-        return status == CR_ERR_CONFIG
-                   ? cr_config_fail(config, "model.weights", "no such file or folder: %s", cr_error_message())
-                   : cr_error_forward(status, __FILE__, __LINE__);
+                              "network, a checkpoint or a run), or model.weights= to train from scratch; %s",
+                              cr_error_message());
     }
     CR_TRY(cr_pretrained_file(given, &path));
     cr_free(path);
