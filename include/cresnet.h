@@ -95,8 +95,9 @@ typedef struct cresnet_options {
 CRESNET_API void cresnet_options_init(cresnet_options *options);
 
 /* Opens the network at `path`: a run folder (its best checkpoint, with the averaged weights if it has some), one
- * checkpoint (run/last, run/step-1000), or a .safetensors file. Reads the weights, chooses kernels and reserves all
- * memory. options may be NULL. *model is NULL after an error. */
+ * checkpoint (run/last, run/step-1000), a .safetensors, .pth or .pt file, or, with options.config, a name of published
+ * weights such as resnet50, which may be downloaded. Reads the weights, chooses kernels and reserves all memory.
+ * options may be NULL. *model is NULL after an error. */
 CRESNET_API cresnet_status cresnet_open(const char *path, const cresnet_options *options, cresnet_model **model,
                                         cresnet_error *error);
 /* Frees the model. NULL is allowed. */

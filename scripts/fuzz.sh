@@ -24,7 +24,7 @@ build_programs() {
     local options=()
     if [ "${STATIC:-}" = 1 ]; then
         local folder=/usr/lib/$(uname -m)-linux-gnu
-        options=(-DCRESNET_WITH_OPENMP=OFF -DPNG_LIBRARY_RELEASE="$folder/libpng.a" -DJPEG_LIBRARY_RELEASE="$folder/libjpeg.a"
+        options=(-DCRESNET_WITH_OPENMP=OFF -DCRESNET_WITH_CURL=OFF -DPNG_LIBRARY_RELEASE="$folder/libpng.a" -DJPEG_LIBRARY_RELEASE="$folder/libjpeg.a"
                  -DZLIB_LIBRARY_RELEASE="$folder/libz.a" -DINIPARSER_LIBRARY="$folder/libiniparser.a"
                  -DCMAKE_EXE_LINKER_FLAGS="-static-libgcc -static-libstdc++")
     fi

@@ -122,8 +122,9 @@ CR_MUST cr_status cr_ckpt_find_best(const char *run_dir, char **out);
 /* Finds run_dir/step-N; the caller frees *out with cr_free. CR_ERR_CONFIG with the steps that exist when there is none.
  */
 CR_MUST cr_status cr_ckpt_find_step(const char *run_dir, int64_t step, char **out);
-/* Resolves a path given by the user (run folder, step-N folder or .safetensors file) to the path of the model file;
- * cr_free *out. */
+/* Resolves what the user gave (run folder, step-N folder, file of weights, or a name of published weights, which are
+ * downloaded when this machine does not have them) to the path of the model file; cr_free *out. A file or folder goes
+ * before a name. */
 CR_MUST cr_status cr_ckpt_model_path(const char *given, char **out);
 
 /* Opens weights that other programs may have written: removes a prefix that wrappers add to every name ("module.",

@@ -2,6 +2,8 @@
  */
 #include "checkpoint/internal.h"
 
+#include "pretrained/pretrained.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -303,7 +305,11 @@ cr_status cr_ckpt_model_path(const char *given, char **out) {
     char        path[CR_PATH_MAX];
     struct stat s;
     char       *folder = NULL;
-    if (stat(given, &s) < 0) return cr_fs_refused(given, "open", errno);
+    if (stat(given, &s) < 0) {
+        const int error = errno;
+        if (error == ENOENT && cr_pretrained_is_name(given)) return cr_pretrained_file(given, out);
+        return cr_fs_refused(given, "open", error);
+    }
     if (!S_ISDIR(s.st_mode)) {
         *out = cr_strdup(given);
         return *out ? CR_OK : CR_NO_MEMORY(strlen(given) + 1);

@@ -34,7 +34,7 @@ static void add_problem(struct problems *problems, const char *name, const char 
 /* Prefixes of torch.nn.DataParallel, torch.compile, and of programs that store the network in a member. */
 cr_status cr_ckpt_open_weights(const char *path, struct cr_st_file **out) {
     static const char *const prefixes[] = {"module.", "_orig_mod.", "model.", "backbone."};
-    CR_TRY(cr_st_open(path, out));
+    CR_TRY(cr_st_open_any(path, out));
     for (size_t i = 0; i < CR_COUNT(prefixes); i++)
         if (cr_st_strip(*out, prefixes[i])) i = (size_t)-1; /* start again, since prefixes may be nested */
     return CR_OK;

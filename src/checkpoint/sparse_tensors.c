@@ -228,7 +228,7 @@ cr_status cr_ckpt_export_dense(const char *from, const char *to) {
     struct export e = {.path = from};
     bool      sparse;
     cr_status status;
-    CR_TRY(cr_st_open(from, &e.file));
+    CR_TRY(cr_st_open_any(from, &e.file));
     CR_TRY_OUT(cr_ckpt_is_sparse(e.file, from, &sparse));
     CR_TRY_OUT(write_all(&e, to));
 out:

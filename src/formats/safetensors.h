@@ -33,7 +33,9 @@ struct cr_st_meta {
 struct cr_st_file;
 /* Opens and validates a file. CR_ERR_IO: unreadable; CR_ERR_FORMAT: invalid content. The message names the path and the
  * reason. Names and values are valid until cr_st_close. Not thread-safe, except cr_st_read, which keeps no position. */
-CR_MUST cr_status         cr_st_open(const char *path, struct cr_st_file **out);
+CR_MUST cr_status cr_st_open(const char *path, struct cr_st_file **out);
+/* The same for a safetensors file or a PyTorch file (formats/torch.h). */
+CR_MUST cr_status         cr_st_open_any(const char *path, struct cr_st_file **out);
 void                      cr_st_close(struct cr_st_file *file); /* NULL is allowed */
 int                       cr_st_count(const struct cr_st_file *file);
 const struct cr_st_entry *cr_st_at(const struct cr_st_file *file, int i);                  /* in file order */

@@ -4,6 +4,7 @@
 
 #include "core/files.h"
 #include "formats/json.h"
+#include "formats/safetensors_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -15,19 +16,6 @@
 #include <unistd.h>
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "tensors are copied without conversion: little-endian only");
-
-struct cr_st_file {
-    int                        fd;
-    char                      *path;
-    char                      *header; /* the JSON text, 0-terminated */
-    uint64_t                   header_bytes, data_bytes;
-    struct cr_st_entry        *entries; /* in file order */
-    const struct cr_st_entry **by_name;
-    int                        count, capacity;
-    struct cr_st_meta         *meta; /* sorted by key */
-    int                        meta_count, meta_capacity;
-    bool                       has_meta;
-};
 
 enum { NAME_SHOWN = 120 };
 
@@ -263,17 +251,25 @@ static cr_status check_coverage(const struct cr_st_file *file) {
     return CR_OK;
 }
 
-static cr_status build_tables(struct cr_st_file *file) {
-    char shown[NAME_SHOWN];
+cr_status cr_st_sort_names(struct cr_st_file *file, const char **twice) {
+    *twice = NULL;
     CR_ALLOC(file->by_name, (size_t)file->count);
-    if (file->count) qsort(file->entries, (size_t)file->count, sizeof *file->entries, compare_place);
     for (int i = 0; i < file->count; i++) file->by_name[i] = &file->entries[i];
     if (file->count) qsort(file->by_name, (size_t)file->count, sizeof *file->by_name, compare_name);
-    for (int i = 1; i < file->count; i++)
-        if (!strcmp(file->by_name[i - 1]->name, file->by_name[i]->name)) {
-            cr_json_quote(shown, sizeof shown, file->by_name[i]->name);
-            return BAD(file, "duplicate tensor %s", shown);
-        }
+    for (int i = 1; i < file->count && !*twice; i++)
+        if (!strcmp(file->by_name[i - 1]->name, file->by_name[i]->name)) *twice = file->by_name[i]->name;
+    return CR_OK;
+}
+
+static cr_status build_tables(struct cr_st_file *file) {
+    char        shown[NAME_SHOWN];
+    const char *twice;
+    if (file->count) qsort(file->entries, (size_t)file->count, sizeof *file->entries, compare_place);
+    CR_TRY(cr_st_sort_names(file, &twice));
+    if (twice) {
+        cr_json_quote(shown, sizeof shown, twice);
+        return BAD(file, "duplicate tensor %s", shown);
+    }
     if (file->meta_count) qsort(file->meta, (size_t)file->meta_count, sizeof *file->meta, compare_key);
     for (int i = 1; i < file->meta_count; i++)
         if (!strcmp(file->meta[i - 1].key, file->meta[i].key)) {
@@ -286,7 +282,7 @@ static cr_status build_tables(struct cr_st_file *file) {
 /* ---- open, close ---- */
 
 /* Detects pickles and zip files, which users often try first. */
-static bool is_torch_file(const unsigned char *p) {
+bool cr_st_is_torch(const unsigned char *p) {
     return !memcmp(p, "PK\3\4", 4) || (p[0] == 0x80 && p[1] <= 5);
 }
 
@@ -296,11 +292,11 @@ static cr_status read_header(struct cr_st_file *file, uint64_t file_bytes) {
     CR_TRY(cr_fs_read_at(file->fd, file->path, head, (size_t)CR_MIN(file_bytes, sizeof head), 0));
     memcpy(&file->header_bytes, head, 8);
     if (file->header_bytes > file_bytes - 8 || head[8] != '{') {
-        if (is_torch_file(head))
-            return CR_FAIL(
-                CR_ERR_FORMAT,
-                "%s: is a PyTorch file, not a safetensors file; convert it with scripts/pth_to_safetensors.py",
-                file->path);
+        if (cr_st_is_torch(head))
+            return CR_FAIL(CR_ERR_FORMAT,
+                           "%s: is a PyTorch file, not a safetensors file; `cresnet export FILE.pth -o "
+                           "FILE.safetensors` converts it",
+                           file->path);
         if (file->header_bytes > file_bytes - 8)
             return BAD(file, "its header should have %" PRIu64 " bytes, but the file has only %" PRIu64,
                        file->header_bytes, file_bytes);
@@ -309,7 +305,8 @@ static cr_status read_header(struct cr_st_file *file, uint64_t file_bytes) {
     if (file->header_bytes > CR_ST_HEADER_MAX)
         return BAD(file, "a header of %" PRIu64 " bytes is larger than the format allows (%d)", file->header_bytes,
                    CR_ST_HEADER_MAX);
-    file->data_bytes = file_bytes - 8 - file->header_bytes;
+    file->data_begin = 8 + file->header_bytes;
+    file->data_bytes = file_bytes - file->data_begin;
     CR_ALLOC(file->header, (size_t)file->header_bytes + 1);
     CR_TRY(cr_fs_read_at(file->fd, file->path, file->header, (size_t)file->header_bytes, 8));
     return CR_OK;
@@ -349,6 +346,8 @@ void cr_st_close(struct cr_st_file *file) {
     if (file->fd >= 0) close(file->fd);
     cr_free(file->by_name);
     cr_free(file->entries);
+    cr_free(file->view);
+    cr_arena_free(&file->arena);
     cr_free(file->meta);
     cr_free(file->header);
     cr_free(file->path);
@@ -393,6 +392,7 @@ const char *cr_st_meta_find(const struct cr_st_file *file, const char *key) {
 
 cr_status cr_st_read(struct cr_st_file *file, const struct cr_st_entry *entry, uint64_t from, void *dst, size_t bytes) {
     CR_ASSERT(from <= entry->bytes && bytes <= entry->bytes - from);
-    CR_TRY(cr_fs_read_at(file->fd, file->path, dst, bytes, 8 + file->header_bytes + entry->offset + from));
-    return CR_OK;
+    if (file->view && file->view[entry - file->entries].strided)
+        return cr_torch_read_strided(file, entry, from, dst, bytes);
+    return cr_fs_read_at(file->fd, file->path, dst, bytes, file->data_begin + entry->offset + from);
 }

@@ -2,6 +2,7 @@
 #include "session/saved_model.h"
 
 #include "checkpoint/checkpoint.h"
+#include "pretrained/pretrained.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -57,8 +58,20 @@ static cr_status find_near_file(const char *path, struct cr_saved_model *out) {
     return status;
 }
 
+static cr_status find_published(const char *name, const char *config, struct cr_saved_model *out) {
+    if (!config)
+        return CR_FAIL(CR_ERR_CONFIG, "%s: is the name of published weights: give the configuration of their network",
+                       name);
+    CR_TRY(copy(name, &out->weights));
+    return copy(config, &out->config);
+}
+
 static cr_status find(const char *path, const char *config, struct cr_saved_model *out) {
-    if (access(path, F_OK) != 0) return CR_FAIL(CR_ERR_IO, "%s: %s", path, strerror(errno));
+    if (access(path, F_OK) != 0) {
+        const int error = errno;
+        if (error == ENOENT && cr_pretrained_is_name(path)) return find_published(path, config, out);
+        return CR_FAIL(CR_ERR_IO, "%s: %s", path, strerror(error));
+    }
     CR_TRY(cr_fs_is_dir(path) ? find_in_folder(path, out) : find_near_file(path, out));
     if (config) {
         cr_free(out->config);
@@ -131,11 +144,18 @@ cr_status cr_saved_model_names(const char *weights, struct cr_arena *arena, cons
     *names = NULL;
     *count = 0;
     CR_TRY_OUT(cr_ckpt_model_path(weights, &model));
-    char *slash = strrchr(model, '/');
+    const bool imagenet = cr_pretrained_has_imagenet_classes(model);
+    char      *slash    = strrchr(model, '/');
     if (slash) *slash = 0;
     CR_TRY_OUT(cr_path_join(path, slash ? model : ".", "classes.txt"));
-    if (access(path, F_OK) != 0) goto out;
-    CR_TRY_OUT(cr_file_read_no_link(path, CLASSES_FILE_MAX, &text, NULL));
+    if (access(path, F_OK) == 0) {
+        CR_TRY_OUT(cr_file_read_no_link(path, CLASSES_FILE_MAX, &text, NULL));
+    } else if (imagenet) {
+        text = cr_strdup(cr_imagenet_classes);
+        if (!text) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory for the names of classes");
+    } else {
+        goto out;
+    }
     CR_TRY_OUT(split_lines(text, arena, names, count));
 out:
     cr_free(model);

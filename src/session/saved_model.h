@@ -8,16 +8,17 @@ struct cr_saved_model {
     char *config;  /* path of the INI file */
     char *weights; /* path of a file of weights, or of a checkpoint folder whose model.safetensors is meant */
 };
-/* Finds the files of `path`: a run folder (its best checkpoint; the newest one without a best), a checkpoint folder, or
- * a .safetensors file. In a folder, the moving averages are taken when it has some. `config` (may be NULL) is used in
- * place of the config.ini next to the weights. The caller frees *out with cr_saved_model_free. CR_ERR_CONFIG,
- * CR_ERR_IO. */
+/* Finds the files of `path`: a run folder (its best checkpoint; the newest one without a best), a checkpoint folder, a
+ * file of weights, or the name of published weights, which needs `config`. In a folder, the moving averages are taken
+ * when it has some. `config` (may be NULL) is used in place of the config.ini next to the weights. The caller frees
+ * *out with cr_saved_model_free. CR_ERR_CONFIG, CR_ERR_IO. */
 CR_MUST cr_status cr_saved_model_find(const char *path, const char *config, struct cr_saved_model *out);
 void              cr_saved_model_free(struct cr_saved_model *model);
 
 /* Number of classes of the classifier in the weights of config (model.weights). CR_ERR_FORMAT without a classifier. */
 CR_MUST cr_status cr_saved_model_classes(const struct cr_config *config, int *classes);
-/* Reads the names in classes.txt next to the weights, which the arena owns. *count is 0 when there is no such file. */
+/* Reads the names in classes.txt next to the weights, which the arena owns. Published weights have those of ImageNet
+ * without such a file; otherwise *count is 0. */
 CR_MUST cr_status cr_saved_model_names(const char *weights, struct cr_arena *arena, const char ***names, int *count);
 
 #endif

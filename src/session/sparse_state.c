@@ -386,7 +386,7 @@ cr_status cr_state_is_pruned(const char *given, bool *pruned) {
     cr_status          status;
     *pruned = false;
     CR_TRY_OUT(cr_ckpt_model_path(given, &path));
-    CR_TRY_OUT(cr_st_open(path, &file));
+    CR_TRY_OUT(cr_st_open_any(path, &file));
     CR_TRY_OUT(cr_ckpt_is_sparse(file, path, pruned));
 out:
     cr_st_close(file);

@@ -1,6 +1,8 @@
 /* session/state.c: saves and loads checkpoints of a session, and loads weights. See session/state.h. */
 #include "session/state.h"
 
+#include "pretrained/pretrained.h"
+
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
@@ -116,14 +118,23 @@ out:
 
 /* ---- weights ---- */
 
+/* Published weights are downloaded here, before anything else takes time. */
 cr_status cr_state_weights_there(const struct cr_config *config) {
     const char *given = config->model.weights;
+    char       *path;
     if (!*given || access(given, F_OK) == 0 || errno != ENOENT)
         return CR_OK; /* other errors are reported when the file is read */
-    return cr_config_fail(
-        config, "model.weights",
-        "no such file or folder: set model.weights=FILE (safetensors of this network, a checkpoint or a run; "
-        "scripts/pth_to_safetensors.py converts PyTorch files), or model.weights= to train from scratch");
+    if (!cr_pretrained_is_name(given)) {
+        struct cr_pretrained entry;
+        (void)!cr_pretrained_find(given, &entry); /* says which names there are */
+        return cr_config_fail(config, "model.weights",
+                              "no such file or folder: set model.weights=FILE (safetensors or PyTorch weights of this "
+                              "network, a checkpoint or a run), or model.weights= to train from scratch; %s",
+                              cr_error_message());
+    }
+    CR_TRY(cr_pretrained_file(given, &path));
+    cr_free(path);
+    return CR_OK;
 }
 
 static const struct cr_st_entry *find_entry(struct cr_st_file *file, const char *name) {

@@ -49,7 +49,7 @@ run plan R --json; expect "plan of a run" 0 '"batch": 4'
 run export R -o named.onnx; expect "export -o x.onnx" 0 "exported to named.onnx"; holds "export -o x.onnx writes ONNX" cmp named.onnx run.onnx
 run export R -o folded.onnx --fold train.batch=2; expect "export -o x.onnx takes --fold and keys" 0
 for name in x.pth x.pt x.pth.tar; do
-    run export R -o $name; expect "export -o $name" 2 "PyTorch" "-o FILE.safetensors" "scripts/pth_to_safetensors.py"
+    run export R -o $name; expect "export -o $name" 2 "PyTorch" "-o FILE.safetensors" "cresnet export FILE.pth"
 done
 run export R --onnx x.pt; expect "export --onnx x.pt" 2 "PyTorch"
 run export R --onnx x.safetensors; expect "export --onnx x.safetensors" 2 "give -o x.safetensors"

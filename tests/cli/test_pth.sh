@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# scripts/pth_to_safetensors.py; skipped where there is no PyTorch.
+# Files of PyTorch: the program and scripts/pth_to_safetensors.py; skipped where there is no PyTorch.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 python=/usr/bin/python3

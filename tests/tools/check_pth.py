@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Tests scripts/pth_to_safetensors.py with common kinds of files and reads the results with st.py."""
+"""Tests scripts/pth_to_safetensors.py, and the reader of the program ($CRESNET_BIN), with common kinds of files that this PyTorch writes; reads
+the results with st.py."""
 import argparse
 import os
 import subprocess
@@ -16,6 +17,7 @@ sys.path.insert(0, HERE)
 import st  # noqa: E402
 
 SCRIPT = os.path.join(HERE, "..", "..", "scripts", "pth_to_safetensors.py")
+PROGRAM = os.environ.get("CRESNET_BIN", os.path.join(HERE, "..", "..", "build", "cresnet"))
 failures = []
 
 
@@ -28,6 +30,11 @@ def check(condition, what):
 def run(*args):
     p = subprocess.run([sys.executable, SCRIPT, *args], capture_output=True, text=True)
     return p.returncode, p.stdout, p.stderr
+
+
+def program(source, out):
+    p = subprocess.run([PROGRAM, "export", source, "-o", out], capture_output=True, text=True)
+    return p.returncode, p.stderr
 
 
 class Evil:
@@ -50,7 +57,7 @@ def state():
 def compare(path, wanted, what):
     got, meta = st.load(path)
     check(set(got) == set(wanted), what + ": names " + str(sorted(got)))
-    check(meta == {"format": "pt"}, what + ": metadata " + str(meta))
+    check(meta.pop("format", "") == "pt" and meta in ({}, {"cresnet_export": "1"}), what + ": metadata " + str(meta))
     for name, t in wanted.items():
         v = got.get(name)
         if v is None:
@@ -76,6 +83,10 @@ def good_files(d):
         data = open(out, "rb").read()
         first = first or data
         check(data == first, name + ": equal weights, equal bytes")
+        rc, err = program(source, out + ".program")
+        check(rc == 0, "%s: the program: %s" % (name, err))
+        prefix = os.path.commonprefix(sorted(st.load(out + ".program")[0])) if rc == 0 else ""
+        compare(out + ".program", {prefix + n: t for n, t in plain.items()}, name + ", the program")
         check((8 + int.from_bytes(data[:8], "little")) % 8 == 0, name + ": alignment")
     torch.save({"ours": plain, "other": 1}, os.path.join(d, "key.pth"))
     rc, _, err = run(os.path.join(d, "key.pth"), os.path.join(d, "key.st"))
@@ -85,6 +96,39 @@ def good_files(d):
     torch.save(plain, os.path.join(d, "old.pth"), _use_new_zipfile_serialization=False)
     rc, _, err = run(os.path.join(d, "old.pth"), os.path.join(d, "old.st"))
     check(rc == 0 and open(os.path.join(d, "old.st"), "rb").read() == first, "the old file format: " + err)
+
+
+def read_by_the_program(d):
+    """What the program reads: both serialisations of every protocol, parameters, shared and strided storages."""
+    plain = state()
+    last = torch.randn(2, 4, 3, 3).contiguous(memory_format=torch.channels_last)
+    every = torch.randn(20)
+    parameter = torch.nn.Parameter(torch.randn(3, 2))
+    parameter.tag = "an attribute"
+    plain.update({"last": last, "slice": every[3:9], "steps": every[::3], "all": every, "parameter": parameter,
+                  "buffer": torch.nn.Parameter(torch.randn(2), requires_grad=False), "i8": torch.arange(5).to(torch.int8),
+                  "i32": torch.arange(5).int(), "u8": torch.arange(5).byte(), "part": torch.randn(3, 5, 4)[1:, ::2, 1:3]})
+    module = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4))
+    for new in True, False:
+        for protocol in 2, 3, 4, 5:
+            name = os.path.join(d, "program-%s-%d.pt" % ("zip" if new else "stream", protocol))
+            for thing, wanted in (plain, plain), (module.state_dict(), module.state_dict()):
+                torch.save(thing, name, _use_new_zipfile_serialization=new, pickle_protocol=protocol)
+                rc, err = program(name, name + ".st")
+                check(rc == 0, name + ": " + err)
+                if rc == 0:
+                    compare(name + ".st", {n: t.detach() for n, t in wanted.items()}, name)
+                    os.remove(name + ".st")
+        made = os.path.join(d, "made-by-the-program")
+        torch.save({"state_dict": state(), "args": Evil(made)}, name, _use_new_zipfile_serialization=new)
+        rc, err = program(name, name + ".st")
+        check(rc == 1 and ".mkdir" in err and "GLOBAL" in err and not os.path.exists(made), "evil: " + err)
+        torch.save(module, name, _use_new_zipfile_serialization=new)
+        rc, err = program(name, name + ".st")
+        check(rc == 1 and "whole model" in err, "a whole model: " + err)
+    torch.jit.save(torch.jit.script(module), name)
+    rc, err = program(name, name + ".st")
+    check(rc == 1 and "TorchScript" in err, "TorchScript: " + err)
 
 
 def overwriting(d):
@@ -162,6 +206,7 @@ def main():
     check(run()[0] == 2, "no arguments")
     with tempfile.TemporaryDirectory() as d:
         good_files(d)
+        read_by_the_program(d)
         overwriting(d)
         bad_files(d)
         pickles_that_run_programs(d)

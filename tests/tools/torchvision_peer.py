@@ -2,8 +2,9 @@
 """The torchvision part of test_torchvision.c.
 
   torchvision_peer.py make DIR      for resnet18, resnet50 and wide_resnet50_2: random weights with lively BN statistics in
-                                    DIR/NAME.safetensors, uint8 images DIR/NAME.u8 [4][64][64][3], and logits [4][1000]
-                                    in DIR/NAME.f64 (float64) and DIR/NAME.f32 (float32)
+                                    DIR/NAME.safetensors, .zip.pth and .stream.pth (both serialisations of torch.save), uint8
+                                    images DIR/NAME.u8 [4][64][64][3], and logits [4][1000] in DIR/NAME.f64 (float64) and
+                                    DIR/NAME.f32 (float32)
   torchvision_peer.py load FILE ARCH ORIGINAL   loads a checkpoint of ours with strict=True (into timm's network too, where that is installed) and compares every value with
                                                 the file it came from; exit 1 when torchvision refuses or a value differs
 """
@@ -31,6 +32,8 @@ def make(where):
             if p.dim() == 1 and not k.startswith("fc"):
                 torch.nn.init.uniform_(p, 0.5, 1.2) if k.endswith("weight") else torch.nn.init.uniform_(p, -0.2, 0.2)
         st.save(f"{where}/{name}.safetensors", {k: v.detach().numpy() for k, v in model.state_dict().items()})
+        torch.save(model.state_dict(), f"{where}/{name}.zip.pth")
+        torch.save(model.state_dict(), f"{where}/{name}.stream.pth", _use_new_zipfile_serialization=False)
         pixels = np.random.RandomState(3).randint(0, 256, (4, 64, 64, 3)).astype(np.uint8)
         torch_nets.save_logits(f"{where}/{name}", model, pixels)
 

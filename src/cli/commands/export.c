@@ -101,7 +101,7 @@ static cr_status choose_output(const struct cr_args *args, const char **file, bo
         return cr_args_fail(args,
                             "%s: this name is that of a PyTorch file, which cresnet does not write: give "
                             "-o FILE.safetensors, which safetensors.torch.load_file of Python reads "
-                            "(scripts/pth_to_safetensors.py converts in the other direction)",
+                            "(`cresnet export FILE.pth -o FILE.safetensors` converts in the other direction)",
                             *file);
     if (network && strstr(network, ".safetensors"))
         return cr_args_fail(args, "--onnx %s: this name is that of a safetensors file: give -o %s, or --onnx FILE.onnx",
@@ -122,7 +122,7 @@ cr_status cr_cmd_export(const struct cr_args *args, int *signal_taken) {
     const char              *file = NULL;
     bool                     onnx = false;
     (void)signal_taken;
-    if (!args->operands) return cr_args_fail(args, "no weights given: give a run folder or a safetensors file");
+    if (!args->operands) return cr_args_fail(args, "no weights given: give a run folder or a file of weights");
     CR_TRY(cr_args_max_operands(args, 1));
     CR_TRY(cr_args_word(args, CR_OPT_NAMES, names, &library));
     CR_TRY(choose_output(args, &file, &onnx));

@@ -140,7 +140,8 @@ static const char about_quantize[] =
 
 static const char about_export[] =
     "Writes the weights of a run as one safetensors file that torchvision models can load. Every tensor is dense;\n"
-    "pruned weights are 0. RUN may also be a safetensors file.\n" RUN_NOTE
+    "pruned weights are 0. RUN may also be a file of weights (safetensors, .pth, .pt) or a name such as "
+    "resnet50.\n" RUN_NOTE
     "FILE may be -, standard output. Messages are on standard error. Names of PyTorch files are refused. An\n"
     "existing FILE is replaced if it is an earlier export; --force replaces any file. Devices are written in place.\n"
     "--onnx, or -o FILE.onnx, writes the network (graph and weights) as an ONNX file with the input\n"

@@ -136,7 +136,7 @@ static const struct cr_cli_option options[CR_OPT_COUNT] = {
                         "print one JSON line (predict: one per image; profile: one per op) on standard output"},
     [CR_OPT_DEVICE]  = {"device", 0, "D", "train.device", ON_DEVICES, "auto, cpu or cuda"},
     [CR_OPT_WEIGHTS] = {"weights", 0, "FILE", "model.weights", (ON_CONFIG & ~ON(DATA)) | ON(EXPORT),
-                        "safetensors file or checkpoint folder to load"},
+                        "weights to load: safetensors or PyTorch file, checkpoint folder, or a name such as resnet50"},
     [CR_OPT_OUTPUT]  = {"output", 'o', "DIR", "train.output", ON(TRAIN) | ON(PRUNE) | ON(QUANTIZE), "run folder"},
     [CR_OPT_BATCH]   = {"batch", 'b', "N", "train.batch", ON_BATCH, "batch size per GPU"},
     [CR_OPT_WORKERS] = {"workers", 'j', "N", "data.workers", ON_WORKERS, "threads that load images"},

@@ -2,7 +2,9 @@
  * cli/common/command.h. */
 #include "checkpoint/checkpoint.h"
 #include "cli/common/command.h"
+#include "pretrained/pretrained.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
@@ -120,6 +122,16 @@ static cr_status check_checkpoint_option(const struct cr_args *args, const char 
     return cr_args_fail(args, "%s needs a run folder, but %s is one checkpoint: leave %s out", option, given, option);
 }
 
+/* Downloads published weights before anything else takes time. Their name stays in the configuration. */
+static cr_status fetch_published(const char *name) {
+    char *file;
+    if (access(name, F_OK) == 0 || errno != ENOENT || !cr_pretrained_is_name(name)) return CR_OK;
+    CR_TRY(cr_pretrained_file(name, &file));
+    cr_log(CR_LOG_INFO, "weights: %s, %s", name, file);
+    cr_free(file);
+    return CR_OK;
+}
+
 cr_status cr_cmd_weights_choose(const struct cr_args *args, const char *given, char path[CR_PATH_MAX]) {
     char     *folder;
     cr_status status;
@@ -127,7 +139,9 @@ cr_status cr_cmd_weights_choose(const struct cr_args *args, const char *given, c
     snprintf(path, CR_PATH_MAX, "%s", given);
     if (!*given || !cr_fs_is_dir(given)) {
         CR_TRY(refuse_options(args, given));
-        if (*given && access(given, F_OK) == 0) cr_log(CR_LOG_INFO, "weights: %s", given);
+        if (!*given) return CR_OK;
+        CR_TRY(fetch_published(given));
+        if (access(given, F_OK) == 0) cr_log(CR_LOG_INFO, "weights: %s", given);
         return CR_OK;
     }
     if (has_file(given, "model.safetensors")) {

@@ -1,6 +1,7 @@
 /* cli/common/version.c: the text of `cresnet --version`: build options, versions of libraries, devices. */
 #include "cli/common/command.h"
 #include "device/device.h"
+#include "pretrained/pretrained.h"
 
 #include <png.h>
 #include <stdio.h>
@@ -27,6 +28,7 @@ static void add_libraries(struct cr_text *out) {
 #endif
 #undef TEXT
 #undef TEXT_
+    cr_text_add(out, "libcurl        %s\n", cr_download_version());
 }
 
 static void add_compute(struct cr_text *out) {

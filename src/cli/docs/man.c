@@ -129,8 +129,15 @@ void cr_doc_man_command(enum cr_command_id id, struct cr_text *out) {
 /* ---- the overview ---- */
 
 static const char *const environment[][2] = {
-    {"CRESNET_CACHE", "Folder for measured kernel times of GPUs, or off to store none. Default: ~/.cache/cresnet."},
+    {"CRESNET_CACHE",
+     "Folder for measured kernel times of GPUs and for published weights, or off to store none. Default: "
+     "~/.cache/cresnet."},
+    {"CRESNET_OFFLINE", "1: published weights are not downloaded."},
     {"CRESNET_SYNC", "1: a GPU runs op by op without overlap, and an error names the op that failed."},
+    {"CRESNET_WEIGHTS_DIR", "Folder that is searched first for published weights."},
+    {"CRESNET_WEIGHTS_URL, CRESNET_WEIGHTS_LIST, CRESNET_DOWNLOAD_TIMEOUT",
+     "Server of published weights, a file with more names (NAME FILE on each line), and the seconds without data after "
+     "which a connection is given up (30)."},
     {"CRESNET_TRACE", "1: errors also print the places in the source that they passed through."},
     {"MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE, LOCAL_RANK",
      "Set by torchrun and similar launchers (as are the variables of MPI and srun): rank of this process."},

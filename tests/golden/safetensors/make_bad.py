@@ -34,8 +34,8 @@ head("length-sign-bit", entry(), 8, "but the file has only", n=2**63)
 head("length-too-small", entry(), 8, "header, byte", n=20)
 head("length-zero-then-json", entry(), 8, "'{' expected", n=0)
 # other files
-raw("zip", b"PK\3\4" + bytes(60), "pth_to_safetensors.py")
-raw("pickle", b"\x80\2\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19." + bytes(40), "pth_to_safetensors.py")
+raw("zip", b"PK\3\4" + bytes(60), "cresnet export")
+raw("pickle", b"\x80\2\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19." + bytes(40), "cresnet export")
 raw("text", b"this is a text and not a tensor file at all", "but the file has only")
 # JSON
 head("space-first", " " + entry(), 8, "does not start with '{'")

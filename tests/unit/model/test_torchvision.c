@@ -41,7 +41,8 @@ static cr_status open_arch(const char *name, bool train, struct cr_config *c, st
     return cr_session_open(c, &o, s);
 }
 
-static void logits_of(const char *name) {
+/* `ending` chooses the file of the weights. */
+static void logits_from(const char *name, const char *ending) {
     static uint8_t             pixels[IMAGES * SIZE * SIZE * 3];
     static double              f32[IMAGES * CLASSES], f64[IMAGES * CLASSES];
     static float               ours[IMAGES * CLASSES];
@@ -55,7 +56,7 @@ static void logits_of(const char *name) {
     REQUIRE(read_file(name, "f32", f32, sizeof f32));
     REQUIRE(read_file(name, "f64", f64, sizeof f64));
     REQUIRE_OK(open_arch(name, false, &c, &s));
-    snprintf(path, sizeof path, "%s/%s.safetensors", folder, name);
+    snprintf(path, sizeof path, "%s/%s.%s", folder, name, ending);
     REQUIRE_OK(cr_session_load_weights(&s, path, true));
     REQUIRE_OK(cr_exec_feed(s.eval_exec, pixels, NULL, NULL));
     REQUIRE_OK(cr_exec_run(s.eval_exec, &step));
@@ -65,10 +66,16 @@ static void logits_of(const char *name) {
         theirs = fmax(theirs, fabs(f32[i] - f64[i]));
         got    = fmax(got, fabs((double)ours[i] - f64[i]));
     }
-    printf("    %s: largest difference from float64: ours %.3g, torchvision float32 %.3g\n", name, got, theirs);
+    printf("    %s.%s: largest difference from float64: ours %.3g, torchvision float32 %.3g\n", name, ending, got,
+           theirs);
     CHECK(theirs > 0 && got <= 4 * theirs);
     cr_session_close(&s);
     cr_config_close(&c);
+}
+
+static void logits_of(const char *name) {
+    static const char *const endings[] = {"safetensors", "zip.pth", "stream.pth"};
+    for (size_t i = 0; i < CR_COUNT(endings) && !test_skipped_; i++) logits_from(name, endings[i]);
 }
 
 static void export_of(const char *name) {

@@ -1,0 +1,37 @@
+/* formats/safetensors_file.h: what an open file of tensors is: for safetensors_read.c and torch_read.c only. */
+#ifndef CR_SAFETENSORS_FILE_H
+#define CR_SAFETENSORS_FILE_H
+
+#include "formats/safetensors.h"
+
+/* Strides of a tensor of a PyTorch file that is not contiguous. */
+struct cr_st_view {
+    bool    strided;                /* false: the tensor's bytes lie at its offset, in order */
+    int64_t stride[CR_ST_DIMS_MAX]; /* elements, >= 0 */
+};
+
+struct cr_st_file {
+    int                        fd;
+    char                      *path;
+    char                      *header; /* the JSON text, 0-terminated; NULL for PyTorch files */
+    uint64_t                   header_bytes, data_bytes;
+    uint64_t                   data_begin; /* offset of the data section in the file: 0 for PyTorch files */
+    struct cr_st_entry        *entries;    /* in file order */
+    const struct cr_st_entry **by_name;
+    struct cr_st_view         *view; /* one per entry, PyTorch files only; NULL otherwise */
+    int                        count, capacity;
+    struct cr_st_meta         *meta; /* sorted by key */
+    int                        meta_count, meta_capacity;
+    bool                       has_meta;
+    struct cr_arena            arena; /* owns the names of PyTorch files */
+};
+
+/* Fills by_name. Returns a name that two entries have, or NULL. CR_ERR_MEMORY. */
+CR_MUST cr_status cr_st_sort_names(struct cr_st_file *file, const char **twice);
+/* safetensors_read.c: true for the first bytes of a PyTorch file: zip archive or pickle. `head` has 9 bytes. */
+bool cr_st_is_torch(const unsigned char *head);
+/* torch_read.c: reads a part of a strided tensor; see cr_st_read. */
+CR_MUST cr_status cr_torch_read_strided(struct cr_st_file *file, const struct cr_st_entry *entry, uint64_t from,
+                                        void *dst, size_t bytes);
+
+#endif

@@ -1,0 +1,238 @@
+/* pretrained/fetch.c: finds the file of published weights, or downloads it into the cache. See
+ * pretrained/pretrained.h. */
+#include "core/files.h"
+#include "core/sha256.h"
+#include "pretrained/pretrained.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define DEFAULT_URL "https://download.pytorch.org/models"
+
+enum { ATTEMPTS = 4, TIMEOUT_SECONDS = 30, TIMEOUT_MAX = 3600, FOLDERS = 3 };
+
+/* ---- folders ---- */
+
+/* Writes "$ENV/NAME", or "$XDG_CACHE_HOME/APP/NAME" or "~/.cache/APP/NAME"; "" when there is no such folder. */
+static cr_status cache_folder(const char *env, const char *app, const char *name, char out[CR_PATH_MAX]) {
+    const char *own = getenv(env), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    *out = 0;
+    if (own && strcmp(own, "off") == 0) return CR_OK;
+    if (own && *own) return cr_path_join(out, own, "%s", name);
+    if (xdg && *xdg == '/')
+        return cr_path_join(out, xdg, "%s/%s", app, name); /* the XDG standard ignores other paths */
+    return home && *home ? cr_path_join(out, home, ".cache/%s/%s", app, name) : CR_OK;
+}
+
+enum { IN_USERS_FOLDER, IN_CACHE, IN_TORCH_CACHE };
+
+/* The folders to search, in this order; "" for those that do not exist here. */
+static cr_status list_folders(char folder[FOLDERS][CR_PATH_MAX]) {
+    const char *given = getenv("CRESNET_WEIGHTS_DIR");
+    if (snprintf(folder[IN_USERS_FOLDER], CR_PATH_MAX, "%s", given ? given : "") >= CR_PATH_MAX)
+        return CR_FAIL(CR_ERR_IO, "CRESNET_WEIGHTS_DIR: the path is too long");
+    CR_TRY(cache_folder("CRESNET_CACHE", "cresnet", "weights", folder[IN_CACHE]));
+    return cache_folder("TORCH_HOME", "torch", "hub/checkpoints", folder[IN_TORCH_CACHE]);
+}
+
+/* ---- the hash ---- */
+
+static cr_status hash_fits(int fd, const char *path, const struct cr_pretrained *entry, bool *fits) {
+    char hex[2 * CR_SHA256_BYTES + 1];
+    CR_TRY(cr_sha256_file(fd, path, hex));
+    *fits = strncmp(hex, entry->hash, strlen(entry->hash)) == 0;
+    return CR_OK;
+}
+
+/* Sets *good if the file is there and, unless it is `trusted`, has the published hash. Others are left alone. */
+static cr_status try_file(const char *path, const struct cr_pretrained *entry, bool trusted, bool *good) {
+    int fd;
+    *good = false;
+    if (!cr_fs_is_file(path)) return CR_OK;
+    *good = trusted;
+    if (trusted) return CR_OK;
+    CR_TRY(cr_fs_open_regular(path, O_RDONLY, &fd));
+    const cr_status status = hash_fits(fd, path, entry, good);
+    close(fd);
+    if (status == CR_OK && !*good)
+        cr_log(CR_LOG_WARN, "%s is ignored: its SHA-256 does not begin with %s, as its name says", path, entry->hash);
+    return status;
+}
+
+/* ---- the download ---- */
+
+struct fetch {
+    const struct cr_pretrained *entry;
+    char                        path[CR_PATH_MAX], part[CR_PATH_MAX], url[CR_PATH_MAX];
+    int                         fd;      /* of the part, locked */
+    int                         timeout; /* seconds */
+};
+
+static int read_timeout(void) {
+    const char *text = getenv("CRESNET_DOWNLOAD_TIMEOUT");
+    char       *end;
+    const long  seconds = text ? strtol(text, &end, 10) : 0;
+    if (!text || !*text) return TIMEOUT_SECONDS;
+    if (*end || seconds < 1 || seconds > TIMEOUT_MAX) {
+        cr_log(CR_LOG_WARN, "CRESNET_DOWNLOAD_TIMEOUT is ignored: it must be a number of seconds from 1 to %d",
+               TIMEOUT_MAX);
+        return TIMEOUT_SECONDS;
+    }
+    return (int)seconds;
+}
+
+/* Waits for the lock of the part. */
+static cr_status lock_part(struct fetch *f) {
+    if (flock(f->fd, LOCK_EX | LOCK_NB) == 0) return CR_OK;
+    if (errno == EWOULDBLOCK) {
+        int result;
+        cr_log(CR_LOG_INFO, "%s: another process downloads it: waiting", f->entry->name);
+        do result = flock(f->fd, LOCK_EX);
+        while (result < 0 && errno == EINTR);
+        if (result == 0) return CR_OK;
+    }
+    return CR_FAIL(CR_ERR_IO, "%s: cannot be locked: %s; CRESNET_CACHE=DIR selects another folder for the cache",
+                   f->part, strerror(errno));
+}
+
+/* Opens and locks the part. *done: another process has completed the file in the meantime. */
+static cr_status open_part(struct fetch *f, bool *done) {
+    for (;;) {
+        struct stat open_file, named;
+        f->fd = open(f->part, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
+        if (f->fd < 0) return cr_fs_refused(f->part, "create", errno);
+        CR_TRY(cr_fs_check_regular(f->fd, f->part));
+        CR_TRY(lock_part(f));
+        *done = cr_fs_is_file(f->path);
+        if (*done) return CR_OK;
+        if (fstat(f->fd, &open_file) == 0 && lstat(f->part, &named) == 0 && open_file.st_ino == named.st_ino &&
+            open_file.st_dev == named.st_dev)
+            return CR_OK;
+        close(f->fd); /* the file that was locked was removed or has its final name */
+        f->fd = -1;
+    }
+}
+
+static void wait_before(int attempt, int timeout) {
+    struct timespec pause = {.tv_sec = CR_MIN(attempt, timeout)};
+    while (nanosleep(&pause, &pause) < 0 && errno == EINTR) continue;
+}
+
+/* Requests the file until it is complete. */
+static cr_status request(struct fetch *f) {
+    const struct cr_download d = {
+        .url = f->url, .name = f->entry->name, .path = f->part, .fd = f->fd, .timeout = f->timeout};
+    for (int attempt = 1;; attempt++) {
+        const enum cr_download_result result = cr_download(&d);
+        if (result == CR_DOWNLOAD_COMPLETE) return CR_OK;
+        if (result == CR_DOWNLOAD_REFUSED || attempt == ATTEMPTS)
+            return cr_error_forward(CR_ERR_IO, __FILE__, __LINE__);
+        cr_log(CR_LOG_INFO, "%s; attempt %d of %d", cr_error_message(), attempt + 1, ATTEMPTS);
+        cr_error_clear();
+        wait_before(attempt, f->timeout);
+    }
+}
+
+static cr_status complete(struct fetch *f) {
+    if (cr_fs_sync(f->fd) < 0) return cr_fs_refused(f->part, "write to the disk", errno);
+    if (cr_fs_rename(f->part, f->path) < 0) return cr_fs_refused(f->path, "create", errno);
+    return CR_OK;
+}
+
+/* A wrong hash after a download that was continued may come from its first part: the second round starts anew. */
+static cr_status download_rounds(struct fetch *f) {
+    struct stat s;
+    for (int round = 1;; round++) {
+        bool fits = false;
+        if (fstat(f->fd, &s) < 0) return cr_fs_refused(f->part, "read", errno);
+        cr_log(CR_LOG_INFO, s.st_size ? "%s: continuing the download of %s" : "%s: downloading %s", f->entry->name,
+               f->url);
+        CR_TRY(request(f));
+        CR_TRY(hash_fits(f->fd, f->part, f->entry, &fits));
+        if (fits) return complete(f);
+        if (ftruncate(f->fd, 0) < 0) return cr_fs_refused(f->part, "write", errno);
+        if (round == 1 && s.st_size) continue;
+        cr_fs_unlink(f->part);
+        return CR_FAIL(CR_ERR_FORMAT,
+                       "%s: the SHA-256 of what the server sent does not begin with %s: the file was changed or "
+                       "truncated on the way, and was removed",
+                       f->url, f->entry->hash);
+    }
+}
+
+static cr_status download(const struct cr_pretrained *entry, const char *url, const char *folder, const char *path) {
+    struct fetch f    = {.entry = entry, .fd = -1, .timeout = read_timeout()};
+    bool         done = false;
+    cr_status    status;
+    CR_TRY(cr_fs_mkdirs(folder));
+    snprintf(f.path, sizeof f.path, "%s", path);
+    if (snprintf(f.part, sizeof f.part, "%s.part", path) >= (int)sizeof f.part ||
+        snprintf(f.url, sizeof f.url, "%s", url) >= (int)sizeof f.url)
+        return CR_FAIL(CR_ERR_IO, "%s: the path is too long", path);
+    CR_TRY_OUT(open_part(&f, &done));
+    if (done)
+        cr_fs_unlink(f.part); /* only this process has it open: the other one has renamed its own */
+    else
+        CR_TRY_OUT(download_rounds(&f));
+out:
+    if (f.fd >= 0) close(f.fd);
+    return status;
+}
+
+/* ---- the file of a name ---- */
+
+static bool is_offline(void) {
+    const char *text = getenv("CRESNET_OFFLINE");
+    return text && *text && strcmp(text, "0") != 0;
+}
+
+/* Why nothing can be downloaded; NULL when it can. */
+static const char *why_not(const char *cache) {
+    if (is_offline()) return "CRESNET_OFFLINE is set";
+    if (!cr_download_supported()) return "this build of cresnet has no libcurl";
+    return *cache ? NULL : "there is no cache folder (CRESNET_CACHE is off, or HOME is not set)";
+}
+
+static cr_status fail_missing(const struct cr_pretrained *entry, const char *url, const char *why,
+                              char folder[FOLDERS][CR_PATH_MAX]) {
+    struct cr_text text = {0};
+    for (int i = 0; i < FOLDERS; i++)
+        if (*folder[i]) cr_text_add(&text, "%s%s", text.length ? ", " : "", folder[i]);
+    const cr_status status =
+        CR_FAIL(CR_ERR_IO,
+                "%s: %s is not on this machine, and %s: download %s elsewhere and put it into one of these folders: "
+                "%s; or name the folder that has it with CRESNET_WEIGHTS_DIR",
+                entry->name, entry->file, why, url, text.data && !text.failed ? text.data : "none");
+    cr_text_free(&text);
+    return status;
+}
+
+cr_status cr_pretrained_file(const char *name, char **out) {
+    struct cr_pretrained entry;
+    char                 folder[FOLDERS][CR_PATH_MAX], path[CR_PATH_MAX], url[CR_PATH_MAX];
+    const char          *base = getenv("CRESNET_WEIGHTS_URL");
+    bool                 good = false;
+    CR_TRY(cr_pretrained_find(name, &entry));
+    CR_TRY(list_folders(folder));
+    for (int i = 0; i < FOLDERS && !good; i++) {
+        if (!*folder[i]) continue;
+        CR_TRY(cr_path_join(path, folder[i], "%s", entry.file));
+        CR_TRY(try_file(path, &entry, i == IN_CACHE, &good));
+    }
+    if (!good) {
+        CR_TRY(cr_path_join(url, base && *base ? base : DEFAULT_URL, "%s", entry.file));
+        const char *why = why_not(folder[IN_CACHE]);
+        if (why) return fail_missing(&entry, url, why, folder);
+        CR_TRY(cr_path_join(path, folder[IN_CACHE], "%s", entry.file));
+        CR_TRY(download(&entry, url, folder[IN_CACHE], path));
+    }
+    *out = cr_strdup(path);
+    return *out ? CR_OK : CR_NO_MEMORY(strlen(path));
+}

@@ -1,0 +1,92 @@
+/* tests/unit/pretrained/test_pretrained_names.c: names of published weights and the classes of ImageNet. Downloads:
+ * tests/cli/test_pretrained.sh. */
+#include "core/files.h"
+#include "pretrained/pretrained.h"
+#include "session/saved_model.h"
+#include "tests/harness/failing_alloc.h"
+
+#include <unistd.h>
+
+/* torchvision's files, from its resnet.py. */
+static const char *const files[][2] = {
+    {"resnet18", "resnet18-f37072fd.pth"},
+    {"resnet18.v1", "resnet18-f37072fd.pth"},
+    {"resnet34", "resnet34-b627a593.pth"},
+    {"resnet50", "resnet50-0676ba61.pth"},
+    {"resnet50.v1", "resnet50-0676ba61.pth"},
+    {"resnet50.v2", "resnet50-11ad3fa6.pth"},
+    {"resnet101", "resnet101-63fe2227.pth"},
+    {"resnet101.v2", "resnet101-cd907fc2.pth"},
+    {"resnet152", "resnet152-394f9c45.pth"},
+    {"resnet152.v2", "resnet152-f82ba261.pth"},
+    {"wide_resnet50_2", "wide_resnet50_2-95faca4d.pth"},
+    {"wide_resnet50_2.v2", "wide_resnet50_2-9ba9bcbe.pth"},
+    {"wide_resnet101_2", "wide_resnet101_2-32ee1156.pth"},
+    {"wide_resnet101_2.v2", "wide_resnet101_2-d733dc28.pth"},
+};
+
+static void names(void) {
+    struct cr_pretrained entry;
+    unsetenv("CRESNET_WEIGHTS_LIST");
+    for (size_t i = 0; i < CR_COUNT(files); i++) {
+        char path[128];
+        REQUIRE_OK(cr_pretrained_find(files[i][0], &entry));
+        CHECK_STR(entry.file, files[i][1]);
+        CHECK(strlen(entry.hash) == 8 && strstr(entry.file, entry.hash));
+        CHECK(cr_pretrained_is_name(files[i][0]));
+        snprintf(path, sizeof path, "/some/where/%s", files[i][1]);
+        CHECK(cr_pretrained_has_imagenet_classes(path) && cr_pretrained_has_imagenet_classes(files[i][1]));
+    }
+    static const char *const none[] = {
+        "",         "resnet",     "resnet20",        "resnet18.v2",          "resnet50.v3", "resnet50.v1x",
+        "RESNET50", "./resnet50", "resnext50_32x4d", "resnet50-0676ba61.pth"};
+    for (size_t i = 0; i < CR_COUNT(none); i++) {
+        cr_error_clear();
+        CHECK(!cr_pretrained_is_name(none[i]));
+        CHECK_STR(cr_error_message(), "");
+        CHECK_STATUS(cr_pretrained_find(none[i], &entry), CR_ERR_CONFIG);
+    }
+    CHECK(!cr_pretrained_has_imagenet_classes("model.safetensors"));
+    CHECK(!cr_pretrained_has_imagenet_classes("my-resnet18-f37072fd.pth"));
+}
+
+static void classes_of(const char *name, int want) {
+    char            path[CR_PATH_MAX], folder[] = "/tmp/cresnet-names-XXXXXX";
+    struct cr_arena arena = {0};
+    const char    **list;
+    int             count;
+    REQUIRE(mkdtemp(folder) != NULL);
+    REQUIRE_OK(cr_path_join(path, folder, "%s", name));
+    REQUIRE_OK(cr_fs_write_new(path, "x", 1));
+    REQUIRE_OK(cr_saved_model_names(path, &arena, &list, &count));
+    CHECK_INT(count, want);
+    if (count == 1000) {
+        CHECK_STR(list[0], "tench");
+        CHECK_STR(list[1], "goldfish");
+        CHECK_STR(list[207], "golden retriever");
+        CHECK_STR(list[999], "toilet tissue");
+        for (int i = 0; i < count; i++) CHECK(*list[i]);
+    }
+    cr_arena_free(&arena);
+    cr_fs_remove_tree(folder);
+}
+
+static void classes(void) {
+    const int64_t live = cr_alloc_live();
+    classes_of("resnet18-f37072fd.pth", 1000);
+    classes_of("wide_resnet101_2-d733dc28.pth", 1000);
+    classes_of("weights.pth", 0);
+    CHECK_INT(cr_alloc_live(), live);
+}
+
+static void memory_runs_out(void) {
+    setenv("CRESNET_OFFLINE", "1", 1);
+    setenv("CRESNET_CACHE", "/nonexistent", 1);
+    for_each_failing_alloc(f, .least = 1, .want = CR_ERR_IO, .tolerated = true) {
+        char *path;
+        failing_alloc_begin(&f);
+        failing_alloc_end(&f, cr_pretrained_file("resnet18", &path));
+    }
+}
+
+TESTS(CASE(names), CASE(classes), CASE(memory_runs_out))
