@@ -79,10 +79,10 @@ inline bool ck_tma_byte_pixels(CUtensorMap *map, const void *x, int64_t N, int64
     const cuuint64_t dim[4]   = {(cuuint64_t)C, (cuuint64_t)W, (cuuint64_t)H, (cuuint64_t)N};
     const cuuint64_t pitch[3] = {(cuuint64_t)C, (cuuint64_t)(W * C), (cuuint64_t)(H * W * C)};
     const cuuint32_t every[4] = {1, (cuuint32_t)stride, (cuuint32_t)stride, 1};
-    return encode && encode(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 4, const_cast<void *>(x), dim, pitch, low, high,
-                            (cuuint32_t)chunk, (cuuint32_t)pixels, every, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                            ck_tma_swizzle(chunk), CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                            CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+    return encode &&
+           encode(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 4, const_cast<void *>(x), dim, pitch, low, high,
+                  (cuuint32_t)chunk, (cuuint32_t)pixels, every, CU_TENSOR_MAP_INTERLEAVE_NONE, ck_tma_swizzle(chunk),
+                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
 #endif

@@ -109,8 +109,9 @@ template <typename V, bool SIGNED>
 __global__ void __launch_bounds__(THREADS) maxpool(const V *x, V *y, const struct ck_window w, int64_t groups) {
     const int64_t count = w.N * w.P * w.Q * groups, step = (int64_t)gridDim.x * THREADS;
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < count; i += step) {
-        const int64_t c = i % groups, pixel = i / groups, q = pixel % w.Q, line = pixel / w.Q, p = line % w.P, n = line / w.P;
-        V             best;
+        const int64_t c = i % groups, pixel = i / groups, q = pixel % w.Q, line = pixel / w.Q, p = line % w.P,
+                      n = line / w.P;
+        V best;
         set_all(best, SIGNED ? 0x80808080u : 0u);
         for (int r = 0; r < w.window; r++) {
             const int64_t h = p * w.stride - w.pad + r;
@@ -130,12 +131,13 @@ __global__ void __launch_bounds__(THREADS) pad_shortcut(const uint8_t *x, uint8_
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < count; i += step) {
         const int64_t c = i % w.K - w.pad, pixel = i / w.K, q = pixel % w.Q, line = pixel / w.Q, p = line % w.P,
                       n = line / w.P;
-        y[i] = c >= 0 && c < w.C ? x[((n * w.H + p * w.stride) * w.W + q * w.stride) * w.C + c] : (uint8_t)0;
+        y[i]            = c >= 0 && c < w.C ? x[((n * w.H + p * w.stride) * w.W + q * w.stride) * w.C + c] : (uint8_t)0;
     }
 }
 
-template <typename V> void maxpool_run(const void *x, void *y, bool is_signed, const struct ck_window *w, int64_t groups,
-                                       cudaStream_t stream) {
+template <typename V>
+void maxpool_run(const void *x, void *y, bool is_signed, const struct ck_window *w, int64_t groups,
+                 cudaStream_t stream) {
     const unsigned blocks = ck_blocks(w->N * w->P * w->Q * groups, THREADS, 16 * BLOCKS);
     if (is_signed)
         maxpool<V, true><<<blocks, THREADS, 0, stream>>>((const V *)x, (V *)y, *w, groups);
@@ -157,7 +159,8 @@ cudaError_t ck_dequantize(enum ck_type type, const void *x, bool is_signed, cons
                           cudaStream_t stream) {
     const unsigned blocks = ck_blocks(elems / LANES, THREADS, BLOCKS);
     if (is_signed)
-        CK_BY_TYPE(type, dequantize<T, int8_t><<<blocks, THREADS, 0, stream>>>((const int8_t *)x, scale, (T *)y, elems));
+        CK_BY_TYPE(type,
+                   dequantize<T, int8_t><<<blocks, THREADS, 0, stream>>>((const int8_t *)x, scale, (T *)y, elems));
     else
         CK_BY_TYPE(type,
                    dequantize<T, uint8_t><<<blocks, THREADS, 0, stream>>>((const uint8_t *)x, scale, (T *)y, elems));
@@ -184,7 +187,7 @@ cudaError_t ck_maxpool_int8(const void *x, void *y, bool is_signed, const struct
 }
 
 cudaError_t ck_pad_shortcut_int8(const void *x, void *y, const struct ck_window *w, cudaStream_t stream) {
-    pad_shortcut<<<ck_blocks(w->N * w->P * w->Q * w->K, THREADS, 16 * BLOCKS), THREADS, 0, stream>>>(
-        (const uint8_t *)x, (uint8_t *)y, *w);
+    pad_shortcut<<<ck_blocks(w->N * w->P * w->Q * w->K, THREADS, 16 * BLOCKS), THREADS, 0, stream>>>((const uint8_t *)x,
+                                                                                                     (uint8_t *)y, *w);
     return cudaGetLastError();
 }

@@ -111,6 +111,10 @@ KERNEL(qconv_coeffs, "", coeffs_accepts);
 KERNEL(maxpool, "_int8", window_accepts);
 KERNEL(pad_shortcut, "_int8", window_accepts);
 
-const struct cr_kernel *const cr_cuda_quantize_kernels[] = {&kernel_quantize,     &kernel_dequantize,
-                                                            &kernel_quantize_filter, &kernel_qconv_coeffs,
-                                                            &kernel_maxpool,      &kernel_pad_shortcut, NULL};
+const struct cr_kernel *const cr_cuda_quantize_kernels[] = {&kernel_quantize,
+                                                            &kernel_dequantize,
+                                                            &kernel_quantize_filter,
+                                                            &kernel_qconv_coeffs,
+                                                            &kernel_maxpool,
+                                                            &kernel_pad_shortcut,
+                                                            NULL};

@@ -79,8 +79,8 @@ static const struct conv pools[] = {
 
 /* of the 8-bit stem: images of one and of several segments and bands */
 static const struct conv stems[] = {
-    {1, 2, 2, 3, 64, 0, 0, 0, false},   {2, 10, 6, 3, 64, 0, 0, 0, false},   {3, 18, 34, 3, 128, 0, 0, 0, false},
-    {1, 64, 58, 3, 64, 0, 0, 0, false}, {2, 224, 224, 3, 64, 0, 0, 0, true}, {1, 66, 460, 3, 64, 0, 0, 0, true},
+    {1, 2, 2, 3, 64, 0, 0, 0, false},  {2, 10, 6, 3, 64, 0, 0, 0, false},  {3, 18, 34, 3, 128, 0, 0, 0, false},
+    {1, 64, 30, 3, 64, 0, 0, 0, true}, {1, 10, 460, 3, 64, 0, 0, 0, true},
 };
 
 static const struct conv shortcuts[] = {

@@ -29,8 +29,8 @@ struct tile_config {
 /* Division of a launch; offsets are into shared memory. */
 struct plan {
     struct tile_config config;
-    int                chunk;        /* bytes of a row in shared memory: channels of a step, 64 or 128 */
-    int                taps, rounds; /* filter positions that one slot of x serves; slots of x for each tile */
+    int                chunk;                /* bytes of a row in shared memory: channels of a step, 64 or 128 */
+    int                taps, rounds;         /* filter positions that one slot of x serves; slots of x for each tile */
     int                slots, filters, rows; /* of the rings of x and of filters; positions in a slot of x */
     int                slot_bytes, add_bytes;
     int                blocks_k, tiles, grid;
@@ -107,8 +107,8 @@ __device__ __forceinline__ void load_x(const params &p, uint32_t shared, int rin
                    add   = shared + (uint32_t)(plan.add_at + ring * ADDS * plan.add_bytes);
     const uint32_t full  = bars + 8 * (uint32_t)(BAR_X + ring * SLOTS_MAX),
                    empty = bars + 8 * (uint32_t)(BAR_X_EMPTY + ring * SLOTS_MAX);
-    const int      panel = plan.config.columns < 128 ? 64 : 128;
-    ck_ring_place  at, add_at;
+    const int     panel  = plan.config.columns < 128 ? 64 : 128;
+    ck_ring_place at, add_at;
     for (tiles t(plan, ring); t.more(); t.next()) {
         const int   row = t.row(plan), column = t.column(plan);
         const place first(p, row);
@@ -152,15 +152,14 @@ __device__ __forceinline__ void load_filter(const params &p, uint32_t to, uint32
 
 /* One thread loads the filters: once, or through the ring. */
 __device__ __forceinline__ void load_w(const params &p, uint32_t shared) {
-    const plan    &plan  = p.plan;
-    const uint32_t bars  = shared + (uint32_t)plan.bar_at, w = shared + (uint32_t)plan.w_at;
+    const plan    &plan = p.plan;
+    const uint32_t bars = shared + (uint32_t)plan.bar_at, w = shared + (uint32_t)plan.w_at;
     const uint32_t bytes = (uint32_t)(plan.config.columns * plan.chunk);
     const int      steps = plan.taps * plan.rounds;
     tiles          t(plan, 0);
     if (plan.config.resident) {
         ck_mbar_expect(bars + 8 * BAR_W, (uint32_t)steps * bytes);
-        for (int i = 0; i < steps; i++)
-            load_filter(p, w + (uint32_t)i * bytes, bars + 8 * BAR_W, i, t.column(plan));
+        for (int i = 0; i < steps; i++) load_filter(p, w + (uint32_t)i * bytes, bars + 8 * BAR_W, i, t.column(plan));
         return;
     }
     ck_ring_place at;

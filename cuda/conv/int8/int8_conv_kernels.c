@@ -23,9 +23,9 @@ static enum ck_int8_type type_of(const struct cr_tensor *t) {
 
 /* The pointers are only NULL or not NULL; they are set at launch. */
 static struct ck_int8_conv conv_of(const struct cr_program *p, const struct cr_op *op) {
-    static const char        present;
-    const struct cr_tensor  *add = IN(add), *y = cuda_out(p, op, CR_OUT_qconv_y);
-    const struct ck_conv     c = cuda_conv_shape(op, IN(x), IN(w), y);
+    static const char       present;
+    const struct cr_tensor *add = IN(add), *y = cuda_out(p, op, CR_OUT_qconv_y);
+    const struct ck_conv    c = cuda_conv_shape(op, IN(x), IN(w), y);
     return (struct ck_int8_conv){.R        = c.R,
                                  .S        = c.S,
                                  .stride   = c.stride,

@@ -8,10 +8,10 @@ namespace {
 
 /* The kernel is compiled for these tiles. */
 const struct tile_config tile_configs[] = {
-    {256, 1, 2, true, false},  {128, 2, 2, true, false}, {128, 1, 3, true, false}, {64, 4, 2, true, false},
-    {64, 2, 3, true, false},   {256, 1, 2, false, false}, {128, 2, 2, false, false}, {256, 1, 2, true, true},
-    {128, 2, 2, true, true},   {128, 1, 3, true, true},  {64, 4, 2, true, true},   {64, 2, 3, true, true},
-    {256, 1, 2, false, true},  {128, 2, 2, false, true},
+    {256, 1, 2, true, false}, {128, 2, 2, true, false},  {128, 1, 3, true, false},  {64, 4, 2, true, false},
+    {64, 2, 3, true, false},  {256, 1, 2, false, false}, {128, 2, 2, false, false}, {256, 1, 2, true, true},
+    {128, 2, 2, true, true},  {128, 1, 3, true, true},   {64, 4, 2, true, true},    {64, 2, 3, true, true},
+    {256, 1, 2, false, true}, {128, 2, 2, false, true},
 };
 
 int chunk_of(int64_t C) {
@@ -27,17 +27,17 @@ bool lay_out(struct plan *p, const struct ck_int8_conv *a) {
     const int                 rings = c->resident ? c->workers : 1, team = c->resident ? 1 : c->workers;
     const int                 high = team * c->height * ROWS, steps = p->taps * p->rounds;
     const int                 w_bytes = c->columns * p->chunk;
-    const int coeffs = 2 * 4 * (c->resident ? c->columns : p->blocks_k * c->columns);
-    p->rows          = c->halo ? rounded(high + 2 * ((int)a->W + 1) + 2, 8) : high;
-    p->slot_bytes    = rounded(p->rows * p->chunk, 1024);
-    p->add_bytes     = a->add ? high * c->columns : 0;
-    p->filters       = c->resident ? 1 : 4;
+    const int                 coeffs  = 2 * 4 * (c->resident ? c->columns : p->blocks_k * c->columns);
+    p->rows                           = c->halo ? rounded(high + 2 * ((int)a->W + 1) + 2, 8) : high;
+    p->slot_bytes                     = rounded(p->rows * p->chunk, 1024);
+    p->add_bytes                      = a->add ? high * c->columns : 0;
+    p->filters                        = c->resident ? 1 : 4;
     if (p->rows > (c->halo ? 1024 : 256) || (c->resident && (int64_t)steps * w_bytes > SHARED_LIMIT)) return false;
-    p->w_at          = 0;
-    p->add_at        = c->resident ? steps * w_bytes : p->filters * w_bytes;
-    p->x_at          = p->add_at + rings * ADDS * p->add_bytes;
-    const int room   = SHARED_LIMIT - p->x_at - coeffs - 8 * BAR_COUNT;
-    p->slots         = room <= 0 ? 0 : room / (rings * p->slot_bytes);
+    p->w_at        = 0;
+    p->add_at      = c->resident ? steps * w_bytes : p->filters * w_bytes;
+    p->x_at        = p->add_at + rings * ADDS * p->add_bytes;
+    const int room = SHARED_LIMIT - p->x_at - coeffs - 8 * BAR_COUNT;
+    p->slots       = room <= 0 ? 0 : room / (rings * p->slot_bytes);
     if (p->slots < 2) return false;
     if (p->slots > SLOTS_MAX) p->slots = SLOTS_MAX;
     p->coeffs_at = p->x_at + rings * p->slots * p->slot_bytes;
@@ -51,11 +51,11 @@ bool plan_as(struct plan *p, const struct ck_int8_conv *a, const struct tile_con
     const int64_t positions = c->halo ? a->N * (a->H + 1) * (a->W + 1) : a->N * a->P * a->Q;
     if (c->halo && (a->R != 3 || a->S != 3 || a->pad != 1 || a->stride != 1)) return false;
     if (c->columns > 64 && a->K <= c->columns / 2) return false;
-    p->config    = *c;
-    p->chunk     = chunk;
-    p->taps      = c->halo ? taps : 1;
-    p->rounds    = c->halo ? chunks : taps * chunks;
-    p->blocks_k  = (int)((a->K + c->columns - 1) / c->columns);
+    p->config   = *c;
+    p->chunk    = chunk;
+    p->taps     = c->halo ? taps : 1;
+    p->rounds   = c->halo ? chunks : taps * chunks;
+    p->blocks_k = (int)((a->K + c->columns - 1) / c->columns);
     if (c->resident && p->blocks_k > multiprocessors) return false;
     if (!lay_out(p, a)) return false;
     const int64_t high = (c->resident ? 1 : c->workers) * c->height * ROWS, down = (positions + high - 1) / high;

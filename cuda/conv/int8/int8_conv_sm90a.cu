@@ -80,24 +80,30 @@ __global__ void __launch_bounds__(256) pack_rows(const int8_t *w, int8_t *packed
 
 /* ---- host side ---- */
 
+/* x as a matrix, pixel by pixel with padding and stride, or with one zero row and column for each image (halo). */
+bool make_x_map(struct params *p, const struct ck_int8_conv *a) {
+    const int low[2] = {-a->pad, -a->pad}, high[2] = {a->pad - (a->S - 1), a->pad - (a->R - 1)};
+    const int none[2] = {0, 0}, before[2] = {-1, -1};
+    const int chunk = p->plan.chunk, rows = p->plan.rows;
+    if (p->plan.config.halo)
+        return ck_tma_byte_pixels(&p->x, a->x, a->N, a->H, a->W, a->C, before, none, 1, chunk, rows);
+    if (p->by_pixel) return ck_tma_byte_pixels(&p->x, a->x, a->N, a->H, a->W, a->C, low, high, a->stride, chunk, rows);
+    return ck_tma_byte_matrix(&p->x, a->x, a->N * a->P * a->Q, a->C, chunk, rows);
+}
+
+bool make_add_map(struct params *p, const struct ck_int8_conv *a) {
+    const struct tile_config *c = &p->plan.config;
+    const int tall = c->height * ROWS * (c->resident ? 1 : c->workers), panel = c->columns < 128 ? 64 : 128;
+    const int none[2] = {0, 0}, one[2] = {1, 1};
+    if (!a->add) return true;
+    if (c->halo) return ck_tma_byte_pixels(&p->add, a->add, a->N, a->P, a->Q, a->K, none, one, 1, panel, tall);
+    return ck_tma_byte_matrix(&p->add, a->add, a->N * a->P * a->Q, a->K, panel, tall);
+}
+
 bool make_maps(struct params *p, const struct ck_int8_conv *a) {
-    const struct plan *plan    = &p->plan;
-    const int          low[2]  = {-a->pad, -a->pad}, high[2] = {a->pad - (a->S - 1), a->pad - (a->R - 1)};
-    const int          none[2] = {0, 0}, one[2] = {1, 1}, before[2] = {-1, -1};
-    const int64_t      pixels = a->N * a->P * a->Q;
-    const int          tall   = plan->config.height * ROWS * (plan->config.resident ? 1 : plan->config.workers);
-    const int          panel  = plan->config.columns < 128 ? 64 : 128;
-    const bool         x      = plan->config.halo
-                                    ? ck_tma_byte_pixels(&p->x, a->x, a->N, a->H, a->W, a->C, before, none, 1, plan->chunk, plan->rows)
-                                : p->by_pixel ? ck_tma_byte_pixels(&p->x, a->x, a->N, a->H, a->W, a->C, low, high, a->stride,
-                                                                   plan->chunk, plan->rows)
-                                              : ck_tma_byte_matrix(&p->x, a->x, pixels, a->C, plan->chunk, plan->rows);
-    const bool         add =
-        !a->add || (plan->config.halo
-                                ? ck_tma_byte_pixels(&p->add, a->add, a->N, a->P, a->Q, a->K, none, one, 1, panel, tall)
-                                : ck_tma_byte_matrix(&p->add, a->add, pixels, a->K, panel, tall));
-    return x && add &&
-           ck_tma_byte_matrix(&p->w, a->w, (a->K + 63) / 64 * 64, a->R * a->S * a->C, plan->chunk, plan->config.columns);
+    const int64_t filters = (a->K + 63) / 64 * 64, row = a->R * a->S * a->C;
+    return make_x_map(p, a) && make_add_map(p, a) &&
+           ck_tma_byte_matrix(&p->w, a->w, filters, row, p->plan.chunk, p->plan.config.columns);
 }
 
 template <int COLUMNS, int HEIGHT, int WORKERS, bool RESIDENT, int CHUNK, bool SIGNED>

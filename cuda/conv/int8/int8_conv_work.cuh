@@ -58,7 +58,8 @@ __device__ __forceinline__ void store_channels(void *y, int64_t at, const float 
                 if (i < count) to[i] = (uint8_t)(word[i / 4] >> i % 4 * 8);
     } else {
         using T = typename std::conditional<
-            TYPE == CK_INT8_F16, __half, typename std::conditional<TYPE == CK_INT8_BF16, __nv_bfloat16, float>::type>::type;
+            TYPE == CK_INT8_F16, __half,
+            typename std::conditional<TYPE == CK_INT8_BF16, __nv_bfloat16, float>::type>::type;
         constexpr int lanes = ck_vector_elems<T>();
         T            *to    = static_cast<T *>(y) + at;
         if (whole)
@@ -161,8 +162,8 @@ template <int COLUMNS, int HEIGHT, int WORKERS, bool RESIDENT, int CHUNK, bool S
     __device__ __forceinline__ uint4 get_add(int row, int channel) const {
         const int panel = channel / PANEL, chunk = channel % PANEL / 16;
         const int moved = PANEL == 128 ? chunk ^ row % 8 : chunk ^ (row / 2) % 4;
-        return ck_get16(add_at + (uint32_t)(add.at * plan.add_bytes + panel * (ROWS * HEIGHT * TEAM * PANEL) + row * PANEL +
-                                            moved * 16));
+        return ck_get16(add_at + (uint32_t)(add.at * plan.add_bytes + panel * (ROWS * HEIGHT * TEAM * PANEL) +
+                                            row * PANEL + moved * 16));
     }
 
     template <int TYPE, bool ADD> __device__ __forceinline__ void finish(int row, int column) {
@@ -179,10 +180,10 @@ template <int COLUMNS, int HEIGHT, int WORKERS, bool RESIDENT, int CHUNK, bool S
         }
 #pragma unroll
         for (int g = 0; g < COLUMNS / 64; g++) {
-            const int      channel = column + 64 * g + 16 * q, count = min(16, p.K - channel);
-            const int      of   = (RESIDENT ? 64 * g : column + 64 * g) / 4 + 4 * q;
-            const int      rest = (RESIDENT ? COLUMNS : plan.blocks_k * COLUMNS) * 4;
-            float          scale[16], bias[16];
+            const int channel = column + 64 * g + 16 * q, count = min(16, p.K - channel);
+            const int of   = (RESIDENT ? 64 * g : column + 64 * g) / 4 + 4 * q;
+            const int rest = (RESIDENT ? COLUMNS : plan.blocks_k * COLUMNS) * 4;
+            float     scale[16], bias[16];
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 const uint32_t at = coeffs_at + (uint32_t)(16 * coeff_place(of + i));
@@ -199,7 +200,8 @@ template <int COLUMNS, int HEIGHT, int WORKERS, bool RESIDENT, int CHUNK, bool S
                         v[k] = fmaf((float)acc[i][g * 32 + k / 2 * 4 + half * 2 + k % 2], scale[k], bias[k]);
                     if (ADD) {
                         const uint4    a       = get_add(first + i * ROWS + half * 8, 64 * g + 16 * q);
-                        const uint32_t word[4] = {a.x ^ p.add_flip, a.y ^ p.add_flip, a.z ^ p.add_flip, a.w ^ p.add_flip};
+                        const uint32_t word[4] = {a.x ^ p.add_flip, a.y ^ p.add_flip, a.z ^ p.add_flip,
+                                                  a.w ^ p.add_flip};
 #pragma unroll
                         for (int k = 0; k < 16; k++)
                             v[k] = fmaf((float)(word[k / 4] >> k % 4 * 8 & 255u) - p.add_offset, add_scale, v[k]);

@@ -33,7 +33,7 @@ static cr_status stem_launch(struct cr_device *device, const struct cr_call *cal
     return CR_OK;
 }
 
-static const struct cr_kernel kernel_stem = {CR_KERNEL("cuda.int8_stem", qstem, CR_MATH_EXACT),
-                                             .accepts = stem_accepts, .launch = stem_launch};
+static const struct cr_kernel kernel_stem = {CR_KERNEL("cuda.int8_stem", qstem, CR_MATH_EXACT), .accepts = stem_accepts,
+                                             .launch = stem_launch};
 
 const struct cr_kernel *const cr_cuda_int8_stem_kernels[] = {&kernel_stem, NULL};

@@ -59,13 +59,14 @@ struct band {
     int        n, row, rows;     /* image; first row of y and their number */
     int        left, from, most; /* first pixel of the convolution; first pixel of y that is stored; their number */
     __device__ band(const shape &s, int index) {
-        const int segment = index % s.segments, rest = index / s.segments, first = segment ? 56 + 55 * (segment - 1) : 0;
-        n    = rest / s.bands;
-        row  = rest % s.bands * BAND;
-        rows = min((int)BAND, s.PP - row);
-        left = segment ? 2 * first - 2 : 0;
-        from = first;
-        most = min(segment ? 55 : 56, s.PQ - first);
+        const int segment = index % s.segments, rest = index / s.segments,
+                  first = segment ? 56 + 55 * (segment - 1) : 0;
+        n               = rest / s.bands;
+        row             = rest % s.bands * BAND;
+        rows            = min((int)BAND, s.PP - row);
+        left            = segment ? 2 * first - 2 : 0;
+        from            = first;
+        most            = min(segment ? 55 : 56, s.PQ - first);
     }
     /* rows of the convolution: first (may be -1) and number */
     __device__ __forceinline__ int top() const { return 2 * row - 1; }
@@ -85,8 +86,8 @@ __device__ __forceinline__ void make_table(const params &p, int8_t *table) {
 
 /* The six bytes of two neighbouring image pixels; 0 in `valid`: outside the image. */
 struct two_pixels {
-    uint16_t   part[3];
-    bool       valid;
+    uint16_t                        part[3];
+    bool                            valid;
     __device__ __forceinline__ void load(const params &p, int n, int h, int w) {
         valid = h >= 0 && h < p.shape.H && w >= 0 && w < p.shape.W;
         if (!valid) return;
@@ -179,9 +180,7 @@ struct worker {
     float                scale[2], bias[2];
     ck_ring_place        at;
 
-    __device__ __forceinline__ int channel() const {
-        return (int)blockIdx.y * COLUMNS + warp * 16 + lane / 4 * 2;
-    }
+    __device__ __forceinline__ int channel() const { return (int)blockIdx.y * COLUMNS + warp * 16 + lane / 4 * 2; }
     /* Element `i` (row, column, channel in space-to-depth form) of filter k. */
     __device__ __forceinline__ int element(int k, int i) const {
         const int c = i % 16, part = c / 3, s = 2 * (i / 16 % 4) + part % 2 - 1, r = 2 * (i / 64) + part / 2 - 1;
@@ -261,7 +260,7 @@ struct worker {
 #pragma unroll
             for (int j = 0; j < LINE / 8; j++) {
                 const int a = acc[4 * j + 2 * e], b = acc[4 * j + 2 * e + 1];
-                const int other = __shfl_sync(0xffffffffu, b, (lane & ~3) | ((lane + 3) & 3));
+                const int other   = __shfl_sync(0xffffffffu, b, (lane & ~3) | ((lane + 3) & 3));
                 pooled[2 * j + e] = max(max(a, b), lane % 4 ? other : before);
                 before            = other;
             }
@@ -279,14 +278,15 @@ struct worker {
             for (int e = 0; e < 2; e++) q[e] = __float2int_rn(fmaf((float)best[2 * j + e], scale[e], bias[e]));
             uint32_t two;
             asm("cvt.pack.sat.u8.s32.b32 %0, %1, %2, 0;" : "=r"(two) : "r"(q[1]), "r"(q[0]));
-            asm volatile("st.shared.u16 [%0], %1;" ::"r"(out + (uint32_t)((4 * j + lane % 4) * PIXEL_BYTES + warp * 16 +
-                                                                          lane / 4 * 2)),
+            asm volatile("st.shared.u16 [%0], %1;" ::"r"(
+                             out + (uint32_t)((4 * j + lane % 4) * PIXEL_BYTES + warp * 16 + lane / 4 * 2)),
                          "h"((uint16_t)two)
                          : "memory");
         }
         ck_barrier(1 + me, GROUP);
-        const int skip  = b.from ? 1 : 0; /* the first pixel of a further segment belongs to the one before */
-        uint8_t  *to    = p.y + (((int64_t)b.n * p.shape.PP + row) * p.shape.PQ + b.from) * p.shape.K + (int)blockIdx.y * COLUMNS;
+        const int skip = b.from ? 1 : 0; /* the first pixel of a further segment belongs to the one before */
+        uint8_t  *to =
+            p.y + (((int64_t)b.n * p.shape.PP + row) * p.shape.PQ + b.from) * p.shape.K + (int)blockIdx.y * COLUMNS;
         for (int i = (int)threadIdx.x % GROUP; i < b.most * 4; i += GROUP)
             ck_store_whole(to + (int64_t)(i / 4) * p.shape.K + i % 4 * 16,
                            ck_get16(out + (uint32_t)((i / 4 + skip) * PIXEL_BYTES + i % 4 * 16)));
@@ -372,12 +372,13 @@ cudaError_t ck_int8_stem(const struct ck_int8_stem *a, int multiprocessors, cuda
         p.mean[c] = a->mean[c];
         p.std[c]  = a->std[c];
     }
-    p.images                = a->images;
-    p.scale                 = a->scale;
-    p.coeffs                = a->coeffs;
-    p.w                     = a->w;
-    p.y                     = a->y;
-    const cudaError_t error = cudaFuncSetAttribute(int8_stem, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);
+    p.images = a->images;
+    p.scale  = a->scale;
+    p.coeffs = a->coeffs;
+    p.w      = a->w;
+    p.y      = a->y;
+    const cudaError_t error =
+        cudaFuncSetAttribute(int8_stem, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);
     if (error != cudaSuccess) return error;
     const int columns = s->K / COLUMNS, pairs = (s->work + WORKERS - 1) / WORKERS,
               blocks = pairs < multiprocessors ? pairs : multiprocessors;

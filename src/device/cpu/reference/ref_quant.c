@@ -217,8 +217,7 @@ static double stem_conv(const struct qstem *v, int64_t n, int64_t p, int64_t q, 
     for (int64_t i = 0; i < 7 * 7 * 3; i++)
         sum += stem_input(v, n, 2 * p - 3 + i / 21, 2 * q - 3 + i / 3 % 7, i % 3) *
                ((const int8_t *)v->w.data)[k * (7 * 7 * 3) + i];
-    const float out =
-        fmaf((float)sum, (float)ref_get(&v->coeffs, k), (float)ref_get(&v->coeffs, v->y.C + k));
+    const float out = fmaf((float)sum, (float)ref_get(&v->coeffs, k), (float)ref_get(&v->coeffs, v->y.C + k));
     return (double)quantized((double)out, 1, lowest(false), highest(false));
 }
 
@@ -232,8 +231,9 @@ cr_status cr_ref_qstem(struct cr_device *device, const struct cr_call *call) {
     const int64_t      P = (v.images.H - 1) / 2 + 1, Q = (v.images.W - 1) / 2 + 1; /* of the convolution */
     CR_PARALLEL_FOR(cr_cpu_threads(device))
     for (int64_t i = 0; i < v.y.elems; i++) {
-        const int64_t k = i % v.y.C, q = i / v.y.C % v.y.W, p = i / v.y.C / v.y.W % v.y.H, n = i / v.y.C / v.y.W / v.y.H;
-        double        largest = 0;
+        const int64_t k = i % v.y.C, q = i / v.y.C % v.y.W, p = i / v.y.C / v.y.W % v.y.H,
+                      n = i / v.y.C / v.y.W / v.y.H;
+        double largest  = 0;
         for (int64_t r = CR_MAX(2 * p - 1, 0); r <= CR_MIN(2 * p + 1, P - 1); r++)
             for (int64_t s = CR_MAX(2 * q - 1, 0); s <= CR_MIN(2 * q + 1, Q - 1); s++)
                 largest = CR_MAX(largest, stem_conv(&v, n, r, s, k));
