@@ -1,8 +1,8 @@
 /* pretrained/pretrained.h: published weights by name: `resnet50` is a file that is fetched once.
  *
  * A name is looked up in the table of torchvision's files, or in the list that CRESNET_WEIGHTS_LIST names (lines of a
- * name and a file name). The part of the file name between the last '-' and the '.' is the begin of the SHA-256 of its
- * content, at least 8 digits.
+ * name and a file name). In the file name, the part between the last '-' and the '.' is the beginning of the SHA-256 of
+ * the content, at least 8 digits.
  *
  * The file is searched in CRESNET_WEIGHTS_DIR, in the cache (CRESNET_CACHE/weights, or weights/ in the folder cresnet
  * of XDG_CACHE_HOME or ~/.cache) and in that of PyTorch (hub/checkpoints in TORCH_HOME or in the folder torch of those
@@ -25,7 +25,7 @@ extern const char cr_imagenet_classes[]; /* 1,000 lines */
 struct cr_pretrained {
     char name[CR_PRETRAINED_NAME_MAX]; /* "resnet50" */
     char file[CR_PRETRAINED_NAME_MAX]; /* "resnet50-0676ba61.pth" */
-    char hash[65];                     /* "0676ba61": begin of the SHA-256, lower case */
+    char hash[65];                     /* "0676ba61": beginning of the SHA-256, lower case */
 };
 
 /* Looks a name up. CR_ERR_CONFIG, with the names that exist, if `name` is none or its network is not supported;
@@ -49,7 +49,7 @@ enum cr_download_result {
 struct cr_download {
     const char *url, *name; /* name: for progress lines */
     const char *path;       /* of the file, for messages */
-    int         fd;         /* open for writing; the content so far is the begin of the file */
+    int         fd;         /* open for writing; the content so far is the beginning of the file */
     int         timeout;    /* seconds without data after which the connection is given up */
 };
 /* Makes one request for the bytes behind those that the file has, and appends them. A server without ranges sends the

@@ -1,5 +1,6 @@
 /* cuda/conv/int8/int8_conv_kernels.c: kernel table of 8-bit convolutions: cuda.int8_conv for compute capability 9.0
- * (cuda/conv/int8/int8_conv_sm90a.cu) with its packed filter, and cuda.int8_conv_plain for all GPUs and shapes. */
+ * (cuda/conv/int8/int8_conv_sm90a.cu) with its packed filter, and cuda.int8_conv_plain for the shapes that it does not
+ * support. */
 #include "cuda/conv/int8/int8_conv.h"
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/kernel_tables.h"
@@ -51,9 +52,11 @@ static bool operands_fit(const struct cr_program *p, const struct cr_op *op) {
            (is_int8(y) || cuda_is_data(y));
 }
 
+/* On other GPUs the convolutions stay in floating point with rounded values: cuDNN's kernels are much faster than this
+ * one. */
 static bool plain_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    (void)device;
-    return operands_fit(p, op) && cr_tensor_elems(cuda_out(p, op, CR_OUT_qconv_y)) < (int64_t)INT32_MAX * 128;
+    return cuda_of(device)->cc == 90 && operands_fit(p, op) &&
+           cr_tensor_elems(cuda_out(p, op, CR_OUT_qconv_y)) < (int64_t)INT32_MAX * 128;
 }
 
 static bool fast_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {

@@ -6,7 +6,7 @@
 
 namespace {
 
-/* The kernel is compiled for these tiles. */
+/* The kernel is compiled for these tiles: columns, height, workers, resident, halo. */
 const struct tile_config tile_configs[] = {
     {256, 1, 2, true, false}, {128, 2, 2, true, false},  {128, 1, 3, true, false},  {64, 4, 2, true, false},
     {64, 2, 3, true, false},  {256, 1, 2, false, false}, {128, 2, 2, false, false}, {256, 1, 2, true, true},
