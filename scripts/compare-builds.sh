@@ -205,12 +205,15 @@ result_case() {
     rm -rf "$d"
 }
 
-# Both programs evaluate the same checkpoint.
+# Both programs evaluate the same checkpoint: the weights, not their averages, which newer programs prefer.
 compare_evaluation() { # NAME CHECKPOINT ARGUMENTS...
-    local name=$1 checkpoint=$2 side
+    local name=$1 checkpoint=$2 side weights
     shift 2
     for side in before after; do
-        CRESNET_CACHE=$WORK/cache-$name call "$name" $side eval "$checkpoint" "$@" --json -q \
+        weights=
+        ! "$(program $side)" eval --help | grep -q -- --no-ema || weights=--no-ema
+        # shellcheck disable=SC2086
+        CRESNET_CACHE=$WORK/cache-$name call "$name" $side eval "$checkpoint" "$@" $weights --json -q \
             >"$WORK/$name/eval-$side.json" || { fail_case "$name" "evaluation by $side"; return; }
     done
     compare results "$name, evaluation" json "$WORK/$name"/eval-{before,after}.json images \

@@ -1,14 +1,22 @@
 #!/usr/bin/env bash
-# pack-deps.sh [DIR]: for a GPU machine without network: copies headers and static libraries of iniparser, libpng, libjpeg and zlib
-# from Debian's packages into DIR (.gpu/deps; 1.6 MB), where scripts/gpu-check.sh looks for them. oneDNN is not included: it is large
-# and the GPU device does not use it.
+# pack-deps.sh [--shared] [DIR]: for a GPU machine without network: copies headers and static libraries of iniparser, libpng, libjpeg
+# and zlib from Debian's packages into DIR (.gpu/deps; 1.6 MB), where scripts/gpu-check.sh looks for them. oneDNN is not included: it
+# is large and the GPU device does not use it.
+# --shared: shared libraries instead. libcresnet.so needs them (the static ones are not position-independent), and programs built with
+# them need DIR/usr/lib/x86_64-linux-gnu in LD_LIBRARY_PATH.
 set -eu
 root=$(cd "$(dirname "$0")/../.." && pwd)
+kind=a packages=""
+if [ "${1:-}" = --shared ]; then
+    kind=so packages="libiniparser1 libpng16-16 libjpeg62-turbo zlib1g"
+    shift
+fi
 out=$(realpath -m "${1:-$root/.gpu/deps}")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"
-apt-get download libiniparser-dev libpng-dev libjpeg62-turbo-dev zlib1g-dev >/dev/null 2>&1 ||
+# shellcheck disable=SC2086
+apt-get download libiniparser-dev libpng-dev libjpeg62-turbo-dev zlib1g-dev $packages >/dev/null 2>&1 ||
     { echo "pack-deps.sh: apt-get download failed; this script needs Debian and a network" >&2; exit 1; }
 for deb in *.deb; do dpkg-deb -x "$deb" all; done
 rm -rf "$out"
@@ -17,5 +25,12 @@ cd all/usr
 cp -L include/*.h "$out/usr/include/"
 cp include/*/jconfig.h "$out/usr/include/"
 cp -L include/iniparser/*.h "$out/usr/include/iniparser/"
-cp -L lib/x86_64-linux-gnu/lib{iniparser,jpeg,png,z}.a "$out/usr/lib/x86_64-linux-gnu/"
+to=$out/usr/lib/x86_64-linux-gnu
+cp -a ../lib/x86_64-linux-gnu/. lib/x86_64-linux-gnu/ 2>/dev/null || true # zlib's library is in /lib
+if [ $kind = a ]; then
+    cp -L lib/x86_64-linux-gnu/lib{iniparser,jpeg,png,z}.a "$to/"
+else
+    cp -a lib/x86_64-linux-gnu/lib{iniparser,jpeg,png,png16,z}.so* "$to/"
+    ln -sf "$(basename "$to"/libz.so.1.*)" "$to/libz.so" # the package's link is absolute
+fi
 du -sh "$out"

@@ -11,7 +11,7 @@ namespace {
 enum {
     GROUP        = 128, /* threads of a warpgroup */
     ROWS         = 64,  /* of one product */
-    WORKERS_MAX  = 4,
+    WORKERS_MAX  = 3,
     SLOTS_MAX    = 8, /* of the ring of x */
     FILTERS_MAX  = 8, /* of the ring of filters */
     ADDS         = 2, /* of the ring of add */
@@ -47,7 +47,8 @@ struct params {
     int          y_type;
     float        least, add_offset; /* least: of v; add_offset: 128 when add is signed (its sign bit is flipped) */
     uint32_t     add_flip;
-    bool         add_given, by_pixel; /* by_pixel: x is loaded pixel by pixel (padding, stride), not as a matrix */
+    bool         add_given, early;
+    bool         by_pixel; /* x is loaded pixel by pixel (padding, stride), not as a matrix */
 };
 
 /* Barriers, 8 bytes each, from bar_at on. */

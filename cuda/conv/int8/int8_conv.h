@@ -22,6 +22,7 @@ struct ck_int8_conv {
     int64_t           N, H, W, C, K, P, Q;
     enum ck_int8_type x_type, add_type, y_type; /* x and add: u8 or i8 */
     bool              relu;
+    bool              early;  /* no launch since the last but one writes w or coeffs: they are read before the last ends */
     int               config; /* tile config, index below ck_int8_conv_configs */
     const void       *x;      /* [N,H,W,C] */
     const int8_t     *w;      /* [K,R,S,C], or as ck_int8_pack writes it */

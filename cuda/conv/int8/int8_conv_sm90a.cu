@@ -13,19 +13,12 @@
 namespace {
 
 #if CK_HAS_SM90A
+/* A full barrier counts one arrival, an empty one the warps that read: of one worker, or of all `team` workers. */
 __device__ __forceinline__ void init_barriers(uint32_t bars, int team) {
-    for (int i = 0; i < WORKERS_MAX * SLOTS_MAX; i++) {
-        ck_mbar_init(bars + 8 * (uint32_t)(BAR_X + i), 1);
-        ck_mbar_init(bars + 8 * (uint32_t)(BAR_X_EMPTY + i), 4 * (uint32_t)team);
-    }
-    for (int i = 0; i < WORKERS_MAX * ADDS; i++) {
-        ck_mbar_init(bars + 8 * (uint32_t)(BAR_ADD + i), 1);
-        ck_mbar_init(bars + 8 * (uint32_t)(BAR_ADD_EMPTY + i), 4 * (uint32_t)team);
-    }
-    for (int i = 0; i < FILTERS_MAX; i++) {
-        ck_mbar_init(bars + 8 * (uint32_t)(BAR_W + i), 1);
-        ck_mbar_init(bars + 8 * (uint32_t)(BAR_W_EMPTY + i), 4 * (uint32_t)team);
-    }
+    const int  i    = (int)threadIdx.x;
+    const bool full = i < BAR_X_EMPTY || (i >= BAR_ADD && i < BAR_ADD_EMPTY) || (i >= BAR_W && i < BAR_W_EMPTY);
+    if (i >= BAR_COUNT) return;
+    ck_mbar_init(bars + 8 * (uint32_t)i, full ? 1 : 4 * (uint32_t)team);
     ck_mbar_init_fence();
 }
 
@@ -48,19 +41,21 @@ __global__ void __launch_bounds__((1 + WORKERS) * GROUP, 1) int8_conv(const __gr
 #if CK_HAS_SM90A
     extern __shared__ __align__(1024) unsigned char memory[];
     const uint32_t                                  shared = ck_shared(memory);
-    if (threadIdx.x == 0) init_barriers(shared + (uint32_t)p.plan.bar_at, RESIDENT ? 1 : WORKERS);
-    ck_begin_after_last();
-    set_coeffs(p, shared + (uint32_t)p.plan.coeffs_at);
+    const int  group = (int)threadIdx.x / GROUP, loader = (int)threadIdx.x / 32 - 4 * WORKERS;
+    const bool loads_w = loader == 3;
+    init_barriers(shared + (uint32_t)p.plan.bar_at, RESIDENT ? 1 : WORKERS);
+    if (p.early) set_coeffs(p, shared + (uint32_t)p.plan.coeffs_at);
     __syncthreads();
-    const int group = (int)threadIdx.x / GROUP, warp = (int)threadIdx.x / 32;
+    if (!p.early || !loads_w) ck_begin_after_last();
+    if (!p.early) {
+        set_coeffs(p, shared + (uint32_t)p.plan.coeffs_at);
+        __syncthreads();
+    }
     if (group == WORKERS) {
         ck_registers_decrease<WORKERS == 4 ? 24 : 40>();
-        const int loader = warp - 4 * WORKERS;
         if (threadIdx.x % 32 == 0) {
-            if (RESIDENT && loader == 0) load_w(p, shared);
-            if (RESIDENT && loader < WORKERS) load_x(p, shared, loader);
-            if (!RESIDENT && loader == 0) load_x(p, shared, 0);
-            if (!RESIDENT && loader == 1) load_w(p, shared);
+            if (loads_w) load_w(p, shared);
+            if (loader < (RESIDENT ? WORKERS : 1)) load_x(p, shared, loader);
         }
     } else {
         ck_registers_increase<WORKERS == 2 ? 232 : WORKERS == 3 ? 152 : 112>();
@@ -185,6 +180,7 @@ cudaError_t ck_int8_conv(const struct ck_int8_conv *a, int multiprocessors, cuda
     p.add_given  = a->add != nullptr;
     p.add_flip   = a->add_type == CK_INT8_I8 ? 0x80808080u : 0u;
     p.add_offset = a->add_type == CK_INT8_I8 ? 128.0f : 0.0f;
+    p.early      = a->early;
     p.by_pixel   = a->stride > 1 || a->pad > 0 || a->R > 1 || a->S > 1;
     if (!make_maps(&p, a)) return cudaErrorNotSupported;
     return start_any(&p, a->x_type == CK_INT8_I8, stream);

@@ -11,7 +11,7 @@
  * channels down (filters in registers), 112 pixels to the right. The pooling needs neighbouring pixels, which are in
  * the same thread or the next one, and rows one after another, of which a thread keeps the maximum. Sums are compared
  * before they are scaled and rounded, because both are monotonic; for a negative factor, filters and factor are negated
- * first. A warpgroup of loaders converts pixels through a table of 256 values for each colour. */
+ * first. For each worker a warpgroup of loaders converts pixels through a table of 256 values for each colour. */
 #include "cuda/common/hopper_int8.cuh"
 #include "cuda/conv/int8/int8_stem.h"
 
@@ -114,46 +114,39 @@ __device__ __forceinline__ uint4 convert(const uint8_t *table, const two_pixels 
     return make_uint4(word[0], word[1], word[2], word[3]);
 }
 
-/* A loader fills pixel `thread` of each row, for both workers in turn; rows are loaded AHEAD rows in advance. */
-enum { AHEAD = 4 };
+/* A loader fills pixel `thread` of each row for its worker; rows are loaded AHEAD rows in advance. */
+enum { AHEAD = 2 };
 struct loader {
     const params  &p;
     const int      thread;
     const uint8_t *table;
-    uint32_t       shared, bars;
-    ck_ring_place  at[WORKERS];
+    uint32_t       ring, full;
+    ck_ring_place  at;
 
-    __device__ __forceinline__ void row(int worker, const two_pixels &above, const two_pixels &below) {
-        const int      slot = worker * SLOTS + at[worker].at;
-        const uint32_t full = bars + 8 * (uint32_t)slot;
-        ck_mbar_wait(full + 8 * WORKERS * SLOTS, at[worker].parity ^ 1);
-        if (thread < SPAN) {
-            ck_put16(shared + (uint32_t)(RING_AT + slot * ROW_BYTES + thread * 16), convert(table, above, below));
-            ck_fence_async();
-        }
-        ck_mbar_arrive(full);
-        at[worker].next(SLOTS);
+    __device__ __forceinline__ void row(const two_pixels &above, const two_pixels &below) {
+        const uint32_t bar = full + 8 * (uint32_t)at.at;
+        ck_mbar_wait(bar + 8 * WORKERS * SLOTS, at.parity ^ 1);
+        if (thread < SPAN) ck_put16(ring + (uint32_t)(at.at * ROW_BYTES + thread * 16), convert(table, above, below));
+        ck_fence_async();
+        __syncwarp();
+        if (thread % 32 == 0) ck_mbar_arrive(bar);
+        at.next(SLOTS);
     }
     __device__ __forceinline__ void fetch(const band &b, int i, two_pixels &above, two_pixels &below) const {
         const int h = 2 * (b.top() + i - 2), w = 2 * (b.left + thread - 2);
         above.load(p, b.n, h, thread < SPAN ? w : -1);
         below.load(p, b.n, h + 1, thread < SPAN ? w : -1);
     }
-    /* Bands `index` and `index` + 1, one for each worker, row by row in turn. The last band may be alone. */
-    __device__ __forceinline__ void run(int index) {
-        const bool alone = index + 1 >= p.shape.work;
-        const band one(p.shape, index), two(p.shape, alone ? index : index + 1);
-        const int  rows[WORKERS] = {one.count() + TAPS - 1, alone ? 0 : two.count() + TAPS - 1};
-        const int  most          = max(rows[0], rows[1]);
-        for (int i = 0; i < most; i += AHEAD / WORKERS) {
+    __device__ __forceinline__ void run(const band &b) {
+        const int rows = b.count() + TAPS - 1;
+        for (int i = 0; i < rows; i += AHEAD) {
             two_pixels above[AHEAD], below[AHEAD];
 #pragma unroll
             for (int k = 0; k < AHEAD; k++)
-                if (i + k / WORKERS < rows[k % WORKERS])
-                    fetch(k % WORKERS ? two : one, i + k / WORKERS, above[k], below[k]);
+                if (i + k < rows) fetch(b, i + k, above[k], below[k]);
 #pragma unroll
             for (int k = 0; k < AHEAD; k++)
-                if (i + k / WORKERS < rows[k % WORKERS]) row(k % WORKERS, above[k], below[k]);
+                if (i + k < rows) row(above[k], below[k]);
         }
     }
 };
@@ -316,28 +309,32 @@ struct worker {
 };
 #endif
 
-__global__ void __launch_bounds__((1 + WORKERS) * GROUP, 1) int8_stem(const __grid_constant__ params p) {
+__global__ void __launch_bounds__(2 * WORKERS *GROUP, 1) int8_stem(const __grid_constant__ params p) {
 #if CK_HAS_SM90A
     extern __shared__ __align__(1024) unsigned char memory[];
     const uint32_t                                  shared = ck_shared(memory), bars = shared + BAR_AT;
-    const int                                       group = (int)threadIdx.x / GROUP, first = (int)blockIdx.x * WORKERS;
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < WORKERS * SLOTS; i++) {
-            ck_mbar_init(bars + 8 * (uint32_t)i, GROUP);
-            ck_mbar_init(bars + 8 * (uint32_t)(WORKERS * SLOTS + i), 4);
-        }
+    const int group = (int)threadIdx.x / GROUP, step = WORKERS * (int)gridDim.x;
+    if (threadIdx.x < 2 * WORKERS * SLOTS) {
+        ck_mbar_init(bars + 8 * threadIdx.x, 4); /* the warps that write or read the row */
         ck_mbar_init_fence();
     }
     ck_begin_after_last();
     make_table(p, reinterpret_cast<int8_t *>(memory + TABLE_AT));
     __syncthreads();
-    if (group == WORKERS) {
-        loader l = {p, (int)threadIdx.x % GROUP, memory + TABLE_AT, shared, bars, {}};
-        for (int index = first; index < p.shape.work; index += WORKERS * (int)gridDim.x) l.run(index);
+    const int mine = group % WORKERS;
+    if (group >= WORKERS) {
+        ck_registers_decrease<72>();
+        loader l = {p,
+                    (int)threadIdx.x % GROUP,
+                    memory + TABLE_AT,
+                    shared + (uint32_t)(RING_AT + mine * SLOTS * ROW_BYTES),
+                    bars + 8 * (uint32_t)(mine * SLOTS),
+                    {}};
+        for (int i = (int)blockIdx.x * WORKERS + mine; i < p.shape.work; i += step) l.run(band(p.shape, i));
     } else {
-        worker w(p, shared, group);
-        for (int index = first + group; index < p.shape.work; index += WORKERS * (int)gridDim.x)
-            w.run_band(band(p.shape, index));
+        ck_registers_increase<176>();
+        worker w(p, shared, mine);
+        for (int i = (int)blockIdx.x * WORKERS + mine; i < p.shape.work; i += step) w.run_band(band(p.shape, i));
     }
 #else
     (void)p;
@@ -382,6 +379,6 @@ cudaError_t ck_int8_stem(const struct ck_int8_stem *a, int multiprocessors, cuda
     if (error != cudaSuccess) return error;
     const int columns = s->K / COLUMNS, pairs = (s->work + WORKERS - 1) / WORKERS,
               blocks = pairs < multiprocessors ? pairs : multiprocessors;
-    return ck_launch(int8_stem, dim3((unsigned)blocks, (unsigned)columns), dim3((1 + WORKERS) * GROUP), SHARED_BYTES,
+    return ck_launch(int8_stem, dim3((unsigned)blocks, (unsigned)columns), dim3(2 * WORKERS * GROUP), SHARED_BYTES,
                      stream, p);
 }

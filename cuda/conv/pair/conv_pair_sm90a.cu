@@ -1,0 +1,154 @@
+/* cuda/conv/pair/conv_pair_sm90a.cu: device code and launcher of cuda/conv/pair/conv_pair.h.
+ *
+ * Bytes: C + 2*K + L elements a pixel; the two convolutions one by one move K more (y is read again). 2*K*(C + L)
+ * operations a pixel. The limiter is memory as long as the filters stay in shared memory.
+ *
+ * One block for each multiprocessor, for the whole launch: threads that load by TMA, and warpgroups ("workers") of 64
+ * pixels each. A worker computes a chunk of y, writes it to shared memory in place of its summand, and adds the chunk's
+ * part of z to sums in registers. */
+#include "cuda/common/tma.cuh"
+#include "cuda/conv/pair/conv_pair_plan.cuh"
+#include "cuda/conv/pair/conv_pair_work.cuh"
+
+namespace {
+
+#if CK_HAS_SM90A
+__device__ __forceinline__ void init_barriers(uint32_t bars, int sharing) {
+    const int i = (int)threadIdx.x;
+    if (i >= BAR_COUNT) return;
+    const bool filters = i % BAR_FULL >= BAR_W;
+    ck_mbar_init(bars + 8 * (uint32_t)i, i < BAR_FULL ? 1 : filters ? 4 * (uint32_t)sharing : 4);
+    ck_mbar_init_fence();
+}
+
+__device__ __forceinline__ void set_bytes(uint32_t to, const float *from, int count) {
+    for (int i = (int)threadIdx.x; i < count; i += (int)blockDim.x) {
+        const uint32_t at = to + coeff_place(i / 4) + (uint32_t)(i % 4 * 4);
+        ck_put4(at, from[i]);
+        ck_put4(at + (uint32_t)(4 * count), from[count + i]);
+    }
+}
+__device__ __forceinline__ void set_biases(uint32_t to, const float *from, int count) {
+    for (int i = (int)threadIdx.x; i < count; i += (int)blockDim.x) ck_put4(to + 4 * (uint32_t)i, from[i]);
+}
+template <typename T, int L> __device__ __forceinline__ void set_coeffs(const params &p, uint32_t to) {
+    if constexpr (is_byte<T>) {
+        set_bytes(to, p.coeffs, p.K);
+        set_bytes(to + 8 * (uint32_t)p.K, p.next_coeffs, L);
+    } else {
+        set_biases(to, p.coeffs, p.K);
+        set_biases(to + 4 * (uint32_t)p.K, p.next_coeffs, L);
+    }
+}
+#endif
+
+template <typename T, int L, int WORKERS, bool RESIDENT, int X_PANEL>
+__global__ void __launch_bounds__((1 + WORKERS) * GROUP, 1) conv_pair(const __grid_constant__ params p) {
+#if CK_HAS_SM90A
+    extern __shared__ __align__(1024) unsigned char memory[];
+    const uint32_t                                  shared = ck_shared(memory);
+    const int  group = (int)threadIdx.x / GROUP, warp = (int)threadIdx.x / 32 - 4 * WORKERS;
+    const bool loads_filters = warp == 3;
+    init_barriers(shared + (uint32_t)p.plan.bar_at, RESIDENT ? 1 : WORKERS);
+    if (p.early) set_coeffs<T, L>(p, shared + (uint32_t)p.plan.coeffs_at);
+    __syncthreads();
+    if (!p.early || !loads_filters) ck_begin_after_last();
+    if (!p.early) {
+        set_coeffs<T, L>(p, shared + (uint32_t)p.plan.coeffs_at);
+        __syncthreads();
+    }
+    if (group == WORKERS) {
+        ck_registers_decrease<40>();
+        if (threadIdx.x % 32 == 0) {
+            if (loads_filters) load_filters(p, shared, PANEL / (int)sizeof(T));
+            if (warp < WORKERS) load_x(p, shared, warp);
+        }
+    } else {
+        ck_registers_increase<WORKERS == 2 ? 232 : 152>();
+        worker<T, L, WORKERS, RESIDENT, X_PANEL>(p, shared, group).run();
+    }
+#else
+    (void)p;
+    __trap();
+#endif
+}
+
+/* ---- host side ---- */
+
+bool make_maps(struct params *p, const struct ck_conv_pair *a) {
+    const int size = size_of(a), channels = PANEL / size;
+    return ck_tma_byte_matrix(&p->x, a->x, a->pixels, a->C * size, p->plan.x_panel, ROWS) &&
+           ck_tma_byte_matrix(&p->w, a->w, a->K, a->C * size, p->plan.x_panel, channels) &&
+           ck_tma_byte_matrix(&p->next_w, a->next_w, a->L, a->K * size, PANEL, (int)a->L) &&
+           ck_tma_byte_matrix(&p->add, a->add, a->pixels, a->K * size, PANEL, ROWS) &&
+           ck_tma_byte_matrix(&p->y, a->y, a->pixels, a->K * size, PANEL, ROWS) &&
+           (size == 1 || ck_tma_byte_matrix(&p->z, a->z, a->pixels, a->L * size, PANEL, ROWS));
+}
+
+template <typename T, int L, int WORKERS, bool RESIDENT, int X_PANEL>
+cudaError_t start(const struct params *p, cudaStream_t stream) {
+    const auto        kernel = conv_pair<T, L, WORKERS, RESIDENT, X_PANEL>;
+    const cudaError_t error  = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, p->plan.bytes);
+    if (error != cudaSuccess) return error;
+    return ck_launch(kernel, dim3((unsigned)p->plan.grid), dim3((1 + WORKERS) * GROUP), (size_t)p->plan.bytes, stream,
+                     *p);
+}
+
+cudaError_t start_bytes(const struct params *p, cudaStream_t stream) {
+    const struct plan *plan = &p->plan;
+    const int          kind = plan->L * 10 + plan->workers;
+    const bool         wide = plan->x_panel == 128;
+    if (plan->resident) {
+        if (kind == 643 && !wide) return start<uint8_t, 64, 3, true, 64>(p, stream);
+        if (kind == 642 && !wide) return start<uint8_t, 64, 2, true, 64>(p, stream);
+        if (kind == 1282 && !wide) return start<uint8_t, 128, 2, true, 64>(p, stream);
+        if (kind == 1282 && wide) return start<uint8_t, 128, 2, true, 128>(p, stream);
+    } else {
+        if (kind == 1282 && wide) return start<uint8_t, 128, 2, false, 128>(p, stream);
+        if (kind == 2562 && wide) return start<uint8_t, 256, 2, false, 128>(p, stream);
+    }
+    return cudaErrorInvalidValue;
+}
+
+template <typename T> cudaError_t start_half(const struct params *p, cudaStream_t stream) {
+    const struct plan *plan = &p->plan;
+    const int          kind = plan->L * 10 + plan->workers;
+    if (plan->resident) {
+        if (kind == 643) return start<T, 64, 3, true, 128>(p, stream);
+        if (kind == 642) return start<T, 64, 2, true, 128>(p, stream);
+        if (kind == 1283) return start<T, 128, 3, true, 128>(p, stream);
+        if (kind == 1282) return start<T, 128, 2, true, 128>(p, stream);
+    } else {
+        if (kind == 1282) return start<T, 128, 2, false, 128>(p, stream);
+        if (kind == 2562) return start<T, 256, 2, false, 128>(p, stream);
+    }
+    return cudaErrorInvalidValue;
+}
+
+} // namespace
+
+int ck_conv_pair_configs(const struct ck_conv_pair *a, int multiprocessors) {
+    struct plan plan;
+    return supports(a) ? find_plan(&plan, a, -1, multiprocessors) : 0;
+}
+
+cudaError_t ck_conv_pair(const struct ck_conv_pair *a, int multiprocessors, cudaStream_t stream) {
+    struct params p = {};
+    if (a->config < 0 || !supports(a) || find_plan(&p.plan, a, a->config, multiprocessors) <= a->config)
+        return cudaErrorInvalidValue;
+    p.coeffs      = a->coeffs;
+    p.next_coeffs = a->next_coeffs;
+    p.to          = a->z;
+    p.pixels      = (int)a->pixels;
+    p.K           = (int)a->K;
+    p.z_panels    = size_of(a) == 1 ? 0 : (int)a->L * 2 / PANEL;
+    p.add_offset  = a->add_signed ? 128.0f : 0.0f;
+    p.add_flip    = a->add_signed ? 0x80808080u : 0u;
+    p.early       = a->early;
+    if (!make_maps(&p, a)) return cudaErrorNotSupported;
+    switch (a->type) {
+    case CK_PAIR_U8: return start_bytes(&p, stream);
+    case CK_PAIR_F16: return start_half<__half>(&p, stream);
+    default: return start_half<__nv_bfloat16>(&p, stream);
+    }
+}
