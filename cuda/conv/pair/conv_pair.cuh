@@ -25,10 +25,10 @@ enum {
 struct plan {
     int  L, workers, x_panel; /* x_panel: bytes of a row of x in shared memory, 64 or 128 */
     bool resident;
-    int  panels, chunks;      /* of a row of x; of a row of y, PANEL bytes each */
+    int  panels, chunks;        /* of a row of x; of a row of y, PANEL bytes each */
     int  x_bytes, filter_bytes; /* of a slot of x; of the piece of both filters that belongs to a chunk */
     int  x_slots, y_slots, filters;
-    int  tiles, grid;         /* tiles of a worker, or of all workers of a block when streamed */
+    int  tiles, grid;                          /* tiles of a worker, or of all workers of a block when streamed */
     int  x_at, y_at, coeffs_at, bar_at, bytes; /* offsets in shared memory; the filters are first */
 };
 
@@ -45,11 +45,11 @@ struct params {
 
 /* Barriers, 8 bytes each, from bar_at on. A full barrier counts one arrival, an empty one four for each worker. */
 enum {
-    BAR_X       = 0,
-    BAR_Y       = BAR_X + WORKERS_MAX * X_SLOTS_MAX,
-    BAR_W       = BAR_Y + WORKERS_MAX * Y_SLOTS_MAX,
-    BAR_FULL    = BAR_W + FILTERS_MAX, /* number of full barriers; the empty ones follow in the same order */
-    BAR_COUNT   = 2 * BAR_FULL
+    BAR_X     = 0,
+    BAR_Y     = BAR_X + WORKERS_MAX * X_SLOTS_MAX,
+    BAR_W     = BAR_Y + WORKERS_MAX * Y_SLOTS_MAX,
+    BAR_FULL  = BAR_W + FILTERS_MAX, /* number of full barriers; the empty ones follow in the same order */
+    BAR_COUNT = 2 * BAR_FULL
 };
 
 #if CK_HAS_SM90A
@@ -66,7 +66,7 @@ struct tiles {
     __device__ __forceinline__ bool more() const { return at < end; }
     __device__ __forceinline__ void next() { at += step; }
     __device__ __forceinline__ int  pixel(const plan &p, int worker) const {
-        return (p.resident ? at : at * p.workers + worker) * ROWS;
+         return (p.resident ? at : at * p.workers + worker) * ROWS;
     }
 };
 

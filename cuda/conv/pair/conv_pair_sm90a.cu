@@ -51,6 +51,10 @@ __global__ void __launch_bounds__((1 + WORKERS) * GROUP, 1) conv_pair(const __gr
     const bool loads_filters = warp == 3;
     init_barriers(shared + (uint32_t)p.plan.bar_at, RESIDENT ? 1 : WORKERS);
     if (p.early) set_coeffs<T, L>(p, shared + (uint32_t)p.plan.coeffs_at);
+    if (threadIdx.x == 0) ck_tma_prefetch(&p.x);
+    if (threadIdx.x == 32) ck_tma_prefetch(&p.w);
+    if (threadIdx.x == 64) ck_tma_prefetch(&p.next_w);
+    if (threadIdx.x == 96) ck_tma_prefetch(&p.add);
     __syncthreads();
     if (!p.early || !loads_filters) ck_begin_after_last();
     if (!p.early) {

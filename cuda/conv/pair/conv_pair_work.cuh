@@ -157,8 +157,8 @@ template <typename T, int L, int WORKERS, bool RESIDENT, int X_PANEL> struct wor
             get_coeffs(coeffs, p.K, chunk * CHANNELS + 64 * g + 16 * q, scale, bias);
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                const uint32_t at = place(warp * 16 + lane / 4 + half * 8, 4 * g + q);
-                const uint4    a  = ck_get16(at);
+                const uint32_t at      = place(warp * 16 + lane / 4 + half * 8, 4 * g + q);
+                const uint4    a       = ck_get16(at);
                 uint32_t       word[4] = {a.x ^ p.add_flip, a.y ^ p.add_flip, a.z ^ p.add_flip, a.w ^ p.add_flip};
                 float          v[16];
                 scale_sums(first, g, half, scale, bias, v);
@@ -180,7 +180,7 @@ template <typename T, int L, int WORKERS, bool RESIDENT, int X_PANEL> struct wor
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 const uint32_t at = place(warp * 16 + lane / 4 + half * 8, j) + (uint32_t)(lane % 4 * 4);
-                float          low = sums[from + 4 * j + 2 * half] + bias.x, high = sums[from + 4 * j + 2 * half + 1] + bias.y;
+                float low = sums[from + 4 * j + 2 * half] + bias.x, high = sums[from + 4 * j + 2 * half + 1] + bias.y;
                 if (ADD) {
                     const float2 a = ck_pair<T>(ck_get4(at));
                     low += a.x;
