@@ -81,4 +81,20 @@ static void tensors_of_networks(void) {
     }
 }
 
-TESTS(CASE(tensors_of_networks))
+/* Programs that calibrate a quantised network: with max pooling, and with zero channels in its shortcuts. */
+static void tensors_of_calibration(void) {
+    const char *const networks[][2] = {{"model.arch=resnet18", "quant.type=int8"},
+                                       {"model.arch=resnet20", "quant.type=int8"}};
+    for (int i = 0; i < 4; i++) {
+        struct bench_model b;
+        REQUIRE_OK(bench_open(&b, networks[i / 2], 2, 32));
+        if (i % 2) cr_model_set_real(&b.model, CR_F16);
+        const int params  = b.model.store.params;
+        b.model.calibrate = true;
+        check_program(&b, CR_PROGRAM_EVAL, 0);
+        CHECK_INT(b.model.store.params, params); /* a program of a model adds no parameter */
+        bench_close(&b);
+    }
+}
+
+TESTS(CASE(tensors_of_networks), CASE(tensors_of_calibration))
