@@ -139,9 +139,9 @@ NET(resnet20, COUNTS(.qconv = 20, .quantize = 2), "model.arch=resnet20", "model.
 /* ResNet-50: 53 convolutions and the classifier. */
 NET(resnet50, COUNTS(.qconv = 54, .quantize = 2, .stem = 1), "model.arch=resnet50")
 /* The deep stem, option D shortcuts and squeeze-and-excitation: its layers stay in floating point (two dense layers and
- * one ReLU for each of three blocks), and with them the addition and the ReLU of each block. Shortcuts in 8 bits are
- * therefore read in floating point: two projections, an identity, and the pooling of a projection. */
-NET(resnet_d, COUNTS(.qconv = 15, .dense = 6, .quantize = 5, .dequantize = 4, .add = 3, .relu = 6), "model.arch=custom",
+ * one ReLU for each of three blocks), and with them the addition and the ReLU of each block. Their shortcuts are not
+ * quantised. */
+NET(resnet_d, COUNTS(.qconv = 15, .dense = 6, .quantize = 5, .add = 3, .relu = 6), "model.arch=custom",
     "model.block=bottleneck", "model.depths=1,2", "model.widths=8,16", "model.stem=deep", "model.shortcut=D",
     "model.excitation=yes")
 NET(imagenet_stem, COUNTS(.qconv = 7, .quantize = 2, .stem = 1), "model.arch=custom", "model.block=basic",

@@ -97,4 +97,21 @@ static void tensors_of_calibration(void) {
     }
 }
 
-TESTS(CASE(tensors_of_networks), CASE(tensors_of_calibration))
+/* A parameter that is added after the tensors of a program moves the 16-bit weights: the program is refused. */
+static void a_late_parameter_is_an_error(void) {
+    const char *const overrides[] = {"model.arch=resnet20"};
+    const int64_t     dim[4]      = {1, 1, 1, 1};
+    struct bench_model b;
+    struct cr_program  p;
+    REQUIRE_OK(bench_open(&b, overrides, 1, 32));
+    cr_model_set_real(&b.model, CR_F16);
+    REQUIRE_OK(cr_model_program(&b.model, &b.config, CR_PROGRAM_EVAL, 2, &p));
+    CHECK_STATUS(cr_program_check(&p), CR_OK);
+    (void)cr_param_store_add(&b.model.store, "late.scale", CR_ROLE_SCALE, dim, CR_NONE);
+    CHECK_STATUS(cr_program_check(&p), CR_ERR_DEVICE);
+    CHECK_HAS(cr_error_message(), "of the parameter store");
+    cr_program_free(&p);
+    bench_close(&b);
+}
+
+TESTS(CASE(tensors_of_networks), CASE(tensors_of_calibration), CASE(a_late_parameter_is_an_error))
