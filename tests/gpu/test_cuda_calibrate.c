@@ -1,6 +1,6 @@
 /* tests/gpu/test_cuda_calibrate.c: calibration on the GPU finds the scales that calibration on the CPU finds, also when
- * the run computes in 16 bits and the network has max pooling or zero channels in its shortcuts; two calibrations on the
- * GPU find bitwise identical scales. */
+ * the run computes in 16 bits and the network has max pooling or zero channels in its shortcuts; two calibrations on
+ * the GPU find bitwise identical scales. */
 #include "session/quantization/quantized.h"
 #include "tests/harness/test_gpu.h"
 #include "tests/harness/train_support.h"
@@ -27,9 +27,9 @@ static const struct network networks[] = {
 };
 
 static void prepare_network(struct run *r, const struct network *network) {
-    static const char *const keys[] = {"model.classes=5",     "data.kind=synthetic",   "data.workers=1",
-                                       "data.val_images=4",   "data.train_images=24",  "train.batch=8",
-                                       "train.save_every=0",  "train.epochs=1",        "train.precision=fp32",
+    static const char *const keys[] = {"model.classes=5",     "data.kind=synthetic",  "data.workers=1",
+                                       "data.val_images=4",   "data.train_images=24", "train.batch=8",
+                                       "train.save_every=0",  "train.epochs=1",       "train.precision=fp32",
                                        "model.bn_momentum=1", "optim.lr=0.001"};
     make_folder(r->dir);
     r->count = 0;
@@ -70,7 +70,8 @@ static void compare(const struct network *network, const struct cr_calibration *
             CHECK(memcmp(got->at[i].scale, want->at[i].scale, (size_t)want->at[i].elems * sizeof(float)) == 0);
             continue;
         }
-        const double apart = fabs((double)*got->at[i].scale - (double)*want->at[i].scale) / (double)*ranges->at[i].scale;
+        const double apart =
+            fabs((double)*got->at[i].scale - (double)*want->at[i].scale) / (double)*ranges->at[i].scale;
         if (!(apart <= tolerance))
             TEST_FAIL_("%s: %s is %g, want %g", network->name, want->at[i].name, (double)*got->at[i].scale,
                        (double)*want->at[i].scale);
@@ -82,11 +83,12 @@ static void compare(const struct network *network, const struct cr_calibration *
 static void compare_network(const struct network *network, const char *device) {
     static const char *const methods[]    = {"quant.method=max", "quant.method=mse"};
     static const char *const precisions[] = {"train.precision=fp32", "train.precision=fp16"};
-    struct cr_calibration    want[2]      = {{0}}, got, first = {0};
+    struct cr_calibration    want[2] = {{0}}, got, first = {0};
     struct run               r;
     prepare_network(&r, network);
     REQUIRE_OK(TRAIN(&r, "weights", "train.device=cpu"));
-    for (int m = 0; m < 2; m++) REQUIRE_OK(calibrate(&r, "train.device=cpu", "train.precision=fp32", methods[m], &want[m]));
+    for (int m = 0; m < 2; m++)
+        REQUIRE_OK(calibrate(&r, "train.device=cpu", "train.precision=fp32", methods[m], &want[m]));
     for (int k = 0; k < 4; k++) {
         const int m = k % 2;
         REQUIRE_OK(calibrate(&r, device, precisions[k / 2], methods[m], &got));

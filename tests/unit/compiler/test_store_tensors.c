@@ -99,8 +99,8 @@ static void tensors_of_calibration(void) {
 
 /* A parameter that is added after the tensors of a program moves the 16-bit weights: the program is refused. */
 static void a_late_parameter_is_an_error(void) {
-    const char *const overrides[] = {"model.arch=resnet20"};
-    const int64_t     dim[4]      = {1, 1, 1, 1};
+    const char *const  overrides[] = {"model.arch=resnet20"};
+    const int64_t      dim[4]      = {1, 1, 1, 1};
     struct bench_model b;
     struct cr_program  p;
     REQUIRE_OK(bench_open(&b, overrides, 1, 32));

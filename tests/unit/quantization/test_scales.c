@@ -214,6 +214,6 @@ static void rounding(void) {
 }
 
 TESTS({"mse: the least error", mse_is_the_least_error}, {"max: the range", largest_is_the_range},
-      {"large arrays", large_arrays_are_counted_exactly},
-      {"percentile of sorted values", percentile_of_sorted_values}, {"entropy against NumPy", entropy_against_numpy},
-      {"zeros, NaN, one value", unusual_values}, {"scale of a filter", scale_of_a_filter}, {"rounding", rounding})
+      {"large arrays", large_arrays_are_counted_exactly}, {"percentile of sorted values", percentile_of_sorted_values},
+      {"entropy against NumPy", entropy_against_numpy}, {"zeros, NaN, one value", unusual_values},
+      {"scale of a filter", scale_of_a_filter}, {"rounding", rounding})
