@@ -65,8 +65,8 @@ static cr_status check_order(const struct cr_program *p, int index, bool *writte
 
 /* ---- the parameter store ---- */
 
-/* A tensor of the parameter store gets its offset when it is created. A parameter that is added later moves all buffers behind
- * its own. */
+/* A tensor of the parameter store gets its offset when it is created. A parameter that is added later moves all buffers
+ * behind its own. */
 static cr_status check_store_offset(const struct cr_program *p, const struct cr_tensor *t) {
     const enum cr_param_buffer buffer = (enum cr_param_buffer)t->buffer;
     size_t                     offset = cr_param_store_buffer_offset(p->store, buffer);
