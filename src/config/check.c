@@ -121,6 +121,8 @@ static void check_data(const struct check *c) {
 static void check_optim(const struct check *c) {
     const struct cr_config *config = c->config;
     if (config->optim.nesterov && config->optim.momentum == 0) COMPLAIN(c, "optim.nesterov", "needs momentum above 0");
+    if (config->optim.head_lr > 0 && config->optim.lr == 0 && !was_rejected(c, "optim.lr"))
+        COMPLAIN(c, "optim.head_lr", "needs lr above 0: to train only the classifier, set model.freeze");
     if (was_rejected(c, "optim.kind") || config->optim.kind != CR_OPTIM_ADAMW) return;
     if (config->optim.nesterov) COMPLAIN(c, "optim.nesterov", "is only for sgd and lars; use no with adamw");
     if (!cr_config_is_set(config, "optim.lr") && !was_rejected(c, "optim.lr"))
