@@ -28,8 +28,7 @@ static __device__ struct adamw_numbers adamw_numbers_of(const struct ck_rule *a)
     return s;
 }
 
-template <bool MASKED, bool SCALED>
-static __global__ void __launch_bounds__(THREADS) adamw_kernel(struct ck_rule a) {
+template <bool MASKED, bool SCALED> static __global__ void __launch_bounds__(THREADS) adamw_kernel(struct ck_rule a) {
     __shared__ struct adamw_numbers shared;
     const float                     suppressed = a.sgd.norm[1];
     if (threadIdx.x == 0) shared = adamw_numbers_of(&a);
@@ -43,8 +42,8 @@ static __global__ void __launch_bounds__(THREADS) adamw_kernel(struct ck_rule a)
         if (live == 0) continue;
         const uint4 words[4] = {ck_load(a.sgd.value, i), ck_load(a.sgd.grad, i), ck_load(a.sgd.momentum, i),
                                 ck_load(a.second, i)};
-        const float scale    = update_scale<SCALED>(&a.sgd, i), size = SCALED ? s.size * scale : s.size;
-        const float decay    = how & CK_SGD_DECAY ? (SCALED ? s.n.lr * scale : s.n.lr) * s.n.decay : 0.0f;
+        const float scale = update_scale<SCALED>(&a.sgd, i), size = SCALED ? s.size * scale : s.size;
+        const float decay = how & CK_SGD_DECAY ? (SCALED ? s.n.lr * scale : s.n.lr) * s.n.decay : 0.0f;
         float       w[LANES], g[LANES], m[LANES], v[LANES];
         ck_unpack<float>(words[0], w);
         ck_unpack<float>(words[1], g);

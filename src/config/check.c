@@ -189,6 +189,12 @@ static void check_prune(const struct check *c) {
         COMPLAIN(c, "prune.column", "needs budget: the CSV file with this column");
 }
 
+static void check_train(const struct check *c) {
+    const struct cr_config *config = c->config;
+    if (config->train.patience > 0 && config->train.eval_every == 0 && !was_rejected(c, "train.eval_every"))
+        COMPLAIN(c, "train.patience", "needs evaluations: set eval_every to at least 1");
+}
+
 static void check_ranks(const struct check *c) {
     if (c->config->ranks.transport == CR_TRANSPORT_PEER && c->config->ranks.reduce != CR_REDUCE_FP32)
         COMPLAIN(c, "ranks.transport", "peer supports only fp32 gradients: set reduce to fp32, or transport to nccl");
@@ -229,5 +235,6 @@ void cr_config_check(const struct cr_config *config, struct cr_complaints *compl
     check_optim(&c);
     check_schedule(&c);
     check_prune(&c);
+    check_train(&c);
     check_ranks(&c);
 }

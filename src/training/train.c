@@ -82,6 +82,8 @@ struct loop_state {
     struct cr_step_result sum; /* of the update that the in-flight run belongs to */
     struct cr_report     *report;
     bool                  start_reported;
+    struct cr_best        best;
+    bool                  ended_early; /* by train.patience */
 };
 
 static cr_status check_finite(const struct cr_run *run, const struct in_flight *p, const struct cr_exec_result *r,
@@ -201,40 +203,55 @@ static cr_status poll_signals(const struct cr_run *run, struct loop_state *state
     return CR_OK;
 }
 
+/* Evaluates with the running statistics of all ranks, which cr_state_running_mean has put in place. A signal that
+ * interrupts the evaluation ends the run. */
+static cr_status evaluate(struct cr_run *run, struct loop_state *state) {
+    bool      save_now;
+    cr_status status   = cr_run_evaluate(run, state->report, &stop_signal, &state->best);
+    state->ended_early = status == CR_OK && cr_run_out_of_patience(run, &state->best);
+    if (status == CR_ERR_INTERRUPTED) {
+        CR_TRY(cr_state_running_own(&run->session));
+        return poll_signals(run, state, &save_now); /* the same on all ranks, but only one of them knows the signal */
+    }
+    CR_TRY(status);
+    return cr_state_running_own(&run->session);
+}
+
 /* Saves and evaluates after an update when either is due. The checkpoint comes first, so that an interrupted evaluation
- * loses nothing. `stopping`: a signal ends the run after this step. *saved: this step is on disk. */
-static cr_status after_step(struct cr_run *run, struct loop_state *state, struct cr_best *best, bool save_now,
-                            bool *saved) {
+ * loses nothing. `stopping`: a signal ends the run after this step. */
+static cr_status after_step(struct cr_run *run, struct loop_state *state, bool save_now) {
     struct cr_report       *report    = state->report;
     const struct cr_config *c         = &run->config;
-    int64_t                 per_epoch = run->at.steps_per_epoch, epoch = run->at.step / per_epoch;
     const bool              stopping  = state->ended_by != 0;
     bool                    last      = run->at.step == run->total_steps || stopping;
-    bool                    epoch_end = run->at.step % per_epoch == 0;
-    bool eval_due = !stopping && (last || (epoch_end && c->train.eval_every && epoch % c->train.eval_every == 0));
+    bool                    epoch_end = run->at.step % run->at.steps_per_epoch == 0;
+    bool                    eval_due  = !stopping && (last || cr_run_evaluates_at(run, run->at.step));
     bool save_due = last || save_now || (c->train.save_every ? run->at.step % c->train.save_every == 0 : epoch_end);
-    *saved        = save_due || eval_due;
-    if (!*saved) return CR_OK;
+    if (!save_due && !eval_due) return CR_OK;
     CR_TRY(collect(run, state)); /* only checked results are saved */
     CR_TRY(cr_state_running_mean(&run->session));
     CR_TRY(cr_run_save(run, report)); /* also before an evaluation, because `best` must point to a checkpoint */
-    cr_status status = eval_due ? cr_run_evaluate(run, report, &stop_signal, best) : CR_OK;
-    if (status == CR_OK || status == CR_ERR_INTERRUPTED) CR_TRY(cr_state_running_own(&run->session));
-    if (status == CR_ERR_INTERRUPTED) /* the same on all ranks, but only one of them knows the signal */
-        status = poll_signals(run, state, &save_now);
+    CR_TRY(eval_due ? evaluate(run, state) : cr_state_running_own(&run->session));
     if (cr_comm_size(run->comm) == 1 && stop_signal) state->ended_by = stop_signal;
     cr_report_resume_clock(report, cr_loader_wait_ns(run->loader));
-    return status;
+    return CR_OK;
+}
+
+/* Of a resumed run: repeats an evaluation that a signal may have interrupted. */
+static cr_status evaluate_again(struct cr_run *run, struct loop_state *state) {
+    if (!cr_run_evaluates_again(run, state->best.step)) return CR_OK;
+    CR_TRY(cr_state_running_mean(&run->session));
+    return evaluate(run, state);
 }
 
 /* Prunes when [prune] is due at this step, before the step's checkpoint is written. Earlier checkpoints have fewer
  * pruned weights, so their accuracy does not count for `best` any more. */
-static cr_status prune(struct cr_run *run, struct loop_state *state, struct cr_best *best) {
+static cr_status prune(struct cr_run *run, struct loop_state *state) {
     double fraction;
     if (!run->prune.layers || !cr_prune_due(&run->config, run->at.step, run->at.steps_per_epoch, &fraction))
         return CR_OK;
     CR_TRY(collect(run, state));
-    best->top1 = -1;
+    state->best = (struct cr_best){.step = -1};
     return cr_run_prune(run, fraction, state->report);
 }
 
@@ -264,36 +281,65 @@ static void log_setup(const struct cr_run *run) {
     cr_log(CR_LOG_INFO, "Ctrl-C finishes the step, saves and stops; a second one stops at once.");
 }
 
-static cr_status loop(struct cr_run *run, struct cr_report *report, int *ended_by) {
-    struct cr_best                 best  = cr_run_best_read(run);
+/* The end of a run: one event and one line. */
+static void log_end(const struct cr_run *run, const struct loop_state *state, int ended_by) {
+    char human[PATH_MAX + 256], early[160] = "";
+    if (state->ended_early)
+        snprintf(early, sizeof early,
+                 "; stopped early: no better %s in %" PRId64 " evaluations (best: step %" PRId64 ", train.patience)",
+                 cr_word_best_metric(run->config.train.best), (int64_t)run->config.train.patience, state->best.step);
+    if (ended_by)
+        snprintf(human, sizeof human,
+                 "stopped by signal %d after step %" PRId64 ", saved in %s; continue with --resume auto", ended_by,
+                 run->at.step, run->dir);
+    else
+        snprintf(human, sizeof human, "done: step %" PRId64 ", saved in %s%s", run->at.step, run->dir, early);
+    struct cr_json_writer w = cr_report_begin(state->report, ended_by ? CR_EVENT_STOPPED : CR_EVENT_DONE);
+    cr_json_put_int(&w, "time", (int64_t)time(NULL));
+    if (!ended_by && state->ended_early) cr_json_put_bool(&w, "early", true);
+    cr_report_end(state->report, &w, human);
+}
+
+static bool continues(const struct cr_run *run, const struct loop_state *state) {
+    return run->at.step < run->total_steps && !state->ended_by && !state->ended_early;
+}
+
+static cr_status loop(struct cr_run *run, struct cr_report *report, const struct cr_best *best, int *ended_by) {
     const struct cr_loader_options order = {.split     = CR_SPLIT_TRAIN,
                                             .batch     = run->config.train.batch,
                                             .drop_last = run->config.data.drop_last,
                                             .ranks     = cr_comm_size(run->comm)};
-    struct loop_state              state = {.report = report};
-    if (!run->from) CR_TRY(prune(run, &state, &best));
+    struct loop_state              state = {.report = report, .best = *best};
+    if (!run->from) CR_TRY(prune(run, &state));
+    CR_TRY(evaluate_again(run, &state));
     cr_report_resume_clock(report, 0);
-    while (run->at.step < run->total_steps && !state.ended_by) {
-        bool saved, save_now;
+    while (continues(run, &state)) {
+        bool save_now;
         CR_TRY(train_step(run, &state));
-        CR_TRY(prune(run, &state, &best));
+        CR_TRY(prune(run, &state));
         CR_TRY(poll_signals(run, &state, &save_now));
-        CR_TRY(after_step(run, &state, &best, save_now, &saved));
-        bool more = run->at.step < run->total_steps && !state.ended_by;
-        if (more && run->at.step % run->at.steps_per_epoch == 0) CR_TRY(skip_leftover(run, &order));
+        CR_TRY(after_step(run, &state, save_now));
+        if (continues(run, &state) && run->at.step % run->at.steps_per_epoch == 0) CR_TRY(skip_leftover(run, &order));
     }
-    char human[PATH_MAX + 128];
     *ended_by = state.ended_by ? state.ended_by : cr_comm_size(run->comm) == 1 ? stop_signal : 0;
-    if (*ended_by)
-        snprintf(human, sizeof human,
-                 "stopped by signal %d after step %" PRId64 ", saved in %s; continue with --resume auto", *ended_by,
-                 run->at.step, run->dir);
-    else
-        snprintf(human, sizeof human, "done: step %" PRId64 ", saved in %s", run->at.step, run->dir);
-    struct cr_json_writer w = cr_report_begin(report, *ended_by ? CR_EVENT_STOPPED : CR_EVENT_DONE);
-    cr_json_put_int(&w, "time", (int64_t)time(NULL));
-    cr_report_end(report, &w, human);
+    log_end(run, &state, *ended_by);
     return CR_OK;
+}
+
+/* Returns whether a resumed run has ended already, and says why. */
+static bool has_ended(const struct cr_run *run, const struct cr_best *best) {
+    if (run->at.step >= run->total_steps) {
+        cr_log(CR_LOG_INFO,
+               "already at step %" PRId64 " of %" PRId64
+               ": nothing to do; raise train.epochs or train.steps to continue",
+               run->at.step, run->total_steps);
+        return true;
+    }
+    if (!cr_run_out_of_patience(run, best)) return false;
+    cr_log(CR_LOG_INFO,
+           "stopped early at step %" PRId64 " of %" PRId64 ": nothing to do; raise train.patience to continue",
+           run->at.step, run->total_steps);
+    return true;
 }
 
 static void log_start(const struct cr_run *run, struct cr_report *report) {
@@ -322,13 +368,8 @@ cr_status cr_train(const struct cr_config *config, const struct cr_train_options
     }
     stop_handlers_install(&old);
     log_setup(&run);
-    if (run.at.step >= run.total_steps) {
-        cr_log(CR_LOG_INFO,
-               "already at step %" PRId64 " of %" PRId64
-               ": nothing to do; raise train.epochs or train.steps to continue",
-               run.at.step, run.total_steps);
-        goto out;
-    }
+    const struct cr_best best = cr_run_best_read(&run);
+    if (has_ended(&run, &best)) goto out;
     const struct cr_report_options o = {.run_dir         = run.dir,
                                         .total_steps     = run.total_steps,
                                         .steps_per_epoch = run.at.steps_per_epoch,
@@ -344,7 +385,7 @@ cr_status cr_train(const struct cr_config *config, const struct cr_train_options
     }
     log_start(&run, report);
     CR_TRY_OUT(cr_run_report_sparsity(&run, report));
-    CR_TRY_OUT(loop(&run, report, signal_taken));
+    CR_TRY_OUT(loop(&run, report, &best, signal_taken));
     if (cr_loader_corrupt(run.loader))
         cr_log(CR_LOG_WARN, "%" PRId64 " images could not be read and were replaced by other images",
                cr_loader_corrupt(run.loader));

@@ -187,6 +187,7 @@ static void mismatched_keys_are_named(void) {
     CHECK_INT(cr_alloc_live(), 0);
 }
 
-TESTS(CASE(adamw_resumes), CASE(lars_resumes), CASE(mixed_images_resume), CASE(own_rates_resume), CASE(workers_do_not_change_mixing),
-      CASE(sgd_with_averages_resumes), CASE(averages_change_nothing_else), CASE(averages_are_evaluated),
-      CASE(averages_start_on_request), CASE(corrupt_averages_are_skipped), CASE(mismatched_keys_are_named))
+TESTS(CASE(adamw_resumes), CASE(lars_resumes), CASE(mixed_images_resume), CASE(own_rates_resume),
+      CASE(workers_do_not_change_mixing), CASE(sgd_with_averages_resumes), CASE(averages_change_nothing_else),
+      CASE(averages_are_evaluated), CASE(averages_start_on_request), CASE(corrupt_averages_are_skipped),
+      CASE(mismatched_keys_are_named))

@@ -73,8 +73,7 @@ static void update_run(const struct update *u, int64_t begin, int64_t end, const
             continue;
         }
         const double w = ref_get(&u->value, i), g = u->clip * (ref_get(&u->grad, i) / u->scale);
-        ref_put(&u->value, i,
-                w - (u->rule == CR_OP_adamw ? step_adamw(u, i, w, g, of) : step_sgd(u, i, w, g, of)));
+        ref_put(&u->value, i, w - (u->rule == CR_OP_adamw ? step_adamw(u, i, w, g, of) : step_sgd(u, i, w, g, of)));
     }
 }
 
