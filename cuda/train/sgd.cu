@@ -203,8 +203,9 @@ cudaError_t ck_update_count(const struct ck_sgd *a, cudaStream_t stream) {
 
 template <bool SCALED> static cudaError_t sgd_launch(const struct ck_sgd *a, cudaStream_t stream) {
     const unsigned blocks = ck_blocks(a->elems / LANES, THREADS * SGD_VECTORS, SGD_BLOCKS);
-    const auto     kernel = a->mask ? (a->nesterov ? sgd_kernel<true, true, SCALED> : sgd_kernel<false, true, SCALED>)
-                                    : (a->nesterov ? sgd_kernel<true, false, SCALED> : sgd_kernel<false, false, SCALED>);
+    const auto     masked = a->nesterov ? sgd_kernel<true, true, SCALED> : sgd_kernel<false, true, SCALED>;
+    const auto     plain  = a->nesterov ? sgd_kernel<true, false, SCALED> : sgd_kernel<false, false, SCALED>;
+    const auto     kernel = a->mask ? masked : plain;
     return ck_launch(kernel, blocks, THREADS, 0, stream, *a);
 }
 

@@ -37,7 +37,7 @@ static __device__ __forceinline__ unsigned update_mask(const uint8_t *mask, int6
     return mask[i / 2] >> (i % 2 * CK_UPDATE_VECTOR) & 15u;
 }
 
-/* Factor of the learning rate of the block that vector i belongs to. Without SCALED the code is as if there were no factors. */
+/* Factor of the learning rate of the block that vector i belongs to; without SCALED a constant. */
 template <bool SCALED> static __device__ __forceinline__ float update_scale(const struct ck_sgd *a, int64_t i) {
     return SCALED ? a->scale[i / CK_UPDATE_BLOCK_VECTORS] : 1.0f;
 }

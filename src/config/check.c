@@ -82,6 +82,32 @@ static void check_freeze(const struct check *c) {
     }
 }
 
+static void check_unfreeze(const struct check *c) {
+    const struct cr_config *config = c->config;
+    const int               given  = config->model.unfreeze.count;
+    int                     parts  = *config->model.freeze != 0;
+    if (was_rejected(c, "model.unfreeze") || was_rejected(c, "model.freeze") || !given) return;
+    for (const char *at = config->model.freeze; *at; at++) parts += *at == ',';
+    if (!parts)
+        COMPLAIN(c, "model.unfreeze", "needs freeze: the parts that are frozen until then");
+    else if (given != 1 && given != parts)
+        COMPLAIN(c, "model.unfreeze", "must be one number, or one for each of the %d parts of freeze; has %d", parts,
+                 given);
+    if (config->train.batch == 0 && !was_rejected(c, "train.batch"))
+        COMPLAIN(c, "model.unfreeze", "needs a number as train.batch: auto fits the batch to the parts trained first");
+}
+
+int64_t cr_config_unfreeze_epoch(const struct cr_config *config, int part) {
+    const struct cr_ints *at = &config->model.unfreeze;
+    return at->count == 1 ? at->at[0] : part < at->count ? at->at[part] : 0;
+}
+
+bool cr_config_unfreezes(const struct cr_config *config, int64_t epoch) {
+    for (int i = 0; i < config->model.unfreeze.count; i++)
+        if (epoch > 0 && config->model.unfreeze.at[i] == epoch) return true;
+    return false;
+}
+
 static void check_range(const struct check *c, const char *dotted, const struct cr_reals *range) {
     if (was_rejected(c, dotted)) return;
     if (range->count != 2 || range->at[0] > range->at[1]) COMPLAIN(c, dotted, "must be two numbers, the smaller first");
@@ -231,6 +257,7 @@ void cr_config_check(const struct cr_config *config, struct cr_complaints *compl
     check_model(&c);
     check_memory(&c);
     check_freeze(&c);
+    check_unfreeze(&c);
     check_data(&c);
     check_optim(&c);
     check_schedule(&c);

@@ -118,6 +118,6 @@ cr_status cr_run_update_best(const struct cr_run *run, const struct cr_scores *r
     return cr_run_reports(run) ? mark_best(run, raw, ema) : CR_OK;
 }
 
-bool cr_run_out_of_patience(const struct cr_run *run, const struct cr_best *best) {
+bool cr_run_stops_early(const struct cr_run *run, const struct cr_best *best) {
     return run->config.train.patience && best->stale >= run->config.train.patience;
 }

@@ -103,6 +103,7 @@ static const struct {
     [CR_EVENT_EVAL]     = {.name = "eval", .group = "val", .result = true},
     [CR_EVENT_PRUNE]    = {.name = "prune", .group = "prune"},
     [CR_EVENT_SPARSITY] = {.name = "sparsity", .group = "prune"},
+    [CR_EVENT_UNFREEZE] = {.name = "unfreeze"},
     [CR_EVENT_SAVE]     = {.name = "save"},
     [CR_EVENT_STOPPED]  = {.name = "stopped", .result = true},
     [CR_EVENT_DONE]     = {.name = "done", .result = true},

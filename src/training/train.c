@@ -208,13 +208,19 @@ static cr_status poll_signals(const struct cr_run *run, struct loop_state *state
 static cr_status evaluate(struct cr_run *run, struct loop_state *state) {
     bool      save_now;
     cr_status status   = cr_run_evaluate(run, state->report, &stop_signal, &state->best);
-    state->ended_early = status == CR_OK && cr_run_out_of_patience(run, &state->best);
+    state->ended_early = status == CR_OK && cr_run_stops_early(run, &state->best);
     if (status == CR_ERR_INTERRUPTED) {
         CR_TRY(cr_state_running_own(&run->session));
         return poll_signals(run, state, &save_now); /* the same on all ranks, but only one of them knows the signal */
     }
     CR_TRY(status);
     return cr_state_running_own(&run->session);
+}
+
+/* Returns whether model.unfreeze changes the trained parts after this step. */
+static bool unfreezes(const struct cr_run *run) {
+    const int64_t per_epoch = run->at.steps_per_epoch;
+    return run->at.step % per_epoch == 0 && cr_config_unfreezes(&run->config, run->at.step / per_epoch);
 }
 
 /* Saves and evaluates after an update when either is due. The checkpoint comes first, so that an interrupted evaluation
@@ -226,7 +232,8 @@ static cr_status after_step(struct cr_run *run, struct loop_state *state, bool s
     bool                    last      = run->at.step == run->total_steps || stopping;
     bool                    epoch_end = run->at.step % run->at.steps_per_epoch == 0;
     bool                    eval_due  = !stopping && (last || cr_run_evaluates_at(run, run->at.step));
-    bool save_due = last || save_now || (c->train.save_every ? run->at.step % c->train.save_every == 0 : epoch_end);
+    bool save_due = last || save_now || (c->train.save_every ? run->at.step % c->train.save_every == 0 : epoch_end) ||
+                    unfreezes(run);
     if (!save_due && !eval_due) return CR_OK;
     CR_TRY(collect(run, state)); /* only checked results are saved */
     CR_TRY(cr_state_running_mean(&run->session));
@@ -257,49 +264,6 @@ static cr_status prune(struct cr_run *run, struct loop_state *state) {
 
 /* ---- the run ---- */
 
-static void log_setup(const struct cr_run *run) {
-    const struct cr_session *s    = &run->session;
-    struct cr_text           text = {0};
-    cr_model_table(&s->model, &s->eval, &text);
-    char *save = NULL; /* one log call for each line: the table of a deep network exceeds the length of a log message */
-    for (char *line = text.failed ? NULL : strtok_r(text.data, "\n", &save); line; line = strtok_r(NULL, "\n", &save))
-        cr_log(CR_LOG_INFO, "%s", line);
-    cr_text_free(&text);
-    double pool           = (double)s->memory.bytes[CR_REGION_POOL] / (1 << 20),
-           store          = (double)s->memory.bytes[CR_REGION_STORE] / (1 << 20);
-    const char *precision = s->model.real == CR_F16    ? "fp16"
-                            : s->model.real == CR_BF16 ? "bf16"
-                            : s->device->options.tf32  ? "tf32"
-                                                       : "fp32";
-    cr_log(CR_LOG_INFO, "device  %s; %s; parameters and state %.1f MiB, activations %.1f MiB", s->device->caps.text,
-           precision, store, pool);
-    cr_log(CR_LOG_INFO,
-           "run     batch size %" PRId64 ", accumulate %" PRId64 ", %" PRId64 " epochs of %" PRId64
-           " steps, up to step %" PRId64 ", output %s",
-           run->config.train.batch, run->config.train.accumulate, run->config.train.epochs, run->at.steps_per_epoch,
-           run->total_steps, run->dir);
-    cr_log(CR_LOG_INFO, "Ctrl-C finishes the step, saves and stops; a second one stops at once.");
-}
-
-/* The end of a run: one event and one line. */
-static void log_end(const struct cr_run *run, const struct loop_state *state, int ended_by) {
-    char human[PATH_MAX + 256], early[160] = "";
-    if (state->ended_early)
-        snprintf(early, sizeof early,
-                 "; stopped early: no better %s in %" PRId64 " evaluations (best: step %" PRId64 ", train.patience)",
-                 cr_word_best_metric(run->config.train.best), (int64_t)run->config.train.patience, state->best.step);
-    if (ended_by)
-        snprintf(human, sizeof human,
-                 "stopped by signal %d after step %" PRId64 ", saved in %s; continue with --resume auto", ended_by,
-                 run->at.step, run->dir);
-    else
-        snprintf(human, sizeof human, "done: step %" PRId64 ", saved in %s%s", run->at.step, run->dir, early);
-    struct cr_json_writer w = cr_report_begin(state->report, ended_by ? CR_EVENT_STOPPED : CR_EVENT_DONE);
-    cr_json_put_int(&w, "time", (int64_t)time(NULL));
-    if (!ended_by && state->ended_early) cr_json_put_bool(&w, "early", true);
-    cr_report_end(state->report, &w, human);
-}
-
 static bool continues(const struct cr_run *run, const struct loop_state *state) {
     return run->at.step < run->total_steps && !state->ended_by && !state->ended_early;
 }
@@ -319,10 +283,15 @@ static cr_status loop(struct cr_run *run, struct cr_report *report, const struct
         CR_TRY(prune(run, &state));
         CR_TRY(poll_signals(run, &state, &save_now));
         CR_TRY(after_step(run, &state, save_now));
-        if (continues(run, &state) && run->at.step % run->at.steps_per_epoch == 0) CR_TRY(skip_leftover(run, &order));
+        if (!continues(run, &state)) break;
+        if (run->at.step % run->at.steps_per_epoch == 0) CR_TRY(skip_leftover(run, &order));
+        if (!unfreezes(run)) continue;
+        CR_TRY(cr_run_unfreeze(run));
+        cr_run_log_unfrozen(run, report);
+        cr_report_resume_clock(report, cr_loader_wait_ns(run->loader));
     }
     *ended_by = state.ended_by ? state.ended_by : cr_comm_size(run->comm) == 1 ? stop_signal : 0;
-    log_end(run, &state, *ended_by);
+    cr_run_log_end(run, report, *ended_by, state.ended_early ? &state.best : NULL);
     return CR_OK;
 }
 
@@ -335,21 +304,11 @@ static bool has_ended(const struct cr_run *run, const struct cr_best *best) {
                run->at.step, run->total_steps);
         return true;
     }
-    if (!cr_run_out_of_patience(run, best)) return false;
+    if (!cr_run_stops_early(run, best)) return false;
     cr_log(CR_LOG_INFO,
            "stopped early at step %" PRId64 " of %" PRId64 ": nothing to do; raise train.patience to continue",
            run->at.step, run->total_steps);
     return true;
-}
-
-static void log_start(const struct cr_run *run, struct cr_report *report) {
-    struct cr_json_writer w = cr_report_begin(report, run->from ? CR_EVENT_RESUME : CR_EVENT_START);
-    cr_json_put_int(&w, "step", run->at.step);
-    cr_json_put_int(&w, "total_steps", run->total_steps);
-    cr_json_put_int(&w, "steps_per_epoch", run->at.steps_per_epoch);
-    cr_json_put_int(&w, "time", (int64_t)time(NULL));
-    cr_json_put_string(&w, "version", CR_VERSION);
-    cr_report_end(report, &w, NULL);
 }
 
 cr_status cr_train(const struct cr_config *config, const struct cr_train_options *options, int *signal_taken) {
@@ -367,7 +326,7 @@ cr_status cr_train(const struct cr_config *config, const struct cr_train_options
         return status;
     }
     stop_handlers_install(&old);
-    log_setup(&run);
+    cr_run_log_setup(&run);
     const struct cr_best best = cr_run_best_read(&run);
     if (has_ended(&run, &best)) goto out;
     const struct cr_report_options o = {.run_dir         = run.dir,
@@ -383,7 +342,7 @@ cr_status cr_train(const struct cr_config *config, const struct cr_train_options
         CR_TRY_OUT(cr_run_trace(&run));
         CR_TRY_OUT(cr_report_open(&o, &report));
     }
-    log_start(&run, report);
+    cr_run_log_start(&run, report);
     CR_TRY_OUT(cr_run_report_sparsity(&run, report));
     CR_TRY_OUT(loop(&run, report, &best, signal_taken));
     if (cr_loader_corrupt(run.loader))

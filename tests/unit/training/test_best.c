@@ -110,7 +110,7 @@ static int last_step(const struct run *r, const char *name) {
     return cr_state_position(text_into(path, "%s/%s/last", r->dir, name), &at) == CR_OK ? (int)at.step : -1;
 }
 
-/* The run stops where the log of the whole run says, also after it was cut at each epoch, or within one, and resumed. */
+/* The run stops where the log of the whole run says, also after it was cut at an epoch, or within one, and resumed. */
 static void patience_stops(void) {
     static const int cuts[] = {6, 10, 12, 18, 20, 24};
     struct run       r;

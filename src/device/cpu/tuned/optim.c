@@ -185,8 +185,8 @@ static double trust_ratio(const struct update *u, int k, double decay) {
     return w > 0 && g > 0 ? u->attr->trust * w / (g + decay * w + u->attr->eps) : 1;
 }
 
-/* Updates elements `begin` to `end` - 1 of the buffer. Weight decay and the learning rate depend on the parameter; frozen
- * parameters do not change. */
+/* Updates elements `begin` to `end` - 1 of the buffer. Weight decay and the learning rate depend on the parameter;
+ * frozen parameters do not change. */
 static void update_part(const struct update *u, int64_t begin, int64_t end) {
     for (int k = 0; k < u->store->params; k++) {
         const struct cr_param *q    = &u->store->param[k];
