@@ -317,11 +317,13 @@ cr_status cr_train(const struct cr_config *config, const struct cr_train_options
     struct old_handlers old;
     cr_status           status = CR_OK;
     *signal_taken              = 0;
-    if (cr_comm_rank(options->comm) > 0)
+    const bool quiet           = cr_log_is_quiet();
+    if (cr_comm_rank(options->comm) > 0 || options->brief)
         cr_log_quiet(true); /* only rank 0 logs information; every rank logs warnings */
     save_handler_install(&old);
     status = cr_run_open(config, options, &run);
     if (status != CR_OK) {
+        if (options->brief) cr_log_quiet(quiet);
         sigaction(SIGUSR1, &old.on_usr1, NULL);
         return status;
     }
@@ -337,6 +339,7 @@ cr_status cr_train(const struct cr_config *config, const struct cr_train_options
                                         .images_per_step = cr_run_update_images(&run),
                                         .progress_s      = PROGRESS_S,
                                         .tensorboard     = run.config.train.tensorboard,
+                                        .progress        = options->brief && !quiet,
                                         .first_step      = run.from ? run.at.step + 1 : 0};
     if (cr_run_reports(&run)) {
         CR_TRY_OUT(cr_run_trace(&run));
@@ -357,5 +360,6 @@ out:
     sigaction(SIGUSR1, &old.on_usr1, NULL);
     cr_report_close(report);
     cr_run_close(&run);
+    if (options->brief) cr_log_quiet(quiet);
     return status;
 }
