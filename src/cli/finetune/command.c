@@ -129,8 +129,11 @@ static void say_schedule(const struct cr_finetune *f, const struct cr_config *c)
     if (c->model.unfreeze.count)
         snprintf(frozen, sizeof frozen, ", at first %" PRId64 " with the classifier alone",
                  (int64_t)c->model.unfreeze.at[0]);
-    if (f->images_per_s > 0) snprintf(time, sizeof time, " (%.0f images/s measured)", f->images_per_s);
-    cr_log(CR_LOG_INFO, "images    %d pixels in training, %d in evaluations%s", f->size, f->eval_size, time);
+    if (f->seconds > 0)
+        snprintf(time, sizeof time, "; about %.*f minutes at %.0f images/s", f->seconds < 600 ? 1 : 0, f->seconds / 60,
+                 f->images_per_s);
+    cr_log(CR_LOG_INFO, "images    %lld pixels in training, %lld in evaluations%s", (long long)c->data.image_size,
+           (long long)c->data.eval_crop, time);
     cr_log(CR_LOG_INFO, "schedule  %" PRId64 " epochs%s; batch size %" PRId64 "; evaluated every %" PRId64 " epochs",
            (int64_t)c->train.epochs, frozen, (int64_t)c->train.batch, (int64_t)c->train.eval_every);
     cr_log(CR_LOG_INFO,

@@ -35,6 +35,7 @@ struct cr_finetune {
     int                       size, eval_size;
     int64_t                   batch, epochs, frozen_epochs, eval_every;
     double                    images_per_s; /* of training, measured; 0: unknown */
+    double                    seconds;      /* estimated duration; 0: unknown */
     struct cr_finetune_choice choice[CR_FINETUNE_CHOICES];
     int                       choices;
 };

@@ -70,6 +70,10 @@ static double seconds_of(const struct cr_finetune *f, double images_per_s, int64
 
 /* ---- epochs ---- */
 
+static bool is_given(const struct cr_finetune *f, const char *dotted) {
+    return cr_config_given(&f->given, dotted);
+}
+
 /* Small sets need more epochs for the same number of updates. */
 static int64_t epochs_of_set(const struct cr_finetune *f) {
     static const struct {
@@ -81,7 +85,7 @@ static int64_t epochs_of_set(const struct cr_finetune *f) {
 }
 
 static int64_t frozen_of(const struct cr_finetune *f, int64_t epochs) {
-    return *f->weights ? CR_MIN((epochs + 5) / 10, (int64_t)2) : 0;
+    return *f->weights && epochs > 1 ? CR_MIN((epochs + 5) / 10, (int64_t)2) : 0;
 }
 
 /* The most epochs, up to three times the number for this set, that fit into --minutes; 0 when none fits. */
@@ -120,11 +124,12 @@ static int default_size(const struct cr_finetune *f, const int sizes[8]) {
 static void fit_to_time(struct cr_finetune *f, const int sizes[8]) {
     const double  speed = f->images_per_s * f->size * f->size;
     const int64_t want  = epochs_of_set(f) * 3 / 4;
+    f->epochs           = epochs_in_time(f, f->images_per_s); /* if the user gives the size */
     for (int i = 0; sizes[i]; i++) {
         set_size(f, sizes[i]);
         f->images_per_s = speed / ((double)f->size * f->size);
         f->epochs       = epochs_in_time(f, f->images_per_s);
-        if (f->epochs >= CR_MAX(want, (int64_t)1)) return;
+        if (f->epochs >= want) break;
     }
     f->epochs = CR_MAX(f->epochs, (int64_t)1);
 }
@@ -140,10 +145,21 @@ static cr_status set_sizes(struct cr_finetune *f) {
     return cr_finetune_set(f, "data", "scale", NULL, "0.35, 1.0");
 }
 
+/* Sizes that the user gives are kept. */
+static void use_given_sizes(struct cr_finetune *f, int sizes[8]) {
+    if (is_given(f, "data.image_size") && f->given.data.image_size) {
+        f->size      = (int)f->given.data.image_size;
+        f->eval_size = f->size * 4 / 3;
+        sizes[0]     = 0;
+    }
+    if (is_given(f, "data.eval_crop") && f->given.data.eval_crop) f->eval_size = (int)f->given.data.eval_crop;
+}
+
 static cr_status choose_size(struct cr_finetune *f) {
     int sizes[8];
     list_sizes(f, sizes);
     set_size(f, default_size(f, sizes));
+    use_given_sizes(f, sizes);
     CR_TRY(set_sizes(f));
     f->epochs = epochs_of_set(f);
     if (f->minutes <= 0 && f->gpu) return CR_OK;
@@ -212,10 +228,12 @@ static cr_status set_train(struct cr_finetune *f) {
 cr_status cr_finetune_schedule(struct cr_finetune *f) {
     const long cores   = sysconf(_SC_NPROCESSORS_ONLN);
     const int  workers = (int)(f->gpu ? CR_MAX(2L, CR_MIN(16L, cores)) : CR_MAX(1L, CR_MIN(4L, cores / 2)));
-    f->batch           = batch_of_set(f);
+    f->batch           = is_given(f, "train.batch") && f->given.train.batch ? f->given.train.batch : batch_of_set(f);
     CR_TRY(cr_finetune_set(f, "train", "batch", NULL, "%lld", (long long)f->batch));
     CR_TRY(cr_finetune_set(f, "data", "workers", NULL, "%d", workers));
     CR_TRY(choose_size(f));
+    if (is_given(f, "train.epochs")) f->epochs = f->given.train.epochs;
+    f->seconds       = f->images_per_s > 0 ? seconds_of(f, f->images_per_s, f->epochs, frozen_of(f, f->epochs)) : 0;
     f->frozen_epochs = frozen_of(f, f->epochs);
     CR_TRY(set_frozen(f));
     CR_TRY(set_train(f));
