@@ -84,8 +84,13 @@ static int64_t epochs_of_set(const struct cr_finetune *f) {
     return *f->weights ? table[i].epochs : 6 * table[i].epochs;
 }
 
+/* The layers of networks for tiny images have to change much to fit photos: freezing them first does not help. */
+static bool is_tiny(const struct cr_finetune *f) {
+    return f->trained_size <= 64;
+}
+
 static int64_t frozen_of(const struct cr_finetune *f, int64_t epochs) {
-    return *f->weights && epochs > 1 ? CR_MIN((epochs + 5) / 10, (int64_t)2) : 0;
+    return *f->weights && !is_tiny(f) && epochs > 1 ? CR_MIN((epochs + 5) / 10, (int64_t)2) : 0;
 }
 
 /* The most epochs, up to three times the number for this set, that fit into --minutes; 0 when none fits. */
@@ -110,13 +115,13 @@ static void list_sizes(const struct cr_finetune *f, int sizes[8]) {
     static const int imagenet[8] = {224, 192, 160, 128, 96, 64, 0};
     const int        t           = f->trained_size;
     const int        tiny[8]     = {2 * t, 2 * t * 3 / 4 / 8 * 8, t, 0};
-    for (int i = 0; i < 8; i++) sizes[i] = t > 64 ? imagenet[i] : tiny[i];
+    for (int i = 0; i < 8; i++) sizes[i] = is_tiny(f) ? tiny[i] : imagenet[i];
 }
 
 /* Without --minutes: the whole size on a GPU, 128 pixels on the CPU. */
 static int default_size(const struct cr_finetune *f, const int sizes[8]) {
     int i = 0;
-    while (!f->gpu && f->trained_size > 64 && sizes[i + 1] && sizes[i] > 128) i++;
+    while (!f->gpu && !is_tiny(f) && sizes[i + 1] && sizes[i] > 128) i++;
     return sizes[i];
 }
 
@@ -142,7 +147,7 @@ static cr_status set_sizes(struct cr_finetune *f) {
     CR_TRY(cr_finetune_set(f, "data", "eval_crop", NULL, "%d", f->eval_size));
     CR_TRY(cr_finetune_set(f, "data", "eval_resize", NULL, "%d", f->eval_size * 8 / 7));
     CR_TRY(cr_finetune_set(f, "data", "crop", NULL, "random_resized"));
-    return cr_finetune_set(f, "data", "scale", NULL, "0.35, 1.0");
+    return cr_finetune_set(f, "data", "scale", NULL, "0.2, 1.0");
 }
 
 /* Sizes that the user gives are kept. */
@@ -177,12 +182,11 @@ static int64_t batch_of_set(const struct cr_finetune *f) {
 
 static cr_status set_rates(struct cr_finetune *f) {
     /* weights of small images are farther from photos than those of ImageNet */
-    const double lr      = (f->trained_size <= 64 ? 0.04 : 0.005) * (double)f->batch / 16,
-                 scratch = 0.05 * (double)f->batch / 16;
+    const double lr = (is_tiny(f) ? 0.04 : 0.005) * (double)f->batch / 16, scratch = 0.05 * (double)f->batch / 16;
     CR_TRY(cr_finetune_set(f, "optim", "kind", NULL, "sgd"));
     CR_TRY(cr_finetune_set(f, "optim", "lr", NULL, "%g", *f->weights ? lr : scratch));
-    if (*f->weights)
-        CR_TRY(cr_finetune_set(f, "optim", "head_lr", "the classifier is new and learns faster", "%g", 3 * lr));
+    if (*f->weights && !is_tiny(f))
+        CR_TRY(cr_finetune_set(f, "optim", "head_lr", "the classifier is new and learns faster", "%g", 5 * lr));
     CR_TRY(cr_finetune_set(f, "optim", "momentum", NULL, "0.9"));
     CR_TRY(cr_finetune_set(f, "optim", "nesterov", NULL, "yes"));
     CR_TRY(cr_finetune_set(f, "optim", "weight_decay", NULL, "0.0005"));
