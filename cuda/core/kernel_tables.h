@@ -68,6 +68,8 @@ int64_t cr_cuda_block_sparse_elems(struct cr_device *device, const struct cr_pro
 int64_t cr_cuda_mma_sp_elems(struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
 /* cuda/conv/int8/int8_stem_kernels.c: the 8-bit stem */
 extern const struct cr_kernel *const cr_cuda_int8_stem_kernels[];
+/* cuda/conv/pair/conv_pair_kernels.c: two 1x1 convolutions in one kernel */
+extern const struct cr_kernel *const cr_cuda_conv_pair_kernels[];
 
 /* Size of the packed filter of a qconv in bytes; 0 when the kernel reads the filter itself. */
 int64_t cr_cuda_int8_packed_bytes(struct cr_device *device, const struct cr_program *program, const struct cr_op *op);

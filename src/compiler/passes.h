@@ -66,6 +66,9 @@ CR_MUST cr_status cr_sparsify_cost(struct cr_program *program, const struct cr_c
 CR_MUST cr_status cr_pass_sparsify(struct cr_program *program, const struct cr_cost_model *cost_model,
                                    bool filter_grads, struct cr_choices *report);
 
+/* Joins two 1x1 convolutions in a row where one kernel takes less time: compiler/fusion/conv_pairs.c. */
+CR_MUST cr_status cr_pass_conv_pairs(struct cr_program *program, const struct cr_cost_model *cost_model);
+
 /* Chooses a kernel for each op. A kernel's workspace becomes a tensor whose lifetime is that op. Returns the errors of
  * cost_model->select. cr_select_op does the same for the op with index `index`. */
 CR_MUST cr_status cr_pass_select(struct cr_program *program, const struct cr_cost_model *cost_model);
@@ -135,7 +138,7 @@ CR_MUST cr_status cr_pass_insert_waits(struct cr_program *program);
  */
 CR_MUST cr_status cr_pass_plan(struct cr_program *program, size_t alignment, bool reuse);
 
-/* Sets attr.conv.early_filter of each conv and conv_grad whose filter is not written by the two ops before it. A kernel
+/* Sets attr.conv.early_filter of each conv, conv_grad, qconv and qconv_pair whose filter is not written by the two ops before it. A kernel
  * may read such a filter while the launches of these two ops still run. The attribute is false until this pass, which
  * runs last because it compares offsets. */
 void cr_pass_early_filters(struct cr_program *program);

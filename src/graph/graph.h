@@ -105,7 +105,7 @@ struct cr_conv_attr {
     bool                    accumulate;   /* conv_wgrad, conv_grad, s2d_filter_grad: add to dw instead of assigning */
     bool                    relu;         /* conv: apply ReLU to y (inference) */
     struct cr_qconv_types   types;        /* pack_filter: of the qconv that reads the packed filter */
-    bool                    early_filter; /* conv, conv_grad: see cr_pass_early_filters in compiler/passes.h */
+    bool                    early_filter; /* conv*, qconv*: see cr_pass_early_filters in compiler/passes.h */
     struct cr_bn_attr       bn;      /* conv, conv_grad with slot gamma: the batch norm whose sums the op finalizes */
     struct cr_sparsity_attr pattern; /* conv, conv_dgrad, conv_wgrad, sparse_filter */
 };

@@ -21,6 +21,14 @@ void cr_op_cost(const struct cr_program *p, const struct cr_op *op, double *byte
     switch (op->kind) {
     case CR_OP_conv: *flops = conv_flops(p, op->out[CR_OUT_conv_y], op->in[CR_IN_conv_w]); break;
     case CR_OP_qconv: *flops = conv_flops(p, op->out[CR_OUT_qconv_y], op->in[CR_IN_qconv_w]); break;
+    case CR_OP_conv_pair:
+        *flops = conv_flops(p, op->out[CR_OUT_conv_pair_y], op->in[CR_IN_conv_pair_w]) +
+                 conv_flops(p, op->out[CR_OUT_conv_pair_z], op->in[CR_IN_conv_pair_next_w]);
+        break;
+    case CR_OP_qconv_pair:
+        *flops = conv_flops(p, op->out[CR_OUT_qconv_pair_y], op->in[CR_IN_qconv_pair_w]) +
+                 conv_flops(p, op->out[CR_OUT_qconv_pair_z], op->in[CR_IN_qconv_pair_next_w]);
+        break;
     case CR_OP_qstem: *flops = 4 * conv_flops(p, op->out[CR_OUT_qstem_y], op->in[CR_IN_qstem_w]); break;
     case CR_OP_conv_dgrad: *flops = conv_flops(p, op->in[CR_IN_conv_dgrad_dy], op->in[CR_IN_conv_dgrad_w]); break;
     case CR_OP_conv_wgrad: *flops = conv_flops(p, op->in[CR_IN_conv_wgrad_dy], op->out[CR_OUT_conv_wgrad_dw]); break;

@@ -81,6 +81,13 @@ static void infer_normalize(struct rule *r) {
     set(r, r->p->real, x->dim[0], x->dim[1] / 2 + 3, x->dim[2] / 2 + 3, 16);
 }
 
+/* y and z of two 1x1 convolutions */
+static void set_pair(struct rule *r, const struct cr_tensor *x, const struct cr_tensor *w,
+                     const struct cr_tensor *next) {
+    CR_ASSERT(x->dim[3] == w->dim[3] && w->dim[0] == next->dim[3]);
+    set(r, x->dtype, x->dim[0], x->dim[1], x->dim[2], r->slot == 0 ? w->dim[0] : next->dim[0]);
+}
+
 static void infer_mix(struct rule *r) {
     const struct cr_tensor *x = input(r, CR_IN_mix_images), *boxes = input(r, CR_IN_mix_boxes),
                            *mixes = input(r, CR_IN_mix_mixes);
@@ -236,6 +243,12 @@ static void infer_qstem(struct rule *r) {
     CR_ASSERT(x->dtype == CR_U8 && x->dim[3] == 3 && w->dim[1] == 7 && w->dim[2] == 7 && w->dim[3] == 3);
     set(r, CR_U8, x->dim[0], window_out(window_out(x->dim[1], 7, 2, 3), 3, 2, 1),
         window_out(window_out(x->dim[2], 7, 2, 3), 3, 2, 1), w->dim[0]);
+}
+static void infer_conv_pair(struct rule *r) {
+    set_pair(r, input(r, CR_IN_conv_pair_x), input(r, CR_IN_conv_pair_w), input(r, CR_IN_conv_pair_next_w));
+}
+static void infer_qconv_pair(struct rule *r) {
+    set_pair(r, input(r, CR_IN_qconv_pair_x), input(r, CR_IN_qconv_pair_w), input(r, CR_IN_qconv_pair_next_w));
 }
 static void infer_qconv_coeffs(struct rule *r) {
     set(r, CR_F32, 3, 1, 1, input(r, CR_IN_qconv_coeffs_w_scale)->dim[3]);

@@ -243,6 +243,7 @@ static void closed_ema(const struct cr_verify_values *v, double *const scale[]) 
 static const struct cr_verify_hooks hooks[CR_OP_COUNT] = {
     [CR_OP_normalize]          = {.adjust = adjust_normalize},
     [CR_OP_conv]               = {.prologue = cr_verify_prologue_conv, .epilogue = cr_verify_epilogue_conv},
+    [CR_OP_conv_pair]          = {.epilogue = cr_verify_epilogue_conv_pair},
     [CR_OP_bn_finalize]        = {.closed = closed_bn_finalize},
     [CR_OP_bn_apply]           = {.epilogue = cr_verify_epilogue_bn_apply},
     [CR_OP_qconv]              = {.closed = closed_qconv},

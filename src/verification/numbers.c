@@ -52,6 +52,9 @@ static double reduction(const struct cr_program *p, const struct cr_op *op, int 
     case CR_OP_conv_dgrad:
     case CR_OP_conv_wgrad:
     case CR_OP_conv_grad: return conv_reduction(p, op, slot);
+    case CR_OP_conv_pair: /* the terms of y lead to z */
+        return (double)dim(p, in[CR_IN_conv_pair_x], 3) + 2 +
+               (slot == CR_OUT_conv_pair_z ? (double)dim(p, in[CR_IN_conv_pair_next_w], 3) + 1 : 0);
     case CR_OP_dense: return (double)dim(p, in[CR_IN_dense_x], 3);
     case CR_OP_dense_dgrad: return (double)dim(p, in[CR_IN_dense_dgrad_dy], 3);
     case CR_OP_dense_wgrad:

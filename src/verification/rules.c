@@ -10,6 +10,7 @@ static const struct cr_verify_rule rules[CR_OP_COUNT] = {
     [CR_OP_normalize]         = {.magnitude = "kk", .extra = 5},
     [CR_OP_mix]               = {.exact = true},
     [CR_OP_conv]              = {.magnitude = "kakaakkkkk", .extra = 1, .products = true, .pads = true},
+    [CR_OP_conv_pair]         = {.magnitude = "aaaaaa", .extra = 2, .products = true},
     [CR_OP_bn_sums]           = {.magnitude = "a", .extra = 2},
     [CR_OP_bn_finalize]       = {.extra = 4, .by_unit = true},
     [CR_OP_bn_scale_bias]     = {.magnitude = "aank", .extra = 6},
@@ -72,6 +73,7 @@ static const struct cr_verify_rule rules[CR_OP_COUNT] = {
     [CR_OP_quantize_filter]   = {.exact = true},
     [CR_OP_qconv_coeffs]      = {.exact = true},
     [CR_OP_qconv]             = {.extra = 4},
+    [CR_OP_qconv_pair]        = {.exact = true},
     [CR_OP_qstem]             = {.exact = true},
 };
 

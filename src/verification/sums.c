@@ -129,6 +129,24 @@ cr_status cr_verify_epilogue_conv(const struct cr_verify_values *v, struct cr_ve
     return cr_verify_finalize_conv(v, e);
 }
 
+/* z reads y, which is rounded to its type. A pixel of y that may overflow makes its pixel of z unknown. */
+cr_status cr_verify_epilogue_conv_pair(const struct cr_verify_values *v, struct cr_verify_expected *e) {
+    enum { Y = CR_OUT_conv_pair_y, Z = CR_OUT_conv_pair_z };
+    const struct cr_tensor *y    = tensor_of(v->original, v->op->out[Y]);
+    const double           *next = v->in[CR_IN_conv_pair_next_w];
+    const int64_t           K = y->dim[3], L = e->elems[Z] / (e->elems[Y] / K);
+    CR_TRY(cr_verify_array(e, Z, &e->slack[Z]));
+    for (int64_t i = 0; i < e->elems[Z]; i++) {
+        const double *want = e->want[Y] + i / L * K, *scale = e->scale[Y] + i / L * K, *w = next + i % L * K;
+        for (int64_t k = 0; k < K; k++) {
+            if (scale[k] >= cr_verify_largest(y->dtype)) e->scale[Z][i] = CR_VERIFY_UNUSED;
+            if (isfinite(want[k]) && isfinite(w[k]))
+                e->slack[Z][i] += fabs(w[k]) * cr_verify_half_ulp(y->dtype, 2 * fabs(want[k]));
+        }
+    }
+    return CR_OK;
+}
+
 cr_status cr_verify_epilogue_dgrad(const struct cr_verify_values *v, struct cr_verify_expected *e) {
     CR_TRY(allow_rounding(v, e, CR_IN_conv_dgrad_add, CR_NONE));
     if (v->op->in[CR_IN_conv_dgrad_bn_x] < 0) return CR_OK;

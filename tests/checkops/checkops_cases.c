@@ -77,6 +77,13 @@ static const struct conv pools[] = {
     {1, 9, 9, 33, 0, 5, 3, 2, false}, {1, 16, 16, 64, 0, 3, 2, 1, true}, {1, 56, 56, 64, 0, 3, 2, 1, true},
 };
 
+/* two 1x1 convolutions; window: channels of the second output */
+static const struct conv pairs[] = {
+    {1, 1, 1, 64, 128, 64, 1, 0, false},  {1, 9, 8, 64, 128, 128, 1, 0, false}, {1, 3, 5, 128, 128, 128, 1, 0, false},
+    {1, 1, 2, 3, 7, 5, 1, 0, false},      {1, 13, 10, 64, 256, 64, 1, 0, true}, {1, 7, 12, 128, 512, 128, 1, 0, true},
+    {1, 5, 7, 256, 256, 256, 1, 0, true}, {1, 6, 6, 128, 512, 256, 1, 0, true},
+};
+
 /* of the 8-bit stem: images of one and of several segments and bands */
 static const struct conv stems[] = {
     {1, 2, 2, 3, 64, 0, 0, 0, false},  {2, 10, 6, 3, 64, 0, 0, 0, false},  {3, 18, 34, 3, 128, 0, 0, 0, false},
@@ -145,6 +152,7 @@ bool checkops_has_half(enum cr_op_kind kind) {
     case CR_OP_pack_filter:
     case CR_OP_qconv_coeffs:
     case CR_OP_qconv:
+    case CR_OP_qconv_pair:
     case CR_OP_qstem:
     case CR_OP_sgd: return false;
     default: return true;
@@ -251,6 +259,7 @@ static void list_quant(struct checkops_list *list) {
     list_variants(list, CR_OP_qconv, TABLE(convs),
                   FLAGS(0, RELU, X_SIGNED, F32, RELU | ADD, RELU | ADD | CHECKOPS_ADD_SCALE_BIAS, F32 | RELU | ADD,
                         X_SIGNED | RELU | ADD));
+    list_variants(list, CR_OP_qconv_pair, TABLE(pairs), FLAGS(0, CHECKOPS_ADD_SCALE_BIAS));
     list_variants(list, CR_OP_qstem, TABLE(stems), FLAGS(0));
 }
 
@@ -258,6 +267,7 @@ static void list_all(struct checkops_list *list) {
     list_pointwise(list);
     list_quant(list);
     list_convs(list, CR_OP_conv, FLAGS(0));
+    list_variants(list, CR_OP_conv_pair, TABLE(pairs), FLAGS(0));
     list_convs(list, CR_OP_conv_dgrad, FLAGS(0));
     list_convs(list, CR_OP_conv_wgrad, FLAGS(0, CHECKOPS_ACCUMULATE));
     list_variants(list, CR_OP_maxpool, TABLE(pools), FLAGS(0, CHECKOPS_NO_INDEX, CHECKOPS_NO_INDEX | CHECKOPS_BYTES));

@@ -80,6 +80,17 @@ static void build_shortcut(struct checkops_build *b) {
     out_image(b, CR_OUT_pad_shortcut_grad_dx);
 }
 
+/* z has c->window channels. */
+static void build_conv_pair(struct checkops_build *b) {
+    const struct checkops_case *c = b->c;
+    in(b, CR_IN_conv_pair_x, b->real, c->N, c->H, c->W, c->C);
+    in(b, CR_IN_conv_pair_w, b->real, c->K, 1, 1, c->C);
+    in(b, CR_IN_conv_pair_bias, b->wide, 1, 1, 1, c->K);
+    in(b, CR_IN_conv_pair_add, b->real, c->N, c->H, c->W, c->K);
+    in(b, CR_IN_conv_pair_next_w, b->real, c->window, 1, 1, c->K);
+    in(b, CR_IN_conv_pair_next_bias, b->wide, 1, 1, 1, c->window);
+}
+
 static void build_dense(struct checkops_build *b) {
     const struct checkops_case *c = b->c;
     b->op.attr.dense.accumulate   = (c->flags & CHECKOPS_ACCUMULATE) != 0;
@@ -331,6 +342,7 @@ void checkops_build_op(struct checkops_build *b) {
     case CR_OP_conv_dgrad:
     case CR_OP_conv_wgrad:
     case CR_OP_conv_grad: checkops_build_conv(b); return;
+    case CR_OP_conv_pair: build_conv_pair(b); return;
     case CR_OP_maxpool:
     case CR_OP_maxpool_grad:
     case CR_OP_pool_bn_grad_sums:
@@ -354,6 +366,7 @@ void checkops_build_op(struct checkops_build *b) {
     case CR_OP_pack_filter:
     case CR_OP_qconv_coeffs:
     case CR_OP_qconv:
+    case CR_OP_qconv_pair:
     case CR_OP_qstem: checkops_build_quant(b); return;
     case CR_OP_bn_finalize:
     case CR_OP_bn_scale_bias:

@@ -31,6 +31,17 @@ static void build_qconv(struct checkops_build *b) {
     out(b, CR_OUT_qconv_y, y, c->N, P, Q, c->K);
 }
 
+/* z has c->window channels. */
+static void build_pair(struct checkops_build *b) {
+    const struct checkops_case *c = b->c;
+    in(b, CR_IN_qconv_pair_x, CR_U8, c->N, c->H, c->W, c->C);
+    in(b, CR_IN_qconv_pair_w, CR_I8, c->K, 1, 1, c->C);
+    in(b, CR_IN_qconv_pair_coeffs, CR_F32, 3, 1, 1, c->K);
+    in(b, CR_IN_qconv_pair_add, has_flag(b, CHECKOPS_ADD_SCALE_BIAS) ? CR_I8 : CR_U8, c->N, c->H, c->W, c->K);
+    in(b, CR_IN_qconv_pair_next_w, CR_I8, c->window, 1, 1, c->K);
+    in(b, CR_IN_qconv_pair_next_coeffs, CR_F32, 3, 1, 1, c->window);
+}
+
 static void build_stem(struct checkops_build *b) {
     const struct checkops_case *c = b->c;
     b->op.attr.input              = (struct cr_input_attr){{0.485f, 0.456f, 0.406f}, {0.229f, 0.224f, 0.225f}, false};
@@ -101,6 +112,7 @@ void checkops_build_quant(struct checkops_build *b) {
     case CR_OP_pack_filter: build_pack(b); break;
     case CR_OP_qconv_coeffs: build_coeffs(b); break;
     case CR_OP_qstem: build_stem(b); break;
+    case CR_OP_qconv_pair: build_pair(b); break;
     default: build_qconv(b);
     }
 }

@@ -97,7 +97,8 @@ static cr_status fast_launch(struct cr_device *device, const struct cr_call *cal
     cudaStream_t        stream = cr_cuda_stream(device, call);
     set_pointers(&a, call);
     if (call->in[CR_IN_qconv_packed]) {
-        a.w = call->in[CR_IN_qconv_packed];
+        a.w     = call->in[CR_IN_qconv_packed];
+        a.early = call->op->attr.conv.early_filter;
     } else {
         CUDA_TRY(ck_int8_pack(a.w, call->workspace, a.K, a.R, a.S, a.C, stream));
         a.w = call->workspace;

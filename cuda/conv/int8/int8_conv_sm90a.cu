@@ -45,6 +45,9 @@ __global__ void __launch_bounds__((1 + WORKERS) * GROUP, 1) int8_conv(const __gr
     const bool loads_w = loader == 3;
     init_barriers(shared + (uint32_t)p.plan.bar_at, RESIDENT ? 1 : WORKERS);
     if (p.early) set_coeffs(p, shared + (uint32_t)p.plan.coeffs_at);
+    if (threadIdx.x == 0) ck_tma_prefetch(&p.x);
+    if (threadIdx.x == 32) ck_tma_prefetch(&p.w);
+    if (threadIdx.x == 64 && p.add_given) ck_tma_prefetch(&p.add);
     __syncthreads();
     if (!p.early || !loads_w) ck_begin_after_last();
     if (!p.early) {
@@ -128,7 +131,9 @@ cudaError_t start_any(const struct params *p, bool is_signed, cudaStream_t strea
         if (kind == 12813) return start_tile<128, 1, 3, true>(p, is_signed, stream);
         if (kind == 6442) return start_tile<64, 4, 2, true>(p, is_signed, stream);
         if (kind == 6423) return start_tile<64, 2, 3, true>(p, is_signed, stream);
+        if (kind == 6412) return start_tile<64, 1, 2, true>(p, is_signed, stream);
     } else {
+        if (kind == 6412) return start_tile<64, 1, 2, false>(p, is_signed, stream);
         if (kind == 25612) return start_tile<256, 1, 2, false>(p, is_signed, stream);
         if (kind == 12822) return start_tile<128, 2, 2, false>(p, is_signed, stream);
     }

@@ -42,6 +42,8 @@ template <bool SIGNED> __device__ __forceinline__ uint32_t pack_four(const float
     return word;
 }
 
+template <int TYPE> constexpr int bytes_of = TYPE == CK_INT8_F32 ? 4 : TYPE == CK_INT8_U8 || TYPE == CK_INT8_I8 ? 1 : 2;
+
 /* Stores 16 neighbouring channels with vectors, or the first `count` of them one by one. */
 template <int TYPE>
 __device__ __forceinline__ void store_channels(void *y, int64_t at, const float (&v)[16], int count, bool whole) {
@@ -211,7 +213,8 @@ template <int COLUMNS, int HEIGHT, int WORKERS, bool RESIDENT, int CHUNK, bool S
                         for (int k = 0; k < 16; k++) v[k] = ck_at_least(v[k], p.least);
                     }
                     if (to[i][half] >= 0 && count > 0)
-                        store_channels<TYPE>(p.y, (int64_t)to[i][half] * p.K + channel, v, count, p.K % 16 == 0);
+                        store_channels<TYPE>(p.y, (int64_t)to[i][half] * p.K + channel, v, count,
+                                             count == 16 && p.K % (16 / bytes_of<TYPE>) == 0);
                 }
         }
         if (ADD) {

@@ -1,16 +1,35 @@
 /* compiler/schedule/early_filters.c: marks the convolutions whose kernels may read the filter early.
  *
- * A kernel that starts before the launches before it have ended may load its filter first, provided that none of these
- * launches writes it. Two ops are examined, because one of them may launch nothing. */
+ * A kernel that starts before the launches before it have ended may load its filter (and, for convolutions on 8-bit
+ * integers, the coefficients) first, provided that none of these launches writes them. Two ops are examined, because
+ * one of them may launch nothing. */
 #include "compiler/passes.h"
 
-enum { OPS_BEFORE = 2 };
+enum { OPS_BEFORE = 2, INPUTS_MAX = 4 };
 
-static int filter_of(const struct cr_op *op) {
+/* Stores the ids of the filters and coefficients of an op, CR_NONE for absent ones. Returns their number. A qconv without
+ * a packed filter packs it itself, so it has nothing to read early. */
+static int early_inputs(const struct cr_op *op, int ids[INPUTS_MAX]) {
     switch (op->kind) {
-    case CR_OP_conv: return op->in[CR_IN_conv_w];
-    case CR_OP_conv_grad: return op->in[CR_IN_conv_grad_w];
-    default: return CR_NONE;
+    case CR_OP_conv: ids[0] = op->in[CR_IN_conv_w]; return 1;
+    case CR_OP_conv_pair:
+        ids[0] = op->in[CR_IN_conv_pair_w];
+        ids[1] = op->in[CR_IN_conv_pair_next_w];
+        ids[2] = op->in[CR_IN_conv_pair_bias];
+        ids[3] = op->in[CR_IN_conv_pair_next_bias];
+        return 4;
+    case CR_OP_conv_grad: ids[0] = op->in[CR_IN_conv_grad_w]; return 1;
+    case CR_OP_qconv:
+        ids[0] = op->in[CR_IN_qconv_packed];
+        ids[1] = op->in[CR_IN_qconv_coeffs];
+        return ids[0] < 0 ? 0 : 2;
+    case CR_OP_qconv_pair:
+        ids[0] = op->in[CR_IN_qconv_pair_packed];
+        ids[1] = op->in[CR_IN_qconv_pair_next_packed];
+        ids[2] = op->in[CR_IN_qconv_pair_coeffs];
+        ids[3] = op->in[CR_IN_qconv_pair_next_coeffs];
+        return ids[0] < 0 || ids[1] < 0 ? 0 : 4;
+    default: return 0;
     }
 }
 
@@ -27,10 +46,11 @@ static bool writes(const struct cr_program *p, const struct cr_op *op, int tenso
 /* The ops before the first ones are not known: they belong to the program that ran before. */
 void cr_pass_early_filters(struct cr_program *p) {
     for (int i = OPS_BEFORE; i < p->ops; i++) {
-        const int w = filter_of(&p->op[i]);
-        if (w == CR_NONE) continue;
-        bool early = true;
-        for (int before = i - OPS_BEFORE; before < i; before++) early &= !writes(p, &p->op[before], w);
-        p->op[i].attr.conv.early_filter = early;
+        int       ids[INPUTS_MAX];
+        const int count = early_inputs(&p->op[i], ids);
+        bool      early = true;
+        for (int before = i - OPS_BEFORE; before < i; before++)
+            for (int k = 0; k < count; k++) early &= !writes(p, &p->op[before], ids[k]);
+        if (count) p->op[i].attr.conv.early_filter = early;
     }
 }

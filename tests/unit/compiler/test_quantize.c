@@ -83,10 +83,10 @@ static bool has_layer(const struct cr_program *p, enum cr_op_kind kind, const ch
     return false;
 }
 
-/* qstem stands for a quantize and a qconv. */
+/* qstem stands for a quantize and a qconv, qconv_pair for two qconvs. */
 static void check_counts(const struct cr_program *p, const struct counts *want) {
-    const int stems = net_count(p, CR_OP_qstem);
-    CHECK_INT(net_count(p, CR_OP_qconv) + stems, want->qconv);
+    const int stems = net_count(p, CR_OP_qstem), pairs = net_count(p, CR_OP_qconv_pair);
+    CHECK_INT(net_count(p, CR_OP_qconv) + stems + 2 * pairs, want->qconv);
     CHECK_INT(net_count(p, CR_OP_conv), want->conv);
     CHECK_INT(net_count(p, CR_OP_dense), want->dense);
     CHECK_INT(net_count(p, CR_OP_quantize) + stems, want->quantize);

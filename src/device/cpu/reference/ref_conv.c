@@ -85,6 +85,30 @@ cr_status cr_ref_conv(struct cr_device *device, const struct cr_call *call) {
     return CR_OK;
 }
 
+static void forward(struct cr_device *device, const struct ref_conv *v) {
+    const int64_t rows = v->y.N * v->y.H;
+    CR_PARALLEL_FOR(cr_cpu_threads(device))
+    for (int64_t i = 0; i < rows; i++) forward_row_typed(v, i / v->y.H, i % v->y.H);
+}
+
+cr_status cr_ref_conv_pair(struct cr_device *device, const struct cr_call *call) {
+    const struct ref_conv first = {.x        = REF_IN(conv_pair, x),
+                                   .w        = REF_IN(conv_pair, w),
+                                   .y        = REF_OUT(conv_pair, y),
+                                   .stride   = 1,
+                                   .epilogue = {.bias = REF_IN(conv_pair, bias),
+                                                .add  = REF_IN(conv_pair, add),
+                                                .relu = true}},
+                          next  = {.x        = first.y,
+                                   .w        = REF_IN(conv_pair, next_w),
+                                   .y        = REF_OUT(conv_pair, z),
+                                   .stride   = 1,
+                                   .epilogue = {.bias = REF_IN(conv_pair, next_bias), .relu = true}};
+    forward(device, &first);
+    forward(device, &next);
+    return CR_OK;
+}
+
 /* ---- input gradient: dx[n,h,w,c] = sum of dy[n,p,q,k] * w[k,r,s,c] over the outputs that read the pixel ---- */
 
 REF_INLINE void dgrad_pixel(enum cr_dtype type, const struct ref_conv *v, int64_t n, int64_t h, int64_t at,

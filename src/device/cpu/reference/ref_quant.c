@@ -196,6 +196,28 @@ cr_status cr_ref_qconv(struct cr_device *device, const struct cr_call *call) {
     return CR_OK;
 }
 
+cr_status cr_ref_qconv_pair(struct cr_device *device, const struct cr_call *call) {
+    const struct ref   y     = REF_OUT(qconv_pair, y);
+    const struct qconv first = {.x      = REF_IN(qconv_pair, x),
+                                .w      = REF_IN(qconv_pair, w),
+                                .coeffs = REF_IN(qconv_pair, coeffs),
+                                .add    = REF_IN(qconv_pair, add),
+                                .y      = y,
+                                .stride = 1,
+                                .relu   = true},
+                       next  = {.x      = y,
+                                .w      = REF_IN(qconv_pair, next_w),
+                                .coeffs = REF_IN(qconv_pair, next_coeffs),
+                                .y      = REF_OUT(qconv_pair, z),
+                                .stride = 1,
+                                .relu   = true};
+    CR_PARALLEL_FOR(cr_cpu_threads(device))
+    for (int64_t i = 0; i < first.y.elems; i++) qconv_element(&first, i);
+    CR_PARALLEL_FOR(cr_cpu_threads(device))
+    for (int64_t i = 0; i < next.y.elems; i++) qconv_element(&next, i);
+    return CR_OK;
+}
+
 /* ---- the stem ---- */
 
 struct qstem {

@@ -5,6 +5,8 @@ bool cr_cpu_supports(const struct cr_op *op) {
     const unsigned all = ~0u;
     switch (op->kind) {
     case CR_OP_normalize: return !op->attr.input.s2d;
+    case CR_OP_conv_pair:
+    case CR_OP_qconv_pair:
     case CR_OP_qstem: return false;
     case CR_OP_conv:
         return cr_op_uses_only(op, 1u << CR_IN_conv_x | 1u << CR_IN_conv_w, 1u << CR_OUT_conv_y) && !op->attr.conv.relu;

@@ -1,0 +1,112 @@
+/* compiler/fusion/conv_pairs.c: joins two 1x1 convolutions in a row (back-to-back convolutions) in inference programs.
+ *
+ *     conv(x, w, bias, add), ReLU -> y;    conv(y, next_w, next_bias), ReLU -> z      becomes    conv_pair
+ *     qconv(x, w, coeffs, add), ReLU -> y; qconv(y, next_w, next_coeffs), ReLU -> z   becomes    qconv_pair
+ *
+ * In ResNets these are the last convolution of a bottleneck block, with the residual stream, and the first convolution
+ * of the next block. y stays an output, because the next block adds it; but the second convolution need not read it from
+ * memory. Done where one kernel takes less time than two. Runs after cr_pass_sparsify, so that filters with a sparsity
+ * pattern have their kernels already. */
+#include "compiler/fusion/fusion.h"
+#include "compiler/passes.h"
+
+/* Both kinds of convolution have x, w and y in the same slots. */
+enum { X = CR_IN_conv_x, W = CR_IN_conv_w, Y = CR_OUT_conv_y };
+_Static_assert((int)X == (int)CR_IN_qconv_x && (int)W == (int)CR_IN_qconv_w && (int)Y == (int)CR_OUT_qconv_y,
+               "slots of conv and qconv");
+
+static bool is_pointwise(const struct cr_program *p, const struct cr_op *op) {
+    const struct cr_conv_attr *a = &op->attr.conv;
+    const struct cr_tensor    *w = &p->tensor[op->in[W]];
+    return w->dim[1] == 1 && w->dim[2] == 1 && a->stride == 1 && a->pad == 0 && a->relu;
+}
+
+/* Of inference programs with folded batch norms; `add`: the convolution adds a tensor. */
+static bool is_plain_conv(const struct cr_op *op, bool add) {
+    const unsigned in = 1u << CR_IN_conv_x | 1u << CR_IN_conv_w | 1u << CR_IN_conv_bias | 1u << CR_IN_conv_add;
+    return cr_op_uses_only(op, in, 1u << CR_OUT_conv_y) && op->in[CR_IN_conv_bias] >= 0 &&
+           (op->in[CR_IN_conv_add] >= 0) == add && !cr_op_has_sparsity_pattern(op);
+}
+
+static bool is_unsigned_qconv(const struct cr_program *p, const struct cr_op *op, bool add) {
+    return p->tensor[op->in[X]].dtype == CR_U8 && p->tensor[op->out[Y]].dtype == CR_U8 &&
+           (op->in[CR_IN_qconv_add] >= 0) == add;
+}
+
+static bool suits(const struct cr_program *p, const struct cr_op *op, bool add) {
+    return is_pointwise(p, op) && (op->kind == CR_OP_conv ? is_plain_conv(op, add) : is_unsigned_qconv(p, op, add));
+}
+
+static struct cr_op conv_pair_of(const struct cr_op *first, const struct cr_op *next) {
+    struct cr_op op                  = cr_op_make(CR_OP_conv_pair, first->layer);
+    op.in[CR_IN_conv_pair_x]         = first->in[CR_IN_conv_x];
+    op.in[CR_IN_conv_pair_w]         = first->in[CR_IN_conv_w];
+    op.in[CR_IN_conv_pair_bias]      = first->in[CR_IN_conv_bias];
+    op.in[CR_IN_conv_pair_add]       = first->in[CR_IN_conv_add];
+    op.in[CR_IN_conv_pair_next_w]    = next->in[CR_IN_conv_w];
+    op.in[CR_IN_conv_pair_next_bias] = next->in[CR_IN_conv_bias];
+    op.out[CR_OUT_conv_pair_y]       = first->out[CR_OUT_conv_y];
+    op.out[CR_OUT_conv_pair_z]       = next->out[CR_OUT_conv_y];
+    return op;
+}
+
+static struct cr_op qconv_pair_of(const struct cr_op *first, const struct cr_op *next) {
+    struct cr_op op                     = cr_op_make(CR_OP_qconv_pair, first->layer);
+    op.in[CR_IN_qconv_pair_x]           = first->in[CR_IN_qconv_x];
+    op.in[CR_IN_qconv_pair_w]           = first->in[CR_IN_qconv_w];
+    op.in[CR_IN_qconv_pair_coeffs]      = first->in[CR_IN_qconv_coeffs];
+    op.in[CR_IN_qconv_pair_add]         = first->in[CR_IN_qconv_add];
+    op.in[CR_IN_qconv_pair_packed]      = first->in[CR_IN_qconv_packed];
+    op.in[CR_IN_qconv_pair_next_w]      = next->in[CR_IN_qconv_w];
+    op.in[CR_IN_qconv_pair_next_coeffs] = next->in[CR_IN_qconv_coeffs];
+    op.in[CR_IN_qconv_pair_next_packed] = next->in[CR_IN_qconv_packed];
+    op.out[CR_OUT_qconv_pair_y]         = first->out[CR_OUT_qconv_y];
+    op.out[CR_OUT_qconv_pair_z]         = next->out[CR_OUT_qconv_y];
+    return op;
+}
+
+static double seconds_of(struct cr_edit *edit, const struct cr_cost_model *cost_model, const struct cr_op *op) {
+    double seconds = cr_op_seconds(cost_model, edit->program, op);
+    if (cost_model->cost && edit->failure == CR_OK)
+        edit->failure = cost_model->cost(cost_model->self, edit->program, op, &seconds);
+    return seconds;
+}
+
+/* Without measured times the roofline decides: one op moves fewer bytes, and as many operations are one launch less. */
+static bool is_no_slower(struct cr_edit *edit, const struct cr_cost_model *cost_model, const struct cr_op *first,
+                         const struct cr_op *next, const struct cr_op *pair) {
+    const double one_by_one = seconds_of(edit, cost_model, first) + seconds_of(edit, cost_model, next);
+    return seconds_of(edit, cost_model, pair) <= one_by_one * (1 + 1e-9) && edit->failure == CR_OK;
+}
+
+/* Joins the convolution at `root` with the one that writes its input. */
+static void join(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
+    const struct cr_program *p      = edit->program;
+    const struct cr_op      *next   = cr_fuse_op(edit, root);
+    const int                writer = cr_fuse_writer(edit, next->in[X], next->kind);
+    if (writer == CR_NONE || !suits(p, next, false) || !suits(p, cr_fuse_op(edit, writer), true)) return;
+    if (!cr_fuse_same_stream(edit, writer, root) || !cr_edit_can_move_up(edit, root, writer)) return;
+    const struct cr_op *first = cr_fuse_op(edit, writer);
+    struct cr_op        pair  = next->kind == CR_OP_conv ? conv_pair_of(first, next) : qconv_pair_of(first, next);
+    pair.stream               = first->stream;
+    if (!cr_fuse_accepted(edit, cost_model, &pair) || !is_no_slower(edit, cost_model, first, next, &pair)) return;
+    cr_edit_remove(edit, root);
+    cr_edit_replace(edit, writer, &pair);
+}
+
+static bool is_conv(const struct cr_op *op) {
+    return op->kind == CR_OP_conv || op->kind == CR_OP_qconv;
+}
+
+cr_status cr_pass_conv_pairs(struct cr_program *program, const struct cr_cost_model *cost_model) {
+    struct cr_edit edit;
+    bool           any = false;
+    for (int i = 0; i < program->ops; i++) any |= is_conv(&program->op[i]) && suits(program, &program->op[i], true);
+    if (!any) return CR_OK;
+    CR_TRY(cr_edit_open(&edit, program));
+    for (int i = 0; i < program->ops; i++)
+        if (!edit.removed[i] && is_conv(&program->op[i])) join(&edit, cost_model, i);
+    const cr_status status = cr_edit_finish(&edit);
+    cr_edit_close(&edit);
+    return status;
+}
