@@ -19,7 +19,7 @@ is "nothing on standard output" "$out" ""
 holds "checkpoints" [ -f F/best/model.safetensors ]
 is "the network is that of the weights" "$(key F.ini arch) $(key F.ini depths) $(key F.ini widths) $(key F.ini stem)" "$(key start/last/config.ini arch) $(key start/last/config.ini depths) $(key start/last/config.ini widths) $(key start/last/config.ini stem)"
 is "keys of the command line are in the file" "$(key F.ini epochs) $(key F.ini image_size)" "3 16"
-holds "a rate for the classifier" [ -n "$(key F.ini head_lr)" ]
+is "weights of tiny images: all parts are trained from the start" "$(key F.ini freeze)" ""
 run predict F "$(find images/val -name '*.png' | head -1)"; expect "predict" 0 "weights: F/"
 
 # ---- `cresnet train` reads the file unchanged, and trains the same ----
@@ -58,6 +58,13 @@ cp start/last/model.safetensors alone/custom.safetensors
 run finetune images --weights alone/custom.safetensors -o X "${small[@]}"; expect "not recognised" 2 "of no network that cresnet knows: give --model NAME"
 run finetune images --weights none --model resnet20 -o Z "${small[@]}" train.epochs=1; expect "from scratch" 0 "resnet20, from scratch"
 is "from scratch: nothing is frozen" "$(key Z.ini freeze)$(key Z.ini weights)" ""
+
+# weights of larger images: the new classifier first, and with a higher rate
+run train tiny.ini -o large --steps 1 model.stem=imagenet data.image_size=72 -q --device cpu; expect "weights of larger images" 0
+run finetune images --weights large -o L train.epochs=5 data.image_size=24 --device cpu --threads 1
+expect "weights of larger images: finetune" 0 "5 epochs, at first 1 with the classifier alone"
+is "the frozen parts" "$(key L.ini freeze) until $(key L.ini unfreeze), rates $(key L.ini lr) and $(key L.ini head_lr)" "stem,layer1,layer2 until 1, rates 0.005 and 0.025"
+holds "they were unfrozen" grep -q '"event":"unfreeze","step":7,"frozen":""' L/log.jsonl
 
 # ---- published weights that cannot be had ----
 CRESNET_OFFLINE=1 run finetune images -o X; expect "offline" 1 "resnet18" "CRESNET_WEIGHTS_DIR" "--weights FILE" "--weights none"

@@ -1,6 +1,7 @@
 /* cli/finetune/command.c: cresnet finetune DIR: one command for a folder of images. See cli/finetune/finetune.h. */
 #include "cli/finetune/finetune.h"
 #include "data/data.h"
+#include "data/pack.h"
 #include "device/device.h"
 #include "session/session.h"
 
@@ -24,6 +25,11 @@ static cr_status read_minutes(const struct cr_args *args, double *out) {
     return CR_OK;
 }
 
+static bool is_packed(const struct cr_finetune *f) {
+    char path[CR_PATH_MAX];
+    return snprintf(path, sizeof path, "%s/" CR_PACK_TRAIN_NAME, f->root) < (int)sizeof path && cr_fs_is_file(path);
+}
+
 /* Checks the keys of the command line before anything else takes time. */
 static cr_status open_given(struct cr_finetune *f) {
     const struct cr_args *args = f->args;
@@ -31,7 +37,7 @@ static cr_status open_given(struct cr_finetune *f) {
     char                  root[CR_PATH_MAX + 16];
     CR_ALLOC(list, (size_t)args->overrides + 4);
     int n     = 0;
-    list[n++] = "data.kind=folder";
+    list[n++] = is_packed(f) ? "data.kind=packed" : "data.kind=folder";
     snprintf(root, sizeof root, "data.root=%s", f->root);
     list[n++] = root;
     list[n++] = "data.val_fraction=0.2";
@@ -94,7 +100,7 @@ static cr_status choose_device(struct cr_finetune *f) {
 }
 
 static cr_status set_data(struct cr_finetune *f) {
-    CR_TRY(cr_finetune_set(f, "data", "kind", NULL, "folder"));
+    CR_TRY(cr_finetune_set(f, "data", "kind", NULL, "%s", cr_word_data_kind(f->given.data.kind)));
     CR_TRY(cr_finetune_set(f, "data", "root", NULL, "%s", f->root));
     if (f->has_val) return CR_OK;
     return cr_finetune_set(f, "data", "val_fraction",

@@ -169,8 +169,14 @@ static cr_status choose_size(struct cr_finetune *f) {
     f->epochs = epochs_of_set(f);
     if (f->minutes <= 0 && f->gpu) return CR_OK;
     CR_TRY(measure(f, &f->images_per_s));
+    const int first = f->size;
     if (f->minutes > 0) fit_to_time(f, sizes);
-    return set_sizes(f);
+    CR_TRY(set_sizes(f));
+    if (f->size == first) return CR_OK;
+    /* small images take longer than their number of pixels says */
+    CR_TRY(measure(f, &f->images_per_s));
+    f->epochs = CR_MAX(epochs_in_time(f, f->images_per_s), (int64_t)1);
+    return CR_OK;
 }
 
 /* ---- the schedule ---- */
