@@ -69,6 +69,26 @@ static cr_status name_files(struct cr_finetune *f) {
 
 /* ---- dataset and device ---- */
 
+/* The median of the shorter sides of a few images; 0 when none can be read. */
+static int source_size(const struct cr_dataset *set) {
+    enum { SAMPLES = 9 };
+    double        side[SAMPLES];
+    int           count = 0;
+    const int64_t total = cr_dataset_count(set);
+    cr_error_hold();
+    for (int64_t i = 0; i < SAMPLES && i < total; i++) {
+        struct cr_image image;
+        int32_t         label;
+        if (cr_dataset_get(set, i * total / SAMPLES, &image, &label) != CR_OK) continue;
+        side[count++] = (double)CR_MIN(image.width, image.height);
+        cr_image_free(&image);
+    }
+    cr_error_release();
+    cr_error_clear();
+    qsort(side, (size_t)count, sizeof *side, cr_compare_doubles);
+    return count ? (int)side[count / 2] : 0;
+}
+
 static cr_status open_data(struct cr_finetune *f) {
     struct cr_dataset *train = NULL, *val = NULL;
     struct cr_config   whole;
@@ -79,6 +99,8 @@ static cr_status open_data(struct cr_finetune *f) {
     f->train   = cr_dataset_count(train);
     f->val     = cr_dataset_count(val);
     f->classes = cr_dataset_classes(train);
+
+    f->source_size = source_size(train);
     /* without a fraction only a folder of its own can be the validation set */
     whole                   = f->given;
     whole.data.val_fraction = 0;

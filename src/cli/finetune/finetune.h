@@ -27,7 +27,8 @@ struct cr_finetune {
     double                    minutes;    /* --minutes; 0: not given */
     int64_t                   train, val; /* number of images */
     int                       classes;
-    bool                      has_val; /* the folder has a validation set of its own */
+    int                       source_size; /* pixels of the shorter side of an image, median of a few; 0: unknown */
+    bool                      has_val;     /* the folder has a validation set of its own */
     bool                      gpu;
     const char               *weights;      /* model.weights; "": from scratch */
     const char               *network;      /* for people: "resnet18" */

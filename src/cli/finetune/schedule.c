@@ -110,12 +110,18 @@ static void set_size(struct cr_finetune *f, int eval_size) {
     f->size      = eval_size * 3 / 4 / 8 * 8;
 }
 
-/* The sizes to evaluate with, the largest first; 0 ends the list. Networks for tiny images learn from twice the size. */
+/* The sizes to evaluate with, the largest first; 0 ends the list. Networks for tiny images learn from twice the size, if
+ * the images are that large. */
 static void list_sizes(const struct cr_finetune *f, int sizes[8]) {
-    static const int imagenet[8] = {224, 192, 160, 128, 96, 64, 0};
-    const int        t           = f->trained_size;
-    const int        tiny[8]     = {2 * t, 2 * t * 3 / 4 / 8 * 8, t, 0};
-    for (int i = 0; i < 8; i++) sizes[i] = is_tiny(f) ? tiny[i] : imagenet[i];
+    static const int imagenet[] = {224, 192, 160, 128, 96, 64};
+    const int        t = f->trained_size, tiny[] = {2 * t, 2 * t * 3 / 4 / 8 * 8, t};
+    const int        count = is_tiny(f) ? (int)CR_COUNT(tiny) : (int)CR_COUNT(imagenet);
+    int              used  = 0;
+    for (int i = 0; i < count; i++) {
+        const int size = is_tiny(f) ? tiny[i] : imagenet[i];
+        if (!is_tiny(f) || size <= CR_MAX(t, f->source_size)) sizes[used++] = size;
+    }
+    sizes[used] = 0;
 }
 
 /* Without --minutes: the whole size on a GPU, 128 pixels on the CPU. */
