@@ -1,4 +1,5 @@
-/* cli/finetune/network.c: which weights cresnet finetune starts from, and their network. See cli/finetune/finetune.h. */
+/* cli/finetune/network.c: the weights that cresnet finetune starts from, and their network. See
+ * cli/finetune/finetune.h. */
 #include "checkpoint/checkpoint.h"
 #include "cli/finetune/finetune.h"
 #include "data/data.h"

@@ -110,8 +110,8 @@ static void set_size(struct cr_finetune *f, int eval_size) {
     f->size      = eval_size * 3 / 4 / 8 * 8;
 }
 
-/* The sizes to evaluate with, the largest first; 0 ends the list. Networks for tiny images learn from twice the size, if
- * the images are that large. */
+/* The sizes to evaluate with, the largest first; 0 ends the list. Networks for tiny images learn from twice the size if
+ * the images of the set are that large. */
 static void list_sizes(const struct cr_finetune *f, int sizes[8]) {
     static const int imagenet[] = {224, 192, 160, 128, 96, 64};
     const int        t = f->trained_size, tiny[] = {2 * t, 2 * t * 3 / 4 / 8 * 8, t};
