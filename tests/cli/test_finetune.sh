@@ -85,6 +85,11 @@ run finetune other --weights start -o F "${small[@]}"; expect "other images" 2 "
 echo '[train]' >mine.ini; run finetune images --weights start -o mine; expect "a foreign file" 2 "mine.ini: exists, and was not written by cresnet finetune"
 is "the foreign file is kept" "$(cat mine.ini)" "[train]"
 
+run finetune images --weights start -o start "${small[@]}"; expect "the folder of another run" 2 "start is not empty, and there is no start.ini"
+holds "the other run is untouched" [ ! -e start.ini ]
+run finetune images --weights start -o X "${small[@]}" model.arch=custom model.depths=1,1 model.widths=4,9; expect "weights that do not fit" 1 "has shape"
+holds "a failed start leaves no file" [ ! -e X.ini ]
+
 # ---- photos ----
 photos=${CRESNET_TEST_DATA:-}/imagenette-224-subset resnet20=${CRESNET_TEST_DATA:-}/resnet-cifar10-weights/resnet20-cifar10.safetensors
 if [ -z "${CRESNET_TEST_DATA:-}" ] || [ ! -d "$photos" ] || [ ! -f "$resnet20" ]; then

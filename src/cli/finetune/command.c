@@ -1,4 +1,5 @@
 /* cli/finetune/command.c: cresnet finetune DIR: one command for a folder of images. See cli/finetune/finetune.h. */
+#include "checkpoint/checkpoint.h"
 #include "cli/finetune/finetune.h"
 #include "data/data.h"
 #include "data/pack.h"
@@ -178,9 +179,11 @@ static void say_files(const struct cr_finetune *f) {
 
 /* ---- training ---- */
 
-static cr_status train(const struct cr_finetune *f, const struct cr_config *config, int *signal_taken) {
-    const struct cr_train_options options = {
-        .resume = "auto", .overrides = f->args->override, .override_count = f->args->overrides, .brief = true};
+static cr_status train(const struct cr_finetune *f, const struct cr_config *config, bool resume, int *signal_taken) {
+    const struct cr_train_options options = {.resume         = resume ? "auto" : NULL,
+                                             .overrides      = f->args->override,
+                                             .override_count = f->args->overrides,
+                                             .brief          = true};
     CR_TRY(cr_train(config, &options, signal_taken));
     if (*signal_taken) return CR_OK;
     cr_log(CR_LOG_INFO, "use it    cresnet predict %s IMAGE; cresnet report %s; cresnet export %s --onnx FILE", f->run,
@@ -212,7 +215,7 @@ static cr_status continue_run(struct cr_finetune *f, int *signal_taken) {
                "to choose anew",
                f->ini, f->run);
     cr_log(CR_LOG_INFO, "continues the run %s with the choices in %s", f->run, f->ini);
-    CR_TRY_OUT(train(f, &config, signal_taken));
+    CR_TRY_OUT(train(f, &config, true, signal_taken));
 out:
     cr_config_close(&config);
     return status;
@@ -228,14 +231,21 @@ static cr_status choose(struct cr_finetune *f) {
     return cr_finetune_schedule(f);
 }
 
+/* A run that fails before it has written anything leaves no file that the next command would continue. */
 static cr_status start_run(struct cr_finetune *f, int *signal_taken) {
-    struct cr_config config;
+    struct cr_config config = {0};
+    cr_status        status;
+    if (cr_ckpt_dir_in_use(f->run))
+        return CR_FAIL(CR_ERR_CONFIG, "%s is not empty, and there is no %s: choose another run folder with -o DIR",
+                       f->run, f->ini);
     CR_TRY(choose(f));
     CR_TRY(cr_finetune_write(f));
-    CR_TRY(cr_config_open(&config, f->ini, NULL, 0));
+    CR_TRY_OUT(cr_config_open(&config, f->ini, NULL, 0));
     say_schedule(f, &config);
     say_files(f);
-    cr_status status = train(f, &config, signal_taken);
+    CR_TRY_OUT(train(f, &config, false, signal_taken));
+out:
+    if (status != CR_OK && !cr_ckpt_dir_in_use(f->run)) cr_fs_unlink(f->ini);
     cr_config_close(&config);
     return status;
 }
