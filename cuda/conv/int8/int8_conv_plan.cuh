@@ -12,7 +12,8 @@ const struct tile_config tile_configs[] = {
     {64, 2, 3, true, false},  {256, 1, 2, false, false}, {128, 2, 2, false, false}, {256, 1, 2, true, true},
     {128, 2, 2, true, true},  {128, 1, 3, true, true},   {64, 4, 2, true, true},    {64, 2, 3, true, true},
     {256, 1, 2, false, true}, {128, 2, 2, false, true},  {64, 1, 2, true, false},   {64, 1, 2, false, false},
-    {64, 1, 2, true, true},   {64, 1, 2, false, true},
+    {64, 1, 2, true, true},   {64, 1, 2, false, true},   {64, 1, 1, true, false},   {64, 1, 1, false, false},
+    {64, 1, 1, true, true},   {64, 1, 1, false, true},
 };
 
 int chunk_of(int64_t C) {

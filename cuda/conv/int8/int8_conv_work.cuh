@@ -201,14 +201,13 @@ template <int COLUMNS, int HEIGHT, int WORKERS, bool RESIDENT, int CHUNK, bool S
                     for (int k = 0; k < 16; k++)
                         v[k] = fmaf((float)acc[i][g * 32 + k / 2 * 4 + half * 2 + k % 2], scale[k], bias[k]);
                     if (ADD) {
-                        const uint4    a       = get_add(first + i * ROWS + half * 8, 64 * g + 16 * q);
-                        const uint32_t word[4] = {a.x ^ p.add_flip, a.y ^ p.add_flip, a.z ^ p.add_flip,
-                                                  a.w ^ p.add_flip};
-#pragma unroll
-                        for (int k = 0; k < 16; k++)
-                            v[k] = fmaf((float)(word[k / 4] >> k % 4 * 8 & 255u) - p.add_offset, add_scale, v[k]);
+                        const uint4 a = get_add(first + i * ROWS + half * 8, 64 * g + 16 * q);
+                        if (p.add_signed)
+                            ck_add_bytes<true>(a, add_scale, v);
+                        else
+                            ck_add_bytes<false>(a, add_scale, v);
                     }
-                    if (TYPE != CK_INT8_U8) {
+                    if (TYPE != CK_INT8_U8 && p.least == 0.0f) {
 #pragma unroll
                         for (int k = 0; k < 16; k++) v[k] = ck_at_least(v[k], p.least);
                     }

@@ -169,12 +169,17 @@ __device__ __forceinline__ int filter_element(const params &p, int k, int i) {
     const int c = i % 16, part = c / 3, s = 2 * (i / 16 % 4) + part % 2 - 1, r = 2 * (i / 64) + part / 2 - 1;
     return part > 3 || r < 0 || s < 0 ? 0 : p.w[((k * 7 + r) * 7 + s) * 3 + c % 3];
 }
-/* The block's filters in the order of the product's rows; those with a negative factor are negated. */
+/* The block's filters in the order of the product's rows; those with a negative factor are negated. All loads of a
+ * thread are under way at the same time. */
 __device__ __forceinline__ void make_filter(const params &p, uint32_t to) {
-    for (int i = (int)threadIdx.x * 4; i < COLUMNS * TAPS * TAPS * 16; i += (int)blockDim.x * 4) {
-        const int m = i / 256, at = i % 256, k = (int)blockIdx.y * COLUMNS + m / 16 * 16 + m % 8 * 2 + m % 16 / 8;
+    constexpr int ROUNDS = COLUMNS * TAPS * TAPS * 16 / (4 * 2 * WORKERS * GROUP);
+#pragma unroll
+    for (int round = 0; round < ROUNDS; round++) {
+        const int i = (round * 2 * WORKERS * GROUP + (int)threadIdx.x) * 4, m = i / 256, at = i % 256;
+        const int k    = (int)blockIdx.y * COLUMNS + m / 16 * 16 + m % 8 * 2 + m % 16 / 8;
         const int sign = p.coeffs[k] < 0.0f ? -1 : 1;
         uint32_t  word = 0;
+#pragma unroll
         for (int b = 0; b < 4; b++) word |= (uint32_t)(sign * filter_element(p, k, at + b) & 255) << 8 * b;
         ck_put4(to + (uint32_t)(at / 128 * COLUMNS * 128 + m * 128 + (at % 128 / 16 ^ m % 8) * 16 + at % 16), word);
     }
@@ -242,8 +247,8 @@ struct worker {
         at.next(SLOTS);
     }
 
-    /* Row `i` of the band's convolution goes into the maximum of a row of y. Every second one completes a row and belongs
-     * to the next one too. Column c = 4j + lane%4 of y is the maximum of pixels 2c - 1, 2c, 2c + 1. */
+    /* Row `i` of the band's convolution goes into the maximum of a row of y. Every second one completes a row and
+     * belongs to the next one too. Column c = 4j + lane%4 of y is the maximum of pixels 2c - 1, 2c, 2c + 1. */
     template <bool COMPLETES> __device__ __forceinline__ void finish(const band &b, int i, int (&sums)[LINE / 2]) {
         const uint32_t out    = shared + (uint32_t)(OUT_AT + me * OUT_BYTES) + (uint32_t)(warp * 16 + lane / 4 * 2);
         const int      inside = p.shape.Q - b.left;

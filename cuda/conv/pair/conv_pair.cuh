@@ -35,9 +35,7 @@ struct params {
     const float *coeffs, *next_coeffs;
     void        *to; /* z */
     int          pixels, K, z_panels;
-    float        add_offset; /* 128 when add is signed: its sign bit is flipped */
-    uint32_t     add_flip;
-    bool         early;
+    bool         add_signed, early;
 };
 
 /* Barriers, 8 bytes each, from bar_at on. A full barrier counts one arrival, an empty one those of four warps. */
@@ -61,7 +59,7 @@ struct tiles {
     __device__ __forceinline__ int  pixel() const { return at * ROWS; }
 };
 
-/* One thread fills a worker's slots of x, and of y with add. Slots in which the worker will write z stay as they are. */
+/* One thread fills a worker's slots of x, and of y with add. Slots in which the worker will write z stay unchanged. */
 __device__ __forceinline__ void load_x(const params &p, uint32_t shared, int worker) {
     const plan    &plan = p.plan;
     const uint32_t bars = shared + (uint32_t)plan.bar_at, empty = 8 * BAR_FULL;

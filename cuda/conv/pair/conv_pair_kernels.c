@@ -1,4 +1,5 @@
-/* cuda/conv/pair/conv_pair_kernels.c: kernel table of two 1x1 convolutions in one kernel, for compute capability 9.0. */
+/* cuda/conv/pair/conv_pair_kernels.c: kernel table of two 1x1 convolutions in one kernel, for compute capability
+ * 9.0. */
 #include "cuda/conv/int8/int8_conv.h"
 #include "cuda/conv/pair/conv_pair.h"
 #include "cuda/core/cuda_device.h"

@@ -121,8 +121,7 @@ cudaError_t ck_conv_pair(const struct ck_conv_pair *a, int multiprocessors, cuda
     p.pixels         = (int)a->pixels;
     p.K              = (int)a->K;
     p.z_panels       = size_of(a) == 1 ? 0 : (int)a->L * 2 / PANEL;
-    p.add_offset     = a->add_signed ? 128.0f : 0.0f;
-    p.add_flip       = a->add_signed ? 0x80808080u : 0u;
+    p.add_signed     = a->add_signed;
     p.early          = a->early;
     if (!make_maps(&p, a)) return cudaErrorNotSupported;
     switch (a->type) {

@@ -146,7 +146,7 @@ template <typename T, int L, int X_PANEL> struct worker {
     }
 
     /* The chunk of y from its sums and the summand in the current slot. */
-    __device__ __forceinline__ void finish_first_bytes(int chunk) const {
+    template <bool ADD_SIGNED> __device__ __forceinline__ void finish_first_bytes(int chunk) const {
         const int q = lane % 4;
 #pragma unroll
         for (int g = 0; g < CHANNELS / 64; g++) {
@@ -154,14 +154,11 @@ template <typename T, int L, int X_PANEL> struct worker {
             get_coeffs(coeffs, p.K, chunk * CHANNELS + 64 * g + 16 * q, scale, bias);
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                const uint32_t at      = place(warp * 16 + lane / 4 + half * 8, 4 * g + q);
-                const uint4    a       = ck_get16(at);
-                uint32_t       word[4] = {a.x ^ p.add_flip, a.y ^ p.add_flip, a.z ^ p.add_flip, a.w ^ p.add_flip};
+                const uint32_t at = place(warp * 16 + lane / 4 + half * 8, 4 * g + q);
+                uint32_t       word[4];
                 float          v[16];
                 scale_sums(first, g, half, scale, bias, v);
-#pragma unroll
-                for (int k = 0; k < 16; k++)
-                    v[k] = fmaf((float)(word[k / 4] >> k % 4 * 8 & 255u) - p.add_offset, add_scale, v[k]);
+                ck_add_bytes<ADD_SIGNED>(ck_get16(at), add_scale, v);
 #pragma unroll
                 for (int k = 0; k < 4; k++) word[k] = pack_bytes(v + 4 * k);
                 ck_put16(at, make_uint4(word[0], word[1], word[2], word[3]));
@@ -230,9 +227,12 @@ template <typename T, int L, int X_PANEL> struct worker {
                 x.next(plan.x_slots);
             }
             ck_mbar_wait(y_bar + 8 * (uint32_t)y.at, y.parity);
-            if constexpr (is_byte<T>)
-                finish_first_bytes(chunk);
-            else
+            if constexpr (is_byte<T>) {
+                if (p.add_signed)
+                    finish_first_bytes<true>(chunk);
+                else
+                    finish_first_bytes<false>(chunk);
+            } else
                 finish_half<true>(first, 0, coeffs + (uint32_t)(4 * CHANNELS * chunk));
             store(&p.y, chunk * PANEL, pixel);
             multiply_second(filter, chunk);
