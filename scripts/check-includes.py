@@ -88,6 +88,7 @@ FOLDERS = {
     "src/cli/docs": 9.1,  # man pages, completion, the configuration page
     "src/cli/commands": 9.2,
     "src/cli/report": 9.2,
+    "src/cli/finetune": 9.2,  # cresnet finetune
     "src/cli/bench": 9.3,
     "src/cli": 9.4,  # main.c and the table of commands
 }
