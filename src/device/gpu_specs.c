@@ -22,9 +22,9 @@
  *   GeForce RTX 3090  0.936 TB/s, 71, 35.6, 35.6 (GA102 architecture paper)
  *   GeForce RTX 3060  0.36 TB/s, 25.5, 12.7, 12.7, 12 GB
  * Kernels reach 0.875 of the memory bandwidth and 0.8 of the FLOP/s; the CUDA backend assumes the same for a GPU that
- * is present. memory_bytes is the total that nvidia-smi shows. PCIe 5.0 x16 (H200, H100, RTX 5090) and 4.0 x16
- * carry 63 and 31.5 GB/s in each direction. Copies of page-locked memory reach 0.86 of that, and 0.86 of this rate while both
- * directions are busy (measured on an H200). */
+ * is present. memory_bytes is the total that nvidia-smi shows. PCIe 5.0 x16 (H200, H100, RTX 5090) and 4.0 x16 carry
+ * 63 and 31.5 GB/s in each direction. Copies of page-locked memory reach 0.86 of that, and 0.86 of this rate while
+ * both directions are busy (measured on an H200). */
 #define MIB ((size_t)1 << 20)
 #define REACHED_BANDWIDTH(tb_per_s) (0.875 * 1e12 * (tb_per_s))
 #define REACHED_FLOPS(tflop_per_s) (0.8 * 1e12 * (tflop_per_s))
