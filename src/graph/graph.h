@@ -135,12 +135,12 @@ enum cr_mix {
     CR_MIX_NUMBERS = 12,
     CR_MIX_ONE     = 65536
 };
-struct cr_sgd_attr {      /* sgd, lars, adamw */
+struct cr_sgd_attr {      /* sgd, lars, adamw, lamb, lamb_norms */
     bool   nesterov;      /* sgd, lars */
     bool   moving_scale;  /* dynamic loss scale: halved after an overflow, doubled after a run of successful updates */
     int    micro_batches; /* number of training forward passes that belong to one update; added to CR_STATE_BATCHES */
-    double eps;           /* adamw, lars */
-    double beta2;         /* adamw */
+    double eps;           /* adamw, lars, lamb */
+    double beta2;         /* adamw, lamb */
     double trust;         /* lars: trust coefficient */
 };
 struct cr_ema_attr {
@@ -168,7 +168,7 @@ struct cr_op {
         struct cr_loss_attr   loss; /* loss, loss_grad */
         struct cr_dense_attr  dense;
         struct cr_input_attr  input; /* normalize, mix, qstem */
-        struct cr_sgd_attr    sgd;   /* sgd, lars, adamw */
+        struct cr_sgd_attr    sgd;   /* the update rules and lamb_norms */
         struct cr_ema_attr    ema;
         struct cr_reduce_attr reduce;
     } attr;
@@ -220,7 +220,7 @@ int64_t cr_tensor_elems(const struct cr_tensor *tensor);
  *                pruned. Padding and parameters that are never pruned have 1. Exists only for pruned networks. The
  *                update reads the mask; a bit mask adds 0.6 % to the bytes that the update moves, a byte mask would
  *                add 5 %
- *   SECOND       AdamW's mean of squared gradients
+ *   SECOND       mean of squared gradients of AdamW and LAMB
  *   EMA          exponential moving average of VALUE
  *   EMA_RUNNING  exponential moving average of RUNNING */
 enum cr_param_buffer {

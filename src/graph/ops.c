@@ -328,6 +328,7 @@ static void infer_given(struct rule *r) {
 #define infer_sgd infer_given
 #define infer_adamw infer_given
 #define infer_lars infer_given
+#define infer_lamb infer_given
 #define infer_ema infer_given
 #define infer_zero infer_given
 #define infer_cast infer_given
@@ -378,8 +379,10 @@ static void infer_grad_norm(struct rule *r) {
     set(r, wide(input(r, CR_IN_grad_norm_grad)), 1, 1, 1, 2);
 }
 
+#define infer_lamb_norms infer_param_norms
 static void infer_param_norms(struct rule *r) {
-    set(r, wide(input(r, CR_IN_param_norms_grad)), CR_MAX(r->p->store->params, 1), 1, 1, 2);
+    set(r, wide(input(r, CR_IN_param_norms_grad)), CR_MAX(r->p->store->params, 1), 1, 1,
+        2); /* lamb_norms: the same slot */
 }
 
 void cr_op_infer(const struct cr_program *p, const struct cr_op *op, int slot, enum cr_dtype *dtype, int64_t dim[4]) {

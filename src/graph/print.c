@@ -69,7 +69,9 @@ static void print_attributes(const struct cr_op *op, struct cr_text *out) {
     case CR_OP_loss_grad:
         cr_text_add(out, "  smoothing=%g weight=%g", (double)op->attr.loss.smoothing, (double)op->attr.loss.weight);
         break;
-    case CR_OP_adamw: cr_text_add(out, "  beta2=%g eps=%g", op->attr.sgd.beta2, op->attr.sgd.eps); break;
+    case CR_OP_adamw:
+    case CR_OP_lamb:
+    case CR_OP_lamb_norms: cr_text_add(out, "  beta2=%g eps=%g", op->attr.sgd.beta2, op->attr.sgd.eps); break;
     case CR_OP_lars:
         cr_text_add(out, "%s  trust=%g eps=%g", op->attr.sgd.nesterov ? "  nesterov" : "", op->attr.sgd.trust,
                     op->attr.sgd.eps);

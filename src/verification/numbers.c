@@ -73,6 +73,7 @@ static double reduction(const struct cr_program *p, const struct cr_op *op, int 
     case CR_OP_loss: return (double)(dim(p, in[0], 0) + dim(p, in[0], 3));
     case CR_OP_loss_grad: return (double)dim(p, in[0], 3);
     case CR_OP_param_norms:
+    case CR_OP_lamb_norms:
     case CR_OP_grad_norm: return (double)all;
     default: return 0;
     }

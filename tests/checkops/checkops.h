@@ -110,7 +110,7 @@ void    checkops_build_mask(struct checkops_build *b, int slot);  /* ... or of i
 void    checkops_build_conv(struct checkops_build *b);
 void    checkops_build_quant(struct checkops_build *b);
 void    checkops_build_op(struct checkops_build *b); /* operands and attributes of b->op */
-bool    checkops_is_update(enum cr_op_kind kind);    /* sgd, adamw, lars, ema */
+bool    checkops_is_update(enum cr_op_kind kind);    /* sgd, adamw, lars, lamb, ema */
 int64_t checkops_window_out(int64_t size, const struct checkops_case *c);
 /* ---- */
 void checkops_unit_free(struct checkops_unit *unit);

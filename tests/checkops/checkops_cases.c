@@ -143,6 +143,8 @@ bool checkops_has_half(enum cr_op_kind kind) {
     case CR_OP_s2d_filter_grad:
     case CR_OP_adamw:
     case CR_OP_lars:
+    case CR_OP_lamb:
+    case CR_OP_lamb_norms:
     case CR_OP_param_norms:
     case CR_OP_ema:
     case CR_OP_filter_scale:
@@ -294,6 +296,10 @@ static void list_all(struct checkops_list *list) {
     list_variants(list, CR_OP_lars, TABLE(stores),
                   FLAGS(0, CHECKOPS_NESTEROV, CHECKOPS_CLIP | CHECKOPS_SCALED,
                         CHECKOPS_BITS | CHECKOPS_NESTEROV | CHECKOPS_CLIP));
+    list_variants(list, CR_OP_lamb_norms, TABLE(stores),
+                  FLAGS(0, CHECKOPS_CLIP | CHECKOPS_SCALED, CHECKOPS_BITS | CHECKOPS_CLIP));
+    list_variants(list, CR_OP_lamb, TABLE(stores),
+                  FLAGS(0, CHECKOPS_CLIP | CHECKOPS_SCALED, CHECKOPS_BITS | CHECKOPS_CLIP));
     list_variants(list, CR_OP_ema, TABLE(stores), FLAGS(0, CHECKOPS_SMOOTH, CHECKOPS_BITS));
     for (int kind = CR_OP_grad_norm; kind <= CR_OP_ema; kind++) /* as many parameters as ResNet-20 */
         checkops_list_add(list, &(struct checkops_case){.kind  = (enum cr_op_kind)kind,

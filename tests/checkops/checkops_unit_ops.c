@@ -311,11 +311,16 @@ static void build_update(struct checkops_build *b) {
     b->op.in[CR_IN_sgd_state]    = state;
     if (b->c->flags & CHECKOPS_BITS) b->op.in[CR_IN_sgd_mask] = cr_tensor_store(p, CR_BUFFER_MASK, CR_NONE);
     in(b, CR_IN_sgd_norm, b->wide, 1, 1, 1, 2);
+    if (b->c->kind == CR_OP_lamb_norms) {
+        b->op.in[CR_IN_lamb_norms_second] = cr_tensor_store(p, CR_BUFFER_SECOND, CR_NONE);
+        return;
+    }
     b->op.out[CR_OUT_sgd_value]    = b->op.in[CR_IN_sgd_value];
     b->op.out[CR_OUT_sgd_momentum] = b->op.in[CR_IN_sgd_momentum];
     b->op.out[CR_OUT_sgd_state]    = state;
-    if (b->c->kind == CR_OP_adamw)
+    if (b->c->kind == CR_OP_adamw || b->c->kind == CR_OP_lamb)
         b->op.in[CR_IN_adamw_second] = b->op.out[CR_OUT_adamw_second] = cr_tensor_store(p, CR_BUFFER_SECOND, CR_NONE);
+    if (b->c->kind == CR_OP_lamb) in(b, CR_IN_lamb_norms, b->wide, p->store->params, 1, 1, 2);
     if (b->c->kind == CR_OP_lars) in(b, CR_IN_lars_norms, b->wide, p->store->params, 1, 1, 2);
 }
 
@@ -333,7 +338,7 @@ static void build_ema(struct checkops_build *b) {
 }
 
 bool checkops_is_update(enum cr_op_kind kind) {
-    return kind == CR_OP_sgd || kind == CR_OP_adamw || kind == CR_OP_lars || kind == CR_OP_ema;
+    return kind == CR_OP_sgd || kind == CR_OP_adamw || kind == CR_OP_lars || kind == CR_OP_lamb || kind == CR_OP_ema;
 }
 
 void checkops_build_op(struct checkops_build *b) {
@@ -385,6 +390,8 @@ void checkops_build_op(struct checkops_build *b) {
     case CR_OP_param_norms:
     case CR_OP_adamw:
     case CR_OP_lars:
+    case CR_OP_lamb:
+    case CR_OP_lamb_norms:
     case CR_OP_sgd: build_update(b); return;
     case CR_OP_ema: build_ema(b); return;
     default: build_other(b);

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Writes golden training runs of the other update rules, with moving averages, in float64, like make.py, with its initial weights.
 
-    python3 tests/golden/train/make_rules.py        (Debian 12: python3-torch 1.13.1, python3-numpy)
+    python3 tests/golden/train/make_rules.py [NAME ...]        (Debian 12: python3-torch 1.13.1, python3-numpy; lamb: timm 1.0)
 
-One run has mixed images and labels (the mixing records of test_golden_train.c). AdamW is torch.optim's. LARS (You et al. 2017) and the
+One run has mixed images and labels (the mixing records of test_golden_train.c). AdamW is torch.optim's, LAMB timm's. LARS (You et al. 2017) and the
 averages (as timm's ModelEmaV3: state dict, warm-up) are implemented here.
 """
 import os
+import sys
 
 import numpy as np
 import torch
@@ -82,6 +83,8 @@ def mixed_batch(step):
 
 
 def run(name, start, model, make, smoothing, clip, accumulate, decay, warmup, batch=batch):
+    if len(sys.argv) > 1 and name not in sys.argv[1:]:
+        return
     model = load(model, start)
     opt, averages, losses = make(model), Averages(model, decay, warmup), []
     for step in range(STEPS):
@@ -110,6 +113,15 @@ def adamw(model):
     return torch.optim.AdamW(groups, lr=0.004, betas=(0.9, 0.99), eps=1e-2)
 
 
+def lamb(model):
+    """Clips the gradients to a norm of 0.5 itself."""
+    from timm.optim import Lamb
+    weights = [p for p in model.parameters() if p.dim() > 1]
+    others = [p for p in model.parameters() if p.dim() == 1]
+    groups = [{"params": weights, "weight_decay": 0.05}, {"params": others, "weight_decay": 0}]
+    return Lamb(groups, lr=0.01, betas=(0.9, 0.99), eps=1e-2, max_grad_norm=0.5)
+
+
 def layer_of(name, blocks):
     """As timm's group_parameters: the stem is 0, then the blocks, then the classifier."""
     if name.startswith("fc"):
@@ -134,3 +146,4 @@ if __name__ == "__main__":
     run("rates-sgd", "basic-b", Net(Basic, (2, 1), (6, 10), "B", False), rates, 0.1, 0.5, 1, 0.7, True)
     rates = lambda m: torch.optim.AdamW(groups(m, 0.004, 0.6, 0.01, 0.05), lr=0.004, betas=(0.9, 0.99), eps=1e-2)
     run("rates-adamw", "basic-b", Net(Basic, (2, 1), (6, 10), "B", False), rates, 0.1, 0.0, 1, 0.7, True)
+    run("lamb", "basic-b", Net(Basic, (2, 1), (6, 10), "B", False), lamb, 0.1, 0.0, 1, 0.7, True)

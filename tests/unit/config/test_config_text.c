@@ -106,7 +106,8 @@ static void make_allowed(struct cr_rng *rng, struct cr_config *c) {
     c->prune.initial = CR_MIN(c->prune.initial, c->prune.sparsity);
     c->prune.end     = CR_MAX(c->prune.start, c->prune.end);
     if (!*c->prune.budget) c->prune.column = "";
-    c->optim.nesterov = c->optim.nesterov && c->optim.momentum > 0 && c->optim.kind != CR_OPTIM_ADAMW;
+    c->optim.nesterov =
+        c->optim.nesterov && c->optim.momentum > 0 && c->optim.kind != CR_OPTIM_ADAMW && c->optim.kind != CR_OPTIM_LAMB;
     c->model.unfreeze = (struct cr_ints){0};
     if (*c->model.freeze && c->train.batch)
         c->model.unfreeze = (struct cr_ints){2, {random_int(rng, 0, 1000), random_int(rng, 0, 1000)}};
