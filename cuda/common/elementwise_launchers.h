@@ -78,6 +78,20 @@ cudaError_t ck_pad_shortcut(enum ck_type type, const void *x, void *y, const str
 cudaError_t ck_pad_shortcut_grad(enum ck_type type, const void *dy, void *dx, const struct ck_window *w,
                                  cudaStream_t stream);
 
+/* ---- cuda/elementwise/drop.cu: dropout, stochastic depth ---- */
+
+struct ck_drop {
+    enum ck_type          type;
+    const void           *x; /* [N][elems] */
+    void                 *y; /* may be x */
+    const struct ck_step *step;
+    int64_t               N, elems;
+    bool                  images; /* see drop in graph/ops.def */
+    uint32_t              index, purpose, threshold;
+    float                 scale;
+};
+cudaError_t ck_drop(const struct ck_drop *args, cudaStream_t stream);
+
 /* ---- cuda/elementwise/squeeze_excite.cu: squeeze-and-excitation, 2x2 average pooling ---- */
 
 struct ck_se_scale {

@@ -1,5 +1,6 @@
-/* cuda/elementwise/squeeze_excite_kernels.c: kernel table for squeeze-and-excitation's scale and ResNet-D's 2x2 average
- * pooling. Data is f32, f16 or bf16, one type in an op. */
+/* cuda/elementwise/squeeze_excite_kernels.c: kernel table for squeeze-and-excitation's scale, ResNet-D's 2x2 average
+ * pooling, and the op drop. Data is f32, f16 or bf16, one type in an op. */
+#include "core/rng.h"
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/kernel_tables.h"
 #include "cuda/core/op_shapes.h"
@@ -40,6 +41,24 @@ static cr_status se_scale_grad_launch(struct cr_device *device, const struct cr_
     return CR_OK;
 }
 
+static cr_status drop_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_drop_attr *attr = &call->op->attr.drop;
+    const struct cr_tensor    *x    = cuda_in(call->program, call->op, CR_IN_drop_x);
+    const struct ck_drop       args = {.type      = cuda_type(x),
+                                       .x         = call->in[CR_IN_drop_x],
+                                       .y         = call->out[CR_OUT_drop_y],
+                                       .step      = cuda_of(device)->step,
+                                       .N         = x->dim[0],
+                                       .elems     = cr_tensor_elems(x) / x->dim[0],
+                                       .images    = attr->images,
+                                       .index     = attr->index,
+                                       .purpose   = CR_RNG_DROP,
+                                       .threshold = cr_drop_threshold(attr),
+                                       .scale     = cr_drop_scale(attr)};
+    CUDA_TRY(ck_drop(&args, cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
 static cr_status avgpool2x2_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_tensor *x = cuda_in(call->program, call->op, CR_IN_avgpool2x2_x);
     CUDA_TRY(ck_avgpool2x2(cuda_type(x), call->in[CR_IN_avgpool2x2_x], call->out[CR_OUT_avgpool2x2_y], x->dim[0],
@@ -65,6 +84,7 @@ KERNEL(se_scale);
 KERNEL(se_scale_grad);
 KERNEL(avgpool2x2);
 KERNEL(avgpool2x2_grad);
+KERNEL(drop);
 
-const struct cr_kernel *const cr_cuda_squeeze_excite_kernels[] = {&se_scale_row, &se_scale_grad_row, &avgpool2x2_row,
-                                                                  &avgpool2x2_grad_row, NULL};
+const struct cr_kernel *const cr_cuda_squeeze_excite_kernels[] = {
+    &se_scale_row, &se_scale_grad_row, &avgpool2x2_row, &avgpool2x2_grad_row, &drop_row, NULL};

@@ -182,6 +182,9 @@ static void infer_avgpool2x2(struct rule *r) {
     set(r, x->dtype, x->dim[0], (x->dim[1] + 1) / 2, (x->dim[2] + 1) / 2, x->dim[3]);
 }
 
+static void infer_drop(struct rule *r) {
+    set_like(r, input(r, CR_IN_drop_x));
+}
 static void infer_se_scale(struct rule *r) {
     const struct cr_tensor *x = input(r, CR_IN_se_scale_x), *logit = input(r, CR_IN_se_scale_logit);
     CR_ASSERT(logit->dim[0] == x->dim[0] && logit->dim[1] == 1 && logit->dim[2] == 1 && logit->dim[3] == x->dim[3]);

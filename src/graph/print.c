@@ -55,6 +55,7 @@ static void print_attributes(const struct cr_op *op, struct cr_text *out) {
         break;
     case CR_OP_fold_bn:
     case CR_OP_bn_scale_bias: cr_text_add(out, "  eps=%g", (double)op->attr.bn.eps); break;
+    case CR_OP_drop: cr_text_add(out, "  rate=%g%s", op->attr.drop.rate, op->attr.drop.images ? " images" : ""); break;
     case CR_OP_bn_apply: cr_text_add(out, "%s", op->attr.bn.relu ? "  relu" : ""); break;
     case CR_OP_bn_grad_finalize:
         cr_text_add(out, "  count=%lld%s", (long long)op->attr.bn.count, op->attr.bn.accumulate ? " accumulate" : "");

@@ -9,6 +9,7 @@ struct block {
     const struct cr_stage *stage;
     char                   path[64]; /* "layer2.0" */
     int                    stride;
+    double                 drop; /* rate of stochastic depth */
 };
 
 static const char *join(char *buf, size_t size, const struct block *b, const char *part) {
@@ -52,6 +53,7 @@ static int residual_block(struct cr_net *net, const struct block *b, int x) {
 
     int branch = basic ? basic_branch(net, b, x) : bottleneck_branch(net, b, x);
     if (stage->excite) branch = cr_layer_excitation(net, join(name, sizeof name, b, "se"), branch);
+    branch = cr_layer_drop(net, join(name, sizeof name, b, "drop"), branch, b->drop, true);
     /* The last convolution of the branch adds the shortcut while it stores its output. Behind squeeze and excitation
      * the addition is in floating point. */
     const bool quantized =
@@ -72,6 +74,7 @@ static int residual_block(struct cr_net *net, const struct block *b, int x) {
 int cr_layer_stage(struct cr_net *net, const struct cr_stage *stage, int x) {
     for (int i = 0; i < stage->depth; i++) {
         struct block b = {.stage = stage, .stride = i == 0 ? stage->stride : 1};
+        if (stage->blocks > 1) b.drop = stage->drop * (stage->first_block + i) / (stage->blocks - 1);
         snprintf(b.path, sizeof b.path, "%s.%d", stage->path, i);
         x = residual_block(net, &b, x);
     }

@@ -163,8 +163,10 @@ static int emit_stem(struct cr_net *net, const struct cr_model *m, int x) {
 
 static int emit_network(struct cr_net *net, const struct cr_model *m, int64_t batch, int64_t size) {
     if (net->store->half != CR_F32) cr_layer_cast(net);
-    int x = cr_layer_input(net, batch, size);
-    x     = emit_stem(net, m, x);
+    int x      = cr_layer_input(net, batch, size);
+    x          = emit_stem(net, m, x);
+    int before = 0, blocks = 0; /* residual blocks before the stage; of the network */
+    for (int s = 0; s < m->stages; s++) blocks += m->depth[s];
     for (int s = 0; s < m->stages; s++) {
         char path[32];
         snprintf(path, sizeof path, "layer%d", s + 1);
@@ -176,8 +178,12 @@ static int emit_network(struct cr_net *net, const struct cr_model *m, int64_t ba
                                  .inner    = m->inner[s],
                                  .depth    = m->depth[s],
                                  .stride   = s == 0 ? 1 : 2,
-                                 .excite   = net->config->model.excitation};
-        x                     = cr_layer_stage(net, &stage, x);
+                                 .excite   = net->config->model.excitation,
+                                 .drop     = net->config->model.stochastic_depth,
+                                 .blocks   = blocks};
+        stage.first_block     = before;
+        before += m->depth[s];
+        x = cr_layer_stage(net, &stage, x);
     }
     net->frozen = part_frozen(m, CR_STAGES_MAX + 1);
     x           = cr_layer_avgpool(net, "avgpool", x);
@@ -185,6 +191,7 @@ static int emit_network(struct cr_net *net, const struct cr_model *m, int64_t ba
         net->program->features       = x;
         net->program->tensor[x].keep = true;
     }
+    x = cr_layer_drop(net, "drop", x, net->config->model.dropout, false);
     return cr_layer_dense(net, "fc", x, m->classes);
 }
 

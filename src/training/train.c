@@ -164,6 +164,7 @@ static cr_status train_step(struct cr_run *run, struct loop_state *state) {
            .seed         = (uint64_t)c->train.seed};
     for (int i = 0; i < parts; i++) {
         struct cr_exec *exec = s->train_exec[parts == 1 || i == 0 ? 0 : i == parts - 1 ? 2 : 1];
+        block.first_image    = (i * (int64_t)cr_comm_size(run->comm) + cr_comm_rank(run->comm)) * s->batch;
         CR_TRY(run_batch(run, exec, &block));
         CR_TRY(collect(run, state));
         state->in_flight = (struct in_flight){.exec        = exec,

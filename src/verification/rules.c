@@ -22,6 +22,7 @@ static const struct cr_verify_rule rules[CR_OP_COUNT] = {
     [CR_OP_avgpool]           = {.magnitude = "a", .extra = 3},
     [CR_OP_avgpool2x2]        = {.magnitude = "a", .extra = 3},
     [CR_OP_se_scale]          = {.magnitude = "ak", .extra = 8},
+    [CR_OP_drop]              = {.magnitude = "a", .extra = 1},
     [CR_OP_pad_shortcut]      = {.exact = true},
     [CR_OP_dense]             = {.magnitude = "aaa", .extra = 2, .products = true},
     [CR_OP_loss]              = {.extra = 4},

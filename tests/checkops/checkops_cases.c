@@ -231,6 +231,7 @@ static void list_pointwise(struct checkops_list *list) {
     for (size_t i = 0; i < CR_COUNT(plain); i++) list_images(list, plain[i], FLAGS(0));
     list_images(list, CR_OP_normalize, FLAGS(0, CHECKOPS_BOXES));
     list_images(list, CR_OP_mix, FLAGS(0));
+    list_images(list, CR_OP_drop, FLAGS(0, CHECKOPS_MASK)); /* MASK: whole images */
     list_images(list, CR_OP_bn_apply,
                 FLAGS(0, CHECKOPS_RELU, CHECKOPS_ADD, CHECKOPS_ADD | CHECKOPS_RELU,
                       CHECKOPS_ADD | CHECKOPS_ADD_SCALE_BIAS, CHECKOPS_ADD | CHECKOPS_ADD_SCALE_BIAS | CHECKOPS_RELU,

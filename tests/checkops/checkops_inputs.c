@@ -35,6 +35,7 @@ static const char *const meaning[CR_OP_COUNT] = {
     [CR_OP_qstem]              = "uvxz",
     [CR_OP_avgpool2x2_grad]    = "x",
     [CR_OP_se_scale]           = "xx",
+    [CR_OP_drop]               = "x",
     [CR_OP_se_scale_grad]      = "xxx",
     [CR_OP_normalize]          = "uB",
     [CR_OP_conv]               = "xxcbxgbmv.",

@@ -76,6 +76,7 @@ cr_status checkops_unit_make(const struct checkops_case *c, struct checkops_unit
                                         .weight_decay = 1e-3f,
                                         .step         = 7,
                                         .seed         = 1,
+                                        .first_image  = 6,
                                         .clip_norm    = c->flags & CHECKOPS_CLIP ? 0.75f : 0};
     const bool is_whole_store =
         checkops_is_update(c->kind) || (c->kind >= CR_OP_grad_norm && c->kind <= CR_OP_lamb_norms);

@@ -267,6 +267,10 @@ static void build_other(struct checkops_build *b) {
         in_image(b, CR_IN_se_scale_grad_x);
         in(b, CR_IN_se_scale_grad_logit, b->real, c->N, 1, 1, c->C);
         break;
+    case CR_OP_drop:
+        b->op.attr.drop = (struct cr_drop_attr){0.3, (c->flags & CHECKOPS_MASK) != 0, 5};
+        in_image(b, CR_IN_drop_x);
+        break;
     case CR_OP_zero: out_image(b, CR_OUT_zero_y); break;
     case CR_OP_prefetch:
         in_image(b, CR_IN_prefetch_x);

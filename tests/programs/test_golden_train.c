@@ -99,6 +99,14 @@ static const struct golden goldens[] = {
      "basic-b",
      0.5,
      0},
+    {"dropped",
+     {2.35630045615, 2.35044562106, 2.27360042217, 2.28300311669, 2.23578590382, 2.38914591133, 2.33253907367,
+      2.4430136832, 2.34624236199, 2.33265676955},
+     {COMMON, "model.depths=2,1", "model.widths=6,10", "model.shortcut=B", "model.stochastic_depth=0.5",
+      "model.dropout=0.25", "optim.nesterov=yes", "train.accumulate=2", "ema.decay=0.7"},
+     "basic-b",
+     0,
+     0},
     {"rates-sgd",
      {2.36034015612, 2.32629201475, 2.2982519074, 2.32524856917, 2.36094975379, 2.30929953872, 2.34826494834,
       2.33527190978, 2.33266761339, 2.34037410365},
@@ -159,11 +167,14 @@ static cr_status one_step(struct cr_session *s, const struct cr_config *c, int64
     struct cr_step_block block = {.lr           = (float)cr_schedule_lr(c, step, 10),
                                   .momentum     = (float)c->optim.momentum,
                                   .weight_decay = (float)c->optim.weight_decay,
-                                  .clip_norm    = (float)c->train.clip_norm};
+                                  .clip_norm    = (float)c->train.clip_norm,
+                                  .step         = step,
+                                  .seed         = 1};
     *loss                      = 0;
     for (int i = 0; i < parts; i++) {
         int   which = parts == 1 || i == 0 ? 0 : i == parts - 1 ? 2 : 1;
         float metrics[4];
+        block.first_image = (int64_t)i * BATCH;
         make_batch(step * parts + i, pixels, labels);
         make_mixes(step, mixes);
         CR_TRY(cr_exec_feed_mixed(s->train_exec[which], pixels, labels, NULL, mixes));

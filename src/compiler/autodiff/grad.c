@@ -230,6 +230,16 @@ static void grad_fake_quant(struct backward *b, const struct cr_op *op, int dy) 
     contribute(b, op->in[CR_IN_fake_quant_x], tensor_of(b->p, cr_emit(b->p, &g, name), 0));
 }
 
+static void grad_drop(struct backward *b, const struct cr_op *op, int dy) {
+    char         name[256];
+    struct cr_op g     = cr_op_make(CR_OP_drop, op->layer);
+    g.in[CR_IN_drop_x] = dy;
+    g.attr             = op->attr;
+    if (!needs_grad(b, op->in[CR_IN_drop_x])) return;
+    gradient_name(b, op->in[CR_IN_drop_x], name);
+    contribute(b, op->in[CR_IN_drop_x], tensor_of(b->p, cr_emit(b->p, &g, name), 0));
+}
+
 static void grad_pad_shortcut(struct backward *b, const struct cr_op *op, int dy) {
     struct cr_op g                   = cr_op_make(CR_OP_pad_shortcut_grad, op->layer);
     g.in[CR_IN_pad_shortcut_grad_dy] = dy;

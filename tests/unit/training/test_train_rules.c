@@ -40,6 +40,10 @@ static void adamw_resumes(void) {
 static void lamb_resumes(void) {
     CUTS(true, "optim.kind=lamb", "optim.lr=0.01", "optim.nesterov=no", "train.clip_norm=1", "ema.decay=0.9", PRUNED);
 }
+/* Masks depend on the step, and not on what ran before. */
+static void dropped_runs_resume(void) {
+    CUTS(false, "model.stochastic_depth=0.5", "model.dropout=0.5", "train.accumulate=2");
+}
 static void lars_resumes(void) {
     CUTS(true, "optim.kind=lars", "optim.lr=1", "ema.decay=0.9", "ema.warmup=no");
 }
@@ -192,7 +196,7 @@ static void mismatched_keys_are_named(void) {
     CHECK_INT(cr_alloc_live(), 0);
 }
 
-TESTS(CASE(adamw_resumes), CASE(lamb_resumes), CASE(lars_resumes), CASE(mixed_images_resume), CASE(own_rates_resume),
-      CASE(workers_do_not_change_mixing), CASE(sgd_with_averages_resumes), CASE(averages_change_nothing_else),
-      CASE(averages_are_evaluated), CASE(averages_start_on_request), CASE(corrupt_averages_are_skipped),
-      CASE(mismatched_keys_are_named))
+TESTS(CASE(adamw_resumes), CASE(lamb_resumes), CASE(dropped_runs_resume), CASE(lars_resumes), CASE(mixed_images_resume),
+      CASE(own_rates_resume), CASE(workers_do_not_change_mixing), CASE(sgd_with_averages_resumes),
+      CASE(averages_change_nothing_else), CASE(averages_are_evaluated), CASE(averages_start_on_request),
+      CASE(corrupt_averages_are_skipped), CASE(mismatched_keys_are_named))
