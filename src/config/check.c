@@ -250,7 +250,10 @@ bool cr_config_is_small(const struct cr_config *config) {
     case CR_ARCH_RESNET101:
     case CR_ARCH_RESNET152:
     case CR_ARCH_WIDE_RESNET50_2:
-    case CR_ARCH_WIDE_RESNET101_2: return false;
+    case CR_ARCH_WIDE_RESNET101_2:
+    case CR_ARCH_RESNEXT50_32X4D:
+    case CR_ARCH_RESNEXT101_32X8D:
+    case CR_ARCH_RESNEXT101_64X4D: return false;
     case CR_ARCH_CUSTOM: return config->data.kind != CR_DATA_FOLDER && config->data.kind != CR_DATA_PACKED;
     default: return true;
     }

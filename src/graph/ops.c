@@ -115,6 +115,14 @@ static void infer_conv(struct rule *r) {
         window_out(x->dim[2], w->dim[2], a->stride, a->pad), w->dim[0]);
 }
 
+static void infer_group_conv(struct rule *r) {
+    const struct cr_tensor    *x = input(r, CR_IN_group_conv_x), *w = input(r, CR_IN_group_conv_w);
+    const struct cr_conv_attr *a = &r->op->attr.conv;
+    CR_ASSERT(x->dim[3] % w->dim[3] == 0 && w->dim[0] % (x->dim[3] / w->dim[3]) == 0);
+    set(r, x->dtype, x->dim[0], window_out(x->dim[1], w->dim[1], a->stride, a->pad),
+        window_out(x->dim[2], w->dim[2], a->stride, a->pad), w->dim[0]);
+}
+
 static void infer_bn_sums(struct rule *r) {
     const struct cr_tensor *x = input(r, CR_IN_bn_sums_x);
     set(r, wide(x), 2, 1, 1, x->dim[3]);
@@ -153,9 +161,16 @@ static void infer_bn_apply(struct rule *r) {
     set(r, CR_U8, x->dim[0], x->dim[1], x->dim[2], x->dim[3] / 8);
 }
 
-static void infer_relu(struct rule *r) {
-    set_like(r, input(r, CR_IN_relu_x));
+/* Ops whose output has the shape and type of the first input. */
+static void infer_like_first(struct rule *r) {
+    set_like(r, input(r, 0));
 }
+#define infer_relu infer_like_first
+#define infer_drop infer_like_first
+#define infer_all_reduce infer_like_first
+#define infer_prefetch infer_like_first
+#define infer_offload infer_like_first
+#define infer_channel_scale infer_like_first
 
 static void infer_add(struct rule *r) {
     CR_ASSERT(same_shape(input(r, CR_IN_add_a), input(r, CR_IN_add_b)));
@@ -182,9 +197,6 @@ static void infer_avgpool2x2(struct rule *r) {
     set(r, x->dtype, x->dim[0], (x->dim[1] + 1) / 2, (x->dim[2] + 1) / 2, x->dim[3]);
 }
 
-static void infer_drop(struct rule *r) {
-    set_like(r, input(r, CR_IN_drop_x));
-}
 static void infer_se_scale(struct rule *r) {
     const struct cr_tensor *x = input(r, CR_IN_se_scale_x), *logit = input(r, CR_IN_se_scale_logit);
     CR_ASSERT(logit->dim[0] == x->dim[0] && logit->dim[1] == 1 && logit->dim[2] == 1 && logit->dim[3] == x->dim[3]);
@@ -311,9 +323,6 @@ static void infer_pool_bn_grad_apply(struct rule *r) {
     CR_ASSERT(same_shape(input(r, CR_IN_pool_bn_grad_apply_dy), input(r, CR_IN_pool_bn_grad_apply_index)));
     set_like(r, x);
 }
-static void infer_channel_scale(struct rule *r) {
-    set_like(r, input(r, CR_IN_channel_scale_dy));
-}
 
 /* For ops whose outputs must exist before the op is emitted. */
 static void infer_given(struct rule *r) {
@@ -327,6 +336,8 @@ static void infer_given(struct rule *r) {
 #define infer_maxpool_grad infer_given
 #define infer_pad_shortcut_grad infer_given
 #define infer_conv_wgrad infer_given
+#define infer_group_conv_dgrad infer_given
+#define infer_group_conv_wgrad infer_given
 #define infer_s2d_filter_grad infer_given
 #define infer_sgd infer_given
 #define infer_adamw infer_given
@@ -360,20 +371,8 @@ static void infer_conv_grad(struct rule *r) {
 
 /* ---- offloading: the offload pass creates the tensors in the HOST region ---- */
 
-static void infer_offload(struct rule *r) {
-    set_like(r, input(r, CR_IN_offload_x));
-}
-static void infer_prefetch(struct rule *r) {
-    set_like(r, input(r, CR_IN_prefetch_x));
-}
 static void infer_barrier(struct rule *r) {
     set(r, CR_U8, 1, 1, 1, 1);
-}
-
-/* ---- ranks ---- */
-
-static void infer_all_reduce(struct rule *r) {
-    set_like(r, input(r, CR_IN_all_reduce_x));
 }
 
 /* ---- update ---- */

@@ -33,6 +33,9 @@ static void print_attributes(const struct cr_op *op, struct cr_text *out) {
     case CR_OP_conv_dgrad:
     case CR_OP_conv_wgrad:
     case CR_OP_conv_grad:
+    case CR_OP_group_conv:
+    case CR_OP_group_conv_dgrad:
+    case CR_OP_group_conv_wgrad:
         cr_text_add(out, "  stride=%d pad=%d%s%s", op->attr.conv.stride, op->attr.conv.pad,
                     op->attr.conv.relu ? " relu" : "", op->attr.conv.accumulate ? " accumulate" : "");
         print_pattern(op, out);

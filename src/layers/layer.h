@@ -38,6 +38,9 @@ int cr_layer_input(struct cr_net *net, int64_t batch, int64_t size);
 /* conv.c: convolution with a window x window filter, the same stride in both directions, and no bias. Parameter
  * "path.weight". */
 int cr_layer_conv(struct cr_net *net, const char *path, int x, int64_t filters, int window, int stride, int pad);
+/* The same with padding window/2, and the channels in `groups` groups. One group is cr_layer_conv. */
+int cr_layer_group_conv(struct cr_net *net, const char *path, int x, int64_t filters, int window, int stride,
+                        int64_t groups);
 /* batchnorm.c: parameters "path.weight" (gamma), "path.bias" (beta), "path.running_mean", "path.running_var". With
  * `zero` the initial gamma is 0. */
 int cr_layer_batchnorm(struct cr_net *net, const char *path, int x, bool zero);
@@ -84,6 +87,7 @@ struct cr_stage {
     enum cr_block    block;
     enum cr_shortcut shortcut;
     int64_t          width, inner; /* inner: channels of a bottleneck's 3x3 convolution, 0 uses width */
+    int64_t          groups;       /* of a bottleneck's 3x3 convolution */
     int              depth, stride;
     bool             excite; /* squeeze and excitation at the end of each branch */
     /* stochastic depth: the rate of a block is drop * (its index in the network) / (number of blocks - 1) */

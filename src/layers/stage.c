@@ -17,13 +17,18 @@ static const char *join(char *buf, size_t size, const struct block *b, const cha
     return buf;
 }
 
-static int conv_bn(struct cr_net *net, const struct block *b, int number, int x, int64_t filters, int window,
-                   int stride, bool zero) {
+static int group_conv_bn(struct cr_net *net, const struct block *b, int number, int x, int64_t filters, int window,
+                         int stride, int64_t groups, bool zero) {
     char part[16], name[128];
     snprintf(part, sizeof part, "conv%d", number);
-    int y = cr_layer_conv(net, join(name, sizeof name, b, part), x, filters, window, stride, window / 2);
+    int y = cr_layer_group_conv(net, join(name, sizeof name, b, part), x, filters, window, stride, groups);
     snprintf(part, sizeof part, "bn%d", number);
     return cr_layer_batchnorm(net, join(name, sizeof name, b, part), y, zero);
+}
+
+static int conv_bn(struct cr_net *net, const struct block *b, int number, int x, int64_t filters, int window,
+                   int stride, bool zero) {
+    return group_conv_bn(net, b, number, x, filters, window, stride, 1, zero);
 }
 
 static int relu_after(struct cr_net *net, const struct block *b, const char *part, int x) {
@@ -40,7 +45,7 @@ static int basic_branch(struct cr_net *net, const struct block *b, int x) {
 static int bottleneck_branch(struct cr_net *net, const struct block *b, int x) {
     int64_t inner = b->stage->inner ? b->stage->inner : b->stage->width;
     int     y     = relu_after(net, b, "relu1", conv_bn(net, b, 1, x, inner, 1, 1, false));
-    y             = relu_after(net, b, "relu2", conv_bn(net, b, 2, y, inner, 3, b->stride, false));
+    y = relu_after(net, b, "relu2", group_conv_bn(net, b, 2, y, inner, 3, b->stride, b->stage->groups, false));
     return conv_bn(net, b, 3, y, b->stage->width * BOTTLENECK_EXPANSION, 1, 1, net->config->model.zero_init_last);
 }
 

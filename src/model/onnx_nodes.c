@@ -163,7 +163,7 @@ void cr_onnx_put_conv_node(struct cr_onnx *x, const struct cr_op *op, int output
     const int64_t           pad = op->attr.conv.pad, stride = op->attr.conv.stride;
     struct cr_text          node = cr_onnx_node_begin("Conv", cr_onnx_name(x, output), inputs);
     cr_onnx_attribute_ints(&node, "dilations", 2, (const int64_t[]){1, 1});
-    cr_onnx_attribute_int(&node, "group", 1);
+    cr_onnx_attribute_int(&node, "group", x->p->tensor[op->in[CR_IN_conv_x]].dim[3] / w->dim[3]);
     cr_onnx_attribute_ints(&node, "kernel_shape", 2, (const int64_t[]){w->dim[1], w->dim[2]});
     cr_onnx_attribute_ints(&node, "pads", 4, (const int64_t[]){pad, pad, pad, pad});
     cr_onnx_attribute_ints(&node, "strides", 2, (const int64_t[]){stride, stride});
@@ -329,6 +329,7 @@ cr_status cr_onnx_put_op(struct cr_onnx *x, int index) {
     case CR_OP_loss:
     case CR_OP_zero: return CR_OK;
     case CR_OP_fake_quant: return cr_onnx_put_fake_quant(x, op);
+    case CR_OP_group_conv: /* the slots of conv */
     case CR_OP_conv: return put_conv(x, op);
     case CR_OP_bn_apply: return x->folded[index] ? CR_OK : put_batchnorm(x, op);
     case CR_OP_relu: return put_simple(x, op, "Relu");

@@ -71,6 +71,12 @@ static const struct conv convs[] = {
     {1, 4, 4, 1024, 2048, 1, 2, 0, true},
 };
 
+/* of grouped convolutions: 2 groups, or with TWO 4 */
+static const struct conv grouped[] = {
+    {1, 1, 1, 4, 4, 1, 1, 0, false},  {2, 5, 4, 4, 8, 3, 1, 1, false},   {1, 7, 5, 8, 4, 3, 2, 1, false},
+    {1, 9, 9, 16, 16, 5, 2, 2, true}, {1, 6, 6, 12, 20, 3, 1, 1, false}, {1, 7, 7, 64, 64, 3, 1, 1, true},
+};
+
 static const struct conv pools[] = {
     {1, 1, 1, 1, 0, 1, 1, 0, false},  {1, 2, 2, 3, 0, 2, 2, 0, false},   {2, 5, 4, 7, 0, 3, 2, 1, false},
     {1, 7, 7, 16, 0, 3, 2, 1, false}, {2, 6, 6, 17, 0, 2, 1, 0, false},  {1, 8, 5, 5, 0, 3, 1, 1, false},
@@ -273,6 +279,10 @@ static void list_all(struct checkops_list *list) {
     list_variants(list, CR_OP_conv_pair, TABLE(pairs), FLAGS(0));
     list_convs(list, CR_OP_conv_dgrad, FLAGS(0));
     list_convs(list, CR_OP_conv_wgrad, FLAGS(0, CHECKOPS_ACCUMULATE));
+    list_variants(list, CR_OP_group_conv, TABLE(grouped), FLAGS(0, CHECKOPS_TWO));
+    list_variants(list, CR_OP_group_conv_dgrad, TABLE(grouped), FLAGS(0, CHECKOPS_TWO));
+    list_variants(list, CR_OP_group_conv_wgrad, TABLE(grouped),
+                  FLAGS(0, CHECKOPS_TWO, CHECKOPS_ACCUMULATE, CHECKOPS_TWO | CHECKOPS_ACCUMULATE));
     list_variants(list, CR_OP_maxpool, TABLE(pools), FLAGS(0, CHECKOPS_NO_INDEX, CHECKOPS_NO_INDEX | CHECKOPS_BYTES));
     list_variants(list, CR_OP_maxpool_grad, TABLE(pools), FLAGS(0));
     list_variants(list, CR_OP_pad_shortcut, TABLE(shortcuts), FLAGS(0, CHECKOPS_BYTES));

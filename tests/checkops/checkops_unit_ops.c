@@ -351,6 +351,9 @@ void checkops_build_op(struct checkops_build *b) {
     case CR_OP_conv_dgrad:
     case CR_OP_conv_wgrad:
     case CR_OP_conv_grad: checkops_build_conv(b); return;
+    case CR_OP_group_conv:
+    case CR_OP_group_conv_dgrad:
+    case CR_OP_group_conv_wgrad: checkops_build_group_conv(b); return;
     case CR_OP_conv_pair: build_conv_pair(b); return;
     case CR_OP_maxpool:
     case CR_OP_maxpool_grad:

@@ -101,6 +101,28 @@ static void grad_conv(struct backward *b, const struct cr_op *op, int dy) {
     contribute(b, x, dgrad.out[CR_OUT_conv_dgrad_dx]);
 }
 
+static void grad_group_conv(struct backward *b, const struct cr_op *op, int dy) {
+    struct cr_program *p = b->p;
+    int                x = op->in[CR_IN_group_conv_x], w = op->in[CR_IN_group_conv_w];
+    if (trainable_param(p, w) != CR_NONE) {
+        struct cr_op wgrad                    = cr_op_make(CR_OP_group_conv_wgrad, op->layer);
+        wgrad.in[CR_IN_group_conv_wgrad_x]    = x;
+        wgrad.in[CR_IN_group_conv_wgrad_dy]   = dy;
+        wgrad.out[CR_OUT_group_conv_wgrad_dw] = gradient_slice(b, w);
+        wgrad.attr.conv                       = op->attr.conv;
+        wgrad.attr.conv.accumulate            = b->accumulate;
+        cr_emit(p, &wgrad, "");
+    }
+    if (!needs_grad(b, x)) return;
+    struct cr_op dgrad                    = cr_op_make(CR_OP_group_conv_dgrad, op->layer);
+    dgrad.in[CR_IN_group_conv_dgrad_dy]   = dy;
+    dgrad.in[CR_IN_group_conv_dgrad_w]    = w;
+    dgrad.out[CR_OUT_group_conv_dgrad_dx] = gradient_new(b, x);
+    dgrad.attr.conv                       = op->attr.conv;
+    cr_emit(p, &dgrad, "");
+    contribute(b, x, dgrad.out[CR_OUT_group_conv_dgrad_dx]);
+}
+
 /* BN with batch statistics. Its bn_finalize has gamma, beta and the number of elements per channel. */
 static void grad_bn_training(struct backward *b, const struct cr_op *op, const struct cr_op *finalize, int dy) {
     struct cr_program *p = b->p;
