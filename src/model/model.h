@@ -54,8 +54,8 @@ enum cr_program_kind {
 CR_MUST cr_status cr_model_program(struct cr_model *model, const struct cr_config *config, enum cr_program_kind kind,
                                    int64_t batch, struct cr_program *out);
 
-/* Fails with CR_ERR_CONFIG when the network has grouped convolutions: `what` ("pruned", "quantised") has kernels for plain
- * ones only. */
+/* Fails with CR_ERR_CONFIG when the network has grouped convolutions: `what` ("pruned", "quantised") has kernels for
+ * plain ones only. */
 CR_MUST cr_status cr_model_needs_plain(const struct cr_model *model, const struct cr_config *config, const char *what);
 
 /* Appends the layer table that a run logs at its start: layer, output shape, parameters, MFLOP for one image (a
