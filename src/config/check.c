@@ -38,6 +38,8 @@ static void check_custom(const struct check *c) {
 }
 
 static void check_model(const struct check *c) {
+    if (c->config->model.eca && c->config->model.excitation)
+        COMPLAIN(c, "model.eca", "excludes excitation: set one of the two to no");
     const struct cr_config *config = c->config;
     if (was_rejected(c, "model.arch")) return;
     if (config->model.arch == CR_ARCH_CUSTOM) {

@@ -171,6 +171,8 @@ static void infer_like_first(struct rule *r) {
 #define infer_prefetch infer_like_first
 #define infer_offload infer_like_first
 #define infer_channel_scale infer_like_first
+#define infer_channel_conv infer_like_first
+#define infer_channel_conv_dgrad infer_like_first
 
 static void infer_add(struct rule *r) {
     CR_ASSERT(same_shape(input(r, CR_IN_add_a), input(r, CR_IN_add_b)));
@@ -338,6 +340,7 @@ static void infer_given(struct rule *r) {
 #define infer_conv_wgrad infer_given
 #define infer_group_conv_dgrad infer_given
 #define infer_group_conv_wgrad infer_given
+#define infer_channel_conv_wgrad infer_given
 #define infer_s2d_filter_grad infer_given
 #define infer_sgd infer_given
 #define infer_adamw infer_given
@@ -383,8 +386,7 @@ static void infer_grad_norm(struct rule *r) {
 
 #define infer_lamb_norms infer_param_norms
 static void infer_param_norms(struct rule *r) {
-    set(r, wide(input(r, CR_IN_param_norms_grad)), CR_MAX(r->p->store->params, 1), 1, 1,
-        2); /* lamb_norms: the same slot */
+    set(r, wide(input(r, CR_IN_param_norms_grad)), CR_MAX(r->p->store->params, 1), 1, 1, 2);
 }
 
 void cr_op_infer(const struct cr_program *p, const struct cr_op *op, int slot, enum cr_dtype *dtype, int64_t dim[4]) {

@@ -53,6 +53,7 @@ enum cr_state {
 
 enum cr_param_role {
     CR_ROLE_CONV,
+    CR_ROLE_CHANNEL_CONV, /* a filter over channels, 1,1,1,L; in files 1,1,L */
     CR_ROLE_DENSE_WEIGHT,
     CR_ROLE_DENSE_BIAS,
     CR_ROLE_GAMMA,

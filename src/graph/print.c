@@ -67,6 +67,7 @@ static void print_attributes(const struct cr_op *op, struct cr_text *out) {
     case CR_OP_all_reduce:
         if (op->attr.reduce.wire != CR_F32) cr_text_add(out, "  wire=%s", cr_dtype_name(op->attr.reduce.wire));
         break;
+    case CR_OP_channel_conv_wgrad:
     case CR_OP_dense_wgrad:
     case CR_OP_dense_bgrad: cr_text_add(out, "%s", op->attr.dense.accumulate ? "  accumulate" : ""); break;
     case CR_OP_loss: cr_text_add(out, "  smoothing=%g", (double)op->attr.loss.smoothing); break;

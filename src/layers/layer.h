@@ -57,6 +57,8 @@ int cr_layer_shortcut_d(struct cr_net *net, const char *path, int x, int64_t cha
 /* excitation.c: squeeze and excitation (Hu et al. 2018). "path.fc1" and "path.fc2" are 1x1 convolutions with bias in
  * files. */
 int cr_layer_excitation(struct cr_net *net, const char *path, int x);
+/* Efficient channel attention (Wang et al. 2020): parameter "path.conv.weight", 1,1,L in files. */
+int cr_layer_channel_attention(struct cr_net *net, const char *path, int x);
 /* pool.c: max pooling, and the mean over H,W (-> [N,1,1,C]). */
 int cr_layer_maxpool(struct cr_net *net, const char *path, int x, int window, int stride, int pad);
 int cr_layer_avgpool(struct cr_net *net, const char *path, int x);
@@ -90,6 +92,7 @@ struct cr_stage {
     int64_t          groups;       /* of a bottleneck's 3x3 convolution */
     int              depth, stride;
     bool             excite; /* squeeze and excitation at the end of each branch */
+    bool             attend; /* efficient channel attention at the end of each branch */
     /* stochastic depth: the rate of a block is drop * (its index in the network) / (number of blocks - 1) */
     double drop;
     int    first_block, blocks; /* index in the network of the stage's first block; number of blocks of the network */

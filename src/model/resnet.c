@@ -218,6 +218,7 @@ static int emit_network(struct cr_net *net, const struct cr_model *m, int64_t ba
                                  .depth    = m->depth[s],
                                  .stride   = s == 0 ? 1 : 2,
                                  .excite   = net->config->model.excitation,
+                                 .attend   = net->config->model.eca,
                                  .drop     = net->config->model.stochastic_depth,
                                  .blocks   = blocks};
         stage.first_block     = before;

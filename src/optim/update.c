@@ -64,9 +64,9 @@ void cr_optim_prepare(struct cr_param_store *store, const struct cr_config *conf
     store->has_ema      = config->ema.decay > 0;
     store->has_mask     = cr_config_prunes(config);
     for (int i = 0; i < store->params; i++) {
-        struct cr_param *q      = &store->param[i];
-        bool             weight = q->role == CR_ROLE_CONV || q->role == CR_ROLE_DENSE_WEIGHT;
-        q->decay                = !cr_param_is_running(q->role) && (weight || config->optim.decay_norm_bias);
+        struct cr_param *q = &store->param[i];
+        bool weight = q->role == CR_ROLE_CONV || q->role == CR_ROLE_CHANNEL_CONV || q->role == CR_ROLE_DENSE_WEIGHT;
+        q->decay    = !cr_param_is_running(q->role) && (weight || config->optim.decay_norm_bias);
     }
     set_lr_scales(store, config);
 }

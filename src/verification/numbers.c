@@ -63,6 +63,9 @@ static double reduction(const struct cr_program *p, const struct cr_op *op, int 
     case CR_OP_conv_pair: /* the terms of y lead to z */
         return (double)dim(p, in[CR_IN_conv_pair_x], 3) + 2 +
                (slot == CR_OUT_conv_pair_z ? (double)dim(p, in[CR_IN_conv_pair_next_w], 3) + 1 : 0);
+    case CR_OP_channel_conv:
+    case CR_OP_channel_conv_dgrad: return (double)dim(p, in[1], 3);
+    case CR_OP_channel_conv_wgrad: return (double)all;
     case CR_OP_dense: return (double)dim(p, in[CR_IN_dense_x], 3);
     case CR_OP_dense_dgrad: return (double)dim(p, in[CR_IN_dense_dgrad_dy], 3);
     case CR_OP_dense_wgrad:
@@ -110,6 +113,7 @@ bool cr_verify_accumulates(const struct cr_op *op, int out_slot) {
     case CR_OP_s2d_filter_grad:
     case CR_OP_group_conv_wgrad:
     case CR_OP_conv_wgrad: return op->attr.conv.accumulate;
+    case CR_OP_channel_conv_wgrad:
     case CR_OP_dense_wgrad:
     case CR_OP_dense_bgrad: return op->attr.dense.accumulate;
     case CR_OP_bn_grad_finalize: return op->attr.bn.accumulate && out_slot != CR_OUT_bn_grad_finalize_coeffs;

@@ -227,6 +227,12 @@ static void list_images(struct checkops_list *list, enum cr_op_kind kind, const 
 #define FLAGS(...) ((const unsigned[]){__VA_ARGS__}), CR_COUNT(((const unsigned[]){__VA_ARGS__}))
 #define TABLE(table) table, CR_COUNT(table)
 
+/* N, C, and the taps of a filter over channels */
+static const struct conv rows[] = {{1, 1, 1, 1, 0, 3, 1, 0, false},
+                                   {2, 1, 1, 4, 0, 3, 1, 0, false},
+                                   {3, 1, 1, 17, 0, 5, 1, 0, false},
+                                   {5, 1, 1, 256, 0, 7, 1, 0, true}};
+
 static void list_pointwise(struct checkops_list *list) {
     static const enum cr_op_kind plain[] = {
         CR_OP_bn_sums, CR_OP_bn_finalize, CR_OP_bn_scale_bias, CR_OP_relu, CR_OP_add, CR_OP_avgpool, CR_OP_avgpool_grad,
@@ -237,6 +243,9 @@ static void list_pointwise(struct checkops_list *list) {
     for (size_t i = 0; i < CR_COUNT(plain); i++) list_images(list, plain[i], FLAGS(0));
     list_images(list, CR_OP_normalize, FLAGS(0, CHECKOPS_BOXES));
     list_images(list, CR_OP_mix, FLAGS(0));
+    list_variants(list, CR_OP_channel_conv, TABLE(rows), FLAGS(0));
+    list_variants(list, CR_OP_channel_conv_dgrad, TABLE(rows), FLAGS(0));
+    list_variants(list, CR_OP_channel_conv_wgrad, TABLE(rows), FLAGS(0, CHECKOPS_ACCUMULATE));
     list_images(list, CR_OP_drop, FLAGS(0, CHECKOPS_MASK)); /* MASK: whole images */
     list_images(list, CR_OP_bn_apply,
                 FLAGS(0, CHECKOPS_RELU, CHECKOPS_ADD, CHECKOPS_ADD | CHECKOPS_RELU,

@@ -267,6 +267,17 @@ static void build_other(struct checkops_build *b) {
         in_image(b, CR_IN_se_scale_grad_x);
         in(b, CR_IN_se_scale_grad_logit, b->real, c->N, 1, 1, c->C);
         break;
+    case CR_OP_channel_conv:
+    case CR_OP_channel_conv_dgrad:
+        in_image(b, CR_IN_channel_conv_x);
+        in(b, CR_IN_channel_conv_w, b->wide, 1, 1, 1, c->window);
+        break;
+    case CR_OP_channel_conv_wgrad:
+        b->op.attr.dense.accumulate = (c->flags & CHECKOPS_ACCUMULATE) != 0;
+        in_image(b, CR_IN_channel_conv_wgrad_x);
+        in_image(b, CR_IN_channel_conv_wgrad_dy);
+        out(b, CR_OUT_channel_conv_wgrad_dw, b->wide, 1, 1, 1, c->window);
+        break;
     case CR_OP_drop:
         b->op.attr.drop = (struct cr_drop_attr){0.3, (c->flags & CHECKOPS_MASK) != 0, 5};
         in_image(b, CR_IN_drop_x);

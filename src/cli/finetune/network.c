@@ -35,7 +35,8 @@ static cr_status copy_network(struct cr_finetune *f, const struct cr_config *con
     static const char *const keys[][2] = {{"model", "arch"},   {"model", "block"},    {"model", "depths"},
                                           {"model", "widths"}, {"model", "groups"},   {"model", "width_per_group"},
                                           {"model", "stem"},   {"model", "shortcut"}, {"model", "excitation"},
-                                          {"model", "bn_eps"}, {"data", "mean"},      {"data", "std"}};
+                                          {"model", "eca"},    {"model", "bn_eps"},   {"data", "mean"},
+                                          {"data", "std"}};
     struct cr_config         plain;
     struct cr_text           theirs = {0}, defaults = {0};
     struct cr_prepare        prepare;

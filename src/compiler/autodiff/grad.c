@@ -293,6 +293,26 @@ static void grad_dense(struct backward *b, const struct cr_op *op, int dy) {
     contribute(b, x, tensor_of(p, cr_emit(p, &dgrad, name), 0));
 }
 
+static void grad_channel_conv(struct backward *b, const struct cr_op *op, int dy) {
+    struct cr_program *p = b->p;
+    const int          x = op->in[CR_IN_channel_conv_x], w = op->in[CR_IN_channel_conv_w];
+    char               name[256];
+    if (trainable_param(p, w) != CR_NONE) {
+        struct cr_op wgrad                      = cr_op_make(CR_OP_channel_conv_wgrad, op->layer);
+        wgrad.in[CR_IN_channel_conv_wgrad_x]    = x;
+        wgrad.in[CR_IN_channel_conv_wgrad_dy]   = dy;
+        wgrad.out[CR_OUT_channel_conv_wgrad_dw] = gradient_slice(b, w);
+        wgrad.attr.dense.accumulate             = b->accumulate;
+        cr_emit(p, &wgrad, "");
+    }
+    if (!needs_grad(b, x)) return;
+    struct cr_op dgrad                    = cr_op_make(CR_OP_channel_conv_dgrad, op->layer);
+    dgrad.in[CR_IN_channel_conv_dgrad_dy] = dy;
+    dgrad.in[CR_IN_channel_conv_dgrad_w]  = w;
+    gradient_name(b, x, name);
+    contribute(b, x, tensor_of(p, cr_emit(p, &dgrad, name), 0));
+}
+
 static void grad_loss(struct backward *b, const struct cr_op *op, int dy) {
     struct cr_program *p = b->p;
     char               name[256];

@@ -76,6 +76,19 @@ class Grouped(nn.Module):
         return self.fc(x.mean((2, 3)))
 
 
+class Attended(Grouped):
+    """The same with timm's ECA at the end of each branch: names and code of timm's ResNet."""
+
+    def __init__(self, depths, widths):
+        super().__init__(depths, widths, 1, 64)
+        from timm.layers import EcaModule
+        for name, block in self.named_modules():
+            if hasattr(block, "conv3"):
+                block.se = EcaModule(block.conv3.out_channels)
+                block.forward = lambda x, b=block: b.relu(b.se(b.bn3(b.conv3(b.relu(b.bn2(b.conv2(b.relu(b.bn1(b.conv1(x)))))))))
+                                                         + (b.downsample(x) if b.downsample else x))
+
+
 class Net(nn.Module):
     def __init__(self, depths, widths):
         super().__init__()
@@ -102,6 +115,7 @@ class Net(nn.Module):
 
 if __name__ == "__main__":
     nets = {"excited": lambda: Net((1, 2), (4, 6)),
+            "attended": lambda: Attended((1, 2), (4, 6)),
             "grouped": lambda: Grouped((1, 2), (4, 6), 2, 64)}
     for name in sys.argv[1:] or nets:
         torch.manual_seed(11)
