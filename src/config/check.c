@@ -161,6 +161,14 @@ static void check_optim(const struct check *c) {
                  config->optim.kind == CR_OPTIM_LAMB ? "0.005" : "0.001");
 }
 
+static void check_averages(const struct check *c) {
+    const struct cr_config *config = c->config;
+    if (!config->ema.swa_start) return;
+    if (config->ema.decay > 0) COMPLAIN(c, "ema.swa_start", "excludes decay: set one of the two to 0");
+    if (config->model.bn_momentum == 0) COMPLAIN(c, "ema.swa_start", "needs [model] bn_momentum above 0");
+    if (config->quant.type != CR_QUANT_NONE) COMPLAIN(c, "ema.swa_start", "is not supported with [quant] type");
+}
+
 static void check_schedule(const struct check *c) {
     const struct cr_config *config = c->config;
     if (!was_rejected(c, "schedule.milestones")) {
@@ -270,6 +278,7 @@ void cr_config_check(const struct cr_config *config, struct cr_complaints *compl
     check_data(&c);
     check_optim(&c);
     check_schedule(&c);
+    check_averages(&c);
     check_prune(&c);
     check_train(&c);
     check_ranks(&c);

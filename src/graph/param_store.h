@@ -23,7 +23,7 @@ struct cr_config; /* config/config.h */
  *                update reads the mask; a bit mask adds 0.6 % to the bytes that the update moves, a byte mask would
  *                add 5 %
  *   SECOND       mean of squared gradients of AdamW and LAMB
- *   EMA          exponential moving average of VALUE
+ *   EMA          exponential moving average of VALUE, or with ema.swa_start the equal average
  *   EMA_RUNNING  exponential moving average of RUNNING */
 enum cr_param_buffer {
     CR_BUFFER_VALUE,

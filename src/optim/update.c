@@ -61,7 +61,7 @@ static void set_lr_scales(struct cr_param_store *store, const struct cr_config *
 void cr_optim_prepare(struct cr_param_store *store, const struct cr_config *config) {
     store->has_momentum = true;
     store->has_second   = config->optim.kind == CR_OPTIM_ADAMW || config->optim.kind == CR_OPTIM_LAMB;
-    store->has_ema      = config->ema.decay > 0;
+    store->has_ema      = config->ema.decay > 0 || config->ema.swa_start > 0;
     store->has_mask     = cr_config_prunes(config);
     for (int i = 0; i < store->params; i++) {
         struct cr_param *q = &store->param[i];
@@ -153,5 +153,5 @@ void cr_optim_emit(struct cr_program *p, const struct cr_config *config, int mic
     const int norm = emit_grad_norm(p, layer);
     if (p->failed) return;
     emit_update(p, config, layer, norm, micro_batches);
-    if (p->store->has_ema && !p->failed) emit_ema(p, config, layer, norm);
+    if (config->ema.decay > 0 && !p->failed) emit_ema(p, config, layer, norm);
 }

@@ -4,6 +4,7 @@
  * reuse, and with freed memory poisoned; on the CPU and on the GPU (in fp32). */
 #include "optim/optim.h"
 #include "session/session.h"
+#include "session/state.h"
 #include "tests/harness/executor_poison.h"
 #include "tests/harness/test_gpu.h"
 
@@ -123,6 +124,13 @@ static const struct golden goldens[] = {
      "basic-b",
      0,
      0},
+    {"swa",
+     {2.36346434525, 2.32887857016, 2.29225444926, 2.31368104875, 2.36132040185, 2.31357068724, 2.34117931551,
+      2.33984649208, 2.35118575182, 2.34727540327},
+     {COMMON, "model.depths=2,1", "model.widths=6,10", "model.shortcut=B", "optim.nesterov=yes", "ema.swa_start=1"},
+     "basic-b",
+     0,
+     0},
     {"rates-sgd",
      {2.36034015612, 2.32629201475, 2.2982519074, 2.32524856917, 2.36094975379, 2.30929953872, 2.34826494834,
       2.33527190978, 2.33266761339, 2.34037410365},
@@ -233,6 +241,27 @@ static double weight_distance(struct cr_session *s, struct cr_session *want, boo
     return worst;
 }
 
+/* Averages after every second step; after the last one, BN statistics of four other batches. */
+static cr_status average_weights(struct cr_session *s, int64_t step) {
+    static uint8_t             pixels[BATCH * SIZE * SIZE * 3];
+    int32_t                    labels[BATCH];
+    const struct cr_step_block block = {.momentum = 0.9f};
+    struct cr_swa              swa;
+    if (step % 2 == 0) return CR_OK;
+    CR_TRY(cr_state_swa_average(s, step / 2));
+    if (step < STEPS - 1) return CR_OK;
+    cr_status status = cr_state_swa_begin(s, &swa);
+    for (int64_t i = 0; status == CR_OK && i < 4; i++) {
+        make_batch(100 + i, pixels, labels);
+        status = cr_exec_feed_mixed(s->train_exec[0], pixels, labels, NULL, NULL);
+        if (status == CR_OK) status = cr_exec_run(s->train_exec[0], &block);
+        if (status == CR_OK) status = cr_state_swa_add(s, &swa);
+    }
+    if (status == CR_OK) status = cr_state_swa_end(s, &swa);
+    cr_state_swa_free(&swa);
+    return status;
+}
+
 static void train(const struct golden *g, struct variant v) {
     struct cr_config  c;
     struct cr_session s, want;
@@ -261,6 +290,7 @@ static void train(const struct golden *g, struct variant v) {
     for (int step = 0; step < steps; step++) {
         double loss;
         REQUIRE_OK(one_step(&s, &c, step, &loss));
+        if (c.ema.swa_start) REQUIRE_OK(average_weights(&s, step));
         CHECK_NEAR(loss, g->loss[step], 1e-5 * g->loss[step]);
         worst = fmax(worst, fabs(loss / g->loss[step] - 1));
     }

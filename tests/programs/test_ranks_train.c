@@ -292,14 +292,13 @@ static void the_other_rules_train_like_one(void) {
 }
 
 /* BN per rank: saved averages of running statistics are means over all ranks, and runs resume from them. */
-static void averages_resume_bitwise_identically(void) {
+static void averages_resume(const char *const keys[3]) {
     struct run r;
     char       path[2][SUPPORT_PATH], *bytes[2] = {NULL, NULL};
     size_t     length[2];
     prepare(&r);
     give(&r, "train.batch=12");
-    give(&r, "ema.decay=0.9");
-    for (int i = 0; i < 2; i++) give(&r, rule_keys[1][i]);
+    for (int i = 0; i < 3; i++) give(&r, keys[i]);
     CHECK(TRAIN(2, &r, "whole", "train.steps=20") == 0);
     CHECK(TRAIN(2, &r, "parts", "train.steps=11") == 0);
     CHECK(RESUME(2, &r, "parts", "train.steps=20") == 0);
@@ -311,6 +310,11 @@ static void averages_resume_bitwise_identically(void) {
     CHECK(length[0] == length[1] && memcmp(bytes[0], bytes[1], length[0]) == 0);
     for (int i = 0; i < 2; i++) cr_free(bytes[i]);
     finish(&r);
+}
+
+static void averages_resume_bitwise_identically(void) {
+    averages_resume((const char *const[]){"ema.decay=0.9", rule_keys[1][0], rule_keys[1][1]});
+    averages_resume((const char *const[]){"ema.swa_start=1", "ema.swa_batches=3", "train.tensorboard=no"});
 }
 
 /* Ten images cannot be divided among four ranks. */

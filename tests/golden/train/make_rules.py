@@ -168,6 +168,30 @@ def run(name, start, model, make, smoothing, clip, accumulate, decay, warmup, ba
     print(f'    {{"{name}", {{' + ", ".join(f"{l:.12g}" for l in losses) + "}},")
 
 
+def run_swa():
+    """Averages after every second step, and BN statistics of four other batches: torch.optim.swa_utils."""
+    if len(sys.argv) > 1 and "swa" not in sys.argv[1:]:
+        return
+    model = load(Net(Basic, (2, 1), (6, 10), "B", False), "basic-b")
+    average = torch.optim.swa_utils.AveragedModel(model)
+    opt = torch.optim.SGD([{"params": [p], "weight_decay": 0.01 if p.dim() > 1 else 0} for p in model.parameters()],
+                          lr=0.05, momentum=0.9, nesterov=True)
+    losses = []
+    for step in range(STEPS):
+        opt.zero_grad()
+        x, y = batch(step)
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        opt.step()
+        losses.append(loss.item())
+        if step % 2:
+            average.update_parameters(model)
+    torch.optim.swa_utils.update_bn([batch(100 + i) for i in range(4)], average)
+    st.save(os.path.join(here, "end-swa.safetensors"), state(model))
+    st.save(os.path.join(here, "ema-swa.safetensors"), state(average.module))
+    print('    {"swa", {' + ", ".join(f"{l:.12g}" for l in losses) + "}},")
+
+
 def adamw(model):
     weights = [p for p in model.parameters() if p.dim() > 1]
     others = [p for p in model.parameters() if p.dim() == 1]
@@ -212,3 +236,4 @@ if __name__ == "__main__":
     sgd = lambda m: torch.optim.SGD([{"params": [p], "weight_decay": 0.01 if p.dim() > 1 else 0} for p in m.parameters()],
                                     lr=0.05, momentum=0.9, nesterov=True)
     run("dropped", "basic-b", DropNet(DropBasic, (2, 1), (6, 10), "B", False), sgd, 0.0, 0.0, 2, 0.7, True)
+    run_swa()

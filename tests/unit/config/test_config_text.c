@@ -85,6 +85,7 @@ static void make_allowed(struct cr_rng *rng, struct cr_config *c) {
         c->model.block                    = CR_BLOCK_AUTO;
     }
     c->model.freeze    = cr_rng_below(rng, 2) ? "" : "layer2,fc";
+    c->ema.swa_start   = c->ema.decay > 0 || c->model.bn_momentum == 0 || c->quant.type != CR_QUANT_NONE ? 0 : 3;
     c->model.eca       = c->model.eca && !c->model.excitation;
     c->memory.limit    = cr_rng_below(rng, 2) ? "auto" : "8GiB";
     c->prune.block     = cr_rng_below(rng, 2) ? "8" : "64x32";
