@@ -78,7 +78,8 @@ CR_MUST cr_status cr_state_ema_exchange(struct cr_session *session);
 CR_MUST cr_status cr_state_swa_average(struct cr_session *session, int64_t before);
 /* Computes the averages' BN statistics from batches, as torch.optim.swa_utils.update_bn: between begin and end the
  * device holds the averaged weights, and after each run of the first training program, with learning rate 0, the caller
- * calls add. end stores the mean over all runs of all ranks and restores everything else. One rank may not fail alone. */
+ * calls add. end stores the mean over all runs of all ranks and restores everything else. One rank may not fail
+ * alone. */
 struct cr_swa {
     void   *saved[CR_BUFFERS]; /* host copies of the buffers that a training program changes; else NULL */
     float  *batch;             /* [running_elems] statistics of one batch, scaled by bn_momentum */
