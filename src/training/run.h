@@ -79,6 +79,9 @@ void cr_run_log_end(const struct cr_run *run, struct cr_report *report, int ende
 /* True on the rank that writes logs and checkpoints (rank 0). */
 bool cr_run_reports(const struct cr_run *run);
 /* Writes a checkpoint of the current step. */
+/* With ema.swa_start, at the end of an epoch from the first averaged one on: adds the weights to the averages and
+ * computes the averages' BN statistics. Before: makes the averages equal to the weights. Collective. */
+CR_MUST cr_status cr_run_average(struct cr_run *run);
 CR_MUST cr_status cr_run_save(struct cr_run *run, struct cr_report *report);
 /* Evaluates the validation set, also with the moving averages of [ema], and updates *best. CR_ERR_INTERRUPTED when
  * *stop becomes non-zero. */
