@@ -85,6 +85,8 @@ void              cr_dataset_close(struct cr_dataset *dataset); /* NULL is allow
 int64_t           cr_dataset_count(const struct cr_dataset *dataset);
 int               cr_dataset_classes(const struct cr_dataset *dataset);
 const char       *cr_dataset_class_name(const struct cr_dataset *dataset, int label);
+/* Number of images of each class, [classes]; NULL when unknown (synthetic). */
+const int64_t *cr_dataset_class_counts(const struct cr_dataset *dataset);
 /* Writes the name of a sample for messages into buf: a path, or "data_batch_2.bin[117]". */
 void cr_dataset_sample_name(const struct cr_dataset *dataset, int64_t sample, char *buf, size_t size);
 /* Reads a sample: pixels (the caller frees them with cr_image_free) and label. CR_ERR_FORMAT or CR_ERR_IO: the

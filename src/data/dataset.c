@@ -61,6 +61,10 @@ const char *cr_dataset_class_name(const struct cr_dataset *dataset, int label) {
     return dataset->class_names[label];
 }
 
+const int64_t *cr_dataset_class_counts(const struct cr_dataset *dataset) {
+    return dataset->class_counts;
+}
+
 void cr_dataset_sample_name(const struct cr_dataset *dataset, int64_t sample, char *buf, size_t size) {
     CR_ASSERT(sample >= 0 && sample < dataset->count);
     dataset->ops->name(dataset, sample, buf, size);

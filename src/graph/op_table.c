@@ -81,6 +81,12 @@ int cr_op_writes(const struct cr_op *op, int ids[CR_OP_IDS_MAX]) {
     return n;
 }
 
+_Static_assert((int)CR_IN_loss_class_weights == (int)CR_IN_loss_grad_class_weights, "both ops have the same slot");
+
+bool cr_loss_is_plain(const struct cr_op *op) {
+    return !op->attr.loss.sigmoid && op->attr.loss.gamma == 0 && op->in[CR_IN_loss_class_weights] < 0;
+}
+
 bool cr_op_uses_only(const struct cr_op *op, unsigned in, unsigned out) {
     for (int s = 0; s < cr_op_info(op->kind)->ins; s++)
         if (op->in[s] >= 0 && !(in >> s & 1)) return false;

@@ -17,6 +17,7 @@ void cr_program_init(struct cr_program *p, const char *name, const struct cr_par
                              .features  = CR_NONE,
                              .logits    = CR_NONE,
                              .metrics   = CR_NONE,
+                             .class_weights = CR_NONE,
                              .grad_norm = CR_NONE};
 }
 

@@ -203,6 +203,7 @@ cr_status cr_model_program(struct cr_model *m, const struct cr_config *c, enum c
           .config    = c,
           .training  = training,
           .bn_ranks  = c->model.sync_bn ? ranks : 1,
+          .class_weights = m->class_weights,
           .f32_input = m->f32_input && !training,
           .calibrate = m->calibrate && !training,
     };
@@ -292,6 +293,7 @@ void cr_model_set_real(struct cr_model *m, enum cr_dtype real) {
 
 void cr_model_close(struct cr_model *m) {
     cr_param_store_free(&m->store);
+    cr_free(m->class_weights);
     *m = (struct cr_model){0};
 }
 

@@ -172,6 +172,14 @@ static cr_status copy_config(const struct cr_config *given, const struct cr_trai
 
 /* ---- datasets and session ---- */
 
+/* Before the run folder is made: wrong weights leave no empty folder. */
+static cr_status check_class_weights(const struct cr_run *run) {
+    float *weights;
+    CR_TRY(cr_session_class_weights(&run->config, run->train, cr_dataset_classes(run->train), &weights));
+    cr_free(weights);
+    return CR_OK;
+}
+
 static cr_status open_data(struct cr_run *run) {
     struct cr_text    text = {0};
     struct cr_config *c    = &run->config;
@@ -192,7 +200,7 @@ static cr_status open_data(struct cr_run *run) {
                               "%" PRId64 " images per update, but the training set has %" PRId64
                               ": lower batch or accumulate",
                               need, cr_dataset_count(run->train));
-    return CR_OK;
+    return check_class_weights(run);
 }
 
 static cr_status open_loader(struct cr_run *run) {
@@ -268,6 +276,7 @@ static cr_status open_session(struct cr_run *run, bool force) {
                                                .kernel_times_from       = run->from,
                                                .kernel_times_unmeasured = run->unmeasured,
                                                .retune                  = force,
+                                               .train_data              = run->train,
                                                .comm                    = run->comm};
     CR_TRY(cr_session_open(&run->config, &options, &run->session));
     run->config.train.batch = run->session.batch; /* replaces auto; the checkpoint stores this number */
