@@ -59,6 +59,7 @@ FOLDERS = {
     "cuda/conv/cudnn": 4.3,
     "cuda/conv/pointwise": 4.3,  # 1x1 convolutions fused with BN
     "cuda/conv/int8": 4.3,  # 8-bit convolutions and the 8-bit stem
+    "cuda/conv/pair": 4.4,  # two 1x1 convolutions in one kernel
     "cuda/conv/stem": 4.3,
     "cuda/conv/cifar": 4.4,  # networks of 16 to 64 channels
     "cuda/sparse": 4.3,  # helpers of all sparse kernels
@@ -87,6 +88,7 @@ FOLDERS = {
     "src/cli/docs": 9.1,  # man pages, completion, the configuration page
     "src/cli/commands": 9.2,
     "src/cli/report": 9.2,
+    "src/cli/finetune": 9.2,  # cresnet finetune
     "src/cli/bench": 9.3,
     "src/cli": 9.4,  # main.c and the table of commands
 }

@@ -337,7 +337,9 @@ WORDS = [
          [(IDENTIFIER, "cr_comm_speaks(c);"), (COMMENT, "the rank that speaks")]),
     Word("patience", "timeout", [(r"patien(?:ce|t)", ALL + NAMES)], [(IDENTIFIER, "double patience_s;"), (STRING, "patience ran out")],
          [("*", r"(?:config|ranks)(?:\.|->)patience|ranks, patience", "the INI key ranks.patience"),
-          ("docs/reference/config.md", r"`patience`", "the INI key ranks.patience")]),
+          ("*", r"train\W+patience|^\s*patience *=", "the INI key train.patience (early stopping)"),
+          ("tests/unit/training/test_best.c", None, "the INI key train.patience (early stopping)"),
+          ("docs/reference/config.md", r"`patience`", "the INI keys ranks.patience and train.patience")]),
     Word("order (pass)", "synchronise, insert waits", [
         (r"\bcr_pass_order\b|\bcr_order_check\w*|\border_check\b|\bcorrupted_orders\w*", CODE),
         (r"\bcr_pass_order\b|\border pass\b|\bpass `?order\b|\border check\b", PROSE), (r"(?:^|/)(?:order|order_check|order_shuffle)\.[ch]$|test_order\b|\.order\.txt$", NAMES),

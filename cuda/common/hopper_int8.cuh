@@ -18,6 +18,16 @@ template <int N> __device__ __forceinline__ void ck_wgmma_hold(int (&d)[N]) {
     for (int i = 0; i < N; i++) asm volatile("" : "+r"(d[i])::"memory");
 }
 
+/* v = fma(byte, scale, v) for 16 bytes. */
+template <bool SIGNED> __device__ __forceinline__ void ck_add_bytes(uint4 bytes, float scale, float (&v)[16]) {
+    const uint32_t word[4] = {bytes.x, bytes.y, bytes.z, bytes.w};
+#pragma unroll
+    for (int k = 0; k < 16; k++) {
+        const uint32_t byte = word[k / 4] >> k % 4 * 8 & 255u;
+        v[k]                = fmaf(SIGNED ? (float)(int8_t)byte : (float)byte, scale, v[k]);
+    }
+}
+
 #define CK_INT8(d, i)                                                                                                  \
     "+r"((d)[(i) + 0]), "+r"((d)[(i) + 1]), "+r"((d)[(i) + 2]), "+r"((d)[(i) + 3]), "+r"((d)[(i) + 4]),                \
         "+r"((d)[(i) + 5]), "+r"((d)[(i) + 6]), "+r"((d)[(i) + 7])

@@ -91,6 +91,7 @@ struct ck_sgd {
     double               *state;            /* double[8], updated in place */
     const uint8_t        *map;              /* [elems / CK_SGD_BLOCK] */
     const uint8_t        *mask;  /* [elems / 8]: value and momentum become 0 where bit i%8 of byte i/8 is 0; or NULL */
+    const float          *scale; /* [elems / CK_SGD_BLOCK], factors of the learning rate; NULL: all are 1 */
     const struct ck_step *step;  /* device memory */
     int64_t               elems; /* a multiple of CK_SGD_BLOCK */
     int                   micro_batches; /* training forward passes for each update; added to CK_STATE_BATCHES */

@@ -24,6 +24,7 @@ static bool is_mask(const struct cr_program *p, int tensor) {
 
 struct tables {
     uint8_t             *map;   /* see CK_SGD_BLOCK */
+    float               *scale; /* NULL when all learning rates are the same */
     int32_t             *owner; /* lars only */
     struct ck_norm_tile *tile;  /* param_norms only */
     int32_t             *first_tile;
@@ -91,6 +92,7 @@ static void update_release(void *prepared) {
     struct tables *t = prepared;
     if (!t) return;
     (void)cudaFree(t->map);
+    (void)cudaFree(t->scale);
     (void)cudaFree(t->owner);
     (void)cudaFree(t->tile);
     (void)cudaFree(t->first_tile);
@@ -103,6 +105,28 @@ static cr_status make_map(struct cr_device *device, const struct cr_param_store 
     CR_ALLOC(host, bytes);
     fill_map(store, host);
     cr_status status = to_device(device, host, bytes, (void **)&t->map);
+    cr_free(host);
+    return status;
+}
+
+static bool has_scales(const struct cr_param_store *store) {
+    for (int i = 0; i < store->params; i++)
+        if (moves(&store->param[i]) && store->param[i].lr_scale != 1) return true;
+    return false;
+}
+
+/* Factors of the learning rates of all blocks, if they differ. */
+static cr_status make_scale(struct cr_device *device, const struct cr_param_store *store, struct tables *t) {
+    const size_t blocks = (size_t)(store->value_elems / CK_SGD_BLOCK);
+    float       *host;
+    if (!has_scales(store)) return CR_OK;
+    CR_ALLOC(host, blocks);
+    for (int i = 0; i < store->params; i++) {
+        const struct cr_param *q = &store->param[i];
+        for (int64_t at = 0; moves(q) && at < q->elems; at += CK_SGD_BLOCK)
+            host[(q->offset + at) / CK_SGD_BLOCK] = (float)q->lr_scale;
+    }
+    cr_status status = to_device(device, host, blocks * sizeof *host, (void **)&t->scale);
     cr_free(host);
     return status;
 }
@@ -147,6 +171,7 @@ static cr_status update_prepare(struct cr_device *device, const struct cr_progra
         CR_TRY_OUT(make_tiles(device, p->store, t));
     else
         CR_TRY_OUT(make_map(device, p->store, t));
+    if (!norms) CR_TRY_OUT(make_scale(device, p->store, t));
     if (op->kind == CR_OP_lars) CR_TRY_OUT(make_owner(device, p->store, t));
     *prepared = t;
 out:
@@ -182,6 +207,7 @@ static struct ck_sgd sgd_args(struct cr_device *device, const struct cr_call *ca
                            .state         = call->out[CR_OUT_sgd_state],
                            .map           = tables->map,
                            .mask          = call->in[CR_IN_sgd_mask],
+                           .scale         = tables->scale,
                            .step          = cuda_of(device)->step,
                            .elems         = call->program->store->value_elems,
                            .micro_batches = attr->micro_batches,

@@ -114,7 +114,7 @@ enum { SGD_VECTORS = 2 /* vectors of each buffer that a thread has in flight */,
 /* Lanes from `live` on keep their values; lanes below `live` that the mask prunes become 0. */
 template <bool NESTEROV>
 static __device__ __forceinline__ void sgd_vector(uint4 *value, uint4 gradient, uint4 *momentum, int live,
-                                                  unsigned kept, float decay, struct update_numbers n) {
+                                                  unsigned kept, float decay, float lr, struct update_numbers n) {
     float w[LANES], g[LANES], m[LANES];
     ck_unpack<float>(*value, w);
     ck_unpack<float>(gradient, g);
@@ -122,7 +122,7 @@ static __device__ __forceinline__ void sgd_vector(uint4 *value, uint4 gradient, 
 #pragma unroll
     for (int j = 0; j < LANES; j++) {
         const float grad = n.factor * g[j] + decay * w[j], next = n.mu * m[j] + grad;
-        const float moved = w[j] - n.lr * (NESTEROV ? grad + n.mu * next : next);
+        const float moved = w[j] - lr * (NESTEROV ? grad + n.mu * next : next);
         const bool  keeps = kept >> j & 1u;
         w[j]              = j < live ? (keeps ? moved : 0.0f) : w[j];
         m[j]              = j < live ? (keeps ? next : 0.0f) : m[j];
@@ -134,7 +134,8 @@ static __device__ __forceinline__ void sgd_vector(uint4 *value, uint4 gradient, 
 /* A block processes runs of SGD_VECTORS*THREADS vectors. It neither reads nor writes blocks that are not updated. The
  * loads of the first run are issued before one thread computes the numbers of the step; small networks would wait for
  * them. */
-template <bool NESTEROV, bool MASKED> static __global__ void __launch_bounds__(THREADS) sgd_kernel(struct ck_sgd a) {
+template <bool NESTEROV, bool MASKED, bool SCALED>
+static __global__ void __launch_bounds__(THREADS) sgd_kernel(struct ck_sgd a) {
     __shared__ struct update_numbers shared;
     struct update_numbers            n       = {};
     const int64_t                    vectors = a.elems / LANES, step = (int64_t)gridDim.x * THREADS * SGD_VECTORS;
@@ -171,7 +172,8 @@ template <bool NESTEROV, bool MASKED> static __global__ void __launch_bounds__(T
         for (int u = 0; u < SGD_VECTORS; u++) {
             const int64_t i = first + u * THREADS;
             if (live[u] == 0) continue;
-            sgd_vector<NESTEROV>(&w[u], g[u], &m[u], live[u], kept[u], how[u] & CK_SGD_DECAY ? n.decay : 0.0f, n);
+            const float lr = SCALED ? n.lr * update_scale<SCALED>(&a, i) : n.lr;
+            sgd_vector<NESTEROV>(&w[u], g[u], &m[u], live[u], kept[u], how[u] & CK_SGD_DECAY ? n.decay : 0.0f, lr, n);
             ck_store(a.value, i, w[u]);
             ck_store(a.momentum, i, m[u]);
         }
@@ -199,11 +201,16 @@ cudaError_t ck_update_count(const struct ck_sgd *a, cudaStream_t stream) {
     return ck_launch(count_kernel, 1, 1, 0, stream, a->state, a->norm, a->micro_batches, a->moving_scale);
 }
 
+template <bool SCALED> static cudaError_t sgd_launch(const struct ck_sgd *a, cudaStream_t stream) {
+    const unsigned blocks = ck_blocks(a->elems / LANES, THREADS * SGD_VECTORS, SGD_BLOCKS);
+    const auto     masked = a->nesterov ? sgd_kernel<true, true, SCALED> : sgd_kernel<false, true, SCALED>;
+    const auto     plain  = a->nesterov ? sgd_kernel<true, false, SCALED> : sgd_kernel<false, false, SCALED>;
+    const auto     kernel = a->mask ? masked : plain;
+    return ck_launch(kernel, blocks, THREADS, 0, stream, *a);
+}
+
 cudaError_t ck_sgd(const struct ck_sgd *a, cudaStream_t stream) {
-    const unsigned    blocks = ck_blocks(a->elems / LANES, THREADS * SGD_VECTORS, SGD_BLOCKS);
-    const auto        kernel = a->mask ? (a->nesterov ? sgd_kernel<true, true> : sgd_kernel<false, true>)
-                                       : (a->nesterov ? sgd_kernel<true, false> : sgd_kernel<false, false>);
-    const cudaError_t error  = ck_launch(kernel, blocks, THREADS, 0, stream, *a);
+    const cudaError_t error = a->scale ? sgd_launch<true>(a, stream) : sgd_launch<false>(a, stream);
     if (error != cudaSuccess) return error;
     /* after the update, which reads the scale that the gradients were computed with */
     return ck_update_count(a, stream);

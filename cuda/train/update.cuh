@@ -37,6 +37,11 @@ static __device__ __forceinline__ unsigned update_mask(const uint8_t *mask, int6
     return mask[i / 2] >> (i % 2 * CK_UPDATE_VECTOR) & 15u;
 }
 
+/* Factor of the learning rate of the block that vector i belongs to; without SCALED a constant. */
+template <bool SCALED> static __device__ __forceinline__ float update_scale(const struct ck_sgd *a, int64_t i) {
+    return SCALED ? a->scale[i / CK_UPDATE_BLOCK_VECTORS] : 1.0f;
+}
+
 /* Runs after an update, in cuda/train/sgd.cu: updates the counters and the loss scale. */
 cudaError_t ck_update_count(const struct ck_sgd *a, cudaStream_t stream);
 

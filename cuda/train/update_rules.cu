@@ -28,7 +28,7 @@ static __device__ struct adamw_numbers adamw_numbers_of(const struct ck_rule *a)
     return s;
 }
 
-template <bool MASKED> static __global__ void __launch_bounds__(THREADS) adamw_kernel(struct ck_rule a) {
+template <bool MASKED, bool SCALED> static __global__ void __launch_bounds__(THREADS) adamw_kernel(struct ck_rule a) {
     __shared__ struct adamw_numbers shared;
     const float                     suppressed = a.sgd.norm[1];
     if (threadIdx.x == 0) shared = adamw_numbers_of(&a);
@@ -42,7 +42,8 @@ template <bool MASKED> static __global__ void __launch_bounds__(THREADS) adamw_k
         if (live == 0) continue;
         const uint4 words[4] = {ck_load(a.sgd.value, i), ck_load(a.sgd.grad, i), ck_load(a.sgd.momentum, i),
                                 ck_load(a.second, i)};
-        const float decay    = how & CK_SGD_DECAY ? s.n.lr * s.n.decay : 0.0f;
+        const float scale = update_scale<SCALED>(&a.sgd, i), size = SCALED ? s.size * scale : s.size;
+        const float decay = how & CK_SGD_DECAY ? (SCALED ? s.n.lr * scale : s.n.lr) * s.n.decay : 0.0f;
         float       w[LANES], g[LANES], m[LANES], v[LANES];
         ck_unpack<float>(words[0], w);
         ck_unpack<float>(words[1], g);
@@ -52,7 +53,7 @@ template <bool MASKED> static __global__ void __launch_bounds__(THREADS) adamw_k
         for (int j = 0; j < LANES; j++) {
             const float grad = s.n.factor * g[j], first = s.n.mu * m[j] + s.rest1 * grad,
                         second = s.b2 * v[j] + s.rest2 * (grad * grad);
-            const float moved  = w[j] - decay * w[j] - s.size * first / (sqrtf(second) * s.root + s.eps);
+            const float moved  = w[j] - decay * w[j] - size * first / (sqrtf(second) * s.root + s.eps);
             const bool  keeps  = kept >> j & 1u;
             if (j >= live) continue;
             w[j] = keeps ? moved : 0.0f;
@@ -74,7 +75,8 @@ static __device__ __forceinline__ float lars_ratio(const struct ck_rule *a, int 
     return w > 0.0f && g > 0.0f ? (float)a->trust * w / (g + decay * w + (float)a->eps) : 1.0f;
 }
 
-template <bool NESTEROV, bool MASKED> static __global__ void __launch_bounds__(THREADS) lars_kernel(struct ck_rule a) {
+template <bool NESTEROV, bool MASKED, bool SCALED>
+static __global__ void __launch_bounds__(THREADS) lars_kernel(struct ck_rule a) {
     __shared__ struct update_numbers shared;
     const float                      suppressed = a.sgd.norm[1];
     if (threadIdx.x == 0) shared = update_numbers_of(&a.sgd);
@@ -88,6 +90,7 @@ template <bool NESTEROV, bool MASKED> static __global__ void __launch_bounds__(T
         if (live == 0) continue;
         const uint4 words[3] = {ck_load(a.sgd.value, i), ck_load(a.sgd.grad, i), ck_load(a.sgd.momentum, i)};
         const float decay    = how & CK_SGD_DECAY ? n.decay : 0.0f;
+        const float lr       = SCALED ? n.lr * update_scale<SCALED>(&a.sgd, i) : n.lr;
         const float ratio    = lars_ratio(&a, a.owner[i / CK_UPDATE_BLOCK_VECTORS], decay, n.clip);
         float       w[LANES], g[LANES], m[LANES];
         ck_unpack<float>(words[0], w);
@@ -96,7 +99,7 @@ template <bool NESTEROV, bool MASKED> static __global__ void __launch_bounds__(T
 #pragma unroll
         for (int j = 0; j < LANES; j++) {
             const float grad = ratio * (n.factor * g[j] + decay * w[j]), next = n.mu * m[j] + grad;
-            const float moved = w[j] - n.lr * (NESTEROV ? grad + n.mu * next : next);
+            const float moved = w[j] - lr * (NESTEROV ? grad + n.mu * next : next);
             const bool  keeps = kept >> j & 1u;
             if (j >= live) continue;
             w[j] = keeps ? moved : 0.0f;
@@ -184,26 +187,34 @@ static __global__ void __launch_bounds__(THREADS)
 
 /* ---- launchers ---- */
 
-cudaError_t ck_adamw(const struct ck_rule *a, cudaStream_t stream) {
+template <bool SCALED> static void adamw_launch(const struct ck_rule *a, cudaStream_t stream) {
     const unsigned blocks = ck_blocks(a->sgd.elems / LANES, THREADS, BLOCKS);
-    if (a->sgd.mask)
-        adamw_kernel<true><<<blocks, THREADS, 0, stream>>>(*a);
+    const auto     kernel = a->sgd.mask ? adamw_kernel<true, SCALED> : adamw_kernel<false, SCALED>;
+    kernel<<<blocks, THREADS, 0, stream>>>(*a);
+}
+
+cudaError_t ck_adamw(const struct ck_rule *a, cudaStream_t stream) {
+    if (a->sgd.scale)
+        adamw_launch<true>(a, stream);
     else
-        adamw_kernel<false><<<blocks, THREADS, 0, stream>>>(*a);
+        adamw_launch<false>(a, stream);
     const cudaError_t error = cudaGetLastError();
     return error != cudaSuccess ? error : ck_update_count(&a->sgd, stream);
 }
 
-cudaError_t ck_lars(const struct ck_rule *a, cudaStream_t stream) {
+template <bool SCALED> static void lars_launch(const struct ck_rule *a, cudaStream_t stream) {
     const unsigned blocks = ck_blocks(a->sgd.elems / LANES, THREADS, BLOCKS);
-    if (a->sgd.mask && a->sgd.nesterov)
-        lars_kernel<true, true><<<blocks, THREADS, 0, stream>>>(*a);
-    else if (a->sgd.mask)
-        lars_kernel<false, true><<<blocks, THREADS, 0, stream>>>(*a);
-    else if (a->sgd.nesterov)
-        lars_kernel<true, false><<<blocks, THREADS, 0, stream>>>(*a);
+    const auto     masked = a->sgd.nesterov ? lars_kernel<true, true, SCALED> : lars_kernel<false, true, SCALED>;
+    const auto     plain  = a->sgd.nesterov ? lars_kernel<true, false, SCALED> : lars_kernel<false, false, SCALED>;
+    const auto     kernel = a->sgd.mask ? masked : plain;
+    kernel<<<blocks, THREADS, 0, stream>>>(*a);
+}
+
+cudaError_t ck_lars(const struct ck_rule *a, cudaStream_t stream) {
+    if (a->sgd.scale)
+        lars_launch<true>(a, stream);
     else
-        lars_kernel<false, false><<<blocks, THREADS, 0, stream>>>(*a);
+        lars_launch<false>(a, stream);
     const cudaError_t error = cudaGetLastError();
     return error != cudaSuccess ? error : ck_update_count(&a->sgd, stream);
 }

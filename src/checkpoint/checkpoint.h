@@ -97,13 +97,15 @@ CR_MUST cr_status cr_ckpt_lock(const char *run_dir, int *lock);
  * not a link, or best.json is not a file. */
 CR_MUST cr_status cr_ckpt_check_dir(const char *run_dir);
 
-struct cr_ckpt_best { /* best.json: fractions from 0 to 1; below 0 when unknown */
+struct cr_ckpt_best { /* best.json: accuracies are fractions from 0 to 1; below 0 when unknown */
     int64_t step;
     double  top1, raw_top1, ema_top1;
+    double  value; /* of the metric that the caller named */
 };
-/* Reads run_dir/best.json. All members are -1 when there is no such file. They are -1 and *why is the reason (static)
- * when the file cannot be used: no JSON, an accuracy outside 0 to 1, or no folder step-N. *why is NULL otherwise. */
-struct cr_ckpt_best cr_ckpt_best_read(const char *run_dir, const char **why);
+/* Reads run_dir/best.json with the value of `metric` (a word of train.best). All members are -1 when there is no such
+ * file. They are -1 and *why is the reason (static) when the file cannot be used: no JSON, an accuracy outside 0 to 1,
+ * no value of the metric, or no folder step-N. *why is NULL otherwise. */
+struct cr_ckpt_best cr_ckpt_best_read(const char *run_dir, const char *metric, const char **why);
 /* Writes a checkpoint. An old checkpoint that cannot be removed (keep) causes a warning, not an error. */
 CR_MUST cr_status cr_ckpt_write(const struct cr_ckpt_save *save, const struct cr_ckpt_io *io);
 /* Points the link run_dir/best to step-N. */

@@ -57,7 +57,7 @@ cr_status cr_ckpt_check_dir(const char *run_dir) {
 /* ---- best.json ---- */
 
 enum { BEST_BYTES_MAX = 4096 };
-static const struct cr_ckpt_best unknown = {-1, -1, -1, -1};
+static const struct cr_ckpt_best unknown = {-1, -1, -1, -1, -1};
 
 /* Stores an accuracy. NULL, or what is wrong. */
 static const char *store_accuracy(double value, double *out) {
@@ -67,7 +67,7 @@ static const char *store_accuracy(double value, double *out) {
 }
 
 /* NULL, or what is wrong. Members with other names are skipped. */
-static const char *parse_best(char *text, size_t length, struct cr_ckpt_best *out) {
+static const char *parse_best(char *text, size_t length, const char *metric, struct cr_ckpt_best *out) {
     static const char no_json[] = "it is not a JSON object of numbers";
     const char       *why       = NULL;
     struct cr_json    json;
@@ -85,13 +85,15 @@ static const char *parse_best(char *text, size_t length, struct cr_ckpt_best *ou
         if (strcmp(name, "top1") == 0) why = store_accuracy(value, &out->top1);
         if (strcmp(name, "raw_top1") == 0) why = store_accuracy(value, &out->raw_top1);
         if (strcmp(name, "ema_top1") == 0) why = store_accuracy(value, &out->ema_top1);
+        if (strcmp(name, metric) == 0 && value >= 0) out->value = value;
         if (why) return why;
     } while (cr_json_take(&json, ','));
     if (!cr_json_expect(&json, '}') || !cr_json_end(&json)) return no_json;
-    return out->step < 0 || out->top1 < 0 ? "step or top1 is missing" : NULL;
+    if (out->step < 0 || out->top1 < 0) return "step or top1 is missing";
+    return out->value < 0 ? "it has no value of train.best" : NULL;
 }
 
-struct cr_ckpt_best cr_ckpt_best_read(const char *run_dir, const char **why) {
+struct cr_ckpt_best cr_ckpt_best_read(const char *run_dir, const char *metric, const char **why) {
     struct cr_ckpt_best best = unknown;
     char                path[CR_PATH_MAX], *text = NULL;
     struct stat         s;
@@ -103,7 +105,7 @@ struct cr_ckpt_best cr_ckpt_best_read(const char *run_dir, const char **why) {
         *why = "it cannot be read";
         return unknown;
     }
-    *why = parse_best(text, length, &best);
+    *why = parse_best(text, length, metric, &best);
     cr_free(text);
     if (!*why) {
         snprintf(path, sizeof path, "%s/step-%" PRId64, run_dir, best.step);

@@ -138,9 +138,9 @@ CR_MUST cr_status cr_pass_insert_waits(struct cr_program *program);
  */
 CR_MUST cr_status cr_pass_plan(struct cr_program *program, size_t alignment, bool reuse);
 
-/* Sets attr.conv.early_filter of each conv, conv_grad, qconv and qconv_pair whose filter is not written by the two ops before it. A kernel
- * may read such a filter while the launches of these two ops still run. The attribute is false until this pass, which
- * runs last because it compares offsets. */
+/* Sets attr.conv.early_filter of each convolution whose filter (of pairs: filters and coefficients) is not written by
+ * the two ops before it. A kernel may read such a filter while the launches of these two ops still run. The attribute
+ * is false until this pass, which runs last because it compares offsets. */
 void cr_pass_early_filters(struct cr_program *program);
 
 /* Returns the tensor at the start of the chain of aliases of tensor t. */

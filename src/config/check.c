@@ -82,6 +82,32 @@ static void check_freeze(const struct check *c) {
     }
 }
 
+static void check_unfreeze(const struct check *c) {
+    const struct cr_config *config = c->config;
+    const int               given  = config->model.unfreeze.count;
+    int                     parts  = *config->model.freeze != 0;
+    if (was_rejected(c, "model.unfreeze") || was_rejected(c, "model.freeze") || !given) return;
+    for (const char *at = config->model.freeze; *at; at++) parts += *at == ',';
+    if (!parts)
+        COMPLAIN(c, "model.unfreeze", "needs freeze: the parts that are frozen until then");
+    else if (given != 1 && given != parts)
+        COMPLAIN(c, "model.unfreeze", "must be one number, or one for each of the %d parts of freeze; has %d", parts,
+                 given);
+    if (config->train.batch == 0 && !was_rejected(c, "train.batch"))
+        COMPLAIN(c, "model.unfreeze", "needs a number as train.batch: auto fits the batch to the parts trained first");
+}
+
+int64_t cr_config_unfreeze_epoch(const struct cr_config *config, int part) {
+    const struct cr_ints *at = &config->model.unfreeze;
+    return at->count == 1 ? at->at[0] : part < at->count ? at->at[part] : 0;
+}
+
+bool cr_config_unfreezes(const struct cr_config *config, int64_t epoch) {
+    for (int i = 0; i < config->model.unfreeze.count; i++)
+        if (epoch > 0 && config->model.unfreeze.at[i] == epoch) return true;
+    return false;
+}
+
 static void check_range(const struct check *c, const char *dotted, const struct cr_reals *range) {
     if (was_rejected(c, dotted)) return;
     if (range->count != 2 || range->at[0] > range->at[1]) COMPLAIN(c, dotted, "must be two numbers, the smaller first");
@@ -121,6 +147,8 @@ static void check_data(const struct check *c) {
 static void check_optim(const struct check *c) {
     const struct cr_config *config = c->config;
     if (config->optim.nesterov && config->optim.momentum == 0) COMPLAIN(c, "optim.nesterov", "needs momentum above 0");
+    if (config->optim.head_lr > 0 && config->optim.lr == 0 && !was_rejected(c, "optim.lr"))
+        COMPLAIN(c, "optim.head_lr", "needs lr above 0: to train only the classifier, set model.freeze");
     if (was_rejected(c, "optim.kind") || config->optim.kind != CR_OPTIM_ADAMW) return;
     if (config->optim.nesterov) COMPLAIN(c, "optim.nesterov", "is only for sgd and lars; use no with adamw");
     if (!cr_config_is_set(config, "optim.lr") && !was_rejected(c, "optim.lr"))
@@ -187,6 +215,12 @@ static void check_prune(const struct check *c) {
         COMPLAIN(c, "prune.column", "needs budget: the CSV file with this column");
 }
 
+static void check_train(const struct check *c) {
+    const struct cr_config *config = c->config;
+    if (config->train.patience > 0 && config->train.eval_every == 0 && !was_rejected(c, "train.eval_every"))
+        COMPLAIN(c, "train.patience", "needs evaluations: set eval_every to at least 1");
+}
+
 static void check_ranks(const struct check *c) {
     if (c->config->ranks.transport == CR_TRANSPORT_PEER && c->config->ranks.reduce != CR_REDUCE_FP32)
         COMPLAIN(c, "ranks.transport", "peer supports only fp32 gradients: set reduce to fp32, or transport to nccl");
@@ -223,9 +257,11 @@ void cr_config_check(const struct cr_config *config, struct cr_complaints *compl
     check_model(&c);
     check_memory(&c);
     check_freeze(&c);
+    check_unfreeze(&c);
     check_data(&c);
     check_optim(&c);
     check_schedule(&c);
     check_prune(&c);
+    check_train(&c);
     check_ranks(&c);
 }

@@ -49,6 +49,7 @@ struct cr_config {
     const char           *name; /* base name without .ini; the default output folder is named after it */
     struct cr_arena       arena;
     bool                  stored; /* read by cr_config_open_stored */
+    int64_t               epoch;  /* completed epochs; by model.unfreeze they decide which parts are frozen */
     const struct cr_ini  *file; /* [files]: the files as they were read, the named one first; each includes the next */
     int                   files;
     struct cr_config_src *src; /* one per key, in the order of config/config.def: source of the value */
@@ -85,6 +86,10 @@ cr_status cr_config_fail(const struct cr_config *config, const char *dotted, con
 /* True for networks with a 32 px input (CIFAR networks, cifar stems); selects the default image size. */
 bool cr_config_is_small(const struct cr_config *config);
 bool cr_config_prunes(const struct cr_config *config); /* true if training prunes */
+/* The epoch after which part `part` (from 0) of the list model.freeze is trained; 0: never. */
+int64_t cr_config_unfreeze_epoch(const struct cr_config *config, int part);
+/* True if a part is unfrozen after `epoch` epochs. */
+bool cr_config_unfreezes(const struct cr_config *config, int64_t epoch);
 /* Parses prune.block: output channels, or output x input channels, each 1 to 4096, product > 1. False if invalid. */
 bool cr_config_block(const struct cr_config *config, int64_t *outputs, int64_t *inputs);
 bool cr_config_mixes(const struct cr_config *config);                      /* true: random erasing, mixup or cutmix */

@@ -47,6 +47,9 @@ static inline __attribute__((always_inline)) double cr_number_load(enum cr_dtype
     return 0;
 }
 
+/* Converts `count` elements of an array to f32; loops over one type are vectorised. */
+void cr_numbers_to_f32(enum cr_dtype dtype, const void *data, int64_t count, float *out);
+
 static inline __attribute__((always_inline)) void cr_number_store(enum cr_dtype dtype, void *data, int64_t i,
                                                                   double x) {
     switch (dtype) {

@@ -85,6 +85,10 @@ struct cr_kernel {
      * no workspace. */
     cr_status (*prepare)(struct cr_device *device, const struct cr_program *program, const struct cr_op *op,
                          void **prepared, size_t *workspace_bytes);
+    /* Does the part of the first launch that needs results of hoisted ops but of no others. The executor calls it for
+     * many ops at once, from several threads. An error is not reported: launch repeats what has failed. NULL: launch
+     * does everything. */
+    void (*complete)(struct cr_device *device, const struct cr_call *call);
     /* Enqueues the op on its stream. CR_ERR_DEVICE when the device reports an error. */
     cr_status (*launch)(struct cr_device *device, const struct cr_call *call);
     /* Frees what prepare returned; accepts NULL. NULL when prepare is NULL. */

@@ -49,8 +49,9 @@ int cr_param_store_add(struct cr_param_store *store, const char *name, enum cr_p
         store->failed = true;
     }
     memcpy(q->dim, dim, sizeof q->dim);
-    q->elems = dim[0] * dim[1] * dim[2] * dim[3];
-    q->decay = role == CR_ROLE_CONV || role == CR_ROLE_DENSE_WEIGHT;
+    q->elems    = dim[0] * dim[1] * dim[2] * dim[3];
+    q->decay    = role == CR_ROLE_CONV || role == CR_ROLE_DENSE_WEIGHT;
+    q->lr_scale = 1;
     set_fans(store, q);
     int64_t *end = cr_param_is_running(role) ? &store->running_elems : &store->value_elems;
     q->offset    = *end;

@@ -63,6 +63,29 @@ static cr_status check_order(const struct cr_program *p, int index, bool *writte
     return CR_OK;
 }
 
+/* ---- the parameter store ---- */
+
+/* A tensor of the parameter store gets its offset when it is created. A parameter that is added later moves all buffers
+ * behind its own. */
+static cr_status check_store_offset(const struct cr_program *p, const struct cr_tensor *t) {
+    const enum cr_param_buffer buffer = (enum cr_param_buffer)t->buffer;
+    size_t                     offset = cr_param_store_buffer_offset(p->store, buffer);
+    if (t->param >= 0)
+        offset +=
+            (size_t)p->store->param[t->param].offset * cr_dtype_bytes(cr_param_store_buffer_dtype(p->store, buffer));
+    if (t->offset == offset) return CR_OK;
+    return CR_FAIL(CR_ERR_DEVICE, "program %s: %s is at byte %zu of the parameter store, its parameter at byte %zu",
+                   p->name, t->name, t->offset, offset);
+}
+
+static cr_status check_store(const struct cr_program *p) {
+    for (int i = 0; p->store && i < p->tensors; i++)
+        if (p->tensor[i].region == CR_REGION_STORE && p->tensor[i].buffer != CR_NONE &&
+            p->tensor[i].param != CR_SEVERAL)
+            CR_TRY(check_store_offset(p, &p->tensor[i]));
+    return CR_OK;
+}
+
 /* ---- gradients ---- */
 
 /* What the ops of a program do with the gradient of one parameter. Only the ops that touch a parameter visit it, so the
@@ -208,6 +231,7 @@ cr_status cr_program_check(const struct cr_program *p) {
         status = check_slots(p, i);
         if (status == CR_OK) status = check_order(p, i, written);
     }
+    if (status == CR_OK) status = check_store(p);
     if (status == CR_OK) status = check_gradients(p);
     cr_free(written);
     return status;

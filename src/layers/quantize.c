@@ -29,11 +29,17 @@ static const struct cr_op *writer_of(const struct cr_program *p, int tensor) {
     return NULL;
 }
 
-/* Pooling and zero channels keep the values and their scale. */
-static bool has_quantized_values(const struct cr_program *p, int tensor) {
-    const struct cr_op *op = writer_of(p, tensor);
-    while (op && (op->kind == CR_OP_maxpool || op->kind == CR_OP_pad_shortcut)) op = writer_of(p, op->in[0]);
-    return op && op->kind == CR_OP_fake_quant;
+/* Pooling and zero channels keep the values and their scale. A program that calibrates has no fake_quant: there the
+ * host reads the tensors that the network quantises. Both programs must have the same scales, because the offsets of a
+ * program's tensors in the parameter store are wrong once a later layer adds a parameter. */
+static bool has_quantized_values(const struct cr_net *net, int tensor) {
+    const struct cr_program *p  = net->program;
+    const struct cr_op      *op = writer_of(p, tensor);
+    while (op && (op->kind == CR_OP_maxpool || op->kind == CR_OP_pad_shortcut)) {
+        tensor = op->in[0];
+        op     = writer_of(p, tensor);
+    }
+    return net->calibrate ? p->tensor[tensor].keep : op && op->kind == CR_OP_fake_quant;
 }
 
 /* A ReLU, and a mean over the pixels behind a ReLU, have no negative values. */
@@ -66,7 +72,7 @@ static void observe_range(struct cr_net *net, int x, int scale) {
 int cr_layer_quantize(struct cr_net *net, int x) {
     struct cr_program *p = net->program;
     char               path[240], name[256];
-    if (p->failed || has_quantized_values(p, x)) return x;
+    if (p->failed || has_quantized_values(net, x)) return x;
     path_of(p, x, path, sizeof path);
     const int scale = cr_net_param(net, path, "scale", CR_ROLE_SCALE, 1, 1, 1, 1);
     if (net->calibrate && !p->failed) p->tensor[x].keep = true;

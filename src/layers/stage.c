@@ -52,8 +52,10 @@ static int residual_block(struct cr_net *net, const struct block *b, int x) {
 
     int branch = basic ? basic_branch(net, b, x) : bottleneck_branch(net, b, x);
     if (stage->excite) branch = cr_layer_excitation(net, join(name, sizeof name, b, "se"), branch);
-    /* the last convolution of the branch adds the shortcut while it stores its output */
-    const bool quantized = cr_layer_is_quantized(net, join(name, sizeof name, b, basic ? "conv2" : "conv3"));
+    /* The last convolution of the branch adds the shortcut while it stores its output. Behind squeeze and excitation
+     * the addition is in floating point. */
+    const bool quantized =
+        !stage->excite && cr_layer_is_quantized(net, join(name, sizeof name, b, basic ? "conv2" : "conv3"));
     if (quantized) x = cr_layer_quantize(net, x);
     int shortcut = x;
     if (reshapes && stage->shortcut == CR_SHORTCUT_A)

@@ -105,15 +105,18 @@ static cr_status resolve_freeze(const struct cr_config *c, struct cr_model *m) {
     char words[1024];
     snprintf(words, sizeof words, "%s", c->model.freeze);
     char *save = NULL;
+    int   part = 0;
     for (char *w = strtok_r(words, ", \t", &save); w; w = strtok_r(NULL, ", \t", &save)) {
-        int  stage = 0;
-        char end;
+        const int64_t  until = cr_config_unfreeze_epoch(c, part++);
+        const unsigned one   = until && c->epoch >= until ? 0 : 1;
+        int            stage = 0;
+        char           end;
         if (strcmp(w, "stem") == 0)
-            m->frozen |= 1u;
+            m->frozen |= one;
         else if (strcmp(w, "fc") == 0)
-            m->frozen |= 1u << (CR_STAGES_MAX + 1);
+            m->frozen |= one << (CR_STAGES_MAX + 1);
         else if (sscanf(w, "layer%d%c", &stage, &end) == 1 && stage >= 1 && stage <= m->stages)
-            m->frozen |= 1u << stage;
+            m->frozen |= one << stage;
         else
             return cr_config_fail(c, "model.freeze",
                                   "\"%s\" is not a part of this network: use stem, layer1 to layer%d, fc", w,

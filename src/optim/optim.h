@@ -4,8 +4,8 @@
 
 #include "graph/graph.h"
 
-/* Selects the parameters with weight decay and the buffers that the update rule needs. Called once, before any program
- * is built. */
+/* Selects the parameters with weight decay and the buffers that the update rule needs, and sets the parameters' factors
+ * of the learning rate. Called once, before any program is built. */
 void cr_optim_prepare(struct cr_param_store *store, const struct cr_config *config);
 /* Appends the gradient norm, the update and the moving averages. `micro_batches`: number of forward passes of an
  * update. */

@@ -8,6 +8,9 @@
 #include "config/config.h"
 #include "optim/optim.h"
 
+#include <math.h>
+#include <string.h>
+
 /* All update rules have the slots of sgd at the same positions, so that emit_update can fill them alike. */
 #define SAME_SLOT(rule, slot) ((int)CR_IN_##rule##_##slot == (int)CR_IN_sgd_##slot)
 #define SAME_SLOTS(rule)                                                                                               \
@@ -20,6 +23,33 @@
 SAME_SLOTS(adamw);
 SAME_SLOTS(lars);
 
+/* Length of the prefix "layer2.0" of a parameter's name; 0 outside of the residual blocks. */
+static size_t block_prefix(const char *name) {
+    if (strncmp(name, "layer", 5) != 0) return 0;
+    const char *dot = strchr(name, '.'), *second = dot ? strchr(dot + 1, '.') : NULL;
+    return second ? (size_t)(second - name) : 0;
+}
+
+/* Returns whether parameter i is the first one of a residual block: blocks follow each other in the table. */
+static bool begins_block(const struct cr_param_store *store, int i) {
+    const size_t length = block_prefix(store->param[i].name);
+    if (!length) return false;
+    return i == 0 || block_prefix(store->param[i - 1].name) != length ||
+           memcmp(store->param[i].name, store->param[i - 1].name, length) != 0;
+}
+
+/* As in timm: the stem is layer 0, then each residual block is a layer, and the classifier is the last one. */
+static void set_lr_scales(struct cr_param_store *store, const struct cr_config *config) {
+    int blocks = 0, at = 0;
+    for (int i = 0; i < store->params; i++) blocks += begins_block(store, i);
+    for (int i = 0; i < store->params; i++) {
+        struct cr_param *q = &store->param[i];
+        at += begins_block(store, i);
+        q->lr_scale = q->classifier ? 1 : pow(config->optim.layer_decay, blocks + 1 - at);
+        if (q->classifier && config->optim.head_lr > 0) q->lr_scale = config->optim.head_lr / config->optim.lr;
+    }
+}
+
 void cr_optim_prepare(struct cr_param_store *store, const struct cr_config *config) {
     store->has_momentum = true;
     store->has_second   = config->optim.kind == CR_OPTIM_ADAMW;
@@ -30,6 +60,7 @@ void cr_optim_prepare(struct cr_param_store *store, const struct cr_config *conf
         bool             weight = q->role == CR_ROLE_CONV || q->role == CR_ROLE_DENSE_WEIGHT;
         q->decay                = !cr_param_is_running(q->role) && (weight || config->optim.decay_norm_bias);
     }
+    set_lr_scales(store, config);
 }
 
 static int buffer_tensor(struct cr_program *p, enum cr_param_buffer which) {

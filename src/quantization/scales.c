@@ -7,8 +7,14 @@
 
 /* ---- histograms ---- */
 
+/* The largest magnitude and the counts do not depend on the number of threads: counts are whole numbers. */
+enum { PARALLEL_MIN = 1 << 16 };
+
 void cr_histogram_range(struct cr_histogram *h, const float *values, int64_t count) {
     float largest = h->largest;
+#ifdef _OPENMP
+#pragma omp parallel for schedule(static) reduction(max : largest) if (count >= PARALLEL_MIN)
+#endif
     for (int64_t i = 0; i < count; i++) {
         const float m = fabsf(values[i]);
         largest       = m > largest && m < INFINITY ? m : largest;
@@ -19,10 +25,14 @@ void cr_histogram_range(struct cr_histogram *h, const float *values, int64_t cou
 void cr_histogram_add(struct cr_histogram *h, const float *values, int64_t count) {
     /* in double: in float the factor of denormal numbers would be infinite */
     const double factor = h->largest > 0 ? CR_HISTOGRAM_BINS / (double)h->largest : 0;
+    double      *counts = h->count;
+#ifdef _OPENMP
+#pragma omp parallel for schedule(static) reduction(+ : counts[:CR_HISTOGRAM_BINS]) if (count >= PARALLEL_MIN)
+#endif
     for (int64_t i = 0; i < count; i++) {
         const float m = fabsf(values[i]);
         if (!(m > 0 && m <= h->largest)) continue;
-        h->count[CR_MIN((int)((double)m * factor), CR_HISTOGRAM_BINS - 1)] += 1;
+        counts[CR_MIN((int)((double)m * factor), CR_HISTOGRAM_BINS - 1)] += 1;
     }
 }
 

@@ -236,11 +236,27 @@ void cr_exec_refresh(struct cr_exec *exec) {
     exec->hoisted_done = false;
 }
 
+static void complete_op(void *context, int i) {
+    struct cr_exec           *exec  = context;
+    const struct cr_bound_op *bound = &exec->op[exec->program->hoisted + i];
+    if (bound->kernel->complete) bound->kernel->complete(cr_exec_device(exec), &bound->call);
+}
+
+/* Runs the hoisted ops and completes the preparation of the ops that read their results. */
+static cr_status run_hoisted(struct cr_exec *exec, const struct cr_step_block *step) {
+    const struct cr_backend *backend = cr_exec_device(exec)->backend;
+    const int                hoisted = exec->program->hoisted;
+    CR_TRY(launch_range(exec, step, 0, hoisted - 1));
+    if (hoisted && backend->for_each)
+        backend->for_each(cr_exec_device(exec), exec->program->ops - hoisted, complete_op, exec);
+    return CR_OK;
+}
+
 cr_status cr_exec_run(struct cr_exec *exec, const struct cr_step_block *step) {
     const bool captures = cr_exec_async(exec) && !exec->sync_each;
     CR_TRY(cr_exec_recapture(exec));
     CR_TRY(set_step(exec, step));
-    if (!exec->hoisted_done) CR_TRY(launch_range(exec, step, 0, exec->program->hoisted - 1));
+    if (!exec->hoisted_done) CR_TRY(run_hoisted(exec, step));
     exec->hoisted_done = true;
     if (exec->graph)
         CR_TRY(cr_exec_async(exec)->graph_launch(cr_exec_device(exec), exec->graph));

@@ -10,10 +10,30 @@ static int compare_ranked(const void *a, const void *b) {
     return x->label - y->label;
 }
 
-enum { FEW = 8 };
+enum { FEW = 8, WIDE = 16 };
+
+/* The first of the largest logits; -1 when there is none, because all are NaN or minus infinity. WIDE maxima at a time
+ * are a vector: one at a time takes longer than some GPUs need for an image. */
+static int largest_logit(const float *logits, int classes) {
+    float most[WIDE], largest = -INFINITY;
+    int   k = 0;
+    for (int i = 0; i < WIDE; i++) most[i] = -INFINITY;
+    for (; k + WIDE <= classes; k += WIDE)
+        for (int i = 0; i < WIDE; i++) most[i] = logits[k + i] > most[i] ? logits[k + i] : most[i];
+    for (int i = 0; i < WIDE; i++) largest = most[i] > largest ? most[i] : largest;
+    for (; k < classes; k++) largest = logits[k] > largest ? logits[k] : largest;
+    for (k = 0; k < classes; k++)
+        if (logits[k] >= largest && largest > -INFINITY) return k;
+    return -1;
+}
 
 /* Ranks the first `top` classes. For a few of them one pass over the logits is much faster than sorting. */
 static void rank(const float *logits, int classes, int top, struct cr_ranked *ranked) {
+    const int first = top == 1 ? largest_logit(logits, classes) : -1;
+    if (first >= 0) {
+        ranked[0] = (struct cr_ranked){(double)logits[first], first};
+        return;
+    }
     if (top > FEW) {
         for (int k = 0; k < classes; k++) ranked[k] = (struct cr_ranked){(double)logits[k], k};
         qsort(ranked, (size_t)classes, sizeof *ranked, compare_ranked);
@@ -44,6 +64,6 @@ void cr_session_top_classes(const float *logits, int classes, int top, struct cr
 cr_status cr_session_read(struct cr_session *s, int tensor, void *raw, float *out) {
     const struct cr_tensor *t = &s->eval.tensor[tensor];
     CR_TRY(cr_exec_get(s->eval_exec, tensor, raw));
-    for (int64_t i = 0; i < cr_tensor_elems(t); i++) out[i] = (float)cr_number_load(t->dtype, raw, i);
+    cr_numbers_to_f32(t->dtype, raw, cr_tensor_elems(t), out);
     return CR_OK;
 }

@@ -207,6 +207,7 @@ CR_MUST cr_status cr_session_evaluate_each(struct cr_session *session, const str
 struct cr_train_options {
     const char        *resume;    /* NULL, "auto", a run folder or a step folder */
     bool               force;     /* accept changes to model or data order on resume */
+    bool               brief;     /* print only results, warnings, and the progress line on a terminal */
     const char *const *overrides; /* "section.key=value" of the command line, applied to the stored config as well */
     int                override_count;
     struct cr_comm    *comm; /* ranks that train together; NULL with one rank. Borrowed */

@@ -1,36 +1,9 @@
-/* training/evaluate.c: saves checkpoints, evaluates, and keeps track of the best checkpoint of a run. See
- * training/run.h. */
+/* training/evaluate.c: saves checkpoints and evaluates. See training/run.h. */
 #include "training/run.h"
 
 #include <inttypes.h>
-#include <limits.h>
-#include <math.h>
 #include <stdio.h>
-#include <string.h>
 #include <time.h>
-
-static void best_path(const struct cr_run *run, char *buf, size_t size) {
-    snprintf(buf, size, "%s/best.json", run->dir);
-}
-
-/* Returns whether a pruning step changed the network between the best checkpoint and now. */
-static bool pruned_since(const struct cr_run *run, int64_t step) {
-    double fraction;
-    for (step++; run->prune.layers && step <= run->at.step; step++)
-        if (cr_prune_due(&run->config, step, run->at.steps_per_epoch, &fraction)) return true;
-    return false;
-}
-
-struct cr_best cr_run_best_read(const struct cr_run *run) {
-    const struct cr_best none = {.top1 = -1};
-    const char          *why;
-    if (!run->from) return none;
-    const struct cr_ckpt_best best = cr_ckpt_best_read(run->dir, &why);
-    if (why && cr_run_reports(run))
-        cr_log(CR_LOG_WARN, "%s/best.json is ignored: %s; the next evaluation becomes the best", run->dir, why);
-    if (best.step < 0 || best.step > run->at.step || pruned_since(run, best.step)) return none;
-    return (struct cr_best){best.step, best.top1};
-}
 
 bool cr_run_reports(const struct cr_run *run) {
     return cr_comm_rank(run->comm) == 0;
@@ -53,31 +26,6 @@ cr_status cr_run_save(struct cr_run *run, struct cr_report *report) {
 
 static double top1_of(const struct cr_scores *e) {
     return (double)e->correct1 / (double)e->images;
-}
-
-/* Writes best.json: the step and its top-1 accuracy, the better one of the weights and their moving averages. With
- * moving averages both accuracies follow. */
-static cr_status mark_best(struct cr_run *run, struct cr_best *best, const struct cr_scores *raw,
-                           const struct cr_scores *ema) {
-    char                  path[PATH_MAX + 32];
-    struct cr_text        text = {0};
-    struct cr_json_writer w    = cr_json_writer(&text, CR_JSON_COMPACT);
-    const double          top1 = ema ? fmax(top1_of(raw), top1_of(ema)) : top1_of(raw);
-    *best                      = (struct cr_best){run->at.step, top1};
-    CR_TRY(cr_ckpt_mark_best(run->dir, run->at.step));
-    best_path(run, path, sizeof path);
-    cr_json_open_object(&w, NULL);
-    cr_json_put_int(&w, "step", best->step);
-    cr_json_put_general(&w, "top1", best->top1, 9);
-    if (ema) {
-        cr_json_put_general(&w, "raw_top1", top1_of(raw), 9);
-        cr_json_put_general(&w, "ema_top1", top1_of(ema), 9);
-    }
-    cr_json_close_object(&w);
-    cr_json_end_line(&w);
-    cr_status status = text.failed ? CR_NO_MEMORY(text.length * 2) : cr_file_write_atomic(path, text.data, text.length);
-    cr_text_free(&text);
-    return status;
 }
 
 /* With [ema]: exchanges weights and moving averages, evaluates, and exchanges them back. */
@@ -113,13 +61,13 @@ static void put_scores(struct cr_json_writer *w, const struct cr_scores *e, cons
 cr_status cr_run_evaluate(struct cr_run *run, struct cr_report *report, volatile const int *stop,
                           struct cr_best *best) {
     const bool       has_ema = run->session.model.store.has_ema;
+    bool             is_best;
     struct cr_scores e, ema                         = {0};
     char             raw_human[128], ema_human[128] = "", human[384];
     CR_TRY(cr_session_evaluate(&run->session, run->val, stop, &e));
     if (has_ema) CR_TRY(evaluate_ema(run, stop, &ema));
+    CR_TRY(cr_run_update_best(run, &e, has_ema ? &ema : NULL, best, &is_best));
     if (!cr_run_reports(run)) return CR_OK;
-    const bool is_best = top1_of(&e) > best->top1 || (has_ema && top1_of(&ema) > best->top1);
-    if (is_best) CR_TRY(mark_best(run, best, &e, has_ema ? &ema : NULL));
     scores_text(&e, raw_human);
     if (has_ema) scores_text(&ema, ema_human);
     snprintf(human, sizeof human, "evaluation at step %" PRId64 ": %s%s%s%s", run->at.step, raw_human,

@@ -56,7 +56,7 @@ cr_status cr_report_open(const struct cr_report_options *options, struct cr_repo
     struct cr_report *r;
     CR_ALLOC(r, 1);
     r->options  = *options;
-    r->terminal = isatty(STDERR_FILENO) && !cr_log_is_quiet();
+    r->terminal = isatty(STDERR_FILENO) && (options->progress || !cr_log_is_quiet());
     snprintf(path, sizeof path, "%s/log.jsonl", options->run_dir);
     cr_status status = open_log(path, &r->log, &r->log_cut);
     if (status != CR_OK) {
@@ -103,6 +103,7 @@ static const struct {
     [CR_EVENT_EVAL]     = {.name = "eval", .group = "val", .result = true},
     [CR_EVENT_PRUNE]    = {.name = "prune", .group = "prune"},
     [CR_EVENT_SPARSITY] = {.name = "sparsity", .group = "prune"},
+    [CR_EVENT_UNFREEZE] = {.name = "unfreeze"},
     [CR_EVENT_SAVE]     = {.name = "save"},
     [CR_EVENT_STOPPED]  = {.name = "stopped", .result = true},
     [CR_EVENT_DONE]     = {.name = "done", .result = true},

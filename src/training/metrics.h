@@ -16,6 +16,7 @@ struct cr_report_options {
     int64_t     total_steps, steps_per_epoch, epochs, log_every;
     int64_t     images_per_step;
     double      progress_s;  /* without a terminal: longest time between two lines, if the steps are shorter */
+    bool        progress;    /* on a terminal: show the progress line also when only results are printed */
     bool        tensorboard; /* also write a TensorBoard event file there: train/..., val/..., prune/... */
     int64_t     first_step;  /* on resume the first update of this process; else 0 */
 };
@@ -42,6 +43,7 @@ enum cr_event {
     CR_EVENT_EVAL,
     CR_EVENT_PRUNE,
     CR_EVENT_SPARSITY,
+    CR_EVENT_UNFREEZE,
     CR_EVENT_SAVE,
     CR_EVENT_STOPPED,
     CR_EVENT_DONE,

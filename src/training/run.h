@@ -30,6 +30,9 @@ struct cr_run {
 /* Does everything up to the first step. Closes *run on failure. */
 CR_MUST cr_status cr_run_open(const struct cr_config *given, const struct cr_train_options *options,
                               struct cr_run *run);
+/* After a checkpoint of this step was written: opens the session again with the parts that model.unfreeze has unfrozen,
+ * and loads the checkpoint. The run continues as if it were resumed. All ranks call it. */
+CR_MUST cr_status cr_run_unfreeze(struct cr_run *run);
 /* training/trace.c: writes the memory trace to the file [memory] trace; does nothing without this key. */
 CR_MUST cr_status cr_run_trace(const struct cr_run *run);
 /* training/prune.c: resolves [prune]. */
@@ -42,12 +45,36 @@ CR_MUST cr_status cr_run_prune(struct cr_run *run, double fraction, struct cr_re
 CR_MUST cr_status cr_run_report_sparsity(struct cr_run *run, struct cr_report *report);
 void              cr_run_close(struct cr_run *run);
 
-/* training/evaluate.c: the best checkpoint so far, as recorded in best.json. */
+/* ---- training/best.c: the best checkpoint so far, and early stopping ---- */
+
 struct cr_best {
-    int64_t step;
-    double  top1; /* top-1 accuracy, 0 to 1; -1 before the first evaluation */
+    int64_t step;  /* -1 before the first evaluation, and after the network was pruned */
+    double  value; /* of the metric train.best, the better one of the weights and their moving averages */
+    int64_t stale; /* evaluations since then (after pruning: since then) */
 };
+/* Reads best.json when the run resumes. The same on all ranks. */
 struct cr_best cr_run_best_read(const struct cr_run *run);
+/* Compares the results of an evaluation at the current step with *best (ema: NULL without moving averages). If they are
+ * better, it updates *best, the link `best` and best.json. */
+CR_MUST cr_status cr_run_update_best(const struct cr_run *run, const struct cr_scores *raw, const struct cr_scores *ema,
+                                     struct cr_best *best, bool *is_best);
+/* Returns whether train.eval_every requires an evaluation after `step`. */
+bool cr_run_evaluates_at(const struct cr_run *run, int64_t step);
+/* Returns whether a resumed run with train.patience begins with an evaluation, because a signal may have interrupted
+ * the one of this step. An uninterrupted run and a resumed one then stop at the same step. */
+bool cr_run_evaluates_again(const struct cr_run *run, int64_t best_step);
+/* Returns whether train.patience ends the run. */
+bool cr_run_stops_early(const struct cr_run *run, const struct cr_best *best);
+
+/* training/run_log.c: network, device and length of the run; the event `start` or `resume`; the parts that are still
+ * frozen; the end of the run. early_best: the best result, when train.patience ended the run; else NULL. */
+void cr_run_log_setup(const struct cr_run *run);
+void cr_run_log_start(const struct cr_run *run, struct cr_report *report);
+void cr_run_log_unfrozen(const struct cr_run *run, struct cr_report *report);
+void cr_run_log_end(const struct cr_run *run, struct cr_report *report, int ended_by, const struct cr_best *early_best);
+
+/* ---- training/evaluate.c ---- */
+
 /* True on the rank that writes logs and checkpoints (rank 0). */
 bool cr_run_reports(const struct cr_run *run);
 /* Writes a checkpoint of the current step. */

@@ -255,32 +255,52 @@ static const char *initial_weights(const struct cr_run *run) {
     return run->from ? run->from : run->config.model.weights;
 }
 
-/* Sets *pruned when the run starts from pruned weights. */
-static cr_status starts_pruned(const struct cr_run *run, bool *pruned) {
-    const char *weights = initial_weights(run);
-    *pruned             = false;
-    return *weights ? cr_state_is_pruned(weights, pruned) : CR_OK;
-}
-
-static cr_status open_session(struct cr_run *run, bool force) {
-    bool pruned;
-    CR_TRY(starts_pruned(run, &pruned));
+/* Opens the session with the parts that are frozen after run->config.epoch epochs. `weights` may be pruned; `from` is
+ * the checkpoint that a resumed run takes its kernels from, or NULL. */
+static cr_status start_session(struct cr_run *run, const char *weights, const char *from, bool force) {
+    bool pruned = false;
+    if (*weights) CR_TRY(cr_state_is_pruned(weights, &pruned));
     const struct cr_session_options options = {.train      = true,
                                                .eval       = true,
                                                .execute    = true,
                                                .masks      = pruned,
-                                               .masks_from = pruned ? initial_weights(run) : NULL,
+                                               .masks_from = pruned ? weights : NULL,
                                                .batch_max  = cr_dataset_count(run->train) /
                                                             (run->config.train.accumulate * cr_comm_size(run->comm)),
                                                .classes                 = cr_dataset_classes(run->train),
-                                               .kernel_times_from       = run->from,
-                                               .kernel_times_unmeasured = run->unmeasured,
+                                               .kernel_times_from       = from,
+                                               .kernel_times_unmeasured = from && run->unmeasured,
                                                .retune                  = force,
                                                .train_data              = run->train,
                                                .comm                    = run->comm};
     CR_TRY(cr_session_open(&run->config, &options, &run->session));
     run->config.train.batch = run->session.batch; /* replaces auto; the checkpoint stores this number */
-    CR_TRY(cr_run_prune_open(run));
+    return cr_run_prune_open(run);
+}
+
+static int64_t epoch_of(const struct cr_run *run) {
+    return run->at.steps_per_epoch ? run->at.step / run->at.steps_per_epoch : 0;
+}
+
+cr_status cr_run_unfreeze(struct cr_run *run) {
+    char          folder[PATH_MAX + 32];
+    const int64_t ranks = run->at.ranks;
+    snprintf(folder, sizeof folder, "%s/step-%" PRId64, run->dir, run->at.step);
+    run->config.epoch = epoch_of(run);
+    cr_prune_close(&run->prune);
+    cr_session_close(&run->session);
+    CR_TRY(start_session(run, folder, NULL, false));
+    CR_TRY(cr_state_load(&run->session, folder, &run->at));
+    CR_TRY(cr_session_same_values(&run->session));
+    return cr_state_running_load(&run->session, folder, ranks);
+}
+
+static cr_status open_session(struct cr_run *run, bool force) {
+    if (run->from && run->config.model.unfreeze.count) {
+        CR_TRY(cr_state_position(run->from, &run->at));
+        run->config.epoch = epoch_of(run);
+    }
+    CR_TRY(start_session(run, initial_weights(run), run->from, force));
     CR_TRY(load_values(run));
     CR_TRY(open_loader(run));
     run->total_steps = run->config.train.epochs * run->at.steps_per_epoch;

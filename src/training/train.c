@@ -82,6 +82,8 @@ struct loop_state {
     struct cr_step_result sum; /* of the update that the in-flight run belongs to */
     struct cr_report     *report;
     bool                  start_reported;
+    struct cr_best        best;
+    bool                  ended_early; /* by train.patience */
 };
 
 static cr_status check_finite(const struct cr_run *run, const struct in_flight *p, const struct cr_exec_result *r,
@@ -201,109 +203,112 @@ static cr_status poll_signals(const struct cr_run *run, struct loop_state *state
     return CR_OK;
 }
 
+/* Evaluates with the running statistics of all ranks, which cr_state_running_mean has put in place. A signal that
+ * interrupts the evaluation ends the run. */
+static cr_status evaluate(struct cr_run *run, struct loop_state *state) {
+    bool      save_now;
+    cr_status status   = cr_run_evaluate(run, state->report, &stop_signal, &state->best);
+    state->ended_early = status == CR_OK && cr_run_stops_early(run, &state->best);
+    if (status == CR_ERR_INTERRUPTED) {
+        CR_TRY(cr_state_running_own(&run->session));
+        return poll_signals(run, state, &save_now); /* the same on all ranks, but only one of them knows the signal */
+    }
+    CR_TRY(status);
+    return cr_state_running_own(&run->session);
+}
+
+/* Returns whether model.unfreeze changes the trained parts after this step. */
+static bool unfreezes(const struct cr_run *run) {
+    const int64_t per_epoch = run->at.steps_per_epoch;
+    return run->at.step % per_epoch == 0 && cr_config_unfreezes(&run->config, run->at.step / per_epoch);
+}
+
 /* Saves and evaluates after an update when either is due. The checkpoint comes first, so that an interrupted evaluation
- * loses nothing. `stopping`: a signal ends the run after this step. *saved: this step is on disk. */
-static cr_status after_step(struct cr_run *run, struct loop_state *state, struct cr_best *best, bool save_now,
-                            bool *saved) {
+ * loses nothing. `stopping`: a signal ends the run after this step. */
+static cr_status after_step(struct cr_run *run, struct loop_state *state, bool save_now) {
     struct cr_report       *report    = state->report;
     const struct cr_config *c         = &run->config;
-    int64_t                 per_epoch = run->at.steps_per_epoch, epoch = run->at.step / per_epoch;
     const bool              stopping  = state->ended_by != 0;
     bool                    last      = run->at.step == run->total_steps || stopping;
-    bool                    epoch_end = run->at.step % per_epoch == 0;
-    bool eval_due = !stopping && (last || (epoch_end && c->train.eval_every && epoch % c->train.eval_every == 0));
-    bool save_due = last || save_now || (c->train.save_every ? run->at.step % c->train.save_every == 0 : epoch_end);
-    *saved        = save_due || eval_due;
-    if (!*saved) return CR_OK;
+    bool                    epoch_end = run->at.step % run->at.steps_per_epoch == 0;
+    bool                    eval_due  = !stopping && (last || cr_run_evaluates_at(run, run->at.step));
+    bool save_due = last || save_now || (c->train.save_every ? run->at.step % c->train.save_every == 0 : epoch_end) ||
+                    unfreezes(run);
+    if (!save_due && !eval_due) return CR_OK;
     CR_TRY(collect(run, state)); /* only checked results are saved */
     CR_TRY(cr_state_running_mean(&run->session));
     CR_TRY(cr_run_save(run, report)); /* also before an evaluation, because `best` must point to a checkpoint */
-    cr_status status = eval_due ? cr_run_evaluate(run, report, &stop_signal, best) : CR_OK;
-    if (status == CR_OK || status == CR_ERR_INTERRUPTED) CR_TRY(cr_state_running_own(&run->session));
-    if (status == CR_ERR_INTERRUPTED) /* the same on all ranks, but only one of them knows the signal */
-        status = poll_signals(run, state, &save_now);
+    CR_TRY(eval_due ? evaluate(run, state) : cr_state_running_own(&run->session));
     if (cr_comm_size(run->comm) == 1 && stop_signal) state->ended_by = stop_signal;
     cr_report_resume_clock(report, cr_loader_wait_ns(run->loader));
-    return status;
+    return CR_OK;
+}
+
+/* Of a resumed run: repeats an evaluation that a signal may have interrupted. */
+static cr_status evaluate_again(struct cr_run *run, struct loop_state *state) {
+    if (!cr_run_evaluates_again(run, state->best.step)) return CR_OK;
+    CR_TRY(cr_state_running_mean(&run->session));
+    return evaluate(run, state);
 }
 
 /* Prunes when [prune] is due at this step, before the step's checkpoint is written. Earlier checkpoints have fewer
  * pruned weights, so their accuracy does not count for `best` any more. */
-static cr_status prune(struct cr_run *run, struct loop_state *state, struct cr_best *best) {
+static cr_status prune(struct cr_run *run, struct loop_state *state) {
     double fraction;
     if (!run->prune.layers || !cr_prune_due(&run->config, run->at.step, run->at.steps_per_epoch, &fraction))
         return CR_OK;
     CR_TRY(collect(run, state));
-    best->top1 = -1;
+    state->best = (struct cr_best){.step = -1};
     return cr_run_prune(run, fraction, state->report);
 }
 
 /* ---- the run ---- */
 
-static void log_setup(const struct cr_run *run) {
-    const struct cr_session *s    = &run->session;
-    struct cr_text           text = {0};
-    cr_model_table(&s->model, &s->eval, &text);
-    char *save = NULL; /* one log call for each line: the table of a deep network exceeds the length of a log message */
-    for (char *line = text.failed ? NULL : strtok_r(text.data, "\n", &save); line; line = strtok_r(NULL, "\n", &save))
-        cr_log(CR_LOG_INFO, "%s", line);
-    cr_text_free(&text);
-    double pool           = (double)s->memory.bytes[CR_REGION_POOL] / (1 << 20),
-           store          = (double)s->memory.bytes[CR_REGION_STORE] / (1 << 20);
-    const char *precision = s->model.real == CR_F16    ? "fp16"
-                            : s->model.real == CR_BF16 ? "bf16"
-                            : s->device->options.tf32  ? "tf32"
-                                                       : "fp32";
-    cr_log(CR_LOG_INFO, "device  %s; %s; parameters and state %.1f MiB, activations %.1f MiB", s->device->caps.text,
-           precision, store, pool);
-    cr_log(CR_LOG_INFO,
-           "run     batch size %" PRId64 ", accumulate %" PRId64 ", %" PRId64 " epochs of %" PRId64
-           " steps, up to step %" PRId64 ", output %s",
-           run->config.train.batch, run->config.train.accumulate, run->config.train.epochs, run->at.steps_per_epoch,
-           run->total_steps, run->dir);
-    cr_log(CR_LOG_INFO, "Ctrl-C finishes the step, saves and stops; a second one stops at once.");
+static bool continues(const struct cr_run *run, const struct loop_state *state) {
+    return run->at.step < run->total_steps && !state->ended_by && !state->ended_early;
 }
 
-static cr_status loop(struct cr_run *run, struct cr_report *report, int *ended_by) {
-    struct cr_best                 best  = cr_run_best_read(run);
+static cr_status loop(struct cr_run *run, struct cr_report *report, const struct cr_best *best, int *ended_by) {
     const struct cr_loader_options order = {.split     = CR_SPLIT_TRAIN,
                                             .batch     = run->config.train.batch,
                                             .drop_last = run->config.data.drop_last,
                                             .ranks     = cr_comm_size(run->comm)};
-    struct loop_state              state = {.report = report};
-    if (!run->from) CR_TRY(prune(run, &state, &best));
+    struct loop_state              state = {.report = report, .best = *best};
+    if (!run->from) CR_TRY(prune(run, &state));
+    CR_TRY(evaluate_again(run, &state));
     cr_report_resume_clock(report, 0);
-    while (run->at.step < run->total_steps && !state.ended_by) {
-        bool saved, save_now;
+    while (continues(run, &state)) {
+        bool save_now;
         CR_TRY(train_step(run, &state));
-        CR_TRY(prune(run, &state, &best));
+        CR_TRY(prune(run, &state));
         CR_TRY(poll_signals(run, &state, &save_now));
-        CR_TRY(after_step(run, &state, &best, save_now, &saved));
-        bool more = run->at.step < run->total_steps && !state.ended_by;
-        if (more && run->at.step % run->at.steps_per_epoch == 0) CR_TRY(skip_leftover(run, &order));
+        CR_TRY(after_step(run, &state, save_now));
+        if (!continues(run, &state)) break;
+        if (run->at.step % run->at.steps_per_epoch == 0) CR_TRY(skip_leftover(run, &order));
+        if (!unfreezes(run)) continue;
+        CR_TRY(cr_run_unfreeze(run));
+        cr_run_log_unfrozen(run, report);
+        cr_report_resume_clock(report, cr_loader_wait_ns(run->loader));
     }
-    char human[PATH_MAX + 128];
     *ended_by = state.ended_by ? state.ended_by : cr_comm_size(run->comm) == 1 ? stop_signal : 0;
-    if (*ended_by)
-        snprintf(human, sizeof human,
-                 "stopped by signal %d after step %" PRId64 ", saved in %s; continue with --resume auto", *ended_by,
-                 run->at.step, run->dir);
-    else
-        snprintf(human, sizeof human, "done: step %" PRId64 ", saved in %s", run->at.step, run->dir);
-    struct cr_json_writer w = cr_report_begin(report, *ended_by ? CR_EVENT_STOPPED : CR_EVENT_DONE);
-    cr_json_put_int(&w, "time", (int64_t)time(NULL));
-    cr_report_end(report, &w, human);
+    cr_run_log_end(run, report, *ended_by, state.ended_early ? &state.best : NULL);
     return CR_OK;
 }
 
-static void log_start(const struct cr_run *run, struct cr_report *report) {
-    struct cr_json_writer w = cr_report_begin(report, run->from ? CR_EVENT_RESUME : CR_EVENT_START);
-    cr_json_put_int(&w, "step", run->at.step);
-    cr_json_put_int(&w, "total_steps", run->total_steps);
-    cr_json_put_int(&w, "steps_per_epoch", run->at.steps_per_epoch);
-    cr_json_put_int(&w, "time", (int64_t)time(NULL));
-    cr_json_put_string(&w, "version", CR_VERSION);
-    cr_report_end(report, &w, NULL);
+/* Returns whether a resumed run has ended already, and says why. */
+static bool has_ended(const struct cr_run *run, const struct cr_best *best) {
+    if (run->at.step >= run->total_steps) {
+        cr_log(CR_LOG_INFO,
+               "already at step %" PRId64 " of %" PRId64
+               ": nothing to do; raise train.epochs or train.steps to continue",
+               run->at.step, run->total_steps);
+        return true;
+    }
+    if (!cr_run_stops_early(run, best)) return false;
+    cr_log(CR_LOG_INFO,
+           "stopped early at step %" PRId64 " of %" PRId64 ": nothing to do; raise train.patience to continue",
+           run->at.step, run->total_steps);
+    return true;
 }
 
 cr_status cr_train(const struct cr_config *config, const struct cr_train_options *options, int *signal_taken) {
@@ -312,23 +317,20 @@ cr_status cr_train(const struct cr_config *config, const struct cr_train_options
     struct old_handlers old;
     cr_status           status = CR_OK;
     *signal_taken              = 0;
-    if (cr_comm_rank(options->comm) > 0)
+    const bool quiet           = cr_log_is_quiet();
+    if (cr_comm_rank(options->comm) > 0 || options->brief)
         cr_log_quiet(true); /* only rank 0 logs information; every rank logs warnings */
     save_handler_install(&old);
     status = cr_run_open(config, options, &run);
     if (status != CR_OK) {
+        if (options->brief) cr_log_quiet(quiet);
         sigaction(SIGUSR1, &old.on_usr1, NULL);
         return status;
     }
     stop_handlers_install(&old);
-    log_setup(&run);
-    if (run.at.step >= run.total_steps) {
-        cr_log(CR_LOG_INFO,
-               "already at step %" PRId64 " of %" PRId64
-               ": nothing to do; raise train.epochs or train.steps to continue",
-               run.at.step, run.total_steps);
-        goto out;
-    }
+    cr_run_log_setup(&run);
+    const struct cr_best best = cr_run_best_read(&run);
+    if (has_ended(&run, &best)) goto out;
     const struct cr_report_options o = {.run_dir         = run.dir,
                                         .total_steps     = run.total_steps,
                                         .steps_per_epoch = run.at.steps_per_epoch,
@@ -337,14 +339,15 @@ cr_status cr_train(const struct cr_config *config, const struct cr_train_options
                                         .images_per_step = cr_run_update_images(&run),
                                         .progress_s      = PROGRESS_S,
                                         .tensorboard     = run.config.train.tensorboard,
+                                        .progress        = options->brief && !quiet,
                                         .first_step      = run.from ? run.at.step + 1 : 0};
     if (cr_run_reports(&run)) {
         CR_TRY_OUT(cr_run_trace(&run));
         CR_TRY_OUT(cr_report_open(&o, &report));
     }
-    log_start(&run, report);
+    cr_run_log_start(&run, report);
     CR_TRY_OUT(cr_run_report_sparsity(&run, report));
-    CR_TRY_OUT(loop(&run, report, signal_taken));
+    CR_TRY_OUT(loop(&run, report, &best, signal_taken));
     if (cr_loader_corrupt(run.loader))
         cr_log(CR_LOG_WARN, "%" PRId64 " images could not be read and were replaced by other images",
                cr_loader_corrupt(run.loader));
@@ -357,5 +360,6 @@ out:
     sigaction(SIGUSR1, &old.on_usr1, NULL);
     cr_report_close(report);
     cr_run_close(&run);
+    if (options->brief) cr_log_quiet(quiet);
     return status;
 }

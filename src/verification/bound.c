@@ -219,7 +219,8 @@ static double lars_ratio(const struct update *m, const struct cr_param *q, int64
 
 static void closed_update(const struct cr_verify_values *v, double *const scale[]) {
     const struct cr_param_store *store = v->program->store;
-    const struct update          m     = update_of(v, scale);
+    struct update                m     = update_of(v, scale);
+    const double                 lr    = m.lr;
     const uint8_t               *mask  = v->in[CR_IN_sgd_mask];
     const bool                   adamw = v->op->kind == CR_OP_adamw;
     for (int s = 0; s < (adamw ? CR_OUTS_adamw : CR_OUTS_lars); s++)
@@ -230,6 +231,7 @@ static void closed_update(const struct cr_verify_values *v, double *const scale[
         const double           decay = q->decay ? (double)v->step->weight_decay : 0;
         if (q->frozen || cr_param_is_running(q->role)) continue;
         const double ratio = adamw ? 1 : lars_ratio(&m, q, k, decay);
+        m.lr               = lr * q->lr_scale;
         for (int64_t i = q->offset; i < q->offset + q->elems; i++) {
             if (mask && !(mask[i / 8] >> (i % 8) & 1)) continue;
             if (adamw)

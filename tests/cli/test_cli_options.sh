@@ -20,7 +20,7 @@ refused --batch predict data
 refused --workers predict plan check profile prune
 refused --steps eval predict report plan check prune export data
 refused --last plan check bench profile train data
-run eval tiny.ini -o scores.json; expect "eval -o" 2 "option -o belongs to cresnet train, report, prune, quantize, export, not to eval: results are on standard output, which > FILE redirects"
+run eval tiny.ini -o scores.json; expect "eval -o" 2 "option -o belongs to cresnet train, finetune, report, prune, quantize, export, not to eval: results are on standard output, which > FILE redirects"
 run predict tiny.ini -b 3; expect "predict -b" 2 "option -b belongs to cresnet" "not to predict"
 run eval tiny.ini --gpus 2; expect "eval --gpus" 2 "train.gpu=N chooses the GPU"
 run bench step tiny.ini --workers 2; expect "bench step --workers" 2 "--workers is not an option of bench step (only of bench data)"
@@ -45,9 +45,10 @@ holds "what was refused writes nothing" [ ! -e images -a ! -e P ]
 # ---- names that other trainers use ----
 for pair in --batch-size=--batch --batch_size=--batch --learning-rate=--lr --num-workers=--workers --num_epochs=--epochs --wd=optim.weight_decay=VALUE \
     --weight-decay=optim.weight_decay=VALUE --momentum=optim.momentum=VALUE --opt=optim.kind=VALUE --pretrained=--weights --data-dir=data.root=VALUE \
-    --amp=train.precision=VALUE --label-smoothing=train.label_smoothing=VALUE --model=model.arch=VALUE --output-dir=--output; do
+    --amp=train.precision=VALUE --label-smoothing=train.label_smoothing=VALUE --output-dir=--output; do
     run train tiny.ini "${pair%%=*}" 1; expect "train ${pair%%=*}" 2 "unknown option ${pair%%=*} (did you mean ${pair#*=}?)"
 done
+run train tiny.ini --model resnet18; expect "train --model" 2 "option --model belongs to cresnet finetune, not to train: model.arch=NAME chooses the network"
 { grep -v '^batch' tiny.ini; printf 'batchsize = 3\nlearning_rate = 0.1\nwd = 0\nnum_workers = 3\nBatch-Size = 3\nscheduler = step\nmodel_ema = yes\nepoch = 3\n'; } >torch.ini
 run plan torch.ini; expect "other names in a configuration" 2 "[train] batchsize = 3: unknown key; did you mean batch?" "learning_rate = 0.1: unknown key; did you mean [optim] lr?" \
     "wd = 0: unknown key; did you mean [optim] weight_decay?" "num_workers = 3: unknown key; did you mean [data] workers?" "did you mean [schedule] kind?" \

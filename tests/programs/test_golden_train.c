@@ -90,6 +90,23 @@ static const struct golden goldens[] = {
      "accumulate",
      0,
      0},
+    {"rates-sgd",
+     {2.36034015612, 2.32629201475, 2.2982519074, 2.32524856917, 2.36094975379, 2.30929953872, 2.34826494834,
+      2.33527190978, 2.33266761339, 2.34037410365},
+     {COMMON, "model.depths=2,1", "model.widths=6,10", "model.shortcut=B", "train.label_smoothing=0.1",
+      "optim.nesterov=yes", "optim.layer_decay=0.7", "optim.head_lr=0.2", "ema.decay=0.7"},
+     "basic-b",
+     0.5,
+     0},
+    {"rates-adamw",
+     {2.36034015612, 2.32889921884, 2.30045809969, 2.32289689292, 2.367933242, 2.29892185088, 2.33025083037,
+      2.34623149219, 2.34959310489, 2.327762284},
+     {COMMON, "model.depths=2,1", "model.widths=6,10", "model.shortcut=B", "train.label_smoothing=0.1",
+      "optim.kind=adamw", "optim.lr=0.004", "optim.beta2=0.99", "optim.eps=1e-2", "optim.weight_decay=0.05",
+      "optim.layer_decay=0.6", "optim.head_lr=0.01", "ema.decay=0.7"},
+     "basic-b",
+     0,
+     0},
 };
 
 /* Pixels and labels as in make.py. */

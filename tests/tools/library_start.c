@@ -1,5 +1,6 @@
-/* tests/tools/library_start.c: library_start RUN [THREADS]: time from cresnet_open on the CPU to the first answer,
- * batch 1, two threads. The first call in a process counts, so each measurement is a process:
+/* tests/tools/library_start.c: library_start RUN [THREADS [DEVICE]]: time from cresnet_open to the first answer, batch
+ * 1; on the CPU with two threads, unless stated otherwise. The first call in a process counts, so each measurement is a
+ * process:
  *     for i in 1 2 3 4 5; do chrt -f 10 build/tests/library_start RUN; done
  * chrt gives it real-time priority, since on two cores every other program costs it as much as it computes. */
 #include "include/cresnet.h"
@@ -27,10 +28,10 @@ int main(int count, char **argument) {
     cresnet_info    info = {.size = sizeof info};
     int32_t         label;
     double          at[4];
-    if (count < 2 || count > 3) return fail("usage: library_start RUN [THREADS]");
+    if (count < 2 || count > 4) return fail("usage: library_start RUN [THREADS [DEVICE]]");
     cresnet_options_init(&options);
     cresnet_output_init(&output);
-    options.device  = "cpu";
+    options.device  = count > 3 ? argument[3] : "cpu";
     options.threads = count > 2 ? atoi(argument[2]) : 2;
     output.labels   = &label;
     at[0]           = now_ms();

@@ -204,7 +204,7 @@ Server::Server(const Options &options)
     : direct(options.scenario == "SingleStream"), offline(options.scenario == "Offline") {
     gpu     = options.device.rfind("cuda", 0) == 0;
     batch   = direct ? 1 : options.batch ? size_t(options.batch) : gpu ? 256 : 8;
-    streams = direct ? 1 : options.streams ? size_t(options.streams) : gpu ? 3 : 1;
+    streams = direct ? 1 : options.streams ? size_t(options.streams) : gpu ? 4 : 1;
     open_models(options);
     cresnet_info info{};
     info.size = sizeof info;

@@ -45,9 +45,8 @@ struct params {
     int          positions, K, chunks; /* positions: rows of the product; chunks: steps over the channels */
     int          H, W, P, Q, S, stride, pad;
     int          y_type;
-    float        least, add_offset; /* least: of v; add_offset: 128 when add is signed (its sign bit is flipped) */
-    uint32_t     add_flip;
-    bool         add_given, early;
+    float        least; /* of v */
+    bool         add_given, add_signed, early;
     bool         by_pixel; /* x is loaded pixel by pixel (padding, stride), not as a matrix */
 };
 

@@ -22,13 +22,13 @@ struct ck_int8_conv {
     int64_t           N, H, W, C, K, P, Q;
     enum ck_int8_type x_type, add_type, y_type; /* x and add: u8 or i8 */
     bool              relu;
-    bool              early;  /* no launch since the last but one writes w or coeffs: they are read before the last ends */
-    int               config; /* tile config, index below ck_int8_conv_configs */
-    const void       *x;      /* [N,H,W,C] */
-    const int8_t     *w;      /* [K,R,S,C], or as ck_int8_pack writes it */
-    const float      *coeffs; /* [3][K]; coeffs[2][k] is the same for all k */
-    const void       *add;    /* like y, or NULL; y may be add */
-    void             *y;      /* [N,P,Q,K] */
+    bool          early;  /* no launch since the last but one writes w or coeffs: they are read before the last ends */
+    int           config; /* tile config, index below ck_int8_conv_configs */
+    const void   *x;      /* [N,H,W,C] */
+    const int8_t *w;      /* [K,R,S,C], or as ck_int8_pack writes it */
+    const float  *coeffs; /* [3][K]; coeffs[2][k] is the same for all k */
+    const void   *add;    /* like y, or NULL; y may be add */
+    void         *y;      /* [N,P,Q,K] */
 };
 
 /* Number of tile configs of ck_int8_conv; 0: it does not support the arguments. All give the same y. For pointers, only

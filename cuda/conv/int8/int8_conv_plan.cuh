@@ -12,7 +12,8 @@ const struct tile_config tile_configs[] = {
     {64, 2, 3, true, false},  {256, 1, 2, false, false}, {128, 2, 2, false, false}, {256, 1, 2, true, true},
     {128, 2, 2, true, true},  {128, 1, 3, true, true},   {64, 4, 2, true, true},    {64, 2, 3, true, true},
     {256, 1, 2, false, true}, {128, 2, 2, false, true},  {64, 1, 2, true, false},   {64, 1, 2, false, false},
-    {64, 1, 2, true, true},   {64, 1, 2, false, true},
+    {64, 1, 2, true, true},   {64, 1, 2, false, true},   {64, 1, 1, true, false},   {64, 1, 1, false, false},
+    {64, 1, 1, true, true},   {64, 1, 1, false, true},
 };
 
 int chunk_of(int64_t C) {
@@ -23,28 +24,36 @@ int rounded(int bytes, int to) {
 }
 
 /* Computes the offsets in shared memory. Returns false when the rings do not fit. */
-bool lay_out(struct plan *p, const struct ck_int8_conv *a) {
+bool lay_out(struct plan *p, const struct ck_int8_conv *a, int filters, int least_slots) {
     const struct tile_config *c     = &p->config;
     const int                 rings = c->resident ? c->workers : 1, team = c->resident ? 1 : c->workers;
-    const int                 high = team * c->height * ROWS, steps = p->taps * p->rounds;
-    const int                 w_bytes = c->columns * p->chunk;
-    const int                 coeffs  = 2 * 4 * (c->resident ? c->columns : p->blocks_k * c->columns);
-    p->rows                           = c->halo ? rounded(high + 2 * ((int)a->W + 1) + 2, 8) : high;
-    p->slot_bytes                     = rounded(p->rows * p->chunk, 1024);
-    p->add_bytes                      = a->add ? high * c->columns : 0;
-    p->filters                        = c->resident ? 1 : 4;
-    if (p->rows > (c->halo ? 1024 : 256) || (c->resident && (int64_t)steps * w_bytes > SHARED_LIMIT)) return false;
+    const int                 high = team * c->height * ROWS, w_bytes = c->columns * p->chunk;
+    const int                 coeffs = 2 * 4 * (c->resident ? c->columns : p->blocks_k * c->columns);
+    p->rows                          = c->halo ? rounded(high + 2 * ((int)a->W + 1) + 2, 8) : high;
+    p->slot_bytes                    = rounded(p->rows * p->chunk, 1024);
+    p->add_bytes                     = a->add ? high * c->columns : 0;
+    p->filters                       = filters;
+    if (p->rows > (c->halo ? 1024 : 256) || (int64_t)filters * w_bytes > SHARED_LIMIT) return false;
     p->w_at        = 0;
-    p->add_at      = c->resident ? steps * w_bytes : p->filters * w_bytes;
+    p->add_at      = filters * w_bytes;
     p->x_at        = p->add_at + rings * ADDS * p->add_bytes;
     const int room = SHARED_LIMIT - p->x_at - coeffs - 8 * BAR_COUNT;
     p->slots       = room <= 0 ? 0 : room / (rings * p->slot_bytes);
-    if (p->slots < 2) return false;
+    if (p->slots < least_slots) return false;
     if (p->slots > SLOTS_MAX) p->slots = SLOTS_MAX;
     p->coeffs_at = p->x_at + rings * p->slots * p->slot_bytes;
     p->bar_at    = p->coeffs_at + coeffs;
     p->bytes     = p->bar_at + 8 * BAR_COUNT;
     return true;
+}
+
+/* Filters that pass through a ring: as many slots as fit, because few blocks must load them when the batch is small. A
+ * step of the product takes one slot of filters and, without a halo, one of x. */
+bool lay_out_rings(struct plan *p, const struct ck_int8_conv *a) {
+    if (p->config.resident) return lay_out(p, a, p->taps * p->rounds, 2);
+    for (int filters = FILTERS_MAX; filters > 4; filters--)
+        if (lay_out(p, a, filters, p->config.halo ? 2 : filters)) return true;
+    return lay_out(p, a, 4, 2);
 }
 
 bool plan_as(struct plan *p, const struct ck_int8_conv *a, const struct tile_config *c, int multiprocessors) {
@@ -58,7 +67,7 @@ bool plan_as(struct plan *p, const struct ck_int8_conv *a, const struct tile_con
     p->rounds   = c->halo ? chunks : taps * chunks;
     p->blocks_k = (int)((a->K + c->columns - 1) / c->columns);
     if (c->resident && p->blocks_k > multiprocessors) return false;
-    if (!lay_out(p, a)) return false;
+    if (!lay_out_rings(p, a)) return false;
     const int64_t high = (c->resident ? 1 : c->workers) * c->height * ROWS, down = (positions + high - 1) / high;
     const int64_t tiles = c->resident ? down : down * p->blocks_k, share = c->resident ? c->workers : 1;
     int64_t       blocks = c->resident ? multiprocessors / p->blocks_k : multiprocessors;

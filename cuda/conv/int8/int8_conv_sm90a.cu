@@ -55,13 +55,13 @@ __global__ void __launch_bounds__((1 + WORKERS) * GROUP, 1) int8_conv(const __gr
         __syncthreads();
     }
     if (group == WORKERS) {
-        ck_registers_decrease<WORKERS == 4 ? 24 : 40>();
+        ck_registers_decrease<40>();
         if (threadIdx.x % 32 == 0) {
             if (loads_w) load_w(p, shared);
             if (loader < (RESIDENT ? WORKERS : 1)) load_x(p, shared, loader);
         }
     } else {
-        ck_registers_increase<WORKERS == 2 ? 232 : WORKERS == 3 ? 152 : 112>();
+        ck_registers_increase<WORKERS == 3 ? 152 : 232>();
         worker<COLUMNS, HEIGHT, WORKERS, RESIDENT, CHUNK, SIGNED>(p, shared, group).run();
     }
 #else
@@ -132,7 +132,9 @@ cudaError_t start_any(const struct params *p, bool is_signed, cudaStream_t strea
         if (kind == 6442) return start_tile<64, 4, 2, true>(p, is_signed, stream);
         if (kind == 6423) return start_tile<64, 2, 3, true>(p, is_signed, stream);
         if (kind == 6412) return start_tile<64, 1, 2, true>(p, is_signed, stream);
+        if (kind == 6411) return start_tile<64, 1, 1, true>(p, is_signed, stream);
     } else {
+        if (kind == 6411) return start_tile<64, 1, 1, false>(p, is_signed, stream);
         if (kind == 6412) return start_tile<64, 1, 2, false>(p, is_signed, stream);
         if (kind == 25612) return start_tile<256, 1, 2, false>(p, is_signed, stream);
         if (kind == 12822) return start_tile<128, 2, 2, false>(p, is_signed, stream);
@@ -183,8 +185,7 @@ cudaError_t ck_int8_conv(const struct ck_int8_conv *a, int multiprocessors, cuda
     p.y_type     = a->y_type;
     p.least      = a->relu ? 0.0f : -INFINITY;
     p.add_given  = a->add != nullptr;
-    p.add_flip   = a->add_type == CK_INT8_I8 ? 0x80808080u : 0u;
-    p.add_offset = a->add_type == CK_INT8_I8 ? 128.0f : 0.0f;
+    p.add_signed = a->add_type == CK_INT8_I8;
     p.early      = a->early;
     p.by_pixel   = a->stride > 1 || a->pad > 0 || a->R > 1 || a->S > 1;
     if (!make_maps(&p, a)) return cudaErrorNotSupported;

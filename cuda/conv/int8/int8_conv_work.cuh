@@ -42,9 +42,7 @@ template <bool SIGNED> __device__ __forceinline__ uint32_t pack_four(const float
     return word;
 }
 
-template <int TYPE> constexpr int bytes_of() {
-    return TYPE == CK_INT8_F32 ? 4 : TYPE == CK_INT8_U8 || TYPE == CK_INT8_I8 ? 1 : 2;
-}
+template <int TYPE> constexpr int bytes_of = TYPE == CK_INT8_F32 ? 4 : TYPE == CK_INT8_U8 || TYPE == CK_INT8_I8 ? 1 : 2;
 
 /* Stores 16 neighbouring channels with vectors, or the first `count` of them one by one. */
 template <int TYPE>
@@ -203,20 +201,19 @@ template <int COLUMNS, int HEIGHT, int WORKERS, bool RESIDENT, int CHUNK, bool S
                     for (int k = 0; k < 16; k++)
                         v[k] = fmaf((float)acc[i][g * 32 + k / 2 * 4 + half * 2 + k % 2], scale[k], bias[k]);
                     if (ADD) {
-                        const uint4    a       = get_add(first + i * ROWS + half * 8, 64 * g + 16 * q);
-                        const uint32_t word[4] = {a.x ^ p.add_flip, a.y ^ p.add_flip, a.z ^ p.add_flip,
-                                                  a.w ^ p.add_flip};
-#pragma unroll
-                        for (int k = 0; k < 16; k++)
-                            v[k] = fmaf((float)(word[k / 4] >> k % 4 * 8 & 255u) - p.add_offset, add_scale, v[k]);
+                        const uint4 a = get_add(first + i * ROWS + half * 8, 64 * g + 16 * q);
+                        if (p.add_signed)
+                            ck_add_bytes<true>(a, add_scale, v);
+                        else
+                            ck_add_bytes<false>(a, add_scale, v);
                     }
-                    if (TYPE != CK_INT8_U8) {
+                    if (TYPE != CK_INT8_U8 && p.least == 0.0f) {
 #pragma unroll
                         for (int k = 0; k < 16; k++) v[k] = ck_at_least(v[k], p.least);
                     }
                     if (to[i][half] >= 0 && count > 0)
                         store_channels<TYPE>(p.y, (int64_t)to[i][half] * p.K + channel, v, count,
-                                             count == 16 && p.K % (16 / bytes_of<TYPE>()) == 0);
+                                             count == 16 && p.K % (16 / bytes_of<TYPE>) == 0);
                 }
         }
         if (ADD) {

@@ -8,7 +8,7 @@
  * pixel, and the next filter position is the next pixel: a step of the product covers two of them.
  *
  * A band is a few rows of y of one image. A worker (warpgroup) processes a band row by row of the convolution:
- * channels down (filters in registers), 112 pixels to the right. The pooling needs neighbouring pixels, which are in
+ * channels down, 112 pixels to the right. The pooling needs neighbouring pixels, which are in
  * the same thread or the next one, and rows one after another, of which a thread keeps the maximum. Sums are compared
  * before they are scaled and rounded, because both are monotonic; for a negative factor, filters and factor are negated
  * first. For each worker a warpgroup of loaders converts pixels through a table of 256 values for each colour. */
@@ -26,12 +26,13 @@ enum {
     GROUP        = 128,
     WORKERS      = 2,
     SLOTS        = 12, /* rows in a worker's ring */
-    BAND         = 14, /* rows of y */
+    BAND_MAX     = 14, /* rows of y */
     POOLED       = LINE / 2,
     PIXEL_BYTES  = 80, /* of a pixel of y in shared memory: 64 and a gap against bank conflicts */
     OUT_BYTES    = POOLED * PIXEL_BYTES,
     TABLE_BYTES  = 3 * 256,
-    RING_AT      = 0,
+    FILTER_AT    = 0, /* [2][COLUMNS] rows of 128 bytes with the 128-byte swizzle */
+    RING_AT      = FILTER_AT + COLUMNS * TAPS * TAPS * 16,
     OUT_AT       = RING_AT + WORKERS * SLOTS * ROW_BYTES,
     TABLE_AT     = OUT_AT + WORKERS * OUT_BYTES,
     BAR_AT       = TABLE_AT + TABLE_BYTES,
@@ -42,6 +43,7 @@ static_assert(BAR_AT % 8 == 0 && OUT_AT % 16 == 0, "aligned");
 struct shape {
     int N, H, W, P, Q, PP, PQ, K; /* P, Q: of the convolution; PP, PQ: of y */
     int segments, bands, work;    /* of a row of y; of an image; bands of all images */
+    int band;                     /* rows of y in a band */
 };
 struct params {
     struct shape   shape;
@@ -62,8 +64,8 @@ struct band {
         const int segment = index % s.segments, rest = index / s.segments,
                   first = segment ? 56 + 55 * (segment - 1) : 0;
         n               = rest / s.bands;
-        row             = rest % s.bands * BAND;
-        rows            = min((int)BAND, s.PP - row);
+        row             = rest % s.bands * s.band;
+        rows            = min(s.band, s.PP - row);
         left            = segment ? 2 * first - 2 : 0;
         from            = first;
         most            = min(segment ? 55 : 56, s.PQ - first);
@@ -155,11 +157,32 @@ struct loader {
     "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,"           \
     "%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55"
 /* d[64 channels][112 pixels] (+)= a[64][32] b[32][112] */
-__device__ __forceinline__ void multiply_line(int (&d)[56], const uint32_t (&a)[4], uint64_t b, int keep) {
-    asm volatile("{\n.reg .pred keep;\nsetp.ne.b32 keep, %61, 0;\nwgmma.mma_async.sync.aligned.m64n112k32.s32.s8.s8 "
-                 "{" STEM_D56 "}, {%56, %57, %58, %59}, %60, keep;\n}"
+__device__ __forceinline__ void multiply_line(int (&d)[56], uint64_t a, uint64_t b, int keep) {
+    asm volatile("{\n.reg .pred keep;\nsetp.ne.b32 keep, %58, 0;\nwgmma.mma_async.sync.aligned.m64n112k32.s32.s8.s8 "
+                 "{" STEM_D56 "}, %56, %57, keep;\n}"
                  : CK_INT32(d, 0), CK_INT8(d, 32), CK_INT8(d, 40), CK_INT8(d, 48)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep));
+                 : "l"(a), "l"(b), "r"(keep));
+}
+
+/* Element `i` (row, column, channel in space-to-depth form) of filter k. */
+__device__ __forceinline__ int filter_element(const params &p, int k, int i) {
+    const int c = i % 16, part = c / 3, s = 2 * (i / 16 % 4) + part % 2 - 1, r = 2 * (i / 64) + part / 2 - 1;
+    return part > 3 || r < 0 || s < 0 ? 0 : p.w[((k * 7 + r) * 7 + s) * 3 + c % 3];
+}
+/* The block's filters in the order of the product's rows; those with a negative factor are negated. All loads of a
+ * thread are under way at the same time. */
+__device__ __forceinline__ void make_filter(const params &p, uint32_t to) {
+    constexpr int ROUNDS = COLUMNS * TAPS * TAPS * 16 / (4 * 2 * WORKERS * GROUP);
+#pragma unroll
+    for (int round = 0; round < ROUNDS; round++) {
+        const int i = (round * 2 * WORKERS * GROUP + (int)threadIdx.x) * 4, m = i / 256, at = i % 256;
+        const int k    = (int)blockIdx.y * COLUMNS + m / 16 * 16 + m % 8 * 2 + m % 16 / 8;
+        const int sign = p.coeffs[k] < 0.0f ? -1 : 1;
+        uint32_t  word = 0;
+#pragma unroll
+        for (int b = 0; b < 4; b++) word |= (uint32_t)(sign * filter_element(p, k, at + b) & 255) << 8 * b;
+        ck_put4(to + (uint32_t)(at / 128 * COLUMNS * 128 + m * 128 + (at % 128 / 16 ^ m % 8) * 16 + at % 16), word);
+    }
 }
 
 /* A thread has channels 2g and 2g + 1 of its warp's 16 (g = lane / 4): rows g and g + 8 of the product. */
@@ -168,39 +191,19 @@ struct worker {
     const params        &p;
     const int            me, warp, lane;
     const uint32_t       shared, bars;
-    uint32_t             w[2 * TAPS][4];
-    int                  acc[LINE / 2], best[LINE / 4];
+    int                  acc[2][LINE / 2], best[LINE / 4]; /* acc: of rows of the convolution in turn */
     float                scale[2], bias[2];
     ck_ring_place        at;
 
     __device__ __forceinline__ int channel() const { return (int)blockIdx.y * COLUMNS + warp * 16 + lane / 4 * 2; }
-    /* Element `i` (row, column, channel in space-to-depth form) of filter k. */
-    __device__ __forceinline__ int element(int k, int i) const {
-        const int c = i % 16, part = c / 3, s = 2 * (i / 16 % 4) + part % 2 - 1, r = 2 * (i / 64) + part / 2 - 1;
-        return part > 3 || r < 0 || s < 0 ? 0 : p.w[((k * 7 + r) * 7 + s) * 3 + c % 3];
-    }
-    __device__ worker(const params &params_, uint32_t shared_, int me_)
+    __device__                     worker(const params &params_, uint32_t shared_, int me_)
         : p(params_), me(me_), warp((int)threadIdx.x / 32 % 4), lane((int)threadIdx.x % 32), shared(shared_),
           bars(shared_ + BAR_AT) {
-        bool negative[2];
 #pragma unroll
         for (int e = 0; e < 2; e++) {
-            const float factor = p.coeffs[channel() + e];
-            negative[e]        = factor < 0.0f;
-            scale[e]           = fabsf(factor);
-            bias[e]            = p.coeffs[p.shape.K + channel() + e];
+            scale[e] = fabsf(p.coeffs[channel() + e]);
+            bias[e]  = p.coeffs[p.shape.K + channel() + e];
         }
-#pragma unroll
-        for (int step = 0; step < 2 * TAPS; step++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                uint32_t word = 0;
-                for (int b = 0; b < 4; b++) {
-                    const int v = element(channel() + i % 2, step * 32 + i / 2 * 16 + lane % 4 * 4 + b);
-                    word |= (uint32_t)((negative[i % 2] ? -v : v) & 255) << 8 * b;
-                }
-                w[step][i] = word;
-            }
     }
 
     /* Descriptor of a row's pixels from pixel `first` on: 16 bytes along the reduced dimension, 128 across. */
@@ -209,8 +212,8 @@ struct worker {
         return (uint64_t)(__shfl_sync(0xffffffffu, from / 16, 0) | 1u << 16) | (uint64_t)(128 / 16) << 32;
     }
 
-    /* acc = a row of the convolution, whose first row of pixels is the ring's next slot. */
-    __device__ __forceinline__ void multiply(bool first) {
+    /* Begins a row of the convolution, whose first row of pixels is the ring's next slot. */
+    __device__ __forceinline__ void begin(int (&sums)[LINE / 2], bool first) {
         ck_ring_place row = at;
         if (first) {
 #pragma unroll
@@ -225,13 +228,17 @@ struct worker {
         ck_wgmma_fence();
 #pragma unroll
         for (int r = 0; r < TAPS; r++) {
-            const int slot = at.at + r >= SLOTS ? at.at + r - SLOTS : at.at + r;
-            multiply_line(acc, w[2 * r], pixels(slot, 0), r);
-            multiply_line(acc, w[2 * r + 1], pixels(slot, 2), 1);
+            const int      slot   = at.at + r >= SLOTS ? at.at + r - SLOTS : at.at + r;
+            const uint64_t filter = ck_operand(shared + (uint32_t)(FILTER_AT + r / 2 * COLUMNS * 128)) + r % 2 * 4;
+            multiply_line(sums, filter, pixels(slot, 0), r);
+            multiply_line(sums, filter + 2, pixels(slot, 2), 1);
         }
         ck_wgmma_commit();
+    }
+    /* Waits for the row that was begun. */
+    __device__ __forceinline__ void end(int (&sums)[LINE / 2]) {
         ck_wgmma_wait<0>();
-        ck_wgmma_hold(acc);
+        ck_wgmma_hold(sums);
         release();
     }
     __device__ __forceinline__ void release() {
@@ -240,42 +247,45 @@ struct worker {
         at.next(SLOTS);
     }
 
-    /* Maximum of pixels 2c - 1, 2c, 2c + 1 of the row for column c = 4j + lane%4 and channel e. */
-    __device__ __forceinline__ void pool_row(int inside, int (&pooled)[LINE / 4]) {
-        if (inside < LINE) {
+    /* Row `i` of the band's convolution goes into the maximum of a row of y. Every second one completes a row and
+     * belongs to the next one too. Column c = 4j + lane%4 of y is the maximum of pixels 2c - 1, 2c, 2c + 1. */
+    template <bool COMPLETES> __device__ __forceinline__ void finish(const band &b, int i, int (&sums)[LINE / 2]) {
+        const uint32_t out    = shared + (uint32_t)(OUT_AT + me * OUT_BYTES) + (uint32_t)(warp * 16 + lane / 4 * 2);
+        const int      inside = p.shape.Q - b.left;
+        const bool     is_row = b.top() + i >= 0 && b.top() + i < p.shape.P;
+        if (inside < LINE || !is_row) {
 #pragma unroll
-            for (int i = 0; i < LINE / 2; i++)
-                if (i / 4 * 8 + lane % 4 * 2 + i % 2 >= inside) acc[i] = LOWEST;
+            for (int k = 0; k < LINE / 2; k++)
+                if (!is_row || k / 4 * 8 + lane % 4 * 2 + k % 2 >= inside) sums[k] = LOWEST;
         }
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
-            int before = LOWEST;
-#pragma unroll
-            for (int j = 0; j < LINE / 8; j++) {
-                const int a = acc[4 * j + 2 * e], b = acc[4 * j + 2 * e + 1];
-                const int other   = __shfl_sync(0xffffffffu, b, (lane & ~3) | ((lane + 3) & 3));
-                pooled[2 * j + e] = max(max(a, b), lane % 4 ? other : before);
-                before            = other;
-            }
-        }
-    }
-
-    /* Scales, rounds and stores a row of y. */
-    __device__ __forceinline__ void store(const band &b, int row) const {
-        const uint32_t out = shared + (uint32_t)(OUT_AT + me * OUT_BYTES);
-        ck_barrier(1 + me, GROUP);
+        if (COMPLETES && i) ck_barrier(1 + me, GROUP); /* the row of y before has left shared memory */
+        int before[2] = {LOWEST, LOWEST};
 #pragma unroll
         for (int j = 0; j < LINE / 8; j++) {
             int q[2];
 #pragma unroll
-            for (int e = 0; e < 2; e++) q[e] = __float2int_rn(fmaf((float)best[2 * j + e], scale[e], bias[e]));
-            uint32_t two;
-            asm("cvt.pack.sat.u8.s32.b32 %0, %1, %2, 0;" : "=r"(two) : "r"(q[1]), "r"(q[0]));
-            asm volatile("st.shared.u16 [%0], %1;" ::"r"(
-                             out + (uint32_t)((4 * j + lane % 4) * PIXEL_BYTES + warp * 16 + lane / 4 * 2)),
-                         "h"((uint16_t)two)
-                         : "memory");
+            for (int e = 0; e < 2; e++) {
+                const int left = sums[4 * j + 2 * e], right = sums[4 * j + 2 * e + 1];
+                const int other = __shfl_sync(0xffffffffu, right, (lane & ~3) | ((lane + 3) & 3));
+                const int most = max(max(left, right), lane % 4 ? other : before[e]), of = best[2 * j + e];
+                before[e]       = other;
+                best[2 * j + e] = COMPLETES ? most : max(of, most);
+                if (COMPLETES) q[e] = __float2int_rn(fmaf((float)max(of, most), scale[e], bias[e]));
+            }
+            if (COMPLETES && i) {
+                uint32_t two;
+                asm("cvt.pack.sat.u8.s32.b32 %0, %1, %2, 0;" : "=r"(two) : "r"(q[1]), "r"(q[0]));
+                asm volatile("st.shared.u16 [%0], %1;" ::"r"(out + (uint32_t)((4 * j + lane % 4) * PIXEL_BYTES)),
+                             "h"((uint16_t)two)
+                             : "memory");
+            }
         }
+        if (COMPLETES && i) store(b, b.row + i / 2 - 1);
+    }
+
+    /* Copies a row of y from shared memory. */
+    __device__ __forceinline__ void store(const band &b, int row) const {
+        const uint32_t out = shared + (uint32_t)(OUT_AT + me * OUT_BYTES);
         ck_barrier(1 + me, GROUP);
         const int skip = b.from ? 1 : 0; /* the first pixel of a further segment belongs to the one before */
         uint8_t  *to =
@@ -285,45 +295,43 @@ struct worker {
                            ck_get16(out + (uint32_t)((i / 4 + skip) * PIXEL_BYTES + i % 4 * 16)));
     }
 
+    /* The next row is multiplied while one is pooled. The number of rows is odd. */
     __device__ __forceinline__ void run_band(const band &b) {
-        int pooled[LINE / 4];
 #pragma unroll
         for (int i = 0; i < LINE / 4; i++) best[i] = LOWEST;
-        for (int i = 0; i < b.count(); i++) {
-            const int row = b.top() + i;
-            multiply(i == 0);
-            if (row < 0 || row >= p.shape.P)
-#pragma unroll
-                for (int k = 0; k < LINE / 4; k++) pooled[k] = LOWEST;
-            else
-                pool_row(p.shape.Q - b.left, pooled);
-#pragma unroll
-            for (int k = 0; k < LINE / 4; k++) best[k] = max(best[k], pooled[k]);
-            if (i == 0 || i % 2) continue;
-            store(b, b.row + i / 2 - 1);
-#pragma unroll
-            for (int k = 0; k < LINE / 4; k++) best[k] = pooled[k];
+        begin(acc[0], true);
+        for (int i = 0; i < b.count() - 1; i += 2) {
+            end(acc[0]);
+            begin(acc[1], false);
+            finish<true>(b, i, acc[0]);
+            end(acc[1]);
+            begin(acc[0], false);
+            finish<false>(b, i + 1, acc[1]);
         }
+        end(acc[0]);
+        finish<true>(b, b.count() - 1, acc[0]);
         for (int r = 0; r < TAPS - 1; r++) release(); /* rows below the last one */
     }
 };
 #endif
 
-__global__ void __launch_bounds__(2 * WORKERS *GROUP, 1) int8_stem(const __grid_constant__ params p) {
+__global__ void __launch_bounds__(2 * WORKERS * GROUP, 1) int8_stem(const __grid_constant__ params p) {
 #if CK_HAS_SM90A
     extern __shared__ __align__(1024) unsigned char memory[];
     const uint32_t                                  shared = ck_shared(memory), bars = shared + BAR_AT;
-    const int group = (int)threadIdx.x / GROUP, step = WORKERS * (int)gridDim.x;
+    const int                                       group = (int)threadIdx.x / GROUP, step = WORKERS * (int)gridDim.x;
     if (threadIdx.x < 2 * WORKERS * SLOTS) {
         ck_mbar_init(bars + 8 * threadIdx.x, 4); /* the warps that write or read the row */
         ck_mbar_init_fence();
     }
     ck_begin_after_last();
     make_table(p, reinterpret_cast<int8_t *>(memory + TABLE_AT));
+    make_filter(p, shared + FILTER_AT);
+    ck_fence_async();
     __syncthreads();
     const int mine = group % WORKERS;
     if (group >= WORKERS) {
-        ck_registers_decrease<72>();
+        ck_registers_decrease<40>();
         loader l = {p,
                     (int)threadIdx.x % GROUP,
                     memory + TABLE_AT,
@@ -332,7 +340,7 @@ __global__ void __launch_bounds__(2 * WORKERS *GROUP, 1) int8_stem(const __grid_
                     {}};
         for (int i = (int)blockIdx.x * WORKERS + mine; i < p.shape.work; i += step) l.run(band(p.shape, i));
     } else {
-        ck_registers_increase<176>();
+        ck_registers_increase<216>();
         worker w(p, shared, mine);
         for (int i = (int)blockIdx.x * WORKERS + mine; i < p.shape.work; i += step) w.run_band(band(p.shape, i));
     }
@@ -363,8 +371,11 @@ cudaError_t ck_int8_stem(const struct ck_int8_stem *a, int multiprocessors, cuda
     s->PQ       = (s->Q - 1) / 2 + 1;
     s->K        = (int)a->K;
     s->segments = s->PQ <= 56 ? 1 : 1 + (s->PQ - 56 + 54) / 55;
-    s->bands    = (s->PP + BAND - 1) / BAND;
-    s->work     = s->N * s->bands * s->segments;
+    s->band     = BAND_MAX;
+    while (s->band > 1 && (int64_t)s->N * s->segments * ((s->PP + s->band - 1) / s->band) < WORKERS * multiprocessors)
+        s->band = (s->band + 1) / 2;
+    s->bands = (s->PP + s->band - 1) / s->band;
+    s->work  = s->N * s->bands * s->segments;
     for (int c = 0; c < 3; c++) {
         p.mean[c] = a->mean[c];
         p.std[c]  = a->std[c];

@@ -13,23 +13,20 @@ enum {
     ROWS         = 64,  /* pixels of a worker's tile */
     PANEL        = 128, /* bytes of a row of a slot of y */
     SLOT_BYTES   = ROWS * PANEL,
-    WORKERS_MAX  = 3,
+    WORKERS      = 2, /* warpgroups that multiply */
     X_SLOTS_MAX  = 2,
     Y_SLOTS_MAX  = 8,
-    FILTERS_MAX  = 3,
     SHARED_LIMIT = 227 * 1024
 };
 
-/* resident: the block holds both filters, and each worker (warpgroup) has tiles of its own. Otherwise a piece of both
- * filters at a time passes through a ring, and the workers process neighbouring tiles. */
+/* The block holds both filters. Each worker (a warpgroup) has tiles of its own. */
 struct plan {
-    int  L, workers, x_panel; /* x_panel: bytes of a row of x in shared memory, 64 or 128 */
-    bool resident;
-    int  panels, chunks;        /* of a row of x; of a row of y, PANEL bytes each */
-    int  x_bytes, filter_bytes; /* of a slot of x; of the piece of both filters that belongs to a chunk */
-    int  x_slots, y_slots, filters;
-    int  tiles, grid;                          /* tiles of a worker, or of all workers of a block when streamed */
-    int  x_at, y_at, coeffs_at, bar_at, bytes; /* offsets in shared memory; the filters are first */
+    int L, x_panel;     /* x_panel: bytes of a row of x in shared memory, 64 or 128 */
+    int panels, chunks; /* of a row of x; of a row of y, PANEL bytes each */
+    int x_bytes;        /* of a slot of x */
+    int filter_bytes;   /* of the pieces of both filters that belong to a chunk */
+    int x_slots, y_slots, tiles, grid;
+    int x_at, y_at, coeffs_at, bar_at, bytes; /* offsets in shared memory; the filters are first */
 };
 
 struct params {
@@ -38,17 +35,15 @@ struct params {
     const float *coeffs, *next_coeffs;
     void        *to; /* z */
     int          pixels, K, z_panels;
-    float        add_offset; /* 128 when add is signed: its sign bit is flipped */
-    uint32_t     add_flip;
-    bool         early;
+    bool         add_signed, early;
 };
 
-/* Barriers, 8 bytes each, from bar_at on. A full barrier counts one arrival, an empty one four for each worker. */
+/* Barriers, 8 bytes each, from bar_at on. A full barrier counts one arrival, an empty one those of four warps. */
 enum {
     BAR_X     = 0,
-    BAR_Y     = BAR_X + WORKERS_MAX * X_SLOTS_MAX,
-    BAR_W     = BAR_Y + WORKERS_MAX * Y_SLOTS_MAX,
-    BAR_FULL  = BAR_W + FILTERS_MAX, /* number of full barriers; the empty ones follow in the same order */
+    BAR_Y     = BAR_X + WORKERS * X_SLOTS_MAX,
+    BAR_W     = BAR_Y + WORKERS * Y_SLOTS_MAX,
+    BAR_FULL  = BAR_W + 1, /* number of full barriers; the empty ones follow in the same order */
     BAR_COUNT = 2 * BAR_FULL
 };
 
@@ -57,20 +52,14 @@ enum {
 /* The first pixels of a worker's tiles, in order. */
 struct tiles {
     int        at, step, end;
-    __device__ tiles(const plan &p, int worker) {
-        const int block = (int)blockIdx.x, blocks = (int)gridDim.x;
-        at   = p.resident ? block * p.workers + worker : block;
-        step = p.resident ? blocks * p.workers : blocks;
-        end  = p.tiles;
-    }
+    __device__ tiles(const plan &p, int worker)
+        : at((int)blockIdx.x * WORKERS + worker), step((int)gridDim.x * WORKERS), end(p.tiles) {}
     __device__ __forceinline__ bool more() const { return at < end; }
     __device__ __forceinline__ void next() { at += step; }
-    __device__ __forceinline__ int  pixel(const plan &p, int worker) const {
-         return (p.resident ? at : at * p.workers + worker) * ROWS;
-    }
+    __device__ __forceinline__ int  pixel() const { return at * ROWS; }
 };
 
-/* One thread fills a worker's slots of x, and of y with add. Slots in which the worker will write z stay as they are. */
+/* One thread fills a worker's slots of x, and of y with add. Slots in which the worker will write z stay unchanged. */
 __device__ __forceinline__ void load_x(const params &p, uint32_t shared, int worker) {
     const plan    &plan = p.plan;
     const uint32_t bars = shared + (uint32_t)plan.bar_at, empty = 8 * BAR_FULL;
@@ -80,7 +69,7 @@ __device__ __forceinline__ void load_x(const params &p, uint32_t shared, int wor
                    y_at  = shared + (uint32_t)(plan.y_at + worker * plan.y_slots * SLOT_BYTES);
     ck_ring_place x, y;
     for (tiles t(plan, worker); t.more(); t.next()) {
-        const int      pixel = t.pixel(plan, worker);
+        const int      pixel = t.pixel();
         const uint32_t bar   = x_bar + 8 * (uint32_t)x.at;
         ck_mbar_wait(bar + empty, x.parity ^ 1);
         ck_mbar_expect(bar, (uint32_t)plan.x_bytes);
@@ -102,34 +91,17 @@ __device__ __forceinline__ void load_x(const params &p, uint32_t shared, int wor
     }
 }
 
-/* The pieces of both filters that belong to chunk `chunk` of y. `channels`: of a chunk. */
-__device__ __forceinline__ void load_piece(const params &p, uint32_t to, uint32_t bar, int chunk, int channels) {
-    const plan &plan = p.plan;
-    for (int i = 0; i < plan.panels; i++)
-        ck_tma_load(to + (uint32_t)(i * channels * plan.x_panel), &p.w, bar, i * plan.x_panel, chunk * channels);
-    ck_tma_load(to + (uint32_t)(plan.panels * channels * plan.x_panel), &p.next_w, bar, chunk * PANEL, 0);
-}
-
-/* One thread loads the filters: once, or through the ring. */
+/* One thread loads both filters, in pieces that belong to a chunk of y. `channels`: of a chunk. */
 __device__ __forceinline__ void load_filters(const params &p, uint32_t shared, int channels) {
     const plan    &plan = p.plan;
-    const uint32_t bars = shared + (uint32_t)(plan.bar_at + 8 * BAR_W);
-    tiles          t(plan, 0);
-    if (plan.resident) {
-        ck_mbar_expect(bars, (uint32_t)(plan.chunks * plan.filter_bytes));
-        for (int i = 0; i < plan.chunks; i++)
-            load_piece(p, shared + (uint32_t)(i * plan.filter_bytes), bars, i, channels);
-        return;
+    const uint32_t bar  = shared + (uint32_t)(plan.bar_at + 8 * BAR_W);
+    ck_mbar_expect(bar, (uint32_t)(plan.chunks * plan.filter_bytes));
+    for (int chunk = 0; chunk < plan.chunks; chunk++) {
+        const uint32_t to = shared + (uint32_t)(chunk * plan.filter_bytes);
+        for (int i = 0; i < plan.panels; i++)
+            ck_tma_load(to + (uint32_t)(i * channels * plan.x_panel), &p.w, bar, i * plan.x_panel, chunk * channels);
+        ck_tma_load(to + (uint32_t)(plan.panels * channels * plan.x_panel), &p.next_w, bar, chunk * PANEL, 0);
     }
-    ck_ring_place at;
-    for (; t.more(); t.next())
-        for (int i = 0; i < plan.chunks; i++) {
-            const uint32_t bar = bars + 8 * (uint32_t)at.at;
-            ck_mbar_wait(bar + 8 * BAR_FULL, at.parity ^ 1);
-            ck_mbar_expect(bar, (uint32_t)plan.filter_bytes);
-            load_piece(p, shared + (uint32_t)(at.at * plan.filter_bytes), bar, i, channels);
-            at.next(plan.filters);
-        }
 }
 
 #endif

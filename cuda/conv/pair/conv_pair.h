@@ -21,7 +21,6 @@ struct ck_conv_pair {
     int64_t           pixels, C, K, L; /* channels of x, y, z */
     bool              add_signed;      /* add is i8 instead of u8 */
     bool              early;           /* no launch since the last but one writes a filter, a bias or a coefficient */
-    int               config;          /* tile config, index below ck_conv_pair_configs */
     const void       *x;               /* [pixels][C] */
     const void       *w, *next_w;      /* [K][C], [L][K] */
     const float      *coeffs, *next_coeffs; /* u8: [3][K], [3][L]; else the biases [K], [L] */
@@ -29,8 +28,8 @@ struct ck_conv_pair {
     void             *y, *z;                /* [pixels][K], [pixels][L]; y may be add */
 };
 
-/* Number of tile configs; 0: the arguments are not supported. All give the same y and z. Ignores the pointers. */
-int         ck_conv_pair_configs(const struct ck_conv_pair *args, int multiprocessors);
+/* Returns whether the kernel supports the arguments: both filters must fit in shared memory. Ignores the pointers. */
+bool        ck_conv_pair_supports(const struct ck_conv_pair *args);
 cudaError_t ck_conv_pair(const struct ck_conv_pair *args, int multiprocessors, cudaStream_t stream);
 
 #ifdef __cplusplus

@@ -1,4 +1,5 @@
-/* cuda/conv/pair/conv_pair_kernels.c: kernel table of two 1x1 convolutions in one kernel, for compute capability 9.0. */
+/* cuda/conv/pair/conv_pair_kernels.c: kernel table of two 1x1 convolutions in one kernel, for compute capability
+ * 9.0. */
 #include "cuda/conv/int8/int8_conv.h"
 #include "cuda/conv/pair/conv_pair.h"
 #include "cuda/core/cuda_device.h"
@@ -13,13 +14,7 @@ static struct ck_conv_pair half_pair_of(const struct cr_program *p, const struct
                                  .pixels = x->dim[0] * x->dim[1] * x->dim[2],
                                  .C      = w->dim[3],
                                  .K      = w->dim[0],
-                                 .L      = cuda_in(p, op, CR_IN_conv_pair_next_w)->dim[0],
-                                 .config = op->algo};
-}
-
-static int half_algo_count(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    const struct ck_conv_pair a = half_pair_of(p, op);
-    return ck_conv_pair_configs(&a, cuda_of(device)->multiprocessors);
+                                 .L      = cuda_in(p, op, CR_IN_conv_pair_next_w)->dim[0]};
 }
 
 static bool half_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
@@ -29,8 +24,7 @@ static bool half_accepts(const struct cr_device *device, const struct cr_program
            cuda_in(p, op, CR_IN_conv_pair_w)->dtype == dtype && cuda_in(p, op, CR_IN_conv_pair_add)->dtype == dtype &&
            cuda_in(p, op, CR_IN_conv_pair_next_w)->dtype == dtype &&
            cuda_in(p, op, CR_IN_conv_pair_bias)->dtype == CR_F32 &&
-           cuda_in(p, op, CR_IN_conv_pair_next_bias)->dtype == CR_F32 &&
-           ck_conv_pair_configs(&a, cuda_of(device)->multiprocessors) > 0;
+           cuda_in(p, op, CR_IN_conv_pair_next_bias)->dtype == CR_F32 && ck_conv_pair_supports(&a);
 }
 
 static bool f16_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
@@ -66,20 +60,14 @@ static struct ck_conv_pair pair_of(const struct cr_program *p, const struct cr_o
                                  .C          = w->dim[3],
                                  .K          = w->dim[0],
                                  .L          = next->dim[0],
-                                 .add_signed = IN(add)->dtype == CR_I8,
-                                 .config     = op->algo};
-}
-
-static int pair_algo_count(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    const struct ck_conv_pair a = pair_of(p, op);
-    return ck_conv_pair_configs(&a, cuda_of(device)->multiprocessors);
+                                 .add_signed = IN(add)->dtype == CR_I8};
 }
 
 static bool pair_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct cr_tensor   *add = IN(add);
     const struct ck_conv_pair a   = pair_of(p, op);
     return cuda_of(device)->cc == 90 && IN(x)->dtype == CR_U8 && (add->dtype == CR_U8 || add->dtype == CR_I8) &&
-           ck_conv_pair_configs(&a, cuda_of(device)->multiprocessors) > 0;
+           ck_conv_pair_supports(&a);
 }
 
 /* Filters that are not packed are packed in the workspace. */
@@ -124,17 +112,12 @@ static cr_status pair_launch(struct cr_device *device, const struct cr_call *cal
 }
 
 static const struct cr_kernel kernel_pair = {CR_KERNEL("cuda.int8_conv_pair", qconv_pair, CR_MATH_EXACT),
-                                             .accepts    = pair_accepts,
-                                             .algo_count = pair_algo_count,
-                                             .prepare    = pair_prepare,
-                                             .launch     = pair_launch,
-                                             .release    = nothing_to_release};
+                                             .accepts = pair_accepts, .prepare = pair_prepare, .launch = pair_launch,
+                                             .release = nothing_to_release};
 
 static const struct cr_kernel kernel_f16  = {CR_KERNEL("cuda.conv_pair.f16", conv_pair, CR_MATH_F16),
-                                             .accepts = f16_accepts, .algo_count = half_algo_count,
-                                             .launch = half_launch};
+                                             .accepts = f16_accepts, .launch = half_launch};
 static const struct cr_kernel kernel_bf16 = {CR_KERNEL("cuda.conv_pair.bf16", conv_pair, CR_MATH_BF16),
-                                             .accepts = bf16_accepts, .algo_count = half_algo_count,
-                                             .launch = half_launch};
+                                             .accepts = bf16_accepts, .launch = half_launch};
 
 const struct cr_kernel *const cr_cuda_conv_pair_kernels[] = {&kernel_f16, &kernel_bf16, &kernel_pair, NULL};

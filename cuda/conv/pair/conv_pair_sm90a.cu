@@ -13,11 +13,10 @@
 namespace {
 
 #if CK_HAS_SM90A
-__device__ __forceinline__ void init_barriers(uint32_t bars, int sharing) {
+__device__ __forceinline__ void init_barriers(uint32_t bars) {
     const int i = (int)threadIdx.x;
     if (i >= BAR_COUNT) return;
-    const bool filters = i % BAR_FULL >= BAR_W;
-    ck_mbar_init(bars + 8 * (uint32_t)i, i < BAR_FULL ? 1 : filters ? 4 * (uint32_t)sharing : 4);
+    ck_mbar_init(bars + 8 * (uint32_t)i, i < BAR_FULL ? 1 : 4);
     ck_mbar_init_fence();
 }
 
@@ -42,14 +41,14 @@ template <typename T, int L> __device__ __forceinline__ void set_coeffs(const pa
 }
 #endif
 
-template <typename T, int L, int WORKERS, bool RESIDENT, int X_PANEL>
+template <typename T, int L, int X_PANEL>
 __global__ void __launch_bounds__((1 + WORKERS) * GROUP, 1) conv_pair(const __grid_constant__ params p) {
 #if CK_HAS_SM90A
     extern __shared__ __align__(1024) unsigned char memory[];
     const uint32_t                                  shared = ck_shared(memory);
     const int  group = (int)threadIdx.x / GROUP, warp = (int)threadIdx.x / 32 - 4 * WORKERS;
     const bool loads_filters = warp == 3;
-    init_barriers(shared + (uint32_t)p.plan.bar_at, RESIDENT ? 1 : WORKERS);
+    init_barriers(shared + (uint32_t)p.plan.bar_at);
     if (p.early) set_coeffs<T, L>(p, shared + (uint32_t)p.plan.coeffs_at);
     if (threadIdx.x == 0) ck_tma_prefetch(&p.x);
     if (threadIdx.x == 32) ck_tma_prefetch(&p.w);
@@ -68,8 +67,8 @@ __global__ void __launch_bounds__((1 + WORKERS) * GROUP, 1) conv_pair(const __gr
             if (warp < WORKERS) load_x(p, shared, warp);
         }
     } else {
-        ck_registers_increase<WORKERS == 2 ? 232 : 152>();
-        worker<T, L, WORKERS, RESIDENT, X_PANEL>(p, shared, group).run();
+        ck_registers_increase<232>();
+        worker<T, L, X_PANEL>(p, shared, group).run();
     }
 #else
     (void)p;
@@ -89,70 +88,45 @@ bool make_maps(struct params *p, const struct ck_conv_pair *a) {
            (size == 1 || ck_tma_byte_matrix(&p->z, a->z, a->pixels, a->L * size, PANEL, ROWS));
 }
 
-template <typename T, int L, int WORKERS, bool RESIDENT, int X_PANEL>
-cudaError_t start(const struct params *p, cudaStream_t stream) {
-    const auto        kernel = conv_pair<T, L, WORKERS, RESIDENT, X_PANEL>;
+template <typename T, int L, int X_PANEL> cudaError_t start(const struct params *p, cudaStream_t stream) {
+    const auto        kernel = conv_pair<T, L, X_PANEL>;
     const cudaError_t error  = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, p->plan.bytes);
     if (error != cudaSuccess) return error;
     return ck_launch(kernel, dim3((unsigned)p->plan.grid), dim3((1 + WORKERS) * GROUP), (size_t)p->plan.bytes, stream,
                      *p);
 }
 
-cudaError_t start_bytes(const struct params *p, cudaStream_t stream) {
-    const struct plan *plan = &p->plan;
-    const int          kind = plan->L * 10 + plan->workers;
-    const bool         wide = plan->x_panel == 128;
-    if (plan->resident) {
-        if (kind == 643 && !wide) return start<uint8_t, 64, 3, true, 64>(p, stream);
-        if (kind == 642 && !wide) return start<uint8_t, 64, 2, true, 64>(p, stream);
-        if (kind == 1282 && !wide) return start<uint8_t, 128, 2, true, 64>(p, stream);
-        if (kind == 1282 && wide) return start<uint8_t, 128, 2, true, 128>(p, stream);
-    } else {
-        if (kind == 1282 && wide) return start<uint8_t, 128, 2, false, 128>(p, stream);
-        if (kind == 2562 && wide) return start<uint8_t, 256, 2, false, 128>(p, stream);
-    }
-    return cudaErrorInvalidValue;
-}
-
-template <typename T> cudaError_t start_half(const struct params *p, cudaStream_t stream) {
-    const struct plan *plan = &p->plan;
-    const int          kind = plan->L * 10 + plan->workers;
-    if (plan->resident) {
-        if (kind == 643) return start<T, 64, 3, true, 128>(p, stream);
-        if (kind == 642) return start<T, 64, 2, true, 128>(p, stream);
-        if (kind == 1283) return start<T, 128, 3, true, 128>(p, stream);
-        if (kind == 1282) return start<T, 128, 2, true, 128>(p, stream);
-    } else {
-        if (kind == 1282) return start<T, 128, 2, false, 128>(p, stream);
-        if (kind == 2562) return start<T, 256, 2, false, 128>(p, stream);
-    }
-    return cudaErrorInvalidValue;
+template <typename T> cudaError_t start_any(const struct params *p, cudaStream_t stream) {
+    const bool wide = p->plan.x_panel == 128;
+    if (sizeof(T) == 1 && !wide && p->plan.L == 64) return start<uint8_t, 64, 64>(p, stream);
+    if (sizeof(T) == 1 && !wide) return start<uint8_t, 128, 64>(p, stream);
+    return p->plan.L == 64 ? start<T, 64, 128>(p, stream) : start<T, 128, 128>(p, stream);
 }
 
 } // namespace
 
-int ck_conv_pair_configs(const struct ck_conv_pair *a, int multiprocessors) {
-    struct plan plan;
-    return supports(a) ? find_plan(&plan, a, -1, multiprocessors) : 0;
+bool ck_conv_pair_supports(const struct ck_conv_pair *a) {
+    struct plan plan = {};
+    return make_plan(&plan, a);
 }
 
 cudaError_t ck_conv_pair(const struct ck_conv_pair *a, int multiprocessors, cudaStream_t stream) {
     struct params p = {};
-    if (a->config < 0 || !supports(a) || find_plan(&p.plan, a, a->config, multiprocessors) <= a->config)
-        return cudaErrorInvalidValue;
-    p.coeffs      = a->coeffs;
-    p.next_coeffs = a->next_coeffs;
-    p.to          = a->z;
-    p.pixels      = (int)a->pixels;
-    p.K           = (int)a->K;
-    p.z_panels    = size_of(a) == 1 ? 0 : (int)a->L * 2 / PANEL;
-    p.add_offset  = a->add_signed ? 128.0f : 0.0f;
-    p.add_flip    = a->add_signed ? 0x80808080u : 0u;
-    p.early       = a->early;
+    if (!make_plan(&p.plan, a)) return cudaErrorInvalidValue;
+    const int blocks = (p.plan.tiles + WORKERS - 1) / WORKERS;
+    p.plan.grid      = blocks < multiprocessors ? blocks : multiprocessors;
+    p.coeffs         = a->coeffs;
+    p.next_coeffs    = a->next_coeffs;
+    p.to             = a->z;
+    p.pixels         = (int)a->pixels;
+    p.K              = (int)a->K;
+    p.z_panels       = size_of(a) == 1 ? 0 : (int)a->L * 2 / PANEL;
+    p.add_signed     = a->add_signed;
+    p.early          = a->early;
     if (!make_maps(&p, a)) return cudaErrorNotSupported;
     switch (a->type) {
-    case CK_PAIR_U8: return start_bytes(&p, stream);
-    case CK_PAIR_F16: return start_half<__half>(&p, stream);
-    default: return start_half<__nv_bfloat16>(&p, stream);
+    case CK_PAIR_U8: return start_any<uint8_t>(&p, stream);
+    case CK_PAIR_F16: return start_any<__half>(&p, stream);
+    default: return start_any<__nv_bfloat16>(&p, stream);
     }
 }

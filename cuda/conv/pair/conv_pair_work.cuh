@@ -48,26 +48,25 @@ __device__ __forceinline__ void get_four(uint32_t at, float *to) {
     to[3]         = __uint_as_float(v.w);
 }
 
-template <typename T, int L, int WORKERS, bool RESIDENT, int X_PANEL> struct worker {
+template <typename T, int L, int X_PANEL> struct worker {
     static constexpr int CHANNELS = PANEL / (int)sizeof(T);
     using Sum                     = typename std::conditional<is_byte<T>, int, float>::type;
 
     const params &p;
     const plan   &plan;
     const int     me, warp, lane;
-    uint32_t      shared, x_at, y_at, x_bar, y_bar, w_bar, coeffs, next_coeffs;
+    uint32_t      shared, x_at, y_at, x_bar, y_bar, coeffs, next_coeffs;
     float         add_scale;
-    ck_ring_place x, y, w;
-    int           held_y, held_w; /* slots that the previous chunk occupies, or -1 */
+    ck_ring_place x, y;
+    int           held; /* slot of y that the previous chunk occupies, or -1 */
     Sum           first[CHANNELS / 2], second[L / 2];
 
     __device__ worker(const params &params_, uint32_t shared_, int me_)
         : p(params_), plan(params_.plan), me(me_), warp((int)threadIdx.x / 32 % 4), lane((int)threadIdx.x % 32),
-          shared(shared_), held_y(-1), held_w(-1) {
+          shared(shared_), held(-1) {
         const uint32_t bars = shared + (uint32_t)plan.bar_at;
         x_bar               = bars + 8 * (uint32_t)(BAR_X + me * X_SLOTS_MAX);
         y_bar               = bars + 8 * (uint32_t)(BAR_Y + me * Y_SLOTS_MAX);
-        w_bar               = bars + 8 * (uint32_t)BAR_W;
         x_at                = shared + (uint32_t)(plan.x_at + me * plan.x_slots * plan.x_bytes);
         y_at                = shared + (uint32_t)(plan.y_at + me * plan.y_slots * SLOT_BYTES);
         coeffs              = shared + (uint32_t)plan.coeffs_at;
@@ -82,14 +81,12 @@ template <typename T, int L, int WORKERS, bool RESIDENT, int X_PANEL> struct wor
         __syncwarp();
         if (lane == 0) ck_mbar_arrive(bar + 8 * BAR_FULL);
     }
-    /* Releases the slots of the previous chunk; at most `STORES` stores of later chunks are still running. */
+    /* Releases the slot of the previous chunk; at most `STORES` stores of later chunks are still running. */
     template <int STORES> __device__ __forceinline__ void release_held() {
-        if (held_y >= 0) {
-            if (leads()) ck_bulk_wait_read<STORES>();
-            release(y_bar + 8 * (uint32_t)held_y);
-        }
-        if (!RESIDENT && held_w >= 0) release(w_bar + 8 * (uint32_t)held_w);
-        held_y = held_w = -1;
+        if (held < 0) return;
+        if (leads()) ck_bulk_wait_read<STORES>();
+        release(y_bar + 8 * (uint32_t)held);
+        held = -1;
     }
     /* What this warpgroup wrote to the current slot becomes visible to TMA and wgmma, and is stored. */
     __device__ __forceinline__ void store(const CUtensorMap *map, int column, int pixel) const {
@@ -149,7 +146,7 @@ template <typename T, int L, int WORKERS, bool RESIDENT, int X_PANEL> struct wor
     }
 
     /* The chunk of y from its sums and the summand in the current slot. */
-    __device__ __forceinline__ void finish_first_bytes(int chunk) const {
+    template <bool ADD_SIGNED> __device__ __forceinline__ void finish_first_bytes(int chunk) const {
         const int q = lane % 4;
 #pragma unroll
         for (int g = 0; g < CHANNELS / 64; g++) {
@@ -157,14 +154,11 @@ template <typename T, int L, int WORKERS, bool RESIDENT, int X_PANEL> struct wor
             get_coeffs(coeffs, p.K, chunk * CHANNELS + 64 * g + 16 * q, scale, bias);
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                const uint32_t at      = place(warp * 16 + lane / 4 + half * 8, 4 * g + q);
-                const uint4    a       = ck_get16(at);
-                uint32_t       word[4] = {a.x ^ p.add_flip, a.y ^ p.add_flip, a.z ^ p.add_flip, a.w ^ p.add_flip};
+                const uint32_t at = place(warp * 16 + lane / 4 + half * 8, 4 * g + q);
+                uint32_t       word[4];
                 float          v[16];
                 scale_sums(first, g, half, scale, bias, v);
-#pragma unroll
-                for (int k = 0; k < 16; k++)
-                    v[k] = fmaf((float)(word[k / 4] >> k % 4 * 8 & 255u) - p.add_offset, add_scale, v[k]);
+                ck_add_bytes<ADD_SIGNED>(ck_get16(at), add_scale, v);
 #pragma unroll
                 for (int k = 0; k < 4; k++) word[k] = pack_bytes(v + 4 * k);
                 ck_put16(at, make_uint4(word[0], word[1], word[2], word[3]));
@@ -217,7 +211,7 @@ template <typename T, int L, int WORKERS, bool RESIDENT, int X_PANEL> struct wor
             finish_half<false>(second, 32 * i, next_coeffs + (uint32_t)(4 * 64 * i));
             store(&p.z, i * PANEL, pixel);
             release_held<1>();
-            held_y = y.at;
+            held = y.at;
             y.next(plan.y_slots);
         }
     }
@@ -225,8 +219,7 @@ template <typename T, int L, int WORKERS, bool RESIDENT, int X_PANEL> struct wor
     __device__ __forceinline__ void run_tile(int pixel) {
         ck_mbar_wait(x_bar + 8 * (uint32_t)x.at, x.parity);
         for (int chunk = 0; chunk < plan.chunks; chunk++) {
-            const uint32_t filter = shared + (uint32_t)((RESIDENT ? chunk : w.at) * plan.filter_bytes);
-            if (!RESIDENT) ck_mbar_wait(w_bar + 8 * (uint32_t)w.at, w.parity);
+            const uint32_t filter = shared + (uint32_t)(chunk * plan.filter_bytes);
             multiply_first(filter);
             release_held<0>();
             if (chunk == plan.chunks - 1) {
@@ -234,18 +227,17 @@ template <typename T, int L, int WORKERS, bool RESIDENT, int X_PANEL> struct wor
                 x.next(plan.x_slots);
             }
             ck_mbar_wait(y_bar + 8 * (uint32_t)y.at, y.parity);
-            if constexpr (is_byte<T>)
-                finish_first_bytes(chunk);
-            else
+            if constexpr (is_byte<T>) {
+                if (p.add_signed)
+                    finish_first_bytes<true>(chunk);
+                else
+                    finish_first_bytes<false>(chunk);
+            } else
                 finish_half<true>(first, 0, coeffs + (uint32_t)(4 * CHANNELS * chunk));
             store(&p.y, chunk * PANEL, pixel);
             multiply_second(filter, chunk);
-            held_y = y.at;
+            held = y.at;
             y.next(plan.y_slots);
-            if (!RESIDENT) {
-                held_w = w.at;
-                w.next(plan.filters);
-            }
         }
         ck_wgmma_wait<0>();
         ck_wgmma_hold(second);
@@ -257,8 +249,8 @@ template <typename T, int L, int WORKERS, bool RESIDENT, int X_PANEL> struct wor
     }
 
     __device__ __forceinline__ void run() {
-        if (RESIDENT) ck_mbar_wait(w_bar, 0);
-        for (tiles t(plan, me); t.more(); t.next()) run_tile(t.pixel(plan, me));
+        ck_mbar_wait(shared + (uint32_t)plan.bar_at + 8 * BAR_W, 0);
+        for (tiles t(plan, me); t.more(); t.next()) run_tile(t.pixel());
         if (leads()) ck_bulk_wait<0>();
     }
 };

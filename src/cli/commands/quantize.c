@@ -240,7 +240,7 @@ static cr_status run(struct quantization *q, struct cr_text *out) {
     }
     CR_TRY(cr_dataset_open(&q->config, CR_SPLIT_TRAIN, &q->train));
     CR_TRY(evaluate_float(q));
-    cr_log(CR_LOG_INFO, "calibrating with %lld training images, on the CPU",
+    cr_log(CR_LOG_INFO, "calibrating with %lld training images",
            (long long)CR_MIN((int64_t)q->config.quant.images, cr_dataset_count(q->train)));
     CR_TRY(cr_calibrate(&q->config, q->train, NULL, &q->calibration));
     q->int8 = q->config;

@@ -77,13 +77,14 @@ static const char *advice_for(int id) {
     case CR_OPT_GPUS:
     case CR_OPT_RANKS: return "it runs in one process; train.gpu=N chooses the GPU";
     case CR_OPT_BATCH: return "leave it out; train.eval_batch=N is the batch size of an evaluation";
+    case CR_OPT_MODEL: return "model.arch=NAME chooses the network";
     default: return "leave it out";
     }
 }
 
 /* The option exists, but not for this command: names the commands that have it. Several ids may share the name. */
 static cr_status foreign_option(const struct cr_args *args, int id, const char *shown) {
-    char owners[100] = "";
+    char owners[200] = "";
     for (int c = 0; c < CR_CMD_COUNT; c++)
         for (int i = 0; i < CR_OPT_COUNT; i++) {
             if (strcmp(name_of(i), name_of(id)) != 0 || !belongs(i, (enum cr_command_id)c)) continue;

@@ -17,6 +17,7 @@
 
 enum cr_command_id {
     CR_CMD_TRAIN,
+    CR_CMD_FINETUNE,
     CR_CMD_EVAL,
     CR_CMD_PREDICT,
     CR_CMD_REPORT,
@@ -36,6 +37,9 @@ enum cr_option_id { /* in the order of --help */
                     CR_OPT_RESUME,
                     CR_OPT_FORCE,
                     CR_OPT_REPLACE,
+                    CR_OPT_START_WEIGHTS,
+                    CR_OPT_MODEL,
+                    CR_OPT_MINUTES,
                     CR_OPT_TRAIN_STEPS,
                     CR_OPT_GPUS,
                     CR_OPT_RANKS,

@@ -172,9 +172,23 @@ static const char about_help[] =
     "program).\n"
     "help man [COMMAND|keys]: the same text as a man page, as the build installs it.\n";
 
+static const char about_finetune[] =
+    "Trains a classifier for the images in DIR, which has one folder per class, or train/ and val/. Without val/ a\n"
+    "fifth of each class is held out. The command chooses a network that fits the device and the number of images,\n"
+    "pretrained weights, image size, epochs and learning rates; says what it chose; writes the choices to RUN.ini,\n"
+    "which cresnet train reads too; and trains. The same command continues a run that was stopped.\n"
+    "--minutes N: chooses the image size and the epochs by the measured speed, so that the training takes about N\n"
+    "minutes. --weights takes a file (its network is recognised), a run, or the name of published weights, which are\n"
+    "downloaded once. Keys (optim.lr=0.01) replace choices. RUN is checkpoints/finetune-NAME unless -o names it.\n"
+    "\n"
+    "  cresnet finetune my-images\n"
+    "  cresnet finetune my-images --minutes 5 --device cpu -o checkpoints/quick\n"
+    "  cresnet finetune my-images --weights checkpoints/other-images\n";
+
 #define KEYS "[section.key=value ...] [options]"
 static const struct cr_command commands[CR_CMD_COUNT] = {
     [CR_CMD_TRAIN]    = {"train", "train a network", "CONFIG " KEYS, about_train},
+    [CR_CMD_FINETUNE] = {"finetune", "train a classifier for a folder of your own images", "DIR " KEYS, about_finetune},
     [CR_CMD_EVAL]     = {"eval", "evaluate weights on a validation set", "CONFIG|RUN " KEYS, about_eval},
     [CR_CMD_PREDICT]  = {"predict", "classify images", "RUN|CONFIG IMAGE|FOLDER ... [options]", about_predict},
     [CR_CMD_REPORT]   = {"report", "write an HTML page about a run: curves, evaluation, memory, profile",

@@ -5,11 +5,12 @@
 enum {
     ON_ALL     = (1u << CR_CMD_COUNT) - 1,
     ON_CONFIG  = ON_ALL & ~ON(HELP) & ~ON(EXPORT),
+    ON_TRAIN   = ON(TRAIN) | ON(FINETUNE),
     ON_DEVICES = ON_CONFIG & ~ON(DATA) & ~ON(CHECK),
     /* commands whose programs have the batch size of the configuration, and commands that read images */
-    ON_BATCH   = ON(TRAIN) | ON(EVAL) | ON(REPORT) | ON(PLAN) | ON(CHECK) | ON(BENCH) | ON(PROFILE) | ON(QUANTIZE),
-    ON_WORKERS = ON(TRAIN) | ON(EVAL) | ON(REPORT) | ON(BENCH) | ON(DATA) | ON(QUANTIZE),
-    ON_SEED    = ON(TRAIN) | ON(EVAL) | ON(REPORT) | ON(CHECK) | ON(BENCH) | ON(PROFILE) | ON(DATA) | ON(QUANTIZE),
+    ON_BATCH   = ON_TRAIN | ON(EVAL) | ON(REPORT) | ON(PLAN) | ON(CHECK) | ON(BENCH) | ON(PROFILE) | ON(QUANTIZE),
+    ON_WORKERS = ON_TRAIN | ON(EVAL) | ON(REPORT) | ON(BENCH) | ON(DATA) | ON(QUANTIZE),
+    ON_SEED    = ON_TRAIN | ON(EVAL) | ON(REPORT) | ON(CHECK) | ON(BENCH) | ON(PROFILE) | ON(DATA) | ON(QUANTIZE),
     ON_WEIGHTS = ON(EVAL) | ON(PREDICT) | ON(REPORT) | ON(PRUNE) | ON(EXPORT) |
                  ON(QUANTIZE), /* commands that use trained weights */
     ON_JSON =
@@ -17,12 +18,17 @@ enum {
 };
 
 static const struct cr_cli_option options[CR_OPT_COUNT] = {
-    [CR_OPT_RESUME]      = {"resume", 0, "auto|PATH", NULL, ON(TRAIN),
-                            "resume from the newest checkpoint of the run folder (auto), or from PATH"},
-    [CR_OPT_FORCE]       = {"force", 0, NULL, NULL, ON(TRAIN),
-                            "resume although the model, the order of the data or the kernels changed"},
-    [CR_OPT_REPLACE]     = {"force", 0, NULL, NULL, ON(EVAL) | ON(REPORT) | ON(PLAN) | ON(EXPORT) | ON(DATA),
-                            "replace an output file that exists and that cresnet did not write (data: of data pack)"},
+    [CR_OPT_RESUME]        = {"resume", 0, "auto|PATH", NULL, ON(TRAIN),
+                              "resume from the newest checkpoint of the run folder (auto), or from PATH"},
+    [CR_OPT_FORCE]         = {"force", 0, NULL, NULL, ON(TRAIN),
+                              "resume although the model, the order of the data or the kernels changed"},
+    [CR_OPT_REPLACE]       = {"force", 0, NULL, NULL, ON(EVAL) | ON(REPORT) | ON(PLAN) | ON(EXPORT) | ON(DATA),
+                              "replace an output file that exists and that cresnet did not write (data: of data pack)"},
+    [CR_OPT_START_WEIGHTS] = {"weights", 0, "FILE|NAME|none", NULL, ON(FINETUNE),
+                              "weights to start from: a file, a run, a name such as resnet18; none: from scratch"},
+    [CR_OPT_MODEL]   = {"model", 0, "NAME", NULL, ON(FINETUNE), "network (default: by device and number of images)"},
+    [CR_OPT_MINUTES] = {"minutes", 0, "N", NULL, ON(FINETUNE),
+                        "fit image size and epochs to this time (default: by the number of images)"},
     [CR_OPT_TRAIN_STEPS] = {"steps", 0, "N", "train.steps", ON(TRAIN),
                             "stop after N steps (schedules still span --epochs)"},
     [CR_OPT_GPUS]        = {"gpus", 0, "N|all", NULL, ON(TRAIN) | ON(BENCH),
@@ -135,14 +141,14 @@ static const struct cr_cli_option options[CR_OPT_COUNT] = {
     [CR_OPT_JSON]    = {"json", 0, NULL, NULL, ON_JSON,
                         "print one JSON line (predict: one per image; profile: one per op) on standard output"},
     [CR_OPT_DEVICE]  = {"device", 0, "D", "train.device", ON_DEVICES, "auto, cpu or cuda"},
-    [CR_OPT_WEIGHTS] = {"weights", 0, "FILE", "model.weights", (ON_CONFIG & ~ON(DATA)) | ON(EXPORT),
+    [CR_OPT_WEIGHTS] = {"weights", 0, "FILE", "model.weights", (ON_CONFIG & ~ON(DATA) & ~ON(FINETUNE)) | ON(EXPORT),
                         "weights to load: safetensors or PyTorch file, checkpoint folder, or a name such as resnet50"},
-    [CR_OPT_OUTPUT]  = {"output", 'o', "DIR", "train.output", ON(TRAIN) | ON(PRUNE) | ON(QUANTIZE), "run folder"},
+    [CR_OPT_OUTPUT]  = {"output", 'o', "DIR", "train.output", ON_TRAIN | ON(PRUNE) | ON(QUANTIZE), "run folder"},
     [CR_OPT_BATCH]   = {"batch", 'b', "N", "train.batch", ON_BATCH, "batch size per GPU"},
     [CR_OPT_WORKERS] = {"workers", 'j', "N", "data.workers", ON_WORKERS, "threads that load images"},
     [CR_OPT_THREADS] = {"threads", 0, "N", "train.threads", ON_CONFIG & ~ON(DATA), "CPU threads that compute"},
-    [CR_OPT_EPOCHS]  = {"epochs", 0, "N", "train.epochs", ON(TRAIN), "length of the run and of its schedules"},
-    [CR_OPT_LR]      = {"lr", 0, "X", "optim.lr", ON(TRAIN) | ON(CHECK), "learning rate after warm-up"},
+    [CR_OPT_EPOCHS]  = {"epochs", 0, "N", "train.epochs", ON_TRAIN, "length of the run and of its schedules"},
+    [CR_OPT_LR]      = {"lr", 0, "X", "optim.lr", ON_TRAIN | ON(CHECK), "learning rate after warm-up"},
     [CR_OPT_SEED]    = {"seed", 0, "N", "train.seed", ON_SEED, "seed of all random numbers"},
     [CR_OPT_SET]     = {"set", 0, "SECTION.KEY=VALUE", NULL, ON_CONFIG | ON(EXPORT),
                         "set any configuration key; also SECTION.KEY=VALUE, --SECTION.KEY=VALUE"},

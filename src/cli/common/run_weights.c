@@ -63,7 +63,7 @@ static void add_role(const char *folder, bool averages, struct cr_text *out) {
     if (!role) return;
     /* the scores are for this line only: a file that cannot be used leaves them unknown */
     const char               *why;
-    const struct cr_ckpt_best scores = cr_ckpt_best_read(run, &why);
+    const struct cr_ckpt_best scores = cr_ckpt_best_read(run, "top1", &why);
     const double              other  = averages ? scores.raw_top1 : scores.ema_top1;
     double                    top1   = averages ? scores.ema_top1 : scores.raw_top1;
     if (top1 < 0 && !averages) top1 = scores.top1; /* a run without averages has one score */

@@ -1,12 +1,12 @@
-/* compiler/fusion/conv_pairs.c: joins two 1x1 convolutions in a row (back-to-back convolutions) in inference programs.
+/* compiler/fusion/conv_pairs.c: joins two 1x1 convolutions, one behind the other (back-to-back) in inference programs.
  *
  *     conv(x, w, bias, add), ReLU -> y;    conv(y, next_w, next_bias), ReLU -> z      becomes    conv_pair
  *     qconv(x, w, coeffs, add), ReLU -> y; qconv(y, next_w, next_coeffs), ReLU -> z   becomes    qconv_pair
  *
  * In ResNets these are the last convolution of a bottleneck block, with the residual stream, and the first convolution
- * of the next block. y stays an output, because the next block adds it; but the second convolution need not read it from
- * memory. Done where one kernel takes less time than two. Runs after cr_pass_sparsify, so that filters with a sparsity
- * pattern have their kernels already. */
+ * of the next block. y stays an output, because the next block adds it; but the second convolution need not read it
+ * from memory. Done where one kernel takes less time than two. Runs after cr_pass_sparsify, so that filters with a
+ * sparsity pattern have their kernels already. */
 #include "compiler/fusion/fusion.h"
 #include "compiler/passes.h"
 

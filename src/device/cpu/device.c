@@ -212,6 +212,22 @@ static cr_status cpu_init_store(struct cr_device *device, const struct cr_param_
     return CR_OK;
 }
 
+/* oneDNN divides the work of a primitive among as many threads as omp_get_max_threads returns where it is created. */
+static void cpu_for_each(struct cr_device *device, int count, void (*job)(void *context, int i), void *context) {
+    const int threads = cr_cpu_threads(device);
+    (void)threads;
+#ifdef _OPENMP
+#pragma omp parallel num_threads(threads)
+#endif
+    {
+#ifdef _OPENMP
+        omp_set_num_threads(threads);
+#pragma omp for schedule(dynamic)
+#endif
+        for (int i = 0; i < count; i++) job(context, i);
+    }
+}
+
 static const struct cr_benchmarks benchmarks = {.pools = cr_cpu_pools, .spdnn = cr_cpu_spdnn};
 
 const struct cr_backend cr_backend_cpu = {
@@ -227,5 +243,6 @@ const struct cr_backend cr_backend_cpu = {
     .memory_free  = cpu_memory_free,
     .init_store   = cpu_init_store,
     .benchmarks   = &benchmarks,
+    .for_each     = cpu_for_each,
     .packed_elems = cr_cpu_packed_elems,
 };

@@ -1,6 +1,7 @@
 /* session/quantization/calibrate.c: finds the scales of a quantised network. See session/quantization/quantized.h. The
- * network runs in floating point, without fusion, so that every tensor that is to be quantised exists; the host reads
- * these tensors after each batch. All images are seen twice: for the largest magnitudes, then for the histograms. */
+ * network runs in fp32 on the device, without fusion, so that every tensor that is to be quantised exists; the host
+ * reads these tensors after each batch. All images are seen twice: for the largest magnitudes, then for the histograms.
+ */
 #include "session/quantization/quantized.h"
 
 #include <stdio.h>
@@ -23,8 +24,7 @@ struct calibrator {
     struct cr_session        session;
     struct observed         *at;
     int                      count;
-    void                    *raw; /* scratch memory for the largest tensor */
-    float                   *values;
+    float                   *values; /* of the largest tensor */
     int64_t                  images;
 };
 
@@ -66,9 +66,8 @@ static cr_status find_tensors(struct calibrator *c) {
         o->is_signed = may_be_negative(p, o->tensor);
         most         = CR_MAX(most, cr_tensor_elems(&p->tensor[o->tensor]));
     }
-    c->raw    = cr_alloc((size_t)most, sizeof(double));
-    c->values = cr_alloc((size_t)most, sizeof *c->values);
-    return c->raw && c->values ? CR_OK : CR_NO_MEMORY((size_t)most * sizeof *c->values);
+    CR_ALLOC(c->values, (size_t)most);
+    return CR_OK;
 }
 
 /* ---- running ---- */
@@ -80,7 +79,8 @@ static cr_status observe(struct calibrator *c, int64_t images, bool count) {
         struct observed        *o     = &c->at[i];
         const struct cr_tensor *t     = &p->tensor[o->tensor];
         const int64_t           elems = cr_tensor_elems(t) / t->dim[0] * images;
-        CR_TRY(cr_session_read(&c->session, o->tensor, c->raw, c->values));
+        CR_ASSERT(t->dtype == CR_F32);
+        CR_TRY(cr_exec_get(c->session.eval_exec, o->tensor, c->values));
         (count ? cr_histogram_add : cr_histogram_range)(&o->histogram, c->values, elems);
     }
     return CR_OK;
@@ -152,6 +152,9 @@ static cr_status filter_scales(struct calibrator *c, struct cr_calibration *out)
         float                 *scale = add_scale(out, q);
         const int64_t          row   = w->elems / q->elems;
         if (!scale) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: scales of %s", q->name);
+#ifdef _OPENMP
+#pragma omp parallel for schedule(static)
+#endif
         for (int64_t k = 0; k < q->elems; k++)
             scale[k] = cr_quant_filter_scale(values + w->offset + k * row, row, c->config->quant.method);
     }
@@ -165,7 +168,6 @@ static cr_status calibrate(struct calibrator *c, struct cr_calibration *out) {
                                                .execute        = true,
                                                .calibrate      = true,
                                                .without_scales = true,
-                                               .eval_batch     = CR_MIN(CALIBRATION_BATCH, cr_dataset_count(c->train)),
                                                .classes        = cr_dataset_classes(c->train)};
     CR_TRY(cr_session_open(c->config, &options, &c->session));
     CR_TRY(cr_session_load_weights(&c->session, c->config->model.weights, true));
@@ -179,22 +181,29 @@ static cr_status calibrate(struct calibrator *c, struct cr_calibration *out) {
     return filter_scales(c, out);
 }
 
+/* In fp32, because these are the values that the integers shall represent. Kernels are not chosen by measured times, so
+ * that the same command gives the same scales. The batch size is halved until the network fits the memory limit, which
+ * is one of the GPU. */
+static void set_keys(struct cr_config *c, int64_t images) {
+    c->quant.type          = CR_QUANT_INT8;
+    c->train.fuse          = false;
+    c->train.sparse        = false;
+    c->train.precision     = CR_PRECISION_FP32;
+    c->train.deterministic = true;
+    c->train.measure       = false;
+    c->train.batch         = CR_MIN(CALIBRATION_BATCH, images);
+    c->train.eval_batch    = 0;
+}
+
 cr_status cr_calibrate(const struct cr_config *config, const struct cr_dataset *train, volatile const int *stop,
                        struct cr_calibration *out) {
     struct cr_config  local = *config;
     struct calibrator c     = {.config = &local, .train = train, .stop = stop};
-    local.quant.type        = CR_QUANT_INT8;
-    local.train.fuse        = false;
-    local.train.sparse      = false;
-    local.train.device      = CR_DEVICE_CPU; /* in f32: the values that the integers shall represent */
-    local.train.precision   = CR_PRECISION_FP32;
-    local.train.gpu         = 0;
-    local.memory.limit      = "";
-    *out                    = (struct cr_calibration){0};
-    const cr_status status  = calibrate(&c, out);
+    set_keys(&local, cr_dataset_count(train));
+    *out                   = (struct cr_calibration){0};
+    const cr_status status = calibrate(&c, out);
     cr_session_close(&c.session);
     cr_free(c.at);
-    cr_free(c.raw);
     cr_free(c.values);
     if (status != CR_OK) cr_calibration_free(out);
     return status;

@@ -23,7 +23,8 @@ struct cr_calibration {
 };
 /* Runs the network of config (model.weights, in floating point) on quant.images images of the training set, prepared as
  * in evaluation, and finds a scale for every tensor that a network with [quant] type = int8 quantises, by quant.method.
- * Runs on the CPU in f32. CR_ERR_INTERRUPTED when *stop (may be NULL) becomes non-zero. */
+ * Runs on the device of config in fp32, whatever its precision. CR_ERR_INTERRUPTED when *stop (may be NULL) becomes
+ * non-zero. */
 CR_MUST cr_status cr_calibrate(const struct cr_config *config, const struct cr_dataset *train, volatile const int *stop,
                                struct cr_calibration *out);
 void              cr_calibration_free(struct cr_calibration *calibration);

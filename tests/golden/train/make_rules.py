@@ -110,8 +110,27 @@ def adamw(model):
     return torch.optim.AdamW(groups, lr=0.004, betas=(0.9, 0.99), eps=1e-2)
 
 
+def layer_of(name, blocks):
+    """As timm's group_parameters: the stem is 0, then the blocks, then the classifier."""
+    if name.startswith("fc"):
+        return len(blocks) + 1
+    return 1 + blocks.index(".".join(name.split(".")[:2])) if name.startswith("layer") else 0
+
+
+def groups(model, lr, layer_decay, head_lr, weight_decay):
+    """A parameter group for each parameter: lr * layer_decay^(layers between it and the classifier); the classifier has head_lr."""
+    blocks = list(dict.fromkeys(".".join(n.split(".")[:2]) for n, _ in model.named_parameters() if n.startswith("layer")))
+    return [{"params": [p], "weight_decay": weight_decay if p.dim() > 1 else 0,
+             "lr": head_lr if n.startswith("fc") else lr * layer_decay ** (len(blocks) + 1 - layer_of(n, blocks))}
+            for n, p in model.named_parameters()]
+
+
 if __name__ == "__main__":
     run("adamw", "basic-b", Net(Basic, (2, 1), (6, 10), "B", False), adamw, 0.1, 0.5, 1, 0.7, True)
     sgd = lambda m: torch.optim.SGD(m.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)
     run("mixed", "basic-b", Net(Basic, (2, 1), (6, 10), "B", False), sgd, 0.1, 0.0, 1, 0.7, False, mixed_batch)
     run("lars", "accumulate", Net(Basic, (1, 1), (5, 7), "B", False), lambda m: Lars(m, 2.0, 0.9, 0.01, 0.01, 1e-8, True), 0.0, 0.0, 3, 0.8, False)
+    rates = lambda m: torch.optim.SGD(groups(m, 0.05, 0.7, 0.2, 0.01), lr=0.05, momentum=0.9, nesterov=True)
+    run("rates-sgd", "basic-b", Net(Basic, (2, 1), (6, 10), "B", False), rates, 0.1, 0.5, 1, 0.7, True)
+    rates = lambda m: torch.optim.AdamW(groups(m, 0.004, 0.6, 0.01, 0.05), lr=0.004, betas=(0.9, 0.99), eps=1e-2)
+    run("rates-adamw", "basic-b", Net(Basic, (2, 1), (6, 10), "B", False), rates, 0.1, 0.0, 1, 0.7, True)

@@ -81,4 +81,37 @@ static void tensors_of_networks(void) {
     }
 }
 
-TESTS(CASE(tensors_of_networks))
+/* Programs that calibrate a quantised network: with max pooling, and with zero channels in its shortcuts. */
+static void tensors_of_calibration(void) {
+    const char *const networks[][2] = {{"model.arch=resnet18", "quant.type=int8"},
+                                       {"model.arch=resnet20", "quant.type=int8"}};
+    for (int i = 0; i < 4; i++) {
+        struct bench_model b;
+        REQUIRE_OK(bench_open(&b, networks[i / 2], 2, 32));
+        if (i % 2) cr_model_set_real(&b.model, CR_F16);
+        const int params  = b.model.store.params;
+        b.model.calibrate = true;
+        check_program(&b, CR_PROGRAM_EVAL, 0);
+        CHECK_INT(b.model.store.params, params); /* a program of a model adds no parameter */
+        bench_close(&b);
+    }
+}
+
+/* A parameter that is added after the tensors of a program moves the 16-bit weights: the program is refused. */
+static void a_late_parameter_is_an_error(void) {
+    const char *const  overrides[] = {"model.arch=resnet20"};
+    const int64_t      dim[4]      = {1, 1, 1, 1};
+    struct bench_model b;
+    struct cr_program  p;
+    REQUIRE_OK(bench_open(&b, overrides, 1, 32));
+    cr_model_set_real(&b.model, CR_F16);
+    REQUIRE_OK(cr_model_program(&b.model, &b.config, CR_PROGRAM_EVAL, 2, &p));
+    CHECK_STATUS(cr_program_check(&p), CR_OK);
+    (void)cr_param_store_add(&b.model.store, "late.scale", CR_ROLE_SCALE, dim, CR_NONE);
+    CHECK_STATUS(cr_program_check(&p), CR_ERR_DEVICE);
+    CHECK_HAS(cr_error_message(), "of the parameter store");
+    cr_program_free(&p);
+    bench_close(&b);
+}
+
+TESTS(CASE(tensors_of_networks), CASE(tensors_of_calibration), CASE(a_late_parameter_is_an_error))

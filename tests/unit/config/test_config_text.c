@@ -107,6 +107,11 @@ static void make_allowed(struct cr_rng *rng, struct cr_config *c) {
     c->prune.end     = CR_MAX(c->prune.start, c->prune.end);
     if (!*c->prune.budget) c->prune.column = "";
     c->optim.nesterov = c->optim.nesterov && c->optim.momentum > 0 && c->optim.kind != CR_OPTIM_ADAMW;
+    c->model.unfreeze = (struct cr_ints){0};
+    if (*c->model.freeze && c->train.batch)
+        c->model.unfreeze = (struct cr_ints){2, {random_int(rng, 0, 1000), random_int(rng, 0, 1000)}};
+    if (c->optim.lr == 0) c->optim.head_lr = 0;
+    if (c->train.eval_every == 0) c->train.patience = 0;
     if (c->schedule.kind == CR_SCHEDULE_ONE_CYCLE) c->schedule.warmup_epochs = 0;
     if (c->ranks.transport == CR_TRANSPORT_PEER) c->ranks.reduce = CR_REDUCE_FP32;
     c->schedule.low_momentum =

@@ -112,6 +112,32 @@ static void bf16_rounds_to_nearest_even(void) {
     check_half(&type);
 }
 
+static void arrays_become_f32(void) {
+    enum { ALL = 1 << 16 };
+    static uint16_t     half[ALL];
+    static float        out[ALL];
+    static const double reals[] = {1.5, -0.0, 1e30};
+    static const int8_t small[] = {-128, 0, 127};
+    static const float  same[]  = {1e-40f, -3.0f};
+    const enum cr_dtype type[]  = {CR_F16, CR_BF16};
+    for (int i = 0; i < ALL; i++) half[i] = (uint16_t)i;
+    for (int t = 0; t < 2; t++) {
+        int wrong = 0;
+        cr_numbers_to_f32(type[t], half, ALL, out);
+        for (int i = 0; i < ALL; i++) {
+            const float want = (float)cr_number_load(type[t], half, i);
+            wrong += isnan(want) ? !isnan(out[i]) : memcmp(&want, &out[i], sizeof want) != 0;
+        }
+        CHECK_INT(wrong, 0);
+    }
+    cr_numbers_to_f32(CR_F64, reals, 3, out);
+    CHECK(out[0] == 1.5f && out[1] == 0 && signbit(out[1]) && out[2] == 1e30f);
+    cr_numbers_to_f32(CR_I8, small, 3, out);
+    CHECK(out[0] == -128 && out[1] == 0 && out[2] == 127);
+    cr_numbers_to_f32(CR_F32, same, 2, out);
+    CHECK(memcmp(out, same, sizeof same) == 0);
+}
+
 /* ---- initial weights ---- */
 
 /* Mean, standard deviation and kurtosis (3 for a normal, 1.8 for a uniform distribution) of a parameter, each within
@@ -252,6 +278,6 @@ static void text_is_valid_json_or_failed(void) {
 }
 
 TESTS(CASE(philox_matches_published_vectors), CASE(streams_are_distinct_and_values_in_range),
-      CASE(f16_rounds_to_nearest_even), CASE(bf16_rounds_to_nearest_even), CASE(initial_weights_follow_he),
-      CASE(networks_have_the_published_sizes), CASE(bottleneck_width_is_configurable),
+      CASE(f16_rounds_to_nearest_even), CASE(bf16_rounds_to_nearest_even), CASE(arrays_become_f32),
+      CASE(initial_weights_follow_he), CASE(networks_have_the_published_sizes), CASE(bottleneck_width_is_configurable),
       CASE(allocation_counts_and_fails_on_demand), CASE(text_is_valid_json_or_failed))

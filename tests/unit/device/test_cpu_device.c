@@ -167,5 +167,28 @@ static void failing_allocations(void) {
     }
 }
 
+enum { JOBS_MAX = 1000 };
+
+static void note_job(void *context, int i) {
+    int *calls = context; /* each element is written by one call */
+    calls[i]++;
+}
+
+static void for_each_calls_every_job_once(void) {
+    static const int counts[] = {0, 1, 2, 7, JOBS_MAX};
+    for (int threads = 1; threads <= 4; threads++) {
+        const struct cr_device_options options = {.threads = threads};
+        struct cr_device              *device;
+        REQUIRE_OK(cr_device_open(CR_DEVICE_CPU, &options, &device));
+        for (size_t k = 0; k < CR_COUNT(counts); k++) {
+            int calls[JOBS_MAX] = {0};
+            device->backend->for_each(device, counts[k], note_job, calls);
+            for (int i = 0; i < JOBS_MAX; i++) CHECK_INT(calls[i], i < counts[k]);
+        }
+        cr_device_close(device);
+    }
+}
+
 TESTS(CASE(every_op_has_a_reference_kernel), CASE(kernels_of_the_full_device), CASE(find_continues_after_a_kernel),
-      CASE(choice_of_device), CASE(regions), CASE(initial_store), CASE(failing_allocations))
+      CASE(choice_of_device), CASE(regions), CASE(initial_store), CASE(failing_allocations),
+      CASE(for_each_calls_every_job_once))

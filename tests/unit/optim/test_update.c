@@ -190,6 +190,35 @@ static void suppressed_updates_do_not_count(void) {
     }
 }
 
+/* w with lr_scale 0.5 moves as with half the learning rate; v, whose lr_scale is 1, moves as before. */
+static void parameters_have_their_own_rates(void) {
+    for (size_t k = 0; k < CR_COUNT(rules); k++) {
+        struct unit scaled, half, whole;
+        unit_open(&scaled, rules[k], CR_F32, false, some);
+        unit_open(&half, rules[k], CR_F32, false, some);
+        unit_open(&whole, rules[k], CR_F32, false, some);
+        scaled.run.store.param[W].lr_scale = 0.5;
+        scaled.run.step = half.run.step = whole.run.step =
+            (struct cr_step_block){.lr = 0.1f, .momentum = 0.9f, .weight_decay = 0.01f};
+        half.run.step.lr = 0.05f;
+        start_values(&scaled);
+        start_values(&half);
+        start_values(&whole);
+        for (int s = 0; s < 3; s++) {
+            step(&scaled, grads[s], 1, 1);
+            step(&half, grads[s], 1, 1);
+            step(&whole, grads[s], 1, 1);
+        }
+        for (int i = 0; i < ELEMS; i++)
+            CHECK_NEAR(ref_at(&scaled.run, scaled.value[W], i), ref_at(&half.run, half.value[W], i), 0);
+        CHECK_NEAR(ref_at(&scaled.run, scaled.value[V], 0), ref_at(&whole.run, whole.value[V], 0), 0);
+        CHECK(ref_at(&half.run, half.value[W], 0) != ref_at(&whole.run, whole.value[W], 0));
+        ref_close(&scaled.run);
+        ref_close(&half.run);
+        ref_close(&whole.run);
+    }
+}
+
 static void pruned_elements_are_zero_everywhere(void) {
     for (size_t k = 0; k < CR_COUNT(rules); k++) {
         struct unit u;
@@ -231,4 +260,4 @@ static void averages_by_hand(void) {
 }
 
 TESTS(CASE(adamw_matches_torch), CASE(lars_by_hand), CASE(lars_without_a_norm), CASE(suppressed_updates_do_not_count),
-      CASE(pruned_elements_are_zero_everywhere), CASE(averages_by_hand))
+      CASE(parameters_have_their_own_rates), CASE(pruned_elements_are_zero_everywhere), CASE(averages_by_hand))

@@ -73,6 +73,30 @@ static void largest_is_the_range(void) {
     }
 }
 
+/* Several threads count large arrays. */
+static void large_arrays_are_counted_exactly(void) {
+    enum { LARGE = 300001 };
+    static struct cr_histogram h;
+    static double              want[CR_HISTOGRAM_BINS];
+    float                     *values  = cr_alloc(LARGE, sizeof *values);
+    float                      largest = 0;
+    struct cr_rng              rng     = cr_rng_make(5, CR_RNG_TEST, 77, 0);
+    for (int i = 0; i < LARGE; i++) {
+        values[i] = i % 1000 == 7 ? (i % 2000 == 7 ? NAN : -INFINITY) : (float)(4 * cr_rng_real(&rng) - 2);
+        if (isfinite(values[i])) largest = fmaxf(largest, fabsf(values[i]));
+    }
+    for (int i = 0; i < LARGE; i++) {
+        const double m = fabs((double)values[i]);
+        if (m > 0 && m <= (double)largest)
+            want[CR_MIN((int)(m * (CR_HISTOGRAM_BINS / (double)largest)), CR_HISTOGRAM_BINS - 1)]++;
+    }
+    cr_histogram_range(&h, values, LARGE);
+    CHECK(h.largest == largest);
+    for (int twice = 0; twice < 2; twice++) cr_histogram_add(&h, values, LARGE);
+    for (int b = 0; b < CR_HISTOGRAM_BINS; b++) CHECK(h.count[b] == 2 * want[b]);
+    cr_free(values);
+}
+
 static int compare(const void *a, const void *b) {
     const float x = *(const float *)a, y = *(const float *)b;
     return x < y ? -1 : x > y;
@@ -190,5 +214,6 @@ static void rounding(void) {
 }
 
 TESTS({"mse: the least error", mse_is_the_least_error}, {"max: the range", largest_is_the_range},
-      {"percentile of sorted values", percentile_of_sorted_values}, {"entropy against NumPy", entropy_against_numpy},
-      {"zeros, NaN, one value", unusual_values}, {"scale of a filter", scale_of_a_filter}, {"rounding", rounding})
+      {"large arrays", large_arrays_are_counted_exactly}, {"percentile of sorted values", percentile_of_sorted_values},
+      {"entropy against NumPy", entropy_against_numpy}, {"zeros, NaN, one value", unusual_values},
+      {"scale of a filter", scale_of_a_filter}, {"rounding", rounding})

@@ -49,6 +49,11 @@ static void sgd_with_averages_resumes(void) {
     CUTS(true, "ema.decay=0.9", "schedule.kind=one_cycle", "schedule.warmup_epochs=0", "schedule.low_momentum=0.8");
 }
 
+static void own_rates_resume(void) {
+    CUTS(true, "optim.layer_decay=0.6", "optim.head_lr=0.5", "ema.decay=0.9");
+    CUTS(false, "optim.kind=adamw", "optim.lr=0.01", "optim.nesterov=no", "optim.layer_decay=0.6", PRUNED);
+}
+
 static void workers_do_not_change_mixing(void) {
     struct run r;
     prepare(&r);
@@ -174,6 +179,7 @@ static cr_status refusal_of(const char *const *keys, int n) {
 static void mismatched_keys_are_named(void) {
     REFUSED("needs lr: the default, 0.1, is for sgd", "optim.kind=adamw");
     REFUSED("is only for sgd and lars", "optim.kind=adamw", "optim.lr=0.001", "optim.nesterov=yes");
+    REFUSED("needs lr above 0: to train only the classifier", "optim.lr=0", "optim.head_lr=0.1");
     REFUSED("must be 0 with one_cycle", "schedule.kind=one_cycle", "schedule.warmup_epochs=2");
     REFUSED("is only for one_cycle", "schedule.low_momentum=0.8");
     REFUSED("must not exceed [optim] momentum (0.9)", "schedule.kind=one_cycle", "schedule.low_momentum=0.95");
@@ -181,6 +187,7 @@ static void mismatched_keys_are_named(void) {
     CHECK_INT(cr_alloc_live(), 0);
 }
 
-TESTS(CASE(adamw_resumes), CASE(lars_resumes), CASE(mixed_images_resume), CASE(workers_do_not_change_mixing),
-      CASE(sgd_with_averages_resumes), CASE(averages_change_nothing_else), CASE(averages_are_evaluated),
-      CASE(averages_start_on_request), CASE(corrupt_averages_are_skipped), CASE(mismatched_keys_are_named))
+TESTS(CASE(adamw_resumes), CASE(lars_resumes), CASE(mixed_images_resume), CASE(own_rates_resume),
+      CASE(workers_do_not_change_mixing), CASE(sgd_with_averages_resumes), CASE(averages_change_nothing_else),
+      CASE(averages_are_evaluated), CASE(averages_start_on_request), CASE(corrupt_averages_are_skipped),
+      CASE(mismatched_keys_are_named))

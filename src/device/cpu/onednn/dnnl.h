@@ -24,9 +24,12 @@ typedef const dnnl_memory_desc_t *cr_dnnl_md_ref;
 #define CR_DNNL_ARG_FILTER_SCALES DNNL_ARG_ATTR_OUTPUT_SCALES
 #endif
 
+struct cr_dnnl_layout; /* device/cpu/onednn/dnnl_layouts.c */
 struct dnnl_handles {
-    dnnl_engine_t engine;
-    dnnl_stream_t stream;
+    dnnl_engine_t          engine;
+    dnnl_stream_t          stream;
+    struct cr_dnnl_layout *layout; /* [layouts] of the 8-bit convolutions so far */
+    int                    layouts, layout_capacity;
 };
 /* Returns the engine and stream of the device, which are created on first use. The device owns them. */
 CR_MUST cr_status cr_dnnl_open(struct cr_device *device, struct dnnl_handles **out);
@@ -64,6 +67,10 @@ struct cr_dnnl_qconv {
 /* Creates the primitive descriptor; the caller destroys it. */
 CR_MUST cr_status cr_dnnl_qconv_desc(const struct cr_dnnl_qconv *conv, dnnl_engine_t engine,
                                      dnnl_primitive_desc_t *out);
+/* Returns a descriptor of the same convolution with factors of 1, for its layouts and sizes. The device owns it. */
+CR_MUST cr_status cr_dnnl_qconv_layout(struct cr_device *device, const struct cr_dnnl_qconv *conv,
+                                       const_dnnl_primitive_desc_t *out);
+void              cr_dnnl_layouts_free(struct dnnl_handles *handles);
 /* Makes the primitive add its result to the destination. */
 CR_MUST cr_status cr_dnnl_append_sum(dnnl_post_ops_t ops);
 

@@ -3,7 +3,8 @@
  *
  * oneDNN 2 computes (sum + bias) * scale in f32, oneDNN 3 sum * scale + bias; the rule of graph/ops.def is one fma. An
  * output near the middle between two integers may therefore differ by one. The factors are attributes of the primitive,
- * so the primitive is created in the first launch, when the parameters are known, and again when they have changed. */
+ * so the primitive is created when the parameters are known: before the first launch for many ops at once, by several
+ * threads (qconv_complete), or else in the first launch. It is created again when the parameters have changed. */
 #include "device/cpu/onednn/dnnl.h"
 
 #include <math.h>
@@ -62,31 +63,14 @@ static bool qconv_accepts(const struct cr_device *device, const struct cr_progra
     return types_are_known(&c.types);
 }
 
-/* Creates the primitive descriptor with factors of 1: layouts and sizes do not depend on them. */
-static cr_status query(struct cr_device *device, struct cr_dnnl_qconv *c, dnnl_primitive_desc_t *pd) {
-    struct dnnl_handles *h;
-    float               *ones;
-    CR_TRY(cr_dnnl_open(device, &h));
-    CR_ALLOC(ones, (size_t)c->w[0]);
-    for (int64_t k = 0; k < c->w[0]; k++) ones[k] = 1;
-    c->scale               = ones;
-    c->add_scale           = 1;
-    const cr_status status = cr_dnnl_qconv_desc(c, h->engine, pd);
-    c->scale               = NULL;
-    cr_free(ones);
-    return status;
-}
-
 int64_t cr_cpu_qconv_packed_bytes(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    struct cr_dnnl_qconv  c  = conv_of(p, op);
-    dnnl_primitive_desc_t pd = NULL;
-    if (!types_are_known(&c.types) || query(device, &c, &pd) != CR_OK) {
+    const struct cr_dnnl_qconv  c = conv_of(p, op);
+    const_dnnl_primitive_desc_t pd;
+    if (!types_are_known(&c.types) || cr_dnnl_qconv_layout(device, &c, &pd) != CR_OK) {
         cr_error_clear();
         return 0;
     }
-    const size_t bytes = dnnl_memory_desc_get_size(dnnl_primitive_desc_query_md(pd, dnnl_query_weights_md, 0));
-    dnnl_primitive_desc_destroy(pd);
-    return (int64_t)bytes;
+    return (int64_t)dnnl_memory_desc_get_size(dnnl_primitive_desc_query_md(pd, dnnl_query_weights_md, 0));
 }
 
 /* ---- pack_filter ---- */
@@ -113,17 +97,18 @@ static bool pack_accepts(const struct cr_device *device, const struct cr_program
 }
 
 /* *bytes: size of the packed filter. */
-static cr_status pack_open(struct cr_device *device, struct cr_dnnl_qconv *c, struct pack **out, size_t *bytes) {
-    struct dnnl_handles  *h;
-    struct pack          *s;
-    cr_dnnl_md_own        from = {0};
-    dnnl_primitive_desc_t pd = NULL, conv = NULL;
-    cr_status             status = CR_OK;
-    const dnnl_dims_t     w      = {c->w[0], c->w[3], c->w[1], c->w[2]};
+static cr_status pack_open(struct cr_device *device, const struct cr_dnnl_qconv *c, struct pack **out, size_t *bytes) {
+    struct dnnl_handles        *h;
+    struct pack                *s;
+    cr_dnnl_md_own              from = {0};
+    const_dnnl_primitive_desc_t conv;
+    dnnl_primitive_desc_t       pd     = NULL;
+    cr_status                   status = CR_OK;
+    const dnnl_dims_t           w      = {c->w[0], c->w[3], c->w[1], c->w[2]};
     CR_TRY(cr_dnnl_open(device, &h));
     CR_ALLOC(s, 1);
     s->stream = h->stream;
-    CR_TRY_OUT(query(device, c, &conv));
+    CR_TRY_OUT(cr_dnnl_qconv_layout(device, c, &conv));
     CR_TRY_OUT(cr_dnnl_md_typed(&from, 4, w, dnnl_s8, dnnl_ohwi));
     const cr_dnnl_md_ref to = dnnl_primitive_desc_query_md(conv, dnnl_query_weights_md, 0);
     DNNL_TRY_OUT(dnnl_reorder_primitive_desc_create(&pd, CR_DNNL_MD(from), h->engine, to, h->engine, NULL));
@@ -135,7 +120,6 @@ static cr_status pack_open(struct cr_device *device, struct cr_dnnl_qconv *c, st
     s      = NULL;
 out:
     if (pd) dnnl_primitive_desc_destroy(pd);
-    if (conv) dnnl_primitive_desc_destroy(conv);
     cr_dnnl_md_free(&from);
     pack_release(s);
     return status;
@@ -199,9 +183,9 @@ static void qconv_release(void *opaque) {
 
 static cr_status qconv_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
                                void **prepared, size_t *workspace_bytes) {
-    struct qconv         *s;
-    dnnl_primitive_desc_t pd     = NULL;
-    cr_status             status = CR_OK;
+    struct qconv               *s;
+    const_dnnl_primitive_desc_t pd;
+    cr_status                   status = CR_OK;
     CR_ALLOC(s, 1);
     s->shape       = conv_of(p, op);
     const size_t K = (size_t)s->shape.w[0];
@@ -210,14 +194,13 @@ static cr_status qconv_prepare(struct cr_device *device, const struct cr_program
     s->numbers = cr_alloc(2 * K, sizeof *s->numbers);
     if (!s->coeffs || !s->numbers) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: coefficients of a convolution");
     if (op->in[CR_IN_qconv_packed] < 0) CR_TRY_OUT(pack_open(device, &s->shape, &s->pack, &s->pack_bytes));
-    CR_TRY_OUT(query(device, &s->shape, &pd));
+    CR_TRY_OUT(cr_dnnl_qconv_layout(device, &s->shape, &pd));
     *workspace_bytes =
         s->pack_bytes +
         rounded(dnnl_memory_desc_get_size(dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0)));
     *prepared = s;
     s         = NULL;
 out:
-    if (pd) dnnl_primitive_desc_destroy(pd);
     qconv_release(s);
     return status;
 }
@@ -296,13 +279,22 @@ static void put_summand(struct cr_device *device, const struct qconv *s, const v
     }
 }
 
+/* Creates the primitive unless there is one for these coefficients. */
+static cr_status update(struct qconv *s, const void *coeffs) {
+    const size_t bytes = 3 * (size_t)s->shape.w[0] * sizeof *s->coeffs;
+    if (s->conv && memcmp(s->coeffs, coeffs, bytes) == 0) return CR_OK;
+    memcpy(s->coeffs, coeffs, bytes);
+    return create(s);
+}
+
+static void qconv_complete(struct cr_device *device, const struct cr_call *call) {
+    (void)device;
+    if (update(call->prepared, call->in[CR_IN_qconv_coeffs]) != CR_OK) cr_error_clear(); /* launch repeats it */
+}
+
 static cr_status qconv_launch(struct cr_device *device, const struct cr_call *call) {
-    struct qconv *s     = call->prepared;
-    const size_t  bytes = 3 * (size_t)s->shape.w[0] * sizeof *s->coeffs;
-    if (!s->conv || memcmp(s->coeffs, call->in[CR_IN_qconv_coeffs], bytes) != 0) {
-        memcpy(s->coeffs, call->in[CR_IN_qconv_coeffs], bytes);
-        CR_TRY(create(s));
-    }
+    struct qconv *s = call->prepared;
+    CR_TRY(update(s, call->in[CR_IN_qconv_coeffs]));
     if (s->shape.types.has_add) put_summand(device, s, call->in[CR_IN_qconv_add], call->out[CR_OUT_qconv_y]);
     dnnl_memory_set_data_handle(s->x, (void *)(uintptr_t)call->in[CR_IN_qconv_x]);
     char *const workspace = call->workspace;
@@ -324,5 +316,9 @@ const struct cr_kernel cr_dnnl_pack_filter = {CR_KERNEL("dnnl.pack_filter", pack
                                               .accepts = pack_accepts, .prepare = pack_prepare, .launch = pack_launch,
                                               .release = pack_release};
 
-const struct cr_kernel cr_dnnl_qconv = {CR_KERNEL("dnnl.qconv", qconv, CR_MATH_F32), .accepts = qconv_accepts,
-                                        .prepare = qconv_prepare, .launch = qconv_launch, .release = qconv_release};
+const struct cr_kernel cr_dnnl_qconv = {CR_KERNEL("dnnl.qconv", qconv, CR_MATH_F32),
+                                        .accepts  = qconv_accepts,
+                                        .prepare  = qconv_prepare,
+                                        .complete = qconv_complete,
+                                        .launch   = qconv_launch,
+                                        .release  = qconv_release};

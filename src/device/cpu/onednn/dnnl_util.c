@@ -4,6 +4,7 @@
 
 static void handles_close(void *opaque) {
     struct dnnl_handles *h = opaque;
+    cr_dnnl_layouts_free(h);
     if (h->stream) dnnl_stream_destroy(h->stream);
     if (h->engine) dnnl_engine_destroy(h->engine);
     cr_free(h);

@@ -41,25 +41,25 @@ struct update {
     struct cr_sgd_attr attr;
 };
 
-/* Factors for one parameter; ratio: the trust ratio of LARS. */
+/* Factors for one parameter; lr: its learning rate; ratio: the trust ratio of LARS. */
 struct param_factors {
-    double decay, ratio;
+    double decay, ratio, lr;
 };
 
 /* Updates the moments of element i and returns the amount that is subtracted from w. */
-static double step_adamw(const struct update *u, int64_t i, double w, double g, double decay) {
+static double step_adamw(const struct update *u, int64_t i, double w, double g, const struct param_factors *of) {
     const double m = u->mu * ref_get(&u->momentum, i) + (1 - u->mu) * g;
     const double v = u->attr.beta2 * ref_get(&u->second, i) + (1 - u->attr.beta2) * g * g;
     ref_put(&u->momentum, i, m);
     ref_put(&u->second, i, v);
-    return u->lr * decay * w + u->lr / u->correct1 * m / (sqrt(v) / sqrt(u->correct2) + u->attr.eps);
+    return of->lr * of->decay * w + of->lr / u->correct1 * m / (sqrt(v) / sqrt(u->correct2) + u->attr.eps);
 }
 
 static double step_sgd(const struct update *u, int64_t i, double w, double g, const struct param_factors *of) {
     g        = of->ratio * (g + of->decay * w);
     double m = u->mu * ref_get(&u->momentum, i) + g;
     ref_put(&u->momentum, i, m);
-    return u->lr * (u->attr.nesterov ? g + u->mu * m : m);
+    return of->lr * (u->attr.nesterov ? g + u->mu * m : m);
 }
 
 /* Updates elements `begin` to `end` - 1, counted from the start of the tensors. */
@@ -73,8 +73,7 @@ static void update_run(const struct update *u, int64_t begin, int64_t end, const
             continue;
         }
         const double w = ref_get(&u->value, i), g = u->clip * (ref_get(&u->grad, i) / u->scale);
-        ref_put(&u->value, i,
-                w - (u->rule == CR_OP_adamw ? step_adamw(u, i, w, g, of->decay) : step_sgd(u, i, w, g, of)));
+        ref_put(&u->value, i, w - (u->rule == CR_OP_adamw ? step_adamw(u, i, w, g, of) : step_sgd(u, i, w, g, of)));
     }
 }
 
@@ -95,7 +94,7 @@ static void update_params(struct cr_device *device, const struct cr_call *call, 
         const struct cr_param *q = &store->param[k];
         if (q->frozen || cr_param_is_running(q->role)) continue;
         int64_t begin = CR_MAX(q->offset - first, 0), end = CR_MIN(q->offset + q->elems - first, u->value.elems);
-        struct param_factors of = {.decay = q->decay ? u->decay : 0};
+        struct param_factors of = {.decay = q->decay ? u->decay : 0, .lr = u->lr * q->lr_scale};
         of.ratio                = trust_ratio(u, q, k, of.decay);
         CR_PARALLEL_FOR(cr_cpu_threads(device))
         for (int64_t run = 0; run < ref_runs(end - begin); run++)

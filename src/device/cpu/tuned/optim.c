@@ -108,36 +108,38 @@ struct update {
     const uint8_t               *mask;      /* NULL: none */
     float                        lr, mu;
     double                       factor, scale, decay; /* factor: clip / loss scale */
-    float                        step, root;           /* adamw: lr / (1 - b1^t), 1 / sqrt(1 - b2^t) */
+    double                       correct;              /* adamw: 1 - b1^t */
+    float                        root;                 /* adamw: 1 / sqrt(1 - b2^t) */
 };
 
 /* Factors for one parameter. */
 struct param_factors {
     float factor, decay; /* of the gradient, of the weight; both include the trust ratio of lars */
+    float lr, step;      /* learning rate of the parameter; adamw: lr / (1 - b1^t) */
 };
 
 static inline __attribute__((always_inline)) void sgd_loop(float *w, const float *g, float *m, int64_t count,
-                                                           struct param_factors of, float lr, float mu, bool nesterov) {
+                                                           struct param_factors of, float mu, bool nesterov) {
     for (int64_t i = 0; i < count; i++) {
         float grad = of.factor * g[i] + of.decay * w[i];
         float next = mu * m[i] + grad;
         m[i]       = next;
-        w[i] -= lr * (nesterov ? grad + mu * next : next);
+        w[i] -= of.lr * (nesterov ? grad + mu * next : next);
     }
 }
 
 CR_CLONES static void sgd_run(float *restrict w, const float *restrict g, float *restrict m, int64_t count,
-                              struct param_factors of, float lr, float mu, bool nesterov) {
+                              struct param_factors of, float mu, bool nesterov) {
     if (nesterov)
-        sgd_loop(w, g, m, count, of, lr, mu, true);
+        sgd_loop(w, g, m, count, of, mu, true);
     else
-        sgd_loop(w, g, m, count, of, lr, mu, false);
+        sgd_loop(w, g, m, count, of, mu, false);
 }
 
 CR_CLONES static void adamw_run(float *restrict w, const float *restrict g, float *restrict m, float *restrict v,
                                 int64_t count, struct param_factors of, const struct update *u) {
-    const float mu = u->mu, beta = (float)u->attr->beta2, eps = (float)u->attr->eps, shrink = u->lr * of.decay;
-    const float mu_rest = (float)(1 - (double)u->mu), beta_rest = (float)(1 - u->attr->beta2), step = u->step,
+    const float mu = u->mu, beta = (float)u->attr->beta2, eps = (float)u->attr->eps, shrink = of.lr * of.decay;
+    const float mu_rest = (float)(1 - (double)u->mu), beta_rest = (float)(1 - u->attr->beta2), step = of.step,
                 root = u->root;
     for (int64_t i = 0; i < count; i++) {
         const float grad = of.factor * g[i];
@@ -167,7 +169,7 @@ static void update_run(const struct update *u, int64_t from, int64_t to, struct 
         if (u->adamw)
             adamw_run(u->w + i, u->g + i, u->m + i, u->v + i, count, of, u);
         else
-            sgd_run(u->w + i, u->g + i, u->m + i, count, of, u->lr, u->mu, u->attr->nesterov);
+            sgd_run(u->w + i, u->g + i, u->m + i, count, of, u->mu, u->attr->nesterov);
         if (!u->mask) continue;
         mask_run(u->w + i, u->mask + i / 8, count);
         mask_run(u->m + i, u->mask + i / 8, count);
@@ -183,8 +185,8 @@ static double trust_ratio(const struct update *u, int k, double decay) {
     return w > 0 && g > 0 ? u->attr->trust * w / (g + decay * w + u->attr->eps) : 1;
 }
 
-/* Updates elements `begin` to `end` - 1 of the buffer. Weight decay depends on the parameter; frozen parameters do not
- * change. */
+/* Updates elements `begin` to `end` - 1 of the buffer. Weight decay and the learning rate depend on the parameter;
+ * frozen parameters do not change. */
 static void update_part(const struct update *u, int64_t begin, int64_t end) {
     for (int k = 0; k < u->store->params; k++) {
         const struct cr_param *q    = &u->store->param[k];
@@ -192,7 +194,12 @@ static void update_part(const struct update *u, int64_t begin, int64_t end) {
         const double           own = q->decay ? u->decay : 0;
         if (!is_trained(q) || from >= to) continue;
         const double ratio = trust_ratio(u, k, own);
-        update_run(u, from, to, (struct param_factors){(float)(ratio * u->factor), (float)(ratio * own)});
+        const float  lr    = (float)((double)u->lr * q->lr_scale);
+        update_run(u, from, to,
+                   (struct param_factors){.factor = (float)(ratio * u->factor),
+                                          .decay  = (float)(ratio * own),
+                                          .lr     = lr,
+                                          .step   = u->adamw ? (float)((double)lr / u->correct) : 0});
     }
 }
 
@@ -222,7 +229,7 @@ static struct update update_of(const struct cr_call *call, const double *state) 
     if (!u.adamw) return u;
     const double t = state[CR_STATE_UPDATES] + 1;
     u.v            = call->out[CR_OUT_adamw_second];
-    u.step         = (float)((double)u.lr / (1 - pow((double)u.mu, t)));
+    u.correct      = 1 - pow((double)u.mu, t);
     u.root         = (float)(1 / sqrt(1 - pow(u.attr->beta2, t)));
     return u;
 }

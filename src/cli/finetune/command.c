@@ -1,0 +1,268 @@
+/* cli/finetune/command.c: cresnet finetune DIR: one command for a folder of images. See cli/finetune/finetune.h. */
+#include "checkpoint/checkpoint.h"
+#include "cli/finetune/finetune.h"
+#include "data/data.h"
+#include "data/pack.h"
+#include "device/device.h"
+#include "session/session.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- the command line ---- */
+
+static cr_status read_minutes(const struct cr_args *args, double *out) {
+    const char *text = args->value[CR_OPT_MINUTES];
+    char       *end;
+    *out = 0;
+    if (!text) return CR_OK;
+    *out = strtod(text, &end);
+    if (end == text || *end || !(*out > 0 && *out <= 1e6))
+        return cr_args_fail(args, "--minutes %s: must be a number of minutes above 0, e.g. 10 or 0.5", text);
+    return CR_OK;
+}
+
+static bool is_packed(const struct cr_finetune *f) {
+    char path[CR_PATH_MAX];
+    return snprintf(path, sizeof path, "%s/" CR_PACK_TRAIN_NAME, f->root) < (int)sizeof path && cr_fs_is_file(path);
+}
+
+/* Checks the keys of the command line before anything else takes time. */
+static cr_status open_given(struct cr_finetune *f) {
+    const struct cr_args *args = f->args;
+    const char          **list;
+    char                  root[CR_PATH_MAX + 16];
+    CR_ALLOC(list, (size_t)args->overrides + 4);
+    int n     = 0;
+    list[n++] = is_packed(f) ? "data.kind=packed" : "data.kind=folder";
+    snprintf(root, sizeof root, "data.root=%s", f->root);
+    list[n++] = root;
+    list[n++] = "data.val_fraction=0.2";
+    for (int i = 0; i < args->overrides; i++) list[n++] = args->override[i];
+    cr_status status = cr_config_open(&f->given, NULL, list, n);
+    cr_free(list);
+    return status;
+}
+
+/* The name of the folder, for the name of the run: "flowers" of "data/flowers/". */
+static const char *folder_name(struct cr_finetune *f) {
+    char resolved[CR_PATH_MAX];
+    if (!realpath(f->root, resolved)) return "images";
+    const char *slash = strrchr(resolved, '/');
+    const char *name  = slash && slash[1] ? cr_arena_printf(&f->arena, "%s", slash + 1) : "images";
+    return name ? name : "images";
+}
+
+static cr_status name_files(struct cr_finetune *f) {
+    const char *given = f->given.train.output;
+    size_t      length;
+    f->run = *given ? cr_arena_printf(&f->arena, "%s", given)
+                    : cr_arena_printf(&f->arena, "checkpoints/finetune-%s", folder_name(f));
+    if (!f->run) return CR_NO_MEMORY(CR_PATH_MAX);
+    for (length = strlen(f->run); length > 1 && f->run[length - 1] == '/';) length--;
+    f->ini = cr_arena_printf(&f->arena, "%.*s.ini", (int)length, f->run);
+    return f->ini ? CR_OK : CR_NO_MEMORY(CR_PATH_MAX);
+}
+
+/* ---- dataset and device ---- */
+
+/* The median of the shorter sides of a few images; 0 when none can be read. */
+static int source_size(const struct cr_dataset *set) {
+    enum { SAMPLES = 9 };
+    double        side[SAMPLES];
+    int           count = 0;
+    const int64_t total = cr_dataset_count(set);
+    cr_error_hold();
+    for (int64_t i = 0; i < SAMPLES && i < total; i++) {
+        struct cr_image image;
+        int32_t         label;
+        if (cr_dataset_get(set, i * total / SAMPLES, &image, &label) != CR_OK) continue;
+        side[count++] = (double)CR_MIN(image.width, image.height);
+        cr_image_free(&image);
+    }
+    cr_error_release();
+    cr_error_clear();
+    qsort(side, (size_t)count, sizeof *side, cr_compare_doubles);
+    return count ? (int)side[count / 2] : 0;
+}
+
+static cr_status open_data(struct cr_finetune *f) {
+    struct cr_dataset *train = NULL, *val = NULL;
+    struct cr_config   whole;
+    struct cr_dataset *all = NULL;
+    cr_status          status;
+    CR_TRY_OUT(cr_dataset_open(&f->given, CR_SPLIT_TRAIN, &train));
+    CR_TRY_OUT(cr_dataset_open(&f->given, CR_SPLIT_VAL, &val));
+    f->train   = cr_dataset_count(train);
+    f->val     = cr_dataset_count(val);
+    f->classes = cr_dataset_classes(train);
+
+    f->source_size = source_size(train);
+    /* without a fraction only a folder of its own can be the validation set */
+    whole                   = f->given;
+    whole.data.val_fraction = 0;
+    cr_error_hold();
+    f->has_val = cr_dataset_open(&whole, CR_SPLIT_VAL, &all) == CR_OK;
+    cr_error_release();
+    if (!f->has_val) cr_error_clear();
+out:
+    cr_dataset_close(all);
+    cr_dataset_close(train);
+    cr_dataset_close(val);
+    return status;
+}
+
+static cr_status choose_device(struct cr_finetune *f) {
+    CR_TRY(cr_device_check(f->given.train.device));
+    f->gpu = f->given.train.device != CR_DEVICE_CPU && cr_device_count(CR_DEVICE_CUDA) > 0;
+    return CR_OK;
+}
+
+static cr_status set_data(struct cr_finetune *f) {
+    CR_TRY(cr_finetune_set(f, "data", "kind", NULL, "%s", cr_word_data_kind(f->given.data.kind)));
+    CR_TRY(cr_finetune_set(f, "data", "root", NULL, "%s", f->root));
+    if (f->has_val) return CR_OK;
+    return cr_finetune_set(f, "data", "val_fraction",
+                           "held out of each class for validation, by a hash of the file names", "%g",
+                           f->given.data.val_fraction);
+}
+
+/* ---- what was chosen ---- */
+
+static void say_data(const struct cr_finetune *f) {
+    char how[96];
+    if (f->has_val)
+        snprintf(how, sizeof how, "its own validation set");
+    else
+        snprintf(how, sizeof how, "%g %% of each class, held out by a hash of the names",
+                 100 * f->given.data.val_fraction);
+    cr_log(CR_LOG_INFO, "data      %s: %" PRId64 " images of %d classes for training; %" PRId64 " for validation (%s)",
+           f->root, f->train, f->classes, f->val, how);
+}
+
+static void say_network(const struct cr_finetune *f) {
+    if (*f->weights)
+        cr_log(CR_LOG_INFO, "network   %s, from the weights %s; a new classifier for %d classes", f->network,
+               f->weights, f->classes);
+    else
+        cr_log(CR_LOG_INFO, "network   %s, from scratch: with pretrained weights, far fewer images are enough",
+               f->network);
+}
+
+static void say_schedule(const struct cr_finetune *f, const struct cr_config *c) {
+    char frozen[96] = "", time[96] = "";
+    if (c->model.unfreeze.count)
+        snprintf(frozen, sizeof frozen, ", at first %" PRId64 " with the classifier alone",
+                 (int64_t)c->model.unfreeze.at[0]);
+    if (f->seconds > 0)
+        snprintf(time, sizeof time, "; about %.*f minutes at %.0f images/s", f->seconds < 600 ? 1 : 0, f->seconds / 60,
+                 f->images_per_s);
+    cr_log(CR_LOG_INFO, "images    %lld pixels in training, %lld in evaluations%s", (long long)c->data.image_size,
+           (long long)c->data.eval_crop, time);
+    cr_log(CR_LOG_INFO, "schedule  %" PRId64 " epochs%s; batch size %" PRId64 "; evaluated every %" PRId64 " epochs",
+           (int64_t)c->train.epochs, frozen, (int64_t)c->train.batch, (int64_t)c->train.eval_every);
+    cr_log(CR_LOG_INFO,
+           "rates     learning rate %g, classifier %g, falling to 0; stops after %" PRId64
+           " evaluations without a better %s",
+           c->optim.lr, c->optim.head_lr > 0 ? c->optim.head_lr : c->optim.lr, (int64_t)c->train.patience,
+           cr_word_best_metric(c->train.best));
+}
+
+static void say_files(const struct cr_finetune *f) {
+    cr_log(CR_LOG_INFO, "file      %s has these choices: edit it, then cresnet train %s -o DIR", f->ini, f->ini);
+    cr_log(CR_LOG_INFO, "training  Ctrl-C saves and stops; the same command continues. Checkpoints are in %s", f->run);
+}
+
+/* ---- training ---- */
+
+static cr_status train(const struct cr_finetune *f, const struct cr_config *config, bool resume, int *signal_taken) {
+    const struct cr_train_options options = {.resume         = resume ? "auto" : NULL,
+                                             .overrides      = f->args->override,
+                                             .override_count = f->args->overrides,
+                                             .brief          = true};
+    CR_TRY(cr_train(config, &options, signal_taken));
+    if (*signal_taken) return CR_OK;
+    cr_log(CR_LOG_INFO, "use it    cresnet predict %s IMAGE; cresnet report %s; cresnet export %s --onnx FILE", f->run,
+           f->run, f->run);
+    return CR_OK;
+}
+
+static bool same_folder(const char *a, const char *b) {
+    char first[CR_PATH_MAX], second[CR_PATH_MAX];
+    return strcmp(a, b) == 0 || (realpath(a, first) && realpath(b, second) && strcmp(first, second) == 0);
+}
+
+/* A file RUN.ini that is there is used as it is: the user may have edited it. */
+static cr_status continue_run(struct cr_finetune *f, int *signal_taken) {
+    struct cr_config config;
+    if (!cr_finetune_is_own(f->ini))
+        return CR_FAIL(CR_ERR_CONFIG,
+                       "%s: exists, and was not written by cresnet finetune: choose another run with "
+                       "-o DIR",
+                       f->ini);
+    CR_TRY(cr_config_open(&config, f->ini, f->args->override, f->args->overrides));
+    cr_status status = CR_OK;
+    if (!same_folder(config.data.root, f->root))
+        CR_FAIL_OUT(CR_ERR_CONFIG, "%s: is a run on the images in %s: choose another run with -o DIR", f->ini,
+                    config.data.root);
+    if (f->minutes > 0 || cr_args_has(f->args, CR_OPT_MODEL) || cr_args_has(f->args, CR_OPT_START_WEIGHTS))
+        cr_log(CR_LOG_WARN,
+               "--minutes, --model and --weights have no effect: %s was chosen before; delete it and %s "
+               "to choose anew",
+               f->ini, f->run);
+    cr_log(CR_LOG_INFO, "continues the run %s with the choices in %s", f->run, f->ini);
+    CR_TRY_OUT(train(f, &config, true, signal_taken));
+out:
+    cr_config_close(&config);
+    return status;
+}
+
+static cr_status choose(struct cr_finetune *f) {
+    CR_TRY(choose_device(f));
+    CR_TRY(open_data(f));
+    CR_TRY(set_data(f));
+    say_data(f);
+    CR_TRY(cr_finetune_network(f));
+    say_network(f);
+    return cr_finetune_schedule(f);
+}
+
+/* A run that fails before it has written anything leaves no file that the next command would continue. */
+static cr_status start_run(struct cr_finetune *f, int *signal_taken) {
+    struct cr_config config = {0};
+    cr_status        status;
+    if (cr_ckpt_dir_in_use(f->run))
+        return CR_FAIL(CR_ERR_CONFIG, "%s is not empty, and there is no %s: choose another run folder with -o DIR",
+                       f->run, f->ini);
+    CR_TRY(choose(f));
+    CR_TRY(cr_finetune_write(f));
+    CR_TRY_OUT(cr_config_open(&config, f->ini, NULL, 0));
+    say_schedule(f, &config);
+    say_files(f);
+    CR_TRY_OUT(train(f, &config, false, signal_taken));
+out:
+    if (status != CR_OK && !cr_ckpt_dir_in_use(f->run)) cr_fs_unlink(f->ini);
+    cr_config_close(&config);
+    return status;
+}
+
+cr_status cr_cmd_finetune(const struct cr_args *args, int *signal_taken) {
+    struct cr_finetune f = {.args = args};
+    cr_status          status;
+    CR_TRY(cr_args_max_operands(args, 1));
+    if (!args->operands) return cr_args_fail(args, "no folder of images given: cresnet finetune DIR");
+    f.root = args->operand[0];
+    if (!cr_fs_is_dir(f.root)) return cr_args_fail(args, "%s: no such folder of images", f.root);
+    CR_TRY(read_minutes(args, &f.minutes));
+    CR_TRY_OUT(open_given(&f));
+    CR_TRY_OUT(name_files(&f));
+    CR_TRY_OUT(access(f.ini, F_OK) == 0 ? continue_run(&f, signal_taken) : start_run(&f, signal_taken));
+out:
+    cr_config_close(&f.given);
+    cr_arena_free(&f.arena);
+    return status;
+}

@@ -1,0 +1,67 @@
+/* cli/finetune/finetune.h: cresnet finetune: chooses a configuration for a folder of images, writes it as an INI file
+ * and trains. Used by this folder only.
+ *
+ * The choices are made in this order, each from those before: dataset, device, weights and network, image size,
+ * schedule. Keys that the user gives replace choices. The INI file is what is trained: `cresnet train` reads it too. */
+#ifndef CR_FINETUNE_H
+#define CR_FINETUNE_H
+
+#include "cli/common/command.h"
+#include "config/config.h"
+
+enum { CR_FINETUNE_CHOICES = 128 };
+
+/* A line of the INI file. The arena of struct cr_finetune owns the strings. */
+struct cr_finetune_choice {
+    const char *section, *key, *value;
+    const char *why; /* comment; NULL: none */
+};
+
+struct cr_finetune {
+    const struct cr_args     *args;
+    struct cr_arena           arena;
+    struct cr_config          given;      /* the dataset and the keys that the user gives; other keys have defaults */
+    const char               *root;       /* folder of images */
+    const char               *run;        /* run folder */
+    const char               *ini;        /* RUN.ini */
+    double                    minutes;    /* --minutes; 0: not given */
+    int64_t                   train, val; /* number of images */
+    int                       classes;
+    int                       source_size; /* pixels of the shorter side of an image, median of a few; 0: unknown */
+    bool                      has_val;     /* the folder has a validation set of its own */
+    bool                      gpu;
+    const char               *weights;      /* model.weights; "": from scratch */
+    const char               *network;      /* for people: "resnet18" */
+    int                       trained_size; /* image size in pixels that the weights were trained with */
+    int                       size, eval_size;
+    int64_t                   batch, epochs, frozen_epochs, eval_every;
+    double                    images_per_s; /* of training, measured; 0: unknown */
+    double                    seconds;      /* estimated duration; 0: unknown */
+    struct cr_finetune_choice choice[CR_FINETUNE_CHOICES];
+    int                       choices;
+};
+
+/* ---- choices (ini.c) ---- */
+
+/* Sets a key; the last call for a key wins. value and why are copied; why may be NULL. CR_ERR_MEMORY. */
+CR_MUST cr_status cr_finetune_set(struct cr_finetune *f, const char *section, const char *key, const char *why,
+                                  const char *format, ...) CR_PRINTF(5, 6);
+/* Opens a config with the choices, the keys of the command line, and `more` (NULL-terminated "section.key=value"). */
+CR_MUST cr_status cr_finetune_config(const struct cr_finetune *f, const char *const *more, struct cr_config *out);
+/* Writes the INI file: choices with their reasons, then the keys of the command line. */
+CR_MUST cr_status cr_finetune_write(struct cr_finetune *f);
+/* Returns whether the file begins like one that cr_finetune_write wrote. */
+bool cr_finetune_is_own(const char *ini);
+
+/* ---- network.c ---- */
+
+/* Chooses weights and network by --weights and --model, or by device and number of images, and downloads published
+ * weights. */
+CR_MUST cr_status cr_finetune_network(struct cr_finetune *f);
+
+/* ---- schedule.c ---- */
+
+/* Chooses image size, batch size, epochs, learning rates; with --minutes, and on the CPU, by a measured speed. */
+CR_MUST cr_status cr_finetune_schedule(struct cr_finetune *f);
+
+#endif

@@ -1,0 +1,131 @@
+/* cli/finetune/ini.c: the choices of cresnet finetune as keys, and the INI file with them. See
+ * cli/finetune/finetune.h. */
+#include "cli/finetune/finetune.h"
+
+#include "config/ini.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char own_line[] = "# Written by `cresnet finetune`";
+
+static struct cr_finetune_choice *find(struct cr_finetune *f, const char *section, const char *key) {
+    for (int i = 0; i < f->choices; i++)
+        if (strcmp(f->choice[i].section, section) == 0 && strcmp(f->choice[i].key, key) == 0) return &f->choice[i];
+    if (f->choices == CR_FINETUNE_CHOICES) return NULL;
+    struct cr_finetune_choice *c = &f->choice[f->choices++];
+    c->section                   = cr_arena_printf(&f->arena, "%s", section);
+    c->key                       = cr_arena_printf(&f->arena, "%s", key);
+    return c->section && c->key ? c : NULL;
+}
+
+cr_status cr_finetune_set(struct cr_finetune *f, const char *section, const char *key, const char *why,
+                          const char *format, ...) {
+    char                       value[CR_PATH_MAX];
+    va_list                    list;
+    struct cr_finetune_choice *c = find(f, section, key);
+    if (!c) return CR_NO_MEMORY(sizeof *c);
+    va_start(list, format);
+    vsnprintf(value, sizeof value, format, list);
+    va_end(list);
+    c->value = cr_arena_printf(&f->arena, "%s", value);
+    c->why   = why ? cr_arena_printf(&f->arena, "%s", why) : NULL;
+    return c->value && (c->why || !why) ? CR_OK : CR_NO_MEMORY(sizeof value);
+}
+
+cr_status cr_finetune_config(const struct cr_finetune *f, const char *const *more, struct cr_config *out) {
+    const struct cr_args *args    = f->args;
+    struct cr_arena       strings = {0};
+    const char          **list;
+    cr_status             status = CR_OK;
+    int                   n = 0, extra = 0;
+    while (more && more[extra]) extra++;
+    CR_ALLOC(list, (size_t)(f->choices + args->overrides + extra) + 1);
+    for (int i = 0; i < f->choices; i++) {
+        const struct cr_finetune_choice *c = &f->choice[i];
+
+        list[n++] = cr_arena_printf(&strings, "%s.%s=%s", c->section, c->key, c->value);
+        if (!list[n - 1]) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory for the configuration");
+    }
+    for (int i = 0; i < args->overrides; i++) list[n++] = args->override[i];
+    for (int i = 0; i < extra; i++) list[n++] = more[i];
+    status = cr_config_open(out, NULL, list, n);
+out:
+    cr_arena_free(&strings);
+    cr_free(list);
+    return status;
+}
+
+/* ---- the file ---- */
+
+/* Replaces choices by the keys of the command line, which were checked before. */
+static cr_status add_given(struct cr_finetune *f) {
+    for (int i = 0; i < f->args->overrides; i++) {
+        char        section[64], key[64];
+        const char *text = f->args->override[i];
+        if (sscanf(text, " %63[^. \t] . %63[^= \t] =", section, key) != 2)
+            return CR_FAIL(CR_ERR_USAGE, "%.100s: must be section.key=value", text);
+        const char *value = strchr(text, '=') + 1;
+        value += strspn(value, " \t");
+        size_t length = strlen(value);
+        while (length && strchr(" \t", value[length - 1])) length--;
+        CR_TRY(cr_finetune_set(f, section, key, "given on the command line", "%.*s", (int)length, value));
+    }
+    return CR_OK;
+}
+
+static void add_section(const struct cr_finetune *f, const char *section, struct cr_text *out) {
+    bool begun = false;
+    for (int i = 0; i < f->choices; i++) {
+        const struct cr_finetune_choice *c = &f->choice[i];
+        if (strcmp(c->section, section) != 0) continue;
+        if (!begun) cr_text_add(out, "\n[%s]\n", section);
+        begun = true;
+        if (c->why) cr_text_add(out, "# %s\n", c->why);
+        cr_text_add(out, "%s = ", c->key);
+        cr_ini_add_value(out, c->value);
+        cr_text_add(out, "\n");
+    }
+}
+
+cr_status cr_finetune_write(struct cr_finetune *f) {
+    static const char *const sections[] = {"model", "data",   "train", "optim", "schedule",
+                                           "ema",   "memory", "prune", "quant", "ranks"};
+    struct cr_text           text       = {0};
+    cr_status                status;
+    const char              *why;
+    CR_TRY(add_given(f));
+    for (int i = 0; i < f->choices; i++)
+        if (!cr_ini_can_hold(f->choice[i].value, &why))
+            return CR_FAIL(CR_ERR_CONFIG, "%s.%s: an INI file cannot hold this value: %s", f->choice[i].section,
+                           f->choice[i].key, why);
+    cr_text_add(&text,
+                "%s. Edit it, and train with another run folder:\n"
+                "#   cresnet train THIS_FILE -o ANOTHER_FOLDER\n"
+                "# `cresnet help keys` explains the keys. Keys that are not here have their defaults.\n",
+                own_line);
+    for (size_t i = 0; i < CR_COUNT(sections); i++) add_section(f, sections[i], &text);
+    char *folder = cr_strdup(f->ini);
+    if (!folder || text.failed) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory for the configuration");
+    char *slash = strrchr(folder, '/');
+    if (slash && slash != folder) {
+        *slash = 0;
+        CR_TRY_OUT(cr_fs_mkdirs(folder));
+    }
+    CR_TRY_OUT(cr_fs_write_new(f->ini, text.data, text.length));
+out:
+    cr_free(folder);
+    cr_text_free(&text);
+    return status;
+}
+
+bool cr_finetune_is_own(const char *ini) {
+    char  line[sizeof own_line] = "";
+    FILE *file                  = fopen(ini, "r");
+    if (!file) return false;
+    const bool own = fgets(line, (int)sizeof line, file) && strcmp(line, own_line) == 0;
+    fclose(file);
+    return own;
+}

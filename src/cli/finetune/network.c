@@ -1,0 +1,242 @@
+/* cli/finetune/network.c: the weights that cresnet finetune starts from, and their network. See
+ * cli/finetune/finetune.h. */
+#include "checkpoint/checkpoint.h"
+#include "cli/finetune/finetune.h"
+#include "data/data.h"
+#include "model/model.h"
+#include "pretrained/pretrained.h"
+#include "session/saved_model.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { IMAGENET_SIZE = 224, LARGE_SET = 500 };
+
+/* ---- weights with a configuration: a run, a checkpoint, a file in one ---- */
+
+/* The text after "key = " in a dumped section; the arena owns it. "" when there is none. */
+static const char *dumped(struct cr_finetune *f, const char *dump, const char *section, const char *key) {
+    char header[64], line[64];
+    snprintf(header, sizeof header, "[%s]\n", section);
+    snprintf(line, sizeof line, "\n%s = ", key);
+    const char *at = strstr(dump, header), *end = at ? strstr(at + 1, "\n[") : NULL,
+               *found = at ? strstr(at, line) : NULL;
+    if (!found || (end && found > end)) return "";
+    found += strlen(line);
+    const char *text = cr_arena_printf(&f->arena, "%.*s", (int)strcspn(found, "\n"), found);
+    return text ? text : "";
+}
+
+/* Copies the keys that describe the network, and the normalisation of its images. */
+static cr_status copy_network(struct cr_finetune *f, const struct cr_config *config) {
+    static const char *const keys[][2] = {{"model", "arch"},
+                                          {"model", "block"},
+                                          {"model", "depths"},
+                                          {"model", "widths"},
+                                          {"model", "width_per_group"},
+                                          {"model", "stem"},
+                                          {"model", "shortcut"},
+                                          {"model", "excitation"},
+                                          {"model", "bn_eps"},
+                                          {"data", "mean"},
+                                          {"data", "std"}};
+    struct cr_config         plain;
+    struct cr_text           theirs = {0}, defaults = {0};
+    struct cr_prepare        prepare;
+    cr_status                status;
+    CR_TRY(cr_config_open(&plain, NULL, NULL, 0));
+    CR_TRY_OUT(cr_prepare_from_config(config, CR_SPLIT_TRAIN, &prepare));
+    f->trained_size = prepare.size;
+    f->network      = cr_word_arch(config->model.arch);
+    cr_config_dump(config, &theirs);
+    cr_config_dump(&plain, &defaults);
+    if (theirs.failed || defaults.failed) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory for the configuration");
+    for (size_t i = 0; i < CR_COUNT(keys); i++) {
+        const char *value = dumped(f, theirs.data, keys[i][0], keys[i][1]);
+        if (i > 0 && strcmp(value, dumped(f, defaults.data, keys[i][0], keys[i][1])) == 0) continue;
+        CR_TRY_OUT(cr_finetune_set(f, keys[i][0], keys[i][1], NULL, "%s", value));
+    }
+    /* `auto` depends on the kind of the dataset */
+    if (config->model.arch == CR_ARCH_CUSTOM && config->model.stem == CR_STEM_AUTO)
+        CR_TRY_OUT(cr_finetune_set(f, "model", "stem", NULL, "%s", cr_config_is_small(config) ? "cifar" : "imagenet"));
+out:
+    cr_text_free(&theirs);
+    cr_text_free(&defaults);
+    cr_config_close(&plain);
+    return status;
+}
+
+static cr_status use_saved(struct cr_finetune *f, const struct cr_saved_model *saved) {
+    struct cr_config config;
+    CR_TRY(cr_config_open_stored(&config, saved->config, NULL, 0));
+    cr_status status = copy_network(f, &config);
+    cr_config_close(&config);
+    f->weights = cr_arena_printf(&f->arena, "%s", saved->weights);
+    return status == CR_OK && !f->weights ? CR_NO_MEMORY(strlen(saved->weights)) : status;
+}
+
+/* ---- weights without a configuration: the network is recognised by its tensors ---- */
+
+static bool has_tensor(const struct cr_st_file *file, const struct cr_param *q) {
+    const struct cr_st_entry *e    = cr_st_find(file, q->name);
+    const bool                conv = q->role == CR_ROLE_CONV; /* K,R,S,C here; K,C,R,S in files */
+    if (!e) return false;
+    return conv ? e->dims == 4 && e->dim[0] == q->dim[0] && e->dim[1] == q->dim[3] && e->dim[2] == q->dim[1] &&
+                      e->dim[3] == q->dim[2]
+                : e->dims == 1 && e->dim[0] == q->dim[3];
+}
+
+/* Returns the number of tensors of the model in the file, or 0 when one is not there; the classifier may differ. */
+static int count_tensors(const struct cr_model *m, const struct cr_st_file *file) {
+    int count = 0;
+    for (int i = 0; i < m->store.params; i++) {
+        const struct cr_param *q = &m->store.param[i];
+        if (q->classifier) continue;
+        if (!has_tensor(file, q)) return 0;
+        count++;
+    }
+    return count;
+}
+
+struct candidate {
+    enum cr_arch arch;
+    const char  *stem, *shortcut;
+};
+
+static cr_status try_candidate(const struct candidate *c, const struct cr_st_file *file, int *tensors) {
+    char             arch[64], stem[64], shortcut[64];
+    struct cr_config config;
+    struct cr_model  model;
+    snprintf(arch, sizeof arch, "model.arch=%s", cr_word_arch(c->arch));
+    snprintf(stem, sizeof stem, "model.stem=%s", c->stem);
+    snprintf(shortcut, sizeof shortcut, "model.shortcut=%s", c->shortcut);
+    CR_TRY(cr_config_open(&config, NULL, (const char *const[]){arch, stem, shortcut}, 3));
+    cr_status status = cr_model_open(&config, 10, 64, 64, &model);
+    if (status == CR_OK) {
+        *tensors = count_tensors(&model, file);
+        cr_model_close(&model);
+    }
+    cr_config_close(&config);
+    return status;
+}
+
+/* The network with the most tensors in the file: ResNet-18 is a part of ResNet-34. */
+static cr_status recognise(struct cr_finetune *f, const char *path) {
+    static const char *const stems[] = {"imagenet", "cifar", "deep"}, *const shortcuts[] = {"B", "A", "D"};
+    struct cr_st_file *file;
+    struct candidate   best   = {CR_ARCH_CUSTOM, NULL, NULL};
+    cr_status          status = CR_OK;
+    int                most = 0, tensors = 0;
+    CR_TRY(cr_ckpt_open_weights(path, &file));
+    for (int arch = 0; arch < (int)CR_ARCH_CUSTOM; arch++)
+        for (size_t k = 0; k < CR_COUNT(stems) * CR_COUNT(shortcuts); k++) {
+            const struct candidate c = {(enum cr_arch)arch, stems[k % CR_COUNT(stems)], shortcuts[k / CR_COUNT(stems)]};
+            tensors                  = 0;
+            if (try_candidate(&c, file, &tensors) == CR_ERR_MEMORY) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory");
+            cr_error_clear(); /* shortcuts that do not fit a network */
+            if (tensors <= most) continue;
+            most = tensors;
+            best = c;
+        }
+    if (!most)
+        CR_FAIL_OUT(CR_ERR_CONFIG,
+                    "%s: its tensors are those of no network that cresnet knows: give --model NAME, or use the run "
+                    "folder that has its config.ini",
+                    path);
+    f->network      = cr_word_arch(best.arch);
+    f->trained_size = strcmp(best.stem, "cifar") == 0 ? 32 : IMAGENET_SIZE;
+    CR_TRY_OUT(cr_finetune_set(f, "model", "arch", "recognised by the tensors of the weights", "%s", f->network));
+    CR_TRY_OUT(cr_finetune_set(f, "model", "stem", NULL, "%s", best.stem));
+    CR_TRY_OUT(cr_finetune_set(f, "model", "shortcut", NULL, "%s", best.shortcut));
+out:
+    cr_st_close(file);
+    return status;
+}
+
+/* ---- published weights ---- */
+
+/* The network of "resnet50.v2" is resnet50. */
+static cr_status use_published(struct cr_finetune *f, const char *name) {
+    char     *file;
+    cr_status status = cr_pretrained_file(name, &file);
+    if (status != CR_OK) {
+        char why[1500];
+        snprintf(why, sizeof why, "%.1400s", cr_error_message());
+        return CR_FAIL(status,
+                       "%s\nThe published weights %s are not on this machine. Three ways to go on: copy their file to "
+                       "the folder CRESNET_WEIGHTS_DIR; give other weights with --weights FILE (safetensors, .pth, a "
+                       "run); or train from scratch with --weights none, which needs many more images",
+                       why, name);
+    }
+    f->trained_size = IMAGENET_SIZE;
+    f->weights      = cr_arena_printf(&f->arena, "%s", name);
+    f->network      = cr_arena_printf(&f->arena, "%.*s", (int)strcspn(name, "."), name);
+    cr_free(file);
+    if (!f->weights || !f->network) return CR_NO_MEMORY(64);
+    return cr_finetune_set(f, "model", "arch", NULL, "%s", f->network);
+}
+
+/* ---- the choice ---- */
+
+/* On a GPU a larger network is worth its time, unless there are few images. */
+static const char *default_network(const struct cr_finetune *f) {
+    return f->gpu && f->train >= LARGE_SET ? "resnet50" : "resnet18";
+}
+
+static cr_status from_scratch(struct cr_finetune *f) {
+    const char *model = f->args->value[CR_OPT_MODEL];
+    f->weights        = "";
+    f->network        = model ? model : "resnet18";
+    CR_TRY(cr_finetune_set(f, "model", "arch", NULL, "%s", f->network));
+    struct cr_config  config;
+    struct cr_prepare prepare;
+    CR_TRY(cr_finetune_config(f, NULL, &config));
+    cr_status status = cr_prepare_from_config(&config, CR_SPLIT_TRAIN, &prepare);
+    cr_config_close(&config);
+    f->trained_size = prepare.size;
+    return status;
+}
+
+static cr_status use_file(struct cr_finetune *f, const char *path) {
+    const char           *model = f->args->value[CR_OPT_MODEL];
+    struct cr_saved_model saved = {0};
+    if (cr_saved_model_find(path, NULL, &saved) == CR_OK) {
+        cr_status status = use_saved(f, &saved);
+        cr_saved_model_free(&saved);
+        return status;
+    }
+    if (cr_fs_is_dir(path) || access(path, F_OK) != 0) return CR_ERR_CONFIG; /* the message is set */
+    cr_error_clear();
+    f->weights = cr_arena_printf(&f->arena, "%s", path);
+    if (!f->weights) return CR_NO_MEMORY(strlen(path));
+    if (!model) return recognise(f, path);
+    CR_TRY(from_scratch(f));
+    f->weights = cr_arena_printf(&f->arena, "%s", path);
+    return f->weights ? CR_OK : CR_NO_MEMORY(strlen(path));
+}
+
+cr_status cr_finetune_network(struct cr_finetune *f) {
+    const char *model = f->args->value[CR_OPT_MODEL], *weights = f->args->value[CR_OPT_START_WEIGHTS];
+    if (!weights) weights = f->given.model.weights;
+    const bool scratch = strcmp(weights, "none") == 0;
+    if (!*weights) weights = model ? model : default_network(f);
+    if (scratch)
+        CR_TRY(from_scratch(f));
+    else if (access(weights, F_OK) == 0 || strchr(weights, '/'))
+        CR_TRY(use_file(f, weights));
+    else if (model && weights == model && !cr_pretrained_is_name(model))
+        return cr_args_fail(f->args,
+                            "--model %s: there are no published weights of this network: give --weights FILE, or "
+                            "--weights none to train from scratch",
+                            model);
+    else
+        CR_TRY(use_published(f, weights));
+    CR_TRY(cr_finetune_set(f, "model", "weights",
+                           *f->weights ? "the classifier is replaced by one for the classes of the folder"
+                                       : "no weights: training from scratch",
+                           "%s", f->weights));
+    return *f->weights ? cr_finetune_set(f, "model", "head", NULL, "new") : CR_OK;
+}

@@ -1,0 +1,123 @@
+/* training/best.c: the metric train.best, the best checkpoint so far (best.json), and early stopping (train.patience).
+ * See training/run.h. */
+#include "training/run.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+
+/* ---- the metric ---- */
+
+static double metric_of(enum cr_best_metric metric, const struct cr_scores *e) {
+    const double images = (double)e->images;
+    switch (metric) {
+    case CR_BEST_TOP1: return (double)e->correct1 / images;
+    case CR_BEST_TOP5: return (double)e->correct5 / images;
+    case CR_BEST_LOSS: return e->loss_sum / images;
+    }
+    return 0;
+}
+
+static bool is_better(enum cr_best_metric metric, double a, double b) {
+    return metric == CR_BEST_LOSS ? a < b : a > b;
+}
+
+/* The better one of the weights and their moving averages (NULL: none). */
+static double better_of(enum cr_best_metric metric, const struct cr_scores *raw, const struct cr_scores *ema) {
+    const double value = metric_of(metric, raw), average = ema ? metric_of(metric, ema) : value;
+    return is_better(metric, average, value) ? average : value;
+}
+
+/* ---- reading best.json ---- */
+
+static bool prunes_at(const struct cr_run *run, int64_t step) {
+    double fraction;
+    return run->prune.layers && cr_prune_due(&run->config, step, run->at.steps_per_epoch, &fraction);
+}
+
+/* Returns the last pruning step after `step`, or `step`: earlier checkpoints have fewer pruned weights. */
+static int64_t pruned_since(const struct cr_run *run, int64_t step) {
+    int64_t last = step;
+    for (int64_t at = step + 1; run->prune.layers && at <= run->at.step; at++)
+        if (prunes_at(run, at)) last = at;
+    return last;
+}
+
+bool cr_run_evaluates_at(const struct cr_run *run, int64_t step) {
+    const int64_t every = run->config.train.eval_every * run->at.steps_per_epoch;
+    return step > 0 && every && step % every == 0;
+}
+
+/* Number of evaluations after `from`, up to the current step. */
+static int64_t evaluations_since(const struct cr_run *run, int64_t from) {
+    const int64_t every = run->config.train.eval_every * run->at.steps_per_epoch;
+    return every ? run->at.step / every - from / every : 0;
+}
+
+struct cr_best cr_run_best_read(const struct cr_run *run) {
+    const struct cr_best none   = {.step = -1};
+    const char          *metric = cr_word_best_metric(run->config.train.best), *why;
+    if (!run->from) return none;
+    const struct cr_ckpt_best best = cr_ckpt_best_read(run->dir, metric, &why);
+    if (why && cr_run_reports(run))
+        cr_log(CR_LOG_WARN, "%s/best.json is ignored: %s; the next evaluation becomes the best", run->dir, why);
+    if (best.step < 0 || best.step > run->at.step) return none;
+    const int64_t from = pruned_since(run, best.step);
+    return (struct cr_best){.step  = from == best.step ? best.step : -1,
+                            .value = best.value,
+                            .stale = evaluations_since(run, from) - cr_run_evaluates_again(run, best.step)};
+}
+
+bool cr_run_evaluates_again(const struct cr_run *run, int64_t best_step) {
+    return run->from && run->config.train.patience && best_step != run->at.step &&
+           cr_run_evaluates_at(run, run->at.step);
+}
+
+/* ---- a new evaluation ---- */
+
+/* Writes the value of a metric and, with moving averages, those of the weights and of the averages. */
+static void put_metric(struct cr_json_writer *w, enum cr_best_metric metric, const struct cr_scores *raw,
+                       const struct cr_scores *ema) {
+    const char *name = cr_word_best_metric(metric);
+    char        member[32];
+    cr_json_put_general(w, name, better_of(metric, raw, ema), 9);
+    if (!ema) return;
+    snprintf(member, sizeof member, "raw_%s", name);
+    cr_json_put_general(w, member, metric_of(metric, raw), 9);
+    snprintf(member, sizeof member, "ema_%s", name);
+    cr_json_put_general(w, member, metric_of(metric, ema), 9);
+}
+
+/* Points the link `best` to the current step and writes best.json. It always has the top-1 accuracy, which other
+ * commands show. */
+static cr_status mark_best(const struct cr_run *run, const struct cr_scores *raw, const struct cr_scores *ema) {
+    char                  path[PATH_MAX + 32];
+    struct cr_text        text = {0};
+    struct cr_json_writer w    = cr_json_writer(&text, CR_JSON_COMPACT);
+    CR_TRY(cr_ckpt_mark_best(run->dir, run->at.step));
+    snprintf(path, sizeof path, "%s/best.json", run->dir);
+    cr_json_open_object(&w, NULL);
+    cr_json_put_int(&w, "step", run->at.step);
+    put_metric(&w, CR_BEST_TOP1, raw, ema);
+    if (run->config.train.best != CR_BEST_TOP1) put_metric(&w, run->config.train.best, raw, ema);
+    cr_json_close_object(&w);
+    cr_json_end_line(&w);
+    cr_status status = text.failed ? CR_NO_MEMORY(text.length * 2) : cr_file_write_atomic(path, text.data, text.length);
+    cr_text_free(&text);
+    return status;
+}
+
+cr_status cr_run_update_best(const struct cr_run *run, const struct cr_scores *raw, const struct cr_scores *ema,
+                             struct cr_best *best, bool *is_best) {
+    const enum cr_best_metric metric = run->config.train.best;
+    const double              value  = better_of(metric, raw, ema);
+    *is_best                         = best->step < 0 || is_better(metric, value, best->value);
+    best->stale++;
+    if (!*is_best) return CR_OK;
+    *best = (struct cr_best){.step = run->at.step, .value = value};
+    return cr_run_reports(run) ? mark_best(run, raw, ema) : CR_OK;
+}
+
+bool cr_run_stops_early(const struct cr_run *run, const struct cr_best *best) {
+    return run->config.train.patience && best->stale >= run->config.train.patience;
+}

@@ -1,0 +1,101 @@
+#!/usr/bin/env bash
+# test_finetune.sh: cresnet finetune: what it chooses for a folder, the file that it writes and that `cresnet train` reads unchanged, Ctrl-C and the
+# same command again, weights of all kinds, what it says without them. Ends with "N passed, N failed, N skipped".
+#   CRESNET_TEST_DATA  a folder with imagenette-224-subset and resnet-cifar10-weights: fine-tuned for half a minute
+. "$(dirname "$0")/../harness/cli_support.sh"
+unset CRESNET_CACHE TORCH_HOME CRESNET_WEIGHTS_DIR CRESNET_WEIGHTS_LIST
+
+run data shapes images data.train_images=120 data.val_images=60; expect "images" 0
+run train tiny.ini -o start --steps 4 ema.decay=0.5 -q; expect "weights to start from" 0
+key() { sed -n "s/^$2 = //p" "$1"; } # key FILE NAME: a value of an INI file
+small=(train.epochs=3 data.image_size=16 data.eval_crop=16 data.eval_resize=18 --device cpu --threads 1)
+
+# ---- one command: it says what it chose, writes it, and trains ----
+run finetune images --weights start -o F "${small[@]}"
+expect "finetune" 0 "120 images of 10 classes for training; 60 for validation (its own validation set)" "network   custom, from the weights start/step-4/ema.safetensors" \
+    "F.ini has these choices" "done: step" "cresnet predict F IMAGE"
+holds "at most 20 lines" [ "$(wc -l <stderr)" -le 20 ]
+is "nothing on standard output" "$out" ""
+holds "checkpoints" [ -f F/best/model.safetensors ]
+is "the network is that of the weights" "$(key F.ini arch) $(key F.ini depths) $(key F.ini widths) $(key F.ini stem)" "$(key start/last/config.ini arch) $(key start/last/config.ini depths) $(key start/last/config.ini widths) $(key start/last/config.ini stem)"
+is "keys of the command line are in the file" "$(key F.ini epochs) $(key F.ini image_size)" "3 16"
+is "weights of tiny images: all parts are trained from the start" "$(key F.ini freeze)" ""
+run predict F "$(find images/val -name '*.png' | head -1)"; expect "predict" 0 "weights: F/"
+
+# ---- `cresnet train` reads the file unchanged, and trains the same ----
+run train F.ini -o G -q; expect "train F.ini" 0
+holds "train F.ini: the same weights" cmp F/last/model.safetensors G/last/model.safetensors
+run finetune images --weights start -o F "${small[@]}"; expect "the same command, when all is done" 0 "continues the run F"
+is "nothing was trained again" "$(grep -c '"event":"start"\|"event":"resume"' F/log.jsonl)" 1
+
+# ---- Ctrl-C, and the same command again ----
+start_slow() { "$bin" finetune images --weights start -o S "${small[@]}" train.epochs=40 train.patience=0 train.log_every=1 >stdout 2>stderr; }
+start_slow & pid=$!
+for _ in $(seq 300); do [ -s S/log.jsonl ] && grep -q '"step":20,' S/log.jsonl && break; sleep 0.05; done
+pkill -INT -P $pid 2>/dev/null || kill -INT $pid
+wait $pid; is "interrupted" $? 130
+holds "it was interrupted within the run" [ ! -e "S/step-$((40 * 7))" ]
+cp S.ini before.ini
+start_slow; is "the same command continues" $? 0
+holds "it continued" grep -q '"event":"resume"' S/log.jsonl
+holds "the choices are kept" cmp S.ini before.ini
+run train S.ini -o W -q; expect "the whole run" 0
+holds "interrupted and whole: the same weights" cmp S/last/model.safetensors W/last/model.safetensors
+
+# ---- without val/: a fifth of each class, always the same ----
+run finetune images/train --weights start -o H "${small[@]}" train.epochs=1
+expect "a folder without val/" 0 "100 images of 10 classes for training; 20 for validation (20 % of each class" # 2 of 12
+is "the fraction is in the file" "$(key H.ini val_fraction)" 0.2
+run finetune images/train --weights start -o I "${small[@]}" train.epochs=1
+holds "the split does not depend on chance" cmp H/last/model.safetensors I/last/model.safetensors
+
+# ---- weights: a file without a configuration, from scratch ----
+run train "$source_dir/configs/cifar10-resnet20.ini" data.kind=synthetic data.train_images=128 data.val_images=8 -o R20 --steps 1 -q --device cpu; expect "ResNet-20" 0
+mkdir alone; cp R20/last/model.safetensors alone/weights.safetensors
+run finetune images --weights alone/weights.safetensors -o N "${small[@]}" train.epochs=1; expect "recognised" 0 "network   resnet20, from the weights alone/weights.safetensors"
+is "recognised: the file" "$(key N.ini arch) $(key N.ini stem) $(key N.ini shortcut)" "resnet20 cifar A"
+cp start/last/model.safetensors alone/custom.safetensors
+run finetune images --weights alone/custom.safetensors -o X "${small[@]}"; expect "not recognised" 2 "of no network that cresnet knows: give --model NAME"
+run finetune images --weights none --model resnet20 -o Z "${small[@]}" train.epochs=1; expect "from scratch" 0 "resnet20, from scratch"
+is "from scratch: nothing is frozen" "$(key Z.ini freeze)$(key Z.ini weights)" ""
+
+# weights of larger images: the new classifier first, and with a higher rate
+run train tiny.ini -o large --steps 1 model.stem=imagenet data.image_size=72 -q --device cpu; expect "weights of larger images" 0
+run finetune images --weights large -o L train.epochs=5 data.image_size=24 --device cpu --threads 1
+expect "weights of larger images: finetune" 0 "5 epochs, at first 1 with the classifier alone"
+is "the frozen parts" "$(key L.ini freeze) until $(key L.ini unfreeze), rates $(key L.ini lr) and $(key L.ini head_lr)" "stem,layer1,layer2 until 1, rates 0.005 and 0.025"
+holds "they were unfrozen" grep -q '"event":"unfreeze","step":7,"frozen":""' L/log.jsonl
+
+# ---- published weights that cannot be had ----
+CRESNET_OFFLINE=1 run finetune images -o X; expect "offline" 1 "resnet18" "CRESNET_WEIGHTS_DIR" "--weights FILE" "--weights none"
+run finetune images --model resnet20 -o X; expect "a network without published weights" 2 "no published weights" "--weights none"
+run finetune images --weights nowhere/x -o X; expect "missing weights" 2 "nowhere/x: No such file"
+holds "nothing was written" [ ! -e X ] && holds "nothing was written" [ ! -e X.ini ]
+
+# ---- --minutes ----
+run finetune images --weights start -o M --minutes 0.05 --device cpu --threads 1 train.epochs=1; expect "--minutes" 0 " minutes at "
+for bad in 0 -1 x nan 1e9; do run finetune images --minutes=$bad; expect "--minutes $bad" 2 "must be a number of minutes above 0"; done
+
+# ---- mistakes ----
+run finetune; expect "no folder" 2 "no folder of images given"
+run finetune none; expect "a missing folder" 2 "none: no such folder of images"
+run finetune images train.batchs=3; expect "an unknown key" 2 "did you mean batch?"
+mkdir other; cp -r images/train other/train; cp -r images/val other/val
+run finetune other --weights start -o F "${small[@]}"; expect "other images" 2 "F.ini: is a run on the images in images"
+echo '[train]' >mine.ini; run finetune images --weights start -o mine; expect "a foreign file" 2 "mine.ini: exists, and was not written by cresnet finetune"
+is "the foreign file is kept" "$(cat mine.ini)" "[train]"
+
+run finetune images --weights start -o start "${small[@]}"; expect "the folder of another run" 2 "start is not empty, and there is no start.ini"
+holds "the other run is untouched" [ ! -e start.ini ]
+run finetune images --weights start -o X "${small[@]}" model.arch=custom model.depths=1,1 model.widths=4,9; expect "weights that do not fit" 1 "has shape"
+holds "a failed start leaves no file" [ ! -e X.ini ]
+
+# ---- photos ----
+photos=${CRESNET_TEST_DATA:-}/imagenette-224-subset resnet20=${CRESNET_TEST_DATA:-}/resnet-cifar10-weights/resnet20-cifar10.safetensors
+if [ -z "${CRESNET_TEST_DATA:-}" ] || [ ! -d "$photos" ] || [ ! -f "$resnet20" ]; then
+    skip "photos: not in CRESNET_TEST_DATA"
+else
+    run finetune "$photos" --weights "$resnet20" --minutes 0.5 --device cpu -o P; expect "photos" 0 "done: step"
+    holds "photos: over 65 %" python3 -c 'import json; assert json.load(open("P/best.json"))["top1"] > 0.65'
+fi
+sum_up

@@ -1,0 +1,172 @@
+/* tests/unit/training/test_best.c: train.best chooses the checkpoint `best` by its metric, and train.patience ends the
+ * run. The truth is computed from the evaluations in log.jsonl of a run without early stopping. */
+#include "tests/harness/train_support.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+enum { EPOCHS = 9, PER_EPOCH = 6 };
+
+struct evaluations {
+    int    count;
+    double value[2 * EPOCHS]; /* the better one of the weights and their averages */
+    int    step[2 * EPOCHS];
+};
+
+static double member(const char *line, const char *name) {
+    char quoted[64];
+    snprintf(quoted, sizeof quoted, "\"%s\":", name);
+    const char *at = strstr(line, quoted);
+    return at ? strtod(at + strlen(quoted), NULL) : NAN;
+}
+
+static struct evaluations read_log(const struct run *r, const char *name, const char *metric) {
+    struct evaluations e = {0};
+    char               path[SUPPORT_PATH], ema[32], *text, *save = NULL;
+    snprintf(ema, sizeof ema, "ema_%s", metric);
+    if (cr_file_read(text_into(path, "%s/%s/log.jsonl", r->dir, name), 1 << 20, &text, NULL) != CR_OK) return e;
+    for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
+        if (!strstr(line, "\"event\":\"eval\"")) continue;
+        const double raw = member(line, metric), average = member(line, ema);
+        const bool   less  = strcmp(metric, "loss") == 0;
+        e.step[e.count]    = (int)member(line, "step");
+        e.value[e.count++] = isnan(average) ? raw : less ? fmin(raw, average) : fmax(raw, average);
+    }
+    cr_free(text);
+    return e;
+}
+
+/* Index of the first best evaluation among the first n. */
+static int best_of(const struct evaluations *e, int n, bool less) {
+    int best = 0;
+    for (int i = 1; i < n; i++)
+        if (less ? e->value[i] < e->value[best] : e->value[i] > e->value[best]) best = i;
+    return best;
+}
+
+static int linked_step(const struct run *r, const char *name) {
+    char          path[SUPPORT_PATH], target[64];
+    const ssize_t n       = readlink(text_into(path, "%s/%s/best", r->dir, name), target, sizeof target - 1);
+    target[n < 0 ? 0 : n] = 0;
+    return n > 5 ? atoi(target + 5) : -1;
+}
+
+static double best_json(const struct run *r, const char *name, const char *key) {
+    char   path[SUPPORT_PATH], *text;
+    double value;
+    if (cr_file_read(text_into(path, "%s/%s/best.json", r->dir, name), 4096, &text, NULL) != CR_OK) return NAN;
+    value = member(text, key);
+    cr_free(text);
+    return value;
+}
+
+/* A run whose metrics go up and down. */
+static void prepare_noisy(struct run *r) {
+    prepare(r);
+    give(r, "train.epochs=9");
+    give(r, "data.val_images=40");
+    give(r, "optim.lr=0.4");
+    give(r, "train.seed=3");
+    give(r, "data.mixup=0.5");
+}
+
+static void best_is_chosen_by_the_metric(void) {
+    static const char *const metrics[] = {"top1", "top5", "loss"};
+    for (int with_ema = 0; with_ema < 2; with_ema++) {
+        struct run r;
+        int        steps[3];
+        prepare_noisy(&r);
+        if (with_ema) give(&r, "ema.decay=0.9");
+        for (int k = 0; k < 3; k++) {
+            char key[64];
+            snprintf(key, sizeof key, "train.best=%s", metrics[k]);
+            REQUIRE_OK(TRAIN(&r, metrics[k], key));
+            const struct evaluations e    = read_log(&r, metrics[k], metrics[k]);
+            const int                best = best_of(&e, e.count, k == 2);
+            CHECK_INT(e.count, EPOCHS);
+            steps[k] = e.step[best];
+            CHECK_INT(linked_step(&r, metrics[k]), steps[k]);
+            CHECK_NEAR(best_json(&r, metrics[k], "step"), steps[k], 0);
+            CHECK_NEAR(best_json(&r, metrics[k], metrics[k]), e.value[best], 1e-6);
+            CHECK(best_json(&r, metrics[k], "top1") >= 0); /* other commands show it */
+        }
+        check_same(&r, "top1", "loss");
+        CHECK(steps[0] != steps[2]); /* the metrics disagree, so the comparison can fail */
+        finish(&r);
+    }
+}
+
+/* Where a run with this patience must stop. */
+static int stop_of(const struct evaluations *e, int patience, bool less) {
+    for (int n = 1; n <= e->count; n++)
+        if (n - 1 - best_of(e, n, less) >= patience) return e->step[n - 1];
+    return e->step[e->count - 1];
+}
+
+static int last_step(const struct run *r, const char *name) {
+    char               path[SUPPORT_PATH];
+    struct cr_position at;
+    return cr_state_position(text_into(path, "%s/%s/last", r->dir, name), &at) == CR_OK ? (int)at.step : -1;
+}
+
+/* The run stops where the log of the whole run says, also after it was cut at an epoch, or within one, and resumed. */
+static void patience_stops(void) {
+    static const int cuts[] = {6, 10, 12, 18, 20, 24};
+    struct run       r;
+    prepare_noisy(&r);
+    give(&r, "train.best=loss");
+    REQUIRE_OK(TRAIN(&r, "whole", "train.patience=0"));
+    const struct evaluations e    = read_log(&r, "whole", "loss");
+    const int                stop = stop_of(&e, 2, true);
+    CHECK(stop < EPOCHS * PER_EPOCH);
+    CHECK_INT(last_step(&r, "whole"), EPOCHS * PER_EPOCH);
+    REQUIRE_OK(TRAIN(&r, "patient", "train.patience=1000"));
+    check_same(&r, "whole", "patient");
+    REQUIRE_OK(TRAIN(&r, "early", "train.patience=2"));
+    CHECK_INT(last_step(&r, "early"), stop);
+    CHECK_INT(linked_step(&r, "early"), (int)e.step[best_of(&e, stop / PER_EPOCH, true)]);
+    for (size_t i = 0; i < CR_COUNT(cuts); i++) {
+        char name[32], steps[32];
+        snprintf(name, sizeof name, "cut%d", cuts[i]);
+        snprintf(steps, sizeof steps, "train.steps=%d", cuts[i]);
+        if (cuts[i] > stop) continue;
+        REQUIRE_OK(TRAIN(&r, name, "train.patience=2", steps));
+        REQUIRE_OK(RESUME(&r, name, "train.patience=2", "train.steps=0"));
+        CHECK_INT(last_step(&r, name), stop);
+        check_same(&r, "early", name);
+    }
+    REQUIRE_OK(RESUME(&r, "early", "train.patience=2")); /* it has ended */
+    CHECK_INT(last_step(&r, "early"), stop);
+    REQUIRE_OK(RESUME(&r, "early", "train.patience=0"));
+    check_same(&r, "whole", "early");
+    finish(&r);
+}
+
+/* A run that is resumed with another metric begins to compare anew. */
+static void the_metric_may_change(void) {
+    struct run r;
+    prepare_noisy(&r);
+    REQUIRE_OK(TRAIN(&r, "a", "train.steps=24"));
+    REQUIRE_OK(RESUME(&r, "a", "train.steps=0", "train.best=loss"));
+    const struct evaluations e     = read_log(&r, "a", "loss");
+    struct evaluations       later = {0};
+    for (int i = 0; i < e.count; i++) {
+        if (e.step[i] <= 24) continue;
+        later.step[later.count]    = e.step[i];
+        later.value[later.count++] = e.value[i];
+    }
+    CHECK_INT(linked_step(&r, "a"), later.step[best_of(&later, later.count, true)]);
+    finish(&r);
+}
+
+static void patience_needs_evaluations(void) {
+    static const char *const keys[] = {"train.patience=3", "train.eval_every=0"};
+    struct cr_config         config;
+    CHECK_STATUS(cr_config_open(&config, NULL, keys, 2), CR_ERR_CONFIG);
+    CHECK_HAS(cr_error_message(), "needs evaluations: set eval_every to at least 1");
+    CHECK_INT(cr_alloc_live(), 0);
+}
+
+TESTS(CASE(best_is_chosen_by_the_metric), CASE(patience_stops), CASE(the_metric_may_change),
+      CASE(patience_needs_evaluations))

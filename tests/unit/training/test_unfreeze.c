@@ -1,0 +1,76 @@
+/* tests/unit/training/test_unfreeze.c: model.unfreeze: parts of the network are frozen for some epochs and trained
+ * afterwards. The truth is a run that is stopped, and resumed with another model.freeze by --force. */
+#include "tests/harness/train_support.h"
+
+/* The run equals the one that is stopped after an epoch (`first`) and then continues with `rest` frozen. */
+static void check_by_hand(const char *freeze, const char *unfreeze, const char *rest, const char *extra,
+                          const char *first) {
+    struct run r;
+    prepare(&r);
+    give(&r, extra);
+    REQUIRE_OK(TRAIN(&r, "gradual", freeze, unfreeze));
+    REQUIRE_OK(TRAIN(&r, "hand", freeze, first));
+    REQUIRE_OK(train(&r, "hand", "auto", true, (const char *const[]){rest, "train.steps=0", NULL}));
+    check_same(&r, "gradual", "hand");
+    REQUIRE_OK(TRAIN(&r, "never", freeze));
+    CHECK(!same_file(&r, "gradual", "never", "model.safetensors"));
+    REQUIRE_OK(TRAIN(&r, "always", rest));
+    CHECK(!same_file(&r, "gradual", "always", "model.safetensors"));
+    finish(&r);
+}
+
+static void parts_are_trained_later(void) {
+    check_by_hand("model.freeze=stem,layer1,layer2", "model.unfreeze=1", "model.freeze=", "ema.decay=0.9",
+                  "train.steps=6");
+    check_by_hand("model.freeze=layer2, stem", "model.unfreeze=1,0", "model.freeze=stem", "optim.layer_decay=0.7",
+                  "train.steps=6");
+    check_by_hand("model.freeze=stem,layer1", "model.unfreeze=0,1", "model.freeze=stem", "train.accumulate=2",
+                  "train.steps=3");
+    check_by_hand("model.freeze=layer1", "model.unfreeze=1", "model.freeze=", "prune.sparsity=0.5", "train.steps=6");
+}
+
+static void resume_is_bitwise(void) {
+    struct run r;
+    prepare(&r);
+    give(&r, "train.epochs=3");
+    give(&r, "model.freeze=stem,layer1,layer2");
+    give(&r, "model.unfreeze=2,2,1");
+    give(&r, "ema.decay=0.9");
+    resumes_bitwise(&r, 18, 1);
+    changes_the_weights(&r, "model.unfreeze=2");
+    finish(&r);
+}
+
+/* An epoch need not end with a checkpoint. */
+static void checkpoints_may_be_rare(void) {
+    struct run r;
+    prepare(&r);
+    give(&r, "model.freeze=stem");
+    give(&r, "model.unfreeze=1");
+    REQUIRE_OK(TRAIN(&r, "rare", "train.save_every=5"));
+    REQUIRE_OK(TRAIN(&r, "often", "train.save_every=1"));
+    check_same(&r, "rare", "often");
+    finish(&r);
+}
+
+static cr_status refusal_of(const char *const *keys, int n) {
+    struct cr_config config;
+    cr_status        status = cr_config_open(&config, NULL, keys, n);
+    if (status == CR_OK) cr_config_close(&config);
+    return status;
+}
+#define REFUSED(words, ...)                                                                                            \
+    do {                                                                                                               \
+        const char *const keys[] = {__VA_ARGS__};                                                                      \
+        CHECK_STATUS(refusal_of(keys, (int)CR_COUNT(keys)), CR_ERR_CONFIG);                                            \
+        CHECK_HAS(cr_error_message(), words);                                                                          \
+    } while (0)
+
+static void lists_must_fit(void) {
+    REFUSED("needs freeze", "model.unfreeze=1");
+    REFUSED("one for each of the 3 parts of freeze; has 2", "model.freeze=stem,layer1,layer2", "model.unfreeze=1,2");
+    REFUSED("needs a number as train.batch", "model.freeze=stem", "model.unfreeze=1", "train.batch=auto");
+    CHECK_INT(cr_alloc_live(), 0);
+}
+
+TESTS(CASE(parts_are_trained_later), CASE(resume_is_bitwise), CASE(checkpoints_may_be_rare), CASE(lists_must_fit))
