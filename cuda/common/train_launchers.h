@@ -48,7 +48,7 @@ struct ck_loss {
 struct ck_loss_options {
     const float *class_weights; /* [classes]; NULL: 1 */
     float        gamma;         /* exponent of the focal loss; 0: cross-entropy */
-    bool         sigmoid; /* any number of labels per sample: labels is [samples][ck_label_words(classes)], see graph.h */
+    bool sigmoid; /* any number of labels per sample: labels is [samples][cr_label_words(classes)], see graph.h */
 };
 /* Workspace of ck_loss in bytes. */
 size_t ck_loss_workspace(int64_t samples);
@@ -64,8 +64,8 @@ cudaError_t ck_loss_grad(const struct ck_loss *args, float weight, const double 
 
 /* Workspace of ck_loss_weighted and of ck_loss_weighted_grad in bytes. */
 size_t ck_loss_weighted_workspace(int64_t samples);
-/* As ck_loss. metrics: the mean loss times the number of valid samples, their number, and with sigmoid the samples whose
- * labels are all correct and the number of correct labels. */
+/* As ck_loss. metrics: the mean loss times the number of valid samples, their number, and with sigmoid the number of
+ * samples whose labels are all correct and the number of correct labels. */
 cudaError_t ck_loss_weighted(const struct ck_loss *args, const struct ck_loss_options *options, const float *before,
                              float *metrics, void *workspace, cudaStream_t stream);
 /* As ck_loss_grad. */

@@ -173,5 +173,5 @@ static const struct cr_kernel weighted_grad_row      = {.name          = "cuda.l
                                                         .deterministic = true,
                                                         .accepts       = weighted_grad_accepts,
                                                         .launch        = weighted_grad_launch};
-const struct cr_kernel *const cr_cuda_loss_kernels[] = {&loss_row,         &loss_grad_row, &weighted_row,
-                                                        &weighted_grad_row, &check_row,    NULL};
+const struct cr_kernel *const cr_cuda_loss_kernels[] = {&loss_row,          &loss_grad_row, &weighted_row,
+                                                        &weighted_grad_row, &check_row,     NULL};

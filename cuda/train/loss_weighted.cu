@@ -61,7 +61,7 @@ static __device__ __forceinline__ double class_weight(const struct problem &p, i
 /* The sample whose labels have the rest of the target (-1: none), and the part of the sample's own labels. */
 struct pair {
     int64_t other;
-    double  share;
+    double  own_part;
 };
 static __device__ __forceinline__ struct pair pair_of(const struct problem &p, int64_t n) {
     if (!p.a.mixes) return {-1, 1.0};
@@ -73,8 +73,8 @@ static __device__ __forceinline__ struct pair pair_of(const struct problem &p, i
 
 static __device__ __forceinline__ double target_of(const struct problem &p, int64_t n, struct pair with, int64_t k) {
     const double smoothing = (double)p.a.smoothing, even = p.o.sigmoid ? 0.5 : 1.0 / (double)p.a.classes;
-    const double mixed = (has_label(p, n, k) ? with.share : 0.0) +
-                         (with.other >= 0 && has_label(p, with.other, k) ? 1.0 - with.share : 0.0);
+    const double mixed = (has_label(p, n, k) ? with.own_part : 0.0) +
+                         (with.other >= 0 && has_label(p, with.other, k) ? 1.0 - with.own_part : 0.0);
     return (1.0 - smoothing) * mixed + smoothing * even;
 }
 
@@ -196,8 +196,8 @@ static __device__ __forceinline__ double divisor_of(const struct problem &p, dou
         count += 1.0;
         if (p.o.sigmoid) continue;
         const struct pair with = pair_of(p, n);
-        sum += with.share * class_weight(p, p.a.labels[n]);
-        if (with.other >= 0) sum += (1.0 - with.share) * class_weight(p, p.a.labels[with.other]);
+        sum += with.own_part * class_weight(p, p.a.labels[n]);
+        if (with.other >= 0) sum += (1.0 - with.own_part) * class_weight(p, p.a.labels[with.other]);
     }
     *valid = ck_block_sum<THREADS>(count);
     sum    = ck_block_sum<THREADS>(sum);
@@ -230,10 +230,10 @@ static __global__ void __launch_bounds__(THREADS)
 template <typename T, int GROUP>
 static __device__ __forceinline__ void softmax_grad(const struct problem &p, const T *row, T *dx, int64_t n,
                                                     double factor, int lane) {
-    const int64_t        K    = p.a.classes;
-    const struct pair    with = pair_of(p, n);
-    const struct softmax s    = softmax_of<T, GROUP>(row, K, lane);
-    const double         g    = (double)p.o.gamma;
+    const int64_t        K     = p.a.classes;
+    const struct pair    with  = pair_of(p, n);
+    const struct softmax s     = softmax_of<T, GROUP>(row, K, lane);
+    const double         g     = (double)p.o.gamma;
     double               total = 0, y;
     for (int64_t k = lane; k < K; k += GROUP) {
         const double a = class_weight(p, k) * target_of(p, n, with, k);
@@ -310,8 +310,7 @@ cudaError_t ck_loss_weighted(const struct ck_loss *a, const struct ck_loss_optio
     struct sample       *result = (struct sample *)workspace;
     cudaError_t          error  = cudaErrorInvalidValue;
     CK_BY_TYPE(a->type, error = launch_loss<T>(p, result, stream));
-    return error != cudaSuccess ? error
-                                : ck_launch(loss_sum_kernel, 1, THREADS, 0, stream, p, result, before, metrics);
+    return error != cudaSuccess ? error : ck_launch(loss_sum_kernel, 1, THREADS, 0, stream, p, result, before, metrics);
 }
 
 template <typename T>

@@ -87,6 +87,10 @@ int               cr_dataset_classes(const struct cr_dataset *dataset);
 const char       *cr_dataset_class_name(const struct cr_dataset *dataset, int label);
 /* Number of images of each class, [classes]; NULL when unknown (synthetic). */
 const int64_t *cr_dataset_class_counts(const struct cr_dataset *dataset);
+/* data/class_weights.c: resolves [loss] class_weights for the training set `dataset` (NULL: all weights are 1). *out
+ * [classes] is allocated, or NULL without this key. CR_ERR_CONFIG, CR_ERR_FORMAT, CR_ERR_IO, CR_ERR_MEMORY. */
+CR_MUST cr_status cr_dataset_class_weights(const struct cr_config *config, const struct cr_dataset *dataset,
+                                           int classes, float **out);
 /* Writes the name of a sample for messages into buf: a path, or "data_batch_2.bin[117]". */
 void cr_dataset_sample_name(const struct cr_dataset *dataset, int64_t sample, char *buf, size_t size);
 /* Reads a sample: pixels (the caller frees them with cr_image_free) and label. CR_ERR_FORMAT or CR_ERR_IO: the

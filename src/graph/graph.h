@@ -16,6 +16,7 @@
 #define CR_GRAPH_H
 
 #include "core/dtype.h"
+#include "graph/loss.h"
 #include "sparsity/format.h"
 
 struct cr_config; /* config/config.h */
@@ -113,12 +114,6 @@ struct cr_quant_attr {
     bool  is_signed; /* fake_quant*, quantize, observe_range: i8 instead of u8 */
     float momentum;  /* observe_range */
 };
-struct cr_loss_attr {
-    float smoothing; /* label smoothing, 0 to 1 */
-    float weight;    /* loss_grad: 1 / (micro-batches * ranks), because gradients are summed and not averaged */
-    float gamma;     /* exponent of the focal loss (Lin et al. 2017); 0: cross-entropy */
-    bool  sigmoid;   /* several labels per sample: binary cross-entropy of each class instead of softmax */
-};
 struct cr_dense_attr {
     bool accumulate; /* dense_wgrad, dense_bgrad: add to dw, db instead of assigning */
 };
@@ -175,18 +170,6 @@ struct cr_op {
         struct cr_reduce_attr reduce;
     } attr;
 };
-
-/* True for a loss or loss_grad without class weights, focal loss and several labels per sample. */
-bool cr_loss_is_plain(const struct cr_op *op);
-
-/* Labels of a sample in a program with attr.loss.sigmoid, as 32-bit words: the number of labels (-1: the sample does
- * not count), then one bit for each class. */
-static inline int64_t cr_label_words(int64_t classes) {
-    return 1 + (classes + 31) / 32;
-}
-static inline bool cr_label_has(const int32_t *labels, int64_t class_index) {
-    return (uint32_t)labels[1 + class_index / 32] >> (class_index % 32) & 1;
-}
 
 /* ---- tensors ---- */
 
@@ -341,16 +324,16 @@ struct cr_program {
     int                          ops, op_capacity;
     const char                 **layer; /* layer names for messages and profiles */
     int                          layers, layer_capacity;
-    int    hoisted; /* ops 0..hoisted-1 depend on the parameter store only and run again after it has changed */
-    size_t region_bytes[CR_REGIONS]; /* set by the memory planner (POOL) and by cr_tensor_add (INPUT, HOST) */
-    size_t bound_bytes;              /* lower bound of the size of POOL; set by the memory planner */
-    int    images, labels, boxes, mixes, features, logits, metrics; /* tensor ids, CR_NONE when absent */
-    int    class_weights;             /* the same: f32 [1,1,1,classes], INPUT; the executor fills it with ... */
+    int          hoisted; /* ops 0..hoisted-1 depend on the parameter store only and run again after it has changed */
+    size_t       region_bytes[CR_REGIONS]; /* set by the memory planner (POOL) and by cr_tensor_add (INPUT, HOST) */
+    size_t       bound_bytes;              /* lower bound of the size of POOL; set by the memory planner */
+    int          images, labels, boxes, mixes, features, logits, metrics; /* tensor ids, CR_NONE when absent */
+    int          class_weights;       /* the same: f32 [1,1,1,classes], INPUT; the executor fills it with ... */
     const float *class_weight_values; /* ... these values [classes]; borrowed from the model */
-    int    grad_norm;      /* the same: the output of the op grad_norm, which the host reads */
-    bool   failed;         /* out of memory while building, or too_large */
-    bool   too_large;      /* a tensor larger than CR_TENSOR_BYTES_MAX was requested */
-    struct cr_arena arena; /* owns the names */
+    int          grad_norm;           /* the same: the output of the op grad_norm, which the host reads */
+    bool         failed;              /* out of memory while building, or too_large */
+    bool         too_large;           /* a tensor larger than CR_TENSOR_BYTES_MAX was requested */
+    struct cr_arena arena;            /* owns the names */
 };
 /* Makes an empty program; the caller frees it with cr_program_free. `store` is borrowed. */
 void cr_program_init(struct cr_program *program, const char *name, const struct cr_param_store *store);

@@ -202,16 +202,8 @@ static void infer_dense(struct rule *r) {
     set(r, x->dtype, x->dim[0], 1, 1, w->dim[0]);
 }
 
-/* Labels and class weights of loss and loss_grad, which have them in the same slots. */
-static void check_labels(const struct rule *r) {
-    const struct cr_tensor *logits = input(r, CR_IN_loss_logits), *labels = input(r, CR_IN_loss_labels);
-    CR_ASSERT(labels->dim[3] == (r->op->attr.loss.sigmoid ? cr_label_words(logits->dim[3]) : 1));
-    CR_ASSERT(r->op->in[CR_IN_loss_class_weights] < 0 ||
-              cr_tensor_elems(input(r, CR_IN_loss_class_weights)) == logits->dim[3]);
-}
-
 static void infer_loss(struct rule *r) {
-    check_labels(r);
+    cr_loss_check(r->p, r->op);
     set(r, wide(input(r, CR_IN_loss_logits)), 1, 1, 1, 4);
 }
 
@@ -269,7 +261,7 @@ static void infer_qconv_coeffs(struct rule *r) {
  * the op's inputs, so the pass that emits these ops (compiler/autodiff/grad.c) creates the tensors. */
 
 static void infer_loss_grad(struct rule *r) {
-    check_labels(r);
+    cr_loss_check(r->p, r->op);
     set_like(r, input(r, CR_IN_loss_grad_logits));
 }
 static void infer_dense_dgrad(struct rule *r) {

@@ -4,8 +4,8 @@
 
 /* An input whose values the executor copies with each batch. */
 static int add_class_weights(struct cr_net *net, int logits) {
-    struct cr_program *p   = net->program;
-    p->class_weights       = cr_tensor_add(p, "class_weights", CR_F32, CR_REGION_INPUT, 1, 1, 1, p->tensor[logits].dim[3]);
+    struct cr_program *p = net->program;
+    p->class_weights = cr_tensor_add(p, "class_weights", CR_F32, CR_REGION_INPUT, 1, 1, 1, p->tensor[logits].dim[3]);
     p->class_weight_values = net->class_weights;
     return p->class_weights;
 }

@@ -231,7 +231,7 @@ static cr_status open_all(struct cr_session *s, const struct cr_session_options 
     s->model.calibrate     = o->calibrate;
     s->without_scales      = o->without_scales;
     if (o->masks) s->model.store.has_mask = true;
-    CR_TRY(cr_session_class_weights(c, o->train_data, classes, &s->model.class_weights));
+    if (o->train) CR_TRY(cr_dataset_class_weights(c, o->train_data, classes, &s->model.class_weights));
     log_unused_keys(s, o->train);
     s->batch = o->batch ? o->batch : c->train.batch;
     if (o->train) /* programs must not rely on masks that training changes */

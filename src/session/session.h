@@ -29,12 +29,12 @@ struct cr_session_options {
     bool        calibrate; /* quantised network: the evaluation program computes in floating point and keeps the tensors
                                   that are to be quantised for the host */
     bool        without_scales; /* quantised network: the weights to load have no scales yet */
-    /* the training set, by which [loss] class_weights are resolved; NULL: all weights are 1. Borrowed */
+    /* with train: the dataset by which [loss] class_weights are resolved; NULL: all weights are 1. Borrowed */
     const struct cr_dataset *train_data;
-    int64_t     batch;          /* batch size for training; 0 uses [train] batch */
-    int64_t     batch_max;      /* upper bound for [train] batch = auto; 0 when there is none */
-    int64_t     eval_batch; /* batch size for evaluation; 0 uses [train] eval_batch, or else the training batch size */
-    int         classes;    /* number of classes of the dataset; 0 determines it with cr_session_classes */
+    int64_t                  batch;     /* batch size for training; 0 uses [train] batch */
+    int64_t                  batch_max; /* upper bound for [train] batch = auto; 0 when there is none */
+    int64_t eval_batch; /* batch size for evaluation; 0 uses [train] eval_batch, or else the training batch size */
+    int     classes;    /* number of classes of the dataset; 0 determines it with cr_session_classes */
     const char
         *kernel_times_from; /* on resume: the step folder of the run, whose kernel choices are reused; else NULL */
     bool kernel_times_unmeasured; /* that run chose kernels without measuring (train.measure = no) */
@@ -90,11 +90,6 @@ CR_MUST cr_status cr_session_rank_device(const struct cr_config *config, bool re
                                          struct cr_device **device, enum cr_dtype *real);
 /* session/kernel_times.c: opens the table of kernel times by which kernels are chosen, if the device measures any. */
 CR_MUST cr_status cr_session_open_cost_table(struct cr_session *session, const struct cr_session_options *options);
-
-/* session/class_weights.c: resolves [loss] class_weights for the training set `data` (NULL: all weights are 1). *out
- * [classes] is allocated, or NULL without this key. CR_ERR_CONFIG, CR_ERR_IO, CR_ERR_MEMORY. */
-CR_MUST cr_status cr_session_class_weights(const struct cr_config *config, const struct cr_dataset *data, int classes,
-                                           float **out);
 
 /* ---- session/ranks.c: agreement between ranks. All functions are collective and do nothing with one rank ---- */
 

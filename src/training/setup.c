@@ -172,14 +172,6 @@ static cr_status copy_config(const struct cr_config *given, const struct cr_trai
 
 /* ---- datasets and session ---- */
 
-/* Before the run folder is made: wrong weights leave no empty folder. */
-static cr_status check_class_weights(const struct cr_run *run) {
-    float *weights;
-    CR_TRY(cr_session_class_weights(&run->config, run->train, cr_dataset_classes(run->train), &weights));
-    cr_free(weights);
-    return CR_OK;
-}
-
 static cr_status open_data(struct cr_run *run) {
     struct cr_text    text = {0};
     struct cr_config *c    = &run->config;
@@ -200,7 +192,7 @@ static cr_status open_data(struct cr_run *run) {
                               "%" PRId64 " images per update, but the training set has %" PRId64
                               ": lower batch or accumulate",
                               need, cr_dataset_count(run->train));
-    return check_class_weights(run);
+    return CR_OK;
 }
 
 static cr_status open_loader(struct cr_run *run) {
@@ -335,6 +327,7 @@ static cr_status open_run(const struct cr_config *given, const struct cr_train_o
     CR_TRY(cr_run_data_turn(run, open_data));
     CR_TRY(cr_run_same(run));
     CR_TRY(cr_run_check_data(run, o->force));
+    CR_TRY(cr_run_check_balance(run));
     CR_TRY(prepare_folder(o, run));
     CR_TRY(open_session(run, o->force));
     run->config.train.output = run->dir;

@@ -39,8 +39,8 @@ static void closed_bn_finalize(const struct cr_verify_values *v, double *const s
     }
 }
 
-/* With class weights, focal loss or several labels per sample, kernels compute in FP64: a focal loss needs the digits of
- * 1-p. The loss is then a sum of positive terms, and only the result is rounded. */
+/* With class weights, focal loss or several labels per sample, kernels compute in FP64: a focal loss needs the digits
+ * of 1-p. The loss is then a sum of positive terms, and only the result is rounded. */
 static void closed_weighted_loss(const struct cr_verify_values *v, double *const scale[]) {
     scale[CR_OUT_loss_metrics][0] = fabs(v->want[CR_OUT_loss_metrics][0]);
     for (int i = 1; i < 4; i++) scale[CR_OUT_loss_metrics][i] = 0; /* counts */

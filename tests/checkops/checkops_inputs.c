@@ -338,7 +338,7 @@ static void draw_mean_rstd(struct drawing *d, const struct cr_tensor *t, void *d
     }
 }
 
-/* Rows of bits for several labels per sample: also a number of labels that is not theirs, which no kernel reads. */
+/* Bits for several labels per sample: also a number of labels that is not theirs, which no kernel reads. */
 static void draw_label_bits(struct drawing *d, const struct cr_tensor *t, int32_t *data) {
     for (int64_t i = 0; i < cr_tensor_elems(t); i++) {
         data[i] = (int32_t)cr_rng_u32(&d->rng);

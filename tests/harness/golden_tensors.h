@@ -73,7 +73,8 @@ static inline void golden_fill(struct ref_run *run, int tensor, const char *part
 }
 
 /* Every element within `ulps` roundings of the type of the tensor, at the largest magnitude of the tensor. */
-static inline void golden_check(const struct ref_run *run, int tensor, const char *part, const char *name, double ulps) {
+static inline void golden_check(const struct ref_run *run, int tensor, const char *part, const char *name,
+                                double ulps) {
     int64_t n    = 0;
     double *want = golden_read(part, name, &n), largest = 0;
     if (!want) return;

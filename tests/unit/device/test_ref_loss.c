@@ -11,12 +11,12 @@ struct losses {
 };
 
 static void make_ops(struct losses *l, struct ref_run *run, struct cr_loss_attr attr) {
-    l->loss                           = cr_op_make(CR_OP_loss, CR_NONE);
-    l->grad                           = cr_op_make(CR_OP_loss_grad, CR_NONE);
-    l->loss.in[CR_IN_loss_logits]     = l->grad.in[CR_IN_loss_grad_logits] = l->logits;
-    l->loss.in[CR_IN_loss_labels]     = l->grad.in[CR_IN_loss_grad_labels] = l->labels;
-    l->loss.in[CR_IN_loss_class_weights]      = l->weights;
-    l->grad.in[CR_IN_loss_grad_class_weights] = l->weights;
+    l->loss                       = cr_op_make(CR_OP_loss, CR_NONE);
+    l->grad                       = cr_op_make(CR_OP_loss_grad, CR_NONE);
+    l->loss.in[CR_IN_loss_logits] = l->grad.in[CR_IN_loss_grad_logits] = l->logits;
+    l->loss.in[CR_IN_loss_labels] = l->grad.in[CR_IN_loss_grad_labels] = l->labels;
+    l->loss.in[CR_IN_loss_class_weights]                               = l->weights;
+    l->grad.in[CR_IN_loss_grad_class_weights]                          = l->weights;
     l->loss.in[CR_IN_loss_mixes] = l->grad.in[CR_IN_loss_grad_mixes] = l->mixes;
     l->loss.in[CR_IN_loss_metrics] = l->loss.out[CR_OUT_loss_metrics] = l->metrics;
     l->grad.in[CR_IN_loss_grad_state] = cr_tensor_store(&run->p, CR_BUFFER_STATE, CR_NONE);
@@ -55,9 +55,9 @@ static void check_golden(enum cr_dtype real, const char *part, bool sigmoid, dou
 }
 
 static void equal_to_pytorch(void) {
-    static const enum cr_dtype types[]  = {CR_F64, CR_F32};
-    static const double        ulps[]   = {64, 1.01};
-    static const char *const   single[] = {"weights", "smooth", "focal", "focal_smooth"};
+    static const enum cr_dtype types[]   = {CR_F64, CR_F32};
+    static const double        ulps[]    = {64, 1.01};
+    static const char *const   single[]  = {"weights", "smooth", "focal", "focal_smooth"};
     static const char *const   several[] = {"bce", "bce_smooth", "bce_focal"};
     for (int t = 0; t < 2; t++) {
         for (size_t i = 0; i < CR_COUNT(single); i++) check_golden(types[t], single[i], false, ulps[t]);
@@ -81,7 +81,7 @@ static void draw_labels(struct ref_run *run, int labels, bool sigmoid) {
     const int64_t words = sigmoid ? cr_label_words(K) : 1;
     for (int64_t n = 0; n < N; n++)
         for (int64_t w = 0; w < words; w++)
-            at[n * words + w] = n == 1 && w == 0       ? -1 /* not counted */
+            at[n * words + w] = n == 1 && w == 0     ? -1 /* not counted */
                                 : w == 0 && !sigmoid ? (int32_t)cr_rng_below(&rng, K)
                                                      : (int32_t)cr_rng_below(&rng, 1u << (w == words - 1 ? 3 : 31));
 }
@@ -99,13 +99,12 @@ static void check_gradient(const struct problem *p) {
     struct ref_run run;
     REQUIRE_OK(ref_open(&run, CR_F64, 1));
     const int64_t words = p->attr.sigmoid ? cr_label_words(K) : 1;
-    struct losses l = {.logits  = ref_leaf(&run, "logits", N, 1, 1, K),
-                       .labels  = cr_tensor_add(&run.p, "labels", CR_I32, CR_REGION_INPUT, N, 1, 1, words),
-                       .weights = p->weights ? ref_leaf(&run, "weights", 1, 1, 1, K) : CR_NONE,
-                       .mixes   = p->mixes ? cr_tensor_add(&run.p, "mixes", CR_I32, CR_REGION_INPUT, N, 1, 1,
-                                                           CR_MIX_NUMBERS)
-                                           : CR_NONE,
-                       .metrics = ref_leaf(&run, "metrics", 1, 1, 1, 4)};
+    struct losses l     = {.logits  = ref_leaf(&run, "logits", N, 1, 1, K),
+                           .labels  = cr_tensor_add(&run.p, "labels", CR_I32, CR_REGION_INPUT, N, 1, 1, words),
+                           .weights = p->weights ? ref_leaf(&run, "weights", 1, 1, 1, K) : CR_NONE,
+                           .mixes   = CR_NONE,
+                           .metrics = ref_leaf(&run, "metrics", 1, 1, 1, 4)};
+    if (p->mixes) l.mixes = cr_tensor_add(&run.p, "mixes", CR_I32, CR_REGION_INPUT, N, 1, 1, CR_MIX_NUMBERS);
     make_ops(&l, &run, p->attr);
     struct cr_op zero       = cr_op_make(CR_OP_zero, CR_NONE);
     zero.out[CR_OUT_zero_y] = l.metrics;

@@ -5,10 +5,10 @@
 #include "device/cpu/reference/ref.h"
 
 struct batch {
-    struct ref           logits, weights; /* weights.data is NULL without class weights */
-    const int32_t       *labels, *mixes;
-    int64_t              words; /* per sample in `labels` */
-    struct cr_loss_attr  attr;
+    struct ref          logits, weights; /* weights.data is NULL without class weights */
+    const int32_t      *labels, *mixes;
+    int64_t             words; /* per sample in `labels` */
+    struct cr_loss_attr attr;
 };
 
 /* Both ops have logits, labels and class weights in the same slots. */
@@ -32,13 +32,13 @@ static bool is_valid(const struct batch *b, int64_t n) {
     return first >= 0 && (b->attr.sigmoid || first < b->logits.C);
 }
 
-/* The sample whose labels have the rest of the target, or -1; *share: the part of the sample's own labels. */
-static int64_t partner_of(const struct batch *b, int64_t n, double *share) {
+/* The sample whose labels have the rest of the target, or -1; *own_part: the part of the sample's own labels. */
+static int64_t partner_of(const struct batch *b, int64_t n, double *own_part) {
     const int32_t *mix     = b->mixes ? b->mixes + CR_MIX_NUMBERS * n : NULL;
     const int64_t  partner = mix ? mix[CR_MIX_PARTNER] : -1;
-    *share                 = 1;
+    *own_part              = 1;
     if (partner < 0 || partner >= b->logits.N || !is_valid(b, partner)) return -1;
-    *share = (double)mix[CR_MIX_LABEL_WEIGHT] / CR_MIX_ONE;
+    *own_part = (double)mix[CR_MIX_LABEL_WEIGHT] / CR_MIX_ONE;
     return partner;
 }
 
@@ -48,9 +48,9 @@ static bool has_label(const struct batch *b, int64_t n, int64_t k) {
 
 /* The target of class k without label smoothing. */
 static double mixed_target(const struct batch *b, int64_t n, int64_t k) {
-    double        share;
-    const int64_t other = partner_of(b, n, &share);
-    return (has_label(b, n, k) ? share : 0) + (other >= 0 && has_label(b, other, k) ? 1 - share : 0);
+    double        own_part;
+    const int64_t other = partner_of(b, n, &own_part);
+    return (has_label(b, n, k) ? own_part : 0) + (other >= 0 && has_label(b, other, k) ? 1 - own_part : 0);
 }
 
 /* The target of class k. Smoothing moves a part of it to all classes, or with several labels to 1/2. */
@@ -165,14 +165,14 @@ static void sigmoid_grad(const struct batch *b, const struct ref *dx, int64_t n,
 }
 
 /* Number of classes whose logit is above 0 where the sample has the label, and nowhere else. */
-static int64_t labels_right(const struct batch *b, int64_t n) {
-    const int64_t K     = b->logits.C;
-    int64_t       right = 0;
+static int64_t labels_correct(const struct batch *b, int64_t n) {
+    const int64_t K       = b->logits.C;
+    int64_t       correct = 0;
     for (int64_t k = 0; k < K; k++) {
         const double x = ref_get(&b->logits, n * K + k);
-        right += !isnan(x) && (x > 0) == has_label(b, n, k);
+        correct += !isnan(x) && (x > 0) == has_label(b, n, k);
     }
-    return right;
+    return correct;
 }
 
 /* ---- the ops ---- */
@@ -182,13 +182,13 @@ static double divisor_of(const struct batch *b, double *valid) {
     double sum = 0;
     *valid     = 0;
     for (int64_t n = 0; n < b->logits.N; n++) {
-        double share;
+        double own_part;
         if (!is_valid(b, n)) continue;
         ++*valid;
         if (b->attr.sigmoid) continue;
-        const int64_t other = partner_of(b, n, &share);
-        sum += share * class_weight(b, b->labels[n]);
-        if (other >= 0) sum += (1 - share) * class_weight(b, b->labels[other]);
+        const int64_t other = partner_of(b, n, &own_part);
+        sum += own_part * class_weight(b, b->labels[n]);
+        if (other >= 0) sum += (1 - own_part) * class_weight(b, b->labels[other]);
     }
     return b->attr.sigmoid ? *valid : sum;
 }
@@ -215,7 +215,7 @@ cr_status cr_ref_loss_weighted(struct cr_device *device, const struct cr_call *c
     for (int64_t n = 0; n < b.logits.N; n++) {
         if (!is_valid(&b, n)) continue;
         sum += b.attr.sigmoid ? sigmoid_loss(&b, n) : softmax_loss(&b, n);
-        const int64_t score = b.attr.sigmoid ? labels_right(&b, n) : rank_of(&b, n);
+        const int64_t score = b.attr.sigmoid ? labels_correct(&b, n) : rank_of(&b, n);
         first += (double)(b.attr.sigmoid ? score == b.logits.C : score < 1);
         second += (double)(b.attr.sigmoid ? score : score < 5);
     }

@@ -1,6 +1,6 @@
-/* session/class_weights.c: resolves [loss] class_weights: `balanced`, a list of numbers, or a CSV file. */
+/* data/class_weights.c: resolves [loss] class_weights: `balanced`, a list of numbers, or a CSV file. */
 #include "core/files.h"
-#include "session/session.h"
+#include "data/data.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -108,7 +108,7 @@ static cr_status check_sum(const struct cr_config *c, const float *weights, int 
     return cr_config_fail(c, key, "all weights are 0");
 }
 
-cr_status cr_session_class_weights(const struct cr_config *c, const struct cr_dataset *data, int classes, float **out) {
+cr_status cr_dataset_class_weights(const struct cr_config *c, const struct cr_dataset *data, int classes, float **out) {
     const char *text = c->loss.class_weights;
     float      *weights;
     cr_status   status = CR_OK;
@@ -116,10 +116,9 @@ cr_status cr_session_class_weights(const struct cr_config *c, const struct cr_da
     if (!*text) return CR_OK;
     CR_ALLOC(weights, (size_t)classes);
     for (int k = 0; k < classes; k++) weights[k] = 1;
-    if (is_number_list(text))
-        status = parse_list(c, text, classes, weights);
-    else if (data)
+    if (data)
         status = strcmp(text, "balanced") == 0 ? balance(c, data, classes, weights)
+                 : is_number_list(text)        ? parse_list(c, text, classes, weights)
                                                : read_file(c, data, classes, weights);
     if (status == CR_OK) status = check_sum(c, weights, classes);
     if (status == CR_OK)
