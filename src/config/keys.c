@@ -109,6 +109,8 @@ static const struct {
     {"smoothing", "train", "label_smoothing"},
     {"class_weight", "loss", "class_weights"},
     {"weight_classes", "loss", "class_weights"},
+    {"sampler", "data", "sampling"},
+    {"weighted_sampler", "data", "sampling"},
     {"focal_loss", "loss", "focal_gamma"},
     {"gamma_focal", "loss", "focal_gamma"},
     {"clip_grad", "train", "clip_norm"},

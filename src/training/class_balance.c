@@ -17,11 +17,12 @@ static void log_weights(const struct cr_run *run, const float *weights, int clas
            cr_dataset_class_name(run->train, low), (double)weights[high], cr_dataset_class_name(run->train, high));
 }
 
-/* Warns when a class has ten times as many training images as another one, unless the configuration weights them. */
+/* Warns when a class has ten times as many training images as another one, unless the configuration
+ * balances them. */
 static void warn_unbalanced(const struct cr_run *run, int classes) {
     const int64_t *counts = cr_dataset_class_counts(run->train);
     int            low = 0, high = 0;
-    if (!counts || *run->config.loss.class_weights) return;
+    if (!counts || *run->config.loss.class_weights || run->config.data.sampling == CR_SAMPLING_BALANCED) return;
     for (int k = 1; k < classes; k++) {
         if (counts[k] < counts[low]) low = k;
         if (counts[k] > counts[high]) high = k;
@@ -29,7 +30,8 @@ static void warn_unbalanced(const struct cr_run *run, int classes) {
     if (counts[high] < WARN_FACTOR * CR_MAX(counts[low], 1)) return;
     cr_log(CR_LOG_WARN,
            "the class %s has %" PRId64 " training images and %s has %" PRId64
-           ": the network will seldom predict rare classes; please try loss.class_weights=balanced",
+           ": the network will seldom predict rare classes; please try data.sampling=balanced or "
+           "loss.class_weights=balanced",
            cr_dataset_class_name(run->train, high), counts[high], cr_dataset_class_name(run->train, low), counts[low]);
 }
 
@@ -43,6 +45,9 @@ cr_status cr_run_check_balance(struct cr_run *run) {
         if (weights) log_weights(run, weights, classes);
         warn_unbalanced(run, classes);
     }
+    if (weights && run->config.data.sampling == CR_SAMPLING_BALANCED && cr_run_reports(run))
+        cr_log(CR_LOG_WARN,
+               "data.sampling=balanced and loss.class_weights both favour rare classes: one of them is enough");
     cr_free(weights);
     return status;
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# test_unbalanced.sh: datasets whose classes differ in size: class weights and focal loss of [loss], the warning, and what is said about mistakes.
+# test_unbalanced.sh: datasets whose classes differ in size: class weights and focal loss of [loss], balanced sampling, the warning, and what is said about mistakes.
 # Ends with "N passed, N failed, N skipped".
 . "$(dirname "$0")/../harness/cli_support.sh"
 
@@ -38,6 +38,15 @@ holds "balanced is this file" same weighted file
 run train net.ini -o half loss.class_weights=balanced --steps 2 -q; expect "the first half" 0
 run train net.ini -o half --resume auto train.steps=4 -q; expect "resumed" 0
 holds "resumed: the same weights" same half weighted
+
+# ---- balanced sampling ----
+run train net.ini -o sampled data.sampling=balanced -q; expect "balanced sampling" 0
+is "no warning: $err" "$(grep -c 'training images and' stderr)" 0
+holds "it changes the training" eval '! same plain sampled'
+run train net.ini -o part data.sampling=balanced --steps 2 -q; run train net.ini -o part --resume auto train.steps=4 -q; expect "resumed" 0
+holds "resumed: the same weights" same part sampled
+run train net.ini -o idle data.sampling=balanced data.workers=0 -q; holds "no workers: the same weights" same idle sampled
+run train net.ini -o both data.sampling=balanced loss.class_weights=balanced; expect "both" 0 "one of them is enough"
 
 # ---- focal loss ----
 run train net.ini -o focal loss.focal_gamma=2 -q; expect "focal loss" 0

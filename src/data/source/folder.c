@@ -226,6 +226,11 @@ static cr_status folder_fetch(const struct cr_dataset *dataset, int64_t sample, 
     return CR_OK;
 }
 
+static int32_t folder_label(const struct cr_dataset *dataset, int64_t sample) {
+    const struct cr_image_folder *folder = dataset->state;
+    return folder->images[sample].label;
+}
+
 static void folder_close(struct cr_dataset *dataset) {
     struct cr_image_folder *folder = dataset->state;
     if (!folder) return;
@@ -260,7 +265,7 @@ static uint64_t folder_digest(const struct cr_dataset *dataset, int64_t sample, 
     return digest;
 }
 
-static const struct cr_dataset_ops folder_ops = {folder_fetch, folder_name, folder_close, folder_digest};
+static const struct cr_dataset_ops folder_ops = {folder_fetch, folder_name, folder_label, folder_close, folder_digest};
 
 cr_status cr_folder_open(const struct cr_config *config, enum cr_split split, const char *root,
                          struct cr_dataset *dataset) {
