@@ -18,6 +18,7 @@ static cr_status open_kind(const struct cr_config *config, enum cr_split split, 
                                   "is empty: name the folder that holds train/ and val/, or one "
                                   "folder of images for each class");
         return cr_folder_open(config, split, config->data.root, dataset);
+    case CR_DATA_CSV: return cr_csv_open(config, split, dataset);
     case CR_DATA_PACKED: return cr_packed_open(config, split, dataset);
     case CR_DATA_SYNTHETIC: return cr_synthetic_open(config, split, dataset);
     }

@@ -45,6 +45,7 @@ struct cr_dataset {
 CR_MUST cr_status cr_cifar_open(const struct cr_config *config, enum cr_split split, struct cr_dataset *dataset);
 CR_MUST cr_status cr_folder_open(const struct cr_config *config, enum cr_split split, const char *root,
                                  struct cr_dataset *dataset);
+CR_MUST cr_status cr_csv_open(const struct cr_config *config, enum cr_split split, struct cr_dataset *dataset);
 CR_MUST cr_status cr_packed_open(const struct cr_config *config, enum cr_split split, struct cr_dataset *dataset);
 CR_MUST cr_status cr_shapes_open(const struct cr_config *config, enum cr_split split, struct cr_dataset *dataset);
 CR_MUST cr_status cr_synthetic_open(const struct cr_config *config, enum cr_split split, struct cr_dataset *dataset);

@@ -1,12 +1,12 @@
-/* tests/unit/data/test_balanced_sampling.c: balanced sampling: equal numbers of each class, no repetition before a class
- * is used up, crops of their own for repeated samples; the same for any number of workers and ranks, and after resuming.
- */
+/* tests/unit/data/test_balanced_sampling.c: balanced sampling: equal numbers of each class, no repetition before a
+ * class is used up, crops of their own for repeated samples; the same for any number of workers and ranks, and after
+ * resuming. */
 #include "tests/harness/failing_alloc.h"
 #include "tests/harness/loader_support.h"
 
 enum { COMMON = 50, RARE = 3, MIDDLE = 9, ALL = COMMON + RARE + MIDDLE, BATCH = 31 };
 
-/* Classes a, b, c with 50, 3 and 9 images, and an empty class cannot be written; image i has the colour i + 1. */
+/* Classes a, b, c with 50, 3 and 9 images; image i has the colour i + 1. */
 static cr_status open_uneven(const char *folder, struct cr_dataset **set) {
     char name[64], root[SUPPORT_PATH];
     for (int i = 0; i < ALL; i++) {
