@@ -128,11 +128,14 @@ static cr_status open_streams(struct cuda_device *d) {
     return CR_OK;
 }
 
+/* A smaller card (options.card_bytes) has as much memory in use as this one: the context of this process too. */
 static size_t cuda_memory_free(struct cr_device *device) {
-    size_t free_bytes = 0, total = 0;
-    (void)device;
+    size_t       free_bytes = 0, total = 0;
+    const size_t card = device->options.card_bytes;
     if (cudaMemGetInfo(&free_bytes, &total) != cudaSuccess) (void)cudaGetLastError();
-    return free_bytes;
+    if (!card || card >= total) return free_bytes;
+    const size_t used = total - free_bytes;
+    return card > used ? card - used : 1;
 }
 
 /* Memory that the driver allocates later, for kernels and captured graphs. The measurement is made too early to include

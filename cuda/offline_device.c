@@ -15,7 +15,7 @@ static void offline_close(struct cr_device *base) {
 }
 
 static size_t offline_memory(struct cr_device *base) {
-    return cuda_of(base)->offline->memory_bytes;
+    return cr_gpu_memory(cuda_of(base)->offline, &base->options);
 }
 
 static const struct cr_backend offline_backend = {

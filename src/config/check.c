@@ -54,11 +54,13 @@ static void check_model(const struct check *c) {
 }
 
 static void check_memory(const struct check *c) {
-    const char *limit = c->config->memory.limit;
+    const char *limit = c->config->memory.limit, *card = c->config->memory.card;
     size_t      bytes;
-    if (was_rejected(c, "memory.limit") || !*limit || strcmp(limit, "auto") == 0 || cr_bytes_parse(limit, &bytes))
-        return;
-    COMPLAIN(c, "memory.limit", "must be a memory size with a unit, e.g. 8GiB or 700MB, or auto");
+    const bool  word = !*limit || strcmp(limit, "auto") == 0 || strcmp(limit, "none") == 0;
+    if (!was_rejected(c, "memory.limit") && !word && !cr_bytes_parse(limit, &bytes))
+        COMPLAIN(c, "memory.limit", "must be a memory size with a unit, e.g. 8GiB or 700MB, or auto, or none");
+    if (!was_rejected(c, "memory.card") && *card && !cr_bytes_parse(card, &bytes))
+        COMPLAIN(c, "memory.card", "must be a memory size with a unit, e.g. 8GiB, or empty");
 }
 
 /* Checks the syntax only. model/resnet.c checks that the network has the part. */
@@ -229,6 +231,11 @@ static void check_ranks(const struct check *c) {
 
 bool cr_config_prunes(const struct cr_config *config) {
     return config->prune.sparsity > 0 || *config->prune.budget;
+}
+
+size_t cr_config_card_bytes(const struct cr_config *config) {
+    size_t bytes;
+    return cr_bytes_parse(config->memory.card, &bytes) ? bytes : 0;
 }
 
 bool cr_config_mixes_labels(const struct cr_config *config) {

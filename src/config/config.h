@@ -86,6 +86,8 @@ cr_status cr_config_fail(const struct cr_config *config, const char *dotted, con
 /* True for networks with a 32 px input (CIFAR networks, cifar stems); selects the default image size. */
 bool cr_config_is_small(const struct cr_config *config);
 bool cr_config_prunes(const struct cr_config *config); /* true if training prunes */
+/* Bytes of device memory that [memory] card leaves to the run; 0: as many as the device has. */
+size_t cr_config_card_bytes(const struct cr_config *config);
 /* The epoch after which part `part` (from 0) of the list model.freeze is trained; 0: never. */
 int64_t cr_config_unfreeze_epoch(const struct cr_config *config, int part);
 /* True if a part is unfrozen after `epoch` epochs. */

@@ -29,6 +29,7 @@ struct cr_device_options {
     int               index;       /* GPU: index among the GPUs of this host */
     struct cr_comm   *comm;        /* the other ranks, for all_reduce; NULL for one rank. It must outlive the device */
     int               comm_blocks; /* GPU: maximum of thread blocks of a collective; 0 lets the library choose */
+    size_t            card_bytes;  /* memory that the device seems to have, its context included; 0: as it is */
     enum cr_transport transport;   /* GPU: how gradients are exchanged with the other ranks */
 };
 
@@ -51,6 +52,7 @@ struct cr_device_caps {
     /* Estimate of the device memory that libraries, loaded kernels and graphs occupy, without the driver's context.
      * 0 when the device has no memory of its own. */
     size_t overhead_bytes;
+    size_t context_bytes;        /* device memory of the driver's context, while the device is not open; else 0 */
     double host_memory_overhead; /* bytes of device memory (page tables) for each byte of the HOST region */
     bool   host_memory;          /* device memory is host memory: every kernel may read the HOST region */
     char   text[160];            /* description for people: "CPU, 2 threads, oneDNN 2.6.3" */

@@ -8,9 +8,15 @@
 /* Device memory that programs do not count.
  * CR_GPU_OVERHEAD_BYTES: CUDA, cuDNN, cuBLAS, loaded kernels and a graph on one GPU; 90 to 106 MiB for all networks
  * tried on an H200 with CUDA 13.0.
+ * CR_GPU_CONTEXT_BYTES: CUDA's context, for GPUs that are not open; about 500 MiB on an H200.
  * CR_GPU_HOST_PAGES: bytes of page-locked memory for each byte of page tables on the GPU (8 bytes for 4 KiB).
  * CR_GPU_NCCL_BYTES: NCCL in plans for several ranks; 850 MiB were measured between two H200s. */
-enum { CR_GPU_OVERHEAD_BYTES = 112 << 20, CR_GPU_HOST_PAGES = 512, CR_GPU_NCCL_BYTES = 864 << 20 };
+enum {
+    CR_GPU_OVERHEAD_BYTES = 112 << 20,
+    CR_GPU_CONTEXT_BYTES  = 512 << 20,
+    CR_GPU_HOST_PAGES     = 512,
+    CR_GPU_NCCL_BYTES     = 864 << 20
+};
 
 /* A GPU by its data sheet. Rates are those that large dense kernels reach. */
 struct cr_gpu {
@@ -26,6 +32,8 @@ struct cr_gpu {
 };
 /* Returns the GPU of this name, or NULL. */
 const struct cr_gpu *cr_gpu_find(const char *name);
+/* Bytes of memory of the GPU, or of the smaller one that options->card_bytes describes. */
+size_t cr_gpu_memory(const struct cr_gpu *gpu, const struct cr_device_options *options);
 /* Appends all names: "h200, h100, ...". */
 void cr_gpu_names(struct cr_text *out);
 /* Opens a device that can be queried (kernels, accepts, workspace sizes) but cannot reserve memory or launch.

@@ -74,7 +74,7 @@ cr_status cr_session_find_batch(struct cr_session *s, int64_t most) {
     struct cr_cost_model model = cr_device_cost_model(s->device);
     struct probe         at;
     int64_t              index;
-    if (!s->limit) s->limit = cr_session_free_memory(s);
+    if (!s->limit) s->limit = s->limit_if_needed ? s->limit_if_needed : cr_session_free_memory(s);
     if (!s->limit)
         return cr_config_fail(s->config, "train.batch",
                               "the free memory of this device is unknown; set memory.limit, or a number");

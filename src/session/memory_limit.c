@@ -12,8 +12,9 @@ enum { RESERVED_FRACTION = 64 }; /* 1/64 of the free memory stays free */
 
 /* On a GPU, libraries, kernels and CUDA graphs that are loaded later use a part of the memory that is free now. */
 size_t cr_session_free_memory(const struct cr_session *s) {
-    const size_t left  = s->device->backend->memory_free(s->device),
-                 later = CR_MAX(left / RESERVED_FRACTION, s->device->caps.overhead_bytes);
+    const size_t left = s->device->backend->memory_free(s->device),
+                 later =
+                     CR_MAX(left / RESERVED_FRACTION, s->device->caps.overhead_bytes) + s->device->caps.context_bytes;
     return !s->device->backend->async ? left : left > later ? left - later : 1;
 }
 
@@ -29,14 +30,25 @@ static size_t overhead_bytes(const struct cr_session *s) {
 void cr_session_limit(struct cr_session *s) {
     const char *limit = s->config->memory.limit;
     size_t      bytes = 0;
-    s->limit = s->overhead_bytes = 0;
+    s->limit = s->limit_if_needed = s->overhead_bytes = s->need_without_limit = 0;
     if (strcmp(limit, "auto") == 0)
-        s->limit = cr_session_free_memory(s);
-    else if (*limit) {
-        CR_ASSERT(cr_bytes_parse(limit, &bytes)); /* config/check.c has checked it */
+        s->limit_if_needed = cr_session_free_memory(s);
+    else if (cr_bytes_parse(limit, &bytes)) {
         s->overhead_bytes = overhead_bytes(s);
         s->limit          = bytes > s->overhead_bytes ? bytes - s->overhead_bytes : 1;
     }
+}
+
+bool cr_session_needs_limit(struct cr_session *s, size_t need) {
+    if (s->limit || !s->limit_if_needed || need <= s->limit_if_needed) return false;
+    s->need_without_limit = need;
+    s->limit              = s->limit_if_needed;
+    s->fit                = (struct cr_fit_report){0};
+    return true;
+}
+
+size_t cr_session_limit_found(const struct cr_session *s) {
+    return s->need_without_limit ? s->limit + overhead_bytes(s) : 0;
 }
 
 void cr_session_check_limit(const struct cr_session *s) {
@@ -118,6 +130,9 @@ cr_status cr_session_compile(struct cr_session *s, enum cr_program_kind kind, in
 void cr_session_fit_text(const struct cr_session *s, struct cr_text *out) {
     const struct cr_fit_report *f = &s->fit;
     if (!f->recomputed && !f->offloaded) return;
+    if (s->need_without_limit)
+        cr_text_add(out, "the run needs %.0f MiB and %.0f are free (a smaller train.batch may fit): ",
+                    cr_mib(s->need_without_limit), cr_mib(s->limit));
     cr_text_add(out, "pool %.0f MiB instead of %.0f:", cr_mib(f->after), cr_mib(f->before));
     if (f->recomputed) cr_text_add(out, " %d ops recomputed", f->recomputed);
     if (f->offloaded)
@@ -135,7 +150,7 @@ static void add_suggestions(const struct cr_session *s, struct cr_text *out) {
     const bool              host = !s->device->caps.host_memory && s->device->caps.to_host_bytes_per_s > 0;
     cr_text_add(out, "lower train.batch (and train.eval_batch), or data.image_size (and data.eval_crop)");
     if (s->device->caps.half && s->model.real == CR_F32) cr_text_add(out, ", or set train.precision = fp16");
-    if (!*c->memory.limit)
+    if (!s->limit && !s->limit_if_needed)
         cr_text_add(out, ", or memory.limit = auto");
     else if (!c->memory.reuse)
         cr_text_add(out, ", or memory.reuse = yes");
@@ -143,6 +158,8 @@ static void add_suggestions(const struct cr_session *s, struct cr_text *out) {
         cr_text_add(out, ", or memory.swap = auto");
     else if (!c->memory.recompute)
         cr_text_add(out, ", or memory.recompute = yes");
+    else if (!s->limit_if_needed) /* a number that a larger GPU has recorded in a checkpoint */
+        cr_text_add(out, ", or memory.limit = auto");
 }
 
 cr_status cr_session_lacks_memory(const struct cr_session *s, const struct cr_program *const *all, int count,

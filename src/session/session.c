@@ -125,6 +125,26 @@ static cr_status compile_all(struct cr_session *s, const struct cr_session_optio
     }
 }
 
+/* Ranks above 0 choose their kernels by the times of rank 0. */
+static cr_status compile_by_rank(struct cr_session *s, const struct cr_session_options *o) {
+    if (cr_comm_rank(s->comm) > 0) CR_TRY(cr_session_share_choices(s));
+    CR_TRY(compile_all(s, o));
+    return cr_comm_rank(s->comm) == 0 ? cr_session_share_choices(s) : CR_OK;
+}
+
+/* The plan without a limit comes first: a run that fits has the same programs on every device. All ranks decide alike,
+ * because they share limit_if_needed and their programs are the same. A plan for host memory (o->execute is false) does
+ * not depend on this machine. */
+static cr_status compile_within_limit(struct cr_session *s, const struct cr_session_options *o) {
+    const struct cr_program *all[CR_SESSION_TRAIN_MAX + 1];
+    CR_TRY(compile_by_rank(s, o));
+    if (!o->execute && s->device->caps.host_memory) return CR_OK;
+    const int count = all_programs(s, all);
+    if (!cr_session_needs_limit(s, cr_memory_need(s->device, &s->model.store, all, count))) return CR_OK;
+    free_programs(s);
+    return compile_by_rank(s, o);
+}
+
 static void log_fit(const struct cr_session *s) {
     struct cr_text text = {0};
     cr_session_fit_text(s, &text);
@@ -135,13 +155,15 @@ static void log_fit(const struct cr_session *s) {
 static cr_status bind_programs(struct cr_session *s) {
     const struct cr_program *all[CR_SESSION_TRAIN_MAX + 1];
     const int                count = all_programs(s, all);
+    size_t                   number;
     /* Compare with the free memory first: a host that overcommits memory would kill the process later, and a GPU would
      * fail halfway. */
     const size_t need = cr_memory_need(s->device, &s->model.store, all, count),
                  left = s->device->backend->memory_free(s->device);
     if (s->limit && need > s->limit)
-        return *s->config->memory.limit ? cr_session_limit_missed(s, need)
-                                        : cr_session_lacks_memory(s, all, count, need - s->limit);
+        return cr_bytes_parse(s->config->memory.limit, &number)
+                   ? cr_session_limit_missed(s, need)
+                   : cr_session_lacks_memory(s, all, count, need - s->limit);
     log_fit(s);
     if (left && need > left) return cr_session_lacks_memory(s, all, count, need - left);
     cr_status status = cr_memory_open(&s->memory, s->device, &s->model.store, all, count);
@@ -178,6 +200,7 @@ cr_status cr_session_rank_device(const struct cr_config *c, bool ref_only, struc
                                               .index         = (int)c->train.gpu + local,
                                               .comm          = comm,
                                               .comm_blocks   = (int)c->ranks.blocks,
+                                              .card_bytes    = cr_config_card_bytes(c),
                                               .transport     = transport};
     CR_TRY(cr_device_open(c->train.device, &options, device));
     enum cr_precision precision = resolve_precision(c, *device);
@@ -242,9 +265,7 @@ static cr_status open_all(struct cr_session *s, const struct cr_session_options 
     CR_TRY(cr_session_open_cost_table(s, o));
     cr_session_limit(s);
     CR_TRY(cr_session_share_limit(s));
-    if (cr_comm_rank(s->comm) > 0) CR_TRY(cr_session_share_choices(s));
-    CR_TRY(compile_all(s, o));
-    if (cr_comm_rank(s->comm) == 0) CR_TRY(cr_session_share_choices(s));
+    CR_TRY(compile_within_limit(s, o));
     CR_TRY(cr_session_same_programs(s));
     if (s->cost_table) cr_cost_table_flush(s->cost_table);
     log_lasting_effect(s);

@@ -70,6 +70,9 @@ struct cr_session {
     struct cr_exec         *eval_exec;
     int64_t                 batch, eval_batch;
     size_t limit; /* upper bound of the sum of all regions in bytes ([memory] limit); 0 when unlimited */
+    /* With [memory] limit = auto: the free memory. It becomes the limit when the programs need more bytes without one
+     * (need_without_limit; else 0). */
+    size_t limit_if_needed, need_without_limit;
     /* With a numeric [memory] limit: bytes of libraries, CUDA graphs and NCCL buffers, which count against the limit in
      * addition to the regions. */
     size_t               overhead_bytes;
@@ -125,8 +128,13 @@ void cr_session_sparse_text(const struct cr_program *program, struct cr_text *ou
 
 /* ---- session/memory_limit.c and session/batch_search.c ---- */
 
-/* Sets session->limit and session->overhead_bytes from [memory] limit. */
+/* Sets session->limit, limit_if_needed and overhead_bytes from [memory] limit. */
 void cr_session_limit(struct cr_session *session);
+/* For programs that were compiled without a limit and need `need` bytes: with [memory] limit = auto and less free
+ * memory, sets session->limit and returns true. The caller compiles them again. */
+bool cr_session_needs_limit(struct cr_session *session, size_t need);
+/* The value of [memory] limit that gives the limit of cr_session_needs_limit, in bytes; 0 when it set none. */
+size_t cr_session_limit_found(const struct cr_session *session);
 /* Called after the first step: warns when more device memory is in use than a numeric limit allows. */
 void cr_session_check_limit(const struct cr_session *session);
 /* Bytes of device memory that are free for regions, 0 when unknown. */

@@ -12,8 +12,9 @@ enum { CR_RUN_LAST_BYTES = 64 };
 struct cr_run {
     struct cr_comm  *comm;   /* borrowed; NULL with one rank */
     struct cr_config config; /* effective configuration; on resume the stored one with the values of the command line */
-    char            *dir;    /* run folder */
-    char            *from;   /* checkpoint folder that the run resumes from; NULL for a new run */
+    char             limit[32];               /* text of config.memory.limit, when the run found it */
+    char            *dir;                     /* run folder */
+    char            *from;                    /* checkpoint folder that the run resumes from; NULL for a new run */
     bool             unmeasured;              /* the resumed run chose its kernels without measuring them */
     char             last[CR_RUN_LAST_BYTES]; /* --resume auto: target of the link `last` when `from` was chosen */
     int              lock;                    /* file descriptor of the lock of the run folder; -1 when not locked */

@@ -268,6 +268,11 @@ static cr_status start_session(struct cr_run *run, const char *weights, const ch
                                                .comm                    = run->comm};
     CR_TRY(cr_session_open(&run->config, &options, &run->session));
     run->config.train.batch = run->session.batch; /* replaces auto; the checkpoint stores this number */
+    const size_t limit      = cr_session_limit_found(&run->session);
+    if (limit) { /* replaces auto too, so that a resumed run has the same programs */
+        snprintf(run->limit, sizeof run->limit, "%zuB", limit);
+        run->config.memory.limit = run->limit;
+    }
     return cr_run_prune_open(run);
 }
 

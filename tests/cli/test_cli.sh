@@ -117,7 +117,7 @@ run plan tiny.ini --target a100 --json -q; expect "plan --target --json" 0 '"dev
 holds "plan --target --json" json_lines
 run plan tiny.ini --kernel-times tiny.ini; expect "plan --kernel-times without --target" 2 "--kernel-times needs --target"
 run plan tiny.ini --target h200 --kernel-times tiny.ini; expect "plan --kernel-times of another file" 1 "tiny.ini: its first line is not"
-run plan tiny.ini --target h300; expect "plan --target of none" 2 "h200, h100, a100, rtx4090"
+run plan tiny.ini --target h300; expect "plan --target of none" 2 "h200, h100, a100, l40s, l4, rtx5090, rtx4090, rtx3090, rtx3060"
 run plan tiny.ini --choices; expect "plan --choices" 0 "program step, batch 4, on CPU" "kernel times are roofline estimates"
 run plan tiny.ini --choices --which eval -b 3; expect "plan --choices --which eval" 0 "program eval, batch 3"
 run plan tiny.ini --choices train.fuse=no; expect "plan --choices without fusing" 2 "[train] fuse = no" "--choices"

@@ -74,10 +74,19 @@ static cr_status emit(struct plan *p, enum cr_program_kind kind) {
     return CR_OK;
 }
 
+static size_t need_of(const struct plan *p) {
+    const struct cr_program *all[] = {&p->program};
+    return cr_memory_need(p->session.device, &p->session.model.store, all, 1);
+}
+
 static cr_status compile(struct plan *p, enum cr_program_kind kind, const char *until) {
     const struct cr_config *c = &p->config;
     p->batch                  = kind == CR_PROGRAM_EVAL && c->train.eval_batch ? c->train.eval_batch : p->session.batch;
     CR_TRY(cr_session_compile(&p->session, kind, p->batch, until, &p->program));
+    if (!p->session.device->caps.host_memory && cr_session_needs_limit(&p->session, need_of(p))) {
+        cr_program_free(&p->program);
+        CR_TRY(cr_session_compile(&p->session, kind, p->batch, until, &p->program));
+    }
     p->has_program = true;
     if (p->session.cost_table) cr_cost_table_flush(p->session.cost_table);
     return CR_OK;
@@ -126,17 +135,12 @@ static cr_status print_choices(struct plan *p, enum cr_program_kind kind, bool j
 
 static cr_status print_curve(struct plan *p, enum cr_program_kind kind, struct cr_text *out) {
     struct cr_cost_model model = cr_session_cost_model(&p->session);
-    p->session.limit           = 0; /* the curve uses its own limits */
+    p->session.limit = p->session.limit_if_needed = 0; /* the curve uses its own limits */
     CR_TRY(compile(p, kind, "select"));
     if (p->session.cost_table) CR_TRY(cr_cost_table_copy_rates(p->session.cost_table, &model));
     CR_TRY(cr_plan_offload_curve(&p->program, &model, p->config.memory.zero_copy, out));
     if (p->session.cost_table) cr_cost_table_flush(p->session.cost_table);
     return CR_OK;
-}
-
-static size_t need_of(const struct plan *p) {
-    const struct cr_program *all[] = {&p->program};
-    return cr_memory_need(p->session.device, &p->session.model.store, all, 1);
 }
 
 /* Adds how the plan meets [memory] limit, or by how much it exceeds the limit. */

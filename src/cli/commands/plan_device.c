@@ -7,7 +7,8 @@
 cr_status cr_plan_target_open(const struct cr_args *args, const struct cr_config *c, struct cr_device **device,
                               enum cr_dtype *real) {
     const struct cr_device_options options = {.deterministic = c->train.deterministic,
-                                              .tf32          = c->train.precision == CR_PRECISION_TF32};
+                                              .tf32          = c->train.precision == CR_PRECISION_TF32,
+                                              .card_bytes    = cr_config_card_bytes(c)};
     const struct cr_gpu           *gpu     = cr_gpu_find(args->value[CR_OPT_TARGET]);
     bool                           queried;
     if (!gpu) {

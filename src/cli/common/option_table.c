@@ -73,7 +73,7 @@ static const struct cr_cli_option options[CR_OPT_COUNT] = {
     [CR_OPT_TRACE]  = {"trace", 0, "FILE", NULL, ON(PLAN),
                        "plan from the memory log of any program instead (CSV: time,event,id,size)"},
     [CR_OPT_TARGET] = {"target", 0, "GPU", NULL, ON(PLAN),
-                       "plan for a GPU that this machine does not have: h200, h100, a100, rtx4090"},
+                       "plan for a GPU that this machine does not have: h200, a100, l4, rtx4090, ..."},
     [CR_OPT_KERNEL_TIMES] =
         {"kernel-times", 0, "FILE", NULL, ON(PLAN),
          "with --target: kernel times measured on such a GPU (its ~/.cache/cresnet/kernel-times-*.txt)"},

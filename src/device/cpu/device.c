@@ -181,9 +181,10 @@ static cr_status cpu_sync(struct cr_device *device) {
 
 /* The physical memory of the machine, not the free memory, because the system drops file caches when needed. */
 static size_t cpu_memory_free(struct cr_device *device) {
-    long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
-    (void)device;
-    return pages > 0 && page_bytes > 0 ? (size_t)pages * (size_t)page_bytes : 0;
+    const long   pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
+    const size_t card = device->options.card_bytes;
+    const size_t all  = pages > 0 && page_bytes > 0 ? (size_t)pages * (size_t)page_bytes : card;
+    return card ? CR_MIN(card, all) : all;
 }
 
 /* An f64 store (tests) is initialised with the same f32 values. */

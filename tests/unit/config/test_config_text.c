@@ -85,7 +85,8 @@ static void make_allowed(struct cr_rng *rng, struct cr_config *c) {
         c->model.block                    = CR_BLOCK_AUTO;
     }
     c->model.freeze    = cr_rng_below(rng, 2) ? "" : "layer2,fc";
-    c->memory.limit    = cr_rng_below(rng, 2) ? "auto" : "8GiB";
+    c->memory.limit    = cr_rng_below(rng, 2) ? "none" : "8GiB";
+    c->memory.card     = cr_rng_below(rng, 2) ? "" : "24GB";
     c->prune.block     = cr_rng_below(rng, 2) ? "8" : "64x32";
     c->data.mean.count = c->data.std.count = 3;
     c->data.scale       = (struct cr_reals){2, {random_real(rng, 0.0001, 0.5), random_real(rng, 0.5, 1)}};
