@@ -44,6 +44,12 @@ struct ck_loss {
     int64_t        samples, classes;
     float          smoothing; /* label smoothing, 0 to 1 */
 };
+/* Options of ck_loss_weighted; ck_loss ignores them. */
+struct ck_loss_options {
+    const float *class_weights; /* [classes]; NULL: 1 */
+    float        gamma;         /* exponent of the focal loss; 0: cross-entropy */
+    bool sigmoid; /* any number of labels per sample: labels is [samples][cr_label_words(classes)], see graph.h */
+};
 /* Workspace of ck_loss in bytes. */
 size_t ck_loss_workspace(int64_t samples);
 /* metrics = before + (sum of losses, number of valid labels, correct samples, samples correct in the top 5), float[4].
@@ -53,6 +59,18 @@ cudaError_t ck_loss(const struct ck_loss *args, const float *before, float *metr
 /* dx = loss scale * weight * (softmax - target) / number of valid labels, [samples][classes]. The loss scale is
  * state[CK_STATE_LOSS_SCALE]. dx may be the logits. */
 cudaError_t ck_loss_grad(const struct ck_loss *args, float weight, const double *state, void *dx, cudaStream_t stream);
+
+/* ---- cuda/train/loss_weighted.cu: class weights, focal loss, binary cross-entropy (graph/ops.def) ---- */
+
+/* Workspace of ck_loss_weighted and of ck_loss_weighted_grad in bytes. */
+size_t ck_loss_weighted_workspace(int64_t samples);
+/* As ck_loss. metrics: the mean loss times the number of valid samples, their number, and with sigmoid the number of
+ * samples whose labels are all correct and the number of correct labels. */
+cudaError_t ck_loss_weighted(const struct ck_loss *args, const struct ck_loss_options *options, const float *before,
+                             float *metrics, void *workspace, cudaStream_t stream);
+/* As ck_loss_grad. */
+cudaError_t ck_loss_weighted_grad(const struct ck_loss *args, const struct ck_loss_options *options, float weight,
+                                  const double *state, void *dx, cudaStream_t stream);
 
 /* ---- cuda/train/sgd.cu: gradient norm, SGD ---- */
 

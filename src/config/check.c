@@ -137,7 +137,8 @@ static void check_data(const struct check *c) {
                  (int)config->data.eval_resize);
     if (was_rejected(c, "data.kind")) return;
     bool has_files = config->data.kind == CR_DATA_CIFAR10 || config->data.kind == CR_DATA_CIFAR100 ||
-                     config->data.kind == CR_DATA_FOLDER || config->data.kind == CR_DATA_PACKED;
+                     config->data.kind == CR_DATA_FOLDER || config->data.kind == CR_DATA_CSV ||
+                     config->data.kind == CR_DATA_PACKED;
     if (!has_files) return;
     const char *kind = cr_word_data_kind(config->data.kind);
     if (!*config->data.root && !was_rejected(c, "data.root"))
@@ -271,7 +272,9 @@ bool cr_config_is_small(const struct cr_config *config) {
     case CR_ARCH_RESNEXT50_32X4D:
     case CR_ARCH_RESNEXT101_32X8D:
     case CR_ARCH_RESNEXT101_64X4D: return false;
-    case CR_ARCH_CUSTOM: return config->data.kind != CR_DATA_FOLDER && config->data.kind != CR_DATA_PACKED;
+    case CR_ARCH_CUSTOM:
+        return config->data.kind != CR_DATA_FOLDER && config->data.kind != CR_DATA_CSV &&
+               config->data.kind != CR_DATA_PACKED;
     default: return true;
     }
 }

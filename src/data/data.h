@@ -4,7 +4,8 @@
  *   - A batch is uint8 in NHWC order with three channels, RGB. Normalisation is an op of the program; the same op
  *     shifts and mirrors training images as their boxes describe.
  *   - Every random choice (order, crop, flip) is a function of (seed, epoch, sample). The number of workers, the
- *     prefetch depth and the batch at which a run resumes do not change a byte.
+ *     prefetch depth and the batch at which a run resumes do not change a byte. With balanced sampling, choices are a
+ *     function of the place in the order of the epoch too, because a sample occurs several times.
  *   - A training batch is always full. An evaluation batch is padded with black images of label -1, which no metric
  *     counts. An evaluation delivers every sample exactly once.
  *   - Magic bytes select the decoder, not file names. Grey, palette, alpha, 16-bit and CMYK images become RGB8.
@@ -85,6 +86,12 @@ void              cr_dataset_close(struct cr_dataset *dataset); /* NULL is allow
 int64_t           cr_dataset_count(const struct cr_dataset *dataset);
 int               cr_dataset_classes(const struct cr_dataset *dataset);
 const char       *cr_dataset_class_name(const struct cr_dataset *dataset, int label);
+/* Number of images of each class, [classes]; NULL when unknown (synthetic). */
+const int64_t *cr_dataset_class_counts(const struct cr_dataset *dataset);
+/* data/class_weights.c: resolves [loss] class_weights for the training set `dataset` (NULL: all weights are 1). *out
+ * [classes] is allocated, or NULL without this key. CR_ERR_CONFIG, CR_ERR_FORMAT, CR_ERR_IO, CR_ERR_MEMORY. */
+CR_MUST cr_status cr_dataset_class_weights(const struct cr_config *config, const struct cr_dataset *dataset,
+                                           int classes, float **out);
 /* Writes the name of a sample for messages into buf: a path, or "data_batch_2.bin[117]". */
 void cr_dataset_sample_name(const struct cr_dataset *dataset, int64_t sample, char *buf, size_t size);
 /* Reads a sample: pixels (the caller frees them with cr_image_free) and label. CR_ERR_FORMAT or CR_ERR_IO: the
@@ -117,6 +124,7 @@ struct cr_loader_options {
     int               prefetch;      /* batches that are prepared ahead, at least 1 */
     bool              drop_last;     /* training: leave out the incomplete last batch */
     bool              corrupt_fatal; /* a corrupt image is an error */
+    bool              balanced;      /* training: every class occurs equally often in an epoch */
     /* The processes of a run divide each batch, see below: number of this process, and of all; ranks 0: one process. */
     int     rank, ranks;
     int64_t epoch, first_batch; /* where to start (training); evaluation starts at 0, 0 */

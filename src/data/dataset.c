@@ -18,6 +18,7 @@ static cr_status open_kind(const struct cr_config *config, enum cr_split split, 
                                   "is empty: name the folder that holds train/ and val/, or one "
                                   "folder of images for each class");
         return cr_folder_open(config, split, config->data.root, dataset);
+    case CR_DATA_CSV: return cr_csv_open(config, split, dataset);
     case CR_DATA_PACKED: return cr_packed_open(config, split, dataset);
     case CR_DATA_SYNTHETIC: return cr_synthetic_open(config, split, dataset);
     }
@@ -59,6 +60,10 @@ int cr_dataset_classes(const struct cr_dataset *dataset) {
 const char *cr_dataset_class_name(const struct cr_dataset *dataset, int label) {
     CR_ASSERT(label >= 0 && label < dataset->classes);
     return dataset->class_names[label];
+}
+
+const int64_t *cr_dataset_class_counts(const struct cr_dataset *dataset) {
+    return dataset->class_counts;
 }
 
 void cr_dataset_sample_name(const struct cr_dataset *dataset, int64_t sample, char *buf, size_t size) {

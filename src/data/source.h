@@ -16,6 +16,7 @@ struct cr_dataset_ops {
     cr_status (*fetch)(const struct cr_dataset *dataset, int64_t sample, struct cr_scratch *scratch,
                        struct cr_stored *out, int32_t *label);
     void (*name)(const struct cr_dataset *dataset, int64_t sample, char *buf, size_t size);
+    int32_t (*label)(const struct cr_dataset *dataset, int64_t sample); /* without reading files */
     void (*close)(struct cr_dataset *dataset); /* frees state, which may be incomplete or NULL */
     /* Hash of the size and the first bytes of a sample, whether or not it can be decoded; 0 if it cannot be read.
      * `head` is working memory of CR_DIGEST_BYTES. NULL: the images are a function of the configuration. */
@@ -44,6 +45,7 @@ struct cr_dataset {
 CR_MUST cr_status cr_cifar_open(const struct cr_config *config, enum cr_split split, struct cr_dataset *dataset);
 CR_MUST cr_status cr_folder_open(const struct cr_config *config, enum cr_split split, const char *root,
                                  struct cr_dataset *dataset);
+CR_MUST cr_status cr_csv_open(const struct cr_config *config, enum cr_split split, struct cr_dataset *dataset);
 CR_MUST cr_status cr_packed_open(const struct cr_config *config, enum cr_split split, struct cr_dataset *dataset);
 CR_MUST cr_status cr_shapes_open(const struct cr_config *config, enum cr_split split, struct cr_dataset *dataset);
 CR_MUST cr_status cr_synthetic_open(const struct cr_config *config, enum cr_split split, struct cr_dataset *dataset);

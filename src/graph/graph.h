@@ -15,6 +15,7 @@
 #ifndef CR_GRAPH_H
 #define CR_GRAPH_H
 
+#include "graph/loss.h"
 #include "graph/param_store.h"
 #include "sparsity/format.h"
 
@@ -111,10 +112,6 @@ struct cr_quant_attr {
     bool  is_signed; /* fake_quant*, quantize, observe_range: i8 instead of u8 */
     float momentum;  /* observe_range */
 };
-struct cr_loss_attr {
-    float smoothing; /* label smoothing, 0 to 1 */
-    float weight;    /* loss_grad: 1 / (micro-batches * ranks), because gradients are summed and not averaged */
-};
 struct cr_drop_attr {
     double   rate;   /* probability of 0; at least 0 and below 1 */
     bool     images; /* one random number for each image (stochastic depth), else for each element (dropout) */
@@ -188,7 +185,7 @@ float    cr_drop_scale(const struct cr_drop_attr *attr);
 enum cr_region {
     CR_REGION_STORE, /* persistent: parameters, gradients, optimizer state, running statistics, device-owned state */
     CR_REGION_POOL,  /* activations and other transient tensors, placed by the memory planner */
-    CR_REGION_INPUT, /* the batch: images, labels and, in training, boxes and mixes; the executor fills it */
+    CR_REGION_INPUT, /* the batch: images, labels, in training boxes, mixes, class weights; the executor fills it */
     CR_REGION_HOST,  /* page-locked host memory that holds offloaded tensors: see offload in graph/ops.def */
     CR_REGIONS
 };
@@ -224,14 +221,16 @@ struct cr_program {
     int                          ops, op_capacity;
     const char                 **layer; /* layer names for messages and profiles */
     int                          layers, layer_capacity;
-    int    hoisted; /* ops 0..hoisted-1 depend on the parameter store only and run again after it has changed */
-    size_t region_bytes[CR_REGIONS]; /* set by the memory planner (POOL) and by cr_tensor_add (INPUT, HOST) */
-    size_t bound_bytes;              /* lower bound of the size of POOL; set by the memory planner */
-    int    images, labels, boxes, mixes, features, logits, metrics; /* tensor ids, CR_NONE when absent */
-    int    grad_norm;      /* the same: the output of the op grad_norm, which the host reads */
-    bool   failed;         /* out of memory while building, or too_large */
-    bool   too_large;      /* a tensor larger than CR_TENSOR_BYTES_MAX was requested */
-    struct cr_arena arena; /* owns the names */
+    int          hoisted; /* ops 0..hoisted-1 depend on the parameter store only and run again after it has changed */
+    size_t       region_bytes[CR_REGIONS]; /* set by the memory planner (POOL) and by cr_tensor_add (INPUT, HOST) */
+    size_t       bound_bytes;              /* lower bound of the size of POOL; set by the memory planner */
+    int          images, labels, boxes, mixes, features, logits, metrics; /* tensor ids, CR_NONE when absent */
+    int          class_weights;       /* the same: f32 [1,1,1,classes], INPUT; the executor fills it with ... */
+    const float *class_weight_values; /* ... these values [classes]; borrowed from the model */
+    int          grad_norm;           /* the same: the output of the op grad_norm, which the host reads */
+    bool         failed;              /* out of memory while building, or too_large */
+    bool         too_large;           /* a tensor larger than CR_TENSOR_BYTES_MAX was requested */
+    struct cr_arena arena;            /* owns the names */
 };
 /* Makes an empty program; the caller frees it with cr_program_free. `store` is borrowed. */
 void cr_program_init(struct cr_program *program, const char *name, const struct cr_param_store *store);

@@ -89,6 +89,19 @@ int cr_op_writes(const struct cr_op *op, int ids[CR_OP_IDS_MAX]) {
     return n;
 }
 
+_Static_assert((int)CR_IN_loss_class_weights == (int)CR_IN_loss_grad_class_weights, "both ops have the same slot");
+
+bool cr_loss_is_plain(const struct cr_op *op) {
+    return !op->attr.loss.sigmoid && op->attr.loss.gamma == 0 && op->in[CR_IN_loss_class_weights] < 0;
+}
+
+void cr_loss_check(const struct cr_program *p, const struct cr_op *op) {
+    const int64_t classes = p->tensor[op->in[CR_IN_loss_logits]].dim[3];
+    const int     weights = op->in[CR_IN_loss_class_weights];
+    CR_ASSERT(!op->attr.loss.sigmoid || p->tensor[op->in[CR_IN_loss_labels]].dim[3] == cr_label_words(classes));
+    CR_ASSERT(weights < 0 || cr_tensor_elems(&p->tensor[weights]) == classes);
+}
+
 bool cr_op_uses_only(const struct cr_op *op, unsigned in, unsigned out) {
     for (int s = 0; s < cr_op_info(op->kind)->ins; s++)
         if (op->in[s] >= 0 && !(in >> s & 1)) return false;

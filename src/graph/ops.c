@@ -220,6 +220,7 @@ static void infer_dense(struct rule *r) {
 }
 
 static void infer_loss(struct rule *r) {
+    cr_loss_check(r->p, r->op);
     set(r, wide(input(r, CR_IN_loss_logits)), 1, 1, 1, 4);
 }
 
@@ -277,6 +278,7 @@ static void infer_qconv_coeffs(struct rule *r) {
  * the op's inputs, so the pass that emits these ops (compiler/autodiff/grad.c) creates the tensors. */
 
 static void infer_loss_grad(struct rule *r) {
+    cr_loss_check(r->p, r->op);
     set_like(r, input(r, CR_IN_loss_grad_logits));
 }
 static void infer_dense_dgrad(struct rule *r) {

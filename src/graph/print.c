@@ -23,6 +23,14 @@ static void print_pattern(const struct cr_op *op, struct cr_text *out) {
     if (a->nnz) cr_text_add(out, "  nnz=%lld format=%d", (long long)a->nnz, cr_sparse_format_number(a->format));
 }
 
+static void print_loss(const struct cr_op *op, struct cr_text *out) {
+    const struct cr_loss_attr *a = &op->attr.loss;
+    cr_text_add(out, "  smoothing=%g", (double)a->smoothing);
+    if (op->kind == CR_OP_loss_grad) cr_text_add(out, " weight=%g", (double)a->weight);
+    if (a->gamma != 0) cr_text_add(out, " gamma=%g", (double)a->gamma);
+    if (a->sigmoid) cr_text_add(out, " sigmoid");
+}
+
 static void print_attributes(const struct cr_op *op, struct cr_text *out) {
     switch (op->kind) {
     case CR_OP_qconv:
@@ -70,10 +78,8 @@ static void print_attributes(const struct cr_op *op, struct cr_text *out) {
     case CR_OP_channel_conv_wgrad:
     case CR_OP_dense_wgrad:
     case CR_OP_dense_bgrad: cr_text_add(out, "%s", op->attr.dense.accumulate ? "  accumulate" : ""); break;
-    case CR_OP_loss: cr_text_add(out, "  smoothing=%g", (double)op->attr.loss.smoothing); break;
-    case CR_OP_loss_grad:
-        cr_text_add(out, "  smoothing=%g weight=%g", (double)op->attr.loss.smoothing, (double)op->attr.loss.weight);
-        break;
+    case CR_OP_loss:
+    case CR_OP_loss_grad: print_loss(op, out); break;
     case CR_OP_adamw:
     case CR_OP_lamb:
     case CR_OP_lamb_norms: cr_text_add(out, "  beta2=%g eps=%g", op->attr.sgd.beta2, op->attr.sgd.eps); break;

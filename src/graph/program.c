@@ -7,17 +7,18 @@
 /* ---- building ---- */
 
 void cr_program_init(struct cr_program *p, const char *name, const struct cr_param_store *store) {
-    *p = (struct cr_program){.name      = name,
-                             .store     = store,
-                             .real      = CR_F32,
-                             .images    = CR_NONE,
-                             .labels    = CR_NONE,
-                             .boxes     = CR_NONE,
-                             .mixes     = CR_NONE,
-                             .features  = CR_NONE,
-                             .logits    = CR_NONE,
-                             .metrics   = CR_NONE,
-                             .grad_norm = CR_NONE};
+    *p = (struct cr_program){.name          = name,
+                             .store         = store,
+                             .real          = CR_F32,
+                             .images        = CR_NONE,
+                             .labels        = CR_NONE,
+                             .boxes         = CR_NONE,
+                             .mixes         = CR_NONE,
+                             .features      = CR_NONE,
+                             .logits        = CR_NONE,
+                             .metrics       = CR_NONE,
+                             .class_weights = CR_NONE,
+                             .grad_norm     = CR_NONE};
 }
 
 void cr_program_free(struct cr_program *p) {

@@ -18,8 +18,9 @@ struct cr_net {
     struct cr_program      *program;
     struct cr_param_store  *store; /* parameters are added on first use and found afterwards */
     const struct cr_config *config;
-    bool                    training; /* batch norms use batch statistics */
-    bool                    frozen;   /* the current part is frozen: no gradients, batch norms use running statistics */
+    const float            *class_weights; /* of the loss in training, [classes]; NULL: none */
+    bool                    training;      /* batch norms use batch statistics */
+    bool                    frozen; /* the current part is frozen: no gradients, batch norms use running statistics */
     bool                    classifier; /* the current layer is the classifier */
     bool                    f32_input;  /* the program's images are normalised f32 values instead of bytes */
     bool                    calibrate;  /* the host reads the tensors that a quantised network quantises */

@@ -1,6 +1,14 @@
-/* layers/loss.c: softmax cross entropy and counts of correct predictions, summed into one tensor that the host reads.
- */
+/* layers/loss.c: the loss and counts of correct predictions, summed into one tensor that the host reads. Class weights
+ * and focal loss belong to training programs only. */
 #include "layers/layer.h"
+
+/* An input whose values the executor copies with each batch. */
+static int add_class_weights(struct cr_net *net, int logits) {
+    struct cr_program *p = net->program;
+    p->class_weights = cr_tensor_add(p, "class_weights", CR_F32, CR_REGION_INPUT, 1, 1, 1, p->tensor[logits].dim[3]);
+    p->class_weight_values = net->class_weights;
+    return p->class_weights;
+}
 
 int cr_layer_loss(struct cr_net *net, int logits, float smoothing) {
     struct cr_program *p = net->program;
@@ -23,6 +31,8 @@ int cr_layer_loss(struct cr_net *net, int logits, float smoothing) {
     if (net->training && cr_config_mixes_labels(net->config)) op.in[CR_IN_loss_mixes] = p->mixes;
     op.out[CR_OUT_loss_metrics] = p->metrics;
     op.attr.loss                = (struct cr_loss_attr){.smoothing = smoothing, .weight = 1};
+    if (net->training) op.attr.loss.gamma = (float)net->config->loss.focal_gamma;
+    if (net->training && net->class_weights) op.in[CR_IN_loss_class_weights] = add_class_weights(net, logits);
     return cr_emit(p, &op, "metrics");
 }
 

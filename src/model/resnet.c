@@ -248,13 +248,14 @@ cr_status cr_model_program(struct cr_model *m, const struct cr_config *c, enum c
     p->real             = m->real;
     const int     ranks = CR_MAX(m->ranks, 1);
     struct cr_net net   = {
-          .program   = p,
-          .store     = &m->store,
-          .config    = c,
-          .training  = training,
-          .bn_ranks  = c->model.sync_bn ? ranks : 1,
-          .f32_input = m->f32_input && !training,
-          .calibrate = m->calibrate && !training,
+          .program       = p,
+          .store         = &m->store,
+          .config        = c,
+          .training      = training,
+          .bn_ranks      = c->model.sync_bn ? ranks : 1,
+          .class_weights = m->class_weights,
+          .f32_input     = m->f32_input && !training,
+          .calibrate     = m->calibrate && !training,
     };
     float smoothing = training ? (float)c->train.label_smoothing : 0;
     int   logits    = emit_network(&net, m, batch, training ? m->image_size : m->eval_size);
@@ -343,6 +344,7 @@ void cr_model_set_real(struct cr_model *m, enum cr_dtype real) {
 
 void cr_model_close(struct cr_model *m) {
     cr_param_store_free(&m->store);
+    cr_free(m->class_weights);
     *m = (struct cr_model){0};
 }
 

@@ -38,6 +38,8 @@ static void write_batch(const struct cr_exec *exec, unsigned char *input, const 
         memcpy(input + l->offset, labels, l->bytes);
     else
         memset(input + l->offset, 0xff, l->bytes); /* -1: no label */
+    if (p->class_weights != CR_NONE)
+        memcpy(input + p->tensor[p->class_weights].offset, p->class_weight_values, p->tensor[p->class_weights].bytes);
     if (p->mixes != CR_NONE) write_mixes(&p->tensor[p->mixes], input + p->tensor[p->mixes].offset, mixes);
     if (p->boxes == CR_NONE) return;
     const struct cr_tensor *b = &p->tensor[p->boxes];

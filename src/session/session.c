@@ -17,6 +17,7 @@ cr_status cr_session_classes(const struct cr_config *c, int *classes) {
     case CR_DATA_CIFAR100: *classes = 100; return CR_OK;
     case CR_DATA_SYNTHETIC: *classes = cr_config_is_small(c) ? 10 : 1000; return CR_OK;
     case CR_DATA_FOLDER:
+    case CR_DATA_CSV:
     case CR_DATA_PACKED: break;
     }
     struct cr_dataset *dataset;
@@ -254,6 +255,7 @@ static cr_status open_all(struct cr_session *s, const struct cr_session_options 
     s->model.calibrate     = o->calibrate;
     s->without_scales      = o->without_scales;
     if (o->masks) s->model.store.has_mask = true;
+    if (o->train) CR_TRY(cr_dataset_class_weights(c, o->train_data, classes, &s->model.class_weights));
     log_unused_keys(s, o->train);
     s->batch = o->batch ? o->batch : c->train.batch;
     if (o->train) /* programs must not rely on masks that training changes */

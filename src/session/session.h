@@ -29,10 +29,12 @@ struct cr_session_options {
     bool        calibrate; /* quantised network: the evaluation program computes in floating point and keeps the tensors
                                   that are to be quantised for the host */
     bool        without_scales; /* quantised network: the weights to load have no scales yet */
-    int64_t     batch;          /* batch size for training; 0 uses [train] batch */
-    int64_t     batch_max;      /* upper bound for [train] batch = auto; 0 when there is none */
-    int64_t     eval_batch; /* batch size for evaluation; 0 uses [train] eval_batch, or else the training batch size */
-    int         classes;    /* number of classes of the dataset; 0 determines it with cr_session_classes */
+    /* with train: the dataset by which [loss] class_weights are resolved; NULL: all weights are 1. Borrowed */
+    const struct cr_dataset *train_data;
+    int64_t                  batch;     /* batch size for training; 0 uses [train] batch */
+    int64_t                  batch_max; /* upper bound for [train] batch = auto; 0 when there is none */
+    int64_t eval_batch; /* batch size for evaluation; 0 uses [train] eval_batch, or else the training batch size */
+    int     classes;    /* number of classes of the dataset; 0 determines it with cr_session_classes */
     const char
         *kernel_times_from; /* on resume: the step folder of the run, whose kernel choices are reused; else NULL */
     bool kernel_times_unmeasured; /* that run chose kernels without measuring (train.measure = no) */

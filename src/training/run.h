@@ -94,6 +94,10 @@ CR_MUST cr_status cr_run_check_data(struct cr_run *run, bool force);
 /* Logs a warning for each line: a difference that --force accepted. Changes `lines`. */
 void cr_run_warn_forced(char *lines);
 
+/* training/class_balance.c: logs the class weights of [loss]; warns when the sizes of the classes differ tenfold.
+ * CR_ERR_CONFIG, CR_ERR_FORMAT: the class weights are invalid, or differ between the ranks. All ranks call it. */
+CR_MUST cr_status cr_run_check_balance(struct cr_run *run);
+
 /* ---- training/ranks.c: start of a run with several ranks ---- */
 
 /* Number of images of one update, over all ranks. */

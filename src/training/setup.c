@@ -205,6 +205,7 @@ static cr_status open_loader(struct cr_run *run) {
                                         .prefetch      = (int)c->data.prefetch,
                                         .drop_last     = c->data.drop_last,
                                         .corrupt_fatal = c->data.corrupt == CR_CORRUPT_FATAL,
+                                        .balanced      = c->data.sampling == CR_SAMPLING_BALANCED,
                                         .rank          = cr_comm_rank(run->comm),
                                         .ranks         = cr_comm_size(run->comm)};
     int64_t                  stored  = run->at.steps_per_epoch;
@@ -263,6 +264,7 @@ static cr_status start_session(struct cr_run *run, const char *weights, const ch
                                                .kernel_times_from       = from,
                                                .kernel_times_unmeasured = from && run->unmeasured,
                                                .retune                  = force,
+                                               .train_data              = run->train,
                                                .comm                    = run->comm};
     CR_TRY(cr_session_open(&run->config, &options, &run->session));
     run->config.train.batch = run->session.batch; /* replaces auto; the checkpoint stores this number */
@@ -331,6 +333,7 @@ static cr_status open_run(const struct cr_config *given, const struct cr_train_o
     CR_TRY(cr_run_data_turn(run, open_data));
     CR_TRY(cr_run_same(run));
     CR_TRY(cr_run_check_data(run, o->force));
+    CR_TRY(cr_run_check_balance(run));
     CR_TRY(prepare_folder(o, run));
     CR_TRY(open_session(run, o->force));
     run->config.train.output = run->dir;

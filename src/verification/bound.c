@@ -39,6 +39,17 @@ static void closed_bn_finalize(const struct cr_verify_values *v, double *const s
     }
 }
 
+/* With class weights, focal loss or several labels per sample, kernels compute in FP64: a focal loss needs the digits
+ * of 1-p. The loss is then a sum of positive terms, and only the result is rounded. */
+static void closed_weighted_loss(const struct cr_verify_values *v, double *const scale[]) {
+    scale[CR_OUT_loss_metrics][0] = fabs(v->want[CR_OUT_loss_metrics][0]);
+    for (int i = 1; i < 4; i++) scale[CR_OUT_loss_metrics][i] = 0; /* counts */
+}
+static void closed_weighted_loss_grad(const struct cr_verify_values *v, double *const scale[]) {
+    const int64_t n = cr_tensor_elems(&v->program->tensor[v->op->out[CR_OUT_loss_grad_dx]]);
+    for (int64_t i = 0; i < n; i++) scale[CR_OUT_loss_grad_dx][i] = fabs(v->want[CR_OUT_loss_grad_dx][i]);
+}
+
 /* The loss is log(sum exp(l - max)) plus max - target. Both depend on differences from max, so errors are relative to
  * these differences and not to max. */
 static void closed_loss(const struct cr_verify_values *v, double *const scale[]) {
@@ -47,6 +58,10 @@ static void closed_loss(const struct cr_verify_values *v, double *const scale[])
     const int      id    = v->op->in[CR_IN_loss_logits];
     const int64_t  N = dim(v->program, id, 0), K = dim(v->program, id, 3);
     double         sum = fabs(before[0]);
+    if (!cr_loss_is_plain(v->op)) {
+        closed_weighted_loss(v, scale);
+        return;
+    }
     for (int64_t n = 0; n < N; n++) {
         if (label[n] < 0 || label[n] >= K) continue;
         double top = -DBL_MAX, bottom = DBL_MAX;
@@ -87,6 +102,10 @@ static void closed_loss_grad(const struct cr_verify_values *v, double *const sca
     const int      id     = v->op->in[CR_IN_loss_grad_logits];
     const int64_t  N = dim(v->program, id, 0), K = dim(v->program, id, 3);
     const double   factor = cr_verify_loss_grad_factor(v), smooth = v->op->attr.loss.smoothing;
+    if (!cr_loss_is_plain(v->op)) {
+        closed_weighted_loss_grad(v, scale);
+        return;
+    }
     for (int64_t n = 0; n < N; n++) {
         const double  *l = logits + n * K;
         double        *A = scale[CR_OUT_loss_grad_dx] + n * K;

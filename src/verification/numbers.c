@@ -181,8 +181,9 @@ double cr_verify_loss_grad_factor(const struct cr_verify_values *v) {
     const double  *state = v->in[CR_IN_loss_grad_state];
     const int      id    = v->op->in[CR_IN_loss_grad_logits];
     const int64_t  N = dim(v->program, id, 0), K = dim(v->program, id, 3);
+    const int64_t  words = dim(v->program, v->op->in[CR_IN_loss_grad_labels], 3);
     int64_t        valid = 0;
-    for (int64_t n = 0; n < N; n++) valid += label[n] >= 0 && label[n] < K;
+    for (int64_t n = 0; n < N; n++) valid += label[n * words] >= 0 && label[n * words] < K;
     return fabs(state[CR_STATE_LOSS_SCALE] * v->op->attr.loss.weight) / (double)CR_MAX(valid, 1);
 }
 

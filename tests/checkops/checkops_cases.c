@@ -304,6 +304,13 @@ static void list_all(struct checkops_list *list) {
                   FLAGS(0, CHECKOPS_SMOOTH, CHECKOPS_MIXES, CHECKOPS_MIXES | CHECKOPS_SMOOTH));
     list_variants(list, CR_OP_loss_grad, TABLE(losses),
                   FLAGS(0, CHECKOPS_SMOOTH, CHECKOPS_SCALED, CHECKOPS_MIXES, CHECKOPS_MIXES | CHECKOPS_SMOOTH));
+    for (int kind = CR_OP_loss; kind <= CR_OP_loss_grad; kind += CR_OP_loss_grad - CR_OP_loss)
+        for (unsigned several = 0; several <= CHECKOPS_SEVERAL; several += CHECKOPS_SEVERAL) {
+            list_variants(list, (enum cr_op_kind)kind, TABLE(losses),
+                          FLAGS(several | CHECKOPS_WEIGHTS, several | CHECKOPS_FOCAL,
+                                several | CHECKOPS_WEIGHTS | CHECKOPS_FOCAL | CHECKOPS_SMOOTH | CHECKOPS_SCALED,
+                                several | CHECKOPS_WEIGHTS | CHECKOPS_MIXES | CHECKOPS_SMOOTH));
+        }
     static const struct conv stores[] = {
         {1, 1, 1, 1, 0, 0, 0, 0, false}, {1, 1, 1, 1, 0, 0, 0, 0, false}, {1, 1, 1, 1, 0, 0, 0, 0, false}};
     list_variants(list, CR_OP_grad_norm, TABLE(stores), FLAGS(0, CHECKOPS_SCALED));

@@ -56,8 +56,8 @@ static const char *const meaning[CR_OP_COUNT] = {
     [CR_OP_avgpool]            = "x",
     [CR_OP_pad_shortcut]       = "x",
     [CR_OP_dense]              = "xxb",
-    [CR_OP_loss]               = "xLMX",
-    [CR_OP_loss_grad]          = "xLTX",
+    [CR_OP_loss]               = "xLMXW",
+    [CR_OP_loss_grad]          = "xLTXW",
     [CR_OP_dense_dgrad]        = "xx",
     [CR_OP_dense_wgrad]        = "xx",
     [CR_OP_dense_bgrad]        = "x",
@@ -349,8 +349,20 @@ static void draw_mean_rstd(struct drawing *d, const struct cr_tensor *t, void *d
     }
 }
 
+/* Bits for several labels per sample: also a number of labels that is not theirs, which no kernel reads. */
+static void draw_label_bits(struct drawing *d, const struct cr_tensor *t, int32_t *data) {
+    for (int64_t i = 0; i < cr_tensor_elems(t); i++) {
+        data[i] = (int32_t)cr_rng_u32(&d->rng);
+        if (i % t->dim[3] == 0) data[i] = cr_rng_below(&d->rng, 5) == 0 ? -1 : (int32_t)cr_rng_below(&d->rng, 9);
+    }
+}
+
 static void draw_labels(struct drawing *d, const struct cr_tensor *t, void *data) {
     const int64_t K = d->unit->c.K;
+    if (d->unit->c.flags & CHECKOPS_SEVERAL) {
+        draw_label_bits(d, t, data);
+        return;
+    }
     for (int64_t i = 0; i < t->dim[0]; i++) {
         const bool none = cr_rng_below(&d->rng, 5) == 0 || d->draw.family == FAMILY_DENORMAL;
         cr_number_store(t->dtype, data, i, none ? -1 : (double)cr_rng_below(&d->rng, (uint64_t)K));
@@ -430,6 +442,7 @@ static void draw_parameter(struct drawing *d, char meaning_of, const struct cr_t
         switch (meaning_of) {
         case 'g': x = cr_rng_below(&d->rng, 8) ? 1 + 0.5 * x : 0; break;
         case 'v': x = x * x + 1e-3; break;
+        case 'W': x = cr_rng_below(&d->rng, 8) ? x * x : 0; break;
         case 'y': x = x > 0 ? x : 0; break;
         case 'q': x = floor(t->dtype == CR_U8 ? between(d, 0, 256) : between(d, -127, 128)); break;
         case 'z': x = i < t->dim[3] ? x * 0x1p-11 : i < 2 * t->dim[3] ? 16 * x : 0.375; break;

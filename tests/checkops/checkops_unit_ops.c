@@ -117,9 +117,13 @@ static void build_dense(struct checkops_build *b) {
 
 static void build_loss(struct checkops_build *b) {
     const struct checkops_case *c = b->c;
-    b->op.attr.loss = (struct cr_loss_attr){.smoothing = c->flags & CHECKOPS_SMOOTH ? 0.1f : 0, .weight = 0.5f};
+    b->op.attr.loss               = (struct cr_loss_attr){.smoothing = c->flags & CHECKOPS_SMOOTH ? 0.1f : 0,
+                                                          .weight    = 0.5f,
+                                                          .gamma     = c->flags & CHECKOPS_FOCAL ? 1.5f : 0,
+                                                          .sigmoid   = (c->flags & CHECKOPS_SEVERAL) != 0};
     in(b, 0, b->real, c->N, 1, 1, c->K);
-    in(b, 1, CR_I32, c->N, 1, 1, 1);
+    in(b, 1, CR_I32, c->N, 1, 1, c->flags & CHECKOPS_SEVERAL ? cr_label_words(c->K) : 1);
+    if (c->flags & CHECKOPS_WEIGHTS) in(b, CR_IN_loss_class_weights, CR_F32, 1, 1, 1, c->K);
     if (c->flags & CHECKOPS_MIXES) in(b, 3, CR_I32, c->N, 1, 1, CR_MIX_NUMBERS);
     if (c->kind == CR_OP_loss_grad) {
         in(b, CR_IN_loss_grad_state, CR_F64, 1, 1, 1, CR_STATE_COUNT);

@@ -115,8 +115,11 @@ CR_MUST cr_status cr_cmd_config_open(const struct cr_args *args, const struct cr
                                      struct cr_config *out);
 /* cr_cmd_source_find and cr_cmd_config_open in one call. */
 CR_MUST cr_status cr_cmd_config(const struct cr_args *args, struct cr_config *out);
-/* The configuration that operand 0 names; a folder that holds no run is a data set of kind `packed` if it holds
- * train.crpk, else of kind `folder`. */
+/* The format of a folder of images: `packed` if it holds train.crpk; `csv` if it holds train.csv and no folder train/,
+ * next to which train.csv may be something else; otherwise `folder`. */
+enum cr_data_kind cr_cmd_data_kind(const char *folder);
+/* The configuration that operand 0 names; a folder that holds no run is a data set of the kind that cr_cmd_data_kind
+ * finds. */
 CR_MUST cr_status cr_cmd_data_config(const struct cr_args *args, struct cr_config *config);
 /* cli/common/run_weights.c: chooses a checkpoint of a run folder: by --last or --step, else the best one, or the newest
  * one when the run has no best. *out is a step folder, which the caller frees with cr_free, or NULL with CR_OK when the

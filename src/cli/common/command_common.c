@@ -149,10 +149,24 @@ cr_status cr_cmd_config(const struct cr_args *args, struct cr_config *out) {
     return status;
 }
 
+static bool has_file(const char *folder, const char *name) {
+    char path[CR_PATH_MAX];
+    return snprintf(path, sizeof path, "%s/%s", folder, name) < (int)sizeof path && cr_fs_is_file(path);
+}
+static bool has_folder(const char *folder, const char *name) {
+    char path[CR_PATH_MAX];
+    return snprintf(path, sizeof path, "%s/%s", folder, name) < (int)sizeof path && cr_fs_is_dir(path);
+}
+
+enum cr_data_kind cr_cmd_data_kind(const char *folder) {
+    if (has_file(folder, CR_PACK_TRAIN_NAME)) return CR_DATA_PACKED;
+    return has_file(folder, "train.csv") && !has_folder(folder, "train") ? CR_DATA_CSV : CR_DATA_FOLDER;
+}
+
 cr_status cr_cmd_data_config(const struct cr_args *args, struct cr_config *config) {
     struct cr_cmd_source source;
     const char         **list;
-    struct cr_text       root = {0};
+    struct cr_text       root = {0}, kind = {0};
     if (!args->operands || !cr_fs_is_dir(args->operand[0])) return cr_cmd_config(args, config);
     if (cr_cmd_source_find(args, &source) == CR_OK) {
         cr_status status = cr_cmd_config_open(args, &source, NULL, config);
@@ -162,16 +176,14 @@ cr_status cr_cmd_data_config(const struct cr_args *args, struct cr_config *confi
     cr_error_clear();
     CR_ALLOC(list, (size_t)args->overrides + 2);
     cr_text_add(&root, "data.root=%s", args->operand[0]);
-    char       packed[CR_PATH_MAX];
-    const bool is_packed =
-        snprintf(packed, sizeof packed, "%s/" CR_PACK_TRAIN_NAME, args->operand[0]) < (int)sizeof packed &&
-        cr_fs_is_file(packed);
-    list[0] = is_packed ? "data.kind=packed" : "data.kind=folder";
+    cr_text_add(&kind, "data.kind=%s", cr_word_data_kind(cr_cmd_data_kind(args->operand[0])));
+    list[0] = kind.data;
     list[1] = root.data;
     for (int i = 0; i < args->overrides; i++) list[2 + i] = args->override[i];
-    cr_status status =
-        root.failed ? CR_NO_MEMORY(strlen(args->operand[0])) : cr_config_open(config, NULL, list, args->overrides + 2);
+    cr_status status = root.failed || kind.failed ? CR_NO_MEMORY(strlen(args->operand[0]))
+                                                  : cr_config_open(config, NULL, list, args->overrides + 2);
     cr_text_free(&root);
+    cr_text_free(&kind);
     cr_free(list);
     return status;
 }

@@ -2,7 +2,6 @@
 #include "checkpoint/checkpoint.h"
 #include "cli/finetune/finetune.h"
 #include "data/data.h"
-#include "data/pack.h"
 #include "device/device.h"
 #include "session/session.h"
 
@@ -26,19 +25,15 @@ static cr_status read_minutes(const struct cr_args *args, double *out) {
     return CR_OK;
 }
 
-static bool is_packed(const struct cr_finetune *f) {
-    char path[CR_PATH_MAX];
-    return snprintf(path, sizeof path, "%s/" CR_PACK_TRAIN_NAME, f->root) < (int)sizeof path && cr_fs_is_file(path);
-}
-
 /* Checks the keys of the command line before anything else takes time. */
 static cr_status open_given(struct cr_finetune *f) {
     const struct cr_args *args = f->args;
     const char          **list;
-    char                  root[CR_PATH_MAX + 16];
+    char                  kind[32], root[CR_PATH_MAX + 16];
     CR_ALLOC(list, (size_t)args->overrides + 4);
-    int n     = 0;
-    list[n++] = is_packed(f) ? "data.kind=packed" : "data.kind=folder";
+    int n = 0;
+    snprintf(kind, sizeof kind, "data.kind=%s", cr_word_data_kind(cr_cmd_data_kind(f->root)));
+    list[n++] = kind;
     snprintf(root, sizeof root, "data.root=%s", f->root);
     list[n++] = root;
     list[n++] = "data.val_fraction=0.2";

@@ -318,12 +318,15 @@ static void grad_loss(struct backward *b, const struct cr_op *op, int dy) {
     char               name[256];
     (void)dy; /* the loss is where gradients start */
     if (!needs_grad(b, op->in[CR_IN_loss_logits])) return;
-    struct cr_op g               = cr_op_make(CR_OP_loss_grad, op->layer);
-    g.in[CR_IN_loss_grad_logits] = op->in[CR_IN_loss_logits];
-    g.in[CR_IN_loss_grad_labels] = op->in[CR_IN_loss_labels];
-    g.in[CR_IN_loss_grad_state]  = cr_tensor_store(p, CR_BUFFER_STATE, CR_NONE);
-    g.in[CR_IN_loss_grad_mixes]  = op->in[CR_IN_loss_mixes];
-    g.attr.loss                  = (struct cr_loss_attr){.smoothing = b->smoothing, .weight = b->weight};
+    struct cr_op g                      = cr_op_make(CR_OP_loss_grad, op->layer);
+    g.in[CR_IN_loss_grad_logits]        = op->in[CR_IN_loss_logits];
+    g.in[CR_IN_loss_grad_labels]        = op->in[CR_IN_loss_labels];
+    g.in[CR_IN_loss_grad_state]         = cr_tensor_store(p, CR_BUFFER_STATE, CR_NONE);
+    g.in[CR_IN_loss_grad_mixes]         = op->in[CR_IN_loss_mixes];
+    g.in[CR_IN_loss_grad_class_weights] = op->in[CR_IN_loss_class_weights];
+    g.attr.loss                         = op->attr.loss;
+    g.attr.loss.smoothing               = b->smoothing;
+    g.attr.loss.weight                  = b->weight;
     gradient_name(b, op->in[CR_IN_loss_logits], name);
     contribute(b, op->in[CR_IN_loss_logits], tensor_of(p, cr_emit(p, &g, name), 0));
 }

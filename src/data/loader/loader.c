@@ -166,7 +166,11 @@ static cr_status build(struct cr_loader *loader) {
     CR_TRY(make_slots(loader));
     CR_ALLOC(loader->corrupt_seen, (size_t)loader->count / 8 + 1);
     CR_ALLOC(loader->verified, (size_t)loader->count / 8 + 1);
-    if (loader->options.split == CR_SPLIT_TRAIN) CR_ALLOC(loader->order, (size_t)loader->count);
+    if (loader->options.split == CR_SPLIT_TRAIN) {
+        if (loader->options.balanced) CR_TRY(cr_class_index_make(loader->dataset, &loader->index));
+        loader->order = cr_loader_order_new(loader);
+        if (!loader->order) return CR_NO_MEMORY((size_t)loader->count * sizeof *loader->order);
+    }
     loader->order_epoch = -1;
     return start_workers(loader);
 }
@@ -218,6 +222,7 @@ void cr_loader_close(struct cr_loader *loader) {
         cr_free(loader->slots[i].samples);
     }
     cr_free(loader->slots);
+    cr_class_index_free(&loader->index);
     cr_free(loader->order);
     cr_free(loader->spare_order);
     cr_free(loader->corrupt_seen);

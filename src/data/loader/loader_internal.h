@@ -24,13 +24,21 @@ struct slot { /* one batch in preparation */
     char      error[CR_LOADER_ERROR_BYTES];
 };
 
+/* The samples of each class, for balanced sampling. */
+struct class_index {
+    int       classes, present; /* present: classes that have samples */
+    uint32_t *sample;           /* [count], by class; NULL without balanced sampling */
+    int64_t  *first;            /* [classes + 1], where the samples of each class begin */
+};
+
 struct cr_loader {
     const struct cr_dataset *dataset;
     struct cr_loader_options options;
     int64_t                  count, batches, first_seq; /* samples and batches per epoch; batches before the start */
     struct slot             *slots;
     int                      n_slots;
-    uint32_t                *order; /* the order of epoch order_epoch; NULL in evaluation */
+    struct class_index       index;
+    uint32_t                *order; /* the order of epoch order_epoch, see cr_loader_order_new; NULL in evaluation */
     int64_t                  order_epoch;
 
     pthread_mutex_t mutex;
@@ -77,5 +85,17 @@ int64_t cr_thread_cpu_ns(void); /* CPU time of the calling thread */
 /* data/loader/shuffle.c: fills order[count] with the samples of an epoch in their order, a function of seed and
  * epoch. */
 void cr_order_shuffle(uint32_t *order, int64_t count, uint64_t seed, int64_t epoch);
+/* Allocates memory for the order of an epoch (NULL: out of memory), and fills it by the options of the loader. */
+uint32_t *cr_loader_order_new(const struct cr_loader *loader);
+void      cr_loader_order_fill(const struct cr_loader *loader, uint32_t *order, int64_t epoch);
+
+/* ---- data/loader/balance.c ---- */
+
+/* Lists the samples of each class; the caller frees the lists with cr_class_index_free, also on failure. */
+CR_MUST cr_status cr_class_index_make(const struct cr_dataset *dataset, struct class_index *out);
+void              cr_class_index_free(struct class_index *index);
+/* Fills order[count] with samples, a function of seed and epoch: all classes occur count / classes times, some of them
+ * once more. A sample occurs again only after all samples of its class. order has room for 2 * count. */
+void cr_order_balance(uint32_t *order, int64_t count, const struct class_index *index, uint64_t seed, int64_t epoch);
 
 #endif

@@ -29,7 +29,7 @@ void cr_loader_slot_open(struct cr_loader *loader, struct slot *slot, int64_t se
     slot->claimed = slot->done = 0;
     slot->status               = CR_OK;
     if (loader->order && loader->order_epoch != slot->epoch) {
-        cr_order_shuffle(loader->order, loader->count, loader->options.seed, slot->epoch);
+        cr_loader_order_fill(loader, loader->order, slot->epoch);
         loader->order_epoch = slot->epoch;
     }
     for (int64_t i = 0; i < batch; i++) {
@@ -60,13 +60,12 @@ static cr_status replacement(struct cr_loader *loader, int64_t epoch, int64_t po
     cr_status status = CR_OK;
     pthread_mutex_lock(&loader->corrupt_mutex);
     if (!loader->spare_order) {
-        loader->spare_order = cr_alloc((size_t)loader->count, sizeof *loader->spare_order);
+        loader->spare_order = cr_loader_order_new(loader);
         loader->spare_epoch = -1;
         if (!loader->spare_order) status = CR_NO_MEMORY((size_t)loader->count * sizeof *loader->spare_order);
     }
     if (status == CR_OK) {
-        if (loader->spare_epoch != epoch)
-            cr_order_shuffle(loader->spare_order, loader->count, loader->options.seed, epoch);
+        if (loader->spare_epoch != epoch) cr_loader_order_fill(loader, loader->spare_order, epoch);
         loader->spare_epoch = epoch;
         *out                = loader->spare_order[(position + step) % loader->count];
     }
@@ -74,8 +73,15 @@ static cr_status replacement(struct cr_loader *loader, int64_t epoch, int64_t po
     return status;
 }
 
+/* The number by which a place draws its crop and augmentation: the epoch. With balanced sampling a sample occurs several
+ * times in an epoch, and each place draws its own. */
+static int64_t draw_of(const struct cr_loader *loader, const struct slot *slot, int64_t at) {
+    if (!loader->index.sample) return slot->epoch;
+    return slot->epoch + ((cr_loader_first_place(loader, slot->index) + at + 1) << 24); /* epochs are below 2^24 */
+}
+
 /* Prepares one sample of the dataset. CR_ERR_FORMAT or CR_ERR_IO: the image cannot be read. */
-static cr_status load_sample(struct cr_loader *loader, struct cr_scratch *scratch, int64_t epoch, int64_t sample,
+static cr_status load_sample(struct cr_loader *loader, struct cr_scratch *scratch, int64_t draw, int64_t sample,
                              uint8_t *image, int32_t *label, int32_t *box) {
     const struct cr_loader_options *o     = &loader->options;
     const struct cr_dataset        *set   = loader->dataset;
@@ -93,7 +99,7 @@ static cr_status load_sample(struct cr_loader *loader, struct cr_scratch *scratc
     set->ops->name(set, sample, name, sizeof name);
     CR_TRY(cr_lazy_image_open(&stored, name, scratch, &lazy));
     if (o->split == CR_SPLIT_TRAIN)
-        CR_TRY(cr_prepare_train_with(&o->prepare, &lazy, o->seed, epoch, sample, scratch, image, box));
+        CR_TRY(cr_prepare_train_with(&o->prepare, &lazy, o->seed, draw, sample, scratch, image, box));
     else
         CR_TRY(cr_prepare_eval_with(&o->prepare, &lazy, scratch, image));
     if (!stored.verified) atomic_fetch_or_explicit(&loader->verified[sample / 8], bit, memory_order_relaxed);
@@ -112,19 +118,20 @@ static void fill_black(const struct cr_loader *loader, uint8_t *image, int32_t *
 }
 
 cr_status cr_loader_fill_place(struct cr_loader *loader, struct slot *slot, int64_t at, struct cr_scratch *scratch) {
-    size_t   bytes  = (size_t)loader->options.prepare.size * loader->options.prepare.size * 3;
-    uint8_t *image  = slot->images + (size_t)at * bytes;
-    int32_t *box    = slot->boxes ? slot->boxes + 4 * at : NULL;
-    int64_t  sample = slot->samples[at], max_replacements = CR_MIN(loader->count, UNREADABLE_MAX);
+    size_t   bytes = (size_t)loader->options.prepare.size * loader->options.prepare.size * 3;
+    uint8_t *image = slot->images + (size_t)at * bytes;
+    int32_t *box   = slot->boxes ? slot->boxes + 4 * at : NULL;
+    int64_t  draw = draw_of(loader, slot, at), sample = slot->samples[at],
+            max_replacements = CR_MIN(loader->count, UNREADABLE_MAX);
     if (sample < 0) {
         fill_black(loader, image, &slot->labels[at]);
         return CR_OK;
     }
     if (slot->mixes)
-        cr_prepare_mix(&loader->options.prepare, loader->options.seed, slot->epoch, sample, at, loader->options.batch,
+        cr_prepare_mix(&loader->options.prepare, loader->options.seed, draw, sample, at, loader->options.batch,
                        slot->mixes + CR_MIX_NUMBERS * at);
     for (int64_t step = 1;; step++) {
-        cr_status status = load_sample(loader, scratch, slot->epoch, sample, image, &slot->labels[at], box);
+        cr_status status = load_sample(loader, scratch, draw, sample, image, &slot->labels[at], box);
         if (status == CR_OK || !is_corrupt(status)) return status;
         if (loader->options.corrupt_fatal)
             return CR_FAIL(status, "%s (set data.corrupt = skip to continue without such images)", cr_error_message());

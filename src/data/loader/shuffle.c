@@ -18,3 +18,14 @@ void cr_order_shuffle(uint32_t *order, int64_t count, uint64_t seed, int64_t epo
         order[j]   = t;
     }
 }
+
+uint32_t *cr_loader_order_new(const struct cr_loader *loader) {
+    return cr_alloc((size_t)loader->count * (loader->index.sample ? 2 : 1), sizeof(uint32_t));
+}
+
+void cr_loader_order_fill(const struct cr_loader *loader, uint32_t *order, int64_t epoch) {
+    if (loader->index.sample)
+        cr_order_balance(order, loader->count, &loader->index, loader->options.seed, epoch);
+    else
+        cr_order_shuffle(order, loader->count, loader->options.seed, epoch);
+}

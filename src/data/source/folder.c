@@ -90,6 +90,12 @@ static void keep_split(struct cr_image_folder *folder, int64_t first, double fra
     folder->count = first + (split == CR_SPLIT_TRAIN ? n - held : held);
 }
 
+void cr_folder_divide(struct cr_image_folder *folder, int64_t first, double fraction, enum cr_split split) {
+    if (fraction > 0) keep_split(folder, first, fraction, split);
+    qsort_r(folder->images + first, (size_t)(folder->count - first), sizeof *folder->images, cr_folder_compare,
+            folder->names.data);
+}
+
 static cr_status list_class(struct cr_folder_traversal *t, const char *root, const char *name, double fraction,
                             enum cr_split split) {
     struct cr_image_folder *folder = t->folder;
@@ -111,9 +117,7 @@ static cr_status list_class(struct cr_folder_traversal *t, const char *root, con
                        "%s/%s: no image (.jpg, .jpeg, .png, .webp) in this class folder; fill it or remove it", root,
                        name);
     }
-    if (fraction > 0) keep_split(folder, first, fraction, split);
-    qsort_r(folder->images + first, (size_t)(folder->count - first), sizeof *folder->images, cr_folder_compare,
-            folder->names.data);
+    cr_folder_divide(folder, first, fraction, split);
     return CR_OK;
 }
 
@@ -212,7 +216,8 @@ static const char *image_name(const struct cr_image_folder *folder, int64_t samp
 
 static void folder_name(const struct cr_dataset *dataset, int64_t sample, char *buf, size_t size) {
     const struct cr_image_folder *folder = dataset->state;
-    snprintf(buf, size, "%s/%s", folder->root, image_name(folder, sample));
+    const char                   *name   = image_name(folder, sample);
+    snprintf(buf, size, "%s%s%s", *name == '/' ? "" : folder->root, *name == '/' ? "" : "/", name);
 }
 
 static cr_status folder_fetch(const struct cr_dataset *dataset, int64_t sample, struct cr_scratch *scratch,
@@ -225,6 +230,11 @@ static cr_status folder_fetch(const struct cr_dataset *dataset, int64_t sample, 
     CR_TRY(cr_image_file_read(path, scratch, &out->count));
     out->bytes = scratch->file.bytes;
     return CR_OK;
+}
+
+static int32_t folder_label(const struct cr_dataset *dataset, int64_t sample) {
+    const struct cr_image_folder *folder = dataset->state;
+    return folder->images[sample].label;
 }
 
 static void folder_close(struct cr_dataset *dataset) {
@@ -261,21 +271,55 @@ static uint64_t folder_digest(const struct cr_dataset *dataset, int64_t sample, 
     return digest;
 }
 
-static const struct cr_dataset_ops folder_ops = {folder_fetch, folder_name, folder_close, folder_digest};
+static const struct cr_dataset_ops folder_ops = {folder_fetch, folder_name, folder_label, folder_close, folder_digest};
 
-cr_status cr_folder_open(const struct cr_config *config, enum cr_split split, const char *root,
-                         struct cr_dataset *dataset) {
-    struct cr_image_folder *folder;
-    CR_ALLOC(folder, 1);
-    dataset->state = folder;
-    dataset->ops   = &folder_ops;
-    dataset->exif  = config->data.exif;
-    CR_TRY(open_split(config, split, root, dataset, folder));
+/* Hash of the paths, which contain the classes of a folder. */
+static uint64_t hash_names(const struct cr_image_folder *folder) {
     uint64_t hash = CR_HASH_START;
     for (int64_t i = 0; i < folder->count; i++) {
         const char *name = image_name(folder, i);
         hash             = cr_hash_bytes(hash, name, strlen(name) + 1);
     }
-    dataset->fingerprint = hash;
+    return hash;
+}
+
+static cr_status open_folder(const struct cr_config *config, struct cr_dataset *dataset) {
+    struct cr_image_folder *folder;
+    CR_ALLOC(folder, 1);
+    dataset->state = folder;
+    dataset->ops   = &folder_ops;
+    dataset->exif  = config->data.exif;
     return CR_OK;
+}
+
+cr_status cr_folder_open(const struct cr_config *config, enum cr_split split, const char *root,
+                         struct cr_dataset *dataset) {
+    CR_TRY(open_folder(config, dataset));
+    CR_TRY(open_split(config, split, root, dataset, dataset->state));
+    dataset->fingerprint = hash_names(dataset->state);
+    return CR_OK;
+}
+
+cr_status cr_folder_begin(const struct cr_config *config, const char *root, struct cr_dataset *dataset) {
+    struct stat info;
+    CR_TRY(open_folder(config, dataset));
+    struct cr_image_folder *folder = dataset->state;
+    if (stat(root, &info) != 0) return cr_config_fail(config, "data.root", "%s: %s", root, strerror(errno));
+    if (!S_ISDIR(info.st_mode))
+        return cr_config_fail(config, "data.root", "%s is not a folder; it must hold train.csv", root);
+    return join(root, "", &folder->root);
+}
+
+cr_status cr_folder_finish(struct cr_dataset *dataset) {
+    const struct cr_image_folder *folder = dataset->state;
+    CR_ARENA_ALLOC(dataset->class_counts, dataset, dataset->classes);
+    uint64_t hash = hash_names(folder);
+    for (int64_t i = 0; i < folder->count; i++) {
+        dataset->class_counts[folder->images[i].label]++;
+        hash = cr_hash_bytes(hash, &folder->images[i].label, sizeof folder->images[i].label);
+    }
+    dataset->count       = folder->count;
+    dataset->fingerprint = hash;
+    if (folder->count) return CR_OK;
+    return CR_FAIL(CR_ERR_FORMAT, "%s: no image is left in this split: change data.val_fraction", folder->root);
 }

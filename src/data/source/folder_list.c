@@ -29,8 +29,7 @@ static bool is_foreign_name(const char *name) {
 
 /* ---- listing ---- */
 
-static cr_status add_image(struct cr_folder_traversal *t, const char *path) {
-    struct cr_image_folder *folder = t->folder;
+cr_status cr_folder_add(struct cr_image_folder *folder, const char *path, int32_t label) {
     if (folder->count == folder->capacity) {
         int64_t               capacity = CR_MAX(folder->capacity * 2, 1024);
         struct cr_image_file *grown    = cr_realloc(folder->images, (size_t)capacity, sizeof *grown);
@@ -40,7 +39,7 @@ static cr_status add_image(struct cr_folder_traversal *t, const char *path) {
     }
     size_t length = strlen(path);
     folder->images[folder->count++] =
-        (struct cr_image_file){folder->names.length, t->label, cr_hash_mix(cr_hash_bytes(CR_HASH_START, path, length))};
+        (struct cr_image_file){folder->names.length, label, cr_hash_mix(cr_hash_bytes(CR_HASH_START, path, length))};
     cr_text_add_bytes(&folder->names, path, length + 1);
     return folder->names.failed ? CR_NO_MEMORY(folder->names.capacity * 2) : CR_OK;
 }
@@ -54,7 +53,7 @@ static cr_status list_entry(struct cr_folder_traversal *t, const struct dirent *
             snprintf(t->foreign_name, sizeof t->foreign_name, "%s", entry->d_name);
         return CR_OK;
     }
-    if (entry->d_type == DT_REG) return add_image(t, t->path + t->root_length);
+    if (entry->d_type == DT_REG) return cr_folder_add(t->folder, t->path + t->root_length, t->label);
     if (entry->d_type != DT_DIR && entry->d_type != DT_LNK && entry->d_type != DT_UNKNOWN) return CR_OK;
     if (stat(t->path, &info) != 0) {
         if (errno == ENOENT || errno == ELOOP) {
@@ -63,7 +62,7 @@ static cr_status list_entry(struct cr_folder_traversal *t, const struct dirent *
         }
         return CR_FAIL(CR_ERR_IO, "%s: %s", t->path, strerror(errno));
     }
-    if (S_ISREG(info.st_mode)) return is_image ? add_image(t, t->path + t->root_length) : CR_OK;
+    if (S_ISREG(info.st_mode)) return is_image ? cr_folder_add(t->folder, t->path + t->root_length, t->label) : CR_OK;
     if (!S_ISDIR(info.st_mode)) return CR_OK;
     for (int i = 0; i < depth; i++)
         if (t->above[i].device == info.st_dev && t->above[i].inode == info.st_ino)

@@ -44,7 +44,20 @@ struct cr_folder_traversal {
  * order of the file system. `depth`: the number of folders in t->above. Errors: folders that cannot be listed, paths
  * that are too long, folders nested too deep. */
 cr_status cr_folder_list(struct cr_folder_traversal *t, size_t length, int depth);
+/* Adds an image. `path` is relative to the root of `folder`, or absolute. CR_ERR_MEMORY. */
+CR_MUST cr_status cr_folder_add(struct cr_image_folder *folder, const char *path, int32_t label);
 /* Compares the paths of two struct cr_image_file for qsort_r; `names`: the text of the folder. */
 int cr_folder_compare(const void *a, const void *b, void *names);
+
+/* ---- data/source/folder.c: what data/source/csv.c shares ---- */
+
+/* Creates dataset->state, a struct cr_image_folder with this root, and sets dataset->ops. CR_ERR_CONFIG: the folder
+ * does not exist. */
+CR_MUST cr_status cr_folder_begin(const struct cr_config *config, const char *root, struct cr_dataset *dataset);
+/* The images from `first` on belong to one class. Keeps those of the split, sorted by name: a fraction is held out by
+ * the hash of the name (at least one image and never all). */
+void cr_folder_divide(struct cr_image_folder *folder, int64_t first, double fraction, enum cr_split split);
+/* Sets count, class_counts and fingerprint of the dataset after all images were added. */
+CR_MUST cr_status cr_folder_finish(struct cr_dataset *dataset);
 
 #endif

@@ -34,6 +34,10 @@ static void packed_name(const struct cr_dataset *dataset, int64_t sample, char *
     snprintf(buf, size, "%s[%lld]", cr_pack_name(dataset->state), (long long)sample);
 }
 
+static int32_t packed_label(const struct cr_dataset *dataset, int64_t sample) {
+    return cr_pack_entry(dataset->state, sample).label;
+}
+
 static void packed_close(struct cr_dataset *dataset) {
     cr_pack_close(dataset->state);
 }
@@ -46,7 +50,7 @@ static uint64_t packed_digest(const struct cr_dataset *dataset, int64_t sample, 
     return cr_hash_sample(entry.bytes, entry.label, image, sizeof image);
 }
 
-static const struct cr_dataset_ops packed_ops = {packed_fetch, packed_name, packed_close, packed_digest};
+static const struct cr_dataset_ops packed_ops = {packed_fetch, packed_name, packed_label, packed_close, packed_digest};
 
 static cr_status set_from_pack(struct cr_dataset *dataset, const struct cr_pack *pack) {
     uint64_t hash    = CR_HASH_START;

@@ -24,13 +24,21 @@ struct synthetic {
     uint8_t      *pool; /* [images][size][size][3] */
 };
 
+/* Draws the label and the image of a sample. */
+static int32_t draw_label(const struct cr_dataset *dataset, int64_t sample, int *image) {
+    const struct synthetic *s = dataset->state;
+    struct cr_rng rng   = cr_rng_make(s->seed, CR_RNG_SYNTHETIC, (uint64_t)sample, PURPOSE_LABEL + (uint32_t)s->split);
+    const int32_t label = (int32_t)cr_rng_below(&rng, (uint64_t)dataset->classes);
+    *image              = (int)cr_rng_below(&rng, (uint64_t)s->images);
+    return label;
+}
+
 static cr_status synthetic_fetch(const struct cr_dataset *dataset, int64_t sample, struct cr_scratch *scratch,
                                  struct cr_stored *out, int32_t *label) {
     const struct synthetic *s = dataset->state;
-    struct cr_rng rng = cr_rng_make(s->seed, CR_RNG_SYNTHETIC, (uint64_t)sample, PURPOSE_LABEL + (uint32_t)s->split);
+    int                     image;
     (void)scratch;
-    *label            = (int32_t)cr_rng_below(&rng, (uint64_t)dataset->classes);
-    int image         = (int)cr_rng_below(&rng, (uint64_t)s->images);
+    *label            = draw_label(dataset, sample, &image);
     *out              = (struct cr_stored){0};
     out->pixels.width = out->pixels.height = s->size;
     out->pixels.rgb                        = s->pool + (size_t)image * s->size * s->size * 3;
@@ -42,13 +50,19 @@ static void synthetic_name(const struct cr_dataset *dataset, int64_t sample, cha
     snprintf(buf, size, "synthetic[%lld]", (long long)sample);
 }
 
+static int32_t synthetic_label(const struct cr_dataset *dataset, int64_t sample) {
+    int image;
+    return draw_label(dataset, sample, &image);
+}
+
 static void synthetic_close(struct cr_dataset *dataset) {
     struct synthetic *s = dataset->state;
     if (s) cr_free(s->pool);
     cr_free(s);
 }
 
-static const struct cr_dataset_ops synthetic_ops = {synthetic_fetch, synthetic_name, synthetic_close, NULL};
+static const struct cr_dataset_ops synthetic_ops = {synthetic_fetch, synthetic_name, synthetic_label, synthetic_close,
+                                                    NULL};
 
 static void fill_pool(struct synthetic *s) {
     size_t bytes = (size_t)s->size * s->size * 3;

@@ -137,6 +137,10 @@ struct ref_grad_finalize {
 void cr_ref_finalize(const struct ref_finalize *f);
 void cr_ref_grad_finalize(const struct ref_grad_finalize *f);
 
+/* ref_loss_weighted.c: loss and loss_grad with class weights, focal loss or several labels per sample. */
+cr_status cr_ref_loss_weighted(struct cr_device *device, const struct cr_call *call);
+cr_status cr_ref_loss_weighted_grad(struct cr_device *device, const struct cr_call *call);
+
 /* Elementwise ops divide tensors into runs of REF_RUN elements. */
 enum { REF_RUN = 4096 };
 static inline int64_t ref_runs(int64_t elems) {

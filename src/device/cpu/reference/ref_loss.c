@@ -80,7 +80,7 @@ static int64_t rank_of(const struct batch *b, int64_t n, int64_t label) {
 }
 
 cr_status cr_ref_loss(struct cr_device *device, const struct cr_call *call) {
-    (void)device;
+    if (!cr_loss_is_plain(call->op)) return cr_ref_loss_weighted(device, call);
     struct batch b   = batch_of(call, REF_IN(loss, logits), REF_IN(loss, labels), call->in[CR_IN_loss_mixes]);
     struct ref   old = REF_IN(loss, metrics), metrics = REF_OUT(loss, metrics);
     double       sum = 0, valid = 0, correct1 = 0, correct5 = 0;
@@ -112,7 +112,7 @@ static void grad_sample(const struct batch *b, const struct ref *dx, int64_t n, 
 }
 
 cr_status cr_ref_loss_grad(struct cr_device *device, const struct cr_call *call) {
-    (void)device;
+    if (!cr_loss_is_plain(call->op)) return cr_ref_loss_weighted_grad(device, call);
     struct batch b =
         batch_of(call, REF_IN(loss_grad, logits), REF_IN(loss_grad, labels), call->in[CR_IN_loss_grad_mixes]);
     struct ref state = REF_IN(loss_grad, state), dx = REF_OUT(loss_grad, dx);

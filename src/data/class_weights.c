@@ -1,0 +1,129 @@
+/* data/class_weights.c: resolves [loss] class_weights: `balanced`, a list of numbers, or a CSV file. */
+#include "core/files.h"
+#include "data/data.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { FILE_BYTES_MAX = 16 << 20 };
+static const char key[] = "loss.class_weights";
+
+/* images / (classes * images of the class), as in scikit-learn: the mean over all images is 1. Classes without images
+ * do not count. */
+static cr_status balance(const struct cr_config *c, const struct cr_dataset *data, int classes, float *weights) {
+    const int64_t *counts = cr_dataset_class_counts(data);
+    int64_t        images = 0, present = 0;
+    if (!counts) return cr_config_fail(c, key, "%s has no classes to balance", cr_word_data_kind(c->data.kind));
+    for (int k = 0; k < classes; k++) images += counts[k], present += counts[k] > 0;
+    for (int k = 0; k < classes; k++)
+        if (counts[k]) weights[k] = (float)((double)images / ((double)present * (double)counts[k]));
+    return CR_OK;
+}
+
+/* Parses a weight; returns the text after it, or NULL. */
+static const char *parse_weight(const char *text, float *out) {
+    char        *end;
+    const double value = strtod(text, &end);
+    if (end == text || !(value >= 0 && value <= 1e9)) return NULL;
+    *out = (float)value;
+    return end + strspn(end, " \t\r");
+}
+
+static bool is_number_list(const char *text) {
+    return text[strspn(text, "0123456789.,+-eE \t")] == 0;
+}
+
+static cr_status parse_list(const struct cr_config *c, const char *text, int classes, float *weights) {
+    int count = 0;
+    for (const char *at = text; at;) {
+        float value;
+        at = parse_weight(at, &value);
+        if (!at || (*at && *at != ','))
+            return cr_config_fail(c, key, "number %d of the list is no weight: from 0 to 1e9, e.g. 1,2.5,1", count + 1);
+        if (count < classes) weights[count] = value;
+        count++;
+        at = *at ? at + 1 : NULL;
+    }
+    if (count == classes) return CR_OK;
+    return cr_config_fail(c, key, "%d weights for %d classes: one for each class, in the order of `cresnet data stat`",
+                          count, classes);
+}
+
+/* ---- CSV: class,weight ---- */
+
+static int class_of(const struct cr_dataset *data, int classes, const char *name) {
+    for (int k = 0; k < classes; k++)
+        if (strcmp(cr_dataset_class_name(data, k), name) == 0) return k;
+    return -1;
+}
+
+/* One line "class,weight"; the name ends with the last comma. Messages do not repeat the text, because the
+ * configuration of a foreign run may name any file. */
+static cr_status parse_line(const char *path, int number, char *line, const struct cr_dataset *data, int classes,
+                            float *weights) {
+    char       *comma = strrchr(line, ',');
+    float       value = 0;
+    const char *end   = comma ? parse_weight(comma + 1, &value) : NULL;
+    if (!end || *end)
+        return CR_FAIL(CR_ERR_FORMAT, "%s:%d: the line must be class,weight with a weight from 0 to 1e9", path, number);
+    *comma      = 0;
+    const int k = class_of(data, classes, line);
+    if (k < 0) return CR_FAIL(CR_ERR_FORMAT, "%s:%d: the dataset has no class with this name", path, number);
+    if (!isnan(weights[k])) return CR_FAIL(CR_ERR_FORMAT, "%s:%d: this class has a weight already", path, number);
+    weights[k] = value;
+    return CR_OK;
+}
+
+static cr_status read_file(const struct cr_config *c, const struct cr_dataset *data, int classes, float *weights) {
+    const char *path = c->loss.class_weights;
+    char       *text;
+    size_t      length;
+    cr_status   status = cr_file_read(path, FILE_BYTES_MAX, &text, &length);
+    if (status != CR_OK)
+        return cr_config_fail(c, key, "is neither balanced, nor a list of numbers, nor a file that can be read: %s",
+                              cr_error_message());
+    if (strlen(text) != length) CR_FAIL_OUT(CR_ERR_FORMAT, "%s: contains zero bytes: a CSV file is needed", path);
+    for (int k = 0; k < classes; k++) weights[k] = NAN;
+    int number = 1;
+    for (char *at = text; at; number++) {
+        char *end = strchr(at, '\n');
+        if (end) *end = 0;
+        if (at[strspn(at, " \t\r")] && !(number == 1 && strncmp(at, "class,weight", 12) == 0))
+            CR_TRY_OUT(parse_line(path, number, at, data, classes, weights));
+        at = end ? end + 1 : NULL;
+    }
+    for (int k = 0; k < classes; k++)
+        if (isnan(weights[k]))
+            CR_FAIL_OUT(CR_ERR_FORMAT, "%s: class %s has no weight", path, cr_dataset_class_name(data, k));
+out:
+    cr_free(text);
+    return status;
+}
+
+/* At least one class must count. */
+static cr_status check_sum(const struct cr_config *c, const float *weights, int classes) {
+    for (int k = 0; k < classes; k++)
+        if (weights[k] > 0) return CR_OK;
+    return cr_config_fail(c, key, "all weights are 0");
+}
+
+cr_status cr_dataset_class_weights(const struct cr_config *c, const struct cr_dataset *data, int classes, float **out) {
+    const char *text = c->loss.class_weights;
+    float      *weights;
+    cr_status   status = CR_OK;
+    *out               = NULL;
+    if (!*text) return CR_OK;
+    CR_ALLOC(weights, (size_t)classes);
+    for (int k = 0; k < classes; k++) weights[k] = 1;
+    if (data)
+        status = strcmp(text, "balanced") == 0 ? balance(c, data, classes, weights)
+                 : is_number_list(text)        ? parse_list(c, text, classes, weights)
+                                               : read_file(c, data, classes, weights);
+    if (status == CR_OK) status = check_sum(c, weights, classes);
+    if (status == CR_OK)
+        *out = weights;
+    else
+        cr_free(weights);
+    return status;
+}

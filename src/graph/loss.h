@@ -1,0 +1,33 @@
+/* graph/loss.h: the attributes of the ops loss and loss_grad, and labels of samples with several labels. Included by
+ * graph/graph.h. */
+#ifndef CR_GRAPH_LOSS_H
+#define CR_GRAPH_LOSS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct cr_op;
+struct cr_program;
+
+struct cr_loss_attr {
+    float smoothing; /* label smoothing, 0 to 1 */
+    float weight;    /* loss_grad: 1 / (micro-batches * ranks), because gradients are summed and not averaged */
+    float gamma;     /* exponent of the focal loss (Lin et al. 2017); 0: cross-entropy */
+    bool  sigmoid;   /* several labels per sample: binary cross-entropy of each class instead of softmax */
+};
+
+/* True for a loss or loss_grad without class weights, focal loss and several labels per sample. */
+bool cr_loss_is_plain(const struct cr_op *op);
+/* Asserts that the labels and class weights of a loss or loss_grad fit its logits. */
+void cr_loss_check(const struct cr_program *program, const struct cr_op *op);
+
+/* Labels of a sample in a program with attr.loss.sigmoid, as 32-bit words: the number of labels (-1: the sample does
+ * not count), then one bit for each class. */
+static inline int64_t cr_label_words(int64_t classes) {
+    return 1 + (classes + 31) / 32;
+}
+static inline bool cr_label_has(const int32_t *labels, int64_t class_index) {
+    return (uint32_t)labels[1 + class_index / 32] >> (class_index % 32) & 1;
+}
+
+#endif

@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# test_csv.sh: data.kind = csv: lists of images with one label each give the same training as the same images in class folders; quotes, headings,
+# what is held out without val.csv, and what is said about mistakes. Ends with "N passed, N failed, N skipped".
+. "$(dirname "$0")/../harness/cli_support.sh"
+
+run data shapes images data.train_images=100 data.val_images=40; expect "images" 0
+mkdir list
+for split in train val; do
+    (cd images && find "$split" -name '*.png' | LC_ALL=C sort | awk -F/ '{ print "../images/" $0 "," $2 }') >"list/$split.csv"
+done
+{ tiny_model; printf '[data]\nimage_size = 16\nworkers = 1\n[train]\nbatch = 25\nepochs = 2\ndevice = cpu\nthreads = 1\n'; } >net.ini
+same() { cmp -s "$1/last/model.safetensors" "$2/last/model.safetensors"; }
+
+# ---- the same as folders ----
+run train net.ini -o folder data.kind=folder data.root=images -q; expect "class folders" 0
+run train net.ini -o csv data.kind=csv data.root=list -q; expect "lists" 0
+holds "the same weights" same folder csv
+holds "the same classes" cmp folder/last/classes.txt csv/last/classes.txt
+run eval folder --json; want=$(field correct); run eval csv --json; is "the same evaluation" "$(field correct)" "$want"
+run data stat list; expect "data stat" 0 "csv in list" "train  100 images, 10 classes" "val    40 images"
+run data pack list packed; expect "data pack" 0
+run train net.ini -o packed-run data.kind=packed data.root=packed data.crop=random_resized -q; holds "packed: the same weights" same folder packed-run
+
+# ---- forms ----
+mkdir forms 'forms/a b,c'
+first=$(find images/train -name '*.png' | sort | head -1); cp "$first" 'forms/a b,c/x"y.png'; cp "$first" forms/plain.png
+printf '\xef\xbb\xbffile,label\r\n"a b,c/x""y.png","one, or ""two"""\r\n\r\nplain.png,three\r\n%s,three' "$work/$first" >forms/train.csv
+printf 'plain.png,three\n' >forms/val.csv
+run data stat forms; expect "quotes, a heading, CRLF, a byte order mark, an absolute path" 0 "train  3 images, 2 classes, 1 to 2 images per class" "val    1 images"
+run train net.ini -o one data.kind=csv data.root=forms train.batch=2 --steps 1 -q; is "the names" "$(tr '\n' '|' <one/last/classes.txt)" 'one, or "two"|three|'
+
+# ---- without val.csv ----
+cp -r list part; rm part/val.csv
+run train net.ini -o held data.kind=csv data.root=part data.val_fraction=0.2 -q; expect "held out" 0
+run data stat part data.val_fraction=0.2; expect "a fifth of each class" 0 "train  80 images, 10 classes, 8 to 8" "val    20 images, 10 classes, 2 to 2" "no duplicates"
+run train net.ini -o bad data.kind=csv data.root=part; expect "no val.csv" 2 "[data] val_fraction" "is 0 and part has no val.csv"
+run finetune part --weights none --model resnet20 -o tuned data.image_size=16 train.epochs=1 train.batch=40 --device cpu; expect "finetune" 0 "80 images of 10 classes"
+
+# ---- mistakes ----
+mkdir wrong; cp list/val.csv wrong
+bad() { printf "$1" >wrong/train.csv; run train net.ini -o bad data.kind=csv data.root=wrong; expect "mistake: $1" "${@:2}"; holds "nothing was written" [ ! -e bad ]; }
+bad 'x.png\n' 1 "wrong/train.csv:1: the line must be file,label"
+bad 'x.png,a,b\n' 1 "wrong/train.csv:1: the line must be file,label"
+bad 'x.png,a\n"y.png,b\n' 1 "wrong/train.csv:2: the line must be file,label"
+bad 'x.png,a\ny.png,\n' 1 "wrong/train.csv:2: the file or its label is empty"
+bad 'x.png,a\ny.png,a;b\n' 1 "wrong/train.csv:2: the image has several labels"
+bad 'x.png,a\ny.png,a\n' 1 "has 1 different labels"
+bad 'file,label\n' 1 "lists no images"
+bad 'x.png,a\ny.png,b\n' 1 "wrong/val.csv:1: no image of wrong/train.csv has the label"
+rm wrong/val.csv; run train net.ini -o bad data.kind=csv data.root=wrong data.val_fraction=0.5; expect "missing images" 1 "is not there, but wrong/train.csv lists it"
+run train net.ini -o bad data.kind=csv data.root=nowhere; expect "a missing folder" 2 "nowhere"
+run train net.ini -o bad data.kind=csv data.root=images data.val_fraction=0.5; expect "a folder without lists" 1 "images/train.csv"
+sum_up

@@ -1,0 +1,112 @@
+#!/usr/bin/env python3
+"""Writes loss.safetensors: PyTorch's results in float64 for the losses with class weights, the focal loss and binary
+cross-entropy, for tests/unit/device/test_ref_loss.c.
+
+    python3 tests/golden/loss/make.py tests/golden/loss/loss.safetensors
+
+Made with PyTorch 1.13. Logits and weights are small multiples of 1/32, so that they are exact in float32.
+"""
+import json
+import struct
+import sys
+
+import torch
+import torch.nn.functional as F
+
+torch.manual_seed(20260101)
+tensors = {}
+N, K = 8, 10
+ROWS, WIDE = 6, 37  # several labels: more classes than one word has bits
+
+
+def draw(*shape, low=-64, high=64):
+    return torch.randint(low, high + 1, shape).double() / 32
+
+
+def focal_cross_entropy(logits, labels, weight, gamma, smoothing):
+    """Label smoothing and weights as in CrossEntropyLoss, each class with the factor (1-p)^gamma."""
+    seen = labels >= 0
+    logp = F.log_softmax(logits[seen], dim=1)
+    target = F.one_hot(labels[seen], K).double() * (1 - smoothing) + smoothing / K
+    terms = weight * target * (1 - logp.exp()) ** gamma * -logp
+    return terms.sum() / weight[labels[seen]].sum()
+
+
+def focal_bce(logits, target, weight, gamma):
+    """torchvision.ops.sigmoid_focal_loss without alpha, with weights of the positive targets."""
+    p = torch.sigmoid(logits)
+    ce = F.binary_cross_entropy_with_logits(logits, target, reduction="none", pos_weight=weight)
+    p_t = p * target + (1 - p) * (1 - target)
+    return (ce * (1 - p_t) ** gamma).mean()
+
+
+def keep(name, logits, mean, labels, counts, weight, smoothing, gamma):
+    mean.backward()
+    # the metric: the mean times the number of samples that count
+    values = {"logits": logits.detach().float(), "labels": labels.to(torch.int32), "weights": weight.float(),
+              "options": torch.tensor([smoothing, gamma], dtype=torch.float32),
+              "metrics": torch.tensor([mean.item() * counts[0]] + counts, dtype=torch.float64), "dx": logits.grad}
+    for part, value in values.items():
+        tensors[name + "." + part] = value.contiguous()
+
+
+def make_single():
+    labels = torch.tensor([3, 0, -1, 9, 5, -1, 7, 2])
+    seen = labels >= 0
+    for name, smoothing, gamma in (("weights", 0, 0), ("smooth", 0.125, 0), ("focal", 0, 2), ("focal_smooth", 0.125, 0.5)):
+        logits, weight = (draw(N, K) * 2).requires_grad_(), draw(K, low=1, high=128)
+        mean = focal_cross_entropy(logits, labels, weight, gamma, smoothing)
+        if gamma == 0:
+            library = F.cross_entropy(logits, labels, weight=weight, ignore_index=-1, label_smoothing=smoothing)
+            assert abs(library.item() - mean.item()) < 1e-12
+            mean = library
+        order = logits.detach()[seen].argsort(dim=1, descending=True, stable=True)
+        hit = order == labels[seen, None]
+        counts = [seen.sum().item(), hit[:, 0].sum().item(), hit[:, :5].sum().item()]
+        keep(name, logits, mean, labels.reshape(N, 1), counts, weight, smoothing, gamma)
+
+
+def words(target, valid):
+    """The labels of each sample as cresnet stores them: their number (-1: not counted), then one bit for each class."""
+    rows = []
+    for row, counts in zip(target.tolist(), valid):
+        bits = [sum(1 << k % 32 for k in range(WIDE) if row[k] and k // 32 == w) for w in range((WIDE + 31) // 32)]
+        rows.append([sum(map(int, row)) if counts else -1] + [b - (1 << 32) if b >= 1 << 31 else b for b in bits])
+    return torch.tensor(rows)
+
+
+def make_several():
+    valid = [True, True, False, True, True, True]
+    for name, smoothing, gamma in (("bce", 0, 0), ("bce_smooth", 0.125, 0), ("bce_focal", 0, 2)):
+        logits, weight = (draw(ROWS, WIDE) * 2).requires_grad_(), draw(WIDE, low=1, high=128)
+        target = torch.randint(0, 4, (ROWS, WIDE)).eq(0).double()
+        target[1] = 0  # a sample without labels
+        logits.data[3] = torch.where(target[3] > 0, logits.data[3].abs() + 1, -logits.data[3].abs() - 1)  # all correct
+        logits.data[4, :5] = torch.tensor([40.0, -40, 0, 700, -700])
+        smooth = target * (1 - smoothing) + smoothing / 2
+        mean = focal_bce(logits[valid], smooth[valid], weight, gamma)
+        if gamma == 0:
+            library = F.binary_cross_entropy_with_logits(logits[valid], smooth[valid], pos_weight=weight)
+            assert abs(library.item() - mean.item()) < 1e-12
+        right = ((logits.detach() > 0) == (target > 0))[valid]
+        counts = [sum(valid), right.all(dim=1).sum().item(), right.sum().item()]
+        keep(name, logits, mean, words(target, valid), counts, weight, smoothing, gamma)
+
+
+def write(path):
+    codes = {torch.float32: ("F32", "f"), torch.float64: ("F64", "d"), torch.int32: ("I32", "i")}
+    header, body = {}, b""
+    for name in sorted(tensors):
+        t = tensors[name]
+        data = struct.pack("<%d%s" % (t.numel(), codes[t.dtype][1]), *t.flatten().tolist())
+        header[name] = {"dtype": codes[t.dtype][0], "shape": list(t.shape), "data_offsets": [len(body), len(body) + len(data)]}
+        body += data
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as out:
+        out.write(struct.pack("<Q", len(text)) + text + body)
+
+
+make_single()
+make_several()
+write(sys.argv[1])
