@@ -75,7 +75,7 @@ static cr_status find_images(const struct cr_args *args, struct request *r) {
         if (is_folder(args->operand[i])) {
             r->table = !r->json;
             CR_TRY(cr_folder_images(args->operand[i], &r->arena, &paths, &count));
-            if (!count) cr_log(CR_LOG_WARN, "%s: contains no images (jpg, jpeg, png)", args->operand[i]);
+            if (!count) cr_log(CR_LOG_WARN, "%s: contains no images (jpg, jpeg, png, webp)", args->operand[i]);
         }
         CR_TRY(add_paths(r, paths, count));
     }

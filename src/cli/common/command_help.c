@@ -35,7 +35,7 @@ static const char about_eval[] =
     "  cresnet eval configs/cifar10-resnet20.ini --weights FILE data.root=DIR --json\n";
 
 static const char about_predict[] =
-    "Prints the most probable classes of PNG and JPEG images. For folders it prints a table with one line per\n"
+    "Prints the most probable classes of JPEG, PNG and WebP images. For folders it prints a table with one line per\n"
     "image. Give a RUN, or a CONFIG with --weights FILE. Unreadable images are named and skipped; the exit code\n"
     "is then 1.\n" RUN_NOTE "\n"
     "  cresnet predict checkpoints/demo a.png b.jpg\n"
@@ -158,7 +158,7 @@ static const char about_data[] =
     "                 (data.train_images=N data.val_images=N; 4000 and 1000).\n"
     "data pack CONFIG|DIR OUT: packs the configured dataset, or a folder of images, into OUT/train.crpk and\n"
     "                 OUT/val.crpk: one file per split with an index and checksums, read with data.kind=packed\n"
-    "                 data.root=OUT. PNG and JPEG files are stored unchanged; --raw=SIZE stores decoded pixels with\n"
+    "                 data.root=OUT. Image files are stored unchanged; --raw=SIZE stores decoded pixels with\n"
     "                 the short side resized to SIZE. Unreadable images are skipped (data.corrupt). -j N: threads.\n"
     "data stat CONFIG|DIR: reads every image; prints classes, counts, image sizes, mean, standard deviation and\n"
     "                 duplicates.\n"
