@@ -38,6 +38,10 @@ static bool is_confusion(struct start s) {
     return BEGINS_WITH(s, 0, CR_OUTPUT_CSV_START ",");
 }
 
+static bool is_predictions(struct start s) {
+    return BEGINS_WITH(s, 0, CR_OUTPUT_PREDICTIONS_START ",");
+}
+
 static bool is_report(struct start s) {
     return BEGINS_WITH(s, 0, "<!DOCTYPE html>\n") &&
            memmem(s.bytes, s.count, "name=\"generator\" content=\"cresnet ", 34) != NULL;
@@ -68,6 +72,7 @@ static const struct {
     [CR_OUTPUT_SAFETENSORS] = {"an export of cresnet", is_export},
     [CR_OUTPUT_ONNX]        = {"an ONNX file of cresnet", is_onnx},
     [CR_OUTPUT_CONFUSION]   = {"a confusion matrix of cresnet", is_confusion},
+    [CR_OUTPUT_PREDICTIONS] = {"a table of predictions of cresnet", is_predictions},
     [CR_OUTPUT_REPORT]      = {"a report of cresnet", is_report},
     [CR_OUTPUT_PLAN_PNG]    = {"a plan drawn by cresnet", is_plan_png},
     [CR_OUTPUT_TRACE]       = {"a memory log of cresnet", is_trace},

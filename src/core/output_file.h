@@ -18,6 +18,7 @@ enum cr_output_kind {
     CR_OUTPUT_SAFETENSORS, /* of cresnet export; not the files of checkpoints */
     CR_OUTPUT_ONNX,
     CR_OUTPUT_CONFUSION,
+    CR_OUTPUT_PREDICTIONS,
     CR_OUTPUT_REPORT,
     CR_OUTPUT_PLAN_PNG,
     CR_OUTPUT_TRACE,
@@ -30,6 +31,7 @@ enum cr_output_kind {
 #define CR_OUTPUT_PNG_TEXT "Software\0cresnet plan" /* text chunk of a drawn plan */
 #define CR_OUTPUT_PRODUCER "cresnet"                /* producer of ONNX files */
 #define CR_OUTPUT_CSV_START "label\\predicted"      /* first cell of a confusion matrix */
+#define CR_OUTPUT_PREDICTIONS_START "file,predicted_label,predicted_class,probability" /* first columns of --csv */
 
 enum cr_output_flags {
     CR_OUTPUT_FORCE    = 1, /* replace any regular file */

@@ -46,6 +46,7 @@ enum cr_option_id { /* in the order of --help */
                     CR_OPT_SPLIT,
                     CR_OPT_PER_CLASS,
                     CR_OPT_CONFUSION,
+                    CR_OPT_PREDICTIONS_CSV,
                     CR_OPT_TOP,
                     CR_OPT_PROFILE,
                     CR_OPT_NO_EVAL,

@@ -80,6 +80,8 @@ CR_MUST cr_status cr_data_verify_set(const struct cr_args *args, bool json, stru
 /* Writes the text to standard output and frees it. CR_ERR_IO when it cannot be written. CR_ERR_INTERRUPTED when the
  * reader has closed the pipe; main then ends without a message, as SIGPIPE would. */
 CR_MUST cr_status cr_cmd_print(struct cr_text *text);
+/* Writes the bytes to standard output, with the same errors. */
+CR_MUST cr_status cr_cmd_print_bytes(const void *bytes, size_t count);
 /* cli/common/output.c: returns whether the name of an output file means standard output: "-" or /dev/stdout. */
 bool cr_cmd_is_stdout(const char *file);
 /* Checks before the work whether the file that an option names may be written (core/output_file.h): --force of the

@@ -32,6 +32,7 @@ static const char about_eval[] =
     "CONFIG with --weights FILE. With --json, accuracies (top1, top5) are fractions from 0 to 1.\n" RUN_NOTE "\n"
     "  cresnet eval checkpoints/demo\n"
     "  cresnet eval checkpoints/demo --per-class --confusion matrix.csv\n"
+    "  cresnet eval checkpoints/demo --csv predictions.csv\n"
     "  cresnet eval configs/cifar10-resnet20.ini --weights FILE data.root=DIR --json\n";
 
 static const char about_predict[] =
@@ -40,7 +41,8 @@ static const char about_predict[] =
     "is then 1.\n" RUN_NOTE "\n"
     "  cresnet predict checkpoints/demo a.png b.jpg\n"
     "  cresnet predict checkpoints/demo holiday/ -k 2\n"
-    "  cresnet predict checkpoints/demo holiday/ --json >holiday.jsonl\n";
+    "  cresnet predict checkpoints/demo holiday/ --json >holiday.jsonl\n"
+    "  cresnet predict checkpoints/demo holiday/ --csv holiday.csv\n";
 
 static const char about_report[] =
     "Writes one HTML page about a run, RUN/report.html unless -o FILE names another: training curves, learning\n"

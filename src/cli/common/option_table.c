@@ -18,12 +18,12 @@ enum {
 };
 
 static const struct cr_cli_option options[CR_OPT_COUNT] = {
-    [CR_OPT_RESUME]        = {"resume", 0, "auto|PATH", NULL, ON(TRAIN),
-                              "resume from the newest checkpoint of the run folder (auto), or from PATH"},
-    [CR_OPT_FORCE]         = {"force", 0, NULL, NULL, ON(TRAIN),
-                              "resume although the model, the order of the data or the kernels changed"},
-    [CR_OPT_REPLACE]       = {"force", 0, NULL, NULL, ON(EVAL) | ON(REPORT) | ON(PLAN) | ON(EXPORT) | ON(DATA),
-                              "replace an output file that exists and that cresnet did not write (data: of data pack)"},
+    [CR_OPT_RESUME]  = {"resume", 0, "auto|PATH", NULL, ON(TRAIN),
+                        "resume from the newest checkpoint of the run folder (auto), or from PATH"},
+    [CR_OPT_FORCE]   = {"force", 0, NULL, NULL, ON(TRAIN),
+                        "resume although the model, the order of the data or the kernels changed"},
+    [CR_OPT_REPLACE] = {"force", 0, NULL, NULL, ON(EVAL) | ON(PREDICT) | ON(REPORT) | ON(PLAN) | ON(EXPORT) | ON(DATA),
+                        "replace an output file that exists and that cresnet did not write (data: of data pack)"},
     [CR_OPT_START_WEIGHTS] = {"weights", 0, "FILE|NAME|none", NULL, ON(FINETUNE),
                               "weights to start from: a file, a run, a name such as resnet18; none: from scratch"},
     [CR_OPT_MODEL]   = {"model", 0, "NAME", NULL, ON(FINETUNE), "network (default: by device and number of images)"},
@@ -41,6 +41,9 @@ static const struct cr_cli_option options[CR_OPT_COUNT] = {
     [CR_OPT_CONFUSION] =
         {"confusion", 0, "FILE", NULL, ON(EVAL),
          "also write the confusion matrix as CSV (rows: labels, columns: predictions); - is standard output"},
+    [CR_OPT_PREDICTIONS_CSV] =
+        {"csv", 0, "FILE", NULL, ON(EVAL) | ON(PREDICT),
+         "also write a table with the classes and probabilities of each image; - is standard output"},
     [CR_OPT_TOP]     = {"top", 'k', "N", NULL, ON(PREDICT),
                         "classes to print per image, up to all (default: 5; 1 for folders)"},
     [CR_OPT_PROFILE] = {"profile", 0, "FILE", NULL, ON(REPORT),
