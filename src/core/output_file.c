@@ -52,6 +52,10 @@ static bool is_plan_png(struct start s) {
     return BEGINS_WITH(s, 0, "\x89PNG\r\n\x1a\n") && BEGINS_WITH(s, 37, "tEXt" CR_OUTPUT_PNG_TEXT);
 }
 
+static bool is_lr_svg(struct start s) {
+    return BEGINS_WITH(s, 0, CR_OUTPUT_LR_SVG_START);
+}
+
 /* Logs of other programs have the same header, but not these names of blocks. */
 static bool is_trace(struct start s) {
     static const char header[] = "time,event,id,size\n";
@@ -75,6 +79,7 @@ static const struct {
     [CR_OUTPUT_PREDICTIONS] = {"a table of predictions of cresnet", is_predictions},
     [CR_OUTPUT_REPORT]      = {"a report of cresnet", is_report},
     [CR_OUTPUT_PLAN_PNG]    = {"a plan drawn by cresnet", is_plan_png},
+    [CR_OUTPUT_LR_SVG]      = {"a curve of cresnet lr-find", is_lr_svg},
     [CR_OUTPUT_TRACE]       = {"a memory log of cresnet", is_trace},
     [CR_OUTPUT_PACK]        = {"a packed dataset", is_pack},
 };

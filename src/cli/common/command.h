@@ -23,6 +23,7 @@ struct cr_dataset;
 typedef cr_status cr_command_fn(const struct cr_args *args, int *signal_taken);
 cr_command_fn     cr_cmd_train, cr_cmd_eval, cr_cmd_predict, cr_cmd_report, cr_cmd_plan, cr_cmd_check, cr_cmd_bench;
 cr_command_fn     cr_cmd_profile, cr_cmd_prune, cr_cmd_export, cr_cmd_data, cr_cmd_help, cr_cmd_quantize;
+cr_command_fn     cr_cmd_lr_find;
 cr_command_fn     cr_cmd_finetune; /* cli/finetune/command.c */
 
 /* Runs the function of args->command (cli/command_table.c). For main only. */
