@@ -24,11 +24,9 @@ static void set(struct rule *r, enum cr_dtype dtype, int64_t a, int64_t b, int64
     r->dtype             = dtype;
     memcpy(r->dim, dim, sizeof dim);
 }
-
 static void set_like(struct rule *r, const struct cr_tensor *t) {
     set(r, t->dtype, t->dim[0], t->dim[1], t->dim[2], t->dim[3]);
 }
-
 static bool same_shape(const struct cr_tensor *a, const struct cr_tensor *b) {
     return memcmp(a->dim, b->dim, sizeof a->dim) == 0;
 }
