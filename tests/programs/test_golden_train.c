@@ -231,10 +231,10 @@ static double weight_distance(struct cr_session *s, struct cr_session *want, boo
         float *b       = read_store(want, cr_param_store_buffer_offset(store, buffer), q);
         double largest = 0, gap = 0;
         for (int64_t k = 0; k < q->elems; k++) {
-            largest = fmax(largest, fabs((double)b[k]));
-            gap     = fmax(gap, fabs((double)a[k] - (double)b[k]));
+            largest = CR_MAX(fabs((double)b[k]), largest);
+            gap     = CR_MAX(fabs((double)a[k] - (double)b[k]), gap);
         }
-        worst = fmax(worst, gap / fmax(largest, 1e-3));
+        worst = CR_MAX(gap / fmax(largest, 1e-3), worst);
         free(a);
         free(b);
     }
@@ -292,7 +292,7 @@ static void train(const struct golden *g, struct variant v) {
         REQUIRE_OK(one_step(&s, &c, step, &loss));
         if (c.ema.swa_start) REQUIRE_OK(average_weights(&s, step));
         CHECK_NEAR(loss, g->loss[step], 1e-5 * g->loss[step]);
-        worst = fmax(worst, fabs(loss / g->loss[step] - 1));
+        worst = CR_MAX(fabs(loss / g->loss[step] - 1), worst);
     }
     snprintf(path, sizeof path, "%s/tests/golden/train/end-%s.safetensors", CR_SOURCE_DIR, g->name);
     REQUIRE_OK(cr_session_load_weights(&want, path, true));

@@ -63,8 +63,8 @@ static void logits_from(const char *name, const char *ending) {
     REQUIRE_OK(cr_exec_get(s.eval_exec, s.eval.logits, ours));
     double theirs = 0, got = 0;
     for (int i = 0; i < IMAGES * CLASSES; i++) {
-        theirs = fmax(theirs, fabs(f32[i] - f64[i]));
-        got    = fmax(got, fabs((double)ours[i] - f64[i]));
+        theirs = CR_MAX(fabs(f32[i] - f64[i]), theirs);
+        got    = CR_MAX(fabs((double)ours[i] - f64[i]), got);
     }
     printf("    %s.%s: largest difference from float64: ours %.3g, torchvision float32 %.3g\n", name, ending, got,
            theirs);
