@@ -92,10 +92,12 @@ holds "a failed start leaves no file" [ ! -e X.ini ]
 
 # ---- photos ----
 photos=${CRESNET_TEST_DATA:-}/imagenette-224-subset resnet20=${CRESNET_TEST_DATA:-}/resnet-cifar10-weights/resnet20-cifar10.safetensors
-if [ -z "${CRESNET_TEST_DATA:-}" ] || [ ! -d "$photos" ] || [ ! -f "$resnet20" ]; then
+if [ -n "${CRESNET_SANITIZE:-}" ]; then
+    skip "photos: a sanitizer is too slow"
+elif [ -z "${CRESNET_TEST_DATA:-}" ] || [ ! -d "$photos" ] || [ ! -f "$resnet20" ]; then
     skip "photos: not in CRESNET_TEST_DATA"
 else
-    run finetune "$photos" --weights "$resnet20" --minutes 0.5 --device cpu -o P; expect "photos" 0 "done: step"
-    holds "photos: over 65 %" python3 -c 'import json; assert json.load(open("P/best.json"))["top1"] > 0.65'
+    run finetune "$photos" --weights "$resnet20" --epochs 4 data.image_size=32 --device cpu -o P; expect "photos" 0 "done: step"
+    holds "photos: over 60 %" python3 -c 'import json; assert json.load(open("P/best.json"))["top1"] > 0.6'
 fi
 sum_up
