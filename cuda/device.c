@@ -316,7 +316,8 @@ static cr_status cuda_set_step(struct cr_device *base, const struct cr_step_bloc
                                   .weight_decay = step->weight_decay,
                                   .clip_norm    = step->clip_norm,
                                   .step         = step->step,
-                                  .seed         = step->seed};
+                                  .seed         = step->seed,
+                                  .first_image  = step->first_image};
     CUDA_TRY(ck_set_step(d->step, &block, d->stream[CR_STREAM_COMPUTE]));
     return CR_OK;
 }

@@ -223,12 +223,12 @@ class Model:
         return name.decode(errors="replace") if name is not None else None
 
     def classify_files(self, paths: Sequence[PathLike], *, top: int = 1, logits: bool = False, features: bool = False) -> Result:
-        """Classifies PNG and JPEG files. A file that cannot be read is no exception: see Result.errors."""
+        """Classifies JPEG, PNG and WebP files. A file that cannot be read is no exception: see Result.errors."""
         names = (ctypes.c_char_p * len(paths))(*[os.fsencode(Path(p)) for p in paths])
         return self._call(_lib().cresnet_classify_files, names, len(paths), top, logits, features)
 
     def classify_encoded(self, files: Sequence[bytes], *, top: int = 1, logits: bool = False, features: bool = False) -> Result:
-        """Classifies the bytes of PNG and JPEG files."""
+        """Classifies the bytes of JPEG, PNG and WebP files."""
         encoded = (_Encoded * len(files))(*[_Encoded(f, len(f)) for f in files])
         return self._call(_lib().cresnet_classify_encoded, encoded, len(files), top, logits, features)
 

@@ -78,6 +78,29 @@ cudaError_t ck_pad_shortcut(enum ck_type type, const void *x, void *y, const str
 cudaError_t ck_pad_shortcut_grad(enum ck_type type, const void *dy, void *dx, const struct ck_window *w,
                                  cudaStream_t stream);
 
+/* ---- cuda/elementwise/drop.cu: dropout, stochastic depth ---- */
+
+struct ck_drop {
+    enum ck_type          type;
+    const void           *x; /* [N][elems] */
+    void                 *y; /* may be x */
+    const struct ck_step *step;
+    int64_t               N, elems;
+    bool                  images; /* see drop in graph/ops.def */
+    uint32_t              index, purpose, threshold;
+    float                 scale;
+};
+cudaError_t ck_drop(const struct ck_drop *args, cudaStream_t stream);
+
+/* ---- cuda/elementwise/channel_conv.cu: efficient channel attention ---- */
+
+/* y[n][c] = sum over j of w[j] * x[n][c + direction * (j - taps/2)], direction 1 or -1; x, y [N][C] of `type`. */
+cudaError_t ck_channel_conv(enum ck_type type, const void *x, const float *w, void *y, int64_t N, int64_t C, int taps,
+                            int direction, cudaStream_t stream);
+/* dw[j] (+)= sum over n, c of dy[n][c] * x[n][c + j - taps/2]. */
+cudaError_t ck_channel_conv_wgrad(enum ck_type type, const void *x, const void *dy, float *dw, int64_t N, int64_t C,
+                                  int taps, bool accumulate, cudaStream_t stream);
+
 /* ---- cuda/elementwise/squeeze_excite.cu: squeeze-and-excitation, 2x2 average pooling ---- */
 
 struct ck_se_scale {

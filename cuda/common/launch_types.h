@@ -14,6 +14,7 @@ struct ck_step {
     float    lr, momentum, weight_decay, clip_norm;
     int64_t  step;
     uint64_t seed;
+    int64_t  first_image;
 };
 
 /* Indices of the state that the device owns (double[8]). They equal enum cr_state. */

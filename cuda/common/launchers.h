@@ -59,6 +59,14 @@ cudaError_t ck_gather(const struct ck_gather *gather, cudaStream_t stream);
 /* y[i] = x[i], with `add` y[i] + x[i]; i < n. */
 cudaError_t ck_convert_add(enum ck_type type, const void *x, float *y, int64_t n, bool add, cudaStream_t stream);
 /* y = x * w. */
+/* cuda/conv/generic/group_conv.cu: as ck_conv_forward and the next two, with C / D groups: filters are K,R,S,D. The
+ * gradient of the filters is f32 and needs no workspace. */
+cudaError_t ck_group_conv_forward(const struct ck_conv *conv, int64_t D, const void *x, const void *w, void *y,
+                                  cudaStream_t stream);
+cudaError_t ck_group_conv_dgrad(const struct ck_conv *conv, int64_t D, const void *dy, const void *w, void *dx,
+                                cudaStream_t stream);
+cudaError_t ck_group_conv_wgrad(const struct ck_conv *conv, int64_t D, const void *x, const void *dy, float *dw,
+                                bool accumulate, cudaStream_t stream);
 cudaError_t ck_conv_forward(const struct ck_conv *conv, const void *x, const void *w, void *y, cudaStream_t stream);
 /* dx from dy and w. */
 cudaError_t ck_conv_dgrad(const struct ck_conv *conv, const void *dy, const void *w, void *dx, cudaStream_t stream);

@@ -100,18 +100,19 @@ struct ck_sgd {
 /* Updates the parameters in place, then the counters in `state`. Skips the update when norm[1] is not 0. */
 cudaError_t ck_sgd(const struct ck_sgd *args, cudaStream_t stream);
 
-/* ---- cuda/train/update_rules.cu: AdamW, LARS, norms of parameters, moving averages ---- */
+/* ---- cuda/train/update_rules.cu: AdamW, LARS, LAMB, norms of parameters, moving averages ---- */
 
 struct ck_rule {
     struct ck_sgd  sgd;    /* sgd.nesterov: LARS only */
-    float         *second; /* AdamW: second moment, [elems], updated in place */
-    const float   *norms;  /* LARS: result of ck_param_norms, [params][2] */
-    const int32_t *owner;  /* LARS: [elems / CK_SGD_BLOCK], the parameter whose norms scale the block; -1: not scaled */
+    float         *second; /* AdamW, LAMB: second moment, [elems], updated in place */
+    const float   *norms;  /* LARS: result of ck_param_norms, LAMB: of ck_lamb_norms, [params][2] */
+    const int32_t *owner;  /* LARS, LAMB: [elems / CK_SGD_BLOCK], the parameter whose norms scale the block; -1: none */
     double         beta2, eps, trust;
 };
 /* Same effect on parameters and state as ck_sgd, with the rule of the optimizer. */
 cudaError_t ck_adamw(const struct ck_rule *args, cudaStream_t stream);
 cudaError_t ck_lars(const struct ck_rule *args, cudaStream_t stream);
+cudaError_t ck_lamb(const struct ck_rule *args, cudaStream_t stream);
 
 enum { CK_NORM_TILE = 8192 };
 struct ck_norm_tile {
@@ -131,6 +132,17 @@ size_t ck_param_norms_workspace(int tiles);
 /* norms[param] = (sum of value^2, sum of (grad / loss scale)^2). The elements of a parameter are split into tiles;
  * parameter p has tile[first_tile[p]] to tile[first_tile[p + 1] - 1]. */
 cudaError_t ck_param_norms(const struct ck_param_norms *args, void *workspace, cudaStream_t stream);
+
+/* norms[param] = (sum of value^2, sum of squares of LAMB's direction: see lamb in graph/ops.def), 0 when norm[1] is not
+ * 0. Tiles and workspace as in ck_param_norms; owner is not read. */
+struct ck_lamb_norms {
+    struct ck_rule             rule; /* the values before the update; nothing is written */
+    const struct ck_norm_tile *tile;
+    const int32_t             *first_tile;
+    float                     *norms;
+    int                        tiles, params;
+};
+cudaError_t ck_lamb_norms(const struct ck_lamb_norms *args, void *workspace, cudaStream_t stream);
 
 struct ck_ema {
     const float   *value, *running, *norm; /* value[elems], running[running_elems]; norm: result of ck_grad_norm */

@@ -8,6 +8,8 @@
 extern const struct cr_kernel *const cr_cudnn_conv_kernels[];
 /* cuda/conv/generic/conv_kernels.c: convolutions that cuDNN does not support */
 extern const struct cr_kernel *const cr_cuda_conv_kernels[];
+/* cuda/conv/generic/group_conv_kernels.c: grouped convolutions that cuDNN does not support */
+extern const struct cr_kernel *const cr_cuda_group_conv_kernels[];
 /* cuda/dense/dense_cublas.c */
 extern const struct cr_kernel *const cr_cuda_dense_kernels[];
 /* cuda/norm/bn_kernels.c */
@@ -42,7 +44,7 @@ extern const struct cr_kernel *const cr_cuda_fake_quant_kernels[];
 extern const struct cr_kernel *const cr_cuda_quantize_kernels[];
 /* cuda/conv/int8/int8_conv_kernels.c: 8-bit convolutions */
 extern const struct cr_kernel *const cr_cuda_int8_conv_kernels[];
-/* cuda/train/optimizer_kernels.c: sgd, adamw, lars, norms of parameters, moving averages */
+/* cuda/train/optimizer_kernels.c: sgd, adamw, lars, lamb, norms of parameters, moving averages */
 extern const struct cr_kernel *const cr_cuda_optimizer_kernels[];
 /* cuda/sparse/direct/direct_kernels.c: convolutions with a sparsity pattern */
 extern const struct cr_kernel *const cr_cuda_direct_kernels[];

@@ -1,5 +1,6 @@
-/* cuda/elementwise/squeeze_excite_kernels.c: kernel table for squeeze-and-excitation's scale and ResNet-D's 2x2 average
- * pooling. Data is f32, f16 or bf16, one type in an op. */
+/* cuda/elementwise/squeeze_excite_kernels.c: kernel table for squeeze-and-excitation's scale, ResNet-D's 2x2 average
+ * pooling, and the op drop. Data is f32, f16 or bf16, one type in an op. */
+#include "core/rng.h"
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/kernel_tables.h"
 #include "cuda/core/op_shapes.h"
@@ -40,6 +41,52 @@ static cr_status se_scale_grad_launch(struct cr_device *device, const struct cr_
     return CR_OK;
 }
 
+static cr_status channel_conv_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_tensor *x = cuda_in(call->program, call->op, CR_IN_channel_conv_x),
+                           *w = cuda_in(call->program, call->op, CR_IN_channel_conv_w);
+    const int direction       = call->op->kind == CR_OP_channel_conv ? 1 : -1;
+    CUDA_TRY(ck_channel_conv(cuda_type(x), call->in[CR_IN_channel_conv_x], call->in[CR_IN_channel_conv_w],
+                             call->out[CR_OUT_channel_conv_y], x->dim[0], x->dim[3], (int)w->dim[3], direction,
+                             cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+static cr_status channel_conv_wgrad_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_tensor *x  = cuda_in(call->program, call->op, CR_IN_channel_conv_wgrad_x),
+                           *dw = cuda_out(call->program, call->op, CR_OUT_channel_conv_wgrad_dw);
+    CUDA_TRY(ck_channel_conv_wgrad(cuda_type(x), call->in[CR_IN_channel_conv_wgrad_x],
+                                   call->in[CR_IN_channel_conv_wgrad_dy], call->out[CR_OUT_channel_conv_wgrad_dw],
+                                   x->dim[0], x->dim[3], (int)dw->dim[3], call->op->attr.dense.accumulate,
+                                   cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+/* Images of one type and an f32 filter; the gradient of the filter is f32. */
+static bool channel_conv_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    const struct cr_tensor *x = cuda_in(p, op, 0), *second = cuda_in(p, op, 1), *out = cuda_out(p, op, 0);
+    const bool              wgrad = op->kind == CR_OP_channel_conv_wgrad;
+    (void)device;
+    return cuda_is_data(x) && (wgrad ? second : out)->dtype == x->dtype && (wgrad ? out : second)->dtype == CR_F32;
+}
+
+static cr_status drop_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_drop_attr *attr = &call->op->attr.drop;
+    const struct cr_tensor    *x    = cuda_in(call->program, call->op, CR_IN_drop_x);
+    const struct ck_drop       args = {.type      = cuda_type(x),
+                                       .x         = call->in[CR_IN_drop_x],
+                                       .y         = call->out[CR_OUT_drop_y],
+                                       .step      = cuda_of(device)->step,
+                                       .N         = x->dim[0],
+                                       .elems     = cr_tensor_elems(x) / x->dim[0],
+                                       .images    = attr->images,
+                                       .index     = attr->index,
+                                       .purpose   = CR_RNG_DROP,
+                                       .threshold = cr_drop_threshold(attr),
+                                       .scale     = cr_drop_scale(attr)};
+    CUDA_TRY(ck_drop(&args, cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
 static cr_status avgpool2x2_launch(struct cr_device *device, const struct cr_call *call) {
     const struct cr_tensor *x = cuda_in(call->program, call->op, CR_IN_avgpool2x2_x);
     CUDA_TRY(ck_avgpool2x2(cuda_type(x), call->in[CR_IN_avgpool2x2_x], call->out[CR_OUT_avgpool2x2_y], x->dim[0],
@@ -65,6 +112,20 @@ KERNEL(se_scale);
 KERNEL(se_scale_grad);
 KERNEL(avgpool2x2);
 KERNEL(avgpool2x2_grad);
+KERNEL(drop);
 
-const struct cr_kernel *const cr_cuda_squeeze_excite_kernels[] = {&se_scale_row, &se_scale_grad_row, &avgpool2x2_row,
-                                                                  &avgpool2x2_grad_row, NULL};
+#define CHANNEL_CONV(kind, launcher)                                                                                   \
+    static const struct cr_kernel kind##_row = {.name          = "cuda." #kind,                                        \
+                                                .op            = CR_OP_##kind,                                         \
+                                                .math          = CR_MATH_F32,                                          \
+                                                .deterministic = true,                                                 \
+                                                .accepts       = channel_conv_accepts,                                 \
+                                                .launch        = launcher}
+CHANNEL_CONV(channel_conv, channel_conv_launch);
+CHANNEL_CONV(channel_conv_dgrad, channel_conv_launch);
+CHANNEL_CONV(channel_conv_wgrad, channel_conv_wgrad_launch);
+
+const struct cr_kernel *const cr_cuda_squeeze_excite_kernels[] = {
+    &se_scale_row, &se_scale_grad_row, &avgpool2x2_row,         &avgpool2x2_grad_row,
+    &drop_row,     &channel_conv_row,  &channel_conv_dgrad_row, &channel_conv_wgrad_row,
+    NULL};

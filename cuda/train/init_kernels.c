@@ -17,6 +17,7 @@ static struct ck_init_param rule_of(const struct cr_param *q, const struct cr_co
         if (config->model.init_shape == CR_INIT_UNIFORM)
             return (struct ck_init_param){.draw = CK_DISTRIBUTION_UNIFORM, .scale = (float)sqrt(6.0 / fan)};
         return (struct ck_init_param){.draw = CK_DISTRIBUTION_NORMAL, .scale = (float)sqrt(2.0 / fan)};
+    case CR_ROLE_CHANNEL_CONV:
     case CR_ROLE_DENSE_WEIGHT:
     case CR_ROLE_DENSE_BIAS:
         return (struct ck_init_param){.draw = CK_DISTRIBUTION_UNIFORM, .scale = (float)(1.0 / sqrt((double)q->fan_in))};

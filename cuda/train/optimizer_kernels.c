@@ -1,5 +1,5 @@
-/* cuda/train/optimizer_kernels.c: kernel table for the optimizers, the norms that LARS needs, and moving averages.
- * All of them process whole parameter buffers in place. */
+/* cuda/train/optimizer_kernels.c: kernel table for the optimizers, the norms that LARS and LAMB need, and moving
+ * averages. All of them process whole parameter buffers in place. */
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/kernel_tables.h"
 #include "cuda/core/op_shapes.h"
@@ -25,8 +25,8 @@ static bool is_mask(const struct cr_program *p, int tensor) {
 struct tables {
     uint8_t             *map;   /* see CK_SGD_BLOCK */
     float               *scale; /* NULL when all learning rates are the same */
-    int32_t             *owner; /* lars only */
-    struct ck_norm_tile *tile;  /* param_norms only */
+    int32_t             *owner; /* lars, lamb */
+    struct ck_norm_tile *tile;  /* param_norms, lamb_norms */
     int32_t             *first_tile;
     int                  tiles;
 };
@@ -49,12 +49,17 @@ static void fill_map(const struct cr_param_store *store, uint8_t *map) {
     }
 }
 
-/* Filters and dense weights have a trust ratio; vectors have none. */
-static void fill_owner(const struct cr_param_store *store, int32_t *owner) {
+/* lars: filters and dense weights have a trust ratio; lamb: parameters with weight decay. */
+static bool has_ratio(const struct cr_param *q, enum cr_op_kind rule) {
+    if (!moves(q)) return false;
+    return rule == CR_OP_lamb ? q->decay : q->role == CR_ROLE_CONV || q->role == CR_ROLE_DENSE_WEIGHT;
+}
+
+static void fill_owner(const struct cr_param_store *store, enum cr_op_kind rule, int32_t *owner) {
     for (int64_t b = 0; b < store->value_elems / CK_SGD_BLOCK; b++) owner[b] = -1;
     for (int i = 0; i < store->params; i++) {
         const struct cr_param *q = &store->param[i];
-        if (!moves(q) || (q->role != CR_ROLE_CONV && q->role != CR_ROLE_DENSE_WEIGHT)) continue;
+        if (!has_ratio(q, rule)) continue;
         for (int64_t at = 0; at < q->elems; at += CK_SGD_BLOCK) owner[(q->offset + at) / CK_SGD_BLOCK] = i;
     }
 }
@@ -131,11 +136,12 @@ static cr_status make_scale(struct cr_device *device, const struct cr_param_stor
     return status;
 }
 
-static cr_status make_owner(struct cr_device *device, const struct cr_param_store *store, struct tables *t) {
+static cr_status make_owner(struct cr_device *device, const struct cr_param_store *store, enum cr_op_kind rule,
+                            struct tables *t) {
     const size_t blocks = (size_t)(store->value_elems / CK_SGD_BLOCK);
     int32_t     *host;
     CR_ALLOC(host, blocks);
-    fill_owner(store, host);
+    fill_owner(store, rule, host);
     cr_status status = to_device(device, host, blocks * sizeof *host, (void **)&t->owner);
     cr_free(host);
     return status;
@@ -160,26 +166,25 @@ out:
 
 static cr_status update_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
                                 void **prepared, size_t *workspace_bytes) {
-    const bool norms  = op->kind == CR_OP_param_norms;
-    cr_status  status = CR_OK;
-    *prepared         = NULL;
-    *workspace_bytes  = norms ? ck_param_norms_workspace(count_tiles(p->store)) : 0;
+    const bool norms = op->kind == CR_OP_param_norms || op->kind == CR_OP_lamb_norms,
+               map   = op->kind != CR_OP_param_norms;
+    cr_status status = CR_OK;
+    *prepared        = NULL;
+    *workspace_bytes = norms ? ck_param_norms_workspace(count_tiles(p->store)) : 0;
     if (cuda_of(device)->offline) return CR_OK;
     struct tables *t = cr_alloc(1, sizeof *t);
     if (!t) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory for the table of parameters");
-    if (norms)
-        CR_TRY_OUT(make_tiles(device, p->store, t));
-    else
-        CR_TRY_OUT(make_map(device, p->store, t));
+    if (norms) CR_TRY_OUT(make_tiles(device, p->store, t));
+    if (map) CR_TRY_OUT(make_map(device, p->store, t));
     if (!norms) CR_TRY_OUT(make_scale(device, p->store, t));
-    if (op->kind == CR_OP_lars) CR_TRY_OUT(make_owner(device, p->store, t));
+    if (op->kind == CR_OP_lars || op->kind == CR_OP_lamb) CR_TRY_OUT(make_owner(device, p->store, op->kind, t));
     *prepared = t;
 out:
     if (status != CR_OK) update_release(t);
     return status;
 }
 
-/* ---- sgd, adamw, lars: the slots are the same ---- */
+/* ---- sgd, adamw, lars, lamb: the slots are the same ---- */
 
 static bool update_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
@@ -187,10 +192,12 @@ static bool update_accepts(const struct cr_device *device, const struct cr_progr
         !is_values(p, op->in[CR_IN_sgd_grad], CR_BUFFER_GRAD) ||
         !is_values(p, op->in[CR_IN_sgd_momentum], CR_BUFFER_MOMENTUM) || !is_mask(p, op->in[CR_IN_sgd_mask]))
         return false;
-    if (op->kind == CR_OP_adamw && (!is_values(p, op->in[CR_IN_adamw_second], CR_BUFFER_SECOND) ||
-                                    op->out[CR_OUT_adamw_second] != op->in[CR_IN_adamw_second]))
+    if ((op->kind == CR_OP_adamw || op->kind == CR_OP_lamb) &&
+        (!is_values(p, op->in[CR_IN_adamw_second], CR_BUFFER_SECOND) ||
+         op->out[CR_OUT_adamw_second] != op->in[CR_IN_adamw_second]))
         return false;
     if (op->kind == CR_OP_lars && cuda_in(p, op, CR_IN_lars_norms)->dtype != CR_F32) return false;
+    if (op->kind == CR_OP_lamb && cuda_in(p, op, CR_IN_lamb_norms)->dtype != CR_F32) return false;
     return cuda_in(p, op, CR_IN_sgd_norm)->dtype == CR_F32 && cuda_in(p, op, CR_IN_sgd_state)->dtype == CR_F64 &&
            op->out[CR_OUT_sgd_value] == op->in[CR_IN_sgd_value] &&
            op->out[CR_OUT_sgd_momentum] == op->in[CR_IN_sgd_momentum] &&
@@ -240,6 +247,56 @@ static cr_status lars_launch(struct cr_device *device, const struct cr_call *cal
                                         .eps   = attr->eps,
                                         .trust = attr->trust};
     CUDA_TRY(ck_lars(&args, cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+static cr_status lamb_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_sgd_attr *attr   = &call->op->attr.sgd;
+    const struct tables      *tables = call->prepared;
+    const struct ck_rule      args   = {.sgd    = sgd_args(device, call),
+                                        .second = call->out[CR_OUT_lamb_second],
+                                        .norms  = call->in[CR_IN_lamb_norms],
+                                        .owner  = tables->owner,
+                                        .beta2  = attr->beta2,
+                                        .eps    = attr->eps};
+    CUDA_TRY(ck_lamb(&args, cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+/* ---- lamb_norms ---- */
+
+static bool lamb_norms_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    (void)device;
+    return p->store && is_values(p, op->in[CR_IN_lamb_norms_value], CR_BUFFER_VALUE) &&
+           is_values(p, op->in[CR_IN_lamb_norms_grad], CR_BUFFER_GRAD) &&
+           is_values(p, op->in[CR_IN_lamb_norms_momentum], CR_BUFFER_MOMENTUM) &&
+           is_values(p, op->in[CR_IN_lamb_norms_second], CR_BUFFER_SECOND) &&
+           is_mask(p, op->in[CR_IN_lamb_norms_mask]) && cuda_in(p, op, CR_IN_lamb_norms_norm)->dtype == CR_F32 &&
+           cuda_in(p, op, CR_IN_lamb_norms_state)->dtype == CR_F64 &&
+           cuda_out(p, op, CR_OUT_lamb_norms_norms)->dtype == CR_F32;
+}
+
+/* The launcher's arguments are those of the update, but it writes none of the buffers. */
+static cr_status lamb_norms_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_sgd_attr *attr   = &call->op->attr.sgd;
+    const struct tables      *tables = call->prepared;
+    struct ck_lamb_norms      args   = {.tile       = tables->tile,
+                                        .first_tile = tables->first_tile,
+                                        .norms      = call->out[CR_OUT_lamb_norms_norms],
+                                        .tiles      = tables->tiles,
+                                        .params     = call->program->store->params};
+    args.rule.sgd.value              = (float *)(uintptr_t)call->in[CR_IN_lamb_norms_value];
+    args.rule.sgd.momentum           = (float *)(uintptr_t)call->in[CR_IN_lamb_norms_momentum];
+    args.rule.sgd.state              = (double *)(uintptr_t)call->in[CR_IN_lamb_norms_state];
+    args.rule.second                 = (float *)(uintptr_t)call->in[CR_IN_lamb_norms_second];
+    args.rule.sgd.grad               = call->in[CR_IN_lamb_norms_grad];
+    args.rule.sgd.norm               = call->in[CR_IN_lamb_norms_norm];
+    args.rule.sgd.mask               = call->in[CR_IN_lamb_norms_mask];
+    args.rule.sgd.map                = tables->map;
+    args.rule.sgd.step               = cuda_of(device)->step;
+    args.rule.beta2                  = attr->beta2;
+    args.rule.eps                    = attr->eps;
+    CUDA_TRY(ck_lamb_norms(&args, call->workspace, cr_cuda_stream(device, call)));
     return CR_OK;
 }
 
@@ -313,20 +370,29 @@ static cr_status ema_launch(struct cr_device *device, const struct cr_call *call
 RULE(sgd);
 RULE(adamw);
 RULE(lars);
-static const struct cr_kernel norms_row = {.name          = "cuda.param_norms",
-                                           .op            = CR_OP_param_norms,
-                                           .math          = CR_MATH_F32,
-                                           .deterministic = true,
-                                           .accepts       = norms_accepts,
-                                           .prepare       = update_prepare,
-                                           .launch        = norms_launch,
-                                           .release       = update_release};
-static const struct cr_kernel ema_row   = {.name          = "cuda.ema",
-                                           .op            = CR_OP_ema,
-                                           .math          = CR_MATH_F32,
-                                           .deterministic = true,
-                                           .accepts       = ema_accepts,
-                                           .launch        = ema_launch};
+RULE(lamb);
+static const struct cr_kernel lamb_norms_row = {.name          = "cuda.lamb_norms",
+                                                .op            = CR_OP_lamb_norms,
+                                                .math          = CR_MATH_F32,
+                                                .deterministic = true,
+                                                .accepts       = lamb_norms_accepts,
+                                                .prepare       = update_prepare,
+                                                .launch        = lamb_norms_launch,
+                                                .release       = update_release};
+static const struct cr_kernel norms_row      = {.name          = "cuda.param_norms",
+                                                .op            = CR_OP_param_norms,
+                                                .math          = CR_MATH_F32,
+                                                .deterministic = true,
+                                                .accepts       = norms_accepts,
+                                                .prepare       = update_prepare,
+                                                .launch        = norms_launch,
+                                                .release       = update_release};
+static const struct cr_kernel ema_row        = {.name          = "cuda.ema",
+                                                .op            = CR_OP_ema,
+                                                .math          = CR_MATH_F32,
+                                                .deterministic = true,
+                                                .accepts       = ema_accepts,
+                                                .launch        = ema_launch};
 
-const struct cr_kernel *const cr_cuda_optimizer_kernels[] = {&sgd_row,   &adamw_row, &lars_row,
-                                                             &norms_row, &ema_row,   NULL};
+const struct cr_kernel *const cr_cuda_optimizer_kernels[] = {&sgd_row,   &adamw_row,      &lars_row, &lamb_row,
+                                                             &norms_row, &lamb_norms_row, &ema_row,  NULL};

@@ -1,5 +1,5 @@
 /* cuda/train/update.cuh: code that the optimizers share (cuda/train/sgd.cu: sgd; cuda/train/update_rules.cu: adamw,
- * lars): the numbers of a step, and which elements of a vector of four are updated. */
+ * lars, lamb): the numbers of a step, and which elements of a vector of four are updated. */
 #ifndef CK_UPDATE_CUH
 #define CK_UPDATE_CUH
 

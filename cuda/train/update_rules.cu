@@ -1,34 +1,46 @@
-/* cuda/train/update_rules.cu: AdamW, LARS, the norms of parameters for LARS, and moving averages, each over whole
- * buffers. Reference: device/cpu/reference/ref_optim.c and device/cpu/reference/ref_ema.c.
+/* cuda/train/update_rules.cu: AdamW, LARS, LAMB, the norms of parameters for LARS and LAMB, and moving averages, each
+ * over whole buffers. Reference: device/cpu/reference/ref_optim.c and device/cpu/reference/ref_ema.c.
  *
  * Limiter of all: memory. Bytes an element (a mask adds 1/8): AdamW reads 16 and writes 12; LARS reads 12 and writes 8;
- * its norms read 8; moving averages read 8 and write 4. */
+ * its norms read 8; LAMB
+ * reads 16 and writes 12, its norms read 16; moving averages read 8 and write 4. */
 #include "cuda/train/update.cuh"
 
 enum { THREADS = CK_UPDATE_THREADS, LANES = CK_UPDATE_VECTOR, BLOCKS = 4096 };
 
-/* ---- AdamW ---- */
+/* ---- AdamW and LAMB ---- */
 
 struct adamw_numbers {
     struct update_numbers n;
     float                 size, root; /* lr / (1 - b1^t), 1 / sqrt(1 - b2^t) */
+    float                 correct;    /* 1 / (1 - b1^t) */
     float                 rest1, b2, rest2, eps;
 };
 
 static __device__ struct adamw_numbers adamw_numbers_of(const struct ck_rule *a) {
     struct adamw_numbers s;
     const double         t = a->sgd.state[CK_STATE_UPDATES] + 1, mu = (double)a->sgd.step->momentum;
-    s.n     = update_numbers_of(&a->sgd);
-    s.size  = (float)((double)s.n.lr / (1 - pow(mu, t)));
-    s.root  = (float)(1 / sqrt(1 - pow(a->beta2, t)));
-    s.rest1 = (float)(1 - mu);
-    s.b2    = (float)a->beta2;
-    s.rest2 = (float)(1 - a->beta2);
-    s.eps   = (float)a->eps;
+    s.n       = update_numbers_of(&a->sgd);
+    s.size    = (float)((double)s.n.lr / (1 - pow(mu, t)));
+    s.root    = (float)(1 / sqrt(1 - pow(a->beta2, t)));
+    s.correct = (float)(1 / (1 - pow(mu, t)));
+    s.rest1   = (float)(1 - mu);
+    s.b2      = (float)a->beta2;
+    s.rest2   = (float)(1 - a->beta2);
+    s.eps     = (float)a->eps;
     return s;
 }
 
-template <bool MASKED, bool SCALED> static __global__ void __launch_bounds__(THREADS) adamw_kernel(struct ck_rule a) {
+/* Trust ratio of LAMB for a block with weight decay. */
+static __device__ __forceinline__ float lamb_ratio(const struct ck_rule *a, int owner, float decay) {
+    if (owner < 0 || decay == 0.0f) return 1.0f;
+    const float w = sqrtf(a->norms[2 * (int64_t)owner]), u = sqrtf(a->norms[2 * (int64_t)owner + 1]);
+    return w > 0.0f && u > 0.0f ? w / u : 1.0f;
+}
+
+/* With LAMB the trust ratio of the parameter multiplies the step and the decay. */
+template <bool LAMB, bool MASKED, bool SCALED>
+static __global__ void __launch_bounds__(THREADS) adam_kernel(struct ck_rule a) {
     __shared__ struct adamw_numbers shared;
     const float                     suppressed = a.sgd.norm[1];
     if (threadIdx.x == 0) shared = adamw_numbers_of(&a);
@@ -42,8 +54,10 @@ template <bool MASKED, bool SCALED> static __global__ void __launch_bounds__(THR
         if (live == 0) continue;
         const uint4 words[4] = {ck_load(a.sgd.value, i), ck_load(a.sgd.grad, i), ck_load(a.sgd.momentum, i),
                                 ck_load(a.second, i)};
-        const float scale = update_scale<SCALED>(&a.sgd, i), size = SCALED ? s.size * scale : s.size;
-        const float decay = how & CK_SGD_DECAY ? (SCALED ? s.n.lr * scale : s.n.lr) * s.n.decay : 0.0f;
+        const float scale = update_scale<SCALED>(&a.sgd, i), plain = SCALED ? s.size * scale : s.size;
+        const float own   = how & CK_SGD_DECAY ? (SCALED ? s.n.lr * scale : s.n.lr) * s.n.decay : 0.0f;
+        const float ratio = LAMB ? lamb_ratio(&a, a.owner[i / CK_UPDATE_BLOCK_VECTORS], own) : 1.0f;
+        const float size = LAMB ? plain * ratio : plain, decay = LAMB ? own * ratio : own;
         float       w[LANES], g[LANES], m[LANES], v[LANES];
         ck_unpack<float>(words[0], w);
         ck_unpack<float>(words[1], g);
@@ -137,18 +151,57 @@ static __global__ void __launch_bounds__(THREADS) norm_tiles_kernel(struct ck_pa
     if (threadIdx.x == 0) part[blockIdx.x] = make_double2(w, g);
 }
 
-static __global__ void __launch_bounds__(CK_WARP) norm_params_kernel(struct ck_param_norms a, const double2 *part) {
+static __global__ void __launch_bounds__(CK_WARP)
+    norm_params_kernel(const int32_t *first_tile, float *norms, const double2 *part) {
     const int param = (int)blockIdx.x;
     double    w = 0, g = 0;
-    for (int t = a.first_tile[param] + (int)threadIdx.x; t < a.first_tile[param + 1]; t += CK_WARP) {
+    for (int t = first_tile[param] + (int)threadIdx.x; t < first_tile[param + 1]; t += CK_WARP) {
         w += part[t].x;
         g += part[t].y;
     }
     w = ck_warp_sum(w);
     g = ck_warp_sum(g);
     if (threadIdx.x != 0) return;
-    a.norms[2 * (int64_t)param]     = (float)w;
-    a.norms[2 * (int64_t)param + 1] = (float)g;
+    norms[2 * (int64_t)param]     = (float)w;
+    norms[2 * (int64_t)param + 1] = (float)g;
+}
+
+/* As norm_tiles_kernel, with the squares of LAMB's direction. A second moment of 0 makes the direction large, so its
+ * squares are added in double. */
+static __global__ void __launch_bounds__(THREADS) lamb_tiles_kernel(struct ck_lamb_norms a, double2 *part) {
+    __shared__ struct adamw_numbers shared;
+    const struct ck_norm_tile       tile  = a.tile[blockIdx.x];
+    const bool                      good  = a.rule.sgd.norm[1] == 0.0f;
+    const int64_t                   first = tile.first / LANES;
+    double                          w2 = 0, u2 = 0;
+    if (threadIdx.x == 0) shared = adamw_numbers_of(&a.rule);
+    __syncthreads();
+    const struct adamw_numbers s      = shared;
+    const bool                 decays = a.rule.sgd.map[tile.first / CK_SGD_BLOCK] & CK_SGD_DECAY;
+    const float                decay  = decays ? s.n.decay : 0.0f;
+    for (int64_t v = threadIdx.x; good && v * LANES < tile.elems; v += THREADS) {
+        const int64_t  i        = first + v;
+        const uint4    words[4] = {ck_load(a.rule.sgd.value, i), ck_load(a.rule.sgd.grad, i),
+                                   ck_load(a.rule.sgd.momentum, i), ck_load(a.rule.second, i)};
+        const unsigned kept     = a.rule.sgd.mask ? update_mask(a.rule.sgd.mask, i) : 15u;
+        float          w[LANES], g[LANES], m[LANES], q[LANES];
+        ck_unpack<float>(words[0], w);
+        ck_unpack<float>(words[1], g);
+        ck_unpack<float>(words[2], m);
+        ck_unpack<float>(words[3], q);
+#pragma unroll
+        for (int j = 0; j < LANES; j++) {
+            if (v * LANES + j >= tile.elems) continue; /* padding after the parameter */
+            const float grad = s.n.factor * g[j], mean = s.n.mu * m[j] + s.rest1 * grad,
+                        second    = s.b2 * q[j] + s.rest2 * (grad * grad);
+            const float direction = s.correct * mean / (sqrtf(second) * s.root + s.eps) + decay * w[j];
+            w2 += (double)w[j] * (double)w[j];
+            if (kept >> j & 1u) u2 += (double)direction * (double)direction;
+        }
+    }
+    w2 = ck_block_sum<THREADS>(w2);
+    u2 = ck_block_sum<THREADS>(u2);
+    if (threadIdx.x == 0) part[blockIdx.x] = make_double2(w2, u2);
 }
 
 /* ---- moving averages ---- */
@@ -187,19 +240,27 @@ static __global__ void __launch_bounds__(THREADS)
 
 /* ---- launchers ---- */
 
-template <bool SCALED> static void adamw_launch(const struct ck_rule *a, cudaStream_t stream) {
+template <bool LAMB, bool SCALED> static void adam_launch(const struct ck_rule *a, cudaStream_t stream) {
     const unsigned blocks = ck_blocks(a->sgd.elems / LANES, THREADS, BLOCKS);
-    const auto     kernel = a->sgd.mask ? adamw_kernel<true, SCALED> : adamw_kernel<false, SCALED>;
+    const auto     kernel = a->sgd.mask ? adam_kernel<LAMB, true, SCALED> : adam_kernel<LAMB, false, SCALED>;
     kernel<<<blocks, THREADS, 0, stream>>>(*a);
 }
 
-cudaError_t ck_adamw(const struct ck_rule *a, cudaStream_t stream) {
+template <bool LAMB> static cudaError_t adam(const struct ck_rule *a, cudaStream_t stream) {
     if (a->sgd.scale)
-        adamw_launch<true>(a, stream);
+        adam_launch<LAMB, true>(a, stream);
     else
-        adamw_launch<false>(a, stream);
+        adam_launch<LAMB, false>(a, stream);
     const cudaError_t error = cudaGetLastError();
     return error != cudaSuccess ? error : ck_update_count(&a->sgd, stream);
+}
+
+cudaError_t ck_adamw(const struct ck_rule *a, cudaStream_t stream) {
+    return adam<false>(a, stream);
+}
+
+cudaError_t ck_lamb(const struct ck_rule *a, cudaStream_t stream) {
+    return adam<true>(a, stream);
 }
 
 template <bool SCALED> static void lars_launch(const struct ck_rule *a, cudaStream_t stream) {
@@ -226,7 +287,14 @@ size_t ck_param_norms_workspace(int tiles) {
 cudaError_t ck_param_norms(const struct ck_param_norms *a, void *workspace, cudaStream_t stream) {
     double2 *part = (double2 *)workspace;
     if (a->tiles) norm_tiles_kernel<<<(unsigned)a->tiles, THREADS, 0, stream>>>(*a, part);
-    norm_params_kernel<<<(unsigned)a->params, CK_WARP, 0, stream>>>(*a, part);
+    norm_params_kernel<<<(unsigned)a->params, CK_WARP, 0, stream>>>(a->first_tile, a->norms, part);
+    return cudaGetLastError();
+}
+
+cudaError_t ck_lamb_norms(const struct ck_lamb_norms *a, void *workspace, cudaStream_t stream) {
+    double2 *part = (double2 *)workspace;
+    if (a->tiles) lamb_tiles_kernel<<<(unsigned)a->tiles, THREADS, 0, stream>>>(*a, part);
+    norm_params_kernel<<<(unsigned)a->params, CK_WARP, 0, stream>>>(a->first_tile, a->norms, part);
     return cudaGetLastError();
 }
 

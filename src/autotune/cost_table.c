@@ -45,6 +45,9 @@ static void add_attributes(struct cr_text *out, const struct cr_program *p, cons
     case CR_OP_conv_dgrad:
     case CR_OP_conv_wgrad:
     case CR_OP_conv_grad:
+    case CR_OP_group_conv:
+    case CR_OP_group_conv_dgrad:
+    case CR_OP_group_conv_wgrad:
     case CR_OP_maxpool:
     case CR_OP_maxpool_grad:
     case CR_OP_pool_bn_grad_sums:
@@ -57,6 +60,7 @@ static void add_attributes(struct cr_text *out, const struct cr_program *p, cons
     case CR_OP_s2d_filter_grad: cr_text_add(out, "%s", c->accumulate ? " accumulate" : ""); break;
     case CR_OP_bn_apply: cr_text_add(out, "%s", op->attr.bn.relu ? " relu" : ""); break;
     case CR_OP_bn_grad_finalize: cr_text_add(out, "%s", op->attr.bn.accumulate ? " accumulate" : ""); break;
+    case CR_OP_channel_conv_wgrad:
     case CR_OP_dense_wgrad:
     case CR_OP_dense_bgrad: cr_text_add(out, "%s", op->attr.dense.accumulate ? " accumulate" : ""); break;
     case CR_OP_normalize: cr_text_add(out, "%s", op->attr.input.s2d ? " s2d" : ""); break;

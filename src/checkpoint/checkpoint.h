@@ -3,10 +3,10 @@
  * A checkpoint is a folder step-N/ in the run folder:
  *   model.safetensors   torchvision's state dict of the weights (names, shapes O,I,H,W, num_batches_tracked as I64
  *                       scalars)
- *   state.safetensors   optimizer state ("momentum.<name>", AdamW's "second.<name>"), the scalars of enum cr_state, and
- *                       metadata: step, epoch, position in the epoch, seed, loader position, fingerprints. Runs of
- *                       several ranks without SyncBN add "running.of_ranks" and "ema_running.of_ranks": each rank's
- *                       own running statistics
+ *   state.safetensors   optimizer state ("momentum.<name>", "second.<name>" of AdamW and LAMB), the scalars of
+ *                       enum cr_state, and metadata: step, epoch, position in the epoch, seed, loader position,
+ *                       fingerprints. Runs of several ranks without SyncBN add "running.of_ranks" and
+ *                       "ema_running.of_ranks": each rank's own running statistics
  *   ema.safetensors     the moving averages, in the form of model.safetensors; only for runs with [ema]
  *   config.ini          the resolved configuration
  *   classes.txt         one class name on each line

@@ -38,6 +38,8 @@ static void check_custom(const struct check *c) {
 }
 
 static void check_model(const struct check *c) {
+    if (c->config->model.eca && c->config->model.excitation)
+        COMPLAIN(c, "model.eca", "excludes excitation: set one of the two to no");
     const struct cr_config *config = c->config;
     if (was_rejected(c, "model.arch")) return;
     if (config->model.arch == CR_ARCH_CUSTOM) {
@@ -152,10 +154,22 @@ static void check_optim(const struct check *c) {
     if (config->optim.nesterov && config->optim.momentum == 0) COMPLAIN(c, "optim.nesterov", "needs momentum above 0");
     if (config->optim.head_lr > 0 && config->optim.lr == 0 && !was_rejected(c, "optim.lr"))
         COMPLAIN(c, "optim.head_lr", "needs lr above 0: to train only the classifier, set model.freeze");
-    if (was_rejected(c, "optim.kind") || config->optim.kind != CR_OPTIM_ADAMW) return;
-    if (config->optim.nesterov) COMPLAIN(c, "optim.nesterov", "is only for sgd and lars; use no with adamw");
+    if (was_rejected(c, "optim.kind")) return;
+    if (config->optim.kind != CR_OPTIM_ADAMW && config->optim.kind != CR_OPTIM_LAMB) return;
+    if (config->optim.nesterov)
+        COMPLAIN(c, "optim.nesterov", "is only for sgd and lars; use no with %s",
+                 cr_word_optim_kind(config->optim.kind));
     if (!cr_config_is_set(config, "optim.lr") && !was_rejected(c, "optim.lr"))
-        COMPLAIN(c, "optim.kind", "needs lr: the default, %g, is for sgd; a common value is 0.001", config->optim.lr);
+        COMPLAIN(c, "optim.kind", "needs lr: the default, %g, is for sgd; a common value is %s", config->optim.lr,
+                 config->optim.kind == CR_OPTIM_LAMB ? "0.005" : "0.001");
+}
+
+static void check_averages(const struct check *c) {
+    const struct cr_config *config = c->config;
+    if (!config->ema.swa_start) return;
+    if (config->ema.decay > 0) COMPLAIN(c, "ema.swa_start", "excludes decay: set one of the two to 0");
+    if (config->model.bn_momentum == 0) COMPLAIN(c, "ema.swa_start", "needs [model] bn_momentum above 0");
+    if (config->quant.type != CR_QUANT_NONE) COMPLAIN(c, "ema.swa_start", "is not supported with [quant] type");
 }
 
 static void check_schedule(const struct check *c) {
@@ -254,7 +268,10 @@ bool cr_config_is_small(const struct cr_config *config) {
     case CR_ARCH_RESNET101:
     case CR_ARCH_RESNET152:
     case CR_ARCH_WIDE_RESNET50_2:
-    case CR_ARCH_WIDE_RESNET101_2: return false;
+    case CR_ARCH_WIDE_RESNET101_2:
+    case CR_ARCH_RESNEXT50_32X4D:
+    case CR_ARCH_RESNEXT101_32X8D:
+    case CR_ARCH_RESNEXT101_64X4D: return false;
     case CR_ARCH_CUSTOM:
         return config->data.kind != CR_DATA_FOLDER && config->data.kind != CR_DATA_CSV &&
                config->data.kind != CR_DATA_PACKED;
@@ -271,6 +288,7 @@ void cr_config_check(const struct cr_config *config, struct cr_complaints *compl
     check_data(&c);
     check_optim(&c);
     check_schedule(&c);
+    check_averages(&c);
     check_prune(&c);
     check_train(&c);
     check_ranks(&c);

@@ -38,6 +38,10 @@ static bool is_confusion(struct start s) {
     return BEGINS_WITH(s, 0, CR_OUTPUT_CSV_START ",");
 }
 
+static bool is_predictions(struct start s) {
+    return BEGINS_WITH(s, 0, CR_OUTPUT_PREDICTIONS_START ",");
+}
+
 static bool is_report(struct start s) {
     return BEGINS_WITH(s, 0, "<!DOCTYPE html>\n") &&
            memmem(s.bytes, s.count, "name=\"generator\" content=\"cresnet ", 34) != NULL;
@@ -46,6 +50,10 @@ static bool is_report(struct start s) {
 /* The text chunk follows the header chunk: 8 bytes of signature, 25 bytes, then length and type of the next chunk. */
 static bool is_plan_png(struct start s) {
     return BEGINS_WITH(s, 0, "\x89PNG\r\n\x1a\n") && BEGINS_WITH(s, 37, "tEXt" CR_OUTPUT_PNG_TEXT);
+}
+
+static bool is_lr_svg(struct start s) {
+    return BEGINS_WITH(s, 0, CR_OUTPUT_LR_SVG_START);
 }
 
 /* Logs of other programs have the same header, but not these names of blocks. */
@@ -68,8 +76,10 @@ static const struct {
     [CR_OUTPUT_SAFETENSORS] = {"an export of cresnet", is_export},
     [CR_OUTPUT_ONNX]        = {"an ONNX file of cresnet", is_onnx},
     [CR_OUTPUT_CONFUSION]   = {"a confusion matrix of cresnet", is_confusion},
+    [CR_OUTPUT_PREDICTIONS] = {"a table of predictions of cresnet", is_predictions},
     [CR_OUTPUT_REPORT]      = {"a report of cresnet", is_report},
     [CR_OUTPUT_PLAN_PNG]    = {"a plan drawn by cresnet", is_plan_png},
+    [CR_OUTPUT_LR_SVG]      = {"a curve of cresnet lr-find", is_lr_svg},
     [CR_OUTPUT_TRACE]       = {"a memory log of cresnet", is_trace},
     [CR_OUTPUT_PACK]        = {"a packed dataset", is_pack},
 };

@@ -18,8 +18,10 @@ enum cr_output_kind {
     CR_OUTPUT_SAFETENSORS, /* of cresnet export; not the files of checkpoints */
     CR_OUTPUT_ONNX,
     CR_OUTPUT_CONFUSION,
+    CR_OUTPUT_PREDICTIONS,
     CR_OUTPUT_REPORT,
     CR_OUTPUT_PLAN_PNG,
+    CR_OUTPUT_LR_SVG,
     CR_OUTPUT_TRACE,
     CR_OUTPUT_PACK,
     CR_OUTPUT_KINDS,
@@ -30,6 +32,9 @@ enum cr_output_kind {
 #define CR_OUTPUT_PNG_TEXT "Software\0cresnet plan" /* text chunk of a drawn plan */
 #define CR_OUTPUT_PRODUCER "cresnet"                /* producer of ONNX files */
 #define CR_OUTPUT_CSV_START "label\\predicted"      /* first cell of a confusion matrix */
+#define CR_OUTPUT_PREDICTIONS_START "file,predicted_label,predicted_class,probability" /* first columns of --csv */
+/* of the plot of cresnet lr-find */
+#define CR_OUTPUT_LR_SVG_START "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"cresnet-lr-find\""
 
 enum cr_output_flags {
     CR_OUTPUT_FORCE    = 1, /* replace any regular file */

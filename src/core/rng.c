@@ -47,6 +47,13 @@ uint32_t cr_rng_u32(struct cr_rng *rng) {
     return rng->block[rng->used++];
 }
 
+uint32_t cr_rng_word(uint64_t seed, enum cr_rng_purpose purpose, uint64_t a, uint32_t b, uint64_t index) {
+    struct cr_rng rng = cr_rng_make(seed, purpose, a, b);
+    rng.counter[0]    = (uint32_t)(index / 4);
+    cr_philox(rng.counter, rng.key, rng.block);
+    return rng.block[index % 4];
+}
+
 double cr_rng_real(struct cr_rng *rng) {
     uint64_t hi = cr_rng_u32(rng), lo = cr_rng_u32(rng);
     return (double)(((hi << 32) | lo) >> 11) * 0x1p-53;

@@ -18,7 +18,8 @@ enum cr_rng_purpose {
     CR_RNG_TEST      = 6,
     CR_RNG_SEARCH    = 7,
     CR_RNG_COLOUR    = 8,
-    CR_RNG_MIX       = 9
+    CR_RNG_MIX       = 9,
+    CR_RNG_DROP      = 10
 };
 
 /* A sequential reader of the stream (seed, purpose, a, b). Plain data: may be copied. */
@@ -31,6 +32,9 @@ uint32_t      cr_rng_u32(struct cr_rng *rng);
 double        cr_rng_real(struct cr_rng *rng);                  /* uniform in [0, 1), 53 bits (two words) */
 uint64_t      cr_rng_below(struct cr_rng *rng, uint64_t limit); /* uniform in [0, limit), unbiased, limit >= 1 */
 float         cr_rng_normal(struct cr_rng *rng);                /* standard normal, Box-Muller, two words per number */
+
+/* Word `index` of the stream (seed, purpose, a, b): the index-th result of cr_rng_u32. index < 2^34. */
+uint32_t cr_rng_word(uint64_t seed, enum cr_rng_purpose purpose, uint64_t a, uint32_t b, uint64_t index);
 
 /* Initial weights: standard normal and uniform in (-1, 1), for element `element` (index in OIHW order) of parameter
  * `parameter`. Element e uses counter (e/4, parameter) and word pair (e%4)/2 of its four words. The GPU uses the same

@@ -14,10 +14,17 @@ CR_MUST cr_status cr_image_decode_view(const void *bytes, size_t count, const ch
                                        struct cr_image *view);
 CR_MUST cr_status cr_png_decode(const void *bytes, size_t count, const char *name, struct cr_buffer *pixels,
                                 struct cr_image *view);
+/* data/image/webp.c. Is this a WebP image? Every build knows; only one with libwebp decodes it. */
+bool              cr_webp_magic(const void *bytes, size_t count);
+CR_MUST cr_status cr_webp_decode(const void *bytes, size_t count, const char *name, struct cr_buffer *pixels,
+                                 struct cr_image *view);
+/* Writes libwebp's version, "1.2.4", or "no". */
+enum { CR_WEBP_VERSION_BYTES = 16 };
+void cr_webp_version(char text[CR_WEBP_VERSION_BYTES]);
 /* Reads a regular file into scratch->file. CR_ERR_IO, CR_ERR_FORMAT (too large), CR_ERR_MEMORY. */
 CR_MUST cr_status cr_image_file_read(const char *path, struct cr_scratch *scratch, size_t *count);
 
-/* A sample as its dataset stores it: a PNG or JPEG in memory, or pixels. */
+/* A sample as its dataset stores it: an encoded image in memory (JPEG, PNG, WebP), or pixels. */
 struct cr_stored {
     const uint8_t  *bytes; /* encoded bytes; NULL: `pixels` has the image */
     size_t          count;
@@ -40,7 +47,7 @@ struct cr_window {
     size_t         stride;
     double         x, y, w, h;
 };
-/* Opens a stored sample: decodes a PNG, or reads the header of a JPEG. `name` must live as long as `out`.
+/* Opens a stored sample: decodes a PNG or WebP, or reads the header of a JPEG. `name` must live as long as `out`.
  * CR_ERR_FORMAT, CR_ERR_MEMORY. */
 CR_MUST cr_status cr_lazy_image_open(const struct cr_stored *stored, const char *name, struct cr_scratch *scratch,
                                      struct cr_lazy_image *out);
@@ -53,7 +60,7 @@ CR_MUST cr_status cr_lazy_image_whole(const struct cr_lazy_image *lazy, struct c
 CR_MUST cr_status cr_lazy_image_window(const struct cr_lazy_image *lazy, const int box[4], int min_side,
                                        struct cr_scratch *scratch, struct cr_window *out);
 
-/* data/image/exif.c: the orientation of a JPEG or PNG, 1 to 8 as EXIF defines it: how it becomes upright.
+/* data/image/exif.c: the orientation of a JPEG, PNG or WebP, 1 to 8 as EXIF defines it: how it becomes upright.
  * 1 when there is none, or when the EXIF block is damaged. */
 int cr_exif_orientation(const void *bytes, size_t count);
 /* data/image/orient.c. cr_orient_transposes: is the width of the upright image the stored height? cr_orient_box: the

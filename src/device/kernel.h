@@ -23,6 +23,9 @@ struct cr_step_block {
     float    clip_norm; /* largest norm of the gradient; 0 disables clipping */
     int64_t  step;
     uint64_t seed;
+    /* Place of the program's first image among the images of the update, of all micro-batches and ranks: the op drop
+     * has the same masks for any number of ranks. */
+    int64_t first_image;
 };
 
 /* Arithmetic of a kernel. It decides the tolerance of the comparison with the reference (verification/verify.h).

@@ -20,6 +20,13 @@ void cr_op_cost(const struct cr_program *p, const struct cr_op *op, double *byte
     *bytes = op->kind == CR_OP_barrier ? 0 : sum; /* a barrier moves no data */
     switch (op->kind) {
     case CR_OP_conv: *flops = conv_flops(p, op->out[CR_OUT_conv_y], op->in[CR_IN_conv_w]); break;
+    case CR_OP_group_conv: *flops = conv_flops(p, op->out[CR_OUT_group_conv_y], op->in[CR_IN_group_conv_w]); break;
+    case CR_OP_group_conv_dgrad:
+        *flops = conv_flops(p, op->in[CR_IN_group_conv_dgrad_dy], op->in[CR_IN_group_conv_dgrad_w]);
+        break;
+    case CR_OP_group_conv_wgrad:
+        *flops = conv_flops(p, op->in[CR_IN_group_conv_wgrad_dy], op->out[CR_OUT_group_conv_wgrad_dw]);
+        break;
     case CR_OP_qconv: *flops = conv_flops(p, op->out[CR_OUT_qconv_y], op->in[CR_IN_qconv_w]); break;
     case CR_OP_conv_pair:
         *flops = conv_flops(p, op->out[CR_OUT_conv_pair_y], op->in[CR_IN_conv_pair_w]) +

@@ -40,6 +40,14 @@ bool cr_op_has_sparsity_pattern(const struct cr_op *op) {
     return is_conv && op->attr.conv.pattern.nnz > 0;
 }
 
+uint32_t cr_drop_threshold(const struct cr_drop_attr *attr) {
+    return (uint32_t)(attr->rate * 0x1p32);
+}
+
+float cr_drop_scale(const struct cr_drop_attr *attr) {
+    return (float)(1 / (1 - attr->rate));
+}
+
 const char *cr_stream_name(enum cr_stream stream) {
     static const char *const names[CR_STREAMS] = {"compute", "to_host", "to_device", "comm"};
     return names[stream];

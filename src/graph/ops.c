@@ -24,11 +24,9 @@ static void set(struct rule *r, enum cr_dtype dtype, int64_t a, int64_t b, int64
     r->dtype             = dtype;
     memcpy(r->dim, dim, sizeof dim);
 }
-
 static void set_like(struct rule *r, const struct cr_tensor *t) {
     set(r, t->dtype, t->dim[0], t->dim[1], t->dim[2], t->dim[3]);
 }
-
 static bool same_shape(const struct cr_tensor *a, const struct cr_tensor *b) {
     return memcmp(a->dim, b->dim, sizeof a->dim) == 0;
 }
@@ -115,6 +113,14 @@ static void infer_conv(struct rule *r) {
         window_out(x->dim[2], w->dim[2], a->stride, a->pad), w->dim[0]);
 }
 
+static void infer_group_conv(struct rule *r) {
+    const struct cr_tensor    *x = input(r, CR_IN_group_conv_x), *w = input(r, CR_IN_group_conv_w);
+    const struct cr_conv_attr *a = &r->op->attr.conv;
+    CR_ASSERT(x->dim[3] % w->dim[3] == 0 && w->dim[0] % (x->dim[3] / w->dim[3]) == 0);
+    set(r, x->dtype, x->dim[0], window_out(x->dim[1], w->dim[1], a->stride, a->pad),
+        window_out(x->dim[2], w->dim[2], a->stride, a->pad), w->dim[0]);
+}
+
 static void infer_bn_sums(struct rule *r) {
     const struct cr_tensor *x = input(r, CR_IN_bn_sums_x);
     set(r, wide(x), 2, 1, 1, x->dim[3]);
@@ -153,9 +159,18 @@ static void infer_bn_apply(struct rule *r) {
     set(r, CR_U8, x->dim[0], x->dim[1], x->dim[2], x->dim[3] / 8);
 }
 
-static void infer_relu(struct rule *r) {
-    set_like(r, input(r, CR_IN_relu_x));
+/* Ops whose output has the shape and type of the first input. */
+static void infer_like_first(struct rule *r) {
+    set_like(r, input(r, 0));
 }
+#define infer_relu infer_like_first
+#define infer_drop infer_like_first
+#define infer_all_reduce infer_like_first
+#define infer_prefetch infer_like_first
+#define infer_offload infer_like_first
+#define infer_channel_scale infer_like_first
+#define infer_channel_conv infer_like_first
+#define infer_channel_conv_dgrad infer_like_first
 
 static void infer_add(struct rule *r) {
     CR_ASSERT(same_shape(input(r, CR_IN_add_a), input(r, CR_IN_add_b)));
@@ -310,9 +325,6 @@ static void infer_pool_bn_grad_apply(struct rule *r) {
     CR_ASSERT(same_shape(input(r, CR_IN_pool_bn_grad_apply_dy), input(r, CR_IN_pool_bn_grad_apply_index)));
     set_like(r, x);
 }
-static void infer_channel_scale(struct rule *r) {
-    set_like(r, input(r, CR_IN_channel_scale_dy));
-}
 
 /* For ops whose outputs must exist before the op is emitted. */
 static void infer_given(struct rule *r) {
@@ -326,10 +338,14 @@ static void infer_given(struct rule *r) {
 #define infer_maxpool_grad infer_given
 #define infer_pad_shortcut_grad infer_given
 #define infer_conv_wgrad infer_given
+#define infer_group_conv_dgrad infer_given
+#define infer_group_conv_wgrad infer_given
+#define infer_channel_conv_wgrad infer_given
 #define infer_s2d_filter_grad infer_given
 #define infer_sgd infer_given
 #define infer_adamw infer_given
 #define infer_lars infer_given
+#define infer_lamb infer_given
 #define infer_ema infer_given
 #define infer_zero infer_given
 #define infer_cast infer_given
@@ -358,20 +374,8 @@ static void infer_conv_grad(struct rule *r) {
 
 /* ---- offloading: the offload pass creates the tensors in the HOST region ---- */
 
-static void infer_offload(struct rule *r) {
-    set_like(r, input(r, CR_IN_offload_x));
-}
-static void infer_prefetch(struct rule *r) {
-    set_like(r, input(r, CR_IN_prefetch_x));
-}
 static void infer_barrier(struct rule *r) {
     set(r, CR_U8, 1, 1, 1, 1);
-}
-
-/* ---- ranks ---- */
-
-static void infer_all_reduce(struct rule *r) {
-    set_like(r, input(r, CR_IN_all_reduce_x));
 }
 
 /* ---- update ---- */
@@ -380,6 +384,7 @@ static void infer_grad_norm(struct rule *r) {
     set(r, wide(input(r, CR_IN_grad_norm_grad)), 1, 1, 1, 2);
 }
 
+#define infer_lamb_norms infer_param_norms
 static void infer_param_norms(struct rule *r) {
     set(r, wide(input(r, CR_IN_param_norms_grad)), CR_MAX(r->p->store->params, 1), 1, 1, 2);
 }

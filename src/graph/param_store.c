@@ -50,7 +50,7 @@ int cr_param_store_add(struct cr_param_store *store, const char *name, enum cr_p
     }
     memcpy(q->dim, dim, sizeof q->dim);
     q->elems    = dim[0] * dim[1] * dim[2] * dim[3];
-    q->decay    = role == CR_ROLE_CONV || role == CR_ROLE_DENSE_WEIGHT;
+    q->decay    = role == CR_ROLE_CONV || role == CR_ROLE_CHANNEL_CONV || role == CR_ROLE_DENSE_WEIGHT;
     q->lr_scale = 1;
     set_fans(store, q);
     int64_t *end = cr_param_is_running(role) ? &store->running_elems : &store->value_elems;
@@ -127,6 +127,7 @@ float cr_param_store_initial(const struct cr_param_store *store, int param, int6
     const struct cr_param *q = &store->param[param];
     switch (q->role) {
     case CR_ROLE_CONV: return he_value(q, param, oihw, c);
+    case CR_ROLE_CHANNEL_CONV:
     case CR_ROLE_DENSE_WEIGHT:
     case CR_ROLE_DENSE_BIAS:
         return (float)(1.0 / sqrt((double)q->fan_in)) *

@@ -41,6 +41,9 @@ static void print_attributes(const struct cr_op *op, struct cr_text *out) {
     case CR_OP_conv_dgrad:
     case CR_OP_conv_wgrad:
     case CR_OP_conv_grad:
+    case CR_OP_group_conv:
+    case CR_OP_group_conv_dgrad:
+    case CR_OP_group_conv_wgrad:
         cr_text_add(out, "  stride=%d pad=%d%s%s", op->attr.conv.stride, op->attr.conv.pad,
                     op->attr.conv.relu ? " relu" : "", op->attr.conv.accumulate ? " accumulate" : "");
         print_pattern(op, out);
@@ -63,6 +66,7 @@ static void print_attributes(const struct cr_op *op, struct cr_text *out) {
         break;
     case CR_OP_fold_bn:
     case CR_OP_bn_scale_bias: cr_text_add(out, "  eps=%g", (double)op->attr.bn.eps); break;
+    case CR_OP_drop: cr_text_add(out, "  rate=%g%s", op->attr.drop.rate, op->attr.drop.images ? " images" : ""); break;
     case CR_OP_bn_apply: cr_text_add(out, "%s", op->attr.bn.relu ? "  relu" : ""); break;
     case CR_OP_bn_grad_finalize:
         cr_text_add(out, "  count=%lld%s", (long long)op->attr.bn.count, op->attr.bn.accumulate ? " accumulate" : "");
@@ -71,11 +75,14 @@ static void print_attributes(const struct cr_op *op, struct cr_text *out) {
     case CR_OP_all_reduce:
         if (op->attr.reduce.wire != CR_F32) cr_text_add(out, "  wire=%s", cr_dtype_name(op->attr.reduce.wire));
         break;
+    case CR_OP_channel_conv_wgrad:
     case CR_OP_dense_wgrad:
     case CR_OP_dense_bgrad: cr_text_add(out, "%s", op->attr.dense.accumulate ? "  accumulate" : ""); break;
     case CR_OP_loss:
     case CR_OP_loss_grad: print_loss(op, out); break;
-    case CR_OP_adamw: cr_text_add(out, "  beta2=%g eps=%g", op->attr.sgd.beta2, op->attr.sgd.eps); break;
+    case CR_OP_adamw:
+    case CR_OP_lamb:
+    case CR_OP_lamb_norms: cr_text_add(out, "  beta2=%g eps=%g", op->attr.sgd.beta2, op->attr.sgd.eps); break;
     case CR_OP_lars:
         cr_text_add(out, "%s  trust=%g eps=%g", op->attr.sgd.nesterov ? "  nesterov" : "", op->attr.sgd.trust,
                     op->attr.sgd.eps);

@@ -55,6 +55,7 @@ static enum cr_plan_kind kind_of_op(enum cr_op_kind op) {
     case CR_OP_bn_grad_finalize:
     case CR_OP_grad_norm:
     case CR_OP_param_norms:
+    case CR_OP_lamb_norms:
     case CR_OP_loss:
     case CR_OP_zero: return CR_PLAN_STATISTICS;
     default:

@@ -26,6 +26,7 @@ struct cr_net {
     bool                    calibrate;  /* the host reads the tensors that a quantised network quantises */
     int bn_ranks; /* number of ranks whose statistics a batch norm combines; 0 or 1 without SyncBN */
     int layer;    /* index of the current layer, for messages and profiles */
+    int drops;    /* ops drop so far */
 };
 
 /* ---- layers; each is in the file of its name ---- */
@@ -38,6 +39,9 @@ int cr_layer_input(struct cr_net *net, int64_t batch, int64_t size);
 /* conv.c: convolution with a window x window filter, the same stride in both directions, and no bias. Parameter
  * "path.weight". */
 int cr_layer_conv(struct cr_net *net, const char *path, int x, int64_t filters, int window, int stride, int pad);
+/* The same with padding window/2, and the channels in `groups` groups. One group is cr_layer_conv. */
+int cr_layer_group_conv(struct cr_net *net, const char *path, int x, int64_t filters, int window, int stride,
+                        int64_t groups);
 /* batchnorm.c: parameters "path.weight" (gamma), "path.bias" (beta), "path.running_mean", "path.running_var". With
  * `zero` the initial gamma is 0. */
 int cr_layer_batchnorm(struct cr_net *net, const char *path, int x, bool zero);
@@ -54,9 +58,14 @@ int cr_layer_shortcut_d(struct cr_net *net, const char *path, int x, int64_t cha
 /* excitation.c: squeeze and excitation (Hu et al. 2018). "path.fc1" and "path.fc2" are 1x1 convolutions with bias in
  * files. */
 int cr_layer_excitation(struct cr_net *net, const char *path, int x);
+/* Efficient channel attention (Wang et al. 2020): parameter "path.conv.weight", 1,1,L in files. */
+int cr_layer_channel_attention(struct cr_net *net, const char *path, int x);
 /* pool.c: max pooling, and the mean over H,W (-> [N,1,1,C]). */
 int cr_layer_maxpool(struct cr_net *net, const char *path, int x, int window, int stride, int pad);
 int cr_layer_avgpool(struct cr_net *net, const char *path, int x);
+/* drop.c: sets elements, or with `images` whole images, to 0 with probability `rate` and scales the others, in the
+ * unfrozen parts of training programs; elsewhere, and with rate 0, returns x. */
+int cr_layer_drop(struct cr_net *net, const char *path, int x, double rate, bool images);
 /* dense.c: the classifier, a fully connected layer with parameters "path.weight" and "path.bias". */
 int cr_layer_dense(struct cr_net *net, const char *path, int x, int64_t classes);
 /* quantize.c: quantised networks ([quant] type = int8): evaluation programs, and training programs with quant.train. */
@@ -81,8 +90,13 @@ struct cr_stage {
     enum cr_block    block;
     enum cr_shortcut shortcut;
     int64_t          width, inner; /* inner: channels of a bottleneck's 3x3 convolution, 0 uses width */
+    int64_t          groups;       /* of a bottleneck's 3x3 convolution */
     int              depth, stride;
     bool             excite; /* squeeze and excitation at the end of each branch */
+    bool             attend; /* efficient channel attention at the end of each branch */
+    /* stochastic depth: the rate of a block is drop * (its index in the network) / (number of blocks - 1) */
+    double drop;
+    int    first_block, blocks; /* index in the network of the stage's first block; number of blocks of the network */
 };
 int cr_layer_stage(struct cr_net *net, const struct cr_stage *stage, int x);
 

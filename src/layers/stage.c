@@ -9,6 +9,7 @@ struct block {
     const struct cr_stage *stage;
     char                   path[64]; /* "layer2.0" */
     int                    stride;
+    double                 drop; /* rate of stochastic depth */
 };
 
 static const char *join(char *buf, size_t size, const struct block *b, const char *part) {
@@ -16,13 +17,18 @@ static const char *join(char *buf, size_t size, const struct block *b, const cha
     return buf;
 }
 
-static int conv_bn(struct cr_net *net, const struct block *b, int number, int x, int64_t filters, int window,
-                   int stride, bool zero) {
+static int group_conv_bn(struct cr_net *net, const struct block *b, int number, int x, int64_t filters, int window,
+                         int stride, int64_t groups, bool zero) {
     char part[16], name[128];
     snprintf(part, sizeof part, "conv%d", number);
-    int y = cr_layer_conv(net, join(name, sizeof name, b, part), x, filters, window, stride, window / 2);
+    int y = cr_layer_group_conv(net, join(name, sizeof name, b, part), x, filters, window, stride, groups);
     snprintf(part, sizeof part, "bn%d", number);
     return cr_layer_batchnorm(net, join(name, sizeof name, b, part), y, zero);
+}
+
+static int conv_bn(struct cr_net *net, const struct block *b, int number, int x, int64_t filters, int window,
+                   int stride, bool zero) {
+    return group_conv_bn(net, b, number, x, filters, window, stride, 1, zero);
 }
 
 static int relu_after(struct cr_net *net, const struct block *b, const char *part, int x) {
@@ -39,7 +45,7 @@ static int basic_branch(struct cr_net *net, const struct block *b, int x) {
 static int bottleneck_branch(struct cr_net *net, const struct block *b, int x) {
     int64_t inner = b->stage->inner ? b->stage->inner : b->stage->width;
     int     y     = relu_after(net, b, "relu1", conv_bn(net, b, 1, x, inner, 1, 1, false));
-    y             = relu_after(net, b, "relu2", conv_bn(net, b, 2, y, inner, 3, b->stride, false));
+    y = relu_after(net, b, "relu2", group_conv_bn(net, b, 2, y, inner, 3, b->stride, b->stage->groups, false));
     return conv_bn(net, b, 3, y, b->stage->width * BOTTLENECK_EXPANSION, 1, 1, net->config->model.zero_init_last);
 }
 
@@ -52,10 +58,12 @@ static int residual_block(struct cr_net *net, const struct block *b, int x) {
 
     int branch = basic ? basic_branch(net, b, x) : bottleneck_branch(net, b, x);
     if (stage->excite) branch = cr_layer_excitation(net, join(name, sizeof name, b, "se"), branch);
+    if (stage->attend) branch = cr_layer_channel_attention(net, join(name, sizeof name, b, "se"), branch);
+    branch = cr_layer_drop(net, join(name, sizeof name, b, "drop"), branch, b->drop, true);
     /* The last convolution of the branch adds the shortcut while it stores its output. Behind squeeze and excitation
      * the addition is in floating point. */
-    const bool quantized =
-        !stage->excite && cr_layer_is_quantized(net, join(name, sizeof name, b, basic ? "conv2" : "conv3"));
+    const bool quantized = !stage->excite && !stage->attend &&
+                           cr_layer_is_quantized(net, join(name, sizeof name, b, basic ? "conv2" : "conv3"));
     if (quantized) x = cr_layer_quantize(net, x);
     int shortcut = x;
     if (reshapes && stage->shortcut == CR_SHORTCUT_A)
@@ -72,6 +80,7 @@ static int residual_block(struct cr_net *net, const struct block *b, int x) {
 int cr_layer_stage(struct cr_net *net, const struct cr_stage *stage, int x) {
     for (int i = 0; i < stage->depth; i++) {
         struct block b = {.stage = stage, .stride = i == 0 ? stage->stride : 1};
+        if (stage->blocks > 1) b.drop = stage->drop * (stage->first_block + i) / (stage->blocks - 1);
         snprintf(b.path, sizeof b.path, "%s.%d", stage->path, i);
         x = residual_block(net, &b, x);
     }

@@ -20,6 +20,7 @@ struct cr_model {
     int                   depth[CR_STAGES_MAX];
     int64_t               width[CR_STAGES_MAX];
     int64_t               inner[CR_STAGES_MAX]; /* channels of a bottleneck's 3x3 convolution */
+    int64_t               groups;               /* of a bottleneck's 3x3 convolution */
     int                   classes;
     int64_t               image_size;    /* side of training images, in pixels */
     int64_t               eval_size;     /* side of evaluation images, in pixels */
@@ -53,6 +54,10 @@ enum cr_program_kind {
  * so that sums over micro-batches and ranks are averages. */
 CR_MUST cr_status cr_model_program(struct cr_model *model, const struct cr_config *config, enum cr_program_kind kind,
                                    int64_t batch, struct cr_program *out);
+
+/* Fails with CR_ERR_CONFIG when the network has grouped convolutions: `what` ("pruned", "quantised") has kernels for
+ * plain ones only. */
+CR_MUST cr_status cr_model_needs_plain(const struct cr_model *model, const struct cr_config *config, const char *what);
 
 /* Appends the layer table that a run logs at its start: layer, output shape, parameters, MFLOP for one image (a
  * multiply-add counts as 2). */

@@ -163,7 +163,7 @@ void cr_onnx_put_conv_node(struct cr_onnx *x, const struct cr_op *op, int output
     const int64_t           pad = op->attr.conv.pad, stride = op->attr.conv.stride;
     struct cr_text          node = cr_onnx_node_begin("Conv", cr_onnx_name(x, output), inputs);
     cr_onnx_attribute_ints(&node, "dilations", 2, (const int64_t[]){1, 1});
-    cr_onnx_attribute_int(&node, "group", 1);
+    cr_onnx_attribute_int(&node, "group", x->p->tensor[op->in[CR_IN_conv_x]].dim[3] / w->dim[3]);
     cr_onnx_attribute_ints(&node, "kernel_shape", 2, (const int64_t[]){w->dim[1], w->dim[2]});
     cr_onnx_attribute_ints(&node, "pads", 4, (const int64_t[]){pad, pad, pad, pad});
     cr_onnx_attribute_ints(&node, "strides", 2, (const int64_t[]){stride, stride});
@@ -320,6 +320,30 @@ static cr_status put_se_scale(struct cr_onnx *x, const struct cr_op *op) {
     return CR_OK;
 }
 
+/* A one-dimensional convolution: [batch, C] as [batch, 1, C]. */
+static cr_status put_channel_conv(struct cr_onnx *x, const struct cr_op *op) {
+    static const char *const part[] = {"axes", "row", "sum"};
+    char                     name[CR_COUNT(part)][256];
+    const struct cr_param   *q    = &x->p->store->param[param_of(x, op->in[CR_IN_channel_conv_w])];
+    const int64_t            taps = q->dim[3], dim[3] = {1, 1, taps};
+    for (size_t i = 0; i < CR_COUNT(part); i++)
+        snprintf(name[i], sizeof name[i], "%s.%s", cr_onnx_layer(x, op), part[i]);
+    put_int64s(x, name[0], 1, (const int64_t[]){1});
+    cr_onnx_put_tensor(x, q->name, DATA_FLOAT, 3, dim, cr_onnx_data(x, param_of(x, op->in[CR_IN_channel_conv_w])),
+                       (size_t)taps * sizeof(float));
+    const char *const in[]  = {cr_onnx_name(x, op->in[CR_IN_channel_conv_x]), name[0], NULL};
+    const char *const row[] = {name[1], q->name, NULL}, *const sum[] = {name[2], name[0], NULL};
+    struct cr_text node = cr_onnx_node_begin("Unsqueeze", name[1], in);
+    cr_onnx_node_end(x, &node);
+    node = cr_onnx_node_begin("Conv", name[2], row);
+    cr_onnx_attribute_ints(&node, "kernel_shape", 1, &taps);
+    cr_onnx_attribute_ints(&node, "pads", 2, (const int64_t[]){taps / 2, taps / 2});
+    cr_onnx_node_end(x, &node);
+    node = cr_onnx_node_begin("Squeeze", cr_onnx_name(x, op->out[CR_OUT_channel_conv_y]), sum);
+    cr_onnx_node_end(x, &node);
+    return CR_OK;
+}
+
 cr_status cr_onnx_put_op(struct cr_onnx *x, int index) {
     const struct cr_op *op = &x->p->op[index];
     switch (op->kind) {
@@ -329,6 +353,7 @@ cr_status cr_onnx_put_op(struct cr_onnx *x, int index) {
     case CR_OP_loss:
     case CR_OP_zero: return CR_OK;
     case CR_OP_fake_quant: return cr_onnx_put_fake_quant(x, op);
+    case CR_OP_group_conv: /* the slots of conv */
     case CR_OP_conv: return put_conv(x, op);
     case CR_OP_bn_apply: return x->folded[index] ? CR_OK : put_batchnorm(x, op);
     case CR_OP_relu: return put_simple(x, op, "Relu");
@@ -339,6 +364,7 @@ cr_status cr_onnx_put_op(struct cr_onnx *x, int index) {
     case CR_OP_pad_shortcut: return put_shortcut(x, op);
     case CR_OP_avgpool2x2: return put_avgpool2x2(x, op);
     case CR_OP_se_scale: return put_se_scale(x, op);
+    case CR_OP_channel_conv: return put_channel_conv(x, op);
     default:
         return CR_FAIL(CR_ERR_FORMAT, "ONNX: %s: the op %s has no equivalent", cr_onnx_layer(x, op),
                        cr_op_info(op->kind)->name);

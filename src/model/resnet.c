@@ -26,8 +26,11 @@ static struct preset preset_of(enum cr_arch arch) {
     case CR_ARCH_RESNET18: return (struct preset){CR_BLOCK_BASIC, CR_STEM_IMAGENET, 4, {2, 2, 2, 2}};
     case CR_ARCH_RESNET34: return (struct preset){CR_BLOCK_BASIC, CR_STEM_IMAGENET, 4, {3, 4, 6, 3}};
     case CR_ARCH_WIDE_RESNET50_2:
+    case CR_ARCH_RESNEXT50_32X4D:
     case CR_ARCH_RESNET50: return (struct preset){CR_BLOCK_BOTTLENECK, CR_STEM_IMAGENET, 4, {3, 4, 6, 3}};
     case CR_ARCH_WIDE_RESNET101_2:
+    case CR_ARCH_RESNEXT101_32X8D:
+    case CR_ARCH_RESNEXT101_64X4D:
     case CR_ARCH_RESNET101: return (struct preset){CR_BLOCK_BOTTLENECK, CR_STEM_IMAGENET, 4, {3, 4, 23, 3}};
     case CR_ARCH_RESNET152: return (struct preset){CR_BLOCK_BOTTLENECK, CR_STEM_IMAGENET, 4, {3, 8, 36, 3}};
     default: return (struct preset){CR_BLOCK_BASIC, CR_STEM_CIFAR, 3, {n, n, n, 0}};
@@ -65,15 +68,50 @@ static void resolve_preset(const struct cr_config *c, struct cr_model *m) {
 
 enum { BASE_WIDTH = 64 }; /* torchvision's default of width_per_group */
 
-/* As in torchvision: floor(width * width_per_group / 64). Wide networks: Zagoruyko and Komodakis 2016. */
+static int64_t width_per_group_of(enum cr_arch arch) {
+    switch (arch) {
+    case CR_ARCH_WIDE_RESNET50_2:
+    case CR_ARCH_WIDE_RESNET101_2: return 2 * BASE_WIDTH;
+    case CR_ARCH_RESNEXT50_32X4D:
+    case CR_ARCH_RESNEXT101_64X4D: return 4;
+    case CR_ARCH_RESNEXT101_32X8D: return 8;
+    default: return BASE_WIDTH;
+    }
+}
+
+static int64_t groups_of(enum cr_arch arch) {
+    switch (arch) {
+    case CR_ARCH_RESNEXT50_32X4D:
+    case CR_ARCH_RESNEXT101_32X8D: return 32;
+    case CR_ARCH_RESNEXT101_64X4D: return 64;
+    default: return 1;
+    }
+}
+
+cr_status cr_model_needs_plain(const struct cr_model *m, const struct cr_config *c, const char *what) {
+    if (m->groups == 1) return CR_OK;
+    return cr_config_fail(c, c->model.groups ? "model.groups" : "model.arch",
+                          "networks with grouped convolutions (%lld groups) cannot be %s", (long long)m->groups, what);
+}
+
+static cr_status resolve_groups(const struct cr_config *c, struct cr_model *m) {
+    m->groups = c->model.groups ? c->model.groups : groups_of(c->model.arch);
+    if (m->groups == 1) return CR_OK;
+    if (m->block != CR_BLOCK_BOTTLENECK)
+        return cr_config_fail(c, "model.groups",
+                              "applies to bottleneck blocks only, this network has basic blocks: set it to 0");
+    if (cr_config_prunes(c)) return cr_model_needs_plain(m, c, "pruned");
+    return c->quant.type == CR_QUANT_NONE ? CR_OK : cr_model_needs_plain(m, c, "quantised");
+}
+
+/* As in torchvision: floor(width * width_per_group / 64) * groups. Wide networks: Zagoruyko and Komodakis 2016. */
 static cr_status resolve_inner(const struct cr_config *c, struct cr_model *m) {
-    const bool    wide  = c->model.arch == CR_ARCH_WIDE_RESNET50_2 || c->model.arch == CR_ARCH_WIDE_RESNET101_2;
-    const int64_t given = c->model.width_per_group, group = given ? given : wide ? 2 * BASE_WIDTH : BASE_WIDTH;
+    const int64_t given = c->model.width_per_group, group = given ? given : width_per_group_of(c->model.arch);
     if (given && m->block != CR_BLOCK_BOTTLENECK)
         return cr_config_fail(c, "model.width_per_group",
                               "applies to bottleneck blocks only, this network has basic blocks: set it to 0");
     for (int s = 0; s < m->stages; s++) {
-        m->inner[s] = m->width[s] * group / BASE_WIDTH;
+        m->inner[s] = m->width[s] * group / BASE_WIDTH * m->groups;
         if (m->inner[s] < 1)
             return cr_config_fail(c, "model.width_per_group",
                                   "%lld leaves no channel in stage %d of width %lld: set at least %lld",
@@ -163,8 +201,10 @@ static int emit_stem(struct cr_net *net, const struct cr_model *m, int x) {
 
 static int emit_network(struct cr_net *net, const struct cr_model *m, int64_t batch, int64_t size) {
     if (net->store->half != CR_F32) cr_layer_cast(net);
-    int x = cr_layer_input(net, batch, size);
-    x     = emit_stem(net, m, x);
+    int x      = cr_layer_input(net, batch, size);
+    x          = emit_stem(net, m, x);
+    int before = 0, blocks = 0; /* residual blocks before the stage; of the network */
+    for (int s = 0; s < m->stages; s++) blocks += m->depth[s];
     for (int s = 0; s < m->stages; s++) {
         char path[32];
         snprintf(path, sizeof path, "layer%d", s + 1);
@@ -174,10 +214,16 @@ static int emit_network(struct cr_net *net, const struct cr_model *m, int64_t ba
                                  .shortcut = m->shortcut,
                                  .width    = m->width[s],
                                  .inner    = m->inner[s],
+                                 .groups   = m->groups,
                                  .depth    = m->depth[s],
                                  .stride   = s == 0 ? 1 : 2,
-                                 .excite   = net->config->model.excitation};
-        x                     = cr_layer_stage(net, &stage, x);
+                                 .excite   = net->config->model.excitation,
+                                 .attend   = net->config->model.eca,
+                                 .drop     = net->config->model.stochastic_depth,
+                                 .blocks   = blocks};
+        stage.first_block     = before;
+        before += m->depth[s];
+        x = cr_layer_stage(net, &stage, x);
     }
     net->frozen = part_frozen(m, CR_STAGES_MAX + 1);
     x           = cr_layer_avgpool(net, "avgpool", x);
@@ -185,6 +231,7 @@ static int emit_network(struct cr_net *net, const struct cr_model *m, int64_t ba
         net->program->features       = x;
         net->program->tensor[x].keep = true;
     }
+    x = cr_layer_drop(net, "drop", x, net->config->model.dropout, false);
     return cr_layer_dense(net, "fc", x, m->classes);
 }
 
@@ -258,6 +305,7 @@ cr_status cr_model_open(const struct cr_config *c, int classes, int64_t image_si
         CR_TRY(resolve_custom(c, &m));
     else
         resolve_preset(c, &m);
+    CR_TRY(resolve_groups(c, &m));
     CR_TRY(resolve_inner(c, &m));
     CR_TRY(resolve_shortcut(c, &m));
     if (m.stem == CR_STEM_DEEP && m.width[0] < 2)
@@ -302,11 +350,15 @@ void cr_model_close(struct cr_model *m) {
 
 /* ---- layer table ---- */
 
+static bool has_weights(const struct cr_op *op) {
+    return op->kind == CR_OP_conv || op->kind == CR_OP_group_conv || op->kind == CR_OP_dense;
+}
+
 double cr_model_flops(const struct cr_program *eval) {
     double sum = 0;
     for (int i = 0; i < eval->ops; i++) {
         double bytes, flops;
-        if (eval->op[i].kind != CR_OP_conv && eval->op[i].kind != CR_OP_dense) continue;
+        if (!has_weights(&eval->op[i])) continue;
         cr_op_cost(eval, &eval->op[i], &bytes, &flops);
         sum += flops;
     }
@@ -317,7 +369,7 @@ void cr_model_table(const struct cr_model *m, const struct cr_program *eval, str
     cr_text_add(out, "%-24s %-16s %14s %12s\n", "layer", "output (H,W,C)", "parameters", "MFLOP/image");
     for (int i = 0; i < eval->ops; i++) {
         const struct cr_op *op = &eval->op[i];
-        if (op->kind != CR_OP_conv && op->kind != CR_OP_dense) continue;
+        if (!has_weights(op)) continue;
         const struct cr_tensor *y = &eval->tensor[op->out[0]], *w = &eval->tensor[op->in[CR_IN_conv_w]];
         double                  bytes, flops;
         char                    shape[48];

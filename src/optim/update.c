@@ -4,7 +4,8 @@
  * kind, and with [ema] one op updates the moving averages.
  *   sgd    with momentum, as in PyTorch: the learning rate multiplies the whole step
  *   adamw  Loshchilov and Hutter 2019, as in PyTorch: decoupled weight decay, multiplied by the learning rate
- *   lars   You et al. 2017: the step of each filter and dense weight is proportional to the norm of the weight */
+ *   lars   You et al. 2017: the step of each filter and dense weight is proportional to the norm of the weight
+ *   lamb   You et al. 2020, as in timm: AdamW's direction, scaled to the norm of the weight */
 #include "config/config.h"
 #include "optim/optim.h"
 
@@ -22,6 +23,13 @@
                    "update rules must have the slots of sgd at the same positions")
 SAME_SLOTS(adamw);
 SAME_SLOTS(lars);
+SAME_SLOTS(lamb);
+_Static_assert((int)CR_IN_lamb_second == (int)CR_IN_adamw_second &&
+                   (int)CR_OUT_lamb_second == (int)CR_OUT_adamw_second &&
+                   (int)CR_IN_lamb_norms_second == (int)CR_IN_lamb_second &&
+                   (int)CR_IN_lamb_norms_mask == (int)CR_IN_lamb_mask &&
+                   (int)CR_IN_lamb_norms_state == (int)CR_IN_lamb_state,
+               "lamb and lamb_norms must have the slots of adamw at the same positions");
 
 /* Length of the prefix "layer2.0" of a parameter's name; 0 outside of the residual blocks. */
 static size_t block_prefix(const char *name) {
@@ -52,13 +60,13 @@ static void set_lr_scales(struct cr_param_store *store, const struct cr_config *
 
 void cr_optim_prepare(struct cr_param_store *store, const struct cr_config *config) {
     store->has_momentum = true;
-    store->has_second   = config->optim.kind == CR_OPTIM_ADAMW;
-    store->has_ema      = config->ema.decay > 0;
+    store->has_second   = config->optim.kind == CR_OPTIM_ADAMW || config->optim.kind == CR_OPTIM_LAMB;
+    store->has_ema      = config->ema.decay > 0 || config->ema.swa_start > 0;
     store->has_mask     = cr_config_prunes(config);
     for (int i = 0; i < store->params; i++) {
-        struct cr_param *q      = &store->param[i];
-        bool             weight = q->role == CR_ROLE_CONV || q->role == CR_ROLE_DENSE_WEIGHT;
-        q->decay                = !cr_param_is_running(q->role) && (weight || config->optim.decay_norm_bias);
+        struct cr_param *q = &store->param[i];
+        bool weight = q->role == CR_ROLE_CONV || q->role == CR_ROLE_CHANNEL_CONV || q->role == CR_ROLE_DENSE_WEIGHT;
+        q->decay    = !cr_param_is_running(q->role) && (weight || config->optim.decay_norm_bias);
     }
     set_lr_scales(store, config);
 }
@@ -92,17 +100,28 @@ static int emit_param_norms(struct cr_program *p, int layer) {
     return p->failed ? 0 : p->op[index].out[CR_OUT_param_norms_norms];
 }
 
+/* Has the inputs and attributes of the update `of`, whose norms it computes. */
+static int emit_lamb_norms(struct cr_program *p, int layer, const struct cr_op *of) {
+    struct cr_op op = cr_op_make(CR_OP_lamb_norms, layer);
+    memcpy(op.in, of->in, CR_INS_lamb_norms * sizeof *op.in);
+    op.attr.sgd = of->attr.sgd;
+    int index   = cr_emit(p, &op, "lamb_norms");
+    return p->failed ? 0 : p->op[index].out[CR_OUT_lamb_norms_norms];
+}
+
 static void emit_update(struct cr_program *p, const struct cr_config *config, int layer, int norm, int micro_batches) {
-    static const enum cr_op_kind rule[] = {
-        [CR_OPTIM_SGD] = CR_OP_sgd, [CR_OPTIM_ADAMW] = CR_OP_adamw, [CR_OPTIM_LARS] = CR_OP_lars};
-    struct cr_op op        = cr_op_make(rule[config->optim.kind], layer);
+    static const enum cr_op_kind rule[] = {[CR_OPTIM_SGD]   = CR_OP_sgd,
+                                           [CR_OPTIM_ADAMW] = CR_OP_adamw,
+                                           [CR_OPTIM_LARS]  = CR_OP_lars,
+                                           [CR_OPTIM_LAMB]  = CR_OP_lamb};
+    struct cr_op                 op     = cr_op_make(rule[config->optim.kind], layer);
     op.in[CR_IN_sgd_value] = op.out[CR_OUT_sgd_value] = buffer_tensor(p, CR_BUFFER_VALUE);
     op.in[CR_IN_sgd_grad]                             = buffer_tensor(p, CR_BUFFER_GRAD);
     op.in[CR_IN_sgd_momentum] = op.out[CR_OUT_sgd_momentum] = buffer_tensor(p, CR_BUFFER_MOMENTUM);
     op.in[CR_IN_sgd_norm]                                   = norm;
     op.in[CR_IN_sgd_state] = op.out[CR_OUT_sgd_state] = buffer_tensor(p, CR_BUFFER_STATE);
     if (p->store->has_mask) op.in[CR_IN_sgd_mask] = buffer_tensor(p, CR_BUFFER_MASK);
-    if (op.kind == CR_OP_adamw)
+    if (op.kind == CR_OP_adamw || op.kind == CR_OP_lamb)
         op.in[CR_IN_adamw_second] = op.out[CR_OUT_adamw_second] = buffer_tensor(p, CR_BUFFER_SECOND);
     if (op.kind == CR_OP_lars) op.in[CR_IN_lars_norms] = emit_param_norms(p, layer);
     op.attr.sgd = (struct cr_sgd_attr){.nesterov      = config->optim.nesterov,
@@ -111,6 +130,7 @@ static void emit_update(struct cr_program *p, const struct cr_config *config, in
                                        .eps           = config->optim.eps,
                                        .beta2         = config->optim.beta2,
                                        .trust         = config->optim.trust};
+    if (op.kind == CR_OP_lamb && !p->failed) op.in[CR_IN_lamb_norms] = emit_lamb_norms(p, layer, &op);
     if (!p->failed) cr_emit(p, &op, "update");
 }
 
@@ -133,5 +153,5 @@ void cr_optim_emit(struct cr_program *p, const struct cr_config *config, int mic
     const int norm = emit_grad_norm(p, layer);
     if (p->failed) return;
     emit_update(p, config, layer, norm, micro_batches);
-    if (p->store->has_ema && !p->failed) emit_ema(p, config, layer, norm);
+    if (config->ema.decay > 0 && !p->failed) emit_ema(p, config, layer, norm);
 }

@@ -27,6 +27,11 @@ static const struct {
     {"wide_resnet50_2.v2", "wide_resnet50_2-9ba9bcbe.pth"},
     {"wide_resnet101_2", "wide_resnet101_2-32ee1156.pth"},
     {"wide_resnet101_2.v2", "wide_resnet101_2-d733dc28.pth"},
+    {"resnext50_32x4d", "resnext50_32x4d-7cdf4587.pth"},
+    {"resnext50_32x4d.v2", "resnext50_32x4d-1a0047aa.pth"},
+    {"resnext101_32x8d", "resnext101_32x8d-8ba56ff5.pth"},
+    {"resnext101_32x8d.v2", "resnext101_32x8d-110c445d.pth"},
+    {"resnext101_64x4d", "resnext101_64x4d-173b62eb.pth"},
 };
 
 /* Copies the hash of "resnet50-0676ba61.pth". False if the name has none or contains a folder. */
@@ -98,8 +103,6 @@ static cr_status fail_unknown(const char *name) {
     char           shown[80];
     struct cr_text names = {0};
     cr_utf8_visible(name, false, shown, sizeof shown);
-    if (strncmp(name, "resnext", 7) == 0)
-        return CR_FAIL(CR_ERR_CONFIG, "%s: ResNeXt needs grouped convolutions, which cresnet does not have", shown);
     for (size_t i = 0; i < CR_COUNT(published); i++) cr_text_add(&names, "%s%s", i ? ", " : "", published[i].name);
     const cr_status status =
         CR_FAIL(CR_ERR_CONFIG, "%s: is neither a file nor the name of published weights: the names are %s", shown,

@@ -82,3 +82,108 @@ cr_status cr_state_ema_load(struct cr_session *s, const char *folder) {
            folder);
     return cr_state_ema_start(s);
 }
+
+/* ---- stochastic weight averaging ---- */
+
+cr_status cr_state_swa_average(struct cr_session *s, int64_t before) {
+    const int64_t elems = s->model.store.value_elems;
+    const float   count = (float)(before + 1);
+    void         *value = NULL, *average = NULL;
+    cr_status     status;
+    CR_TRY_OUT(buffer_get(s, CR_BUFFER_VALUE, &value));
+    CR_TRY_OUT(buffer_get(s, CR_BUFFER_EMA, &average));
+    const float *w = value;
+    float       *a = average;
+    for (int64_t i = 0; i < elems; i++) a[i] = before ? a[i] + (w[i] - a[i]) / count : w[i];
+    CR_TRY_OUT(buffer_put(s, CR_BUFFER_EMA, average));
+out:
+    cr_free(value);
+    cr_free(average);
+    return status;
+}
+
+static const enum cr_param_buffer changed[] = {CR_BUFFER_VALUE, CR_BUFFER_MOMENTUM, CR_BUFFER_RUNNING, CR_BUFFER_STATE,
+                                               CR_BUFFER_SECOND};
+
+static cr_status clear_running(struct cr_session *s, struct cr_swa *swa) {
+    memset(swa->batch, 0, (size_t)s->model.store.running_elems * sizeof *swa->batch);
+    return buffer_put(s, CR_BUFFER_RUNNING, swa->batch);
+}
+
+cr_status cr_state_swa_begin(struct cr_session *s, struct cr_swa *swa) {
+    const size_t running = (size_t)CR_MAX(s->model.store.running_elems, 1);
+    void        *average = NULL;
+    cr_status    status;
+    *swa       = (struct cr_swa){0};
+    swa->batch = cr_alloc(running, sizeof *swa->batch);
+    swa->sum   = cr_alloc(running, sizeof *swa->sum);
+    if (!swa->batch || !swa->sum) return CR_NO_MEMORY(running * sizeof *swa->sum);
+    CR_TRY(s->device->backend->sync(s->device));
+    for (size_t i = 0; i < CR_COUNT(changed); i++)
+        if (cr_param_store_buffer_bytes(&s->model.store, changed[i]))
+            CR_TRY(buffer_get(s, changed[i], &swa->saved[changed[i]]));
+    CR_TRY_OUT(buffer_get(s, CR_BUFFER_EMA, &average));
+    CR_TRY_OUT(buffer_put(s, CR_BUFFER_VALUE, average));
+    CR_TRY_OUT(clear_running(s, swa));
+    for (int i = 0; i < s->trains; i++) cr_exec_refresh(s->train_exec[i]);
+out:
+    cr_free(average);
+    return status;
+}
+
+/* The running statistics were 0 before the run, so they are bn_momentum times those of the batch. */
+cr_status cr_state_swa_add(struct cr_session *s, struct cr_swa *swa) {
+    const int64_t elems = s->model.store.running_elems;
+    CR_TRY(s->device->backend->sync(s->device));
+    const char *from =
+        (char *)s->memory.region[CR_REGION_STORE] + cr_param_store_buffer_offset(&s->model.store, CR_BUFFER_RUNNING);
+    CR_TRY(s->device->backend->get(s->device, swa->batch, from, (size_t)elems * sizeof *swa->batch));
+    for (int64_t i = 0; i < elems; i++) swa->sum[i] += (double)swa->batch[i];
+    swa->batches++;
+    return clear_running(s, swa);
+}
+
+/* Adds the sums of all ranks, in rank order. */
+static cr_status sum_over_ranks(struct cr_session *s, struct cr_swa *swa) {
+    const size_t elems = (size_t)s->model.store.running_elems;
+    const int    ranks = cr_comm_size(s->comm);
+    double      *all;
+    if (ranks < 2 || !elems) return CR_OK;
+    CR_ALLOC(all, elems * (size_t)ranks);
+    const cr_status status = cr_comm_all_gather(s->comm, swa->sum, elems * sizeof *all, all);
+    for (size_t i = 0; status == CR_OK && i < elems; i++) {
+        swa->sum[i] = 0;
+        for (int r = 0; r < ranks; r++) swa->sum[i] += all[(size_t)r * elems + i];
+    }
+    swa->batches *= ranks;
+    cr_free(all);
+    return status;
+}
+
+/* Frozen batch norms keep their statistics. */
+static void set_means(const struct cr_session *s, const struct cr_swa *swa, float *running) {
+    const struct cr_param_store *store = &s->model.store;
+    const double                 scale = 1 / (s->config->model.bn_momentum * (double)swa->batches);
+    for (int k = 0; k < store->params; k++) {
+        const struct cr_param *q = &store->param[k];
+        for (int64_t i = 0; i < q->elems && cr_param_is_running(q->role) && !q->frozen; i++)
+            running[q->offset + i] = (float)(scale * swa->sum[q->offset + i]);
+    }
+}
+
+cr_status cr_state_swa_end(struct cr_session *s, struct cr_swa *swa) {
+    CR_TRY(sum_over_ranks(s, swa));
+    for (size_t i = 0; i < CR_COUNT(changed); i++)
+        if (swa->saved[changed[i]]) CR_TRY(buffer_put(s, changed[i], swa->saved[changed[i]]));
+    for (int i = 0; i < s->trains; i++) cr_exec_refresh(s->train_exec[i]);
+    if (!swa->saved[CR_BUFFER_RUNNING]) return CR_OK;
+    set_means(s, swa, swa->saved[CR_BUFFER_RUNNING]);
+    return buffer_put(s, CR_BUFFER_EMA_RUNNING, swa->saved[CR_BUFFER_RUNNING]);
+}
+
+void cr_state_swa_free(struct cr_swa *swa) {
+    for (int i = 0; i < CR_BUFFERS; i++) cr_free(swa->saved[i]);
+    cr_free(swa->batch);
+    cr_free(swa->sum);
+    *swa = (struct cr_swa){0};
+}

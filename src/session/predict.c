@@ -52,7 +52,8 @@ static void rank(const float *logits, int classes, int top, struct cr_ranked *ra
 void cr_session_top_classes(const float *logits, int classes, int top, struct cr_ranked *ranked, int32_t *labels,
                             float *probabilities) {
     double largest = -INFINITY, sum = 0;
-    for (int k = 0; probabilities && k < classes; k++) largest = fmax(largest, (double)logits[k]);
+    /* not fmax: GCC 12 stops with an internal error when it vectorises that for ARM */
+    for (int k = 0; probabilities && k < classes; k++) largest = CR_MAX((double)logits[k], largest);
     for (int k = 0; probabilities && k < classes; k++) sum += exp((double)logits[k] - largest);
     rank(logits, classes, top, ranked);
     for (int i = 0; i < top; i++) {

@@ -20,6 +20,11 @@ static struct cr_ckpt_tensor param_tensor(const struct cr_param_store *store, co
         t.dim[3]       = q->dim[2];
         t.permute_krsc = true;
         break;
+    case CR_ROLE_CHANNEL_CONV:
+        t.dims   = 3;
+        t.dim[0] = t.dim[1] = 1;
+        t.dim[2]            = q->dim[3];
+        break;
     case CR_ROLE_DENSE_WEIGHT:
         t.dims   = 2;
         t.dim[0] = q->dim[0];

@@ -95,12 +95,17 @@ cr_status cr_run_fit_batch(struct cr_run *run, const struct cr_config *stored, b
 
 /* ---- the learning rate ---- */
 
-void cr_run_scale_lr(struct cr_run *run) {
-    const struct cr_config  *c     = &run->config;
-    const int64_t            n     = cr_run_update_images(run);
-    const double             scale = (double)n / (double)c->optim.lr_base_batch;
+double cr_training_lr_factor(const struct cr_config *c, int64_t images) {
+    const double             scale = (double)images / (double)c->optim.lr_base_batch;
     const enum cr_lr_scaling rule  = c->optim.lr_scaling;
-    run->lr_factor = rule == CR_LR_SCALING_LINEAR ? scale : rule == CR_LR_SCALING_SQRT ? sqrt(scale) : 1;
+    return rule == CR_LR_SCALING_LINEAR ? scale : rule == CR_LR_SCALING_SQRT ? sqrt(scale) : 1;
+}
+
+void cr_run_scale_lr(struct cr_run *run) {
+    const struct cr_config  *c    = &run->config;
+    const int64_t            n    = cr_run_update_images(run);
+    const enum cr_lr_scaling rule = c->optim.lr_scaling;
+    run->lr_factor                = cr_training_lr_factor(c, n);
     if (cr_comm_size(run->comm) == 1 && rule == CR_LR_SCALING_NONE) return;
     char details[96] = "";
     if (rule != CR_LR_SCALING_NONE)

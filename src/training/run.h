@@ -28,6 +28,8 @@ struct cr_run {
     struct cr_prune prune; /* has no layers when training does not prune */
     struct cr_text  config_text;
 };
+/* CR_ERR_CONFIG when a network of this configuration cannot be trained. */
+CR_MUST cr_status cr_training_check(const struct cr_config *config);
 /* Does everything up to the first step. Closes *run on failure. */
 CR_MUST cr_status cr_run_open(const struct cr_config *given, const struct cr_train_options *options,
                               struct cr_run *run);
@@ -79,6 +81,9 @@ void cr_run_log_end(const struct cr_run *run, struct cr_report *report, int ende
 /* True on the rank that writes logs and checkpoints (rank 0). */
 bool cr_run_reports(const struct cr_run *run);
 /* Writes a checkpoint of the current step. */
+/* With ema.swa_start, at the end of an epoch from the first averaged one on: adds the weights to the averages and
+ * computes the averages' BN statistics. Before: makes the averages equal to the weights. Collective. */
+CR_MUST cr_status cr_run_average(struct cr_run *run);
 CR_MUST cr_status cr_run_save(struct cr_run *run, struct cr_report *report);
 /* Evaluates the validation set, also with the moving averages of [ema], and updates *best. CR_ERR_INTERRUPTED when
  * *stop becomes non-zero. */
@@ -109,6 +114,8 @@ CR_MUST cr_status cr_run_same(struct cr_run *run);
  * the command line sets train.batch. `stored`: the configuration that was saved. *same_update: the number of images of
  * an update is unchanged. */
 CR_MUST cr_status cr_run_fit_batch(struct cr_run *run, const struct cr_config *stored, bool force, bool *same_update);
+/* Factor of every learning rate by [optim] lr_scaling, for this number of images of an update. */
+double cr_training_lr_factor(const struct cr_config *config, int64_t images);
 /* Sets run->lr_factor by [optim] lr_scaling and logs the number of ranks and images. */
 void cr_run_scale_lr(struct cr_run *run);
 

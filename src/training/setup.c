@@ -341,11 +341,15 @@ static cr_status open_run(const struct cr_config *given, const struct cr_train_o
     return run->config_text.failed ? CR_NO_MEMORY(4096) : CR_OK;
 }
 
+cr_status cr_training_check(const struct cr_config *config) {
+    if (config->quant.type != CR_QUANT_INT8 || config->quant.train) return CR_OK;
+    return cr_config_fail(config, "quant.type",
+                          "a quantised network cannot be trained: start from the one in floating point, with "
+                          "quant.train=yes to train with quantised values");
+}
+
 cr_status cr_run_open(const struct cr_config *given, const struct cr_train_options *options, struct cr_run *run) {
-    if (given->quant.type == CR_QUANT_INT8 && !given->quant.train)
-        return cr_config_fail(given, "quant.type",
-                              "a quantised network cannot be trained: start from the one in floating point, with "
-                              "quant.train=yes to train with quantised values");
+    CR_TRY(cr_training_check(given));
     *run             = (struct cr_run){.lock = -1, .comm = options->comm};
     cr_status status = open_run(given, options, run);
     if (status == CR_OK) return CR_OK;

@@ -164,6 +164,7 @@ static cr_status train_step(struct cr_run *run, struct loop_state *state) {
            .seed         = (uint64_t)c->train.seed};
     for (int i = 0; i < parts; i++) {
         struct cr_exec *exec = s->train_exec[parts == 1 || i == 0 ? 0 : i == parts - 1 ? 2 : 1];
+        block.first_image    = (i * (int64_t)cr_comm_size(run->comm) + cr_comm_rank(run->comm)) * s->batch;
         CR_TRY(run_batch(run, exec, &block));
         CR_TRY(collect(run, state));
         state->in_flight = (struct in_flight){.exec        = exec,
@@ -223,6 +224,14 @@ static bool unfreezes(const struct cr_run *run) {
     return run->at.step % per_epoch == 0 && cr_config_unfreezes(&run->config, run->at.step / per_epoch);
 }
 
+/* Stochastic weight averaging, at the end of each epoch; before its first epoch whenever a checkpoint is written. */
+static cr_status average(struct cr_run *run, struct loop_state *state, bool epoch_end) {
+    const int64_t start = run->config.ema.swa_start;
+    if (!start || (!epoch_end && run->at.step / run->at.steps_per_epoch >= start)) return CR_OK;
+    CR_TRY(collect(run, state));
+    return cr_run_average(run);
+}
+
 /* Saves and evaluates after an update when either is due. The checkpoint comes first, so that an interrupted evaluation
  * loses nothing. `stopping`: a signal ends the run after this step. */
 static cr_status after_step(struct cr_run *run, struct loop_state *state, bool save_now) {
@@ -234,6 +243,7 @@ static cr_status after_step(struct cr_run *run, struct loop_state *state, bool s
     bool                    eval_due  = !stopping && (last || cr_run_evaluates_at(run, run->at.step));
     bool save_due = last || save_now || (c->train.save_every ? run->at.step % c->train.save_every == 0 : epoch_end) ||
                     unfreezes(run);
+    if (epoch_end || save_due || eval_due) CR_TRY(average(run, state, epoch_end));
     if (!save_due && !eval_due) return CR_OK;
     CR_TRY(collect(run, state)); /* only checked results are saved */
     CR_TRY(cr_state_running_mean(&run->session));

@@ -182,19 +182,25 @@ static struct update update_of(const struct cr_verify_values *v, double *const s
     return m;
 }
 
-static void update_adamw(const struct update *m, int64_t i, double decay) {
+/* Magnitudes of Adam's moments, and of the moments' quotient in the step. */
+static double adam_magnitudes(const struct update *m, int64_t i, double *first, double *second) {
     const struct cr_verify_values *v    = m->v;
     const struct cr_sgd_attr      *attr = &v->op->attr.sgd;
-    const double                   t    = ((const double *)v->in[CR_IN_adamw_state])[CR_STATE_UPDATES] + 1;
-    const double                   w    = fabs(((const double *)v->in[CR_IN_adamw_value])[i]),
+    const double                   t    = ((const double *)v->in[CR_IN_adamw_state])[CR_STATE_UPDATES] + 1,
                  g                      = fabs(m->clip * ((const double *)v->in[CR_IN_adamw_grad])[i]);
-    const double first  = m->mu * fabs(((const double *)v->in[CR_IN_adamw_momentum])[i]) + (1 - m->mu) * g;
-    const double second = attr->beta2 * ((const double *)v->in[CR_IN_adamw_second])[i] + (1 - attr->beta2) * g * g;
+    *first  = m->mu * fabs(((const double *)v->in[CR_IN_adamw_momentum])[i]) + (1 - m->mu) * g;
+    *second = attr->beta2 * ((const double *)v->in[CR_IN_adamw_second])[i] + (1 - attr->beta2) * g * g;
+    return *first / (1 - pow(m->mu, t)) / (sqrt(*second / (1 - pow(attr->beta2, t))) + attr->eps);
+}
+
+/* ratio: the trust ratio of LAMB, 1 for AdamW. */
+static void update_adamw(const struct update *m, int64_t i, double decay, double ratio) {
+    const double w = fabs(((const double *)m->v->in[CR_IN_adamw_value])[i]);
+    double       first, second;
+    const double size                  = adam_magnitudes(m, i, &first, &second);
     m->scale[CR_OUT_adamw_momentum][i] = first;
     m->scale[CR_OUT_adamw_second][i]   = second;
-    m->scale[CR_OUT_adamw_value][i] =
-        w + m->lr * decay * w +
-        m->lr / (1 - pow(m->mu, t)) * first / (sqrt(second / (1 - pow(attr->beta2, t))) + attr->eps);
+    m->scale[CR_OUT_adamw_value][i]    = w + m->lr * ratio * (decay * w + size);
 }
 
 static void update_lars(const struct update *m, int64_t i, double decay, double ratio) {
@@ -217,27 +223,61 @@ static double lars_ratio(const struct update *m, const struct cr_param *q, int64
     return attr->trust * w / (g + decay * w + attr->eps);
 }
 
+static double lamb_ratio(const struct update *m, int64_t k, double decay) {
+    const double *norms = m->v->in[CR_IN_lamb_norms];
+    return decay > 0 && norms[2 * k] > 0 && norms[2 * k + 1] > 0 ? sqrt(norms[2 * k] / norms[2 * k + 1]) : 1;
+}
+
+static double ratio_of(const struct update *m, const struct cr_param *q, int64_t k, double decay) {
+    switch (m->v->op->kind) {
+    case CR_OP_lars: return lars_ratio(m, q, k, decay);
+    case CR_OP_lamb: return lamb_ratio(m, k, decay);
+    default: return 1;
+    }
+}
+
 static void closed_update(const struct cr_verify_values *v, double *const scale[]) {
     const struct cr_param_store *store = v->program->store;
     struct update                m     = update_of(v, scale);
     const double                 lr    = m.lr;
     const uint8_t               *mask  = v->in[CR_IN_sgd_mask];
-    const bool                   adamw = v->op->kind == CR_OP_adamw;
-    for (int s = 0; s < (adamw ? CR_OUTS_adamw : CR_OUTS_lars); s++)
+    const bool                   adam  = v->op->kind != CR_OP_lars;
+    for (int s = 0; s < (adam ? CR_OUTS_adamw : CR_OUTS_lars); s++)
         if (scale[s]) memset(scale[s], 0, (size_t)elems(v->program, v->op->out[s]) * sizeof *scale[s]);
     if (((const double *)v->in[CR_IN_sgd_norm])[1] != 0) return;
     for (int k = 0; k < store->params; k++) {
         const struct cr_param *q     = &store->param[k];
         const double           decay = q->decay ? (double)v->step->weight_decay : 0;
         if (q->frozen || cr_param_is_running(q->role)) continue;
-        const double ratio = adamw ? 1 : lars_ratio(&m, q, k, decay);
+        const double ratio = ratio_of(&m, q, k, decay);
         m.lr               = lr * q->lr_scale;
         for (int64_t i = q->offset; i < q->offset + q->elems; i++) {
             if (mask && !(mask[i / 8] >> (i % 8) & 1)) continue;
-            if (adamw)
-                update_adamw(&m, i, decay);
+            if (adam)
+                update_adamw(&m, i, decay, ratio);
             else
                 update_lars(&m, i, decay, ratio);
+        }
+    }
+}
+
+static void closed_lamb_norms(const struct cr_verify_values *v, double *const scale[]) {
+    const struct cr_param_store *store = v->program->store;
+    const struct update          m     = update_of(v, scale);
+    const uint8_t               *mask  = v->in[CR_IN_lamb_norms_mask];
+    const bool                   good  = ((const double *)v->in[CR_IN_lamb_norms_norm])[1] == 0;
+    memset(scale[0], 0, (size_t)elems(v->program, v->op->out[0]) * sizeof *scale[0]);
+    for (int k = 0; k < store->params && good; k++) {
+        const struct cr_param *q     = &store->param[k];
+        const double           decay = q->decay ? (double)v->step->weight_decay : 0;
+        if (q->frozen || cr_param_is_running(q->role)) continue;
+        for (int64_t i = q->offset; i < q->offset + q->elems; i++) {
+            const double w = fabs(((const double *)v->in[CR_IN_lamb_norms_value])[i]);
+            double       first, second;
+            scale[0][2 * k] += w * w;
+            if (mask && !(mask[i / 8] >> (i % 8) & 1)) continue;
+            const double d = adam_magnitudes(&m, i, &first, &second) + decay * w;
+            scale[0][2 * k + 1] += d * d;
         }
     }
 }
@@ -281,6 +321,8 @@ static const struct cr_verify_hooks hooks[CR_OP_COUNT] = {
     [CR_OP_sgd]                = {.adjust = adjust_sgd, .correct = correct_sgd},
     [CR_OP_adamw]              = {.closed = closed_update},
     [CR_OP_lars]               = {.closed = closed_update},
+    [CR_OP_lamb]               = {.closed = closed_update},
+    [CR_OP_lamb_norms]         = {.closed = closed_lamb_norms},
     [CR_OP_ema]                = {.closed = closed_ema},
 };
 

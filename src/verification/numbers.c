@@ -35,6 +35,11 @@ static double conv_reduction(const struct cr_program *p, const struct cr_op *op,
     case CR_OP_conv_dgrad:
         if (slot == CR_OUT_conv_dgrad_grad_sums) return pixels(p, op->out[CR_OUT_conv_dgrad_dx]);
         return dgrad_terms(p, in[CR_IN_conv_dgrad_w], op->attr.conv.stride) + (in[CR_IN_conv_dgrad_add] >= 0);
+    case CR_OP_group_conv: return (double)(elems(p, in[CR_IN_group_conv_w]) / dim(p, in[CR_IN_group_conv_w], 0));
+    case CR_OP_group_conv_dgrad: /* filters of one group */
+        return dgrad_terms(p, in[CR_IN_group_conv_dgrad_w], op->attr.conv.stride) *
+               (double)dim(p, in[CR_IN_group_conv_dgrad_w], 3) / (double)dim(p, op->out[CR_OUT_group_conv_dgrad_dx], 3);
+    case CR_OP_group_conv_wgrad: return pixels(p, in[CR_IN_group_conv_wgrad_dy]);
     case CR_OP_conv_wgrad: return pixels(p, in[CR_IN_conv_wgrad_dy]);
     default:
         if (slot == CR_OUT_conv_grad_dw) return pixels(p, in[CR_IN_conv_grad_g]);
@@ -51,10 +56,16 @@ static double reduction(const struct cr_program *p, const struct cr_op *op, int 
     case CR_OP_conv:
     case CR_OP_conv_dgrad:
     case CR_OP_conv_wgrad:
+    case CR_OP_group_conv:
+    case CR_OP_group_conv_dgrad:
+    case CR_OP_group_conv_wgrad:
     case CR_OP_conv_grad: return conv_reduction(p, op, slot);
     case CR_OP_conv_pair: /* the terms of y lead to z */
         return (double)dim(p, in[CR_IN_conv_pair_x], 3) + 2 +
                (slot == CR_OUT_conv_pair_z ? (double)dim(p, in[CR_IN_conv_pair_next_w], 3) + 1 : 0);
+    case CR_OP_channel_conv:
+    case CR_OP_channel_conv_dgrad: return (double)dim(p, in[1], 3);
+    case CR_OP_channel_conv_wgrad: return (double)all;
     case CR_OP_dense: return (double)dim(p, in[CR_IN_dense_x], 3);
     case CR_OP_dense_dgrad: return (double)dim(p, in[CR_IN_dense_dgrad_dy], 3);
     case CR_OP_dense_wgrad:
@@ -73,6 +84,7 @@ static double reduction(const struct cr_program *p, const struct cr_op *op, int 
     case CR_OP_loss: return (double)(dim(p, in[0], 0) + dim(p, in[0], 3));
     case CR_OP_loss_grad: return (double)dim(p, in[0], 3);
     case CR_OP_param_norms:
+    case CR_OP_lamb_norms:
     case CR_OP_grad_norm: return (double)all;
     default: return 0;
     }
@@ -99,7 +111,9 @@ bool cr_verify_accumulates(const struct cr_op *op, int out_slot) {
             return op->attr.conv.bn.accumulate;
         return op->attr.conv.accumulate && out_slot == CR_OUT_conv_grad_dw;
     case CR_OP_s2d_filter_grad:
+    case CR_OP_group_conv_wgrad:
     case CR_OP_conv_wgrad: return op->attr.conv.accumulate;
+    case CR_OP_channel_conv_wgrad:
     case CR_OP_dense_wgrad:
     case CR_OP_dense_bgrad: return op->attr.dense.accumulate;
     case CR_OP_bn_grad_finalize: return op->attr.bn.accumulate && out_slot != CR_OUT_bn_grad_finalize_coeffs;

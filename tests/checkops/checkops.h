@@ -40,7 +40,7 @@ enum checkops_flag {
     CHECKOPS_FINISH      = 1 << 23, /* with SUMS or BN: the op also finishes these sums */
     CHECKOPS_PATTERN     = 1 << 24, /* the filter is sparse and the op has its sparsity pattern */
     CHECKOPS_MIXES       = 1 << 25, /* loss, loss_grad: each target has two labels */
-    CHECKOPS_TWO         = 1 << 26, /* with PATTERN: the sparsity pattern is 2:4 */
+    CHECKOPS_TWO         = 1 << 26, /* with PATTERN: the sparsity pattern is 2:4; grouped: 4 groups instead of 2 */
     CHECKOPS_WEIGHTS     = 1 << 28, /* loss, loss_grad: class weights */
     CHECKOPS_FOCAL       = 1 << 29, /* loss, loss_grad: focal loss */
     CHECKOPS_SEVERAL     = 1 << 30, /* loss, loss_grad: several labels per sample */
@@ -111,9 +111,10 @@ void    checkops_build_out(struct checkops_build *b, int slot, enum cr_dtype dty
 void    checkops_build_image(struct checkops_build *b, int slot); /* an input of shape N,H,W,C */
 void    checkops_build_mask(struct checkops_build *b, int slot);  /* ... or of its bits */
 void    checkops_build_conv(struct checkops_build *b);
+void    checkops_build_group_conv(struct checkops_build *b);
 void    checkops_build_quant(struct checkops_build *b);
 void    checkops_build_op(struct checkops_build *b); /* operands and attributes of b->op */
-bool    checkops_is_update(enum cr_op_kind kind);    /* sgd, adamw, lars, ema */
+bool    checkops_is_update(enum cr_op_kind kind);    /* sgd, adamw, lars, lamb, ema */
 int64_t checkops_window_out(int64_t size, const struct checkops_case *c);
 /* ---- */
 void checkops_unit_free(struct checkops_unit *unit);

@@ -71,6 +71,12 @@ static const struct conv convs[] = {
     {1, 4, 4, 1024, 2048, 1, 2, 0, true},
 };
 
+/* of grouped convolutions: 2 groups, or with TWO 4 */
+static const struct conv grouped[] = {
+    {1, 1, 1, 4, 4, 1, 1, 0, false},  {2, 5, 4, 4, 8, 3, 1, 1, false},   {1, 7, 5, 8, 4, 3, 2, 1, false},
+    {1, 9, 9, 16, 16, 5, 2, 2, true}, {1, 6, 6, 12, 20, 3, 1, 1, false}, {1, 7, 7, 64, 64, 3, 1, 1, true},
+};
+
 static const struct conv pools[] = {
     {1, 1, 1, 1, 0, 1, 1, 0, false},  {1, 2, 2, 3, 0, 2, 2, 0, false},   {2, 5, 4, 7, 0, 3, 2, 1, false},
     {1, 7, 7, 16, 0, 3, 2, 1, false}, {2, 6, 6, 17, 0, 2, 1, 0, false},  {1, 8, 5, 5, 0, 3, 1, 1, false},
@@ -143,6 +149,8 @@ bool checkops_has_half(enum cr_op_kind kind) {
     case CR_OP_s2d_filter_grad:
     case CR_OP_adamw:
     case CR_OP_lars:
+    case CR_OP_lamb:
+    case CR_OP_lamb_norms:
     case CR_OP_param_norms:
     case CR_OP_ema:
     case CR_OP_filter_scale:
@@ -219,6 +227,12 @@ static void list_images(struct checkops_list *list, enum cr_op_kind kind, const 
 #define FLAGS(...) ((const unsigned[]){__VA_ARGS__}), CR_COUNT(((const unsigned[]){__VA_ARGS__}))
 #define TABLE(table) table, CR_COUNT(table)
 
+/* N, C, and the taps of a filter over channels */
+static const struct conv rows[] = {{1, 1, 1, 1, 0, 3, 1, 0, false},
+                                   {2, 1, 1, 4, 0, 3, 1, 0, false},
+                                   {3, 1, 1, 17, 0, 5, 1, 0, false},
+                                   {5, 1, 1, 256, 0, 7, 1, 0, true}};
+
 static void list_pointwise(struct checkops_list *list) {
     static const enum cr_op_kind plain[] = {
         CR_OP_bn_sums, CR_OP_bn_finalize, CR_OP_bn_scale_bias, CR_OP_relu, CR_OP_add, CR_OP_avgpool, CR_OP_avgpool_grad,
@@ -229,6 +243,10 @@ static void list_pointwise(struct checkops_list *list) {
     for (size_t i = 0; i < CR_COUNT(plain); i++) list_images(list, plain[i], FLAGS(0));
     list_images(list, CR_OP_normalize, FLAGS(0, CHECKOPS_BOXES));
     list_images(list, CR_OP_mix, FLAGS(0));
+    list_variants(list, CR_OP_channel_conv, TABLE(rows), FLAGS(0));
+    list_variants(list, CR_OP_channel_conv_dgrad, TABLE(rows), FLAGS(0));
+    list_variants(list, CR_OP_channel_conv_wgrad, TABLE(rows), FLAGS(0, CHECKOPS_ACCUMULATE));
+    list_images(list, CR_OP_drop, FLAGS(0, CHECKOPS_MASK)); /* MASK: whole images */
     list_images(list, CR_OP_bn_apply,
                 FLAGS(0, CHECKOPS_RELU, CHECKOPS_ADD, CHECKOPS_ADD | CHECKOPS_RELU,
                       CHECKOPS_ADD | CHECKOPS_ADD_SCALE_BIAS, CHECKOPS_ADD | CHECKOPS_ADD_SCALE_BIAS | CHECKOPS_RELU,
@@ -270,6 +288,10 @@ static void list_all(struct checkops_list *list) {
     list_variants(list, CR_OP_conv_pair, TABLE(pairs), FLAGS(0));
     list_convs(list, CR_OP_conv_dgrad, FLAGS(0));
     list_convs(list, CR_OP_conv_wgrad, FLAGS(0, CHECKOPS_ACCUMULATE));
+    list_variants(list, CR_OP_group_conv, TABLE(grouped), FLAGS(0, CHECKOPS_TWO));
+    list_variants(list, CR_OP_group_conv_dgrad, TABLE(grouped), FLAGS(0, CHECKOPS_TWO));
+    list_variants(list, CR_OP_group_conv_wgrad, TABLE(grouped),
+                  FLAGS(0, CHECKOPS_TWO, CHECKOPS_ACCUMULATE, CHECKOPS_TWO | CHECKOPS_ACCUMULATE));
     list_variants(list, CR_OP_maxpool, TABLE(pools), FLAGS(0, CHECKOPS_NO_INDEX, CHECKOPS_NO_INDEX | CHECKOPS_BYTES));
     list_variants(list, CR_OP_maxpool_grad, TABLE(pools), FLAGS(0));
     list_variants(list, CR_OP_pad_shortcut, TABLE(shortcuts), FLAGS(0, CHECKOPS_BYTES));
@@ -301,6 +323,10 @@ static void list_all(struct checkops_list *list) {
     list_variants(list, CR_OP_lars, TABLE(stores),
                   FLAGS(0, CHECKOPS_NESTEROV, CHECKOPS_CLIP | CHECKOPS_SCALED,
                         CHECKOPS_BITS | CHECKOPS_NESTEROV | CHECKOPS_CLIP));
+    list_variants(list, CR_OP_lamb_norms, TABLE(stores),
+                  FLAGS(0, CHECKOPS_CLIP | CHECKOPS_SCALED, CHECKOPS_BITS | CHECKOPS_CLIP));
+    list_variants(list, CR_OP_lamb, TABLE(stores),
+                  FLAGS(0, CHECKOPS_CLIP | CHECKOPS_SCALED, CHECKOPS_BITS | CHECKOPS_CLIP));
     list_variants(list, CR_OP_ema, TABLE(stores), FLAGS(0, CHECKOPS_SMOOTH, CHECKOPS_BITS));
     for (int kind = CR_OP_grad_norm; kind <= CR_OP_ema; kind++) /* as many parameters as ResNet-20 */
         checkops_list_add(list, &(struct checkops_case){.kind  = (enum cr_op_kind)kind,

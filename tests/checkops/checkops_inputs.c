@@ -35,9 +35,16 @@ static const char *const meaning[CR_OP_COUNT] = {
     [CR_OP_qstem]              = "uvxz",
     [CR_OP_avgpool2x2_grad]    = "x",
     [CR_OP_se_scale]           = "xx",
+    [CR_OP_drop]               = "x",
+    [CR_OP_channel_conv]       = "xx",
+    [CR_OP_channel_conv_dgrad] = "xx",
+    [CR_OP_channel_conv_wgrad] = "xx",
     [CR_OP_se_scale_grad]      = "xxx",
     [CR_OP_normalize]          = "uB",
     [CR_OP_conv]               = "xxcbxgbmv.",
+    [CR_OP_group_conv]         = "xx",
+    [CR_OP_group_conv_dgrad]   = "xx",
+    [CR_OP_group_conv_wgrad]   = "xx",
     [CR_OP_conv_pair]          = "xxbxxb",
     [CR_OP_bn_sums]            = "x",
     [CR_OP_bn_finalize]        = "Sgbmv",
@@ -67,6 +74,8 @@ static const char *const meaning[CR_OP_COUNT] = {
     [CR_OP_adamw]              = "pGGQTKs",
     [CR_OP_param_norms]        = "pGT",
     [CR_OP_lars]               = "pGGQTKn",
+    [CR_OP_lamb_norms]         = "pGGQTKs",
+    [CR_OP_lamb]               = "pGGQTKsn",
     [CR_OP_ema]                = "prQTGrK",
     [CR_OP_grad_norm]          = "GMT",
     [CR_OP_sgd]                = "pGGQTK",
@@ -183,8 +192,10 @@ static double huge_limit(const struct checkops_unit *unit) {
     case CR_OP_add: return top / 8;
     case CR_OP_bn_sums:
     case CR_OP_adamw:
+    case CR_OP_lamb:
     case CR_OP_param_norms:
     case CR_OP_grad_norm: return sqrt(top / (8 * n));
+    case CR_OP_lamb_norms: return sqrt(top / (8 * n)) * op->attr.sgd.eps; /* a second moment may be 0 */
     case CR_OP_bn_finalize: return sqrt(top / (8 * (double)op->attr.bn.count));
     default: return top / (64 * CR_MAX(n, 1));
     }

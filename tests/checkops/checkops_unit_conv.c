@@ -97,6 +97,25 @@ static void build_grad(struct checkops_build *b) {
     if (has_flag(b, CHECKOPS_FINISH)) grad_finish(b);
 }
 
+/* 2 groups, or with TWO 4. */
+void checkops_build_group_conv(struct checkops_build *b) {
+    const struct checkops_case *c = b->c;
+    const int64_t               D = c->C / (has_flag(b, CHECKOPS_TWO) ? 4 : 2), P = checkops_window_out(c->H, c),
+                  Q = checkops_window_out(c->W, c);
+    b->op.attr.conv = (struct cr_conv_attr){
+        .stride = c->stride, .pad = c->pad, .window = c->window, .accumulate = has_flag(b, CHECKOPS_ACCUMULATE)};
+    if (c->kind != CR_OP_group_conv_dgrad) in_image(b, CR_IN_group_conv_x);
+    if (c->kind != CR_OP_group_conv_wgrad) in(b, CR_IN_group_conv_w, b->real, c->K, c->window, c->window, D);
+    if (c->kind == CR_OP_group_conv_dgrad) {
+        in(b, CR_IN_group_conv_dgrad_dy, b->real, c->N, P, Q, c->K);
+        out(b, CR_OUT_group_conv_dgrad_dx, b->real, c->N, c->H, c->W, c->C);
+    }
+    if (c->kind == CR_OP_group_conv_wgrad) {
+        in(b, CR_IN_group_conv_wgrad_dy, b->real, c->N, P, Q, c->K);
+        out(b, CR_OUT_group_conv_wgrad_dw, b->wide, c->K, c->window, c->window, D);
+    }
+}
+
 void checkops_build_conv(struct checkops_build *b) {
     const struct checkops_case *c = b->c;
     b->op.attr.conv               = (struct cr_conv_attr){.stride     = c->stride,

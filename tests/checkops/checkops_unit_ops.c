@@ -271,6 +271,21 @@ static void build_other(struct checkops_build *b) {
         in_image(b, CR_IN_se_scale_grad_x);
         in(b, CR_IN_se_scale_grad_logit, b->real, c->N, 1, 1, c->C);
         break;
+    case CR_OP_channel_conv:
+    case CR_OP_channel_conv_dgrad:
+        in_image(b, CR_IN_channel_conv_x);
+        in(b, CR_IN_channel_conv_w, b->wide, 1, 1, 1, c->window);
+        break;
+    case CR_OP_channel_conv_wgrad:
+        b->op.attr.dense.accumulate = (c->flags & CHECKOPS_ACCUMULATE) != 0;
+        in_image(b, CR_IN_channel_conv_wgrad_x);
+        in_image(b, CR_IN_channel_conv_wgrad_dy);
+        out(b, CR_OUT_channel_conv_wgrad_dw, b->wide, 1, 1, 1, c->window);
+        break;
+    case CR_OP_drop:
+        b->op.attr.drop = (struct cr_drop_attr){0.3, (c->flags & CHECKOPS_MASK) != 0, 5};
+        in_image(b, CR_IN_drop_x);
+        break;
     case CR_OP_zero: out_image(b, CR_OUT_zero_y); break;
     case CR_OP_prefetch:
         in_image(b, CR_IN_prefetch_x);
@@ -315,11 +330,16 @@ static void build_update(struct checkops_build *b) {
     b->op.in[CR_IN_sgd_state]    = state;
     if (b->c->flags & CHECKOPS_BITS) b->op.in[CR_IN_sgd_mask] = cr_tensor_store(p, CR_BUFFER_MASK, CR_NONE);
     in(b, CR_IN_sgd_norm, b->wide, 1, 1, 1, 2);
+    if (b->c->kind == CR_OP_lamb_norms) {
+        b->op.in[CR_IN_lamb_norms_second] = cr_tensor_store(p, CR_BUFFER_SECOND, CR_NONE);
+        return;
+    }
     b->op.out[CR_OUT_sgd_value]    = b->op.in[CR_IN_sgd_value];
     b->op.out[CR_OUT_sgd_momentum] = b->op.in[CR_IN_sgd_momentum];
     b->op.out[CR_OUT_sgd_state]    = state;
-    if (b->c->kind == CR_OP_adamw)
+    if (b->c->kind == CR_OP_adamw || b->c->kind == CR_OP_lamb)
         b->op.in[CR_IN_adamw_second] = b->op.out[CR_OUT_adamw_second] = cr_tensor_store(p, CR_BUFFER_SECOND, CR_NONE);
+    if (b->c->kind == CR_OP_lamb) in(b, CR_IN_lamb_norms, b->wide, p->store->params, 1, 1, 2);
     if (b->c->kind == CR_OP_lars) in(b, CR_IN_lars_norms, b->wide, p->store->params, 1, 1, 2);
 }
 
@@ -337,7 +357,7 @@ static void build_ema(struct checkops_build *b) {
 }
 
 bool checkops_is_update(enum cr_op_kind kind) {
-    return kind == CR_OP_sgd || kind == CR_OP_adamw || kind == CR_OP_lars || kind == CR_OP_ema;
+    return kind == CR_OP_sgd || kind == CR_OP_adamw || kind == CR_OP_lars || kind == CR_OP_lamb || kind == CR_OP_ema;
 }
 
 void checkops_build_op(struct checkops_build *b) {
@@ -346,6 +366,9 @@ void checkops_build_op(struct checkops_build *b) {
     case CR_OP_conv_dgrad:
     case CR_OP_conv_wgrad:
     case CR_OP_conv_grad: checkops_build_conv(b); return;
+    case CR_OP_group_conv:
+    case CR_OP_group_conv_dgrad:
+    case CR_OP_group_conv_wgrad: checkops_build_group_conv(b); return;
     case CR_OP_conv_pair: build_conv_pair(b); return;
     case CR_OP_maxpool:
     case CR_OP_maxpool_grad:
@@ -389,6 +412,8 @@ void checkops_build_op(struct checkops_build *b) {
     case CR_OP_param_norms:
     case CR_OP_adamw:
     case CR_OP_lars:
+    case CR_OP_lamb:
+    case CR_OP_lamb_norms:
     case CR_OP_sgd: build_update(b); return;
     case CR_OP_ema: build_ema(b); return;
     default: build_other(b);

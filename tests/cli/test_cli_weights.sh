@@ -79,7 +79,7 @@ run eval R/best --last; expect "--last of one checkpoint" 2 "--last needs a run 
 run eval R/best/model.safetensors --last; expect "--last of a file" 2 "--last and a file of weights"
 run eval tiny.ini --last; expect "--last of a configuration" 2 "--last needs a run" "--weights FILE"
 run export R/last/model.safetensors --ema -o x.safetensors; expect "export --ema of a file" 2 "--ema and a file of weights"
-run plan R --last; expect "--last of another command" 2 "option --last belongs to cresnet eval"
+run plan R --last; expect "--last of another command" 2 "option --last belongs to cresnet lr-find, eval"
 rm R/best; run eval R; expect "without best: the newest" 0 "weights: R/step-9 (last), moving averages"
 ln -s nowhere R/best; run eval R; expect "best is another link: the newest" 0 "warning: checkpoint skipped: R/best" "weights: R/step-9 (last)"; rm R/best
 ln -s step-7 R/best; run eval R; expect "best names nothing: the newest" 0 "warning: checkpoint skipped" "weights: R/step-9 (last)"

@@ -13,7 +13,7 @@ prefix=$work/prefix
 mkdir "$work/empty" && cd "$work/empty" || exit 1
 PATH=$prefix/bin:$PATH
 is "the program on PATH" "$(command -v cresnet)" "$prefix/bin/cresnet"
-commands=$(cresnet help | sed -n 's/^  \([a-z]*\)  .*/\1/p' | grep -v '^cresnet$' | sort | tr '\n' ' ')
+commands=$(cresnet help | sed -n 's/^  \([a-z-]*\)  .*/\1/p' | grep -v '^cresnet$' | sort | tr '\n' ' ')
 links=$(cd "$prefix/bin" && ls -d cresnet-* | sed 's/cresnet-//' | sort | tr '\n' ' ')
 is "a link for each command" "$links" "$commands"
 few="data.train_images=64 data.val_images=16 train.batch=16 --steps 2 --device cpu"

@@ -8,7 +8,7 @@ mkdir images; printf 'an image of the data set' >images/photo.png
 inode() { stat -c %i "$1"; }
 
 # each output: a name, the file, and the command that writes it
-names=(onnx weights confusion report png trace)
+names=(onnx weights confusion csv report png trace)
 file_of() { echo "out-$1.$1"; }
 write() { # write NAME FILE [ARGS...]
     local name=$1 file=$2
@@ -17,6 +17,7 @@ write() { # write NAME FILE [ARGS...]
     onnx) run export R --onnx "$file" "$@" ;;
     weights) run export R -o "$file" "$@" ;;
     confusion) run eval R --confusion "$file" "$@" ;;
+    csv) run eval R --csv "$file" "$@" ;;
     report) run report R --no-eval -o "$file" "$@" ;;
     png) run plan tiny.ini --png "$file" "$@" ;;
     trace) rm -rf T; run train tiny.ini -o T --steps 1 -q "memory.trace=$file" "$@" ;;
@@ -115,6 +116,7 @@ run data pack tiny.ini P --force; expect "data pack --force" 0; run data verify 
 
 # --force that would do nothing
 run eval R --force; expect "eval --force" 2 "--force needs --confusion"
+run predict R images --force; expect "predict --force" 2 "--force needs --csv"
 run plan tiny.ini --force; expect "plan --force" 2 "--force needs --png"
 run data tiny.ini --force; expect "data --force" 2 "--force is for cresnet data pack"
 sum_up

@@ -38,7 +38,7 @@ printf '# our names\n\ntiny %s # the network of this test\n' "$file" >list
 export CRESNET_WEIGHTS_LIST=$work/list CRESNET_DOWNLOAD_TIMEOUT=2
 run eval tiny.ini --weights resnet5O; expect "an unknown name" 1 "resnet5O"
 run train tiny.ini -o X model.weights=resnet5O; expect "train: an unknown name" 2 "[model] weights = resnet5O" "wide_resnet101_2.v2"
-run train tiny.ini -o X model.weights=resnext50_32x4d; expect "ResNeXt" 2 "grouped convolutions"
+run train tiny.ini -o X model.weights=resnext50_64x4d; expect "no such ResNeXt" 2 "resnext50_32x4d.v2"
 run train tiny.ini -o X model.weights=dir/resnet18; expect "a missing file" 2 "no such file or folder"
 echo 'tiny tiny.pth' >bad-list; CRESNET_WEIGHTS_LIST=bad-list run train tiny.ini -o X model.weights=tiny; expect "a list without a hash" 1 "bad-list:1: "
 CRESNET_WEIGHTS_LIST=none run train tiny.ini -o X model.weights=tiny; expect "a missing list" 1 "none: "

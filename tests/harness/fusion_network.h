@@ -20,8 +20,13 @@ struct net_case {
 /* A stem, one or two plain blocks, two blocks of which one has a shortcut of the given kind, and a classifier. Returns
  * the loss op. */
 static inline int emit_network(struct cr_net *net, const struct net_case *c) {
-    struct cr_stage first = {
-        .path = "layer1", .block = c->block, .shortcut = c->shortcut, .width = c->width, .depth = 2, .stride = 1};
+    struct cr_stage first  = {.groups   = 1,
+                              .path     = "layer1",
+                              .block    = c->block,
+                              .shortcut = c->shortcut,
+                              .width    = c->width,
+                              .depth    = 2,
+                              .stride   = 1};
     struct cr_stage second = first;
     second.path            = "layer2";
     second.width           = 2 * c->width;

@@ -4,6 +4,7 @@
  * reuse, and with freed memory poisoned; on the CPU and on the GPU (in fp32). */
 #include "optim/optim.h"
 #include "session/session.h"
+#include "session/state.h"
 #include "tests/harness/executor_poison.h"
 #include "tests/harness/test_gpu.h"
 
@@ -65,6 +66,22 @@ static const struct golden goldens[] = {
      NULL,
      0,
      8},
+    {"grouped",
+     {2.36985281301, 2.53221833494, 2.28037920224, 2.44907288636, 2.46326426021, 2.34922697109, 2.48882007674,
+      2.42034839148, 2.60123626902, 2.39976141104},
+     {COMMON, "model.depths=1,2", "model.widths=4,6", "model.block=bottleneck", "model.stem=imagenet", "model.groups=2",
+      "model.width_per_group=64", "optim.nesterov=yes", "train.label_smoothing=0.1"},
+     NULL,
+     0,
+     0},
+    {"attended",
+     {2.30998479039, 2.41008932837, 2.42517339164, 2.40789432371, 2.42431437114, 2.28792665103, 2.45296894233,
+      2.35745145339, 2.4993331659, 2.30904975664},
+     {COMMON, "model.depths=1,2", "model.widths=4,6", "model.block=bottleneck", "model.stem=imagenet", "model.eca=yes",
+      "optim.nesterov=yes", "train.label_smoothing=0.1"},
+     NULL,
+     0,
+     0},
     {"adamw",
      {2.36034015612, 2.3305606721, 2.29497935199, 2.3137523084, 2.36373591079, 2.30208230619, 2.32004461695,
       2.35083655906, 2.35687330814, 2.33470366249},
@@ -88,6 +105,30 @@ static const struct golden goldens[] = {
      {COMMON, "model.depths=1,1", "model.widths=5,7", "model.shortcut=B", "optim.nesterov=yes", "train.accumulate=3",
       "optim.kind=lars", "optim.lr=2", "optim.trust=0.01", "ema.decay=0.8", "ema.warmup=no"},
      "accumulate",
+     0,
+     0},
+    {"lamb",
+     {2.36034015612, 2.33017064265, 2.2973431859, 2.31774482605, 2.36648213497, 2.29992507139, 2.32718635309,
+      2.34427603165, 2.35313724024, 2.33094952857},
+     {COMMON, "model.depths=2,1", "model.widths=6,10", "model.shortcut=B", "train.label_smoothing=0.1",
+      "optim.kind=lamb", "optim.lr=0.01", "optim.beta2=0.99", "optim.eps=1e-2", "optim.weight_decay=0.05",
+      "ema.decay=0.7"},
+     "basic-b",
+     0.5,
+     0},
+    {"dropped",
+     {2.35630045615, 2.35044562106, 2.27360042217, 2.28300311669, 2.23578590382, 2.38914591133, 2.33253907367,
+      2.4430136832, 2.34624236199, 2.33265676955},
+     {COMMON, "model.depths=2,1", "model.widths=6,10", "model.shortcut=B", "model.stochastic_depth=0.5",
+      "model.dropout=0.25", "optim.nesterov=yes", "train.accumulate=2", "ema.decay=0.7"},
+     "basic-b",
+     0,
+     0},
+    {"swa",
+     {2.36346434525, 2.32887857016, 2.29225444926, 2.31368104875, 2.36132040185, 2.31357068724, 2.34117931551,
+      2.33984649208, 2.35118575182, 2.34727540327},
+     {COMMON, "model.depths=2,1", "model.widths=6,10", "model.shortcut=B", "optim.nesterov=yes", "ema.swa_start=1"},
+     "basic-b",
      0,
      0},
     {"rates-sgd",
@@ -150,11 +191,14 @@ static cr_status one_step(struct cr_session *s, const struct cr_config *c, int64
     struct cr_step_block block = {.lr           = (float)cr_schedule_lr(c, step, 10),
                                   .momentum     = (float)c->optim.momentum,
                                   .weight_decay = (float)c->optim.weight_decay,
-                                  .clip_norm    = (float)c->train.clip_norm};
+                                  .clip_norm    = (float)c->train.clip_norm,
+                                  .step         = step,
+                                  .seed         = 1};
     *loss                      = 0;
     for (int i = 0; i < parts; i++) {
         int   which = parts == 1 || i == 0 ? 0 : i == parts - 1 ? 2 : 1;
         float metrics[4];
+        block.first_image = (int64_t)i * BATCH;
         make_batch(step * parts + i, pixels, labels);
         make_mixes(step, mixes);
         CR_TRY(cr_exec_feed_mixed(s->train_exec[which], pixels, labels, NULL, mixes));
@@ -187,14 +231,35 @@ static double weight_distance(struct cr_session *s, struct cr_session *want, boo
         float *b       = read_store(want, cr_param_store_buffer_offset(store, buffer), q);
         double largest = 0, gap = 0;
         for (int64_t k = 0; k < q->elems; k++) {
-            largest = fmax(largest, fabs((double)b[k]));
-            gap     = fmax(gap, fabs((double)a[k] - (double)b[k]));
+            largest = CR_MAX(fabs((double)b[k]), largest);
+            gap     = CR_MAX(fabs((double)a[k] - (double)b[k]), gap);
         }
-        worst = fmax(worst, gap / fmax(largest, 1e-3));
+        worst = CR_MAX(gap / fmax(largest, 1e-3), worst);
         free(a);
         free(b);
     }
     return worst;
+}
+
+/* Averages after every second step; after the last one, BN statistics of four other batches. */
+static cr_status average_weights(struct cr_session *s, int64_t step) {
+    static uint8_t             pixels[BATCH * SIZE * SIZE * 3];
+    int32_t                    labels[BATCH];
+    const struct cr_step_block block = {.momentum = 0.9f};
+    struct cr_swa              swa;
+    if (step % 2 == 0) return CR_OK;
+    CR_TRY(cr_state_swa_average(s, step / 2));
+    if (step < STEPS - 1) return CR_OK;
+    cr_status status = cr_state_swa_begin(s, &swa);
+    for (int64_t i = 0; status == CR_OK && i < 4; i++) {
+        make_batch(100 + i, pixels, labels);
+        status = cr_exec_feed_mixed(s->train_exec[0], pixels, labels, NULL, NULL);
+        if (status == CR_OK) status = cr_exec_run(s->train_exec[0], &block);
+        if (status == CR_OK) status = cr_state_swa_add(s, &swa);
+    }
+    if (status == CR_OK) status = cr_state_swa_end(s, &swa);
+    cr_state_swa_free(&swa);
+    return status;
 }
 
 static void train(const struct golden *g, struct variant v) {
@@ -225,8 +290,9 @@ static void train(const struct golden *g, struct variant v) {
     for (int step = 0; step < steps; step++) {
         double loss;
         REQUIRE_OK(one_step(&s, &c, step, &loss));
+        if (c.ema.swa_start) REQUIRE_OK(average_weights(&s, step));
         CHECK_NEAR(loss, g->loss[step], 1e-5 * g->loss[step]);
-        worst = fmax(worst, fabs(loss / g->loss[step] - 1));
+        worst = CR_MAX(fabs(loss / g->loss[step] - 1), worst);
     }
     snprintf(path, sizeof path, "%s/tests/golden/train/end-%s.safetensors", CR_SOURCE_DIR, g->name);
     REQUIRE_OK(cr_session_load_weights(&want, path, true));

@@ -99,6 +99,24 @@ static void mixed_images_are_the_same(void) {
     finish(&r);
 }
 
+/* Each image has the same masks for any number of ranks. */
+static void dropped_images_are_the_same(void) {
+    struct run r;
+    double     loss[3][STEPS_MAX];
+    prepare(&r);
+    give(&r, "model.sync_bn=yes");
+    give(&r, "model.stochastic_depth=0.6");
+    give(&r, "model.dropout=0.4");
+    CHECK(TRAIN(1, &r, "one", "train.batch=24", "train.steps=5") == 0);
+    CHECK(TRAIN(3, &r, "three", "train.batch=8", "train.steps=5") == 0);
+    CHECK(TRAIN(1, &r, "other", "train.batch=24", "train.steps=5", "model.dropout=0") == 0);
+    CHECK(losses_of(&r, "one", loss[0]) == 5 && losses_of(&r, "three", loss[1]) == 5);
+    CHECK(losses_of(&r, "other", loss[2]) == 5);
+    for (int i = 0; i < 5; i++) CHECK(relative(loss[0][i], loss[1][i]) <= 1e-4);
+    CHECK(relative(loss[0][0], loss[2][0]) > 1e-3); /* the comparison can fail */
+    finish(&r);
+}
+
 /* ---- bitwise identical results ---- */
 
 static void equal_ranks_are_bitwise_identical(void) {
@@ -274,14 +292,13 @@ static void the_other_rules_train_like_one(void) {
 }
 
 /* BN per rank: saved averages of running statistics are means over all ranks, and runs resume from them. */
-static void averages_resume_bitwise_identically(void) {
+static void averages_resume(const char *const keys[3]) {
     struct run r;
     char       path[2][SUPPORT_PATH], *bytes[2] = {NULL, NULL};
     size_t     length[2];
     prepare(&r);
     give(&r, "train.batch=12");
-    give(&r, "ema.decay=0.9");
-    for (int i = 0; i < 2; i++) give(&r, rule_keys[1][i]);
+    for (int i = 0; i < 3; i++) give(&r, keys[i]);
     CHECK(TRAIN(2, &r, "whole", "train.steps=20") == 0);
     CHECK(TRAIN(2, &r, "parts", "train.steps=11") == 0);
     CHECK(RESUME(2, &r, "parts", "train.steps=20") == 0);
@@ -293,6 +310,11 @@ static void averages_resume_bitwise_identically(void) {
     CHECK(length[0] == length[1] && memcmp(bytes[0], bytes[1], length[0]) == 0);
     for (int i = 0; i < 2; i++) cr_free(bytes[i]);
     finish(&r);
+}
+
+static void averages_resume_bitwise_identically(void) {
+    averages_resume((const char *const[]){"ema.decay=0.9", rule_keys[1][0], rule_keys[1][1]});
+    averages_resume((const char *const[]){"ema.swa_start=1", "ema.swa_batches=3", "train.tensorboard=no"});
 }
 
 /* Ten images cannot be divided among four ranks. */
@@ -334,9 +356,10 @@ static void evaluation_counts_each_image_once(void) {
 
 TESTS(CASE(two_ranks_train_like_one), CASE(three_ranks_train_like_one), CASE(four_ranks_train_like_one),
       CASE(ranks_accumulate_like_one), CASE(without_sync_bn_results_differ), CASE(clipping_is_of_the_whole_gradient),
-      CASE(mixed_images_are_the_same), CASE(equal_ranks_are_bitwise_identical), CASE(buckets_are_bitwise_identical),
-      CASE(learning_rate_scales_with_the_batch), CASE(other_rules_and_averages), CASE(one_batch_size_is_found_for_all),
-      CASE(gradients_may_be_sent_in_16_bits), CASE(two_ranks_save_one_resumes), CASE(two_ranks_save_four_resume),
-      CASE(ranks_resume_bitwise_identically), CASE(rank_statistics_need_the_same_ranks),
-      CASE(the_other_rules_train_like_one), CASE(averages_resume_bitwise_identically),
-      CASE(an_indivisible_batch_is_refused), CASE(evaluation_counts_each_image_once))
+      CASE(mixed_images_are_the_same), CASE(dropped_images_are_the_same), CASE(equal_ranks_are_bitwise_identical),
+      CASE(buckets_are_bitwise_identical), CASE(learning_rate_scales_with_the_batch), CASE(other_rules_and_averages),
+      CASE(one_batch_size_is_found_for_all), CASE(gradients_may_be_sent_in_16_bits), CASE(two_ranks_save_one_resumes),
+      CASE(two_ranks_save_four_resume), CASE(ranks_resume_bitwise_identically),
+      CASE(rank_statistics_need_the_same_ranks), CASE(the_other_rules_train_like_one),
+      CASE(averages_resume_bitwise_identically), CASE(an_indivisible_batch_is_refused),
+      CASE(evaluation_counts_each_image_once))

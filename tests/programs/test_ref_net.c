@@ -31,7 +31,8 @@ static void configure(struct cr_config *config) {
 static int emit_net(struct ref_run *run, const struct cr_config *config, const struct net_case *c) {
     struct cr_net net = {
         .program = &run->p, .store = &run->store, .config = config, .training = true, .frozen = c->frozen_stem};
-    struct cr_stage stage = {.path     = "layer1",
+    struct cr_stage stage = {.groups   = 1,
+                             .path     = "layer1",
                              .block    = c->block,
                              .shortcut = c->shortcut,
                              .width    = c->width,

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The torchvision part of test_torchvision.c.
 
-  torchvision_peer.py make DIR      for resnet18, resnet50 and wide_resnet50_2: random weights with lively BN statistics in
+  torchvision_peer.py make DIR      for resnet18, resnet50, wide_resnet50_2 and resnext50_32x4d: random weights with lively BN statistics in
                                     DIR/NAME.safetensors, .zip.pth and .stream.pth (both serialisations of torch.save), uint8
                                     images DIR/NAME.u8 [4][64][64][3], and logits [4][1000] in DIR/NAME.f64 (float64) and
                                     DIR/NAME.f32 (float32)
@@ -20,7 +20,7 @@ import torchvision
 
 
 def make(where):
-    for name in ("resnet18", "resnet50", "wide_resnet50_2"):
+    for name in ("resnet18", "resnet50", "wide_resnet50_2", "resnext50_32x4d"):
         torch.manual_seed(7)
         model = getattr(torchvision.models, name)()
         for k, v in model.state_dict().items():

@@ -92,17 +92,33 @@ static bool request_dgrad(const struct cr_program *p, const struct cr_op *op, en
     return has(a->tensor[CR_CUDNN_W], real) && has_or_none(add, real) && has_or_none(grad_sums, CR_F32);
 }
 
+/* Grouped convolutions have the slots of the plain ones at the same positions. cuDNN takes the number of groups from
+ * the channels of x and of the filters. */
+_Static_assert((int)CR_IN_group_conv_w == (int)CR_IN_conv_w &&
+                   (int)CR_IN_group_conv_dgrad_w == (int)CR_IN_conv_dgrad_w &&
+                   (int)CR_IN_group_conv_wgrad_dy == (int)CR_IN_conv_wgrad_dy,
+               "grouped convolutions must have the slots of plain ones");
+
 static bool request_op(const struct cr_program *p, const struct cr_op *op, enum cr_dtype real, struct conv_request *a) {
     switch (op->kind) {
+    case CR_OP_group_conv:
     case CR_OP_conv: return request_conv(p, op, real, a);
+    case CR_OP_group_conv_dgrad:
     case CR_OP_conv_dgrad: return request_dgrad(p, op, real, a);
+    case CR_OP_group_conv_wgrad:
     case CR_OP_conv_wgrad: return request_wgrad(p, op, real, a);
     default: return false;
     }
 }
 
 static enum cudnn_conv_kind kind_of(const struct cr_op *op) {
-    return op->kind == CR_OP_conv ? CR_CUDNN_FORWARD : op->kind == CR_OP_conv_dgrad ? CR_CUDNN_DGRAD : CR_CUDNN_WGRAD;
+    switch (op->kind) {
+    case CR_OP_group_conv:
+    case CR_OP_conv: return CR_CUDNN_FORWARD;
+    case CR_OP_group_conv_dgrad:
+    case CR_OP_conv_dgrad: return CR_CUDNN_DGRAD;
+    default: return CR_CUDNN_WGRAD;
+    }
 }
 
 static cudnnDataType_t type_of(enum cr_dtype real) {
@@ -122,7 +138,7 @@ bool cr_cudnn_key_of(const struct cr_program *p, const struct cr_op *op, enum cr
                                    .pad    = op->attr.conv.pad,
                                    .uses   = a.uses};
     /* the conversion of a 16-bit dw adds */
-    out->accumulate = op->kind == CR_OP_conv_wgrad && op->attr.conv.accumulate && real == CR_F32;
+    out->accumulate = kind_of(op) == CR_CUDNN_WGRAD && op->attr.conv.accumulate && real == CR_F32;
     for (int i = 0; i < CR_CUDNN_OPERANDS; i++) memcpy(out->dim[i], a.tensor[i]->dim, sizeof out->dim[i]);
     return true;
 }

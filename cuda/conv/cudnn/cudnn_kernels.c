@@ -346,6 +346,9 @@ enum {
 KERNELS(conv)
 KERNELS(conv_dgrad)
 KERNELS(conv_wgrad)
+KERNELS(group_conv)
+KERNELS(group_conv_dgrad)
+KERNELS(group_conv_wgrad)
 KERNEL(conv, f16_sums, f16, F16, false, accepts_sums, HALF)
 KERNEL(conv_dgrad, f16_sums, f16, F16, false, accepts_sums, HALF_RELU_MASK)
 KERNEL(conv_dgrad, tf32_relu_mask, tf32_relu_mask, TF32, true, accepts_tf32_relu_mask, WHOLE)
@@ -354,8 +357,16 @@ KERNEL(conv_dgrad, f16_relu_mask, f16_relu_mask, F16, true, accepts_f16_relu_mas
 KERNEL(conv_dgrad, bf16_relu_mask, bf16_relu_mask, BF16, true, accepts_bf16_relu_mask, HALF)
 
 #define BEST_FIRST(kind) &kind##_tf32, &kind##_f32, &kind##_f16, &kind##_bf16
-const struct cr_kernel *const cr_cudnn_conv_kernels[] = {BEST_FIRST(conv),           &conv_f16_sums,
-                                                         BEST_FIRST(conv_dgrad),     &conv_dgrad_f16_sums,
-                                                         &conv_dgrad_tf32_relu_mask, &conv_dgrad_f32_relu_mask,
-                                                         &conv_dgrad_f16_relu_mask,  &conv_dgrad_bf16_relu_mask,
-                                                         BEST_FIRST(conv_wgrad),     NULL};
+const struct cr_kernel *const cr_cudnn_conv_kernels[] = {BEST_FIRST(conv),
+                                                         &conv_f16_sums,
+                                                         BEST_FIRST(conv_dgrad),
+                                                         &conv_dgrad_f16_sums,
+                                                         &conv_dgrad_tf32_relu_mask,
+                                                         &conv_dgrad_f32_relu_mask,
+                                                         &conv_dgrad_f16_relu_mask,
+                                                         &conv_dgrad_bf16_relu_mask,
+                                                         BEST_FIRST(conv_wgrad),
+                                                         BEST_FIRST(group_conv),
+                                                         BEST_FIRST(group_conv_dgrad),
+                                                         BEST_FIRST(group_conv_wgrad),
+                                                         NULL};

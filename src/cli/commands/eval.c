@@ -1,13 +1,22 @@
 /* cli/commands/eval.c: cresnet eval: accuracy and loss of weights on a split, per-class scores, the confusion matrix.
  */
-#include "cli/common/command.h"
-#include "core/utf8.h"
+#include "cli/common/csv_fields.h"
+#include "cli/common/predictions_csv.h"
 #include "formats/json_write.h"
 #include "session/confusion.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+
+/* The table of --csv. */
+struct table {
+    struct cr_predictions_csv csv;
+    const struct cr_dataset  *dataset;
+    float                    *probabilities; /* [classes] */
+    int64_t                   next;          /* the sample whose line is next */
+    cr_status                 status;        /* of the first line that could not be written */
+};
 
 /* The options of the command and its results. */
 struct evaluation {
@@ -17,6 +26,7 @@ struct evaluation {
     struct cr_scores    scores;
     struct cr_confusion confusion; /* has no classes unless per_class or matrix is set */
     struct cr_cmd_names names;
+    struct table        table;
 };
 
 static double fraction(int64_t part, int64_t all) {
@@ -112,31 +122,17 @@ static void print_scores(const struct evaluation *e, struct cr_text *out) {
 
 /* ---- the confusion matrix ---- */
 
-/* Adds a CSV field (RFC 4180) as valid UTF-8, in quotes where needed. */
-static void csv_field(struct cr_text *out, const char *s) {
-    const bool     quoted = s[strcspn(s, ",\"\r\n")] != 0;
-    const char    *quote  = quoted ? "\"" : "";
-    struct cr_text field  = {0};
-    cr_text_add_utf8(&field, s);
-    out->failed |= field.failed;
-    cr_text_add(out, "%s", quote);
-    for (const char *c = field.data ? field.data : ""; *c; c++)
-        cr_text_add_bytes(out, *c == '"' ? "\"\"" : c, *c == '"' ? 2 : 1);
-    cr_text_add(out, "%s", quote);
-    cr_text_free(&field);
-}
-
 static cr_status write_matrix(const struct cr_args *args, const struct evaluation *e) {
     const struct cr_confusion *c   = &e->confusion;
     struct cr_text             csv = {0};
     cr_text_add(&csv, CR_OUTPUT_CSV_START);
     for (int k = 0; k < c->classes; k++) {
         cr_text_add(&csv, ",");
-        csv_field(&csv, e->names.at[k]);
+        cr_csv_add_text(&csv, e->names.at[k]);
     }
     for (int i = 0; i < c->classes; i++) {
         cr_text_add(&csv, "\n");
-        csv_field(&csv, e->names.at[i]);
+        cr_csv_add_text(&csv, e->names.at[i]);
         for (int k = 0; k < c->classes; k++)
             cr_text_add(&csv, ",%lld", (long long)c->count[(size_t)i * (size_t)c->classes + (size_t)k]);
     }
@@ -147,29 +143,96 @@ static cr_status write_matrix(const struct cr_args *args, const struct evaluatio
     return status;
 }
 
+/* ---- the table of predictions ---- */
+
+static void softmax(const float *logits, int classes, float *out) {
+    double largest = -INFINITY, sum = 0;
+    for (int k = 0; k < classes; k++) largest = fmax(largest, (double)logits[k]);
+    for (int k = 0; k < classes; k++) sum += exp((double)logits[k] - largest);
+    for (int k = 0; k < classes; k++) out[k] = (float)(exp((double)logits[k] - largest) / sum);
+}
+
+static void add_line(struct table *t, int label, const float *probabilities) {
+    char path[CR_PATH_MAX + 64];
+    cr_dataset_sample_name(t->dataset, t->next++, path, sizeof path);
+    if (t->status == CR_OK) t->status = cr_predictions_csv_add(&t->csv, path, label, probabilities);
+}
+
+/* Adds a line with empty fields for each image before `end` that the evaluation has skipped. */
+static void add_unreadable(struct table *t, int64_t end) {
+    while (t->next < end && t->status == CR_OK) add_line(t, -1, NULL);
+}
+
+static void on_sample(void *self, int64_t sample, int32_t label, const float *logits) {
+    struct evaluation *e = self;
+    if (e->confusion.count) {
+        const struct cr_sample_callback count = cr_confusion_callback(&e->confusion);
+        count.on_sample(count.self, sample, label, logits);
+    }
+    if (!e->table.csv.name || e->table.status != CR_OK) return;
+    add_unreadable(&e->table, sample);
+    softmax(logits, e->table.csv.classes, e->table.probabilities);
+    add_line(&e->table, label, e->table.probabilities);
+}
+
+static cr_status start_table(struct evaluation *e, const struct cr_dataset *dataset, int classes) {
+    e->table.dataset = dataset;
+    CR_ALLOC(e->table.probabilities, (size_t)classes);
+    return cr_predictions_csv_start(&e->table.csv, classes, true, &e->names);
+}
+
+static cr_status finish_table(struct table *t) {
+    add_unreadable(t, cr_dataset_count(t->dataset));
+    CR_TRY(t->status);
+    return cr_predictions_csv_finish(&t->csv);
+}
+
 /* ---- the command ---- */
 
 static cr_status evaluate(const struct cr_config *config, enum cr_split split, struct evaluation *e) {
-    struct cr_dataset        *dataset = NULL;
-    struct cr_session         session = {0};
-    struct cr_sample_callback on_sample;
-    const bool                count_classes = e->per_class || e->matrix;
-    cr_status                 status;
+    struct cr_dataset              *dataset  = NULL;
+    struct cr_session               session  = {0};
+    const struct cr_sample_callback callback = {.self = e, .on_sample = on_sample};
+    const bool                      count = e->per_class || e->matrix, table = e->table.csv.name != NULL;
+    cr_status                       status;
     CR_TRY_OUT(cr_dataset_open(config, split, &dataset));
     struct cr_session_options options = {.eval = true, .execute = true, .classes = cr_dataset_classes(dataset)};
     CR_TRY_OUT(cr_session_open(config, &options, &session));
     cr_log(CR_LOG_INFO, "device: %s", session.device->caps.text);
     CR_TRY_OUT(cr_session_load_weights(&session, config->model.weights, true));
-    if (count_classes) {
-        CR_TRY_OUT(cr_confusion_open(session.model.classes, &e->confusion));
-        CR_TRY_OUT(cr_cmd_names_of(dataset, &e->names));
-    }
-    on_sample = cr_confusion_callback(&e->confusion);
-    CR_TRY_OUT(cr_session_evaluate_each(&session, dataset, NULL, count_classes ? &on_sample : NULL, &e->scores));
+    if (count || table) CR_TRY_OUT(cr_cmd_names_of(dataset, &e->names));
+    if (count) CR_TRY_OUT(cr_confusion_open(session.model.classes, &e->confusion));
+    if (table) CR_TRY_OUT(start_table(e, dataset, session.model.classes));
+    CR_TRY_OUT(cr_session_evaluate_each(&session, dataset, NULL, count || table ? &callback : NULL, &e->scores));
+    if (table) CR_TRY_OUT(finish_table(&e->table));
 out:
     cr_session_close(&session);
     cr_dataset_close(dataset);
     return status;
+}
+
+/* Checks the names of output files before the work. */
+static cr_status check_outputs(const struct cr_args *args, struct evaluation *e) {
+    const char *csv = args->value[CR_OPT_PREDICTIONS_CSV];
+    if (cr_args_has(args, CR_OPT_REPLACE) && !e->matrix && !csv)
+        return cr_args_fail(args, "--force needs --confusion FILE or --csv FILE, which it replaces: leave it out");
+    if (e->matrix && csv && (strcmp(e->matrix, csv) == 0 || (cr_cmd_is_stdout(e->matrix) && cr_cmd_is_stdout(csv))))
+        return cr_args_fail(args, "--confusion and --csv name the same output: give two names");
+    if (e->matrix) CR_TRY(cr_cmd_output_check(args, e->matrix, CR_OUTPUT_CONFUSION));
+    return csv ? cr_cmd_output_check(args, csv, CR_OUTPUT_PREDICTIONS) : CR_OK;
+}
+
+/* Prints the scores, to standard error when standard output carries a matrix or table. */
+static cr_status print(const struct cr_config *config, const struct evaluation *e) {
+    struct cr_text text = {0};
+    if (e->json)
+        print_json(config, e, &text);
+    else
+        print_scores(e, &text);
+    if (!e->table.csv.to_stdout && (!e->matrix || !cr_cmd_is_stdout(e->matrix))) return cr_cmd_print(&text);
+    fputs(text.data && !text.failed ? text.data : "", stderr);
+    cr_text_free(&text);
+    return CR_OK;
 }
 
 cr_status cr_cmd_eval(const struct cr_args *args, int *signal_taken) {
@@ -178,15 +241,12 @@ cr_status cr_cmd_eval(const struct cr_args *args, int *signal_taken) {
                                          .per_class = cr_args_has(args, CR_OPT_PER_CLASS),
                                          .matrix    = args->value[CR_OPT_CONFUSION]};
     struct cr_config         config;
-    struct cr_text           text = {0};
     int                      split;
     cr_status                status;
     (void)signal_taken;
     CR_TRY(cr_args_max_operands(args, 1));
     CR_TRY(cr_args_word(args, CR_OPT_SPLIT, splits, &split));
-    if (cr_args_has(args, CR_OPT_REPLACE) && !e.matrix)
-        return cr_args_fail(args, "--force needs --confusion FILE, which it replaces: leave it out");
-    if (e.matrix) CR_TRY(cr_cmd_output_check(args, e.matrix, CR_OUTPUT_CONFUSION));
+    CR_TRY(check_outputs(args, &e));
     CR_TRY(cr_cmd_config(args, &config));
     if (!*config.model.weights) {
         status = cr_args_fail(args, "no weights to evaluate: give --weights FILE, or a run folder instead of %s",
@@ -194,18 +254,13 @@ cr_status cr_cmd_eval(const struct cr_args *args, int *signal_taken) {
         goto out;
     }
     e.split = splits[split];
+    CR_TRY_OUT(cr_predictions_csv_open(args, &e.table.csv));
     CR_TRY_OUT(evaluate(&config, split ? CR_SPLIT_TRAIN : CR_SPLIT_VAL, &e));
     if (e.matrix) CR_TRY_OUT(write_matrix(args, &e));
-    if (e.json)
-        print_json(&config, &e, &text);
-    else
-        print_scores(&e, &text);
-    if (e.matrix && cr_cmd_is_stdout(e.matrix)) /* standard output carries the matrix alone */
-        fputs(text.data && !text.failed ? text.data : "", stderr);
-    else
-        CR_TRY_OUT(cr_cmd_print(&text));
+    CR_TRY_OUT(print(&config, &e));
 out:
-    cr_text_free(&text);
+    cr_predictions_csv_close(&e.table.csv);
+    cr_free(e.table.probabilities);
     cr_confusion_close(&e.confusion);
     cr_arena_free(&e.names.arena);
     cr_config_close(&config);

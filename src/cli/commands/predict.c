@@ -1,7 +1,7 @@
 /* cli/commands/predict.c: cresnet predict: classifies images and folders of images. The class names come from the
  * checkpoint of the weights, else from the dataset of the configuration; else classes are numbered. */
 #include "api/model.h"
-#include "cli/common/command.h"
+#include "cli/common/predictions_csv.h"
 #include "core/utf8.h"
 #include "formats/json_write.h"
 
@@ -24,12 +24,16 @@ struct prediction {
 struct request {
     const char        **path;
     int64_t             images;
-    bool                json, table; /* neither: each image with a list of classes */
-    int                 top;
+    bool                json, table;             /* neither: each image with a list of classes */
+    int                 top;                     /* classes to print per image */
+    int                 ranked;                  /* classes that the network ranks: all of them with --csv */
     int                 path_width, class_width; /* columns of the table */
     struct cr_cmd_names names;
     struct cr_arena     arena;
     int64_t             unreadable;
+
+    struct cr_predictions_csv csv;
+    float                    *by_class; /* [classes]: probabilities of one image for the table of --csv */
 };
 
 /* Class names of the dataset; a missing dataset is a warning. */
@@ -75,7 +79,7 @@ static cr_status find_images(const struct cr_args *args, struct request *r) {
         if (is_folder(args->operand[i])) {
             r->table = !r->json;
             CR_TRY(cr_folder_images(args->operand[i], &r->arena, &paths, &count));
-            if (!count) cr_log(CR_LOG_WARN, "%s: contains no images (jpg, jpeg, png)", args->operand[i]);
+            if (!count) cr_log(CR_LOG_WARN, "%s: contains no images (jpg, jpeg, png, webp)", args->operand[i]);
         }
         CR_TRY(add_paths(r, paths, count));
     }
@@ -185,13 +189,20 @@ static cr_status from_library(const cresnet_error *error) {
     return CR_FAIL(CR_ERR_DEVICE, "%s", error->text);
 }
 
+/* Adds a line to the table of --csv; all classes are ranked. */
+static cr_status add_to_table(struct request *r, const char *path, const struct prediction *p) {
+    for (int i = 0; i < r->ranked && p->count; i++) r->by_class[p->label[i]] = p->probability[i];
+    return cr_predictions_csv_add(&r->csv, path, -1, p->count ? r->by_class : NULL);
+}
+
 static cr_status predict_range(cresnet_model *model, struct request *r, int64_t first, int count,
                                const struct results *results) {
     struct cr_text text = {0};
     cresnet_error  error;
     cresnet_output output;
+    cr_status      status;
     cresnet_output_init(&output);
-    output.top           = r->top;
+    output.top           = r->ranked;
     output.labels        = results->label;
     output.probabilities = results->probability;
     output.image_errors  = results->error;
@@ -199,7 +210,7 @@ static cr_status predict_range(cresnet_model *model, struct request *r, int64_t 
     CR_TRY(from_library(&error));
     for (int i = 0; i < count; i++) {
         const bool              failed = results->error[i].status != CRESNET_OK;
-        const size_t            at     = (size_t)i * (size_t)r->top;
+        const size_t            at     = (size_t)i * (size_t)r->ranked;
         const struct prediction p      = {.label       = results->label + at,
                                           .probability = results->probability + at,
                                           .count       = failed ? 0 : r->top,
@@ -208,9 +219,14 @@ static cr_status predict_range(cresnet_model *model, struct request *r, int64_t 
             r->unreadable++;
             cr_log(CR_LOG_WARN, "%s", p.error);
         }
-        (r->json ? print_json : r->table ? print_line : print_list)(r, r->path[first + i], &p, &text);
+        if (r->csv.name) CR_TRY_OUT(add_to_table(r, r->path[first + i], &p));
+        if (!r->csv.to_stdout)
+            (r->json ? print_json : r->table ? print_line : print_list)(r, r->path[first + i], &p, &text);
     }
     return cr_cmd_print(&text);
+out:
+    cr_text_free(&text);
+    return status;
 }
 
 static cr_status check_top(const struct cr_args *args, struct request *r, const cresnet_model *model) {
@@ -219,8 +235,11 @@ static cr_status check_top(const struct cr_args *args, struct request *r, const 
     if (cr_args_has(args, CR_OPT_TOP) && r->top > info.classes)
         return cr_args_fail(args, "--top %d: the network has %d classes: give a number from 1 to %d", r->top,
                             info.classes, info.classes);
-    r->top = CR_MIN(r->top, info.classes);
-    return CR_OK;
+    r->top    = CR_MIN(r->top, info.classes);
+    r->ranked = r->csv.name ? info.classes : r->top;
+    if (!r->csv.name) return CR_OK;
+    CR_ALLOC(r->by_class, (size_t)info.classes);
+    return cr_predictions_csv_start(&r->csv, info.classes, false, &r->names);
 }
 
 /* Opens the model, which takes the configuration over. */
@@ -235,10 +254,11 @@ static cr_status predict(const struct cr_args *args, struct cr_config *config, s
     (void)cr_api_open_config(config, &options, &model, &error);
     CR_TRY_OUT(from_library(&error));
     CR_TRY_OUT(check_top(args, r, model));
-    CR_TRY_OUT(results_open(r->images, r->top, &results));
+    CR_TRY_OUT(results_open(r->images, r->ranked, &results));
     set_widths(r);
     for (int64_t first = 0; first < r->images; first += PRINT_IMAGES)
         CR_TRY_OUT(predict_range(model, r, first, (int)CR_MIN(r->images - first, PRINT_IMAGES), &results));
+    if (r->csv.name) CR_TRY_OUT(cr_predictions_csv_finish(&r->csv));
     if (r->unreadable)
         CR_FAIL_OUT(CR_ERR_FORMAT, "%lld of %lld images could not be read", (long long)r->unreadable,
                     (long long)r->images);
@@ -248,6 +268,18 @@ out:
     return status;
 }
 
+/* Checks the name of the output file before the work. */
+static cr_status check_output(const struct cr_args *args) {
+    const char *csv = args->value[CR_OPT_PREDICTIONS_CSV];
+    if (!csv)
+        return cr_args_has(args, CR_OPT_REPLACE)
+                   ? cr_args_fail(args, "--force needs --csv FILE, which it replaces: leave it out")
+                   : CR_OK;
+    if (cr_args_has(args, CR_OPT_JSON) && cr_cmd_is_stdout(csv))
+        return cr_args_fail(args, "--json and --csv %s both print to standard output: give --csv FILE", csv);
+    return cr_cmd_output_check(args, csv, CR_OUTPUT_PREDICTIONS);
+}
+
 cr_status cr_cmd_predict(const struct cr_args *args, int *signal_taken) {
     struct cr_config config;
     struct request   r = {.json = cr_args_has(args, CR_OPT_JSON)};
@@ -255,6 +287,7 @@ cr_status cr_cmd_predict(const struct cr_args *args, int *signal_taken) {
     cr_status        status;
     bool             owned = true; /* until the model takes the configuration over */
     (void)signal_taken;
+    CR_TRY(check_output(args));
     CR_TRY(cr_args_int(args, CR_OPT_TOP, 1, TOP_MAX, 0, &top));
     CR_TRY(cr_cmd_config(args, &config));
     if (args->operands < 2) {
@@ -266,11 +299,14 @@ cr_status cr_cmd_predict(const struct cr_args *args, int *signal_taken) {
         goto out;
     }
     CR_TRY_OUT(find_images(args, &r));
+    CR_TRY_OUT(cr_predictions_csv_open(args, &r.csv));
     r.top = top ? (int)top : r.table ? 1 : TOP_DEFAULT;
     CR_TRY_OUT(find_names(&config, &r.names));
     owned  = false;
     status = predict(args, &config, &r);
 out:
+    cr_predictions_csv_close(&r.csv);
+    cr_free(r.by_class);
     cr_free(r.path);
     cr_arena_free(&r.arena);
     cr_arena_free(&r.names.arena);

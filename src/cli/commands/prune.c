@@ -142,6 +142,7 @@ static cr_status run(const struct cr_args *args, const struct cr_config *config,
     local.memory.limit    = "";
     CR_TRY_OUT(cr_saved_model_classes(config, &options.classes));
     CR_TRY_OUT(cr_session_open(&local, &options, &session));
+    CR_TRY_OUT(cr_model_needs_plain(&session.model, config, "pruned"));
     CR_TRY_OUT(cr_prune_open(&session.model.store, config, &prune));
     CR_TRY_OUT(cr_session_init(&session));
     CR_TRY_OUT(cr_session_load_weights(&session, config->model.weights, true));

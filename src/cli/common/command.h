@@ -23,6 +23,7 @@ struct cr_dataset;
 typedef cr_status cr_command_fn(const struct cr_args *args, int *signal_taken);
 cr_command_fn     cr_cmd_train, cr_cmd_eval, cr_cmd_predict, cr_cmd_report, cr_cmd_plan, cr_cmd_check, cr_cmd_bench;
 cr_command_fn     cr_cmd_profile, cr_cmd_prune, cr_cmd_export, cr_cmd_data, cr_cmd_help, cr_cmd_quantize;
+cr_command_fn     cr_cmd_lr_find;
 cr_command_fn     cr_cmd_finetune; /* cli/finetune/command.c */
 
 /* Runs the function of args->command (cli/command_table.c). For main only. */
@@ -80,6 +81,8 @@ CR_MUST cr_status cr_data_verify_set(const struct cr_args *args, bool json, stru
 /* Writes the text to standard output and frees it. CR_ERR_IO when it cannot be written. CR_ERR_INTERRUPTED when the
  * reader has closed the pipe; main then ends without a message, as SIGPIPE would. */
 CR_MUST cr_status cr_cmd_print(struct cr_text *text);
+/* Writes the bytes to standard output, with the same errors. */
+CR_MUST cr_status cr_cmd_print_bytes(const void *bytes, size_t count);
 /* cli/common/output.c: returns whether the name of an output file means standard output: "-" or /dev/stdout. */
 bool cr_cmd_is_stdout(const char *file);
 /* Checks before the work whether the file that an option names may be written (core/output_file.h): --force of the

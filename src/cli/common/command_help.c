@@ -32,15 +32,17 @@ static const char about_eval[] =
     "CONFIG with --weights FILE. With --json, accuracies (top1, top5) are fractions from 0 to 1.\n" RUN_NOTE "\n"
     "  cresnet eval checkpoints/demo\n"
     "  cresnet eval checkpoints/demo --per-class --confusion matrix.csv\n"
+    "  cresnet eval checkpoints/demo --csv predictions.csv\n"
     "  cresnet eval configs/cifar10-resnet20.ini --weights FILE data.root=DIR --json\n";
 
 static const char about_predict[] =
-    "Prints the most probable classes of PNG and JPEG images. For folders it prints a table with one line per\n"
+    "Prints the most probable classes of JPEG, PNG and WebP images. For folders it prints a table with one line per\n"
     "image. Give a RUN, or a CONFIG with --weights FILE. Unreadable images are named and skipped; the exit code\n"
     "is then 1.\n" RUN_NOTE "\n"
     "  cresnet predict checkpoints/demo a.png b.jpg\n"
     "  cresnet predict checkpoints/demo holiday/ -k 2\n"
-    "  cresnet predict checkpoints/demo holiday/ --json >holiday.jsonl\n";
+    "  cresnet predict checkpoints/demo holiday/ --json >holiday.jsonl\n"
+    "  cresnet predict checkpoints/demo holiday/ --csv holiday.csv\n";
 
 static const char about_report[] =
     "Writes one HTML page about a run, RUN/report.html unless -o FILE names another: training curves, learning\n"
@@ -158,7 +160,7 @@ static const char about_data[] =
     "                 (data.train_images=N data.val_images=N; 4000 and 1000).\n"
     "data pack CONFIG|DIR OUT: packs the configured dataset, or a folder of images, into OUT/train.crpk and\n"
     "                 OUT/val.crpk: one file per split with an index and checksums, read with data.kind=packed\n"
-    "                 data.root=OUT. PNG and JPEG files are stored unchanged; --raw=SIZE stores decoded pixels with\n"
+    "                 data.root=OUT. Image files are stored unchanged; --raw=SIZE stores decoded pixels with\n"
     "                 the short side resized to SIZE. Unreadable images are skipped (data.corrupt). -j N: threads.\n"
     "data stat CONFIG|DIR: reads every image; prints classes, counts, image sizes, mean, standard deviation and\n"
     "                 duplicates.\n"
@@ -185,10 +187,21 @@ static const char about_finetune[] =
     "  cresnet finetune my-images --minutes 5 --device cpu -o checkpoints/quick\n"
     "  cresnet finetune my-images --weights checkpoints/other-images\n";
 
+static const char about_lr_find[] =
+    "Suggests a learning rate. Trains for a hundred steps in memory while the learning rate grows exponentially from\n"
+    "--min-lr to --max-lr, and suggests the rate at which the loss falls most clearly. The steps end early when the\n"
+    "smoothed loss exceeds 4 times its lowest value. Nothing is written to a run folder; a RUN gives its weights.\n"
+    "-o FILE draws the loss over the learning rate as SVG. With --json, all steps are printed.\n" RUN_NOTE "\n"
+    "  cresnet lr-find configs/demo.ini\n"
+    "  cresnet lr-find configs/demo.ini -o lr.svg\n"
+    "  cresnet lr-find checkpoints/demo data.kind=folder data.root=DIR\n";
+
 #define KEYS "[section.key=value ...] [options]"
 static const struct cr_command commands[CR_CMD_COUNT] = {
     [CR_CMD_TRAIN]    = {"train", "train a network", "CONFIG " KEYS, about_train},
     [CR_CMD_FINETUNE] = {"finetune", "train a classifier for a folder of your own images", "DIR " KEYS, about_finetune},
+    [CR_CMD_LR_FIND]  = {"lr-find", "suggest a learning rate, from a short training in memory", "CONFIG|RUN " KEYS,
+                         about_lr_find},
     [CR_CMD_EVAL]     = {"eval", "evaluate weights on a validation set", "CONFIG|RUN " KEYS, about_eval},
     [CR_CMD_PREDICT]  = {"predict", "classify images", "RUN|CONFIG IMAGE|FOLDER ... [options]", about_predict},
     [CR_CMD_REPORT]   = {"report", "write an HTML page about a run: curves, evaluation, memory, profile",

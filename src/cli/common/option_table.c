@@ -8,13 +8,15 @@ enum {
     ON_TRAIN   = ON(TRAIN) | ON(FINETUNE),
     ON_DEVICES = ON_CONFIG & ~ON(DATA) & ~ON(CHECK),
     /* commands whose programs have the batch size of the configuration, and commands that read images */
-    ON_BATCH   = ON_TRAIN | ON(EVAL) | ON(REPORT) | ON(PLAN) | ON(CHECK) | ON(BENCH) | ON(PROFILE) | ON(QUANTIZE),
-    ON_WORKERS = ON_TRAIN | ON(EVAL) | ON(REPORT) | ON(BENCH) | ON(DATA) | ON(QUANTIZE),
-    ON_SEED    = ON_TRAIN | ON(EVAL) | ON(REPORT) | ON(CHECK) | ON(BENCH) | ON(PROFILE) | ON(DATA) | ON(QUANTIZE),
-    ON_WEIGHTS = ON(EVAL) | ON(PREDICT) | ON(REPORT) | ON(PRUNE) | ON(EXPORT) |
+    ON_BATCH =
+        ON_TRAIN | ON(LR_FIND) | ON(EVAL) | ON(REPORT) | ON(PLAN) | ON(CHECK) | ON(BENCH) | ON(PROFILE) | ON(QUANTIZE),
+    ON_WORKERS = ON_TRAIN | ON(LR_FIND) | ON(EVAL) | ON(REPORT) | ON(BENCH) | ON(DATA) | ON(QUANTIZE),
+    ON_SEED =
+        ON_TRAIN | ON(LR_FIND) | ON(EVAL) | ON(REPORT) | ON(CHECK) | ON(BENCH) | ON(PROFILE) | ON(DATA) | ON(QUANTIZE),
+    ON_WEIGHTS = ON(LR_FIND) | ON(EVAL) | ON(PREDICT) | ON(REPORT) | ON(PRUNE) | ON(EXPORT) |
                  ON(QUANTIZE), /* commands that use trained weights */
-    ON_JSON =
-        ON(EVAL) | ON(PREDICT) | ON(PLAN) | ON(CHECK) | ON(BENCH) | ON(PROFILE) | ON(DATA) | ON(PRUNE) | ON(QUANTIZE),
+    ON_JSON = ON(LR_FIND) | ON(EVAL) | ON(PREDICT) | ON(PLAN) | ON(CHECK) | ON(BENCH) | ON(PROFILE) | ON(DATA) |
+              ON(PRUNE) | ON(QUANTIZE),
 };
 
 static const struct cr_cli_option options[CR_OPT_COUNT] = {
@@ -22,7 +24,8 @@ static const struct cr_cli_option options[CR_OPT_COUNT] = {
                               "resume from the newest checkpoint of the run folder (auto), or from PATH"},
     [CR_OPT_FORCE]         = {"force", 0, NULL, NULL, ON(TRAIN),
                               "resume although the model, the order of the data or the kernels changed"},
-    [CR_OPT_REPLACE]       = {"force", 0, NULL, NULL, ON(EVAL) | ON(REPORT) | ON(PLAN) | ON(EXPORT) | ON(DATA),
+    [CR_OPT_REPLACE]       = {"force", 0, NULL, NULL,
+                              ON(LR_FIND) | ON(EVAL) | ON(PREDICT) | ON(REPORT) | ON(PLAN) | ON(EXPORT) | ON(DATA),
                               "replace an output file that exists and that cresnet did not write (data: of data pack)"},
     [CR_OPT_START_WEIGHTS] = {"weights", 0, "FILE|NAME|none", NULL, ON(FINETUNE),
                               "weights to start from: a file, a run, a name such as resnet18; none: from scratch"},
@@ -31,6 +34,9 @@ static const struct cr_cli_option options[CR_OPT_COUNT] = {
                         "fit image size and epochs to this time (default: by the number of images)"},
     [CR_OPT_TRAIN_STEPS] = {"steps", 0, "N", "train.steps", ON(TRAIN),
                             "stop after N steps (schedules still span --epochs)"},
+    [CR_OPT_LR_STEPS]    = {"steps", 0, "N", NULL, ON(LR_FIND), "number of steps (default: 100)"},
+    [CR_OPT_MIN_LR]      = {"min-lr", 0, "LR", NULL, ON(LR_FIND), "learning rate of the first step (default: 1e-7)"},
+    [CR_OPT_MAX_LR]      = {"max-lr", 0, "LR", NULL, ON(LR_FIND), "learning rate of the last step (default: 10)"},
     [CR_OPT_GPUS]        = {"gpus", 0, "N|all", NULL, ON(TRAIN) | ON(BENCH),
                             "start N processes, one per GPU (bench spdnn: split the inputs over N GPUs)"},
     [CR_OPT_RANKS]       = {"ranks", 0, "N", NULL, ON(TRAIN) | ON(BENCH) | ON(PLAN),
@@ -41,6 +47,9 @@ static const struct cr_cli_option options[CR_OPT_COUNT] = {
     [CR_OPT_CONFUSION] =
         {"confusion", 0, "FILE", NULL, ON(EVAL),
          "also write the confusion matrix as CSV (rows: labels, columns: predictions); - is standard output"},
+    [CR_OPT_PREDICTIONS_CSV] =
+        {"csv", 0, "FILE", NULL, ON(EVAL) | ON(PREDICT),
+         "also write a table with the classes and probabilities of each image; - is standard output"},
     [CR_OPT_TOP]     = {"top", 'k', "N", NULL, ON(PREDICT),
                         "classes to print per image, up to all (default: 5; 1 for folders)"},
     [CR_OPT_PROFILE] = {"profile", 0, "FILE", NULL, ON(REPORT),
@@ -131,6 +140,7 @@ static const struct cr_cli_option options[CR_OPT_COUNT] = {
                              "write a torchvision state dict with pruned weights as 0 (the default)"},
     [CR_OPT_EXPORT_FILE]  = {"output", 'o', "FILE", NULL, ON(EXPORT) | ON(REPORT),
                              "file to write; - is standard output (report: RUN/report.html by default)"},
+    [CR_OPT_PLOT]         = {"output", 'o', "FILE", NULL, ON(LR_FIND), "plot to write (SVG); - is standard output"},
     [CR_OPT_NAMES]        = {"names", 0, "LIBRARY", NULL, ON(EXPORT),
                              "naming scheme of the tensors: torchvision or timm (identical for these networks)"},
     [CR_OPT_ONNX] =

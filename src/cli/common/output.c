@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static cr_status print_bytes(const void *bytes, size_t count) {
+cr_status cr_cmd_print_bytes(const void *bytes, size_t count) {
     errno = 0;
     if ((!count || fwrite(bytes, 1, count, stdout) == count) && fflush(stdout) == 0) return CR_OK;
     if (errno == EPIPE) return CR_FAIL(CR_ERR_INTERRUPTED, "the reader of standard output closed the pipe");
@@ -24,7 +24,7 @@ cr_status cr_cmd_print(struct cr_text *text) {
     cr_status      status;
     if (text->data) cr_text_add_visible_lines(&visible, text->data);
     status = text->failed || visible.failed ? CR_FAIL(CR_ERR_MEMORY, "out of memory while writing the result")
-                                            : print_bytes(visible.data, visible.length);
+                                            : cr_cmd_print_bytes(visible.data, visible.length);
     cr_text_free(&visible);
     cr_text_free(text);
     return status;
@@ -50,7 +50,7 @@ cr_status cr_cmd_output_check(const struct cr_args *args, const char *file, enum
 cr_status cr_cmd_write_file(const struct cr_args *args, const char *file, enum cr_output_kind kind, const void *bytes,
                             size_t count) {
     struct cr_output_file output;
-    if (cr_cmd_is_stdout(file)) return print_bytes(bytes, count);
+    if (cr_cmd_is_stdout(file)) return cr_cmd_print_bytes(bytes, count);
     CR_TRY(find_output(args, file, kind, &output));
     return cr_output_file_write(&output, bytes, count);
 }
@@ -69,7 +69,7 @@ static cr_status copy_file(FILE *file, const char *path, const struct cr_output_
         if (ferror(file))
             status = cr_fs_refused(path, "read", errno);
         else
-            status = output ? cr_fs_write(fd, output->path, buffer, count, 0) : print_bytes(buffer, count);
+            status = output ? cr_fs_write(fd, output->path, buffer, count, 0) : cr_cmd_print_bytes(buffer, count);
     }
     if (fd >= 0 && cr_fs_close(fd) < 0 && status == CR_OK) status = cr_fs_refused(output->path, "close", errno);
     cr_free(buffer);

@@ -1,5 +1,6 @@
 /* cli/common/version.c: the text of `cresnet --version`: build options, versions of libraries, devices. */
 #include "cli/common/command.h"
+#include "data/decode.h"
 #include "device/device.h"
 #include "pretrained/pretrained.h"
 
@@ -12,6 +13,7 @@
 #endif
 
 static void add_libraries(struct cr_text *out) {
+    char webp[CR_WEBP_VERSION_BYTES];
 #define TEXT_(x) #x
 #define TEXT(x) TEXT_(x)
     cr_text_add(out, "libpng         %s (running with %u)\n", PNG_LIBPNG_VER_STRING,
@@ -21,6 +23,8 @@ static void add_libraries(struct cr_text *out) {
 #else
     cr_text_add(out, "libjpeg        API %d\n", JPEG_LIB_VERSION);
 #endif
+    cr_webp_version(webp);
+    cr_text_add(out, "libwebp        %s\n", webp);
 #ifdef CR_INIPARSER_VERSION
     cr_text_add(out, "iniparser      %s\n", CR_INIPARSER_VERSION);
 #else

@@ -62,15 +62,15 @@ double cr_report_epoch_steps(const struct cr_report_run *run) {
 
 /* ---- words ---- */
 
-/* "resnet20" as "ResNet-20", "wide_resnet50_2" as "Wide ResNet-50-2". */
+/* "resnet20" as "ResNet-20", "wide_resnet50_2" as "Wide ResNet-50-2", "resnext50_32x4d" as "ResNeXt-50-32x4d". */
 static void network_name(enum cr_arch arch, char *text, size_t size) {
     const char *word = cr_word_arch(arch), *digits = strpbrk(word, "0123456789");
-    const bool  wide = strncmp(word, "wide_", 5) == 0;
+    const bool  wide = strncmp(word, "wide_", 5) == 0, next = strncmp(word, "resnext", 7) == 0;
     if (!digits) {
         snprintf(text, size, "Custom ResNet");
         return;
     }
-    snprintf(text, size, "%sResNet-%s", wide ? "Wide " : "", digits);
+    snprintf(text, size, "%sResNe%s-%s", wide ? "Wide " : "", next ? "Xt" : "t", digits);
     for (char *c = text; *c; c++)
         if (*c == '_') *c = '-';
 }

@@ -101,6 +101,28 @@ static void grad_conv(struct backward *b, const struct cr_op *op, int dy) {
     contribute(b, x, dgrad.out[CR_OUT_conv_dgrad_dx]);
 }
 
+static void grad_group_conv(struct backward *b, const struct cr_op *op, int dy) {
+    struct cr_program *p = b->p;
+    int                x = op->in[CR_IN_group_conv_x], w = op->in[CR_IN_group_conv_w];
+    if (trainable_param(p, w) != CR_NONE) {
+        struct cr_op wgrad                    = cr_op_make(CR_OP_group_conv_wgrad, op->layer);
+        wgrad.in[CR_IN_group_conv_wgrad_x]    = x;
+        wgrad.in[CR_IN_group_conv_wgrad_dy]   = dy;
+        wgrad.out[CR_OUT_group_conv_wgrad_dw] = gradient_slice(b, w);
+        wgrad.attr.conv                       = op->attr.conv;
+        wgrad.attr.conv.accumulate            = b->accumulate;
+        cr_emit(p, &wgrad, "");
+    }
+    if (!needs_grad(b, x)) return;
+    struct cr_op dgrad                    = cr_op_make(CR_OP_group_conv_dgrad, op->layer);
+    dgrad.in[CR_IN_group_conv_dgrad_dy]   = dy;
+    dgrad.in[CR_IN_group_conv_dgrad_w]    = w;
+    dgrad.out[CR_OUT_group_conv_dgrad_dx] = gradient_new(b, x);
+    dgrad.attr.conv                       = op->attr.conv;
+    cr_emit(p, &dgrad, "");
+    contribute(b, x, dgrad.out[CR_OUT_group_conv_dgrad_dx]);
+}
+
 /* BN with batch statistics. Its bn_finalize has gamma, beta and the number of elements per channel. */
 static void grad_bn_training(struct backward *b, const struct cr_op *op, const struct cr_op *finalize, int dy) {
     struct cr_program *p = b->p;
@@ -230,6 +252,16 @@ static void grad_fake_quant(struct backward *b, const struct cr_op *op, int dy) 
     contribute(b, op->in[CR_IN_fake_quant_x], tensor_of(b->p, cr_emit(b->p, &g, name), 0));
 }
 
+static void grad_drop(struct backward *b, const struct cr_op *op, int dy) {
+    char         name[256];
+    struct cr_op g     = cr_op_make(CR_OP_drop, op->layer);
+    g.in[CR_IN_drop_x] = dy;
+    g.attr             = op->attr;
+    if (!needs_grad(b, op->in[CR_IN_drop_x])) return;
+    gradient_name(b, op->in[CR_IN_drop_x], name);
+    contribute(b, op->in[CR_IN_drop_x], tensor_of(b->p, cr_emit(b->p, &g, name), 0));
+}
+
 static void grad_pad_shortcut(struct backward *b, const struct cr_op *op, int dy) {
     struct cr_op g                   = cr_op_make(CR_OP_pad_shortcut_grad, op->layer);
     g.in[CR_IN_pad_shortcut_grad_dy] = dy;
@@ -257,6 +289,26 @@ static void grad_dense(struct backward *b, const struct cr_op *op, int dy) {
     dgrad.in[CR_IN_dense_dgrad_w]  = w;
     if (!needs_grad(b, x)) return;
     char name[256];
+    gradient_name(b, x, name);
+    contribute(b, x, tensor_of(p, cr_emit(p, &dgrad, name), 0));
+}
+
+static void grad_channel_conv(struct backward *b, const struct cr_op *op, int dy) {
+    struct cr_program *p = b->p;
+    const int          x = op->in[CR_IN_channel_conv_x], w = op->in[CR_IN_channel_conv_w];
+    char               name[256];
+    if (trainable_param(p, w) != CR_NONE) {
+        struct cr_op wgrad                      = cr_op_make(CR_OP_channel_conv_wgrad, op->layer);
+        wgrad.in[CR_IN_channel_conv_wgrad_x]    = x;
+        wgrad.in[CR_IN_channel_conv_wgrad_dy]   = dy;
+        wgrad.out[CR_OUT_channel_conv_wgrad_dw] = gradient_slice(b, w);
+        wgrad.attr.dense.accumulate             = b->accumulate;
+        cr_emit(p, &wgrad, "");
+    }
+    if (!needs_grad(b, x)) return;
+    struct cr_op dgrad                    = cr_op_make(CR_OP_channel_conv_dgrad, op->layer);
+    dgrad.in[CR_IN_channel_conv_dgrad_dy] = dy;
+    dgrad.in[CR_IN_channel_conv_dgrad_w]  = w;
     gradient_name(b, x, name);
     contribute(b, x, tensor_of(p, cr_emit(p, &dgrad, name), 0));
 }

@@ -183,7 +183,8 @@ static bool is_repeatable(const struct cr_op *op) {
     case CR_OP_pad_shortcut:
     case CR_OP_normalize:
     case CR_OP_mix:
-    case CR_OP_conv: return true;
+    case CR_OP_conv:
+    case CR_OP_group_conv: return true;
     default: return false;
     }
 }

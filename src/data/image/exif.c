@@ -1,4 +1,5 @@
-/* data/image/exif.c: finds the orientation of a JPEG or PNG in its EXIF block, the APP1 segment or the eXIf chunk.
+/* data/image/exif.c: finds the orientation of an image in its EXIF block: the APP1 segment of a JPEG, the eXIf chunk of
+ * a PNG, the EXIF chunk of a WebP.
  *
  * Invariants
  *   - Nothing is read outside the given bytes. A damaged block has no orientation: the image is used as it is stored.
@@ -13,7 +14,9 @@ enum {
     TIFF_HEAD_BYTES  = 8,
     TIFF_ENTRY_BYTES = 12,
     PNG_MAGIC_BYTES  = 8,
-    PNG_CHUNK_BYTES  = 12 /* length, type and checksum */
+    PNG_CHUNK_BYTES  = 12, /* length, type and checksum */
+    RIFF_HEAD_BYTES  = 12,
+    RIFF_CHUNK_BYTES = 8 /* type and length; data of odd length has one more byte */
 };
 
 static const uint8_t exif_name[6] = {'E', 'x', 'i', 'f', 0, 0};
@@ -100,9 +103,27 @@ static int png_orientation(const uint8_t *b, size_t count) {
     return 1;
 }
 
+static int webp_orientation(const uint8_t *b, size_t count) {
+    const struct tiff little = {b, count, false};
+    for (size_t at = RIFF_HEAD_BYTES; count - at >= RIFF_CHUNK_BYTES;) {
+        const uint8_t *data   = b + at + RIFF_CHUNK_BYTES;
+        const size_t   length = tiff32(&little, at + 4);
+        if (length > count - at - RIFF_CHUNK_BYTES) return 1;
+        if (!memcmp(b + at, "EXIF", 4)) {
+            const size_t skip = starts_with_name(data, length) ? sizeof exif_name : 0; /* as in PNG files */
+            return tiff_orientation(data + skip, length - skip);
+        }
+        const size_t next = length + (length & 1);
+        if (next > count - at - RIFF_CHUNK_BYTES) return 1;
+        at += RIFF_CHUNK_BYTES + next;
+    }
+    return 1;
+}
+
 int cr_exif_orientation(const void *bytes, size_t count) {
     const uint8_t *b = bytes;
     if (count >= 3 && b[0] == 0xff && b[1] == 0xd8 && b[2] == 0xff) return jpeg_orientation(b, count);
     if (count >= PNG_MAGIC_BYTES && !memcmp(b, "\x89PNG\r\n\x1a\n", PNG_MAGIC_BYTES)) return png_orientation(b, count);
+    if (cr_webp_magic(b, count)) return webp_orientation(b, count);
     return 1;
 }

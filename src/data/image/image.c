@@ -37,17 +37,11 @@ static const char *foreign_format(const uint8_t *b, size_t count) {
         size_t      at, length;
         const char *name;
     } known[] = {
-        {"GIF8", 0, 4, "a GIF"},
-        {"WEBP", 8, 4, "a WebP"},
-        {"BM", 0, 2, "a BMP"},
-        {"II*\0", 0, 4, "a TIFF"},
-        {"MM\0*", 0, 4, "a TIFF"},
-        {"ftypavif", 4, 8, "an AVIF"},
-        {"ftyphei", 4, 7, "an HEIF"},
-        {"<!DOCTYPE", 0, 9, "an HTML"},
-        {"<html", 0, 5, "an HTML"},
-        {"\xff\x0a", 0, 2, "a JPEG XL"},
-        {"version https", 0, 13, "a Git LFS pointer"},
+        {"GIF8", 0, 4, "a GIF"},         {"BM", 0, 2, "a BMP"},
+        {"II*\0", 0, 4, "a TIFF"},       {"MM\0*", 0, 4, "a TIFF"},
+        {"ftypavif", 4, 8, "an AVIF"},   {"ftyphei", 4, 7, "an HEIF"},
+        {"<!DOCTYPE", 0, 9, "an HTML"},  {"<html", 0, 5, "an HTML"},
+        {"\xff\x0a", 0, 2, "a JPEG XL"}, {"version https", 0, 13, "a Git LFS pointer"},
     };
     for (size_t i = 0; i < CR_COUNT(known); i++)
         if (count >= known[i].at + known[i].length && !memcmp(b + known[i].at, known[i].magic, known[i].length))
@@ -63,16 +57,18 @@ static cr_status open_encoded(const uint8_t *b, size_t count, const char *name, 
     if (count == 0) return CR_FAIL(CR_ERR_FORMAT, "%s: the file is empty", name);
     if (count >= sizeof png_magic && !memcmp(b, png_magic, sizeof png_magic))
         return cr_png_decode(b, count, name, &scratch->pixels, out);
+    if (cr_webp_magic(b, count)) return cr_webp_decode(b, count, name, &scratch->pixels, out);
     if (count >= 3 && b[0] == 0xff && b[1] == 0xd8 && b[2] == 0xff) {
         *out = (struct cr_image){0};
         return cr_jpeg_open(b, count, name, scratch, &out->width, &out->height);
     }
     const char *foreign = foreign_format(b, count);
-    if (foreign) return CR_FAIL(CR_ERR_FORMAT, "%s: %s file; only PNG and JPEG images can be read", name, foreign);
-    return CR_FAIL(CR_ERR_FORMAT, "%s: neither a PNG nor a JPEG image", name);
+    if (foreign)
+        return CR_FAIL(CR_ERR_FORMAT, "%s: %s file; only JPEG, PNG and WebP images can be read", name, foreign);
+    return CR_FAIL(CR_ERR_FORMAT, "%s: not a JPEG, PNG or WebP image", name);
 }
 
-/* A PNG is oriented at once; for a JPEG only the sides are exchanged. */
+/* A PNG or WebP is oriented at once; for a JPEG only the sides are exchanged. */
 static cr_status open_oriented(const struct cr_stored *stored, struct cr_scratch *scratch, struct cr_lazy_image *lazy) {
     struct cr_image *image       = &lazy->image;
     const int        orientation = cr_exif_orientation(stored->bytes, stored->count);

@@ -113,8 +113,9 @@ static cr_status list_class(struct cr_folder_traversal *t, const char *root, con
                            "%s/%s: no PNG or JPEG image in this class folder; other formats, such as "
                            "%s, cannot be read: convert them",
                            root, name, t->foreign_name);
-        return CR_FAIL(CR_ERR_FORMAT, "%s/%s: no image (.jpg, .jpeg, .png) in this class folder; fill it or remove it",
-                       root, name);
+        return CR_FAIL(CR_ERR_FORMAT,
+                       "%s/%s: no image (.jpg, .jpeg, .png, .webp) in this class folder; fill it or remove it", root,
+                       name);
     }
     cr_folder_divide(folder, first, fraction, split);
     return CR_OK;

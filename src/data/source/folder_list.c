@@ -18,7 +18,7 @@ static bool has_ending(const char *name, const char *const *endings, size_t coun
 }
 
 static bool is_image_name(const char *name) {
-    static const char *const endings[] = {"jpg", "jpeg", "jpe", "jfif", "png"};
+    static const char *const endings[] = {"jpg", "jpeg", "jpe", "jfif", "png", "webp"};
     return has_ending(name, endings, CR_COUNT(endings));
 }
 

@@ -170,6 +170,7 @@ static cr_status calibrate(struct calibrator *c, struct cr_calibration *out) {
                                                .without_scales = true,
                                                .classes        = cr_dataset_classes(c->train)};
     CR_TRY(cr_session_open(c->config, &options, &c->session));
+    CR_TRY(cr_model_needs_plain(&c->session.model, c->config, "quantised"));
     CR_TRY(cr_session_load_weights(&c->session, c->config->model.weights, true));
     CR_TRY(find_tensors(c));
     CR_TRY(run_pass(c, false));

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Writes a golden training run of a network with ResNet-D's stem and shortcuts and squeeze-and-excitation, with timm's names, in float64,
-like make.py.
+"""Writes golden training runs, in float64, like make.py: of a network with ResNet-D's stem and shortcuts and squeeze-and-excitation, with
+timm's names, and of networks of torchvision's and timm's blocks.
 
-    python3 tests/golden/train/make_nets.py        (Debian 12: python3-torch 1.13.1, python3-numpy)
+    python3 tests/golden/train/make_nets.py [NAME ...]        (Debian 12: python3-torch 1.13.1, python3-numpy)
 """
+import sys
+
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -48,6 +50,45 @@ class Bottleneck(nn.Module):
         return F.relu(y + (x if self.downsample is None else self.downsample(x)))
 
 
+class Grouped(nn.Module):
+    """Blocks of torchvision's ResNet with groups."""
+
+    def __init__(self, depths, widths, groups, width_per_group):
+        super().__init__()
+        from torchvision.models.resnet import Bottleneck
+        self.conv1 = nn.Conv2d(3, widths[0], 7, 2, 3, bias=False)
+        self.bn1 = nn.BatchNorm2d(widths[0])
+        cin, self.stages = widths[0], len(depths)
+        for s, (depth, width) in enumerate(zip(depths, widths)):
+            layers = []
+            for b in range(depth):
+                stride, cout = 2 if s and not b else 1, 4 * width
+                down = nn.Sequential(nn.Conv2d(cin, cout, 1, stride, bias=False), nn.BatchNorm2d(cout)) if not b else None
+                layers.append(Bottleneck(cin, width, stride, down, groups, width_per_group))
+                cin = cout
+            setattr(self, f"layer{s + 1}", nn.Sequential(*layers))
+        self.fc = nn.Linear(cin, CLASSES)
+
+    def forward(self, x):
+        x = F.max_pool2d(F.relu(self.bn1(self.conv1(x))), 3, 2, 1)
+        for s in range(self.stages):
+            x = getattr(self, f"layer{s + 1}")(x)
+        return self.fc(x.mean((2, 3)))
+
+
+class Attended(Grouped):
+    """The same with timm's ECA at the end of each branch: names and code of timm's ResNet."""
+
+    def __init__(self, depths, widths):
+        super().__init__(depths, widths, 1, 64)
+        from timm.layers import EcaModule
+        for name, block in self.named_modules():
+            if hasattr(block, "conv3"):
+                block.se = EcaModule(block.conv3.out_channels)
+                block.forward = lambda x, b=block: b.relu(b.se(b.bn3(b.conv3(b.relu(b.bn2(b.conv2(b.relu(b.bn1(b.conv1(x)))))))))
+                                                         + (b.downsample(x) if b.downsample else x))
+
+
 class Net(nn.Module):
     def __init__(self, depths, widths):
         super().__init__()
@@ -73,5 +114,9 @@ class Net(nn.Module):
 
 
 if __name__ == "__main__":
-    torch.manual_seed(11)
-    run("excited", Net((1, 2), (4, 6)), True, False, 0.1, 0.0, 1)
+    nets = {"excited": lambda: Net((1, 2), (4, 6)),
+            "attended": lambda: Attended((1, 2), (4, 6)),
+            "grouped": lambda: Grouped((1, 2), (4, 6), 2, 64)}
+    for name in sys.argv[1:] or nets:
+        torch.manual_seed(11)
+        run(name, nets[name](), True, False, 0.1, 0.0, 1)

@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
 """Writes golden training runs of the other update rules, with moving averages, in float64, like make.py, with its initial weights.
 
-    python3 tests/golden/train/make_rules.py        (Debian 12: python3-torch 1.13.1, python3-numpy)
+    python3 tests/golden/train/make_rules.py [NAME ...]        (Debian 12: python3-torch 1.13.1, python3-numpy; lamb: timm 1.0)
 
-One run has mixed images and labels (the mixing records of test_golden_train.c). AdamW is torch.optim's. LARS (You et al. 2017) and the
+The run dropped uses torchvision's stochastic_depth with the random numbers of core/rng.c. One run has mixed images and labels (the mixing records of test_golden_train.c). AdamW is torch.optim's, LAMB timm's. LARS (You et al. 2017) and the
 averages (as timm's ModelEmaV3: state dict, warm-up) are implemented here.
 """
 import os
+import sys
 
 import numpy as np
 import torch
+import torch.nn as nn
 import torch.nn.functional as F
 
 from make import BATCH, CLASSES, SIZE, STEPS, Basic, Net, batch, here, st, state
@@ -81,7 +83,69 @@ def mixed_batch(step):
     return image.permute(0, 3, 1, 2), target
 
 
+DROP_RATE, DROPOUT_RATE = 0.5, 0.25
+
+
+class Draws:
+    """Random numbers of the op drop (graph/ops.def): Philox4x32-10, key seed and purpose 10, counter word/4, op, step."""
+
+    def begin(self, step, first):
+        self.step, self.first, self.op = step, first, 0
+
+    def words(self, first, count):
+        at = np.arange(first, first + count, dtype=np.uint64)
+        low = np.uint64(0xFFFFFFFF)
+        c = [at // 4, np.full_like(at, self.op), np.full_like(at, self.step), np.zeros_like(at)]
+        k0, k1 = 1, 10 << 24
+        self.op += 1
+        for _ in range(10):
+            a, b = c[0] * np.uint64(0xD2511F53), c[2] * np.uint64(0xCD9E8D57)
+            c = [(b >> np.uint64(32)) ^ c[1] ^ np.uint64(k0), b & low, (a >> np.uint64(32)) ^ c[3] ^ np.uint64(k1), a & low]
+            k0, k1 = (k0 + 0x9E3779B9) & 0xFFFFFFFF, (k1 + 0xBB67AE85) & 0xFFFFFFFF
+        return np.choose((at % 4).astype(int), c)
+
+    def keep(self, elements, images, rate):
+        words = self.words(self.first * elements, images * elements)
+        return torch.from_numpy((words >= np.uint64(rate * 2**32)).astype(np.float64))
+
+
+draws = Draws()
+
+
+class DropBasic(Basic):
+    rate = 0.0
+
+    def forward(self, x):
+        from torchvision.ops import stochastic_depth
+        y = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
+        y = stochastic_depth(y, self.rate, "row", self.training)
+        return F.relu(y + (x if self.downsample is None else self.downsample(x)))
+
+
+class DropNet(Net):
+    def __init__(self, *args):
+        super().__init__(*args)
+        blocks = [m for m in self.modules() if isinstance(m, DropBasic)]
+        for i, block in enumerate(blocks):  # as in timm's ResNet and torchvision's ConvNeXt
+            block.rate = DROP_RATE * i / (len(blocks) - 1)
+        torch.Tensor.bernoulli_ = lambda noise, p: noise.copy_(draws.keep(1, len(noise), 1 - p).reshape(noise.shape))
+        self.head, self.fc = self.fc, nn.Identity()
+
+    def forward(self, x):
+        x = super().forward(x)
+        x = x * draws.keep(x.shape[1], len(x), DROPOUT_RATE).reshape(x.shape) / (1 - DROPOUT_RATE)
+        return self.head(x)
+
+    def load_state_dict(self, state, strict=True):
+        return super().load_state_dict({k.replace("fc.", "head."): v for k, v in state.items()}, strict)
+
+    def state_dict(self, *args, **kwargs):
+        return {k.replace("head.", "fc."): v for k, v in super().state_dict(*args, **kwargs).items()}
+
+
 def run(name, start, model, make, smoothing, clip, accumulate, decay, warmup, batch=batch):
+    if len(sys.argv) > 1 and name not in sys.argv[1:]:
+        return
     model = load(model, start)
     opt, averages, losses = make(model), Averages(model, decay, warmup), []
     for step in range(STEPS):
@@ -89,6 +153,7 @@ def run(name, start, model, make, smoothing, clip, accumulate, decay, warmup, ba
         total = 0.0
         for micro in range(accumulate):
             x, y = batch(step * accumulate + micro)
+            draws.begin(step, micro * BATCH)
             loss = F.cross_entropy(model(x), y, label_smoothing=smoothing)
             (loss / accumulate).backward()
             total += loss.item() / accumulate
@@ -103,11 +168,44 @@ def run(name, start, model, make, smoothing, clip, accumulate, decay, warmup, ba
     print(f'    {{"{name}", {{' + ", ".join(f"{l:.12g}" for l in losses) + "}},")
 
 
+def run_swa():
+    """Averages after every second step, and BN statistics of four other batches: torch.optim.swa_utils."""
+    if len(sys.argv) > 1 and "swa" not in sys.argv[1:]:
+        return
+    model = load(Net(Basic, (2, 1), (6, 10), "B", False), "basic-b")
+    average = torch.optim.swa_utils.AveragedModel(model)
+    opt = torch.optim.SGD([{"params": [p], "weight_decay": 0.01 if p.dim() > 1 else 0} for p in model.parameters()],
+                          lr=0.05, momentum=0.9, nesterov=True)
+    losses = []
+    for step in range(STEPS):
+        opt.zero_grad()
+        x, y = batch(step)
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        opt.step()
+        losses.append(loss.item())
+        if step % 2:
+            average.update_parameters(model)
+    torch.optim.swa_utils.update_bn([batch(100 + i) for i in range(4)], average)
+    st.save(os.path.join(here, "end-swa.safetensors"), state(model))
+    st.save(os.path.join(here, "ema-swa.safetensors"), state(average.module))
+    print('    {"swa", {' + ", ".join(f"{l:.12g}" for l in losses) + "}},")
+
+
 def adamw(model):
     weights = [p for p in model.parameters() if p.dim() > 1]
     others = [p for p in model.parameters() if p.dim() == 1]
     groups = [{"params": weights, "weight_decay": 0.05}, {"params": others, "weight_decay": 0}]
     return torch.optim.AdamW(groups, lr=0.004, betas=(0.9, 0.99), eps=1e-2)
+
+
+def lamb(model):
+    """Clips the gradients to a norm of 0.5 itself."""
+    from timm.optim import Lamb
+    weights = [p for p in model.parameters() if p.dim() > 1]
+    others = [p for p in model.parameters() if p.dim() == 1]
+    groups = [{"params": weights, "weight_decay": 0.05}, {"params": others, "weight_decay": 0}]
+    return Lamb(groups, lr=0.01, betas=(0.9, 0.99), eps=1e-2, max_grad_norm=0.5)
 
 
 def layer_of(name, blocks):
@@ -134,3 +232,8 @@ if __name__ == "__main__":
     run("rates-sgd", "basic-b", Net(Basic, (2, 1), (6, 10), "B", False), rates, 0.1, 0.5, 1, 0.7, True)
     rates = lambda m: torch.optim.AdamW(groups(m, 0.004, 0.6, 0.01, 0.05), lr=0.004, betas=(0.9, 0.99), eps=1e-2)
     run("rates-adamw", "basic-b", Net(Basic, (2, 1), (6, 10), "B", False), rates, 0.1, 0.0, 1, 0.7, True)
+    run("lamb", "basic-b", Net(Basic, (2, 1), (6, 10), "B", False), lamb, 0.1, 0.0, 1, 0.7, True)
+    sgd = lambda m: torch.optim.SGD([{"params": [p], "weight_decay": 0.01 if p.dim() > 1 else 0} for p in m.parameters()],
+                                    lr=0.05, momentum=0.9, nesterov=True)
+    run("dropped", "basic-b", DropNet(DropBasic, (2, 1), (6, 10), "B", False), sgd, 0.0, 0.0, 2, 0.7, True)
+    run_swa()

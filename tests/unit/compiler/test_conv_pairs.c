@@ -72,8 +72,8 @@ static void check_logits(const char *const *overrides, int count, enum cr_op_kin
         CHECK_INT(net_count(&plain.program, kind), 0);
         CHECK_INT(net_count(&fused.program, kind), pairs);
         for (int i = 0; i < BATCH * CLASSES; i++) {
-            largest = fmax(largest, fabs((double)a[i]));
-            apart   = fmax(apart, fabs((double)a[i] - (double)b[i]));
+            largest = CR_MAX(fabs((double)a[i]), largest);
+            apart   = CR_MAX(fabs((double)a[i] - (double)b[i]), apart);
         }
         CHECK(largest > 1e-3);
         if (!(apart <= tolerance * largest)) TEST_FAIL_("logits up to %g differ by %g", largest, apart);

@@ -50,8 +50,8 @@ static void run(struct net *n, uint64_t batch, float *logits) {
 static void compare(const float *a, const float *b) {
     double largest = 0, apart = 0;
     for (int i = 0; i < BATCH * CLASSES; i++) {
-        largest = fmax(largest, fabs((double)a[i]));
-        apart   = fmax(apart, fabs((double)a[i] - (double)b[i]));
+        largest = CR_MAX(fabs((double)a[i]), largest);
+        apart   = CR_MAX(fabs((double)a[i] - (double)b[i]), apart);
     }
     CHECK(largest > 1e-3);
     CHECK(apart <= 2e-5 * largest);

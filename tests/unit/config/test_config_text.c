@@ -85,6 +85,8 @@ static void make_allowed(struct cr_rng *rng, struct cr_config *c) {
         c->model.block                    = CR_BLOCK_AUTO;
     }
     c->model.freeze    = cr_rng_below(rng, 2) ? "" : "layer2,fc";
+    c->ema.swa_start   = c->ema.decay > 0 || c->model.bn_momentum == 0 || c->quant.type != CR_QUANT_NONE ? 0 : 3;
+    c->model.eca       = c->model.eca && !c->model.excitation;
     c->memory.limit    = cr_rng_below(rng, 2) ? "none" : "8GiB";
     c->memory.card     = cr_rng_below(rng, 2) ? "" : "24GB";
     c->prune.block     = cr_rng_below(rng, 2) ? "8" : "64x32";
@@ -107,7 +109,8 @@ static void make_allowed(struct cr_rng *rng, struct cr_config *c) {
     c->prune.initial = CR_MIN(c->prune.initial, c->prune.sparsity);
     c->prune.end     = CR_MAX(c->prune.start, c->prune.end);
     if (!*c->prune.budget) c->prune.column = "";
-    c->optim.nesterov = c->optim.nesterov && c->optim.momentum > 0 && c->optim.kind != CR_OPTIM_ADAMW;
+    c->optim.nesterov =
+        c->optim.nesterov && c->optim.momentum > 0 && c->optim.kind != CR_OPTIM_ADAMW && c->optim.kind != CR_OPTIM_LAMB;
     c->model.unfreeze = (struct cr_ints){0};
     if (*c->model.freeze && c->train.batch)
         c->model.unfreeze = (struct cr_ints){2, {random_int(rng, 0, 1000), random_int(rng, 0, 1000)}};
@@ -223,6 +226,9 @@ static void shipped_configs(void) {
                    {"cifar100-resnet56", CR_ARCH_RESNET56, CR_DATA_CIFAR100, 0, 128},
                    {"resnet50-modern", CR_ARCH_RESNET50, CR_DATA_FOLDER, 1000, 256},
                    {"resnet50-lars", CR_ARCH_RESNET50, CR_DATA_FOLDER, 1000, 512},
+                   {"resnet50-a1", CR_ARCH_RESNET50, CR_DATA_FOLDER, 1000, 256},
+                   {"resnet50-a2", CR_ARCH_RESNET50, CR_DATA_FOLDER, 1000, 256},
+                   {"resnet50-a3", CR_ARCH_RESNET50, CR_DATA_FOLDER, 1000, 256},
                    {"finetune-folder", CR_ARCH_RESNET18, CR_DATA_FOLDER, 0, 32},
                    {"resnet18", CR_ARCH_RESNET18, CR_DATA_FOLDER, 1000, 256},
                    {"wide-resnet50-2", CR_ARCH_WIDE_RESNET50_2, CR_DATA_FOLDER, 1000, 256},

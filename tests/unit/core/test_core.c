@@ -213,11 +213,31 @@ static void networks_have_the_published_sizes(void) {
     static const struct {
         const char *arch;
         int64_t     parameters;
-    } known[] = {{"model.arch=resnet18", 11689512},         {"model.arch=resnet34", 21797672},
-                 {"model.arch=resnet50", 25557032},         {"model.arch=resnet101", 44549160},
-                 {"model.arch=resnet152", 60192808},        {"model.arch=wide_resnet50_2", 68883240},
-                 {"model.arch=wide_resnet101_2", 126886696}};
+    } known[] = {{"model.arch=resnet18", 11689512},          {"model.arch=resnet34", 21797672},
+                 {"model.arch=resnet50", 25557032},          {"model.arch=resnet101", 44549160},
+                 {"model.arch=resnet152", 60192808},         {"model.arch=wide_resnet50_2", 68883240},
+                 {"model.arch=wide_resnet101_2", 126886696}, {"model.arch=resnext50_32x4d", 25028904},
+                 {"model.arch=resnext101_32x8d", 88791336},  {"model.arch=resnext101_64x4d", 83455272}};
     for (size_t i = 0; i < CR_COUNT(known); i++) CHECK_INT(parameters_of(&known[i].arch, 1), known[i].parameters);
+}
+
+static void groups_are_configurable(void) {
+    static const char *const next[]  = {"model.arch=resnet50", "model.groups=32", "model.width_per_group=4"};
+    static const char *const basic[] = {"model.arch=resnet18", "model.groups=2"};
+    static const char *const eca[]   = {"model.arch=resnet50", "model.eca=yes", "model.stem=deep"};
+    static const char *const both[]  = {"model.eca=yes", "model.excitation=yes"};
+    static const char *const prune[] = {"model.arch=resnext50_32x4d", "prune.sparsity=0.5"};
+    static const char *const quant[] = {"model.arch=resnext50_32x4d", "quant.type=int8"};
+    CHECK_INT(parameters_of(next, 3), 25028904);
+    CHECK_INT(parameters_of(eca, 3), 25576350); /* timm's ecaresnet50d */
+    CHECK_INT(parameters_of(both, 2), -1);
+    CHECK_HAS(cr_error_message(), "excludes excitation");
+    CHECK_INT(parameters_of(basic, 2), -1);
+    CHECK_HAS(cr_error_message(), "[model] groups");
+    CHECK_INT(parameters_of(prune, 2), -1);
+    CHECK_HAS(cr_error_message(), "grouped convolutions (32 groups) cannot be pruned");
+    CHECK_INT(parameters_of(quant, 2), -1);
+    CHECK_HAS(cr_error_message(), "grouped convolutions (32 groups) cannot be quantised");
 }
 
 static void bottleneck_width_is_configurable(void) {
@@ -280,4 +300,4 @@ static void text_is_valid_json_or_failed(void) {
 TESTS(CASE(philox_matches_published_vectors), CASE(streams_are_distinct_and_values_in_range),
       CASE(f16_rounds_to_nearest_even), CASE(bf16_rounds_to_nearest_even), CASE(arrays_become_f32),
       CASE(initial_weights_follow_he), CASE(networks_have_the_published_sizes), CASE(bottleneck_width_is_configurable),
-      CASE(allocation_counts_and_fails_on_demand), CASE(text_is_valid_json_or_failed))
+      CASE(groups_are_configurable), CASE(allocation_counts_and_fails_on_demand), CASE(text_is_valid_json_or_failed))

@@ -54,8 +54,10 @@ static const struct {
     [CR_OUTPUT_SAFETENSORS] = {BYTES("01234567{\"__metadata__\":{\"" CR_OUTPUT_EXPORT_KEY "\":")},
     [CR_OUTPUT_ONNX]        = {BYTES("\x08\x08\x12\x07" CR_OUTPUT_PRODUCER)},
     [CR_OUTPUT_CONFUSION]   = {BYTES(CR_OUTPUT_CSV_START ",")},
+    [CR_OUTPUT_PREDICTIONS] = {BYTES(CR_OUTPUT_PREDICTIONS_START ",")},
     [CR_OUTPUT_REPORT]      = {BYTES("<!DOCTYPE html>\nname=\"generator\" content=\"cresnet ")},
     [CR_OUTPUT_PLAN_PNG]    = {BYTES("\x89PNG\r\n\x1a\n.........................1234tEXt" CR_OUTPUT_PNG_TEXT)},
+    [CR_OUTPUT_LR_SVG]      = {BYTES(CR_OUTPUT_LR_SVG_START)},
     [CR_OUTPUT_TRACE]       = {BYTES("time,event,id,size\n0,malloc,buffer.")},
     [CR_OUTPUT_PACK]        = {BYTES("\x89"
                                             "CRPK\r\n\x1a")},

@@ -247,8 +247,8 @@ static void invalid_folders_are_refused(void) {
     text_into(other, "%s/train/b", folder);
     REQUIRE(mkdir(other, 0777) == 0);
     CHECK_REFUSED(CR_ERR_FORMAT, "train/b: no image", "fill it or remove it", CR_SPLIT_TRAIN, "data.kind=folder", root);
-    put_text(folder, "train/b/x.webp", "RIFF");
-    CHECK_REFUSED(CR_ERR_FORMAT, "train/b", "x.webp", CR_SPLIT_TRAIN, "data.kind=folder", root);
+    put_text(folder, "train/b/x.avif", "RIFF");
+    CHECK_REFUSED(CR_ERR_FORMAT, "train/b", "x.avif", CR_SPLIT_TRAIN, "data.kind=folder", root);
     put_image(folder, "train/b/1.png", 2, 2, 0);
     CHECK_REFUSED(CR_ERR_CONFIG, "val_fraction", "no val/", CR_SPLIT_VAL, "data.kind=folder", root);
     put_image(folder, "val/a/1.png", 2, 2, 0);

@@ -304,9 +304,9 @@ static void other_files_are_named(void) {
     } cases[] = {
         {"", "empty", 0},
         {"GIF89a....", "GIF", 10},
-        {"RIFF....WEBPVP8 ", "WebP", 16},
+        {"RIFF....WEBPVP8 ", "WebP", 16}, /* cut off, or a build without libwebp */
         {"BM......", "BMP", 8},
-        {"hello", "neither", 5},
+        {"hello", "not a JPEG, PNG or WebP image", 5},
         {"<!DOCTYPE html>", "HTML", 15},
         {"\xff\xd8\xff", "JPEG", 3},
         {"\x89PNG\r\n\x1a\n", "PNG", 8},

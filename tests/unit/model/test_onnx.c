@@ -90,7 +90,7 @@ static cr_status write_onnx(struct cr_session *s, bool fold, const char *path) {
 
 static double distance(const float *a, const double *truth, int count) {
     double most = 0;
-    for (int i = 0; i < count; i++) most = fmax(most, isnan(a[i]) ? INFINITY : fabs((double)a[i] - truth[i]));
+    for (int i = 0; i < count; i++) most = CR_MAX(isnan(a[i]) ? INFINITY : fabs((double)a[i] - truth[i]), most);
     return most;
 }
 
@@ -114,7 +114,7 @@ static void compare(const struct net *net) {
     REQUIRE_OK(cr_exec_feed(s.eval_exec, pixels, NULL, NULL));
     REQUIRE_OK(cr_exec_run(s.eval_exec, &step));
     REQUIRE_OK(cr_exec_get(s.eval_exec, s.eval.logits, ours));
-    for (int i = 0; i < count; i++) bound = fmax(bound, 4 * fabs(f32[i] - f64[i]));
+    for (int i = 0; i < count; i++) bound = CR_MAX(4 * fabs(f32[i] - f64[i]), bound);
     CHECK(bound > 0 && distance(ours, f64, count) <= bound);
     printf("    %s: bound %.3g, ours %.3g", net->name, bound, distance(ours, f64, count));
     for (int fold = 0; fold < 2; fold++) {
@@ -174,7 +174,7 @@ static void deep_stem_and_excitation(void) {
     REQUIRE_OK(cr_exec_get(s.eval_exec, s.eval.logits, ours));
     for (int i = 0; i < IMAGES * CLASSES; i++) {
         truth[i] = (double)ours[i];
-        largest  = fmax(largest, fabs(truth[i]));
+        largest  = CR_MAX(fabs(truth[i]), largest);
     }
     for (int fold = 0; fold < 2; fold++) {
         snprintf(path, sizeof path, "%s/deep-%d.onnx", folder, fold);

@@ -63,8 +63,8 @@ static void logits_from(const char *name, const char *ending) {
     REQUIRE_OK(cr_exec_get(s.eval_exec, s.eval.logits, ours));
     double theirs = 0, got = 0;
     for (int i = 0; i < IMAGES * CLASSES; i++) {
-        theirs = fmax(theirs, fabs(f32[i] - f64[i]));
-        got    = fmax(got, fabs((double)ours[i] - f64[i]));
+        theirs = CR_MAX(fabs(f32[i] - f64[i]), theirs);
+        got    = CR_MAX(fabs((double)ours[i] - f64[i]), got);
     }
     printf("    %s.%s: largest difference from float64: ours %.3g, torchvision float32 %.3g\n", name, ending, got,
            theirs);
@@ -111,6 +111,9 @@ static void logits_resnet50(void) {
 static void logits_wide_resnet50_2(void) {
     logits_of("wide_resnet50_2");
 }
+static void logits_resnext50_32x4d(void) {
+    logits_from("resnext50_32x4d", "safetensors");
+}
 static void export_resnet18(void) {
     export_of("resnet18");
 }
@@ -122,5 +125,9 @@ static void export_wide_resnet50_2(void) {
     export_of("wide_resnet50_2");
 }
 
-TESTS(CASE(logits_resnet18), CASE(logits_resnet50), CASE(logits_wide_resnet50_2), CASE(export_resnet18),
-      CASE(export_resnet50), CASE(export_wide_resnet50_2))
+static void export_resnext50_32x4d(void) {
+    export_of("resnext50_32x4d");
+}
+
+TESTS(CASE(logits_resnet18), CASE(logits_resnet50), CASE(logits_wide_resnet50_2), CASE(logits_resnext50_32x4d),
+      CASE(export_resnet18), CASE(export_resnet50), CASE(export_wide_resnet50_2), CASE(export_resnext50_32x4d))

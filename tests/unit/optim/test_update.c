@@ -21,7 +21,8 @@ static void unit_open(struct unit *u, enum cr_op_kind kind, enum cr_dtype real, 
                            (const int64_t[]){1, 1, 1, i == V ? 1 : ELEMS}, CR_NONE);
     cr_param_store_add(&run->store, "mean", CR_ROLE_MEAN, (const int64_t[]){1, 1, 1, 2}, CR_NONE);
     run->store.param[FROZEN].frozen = true;
-    run->store.has_second           = kind == CR_OP_adamw;
+    const bool adam                 = kind == CR_OP_adamw || kind == CR_OP_lamb;
+    run->store.has_second           = adam;
     run->store.has_mask             = mask;
     run->store.has_ema              = true;
     u->metrics                      = ref_leaf(run, "metrics", 1, 1, 1, 4);
@@ -40,7 +41,7 @@ static void unit_open(struct unit *u, enum cr_op_kind kind, enum cr_dtype real, 
     op.in[CR_IN_sgd_norm]                             = u->norm;
     u->mask                                           = mask ? cr_tensor_store(p, CR_BUFFER_MASK, CR_NONE) : CR_NONE;
     op.in[CR_IN_sgd_mask]                             = u->mask;
-    if (kind == CR_OP_adamw)
+    if (adam)
         op.in[CR_IN_adamw_second] = op.out[CR_OUT_adamw_second] = u->second =
             cr_tensor_store(p, CR_BUFFER_SECOND, CR_NONE);
     if (kind == CR_OP_lars) {
@@ -51,6 +52,12 @@ static void unit_open(struct unit *u, enum cr_op_kind kind, enum cr_dtype real, 
         op.in[CR_IN_lars_norms]           = ref_emit(run, &norms, "norms");
     }
     op.attr.sgd = attr;
+    if (kind == CR_OP_lamb) {
+        struct cr_op norms = cr_op_make(CR_OP_lamb_norms, CR_NONE);
+        memcpy(norms.in, op.in, CR_INS_lamb_norms * sizeof *op.in);
+        norms.attr.sgd          = attr;
+        op.in[CR_IN_lamb_norms] = ref_emit(run, &norms, "norms");
+    }
     cr_emit(p, &op, "");
     ema.in[CR_IN_ema_value]    = op.in[CR_IN_sgd_value];
     ema.in[CR_IN_ema_running]  = cr_tensor_store(p, CR_BUFFER_RUNNING, CR_NONE);
@@ -89,29 +96,50 @@ static void start_values(struct unit *u) {
     set_all(u, u->value[FROZEN], (const double[]){3, -3, 3, -3}, ELEMS);
 }
 
+struct adam_trace {
+    enum cr_op_kind kind;
+    double          want[3][ELEMS + 1];
+};
+
 /* torch.optim.AdamW([{w, weight_decay=0.25}, {v, weight_decay=0}], lr=0.125, betas=(0.875, 0.96875), eps=1e-8),
  * gradients of v equal to those of the second element of w; printed with %.15g after each step, in float64. */
-static void adamw_matches_torch(void) {
-    static const double want[3][ELEMS + 1] = {
-        {0.8437500025, -0.359375000625, 1.92613636363636, 0.2421875, 0.874999999375},
-        {0.700876517844669, -0.31637008659228, 1.8667021780303, 0.141077706283776, 0.906774444638189},
-        {0.667871858666857, -0.286785108179142, 1.7969046431058, 0.143859500757843, 0.926472857845318}};
+static const struct adam_trace adamw_of_torch = {
+    CR_OP_adamw,
+    {{0.8437500025, -0.359375000625, 1.92613636363636, 0.2421875, 0.874999999375},
+     {0.700876517844669, -0.31637008659228, 1.8667021780303, 0.141077706283776, 0.906774444638189},
+     {0.667871858666857, -0.286785108179142, 1.7969046431058, 0.143859500757843, 0.926472857845318}}};
+
+/* timm.optim.Lamb (timm 1.0.31) with the same arguments and max_grad_norm=None. */
+static const struct adam_trace lamb_of_timm = {
+    CR_OP_lamb,
+    {{0.798082630404981, -0.318274365264543, 1.90454815102785, 0.239904131358715, 0.874999999375},
+     {0.600473410190696, -0.259988254981894, 1.82245746975414, 0.0987472694084505, 0.906774444638189},
+     {0.509732685211131, -0.175457564426878, 1.61460252559143, 0.111217737732857, 0.926472857845318}}};
+
+static void check_adam(const struct adam_trace *trace) {
     const struct cr_sgd_attr attr = {.beta2 = 0.96875, .eps = 1e-8, .micro_batches = 1};
     for (int scale = 1; scale <= 1024; scale *= 1024) {
         struct unit u;
-        unit_open(&u, CR_OP_adamw, CR_F64, false, attr);
+        unit_open(&u, trace->kind, CR_F64, false, attr);
         u.run.step = (struct cr_step_block){.lr = 0.125f, .momentum = 0.875f, .weight_decay = 0.25f};
         start_values(&u);
         for (int s = 0; s < 3; s++) {
             step(&u, grads[s], grads[s][1], scale);
-            for (int i = 0; i < ELEMS; i++) CHECK_NEAR(ref_at(&u.run, u.value[W], i), want[s][i], 1e-14);
-            CHECK_NEAR(ref_at(&u.run, u.value[V], 0), want[s][ELEMS], 1e-14);
+            for (int i = 0; i < ELEMS; i++) CHECK_NEAR(ref_at(&u.run, u.value[W], i), trace->want[s][i], 1e-14);
+            CHECK_NEAR(ref_at(&u.run, u.value[V], 0), trace->want[s][ELEMS], 1e-14);
         }
         CHECK_NEAR(ref_at(&u.run, u.momentum, 0), 0.0126953125, 1e-15);
         CHECK_NEAR(ref_at(&u.run, u.second, 0), 0.01703643798828125, 1e-15);
         for (int i = 0; i < ELEMS; i++) CHECK_NEAR(ref_at(&u.run, u.value[FROZEN], i), i % 2 ? -3 : 3, 0);
         ref_close(&u.run);
     }
+}
+
+static void adamw_matches_torch(void) {
+    check_adam(&adamw_of_torch);
+}
+static void lamb_matches_timm(void) {
+    check_adam(&lamb_of_timm);
 }
 
 /* The formula of graph/ops.def, written again. */
@@ -163,7 +191,7 @@ static void lars_without_a_norm(void) {
     ref_close(&u.run);
 }
 
-static const enum cr_op_kind    rules[] = {CR_OP_sgd, CR_OP_adamw, CR_OP_lars};
+static const enum cr_op_kind    rules[] = {CR_OP_sgd, CR_OP_adamw, CR_OP_lars, CR_OP_lamb};
 static const struct cr_sgd_attr some    = {.beta2 = 0.99, .eps = 1e-8, .trust = 0.02, .micro_batches = 2};
 
 /* A suppressed update changes only its counter, and the corrections of AdamW count only applied updates. */
@@ -227,12 +255,13 @@ static void pruned_elements_are_zero_everywhere(void) {
         start_values(&u);
         ref_set(&u.run, u.mask, 0, 0xfd); /* element 1 of w */
         for (int i = 0; i < ELEMS; i++) ref_set(&u.run, u.momentum, i, 1);
-        if (rules[k] == CR_OP_adamw) ref_set(&u.run, u.second, 1, 1);
+        const bool adam = rules[k] == CR_OP_adamw || rules[k] == CR_OP_lamb;
+        if (adam) ref_set(&u.run, u.second, 1, 1);
         ref_set(&u.run, u.ema, 1, 1);
         step(&u, grads[0], 1, 1);
         CHECK_NEAR(ref_at(&u.run, u.value[W], 1), 0, 0);
         CHECK_NEAR(ref_at(&u.run, u.momentum, 1), 0, 0);
-        if (rules[k] == CR_OP_adamw) CHECK_NEAR(ref_at(&u.run, u.second, 1), 0, 0);
+        if (adam) CHECK_NEAR(ref_at(&u.run, u.second, 1), 0, 0);
         CHECK_NEAR(ref_at(&u.run, u.ema, 1), 0, 0);
         CHECK(ref_at(&u.run, u.value[W], 0) != 0 && ref_at(&u.run, u.ema, 0) != 0);
         ref_close(&u.run);
@@ -259,5 +288,6 @@ static void averages_by_hand(void) {
     CHECK_INT(cr_alloc_live(), 0);
 }
 
-TESTS(CASE(adamw_matches_torch), CASE(lars_by_hand), CASE(lars_without_a_norm), CASE(suppressed_updates_do_not_count),
-      CASE(parameters_have_their_own_rates), CASE(pruned_elements_are_zero_everywhere), CASE(averages_by_hand))
+TESTS(CASE(adamw_matches_torch), CASE(lamb_matches_timm), CASE(lars_by_hand), CASE(lars_without_a_norm),
+      CASE(suppressed_updates_do_not_count), CASE(parameters_have_their_own_rates),
+      CASE(pruned_elements_are_zero_everywhere), CASE(averages_by_hand))

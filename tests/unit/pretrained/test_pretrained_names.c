@@ -23,6 +23,12 @@ static const char *const files[][2] = {
     {"wide_resnet50_2.v2", "wide_resnet50_2-9ba9bcbe.pth"},
     {"wide_resnet101_2", "wide_resnet101_2-32ee1156.pth"},
     {"wide_resnet101_2.v2", "wide_resnet101_2-d733dc28.pth"},
+    {"resnext50_32x4d", "resnext50_32x4d-7cdf4587.pth"},
+    {"resnext50_32x4d.v1", "resnext50_32x4d-7cdf4587.pth"},
+    {"resnext50_32x4d.v2", "resnext50_32x4d-1a0047aa.pth"},
+    {"resnext101_32x8d", "resnext101_32x8d-8ba56ff5.pth"},
+    {"resnext101_32x8d.v2", "resnext101_32x8d-110c445d.pth"},
+    {"resnext101_64x4d", "resnext101_64x4d-173b62eb.pth"},
 };
 
 static void names(void) {
@@ -39,7 +45,7 @@ static void names(void) {
     }
     static const char *const none[] = {
         "",         "resnet",     "resnet20",        "resnet18.v2",          "resnet50.v3", "resnet50.v1x",
-        "RESNET50", "./resnet50", "resnext50_32x4d", "resnet50-0676ba61.pth"};
+        "RESNET50", "./resnet50", "resnext50_64x4d", "resnet50-0676ba61.pth"};
     for (size_t i = 0; i < CR_COUNT(none); i++) {
         cr_error_clear();
         CHECK(!cr_pretrained_is_name(none[i]));

@@ -52,8 +52,10 @@ static void mse_is_the_least_error(void) {
             const double got =
                 squared_error(values, VALUES, (double)cr_histogram_scale(&h, CR_QUANT_MSE, levels[l]), levels[l]);
             double least = INFINITY;
-            for (int i = 1; i <= 500; i++)
-                least = fmin(least, squared_error(values, VALUES, (double)h.largest * i / 500 / levels[l], levels[l]));
+            for (int i = 1; i <= 500; i++) {
+                const double e = squared_error(values, VALUES, (double)h.largest * i / 500 / levels[l], levels[l]);
+                least          = CR_MIN(e, least);
+            }
             if (!(got <= 1.05 * least && got >= 0.95 * least))
                 TEST_FAIL_("values %d, %d levels: error %g, the least is %g", shape, levels[l], got, least);
         }
@@ -65,7 +67,7 @@ static void largest_is_the_range(void) {
     for (int shape = 0; shape < SHAPES; shape++) {
         float largest = 0;
         fill((enum shape)shape, values);
-        for (int i = 0; i < VALUES; i++) largest = fmaxf(largest, fabsf(values[i]));
+        for (int i = 0; i < VALUES; i++) largest = CR_MAX(fabsf(values[i]), largest);
         see(&h, values, VALUES);
         CHECK(h.largest == largest);
         CHECK_NEAR((double)cr_histogram_scale(&h, CR_QUANT_MAX, 255), (double)largest / 255, 1e-7 * (double)largest);
@@ -83,7 +85,7 @@ static void large_arrays_are_counted_exactly(void) {
     struct cr_rng              rng     = cr_rng_make(5, CR_RNG_TEST, 77, 0);
     for (int i = 0; i < LARGE; i++) {
         values[i] = i % 1000 == 7 ? (i % 2000 == 7 ? NAN : -INFINITY) : (float)(4 * cr_rng_real(&rng) - 2);
-        if (isfinite(values[i])) largest = fmaxf(largest, fabsf(values[i]));
+        if (isfinite(values[i])) largest = CR_MAX(fabsf(values[i]), largest);
     }
     for (int i = 0; i < LARGE; i++) {
         const double m = fabs((double)values[i]);
@@ -179,7 +181,7 @@ static void scale_of_a_filter(void) {
         for (int64_t count = 1; count <= VALUES; count = 7 * count + 2) {
             float largest = 0;
             fill((enum shape)shape, values);
-            for (int64_t i = 0; i < count; i++) largest = fmaxf(largest, fabsf(values[i]));
+            for (int64_t i = 0; i < count; i++) largest = CR_MAX(fabsf(values[i]), largest);
             const float whole = cr_quant_filter_scale(values, count, CR_QUANT_MAX),
                         mse   = cr_quant_filter_scale(values, count, CR_QUANT_MSE);
             if (largest == 0) {

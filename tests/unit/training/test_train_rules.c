@@ -37,6 +37,13 @@ static void adamw_resumes(void) {
     CUTS(false, "optim.kind=adamw", "optim.lr=0.01", "optim.nesterov=no");
     CUTS(true, "optim.kind=adamw", "optim.lr=0.01", "optim.nesterov=no", "ema.decay=0.9", PRUNED);
 }
+static void lamb_resumes(void) {
+    CUTS(true, "optim.kind=lamb", "optim.lr=0.01", "optim.nesterov=no", "train.clip_norm=1", "ema.decay=0.9", PRUNED);
+}
+/* Masks depend on the step, and not on what ran before. */
+static void dropped_runs_resume(void) {
+    CUTS(false, "model.stochastic_depth=0.5", "model.dropout=0.5", "train.accumulate=2");
+}
 static void lars_resumes(void) {
     CUTS(true, "optim.kind=lars", "optim.lr=1", "ema.decay=0.9", "ema.warmup=no");
 }
@@ -47,6 +54,11 @@ static void mixed_images_resume(void) {
 static void sgd_with_averages_resumes(void) {
     CUTS(true, "ema.decay=0.9", PRUNED);
     CUTS(true, "ema.decay=0.9", "schedule.kind=one_cycle", "schedule.warmup_epochs=0", "schedule.low_momentum=0.8");
+}
+
+/* Equal averages: of the weights after both epochs. */
+static void averages_of_epochs_resume(void) {
+    CUTS(true, "ema.swa_start=1", "ema.swa_batches=2");
 }
 
 static void own_rates_resume(void) {
@@ -179,6 +191,9 @@ static cr_status refusal_of(const char *const *keys, int n) {
 static void mismatched_keys_are_named(void) {
     REFUSED("needs lr: the default, 0.1, is for sgd", "optim.kind=adamw");
     REFUSED("is only for sgd and lars", "optim.kind=adamw", "optim.lr=0.001", "optim.nesterov=yes");
+    REFUSED("excludes decay", "ema.swa_start=1", "ema.decay=0.9");
+    REFUSED("use no with lamb", "optim.kind=lamb", "optim.lr=0.001", "optim.nesterov=yes");
+    REFUSED("a common value is 0.005", "optim.kind=lamb");
     REFUSED("needs lr above 0: to train only the classifier", "optim.lr=0", "optim.head_lr=0.1");
     REFUSED("must be 0 with one_cycle", "schedule.kind=one_cycle", "schedule.warmup_epochs=2");
     REFUSED("is only for one_cycle", "schedule.low_momentum=0.8");
@@ -187,7 +202,7 @@ static void mismatched_keys_are_named(void) {
     CHECK_INT(cr_alloc_live(), 0);
 }
 
-TESTS(CASE(adamw_resumes), CASE(lars_resumes), CASE(mixed_images_resume), CASE(own_rates_resume),
-      CASE(workers_do_not_change_mixing), CASE(sgd_with_averages_resumes), CASE(averages_change_nothing_else),
-      CASE(averages_are_evaluated), CASE(averages_start_on_request), CASE(corrupt_averages_are_skipped),
-      CASE(mismatched_keys_are_named))
+TESTS(CASE(adamw_resumes), CASE(lamb_resumes), CASE(dropped_runs_resume), CASE(averages_of_epochs_resume),
+      CASE(lars_resumes), CASE(mixed_images_resume), CASE(own_rates_resume), CASE(workers_do_not_change_mixing),
+      CASE(sgd_with_averages_resumes), CASE(averages_change_nothing_else), CASE(averages_are_evaluated),
+      CASE(averages_start_on_request), CASE(corrupt_averages_are_skipped), CASE(mismatched_keys_are_named))

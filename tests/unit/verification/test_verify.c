@@ -212,8 +212,13 @@ static void emit_net(struct run *r) {
     config.data.mean.count = config.data.std.count = 3;
     for (int i = 0; i < 3; i++) config.data.mean.at[i] = config.data.std.at[i] = 0.25;
     struct cr_net   net   = {.program = &r->p, .store = &r->store, .config = &config, .training = true};
-    struct cr_stage stage = {
-        .path = "layer1", .block = CR_BLOCK_BASIC, .shortcut = CR_SHORTCUT_B, .width = 8, .depth = 2, .stride = 2};
+    struct cr_stage stage = {.groups   = 1,
+                             .path     = "layer1",
+                             .block    = CR_BLOCK_BASIC,
+                             .shortcut = CR_SHORTCUT_B,
+                             .width    = 8,
+                             .depth    = 2,
+                             .stride   = 2};
     cr_program_free(&r->p);
     cr_program_init(&r->p, "step", &r->store);
     r->p.real = r->store.half = r->real;

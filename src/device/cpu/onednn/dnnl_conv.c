@@ -1,6 +1,6 @@
-/* device/cpu/onednn/dnnl_conv.c: convolution and its two gradients by oneDNN. Activations stay NHWC. oneDNN chooses the
- * layout of the filter, and the filter is reordered in each launch, because filters are much smaller than activations.
- */
+/* device/cpu/onednn/dnnl_conv.c: convolution and its two gradients by oneDNN, plain and grouped. Activations stay
+ * NHWC. oneDNN chooses the layout of the filter, and the filter is reordered in each launch, because filters are much
+ * smaller than activations. */
 #include "device/cpu/onednn/dnnl.h"
 
 enum { ALIGN = 64 };
@@ -30,9 +30,23 @@ struct operands {
     const struct cr_tensor *x, *w, *y;
 };
 
+/* The ops of grouped convolutions have the slots of the plain ones at the same positions. */
+_Static_assert((int)CR_IN_group_conv_w == (int)CR_IN_conv_w &&
+                   (int)CR_IN_group_conv_dgrad_w == (int)CR_IN_conv_dgrad_w &&
+                   (int)CR_IN_group_conv_wgrad_dy == (int)CR_IN_conv_wgrad_dy,
+               "grouped convolutions must have the slots of plain ones");
+static enum cr_op_kind plain_kind(const struct cr_op *op) {
+    switch (op->kind) {
+    case CR_OP_group_conv: return CR_OP_conv;
+    case CR_OP_group_conv_dgrad: return CR_OP_conv_dgrad;
+    case CR_OP_group_conv_wgrad: return CR_OP_conv_wgrad;
+    default: return op->kind;
+    }
+}
+
 static struct operands operands_of(const struct cr_program *p, const struct cr_op *op) {
     const struct cr_tensor *t = p->tensor;
-    switch (op->kind) {
+    switch (plain_kind(op)) {
     case CR_OP_conv_dgrad:
         return (struct operands){&t[op->out[CR_OUT_conv_dgrad_dx]], &t[op->in[CR_IN_conv_dgrad_w]],
                                  &t[op->in[CR_IN_conv_dgrad_dy]]};
@@ -47,14 +61,14 @@ static struct operands operands_of(const struct cr_program *p, const struct cr_o
  * with two threads its results are wrong in most runs. */
 static bool has_data_race(const struct cr_op *op, const struct operands *o) {
     enum { SIMD_CHANNELS = 8 };
-    return op->kind == CR_OP_conv_wgrad && o->w->dim[1] == 1 && o->w->dim[2] == 1 && o->x->dim[3] < SIMD_CHANNELS;
+    return plain_kind(op) == CR_OP_conv_wgrad && o->w->dim[1] == 1 && o->w->dim[2] == 1 && o->w->dim[3] < SIMD_CHANNELS;
 }
 
 static bool conv_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
     struct operands o = operands_of(p, op);
     return cr_cpu_supports(op) && !has_data_race(op, &o) && o.x->dtype == CR_F32 && o.w->dtype == CR_F32 &&
-           o.y->dtype == CR_F32 && !cr_cpu_conv3_is_best(p, op);
+           o.y->dtype == CR_F32 && (plain_kind(op) != op->kind || !cr_cpu_conv3_is_best(p, op));
 }
 
 struct descriptors {
@@ -69,11 +83,17 @@ static void descriptors_free(struct descriptors *d) {
 }
 
 static cr_status describe(const struct operands *o, struct descriptors *d) {
-    const dnnl_dims_t x = {o->x->dim[0], o->x->dim[3], o->x->dim[1], o->x->dim[2]};
-    const dnnl_dims_t w = {o->w->dim[0], o->w->dim[3], o->w->dim[1], o->w->dim[2]};
-    const dnnl_dims_t y = {o->y->dim[0], o->y->dim[3], o->y->dim[1], o->y->dim[2]};
+    const dnnl_dims_t x       = {o->x->dim[0], o->x->dim[3], o->x->dim[1], o->x->dim[2]};
+    const dnnl_dims_t w       = {o->w->dim[0], o->w->dim[3], o->w->dim[1], o->w->dim[2]};
+    const int64_t     g       = o->x->dim[3] / o->w->dim[3];
+    const dnnl_dims_t grouped = {g, o->w->dim[0] / g, o->w->dim[3], o->w->dim[1], o->w->dim[2]};
+    const dnnl_dims_t y       = {o->y->dim[0], o->y->dim[3], o->y->dim[1], o->y->dim[2]};
     CR_TRY(cr_dnnl_md(&d->x, x, dnnl_nhwc));
     CR_TRY(cr_dnnl_md(&d->y, y, dnnl_nhwc));
+    if (g > 1) {
+        CR_TRY(cr_dnnl_md_typed(&d->w_user, 5, grouped, dnnl_f32, dnnl_gohwi));
+        return cr_dnnl_md_typed(&d->w, 5, grouped, dnnl_f32, dnnl_format_tag_any);
+    }
     CR_TRY(cr_dnnl_md(&d->w_user, w, dnnl_ohwi));
     return cr_dnnl_md(&d->w, w, dnnl_format_tag_any);
 }
@@ -126,7 +146,8 @@ static cr_status conv_prepare(struct cr_device *device, const struct cr_program 
     dnnl_primitive_attr_t attr   = NULL;
     dnnl_primitive_desc_t pd     = NULL;
     cr_status             status = CR_OK;
-    bool                  wgrad = op->kind == CR_OP_conv_wgrad, add = wgrad && op->attr.conv.accumulate;
+    const enum cr_op_kind kind   = plain_kind(op);
+    bool                  wgrad = kind == CR_OP_conv_wgrad, add = wgrad && op->attr.conv.accumulate;
     CR_TRY(cr_dnnl_open(device, &h));
     CR_ALLOC(s, 1);
     s->stream = h->stream;
@@ -136,12 +157,12 @@ static cr_status conv_prepare(struct cr_device *device, const struct cr_program 
     const int64_t                   stride = op->attr.conv.stride, pad = op->attr.conv.pad;
     const struct cr_dnnl_conv_shape shape = {
         CR_DNNL_MD(d.x), CR_DNNL_MD(d.w), CR_DNNL_MD(d.y), {stride, stride}, {pad, pad}};
-    CR_TRY_OUT(cr_dnnl_conv_desc(op->kind, &shape, attr, h->engine, &pd));
+    CR_TRY_OUT(cr_dnnl_conv_desc(kind, &shape, attr, h->engine, &pd));
     const cr_dnnl_md_ref user = CR_DNNL_MD(d.w_user),
                          w    = dnnl_primitive_desc_query_md(
                                 pd, wgrad ? dnnl_query_diff_weights_md : dnnl_query_weights_md, 0);
     const cr_dnnl_md_ref scratch = dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
-    CR_TRY_OUT(make_memories(s, &d, op->kind, w, scratch, h->engine));
+    CR_TRY_OUT(make_memories(s, &d, kind, w, scratch, h->engine));
     DNNL_TRY_OUT(dnnl_primitive_create(&s->conv, pd));
     if (add || !dnnl_memory_desc_equal(w, user)) {
         CR_TRY_OUT(make_reorder(s, wgrad ? w : user, wgrad ? user : w, add, h->engine));
@@ -219,3 +240,6 @@ static cr_status launch_wgrad(struct cr_device *device, const struct cr_call *ca
 CONV_KERNEL(cr_dnnl_conv, conv, launch_fwd);
 CONV_KERNEL(cr_dnnl_conv_dgrad, conv_dgrad, launch_dgrad);
 CONV_KERNEL(cr_dnnl_conv_wgrad, conv_wgrad, launch_wgrad);
+CONV_KERNEL(cr_dnnl_group_conv, group_conv, launch_fwd);
+CONV_KERNEL(cr_dnnl_group_conv_dgrad, group_conv_dgrad, launch_dgrad);
+CONV_KERNEL(cr_dnnl_group_conv_wgrad, group_conv_wgrad, launch_wgrad);

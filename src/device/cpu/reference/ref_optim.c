@@ -37,22 +37,41 @@ struct update {
     enum cr_op_kind    rule;
     struct ref         value, grad, momentum, second, norms, mask; /* mask.data NULL: none */
     double             lr, mu, clip, scale, decay;
-    double             correct1, correct2; /* adamw: 1 - beta^t */
+    double             correct1, correct2; /* adamw, lamb: 1 - beta^t */
     struct cr_sgd_attr attr;
 };
 
-/* Factors for one parameter; lr: its learning rate; ratio: the trust ratio of LARS. */
+/* Factors for one parameter; lr: its learning rate; ratio: the trust ratio of LARS or LAMB. */
 struct param_factors {
     double decay, ratio, lr;
 };
 
+/* Adam's moments of element i after this update. */
+static void adam_moments(const struct update *u, int64_t i, double g, double *m, double *v) {
+    *m = u->mu * ref_get(&u->momentum, i) + (1 - u->mu) * g;
+    *v = u->attr.beta2 * ref_get(&u->second, i) + (1 - u->attr.beta2) * g * g;
+}
+
 /* Updates the moments of element i and returns the amount that is subtracted from w. */
 static double step_adamw(const struct update *u, int64_t i, double w, double g, const struct param_factors *of) {
-    const double m = u->mu * ref_get(&u->momentum, i) + (1 - u->mu) * g;
-    const double v = u->attr.beta2 * ref_get(&u->second, i) + (1 - u->attr.beta2) * g * g;
+    double m, v;
+    adam_moments(u, i, g, &m, &v);
     ref_put(&u->momentum, i, m);
     ref_put(&u->second, i, v);
     return of->lr * of->decay * w + of->lr / u->correct1 * m / (sqrt(v) / sqrt(u->correct2) + u->attr.eps);
+}
+
+/* The direction of LAMB for given moments. */
+static double lamb_direction(const struct update *u, double w, double m, double v, double decay) {
+    return m / u->correct1 / (sqrt(v) / sqrt(u->correct2) + u->attr.eps) + decay * w;
+}
+
+static double step_lamb(const struct update *u, int64_t i, double w, double g, const struct param_factors *of) {
+    double m, v;
+    adam_moments(u, i, g, &m, &v);
+    ref_put(&u->momentum, i, m);
+    ref_put(&u->second, i, v);
+    return of->lr * of->ratio * lamb_direction(u, w, m, v, of->decay);
 }
 
 static double step_sgd(const struct update *u, int64_t i, double w, double g, const struct param_factors *of) {
@@ -60,6 +79,14 @@ static double step_sgd(const struct update *u, int64_t i, double w, double g, co
     double m = u->mu * ref_get(&u->momentum, i) + g;
     ref_put(&u->momentum, i, m);
     return of->lr * (u->attr.nesterov ? g + u->mu * m : m);
+}
+
+static double step_of(const struct update *u, int64_t i, double w, double g, const struct param_factors *of) {
+    switch (u->rule) {
+    case CR_OP_adamw: return step_adamw(u, i, w, g, of);
+    case CR_OP_lamb: return step_lamb(u, i, w, g, of);
+    default: return step_sgd(u, i, w, g, of);
+    }
 }
 
 /* Updates elements `begin` to `end` - 1, counted from the start of the tensors. */
@@ -73,12 +100,16 @@ static void update_run(const struct update *u, int64_t begin, int64_t end, const
             continue;
         }
         const double w = ref_get(&u->value, i), g = u->clip * (ref_get(&u->grad, i) / u->scale);
-        ref_put(&u->value, i, w - (u->rule == CR_OP_adamw ? step_adamw(u, i, w, g, of) : step_sgd(u, i, w, g, of)));
+        ref_put(&u->value, i, w - step_of(u, i, w, g, of));
     }
 }
 
-/* Trust ratio of LARS for parameter k; 1 for vectors (BN, biases). */
+/* Trust ratio of parameter k. LARS: 1 for vectors (BN, biases); LAMB: 1 without weight decay. */
 static double trust_ratio(const struct update *u, const struct cr_param *q, int k, double decay) {
+    if (u->rule == CR_OP_lamb) {
+        const double w = sqrt(ref_get(&u->norms, 2 * (int64_t)k)), d = sqrt(ref_get(&u->norms, 2 * (int64_t)k + 1));
+        return decay > 0 && w > 0 && d > 0 ? w / d : 1;
+    }
     if (u->rule != CR_OP_lars || (q->role != CR_ROLE_CONV && q->role != CR_ROLE_DENSE_WEIGHT)) return 1;
     const double w = sqrt(ref_get(&u->norms, 2 * (int64_t)k)),
                  g = u->clip * sqrt(ref_get(&u->norms, 2 * (int64_t)k + 1));
@@ -119,31 +150,37 @@ void cr_cpu_count_update(double *state, bool good, const struct cr_sgd_attr *att
     if (attr->moving_scale) adapt_loss_scale(state, good);
 }
 
-/* sgd, adamw and lars have the common slots at the same indices. */
-static cr_status run_update(struct cr_device *device, const struct cr_call *call, struct update *u) {
-    struct ref                  norm = REF_IN(sgd, norm), state_in = REF_IN(sgd, state), state = REF_OUT(sgd, state);
-    struct ref                  value_in = REF_IN(sgd, value), momentum_in = REF_IN(sgd, momentum);
+/* Numbers of the step: learning rate, clipping, loss scale, Adam's corrections. */
+static void set_numbers(const struct cr_call *call, struct update *u) {
+    struct ref                  norm = REF_IN(sgd, norm), state = REF_IN(sgd, state);
     const struct cr_step_block *step = call->step;
-    const bool                  good = ref_get(&norm, 1) == 0;
+    const double                t    = ref_get(&state, CR_STATE_UPDATES) + 1;
     u->rule                          = call->op->kind;
-    u->value                         = REF_OUT(sgd, value);
+    u->attr                          = call->op->attr.sgd;
     u->grad                          = REF_IN(sgd, grad);
-    u->momentum                      = REF_OUT(sgd, momentum);
     u->mask                          = REF_IN(sgd, mask);
     u->lr                            = (double)step->lr;
     u->mu                            = (double)step->momentum;
     u->decay                         = (double)step->weight_decay;
     u->clip                          = 1;
-    u->scale                         = ref_get(&state_in, CR_STATE_LOSS_SCALE);
-    u->attr                          = call->op->attr.sgd;
+    u->scale                         = ref_get(&state, CR_STATE_LOSS_SCALE);
+    u->correct1                      = 1 - pow(u->mu, t);
+    u->correct2                      = 1 - pow(u->attr.beta2, t);
+    /* As PyTorch's clip_grad_norm_, which adds 1e-6 to the norm. */
+    if (step->clip_norm > 0) u->clip = fmin(1, (double)step->clip_norm / (sqrt(ref_get(&norm, 0)) + 1e-6));
+}
+
+/* The update rules have the common slots at the same indices. */
+static cr_status run_update(struct cr_device *device, const struct cr_call *call, struct update *u) {
+    struct ref norm = REF_IN(sgd, norm), state_in = REF_IN(sgd, state), state = REF_OUT(sgd, state);
+    struct ref value_in = REF_IN(sgd, value), momentum_in = REF_IN(sgd, momentum);
+    const bool good = ref_get(&norm, 1) == 0;
+    set_numbers(call, u);
+    u->value    = REF_OUT(sgd, value);
+    u->momentum = REF_OUT(sgd, momentum);
     ref_copy_old(&value_in, &u->value);
     ref_copy_old(&momentum_in, &u->momentum);
     ref_copy_old(&state_in, &state);
-    const double t = ref_get(&state_in, CR_STATE_UPDATES) + 1;
-    u->correct1    = 1 - pow(u->mu, t);
-    u->correct2    = 1 - pow(u->attr.beta2, t);
-    /* As PyTorch's clip_grad_norm_, which adds 1e-6 to the norm. */
-    if (step->clip_norm > 0) u->clip = fmin(1, (double)step->clip_norm / (sqrt(ref_get(&norm, 0)) + 1e-6));
     if (good) update_params(device, call, u);
     cr_cpu_count_update(state.data, good, &call->op->attr.sgd);
     return CR_OK;
@@ -164,6 +201,46 @@ cr_status cr_ref_adamw(struct cr_device *device, const struct cr_call *call) {
 cr_status cr_ref_lars(struct cr_device *device, const struct cr_call *call) {
     struct update u = {.norms = REF_IN(lars, norms)};
     return run_update(device, call, &u);
+}
+
+cr_status cr_ref_lamb(struct cr_device *device, const struct cr_call *call) {
+    struct update u         = {.second = REF_OUT(lamb, second), .norms = REF_IN(lamb, norms)};
+    struct ref    second_in = REF_IN(lamb, second);
+    ref_copy_old(&second_in, &u.second);
+    return run_update(device, call, &u);
+}
+
+/* Sums of squares of parameter q: of the weights and of the direction. */
+static void lamb_sums(const struct update *u, const struct cr_param *q, double *w_squares, double *u_squares) {
+    const uint8_t *mask  = u->mask.data;
+    const double   decay = q->decay ? u->decay : 0;
+    for (int64_t i = q->offset; i < q->offset + q->elems && !q->frozen && !cr_param_is_running(q->role); i++) {
+        const double w = ref_get(&u->value, i), g = u->clip * (ref_get(&u->grad, i) / u->scale);
+        double       m, v;
+        *w_squares += w * w;
+        if (mask && !(mask[i / 8] >> (i % 8) & 1)) continue;
+        adam_moments(u, i, g, &m, &v);
+        const double d = lamb_direction(u, w, m, v, decay);
+        *u_squares += d * d;
+    }
+}
+
+cr_status cr_ref_lamb_norms(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_param_store *store = call->program->store;
+    struct ref                   norm = REF_IN(lamb_norms, norm), norms = REF_OUT(lamb_norms, norms);
+    const bool                   good = ref_get(&norm, 1) == 0;
+    struct update                u    = {.value    = REF_IN(lamb_norms, value),
+                                         .momentum = REF_IN(lamb_norms, momentum),
+                                         .second   = REF_IN(lamb_norms, second)};
+    set_numbers(call, &u);
+    CR_PARALLEL_FOR(cr_cpu_threads(device))
+    for (int k = 0; k < store->params; k++) {
+        double w = 0, d = 0;
+        if (good) lamb_sums(&u, &store->param[k], &w, &d);
+        ref_put(&norms, 2 * (int64_t)k, w);
+        ref_put(&norms, 2 * (int64_t)k + 1, d);
+    }
+    return CR_OK;
 }
 
 cr_status cr_ref_param_norms(struct cr_device *device, const struct cr_call *call) {

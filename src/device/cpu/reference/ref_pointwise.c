@@ -1,4 +1,6 @@
-/* device/cpu/reference/ref_pointwise.c: elementwise ops, normalize, and the filter of the space-to-depth stem. */
+/* device/cpu/reference/ref_pointwise.c: elementwise ops, dropout and stochastic depth, normalize, and the filter of the
+ * space-to-depth stem. */
+#include "core/rng.h"
 #include "device/cpu/reference/ref.h"
 
 /* Channel c of pixel (h, w) of image n after the shift and flip of its box; 0 outside the image. */
@@ -83,5 +85,22 @@ cr_status cr_ref_add(struct cr_device *device, const struct cr_call *call) {
     struct ref a = REF_IN(add, a), b = REF_IN(add, b), y = REF_OUT(add, y);
     CR_PARALLEL_FOR(cr_cpu_threads(device))
     for (int64_t i = 0; i < y.elems; i++) ref_put(&y, i, ref_get(&a, i) + ref_get(&b, i));
+    return CR_OK;
+}
+
+/* Dropout and stochastic depth. */
+cr_status cr_ref_drop(struct cr_device *device, const struct cr_call *call) {
+    struct ref                  x = REF_IN(drop, x), y = REF_OUT(drop, y);
+    const struct cr_drop_attr  *a     = &call->op->attr.drop;
+    const struct cr_step_block *step  = call->step;
+    const int64_t               image = x.H * x.W * x.C, first = step->first_image * (a->images ? 1 : image);
+    const uint32_t              threshold = cr_drop_threshold(a);
+    const double                scale     = (double)cr_drop_scale(a);
+    CR_PARALLEL_FOR(cr_cpu_threads(device))
+    for (int64_t i = 0; i < y.elems; i++) {
+        const uint64_t at   = (uint64_t)(first + (a->images ? i / image : i));
+        const uint32_t word = cr_rng_word(step->seed, CR_RNG_DROP, (uint64_t)step->step, a->index, at);
+        ref_put(&y, i, word >= threshold ? ref_get(&x, i) * scale : 0);
+    }
     return CR_OK;
 }

@@ -102,20 +102,22 @@ static cr_status param_norms_launch(struct cr_device *device, const struct cr_ca
 struct update {
     const struct cr_param_store *store;
     const struct cr_sgd_attr    *attr;
-    bool                         adamw;
-    float                       *w, *m, *v; /* value, momentum; adamw: second */
-    const float                 *g, *norms; /* norms: lars only */
+    bool                         adam; /* adamw, lamb */
+    bool                         lamb;
+    float                       *w, *m, *v; /* value, momentum; adamw, lamb: second */
+    const float                 *g, *norms; /* norms: lars, lamb */
     const uint8_t               *mask;      /* NULL: none */
     float                        lr, mu;
     double                       factor, scale, decay; /* factor: clip / loss scale */
-    double                       correct;              /* adamw: 1 - b1^t */
-    float                        root;                 /* adamw: 1 / sqrt(1 - b2^t) */
+    double                       correct;              /* adamw, lamb: 1 - b1^t */
+    float                        root;                 /* adamw, lamb: 1 / sqrt(1 - b2^t) */
 };
 
 /* Factors for one parameter. */
 struct param_factors {
-    float factor, decay; /* of the gradient, of the weight; both include the trust ratio of lars */
-    float lr, step;      /* learning rate of the parameter; adamw: lr / (1 - b1^t) */
+    float factor,
+        decay;      /* of the gradient, of the weight; the trust ratio of lars multiplies both, of lamb the decay */
+    float lr, step; /* learning rate of the parameter; adamw: lr / (1 - b1^t); lamb: that times the trust ratio */
 };
 
 static inline __attribute__((always_inline)) void sgd_loop(float *w, const float *g, float *m, int64_t count,
@@ -166,7 +168,7 @@ static void update_run(const struct update *u, int64_t from, int64_t to, struct 
     const int64_t piece = u->mask ? BLOCK : to - from;
     for (int64_t i = from; i < to; i += piece) {
         const int64_t count = CR_MIN(to - i, piece);
-        if (u->adamw)
+        if (u->adam)
             adamw_run(u->w + i, u->g + i, u->m + i, u->v + i, count, of, u);
         else
             sgd_run(u->w + i, u->g + i, u->m + i, count, of, u->mu, u->attr->nesterov);
@@ -177,9 +179,15 @@ static void update_run(const struct update *u, int64_t from, int64_t to, struct 
     }
 }
 
-/* Trust ratio of LARS; 1 for BN parameters and biases. */
+static double lamb_ratio(const struct update *u, int k, double decay) {
+    const double w = sqrt((double)u->norms[2 * k]), d = sqrt((double)u->norms[2 * k + 1]);
+    return decay > 0 && w > 0 && d > 0 ? w / d : 1;
+}
+
+/* Trust ratio of LARS, 1 for BN parameters and biases; of LAMB, 1 without weight decay. */
 static double trust_ratio(const struct update *u, int k, double decay) {
     const enum cr_param_role role = u->store->param[k].role;
+    if (u->lamb) return lamb_ratio(u, k, decay);
     if (!u->norms || (role != CR_ROLE_CONV && role != CR_ROLE_DENSE_WEIGHT)) return 1;
     const double w = sqrt((double)u->norms[2 * k]), g = u->factor * u->scale * sqrt((double)u->norms[2 * k + 1]);
     return w > 0 && g > 0 ? u->attr->trust * w / (g + decay * w + u->attr->eps) : 1;
@@ -196,10 +204,10 @@ static void update_part(const struct update *u, int64_t begin, int64_t end) {
         const double ratio = trust_ratio(u, k, own);
         const float  lr    = (float)((double)u->lr * q->lr_scale);
         update_run(u, from, to,
-                   (struct param_factors){.factor = (float)(ratio * u->factor),
+                   (struct param_factors){.factor = (float)(u->lamb ? u->factor : ratio * u->factor),
                                           .decay  = (float)(ratio * own),
                                           .lr     = lr,
-                                          .step   = u->adamw ? (float)((double)lr / u->correct) : 0});
+                                          .step   = u->adam ? (float)(ratio * ((double)lr / u->correct)) : 0});
     }
 }
 
@@ -208,14 +216,23 @@ static void copy_if_different(void *out, const void *in, size_t bytes) {
     if (out != in) memcpy(out, in, bytes);
 }
 
+static bool has_second(const struct cr_op *op) {
+    return op->kind == CR_OP_adamw || op->kind == CR_OP_lamb;
+}
+
+static void set_corrections(struct update *u, const double *state) {
+    const double t = state[CR_STATE_UPDATES] + 1;
+    u->adam        = true;
+    u->correct     = 1 - pow((double)u->mu, t);
+    u->root        = (float)(1 / sqrt(1 - pow(u->attr->beta2, t)));
+}
+
 static struct update update_of(const struct cr_call *call, const double *state) {
     const struct cr_step_block *step = call->step;
     const float                *norm = call->in[CR_IN_sgd_norm];
     struct update               u    = {.store = call->program->store,
                                         .attr  = &call->op->attr.sgd,
-                                        .adamw = call->op->kind == CR_OP_adamw,
-                                        .w     = call->out[CR_OUT_sgd_value],
-                                        .m     = call->out[CR_OUT_sgd_momentum],
+                                        .lamb  = call->op->kind == CR_OP_lamb,
                                         .g     = call->in[CR_IN_sgd_grad],
                                         .mask  = call->in[CR_IN_sgd_mask],
                                         .lr    = step->lr,
@@ -226,15 +243,14 @@ static struct update update_of(const struct cr_call *call, const double *state) 
     if (step->clip_norm > 0) clip = fmin(1, (double)step->clip_norm / (sqrt((double)norm[0]) + 1e-6));
     u.factor = clip / u.scale;
     if (call->op->kind == CR_OP_lars) u.norms = call->in[CR_IN_lars_norms];
-    if (!u.adamw) return u;
-    const double t = state[CR_STATE_UPDATES] + 1;
-    u.v            = call->out[CR_OUT_adamw_second];
-    u.correct      = 1 - pow((double)u.mu, t);
-    u.root         = (float)(1 / sqrt(1 - pow(u.attr->beta2, t)));
+    if (u.lamb) u.norms = call->in[CR_IN_lamb_norms];
+    if (!has_second(call->op)) return u;
+    u.v = call->out[CR_OUT_adamw_second];
+    set_corrections(&u, state);
     return u;
 }
 
-/* For sgd, lars and adamw, which have the common slots at the same indices. */
+/* For all update rules, which have the common slots at the same indices. */
 static cr_status update_launch(struct cr_device *device, const struct cr_call *call) {
     const struct buffer_plan *plan  = call->prepared;
     const int64_t             elems = call->program->store->value_elems;
@@ -245,9 +261,10 @@ static cr_status update_launch(struct cr_device *device, const struct cr_call *c
     copy_if_different(call->out[CR_OUT_sgd_value], call->in[CR_IN_sgd_value], bytes);
     copy_if_different(call->out[CR_OUT_sgd_momentum], call->in[CR_IN_sgd_momentum], bytes);
     copy_if_different(state, call->in[CR_IN_sgd_state], CR_STATE_COUNT * sizeof(double));
-    if (call->op->kind == CR_OP_adamw)
-        copy_if_different(call->out[CR_OUT_adamw_second], call->in[CR_IN_adamw_second], bytes);
-    const struct update u = update_of(call, state);
+    if (has_second(call->op)) copy_if_different(call->out[CR_OUT_adamw_second], call->in[CR_IN_adamw_second], bytes);
+    struct update u = update_of(call, state);
+    u.w             = call->out[CR_OUT_sgd_value];
+    u.m             = call->out[CR_OUT_sgd_momentum];
     CR_PARALLEL_FOR(plan->threads)
     for (int k = 0; k < plan->threads; k++) {
         int64_t begin, end;
@@ -255,6 +272,57 @@ static cr_status update_launch(struct cr_device *device, const struct cr_call *c
         if (good) update_part(&u, begin * CR_STRIP, end * CR_STRIP);
     }
     cr_cpu_count_update(state, good, u.attr);
+    return CR_OK;
+}
+
+/* ---- the norms of LAMB ---- */
+
+/* Sum of squares of LAMB's direction; it is summed in double, because a small second moment makes it large. */
+CR_CLONES static double lamb_squares(const float *restrict w, const float *restrict g, const float *restrict m,
+                                     const float *restrict v, const uint8_t *mask, int64_t count,
+                                     const struct update *u, float decay) {
+    const float mu = u->mu, beta = (float)u->attr->beta2, eps = (float)u->attr->eps, root = u->root;
+    const float mu_rest = (float)(1 - (double)u->mu), beta_rest = (float)(1 - u->attr->beta2);
+    const float factor = (float)u->factor, correct = (float)(1 / u->correct);
+    double      sum[CR_STRIP] = {0}, all = 0;
+    for (int64_t i = 0; i < count; i += CR_STRIP) {
+        const int64_t strip = CR_MIN(count - i, (int64_t)CR_STRIP);
+        float         d[CR_STRIP];
+        for (int64_t j = 0; j < strip; j++) {
+            const float grad = factor * g[i + j];
+            const float mean = mu * m[i + j] + mu_rest * grad, second = beta * v[i + j] + beta_rest * grad * grad;
+            d[j] = correct * mean / (sqrtf(second) * root + eps) + decay * w[i + j];
+        }
+        if (mask) mask_run(d, mask + i / 8, strip);
+        for (int64_t j = 0; j < strip; j++) sum[j] += (double)d[j] * (double)d[j];
+    }
+    for (int j = 0; j < CR_STRIP; j++) all += sum[j];
+    return all;
+}
+
+/* One thread computes each sum in order, as in param_norms. */
+static cr_status lamb_norms_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct buffer_plan    *plan  = call->prepared;
+    const struct cr_param_store *store = call->program->store;
+    const float                 *value = call->in[CR_IN_lamb_norms_value], *grad = call->in[CR_IN_lamb_norms_grad],
+                *momentum = call->in[CR_IN_lamb_norms_momentum], *second = call->in[CR_IN_lamb_norms_second];
+    const bool    good  = ((const float *)call->in[CR_IN_lamb_norms_norm])[1] == 0;
+    float        *norms = call->out[CR_OUT_lamb_norms_norms];
+    struct update u     = update_of(call, call->in[CR_IN_lamb_norms_state]);
+    set_corrections(&u, call->in[CR_IN_lamb_norms_state]);
+    (void)device;
+    CR_PARALLEL_FOR(plan->threads)
+    for (int t = 0; t < plan->threads; t++)
+        for (int k = t; k < store->params; k += plan->threads) {
+            const struct cr_param *q  = &store->param[k];
+            const int64_t          at = q->offset;
+            norms[2 * k] = norms[2 * k + 1] = 0;
+            if (!good || !is_trained(q)) continue;
+            norms[2 * k] = (float)squares(value + at, q->elems);
+            norms[2 * k + 1] =
+                (float)lamb_squares(value + at, grad + at, momentum + at, second + at, u.mask ? u.mask + at / 8 : NULL,
+                                    q->elems, &u, (float)(q->decay ? u.decay : 0));
+        }
     return CR_OK;
 }
 
@@ -325,4 +393,6 @@ KERNEL(param_norms, buffer_accepts, param_norms_launch);
 KERNEL(sgd, buffer_accepts, update_launch);
 KERNEL(adamw, buffer_accepts, update_launch);
 KERNEL(lars, buffer_accepts, update_launch);
+KERNEL(lamb, buffer_accepts, update_launch);
+KERNEL(lamb_norms, buffer_accepts, lamb_norms_launch);
 KERNEL(ema, buffer_accepts, ema_launch);
