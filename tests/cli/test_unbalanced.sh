@@ -34,7 +34,7 @@ holds "balanced is this list" same weighted list
 run train net.ini -o file loss.class_weights=weights.csv -q; expect "a file" 0
 holds "balanced is this file" same weighted file
 
-# ---- resuming, and several ranks ----
+# ---- resuming ----
 run train net.ini -o half loss.class_weights=balanced --steps 2 -q; expect "the first half" 0
 run train net.ini -o half --resume auto train.steps=4 -q; expect "resumed" 0
 holds "resumed: the same weights" same half weighted
