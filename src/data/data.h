@@ -48,17 +48,20 @@ CR_MUST cr_status cr_folder_images(const char *folder, struct cr_arena *arena, c
 
 /* ---- preparation of one sample ---- */
 
-struct cr_prepare {                  /* built by cr_prepare_from_config */
-    int          size;               /* pixels per side of the result */
-    int          eval_resize;        /* short side in pixels before the centre crop; 0: no resize */
-    enum cr_crop crop;               /* training only; never AUTO */
-    int          pad;                /* pixels of the border of CR_CROP_PAD */
-    double       scale[2], ratio[2]; /* ranges of area fraction and aspect of CR_CROP_RANDOM_RESIZED */
-    double       hflip;              /* probability of a horizontal flip */
-    bool         trivial;            /* training: apply TrivialAugment */
-    double       jitter[4];          /* training: range of brightness, contrast, saturation, hue; 0 disables one */
-    bool         mixes;              /* training: images are erased or mixed, as the next six members say */
-    double       erase, erase_scale[2], mixup, cutmix, mix_prob, cutmix_prob;
+struct cr_prepare {                           /* built by cr_prepare_from_config */
+    int             size;                     /* pixels per side of the result */
+    int             eval_resize;              /* short side in pixels before the centre crop; 0: no resize */
+    enum cr_crop    crop;                     /* training only; never AUTO */
+    int             pad;                      /* pixels of the border of CR_CROP_PAD */
+    double          scale[2], ratio[2];       /* ranges of area fraction and aspect of CR_CROP_RANDOM_RESIZED */
+    double          hflip;                    /* probability of a horizontal flip */
+    enum cr_augment augment;                  /* training: policy of operations on pixels */
+    int             rand_ops, rand_magnitude; /* of CR_AUGMENT_RAND */
+    double          rand_prob;
+    uint8_t         fill[3];   /* colour of pixels that such an operation moves in */
+    double          jitter[4]; /* training: range of brightness, contrast, saturation, hue; 0 disables one */
+    bool            mixes;     /* training: images are erased or mixed, as the next six members say */
+    double          erase, erase_scale[2], mixup, cutmix, mix_prob, cutmix_prob;
 };
 /* Fills `out` with the sizes, crop and augmentation of this configuration and split; `auto` and 0 are replaced by
  * their values. CR_ERR_CONFIG: a range is invalid. */

@@ -31,6 +31,18 @@ static cr_status read_range(const struct cr_config *config, const char *key, con
     return CR_OK;
 }
 
+static cr_status read_policy(const struct cr_config *config, enum cr_split split, struct cr_prepare *prep) {
+    const struct cr_ints *fill = &config->data.fill;
+    if (fill->count != 1 && fill->count != 3)
+        return cr_config_fail(config, "data.fill", "must be one number, or three for red, green and blue");
+    for (int i = 0; i < 3; i++) prep->fill[i] = (uint8_t)fill->at[fill->count == 3 ? i : 0];
+    prep->augment        = split == CR_SPLIT_TRAIN ? config->data.augment : CR_AUGMENT_NONE;
+    prep->rand_ops       = (int)config->data.rand_ops;
+    prep->rand_magnitude = (int)config->data.rand_magnitude;
+    prep->rand_prob      = config->data.rand_prob;
+    return CR_OK;
+}
+
 cr_status cr_prepare_from_config(const struct cr_config *config, enum cr_split split, struct cr_prepare *out) {
     struct cr_prepare prep  = {.pad = (int)config->data.pad, .hflip = config->data.hflip};
     bool              small = is_small_set(config->data.kind);
@@ -51,7 +63,7 @@ cr_status cr_prepare_from_config(const struct cr_config *config, enum cr_split s
     prep.cutmix      = config->data.cutmix;
     prep.mix_prob    = config->data.mix_prob;
     prep.cutmix_prob = config->data.cutmix_prob;
-    prep.trivial     = split == CR_SPLIT_TRAIN && config->data.augment == CR_AUGMENT_TRIVIAL;
+    CR_TRY(read_policy(config, split, &prep));
     for (int i = 0; i < config->data.jitter.count && split == CR_SPLIT_TRAIN; i++)
         prep.jitter[i] = config->data.jitter.at[i];
     *out = prep;
