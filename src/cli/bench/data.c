@@ -34,7 +34,8 @@ static cr_status bench_open(struct bench *b, const struct cr_args *args) {
                                             .prefetch      = (int)c->data.prefetch,
                                             .drop_last     = c->data.drop_last,
                                             .corrupt_fatal = c->data.corrupt == CR_CORRUPT_FATAL,
-                                            .balanced      = c->data.sampling == CR_SAMPLING_BALANCED};
+                                            .balanced      = c->data.sampling == CR_SAMPLING_BALANCED,
+                                            .repeats       = (int)c->data.repeats};
     CR_TRY(cr_prepare_from_config(c, CR_SPLIT_TRAIN, &b->options.prepare));
     CR_TRY(cr_dataset_open(c, CR_SPLIT_TRAIN, &b->dataset));
     return cr_loader_open(b->dataset, &b->options, &b->loader);

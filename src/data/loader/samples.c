@@ -73,10 +73,10 @@ static cr_status replacement(struct cr_loader *loader, int64_t epoch, int64_t po
     return status;
 }
 
-/* The number by which a place draws its crop and augmentation: the epoch. With balanced sampling a sample occurs
- * several times in an epoch, and each place draws its own. */
+/* The number by which a place draws its crop and augmentation: the epoch. With balanced sampling and with repeated
+ * augmentation a sample occurs several times in an epoch, and each place draws its own. */
 static int64_t draw_of(const struct cr_loader *loader, const struct slot *slot, int64_t at) {
-    if (!loader->index.sample) return slot->epoch;
+    if (!cr_loader_repeats(loader)) return slot->epoch;
     return slot->epoch + ((cr_loader_first_place(loader, slot->index) + at + 1) << 24); /* epochs are below 2^24 */
 }
 
