@@ -4,8 +4,9 @@
  *   - A batch is uint8 in NHWC order with three channels, RGB. Normalisation is an op of the program; the same op
  *     shifts and mirrors training images as their boxes describe.
  *   - Every random choice (order, crop, flip) is a function of (seed, epoch, sample). The number of workers, the
- *     prefetch depth and the batch at which a run resumes do not change a byte. With balanced sampling and with repeats,
- *     choices are a function of the place in the order of the epoch too, because a sample occurs several times.
+ *     prefetch depth and the batch at which a run resumes do not change a byte. With balanced sampling and with
+ *     repeats, choices are a function of the place in the order of the epoch too, because a sample occurs several
+ *     times.
  *   - A training batch is always full. An evaluation batch is padded with black images of label -1, which no metric
  *     counts. An evaluation delivers every sample exactly once.
  *   - Magic bytes select the decoder, not file names. Grey, palette, alpha, 16-bit and CMYK images become RGB8.
