@@ -133,7 +133,9 @@ CRESNET_API const char *cresnet_class_name(const cresnet_model *model, int label
 
 /* ---- inputs ---- */
 
-/* An image of any size. It is resized and cut as evaluation images are: cresnet_info.resize and image_size. */
+/* An image of any size. It is resized and cut as evaluation images are: cresnet_info.resize and image_size. With the
+ * setting data.tta=flip (five-crop, ten-crop), results are those of the mean logits of several views of each image;
+ * tensors are classified as they are. */
 typedef struct cresnet_image {
     const uint8_t *pixels; /* red, green, blue; rows from top to bottom */
     int            width, height;

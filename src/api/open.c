@@ -131,6 +131,8 @@ static cr_status reserve_batch(struct cresnet_model *m) {
         CR_ALLOC(m->features, (size_t)cr_tensor_elems(&p->tensor[p->features]));
         raw = CR_MAX(raw, p->tensor[p->features].bytes);
     }
+    const int64_t of_features = m->has_features ? cr_tensor_elems(&p->tensor[p->features]) : 0;
+    if (cr_api_views(m) > 1) CR_ALLOC(m->view, (size_t)CR_MAX(of_features, cr_tensor_elems(logits)));
     m->raw = cr_alloc(raw, 1);
     if (!m->raw) return CR_NO_MEMORY(raw);
     const int decoders = count_decoders(m);
@@ -179,6 +181,7 @@ static cr_status close_job(struct cresnet_model *m, void *unused) {
     cr_free(m->values);
     cr_free(m->logits);
     cr_free(m->features);
+    cr_free(m->view);
     cr_free(m->raw);
     cr_free(m->ranked);
     cr_session_close(&m->session);

@@ -52,6 +52,8 @@ CR_MUST cr_status cr_folder_images(const char *folder, struct cr_arena *arena, c
 struct cr_prepare {                           /* built by cr_prepare_from_config */
     int             size;                     /* pixels per side of the result */
     int             eval_resize;              /* short side in pixels before the centre crop; 0: no resize */
+    enum cr_tta     tta;                      /* evaluation: which views of an image there are, and */
+    int             view;                     /* the view to prepare, from 0 */
     enum cr_crop    crop;                     /* training only; never AUTO */
     int             pad;                      /* pixels of the border of CR_CROP_PAD */
     double          scale[2], ratio[2];       /* ranges of area fraction and aspect of CR_CROP_RANDOM_RESIZED */
@@ -67,6 +69,8 @@ struct cr_prepare {                           /* built by cr_prepare_from_config
 /* Fills `out` with the sizes, crop and augmentation of this configuration and split; `auto` and 0 are replaced by
  * their values. CR_ERR_CONFIG: a range is invalid. */
 CR_MUST cr_status cr_prepare_from_config(const struct cr_config *config, enum cr_split split, struct cr_prepare *out);
+/* Number of views of an evaluation image: 1, 2, 5 or 10. */
+int cr_prepare_views(enum cr_tta tta);
 /* Fills one entry of cr_batch.mixes: how the device erases and mixes the image at index `at` of a batch of `batch`
  * images, with the random numbers of (seed, epoch, sample). The partner of image `at` is its neighbour at ^ 1 (timm
  * counts from the end of the batch; the order is random in both). A batch that several ranks divide is therefore
@@ -75,7 +79,8 @@ CR_MUST cr_status cr_prepare_from_config(const struct cr_config *config, enum cr
 void cr_prepare_mix(const struct cr_prepare *prep, uint64_t seed, int64_t epoch, int64_t sample, int64_t at,
                     int64_t batch, int32_t *mix);
 /* Prepares an evaluation image: resizes the short side to eval_resize and crops the centre with torchvision's
- * rounding. out is [size][size][3]. */
+ * rounding; with prep->tta, view prep->view of torchvision's FiveCrop or TenCrop, or the mirrored image. out is
+ * [size][size][3]. */
 CR_MUST cr_status cr_prepare_eval(const struct cr_prepare *prep, const struct cr_image *image, uint8_t *out);
 
 /* ---- datasets ---- */
@@ -140,9 +145,11 @@ struct cr_batch {
     const int32_t *labels; /* [batch]; -1: padding, or a corrupt image in evaluation */
     const int32_t *boxes;  /* [batch][4], how the device shifts and mirrors each image; NULL in evaluation */
     const int32_t *mixes;  /* [batch][CR_MIX_NUMBERS], indexed by enum cr_mix; NULL when nothing is erased or mixed */
-    int64_t        count;  /* samples of the dataset in this batch, corrupt ones included; padding follows them */
-    int64_t        epoch, index;
-    int            slot; /* for cr_loader_release only */
+    /* Samples of the dataset in this batch, corrupt ones included; padding follows them. With prepare.tta: views of
+     * samples, those of one sample in a row. */
+    int64_t count;
+    int64_t epoch, index;
+    int     slot; /* for cr_loader_release only */
 };
 
 /* Ranks: the batches of all ranks are cut from one order of samples. Global batch g has ranks * batch places,

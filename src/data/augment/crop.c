@@ -43,6 +43,25 @@ static cr_status read_policy(const struct cr_config *config, enum cr_split split
     return CR_OK;
 }
 
+int cr_prepare_views(enum cr_tta tta) {
+    switch (tta) {
+    case CR_TTA_FLIP: return 2;
+    case CR_TTA_FIVE_CROP: return 5;
+    case CR_TTA_TEN_CROP: return 10;
+    case CR_TTA_NONE: break;
+    }
+    return 1;
+}
+
+static cr_status read_views(const struct cr_config *config, enum cr_split split, struct cr_prepare *prep) {
+    prep->tta = split == CR_SPLIT_VAL ? config->data.tta : CR_TTA_NONE;
+    if (cr_prepare_views(prep->tta) > 2 && prep->eval_resize <= prep->size)
+        return cr_config_fail(config, "data.tta",
+                              "%s needs images larger than the crop of %d pixels: set eval_resize, e.g. to %d",
+                              cr_word_tta(prep->tta), prep->size, prep->size * 256 / 224);
+    return CR_OK;
+}
+
 cr_status cr_prepare_from_config(const struct cr_config *config, enum cr_split split, struct cr_prepare *out) {
     struct cr_prepare prep  = {.pad = (int)config->data.pad, .hflip = config->data.hflip};
     bool              small = is_small_set(config->data.kind);
@@ -56,6 +75,7 @@ cr_status cr_prepare_from_config(const struct cr_config *config, enum cr_split s
     if (!prep.eval_resize && !whole) prep.eval_resize = prep.size * 256 / 224;
     prep.crop = config->data.crop == CR_CROP_AUTO ? auto_crop(config->data.kind, prep.size) : config->data.crop;
     if (split == CR_SPLIT_VAL) prep.crop = CR_CROP_NONE;
+    CR_TRY(read_views(config, split, &prep));
     CR_TRY(read_range(config, "data.erase_scale", &config->data.erase_scale, prep.erase_scale));
     prep.mixes       = split == CR_SPLIT_TRAIN && cr_config_mixes(config);
     prep.erase       = config->data.erase;
@@ -77,19 +97,41 @@ static cr_status resize(const struct cr_resize *job, struct cr_scratch *scratch)
     return status;
 }
 
-/* ---- the centre of an image ---- */
+/* ---- the centre of an image, or another view ---- */
 
-/* Along one axis: the cut of `size` pixels out of `have`, rounded half to even, or the black margin if there are
- * fewer. */
-static void center(int have, int size, int *cut, int *margin) {
-    *margin = have < size ? (size - have) / 2 : 0;
-    *cut    = have > size ? (int)rint((have - size) / 2.0) : 0;
+enum { CENTRE = 4 }; /* the other crops: top left, top right, bottom left, bottom right */
+
+static bool is_mirrored(const struct cr_prepare *prep) {
+    return prep->view >= (prep->tta == CR_TTA_FLIP ? 1 : 5);
 }
 
-/* Resizes the short side to `short_side` pixels and cuts the centre square of `size` pixels, black where the image
- * is smaller. */
-static cr_status place_center(int size, int short_side, const struct cr_image *image, struct cr_scratch *scratch,
-                              uint8_t *out) {
+static int crop_of(const struct cr_prepare *prep) {
+    return prep->tta == CR_TTA_FIVE_CROP || prep->tta == CR_TTA_TEN_CROP ? prep->view % 5 : CENTRE;
+}
+
+/* Along one axis: the cut of `size` pixels out of `have`, at the start, at the end (`last`) or at the centre, rounded
+ * half to even; or the black margin if there are fewer. */
+static void cut_axis(int have, int size, bool centre, bool last, int *cut, int *margin) {
+    *margin = have < size ? (size - have) / 2 : 0;
+    *cut    = have <= size ? 0 : centre ? (int)rint((have - size) / 2.0) : last ? have - size : 0;
+}
+
+static void mirror(uint8_t *rgb, int size) {
+    for (int y = 0; y < size; y++) {
+        uint8_t *row = rgb + (size_t)y * (size_t)size * 3, pixel[3];
+        for (int a = 0, b = size - 1; a < b; a++, b--) {
+            memcpy(pixel, row + 3 * (size_t)a, 3);
+            memcpy(row + 3 * (size_t)a, row + 3 * (size_t)b, 3);
+            memcpy(row + 3 * (size_t)b, pixel, 3);
+        }
+    }
+}
+
+/* Resizes the short side to `short_side` pixels and cuts a square of `size` pixels, black where the image is smaller.
+ */
+static cr_status place_view(const struct cr_prepare *prep, int short_side, const struct cr_image *image,
+                            struct cr_scratch *scratch, uint8_t *out) {
+    const int        size = prep->size, crop = crop_of(prep);
     int64_t          shorter = CR_MIN(image->width, image->height), longer = CR_MAX(image->width, image->height);
     int              long_side = (int)(short_side * longer / shorter);
     struct cr_resize job       = {
@@ -104,10 +146,12 @@ static cr_status place_center(int size, int short_side, const struct cr_image *i
     job.full_w = image->width <= image->height ? short_side : long_side;
     job.full_h = image->width <= image->height ? long_side : short_side;
     int margin_x, margin_y;
-    center(job.full_w, size, &job.part_x, &margin_x);
-    center(job.full_h, size, &job.part_y, &margin_y);
+    cut_axis(job.full_w, size, crop == CENTRE, crop % 2 == 1, &job.part_x, &margin_x);
+    cut_axis(job.full_h, size, crop == CENTRE, crop >= 2, &job.part_y, &margin_y);
     job.part_w = CR_MIN(job.full_w, size);
     job.part_h = CR_MIN(job.full_h, size);
+    if (prep->tta == CR_TTA_TEN_CROP && is_mirrored(prep)) /* the crop is one of the mirrored image */
+        job.part_x = job.full_w - job.part_w - job.part_x;
     if (job.part_w < size || job.part_h < size) memset(out, 0, (size_t)size * size * 3);
     job.dst = out + ((size_t)margin_y * size + margin_x) * 3;
     return resize(&job, scratch);
@@ -118,11 +162,12 @@ cr_status cr_prepare_eval_with(const struct cr_prepare *prep, const struct cr_la
     int             size = prep->size;
     struct cr_image image;
     CR_TRY(cr_lazy_image_whole(lazy, scratch, &image));
-    if (image.width == size && image.height == size && !prep->eval_resize) {
+    if (image.width == size && image.height == size && !prep->eval_resize)
         memcpy(out, image.rgb, (size_t)size * size * 3);
-        return CR_OK;
-    }
-    return place_center(size, prep->eval_resize ? prep->eval_resize : size, &image, scratch, out);
+    else
+        CR_TRY(place_view(prep, prep->eval_resize ? prep->eval_resize : size, &image, scratch, out));
+    if (is_mirrored(prep)) mirror(out, size);
+    return CR_OK;
 }
 
 /* ---- random crops ---- */

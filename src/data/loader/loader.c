@@ -182,7 +182,7 @@ cr_status cr_loader_open(const struct cr_dataset *dataset, const struct cr_loade
     CR_ALLOC(loader, 1);
     loader->dataset   = dataset;
     loader->options   = *options;
-    loader->count     = dataset->count;
+    loader->count     = dataset->count * cr_loader_views(loader);
     loader->batches   = cr_loader_batches(dataset, options);
     loader->first_seq = options->first_batch;
     loader->n_slots   = (options->workers ? options->prefetch : 1) + 1; /* one more, because the consumer holds one */

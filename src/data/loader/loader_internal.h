@@ -68,6 +68,8 @@ struct cr_loader {
 
 /* The index of the first place of batch `index` in the order of its epoch. */
 int64_t cr_loader_first_place(const struct cr_loader *loader, int64_t index);
+/* Evaluation with test-time augmentation: the number of consecutive places that are views of one sample, else 1. */
+int cr_loader_views(const struct cr_loader *loader);
 /* Returns whether batch `seq` exists. Training has no end; an evaluation ends with the images. */
 bool cr_loader_has_batch(const struct cr_loader *loader, int64_t seq);
 /* Assigns batch `seq` to a free slot and selects its samples. The caller holds the mutex. */

@@ -9,6 +9,10 @@
 
 enum { UNREADABLE_MAX = 100 }; /* corrupt images in a row that end training */
 
+int cr_loader_views(const struct cr_loader *loader) {
+    return loader->options.split == CR_SPLIT_VAL ? cr_prepare_views(loader->options.prepare.tta) : 1;
+}
+
 /* ---- order ---- */
 
 int64_t cr_loader_first_place(const struct cr_loader *loader, int64_t index) {
@@ -37,7 +41,7 @@ void cr_loader_slot_open(struct cr_loader *loader, struct slot *slot, int64_t se
         if (loader->order)
             slot->samples[i] = loader->order[position % loader->count];
         else
-            slot->samples[i] = position < loader->count ? position : -1;
+            slot->samples[i] = position < loader->count ? position / cr_loader_views(loader) : -1;
     }
 }
 
@@ -82,7 +86,7 @@ static int64_t draw_of(const struct cr_loader *loader, const struct slot *slot, 
 
 /* Prepares one sample of the dataset. CR_ERR_FORMAT or CR_ERR_IO: the image cannot be read. */
 static cr_status load_sample(struct cr_loader *loader, struct cr_scratch *scratch, int64_t draw, int64_t sample,
-                             uint8_t *image, int32_t *label, int32_t *box) {
+                             const struct cr_prepare *prep, uint8_t *image, int32_t *label, int32_t *box) {
     const struct cr_loader_options *o     = &loader->options;
     const struct cr_dataset        *set   = loader->dataset;
     unsigned char                   bit   = (unsigned char)(1u << (sample % 8));
@@ -99,9 +103,9 @@ static cr_status load_sample(struct cr_loader *loader, struct cr_scratch *scratc
     set->ops->name(set, sample, name, sizeof name);
     CR_TRY(cr_lazy_image_open(&stored, name, scratch, &lazy));
     if (o->split == CR_SPLIT_TRAIN)
-        CR_TRY(cr_prepare_train_with(&o->prepare, &lazy, o->seed, draw, sample, scratch, image, box));
+        CR_TRY(cr_prepare_train_with(prep, &lazy, o->seed, draw, sample, scratch, image, box));
     else
-        CR_TRY(cr_prepare_eval_with(&o->prepare, &lazy, scratch, image));
+        CR_TRY(cr_prepare_eval_with(prep, &lazy, scratch, image));
     if (!stored.verified) atomic_fetch_or_explicit(&loader->verified[sample / 8], bit, memory_order_relaxed);
     scratch->counts.images++;
     scratch->counts.verified += stored.verified;
@@ -127,11 +131,13 @@ cr_status cr_loader_fill_place(struct cr_loader *loader, struct slot *slot, int6
         fill_black(loader, image, &slot->labels[at]);
         return CR_OK;
     }
+    struct cr_prepare prep = loader->options.prepare;
+    prep.view              = (int)((cr_loader_first_place(loader, slot->index) + at) % cr_loader_views(loader));
     if (slot->mixes)
         cr_prepare_mix(&loader->options.prepare, loader->options.seed, draw, sample, at, loader->options.batch,
                        slot->mixes + CR_MIX_NUMBERS * at);
     for (int64_t step = 1;; step++) {
-        cr_status status = load_sample(loader, scratch, draw, sample, image, &slot->labels[at], box);
+        cr_status status = load_sample(loader, scratch, draw, sample, &prep, image, &slot->labels[at], box);
         if (status == CR_OK || !is_corrupt(status)) return status;
         if (loader->options.corrupt_fatal)
             return CR_FAIL(status, "%s (set data.corrupt = skip to continue without such images)", cr_error_message());

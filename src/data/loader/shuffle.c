@@ -4,7 +4,8 @@
 #include "data/source.h"
 
 int64_t cr_loader_batches(const struct cr_dataset *dataset, const struct cr_loader_options *options) {
-    int64_t count = dataset->count, batch = options->batch * CR_MAX(options->ranks, 1);
+    const int     views = options->split == CR_SPLIT_VAL ? cr_prepare_views(options->prepare.tta) : 1;
+    const int64_t count = dataset->count * views, batch = options->batch * CR_MAX(options->ranks, 1);
     return options->split == CR_SPLIT_TRAIN && options->drop_last ? count / batch : (count + batch - 1) / batch;
 }
 
