@@ -92,7 +92,7 @@ static cr_status pooled_make(const struct cr_verify_values *v, int dy, int index
         const int64_t h = i / C / Q % P * a->stride - a->pad + tap[i] / a->window,
                       w = i / C % Q * a->stride - a->pad + tap[i] % a->window;
         if (h < 0 || h >= tx->dim[1] || w < 0 || w >= tx->dim[2]) continue;
-        const int64_t at       = ((i / C / Q / P * tx->dim[1] + h) * tx->dim[2] + w) * C + i % C;
+        const int64_t at = ((i / C / Q / P * tx->dim[1] + h) * tx->dim[2] + w) * C + i % C;
         if (out->g[at] > 0) out->rounding[at]++;
         out->g[at] += fabs(d[i]);
     }
