@@ -13,7 +13,7 @@
 #endif
 
 size_t cr_api_image_bytes(const struct cresnet_model *m) {
-    return (size_t)m->session.prepare_eval.size * (size_t)m->session.prepare_eval.size * 3;
+    return cr_prepare_bytes(&m->session.prepare_eval);
 }
 
 int cr_api_views(const struct cresnet_model *m) {

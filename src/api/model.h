@@ -58,7 +58,7 @@ struct cresnet_model {
     char  broken[256]; /* the error after which the model cannot be used; "" while it can */
 
     /* One batch on the host. */
-    uint8_t           *images;    /* [batch][size][size][3], u8 */
+    uint8_t           *images;    /* [batch][size][width][3], u8 */
     const void       **addresses; /* [batch]: images on the device; NULL without async */
     float             *values;    /* the same as normalised f32; NULL without f32_input */
     float             *logits, *features;

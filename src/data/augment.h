@@ -6,8 +6,8 @@
 #include "data/decode.h"
 
 /* Prepares a training image, which may not be decoded yet, with the random numbers of (seed, epoch, sample). out is
- * [size][size][3]. The device applies box = (dy, dx, flip, 0) later: the network sees pixel (y + dy, x + dx) at (y, x),
- * with flip pixel (y + dy, size-1-x + dx), and black outside the image. */
+ * [size][width][3]. The device applies box = (dy, dx, flip, 0) later: the network sees pixel (y + dy, x + dx) at
+ * (y, x), with flip pixel (y + dy, width-1-x + dx), and black outside the image. */
 CR_MUST cr_status cr_prepare_train_with(const struct cr_prepare *prep, const struct cr_lazy_image *lazy, uint64_t seed,
                                         int64_t epoch, int64_t sample, struct cr_scratch *scratch, uint8_t *out,
                                         int32_t box[4]);

@@ -50,7 +50,8 @@ CR_MUST cr_status cr_folder_images(const char *folder, struct cr_arena *arena, c
 /* ---- preparation of one sample ---- */
 
 struct cr_prepare {                           /* built by cr_prepare_from_config */
-    int             size;                     /* pixels per side of the result */
+    int             size;                     /* height of the result in pixels */
+    int             width;                    /* its width; 0: the height */
     int             eval_resize;              /* short side in pixels before the centre crop; 0: no resize */
     enum cr_tta     tta;                      /* evaluation: which views of an image there are, and */
     int             view;                     /* the view to prepare, from 0 */
@@ -69,6 +70,10 @@ struct cr_prepare {                           /* built by cr_prepare_from_config
 /* Fills `out` with the sizes, crop and augmentation of this configuration and split; `auto` and 0 are replaced by
  * their values. CR_ERR_CONFIG: a range is invalid. */
 CR_MUST cr_status cr_prepare_from_config(const struct cr_config *config, enum cr_split split, struct cr_prepare *out);
+int               cr_prepare_width(const struct cr_prepare *prep); /* in pixels */
+size_t            cr_prepare_bytes(const struct cr_prepare *prep); /* of a prepared image, [size][width][3] */
+/* Writes "224" or "192x320". */
+void cr_prepare_size_text(const struct cr_prepare *prep, char text[32]);
 /* Number of views of an evaluation image: 1, 2, 5 or 10. */
 int cr_prepare_views(enum cr_tta tta);
 /* Fills one entry of cr_batch.mixes: how the device erases and mixes the image at index `at` of a batch of `batch`
@@ -80,7 +85,7 @@ void cr_prepare_mix(const struct cr_prepare *prep, uint64_t seed, int64_t epoch,
                     int64_t batch, int32_t *mix);
 /* Prepares an evaluation image: resizes the short side to eval_resize and crops the centre with torchvision's
  * rounding; with prep->tta, view prep->view of torchvision's FiveCrop or TenCrop, or the mirrored image. out is
- * [size][size][3]. */
+ * [size][width][3]. A rectangle is cut from an image that covers a rectangle of this shape and height eval_resize. */
 CR_MUST cr_status cr_prepare_eval(const struct cr_prepare *prep, const struct cr_image *image, uint8_t *out);
 
 /* ---- datasets ---- */
@@ -141,7 +146,7 @@ struct cr_loader_options {
 };
 
 struct cr_batch {
-    const uint8_t *images; /* [batch][size][size][3] */
+    const uint8_t *images; /* [batch][size][width][3] */
     const int32_t *labels; /* [batch]; -1: padding, or a corrupt image in evaluation */
     const int32_t *boxes;  /* [batch][4], how the device shifts and mirrors each image; NULL in evaluation */
     const int32_t *mixes;  /* [batch][CR_MIX_NUMBERS], indexed by enum cr_mix; NULL when nothing is erased or mixed */

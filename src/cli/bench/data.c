@@ -176,9 +176,11 @@ cr_status cr_bench_data(const struct cr_args *args) {
     CR_TRY(cr_args_max_operands(args, 1));
     CR_TRY(cr_cmd_config(args, &b.config));
     CR_TRY_OUT(bench_open(&b, args));
-    cr_log(CR_LOG_INFO, "%s: %lld images, batch %lld, %d px, %lld timed batches after %d warm-up batches",
+    char size[32];
+    cr_prepare_size_text(&b.options.prepare, size);
+    cr_log(CR_LOG_INFO, "%s: %lld images, batch %lld, %s px, %lld timed batches after %d warm-up batches",
            cr_word_data_kind(b.config.data.kind), (long long)cr_dataset_count(b.dataset), (long long)b.options.batch,
-           b.options.prepare.size, (long long)b.steps, WARMUP + b.options.prefetch);
+           size, (long long)b.steps, WARMUP + b.options.prefetch);
     CR_TRY_OUT(time_batches(&b));
     if (b.trainer_speed) CR_TRY_OUT(time_waits(&b));
     const struct rates rates = rates_of(&b);

@@ -34,15 +34,15 @@ bool cr_prepare_colours(const struct cr_prepare *prep) {
 }
 
 /* Applies the shift and the flip of the box here instead of on the device, because the operations come after them. */
-static void apply_box(int size, int32_t box[4], uint8_t *rgb, uint8_t *copy) {
-    const size_t row = (size_t)size * 3;
+static void apply_box(int height, int width, int32_t box[4], uint8_t *rgb, uint8_t *copy) {
+    const size_t row = (size_t)width * 3;
     if (!box[0] && !box[1] && !box[2]) return;
-    memcpy(copy, rgb, row * (size_t)size);
-    for (int y = 0; y < size; y++)
-        for (int x = 0; x < size; x++) {
-            const int from_y = y + box[0], from_x = (box[2] ? size - 1 - x : x) + box[1];
+    memcpy(copy, rgb, row * (size_t)height);
+    for (int y = 0; y < height; y++)
+        for (int x = 0; x < width; x++) {
+            const int from_y = y + box[0], from_x = (box[2] ? width - 1 - x : x) + box[1];
             uint8_t  *to = rgb + (size_t)y * row + (size_t)x * 3;
-            if (from_y < 0 || from_y >= size || from_x < 0 || from_x >= size)
+            if (from_y < 0 || from_y >= height || from_x < 0 || from_x >= width)
                 memset(to, 0, 3);
             else
                 memcpy(to, copy + (size_t)from_y * row + (size_t)from_x * 3, 3);
@@ -54,11 +54,11 @@ cr_status cr_prepare_colour(const struct cr_prepare *prep, uint64_t seed, int64_
                             struct cr_scratch *scratch, uint8_t *rgb, int32_t box[4]) {
     struct cr_rng rng = cr_rng_make(seed, CR_RNG_COLOUR, (uint64_t)sample, (uint32_t)epoch);
     if (!cr_prepare_colours(prep)) return CR_OK;
-    CR_TRY(cr_buffer_reserve(&scratch->copy, (size_t)prep->size * (size_t)prep->size * 3));
-    apply_box(prep->size, box, rgb, scratch->copy.bytes);
+    CR_TRY(cr_buffer_reserve(&scratch->copy, cr_prepare_bytes(prep)));
+    apply_box(prep->size, cr_prepare_width(prep), box, rgb, scratch->copy.bytes);
     const struct cr_pixels pixels = {.rgb    = rgb,
                                      .copy   = scratch->copy.bytes,
-                                     .width  = prep->size,
+                                     .width  = cr_prepare_width(prep),
                                      .height = prep->size,
                                      .fill   = {prep->fill[0], prep->fill[1], prep->fill[2]}};
     cr_policy_apply(prep, &rng, &pixels);

@@ -118,8 +118,8 @@ static cr_status check_options(const struct cr_dataset *dataset, const struct cr
 }
 
 static cr_status make_slots(struct cr_loader *loader) {
-    const struct cr_loader_options *o = &loader->options;
-    size_t batch = (size_t)o->batch, image_bytes = (size_t)o->prepare.size * o->prepare.size * 3;
+    const struct cr_loader_options *o     = &loader->options;
+    size_t                          batch = (size_t)o->batch, image_bytes = cr_prepare_bytes(&o->prepare);
     CR_ALLOC(loader->slots, (size_t)loader->n_slots);
     for (int i = 0; i < loader->n_slots; i++) {
         struct slot *slot = &loader->slots[i];

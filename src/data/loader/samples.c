@@ -117,12 +117,12 @@ static bool is_corrupt(cr_status status) {
 }
 
 static void fill_black(const struct cr_loader *loader, uint8_t *image, int32_t *label) {
-    memset(image, 0, (size_t)loader->options.prepare.size * loader->options.prepare.size * 3);
+    memset(image, 0, cr_prepare_bytes(&loader->options.prepare));
     *label = -1;
 }
 
 cr_status cr_loader_fill_place(struct cr_loader *loader, struct slot *slot, int64_t at, struct cr_scratch *scratch) {
-    size_t   bytes = (size_t)loader->options.prepare.size * loader->options.prepare.size * 3;
+    size_t   bytes = cr_prepare_bytes(&loader->options.prepare);
     uint8_t *image = slot->images + (size_t)at * bytes;
     int32_t *box   = slot->boxes ? slot->boxes + 4 * at : NULL;
     int64_t  draw = draw_of(loader, slot, at), sample = slot->samples[at],
