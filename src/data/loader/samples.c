@@ -133,6 +133,7 @@ cr_status cr_loader_fill_place(struct cr_loader *loader, struct slot *slot, int6
     }
     struct cr_prepare prep = loader->options.prepare;
     prep.view              = (int)((cr_loader_first_place(loader, slot->index) + at) % cr_loader_views(loader));
+    if (loader->options.split == CR_SPLIT_TRAIN) prep.tta = CR_TTA_NONE; /* calibration: the plain image */
     if (slot->mixes)
         cr_prepare_mix(&loader->options.prepare, loader->options.seed, draw, sample, at, loader->options.batch,
                        slot->mixes + CR_MIX_NUMBERS * at);
