@@ -33,6 +33,10 @@ enum { CR_IMAGE_SIDE_MAX = 32768, CR_IMAGE_PIXELS_MAX = 1 << 28 };
 CR_MUST cr_status cr_image_read(const char *path, bool exif, struct cr_image *out);
 /* Writes the pixels rgb [height][width][3] to a PNG file. CR_ERR_IO, CR_ERR_MEMORY. */
 CR_MUST cr_status cr_image_write_png(const char *path, const uint8_t *rgb, int width, int height);
+/* Appends the bytes of such a file to `out`. It begins with the text chunk "Software", whose text is `software`.
+ * CR_ERR_MEMORY. */
+CR_MUST cr_status cr_image_encode_png(const char *software, const uint8_t *rgb, int width, int height,
+                                      struct cr_text *out);
 
 /* Resizes the box (x, y, w, h; real numbers, inside the image) of src to out_w x out_h with PIL's antialiased
  * bilinear filter (the support scales with the reduction; 8-bit fixed-point passes, horizontal first). The result is
@@ -73,6 +77,9 @@ void cr_prepare_mix(const struct cr_prepare *prep, uint64_t seed, int64_t epoch,
 /* Prepares an evaluation image: resizes the short side to eval_resize and crops the centre with torchvision's
  * rounding. out is [size][size][3]. */
 CR_MUST cr_status cr_prepare_eval(const struct cr_prepare *prep, const struct cr_image *image, uint8_t *out);
+/* The part x, y, width, height of an image of width x height pixels that cr_prepare_eval shows, in pixels of the image.
+ * It reaches beyond an image that is padded. */
+void cr_prepare_eval_box(const struct cr_prepare *prep, int width, int height, double box[4]);
 
 /* ---- datasets ---- */
 

@@ -226,7 +226,11 @@ static int emit_network(struct cr_net *net, const struct cr_model *m, int64_t ba
         x = cr_layer_stage(net, &stage, x);
     }
     net->frozen = part_frozen(m, CR_STAGES_MAX + 1);
-    x           = cr_layer_avgpool(net, "avgpool", x);
+    if (m->keep_maps && !net->training && !net->program->failed) {
+        net->program->maps           = x;
+        net->program->tensor[x].keep = true;
+    }
+    x = cr_layer_avgpool(net, "avgpool", x);
     if (m->keep_features && !net->training && !net->program->failed) {
         net->program->features       = x;
         net->program->tensor[x].keep = true;

@@ -26,6 +26,7 @@ struct cr_session_options {
     const char *masks_from;    /* with train: folder or file of pruned weights whose masks stay fixed; NULL when none */
     bool        f32_input;     /* the evaluation program reads normalised f32 images instead of bytes */
     bool        keep_features; /* the evaluation program keeps the pooled features for the host */
+    bool        keep_maps;     /* the evaluation program keeps the output of the last stage for the host */
     bool        calibrate; /* quantised network: the evaluation program computes in floating point and keeps the tensors
                                   that are to be quantised for the host */
     bool        without_scales; /* quantised network: the weights to load have no scales yet */

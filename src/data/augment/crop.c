@@ -74,24 +74,29 @@ static void center(int have, int size, int *cut, int *margin) {
     *cut    = have > size ? (int)rint((have - size) / 2.0) : 0;
 }
 
+/* The size of an image whose short side becomes `short_side`. */
+static void full_size(int short_side, int width, int height, int *full_w, int *full_h) {
+    const int64_t shorter = CR_MIN(width, height), longer = CR_MAX(width, height);
+    const int     long_side = (int)(short_side * longer / shorter);
+    *full_w                 = width <= height ? short_side : long_side;
+    *full_h                 = width <= height ? long_side : short_side;
+}
+
 /* Resizes the short side to `short_side` pixels and cuts the centre square of `size` pixels, black where the image
  * is smaller. */
 static cr_status place_center(int size, int short_side, const struct cr_image *image, struct cr_scratch *scratch,
                               uint8_t *out) {
-    int64_t          shorter = CR_MIN(image->width, image->height), longer = CR_MAX(image->width, image->height);
-    int              long_side = (int)(short_side * longer / shorter);
-    struct cr_resize job       = {
-              .src        = image->rgb,
-              .src_w      = image->width,
-              .src_h      = image->height,
-              .src_stride = (size_t)image->width * 3,
-              .w          = image->width,
-              .h          = image->height,
-              .dst_stride = (size_t)size * 3,
+    struct cr_resize job = {
+        .src        = image->rgb,
+        .src_w      = image->width,
+        .src_h      = image->height,
+        .src_stride = (size_t)image->width * 3,
+        .w          = image->width,
+        .h          = image->height,
+        .dst_stride = (size_t)size * 3,
     };
-    job.full_w = image->width <= image->height ? short_side : long_side;
-    job.full_h = image->width <= image->height ? long_side : short_side;
     int margin_x, margin_y;
+    full_size(short_side, image->width, image->height, &job.full_w, &job.full_h);
     center(job.full_w, size, &job.part_x, &margin_x);
     center(job.full_h, size, &job.part_y, &margin_y);
     job.part_w = CR_MIN(job.full_w, size);
@@ -99,6 +104,18 @@ static cr_status place_center(int size, int short_side, const struct cr_image *i
     if (job.part_w < size || job.part_h < size) memset(out, 0, (size_t)size * size * 3);
     job.dst = out + ((size_t)margin_y * size + margin_x) * 3;
     return resize(&job, scratch);
+}
+
+void cr_prepare_eval_box(const struct cr_prepare *prep, int width, int height, double box[4]) {
+    int full_w, full_h, cut_x, cut_y, margin_x, margin_y;
+    full_size(prep->eval_resize ? prep->eval_resize : prep->size, width, height, &full_w, &full_h);
+    center(full_w, prep->size, &cut_x, &margin_x);
+    center(full_h, prep->size, &cut_y, &margin_y);
+    const double per_x = (double)width / full_w, per_y = (double)height / full_h;
+    box[0] = (cut_x - margin_x) * per_x;
+    box[1] = (cut_y - margin_y) * per_y;
+    box[2] = prep->size * per_x;
+    box[3] = prep->size * per_y;
 }
 
 cr_status cr_prepare_eval_with(const struct cr_prepare *prep, const struct cr_lazy_image *lazy,
