@@ -121,6 +121,7 @@ static void make_allowed(struct cr_rng *rng, struct cr_config *c) {
     c->schedule.low_momentum =
         c->schedule.kind == CR_SCHEDULE_ONE_CYCLE ? CR_MIN(c->schedule.low_momentum, c->optim.momentum) : 0;
     c->schedule.min_lr           = CR_MIN(c->schedule.min_lr, c->optim.lr);
+    c->train.on_event            = ""; /* is not written */
     c->schedule.milestones.count = 1 + (int)cr_rng_below(rng, 32);
     for (int i = 0; i < c->schedule.milestones.count; i++) c->schedule.milestones.at[i] = i + cr_rng_real(rng) / 2;
 }
