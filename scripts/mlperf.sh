@@ -8,7 +8,7 @@
 #   --precision P      fp32, tf32, fp16 or bf16 (default: fp16 on a GPU, fp32 on a CPU)
 #   --batch N          images of a batch (default: 256 on a GPU, 8 on a CPU; SingleStream: 1)
 #   --streams N        batches that are computed at the same time (default: 4 on a GPU, 1 on a CPU; SingleStream: 1)
-#   --deadline-ms X    Server: the longest time that a request waits for its batch to be full (default: 2)
+#   --deadline-ms X    Server: the longest time that a request waits for its batch to be full (default: 8)
 #   --seconds N        least duration of the measurement (default: 120; MLPerf's rules: 600)
 #   --qps N            Server: requests a second; Offline: expected images a second (default: from a short measurement)
 #   --out DIR          folder for the logs (default: build/loadgen/SCENARIO)

@@ -72,7 +72,7 @@ cr_status cr_verify_apply_mask(const struct cr_verify_mask *g, struct cr_verify_
 struct pooled {
     double *g;        /* magnitudes */
     double *rounding; /* error where several windows overlap and g is rounded to the program's type after each of them,
-                         as maxpool_grad does */
+                         as maxpool_grad does, in any order: a sum of some windows is at most the sum of all */
 };
 
 static void pooled_free(struct pooled *p) {
@@ -92,11 +92,12 @@ static cr_status pooled_make(const struct cr_verify_values *v, int dy, int index
         const int64_t h = i / C / Q % P * a->stride - a->pad + tap[i] / a->window,
                       w = i / C % Q * a->stride - a->pad + tap[i] % a->window;
         if (h < 0 || h >= tx->dim[1] || w < 0 || w >= tx->dim[2]) continue;
-        const int64_t at       = ((i / C / Q / P * tx->dim[1] + h) * tx->dim[2] + w) * C + i % C;
-        const bool    overlaps = out->g[at] > 0;
+        const int64_t at = ((i / C / Q / P * tx->dim[1] + h) * tx->dim[2] + w) * C + i % C;
+        if (out->g[at] > 0) out->rounding[at]++;
         out->g[at] += fabs(d[i]);
-        if (overlaps && ty->dtype != CR_F64) out->rounding[at] += cr_verify_half_ulp(ty->dtype, out->g[at]);
     }
+    for (int64_t i = 0; i < cr_tensor_elems(tx); i++)
+        out->rounding[i] *= ty->dtype == CR_F64 ? 0 : cr_verify_half_ulp(ty->dtype, out->g[i]);
     return CR_OK;
 }
 

@@ -18,7 +18,7 @@ struct Options {
     std::string precision   = "auto";
     int         batch       = 0;     // images of a batch; 0: chosen by scenario and device
     int         streams     = 0;     // models that compute at the same time, each on a CUDA stream; 0: chosen
-    double      deadline_ms = 2;     // Server: a batch that is not full starts when its first request is this old
+    double      deadline_ms = 8;     // Server: a batch that is not full starts when its first request is this old
     double      seconds     = 120;   // min_duration
     double      qps         = 0;     // expected (Offline) or target (Server) rate; 0: derived from a measurement
     bool        accuracy    = false; // accuracy mode instead of performance mode

@@ -138,7 +138,7 @@ static const struct cr_cli_option options[CR_OPT_COUNT] = {
     [CR_OPT_PRUNE_BATCH]  = {"batch", 'b', "N", "train.eval_batch", ON(PRUNE), "batch size that --target-ms refers to"},
     [CR_OPT_QUANT_IMAGES] = {"images", 0, "N", "quant.images", ON(QUANTIZE), "training images to calibrate with (512)"},
     [CR_OPT_QUANT_METHOD] = {"method", 0, "M", "quant.method", ON(QUANTIZE),
-                             "how scales are chosen: mse (default), entropy, percentile or max"},
+                             "how scales are chosen: entropy (default), mse, percentile or max"},
     [CR_OPT_MAX_DROP]     = {"max-drop", 0, "POINTS", NULL, ON(QUANTIZE),
                              "keep layers in floating point until top-1 drops by at most POINTS (e.g. 0.3)"},
     [CR_OPT_DENSE]        = {"dense", 0, NULL, NULL, ON(EXPORT),
