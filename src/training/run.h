@@ -90,9 +90,9 @@ void cr_run_log_end(const struct cr_run *run, struct cr_report *report, int ende
 
 /* ---- training/events.c: runs the command of train.on_event on rank 0; without one, nothing happens ---- */
 
-/* The training goes on while a command runs. If it is still running when the next event comes, or at the end, the run waits
- * for it until it has run for train.event_timeout seconds, then kills its process group. */
-/* Each function starts the command for its event; whatever goes wrong is a warning of one line. After the start. */
+/* Each function starts the command for its event; whatever goes wrong is a warning of one line. The training goes on
+ * while the command runs. If it is still running when the next event comes, or at the end, the run waits until the
+ * command has run for train.event_timeout seconds, then kills its process group. */
 void cr_run_event_start(struct cr_run *run);
 void cr_run_event_saved(struct cr_run *run);
 /* `ema` is NULL without moving averages. */
