@@ -119,6 +119,14 @@ cudaError_t ck_avgpool2x2(enum ck_type type, const void *x, void *y, int64_t N, 
 cudaError_t ck_avgpool2x2_grad(enum ck_type type, const void *dy, void *dx, int64_t N, int64_t H, int64_t W, int64_t C,
                                cudaStream_t stream);
 
+/* ---- cuda/elementwise/blurpool.cu: anti-aliased subsampling; shapes as ck_avgpool2x2 ---- */
+
+cudaError_t ck_blurpool(enum ck_type type, const void *x, void *y, int64_t N, int64_t H, int64_t W, int64_t C,
+                        cudaStream_t stream);
+/* H, W: of dx. */
+cudaError_t ck_blurpool_grad(enum ck_type type, const void *dy, void *dx, int64_t N, int64_t H, int64_t W, int64_t C,
+                             cudaStream_t stream);
+
 /* ---- cuda/elementwise/fake_quant.cu: quantised values in floating point (graph/ops.def) ---- */
 
 /* y = q(x) * scale; scale: one f32 in device memory. is_signed: integers -127 ... 127, else 0 ... 255. y may be x. */

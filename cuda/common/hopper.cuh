@@ -77,6 +77,10 @@ __device__ __forceinline__ void ck_fence_async() {
 __device__ __forceinline__ void ck_barrier(int id, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
+/* Counts towards barrier `id` without waiting. */
+__device__ __forceinline__ void ck_barrier_arrive(int id, int threads) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
 /* Waits until all threads of all blocks of a cluster have arrived or ended. Writes before it are visible after it. */
 __device__ __forceinline__ void ck_cluster_sync() {
     asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");

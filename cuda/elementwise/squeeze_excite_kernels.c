@@ -101,6 +101,20 @@ static cr_status avgpool2x2_grad_launch(struct cr_device *device, const struct c
     return CR_OK;
 }
 
+static cr_status blurpool_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_tensor *x = cuda_in(call->program, call->op, CR_IN_blurpool_x);
+    CUDA_TRY(ck_blurpool(cuda_type(x), call->in[CR_IN_blurpool_x], call->out[CR_OUT_blurpool_y], x->dim[0], x->dim[1],
+                         x->dim[2], x->dim[3], cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+static cr_status blurpool_grad_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_tensor *dx = cuda_out(call->program, call->op, CR_OUT_blurpool_grad_dx);
+    CUDA_TRY(ck_blurpool_grad(cuda_type(dx), call->in[CR_IN_blurpool_grad_dy], call->out[CR_OUT_blurpool_grad_dx],
+                              dx->dim[0], dx->dim[1], dx->dim[2], dx->dim[3], cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
 #define KERNEL(kind)                                                                                                   \
     static const struct cr_kernel kind##_row = {.name          = "cuda." #kind,                                        \
                                                 .op            = CR_OP_##kind,                                         \
@@ -112,6 +126,8 @@ KERNEL(se_scale);
 KERNEL(se_scale_grad);
 KERNEL(avgpool2x2);
 KERNEL(avgpool2x2_grad);
+KERNEL(blurpool);
+KERNEL(blurpool_grad);
 KERNEL(drop);
 
 #define CHANNEL_CONV(kind, launcher)                                                                                   \
@@ -125,7 +141,14 @@ CHANNEL_CONV(channel_conv, channel_conv_launch);
 CHANNEL_CONV(channel_conv_dgrad, channel_conv_launch);
 CHANNEL_CONV(channel_conv_wgrad, channel_conv_wgrad_launch);
 
-const struct cr_kernel *const cr_cuda_squeeze_excite_kernels[] = {
-    &se_scale_row, &se_scale_grad_row, &avgpool2x2_row,         &avgpool2x2_grad_row,
-    &drop_row,     &channel_conv_row,  &channel_conv_dgrad_row, &channel_conv_wgrad_row,
-    NULL};
+const struct cr_kernel *const cr_cuda_squeeze_excite_kernels[] = {&se_scale_row,
+                                                                  &se_scale_grad_row,
+                                                                  &avgpool2x2_row,
+                                                                  &avgpool2x2_grad_row,
+                                                                  &drop_row,
+                                                                  &channel_conv_row,
+                                                                  &channel_conv_dgrad_row,
+                                                                  &channel_conv_wgrad_row,
+                                                                  &blurpool_row,
+                                                                  &blurpool_grad_row,
+                                                                  NULL};

@@ -61,6 +61,12 @@ static void value_set(struct loader *l, const char *section, const char *name, c
     src->line = CR_KEY_REFUSED;
 }
 
+/* A key whose value is executed. It counts only where the user gives it: it is never stored with a run, and ignored in
+ * the configuration of a run, which a stranger may have written. */
+static bool is_command(const char *section, const char *name) {
+    return strcmp(section, "train") == 0 && strcmp(name, "on_event") == 0;
+}
+
 static void file_apply(struct loader *l, const struct cr_ini *file) {
     char hint[600];
     bool known = false;
@@ -72,7 +78,8 @@ static void file_apply(struct loader *l, const struct cr_ini *file) {
             if (!known)
                 cr_complain(&l->complaints, file->path, e->line, "[%.60s]: unknown section%s", e->section, hint);
         } else if (*e->section) {
-            if (known) value_set(l, e->section, e->key, e->value, file->path, e->line);
+            if (known && !(l->config->stored && is_command(e->section, e->key)))
+                value_set(l, e->section, e->key, e->value, file->path, e->line);
         } else if (strcmp(e->key, "include") != 0) {
             cr_key_hint(hint, sizeof hint, "", e->key);
             cr_complain(&l->complaints, file->path, e->line,
@@ -306,7 +313,7 @@ void cr_config_dump(const struct cr_config *config, struct cr_text *out) {
             if (strcmp(cr_keys[i].section, cr_key_sections[s].name) != 0) continue;
             cr_text_add(out, "%s = ", cr_keys[i].name);
             size_t length = out->length;
-            value_add(&cr_keys[i], config, out);
+            if (!is_command(cr_keys[i].section, cr_keys[i].name)) value_add(&cr_keys[i], config, out);
             if (out->length == length && length && !out->failed) out->data[--out->length] = 0; /* no trailing blank */
             cr_text_add(out, "\n");
         }

@@ -52,6 +52,14 @@ static bool is_plan_png(struct start s) {
     return BEGINS_WITH(s, 0, "\x89PNG\r\n\x1a\n") && BEGINS_WITH(s, 37, "tEXt" CR_OUTPUT_PNG_TEXT);
 }
 
+static bool is_explain_png(struct start s) {
+    return BEGINS_WITH(s, 0, "\x89PNG\r\n\x1a\n") && BEGINS_WITH(s, 37, "tEXtSoftware\0" CR_OUTPUT_EXPLAIN_SOFTWARE);
+}
+
+static bool is_explain_csv(struct start s) {
+    return BEGINS_WITH(s, 0, CR_OUTPUT_EXPLAIN_START ",");
+}
+
 static bool is_lr_svg(struct start s) {
     return BEGINS_WITH(s, 0, CR_OUTPUT_LR_SVG_START);
 }
@@ -80,6 +88,8 @@ static const struct {
     [CR_OUTPUT_REPORT]      = {"a report of cresnet", is_report},
     [CR_OUTPUT_PLAN_PNG]    = {"a plan drawn by cresnet", is_plan_png},
     [CR_OUTPUT_LR_SVG]      = {"a curve of cresnet lr-find", is_lr_svg},
+    [CR_OUTPUT_EXPLAIN_PNG] = {"an overlay of cresnet explain", is_explain_png},
+    [CR_OUTPUT_EXPLAIN_CSV] = {"a map of cresnet explain", is_explain_csv},
     [CR_OUTPUT_TRACE]       = {"a memory log of cresnet", is_trace},
     [CR_OUTPUT_PACK]        = {"a packed dataset", is_pack},
 };

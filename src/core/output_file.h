@@ -22,6 +22,8 @@ enum cr_output_kind {
     CR_OUTPUT_REPORT,
     CR_OUTPUT_PLAN_PNG,
     CR_OUTPUT_LR_SVG,
+    CR_OUTPUT_EXPLAIN_PNG,
+    CR_OUTPUT_EXPLAIN_CSV,
     CR_OUTPUT_TRACE,
     CR_OUTPUT_PACK,
     CR_OUTPUT_KINDS,
@@ -33,6 +35,8 @@ enum cr_output_kind {
 #define CR_OUTPUT_PRODUCER "cresnet"                /* producer of ONNX files */
 #define CR_OUTPUT_CSV_START "label\\predicted"      /* first cell of a confusion matrix */
 #define CR_OUTPUT_PREDICTIONS_START "file,predicted_label,predicted_class,probability" /* first columns of --csv */
+#define CR_OUTPUT_EXPLAIN_SOFTWARE "cresnet explain" /* text chunk "Software" of its overlay */
+#define CR_OUTPUT_EXPLAIN_START "row\\column"        /* first cell of its map */
 /* of the plot of cresnet lr-find */
 #define CR_OUTPUT_LR_SVG_START "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"cresnet-lr-find\""
 

@@ -34,6 +34,10 @@ enum { CR_IMAGE_SIDE_MAX = 32768, CR_IMAGE_PIXELS_MAX = 1 << 28 };
 CR_MUST cr_status cr_image_read(const char *path, bool exif, struct cr_image *out);
 /* Writes the pixels rgb [height][width][3] to a PNG file. CR_ERR_IO, CR_ERR_MEMORY. */
 CR_MUST cr_status cr_image_write_png(const char *path, const uint8_t *rgb, int width, int height);
+/* Appends the bytes of such a file to `out`. It begins with the text chunk "Software", whose text is `software`.
+ * CR_ERR_MEMORY. */
+CR_MUST cr_status cr_image_encode_png(const char *software, const uint8_t *rgb, int width, int height,
+                                      struct cr_text *out);
 
 /* Resizes the box (x, y, w, h; real numbers, inside the image) of src to out_w x out_h with PIL's antialiased
  * bilinear filter (the support scales with the reduction; 8-bit fixed-point passes, horizontal first). The result is
@@ -87,6 +91,9 @@ void cr_prepare_mix(const struct cr_prepare *prep, uint64_t seed, int64_t epoch,
  * rounding; with prep->tta, view prep->view of torchvision's FiveCrop or TenCrop, or the mirrored image. out is
  * [size][width][3]. A rectangle is cut from an image that covers a rectangle of this shape and height eval_resize. */
 CR_MUST cr_status cr_prepare_eval(const struct cr_prepare *prep, const struct cr_image *image, uint8_t *out);
+/* The part x, y, width, height of an image of width x height pixels that cr_prepare_eval shows, in pixels of the image.
+ * It reaches beyond an image that is padded. */
+void cr_prepare_eval_box(const struct cr_prepare *prep, int width, int height, double box[4]);
 
 /* ---- datasets ---- */
 

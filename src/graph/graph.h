@@ -225,6 +225,7 @@ struct cr_program {
     size_t       region_bytes[CR_REGIONS]; /* set by the memory planner (POOL) and by cr_tensor_add (INPUT, HOST) */
     size_t       bound_bytes;              /* lower bound of the size of POOL; set by the memory planner */
     int          images, labels, boxes, mixes, features, logits, metrics; /* tensor ids, CR_NONE when absent */
+    int          maps;                /* the same: output of the last stage, when the host reads it */
     int          class_weights;       /* the same: f32 [1,1,1,classes], INPUT; the executor fills it with ... */
     const float *class_weight_values; /* ... these values [classes]; borrowed from the model */
     int          grad_norm;           /* the same: the output of the op grad_norm, which the host reads */

@@ -188,14 +188,14 @@ static void infer_maxpool(struct rule *r) {
 }
 
 static void infer_avgpool(struct rule *r) {
-    const struct cr_tensor *x = input(r, CR_IN_avgpool_x);
-    set(r, x->dtype, x->dim[0], 1, 1, x->dim[3]);
+    set(r, input(r, 0)->dtype, input(r, 0)->dim[0], 1, 1, input(r, 0)->dim[3]);
 }
 
 static void infer_avgpool2x2(struct rule *r) {
     const struct cr_tensor *x = input(r, CR_IN_avgpool2x2_x);
     set(r, x->dtype, x->dim[0], (x->dim[1] + 1) / 2, (x->dim[2] + 1) / 2, x->dim[3]);
 }
+#define infer_blurpool infer_avgpool2x2
 
 static void infer_se_scale(struct rule *r) {
     const struct cr_tensor *x = input(r, CR_IN_se_scale_x), *logit = input(r, CR_IN_se_scale_logit);
@@ -328,9 +328,9 @@ static void infer_pool_bn_grad_apply(struct rule *r) {
 
 /* For ops whose outputs must exist before the op is emitted. */
 static void infer_given(struct rule *r) {
-    CR_ASSERT(!"this output must be given");
-    (void)r;
+    CR_ASSERT(!r && "this output must be given");
 }
+#define infer_blurpool_grad infer_given
 #define infer_dense_wgrad infer_given
 #define infer_dense_bgrad infer_given
 #define infer_avgpool_grad infer_given

@@ -15,6 +15,7 @@ void cr_program_init(struct cr_program *p, const char *name, const struct cr_par
                              .boxes         = CR_NONE,
                              .mixes         = CR_NONE,
                              .features      = CR_NONE,
+                             .maps          = CR_NONE,
                              .logits        = CR_NONE,
                              .metrics       = CR_NONE,
                              .class_weights = CR_NONE,

@@ -63,6 +63,8 @@ int cr_layer_channel_attention(struct cr_net *net, const char *path, int x);
 /* pool.c: max pooling, and the mean over H,W (-> [N,1,1,C]). */
 int cr_layer_maxpool(struct cr_net *net, const char *path, int x, int window, int stride, int pad);
 int cr_layer_avgpool(struct cr_net *net, const char *path, int x);
+/* Anti-aliased subsampling by two (Zhang 2019): BlurPool2d of timm, without parameters. */
+int cr_layer_blurpool(struct cr_net *net, const char *path, int x);
 /* drop.c: sets elements, or with `images` whole images, to 0 with probability `rate` and scales the others, in the
  * unfrozen parts of training programs; elsewhere, and with rate 0, returns x. */
 int cr_layer_drop(struct cr_net *net, const char *path, int x, double rate, bool images);

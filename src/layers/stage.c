@@ -36,16 +36,30 @@ static int relu_after(struct cr_net *net, const struct block *b, const char *par
     return cr_layer_relu(net, join(name, sizeof name, b, part), x);
 }
 
+/* With model.blur_pool the convolution before it has stride 1; names and places as in timm. */
+static int subsample(struct cr_net *net, const struct block *b, int x) {
+    char name[128];
+    if (b->stride == 1 || !net->config->model.blur_pool) return x;
+    return cr_layer_blurpool(net, join(name, sizeof name, b, "aa"), x);
+}
+
+static int conv_stride(const struct cr_net *net, const struct block *b) {
+    return net->config->model.blur_pool ? 1 : b->stride;
+}
+
 static int basic_branch(struct cr_net *net, const struct block *b, int x) {
     int64_t width = b->stage->width;
-    int     y     = relu_after(net, b, "relu1", conv_bn(net, b, 1, x, width, 3, b->stride, false));
+    int     y     = relu_after(net, b, "relu1", conv_bn(net, b, 1, x, width, 3, conv_stride(net, b), false));
+    y             = subsample(net, b, y);
     return conv_bn(net, b, 2, y, width, 3, 1, net->config->model.zero_init_last);
 }
 
 static int bottleneck_branch(struct cr_net *net, const struct block *b, int x) {
     int64_t inner = b->stage->inner ? b->stage->inner : b->stage->width;
     int     y     = relu_after(net, b, "relu1", conv_bn(net, b, 1, x, inner, 1, 1, false));
-    y = relu_after(net, b, "relu2", group_conv_bn(net, b, 2, y, inner, 3, b->stride, b->stage->groups, false));
+    y             = relu_after(net, b, "relu2",
+                               group_conv_bn(net, b, 2, y, inner, 3, conv_stride(net, b), b->stage->groups, false));
+    y             = subsample(net, b, y);
     return conv_bn(net, b, 3, y, b->stage->width * BOTTLENECK_EXPANSION, 1, 1, net->config->model.zero_init_last);
 }
 

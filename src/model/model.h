@@ -28,6 +28,7 @@ struct cr_model {
     enum cr_dtype         real;          /* type of activations; f32 unless cr_model_set_real changes it */
     bool                  f32_input;     /* evaluation programs read normalised images, f32 N,H,W,3, instead of bytes */
     bool                  keep_features; /* the host reads the pooled features of evaluation programs */
+    bool                  keep_maps;     /* the host reads the output of the last stage of evaluation programs */
     bool                  calibrate;     /* the host reads the tensors that a quantised network quantises */
     float                *class_weights; /* of the loss in training programs, [classes], owned; NULL: none */
     int                   ranks; /* number of ranks; programs sum metrics, and with model.sync_bn BN sums, over them */

@@ -15,8 +15,8 @@ enum model_field {
 };
 enum graph_field { GRAPH_NODE = 1, GRAPH_NAME = 2, GRAPH_INITIALIZER = 5, GRAPH_INPUT = 11, GRAPH_OUTPUT = 12 };
 enum node_field { NODE_INPUT = 1, NODE_OUTPUT = 2, NODE_NAME = 3, NODE_OP_TYPE = 4, NODE_ATTRIBUTE = 5 };
-enum attribute_field { ATTR_NAME = 1, ATTR_F = 2, ATTR_I = 3, ATTR_INTS = 8, ATTR_TYPE = 20 };
-enum attribute_type { TYPE_FLOAT = 1, TYPE_INT = 2, TYPE_INTS = 7 };
+enum attribute_field { ATTR_NAME = 1, ATTR_F = 2, ATTR_I = 3, ATTR_S = 4, ATTR_INTS = 8, ATTR_TYPE = 20 };
+enum attribute_type { TYPE_FLOAT = 1, TYPE_INT = 2, TYPE_STRING = 3, TYPE_INTS = 7 };
 enum tensor_field { TENSOR_DIMS = 1, TENSOR_DATA_TYPE = 2, TENSOR_NAME = 8, TENSOR_RAW_DATA = 9 };
 enum data_type { DATA_FLOAT = 1, DATA_UINT8 = 2, DATA_INT8 = 3, DATA_INT32 = 6, DATA_INT64 = 7 };
 
@@ -58,6 +58,9 @@ bool cr_onnx_is_quantized(const struct cr_onnx *onnx, int w);
 /* Adds a convolution with its BN, or a dense layer, with an 8-bit filter and a 32-bit bias. */
 CR_MUST cr_status cr_onnx_put_quantized(struct cr_onnx *onnx, const struct cr_op *op);
 CR_MUST cr_status cr_onnx_put_fake_quant(struct cr_onnx *onnx, const struct cr_op *op);
+
+/* onnx_blur.c: anti-aliased subsampling. CR_ERR_CONFIG when a feature map is too small to be reflected. */
+CR_MUST cr_status cr_onnx_put_blurpool(struct cr_onnx *onnx, const struct cr_op *op);
 
 /* onnx_nodes.c: appends the nodes and weights of one op. CR_ERR_FORMAT when ONNX has no equivalent. */
 CR_MUST cr_status cr_onnx_put_op(struct cr_onnx *onnx, int index);

@@ -363,6 +363,7 @@ cr_status cr_onnx_put_op(struct cr_onnx *x, int index) {
     case CR_OP_dense: return put_dense(x, op);
     case CR_OP_pad_shortcut: return put_shortcut(x, op);
     case CR_OP_avgpool2x2: return put_avgpool2x2(x, op);
+    case CR_OP_blurpool: return cr_onnx_put_blurpool(x, op);
     case CR_OP_se_scale: return put_se_scale(x, op);
     case CR_OP_channel_conv: return put_channel_conv(x, op);
     default:

@@ -196,7 +196,9 @@ static int emit_stem(struct cr_net *net, const struct cr_model *m, int x) {
                       : cr_layer_conv(net, "conv1", x, m->width[0], large ? 7 : 3, large ? 2 : 1, large ? 3 : 1);
     y           = cr_layer_relu(net, "relu", cr_layer_batchnorm(net, "bn1", y, false));
     if (large && cr_layer_is_quantized(net, "layer1.0.conv1")) y = cr_layer_quantize(net, y);
-    return large ? cr_layer_maxpool(net, "maxpool", y, 3, 2, 1) : y;
+    if (!large) return y;
+    if (!net->config->model.blur_pool) return cr_layer_maxpool(net, "maxpool", y, 3, 2, 1);
+    return cr_layer_blurpool(net, "maxpool.1", cr_layer_maxpool(net, "maxpool.0", y, 3, 1, 1));
 }
 
 static int emit_network(struct cr_net *net, const struct cr_model *m, int64_t batch, int64_t size) {
@@ -226,7 +228,11 @@ static int emit_network(struct cr_net *net, const struct cr_model *m, int64_t ba
         x = cr_layer_stage(net, &stage, x);
     }
     net->frozen = part_frozen(m, CR_STAGES_MAX + 1);
-    x           = cr_layer_avgpool(net, "avgpool", x);
+    if (m->keep_maps && !net->training && !net->program->failed) {
+        net->program->maps           = x;
+        net->program->tensor[x].keep = true;
+    }
+    x = cr_layer_avgpool(net, "avgpool", x);
     if (m->keep_features && !net->training && !net->program->failed) {
         net->program->features       = x;
         net->program->tensor[x].keep = true;
@@ -305,6 +311,8 @@ cr_status cr_model_open(const struct cr_config *c, int classes, int64_t image_si
         CR_TRY(resolve_custom(c, &m));
     else
         resolve_preset(c, &m);
+    if (c->model.blur_pool && c->quant.type != CR_QUANT_NONE)
+        return cr_config_fail(c, "model.blur_pool", "networks with it cannot be quantised");
     CR_TRY(resolve_groups(c, &m));
     CR_TRY(resolve_inner(c, &m));
     CR_TRY(resolve_shortcut(c, &m));

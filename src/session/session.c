@@ -252,6 +252,7 @@ static cr_status open_all(struct cr_session *s, const struct cr_session_options 
     s->model.ranks         = cr_comm_size(s->comm);
     s->model.f32_input     = o->f32_input;
     s->model.keep_features = o->keep_features;
+    s->model.keep_maps     = o->keep_maps;
     s->model.calibrate     = o->calibrate;
     s->without_scales      = o->without_scales;
     if (o->masks) s->model.store.has_mask = true;

@@ -26,6 +26,7 @@ struct cr_session_options {
     const char *masks_from;    /* with train: folder or file of pruned weights whose masks stay fixed; NULL when none */
     bool        f32_input;     /* the evaluation program reads normalised f32 images instead of bytes */
     bool        keep_features; /* the evaluation program keeps the pooled features for the host */
+    bool        keep_maps;     /* the evaluation program keeps the output of the last stage for the host */
     bool        calibrate; /* quantised network: the evaluation program computes in floating point and keeps the tensors
                                   that are to be quantised for the host */
     bool        without_scales; /* quantised network: the weights to load have no scales yet */
@@ -215,6 +216,9 @@ struct cr_train_options {
     const char *const *overrides; /* "section.key=value" of the command line, applied to the stored config as well */
     int                override_count;
     struct cr_comm    *comm; /* ranks that train together; NULL with one rank. Borrowed */
+    /* The command of train.on_event as the user gave it, on the command line or in a file that the command line names;
+     * NULL: none. Borrowed. The one in `config` and in stored configurations is never executed. */
+    const char *on_event;
 };
 /* Runs `cresnet train`. *signal_taken is the signal that ended the run, 0 when none did. */
 CR_MUST cr_status cr_train(const struct cr_config *config, const struct cr_train_options *options, int *signal_taken);

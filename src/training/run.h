@@ -7,7 +7,18 @@
 #include "session/state.h"
 #include "training/metrics.h"
 
+#include <sys/types.h>
+
 enum { CR_RUN_LAST_BYTES = 64 };
+
+/* The command of train.on_event. training/events.c */
+struct cr_run_events {
+    const char *command;    /* borrowed; NULL or "": none */
+    bool        started;    /* the event `start` has been reported */
+    pid_t       process;    /* of the command that may still be running; 0: none */
+    int64_t     started_ns; /* when it was started, by cr_time_ns */
+    const char *event;      /* whose command that is; static */
+};
 
 struct cr_run {
     struct cr_comm  *comm;   /* borrowed; NULL with one rank */
@@ -25,8 +36,9 @@ struct cr_run {
     struct cr_position at;          /* current position */
     int64_t            total_steps; /* number of updates of the whole run, limited by train.steps */
     double lr_factor; /* factor of every learning rate, by [optim] lr_scaling and the number of images of an update */
-    struct cr_prune prune; /* has no layers when training does not prune */
-    struct cr_text  config_text;
+    struct cr_prune      prune; /* has no layers when training does not prune */
+    struct cr_text       config_text;
+    struct cr_run_events events;
 };
 /* CR_ERR_CONFIG when a network of this configuration cannot be trained. */
 CR_MUST cr_status cr_training_check(const struct cr_config *config);
@@ -75,6 +87,19 @@ void cr_run_log_setup(const struct cr_run *run);
 void cr_run_log_start(const struct cr_run *run, struct cr_report *report);
 void cr_run_log_unfrozen(const struct cr_run *run, struct cr_report *report);
 void cr_run_log_end(const struct cr_run *run, struct cr_report *report, int ended_by, const struct cr_best *early_best);
+
+/* ---- training/events.c: runs the command of train.on_event on rank 0; without one, nothing happens ---- */
+
+/* Each function starts the command for its event; whatever goes wrong is a warning of one line. The training goes on
+ * while the command runs. If it is still running when the next event comes, or at the end, the run waits until the
+ * command has run for train.event_timeout seconds, then kills its process group. */
+void cr_run_event_start(struct cr_run *run);
+void cr_run_event_saved(struct cr_run *run);
+/* `ema` is NULL without moving averages. */
+void cr_run_event_evaluated(struct cr_run *run, const struct cr_scores *raw, const struct cr_scores *ema, bool is_best);
+/* The end of the run: `failed` with the text of the error when status is not CR_OK, else `interrupted` by a signal, or
+ * `finished` with signal 0. Waits for the command. */
+void cr_run_event_end(struct cr_run *run, cr_status status, int signal);
 
 /* ---- training/evaluate.c ---- */
 

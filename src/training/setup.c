@@ -104,10 +104,10 @@ static bool changes_results(const char *line) {
     return false;
 }
 
-/* Changes of the output folder, the memory log and train.steps are not logged. */
+/* Changes of the output folder, the memory log, the command of events and train.steps are not logged. */
 static bool is_silent(const char *line) {
     return starts_with(line, "train.output:") || starts_with(line, "train.steps:") ||
-           starts_with(line, "memory.trace: ");
+           starts_with(line, "train.on_event:") || starts_with(line, "memory.trace: ");
 }
 
 static cr_status check_changes(struct cr_text *diff, bool force, bool same_update) {
@@ -142,6 +142,7 @@ static cr_status stored_config(const struct cr_config *given, const struct cr_tr
     if (!path) return CR_NO_MEMORY(256);
     CR_TRY_OUT(cr_config_open_stored(&stored, path, NULL, 0));
     CR_TRY_OUT(cr_config_reopen(&run->config, &stored, o->overrides, o->override_count));
+    run->config.train.on_event = "";
     if (!cr_config_given(&run->config, "memory.trace")) run->config.memory.trace = ""; /* was written at the start */
     if (!run->config.train.batch && !o->force)
         run->config.train.batch = stored.train.batch; /* auto: the batch size that was found when the run began */
@@ -165,9 +166,11 @@ out:
     return status;
 }
 
-/* Makes the run's own copy of the given configuration. */
+/* Makes the run's own copy of the given configuration. run->events has the command of train.on_event. */
 static cr_status copy_config(const struct cr_config *given, const struct cr_train_options *o, struct cr_run *run) {
-    return cr_config_reopen(&run->config, given, o->overrides, o->override_count);
+    CR_TRY(cr_config_reopen(&run->config, given, o->overrides, o->override_count));
+    run->config.train.on_event = "";
+    return CR_OK;
 }
 
 /* ---- datasets and session ---- */
@@ -351,7 +354,7 @@ cr_status cr_training_check(const struct cr_config *config) {
 
 cr_status cr_run_open(const struct cr_config *given, const struct cr_train_options *options, struct cr_run *run) {
     CR_TRY(cr_training_check(given));
-    *run             = (struct cr_run){.lock = -1, .comm = options->comm};
+    *run             = (struct cr_run){.lock = -1, .comm = options->comm, .events.command = options->on_event};
     cr_status status = open_run(given, options, run);
     if (status == CR_OK) return CR_OK;
     cr_comm_abort(run->comm, cr_error_message()); /* before this rank closes anything that other ranks wait for */

@@ -356,6 +356,7 @@ cr_status cr_train(const struct cr_config *config, const struct cr_train_options
         CR_TRY_OUT(cr_report_open(&o, &report));
     }
     cr_run_log_start(&run, report);
+    cr_run_event_start(&run);
     CR_TRY_OUT(cr_run_report_sparsity(&run, report));
     CR_TRY_OUT(loop(&run, report, &best, signal_taken));
     if (cr_loader_corrupt(run.loader))
@@ -366,6 +367,7 @@ out:
     if (status != CR_OK)
         cr_comm_abort(options->comm,
                       cr_error_message()); /* before this rank closes anything that other ranks wait for */
+    cr_run_event_end(&run, status, *signal_taken);
     stop_handlers_restore(&old);
     sigaction(SIGUSR1, &old.on_usr1, NULL);
     cr_report_close(report);

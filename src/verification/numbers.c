@@ -76,6 +76,8 @@ static double reduction(const struct cr_program *p, const struct cr_op *op, int 
     case CR_OP_pool_bn_grad_sums:
         return pixels(p, in[CR_IN_pool_bn_grad_sums_x]) + pow(window_overlap(op->attr.conv.window, stride), 2);
     case CR_OP_avgpool2x2: return 4;
+    case CR_OP_blurpool: return 9;
+    case CR_OP_blurpool_grad: return 16; /* in an image of three rows or columns, 4 taps of an axis meet a pixel */
     case CR_OP_se_scale_grad:
         return slot == CR_OUT_se_scale_grad_dx ? 0 : (double)(dim(p, in[0], 1) * dim(p, in[0], 2));
     case CR_OP_avgpool: return (double)(dim(p, in[0], 1) * dim(p, in[0], 2));

@@ -234,12 +234,13 @@ static const struct conv rows[] = {{1, 1, 1, 1, 0, 3, 1, 0, false},
                                    {5, 1, 1, 256, 0, 7, 1, 0, true}};
 
 static void list_pointwise(struct checkops_list *list) {
-    static const enum cr_op_kind plain[] = {
-        CR_OP_bn_sums, CR_OP_bn_finalize, CR_OP_bn_scale_bias, CR_OP_relu, CR_OP_add, CR_OP_avgpool, CR_OP_avgpool_grad,
-        CR_OP_relu_grad, CR_OP_channel_scale, CR_OP_zero, CR_OP_cast, CR_OP_avgpool2x2, CR_OP_avgpool2x2_grad,
-        CR_OP_se_scale, CR_OP_se_scale_grad, CR_OP_offload, CR_OP_prefetch, CR_OP_barrier,
-        /* all_reduce of one rank; several ranks have tests of their own */
-        CR_OP_all_reduce};
+    static const enum cr_op_kind plain[] = {CR_OP_bn_sums, CR_OP_bn_finalize, CR_OP_bn_scale_bias, CR_OP_relu,
+                                            CR_OP_add, CR_OP_avgpool, CR_OP_avgpool_grad, CR_OP_relu_grad,
+                                            CR_OP_channel_scale, CR_OP_zero, CR_OP_cast, CR_OP_avgpool2x2,
+                                            CR_OP_avgpool2x2_grad, CR_OP_blurpool, CR_OP_blurpool_grad, CR_OP_se_scale,
+                                            CR_OP_se_scale_grad, CR_OP_offload, CR_OP_prefetch, CR_OP_barrier,
+                                            /* all_reduce of one rank; several ranks have tests of their own */
+                                            CR_OP_all_reduce};
     for (size_t i = 0; i < CR_COUNT(plain); i++) list_images(list, plain[i], FLAGS(0));
     list_images(list, CR_OP_normalize, FLAGS(0, CHECKOPS_BOXES));
     list_images(list, CR_OP_mix, FLAGS(0));

@@ -262,6 +262,10 @@ static void build_other(struct checkops_build *b) {
         in(b, CR_IN_avgpool2x2_grad_dy, b->real, c->N, (c->H + 1) / 2, (c->W + 1) / 2, c->C);
         out_image(b, CR_OUT_avgpool2x2_grad_dx);
         break;
+    case CR_OP_blurpool_grad:
+        in(b, CR_IN_blurpool_grad_dy, b->real, c->N, (c->H + 1) / 2, (c->W + 1) / 2, c->C);
+        out_image(b, CR_OUT_blurpool_grad_dx);
+        break;
     case CR_OP_se_scale:
         in_image(b, CR_IN_se_scale_x);
         in(b, CR_IN_se_scale_logit, b->real, c->N, 1, 1, c->C);

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """test_onnx_golden.py: the ONNX files of small networks are those of tests/golden/onnx, which onnxruntime has run. Needs no onnxruntime.
 
-Four networks have every op that the export can write, with batch normalisation and folded. Their weights are written here by a formula.
+Five networks have every op that the export can write, with batch normalisation and folded. Their weights are written here by a formula.
 For each file two things are stored: NAME.txt, its fields as text (tools/onnx_text.py), and in onnxruntime.json the class probabilities that
 onnxruntime computed from it. The exported file must have the same text, and `cresnet predict` must give the same probabilities.
 
@@ -37,6 +37,7 @@ NETS = {
     "basic": "block = basic\nstem = cifar\ndepths = 1,1\nwidths = 4,8\nshortcut = A\n",
     "bottleneck": "block = bottleneck\nstem = imagenet\ndepths = 1,1\nwidths = 4,8\nshortcut = B\n",
     "deep": "block = basic\nstem = deep\ndepths = 1,1\nwidths = 16,32\nshortcut = D\nexcitation = yes\n",
+    "blur": "block = basic\nstem = imagenet\ndepths = 1,1\nwidths = 4,8\nshortcut = B\nblur_pool = yes\n",
     "next": "block = bottleneck\nstem = imagenet\ndepths = 1,1\nwidths = 4,8\nshortcut = B\ngroups = 2\neca = yes\n",
 }
 CONFIG = f"""[model]

@@ -19,7 +19,7 @@ SCHEMA = {
     "ENTRY": {1: ("key", "string"), 2: ("value", "string")},
     "GRAPH": {1: ("node", "NODE"), 2: ("name", "string"), 5: ("initializer", "TENSOR"), 11: ("input", "VALUE"), 12: ("output", "VALUE")},
     "NODE": {1: ("input", "string"), 2: ("output", "string"), 3: ("name", "string"), 4: ("op_type", "string"), 5: ("attribute", "ATTRIBUTE")},
-    "ATTRIBUTE": {1: ("name", "string"), 2: ("f", "float"), 3: ("i", "int"), 8: ("ints", "int"), 20: ("type", "int")},
+    "ATTRIBUTE": {1: ("name", "string"), 2: ("f", "float"), 3: ("i", "int"), 4: ("s", "string"), 8: ("ints", "int"), 20: ("type", "int")},
     "TENSOR": {1: ("dims", "int"), 2: ("data_type", "int"), 8: ("name", "string"), 9: ("raw_data", "raw")},
     "VALUE": {1: ("name", "string"), 2: ("type", "TYPE")},
     "TYPE": {1: ("tensor_type", "TENSOR_TYPE")},

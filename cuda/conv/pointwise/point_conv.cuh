@@ -38,7 +38,7 @@ struct params {
     const float *scale_bias, *bias, *mean_rstd, *gamma, *beta;
     float       *partial; /* NULL without sums */
     int          rows, C, K, stride, P, Q;
-    bool         add_given, bn_given, relu;
+    bool         add_given, bn_given, relu, early;
 };
 
 /* Barriers, 8 bytes each, from bar_at on: full and empty of each worker's stages, panels of each warp, filters. */
@@ -114,6 +114,7 @@ __device__ __forceinline__ void load(const params &p, uint32_t shared, int ring)
     const uint32_t bar       = shared + (uint32_t)plan.bar_at,
                    stages    = shared + (uint32_t)(plan.stage_at + ring * plan.stages * (int)STAGE);
     scheduler<COLUMNS, WORKERS, RESIDENT> scheduler(plan, ring, RESIDENT ? WORKERS : 1);
+    if (!p.early || !RESIDENT) ck_begin_after_last();
     if (RESIDENT && ring == 0) {
         ck_mbar_expect(bar + 8 * BAR_FILTERS, (uint32_t)plan.steps * (W_BYTES + (MODE == ACT ? SCALE_BIAS_BYTES : 0)));
         for (int s = 0; s < plan.steps; s++) {
@@ -124,6 +125,7 @@ __device__ __forceinline__ void load(const params &p, uint32_t shared, int ring)
                                 bar + 8 * BAR_FILTERS, s * STEP);
         }
     }
+    if (p.early && RESIDENT) ck_begin_after_last();
     ck_ring_place at;
     for (; scheduler.more(); scheduler.next(plan)) {
         int w = 0, h = 0, n = 0;

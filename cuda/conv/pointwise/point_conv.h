@@ -25,6 +25,7 @@ struct ck_point_conv {
     int          stride;     /* y is N, (H-1)/stride+1, (W-1)/stride+1, K */
     bool         transposed; /* w is [C][K]; else [K][C] */
     bool         relu;
+    bool         early;  /* no launch since the last but one writes w: it may be read before the last ends */
     int          config; /* tile config, index below ck_point_conv_configs; 0: the config that was fastest on average */
     const void  *x, *w;
     const float *scale_bias; /* [2][C] or NULL; C % 64 == 0 when given, not with transposed, bias, add or relu */

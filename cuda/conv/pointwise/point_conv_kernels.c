@@ -101,6 +101,7 @@ static cr_status conv_launch(struct cr_device *device, const struct cr_call *cal
     a.add                  = call->in[CR_IN_conv_add];
     a.y                    = call->out[CR_OUT_conv_y];
     a.sums                 = call->out[CR_OUT_conv_sums];
+    a.early                = call->op->attr.conv.early_filter;
     CUDA_TRY(ck_point_conv(&a, call->workspace, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
     return CR_OK;
 }

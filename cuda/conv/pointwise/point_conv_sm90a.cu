@@ -71,6 +71,7 @@ __global__ void __launch_bounds__((1 + WORKERS) * GROUP, 1) point_conv(const __g
             load<COLUMNS, WORKERS, RESIDENT, MODE>(p, shared, warp);
     } else {
         ck_registers_increase<WORKERS == 2 ? 232 : WORKERS == 3 ? 152 : 112>();
+        ck_begin_after_last();
         worker<T, COLUMNS, WORKERS, RESIDENT, MODE> worker(p, shared, group - 1);
         run_worker<MODE>(worker);
     }
@@ -121,8 +122,8 @@ cudaError_t start(const struct params *p, cudaStream_t stream) {
     const auto        kernel = point_conv<T, COLUMNS, WORKERS, RESIDENT, MODE>;
     const cudaError_t error  = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, p->plan.bytes);
     if (error != cudaSuccess) return error;
-    kernel<<<(unsigned)p->plan.grid, (1 + WORKERS) * GROUP, (size_t)p->plan.bytes, stream>>>(*p);
-    return cudaGetLastError();
+    return ck_launch(kernel, dim3((unsigned)p->plan.grid), dim3((1 + WORKERS) * GROUP), (size_t)p->plan.bytes, stream,
+                     *p);
 }
 
 template <typename T, int MODE> cudaError_t start_as(const struct params *p, cudaStream_t stream) {
@@ -165,6 +166,7 @@ cudaError_t launch(const struct ck_point_conv *a, const struct plan *plan, void 
     p.add_given     = a->add != nullptr;
     p.bn_given      = a->bn_x != nullptr;
     p.relu          = a->relu;
+    p.early         = a->early && !a->scale_bias;
     if (!make_maps(&p, a)) return cudaErrorNotSupported;
     const cudaError_t error = a->type == CK_F16 ? start_mode<__half>(&p, a->transposed, stream)
                                                 : start_mode<__nv_bfloat16>(&p, a->transposed, stream);

@@ -37,25 +37,6 @@ struct request {
     float                    *by_class; /* [classes]: probabilities of one image for the table of --csv */
 };
 
-/* Class names of the dataset; a missing dataset is a warning. */
-static cr_status names_from_data(const struct cr_config *config, struct cr_cmd_names *out) {
-    struct cr_dataset *dataset;
-    if (cr_dataset_open(config, CR_SPLIT_VAL, &dataset) != CR_OK) {
-        cr_log(CR_LOG_WARN, "no class names, printing class numbers: %s", cr_error_message());
-        cr_error_clear();
-        return CR_OK;
-    }
-    cr_status status = cr_cmd_names_of(dataset, out);
-    cr_dataset_close(dataset);
-    return status;
-}
-
-/* Class names of the checkpoint of the weights, else of the dataset. */
-static cr_status find_names(const struct cr_config *config, struct cr_cmd_names *out) {
-    CR_TRY(cr_cmd_names_load(config->model.weights, out));
-    return out->count ? CR_OK : names_from_data(config, out);
-}
-
 /* ---- images ---- */
 
 static bool is_folder(const char *path) {
@@ -90,12 +71,6 @@ static cr_status find_images(const struct cr_args *args, struct request *r) {
 
 /* ---- printing ---- */
 
-static const char *class_name(const struct cr_cmd_names *names, int label, char *buffer, size_t bytes) {
-    if (label < names->count) return names->at[label];
-    snprintf(buffer, bytes, "class %d", label);
-    return buffer;
-}
-
 static void print_list(const struct request *r, const char *path, const struct prediction *p, struct cr_text *out) {
     char number[32];
     if (!p->count) return;
@@ -103,7 +78,7 @@ static void print_list(const struct request *r, const char *path, const struct p
     cr_text_add(out, "\n");
     for (int i = 0; i < p->count; i++)
         cr_text_add(out, "  %6.2f %%  %s\n", 100 * (double)p->probability[i],
-                    class_name(&r->names, p->label[i], number, sizeof number));
+                    cr_cmd_class_name(&r->names, p->label[i], number, sizeof number));
 }
 
 static void print_line(const struct request *r, const char *path, const struct prediction *p, struct cr_text *out) {
@@ -115,7 +90,7 @@ static void print_line(const struct request *r, const char *path, const struct p
     for (int i = 0; i < p->count; i++) {
         const bool last = i == p->count - 1;
         cr_text_add(out, "  %6.2f %%  %-*s", 100 * (double)p->probability[i], last ? 0 : r->class_width,
-                    class_name(&r->names, p->label[i], number, sizeof number));
+                    cr_cmd_class_name(&r->names, p->label[i], number, sizeof number));
     }
     cr_text_add(out, "\n");
 }
@@ -131,7 +106,7 @@ static void print_json(const struct request *r, const char *path, const struct p
         for (int i = 0; i < p->count; i++) {
             cr_json_open_object(&w, NULL);
             cr_json_put_int(&w, "label", p->label[i]);
-            cr_json_put_string(&w, "class", class_name(&r->names, p->label[i], number, sizeof number));
+            cr_json_put_string(&w, "class", cr_cmd_class_name(&r->names, p->label[i], number, sizeof number));
             cr_json_put_general(&w, "probability", (double)p->probability[i], 9);
             cr_json_close_object(&w);
         }
@@ -148,8 +123,9 @@ static void set_widths(struct request *r) {
     for (int64_t i = 0; i < r->images; i++)
         r->path_width = CR_MAX(r->path_width, (int)CR_MIN(strlen(r->path[i]), (size_t)COLUMN_MAX));
     for (int i = 0; i < r->names.count; i++)
-        r->class_width = CR_MAX(
-            r->class_width, (int)CR_MIN(strlen(class_name(&r->names, i, number, sizeof number)), (size_t)COLUMN_MAX));
+        r->class_width =
+            CR_MAX(r->class_width,
+                   (int)CR_MIN(strlen(cr_cmd_class_name(&r->names, i, number, sizeof number)), (size_t)COLUMN_MAX));
 }
 
 /* ---- the command ---- */
@@ -307,7 +283,7 @@ cr_status cr_cmd_predict(const struct cr_args *args, int *signal_taken) {
     CR_TRY_OUT(find_images(args, &r));
     CR_TRY_OUT(cr_predictions_csv_open(args, &r.csv));
     r.top = top ? (int)top : r.table ? 1 : TOP_DEFAULT;
-    CR_TRY_OUT(find_names(&config, &r.names));
+    CR_TRY_OUT(cr_cmd_names_find(&config, &r.names));
     owned  = false;
     status = predict(args, &config, &r);
 out:

@@ -18,6 +18,7 @@ static cr_status train(const struct cr_args *args, const struct cr_config *confi
                                        .force          = cr_args_has(args, CR_OPT_FORCE),
                                        .overrides      = override,
                                        .override_count = args->overrides + cr_args_has(args, CR_OPT_GPUS),
+                                       .on_event       = config->train.on_event,
                                        .comm           = ranks->comm};
     cr_status               status  = cr_train(config, &options, signal_taken);
     cr_free(override);

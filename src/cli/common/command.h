@@ -23,7 +23,7 @@ struct cr_dataset;
 typedef cr_status cr_command_fn(const struct cr_args *args, int *signal_taken);
 cr_command_fn     cr_cmd_train, cr_cmd_eval, cr_cmd_predict, cr_cmd_report, cr_cmd_plan, cr_cmd_check, cr_cmd_bench;
 cr_command_fn     cr_cmd_profile, cr_cmd_prune, cr_cmd_export, cr_cmd_data, cr_cmd_help, cr_cmd_quantize;
-cr_command_fn     cr_cmd_lr_find;
+cr_command_fn     cr_cmd_lr_find, cr_cmd_explain;
 cr_command_fn     cr_cmd_finetune; /* cli/finetune/command.c */
 
 /* Runs the function of args->command (cli/command_table.c). For main only. */
@@ -156,6 +156,11 @@ struct cr_cmd_names { /* names of classes */
 };
 /* Reads classes.txt in the folder of the model file; the count stays 0 when there is no such file. */
 CR_MUST cr_status cr_cmd_names_load(const char *weights, struct cr_cmd_names *out);
+/* The names of the checkpoint of the weights, else of the data set of the configuration; a missing data set is a
+ * warning, and the count stays 0. */
+CR_MUST cr_status cr_cmd_names_find(const struct cr_config *config, struct cr_cmd_names *out);
+/* The name of a class; without one, "class N" in `buffer`. */
+const char *cr_cmd_class_name(const struct cr_cmd_names *names, int label, char *buffer, size_t bytes);
 /* Copies the class names of a data set. */
 CR_MUST cr_status cr_cmd_names_of(const struct cr_dataset *dataset, struct cr_cmd_names *out);
 

@@ -216,6 +216,29 @@ cr_status cr_cmd_names_of(const struct cr_dataset *dataset, struct cr_cmd_names 
     return CR_OK;
 }
 
+static cr_status names_from_data(const struct cr_config *config, struct cr_cmd_names *out) {
+    struct cr_dataset *dataset;
+    if (cr_dataset_open(config, CR_SPLIT_VAL, &dataset) != CR_OK) {
+        cr_log(CR_LOG_WARN, "no class names, printing class numbers: %s", cr_error_message());
+        cr_error_clear();
+        return CR_OK;
+    }
+    cr_status status = cr_cmd_names_of(dataset, out);
+    cr_dataset_close(dataset);
+    return status;
+}
+
+cr_status cr_cmd_names_find(const struct cr_config *config, struct cr_cmd_names *out) {
+    CR_TRY(cr_cmd_names_load(config->model.weights, out));
+    return out->count ? CR_OK : names_from_data(config, out);
+}
+
+const char *cr_cmd_class_name(const struct cr_cmd_names *names, int label, char *buffer, size_t bytes) {
+    if (label < names->count) return names->at[label];
+    snprintf(buffer, bytes, "class %d", label);
+    return buffer;
+}
+
 /* ---- programs without data ---- */
 
 void cr_cmd_batch_free(struct cr_cmd_batch *batch) {

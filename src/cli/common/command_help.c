@@ -44,6 +44,14 @@ static const char about_predict[] =
     "  cresnet predict checkpoints/demo holiday/ --json >holiday.jsonl\n"
     "  cresnet predict checkpoints/demo holiday/ --csv holiday.csv\n";
 
+static const char about_explain[] =
+    "Shows where in an image the network found evidence for a class: Grad-CAM (Selvaraju et al. 2017) at the output\n"
+    "of the last stage. -o FILE.png is the image with the map over it, from dark (little) over red to yellow (most);\n"
+    "grey parts have no evidence or were cut off before the network saw the image. --csv writes the map as numbers.\n"
+    "Give a RUN, or a CONFIG with --weights FILE.\n" RUN_NOTE "\n"
+    "  cresnet explain checkpoints/demo a.png -o why.png\n"
+    "  cresnet explain checkpoints/demo a.png --class star -o star.png --csv star.csv\n";
+
 static const char about_report[] =
     "Writes one HTML page about a run, RUN/report.html unless -o FILE names another: training curves, learning\n"
     "rate, throughput, the memory plan, the profile (--profile FILE, or RUN/profile.jsonl) and the sparsity of\n"
@@ -204,6 +212,8 @@ static const struct cr_command commands[CR_CMD_COUNT] = {
                          about_lr_find},
     [CR_CMD_EVAL]     = {"eval", "evaluate weights on a validation set", "CONFIG|RUN " KEYS, about_eval},
     [CR_CMD_PREDICT]  = {"predict", "classify images", "RUN|CONFIG IMAGE|FOLDER ... [options]", about_predict},
+    [CR_CMD_EXPLAIN]  = {"explain", "show where in an image the network found a class (Grad-CAM)",
+                         "RUN|CONFIG IMAGE -o FILE.png [options]", about_explain},
     [CR_CMD_REPORT]   = {"report", "write an HTML page about a run: curves, evaluation, memory, profile",
                          "RUN " KEYS " | --compare RUN RUN ...", about_report},
     [CR_CMD_PLAN]     = {"plan", "show the network, its program and its memory plan", "CONFIG|RUN " KEYS, about_plan},

@@ -13,10 +13,10 @@ enum {
     ON_WORKERS = ON_TRAIN | ON(LR_FIND) | ON(EVAL) | ON(REPORT) | ON(BENCH) | ON(DATA) | ON(QUANTIZE),
     ON_SEED =
         ON_TRAIN | ON(LR_FIND) | ON(EVAL) | ON(REPORT) | ON(CHECK) | ON(BENCH) | ON(PROFILE) | ON(DATA) | ON(QUANTIZE),
-    ON_WEIGHTS = ON(LR_FIND) | ON(EVAL) | ON(PREDICT) | ON(REPORT) | ON(PRUNE) | ON(EXPORT) |
+    ON_WEIGHTS = ON(LR_FIND) | ON(EVAL) | ON(PREDICT) | ON(EXPLAIN) | ON(REPORT) | ON(PRUNE) | ON(EXPORT) |
                  ON(QUANTIZE), /* commands that use trained weights */
-    ON_JSON = ON(LR_FIND) | ON(EVAL) | ON(PREDICT) | ON(PLAN) | ON(CHECK) | ON(BENCH) | ON(PROFILE) | ON(DATA) |
-              ON(PRUNE) | ON(QUANTIZE),
+    ON_JSON = ON(LR_FIND) | ON(EVAL) | ON(PREDICT) | ON(EXPLAIN) | ON(PLAN) | ON(CHECK) | ON(BENCH) | ON(PROFILE) |
+              ON(DATA) | ON(PRUNE) | ON(QUANTIZE),
 };
 
 static const struct cr_cli_option options[CR_OPT_COUNT] = {
@@ -25,7 +25,8 @@ static const struct cr_cli_option options[CR_OPT_COUNT] = {
     [CR_OPT_FORCE]         = {"force", 0, NULL, NULL, ON(TRAIN),
                               "resume although the model, the order of the data or the kernels changed"},
     [CR_OPT_REPLACE]       = {"force", 0, NULL, NULL,
-                              ON(LR_FIND) | ON(EVAL) | ON(PREDICT) | ON(REPORT) | ON(PLAN) | ON(EXPORT) | ON(DATA),
+                              ON(LR_FIND) | ON(EVAL) | ON(PREDICT) | ON(EXPLAIN) | ON(REPORT) | ON(PLAN) | ON(EXPORT) |
+                                  ON(DATA),
                               "replace an output file that exists and that cresnet did not write (data: of data pack)"},
     [CR_OPT_START_WEIGHTS] = {"weights", 0, "FILE|NAME|none", NULL, ON(FINETUNE),
                               "weights to start from: a file, a run, a name such as resnet18; none: from scratch"},
@@ -54,6 +55,10 @@ static const struct cr_cli_option options[CR_OPT_COUNT] = {
          "also write a table with the classes and probabilities of each image; - is standard output"},
     [CR_OPT_TOP]     = {"top", 'k', "N", NULL, ON(PREDICT),
                         "classes to print per image, up to all (default: 5; 1 for folders)"},
+    [CR_OPT_CLASS]   = {"class", 0, "NAME|N", NULL, ON(EXPLAIN),
+                        "class to explain: its name or its number (default: the predicted class)"},
+    [CR_OPT_MAP_CSV] = {"csv", 0, "FILE", NULL, ON(EXPLAIN),
+                        "also write the map as numbers, one line per row of the last stage; - is standard output"},
     [CR_OPT_PROFILE] = {"profile", 0, "FILE", NULL, ON(REPORT),
                         "output of cresnet profile --json (default: RUN/profile.jsonl if it exists)"},
     [CR_OPT_NO_EVAL] = {"no-eval", 0, NULL, NULL, ON(REPORT), "skip the evaluation: no confusion matrix, no images"},
@@ -143,6 +148,7 @@ static const struct cr_cli_option options[CR_OPT_COUNT] = {
     [CR_OPT_EXPORT_FILE]  = {"output", 'o', "FILE", NULL, ON(EXPORT) | ON(REPORT),
                              "file to write; - is standard output (report: RUN/report.html by default)"},
     [CR_OPT_PLOT]         = {"output", 'o', "FILE", NULL, ON(LR_FIND), "plot to write (SVG); - is standard output"},
+    [CR_OPT_OVERLAY]      = {"output", 'o', "FILE.png", NULL, ON(EXPLAIN), "overlay to write; - is standard output"},
     [CR_OPT_NAMES]        = {"names", 0, "LIBRARY", NULL, ON(EXPORT),
                              "naming scheme of the tensors: torchvision or timm (identical for these networks)"},
     [CR_OPT_ONNX] =

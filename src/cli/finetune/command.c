@@ -178,6 +178,7 @@ static cr_status train(const struct cr_finetune *f, const struct cr_config *conf
     const struct cr_train_options options = {.resume         = resume ? "auto" : NULL,
                                              .overrides      = f->args->override,
                                              .override_count = f->args->overrides,
+                                             .on_event       = f->given.train.on_event,
                                              .brief          = true};
     CR_TRY(cr_train(config, &options, signal_taken));
     if (*signal_taken) return CR_OK;

@@ -226,6 +226,12 @@ static void grad_avgpool2x2(struct backward *b, const struct cr_op *op, int dy) 
     grad_simple(b, op, &g, op->in[CR_IN_avgpool2x2_x]);
 }
 
+static void grad_blurpool(struct backward *b, const struct cr_op *op, int dy) {
+    struct cr_op g               = cr_op_make(CR_OP_blurpool_grad, op->layer);
+    g.in[CR_IN_blurpool_grad_dy] = dy;
+    grad_simple(b, op, &g, op->in[CR_IN_blurpool_x]);
+}
+
 static void grad_se_scale(struct backward *b, const struct cr_op *op, int dy) {
     const int    x = op->in[CR_IN_se_scale_x], logit = op->in[CR_IN_se_scale_logit];
     struct cr_op g                  = cr_op_make(CR_OP_se_scale_grad, op->layer);

@@ -189,8 +189,8 @@ cr_status cr_edit_finish(struct cr_edit *edit) {
         p->op[ops] = p->op[i];
         remap_op(&p->op[ops++], map);
     }
-    int *refs[] = {&p->images, &p->labels,  &p->boxes,     &p->mixes,        &p->features,
-                   &p->logits, &p->metrics, &p->grad_norm, &p->class_weights};
+    int *refs[] = {&p->images, &p->labels,  &p->boxes,     &p->mixes,         &p->features,
+                   &p->logits, &p->metrics, &p->grad_norm, &p->class_weights, &p->maps};
     for (size_t i = 0; i < CR_COUNT(refs); i++) remap(refs[i], map);
     p->tensors                      = tensors;
     p->ops                          = ops;

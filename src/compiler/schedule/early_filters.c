@@ -11,7 +11,10 @@ enum { OPS_BEFORE = 2, INPUTS_MAX = 4 };
  * without a packed filter packs it itself, so it has nothing to read early. */
 static int early_inputs(const struct cr_op *op, int ids[INPUTS_MAX]) {
     switch (op->kind) {
-    case CR_OP_conv: ids[0] = op->in[CR_IN_conv_w]; return 1;
+    case CR_OP_conv:
+        ids[0] = op->in[CR_IN_conv_w];
+        ids[1] = op->in[CR_IN_conv_bias];
+        return ids[1] < 0 ? 1 : 2;
     case CR_OP_conv_pair:
         ids[0] = op->in[CR_IN_conv_pair_w];
         ids[1] = op->in[CR_IN_conv_pair_next_w];

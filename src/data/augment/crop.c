@@ -144,25 +144,30 @@ static void mirror(uint8_t *rgb, int height, int width) {
     }
 }
 
-/* Resizes so that the image covers a rectangle of the result's shape and of the height `cover`, and cuts the result,
- * black where the image is smaller. For a square, `cover` is the shorter side of the resized image. */
+/* The size at which the image covers a rectangle of the result's shape and of the height `cover`. For a square, `cover`
+ * is the shorter side of the resized image. */
+static void covering_size(const struct cr_prepare *prep, int cover, int64_t w, int64_t h, int *full_w, int *full_h) {
+    const int64_t cover_w = (int64_t)cover * cr_prepare_width(prep) / prep->size;
+    const bool    wide    = w * cover > h * cover_w; /* wider than the rectangle */
+    *full_w               = (int)(wide ? cover * w / h : cover_w);
+    *full_h               = (int)(wide ? cover : cover_w * h / w);
+}
+
+/* Resizes to the covering size, and cuts the result, black where the image is smaller. */
 static cr_status place_view(const struct cr_prepare *prep, int cover, const struct cr_image *image,
                             struct cr_scratch *scratch, uint8_t *out) {
     const int        height = prep->size, width = cr_prepare_width(prep), crop = crop_of(prep);
-    const int64_t    h = image->height, w = image->width, cover_w = (int64_t)cover * width / height;
-    const bool       wide = w * cover > h * cover_w; /* wider than the rectangle */
-    struct cr_resize job  = {
-         .src        = image->rgb,
-         .src_w      = image->width,
-         .src_h      = image->height,
-         .src_stride = (size_t)image->width * 3,
-         .w          = image->width,
-         .h          = image->height,
-         .full_w     = (int)(wide ? cover * w / h : cover_w),
-         .full_h     = (int)(wide ? cover : cover_w * h / w),
-         .dst_stride = (size_t)width * 3,
+    struct cr_resize job = {
+        .src        = image->rgb,
+        .src_w      = image->width,
+        .src_h      = image->height,
+        .src_stride = (size_t)image->width * 3,
+        .w          = image->width,
+        .h          = image->height,
+        .dst_stride = (size_t)width * 3,
     };
     int margin_x, margin_y;
+    covering_size(prep, cover, image->width, image->height, &job.full_w, &job.full_h);
     cut_axis(job.full_w, width, crop == CENTRE, crop % 2 == 1, &job.part_x, &margin_x);
     cut_axis(job.full_h, height, crop == CENTRE, crop >= 2, &job.part_y, &margin_y);
     job.part_w = CR_MIN(job.full_w, width);
@@ -172,6 +177,19 @@ static cr_status place_view(const struct cr_prepare *prep, int cover, const stru
     if (job.part_w < width || job.part_h < height) memset(out, 0, cr_prepare_bytes(prep));
     job.dst = out + ((size_t)margin_y * width + margin_x) * 3;
     return resize(&job, scratch);
+}
+
+void cr_prepare_eval_box(const struct cr_prepare *prep, int width, int height, double box[4]) {
+    const int out_w = cr_prepare_width(prep);
+    int       full_w, full_h, cut_x, cut_y, margin_x, margin_y;
+    covering_size(prep, prep->eval_resize ? prep->eval_resize : prep->size, width, height, &full_w, &full_h);
+    cut_axis(full_w, out_w, true, false, &cut_x, &margin_x);
+    cut_axis(full_h, prep->size, true, false, &cut_y, &margin_y);
+    const double per_x = (double)width / full_w, per_y = (double)height / full_h;
+    box[0] = (cut_x - margin_x) * per_x;
+    box[1] = (cut_y - margin_y) * per_y;
+    box[2] = out_w * per_x;
+    box[3] = prep->size * per_y;
 }
 
 cr_status cr_prepare_eval_with(const struct cr_prepare *prep, const struct cr_lazy_image *lazy,

@@ -22,7 +22,9 @@ struct png_job {
     size_t            left, count;
     const char       *name;
     struct cr_buffer *pixels;
-    FILE             *file; /* writing */
+    FILE             *file; /* writing to a file; else to `text` */
+    struct cr_text   *text;
+    const char       *software; /* writing: content of a text chunk, or NULL */
     const uint8_t    *rgb;
     int               width, height;
     bool              out_of_memory;
@@ -125,7 +127,8 @@ cr_status cr_png_decode(const void *bytes, size_t count, const char *name, struc
 
 static void png_write_bytes(png_structp png, png_bytep from, size_t count) {
     struct png_job *job = png_get_io_ptr(png);
-    if (fwrite(from, 1, count, job->file) != count) png_error(png, strerror(errno));
+    if (job->text) cr_text_add_bytes(job->text, from, count);
+    if (!job->text && fwrite(from, 1, count, job->file) != count) png_error(png, strerror(errno));
 }
 
 static void png_no_flush(png_structp png) {
@@ -146,6 +149,10 @@ static cr_status png_write_guarded(struct png_job *job) {
     png_set_compression_level(job->png, COMPRESSION);
     png_set_IHDR(job->png, job->info, (png_uint_32)job->width, (png_uint_32)job->height, 8, PNG_COLOR_TYPE_RGB,
                  PNG_INTERLACE_NONE, PNG_COMPRESSION_TYPE_DEFAULT, PNG_FILTER_TYPE_DEFAULT);
+    png_text software = {.compression = PNG_TEXT_COMPRESSION_NONE,
+                         .key         = (char *)(uintptr_t) "Software",
+                         .text        = (char *)(uintptr_t)job->software};
+    if (job->software) png_set_text(job->png, job->info, &software, 1);
     png_write_info(job->png, job->info);
     for (int y = 0; y < job->height; y++) png_write_row(job->png, job->rgb + (size_t)y * job->width * 3);
     png_write_end(job->png, NULL);
@@ -163,4 +170,13 @@ cr_status cr_image_write_png(const char *path, const uint8_t *rgb, int width, in
         status = CR_FAIL(CR_ERR_IO, "%s: cannot be written: %s", path, strerror(errno));
     if (status != CR_OK) unlink(path); /* an incomplete file must not stay */
     return status;
+}
+
+cr_status cr_image_encode_png(const char *software, const uint8_t *rgb, int width, int height, struct cr_text *out) {
+    struct png_job job = {
+        .name = "PNG", .rgb = rgb, .width = width, .height = height, .text = out, .software = software};
+    CR_ASSERT(width > 0 && height > 0);
+    cr_status status = png_write_guarded(&job);
+    if (job.png) png_destroy_write_struct(&job.png, &job.info);
+    return status == CR_OK && out->failed ? CR_NO_MEMORY(out->length) : status;
 }

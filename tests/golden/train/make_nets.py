@@ -89,6 +89,36 @@ class Attended(Grouped):
                                                          + (b.downsample(x) if b.downsample else x))
 
 
+class Blurred(nn.Module):
+    """Blocks of timm with aa_layer = BlurPool2d, and timm's max pooling before them (stem of ImageNet)."""
+
+    def __init__(self, block, depths, widths):
+        super().__init__()
+        from timm.layers import BlurPool2d
+        from timm.models import resnet
+        block = getattr(resnet, block)
+        large = block is resnet.Bottleneck
+        self.conv1 = nn.Conv2d(3, widths[0], 7 if large else 3, 2 if large else 1, 3 if large else 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(widths[0])
+        self.maxpool = nn.Sequential(nn.MaxPool2d(3, 1, 1), BlurPool2d(widths[0], stride=2)) if large else nn.Identity()
+        cin, self.stages = widths[0], len(depths)
+        for s, (depth, width) in enumerate(zip(depths, widths)):
+            layers = []
+            for b in range(depth):
+                stride, cout = 2 if s and not b else 1, block.expansion * width
+                down = nn.Sequential(nn.Conv2d(cin, cout, 1, stride, bias=False), nn.BatchNorm2d(cout)) if stride != 1 or cin != cout else None
+                layers.append(block(cin, width, stride, down, aa_layer=BlurPool2d))
+                cin = cout
+            setattr(self, f"layer{s + 1}", nn.Sequential(*layers))
+        self.fc = nn.Linear(cin, CLASSES)
+
+    def forward(self, x):
+        x = self.maxpool(F.relu(self.bn1(self.conv1(x))))
+        for s in range(self.stages):
+            x = getattr(self, f"layer{s + 1}")(x)
+        return self.fc(x.mean((2, 3)))
+
+
 class Net(nn.Module):
     def __init__(self, depths, widths):
         super().__init__()
@@ -115,6 +145,8 @@ class Net(nn.Module):
 
 if __name__ == "__main__":
     nets = {"excited": lambda: Net((1, 2), (4, 6)),
+            "blurred": lambda: Blurred("Bottleneck", (1, 2), (4, 6)),
+            "blurred-basic": lambda: Blurred("BasicBlock", (1, 1), (5, 7)),
             "attended": lambda: Attended((1, 2), (4, 6)),
             "grouped": lambda: Grouped((1, 2), (4, 6), 2, 64)}
     for name in sys.argv[1:] or nets:

@@ -123,6 +123,7 @@ static void make_allowed(struct cr_rng *rng, struct cr_config *c) {
     c->schedule.low_momentum =
         c->schedule.kind == CR_SCHEDULE_ONE_CYCLE ? CR_MIN(c->schedule.low_momentum, c->optim.momentum) : 0;
     c->schedule.min_lr           = CR_MIN(c->schedule.min_lr, c->optim.lr);
+    c->train.on_event            = ""; /* is not written */
     c->schedule.milestones.count = 1 + (int)cr_rng_below(rng, 32);
     for (int i = 0; i < c->schedule.milestones.count; i++) c->schedule.milestones.at[i] = i + cr_rng_real(rng) / 2;
 }
@@ -231,6 +232,12 @@ static void shipped_configs(void) {
                    {"resnet50-a1", CR_ARCH_RESNET50, CR_DATA_FOLDER, 1000, 256},
                    {"resnet50-a2", CR_ARCH_RESNET50, CR_DATA_FOLDER, 1000, 256},
                    {"resnet50-a3", CR_ARCH_RESNET50, CR_DATA_FOLDER, 1000, 256},
+                   {"imagenette-128-5", CR_ARCH_RESNET50, CR_DATA_FOLDER, 10, 64},
+                   {"imagenette-128-20", CR_ARCH_RESNET50, CR_DATA_FOLDER, 10, 64},
+                   {"imagenette-128-80", CR_ARCH_RESNET50, CR_DATA_FOLDER, 10, 64},
+                   {"imagenette-192-5", CR_ARCH_RESNET50, CR_DATA_FOLDER, 10, 64},
+                   {"imagenette-192-20", CR_ARCH_RESNET50, CR_DATA_FOLDER, 10, 64},
+                   {"imagenette-192-80", CR_ARCH_RESNET50, CR_DATA_FOLDER, 10, 64},
                    {"finetune-folder", CR_ARCH_RESNET18, CR_DATA_FOLDER, 0, 32},
                    {"resnet18", CR_ARCH_RESNET18, CR_DATA_FOLDER, 1000, 256},
                    {"wide-resnet50-2", CR_ARCH_WIDE_RESNET50_2, CR_DATA_FOLDER, 1000, 256},

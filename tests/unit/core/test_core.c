@@ -225,11 +225,17 @@ static void groups_are_configurable(void) {
     static const char *const next[]  = {"model.arch=resnet50", "model.groups=32", "model.width_per_group=4"};
     static const char *const basic[] = {"model.arch=resnet18", "model.groups=2"};
     static const char *const eca[]   = {"model.arch=resnet50", "model.eca=yes", "model.stem=deep"};
+    static const char *const blur[]  = {"model.arch=resnet50", "model.stem=deep", "model.blur_pool=yes",
+                                        "quant.type=int8"};
     static const char *const both[]  = {"model.eca=yes", "model.excitation=yes"};
     static const char *const prune[] = {"model.arch=resnext50_32x4d", "prune.sparsity=0.5"};
     static const char *const quant[] = {"model.arch=resnext50_32x4d", "quant.type=int8"};
     CHECK_INT(parameters_of(next, 3), 25028904);
-    CHECK_INT(parameters_of(eca, 3), 25576350); /* timm's ecaresnet50d */
+    CHECK_INT(parameters_of(eca, 3), 25576350);  /* timm's ecaresnet50d */
+    CHECK_INT(parameters_of(blur, 3), 25576264); /* timm's resnetblur50d */
+    CHECK_INT(parameters_of(blur, 4), -1);
+    CHECK_HAS(cr_error_message(), "[model] blur_pool");
+    CHECK_HAS(cr_error_message(), "networks with it cannot be quantised");
     CHECK_INT(parameters_of(both, 2), -1);
     CHECK_HAS(cr_error_message(), "excludes excitation");
     CHECK_INT(parameters_of(basic, 2), -1);

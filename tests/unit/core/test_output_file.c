@@ -58,6 +58,9 @@ static const struct {
     [CR_OUTPUT_REPORT]      = {BYTES("<!DOCTYPE html>\nname=\"generator\" content=\"cresnet ")},
     [CR_OUTPUT_PLAN_PNG]    = {BYTES("\x89PNG\r\n\x1a\n.........................1234tEXt" CR_OUTPUT_PNG_TEXT)},
     [CR_OUTPUT_LR_SVG]      = {BYTES(CR_OUTPUT_LR_SVG_START)},
+    [CR_OUTPUT_EXPLAIN_PNG] = {BYTES(
+        "\x89PNG\r\n\x1a\n.........................1234tEXtSoftware\0" CR_OUTPUT_EXPLAIN_SOFTWARE)},
+    [CR_OUTPUT_EXPLAIN_CSV] = {BYTES(CR_OUTPUT_EXPLAIN_START ",")},
     [CR_OUTPUT_TRACE]       = {BYTES("time,event,id,size\n0,malloc,buffer.")},
     [CR_OUTPUT_PACK]        = {BYTES("\x89"
                                             "CRPK\r\n\x1a")},

@@ -252,6 +252,9 @@ static void pooling_and_pointwise(void) {
         {CR_OP_avgpool2x2, CR_OP_avgpool2x2_grad, 2, 5, 4, 3, {0}, -1, true},
         {CR_OP_avgpool2x2, CR_OP_avgpool2x2_grad, 1, 6, 7, 2, {0}, -1, true},
         {CR_OP_avgpool2x2, CR_OP_avgpool2x2_grad, 2, 1, 1, 3, {0}, -1, true},
+        {CR_OP_blurpool, CR_OP_blurpool_grad, 2, 5, 4, 3, {0}, -1, true},
+        {CR_OP_blurpool, CR_OP_blurpool_grad, 1, 3, 7, 2, {0}, -1, true},
+        {CR_OP_blurpool, CR_OP_blurpool_grad, 2, 1, 2, 3, {0}, -1, true},
         {CR_OP_pad_shortcut, CR_OP_pad_shortcut_grad, 2, 5, 6, 3, {.stride = 2, .pad_c = 2}, -1, true},
         {CR_OP_pad_shortcut, CR_OP_pad_shortcut_grad, 2, 4, 3, 4, {.stride = 1, .pad_c = 1}, -1, true},
     };

@@ -1,5 +1,5 @@
 /* device/cpu/reference/ref_relu_grad.c: the channel scale of squeeze-and-excitation, 2x2 average pooling (ResNet-D),
- * and their gradients. */
+ * anti-aliased subsampling, and their gradients. */
 #include "device/cpu/reference/ref.h"
 
 /* ---- sigmoid, without overflow for large arguments ---- */
@@ -72,6 +72,67 @@ cr_status cr_ref_avgpool2x2_grad(struct cr_device *device, const struct cr_call 
         const int64_t c = i % dx.C, p = i / dx.C / dx.W % dx.H / 2, q = i / dx.C % dx.W / 2, n = i / dx.C / dx.W / dx.H;
         const double  count = (double)(side_of(p, dx.H) * side_of(q, dx.W));
         ref_put(&dx, i, ref_get(&dy, ((n * dy.H + p) * dy.W + q) * dy.C + c) / count);
+    }
+    return CR_OK;
+}
+
+/* ---- anti-aliased subsampling: 3x3 taps with stride 2 over an image with a reflected border ---- */
+
+/* The index that tap 0, 1 or 2 of output p reads on an axis of `size` pixels. */
+static int64_t tap_index(int64_t p, int tap, int64_t size) {
+    const int64_t at = 2 * p + tap - 1, inside = at < 0 ? -at : at >= size ? 2 * size - 2 - at : at;
+    return size == 1 ? 0 : inside;
+}
+
+static double tap_weight(int tap) {
+    return tap == 1 ? 0.5 : 0.25;
+}
+
+cr_status cr_ref_blurpool(struct cr_device *device, const struct cr_call *call) {
+    struct ref x = REF_IN(blurpool, x), y = REF_OUT(blurpool, y);
+    CR_PARALLEL_FOR(cr_cpu_threads(device))
+    for (int64_t i = 0; i < y.elems / y.C; i++) {
+        const int64_t q = i % y.W, p = i / y.W % y.H, n = i / y.W / y.H;
+        int64_t       from[9];
+        for (int t = 0; t < 9; t++)
+            from[t] = ((n * x.H + tap_index(p, t / 3, x.H)) * x.W + tap_index(q, t % 3, x.W)) * x.C;
+        for (int64_t c = 0; c < y.C; c++) {
+            double sum = 0;
+            for (int t = 0; t < 9; t++) sum += tap_weight(t / 3) * tap_weight(t % 3) * ref_get(&x, from[t] + c);
+            ref_put(&y, i * y.C + c, sum);
+        }
+    }
+    return CR_OK;
+}
+
+/* The sum of the weights with which output p reads pixel h. */
+static double weight_of(int64_t p, int64_t h, int64_t size) {
+    double sum = 0;
+    for (int tap = 0; tap < 3; tap++)
+        if (tap_index(p, tap, size) == h) sum += tap_weight(tap);
+    return sum;
+}
+
+/* Of the outputs, only h/2 and the next one read pixel h. */
+cr_status cr_ref_blurpool_grad(struct cr_device *device, const struct cr_call *call) {
+    struct ref dy = REF_IN(blurpool_grad, dy), dx = REF_OUT(blurpool_grad, dx);
+    CR_PARALLEL_FOR(cr_cpu_threads(device))
+    for (int64_t i = 0; i < dx.elems / dx.C; i++) {
+        const int64_t w = i % dx.W, h = i / dx.W % dx.H, n = i / dx.W / dx.H;
+        double        weight[4];
+        int64_t       from[4];
+        for (int k = 0; k < 4; k++) {
+            const int64_t p = h / 2 + k / 2, q = w / 2 + k % 2;
+            const bool    inside = p < dy.H && q < dy.W;
+            weight[k]            = inside ? weight_of(p, h, dx.H) * weight_of(q, w, dx.W) : 0;
+            from[k]              = inside ? ((n * dy.H + p) * dy.W + q) * dy.C : 0;
+        }
+        for (int64_t c = 0; c < dx.C; c++) {
+            double sum = 0;
+            for (int k = 0; k < 4; k++)
+                if (weight[k] > 0) sum += weight[k] * ref_get(&dy, from[k] + c);
+            ref_put(&dx, i * dx.C + c, sum);
+        }
     }
     return CR_OK;
 }

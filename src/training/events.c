@@ -1,0 +1,275 @@
+/* training/events.c: runs the command of train.on_event. See training/run.h.
+ *
+ * The command gets the facts of an event as environment variables and as one JSON line on its standard input. Nothing
+ * is inserted into its text, so names of files cannot become part of it. */
+#include "formats/json_write.h"
+#include "training/run.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+extern char **environ;
+
+enum { POLL_NS = 5000000, FACTS_MAX = 24, NAME_MAX_BYTES = 32 };
+
+/* ---- the facts of an event ---- */
+
+struct facts {
+    struct cr_text        json, variables; /* one line; the variables NAME=VALUE, each with its final 0 */
+    struct cr_json_writer writer;
+    int                   count;
+};
+
+static void add_variable(struct facts *f, const char *name, const char *value) {
+    char upper[NAME_MAX_BYTES];
+    int  length = 0;
+    for (; name[length] && length < NAME_MAX_BYTES - 1; length++)
+        upper[length] = (char)(name[length] >= 'a' && name[length] <= 'z' ? name[length] - 'a' + 'A' : name[length]);
+    upper[length] = 0;
+    cr_text_add(&f->variables, "CRESNET_%s=%s", upper, value);
+    cr_text_add_bytes(&f->variables, "", 1);
+    f->count++;
+    CR_ASSERT(f->count <= FACTS_MAX);
+}
+
+static void put_text(struct facts *f, const char *name, const char *value) {
+    cr_json_put_string(&f->writer, name, value);
+    add_variable(f, name, value);
+}
+
+static void put_int(struct facts *f, const char *name, int64_t value) {
+    char text[32];
+    snprintf(text, sizeof text, "%lld", (long long)value);
+    cr_json_put_int(&f->writer, name, value);
+    add_variable(f, name, text);
+}
+
+static void put_real(struct facts *f, const char *name, double value) {
+    char text[64];
+    snprintf(text, sizeof text, "%.6f", value);
+    cr_json_put_fixed(&f->writer, name, value, 6);
+    add_variable(f, name, text);
+}
+
+static void put_bool(struct facts *f, const char *name, bool value) {
+    cr_json_put_bool(&f->writer, name, value);
+    add_variable(f, name, value ? "1" : "0");
+}
+
+static void put_scores(struct facts *f, const struct cr_scores *e, const char *const names[3]) {
+    const double images = (double)e->images;
+    put_real(f, names[0], (double)e->correct1 / images);
+    put_real(f, names[1], (double)e->correct5 / images);
+    put_real(f, names[2], e->loss_sum / images);
+}
+
+static void facts_begin(struct facts *f, const struct cr_run *run, const char *event) {
+    char        path[PATH_MAX];
+    const char *folder = realpath(run->dir, path) ? path : run->dir;
+    *f                 = (struct facts){.count = 0};
+    f->writer          = cr_json_writer(&f->json, CR_JSON_SPACED);
+    cr_json_open_object(&f->writer, NULL);
+    put_text(f, "event", event);
+    put_text(f, "run", folder);
+    put_int(f, "step", run->at.step);
+    put_int(f, "steps", run->total_steps);
+    put_real(f, "epoch", (double)run->at.step / (double)run->at.steps_per_epoch);
+    put_int(f, "epochs", run->config.train.epochs);
+}
+
+static void put_checkpoint(struct facts *f, const struct cr_run *run) {
+    char        path[PATH_MAX], name[PATH_MAX + 32];
+    const char *folder = realpath(run->dir, path) ? path : run->dir;
+    snprintf(name, sizeof name, "%s/step-%lld", folder, (long long)run->at.step);
+    put_text(f, "checkpoint", name);
+}
+
+/* ---- processes ---- */
+
+static void warn_end(const struct cr_run_events *e, int wait_status) {
+    if (WIFSIGNALED(wait_status))
+        cr_log(CR_LOG_WARN, "train.on_event: the command of the event %s was ended by signal %d", e->event,
+               WTERMSIG(wait_status));
+    else if (WIFEXITED(wait_status) && WEXITSTATUS(wait_status))
+        cr_log(CR_LOG_WARN, "train.on_event: the command of the event %s failed with exit code %d", e->event,
+               WEXITSTATUS(wait_status));
+}
+
+/* True when no command is running any more. */
+static bool has_ended(struct cr_run_events *e) {
+    int         wait_status = 0;
+    const pid_t ended       = e->process ? waitpid(e->process, &wait_status, WNOHANG) : 0;
+    if (!e->process) return true;
+    if (ended == 0 || (ended < 0 && errno == EINTR)) return false;
+    if (ended > 0) warn_end(e, wait_status);
+    e->process = 0;
+    return true;
+}
+
+/* Waits for the command, and kills it when its time is over. */
+static void finish(struct cr_run_events *e, double seconds) {
+    const struct timespec pause = {.tv_nsec = POLL_NS};
+    while (!has_ended(e)) {
+        if (cr_time_ns() - e->started_ns < (int64_t)(seconds * 1e9)) {
+            nanosleep(&pause, NULL);
+            continue;
+        }
+        cr_log(CR_LOG_WARN,
+               "train.on_event: the command of the event %s was killed: it was still running after %g seconds",
+               e->event, seconds);
+        kill(-e->process, SIGKILL);
+        while (waitpid(e->process, NULL, 0) < 0 && errno == EINTR) {
+        }
+        e->process = 0;
+    }
+}
+
+/* A file without a name that holds the line, at its start; -1 on failure, with errno. The error of the run must stay
+ * cresnet's error, so this function sets none. */
+static int open_input(const struct cr_text *line) {
+    const int fd = memfd_create("cresnet-event", MFD_CLOEXEC);
+    if (fd < 0) return -1;
+    size_t done = 0;
+    while (done < line->length) {
+        const ssize_t wrote = write(fd, line->data + done, line->length - done);
+        if (wrote < 0 && errno == EINTR) continue;
+        if (wrote <= 0) break;
+        done += (size_t)wrote;
+    }
+    if (done == line->length && lseek(fd, 0, SEEK_SET) == 0) return fd;
+    const int failed = errno;
+    close(fd);
+    errno = failed;
+    return -1;
+}
+
+static bool is_fact(const char *variable, char *const *facts, int count) {
+    for (int i = 0; i < count; i++) {
+        const size_t name = (size_t)(strchr(facts[i], '=') - facts[i]) + 1;
+        if (strncmp(variable, facts[i], name) == 0) return true;
+    }
+    return false;
+}
+
+/* The environment of this process with the facts; NULL when out of memory. The caller frees the list. */
+static char **make_environment(struct facts *f) {
+    size_t own = 0, count = (size_t)f->count;
+    while (environ && environ[own]) own++;
+    char **list = cr_alloc(own + count + 1, sizeof *list);
+    char  *next = f->variables.data;
+    if (!list) return NULL;
+    for (int i = 0; i < f->count; i++, next += strlen(next) + 1) list[i] = next;
+    for (size_t i = 0; i < own; i++)
+        if (!is_fact(environ[i], list, f->count)) list[count++] = environ[i];
+    list[count] = NULL;
+    return list;
+}
+
+/* The command reads the line, prints to standard error (standard output carries results only), has a process group of
+ * its own (Ctrl-C is for the training) and default signals. Returns errno. */
+static int spawn(struct cr_run_events *e, int input, char **environment) {
+    char *const argv[] = {(char *)(uintptr_t) "sh", (char *)(uintptr_t) "-c", (char *)(uintptr_t)e->command, NULL};
+    posix_spawn_file_actions_t actions;
+    posix_spawnattr_t          attributes;
+    sigset_t                   none, all;
+    int                        failed = posix_spawn_file_actions_init(&actions);
+    if (failed) return failed;
+    failed = posix_spawnattr_init(&attributes);
+    if (!failed) {
+        sigemptyset(&none);
+        sigfillset(&all);
+        failed = posix_spawnattr_setflags(&attributes,
+                                          POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+        if (!failed) failed = posix_spawnattr_setsigmask(&attributes, &none);
+        if (!failed) failed = posix_spawnattr_setsigdefault(&attributes, &all);
+        if (!failed) failed = posix_spawn_file_actions_adddup2(&actions, input, STDIN_FILENO);
+        if (!failed) failed = posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
+        if (!failed) failed = posix_spawn(&e->process, "/bin/sh", &actions, &attributes, argv, environment);
+        posix_spawnattr_destroy(&attributes);
+    }
+    posix_spawn_file_actions_destroy(&actions);
+    if (failed) e->process = 0;
+    return failed;
+}
+
+/* Ends the line and starts the command with it. Frees the facts. */
+static void run_command(struct cr_run *run, const char *event, struct facts *f) {
+    struct cr_run_events *e           = &run->events;
+    char                **environment = NULL;
+    int                   input = -1, failed = ENOMEM;
+    cr_json_close_object(&f->writer);
+    cr_json_end_line(&f->writer);
+    finish(e, run->config.train.event_timeout);
+    if (!f->json.failed && !f->variables.failed) environment = make_environment(f);
+    if (environment) {
+        input  = open_input(&f->json);
+        failed = input < 0 ? errno : spawn(e, input, environment);
+    }
+    if (failed)
+        cr_log(CR_LOG_WARN, "train.on_event: the command of the event %s cannot be started: %s", event,
+               strerror(failed));
+    e->event      = event;
+    e->started_ns = cr_time_ns();
+    if (input >= 0) close(input);
+    cr_free(environment);
+    cr_text_free(&f->json);
+    cr_text_free(&f->variables);
+}
+
+/* ---- events ---- */
+
+static bool reports_events(const struct cr_run *run) {
+    return cr_run_reports(run) && run->events.command && *run->events.command && run->events.started;
+}
+
+void cr_run_event_start(struct cr_run *run) {
+    struct facts f;
+    run->events.started = true;
+    if (!reports_events(run)) return;
+    facts_begin(&f, run, "start");
+    put_bool(&f, "resumed", run->from != NULL);
+    run_command(run, "start", &f);
+}
+
+void cr_run_event_saved(struct cr_run *run) {
+    struct facts f;
+    if (!reports_events(run)) return;
+    facts_begin(&f, run, "checkpoint");
+    put_checkpoint(&f, run);
+    run_command(run, "checkpoint", &f);
+}
+
+void cr_run_event_evaluated(struct cr_run *run, const struct cr_scores *raw, const struct cr_scores *ema,
+                            bool is_best) {
+    static const char *const names[3] = {"top1", "top5", "loss"}, *const ema_names[3] = {"ema_top1", "ema_top5",
+                                                                                         "ema_loss"};
+    struct facts f;
+    if (!reports_events(run)) return;
+    facts_begin(&f, run, "evaluation");
+    put_checkpoint(&f, run);
+    put_scores(&f, raw, names);
+    if (ema) put_scores(&f, ema, ema_names);
+    put_bool(&f, "best", is_best);
+    run_command(run, "evaluation", &f);
+}
+
+void cr_run_event_end(struct cr_run *run, cr_status status, int signal) {
+    const char  *event = status != CR_OK ? "failed" : signal ? "interrupted" : "finished";
+    struct facts f;
+    if (!reports_events(run)) return;
+    facts_begin(&f, run, event);
+    if (status != CR_OK) put_text(&f, "error", cr_error_message());
+    if (status == CR_OK && signal) put_int(&f, "signal", signal);
+    run_command(run, event, &f);
+    finish(&run->events, run->config.train.event_timeout);
+}
