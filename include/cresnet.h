@@ -117,7 +117,7 @@ typedef struct cresnet_info {
     size_t         size;       /* set by the caller to sizeof(cresnet_info) */
     int            classes;    /* length of a vector of logits */
     int            features;   /* length of a vector of pooled features */
-    int            image_size; /* height and width of prepared images, in pixels */
+    int            image_size; /* height of prepared images in pixels, and their width unless image_width differs */
     int            resize;     /* short side that images are resized to before the centre is cut out; 0: not resized */
     int            max_batch;
     float          mean[3], std[3]; /* f32 tensors hold (byte / 255 - mean) / std, in the order red, green, blue */
@@ -126,6 +126,7 @@ typedef struct cresnet_info {
     const char    *device;          /* "CPU, 2 threads, oneDNN 3.7.1" */
     const char    *precision;       /* "fp16" */
     cresnet_memory memory;
+    int            image_width; /* width of prepared images in pixels */
 } cresnet_info;
 CRESNET_API cresnet_status cresnet_get_info(const cresnet_model *model, cresnet_info *info);
 /* Name of a class, or NULL when the label is out of range or the network came without class names. */
@@ -133,7 +134,9 @@ CRESNET_API const char *cresnet_class_name(const cresnet_model *model, int label
 
 /* ---- inputs ---- */
 
-/* An image of any size. It is resized and cut as evaluation images are: cresnet_info.resize and image_size. */
+/* An image of any size. It is resized and cut as evaluation images are: cresnet_info.resize and image_size. With the
+ * setting data.tta=flip (five-crop, ten-crop), results are those of the mean logits of several views of each image;
+ * tensors are classified as they are. */
 typedef struct cresnet_image {
     const uint8_t *pixels; /* red, green, blue; rows from top to bottom */
     int            width, height;
@@ -149,7 +152,7 @@ typedef struct cresnet_encoded {
 typedef enum cresnet_tensor_type { CRESNET_U8 = 0, CRESNET_F32 = 1 } cresnet_tensor_type;
 typedef enum cresnet_layout { CRESNET_NHWC = 0, CRESNET_NCHW = 1 } cresnet_layout;
 
-/* Prepared images: 3 channels, image_size x image_size pixels, without gaps. */
+/* Prepared images: 3 channels, image_size rows of image_width pixels, without gaps. */
 typedef struct cresnet_tensor {
     const void         *data;
     cresnet_tensor_type type;      /* CRESNET_U8: bytes; CRESNET_F32: normalised values, needs options.f32_tensors */
@@ -199,7 +202,7 @@ CRESNET_API cresnet_status cresnet_classify_tensors(cresnet_model *model, const 
 /* ---- preparation ---- */
 
 /* Decodes and prepares files as cresnet_classify_files does, and does not classify them. Writes `out`
- * [count][image_size][image_size][3]: the data of a CRESNET_U8 tensor with the layout CRESNET_NHWC. With image_errors
+ * [count][image_size][image_width][3]: the data of a CRESNET_U8 tensor with the layout CRESNET_NHWC. With image_errors
  * [count], a file that cannot be read or decoded has its error there and an image of zeros, and the call succeeds.
  * image_errors may be NULL: the first such file then fails the call. */
 CRESNET_API cresnet_status cresnet_prepare_files(cresnet_model *model, const char *const *paths, int count,

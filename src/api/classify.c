@@ -13,24 +13,28 @@
 #endif
 
 size_t cr_api_image_bytes(const struct cresnet_model *m) {
-    return (size_t)m->session.prepare_eval.size * (size_t)m->session.prepare_eval.size * 3;
+    return cr_prepare_bytes(&m->session.prepare_eval);
+}
+
+int cr_api_views(const struct cresnet_model *m) {
+    return cr_prepare_views(m->session.prepare_eval.tta);
 }
 
 /* ---- preparing images ---- */
 
-static cr_status prepare_pixels(struct cresnet_model *m, const cresnet_image *image, struct cr_scratch *scratch,
+static cr_status prepare_pixels(const struct cr_prepare *prep, const cresnet_image *image, struct cr_scratch *scratch,
                                 uint8_t *out) {
     const size_t    row = (size_t)image->width * 3, stride = image->stride ? image->stride : row;
     struct cr_image view = {.width = image->width, .height = image->height};
     if (stride == row) {
         view.rgb = (uint8_t *)(uintptr_t)image->pixels; /* is only read */
-        return cr_prepare_eval(&m->session.prepare_eval, &view, out);
+        return cr_prepare_eval(prep, &view, out);
     }
     CR_TRY(cr_buffer_reserve(&scratch->pixels, row * (size_t)image->height));
     for (int y = 0; y < image->height; y++)
         memcpy(scratch->pixels.bytes + (size_t)y * row, image->pixels + (size_t)y * stride, row);
     view.rgb = scratch->pixels.bytes;
-    return cr_prepare_eval(&m->session.prepare_eval, &view, out);
+    return cr_prepare_eval(prep, &view, out);
 }
 
 static cr_status decode(struct cresnet_model *m, const void *bytes, size_t count, const char *name,
@@ -42,28 +46,32 @@ static cr_status decode(struct cresnet_model *m, const void *bytes, size_t count
     return cr_lazy_image_whole(&lazy, scratch, view);
 }
 
-static cr_status prepare_encoded(struct cresnet_model *m, const cresnet_encoded *file, int index,
-                                 struct cr_scratch *scratch, uint8_t *out) {
+static cr_status prepare_encoded(struct cresnet_model *m, const struct cr_prepare *prep, const cresnet_encoded *file,
+                                 int index, struct cr_scratch *scratch, uint8_t *out) {
     struct cr_image view;
     char            name[32];
     snprintf(name, sizeof name, "image %d", index);
     CR_TRY(decode(m, file->bytes, file->count, name, scratch, &view));
-    return cr_prepare_eval(&m->session.prepare_eval, &view, out);
+    return cr_prepare_eval(prep, &view, out);
 }
 
-static cr_status prepare_file(struct cresnet_model *m, const char *path, struct cr_scratch *scratch, uint8_t *out) {
+static cr_status prepare_file(struct cresnet_model *m, const struct cr_prepare *prep, const char *path,
+                              struct cr_scratch *scratch, uint8_t *out) {
     struct cr_image view;
     size_t          bytes;
     CR_TRY(cr_image_file_read(path, scratch, &bytes));
     CR_TRY(decode(m, scratch->file.bytes, bytes, path, scratch, &view));
-    return cr_prepare_eval(&m->session.prepare_eval, &view, out);
+    return cr_prepare_eval(prep, &view, out);
 }
 
 static cr_status prepare_one(struct cresnet_model *m, const struct cr_api_images *job, int index, uint8_t *out,
                              struct cr_scratch *scratch) {
-    if (job->images) return prepare_pixels(m, &job->images[index], scratch, out);
-    if (job->paths) return prepare_file(m, job->paths[index], scratch, out);
-    return prepare_encoded(m, &job->encoded[index], index, scratch, out);
+    struct cr_prepare prep = m->session.prepare_eval;
+    prep.view              = job->view;
+    if (job->prepared) prep.tta = CR_TTA_NONE;
+    if (job->images) return prepare_pixels(&prep, &job->images[index], scratch, out);
+    if (job->paths) return prepare_file(m, &prep, job->paths[index], scratch, out);
+    return prepare_encoded(m, &prep, &job->encoded[index], index, scratch, out);
 }
 
 /* The first error of a batch. Messages are per thread, so each decoder copies its own. */
@@ -129,11 +137,14 @@ static cr_status feed(struct cresnet_model *m, struct cr_api_images *job, int fi
 static cr_status classify(struct cresnet_model *m, void *argument) {
     struct cr_api_images      *job   = argument;
     const struct cr_step_block step  = {0};
-    const int                  batch = (int)m->session.eval_batch;
+    const int                  batch = (int)m->session.eval_batch, views = job->tensors ? 1 : cr_api_views(m);
     for (int first = 0; first < job->count; first += batch) {
         const int count = CR_MIN(batch, job->count - first);
-        CR_TRY(feed(m, job, first, count));
-        CR_TRY(cr_exec_run(m->session.eval_exec, &step));
+        for (job->view = 0; job->view < views; job->view++) {
+            CR_TRY(feed(m, job, first, count));
+            CR_TRY(cr_exec_run(m->session.eval_exec, &step));
+            CR_TRY(cr_api_read_results(m, job->output, job->view, views));
+        }
         CR_TRY(cr_api_write_results(m, job->output, first, count));
     }
     return CR_OK;

@@ -38,6 +38,7 @@ struct cr_api_images {
     int                    tensor;  /* position in the tensors: the tensor of the next image, and the image in it */
     int                    tensor_image;
     int                    count;    /* images of the call */
+    int                    view;     /* of each image, with [data] tta */
     uint8_t               *prepared; /* of cresnet_prepare_files: where images are written; else NULL */
     const cresnet_output  *output;
 };
@@ -57,11 +58,12 @@ struct cresnet_model {
     char  broken[256]; /* the error after which the model cannot be used; "" while it can */
 
     /* One batch on the host. */
-    uint8_t           *images;    /* [batch][size][size][3], u8 */
+    uint8_t           *images;    /* [batch][size][width][3], u8 */
     const void       **addresses; /* [batch]: images on the device; NULL without async */
     float             *values;    /* the same as normalised f32; NULL without f32_input */
     float             *logits, *features;
     struct cr_ranked  *ranked;  /* [classes]: scratch memory for sorting */
+    float             *view;    /* logits or features of one view; NULL without [data] tta */
     void              *raw;     /* logits or features in the type of the device */
     struct cr_scratch *scratch; /* [decoders]: one for each thread that decodes images */
     int                decoders;
@@ -91,6 +93,8 @@ cresnet_status cr_api_open_config(struct cr_config *config, const cresnet_option
 
 /* ---- api/classify.c ---- */
 
+/* Number of views of each image: 1 without [data] tta. */
+int cr_api_views(const struct cresnet_model *model);
 /* Bytes of a prepared image of u8. */
 size_t cr_api_image_bytes(const struct cresnet_model *model);
 /* Checks the arguments that all calls have in common. */
@@ -110,7 +114,9 @@ void cr_api_normalize(struct cresnet_model *model, int count);
 /* Checks the output structure of a call. */
 cresnet_status cr_api_check_output(const struct cresnet_model *model, const cresnet_output *output,
                                    cresnet_error *error);
-/* Reads the results of the last run and writes those of its first `count` images to the output, as images first,
+/* Reads the results of the last run. With several views, the results after the last one are the means. */
+CR_MUST cr_status cr_api_read_results(struct cresnet_model *model, const cresnet_output *output, int view, int views);
+/* Takes the results that were read and writes those of its first `count` images to the output, as images first,
  * first + 1, ... CR_ERR_NUMERIC when they are not finite. */
 CR_MUST cr_status cr_api_write_results(struct cresnet_model *model, const cresnet_output *output, int first, int count);
 

@@ -119,7 +119,7 @@ static int count_decoders(const struct cresnet_model *m) {
 static cr_status reserve_batch(struct cresnet_model *m) {
     const struct cr_program *p      = &m->session.eval;
     const struct cr_tensor  *logits = &p->tensor[p->logits];
-    const size_t             pixels = (size_t)m->session.prepare_eval.size * (size_t)m->session.prepare_eval.size * 3;
+    const size_t             pixels = cr_prepare_bytes(&m->session.prepare_eval);
     const size_t             batch  = (size_t)m->session.eval_batch;
     size_t                   raw    = logits->bytes;
     CR_ALLOC(m->images, batch * pixels);
@@ -131,6 +131,8 @@ static cr_status reserve_batch(struct cresnet_model *m) {
         CR_ALLOC(m->features, (size_t)cr_tensor_elems(&p->tensor[p->features]));
         raw = CR_MAX(raw, p->tensor[p->features].bytes);
     }
+    const int64_t of_features = m->has_features ? cr_tensor_elems(&p->tensor[p->features]) : 0;
+    if (cr_api_views(m) > 1) CR_ALLOC(m->view, (size_t)CR_MAX(of_features, cr_tensor_elems(logits)));
     m->raw = cr_alloc(raw, 1);
     if (!m->raw) return CR_NO_MEMORY(raw);
     const int decoders = count_decoders(m);
@@ -142,7 +144,7 @@ static cr_status reserve_batch(struct cresnet_model *m) {
 static cresnet_memory memory_of(const struct cresnet_model *m) {
     const struct cr_session *s      = &m->session;
     const struct cr_program *eval[] = {&s->eval};
-    const size_t             pixels = (size_t)s->prepare_eval.size * (size_t)s->prepare_eval.size * 3;
+    const size_t             pixels = cr_prepare_bytes(&s->prepare_eval);
     const size_t             image  = pixels * (m->f32_input ? 1 + sizeof(float) : 1);
     return (cresnet_memory){.device_bytes = cr_memory_need(s->device, &s->model.store, eval, 1),
                             .host_bytes   = (size_t)s->eval_batch * image + s->eval.tensor[s->eval.logits].bytes};
@@ -179,6 +181,7 @@ static cr_status close_job(struct cresnet_model *m, void *unused) {
     cr_free(m->values);
     cr_free(m->logits);
     cr_free(m->features);
+    cr_free(m->view);
     cr_free(m->raw);
     cr_free(m->ranked);
     cr_session_close(&m->session);
@@ -257,17 +260,18 @@ cresnet_status cresnet_get_info(const cresnet_model *m, cresnet_info *info) {
     const struct cr_session *s = m ? &m->session : NULL;
     if (!m || !info || info->size < sizeof info->size + sizeof info->classes || info->size > sizeof *info)
         return CRESNET_ERROR_ARGUMENT;
-    cresnet_info full = {.size       = info->size,
-                         .classes    = s->model.classes,
-                         .features   = m->feature_count,
-                         .image_size = s->prepare_eval.size,
-                         .resize     = s->prepare_eval.eval_resize,
-                         .max_batch  = (int)s->eval_batch,
-                         .network    = cr_word_arch(m->config.model.arch),
-                         .weights    = m->config.model.weights,
-                         .device     = s->device->caps.text,
-                         .precision  = precision_of(m),
-                         .memory     = memory_of(m)};
+    cresnet_info full = {.size        = info->size,
+                         .classes     = s->model.classes,
+                         .features    = m->feature_count,
+                         .image_size  = s->prepare_eval.size,
+                         .resize      = s->prepare_eval.eval_resize,
+                         .max_batch   = (int)s->eval_batch,
+                         .network     = cr_word_arch(m->config.model.arch),
+                         .weights     = m->config.model.weights,
+                         .device      = s->device->caps.text,
+                         .precision   = precision_of(m),
+                         .memory      = memory_of(m),
+                         .image_width = cr_prepare_width(&s->prepare_eval)};
     for (int c = 0; c < 3; c++) {
         full.mean[c] = (float)m->config.data.mean.at[c];
         full.std[c]  = (float)m->config.data.std.at[c];

@@ -60,10 +60,25 @@ static bool image_failed(const cresnet_output *o, int image) {
     return o->image_errors && o->image_errors[image].status != CRESNET_OK;
 }
 
+/* Reads a tensor into `to`; with several views adds it to `to`, which becomes the mean after the last view. */
+static cr_status read_mean(struct cresnet_model *m, int tensor, int view, int views, float *to) {
+    if (views == 1) return cr_session_read(&m->session, tensor, m->raw, to);
+    const int64_t elems = cr_tensor_elems(&m->session.eval.tensor[tensor]);
+    CR_TRY(cr_session_read(&m->session, tensor, m->raw, m->view));
+    for (int64_t i = 0; i < elems; i++) {
+        to[i] = view ? to[i] + m->view[i] : m->view[i];
+        if (view == views - 1) to[i] /= (float)views;
+    }
+    return CR_OK;
+}
+
+cr_status cr_api_read_results(struct cresnet_model *m, const cresnet_output *o, int view, int views) {
+    CR_TRY(read_mean(m, m->session.eval.logits, view, views, m->logits));
+    return o->features ? read_mean(m, m->session.eval.features, view, views, m->features) : CR_OK;
+}
+
 cr_status cr_api_write_results(struct cresnet_model *m, const cresnet_output *o, int first, int count) {
     const int classes = m->session.model.classes;
-    CR_TRY(cr_session_read(&m->session, m->session.eval.logits, m->raw, m->logits));
-    if (o->features) CR_TRY(cr_session_read(&m->session, m->session.eval.features, m->raw, m->features));
     for (int i = 0; i < count; i++)
         if (!image_failed(o, first + i) && !all_finite(m->logits + (size_t)i * (size_t)classes, classes))
             return CR_FAIL(CR_ERR_NUMERIC, "image %d: the network's output is not finite with these weights",

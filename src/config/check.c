@@ -135,6 +135,12 @@ static void check_data(const struct check *c) {
         config->data.eval_crop > config->data.eval_resize)
         COMPLAIN(c, "data.eval_crop", "must not exceed eval_resize (%d): the crop is taken from the resized image",
                  (int)config->data.eval_resize);
+    if (config->data.image_width && !config->data.image_size && !was_rejected(c, "data.image_size"))
+        COMPLAIN(c, "data.image_width", "needs image_size, the height: e.g. image_size = 192x320 sets both");
+    if (config->data.image_width && config->data.eval_crop)
+        COMPLAIN(c, "data.eval_crop", "must be 0 with image_width: rectangular images have one size");
+    if (config->data.repeats > 1 && config->data.sampling == CR_SAMPLING_BALANCED)
+        COMPLAIN(c, "data.repeats", "excludes sampling = balanced, which repeats images of rare classes: use 1");
     if (was_rejected(c, "data.kind")) return;
     bool has_files = config->data.kind == CR_DATA_CIFAR10 || config->data.kind == CR_DATA_CIFAR100 ||
                      config->data.kind == CR_DATA_FOLDER || config->data.kind == CR_DATA_CSV ||

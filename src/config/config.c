@@ -29,6 +29,20 @@ static void defaults_set(struct cr_config *config) {
     }
 }
 
+static void value_set(struct loader *l, const char *section, const char *name, const char *text, const char *file,
+                      int line);
+
+/* data.image_size = 192x320 sets the height and the width. Returns whether the text has this form. */
+static bool set_rectangle(struct loader *l, const struct cr_key *key, const char *text, const char *file, int line) {
+    const size_t height = strspn(text, "0123456789"), width = height ? strspn(text + height + 1, "0123456789") : 0;
+    if (key != cr_key_dotted("data.image_size") || !height || text[height] != 'x' || !width || text[height + 1 + width])
+        return false;
+    const char *first = cr_arena_printf(&l->config->arena, "%.*s", (int)height, text);
+    value_set(l, "data", "image_size", first ? first : text, file, line); /* NULL: the text with x is refused */
+    value_set(l, "data", "image_width", text + height + 1, file, line);
+    return true;
+}
+
 /* `text` must stay valid as long as the config. */
 static void value_set(struct loader *l, const char *section, const char *name, const char *text, const char *file,
                       int line) {
@@ -39,6 +53,7 @@ static void value_set(struct loader *l, const char *section, const char *name, c
         cr_complain(&l->complaints, file, line, "[%.60s] %.60s = %.60s: unknown key%s", section, name, text, hint);
         return;
     }
+    if (strchr(text, 'x') && set_rectangle(l, key, text, file, line)) return;
     struct cr_config_src *src = &l->config->src[cr_key_index(key)];
     *src                      = (struct cr_config_src){file, line};
     if (cr_value_parse(key, l->config, text, why, sizeof why)) return;

@@ -6,8 +6,8 @@
 #include "data/decode.h"
 
 /* Prepares a training image, which may not be decoded yet, with the random numbers of (seed, epoch, sample). out is
- * [size][size][3]. The device applies box = (dy, dx, flip, 0) later: the network sees pixel (y + dy, x + dx) at (y, x),
- * with flip pixel (y + dy, size-1-x + dx), and black outside the image. */
+ * [size][width][3]. The device applies box = (dy, dx, flip, 0) later: the network sees pixel (y + dy, x + dx) at
+ * (y, x), with flip pixel (y + dy, width-1-x + dx), and black outside the image. */
 CR_MUST cr_status cr_prepare_train_with(const struct cr_prepare *prep, const struct cr_lazy_image *lazy, uint64_t seed,
                                         int64_t epoch, int64_t sample, struct cr_scratch *scratch, uint8_t *out,
                                         int32_t box[4]);
@@ -18,9 +18,10 @@ CR_MUST cr_status cr_prepare_eval_with(const struct cr_prepare *prep, const stru
 /* Chooses the box (x, y, width, height) of a random_resized crop as torchvision's RandomResizedCrop does. */
 void cr_prepare_draw_box(const struct cr_prepare *prep, int width, int height, struct cr_rng *rng, int box[4]);
 
-/* ---- after the crop: data/augment/pixel_ops.c, data/augment/colour.c ---- */
+/* ---- after the crop: data/augment/pixel_ops.c, data/augment/policy.c, data/augment/colour.c ---- */
 
-/* The operations of TrivialAugment in torchvision's order, then the hue of ColorJitter. */
+/* The operations of TrivialAugment and RandAugment in torchvision's order, the hue of ColorJitter, and an operation of
+ * AutoAugment. */
 enum cr_pixel_op {
     CR_PIXELS_IDENTITY,
     CR_PIXELS_SHEAR_X,
@@ -36,16 +37,37 @@ enum cr_pixel_op {
     CR_PIXELS_SOLARIZE,
     CR_PIXELS_AUTO_CONTRAST,
     CR_PIXELS_EQUALIZE,
-    CR_PIXELS_HUE
+    CR_PIXELS_HUE,
+    CR_PIXELS_INVERT
 };
-/* Applies an operation in place to [size][size][3]; `copy` is working memory of the same size. Unit of `amount`:
- * shears a fraction of the side, translations pixels, rotation degrees, blends a factor (1 leaves the image
- * unchanged), posterize the number of bits, solarize a threshold, hue a fraction of the colour circle. */
-void cr_pixels_apply(enum cr_pixel_op op, double amount, uint8_t *rgb, int size, uint8_t *copy);
+struct cr_pixels {
+    uint8_t *rgb;  /* [height][width][3], changed in place */
+    uint8_t *copy; /* working memory of the same size */
+    int      width, height;
+    uint8_t  fill[3]; /* colour of pixels that come from outside of the image */
+};
+/* Applies an operation. Unit of `amount`: shears a fraction of the side, translations pixels, rotation degrees, blends
+ * a factor (1 leaves the image unchanged), posterize the number of bits, solarize a threshold, hue a fraction of the
+ * colour circle. */
+void cr_pixels_apply(enum cr_pixel_op op, double amount, const struct cr_pixels *pixels);
+
 /* Draws the operation and the amount of TrivialAugmentWide for one image. */
 void cr_trivial_draw(struct cr_rng *rng, enum cr_pixel_op *op, double *amount);
-bool cr_prepare_colours(const struct cr_prepare *prep); /* does prep->trivial or prep->jitter request an operation? */
-/* Applies prep->trivial and prep->jitter. The operations come after the shift and flip of the box, so the box is
+enum { CR_RAND_BINS = 31, CR_AUTO_BINS = 10, CR_POLICY_PAIRS = 25 };
+/* The amount of an operation of RandAugment or AutoAugment at magnitude `bin` of `bins`, for an image of this size;
+ * `minus`: of the other direction, for operations that have one. */
+double cr_policy_amount(enum cr_pixel_op op, int bin, int bins, bool minus, int width, int height);
+struct cr_policy_step {
+    enum cr_pixel_op op;
+    int              percent, bin; /* probability; magnitude of CR_AUTO_BINS */
+};
+/* The two steps of pair `index` of an AutoAugment policy. */
+const struct cr_policy_step *cr_policy_pair(enum cr_augment policy, int index);
+/* Draws and applies the operations of prep->augment. */
+void cr_policy_apply(const struct cr_prepare *prep, struct cr_rng *rng, const struct cr_pixels *pixels);
+
+bool cr_prepare_colours(const struct cr_prepare *prep); /* does prep->augment or prep->jitter request one? */
+/* Applies prep->augment and prep->jitter. The operations come after the shift and flip of the box, so the box is
  * applied here too and set to 0. CR_ERR_MEMORY. */
 CR_MUST cr_status cr_prepare_colour(const struct cr_prepare *prep, uint64_t seed, int64_t epoch, int64_t sample,
                                     struct cr_scratch *scratch, uint8_t *rgb, int32_t box[4]);

@@ -4,8 +4,9 @@
  *   - A batch is uint8 in NHWC order with three channels, RGB. Normalisation is an op of the program; the same op
  *     shifts and mirrors training images as their boxes describe.
  *   - Every random choice (order, crop, flip) is a function of (seed, epoch, sample). The number of workers, the
- *     prefetch depth and the batch at which a run resumes do not change a byte. With balanced sampling, choices are a
- *     function of the place in the order of the epoch too, because a sample occurs several times.
+ *     prefetch depth and the batch at which a run resumes do not change a byte. With balanced sampling and with
+ *     repeats, choices are a function of the place in the order of the epoch too, because a sample occurs several
+ *     times.
  *   - A training batch is always full. An evaluation batch is padded with black images of label -1, which no metric
  *     counts. An evaluation delivers every sample exactly once.
  *   - Magic bytes select the decoder, not file names. Grey, palette, alpha, 16-bit and CMYK images become RGB8.
@@ -52,21 +53,33 @@ CR_MUST cr_status cr_folder_images(const char *folder, struct cr_arena *arena, c
 
 /* ---- preparation of one sample ---- */
 
-struct cr_prepare {                  /* built by cr_prepare_from_config */
-    int          size;               /* pixels per side of the result */
-    int          eval_resize;        /* short side in pixels before the centre crop; 0: no resize */
-    enum cr_crop crop;               /* training only; never AUTO */
-    int          pad;                /* pixels of the border of CR_CROP_PAD */
-    double       scale[2], ratio[2]; /* ranges of area fraction and aspect of CR_CROP_RANDOM_RESIZED */
-    double       hflip;              /* probability of a horizontal flip */
-    bool         trivial;            /* training: apply TrivialAugment */
-    double       jitter[4];          /* training: range of brightness, contrast, saturation, hue; 0 disables one */
-    bool         mixes;              /* training: images are erased or mixed, as the next six members say */
-    double       erase, erase_scale[2], mixup, cutmix, mix_prob, cutmix_prob;
+struct cr_prepare {                           /* built by cr_prepare_from_config */
+    int             size;                     /* height of the result in pixels */
+    int             width;                    /* its width; 0: the height */
+    int             eval_resize;              /* short side in pixels before the centre crop; 0: no resize */
+    enum cr_tta     tta;                      /* evaluation: which views of an image there are, and */
+    int             view;                     /* the view to prepare, from 0 */
+    enum cr_crop    crop;                     /* training only; never AUTO */
+    int             pad;                      /* pixels of the border of CR_CROP_PAD */
+    double          scale[2], ratio[2];       /* ranges of area fraction and aspect of CR_CROP_RANDOM_RESIZED */
+    double          hflip;                    /* probability of a horizontal flip */
+    enum cr_augment augment;                  /* training: policy of operations on pixels */
+    int             rand_ops, rand_magnitude; /* of CR_AUGMENT_RAND */
+    double          rand_prob;
+    uint8_t         fill[3];   /* colour of pixels that such an operation moves in */
+    double          jitter[4]; /* training: range of brightness, contrast, saturation, hue; 0 disables one */
+    bool            mixes;     /* training: images are erased or mixed, as the next six members say */
+    double          erase, erase_scale[2], mixup, cutmix, mix_prob, cutmix_prob;
 };
 /* Fills `out` with the sizes, crop and augmentation of this configuration and split; `auto` and 0 are replaced by
  * their values. CR_ERR_CONFIG: a range is invalid. */
 CR_MUST cr_status cr_prepare_from_config(const struct cr_config *config, enum cr_split split, struct cr_prepare *out);
+int               cr_prepare_width(const struct cr_prepare *prep); /* in pixels */
+size_t            cr_prepare_bytes(const struct cr_prepare *prep); /* of a prepared image, [size][width][3] */
+/* Writes "224" or "192x320". */
+void cr_prepare_size_text(const struct cr_prepare *prep, char text[32]);
+/* Number of views of an evaluation image: 1, 2, 5 or 10. */
+int cr_prepare_views(enum cr_tta tta);
 /* Fills one entry of cr_batch.mixes: how the device erases and mixes the image at index `at` of a batch of `batch`
  * images, with the random numbers of (seed, epoch, sample). The partner of image `at` is its neighbour at ^ 1 (timm
  * counts from the end of the batch; the order is random in both). A batch that several ranks divide is therefore
@@ -75,10 +88,11 @@ CR_MUST cr_status cr_prepare_from_config(const struct cr_config *config, enum cr
 void cr_prepare_mix(const struct cr_prepare *prep, uint64_t seed, int64_t epoch, int64_t sample, int64_t at,
                     int64_t batch, int32_t *mix);
 /* Prepares an evaluation image: resizes the short side to eval_resize and crops the centre with torchvision's
- * rounding. out is [size][size][3]. */
+ * rounding; with prep->tta, view prep->view of torchvision's FiveCrop or TenCrop, or the mirrored image. out is
+ * [size][width][3]. A rectangle is cut from an image that covers a rectangle of this shape and height eval_resize. */
 CR_MUST cr_status cr_prepare_eval(const struct cr_prepare *prep, const struct cr_image *image, uint8_t *out);
-/* The part x, y, width, height of an image of width x height pixels that cr_prepare_eval shows, in pixels of the image.
- * It reaches beyond an image that is padded. */
+/* The part x, y, width, height of an image of width x height pixels that the centre crop of cr_prepare_eval shows, in
+ * pixels of the image. It reaches beyond an image that is padded. */
 void cr_prepare_eval_box(const struct cr_prepare *prep, int width, int height, double box[4]);
 
 /* ---- datasets ---- */
@@ -132,19 +146,22 @@ struct cr_loader_options {
     bool              drop_last;     /* training: leave out the incomplete last batch */
     bool              corrupt_fatal; /* a corrupt image is an error */
     bool              balanced;      /* training: every class occurs equally often in an epoch */
+    int               repeats;       /* training: images per epoch that show one sample; 0 and 1: each sample once */
     /* The processes of a run divide each batch, see below: number of this process, and of all; ranks 0: one process. */
     int     rank, ranks;
     int64_t epoch, first_batch; /* where to start (training); evaluation starts at 0, 0 */
 };
 
 struct cr_batch {
-    const uint8_t *images; /* [batch][size][size][3] */
+    const uint8_t *images; /* [batch][size][width][3] */
     const int32_t *labels; /* [batch]; -1: padding, or a corrupt image in evaluation */
     const int32_t *boxes;  /* [batch][4], how the device shifts and mirrors each image; NULL in evaluation */
     const int32_t *mixes;  /* [batch][CR_MIX_NUMBERS], indexed by enum cr_mix; NULL when nothing is erased or mixed */
-    int64_t        count;  /* samples of the dataset in this batch, corrupt ones included; padding follows them */
-    int64_t        epoch, index;
-    int            slot; /* for cr_loader_release only */
+    /* Samples of the dataset in this batch, corrupt ones included; padding follows them. With prepare.tta: views of
+     * samples, those of one sample in a row. */
+    int64_t count;
+    int64_t epoch, index;
+    int     slot; /* for cr_loader_release only */
 };
 
 /* Ranks: the batches of all ranks are cut from one order of samples. Global batch g has ranks * batch places,

@@ -25,9 +25,10 @@ static int emit_rounded(struct cr_net *net) {
 }
 
 int cr_layer_input(struct cr_net *net, int64_t batch, int64_t size) {
-    struct cr_program *p = net->program;
+    struct cr_program *p     = net->program;
+    const int64_t      width = net->config->data.image_width ? net->config->data.image_width : size;
     cr_net_layer(net, "input");
-    p->images = cr_tensor_add(p, "images", net->f32_input ? CR_F32 : CR_U8, CR_REGION_INPUT, batch, size, size, 3);
+    p->images = cr_tensor_add(p, "images", net->f32_input ? CR_F32 : CR_U8, CR_REGION_INPUT, batch, size, width, 3);
     p->labels = cr_tensor_add(p, "labels", CR_I32, CR_REGION_INPUT, batch, 1, 1, 1);
 
     if (net->f32_input) return emit_rounded(net);

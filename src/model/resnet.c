@@ -321,6 +321,7 @@ cr_status cr_model_open(const struct cr_config *c, int classes, int64_t image_si
     CR_TRY(resolve_freeze(c, &m));
     CR_TRY(check_size(c, &m, image_size, "data.image_size"));
     CR_TRY(check_size(c, &m, eval_size, "data.eval_crop"));
+    if (c->data.image_width) CR_TRY(check_size(c, &m, c->data.image_width, "data.image_width"));
     if (classes < 1) return cr_config_fail(c, "model.classes", "the number of classes is not known: set it");
 
     /* Building the network once creates the parameter table. */

@@ -85,6 +85,77 @@ out:
     return status;
 }
 
+/* ---- test-time augmentation ---- */
+
+/* The sum of the logits of the views of one image. */
+struct view_sum {
+    int     views, classes;
+    int64_t place; /* views so far, of all images */
+    float  *sum;   /* [classes] */
+};
+
+/* The same scores as the loss op: cross entropy, and the rank of the label with ties by index. */
+static void add_image(const float *logits, int classes, int32_t label, struct cr_scores *out) {
+    const float own     = logits[label];
+    double      largest = (double)own, sum = 0;
+    int         before = 0;
+    for (int k = 0; k < classes; k++) {
+        before += logits[k] > own || (logits[k] == own && k < label);
+        largest = CR_MAX(largest, (double)logits[k]);
+    }
+    for (int k = 0; k < classes; k++) sum += exp((double)logits[k] - largest);
+    out->loss_sum += log(sum) + largest - (double)own;
+    out->images++;
+    out->correct1 += before < 1;
+    out->correct5 += before < 5;
+}
+
+/* Adds a view; after the last view of an image, its mean logits are the result of the image. */
+static void add_view(struct view_sum *v, const float *logits, int32_t label, const struct cr_sample_callback *callback,
+                     struct cr_scores *out) {
+    const int64_t view = v->place % v->views, sample = v->place / v->views;
+    for (int k = 0; k < v->classes; k++) v->sum[k] = view ? v->sum[k] + logits[k] : logits[k];
+    v->place++;
+    if (view < v->views - 1 || label < 0) return;
+    for (int k = 0; k < v->classes; k++) v->sum[k] /= (float)v->views;
+    add_image(v->sum, v->classes, label, out);
+    if (callback) callback->on_sample(callback->self, sample, label, v->sum);
+}
+
+/* As run_batches_each, for batches of views. The scores that the device computes are those of single views. */
+static cr_status run_batches_views(struct cr_session *s, struct cr_loader *loader, volatile const int *stop,
+                                   const struct cr_sample_callback *callback, struct cr_scores *out) {
+    const struct cr_step_block step   = {0};
+    const struct cr_tensor    *t      = &s->eval.tensor[s->eval.logits];
+    struct view_sum            v      = {.views = cr_prepare_views(s->prepare_eval.tta), .classes = s->model.classes};
+    cr_status                  status = CR_OK;
+    float                     *logits = cr_alloc((size_t)cr_tensor_elems(t), sizeof *logits);
+    void                      *raw    = cr_alloc(t->bytes, 1);
+    v.sum                             = cr_alloc((size_t)v.classes, sizeof *v.sum);
+    if (!logits || !raw || !v.sum)
+        CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: logits of %lld images", (long long)s->eval_batch);
+    for (;;) {
+        struct cr_batch batch;
+        if (stop && *stop) CR_FAIL_OUT(CR_ERR_INTERRUPTED, "evaluation interrupted");
+        CR_TRY_OUT(cr_loader_next(loader, &batch));
+        if (batch.count == 0) break;
+        status = cr_exec_feed(s->eval_exec, batch.images, batch.labels, NULL);
+        if (status == CR_OK) status = cr_exec_run(s->eval_exec, &step);
+        if (status == CR_OK) status = cr_session_read(s, s->eval.logits, raw, logits);
+        for (int64_t i = 0; status == CR_OK && i < batch.count; i++)
+            add_view(&v, logits + (size_t)i * (size_t)v.classes, batch.labels[i], callback, out);
+        cr_loader_release(loader, &batch);
+        CR_TRY_OUT(status);
+    }
+out:
+    cr_free(v.sum);
+    cr_free(logits);
+    cr_free(raw);
+    return status;
+}
+
+/* ---- a whole evaluation ---- */
+
 cr_status cr_session_evaluate(struct cr_session *s, const struct cr_dataset *dataset, volatile const int *stop,
                               struct cr_scores *out) {
     return cr_session_evaluate_each(s, dataset, stop, NULL, out);
@@ -92,26 +163,30 @@ cr_status cr_session_evaluate(struct cr_session *s, const struct cr_dataset *dat
 
 cr_status cr_session_evaluate_each(struct cr_session *s, const struct cr_dataset *dataset, volatile const int *stop,
                                    const struct cr_sample_callback *callback, struct cr_scores *out) {
-    const struct cr_config        *c       = s->config;
-    const struct cr_loader_options options = {.split         = CR_SPLIT_VAL,
-                                              .prepare       = s->prepare_eval,
-                                              .batch         = s->eval_batch,
-                                              .seed          = (uint64_t)c->train.seed,
-                                              .workers       = (int)c->data.workers,
-                                              .prefetch      = (int)c->data.prefetch,
-                                              .corrupt_fatal = c->data.corrupt == CR_CORRUPT_FATAL,
-                                              .rank          = cr_comm_rank(s->comm),
-                                              .ranks         = cr_comm_size(s->comm)};
-    struct cr_loader              *loader;
-    struct cr_scores               scores = {0};
-    int64_t                        start  = cr_time_ns();
+    const struct cr_config  *c       = s->config;
+    struct cr_loader_options options = {.split         = CR_SPLIT_VAL,
+                                        .prepare       = s->prepare_eval,
+                                        .batch         = s->eval_batch,
+                                        .seed          = (uint64_t)c->train.seed,
+                                        .workers       = (int)c->data.workers,
+                                        .prefetch      = (int)c->data.prefetch,
+                                        .corrupt_fatal = c->data.corrupt == CR_CORRUPT_FATAL,
+                                        .rank          = cr_comm_rank(s->comm),
+                                        .ranks         = cr_comm_size(s->comm)};
+    struct cr_loader        *loader;
+    struct cr_scores         scores = {0};
+    int64_t                  start  = cr_time_ns();
+    const bool               views  = s->prepare_eval.tta != CR_TTA_NONE && s->trains == 0;
+    if (!views) options.prepare.tta = CR_TTA_NONE;
+    CR_ASSERT(!views || cr_comm_size(s->comm) == 1); /* the views of an image are not divided between ranks */
     CR_TRY(cr_loader_open(dataset, &options, &loader));
     cr_exec_refresh(s->eval_exec); /* training has changed the parameters and reused the pool */
-    cr_status status =
-        callback ? run_batches_each(s, loader, stop, callback, &scores) : run_batches(s, loader, stop, &scores);
-    scores.corrupt = cr_loader_corrupt(loader);
-    status         = combine_ranks(s, status, &scores);
-    scores.seconds = (double)(cr_time_ns() - start) * 1e-9;
+    cr_status status = views      ? run_batches_views(s, loader, stop, callback, &scores)
+                       : callback ? run_batches_each(s, loader, stop, callback, &scores)
+                                  : run_batches(s, loader, stop, &scores);
+    scores.corrupt   = cr_loader_corrupt(loader);
+    status           = combine_ranks(s, status, &scores);
+    scores.seconds   = (double)(cr_time_ns() - start) * 1e-9;
     cr_loader_close(loader);
     if (status == CR_OK && scores.images == 0)
         status = CR_FAIL(CR_ERR_FORMAT, "no image of the evaluation could be read");

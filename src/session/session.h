@@ -191,7 +191,8 @@ struct cr_scores {
     int64_t corrupt;  /* images that could not be read */
     double  seconds;
 };
-/* Evaluates the whole dataset; each sample counts once. Returns CR_ERR_INTERRUPTED when *stop becomes non-zero (stop
+/* Evaluates the whole dataset; each sample counts once. With [data] tta, a session that does not train takes the mean
+ * logits of the views of each sample. Returns CR_ERR_INTERRUPTED when *stop becomes non-zero (stop
  * may be NULL). With several ranks each rank evaluates its part, and all ranks get the same *out and the same
  * status. */
 CR_MUST cr_status cr_session_evaluate(struct cr_session *session, const struct cr_dataset *dataset,

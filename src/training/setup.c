@@ -209,6 +209,7 @@ static cr_status open_loader(struct cr_run *run) {
                                         .drop_last     = c->data.drop_last,
                                         .corrupt_fatal = c->data.corrupt == CR_CORRUPT_FATAL,
                                         .balanced      = c->data.sampling == CR_SAMPLING_BALANCED,
+                                        .repeats       = (int)c->data.repeats,
                                         .rank          = cr_comm_rank(run->comm),
                                         .ranks         = cr_comm_size(run->comm)};
     int64_t                  stored  = run->at.steps_per_epoch;

@@ -38,7 +38,7 @@ int main(int count, char **argument) {
     if (cresnet_open(argument[1], &options, &model, &error) != CRESNET_OK) return fail(error.text);
     at[1] = now_ms();
     if (cresnet_get_info(model, &info) != CRESNET_OK) return fail("cresnet_get_info failed");
-    uint8_t *image = calloc((size_t)info.image_size * (size_t)info.image_size, 3);
+    uint8_t *image = calloc((size_t)info.image_size * (size_t)info.image_width, 3);
     if (!image) return fail("out of memory");
     const cresnet_tensor tensor = {.data = image, .type = CRESNET_U8, .layout = CRESNET_NHWC, .count = 1};
     for (int i = 2; i < 4; i++) {

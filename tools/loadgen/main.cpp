@@ -74,6 +74,7 @@ void run(const Options &o) {
     server.start(samples, *memory);
     mlperf::StartTest(&server, &samples, settings, log, o.out + "/audit.config");
     server.stop();
+    if (o.scenario == "Server") server.print_delays();
 }
 
 } // namespace

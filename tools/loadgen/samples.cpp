@@ -46,7 +46,7 @@ Samples::Samples(const std::string &data, cresnet_model *model, DeviceMemory &de
     cresnet_info info{};
     info.size = sizeof info;
     if (cresnet_get_info(model, &info) != CRESNET_OK) throw Failure("cresnet_get_info failed");
-    image_bytes = size_t(info.image_size) * size_t(info.image_size) * 3;
+    image_bytes = size_t(info.image_size) * size_t(info.image_width) * 3;
     if (!data.empty()) {
         if (!fs::is_directory(data)) throw Failure("--data " + data + ": is no folder");
         const fs::path root     = fs::is_directory(fs::path(data) / "val") ? fs::path(data) / "val" : fs::path(data);

@@ -8,6 +8,20 @@
 #include <cstdio>
 #include <cstdlib>
 
+// ---- times ----
+
+void Longest::add(Clock::duration time) {
+    const int64_t ns  = std::chrono::duration_cast<std::chrono::nanoseconds>(time).count();
+    int64_t       old = longest;
+    while (ns > old && !longest.compare_exchange_weak(old, ns)) {
+    }
+}
+
+void Server::print_delays() const {
+    std::printf("longest times: %.1f ms for a batch, %.1f ms to report it, %.1f ms between two queries\n",
+                computing.milliseconds(), reporting.milliseconds(), silence.milliseconds());
+}
+
 // ---- the queue ----
 
 // Wakes a worker when the first request of a batch arrives (the worker then waits for its deadline) and when a batch is
@@ -137,6 +151,7 @@ struct Server::Stream {
 
 // LoadGen waits for every response: an error ends the process.
 void Server::compute(Stream &stream, const std::vector<Request> &requests) {
+    const Clock::time_point begin = Clock::now();
     try {
         for (size_t i = 0; i < requests.size(); i++) stream.set_image(i, samples->image(requests[i].sample));
         stream.classify(requests.size());
@@ -144,11 +159,14 @@ void Server::compute(Stream &stream, const std::vector<Request> &requests) {
         std::fprintf(stderr, "cresnet-loadgen: error: %s\n", failure.what());
         std::_Exit(1);
     }
+    const Clock::time_point end = Clock::now();
+    computing.add(end - begin);
     stream.responses.clear();
     for (size_t i = 0; i < requests.size(); i++)
         stream.responses.emplace_back(requests[i].id, reinterpret_cast<uintptr_t>(&stream.labels[i]),
                                       sizeof stream.labels[i]);
     mlperf::QuerySamplesComplete(stream.responses.data(), stream.responses.size());
+    reporting.add(Clock::now() - end);
 }
 
 void Server::work(size_t index, DeviceMemory *memory) {
@@ -168,6 +186,9 @@ void Server::IssueQuery(const std::vector<mlperf::QuerySample> &query) {
         queue->push_bulk(query);
         queue->wait_for_bulk();
     } else {
+        const Clock::time_point now = Clock::now();
+        if (last_call != Clock::time_point{}) silence.add(now - last_call);
+        last_call = now;
         queue->push(query);
     }
 }
@@ -224,7 +245,7 @@ double Server::warm_up(double seconds, DeviceMemory &memory) {
     cresnet_info info{};
     info.size = sizeof info;
     if (cresnet_get_info(model(), &info) != CRESNET_OK) throw Failure("cresnet_get_info failed");
-    const size_t             bytes = size_t(info.image_size) * size_t(info.image_size) * 3;
+    const size_t             bytes = size_t(info.image_size) * size_t(info.image_width) * 3;
     uint8_t                 *image = memory.reserve(bytes);
     std::atomic<size_t>      images{0};
     std::atomic<bool>        failed{false};

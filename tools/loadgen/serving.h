@@ -7,6 +7,7 @@
 #include "cresnet.h"
 #include "system_under_test.h"
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <memory>
@@ -22,6 +23,16 @@ struct Request {
     mlperf::ResponseId       id;
     mlperf::QuerySampleIndex sample;
     Clock::time_point        arrival;
+};
+
+// The longest time of one kind, in nanoseconds. Any thread may add times.
+class Longest {
+  public:
+    void   add(Clock::duration time);
+    double milliseconds() const { return double(longest) / 1e6; }
+
+  private:
+    std::atomic<int64_t> longest{0};
 };
 
 // Requests in the order of arrival.
@@ -74,6 +85,8 @@ class Server : public mlperf::SystemUnderTest {
     double warm_up(double seconds, DeviceMemory &memory);
     void   start(const Samples &samples, DeviceMemory &memory);
     void   stop();
+    // Prints the longest delays: they explain a Server run whose 99th percentile is far above its median.
+    void print_delays() const;
 
   private:
     struct Stream; // the arrays of one batch
@@ -87,6 +100,8 @@ class Server : public mlperf::SystemUnderTest {
     std::vector<std::thread> workers;
     std::unique_ptr<Stream>  own; // of the thread of LoadGen
     const Samples           *samples = nullptr;
+    Clock::time_point        last_call{}; // of IssueQuery
+    Longest                  silence, computing, reporting;
 
     void open_models(const Options &options);
     void work(size_t index, DeviceMemory *memory);

@@ -165,7 +165,7 @@ template <typename T> struct worker {
     __device__ __forceinline__ void store(int position) const {
         const int chunk = thread % 8;
         place     to(p, position + thread / 8);
-#pragma unroll 4
+#pragma unroll 1
         for (int row = thread / 8; row < COLUMNS; row += GROUP / 8) {
             const int pixel = to.pixel(p);
             if (pixel >= 0 && position + row < p.positions)

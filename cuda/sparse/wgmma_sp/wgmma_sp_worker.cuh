@@ -155,38 +155,6 @@ template <int N, bool PAIR> struct worker {
         HALF           = (N / 8 + 1) / 2,         /* of a tile's columns, in groups of 8 */
         STORED_COLUMNS = PAIR ? (int)HALF : N / 8 /* columns that this thread block stores, in groups of 8 */
     };
-    /* Exchanges the sums of a pair of thread blocks, which both have sums of all columns. Each block receives the
-     * other's sums of the half that it stores, the first block the first half, and adds them. The sums go through the
-     * stages, which neither block still uses when both have arrived. The loading and converting warps have ended and do
-     * not take part. */
-    __device__ __forceinline__ void exchange(int part) {
-        const uint32_t own_slot = shared + p.l.stages +
-                                  (uint32_t)((worker_index * HALF * GROUP + (int)threadIdx.x % GROUP) * 16),
-                       other_block = ck_other_block(own_slot, part ^ 1);
-        const float by             = 1 / scale;
-        scale                      = 1;
-        ck_cluster_sync();
-#pragma unroll
-        for (int j = 0; j < HALF; j++) {
-            float send[4];
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const float low  = sums[j * 4 + i] * by,
-                            high = j + HALF < N / 8 ? sums[(j + HALF < N / 8 ? j + HALF : 0) * 4 + i] * by : 0.0f;
-                send[i] = part ? low : high, sums[j * 4 + i] = part ? high : low;
-            }
-            ck_send_four(other_block + (uint32_t)(j * GROUP * 16), send);
-        }
-        ck_cluster_sync();
-#pragma unroll
-        for (int j = 0; j < HALF; j++) {
-            float received[4];
-            ck_unpack<float>(load_four(own_slot + (uint32_t)(j * GROUP * 16)), received);
-#pragma unroll
-            for (int i = 0; i < 4; i++) sums[j * 4 + i] += received[i];
-        }
-    }
-
     /* The factor and the bias of this thread's two output channels. */
     struct channel_params {
         float by[2], bias[2];
@@ -201,6 +169,40 @@ template <int N, bool PAIR> struct worker {
         }
         return e;
     }
+    /* Exchanges the sums of a pair of thread blocks, which both have sums of all columns. Each block receives the
+     * other's sums of the half that it stores, the first block the first half, and adds them. The sums go through the
+     * stages, which neither block still uses when both have arrived. The loading and converting warps have ended and do
+     * not take part. The sums are multiplied by the factors of their channels first: this order overflows only where the
+     * result does. */
+    __device__ __forceinline__ void exchange(int part, channel_params &e) {
+        const uint32_t own_slot = shared + p.l.stages +
+                                  (uint32_t)((worker_index * HALF * GROUP + (int)threadIdx.x % GROUP) * 16),
+                       other_block = ck_other_block(own_slot, part ^ 1);
+        const float by[2]          = {e.by[0] / scale, e.by[1] / scale};
+        scale = e.by[0] = e.by[1] = 1;
+        ck_cluster_sync();
+#pragma unroll
+        for (int j = 0; j < HALF; j++) {
+            float send[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const float low = sums[j * 4 + i] * by[i / 2],
+                            high =
+                                j + HALF < N / 8 ? sums[(j + HALF < N / 8 ? j + HALF : 0) * 4 + i] * by[i / 2] : 0.0f;
+                send[i] = part ? low : high, sums[j * 4 + i] = part ? high : low;
+            }
+            ck_send_four(other_block + (uint32_t)(j * GROUP * 16), send);
+        }
+        ck_cluster_sync();
+#pragma unroll
+        for (int j = 0; j < HALF; j++) {
+            float received[4];
+            ck_unpack<float>(load_four(own_slot + (uint32_t)(j * GROUP * 16)), received);
+#pragma unroll
+            for (int i = 0; i < 4; i++) sums[j * 4 + i] += received[i];
+        }
+    }
+
     /* Output pixel of a column of the tile; -1: none. */
     __device__ __forceinline__ int pixel_of(int column, int images, int rows) const {
         const int      pixel  = (int)load_word(shared + p.l.pixels + (uint32_t)column * 4);
@@ -281,12 +283,11 @@ template <int N, bool PAIR> struct worker {
         int units = units_of(first_item(p));
         if (worker_index == 1 && p.plan.lead > 0) ck_mbar_wait(shared + 8 * BAR_LEAD, 0);
         for (int i = first_item(p); i < p.items; i += item_step(p)) {
-            const item           it(p, i);
-            const int            next = units_of(i + item_step(p));
-            const channel_params e =
-                channel_params_of((it.block + worker_index) * CK_WGMMA_SP_ROWS + warp * 16 + lane / 4);
+            const item     it(p, i);
+            const int      next = units_of(i + item_step(p));
+            channel_params e = channel_params_of((it.block + worker_index) * CK_WGMMA_SP_ROWS + warp * 16 + lane / 4);
             accumulate(units);
-            if (PAIR) exchange(part_of(p));
+            if (PAIR) exchange(part_of(p), e);
             write(it, e, PAIR ? part_of(p) * HALF : 0);
             units = next;
         }

@@ -34,7 +34,8 @@ static cr_status bench_open(struct bench *b, const struct cr_args *args) {
                                             .prefetch      = (int)c->data.prefetch,
                                             .drop_last     = c->data.drop_last,
                                             .corrupt_fatal = c->data.corrupt == CR_CORRUPT_FATAL,
-                                            .balanced      = c->data.sampling == CR_SAMPLING_BALANCED};
+                                            .balanced      = c->data.sampling == CR_SAMPLING_BALANCED,
+                                            .repeats       = (int)c->data.repeats};
     CR_TRY(cr_prepare_from_config(c, CR_SPLIT_TRAIN, &b->options.prepare));
     CR_TRY(cr_dataset_open(c, CR_SPLIT_TRAIN, &b->dataset));
     return cr_loader_open(b->dataset, &b->options, &b->loader);
@@ -175,9 +176,11 @@ cr_status cr_bench_data(const struct cr_args *args) {
     CR_TRY(cr_args_max_operands(args, 1));
     CR_TRY(cr_cmd_config(args, &b.config));
     CR_TRY_OUT(bench_open(&b, args));
-    cr_log(CR_LOG_INFO, "%s: %lld images, batch %lld, %d px, %lld timed batches after %d warm-up batches",
+    char size[32];
+    cr_prepare_size_text(&b.options.prepare, size);
+    cr_log(CR_LOG_INFO, "%s: %lld images, batch %lld, %s px, %lld timed batches after %d warm-up batches",
            cr_word_data_kind(b.config.data.kind), (long long)cr_dataset_count(b.dataset), (long long)b.options.batch,
-           b.options.prepare.size, (long long)b.steps, WARMUP + b.options.prefetch);
+           size, (long long)b.steps, WARMUP + b.options.prefetch);
     CR_TRY_OUT(time_batches(&b));
     if (b.trainer_speed) CR_TRY_OUT(time_waits(&b));
     const struct rates rates = rates_of(&b);

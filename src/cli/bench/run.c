@@ -71,10 +71,11 @@ static cr_status bench_open(struct bench *b, const struct cr_args *args) {
     CR_TRY(
         cr_cmd_random_batch(p, b->session.model.classes, (uint64_t)(c->train.seed + cr_comm_rank(b->comm)), &b->batch));
     b->step = cr_cmd_step_block(c);
-    cr_log(CR_LOG_INFO, "%s; %s, batch %lld, %d px, %lld timed %s after %d for warm-up", b->session.device->caps.text,
-           cr_word_arch(c->model.arch), (long long)(b->infer ? b->session.eval_batch : b->session.batch),
-           b->infer ? b->session.prepare_eval.size : b->session.prepare_train.size, (long long)b->steps,
-           b->infer ? "batches" : "steps", WARMUP);
+    char size[32];
+    cr_prepare_size_text(b->infer ? &b->session.prepare_eval : &b->session.prepare_train, size);
+    cr_log(CR_LOG_INFO, "%s; %s, batch %lld, %s px, %lld timed %s after %d for warm-up", b->session.device->caps.text,
+           cr_word_arch(c->model.arch), (long long)(b->infer ? b->session.eval_batch : b->session.batch), size,
+           (long long)b->steps, b->infer ? "batches" : "steps", WARMUP);
     return CR_OK;
 }
 

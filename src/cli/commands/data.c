@@ -27,12 +27,14 @@ static void json_classes(const struct cr_dataset *dataset, struct cr_json_writer
     cr_json_close_array(w);
 }
 
-static void print_split(const struct cr_dataset *dataset, enum cr_split split, int size, bool names,
-                        struct cr_text *out) {
+static void print_split(const struct cr_dataset *dataset, enum cr_split split, const struct cr_prepare *prepare,
+                        bool names, struct cr_text *out) {
     const int classes = cr_dataset_classes(dataset);
     cr_text_add(out, "%-7s ", split == CR_SPLIT_TRAIN ? "train:" : "val:");
     cr_dataset_describe(dataset, out);
-    cr_text_add(out, "; network input %d px\n", size);
+    char size[32];
+    cr_prepare_size_text(prepare, size);
+    cr_text_add(out, "; network input %s px\n", size);
     for (int i = 0; names && i < CR_MIN(classes, NAMES_SHOWN); i++)
         cr_text_add(out, "%s%s", i ? ", " : "classes: ", cr_dataset_class_name(dataset, i));
     if (names) cr_text_add(out, "%s\n", classes > NAMES_SHOWN ? ", ..." : "");
@@ -49,7 +51,7 @@ static cr_status describe_split(const struct cr_config *config, enum cr_split sp
     if (w)
         json_split(dataset, split, prepare.size, w);
     else
-        print_split(dataset, split, prepare.size, names, out);
+        print_split(dataset, split, &prepare, names, out);
     cr_dataset_close(dataset);
     return CR_OK;
 }

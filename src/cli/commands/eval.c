@@ -23,6 +23,7 @@ struct evaluation {
     const char         *split;
     bool                json, per_class;
     const char         *matrix; /* CSV file to write, or NULL */
+    enum cr_tta         tta;
     struct cr_scores    scores;
     struct cr_confusion confusion; /* has no classes unless per_class or matrix is set */
     struct cr_cmd_names names;
@@ -76,6 +77,7 @@ static void print_json(const struct cr_config *config, const struct evaluation *
     cr_json_put_fixed(&w, "seconds", s->seconds, 3);
     cr_json_put_fixed(&w, "images_per_s", s->seconds > 0 ? (double)s->images / s->seconds : 0, 1);
     cr_json_put_string(&w, "weights", config->model.weights);
+    if (e->tta != CR_TTA_NONE) cr_json_put_string(&w, "tta", cr_word_tta(e->tta));
     if (e->per_class) {
         cr_json_open_array(&w, "per_class");
         for (int i = 0; i < e->confusion.classes; i++) json_class(e, i, &w);
@@ -117,6 +119,9 @@ static void print_scores(const struct evaluation *e, struct cr_text *out) {
                 e->split, (long long)s->correct1, (long long)s->images, 100 * fraction(s->correct1, s->images),
                 100 * fraction(s->correct5, s->images), s->loss_sum / (double)CR_MAX(s->images, 1), s->seconds,
                 s->seconds > 0 ? (double)s->images / s->seconds : 0);
+    if (e->tta != CR_TTA_NONE)
+        cr_text_add(out, "with test-time augmentation %s: by the mean logits of %d views per image\n",
+                    cr_word_tta(e->tta), cr_prepare_views(e->tta));
     if (s->corrupt) cr_text_add(out, "%lld unreadable images were skipped\n", (long long)s->corrupt);
 }
 
@@ -254,6 +259,7 @@ cr_status cr_cmd_eval(const struct cr_args *args, int *signal_taken) {
         goto out;
     }
     e.split = splits[split];
+    e.tta   = config.data.tta;
     CR_TRY_OUT(cr_predictions_csv_open(args, &e.table.csv));
     CR_TRY_OUT(evaluate(&config, split ? CR_SPLIT_TRAIN : CR_SPLIT_VAL, &e));
     if (e.matrix) CR_TRY_OUT(write_matrix(args, &e));

@@ -24,6 +24,7 @@ struct prediction {
 struct request {
     const char        **path;
     int64_t             images;
+    enum cr_tta         tta;
     bool                json, table;             /* neither: each image with a list of classes */
     int                 top;                     /* classes to print per image */
     int                 ranked;                  /* classes that the network ranks: all of them with --csv */
@@ -99,6 +100,7 @@ static void print_json(const struct request *r, const char *path, const struct p
     struct cr_json_writer w = cr_json_writer(out, CR_JSON_SPACED);
     cr_json_open_object(&w, NULL);
     cr_json_put_string(&w, "image", path);
+    if (r->tta != CR_TTA_NONE) cr_json_put_string(&w, "tta", cr_word_tta(r->tta));
     if (p->count) {
         cr_json_open_array(&w, "top");
         for (int i = 0; i < p->count; i++) {
@@ -230,6 +232,9 @@ static cr_status predict(const struct cr_args *args, struct cr_config *config, s
     (void)cr_api_open_config(config, &options, &model, &error);
     CR_TRY_OUT(from_library(&error));
     CR_TRY_OUT(check_top(args, r, model));
+    if (r->tta != CR_TTA_NONE)
+        cr_log(CR_LOG_INFO, "test-time augmentation %s: probabilities of the mean logits of %d views per image",
+               cr_word_tta(r->tta), cr_prepare_views(r->tta));
     CR_TRY_OUT(results_open(r->images, r->ranked, &results));
     set_widths(r);
     for (int64_t first = 0; first < r->images; first += PRINT_IMAGES)
@@ -274,6 +279,7 @@ cr_status cr_cmd_predict(const struct cr_args *args, int *signal_taken) {
         status = cr_args_fail(args, "no weights: give --weights FILE, or a run folder instead of %s", args->operand[0]);
         goto out;
     }
+    r.tta = config.data.tta;
     CR_TRY_OUT(find_images(args, &r));
     CR_TRY_OUT(cr_predictions_csv_open(args, &r.csv));
     r.top = top ? (int)top : r.table ? 1 : TOP_DEFAULT;

@@ -13,10 +13,11 @@ static cr_status profile_session(struct cr_session *s, bool eval, int64_t passes
     struct cr_step_block     step    = cr_cmd_step_block(s->config);
     CR_TRY(cr_session_init(s));
     CR_TRY(cr_cmd_feed_random(exec, program, s->model.classes, (uint64_t)s->config->train.seed));
-    cr_log(CR_LOG_INFO, "%s; %s, program %s, batch %lld, %d px, %lld timed passes after %d for warm-up",
+    char size[32];
+    cr_prepare_size_text(eval ? &s->prepare_eval : &s->prepare_train, size);
+    cr_log(CR_LOG_INFO, "%s; %s, program %s, batch %lld, %s px, %lld timed passes after %d for warm-up",
            s->device->caps.text, cr_word_arch(s->config->model.arch), program->name,
-           (long long)(eval ? s->eval_batch : s->batch), eval ? s->prepare_eval.size : s->prepare_train.size,
-           (long long)passes, WARMUP);
+           (long long)(eval ? s->eval_batch : s->batch), size, (long long)passes, WARMUP);
     for (int i = 0; i < WARMUP; i++) {
         CR_TRY(cr_exec_run(exec, &step));
         step.step++;

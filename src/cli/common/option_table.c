@@ -43,6 +43,8 @@ static const struct cr_cli_option options[CR_OPT_COUNT] = {
     [CR_OPT_RANKS]       = {"ranks", 0, "N", NULL, ON(TRAIN) | ON(BENCH) | ON(PLAN),
                             "start N processes; with --device cpu they share the cores (plan: plan one rank of N)"},
     [CR_OPT_SPLIT]       = {"split", 0, "val|train", NULL, ON(EVAL), "split to evaluate (default: val)"},
+    [CR_OPT_TTA]         = {"tta", 0, "VIEWS", "data.tta", ON(EVAL) | ON(PREDICT),
+                            "test-time augmentation: flip, five-crop, ten-crop (mean logits of 2, 5, 10 views)"},
     [CR_OPT_PER_CLASS]   = {"per-class", 0, NULL, NULL, ON(EVAL),
                             "also print one line per class: images, top-1, precision, most frequent confusion"},
     [CR_OPT_CONFUSION] =

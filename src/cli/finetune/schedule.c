@@ -168,6 +168,9 @@ static void use_given_sizes(struct cr_finetune *f, int sizes[8]) {
 
 static cr_status choose_size(struct cr_finetune *f) {
     int sizes[8];
+    if (f->given.data.image_width)
+        return cr_config_fail(&f->given, "data.image_width",
+                              "finetune chooses square images: use cresnet train for rectangular ones");
     list_sizes(f, sizes);
     set_size(f, default_size(f, sizes));
     use_given_sizes(f, sizes);

@@ -1,51 +1,14 @@
-/* data/augment/colour.c: the operations that a training image gets after its crop: TrivialAugmentWide (Mueller and
- * Hutter 2021, with torchvision's operations and ranges) and torchvision's ColorJitter. Every random number is a
- * function of (seed, epoch, sample) and comes from a stream of its own, so crops are the same with and without
- * augmentation. */
+/* data/augment/colour.c: the operations that a training image gets after its crop: a policy (data/augment/policy.c)
+ * and torchvision's ColorJitter. Every random number is a function of (seed, epoch, sample) and comes from a stream of
+ * its own, so crops are the same with and without augmentation. */
 #include "data/augment.h"
 #include "data/scratch.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { TRIVIAL_BINS = 31, TRIVIAL_OPS = CR_PIXELS_EQUALIZE + 1 };
-
-/* The magnitude of bin 0 to 30; *has_sign: half of the draws use its negative. */
-static double trivial_magnitude(enum cr_pixel_op op, int bin, bool *has_sign) {
-    const double t = (double)bin / (TRIVIAL_BINS - 1);
-    *has_sign      = op != CR_PIXELS_POSTERIZE && op != CR_PIXELS_SOLARIZE;
-    switch (op) {
-    case CR_PIXELS_SHEAR_X:
-    case CR_PIXELS_SHEAR_Y:
-    case CR_PIXELS_BRIGHTNESS:
-    case CR_PIXELS_COLOUR:
-    case CR_PIXELS_CONTRAST:
-    case CR_PIXELS_SHARPNESS: return 0.99 * t;
-    case CR_PIXELS_TRANSLATE_X:
-    case CR_PIXELS_TRANSLATE_Y: return 32 * t;
-    case CR_PIXELS_ROTATE: return 135 * t;
-    case CR_PIXELS_POSTERIZE: return 8 - rint(6 * t);
-    case CR_PIXELS_SOLARIZE: return 255 * (1 - t);
-    default: *has_sign = false; return 0;
-    }
-}
-
-/* The argument of the operation: blends use 1 + magnitude. */
-static double trivial_amount(enum cr_pixel_op op, double magnitude) {
-    return op >= CR_PIXELS_BRIGHTNESS && op <= CR_PIXELS_SHARPNESS ? 1 + magnitude : magnitude;
-}
-
-void cr_trivial_draw(struct cr_rng *rng, enum cr_pixel_op *op, double *amount) {
-    bool has_sign;
-    *op                = (enum cr_pixel_op)cr_rng_below(rng, TRIVIAL_OPS);
-    const int    bin   = (int)cr_rng_below(rng, TRIVIAL_BINS);
-    const bool   minus = cr_rng_below(rng, 2);
-    const double m     = trivial_magnitude(*op, bin, &has_sign);
-    *amount            = trivial_amount(*op, has_sign && minus ? -m : m);
-}
-
 /* Applies brightness, contrast, saturation and hue, each drawn from its range, in a random order. */
-static void jitter(const struct cr_prepare *prep, struct cr_rng *rng, uint8_t *rgb, uint8_t *copy) {
+static void jitter(const struct cr_prepare *prep, struct cr_rng *rng, const struct cr_pixels *pixels) {
     static const enum cr_pixel_op op[4] = {CR_PIXELS_BRIGHTNESS, CR_PIXELS_CONTRAST, CR_PIXELS_COLOUR, CR_PIXELS_HUE};
     int                           order[4] = {0, 1, 2, 3};
     double                        amount[4];
@@ -59,7 +22,7 @@ static void jitter(const struct cr_prepare *prep, struct cr_rng *rng, uint8_t *r
         amount[i] = low + (middle + range - low) * cr_rng_real(rng);
     }
     for (int i = 0; i < 4; i++)
-        if (prep->jitter[order[i]] > 0) cr_pixels_apply(op[order[i]], amount[order[i]], rgb, prep->size, copy);
+        if (prep->jitter[order[i]] > 0) cr_pixels_apply(op[order[i]], amount[order[i]], pixels);
 }
 
 static bool jitters(const struct cr_prepare *prep) {
@@ -67,19 +30,19 @@ static bool jitters(const struct cr_prepare *prep) {
 }
 
 bool cr_prepare_colours(const struct cr_prepare *prep) {
-    return prep->trivial || jitters(prep);
+    return prep->augment != CR_AUGMENT_NONE || jitters(prep);
 }
 
 /* Applies the shift and the flip of the box here instead of on the device, because the operations come after them. */
-static void apply_box(int size, int32_t box[4], uint8_t *rgb, uint8_t *copy) {
-    const size_t row = (size_t)size * 3;
+static void apply_box(int height, int width, int32_t box[4], uint8_t *rgb, uint8_t *copy) {
+    const size_t row = (size_t)width * 3;
     if (!box[0] && !box[1] && !box[2]) return;
-    memcpy(copy, rgb, row * (size_t)size);
-    for (int y = 0; y < size; y++)
-        for (int x = 0; x < size; x++) {
-            const int from_y = y + box[0], from_x = (box[2] ? size - 1 - x : x) + box[1];
+    memcpy(copy, rgb, row * (size_t)height);
+    for (int y = 0; y < height; y++)
+        for (int x = 0; x < width; x++) {
+            const int from_y = y + box[0], from_x = (box[2] ? width - 1 - x : x) + box[1];
             uint8_t  *to = rgb + (size_t)y * row + (size_t)x * 3;
-            if (from_y < 0 || from_y >= size || from_x < 0 || from_x >= size)
+            if (from_y < 0 || from_y >= height || from_x < 0 || from_x >= width)
                 memset(to, 0, 3);
             else
                 memcpy(to, copy + (size_t)from_y * row + (size_t)from_x * 3, 3);
@@ -91,14 +54,14 @@ cr_status cr_prepare_colour(const struct cr_prepare *prep, uint64_t seed, int64_
                             struct cr_scratch *scratch, uint8_t *rgb, int32_t box[4]) {
     struct cr_rng rng = cr_rng_make(seed, CR_RNG_COLOUR, (uint64_t)sample, (uint32_t)epoch);
     if (!cr_prepare_colours(prep)) return CR_OK;
-    CR_TRY(cr_buffer_reserve(&scratch->copy, (size_t)prep->size * (size_t)prep->size * 3));
-    apply_box(prep->size, box, rgb, scratch->copy.bytes);
-    if (prep->trivial) {
-        enum cr_pixel_op op;
-        double           amount;
-        cr_trivial_draw(&rng, &op, &amount);
-        cr_pixels_apply(op, amount, rgb, prep->size, scratch->copy.bytes);
-    }
-    if (jitters(prep)) jitter(prep, &rng, rgb, scratch->copy.bytes);
+    CR_TRY(cr_buffer_reserve(&scratch->copy, cr_prepare_bytes(prep)));
+    apply_box(prep->size, cr_prepare_width(prep), box, rgb, scratch->copy.bytes);
+    const struct cr_pixels pixels = {.rgb    = rgb,
+                                     .copy   = scratch->copy.bytes,
+                                     .width  = cr_prepare_width(prep),
+                                     .height = prep->size,
+                                     .fill   = {prep->fill[0], prep->fill[1], prep->fill[2]}};
+    cr_policy_apply(prep, &rng, &pixels);
+    if (jitters(prep)) jitter(prep, &rng, &pixels);
     return CR_OK;
 }

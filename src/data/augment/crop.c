@@ -8,6 +8,7 @@
 #include "data/scratch.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 /* ---- options from [data] ---- */
@@ -31,9 +32,56 @@ static cr_status read_range(const struct cr_config *config, const char *key, con
     return CR_OK;
 }
 
+static cr_status read_policy(const struct cr_config *config, enum cr_split split, struct cr_prepare *prep) {
+    const struct cr_ints *fill = &config->data.fill;
+    if (fill->count != 1 && fill->count != 3)
+        return cr_config_fail(config, "data.fill", "must be one number, or three for red, green and blue");
+    for (int i = 0; i < 3; i++) prep->fill[i] = (uint8_t)fill->at[fill->count == 3 ? i : 0];
+    prep->augment        = split == CR_SPLIT_TRAIN ? config->data.augment : CR_AUGMENT_NONE;
+    prep->rand_ops       = (int)config->data.rand_ops;
+    prep->rand_magnitude = (int)config->data.rand_magnitude;
+    prep->rand_prob      = config->data.rand_prob;
+    return CR_OK;
+}
+
+int cr_prepare_width(const struct cr_prepare *prep) {
+    return prep->width ? prep->width : prep->size;
+}
+
+size_t cr_prepare_bytes(const struct cr_prepare *prep) {
+    return (size_t)prep->size * (size_t)cr_prepare_width(prep) * 3;
+}
+
+void cr_prepare_size_text(const struct cr_prepare *prep, char text[32]) {
+    if (cr_prepare_width(prep) == prep->size)
+        snprintf(text, 32, "%d", prep->size);
+    else
+        snprintf(text, 32, "%dx%d", prep->size, prep->width);
+}
+
+int cr_prepare_views(enum cr_tta tta) {
+    switch (tta) {
+    case CR_TTA_FLIP: return 2;
+    case CR_TTA_FIVE_CROP: return 5;
+    case CR_TTA_TEN_CROP: return 10;
+    case CR_TTA_NONE: break;
+    }
+    return 1;
+}
+
+static cr_status read_views(const struct cr_config *config, enum cr_split split, struct cr_prepare *prep) {
+    prep->tta = split == CR_SPLIT_VAL ? config->data.tta : CR_TTA_NONE;
+    if (cr_prepare_views(prep->tta) > 2 && prep->eval_resize <= prep->size)
+        return cr_config_fail(config, "data.tta",
+                              "%s needs images larger than the crop of %d pixels: set eval_resize, e.g. to %d",
+                              cr_word_tta(prep->tta), prep->size, prep->size * 256 / 224);
+    return CR_OK;
+}
+
 cr_status cr_prepare_from_config(const struct cr_config *config, enum cr_split split, struct cr_prepare *out) {
     struct cr_prepare prep  = {.pad = (int)config->data.pad, .hflip = config->data.hflip};
     bool              small = is_small_set(config->data.kind);
+    prep.width              = (int)config->data.image_width;
     CR_TRY(read_range(config, "data.scale", &config->data.scale, prep.scale));
     CR_TRY(read_range(config, "data.ratio", &config->data.ratio, prep.ratio));
     prep.size = (int)config->data.image_size;
@@ -44,6 +92,7 @@ cr_status cr_prepare_from_config(const struct cr_config *config, enum cr_split s
     if (!prep.eval_resize && !whole) prep.eval_resize = prep.size * 256 / 224;
     prep.crop = config->data.crop == CR_CROP_AUTO ? auto_crop(config->data.kind, prep.size) : config->data.crop;
     if (split == CR_SPLIT_VAL) prep.crop = CR_CROP_NONE;
+    CR_TRY(read_views(config, split, &prep));
     CR_TRY(read_range(config, "data.erase_scale", &config->data.erase_scale, prep.erase_scale));
     prep.mixes       = split == CR_SPLIT_TRAIN && cr_config_mixes(config);
     prep.erase       = config->data.erase;
@@ -51,7 +100,7 @@ cr_status cr_prepare_from_config(const struct cr_config *config, enum cr_split s
     prep.cutmix      = config->data.cutmix;
     prep.mix_prob    = config->data.mix_prob;
     prep.cutmix_prob = config->data.cutmix_prob;
-    prep.trivial     = split == CR_SPLIT_TRAIN && config->data.augment == CR_AUGMENT_TRIVIAL;
+    CR_TRY(read_policy(config, split, &prep));
     for (int i = 0; i < config->data.jitter.count && split == CR_SPLIT_TRAIN; i++)
         prep.jitter[i] = config->data.jitter.at[i];
     *out = prep;
@@ -65,27 +114,49 @@ static cr_status resize(const struct cr_resize *job, struct cr_scratch *scratch)
     return status;
 }
 
-/* ---- the centre of an image ---- */
+/* ---- the centre of an image, or another view ---- */
 
-/* Along one axis: the cut of `size` pixels out of `have`, rounded half to even, or the black margin if there are
- * fewer. */
-static void center(int have, int size, int *cut, int *margin) {
+enum { CENTRE = 4 }; /* the other crops: top left, top right, bottom left, bottom right */
+
+static bool is_mirrored(const struct cr_prepare *prep) {
+    return prep->view >= (prep->tta == CR_TTA_FLIP ? 1 : 5);
+}
+
+static int crop_of(const struct cr_prepare *prep) {
+    return prep->tta == CR_TTA_FIVE_CROP || prep->tta == CR_TTA_TEN_CROP ? prep->view % 5 : CENTRE;
+}
+
+/* Along one axis: the cut of `size` pixels out of `have`, at the start, at the end (`last`) or at the centre, rounded
+ * half to even; or the black margin if there are fewer. */
+static void cut_axis(int have, int size, bool centre, bool last, int *cut, int *margin) {
     *margin = have < size ? (size - have) / 2 : 0;
-    *cut    = have > size ? (int)rint((have - size) / 2.0) : 0;
+    *cut    = have <= size ? 0 : centre ? (int)rint((have - size) / 2.0) : last ? have - size : 0;
 }
 
-/* The size of an image whose short side becomes `short_side`. */
-static void full_size(int short_side, int width, int height, int *full_w, int *full_h) {
-    const int64_t shorter = CR_MIN(width, height), longer = CR_MAX(width, height);
-    const int     long_side = (int)(short_side * longer / shorter);
-    *full_w                 = width <= height ? short_side : long_side;
-    *full_h                 = width <= height ? long_side : short_side;
+static void mirror(uint8_t *rgb, int height, int width) {
+    for (int y = 0; y < height; y++) {
+        uint8_t *row = rgb + (size_t)y * (size_t)width * 3, pixel[3];
+        for (int a = 0, b = width - 1; a < b; a++, b--) {
+            memcpy(pixel, row + 3 * (size_t)a, 3);
+            memcpy(row + 3 * (size_t)a, row + 3 * (size_t)b, 3);
+            memcpy(row + 3 * (size_t)b, pixel, 3);
+        }
+    }
 }
 
-/* Resizes the short side to `short_side` pixels and cuts the centre square of `size` pixels, black where the image
- * is smaller. */
-static cr_status place_center(int size, int short_side, const struct cr_image *image, struct cr_scratch *scratch,
-                              uint8_t *out) {
+/* The size of an image that covers a rectangle of the result's shape and of the height `cover`. */
+static void full_size(const struct cr_prepare *prep, int64_t cover, int64_t w, int64_t h, int *full_w, int *full_h) {
+    const int64_t cover_w = cover * cr_prepare_width(prep) / prep->size;
+    const bool    wide    = w * cover > h * cover_w; /* wider than the rectangle */
+    *full_w               = (int)(wide ? cover * w / h : cover_w);
+    *full_h               = (int)(wide ? cover : cover_w * h / w);
+}
+
+/* Resizes so that the image covers a rectangle of the result's shape and of the height `cover`, and cuts the result,
+ * black where the image is smaller. For a square, `cover` is the shorter side of the resized image. */
+static cr_status place_view(const struct cr_prepare *prep, int cover, const struct cr_image *image,
+                            struct cr_scratch *scratch, uint8_t *out) {
+    const int        height = prep->size, width = cr_prepare_width(prep), crop = crop_of(prep);
     struct cr_resize job = {
         .src        = image->rgb,
         .src_w      = image->width,
@@ -93,46 +164,51 @@ static cr_status place_center(int size, int short_side, const struct cr_image *i
         .src_stride = (size_t)image->width * 3,
         .w          = image->width,
         .h          = image->height,
-        .dst_stride = (size_t)size * 3,
+        .dst_stride = (size_t)width * 3,
     };
     int margin_x, margin_y;
-    full_size(short_side, image->width, image->height, &job.full_w, &job.full_h);
-    center(job.full_w, size, &job.part_x, &margin_x);
-    center(job.full_h, size, &job.part_y, &margin_y);
-    job.part_w = CR_MIN(job.full_w, size);
-    job.part_h = CR_MIN(job.full_h, size);
-    if (job.part_w < size || job.part_h < size) memset(out, 0, (size_t)size * size * 3);
-    job.dst = out + ((size_t)margin_y * size + margin_x) * 3;
+    full_size(prep, cover, image->width, image->height, &job.full_w, &job.full_h);
+    cut_axis(job.full_w, width, crop == CENTRE, crop % 2 == 1, &job.part_x, &margin_x);
+    cut_axis(job.full_h, height, crop == CENTRE, crop >= 2, &job.part_y, &margin_y);
+    job.part_w = CR_MIN(job.full_w, width);
+    job.part_h = CR_MIN(job.full_h, height);
+    if (prep->tta == CR_TTA_TEN_CROP && is_mirrored(prep)) /* the crop is one of the mirrored image */
+        job.part_x = job.full_w - job.part_w - job.part_x;
+    if (job.part_w < width || job.part_h < height) memset(out, 0, cr_prepare_bytes(prep));
+    job.dst = out + ((size_t)margin_y * width + margin_x) * 3;
     return resize(&job, scratch);
 }
 
 void cr_prepare_eval_box(const struct cr_prepare *prep, int width, int height, double box[4]) {
-    int full_w, full_h, cut_x, cut_y, margin_x, margin_y;
-    full_size(prep->eval_resize ? prep->eval_resize : prep->size, width, height, &full_w, &full_h);
-    center(full_w, prep->size, &cut_x, &margin_x);
-    center(full_h, prep->size, &cut_y, &margin_y);
+    const int out_w = cr_prepare_width(prep), cover = prep->eval_resize ? prep->eval_resize : prep->size;
+    int       full_w = width, full_h = height, cut_x, cut_y, margin_x, margin_y;
+    if (width != out_w || height != prep->size || prep->eval_resize)
+        full_size(prep, cover, width, height, &full_w, &full_h);
+    cut_axis(full_w, out_w, true, false, &cut_x, &margin_x);
+    cut_axis(full_h, prep->size, true, false, &cut_y, &margin_y);
     const double per_x = (double)width / full_w, per_y = (double)height / full_h;
     box[0] = (cut_x - margin_x) * per_x;
     box[1] = (cut_y - margin_y) * per_y;
-    box[2] = prep->size * per_x;
+    box[2] = out_w * per_x;
     box[3] = prep->size * per_y;
 }
 
 cr_status cr_prepare_eval_with(const struct cr_prepare *prep, const struct cr_lazy_image *lazy,
                                struct cr_scratch *scratch, uint8_t *out) {
-    int             size = prep->size;
+    const int       width = cr_prepare_width(prep);
     struct cr_image image;
     CR_TRY(cr_lazy_image_whole(lazy, scratch, &image));
-    if (image.width == size && image.height == size && !prep->eval_resize) {
-        memcpy(out, image.rgb, (size_t)size * size * 3);
-        return CR_OK;
-    }
-    return place_center(size, prep->eval_resize ? prep->eval_resize : size, &image, scratch, out);
+    if (image.width == width && image.height == prep->size && !prep->eval_resize)
+        memcpy(out, image.rgb, cr_prepare_bytes(prep));
+    else
+        CR_TRY(place_view(prep, prep->eval_resize ? prep->eval_resize : prep->size, &image, scratch, out));
+    if (is_mirrored(prep)) mirror(out, prep->size, width);
+    return CR_OK;
 }
 
 /* ---- random crops ---- */
 
-/* A square of the image's own size, shifted by at most the padding over its border. */
+/* A crop of the image's own size, shifted by at most the padding over its border. */
 static cr_status prepare_pad(const struct cr_prepare *prep, const struct cr_lazy_image *lazy, struct cr_rng *rng,
                              struct cr_scratch *scratch, uint8_t *out, int32_t box[4]) {
     struct cr_prepare whole = *prep;
@@ -172,11 +248,12 @@ void cr_prepare_draw_box(const struct cr_prepare *prep, int width, int height, s
 
 static cr_status prepare_random_resized(const struct cr_prepare *prep, const struct cr_lazy_image *lazy,
                                         struct cr_rng *rng, struct cr_scratch *scratch, uint8_t *out) {
+    const int        width = cr_prepare_width(prep);
     int              box[4];
     struct cr_window window;
     cr_prepare_draw_box(prep, lazy->image.width, lazy->image.height, rng, box);
     /* The box is cut out before the resize, as in torchvision: pixels outside of it have no influence. */
-    CR_TRY(cr_lazy_image_window(lazy, box, prep->size, scratch, &window));
+    CR_TRY(cr_lazy_image_window(lazy, box, CR_MAX(prep->size, width), scratch, &window));
     struct cr_resize job = {
         .src        = window.rgb,
         .src_w      = window.width,
@@ -186,12 +263,12 @@ static cr_status prepare_random_resized(const struct cr_prepare *prep, const str
         .y          = window.y,
         .w          = window.w,
         .h          = window.h,
-        .full_w     = prep->size,
+        .full_w     = width,
         .full_h     = prep->size,
-        .part_w     = prep->size,
+        .part_w     = width,
         .part_h     = prep->size,
         .dst        = out,
-        .dst_stride = (size_t)prep->size * 3,
+        .dst_stride = (size_t)width * 3,
     };
     return resize(&job, scratch);
 }

@@ -35,30 +35,31 @@ static int32_t clip(int64_t x, int64_t most) {
 
 /* A rectangle of 1 - lambda of the area around a random centre, clipped at the border. The label weight is the
  * fraction that is really left. */
-static void draw_cut(double lambda, int64_t size, struct cr_rng *rng, int32_t *mix) {
+static void draw_cut(double lambda, int64_t height, int64_t width, struct cr_rng *rng, int32_t *mix) {
     const double  ratio = sqrt(1 - lambda);
-    const int64_t side  = (int64_t)((double)size * ratio);
-    const int64_t y = (int64_t)cr_rng_below(rng, (uint64_t)size), x = (int64_t)cr_rng_below(rng, (uint64_t)size);
+    const int64_t cut_h = (int64_t)((double)height * ratio), cut_w = (int64_t)((double)width * ratio);
+    const int64_t y = (int64_t)cr_rng_below(rng, (uint64_t)height), x = (int64_t)cr_rng_below(rng, (uint64_t)width);
     int32_t      *cut        = mix + CR_MIX_CUT;
-    cut[0]                   = clip(y - side / 2, size);
-    cut[1]                   = clip(x - side / 2, size);
-    cut[2]                   = clip(y + side / 2, size);
-    cut[3]                   = clip(x + side / 2, size);
+    cut[0]                   = clip(y - cut_h / 2, height);
+    cut[1]                   = clip(x - cut_w / 2, width);
+    cut[2]                   = clip(y + cut_h / 2, height);
+    cut[3]                   = clip(x + cut_w / 2, width);
     const double area        = (double)(cut[2] - cut[0]) * (double)(cut[3] - cut[1]);
-    mix[CR_MIX_LABEL_WEIGHT] = (int32_t)lrint((1 - area / ((double)size * (double)size)) * CR_MIX_ONE);
+    mix[CR_MIX_LABEL_WEIGHT] = (int32_t)lrint((1 - area / ((double)height * (double)width)) * CR_MIX_ONE);
 }
 
 /* As torchvision's RandomErasing.get_params: ten attempts at an area and an aspect. */
 static void draw_erase(const struct cr_prepare *prep, struct cr_rng *rng, int32_t erase[4]) {
-    const double area = (double)prep->size * prep->size, low = log(0.3), high = log(3.3);
+    const int    width = cr_prepare_width(prep);
+    const double area = (double)prep->size * width, low = log(0.3), high = log(3.3);
     for (int attempt = 0; attempt < 10; attempt++) {
         const double target =
             area * (prep->erase_scale[0] + (prep->erase_scale[1] - prep->erase_scale[0]) * cr_rng_real(rng));
         const double aspect = exp(low + (high - low) * cr_rng_real(rng));
         const int    h = (int)rint(sqrt(target * aspect)), w = (int)rint(sqrt(target / aspect));
-        if (h >= prep->size || w >= prep->size || h < 1 || w < 1) continue;
+        if (h >= prep->size || w >= width || h < 1 || w < 1) continue;
         erase[0] = (int32_t)cr_rng_below(rng, (uint64_t)(prep->size - h) + 1);
-        erase[1] = (int32_t)cr_rng_below(rng, (uint64_t)(prep->size - w) + 1);
+        erase[1] = (int32_t)cr_rng_below(rng, (uint64_t)(width - w) + 1);
         erase[2] = erase[0] + h;
         erase[3] = erase[1] + w;
         return;
@@ -82,7 +83,7 @@ void cr_prepare_mix(const struct cr_prepare *prep, uint64_t seed, int64_t epoch,
     const bool mixed = cr_rng_real(&rng) < prep->mix_prob, cuts = cr_rng_real(&rng) < prep->cutmix_prob;
     if (!mixed || (prep->mixup <= 0 && prep->cutmix <= 0)) return;
     if (prep->cutmix > 0 && (cuts || prep->mixup <= 0))
-        draw_cut(beta_draw(prep->cutmix, &rng), prep->size, &rng, mix);
+        draw_cut(beta_draw(prep->cutmix, &rng), prep->size, cr_prepare_width(prep), &rng, mix);
     else
         mix[CR_MIX_LABEL_WEIGHT] = mix[CR_MIX_WEIGHT] = (int32_t)lrint(beta_draw(prep->mixup, &rng) * CR_MIX_ONE);
 }

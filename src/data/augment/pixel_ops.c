@@ -1,4 +1,4 @@
-/* data/augment/pixel_ops.c: operations on the colours and the shape of a square RGB8 image. The results are bitwise
+/* data/augment/pixel_ops.c: operations on the colours and the shape of an RGB8 image. The results are bitwise
  * identical to PIL's (Image.blend, ImageEnhance, ImageOps, transform with NEAREST), so recipes made for torchvision
  * have the same meaning here. Most operations use a table of 256 entries. */
 #include "data/augment.h"
@@ -13,10 +13,6 @@
 #else
 #define VECTORS
 #endif
-
-static size_t pixels_of(int size) {
-    return (size_t)size * (size_t)size;
-}
 
 /* ---- operations on single values, by tables ---- */
 
@@ -58,6 +54,10 @@ static void solarize(uint8_t *rgb, size_t bytes, double threshold) {
     uint8_t table[256];
     for (int i = 0; i < 256; i++) table[i] = (uint8_t)(i < threshold ? i : 255 - i);
     map_all(rgb, bytes, table);
+}
+
+static void invert(uint8_t *rgb, size_t bytes) {
+    for (size_t i = 0; i < bytes; i++) rgb[i] = (uint8_t)(255 - rgb[i]);
 }
 
 /* ---- operations by the histogram of each channel ---- */
@@ -173,7 +173,7 @@ static void rotate_hue(uint8_t *rgb, size_t pixels, double fraction) {
     for (size_t i = 0; i < pixels; i++) rotate_pixel_hue(rgb + 3 * i, steps, &hues);
 }
 
-/* ---- operations on neighbourhoods and geometry; `copy` has the size of the image ---- */
+/* ---- operations on neighbourhoods and geometry ---- */
 
 /* Smooths the bytes of a row with the weights 1 1 1, 1 5 1, 1 1 1, rounded to nearest. For sums up to 3315 the
  * division by 13 is exact as a multiplication and a shift. */
@@ -187,14 +187,14 @@ VECTORS static void smooth_row(const uint8_t *restrict up, const uint8_t *restri
 }
 
 /* Blends the image with its smoothed copy, whose border is that of the image. */
-static void sharpen(uint8_t *rgb, int size, float fraction, uint8_t *copy) {
-    const size_t row = (size_t)size * 3;
-    memcpy(copy, rgb, row * (size_t)size);
-    for (int y = 1; y < size - 1 && size > 2; y++) {
-        const uint8_t *at = rgb + (size_t)y * row;
-        smooth_row(at - row, at, at + row, copy + (size_t)y * row, row);
+static void sharpen(const struct cr_pixels *p, float fraction) {
+    const size_t row = (size_t)p->width * 3, bytes = row * (size_t)p->height;
+    memcpy(p->copy, p->rgb, bytes);
+    for (int y = 1; y < p->height - 1 && p->width > 2; y++) {
+        const uint8_t *at = p->rgb + (size_t)y * row;
+        smooth_row(at - row, at, at + row, p->copy + (size_t)y * row, row);
     }
-    blend_bytes(rgb, copy, row * (size_t)size, fraction);
+    blend_bytes(p->rgb, p->copy, bytes, fraction);
 }
 
 static int64_t fixed(double x) {
@@ -202,23 +202,26 @@ static int64_t fixed(double x) {
 }
 
 /* Pixel (x, y) becomes pixel (m0 x + m1 y + m2, m3 x + m4 y + m5) of the image, sampled at pixel centres in 16.16
- * fixed point; black outside the image. */
-static void transform(uint8_t *rgb, int size, const double m[6], uint8_t *copy) {
-    const size_t  row = (size_t)size * 3;
+ * fixed point; the fill colour outside the image. */
+static void transform(const struct cr_pixels *p, const double m[6]) {
+    const size_t  row = (size_t)p->width * 3;
     const int64_t dx = fixed(m[0]), dy = fixed(m[3]), down_x = fixed(m[1]), down_y = fixed(m[4]);
     int64_t       first_x = fixed(m[2] + m[0] * 0.5 + m[1] * 0.5), first_y = fixed(m[5] + m[3] * 0.5 + m[4] * 0.5);
-    memcpy(copy, rgb, row * (size_t)size);
-    for (int y = 0; y < size; y++, first_x += down_x, first_y += down_y) {
+    memcpy(p->copy, p->rgb, row * (size_t)p->height);
+    for (int y = 0; y < p->height; y++, first_x += down_x, first_y += down_y) {
         int64_t  at_x = first_x, at_y = first_y;
-        uint8_t *to = rgb + (size_t)y * row;
-        for (int x = 0; x < size; x++, at_x += dx, at_y += dy, to += 3) {
-            const int64_t from_x = at_x >> 16, from_y = at_y >> 16;
-            if (from_x < 0 || from_x >= size || from_y < 0 || from_y >= size)
-                memset(to, 0, 3);
-            else
-                memcpy(to, copy + (size_t)from_y * row + (size_t)from_x * 3, 3);
+        uint8_t *to = p->rgb + (size_t)y * row;
+        for (int x = 0; x < p->width; x++, at_x += dx, at_y += dy, to += 3) {
+            const int64_t  from_x = at_x >> 16, from_y = at_y >> 16;
+            const bool     inside = from_x >= 0 && from_x < p->width && from_y >= 0 && from_y < p->height;
+            const uint8_t *from   = inside ? p->copy + (size_t)from_y * row + (size_t)from_x * 3 : p->fill;
+            memcpy(to, from, 3);
         }
     }
+}
+
+static void move(const struct cr_pixels *p, double m0, double m1, double m2, double m3, double m4, double m5) {
+    transform(p, (const double[6]){m0, m1, m2, m3, m4, m5});
 }
 
 static double round15(double x) {
@@ -226,33 +229,35 @@ static double round15(double x) {
 }
 
 /* Rotates counter-clockwise about the centre. */
-static void rotate(uint8_t *rgb, int size, double degrees, uint8_t *copy) {
-    const double angle = -degrees * (3.14159265358979323846 / 180), half = size / 2.0;
+static void rotate(const struct cr_pixels *p, double degrees) {
+    const double angle = -degrees * (3.14159265358979323846 / 180), cx = p->width / 2.0, cy = p->height / 2.0;
     double       m[6] = {round15(cos(angle)), round15(sin(angle)), 0, round15(-sin(angle)), round15(cos(angle)), 0};
-    m[2]              = m[0] * -half + m[1] * -half + half;
-    m[5]              = m[3] * -half + m[4] * -half + half;
-    transform(rgb, size, m, copy);
+    m[2]              = m[0] * -cx + m[1] * -cy + cx;
+    m[5]              = m[3] * -cx + m[4] * -cy + cy;
+    transform(p, m);
 }
 
 /* ---- one operation ---- */
 
-void cr_pixels_apply(enum cr_pixel_op op, double amount, uint8_t *rgb, int size, uint8_t *copy) {
-    const size_t pixels = pixels_of(size), bytes = 3 * pixels;
+void cr_pixels_apply(enum cr_pixel_op op, double amount, const struct cr_pixels *p) {
+    const size_t pixels = (size_t)p->width * (size_t)p->height, bytes = 3 * pixels;
+    uint8_t     *rgb = p->rgb;
     switch (op) {
     case CR_PIXELS_IDENTITY: return;
-    case CR_PIXELS_SHEAR_X: transform(rgb, size, (const double[6]){1, amount, 0, 0, 1, 0}, copy); return;
-    case CR_PIXELS_SHEAR_Y: transform(rgb, size, (const double[6]){1, 0, 0, amount, 1, 0}, copy); return;
-    case CR_PIXELS_TRANSLATE_X: transform(rgb, size, (const double[6]){1, 0, -trunc(amount), 0, 1, 0}, copy); return;
-    case CR_PIXELS_TRANSLATE_Y: transform(rgb, size, (const double[6]){1, 0, 0, 0, 1, -trunc(amount)}, copy); return;
-    case CR_PIXELS_ROTATE: rotate(rgb, size, amount, copy); return;
+    case CR_PIXELS_SHEAR_X: move(p, 1, amount, 0, 0, 1, 0); return;
+    case CR_PIXELS_SHEAR_Y: move(p, 1, 0, 0, amount, 1, 0); return;
+    case CR_PIXELS_TRANSLATE_X: move(p, 1, 0, -trunc(amount), 0, 1, 0); return;
+    case CR_PIXELS_TRANSLATE_Y: move(p, 1, 0, 0, 0, 1, -trunc(amount)); return;
+    case CR_PIXELS_ROTATE: rotate(p, amount); return;
     case CR_PIXELS_BRIGHTNESS: blend_with(rgb, bytes, 0, (float)amount); return;
-    case CR_PIXELS_COLOUR: saturate(rgb, pixels, (float)amount, copy); return;
+    case CR_PIXELS_COLOUR: saturate(rgb, pixels, (float)amount, p->copy); return;
     case CR_PIXELS_CONTRAST: blend_with(rgb, bytes, mean_grey(rgb, pixels), (float)amount); return;
-    case CR_PIXELS_SHARPNESS: sharpen(rgb, size, (float)amount, copy); return;
+    case CR_PIXELS_SHARPNESS: sharpen(p, (float)amount); return;
     case CR_PIXELS_POSTERIZE: posterize(rgb, bytes, (int)amount); return;
     case CR_PIXELS_SOLARIZE: solarize(rgb, bytes, amount); return;
     case CR_PIXELS_AUTO_CONTRAST: by_histogram(rgb, pixels, stretch_table); return;
     case CR_PIXELS_EQUALIZE: by_histogram(rgb, pixels, equal_table); return;
     case CR_PIXELS_HUE: rotate_hue(rgb, pixels, amount); return;
+    case CR_PIXELS_INVERT: invert(rgb, bytes); return;
     }
 }

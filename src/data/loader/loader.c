@@ -118,8 +118,8 @@ static cr_status check_options(const struct cr_dataset *dataset, const struct cr
 }
 
 static cr_status make_slots(struct cr_loader *loader) {
-    const struct cr_loader_options *o = &loader->options;
-    size_t batch = (size_t)o->batch, image_bytes = (size_t)o->prepare.size * o->prepare.size * 3;
+    const struct cr_loader_options *o     = &loader->options;
+    size_t                          batch = (size_t)o->batch, image_bytes = cr_prepare_bytes(&o->prepare);
     CR_ALLOC(loader->slots, (size_t)loader->n_slots);
     for (int i = 0; i < loader->n_slots; i++) {
         struct slot *slot = &loader->slots[i];
@@ -182,7 +182,7 @@ cr_status cr_loader_open(const struct cr_dataset *dataset, const struct cr_loade
     CR_ALLOC(loader, 1);
     loader->dataset   = dataset;
     loader->options   = *options;
-    loader->count     = dataset->count;
+    loader->count     = dataset->count * cr_loader_views(loader);
     loader->batches   = cr_loader_batches(dataset, options);
     loader->first_seq = options->first_batch;
     loader->n_slots   = (options->workers ? options->prefetch : 1) + 1; /* one more, because the consumer holds one */

@@ -68,6 +68,8 @@ struct cr_loader {
 
 /* The index of the first place of batch `index` in the order of its epoch. */
 int64_t cr_loader_first_place(const struct cr_loader *loader, int64_t index);
+/* Evaluation with test-time augmentation: the number of consecutive places that are views of one sample, else 1. */
+int cr_loader_views(const struct cr_loader *loader);
 /* Returns whether batch `seq` exists. Training has no end; an evaluation ends with the images. */
 bool cr_loader_has_batch(const struct cr_loader *loader, int64_t seq);
 /* Assigns batch `seq` to a free slot and selects its samples. The caller holds the mutex. */
@@ -85,6 +87,11 @@ int64_t cr_thread_cpu_ns(void); /* CPU time of the calling thread */
 /* data/loader/shuffle.c: fills order[count] with the samples of an epoch in their order, a function of seed and
  * epoch. */
 void cr_order_shuffle(uint32_t *order, int64_t count, uint64_t seed, int64_t epoch);
+/* The order of an epoch with repeated augmentation: the first count / repeats samples of the shuffled order, each
+ * `repeats` times. order has room for 2 * count. */
+void cr_order_repeat(uint32_t *order, int64_t count, int repeats, uint64_t seed, int64_t epoch);
+/* Does a sample occur several times in an epoch? */
+bool cr_loader_repeats(const struct cr_loader *loader);
 /* Allocates memory for the order of an epoch (NULL: out of memory), and fills it by the options of the loader. */
 uint32_t *cr_loader_order_new(const struct cr_loader *loader);
 void      cr_loader_order_fill(const struct cr_loader *loader, uint32_t *order, int64_t epoch);

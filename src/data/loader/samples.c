@@ -9,6 +9,10 @@
 
 enum { UNREADABLE_MAX = 100 }; /* corrupt images in a row that end training */
 
+int cr_loader_views(const struct cr_loader *loader) {
+    return loader->options.split == CR_SPLIT_VAL ? cr_prepare_views(loader->options.prepare.tta) : 1;
+}
+
 /* ---- order ---- */
 
 int64_t cr_loader_first_place(const struct cr_loader *loader, int64_t index) {
@@ -37,7 +41,7 @@ void cr_loader_slot_open(struct cr_loader *loader, struct slot *slot, int64_t se
         if (loader->order)
             slot->samples[i] = loader->order[position % loader->count];
         else
-            slot->samples[i] = position < loader->count ? position : -1;
+            slot->samples[i] = position < loader->count ? position / cr_loader_views(loader) : -1;
     }
 }
 
@@ -73,16 +77,16 @@ static cr_status replacement(struct cr_loader *loader, int64_t epoch, int64_t po
     return status;
 }
 
-/* The number by which a place draws its crop and augmentation: the epoch. With balanced sampling a sample occurs
- * several times in an epoch, and each place draws its own. */
+/* The number by which a place draws its crop and augmentation: the epoch. With balanced sampling and with repeated
+ * augmentation a sample occurs several times in an epoch, and each place draws its own. */
 static int64_t draw_of(const struct cr_loader *loader, const struct slot *slot, int64_t at) {
-    if (!loader->index.sample) return slot->epoch;
+    if (!cr_loader_repeats(loader)) return slot->epoch;
     return slot->epoch + ((cr_loader_first_place(loader, slot->index) + at + 1) << 24); /* epochs are below 2^24 */
 }
 
 /* Prepares one sample of the dataset. CR_ERR_FORMAT or CR_ERR_IO: the image cannot be read. */
 static cr_status load_sample(struct cr_loader *loader, struct cr_scratch *scratch, int64_t draw, int64_t sample,
-                             uint8_t *image, int32_t *label, int32_t *box) {
+                             const struct cr_prepare *prep, uint8_t *image, int32_t *label, int32_t *box) {
     const struct cr_loader_options *o     = &loader->options;
     const struct cr_dataset        *set   = loader->dataset;
     unsigned char                   bit   = (unsigned char)(1u << (sample % 8));
@@ -99,9 +103,9 @@ static cr_status load_sample(struct cr_loader *loader, struct cr_scratch *scratc
     set->ops->name(set, sample, name, sizeof name);
     CR_TRY(cr_lazy_image_open(&stored, name, scratch, &lazy));
     if (o->split == CR_SPLIT_TRAIN)
-        CR_TRY(cr_prepare_train_with(&o->prepare, &lazy, o->seed, draw, sample, scratch, image, box));
+        CR_TRY(cr_prepare_train_with(prep, &lazy, o->seed, draw, sample, scratch, image, box));
     else
-        CR_TRY(cr_prepare_eval_with(&o->prepare, &lazy, scratch, image));
+        CR_TRY(cr_prepare_eval_with(prep, &lazy, scratch, image));
     if (!stored.verified) atomic_fetch_or_explicit(&loader->verified[sample / 8], bit, memory_order_relaxed);
     scratch->counts.images++;
     scratch->counts.verified += stored.verified;
@@ -113,12 +117,12 @@ static bool is_corrupt(cr_status status) {
 }
 
 static void fill_black(const struct cr_loader *loader, uint8_t *image, int32_t *label) {
-    memset(image, 0, (size_t)loader->options.prepare.size * loader->options.prepare.size * 3);
+    memset(image, 0, cr_prepare_bytes(&loader->options.prepare));
     *label = -1;
 }
 
 cr_status cr_loader_fill_place(struct cr_loader *loader, struct slot *slot, int64_t at, struct cr_scratch *scratch) {
-    size_t   bytes = (size_t)loader->options.prepare.size * loader->options.prepare.size * 3;
+    size_t   bytes = cr_prepare_bytes(&loader->options.prepare);
     uint8_t *image = slot->images + (size_t)at * bytes;
     int32_t *box   = slot->boxes ? slot->boxes + 4 * at : NULL;
     int64_t  draw = draw_of(loader, slot, at), sample = slot->samples[at],
@@ -127,11 +131,13 @@ cr_status cr_loader_fill_place(struct cr_loader *loader, struct slot *slot, int6
         fill_black(loader, image, &slot->labels[at]);
         return CR_OK;
     }
+    struct cr_prepare prep = loader->options.prepare;
+    prep.view              = (int)((cr_loader_first_place(loader, slot->index) + at) % cr_loader_views(loader));
     if (slot->mixes)
         cr_prepare_mix(&loader->options.prepare, loader->options.seed, draw, sample, at, loader->options.batch,
                        slot->mixes + CR_MIX_NUMBERS * at);
     for (int64_t step = 1;; step++) {
-        cr_status status = load_sample(loader, scratch, draw, sample, image, &slot->labels[at], box);
+        cr_status status = load_sample(loader, scratch, draw, sample, &prep, image, &slot->labels[at], box);
         if (status == CR_OK || !is_corrupt(status)) return status;
         if (loader->options.corrupt_fatal)
             return CR_FAIL(status, "%s (set data.corrupt = skip to continue without such images)", cr_error_message());

@@ -4,7 +4,8 @@
 #include "data/source.h"
 
 int64_t cr_loader_batches(const struct cr_dataset *dataset, const struct cr_loader_options *options) {
-    int64_t count = dataset->count, batch = options->batch * CR_MAX(options->ranks, 1);
+    const int     views = options->split == CR_SPLIT_VAL ? cr_prepare_views(options->prepare.tta) : 1;
+    const int64_t count = dataset->count * views, batch = options->batch * CR_MAX(options->ranks, 1);
     return options->split == CR_SPLIT_TRAIN && options->drop_last ? count / batch : (count + batch - 1) / batch;
 }
 
@@ -19,13 +20,32 @@ void cr_order_shuffle(uint32_t *order, int64_t count, uint64_t seed, int64_t epo
     }
 }
 
+/* Copies of an image are near each other, so that most batches hold all of them, but never neighbours, which mixup
+ * would mix. 2 * repeats images form a group, which occurs `repeats` times in a row; each time an image with an even
+ * number has another neighbour. */
+void cr_order_repeat(uint32_t *order, int64_t count, int repeats, uint64_t seed, int64_t epoch) {
+    const int64_t   images = 2 * (int64_t)repeats, places = images * repeats;
+    uint32_t *const pool = order + count;
+    cr_order_shuffle(pool, count, seed, epoch);
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t time = i % places / images, at = i % images, pair = at % 2 ? (at / 2 + time) % repeats : at / 2;
+        order[i] = pool[(i / places * images + 2 * pair + at % 2) % count];
+    }
+}
+
+bool cr_loader_repeats(const struct cr_loader *loader) {
+    return loader->index.sample || loader->options.repeats > 1;
+}
+
 uint32_t *cr_loader_order_new(const struct cr_loader *loader) {
-    return cr_alloc((size_t)loader->count * (loader->index.sample ? 2 : 1), sizeof(uint32_t));
+    return cr_alloc((size_t)loader->count * (cr_loader_repeats(loader) ? 2 : 1), sizeof(uint32_t));
 }
 
 void cr_loader_order_fill(const struct cr_loader *loader, uint32_t *order, int64_t epoch) {
     if (loader->index.sample)
         cr_order_balance(order, loader->count, &loader->index, loader->options.seed, epoch);
+    else if (loader->options.repeats > 1)
+        cr_order_repeat(order, loader->count, loader->options.repeats, loader->options.seed, epoch);
     else
         cr_order_shuffle(order, loader->count, loader->options.seed, epoch);
 }

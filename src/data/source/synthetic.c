@@ -87,7 +87,7 @@ cr_status cr_synthetic_open(const struct cr_config *config, enum cr_split split,
     s->split       = split;
     /* The images have the size of the network's input. If evaluation resizes images, they have that size, so that
      * the resize is measured too. */
-    s->size          = CR_MAX(prep.size, prep.eval_resize);
+    s->size          = CR_MAX(CR_MAX(prep.size, cr_prepare_width(&prep)), prep.eval_resize);
     size_t bytes     = (size_t)s->size * s->size * 3;
     s->images        = (int)CR_MAX(1, CR_MIN(POOL_IMAGES, POOL_BYTES_MAX / bytes));
     int64_t wanted   = split == CR_SPLIT_TRAIN ? config->data.train_images : config->data.val_images;

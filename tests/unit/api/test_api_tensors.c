@@ -152,10 +152,45 @@ static void classes_are_ranked_by_logit_and_label(void) {
     }
 }
 
+/* The setting gives tensors of 8 rows of 16 pixels; an image of this size is not resized. Logits of views are averaged,
+ * for images but not for tensors. */
+static void settings_give_rectangles_and_views(void) {
+    enum { WIDTH = 2 * API_SIZE, BYTES = API_SIZE * WIDTH * 3 };
+    const char *const settings[] = {"data.image_size=8x16", "data.tta=flip"};
+    cresnet_options   options;
+    cresnet_model    *model;
+    cresnet_error     error;
+    cresnet_info      info = {.size = sizeof info};
+    uint8_t           mirrored[BYTES];
+    float             one[API_CLASSES], other[API_CLASSES], mean[API_CLASSES];
+    cresnet_output    to_one = with_logits(one), to_other = with_logits(other), to_mean = with_logits(mean);
+    if (!have_run()) return;
+    cresnet_options_init(&options);
+    options.device        = "cpu";
+    options.settings      = settings;
+    options.setting_count = 2;
+    REQUIRE_CALL(cresnet_open(run, &options, &model, &error));
+    CHECK_CALL(cresnet_get_info(model, &info), CRESNET_OK);
+    CHECK(info.image_size == API_SIZE && info.image_width == WIDTH);
+    for (int i = 0; i < BYTES; i++) {
+        const int y = i / 3 / WIDTH, x = i / 3 % WIDTH;
+        mirrored[(y * WIDTH + WIDTH - 1 - x) * 3 + i % 3] = images[i];
+    }
+    const cresnet_image  image = {images, WIDTH, API_SIZE, 0};
+    const cresnet_tensor plain = {.data = images, .type = CRESNET_U8, .count = 1},
+                         back  = {.data = mirrored, .type = CRESNET_U8, .count = 1};
+    CHECK_CALL(cresnet_classify_tensor(model, &plain, &to_one, &error), CRESNET_OK);
+    CHECK_CALL(cresnet_classify_tensor(model, &back, &to_other, &error), CRESNET_OK);
+    CHECK_CALL(cresnet_classify_images(model, &image, 1, &to_mean, &error), CRESNET_OK);
+    for (int k = 0; k < API_CLASSES; k++) CHECK_NEAR(mean[k], (one[k] + other[k]) / 2, 1e-6);
+    CHECK(memcmp(one, other, sizeof one) != 0);
+    cresnet_close(model);
+}
+
 static void the_folder_is_removed(void) {
     if (*run) drop_folder(dir);
 }
 
 TESTS(CASE(scattered_images_give_the_logits_of_each), CASE(wrong_lists_of_tensors_are_errors),
       CASE(prepared_files_are_what_is_classified), CASE(classes_are_ranked_by_logit_and_label),
-      CASE(the_folder_is_removed))
+      CASE(settings_give_rectangles_and_views), CASE(the_folder_is_removed))

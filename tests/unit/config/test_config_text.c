@@ -105,6 +105,8 @@ static void make_allowed(struct cr_rng *rng, struct cr_config *c) {
         c->data.mean.at[i] = random_real(rng, -10, 10);
         c->data.std.at[i]  = random_real(rng, 1e-6, 100);
     }
+    if (c->data.sampling == CR_SAMPLING_BALANCED) c->data.repeats = 1;
+    if (!c->data.image_size || c->data.eval_crop) c->data.image_width = 0;
     if (c->prune.pattern == CR_PRUNE_PATTERN_2_4) c->prune.sparsity = CR_MIN(c->prune.sparsity, 0.5);
     c->prune.initial = CR_MIN(c->prune.initial, c->prune.sparsity);
     c->prune.end     = CR_MAX(c->prune.start, c->prune.end);

@@ -39,7 +39,7 @@ static void operations_match_pil(void) {
         uint8_t *want = golden_read(file, name, &size), *got = golden_read(file, name + used, &other),
                 *copy = malloc((size_t)size * size * 3);
         REQUIRE(want && got && copy && size == other);
-        cr_pixels_apply((enum cr_pixel_op)op, by, got, size, copy);
+        cr_pixels_apply((enum cr_pixel_op)op, by, &(struct cr_pixels){got, copy, size, size, {0}});
         int wrong = 0, most = 0;
         for (int k = 0; k < size * size * 3; k++) {
             wrong += got[k] != want[k];
@@ -131,20 +131,26 @@ static void shift_and_flip_come_first(void) {
 }
 
 static void image_is_a_function_of_epoch_and_sample(void) {
-    const struct cr_prepare trivial = {.size = SIZE, .crop = CR_CROP_NONE, .trivial = true},
+    const struct cr_prepare trivial = {.size = SIZE, .crop = CR_CROP_NONE, .augment = CR_AUGMENT_TRIVIAL},
+                            rand    = {.size           = SIZE,
+                                       .crop           = CR_CROP_NONE,
+                                       .augment        = CR_AUGMENT_RAND,
+                                       .rand_ops       = 2,
+                                       .rand_magnitude = 20,
+                                       .rand_prob      = 1},
                             jitter  = {.size = SIZE, .crop = CR_CROP_NONE, .jitter = {0.4, 0.4, 0.4, 0.1}};
-    const struct cr_prepare *both[] = {&trivial, &jitter};
-    for (int k = 0; k < 2; k++) {
+    const struct cr_prepare *each[] = {&trivial, &jitter, &rand};
+    for (int k = 0; k < 3; k++) {
         int other_sample = 0, other_epoch = 0;
         for (int i = 0; i < 40; i++) {
             uint8_t a[SIZE * SIZE * 3], b[SIZE * SIZE * 3];
             int32_t box[4];
-            prepare(both[k], 2, i, a, box);
-            prepare(both[k], 2, i, b, box);
+            prepare(each[k], 2, i, a, box);
+            prepare(each[k], 2, i, b, box);
             CHECK(memcmp(a, b, sizeof a) == 0);
-            prepare(both[k], 2, i + 1, b, box);
+            prepare(each[k], 2, i + 1, b, box);
             other_sample += memcmp(a, b, sizeof a) != 0;
-            prepare(both[k], 3, i, b, box);
+            prepare(each[k], 3, i, b, box);
             other_epoch += memcmp(a, b, sizeof a) != 0;
         }
         CHECK(other_sample > 30 && other_epoch > 30);

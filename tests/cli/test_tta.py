@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+"""test_tta.py: test-time augmentation of eval and predict: the probabilities are those of the mean logits of the views, which are cut and
+mirrored here and predicted one by one; the scores of eval follow from them; messages, and what the options exclude."""
+import csv
+import json
+import math
+import os
+import random
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tools"))
+import png
+from support import TINY_MODEL, check, cresnet, run
+
+W, H, SIZE, IMAGES = 41, 37, 32, 10  # the middle is at x = 4.5, y = 2.5
+FULL = f"data.eval_resize={H}"  # the images have this short side: resizing changes nothing
+
+
+def crops(image):
+    right, bottom = W - SIZE, H - SIZE  # torchvision rounds half to even: 4 and 2
+    corners = [(0, 0), (right, 0), (0, bottom), (right, bottom), (4, 2)]
+    return [[row[x : x + SIZE] for row in image[y : y + SIZE]] for x, y in corners]
+
+
+def mirror(image):
+    return [row[::-1] for row in image]
+
+
+VIEWS = {"flip": lambda i: [crops(i)[4], mirror(crops(i)[4])], "five-crop": crops, "ten-crop": lambda i: crops(i) + crops(mirror(i))}
+
+
+def save(path, image):
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    png.write(path, len(image[0]), len(image), lambda x, y: image[y][x])
+
+
+def predict(folder, *args):
+    ran = cresnet("predict", "run", folder, "--csv", "-", *args)
+    check("predict", ran.returncode == 0, ran.stderr)
+    rows = list(csv.reader(ran.stdout.splitlines()))
+    first = next((i for i, name in enumerate(rows[0]) if name.startswith("p:")), 0) if rows else 0
+    return [[float(p) for p in row[first:]] for row in rows[1:]], ran.stderr
+
+
+def softmax(logits):
+    terms = [math.exp(v - max(logits)) for v in logits]
+    return [t / sum(terms) for t in terms]
+
+
+def mean_of_views(probabilities):
+    """Softmax of the mean logits: a logarithm of a probability is its logit up to a constant per view."""
+    return softmax([sum(math.log(p[k]) for p in probabilities) / len(probabilities) for k in range(len(probabilities[0]))])
+
+
+def far(got, want):
+    return max(abs(a - b) for g, w in zip(got, want) for a, b in zip(g, w))
+
+
+def main():
+    with open("c.ini", "w") as f:
+        f.write(TINY_MODEL + "[data]\nkind = shapes\ntrain_images = 200\nval_images = 20\n[train]\nbatch = 20\nsteps = 30\n[optim]\nlr = 0.05\n")
+    trained = cresnet("train", "c.ini", "-o", "run", "-q", "--device", "cpu")
+    check("train", trained.returncode == 0 and "top-1" in trained.stdout + trained.stderr, trained)
+    draw = random.Random(3)
+    images = []
+    for i in range(IMAGES):
+        tint = [draw.randrange(4, 12) for _ in range(3)]
+        images.append([[tuple((x * t + y * (t + 3) + (90 if (x // 9 + y // 7) % 2 else 0)) % 256 for t in tint) for x in range(W)] for y in range(H)])
+        save(f"set/val/{'abcdefghij'[i]}/{i}.png", images[-1])
+        save(f"set/train/{'abcdefghij'[i]}/{i}.png", images[-1])
+        save(f"whole/{i}.png", images[-1])
+    plain, said = predict("whole", FULL)
+    check("no views without the option", "test-time" not in said, said)
+    for tta, views in VIEWS.items():
+        for i, image in enumerate(images):
+            for v, view in enumerate(views(image)):
+                save(f"{tta}/{i}/{v}.png", view)
+        want = [mean_of_views(predict(f"{tta}/{i}")[0]) for i in range(IMAGES)]
+        got, said = predict("whole", FULL, "--tta", tta)
+        check(f"{tta}: mean logits", len(got) == IMAGES and far(got, want) < 2e-5, far(got, want))
+        check(f"{tta}: changes something", far(got, plain) > 1e-4, far(got, plain))
+        check(f"{tta}: is said", f"test-time augmentation {tta}" in said, said)
+        one_by_one, _ = predict("whole", FULL, f"data.tta={tta}", "train.eval_batch=1")
+        check(f"{tta}: key", far(one_by_one, got) < 1e-6)
+
+    keys = ("data.kind=folder", "data.root=set", FULL, "data.train_images=0", "data.val_images=0")
+    for tta in VIEWS:
+        got, _ = predict("whole", FULL, "--tta", tta)
+        for batch in (7, 64):
+            ran = cresnet("eval", "run", *keys, "--tta", tta, "--json", "-q", f"train.eval_batch={batch}", "data.workers=2")
+            check(f"{tta}: eval", ran.returncode == 0, ran.stderr)
+            found = json.loads(ran.stdout or "{}")
+            loss = sum(-math.log(got[i][i]) for i in range(IMAGES)) / IMAGES
+            ranks = [sum(p > got[i][i] for p in got[i]) for i in range(IMAGES)]
+            check(f"{tta}: images", found.get("images") == IMAGES and found.get("tta") == tta, found)
+            check(f"{tta}: loss", abs(found.get("loss", 0) - loss) < 2e-4, (found, loss))
+            check(f"{tta}: correct", (found.get("correct"), found.get("correct5")) == (sum(r < 1 for r in ranks), sum(r < 5 for r in ranks)), (found, ranks))
+
+    ran = cresnet("eval", "run", *keys, "--tta", "flip")
+    check("text", "with test-time augmentation flip: by the mean logits of 2 views per image" in ran.stdout, ran)
+    open("set/val/a/9.png", "w").write("no image")
+    ran = cresnet("eval", "run", *keys, "--tta", "flip", "--csv", "-")
+    check("unreadable", "1 unreadable" in ran.stderr and ran.stdout.count("\n") == IMAGES + 2, ran)
+    ran = cresnet("eval", "run", "--tta", "five-crop")
+    check("no room for crops", ran.returncode == 2 and "set eval_resize, e.g. to 36" in ran.stderr, ran)
+    ran = cresnet("eval", "run", "--tta", "nine-crop")
+    check("unknown", ran.returncode == 2 and "ten-crop" in ran.stderr, ran)
+    ran = cresnet("train", "c.ini", "-o", "again", "-q", "--device", "cpu", "data.tta=flip")
+    again = [text.replace("again", "run") for text in (ran.stdout, ran.stderr)]
+    check("training evaluates plainly", ran.returncode == 0 and again == [trained.stdout, trained.stderr], (again, trained))
+
+
+run(main)
