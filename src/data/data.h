@@ -91,8 +91,8 @@ void cr_prepare_mix(const struct cr_prepare *prep, uint64_t seed, int64_t epoch,
  * rounding; with prep->tta, view prep->view of torchvision's FiveCrop or TenCrop, or the mirrored image. out is
  * [size][width][3]. A rectangle is cut from an image that covers a rectangle of this shape and height eval_resize. */
 CR_MUST cr_status cr_prepare_eval(const struct cr_prepare *prep, const struct cr_image *image, uint8_t *out);
-/* The part x, y, width, height of an image of width x height pixels that the centre crop of cr_prepare_eval shows, in
- * pixels of the image. It reaches beyond an image that is padded. */
+/* The part x, y, width, height of an image of width x height pixels that cr_prepare_eval shows, in pixels of the image.
+ * It reaches beyond an image that is padded. */
 void cr_prepare_eval_box(const struct cr_prepare *prep, int width, int height, double box[4]);
 
 /* ---- datasets ---- */

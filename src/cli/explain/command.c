@@ -66,14 +66,15 @@ static double probability_of(const float *logits, int classes, int label, int la
 }
 
 static cr_status compute(struct cr_session *s, int label, struct explanation *e) {
-    const struct cr_prepare *prepare = &s->prepare_eval;
-    uint8_t                 *pixels;
-    CR_ALLOC(pixels, cr_prepare_bytes(prepare));
-    cr_status status = cr_prepare_eval(prepare, &e->image, pixels);
+    struct cr_prepare prepare = s->prepare_eval;
+    uint8_t          *pixels;
+    prepare.tta = CR_TTA_NONE; /* the map is that of one view */
+    CR_ALLOC(pixels, cr_prepare_bytes(&prepare));
+    cr_status status = cr_prepare_eval(&prepare, &e->image, pixels);
     if (status == CR_OK) status = cr_class_map_compute(s, pixels, label, &e->map);
     cr_free(pixels);
     CR_TRY(status);
-    cr_prepare_eval_box(prepare, e->image.width, e->image.height, e->box);
+    cr_prepare_eval_box(&prepare, e->image.width, e->image.height, e->box);
     e->probability           = probability_of(e->map.logits, s->model.classes, e->map.label, e->map.predicted);
     e->predicted_probability = probability_of(e->map.logits, s->model.classes, e->map.predicted, e->map.predicted);
     return CR_OK;
@@ -204,8 +205,7 @@ cr_status cr_cmd_explain(const struct cr_args *args, int *signal_taken) {
     CR_TRY(check_outputs(args));
     CR_TRY(cr_cmd_config(args, &config));
     CR_TRY_OUT(check_config(args, &config));
-    config.data.tta = CR_TTA_NONE; /* the centre crop alone */
-    e.path          = args->operand[1];
+    e.path = args->operand[1];
     CR_TRY_OUT(cr_image_read(e.path, config.data.exif, &e.image));
     CR_TRY_OUT(explain(args, &config, &e));
     CR_TRY_OUT(write_outputs(args, &e));

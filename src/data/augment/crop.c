@@ -144,16 +144,16 @@ static void mirror(uint8_t *rgb, int height, int width) {
     }
 }
 
-/* The size of an image that covers a rectangle of the result's shape and of the height `cover`. */
-static void full_size(const struct cr_prepare *prep, int64_t cover, int64_t w, int64_t h, int *full_w, int *full_h) {
-    const int64_t cover_w = cover * cr_prepare_width(prep) / prep->size;
+/* The size at which the image covers a rectangle of the result's shape and of the height `cover`. For a square, `cover`
+ * is the shorter side of the resized image. */
+static void covering_size(const struct cr_prepare *prep, int cover, int64_t w, int64_t h, int *full_w, int *full_h) {
+    const int64_t cover_w = (int64_t)cover * cr_prepare_width(prep) / prep->size;
     const bool    wide    = w * cover > h * cover_w; /* wider than the rectangle */
     *full_w               = (int)(wide ? cover * w / h : cover_w);
     *full_h               = (int)(wide ? cover : cover_w * h / w);
 }
 
-/* Resizes so that the image covers a rectangle of the result's shape and of the height `cover`, and cuts the result,
- * black where the image is smaller. For a square, `cover` is the shorter side of the resized image. */
+/* Resizes to the covering size, and cuts the result, black where the image is smaller. */
 static cr_status place_view(const struct cr_prepare *prep, int cover, const struct cr_image *image,
                             struct cr_scratch *scratch, uint8_t *out) {
     const int        height = prep->size, width = cr_prepare_width(prep), crop = crop_of(prep);
@@ -167,7 +167,7 @@ static cr_status place_view(const struct cr_prepare *prep, int cover, const stru
         .dst_stride = (size_t)width * 3,
     };
     int margin_x, margin_y;
-    full_size(prep, cover, image->width, image->height, &job.full_w, &job.full_h);
+    covering_size(prep, cover, image->width, image->height, &job.full_w, &job.full_h);
     cut_axis(job.full_w, width, crop == CENTRE, crop % 2 == 1, &job.part_x, &margin_x);
     cut_axis(job.full_h, height, crop == CENTRE, crop >= 2, &job.part_y, &margin_y);
     job.part_w = CR_MIN(job.full_w, width);
@@ -180,10 +180,9 @@ static cr_status place_view(const struct cr_prepare *prep, int cover, const stru
 }
 
 void cr_prepare_eval_box(const struct cr_prepare *prep, int width, int height, double box[4]) {
-    const int out_w = cr_prepare_width(prep), cover = prep->eval_resize ? prep->eval_resize : prep->size;
-    int       full_w = width, full_h = height, cut_x, cut_y, margin_x, margin_y;
-    if (width != out_w || height != prep->size || prep->eval_resize)
-        full_size(prep, cover, width, height, &full_w, &full_h);
+    const int out_w = cr_prepare_width(prep);
+    int       full_w, full_h, cut_x, cut_y, margin_x, margin_y;
+    covering_size(prep, prep->eval_resize ? prep->eval_resize : prep->size, width, height, &full_w, &full_h);
     cut_axis(full_w, out_w, true, false, &cut_x, &margin_x);
     cut_axis(full_h, prep->size, true, false, &cut_y, &margin_y);
     const double per_x = (double)width / full_w, per_y = (double)height / full_h;
