@@ -1,5 +1,5 @@
-/* cuda/conv/conv3x3/conv3x3_kernels.c: kernel table of 3x3 convolutions with 64 channels on both sides, for inference on
- * compute capability 9.0. */
+/* cuda/conv/conv3x3/conv3x3_kernels.c: kernel table of 3x3 convolutions with 64 channels on both sides, for inference
+ * on compute capability 9.0. */
 #include "cuda/conv/conv3x3/conv3x3.h"
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/kernel_tables.h"

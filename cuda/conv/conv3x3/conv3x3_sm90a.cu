@@ -4,12 +4,12 @@
  *
  * With 64 channels on both sides, a product whose operands both come from shared memory reads as many bytes as shared
  * memory delivers. So the product is transposed: y^T = w x^T. The filter is the left operand and stays in registers for
- * the whole launch, and 128 pixels are the right operand. One block for each multiprocessor: a thread that loads by TMA,
- * and two warpgroups ("workers") that multiply 128 neighbouring positions each.
+ * the whole launch, and 128 pixels are the right operand. One block for each multiprocessor: a thread that loads by
+ * TMA, and two warpgroups ("workers") that multiply 128 neighbouring positions each.
  *
  * A tile of x is loaded once for all nine filter positions. Positions are pixels of images with one zero row on top and
- * one zero column on the left, which are the zeros below and on the right of their neighbours. A filter position is then
- * a constant distance in this order, so each of its products reads the same rows of shared memory from another
+ * one zero column on the left, which are the zeros below and on the right of their neighbours. A filter position is
+ * then a constant distance in this order, so each of its products reads the same rows of shared memory from another
  * address. */
 #include "cuda/common/hopper_int8.cuh"
 #include "cuda/common/tma.cuh"

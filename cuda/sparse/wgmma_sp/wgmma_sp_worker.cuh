@@ -172,8 +172,8 @@ template <int N, bool PAIR> struct worker {
     /* Exchanges the sums of a pair of thread blocks, which both have sums of all columns. Each block receives the
      * other's sums of the half that it stores, the first block the first half, and adds them. The sums go through the
      * stages, which neither block still uses when both have arrived. The loading and converting warps have ended and do
-     * not take part. The sums are multiplied by the factors of their channels first: this order overflows only where the
-     * result does. */
+     * not take part. The sums are multiplied by the factors of their channels first: this order overflows only where
+     * the result does. */
     __device__ __forceinline__ void exchange(int part, channel_params &e) {
         const uint32_t own_slot = shared + p.l.stages +
                                   (uint32_t)((worker_index * HALF * GROUP + (int)threadIdx.x % GROUP) * 16),

@@ -92,8 +92,8 @@ static void add_section(const struct cr_finetune *f, const char *section, struct
 }
 
 cr_status cr_finetune_write(struct cr_finetune *f) {
-    static const char *const sections[] = {"model", "data",   "train", "optim", "schedule",
-                                           "ema",   "memory", "prune", "quant", "ranks"};
+    static const char *const sections[] = {"model", "data",   "train", "optim", "schedule", "ema",
+                                           "loss",  "memory", "prune", "quant", "ranks"};
     struct cr_text           text       = {0};
     cr_status                status;
     const char              *why;
