@@ -31,6 +31,15 @@ static void insert_worst(struct cr_confusion *c, const struct cr_sample_loss *on
     c->worst[at] = *one;
 }
 
+/* A bin contains its upper end: 1 belongs to the last one. */
+static void count_bin(struct cr_confusion *c, double probability, bool correct) {
+    const int                  at  = (int)ceil(probability * CR_CALIBRATION_BINS) - 1;
+    struct cr_calibration_bin *bin = &c->bin[CR_MIN(CR_MAX(at, 0), CR_CALIBRATION_BINS - 1)];
+    bin->images++;
+    bin->correct += correct;
+    bin->probabilities += probability;
+}
+
 static void count_sample(void *self, int64_t sample, int32_t label, const float *logits) {
     struct cr_confusion *c   = self;
     int                  top = 0;
@@ -48,6 +57,7 @@ static void count_sample(void *self, int64_t sample, int32_t label, const float 
                                        .label_probability = exp((double)logits[label] - (double)logits[top]) / sum,
                                        .loss              = log(sum) - ((double)logits[label] - (double)logits[top])};
     insert_worst(c, &one);
+    count_bin(c, isnan(one.probability) ? 0 : one.probability, top == label);
 }
 
 struct cr_sample_callback cr_confusion_callback(struct cr_confusion *confusion) {
@@ -69,4 +79,34 @@ struct cr_class_score cr_confusion_class(const struct cr_confusion *c, int label
         }
     }
     return score;
+}
+
+double cr_class_f1(const struct cr_class_score *s) {
+    return s->correct ? (double)(2 * s->correct) / (double)(s->images + s->predicted) : 0;
+}
+
+struct cr_class_means cr_confusion_means(const struct cr_confusion *c) {
+    struct cr_class_means means = {0};
+    for (int k = 0; k < c->classes; k++) {
+        const struct cr_class_score s = cr_confusion_class(c, k);
+        if (!s.images) continue;
+        means.precision += s.predicted ? (double)s.correct / (double)s.predicted : 0;
+        means.recall += (double)s.correct / (double)s.images;
+        means.f1 += cr_class_f1(&s);
+        means.classes++;
+    }
+    means.precision = means.classes ? means.precision / means.classes : NAN;
+    means.recall    = means.classes ? means.recall / means.classes : NAN;
+    means.f1        = means.classes ? means.f1 / means.classes : NAN;
+    return means;
+}
+
+double cr_confusion_calibration_error(const struct cr_confusion *c) {
+    double  distance = 0;
+    int64_t images   = 0;
+    for (int b = 0; b < CR_CALIBRATION_BINS; b++) {
+        distance += fabs((double)c->bin[b].correct - c->bin[b].probabilities);
+        images += c->bin[b].images;
+    }
+    return images ? distance / (double)images : NAN;
 }

@@ -1,10 +1,11 @@
-/* session/confusion.h: the confusion matrix of an evaluation, and the images with the highest losses. */
+/* session/confusion.h: the confusion matrix of an evaluation, means over classes, the calibration of the probabilities,
+ * and the images with the highest losses. */
 #ifndef CR_CONFUSION_H
 #define CR_CONFUSION_H
 
 #include "session/session.h"
 
-enum { CR_WORST_MAX = 24 };
+enum { CR_WORST_MAX = 24, CR_CALIBRATION_BINS = 15 };
 
 struct cr_sample_loss {
     int64_t sample;
@@ -14,11 +15,18 @@ struct cr_sample_loss {
     double  probability;       /* of the predicted class */
 };
 
+/* Images whose predicted class has a probability in one of the equally wide bins of 0 to 1. */
+struct cr_calibration_bin {
+    int64_t images, correct;
+    double  probabilities; /* sum */
+};
+
 struct cr_confusion {
-    int                   classes;
-    int64_t              *count;               /* [label][predicted class] */
-    struct cr_sample_loss worst[CR_WORST_MAX]; /* by decreasing loss, equal losses by sample */
-    int                   worst_count;
+    int                       classes;
+    int64_t                  *count;               /* [label][predicted class] */
+    struct cr_sample_loss     worst[CR_WORST_MAX]; /* by decreasing loss, equal losses by sample */
+    int                       worst_count;
+    struct cr_calibration_bin bin[CR_CALIBRATION_BINS];
 };
 
 struct cr_class_score {
@@ -29,6 +37,12 @@ struct cr_class_score {
     int64_t confused;  /* number of these predictions */
 };
 
+/* Means over the classes that have images: each class counts once. NAN without images. */
+struct cr_class_means {
+    int    classes;
+    double precision, recall, f1; /* the mean recall is called balanced accuracy */
+};
+
 /* Allocates an empty matrix; the caller frees it with cr_confusion_close. */
 CR_MUST cr_status cr_confusion_open(int classes, struct cr_confusion *out);
 void              cr_confusion_close(struct cr_confusion *confusion);
@@ -36,5 +50,11 @@ void              cr_confusion_close(struct cr_confusion *confusion);
 struct cr_sample_callback cr_confusion_callback(struct cr_confusion *confusion);
 /* Summarises one row and column of the matrix. */
 struct cr_class_score cr_confusion_class(const struct cr_confusion *confusion, int label);
+/* The harmonic mean of precision and recall; 0 where either is undefined. */
+double                cr_class_f1(const struct cr_class_score *score);
+struct cr_class_means cr_confusion_means(const struct cr_confusion *confusion);
+/* The expected calibration error (Guo et al. 2017): the mean distance, over images, between the fraction of correct
+ * predictions in a bin and their mean probability. NAN without images. */
+double cr_confusion_calibration_error(const struct cr_confusion *confusion);
 
 #endif

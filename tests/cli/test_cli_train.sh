@@ -86,7 +86,7 @@ cp stdout all.json; run predict S $images --json -k 3; holds "predict -k 3: the 
 for a, b in zip(open("all.json"), open("stdout")): assert json.loads(a)["top"][:3] == json.loads(b)["top"]'
 run predict S $images -k 11; expect "predict -k 11 of ten classes" 2 "--top 11: the network has 10 classes"
 run predict S $images; is "predict: five lines per image" "$(grep -c " %  " stdout)" 15
-run eval S --per-class --confusion matrix.csv --json; expect "eval --per-class --json" 0 '"per_class"' '"confused_with"'
+run eval S --per-class --confusion matrix.csv --csv table.csv --json; expect "eval --per-class --json" 0 '"per_class"' '"confused_with"'
 cp stdout classes.json
 run predict S images/val --json -k 1; expect "predict a folder" 0 '"top"'
 is "predict a folder: one line per image" "$(wc -l <stdout)" 40
@@ -107,7 +107,23 @@ for c in report["per_class"]:
     assert abs(c["top1"] - row[name] / sum(row.values())) < 1e-6
     wrong = max((row[b], -names.index(b), b) for b in names if b != name)
     assert c["confused_with"] is None if wrong[0] == 0 else (c["confused_with"]["class"], c["confused_with"]["images"]) == (wrong[2], wrong[0]), c'
-run eval S --per-class; expect "eval --per-class" 0 "most confused with" "circle" "val: $correct of 40 correct"
+holds "balanced accuracy, macro F1 and calibration error agree with the table" python3 -c 'import csv, json, math
+rows = [(r["class"], r["predicted_class"], float(r["probability"])) for r in csv.DictReader(open("table.csv"))]
+names = sorted({label for label, _, _ in rows})
+recall, f1, bins = [], [], {}
+for name in names:
+    tp = sum(a == name == b for a, b, _ in rows)
+    images, predicted = sum(a == name for a, _, _ in rows), sum(b == name for _, b, _ in rows)
+    recall.append(tp / images)
+    f1.append(2 * tp / (images + predicted))
+for a, b, p in rows:
+    bins.setdefault(min(14, math.ceil(p * 15) - 1), []).append((a == b, p))
+error = sum(abs(sum(c for c, _ in b) / len(b) - sum(p for _, p in b) / len(b)) * len(b) for b in bins.values()) / len(rows)
+report = json.load(open("classes.json"))
+for name, want in ("balanced_accuracy", sum(recall) / len(names)), ("macro_f1", sum(f1) / len(names)), ("calibration_error", error):
+    assert abs(report[name] - want) < 1e-5, (name, report[name], want)
+assert 0 < error < 1'
+run eval S --per-class; expect "eval --per-class" 0 "balanced accuracy" "macro F1" "most confused with" "circle" "val: $correct of 40 correct"
 run predict S images/val; expect "predict a folder as a table" 0 "images/val/circle"
 is "predict a folder as a table: one line per image" "$(wc -l <stdout)" 40
 mkdir -p mixed/deep mixed/empty && cp "${images%%$'\n'*}" mixed/deep/good.png && echo no >mixed/bad.jpg && ln -s .. mixed/deep/loop

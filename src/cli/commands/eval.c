@@ -79,6 +79,10 @@ static void print_json(const struct cr_config *config, const struct evaluation *
     cr_json_put_string(&w, "weights", config->model.weights);
     if (e->tta != CR_TTA_NONE) cr_json_put_string(&w, "tta", cr_word_tta(e->tta));
     if (e->per_class) {
+        const struct cr_class_means means = cr_confusion_means(&e->confusion);
+        cr_json_put_fixed(&w, "balanced_accuracy", means.recall, 6);
+        cr_json_put_fixed(&w, "macro_f1", means.f1, 6);
+        cr_json_put_fixed(&w, "calibration_error", cr_confusion_calibration_error(&e->confusion), 6);
         cr_json_open_array(&w, "per_class");
         for (int i = 0; i < e->confusion.classes; i++) json_class(e, i, &w);
         cr_json_close_array(&w);
@@ -112,6 +116,13 @@ static void print_classes(const struct evaluation *e, struct cr_text *out) {
     }
 }
 
+static void print_means(const struct evaluation *e, struct cr_text *out) {
+    const struct cr_class_means means = cr_confusion_means(&e->confusion);
+    if (!means.classes) return;
+    cr_text_add(out, "balanced accuracy %.2f %%, macro F1 %.2f %%, expected calibration error %.2f %%\n",
+                100 * means.recall, 100 * means.f1, 100 * cr_confusion_calibration_error(&e->confusion));
+}
+
 static void print_scores(const struct evaluation *e, struct cr_text *out) {
     const struct cr_scores *s = &e->scores;
     if (e->per_class) print_classes(e, out);
@@ -119,6 +130,7 @@ static void print_scores(const struct evaluation *e, struct cr_text *out) {
                 e->split, (long long)s->correct1, (long long)s->images, 100 * fraction(s->correct1, s->images),
                 100 * fraction(s->correct5, s->images), s->loss_sum / (double)CR_MAX(s->images, 1), s->seconds,
                 s->seconds > 0 ? (double)s->images / s->seconds : 0);
+    if (e->per_class) print_means(e, out);
     if (e->tta != CR_TTA_NONE)
         cr_text_add(out, "with test-time augmentation %s: by the mean logits of %d views per image\n",
                     cr_word_tta(e->tta), cr_prepare_views(e->tta));

@@ -30,15 +30,10 @@ static double fraction(int64_t part, int64_t all) {
 
 /* ---- scores of classes ---- */
 
-/* The harmonic mean of precision and recall; 0 where either is undefined. */
-static double f1_of(const struct cr_class_score *s) {
-    return fraction(2 * s->correct, s->images + s->predicted);
-}
-
 static int compare_f1(const void *a, const void *b, void *scores) {
     const struct cr_class_score *x = (const struct cr_class_score *)scores + *(const int *)a,
                                 *y = (const struct cr_class_score *)scores + *(const int *)b;
-    const double s = f1_of(x), t = f1_of(y);
+    const double s = cr_class_f1(x), t = cr_class_f1(y);
     if (!x->images != !y->images) return x->images ? -1 : 1; /* classes without images last */
     if (s != t) return s < t ? -1 : 1;
     return *(const int *)a - *(const int *)b;
@@ -55,7 +50,7 @@ static void add_class(const struct view *v, int label, struct cr_text *out) {
     cr_text_add(out, "</td><td>%lld</td><td>%lld</td>", (long long)s->images, (long long)s->correct);
     add_percent(out, fraction(s->correct, s->predicted));
     add_percent(out, fraction(s->correct, s->images));
-    add_percent(out, f1_of(s));
+    add_percent(out, cr_class_f1(s));
     cr_text_add(out, "<td class=\"l\">");
     if (s->confused_with >= 0) {
         cr_page_escape(out, name_of(v, s->confused_with));
@@ -66,26 +61,19 @@ static void add_class(const struct view *v, int label, struct cr_text *out) {
 
 /* Means over the classes that have images: each class counts once. */
 static void add_macro_average(const struct view *v, struct cr_text *out) {
-    double  precision = 0, recall = 0, f1 = 0;
-    int64_t images = 0, correct = 0;
-    int     classes = 0;
+    const struct cr_class_means means  = cr_confusion_means(v->c);
+    int64_t                     images = 0, correct = 0;
     for (int i = 0; i < v->c->classes; i++) {
-        const struct cr_class_score *s = &v->score[i];
-        images += s->images;
-        correct += s->correct;
-        if (!s->images) continue;
-        precision += fraction(s->correct, s->predicted);
-        recall += fraction(s->correct, s->images);
-        f1 += f1_of(s);
-        classes++;
+        images += v->score[i].images;
+        correct += v->score[i].correct;
     }
-    if (!classes) return;
+    if (!means.classes) return;
     cr_text_add(out, "<tr class=\"sum\"><td class=\"l\">macro average</td><td>%lld</td><td>%lld</td>",
                 (long long)images, (long long)correct);
-    add_percent(out, precision / classes);
-    add_percent(out, recall / classes);
-    add_percent(out, f1 / classes);
-    cr_text_add(out, "<td class=\"l\">mean over %d classes</td></tr>\n", classes);
+    add_percent(out, means.precision);
+    add_percent(out, means.recall);
+    add_percent(out, means.f1);
+    cr_text_add(out, "<td class=\"l\">mean over %d classes</td></tr>\n", means.classes);
     cr_text_add(out, "<tr class=\"sum\"><td class=\"l\">all images (top-1)</td><td>%lld</td><td>%lld</td>",
                 (long long)images, (long long)correct);
     for (int i = 0; i < 3; i++)
@@ -107,6 +95,10 @@ static void add_classes(const struct view *v, struct cr_text *out) {
     for (int i = 0; i < shown; i++) add_class(v, v->order[i], out);
     add_macro_average(v, out);
     cr_text_add(out, "</table></div>\n");
+    cr_page_note(out,
+                 "Balanced accuracy is the macro average of recall. Expected calibration error: %.2f %%, the mean "
+                 "distance between probabilities and the fraction of correct predictions, in %d bins.",
+                 100 * cr_confusion_calibration_error(v->c), CR_CALIBRATION_BINS);
 }
 
 /* ---- the matrix ---- */
