@@ -82,6 +82,7 @@ FOLDERS = {
     "src/autotune": 6.0,  # measured kernel times
     "src/verification": 6.0,  # compares an op on two devices
     "src/session": 7.0,  # a network open on a device
+    "src/session/scores": 7.1,  # confusion matrix, means over classes, calibration
     "src/session/quantization": 7.1,  # calibration, checkpoints and layer errors of quantised networks
     "src/training": 8.0,  # the training loop
     "src/api": 8.0,  # libcresnet: the public C interface

@@ -86,7 +86,7 @@ cp stdout all.json; run predict S $images --json -k 3; holds "predict -k 3: the 
 for a, b in zip(open("all.json"), open("stdout")): assert json.loads(a)["top"][:3] == json.loads(b)["top"]'
 run predict S $images -k 11; expect "predict -k 11 of ten classes" 2 "--top 11: the network has 10 classes"
 run predict S $images; is "predict: five lines per image" "$(grep -c " %  " stdout)" 15
-run eval S --per-class --confusion matrix.csv --csv table.csv --json; expect "eval --per-class --json" 0 '"per_class"' '"confused_with"'
+run eval S --per-class --confusion matrix.csv --csv table.csv --temperature --json; expect "eval --per-class --json" 0 '"per_class"' '"confused_with"'
 cp stdout classes.json
 run predict S images/val --json -k 1; expect "predict a folder" 0 '"top"'
 is "predict a folder: one line per image" "$(wc -l <stdout)" 40
@@ -123,7 +123,21 @@ report = json.load(open("classes.json"))
 for name, want in ("balanced_accuracy", sum(recall) / len(names)), ("macro_f1", sum(f1) / len(names)), ("calibration_error", error):
     assert abs(report[name] - want) < 1e-5, (name, report[name], want)
 assert 0 < error < 1'
-run eval S --per-class; expect "eval --per-class" 0 "balanced accuracy" "macro F1" "most confused with" "circle" "val: $correct of 40 correct"
+holds "the temperature has the least loss of the table's probabilities" python3 -c 'import csv, json, math
+rows = list(csv.DictReader(open("table.csv")))
+names = [k[2:] for k in rows[0] if k.startswith("p:")]
+logits = [[math.log(max(float(r["p:" + n]), 1e-38)) for n in names] for r in rows]
+labels = [names.index(r["class"]) for r in rows]
+def loss(t): # mean cross-entropy of the logits divided by t
+    return sum(math.log(sum(math.exp(z / t) for z in row)) - row[y] / t for row, y in zip(logits, labels)) / len(labels)
+low, high = 0.01, 100
+for _ in range(80):
+    a, b = low * (high / low) ** 0.382, low * (high / low) ** 0.618
+    low, high = (low, b) if loss(a) < loss(b) else (a, high)
+got = json.load(open("classes.json"))["temperature_scaling"]
+assert abs(got["temperature"] / low - 1) < 1e-3, (got, low)
+assert abs(got["loss"] - loss(low)) < 1e-5 and abs(got["loss_before"] - loss(1)) < 1e-5 and got["loss"] <= got["loss_before"], got'
+run eval S --per-class --temperature; expect "eval --per-class" 0 "temperature " "balanced accuracy" "macro F1" "most confused with" "circle" "val: $correct of 40 correct"
 run predict S images/val; expect "predict a folder as a table" 0 "images/val/circle"
 is "predict a folder as a table: one line per image" "$(wc -l <stdout)" 40
 mkdir -p mixed/deep mixed/empty && cp "${images%%$'\n'*}" mixed/deep/good.png && echo no >mixed/bad.jpg && ln -s .. mixed/deep/loop

@@ -3,7 +3,8 @@
 #include "cli/common/csv_fields.h"
 #include "cli/common/predictions_csv.h"
 #include "formats/json_write.h"
-#include "session/confusion.h"
+#include "session/scores/confusion.h"
+#include "session/scores/temperature.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -20,14 +21,16 @@ struct table {
 
 /* The options of the command and its results. */
 struct evaluation {
-    const char         *split;
-    bool                json, per_class;
-    const char         *matrix; /* CSV file to write, or NULL */
-    enum cr_tta         tta;
-    struct cr_scores    scores;
-    struct cr_confusion confusion; /* has no classes unless per_class or matrix is set */
-    struct cr_cmd_names names;
-    struct table        table;
+    const char           *split;
+    bool                  json, per_class, scale;
+    const char           *matrix; /* CSV file to write, or NULL */
+    enum cr_tta           tta;
+    struct cr_scores      scores;
+    struct cr_confusion   confusion; /* has no classes unless per_class or matrix is set */
+    struct cr_cmd_names   names;
+    struct table          table;
+    struct cr_logit_table logits;        /* has no classes unless `scale` is set */
+    cr_status             logits_status; /* of the first image that could not be added */
 };
 
 static double fraction(int64_t part, int64_t all) {
@@ -62,6 +65,17 @@ static void json_class(const struct evaluation *e, int label, struct cr_json_wri
     cr_json_close_object(w);
 }
 
+static void json_temperature(const struct evaluation *e, struct cr_json_writer *w) {
+    const struct cr_temperature before = cr_temperature_scores(&e->logits, 1), after = cr_temperature_fit(&e->logits);
+    cr_json_open_object(w, "temperature_scaling");
+    cr_json_put_fixed(w, "temperature", after.temperature, 6);
+    cr_json_put_fixed(w, "loss_before", before.loss, 6);
+    cr_json_put_fixed(w, "loss", after.loss, 6);
+    cr_json_put_fixed(w, "calibration_error_before", before.calibration_error, 6);
+    cr_json_put_fixed(w, "calibration_error", after.calibration_error, 6);
+    cr_json_close_object(w);
+}
+
 static void print_json(const struct cr_config *config, const struct evaluation *e, struct cr_text *out) {
     const struct cr_scores *s = &e->scores;
     struct cr_json_writer   w = cr_json_writer(out, CR_JSON_SPACED);
@@ -78,11 +92,12 @@ static void print_json(const struct cr_config *config, const struct evaluation *
     cr_json_put_fixed(&w, "images_per_s", s->seconds > 0 ? (double)s->images / s->seconds : 0, 1);
     cr_json_put_string(&w, "weights", config->model.weights);
     if (e->tta != CR_TTA_NONE) cr_json_put_string(&w, "tta", cr_word_tta(e->tta));
+    if (e->scale) json_temperature(e, &w);
     if (e->per_class) {
         const struct cr_class_means means = cr_confusion_means(&e->confusion);
         cr_json_put_fixed(&w, "balanced_accuracy", means.recall, 6);
         cr_json_put_fixed(&w, "macro_f1", means.f1, 6);
-        cr_json_put_fixed(&w, "calibration_error", cr_confusion_calibration_error(&e->confusion), 6);
+        cr_json_put_fixed(&w, "calibration_error", cr_calibration_error(e->confusion.bin), 6);
         cr_json_open_array(&w, "per_class");
         for (int i = 0; i < e->confusion.classes; i++) json_class(e, i, &w);
         cr_json_close_array(&w);
@@ -120,7 +135,15 @@ static void print_means(const struct evaluation *e, struct cr_text *out) {
     const struct cr_class_means means = cr_confusion_means(&e->confusion);
     if (!means.classes) return;
     cr_text_add(out, "balanced accuracy %.2f %%, macro F1 %.2f %%, expected calibration error %.2f %%\n",
-                100 * means.recall, 100 * means.f1, 100 * cr_confusion_calibration_error(&e->confusion));
+                100 * means.recall, 100 * means.f1, 100 * cr_calibration_error(e->confusion.bin));
+}
+
+static void print_temperature(const struct evaluation *e, struct cr_text *out) {
+    const struct cr_temperature before = cr_temperature_scores(&e->logits, 1), after = cr_temperature_fit(&e->logits);
+    if (!e->logits.images) return;
+    cr_text_add(out, "temperature %.3f: loss %.4f -> %.4f, expected calibration error %.2f %% -> %.2f %%\n",
+                after.temperature, before.loss, after.loss, 100 * before.calibration_error,
+                100 * after.calibration_error);
 }
 
 static void print_scores(const struct evaluation *e, struct cr_text *out) {
@@ -131,6 +154,7 @@ static void print_scores(const struct evaluation *e, struct cr_text *out) {
                 100 * fraction(s->correct5, s->images), s->loss_sum / (double)CR_MAX(s->images, 1), s->seconds,
                 s->seconds > 0 ? (double)s->images / s->seconds : 0);
     if (e->per_class) print_means(e, out);
+    if (e->scale) print_temperature(e, out);
     if (e->tta != CR_TTA_NONE)
         cr_text_add(out, "with test-time augmentation %s: by the mean logits of %d views per image\n",
                     cr_word_tta(e->tta), cr_prepare_views(e->tta));
@@ -186,6 +210,7 @@ static void on_sample(void *self, int64_t sample, int32_t label, const float *lo
         const struct cr_sample_callback count = cr_confusion_callback(&e->confusion);
         count.on_sample(count.self, sample, label, logits);
     }
+    if (e->scale && e->logits_status == CR_OK) e->logits_status = cr_logit_table_add(&e->logits, label, logits);
     if (!e->table.csv.name || e->table.status != CR_OK) return;
     add_unreadable(&e->table, sample);
     softmax(logits, e->table.csv.classes, e->table.probabilities);
@@ -210,8 +235,8 @@ static cr_status evaluate(const struct cr_config *config, enum cr_split split, s
     struct cr_dataset              *dataset  = NULL;
     struct cr_session               session  = {0};
     const struct cr_sample_callback callback = {.self = e, .on_sample = on_sample};
-    const bool                      count = e->per_class || e->matrix, table = e->table.csv.name != NULL;
-    cr_status                       status;
+    const bool count = e->per_class || e->matrix, table = e->table.csv.name != NULL, each = count || table || e->scale;
+    cr_status  status;
     CR_TRY_OUT(cr_dataset_open(config, split, &dataset));
     struct cr_session_options options = {.eval = true, .execute = true, .classes = cr_dataset_classes(dataset)};
     CR_TRY_OUT(cr_session_open(config, &options, &session));
@@ -220,7 +245,9 @@ static cr_status evaluate(const struct cr_config *config, enum cr_split split, s
     if (count || table) CR_TRY_OUT(cr_cmd_names_of(dataset, &e->names));
     if (count) CR_TRY_OUT(cr_confusion_open(session.model.classes, &e->confusion));
     if (table) CR_TRY_OUT(start_table(e, dataset, session.model.classes));
-    CR_TRY_OUT(cr_session_evaluate_each(&session, dataset, NULL, count || table ? &callback : NULL, &e->scores));
+    e->logits.classes = session.model.classes;
+    CR_TRY_OUT(cr_session_evaluate_each(&session, dataset, NULL, each ? &callback : NULL, &e->scores));
+    CR_TRY_OUT(e->logits_status);
     if (table) CR_TRY_OUT(finish_table(&e->table));
 out:
     cr_session_close(&session);
@@ -256,6 +283,7 @@ cr_status cr_cmd_eval(const struct cr_args *args, int *signal_taken) {
     static const char *const splits[] = {"val", "train", NULL};
     struct evaluation        e        = {.json      = cr_args_has(args, CR_OPT_JSON),
                                          .per_class = cr_args_has(args, CR_OPT_PER_CLASS),
+                                         .scale     = cr_args_has(args, CR_OPT_TEMPERATURE),
                                          .matrix    = args->value[CR_OPT_CONFUSION]};
     struct cr_config         config;
     int                      split;
@@ -280,6 +308,7 @@ out:
     cr_predictions_csv_close(&e.table.csv);
     cr_free(e.table.probabilities);
     cr_confusion_close(&e.confusion);
+    cr_logit_table_free(&e.logits);
     cr_arena_free(&e.names.arena);
     cr_config_close(&config);
     return status;

@@ -48,6 +48,8 @@ static const struct cr_cli_option options[CR_OPT_COUNT] = {
     [CR_OPT_PER_CLASS]   = {"per-class", 0, NULL, NULL, ON(EVAL),
                             "also print one line per class (images, top-1, precision, most frequent confusion), balanced "
                               "accuracy, macro F1, calibration error"},
+    [CR_OPT_TEMPERATURE] = {"temperature", 0, NULL, NULL, ON(EVAL),
+                            "also print the temperature that fits the probabilities to the labels"},
     [CR_OPT_CONFUSION] =
         {"confusion", 0, "FILE", NULL, ON(EVAL),
          "also write the confusion matrix as CSV (rows: labels, columns: predictions); - is standard output"},

@@ -98,7 +98,7 @@ static void add_classes(const struct view *v, struct cr_text *out) {
     cr_page_note(out,
                  "Balanced accuracy is the macro average of recall. Expected calibration error: %.2f %%, the mean "
                  "distance between probabilities and the fraction of correct predictions, in %d bins.",
-                 100 * cr_confusion_calibration_error(v->c), CR_CALIBRATION_BINS);
+                 100 * cr_calibration_error(v->c->bin), CR_CALIBRATION_BINS);
 }
 
 /* ---- the matrix ---- */

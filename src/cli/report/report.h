@@ -10,7 +10,7 @@
 #define CR_CMD_REPORT_H
 
 #include "cli/common/command.h"
-#include "session/confusion.h"
+#include "session/scores/confusion.h"
 #include "session/session.h"
 
 /* ---- log.jsonl (cli/report/log.c) ---- */

@@ -31,10 +31,12 @@ bool cr_fuse_bn_pool(struct cr_edit *edit, const struct cr_cost_model *cost_mode
     return true;
 }
 
-/* maxpool_grad -> bn_grad_sums and bn_grad_apply, both with a recomputed mask. The sparse dx is never stored. */
+/* maxpool_grad -> bn_grad_sums and bn_grad_apply, both with a recomputed mask. The sparse dx is never stored. Kernels
+ * exist for the usual pooling of 3x3 with stride 2; before anti-aliased subsampling the stride is 1. */
 bool cr_fuse_pool_grad(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
     const struct cr_op *pool = cr_fuse_op(edit, root);
     int                 dx   = pool->out[CR_OUT_maxpool_grad_dx];
+    if (pool->attr.conv.window != 3 || pool->attr.conv.stride != 2) return false;
     if (!cr_edit_is_private(edit, dx) || edit->reads[dx] != 2 || edit->writes[dx] != 1) return false;
     int s = cr_edit_next_reader(edit, dx, root), a = s == CR_NONE ? CR_NONE : cr_edit_next_reader(edit, dx, s);
     if (a == CR_NONE) return false;

@@ -1,7 +1,7 @@
 /* tests/unit/session/test_session_faults.c: every allocation and every change on disk of a small run fails once. Each
  * failure gives a clean error, no leak, no crash, and a run folder whose checkpoints can all be loaded. */
 #include "core/files.h"
-#include "session/confusion.h"
+#include "session/scores/confusion.h"
 #include "session/session.h"
 #include "tests/harness/data_support.h"
 #include "tests/harness/failing_alloc.h"

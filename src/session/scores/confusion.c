@@ -1,5 +1,5 @@
-/* session/confusion.c: counts the predictions of an evaluation. See session/confusion.h. */
-#include "session/confusion.h"
+/* session/scores/confusion.c: counts the predictions of an evaluation. See session/scores/confusion.h. */
+#include "session/scores/confusion.h"
 
 #include <math.h>
 #include <string.h>
@@ -32,9 +32,9 @@ static void insert_worst(struct cr_confusion *c, const struct cr_sample_loss *on
 }
 
 /* A bin contains its upper end: 1 belongs to the last one. */
-static void count_bin(struct cr_confusion *c, double probability, bool correct) {
+void cr_calibration_count(struct cr_calibration_bin *bins, double probability, bool correct) {
     const int                  at  = (int)ceil(probability * CR_CALIBRATION_BINS) - 1;
-    struct cr_calibration_bin *bin = &c->bin[CR_MIN(CR_MAX(at, 0), CR_CALIBRATION_BINS - 1)];
+    struct cr_calibration_bin *bin = &bins[CR_MIN(CR_MAX(at, 0), CR_CALIBRATION_BINS - 1)];
     bin->images++;
     bin->correct += correct;
     bin->probabilities += probability;
@@ -57,7 +57,7 @@ static void count_sample(void *self, int64_t sample, int32_t label, const float 
                                        .label_probability = exp((double)logits[label] - (double)logits[top]) / sum,
                                        .loss              = log(sum) - ((double)logits[label] - (double)logits[top])};
     insert_worst(c, &one);
-    count_bin(c, isnan(one.probability) ? 0 : one.probability, top == label);
+    cr_calibration_count(c->bin, isnan(one.probability) ? 0 : one.probability, top == label);
 }
 
 struct cr_sample_callback cr_confusion_callback(struct cr_confusion *confusion) {
@@ -101,12 +101,12 @@ struct cr_class_means cr_confusion_means(const struct cr_confusion *c) {
     return means;
 }
 
-double cr_confusion_calibration_error(const struct cr_confusion *c) {
+double cr_calibration_error(const struct cr_calibration_bin *bins) {
     double  distance = 0;
     int64_t images   = 0;
     for (int b = 0; b < CR_CALIBRATION_BINS; b++) {
-        distance += fabs((double)c->bin[b].correct - c->bin[b].probabilities);
-        images += c->bin[b].images;
+        distance += fabs((double)bins[b].correct - bins[b].probabilities);
+        images += bins[b].images;
     }
     return images ? distance / (double)images : NAN;
 }

@@ -1,5 +1,5 @@
-/* session/confusion.h: the confusion matrix of an evaluation, means over classes, the calibration of the probabilities,
- * and the images with the highest losses. */
+/* session/scores/confusion.h: the confusion matrix of an evaluation, means over classes, the calibration of the
+ * probabilities, and the images with the highest losses. */
 #ifndef CR_CONFUSION_H
 #define CR_CONFUSION_H
 
@@ -55,6 +55,8 @@ double                cr_class_f1(const struct cr_class_score *score);
 struct cr_class_means cr_confusion_means(const struct cr_confusion *confusion);
 /* The expected calibration error (Guo et al. 2017): the mean distance, over images, between the fraction of correct
  * predictions in a bin and their mean probability. NAN without images. */
-double cr_confusion_calibration_error(const struct cr_confusion *confusion);
+double cr_calibration_error(const struct cr_calibration_bin *bins);
+/* Counts an image whose predicted class has this probability. bins: [CR_CALIBRATION_BINS] */
+void cr_calibration_count(struct cr_calibration_bin *bins, double probability, bool correct);
 
 #endif
