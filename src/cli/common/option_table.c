@@ -46,8 +46,7 @@ static const struct cr_cli_option options[CR_OPT_COUNT] = {
     [CR_OPT_TTA]         = {"tta", 0, "VIEWS", "data.tta", ON(EVAL) | ON(PREDICT),
                             "test-time augmentation: flip, five-crop, ten-crop (mean logits of 2, 5, 10 views)"},
     [CR_OPT_PER_CLASS]   = {"per-class", 0, NULL, NULL, ON(EVAL),
-                            "also print one line per class (images, top-1, precision, most frequent confusion), balanced "
-                              "accuracy, macro F1, calibration error"},
+                            "also print one line per class, balanced accuracy, macro F1 and calibration error"},
     [CR_OPT_TEMPERATURE] = {"temperature", 0, NULL, NULL, ON(EVAL),
                             "also print the temperature that fits the probabilities to the labels"},
     [CR_OPT_CONFUSION] =
