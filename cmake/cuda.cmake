@@ -128,10 +128,25 @@ endif()
 
 # ---- the language ----
 
-# Machine code for A100 and H100/H200, and PTX, which the driver compiles for later GPUs. `native` is not used: the build machine may
-# have no GPU.
-if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
-  set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 90-virtual CACHE STRING "architectures of the GPU code")
+# DEFAULT: machine code for A100 and H100/H200, and PTX, which the driver compiles for later GPUs; the build machine may have no GPU.
+# An explicit CMAKE_CUDA_ARCHITECTURES takes the place of DEFAULT only.
+if(NOT CRESNET_CUDA_TARGETS STREQUAL "DEFAULT" OR (NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS}))
+  include(${CMAKE_CURRENT_LIST_DIR}/cuda_targets.cmake)
+  execute_process(COMMAND ${CRESNET_NVCC} --list-gpu-arch OUTPUT_VARIABLE cuda_known ERROR_QUIET)
+  set(cuda_gpus)
+  if(CRESNET_CUDA_TARGETS STREQUAL "NATIVE")
+    execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader OUTPUT_VARIABLE cuda_gpus ERROR_QUIET
+                    OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE cuda_code)
+    string(REPLACE "\n" ";" cuda_gpus "${cuda_gpus}")
+    if(NOT cuda_code EQUAL 0)
+      set(cuda_gpus)
+    endif()
+  endif()
+  cuda_targets("${CRESNET_CUDA_TARGETS}" "${cuda_known}" "${cuda_gpus}" cuda_archs cuda_error)
+  if(cuda_error)
+    message(FATAL_ERROR "${cuda_error}")
+  endif()
+  set(CMAKE_CUDA_ARCHITECTURES ${cuda_archs} CACHE STRING "architectures of the GPU code" FORCE)
 endif()
 if(NOT CMAKE_CUDA_COMPILER)
   set(CMAKE_CUDA_COMPILER ${CRESNET_NVCC})
@@ -163,10 +178,14 @@ function(cuda_sources_for arch)
 endfunction()
 
 file(GLOB_RECURSE cresnet_cuda_sources CONFIGURE_DEPENDS cuda/*.c cuda/*.cu)
-# *_sm90a.cu use instructions that only compute capability 9.0 has; their kernels accept no other GPU.
-set(cuda_sm90a ${cresnet_cuda_sources})
-list(FILTER cuda_sm90a INCLUDE REGEX "_sm90a\\.cu$")
-cuda_sources_for(90a ${cuda_sm90a})
+# *_sm90a.cu use instructions that only compute capability 9.0 has; their kernels accept no other GPU, and a build that is not for 9.0
+# needs no code of theirs.
+if("${CMAKE_CUDA_ARCHITECTURES}" MATCHES "(^|;)(90|all|native)")
+  set(cuda_sm90a ${cresnet_cuda_sources})
+  list(FILTER cuda_sm90a INCLUDE REGEX "_sm90a\\.cu$")
+  cuda_sources_for(90a ${cuda_sm90a})
+  set_property(SOURCE cuda/core/capability.c APPEND PROPERTY COMPILE_DEFINITIONS CR_CUDA_SM90A=1)
+endif()
 
 set(cresnet_cuda ON)
 set(cresnet_cuda_includes ${CUDAToolkit_INCLUDE_DIRS} ${cuDNN_INCLUDE_DIR} ${CUBLAS_INCLUDE_DIR})

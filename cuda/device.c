@@ -5,6 +5,7 @@
 #include "cuda/core/device_parts.h"
 #include "cuda/core/kernel_tables.h"
 #include "cuda/core/libraries.h"
+#include "device/capability.h"
 #include "device/offline.h"
 
 #include <stdio.h>
@@ -73,10 +74,11 @@ static void set_rates(struct cuda_device *d, const struct cudaDeviceProp *prop) 
     int clock_khz = 0, memory_khz = 0;
     (void)cudaDeviceGetAttribute(&clock_khz, cudaDevAttrClockRate, d->index);
     (void)cudaDeviceGetAttribute(&memory_khz, cudaDevAttrMemoryClockRate, d->index);
-    const double per_cycle     = d->cc >= 90 ? 4096 : 2048; /* 16-bit matrix FLOPs per multiprocessor and cycle */
+    const int    cc            = prop->major * 10 + prop->minor;
+    const double per_cycle     = cr_capability_matrix_rate(cc, prop->name);
     d->base.caps.bytes_per_s   = 0.875 * 2e3 * memory_khz * prop->memoryBusWidth / 8;
     d->base.caps.tf32_fraction = 0.5;
-    d->base.caps.f32_fraction  = 1.0 / 16; /* without tensor cores, on compute capability 8.0 and 9.0 */
+    d->base.caps.f32_fraction  = cr_capability_f32_rate(cc) / per_cycle;
     d->base.caps.flops_per_s   = 0.8 * 1e3 * clock_khz * per_cycle * prop->multiProcessorCount;
     /* Somewhat more than half of the rate of PCIe 4 x16 in one direction. Where the rate matters, it is measured
      * (autotune/cost_table.h). */
@@ -92,7 +94,8 @@ static void describe(struct cuda_device *d, const struct cudaDeviceProp *prop) {
     (void)cudaDriverGetVersion(&driver);
     const size_t dnn = cudnnGetVersion();
     if (snprintf(d->base.caps.text, sizeof d->base.caps.text,
-                 "%.60s, %.0f GiB, compute capability %d.%d, CUDA %d.%d, driver %d.%d, cuDNN %zu.%zu.%zu", prop->name,
+                 "%.60s%s%.8s, %.0f GiB, compute capability %d.%d, CUDA %d.%d, driver %d.%d, cuDNN %zu.%zu.%zu",
+                 prop->name, d->emulated ? " as " : "", d->emulated ? d->emulated : "",
                  (double)prop->totalGlobalMem / (1 << 30), prop->major, prop->minor, runtime / 1000,
                  runtime % 1000 / 10, driver / 1000, driver % 1000 / 10, dnn / 10000, dnn % 10000 / 100, dnn % 100) < 0)
         d->base.caps.text[0] = 0;
@@ -163,14 +166,14 @@ static cr_status open_device(struct cuda_device *d) {
     struct cudaDeviceProp prop;
     CR_TRY(check_index(d));
     CUDA_TRY(cudaGetDeviceProperties(&prop, d->index));
-    d->cc              = prop.major * 10 + prop.minor;
     d->multiprocessors = prop.multiProcessorCount;
-    if (d->cc < CC_MIN)
+    if (prop.major * 10 + prop.minor < CC_MIN)
         return CR_FAIL(CR_ERR_DEVICE,
                        "%s has compute capability %d.%d; cresnet needs a GPU of 8.0 or later: use --device cpu",
                        prop.name, prop.major, prop.minor);
     CUDA_TRY(cudaSetDevice(d->index));
     CUDA_TRY(cudaFree(NULL)); /* creates the context */
+    CR_TRY(cr_cuda_set_capability(d, &prop));
     d->base.free_at_start = cuda_memory_free(&d->base);
     CR_TRY(open_streams(d));
     d->base.caps.alignment = CR_CUDA_ALIGN;

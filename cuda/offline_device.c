@@ -5,6 +5,7 @@
 #include "cuda/core/device_parts.h"
 #include "cuda/core/kernel_tables.h"
 #include "cuda/core/libraries.h"
+#include "device/capability.h"
 #include "device/offline.h"
 
 static void offline_close(struct cr_device *base) {
@@ -26,11 +27,14 @@ cr_status cr_cuda_open_offline(const struct cr_gpu *gpu, const struct cr_device_
     struct cuda_device *d;
     if (cr_cuda_libs_missing()) return CR_FAIL(CR_ERR_DEVICE, "%s", cr_cuda_libs_missing());
     CR_ALLOC(d, 1);
-    d->base.backend    = &offline_backend;
-    d->base.options    = *options;
-    d->cc              = gpu->cc;
-    d->multiprocessors = gpu->multiprocessors;
-    d->offline         = gpu;
+    d->base.backend                   = &offline_backend;
+    d->base.options                   = *options;
+    d->cc                             = gpu->cc;
+    d->multiprocessors                = gpu->multiprocessors;
+    d->offline                        = gpu;
+    const struct cr_capability limits = cr_capability_of(gpu->cc);
+    d->block_bytes                    = (int)limits.block_bytes;
+    d->multiprocessor_bytes           = (int)limits.multiprocessor_bytes;
     cr_cuda_collect_kernels(d);
     d->base.kernels = d->kernels;
     *out            = &d->base;

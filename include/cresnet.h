@@ -127,10 +127,14 @@ typedef struct cresnet_info {
     const char    *precision;       /* "fp16" */
     cresnet_memory memory;
     int            image_width; /* width of prepared images in pixels */
+    int            multi_label; /* not 0: an image has any number of labels, and probabilities are sigmoids */
 } cresnet_info;
 CRESNET_API cresnet_status cresnet_get_info(const cresnet_model *model, cresnet_info *info);
 /* Name of a class, or NULL when the label is out of range or the network came without class names. */
 CRESNET_API const char *cresnet_class_name(const cresnet_model *model, int label);
+/* Networks with several labels per image: the probability above which an image has the label. Training chooses it on
+ * the validation images so that F1 is largest; 0.5 without such a choice. -1 for other networks and labels. */
+CRESNET_API double cresnet_threshold(const cresnet_model *model, int label);
 
 /* ---- inputs ---- */
 
@@ -169,7 +173,7 @@ typedef struct cresnet_output {
     size_t         size;          /* set by cresnet_output_init */
     int            top;           /* number of classes for labels and probabilities, 1 to cresnet_info.classes */
     int32_t       *labels;        /* [images][top]: the most probable classes, in descending order */
-    float         *probabilities; /* [images][top]: their softmax probabilities */
+    float         *probabilities; /* [images][top]: their softmax probabilities (multi_label: sigmoids) */
     float         *logits;        /* [images][classes] */
     float         *features;      /* [images][features]: mean over all pixels of the last feature map */
     cresnet_error *image_errors;  /* [images]: see cresnet_classify_encoded */

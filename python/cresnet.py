@@ -55,7 +55,7 @@ class _Info(ctypes.Structure):
     _fields_ = [("size", ctypes.c_size_t), ("classes", ctypes.c_int), ("features", ctypes.c_int), ("image_size", ctypes.c_int),
                 ("resize", ctypes.c_int), ("max_batch", ctypes.c_int), ("mean", ctypes.c_float * 3), ("std", ctypes.c_float * 3),
                 ("network", ctypes.c_char_p), ("weights", ctypes.c_char_p), ("device", ctypes.c_char_p),
-                ("precision", ctypes.c_char_p), ("memory", _Memory)]
+                ("precision", ctypes.c_char_p), ("memory", _Memory), ("image_width", ctypes.c_int), ("multi_label", ctypes.c_int)]
 
 
 class _Image(ctypes.Structure):
@@ -88,6 +88,7 @@ _FUNCTIONS = {  # name: (result, arguments)
                                              ctypes.POINTER(_Error)]),
     "cresnet_get_info": (ctypes.c_int, [ctypes.c_void_p, ctypes.POINTER(_Info)]),
     "cresnet_class_name": (ctypes.c_char_p, [ctypes.c_void_p, ctypes.c_int]),
+    "cresnet_threshold": (ctypes.c_double, [ctypes.c_void_p, ctypes.c_int]),
     "cresnet_classify_images": (ctypes.c_int, [ctypes.c_void_p, ctypes.POINTER(_Image), ctypes.c_int, ctypes.POINTER(_Output),
                                                ctypes.POINTER(_Error)]),
     "cresnet_classify_encoded": (ctypes.c_int, [ctypes.c_void_p, ctypes.POINTER(_Encoded), ctypes.c_int,
@@ -141,6 +142,7 @@ class Info:
     precision: str
     device_bytes: int
     host_bytes: int
+    multi_label: bool  # an image has any number of labels, and probabilities are sigmoids
 
 
 @dataclass
@@ -199,7 +201,8 @@ class Model:
         _lib().cresnet_get_info(self._handle, ctypes.byref(info))
         return Info(info.classes, info.features, info.image_size, info.resize, info.max_batch, tuple(info.mean), tuple(info.std),
                     info.network.decode(), os.fsdecode(info.weights), info.device.decode(errors="replace"),
-                    info.precision.decode(), int(info.memory.device_bytes), int(info.memory.host_bytes))
+                    info.precision.decode(), int(info.memory.device_bytes), int(info.memory.host_bytes),
+                    bool(info.multi_label))
 
     def close(self) -> None:
         """Frees the network. Further calls are errors."""
@@ -221,6 +224,10 @@ class Model:
         """Name of a class; None when the network came without names."""
         name = _lib().cresnet_class_name(self._handle, int(label))
         return name.decode(errors="replace") if name is not None else None
+
+    def threshold(self, label: int) -> float:
+        """Of a network with several labels per image: the probability above which an image has the label; else -1."""
+        return float(_lib().cresnet_threshold(self._handle, int(label)))
 
     def classify_files(self, paths: Sequence[PathLike], *, top: int = 1, logits: bool = False, features: bool = False) -> Result:
         """Classifies JPEG, PNG and WebP files. A file that cannot be read is no exception: see Result.errors."""

@@ -81,6 +81,7 @@ FOLDERS = {
     "src/runtime": 5.0,  # binds a program to a device and runs it
     "src/autotune": 6.0,  # measured kernel times
     "src/verification": 6.0,  # compares an op on two devices
+    "src/session/labels": 6.9,  # scores of networks with several labels per image
     "src/session": 7.0,  # a network open on a device
     "src/session/scores": 7.1,  # confusion matrix, means over classes, calibration
     "src/session/quantization": 7.1,  # calibration, checkpoints and layer errors of quantised networks
@@ -91,6 +92,7 @@ FOLDERS = {
     "src/cli/commands": 9.2,
     "src/cli/report": 9.2,
     "src/cli/finetune": 9.2,  # cresnet finetune
+    "src/cli/sweep": 9.3,  # cresnet sweep
     "src/cli/explain": 9.2,  # cresnet explain
     "src/cli/bench": 9.3,
     "src/cli": 9.4,  # main.c and the table of commands

@@ -226,6 +226,18 @@ static cudaError_t ck_launch(void (*kernel)(Parameters...), dim3 grid, dim3 bloc
 
 /* ---- host side ---- */
 
+/* Allows blocks of the kernel `bytes` of dynamic shared memory. Returns cudaErrorInvalidValue if a block of the
+ * capability that ck_limit_shared named has less. */
+template <typename Kernel> static cudaError_t ck_allow_shared(Kernel kernel, int64_t bytes) {
+    if (const int limit = ck_shared_limit()) {
+        cudaFuncAttributes binary;
+        const cudaError_t  error = cudaFuncGetAttributes(&binary, kernel);
+        if (error != cudaSuccess) return error;
+        if (bytes + (int64_t)binary.sharedSizeBytes > limit) return cudaErrorInvalidValue;
+    }
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+}
+
 /* Number of blocks for `work` items at `per_block` items a block: 1 to `most`. Kernels loop over the remaining
  * items. */
 static inline unsigned ck_blocks(int64_t work, int64_t per_block, int64_t most) {

@@ -168,6 +168,10 @@ __device__ __forceinline__ void ck_stmatrix_trans(uint32_t to, const uint32_t (&
                  "r"(r[1]), "r"(r[2]), "r"(r[3])
                  : "memory");
 }
+__device__ __forceinline__ void ck_stmatrix_trans(uint32_t to, const uint32_t (&r)[2]) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(to), "r"(r[0]), "r"(r[1])
+                 : "memory");
+}
 /* As ck_unpack_word, with one instruction for each f16 element. */
 template <typename T> __device__ __forceinline__ float2 ck_pair(uint32_t word) {
     return ck_unpack_word<T>(word);

@@ -34,6 +34,12 @@ extern "C" {
 cudaError_t ck_delay(int64_t ns, cudaStream_t stream);
 /* Copies *step to `to` in device memory. The caller may change *step as soon as the function returns. */
 cudaError_t ck_set_step(struct ck_step *to, const struct ck_step *step, cudaStream_t stream);
+/* The virtual architecture of the code that this GPU runs: 80 for code of compute_80. */
+cudaError_t ck_ptx_version(int *version);
+/* CRESNET_CAPABILITY: from now on launches that need more shared memory a block than `bytes` fail. ck_shared_limit
+ * returns this limit, or 0 when only the GPU's own limit holds. */
+void ck_limit_shared(int bytes);
+int  ck_shared_limit(void);
 
 enum { CK_FETCH_PIECES = 4 };
 struct ck_fetch {

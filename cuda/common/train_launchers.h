@@ -48,7 +48,9 @@ struct ck_loss {
 struct ck_loss_options {
     const float *class_weights; /* [classes]; NULL: 1 */
     float        gamma;         /* exponent of the focal loss; 0: cross-entropy */
-    bool sigmoid; /* any number of labels per sample: labels is [samples][cr_label_words(classes)], see graph.h */
+    float        threshold;     /* sigmoid: targets above it become 1, all other targets 0; 0: no threshold */
+    bool         sigmoid;       /* binary cross-entropy */
+    bool several; /* any number of labels per sample: labels is [samples][cr_label_words(classes)], see graph.h */
 };
 /* Workspace of ck_loss in bytes. */
 size_t ck_loss_workspace(int64_t samples);
@@ -64,13 +66,41 @@ cudaError_t ck_loss_grad(const struct ck_loss *args, float weight, const double 
 
 /* Workspace of ck_loss_weighted and of ck_loss_weighted_grad in bytes. */
 size_t ck_loss_weighted_workspace(int64_t samples);
-/* As ck_loss. metrics: the mean loss times the number of valid samples, their number, and with sigmoid the number of
+/* As ck_loss. metrics: the mean loss times the number of valid samples, their number, and with `several` the number of
  * samples whose labels are all correct and the number of correct labels. */
 cudaError_t ck_loss_weighted(const struct ck_loss *args, const struct ck_loss_options *options, const float *before,
                              float *metrics, void *workspace, cudaStream_t stream);
 /* As ck_loss_grad. */
 cudaError_t ck_loss_weighted_grad(const struct ck_loss *args, const struct ck_loss_options *options, float weight,
                                   const double *state, void *dx, cudaStream_t stream);
+
+/* ---- cuda/train/distill.cu: knowledge distillation (graph/ops.def) ---- */
+
+struct ck_distill {
+    enum ck_type   type;           /* of x, teacher, dy, dx */
+    const void    *x, *teacher;    /* [samples][elems]: logits, or features of an image */
+    const int32_t *labels;         /* [samples] */
+    int64_t        samples, elems; /* elems: number of classes, or H*W*C */
+    float          weight, temperature;
+};
+/* Workspace of ck_distill and ck_distill_features in bytes. */
+size_t ck_distill_workspace(int64_t samples);
+size_t ck_distill_features_workspace(int64_t samples, int64_t elems);
+/* metrics[0] = (1-weight) * before[0] + weight * temperature^2 * sum of divergences; metrics[1..3] are before[1..3].
+ * metrics may be before. Samples whose label is outside [0, elems) do not count. */
+cudaError_t ck_distill(const struct ck_distill *args, const float *before, float *metrics, void *workspace,
+                       cudaStream_t stream);
+/* dx = dy + loss scale * weight * temperature * (p - q) / number of valid labels; dx may be dy. The loss scale is
+ * state[CK_STATE_LOSS_SCALE]. */
+cudaError_t ck_distill_grad(const struct ck_distill *args, const double *state, const void *dy, void *dx,
+                            cudaStream_t stream);
+/* metrics[0] = before[0] + weight * sum over valid samples of the mean of (x - teacher)^2. Samples with a label below 0
+ * do not count. */
+cudaError_t ck_distill_features(const struct ck_distill *args, const float *before, float *metrics, void *workspace,
+                                cudaStream_t stream);
+/* dx = dy + loss scale * weight * 2 * (x - teacher) / (number of valid labels * elems); dx may be dy. */
+cudaError_t ck_distill_features_grad(const struct ck_distill *args, const double *state, const void *dy, void *dx,
+                                     cudaStream_t stream);
 
 /* ---- cuda/train/sgd.cu: gradient norm, SGD ---- */
 

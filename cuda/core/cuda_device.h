@@ -30,7 +30,11 @@ struct cuda_peers;  /* GPUs of one host that access each other's memory: cuda/co
 
 struct cuda_device {
     struct cr_device        base; /* first member: a cr_device pointer is a cuda_device pointer */
-    int                     index, cc /* compute capability: 90 for 9.0 */, multiprocessors;
+    int                     index, multiprocessors;
+    int                     cc;                   /* compute capability that the kernels see: 90 for 9.0 */
+    int                     block_bytes;          /* most shared memory of a thread block */
+    int                     multiprocessor_bytes; /* shared memory of a multiprocessor */
+    const char             *emulated;             /* value of CRESNET_CAPABILITY; NULL: the GPU as it is */
     cudaStream_t            stream[CR_STREAMS];
     cudnnHandle_t           cudnn;
     cublasHandle_t          cublas;

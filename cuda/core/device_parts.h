@@ -18,6 +18,9 @@ cr_status cr_cuda_spdnn(struct cr_device *device, const struct cr_spdnn_net *net
 cr_status cr_cuda_open_offline(const struct cr_gpu *gpu, const struct cr_device_options *options,
                                struct cr_device **out); /* cuda/offline_device.c */
 
+/* cuda/core/capability.c: sets cc and the limits of shared memory. The context of the GPU must exist. CR_ERR_CONFIG
+ * when CRESNET_CAPABILITY has an unknown value, or this build has no code for it. */
+cr_status cr_cuda_set_capability(struct cuda_device *device, const struct cudaDeviceProp *properties);
 /* cuda/train/init_kernels.c */
 cr_status cr_cuda_init_params(struct cr_device *device, const struct cr_param_store *store,
                               const struct cr_config *config, void *region);

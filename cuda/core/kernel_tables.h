@@ -38,6 +38,8 @@ extern const struct cr_kernel *const cr_cuda_nccl_kernels[];
 extern const struct cr_kernel *const cr_cuda_peer_copy_kernels[];
 /* cuda/train/loss_kernels.c: loss, gradient norm */
 extern const struct cr_kernel *const cr_cuda_loss_kernels[];
+/* cuda/train/distill_kernels.c: knowledge distillation */
+extern const struct cr_kernel *const cr_cuda_distill_kernels[];
 /* cuda/elementwise/squeeze_excite_kernels.c: squeeze-and-excitation scale, 2x2 average pooling */
 extern const struct cr_kernel *const cr_cuda_squeeze_excite_kernels[];
 /* cuda/elementwise/fake_quant_kernels.c: quantised values in floating point */

@@ -13,6 +13,22 @@ cudaError_t ck_set_step(struct ck_step *to, const struct ck_step *step, cudaStre
     return ck_launch(set_step_kernel, 1, 1, 0, stream, to, *step);
 }
 
+cudaError_t ck_ptx_version(int *version) {
+    cudaFuncAttributes attributes = {};
+    const cudaError_t  error      = cudaFuncGetAttributes(&attributes, set_step_kernel);
+    *version                      = attributes.ptxVersion;
+    return error;
+}
+
+static int shared_limit;
+
+void ck_limit_shared(int bytes) {
+    shared_limit = bytes;
+}
+int ck_shared_limit(void) {
+    return shared_limit;
+}
+
 static __global__ void __launch_bounds__(CK_WARP) fetch_kernel(const struct ck_fetch f) {
     ck_begin_after_last();
     for (int p = 0; p < f.pieces; p++)

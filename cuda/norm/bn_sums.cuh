@@ -235,8 +235,7 @@ __global__ void __launch_bounds__(SUMS_THREADS, Terms::RESIDENT)
 
 /* A kernel must request more than 48 KiB of shared memory. */
 template <class Kernel> static cudaError_t sums_allow(Kernel kernel, size_t bytes) {
-    return bytes <= 48 << 10 ? cudaSuccess
-                             : cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    return bytes <= 48 << 10 ? cudaSuccess : ck_allow_shared(kernel, (int64_t)bytes);
 }
 
 template <typename Terms> static struct sums_shape sums_shape_for(int64_t pixels, int64_t C, int multiprocessors) {

@@ -214,11 +214,10 @@ static cr_status run_part(struct cr_cuda_spdnn_run *r, int64_t first, int64_t co
 static cr_status run_all(struct cr_cuda_spdnn_run *r, struct cr_spdnn_result *out) {
     double   *seconds;
     cr_status status = CR_OK;
-    int       cache = 0, shared = 0;
+    int       cache  = 0;
     CUDA_TRY(cudaSetDevice(r->d->index)); /* the current device of this thread */
     CUDA_TRY(cudaDeviceGetAttribute(&cache, cudaDevAttrL2CacheSize, r->d->index));
-    CUDA_TRY(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, r->d->index));
-    r->deep = use_deep(r, shared);
+    r->deep = use_deep(r, r->d->block_bytes);
     /* the other half of L2 holds the layer's input */
     r->chip = (struct ck_spdnn_chip){r->d->multiprocessors, cache / 2};
     CR_TRY(cr_cuda_spdnn_place_layers(r));

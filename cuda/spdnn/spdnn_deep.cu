@@ -154,7 +154,7 @@ static __global__ void __launch_bounds__(THREADS, 1) deep_kernel(const __grid_co
 
 template <typename W> static cudaError_t launch_deep(const struct deep_call &c, int blocks, cudaStream_t stream) {
     const int         bytes = c.neurons * ROW;
-    const cudaError_t error = cudaFuncSetAttribute(deep_kernel<W>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    const cudaError_t error = ck_allow_shared(deep_kernel<W>, (int64_t)bytes);
     if (error != cudaSuccess) return error;
     deep_kernel<W><<<blocks, THREADS, bytes, stream>>>(c);
     return cudaGetLastError();

@@ -28,7 +28,9 @@ static struct ck_loss loss_args(const struct cr_call *call) {
 static struct ck_loss_options loss_options(const struct cr_call *call) {
     return (struct ck_loss_options){.class_weights = call->in[CR_IN_loss_class_weights],
                                     .gamma         = call->op->attr.loss.gamma,
-                                    .sigmoid       = call->op->attr.loss.sigmoid};
+                                    .threshold     = call->op->attr.loss.threshold,
+                                    .sigmoid       = call->op->attr.loss.sigmoid,
+                                    .several       = call->op->attr.loss.several};
 }
 
 static bool has_loss_types(const struct cr_program *p, const struct cr_op *op) {
@@ -87,7 +89,7 @@ static cr_status loss_grad_launch(struct cr_device *device, const struct cr_call
     return CR_OK;
 }
 
-/* ---- with class weights, focal loss or several labels per sample ---- */
+/* ---- with class weights, focal loss or binary cross-entropy ---- */
 
 static cr_status weighted_prepare(struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
                                   void **prepared, size_t *workspace_bytes) {

@@ -1,4 +1,4 @@
-/* cuda/train/loss_weighted.cu: the loss with class weights, focal loss or several labels per sample, and its gradient.
+/* cuda/train/loss_weighted.cu: the loss with class weights, focal loss or binary cross-entropy, and its gradient.
  * Reference: device/cpu/reference/ref_loss_weighted.c.
  *
  * A warp processes a sample, or a block when there are many classes. All arithmetic is FP64: with a focal loss the
@@ -46,12 +46,12 @@ template <int GROUP> static __device__ __forceinline__ double group_max(double x
 
 static __device__ __forceinline__ bool is_valid(const struct problem &p, int64_t n) {
     const int first = p.a.labels[n * p.words];
-    return first >= 0 && (p.o.sigmoid || first < p.a.classes);
+    return first >= 0 && (p.o.several || first < p.a.classes);
 }
 
 static __device__ __forceinline__ bool has_label(const struct problem &p, int64_t n, int64_t k) {
     const int32_t *labels = p.a.labels + n * p.words;
-    return p.o.sigmoid ? (uint32_t)labels[1 + k / 32] >> (k % 32) & 1 : labels[0] == k;
+    return p.o.several ? (uint32_t)labels[1 + k / 32] >> (k % 32) & 1 : labels[0] == k;
 }
 
 static __device__ __forceinline__ double class_weight(const struct problem &p, int64_t k) {
@@ -72,10 +72,11 @@ static __device__ __forceinline__ struct pair pair_of(const struct problem &p, i
 }
 
 static __device__ __forceinline__ double target_of(const struct problem &p, int64_t n, struct pair with, int64_t k) {
-    const double smoothing = (double)p.a.smoothing, even = p.o.sigmoid ? 0.5 : 1.0 / (double)p.a.classes;
+    const double smoothing = (double)p.a.smoothing, even = p.o.several ? 0.5 : 1.0 / (double)p.a.classes;
     const double mixed = (has_label(p, n, k) ? with.own_part : 0.0) +
                          (with.other >= 0 && has_label(p, with.other, k) ? 1.0 - with.own_part : 0.0);
-    return (1.0 - smoothing) * mixed + smoothing * even;
+    const double soft = (1.0 - smoothing) * mixed + smoothing * even;
+    return p.o.threshold > 0.0f ? (soft > (double)p.o.threshold ? 1.0 : 0.0) : soft;
 }
 
 /* ---- one class: as in the reference ---- */
@@ -158,20 +159,26 @@ static __device__ __forceinline__ struct sample softmax_loss(const struct proble
 template <typename T, int GROUP>
 static __device__ __forceinline__ struct sample sigmoid_loss(const struct problem &p, const T *row, int64_t n,
                                                              int lane) {
-    const int64_t     K    = p.a.classes;
-    const struct pair with = pair_of(p, n);
-    const double      g    = (double)p.o.gamma;
-    double            sum = 0, right = 0;
+    const int64_t     K     = p.a.classes;
+    const struct pair with  = pair_of(p, n);
+    const double      g     = (double)p.o.gamma;
+    const int         label = p.o.several ? -1 : p.a.labels[n];
+    const double      own   = label < 0 ? 0.0 : (double)ck_float(row[label]);
+    double            sum = 0, right = 0, before = 0;
     for (int64_t k = lane; k < K; k += GROUP) {
         const double x = (double)ck_float(row[k]), t = target_of(p, n, with, k), y = sigmoid(x), q = sigmoid(-x);
         if (t != 0.0) sum += class_weight(p, k) * t * focal_term(softplus(-x), y, q, g).loss;
         if (t != 1.0) sum += (1.0 - t) * focal_term(softplus(x), q, y, g).loss;
         if (x != x) sum = x; /* fmax drops NaN */
         right += x == x && (x > 0.0) == has_label(p, n, k) ? 1.0 : 0.0;
+        before += x > own || (x == own && k < label) ? 1.0 : 0.0;
     }
-    sum   = group_sum<GROUP>(sum);
-    right = group_sum<GROUP>(right);
-    return {sum / (double)K, right == (double)K ? 1.0 : 0.0, right};
+    sum    = group_sum<GROUP>(sum);
+    right  = group_sum<GROUP>(right);
+    before = group_sum<GROUP>(before);
+    if (p.o.several) return {sum / (double)K, right == (double)K ? 1.0 : 0.0, right};
+    if (own != own) before = 5; /* a NaN is never correct */
+    return {sum / (double)K, before < 1.0 ? 1.0 : 0.0, before < 5.0 ? 1.0 : 0.0};
 }
 
 template <typename T, int GROUP>
@@ -286,7 +293,7 @@ static __global__ void __launch_bounds__(THREADS)
 /* ---- launchers ---- */
 
 static struct problem problem_of(const struct ck_loss *a, const struct ck_loss_options *o) {
-    return {*a, *o, o->sigmoid ? (int)(1 + (a->classes + 31) / 32) : 1};
+    return {*a, *o, o->several ? (int)(1 + (a->classes + 31) / 32) : 1};
 }
 
 static unsigned blocks_of(int64_t samples, int group) {

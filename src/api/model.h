@@ -50,6 +50,7 @@ struct cresnet_model {
     struct cr_arena      arena; /* owns the class names and the path of the weights */
     const char         **class_name;
     int                  class_names;
+    double              *threshold; /* [classes], with several labels per image; else NULL */
     const char          *weights;
     bool                 f32_input, has_features;
     int                  feature_count; /* length of a vector of pooled features */

@@ -154,6 +154,13 @@ static int count_features(const struct cr_model *model) {
     return (int)model->width[model->stages - 1] * (model->block == CR_BLOCK_BOTTLENECK ? 4 : 1);
 }
 
+static cr_status read_thresholds(struct cresnet_model *m) {
+    const int classes = m->session.model.classes;
+    if (!m->config.data.multi_label) return CR_OK;
+    CR_ALLOC(m->threshold, (size_t)classes);
+    return cr_saved_model_thresholds(m->config.model.weights, classes, m->threshold);
+}
+
 static cr_status open_job(struct cresnet_model *m, void *argument) {
     const struct open_job    *job     = argument;
     struct cr_session_options options = {.eval          = true,
@@ -169,6 +176,7 @@ static cr_status open_job(struct cresnet_model *m, void *argument) {
     if (job->memory) *job->memory = memory_of(m);
     if (!job->execute) return CR_OK;
     CR_TRY(cr_session_load_weights(&m->session, m->config.model.weights, true));
+    CR_TRY(read_thresholds(m));
     return reserve_batch(m);
 }
 
@@ -184,6 +192,7 @@ static cr_status close_job(struct cresnet_model *m, void *unused) {
     cr_free(m->view);
     cr_free(m->raw);
     cr_free(m->ranked);
+    cr_free(m->threshold);
     cr_session_close(&m->session);
     cr_arena_free(&m->arena);
     cr_config_close(&m->config);
@@ -271,7 +280,8 @@ cresnet_status cresnet_get_info(const cresnet_model *m, cresnet_info *info) {
                          .device      = s->device->caps.text,
                          .precision   = precision_of(m),
                          .memory      = memory_of(m),
-                         .image_width = cr_prepare_width(&s->prepare_eval)};
+                         .image_width = cr_prepare_width(&s->prepare_eval),
+                         .multi_label = m->config.data.multi_label};
     for (int c = 0; c < 3; c++) {
         full.mean[c] = (float)m->config.data.mean.at[c];
         full.std[c]  = (float)m->config.data.std.at[c];
@@ -282,4 +292,8 @@ cresnet_status cresnet_get_info(const cresnet_model *m, cresnet_info *info) {
 
 const char *cresnet_class_name(const cresnet_model *m, int label) {
     return m && label >= 0 && label < m->class_names ? m->class_name[label] : NULL;
+}
+
+double cresnet_threshold(const cresnet_model *m, int label) {
+    return m && m->threshold && label >= 0 && label < m->session.model.classes ? m->threshold[label] : -1;
 }

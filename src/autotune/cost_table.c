@@ -56,6 +56,7 @@ static void add_attributes(struct cr_text *out, const struct cr_program *p, cons
                     c->relu ? " relu" : "", c->bn.accumulate ? " accumulate_bn" : "");
         add_pattern(out, p, op);
         break;
+    case CR_OP_conv_pool: cr_text_add(out, " s%d p%d", c->stride, c->pad); break;
     case CR_OP_sparse_filter: add_pattern(out, p, op); break;
     case CR_OP_s2d_filter_grad: cr_text_add(out, "%s", c->accumulate ? " accumulate" : ""); break;
     case CR_OP_bn_apply: cr_text_add(out, "%s", op->attr.bn.relu ? " relu" : ""); break;

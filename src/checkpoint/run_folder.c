@@ -57,7 +57,7 @@ cr_status cr_ckpt_check_dir(const char *run_dir) {
 /* ---- best.json ---- */
 
 enum { BEST_BYTES_MAX = 4096 };
-static const struct cr_ckpt_best unknown = {-1, -1, -1, -1, -1};
+static const struct cr_ckpt_best unknown = {-1, -1, -1, -1, -1, false};
 
 /* Stores an accuracy. NULL, or what is wrong. */
 static const char *store_accuracy(double value, double *out) {
@@ -82,14 +82,16 @@ static const char *parse_best(char *text, size_t length, const char *metric, str
             if (!(value >= 0 && value < 1e15) || value != (double)(int64_t)value) return "the step is no whole number";
             out->step = (int64_t)value;
         }
-        if (strcmp(name, "top1") == 0) why = store_accuracy(value, &out->top1);
-        if (strcmp(name, "raw_top1") == 0) why = store_accuracy(value, &out->raw_top1);
-        if (strcmp(name, "ema_top1") == 0) why = store_accuracy(value, &out->ema_top1);
-        if (strcmp(name, metric) == 0 && value >= 0) out->value = value;
+        out->is_map |= strcmp(name, "map") == 0;
+        if (strcmp(name, "top1") == 0 || strcmp(name, "map") == 0) why = store_accuracy(value, &out->top1);
+        if (strcmp(name, "raw_top1") == 0 || strcmp(name, "raw_map") == 0) why = store_accuracy(value, &out->raw_top1);
+        if (strcmp(name, "ema_top1") == 0 || strcmp(name, "ema_map") == 0) why = store_accuracy(value, &out->ema_top1);
+        const bool wanted = strcmp(name, metric) == 0 || (strcmp(name, "map") == 0 && strcmp(metric, "top1") == 0);
+        if (wanted && value >= 0) out->value = value;
         if (why) return why;
     } while (cr_json_take(&json, ','));
     if (!cr_json_expect(&json, '}') || !cr_json_end(&json)) return no_json;
-    if (out->step < 0 || out->top1 < 0) return "step or top1 is missing";
+    if (out->step < 0 || out->top1 < 0) return "step, or top1 or map, is missing";
     return out->value < 0 ? "it has no value of train.best" : NULL;
 }
 

@@ -27,7 +27,7 @@ CR_MUST cr_status cr_pass_grad(struct cr_program *program, int loss_op, bool acc
 CR_MUST cr_status cr_pass_quantize(struct cr_program *program, const struct cr_cost_model *cost_model);
 
 /* Inference programs only: folds BN into the filter and bias of the convolution before it, and a following add or ReLU
- * into the convolution. Programs that train stay unchanged. */
+ * into the convolution. Of programs that train, only a teacher's convolutions change: they get the add or ReLU. */
 CR_MUST cr_status cr_pass_fold(struct cr_program *program, const struct cr_cost_model *cost_model);
 
 /* Inference programs only: moves the ops that depend on parameters only to the front, sets program->hoisted to their
@@ -68,6 +68,9 @@ CR_MUST cr_status cr_pass_sparsify(struct cr_program *program, const struct cr_c
 
 /* Joins two 1x1 convolutions in a row where one kernel takes less time: compiler/fusion/conv_pairs.c. */
 CR_MUST cr_status cr_pass_conv_pairs(struct cr_program *program, const struct cr_cost_model *cost_model);
+
+/* Joins a convolution and the max pooling behind it where one kernel takes less time: compiler/fusion/conv_pool.c. */
+CR_MUST cr_status cr_pass_conv_pool(struct cr_program *program, const struct cr_cost_model *cost_model);
 
 /* Chooses a kernel for each op. A kernel's workspace becomes a tensor whose lifetime is that op. Returns the errors of
  * cost_model->select. cr_select_op does the same for the op with index `index`. */

@@ -230,6 +230,10 @@ static void check_prune(const struct check *c) {
     if (was_rejected(c, "prune.sparsity")) return;
     if (config->prune.pattern == CR_PRUNE_PATTERN_2_4 && config->prune.sparsity > 0.5)
         COMPLAIN(c, "prune.sparsity", "must not exceed 0.5 with pattern 2:4, which keeps 2 of 4 weights");
+    if (config->prune.pattern == CR_PRUNE_PATTERN_CHANNELS && cr_config_prunes(config))
+        COMPLAIN(c, "prune.pattern",
+                 "channels is for `cresnet prune --flops X`, without sparsity and budget: to prune "
+                 "whole output channels while training, use channel");
     if (config->prune.sparsity > 0 && config->prune.initial > config->prune.sparsity)
         COMPLAIN(c, "prune.initial", "must not exceed sparsity (%g)", config->prune.sparsity);
     if (config->prune.end > 0 && config->prune.end < config->prune.start)
@@ -242,6 +246,28 @@ static void check_train(const struct check *c) {
     const struct cr_config *config = c->config;
     if (config->train.patience > 0 && config->train.eval_every == 0 && !was_rejected(c, "train.eval_every"))
         COMPLAIN(c, "train.patience", "needs evaluations: set eval_every to at least 1");
+}
+
+/* Keys that need one label per image. */
+static void check_multi_label(const struct check *c) {
+    const struct cr_config *config = c->config;
+    if (config->data.kind != CR_DATA_CSV && !was_rejected(c, "data.kind"))
+        COMPLAIN(c, "data.multi_label", "needs data.kind = csv: lists with lines file,label1;label2");
+    if (config->data.sampling == CR_SAMPLING_BALANCED)
+        COMPLAIN(c, "data.sampling", "balanced needs one label per image: please use loss.class_weights = balanced");
+    if (config->train.best == CR_BEST_TOP5)
+        COMPLAIN(c, "train.best", "top5 needs one label per image: use map or loss");
+    if (config->loss.kind == CR_LOSS_SOFTMAX && !was_rejected(c, "loss.kind"))
+        COMPLAIN(c, "loss.kind", "softmax needs one label per image: data.multi_label = yes needs bce (or auto)");
+}
+
+static void check_loss(const struct check *c) {
+    const struct cr_config *config = c->config;
+    if (config->data.multi_label) check_multi_label(c);
+    if (config->train.best == CR_BEST_MAP && !config->data.multi_label)
+        COMPLAIN(c, "train.best", "map is for data.multi_label = yes: use top1, top5 or loss");
+    if (config->loss.target_threshold > 0 && !cr_config_is_binary(config) && !was_rejected(c, "loss.kind"))
+        COMPLAIN(c, "loss.target_threshold", "is only for binary cross-entropy: set kind = bce, or use 0");
 }
 
 static void check_ranks(const struct check *c) {
@@ -260,6 +286,9 @@ size_t cr_config_card_bytes(const struct cr_config *config) {
 
 bool cr_config_mixes_labels(const struct cr_config *config) {
     return config->data.mixup > 0 || config->data.cutmix > 0;
+}
+bool cr_config_is_binary(const struct cr_config *config) {
+    return config->loss.kind == CR_LOSS_BCE || config->data.multi_label;
 }
 bool cr_config_mixes(const struct cr_config *config) {
     return cr_config_mixes_labels(config) || config->data.erase > 0;
@@ -297,5 +326,6 @@ void cr_config_check(const struct cr_config *config, struct cr_complaints *compl
     check_averages(&c);
     check_prune(&c);
     check_train(&c);
+    check_loss(&c);
     check_ranks(&c);
 }

@@ -43,6 +43,15 @@ static bool set_rectangle(struct loader *l, const struct cr_key *key, const char
     return true;
 }
 
+/* data.image_size = 64 makes a rectangle square again, if another file, or a file instead of the command line, gave its
+ * width. A width of the same source stays: it belongs to this height. */
+static void reset_width(struct loader *l, const char *file) {
+    struct cr_config_src *width = &l->config->src[cr_key_index(cr_key_dotted("data.image_width"))];
+    if (!width->file || strcmp(width->file, file) == 0 || width->line == CR_KEY_REFUSED) return;
+    l->config->data.image_width = 0;
+    *width                      = (struct cr_config_src){0};
+}
+
 /* `text` must stay valid as long as the config. */
 static void value_set(struct loader *l, const char *section, const char *name, const char *text, const char *file,
                       int line) {
@@ -54,10 +63,13 @@ static void value_set(struct loader *l, const char *section, const char *name, c
         return;
     }
     if (strchr(text, 'x') && set_rectangle(l, key, text, file, line)) return;
-    struct cr_config_src *src = &l->config->src[cr_key_index(key)];
-    *src                      = (struct cr_config_src){file, line};
+    struct cr_config_src *src  = &l->config->src[cr_key_index(key)];
+    const bool            size = key == cr_key_dotted("data.image_size");
+    *src                       = (struct cr_config_src){file, line};
+    if (size) reset_width(l, file);
     if (cr_value_parse(key, l->config, text, why, sizeof why)) return;
-    cr_complain(&l->complaints, file, line, "[%s] %s = %.60s: %s", section, name, text, why);
+    cr_complain(&l->complaints, file, line, "[%s] %s = %.60s: %s%s", section, name, text, why,
+                size && text[strspn(text, "0123456789")] ? "; a rectangle is HEIGHTxWIDTH, e.g. 192x320" : "");
     src->line = CR_KEY_REFUSED;
 }
 

@@ -94,6 +94,7 @@ int64_t cr_config_unfreeze_epoch(const struct cr_config *config, int part);
 bool cr_config_unfreezes(const struct cr_config *config, int64_t epoch);
 /* Parses prune.block: output channels, or output x input channels, each 1 to 4096, product > 1. False if invalid. */
 bool cr_config_block(const struct cr_config *config, int64_t *outputs, int64_t *inputs);
+bool cr_config_is_binary(const struct cr_config *config);                  /* true: training has binary cross-entropy */
 bool cr_config_mixes(const struct cr_config *config);                      /* true: random erasing, mixup or cutmix */
 bool cr_config_mixes_labels(const struct cr_config *config);               /* true: mixup or cutmix */
 bool cr_config_is_set(const struct cr_config *config, const char *dotted); /* false if the key has its default */

@@ -112,6 +112,8 @@ static const struct {
     {"sampler", "data", "sampling"},
     {"weighted_sampler", "data", "sampling"},
     {"focal_loss", "loss", "focal_gamma"},
+    {"bce_loss", "loss", "kind"},
+    {"bce_target_thresh", "loss", "target_threshold"},
     {"gamma_focal", "loss", "focal_gamma"},
     {"clip_grad", "train", "clip_norm"},
     {"grad_clip", "train", "clip_norm"},

@@ -10,13 +10,16 @@ enum { FILE_BYTES_MAX = 16 << 20 };
 static const char key[] = "loss.class_weights";
 
 /* images / (classes * images of the class), as in scikit-learn: the mean over all images is 1. Classes without images
- * do not count. */
+ * do not count. With data.multi_label they are weights of the images that have the label. */
 static cr_status balance(const struct cr_config *c, const struct cr_dataset *data, int classes, float *weights) {
     const int64_t *counts = cr_dataset_class_counts(data);
     int64_t        images = 0, present = 0;
     if (!counts) return cr_config_fail(c, key, "%s has no classes to balance", cr_word_data_kind(c->data.kind));
     for (int k = 0; k < classes; k++) images += counts[k], present += counts[k] > 0;
-    for (int k = 0; k < classes; k++)
+    const bool several = c->data.multi_label; /* without the label over with it, as PyTorch's pos_weight */
+    for (int k = 0; k < classes && several; k++)
+        if (counts[k]) weights[k] = (float)((double)(cr_dataset_count(data) - counts[k]) / (double)counts[k]);
+    for (int k = 0; k < classes && !several; k++)
         if (counts[k]) weights[k] = (float)((double)images / ((double)present * (double)counts[k]));
     return CR_OK;
 }

@@ -107,6 +107,14 @@ void              cr_dataset_close(struct cr_dataset *dataset); /* NULL is allow
 int64_t           cr_dataset_count(const struct cr_dataset *dataset);
 int               cr_dataset_classes(const struct cr_dataset *dataset);
 const char       *cr_dataset_class_name(const struct cr_dataset *dataset, int label);
+/* With data.multi_label the labels of a sample: their number, then one bit for each class, cr_dataset_label_words words
+ * in all (graph/loss.h); borrowed. NULL, and 1 word, when each sample has one label. */
+const int32_t *cr_dataset_labels(const struct cr_dataset *dataset, int64_t sample);
+int            cr_dataset_label_words(const struct cr_dataset *dataset);
+/* True if these labels, which begin with their number, have the class. */
+static inline bool cr_dataset_row_has(const int32_t *labels, int class_index) {
+    return (uint32_t)labels[1 + class_index / 32] >> (class_index % 32) & 1;
+}
 /* Number of images of each class, [classes]; NULL when unknown (synthetic). */
 const int64_t *cr_dataset_class_counts(const struct cr_dataset *dataset);
 /* data/class_weights.c: resolves [loss] class_weights for the training set `dataset` (NULL: all weights are 1). *out
@@ -154,9 +162,10 @@ struct cr_loader_options {
 
 struct cr_batch {
     const uint8_t *images; /* [batch][size][width][3] */
-    const int32_t *labels; /* [batch]; -1: padding, or a corrupt image in evaluation */
-    const int32_t *boxes;  /* [batch][4], how the device shifts and mirrors each image; NULL in evaluation */
-    const int32_t *mixes;  /* [batch][CR_MIX_NUMBERS], indexed by enum cr_mix; NULL when nothing is erased or mixed */
+    /* [batch][cr_dataset_label_words]; the first is -1: padding, or a corrupt image in evaluation */
+    const int32_t *labels;
+    const int32_t *boxes; /* [batch][4], how the device shifts and mirrors each image; NULL in evaluation */
+    const int32_t *mixes; /* [batch][CR_MIX_NUMBERS], indexed by enum cr_mix; NULL when nothing is erased or mixed */
     /* Samples of the dataset in this batch, corrupt ones included; padding follows them. With prepare.tta: views of
      * samples, those of one sample in a row. */
     int64_t count;

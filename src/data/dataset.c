@@ -66,6 +66,14 @@ const int64_t *cr_dataset_class_counts(const struct cr_dataset *dataset) {
     return dataset->class_counts;
 }
 
+const int32_t *cr_dataset_labels(const struct cr_dataset *dataset, int64_t sample) {
+    return dataset->label_rows ? dataset->label_rows + sample * dataset->label_words : NULL;
+}
+
+int cr_dataset_label_words(const struct cr_dataset *dataset) {
+    return dataset->label_rows ? dataset->label_words : 1;
+}
+
 void cr_dataset_sample_name(const struct cr_dataset *dataset, int64_t sample, char *buf, size_t size) {
     CR_ASSERT(sample >= 0 && sample < dataset->count);
     dataset->ops->name(dataset, sample, buf, size);

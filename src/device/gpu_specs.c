@@ -2,6 +2,7 @@
  *
  * If a backend of this build can open the GPU offline, the kernels of the backend state this. Otherwise the rules in
  * this file state which fused ops they support. */
+#include "device/capability.h"
 #include "device/device.h"
 #include "device/kernel.h"
 #include "device/offline.h"
@@ -124,12 +125,18 @@ static bool is_stem(const struct conv_shape *f) {
     return f->cc == 90 && f->half && f->R == 4 && f->stride == 1 && f->pad == 0 && f->C == 16;
 }
 
-/* Kernels of this project for the ResNets for CIFAR: compute capability 9.0 to 11.x. */
+/* Kernels of this project for the ResNets for CIFAR. */
 static bool is_cifar(const struct conv_shape *f) {
-    if (f->cc < 90 || f->cc >= 120 || !f->half || (f->R != 1 && f->R != 3) || f->pad != f->R / 2) return false;
+    if (!f->half || (f->R != 1 && f->R != 3) || f->pad != f->R / 2) return false;
     if (f->stride == 2) return f->K == 2 * f->C && (f->C == 16 || f->C == 32) && f->H * f->C == 512;
     if (f->stride != 1 || f->R != 3) return false;
     return f->C == 3 ? f->K == 16 && f->H == 32 : f->K == f->C && f->H * f->C == 512 && f->C <= 64;
+}
+
+/* Their backward, where a block has the shared memory: it needs 103 KiB for one of the shapes. */
+static bool is_cifar_grad(const struct conv_shape *f) {
+    const bool large = f->C == 16 && f->K == 32 && f->R == 3;
+    return is_cifar(f) && (!large || cr_capability_of(f->cc).block_bytes >= 103 << 10);
 }
 
 static bool conv_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
@@ -145,6 +152,11 @@ static bool conv_accepts(const struct cr_device *device, const struct cr_program
         return sums ? cudnn_sums(device, &f) : cudnn_fuses(&f);
     return (!scale_bias && cudnn_sums(device, &f)) || (is_1x1(&f) && !(scale_bias && f.C % 64)) || is_stem(&f) ||
            (is_cifar(&f) && !(scale_bias && f.C == 3));
+}
+
+static bool pool_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    const struct conv_shape f = conv_shape_of(device, p, op, op->in[CR_IN_conv_pool_x], op->in[CR_IN_conv_pool_w]);
+    return is_stem(&f) && f.K % 64 == 0 && f.x->dim[2] <= 115;
 }
 
 static bool dgrad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
@@ -192,7 +204,7 @@ static bool has_1x1_grad(const struct conv_shape *f, enum mode mode) {
 static bool grad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct conv_shape f  = conv_shape_of(device, p, op, op->in[CR_IN_conv_grad_x], op->in[CR_IN_conv_grad_w]);
     const bool              dx = has_output(op, CR_OUT_conv_grad_dx);
-    if (is_cifar(&f))
+    if (is_cifar_grad(&f))
         return f.C == 3 ? !dx && !has_input(op, CR_IN_conv_grad_mean_rstd) &&
                               !has_input(op, CR_IN_conv_grad_scale_bias) && !has_input(op, CR_IN_conv_grad_add)
                         : dx;
@@ -265,6 +277,7 @@ cr_status cr_gpu_open_from_list(const struct cr_gpu *gpu, const struct cr_device
     for (size_t i = 0; i < CR_COUNT(host_inputs); i++)
         d->kernel[host_inputs[i].kind].host_slots |= 1u << host_inputs[i].slot;
     d->kernel[CR_OP_conv].accepts       = conv_accepts;
+    d->kernel[CR_OP_conv_pool].accepts  = pool_accepts;
     d->kernel[CR_OP_conv_dgrad].accepts = dgrad_accepts;
     d->kernel[CR_OP_conv_wgrad].accepts = wgrad_accepts;
     d->kernel[CR_OP_conv_grad].accepts  = grad_accepts;

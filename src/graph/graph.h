@@ -162,16 +162,17 @@ struct cr_op {
     int             kernel; /* index of the chosen kernel in the backend's table; CR_NONE before selection */
     int             algo;   /* algorithm (or tile config) of the kernel; 0 is the kernel's default */
     union {
-        struct cr_conv_attr   conv; /* conv*, maxpool*, pad_shortcut*; avgpool* has it but does not read it */
-        struct cr_bn_attr     bn;
-        struct cr_quant_attr  quant;
-        struct cr_loss_attr   loss; /* loss, loss_grad */
-        struct cr_dense_attr  dense;
-        struct cr_drop_attr   drop;
-        struct cr_input_attr  input; /* normalize, mix, qstem */
-        struct cr_sgd_attr    sgd;   /* the update rules and lamb_norms */
-        struct cr_ema_attr    ema;
-        struct cr_reduce_attr reduce;
+        struct cr_conv_attr    conv; /* conv*, maxpool*, pad_shortcut*; avgpool* has it but does not read it */
+        struct cr_bn_attr      bn;
+        struct cr_quant_attr   quant;
+        struct cr_loss_attr    loss;    /* loss, loss_grad */
+        struct cr_distill_attr distill; /* distill* */
+        struct cr_dense_attr   dense;
+        struct cr_drop_attr    drop;
+        struct cr_input_attr   input; /* normalize, mix, qstem */
+        struct cr_sgd_attr     sgd;   /* the update rules and lamb_norms */
+        struct cr_ema_attr     ema;
+        struct cr_reduce_attr  reduce;
     } attr;
 };
 

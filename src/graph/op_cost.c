@@ -11,6 +11,14 @@ static double conv_flops(const struct cr_program *p, int y, int w) {
     return 2.0 * elems_of(p, y) * (double)(filter->dim[1] * filter->dim[2] * filter->dim[3]);
 }
 
+/* Of the convolution, whose output is not stored. */
+static double conv_pool_flops(const struct cr_program *p, const struct cr_op *op) {
+    const struct cr_conv_attr *a = &op->attr.conv;
+    const int64_t *x = p->tensor[op->in[CR_IN_conv_pool_x]].dim, *w = p->tensor[op->in[CR_IN_conv_pool_w]].dim;
+    const int64_t  P = (x[1] + 2 * a->pad - w[1]) / a->stride + 1, Q = (x[2] + 2 * a->pad - w[2]) / a->stride + 1;
+    return 2.0 * (double)(x[0] * P * Q) * elems_of(p, op->in[CR_IN_conv_pool_w]);
+}
+
 void cr_op_cost(const struct cr_program *p, const struct cr_op *op, double *bytes, double *flops) {
     int    ids[CR_OP_IDS_MAX], n = cr_op_reads(op, ids);
     double sum = 0;
@@ -36,6 +44,7 @@ void cr_op_cost(const struct cr_program *p, const struct cr_op *op, double *byte
         *flops = conv_flops(p, op->out[CR_OUT_qconv_pair_y], op->in[CR_IN_qconv_pair_w]) +
                  conv_flops(p, op->out[CR_OUT_qconv_pair_z], op->in[CR_IN_qconv_pair_next_w]);
         break;
+    case CR_OP_conv_pool: *flops = conv_pool_flops(p, op); break;
     case CR_OP_qstem: *flops = 4 * conv_flops(p, op->out[CR_OUT_qstem_y], op->in[CR_IN_qstem_w]); break;
     case CR_OP_conv_dgrad: *flops = conv_flops(p, op->in[CR_IN_conv_dgrad_dy], op->in[CR_IN_conv_dgrad_w]); break;
     case CR_OP_conv_wgrad: *flops = conv_flops(p, op->in[CR_IN_conv_wgrad_dy], op->out[CR_OUT_conv_wgrad_dw]); break;

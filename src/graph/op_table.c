@@ -98,7 +98,8 @@ bool cr_loss_is_plain(const struct cr_op *op) {
 void cr_loss_check(const struct cr_program *p, const struct cr_op *op) {
     const int64_t classes = p->tensor[op->in[CR_IN_loss_logits]].dim[3];
     const int     weights = op->in[CR_IN_loss_class_weights];
-    CR_ASSERT(!op->attr.loss.sigmoid || p->tensor[op->in[CR_IN_loss_labels]].dim[3] == cr_label_words(classes));
+    CR_ASSERT(op->attr.loss.sigmoid || !op->attr.loss.several);
+    CR_ASSERT(!op->attr.loss.several || p->tensor[op->in[CR_IN_loss_labels]].dim[3] == cr_label_words(classes));
     CR_ASSERT(weights < 0 || cr_tensor_elems(&p->tensor[weights]) == classes);
 }
 

@@ -113,6 +113,20 @@ static void infer_conv(struct rule *r) {
         window_out(x->dim[2], w->dim[2], a->stride, a->pad), w->dim[0]);
 }
 
+/* Max pooling of a convolution: windows of 3x3, stride 2, padding 1. */
+static void set_pooled(struct rule *r, enum cr_dtype dtype, const struct cr_tensor *x, const struct cr_tensor *w,
+                       int stride, int pad) {
+    CR_ASSERT(x->dim[3] == w->dim[3]);
+    set(r, dtype, x->dim[0], window_out(window_out(x->dim[1], w->dim[1], stride, pad), 3, 2, 1),
+        window_out(window_out(x->dim[2], w->dim[2], stride, pad), 3, 2, 1), w->dim[0]);
+}
+
+static void infer_conv_pool(struct rule *r) {
+    const struct cr_tensor *x = input(r, CR_IN_conv_pool_x), *w = input(r, CR_IN_conv_pool_w);
+    CR_ASSERT(input(r, CR_IN_conv_pool_bias)->dim[3] == w->dim[0]);
+    set_pooled(r, x->dtype, x, w, r->op->attr.conv.stride, r->op->attr.conv.pad);
+}
+
 static void infer_group_conv(struct rule *r) {
     const struct cr_tensor    *x = input(r, CR_IN_group_conv_x), *w = input(r, CR_IN_group_conv_w);
     const struct cr_conv_attr *a = &r->op->attr.conv;
@@ -134,12 +148,10 @@ static void infer_bn_finalize(struct rule *r) {
     set_like(r, sums);
     if (r->slot == CR_OUT_bn_finalize_scale_bias_half) r->dtype = r->p->real;
 }
-
 static void infer_bn_scale_bias(struct rule *r) {
     const struct cr_tensor *gamma = input(r, CR_IN_bn_scale_bias_gamma);
     set(r, gamma->dtype, 2, 1, 1, gamma->dim[3]);
 }
-
 static void infer_fold_bn(struct rule *r) {
     const struct cr_tensor *w = input(r, CR_IN_fold_bn_w), *gamma = input(r, CR_IN_fold_bn_gamma);
     CR_ASSERT(gamma->dim[3] == w->dim[0]);
@@ -148,7 +160,6 @@ static void infer_fold_bn(struct rule *r) {
     else
         set(r, r->p->real, w->dim[0], w->dim[1], w->dim[2], w->dim[3]);
 }
-
 static void infer_bn_apply(struct rule *r) {
     const struct cr_tensor *x = input(r, CR_IN_bn_apply_x);
     CR_ASSERT(input(r, CR_IN_bn_apply_scale_bias)->dim[3] == x->dim[3]);
@@ -216,7 +227,6 @@ static void infer_dense(struct rule *r) {
     CR_ASSERT(x->dim[1] == 1 && x->dim[2] == 1 && x->dim[3] == w->dim[3]);
     set(r, x->dtype, x->dim[0], 1, 1, w->dim[0]);
 }
-
 static void infer_loss(struct rule *r) {
     cr_loss_check(r->p, r->op);
     set(r, wide(input(r, CR_IN_loss_logits)), 1, 1, 1, 4);
@@ -257,8 +267,7 @@ static void infer_quantize_filter(struct rule *r) {
 static void infer_qstem(struct rule *r) {
     const struct cr_tensor *x = input(r, CR_IN_qstem_images), *w = input(r, CR_IN_qstem_w);
     CR_ASSERT(x->dtype == CR_U8 && x->dim[3] == 3 && w->dim[1] == 7 && w->dim[2] == 7 && w->dim[3] == 3);
-    set(r, CR_U8, x->dim[0], window_out(window_out(x->dim[1], 7, 2, 3), 3, 2, 1),
-        window_out(window_out(x->dim[2], 7, 2, 3), 3, 2, 1), w->dim[0]);
+    set_pooled(r, CR_U8, x, w, 2, 3);
 }
 static void infer_conv_pair(struct rule *r) {
     set_pair(r, input(r, CR_IN_conv_pair_x), input(r, CR_IN_conv_pair_w), input(r, CR_IN_conv_pair_next_w));
@@ -326,34 +335,11 @@ static void infer_pool_bn_grad_apply(struct rule *r) {
     set_like(r, x);
 }
 
-/* For ops whose outputs must exist before the op is emitted. */
+/* For ops whose outputs must exist before the op is emitted; the header lists them. */
 static void infer_given(struct rule *r) {
     CR_ASSERT(!r && "this output must be given");
 }
-#define infer_blurpool_grad infer_given
-#define infer_dense_wgrad infer_given
-#define infer_dense_bgrad infer_given
-#define infer_avgpool_grad infer_given
-#define infer_avgpool2x2_grad infer_given
-#define infer_maxpool_grad infer_given
-#define infer_pad_shortcut_grad infer_given
-#define infer_conv_wgrad infer_given
-#define infer_group_conv_dgrad infer_given
-#define infer_group_conv_wgrad infer_given
-#define infer_channel_conv_wgrad infer_given
-#define infer_s2d_filter_grad infer_given
-#define infer_sgd infer_given
-#define infer_adamw infer_given
-#define infer_lars infer_given
-#define infer_lamb infer_given
-#define infer_ema infer_given
-#define infer_zero infer_given
-#define infer_cast infer_given
-#define infer_sparse_filter infer_given
-#define infer_pack_filter infer_given
-#define infer_observe_range infer_given
-#define infer_filter_scale infer_given
-#define infer_qconv infer_given
+#include "graph/ops_given.h"
 
 static void infer_conv_dgrad(struct rule *r) {
     CR_ASSERT(r->slot == CR_OUT_conv_dgrad_grad_sums); /* dx must be given */

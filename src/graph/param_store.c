@@ -9,8 +9,9 @@
 enum { ALIGN_ELEMS = 64, ALIGN_BYTES = 256 };
 
 const char *cr_param_buffer_name(enum cr_param_buffer buffer) {
-    static const char *const names[CR_BUFFERS] = {"value", "grad", "momentum", "running", "state",
-                                                  "half",  "mask", "second",   "ema",     "ema_running"};
+    static const char *const names[CR_BUFFERS] = {"value", "grad",        "momentum", "running",
+                                                  "state", "half",        "mask",     "second",
+                                                  "ema",   "ema_running", "teacher",  "teacher_half"};
     return names[buffer];
 }
 
@@ -68,6 +69,7 @@ int cr_param_store_find(const struct cr_param_store *store, const char *name) {
 enum cr_dtype cr_param_store_buffer_dtype(const struct cr_param_store *store, enum cr_param_buffer buffer) {
     switch (buffer) {
     case CR_BUFFER_STATE: return CR_F64;
+    case CR_BUFFER_TEACHER_HALF:
     case CR_BUFFER_HALF: return store->half;
     case CR_BUFFER_MASK: return CR_U8;
     default: return store->real;
@@ -87,6 +89,8 @@ size_t cr_param_store_buffer_bytes(const struct cr_param_store *store, enum cr_p
     case CR_BUFFER_SECOND: return store->has_second ? (size_t)store->value_elems * size : 0;
     case CR_BUFFER_EMA: return store->has_ema ? (size_t)store->value_elems * size : 0;
     case CR_BUFFER_EMA_RUNNING: return store->has_ema ? (size_t)store->running_elems * size : 0;
+    case CR_BUFFER_TEACHER: return (size_t)store->teacher_elems * size;
+    case CR_BUFFER_TEACHER_HALF: return store->half == CR_F32 ? 0 : (size_t)store->teacher_elems * size;
     case CR_BUFFERS: break;
     }
     return 0;

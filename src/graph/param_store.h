@@ -24,7 +24,10 @@ struct cr_config; /* config/config.h */
  *                add 5 %
  *   SECOND       mean of squared gradients of AdamW and LAMB
  *   EMA          exponential moving average of VALUE, or with ema.swa_start the equal average
- *   EMA_RUNNING  exponential moving average of RUNNING */
+ *   EMA_RUNNING  exponential moving average of RUNNING
+ *   TEACHER      constants of a teacher network (model/teacher.h), indexed by the teacher's own table of parameters;
+ *                checkpoints do not contain them
+ *   TEACHER_HALF TEACHER rounded to 16 bits; exists only for 16-bit programs */
 enum cr_param_buffer {
     CR_BUFFER_VALUE,
     CR_BUFFER_GRAD,
@@ -36,6 +39,8 @@ enum cr_param_buffer {
     CR_BUFFER_SECOND,
     CR_BUFFER_EMA,
     CR_BUFFER_EMA_RUNNING,
+    CR_BUFFER_TEACHER,
+    CR_BUFFER_TEACHER_HALF,
     CR_BUFFERS
 };
 const char *cr_param_buffer_name(enum cr_param_buffer buffer);
@@ -91,8 +96,9 @@ struct cr_param_store {
     const uint8_t *pattern; /* host copy of fixed masks that programs rely on, layout of MASK; NULL if none. Borrowed */
     bool           has_second;
     bool           has_ema;
-    bool           failed; /* out of memory while adding a parameter; stays set */
-    struct cr_arena arena; /* owns the names */
+    int64_t        teacher_elems; /* length of TEACHER, with padding; 0: no teacher */
+    bool           failed;        /* out of memory while adding a parameter; stays set */
+    struct cr_arena arena;        /* owns the names */
 };
 /* Adds a parameter and returns its index; the name is copied. Means, variances and scales go to the running buffer, all
  * other roles to the value buffer. Out of memory sets store->failed. */

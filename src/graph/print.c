@@ -29,6 +29,8 @@ static void print_loss(const struct cr_op *op, struct cr_text *out) {
     if (op->kind == CR_OP_loss_grad) cr_text_add(out, " weight=%g", (double)a->weight);
     if (a->gamma != 0) cr_text_add(out, " gamma=%g", (double)a->gamma);
     if (a->sigmoid) cr_text_add(out, " sigmoid");
+    if (a->threshold > 0) cr_text_add(out, " threshold=%g", (double)a->threshold);
+    if (a->several) cr_text_add(out, " several");
 }
 
 static void print_attributes(const struct cr_op *op, struct cr_text *out) {
@@ -49,6 +51,7 @@ static void print_attributes(const struct cr_op *op, struct cr_text *out) {
         print_pattern(op, out);
         print_bn(op, out);
         break;
+    case CR_OP_conv_pool: cr_text_add(out, "  stride=%d pad=%d", op->attr.conv.stride, op->attr.conv.pad); break;
     case CR_OP_sparse_filter: print_pattern(op, out); break;
     case CR_OP_normalize: cr_text_add(out, "%s", op->attr.input.s2d ? "  s2d" : ""); break;
     case CR_OP_s2d_filter_grad: cr_text_add(out, "%s", op->attr.conv.accumulate ? "  accumulate" : ""); break;
@@ -80,6 +83,13 @@ static void print_attributes(const struct cr_op *op, struct cr_text *out) {
     case CR_OP_dense_bgrad: cr_text_add(out, "%s", op->attr.dense.accumulate ? "  accumulate" : ""); break;
     case CR_OP_loss:
     case CR_OP_loss_grad: print_loss(op, out); break;
+    case CR_OP_distill:
+    case CR_OP_distill_grad:
+        cr_text_add(out, "  weight=%g temperature=%g", (double)op->attr.distill.weight,
+                    (double)op->attr.distill.temperature);
+        break;
+    case CR_OP_distill_features:
+    case CR_OP_distill_features_grad: cr_text_add(out, "  weight=%g", (double)op->attr.distill.weight); break;
     case CR_OP_adamw:
     case CR_OP_lamb:
     case CR_OP_lamb_norms: cr_text_add(out, "  beta2=%g eps=%g", op->attr.sgd.beta2, op->attr.sgd.eps); break;

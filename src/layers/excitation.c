@@ -47,13 +47,16 @@ int cr_layer_channel_attention(struct cr_net *net, const char *path, int x) {
     return scale(net, path, x, cr_net_emit(net, &op, name));
 }
 
-int cr_layer_excitation(struct cr_net *net, const char *path, int x) {
-    const int64_t channels = cr_net_channels(net, x),
-                  reduced  = (channels / REDUCTION + DIVISOR / 2) / DIVISOR * DIVISOR;
+int64_t cr_excitation_reduced(int64_t channels) {
+    const int64_t reduced = (channels / REDUCTION + DIVISOR / 2) / DIVISOR * DIVISOR;
+    return CR_MAX(reduced, (int64_t)DIVISOR);
+}
+
+int cr_layer_excitation(struct cr_net *net, const char *path, int x, int64_t reduced) {
     char name[256];
     snprintf(name, sizeof name, "%s.mean", path);
-    int s = pointwise(net, path, "fc1", cr_layer_avgpool(net, name, x), CR_MAX(reduced, (int64_t)DIVISOR));
+    int s = pointwise(net, path, "fc1", cr_layer_avgpool(net, name, x), reduced);
     snprintf(name, sizeof name, "%s.act", path);
-    s = pointwise(net, path, "fc2", cr_layer_relu(net, name, s), channels);
+    s = pointwise(net, path, "fc2", cr_layer_relu(net, name, s), cr_net_channels(net, x));
     return scale(net, path, x, s);
 }

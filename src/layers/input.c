@@ -29,7 +29,8 @@ int cr_layer_input(struct cr_net *net, int64_t batch, int64_t size) {
     const int64_t      width = net->config->data.image_width ? net->config->data.image_width : size;
     cr_net_layer(net, "input");
     p->images = cr_tensor_add(p, "images", net->f32_input ? CR_F32 : CR_U8, CR_REGION_INPUT, batch, size, width, 3);
-    p->labels = cr_tensor_add(p, "labels", CR_I32, CR_REGION_INPUT, batch, 1, 1, 1);
+    p->labels = cr_tensor_add(p, "labels", CR_I32, CR_REGION_INPUT, batch, 1, 1,
+                              net->config->data.multi_label ? cr_label_words(net->classes) : 1);
 
     if (net->f32_input) return emit_rounded(net);
 

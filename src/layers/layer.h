@@ -14,19 +14,29 @@
 #include "config/config.h"
 #include "graph/graph.h"
 
+/* Outputs of a network: of its stages, and the logits. */
+enum { CR_NET_STAGES_MAX = 8 };
+struct cr_net_outputs {
+    int stages;
+    int stage[CR_NET_STAGES_MAX], logits; /* tensor ids */
+};
+
 struct cr_net {
     struct cr_program      *program;
     struct cr_param_store  *store; /* parameters are added on first use and found afterwards */
     const struct cr_config *config;
     const float            *class_weights; /* of the loss in training, [classes]; NULL: none */
-    bool                    training;      /* batch norms use batch statistics */
-    bool                    frozen; /* the current part is frozen: no gradients, batch norms use running statistics */
+    int                     classes;
+    bool                    training; /* batch norms use batch statistics */
+    bool                    frozen;   /* the current part is frozen: no gradients, batch norms use running statistics */
     bool                    classifier; /* the current layer is the classifier */
     bool                    f32_input;  /* the program's images are normalised f32 values instead of bytes */
     bool                    calibrate;  /* the host reads the tensors that a quantised network quantises */
-    int bn_ranks; /* number of ranks whose statistics a batch norm combines; 0 or 1 without SyncBN */
-    int layer;    /* index of the current layer, for messages and profiles */
-    int drops;    /* ops drop so far */
+    int                   bn_ranks; /* number of ranks whose statistics a batch norm combines; 0 or 1 without SyncBN */
+    int                   layer;    /* index of the current layer, for messages and profiles */
+    int                   drops;    /* ops drop so far */
+    struct cr_net_outputs y;        /* of this network, as far as it is built */
+    struct cr_net_outputs teacher;  /* of the network that this one learns from; in a program with a teacher */
 };
 
 /* ---- layers; each is in the file of its name ---- */
@@ -55,9 +65,11 @@ int cr_layer_add(struct cr_net *net, const char *path, int a, int b);
 int cr_layer_shortcut_a(struct cr_net *net, const char *path, int x, int64_t channels, int stride);
 int cr_layer_shortcut_b(struct cr_net *net, const char *path, int x, int64_t channels, int stride);
 int cr_layer_shortcut_d(struct cr_net *net, const char *path, int x, int64_t channels, int stride);
-/* excitation.c: squeeze and excitation (Hu et al. 2018). "path.fc1" and "path.fc2" are 1x1 convolutions with bias in
- * files. */
-int cr_layer_excitation(struct cr_net *net, const char *path, int x);
+/* excitation.c: squeeze and excitation (Hu et al. 2018). "path.fc1", with `reduced` channels, and "path.fc2" are 1x1
+ * convolutions with bias in files. */
+int cr_layer_excitation(struct cr_net *net, const char *path, int x, int64_t reduced);
+/* The number of reduced channels for a layer of `channels` channels, as in timm. */
+int64_t cr_excitation_reduced(int64_t channels);
 /* Efficient channel attention (Wang et al. 2020): parameter "path.conv.weight", 1,1,L in files. */
 int cr_layer_channel_attention(struct cr_net *net, const char *path, int x);
 /* pool.c: max pooling, and the mean over H,W (-> [N,1,1,C]). */
@@ -81,21 +93,36 @@ int cr_layer_quantize_filter(struct cr_net *net, const char *path, int w);
 /* loss.c: cross entropy and the counts of correct predictions, added to program->metrics. Returns the index of the loss
  * op. */
 int cr_layer_loss(struct cr_net *net, int logits, float smoothing);
+/* distill.c: adds to the loss of net->y.logits, which is in program->metrics, those of knowledge distillation from
+ * net->teacher ([distill]): of the logits, and of each stage output that has the shape of the teacher's. Returns
+ * the number of these. */
+int cr_layer_distill(struct cr_net *net);
 /* Replaces program->metrics by its sum over all ranks, so that every rank sees the same metrics. */
 void cr_layer_metrics_over_ranks(struct cr_net *net);
 
 /* stage.c: `depth` residual blocks; the first one has the stride. The output of bottleneck blocks has 4 * width
  * channels.
  */
+struct cr_block_widths {
+    int64_t inner[2]; /* channels of conv1 and, in a bottleneck, of conv2 */
+    int64_t reduced;  /* with squeeze and excitation: channels between its layers */
+};
+struct cr_stage_widths {
+    int64_t                       out;      /* channels of the stage's output */
+    bool                          reshapes; /* the shortcut of the first block changes the shape */
+    const struct cr_block_widths *block;    /* [depth] */
+};
 struct cr_stage {
     const char      *path; /* "layer2" */
     enum cr_block    block;
     enum cr_shortcut shortcut;
     int64_t          width, inner; /* inner: channels of a bottleneck's 3x3 convolution, 0 uses width */
     int64_t          groups;       /* of a bottleneck's 3x3 convolution */
-    int              depth, stride;
-    bool             excite; /* squeeze and excitation at the end of each branch */
-    bool             attend; /* efficient channel attention at the end of each branch */
+    /* The channels of every layer, instead of width and inner; NULL: they follow from width and inner. */
+    const struct cr_stage_widths *widths;
+    int                           depth, stride;
+    bool                          excite; /* squeeze and excitation at the end of each branch */
+    bool                          attend; /* efficient channel attention at the end of each branch */
     /* stochastic depth: the rate of a block is drop * (its index in the network) / (number of blocks - 1) */
     double drop;
     int    first_block, blocks; /* index in the network of the stage's first block; number of blocks of the network */

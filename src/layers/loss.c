@@ -1,5 +1,5 @@
-/* layers/loss.c: the loss and counts of correct predictions, summed into one tensor that the host reads. Class weights
- * and focal loss belong to training programs only. */
+/* layers/loss.c: the loss and counts of correct predictions, summed into one tensor that the host reads. Class weights,
+ * focal loss and the binary cross-entropy of one label per sample belong to training programs only. */
 #include "layers/layer.h"
 
 /* An input whose values the executor copies with each batch. */
@@ -8,6 +8,17 @@ static int add_class_weights(struct cr_net *net, int logits) {
     p->class_weights = cr_tensor_add(p, "class_weights", CR_F32, CR_REGION_INPUT, 1, 1, 1, p->tensor[logits].dim[3]);
     p->class_weight_values = net->class_weights;
     return p->class_weights;
+}
+
+static struct cr_loss_attr loss_of(const struct cr_net *net, float smoothing) {
+    const struct cr_config *c       = net->config;
+    const bool              several = c->data.multi_label;
+    struct cr_loss_attr     attr    = {.smoothing = smoothing, .weight = 1, .sigmoid = several, .several = several};
+    if (!net->training) return attr;
+    attr.gamma     = (float)c->loss.focal_gamma;
+    attr.sigmoid   = cr_config_is_binary(c);
+    attr.threshold = attr.sigmoid ? (float)c->loss.target_threshold : 0;
+    return attr;
 }
 
 int cr_layer_loss(struct cr_net *net, int logits, float smoothing) {
@@ -30,8 +41,7 @@ int cr_layer_loss(struct cr_net *net, int logits, float smoothing) {
     op.in[CR_IN_loss_metrics] = p->metrics;
     if (net->training && cr_config_mixes_labels(net->config)) op.in[CR_IN_loss_mixes] = p->mixes;
     op.out[CR_OUT_loss_metrics] = p->metrics;
-    op.attr.loss                = (struct cr_loss_attr){.smoothing = smoothing, .weight = 1};
-    if (net->training) op.attr.loss.gamma = (float)net->config->loss.focal_gamma;
+    op.attr.loss                = loss_of(net, smoothing);
     if (net->training && net->class_weights) op.in[CR_IN_loss_class_weights] = add_class_weights(net, logits);
     return cr_emit(p, &op, "metrics");
 }

@@ -8,6 +8,9 @@ enum { BOTTLENECK_EXPANSION = 4 };
 struct block {
     const struct cr_stage *stage;
     char                   path[64]; /* "layer2.0" */
+    struct cr_block_widths widths;
+    int64_t                out;
+    bool                   reshapes; /* the shortcut changes the shape */
     int                    stride;
     double                 drop; /* rate of stochastic depth */
 };
@@ -48,30 +51,30 @@ static int conv_stride(const struct cr_net *net, const struct block *b) {
 }
 
 static int basic_branch(struct cr_net *net, const struct block *b, int x) {
-    int64_t width = b->stage->width;
-    int     y     = relu_after(net, b, "relu1", conv_bn(net, b, 1, x, width, 3, conv_stride(net, b), false));
-    y             = subsample(net, b, y);
-    return conv_bn(net, b, 2, y, width, 3, 1, net->config->model.zero_init_last);
+    const int64_t inner = b->widths.inner[0];
+    int           y     = relu_after(net, b, "relu1", conv_bn(net, b, 1, x, inner, 3, conv_stride(net, b), false));
+    y                   = subsample(net, b, y);
+    return conv_bn(net, b, 2, y, b->out, 3, 1, net->config->model.zero_init_last);
 }
 
 static int bottleneck_branch(struct cr_net *net, const struct block *b, int x) {
-    int64_t inner = b->stage->inner ? b->stage->inner : b->stage->width;
-    int     y     = relu_after(net, b, "relu1", conv_bn(net, b, 1, x, inner, 1, 1, false));
-    y             = relu_after(net, b, "relu2",
-                               group_conv_bn(net, b, 2, y, inner, 3, conv_stride(net, b), b->stage->groups, false));
-    y             = subsample(net, b, y);
-    return conv_bn(net, b, 3, y, b->stage->width * BOTTLENECK_EXPANSION, 1, 1, net->config->model.zero_init_last);
+    const int64_t *inner = b->widths.inner;
+    int            y     = relu_after(net, b, "relu1", conv_bn(net, b, 1, x, inner[0], 1, 1, false));
+    y                    = group_conv_bn(net, b, 2, y, inner[1], 3, conv_stride(net, b), b->stage->groups, false);
+    y                    = relu_after(net, b, "relu2", y);
+    y                    = subsample(net, b, y);
+    return conv_bn(net, b, 3, y, b->out, 1, 1, net->config->model.zero_init_last);
 }
 
 static int residual_block(struct cr_net *net, const struct block *b, int x) {
     const struct cr_stage *stage    = b->stage;
-    bool                   basic    = stage->block == CR_BLOCK_BASIC;
-    int64_t                channels = basic ? stage->width : stage->width * BOTTLENECK_EXPANSION;
-    bool                   reshapes = b->stride != 1 || cr_net_channels(net, x) != channels;
+    const bool             basic    = stage->block == CR_BLOCK_BASIC;
+    const int64_t          channels = b->out;
+    const bool             reshapes = b->reshapes;
     char                   name[128];
 
     int branch = basic ? basic_branch(net, b, x) : bottleneck_branch(net, b, x);
-    if (stage->excite) branch = cr_layer_excitation(net, join(name, sizeof name, b, "se"), branch);
+    if (stage->excite) branch = cr_layer_excitation(net, join(name, sizeof name, b, "se"), branch, b->widths.reduced);
     if (stage->attend) branch = cr_layer_channel_attention(net, join(name, sizeof name, b, "se"), branch);
     branch = cr_layer_drop(net, join(name, sizeof name, b, "drop"), branch, b->drop, true);
     /* The last convolution of the branch adds the shortcut while it stores its output. Behind squeeze and excitation
@@ -91,9 +94,26 @@ static int residual_block(struct cr_net *net, const struct block *b, int x) {
     return relu_after(net, b, "relu", sum);
 }
 
+/* Sets the channels of block `i`, whose input is x. */
+static void set_widths(const struct cr_net *net, struct block *b, int i, int x) {
+    const struct cr_stage *stage = b->stage;
+    if (stage->widths) {
+        b->widths   = stage->widths->block[i];
+        b->out      = stage->widths->out;
+        b->reshapes = i == 0 && stage->widths->reshapes;
+        return;
+    }
+    const bool    basic = stage->block == CR_BLOCK_BASIC;
+    const int64_t inner = !basic && stage->inner ? stage->inner : stage->width;
+    b->out              = basic ? stage->width : stage->width * BOTTLENECK_EXPANSION;
+    b->reshapes         = b->stride != 1 || cr_net_channels(net, x) != b->out;
+    b->widths           = (struct cr_block_widths){.inner = {inner, inner}, .reduced = cr_excitation_reduced(b->out)};
+}
+
 int cr_layer_stage(struct cr_net *net, const struct cr_stage *stage, int x) {
     for (int i = 0; i < stage->depth; i++) {
         struct block b = {.stage = stage, .stride = i == 0 ? stage->stride : 1};
+        set_widths(net, &b, i, x);
         if (stage->blocks > 1) b.drop = stage->drop * (stage->first_block + i) / (stage->blocks - 1);
         snprintf(b.path, sizeof b.path, "%s.%d", stage->path, i);
         x = residual_block(net, &b, x);

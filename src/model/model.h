@@ -9,28 +9,35 @@
 
 #include "config/config.h"
 #include "graph/graph.h"
+#include "layers/layer.h"
 
-enum { CR_STAGES_MAX = 8 };
+enum { CR_STAGES_MAX = 8, CR_STEM_CONVS = 3 };
 
 struct cr_model {
-    enum cr_block         block; /* resolved, never AUTO */
-    enum cr_stem          stem;
-    enum cr_shortcut      shortcut;
-    int                   stages;
-    int                   depth[CR_STAGES_MAX];
-    int64_t               width[CR_STAGES_MAX];
-    int64_t               inner[CR_STAGES_MAX]; /* channels of a bottleneck's 3x3 convolution */
-    int64_t               groups;               /* of a bottleneck's 3x3 convolution */
-    int                   classes;
-    int64_t               image_size;    /* side of training images, in pixels */
-    int64_t               eval_size;     /* side of evaluation images, in pixels */
-    unsigned              frozen;        /* bit 0: stem, bit s: stage s, bit CR_STAGES_MAX+1: classifier */
-    enum cr_dtype         real;          /* type of activations; f32 unless cr_model_set_real changes it */
-    bool                  f32_input;     /* evaluation programs read normalised images, f32 N,H,W,3, instead of bytes */
-    bool                  keep_features; /* the host reads the pooled features of evaluation programs */
-    bool                  keep_maps;     /* the host reads the output of the last stage of evaluation programs */
-    bool                  calibrate;     /* the host reads the tensors that a quantised network quantises */
-    float                *class_weights; /* of the loss in training programs, [classes], owned; NULL: none */
+    enum cr_block    block; /* resolved, never AUTO */
+    enum cr_stem     stem;
+    enum cr_shortcut shortcut;
+    int              stages;
+    int              depth[CR_STAGES_MAX];
+    int64_t          width[CR_STAGES_MAX];
+    int64_t          inner[CR_STAGES_MAX]; /* channels of a bottleneck's 3x3 convolution */
+    int64_t          groups;               /* of a bottleneck's 3x3 convolution */
+    /* With model.channels: channels of the convolutions of a deep stem (others: the last one only), and of the stages.
+     * block_widths, for all residual blocks, is owned; NULL without model.channels, and the others are unused. */
+    int64_t                 stem_width[CR_STEM_CONVS];
+    struct cr_stage_widths  widths[CR_STAGES_MAX];
+    struct cr_block_widths *block_widths;
+    int                     classes;
+    int64_t                 image_size; /* side of training images, in pixels */
+    int64_t                 eval_size;  /* side of evaluation images, in pixels */
+    unsigned                frozen;     /* bit 0: stem, bit s: stage s, bit CR_STAGES_MAX+1: classifier */
+    enum cr_dtype           real;       /* type of activations; f32 unless cr_model_set_real changes it */
+    bool                    f32_input;  /* evaluation programs read normalised images, f32 N,H,W,3, instead of bytes */
+    bool                    keep_features; /* the host reads the pooled features of evaluation programs */
+    bool                    keep_maps;     /* the host reads the output of the last stage of evaluation programs */
+    bool                    calibrate;     /* the host reads the tensors that a quantised network quantises */
+    float                  *class_weights; /* of the loss in training programs, [classes], owned; NULL: none */
+    struct cr_teacher      *teacher;       /* training programs learn from it (model/teacher.h); NULL: none. Borrowed */
     int                   ranks; /* number of ranks; programs sum metrics, and with model.sync_bn BN sums, over them */
     struct cr_param_store store;
 };

@@ -62,6 +62,13 @@ static void put_all_metadata(const struct cr_onnx *x, struct cr_text *model) {
         add_three(&text, a->std);
         put_metadata(model, "std", &text);
     }
+    if (x->n->thresholds) {
+        cr_json_open_array(&w, NULL);
+        for (int i = 0; i < x->n->classes; i++) cr_json_put_general(&w, NULL, x->n->thresholds[i], 9);
+        cr_json_close_array(&w);
+        put_metadata(model, "thresholds", &text);
+        w = cr_json_writer(&text, CR_JSON_SPACED);
+    }
     if (!x->n->class_names) return;
     cr_json_open_array(&w, NULL);
     for (int i = 0; i < x->n->classes; i++) cr_json_put_string(&w, NULL, x->n->class_names[i]);
@@ -78,8 +85,16 @@ static void put_graph(struct cr_onnx *x, struct cr_text *model) {
     cr_text_add_bytes(&graph, x->initializers.data, x->initializers.length);
     cr_text_free(&x->initializers);
     put_value_info(&graph, GRAPH_INPUT, "input", 4, (const int64_t[]){0, 3, images->dim[1], images->dim[2]});
-    put_value_info(&graph, GRAPH_OUTPUT, "logits", 2, (const int64_t[]){0, x->p->tensor[x->p->logits].dim[3]});
+    const int64_t outputs[] = {0, x->p->tensor[x->p->logits].dim[3]};
+    put_value_info(&graph, GRAPH_OUTPUT, "logits", 2, outputs);
+    if (x->n->thresholds) put_value_info(&graph, GRAPH_OUTPUT, "probabilities", 2, outputs);
     cr_pb_add_message(model, MODEL_GRAPH, &graph);
+}
+
+static void put_probabilities(struct cr_onnx *x) {
+    static const char *const logits[] = {"logits", NULL};
+    struct cr_text           node     = cr_onnx_node_begin("Sigmoid", "probabilities", logits);
+    cr_onnx_node_end(x, &node);
 }
 
 static cr_status write_model(struct cr_onnx *x, const char *path) {
@@ -109,6 +124,7 @@ cr_status cr_onnx_write(const struct cr_onnx_network *network, const char *path)
     cr_status status = x.folded ? CR_OK : CR_NO_MEMORY((size_t)network->eval->ops);
     CR_ASSERT(x.p->real == CR_F32 && x.p->images >= 0 && x.p->logits >= 0);
     for (int i = 0; status == CR_OK && i < x.p->ops; i++) status = cr_onnx_put_op(&x, i);
+    if (status == CR_OK && network->thresholds) put_probabilities(&x);
     if (status == CR_OK) status = write_model(&x, path);
     cr_text_free(&x.nodes);
     cr_text_free(&x.initializers);

@@ -2,9 +2,9 @@
  *
  * Format: protocol buffers of onnx.proto (ModelProto), IR version 8, weights as little-endian raw_data.
  *   input   "input", f32 [batch, 3, H, W]: (pixel/255 - mean) / std, channels red, green, blue, as in torchvision
- *   output  "logits", f32 [batch, classes]
+ *   output  "logits", f32 [batch, classes]; with several labels per image also "probabilities", their sigmoids
  * The batch size is dynamic. Parameters have torchvision's names. The metadata contain mean, std and the class names as
- * JSON lists.
+ * JSON lists, and with several labels per image the thresholds of the classes.
  *
  * Invariants
  *   - The graph is the forward program, op by op. An op without an ONNX equivalent is an error that names the op.
@@ -21,7 +21,8 @@ struct cr_onnx_network {
     const float             *value, *running; /* host copies of the parameter store's buffers */
     const char *const       *class_names;     /* may be NULL */
     int                      classes;
-    bool                     fold; /* fold batch norms into the convolutions before them */
+    const double            *thresholds; /* [classes], with several labels per image; else NULL */
+    bool                     fold;       /* fold batch norms into the convolutions before them */
 };
 /* Writes the file atomically. CR_ERR_FORMAT: an op has no equivalent, or the model exceeds the 2 GB limit of protocol
  * buffers. CR_ERR_IO, CR_ERR_MEMORY. */

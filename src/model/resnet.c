@@ -1,8 +1,10 @@
-/* model/resnet.c: resolves [model], builds programs of residual networks, prints the layer table. See model/model.h. */
+/* model/resnet.c: resolves [model] and builds programs of residual networks. See model/model.h. */
 #include "model/model.h"
 
 #include "compiler/passes.h"
 #include "layers/layer.h"
+#include "model/channels.h"
+#include "model/network.h"
 #include "optim/optim.h"
 
 #include <stdio.h>
@@ -126,9 +128,10 @@ static cr_status resolve_shortcut(const struct cr_config *c, struct cr_model *m)
     bool cifar  = m->stem == CR_STEM_CIFAR && m->block == CR_BLOCK_BASIC && m->stages == 3;
     if (m->shortcut == CR_SHORTCUT_AUTO) m->shortcut = cifar ? CR_SHORTCUT_A : CR_SHORTCUT_B;
     if (m->shortcut != CR_SHORTCUT_A) return CR_OK;
-    int64_t expansion = m->block == CR_BLOCK_BOTTLENECK ? 4 : 1, before = m->width[0];
+    const int64_t expansion = m->block == CR_BLOCK_BOTTLENECK ? 4 : 1;
+    int64_t       before    = cr_stem_channels(m, CR_STEM_CONVS - 1);
     for (int s = 0; s < m->stages; s++) {
-        int64_t after = m->width[s] * expansion;
+        const int64_t after = m->block_widths ? m->widths[s].out : m->width[s] * expansion;
         if (after < before || (after - before) % 2)
             return cr_config_fail(c, "model.shortcut",
                                   "A pads the same number of channels on both sides, which is impossible from %lld to "
@@ -181,29 +184,31 @@ static bool part_frozen(const struct cr_model *m, int part) {
 
 /* ResNet-D (He et al. 2019): three 3x3 convolutions, the first two with half the width. Names as in timm. */
 static int emit_deep(struct cr_net *net, const struct cr_model *m, int x) {
-    const int64_t half = m->width[0] / 2;
-    int           y    = cr_layer_batchnorm(net, "conv1.1", cr_layer_conv(net, "conv1.0", x, half, 3, 2, 1), false);
-    y                  = cr_layer_conv(net, "conv1.3", cr_layer_relu(net, "conv1.2", y), half, 3, 1, 1);
-    y                  = cr_layer_relu(net, "conv1.5", cr_layer_batchnorm(net, "conv1.4", y, false));
-    return cr_layer_conv(net, "conv1.6", y, m->width[0], 3, 1, 1);
+    int y = cr_layer_conv(net, "conv1.0", x, cr_stem_channels(m, 0), 3, 2, 1);
+    y     = cr_layer_relu(net, "conv1.2", cr_layer_batchnorm(net, "conv1.1", y, false));
+    y     = cr_layer_conv(net, "conv1.3", y, cr_stem_channels(m, 1), 3, 1, 1);
+    y     = cr_layer_relu(net, "conv1.5", cr_layer_batchnorm(net, "conv1.4", y, false));
+    return cr_layer_conv(net, "conv1.6", y, cr_stem_channels(m, 2), 3, 1, 1);
 }
 
 static int emit_stem(struct cr_net *net, const struct cr_model *m, int x) {
-    net->frozen = part_frozen(m, 0);
-    bool large  = m->stem != CR_STEM_CIFAR;
-    int  y      = m->stem == CR_STEM_DEEP
-                      ? emit_deep(net, m, x)
-                      : cr_layer_conv(net, "conv1", x, m->width[0], large ? 7 : 3, large ? 2 : 1, large ? 3 : 1);
-    y           = cr_layer_relu(net, "relu", cr_layer_batchnorm(net, "bn1", y, false));
+    const int64_t width = cr_stem_channels(m, CR_STEM_CONVS - 1);
+    net->frozen         = part_frozen(m, 0);
+    bool large          = m->stem != CR_STEM_CIFAR;
+    int  y              = m->stem == CR_STEM_DEEP
+                              ? emit_deep(net, m, x)
+                              : cr_layer_conv(net, "conv1", x, width, large ? 7 : 3, large ? 2 : 1, large ? 3 : 1);
+    y                   = cr_layer_relu(net, "relu", cr_layer_batchnorm(net, "bn1", y, false));
     if (large && cr_layer_is_quantized(net, "layer1.0.conv1")) y = cr_layer_quantize(net, y);
     if (!large) return y;
     if (!net->config->model.blur_pool) return cr_layer_maxpool(net, "maxpool", y, 3, 2, 1);
     return cr_layer_blurpool(net, "maxpool.1", cr_layer_maxpool(net, "maxpool.0", y, 3, 1, 1));
 }
 
-static int emit_network(struct cr_net *net, const struct cr_model *m, int64_t batch, int64_t size) {
+int cr_model_emit(struct cr_net *net, const struct cr_model *m, int64_t batch, int64_t size) {
     if (net->store->half != CR_F32) cr_layer_cast(net);
-    int x      = cr_layer_input(net, batch, size);
+    int x = cr_layer_input(net, batch, size);
+    if (net->training && m->teacher) cr_teacher_emit(net, m, x);
     x          = emit_stem(net, m, x);
     int before = 0, blocks = 0; /* residual blocks before the stage; of the network */
     for (int s = 0; s < m->stages; s++) blocks += m->depth[s];
@@ -216,6 +221,7 @@ static int emit_network(struct cr_net *net, const struct cr_model *m, int64_t ba
                                  .shortcut = m->shortcut,
                                  .width    = m->width[s],
                                  .inner    = m->inner[s],
+                                 .widths   = m->block_widths ? &m->widths[s] : NULL,
                                  .groups   = m->groups,
                                  .depth    = m->depth[s],
                                  .stride   = s == 0 ? 1 : 2,
@@ -225,7 +231,7 @@ static int emit_network(struct cr_net *net, const struct cr_model *m, int64_t ba
                                  .blocks   = blocks};
         stage.first_block     = before;
         before += m->depth[s];
-        x = cr_layer_stage(net, &stage, x);
+        x = net->y.stage[net->y.stages++] = cr_layer_stage(net, &stage, x);
     }
     net->frozen = part_frozen(m, CR_STAGES_MAX + 1);
     if (m->keep_maps && !net->training && !net->program->failed) {
@@ -237,8 +243,8 @@ static int emit_network(struct cr_net *net, const struct cr_model *m, int64_t ba
         net->program->features       = x;
         net->program->tensor[x].keep = true;
     }
-    x = cr_layer_drop(net, "drop", x, net->config->model.dropout, false);
-    return cr_layer_dense(net, "fc", x, m->classes);
+    x                    = cr_layer_drop(net, "drop", x, net->config->model.dropout, false);
+    return net->y.logits = cr_layer_dense(net, "fc", x, m->classes);
 }
 
 static const char *program_name(enum cr_program_kind kind) {
@@ -260,12 +266,14 @@ cr_status cr_model_program(struct cr_model *m, const struct cr_config *c, enum c
           .training      = training,
           .bn_ranks      = c->model.sync_bn ? ranks : 1,
           .class_weights = m->class_weights,
+          .classes       = m->classes,
           .f32_input     = m->f32_input && !training,
           .calibrate     = m->calibrate && !training,
     };
     float smoothing = training ? (float)c->train.label_smoothing : 0;
-    int   logits    = emit_network(&net, m, batch, training ? m->image_size : m->eval_size);
+    int   logits    = cr_model_emit(&net, m, batch, training ? m->image_size : m->eval_size);
     int   loss      = cr_layer_loss(&net, logits, smoothing);
+    if (training && m->teacher) CR_TRY_OUT(cr_teacher_loss(&net));
     if (training && !p->failed) {
         bool  adds   = kind == CR_PROGRAM_MICRO || kind == CR_PROGRAM_MICRO_LAST;
         float weight = 1.0f / (float)((kind == CR_PROGRAM_STEP ? 1 : c->train.accumulate) * ranks);
@@ -315,20 +323,23 @@ cr_status cr_model_open(const struct cr_config *c, int classes, int64_t image_si
         return cr_config_fail(c, "model.blur_pool", "networks with it cannot be quantised");
     CR_TRY(resolve_groups(c, &m));
     CR_TRY(resolve_inner(c, &m));
-    CR_TRY(resolve_shortcut(c, &m));
-    if (m.stem == CR_STEM_DEEP && m.width[0] < 2)
-        return cr_config_fail(c, "model.stem", "deep halves the first width, which is 1: use imagenet");
-    CR_TRY(resolve_freeze(c, &m));
-    CR_TRY(check_size(c, &m, image_size, "data.image_size"));
-    CR_TRY(check_size(c, &m, eval_size, "data.eval_crop"));
-    if (c->data.image_width) CR_TRY(check_size(c, &m, c->data.image_width, "data.image_width"));
-    if (classes < 1) return cr_config_fail(c, "model.classes", "the number of classes is not known: set it");
+    CR_TRY_OUT(cr_channels_resolve(c, &m));
+    CR_TRY_OUT(resolve_shortcut(c, &m));
+    if (m.stem == CR_STEM_DEEP && m.width[0] < 2 && !m.block_widths)
+        status = cr_config_fail(c, "model.stem", "deep halves the first width, which is 1: use imagenet");
+    CR_TRY_OUT(status);
+    CR_TRY_OUT(resolve_freeze(c, &m));
+    CR_TRY_OUT(check_size(c, &m, image_size, "data.image_size"));
+    CR_TRY_OUT(check_size(c, &m, eval_size, "data.eval_crop"));
+    if (c->data.image_width) CR_TRY_OUT(check_size(c, &m, c->data.image_width, "data.image_width"));
+    if (classes < 1) status = cr_config_fail(c, "model.classes", "the number of classes is not known: set it");
+    CR_TRY_OUT(status);
 
     /* Building the network once creates the parameter table. */
     struct cr_program p;
     cr_program_init(&p, "table", &m.store);
     struct cr_net net = {.program = &p, .store = &m.store, .config = c, .bn_ranks = 1};
-    emit_network(&net, &m, 1, eval_size);
+    cr_model_emit(&net, &m, 1, eval_size);
     bool failed = p.failed || m.store.failed, too_large = p.too_large;
     cr_program_free(&p);
     if (too_large) {
@@ -343,6 +354,7 @@ cr_status cr_model_open(const struct cr_config *c, int classes, int64_t image_si
     return CR_OK;
 out:
     cr_param_store_free(&m.store);
+    cr_free(m.block_widths);
     return status;
 }
 
@@ -354,41 +366,6 @@ void cr_model_set_real(struct cr_model *m, enum cr_dtype real) {
 void cr_model_close(struct cr_model *m) {
     cr_param_store_free(&m->store);
     cr_free(m->class_weights);
+    cr_free(m->block_widths);
     *m = (struct cr_model){0};
-}
-
-/* ---- layer table ---- */
-
-static bool has_weights(const struct cr_op *op) {
-    return op->kind == CR_OP_conv || op->kind == CR_OP_group_conv || op->kind == CR_OP_dense;
-}
-
-double cr_model_flops(const struct cr_program *eval) {
-    double sum = 0;
-    for (int i = 0; i < eval->ops; i++) {
-        double bytes, flops;
-        if (!has_weights(&eval->op[i])) continue;
-        cr_op_cost(eval, &eval->op[i], &bytes, &flops);
-        sum += flops;
-    }
-    return sum / (double)(eval->images >= 0 ? eval->tensor[eval->images].dim[0] : 1);
-}
-
-void cr_model_table(const struct cr_model *m, const struct cr_program *eval, struct cr_text *out) {
-    cr_text_add(out, "%-24s %-16s %14s %12s\n", "layer", "output (H,W,C)", "parameters", "MFLOP/image");
-    for (int i = 0; i < eval->ops; i++) {
-        const struct cr_op *op = &eval->op[i];
-        if (!has_weights(op)) continue;
-        const struct cr_tensor *y = &eval->tensor[op->out[0]], *w = &eval->tensor[op->in[CR_IN_conv_w]];
-        double                  bytes, flops;
-        char                    shape[48];
-        int64_t extra = op->kind == CR_OP_dense ? y->dim[3] : 2 * y->dim[3]; /* bias, or the BN's gamma and beta */
-        cr_op_cost(eval, op, &bytes, &flops);
-        snprintf(shape, sizeof shape, "%lld,%lld,%lld", (long long)y->dim[1], (long long)y->dim[2],
-                 (long long)y->dim[3]);
-        cr_text_add(out, "%-24s %-16s %14lld %12.2f\n", eval->layer[op->layer], shape,
-                    (long long)(cr_tensor_elems(w) + extra), flops / (double)y->dim[0] / 1e6);
-    }
-    cr_text_add(out, "%-24s %-16s %14lld %12.2f\n", "total", "", (long long)cr_param_store_trainable(&m->store),
-                cr_model_flops(eval) / 1e6);
 }

@@ -1,6 +1,9 @@
 /* session/evaluate.c: evaluates a dataset with the evaluation program. See session/session.h. */
 #include "session/session.h"
 
+#include "session/labels/label_scores.h"
+#include "session/saved_model.h"
+
 #include <math.h>
 
 static cr_status add_result(struct cr_session *s, int64_t run, struct cr_scores *out) {
@@ -58,6 +61,7 @@ static cr_status run_batches_each(struct cr_session *s, struct cr_loader *loader
     const struct cr_step_block step    = {0};
     const struct cr_tensor    *t       = &s->eval.tensor[s->eval.logits];
     const size_t               classes = (size_t)s->model.classes;
+    const int64_t              words   = s->eval.tensor[s->eval.labels].dim[3];
     int64_t                    first   = 0;
     cr_status                  status  = CR_OK;
     float                     *logits  = cr_alloc((size_t)cr_tensor_elems(t), sizeof *logits);
@@ -73,8 +77,8 @@ static cr_status run_batches_each(struct cr_session *s, struct cr_loader *loader
         if (status == CR_OK) status = add_result(s, cr_exec_runs(s->eval_exec), out);
         if (status == CR_OK) status = cr_session_read(s, s->eval.logits, raw, logits);
         for (int64_t i = 0; status == CR_OK && i < batch.count; i++)
-            if (batch.labels[i] >= 0)
-                callback->on_sample(callback->self, first + i, batch.labels[i], logits + (size_t)i * classes);
+            if (batch.labels[i * words] >= 0)
+                callback->on_sample(callback->self, first + i, batch.labels + i * words, logits + (size_t)i * classes);
         first += batch.count;
         cr_loader_release(loader, &batch);
         CR_TRY_OUT(status);
@@ -90,6 +94,7 @@ out:
 /* The sum of the logits of the views of one image. */
 struct view_sum {
     int     views, classes;
+    int64_t words; /* of labels per image */
     int64_t place; /* views so far, of all images */
     float  *sum;   /* [classes] */
 };
@@ -110,15 +115,34 @@ static void add_image(const float *logits, int classes, int32_t label, struct cr
     out->correct5 += before < 5;
 }
 
+/* The same with data.multi_label: the mean binary cross-entropy. */
+static void add_several(const float *logits, int classes, const int32_t *labels, struct cr_scores *out) {
+    double  sum     = 0;
+    int64_t correct = 0;
+    for (int k = 0; k < classes; k++) {
+        const bool   has = cr_dataset_row_has(labels, k);
+        const double x   = has ? -(double)logits[k] : (double)logits[k];
+        sum += fmax(x, 0) + log1p(exp(-fabs(x)));
+        correct += (logits[k] > 0) == has;
+    }
+    out->loss_sum += sum / classes;
+    out->images++;
+    out->correct1 += correct == classes;
+    out->correct5 += correct;
+}
+
 /* Adds a view; after the last view of an image, its mean logits are the result of the image. */
-static void add_view(struct view_sum *v, const float *logits, int32_t label, const struct cr_sample_callback *callback,
-                     struct cr_scores *out) {
+static void add_view(struct view_sum *v, const float *logits, const int32_t *label,
+                     const struct cr_sample_callback *callback, struct cr_scores *out) {
     const int64_t view = v->place % v->views, sample = v->place / v->views;
     for (int k = 0; k < v->classes; k++) v->sum[k] = view ? v->sum[k] + logits[k] : logits[k];
     v->place++;
-    if (view < v->views - 1 || label < 0) return;
+    if (view < v->views - 1 || *label < 0) return;
     for (int k = 0; k < v->classes; k++) v->sum[k] /= (float)v->views;
-    add_image(v->sum, v->classes, label, out);
+    if (v->words > 1)
+        add_several(v->sum, v->classes, label, out);
+    else
+        add_image(v->sum, v->classes, *label, out);
     if (callback) callback->on_sample(callback->self, sample, label, v->sum);
 }
 
@@ -127,7 +151,9 @@ static cr_status run_batches_views(struct cr_session *s, struct cr_loader *loade
                                    const struct cr_sample_callback *callback, struct cr_scores *out) {
     const struct cr_step_block step   = {0};
     const struct cr_tensor    *t      = &s->eval.tensor[s->eval.logits];
-    struct view_sum            v      = {.views = cr_prepare_views(s->prepare_eval.tta), .classes = s->model.classes};
+    struct view_sum            v      = {.views   = cr_prepare_views(s->prepare_eval.tta),
+                                         .classes = s->model.classes,
+                                         .words   = s->eval.tensor[s->eval.labels].dim[3]};
     cr_status                  status = CR_OK;
     float                     *logits = cr_alloc((size_t)cr_tensor_elems(t), sizeof *logits);
     void                      *raw    = cr_alloc(t->bytes, 1);
@@ -143,7 +169,7 @@ static cr_status run_batches_views(struct cr_session *s, struct cr_loader *loade
         if (status == CR_OK) status = cr_exec_run(s->eval_exec, &step);
         if (status == CR_OK) status = cr_session_read(s, s->eval.logits, raw, logits);
         for (int64_t i = 0; status == CR_OK && i < batch.count; i++)
-            add_view(&v, logits + (size_t)i * (size_t)v.classes, batch.labels[i], callback, out);
+            add_view(&v, logits + (size_t)i * (size_t)v.classes, batch.labels + i * v.words, callback, out);
         cr_loader_release(loader, &batch);
         CR_TRY_OUT(status);
     }
@@ -151,6 +177,62 @@ out:
     cr_free(v.sum);
     cr_free(logits);
     cr_free(raw);
+    return status;
+}
+
+/* ---- several labels per image ---- */
+
+/* Keeps the logits of all images, and calls the callback of the caller. */
+struct collector {
+    struct cr_label_scores          *scores;
+    const struct cr_sample_callback *callback; /* or NULL */
+    cr_status                        status;
+};
+
+static void collect(void *self, int64_t sample, const int32_t *labels, const float *logits) {
+    struct collector *c = self;
+    if (c->status == CR_OK) c->status = cr_label_scores_add(c->scores, labels, logits);
+    if (c->callback) c->callback->on_sample(c->callback->self, sample, labels, logits);
+}
+
+static cr_status start_collecting(struct cr_session *s, struct collector *c) {
+    if (!s->label_scores) CR_ALLOC(s->label_scores, 1);
+    cr_label_scores_free(s->label_scores);
+    s->label_scores->classes = s->model.classes;
+    s->label_scores->words   = (int)s->eval.tensor[s->eval.labels].dim[3];
+    c->scores                = s->label_scores;
+    return CR_OK;
+}
+
+/* `status`: of the evaluation so far, the same on all ranks. */
+static cr_status finish_collecting(struct cr_session *s, const struct collector *c, cr_status status, double *map) {
+    struct cr_label_score *score;
+    CR_TRY(status);
+    CR_TRY(c->status);
+    CR_TRY(cr_label_scores_gather(s->comm, s->label_scores));
+    CR_ALLOC(score, (size_t)s->model.classes);
+    status = cr_label_scores_classes(s->label_scores, score);
+    *map   = cr_label_scores_map(score, s->model.classes);
+    cr_free(score);
+    return status;
+}
+
+double cr_scores_accuracy(const struct cr_scores *s) {
+    return s->several ? s->map : (double)s->correct1 / (double)CR_MAX(s->images, 1);
+}
+
+cr_status cr_session_save_thresholds(const struct cr_session *s, const char *folder) {
+    const int              classes    = s->model.classes;
+    double                *thresholds = cr_alloc((size_t)classes, sizeof *thresholds);
+    struct cr_label_score *score      = cr_alloc((size_t)classes, sizeof *score);
+    cr_status              status     = thresholds && score ? CR_OK : CR_NO_MEMORY((size_t)classes * sizeof *score);
+    CR_TRY_OUT(status);
+    CR_TRY_OUT(cr_label_scores_classes(s->label_scores, score));
+    for (int k = 0; k < classes; k++) thresholds[k] = score[k].threshold;
+    status = cr_saved_model_put_thresholds(folder, classes, thresholds);
+out:
+    cr_free(score);
+    cr_free(thresholds);
     return status;
 }
 
@@ -163,22 +245,28 @@ cr_status cr_session_evaluate(struct cr_session *s, const struct cr_dataset *dat
 
 cr_status cr_session_evaluate_each(struct cr_session *s, const struct cr_dataset *dataset, volatile const int *stop,
                                    const struct cr_sample_callback *callback, struct cr_scores *out) {
-    const struct cr_config  *c       = s->config;
-    struct cr_loader_options options = {.split         = CR_SPLIT_VAL,
-                                        .prepare       = s->prepare_eval,
-                                        .batch         = s->eval_batch,
-                                        .seed          = (uint64_t)c->train.seed,
-                                        .workers       = (int)c->data.workers,
-                                        .prefetch      = (int)c->data.prefetch,
-                                        .corrupt_fatal = c->data.corrupt == CR_CORRUPT_FATAL,
-                                        .rank          = cr_comm_rank(s->comm),
-                                        .ranks         = cr_comm_size(s->comm)};
-    struct cr_loader        *loader;
-    struct cr_scores         scores = {0};
-    int64_t                  start  = cr_time_ns();
-    const bool               views  = s->prepare_eval.tta != CR_TTA_NONE && s->trains == 0;
+    const struct cr_config         *c       = s->config;
+    struct cr_loader_options        options = {.split         = CR_SPLIT_VAL,
+                                               .prepare       = s->prepare_eval,
+                                               .batch         = s->eval_batch,
+                                               .seed          = (uint64_t)c->train.seed,
+                                               .workers       = (int)c->data.workers,
+                                               .prefetch      = (int)c->data.prefetch,
+                                               .corrupt_fatal = c->data.corrupt == CR_CORRUPT_FATAL,
+                                               .rank          = cr_comm_rank(s->comm),
+                                               .ranks         = cr_comm_size(s->comm)};
+    struct cr_loader               *loader;
+    struct cr_scores                scores     = {.several = c->data.multi_label};
+    int64_t                         start      = cr_time_ns();
+    const bool                      views      = s->prepare_eval.tta != CR_TTA_NONE && s->trains == 0;
+    struct collector                several    = {.callback = callback};
+    const struct cr_sample_callback collecting = {&several, collect};
     if (!views) options.prepare.tta = CR_TTA_NONE;
     CR_ASSERT(!views || cr_comm_size(s->comm) == 1); /* the views of an image are not divided between ranks */
+    if (c->data.multi_label) {
+        CR_TRY(start_collecting(s, &several));
+        callback = &collecting;
+    }
     CR_TRY(cr_loader_open(dataset, &options, &loader));
     cr_exec_refresh(s->eval_exec); /* training has changed the parameters and reused the pool */
     cr_status status = views      ? run_batches_views(s, loader, stop, callback, &scores)
@@ -186,7 +274,8 @@ cr_status cr_session_evaluate_each(struct cr_session *s, const struct cr_dataset
                                   : run_batches(s, loader, stop, &scores);
     scores.corrupt   = cr_loader_corrupt(loader);
     status           = combine_ranks(s, status, &scores);
-    scores.seconds   = (double)(cr_time_ns() - start) * 1e-9;
+    if (c->data.multi_label) status = finish_collecting(s, &several, status, &scores.map);
+    scores.seconds = (double)(cr_time_ns() - start) * 1e-9;
     cr_loader_close(loader);
     if (status == CR_OK && scores.images == 0)
         status = CR_FAIL(CR_ERR_FORMAT, "no image of the evaluation could be read");

@@ -34,6 +34,7 @@ void cr_state_meta_of(const struct cr_position *at, int64_t seed, struct cr_stat
     if (at->data_contents) add_hash(out, "data_contents", at->data_contents);
     add_number(out, "seed", seed);
     add_number(out, "ranks", CR_MAX(at->ranks, 1));
+    if (at->teacher) add_hash(out, "teacher", at->teacher);
 }
 
 /* ---- reading ---- */
@@ -61,19 +62,21 @@ static cr_status read_ranks(struct cr_st_file *file, const char *path, uint64_t 
 }
 
 cr_status cr_state_position_of(struct cr_st_file *file, const char *path, struct cr_position *out) {
-    uint64_t step, per_epoch, fingerprint, ranks, images = 0, contents = 0;
+    uint64_t step, per_epoch, fingerprint, ranks, images = 0, contents = 0, teacher = 0;
     CR_TRY(meta_number(file, path, "step", 10, &step));
     CR_TRY(meta_number(file, path, "steps_per_epoch", 10, &per_epoch));
     CR_TRY(meta_number(file, path, "data_fingerprint", 16, &fingerprint));
     CR_TRY(newer_number(file, path, "data_images", 10, &images));
     CR_TRY(newer_number(file, path, "data_contents", 16, &contents));
+    CR_TRY(newer_number(file, path, "teacher", 16, &teacher));
     CR_TRY(read_ranks(file, path, &ranks));
     *out = (struct cr_position){.step             = (int64_t)step,
                                 .steps_per_epoch  = (int64_t)per_epoch,
                                 .data_fingerprint = fingerprint,
                                 .data_images      = (int64_t)images,
                                 .data_contents    = contents,
-                                .ranks            = (int64_t)ranks};
+                                .ranks            = (int64_t)ranks,
+                                .teacher          = teacher};
     return CR_OK;
 }
 

@@ -1,4 +1,5 @@
 /* session/predict.c: reads logits and features, and sorts classes by probability. See session/session.h. */
+#include "session/labels/label_scores.h"
 #include "session/session.h"
 
 #include <math.h>
@@ -59,6 +60,15 @@ void cr_session_top_classes(const float *logits, int classes, int top, struct cr
     for (int i = 0; i < top; i++) {
         if (labels) labels[i] = ranked[i].label;
         if (probabilities) probabilities[i] = (float)(exp(ranked[i].logit - largest) / sum);
+    }
+}
+
+void cr_session_top_labels(const float *logits, int classes, int top, struct cr_ranked *ranked, int32_t *labels,
+                           float *probabilities) {
+    rank(logits, classes, top, ranked);
+    for (int i = 0; i < top; i++) {
+        if (labels) labels[i] = ranked[i].label;
+        if (probabilities) probabilities[i] = (float)cr_label_probability(ranked[i].logit);
     }
 }
 

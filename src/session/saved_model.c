@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -160,5 +161,52 @@ cr_status cr_saved_model_names(const char *weights, struct cr_arena *arena, cons
 out:
     cr_free(model);
     cr_free(text);
+    return status;
+}
+
+/* ---- thresholds ---- */
+
+static const char thresholds_file[] = "thresholds.txt";
+
+static cr_status parse_thresholds(const char *path, char *text, int classes, double *out) {
+    int   count = 0;
+    char *save  = NULL;
+    for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save), count++) {
+        char        *end;
+        const double value = strtod(line, &end);
+        if (end == line || end[strspn(end, " \t\r")] || !(value >= 0 && value <= 1))
+            return CR_FAIL(CR_ERR_FORMAT, "%s:%d: is no number from 0 to 1: correct the line, or remove the file", path,
+                           count + 1);
+        if (count < classes) out[count] = value;
+    }
+    if (count == classes) return CR_OK;
+    return CR_FAIL(CR_ERR_FORMAT, "%s: has %d thresholds, but the network has %d classes: correct or remove the file",
+                   path, count, classes);
+}
+
+cr_status cr_saved_model_thresholds(const char *weights, int classes, double *out) {
+    char     *model = NULL, *text = NULL, path[CR_PATH_MAX];
+    cr_status status;
+    for (int k = 0; k < classes; k++) out[k] = 0.5;
+    CR_TRY_OUT(cr_ckpt_model_path(weights, &model));
+    char *slash = strrchr(model, '/');
+    if (slash) *slash = 0;
+    CR_TRY_OUT(cr_path_join(path, slash ? model : ".", "%s", thresholds_file));
+    if (access(path, F_OK) != 0) goto out;
+    CR_TRY_OUT(cr_file_read_no_link(path, CLASSES_FILE_MAX, &text, NULL));
+    CR_TRY_OUT(parse_thresholds(path, text, classes, out));
+out:
+    cr_free(model);
+    cr_free(text);
+    return status;
+}
+
+cr_status cr_saved_model_put_thresholds(const char *folder, int classes, const double *thresholds) {
+    char           path[CR_PATH_MAX];
+    struct cr_text text = {0};
+    CR_TRY(cr_path_join(path, folder, "%s", thresholds_file));
+    for (int k = 0; k < classes; k++) cr_text_add(&text, "%.9g\n", thresholds[k]);
+    cr_status status = text.failed ? CR_NO_MEMORY(text.length) : cr_file_write_atomic(path, text.data, text.length);
+    cr_text_free(&text);
     return status;
 }

@@ -20,5 +20,11 @@ CR_MUST cr_status cr_saved_model_classes(const struct cr_config *config, int *cl
 /* Reads the names in classes.txt next to the weights, which the arena owns. Published weights have those of ImageNet
  * without such a file; otherwise *count is 0. */
 CR_MUST cr_status cr_saved_model_names(const char *weights, struct cr_arena *arena, const char ***names, int *count);
+/* Networks with several labels per image: reads thresholds.txt next to the weights, the probability of each class, one
+ * in a line in the order of classes.txt, above which its label is predicted. Without the file every threshold is 0.5.
+ * out: [classes]. CR_ERR_FORMAT: the file has another number of lines, or a line is no number from 0 to 1. */
+CR_MUST cr_status cr_saved_model_thresholds(const char *weights, int classes, double *out);
+/* Writes this file into a checkpoint folder. */
+CR_MUST cr_status cr_saved_model_put_thresholds(const char *folder, int classes, const double *thresholds);
 
 #endif

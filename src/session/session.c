@@ -1,6 +1,7 @@
 /* session/session.c: opens and closes a session: device, model, programs, memory. See session/session.h. */
 #include "session/session.h"
 
+#include "session/labels/label_scores.h"
 #include "session/state.h"
 
 #include <stdio.h>
@@ -249,6 +250,7 @@ static cr_status open_all(struct cr_session *s, const struct cr_session_options 
     start              = cr_time_ns();
     CR_TRY(cr_model_open(c, classes, s->prepare_train.size, s->prepare_eval.size, &s->model));
     cr_model_set_real(&s->model, real);
+    if (o->train) CR_TRY(cr_session_attach_teacher(s, o->teacher, classes, real));
     s->model.ranks         = cr_comm_size(s->comm);
     s->model.f32_input     = o->f32_input;
     s->model.keep_features = o->keep_features;
@@ -272,7 +274,10 @@ static cr_status open_all(struct cr_session *s, const struct cr_session_options 
     log_lasting_effect(s);
     s->times.compile_ns = cr_time_ns() - start;
     start               = cr_time_ns();
-    if (o->execute) CR_TRY(bind_programs(s));
+    if (o->execute) {
+        CR_TRY(bind_programs(s));
+        CR_TRY(cr_session_put_teacher(s));
+    }
     s->times.memory_ns = cr_time_ns() - start;
     return CR_OK;
 }
@@ -293,8 +298,11 @@ void cr_session_close(struct cr_session *s) {
     if (s->memory.device) cr_memory_close(&s->memory);
     free_programs(s);
     cr_model_close(&s->model);
+    cr_teacher_close(s->own_teacher);
     cr_cost_table_close(s->cost_table);
     cr_free(s->pattern);
+    if (s->label_scores) cr_label_scores_free(s->label_scores);
+    cr_free(s->label_scores);
     cr_state_running_free(s);
     cr_device_close(s->device);
     *s = (struct cr_session){0};

@@ -13,8 +13,10 @@
 #include "comm/comm.h"
 #include "compiler/compiler.h"
 #include "data/data.h"
-#include "model/model.h"
+#include "model/teacher.h"
 #include "runtime/executor.h"
+
+struct cr_label_scores; /* session/labels/label_scores.h */
 
 struct cr_session_options {
     bool        train;         /* build the training programs */
@@ -41,6 +43,8 @@ struct cr_session_options {
     bool kernel_times_unmeasured; /* that run chose kernels without measuring (train.measure = no) */
     bool retune;                  /* choose kernels anew when the choices of kernel_times_from do not fit this device */
     struct cr_comm *comm; /* ranks of the run, which all open their sessions now; NULL with one rank. Borrowed */
+    /* with train: the network of distill.teacher, from cr_session_open_teacher; NULL: the session opens it. Borrowed */
+    struct cr_teacher *teacher;
 };
 
 enum { CR_SESSION_TRAIN_MAX = 3, CR_RUNNING_BUFFERS = 2 };
@@ -82,6 +86,8 @@ struct cr_session {
     struct cr_fit_report fit;         /* how the program with the largest pool was fitted below the limit */
     /* The running statistics of every rank, while the parameter store holds their mean; else NULL (session/state.h). */
     float                  *running_of_ranks[CR_RUNNING_BUFFERS];
+    struct cr_teacher      *own_teacher;  /* model.teacher, when the session has opened it */
+    struct cr_label_scores *label_scores; /* data.multi_label: of the last evaluation, of all ranks; else NULL */
     struct cr_session_times times;
 };
 
@@ -184,13 +190,35 @@ CR_MUST cr_status cr_session_fit_loss_scale(struct cr_session *session);
  * newly initialised one; the log says so. */
 CR_MUST cr_status cr_session_load_weights(struct cr_session *session, const char *path, bool exact);
 
+/* ---- session/teacher.c: knowledge distillation ---- */
+
+/* Opens the network that distill.teacher names, for training images of this configuration: reads its weights and folds
+ * its batch norms, on the host. Sets *out to NULL when the key is empty; the caller frees *out with cr_teacher_close.
+ * CR_ERR_CONFIG, with the line of the configuration: no such network, another number of classes or image size, or a
+ * network or loss that cannot be distilled. */
+CR_MUST cr_status cr_session_open_teacher(const struct cr_config *config, int classes, struct cr_teacher **out);
+/* Makes the training programs that are built later learn from `teacher` (borrowed), or when it is NULL from the network
+ * that distill.teacher names, which the session then owns. `real`: the type of activations. */
+CR_MUST cr_status cr_session_attach_teacher(struct cr_session *session, struct cr_teacher *teacher, int classes,
+                                            enum cr_dtype real);
+/* Copies the teacher's constants to the parameter store on the device. Does nothing without a teacher. */
+CR_MUST cr_status cr_session_put_teacher(struct cr_session *session);
+
 /* ---- evaluation ---- */
 struct cr_scores {
+    /* With data.multi_label correct1 counts images whose labels are all correct (logit > 0 means that the label is
+     * there), and correct5 is the number of correct labels, one for each image and class. */
     int64_t images, correct1, correct5;
-    double  loss_sum; /* cross entropy without label smoothing, summed over images */
+    double  loss_sum; /* cross entropy (data.multi_label: binary) without label smoothing, summed over images */
+    double  map;      /* data.multi_label: mean average precision; NAN when no image has a label */
+    bool    several;  /* data.multi_label */
     int64_t corrupt;  /* images that could not be read */
     double  seconds;
 };
+/* The fraction of correct images, or with data.multi_label the mean average precision. */
+double cr_scores_accuracy(const struct cr_scores *scores);
+/* After an evaluation with data.multi_label: stores the thresholds with the largest F1 in a checkpoint folder. */
+CR_MUST cr_status cr_session_save_thresholds(const struct cr_session *session, const char *folder);
 /* Evaluates the whole dataset; each sample counts once. With [data] tta, a session that does not train takes the mean
  * logits of the views of each sample. Returns CR_ERR_INTERRUPTED when *stop becomes non-zero (stop
  * may be NULL). With several ranks each rank evaluates its part, and all ranks get the same *out and the same
@@ -202,11 +230,21 @@ CR_MUST cr_status cr_session_evaluate(struct cr_session *session, const struct c
  * waits for the device after every batch. */
 struct cr_sample_callback {
     void *self;
-    void (*on_sample)(void *self, int64_t sample, int32_t label, const float *logits);
+    /* labels: the label, or with data.multi_label the labels as graph/loss.h describes them */
+    void (*on_sample)(void *self, int64_t sample, const int32_t *labels, const float *logits);
 };
 CR_MUST cr_status cr_session_evaluate_each(struct cr_session *session, const struct cr_dataset *dataset,
                                            volatile const int *stop, const struct cr_sample_callback *callback,
                                            struct cr_scores *out);
+
+/* ---- gradients (session/gradients.c) ---- */
+
+/* Runs the training program on the first `batches` batches of the training order, with learning rate 0, and calls
+ * on_gradients after each one with a host copy of the gradients (layout GRAD, valid during the call). The session
+ * trains in fp32 without micro-batches. Running statistics change, weights do not. CR_ERR_CONFIG: not finite; the
+ * errors of the loader and of on_gradients. */
+CR_MUST cr_status cr_session_gradients(struct cr_session *session, const struct cr_dataset *train, int64_t batches,
+                                       cr_status (*on_gradients)(void *self, const float *grad), void *self);
 
 /* ---- training ---- */
 struct cr_train_options {
@@ -237,5 +275,8 @@ struct cr_ranked {
  * probabilities [top]; either may be NULL. `ranked` is scratch memory for all classes. */
 void cr_session_top_classes(const float *logits, int classes, int top, struct cr_ranked *ranked, int32_t *labels,
                             float *probabilities);
+/* The same for several labels per image: the probability of each class is the sigmoid of its logit. */
+void cr_session_top_labels(const float *logits, int classes, int top, struct cr_ranked *ranked, int32_t *labels,
+                           float *probabilities);
 
 #endif

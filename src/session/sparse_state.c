@@ -168,6 +168,11 @@ cr_status cr_state_buffer_copy(struct cr_session *session, enum cr_param_buffer 
     return status;
 }
 
+cr_status cr_state_buffer_put(struct cr_session *session, enum cr_param_buffer buffer, const float *from) {
+    const size_t bytes = cr_param_store_buffer_bytes(&session->model.store, buffer);
+    return session->device->backend->put(session->device, buffer_at(session, buffer), from, bytes);
+}
+
 static cr_status mask_get(struct cr_session *session, uint8_t *mask) {
     const size_t bytes = cr_param_store_buffer_bytes(&session->model.store, CR_BUFFER_MASK);
     return session->device->backend->get(session->device, mask, buffer_at(session, CR_BUFFER_MASK), bytes);

@@ -2,6 +2,7 @@
 #include "session/state.h"
 
 #include "pretrained/pretrained.h"
+#include "session/saved_model.h"
 
 #include <errno.h>
 #include <string.h>
@@ -118,10 +119,29 @@ out:
 
 /* ---- weights ---- */
 
+/* A network whose channels were pruned needs its own model.channels. Other mismatches are found in the tensors. */
+static cr_status check_channels(const struct cr_config *config, const char *folder) {
+    struct cr_saved_model saved;
+    struct cr_config      stored;
+    cr_status             status = CR_OK;
+    if (cr_saved_model_find(folder, NULL, &saved) != CR_OK) return CR_OK; /* weights without a configuration */
+    if (cr_config_open_stored(&stored, saved.config, NULL, 0) == CR_OK) {
+        if (strcmp(stored.model.channels, config->model.channels) != 0)
+            status = cr_config_fail(config, "model.weights",
+                                    "the layers of this network have other numbers of channels (model.channels): start "
+                                    "from its configuration, %s",
+                                    saved.config);
+        cr_config_close(&stored);
+    }
+    cr_saved_model_free(&saved);
+    return status;
+}
+
 /* Published weights are downloaded here, before anything else takes time. */
 cr_status cr_state_weights_there(const struct cr_config *config) {
     const char *given = config->model.weights;
     char       *path;
+    if (*given && cr_fs_is_dir(given)) return check_channels(config, given);
     if (!*given || access(given, F_OK) == 0 || errno != ENOENT)
         return CR_OK; /* other errors are reported when the file is read */
     if (!cr_pretrained_is_name(given)) {

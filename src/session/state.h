@@ -13,6 +13,7 @@ struct cr_position {
     int64_t  data_images;   /* of the training set; 0: unknown, in older checkpoints */
     uint64_t data_contents; /* cr_dataset_contents of the training set; 0: unknown */
     int64_t  ranks;         /* number of ranks that train together; 0 before it is set */
+    uint64_t teacher;       /* cr_teacher.hash of distill.teacher; 0: none */
 };
 /* ---- session/position.c: the position in the metadata of state.safetensors ---- */
 
@@ -22,7 +23,7 @@ CR_MUST cr_status cr_state_ranks(const char *path, int64_t *ranks);
 CR_MUST cr_status cr_state_position(const char *path, struct cr_position *out);
 /* The same from the open file, whose path is used in messages. */
 CR_MUST cr_status cr_state_position_of(struct cr_st_file *file, const char *path, struct cr_position *out);
-enum { CR_STATE_META_MAX = 8 };
+enum { CR_STATE_META_MAX = 9 };
 struct cr_state_meta {
     struct cr_st_meta entry[CR_STATE_META_MAX]; /* values point into `text` */
     int               count;
@@ -60,7 +61,8 @@ CR_MUST cr_status cr_state_save(struct cr_session *session, const struct cr_posi
                                 const char *config_text, const struct cr_dataset *dataset);
 /* Loads the weights, state and *position from the checkpoint folder `path`. */
 CR_MUST cr_status cr_state_load(struct cr_session *session, const char *path, struct cr_position *position);
-/* CR_ERR_CONFIG, with the line of the configuration, when the file or folder of model.weights does not exist. */
+/* CR_ERR_CONFIG, with the line of the configuration, when the file or folder of model.weights does not exist, or when
+ * it is a folder whose configuration has another model.channels. */
 CR_MUST cr_status cr_state_weights_there(const struct cr_config *config);
 /* The same as cr_state_save, with class names instead of a dataset. */
 CR_MUST cr_status cr_state_save_named(struct cr_session *session, const struct cr_position *position,
@@ -130,6 +132,8 @@ CR_MUST cr_status cr_state_buffers_put(struct cr_session *session, const struct 
 void              cr_state_buffers_free(struct cr_state_buffers *buffers);
 /* Copies an f32 buffer (value, running) to the host; the caller frees *out with cr_free. */
 CR_MUST cr_status cr_state_buffer_copy(struct cr_session *session, enum cr_param_buffer buffer, float **out);
+/* Copies such a buffer back to the device. */
+CR_MUST cr_status cr_state_buffer_put(struct cr_session *session, enum cr_param_buffer buffer, const float *from);
 /* Sets all mask bits to 1 (nothing is pruned). Does nothing in a parameter store without masks. */
 CR_MUST cr_status cr_state_mask_full(struct cr_session *session);
 

@@ -14,8 +14,15 @@ static double metric_of(enum cr_best_metric metric, const struct cr_scores *e) {
     case CR_BEST_TOP1: return (double)e->correct1 / images;
     case CR_BEST_TOP5: return (double)e->correct5 / images;
     case CR_BEST_LOSS: return e->loss_sum / images;
+    case CR_BEST_MAP: return e->map >= 0 ? e->map : 0; /* NAN: no image has a label */
     }
     return 0;
+}
+
+/* train.best; with several labels per image, top1 has no meaning and stands for map. */
+static enum cr_best_metric metric_for(const struct cr_run *run) {
+    const enum cr_best_metric best = run->config.train.best;
+    return best == CR_BEST_TOP1 && run->config.data.multi_label ? CR_BEST_MAP : best;
 }
 
 static bool is_better(enum cr_best_metric metric, double a, double b) {
@@ -56,7 +63,7 @@ static int64_t evaluations_since(const struct cr_run *run, int64_t from) {
 
 struct cr_best cr_run_best_read(const struct cr_run *run) {
     const struct cr_best none   = {.step = -1};
-    const char          *metric = cr_word_best_metric(run->config.train.best), *why;
+    const char          *metric = cr_word_best_metric(metric_for(run)), *why;
     if (!run->from) return none;
     const struct cr_ckpt_best best = cr_ckpt_best_read(run->dir, metric, &why);
     if (why && cr_run_reports(run))
@@ -88,8 +95,8 @@ static void put_metric(struct cr_json_writer *w, enum cr_best_metric metric, con
     cr_json_put_general(w, member, metric_of(metric, ema), 9);
 }
 
-/* Points the link `best` to the current step and writes best.json. It always has the top-1 accuracy, which other
- * commands show. */
+/* Points the link `best` to the current step and writes best.json. It always has the top-1 accuracy (data.multi_label:
+ * the mean average precision), which other commands show. */
 static cr_status mark_best(const struct cr_run *run, const struct cr_scores *raw, const struct cr_scores *ema) {
     char                  path[PATH_MAX + 32];
     struct cr_text        text = {0};
@@ -98,8 +105,9 @@ static cr_status mark_best(const struct cr_run *run, const struct cr_scores *raw
     snprintf(path, sizeof path, "%s/best.json", run->dir);
     cr_json_open_object(&w, NULL);
     cr_json_put_int(&w, "step", run->at.step);
-    put_metric(&w, CR_BEST_TOP1, raw, ema);
-    if (run->config.train.best != CR_BEST_TOP1) put_metric(&w, run->config.train.best, raw, ema);
+    const enum cr_best_metric always = run->config.data.multi_label ? CR_BEST_MAP : CR_BEST_TOP1;
+    put_metric(&w, always, raw, ema);
+    if (metric_for(run) != always) put_metric(&w, metric_for(run), raw, ema);
     cr_json_close_object(&w);
     cr_json_end_line(&w);
     cr_status status = text.failed ? CR_NO_MEMORY(text.length * 2) : cr_file_write_atomic(path, text.data, text.length);
@@ -109,7 +117,7 @@ static cr_status mark_best(const struct cr_run *run, const struct cr_scores *raw
 
 cr_status cr_run_update_best(const struct cr_run *run, const struct cr_scores *raw, const struct cr_scores *ema,
                              struct cr_best *best, bool *is_best) {
-    const enum cr_best_metric metric = run->config.train.best;
+    const enum cr_best_metric metric = metric_for(run);
     const double              value  = better_of(metric, raw, ema);
     *is_best                         = best->step < 0 || is_better(metric, value, best->value);
     best->stale++;

@@ -30,9 +30,10 @@ static void warn_unbalanced(const struct cr_run *run, int classes) {
     if (counts[high] < WARN_FACTOR * CR_MAX(counts[low], 1)) return;
     cr_log(CR_LOG_WARN,
            "the class %s has %" PRId64 " training images and %s has %" PRId64
-           ": the network will seldom predict rare classes; please try data.sampling=balanced or "
+           ": the network will seldom predict rare classes; please try %s"
            "loss.class_weights=balanced",
-           cr_dataset_class_name(run->train, high), counts[high], cr_dataset_class_name(run->train, low), counts[low]);
+           cr_dataset_class_name(run->train, high), counts[high], cr_dataset_class_name(run->train, low), counts[low],
+           run->config.data.multi_label ? "" : "data.sampling=balanced or ");
 }
 
 cr_status cr_run_check_balance(struct cr_run *run) {

@@ -1,9 +1,12 @@
 /* training/evaluate.c: saves checkpoints and evaluates. See training/run.h. */
+#include "session/labels/label_scores.h"
 #include "training/run.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <time.h>
+
+enum { CLASSES_LOGGED = 100 }; /* a line of the log stays readable */
 
 bool cr_run_reports(const struct cr_run *run) {
     return cr_comm_rank(run->comm) == 0;
@@ -90,30 +93,75 @@ static cr_status evaluate_ema(struct cr_run *run, volatile const int *stop, stru
     return restored == CR_OK ? status : restored;
 }
 
-static void scores_text(const struct cr_scores *e, char human[128]) {
+/* Number of labels of an image that can be correct: the classes with data.multi_label, else 0. */
+static int labels_of(const struct cr_run *run) {
+    return run->config.data.multi_label ? run->session.model.classes : 0;
+}
+
+static void scores_text(const struct cr_scores *e, int labels, char human[128]) {
     const double images = (double)e->images, top5 = (double)e->correct5 / images;
+    if (labels) {
+        snprintf(human, 128, "mAP %.2f %%, all labels correct %.2f %%, labels correct %.2f %%, loss %.4f", 100 * e->map,
+                 100 * top1_of(e), 100 * top5 / labels, e->loss_sum / images);
+        return;
+    }
     snprintf(human, 128, "top-1 %.2f %% (%" PRId64 " of %" PRId64 "), top-5 %.2f %%, loss %.4f", 100 * top1_of(e),
              e->correct1, e->images, 100 * top5, e->loss_sum / images);
 }
 
 /* Names of the members: of the weights, and of their moving averages. */
 struct score_names {
-    const char *correct, *top1, *top5, *loss;
+    const char *correct, *top1, *top5, *loss, *map, *exact, *labels;
 };
-static const struct score_names raw_names = {"correct", "top1", "top5", "loss"};
-static const struct score_names ema_names = {"ema_correct", "ema_top1", "ema_top5", "ema_loss"};
+static const struct score_names raw_names = {"correct", "top1", "top5", "loss", "map", "exact_match", "label_accuracy"};
+static const struct score_names ema_names = {"ema_correct", "ema_top1",        "ema_top5",          "ema_loss",
+                                             "ema_map",     "ema_exact_match", "ema_label_accuracy"};
 
-static void put_scores(struct cr_json_writer *w, const struct cr_scores *e, const struct score_names *names) {
+static void put_scores(struct cr_json_writer *w, const struct cr_scores *e, int labels,
+                       const struct score_names *names) {
     const double images = (double)e->images;
+    if (labels) {
+        cr_json_put_fixed(w, names->map, e->map, 6);
+        cr_json_put_fixed(w, names->exact, top1_of(e), 6);
+        cr_json_put_fixed(w, names->labels, (double)e->correct5 / images / labels, 6);
+        cr_json_put_fixed(w, names->loss, e->loss_sum / images, 6);
+        return;
+    }
     cr_json_put_int(w, names->correct, e->correct1);
     cr_json_put_fixed(w, names->top1, top1_of(e), 6);
     cr_json_put_fixed(w, names->top5, (double)e->correct5 / images, 6);
     cr_json_put_fixed(w, names->loss, e->loss_sum / images, 6);
 }
 
+/* Stores the thresholds of the last evaluation in the checkpoint. It was the one of the moving averages if there are
+ * some, and these are what predict uses. */
+static cr_status save_thresholds(const struct cr_run *run) {
+    char folder[CR_PATH_MAX];
+    CR_TRY(cr_path_join(folder, run->dir, "step-%" PRId64, run->at.step));
+    return cr_session_save_thresholds(&run->session, folder);
+}
+
+/* The average precision of each class in the last evaluation: that of the moving averages if there are some. NULL: not
+ * logged. The caller frees *out. */
+static cr_status class_scores(const struct cr_run *run, int labels, struct cr_label_score **out) {
+    *out = NULL;
+    if (!labels || labels > CLASSES_LOGGED || !cr_run_reports(run)) return CR_OK;
+    CR_ALLOC(*out, (size_t)labels);
+    return cr_label_scores_classes(run->session.label_scores, *out);
+}
+
+static void put_class_scores(struct cr_json_writer *w, const char *name, const struct cr_label_score *score,
+                             int labels) {
+    if (!score) return;
+    cr_json_open_array(w, name);
+    for (int k = 0; k < labels; k++) cr_json_put_fixed(w, NULL, score[k].ap, 6);
+    cr_json_close_array(w);
+}
+
 cr_status cr_run_evaluate(struct cr_run *run, struct cr_report *report, volatile const int *stop,
                           struct cr_best *best) {
     const bool       has_ema = run->session.model.store.has_ema;
+    const int        labels  = labels_of(run);
     bool             is_best;
     struct cr_scores e, ema                         = {0};
     char             raw_human[128], ema_human[128] = "", human[384];
@@ -121,17 +169,26 @@ cr_status cr_run_evaluate(struct cr_run *run, struct cr_report *report, volatile
     if (has_ema) CR_TRY(evaluate_ema(run, stop, &ema));
     CR_TRY(cr_run_update_best(run, &e, has_ema ? &ema : NULL, best, &is_best));
     if (!cr_run_reports(run)) return CR_OK;
-    scores_text(&e, raw_human);
-    if (has_ema) scores_text(&ema, ema_human);
+    if (labels) CR_TRY(save_thresholds(run));
+    struct cr_label_score *score;
+    const cr_status        status = class_scores(run, labels, &score);
+    if (status != CR_OK) {
+        cr_free(score);
+        return status;
+    }
+    scores_text(&e, labels, raw_human);
+    if (has_ema) scores_text(&ema, labels, ema_human);
     snprintf(human, sizeof human, "evaluation at step %" PRId64 ": %s%s%s%s", run->at.step, raw_human,
              has_ema ? "; moving averages: " : "", ema_human, is_best ? ", best so far" : "");
     struct cr_json_writer w = cr_report_begin(report, CR_EVENT_EVAL);
     cr_json_put_int(&w, "step", run->at.step);
     cr_json_put_int(&w, "images", e.images);
-    put_scores(&w, &e, &raw_names);
-    if (has_ema) put_scores(&w, &ema, &ema_names);
+    put_scores(&w, &e, labels, &raw_names);
+    if (has_ema) put_scores(&w, &ema, labels, &ema_names);
+    put_class_scores(&w, has_ema ? "ema_average_precision" : "average_precision", score, labels);
     cr_json_put_bool(&w, "best", is_best);
     cr_report_end(report, &w, human);
+    cr_free(score);
     cr_run_event_evaluated(run, &e, has_ema ? &ema : NULL, is_best);
     return CR_OK;
 }

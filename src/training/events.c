@@ -66,8 +66,13 @@ static void put_bool(struct facts *f, const char *name, bool value) {
     add_variable(f, name, value ? "1" : "0");
 }
 
-static void put_scores(struct facts *f, const struct cr_scores *e, const char *const names[3]) {
+static void put_scores(struct facts *f, const struct cr_scores *e, bool several, const char *const names[3]) {
     const double images = (double)e->images;
+    if (several) {
+        put_real(f, *names[0] == 'e' ? "ema_map" : "map", e->map);
+        put_real(f, names[2], e->loss_sum / images);
+        return;
+    }
     put_real(f, names[0], (double)e->correct1 / images);
     put_real(f, names[1], (double)e->correct5 / images);
     put_real(f, names[2], e->loss_sum / images);
@@ -257,8 +262,8 @@ void cr_run_event_evaluated(struct cr_run *run, const struct cr_scores *raw, con
     if (!reports_events(run)) return;
     facts_begin(&f, run, "evaluation");
     put_checkpoint(&f, run);
-    put_scores(&f, raw, names);
-    if (ema) put_scores(&f, ema, ema_names);
+    put_scores(&f, raw, run->config.data.multi_label, names);
+    if (ema) put_scores(&f, ema, run->config.data.multi_label, ema_names);
     put_bool(&f, "best", is_best);
     run_command(run, "evaluation", &f);
 }

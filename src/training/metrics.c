@@ -179,9 +179,9 @@ static void format_progress(const struct cr_report *r, int64_t step, char *buf, 
     format_duration((double)(o->total_steps - step) * r->seconds_per_step, left, sizeof left);
     snprintf(buf, size,
              "epoch %" PRId64 "/%" PRId64 "  step %" PRId64 "/%" PRId64
-             "  loss %.4f  top-1 %.2f %%  lr %.4g  %.0f img/s  data wait %.1f %%  left %s",
+             "  loss %.4f  %s %.2f %%  lr %.4g  %.0f img/s  data wait %.1f %%  left %s",
              (step - 1) / o->steps_per_epoch + 1, o->epochs, step, o->total_steps, r->sum.loss_sum / valid,
-             100 * r->sum.correct1 / valid, r->sum.lr, r->images_per_s, wait, left);
+             o->labels ? "all labels" : "top-1", 100 * r->sum.correct1 / valid, r->sum.lr, r->images_per_s, wait, left);
 }
 
 static void log_interval(struct cr_report *r, int64_t step) {
@@ -192,8 +192,9 @@ static void log_interval(struct cr_report *r, int64_t step) {
     cr_json_put_int(&w, "step", step);
     cr_json_put_int(&w, "epoch", (step - 1) / r->options.steps_per_epoch + 1);
     cr_json_put_general(&w, "loss", sum->loss_sum / valid, 9);
-    cr_json_put_fixed(&w, "top1", sum->correct1 / valid, 6);
-    cr_json_put_fixed(&w, "top5", sum->correct5 / valid, 6);
+    cr_json_put_fixed(&w, r->options.labels ? "exact_match" : "top1", sum->correct1 / valid, 6);
+    cr_json_put_fixed(&w, r->options.labels ? "label_accuracy" : "top5",
+                      sum->correct5 / valid / CR_MAX(r->options.labels, 1), 6);
     cr_json_put_general(&w, "lr", sum->lr, 9);
     cr_json_put_general(&w, "grad_norm", sum->grad_norm, 6);
     cr_json_put_fixed(&w, "images_per_s", r->images_per_s, 1);

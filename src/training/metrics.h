@@ -18,6 +18,7 @@ struct cr_report_options {
     double      progress_s;  /* without a terminal: longest time between two lines, if the steps are shorter */
     bool        progress;    /* on a terminal: show the progress line also when only results are printed */
     bool        tensorboard; /* also write a TensorBoard event file there: train/..., val/..., prune/... */
+    int         labels;      /* data.multi_label: the number of classes; else 0 */
     int64_t     first_step;  /* on resume the first update of this process; else 0 */
 };
 struct cr_step_result { /* sums over the micro-batches of one step */

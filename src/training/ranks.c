@@ -45,7 +45,7 @@ cr_status cr_run_data_turn(struct cr_run *run, cr_status (*open)(struct cr_run *
 
 /* Removes the keys that may differ between hosts. */
 static void clear_host_keys(struct cr_config *c) {
-    c->data.root = c->train.output = c->model.weights = c->memory.trace = "";
+    c->data.root = c->distill.teacher = c->train.output = c->model.weights = c->memory.trace = "";
     c->data.workers = c->data.prefetch = c->train.gpu = c->train.threads = 0;
 }
 
@@ -62,6 +62,8 @@ cr_status cr_run_same(struct cr_run *run) {
     if (status == CR_OK) status = cr_comm_same(run->comm, text.data, text.length, "the configuration");
     cr_text_free(&text);
     CR_TRY(status);
+    const uint64_t teacher = run->teacher ? run->teacher->hash : 0;
+    CR_TRY(cr_comm_same(run->comm, &teacher, sizeof teacher, "the network of distill.teacher"));
     return cr_comm_same(run->comm, data, sizeof data, "the dataset (names, labels, sizes)");
 }
 

@@ -31,6 +31,7 @@ struct cr_run {
     int              lock;                    /* file descriptor of the lock of the run folder; -1 when not locked */
     struct cr_dataset *train, *val;
     uint64_t           data_contents; /* cr_dataset_contents of `train` */
+    struct cr_teacher *teacher;       /* network of distill.teacher; NULL: none */
     struct cr_session  session;
     struct cr_loader  *loader;
     struct cr_position at;          /* current position */
@@ -120,6 +121,11 @@ CR_MUST cr_status cr_run_evaluate(struct cr_run *run, struct cr_report *report, 
 CR_MUST cr_status cr_run_check_data(struct cr_run *run, bool force);
 /* Logs a warning for each line: a difference that --force accepted. Changes `lines`. */
 void cr_run_warn_forced(char *lines);
+
+/* training/teacher.c: opens the network of distill.teacher as run->teacher. */
+CR_MUST cr_status cr_run_open_teacher(struct cr_run *run);
+/* On resume: CR_ERR_CONFIG when the teacher is not the one of the checkpoint; with `force` a warning. */
+CR_MUST cr_status cr_run_check_teacher(struct cr_run *run, bool force);
 
 /* training/class_balance.c: logs the class weights of [loss]; warns when the sizes of the classes differ tenfold.
  * CR_ERR_CONFIG, CR_ERR_FORMAT: the class weights are invalid, or differ between the ranks. All ranks call it. */

@@ -243,6 +243,7 @@ static cr_status load_values(struct cr_run *run) {
     run->at.data_images       = cr_dataset_count(run->train);
     run->at.data_contents     = run->data_contents;
     run->at.ranks             = cr_comm_size(run->comm);
+    run->at.teacher           = run->teacher ? run->teacher->hash : 0;
     CR_TRY(cr_session_same_values(&run->session));
     return run->from ? cr_state_running_load(&run->session, run->from, saved_ranks) : CR_OK;
 }
@@ -269,7 +270,8 @@ static cr_status start_session(struct cr_run *run, const char *weights, const ch
                                                .kernel_times_unmeasured = from && run->unmeasured,
                                                .retune                  = force,
                                                .train_data              = run->train,
-                                               .comm                    = run->comm};
+                                               .comm                    = run->comm,
+                                               .teacher                 = run->teacher};
     CR_TRY(cr_session_open(&run->config, &options, &run->session));
     run->config.train.batch = run->session.batch; /* replaces auto; the checkpoint stores this number */
     const size_t limit      = cr_session_limit_found(&run->session);
@@ -335,8 +337,10 @@ static cr_status open_run(const struct cr_config *given, const struct cr_train_o
     if (!run->from) CR_TRY(cr_state_weights_there(&run->config));
     /* The data is opened before anything is written: a wrong data.root leaves no empty run folder. */
     CR_TRY(cr_run_data_turn(run, open_data));
+    CR_TRY(cr_run_open_teacher(run));
     CR_TRY(cr_run_same(run));
     CR_TRY(cr_run_check_data(run, o->force));
+    CR_TRY(cr_run_check_teacher(run, o->force));
     CR_TRY(cr_run_check_balance(run));
     CR_TRY(prepare_folder(o, run));
     CR_TRY(open_session(run, o->force));
@@ -366,6 +370,7 @@ void cr_run_close(struct cr_run *run) {
     cr_loader_close(run->loader);
     cr_prune_close(&run->prune);
     cr_session_close(&run->session);
+    cr_teacher_close(run->teacher);
     cr_dataset_close(run->train);
     cr_dataset_close(run->val);
     cr_text_free(&run->config_text);

@@ -350,6 +350,7 @@ cr_status cr_train(const struct cr_config *config, const struct cr_train_options
                                         .progress_s      = PROGRESS_S,
                                         .tensorboard     = run.config.train.tensorboard,
                                         .progress        = options->brief && !quiet,
+                                        .labels          = run.config.data.multi_label ? run.session.model.classes : 0,
                                         .first_step      = run.from ? run.at.step + 1 : 0};
     if (cr_run_reports(&run)) {
         CR_TRY_OUT(cr_run_trace(&run));

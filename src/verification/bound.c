@@ -39,7 +39,7 @@ static void closed_bn_finalize(const struct cr_verify_values *v, double *const s
     }
 }
 
-/* With class weights, focal loss or several labels per sample, kernels compute in FP64: a focal loss needs the digits
+/* With class weights, focal loss or binary cross-entropy, kernels compute in FP64: a focal loss needs the digits
  * of 1-p. The loss is then a sum of positive terms, and only the result is rounded. */
 static void closed_weighted_loss(const struct cr_verify_values *v, double *const scale[]) {
     scale[CR_OUT_loss_metrics][0] = fabs(v->want[CR_OUT_loss_metrics][0]);
@@ -282,6 +282,32 @@ static void closed_lamb_norms(const struct cr_verify_values *v, double *const sc
     }
 }
 
+/* Kernels of distillation compute sums and probabilities in FP64. A = |old| + |new - old|, where `old` is what the
+ * result is added to; `least` covers the cancellation of equal networks. */
+static double added(double want, double old, double least) {
+    return fabs(old) + fabs(want - old) + least;
+}
+
+static void closed_distill(const struct cr_verify_values *v, double *const scale[]) {
+    const struct cr_distill_attr *a = &v->op->attr.distill;
+    const double part = v->op->kind == CR_OP_distill ? 1 - (double)a->weight : 1, T = (double)a->temperature,
+                 least = 1e-3 * (double)a->weight * T * T, *before = v->in[CR_IN_distill_metrics],
+                 *want = v->want[CR_OUT_distill_metrics];
+    const int64_t N    = dim(v->program, v->op->in[CR_IN_distill_logits], 0);
+    scale[CR_OUT_distill_metrics][0] =
+        added(want[0], part * before[0], v->op->kind == CR_OP_distill ? (double)N * least : 0);
+    for (int i = 1; i < 4; i++) scale[CR_OUT_distill_metrics][i] = 0; /* copies of counts */
+}
+
+static void closed_distill_grad(const struct cr_verify_values *v, double *const scale[]) {
+    const double *dy = v->in[CR_IN_distill_grad_dy], *want = v->want[CR_OUT_distill_grad_dx],
+                 *state = v->in[CR_IN_distill_grad_state];
+    const double least =
+        1e-6 * fabs(state[CR_STATE_LOSS_SCALE] * (double)v->op->attr.distill.weight * v->op->attr.distill.temperature);
+    for (int64_t i = 0; i < elems(v->program, v->op->out[0]); i++)
+        scale[CR_OUT_distill_grad_dx][i] = added(want[i], dy[i], v->op->kind == CR_OP_distill_grad ? least : 0);
+}
+
 /* A = |w| + |e|, because the new mean is computed from a difference. A is 0 where the mean does not change. */
 static void closed_ema(const struct cr_verify_values *v, double *const scale[]) {
     static const int now[2]   = {CR_IN_ema_value, CR_IN_ema_running},
@@ -302,6 +328,7 @@ static void closed_ema(const struct cr_verify_values *v, double *const scale[]) 
 static const struct cr_verify_hooks hooks[CR_OP_COUNT] = {
     [CR_OP_normalize]          = {.adjust = adjust_normalize},
     [CR_OP_conv]               = {.prologue = cr_verify_prologue_conv, .epilogue = cr_verify_epilogue_conv},
+    [CR_OP_conv_pool]          = {.epilogue = cr_verify_epilogue_conv_pool},
     [CR_OP_conv_pair]          = {.epilogue = cr_verify_epilogue_conv_pair},
     [CR_OP_bn_finalize]        = {.closed = closed_bn_finalize},
     [CR_OP_bn_apply]           = {.epilogue = cr_verify_epilogue_bn_apply},
@@ -324,6 +351,11 @@ static const struct cr_verify_hooks hooks[CR_OP_COUNT] = {
     [CR_OP_lamb]               = {.closed = closed_update},
     [CR_OP_lamb_norms]         = {.closed = closed_lamb_norms},
     [CR_OP_ema]                = {.closed = closed_ema},
+    /* knowledge distillation */
+    [CR_OP_distill]               = {.closed = closed_distill},
+    [CR_OP_distill_grad]          = {.closed = closed_distill_grad},
+    [CR_OP_distill_features]      = {.closed = closed_distill},
+    [CR_OP_distill_features_grad] = {.closed = closed_distill_grad},
 };
 
 const struct cr_verify_hooks *cr_verify_hooks(enum cr_op_kind kind) {

@@ -60,6 +60,8 @@ static double reduction(const struct cr_program *p, const struct cr_op *op, int 
     case CR_OP_group_conv_dgrad:
     case CR_OP_group_conv_wgrad:
     case CR_OP_conv_grad: return conv_reduction(p, op, slot);
+    case CR_OP_conv_pool: /* the terms of one sum, and its bias: the maximum has the error of one of its operands */
+        return (double)(elems(p, in[CR_IN_conv_pool_w]) / dim(p, in[CR_IN_conv_pool_w], 0)) + 1;
     case CR_OP_conv_pair: /* the terms of y lead to z */
         return (double)dim(p, in[CR_IN_conv_pair_x], 3) + 2 +
                (slot == CR_OUT_conv_pair_z ? (double)dim(p, in[CR_IN_conv_pair_next_w], 3) + 1 : 0);
@@ -85,6 +87,7 @@ static double reduction(const struct cr_program *p, const struct cr_op *op, int 
     case CR_OP_maxpool_grad: return pow(window_overlap(op->attr.conv.window, stride), 2);
     case CR_OP_loss: return (double)(dim(p, in[0], 0) + dim(p, in[0], 3));
     case CR_OP_loss_grad: return (double)dim(p, in[0], 3);
+    case CR_OP_distill_features: return (double)dim(p, in[0], 0);
     case CR_OP_param_norms:
     case CR_OP_lamb_norms:
     case CR_OP_grad_norm: return (double)all;

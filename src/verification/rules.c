@@ -10,6 +10,7 @@ static const struct cr_verify_rule rules[CR_OP_COUNT] = {
     [CR_OP_normalize]          = {.magnitude = "kk", .extra = 5},
     [CR_OP_mix]                = {.exact = true},
     [CR_OP_conv]               = {.magnitude = "kakaakkkkk", .extra = 1, .products = true, .pads = true},
+    [CR_OP_conv_pool]          = {.magnitude = "aaa", .extra = 1, .products = true, .pads = true},
     [CR_OP_conv_pair]          = {.magnitude = "aaaaaa", .extra = 2, .products = true},
     [CR_OP_group_conv]         = {.magnitude = "aa", .extra = 1, .products = true, .pads = true},
     [CR_OP_bn_sums]            = {.magnitude = "a", .extra = 2},
@@ -86,6 +87,11 @@ static const struct cr_verify_rule rules[CR_OP_COUNT] = {
     [CR_OP_qconv]             = {.extra = 4},
     [CR_OP_qconv_pair]        = {.exact = true},
     [CR_OP_qstem]             = {.exact = true},
+    /* computed in FP64 where it matters */
+    [CR_OP_distill]               = {.extra = 4},
+    [CR_OP_distill_grad]          = {.extra = 4},
+    [CR_OP_distill_features]      = {.extra = 6},
+    [CR_OP_distill_features_grad] = {.extra = 4},
 };
 
 const struct cr_verify_rule *cr_verify_rule(enum cr_op_kind kind) {

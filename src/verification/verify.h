@@ -248,6 +248,7 @@ void      cr_verify_prologue_dgrad(struct cr_verify_run *run);
 void      cr_verify_prologue_conv_grad(struct cr_verify_run *run);
 void      cr_verify_prologue_maxpool(struct cr_verify_run *run);
 cr_status cr_verify_epilogue_conv(const struct cr_verify_values *v, struct cr_verify_expected *expected);
+cr_status cr_verify_epilogue_conv_pool(const struct cr_verify_values *v, struct cr_verify_expected *expected);
 cr_status cr_verify_epilogue_conv_pair(const struct cr_verify_values *v, struct cr_verify_expected *expected);
 cr_status cr_verify_epilogue_dgrad(const struct cr_verify_values *v, struct cr_verify_expected *expected);
 cr_status cr_verify_epilogue_conv_grad(const struct cr_verify_values *v, struct cr_verify_expected *expected);

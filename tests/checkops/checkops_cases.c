@@ -96,6 +96,15 @@ static const struct conv stems[] = {
     {1, 64, 30, 3, 64, 0, 0, 0, true}, {1, 10, 460, 3, 64, 0, 0, 0, true},
 };
 
+/* convolutions with pooling; in space-to-depth form y has 3 rows and columns less than x. Even and odd heights, blocks
+ * that begin inside an image, the widest line */
+static const struct conv pooled[] = {
+    {1, 4, 4, 16, 64, 4, 1, 0, false},    {2, 7, 5, 3, 7, 3, 2, 1, false},     {3, 5, 6, 16, 64, 4, 1, 0, false},
+    {1, 9, 11, 5, 6, 7, 2, 3, false},     {2, 14, 20, 16, 64, 4, 1, 0, false}, {1, 115, 10, 16, 64, 4, 1, 0, true},
+    {1, 12, 115, 16, 128, 4, 1, 0, true}, {120, 34, 6, 16, 64, 4, 1, 0, true}, {13, 30, 5, 16, 64, 4, 1, 0, true},
+    {1, 6, 116, 16, 64, 4, 1, 0, true},
+};
+
 static const struct conv shortcuts[] = {
     /* pad: number of channels of zeros before and after the input channels */
     {1, 1, 1, 1, 0, 1, 1, 1, false},    {2, 5, 5, 3, 0, 1, 2, 2, false},  {1, 4, 6, 16, 0, 1, 2, 8, false},
@@ -115,6 +124,12 @@ static const struct conv losses[] = {
     {1, 1, 1, 0, 1, 0, 0, 0, false},   {2, 1, 1, 0, 3, 0, 0, 0, false},   {7, 1, 1, 0, 10, 0, 0, 0, false},
     {16, 1, 1, 0, 5, 0, 0, 0, false},  {33, 1, 1, 0, 17, 0, 0, 0, false}, {128, 1, 1, 0, 10, 0, 0, 0, true},
     {8, 1, 1, 0, 1000, 0, 0, 0, true},
+};
+
+/* features of images: N, H, W, C, and K classes of the labels */
+static const struct conv distilled[] = {
+    {1, 1, 1, 1, 10, 0, 0, 0, false},  {2, 3, 2, 5, 10, 0, 0, 0, false},    {7, 4, 4, 8, 10, 0, 0, 0, false},
+    {5, 7, 7, 33, 10, 0, 0, 0, false}, {16, 16, 16, 64, 10, 0, 0, 0, true},
 };
 
 /* ---- the list ---- */
@@ -287,6 +302,7 @@ static void list_all(struct checkops_list *list) {
     list_quant(list);
     list_convs(list, CR_OP_conv, FLAGS(0));
     list_variants(list, CR_OP_conv_pair, TABLE(pairs), FLAGS(0));
+    list_variants(list, CR_OP_conv_pool, TABLE(pooled), FLAGS(0));
     list_convs(list, CR_OP_conv_dgrad, FLAGS(0));
     list_convs(list, CR_OP_conv_wgrad, FLAGS(0, CHECKOPS_ACCUMULATE));
     list_variants(list, CR_OP_group_conv, TABLE(grouped), FLAGS(0, CHECKOPS_TWO));
@@ -312,6 +328,14 @@ static void list_all(struct checkops_list *list) {
                                 several | CHECKOPS_WEIGHTS | CHECKOPS_FOCAL | CHECKOPS_SMOOTH | CHECKOPS_SCALED,
                                 several | CHECKOPS_WEIGHTS | CHECKOPS_MIXES | CHECKOPS_SMOOTH));
         }
+    list_variants(list, CR_OP_distill, TABLE(losses), FLAGS(0, CHECKOPS_SMOOTH));
+    list_variants(list, CR_OP_distill_grad, TABLE(losses), FLAGS(0, CHECKOPS_SMOOTH | CHECKOPS_SCALED));
+    list_variants(list, CR_OP_distill_features, TABLE(distilled), FLAGS(0));
+    list_variants(list, CR_OP_distill_features_grad, TABLE(distilled), FLAGS(0, CHECKOPS_SCALED));
+    for (int kind = CR_OP_loss; kind <= CR_OP_loss_grad; kind += CR_OP_loss_grad - CR_OP_loss)
+        list_variants(list, (enum cr_op_kind)kind, TABLE(losses),
+                      FLAGS(CHECKOPS_TWO, CHECKOPS_TWO | CHECKOPS_SMOOTH | CHECKOPS_WEIGHTS,
+                            CHECKOPS_TWO | CHECKOPS_MIXES | CHECKOPS_SMOOTH));
     static const struct conv stores[] = {
         {1, 1, 1, 1, 0, 0, 0, 0, false}, {1, 1, 1, 1, 0, 0, 0, 0, false}, {1, 1, 1, 1, 0, 0, 0, 0, false}};
     list_variants(list, CR_OP_grad_norm, TABLE(stores), FLAGS(0, CHECKOPS_SCALED));

@@ -47,6 +47,7 @@ static const char *const meaning[CR_OP_COUNT] = {
     [CR_OP_group_conv]         = "xx",
     [CR_OP_group_conv_dgrad]   = "xx",
     [CR_OP_group_conv_wgrad]   = "xx",
+    [CR_OP_conv_pool]          = "xxb",
     [CR_OP_conv_pair]          = "xxbxxb",
     [CR_OP_bn_sums]            = "x",
     [CR_OP_bn_finalize]        = "Sgbmv",
@@ -94,6 +95,11 @@ static const char *const meaning[CR_OP_COUNT] = {
     [CR_OP_barrier]            = "x",
     [CR_OP_sparse_filter]      = "x",
     [CR_OP_all_reduce]         = "x",
+    /* the logits or features of two networks */
+    [CR_OP_distill]               = "xLMx",
+    [CR_OP_distill_grad]          = "xLTxx",
+    [CR_OP_distill_features]      = "xLMx",
+    [CR_OP_distill_features_grad] = "xLTxx",
 };
 
 static char letter(const struct checkops_unit *unit, int slot) {
@@ -196,6 +202,7 @@ static double huge_limit(const struct checkops_unit *unit) {
     case CR_OP_adamw:
     case CR_OP_lamb:
     case CR_OP_param_norms:
+    case CR_OP_distill_features:
     case CR_OP_grad_norm: return sqrt(top / (8 * n));
     case CR_OP_lamb_norms: return sqrt(top / (8 * n)) * op->attr.sgd.eps; /* a second moment may be 0 */
     case CR_OP_bn_finalize: return sqrt(top / (8 * (double)op->attr.bn.count));

@@ -98,6 +98,10 @@ void checkops_list_full_size(struct checkops_list *list) {
     for (size_t i = 0; i < CR_COUNT(denses); i++) add_image(list, denses[i], 1, 2048, 0);
     add_image(list, CR_OP_loss, 1, 1, 0);
     add_image(list, CR_OP_loss_grad, 1, 1, 0);
+    add_image(list, CR_OP_distill, 1, 1, 0);
+    add_image(list, CR_OP_distill_grad, 1, 1, 0);
+    add_image(list, CR_OP_distill_features, 14, 1024, 0);
+    add_image(list, CR_OP_distill_features_grad, 14, 1024, 0);
     add_image(list, CR_OP_cast, 10, 1000, 0); /* 25.6 million parameters, as ResNet-50 */
     for (int kind = CR_OP_grad_norm; kind <= CR_OP_ema; kind++) {
         const struct checkops_case c = {

@@ -91,6 +91,14 @@ static void build_conv_pair(struct checkops_build *b) {
     in(b, CR_IN_conv_pair_next_bias, b->wide, 1, 1, 1, c->window);
 }
 
+static void build_conv_pool(struct checkops_build *b) {
+    const struct checkops_case *c = b->c;
+    b->op.attr.conv               = (struct cr_conv_attr){.stride = c->stride, .pad = c->pad};
+    in(b, CR_IN_conv_pool_x, b->real, c->N, c->H, c->W, c->C);
+    in(b, CR_IN_conv_pool_w, b->real, c->K, c->window, c->window, c->C);
+    in(b, CR_IN_conv_pool_bias, b->wide, 1, 1, 1, c->K);
+}
+
 static void build_dense(struct checkops_build *b) {
     const struct checkops_case *c = b->c;
     b->op.attr.dense.accumulate   = (c->flags & CHECKOPS_ACCUMULATE) != 0;
@@ -117,10 +125,13 @@ static void build_dense(struct checkops_build *b) {
 
 static void build_loss(struct checkops_build *b) {
     const struct checkops_case *c = b->c;
-    b->op.attr.loss               = (struct cr_loss_attr){.smoothing = c->flags & CHECKOPS_SMOOTH ? 0.1f : 0,
-                                                          .weight    = 0.5f,
-                                                          .gamma     = c->flags & CHECKOPS_FOCAL ? 1.5f : 0,
-                                                          .sigmoid   = (c->flags & CHECKOPS_SEVERAL) != 0};
+    const bool one_label = (c->flags & CHECKOPS_TWO) != 0, several = (c->flags & CHECKOPS_SEVERAL) != 0;
+    b->op.attr.loss = (struct cr_loss_attr){.smoothing = c->flags & CHECKOPS_SMOOTH ? 0.1f : 0,
+                                            .weight    = 0.5f,
+                                            .gamma     = c->flags & CHECKOPS_FOCAL ? 1.5f : 0,
+                                            .threshold = one_label && c->flags & CHECKOPS_MIXES ? 0.2f : 0,
+                                            .sigmoid   = one_label || several,
+                                            .several   = several};
     in(b, 0, b->real, c->N, 1, 1, c->K);
     in(b, 1, CR_I32, c->N, 1, 1, c->flags & CHECKOPS_SEVERAL ? cr_label_words(c->K) : 1);
     if (c->flags & CHECKOPS_WEIGHTS) in(b, CR_IN_loss_class_weights, CR_F32, 1, 1, 1, c->K);
@@ -131,6 +142,25 @@ static void build_loss(struct checkops_build *b) {
     }
     in(b, CR_IN_loss_metrics, b->wide, 1, 1, 1, 4);
     b->op.out[CR_OUT_loss_metrics] = b->op.in[CR_IN_loss_metrics];
+}
+
+/* The ops of logits and of features have the same slots, of images of one pixel or more. */
+static void build_distill(struct checkops_build *b) {
+    const struct checkops_case *c      = b->c;
+    const bool                  logits = c->kind == CR_OP_distill || c->kind == CR_OP_distill_grad;
+    const int64_t               H = logits ? 1 : c->H, W = logits ? 1 : c->W, C = logits ? c->K : c->C;
+    b->op.attr.distill = (struct cr_distill_attr){.weight = 0.5f, .temperature = c->flags & CHECKOPS_SMOOTH ? 4 : 1};
+    in(b, CR_IN_distill_logits, b->real, c->N, H, W, C);
+    in(b, CR_IN_distill_labels, CR_I32, c->N, 1, 1, 1);
+    in(b, CR_IN_distill_teacher, b->real, c->N, H, W, C);
+    if (c->kind == CR_OP_distill_grad || c->kind == CR_OP_distill_features_grad) {
+        in(b, CR_IN_distill_grad_state, CR_F64, 1, 1, 1, CR_STATE_COUNT);
+        in(b, CR_IN_distill_grad_dy, b->real, c->N, H, W, C);
+        out(b, CR_OUT_distill_grad_dx, b->real, c->N, H, W, C);
+        return;
+    }
+    in(b, CR_IN_distill_metrics, b->wide, 1, 1, 1, 4);
+    b->op.out[CR_OUT_distill_metrics] = b->op.in[CR_IN_distill_metrics];
 }
 
 static void build_bn_small(struct checkops_build *b) {
@@ -374,6 +404,7 @@ void checkops_build_op(struct checkops_build *b) {
     case CR_OP_group_conv_dgrad:
     case CR_OP_group_conv_wgrad: checkops_build_group_conv(b); return;
     case CR_OP_conv_pair: build_conv_pair(b); return;
+    case CR_OP_conv_pool: build_conv_pool(b); return;
     case CR_OP_maxpool:
     case CR_OP_maxpool_grad:
     case CR_OP_pool_bn_grad_sums:
@@ -386,6 +417,10 @@ void checkops_build_op(struct checkops_build *b) {
     case CR_OP_dense_bgrad: build_dense(b); return;
     case CR_OP_loss:
     case CR_OP_loss_grad: build_loss(b); return;
+    case CR_OP_distill:
+    case CR_OP_distill_grad:
+    case CR_OP_distill_features:
+    case CR_OP_distill_features_grad: build_distill(b); return;
     case CR_OP_fake_quant:
     case CR_OP_fake_quant_filter:
     case CR_OP_fake_quant_grad:

@@ -55,6 +55,13 @@ run plan net.ini loss.focal_gamma=2 --program; expect "the program" 0; has "the 
 run eval focal --json; expect "evaluation" 0; loss=$(field loss)
 run eval focal loss.focal_gamma=0 --json; is "an evaluation has the plain loss" "$(field loss)" "$loss"
 
+# ---- binary cross-entropy ----
+run train net.ini -o bce loss.kind=bce data.mixup=1 loss.target_threshold=0.2; expect "bce" 0
+holds "the loss begins near log 2: $(grep -o 'loss [0-9.]*' stderr | head -1)" awk -v l="$(grep -o 'loss [0-9.]*' stderr | head -1 | cut -d' ' -f2)" 'BEGIN { exit !(l > 0.6 && l < 0.8) }'
+run plan net.ini loss.kind=bce data.mixup=1 loss.target_threshold=0.2 --program; expect "its program" 0; has "the program says it" "$out" "sigmoid threshold=0.2"
+run eval focal loss.kind=bce --json; is "an evaluation of bce has the plain loss" "$(field loss)" "$loss"
+run train net.ini -o bad loss.target_threshold=0.2; expect "a threshold of softmax" 2 "target_threshold" "set kind = bce"
+
 # ---- mistakes ----
 bad() { run train net.ini -o bad "loss.class_weights=$1"; shift; expect "mistake: $1" "$@"; holds "mistake: nothing was written" [ ! -e bad ]; }
 bad 1,2 2 "2 weights for 10 classes"

@@ -27,6 +27,8 @@ struct golden {
     "model.arch=custom", "model.classes=10", "data.kind=synthetic", "data.image_size=16", "train.batch=8",             \
         "train.precision=fp32", "optim.lr=0.05", "schedule.kind=constant", "optim.weight_decay=0.01"
 
+#define TEACHER(name) "distill.teacher=" CR_SOURCE_DIR "/tests/golden/train/teacher-" name
+
 static const struct golden goldens[] = {
     {"basic-a",
      {2.45633062292, 2.51497986551, 2.2833972614, 2.28973939484, 2.40930763294, 2.31787515509, 2.39025386761,
@@ -115,6 +117,22 @@ static const struct golden goldens[] = {
      "basic-b",
      0,
      0},
+    {"bce",
+     {0.685483389131, 0.67169067874, 0.658229813562, 0.654073941948, 0.649914338308, 0.635048058481, 0.629227281379,
+      0.627486471983, 0.621812857731, 0.609836815631},
+     {COMMON, "model.depths=2,1", "model.widths=6,10", "model.shortcut=B", "train.label_smoothing=0.1", "loss.kind=bce",
+      "optim.kind=adamw", "optim.lr=0.004", "optim.beta2=0.99", "optim.eps=1e-2", "optim.weight_decay=0.05"},
+     "basic-b",
+     0,
+     0},
+    {"bce-mixed",
+     {0.673427812765, 0.675021121762, 0.663255535082, 0.654649961979, 0.659201770599, 0.64037614167, 0.628589648072,
+      0.625677840088, 0.60606224384, 0.593866586968},
+     {COMMON, "model.depths=2,1", "model.widths=6,10", "model.shortcut=B", "train.label_smoothing=0.1", "loss.kind=bce",
+      "loss.target_threshold=0.2", "optim.decay_norm_bias=yes", "data.mixup=1", "data.cutmix=1", "data.erase=1"},
+     "basic-b",
+     0,
+     0},
     {"lars",
      {2.3331584516, 2.37917442987, 2.37746784253, 2.32967308151, 2.33489937004, 2.312418612, 2.36272602171,
       2.34146853095, 2.33430935396, 2.3314020316},
@@ -162,6 +180,23 @@ static const struct golden goldens[] = {
       "optim.kind=adamw", "optim.lr=0.004", "optim.beta2=0.99", "optim.eps=1e-2", "optim.weight_decay=0.05",
       "optim.layer_decay=0.6", "optim.head_lr=0.01", "ema.decay=0.7"},
      "basic-b",
+     0,
+     0},
+    {"distilled",
+     {1.42920335017, 1.40777286583, 1.31761807636, 1.25570786539, 1.22155788803, 1.1571285408, 1.11497515016,
+      1.07421885854, 1.03260461335, 0.991789054241},
+     {COMMON, "model.depths=2,1", "model.widths=6,10", "model.shortcut=B", "train.label_smoothing=0.1",
+      "optim.decay_norm_bias=yes", "data.mixup=1", "data.cutmix=1", "data.erase=1", TEACHER("basic"),
+      "distill.weight=0.7", "distill.temperature=3", "distill.features=0.25"},
+     "basic-b",
+     0,
+     0},
+    {"distilled-grouped",
+     {1.20175054502, 1.22077668989, 1.20635168115, 1.17775133701, 1.17716878909, 1.18949011773, 1.18025903245,
+      1.16645063223, 1.17743486739, 1.16442409886},
+     {COMMON, "model.depths=1,1", "model.widths=5,7", "model.shortcut=B", "optim.nesterov=yes", "train.accumulate=3",
+      TEACHER("grouped")},
+     "accumulate",
      0,
      0},
 };
@@ -278,6 +313,17 @@ static cr_status average_weights(struct cr_session *s, int64_t step) {
     return status;
 }
 
+/* Training does not change the teacher: its constants are on the device as they were computed. */
+static bool teacher_is_unchanged(struct cr_session *s) {
+    const struct cr_teacher *teacher = s->model.teacher;
+    const struct cr_param    all     = {.elems = s->model.store.teacher_elems};
+    if (!teacher) return true;
+    float     *now  = read_store(s, cr_param_store_buffer_offset(&s->model.store, CR_BUFFER_TEACHER), &all);
+    const bool same = memcmp(now, teacher->value, (size_t)all.elems * sizeof *now) == 0;
+    free(now);
+    return same;
+}
+
 static void train(const struct golden *g, struct variant v) {
     struct cr_config  c;
     struct cr_session s, want;
@@ -310,6 +356,7 @@ static void train(const struct golden *g, struct variant v) {
         CHECK_NEAR(loss, g->loss[step], 1e-5 * g->loss[step]);
         worst = CR_MAX(fabs(loss / g->loss[step] - 1), worst);
     }
+    CHECK(teacher_is_unchanged(&s));
     snprintf(path, sizeof path, "%s/tests/golden/train/end-%s.safetensors", CR_SOURCE_DIR, g->name);
     REQUIRE_OK(cr_session_load_weights(&want, path, true));
     double gap = weight_distance(&s, &want, false);

@@ -23,8 +23,10 @@ template <int ID, int THREADS> __device__ __forceinline__ void barrier_sync() {
     asm volatile("bar.sync %0, %1;\n" ::"n"(ID), "n"(THREADS) : "memory");
 }
 
-template <int C_, int K_, int H_, int STRIDE_, int R_> struct shape {
+/* SMALL: the backward needs less shared memory. */
+template <int C_, int K_, int H_, int STRIDE_, int R_, bool SMALL_ = false> struct shape {
     enum { C = C_, K = K_, H = H_, STRIDE = STRIDE_, R = R_, TAPS = R * R, PAD = R / 2, P = H / STRIDE };
+    static constexpr bool SMALL = SMALL_;
     static_assert(R == 3 || STRIDE == 2, "1x1 filters are shortcuts");
 };
 
@@ -315,7 +317,7 @@ template <int NT> __device__ __forceinline__ void piece_store(void *to, const pi
  * nothing. */
 template <typename Kernel, typename Args>
 cudaError_t launch(Kernel kernel, const Args &a, int64_t blocks, int threads, int bytes, cudaStream_t stream) {
-    const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    const cudaError_t error = ck_allow_shared(kernel, (int64_t)bytes);
     return error != cudaSuccess ? error
                                 : ck_launch(kernel, (unsigned)blocks, (unsigned)threads, (size_t)bytes, stream, a);
 }

@@ -43,7 +43,7 @@ cudaError_t ck_cifar_conv(const struct ck_cifar_conv *args, void *workspace, int
  *         without bn_x  x is the input of a BN: the activation is act(x), xhat = (x - mean_rstd[0]) * mean_rstd[1]
  *         with bn_x     x is the activation, xhat = (bn_x - mean_rstd[0]) * mean_rstd[1]
  * With finish.coeffs, also the results of ck_bn_grad_finalize for grad_sums, bitwise identical. There are two launches;
- * the second adds the sums that the blocks of the first stored in the workspace. Requires compute capability 9.0. */
+ * the second adds the sums that the blocks of the first stored in the workspace. */
 struct ck_cifar_conv_grad {
     struct ck_conv conv;
     const void    *g, *dy_x;  /* N,P,Q,K; dy_x NULL: dy = g */
@@ -59,9 +59,12 @@ struct ck_cifar_conv_grad {
     bool w_new;  /* as in ck_cifar_conv */
 };
 /* Workspace of ck_cifar_conv_grad in bytes. */
-size_t      ck_cifar_conv_grad_workspace(const struct ck_conv *conv, int multiprocessors);
+size_t ck_cifar_conv_grad_workspace(const struct ck_conv *conv, int multiprocessors);
+/* Whether the backward of the convolution fits into block_bytes of shared memory, the most that a thread block of this
+ * GPU can have. The forward needs 92 KiB at most, which every GPU of compute capability 8.0 or later has. */
+bool        ck_cifar_conv_grad_supports(const struct ck_conv *conv, int block_bytes);
 cudaError_t ck_cifar_conv_grad(const struct ck_cifar_conv_grad *args, void *workspace, int multiprocessors,
-                               cudaStream_t stream);
+                               int block_bytes, cudaStream_t stream);
 
 #ifdef __cplusplus
 }

@@ -282,10 +282,23 @@ int64_t larger(int64_t a, int64_t b) {
     return a > b ? a : b;
 }
 
+/* The same shape in less shared memory, for GPUs whose blocks have less than those of compute capability 9.0. With one
+ * stage, the copies of the next tile wait until the tile has been used. */
+template <class S> using small = shape<S::C, S::K, S::H, S::STRIDE, S::R, true>;
+
+enum { SHARED_LEAST = 99 * 1024 /* every GPU of compute capability 8.0 or later has it */ };
+
+/* Shared memory that the smallest variant needs. */
+template <class S> constexpr int least_bytes() {
+    return (int)grad_tiling<S>::BYTES <= SHARED_LEAST ? (int)grad_tiling<S>::BYTES : (int)grad_tiling<small<S>>::BYTES;
+}
+
 template <class S, typename T>
-cudaError_t grad_run(const grad_args &a, const struct ck_bn_grad_finalize &finish, int multiprocessors,
+cudaError_t grad_run(const grad_args &a, const struct ck_bn_grad_finalize &finish, int multiprocessors, int block_bytes,
                      cudaStream_t stream) {
-    using D                  = grad_tiling<S>;
+    using D = grad_tiling<S>;
+    if constexpr (!S::SMALL && (int)D::BYTES > (int)SHARED_LEAST)
+        if (block_bytes < D::BYTES) return grad_run<small<S>, T>(a, finish, multiprocessors, block_bytes, stream);
     const int64_t  dx_blocks = larger((int64_t)multiprocessors * RESIDENT - SPLIT_DW_BLOCKS, SPLIT_DX_LEAST);
     const unsigned most      = ck_blocks(a.N * D::TILES, 1, D::JOINT ? (int64_t)multiprocessors : dx_blocks);
     cudaError_t    error;
@@ -300,13 +313,13 @@ cudaError_t grad_run(const grad_args &a, const struct ck_bn_grad_finalize &finis
 
 template <typename T>
 cudaError_t grad_any(const struct ck_conv *v, const grad_args &a, const struct ck_bn_grad_finalize &f,
-                     int multiprocessors, cudaStream_t stream) {
+                     int multiprocessors, int block_bytes, cudaStream_t stream) {
     if (v->C == 3) {
         const unsigned    blocks = ck_blocks(a.N * STEM_TILES, 1, (int64_t)multiprocessors * RESIDENT);
         const cudaError_t error  = launch(stem_grad_kernel<T>, a, blocks, THREADS, STEM_ALL, stream);
         return error != cudaSuccess ? error : add_run<stem_place>(a, f, blocks, 0, stream);
     }
-    return run_shape(v, [&](auto s) { return grad_run<decltype(s), T>(a, f, multiprocessors, stream); });
+    return run_shape(v, [&](auto s) { return grad_run<decltype(s), T>(a, f, multiprocessors, block_bytes, stream); });
 }
 
 /* Number of blocks that store a part of dw, or sums. */
@@ -325,8 +338,16 @@ size_t ck_cifar_conv_grad_workspace(const struct ck_conv *v, int multiprocessors
            sizeof(float);
 }
 
+bool ck_cifar_conv_grad_supports(const struct ck_conv *v, int block_bytes) {
+    int need = cifar::STEM_ALL;
+    if (!ck_cifar_conv_supports(v)) return false;
+    if (v->C != 3)
+        (void)cifar::run_shape(v, [&](auto s) { return need = cifar::least_bytes<decltype(s)>(), cudaSuccess; });
+    return need <= block_bytes;
+}
+
 cudaError_t ck_cifar_conv_grad(const struct ck_cifar_conv_grad *args, void *workspace, int multiprocessors,
-                               cudaStream_t stream) {
+                               int block_bytes, cudaStream_t stream) {
     const cifar::grad_args a = {.g            = args->g,
                                 .dy_x         = args->dy_x,
                                 .w            = args->w,
@@ -344,13 +365,13 @@ cudaError_t ck_cifar_conv_grad(const struct ck_cifar_conv_grad *args, void *work
                                 .N            = args->conv.N,
                                 .accumulate   = args->accumulate,
                                 .w_new        = args->w_new};
-    if (!ck_cifar_conv_supports(&args->conv)) return cudaErrorInvalidValue;
+    if (!ck_cifar_conv_grad_supports(&args->conv, block_bytes)) return cudaErrorInvalidValue;
     if (!args->mean_rstd != !args->grad_sums || !args->dy_x != !args->dy_coeffs) return cudaErrorInvalidValue;
     if ((args->mean_rstd && !args->bn_x && !args->scale_bias) || (args->finish.coeffs && !args->grad_sums))
         return cudaErrorInvalidValue;
     if ((args->conv.C == 3) != !args->dx || (!args->dx && (args->mean_rstd || args->scale_bias || args->add)))
         return cudaErrorInvalidValue;
     return args->conv.type == CK_F16
-               ? cifar::grad_any<__half>(&args->conv, a, args->finish, multiprocessors, stream)
-               : cifar::grad_any<__nv_bfloat16>(&args->conv, a, args->finish, multiprocessors, stream);
+               ? cifar::grad_any<__half>(&args->conv, a, args->finish, multiprocessors, block_bytes, stream)
+               : cifar::grad_any<__nv_bfloat16>(&args->conv, a, args->finish, multiprocessors, block_bytes, stream);
 }

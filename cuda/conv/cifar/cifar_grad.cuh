@@ -64,17 +64,20 @@ template <class S> struct grad_tiling {
     using DW_DY = output_tile<S, I, JOINT ? (int)TH : (int)S::P, KB, JOINT>;
     using DW_X  = input_tile<S, I, JOINT ? (int)TH : (int)S::P, CB>;
     enum { W_PITCH = S::TAPS * S::C * 2 + 16 };
+    /* SMALL, joint: one stage. SMALL, split: the sums have the space of dy, after the last tile. */
+    static constexpr bool LATE_SUMS = S::SMALL && !JOINT;
     /* Shared memory. Joint: sums, table, filter, then STAGES times dy and dy_x, then STAGES times x; dw is reduced in
-     * the space of x. Split: sums, table, filter, dy, dy_x or dy, dy_x, x; dw is reduced in the space of the last
-     * three. */
+     * the space of x, or of dy and x. Split: sums, table, filter, dy, dy_x or dy, dy_x, x; dw is reduced in the space
+     * of the last three. */
     enum {
-        SUMS_AT  = 0,
-        TABLE_AT = DX_WARPS * 2 * S::C * 4,
+        TABLE_AT = LATE_SUMS ? 0 : DX_WARPS * 2 * S::C * 4,
         W_AT     = TABLE_AT + 4 * S::C * 4,
-        DY_AT    = W_AT + S::K * W_PITCH
+        DY_AT    = W_AT + S::K * W_PITCH,
+        SUMS_AT  = LATE_SUMS ? DY_AT : 0
     };
     enum { LINE_AT = DY_AT + DY::BYTES, DY_STAGE = DY::BYTES + DY::VECTORS * 16, BOTH = DY_STAGE + DW_X::BYTES };
-    enum { STAGES = TILES > 1 || DY_AT + 2 * BOTH <= 200 * 1024 ? 2 : 1, X_AT = DY_AT + STAGES * DY_STAGE };
+    enum { FITS_TWICE = TILES > 1 || DY_AT + 2 * BOTH <= 200 * 1024, STAGES = FITS_TWICE && !S::SMALL ? 2 : 1 };
+    enum { X_AT = DY_AT + STAGES * DY_STAGE };
     enum { JOINT_BYTES = X_AT + STAGES * DW_X::BYTES, DX_BYTES = DY_AT + DY_STAGE };
     enum {
         S_DY_AT     = 0,
@@ -82,10 +85,13 @@ template <class S> struct grad_tiling {
         S_X_AT      = S_LINE_AT + DW_DY::VECTORS * 16,
         SPLIT_BYTES = S_X_AT + DW_X::BYTES
     };
-    enum { BARRIER_AT = JOINT ? (int)X_AT : 0, ROUND = GROUPS / 2 * HELD * SPLIT * EARLY * 8 * CK_WARP * 4 };
+    /* With one stage dw is reduced in the space of dy and x: after the last tile neither is read. */
+    enum { BARRIER_AT = !JOINT ? 0 : STAGES > 1 ? (int)X_AT : (int)DY_AT };
+    enum { ROUND = GROUPS / 2 * HELD * SPLIT * EARLY * 8 * CK_WARP * 4 };
     enum { LEAST = BARRIER_AT + ROUND, EITHER = (int)DX_BYTES > (int)SPLIT_BYTES ? (int)DX_BYTES : (int)SPLIT_BYTES };
     enum { MOST = JOINT ? (int)JOINT_BYTES : (int)EITHER, BYTES = (int)MOST > (int)LEAST ? (int)MOST : (int)LEAST };
-    static_assert(!JOINT || (int)ROUND <= (int)STAGES * (int)DW_X::BYTES, "dw is reduced in the space of x");
+    static_assert(!LATE_SUMS || DX_WARPS * 2 * S::C * 4 <= (int)DY_STAGE, "the sums fit into dy");
+    static_assert(!JOINT || (int)BARRIER_AT + (int)ROUND <= (int)JOINT_BYTES, "dw is reduced in this space");
 };
 
 } // namespace

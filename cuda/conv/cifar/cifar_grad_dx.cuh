@@ -272,12 +272,16 @@ template <class S> __device__ __forceinline__ uint32_t dx_filter(uint32_t filter
     return filter + (uint32_t)((lane & 15) * D::W_PITCH + warp % D::NW * 8 * D::NT * 2 + (lane >> 4) * 16);
 }
 
+template <class S> __device__ __forceinline__ void dx_clear_sums(float *rows) {
+    using D = grad_tiling<S>;
+    for (int i = (int)threadIdx.x; i < D::DX_WARPS * 2 * S::C; i += D::DX_THREADS) rows[i] = 0;
+}
 /* Work before the first tile that does not depend on earlier launches. */
 template <class S> __device__ __forceinline__ void dx_clear(uint32_t base, float *rows) {
     using D = grad_tiling<S>;
     for (int i = 0; i < (D::JOINT ? (int)D::STAGES : 1); i++)
         tile_margin<typename D::DY>(base + (uint32_t)(D::DY_AT + i * D::DY_STAGE));
-    for (int i = (int)threadIdx.x; i < D::DX_WARPS * 2 * S::C; i += D::DX_THREADS) rows[i] = 0;
+    if (!D::LATE_SUMS) dx_clear_sums<S>(rows);
 }
 /* Work after the last tile: the block's sums. */
 template <class S>
@@ -286,6 +290,11 @@ __device__ __forceinline__ void dx_end(const grad_args &a, float (&first)[2 * gr
                                        int block) {
     using D = grad_tiling<S>;
     if (!a.mean_rstd) return;
+    if constexpr (D::LATE_SUMS) {
+        barrier_sync<D::DX_BARRIER, D::DX_THREADS>(); /* all threads have used the last tile */
+        dx_clear_sums<S>(rows);
+        barrier_sync<D::DX_BARRIER, D::DX_THREADS>();
+    }
     sums_flush<D::NT, S::C>(first, second, rows, (int)threadIdx.x / CK_WARP % D::NW * 8 * D::NT);
     barrier_sync<D::DX_BARRIER, D::DX_THREADS>();
     sums_write<S::C, D::DX_WARPS>(rows, table + 3 * S::C, a.sums_partial, block);

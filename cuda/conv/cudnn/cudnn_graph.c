@@ -34,8 +34,10 @@ struct device_facts {
 };
 static const struct device_facts known[] = {
     {80, 108, 1410000, 1593000, 166912, 40L << 20, 80L << 30, "NVIDIA A100-SXM4-80GB"},
+    {86, 82, 1695000, 9751000, 101376, 6L << 20, 24L << 30, "NVIDIA GeForce RTX 3090"},
     {89, 128, 2520000, 10501000, 101376, 72L << 20, 24L << 30, "NVIDIA GeForce RTX 4090"},
     {90, 132, 1980000, 3201000, 232448, 50L << 20, 140L << 30, "NVIDIA H200"},
+    {120, 170, 2407000, 14001000, 101376, 96L << 20, 32L << 30, "NVIDIA GeForce RTX 5090"},
 };
 
 /* Writes the properties of a device for cuDNN. Those that are equal on all GPUs are constants. */

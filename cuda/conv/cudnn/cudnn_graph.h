@@ -36,7 +36,7 @@ struct cudnn_device {
     cudnnHandle_t            handle;
     cudnnBackendDescriptor_t offline;
 };
-/* Describes a typical device of compute capability 8.0 (A100) or 9.0 (H100, H200): cc is 80 or 90. The caller calls
+/* Describes a typical device of compute capability cc: 80 (A100), 86, 89, 90 (H100, H200) or 120. The caller calls
  * cr_cudnn_device_close. CR_ERR_DEVICE when cuDNN fails. Hides all GPUs from this process, so that the answers of cuDNN
  * are the same on every machine: a process that plans for an offline device must use no GPU, before or later. */
 CR_MUST cr_status cr_cudnn_device_open_offline(int cc, struct cudnn_device *out);

@@ -1,5 +1,5 @@
-/* cuda/conv/stem/stem_kernels.c: kernel table of the space-to-depth stem: forward and filter gradient, for compute
- * capability 9.0 in f16 and bf16. Device code is in cuda/conv/stem/stem_sm90a.cu. */
+/* cuda/conv/stem/stem_kernels.c: kernel table of the space-to-depth stem: forward, forward with max-pooling and
+ * filter gradient, for compute capability 9.0 in f16 and bf16. Device code is in cuda/conv/stem/stem_sm90a.cu. */
 #include "cuda/conv/stem/stem.h"
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/kernel_tables.h"
@@ -86,6 +86,42 @@ static cr_status conv_launch(struct cr_device *device, const struct cr_call *cal
 
 #undef IN
 #undef OUT
+
+/* ---- forward with max-pooling ---- */
+
+#define IN(slot) cuda_in(p, op, CR_IN_conv_pool_##slot)
+
+static struct ck_stem_pool pool_of(const struct cr_program *p, const struct cr_op *op) {
+    const struct cr_tensor *x = IN(x);
+    return (struct ck_stem_pool){
+        .type = cuda_type(x), .N = x->dim[0], .H = x->dim[1], .W = x->dim[2], .K = IN(w)->dim[0]};
+}
+
+static bool pool_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op,
+                         enum cr_dtype type) {
+    const struct cr_tensor *y = cuda_out(p, op, CR_OUT_conv_pool_y);
+    if (!is_stem(device, op, type, IN(x), IN(w), y) || IN(w)->dtype != type || !is_f32(IN(bias))) return false;
+    const struct ck_stem_pool a = pool_of(p, op);
+    return ck_stem_pool_supports(&a);
+}
+static bool pool_accepts_f16(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    return pool_accepts(device, p, op, CR_F16);
+}
+static bool pool_accepts_bf16(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    return pool_accepts(device, p, op, CR_BF16);
+}
+
+static cr_status pool_launch(struct cr_device *device, const struct cr_call *call) {
+    struct ck_stem_pool a = pool_of(call->program, call->op);
+    a.x                   = call->in[CR_IN_conv_pool_x];
+    a.w                   = call->in[CR_IN_conv_pool_w];
+    a.bias                = call->in[CR_IN_conv_pool_bias];
+    a.y                   = call->out[CR_OUT_conv_pool_y];
+    CUDA_TRY(ck_stem_pool(&a, cuda_of(device)->multiprocessors, cr_cuda_stream(device, call)));
+    return CR_OK;
+}
+
+#undef IN
 
 /* ---- filter gradient: conv_wgrad, or a conv_grad whose dx is not used ---- */
 
@@ -199,10 +235,11 @@ STEM_KERNEL(kernel_wgrad_bf16, "cuda.stem_wgrad.bf16", conv_wgrad, wgrad, bf16, 
 STEM_KERNEL(kernel_grad_f16, "cuda.stem_grad.f16", conv_grad, grad, f16, CR_MATH_F16);
 STEM_KERNEL(kernel_grad_bf16, "cuda.stem_grad.bf16", conv_grad, grad, bf16, CR_MATH_BF16);
 
-const struct cr_kernel *const cr_cuda_stem_kernels[] = {&kernel_conv_f16,
-                                                        &kernel_conv_bf16,
-                                                        &kernel_wgrad_f16,
-                                                        &kernel_wgrad_bf16,
-                                                        &kernel_grad_f16,
-                                                        &kernel_grad_bf16,
-                                                        NULL};
+static const struct cr_kernel kernel_pool_f16  = {CR_KERNEL("cuda.stem_pool.f16", conv_pool, CR_MATH_F16),
+                                                  .accepts = pool_accepts_f16, .launch = pool_launch};
+static const struct cr_kernel kernel_pool_bf16 = {CR_KERNEL("cuda.stem_pool.bf16", conv_pool, CR_MATH_BF16),
+                                                  .accepts = pool_accepts_bf16, .launch = pool_launch};
+
+const struct cr_kernel *const cr_cuda_stem_kernels[] = {&kernel_conv_f16,  &kernel_conv_bf16, &kernel_pool_f16,
+                                                        &kernel_pool_bf16, &kernel_wgrad_f16, &kernel_wgrad_bf16,
+                                                        &kernel_grad_f16,  &kernel_grad_bf16, NULL};

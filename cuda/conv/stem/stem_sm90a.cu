@@ -3,6 +3,7 @@
  * Bytes a pixel of y with K = 64: forward 32 read (x) and 128 written; gradient 160 read, with dy_x 288. Neighbouring
  * runs share rows of x through L2. 2*256*64 floating-point operations a pixel are about 200 a byte, so memory and
  * tensor cores limit the kernel about equally. Roofline: a copy of the same bytes.
+ * With max-pooling 32 bytes are read and 32 written, and the tensor cores limit the kernel.
  *
  * One block for each multiprocessor, for the whole launch: a warpgroup that loads (x by ordinary asynchronous copies,
  * which separate its channels; lines of dy by TMA) and two workers that multiply (cuda/conv/stem/stem.cuh). wgmma reads
@@ -13,6 +14,7 @@
 #include "cuda/common/tma.cuh"
 #include "cuda/conv/stem/stem_conv.cuh"
 #include "cuda/conv/stem/stem_grad.cuh"
+#include "cuda/conv/stem/stem_pool.cuh"
 
 namespace {
 
@@ -48,12 +50,16 @@ __global__ void __launch_bounds__(32 * FOLD_LANES)
 
 /* ---- host side ---- */
 
-/* y or dy, [N*P][Q][K], in lines of 64 channels. */
-bool map_lines(CUtensorMap *map, enum ck_type type, const void *y, const struct shape *s) {
-    const cuuint64_t dim[3]   = {(cuuint64_t)s->K, (cuuint64_t)s->Q, (cuuint64_t)s->N * (cuuint64_t)s->P};
+/* An image tensor [rows of all images][columns][K] in lines of `line` pixels of 64 channels. */
+bool map_rows(CUtensorMap *map, enum ck_type type, const void *y, int64_t rows, int columns, int K, int line) {
+    const cuuint64_t dim[3]   = {(cuuint64_t)K, (cuuint64_t)columns, (cuuint64_t)rows};
     const cuuint64_t pitch[2] = {dim[0] * 2, dim[0] * dim[1] * 2};
-    const cuuint32_t box[3]   = {COLUMNS, LINE, 1};
+    const cuuint32_t box[3]   = {COLUMNS, (cuuint32_t)line, 1};
     return ck_tma_boxes(map, type, 3, y, dim, pitch, box);
+}
+/* y or dy */
+bool map_lines(CUtensorMap *map, enum ck_type type, const void *y, const struct shape *s) {
+    return map_rows(map, type, y, (int64_t)s->N * s->P, s->Q, s->K, LINE);
 }
 
 struct shape shape_of(int64_t N, int64_t H, int64_t W, int64_t K) {
@@ -69,10 +75,13 @@ struct shape shape_of(int64_t N, int64_t H, int64_t W, int64_t K) {
     return s;
 }
 
-/* Number of blocks that divide the lines among them, for each 64 channels. */
-int blocks_of(const struct shape *s, int multiprocessors) {
+/* Number of blocks that divide `lines` among them, for each 64 channels. */
+int blocks_for(const struct shape *s, int lines, int multiprocessors) {
     const int columns = s->K / COLUMNS, blocks = multiprocessors > columns ? multiprocessors / columns : 1;
-    return blocks < s->lines ? blocks : s->lines;
+    return blocks < lines ? blocks : lines;
+}
+int blocks_of(const struct shape *s, int multiprocessors) {
+    return blocks_for(s, s->lines, multiprocessors);
 }
 
 bool supports(enum ck_type type, int64_t N, int64_t H, int64_t W, int64_t K) {
@@ -126,6 +135,25 @@ cudaError_t ck_stem_conv(const struct ck_stem_conv *a, void *workspace, int mult
     const int width = 2 * p.shape.K;
     stem_sums<<<(unsigned)(width / 32), dim3(32, FOLD_LANES), 0, stream>>>(p.partial, blocks * WORKERS, width, a->sums);
     return cudaGetLastError();
+}
+
+bool ck_stem_pool_supports(const struct ck_stem_pool *a) {
+    return supports(a->type, a->N, a->H, a->W, a->K) && a->W - SIDE + 1 <= LINE;
+}
+
+cudaError_t ck_stem_pool(const struct ck_stem_pool *a, int multiprocessors, cudaStream_t stream) {
+    if (!ck_stem_pool_supports(a)) return cudaErrorInvalidValue;
+    pool_params p  = {};
+    p.shape        = shape_of(a->N, a->H, a->W, a->K);
+    p.rows         = (p.shape.P - 1) / 2 + 1;
+    p.x            = a->x;
+    p.w            = a->w;
+    p.bias         = a->bias;
+    const int rows = p.shape.N * p.rows, blocks = blocks_for(&p.shape, rows, multiprocessors);
+    if (!map_rows(&p.y, a->type, a->y, rows, (p.shape.Q - 1) / 2 + 1, p.shape.K, POOL_LINE))
+        return cudaErrorNotSupported;
+    return a->type == CK_F16 ? start(stem_pool<__half>, &p, blocks, POOL_BYTES, stream)
+                             : start(stem_pool<__nv_bfloat16>, &p, blocks, POOL_BYTES, stream);
 }
 
 bool ck_stem_grad_supports(const struct ck_stem_grad *a) {

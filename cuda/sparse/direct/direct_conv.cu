@@ -147,8 +147,7 @@ __global__ void __launch_bounds__(512, 1) kernel(const __grid_constant__ kernel_
 /* ---- launches ---- */
 
 template <int QUADS, int ROWS, typename T> cudaError_t launch(const kernel_args &k, cudaStream_t stream) {
-    const cudaError_t e = cudaFuncSetAttribute(kernel<QUADS, ROWS, T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                               (int)k.plan.shared_bytes);
+    const cudaError_t e = ck_allow_shared(kernel<QUADS, ROWS, T>, (int64_t)k.plan.shared_bytes);
     if (e != cudaSuccess) return e;
     const unsigned blocks = (unsigned)(k.plan.tiles * k.plan.k_blocks), threads = (unsigned)k.plan.warps * CK_WARP;
     kernel<QUADS, ROWS, T><<<blocks, threads, k.plan.shared_bytes, stream>>>(k);

@@ -22,15 +22,11 @@ struct prepared {
 
 bool cr_cuda_sparse_plan(const struct cr_device *device, const struct ck_conv *conv, int64_t nnz,
                          struct cr_sparse_format format, bool wgrad, struct ck_sparse_plan *plan) {
-    int shared = 0;
-    *plan      = (struct ck_sparse_plan){0};
+    *plan = (struct ck_sparse_plan){0};
     if (format.kernel == CR_SPARSE_ROWS) return !wgrad && ck_sell_conv_supports(conv);
-    if (format.kernel != CR_SPARSE_DIRECT) return false;
-    if (cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerMultiprocessor, cuda_of(device)->index) !=
-        cudaSuccess)
-        return false;
-    return (wgrad ? ck_sparse_wgrad_plan : ck_sparse_conv_plan)(conv, nnz, format.tile + 1,
-                                                                cuda_of(device)->multiprocessors, shared, plan);
+    if (format.kernel != CR_SPARSE_DIRECT || cuda_of(device)->offline) return false;
+    return (wgrad ? ck_sparse_wgrad_plan : ck_sparse_conv_plan)(
+        conv, nnz, format.tile + 1, cuda_of(device)->multiprocessors, cuda_of(device)->multiprocessor_bytes, plan);
 }
 
 static bool plan_of(const struct cr_device *device, const struct ck_conv *conv, const struct cr_sparsity_attr *a,

@@ -164,8 +164,7 @@ __global__ void __launch_bounds__(REDUCE_ENTRIES *REDUCE_GROUPS)
 
 template <int QUADS, int ROWS> cudaError_t launch_wgrad(const wgrad_args &w, cudaStream_t stream) {
     const ck_sparse_plan &plan = w.k.plan;
-    const cudaError_t e = cudaFuncSetAttribute(wgrad_kernel<QUADS, ROWS>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                               (int)plan.shared_bytes);
+    const cudaError_t     e    = ck_allow_shared(wgrad_kernel<QUADS, ROWS>, (int64_t)plan.shared_bytes);
     if (e != cudaSuccess) return e;
     const unsigned blocks = (unsigned)(plan.tiles * plan.k_blocks), threads = (unsigned)plan.warps * CK_WARP;
     wgrad_kernel<QUADS, ROWS><<<blocks, threads, plan.shared_bytes, stream>>>(w);

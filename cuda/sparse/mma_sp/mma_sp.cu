@@ -167,8 +167,7 @@ __global__ void __launch_bounds__(warps_of(COLUMNS) * CK_WARP, 2) kernel(const _
 /* ---- launching ---- */
 
 template <int COLUMNS, typename T> cudaError_t launch(const kernel_args &k, cudaStream_t stream) {
-    const cudaError_t e =
-        cudaFuncSetAttribute(kernel<COLUMNS, T>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)k.plan.shared_bytes);
+    const cudaError_t e = ck_allow_shared(kernel<COLUMNS, T>, (int64_t)k.plan.shared_bytes);
     if (e != cudaSuccess) return e;
     kernel<COLUMNS, T>
         <<<(unsigned)(k.plan.tiles * k.plan.k_blocks), warps_of(COLUMNS) * CK_WARP, k.plan.shared_bytes, stream>>>(k);

@@ -23,14 +23,12 @@ struct prepared {
 static bool plan_of(const struct cr_device *device, const struct ck_conv *conv, const struct cr_sparsity_attr *a,
                     struct ck_mma_sp_plan *plan) {
     const int config = a->format.tile + 1;
-    int       shared = 0;
-    if (a->format.kernel != CR_SPARSE_MMA_SP || config > ck_mma_sp_conv_configs() || cuda_of(device)->cc < 80)
+    if (a->format.kernel != CR_SPARSE_MMA_SP || config > ck_mma_sp_conv_configs() || cuda_of(device)->cc < 80 ||
+        cuda_of(device)->offline)
         return false;
     if (conv->type == CK_F32 && conv->R * conv->S * conv->C < MIN_TERMS) return false;
-    if (cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerMultiprocessor, cuda_of(device)->index) !=
-        cudaSuccess)
-        return false;
-    return ck_mma_sp_conv_plan(conv, a->nnz, config, cuda_of(device)->multiprocessors, shared, plan);
+    return ck_mma_sp_conv_plan(conv, a->nnz, config, cuda_of(device)->multiprocessors,
+                               cuda_of(device)->multiprocessor_bytes, plan);
 }
 
 /* Fragments depend on the type of the input, which sparse_filter does not know; therefore it must be the type of the

@@ -23,8 +23,9 @@ BENCH(init)
 BENCH(allocators)
 BENCH(sparse)
 BENCH(spdnn)
+BENCH(gpu)
 
-enum benchmark { STEP, INFER, OPS, DATA, INIT, ALLOCATORS, SPARSE, SPDNN, BENCHMARKS };
+enum benchmark { STEP, INFER, OPS, DATA, INIT, ALLOCATORS, SPARSE, SPDNN, GPU, BENCHMARKS };
 
 static const struct {
     const char *name;
@@ -32,7 +33,8 @@ static const struct {
 } benchmarks[BENCHMARKS] = {[STEP] = {"step", bench_step},       [INFER] = {"infer", bench_infer},
                             [OPS] = {"ops", cr_cmd_profile},     [DATA] = {"data", bench_data},
                             [INIT] = {"init", bench_init},       [ALLOCATORS] = {"allocators", bench_allocators},
-                            [SPARSE] = {"sparse", bench_sparse}, [SPDNN] = {"spdnn", bench_spdnn}};
+                            [SPARSE] = {"sparse", bench_sparse}, [SPDNN] = {"spdnn", bench_spdnn},
+                            [GPU] = {"gpu", bench_gpu}};
 
 /* Options that only some benchmarks read. Giving one to another benchmark is an error. */
 #define OF(benchmark) (1u << (benchmark))
@@ -50,7 +52,8 @@ static const struct {
     {CR_OPT_DEVICE, (OF(BENCHMARKS) - 1) & ~OF(DATA)},
     {CR_OPT_THREADS, (OF(BENCHMARKS) - 1) & ~OF(DATA) & ~OF(SPARSE)},
     {CR_OPT_WEIGHTS, OF(STEP) | OF(INFER) | OF(OPS) | OF(ALLOCATORS)},
-    {CR_OPT_BATCH, (OF(BENCHMARKS) - 1) & ~OF(SPARSE) & ~OF(SPDNN)}, /* they have --batches and --inputs */
+    /* SPARSE and SPDNN have --batches and --inputs */
+    {CR_OPT_BATCH, (OF(BENCHMARKS) - 1) & ~OF(SPARSE) & ~OF(SPDNN) & ~OF(GPU)},
     {CR_OPT_NEURONS, OF(SPDNN)},
     {CR_OPT_LAYERS, OF(SPDNN)},
     {CR_OPT_INPUTS, OF(SPDNN)},
@@ -94,5 +97,5 @@ cr_status cr_cmd_bench(const struct cr_args *args, int *signal_taken) {
     }
     return cr_args_fail(
         args, "no benchmark given: cresnet bench step CONFIG, bench infer CONFIG, bench ops CONFIG, bench data CONFIG, "
-              "bench allocators CONFIG, bench sparse, bench spdnn, or bench init");
+              "bench allocators CONFIG, bench sparse, bench spdnn, bench gpu, or bench init");
 }

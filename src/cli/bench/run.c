@@ -1,5 +1,6 @@
 /* cli/bench/run.c: cresnet bench step and bench infer: times a training step, or one batch through the network, on
  * random images. The time includes the copy of a batch to the device, but not loading and augmentation. */
+#include "cli/bench/run.h"
 #include "cli/common/command.h"
 #include "formats/json_write.h"
 #include "session/session.h"
@@ -47,11 +48,10 @@ static void log_sparse(const struct bench *b, const struct cr_program *p) {
     cr_text_free(&text);
 }
 
-static cr_status bench_open(struct bench *b, const struct cr_args *args) {
+static cr_status bench_open(struct bench *b) {
     const struct cr_config *c = &b->config;
     int                     classes;
     bool                    pruned = false;
-    CR_TRY(cr_args_int(args, CR_OPT_BENCH_STEPS, 1, STEPS_MAX, STEPS, &b->steps));
     CR_TRY(cr_cmd_classes(c, &classes));
     CR_TRY(cr_state_weights_there(c));
     if (!b->infer && *c->model.weights) CR_TRY(cr_state_is_pruned(c->model.weights, &pruned));
@@ -237,12 +237,36 @@ static void print_text(const struct bench *b, const char *parts, struct cr_text 
     cr_text_add(out, "\n");
 }
 
+/* ---- one of several workloads ---- */
+
+cr_status cr_bench_workload(const char *const *overrides, int count, bool infer, int64_t steps,
+                            struct cr_bench_figures *out, cr_bench_visit *visit, void *context) {
+    struct bench b = {.infer = infer, .steps = steps};
+    cr_status    status;
+    CR_TRY(cr_config_open(&b.config, NULL, overrides, count));
+    CR_TRY_OUT(bench_open(&b));
+    CR_TRY_OUT(time_steps(&b));
+    *out = (struct cr_bench_figures){.images_per_s = (double)images_of(&b) / b.ms * 1e3,
+                                     .ms           = b.ms,
+                                     .latency_ms   = b.latency_ms,
+                                     .batch        = infer ? b.session.eval_batch : b.session.batch,
+                                     .device_bytes = b.device_bytes};
+    CR_TRY_OUT(visit(&b.session, infer ? &b.session.eval : &b.session.train[0],
+                     infer ? b.session.eval_exec : b.session.train_exec[0], context));
+out:
+    bench_close(&b);
+    return status;
+}
+
+/* ---- the command ---- */
+
 static cr_status measure(struct bench *b, const struct cr_args *args) {
     struct cr_text text = {0};
     char           parts[160];
     cr_status      status;
     if (cr_comm_rank(b->comm) > 0) cr_log_quiet(true);
-    CR_TRY_OUT(bench_open(b, args));
+    CR_TRY_OUT(cr_args_int(args, CR_OPT_BENCH_STEPS, 1, STEPS_MAX, STEPS, &b->steps));
+    CR_TRY_OUT(bench_open(b));
     CR_TRY_OUT(cr_comm_barrier(b->comm));
     CR_TRY_OUT(time_steps(b));
     cr_session_times_text(&b->session, parts, sizeof parts);

@@ -124,7 +124,14 @@ struct summary {
     int64_t      *classes;                  /* [classes]: readable images in each class */
 };
 
-static cr_status summarise(const struct cr_data_stat *s, struct summary *out) {
+/* Counts the classes of one image. */
+static void count_classes(const struct cr_dataset *dataset, int64_t sample, int32_t label, int64_t *classes) {
+    const int32_t *labels = cr_dataset_labels(dataset, sample);
+    if (!labels) classes[label]++;
+    for (int k = 0; labels && k < cr_dataset_classes(dataset); k++) classes[k] += cr_dataset_row_has(labels, k);
+}
+
+static cr_status summarise(const struct cr_dataset *dataset, const struct cr_data_stat *s, struct summary *out) {
     int64_t *numbers, good = 0;
     *out = (struct summary){0};
     CR_ALLOC(numbers, (size_t)CR_MAX(s->count, s->classes) + 1);
@@ -140,7 +147,7 @@ static cr_status summarise(const struct cr_data_stat *s, struct summary *out) {
         *(side ? &out->height : &out->width) = spread_of(numbers, good);
     }
     for (int64_t i = 0; i < s->count; i++)
-        if (!s->sample[i].bad) out->classes[s->sample[i].label]++;
+        if (!s->sample[i].bad) count_classes(dataset, i, s->sample[i].label, out->classes);
     memcpy(numbers, out->classes, (size_t)s->classes * sizeof *numbers);
     out->per_class = spread_of(numbers, s->classes);
     cr_free(numbers);
@@ -299,7 +306,7 @@ cr_status cr_data_stat(const struct cr_args *args) {
     rest.operand++;
     rest.operands--;
     CR_TRY(open_reading(&rest, &r));
-    for (int split = 0; split < SPLITS; split++) CR_TRY_OUT(summarise(&r.stat[split], &u[split]));
+    for (int split = 0; split < SPLITS; split++) CR_TRY_OUT(summarise(r.dataset[split], &r.stat[split], &u[split]));
     (cr_args_has(args, CR_OPT_JSON) ? json_stat : text_stat)(&r, u, &text);
     CR_TRY_OUT(cr_cmd_print(&text));
 out:

@@ -1,8 +1,10 @@
 /* cli/commands/eval.c: cresnet eval: accuracy and loss of weights on a split, per-class scores, the confusion matrix.
  */
 #include "cli/common/csv_fields.h"
+#include "cli/common/label_table.h"
 #include "cli/common/predictions_csv.h"
 #include "formats/json_write.h"
+#include "session/saved_model.h"
 #include "session/scores/confusion.h"
 #include "session/scores/temperature.h"
 
@@ -15,6 +17,7 @@ struct table {
     struct cr_predictions_csv csv;
     const struct cr_dataset  *dataset;
     float                    *probabilities; /* [classes] */
+    double                   *threshold;     /* [classes], with several labels per image */
     int64_t                   next;          /* the sample whose line is next */
     cr_status                 status;        /* of the first line that could not be written */
 };
@@ -31,6 +34,7 @@ struct evaluation {
     struct table          table;
     struct cr_logit_table logits;        /* has no classes unless `scale` is set */
     cr_status             logits_status; /* of the first image that could not be added */
+    struct cr_label_table labels;        /* has no classes unless images have several labels */
 };
 
 static double fraction(int64_t part, int64_t all) {
@@ -76,16 +80,28 @@ static void json_temperature(const struct evaluation *e, struct cr_json_writer *
     cr_json_close_object(w);
 }
 
+static void json_labels(const struct evaluation *e, struct cr_json_writer *w) {
+    const struct cr_scores *s = &e->scores;
+    cr_json_put_fixed(w, "map", s->map, 6);
+    cr_json_put_fixed(w, "macro_f1", e->labels.macro_f1, 6);
+    cr_json_put_fixed(w, "exact_match", fraction(s->correct1, s->images), 6);
+    cr_json_put_fixed(w, "label_accuracy", fraction(s->correct5, s->images * e->labels.classes), 6);
+}
+
 static void print_json(const struct cr_config *config, const struct evaluation *e, struct cr_text *out) {
     const struct cr_scores *s = &e->scores;
     struct cr_json_writer   w = cr_json_writer(out, CR_JSON_SPACED);
     cr_json_open_object(&w, NULL);
     cr_json_put_string(&w, "split", e->split);
     cr_json_put_int(&w, "images", s->images);
-    cr_json_put_int(&w, "correct", s->correct1);
-    cr_json_put_int(&w, "correct5", s->correct5);
-    cr_json_put_fixed(&w, "top1", fraction(s->correct1, s->images), 6);
-    cr_json_put_fixed(&w, "top5", fraction(s->correct5, s->images), 6);
+    if (e->labels.classes)
+        json_labels(e, &w);
+    else {
+        cr_json_put_int(&w, "correct", s->correct1);
+        cr_json_put_int(&w, "correct5", s->correct5);
+        cr_json_put_fixed(&w, "top1", fraction(s->correct1, s->images), 6);
+        cr_json_put_fixed(&w, "top5", fraction(s->correct5, s->images), 6);
+    }
     cr_json_put_fixed(&w, "loss", s->loss_sum / (double)CR_MAX(s->images, 1), 6);
     cr_json_put_int(&w, "corrupt", s->corrupt);
     cr_json_put_fixed(&w, "seconds", s->seconds, 3);
@@ -93,7 +109,9 @@ static void print_json(const struct cr_config *config, const struct evaluation *
     cr_json_put_string(&w, "weights", config->model.weights);
     if (e->tta != CR_TTA_NONE) cr_json_put_string(&w, "tta", cr_word_tta(e->tta));
     if (e->scale) json_temperature(e, &w);
-    if (e->per_class) {
+    if (e->per_class && e->labels.classes)
+        cr_label_table_json(&e->labels, &e->names, &w);
+    else if (e->per_class) {
         const struct cr_class_means means = cr_confusion_means(&e->confusion);
         cr_json_put_fixed(&w, "balanced_accuracy", means.recall, 6);
         cr_json_put_fixed(&w, "macro_f1", means.f1, 6);
@@ -146,7 +164,20 @@ static void print_temperature(const struct evaluation *e, struct cr_text *out) {
                 100 * after.calibration_error);
 }
 
-static void print_scores(const struct evaluation *e, struct cr_text *out) {
+/* The first line of the scores, when images have several labels. */
+static void print_label_scores(const struct evaluation *e, struct cr_text *out) {
+    const struct cr_scores *s = &e->scores;
+    if (e->per_class) cr_label_table_print(&e->labels, &e->names, out);
+    cr_text_add(out,
+                "%s: %lld images: mAP %.2f %%, macro F1 %.2f %%, all labels correct %.2f %%, labels correct %.2f %%, "
+                "loss %.4f  (%.1f s, %.0f images/s)\n",
+                e->split, (long long)s->images, 100 * s->map, 100 * e->labels.macro_f1,
+                100 * fraction(s->correct1, s->images), 100 * fraction(s->correct5, s->images * e->labels.classes),
+                s->loss_sum / (double)CR_MAX(s->images, 1), s->seconds,
+                s->seconds > 0 ? (double)s->images / s->seconds : 0);
+}
+
+static void print_class_scores(const struct evaluation *e, struct cr_text *out) {
     const struct cr_scores *s = &e->scores;
     if (e->per_class) print_classes(e, out);
     cr_text_add(out, "%s: %lld of %lld correct: top-1 %.2f %%, top-5 %.2f %%, loss %.4f  (%.1f s, %.0f images/s)\n",
@@ -155,6 +186,14 @@ static void print_scores(const struct evaluation *e, struct cr_text *out) {
                 s->seconds > 0 ? (double)s->images / s->seconds : 0);
     if (e->per_class) print_means(e, out);
     if (e->scale) print_temperature(e, out);
+}
+
+static void print_scores(const struct evaluation *e, struct cr_text *out) {
+    const struct cr_scores *s = &e->scores;
+    if (e->labels.classes)
+        print_label_scores(e, out);
+    else
+        print_class_scores(e, out);
     if (e->tta != CR_TTA_NONE)
         cr_text_add(out, "with test-time augmentation %s: by the mean logits of %d views per image\n",
                     cr_word_tta(e->tta), cr_prepare_views(e->tta));
@@ -193,32 +232,42 @@ static void softmax(const float *logits, int classes, float *out) {
     for (int k = 0; k < classes; k++) out[k] = (float)(exp((double)logits[k] - largest) / sum);
 }
 
-static void add_line(struct table *t, int label, const float *probabilities) {
+static void sigmoids(const float *logits, int classes, float *out) {
+    for (int k = 0; k < classes; k++) out[k] = (float)cr_label_probability((double)logits[k]);
+}
+
+static void add_line(struct table *t, const int32_t *labels, const float *probabilities) {
     char path[CR_PATH_MAX + 64];
     cr_dataset_sample_name(t->dataset, t->next++, path, sizeof path);
-    if (t->status == CR_OK) t->status = cr_predictions_csv_add(&t->csv, path, label, probabilities);
+    if (t->status == CR_OK) t->status = cr_predictions_csv_add(&t->csv, path, labels, probabilities);
 }
 
 /* Adds a line with empty fields for each image before `end` that the evaluation has skipped. */
 static void add_unreadable(struct table *t, int64_t end) {
-    while (t->next < end && t->status == CR_OK) add_line(t, -1, NULL);
+    while (t->next < end && t->status == CR_OK) add_line(t, NULL, NULL);
 }
 
-static void on_sample(void *self, int64_t sample, int32_t label, const float *logits) {
+static void on_sample(void *self, int64_t sample, const int32_t *labels, const float *logits) {
     struct evaluation *e = self;
     if (e->confusion.count) {
         const struct cr_sample_callback count = cr_confusion_callback(&e->confusion);
-        count.on_sample(count.self, sample, label, logits);
+        count.on_sample(count.self, sample, labels, logits);
     }
-    if (e->scale && e->logits_status == CR_OK) e->logits_status = cr_logit_table_add(&e->logits, label, logits);
+    if (e->scale && e->logits_status == CR_OK) e->logits_status = cr_logit_table_add(&e->logits, *labels, logits);
     if (!e->table.csv.name || e->table.status != CR_OK) return;
     add_unreadable(&e->table, sample);
-    softmax(logits, e->table.csv.classes, e->table.probabilities);
-    add_line(&e->table, label, e->table.probabilities);
+    (e->table.csv.threshold ? sigmoids : softmax)(logits, e->table.csv.classes, e->table.probabilities);
+    add_line(&e->table, labels, e->table.probabilities);
 }
 
-static cr_status start_table(struct evaluation *e, const struct cr_dataset *dataset, int classes) {
+static cr_status start_table(struct evaluation *e, const struct cr_config *config, const struct cr_dataset *dataset,
+                             int classes) {
     e->table.dataset = dataset;
+    if (config->data.multi_label) {
+        CR_ALLOC(e->table.threshold, (size_t)classes);
+        CR_TRY(cr_saved_model_thresholds(config->model.weights, classes, e->table.threshold));
+        e->table.csv.threshold = e->table.threshold;
+    }
     CR_ALLOC(e->table.probabilities, (size_t)classes);
     return cr_predictions_csv_start(&e->table.csv, classes, true, &e->names);
 }
@@ -235,19 +284,22 @@ static cr_status evaluate(const struct cr_config *config, enum cr_split split, s
     struct cr_dataset              *dataset  = NULL;
     struct cr_session               session  = {0};
     const struct cr_sample_callback callback = {.self = e, .on_sample = on_sample};
-    const bool count = e->per_class || e->matrix, table = e->table.csv.name != NULL, each = count || table || e->scale;
-    cr_status  status;
+    const bool                      several  = config->data.multi_label;
+    const bool                      count = !several && (e->per_class || e->matrix), table = e->table.csv.name != NULL,
+               each = count || table || e->scale;
+    cr_status status;
     CR_TRY_OUT(cr_dataset_open(config, split, &dataset));
     struct cr_session_options options = {.eval = true, .execute = true, .classes = cr_dataset_classes(dataset)};
     CR_TRY_OUT(cr_session_open(config, &options, &session));
     cr_log(CR_LOG_INFO, "device: %s", session.device->caps.text);
     CR_TRY_OUT(cr_session_load_weights(&session, config->model.weights, true));
-    if (count || table) CR_TRY_OUT(cr_cmd_names_of(dataset, &e->names));
+    if (count || table || several) CR_TRY_OUT(cr_cmd_names_of(dataset, &e->names));
     if (count) CR_TRY_OUT(cr_confusion_open(session.model.classes, &e->confusion));
-    if (table) CR_TRY_OUT(start_table(e, dataset, session.model.classes));
+    if (table) CR_TRY_OUT(start_table(e, config, dataset, session.model.classes));
     e->logits.classes = session.model.classes;
     CR_TRY_OUT(cr_session_evaluate_each(&session, dataset, NULL, each ? &callback : NULL, &e->scores));
     CR_TRY_OUT(e->logits_status);
+    if (several) CR_TRY_OUT(cr_label_table_open(&session, config->model.weights, &e->labels));
     if (table) CR_TRY_OUT(finish_table(&e->table));
 out:
     cr_session_close(&session);
@@ -298,6 +350,11 @@ cr_status cr_cmd_eval(const struct cr_args *args, int *signal_taken) {
                               args->operand[0]);
         goto out;
     }
+    if (config.data.multi_label && (e.matrix || e.scale)) {
+        status = cr_args_fail(args, "%s needs one label per image, but data.multi_label = yes: leave it out",
+                              e.matrix ? "--confusion" : "--temperature");
+        goto out;
+    }
     e.split = splits[split];
     e.tta   = config.data.tta;
     CR_TRY_OUT(cr_predictions_csv_open(args, &e.table.csv));
@@ -307,6 +364,8 @@ cr_status cr_cmd_eval(const struct cr_args *args, int *signal_taken) {
 out:
     cr_predictions_csv_close(&e.table.csv);
     cr_free(e.table.probabilities);
+    cr_free(e.table.threshold);
+    cr_label_table_close(&e.labels);
     cr_confusion_close(&e.confusion);
     cr_logit_table_free(&e.logits);
     cr_arena_free(&e.names.arena);

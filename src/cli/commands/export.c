@@ -31,10 +31,17 @@ static cr_status write_onnx(struct cr_session *session, const struct cr_cmd_name
                                       .class_names = names->count == session->model.classes ? names->at : NULL};
     struct cr_program      eval    = {0};
     float                 *value = NULL, *running = NULL;
+    double                *thresholds = NULL;
     cr_status              status;
     CR_TRY(cr_model_program(&session->model, session->config, CR_PROGRAM_EVAL, 1, &eval));
     CR_TRY_OUT(cr_state_buffer_copy(session, CR_BUFFER_VALUE, &value));
     CR_TRY_OUT(cr_state_buffer_copy(session, CR_BUFFER_RUNNING, &running));
+    if (session->config->data.multi_label) {
+        thresholds = cr_alloc((size_t)network.classes, sizeof *thresholds);
+        if (!thresholds) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: thresholds");
+        CR_TRY_OUT(cr_saved_model_thresholds(session->config->model.weights, network.classes, thresholds));
+        network.thresholds = thresholds;
+    }
     network.eval    = &eval;
     network.value   = value;
     network.running = running;
@@ -43,6 +50,7 @@ out:
     cr_program_free(&eval);
     cr_free(value);
     cr_free(running);
+    cr_free(thresholds);
     return status;
 }
 

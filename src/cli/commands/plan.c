@@ -53,6 +53,7 @@ static cr_status open_model(struct plan *p, const struct cr_args *args, enum cr_
         CR_TRY(cr_session_device(c, false, &s->device, &real));
     CR_TRY(cr_model_open(c, classes, train.size, eval.size, &s->model));
     cr_model_set_real(&s->model, real);
+    if (kind != CR_PROGRAM_EVAL) CR_TRY(cr_session_attach_teacher(s, NULL, classes, real));
     CR_TRY(find_pattern(p, kind));
     CR_TRY(cr_args_int(args, CR_OPT_RANKS, 1, CR_COMM_RANKS_MAX, 1, &ranks));
     s->model.ranks = (int)ranks;

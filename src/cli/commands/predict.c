@@ -16,7 +16,8 @@ enum { BATCH_MAX = 32, TOP_DEFAULT = 5, TOP_MAX = 1000000, PRINT_IMAGES = 256, C
 struct prediction {
     const int32_t *label;       /* [count] */
     const float   *probability; /* [count] */
-    int            count;       /* 0 when the image could not be read, with the reason in `error` */
+    int            count;
+    bool           failed; /* the image could not be read, with the reason in `error` */
     const char    *error;
 };
 
@@ -32,6 +33,8 @@ struct request {
     struct cr_cmd_names names;
     struct cr_arena     arena;
     int64_t             unreadable;
+    double             *threshold;  /* [classes] when images have several labels; else NULL */
+    bool                above_only; /* with thresholds: print the labels above them; else `top` labels */
 
     struct cr_predictions_csv csv;
     float                    *by_class; /* [classes]: probabilities of one image for the table of --csv */
@@ -73,9 +76,10 @@ static cr_status find_images(const struct cr_args *args, struct request *r) {
 
 static void print_list(const struct request *r, const char *path, const struct prediction *p, struct cr_text *out) {
     char number[32];
-    if (!p->count) return;
+    if (p->failed) return;
     cr_text_add_visible(out, path);
     cr_text_add(out, "\n");
+    if (!p->count) cr_text_add(out, "  no label\n");
     for (int i = 0; i < p->count; i++)
         cr_text_add(out, "  %6.2f %%  %s\n", 100 * (double)p->probability[i],
                     cr_cmd_class_name(&r->names, p->label[i], number, sizeof number));
@@ -86,7 +90,7 @@ static void print_line(const struct request *r, const char *path, const struct p
     char shown[PATH_MAX];
     cr_utf8_visible(path, false, shown, sizeof shown);
     cr_text_add(out, "%-*s", r->path_width, shown);
-    if (!p->count) cr_text_add(out, "  unreadable");
+    if (!p->count) cr_text_add(out, p->failed ? "  unreadable" : "  no label");
     for (int i = 0; i < p->count; i++) {
         const bool last = i == p->count - 1;
         cr_text_add(out, "  %6.2f %%  %-*s", 100 * (double)p->probability[i], last ? 0 : r->class_width,
@@ -101,13 +105,14 @@ static void print_json(const struct request *r, const char *path, const struct p
     cr_json_open_object(&w, NULL);
     cr_json_put_string(&w, "image", path);
     if (r->tta != CR_TTA_NONE) cr_json_put_string(&w, "tta", cr_word_tta(r->tta));
-    if (p->count) {
-        cr_json_open_array(&w, "top");
+    if (!p->failed) {
+        cr_json_open_array(&w, r->above_only ? "labels" : "top");
         for (int i = 0; i < p->count; i++) {
             cr_json_open_object(&w, NULL);
             cr_json_put_int(&w, "label", p->label[i]);
             cr_json_put_string(&w, "class", cr_cmd_class_name(&r->names, p->label[i], number, sizeof number));
             cr_json_put_general(&w, "probability", (double)p->probability[i], 9);
+            if (r->threshold) cr_json_put_general(&w, "threshold", r->threshold[p->label[i]], 9);
             cr_json_close_object(&w);
         }
         cr_json_close_array(&w);
@@ -169,8 +174,19 @@ static cr_status from_library(const cresnet_error *error) {
 
 /* Adds a line to the table of --csv; all classes are ranked. */
 static cr_status add_to_table(struct request *r, const char *path, const struct prediction *p) {
-    for (int i = 0; i < r->ranked && p->count; i++) r->by_class[p->label[i]] = p->probability[i];
-    return cr_predictions_csv_add(&r->csv, path, -1, p->count ? r->by_class : NULL);
+    for (int i = 0; i < r->ranked && !p->failed; i++) r->by_class[p->label[i]] = p->probability[i];
+    return cr_predictions_csv_add(&r->csv, path, NULL, p->failed ? NULL : r->by_class);
+}
+
+/* Keeps the labels above their thresholds. Returns their number. */
+static int keep_above(const struct request *r, int32_t *label, float *probability) {
+    int above = 0;
+    for (int i = 0; i < r->ranked; i++) {
+        if (!((double)probability[i] > r->threshold[label[i]])) continue;
+        label[above]         = label[i];
+        probability[above++] = probability[i];
+    }
+    return above;
 }
 
 static cr_status predict_range(cresnet_model *model, struct request *r, int64_t first, int count,
@@ -187,17 +203,19 @@ static cr_status predict_range(cresnet_model *model, struct request *r, int64_t 
     (void)cresnet_classify_files(model, r->path + first, count, &output, &error);
     CR_TRY(from_library(&error));
     for (int i = 0; i < count; i++) {
-        const bool              failed = results->error[i].status != CRESNET_OK;
-        const size_t            at     = (size_t)i * (size_t)r->ranked;
-        const struct prediction p      = {.label       = results->label + at,
-                                          .probability = results->probability + at,
-                                          .count       = failed ? 0 : r->top,
-                                          .error       = results->error[i].text};
+        const bool        failed = results->error[i].status != CRESNET_OK;
+        const size_t      at     = (size_t)i * (size_t)r->ranked;
+        struct prediction p      = {.label       = results->label + at,
+                                    .probability = results->probability + at,
+                                    .count       = failed ? 0 : r->top,
+                                    .failed      = failed,
+                                    .error       = results->error[i].text};
         if (failed) {
             r->unreadable++;
             cr_log(CR_LOG_WARN, "%s", p.error);
         }
         if (r->csv.name) CR_TRY_OUT(add_to_table(r, r->path[first + i], &p));
+        if (r->above_only && !failed) p.count = keep_above(r, results->label + at, results->probability + at);
         if (!r->csv.to_stdout)
             (r->json ? print_json : r->table ? print_line : print_list)(r, r->path[first + i], &p, &text);
     }
@@ -213,8 +231,14 @@ static cr_status check_top(const struct cr_args *args, struct request *r, const 
     if (cr_args_has(args, CR_OPT_TOP) && r->top > info.classes)
         return cr_args_fail(args, "--top %d: the network has %d classes: give a number from 1 to %d", r->top,
                             info.classes, info.classes);
-    r->top    = CR_MIN(r->top, info.classes);
-    r->ranked = r->csv.name ? info.classes : r->top;
+    r->top        = CR_MIN(r->top, info.classes);
+    r->above_only = info.multi_label && !cr_args_has(args, CR_OPT_TOP);
+    r->ranked     = r->csv.name || r->above_only ? info.classes : r->top;
+    if (info.multi_label) {
+        CR_ALLOC(r->threshold, (size_t)info.classes);
+        for (int k = 0; k < info.classes; k++) r->threshold[k] = cresnet_threshold(model, k);
+        r->csv.threshold = r->threshold;
+    }
     if (!r->csv.name) return CR_OK;
     CR_ALLOC(r->by_class, (size_t)info.classes);
     return cr_predictions_csv_start(&r->csv, info.classes, false, &r->names);
@@ -289,6 +313,7 @@ cr_status cr_cmd_predict(const struct cr_args *args, int *signal_taken) {
 out:
     cr_predictions_csv_close(&r.csv);
     cr_free(r.by_class);
+    cr_free(r.threshold);
     cr_free(r.path);
     cr_arena_free(&r.arena);
     cr_arena_free(&r.names.arena);

@@ -28,8 +28,7 @@ out:
 
 /* ---- the checkpoint ---- */
 
-/* Class names stored with the weights; numbered names when there are none. */
-static cr_status name_classes(const char *weights, int classes, struct cr_cmd_names *names) {
+cr_status cr_prune_name_classes(const char *weights, int classes, struct cr_cmd_names *names) {
     CR_TRY(cr_cmd_names_load(weights, names));
     if (names->count == classes) return CR_OK;
     names->at = cr_arena_alloc(&names->arena, (size_t)classes * sizeof *names->at);
@@ -46,7 +45,7 @@ static cr_status check_folder(const char *folder) {
     return CR_FAIL(CR_ERR_CONFIG, "%s is not empty: choose another folder with -o", folder);
 }
 
-static cr_status save(struct cr_session *session, const struct cr_config *config, const struct cr_cmd_names *names) {
+cr_status cr_prune_save(struct cr_session *session, const struct cr_config *config, const struct cr_cmd_names *names) {
     const struct cr_position at     = {0};
     struct cr_config         saved  = *config; /* without pruning: training from the checkpoint must not prune again */
     const char              *folder = config->train.output;
@@ -148,8 +147,8 @@ static cr_status run(const struct cr_args *args, const struct cr_config *config,
     CR_TRY_OUT(cr_session_load_weights(&session, config->model.weights, true));
     CR_TRY_OUT(prune_store(&session, config, &prune, guide));
     warn_if_pruned_more(&prune);
-    CR_TRY_OUT(name_classes(config->model.weights, session.model.classes, &names));
-    CR_TRY_OUT(save(&session, config, &names));
+    CR_TRY_OUT(cr_prune_name_classes(config->model.weights, session.model.classes, &names));
+    CR_TRY_OUT(cr_prune_save(&session, config, &names));
     if (cr_args_has(args, CR_OPT_JSON))
         print_json(&prune, guide, config->train.output, out);
     else if (guide->target_s > 0)
@@ -193,6 +192,29 @@ static cr_status read_target(const struct cr_args *args, struct cr_prune_guide *
     return CR_OK;
 }
 
+static cr_status read_factor(const struct cr_args *args, double *factor) {
+    const char *text = args->value[CR_OPT_PRUNE_FLOPS];
+    char       *end;
+    *factor = 0;
+    if (!text) return CR_OK;
+    *factor = strtod(text, &end);
+    if (end == text || *end || !(*factor > 1 && *factor <= 1e6))
+        return cr_args_fail(args, "--flops %s: must be the factor by which multiply-adds shrink, above 1, e.g. 2",
+                            text);
+    return CR_OK;
+}
+
+static cr_status check_channels(const struct cr_args *args, const struct cr_config *config, bool guided) {
+    const bool channels = config->prune.pattern == CR_PRUNE_PATTERN_CHANNELS, factor = args->value[CR_OPT_PRUNE_FLOPS];
+    if (factor && !channels)
+        return cr_args_fail(args, "--flops needs --pattern channels, which makes the network smaller");
+    if (channels && guided) return cr_args_fail(args, "--target-ms excludes --pattern channels: use --flops X");
+    if (channels && !factor)
+        return cr_args_fail(args, "--pattern channels needs --flops X, the factor by which multiply-adds shrink, e.g. "
+                                  "2");
+    return CR_OK;
+}
+
 static cr_status check(const struct cr_args *args, const struct cr_config *config, bool guided) {
     if (!*config->model.weights)
         return cr_args_fail(args, "no weights to prune: give --weights FILE, or a run folder instead of %s",
@@ -201,13 +223,15 @@ static cr_status check(const struct cr_args *args, const struct cr_config *confi
         return cr_config_fail(config, "quant.type",
                               "a quantised network cannot be pruned: prune the one in floating point, then quantise "
                               "it");
+    CR_TRY(check_channels(args, config, guided));
     if (guided && cr_config_prunes(config))
         return cr_args_fail(args, "--target-ms chooses the sparsities: leave --sparsity and --budget out (or "
                                   "give prune.sparsity=0 prune.budget=)");
-    if (!guided && !cr_config_prunes(config))
+    if (!guided && !cr_config_prunes(config) && config->prune.pattern != CR_PRUNE_PATTERN_CHANNELS)
         return cr_args_fail(
             args,
-            "no sparsity given: give --sparsity S (0.9 prunes 90 %% of the weights), --budget FILE, or --target-ms MS");
+            "no sparsity given: give --sparsity S (0.9 prunes 90 %% of the weights), --budget FILE, --target-ms MS, or "
+            "--pattern channels --flops X");
     if (!guided && cr_args_has(args, CR_OPT_PRUNE_BATCH))
         return cr_args_fail(args, "--batch needs --target-ms MS, whose batch size it is: leave it out");
     if (!args->value[CR_OPT_OUTPUT])
@@ -219,16 +243,19 @@ cr_status cr_cmd_prune(const struct cr_args *args, int *signal_taken) {
     struct cr_config      config;
     struct cr_prune_guide guide = {0};
     struct cr_text        text  = {0};
+    double                factor;
     cr_status             status;
     (void)signal_taken;
     CR_TRY(cr_args_max_operands(args, 1));
     CR_TRY(read_target(args, &guide));
+    CR_TRY(read_factor(args, &factor));
     CR_TRY(open_config(args, &config));
     /* The pattern 2:4 implies a sparsity of 0.5. */
     if (config.prune.pattern == CR_PRUNE_PATTERN_2_4 && config.prune.sparsity <= 0 && guide.target_s <= 0)
         config.prune.sparsity = 0.5;
     CR_TRY_OUT(check(args, &config, guide.target_s > 0));
-    CR_TRY_OUT(run(args, &config, &guide, &text));
+    CR_TRY_OUT(factor > 0 ? cr_prune_channels(&config, factor, cr_args_has(args, CR_OPT_JSON), &text)
+                          : run(args, &config, &guide, &text));
     CR_TRY_OUT(cr_cmd_print(&text));
 out:
     cr_prune_guide_free(&guide);

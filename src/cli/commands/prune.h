@@ -1,5 +1,5 @@
-/* cli/commands/prune.h: the sparsities that `cresnet prune --target-ms` chooses, and their predicted times; shared by
- * cli/commands/prune.c and cli/commands/prune_target.c.
+/* cli/commands/prune.h: the parts of `cresnet prune`: prune.c; prune_target.c, the sparsities that --target-ms chooses
+ * and their predicted times; prune_channels.c, --pattern channels.
  *
  * Invariants
  *   - Times are sums over the ops of the evaluation program that run for each batch. The cost model of the device gives
@@ -9,6 +9,7 @@
 #ifndef CR_CMD_PRUNE_H
 #define CR_CMD_PRUNE_H
 
+#include "cli/common/command.h"
 #include "formats/json_write.h"
 #include "pruning/pruning.h"
 #include "session/session.h"
@@ -36,5 +37,15 @@ void              cr_prune_guide_free(struct cr_prune_guide *guide);
 /* After the masks are chosen: adds the table, or further members of the JSON line (", ..."). */
 void cr_prune_guide_print(const struct cr_prune_guide *guide, const struct cr_prune *prune, struct cr_text *out);
 void cr_prune_guide_json(const struct cr_prune_guide *guide, const struct cr_prune *prune, struct cr_json_writer *w);
+
+/* prune_channels.c: removes channels until the network has `factor` times fewer multiply-adds, writes the checkpoint of
+ * the smaller network, and adds a table or a JSON line to *out. CR_ERR_CONFIG when the factor cannot be reached. */
+CR_MUST cr_status cr_prune_channels(const struct cr_config *config, double factor, bool json, struct cr_text *out);
+
+/* prune.c: class names stored with the weights; numbered names when there are none. The caller frees names->arena. */
+CR_MUST cr_status cr_prune_name_classes(const char *weights, int classes, struct cr_cmd_names *names);
+/* Writes the session's checkpoint and the configuration, without pruning, to config->train.output. */
+CR_MUST cr_status cr_prune_save(struct cr_session *session, const struct cr_config *config,
+                                const struct cr_cmd_names *names);
 
 #endif

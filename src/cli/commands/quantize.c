@@ -25,8 +25,9 @@ struct quantization {
     struct cr_session     session; /* of the quantised network */
 };
 
+/* Or the mean average precision, when images have several labels. */
 static double top1(const struct cr_scores *s) {
-    return 100 * (double)s->correct1 / (double)CR_MAX(s->images, 1);
+    return 100 * cr_scores_accuracy(s);
 }
 
 static double drop(const struct quantization *q) {
@@ -113,6 +114,11 @@ static cr_status save(struct quantization *q) {
     CR_TRY_OUT(check_folder(folder)); /* again: another process may have written there meanwhile */
     cr_ckpt_sweep(folder);
     CR_TRY_OUT(cr_quantized_save(&q->session, folder, text.data, names.at, names.count));
+    if (q->scores_int8.several) {
+        char last[CR_PATH_MAX];
+        CR_TRY_OUT(cr_path_join(last, folder, "last"));
+        CR_TRY_OUT(cr_session_save_thresholds(&q->session, last));
+    }
 out:
     if (lock >= 0) close(lock);
     cr_arena_free(&names.arena);
@@ -123,6 +129,11 @@ out:
 /* ---- output ---- */
 
 static void print_scores(struct cr_text *out, const char *name, const struct cr_scores *s) {
+    if (s->several) {
+        cr_text_add(out, "%-15s %lld images, mAP %.2f %%, loss %.4f", name, (long long)s->images, top1(s),
+                    s->loss_sum / (double)CR_MAX(s->images, 1));
+        return;
+    }
     cr_text_add(out, "%-15s %lld of %lld correct, top-1 %.2f %%, loss %.4f", name, (long long)s->correct1,
                 (long long)s->images, top1(s), s->loss_sum / (double)CR_MAX(s->images, 1));
 }
@@ -157,8 +168,8 @@ static void print_text(const struct quantization *q, struct cr_text *out) {
 static void put_scores(struct cr_json_writer *w, const char *name, const struct cr_scores *s) {
     cr_json_open_object(w, name);
     cr_json_put_int(w, "images", s->images);
-    cr_json_put_int(w, "correct", s->correct1);
-    cr_json_put_fixed(w, "top1", (double)s->correct1 / (double)CR_MAX(s->images, 1), 6);
+    if (!s->several) cr_json_put_int(w, "correct", s->correct1);
+    cr_json_put_fixed(w, s->several ? "map" : "top1", cr_scores_accuracy(s), 6);
     cr_json_put_fixed(w, "loss", s->loss_sum / (double)CR_MAX(s->images, 1), 6);
     cr_json_close_object(w);
 }

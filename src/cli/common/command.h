@@ -25,6 +25,7 @@ cr_command_fn     cr_cmd_train, cr_cmd_eval, cr_cmd_predict, cr_cmd_report, cr_c
 cr_command_fn     cr_cmd_profile, cr_cmd_prune, cr_cmd_export, cr_cmd_data, cr_cmd_help, cr_cmd_quantize;
 cr_command_fn     cr_cmd_lr_find, cr_cmd_explain;
 cr_command_fn     cr_cmd_finetune; /* cli/finetune/command.c */
+cr_command_fn     cr_cmd_sweep;    /* cli/sweep/command.c */
 
 /* Runs the function of args->command (cli/command_table.c). For main only. */
 CR_MUST cr_status cr_command_run(const struct cr_args *args, int *signal_taken);
@@ -65,6 +66,8 @@ cr_status cr_bench_spdnn(const struct cr_args *args);
 cr_status cr_bench_sparse(const struct cr_args *args);
 /* cresnet bench allocators; one operand: CONFIG. */
 cr_status cr_bench_allocators(const struct cr_args *args);
+/* cresnet bench gpu; no operand. */
+cr_status cr_bench_gpu(const struct cr_args *args);
 /* Median of `count` times in nanoseconds, as milliseconds. Sorts the array. */
 double cr_cmd_median_ms(int64_t *times, int64_t count);
 

@@ -260,7 +260,12 @@ cr_status cr_cmd_random_batch(const struct cr_program *program, int classes, uin
         return CR_NO_MEMORY(images->bytes + labels->bytes);
     }
     for (size_t i = 0; i < images->bytes; i++) b.images[i] = (uint8_t)cr_rng_u32(&rng);
-    for (int64_t i = 0; i < count; i++) b.labels[i] = (int32_t)cr_rng_below(&rng, (uint64_t)classes);
+    const int64_t words = labels->dim[3]; /* 1, or with data.multi_label as in graph/loss.h: one label for each image */
+    for (int64_t i = 0; i < count; i++) {
+        const int32_t k     = (int32_t)cr_rng_below(&rng, (uint64_t)classes);
+        b.labels[i * words] = words == 1 ? k : 1;
+        if (words > 1) b.labels[i * words + 1 + k / 32] = (int32_t)(1u << (k % 32));
+    }
     for (int64_t i = 0; i < count; i++) {
         for (int k = 0; k < 2; k++) b.boxes[4 * i + k] = (int32_t)cr_rng_below(&rng, 9) - 4;
         b.boxes[4 * i + 2] = (int32_t)cr_rng_below(&rng, 2);

@@ -5,7 +5,7 @@
 enum {
     ON_ALL     = (1u << CR_CMD_COUNT) - 1,
     ON_CONFIG  = ON_ALL & ~ON(HELP) & ~ON(EXPORT),
-    ON_TRAIN   = ON(TRAIN) | ON(FINETUNE),
+    ON_TRAIN   = ON(TRAIN) | ON(FINETUNE) | ON(SWEEP),
     ON_DEVICES = ON_CONFIG & ~ON(DATA) & ~ON(CHECK),
     /* commands whose programs have the batch size of the configuration, and commands that read images */
     ON_BATCH =
@@ -33,7 +33,10 @@ static const struct cr_cli_option options[CR_OPT_COUNT] = {
     [CR_OPT_MODEL]   = {"model", 0, "NAME", NULL, ON(FINETUNE), "network (default: by device and number of images)"},
     [CR_OPT_MINUTES] = {"minutes", 0, "N", NULL, ON(FINETUNE),
                         "fit image size and epochs to this time (default: by the number of images)"},
-    [CR_OPT_TRAIN_STEPS] = {"steps", 0, "N", "train.steps", ON(TRAIN),
+    [CR_OPT_JOBS]    = {"jobs", 0, "N", NULL, ON(SWEEP),
+                        "runs at once (default: on the CPU as the cores allow, on a GPU 1)"},
+    [CR_OPT_DRY_RUN] = {"dry-run", 0, NULL, NULL, ON(SWEEP), "check and list the run folders, and train nothing"},
+    [CR_OPT_TRAIN_STEPS] = {"steps", 0, "N", "train.steps", ON(TRAIN) | ON(SWEEP),
                             "stop after N steps (schedules still span --epochs)"},
     [CR_OPT_LR_STEPS]    = {"steps", 0, "N", NULL, ON(LR_FIND), "number of steps (default: 100)"},
     [CR_OPT_MIN_LR]      = {"min-lr", 0, "LR", NULL, ON(LR_FIND), "learning rate of the first step (default: 1e-7)"},
@@ -131,7 +134,8 @@ static const struct cr_cli_option options[CR_OPT_COUNT] = {
     [CR_OPT_SPARSITY] = {"sparsity", 0, "S", "prune.sparsity", ON(PRUNE), "fraction of the weights to prune, e.g. 0.9"},
     [CR_OPT_SCOPE]    = {"scope", 0, "SCOPE", "prune.scope", ON(PRUNE),
                          "global, uniform or erk: how the sparsity is distributed over the layers"},
-    [CR_OPT_PATTERN]  = {"pattern", 0, "P", "prune.pattern", ON(PRUNE), "unstructured, 2:4, block or channel"},
+    [CR_OPT_PATTERN]  = {"pattern", 0, "P", "prune.pattern", ON(PRUNE),
+                         "unstructured, 2:4, block, channel, or channels (a smaller network)"},
     [CR_OPT_BUDGET]   = {"budget", 0, "FILE.csv", "prune.budget", ON(PRUNE) | ON(BENCH),
                          "file with the sparsity of each layer"},
     [CR_OPT_EXEMPT]   = {"exempt", 0, "LAYERS", "prune.exempt", ON(PRUNE),
@@ -139,7 +143,14 @@ static const struct cr_cli_option options[CR_OPT_COUNT] = {
     [CR_OPT_TARGET_MS] =
         {"target-ms", 0, "MS", NULL, ON(PRUNE),
          "choose the sparsity of each layer so that evaluating one batch takes at most MS milliseconds"},
-    [CR_OPT_PRUNE_BATCH]  = {"batch", 'b', "N", "train.eval_batch", ON(PRUNE), "batch size that --target-ms refers to"},
+    [CR_OPT_PRUNE_BATCH] = {"batch", 'b', "N", "train.eval_batch", ON(PRUNE), "batch size that --target-ms refers to"},
+    [CR_OPT_PRUNE_FLOPS] = {"flops", 0, "X", NULL, ON(PRUNE),
+                            "with --pattern channels: X times fewer multiply-adds, e.g. 2"},
+    [CR_OPT_IMPORTANCE] =
+        {"importance", 0, "I", "prune.importance", ON(PRUNE),
+         "channels: which to keep: l2 (norm of weights, the default), bn (BN scale) or taylor (gradients)"},
+    [CR_OPT_MULTIPLE]     = {"multiple", 0, "N", "prune.multiple", ON(PRUNE),
+                             "channels: numbers of channels are multiples of N (8)"},
     [CR_OPT_QUANT_IMAGES] = {"images", 0, "N", "quant.images", ON(QUANTIZE), "training images to calibrate with (512)"},
     [CR_OPT_QUANT_METHOD] = {"method", 0, "M", "quant.method", ON(QUANTIZE),
                              "how scales are chosen: entropy (default), mse, percentile or max"},

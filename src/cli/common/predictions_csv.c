@@ -1,6 +1,7 @@
 /* cli/common/predictions_csv.c: writes one line per image. See cli/common/predictions_csv.h. */
 #include "cli/common/predictions_csv.h"
 #include "cli/common/csv_fields.h"
+#include "data/data.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -76,25 +77,49 @@ cr_status cr_predictions_csv_start(struct cr_predictions_csv *csv, int classes, 
     return csv->text.failed ? CR_NO_MEMORY(csv->text.length) : CR_OK;
 }
 
-cr_status cr_predictions_csv_add(struct cr_predictions_csv *csv, const char *path, int label,
+/* A field of numbers and one of names. `probabilities`: the classes above their thresholds; else those in `labels`. */
+static void add_lists(struct cr_predictions_csv *csv, const float *probabilities, const int32_t *labels) {
+    struct cr_text numbers = {0}, names = {0};
+    char           number[32];
+    for (int k = 0; k < csv->classes; k++) {
+        if (probabilities ? !((double)probabilities[k] > csv->threshold[k]) : !cr_dataset_row_has(labels, k)) continue;
+        cr_text_add(&numbers, "%s%d", numbers.length ? ";" : "", k);
+        cr_text_add(&names, "%s%s", names.length ? ";" : "", class_name(csv, k, number));
+    }
+    cr_text_add(&csv->text, ",%s,", numbers.data ? numbers.data : "");
+    if (names.data) cr_csv_add_text(&csv->text, names.data);
+    csv->text.failed |= numbers.failed || names.failed;
+    cr_text_free(&numbers);
+    cr_text_free(&names);
+}
+
+static void add_class(struct cr_predictions_csv *csv, int label) {
+    char number[32];
+    cr_text_add(&csv->text, ",%d,", label);
+    cr_csv_add_text(&csv->text, class_name(csv, label, number));
+}
+
+cr_status cr_predictions_csv_add(struct cr_predictions_csv *csv, const char *path, const int32_t *labels,
                                  const float *probabilities) {
-    struct cr_text *out = &csv->text;
-    char            number[32];
+    struct cr_text *out  = &csv->text;
     int             best = 0;
     for (int k = 1; probabilities && k < csv->classes; k++)
         if (probabilities[k] > probabilities[best]) best = k;
     cr_csv_add_path(out, path);
     if (probabilities) {
-        cr_text_add(out, ",%d,", best);
-        cr_csv_add_text(out, class_name(csv, best, number));
+        if (csv->threshold)
+            add_lists(csv, probabilities, NULL);
+        else
+            add_class(csv, best);
         cr_text_add(out, ",%.7g", (double)probabilities[best]);
     } else
         cr_text_add(out, ",,,");
-    if (csv->labels && label >= 0) {
-        cr_text_add(out, ",%d,", label);
-        cr_csv_add_text(out, class_name(csv, label, number));
-    } else if (csv->labels)
+    if (csv->labels && !labels)
         cr_text_add(out, ",,");
+    else if (csv->labels && csv->threshold)
+        add_lists(csv, NULL, labels);
+    else if (csv->labels)
+        add_class(csv, *labels);
     for (int k = 0; k < csv->classes; k++)
         if (probabilities)
             cr_text_add(out, ",%.7g", (double)probabilities[k]);

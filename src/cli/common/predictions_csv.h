@@ -16,8 +16,9 @@
 struct cr_predictions_csv {
     const struct cr_cmd_names *names; /* borrowed; without a name, a class is "class N" */
     int                        classes;
-    bool                       labels; /* has the columns label and class */
-    const char                *name;   /* of the file, borrowed */
+    bool                       labels;    /* has the columns label and class */
+    const double              *threshold; /* data.multi_label: [classes], borrowed; NULL: one label per image */
+    const char                *name;      /* of the file, borrowed */
     bool                       to_stdout;
     struct cr_output_file      file;
     struct cr_temporary        temporary; /* of a regular file */
@@ -32,8 +33,10 @@ CR_MUST cr_status cr_predictions_csv_open(const struct cr_args *args, struct cr_
 CR_MUST cr_status cr_predictions_csv_start(struct cr_predictions_csv *csv, int classes, bool labels,
                                            const struct cr_cmd_names *names);
 /* Adds the line of an image: probabilities [classes], or NULL when the image could not be read; the predicted class is
- * the first of the most probable ones. `label` is the true class, and counts only with the columns of labels. */
-CR_MUST cr_status cr_predictions_csv_add(struct cr_predictions_csv *csv, const char *path, int label,
+ * the first of the most probable ones. `labels` is the true class (NULL: unknown), and counts only with the columns of
+ * labels. With thresholds, the predicted labels are those above their thresholds, and these and the true labels
+ * (graph/loss.h) are lists separated by semicolons; `probability` is the largest one. */
+CR_MUST cr_status cr_predictions_csv_add(struct cr_predictions_csv *csv, const char *path, const int32_t *labels,
                                          const float *probabilities);
 /* Writes what is left and gives the file its name. CR_ERR_IO. */
 CR_MUST cr_status cr_predictions_csv_finish(struct cr_predictions_csv *csv);

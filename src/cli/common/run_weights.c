@@ -68,11 +68,12 @@ static void add_role(const char *folder, bool averages, struct cr_text *out) {
     double                    top1   = averages ? scores.ema_top1 : scores.raw_top1;
     if (top1 < 0 && !averages) top1 = scores.top1; /* a run without averages has one score */
     cr_text_add(out, " (%s", role);
-    const bool scored = best && top1 >= 0 && scores_are_of(&scores, name);
-    if (scored) cr_text_add(out, ", top-1 %.2f %%", 100 * top1);
+    const bool  scored = best && top1 >= 0 && scores_are_of(&scores, name);
+    const char *metric = scores.is_map ? "mAP" : "top-1";
+    if (scored) cr_text_add(out, ", %s %.2f %%", metric, 100 * top1);
     cr_text_add(out, ")%s", averages ? ", moving averages" : "");
     if (scored && other > top1)
-        cr_text_add(out, "; the %s have top-1 %.2f %%%s", averages ? "weights" : "moving averages", 100 * other,
+        cr_text_add(out, "; the %s have %s %.2f %%%s", averages ? "weights" : "moving averages", metric, 100 * other,
                     averages ? ": --no-ema uses them" : "");
 }
 

@@ -4,6 +4,7 @@
 #include "cli/explain/overlay.h"
 #include "core/utf8.h"
 #include "formats/json_write.h"
+#include "session/labels/label_scores.h"
 #include "session/saved_model.h"
 
 #include <math.h>
@@ -59,8 +60,10 @@ static cr_status find_class(const struct cr_args *args, const struct cr_cmd_name
 
 /* ---- the map ---- */
 
-static double probability_of(const float *logits, int classes, int label, int largest) {
-    double sum = 0;
+static double probability_of(const struct cr_session *s, const float *logits, int label, int largest) {
+    const int classes = s->model.classes;
+    double    sum     = 0;
+    if (s->config->data.multi_label) return cr_label_probability((double)logits[label]);
     for (int k = 0; k < classes; k++) sum += exp((double)logits[k] - (double)logits[largest]);
     return exp((double)logits[label] - (double)logits[largest]) / sum;
 }
@@ -75,8 +78,8 @@ static cr_status compute(struct cr_session *s, int label, struct explanation *e)
     cr_free(pixels);
     CR_TRY(status);
     cr_prepare_eval_box(&prepare, e->image.width, e->image.height, e->box);
-    e->probability           = probability_of(e->map.logits, s->model.classes, e->map.label, e->map.predicted);
-    e->predicted_probability = probability_of(e->map.logits, s->model.classes, e->map.predicted, e->map.predicted);
+    e->probability           = probability_of(s, e->map.logits, e->map.label, e->map.predicted);
+    e->predicted_probability = probability_of(s, e->map.logits, e->map.predicted, e->map.predicted);
     return CR_OK;
 }
 

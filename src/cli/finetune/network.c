@@ -32,11 +32,11 @@ static const char *dumped(struct cr_finetune *f, const char *dump, const char *s
 
 /* Copies the keys that describe the network, and the normalisation of its images. */
 static cr_status copy_network(struct cr_finetune *f, const struct cr_config *config) {
-    static const char *const keys[][2] = {{"model", "arch"},   {"model", "block"},     {"model", "depths"},
-                                          {"model", "widths"}, {"model", "groups"},    {"model", "width_per_group"},
-                                          {"model", "stem"},   {"model", "shortcut"},  {"model", "excitation"},
-                                          {"model", "eca"},    {"model", "blur_pool"}, {"model", "bn_eps"},
-                                          {"data", "mean"},    {"data", "std"}};
+    static const char *const keys[][2] = {{"model", "arch"},     {"model", "block"},     {"model", "depths"},
+                                          {"model", "widths"},   {"model", "groups"},    {"model", "width_per_group"},
+                                          {"model", "stem"},     {"model", "shortcut"},  {"model", "excitation"},
+                                          {"model", "eca"},      {"model", "blur_pool"}, {"model", "bn_eps"},
+                                          {"model", "channels"}, {"data", "mean"},       {"data", "std"}};
     struct cr_config         plain;
     struct cr_text           theirs = {0}, defaults = {0};
     struct cr_prepare        prepare;

@@ -39,8 +39,9 @@ void cr_report_facts(const struct cr_report_run *run, const struct cr_model *mod
     const double         steps    = cr_report_epoch_steps(run);
     cr_text_add(out, "<dl class=\"facts\">\n");
     if (best.top1) {
-        add_fact(out, best.averages ? "best validation top-1 (averages)" : "best validation top-1", "%.2f %%",
-                 100 * best.value);
+        char name[64];
+        snprintf(name, sizeof name, "best validation %s%s", cr_report_metric(run), best.averages ? " (averages)" : "");
+        add_fact(out, name, "%.2f %%", 100 * best.value);
         if (steps > 0)
             add_fact(out, "at epoch", "%.6g (step %.0f)", round(100 * best.step / steps) / 100, best.step);
         else
@@ -72,7 +73,7 @@ void cr_report_header(const struct cr_report_run *run, struct cr_text *out) {
         {"sparsity", "Sparsity"},     {"config", "Configuration"}};
     char           name[CR_PATH_MAX];
     struct cr_text subject = {0}, when = {0}, title = {0};
-    const bool     effects = cr_report_series(run, "prune/sparsity") || cr_report_series(run, "eval/ema_top1") ||
+    const bool     effects = cr_report_series(run, "prune/sparsity") || cr_report_accuracy(run, true) ||
                          cr_report_series(run, "sparsity/sparsity");
     cr_report_name(run, name, sizeof name);
     cr_report_subject(run, &subject);
@@ -107,13 +108,16 @@ void cr_report_header(const struct cr_report_run *run, struct cr_text *out) {
 
 /* ---- curves ---- */
 
+#define LOG(name) cr_report_series(run, name)
 static void add_eval_table(const struct cr_report_run *run, struct cr_text *out) {
-    const struct cr_series *top1 = cr_report_series(run, "eval/top1"), *top5 = cr_report_series(run, "eval/top5"),
+    const struct cr_series *top1 = cr_report_accuracy(run, false),
+                           *top5 = LOG(run->config.data.multi_label ? "eval/exact_match" : "eval/top5"),
                            *loss = cr_report_series(run, "eval/loss");
     if (!top1) return;
-    cr_text_add(
-        out, "<details><summary>Table of evaluations</summary><div "
-             "class=\"wide\"><table><tr><th>epoch</th><th>step</th><th>top-1</th><th>top-5</th><th>loss</th></tr>\n");
+    cr_text_add(out,
+                "<details><summary>Table of evaluations</summary><div "
+                "class=\"wide\"><table><tr><th>epoch</th><th>step</th><th>%s</th><th>%s</th><th>loss</th></tr>\n",
+                cr_report_metric(run), run->config.data.multi_label ? "all labels correct" : "top-5");
     for (int i = 0; i < top1->count; i++) {
         const double epoch = cr_report_epoch_steps(run);
         if (epoch > 0)
@@ -129,7 +133,28 @@ static void add_eval_table(const struct cr_report_run *run, struct cr_text *out)
     cr_text_add(out, "</table></div></details>\n");
 }
 
-#define LOG(name) cr_report_series(run, name)
+static struct cr_chart accuracy_chart(const struct cr_report_run *run) {
+    if (run->config.data.multi_label)
+        return (struct cr_chart){
+            .title     = "Mean average precision",
+            .unit      = "%",
+            .format    = "%.2f %%",
+            .from_zero = true,
+            .line      = {{.name = "training, all labels", .series = LOG("train/exact_match"), .scale = 100},
+                          {.name = "validation mAP", .series = LOG("eval/map"), .scale = 100, .dots = true},
+                          {.name = "validation, all", .series = LOG("eval/exact_match"), .scale = 100, .dots = true},
+                          {.name = "validation, EMA", .series = LOG("eval/ema_map"), .scale = 100, .dots = true}}};
+    return (struct cr_chart){
+        .title     = "Accuracy",
+        .unit      = "%",
+        .format    = "%.2f %%",
+        .from_zero = true,
+        .line      = {{.name = "training top-1", .series = LOG("train/top1"), .scale = 100},
+                      {.name = "validation top-1", .series = LOG("eval/top1"), .scale = 100, .dots = true},
+                      {.name = "validation top-5", .series = LOG("eval/top5"), .scale = 100, .dots = true},
+                      {.name = "validation, EMA", .series = LOG("eval/ema_top1"), .scale = 100, .dots = 1}}};
+}
+
 void cr_report_curves(const struct cr_report_run *run, struct cr_text *out) {
     const struct cr_series *loss     = LOG("train/loss");
     const double            steps    = loss ? loss->step[loss->count - 1] : 0;
@@ -141,14 +166,7 @@ void cr_report_curves(const struct cr_report_run *run, struct cr_text *out) {
                  .line   = {{.name = "training", .series = LOG("train/loss"), .scale = 1},
                             {.name = "validation", .series = LOG("eval/loss"), .scale = 1, .dots = true},
                             {.name = "validation, EMA", .series = LOG("eval/ema_loss"), .scale = 1, .dots = true}}},
-                {.title     = "Accuracy",
-                 .unit      = "%",
-                 .format    = "%.2f %%",
-                 .from_zero = true,
-                 .line      = {{.name = "training top-1", .series = LOG("train/top1"), .scale = 100},
-                               {.name = "validation top-1", .series = LOG("eval/top1"), .scale = 100, .dots = true},
-                               {.name = "validation top-5", .series = LOG("eval/top5"), .scale = 100, .dots = true},
-                               {.name = "validation, EMA", .series = LOG("eval/ema_top1"), .scale = 100, .dots = 1}}},
+                accuracy_chart(run),
                 {.title     = "Learning rate",
                  .unit      = "",
                  .format    = "%.6g",
@@ -167,7 +185,8 @@ void cr_report_curves(const struct cr_report_run *run, struct cr_text *out) {
                  .line      = {{.name = "loss scale", .series = LOG("train/loss_scale"), .scale = 1}}},
     };
     cr_page_section(out, "curves", "Curves");
-    if (!loss && !LOG("eval/top1")) cr_page_note(out, "No log.jsonl with training steps in %s.", run->dir);
+    if (!loss && !cr_report_accuracy(run, false))
+        cr_page_note(out, "No log.jsonl with training steps in %s.", run->dir);
     cr_text_add(out, "<div class=\"charts\">\n");
     for (size_t i = 0; i < CR_COUNT(charts); i++) {
         charts[i].steps = steps;

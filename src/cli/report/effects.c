@@ -21,11 +21,13 @@ enum { PRUNINGS_SHOWN = 20 };
 
 /* One line for each pruning step; of many, evenly spaced ones with the last. */
 static void add_prunings(const struct cr_report_run *run, const struct cr_series *sparsity, struct cr_text *out) {
-    const struct cr_series *top1 = cr_report_series(run, "eval/top1"), *pruned = cr_report_series(run, "prune/pruned"),
+    const struct cr_series *top1 = cr_report_accuracy(run, false), *pruned = cr_report_series(run, "prune/pruned"),
                            *of = cr_report_series(run, "prune/of");
     const int shown            = CR_MIN(sparsity->count, PRUNINGS_SHOWN);
-    cr_text_add(out, "<div class=\"wide\"><table><tr><th>step</th><th>sparsity</th><th>weights left</th>"
-                     "<th>top-1 before</th><th>top-1 after</th></tr>\n");
+    cr_text_add(out,
+                "<div class=\"wide\"><table><tr><th>step</th><th>sparsity</th><th>weights left</th>"
+                "<th>%s before</th><th>%s after</th></tr>\n",
+                cr_report_metric(run), cr_report_metric(run));
     for (int k = 0; k < shown; k++) {
         const int    i    = shown == 1 ? 0 : (int)((int64_t)k * (sparsity->count - 1) / (shown - 1));
         const double step = sparsity->step[i];
@@ -43,7 +45,7 @@ static void add_prunings(const struct cr_report_run *run, const struct cr_series
 }
 
 static void add_pruning(const struct cr_report_run *run, const struct cr_series *sparsity, struct cr_text *out) {
-    const struct cr_series *top1 = cr_report_series(run, "eval/top1"), *loss = cr_report_series(run, "train/loss");
+    const struct cr_series *top1 = cr_report_accuracy(run, false), *loss = cr_report_series(run, "train/loss");
     const int               last  = sparsity->count - 1;
     const double            first = sparsity->step[0], before = top1 ? cr_series_at(top1, first) : NAN;
     const struct cr_chart   chart = {.title     = "Sparsity",
@@ -55,11 +57,11 @@ static void add_pruning(const struct cr_report_run *run, const struct cr_series 
                                      .steps     = loss ? loss->step[loss->count - 1] : 0,
                                      .line = {{.name = "sparsity", .series = sparsity, .scale = 100, .dots = true}}};
     if (top1 && !isnan(before))
-        cr_page_note(
-            out,
-            "Pruning began at step %.0f and left %.2f %% of the prunable weights at 0. Validation top-1: %.2f %% "
-            "before the first pruning, %.2f %% at the end.",
-            first, 100 * sparsity->value[last], 100 * before, 100 * top1->value[top1->count - 1]);
+        cr_page_note(out,
+                     "Pruning began at step %.0f and left %.2f %% of the prunable weights at 0. Validation %s: %.2f %% "
+                     "before the first pruning, %.2f %% at the end.",
+                     first, 100 * sparsity->value[last], cr_report_metric(run), 100 * before,
+                     100 * top1->value[top1->count - 1]);
     else
         cr_page_note(out, "Pruning began at step %.0f and left %.2f %% of the prunable weights at 0.", first,
                      100 * sparsity->value[last]);
@@ -72,18 +74,17 @@ static void add_pruning(const struct cr_report_run *run, const struct cr_series 
 /* Both at the step of the best evaluation. */
 static void add_averages(const struct cr_report_run *run, const struct cr_series *ema, struct cr_text *out) {
     const struct cr_best    best = cr_report_best(run);
-    const struct cr_series *top1 = cr_report_series(run, "eval/top1");
+    const struct cr_series *top1 = cr_report_accuracy(run, false);
     const double weights = top1 ? cr_series_at(top1, best.step) : NAN, averages = cr_series_at(ema, best.step);
     cr_page_note(out,
-                 "At the best evaluation (step %.0f) the weights have top-1 %.2f %% and their moving averages %.2f %%: "
+                 "At the best evaluation (step %.0f) the weights have %s %.2f %% and their moving averages %.2f %%: "
                  "%+.2f points.",
-                 best.step, 100 * weights, 100 * averages, 100 * (averages - weights));
+                 best.step, cr_report_metric(run), 100 * weights, 100 * averages, 100 * (averages - weights));
 }
 
 void cr_report_effects(const struct cr_report_run *run, struct cr_text *out) {
     const struct cr_series *sparsity = cr_report_series(run, "prune/sparsity"),
-                           *kept     = cr_report_series(run, "sparsity/sparsity"),
-                           *ema      = cr_report_series(run, "eval/ema_top1");
+                           *kept = cr_report_series(run, "sparsity/sparsity"), *ema = cr_report_accuracy(run, true);
     if (!sparsity && !kept && !ema) return;
     cr_page_section(out, "effects", sparsity || kept ? (ema ? "Pruning and averages" : "Pruning") : "Moving averages");
     const bool both = (sparsity || kept) && ema;

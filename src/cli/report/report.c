@@ -96,12 +96,18 @@ static cr_status add_memory(const struct cr_report_run *run, struct cr_text *out
 static void note_scores(const struct cr_report_run *run, const struct cr_scores *weights,
                         const struct cr_scores *averages, struct cr_text *out) {
     const double images = (double)CR_MAX(weights->images, 1);
-    cr_page_note(
-        out,
-        "Weights: top-1 %.2f %%, loss %.4f. Moving averages: top-1 %.2f %%, loss %.4f. The rest of this section is "
-        "about the moving averages of %s.",
-        100 * (double)weights->correct1 / images, weights->loss_sum / images, 100 * (double)averages->correct1 / images,
-        averages->loss_sum / images, run->step_name);
+    cr_page_note(out,
+                 "Weights: %s %.2f %%, loss %.4f. Moving averages: %s %.2f %%, loss %.4f. The rest of this section is "
+                 "about the moving averages of %s.",
+                 cr_report_metric(run), 100 * cr_scores_accuracy(weights), weights->loss_sum / images,
+                 cr_report_metric(run), 100 * cr_scores_accuracy(averages), averages->loss_sum / images,
+                 run->step_name);
+}
+
+static cr_status evaluate_once(const struct cr_report_run *run, struct cr_text *out, struct cr_session *session,
+                               const struct cr_dataset *dataset, struct cr_scores *scores) {
+    if (run->config.data.multi_label) return cr_report_labels(out, session, run->config.model.weights, dataset, scores);
+    return cr_report_eval(out, session, dataset, scores);
 }
 
 /* Evaluates the chosen weights. When these are moving averages, the weights are evaluated before, and the page gives
@@ -116,10 +122,10 @@ static cr_status evaluate(const struct cr_report_run *run, struct cr_session *se
     const bool averaged = strcmp(run->config.model.weights, averages) == 0;
     if (averaged) {
         CR_TRY_OUT(cr_session_load_weights(session, run->step, true));
-        CR_TRY_OUT(cr_report_eval(&unused, session, dataset, &weights_scores));
+        CR_TRY_OUT(evaluate_once(run, &unused, session, dataset, &weights_scores));
         CR_TRY_OUT(cr_session_load_weights(session, averages, true));
     }
-    CR_TRY_OUT(cr_report_eval(&page, session, dataset, &scores));
+    CR_TRY_OUT(evaluate_once(run, &page, session, dataset, &scores));
     if (averaged) note_scores(run, &weights_scores, &scores, out);
     if (page.data) cr_text_add_bytes(out, page.data, page.length);
     out->failed |= page.failed;

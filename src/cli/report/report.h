@@ -119,6 +119,9 @@ void cr_report_when(const struct cr_report_run *run, struct cr_text *out);
 void cr_report_name(const struct cr_report_run *run, char *name, size_t size);
 /* A series of the log; NULL when it has no values. */
 const struct cr_series *cr_report_series(const struct cr_report_run *run, const char *name);
+/* The accuracy of the evaluations, or of their moving averages: top-1, or mAP when images have several labels. */
+const struct cr_series *cr_report_accuracy(const struct cr_report_run *run, bool averages);
+const char             *cr_report_metric(const struct cr_report_run *run); /* "top-1" or "mAP" */
 double                  cr_series_median(const struct cr_series *series);
 /* The last value up to a step; NAN when there is none. */
 double cr_series_at(const struct cr_series *series, double step);
@@ -140,5 +143,8 @@ CR_MUST cr_status cr_report_sparsity(struct cr_text *out, struct cr_session *ses
 /* cli/report/evaluation.c: evaluates the data set; *scores becomes the totals. */
 CR_MUST cr_status cr_report_eval(struct cr_text *out, struct cr_session *session, const struct cr_dataset *dataset,
                                  struct cr_scores *scores);
+/* cli/report/labels.c: the same when images have several labels. `weights`: of the session. */
+CR_MUST cr_status cr_report_labels(struct cr_text *out, struct cr_session *session, const char *weights,
+                                   const struct cr_dataset *dataset, struct cr_scores *scores);
 
 #endif

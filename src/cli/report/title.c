@@ -15,6 +15,15 @@ const struct cr_series *cr_report_series(const struct cr_report_run *run, const 
     return s && s->count ? s : NULL;
 }
 
+const struct cr_series *cr_report_accuracy(const struct cr_report_run *run, bool averages) {
+    if (run->config.data.multi_label) return cr_report_series(run, averages ? "eval/ema_map" : "eval/map");
+    return cr_report_series(run, averages ? "eval/ema_top1" : "eval/top1");
+}
+
+const char *cr_report_metric(const struct cr_report_run *run) {
+    return run->config.data.multi_label ? "mAP" : "top-1";
+}
+
 double cr_series_median(const struct cr_series *s) {
     double *copy = cr_alloc((size_t)s->count, sizeof *copy), middle = 0;
     if (!copy) return 0;
@@ -40,7 +49,7 @@ static int largest_of(const struct cr_series *s) {
 }
 
 struct cr_best cr_report_best(const struct cr_report_run *run) {
-    const struct cr_series *top1 = cr_report_series(run, "eval/top1"), *ema = cr_report_series(run, "eval/ema_top1");
+    const struct cr_series *top1 = cr_report_accuracy(run, false), *ema = cr_report_accuracy(run, true);
     struct cr_best          best = {.top1 = top1};
     if (!top1) return best;
     if (ema && ema->value[largest_of(ema)] > top1->value[largest_of(top1)]) {

@@ -3,19 +3,10 @@
  * The pass visits the forward ops from the loss to the front. Each op kind with GRAD in graph/ops.def has a function
  * grad_<op> here, which emits the gradient ops and contributes gradients to the op's inputs. A tensor that is read
  * twice gets the sum of its gradients. Nothing is emitted for tensors that do not depend on a trainable parameter. */
-#include "compiler/passes.h"
+#include "compiler/autodiff/backward.h"
 
 #include <stdio.h>
 #include <string.h>
-
-struct backward {
-    struct cr_program *p;
-    bool               accumulate;
-    float              weight, smoothing;
-    int                forward_tensors; /* tensors that existed before the pass */
-    bool              *needs_grad;      /* [tensors] the tensor depends on a trainable parameter */
-    int               *grad;            /* [tensors] its gradient so far, or CR_NONE */
-};
 
 /* ---- helpers ---- */
 
@@ -333,8 +324,10 @@ static void grad_loss(struct backward *b, const struct cr_op *op, int dy) {
     g.attr.loss                         = op->attr.loss;
     g.attr.loss.smoothing               = b->smoothing;
     g.attr.loss.weight                  = b->weight;
+    g.attr.loss.weight *= cr_grad_label_weight(b, op->in[CR_IN_loss_logits]);
     gradient_name(b, op->in[CR_IN_loss_logits], name);
-    contribute(b, op->in[CR_IN_loss_logits], tensor_of(p, cr_emit(p, &g, name), 0));
+    const int dx = tensor_of(p, cr_emit(p, &g, name), 0);
+    contribute(b, op->in[CR_IN_loss_logits], cr_grad_distill(b, CR_OP_distill, op->in[CR_IN_loss_logits], dx));
 }
 
 /* ---- the pass ---- */
@@ -377,6 +370,7 @@ cr_status cr_pass_grad(struct cr_program *p, int loss_op, bool accumulate, float
         for (int i = forward_ops - 1; i >= 0 && !p->failed; i--) {
             struct cr_op op = p->op[i]; /* a copy, because emission may move the array */
             int          dy = op.out[0] >= 0 && op.out[0] < b.forward_tensors ? b.grad[op.out[0]] : CR_NONE;
+            if (dy != CR_NONE) dy = cr_grad_distill(&b, CR_OP_distill_features, op.out[0], dy);
             if (i == loss_op || dy != CR_NONE) emit_gradient(&b, &op, dy);
         }
         if (p->failed) status = CR_NO_MEMORY(0);

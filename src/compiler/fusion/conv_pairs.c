@@ -65,18 +65,11 @@ static struct cr_op qconv_pair_of(const struct cr_op *first, const struct cr_op 
     return op;
 }
 
-static double seconds_of(struct cr_edit *edit, const struct cr_cost_model *cost_model, const struct cr_op *op) {
-    double seconds = cr_op_seconds(cost_model, edit->program, op);
-    if (cost_model->cost && edit->failure == CR_OK)
-        edit->failure = cost_model->cost(cost_model->self, edit->program, op, &seconds);
-    return seconds;
-}
-
 /* Without measured times the roofline decides: one op moves fewer bytes, and as many operations are one launch less. */
 static bool is_no_slower(struct cr_edit *edit, const struct cr_cost_model *cost_model, const struct cr_op *first,
                          const struct cr_op *next, const struct cr_op *pair) {
-    const double one_by_one = seconds_of(edit, cost_model, first) + seconds_of(edit, cost_model, next);
-    return seconds_of(edit, cost_model, pair) <= one_by_one * (1 + 1e-9) && edit->failure == CR_OK;
+    const double one_by_one = cr_fuse_seconds(edit, cost_model, first) + cr_fuse_seconds(edit, cost_model, next);
+    return cr_fuse_seconds(edit, cost_model, pair) <= one_by_one * (1 + 1e-9) && edit->failure == CR_OK;
 }
 
 /* Joins the convolution at `root` with the one that writes its input. */

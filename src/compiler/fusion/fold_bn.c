@@ -2,7 +2,8 @@
  *
  * Batch normalisation of a network that no longer learns is one scale and one bias per channel. Both go into the filter
  * and the bias of the convolution before it, and the add and the ReLU behind it go into that convolution too (Jacob et
- * al. 2018, section 3.2). Programs with gradients stay unchanged.
+ * al. 2018, section 3.2). In programs with gradients, only the convolutions of a teacher (model/teacher.h) have a bias,
+ * and get the add and the ReLU behind them; everything else stays unchanged.
  *
  *     conv -> bn_apply (scale_bias of bn_scale_bias) [-> add] [-> relu]
  *     becomes
@@ -76,6 +77,51 @@ static cr_status fold_bn(struct folder *f, int conv, int bn, int scale_bias) {
     if (!accepted(f, &fold) || !accepted(f, &fused)) return CR_OK;
     cr_edit_remove(&f->edit, conv);
     cr_edit_replace(&f->edit, scale_bias, &fold);
+    cr_edit_replace(&f->edit, bn, &fused);
+    return CR_OK;
+}
+
+/* The name of the tensor that is the second half, the bias, of a teacher's scale_bias. */
+static void bias_name(const struct cr_program *p, int scale_bias, char name[256]) {
+    snprintf(name, 256, "%s.bias", p->tensor[scale_bias].name);
+}
+
+/* Adds these tensors before the edit counts readers and writers. A kernel may read the half as a bias when it is
+ * aligned. */
+static cr_status find_teacher_biases(struct cr_program *p) {
+    enum { ALIGNMENT = 16 };
+    char      name[256];
+    const int ops = p->ops;
+    for (int i = 0; i < ops && !p->failed; i++) {
+        const int id = p->op[i].kind == CR_OP_bn_apply ? p->op[i].in[CR_IN_bn_apply_scale_bias] : CR_NONE;
+        if (id == CR_NONE || p->tensor[id].buffer != CR_BUFFER_TEACHER || p->tensor[id].bytes / 2 % ALIGNMENT) continue;
+        const struct cr_tensor t = p->tensor[id];
+        bias_name(p, id, name);
+        if (cr_tensor_find(p, name) != CR_NONE) continue; /* from an earlier run of the pass */
+        const int bias = cr_tensor_add(p, name, t.dtype, CR_REGION_STORE, 1, 1, 1, t.dim[3]);
+        if (p->failed) break;
+        p->tensor[bias].buffer = t.buffer;
+        p->tensor[bias].param  = t.param;
+        p->tensor[bias].offset = t.offset + t.bytes / 2;
+    }
+    return p->failed ? CR_NO_MEMORY(sizeof *p->tensor) : CR_OK;
+}
+
+/* A teacher's filters contain the scale already (model/teacher.h). */
+static cr_status try_teacher_bias(struct folder *f, int bn) {
+    const struct cr_program *p     = f->edit.program;
+    const struct cr_op      *apply = op_at(f, bn);
+    char                     name[256];
+    const int                scale_bias = apply->in[CR_IN_bn_apply_scale_bias];
+    const int                conv       = cr_edit_private_writer(&f->edit, apply->in[CR_IN_bn_apply_x], CR_OP_conv);
+    if (p->tensor[scale_bias].buffer != CR_BUFFER_TEACHER || conv == CR_NONE) return CR_OK;
+    if (!cr_edit_can_move(&f->edit, conv, bn)) return CR_OK;
+    struct cr_op fused = *op_at(f, conv);
+    bias_name(p, scale_bias, name);
+    fused.in[CR_IN_conv_bias] = cr_tensor_find(p, name);
+    fused.out[CR_OUT_conv_y]  = apply->out[CR_OUT_bn_apply_y];
+    if (fused.in[CR_IN_conv_bias] == CR_NONE || !accepted(f, &fused)) return CR_OK;
+    cr_edit_remove(&f->edit, conv);
     cr_edit_replace(&f->edit, bn, &fused);
     return CR_OK;
 }
@@ -187,7 +233,7 @@ static cr_status find_filters(struct cr_program *p) {
 }
 
 static cr_status fold_all(struct folder *f) {
-    CR_TRY(for_each(f, CR_OP_bn_apply, try_fold));
+    CR_TRY(for_each(f, CR_OP_bn_apply, cr_program_trains(f->edit.program) ? try_teacher_bias : try_fold));
     CR_TRY(for_each(f, CR_OP_relu, try_add_relu));
     CR_TRY(for_each(f, CR_OP_add, try_add));
     CR_TRY(for_each(f, CR_OP_relu, try_relu));
@@ -195,9 +241,10 @@ static cr_status fold_all(struct folder *f) {
 }
 
 cr_status cr_pass_fold(struct cr_program *p, const struct cr_cost_model *cost_model) {
-    struct folder f = {.cost_model = cost_model};
-    if (cr_program_trains(p) || !p->store) return CR_OK;
-    CR_TRY(find_filters(p));
+    struct folder f      = {.cost_model = cost_model};
+    const bool    trains = cr_program_trains(p);
+    if (!p->store || (trains && !p->store->teacher_elems)) return CR_OK;
+    CR_TRY(trains ? find_teacher_biases(p) : find_filters(p));
     CR_TRY(cr_edit_open(&f.edit, p));
     cr_status status = fold_all(&f);
     cr_edit_close(&f.edit);

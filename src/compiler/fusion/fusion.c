@@ -7,6 +7,13 @@ bool cr_fuse_accepted(const struct cr_edit *edit, const struct cr_cost_model *co
     return !cost_model->accepts || cost_model->accepts(cost_model->self, edit->program, op);
 }
 
+double cr_fuse_seconds(struct cr_edit *edit, const struct cr_cost_model *cost_model, const struct cr_op *op) {
+    double seconds = cr_op_seconds(cost_model, edit->program, op);
+    if (cost_model->cost && edit->failure == CR_OK)
+        edit->failure = cost_model->cost(cost_model->self, edit->program, op, &seconds);
+    return seconds;
+}
+
 const struct cr_op *cr_fuse_op(const struct cr_edit *edit, int index) {
     return &edit->program->op[index];
 }

@@ -16,6 +16,9 @@ typedef bool cr_fuse_pattern(struct cr_edit *edit, const struct cr_cost_model *c
 
 /* Returns whether the device has a kernel for the op. */
 bool cr_fuse_accepted(const struct cr_edit *edit, const struct cr_cost_model *cost_model, const struct cr_op *op);
+/* Time of the op in seconds: measured where the cost model has times, else by its roofline. An error of the measurement
+ * becomes edit->failure. */
+double cr_fuse_seconds(struct cr_edit *edit, const struct cr_cost_model *cost_model, const struct cr_op *op);
 /* The op with this index; valid until the edit changes the program. */
 const struct cr_op *cr_fuse_op(const struct cr_edit *edit, int index);
 bool                cr_fuse_same_stream(const struct cr_edit *edit, int a, int b);

@@ -84,14 +84,12 @@ struct stem {
     struct cr_op image, filter, s2d_conv, s2d_wgrad, filter_grad;
 };
 
-/* Matches when the normalised image has two readers at most: a convolution of the right shape and its filter gradient.
- */
-static bool find_stem(const struct cr_edit *edit, struct stem *s) {
+/* Matches when the image that op `normalize` writes has two readers at most: a convolution of the right shape and its
+ * filter gradient. */
+static bool find_stem(const struct cr_edit *edit, int normalize, struct stem *s) {
     const struct cr_program *p = edit->program;
-    *s                         = (struct stem){CR_NONE, CR_NONE, CR_NONE, {0}, {0}, {0}, {0}, {0}};
-    for (int i = 0; i < p->ops && s->normalize == CR_NONE; i++)
-        if (p->op[i].kind == CR_OP_normalize) s->normalize = i;
-    if (s->normalize == CR_NONE || p->op[s->normalize].attr.input.s2d) return false;
+    *s                         = (struct stem){normalize, CR_NONE, CR_NONE, {0}, {0}, {0}, {0}, {0}};
+    if (p->op[s->normalize].attr.input.s2d) return false;
     int x = p->op[s->normalize].out[CR_OUT_normalize_y];
     if (!cr_edit_is_private(edit, x) || p->tensor[x].dim[1] % 2 || p->tensor[x].dim[2] % 2) return false;
     for (int k = cr_edit_next_reader(edit, x, s->normalize); k != CR_NONE; k = cr_edit_next_reader(edit, x, k)) {
@@ -192,15 +190,22 @@ static void rewrite(struct cr_program *p, const struct stem *s) {
     insert(p, s->conv, &s->filter);
 }
 
-cr_status cr_fuse_s2d(struct cr_program *p, const struct cr_cost_model *cost_model) {
+static cr_status fuse_stem(struct cr_program *p, const struct cr_cost_model *cost_model, int normalize) {
     struct cr_edit edit;
     struct stem    s;
     CR_TRY(cr_edit_open(&edit, p));
-    if (find_stem(&edit, &s)) {
+    if (find_stem(&edit, normalize, &s)) {
         make_forward(p, &s);
         if (!p->failed && s.wgrad != CR_NONE) make_backward(p, &s);
         if (!p->failed && all_accepted(&edit, cost_model, &s)) rewrite(p, &s);
     }
     cr_edit_close(&edit);
     return p->failed ? CR_NO_MEMORY((size_t)p->tensors * sizeof *p->tensor) : CR_OK;
+}
+
+/* A program with a teacher has two stems. Ops are inserted behind the normalize op only. */
+cr_status cr_fuse_s2d(struct cr_program *p, const struct cr_cost_model *cost_model) {
+    for (int i = 0; i < p->ops; i++)
+        if (p->op[i].kind == CR_OP_normalize) CR_TRY(fuse_stem(p, cost_model, i));
+    return CR_OK;
 }

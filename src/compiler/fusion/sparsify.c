@@ -51,7 +51,7 @@ static int filter_of(const struct cr_op *op) {
 static bool find_pattern(const struct cr_program *p, struct cr_sparse_cost *c) {
     struct cr_op *op    = &c->op;
     const int     param = param_of(p, filter_of(op));
-    if (param == CR_NONE) return false;
+    if (param < 0) return false; /* computed by an op, or a constant of a teacher */
     const struct cr_param *q = &p->store->param[param];
     op->attr.conv.pattern    = (struct cr_sparsity_attr){.nnz = count_nonzeros(p->store, q), .param = param};
     c->density               = (double)op->attr.conv.pattern.nnz / (double)q->elems;

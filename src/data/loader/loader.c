@@ -126,7 +126,7 @@ static cr_status make_slots(struct cr_loader *loader) {
         slot->seq         = -1;
         slot->images      = cr_alloc(batch, image_bytes);
         if (!slot->images) return CR_NO_MEMORY(batch * image_bytes);
-        CR_ALLOC(slot->labels, batch);
+        CR_ALLOC(slot->labels, batch * (size_t)cr_dataset_label_words(loader->dataset));
         if (o->split == CR_SPLIT_TRAIN) CR_ALLOC(slot->boxes, 4 * batch);
         if (o->split == CR_SPLIT_TRAIN && o->prepare.mixes) CR_ALLOC(slot->mixes, CR_MIX_NUMBERS * batch);
         CR_ALLOC(slot->samples, batch);

@@ -95,6 +95,7 @@ static cr_status load_sample(struct cr_loader *loader, struct cr_scratch *scratc
     struct cr_stored                stored;
     struct cr_lazy_image            lazy;
     CR_TRY(set->ops->fetch(set, sample, scratch, &stored, label));
+    if (set->label_rows) memcpy(label, cr_dataset_labels(set, sample), (size_t)set->label_words * sizeof *label);
     scratch->counts.fetch_ns += cr_time_ns() - start;
     size_t pixel_bytes = stored.bytes ? 0 : (size_t)stored.pixels.width * (size_t)stored.pixels.height * 3;
     scratch->counts.file_bytes += (int64_t)(stored.bytes ? stored.count : pixel_bytes);
@@ -124,11 +125,12 @@ static void fill_black(const struct cr_loader *loader, uint8_t *image, int32_t *
 cr_status cr_loader_fill_place(struct cr_loader *loader, struct slot *slot, int64_t at, struct cr_scratch *scratch) {
     size_t   bytes = cr_prepare_bytes(&loader->options.prepare);
     uint8_t *image = slot->images + (size_t)at * bytes;
+    int32_t *label = slot->labels + at * cr_dataset_label_words(loader->dataset);
     int32_t *box   = slot->boxes ? slot->boxes + 4 * at : NULL;
     int64_t  draw = draw_of(loader, slot, at), sample = slot->samples[at],
             max_replacements = CR_MIN(loader->count, UNREADABLE_MAX);
     if (sample < 0) {
-        fill_black(loader, image, &slot->labels[at]);
+        fill_black(loader, image, label);
         return CR_OK;
     }
     struct cr_prepare prep = loader->options.prepare;
@@ -138,13 +140,13 @@ cr_status cr_loader_fill_place(struct cr_loader *loader, struct slot *slot, int6
         cr_prepare_mix(&loader->options.prepare, loader->options.seed, draw, sample, at, loader->options.batch,
                        slot->mixes + CR_MIX_NUMBERS * at);
     for (int64_t step = 1;; step++) {
-        cr_status status = load_sample(loader, scratch, draw, sample, &prep, image, &slot->labels[at], box);
+        cr_status status = load_sample(loader, scratch, draw, sample, &prep, image, label, box);
         if (status == CR_OK || !is_corrupt(status)) return status;
         if (loader->options.corrupt_fatal)
             return CR_FAIL(status, "%s (set data.corrupt = skip to continue without such images)", cr_error_message());
         log_corrupt(loader, sample, cr_error_message());
         if (loader->options.split != CR_SPLIT_TRAIN) {
-            fill_black(loader, image, &slot->labels[at]);
+            fill_black(loader, image, label);
             return CR_OK;
         }
         if (step == max_replacements)

@@ -3,8 +3,7 @@
  * class is held out by a hash of the file names, as in a folder. */
 #include "core/files.h"
 #include "core/utf8.h"
-#include "data/source.h"
-#include "data/source/folder_list.h"
+#include "data/source/csv_list.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,21 +11,9 @@
 #include <strings.h>
 #include <unistd.h>
 
-enum { CSV_BYTES_MAX = 1 << 30, CLASSES_MAX = 1000000 };
+enum { CSV_BYTES_MAX = 1 << 30 };
 
-struct entry {
-    const char *file, *label; /* in the text of the list */
-    int64_t     line;
-    int32_t     number; /* of the label */
-};
-struct list {
-    char          path[PATH_MAX];
-    char         *text;
-    struct entry *entry;
-    int64_t       count, capacity;
-};
-
-static void list_free(struct list *list) {
+static void list_free(struct cr_csv_list *list) {
     if (!list) return;
     cr_free(list->text);
     cr_free(list->entry);
@@ -58,28 +45,30 @@ static int read_field(char **at, const char **out) {
     return end;
 }
 
-static bool is_heading(const struct entry *e) {
+static bool is_heading(const struct cr_csv_entry *e) {
     static const char *const words[] = {"label", "labels", "class"};
     for (size_t i = 0; i < CR_COUNT(words); i++)
         if (strcasecmp(e->label, words[i]) == 0) return true;
     return false;
 }
 
-static cr_status check_entry(const struct list *list, const struct entry *e) {
+static cr_status check_entry(const struct cr_csv_list *list, const struct cr_csv_entry *e, bool several) {
     const char *wrong = NULL;
-    if (!*e->file || !*e->label)
+    if (several)
+        wrong = *e->file ? NULL : "the name of the file is empty"; /* csv_labels.c checks the labels */
+    else if (!*e->file || !*e->label)
         wrong = "the file or its label is empty";
     else if (strchr(e->label, ';'))
-        wrong = "the image has several labels; each image must have one";
+        wrong = "the image has several labels; each image must have one, unless data.multi_label = yes";
     else if (cr_utf8_has_control(e->label)) /* classes.txt of a checkpoint has one name in a line */
         wrong = "the label has control characters";
     return wrong ? CR_FAIL(CR_ERR_FORMAT, "%s:%lld: %s", list->path, (long long)e->line, wrong) : CR_OK;
 }
 
-static cr_status add_entry(struct list *list, const struct entry *e) {
+static cr_status add_entry(struct cr_csv_list *list, const struct cr_csv_entry *e) {
     if (list->count == list->capacity) {
-        const int64_t capacity = CR_MAX(1024, 2 * list->capacity);
-        struct entry *grown    = cr_realloc(list->entry, (size_t)capacity, sizeof *grown);
+        const int64_t        capacity = CR_MAX(1024, 2 * list->capacity);
+        struct cr_csv_entry *grown    = cr_realloc(list->entry, (size_t)capacity, sizeof *grown);
         if (!grown) return CR_NO_MEMORY((size_t)capacity * sizeof *grown);
         list->entry    = grown;
         list->capacity = capacity;
@@ -89,9 +78,9 @@ static cr_status add_entry(struct list *list, const struct entry *e) {
 }
 
 /* Reads a list; the caller frees it with list_free, also on failure. */
-static cr_status list_read(const char *root, const char *name, struct list **out) {
-    struct list *list;
-    size_t       length;
+static cr_status list_read(const char *root, const char *name, bool several, struct cr_csv_list **out) {
+    struct cr_csv_list *list;
+    size_t              length;
     CR_ALLOC(list, 1);
     *out = list;
     CR_TRY(cr_path_format(list->path, "%s/%s", root, name));
@@ -101,16 +90,17 @@ static cr_status list_read(const char *root, const char *name, struct list **out
     char *at = list->text;
     if (strncmp(at, "\xef\xbb\xbf", 3) == 0) at += 3; /* the byte order mark of spreadsheets */
     for (int64_t line = 1; *at; line++) {
-        struct entry e = {.line = line};
+        struct cr_csv_entry e = {.line = line};
         if (*at == '\n' || *at == '\r') {
             at += *at == '\r' && at[1] == '\n' ? 2 : 1;
             continue;
         }
         const int first = read_field(&at, &e.file), second = first == ',' ? read_field(&at, &e.label) : -1;
         if (second < 0 || second == ',')
-            return CR_FAIL(CR_ERR_FORMAT, "%s:%lld: the line must be file,label", list->path, (long long)line);
+            return CR_FAIL(CR_ERR_FORMAT, "%s:%lld: the line must be file,%s", list->path, (long long)line,
+                           several ? "label1;label2, with quotes around a name that has a comma" : "label");
         if (line == 1 && is_heading(&e)) continue;
-        CR_TRY(check_entry(list, &e));
+        CR_TRY(check_entry(list, &e, several));
         CR_TRY(add_entry(list, &e));
     }
     if (!list->count) return CR_FAIL(CR_ERR_FORMAT, "%s: lists no images; lines file,label are expected", list->path);
@@ -123,19 +113,15 @@ static int compare_texts(const void *a, const void *b) {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* The labels of the list, sorted, become the classes of the dataset. */
-static cr_status make_classes(const struct list *list, struct cr_dataset *dataset) {
-    const char **label;
-    int64_t      classes = 0;
-    CR_ALLOC(label, (size_t)list->count);
-    for (int64_t i = 0; i < list->count; i++) label[i] = list->entry[i].label;
-    qsort(label, (size_t)list->count, sizeof *label, compare_texts);
-    for (int64_t i = 0; i < list->count; i++)
+cr_status cr_csv_make_classes(const char *path, const char **label, int64_t count, struct cr_dataset *dataset) {
+    int64_t classes = 0;
+    if (count) qsort(label, (size_t)count, sizeof *label, compare_texts);
+    for (int64_t i = 0; i < count; i++)
         if (i == 0 || strcmp(label[i], label[classes - 1]) != 0) label[classes++] = label[i];
     cr_status status = CR_OK;
-    if (classes < 2 || classes > CLASSES_MAX)
-        status = CR_FAIL(CR_ERR_FORMAT, "%s: has %lld different labels; from 2 to %d are supported", list->path,
-                         (long long)classes, CLASSES_MAX);
+    if (classes < 2 || classes > CR_CSV_CLASSES_MAX)
+        status = CR_FAIL(CR_ERR_FORMAT, "%s: has %lld different labels; from 2 to %d are supported", path,
+                         (long long)classes, CR_CSV_CLASSES_MAX);
     dataset->class_names = status == CR_OK ? cr_arena_alloc(&dataset->arena, (size_t)classes * sizeof *label) : NULL;
     for (int64_t k = 0; dataset->class_names && k < classes; k++) {
         dataset->class_names[k] = cr_arena_printf(&dataset->arena, "%s", label[k]);
@@ -143,19 +129,31 @@ static cr_status make_classes(const struct list *list, struct cr_dataset *datase
     }
     if (status == CR_OK && !dataset->class_names) status = CR_NO_MEMORY((size_t)classes * sizeof *label);
     dataset->classes = (int)classes;
+    return status;
+}
+
+int32_t cr_csv_class_of(const struct cr_dataset *dataset, const char *label) {
+    const char *const *k = bsearch(&label, dataset->class_names, (size_t)dataset->classes, sizeof label, compare_texts);
+    return k ? (int32_t)(k - dataset->class_names) : -1;
+}
+
+/* The labels of the list become the classes of the dataset. */
+static cr_status make_classes(const struct cr_csv_list *list, struct cr_dataset *dataset) {
+    const char **label;
+    CR_ALLOC(label, (size_t)list->count);
+    for (int64_t i = 0; i < list->count; i++) label[i] = list->entry[i].label;
+    cr_status status = cr_csv_make_classes(list->path, label, list->count, dataset);
     cr_free(label);
     return status;
 }
 
-static cr_status number_labels(struct list *list, const struct cr_dataset *dataset, const char *train) {
+static cr_status number_labels(struct cr_csv_list *list, const struct cr_dataset *dataset, const char *train) {
     for (int64_t i = 0; i < list->count; i++) {
-        struct entry      *e = &list->entry[i];
-        const char *const *k =
-            bsearch(&e->label, dataset->class_names, (size_t)dataset->classes, sizeof e->label, compare_texts);
-        if (!k)
+        struct cr_csv_entry *e = &list->entry[i];
+        e->number              = cr_csv_class_of(dataset, e->label);
+        if (e->number < 0)
             return CR_FAIL(CR_ERR_FORMAT, "%s:%lld: no image of %s has the label %s", list->path, (long long)e->line,
                            train, e->label);
-        e->number = (int32_t)(k - dataset->class_names);
     }
     return CR_OK;
 }
@@ -163,12 +161,13 @@ static cr_status number_labels(struct list *list, const struct cr_dataset *datas
 /* ---- images ---- */
 
 static int compare_numbers(const void *a, const void *b) {
-    const struct entry *p = a, *q = b;
+    const struct cr_csv_entry *p = a, *q = b;
     return p->number != q->number ? (p->number < q->number ? -1 : 1) : p->line < q->line ? -1 : p->line > q->line;
 }
 
 /* Adds the images of the list, of each class those of the split. */
-static cr_status add_divided(struct list *list, double fraction, enum cr_split split, struct cr_image_folder *folder) {
+static cr_status add_divided(struct cr_csv_list *list, double fraction, enum cr_split split,
+                             struct cr_image_folder *folder) {
     qsort(list->entry, (size_t)list->count, sizeof *list->entry, compare_numbers);
     for (int64_t i = 0; i < list->count;) {
         const int64_t first  = folder->count;
@@ -180,13 +179,12 @@ static cr_status add_divided(struct list *list, double fraction, enum cr_split s
     return CR_OK;
 }
 
-static cr_status add_all(const struct list *list, struct cr_image_folder *folder) {
+static cr_status add_all(const struct cr_csv_list *list, struct cr_image_folder *folder) {
     for (int64_t i = 0; i < list->count; i++) CR_TRY(cr_folder_add(folder, list->entry[i].file, list->entry[i].number));
     return CR_OK;
 }
 
-/* A wrong folder is found before the run starts. */
-static cr_status check_first(const struct cr_dataset *dataset, const struct list *list) {
+cr_status cr_csv_check_first(const struct cr_dataset *dataset, const struct cr_csv_list *list) {
     char path[CR_SAMPLE_NAME_BYTES];
     dataset->ops->name(dataset, 0, path, sizeof path);
     if (access(path, F_OK) == 0) return CR_OK;
@@ -194,22 +192,23 @@ static cr_status check_first(const struct cr_dataset *dataset, const struct list
                    list->path);
 }
 
-static cr_status fill(struct cr_dataset *dataset, struct list *train, struct list *val, double fraction,
+static cr_status fill(struct cr_dataset *dataset, struct cr_csv_list *train, struct cr_csv_list *val, double fraction,
                       enum cr_split split) {
-    struct list *list = val && split == CR_SPLIT_VAL ? val : train;
+    struct cr_csv_list *list = val && split == CR_SPLIT_VAL ? val : train;
     CR_TRY(make_classes(train, dataset));
     CR_TRY(number_labels(train, dataset, train->path));
     if (val) CR_TRY(number_labels(val, dataset, train->path));
     CR_TRY(val || fraction == 0 ? add_all(list, dataset->state) : add_divided(list, fraction, split, dataset->state));
     CR_TRY(cr_folder_finish(dataset));
-    return check_first(dataset, list);
+    return cr_csv_check_first(dataset, list);
 }
 
 cr_status cr_csv_open(const struct cr_config *config, enum cr_split split, struct cr_dataset *dataset) {
-    const char  *root  = config->data.root;
-    struct list *train = NULL, *val = NULL;
-    char         path[PATH_MAX];
-    cr_status    status;
+    const bool          several = config->data.multi_label;
+    const char         *root    = config->data.root;
+    struct cr_csv_list *train = NULL, *val = NULL;
+    char                path[PATH_MAX];
+    cr_status           status;
     CR_TRY(cr_folder_begin(config, root, dataset));
     CR_TRY(cr_path_format(path, "%s/val.csv", root));
     const bool has_val = access(path, F_OK) == 0;
@@ -217,9 +216,9 @@ cr_status cr_csv_open(const struct cr_config *config, enum cr_split split, struc
         return cr_config_fail(config, "data.val_fraction",
                               "is 0 and %s has no val.csv: set the fraction to hold out, e.g. 0.1, or make val.csv",
                               root);
-    CR_TRY_OUT(list_read(root, "train.csv", &train));
-    if (has_val) CR_TRY_OUT(list_read(root, "val.csv", &val));
-    status = fill(dataset, train, val, config->data.val_fraction, split);
+    CR_TRY_OUT(list_read(root, "train.csv", several, &train));
+    if (has_val) CR_TRY_OUT(list_read(root, "val.csv", several, &val));
+    status = (several ? cr_csv_fill_several : fill)(dataset, train, val, config->data.val_fraction, split);
 out:
     list_free(train);
     list_free(val);

@@ -310,6 +310,31 @@ cr_status cr_folder_begin(const struct cr_config *config, const char *root, stru
     return join(root, "", &folder->root);
 }
 
+static cr_status check_left(const struct cr_image_folder *folder) {
+    if (folder->count) return CR_OK;
+    return CR_FAIL(CR_ERR_FORMAT, "%s: no image is left in this split: change data.val_fraction", folder->root);
+}
+
+cr_status cr_folder_finish_labels(struct cr_dataset *dataset, const int32_t *rows) {
+    struct cr_image_folder *folder = dataset->state;
+    const size_t            words = (size_t)dataset->label_words, bytes = words * sizeof *rows;
+    CR_ARENA_ALLOC(dataset->class_counts, dataset, dataset->classes);
+    CR_ARENA_ALLOC(dataset->label_rows, dataset, CR_MAX(folder->count, 1) * dataset->label_words);
+    uint64_t hash = hash_names(folder);
+    for (int64_t i = 0; i < folder->count; i++) {
+        int32_t *row = dataset->label_rows + (size_t)i * words;
+        memcpy(row, rows + (size_t)folder->images[i].label * words, bytes);
+        for (size_t w = 1; w < words; w++)
+            for (uint32_t bits = (uint32_t)row[w]; bits; bits &= bits - 1)
+                dataset->class_counts[32 * (w - 1) + (size_t)__builtin_ctz(bits)]++;
+        hash                    = cr_hash_bytes(hash, row, bytes);
+        folder->images[i].label = (int32_t)(cr_hash_mix(cr_hash_bytes(CR_HASH_START, row, bytes)) >> 33);
+    }
+    dataset->count       = folder->count;
+    dataset->fingerprint = hash;
+    return check_left(folder);
+}
+
 cr_status cr_folder_finish(struct cr_dataset *dataset) {
     const struct cr_image_folder *folder = dataset->state;
     CR_ARENA_ALLOC(dataset->class_counts, dataset, dataset->classes);
@@ -320,6 +345,5 @@ cr_status cr_folder_finish(struct cr_dataset *dataset) {
     }
     dataset->count       = folder->count;
     dataset->fingerprint = hash;
-    if (folder->count) return CR_OK;
-    return CR_FAIL(CR_ERR_FORMAT, "%s: no image is left in this split: change data.val_fraction", folder->root);
+    return check_left(folder);
 }

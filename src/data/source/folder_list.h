@@ -59,5 +59,8 @@ CR_MUST cr_status cr_folder_begin(const struct cr_config *config, const char *ro
 void cr_folder_divide(struct cr_image_folder *folder, int64_t first, double fraction, enum cr_split split);
 /* Sets count, class_counts and fingerprint of the dataset after all images were added. */
 CR_MUST cr_status cr_folder_finish(struct cr_dataset *dataset);
+/* The same when images have several labels: the label of an image is a row of rows[][dataset->label_words]. Sets
+ * dataset->label_rows too. */
+CR_MUST cr_status cr_folder_finish_labels(struct cr_dataset *dataset, const int32_t *rows);
 
 #endif

@@ -233,8 +233,11 @@ static cr_status find_form(const struct cr_dataset *dataset, enum cr_pack_form *
     struct cr_scratch scratch = {0};
     struct cr_stored  stored;
     int32_t           label;
-    cr_status         status = dataset->ops->fetch(dataset, 0, &scratch, &stored, &label);
-    *out                     = status == CR_OK && !stored.bytes ? CR_PACK_RAW : CR_PACK_ENCODED;
+    if (dataset->label_rows)
+        return CR_FAIL(CR_ERR_CONFIG, "packed datasets have one label per image, but data.multi_label = yes: "
+                                      "please train from the list (data.kind = csv)");
+    cr_status status = dataset->ops->fetch(dataset, 0, &scratch, &stored, &label);
+    *out             = status == CR_OK && !stored.bytes ? CR_PACK_RAW : CR_PACK_ENCODED;
     cr_scratch_free(&scratch);
     return status == CR_ERR_FORMAT || status == CR_ERR_IO ? CR_OK : status;
 }

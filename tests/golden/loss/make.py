@@ -4,9 +4,10 @@ cross-entropy, for tests/unit/device/test_ref_loss.c.
 
     python3 tests/golden/loss/make.py tests/golden/loss/loss.safetensors
 
-Made with PyTorch 1.13. Logits and weights are small multiples of 1/32, so that they are exact in float32.
+Made with PyTorch 1.13 and timm/loss/binary_cross_entropy.py of timm 1.0, whose path is an optional second argument. Logits and weights are small multiples of 1/32, so that they are exact in float32.
 """
 import json
+import importlib.util
 import struct
 import sys
 
@@ -93,6 +94,63 @@ def make_several():
         keep(name, logits, mean, words(target, valid), counts, weight, smoothing, gamma)
 
 
+def timm_loss():
+    """timm's class; without timm the same arithmetic."""
+    if len(sys.argv) > 2:
+        spec = importlib.util.spec_from_file_location("timm_bce", sys.argv[2])
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module.BinaryCrossEntropy
+
+    def make(smoothing, target_threshold=None, pos_weight=None):
+        def mean(x, target):
+            if target.shape != x.shape:
+                target = F.one_hot(target, x.shape[1]).double() * (1 - smoothing) + smoothing / x.shape[1]
+            if target_threshold is not None:
+                target = target.gt(target_threshold).to(target.dtype)
+            return F.binary_cross_entropy_with_logits(x, target, pos_weight=pos_weight)
+        return mean
+    return make
+
+
+def mixed_targets(labels, smoothing, mixes):
+    """timm's mixup_target with a factor and a partner per image, and one-hot vectors smoothed as there."""
+    off = smoothing / K
+    hot = F.one_hot(labels.clamp(min=0), K).double() * (1 - smoothing) + off
+    target = hot.clone()
+    for n, (partner, weight) in enumerate(mixes):
+        if partner >= 0 and labels[partner] >= 0:
+            target[n] = hot[n] * (weight / 65536) + hot[partner] * (1 - weight / 65536)
+    return target
+
+
+MIX_NUMBERS = 12  # graph/graph.h: enum cr_mix
+
+
+def make_timm():
+    """One label per sample: soft targets of mixup, label smoothing, target threshold."""
+    labels = torch.tensor([3, 0, -1, 9, 5, 5, 7, 2])
+    seen = labels >= 0
+    pairs = [(1, 16384), (0, 65536), (1, 100), (5, 9000), (3, 56536), (2, 30000), (-1, 65536), (6, 32768)]
+    options = {"timm": (0, None, False), "timm_smooth": (0.125, None, False), "timm_mixed": (0.125, None, True),
+               "timm_threshold": (0.125, 0.1875, True), "timm_weights": (0.125, None, True)}
+    for name, (smoothing, threshold, mixed) in options.items():
+        logits = (draw(N, K) * 2).requires_grad_()
+        weight = draw(K, low=1, high=128) if name == "timm_weights" else torch.ones(K, dtype=torch.float64)
+        loss = timm_loss()(smoothing=smoothing, target_threshold=threshold, pos_weight=weight)
+        target = mixed_targets(labels, smoothing, pairs)[seen] if mixed else labels[seen]
+        mean = loss(logits[seen], target)
+        hit = logits.detach()[seen].argsort(dim=1, descending=True, stable=True) == labels[seen, None]
+        counts = [seen.sum().item(), hit[:, 0].sum().item(), hit[:, :5].sum().item()]
+        keep(name, logits, mean, labels.reshape(N, 1), counts, weight, smoothing, 0)
+        mixes = torch.zeros(N, MIX_NUMBERS, dtype=torch.int32)
+        mixes[:, 0], mixes[:, 1] = -1, 65536
+        for n, (partner, weight) in enumerate(pairs if mixed else []):
+            mixes[n, 0], mixes[n, 1] = partner, weight
+        tensors[name + ".mixes"] = mixes
+        tensors[name + ".options"] = torch.tensor([smoothing, 0, threshold or 0], dtype=torch.float32)
+
+
 def write(path):
     codes = {torch.float32: ("F32", "f"), torch.float64: ("F64", "d"), torch.int32: ("I32", "i")}
     header, body = {}, b""
@@ -109,4 +167,5 @@ def write(path):
 
 make_single()
 make_several()
+make_timm()
 write(sys.argv[1])

@@ -143,7 +143,19 @@ class DropNet(Net):
         return {k.replace("head.", "fc."): v for k, v in super().state_dict(*args, **kwargs).items()}
 
 
-def run(name, start, model, make, smoothing, clip, accumulate, decay, warmup, batch=batch):
+def binary(threshold):
+    """timm's BinaryCrossEntropy of smoothed targets (timm 1.0: loss/binary_cross_entropy.py, and mixup_target)."""
+    def loss(logits, target, label_smoothing):
+        if target.dim() == 1:
+            target = F.one_hot(target, CLASSES).double()
+        target = target * (1 - label_smoothing) + label_smoothing / CLASSES
+        if threshold:
+            target = target.gt(threshold).double()
+        return F.binary_cross_entropy_with_logits(logits, target)
+    return loss
+
+
+def run(name, start, model, make, smoothing, clip, accumulate, decay, warmup, batch=batch, criterion=F.cross_entropy):
     if len(sys.argv) > 1 and name not in sys.argv[1:]:
         return
     model = load(model, start)
@@ -154,7 +166,7 @@ def run(name, start, model, make, smoothing, clip, accumulate, decay, warmup, ba
         for micro in range(accumulate):
             x, y = batch(step * accumulate + micro)
             draws.begin(step, micro * BATCH)
-            loss = F.cross_entropy(model(x), y, label_smoothing=smoothing)
+            loss = criterion(model(x), y, label_smoothing=smoothing)
             (loss / accumulate).backward()
             total += loss.item() / accumulate
         if clip:
@@ -163,8 +175,9 @@ def run(name, start, model, make, smoothing, clip, accumulate, decay, warmup, ba
         averages.update(model)
         losses.append(total)
     st.save(os.path.join(here, f"end-{name}.safetensors"), state(model))
-    model.load_state_dict(averages.mean)
-    st.save(os.path.join(here, f"ema-{name}.safetensors"), state(model))
+    if decay:
+        model.load_state_dict(averages.mean)
+        st.save(os.path.join(here, f"ema-{name}.safetensors"), state(model))
     print(f'    {{"{name}", {{' + ", ".join(f"{l:.12g}" for l in losses) + "}},")
 
 
@@ -227,6 +240,8 @@ if __name__ == "__main__":
     run("adamw", "basic-b", Net(Basic, (2, 1), (6, 10), "B", False), adamw, 0.1, 0.5, 1, 0.7, True)
     sgd = lambda m: torch.optim.SGD(m.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)
     run("mixed", "basic-b", Net(Basic, (2, 1), (6, 10), "B", False), sgd, 0.1, 0.0, 1, 0.7, False, mixed_batch)
+    run("bce", "basic-b", Net(Basic, (2, 1), (6, 10), "B", False), adamw, 0.1, 0.0, 1, 0, False, batch, binary(0))
+    run("bce-mixed", "basic-b", Net(Basic, (2, 1), (6, 10), "B", False), sgd, 0.1, 0.0, 1, 0, False, mixed_batch, binary(0.2))
     run("lars", "accumulate", Net(Basic, (1, 1), (5, 7), "B", False), lambda m: Lars(m, 2.0, 0.9, 0.01, 0.01, 1e-8, True), 0.0, 0.0, 3, 0.8, False)
     rates = lambda m: torch.optim.SGD(groups(m, 0.05, 0.7, 0.2, 0.01), lr=0.05, momentum=0.9, nesterov=True)
     run("rates-sgd", "basic-b", Net(Basic, (2, 1), (6, 10), "B", False), rates, 0.1, 0.5, 1, 0.7, True)

@@ -176,7 +176,7 @@ static void overrides_are_checked(void) {
         {"train. batch =3", ""},
         {"trian.batch=3", "[trian] batch = 3: unknown section; did you mean [train]?"},
         {"nothing.batch=3",
-         "unknown section; the sections are [model] [data] [train] [loss] [optim] [schedule] [ema] [memory]"},
+         "unknown section; the sections are [model] [data] [train] [loss] [distill] [optim] [schedule] [ema] [memory]"},
         {"train.lr=3", "[train] lr = 3: unknown key; did you mean [optim] lr?"},
         {"optim.bathc=3", "unknown key; did you mean [train] batch?"},
         {"train.kind=sgd", "[train] kind = sgd: unknown key; did you mean [data] kind?"},

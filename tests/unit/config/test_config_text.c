@@ -105,9 +105,21 @@ static void make_allowed(struct cr_rng *rng, struct cr_config *c) {
         c->data.mean.at[i] = random_real(rng, -10, 10);
         c->data.std.at[i]  = random_real(rng, 1e-6, 100);
     }
+    if (c->data.kind != CR_DATA_CSV) c->data.multi_label = false;
+    if (c->data.multi_label) {
+        c->data.sampling = CR_SAMPLING_SHUFFLE;
+        c->train.best    = cr_rng_below(rng, 2) ? CR_BEST_MAP : CR_BEST_LOSS;
+        c->loss.kind     = cr_rng_below(rng, 2) ? CR_LOSS_BCE : CR_LOSS_AUTO;
+    } else if (c->train.best == CR_BEST_MAP)
+        c->train.best = CR_BEST_TOP5;
+    if (!cr_config_is_binary(c)) c->loss.target_threshold = 0;
     if (c->data.sampling == CR_SAMPLING_BALANCED) c->data.repeats = 1;
     if (!c->data.image_size || c->data.eval_crop) c->data.image_width = 0;
     if (c->prune.pattern == CR_PRUNE_PATTERN_2_4) c->prune.sparsity = CR_MIN(c->prune.sparsity, 0.5);
+    if (c->prune.pattern == CR_PRUNE_PATTERN_CHANNELS) {
+        c->prune.sparsity = 0;
+        c->prune.budget   = "";
+    }
     c->prune.initial = CR_MIN(c->prune.initial, c->prune.sparsity);
     c->prune.end     = CR_MAX(c->prune.start, c->prune.end);
     if (!*c->prune.budget) c->prune.column = "";

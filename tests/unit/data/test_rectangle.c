@@ -6,6 +6,8 @@
 #include "tests/harness/image_support.h"
 
 #include <math.h>
+#include <stdlib.h>
+#include <unistd.h>
 
 static void pixels_are_torchvisions(void) {
     int                w, h, height, width, cover, seen = 0;
@@ -98,6 +100,7 @@ static void keys_set_height_and_width(void) {
         {{"data.image_size=96", "data.image_width=32"}, 96, 32, NULL},
         {{"data.image_size=192x320", "data.image_width=0"}, 192, 192, NULL},
         {{"data.image_size=192x"}, 0, 0, "image_size = 192x: must be an integer"},
+        {{"data.image_size=24y40"}, 0, 0, "a rectangle is HEIGHTxWIDTH, e.g. 192x320"},
         {{"data.image_size=192x9999"}, 0, 0, "image_width = 9999: must be from 0 to 4096"},
         {{"data.image_width=32"}, 0, 0, "needs image_size"},
         {{"data.image_size=192x320", "data.eval_crop=192"}, 0, 0, "must be 0 with image_width"},
@@ -122,5 +125,37 @@ static void keys_set_height_and_width(void) {
     CHECK_INT(cr_alloc_live(), 0);
 }
 
+/* A file has a rectangle; what the command line gives replaces it. */
+static void one_number_is_a_square_again(void) {
+    static const struct {
+        const char *keys[2];
+        int         height, width;
+    } cases[] = {
+        {{NULL}, 24, 40},
+        {{"data.image_size=64"}, 64, 64},
+        {{"data.image_size=64", "data.image_width=96"}, 64, 96},
+        {{"data.image_width=96", "data.image_size=64"}, 64, 96},
+        {{"data.image_size=32x48"}, 32, 48},
+    };
+    char  path[] = "/tmp/cresnet-rectangle-XXXXXX";
+    int   fd     = mkstemp(path);
+    FILE *file   = fd >= 0 ? fdopen(fd, "w") : NULL;
+    REQUIRE(file);
+    fputs("[data]\nimage_width = 40\nimage_size = 24\n", file);
+    fclose(file);
+    for (size_t i = 0; i < CR_COUNT(cases); i++) {
+        struct cr_config  config;
+        struct cr_prepare prep;
+        int               n = 0;
+        while (n < 2 && cases[i].keys[n]) n++;
+        REQUIRE_OK(cr_config_open(&config, path, cases[i].keys, n));
+        REQUIRE_OK(cr_prepare_from_config(&config, CR_SPLIT_TRAIN, &prep));
+        CHECK_INT(prep.size, cases[i].height);
+        CHECK_INT(cr_prepare_width(&prep), cases[i].width);
+        cr_config_close(&config);
+    }
+    unlink(path);
+}
+
 TESTS(CASE(pixels_are_torchvisions), CASE(operations_see_the_shifted_rectangle), CASE(cuts_and_erased_boxes_fit),
-      CASE(keys_set_height_and_width))
+      CASE(keys_set_height_and_width), CASE(one_number_is_a_square_again))

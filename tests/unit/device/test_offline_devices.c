@@ -4,6 +4,7 @@
 #include "compiler/compiler.h"
 #include "compiler/cost_model.h"
 #include "compiler/passes.h"
+#include "device/capability.h"
 #include "device/offline.h"
 #include "model/model.h"
 #include "runtime/executor.h"
@@ -48,6 +49,52 @@ static void gpus_are_found_by_name(void) {
     CHECK(h200->bytes_per_s > 2 * a100->bytes_per_s && h200->flops_per_s > 3 * a100->flops_per_s);
 }
 
+/* Shared memory: table of technical specifications in NVIDIA's CUDA programming guide. */
+static void capabilities_have_their_limits(void) {
+    static const struct {
+        int cc, block_kib, multiprocessor_kib;
+    } guide[] = {{80, 163, 164}, {86, 99, 100}, {89, 99, 100}, {90, 227, 228}, {100, 227, 228}, {120, 99, 100}};
+    for (size_t i = 0; i < CR_COUNT(guide); i++) {
+        const struct cr_capability c = cr_capability_of(guide[i].cc);
+        CHECK_INT(c.cc, guide[i].cc);
+        CHECK_INT(c.block_bytes, guide[i].block_kib << 10);
+        CHECK_INT(c.multiprocessor_bytes, guide[i].multiprocessor_kib << 10);
+    }
+    CHECK_INT(cr_capability_of(137).block_bytes, 99 << 10); /* unknown: the smallest */
+}
+
+static void capability_of_the_environment_is_read(void) {
+    static const char *const wrong[] = {"", "8", "80", "9.0", "8.0 ", " 8.0", "7.5", "8.00", "sm_80", "12"};
+    struct cr_capability     c       = {0};
+    REQUIRE_OK(cr_capability_read("8.0", &c));
+    CHECK(c.cc == 80 && c.block_bytes == 163 << 10);
+    REQUIRE_OK(cr_capability_read("8.6", &c));
+    CHECK(c.cc == 86 && c.block_bytes == 99 << 10);
+    REQUIRE_OK(cr_capability_read("8.9", &c));
+    CHECK(c.cc == 89 && c.block_bytes == 99 << 10);
+    REQUIRE_OK(cr_capability_read("12.0", &c));
+    CHECK(c.cc == 120 && c.block_bytes == 99 << 10);
+    for (size_t i = 0; i < CR_COUNT(wrong); i++) {
+        CHECK_INT(cr_capability_read(wrong[i], &c), CR_ERR_CONFIG);
+        CHECK_HAS(cr_error_message(), "must be 8.0, 8.6, 8.9 or 12.0");
+        cr_error_clear();
+    }
+}
+
+/* The driver does not report rates of tensor cores. The data sheets have both rates: their ratio must be that of the
+ * rates per multiprocessor and cycle. */
+static void rates_agree_with_data_sheets(void) {
+    static const char *const names[] = {"h200",    "h100",    "a100",    "l40s",   "l4",
+                                        "rtx5090", "rtx4090", "rtx3090", "rtx3060"};
+    for (size_t i = 0; i < CR_COUNT(names); i++) {
+        const struct cr_gpu *gpu = cr_gpu_find(names[i]);
+        REQUIRE(gpu);
+        const double ratio = cr_capability_f32_rate(gpu->cc) / cr_capability_matrix_rate(gpu->cc, gpu->text);
+        if (ratio < 0.9 * gpu->f32_fraction || ratio > 1.1 * gpu->f32_fraction)
+            TEST_FAIL_("%s: %g of the rate of tensor cores, data sheet %g", gpu->name, ratio, gpu->f32_fraction);
+    }
+}
+
 static void offline_gpu_has_its_figures(void) {
     const struct cr_gpu *gpu    = cr_gpu_find("h100");
     struct cr_device    *device = open_listed("h100", false);
@@ -84,7 +131,9 @@ static const struct takes {
     {"a100", true, CR_BF16, SUMS, {8, 56, 64, 256, 1, 1, 0}, false},
     {"a100", false, CR_F16, SUMS, {8, 56, 64, 256, 1, 1, 0}, true},
     {"h200", true, CR_F16, SUMS, {8, 32, 16, 16, 3, 1, 1}, true}, /* that of a CIFAR network */
-    {"a100", true, CR_F16, SUMS, {8, 32, 16, 16, 3, 1, 1}, false},
+    {"a100", true, CR_F16, SUMS, {8, 32, 16, 16, 3, 1, 1}, true},
+    {"rtx4090", true, CR_F16, SUMS, {8, 32, 16, 16, 3, 1, 1}, true},
+    {"a100", true, CR_F32, SUMS, {8, 32, 16, 16, 3, 1, 1}, false},
     /* prologues and masks without sums are deterministic */
     {"h200", true, CR_F16, ACT, {8, 56, 64, 64, 3, 1, 1}, true},
     {"h200", true, CR_F16, ACT_WGRAD, {8, 56, 64, 64, 3, 1, 1}, true},
@@ -128,19 +177,22 @@ static void kernels_answer_without_a_gpu(void) {
 
 /* ---- whole programs ---- */
 
-static cr_status compile_for(struct cr_device *device, const char *arch, enum cr_dtype real, struct cr_program *p) {
-    char              arch_is[64];
-    const char *const overrides[] = {arch_is, "data.kind=synthetic", "data.image_size=64", "data.eval_crop=64"};
+static cr_status compile_kind(struct cr_device *device, const char *arch, int size, enum cr_dtype real,
+                              enum cr_program_kind kind, struct cr_program *p) {
+    char              arch_is[64], size_is[64], crop_is[64];
+    const char *const overrides[] = {arch_is, "data.kind=synthetic", size_is, crop_is};
     struct cr_config  config;
     struct cr_model   model;
     cr_status         status;
     snprintf(arch_is, sizeof arch_is, "model.arch=%s", arch);
+    snprintf(size_is, sizeof size_is, "data.image_size=%d", size);
+    snprintf(crop_is, sizeof crop_is, "data.eval_crop=%d", size);
     CR_TRY(cr_config_open(&config, NULL, overrides, (int)CR_COUNT(overrides)));
-    CR_TRY(cr_model_open(&config, 10, 64, 64, &model));
+    CR_TRY(cr_model_open(&config, 10, size, size, &model));
     cr_model_set_real(&model, real);
     struct cr_cost_model            cost_model = cr_device_cost_model(device);
     const struct cr_compile_options how        = {.fuse = true, .reuse = true};
-    CR_TRY(cr_model_program(&model, &config, CR_PROGRAM_STEP, 16, p));
+    CR_TRY(cr_model_program(&model, &config, kind, 16, p));
     status = cr_compile(p, &cost_model, &how);
     if (status == CR_OK) status = cr_plan_check(p, cost_model.alignment);
     p->store = NULL; /* freed with the model */
@@ -149,13 +201,17 @@ static cr_status compile_for(struct cr_device *device, const char *arch, enum cr
     return status;
 }
 
+static cr_status compile_for(struct cr_device *device, const char *arch, enum cr_dtype real, struct cr_program *p) {
+    return compile_kind(device, arch, 64, real, CR_PROGRAM_STEP, p);
+}
+
 static void list_and_kernels_give_the_same_programs(void) {
     static const char *const   archs[] = {"resnet18", "resnet50"};
     static const enum cr_dtype reals[] = {CR_F32, CR_F16, CR_BF16};
-    static const char *const   gpus[]  = {"h200", "a100"};
+    static const char *const   gpus[]  = {"h200", "a100", "rtx3090", "rtx4090"};
     for (size_t i = 0; i < CR_COUNT(archs) * CR_COUNT(reals) * CR_COUNT(gpus); i++) {
-        const char         *gpu = gpus[i % 2], *arch = archs[i / 2 % 2];
-        const enum cr_dtype real   = reals[i / 4];
+        const char         *gpu = gpus[i % 4], *arch = archs[i / 4 % 2];
+        const enum cr_dtype real   = reals[i / 8];
         struct cr_device   *listed = open_listed(gpu, true), *queried = open_queried(gpu, true);
         struct cr_program   a, b;
         REQUIRE(listed);
@@ -188,6 +244,48 @@ static void fused_programs_are_shorter_on_newer_gpus(void) {
     cr_device_close(a100);
 }
 
-TESTS(CASE(gpus_are_found_by_name), CASE(offline_gpu_has_its_figures), CASE(kernel_list_matches_known_properties),
-      CASE(kernels_answer_without_a_gpu), CASE(list_and_kernels_give_the_same_programs),
-      CASE(fused_programs_are_shorter_on_newer_gpus))
+/* Every GPU that plan --target knows, by its own kernels where they can be queried. */
+static void every_gpu_has_a_program(void) {
+    static const char *const names[] = {"h200",    "h100",    "a100",    "l40s",   "l4",
+                                        "rtx5090", "rtx4090", "rtx3090", "rtx3060"};
+    for (size_t i = 0; i < CR_COUNT(names); i++) {
+        struct cr_device *device = open_queried(names[i], true);
+        struct cr_program p;
+        if (!device) device = open_listed(names[i], true);
+        REQUIRE_OK(compile_for(device, "resnet18", CR_F16, &p));
+        CHECK(p.ops > 100 && p.region_bytes[CR_REGION_POOL] > 0);
+        cr_program_free(&p);
+        cr_device_close(device);
+    }
+}
+
+/* Hopper GPUs pool the stem convolution in its kernel: in 16 bits, up to 112 columns. */
+static void stem_is_pooled_on_hopper(void) {
+    static const struct {
+        const char   *gpu;
+        enum cr_dtype real;
+        int           size;
+        bool          pooled;
+    } cases[] = {{"h200", CR_F16, 224, true},
+                 {"h200", CR_BF16, 64, true},
+                 {"h200", CR_F16, 226, false},
+                 {"h200", CR_F32, 64, false},
+                 {"a100", CR_F16, 224, false}};
+    for (size_t i = 0; i < 2 * CR_COUNT(cases); i++) {
+        struct cr_device *device = (i % 2 ? open_queried : open_listed)(cases[i / 2].gpu, true);
+        struct cr_program p;
+        int               pooled = 0;
+        if (!device) continue;
+        REQUIRE_OK(compile_kind(device, "resnet18", cases[i / 2].size, cases[i / 2].real, CR_PROGRAM_EVAL, &p));
+        for (int k = 0; k < p.ops; k++) pooled += p.op[k].kind == CR_OP_conv_pool;
+        CHECK_INT(pooled, cases[i / 2].pooled);
+        cr_program_free(&p);
+        cr_device_close(device);
+    }
+}
+
+TESTS(CASE(gpus_are_found_by_name), CASE(offline_gpu_has_its_figures), CASE(capabilities_have_their_limits),
+      CASE(capability_of_the_environment_is_read), CASE(rates_agree_with_data_sheets),
+      CASE(kernel_list_matches_known_properties), CASE(kernels_answer_without_a_gpu),
+      CASE(list_and_kernels_give_the_same_programs), CASE(every_gpu_has_a_program),
+      CASE(fused_programs_are_shorter_on_newer_gpus), CASE(stem_is_pooled_on_hopper))

@@ -25,21 +25,28 @@ static void make_ops(struct losses *l, struct ref_run *run, struct cr_loss_attr 
 
 /* ---- PyTorch ---- */
 
-static void check_golden(enum cr_dtype real, const char *part, bool sigmoid, double ulps) {
+static void check_golden(enum cr_dtype real, const char *part, bool sigmoid, bool several, double ulps) {
     struct ref_run run;
     int64_t        n, shape[4];
     double        *options = golden_read(part, "options", &n);
     REQUIRE(options);
     REQUIRE_OK(ref_open(&run, real, 2));
     golden_shape(part, "labels", shape);
-    struct losses l = {.logits  = golden_leaf(&run, part, "logits"),
-                       .labels  = cr_tensor_add(&run.p, "labels", CR_I32, CR_REGION_INPUT, shape[0], 1, 1, shape[3]),
-                       .weights = golden_leaf(&run, part, "weights"),
-                       .metrics = golden_leaf(&run, part, "metrics"),
-                       .mixes   = CR_NONE};
+    struct losses l  = {.logits  = golden_leaf(&run, part, "logits"),
+                        .labels  = CR_NONE,
+                        .weights = golden_leaf(&run, part, "weights"),
+                        .metrics = golden_leaf(&run, part, "metrics"),
+                        .mixes   = CR_NONE};
+    l.labels         = cr_tensor_add(&run.p, "labels", CR_I32, CR_REGION_INPUT, shape[0], 1, 1, shape[3]);
+    const bool mixed = sigmoid && !several; /* these parts have mixes and a threshold */
+    if (mixed) l.mixes = cr_tensor_add(&run.p, "mixes", CR_I32, CR_REGION_INPUT, shape[0], 1, 1, CR_MIX_NUMBERS);
     make_ops(&l, &run,
-             (struct cr_loss_attr){
-                 .smoothing = (float)options[0], .weight = 1, .gamma = (float)options[1], .sigmoid = sigmoid});
+             (struct cr_loss_attr){.smoothing = (float)options[0],
+                                   .weight    = 1,
+                                   .gamma     = (float)options[1],
+                                   .threshold = mixed ? (float)options[2] : 0,
+                                   .sigmoid   = sigmoid,
+                                   .several   = several});
     l.grad.out[CR_OUT_loss_grad_dx] = l.logits; /* in place, as the planner may choose */
     cr_emit(&run.p, &l.loss, "");
     cr_emit(&run.p, &l.grad, "");
@@ -47,6 +54,7 @@ static void check_golden(enum cr_dtype real, const char *part, bool sigmoid, dou
     golden_fill(&run, l.logits, part, "logits");
     golden_fill(&run, l.labels, part, "labels");
     golden_fill(&run, l.weights, part, "weights");
+    if (mixed) golden_fill(&run, l.mixes, part, "mixes");
     REQUIRE_OK(ref_exec(&run, 0, 2));
     golden_check(&run, l.metrics, part, "metrics", ulps);
     golden_check(&run, l.logits, part, "dx", ulps);
@@ -58,10 +66,12 @@ static void equal_to_pytorch(void) {
     static const enum cr_dtype types[]   = {CR_F64, CR_F32};
     static const double        ulps[]    = {64, 1.01};
     static const char *const   single[]  = {"weights", "smooth", "focal", "focal_smooth"};
+    static const char *const   binary[]  = {"timm", "timm_smooth", "timm_mixed", "timm_threshold", "timm_weights"};
     static const char *const   several[] = {"bce", "bce_smooth", "bce_focal"};
     for (int t = 0; t < 2; t++) {
-        for (size_t i = 0; i < CR_COUNT(single); i++) check_golden(types[t], single[i], false, ulps[t]);
-        for (size_t i = 0; i < CR_COUNT(several); i++) check_golden(types[t], several[i], true, ulps[t]);
+        for (size_t i = 0; i < CR_COUNT(single); i++) check_golden(types[t], single[i], false, false, ulps[t]);
+        for (size_t i = 0; i < CR_COUNT(binary); i++) check_golden(types[t], binary[i], true, false, ulps[t]);
+        for (size_t i = 0; i < CR_COUNT(several); i++) check_golden(types[t], several[i], true, true, ulps[t]);
     }
 }
 
@@ -75,14 +85,14 @@ struct problem {
     double              scale;
 };
 
-static void draw_labels(struct ref_run *run, int labels, bool sigmoid) {
+static void draw_labels(struct ref_run *run, int labels, bool several) {
     struct cr_rng rng   = cr_rng_make(7, 0, 0, 0);
     int32_t      *at    = run->own[labels];
-    const int64_t words = sigmoid ? cr_label_words(K) : 1;
+    const int64_t words = several ? cr_label_words(K) : 1;
     for (int64_t n = 0; n < N; n++)
         for (int64_t w = 0; w < words; w++)
             at[n * words + w] = n == 1 && w == 0     ? -1 /* not counted */
-                                : w == 0 && !sigmoid ? (int32_t)cr_rng_below(&rng, K)
+                                : w == 0 && !several ? (int32_t)cr_rng_below(&rng, K)
                                                      : (int32_t)cr_rng_below(&rng, 1u << (w == words - 1 ? 3 : 31));
 }
 
@@ -98,7 +108,7 @@ static void draw_mixes(struct ref_run *run, int mixes) {
 static void check_gradient(const struct problem *p) {
     struct ref_run run;
     REQUIRE_OK(ref_open(&run, CR_F64, 1));
-    const int64_t words = p->attr.sigmoid ? cr_label_words(K) : 1;
+    const int64_t words = p->attr.several ? cr_label_words(K) : 1;
     struct losses l     = {.logits  = ref_leaf(&run, "logits", N, 1, 1, K),
                            .labels  = cr_tensor_add(&run.p, "labels", CR_I32, CR_REGION_INPUT, N, 1, 1, words),
                            .weights = p->weights ? ref_leaf(&run, "weights", 1, 1, 1, K) : CR_NONE,
@@ -117,7 +127,7 @@ static void check_gradient(const struct problem *p) {
     ref_fill(&run, l.logits, 0, 2);
     for (int k = 0; p->weights && k < K; k++) ref_set(&run, l.weights, k, k == 3 ? 0 : 0.25 + 0.125 * k);
     ref_set(&run, l.grad.in[CR_IN_loss_grad_state], CR_STATE_LOSS_SCALE, p->scale);
-    draw_labels(&run, l.labels, p->attr.sigmoid);
+    draw_labels(&run, l.labels, p->attr.several);
     if (p->mixes) draw_mixes(&run, l.mixes);
     REQUIRE_OK(ref_exec(&run, 0, run.p.ops));
     fd_check(&f, l.logits, dx, 1);
@@ -127,18 +137,22 @@ static void check_gradient(const struct problem *p) {
 }
 
 static void gradients(void) {
-    for (int i = 0; i < 16; i++) {
+    for (int i = 0; i < 24; i++) {
         const struct problem p = {.attr    = {.smoothing = i & 1 ? 0.125f : 0,
                                               .weight    = i & 1 ? 0.25f : 1,
                                               .gamma     = i & 2 ? 1.5f : 0,
-                                              .sigmoid   = (i & 4) != 0},
+                                              .sigmoid   = (i & 4) != 0 || i >= 16,
+                                              .several   = (i & 4) != 0 && i < 16,
+                                              .threshold = i >= 20 ? 0.3f : 0},
                                   .weights = true,
-                                  .mixes   = (i & 8) != 0,
+                                  .mixes   = (i & 8) != 0 || i >= 16,
                                   .scale   = i & 2 ? 1024 : 1};
         check_gradient(&p);
     }
     check_gradient(&(struct problem){.attr = {.weight = 1, .gamma = 2}, .scale = 1});
-    check_gradient(&(struct problem){.attr = {.weight = 1, .gamma = 0.5f, .sigmoid = true}, .scale = 1});
+    check_gradient(
+        &(struct problem){.attr = {.weight = 1, .gamma = 0.5f, .sigmoid = true, .several = true}, .scale = 1});
+    check_gradient(&(struct problem){.attr = {.weight = 1, .sigmoid = true}, .scale = 1});
 }
 
 /* ---- special values ---- */

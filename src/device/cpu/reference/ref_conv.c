@@ -35,22 +35,27 @@ REF_INLINE double dot(enum cr_dtype type, const struct ref *x, int64_t x0, const
     return sum;
 }
 
-/* The elements s of a filter row that are inside the image are contiguous in x and in w: one dot product. */
-REF_INLINE void forward_row(enum cr_dtype type, const struct ref_conv *v, int64_t n, int64_t p) {
-    const struct ref *x = &v->x, *w = &v->w, *y = &v->y;
-    for (int64_t q = 0; q < y->W; q++) {
-        const int64_t left = q * v->stride - v->pad, s0 = CR_MAX(0, -left), s1 = CR_MIN(w->W, x->W - left);
-        for (int64_t k = 0; k < y->C; k++) {
-            double sum = 0;
-            for (int64_t r = 0; r < w->H; r++) {
-                int64_t h = p * v->stride - v->pad + r;
-                if (h < 0 || h >= x->H || s1 <= s0) continue;
-                sum += dot(type, x, offset4(x, n, h, left + s0), w, offset4(w, k, r, s0), (s1 - s0) * x->C);
-            }
-            const int64_t i = offset4(y, n, p, q) + k;
-            cr_number_store(type, y->data, i, ref_epilogue_apply(&v->epilogue, i, k, sum));
-        }
+/* Sum of products of one output element. The elements s of a filter row that are inside the image are contiguous in x
+ * and in w: one dot product. */
+REF_INLINE double sum_at(enum cr_dtype type, const struct ref_conv *v, int64_t n, int64_t p, int64_t q, int64_t k) {
+    const struct ref *x = &v->x, *w = &v->w;
+    const int64_t     left = q * v->stride - v->pad, s0 = CR_MAX(0, -left), s1 = CR_MIN(w->W, x->W - left);
+    double            sum = 0;
+    for (int64_t r = 0; r < w->H; r++) {
+        int64_t h = p * v->stride - v->pad + r;
+        if (h < 0 || h >= x->H || s1 <= s0) continue;
+        sum += dot(type, x, offset4(x, n, h, left + s0), w, offset4(w, k, r, s0), (s1 - s0) * x->C);
     }
+    return sum;
+}
+
+REF_INLINE void forward_row(enum cr_dtype type, const struct ref_conv *v, int64_t n, int64_t p) {
+    const struct ref *y = &v->y;
+    for (int64_t q = 0; q < y->W; q++)
+        for (int64_t k = 0; k < y->C; k++) {
+            const int64_t i = offset4(y, n, p, q) + k;
+            cr_number_store(type, y->data, i, ref_epilogue_apply(&v->epilogue, i, k, sum_at(type, v, n, p, q, k)));
+        }
 }
 
 CR_CLONES static void forward_row_typed(const struct ref_conv *v, int64_t n, int64_t p) {
@@ -106,6 +111,43 @@ cr_status cr_ref_conv_pair(struct cr_device *device, const struct cr_call *call)
                                    .epilogue = {.bias = REF_IN(conv_pair, next_bias), .relu = true}};
     forward(device, &first);
     forward(device, &next);
+    return CR_OK;
+}
+
+/* ---- forward with max-pooling (3x3, stride 2, padding 1) of P x Q sums; a NaN wins over all numbers ---- */
+
+REF_INLINE double largest_sum(enum cr_dtype type, const struct ref_conv *v, int64_t n, int64_t p, int64_t q,
+                              int64_t k) {
+    const int64_t P = (v->x.H + 2 * v->pad - v->w.H) / v->stride + 1,
+                  Q = (v->x.W + 2 * v->pad - v->w.W) / v->stride + 1;
+    double largest  = -(double)INFINITY;
+    for (int64_t r = CR_MAX(2 * p - 1, 0); r <= CR_MIN(2 * p + 1, P - 1); r++)
+        for (int64_t s = CR_MAX(2 * q - 1, 0); s <= CR_MIN(2 * q + 1, Q - 1); s++) {
+            const double sum = sum_at(type, v, n, r, s, k);
+            if (sum > largest || isnan(sum)) largest = sum;
+        }
+    return largest;
+}
+
+REF_INLINE void pooled_row(enum cr_dtype type, const struct ref_conv *v, int64_t n, int64_t p) {
+    for (int64_t q = 0; q < v->y.W; q++)
+        for (int64_t k = 0; k < v->y.C; k++) {
+            const int64_t i = offset4(&v->y, n, p, q) + k;
+            cr_number_store(type, v->y.data, i,
+                            ref_epilogue_apply(&v->epilogue, i, k, largest_sum(type, v, n, p, q, k)));
+        }
+}
+
+CR_CLONES static void pooled_row_typed(const struct ref_conv *v, int64_t n, int64_t p) {
+    REF_BY_TYPE(v->y.dtype, pooled_row, v, n, p);
+}
+
+cr_status cr_ref_conv_pool(struct cr_device *device, const struct cr_call *call) {
+    struct ref_conv v    = ref_conv_of(call, REF_IN(conv_pool, x), REF_IN(conv_pool, w), REF_OUT(conv_pool, y));
+    const int64_t   rows = v.y.N * v.y.H;
+    v.epilogue           = (struct ref_epilogue){.bias = REF_IN(conv_pool, bias), .relu = true};
+    CR_PARALLEL_FOR(cr_cpu_threads(device))
+    for (int64_t i = 0; i < rows; i++) pooled_row_typed(&v, i / v.y.H, i % v.y.H);
     return CR_OK;
 }
 

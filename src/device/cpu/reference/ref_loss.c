@@ -122,3 +122,138 @@ cr_status cr_ref_loss_grad(struct cr_device *device, const struct cr_call *call)
     for (int64_t n = 0; n < b.logits.N; n++) grad_sample(&b, &dx, n, factor);
     return CR_OK;
 }
+
+/* ---- knowledge distillation ---- */
+
+/* The logits of an image divided by the temperature, relative to the largest, and the sum of their exponentials. */
+struct softened {
+    const struct ref *logits;
+    int64_t           first; /* index of the image's first logit */
+    double            max, sum, temperature;
+};
+
+static struct softened soften(const struct ref *logits, int64_t n, double temperature) {
+    const int64_t   K = logits->C;
+    struct softened s = {.logits = logits, .first = n * K, .max = ref_get(logits, n * K), .temperature = temperature};
+    for (int64_t k = 1; k < K; k++) s.max = fmax(s.max, ref_get(logits, n * K + k));
+    for (int64_t k = 0; k < K; k++) s.sum += exp((ref_get(logits, n * K + k) - s.max) / temperature);
+    return s;
+}
+
+static double softened_log(const struct softened *s, int64_t k) {
+    return (ref_get(s->logits, s->first + k) - s->max) / s->temperature - log(s->sum);
+}
+
+static double softened_probability(const struct softened *s, int64_t k) {
+    return exp((ref_get(s->logits, s->first + k) - s->max) / s->temperature) / s->sum;
+}
+
+static bool counts(const struct ref *labels, int64_t n, int64_t classes) {
+    const int32_t label = ((const int32_t *)labels->data)[n];
+    return label >= 0 && label < classes;
+}
+
+cr_status cr_ref_distill(struct cr_device *device, const struct cr_call *call) {
+    (void)device;
+    const struct cr_distill_attr *attr   = &call->op->attr.distill;
+    const struct ref              logits = REF_IN(distill, logits), teacher = REF_IN(distill, teacher),
+                     labels = REF_IN(distill, labels), old = REF_IN(distill, metrics),
+                     metrics = REF_OUT(distill, metrics);
+    const double T = (double)attr->temperature, weight = (double)attr->weight;
+    double       sum = 0;
+    for (int64_t n = 0; n < logits.N; n++) {
+        if (!counts(&labels, n, logits.C)) continue;
+        const struct softened p = soften(&logits, n, T), q = soften(&teacher, n, T);
+        for (int64_t k = 0; k < logits.C; k++) {
+            const double probability = softened_probability(&q, k);
+            if (probability != 0) sum += probability * (softened_log(&q, k) - softened_log(&p, k)); /* 0 * inf: NaN */
+        }
+    }
+    ref_copy_old(&old, &metrics);
+    /* With weight 1 the loss of the labels has no part, even if it is infinite. */
+    ref_put(&metrics, 0, (weight < 1 ? (1 - weight) * ref_get(&old, 0) : 0) + weight * T * T * sum);
+    return CR_OK;
+}
+
+cr_status cr_ref_distill_grad(struct cr_device *device, const struct cr_call *call) {
+    (void)device;
+    const struct cr_distill_attr *attr   = &call->op->attr.distill;
+    const struct ref              logits = REF_IN(distill_grad, logits), teacher = REF_IN(distill_grad, teacher),
+                     labels = REF_IN(distill_grad, labels), state = REF_IN(distill_grad, state),
+                     dy = REF_IN(distill_grad, dy), dx = REF_OUT(distill_grad, dx);
+    const double T     = (double)attr->temperature;
+    double       valid = 0;
+    for (int64_t n = 0; n < logits.N; n++) valid += counts(&labels, n, logits.C);
+    const double factor = ref_get(&state, CR_STATE_LOSS_SCALE) * (double)attr->weight * T / fmax(valid, 1);
+    for (int64_t n = 0; n < logits.N; n++) {
+        const struct softened p = soften(&logits, n, T), q = soften(&teacher, n, T);
+        const bool            here = counts(&labels, n, logits.C);
+        for (int64_t k = 0; k < logits.C; k++) {
+            const double before = ref_get(&dy, n * logits.C + k);
+            ref_put(&dx, n * logits.C + k,
+                    here ? before + factor * (softened_probability(&p, k) - softened_probability(&q, k)) : before);
+        }
+    }
+    return CR_OK;
+}
+
+/* The number of labels that count, of any number of classes. */
+static int64_t count_labels(const struct ref *labels) {
+    int64_t valid = 0;
+    for (int64_t n = 0; n < labels->elems; n++) valid += ((const int32_t *)labels->data)[n] >= 0;
+    return valid;
+}
+
+/* Sum of (x - teacher)^2 over one image. */
+REF_INLINE double square_difference(enum cr_dtype dtype, const struct ref *x, const struct ref *teacher, int64_t n) {
+    const int64_t elems = x->elems / x->N;
+    double        sum   = 0;
+    for (int64_t i = n * elems; i < (n + 1) * elems; i++) {
+        const double d = cr_number_load(dtype, x->data, i) - cr_number_load(dtype, teacher->data, i);
+        sum += d * d;
+    }
+    return sum;
+}
+#define SQUARE_DIFFERENCE(dtype, sum, ...) sum += square_difference(dtype, __VA_ARGS__)
+
+cr_status cr_ref_distill_features(struct cr_device *device, const struct cr_call *call) {
+    (void)device;
+    const struct ref x = REF_IN(distill_features, x), teacher = REF_IN(distill_features, teacher),
+                     labels = REF_IN(distill_features, labels), old = REF_IN(distill_features, metrics),
+                     metrics = REF_OUT(distill_features, metrics);
+    double sum               = 0;
+    for (int64_t n = 0; n < x.N; n++)
+        if (((const int32_t *)labels.data)[n] >= 0) REF_BY_TYPE(x.dtype, SQUARE_DIFFERENCE, sum, &x, &teacher, n);
+    ref_copy_old(&old, &metrics);
+    ref_put(&metrics, 0, ref_get(&old, 0) + (double)call->op->attr.distill.weight * sum / (double)(x.elems / x.N));
+    return CR_OK;
+}
+
+REF_INLINE void feature_grad(enum cr_dtype dtype, const struct ref *x, const struct ref *teacher, const struct ref *dy,
+                             const struct ref *dx, double factor, int64_t n) {
+    const int64_t elems = x->elems / x->N;
+    for (int64_t i = n * elems; i < (n + 1) * elems; i++)
+        cr_number_store(dtype, dx->data, i,
+                        cr_number_load(dtype, dy->data, i) +
+                            factor * (cr_number_load(dtype, x->data, i) - cr_number_load(dtype, teacher->data, i)));
+}
+#define FEATURE_GRAD(dtype, ...) feature_grad(dtype, __VA_ARGS__)
+
+cr_status cr_ref_distill_features_grad(struct cr_device *device, const struct cr_call *call) {
+    const struct ref x = REF_IN(distill_features_grad, x), teacher = REF_IN(distill_features_grad, teacher),
+                     labels = REF_IN(distill_features_grad, labels), state = REF_IN(distill_features_grad, state),
+                     dy = REF_IN(distill_features_grad, dy), dx = REF_OUT(distill_features_grad, dx);
+    const int64_t elems = x.elems / x.N, valid = CR_MAX(count_labels(&labels), (int64_t)1);
+    const double  factor = 2 * ref_get(&state, CR_STATE_LOSS_SCALE) * (double)call->op->attr.distill.weight /
+                          ((double)valid * (double)elems);
+    const size_t bytes   = (size_t)elems * cr_dtype_bytes(x.dtype);
+    const int    threads = cr_cpu_threads(device);
+    CR_PARALLEL_FOR(threads)
+    for (int64_t n = 0; n < x.N; n++) {
+        if (((const int32_t *)labels.data)[n] >= 0)
+            REF_BY_TYPE(x.dtype, FEATURE_GRAD, &x, &teacher, &dy, &dx, factor, n);
+        else if (dx.data != dy.data)
+            memcpy((char *)dx.data + (size_t)n * bytes, (const char *)dy.data + (size_t)n * bytes, bytes);
+    }
+    return CR_OK;
+}

@@ -1,7 +1,8 @@
-/* device/cpu/reference/ref_loss_weighted.c: loss and loss_grad with class weights, focal loss, or several labels per
- * sample (sigmoid). graph/ops.def defines them. With one label per sample, without focal loss, they equal PyTorch's
- * CrossEntropyLoss(weight=..., label_smoothing=...); with several labels BCEWithLogitsLoss(pos_weight=...). Focal loss
- * with several labels equals torchvision's sigmoid_focal_loss without alpha. */
+/* device/cpu/reference/ref_loss_weighted.c: loss and loss_grad with class weights, focal loss, or binary
+ * cross-entropy (sigmoid) of one or several labels per sample. graph/ops.def defines them. With softmax, without focal
+ * loss, they equal PyTorch's CrossEntropyLoss(weight=..., label_smoothing=...); with sigmoid
+ * BCEWithLogitsLoss(pos_weight=...), and for one label per sample timm's BinaryCrossEntropy. Focal loss with sigmoid
+ * equals torchvision's sigmoid_focal_loss without alpha. */
 #include "device/cpu/reference/ref.h"
 
 struct batch {
@@ -18,7 +19,7 @@ static struct batch batch_of(const struct cr_call *call) {
                       .labels  = call->in[CR_IN_loss_labels],
                       .mixes   = call->in[CR_IN_loss_mixes],
                       .attr    = call->op->attr.loss};
-    b.words        = b.attr.sigmoid ? cr_label_words(b.logits.C) : 1;
+    b.words        = b.attr.several ? cr_label_words(b.logits.C) : 1;
     return b;
 }
 
@@ -29,7 +30,7 @@ static double class_weight(const struct batch *b, int64_t k) {
 /* True if the sample counts. */
 static bool is_valid(const struct batch *b, int64_t n) {
     const int32_t first = b->labels[n * b->words];
-    return first >= 0 && (b->attr.sigmoid || first < b->logits.C);
+    return first >= 0 && (b->attr.several || first < b->logits.C);
 }
 
 /* The sample whose labels have the rest of the target, or -1; *own_part: the part of the sample's own labels. */
@@ -43,7 +44,7 @@ static int64_t partner_of(const struct batch *b, int64_t n, double *own_part) {
 }
 
 static bool has_label(const struct batch *b, int64_t n, int64_t k) {
-    return b->attr.sigmoid ? cr_label_has(b->labels + n * b->words, k) : b->labels[n] == k;
+    return b->attr.several ? cr_label_has(b->labels + n * b->words, k) : b->labels[n] == k;
 }
 
 /* The target of class k without label smoothing. */
@@ -55,8 +56,9 @@ static double mixed_target(const struct batch *b, int64_t n, int64_t k) {
 
 /* The target of class k. Smoothing moves a part of it to all classes, or with several labels to 1/2. */
 static double target_of(const struct batch *b, int64_t n, int64_t k) {
-    const double even = b->attr.sigmoid ? 0.5 : 1 / (double)b->logits.C, smoothing = (double)b->attr.smoothing;
-    return (1 - smoothing) * mixed_target(b, n, k) + smoothing * even;
+    const double even = b->attr.several ? 0.5 : 1 / (double)b->logits.C, smoothing = (double)b->attr.smoothing;
+    const double soft = (1 - smoothing) * mixed_target(b, n, k) + smoothing * even;
+    return b->attr.threshold > 0 ? soft > (double)b->attr.threshold : soft;
 }
 
 /* ---- one class ---- */
@@ -72,7 +74,7 @@ static struct term focal_term(double log_loss, double p, double q, double gamma)
     return (struct term){factor * log_loss, factor * (1 + steep), q};
 }
 
-/* ---- one label per sample: softmax ---- */
+/* ---- softmax ---- */
 
 /* rest: the sum of exp(logit - max) without the largest logit, so that log(1 + rest) keeps its digits. */
 struct softmax {
@@ -129,7 +131,7 @@ static void softmax_grad(const struct batch *b, const struct ref *dx, int64_t n,
     }
 }
 
-/* ---- several labels per sample: sigmoid ---- */
+/* ---- sigmoid ---- */
 
 static double sigmoid(double x) {
     return x >= 0 ? 1 / (1 + exp(-x)) : exp(x) / (1 + exp(x));
@@ -215,9 +217,9 @@ cr_status cr_ref_loss_weighted(struct cr_device *device, const struct cr_call *c
     for (int64_t n = 0; n < b.logits.N; n++) {
         if (!is_valid(&b, n)) continue;
         sum += b.attr.sigmoid ? sigmoid_loss(&b, n) : softmax_loss(&b, n);
-        const int64_t score = b.attr.sigmoid ? labels_correct(&b, n) : rank_of(&b, n);
-        first += (double)(b.attr.sigmoid ? score == b.logits.C : score < 1);
-        second += (double)(b.attr.sigmoid ? score : score < 5);
+        const int64_t score = b.attr.several ? labels_correct(&b, n) : rank_of(&b, n);
+        first += (double)(b.attr.several ? score == b.logits.C : score < 1);
+        second += (double)(b.attr.several ? score : score < 5);
     }
     const double add[4] = {divisor > 0 ? sum * (valid / divisor) : sum, valid, first, second};
     for (int i = 0; i < 4; i++) ref_put(&metrics, i, ref_get(&old, i) + add[i]);

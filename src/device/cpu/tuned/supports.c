@@ -6,6 +6,7 @@ bool cr_cpu_supports(const struct cr_op *op) {
     switch (op->kind) {
     case CR_OP_normalize: return !op->attr.input.s2d;
     case CR_OP_conv_pair:
+    case CR_OP_conv_pool:
     case CR_OP_qconv_pair:
     case CR_OP_qstem: return false;
     case CR_OP_conv:

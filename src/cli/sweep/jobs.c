@@ -1,0 +1,112 @@
+/* cli/sweep/jobs.c: the processes of a sweep. See cli/sweep/sweep.h. */
+#include "cli/sweep/sweep.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* Becomes the training of a run. The run has a process group of its own: Ctrl-C reaches it through the sweep only, or
+ * it would count as two signals. It saves and stops when the sweep is killed. */
+_Noreturn static void become(char *const *argv, const char *output, pid_t parent, const sigset_t *mask) {
+    const int file = open(output, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    const int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    sigprocmask(SIG_SETMASK, mask, NULL);
+    if (getppid() == parent && file >= 0 && null >= 0 && dup2(null, 0) == 0 && dup2(file, 1) == 1 && dup2(file, 2) == 2)
+        execv("/proc/self/exe", argv);
+    _exit(127);
+}
+
+static cr_status start(struct cr_sweep *sweep, struct cr_sweep_run *run, const char *config, const sigset_t *mask) {
+    const int    n    = sweep->overrides;
+    const char **argv = cr_arena_alloc(&sweep->arena, ((size_t)n + 8) * sizeof *argv);
+    const char  *out  = cr_arena_printf(&sweep->arena, "train.output=%s", run->folder);
+    int          argc = 0;
+    if (!argv || !out) return CR_NO_MEMORY(((size_t)n + 8) * sizeof *argv);
+    argv[argc++] = "cresnet";
+    argv[argc++] = "train";
+    argv[argc++] = config;
+    for (int k = 0; k < n; k++) argv[argc++] = run->override[k];
+    if (run->override[n]) argv[argc++] = run->override[n]; /* what the sweep adds */
+    argv[argc++]       = out;
+    argv[argc++]       = "--resume=auto";
+    const pid_t parent = getpid(), child = fork();
+    if (child == 0) become((char *const *)argv, run->output, parent, mask);
+    if (child < 0) return CR_FAIL(CR_ERR_IO, "%s: cannot start a process: %s", run->name, strerror(errno));
+    run->process = child;
+    run->state   = CR_SWEEP_RUNNING;
+    cr_log(CR_LOG_INFO, "sweep: started %s", run->name);
+    return CR_OK;
+}
+
+static void ended(struct cr_sweep *sweep, pid_t process, int how, bool stopping) {
+    int waiting = 0, running = 0;
+    for (int i = 0; i < sweep->runs; i++) {
+        struct cr_sweep_run *run = &sweep->run[i];
+        if (run->state == CR_SWEEP_RUNNING && run->process == process) {
+            run->code  = WIFEXITED(how) ? WEXITSTATUS(how) : 128 + WTERMSIG(how);
+            run->state = !run->code                                                              ? CR_SWEEP_DONE
+                         : stopping && (run->code == 128 + SIGINT || run->code == 128 + SIGTERM) ? CR_SWEEP_STOPPED
+                                                                                                 : CR_SWEEP_FAILED;
+            if (run->state == CR_SWEEP_FAILED)
+                cr_log(CR_LOG_WARN, "sweep: %s failed with exit code %d; its messages are in %s", run->name, run->code,
+                       run->output);
+            else
+                cr_log(CR_LOG_INFO, "sweep: %s %s", run->name,
+                       run->state == CR_SWEEP_DONE ? "is done" : "stopped after a checkpoint");
+        }
+        waiting += run->state == CR_SWEEP_WAITING;
+        running += run->state == CR_SWEEP_RUNNING;
+    }
+    cr_log(CR_LOG_INFO, "sweep: %d of %d ended, %d running, %d waiting", sweep->runs - waiting - running, sweep->runs,
+           running, waiting);
+}
+
+static int running(const struct cr_sweep *sweep, int signal_number) {
+    int count = 0;
+    for (int i = 0; i < sweep->runs; i++) {
+        if (sweep->run[i].state != CR_SWEEP_RUNNING) continue;
+        count++;
+        if (signal_number) kill(sweep->run[i].process, signal_number);
+    }
+    return count;
+}
+
+/* Waits for a signal of `set`, which are blocked, so that none is lost between two waits. */
+static cr_status loop(struct cr_sweep *sweep, const char *config, const sigset_t *set, const sigset_t *mask,
+                      int *signal_taken) {
+    cr_status status = CR_OK;
+    int       next   = 0, how;
+    for (;;) {
+        while (status == CR_OK && !*signal_taken && next < sweep->runs && running(sweep, 0) < sweep->jobs) {
+            status = start(sweep, &sweep->run[next++], config, mask);
+            if (status != CR_OK) running(sweep, SIGTERM); /* they save and end */
+        }
+        if (!running(sweep, 0)) return status;
+        const int got = sigwaitinfo(set, NULL);
+        if (got == SIGINT || got == SIGTERM) {
+            *signal_taken = got;
+            cr_log(CR_LOG_INFO, "sweep: stopping %d runs after a checkpoint", running(sweep, got));
+        }
+        for (pid_t process; (process = waitpid(-1, &how, WNOHANG)) > 0;)
+            ended(sweep, process, how, *signal_taken != 0 || status != CR_OK);
+    }
+}
+
+cr_status cr_sweep_execute(struct cr_sweep *sweep, const char *config, int *signal_taken) {
+    sigset_t set, mask;
+    sigemptyset(&set);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGCHLD);
+    sigprocmask(SIG_BLOCK, &set, &mask);
+    cr_status status = loop(sweep, config, &set, &mask, signal_taken);
+    sigprocmask(SIG_SETMASK, &mask, NULL);
+    return status;
+}

@@ -1,0 +1,35 @@
+/* data/source/csv_list.h: the lines of a list of images, and the labels of images that have several. */
+#ifndef CR_CSV_LIST_H
+#define CR_CSV_LIST_H
+
+#include "data/source.h"
+#include "data/source/folder_list.h"
+
+enum { CR_CSV_CLASSES_MAX = 1000000 };
+
+struct cr_csv_entry {
+    const char *file, *label; /* in the text of the list */
+    int64_t     line;
+    int32_t     number; /* of the label */
+};
+struct cr_csv_list {
+    char                 path[PATH_MAX];
+    char                *text;
+    struct cr_csv_entry *entry;
+    int64_t              count, capacity;
+};
+
+/* Fills dataset->class_names with the different texts of label[count], which it sorts. CR_ERR_FORMAT: there are fewer
+ * than two or too many. CR_ERR_MEMORY. */
+CR_MUST cr_status cr_csv_make_classes(const char *path, const char **label, int64_t count, struct cr_dataset *dataset);
+/* The number of a class by its name, or -1. */
+int32_t cr_csv_class_of(const struct cr_dataset *dataset, const char *label);
+/* A wrong folder is found before the run starts. */
+CR_MUST cr_status cr_csv_check_first(const struct cr_dataset *dataset, const struct cr_csv_list *list);
+
+/* data/source/csv_labels.c: with data.multi_label, fills a dataset from lists with lines file,label1;label2. `val` may
+ * be NULL; the fraction `fraction` of the images, chosen by a hash of their names, is then held out. */
+CR_MUST cr_status cr_csv_fill_several(struct cr_dataset *dataset, struct cr_csv_list *train, struct cr_csv_list *val,
+                                      double fraction, enum cr_split split);
+
+#endif

@@ -1,0 +1,53 @@
+/* pruning/shrink.h: channel pruning that makes a network smaller: chooses units of channels to remove
+ * (pruning/channel_groups.h), and copies the parameters of the others.
+ *
+ * The importance of a unit is computed from all its slices; in a group it is divided by the mean of the group, so that
+ * groups can be compared. Channels are removed in steps: the group goes to the next lower multiple of prune.multiple.
+ * The step with the smallest mean importance comes first, until the multiply-adds are few enough; then steps that are
+ * not needed any more are undone, the last one first. Steps that save less than 1/10000 of the multiply-adds are left
+ * out. Equal buffers give equal choices. */
+#ifndef CR_SHRINK_H
+#define CR_SHRINK_H
+
+#include "config/config.h"
+#include "pruning/channel_groups.h"
+
+struct cr_shrink {
+    const struct cr_channel_groups *groups;     /* borrowed */
+    double                         *importance; /* [units] */
+    bool                           *removed;    /* [units] */
+    int                            *width;      /* [groups] units that are left */
+    bool                           *keeps; /* [groups] all units are left: an exempt group, or one without importance */
+    double                          macs, macs_before; /* multiply-adds of one image; batch of the program is 1 */
+};
+/* Sets importance; the caller frees *out with cr_shrink_free. Nothing is removed yet. l2: norm of all weights; bn: sum
+ * of the magnitudes of the BN scales; both from `value`, a host copy of VALUE. taylor: the square root of `taylor`
+ * [units], the sums of cr_shrink_add_taylor; NULL for the other kinds. CR_ERR_MEMORY. */
+CR_MUST cr_status cr_shrink_open(const struct cr_channel_groups *groups, const struct cr_param_store *store,
+                                 enum cr_prune_importance importance, const float *value, const double *taylor,
+                                 struct cr_shrink *out);
+/* pruning/taylor.c: adds, for one batch, the square of the first-order estimate of how the loss changes without the
+ * unit (Molchanov et al. 2019): the sum of value times gradient over the scales and shifts of its BNs, or of the
+ * weights and biases of a dense layer without BN. Host copies of VALUE and GRAD. CR_ERR_MEMORY. */
+CR_MUST cr_status cr_shrink_add_taylor(const struct cr_channel_groups *groups, const float *value, const float *grad,
+                                       double *sum);
+void              cr_shrink_free(struct cr_shrink *shrink);
+/* Keeps the groups of the outputs of the layer with the parameter `param`. */
+void cr_shrink_keep(struct cr_shrink *shrink, int param);
+/* Removes units until macs <= macs_before / factor. Every group keeps at least `multiple` units, and each width is a
+ * multiple of `multiple` or unchanged. CR_ERR_CONFIG when the factor cannot be reached; the message gives the largest
+ * factor. */
+CR_MUST cr_status cr_shrink_choose(struct cr_shrink *shrink, int64_t multiple, double factor);
+/* Output channels that are left of a layer with weights, e.g. "layer1.0.conv1". */
+int64_t cr_shrink_width(const struct cr_shrink *shrink, const struct cr_param_store *store, const char *layer);
+/* Copies the elements that are left: host buffers `from` and `to` with the layouts VALUE, RUNNING and MASK of both
+ * parameter stores. The mask may be NULL. */
+struct cr_shrink_buffers {
+    float   *value, *running;
+    uint8_t *mask;
+};
+void cr_shrink_copy(const struct cr_shrink *shrink, const struct cr_param_store *store,
+                    const struct cr_shrink_buffers *from, const struct cr_param_store *small,
+                    const struct cr_shrink_buffers *to);
+
+#endif

@@ -1,0 +1,171 @@
+/* session/teacher.c: reads the network that a run learns from (knowledge distillation). Its weights are read as every
+ * command reads weights: by a session of their own, on the CPU. */
+#include "data/source.h"
+#include "session/saved_model.h"
+#include "session/state.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- what can be distilled ---- */
+
+/* A key that was set by the user has no effect without a teacher. A dumped configuration has all keys. */
+static cr_status check_none(const struct cr_config *c) {
+    const bool weight = c->distill.weight != 0.5 && cr_config_given(c, "distill.weight");
+    if (!weight && (c->distill.features == 0 || !cr_config_given(c, "distill.features"))) return CR_OK;
+    return cr_config_fail(c, weight ? "distill.weight" : "distill.features",
+                          "needs teacher: the run folder of a trained network");
+}
+
+static cr_status check_student(const struct cr_config *c) {
+    if (cr_config_is_binary(c))
+        return cr_config_fail(c, "distill.teacher",
+                              "learns from the softmax of a teacher: loss.kind = bce and data.multi_label = yes have "
+                              "no softmax. Remove distill.teacher or set loss.kind = softmax");
+    if (access(c->distill.teacher, F_OK) == 0) return CR_OK;
+    return cr_config_fail(c, "distill.teacher",
+                          "no such file or folder: name the run folder of a trained network, one of its checkpoint "
+                          "folders, or weights next to their config.ini");
+}
+
+static cr_status check_teacher(const struct cr_config *c, const struct cr_config *teacher, int classes) {
+    struct cr_prepare student, train, eval;
+    int               count;
+    CR_TRY(cr_saved_model_classes(teacher, &count));
+    if (count != classes)
+        return cr_config_fail(c, "distill.teacher",
+                              "the teacher has %d classes, the dataset has %d: both must have the same", count,
+                              classes);
+    if (teacher->data.multi_label)
+        return cr_config_fail(c, "distill.teacher",
+                              "the teacher gives an image several labels (data.multi_label = yes): distillation needs "
+                              "a teacher with one label per image");
+    if (teacher->quant.type != CR_QUANT_NONE)
+        return cr_config_fail(c, "distill.teacher",
+                              "the teacher is quantised (quant.type = int8): name the network in floating point");
+    CR_TRY(cr_prepare_from_config(c, CR_SPLIT_TRAIN, &student));
+    CR_TRY(cr_prepare_from_config(teacher, CR_SPLIT_TRAIN, &train));
+    CR_TRY(cr_prepare_from_config(teacher, CR_SPLIT_VAL, &eval));
+    if ((student.size != train.size && student.size != eval.size) || c->data.image_width != teacher->data.image_width)
+        return cr_config_fail(c, "distill.teacher",
+                              "the teacher's images are %" PRId64 " pixels high (%" PRId64
+                              " in evaluation), those of this training %" PRId64
+                              ": set data.image_size to the teacher's",
+                              (int64_t)train.size, (int64_t)eval.size, (int64_t)student.size);
+    return CR_OK;
+}
+
+/* ---- reading ---- */
+
+enum { SETTINGS = 8 };
+
+static cr_status read_config(const struct cr_config *c, const char *weights, const char *path,
+                             struct cr_config *teacher) {
+    struct cr_arena arena           = {0};
+    const char     *named           = cr_arena_printf(&arena, "model.weights=%s", weights);
+    const char     *threads         = cr_arena_printf(&arena, "train.threads=%" PRId64, c->train.threads);
+    const char     *given[SETTINGS] = {named,
+                                       threads,
+                                       "train.device=cpu",
+                                       "train.precision=fp32",
+                                       "model.freeze=",
+                                       "memory.limit=none",
+                                       "memory.card=",
+                                       "memory.trace="};
+    cr_status       status          = named && threads ? CR_OK : CR_NO_MEMORY(strlen(weights));
+    if (status == CR_OK) status = cr_config_open_stored(teacher, path, given, SETTINGS);
+    cr_arena_free(&arena);
+    return status;
+}
+
+static uint64_t hash_of(const struct cr_config *teacher, const struct cr_param_store *store, const float *value,
+                        const float *running) {
+    uint64_t hash = cr_hash_bytes(CR_HASH_START, value, (size_t)store->value_elems * sizeof *value);
+    hash          = cr_hash_bytes(hash, running, (size_t)store->running_elems * sizeof *running);
+    hash          = cr_hash_bytes(hash, teacher->data.mean.at, 3 * sizeof *teacher->data.mean.at);
+    hash          = cr_hash_bytes(hash, teacher->data.std.at, 3 * sizeof *teacher->data.std.at);
+    return CR_MAX(cr_hash_mix(cr_hash_bytes(hash, &teacher->model.bn_eps, sizeof teacher->model.bn_eps)), (uint64_t)1);
+}
+
+/* Reads the weights and makes the teacher of them. Moves *config. */
+static cr_status read_weights(struct cr_config *config, int classes, int64_t size, struct cr_teacher **out) {
+    const struct cr_session_options options = {
+        .eval = true, .execute = true, .ref_only = true, .batch = 1, .eval_batch = 1, .classes = classes};
+    struct cr_session session = {0};
+    float            *value = NULL, *running = NULL;
+    uint64_t          hash = 0;
+    cr_status         status;
+    CR_TRY_OUT(cr_session_open(config, &options, &session));
+    CR_TRY_OUT(cr_session_load_weights(&session, config->model.weights, true));
+    CR_TRY_OUT(cr_state_buffer_copy(&session, CR_BUFFER_VALUE, &value));
+    CR_TRY_OUT(cr_state_buffer_copy(&session, CR_BUFFER_RUNNING, &running));
+    hash = hash_of(config, &session.model.store, value, running);
+    cr_session_close(&session);
+    CR_TRY_OUT(cr_teacher_open(config, classes, size, value, running, out));
+    (*out)->hash = hash;
+out:
+    cr_session_close(&session);
+    cr_free(value);
+    cr_free(running);
+    return status;
+}
+
+static void log_teacher(const struct cr_config *c, const struct cr_teacher *teacher) {
+    cr_log(CR_LOG_INFO, "teacher %s: %s, %.2f million parameters; weight %g, temperature %g", c->distill.teacher,
+           cr_word_arch(teacher->config.model.arch), (double)cr_param_store_trainable(&teacher->model.store) * 1e-6,
+           c->distill.weight, c->distill.temperature);
+}
+
+cr_status cr_session_open_teacher(const struct cr_config *c, int classes, struct cr_teacher **out) {
+    struct cr_saved_model files   = {0};
+    struct cr_config      teacher = {0};
+    struct cr_prepare     prepare;
+    cr_status             status;
+    *out = NULL;
+    if (!*c->distill.teacher) return check_none(c);
+    CR_TRY_OUT(check_student(c));
+    CR_TRY_OUT(cr_saved_model_find(c->distill.teacher, NULL, &files));
+    CR_TRY_OUT(read_config(c, files.weights, files.config, &teacher));
+    CR_TRY_OUT(check_teacher(c, &teacher, classes));
+    CR_TRY_OUT(cr_prepare_from_config(c, CR_SPLIT_TRAIN, &prepare));
+    CR_TRY_OUT(read_weights(&teacher, classes, prepare.size, out));
+    log_teacher(c, *out);
+out:
+    cr_config_close(&teacher);
+    cr_saved_model_free(&files);
+    return status;
+}
+
+/* ---- in a session ---- */
+
+/* The buffers of a teacher are part of the parameter store, so it is known before any program is built. */
+cr_status cr_session_attach_teacher(struct cr_session *s, struct cr_teacher *teacher, int classes, enum cr_dtype real) {
+    if (!teacher) CR_TRY(cr_session_open_teacher(s->config, classes, &s->own_teacher));
+    s->model.teacher = teacher ? teacher : s->own_teacher;
+    if (!s->model.teacher) return CR_OK;
+    cr_model_set_real(&s->model.teacher->model, real);
+    s->model.store.teacher_elems = s->model.teacher->model.store.value_elems;
+    return CR_OK;
+}
+
+cr_status cr_session_put_teacher(struct cr_session *s) {
+    const struct cr_teacher     *teacher = s->model.teacher;
+    const struct cr_param_store *store   = &s->model.store;
+    const struct cr_backend     *backend = s->device->backend;
+    char                        *base    = s->memory.region[CR_REGION_STORE];
+    const int64_t                elems   = store->teacher_elems;
+    const size_t                 bytes   = cr_param_store_buffer_bytes(store, CR_BUFFER_TEACHER_HALF);
+    if (!teacher) return CR_OK;
+    CR_TRY(backend->put(s->device, base + cr_param_store_buffer_offset(store, CR_BUFFER_TEACHER), teacher->value,
+                        (size_t)elems * sizeof *teacher->value));
+    if (!bytes) return CR_OK;
+    void *half = cr_alloc(bytes, 1);
+    if (!half) return CR_NO_MEMORY(bytes);
+    for (int64_t i = 0; i < elems; i++) cr_number_store(store->half, half, i, (double)teacher->value[i]);
+    const cr_status status =
+        backend->put(s->device, base + cr_param_store_buffer_offset(store, CR_BUFFER_TEACHER_HALF), half, bytes);
+    cr_free(half);
+    return status;
+}

@@ -1,0 +1,116 @@
+#!/usr/bin/env bash
+# test_distill.sh: knowledge distillation ([distill]): training with a teacher, resuming it bitwise, a teacher that has changed, several
+# ranks, and teachers that do not fit. Ends with "N passed, N failed, N skipped".
+. "$(dirname "$0")/../harness/support.sh"
+
+{ tiny_model 4,8; cat; } >net.ini <<'INI'
+[data]
+kind = synthetic
+image_size = 16
+train_images = 64
+val_images = 16
+workers = 1
+mixup = 0.2
+
+[train]
+batch = 8
+epochs = 1
+steps = 6
+label_smoothing = 0.1
+device = cpu
+threads = 1
+INI
+train() { timeout 60 "$bin" train net.ini -q "$@" 2>&1; }
+same() { cmp -s "$1" "$2" && echo same || echo different; }
+last() { echo "$1/last/$2"; }
+# refused NAME PART ARGUMENTS...: a configuration error with this text, and nothing written
+refused() {
+    local name=$1 part=$2 said
+    shift 2
+    said=$(train -o refused "$@")
+    is "$name: exit code of $said" $? 2
+    has "$name" "$said" "$part"
+    is "$name: one line" "$(grep -c . <<<"$said")" 1
+    is "$name: nothing is written" "$(ls -d refused 2>/dev/null)" ""
+    rm -rf refused
+}
+
+said=$(train -o teacher model.widths=6,12)
+is "the teacher: exit code of $said" $? 0
+before=$(find teacher -type f -exec cksum {} + | sort)
+
+# ---- training ----
+
+said=$(train -o student distill.teacher=teacher)
+is "a student: exit code of $said" $? 0
+is "checkpoints have no weights of the teacher" "$(grep -c teacher "$(last student model.safetensors)")" 0
+has "the checkpoint has the hash" "$(head -c 4096 "$(last student state.safetensors)" | tr -d '\0')" '"teacher":"'
+is "and the path" "$(grep '^teacher' "$(last student config.ini)" | tr -d ' ')" "teacher=teacher"
+is "the teacher is as it was" "$(find teacher -type f -exec cksum {} + | sort)" "$before"
+train -o plain >/dev/null
+is "the teacher changes the student" "$(same "$(last student model.safetensors)" "$(last plain model.safetensors)")" different
+train -o zero distill.teacher=teacher distill.weight=0 >/dev/null
+is "with weight 0 it does not" "$(same "$(last zero model.safetensors)" "$(last plain model.safetensors)")" same
+train -o file distill.teacher="$(last teacher model.safetensors)" >/dev/null
+is "a file of weights" "$(same "$(last file model.safetensors)" "$(last student model.safetensors)")" same
+train -o unfused distill.teacher=teacher train.fuse=no memory.reuse=no >/dev/null
+is "the plain program" "$(same "$(last unfused model.safetensors)" "$(last student model.safetensors)")" same
+
+holds "features" train -o features distill.teacher=teacher model.widths=6,12 distill.features=0.5
+holds "training with quantised values" train -o quantised distill.teacher=teacher quant.type=int8 quant.train=yes
+holds "pruning, with weights that have a sparse pattern" train -o pruned distill.teacher=teacher prune.sparsity=0.5
+holds "a pruned network that is trained on" train -o pruned2 distill.teacher=teacher model.weights=pruned
+holds "a pruned teacher" train -o of_pruned distill.teacher=pruned
+holds "moving averages and micro-batches" train -o parts distill.teacher=teacher train.accumulate=2 ema.decay=0.9
+holds "a teacher of averages" train -o of_averages distill.teacher=parts
+holds "the plan has the teacher" grep -q 'teacher.fc' <("$bin" plan net.ini distill.teacher=teacher --after=plan 2>/dev/null)
+
+# Two ranks compute what one does, apart from the rounding of sums.
+loss() { sed -n 's/.*"event":"eval".*"loss":\([0-9.]*\).*/\1/p' "$1/log.jsonl" | tail -1; }
+train -o one distill.teacher=teacher model.sync_bn=yes data.mixup=0 train.steps=8 >/dev/null
+said=$(train -o two distill.teacher=teacher model.sync_bn=yes data.mixup=0 train.steps=8 train.batch=4 --ranks 2)
+is "two ranks: exit code of $said" $? 0
+is "two ranks: loss $(loss one), $(loss two)" "$(awk -v a="$(loss one)" -v b="$(loss two)" 'BEGIN { print (a > 0 && (a - b) ^ 2 < 1e-8) }')" 1
+
+# ---- resuming ----
+
+train -o half distill.teacher=teacher train.steps=3 >/dev/null
+said=$(train --resume half train.steps=6)
+is "resuming: exit code of $said" $? 0
+is "a resumed run is bitwise identical" "$(same "$(last half model.safetensors)" "$(last student model.safetensors)")" same
+
+cp -r teacher copy
+train -o moved distill.teacher=copy train.steps=3 >/dev/null
+resume() { train --resume moved train.steps=6 "$@"; }
+train -o teacher2 model.widths=6,12 train.seed=9 >/dev/null
+mv copy gone
+said=$(resume)
+is "the teacher is missing: exit code of $said" $? 2
+has "the teacher is missing" "$said" "no such file or folder"
+mv teacher2 copy
+said=$(resume)
+is "another teacher: exit code of $said" $? 2
+has "another teacher" "$said" "is not the network that"
+said=$(resume distill.teacher=)
+is "no teacher: exit code of $said" $? 2
+has "no teacher" "$said" "this run had a teacher until now"
+said=$(resume distill.teacher=gone)
+is "the teacher in another place: exit code of $said" $? 0
+is "the teacher in another place" "$(same "$(last moved model.safetensors)" "$(last student model.safetensors)")" same
+said=$(train --resume moved train.steps=7 --force)
+is "another teacher, forced: exit code of $said" $? 0
+
+# ---- teachers that do not fit ----
+
+refused "no such teacher" "[distill] teacher = nowhere: no such file or folder" distill.teacher=nowhere
+mkdir empty
+refused "a folder without a checkpoint" "is no run folder" distill.teacher=empty
+refused "another image size" "the teacher's images are 16 pixels high (16 in evaluation), those of this training 20" distill.teacher=teacher data.image_size=20
+refused "other classes" "the teacher has 10 classes, the dataset has 7" distill.teacher=teacher model.classes=7
+cp -r teacher eight
+sed -i 's/^type *= *none/type = int8/' eight/*/config.ini
+refused "a quantised teacher" "the teacher is quantised" distill.teacher=eight
+refused "binary cross-entropy" "have no softmax" distill.teacher=teacher loss.kind=bce
+
+refused "a weight without a teacher" "[distill] weight = 0.7: needs teacher" distill.weight=0.7
+sum_up

@@ -1,0 +1,169 @@
+/* tests/unit/device/test_ref_distill.c: the reference kernels of knowledge distillation: against PyTorch
+ * (tests/golden/loss/make_distill.py), and their gradients against finite differences. */
+#define GOLDEN_FILE "loss/distill.safetensors"
+#include "tests/harness/finite_differences.h"
+#include "tests/harness/golden_tensors.h"
+
+/* The op and its gradient on these tensors. Both pairs of ops have the same slots. */
+struct distilled {
+    struct cr_op loss, grad;
+    int          x, teacher, labels, before, dy;
+};
+
+static void make_ops(struct distilled *d, struct ref_run *run, bool features, struct cr_distill_attr attr) {
+    d->loss                          = cr_op_make(features ? CR_OP_distill_features : CR_OP_distill, CR_NONE);
+    d->grad                          = cr_op_make(features ? CR_OP_distill_features_grad : CR_OP_distill_grad, CR_NONE);
+    d->loss.in[CR_IN_distill_logits] = d->grad.in[CR_IN_distill_grad_logits] = d->x;
+    d->loss.in[CR_IN_distill_labels] = d->grad.in[CR_IN_distill_grad_labels] = d->labels;
+    d->loss.in[CR_IN_distill_teacher] = d->grad.in[CR_IN_distill_grad_teacher] = d->teacher;
+    d->loss.in[CR_IN_distill_metrics] = d->loss.out[CR_OUT_distill_metrics] = d->before;
+    d->grad.in[CR_IN_distill_grad_state] = cr_tensor_store(&run->p, CR_BUFFER_STATE, CR_NONE);
+    d->grad.in[CR_IN_distill_grad_dy]    = d->dy;
+    d->loss.attr.distill = d->grad.attr.distill = attr;
+}
+
+/* ---- PyTorch ---- */
+
+static void check_golden(enum cr_dtype real, const char *part, bool features, double ulps) {
+    struct ref_run run;
+    int64_t        n;
+    double        *options = golden_read(part, "options", &n);
+    REQUIRE(options);
+    REQUIRE_OK(ref_open(&run, real, 2));
+    struct distilled d = {.x       = golden_leaf(&run, part, "logits"),
+                          .teacher = golden_leaf(&run, part, "teacher"),
+                          .labels  = cr_tensor_add(&run.p, "labels", CR_I32, CR_REGION_INPUT, 8, 1, 1, 1),
+                          .before  = golden_leaf(&run, part, "before"),
+                          .dy      = golden_leaf(&run, part, "dy")};
+    make_ops(&d, &run, features, (struct cr_distill_attr){(float)options[0], (float)options[1]});
+    d.grad.out[CR_OUT_distill_grad_dx] = d.dy; /* in place, as the planner may choose */
+    cr_emit(&run.p, &d.loss, "");
+    cr_emit(&run.p, &d.grad, "");
+    REQUIRE_OK(ref_bind(&run));
+    golden_fill(&run, d.x, part, "logits");
+    golden_fill(&run, d.teacher, part, "teacher");
+    golden_fill(&run, d.labels, part, "labels");
+    golden_fill(&run, d.before, part, "before");
+    golden_fill(&run, d.dy, part, "dy");
+    ref_set(&run, d.grad.in[CR_IN_distill_grad_state], CR_STATE_LOSS_SCALE, 1);
+    REQUIRE_OK(ref_exec(&run, 0, 2));
+    golden_check(&run, d.before, part, "metrics", ulps);
+    golden_check(&run, d.dy, part, "dx", ulps);
+    ref_close(&run);
+    cr_free(options);
+}
+
+static void equal_to_pytorch(void) {
+    static const enum cr_dtype types[] = {CR_F64, CR_F32};
+    static const double        ulps[]  = {64, 1.01};
+    static const char *const   names[] = {"warm", "cold", "alone"};
+    for (int t = 0; t < 2; t++) {
+        for (size_t i = 0; i < CR_COUNT(names); i++) check_golden(types[t], names[i], false, ulps[t]);
+        check_golden(types[t], "features", true, ulps[t]);
+    }
+}
+
+/* ---- finite differences ---- */
+
+enum { N = 5, K = 9, SIDE = 3 };
+
+/* Of the whole loss, the part of the labels included: of the logits in front of it, or of features. */
+static void check_gradient(bool features, struct cr_distill_attr attr, double scale) {
+    struct ref_run run;
+    const int64_t  side = features ? SIDE : 1;
+    REQUIRE_OK(ref_open(&run, CR_F64, 1));
+    struct distilled d = {.x       = ref_leaf(&run, "x", N, side, side, K),
+                          .teacher = ref_leaf(&run, "teacher", N, side, side, K),
+                          .labels  = cr_tensor_add(&run.p, "labels", CR_I32, CR_REGION_INPUT, N, 1, 1, 1),
+                          .before  = ref_leaf(&run, "metrics", 1, 1, 1, 4),
+                          .dy      = ref_leaf(&run, "dy", N, side, side, K)};
+    make_ops(&d, &run, features, attr);
+    struct cr_op zero = cr_op_make(CR_OP_zero, CR_NONE), loss = cr_op_make(CR_OP_loss, CR_NONE),
+                 grad          = cr_op_make(CR_OP_loss_grad, CR_NONE);
+    zero.out[CR_OUT_zero_y]    = d.before;
+    loss.in[CR_IN_loss_logits] = grad.in[CR_IN_loss_grad_logits] =
+        features ? ref_leaf(&run, "logits", N, 1, 1, K) : d.x;
+    loss.in[CR_IN_loss_labels] = grad.in[CR_IN_loss_grad_labels] = d.labels;
+    loss.in[CR_IN_loss_metrics] = loss.out[CR_OUT_loss_metrics] = d.before;
+    grad.in[CR_IN_loss_grad_state]                              = d.grad.in[CR_IN_distill_grad_state];
+    grad.out[CR_OUT_loss_grad_dx]                               = d.dy;
+    grad.attr.loss.weight                                       = 1 - attr.weight;
+    cr_emit(&run.p, &zero, "");
+    cr_emit(&run.p, &loss, "");
+    cr_emit(&run.p, &d.loss, "");
+    if (!features) cr_emit(&run.p, &grad, "");
+    d.grad.out[CR_OUT_distill_grad_dx] = cr_tensor_add(&run.p, "dx", CR_F64, CR_REGION_POOL, N, side, side, K);
+    cr_emit(&run.p, &d.grad, "");
+    struct fd f = {.run = &run, .forward_ops = 3, .y = d.before, .dy = CR_NONE, .factor = scale};
+    REQUIRE_OK(ref_bind(&run));
+    ref_fill(&run, d.x, 0, 2);
+    ref_fill(&run, d.teacher, 1, 2);
+    for (int64_t i = 0; i < N * side * side * K; i++) ref_set(&run, d.dy, i, 0);
+    if (features) ref_fill(&run, loss.in[CR_IN_loss_logits], 0, 2);
+    ref_set(&run, d.grad.in[CR_IN_distill_grad_state], CR_STATE_LOSS_SCALE, scale);
+    for (int n = 0; n < N; n++) ref_set(&run, d.labels, n, n == 2 ? -1 : n);
+    REQUIRE_OK(ref_exec(&run, 0, run.p.ops));
+    fd_check(&f, d.x, d.grad.out[CR_OUT_distill_grad_dx], 1);
+    fd_finish(&f);
+    ref_close(&run);
+}
+
+static void gradients(void) {
+    check_gradient(false, (struct cr_distill_attr){1, 1}, 1);
+    check_gradient(false, (struct cr_distill_attr){0.5f, 4}, 1024);
+    check_gradient(false, (struct cr_distill_attr){0.75f, 0.5f}, 1);
+    check_gradient(true, (struct cr_distill_attr){0.5f, 0}, 1);
+    check_gradient(true, (struct cr_distill_attr){3, 0}, 1024);
+}
+
+/* ---- special values ---- */
+
+/* One sample of three classes with weight 1 and T = 1: the loss, and the gradient in dx. */
+static double one_sample(const double logits[3], const double teacher[3], double hard, double dx[3]) {
+    struct ref_run run;
+    ref_open(&run, CR_F64, 1);
+    struct distilled d = {.x       = ref_leaf(&run, "x", 1, 1, 1, 3),
+                          .teacher = ref_leaf(&run, "teacher", 1, 1, 1, 3),
+                          .labels  = cr_tensor_add(&run.p, "labels", CR_I32, CR_REGION_INPUT, 1, 1, 1, 1),
+                          .before  = ref_leaf(&run, "metrics", 1, 1, 1, 4),
+                          .dy      = ref_leaf(&run, "dy", 1, 1, 1, 3)};
+    make_ops(&d, &run, false, (struct cr_distill_attr){1, 1});
+    d.grad.out[CR_OUT_distill_grad_dx] = d.dy;
+    cr_emit(&run.p, &d.loss, "");
+    cr_emit(&run.p, &d.grad, "");
+    if (ref_bind(&run) != CR_OK) return NAN;
+    for (int k = 0; k < 3; k++) {
+        ref_set(&run, d.x, k, logits[k]);
+        ref_set(&run, d.teacher, k, teacher[k]);
+        ref_set(&run, d.dy, k, 0);
+    }
+    ref_set(&run, d.labels, 0, 1);
+    ref_set(&run, d.before, 0, hard);
+    ref_set(&run, d.grad.in[CR_IN_distill_grad_state], CR_STATE_LOSS_SCALE, 1);
+    if (ref_exec(&run, 0, 2) != CR_OK) TEST_FAIL_("%s", cr_error_message());
+    const double loss = ref_at(&run, d.before, 0);
+    for (int k = 0; k < 3; k++) dx[k] = ref_at(&run, d.dy, k);
+    ref_close(&run);
+    return loss;
+}
+
+static void special_values(void) {
+    double       dx[3];
+    const double some[3] = {1, 2, 3}, sure[3] = {-INFINITY, 0, -INFINITY}, nan[3] = {NAN, 1, 2};
+    /* Equal networks: no loss and no gradient; with weight 1 an infinite loss of the label has no part. */
+    CHECK(one_sample(some, some, INFINITY, dx) == 0 && dx[0] == 0 && dx[1] == 0 && dx[2] == 0);
+    /* Classes that the teacher excludes have no part: the loss is -log p of the other class. */
+    CHECK_NEAR(one_sample(some, sure, 0, dx), log(exp(-1) + 1 + exp(1)), 1e-12);
+    CHECK(one_sample(sure, sure, 0, dx) == 0 && dx[0] == 0);
+    /* A class that the student excludes and the teacher does not: infinite, with a finite gradient. */
+    CHECK(isinf(one_sample(sure, some, 0, dx)) && isfinite(dx[0]) && isfinite(dx[1]));
+    CHECK(isnan(one_sample(nan, some, 0, dx)) && isnan(dx[0]) && isnan(dx[2]));
+    CHECK(isnan(one_sample(some, nan, 0, dx)) && isnan(dx[1]));
+}
+
+static void no_leaks(void) {
+    cr_st_close(golden);
+    CHECK_INT(cr_alloc_live(), 0);
+}
+
+TESTS(CASE(equal_to_pytorch), CASE(gradients), CASE(special_values), CASE(no_leaks))

@@ -1,0 +1,256 @@
+/* tests/unit/pruning/test_shrink.c: a network without some channels has the logits of the network in which their
+ * weights and BN scales are 0; the choice of channels meets the target; targets that cannot be met are refused. */
+#include "model/channels.h"
+#include "pruning/shrink.h"
+#include "tests/harness/random_network.h"
+#include "tests/harness/reference_run.h"
+
+enum { CLASSES = 3, NETWORKS = 50 };
+
+struct network {
+    struct cr_config config;
+    struct cr_model  model;
+    struct ref_run   run;
+};
+
+static cr_status open_network(const char *const *keys, int count, int size, struct network *n) {
+    const struct cr_device_options options = {.threads = 1, .ref_only = true};
+    CR_TRY(cr_config_open(&n->config, NULL, keys, count));
+    CR_TRY(cr_model_open(&n->config, CLASSES, size, size, &n->model));
+    CR_TRY(cr_model_program(&n->model, &n->config, CR_PROGRAM_EVAL, 1, &n->run.p));
+    CR_TRY(cr_device_open(CR_DEVICE_CPU, &options, &n->run.device));
+    n->run.store = n->model.store;
+    return ref_bind(&n->run);
+}
+
+static void close_network(struct network *n) {
+    ref_close(&n->run); /* with the parameter store, which it shares with the model */
+    n->model.store = (struct cr_param_store){0};
+    cr_model_close(&n->model);
+    cr_config_close(&n->config);
+}
+
+static float *buffer(const struct network *n, enum cr_param_buffer which) {
+    return (float *)(void *)(n->run.region + cr_param_store_buffer_offset(&n->run.store, which));
+}
+
+static struct cr_shrink_buffers buffers_of(const struct network *n) {
+    return (struct cr_shrink_buffers){.value = buffer(n, CR_BUFFER_VALUE), .running = buffer(n, CR_BUFFER_RUNNING)};
+}
+
+static void fill(struct network *n, uint64_t seed) {
+    for (int i = 0; i < n->run.store.params; i++) {
+        const struct cr_param *q       = &n->run.store.param[i];
+        const bool             running = cr_param_is_running(q->role);
+        float                 *to      = buffer(n, running ? CR_BUFFER_RUNNING : CR_BUFFER_VALUE) + q->offset;
+        struct cr_rng          rng     = cr_rng_make(seed, CR_RNG_TEST, (uint64_t)i, 1);
+        for (int64_t k = 0; k < q->elems; k++)
+            to[k] = (running || q->role == CR_ROLE_GAMMA ? 1.0f : 0.0f) +
+                    0.3f * fabsf((float)cr_rng_normal(&rng)) * (cr_rng_below(&rng, 2) ? 1.0f : -1.0f);
+        if (q->role == CR_ROLE_VAR)
+            for (int64_t k = 0; k < q->elems; k++) to[k] = fabsf(to[k]) + 0.1f;
+    }
+    for (int64_t i = 0; i < cr_tensor_elems(&n->run.p.tensor[n->run.p.images]); i++)
+        ref_set(&n->run, n->run.p.images, i, (double)(i * 37 % 256));
+}
+
+/* Sets all parameters of removed channels to 0: filters that write or read them, scales, shifts, biases. */
+static void zero_removed(struct network *n, const struct cr_shrink *s) {
+    for (int t = 0; t < n->run.p.tensors; t++) {
+        const struct cr_tensor *x = &n->run.p.tensor[t];
+        if (x->region != CR_REGION_STORE || x->buffer != CR_BUFFER_VALUE || x->param < 0) continue;
+        const int64_t inner = x->dim[1] * x->dim[2] * x->dim[3];
+        for (int64_t i = 0; i < cr_tensor_elems(x); i++)
+            if (s->removed[cr_channel_unit(s->groups, t, CR_AXIS_K, i / inner)] ||
+                s->removed[cr_channel_unit(s->groups, t, CR_AXIS_C, i % x->dim[3])])
+                ref_set(&n->run, t, i, 0);
+    }
+}
+
+struct names {
+    const struct cr_shrink      *shrink;
+    const struct cr_param_store *store;
+};
+static int64_t width_of(void *self, const char *layer) {
+    const struct names *n = self;
+    return cr_shrink_width(n->shrink, n->store, layer);
+}
+
+/* Opens the smaller network with the remaining parameters of n. */
+static cr_status open_small(const struct network *n, const struct cr_shrink *s, const char *const *keys, int count,
+                            int size, struct network *small) {
+    const char              *all[RANDOM_KEYS + 1];
+    struct cr_text           text  = {0};
+    struct names             names = {s, &n->run.store};
+    struct cr_shrink_buffers from  = buffers_of(n), to;
+    cr_text_add(&text, "model.channels=");
+    cr_channels_text(&n->model, &n->config, width_of, &names, &text);
+    for (int i = 0; i < count; i++) all[i] = keys[i];
+    all[count]       = text.data;
+    cr_status status = open_network(all, count + 1, size, small);
+    cr_text_free(&text);
+    CR_TRY(status);
+    to = buffers_of(small);
+    cr_shrink_copy(s, &n->run.store, &from, &small->run.store, &to);
+    memcpy(ref_data(&small->run, small->run.p.images), ref_data(&n->run, n->run.p.images),
+           n->run.p.tensor[n->run.p.images].bytes);
+    return CR_OK;
+}
+
+static int removed_channels; /* of all networks */
+
+/* The sums of fp32 products differ in their order at most: the summands of removed channels are 0. */
+static void compare_logits(const struct network *masked, const struct network *small, const char *name) {
+    double largest = 0;
+    for (int k = 0; k < CLASSES; k++) largest = fmax(largest, fabs(ref_at(&masked->run, masked->run.p.logits, k)));
+    CHECK(largest > 1e-3);
+    for (int k = 0; k < CLASSES; k++) {
+        const double a = ref_at(&masked->run, masked->run.p.logits, k), b = ref_at(&small->run, small->run.p.logits, k);
+        if (!(fabs(a - b) <= 1e-5 * largest)) TEST_FAIL_("%s: logit %d is %.9g, masked %.9g", name, k, b, a);
+    }
+}
+
+static void check_network(const struct random_network *r, uint64_t i) {
+    struct network           n = {0}, small = {0};
+    struct cr_channel_groups groups;
+    struct cr_shrink         s;
+    REQUIRE_OK(open_network(r->keys, RANDOM_KEYS, r->size, &n));
+    fill(&n, i);
+    REQUIRE_OK(cr_channel_groups_trace(&n.run.p, &groups));
+    REQUIRE_OK(cr_shrink_open(&groups, &n.run.store, i % 3 ? CR_PRUNE_IMPORTANCE_L2 : CR_PRUNE_IMPORTANCE_BN,
+                              buffer(&n, CR_BUFFER_VALUE), NULL, &s));
+    REQUIRE_OK(cr_shrink_choose(&s, 1 + (int64_t)(i % 2), i % 3 ? 1.25 : 1.1));
+    for (int u = 0; u < groups.units; u++) removed_channels += s.removed[u];
+    REQUIRE_OK(open_small(&n, &s, r->keys, RANDOM_KEYS, r->size, &small));
+    CHECK_NEAR(cr_model_flops(&small.run.p), 2 * s.macs, 0.5);
+    CHECK_NEAR(cr_model_flops(&n.run.p), 2 * s.macs_before, 0.5);
+    CHECK(s.macs * (i % 3 ? 1.25 : 1.1) <= s.macs_before);
+    zero_removed(&n, &s);
+    REQUIRE_OK(ref_exec(&n.run, 0, n.run.p.ops));
+    REQUIRE_OK(ref_exec(&small.run, 0, small.run.p.ops));
+    compare_logits(&n, &small, r->name);
+    cr_shrink_free(&s);
+    cr_channel_groups_free(&groups);
+    close_network(&small);
+    close_network(&n);
+}
+
+static void logits_of_the_masked_network(void) {
+    for (uint64_t i = 0; i < NETWORKS; i++) {
+        struct random_network r;
+        random_network(i, 2, &r);
+        check_network(&r, i);
+    }
+    CHECK(removed_channels > 200);
+}
+
+/* ---- the choice ---- */
+
+static const char *const plain[] = {"model.arch=custom", "model.depths=1,1", "model.widths=8,16", "model.stem=cifar",
+                                    "model.shortcut=B"};
+
+/* In each group the channels with the smallest weights, or BN scales, are removed. */
+static void smallest_first(void) {
+    for (int by_bn = 0; by_bn < 2; by_bn++) {
+        struct network           n = {0};
+        struct cr_channel_groups groups;
+        struct cr_shrink         s;
+        REQUIRE_OK(open_network(plain, CR_COUNT(plain), 4, &n));
+        fill(&n, 3);
+        REQUIRE_OK(cr_channel_groups_trace(&n.run.p, &groups));
+        const int param = cr_param_store_find(&n.run.store, by_bn ? "layer2.0.bn1.weight" : "layer2.0.conv1.weight");
+        const int t     = cr_tensor_store_find(&n.run.p, CR_BUFFER_VALUE, param);
+        for (int k = 0; k < 16; k++) /* channels 3, 8, 13, 2, ... in descending order of importance */
+            for (int64_t j = 0; j < (by_bn ? 1 : 72); j++)
+                ref_set(&n.run, t, by_bn ? k : k * 72 + j, (by_bn && k % 2 ? -1 : 1) * (20 - k * 13 % 16));
+        REQUIRE_OK(cr_shrink_open(&groups, &n.run.store, by_bn ? CR_PRUNE_IMPORTANCE_BN : CR_PRUNE_IMPORTANCE_L2,
+                                  buffer(&n, CR_BUFFER_VALUE), NULL, &s));
+        REQUIRE_OK(cr_shrink_choose(&s, 4, 2));
+        const int left = (int)cr_shrink_width(&s, &n.run.store, "layer2.0.conv1");
+        CHECK(left >= 4 && left < 16 && left % 4 == 0);
+        for (int k = 0; k < 16; k++)
+            CHECK_INT(s.removed[cr_channel_unit(&groups, t, by_bn ? CR_AXIS_C : CR_AXIS_K, k)], k * 13 % 16 >= left);
+        cr_shrink_free(&s);
+        cr_channel_groups_free(&groups);
+        close_network(&n);
+    }
+}
+
+static void targets_that_cannot_be_met(void) {
+    struct network           n = {0};
+    struct cr_channel_groups groups;
+    struct cr_shrink         s;
+    char                    *text;
+    REQUIRE_OK(open_network(plain, CR_COUNT(plain), 4, &n));
+    fill(&n, 4);
+    REQUIRE_OK(cr_channel_groups_trace(&n.run.p, &groups));
+    REQUIRE_OK(cr_shrink_open(&groups, &n.run.store, CR_PRUNE_IMPORTANCE_L2, buffer(&n, CR_BUFFER_VALUE), NULL, &s));
+    CHECK_INT(cr_shrink_choose(&s, 8, 100), CR_ERR_CONFIG);
+    text               = strstr(cr_error_message(), "at most ");
+    const double least = text ? strtod(text + strlen("at most "), NULL) : 0;
+    cr_shrink_free(&s);
+    /* The factor of the message can be reached. Every group has 8 channels then. */
+    REQUIRE_OK(cr_shrink_open(&groups, &n.run.store, CR_PRUNE_IMPORTANCE_L2, buffer(&n, CR_BUFFER_VALUE), NULL, &s));
+    CHECK(least > 1.2);
+    REQUIRE_OK(cr_shrink_choose(&s, 8, least));
+    for (int k = 0; k < groups.groups; k++) CHECK_INT(s.width[k], 8);
+    cr_shrink_free(&s);
+    /* A group that is kept has all of its channels, whatever the target. */
+    REQUIRE_OK(cr_shrink_open(&groups, &n.run.store, CR_PRUNE_IMPORTANCE_L2, buffer(&n, CR_BUFFER_VALUE), NULL, &s));
+    cr_shrink_keep(&s, cr_param_store_find(&n.run.store, "layer2.0.conv1.weight"));
+    CHECK_INT(cr_shrink_choose(&s, 1, 1e6), CR_ERR_CONFIG);
+    CHECK_INT(cr_shrink_width(&s, &n.run.store, "layer2.0.conv1"), 16);
+    CHECK_INT(cr_shrink_width(&s, &n.run.store, "layer2.0.conv2"), 1);
+    cr_shrink_free(&s);
+    cr_channel_groups_free(&groups);
+    close_network(&n);
+}
+
+static cr_status all_steps(const struct cr_config *config, const float *value, struct cr_model *m) {
+    struct cr_program        p;
+    struct cr_channel_groups g;
+    struct cr_shrink         s;
+    CR_TRY(cr_model_program(m, config, CR_PROGRAM_EVAL, 1, &p));
+    cr_status status = cr_channel_groups_trace(&p, &g);
+    if (status == CR_OK) {
+        status = cr_shrink_open(&g, &m->store, CR_PRUNE_IMPORTANCE_L2, value, NULL, &s);
+        if (status == CR_OK) {
+            status = cr_shrink_choose(&s, 1, 1.5);
+            cr_shrink_free(&s);
+        }
+        cr_channel_groups_free(&g);
+    }
+    cr_program_free(&p);
+    return status;
+}
+
+/* Each allocation fails once: an error, and nothing is left. */
+static void failing_allocations(void) {
+    static const char *const keys[] = {"model.arch=custom", "model.depths=1,1", "model.widths=8,16", "model.stem=cifar",
+                                       "model.channels=8/8,5/16,9"};
+    static float             value[8192] = {1};
+    struct cr_config         config;
+    cr_status                status = CR_ERR_MEMORY;
+    REQUIRE_OK(cr_config_open(&config, NULL, keys, CR_COUNT(keys)));
+    for (size_t i = 0; i < CR_COUNT(value); i++) value[i] = (float)(i % 7);
+    const int64_t live = cr_alloc_live();
+    int           n    = 1;
+    for (; status == CR_ERR_MEMORY; n++) {
+        struct cr_model model;
+        cr_alloc_fail_at(n);
+        status = cr_model_open(&config, 3, 8, 8, &model);
+        if (status == CR_OK) {
+            CHECK(model.store.value_elems <= (int64_t)CR_COUNT(value));
+            status = all_steps(&config, value, &model);
+            cr_model_close(&model);
+        }
+        cr_alloc_fail_at(0);
+        CHECK_INT(cr_alloc_live(), live);
+    }
+    CHECK_INT(status, CR_OK);
+    CHECK(n > 20);
+    cr_config_close(&config);
+}
+
+TESTS({"logits_of_the_masked_network", logits_of_the_masked_network}, {"smallest_first", smallest_first},
+      {"targets_that_cannot_be_met", targets_that_cannot_be_met}, {"failing_allocations", failing_allocations})

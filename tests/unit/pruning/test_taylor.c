@@ -1,0 +1,144 @@
+/* tests/unit/pruning/test_taylor.c: the importance by first-order Taylor expansion equals the change of the loss when
+ * the output of a unit is scaled, measured by finite differences; cr_session_gradients does not change the weights. */
+#include "pruning/shrink.h"
+#include "tests/harness/pruning_session.h"
+#include "tests/harness/test.h"
+
+enum { BATCH = 4 };
+
+static uint8_t images[BATCH * 8 * 8 * 3];
+
+static cr_status run_batch(struct cr_session *s, double *loss) {
+    static const int32_t       labels[BATCH] = {0, 1, 2, 1}, boxes[BATCH][4];
+    const struct cr_step_block block         = {0};
+    struct cr_exec_result      result;
+    CR_TRY(cr_exec_feed(s->train_exec[0], images, labels, boxes[0]));
+    CR_TRY(cr_exec_run(s->train_exec[0], &block));
+    CR_TRY(cr_exec_result(s->train_exec[0], cr_exec_runs(s->train_exec[0]), &result));
+    *loss = result.loss_sum / (double)result.valid;
+    return CR_OK;
+}
+
+/* Scales gamma and beta of the unit, or the weights and bias of a dense layer that is not the classifier. */
+static void scale_unit(const struct cr_channel_groups *g, int unit, float *value, double factor) {
+    const struct cr_program *p = g->program;
+    for (int t = 0; t < p->tensors; t++) {
+        const struct cr_tensor *x = &p->tensor[t];
+        if (x->region != CR_REGION_STORE || x->buffer != CR_BUFFER_VALUE || x->param < 0) continue;
+        const struct cr_param *q     = &p->store->param[x->param];
+        const bool             dense = strstr(q->name, "fc1.weight");
+        if (!dense && q->role != CR_ROLE_GAMMA && q->role != CR_ROLE_BETA && !strstr(q->name, "fc1.bias")) continue;
+        const int64_t inner = dense ? q->dim[3] : 1;
+        for (int64_t i = 0; i < q->elems; i++)
+            if (cr_channel_unit(g, t, dense ? CR_AXIS_K : CR_AXIS_C, i / inner) == unit)
+                value[q->offset + i] = (float)((double)value[q->offset + i] * factor);
+    }
+}
+
+/* Initial shifts and biases are 0, and scales 1: random values replace them. */
+static cr_status draw_vectors(struct cr_session *s) {
+    float *value;
+    CR_TRY(cr_state_buffer_copy(s, CR_BUFFER_VALUE, &value));
+    for (int i = 0; i < s->model.store.params; i++) {
+        const struct cr_param *q   = &s->model.store.param[i];
+        struct cr_rng          rng = cr_rng_make(4, CR_RNG_TEST, (uint64_t)i, 0);
+        if (q->role != CR_ROLE_GAMMA && q->role != CR_ROLE_BETA && q->role != CR_ROLE_DENSE_BIAS) continue;
+        for (int64_t k = 0; k < q->elems; k++) value[q->offset + k] += 0.3f * (float)cr_rng_normal(&rng);
+    }
+    const cr_status status = cr_state_buffer_put(s, CR_BUFFER_VALUE, value);
+    cr_free(value);
+    return status;
+}
+
+static cr_status loss_with(struct cr_session *s, const struct cr_channel_groups *g, int unit, const float *value,
+                           float *scaled, double factor, double *loss) {
+    memcpy(scaled, value, cr_param_store_buffer_bytes(&s->model.store, CR_BUFFER_VALUE));
+    scale_unit(g, unit, scaled, factor);
+    CR_TRY(cr_state_buffer_put(s, CR_BUFFER_VALUE, scaled));
+    return run_batch(s, loss);
+}
+
+static void check_network(const char *const *keys, int least) {
+    const double             step = 0.0003; /* larger steps cross kinks of ReLUs; rounding is 1e-7 */
+    struct pruned            p;
+    struct cr_program        program;
+    struct cr_channel_groups g;
+    float                   *value, *grad, *scaled;
+    double                   loss, largest = 0, *taylor;
+    int                      count = 0;
+    struct cr_rng            rng   = cr_rng_make(9, CR_RNG_TEST, 0, 0);
+    REQUIRE_OK(pruned_open(&p, keys));
+    REQUIRE_OK(cr_model_program(&p.session.model, &p.config, CR_PROGRAM_EVAL, 1, &program));
+    REQUIRE_OK(cr_channel_groups_trace(&program, &g));
+    for (size_t i = 0; i < sizeof images; i++) images[i] = (uint8_t)cr_rng_u32(&rng);
+    REQUIRE_OK(draw_vectors(&p.session));
+    REQUIRE_OK(run_batch(&p.session, &loss));
+    REQUIRE_OK(cr_state_buffer_copy(&p.session, CR_BUFFER_VALUE, &value));
+    REQUIRE_OK(cr_state_buffer_copy(&p.session, CR_BUFFER_VALUE, &scaled));
+    REQUIRE_OK(cr_state_buffer_copy(&p.session, CR_BUFFER_GRAD, &grad));
+    taylor = cr_alloc((size_t)g.units, sizeof *taylor);
+    REQUIRE(taylor);
+    REQUIRE_OK(cr_shrink_add_taylor(&g, value, grad, taylor));
+    for (int u = 0; u < g.units; u++)
+        if (g.group_of[u] != CR_NONE) largest = fmax(largest, sqrt(taylor[u]));
+    for (int u = 0; u < g.units; u++) {
+        double more, less;
+        if (g.group_of[u] == CR_NONE) continue;
+        REQUIRE_OK(loss_with(&p.session, &g, u, value, scaled, 1 + step, &more));
+        REQUIRE_OK(loss_with(&p.session, &g, u, value, scaled, 1 - step, &less));
+        CHECK_NEAR(sqrt(taylor[u]), fabs(more - less) / (2 * step), 0.02 * largest);
+        count++;
+    }
+    CHECK(largest > 1e-3);
+    CHECK(count >= least);
+    cr_free(taylor);
+    cr_free(value);
+    cr_free(grad);
+    cr_free(scaled);
+    cr_channel_groups_free(&g);
+    cr_program_free(&program);
+    pruned_close(&p);
+}
+
+static void change_of_the_loss(void) {
+    check_network((const char *const[]){"prune.sparsity=0", "model.excitation=yes", NULL}, 8 + 8 + 16 + 16 + 2 * 8);
+    check_network((const char *const[]){"prune.sparsity=0", "model.shortcut=A", NULL}, 8 + 8 + 8 + 16);
+    check_network((const char *const[]){"prune.sparsity=0", "model.block=bottleneck", "model.shortcut=D", NULL}, 100);
+}
+
+struct sums {
+    int    calls;
+    double first, last; /* sums of magnitudes of the gradients */
+};
+
+static cr_status add_up(void *self, const float *grad) {
+    struct sums *s = self;
+    s->last        = 0;
+    for (int i = 0; i < 16; i++) s->last += fabs((double)grad[i]);
+    if (!s->calls++) s->first = s->last;
+    return CR_OK;
+}
+
+static void weights_are_not_changed(void) {
+    struct pruned      p;
+    struct cr_dataset *train;
+    float             *before, *after;
+    struct sums        sums = {0}, again = {0};
+    REQUIRE_OK(pruned_open(&p, (const char *const[]){"prune.sparsity=0", "data.train_images=32", "optim.momentum=0.9",
+                                                     "optim.weight_decay=0.1", NULL}));
+    REQUIRE_OK(cr_dataset_open(&p.config, CR_SPLIT_TRAIN, &train));
+    REQUIRE_OK(cr_state_buffer_copy(&p.session, CR_BUFFER_VALUE, &before));
+    REQUIRE_OK(cr_session_gradients(&p.session, train, 3, add_up, &sums));
+    REQUIRE_OK(cr_session_gradients(&p.session, train, 3, add_up, &again));
+    REQUIRE_OK(cr_state_buffer_copy(&p.session, CR_BUFFER_VALUE, &after));
+    CHECK(memcmp(before, after, cr_param_store_buffer_bytes(&p.session.model.store, CR_BUFFER_VALUE)) == 0);
+    CHECK_INT(sums.calls, 3);
+    CHECK(sums.first > 0 && sums.last > 0 && sums.first != sums.last);
+    CHECK(sums.first == again.first && sums.last == again.last);
+    cr_free(before);
+    cr_free(after);
+    cr_dataset_close(train);
+    pruned_close(&p);
+}
+
+TESTS({"change_of_the_loss", change_of_the_loss}, {"weights_are_not_changed", weights_are_not_changed})

@@ -1,0 +1,108 @@
+/* tests/unit/session/test_label_scores.c: average precision, F1 and thresholds of several labels per image: against
+ * scikit-learn (tests/golden/labels/make.py), and by hand; the file of thresholds. */
+#define GOLDEN_FILE "labels/scores.safetensors"
+#include "core/files.h"
+#include "session/labels/label_scores.h"
+#include "session/saved_model.h"
+
+#include "tests/harness/data_support.h"
+#include "tests/harness/golden_tensors.h"
+
+#include <math.h>
+
+static void read_part(const char *part, struct cr_label_scores *out) {
+    int64_t n, d[4], w[4];
+    golden_shape(part, "logits", d);
+    golden_shape(part, "labels", w);
+    double *logits = golden_read(part, "logits", &n), *labels = golden_read(part, "labels", &n);
+    *out = (struct cr_label_scores){.classes = (int)d[3], .words = (int)w[3]};
+    REQUIRE(logits && labels);
+    for (int64_t i = 0; i < d[0]; i++) {
+        float   one[64];
+        int32_t row[4];
+        for (int k = 0; k < out->classes; k++) one[k] = (float)logits[i * d[3] + k];
+        for (int k = 0; k < out->words; k++) row[k] = (int32_t)labels[i * w[3] + k];
+        REQUIRE_OK(cr_label_scores_add(out, row, one));
+    }
+    cr_free(logits);
+    cr_free(labels);
+}
+
+static void check_part(const char *part) {
+    struct cr_label_scores s;
+    struct cr_label_score  score[64];
+    int64_t                n;
+    double *ap = golden_read(part, "ap", &n), *f1 = golden_read(part, "f1", &n), *map = golden_read(part, "map", &n),
+           *range = golden_read(part, "range", &n);
+    REQUIRE(ap && f1 && map && range);
+    read_part(part, &s);
+    REQUIRE_OK(cr_label_scores_classes(&s, score));
+    for (int k = 0; k < s.classes; k++) {
+        if (ap[k] < 0)
+            CHECK(isnan(score[k].ap));
+        else
+            CHECK_NEAR(score[k].ap, ap[k], 1e-12);
+        CHECK_NEAR(score[k].f1, f1[k], 1e-12);
+        CHECK(score[k].threshold >= range[2 * k] - 1e-12 && score[k].threshold <= range[2 * k + 1] + 1e-12);
+        const struct cr_label_counts c = cr_label_scores_count(&s, k, score[k].threshold);
+        CHECK_INT(c.images, score[k].images);
+        if (score[k].images) CHECK_NEAR(cr_label_f1(&c), f1[k], 1e-12); /* the threshold gives this F1 */
+    }
+    CHECK_NEAR(cr_label_scores_map(score, s.classes), map[0], 1e-12);
+    cr_label_scores_free(&s);
+    cr_free(ap);
+    cr_free(f1);
+    cr_free(map);
+    cr_free(range);
+}
+
+static void equal_to_scikit_learn(void) {
+    check_part("few");
+    check_part("wide");
+    check_part("rare");
+}
+
+/* Three images, two classes: labels {0}, {}, {0}. */
+static void by_hand(void) {
+    struct cr_label_scores s = {.classes = 2, .words = 2};
+    struct cr_label_score  score[2];
+    const int32_t          rows[3][2]   = {{1, 1}, {0, 0}, {1, 1}};
+    const float            logits[3][2] = {{2, 0}, {1, 0}, {-1, 0}};
+    for (int i = 0; i < 3; i++) REQUIRE_OK(cr_label_scores_add(&s, rows[i], logits[i]));
+    REQUIRE_OK(cr_label_scores_classes(&s, score));
+    CHECK_NEAR(score[0].ap, 0.5 * 1 + 0.5 * 2 / 3, 1e-15);
+    CHECK_NEAR(score[0].f1, 0.8, 1e-15); /* all three predicted: precision 2/3, recall 1 */
+    CHECK_NEAR(score[0].threshold, cr_label_probability(-1) / 2, 1e-15);
+    CHECK(isnan(score[1].ap) && score[1].images == 0 && score[1].threshold == 0.5);
+    CHECK_NEAR(cr_label_scores_map(score, 2), score[0].ap, 0); /* classes without images do not count */
+    CHECK(isnan(cr_label_scores_map(score + 1, 1)));
+    cr_label_scores_free(&s);
+}
+
+static void thresholds_file(void) {
+    char         dir[SUPPORT_PATH], path[SUPPORT_PATH + 32];
+    double       out[3];
+    const double given[3] = {0.25, 0.123456789, 1};
+    make_folder(dir);
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    REQUIRE_OK(cr_file_write_atomic(path, "", 0));
+    REQUIRE_OK(cr_saved_model_thresholds(path, 3, out));
+    CHECK(out[0] == 0.5 && out[2] == 0.5); /* without the file */
+    REQUIRE_OK(cr_saved_model_put_thresholds(dir, 3, given));
+    REQUIRE_OK(cr_saved_model_thresholds(path, 3, out));
+    CHECK(memcmp(out, given, sizeof out) == 0);
+    CHECK_STATUS(cr_saved_model_thresholds(path, 2, out), CR_ERR_FORMAT);
+    CHECK_HAS(cr_error_message(), "has 3 thresholds, but the network has 2 classes");
+    snprintf(path, sizeof path, "%s/thresholds.txt", dir);
+    REQUIRE_OK(cr_file_write_atomic(path, "0.5\n2\n0.5\n", 10));
+    CHECK_STATUS(cr_saved_model_thresholds(dir, 3, out), CR_ERR_FORMAT);
+    CHECK_HAS(cr_error_message(), "thresholds.txt:2: is no number from 0 to 1");
+    drop_folder(dir);
+}
+
+static void no_leaks(void) {
+    cr_st_close(golden);
+    CHECK_INT(cr_alloc_live(), 0);
+}
+
+TESTS(CASE(equal_to_scikit_learn), CASE(by_hand), CASE(thresholds_file), CASE(no_leaks))
