@@ -20,6 +20,7 @@ struct cr_label_scores; /* session/labels/label_scores.h */
 
 struct cr_session_options {
     bool        train;         /* build the training programs */
+    bool        all_sizes;     /* ... for every size of data.image_sizes; else for data.image_size alone */
     bool        eval;          /* build the evaluation program */
     bool        execute;       /* allocate device memory and bind the programs; false: compile only (cresnet plan) */
     bool        ref_only;      /* CPU: use reference kernels only */
@@ -47,7 +48,7 @@ struct cr_session_options {
     struct cr_teacher *teacher;
 };
 
-enum { CR_SESSION_TRAIN_MAX = 3, CR_RUNNING_BUFFERS = 2 };
+enum { CR_SESSION_PARTS_MAX = 3, CR_SESSION_TRAIN_MAX = CR_SESSION_PARTS_MAX * CR_SIZES_MAX, CR_RUNNING_BUFFERS = 2 };
 
 /* Durations of the phases of cr_session_open. */
 struct cr_session_times {
@@ -65,7 +66,11 @@ struct cr_session {
     struct cr_device       *device;
     uint8_t                *pattern;    /* masks that programs rely on (store.pattern points here); NULL when none */
     struct cr_cost_table   *cost_table; /* NULL: kernels are chosen by their fixed order, not by time */
-    struct cr_program       train[CR_SESSION_TRAIN_MAX]; /* "step", or "micro_first", "micro", "micro_last" */
+    /* "step", or "micro_first", "micro", "micro_last": `parts` programs for each size, in the order of the sizes */
+    struct cr_program       train[CR_SESSION_TRAIN_MAX];
+    int                     parts;
+    struct cr_size_schedule sizes;                       /* of training images; count is 1 without options.all_sizes */
+    struct cr_prepare       prepare_sizes[CR_SIZES_MAX]; /* of these sizes; prepare_train is that of the largest */
     int                     trains;                      /* number of training programs */
     struct cr_program       eval;
     bool                    has_eval;
@@ -179,6 +184,10 @@ CR_MUST cr_status cr_session_classes(const struct cr_config *config, int *classe
 CR_MUST cr_status cr_session_open(const struct cr_config *config, const struct cr_session_options *options,
                                   struct cr_session *out);
 void              cr_session_close(struct cr_session *session);
+/* The training program of an epoch, as an index of train and train_exec: the first part of its size. */
+static inline int cr_session_program_at(const struct cr_session *session, int64_t epoch) {
+    return cr_size_index(&session->sizes, epoch) * session->parts;
+}
 /* Initialises weights and state on the device ([model] init, [train] loss_scale). */
 CR_MUST cr_status cr_session_init(struct cr_session *session);
 /* Writes "device 0.61 s, kernel selection 0.40 s, memory 0.05 s, weight initialisation 0.01 s" to text. */

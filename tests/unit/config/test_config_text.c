@@ -251,6 +251,7 @@ static void shipped_configs(void) {
                    {"imagenette-192-20", CR_ARCH_RESNET50, CR_DATA_FOLDER, 10, 64},
                    {"imagenette-192-80", CR_ARCH_RESNET50, CR_DATA_FOLDER, 10, 64},
                    {"finetune-folder", CR_ARCH_RESNET18, CR_DATA_FOLDER, 0, 32},
+                   {"finetune-grey16", CR_ARCH_RESNET18, CR_DATA_FOLDER, 0, 32},
                    {"resnet18", CR_ARCH_RESNET18, CR_DATA_FOLDER, 1000, 256},
                    {"wide-resnet50-2", CR_ARCH_WIDE_RESNET50_2, CR_DATA_FOLDER, 1000, 256},
                    {"resnet50", CR_ARCH_RESNET50, CR_DATA_FOLDER, 1000, 256}};
