@@ -16,7 +16,7 @@ try:
 except ImportError:
     np = None
 
-KINDS = {"grey": (1, 8), "grey16": (1, 16), "rgba": (4, 8), "rgba16": (4, 16), "rgb16": (3, 16)}
+KINDS = {"grey": (1, 16), "rgba": (4, 8)}
 
 
 def weights(folder):
@@ -49,7 +49,7 @@ def one_kind(name, channels, bits):
     scale = "mean = 0.46\nstd = 0.002\n" if bits == 16 else ""
     with open(f"{name}.ini", "w") as f:
         f.write(TINY_MODEL + f"[data]\nkind = folder\nroot = set-{name}\nimage_size = 8\nchannels = {channels}\nbits = {bits}\n{scale}"
-                "scale = 0.5,1\nmixup = 0.1\nerase = 0.1\n[train]\nbatch = 8\nepochs = 12\ndevice = cpu\n[optim]\nlr = 0.1\n")
+                "scale = 0.5,1\nmixup = 0.1\nerase = 0.1\n[train]\nbatch = 8\nepochs = 8\ndevice = cpu\nthreads = 1\n[optim]\nlr = 0.1\n")
     whole = cresnet("train", f"{name}.ini", "-o", name, "-q")
     check(f"{name}: train", whole.returncode == 0, whole.stderr)
     first = cresnet("train", f"{name}.ini", "-o", f"{name}-parts", "-q", "--steps", "5")
