@@ -1,6 +1,6 @@
 /* cuda/elementwise/normalize_any.cu: normalisation of images with any number of channels, and of samples of 16 bits.
- * Images of three bytes have faster kernels in cuda/elementwise/pointwise.cu. Limiter: memory; a thread reads one sample
- * and writes one value. */
+ * Images of three bytes have faster kernels in cuda/elementwise/pointwise.cu. Limiter: memory; a thread reads one
+ * sample and writes one value. */
 #include "cuda/common/common.cuh"
 
 namespace {

@@ -15,7 +15,8 @@ CR_MUST cr_status cr_image_decode_view(const void *bytes, size_t count, const ch
 /* Decodes to view->format, or to RGB of the same bits where only this makes grey. */
 CR_MUST cr_status cr_png_decode(const void *bytes, size_t count, const char *name, struct cr_buffer *pixels,
                                 struct cr_image *view);
-/* data/image/webp.c, to RGBA8 if view->format has alpha, else to RGB8. Is this a WebP image? Every build knows; only one with libwebp decodes it. */
+/* data/image/webp.c, to RGBA8 if view->format has alpha, else to RGB8. Is this a WebP image? Every build knows; only
+ * one with libwebp decodes it. */
 bool              cr_webp_magic(const void *bytes, size_t count);
 CR_MUST cr_status cr_webp_decode(const void *bytes, size_t count, const char *name, struct cr_buffer *pixels,
                                  struct cr_image *view);

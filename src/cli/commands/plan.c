@@ -210,8 +210,8 @@ static cr_status write_png(const void *program, const char *path) {
     return cr_plan_png_write(program, NULL, path);
 }
 
-/* Adds the plans of the sizes of data.image_sizes, without the largest, whose program is compiled already, and a heading
- * for that one. All programs share one pool, as large as the largest needs. */
+/* Adds the plans of the sizes of data.image_sizes, without the largest, whose program is compiled already, and a
+ * heading for that one. All programs share one pool, as large as the largest needs. */
 static cr_status print_sizes(struct plan *p, enum cr_program_kind kind, const char *until, struct cr_text *out) {
     const struct cr_size_schedule *sizes   = &p->sizes;
     const int                      largest = cr_size_largest(sizes);

@@ -1,6 +1,6 @@
-/* data/augment/pixel_ops.c: operations on the colours and the shape of an RGB or grey image of 8 bits. The results are bitwise
- * identical to PIL's (Image.blend, ImageEnhance, ImageOps, transform with NEAREST), so recipes made for torchvision
- * have the same meaning here. Most operations use a table of 256 entries. */
+/* data/augment/pixel_ops.c: operations on the colours and the shape of an RGB or grey image of 8 bits. The results are
+ * bitwise identical to PIL's (Image.blend, ImageEnhance, ImageOps, transform with NEAREST), so recipes made for
+ * torchvision have the same meaning here. Most operations use a table of 256 entries. */
 #include "data/augment.h"
 
 #include <math.h>
@@ -177,8 +177,8 @@ static void rotate_hue(uint8_t *rgb, size_t pixels, double fraction) {
 
 /* ---- operations on neighbourhoods and geometry ---- */
 
-/* Smooths the bytes of a row, whose pixels are `step` bytes apart, with the weights 1 1 1, 1 5 1, 1 1 1, rounded to nearest. For sums up to 3315 the
- * division by 13 is exact as a multiplication and a shift. */
+/* Smooths the bytes of a row, whose pixels are `step` bytes apart, with the weights 1 1 1, 1 5 1, 1 1 1, rounded to
+ * nearest. For sums up to 3315 the division by 13 is exact as a multiplication and a shift. */
 VECTORS static void smooth_row(const uint8_t *restrict up, const uint8_t *restrict at, const uint8_t *restrict down,
                                uint8_t *restrict to, size_t bytes, size_t step) {
     for (size_t i = step; i < bytes - step; i++) {

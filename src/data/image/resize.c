@@ -70,8 +70,8 @@ static inline uint8_t clip(int32_t sum) {
     return (uint8_t)(value < 0 ? 0 : value > 255 ? 255 : value);
 }
 
-/* Horizontal pass: ROW_BLOCK rows, interleaved as block[x][ROW_BLOCK][channels], to the same rows of the output; row r is written
- * at dst + r*dst_stride. */
+/* Horizontal pass: ROW_BLOCK rows, interleaved as block[x][ROW_BLOCK][channels], to the same rows of the output; row r
+ * is written at dst + r*dst_stride. */
 static inline __attribute__((always_inline)) void across_channels(const struct cr_axis *axis, const uint8_t *block,
                                                                   uint8_t *dst, size_t dst_stride, int rows, bool flip,
                                                                   const int channels) {

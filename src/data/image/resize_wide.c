@@ -1,5 +1,5 @@
-/* data/image/resize_wide.c: the resize of data/image/resize.c for samples of 16 bits, with PIL's arithmetic for the mode
- * I;16: weights and sums in double precision, a horizontal pass to 16 bits, then a vertical pass. Each channel is
+/* data/image/resize_wide.c: the resize of data/image/resize.c for samples of 16 bits, with PIL's arithmetic for the
+ * mode I;16: weights and sums in double precision, a horizontal pass to 16 bits, then a vertical pass. Each channel is
  * bitwise identical to PIL's Image.resize(..., BILINEAR, box=...) of an image of this channel. */
 #include "data/resize.h"
 #include "data/scratch.h"
