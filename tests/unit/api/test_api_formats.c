@@ -26,7 +26,7 @@ static void check_info(const cresnet_model *model, const struct format *f) {
 }
 
 /* prepared: [H][W][C]; writes [C][H][W], and the normalised values [H][W][C]. */
-static void other_forms(const struct format *f, const void *prepared, void *planes, float *values) {
+static void other_forms(const struct format *f, const void *prepared, void *by_channel, float *values) {
     static const double mean[4] = {0.485, 0.456, 0.406, 0.449}, std[4] = {0.229, 0.224, 0.225, 0.226};
     const int           C = cr_format_channels(f->pixels), pixels = API_SIZE * API_SIZE;
     for (int i = 0; i < pixels * C; i++) {
@@ -34,16 +34,16 @@ static void other_forms(const struct format *f, const void *prepared, void *plan
         const bool   wide = cr_format_bits(f->pixels) == 16;
         const double v    = wide ? ((const uint16_t *)prepared)[i] / 65535.0 : ((const uint8_t *)prepared)[i] / 255.0;
         if (wide)
-            ((uint16_t *)planes)[to] = ((const uint16_t *)prepared)[i];
+            ((uint16_t *)by_channel)[to] = ((const uint16_t *)prepared)[i];
         else
-            ((uint8_t *)planes)[to] = ((const uint8_t *)prepared)[i];
+            ((uint8_t *)by_channel)[to] = ((const uint8_t *)prepared)[i];
         values[i] = (float)((v - mean[k]) / std[k]);
     }
 }
 
 static void check_format(const struct format *f) {
     char            dir[SUPPORT_PATH], run[SUPPORT_PATH], path[SUPPORT_PATH];
-    uint16_t        prepared[SAMPLES_MAX], planes[SAMPLES_MAX];
+    uint16_t        prepared[SAMPLES_MAX], by_channel[SAMPLES_MAX];
     float           values[SAMPLES_MAX], want[API_CLASSES], got[API_CLASSES];
     const bool      wide = cr_format_bits(f->pixels) == 16;
     const char     *file = path;
@@ -69,11 +69,11 @@ static void check_format(const struct format *f) {
         CHECK_CALL(cresnet_classify_images(model, &decoded, 1, &output, &error), CRESNET_OK);
         CHECK(!memcmp(got, want, sizeof want));
         CHECK_CALL(cresnet_prepare_files(model, &file, 1, (uint8_t *)prepared, NULL, &error), CRESNET_OK);
-        other_forms(f, prepared, planes, values);
+        other_forms(f, prepared, by_channel, values);
         cresnet_tensor tensor = {.data = prepared, .type = wide ? CRESNET_U16 : CRESNET_U8, .count = 1};
         CHECK_CALL(cresnet_classify_tensor(model, &tensor, &output, &error), CRESNET_OK);
         CHECK(!memcmp(got, want, sizeof want));
-        tensor.data = planes, tensor.layout = CRESNET_NCHW;
+        tensor.data = by_channel, tensor.layout = CRESNET_NCHW;
         CHECK_CALL(cresnet_classify_tensor(model, &tensor, &output, &error), CRESNET_OK);
         CHECK(!memcmp(got, want, sizeof want));
         tensor.type = wide ? CRESNET_U8 : CRESNET_U16;
