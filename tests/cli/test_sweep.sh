@@ -47,11 +47,22 @@ is "a run keeps its threads" "$(sed -n 's/^threads *= *//p' U/*/last/config.ini 
 
 # ---- a run that fails does not stop the others; the same command tries it again ----
 mkdir -p F/train.seed=1 && echo x >F/train.seed=1/last
-run sweep tiny.ini -o F train.seed=1..3 --steps 3 --jobs 1; expect "a failed run" 1 "1 of 3 runs failed: train.seed=1 (exit code 1) says why in F/train.seed=1.txt; the same command tries it again" "sweep: train.seed=1 failed with exit code 1"
+run sweep tiny.ini -o F train.seed=1..3 --steps 3 --jobs 1; expect "a failed run" 1 "1 of 3 runs failed: train.seed=1 (exit code 1) says why in F/train.seed=1.txt; the same command tries it again" \
+    "sweep: train.seed=1 failed with exit code 1 (all messages: F/train.seed=1.txt): cresnet train: F/train.seed=1"
 is "the others are done" "$(grep -c '^done' stdout)" 2
 rm -r F/train.seed=1
 run sweep tiny.ini -o F train.seed=1..3 --steps 3 --jobs 1; expect "the same command again" 0
 is "all are done" "$(grep -c '^done' stdout)" 3
+
+mkdir -p G/train.seed=1.txt
+run sweep tiny.ini -o G train.seed=1,2 --steps 2 --jobs 1; expect "messages that cannot be written" 1 "G/train.seed=1.txt: cannot be opened: Is a directory"
+
+# ---- a parent that ignores SIGCHLD ----
+python3 -c 'import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])' \
+    "$bin" sweep tiny.ini -o I train.seed=1,2 --steps 2 >stdout 2>stderr & sweep=$!
+for _ in $(seq 300); do kill -0 $sweep 2>/dev/null || break; sleep 0.05; done
+holds "it ends" sh -c "! kill -0 $sweep 2>/dev/null"; kill -9 $sweep 2>/dev/null; wait $sweep
+is "and knows how its runs ended" "$(grep -c '^done' stdout)" 2
 
 # ---- Ctrl-C saves and stops all; the same command continues ----
 long="train.seed=1..3 --epochs 150 train.save_every=100000 train.eval_every=1000"
