@@ -26,6 +26,8 @@ run sweep tiny.ini optim.lr=0.1,fast -o Z; expect "the last value is wrong" 2 "f
 runs train.seed=1..2000; expect "a long range" 2 "at most 1000 runs"
 runs train.seed=1..100 optim.lr=1,2,3,4,5,6,7,8,9,10,11; expect "too many runs" 2 "more than 1000 runs"
 runs train.output=a,b; expect "train.output" 2 "train.output: cannot vary"
+runs 'train.on_event=echo a,b' train.seed=1,2; expect "train.on_event" 2 "train.on_event: cannot vary; put a command with a comma in double quotes"
+runs 'train.on_event="echo a,b"' train.seed=1,2; expect "a quoted command" 0
 runs 'optim.lr="0.1,0.2'; expect "an open quote" 2 "a double quote is not closed"
 run sweep . optim.lr=1,2; expect "a folder" 2 "a sweep needs a configuration file"
 
