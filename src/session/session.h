@@ -237,7 +237,7 @@ CR_MUST cr_status cr_session_evaluate_each(struct cr_session *session, const str
                                            volatile const int *stop, const struct cr_sample_callback *callback,
                                            struct cr_scores *out);
 
-/* ---- gradients (session/gradients.c) ---- */
+/* ---- batches without training (session/batches.c) ---- */
 
 /* Runs the training program on the first `batches` batches of the training order, with learning rate 0, and calls
  * on_gradients after each one with a host copy of the gradients (layout GRAD, valid during the call). The session
@@ -245,6 +245,18 @@ CR_MUST cr_status cr_session_evaluate_each(struct cr_session *session, const str
  * errors of the loader and of on_gradients. */
 CR_MUST cr_status cr_session_gradients(struct cr_session *session, const struct cr_dataset *train, int64_t batches,
                                        cr_status (*on_gradients)(void *self, const float *grad), void *self);
+struct cr_bn_options {
+    bool    averages;    /* of the moving averages of the weights: to EMA_RUNNING instead of RUNNING */
+    int64_t batches;     /* at most; per rank, from the start of the epoch */
+    int64_t epoch, step; /* whose order of images and whose random masks are used */
+};
+/* Computes BN statistics again from training batches, as torch.optim.swa_utils.update_bn: the means of the statistics of
+ * all batches of all ranks. Runs the first training program with learning rate 0, then restores everything else.
+ * Frozen BNs keep their statistics. The session trains, with model.bn_momentum above 0. Collective: one rank may not
+ * fail alone. *used: batches of all ranks; NULL when not needed. The errors of the loader; CR_ERR_CONFIG when the
+ * training set has less than a batch. */
+CR_MUST cr_status cr_session_bn_statistics(struct cr_session *session, const struct cr_dataset *train,
+                                           const struct cr_bn_options *options, int64_t *used);
 
 /* ---- training ---- */
 struct cr_train_options {

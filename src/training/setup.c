@@ -291,7 +291,7 @@ cr_status cr_run_unfreeze(struct cr_run *run) {
     const int64_t ranks = run->at.ranks;
     snprintf(folder, sizeof folder, "%s/step-%" PRId64, run->dir, run->at.step);
     run->config.epoch = epoch_of(run);
-    cr_prune_close(&run->prune);
+    cr_run_prune_close(run);
     cr_session_close(&run->session);
     CR_TRY(start_session(run, folder, NULL, false));
     CR_TRY(cr_state_load(&run->session, folder, &run->at));
@@ -368,7 +368,7 @@ cr_status cr_run_open(const struct cr_config *given, const struct cr_train_optio
 
 void cr_run_close(struct cr_run *run) {
     cr_loader_close(run->loader);
-    cr_prune_close(&run->prune);
+    cr_run_prune_close(run);
     cr_session_close(&run->session);
     cr_teacher_close(run->teacher);
     cr_dataset_close(run->train);
