@@ -10,19 +10,26 @@
 #include <stdio.h>
 #include <string.h>
 
+cr_status cr_run_prune_check(const struct cr_config *c) {
+    if (!cr_config_prunes(c) || c->prune.importance == CR_PRUNE_IMPORTANCE_L2) return CR_OK;
+    return cr_config_fail(c, "prune.importance", "%s is only for `cresnet prune`: training prunes by magnitude (l2)",
+                          cr_word_prune_importance(c->prune.importance));
+}
+
+/* Also finds a mistake in prune.exempt before the first step. */
 static cr_status trace_groups(struct cr_run *run) {
+    struct cr_prune layers;
     CR_TRY(cr_model_program(&run->session.model, &run->config, CR_PROGRAM_EVAL, 1, &run->decayed.program));
-    return cr_channel_groups_trace(&run->decayed.program, &run->decayed.groups);
+    CR_TRY(cr_channel_groups_trace(&run->decayed.program, &run->decayed.groups));
+    CR_TRY(cr_prune_open(&run->session.model.store, &run->config, &layers));
+    cr_prune_close(&layers);
+    return CR_OK;
 }
 
 cr_status cr_run_prune_open(struct cr_run *run) {
     const struct cr_config *c = &run->config;
     if (c->prune.group_decay > 0) return trace_groups(run);
     if (!cr_config_prunes(c)) return CR_OK;
-    if (c->prune.importance != CR_PRUNE_IMPORTANCE_L2)
-        return cr_config_fail(c, "prune.importance",
-                              "%s is only for `cresnet prune`: training prunes by magnitude (l2)",
-                              cr_word_prune_importance(c->prune.importance));
     return cr_prune_open(&run->session.model.store, &run->config, &run->prune);
 }
 

@@ -333,6 +333,7 @@ static cr_status open_run(const struct cr_config *given, const struct cr_train_o
         CR_TRY(stored_config(given, o, run));
     else
         CR_TRY(copy_config(given, o, run));
+    CR_TRY(cr_run_prune_check(&run->config));
     CR_TRY(cr_device_check(run->config.train.device));
     if (!run->from) CR_TRY(cr_state_weights_there(&run->config));
     /* The data is opened before anything is written: a wrong data.root leaves no empty run folder. */
@@ -350,6 +351,7 @@ static cr_status open_run(const struct cr_config *given, const struct cr_train_o
 }
 
 cr_status cr_training_check(const struct cr_config *config) {
+    CR_TRY(cr_run_prune_check(config));
     if (config->quant.type != CR_QUANT_INT8 || config->quant.train) return CR_OK;
     return cr_config_fail(config, "quant.type",
                           "a quantised network cannot be trained: start from the one in floating point, with "
