@@ -271,6 +271,41 @@ static void check_block(const struct check *c) {
              "than one weight per block");
 }
 
+static void check_prune_schedule(const struct check *c) {
+    const struct cr_config      *config = c->config;
+    const enum cr_prune_schedule kind   = config->prune.schedule;
+    const bool                   acdc   = kind == CR_PRUNE_SCHEDULE_ACDC;
+    const double                 cycle  = config->prune.sparse_epochs + config->prune.dense_epochs;
+    if (kind == CR_PRUNE_SCHEDULE_GRADUAL || was_rejected(c, "prune.schedule") || !cr_config_prunes(config)) return;
+    if (config->prune.initial > 0)
+        COMPLAIN(c, "prune.initial", "is only for schedule = gradual; use 0 with %s", cr_word_prune_schedule(kind));
+    if (config->prune.end <= config->prune.start)
+        COMPLAIN(c, "prune.end", "must be above start (%g) with schedule = %s: the epoch from which masks are fixed",
+                 config->prune.start, cr_word_prune_schedule(kind));
+    else if (acdc && config->prune.end - config->prune.start < cycle)
+        COMPLAIN(
+            c, "prune.end",
+            "must be at least %g, so that a sparse phase and a dense phase end before it (start = %g, sparse_epochs "
+            "= %g, dense_epochs = %g)",
+            config->prune.start + cycle, config->prune.start, config->prune.sparse_epochs, config->prune.dense_epochs);
+    if (acdc) return;
+    if (config->prune.pattern != CR_PRUNE_PATTERN_UNSTRUCTURED)
+        COMPLAIN(c, "prune.pattern", "must be unstructured with schedule = rigl, which moves single weights");
+    if (config->prune.scope == CR_PRUNE_SCOPE_GLOBAL && !*config->prune.budget)
+        COMPLAIN(c, "prune.scope",
+                 "must be erk or uniform with schedule = rigl, which keeps the number of weights of each layer");
+}
+
+static void check_group_decay(const struct check *c) {
+    const struct cr_config *config = c->config;
+    if (config->prune.group_decay <= 0) return;
+    if (cr_config_prunes(config))
+        COMPLAIN(c, "prune.group_decay",
+                 "excludes sparsity and budget: it makes channels small for `cresnet prune --pattern channels`");
+    if (config->prune.importance == CR_PRUNE_IMPORTANCE_TAYLOR)
+        COMPLAIN(c, "prune.importance", "must be l2 or bn with group_decay: taylor is only for `cresnet prune`");
+}
+
 static void check_prune(const struct check *c) {
     const struct cr_config *config = c->config;
     check_block(c);
@@ -285,6 +320,8 @@ static void check_prune(const struct check *c) {
         COMPLAIN(c, "prune.initial", "must not exceed sparsity (%g)", config->prune.sparsity);
     if (config->prune.end > 0 && config->prune.end < config->prune.start)
         COMPLAIN(c, "prune.end", "must not be less than start (%g)", config->prune.start);
+    check_prune_schedule(c);
+    check_group_decay(c);
     if (*config->prune.column && !*config->prune.budget)
         COMPLAIN(c, "prune.column", "needs budget: the CSV file with this column");
 }

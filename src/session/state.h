@@ -96,20 +96,6 @@ CR_MUST cr_status cr_state_ema_exchange(struct cr_session *session);
 /* Stochastic weight averaging (Izmailov et al. 2018): makes the averages of the weights the mean of the weights and of
  * `before` earlier ones that they contain. */
 CR_MUST cr_status cr_state_swa_average(struct cr_session *session, int64_t before);
-/* Computes the averages' BN statistics from batches, as torch.optim.swa_utils.update_bn: between begin and end the
- * device holds the averaged weights, and after each run of the first training program, with learning rate 0, the caller
- * calls add. end stores the mean over all runs of all ranks and restores everything else. One rank may not fail
- * alone. */
-struct cr_swa {
-    void   *saved[CR_BUFFERS]; /* host copies of the buffers that a training program changes; else NULL */
-    float  *batch;             /* [running_elems] statistics of one batch, scaled by bn_momentum */
-    double *sum;               /* [running_elems] */
-    int64_t batches;
-};
-CR_MUST cr_status cr_state_swa_begin(struct cr_session *session, struct cr_swa *swa);
-CR_MUST cr_status cr_state_swa_add(struct cr_session *session, struct cr_swa *swa);
-CR_MUST cr_status cr_state_swa_end(struct cr_session *session, struct cr_swa *swa);
-void              cr_state_swa_free(struct cr_swa *swa);
 /* Loads the averages from ema.safetensors of the checkpoint folder; without such a file, cr_state_ema_start. */
 CR_MUST cr_status cr_state_ema_load(struct cr_session *session, const char *path);
 

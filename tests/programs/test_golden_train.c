@@ -322,19 +322,19 @@ static cr_status average_weights(struct cr_session *s, int64_t step) {
     static uint8_t             pixels[BATCH * SIZE * SIZE * 3];
     int32_t                    labels[BATCH];
     const struct cr_step_block block = {.momentum = 0.9f};
-    struct cr_swa              swa;
+    struct cr_bn_statistics    bn;
     if (step % 2 == 0) return CR_OK;
     CR_TRY(cr_state_swa_average(s, step / 2));
     if (step < STEPS - 1) return CR_OK;
-    cr_status status = cr_state_swa_begin(s, &swa);
+    cr_status status = cr_session_bn_begin(s, true, &bn);
     for (int64_t i = 0; status == CR_OK && i < 4; i++) {
         make_batch(100 + i, SIZE * SIZE * 3, pixels, labels);
         status = cr_exec_feed_mixed(s->train_exec[0], pixels, labels, NULL, NULL);
         if (status == CR_OK) status = cr_exec_run(s->train_exec[0], &block);
-        if (status == CR_OK) status = cr_state_swa_add(s, &swa);
+        if (status == CR_OK) status = cr_session_bn_add(s, &bn);
     }
-    if (status == CR_OK) status = cr_state_swa_end(s, &swa);
-    cr_state_swa_free(&swa);
+    if (status == CR_OK) status = cr_session_bn_end(s, &bn);
+    cr_session_bn_free(&bn);
     return status;
 }
 

@@ -129,6 +129,17 @@ static void make_allowed(struct cr_rng *rng, struct cr_config *c) {
     }
     c->prune.initial = CR_MIN(c->prune.initial, c->prune.sparsity);
     c->prune.end     = CR_MAX(c->prune.start, c->prune.end);
+    if (c->prune.schedule == CR_PRUNE_SCHEDULE_RIGL && c->prune.pattern != CR_PRUNE_PATTERN_UNSTRUCTURED)
+        c->prune.schedule = CR_PRUNE_SCHEDULE_ACDC;
+    if (c->prune.schedule != CR_PRUNE_SCHEDULE_GRADUAL) {
+        c->prune.initial       = 0;
+        c->prune.start         = random_real(rng, 0, 1000);
+        c->prune.end           = random_real(rng, 2000, 3000);
+        c->prune.sparse_epochs = random_real(rng, 0.01, 400);
+        c->prune.dense_epochs  = random_real(rng, 0.01, 400);
+        if (c->prune.scope == CR_PRUNE_SCOPE_GLOBAL) c->prune.scope = CR_PRUNE_SCOPE_ERK;
+    }
+    if (cr_config_prunes(c) || c->prune.importance == CR_PRUNE_IMPORTANCE_TAYLOR) c->prune.group_decay = 0;
     if (!*c->prune.budget) c->prune.column = "";
     c->optim.nesterov =
         c->optim.nesterov && c->optim.momentum > 0 && c->optim.kind != CR_OPTIM_ADAMW && c->optim.kind != CR_OPTIM_LAMB;
