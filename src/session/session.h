@@ -261,13 +261,13 @@ struct cr_bn_options {
 };
 /* Computes BN statistics again from training batches, as torch.optim.swa_utils.update_bn: the means of the statistics of
  * all batches of all ranks. Runs the training program with learning rate 0, then restores everything else. With
- * data.image_sizes the images have the size of the epoch before options->epoch. Frozen BNs keep their statistics. The session trains, with model.bn_momentum above 0. Collective: one rank may not
- * fail alone. *used: batches of all ranks; NULL when not needed. The errors of the loader; CR_ERR_CONFIG when the
- * training set has less than a batch. */
+ * data.image_sizes the images have the size of the epoch before options->epoch. Frozen BNs keep their statistics. The
+ * session trains, with model.bn_momentum above 0. Collective: one rank may not fail alone. *used: batches of all ranks;
+ * NULL when not needed. The errors of the loader; CR_ERR_CONFIG when the training set has less than a batch. */
 CR_MUST cr_status cr_session_bn_statistics(struct cr_session *session, const struct cr_dataset *train,
                                            const struct cr_bn_options *options, int64_t *used);
 /* The parts of it. After begin, the device holds the weights (averages: the averaged ones) and running statistics of 0;
- * after each run of the first training program with learning rate 0 the caller calls add. end puts everything back, and
+ * after each run of a training program with learning rate 0 the caller calls add. end puts everything back, and
  * then the means in their place. */
 struct cr_bn_statistics {
     bool    averages;
