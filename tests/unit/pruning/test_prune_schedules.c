@@ -306,7 +306,8 @@ static void decay_equals_numpy(void) {
     } while (0)
 
 static void refused(void) {
-    REFUSED("must be above start (1) with schedule = acdc", "prune.sparsity=0.9", "prune.schedule=acdc", "prune.start=1");
+    REFUSED("must be above start (1) with schedule = acdc", "prune.sparsity=0.9", "prune.schedule=acdc",
+            "prune.start=1");
     REFUSED("must be at least 11, so that", "prune.sparsity=0.9", "prune.schedule=acdc", "prune.start=1",
             "prune.end=10");
     REFUSED("is only for schedule = gradual; use 0 with acdc", "prune.sparsity=0.9", "prune.schedule=acdc",

@@ -7,7 +7,7 @@
 enum { BATCHES = 3 };
 
 static const char *const keys[] = {"data.train_images=14", "data.augment=trivial", "model.freeze=stem,layer1",
-                                   "optim.momentum=0.9",   "train.device=cpu",   NULL};
+                                   "optim.momentum=0.9",   "train.device=cpu",     NULL};
 
 struct sums {
     struct cr_session *session;
