@@ -98,6 +98,8 @@ bool cr_config_is_binary(const struct cr_config *config);                  /* tr
 bool cr_config_mixes(const struct cr_config *config);                      /* true: random erasing, mixup or cutmix */
 bool cr_config_mixes_labels(const struct cr_config *config);               /* true: mixup or cutmix */
 bool cr_config_is_set(const struct cr_config *config, const char *dotted); /* false if the key has its default */
+/* The file that gave the value; NULL for a default and for the command line. Valid until *config is closed. */
+const char *cr_config_file(const struct cr_config *config, const char *dotted);
 
 /* Reads the configuration that a run or checkpoint folder holds, as cr_config_dump wrote it. Somebody else may have
  * made the folder, so the file is data: it may not include others, a pipe is refused, and errors name lines without

@@ -30,6 +30,7 @@ struct cr_run {
     bool             unmeasured;              /* the resumed run chose its kernels without measuring them */
     char             last[CR_RUN_LAST_BYTES]; /* --resume auto: target of the link `last` when `from` was chosen */
     int              lock;                    /* file descriptor of the lock of the run folder; -1 when not locked */
+    bool             made;                    /* this process has made the run folder, and nothing is in it yet */
     struct cr_dataset *train, *val;
     uint64_t           data_contents; /* cr_dataset_contents of `train` */
     struct cr_teacher *teacher;       /* network of distill.teacher; NULL: none */

@@ -318,6 +318,7 @@ static cr_status open_session(struct cr_run *run, bool force) {
 
 static cr_status prepare_folder(const struct cr_train_options *o, struct cr_run *run) {
     if (cr_comm_rank(run->comm) > 0) return CR_OK;
+    run->made = !cr_fs_is_dir(run->dir);
     CR_TRY(cr_ckpt_prepare_dir(run->dir));
     CR_TRY(cr_ckpt_lock(run->dir, &run->lock)); /* two runs in one folder would overwrite each other's checkpoints */
     CR_TRY(check_unchanged(o, run));
@@ -364,6 +365,7 @@ cr_status cr_run_open(const struct cr_config *given, const struct cr_train_optio
     cr_status status = open_run(given, options, run);
     if (status == CR_OK) return CR_OK;
     cr_comm_abort(run->comm, cr_error_message()); /* before this rank closes anything that other ranks wait for */
+    if (run->made && run->lock >= 0) cr_ckpt_remove_empty(run->dir);
     cr_run_close(run);
     return status;
 }

@@ -122,6 +122,7 @@ cr_status cr_prune_save(struct cr_session *session, const struct cr_config *conf
     struct cr_config         saved  = *config; /* without pruning: training from the checkpoint must not prune again */
     const char              *folder = config->train.output;
     struct cr_text           text   = {0};
+    const bool               made   = !cr_fs_is_dir(folder);
     int                      lock   = -1;
     cr_status                status;
     saved.prune.sparsity = saved.prune.initial = 0;
@@ -137,6 +138,7 @@ cr_status cr_prune_save(struct cr_session *session, const struct cr_config *conf
     cr_ckpt_sweep(folder);
     CR_TRY_OUT(cr_state_save_named(session, &at, folder, text.data, names->at, names->count));
 out:
+    if (status != CR_OK && made && lock >= 0) cr_ckpt_remove_empty(folder);
     if (lock >= 0) close(lock);
     cr_text_free(&text);
     return status;
