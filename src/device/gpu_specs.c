@@ -215,7 +215,7 @@ static bool grad_accepts(const struct cr_device *device, const struct cr_program
     return is_1x1(&f) && f.stride == 1 && has_input(op, CR_IN_conv_grad_dy_x) && has_1x1_grad(&f, mode_of(op));
 }
 
-/* Kernels that store one bit per element or compute sums beside the ReLU gradient read 8 channels at a time. */
+/* Kernels that store one bit per element, or compute sums with the ReLU gradient, read 8 channels at a time. */
 static bool bn_apply_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
     return !has_output(op, CR_OUT_bn_apply_mask) || p->tensor[op->in[CR_IN_bn_apply_x]].dim[3] % 8 == 0;
