@@ -150,7 +150,7 @@ cr_status cr_session_bn_add(struct cr_session *s, struct cr_bn_statistics *a) {
 }
 
 static cr_status run_batches(struct cr_session *s, const struct cr_bn_options *options, struct cr_bn_statistics *a,
-                             struct cr_loader *loader, int64_t batches) {
+                             struct cr_exec *exec, struct cr_loader *loader, int64_t batches) {
     const struct cr_step_block block = {.momentum    = (float)s->config->optim.momentum,
                                         .step        = options->step,
                                         .seed        = (uint64_t)s->config->train.seed,
@@ -158,9 +158,9 @@ static cr_status run_batches(struct cr_session *s, const struct cr_bn_options *o
     for (int64_t i = 0; i < batches; i++) {
         struct cr_batch batch;
         CR_TRY(cr_loader_next(loader, &batch));
-        cr_status status = cr_exec_feed_mixed(s->train_exec[0], batch.images, batch.labels, batch.boxes, batch.mixes);
+        cr_status status = cr_exec_feed_mixed(exec, batch.images, batch.labels, batch.boxes, batch.mixes);
         cr_loader_release(loader, &batch);
-        if (status == CR_OK) status = cr_exec_run(s->train_exec[0], &block);
+        if (status == CR_OK) status = cr_exec_run(exec, &block);
         CR_TRY(status);
         CR_TRY(cr_session_bn_add(s, a));
     }
@@ -213,8 +213,9 @@ void cr_session_bn_free(struct cr_bn_statistics *a) {
 cr_status cr_session_bn_statistics(struct cr_session *s, const struct cr_dataset *train,
                                    const struct cr_bn_options *options, int64_t *used) {
     const struct cr_config        *c       = s->config;
+    const int                      size    = cr_size_index(&s->sizes, options->epoch - 1); /* of the last epoch */
     const struct cr_loader_options order   = {.split         = CR_SPLIT_TRAIN,
-                                              .prepare       = s->prepare_train,
+                                              .prepare       = s->prepare_sizes[size],
                                               .batch         = s->batch,
                                               .seed          = (uint64_t)c->train.seed,
                                               .workers       = (int)c->data.workers,
@@ -234,7 +235,7 @@ cr_status cr_session_bn_statistics(struct cr_session *s, const struct cr_dataset
                               (long long)s->batch, (long long)cr_dataset_count(train));
     CR_TRY(cr_loader_open(train, &order, &loader));
     CR_TRY_OUT(cr_session_bn_begin(s, options->averages, &a));
-    CR_TRY_OUT(run_batches(s, options, &a, loader, batches));
+    CR_TRY_OUT(run_batches(s, options, &a, s->train_exec[size * s->parts], loader, batches));
     CR_TRY_OUT(cr_session_bn_end(s, &a));
     if (used) *used = a.batches;
 out:

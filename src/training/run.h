@@ -96,6 +96,8 @@ bool cr_run_stops_early(const struct cr_run *run, const struct cr_best *best);
  * frozen; the end of the run. early_best: the best result, when train.patience ended the run; else NULL. */
 void cr_run_log_setup(const struct cr_run *run);
 void cr_run_log_start(const struct cr_run *run, struct cr_report *report);
+/* With data.image_sizes, logs the size of the images that come next: at a change, or with `start` in any case. */
+void cr_run_log_size(const struct cr_run *run, bool start);
 void cr_run_log_unfrozen(const struct cr_run *run, struct cr_report *report);
 void cr_run_log_end(const struct cr_run *run, struct cr_report *report, int ended_by, const struct cr_best *early_best);
 

@@ -202,6 +202,8 @@ static cr_status open_loader(struct cr_run *run) {
     const struct cr_config  *c       = &run->config;
     struct cr_loader_options options = {.split         = CR_SPLIT_TRAIN,
                                         .prepare       = run->session.prepare_train,
+                                        .sizes         = &run->session.sizes,
+                                        .prepare_sizes = run->session.prepare_sizes,
                                         .batch         = c->train.batch,
                                         .seed          = (uint64_t)c->train.seed,
                                         .workers       = (int)c->data.workers,
@@ -259,6 +261,7 @@ static cr_status start_session(struct cr_run *run, const char *weights, const ch
     bool pruned = false;
     if (*weights) CR_TRY(cr_state_is_pruned(weights, &pruned));
     const struct cr_session_options options = {.train      = true,
+                                               .all_sizes  = true,
                                                .eval       = true,
                                                .execute    = true,
                                                .masks      = pruned,

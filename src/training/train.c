@@ -162,6 +162,7 @@ static cr_status train_step(struct cr_run *run, struct loop_state *state) {
     const struct cr_config *c     = &run->config;
     struct cr_session      *s     = &run->session;
     const int               parts = (int)c->train.accumulate;
+    const int               first = cr_session_program_at(s, run->at.step / run->at.steps_per_epoch);
     const double            lr    = run->lr_factor * cr_schedule_lr(c, run->at.step, run->at.steps_per_epoch);
     struct cr_step_block    block = {.lr       = moves_weights(run) ? 0 : (float)lr,
                                      .momentum = (float)cr_schedule_momentum(c, run->at.step, run->at.steps_per_epoch),
@@ -170,7 +171,7 @@ static cr_status train_step(struct cr_run *run, struct loop_state *state) {
                                      .step         = run->at.step,
                                      .seed         = (uint64_t)c->train.seed};
     for (int i = 0; i < parts; i++) {
-        struct cr_exec *exec = s->train_exec[parts == 1 || i == 0 ? 0 : i == parts - 1 ? 2 : 1];
+        struct cr_exec *exec = s->train_exec[first + (parts == 1 || i == 0 ? 0 : i == parts - 1 ? 2 : 1)];
         block.first_image    = (i * (int64_t)cr_comm_size(run->comm) + cr_comm_rank(run->comm)) * s->batch;
         CR_TRY(run_batch(run, exec, &block));
         CR_TRY(collect(run, state));
@@ -297,6 +298,7 @@ static cr_status loop(struct cr_run *run, struct cr_report *report, const struct
     struct loop_state              state = {.report = report, .best = *best};
     if (!run->from) CR_TRY(prune(run, &state));
     CR_TRY(evaluate_again(run, &state));
+    cr_run_log_size(run, true);
     cr_report_resume_clock(report, 0);
     while (continues(run, &state)) {
         bool save_now;
@@ -305,7 +307,10 @@ static cr_status loop(struct cr_run *run, struct cr_report *report, const struct
         CR_TRY(poll_signals(run, &state, &save_now));
         CR_TRY(after_step(run, &state, save_now));
         if (!continues(run, &state)) break;
-        if (run->at.step % run->at.steps_per_epoch == 0) CR_TRY(skip_leftover(run, &order));
+        if (run->at.step % run->at.steps_per_epoch == 0) {
+            CR_TRY(skip_leftover(run, &order));
+            cr_run_log_size(run, false);
+        }
         if (!unfreezes(run)) continue;
         CR_TRY(cr_run_unfreeze(run));
         cr_run_log_unfrozen(run, report);

@@ -80,6 +80,19 @@ static void clipping_is_of_the_whole_gradient(void) {
     finish(&r);
 }
 
+/* The size of the images changes after two steps on every rank. */
+static void images_of_several_sizes_are_the_same(void) {
+    struct run r;
+    double     one[STEPS_MAX], two[STEPS_MAX];
+    prepare(&r);
+    give(&r, "data.image_sizes=8@0,12@1");
+    CHECK(TRAIN(1, &r, "one", "train.batch=72", "train.steps=5") == 0);
+    CHECK(TRAIN(2, &r, "two", "train.batch=36", "train.steps=5", "model.sync_bn=yes") == 0);
+    CHECK(losses_of(&r, "one", one) == 5 && losses_of(&r, "two", two) == 5);
+    for (int i = 0; i < 5; i++) CHECK(relative(one[i], two[i]) <= 1e-4);
+    finish(&r);
+}
+
 /* Images are mixed with the same partners for any number of ranks. */
 static void mixed_images_are_the_same(void) {
     static const char *const batches[] = {"train.batch=24", "train.batch=12", "train.batch=8", "train.batch=6"};
@@ -380,7 +393,8 @@ static void evaluation_counts_each_image_once(void) {
 
 TESTS(CASE(two_ranks_train_like_one), CASE(three_ranks_train_like_one), CASE(four_ranks_train_like_one),
       CASE(ranks_accumulate_like_one), CASE(without_sync_bn_results_differ), CASE(clipping_is_of_the_whole_gradient),
-      CASE(mixed_images_are_the_same), CASE(schedules_of_pruning_are_the_same), CASE(dropped_images_are_the_same),
+      CASE(images_of_several_sizes_are_the_same), CASE(mixed_images_are_the_same),
+      CASE(schedules_of_pruning_are_the_same), CASE(dropped_images_are_the_same),
       CASE(equal_ranks_are_bitwise_identical), CASE(buckets_are_bitwise_identical),
       CASE(learning_rate_scales_with_the_batch), CASE(other_rules_and_averages), CASE(one_batch_size_is_found_for_all),
       CASE(gradients_may_be_sent_in_16_bits), CASE(two_ranks_save_one_resumes), CASE(two_ranks_save_four_resume),
