@@ -55,6 +55,11 @@ static cr_status check_teacher(const struct cr_config *c, const struct cr_config
     if (teacher->quant.type != CR_QUANT_NONE)
         return cr_config_fail(c, "distill.teacher",
                               "the teacher is quantised (quant.type = int8): name the network in floating point");
+    if (teacher->data.channels != c->data.channels || teacher->data.bits != c->data.bits)
+        return cr_config_fail(c, "distill.teacher",
+                              "the teacher sees images of %d channels and %d bits: set data.channels and data.bits to "
+                              "these",
+                              (int)teacher->data.channels, (int)teacher->data.bits);
     CR_TRY(cr_prepare_from_config(c, CR_SPLIT_TRAIN, &student));
     CR_TRY(cr_prepare_from_config(teacher, CR_SPLIT_TRAIN, &train));
     CR_TRY(cr_prepare_from_config(teacher, CR_SPLIT_VAL, &eval));
@@ -92,10 +97,11 @@ static cr_status read_config(const struct cr_config *c, const char *weights, con
 
 static uint64_t hash_of(const struct cr_config *teacher, const struct cr_param_store *store, const float *value,
                         const float *running) {
-    uint64_t hash = cr_hash_bytes(CR_HASH_START, value, (size_t)store->value_elems * sizeof *value);
-    hash          = cr_hash_bytes(hash, running, (size_t)store->running_elems * sizeof *running);
-    hash          = cr_hash_bytes(hash, teacher->data.mean.at, 3 * sizeof *teacher->data.mean.at);
-    hash          = cr_hash_bytes(hash, teacher->data.std.at, 3 * sizeof *teacher->data.std.at);
+    const size_t channels = (size_t)teacher->data.mean.count;
+    uint64_t     hash     = cr_hash_bytes(CR_HASH_START, value, (size_t)store->value_elems * sizeof *value);
+    hash                  = cr_hash_bytes(hash, running, (size_t)store->running_elems * sizeof *running);
+    hash                  = cr_hash_bytes(hash, teacher->data.mean.at, channels * sizeof *teacher->data.mean.at);
+    hash                  = cr_hash_bytes(hash, teacher->data.std.at, channels * sizeof *teacher->data.std.at);
     return CR_MAX(cr_hash_mix(cr_hash_bytes(hash, &teacher->model.bn_eps, sizeof teacher->model.bn_eps)), (uint64_t)1);
 }
 

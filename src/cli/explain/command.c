@@ -134,6 +134,7 @@ static cr_status write_png(const struct cr_args *args, const char *file, struct 
                                  .height = e->map.height,
                                  .width  = e->map.width,
                                  .box    = {e->box[0], e->box[1], e->box[2], e->box[3]}};
+    CR_TRY(cr_image_to_rgb(&e->image));
     cr_overlay_draw(&heat, &e->image);
     cr_status status =
         cr_image_encode_png(CR_OUTPUT_EXPLAIN_SOFTWARE, e->image.rgb, e->image.width, e->image.height, &png);
@@ -213,7 +214,7 @@ cr_status cr_cmd_explain(const struct cr_args *args, int *signal_taken) {
     CR_TRY(cr_cmd_config(args, &config));
     CR_TRY_OUT(check_config(args, &config));
     e.path = args->operand[1];
-    CR_TRY_OUT(cr_image_read(e.path, config.data.exif, &e.image));
+    CR_TRY_OUT(cr_image_read(e.path, config.data.exif, cr_format_of(&config), &e.image));
     CR_TRY_OUT(explain(args, &config, &e));
     CR_TRY_OUT(write_outputs(args, &e));
     CR_TRY_OUT(print(args, &e));
