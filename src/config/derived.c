@@ -1,4 +1,4 @@
-/* config/derived.c: facts that follow from several keys. See config/config.h. */
+/* config/derived.c: what follows from several keys of a configuration. See config/config.h. */
 #include "config/config.h"
 
 bool cr_config_prunes(const struct cr_config *config) {
