@@ -46,7 +46,7 @@ static void apply_box(const struct cr_prepare *prep, int32_t box[4], uint8_t *rg
             if (from_y < 0 || from_y >= height || from_x < 0 || from_x >= width)
                 memset(to, 0, pixel);
             else
-                memcpy(to, copy + (size_t)from_y * row + (size_t)from_x * pixel, pixel);
+                cr_pixel_copy(to, copy + (size_t)from_y * row + (size_t)from_x * pixel, pixel);
         }
     memset(box, 0, 4 * sizeof *box);
 }

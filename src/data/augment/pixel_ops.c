@@ -217,7 +217,7 @@ static void transform(const struct cr_pixels *p, const double m[6]) {
             const int64_t  from_x = at_x >> 16, from_y = at_y >> 16;
             const bool     inside = from_x >= 0 && from_x < p->width && from_y >= 0 && from_y < p->height;
             const uint8_t *from   = inside ? p->copy + (size_t)from_y * row + (size_t)from_x * step : p->fill;
-            memcpy(to, from, step);
+            cr_pixel_copy(to, from, step);
         }
     }
 }
