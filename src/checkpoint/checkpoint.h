@@ -84,7 +84,8 @@ struct cr_ckpt_save {
     int keep; /* number of newest checkpoints to keep, in addition to the targets of `best` and `last`; < 0: all */
 };
 
-/* Creates run_dir and its parents when missing and tests that it is writable. CR_ERR_IO; run_dir is then not left behind. */
+/* Creates run_dir and its parents when missing and tests that it is writable. CR_ERR_IO; a new run_dir is then removed.
+ */
 CR_MUST cr_status cr_ckpt_prepare_dir(const char *run_dir);
 /* True when the folder exists and contains anything other than lost+found, the lock file of a run that never started,
  * and temporary files of a process that was killed before its first checkpoint. */

@@ -43,8 +43,8 @@ CR_MUST cr_status cr_shrink_keep_exempt(struct cr_shrink *shrink, const struct c
 /* One step of the growing L2 penalty of DepGraph (Fang et al. 2023), decoupled from the gradients: multiplies each
  * parameter by 1 - amount * (sum of g over the units that it belongs to), at least by 0, where
  * g = 2^(4 (max - I) / (max - min)) for a unit of importance I in a group with least and largest importance min and
- * max: 1 to 16. g is 0 for units that stay. `amount`: coefficient times learning rate; it is multiplied by the factor of
- * the parameter's learning rate. `value`: host copy of VALUE. CR_ERR_MEMORY. */
+ * max: 1 to 16. g is 0 for units that stay. `amount`: coefficient times learning rate; it is multiplied by the factor
+ * of the parameter's learning rate. `value`: host copy of VALUE. CR_ERR_MEMORY. */
 CR_MUST cr_status cr_shrink_decay(const struct cr_shrink *shrink, const struct cr_param_store *store, double amount,
                                   float *value);
 /* pruning/phases.c: true when the decay is due after `step` updates; *since: the step up to which it was applied. */

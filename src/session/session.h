@@ -259,8 +259,8 @@ struct cr_bn_options {
     int64_t batches;     /* at most; per rank, from the start of the epoch */
     int64_t epoch, step; /* whose order of images and whose random masks are used */
 };
-/* Computes BN statistics again from training batches, as torch.optim.swa_utils.update_bn: the means of the statistics of
- * all batches of all ranks. Runs the training program with learning rate 0, then restores everything else. With
+/* Computes BN statistics again from training batches, as torch.optim.swa_utils.update_bn: the means of the statistics
+ * of all batches of all ranks. Runs the training program with learning rate 0, then restores everything else. With
  * data.image_sizes the images have the size of the epoch before options->epoch. Frozen BNs keep their statistics. The
  * session trains, with model.bn_momentum above 0. Collective: one rank may not fail alone. *used: batches of all ranks;
  * NULL when not needed. The errors of the loader; CR_ERR_CONFIG when the training set has less than a batch. */

@@ -7,6 +7,7 @@
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/kernel_tables.h"
 #include "cuda/core/libraries.h"
+#include "device/offline.h"
 #include "session/session.h"
 #include "tests/harness/conv_cases.h"
 #include "tests/harness/test.h"
@@ -59,6 +60,10 @@ struct tally {
     size_t workspace;        /* largest workspace that cuDNN needs */
 };
 
+static const struct cr_gpu *gpu_of(int cc) {
+    return cr_gpu_find(cc == 80 ? "a100" : "h200");
+}
+
 static bool is_conv(enum cr_op_kind kind) {
     return kind == CR_OP_conv || kind == CR_OP_conv_dgrad || kind == CR_OP_conv_wgrad;
 }
@@ -75,7 +80,7 @@ static void query(int cc, const struct precision *precision, const struct cr_pro
                   struct tally *t) {
     const unsigned       tensor_core = 1u << CUDNN_NUMERICAL_NOTE_TENSOR_CORE;
     struct cudnn_support s;
-    REQUIRE_OK(cr_cudnn_support(cc, p, op, precision->math, false, &s));
+    REQUIRE_OK(cr_cudnn_support(gpu_of(cc), p, op, precision->math, false, &s));
     t->cudnn += s.supported;
     t->workspace = CR_MAX(t->workspace, s.workspace_bytes);
     if (s.supported && precision->math == CR_MATH_F32) CHECK(!(s.notes & tensor_core)); /* fp32 means fp32 */
@@ -211,7 +216,7 @@ static void networks_with_any_number_of_channels_have_kernels(void) {
 
 static struct cudnn_support support_of(const struct alone *a, int cc, enum cr_math math) {
     struct cudnn_support s = {0};
-    if (cr_cudnn_support(cc, &a->p, &a->op, math, false, &s) != CR_OK) TEST_FAIL_("%s", cr_error_message());
+    if (cr_cudnn_support(gpu_of(cc), &a->p, &a->op, math, false, &s) != CR_OK) TEST_FAIL_("%s", cr_error_message());
     return s;
 }
 
@@ -291,8 +296,8 @@ static void forms_have_several_algos(void) {
         struct alone         a;
         struct cudnn_support one, all;
         alone_open(&a, forms[i], CR_F16, &resnet50[1]);
-        REQUIRE_OK(cr_cudnn_support(90, &a.p, &a.op, CR_MATH_F16, false, &one));
-        REQUIRE_OK(cr_cudnn_support(90, &a.p, &a.op, CR_MATH_F16, true, &all));
+        REQUIRE_OK(cr_cudnn_support(gpu_of(90), &a.p, &a.op, CR_MATH_F16, false, &one));
+        REQUIRE_OK(cr_cudnn_support(gpu_of(90), &a.p, &a.op, CR_MATH_F16, true, &all));
         CHECK_INT(one.algos, 1);
         CHECK_INT(all.algos, CR_CUDNN_CANDIDATES);
         CHECK_INT(one.engine, all.engine); /* the first plan stays first */
@@ -427,7 +432,7 @@ static int plans_of_cudnn(enum form form, enum cr_dtype real, enum cr_math math,
     struct cudnn_problem        problem;
     struct cudnn_search         search;
     int                         plans = 0;
-    if (cr_cudnn_device_open_offline(90, &gpu) != CR_OK) return -1;
+    if (cr_cudnn_device_open_offline(gpu_of(90), &gpu) != CR_OK) return -1;
     cr_cudnn_problem_open(gpu, &key, &problem);
     cr_cudnn_search_open(&problem.graph, &rules, &search);
     for (bool found = true; found && plans < 3;) {

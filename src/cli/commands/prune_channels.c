@@ -14,7 +14,7 @@
 struct job {
     struct cr_config         config, small_config;      /* copies of the caller's for this machine's CPU */
     struct cr_dataset       *train;                     /* NULL when not needed */
-    int64_t                  recalibrate, recalibrated; /* batches asked for, and used */
+    int64_t                  recalibrate, recalibrated; /* batches: at most, and used */
     struct cr_session        session, small;
     struct cr_program        program; /* evaluation, before compiler passes */
     struct cr_channel_groups groups;

@@ -44,11 +44,11 @@ def rigl(weights, grad, momentum, mask, drop_fraction):
     n_prune = int(np.float64(ones) * drop_fraction)
     n_keep = ones - n_prune
     score_drop = np.where(mask, np.abs(weights), -1.0)
-    kept = top_k(score_drop, n_keep)
+    nnz_mask = top_k(score_drop, n_keep)
     score_grow = np.abs(grad)
-    lifted = np.where(kept, score_grow.min() - 1, score_grow)
+    lifted = np.where(nnz_mask, score_grow.min() - 1, score_grow)
     grown = top_k(lifted, n_prune)
-    after = kept | grown
+    after = nnz_mask | grown
     new = grown & ~mask
     weights = np.where(new, 0.0, weights) * after
     momentum = np.where(new, 0.0, momentum) * after

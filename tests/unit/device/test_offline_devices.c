@@ -49,16 +49,19 @@ static void gpus_are_found_by_name(void) {
     CHECK(h200->bytes_per_s > 2 * a100->bytes_per_s && h200->flops_per_s > 3 * a100->flops_per_s);
 }
 
-/* Shared memory: table of technical specifications in NVIDIA's CUDA programming guide. */
+/* Table of technical specifications in NVIDIA's CUDA programming guide. */
 static void capabilities_have_their_limits(void) {
     static const struct {
-        int cc, block_kib, multiprocessor_kib;
-    } guide[] = {{80, 163, 164}, {86, 99, 100}, {89, 99, 100}, {90, 227, 228}, {100, 227, 228}, {120, 99, 100}};
+        int cc, block_kib, multiprocessor_kib, threads, blocks;
+    } guide[] = {{80, 163, 164, 2048, 32}, {86, 99, 100, 1536, 16},   {89, 99, 100, 1536, 24},
+                 {90, 227, 228, 2048, 32}, {100, 227, 228, 2048, 32}, {120, 99, 100, 1536, 24}};
     for (size_t i = 0; i < CR_COUNT(guide); i++) {
         const struct cr_capability c = cr_capability_of(guide[i].cc);
         CHECK_INT(c.cc, guide[i].cc);
         CHECK_INT(c.block_bytes, guide[i].block_kib << 10);
         CHECK_INT(c.multiprocessor_bytes, guide[i].multiprocessor_kib << 10);
+        CHECK_INT(c.threads, guide[i].threads);
+        CHECK_INT(c.blocks, guide[i].blocks);
     }
     CHECK_INT(cr_capability_of(137).block_bytes, 99 << 10); /* unknown: the smallest */
 }
@@ -92,6 +95,14 @@ static void rates_agree_with_data_sheets(void) {
         const double ratio = cr_capability_f32_rate(gpu->cc) / cr_capability_matrix_rate(gpu->cc, gpu->text);
         if (ratio < 0.9 * gpu->f32_fraction || ratio > 1.1 * gpu->f32_fraction)
             TEST_FAIL_("%s: %g of the rate of tensor cores, data sheet %g", gpu->name, ratio, gpu->f32_fraction);
+        /* the rate from multiprocessors and clock: data sheets have the clock under load, 2 to 8 % less on some */
+        const double peak = gpu->multiprocessors * 1e3 * gpu->clock_khz * cr_capability_matrix_rate(gpu->cc, gpu->text);
+        if (peak < 0.98 * gpu->flops_per_s / 0.8 || peak > 1.1 * gpu->flops_per_s / 0.8)
+            TEST_FAIL_("%s: %g FLOP/s from the clock, data sheet %g", gpu->name, peak, gpu->flops_per_s / 0.8);
+        /* a bus of 6144 bits at most, a multiple of 64 bits */
+        const double bits = gpu->bytes_per_s / 0.875 * 8 / (2e3 * gpu->memory_khz), bus = 64 * round(bits / 64);
+        if (bus > 6144 || bits < 0.97 * bus || bits > 1.03 * bus)
+            TEST_FAIL_("%s: %g bits of memory bus", gpu->name, bits);
     }
 }
 
@@ -137,6 +148,11 @@ static const struct takes {
     /* prologues and masks without sums are deterministic */
     {"h200", true, CR_F16, ACT, {8, 56, 64, 64, 3, 1, 1}, true},
     {"h200", true, CR_F16, ACT_WGRAD, {8, 56, 64, 64, 3, 1, 1}, true},
+    /* cuDNN has no fused forward convolution for 12.0 */
+    {"rtx5090", true, CR_F16, ACT, {8, 56, 64, 64, 3, 1, 1}, false},
+    {"rtx5090", false, CR_F16, SUMS, {8, 56, 64, 256, 1, 1, 0}, false},
+    {"rtx5090", true, CR_F16, ACT_WGRAD, {8, 56, 64, 64, 3, 1, 1}, true},
+    {"rtx5090", true, CR_F16, SUMS, {8, 32, 16, 16, 3, 1, 1}, true},
     {"h200", true, CR_BF16, ACT_WGRAD, {8, 56, 64, 64, 3, 1, 1}, false},
     /* after a data gradient, a separate kernel of ours computes them in a fixed order, for every type */
     {"h200", true, CR_F16, DGRAD_BN, {8, 56, 64, 64, 3, 1, 1}, true},
@@ -226,7 +242,7 @@ static void check_same_ops(const struct cr_program *a, const struct cr_program *
 static void list_and_kernels_give_the_same_programs(void) {
     static const char *const   archs[] = {"resnet18", "resnet50"};
     static const enum cr_dtype reals[] = {CR_F32, CR_F16, CR_BF16};
-    static const char *const   gpus[]  = {"h200", "a100", "rtx3090", "rtx4090"};
+    static const char *const   gpus[]  = {"h200", "a100", "rtx4090", "rtx5090"};
     for (size_t i = 0; i < CR_COUNT(archs) * CR_COUNT(reals) * CR_COUNT(gpus); i++) {
         const char         *gpu = gpus[i % 4], *arch = archs[i / 4 % 2];
         const enum cr_dtype real   = reals[i / 8];

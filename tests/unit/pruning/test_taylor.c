@@ -1,6 +1,6 @@
 /* tests/unit/pruning/test_taylor.c: the importance by first-order Taylor expansion equals the change of the loss when
- * the output of a unit is scaled, measured by finite differences, and so do the scores of single weights; cr_session_gradients does not change the
- * weights. */
+ * the output of a unit is scaled, measured by finite differences, and so do the scores of single weights;
+ * cr_session_gradients does not change the weights. */
 #include "pruning/shrink.h"
 #include "tests/harness/pruning_session.h"
 #include "tests/harness/test.h"
@@ -190,16 +190,16 @@ static void scores_of_weights(void) {
     memset(mask, 0xff, elems / 8);
     REQUIRE_OK(cr_prune_open(store, &p.config, &prune));
     REQUIRE_OK(cr_prune_masks(&prune, 1, score, mask));
-    double kept = INFINITY, lost = 0;
+    double remaining = INFINITY, lost = 0;
     for (int l = 0; l < prune.layers; l++) {
         const struct cr_param *w = &store->param[prune.layer[l].param];
         for (int64_t i = w->offset; i < w->offset + w->elems && !prune.layer[l].dense; i++)
             if (mask[i / 8] >> (i % 8) & 1)
-                kept = fmin(kept, fabs((double)value[i] * (double)grad[i]));
+                remaining = fmin(remaining, fabs((double)value[i] * (double)grad[i]));
             else
                 lost = fmax(lost, fabs((double)value[i] * (double)grad[i]));
     }
-    CHECK(lost > 0 && lost <= kept * (1 + 1e-6));
+    CHECK(lost > 0 && lost <= remaining * (1 + 1e-6));
     cr_prune_close(&prune);
     cr_free(mask);
     cr_free(sum);
