@@ -101,27 +101,9 @@ static void check_unfreeze(const struct check *c) {
         COMPLAIN(c, "model.unfreeze", "needs a number as train.batch: auto fits the batch to the parts trained first");
 }
 
-int64_t cr_config_unfreeze_epoch(const struct cr_config *config, int part) {
-    const struct cr_ints *at = &config->model.unfreeze;
-    return at->count == 1 ? at->at[0] : part < at->count ? at->at[part] : 0;
-}
-
-bool cr_config_unfreezes(const struct cr_config *config, int64_t epoch) {
-    for (int i = 0; i < config->model.unfreeze.count; i++)
-        if (epoch > 0 && config->model.unfreeze.at[i] == epoch) return true;
-    return false;
-}
-
 static void check_range(const struct check *c, const char *dotted, const struct cr_reals *range) {
     if (was_rejected(c, dotted)) return;
     if (range->count != 2 || range->at[0] > range->at[1]) COMPLAIN(c, dotted, "must be two numbers, the smaller first");
-}
-
-double cr_config_mean(const struct cr_config *config, int channel) {
-    return config->data.mean.at[config->data.mean.count == 1 ? 0 : channel];
-}
-double cr_config_std(const struct cr_config *config, int channel) {
-    return config->data.std.at[config->data.std.count == 1 ? 0 : channel];
 }
 
 static void check_channels(const struct check *c, const char *dotted, const struct cr_reals *list) {

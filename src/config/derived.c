@@ -1,5 +1,24 @@
-/* config/derived.c: what follows from several keys of a configuration. See config/config.h. */
+/* config/derived.c: what several keys say together. See config/config.h. */
 #include "config/config.h"
+
+double cr_config_mean(const struct cr_config *config, int channel) {
+    return config->data.mean.at[config->data.mean.count == 1 ? 0 : channel];
+}
+
+double cr_config_std(const struct cr_config *config, int channel) {
+    return config->data.std.at[config->data.std.count == 1 ? 0 : channel];
+}
+
+int64_t cr_config_unfreeze_epoch(const struct cr_config *config, int part) {
+    const struct cr_ints *at = &config->model.unfreeze;
+    return at->count == 1 ? at->at[0] : part < at->count ? at->at[part] : 0;
+}
+
+bool cr_config_unfreezes(const struct cr_config *config, int64_t epoch) {
+    for (int i = 0; i < config->model.unfreeze.count; i++)
+        if (epoch > 0 && config->model.unfreeze.at[i] == epoch) return true;
+    return false;
+}
 
 bool cr_config_prunes(const struct cr_config *config) {
     return config->prune.sparsity > 0 || *config->prune.budget;
@@ -13,9 +32,11 @@ size_t cr_config_card_bytes(const struct cr_config *config) {
 bool cr_config_mixes_labels(const struct cr_config *config) {
     return config->data.mixup > 0 || config->data.cutmix > 0;
 }
+
 bool cr_config_is_binary(const struct cr_config *config) {
     return config->loss.kind == CR_LOSS_BCE || config->data.multi_label;
 }
+
 bool cr_config_mixes(const struct cr_config *config) {
     return cr_config_mixes_labels(config) || config->data.erase > 0;
 }
