@@ -224,6 +224,16 @@ static bool grad_accepts(const struct cr_device *device, const struct cr_program
     return is_1x1(&f) && f.stride == 1 && has_input(op, CR_IN_conv_grad_dy_x) && has_1x1_grad(&f, mode_of(op));
 }
 
+/* Kernels that store one bit per element, or compute sums with the ReLU gradient, read 8 channels at a time. */
+static bool bn_apply_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    (void)device;
+    return !has_output(op, CR_OUT_bn_apply_mask) || p->tensor[op->in[CR_IN_bn_apply_x]].dim[3] % 8 == 0;
+}
+static bool relu_grad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    (void)device;
+    return !has_input(op, CR_IN_relu_grad_bn_x) || p->tensor[op->in[CR_IN_relu_grad_dy]].dim[3] % 8 == 0;
+}
+
 /* Inputs that may lie in the HOST region: inputs of elementwise passes whose tensors are offloaded, and copies. */
 static const struct {
     enum cr_op_kind kind;
@@ -294,6 +304,8 @@ cr_status cr_gpu_open_from_list(const struct cr_gpu *gpu, const struct cr_device
     d->kernel[CR_OP_conv_dgrad].accepts = dgrad_accepts;
     d->kernel[CR_OP_conv_wgrad].accepts = wgrad_accepts;
     d->kernel[CR_OP_conv_grad].accepts  = grad_accepts;
+    d->kernel[CR_OP_bn_apply].accepts   = bn_apply_accepts;
+    d->kernel[CR_OP_relu_grad].accepts  = relu_grad_accepts;
     set_caps(gpu, why, &d->base.caps);
     *out = &d->base;
     return CR_OK;

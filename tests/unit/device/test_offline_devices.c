@@ -193,17 +193,21 @@ static void kernels_answer_without_a_gpu(void) {
 
 /* ---- whole programs ---- */
 
-static cr_status compile_kind(struct cr_device *device, const char *arch, int size, enum cr_dtype real,
-                              enum cr_program_kind kind, struct cr_program *p) {
-    char              arch_is[64], size_is[64], crop_is[64];
-    const char *const overrides[] = {arch_is, "data.kind=synthetic", size_is, crop_is};
-    struct cr_config  config;
-    struct cr_model   model;
-    cr_status         status;
-    snprintf(arch_is, sizeof arch_is, "model.arch=%s", arch);
+enum { KEYS = 3 };
+
+/* Compiles the network that `keys` describe for images of size x size pixels. */
+static cr_status compile_network(struct cr_device *device, const char *const keys[KEYS], int size, enum cr_dtype real,
+                                 enum cr_program_kind kind, struct cr_program *p) {
+    char             size_is[64], crop_is[64];
+    const char      *overrides[KEYS + 3] = {"data.kind=synthetic", size_is, crop_is};
+    int              count               = 3;
+    struct cr_config config;
+    struct cr_model  model;
+    cr_status        status;
     snprintf(size_is, sizeof size_is, "data.image_size=%d", size);
     snprintf(crop_is, sizeof crop_is, "data.eval_crop=%d", size);
-    CR_TRY(cr_config_open(&config, NULL, overrides, (int)CR_COUNT(overrides)));
+    for (int i = 0; i < KEYS && keys[i]; i++) overrides[count++] = keys[i];
+    CR_TRY(cr_config_open(&config, NULL, overrides, count));
     CR_TRY(cr_model_open(&config, 10, size, size, &model));
     cr_model_set_real(&model, real);
     struct cr_cost_model            cost_model = cr_device_cost_model(device);
@@ -217,8 +221,22 @@ static cr_status compile_kind(struct cr_device *device, const char *arch, int si
     return status;
 }
 
+static cr_status compile_kind(struct cr_device *device, const char *arch, int size, enum cr_dtype real,
+                              enum cr_program_kind kind, struct cr_program *p) {
+    char arch_is[64];
+    snprintf(arch_is, sizeof arch_is, "model.arch=%s", arch);
+    return compile_network(device, (const char *const[KEYS]){arch_is}, size, real, kind, p);
+}
+
 static cr_status compile_for(struct cr_device *device, const char *arch, enum cr_dtype real, struct cr_program *p) {
     return compile_kind(device, arch, 64, real, CR_PROGRAM_STEP, p);
+}
+
+/* b: the program by the kernels themselves, which have workspaces. */
+static void check_same_ops(const struct cr_program *a, const struct cr_program *b, const char *what) {
+    if (a->ops != b->ops) TEST_FAIL_("%s: %d ops with the list, %d with the kernels", what, a->ops, b->ops);
+    for (int k = 0; k < CR_MIN(a->ops, b->ops); k++) CHECK_INT(a->op[k].kind, b->op[k].kind);
+    CHECK(b->region_bytes[CR_REGION_POOL] >= a->region_bytes[CR_REGION_POOL]);
 }
 
 static void list_and_kernels_give_the_same_programs(void) {
@@ -234,21 +252,46 @@ static void list_and_kernels_give_the_same_programs(void) {
         const enum cr_dtype real   = reals[i / 12];
         struct cr_device   *listed = open_listed(gpu, true), *queried = open_queried(gpu, true);
         struct cr_program   a, b;
+        char                what[64];
         REQUIRE(listed);
+        snprintf(what, sizeof what, "%s, %s on %s", arch, cr_dtype_name(real), gpu);
         REQUIRE_OK(compile_kind(listed, arch, size, real, CR_PROGRAM_STEP, &a));
         if (queried) {
             REQUIRE_OK(compile_kind(queried, arch, size, real, CR_PROGRAM_STEP, &b));
-            if (a.ops != b.ops)
-                TEST_FAIL_("%s, %s on %s: %d ops with the list, %d with the kernels", arch, cr_dtype_name(real), gpu,
-                           a.ops, b.ops);
-            for (int k = 0; k < CR_MIN(a.ops, b.ops); k++) CHECK_INT(a.op[k].kind, b.op[k].kind);
-            CHECK(b.region_bytes[CR_REGION_POOL] >= a.region_bytes[CR_REGION_POOL]); /* workspaces */
+            check_same_ops(&a, &b, what);
             cr_program_free(&b);
         }
         cr_program_free(&a);
         cr_device_close(listed);
         cr_device_close(queried);
     }
+}
+
+/* The sums of two batch norms, and masks of bits, are fused for multiples of 8 channels only. */
+static void any_number_of_channels_has_a_program(void) {
+    static const char *const   widths[] = {"model.widths=8,12,16", "model.widths=5,7,9", "model.widths=16,32,64"};
+    static const enum cr_dtype reals[]  = {CR_F32, CR_F16};
+    int                        sums[3]  = {0};
+    for (size_t i = 0; i < CR_COUNT(widths) * CR_COUNT(reals); i++) {
+        const char *const   keys[KEYS] = {"model.arch=custom", "model.depths=1,1,1", widths[i / 2]};
+        struct cr_device   *listed = open_listed("h200", true), *queried = open_queried("h200", true);
+        struct cr_program   a, b;
+        const enum cr_dtype real = reals[i % 2];
+        REQUIRE(listed);
+        REQUIRE_OK(compile_network(listed, keys, 32, real, CR_PROGRAM_STEP, &a));
+        if (queried) {
+            REQUIRE_OK(compile_network(queried, keys, 32, real, CR_PROGRAM_STEP, &b));
+            check_same_ops(&a, &b, widths[i / 2]);
+            cr_program_free(&b);
+        }
+        for (int k = 0; k < a.ops && real == CR_F32; k++)
+            sums[i / 2] += a.op[k].kind == CR_OP_relu_grad && a.op[k].out[CR_OUT_relu_grad_grad_sums] != CR_NONE;
+        cr_program_free(&a);
+        cr_device_close(listed);
+        cr_device_close(queried);
+    }
+    CHECK(sums[0] > 0 && sums[0] < sums[2]);
+    CHECK_INT(sums[1], 0);
 }
 
 static void fused_programs_are_shorter_on_newer_gpus(void) {
@@ -307,5 +350,5 @@ static void stem_is_pooled_on_hopper(void) {
 TESTS(CASE(gpus_are_found_by_name), CASE(offline_gpu_has_its_figures), CASE(capabilities_have_their_limits),
       CASE(capability_of_the_environment_is_read), CASE(rates_agree_with_data_sheets),
       CASE(kernel_list_matches_known_properties), CASE(kernels_answer_without_a_gpu),
-      CASE(list_and_kernels_give_the_same_programs), CASE(every_gpu_has_a_program),
-      CASE(fused_programs_are_shorter_on_newer_gpus), CASE(stem_is_pooled_on_hopper))
+      CASE(list_and_kernels_give_the_same_programs), CASE(any_number_of_channels_has_a_program),
+      CASE(every_gpu_has_a_program), CASE(fused_programs_are_shorter_on_newer_gpus), CASE(stem_is_pooled_on_hopper))
