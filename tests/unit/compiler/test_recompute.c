@@ -32,7 +32,7 @@ static void *store_of(const struct net *n) {
 
 enum { UNIT = 64 /* bytes; offsets are multiples */, UNITS_MAX = 1 << 16 };
 
-static int mark(const struct cr_program *p, int tensor, char *used) {
+static int add_units(const struct cr_program *p, int tensor, char *used) {
     const struct cr_tensor *t     = &p->tensor[tensor];
     int                     added = 0;
     if (t->region != CR_REGION_POOL) return 0;
@@ -52,9 +52,9 @@ static size_t largest_op(const struct cr_program *p) {
         const struct cr_op *op    = &p->op[i];
         int                 units = 0;
         memset(used, 0, sizeof used);
-        if (op->workspace >= 0) units += mark(p, op->workspace, used);
-        for (int k = cr_op_reads(op, ids); k > 0; k--) units += mark(p, ids[k - 1], used);
-        for (int k = cr_op_writes(op, ids); k > 0; k--) units += mark(p, ids[k - 1], used);
+        if (op->workspace >= 0) units += add_units(p, op->workspace, used);
+        for (int k = cr_op_reads(op, ids); k > 0; k--) units += add_units(p, ids[k - 1], used);
+        for (int k = cr_op_writes(op, ids); k > 0; k--) units += add_units(p, ids[k - 1], used);
         largest = CR_MAX(largest, units);
     }
     return (size_t)largest * UNIT;
