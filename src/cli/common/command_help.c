@@ -78,6 +78,7 @@ static const char about_plan[] =
     "--target GPU plans for a GPU that this machine does not have. Supported kernels and their workspace sizes are\n"
     "computed offline where CUDA and cuDNN are installed; otherwise they come from a built-in list. Times are\n"
     "roofline estimates unless --kernel-times FILE is given. Needed memory is compared with the memory of that GPU.\n"
+    "Where the kernels are known, the last lines list them with the number and the time of their ops.\n"
     "plan --csv FILE.csv plans offsets for the lifetimes in a file (id,lower,upper,size; half-open intervals) of any\n"
     "program: a greedy plan, then a search of at most --time-limit S seconds. Exits with 1 when no plan within\n"
     "--capacity N was found. Sizes have no unit.\n"
