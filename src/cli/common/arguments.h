@@ -106,6 +106,7 @@ enum cr_option_id { /* in the order of --help */
                     CR_OPT_BUDGET,
                     CR_OPT_EXEMPT,
                     CR_OPT_TARGET_MS,
+                    CR_OPT_SPEEDUP,
                     CR_OPT_PRUNE_BATCH,
                     CR_OPT_PRUNE_FLOPS,
                     CR_OPT_IMPORTANCE,
