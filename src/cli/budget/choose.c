@@ -87,6 +87,11 @@ static cr_status refuse(const struct chooser *c, double least) {
     const char                   *note = k->measured ? "" : "; times are estimates: train.measure = no, or no GPU";
     const double                  s    = c->out->scale;
     if (k->unit == CR_BUDGET_MACS) return refuse_macs(c, least);
+    if (least >= 0.9999 * c->out->dense)
+        return CR_FAIL(CR_ERR_CONFIG,
+                       "the target cannot be reached: these patterns save no time at all here (%s; batch %lld%s): give "
+                       "other patterns, --pattern auto for all",
+                       k->session.device->caps.text, (long long)k->batch, note);
     if (c->request->speedup > 0)
         return CR_FAIL(CR_ERR_CONFIG,
                        "--speedup %g cannot be reached: the minimum is %.6g ms, %.4g times as fast (now %.6g ms; batch "
@@ -159,6 +164,7 @@ cr_status cr_budget_choose(struct cr_budget_source *source, struct cr_budget_clo
     CR_TRY_OUT(solve(&c, -1, &cheapest));
     const double least = cheapest.cost, least_table = cheapest.table;
     if (!meets(&c, &cheapest)) {
+        if (request->unreachable) *request->unreachable = true;
         status = refuse(&c, least);
         goto out;
     }

@@ -14,8 +14,9 @@
 struct cr_budget_request {
     double target_s, speedup, flops; /* at most one is above 0; none: masks of a given sparsity */
     bool   channels, two_four, block, unstructured;
-    bool   automatic; /* --pattern auto: patterns that do not suit the network are left out */
-    bool   several;   /* patterns are `auto`, or more than one */
+    bool   automatic;   /* --pattern auto: patterns that do not suit the network are left out */
+    bool   several;     /* patterns are `auto`, or more than one */
+    bool  *unreachable; /* becomes true when the budget cannot be met; may be NULL */
 };
 /* prune_request.c: reads --target-ms, --speedup and --flops. CR_ERR_USAGE. */
 CR_MUST cr_status cr_prune_targets(const struct cr_args *args, struct cr_budget_request *request);
