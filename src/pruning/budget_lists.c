@@ -4,9 +4,13 @@
 #include <math.h>
 #include <string.h>
 
-enum { PAIRS_MAX = 1 << 22 }; /* pairs of options that one sum of two lists looks at */
+enum { PAIRS_MAX = 1 << 25 }; /* pairs of options that one sum of two lists looks at */
 
 int cr_search_add_trail(struct cr_search_state *s, enum cr_search_origin origin, int a, int b, int below) {
+    if (s->trails == CR_SEARCH_TRAILS_MAX) {
+        s->failed = s->full = true;
+        return 0;
+    }
     if (s->trails == s->capacity) {
         const int               capacity = CR_MAX(2 * s->capacity, 4096);
         struct cr_search_trail *more     = cr_alloc((size_t)capacity, sizeof *more);
@@ -24,7 +28,9 @@ int cr_search_add_trail(struct cr_search_state *s, enum cr_search_origin origin,
 }
 
 void cr_search_clear_cells(struct cr_search_state *s) {
-    for (int i = 0; i <= s->parts + 1; i++) s->cell[i].loss = s->cell[i].cost = INFINITY;
+    for (int i = s->first; i <= s->last; i++) s->cell[i].loss = s->cell[i].cost = INFINITY;
+    s->first = s->parts + 2;
+    s->last  = -1;
 }
 
 static bool is_better(const struct cr_search_state *s, const struct cr_search_point *old, double cost, double loss) {
@@ -43,13 +49,15 @@ struct cr_search_point *cr_search_find_cell(struct cr_search_state *s, double fl
         const double in = better ? cost : old->cost, out = better ? old->cost : cost;
         if (out < in) *error = CR_MAX(*error, s->part);
     }
+    if (at < s->first) s->first = at;
+    if (at > s->last) s->last = at;
     return better ? old : NULL;
 }
 
 cr_status cr_search_take(struct cr_search_state *s, struct cr_search_list *out) {
     double least = INFINITY;
     int    count = 0;
-    for (int i = 0; i <= s->parts + 1; i++) {
+    for (int i = s->first; i <= s->last; i++) {
         if (s->cell[i].loss >= least) {
             s->cell[i].loss = INFINITY;
             continue;
@@ -59,7 +67,7 @@ cr_status cr_search_take(struct cr_search_state *s, struct cr_search_list *out) 
     }
     *out = (struct cr_search_list){.point = cr_alloc((size_t)CR_MAX(count, 1), sizeof *out->point)};
     if (!out->point) return CR_NO_MEMORY((size_t)count * sizeof *out->point);
-    for (int i = 0; i <= s->parts + 1; i++)
+    for (int i = s->first; i <= s->last; i++)
         if (isfinite(s->cell[i].loss)) out->point[out->count++] = s->cell[i];
     return CR_OK;
 }

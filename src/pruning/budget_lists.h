@@ -6,9 +6,9 @@
 
 enum {
     CR_SEARCH_SCOPE      = 16,      /* variables of a factor, original or new */
-    CR_SEARCH_PARTS_MAX  = 1 << 14, /* options of a list */
-    CR_SEARCH_PARTS_MIN  = 1 << 10,
-    CR_SEARCH_TRAILS_MAX = 8000000, /* stored options */
+    CR_SEARCH_PARTS_MAX  = 1 << 13, /* options of a list */
+    CR_SEARCH_PARTS_MIN  = 1 << 7,
+    CR_SEARCH_TRAILS_MAX = 40000000, /* stored options */
     CR_SEARCH_NONE       = -1
 };
 
@@ -43,9 +43,10 @@ struct cr_search_state {
     double                          budget, slack; /* slack: budget above the sum of the least costs of all factors */
     double                          part;          /* range of cost in which one option stays */
     int                             parts;
-    bool                            cheapest; /* find the least cost */
-    struct cr_search_point         *cell;     /* [parts + 2] scratch of thin: the best option of each range of cost */
-    bool                            failed;
+    int                             first, last; /* cells that may hold an option; first > last: none */
+    bool                            cheapest;    /* find the least cost */
+    struct cr_search_point         *cell; /* [parts + 2] scratch of thin: the best option of each range of cost */
+    bool failed, full;                    /* memory is short; there are too many trails: fewer parts are needed */
 };
 
 /* ---- budget_lists.c ---- */

@@ -256,23 +256,21 @@ static cr_status finish(struct cr_search_state *s, struct cr_search_result *out)
     return status;
 }
 
-/* Sets s->parts so that the stored options fit: `steps` combinations of all elimination steps. */
-static cr_status set_parts(struct cr_search_state *s, double steps) {
-    s->parts = s->cheapest ? 0
-                           : (int)CR_MIN(CR_MAX(CR_SEARCH_TRAILS_MAX / CR_MAX(steps, 1), CR_SEARCH_PARTS_MIN),
-                                         CR_SEARCH_PARTS_MAX);
+static cr_status set_parts(struct cr_search_state *s, int parts) {
+    s->parts = s->cheapest ? 0 : parts;
     s->part  = s->cheapest ? 0 : s->slack / s->parts;
+    s->last  = s->parts + 1;
     CR_ALLOC(s->cell, (size_t)s->parts + 2);
     return CR_OK;
 }
 
-/* Combinations of the largest elimination step and of all; only scopes are looked at. */
-static cr_status dry_run(const struct cr_search_problem *problem, double *largest, double *sum) {
+/* Combinations of the largest elimination step; only scopes are looked at. */
+static cr_status dry_run(const struct cr_search_problem *problem, double *largest) {
     struct cr_search_state s      = {.problem = problem};
     bool                  *done   = cr_alloc((size_t)problem->variables + 1, sizeof *done);
     cr_status              status = CR_OK;
     s.table                       = cr_alloc((size_t)(problem->factors + problem->variables) + 1, sizeof *s.table);
-    *largest = *sum = 0;
+    *largest                      = 0;
     if (!done || !s.table) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: choosing widths and patterns");
     for (int f = 0; f < problem->factors; f++) {
         struct cr_search_table *t = &s.table[s.tables++];
@@ -281,18 +279,12 @@ static cr_status dry_run(const struct cr_search_problem *problem, double *larges
     }
     for (int i = 0; i < problem->variables; i++) {
         double    size;
-        const int v                  = next_variable(&s, done, &size);
-        done[v]                      = true;
-        *largest                     = CR_MAX(*largest, size);
-        int                     with = 0;
-        struct cr_search_table *to   = &s.table[s.tables];
-        to->variables                = CR_MAX(joint_scope(&s, v, to->variable), 0);
-        for (int t = 0; t < s.tables; t++)
-            if (!s.table[t].used && has_variable(&s.table[t], v)) {
-                s.table[t].used = true;
-                with++;
-            }
-        *sum += size * CR_MAX(with, 1);
+        const int v                = next_variable(&s, done, &size);
+        done[v]                    = true;
+        *largest                   = CR_MAX(*largest, size);
+        struct cr_search_table *to = &s.table[s.tables];
+        to->variables              = CR_MAX(joint_scope(&s, v, to->variable), 0);
+        for (int t = 0; t < s.tables; t++) s.table[t].used |= has_variable(&s.table[t], v);
         s.tables++;
     }
 out:
@@ -302,23 +294,24 @@ out:
 }
 
 double cr_search_size(const struct cr_search_problem *problem) {
-    double largest, sum;
-    if (dry_run(problem, &largest, &sum) == CR_OK) return largest;
+    double largest;
+    if (dry_run(problem, &largest) == CR_OK) return largest;
     cr_error_clear();
     return INFINITY;
 }
 
-static cr_status run(const struct cr_search_problem *problem, double budget, bool cheapest,
+/* *full: the lists are too long for the memory that the search may have. */
+static cr_status run(const struct cr_search_problem *problem, double budget, int parts, bool *full,
                      struct cr_search_result *out) {
-    struct cr_search_state s    = {.problem = problem, .budget = budget, .cheapest = cheapest, .slack = budget};
-    bool                  *done = cr_alloc((size_t)problem->variables + 1, sizeof *done);
-    double                 size, steps;
+    const bool             cheapest = !parts;
+    struct cr_search_state s        = {.problem = problem, .budget = budget, .cheapest = cheapest, .slack = budget};
+    bool                  *done     = cr_alloc((size_t)problem->variables + 1, sizeof *done);
+    double                 size;
     cr_status              status = CR_OK;
     s.table                       = cr_alloc((size_t)(problem->factors + problem->variables) + 1, sizeof *s.table);
     if (!done || !s.table) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: choosing widths and patterns");
-    CR_TRY_OUT(dry_run(problem, &size, &steps));
     for (int f = 0; f < problem->factors; f++) s.slack -= least_cost(&s, &problem->factor[f]);
-    CR_TRY_OUT(set_parts(&s, steps));
+    CR_TRY_OUT(set_parts(&s, parts));
     for (int f = 0; f < problem->factors; f++) CR_TRY_OUT(add_factor(&s, f));
     for (int i = 0; i < problem->variables; i++) {
         const int v = next_variable(&s, done, &size);
@@ -327,6 +320,7 @@ static cr_status run(const struct cr_search_problem *problem, double budget, boo
     }
     CR_TRY_OUT(finish(&s, out));
 out:
+    *full = s.full;
     for (int t = 0; t < s.tables; t++) free_table(&s, &s.table[t]);
     cr_free(s.table);
     cr_free(s.trail);
@@ -335,25 +329,38 @@ out:
     return status;
 }
 
-cr_status cr_search(const struct cr_search_problem *problem, double budget, struct cr_search_result *out) {
+/* Lists become shorter until they fit. */
+static cr_status run_within(const struct cr_search_problem *problem, double budget, struct cr_search_result *out) {
+    cr_status status = CR_ERR_MEMORY;
+    bool      full   = true;
+    for (int parts = CR_SEARCH_PARTS_MAX; full && parts >= CR_SEARCH_PARTS_MIN; parts /= 4) {
+        if (parts < CR_SEARCH_PARTS_MAX) cr_error_clear();
+        status = run(problem, budget, parts, &full, out);
+    }
+    return status;
+}
+
+static cr_status open_result(const struct cr_search_problem *problem, struct cr_search_result *out) {
     *out = (struct cr_search_result){.value  = cr_alloc((size_t)problem->variables + 1, sizeof *out->value),
                                      .option = cr_alloc((size_t)problem->factors + 1, sizeof *out->option)};
-    if (!out->value || !out->option) return CR_NO_MEMORY((size_t)problem->variables * sizeof *out->value);
-    CR_TRY(run(problem, budget, true, out));
+    return out->value && out->option ? CR_OK : CR_NO_MEMORY((size_t)problem->variables * sizeof *out->value);
+}
+
+cr_status cr_search(const struct cr_search_problem *problem, double budget, struct cr_search_result *out) {
+    struct cr_search_result other;
+    bool                    full;
+    CR_TRY(open_result(problem, out));
+    CR_TRY(run(problem, budget, 0, &full, out));
     if (out->cost > budget) return CR_OK;
-    /* thinned lists may lack the only choice that fits */
-    struct cr_search_result cheapest = *out;
-    *out             = (struct cr_search_result){.value  = cr_alloc((size_t)problem->variables + 1, sizeof *out->value),
-                                                 .option = cr_alloc((size_t)problem->factors + 1, sizeof *out->option)};
-    cr_status status = out->value && out->option ? run(problem, budget, false, out)
-                                                 : CR_NO_MEMORY((size_t)problem->variables * sizeof *out->value);
-    if (status == CR_OK && out->cost > budget) {
-        const struct cr_search_result dear = *out;
-        *out                               = cheapest;
-        out->gap                           = dear.gap;
-        cheapest                           = dear;
-    }
-    cr_search_free(&cheapest);
+    cr_status status = open_result(problem, &other);
+    if (status == CR_OK) status = run_within(problem, budget, &other);
+    if (status == CR_OK && other.cost <= budget) {
+        const struct cr_search_result cheapest = *out;
+        *out                                   = other;
+        other                                  = cheapest;
+    } else /* thinned lists may lack the only choice that fits */
+        out->gap = other.gap;
+    cr_search_free(&other);
     return status;
 }
 

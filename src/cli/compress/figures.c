@@ -71,6 +71,15 @@ static void add_legend(struct cr_text *out) {
     cr_text_add(out, "</p>\n");
 }
 
+/* The name of a network, beside its symbol, on the side with more space. */
+static void add_label(const struct cr_compress_point *p, double x, double y, struct cr_text *out) {
+    const bool right = x < WIDTH / 2.0;
+    cr_text_add(out, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\">", x + (right ? 9 : -9), y + 4,
+                right ? "start" : "end");
+    cr_page_escape(out, p->name);
+    cr_text_add(out, "</text>\n");
+}
+
 void cr_compress_draw_points(const struct cr_compress *c, struct cr_text *out) {
     double ms = 0, low = 1, high = 0;
     for (int i = 0; i < c->points; i++) {
@@ -90,6 +99,7 @@ void cr_compress_draw_points(const struct cr_compress *c, struct cr_text *out) {
         cr_text_add(out, "<title>");
         cr_page_escape(out, p->name);
         cr_text_add(out, "\n%.2f %%, %.3f ms</title></%s>\n", 100 * p->accuracy, p->ms, end_of(p->step));
+        add_label(p, x_of(&x, p->ms), y_of(&y, 100 * p->accuracy), out);
     }
     cr_text_add(out, "</svg>\n");
     add_legend(out);
