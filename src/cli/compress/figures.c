@@ -71,7 +71,7 @@ static void add_legend(struct cr_text *out) {
     cr_text_add(out, "</p>\n");
 }
 
-/* The name of a network, beside its symbol, on the side with more space. */
+/* The name of a network, next to its symbol, on the side with more space. */
 static void add_label(const struct cr_compress_point *p, double x, double y, struct cr_text *out) {
     const bool right = x < WIDTH / 2.0;
     cr_text_add(out, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\">", x + (right ? 9 : -9), y + 4,

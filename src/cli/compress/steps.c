@@ -36,11 +36,15 @@ static cr_status evaluate(struct cr_compress *c, const char *network, const char
     return cr_compress_number(file, "top1", accuracy);
 }
 
-/* On the CPU other programs may use the same cores, so the least time counts there. */
-static cr_status time_network(struct cr_compress *c, const char *network, const char *file, double *ms) {
-    char              batch[48];
-    const char *const arguments[] = {"bench", "infer", network, "--json", "-q", batch, NULL};
+/* On the CPU other programs may use the same cores, so the least time counts there. `eval`: results of the evaluation,
+ * by which about two seconds are timed. */
+static cr_status time_network(struct cr_compress *c, const char *network, const char *eval, const char *file,
+                              double *ms) {
+    char              batch[48], steps[32];
+    const char *const arguments[] = {"bench", "infer", network, "--json", "-q", steps, batch, NULL};
+    const double      per_s       = cr_compress_number_or(eval, "images_per_s", 0) / (double)c->batch;
     snprintf(batch, sizeof batch, "train.eval_batch=%lld", (long long)c->batch);
+    snprintf(steps, sizeof steps, "--steps=%.0f", CR_MIN(CR_MAX(round(2 * per_s), 20), 500));
     if (!cr_fs_is_file(file)) CR_TRY(cr_compress_process(c, arguments, true, file));
     const bool gpu = cr_compress_number_or(file, "device_mib", 0) > 0;
     return cr_compress_number(file, gpu ? "ms" : "ms_min", ms);
@@ -53,7 +57,7 @@ static cr_status add_point(struct cr_compress *c, const char *name, const char *
     const char              *time = cr_arena_printf(&c->arena, "%s.time.json", base);
     if (!eval || !time) return CR_NO_MEMORY(CR_PATH_MAX);
     CR_TRY(evaluate(c, folder, eval, &p.accuracy));
-    CR_TRY(time_network(c, folder, time, &p.ms));
+    CR_TRY(time_network(c, folder, eval, time, &p.ms));
     p.bytes = bytes_of(folder);
     if (accuracy) *accuracy = p.accuracy;
     CR_ASSERT(c->points < CR_COMPRESS_POINTS);
