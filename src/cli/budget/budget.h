@@ -206,6 +206,7 @@ struct cr_budget_report {
     const struct cr_budget_clock   *clock;
     const struct cr_budget_layers  *layers;
     const struct cr_budget_outcome *outcome;
+    int64_t                         recalibrated; /* training batches of the BN statistics; 0: they stayed */
 };
 void cr_budget_print(const struct cr_budget_report *report, struct cr_text *out);
 void cr_budget_json(const struct cr_budget_report *report, struct cr_text *out);

@@ -1,5 +1,6 @@
 /* cli/budget/command.c: cresnet prune --target-ms, --speedup, --flops: prunes to a budget. See cli/budget/budget.h. */
 #include "cli/budget/budget.h"
+#include "session/saved_model.h"
 
 #include <string.h>
 
@@ -15,6 +16,8 @@ struct job {
     struct cr_budget_problem problem;
     struct cr_budget_outcome outcome;
     struct cr_session        small;
+    struct cr_dataset       *train;        /* with --recalibrate, else NULL */
+    int64_t                  recalibrated; /* batches */
 };
 
 /* ---- the choice ---- */
@@ -45,6 +48,15 @@ static cr_status choose_widths(struct job *j) {
     return CR_OK;
 }
 
+/* With --recalibrate, the training set, before anything else takes time. */
+static cr_status open_data(struct job *j) {
+    struct cr_config local = *j->config;
+    int              classes;
+    if (!j->request.recalibrate) return CR_OK;
+    CR_TRY(cr_saved_model_classes(j->config, &classes));
+    return cr_prune_open_data(&local, j->request.recalibrate, classes, &j->train);
+}
+
 static cr_status choose(struct job *j) {
     const enum cr_budget_unit unit = j->request.flops > 0 ? CR_BUDGET_MACS : CR_BUDGET_SECONDS;
     CR_TRY(cr_budget_source_open(j->config, j->request.channels, &j->source));
@@ -67,22 +79,30 @@ static cr_status put_weights(struct cr_session *s, const struct cr_budget_candid
     memcpy(buffers.mask, from->mask, (size_t)store->value_elems / 8);
     CR_TRY_OUT(cr_state_buffers_put(s, &buffers));
     CR_TRY_OUT(cr_state_buffer_put(s, CR_BUFFER_RUNNING, from->running));
-    CR_TRY_OUT(cr_state_ema_start(s));
 out:
     cr_state_buffers_free(&buffers);
     return status;
 }
 
 static cr_status save(struct job *j) {
-    const struct cr_session_options options = {
-        .eval = true, .execute = true, .masks = true, .eval_batch = 1, .classes = j->source.session.model.classes};
-    struct cr_budget_candidate *best  = &j->outcome.best;
-    struct cr_cmd_names         names = {0};
-    cr_status                   status;
+    const struct cr_session_options options = {.train      = j->train != NULL,
+                                               .train_data = j->train,
+                                               .eval       = true,
+                                               .execute    = true,
+                                               .masks      = true,
+                                               .eval_batch = 1,
+                                               .classes    = j->source.session.model.classes};
+    struct cr_dataset              *again   = NULL;
+    struct cr_budget_candidate     *best    = &j->outcome.best;
+    struct cr_cmd_names             names   = {0};
+    cr_status                       status;
     best->config.model.weights = "";
+    if (j->train) CR_TRY_OUT(cr_prune_open_data(&best->config, j->request.recalibrate, options.classes, &again));
     CR_TRY_OUT(cr_session_open(&best->config, &options, &j->small));
     CR_TRY_OUT(cr_session_init(&j->small));
     CR_TRY_OUT(put_weights(&j->small, best));
+    CR_TRY_OUT(cr_prune_recalibrate(&j->small, j->train, j->request.recalibrate, &j->recalibrated));
+    CR_TRY_OUT(cr_state_ema_start(&j->small));
     CR_TRY_OUT(cr_prune_name_classes(j->config->model.weights, options.classes, &names));
     struct cr_config saved = *j->config;
     saved.model.channels   = best->config.model.channels;
@@ -91,6 +111,7 @@ static cr_status save(struct job *j) {
     saved.prune.pattern = CR_PRUNE_PATTERN_UNSTRUCTURED;
     CR_TRY_OUT(cr_prune_save(&j->small, &saved, &names));
 out:
+    cr_dataset_close(again);
     cr_arena_free(&names.arena);
     return status;
 }
@@ -112,6 +133,7 @@ static void close_job(struct job *j) {
     cr_budget_axes_close(&j->axes);
     cr_budget_layers_close(&j->layers);
     cr_session_close(&j->small);
+    cr_dataset_close(j->train);
     cr_budget_clock_close(&j->clock);
     cr_budget_source_close(&j->source);
 }
@@ -136,10 +158,12 @@ cr_status cr_prune_to_budget(const struct cr_config *config, const struct cr_bud
     struct job j = {.config = config, .request = *request};
     cr_status  status;
     CR_TRY(check(&j));
+    CR_TRY_OUT(open_data(&j));
     CR_TRY_OUT(choose(&j));
     CR_TRY_OUT(save(&j));
     CR_TRY_OUT(measure(&j));
-    const struct cr_budget_report report = {config, &j.request, &j.source, &j.clock, &j.layers, &j.outcome};
+    const struct cr_budget_report report = {config,    &j.request, &j.source,     &j.clock,
+                                            &j.layers, &j.outcome, j.recalibrated};
     (json ? cr_budget_json : cr_budget_print)(&report, out);
 out:
     close_job(&j);

@@ -89,6 +89,7 @@ void cr_budget_print(const struct cr_budget_report *r, struct cr_text *out) {
     print_layers(r, out);
     print_totals(r, out);
     print_gap(r, out);
+    if (r->recalibrated) cr_text_add(out, "BN statistics are from %lld training batches\n", (long long)r->recalibrated);
     if (in_time(r))
         print_time(r, out);
     else
@@ -145,6 +146,7 @@ void cr_budget_json(const struct cr_budget_report *r, struct cr_text *out) {
         cr_json_put_int(&w, "multiply_adds_before", (int64_t)o->dense);
         cr_json_put_int(&w, "multiply_adds", (int64_t)o->best.cost);
     }
+    if (r->recalibrated) cr_json_put_int(&w, "recalibrated_batches", r->recalibrated);
     cr_json_put_general(&w, "loss", o->best.loss, 9);
     cr_json_put_general(&w, "gap", o->best.table > 0 ? o->best.gap / o->best.table : 0, 6);
     json_layers(r, &w);

@@ -12,11 +12,12 @@
 
 /* What the command line demands: a budget of time or multiply-adds, and patterns that may be used for it. */
 struct cr_budget_request {
-    double target_s, speedup, flops; /* at most one is above 0; none: masks of a given sparsity */
-    bool   channels, two_four, block, unstructured;
-    bool   automatic;   /* --pattern auto: patterns that do not suit the network are left out */
-    bool   several;     /* patterns are `auto`, or more than one */
-    bool  *unreachable; /* becomes true when the budget cannot be met; may be NULL */
+    double  target_s, speedup, flops; /* at most one is above 0; none: masks of a given sparsity */
+    bool    channels, two_four, block, unstructured;
+    bool    automatic;   /* --pattern auto: patterns that do not suit the network are left out */
+    bool    several;     /* patterns are `auto`, or more than one */
+    int64_t recalibrate; /* training batches for new BN statistics; 0: they stay */
+    bool   *unreachable; /* becomes true when the budget cannot be met; may be NULL */
 };
 /* prune_request.c: reads --target-ms, --speedup and --flops. CR_ERR_USAGE. */
 CR_MUST cr_status cr_prune_targets(const struct cr_args *args, struct cr_budget_request *request);
@@ -34,8 +35,22 @@ CR_MUST cr_status cr_prune_to_budget(const struct cr_config *config, const struc
                                      struct cr_text *out);
 
 /* prune_channels.c: removes channels until the network has `factor` times fewer multiply-adds, writes the checkpoint of
- * the smaller network, and adds a table or a JSON line to *out. CR_ERR_CONFIG when the factor cannot be reached. */
-CR_MUST cr_status cr_prune_channels(const struct cr_config *config, double factor, bool json, struct cr_text *out);
+ * the smaller network, and adds a table or a JSON line to *out. recalibrate: as in cr_prune_recalibrate. CR_ERR_CONFIG
+ * when the factor cannot be reached. */
+CR_MUST cr_status cr_prune_channels(const struct cr_config *config, double factor, int64_t recalibrate, bool json,
+                                    struct cr_text *out);
+
+/* prune.c: changes the copy `local` of the configuration so that a session runs on the CPU in fp32. With importance =
+ * taylor or recalibrate > 0, opens the training set, and the session can run cr_session_gradients and
+ * cr_session_bn_statistics; else *train is NULL. The caller closes *train. CR_ERR_CONFIG: the dataset has not
+ * `classes` classes; the errors of cr_dataset_open. */
+CR_MUST cr_status cr_prune_open_data(struct cr_config *local, int64_t recalibrate, int classes,
+                                     struct cr_dataset **train);
+/* Computes BN statistics from at most `batches` training batches, when it is above 0. *used: number of batches. */
+CR_MUST cr_status cr_prune_recalibrate(struct cr_session *session, const struct cr_dataset *train, int64_t batches,
+                                       int64_t *used);
+/* Adds the line that says so. `local`: as changed by cr_prune_open_data. */
+void cr_prune_recalibrated_text(int64_t batches, const struct cr_config *local, struct cr_text *out);
 
 /* prune.c: class names stored with the weights; numbered names when there are none. The caller frees names->arena. */
 CR_MUST cr_status cr_prune_name_classes(const char *weights, int classes, struct cr_cmd_names *names);

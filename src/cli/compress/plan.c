@@ -37,6 +37,9 @@ static void set_keys(const struct cr_compress *c, struct cr_config *out) {
     out->prune.sparsity = out->prune.initial = 0;
     out->prune.budget = out->prune.column = "";
     out->prune.pattern                    = CR_PRUNE_PATTERN_UNSTRUCTURED;
+    out->prune.schedule                   = CR_PRUNE_SCHEDULE_GRADUAL;
+    out->prune.importance                 = CR_PRUNE_IMPORTANCE_L2;
+    out->prune.group_decay                = 0;
     if (!given(c, "train.epochs")) out->train.epochs = CR_MAX((c->config.train.epochs + 4) / 5, 2);
     if (!given(c, "train.eval_every")) out->train.eval_every = 1;
     if (!given(c, "train.patience")) out->train.patience = 0;

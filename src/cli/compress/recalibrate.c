@@ -10,31 +10,18 @@ struct job {
     struct cr_config   stored, config; /* as stored; for the statistics */
     struct cr_dataset *train;
     struct cr_session  session, plain;
-    struct cr_swa      swa;
     float             *running;
 };
 
-static cr_status add_batch(void *self, const float *grad) {
-    struct job *j = self;
-    (void)grad;
-    return cr_state_swa_add(&j->session, &j->swa);
-}
-
 /* The running statistics, from training batches in the order of the first epoch. */
 static cr_status estimate(struct job *j, int classes) {
+    const struct cr_bn_options      bn      = {.batches = j->config.ema.swa_batches};
     const struct cr_session_options options = {
         .train = true, .train_data = j->train, .execute = true, .masks = true, .classes = classes};
     CR_TRY(cr_session_open(&j->config, &options, &j->session));
     CR_TRY(cr_session_init(&j->session));
     CR_TRY(cr_session_load_weights(&j->session, j->config.model.weights, true));
-    CR_TRY(cr_state_ema_start(&j->session));
-    CR_TRY(cr_state_swa_begin(&j->session, &j->swa));
-    CR_TRY(cr_session_gradients(
-        &j->session, j->train,
-        CR_MIN((int64_t)j->config.ema.swa_batches, CR_MAX(cr_dataset_count(j->train) / j->session.batch, 1)), add_batch,
-        j));
-    CR_TRY(cr_state_swa_end(&j->session, &j->swa));
-    CR_TRY(cr_state_ema_exchange(&j->session));
+    CR_TRY(cr_session_bn_statistics(&j->session, j->train, &bn, NULL));
     return cr_state_buffer_copy(&j->session, CR_BUFFER_RUNNING, &j->running);
 }
 
@@ -72,7 +59,7 @@ static cr_status open_config(const struct cr_compress *c, const char *folder, st
     j->config.train.accumulate = 1;
     j->config.optim.kind       = CR_OPTIM_SGD; /* nothing is updated */
     j->config.ema.decay        = 0;
-    j->config.ema.swa_start    = 1;
+    j->config.ema.swa_start    = 0;
     j->config.quant.type       = CR_QUANT_NONE;
     j->config.distill.teacher  = "";
     j->config.prune.sparsity   = 0;
@@ -92,7 +79,6 @@ cr_status cr_compress_recalibrate(const struct cr_compress *c, const char *from,
     CR_TRY_OUT(save(&j, classes, from, to));
 out:
     cr_free(j.running);
-    cr_state_swa_free(&j.swa);
     cr_session_close(&j.plain);
     cr_session_close(&j.session);
     cr_dataset_close(j.train);
