@@ -49,7 +49,7 @@ extern const struct cr_pool    cr_cpu_pools[]; /* device/cpu/allocators.c */
 /* device/cpu/tuned/sparse_kernels.c */
 int64_t cr_cpu_packed_elems(struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
 /* Bytes of the packed filter of a qconv: device/cpu/onednn/dnnl_qconv.c (0: no layout of its own; -1: oneDNN does not
- * compute this op here), and device/cpu/tuned/qconv.c. */
+ * compute this op here), and device/cpu/tuned/int8/qconv.c. */
 int64_t cr_cpu_qconv_packed_bytes(struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
 int64_t cr_cpu_qconv_own_bytes(const struct cr_program *program, const struct cr_op *op);
 /* device/cpu/spdnn.c */

@@ -1,6 +1,6 @@
-/* tests/unit/device/test_cpu_quant.c: 8-bit convolution on the CPU against plain loops over integers: ref.qconv
- * and cpu.qconv are equal, oneDNN's kernel is off by at most one, which is counted. All types of input, summand and output, ReLU,
- * strides, a channel whose factor is 0, sums beyond 2^24. quantize: ties, saturation, NaN, infinity. */
+/* tests/unit/device/test_cpu_quant.c: 8-bit convolution on the CPU against plain loops over integers: ref.qconv and
+ * cpu.qconv are equal, oneDNN's kernel is off by at most one, which is counted. All types of input, summand and output,
+ * ReLU, strides, a channel whose factor is 0, sums beyond 2^24. quantize: ties, saturation, NaN, infinity. */
 #include "compiler/cost_model.h"
 #include "core/rng.h"
 #include "device/cpu/cpu.h"

@@ -1,5 +1,5 @@
-/* device/cpu/tuned/quant.c: tuned kernels for 8-bit tensors: quantize, dequantize, and max pooling and zero channels on
- * 8-bit pixels. */
+/* device/cpu/tuned/int8/quant.c: tuned kernels for 8-bit tensors: quantize, dequantize, and max pooling and
+ * zero channels on 8-bit pixels. */
 #include "device/cpu/simd.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* device/cpu/tuned/qconv.c: 8-bit convolution on every processor, with exact sums.
+/* device/cpu/tuned/int8/qconv.c: 8-bit convolution on every processor, with exact sums.
  *
  * oneDNN adds pairs of 8-bit products in 16 bits where the processor has no VNNI, and these sums saturate. Here both
  * operands are widened to 16 bits, and pairs of products are added in 32 bits (pmaddwd). The filter is widened once

@@ -1,5 +1,5 @@
-/* device/cpu/tuned/fake_quant.c: tuned kernels for the training of quantised networks. They follow the rounding rule of
- * graph/ops.def, so their results equal those of the ref kernels. */
+/* device/cpu/tuned/int8/fake_quant.c: tuned kernels for the training of quantised networks. They follow the
+ * rounding rule of graph/ops.def, so their results equal those of the ref kernels. */
 #include "device/cpu/simd.h"
 
 #include <math.h>
