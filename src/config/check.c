@@ -101,27 +101,9 @@ static void check_unfreeze(const struct check *c) {
         COMPLAIN(c, "model.unfreeze", "needs a number as train.batch: auto fits the batch to the parts trained first");
 }
 
-int64_t cr_config_unfreeze_epoch(const struct cr_config *config, int part) {
-    const struct cr_ints *at = &config->model.unfreeze;
-    return at->count == 1 ? at->at[0] : part < at->count ? at->at[part] : 0;
-}
-
-bool cr_config_unfreezes(const struct cr_config *config, int64_t epoch) {
-    for (int i = 0; i < config->model.unfreeze.count; i++)
-        if (epoch > 0 && config->model.unfreeze.at[i] == epoch) return true;
-    return false;
-}
-
 static void check_range(const struct check *c, const char *dotted, const struct cr_reals *range) {
     if (was_rejected(c, dotted)) return;
     if (range->count != 2 || range->at[0] > range->at[1]) COMPLAIN(c, dotted, "must be two numbers, the smaller first");
-}
-
-double cr_config_mean(const struct cr_config *config, int channel) {
-    return config->data.mean.at[config->data.mean.count == 1 ? 0 : channel];
-}
-double cr_config_std(const struct cr_config *config, int channel) {
-    return config->data.std.at[config->data.std.count == 1 ? 0 : channel];
 }
 
 static void check_channels(const struct check *c, const char *dotted, const struct cr_reals *list) {
@@ -282,7 +264,7 @@ static void check_prune_schedule(const struct check *c) {
     if (config->prune.end <= config->prune.start)
         COMPLAIN(c, "prune.end", "must be above start (%g) with schedule = %s: the epoch from which masks are fixed",
                  config->prune.start, cr_word_prune_schedule(kind));
-    else if (acdc && config->prune.end - config->prune.start < cycle)
+    else if (acdc && config->prune.end - config->prune.start < cycle * (1 - 1e-9))
         COMPLAIN(
             c, "prune.end",
             "must be at least %g, so that a sparse phase and a dense phase end before it (start = %g, sparse_epochs "
@@ -357,45 +339,6 @@ static void check_loss(const struct check *c) {
 static void check_ranks(const struct check *c) {
     if (c->config->ranks.transport == CR_TRANSPORT_PEER && c->config->ranks.reduce != CR_REDUCE_FP32)
         COMPLAIN(c, "ranks.transport", "peer supports only fp32 gradients: set reduce to fp32, or transport to nccl");
-}
-
-bool cr_config_prunes(const struct cr_config *config) {
-    return config->prune.sparsity > 0 || *config->prune.budget;
-}
-
-size_t cr_config_card_bytes(const struct cr_config *config) {
-    size_t bytes;
-    return cr_bytes_parse(config->memory.card, &bytes) ? bytes : 0;
-}
-
-bool cr_config_mixes_labels(const struct cr_config *config) {
-    return config->data.mixup > 0 || config->data.cutmix > 0;
-}
-bool cr_config_is_binary(const struct cr_config *config) {
-    return config->loss.kind == CR_LOSS_BCE || config->data.multi_label;
-}
-bool cr_config_mixes(const struct cr_config *config) {
-    return cr_config_mixes_labels(config) || config->data.erase > 0;
-}
-
-bool cr_config_is_small(const struct cr_config *config) {
-    if (config->model.stem != CR_STEM_AUTO) return config->model.stem == CR_STEM_CIFAR;
-    switch (config->model.arch) {
-    case CR_ARCH_RESNET18:
-    case CR_ARCH_RESNET34:
-    case CR_ARCH_RESNET50:
-    case CR_ARCH_RESNET101:
-    case CR_ARCH_RESNET152:
-    case CR_ARCH_WIDE_RESNET50_2:
-    case CR_ARCH_WIDE_RESNET101_2:
-    case CR_ARCH_RESNEXT50_32X4D:
-    case CR_ARCH_RESNEXT101_32X8D:
-    case CR_ARCH_RESNEXT101_64X4D: return false;
-    case CR_ARCH_CUSTOM:
-        return config->data.kind != CR_DATA_FOLDER && config->data.kind != CR_DATA_CSV &&
-               config->data.kind != CR_DATA_PACKED;
-    default: return true;
-    }
 }
 
 void cr_config_check(const struct cr_config *config, struct cr_complaints *complaints) {

@@ -7,6 +7,8 @@
 
 #include "data/scratch.h"
 
+#include <string.h>
+
 /* data/image/buffer.c: checks width and height against the limits of data/data.h: CR_ERR_FORMAT. */
 CR_MUST cr_status cr_image_check_size(int64_t width, int64_t height, const char *name);
 /* Decodes a whole image into scratch->pixels, to which view->rgb then points. */
@@ -51,6 +53,17 @@ struct cr_window {
     double               x, y, w, h;
     enum cr_pixel_format format;
 };
+/* Copies one pixel of 1, 2, 3, 4, 6 or 8 bytes, which a call of memcpy would do much slower. */
+static inline void cr_pixel_copy(uint8_t *to, const uint8_t *from, size_t bytes) {
+    switch (bytes) {
+    case 1: *to = *from; break;
+    case 2: memcpy(to, from, 2); break;
+    case 3: memcpy(to, from, 3); break;
+    case 4: memcpy(to, from, 4); break;
+    case 6: memcpy(to, from, 6); break;
+    default: memcpy(to, from, 8); break;
+    }
+}
 /* data/image/convert.c: makes the pixels of a window be of this format; they are then in scratch->pixels, without gaps,
  * unless they were of it. CR_ERR_MEMORY. */
 CR_MUST cr_status cr_convert_window(enum cr_pixel_format format, struct cr_scratch *scratch, struct cr_window *window);

@@ -147,9 +147,9 @@ static void mirror(uint8_t *rgb, int height, int width, enum cr_pixel_format for
     for (int y = 0; y < height; y++) {
         uint8_t *row = rgb + (size_t)y * (size_t)width * bytes, pixel[8];
         for (int a = 0, b = width - 1; a < b; a++, b--) {
-            memcpy(pixel, row + bytes * (size_t)a, bytes);
-            memcpy(row + bytes * (size_t)a, row + bytes * (size_t)b, bytes);
-            memcpy(row + bytes * (size_t)b, pixel, bytes);
+            cr_pixel_copy(pixel, row + bytes * (size_t)a, bytes);
+            cr_pixel_copy(row + bytes * (size_t)a, row + bytes * (size_t)b, bytes);
+            cr_pixel_copy(row + bytes * (size_t)b, pixel, bytes);
         }
     }
 }

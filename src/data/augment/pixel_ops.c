@@ -205,8 +205,9 @@ static int64_t fixed(double x) {
 
 /* Pixel (x, y) becomes pixel (m0 x + m1 y + m2, m3 x + m4 y + m5) of the image, sampled at pixel centres in 16.16
  * fixed point; the fill colour outside the image. */
-static void transform(const struct cr_pixels *p, const double m[6]) {
-    const size_t  step = (size_t)p->channels, row = (size_t)p->width * step;
+static inline __attribute__((always_inline)) void transform_pixels(const struct cr_pixels *p, const double m[6],
+                                                                   const size_t step) {
+    const size_t  row = (size_t)p->width * step;
     const int64_t dx = fixed(m[0]), dy = fixed(m[3]), down_x = fixed(m[1]), down_y = fixed(m[4]);
     int64_t       first_x = fixed(m[2] + m[0] * 0.5 + m[1] * 0.5), first_y = fixed(m[5] + m[3] * 0.5 + m[4] * 0.5);
     memcpy(p->copy, p->rgb, row * (size_t)p->height);
@@ -220,6 +221,14 @@ static void transform(const struct cr_pixels *p, const double m[6]) {
             memcpy(to, from, step);
         }
     }
+}
+
+/* A loop for each number of channels. */
+static void transform(const struct cr_pixels *p, const double m[6]) {
+    if (p->channels == 1)
+        transform_pixels(p, m, 1);
+    else
+        transform_pixels(p, m, 3);
 }
 
 static void move(const struct cr_pixels *p, double m0, double m1, double m2, double m3, double m4, double m5) {

@@ -51,7 +51,7 @@ static void copy_tile(const struct steps *from, int x0, int y0, int width, int h
     for (int y = y0; y < CR_MIN(y0 + TILE, height); y++) {
         const uint8_t *p = from->first + from->step_x * x0 + from->step_y * y;
         uint8_t       *q = dst + stride * (size_t)y + (size_t)x0 * pixel;
-        for (int x = x0; x < CR_MIN(x0 + TILE, width); x++, p += from->step_x, q += pixel) memcpy(q, p, pixel);
+        for (int x = x0; x < CR_MIN(x0 + TILE, width); x++, p += from->step_x, q += pixel) cr_pixel_copy(q, p, pixel);
     }
 }
 

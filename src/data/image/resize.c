@@ -146,13 +146,22 @@ static void down_plain(const int32_t *weight, int taps, const uint8_t *src, size
 
 /* Interleaves columns [from, to) of up to ROW_BLOCK rows: block[x][row][channel]. Missing rows keep their old
  * content. */
-static void gather_rows(const uint8_t *src, size_t stride, int rows, int from, int to, int channels, uint8_t *block) {
-    const size_t bytes = (size_t)channels, lanes = ROW_BLOCK * bytes;
+static inline __attribute__((always_inline)) void gather_channels(const uint8_t *src, size_t stride, int rows, int from,
+                                                                  int to, uint8_t *block, const size_t channels) {
     for (int r = 0; r < rows; r++) {
         const uint8_t *row = src + (size_t)r * stride;
         for (int x = from; x < to; x++)
-            memcpy(block + (size_t)x * lanes + (size_t)r * bytes, row + (size_t)x * bytes, bytes);
+            memcpy(block + ((size_t)x * ROW_BLOCK + (size_t)r) * channels, row + (size_t)x * channels, channels);
     }
+}
+
+static void gather_rows(const uint8_t *src, size_t stride, int rows, int from, int to, int channels, uint8_t *block) {
+    if (channels == 1)
+        gather_channels(src, stride, rows, from, to, block, 1);
+    else if (channels == 3)
+        gather_channels(src, stride, rows, from, to, block, 3);
+    else
+        gather_channels(src, stride, rows, from, to, block, 4);
 }
 
 /* Source rows [row, row + rows) to dst rows of part_w pixels. `tables` belong to data/image/resize_avx512.c, or are

@@ -1,0 +1,62 @@
+/* config/derived.c: what several keys say together. See config/config.h. */
+#include "config/config.h"
+
+double cr_config_mean(const struct cr_config *config, int channel) {
+    return config->data.mean.at[config->data.mean.count == 1 ? 0 : channel];
+}
+
+double cr_config_std(const struct cr_config *config, int channel) {
+    return config->data.std.at[config->data.std.count == 1 ? 0 : channel];
+}
+
+int64_t cr_config_unfreeze_epoch(const struct cr_config *config, int part) {
+    const struct cr_ints *at = &config->model.unfreeze;
+    return at->count == 1 ? at->at[0] : part < at->count ? at->at[part] : 0;
+}
+
+bool cr_config_unfreezes(const struct cr_config *config, int64_t epoch) {
+    for (int i = 0; i < config->model.unfreeze.count; i++)
+        if (epoch > 0 && config->model.unfreeze.at[i] == epoch) return true;
+    return false;
+}
+
+bool cr_config_prunes(const struct cr_config *config) {
+    return config->prune.sparsity > 0 || *config->prune.budget;
+}
+
+size_t cr_config_card_bytes(const struct cr_config *config) {
+    size_t bytes;
+    return cr_bytes_parse(config->memory.card, &bytes) ? bytes : 0;
+}
+
+bool cr_config_mixes_labels(const struct cr_config *config) {
+    return config->data.mixup > 0 || config->data.cutmix > 0;
+}
+
+bool cr_config_is_binary(const struct cr_config *config) {
+    return config->loss.kind == CR_LOSS_BCE || config->data.multi_label;
+}
+
+bool cr_config_mixes(const struct cr_config *config) {
+    return cr_config_mixes_labels(config) || config->data.erase > 0;
+}
+
+bool cr_config_is_small(const struct cr_config *config) {
+    if (config->model.stem != CR_STEM_AUTO) return config->model.stem == CR_STEM_CIFAR;
+    switch (config->model.arch) {
+    case CR_ARCH_RESNET18:
+    case CR_ARCH_RESNET34:
+    case CR_ARCH_RESNET50:
+    case CR_ARCH_RESNET101:
+    case CR_ARCH_RESNET152:
+    case CR_ARCH_WIDE_RESNET50_2:
+    case CR_ARCH_WIDE_RESNET101_2:
+    case CR_ARCH_RESNEXT50_32X4D:
+    case CR_ARCH_RESNEXT101_32X8D:
+    case CR_ARCH_RESNEXT101_64X4D: return false;
+    case CR_ARCH_CUSTOM:
+        return config->data.kind != CR_DATA_FOLDER && config->data.kind != CR_DATA_CSV &&
+               config->data.kind != CR_DATA_PACKED;
+    default: return true;
+    }
+}
