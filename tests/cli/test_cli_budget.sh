@@ -46,6 +46,7 @@ run prune R --pattern channels --speedup 1.2 --multiple 4 $estimate quant.type=i
 holds "the network is in floating point" grep -qx "type = none" I/last/config.ini
 run quantize I quant.images=8 -o IQ; expect "and becomes 8-bit" 0 "int8:"
 run prune R --pattern channels --speedup 1.02 --multiple 4 -b 4 train.threads=1 -o D; expect "measured times" 0 "measured " "sums of measured kernel times"
+run prune R --pattern channels --speedup 1.2 --importance taylor prune.batches=1 --recalibrate 2 --multiple 4 $estimate -o C; expect "importance by gradients, new BN statistics" 0 "BN statistics are from 2 training batches"; run eval C -q; expect "evaluating it" 0 "top-1"
 run prune R --pattern auto --flops 2 --importance bn --multiple 4 -o B; expect "importance of BN scales" 0 "times fewer"
 
 # ---- what is refused ----

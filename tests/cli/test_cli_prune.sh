@@ -77,7 +77,6 @@ refused "group decay and masks" "excludes sparsity" train tiny.ini prune.group_d
 run train tiny.ini prune.group_decay=1 prune.exempt=layer9 -o L; expect "group decay of an unknown layer" 2 "is not a layer or part"; holds "no step was run" test ! -e L/log.jsonl
 refused "scores by gradients while training" "is only for \`cresnet prune\`" train tiny.ini prune.importance=taylor prune.sparsity=0.5
 refused "bn for masks" "bn is only for --pattern channels" prune R --sparsity 0.5 --importance bn
-refused "taylor with --target-ms" "--target-ms prunes by magnitude" prune R --target-ms 5 --importance taylor
 for x in 0 -1 x 2.5 ''; do refused "--recalibrate '$x'" "--recalibrate" prune R --sparsity 0.5 --recalibrate "$x"; done
 refused "no data" "nowhere" prune R --sparsity 0.5 --recalibrate 2 data.kind=folder data.train_images=0 data.val_images=0 data.root=nowhere
 refused "a training set below one batch" "lower it" prune R --sparsity 0.5 --recalibrate 2 data.train_images=1
