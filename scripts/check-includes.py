@@ -93,6 +93,8 @@ FOLDERS = {
     "src/cli/commands": 9.2,
     "src/cli/report": 9.2,
     "src/cli/finetune": 9.2,  # cresnet finetune
+    "src/cli/budget": 9.3,  # cresnet prune to a budget of time
+    "src/cli/compress": 9.3,  # cresnet compress
     "src/cli/sweep": 9.3,  # cresnet sweep
     "src/cli/explain": 9.2,  # cresnet explain
     "src/cli/bench": 9.3,

@@ -73,7 +73,7 @@ fi
 
 cmake -G Ninja -S "$root" -B "$dir/build" -DCRESNET_WITH_CUDA=ON -DCRESNET_WITH_NCCL=ON -DCRESNET_WERROR=ON \
     -DCUDAToolkit_ROOT="$dir/toolkit" -DcuDNN_ROOT="$dir/unpacked/nvidia/cudnn" -DNCCL_ROOT="$dir/unpacked/nvidia/nccl" \
-    -DCRESNET_CUDA_UNOPTIMISED=ON -DCMAKE_CUDA_ARCHITECTURES="${ARCHS:-80-real;90-real}" >"$dir/cmake.log" 2>&1 || { tail -n 20 "$dir/cmake.log"; exit 1; }
+    -DCMAKE_CUDA_ARCHITECTURES="${ARCHS:-80-real;90-real}" >"$dir/cmake.log" 2>&1 || { tail -n 20 "$dir/cmake.log"; exit 1; }
 grep -- '-- cresnet' "$dir/cmake.log"
 start=$SECONDS
 ninja -j "${JOBS:-2}" -C "$dir/build" >"$dir/build.log" || { grep -E -A8 'error|FAILED' "$dir/build.log" | head -80; exit 1; }

@@ -8,7 +8,7 @@
 #include "cuda/norm/bn_sums.cuh"
 
 /* g of a vector. `in`: dy, x, and y when the mask is y; scale and bias when the mask is recomputed from x. */
-template <enum ck_mask MASK, int INPUTS, int N>
+template <ck_mask MASK, int INPUTS, int N>
 static __device__ __forceinline__ void masked(const float (&in)[INPUTS][N], unsigned bits, const float *scale,
                                               const float *bias, float (&g)[N]) {
 #pragma unroll
@@ -23,35 +23,45 @@ static __device__ __forceinline__ void masked(const float (&in)[INPUTS][N], unsi
 
 /* ---- bn_grad_sums: sums of g and g*(x - mean); the end multiplies by rstd ---- */
 
-template <typename T, int N, enum ck_mask MASK>
-struct grad_terms {
-    using Type                       = T; enum {LANES = N, INPUTS = MASK == CK_MASK_Y ? 3 : 2, SUMS = 2, RESIDENT = 3,
-                                                BATCH = N == 8 && MASK != CK_MASK_NONE ? 2 : 4};
-    static constexpr bool READS_BITS = MASK == CK_MASK_BITS, WRITES = false; const T * in[INPUTS]; /* dy, x, y */
-    const uint8_t * bits; T * out; const float * mean_rstd, *act; float * grad_sums;
-    struct Params{float mean[N], scale[N], bias[N];};
-__device__ __forceinline__ void load_params(Params *k, int64_t c, int64_t C) const {
-    point_channels<N>(mean_rstd, c, C, k->mean);
-    if constexpr (MASK == CK_MASK_ACT) {
-        point_channels<N>(act, c, C, k->scale);
-        point_channels<N>(act + C, c, C, k->bias);
+template <typename T, int N, ck_mask MASK> struct grad_terms {
+    using Type = T;
+    enum {
+        LANES    = N,
+        INPUTS   = MASK == CK_MASK_Y ? 3 : 2,
+        SUMS     = 2,
+        RESIDENT = 3,
+        BATCH    = N == 8 && MASK != CK_MASK_NONE ? 2 : 4
+    };
+    static constexpr bool READS_BITS = MASK == CK_MASK_BITS, WRITES = false;
+    const T              *in[INPUTS]; /* dy, x, y */
+    const uint8_t        *bits;
+    T                    *out;
+    const float          *mean_rstd, *act;
+    float                *grad_sums;
+    struct Params {
+        float mean[N], scale[N], bias[N];
+    };
+    __device__ __forceinline__ void load_params(Params *k, int64_t c, int64_t C) const {
+        point_channels<N>(mean_rstd, c, C, k->mean);
+        if constexpr (MASK == CK_MASK_ACT) {
+            point_channels<N>(act, c, C, k->scale);
+            point_channels<N>(act + C, c, C, k->bias);
+        }
     }
-}
-__device__ __forceinline__ void add(const Params &k, const float (&in)[INPUTS][N], unsigned set, float (&acc)[2][N],
-                                    float (&)[N]) const {
-    float g[N];
-    masked<MASK>(in, set, k.scale, k.bias, g);
+    __device__ __forceinline__ void add(const Params &k, const float (&in)[INPUTS][N], unsigned set, float (&acc)[2][N],
+                                        float (&)[N]) const {
+        float g[N];
+        masked<MASK>(in, set, k.scale, k.bias, g);
 #pragma unroll
-    for (int i = 0; i < N; i++) {
-        acc[0][i] += g[i];
-        acc[1][i] = fmaf(g[i], in[1][i] - k.mean[i], acc[1][i]);
+        for (int i = 0; i < N; i++) {
+            acc[0][i] += g[i];
+            acc[1][i] = fmaf(g[i], in[1][i] - k.mean[i], acc[1][i]);
+        }
     }
-}
-__device__ __forceinline__ void put(int which, int64_t c, int64_t C, double sum) const {
-    grad_sums[which * C + c] = (float)(which ? sum * (double)mean_rstd[C + c] : sum);
-}
-}
-;
+    __device__ __forceinline__ void put(int which, int64_t c, int64_t C, double sum) const {
+        grad_sums[which * C + c] = (float)(which ? sum * (double)mean_rstd[C + c] : sum);
+    }
+};
 
 /* Calls job.run<T, elements of a vector, mask>(). Bit masks have whole vectors only. */
 template <typename T, int N, class Job> static auto grad_sums_by_mask(const struct ck_bn_grad *a, const Job &job) {
@@ -73,18 +83,18 @@ template <class Job> static auto grad_sums_by_type(const struct ck_bn_grad *a, c
 }
 
 struct grad_sums_sizes {
-    const struct ck_bn_grad                               *a;
-    int                                                    multiprocessors;
-    template <typename T, int N, enum ck_mask MASK> size_t run() const {
+    const struct ck_bn_grad                          *a;
+    int                                               multiprocessors;
+    template <typename T, int N, ck_mask MASK> size_t run() const {
         return sums_bytes<grad_terms<T, N, MASK>>(a->pixels, a->channels, multiprocessors);
     }
 };
 struct grad_sums_job {
-    const struct ck_bn_grad                                    *a;
-    void                                                       *workspace;
-    int                                                         multiprocessors;
-    cudaStream_t                                                stream;
-    template <typename T, int N, enum ck_mask MASK> cudaError_t run() const {
+    const struct ck_bn_grad                               *a;
+    void                                                  *workspace;
+    int                                                    multiprocessors;
+    cudaStream_t                                           stream;
+    template <typename T, int N, ck_mask MASK> cudaError_t run() const {
         grad_terms<T, N, MASK> terms = {
             {(const T *)a->dy, (const T *)a->x}, NULL, NULL, a->mean_rstd, NULL, a->grad_sums};
         if constexpr (MASK == CK_MASK_Y) terms.in[2] = (const T *)a->mask;
@@ -125,34 +135,39 @@ cudaError_t ck_bn_grad_finalize(const struct ck_bn_grad_finalize *args, cudaStre
 
 /* ---- bn_grad_apply ---- */
 
-template <typename T, enum ck_mask MASK>
-struct grad_map {
-    using Type                       = T; enum {INPUTS = MASK == CK_MASK_Y ? 3 : 2, UNROLL = 2,
-                                                RESIDENT = MASK == CK_MASK_NONE || MASK == CK_MASK_BITS ? 4 : 3};
-    static constexpr bool READS_BITS = MASK == CK_MASK_BITS, WRITES_BITS = false; const T * in[INPUTS]; /* dy, x, y */
-    T * out; const uint8_t * in_bits; const float * abc, *act;
-    template <int N> struct Params{float a[N], b[N], c[N], scale[N], bias[N];};
-template <int N> __device__ __forceinline__ void load_params(Params<N> *k, int64_t c, int64_t C) const {
-    point_channels<N>(abc, c, C, k->a);
-    point_channels<N>(abc + C, c, C, k->b);
-    point_channels<N>(abc + 2 * C, c, C, k->c);
-    if constexpr (MASK == CK_MASK_ACT) {
-        point_channels<N>(act, c, C, k->scale);
-        point_channels<N>(act + C, c, C, k->bias);
+template <typename T, ck_mask MASK> struct grad_map {
+    using Type = T;
+    enum {
+        INPUTS   = MASK == CK_MASK_Y ? 3 : 2,
+        UNROLL   = 2,
+        RESIDENT = MASK == CK_MASK_NONE || MASK == CK_MASK_BITS ? 4 : 3
+    };
+    static constexpr bool READS_BITS = MASK == CK_MASK_BITS, WRITES_BITS = false;
+    const T              *in[INPUTS]; /* dy, x, y */
+    T                    *out;
+    const uint8_t        *in_bits;
+    const float          *abc, *act;
+    template <int N> struct Params { float a[N], b[N], c[N], scale[N], bias[N]; };
+    template <int N> __device__ __forceinline__ void load_params(Params<N> *k, int64_t c, int64_t C) const {
+        point_channels<N>(abc, c, C, k->a);
+        point_channels<N>(abc + C, c, C, k->b);
+        point_channels<N>(abc + 2 * C, c, C, k->c);
+        if constexpr (MASK == CK_MASK_ACT) {
+            point_channels<N>(act, c, C, k->scale);
+            point_channels<N>(act + C, c, C, k->bias);
+        }
     }
-}
-template <int N>
-__device__ __forceinline__ void apply(const Params<N> &k, const float (&in)[INPUTS][N], unsigned set,
-                                      float (&dx)[N]) const {
-    float g[N];
-    masked<MASK>(in, set, k.scale, k.bias, g);
+    template <int N>
+    __device__ __forceinline__ void apply(const Params<N> &k, const float (&in)[INPUTS][N], unsigned set,
+                                          float (&dx)[N]) const {
+        float g[N];
+        masked<MASK>(in, set, k.scale, k.bias, g);
 #pragma unroll
-    for (int i = 0; i < N; i++) dx[i] = fmaf(k.a[i], g[i], fmaf(k.b[i], in[1][i], k.c[i]));
-}
-}
-;
+        for (int i = 0; i < N; i++) dx[i] = fmaf(k.a[i], g[i], fmaf(k.b[i], in[1][i], k.c[i]));
+    }
+};
 
-template <typename T, enum ck_mask MASK>
+template <typename T, ck_mask MASK>
 static cudaError_t grad_apply_run(const struct ck_bn_grad *a, int multiprocessors, cudaStream_t stream) {
     grad_map<T, MASK> map = {{(const T *)a->dy, (const T *)a->x}, (T *)a->dx, NULL, a->coeffs, NULL};
     if constexpr (MASK == CK_MASK_Y) map.in[2] = (const T *)a->mask;

@@ -1,5 +1,5 @@
-/* cuda/train/sample_group.cuh: the threads that process one row of logits, a sample: a warp for few classes, a block for
- * many; sums and maxima over them. GROUP is their number, CK_WARP or THREADS; all of them call these functions. */
+/* cuda/train/sample_group.cuh: the threads that process one row of logits, a sample: a warp for few classes, a block
+ * for many; sums and maxima over them. GROUP is their number, CK_WARP or THREADS; all of them call these functions. */
 #ifndef CK_SAMPLE_GROUP_CUH
 #define CK_SAMPLE_GROUP_CUH
 

@@ -264,7 +264,7 @@ static void check_prune_schedule(const struct check *c) {
     if (config->prune.end <= config->prune.start)
         COMPLAIN(c, "prune.end", "must be above start (%g) with schedule = %s: the epoch from which masks are fixed",
                  config->prune.start, cr_word_prune_schedule(kind));
-    else if (acdc && config->prune.end - config->prune.start < cycle)
+    else if (acdc && config->prune.end - config->prune.start < cycle * (1 - 1e-9))
         COMPLAIN(
             c, "prune.end",
             "must be at least %g, so that a sparse phase and a dense phase end before it (start = %g, sparse_epochs "

@@ -211,7 +211,9 @@ static const struct cr_key *nearest_key(const char *section, const char *name) {
         int cost = 2 * distance + !same_section;
         if (distance <= limit && cost < best_cost) best = &cr_keys[i], best_cost = cost;
     }
-    return best ? best : cr_key_of_any_name(name);
+    /* The name that another trainer gives to a key is better than the name of another key with a misspelling. */
+    const struct cr_key *named = best_cost > 1 ? cr_key_of_any_name(name) : NULL;
+    return named ? named : best;
 }
 
 void cr_key_hint(char *out, size_t bytes, const char *section, const char *name) {

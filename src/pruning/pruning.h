@@ -100,15 +100,4 @@ void cr_prune_erk(struct cr_prune *prune, double sparsity);
 /* pruning/budget.c: reads layer[].sparsity from a CSV file; layers that the file does not name stay dense. */
 CR_MUST cr_status cr_prune_budget(struct cr_prune *prune, const char *path);
 
-/* pruning/latency_target.c: time and loss of one layer at one sparsity. */
-struct cr_prune_point {
-    double seconds, lost; /* lost: sum of squares of the pruned weights / sum of squares of all weights of the layer */
-};
-/* Chooses one point of each layer, with the least sum of `lost` such that the sum of `seconds` does not exceed
- * `budget`: point[layers][points], choice[layers]. Dynamic programming over the time above the fastest points, in 16384
- * parts: the result is at least as good as the optimum for a time that is shorter by layers / 16384. When even the
- * fastest points exceed the budget, they are chosen. *seconds is the chosen sum. Equal input gives equal choices. */
-CR_MUST cr_status cr_prune_choose(const struct cr_prune_point *point, int layers, int points, double budget,
-                                  int *choice, double *seconds);
-
 #endif

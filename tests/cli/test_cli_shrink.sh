@@ -71,7 +71,7 @@ for x in 1 0.5 -2 nan inf x 2x ''; do refused "--flops '$x'" "above 1" R --patte
 refused "no --flops" "needs --flops X" R --pattern channels
 refused "no --pattern channels" "needs --pattern channels" R --flops 2
 refused "--flops and --sparsity" "channels is for" R --pattern channels --flops 2 --sparsity 0.5
-refused "--flops and --target-ms" "excludes --pattern channels" R --pattern channels --flops 2 --target-ms 5
+refused "--flops and --target-ms" "give one of --target-ms, --speedup and --flops" R --pattern channels --flops 2 --target-ms 5
 refused "a quantised network" "a quantised network cannot be pruned" Q --pattern channels --flops 2
 refused "an unknown layer" "is not a layer or part" R --pattern channels --flops 2 --exempt layer9
 run data shapes images data.train_images=20 data.val_images=10; rm -r images/*/"$(ls images/train | head -1)"

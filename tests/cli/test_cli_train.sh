@@ -312,36 +312,6 @@ run prune E --sparsity 0.9 --pattern 2:4 -o PX; expect "too much for 2:4" 2 "mus
 run prune E --sparsity 0.9 --exempt conv1,layer9 -o PX; expect "exempt" 2 "\"layer9\" is not a layer"
 run prune E --sparsity 2 -o PX; expect "sparsity" 2 "must be from 0 to 0.9999"
 run train tiny.ini prune.sparsity=0.5 prune.start=2 prune.end=1 -o PX; expect "prune.end" 2 "must not be less than start"
-run prune E --target-ms 0.000001 -o PX; expect "a time that cannot be reached" 2 "--target-ms 1e-06 cannot be reached: " "the minimum is " "give a larger time"
-least=$(sed -n 's/.*the minimum is \([0-9.e-]*\) ms.*/\1/p' stderr) dense=$(sed -n 's/.*(dense \([0-9.e-]*\) ms.*/\1/p' stderr)
-middle=$(python3 -c "print(($least + $dense) / 2)")
-run prune E --target-ms "$least" -o PT1; expect "the minimum time that was printed can be reached" 0 "97.92 %" "times are not measured on CPU"
-run prune E --target-ms "$middle" --json -o PT2; expect "prune --target-ms" 0
-holds "--target-ms: predicted times meet it, slow layers are pruned, layers that gain nothing stay dense" python3 -c '
-import json, sys
-r = json.load(open("stdout"))
-target, least, dense = map(float, sys.argv[1:])
-assert abs(r["target_ms"] - target) < 1e-8 and least - 1e-6 <= r["predicted_ms"] <= target and abs(r["dense_ms"] - dense) < 1e-5 and not r["measured"] and r["batch"] == 4
-saved = sum(t["dense_us"] - t["us"] for t in r["times"])
-assert abs(r["dense_ms"] - r["predicted_ms"] - saved / 1e3) < 1e-6 * dense, saved
-count = {l["layer"]: l["pruned"] for l in r["layers"]}
-weights = {l["layer"]: l["weights"] for l in r["layers"]}
-for t in r["times"]:
-    assert t["sparse"] == (t["sparsity"] > 0) == (count[t["layer"]] > 0) == (t["us"] < t["dense_us"]) == (t["lost"] > 0), t
-    assert count[t["layer"]] == int(weights[t["layer"]] * t["sparsity"] + 0.5), t
-assert count["layer2.0.downsample.0"] == count["conv1"] == count["fc"] == 0 and r["pruned"] == sum(count.values()) > 0' "$middle" "$least" "$dense"
-run plan PT2 --which eval --choices; expect "what was chosen runs sparse" 0 "  sparse  format 0"
-cp stdout table.txt
-run plan PT2 --which eval --choices --json -q; expect "the same as JSON" 0 '"choice": "pattern"' '"chosen": "sparse"'
-holds "the same as JSON: line by line" python3 "$source_dir/tests/tools/choices_match.py" table.txt stdout
-run eval PT2; expect "eval of it" 0 "top-1"
-run prune E --target-ms 1000 -o PX; expect "a time that is reached anyway" 2 "no pruning needed"
-run prune E --target-ms "$middle" -b 1 -o PX; expect "--target-ms is of --batch" 2 "no pruning needed" "batch 1,"
-run prune E --target-ms 0 -o PX; expect "--target-ms 0" 2 "must be milliseconds above 0"
-run prune E --target-ms 1 --sparsity 0.5 -o PX; expect "--target-ms and --sparsity" 2 "chooses the sparsities"
-run prune E --target-ms 1 --pattern 2:4 -o PX; expect "--target-ms and 2:4" 2 "pattern = 2:4" "unstructured"
-run prune E --target-ms 1 train.sparse=no -o PX; expect "--target-ms without sparse kernels" 2 "sparse = no"
-run prune E --target-ms 1 train.batch=auto -o PX; expect "--target-ms of an unknown batch" 2 "give --batch N"
 printf 'layer1.0.conv1,0.25\nfc,0.5\n' >budget.csv
 run prune E --budget budget.csv -o PX; expect "a budget whose first line is a layer" 1 "budget.csv:1: the first line names the columns"
 printf 'layer,sparsity\nlayer1.0.conv1,0.25\n\0\nfc,0.5\n' >budget.csv

@@ -116,6 +116,7 @@ run train net.ini -o two train.batch=8 --steps 3 --ranks 2 -q; expect "two ranks
 run eval two --json -q; is "the mAP of two ranks is that of all images" "\"map\":$(field map)" "$two"
 
 # ---- export, other commands ----
+run sweep net.ini optim.lr=0.01,0.02 --steps 30 -o sweep -q; expect "sweep" 0 "best mAP"; is "sweep: each run has a score" "$(grep -c '^done *[0-9.]* % ' stdout)" 2
 run export run --onnx net.onnx; expect "ONNX" 0
 holds "an output of sigmoids, and the thresholds" python3 -c 'b = open("net.onnx", "rb").read(); assert b"Sigmoid" in b and b"probabilities" in b and b"thresholds" in b'
 run report run -o report.html; expect "report" 0; holds "mAP and classes" grep -q "average precision</th>" report.html; holds "the curve" grep -q "validation mAP" report.html

@@ -4,7 +4,7 @@
  * entries, each with a header of its own and an ELF file (or PTX), which nvcc compresses when it is large: by zstd, or
  * by LZ4 before CUDA 12.8. The ELF file has for a kernel K
  *   .text.K         its code
- *   .nv.shared.K    its static shared memory; with the driver's, where a symbol .nv.reservedSmem.* says so
+ *   .nv.shared.K    its static shared memory
  *   .nv.info        attributes of all kernels; REGCOUNT: a symbol and the number of registers
  *   .nv.info.K      attributes of K; MAX_THREADS: the launch bounds */
 #include "tests/gpu/fatbin_limits.h"
@@ -15,7 +15,8 @@
 
 enum { FATBIN_MAGIC = 0x466243b1, IMAGE_MAGIC = (int)0xba55ed50, KIND_PTX = 1, KIND_ELF = 2, THREADS_MAX = 1024 };
 enum { FORMAT_BYTES = 4, ATTR_MAX_THREADS = 0x05, ATTR_REGCOUNT = 0x2f };
-enum { RESERVED_BYTES = 1024 /* of the driver in each block, from 9.0 on; not part of the limit of a block */ };
+/* From 9.0 on, .nv.shared.K begins with memory of the driver, which is no part of the limit of a block. */
+enum { RESERVED_BYTES = 1024, RESERVED_FROM = 90 };
 enum { FLAG_LZ4 = 1 << 13, FLAG_ZSTD = 1 << 15, FLAG_SPECIFIC = 1 << 20 };
 
 struct wrapper { /* what __cudaRegisterFatBinary gets */
@@ -98,14 +99,15 @@ static void use_threads(int attribute, const uint32_t *value, size_t words, stru
     if (attribute == ATTR_MAX_THREADS && words == 3) code->threads = (int)(value[0] * value[1] * value[2]);
 }
 
-static int find_symbol(const struct elf *elf, const char *name, int type) {
+static int find_function(const struct elf *elf, const char *name) {
     for (int i = 0; i < elf->sections; i++) {
         const Elf64_Shdr *s = &elf->section[i];
         if (s->sh_type != SHT_SYMTAB || (int)s->sh_link >= elf->sections) continue;
         const Elf64_Sym *symbol = (const void *)(elf->at + s->sh_offset);
         const char      *names  = elf->at + elf->section[s->sh_link].sh_offset;
         for (size_t k = 0; k < s->sh_size / sizeof *symbol; k++)
-            if (ELF64_ST_TYPE(symbol[k].st_info) == type && strcmp(names + symbol[k].st_name, name) == 0) return (int)k;
+            if (ELF64_ST_TYPE(symbol[k].st_info) == STT_FUNC && strcmp(names + symbol[k].st_name, name) == 0)
+                return (int)k;
     }
     return -1;
 }
@@ -123,11 +125,10 @@ static void read_kernel(const struct elf *elf, int text, struct fatbin_code *cod
     code->hash       = hash_of(code->name);
     code->threads    = THREADS_MAX;
     code->code_bytes = (int64_t)elf->section[text].sh_size;
-    if (info >= 0) each_attribute(elf, info, code, find_symbol(elf, code->name, STT_FUNC), use_registers);
+    if (info >= 0) each_attribute(elf, info, code, find_function(elf, code->name), use_registers);
     if (own >= 0) each_attribute(elf, own, code, 0, use_threads);
     if (shared >= 0) code->shared_bytes = (int64_t)elf->section[shared].sh_size;
-    if (code->shared_bytes >= RESERVED_BYTES && find_symbol(elf, ".nv.reservedSmem.offset0", STT_OBJECT) >= 0)
-        code->shared_bytes -= RESERVED_BYTES;
+    if (code->arch >= RESERVED_FROM && code->shared_bytes >= RESERVED_BYTES) code->shared_bytes -= RESERVED_BYTES;
 }
 
 static cr_status make_room(struct fatbin *f, int *capacity) {

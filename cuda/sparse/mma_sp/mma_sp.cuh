@@ -24,13 +24,19 @@ __device__ __forceinline__ void load_rows(uint32_t (&r)[4], uint32_t from) {
 /* d[16][8] = (KEEP ? d : 0) + a[16][32] b[32][8]. a has at most two nonzeros in each group of four columns; the
  * metadata `places` of lanes 0 and 1 of each four lanes give their indices. */
 template <typename T, bool KEEP> struct product;
+/* The metadata are in ascending order. CUDA 12.4 has no instruction that says so; its instruction takes any order. */
+#if __CUDACC_VER_MAJOR__ > 12 || __CUDACC_VER_MINOR__ >= 5
+#define CK_MMA_SP "mma.sp::ordered_metadata"
+#else
+#define CK_MMA_SP "mma.sp"
+#endif
 #define CK_MMA_SP_PRODUCT(T, type)                                                                                     \
     template <bool KEEP> struct product<T, KEEP> {                                                                     \
         static __device__ __forceinline__ void add(float (&d)[4], const uint4 &a, const uint32_t (&b)[4],              \
                                                    uint32_t places) {                                                  \
             const float c[4] = {KEEP ? d[0] : 0.0f, KEEP ? d[1] : 0.0f, KEEP ? d[2] : 0.0f, KEEP ? d[3] : 0.0f};       \
-            asm("mma.sp::ordered_metadata.sync.aligned.m16n8k32.row.col.f32." type "." type ".f32 {%0,%1,%2,%3}, "     \
-                "{%4,%5,%6,%7}, {%8,%9,%10,%11}, {%12,%13,%14,%15}, %16, 0x0;"                                         \
+            asm(CK_MMA_SP ".sync.aligned.m16n8k32.row.col.f32." type "." type ".f32 {%0,%1,%2,%3}, "                   \
+                          "{%4,%5,%6,%7}, {%8,%9,%10,%11}, {%12,%13,%14,%15}, %16, 0x0;"                               \
                 : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])                                                       \
                 : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b[0]), "r"(b[1]), "r"(b[2]), "r"(b[3]), "f"(c[0]),       \
                   "f"(c[1]), "f"(c[2]), "f"(c[3]), "r"(places));                                                       \
@@ -39,6 +45,7 @@ template <typename T, bool KEEP> struct product;
 CK_MMA_SP_PRODUCT(__half, "f16")
 CK_MMA_SP_PRODUCT(__nv_bfloat16, "bf16")
 #undef CK_MMA_SP_PRODUCT
+#undef CK_MMA_SP
 
 /* Splits two numbers into their FP16 high parts and the remainders. The remainders are multiplied by LOW_SCALE, so that
  * a remainder is denormal only where its high part is denormal. */

@@ -78,14 +78,12 @@ struct job {
     int64_t                 recalibrate, recalibrated;
 };
 
-static cr_status prune_store(struct cr_session *session, struct job *job, struct cr_prune *prune,
-                             struct cr_prune_guide *guide) {
+static cr_status prune_store(struct cr_session *session, struct job *job, struct cr_prune *prune) {
     const struct cr_param_store *store = &session->model.store;
     struct cr_state_buffers      buffers;
     float                       *score = NULL;
     cr_status                    status;
     CR_TRY(cr_state_buffers_get(session, &buffers));
-    if (guide->target_s > 0) CR_TRY_OUT(cr_prune_guide(job->config, session->model.classes, prune, &buffers, guide));
     CR_TRY_OUT(score_weights(session, job->train, buffers.value, &score));
     CR_TRY_OUT(cr_prune_masks(prune, 1, score ? score : buffers.value, buffers.mask));
     cr_prune_zero(store, buffers.mask, buffers.value);
@@ -172,8 +170,7 @@ static void print_table(const struct cr_prune *p, struct cr_text *out) {
                 percent(pruned, elems));
 }
 
-static void print_json(const struct cr_prune *p, const struct job *job, const struct cr_prune_guide *guide,
-                       struct cr_text *out) {
+static void print_json(const struct cr_prune *p, const struct job *job, struct cr_text *out) {
     struct cr_json_writer w = cr_json_writer(out, CR_JSON_SPACED);
     cr_json_open_object(&w, NULL);
     cr_json_put_string(&w, "output", job->config->train.output);
@@ -189,7 +186,6 @@ static void print_json(const struct cr_prune *p, const struct job *job, const st
         cr_json_close_object(&w);
     }
     cr_json_close_array(&w);
-    if (guide->target_s > 0) cr_prune_guide_json(guide, p, &w);
     cr_json_close_object(&w);
     cr_json_end_line(&w);
 }
@@ -210,7 +206,7 @@ static void warn_if_pruned_more(const struct cr_prune *p) {
 }
 
 /* Prunes and saves. Runs on the CPU in fp32, whatever device and precision training uses. */
-static cr_status run(const struct cr_args *args, struct job *job, struct cr_prune_guide *guide, struct cr_text *out) {
+static cr_status run(const struct cr_args *args, struct job *job, struct cr_text *out) {
     const struct cr_config   *config  = job->config;
     struct cr_session_options options = {.eval = true, .execute = true, .masks = true, .eval_batch = 1};
     struct cr_config          local   = *config;
@@ -227,14 +223,12 @@ static cr_status run(const struct cr_args *args, struct job *job, struct cr_prun
     CR_TRY_OUT(cr_prune_open(&session.model.store, config, &prune));
     CR_TRY_OUT(cr_session_init(&session));
     CR_TRY_OUT(cr_session_load_weights(&session, config->model.weights, true));
-    CR_TRY_OUT(prune_store(&session, job, &prune, guide));
+    CR_TRY_OUT(prune_store(&session, job, &prune));
     warn_if_pruned_more(&prune);
     CR_TRY_OUT(cr_prune_name_classes(config->model.weights, session.model.classes, &names));
     CR_TRY_OUT(cr_prune_save(&session, config, &names));
     if (cr_args_has(args, CR_OPT_JSON))
-        print_json(&prune, job, guide, out);
-    else if (guide->target_s > 0)
-        cr_prune_guide_print(guide, &prune, out);
+        print_json(&prune, job, out);
     else
         print_table(&prune, out);
     if (job->recalibrate && !cr_args_has(args, CR_OPT_JSON)) cr_prune_recalibrated_text(job->recalibrated, &local, out);
@@ -246,18 +240,22 @@ out:
     return status;
 }
 
-/* Opens the configuration. For a RUN, the sparsity with which it was pruned is reset. */
+/* Opens the configuration. For a RUN, the sparsity with which it was pruned is reset. A single --pattern is a key; it
+ * comes first, so that a key on the command line has priority. */
 static cr_status open_config(const struct cr_args *args, struct cr_config *config) {
     static const char *const reset[] = {"prune.sparsity=0", "prune.initial=0",        "prune.budget=",
                                         "prune.column=",    "prune.schedule=gradual", "prune.group_decay=0"};
     struct cr_cmd_source     source;
     struct cr_args           all = *args;
+    char                     buffer[64];
+    const char              *pattern = cr_prune_pattern_key(args, buffer, sizeof buffer);
     cr_status                status;
     CR_TRY(cr_cmd_source_find(args, &source));
-    all.override = cr_alloc(CR_COUNT(reset) + (size_t)args->overrides, sizeof *all.override);
+    all.override = cr_alloc(CR_COUNT(reset) + 1 + (size_t)args->overrides, sizeof *all.override);
     if (!all.override) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory");
     all.overrides = 0;
     for (size_t i = 0; i < CR_COUNT(reset) && source.folder; i++) all.override[all.overrides++] = reset[i];
+    if (pattern) all.override[all.overrides++] = pattern;
     for (int i = 0; i < args->overrides; i++) all.override[all.overrides++] = args->override[i];
     CR_TRY_OUT(cr_cmd_config_open(&all, &source, NULL, config));
 out:
@@ -266,92 +264,80 @@ out:
     return status;
 }
 
-static cr_status read_target(const struct cr_args *args, struct cr_prune_guide *guide) {
-    const char *text = args->value[CR_OPT_TARGET_MS];
-    char       *end;
-    if (!text) return CR_OK;
-    const double ms = strtod(text, &end);
-    if (end == text || *end || !(ms > 0 && ms <= 1e9))
-        return cr_args_fail(args, "--target-ms %s: must be milliseconds above 0, e.g. 2.5", text);
-    guide->target_s = 1e-3 * ms;
-    return CR_OK;
+/* Channels alone, with a factor of multiply-adds. */
+static bool only_channels(const struct cr_budget_request *r) {
+    return r->channels && !r->several;
 }
 
-static cr_status read_factor(const struct cr_args *args, double *factor) {
-    const char *text = args->value[CR_OPT_PRUNE_FLOPS];
-    char       *end;
-    *factor = 0;
-    if (!text) return CR_OK;
-    *factor = strtod(text, &end);
-    if (end == text || *end || !(*factor > 1 && *factor <= 1e6))
-        return cr_args_fail(args, "--flops %s: must be the factor by which multiply-adds shrink, above 1, e.g. 2",
-                            text);
-    return CR_OK;
-}
-
-static cr_status check_channels(const struct cr_args *args, const struct cr_config *config, bool guided) {
-    const bool channels = config->prune.pattern == CR_PRUNE_PATTERN_CHANNELS, factor = args->value[CR_OPT_PRUNE_FLOPS];
-    if (factor && !channels)
-        return cr_args_fail(args, "--flops needs --pattern channels, which makes the network smaller");
-    if (channels && guided) return cr_args_fail(args, "--target-ms excludes --pattern channels: use --flops X");
-    if (channels && !factor)
+static cr_status check_pattern(const struct cr_args *args, const struct cr_budget_request *r, bool guided) {
+    if (r->flops > 0 && !args->value[CR_OPT_PATTERN] && !r->channels)
+        return cr_args_fail(args, "--flops needs --pattern channels, which makes the network smaller, or a list of "
+                                  "patterns");
+    if (r->several && !guided)
+        return cr_args_fail(args, "--pattern %s needs a target: --target-ms MS, --speedup X or --flops X",
+                            args->value[CR_OPT_PATTERN]);
+    if (only_channels(r) && !guided)
         return cr_args_fail(args, "--pattern channels needs --flops X, the factor by which multiply-adds shrink, e.g. "
-                                  "2");
+                                  "2, or --speedup X or --target-ms MS");
     return CR_OK;
 }
 
-static cr_status check(const struct cr_args *args, const struct cr_config *config, bool guided) {
-    const enum cr_prune_importance importance = config->prune.importance;
+static cr_status check(const struct cr_args *args, const struct cr_config *config, const struct cr_budget_request *r) {
+    const bool time = r->target_s > 0 || r->speedup > 0, guided = time || r->flops > 0;
     if (!*config->model.weights)
         return cr_args_fail(args, "no weights to prune: give --weights FILE, or a run folder instead of %s",
                             args->operand[0]);
-    if (config->quant.type != CR_QUANT_NONE)
+    if (config->quant.type != CR_QUANT_NONE && !(time && cr_config_given(config, "quant.type")))
         return cr_config_fail(config, "quant.type",
                               "a quantised network cannot be pruned: prune the one in floating point, then quantise "
                               "it");
-    CR_TRY(check_channels(args, config, guided));
-    if (guided && cr_config_prunes(config))
-        return cr_args_fail(args, "--target-ms chooses the sparsities: leave --sparsity and --budget out (or "
-                                  "give prune.sparsity=0 prune.budget=)");
-    if (!guided && !cr_config_prunes(config) && config->prune.pattern != CR_PRUNE_PATTERN_CHANNELS)
+    CR_TRY(check_pattern(args, r, guided));
+    if (guided && !only_channels(r) && cr_config_prunes(config))
+        return cr_args_fail(args, "a target chooses the sparsities: leave --sparsity and --budget out (or give "
+                                  "prune.sparsity=0 prune.budget=)");
+    if (!guided && !cr_config_prunes(config))
         return cr_args_fail(
-            args,
-            "no sparsity given: give --sparsity S (0.9 prunes 90 %% of the weights), --budget FILE, --target-ms MS, or "
-            "--pattern channels --flops X");
-    if (importance == CR_PRUNE_IMPORTANCE_BN && config->prune.pattern != CR_PRUNE_PATTERN_CHANNELS)
+            args, "no sparsity given: give --sparsity S (0.9 prunes 90 %% of the weights), --budget FILE, a target "
+                  "(--speedup X, --target-ms MS), or --pattern channels --flops X");
+    if (config->prune.importance == CR_PRUNE_IMPORTANCE_BN && !r->channels)
         return cr_config_fail(config, "prune.importance",
                               "bn is only for --pattern channels: give --importance l2 or taylor");
-    if (importance != CR_PRUNE_IMPORTANCE_L2 && guided)
-        return cr_config_fail(config, "prune.importance", "--target-ms prunes by magnitude: give --importance l2");
-    if (!guided && cr_args_has(args, CR_OPT_PRUNE_BATCH))
-        return cr_args_fail(args, "--batch needs --target-ms MS, whose batch size it is: leave it out");
+    if (!time && cr_args_has(args, CR_OPT_PRUNE_BATCH))
+        return cr_args_fail(args, "--batch needs --target-ms MS or --speedup X, whose batch size it is: leave it out");
     if (!args->value[CR_OPT_OUTPUT])
         return cr_args_fail(args, "no output given: give -o DIR, a folder that does not exist yet");
     return check_folder(config->train.output);
 }
 
+static cr_status prune(const struct cr_args *args, struct job *job, const struct cr_budget_request *r,
+                       struct cr_text *out) {
+    const bool json = cr_args_has(args, CR_OPT_JSON);
+    if (r->flops > 0 && only_channels(r)) return cr_prune_channels(job->config, r->flops, job->recalibrate, json, out);
+    if (r->flops > 0 || r->target_s > 0 || r->speedup > 0) return cr_prune_to_budget(job->config, r, json, out);
+    return run(args, job, out);
+}
+
 cr_status cr_cmd_prune(const struct cr_args *args, int *signal_taken) {
-    struct cr_config      config;
-    struct job            job   = {.config = &config};
-    struct cr_prune_guide guide = {0};
-    struct cr_text        text  = {0};
-    double                factor;
-    cr_status             status;
+    struct cr_config         config;
+    struct job               job     = {.config = &config};
+    struct cr_budget_request request = {0};
+    struct cr_text           text    = {0};
+    cr_status                status;
     (void)signal_taken;
     CR_TRY(cr_args_max_operands(args, 1));
-    CR_TRY(read_target(args, &guide));
-    CR_TRY(read_factor(args, &factor));
+    CR_TRY(cr_prune_targets(args, &request));
     CR_TRY(cr_args_int(args, CR_OPT_RECALIBRATE, 1, 1000000, 0, &job.recalibrate));
+    request.recalibrate = job.recalibrate;
     CR_TRY(open_config(args, &config));
+    CR_TRY_OUT(cr_prune_patterns(args, &config, &request));
     /* The pattern 2:4 implies a sparsity of 0.5. */
-    if (config.prune.pattern == CR_PRUNE_PATTERN_2_4 && config.prune.sparsity <= 0 && guide.target_s <= 0)
+    if (config.prune.pattern == CR_PRUNE_PATTERN_2_4 && config.prune.sparsity <= 0 && !request.several &&
+        request.flops + request.speedup + request.target_s <= 0)
         config.prune.sparsity = 0.5;
-    CR_TRY_OUT(check(args, &config, guide.target_s > 0));
-    CR_TRY_OUT(factor > 0 ? cr_prune_channels(&config, factor, job.recalibrate, cr_args_has(args, CR_OPT_JSON), &text)
-                          : run(args, &job, &guide, &text));
+    CR_TRY_OUT(check(args, &config, &request));
+    CR_TRY_OUT(prune(args, &job, &request, &text));
     CR_TRY_OUT(cr_cmd_print(&text));
 out:
-    cr_prune_guide_free(&guide);
     cr_text_free(&text);
     cr_config_close(&config);
     return status;

@@ -1,11 +1,6 @@
-/* cli/commands/prune.h: the parts of `cresnet prune`: prune.c; prune_target.c, the sparsities that --target-ms chooses
- * and their predicted times; prune_channels.c, --pattern channels.
- *
- * Invariants
- *   - Times are sums over the ops of the evaluation program that run for each batch. The cost model of the device gives
- *     the time of each op: measured on a GPU; elsewhere roofline estimates, with the device's own rule for which
- *     convolutions skip pruned weights.
- *   - Times are computed for exactly the nonzeros that remain after pruning. */
+/* cli/commands/prune.h: the parts of `cresnet prune`: prune.c, masks of a given sparsity; prune_request.c, patterns and
+ * targets of the command line; prune_channels.c, --pattern channels --flops; cli/budget/, all targets of several
+ * patterns. */
 #ifndef CR_CMD_PRUNE_H
 #define CR_CMD_PRUNE_H
 
@@ -15,28 +10,29 @@
 #include "session/session.h"
 #include "session/state.h"
 
-struct cr_prune_guide {
-    double  target_s;             /* requested time per batch; 0 without --target-ms */
-    double  dense_s, predicted_s; /* time of the program with nothing pruned, and with the chosen sparsities */
-    double  fixed_s;              /* part of dense_s that pruning does not change */
-    int64_t batch;
-    bool    measured;           /* times were measured */
-    double  sparse_density_max; /* without measured times: the density up to which sparse kernels are used */
-    char    device[256];
-    struct cr_prune_guided {
-        double dense_s, seconds, lost; /* lost: fraction of the squared L2 norm that pruning removes */
-        bool   timed;                  /* a convolution that may be pruned */
-        bool   sparse;                 /* runs on a sparse kernel */
-    } * layer;                         /* [prune->layers] */
+/* What the command line demands: a budget of time or multiply-adds, and patterns that may be used for it. */
+struct cr_budget_request {
+    double  target_s, speedup, flops; /* at most one is above 0; none: masks of a given sparsity */
+    bool    channels, two_four, block, unstructured;
+    bool    automatic;   /* --pattern auto: patterns that do not suit the network are left out */
+    bool    several;     /* patterns are `auto`, or more than one */
+    int64_t recalibrate; /* training batches for new BN statistics; 0: they stay */
+    bool   *unreachable; /* becomes true when the budget cannot be met; may be NULL */
 };
-/* Chooses layer[].sparsity of `prune` for weights and masks. guide->target_s is set by the caller; the function sets
- * the other members. CR_ERR_CONFIG when the time cannot be reached, or is reached without pruning. */
-CR_MUST cr_status cr_prune_guide(const struct cr_config *config, int classes, struct cr_prune *prune,
-                                 const struct cr_state_buffers *buffers, struct cr_prune_guide *guide);
-void              cr_prune_guide_free(struct cr_prune_guide *guide);
-/* After the masks are chosen: adds the table, or further members of the JSON line (", ..."). */
-void cr_prune_guide_print(const struct cr_prune_guide *guide, const struct cr_prune *prune, struct cr_text *out);
-void cr_prune_guide_json(const struct cr_prune_guide *guide, const struct cr_prune *prune, struct cr_json_writer *w);
+/* prune_request.c: reads --target-ms, --speedup and --flops. CR_ERR_USAGE. */
+CR_MUST cr_status cr_prune_targets(const struct cr_args *args, struct cr_budget_request *request);
+/* Reads the patterns from --pattern, or from prune.pattern when the user has given it; with neither, a target of
+ * time may use all patterns. */
+CR_MUST cr_status cr_prune_patterns(const struct cr_args *args, const struct cr_config *config,
+                                    struct cr_budget_request *request);
+/* The override "prune.pattern=P" of a single pattern; NULL with a list, `auto` or no --pattern. The text lives as
+ * long as the buffer. */
+const char *cr_prune_pattern_key(const struct cr_args *args, char *buffer, size_t size);
+
+/* cli/budget/: prunes until a budget is met, writes the checkpoint, and adds a table or a JSON line to *out.
+ * CR_ERR_CONFIG when the budget cannot be met; nothing is written then. */
+CR_MUST cr_status cr_prune_to_budget(const struct cr_config *config, const struct cr_budget_request *request, bool json,
+                                     struct cr_text *out);
 
 /* prune_channels.c: removes channels until the network has `factor` times fewer multiply-adds, writes the checkpoint of
  * the smaller network, and adds a table or a JSON line to *out. recalibrate: as in cr_prune_recalibrate. CR_ERR_CONFIG

@@ -26,6 +26,7 @@ cr_command_fn     cr_cmd_profile, cr_cmd_prune, cr_cmd_export, cr_cmd_data, cr_c
 cr_command_fn     cr_cmd_lr_find, cr_cmd_explain;
 cr_command_fn     cr_cmd_finetune; /* cli/finetune/command.c */
 cr_command_fn     cr_cmd_sweep;    /* cli/sweep/command.c */
+cr_command_fn     cr_cmd_compress; /* cli/compress/command.c */
 
 /* Runs the function of args->command (cli/command_table.c). For main only. */
 CR_MUST cr_status cr_command_run(const struct cr_args *args, int *signal_taken);

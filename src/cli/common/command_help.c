@@ -78,6 +78,7 @@ static const char about_plan[] =
     "--target GPU plans for a GPU that this machine does not have. Supported kernels and their workspace sizes are\n"
     "computed offline where CUDA and cuDNN are installed; otherwise they come from a built-in list. Times are\n"
     "roofline estimates unless --kernel-times FILE is given. Needed memory is compared with the memory of that GPU.\n"
+    "Where the kernels are known, the last lines list them with the number and the time of their ops.\n"
     "plan --csv FILE.csv plans offsets for the lifetimes in a file (id,lower,upper,size; half-open intervals) of any\n"
     "program: a greedy plan, then a search of at most --time-limit S seconds. Exits with 1 when no plan within\n"
     "--capacity N was found. Sizes have no unit.\n"
@@ -129,9 +130,9 @@ static const char about_prune[] =
     "--budget FILE.csv: the first column names layers (layer1.0.conv1, or their number), the other columns hold\n"
     "sparsities. prune.column selects a column; by default it is the column whose overall sparsity is nearest to\n"
     "--sparsity. Training can also prune (prune.schedule); see cresnet help keys prune.\n"
-    "--target-ms chooses the sparsity of each layer (unstructured, fp32) from the times of its kernels on --device:\n"
-    "the predicted time to evaluate --batch images is at most MS milliseconds, and as little weight magnitude as\n"
-    "possible is removed. On the CPU the times are estimates.\n"
+    "--target-ms and --speedup choose the widths of all layers and their patterns from the times of kernels on\n"
+    "--device: the predicted time to evaluate --batch images meets the target, and as little weight magnitude as\n"
+    "possible is removed. --pattern limits the choice to some patterns.\n"
     "--pattern channels removes whole channels until the network has --flops X times fewer multiply-adds, and writes\n"
     "the weights of a smaller dense network; its config.ini holds the number of channels of each layer.\n"
     "--recalibrate N computes the running statistics of the batch norms again from N training batches: it recovers a\n"
@@ -141,9 +142,25 @@ static const char about_prune[] =
     "  cresnet train configs/demo.ini model.weights=checkpoints/demo-90 -o checkpoints/demo-90-tuned\n"
     "  cresnet prune configs/resnet50.ini --weights FILE --pattern 2:4 -o DIR\n"
     "  cresnet prune configs/resnet50.ini --weights FILE --pattern block prune.block=64x64 --sparsity 0.7 -o DIR\n"
-    "  cresnet prune configs/resnet50.ini --weights FILE --target-ms 8 --batch 32 train.precision=fp32 -o DIR\n"
+    "  cresnet prune configs/resnet50.ini --weights FILE --speedup 1.6 --batch 32 -o DIR\n"
     "  cresnet prune checkpoints/demo --pattern channels --flops 2 -o checkpoints/small\n"
     "  cresnet train checkpoints/small/last/config.ini model.weights=checkpoints/small -o checkpoints/small-tuned\n";
+
+static const char about_compress[] =
+    "Makes the network of a RUN X times as fast. Prunes it with each pattern alone and with all together to the same\n"
+    "speedup, re-estimates the BN statistics of each, fine-tunes the best one with RUN as teacher, with --int8 "
+    "quantises\n"
+    "it, evaluates and times every step, and writes OUT/report.html: accuracy against measured time, the widths and\n"
+    "patterns of the layers, sizes. OUT/network is the result, a run folder that every command reads. OUT is\n"
+    "RUN-compressed, or -o DIR.\n"
+    "The same command continues after Ctrl-C or a crash. OUT/compress.ini is the configuration of the fine-tuning: "
+    "edit\n"
+    "it to change what has not begun. --epochs and other keys on the command line apply to it.\n"
+    "--max-drop: when the accuracy drops by more, smaller speedups are tried, three at most; the exit code is 1 when\n"
+    "the speedup that was demanded does not keep it. --batch: the batch size whose time is meant.\n"
+    "\n"
+    "  cresnet compress checkpoints/demo --speedup 1.5\n"
+    "  cresnet compress checkpoints/resnet50 --speedup 2 --max-drop 0.5 --int8 --batch 32 -o compressed\n";
 
 static const char about_quantize[] =
     "Quantises a trained network to 8-bit integers: weights by output channel, activations by tensor, symmetric.\n"
@@ -251,6 +268,8 @@ static const struct cr_command commands[CR_CMD_COUNT] = {
     [CR_CMD_PROFILE]  = {"profile", "time every op of the training step, or of an evaluation", "CONFIG|RUN " KEYS,
                          about_profile},
     [CR_CMD_PRUNE]    = {"prune", "prune weights by magnitude", "CONFIG|RUN " KEYS, about_prune},
+    [CR_CMD_COMPRESS] = {"compress", "make a trained network faster: prune, fine-tune, quantise, report",
+                         "RUN --speedup X [options] [section.key=value ...]", about_compress},
     [CR_CMD_QUANTIZE] = {"quantize", "quantise a network to 8-bit integers", "CONFIG|RUN " KEYS, about_quantize},
     [CR_CMD_EXPORT]   = {"export", "export the weights of a run for torchvision, or a network as ONNX",
                          "RUN -o FILE | RUN|CONFIG --onnx FILE [section.key=value ...]", about_export},

@@ -21,6 +21,7 @@ static bool is_on_cpu(enum cr_device_kind kind) {
  * configuration says otherwise: its result then does not depend on the number of runs at once. */
 static cr_status prepare_run(struct cr_sweep *sweep, struct cr_sweep_run *run, const struct cr_config *config) {
     const bool given = cr_config_is_set(config, "train.threads");
+    run->several     = config->data.multi_label;
     run->cpu         = is_on_cpu(config->train.device);
     run->threads     = !given ? 1 : config->train.threads > 0 ? config->train.threads : sysconf(_SC_NPROCESSORS_ONLN);
     if (run->cpu && !given) run->override[sweep->overrides] = "train.threads=1";
@@ -62,9 +63,9 @@ static cr_status choose_jobs(const struct cr_args *args, struct cr_sweep *sweep)
 
 /* ---- results ---- */
 
-/* Best top-1 of a run in its log; NAN when it has none. */
+/* Best top-1 (data.multi_label: mAP) of a run in its log; NAN when it has none. */
 static double best_of(const struct cr_sweep_run *run, double *loss, double *epoch) {
-    struct cr_report_run report = {0};
+    struct cr_report_run report = {.config.data.multi_label = run->several};
     char                 path[CR_PATH_MAX];
     double               top1 = NAN;
     *loss = *epoch = NAN;
@@ -85,7 +86,8 @@ static double best_of(const struct cr_sweep_run *run, double *loss, double *epoc
 
 static void print_table(const struct cr_sweep *sweep, struct cr_text *out) {
     static const char *const states[] = {"waiting", "running", "done", "stopped", "failed"};
-    cr_text_add(out, "%-8s %9s %9s %9s  %s\n", "state", "best top1", "val loss", "epoch", "run");
+    cr_text_add(out, "%-8s %9s %9s %9s  %s\n", "state", sweep->run[0].several ? "best mAP" : "best top1", "val loss",
+                "epoch", "run");
     for (int i = 0; i < sweep->runs; i++) {
         const struct cr_sweep_run *run = &sweep->run[i];
         double                     loss, epoch, top1 = best_of(run, &loss, &epoch);

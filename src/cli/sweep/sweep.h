@@ -18,7 +18,8 @@ struct cr_sweep_run {
     const char        **override;        /* [overrides] of the sweep: "section.key=value", varied keys included */
     const char         *folder, *output; /* run folder; file with what the training prints */
     enum cr_sweep_state state;
-    bool                cpu; /* computes on the CPU, with this number of threads */
+    bool                several; /* data.multi_label: the best score is the mean average precision */
+    bool                cpu;     /* computes on the CPU, with this number of threads */
     int64_t             threads;
     int                 process, code; /* process id while running; exit code of an ended run */
 };

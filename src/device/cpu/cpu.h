@@ -48,8 +48,10 @@ extern const struct cr_backend cr_backend_cpu; /* device/cpu/device.c; others ge
 extern const struct cr_pool    cr_cpu_pools[]; /* device/cpu/allocators.c */
 /* device/cpu/tuned/sparse_kernels.c */
 int64_t cr_cpu_packed_elems(struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
-/* device/cpu/onednn/dnnl_qconv.c: bytes of the packed filter of a qconv; 0 without oneDNN. */
+/* Bytes of the packed filter of a qconv: device/cpu/onednn/dnnl_qconv.c (0: no layout of its own; -1: oneDNN does not
+ * compute this op here), and device/cpu/tuned/qconv.c. */
 int64_t cr_cpu_qconv_packed_bytes(struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
+int64_t cr_cpu_qconv_own_bytes(const struct cr_program *program, const struct cr_op *op);
 /* device/cpu/spdnn.c */
 cr_status cr_cpu_spdnn(struct cr_device *device, const struct cr_spdnn_net *net, const struct cr_spdnn_inputs *inputs,
                        const struct cr_spdnn_options *options, struct cr_spdnn_result *out);

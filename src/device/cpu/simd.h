@@ -106,6 +106,6 @@ extern const struct cr_kernel cr_cpu_bn_sums, cr_cpu_bn_apply, cr_cpu_bn_grad_su
     cr_cpu_conv3_wgrad, cr_cpu_sparse_kernel, cr_cpu_sparse_filter, cr_cpu_sparse_dgrad, cr_cpu_sparse_wgrad_kernel,
     cr_shm_all_reduce, cr_cpu_quantize, cr_cpu_quantize_filter, cr_cpu_dequantize, cr_cpu_maxpool8,
     cr_cpu_pad_shortcut8, cr_cpu_fake_quant, cr_cpu_fake_quant_grad, cr_cpu_observe_range, cr_cpu_blurpool,
-    cr_cpu_blurpool_grad;
+    cr_cpu_blurpool_grad, cr_cpu_qconv, cr_cpu_pack_filter;
 
 #endif

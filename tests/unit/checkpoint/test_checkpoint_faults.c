@@ -246,11 +246,15 @@ static void killed_at_any_moment(void) {
     unsigned          random = 12345;
     int               dirty  = 0;
     REQUIRE(done != MAP_FAILED && folder_open());
+    /* a child lives as long as several saves take, on slow machines and in emulators too */
+    const int64_t start = cr_time_ns();
+    REQUIRE_OK(fake_save(folder, 1, false, 1));
+    const unsigned span_us = (unsigned)CR_MAX((int64_t)9000, 6 * (cr_time_ns() - start) / 1000);
     for (int round = 0; round < 60; round++) {
         pid_t child = fork();
         if (child == 0) save_for_ever(done);
         random = random * 1103515245 + 12345;
-        usleep(1000 + random / 65536 % 9000);
+        usleep(1000 + random / 65536 * 7 % span_us);
         int how;
         kill(child, SIGKILL);
         waitpid(child, &how, 0);

@@ -30,6 +30,36 @@ static void *store_of(const struct net *n) {
     return n->memory.region[CR_REGION_STORE];
 }
 
+enum { UNIT = 64 /* bytes; offsets are multiples */, UNITS_MAX = 1 << 16 };
+
+static int add_units(const struct cr_program *p, int tensor, char *used) {
+    const struct cr_tensor *t     = &p->tensor[tensor];
+    int                     added = 0;
+    if (t->region != CR_REGION_POOL) return 0;
+    for (size_t u = t->offset / UNIT; u < (t->offset + t->bytes + UNIT - 1) / UNIT && u < UNITS_MAX; u++) {
+        added += !used[u];
+        used[u] = 1;
+    }
+    return added;
+}
+
+/* Bytes of the pool that the largest op uses; nothing can make the pool smaller. With kernels that need much workspace
+ * (those of oneDNN on ARM), an op of a small network uses almost the whole pool. */
+static size_t largest_op(const struct cr_program *p) {
+    static char used[UNITS_MAX];
+    int         largest = 0, ids[CR_OP_IDS_MAX];
+    for (int i = 0; i < p->ops; i++) {
+        const struct cr_op *op    = &p->op[i];
+        int                 units = 0;
+        memset(used, 0, sizeof used);
+        if (op->workspace >= 0) units += add_units(p, op->workspace, used);
+        for (int k = cr_op_reads(op, ids); k > 0; k--) units += add_units(p, ids[k - 1], used);
+        for (int k = cr_op_writes(op, ids); k > 0; k--) units += add_units(p, ids[k - 1], used);
+        largest = CR_MAX(largest, units);
+    }
+    return (size_t)largest * UNIT;
+}
+
 static void check_net(const char *const *overrides, int count, bool fuse) {
     struct net plain, less;
     CHECK_STATUS(open_step(&plain, overrides, count, fuse, 0), CR_OK);
@@ -45,7 +75,8 @@ static void check_net(const char *const *overrides, int count, bool fuse) {
             CHECK(less.program.ops == plain.program.ops + r->recomputed);
             CHECK(net_count(&less.program, CR_OP_sgd) == 1 &&
                   net_count(&less.program, CR_OP_conv_wgrad) == net_count(&plain.program, CR_OP_conv_wgrad));
-            if (percent == 90) CHECK(r->after <= limit && less.program.region_bytes[CR_REGION_POOL] <= limit);
+            if (percent == 90 && largest_op(&plain.program) <= limit)
+                CHECK(r->after <= limit && less.program.region_bytes[CR_REGION_POOL] <= limit);
             CHECK_STATUS(cr_exec_poison(less.exec), CR_OK);
             train(&less);
             CHECK(memcmp(store_of(&plain), store_of(&less), cr_param_store_bytes(&plain.model.store)) == 0);

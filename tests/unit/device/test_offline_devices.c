@@ -240,20 +240,24 @@ static void check_same_ops(const struct cr_program *a, const struct cr_program *
 }
 
 static void list_and_kernels_give_the_same_programs(void) {
-    static const char *const   archs[] = {"resnet18", "resnet50"};
+    static const struct {
+        const char *arch;
+        int         size;
+    } networks[]                       = {{"resnet18", 64}, {"resnet50", 64}, {"resnet20", 32}};
     static const enum cr_dtype reals[] = {CR_F32, CR_F16, CR_BF16};
     static const char *const   gpus[]  = {"h200", "a100", "rtx4090", "rtx5090"};
-    for (size_t i = 0; i < CR_COUNT(archs) * CR_COUNT(reals) * CR_COUNT(gpus); i++) {
-        const char         *gpu = gpus[i % 4], *arch = archs[i / 4 % 2];
-        const enum cr_dtype real   = reals[i / 8];
+    for (size_t i = 0; i < CR_COUNT(networks) * CR_COUNT(reals) * CR_COUNT(gpus); i++) {
+        const char         *gpu = gpus[i % 4], *arch = networks[i / 4 % 3].arch;
+        const int           size   = networks[i / 4 % 3].size;
+        const enum cr_dtype real   = reals[i / 12];
         struct cr_device   *listed = open_listed(gpu, true), *queried = open_queried(gpu, true);
         struct cr_program   a, b;
         char                what[64];
         REQUIRE(listed);
         snprintf(what, sizeof what, "%s, %s on %s", arch, cr_dtype_name(real), gpu);
-        REQUIRE_OK(compile_for(listed, arch, real, &a));
+        REQUIRE_OK(compile_kind(listed, arch, size, real, CR_PROGRAM_STEP, &a));
         if (queried) {
-            REQUIRE_OK(compile_for(queried, arch, real, &b));
+            REQUIRE_OK(compile_kind(queried, arch, size, real, CR_PROGRAM_STEP, &b));
             check_same_ops(&a, &b, what);
             cr_program_free(&b);
         }

@@ -53,16 +53,22 @@ static bool is_int8(enum cr_dtype dtype) {
     return dtype == CR_I8 || dtype == CR_U8;
 }
 
-/* oneDNN 2.6 for ARM has no layout for some filters of 8-bit convolutions, and its sums with a signed summand are wrong
+/* Without VNNI oneDNN adds pairs of products in 16 bits, and these sums saturate: results are wrong by any amount.
+ * oneDNN 2.6 for ARM has no layout for some filters of 8-bit convolutions, and its sums with a signed summand are wrong
  * (tests/unit/device/test_cpu_quant.c, under qemu). */
+static bool has_exact_sums(void) {
 #ifdef __x86_64__
-enum { HAS_INT8 = true };
+    const unsigned isa = (unsigned)dnnl_get_effective_cpu_isa();
+    const unsigned vnni =
+        (dnnl_cpu_isa_avx512_core_vnni & ~dnnl_cpu_isa_avx512_core) | (dnnl_cpu_isa_avx2_vnni & ~dnnl_cpu_isa_avx2);
+    return isa & vnni;
 #else
-enum { HAS_INT8 = false };
+    return false;
 #endif
+}
 
 static bool types_are_known(const struct cr_qconv_types *t) {
-    return HAS_INT8 && is_int8(t->x) && (is_int8(t->y) || t->y == CR_F32) && (!t->has_add || is_int8(t->add));
+    return has_exact_sums() && is_int8(t->x) && (is_int8(t->y) || t->y == CR_F32) && (!t->has_add || is_int8(t->add));
 }
 
 static bool qconv_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
@@ -74,7 +80,8 @@ static bool qconv_accepts(const struct cr_device *device, const struct cr_progra
 int64_t cr_cpu_qconv_packed_bytes(struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct cr_dnnl_qconv  c = conv_of(p, op);
     const_dnnl_primitive_desc_t pd;
-    if (!types_are_known(&c.types) || cr_dnnl_qconv_layout(device, &c, &pd) != CR_OK) {
+    if (!types_are_known(&c.types)) return -1;
+    if (cr_dnnl_qconv_layout(device, &c, &pd) != CR_OK) {
         cr_error_clear();
         return 0;
     }

@@ -56,8 +56,10 @@ int64_t cr_cpu_packed_elems(struct cr_device *device, const struct cr_program *p
     struct cr_linear_filter   filter;
     if (device->options.ref_only) return 0;
 #ifdef CR_WITH_ONEDNN
-    if (op->kind == CR_OP_qconv) return cr_cpu_qconv_packed_bytes(device, p, op);
+    const int64_t bytes = op->kind == CR_OP_qconv ? cr_cpu_qconv_packed_bytes(device, p, op) : 0;
+    if (op->kind == CR_OP_qconv && bytes >= 0) return bytes;
 #endif
+    if (op->kind == CR_OP_qconv) return cr_cpu_qconv_own_bytes(p, op);
     if (!accepts(device, p, op)) return 0;
     if (linearize(p, op, &plan, &filter) != CR_OK) {
         cr_error_clear(); /* out of memory: the format is not available */

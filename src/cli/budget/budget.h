@@ -1,0 +1,214 @@
+/* cli/budget/budget.h: cresnet prune with a budget of time or multiply-adds for all patterns together: the parts.
+ *
+ *   source.c     the network to be pruned, on the host: groups of channels, importance, weights
+ *   clock.c      the time of an op, a program and a run on the device
+ *   axes.c       the op of the compiled evaluation program with other widths
+ *   patterns.c   the choices of single layers: single weights, 2:4, blocks
+ *   problem.c    the search problem (pruning/budget_search.h) of all of these
+ *   candidate.c  the smaller network of a choice, its masks and its predicted time
+ *   choose.c     the choice whose predicted time meets the target
+ *   output.c     the table and the JSON line
+ *   command.c    the command
+ *
+ * Invariants
+ *   - The loss of a layer is the fraction of its squared L2 norm that is removed, whatever the pattern; with other
+ *     kinds of importance, that of the squared importance of its channels. The losses of all layers are added.
+ *   - The time of an op depends on its widths and its pattern. Times are measured on a GPU by the table of kernel
+ *     times, and on the CPU by running the op, unless train.measure = no. A pattern changes the time of a
+ *     convolution by the same factor at all widths; the whole network that was chosen is compiled, and its time
+ *     corrects the sum.
+ *   - Nothing is written before a choice meets the target. */
+#ifndef CR_BUDGET_H
+#define CR_BUDGET_H
+
+#include "autotune/host_times.h"
+#include "cli/commands/prune.h"
+#include "pruning/budget_search.h"
+#include "pruning/widths.h"
+
+enum { CR_BUDGET_OP_LAYERS = 2 };
+
+enum cr_budget_unit { CR_BUDGET_SECONDS, CR_BUDGET_MACS };
+
+/* ---- source.c ---- */
+
+struct cr_budget_source {
+    struct cr_config         config; /* for this machine's CPU */
+    struct cr_dataset       *train;  /* with importance = taylor, else NULL */
+    struct cr_session        session;
+    struct cr_program        program; /* evaluation of one image, before compiler passes */
+    struct cr_channel_groups groups;
+    struct cr_shrink         shrink;
+    struct cr_widths         widths;
+    double                  *taylor; /* [units] */
+    struct cr_state_buffers  buffers;
+    float                   *running;
+};
+/* Loads the network and ranks its channels. With `channels` false every group keeps its width. The caller closes the
+ * source, also after a failure. */
+CR_MUST cr_status cr_budget_source_open(const struct cr_config *config, bool channels, struct cr_budget_source *source);
+/* Allows each group at most `most` widths. */
+CR_MUST cr_status cr_budget_source_levels(struct cr_budget_source *source, int most);
+void              cr_budget_source_close(struct cr_budget_source *source);
+
+/* ---- clock.c ---- */
+
+struct cr_budget_clock {
+    enum cr_budget_unit   unit;
+    struct cr_config      config;  /* the caller's without memory.limit */
+    struct cr_session     session; /* device, model and kernel times only */
+    struct cr_cost_model  model;
+    struct cr_host_times *host;     /* CPU with train.measure, else NULL */
+    bool                  measured; /* times of ops are measured */
+    int64_t               batch;
+    struct cr_program     program; /* the network with nothing pruned, compiled up to its fused ops */
+    bool                  has_program;
+};
+/* Opens the device and compiles the network. The caller closes the clock, also after a failure. */
+CR_MUST cr_status cr_budget_clock_open(const struct cr_config *config, int classes, enum cr_budget_unit unit,
+                                       struct cr_budget_clock *clock);
+void              cr_budget_clock_close(struct cr_budget_clock *clock);
+/* Seconds, or multiply-adds of one image, of an op: of the kernel that it gets. *known is false, and the value an
+ * estimate, when no kernel accepts the op. */
+CR_MUST cr_status cr_budget_op_cost(struct cr_budget_clock *clock, const struct cr_program *program,
+                                    const struct cr_op *op, double *cost, bool *known);
+/* Sum over the ops that run for each batch. */
+CR_MUST cr_status cr_budget_program_cost(struct cr_budget_clock *clock, const struct cr_program *program, double *cost);
+/* Compiles the evaluation program of another network on the same device: config.model.channels, and `mask` as pattern
+ * (NULL: none). Adds up the costs of its ops. `model` is opened by the caller. */
+CR_MUST cr_status cr_budget_network_cost(struct cr_budget_clock *clock, const struct cr_config *config,
+                                         struct cr_model *model, const uint8_t *mask, double *cost);
+/* Runs the network of a configuration with its weights on random images: the median seconds of a batch, on the CPU the
+ * least. */
+CR_MUST cr_status cr_budget_measure(const struct cr_config *config, int classes, int64_t batch, double *seconds);
+
+/* ---- axes.c ---- */
+
+struct cr_budget_axes {
+    const struct cr_budget_source *source;  /* borrowed */
+    const struct cr_program       *program; /* of the clock */
+    int                           *bins_of; /* [tensors][CR_CHANNEL_AXES] index in `bins`; CR_NONE: no channels */
+    struct cr_width_bins          *bins;    /* [count] */
+    int                            count;
+    int                           *layer_of; /* [tensors] index of the layer whose filter the tensor has; CR_NONE */
+};
+/* Finds which widths the tensors of a compiled program have. layer_names: [layers], "layer1.0.conv1.weight". */
+CR_MUST cr_status cr_budget_axes_open(const struct cr_budget_source *source, const struct cr_program *program,
+                                      const char *const *layer_names, int layers, struct cr_budget_axes *axes);
+void              cr_budget_axes_close(struct cr_budget_axes *axes);
+/* The groups with several levels that an op depends on, in ascending order: returns their number. group[groups]. */
+int cr_budget_op_groups(const struct cr_budget_axes *axes, const struct cr_op *op, int *group);
+/* The layers whose filters an op reads; returns their number. */
+int cr_budget_op_layers(const struct cr_budget_axes *axes, const struct cr_op *op, int layer[CR_BUDGET_OP_LAYERS]);
+/* Gives the tensors of the op the shapes of these levels. Level 0 of all groups restores the first shapes. */
+void cr_budget_resize(const struct cr_budget_axes *axes, struct cr_program *program, const struct cr_cost_model *model,
+                      const struct cr_op *op, const int *level);
+
+/* ---- patterns.c ---- */
+
+struct cr_budget_choice {
+    enum cr_prune_pattern pattern;
+    double                sparsity, ratio; /* ratio: time compared with the dense kernel */
+    double                left;            /* fraction of the squared L2 norm */
+    int64_t               outputs, inputs; /* channels must be multiples of these */
+};
+struct cr_budget_layer {
+    int                      param, tensor;
+    const char              *name, *weight; /* "layer1.0.conv1", "layer1.0.conv1.weight" */
+    const char              *dense;         /* why the layer has no pattern; NULL: it may have one */
+    struct cr_width_bins     bins[CR_CHANNEL_AXES];
+    double                  *energy;
+    struct cr_budget_choice *choice; /* [choices] */
+    int                      choices;
+    double                   dense_cost; /* of its op at full width */
+    int                      chosen;     /* index of a choice; CR_NONE: dense */
+    double                   cost, lost; /* of the chosen network, by the table */
+};
+struct cr_budget_layers {
+    struct cr_budget_layer *at;
+    int                     count;
+    struct cr_arena         arena;
+};
+CR_MUST cr_status cr_budget_layers_open(const struct cr_budget_source *source, struct cr_budget_layers *layers);
+void              cr_budget_layers_close(struct cr_budget_layers *layers);
+/* Finds the choices of each layer. */
+CR_MUST cr_status cr_budget_patterns(const struct cr_budget_source *source, struct cr_budget_clock *clock,
+                                     const struct cr_budget_request *request, struct cr_budget_layers *layers);
+/* Clears bits of `mask` as the chosen patterns demand, by the magnitudes of `value`, for a network with these layers in
+ * another width. */
+CR_MUST cr_status cr_budget_masks(const struct cr_config *config, const struct cr_budget_layers *layers,
+                                  const struct cr_param_store *store, const float *value, uint8_t *mask);
+
+/* ---- problem.c ---- */
+
+struct cr_budget_problem {
+    struct cr_search_problem search;
+    int                     *variable_of; /* [groups] CR_NONE: one level */
+    int                     *group_of;    /* [variables] */
+    int                     *factor_op;   /* [factors] index of the op */
+    double                   fixed;       /* cost of the ops that no choice changes */
+    double                   dense;       /* cost with nothing pruned */
+};
+CR_MUST cr_status cr_budget_problem_open(const struct cr_budget_source *source, struct cr_budget_clock *clock,
+                                         struct cr_budget_axes *axes, struct cr_budget_layers *layers,
+                                         struct cr_budget_problem *problem);
+/* The size of the search (pruning/budget_search.h) that such a problem has, without measuring anything; negative when
+ * memory is short. */
+double cr_budget_problem_size(const struct cr_budget_source *source, struct cr_budget_clock *clock,
+                              struct cr_budget_axes *axes, struct cr_budget_layers *layers);
+void   cr_budget_problem_close(struct cr_budget_problem *problem);
+
+/* ---- candidate.c ---- */
+
+struct cr_budget_candidate {
+    int             *level;  /* [groups] */
+    int             *chosen; /* [layers] */
+    struct cr_text   channels;
+    struct cr_config config; /* of the smaller network */
+    struct cr_model  model;
+    bool             has_model, masked;
+    float           *value, *running; /* layouts of the smaller parameter store */
+    uint8_t         *mask;
+    double           table, cost, loss, gap;  /* table: by the problem; cost: of the compiled network */
+    double          *layer_cost, *layer_lost; /* [layers] by the table */
+};
+/* Makes the network of a search result and predicts its cost. The caller frees *out, also after a failure. */
+CR_MUST cr_status cr_budget_candidate_make(struct cr_budget_source *source, struct cr_budget_clock *clock,
+                                           const struct cr_budget_axes *axes, struct cr_budget_layers *layers,
+                                           const struct cr_budget_problem *problem,
+                                           const struct cr_search_result *result, struct cr_budget_candidate *out);
+/* Sets the widths of the source and the choices of the layers to those of a candidate. */
+void cr_budget_candidate_show(struct cr_budget_source *source, struct cr_budget_layers *layers,
+                              const struct cr_budget_candidate *candidate);
+void cr_budget_candidate_free(struct cr_budget_candidate *candidate);
+
+/* ---- choose.c ---- */
+
+struct cr_budget_outcome {
+    struct cr_budget_candidate best;
+    double                     target; /* cost */
+    double                     dense;  /* cost with nothing pruned */
+    double                     scale;  /* measured / predicted time of the unpruned network; 1 when unknown */
+    double                     measured_dense, measured; /* seconds; 0: not measured */
+    int                        compiled;                 /* networks that were compiled */
+};
+CR_MUST cr_status cr_budget_choose(struct cr_budget_source *source, struct cr_budget_clock *clock,
+                                   const struct cr_budget_axes *axes, const struct cr_budget_request *request,
+                                   struct cr_budget_layers *layers, const struct cr_budget_problem *problem,
+                                   struct cr_budget_outcome *outcome);
+
+/* ---- output.c ---- */
+
+struct cr_budget_report {
+    const struct cr_config         *config; /* the caller's */
+    const struct cr_budget_request *request;
+    const struct cr_budget_source  *source;
+    const struct cr_budget_clock   *clock;
+    const struct cr_budget_layers  *layers;
+    const struct cr_budget_outcome *outcome;
+    int64_t                         recalibrated; /* training batches of the BN statistics; 0: they stayed */
+};
+void cr_budget_print(const struct cr_budget_report *report, struct cr_text *out);
+void cr_budget_json(const struct cr_budget_report *report, struct cr_text *out);
+
+#endif

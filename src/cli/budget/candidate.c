@@ -1,0 +1,133 @@
+/* cli/budget/candidate.c: the network of a choice. See cli/budget/budget.h. */
+#include "cli/budget/budget.h"
+#include "config/ini.h"
+#include "model/channels.h"
+
+#include <string.h>
+
+static int64_t width_of(void *self, const char *layer) {
+    const struct cr_budget_source *s = self;
+    return cr_shrink_width(&s->shrink, &s->session.model.store, layer);
+}
+
+/* Applies the widths and patterns of the result to source and layers. */
+static void apply(struct cr_budget_source *source, struct cr_budget_layers *layers,
+                  const struct cr_budget_problem *problem, const struct cr_search_result *result,
+                  const struct cr_budget_candidate *c, const struct cr_budget_axes *axes,
+                  const struct cr_program *program) {
+    for (int k = 0; k < source->groups.groups; k++)
+        c->level[k] = problem->variable_of[k] == CR_NONE ? 0 : result->value[problem->variable_of[k]];
+    cr_widths_apply(&source->widths, c->level, &source->shrink);
+    for (int l = 0; l < layers->count; l++) {
+        struct cr_budget_layer *q = &layers->at[l];
+        q->chosen                 = CR_NONE;
+        q->cost                   = q->dense_cost;
+        q->lost                   = 1 - cr_width_left(q->bins, q->energy, c->level);
+    }
+    for (int f = 0; f < problem->search.factors; f++) {
+        const struct cr_search_option *option = &problem->search.factor[f].option[result->option[f]];
+        int                            layer[CR_BUDGET_OP_LAYERS];
+        const int                      count = cr_budget_op_layers(axes, &program->op[problem->factor_op[f]], layer);
+        for (int l = 0; l < count; l++) layers->at[layer[l]].cost = option->cost / count;
+        if (count != 1) continue;
+        layers->at[layer[0]].chosen = option->tag;
+        layers->at[layer[0]].lost   = option->loss;
+    }
+    for (int l = 0; l < layers->count; l++) c->chosen[l] = layers->at[l].chosen;
+}
+
+void cr_budget_candidate_show(struct cr_budget_source *source, struct cr_budget_layers *layers,
+                              const struct cr_budget_candidate *c) {
+    cr_widths_apply(&source->widths, c->level, &source->shrink);
+    for (int l = 0; l < layers->count; l++) {
+        layers->at[l].chosen = c->chosen[l];
+        layers->at[l].cost   = c->layer_cost[l];
+        layers->at[l].lost   = c->layer_lost[l];
+    }
+}
+
+/* The keys of the smaller network. */
+static cr_status set_config(struct cr_budget_source *source, struct cr_budget_candidate *c) {
+    const char *why;
+    bool        same = true;
+    c->config        = source->config;
+    for (int k = 0; k < source->groups.groups; k++) same &= c->level[k] == 0;
+    if (same) return CR_OK;
+    cr_channels_text(&source->session.model, &source->config, width_of, source, &c->channels);
+    if (c->channels.failed) return CR_NO_MEMORY(c->channels.length);
+    if (!cr_ini_can_hold(c->channels.data, &why))
+        return CR_FAIL(CR_ERR_CONFIG, "the network has too many layers: the list of their channels %s", why);
+    c->config.model.channels = c->channels.data;
+    return CR_OK;
+}
+
+/* Copies the weights that are left, and prunes them. */
+static cr_status set_weights(struct cr_budget_source *source, const struct cr_budget_layers *layers,
+                             struct cr_budget_candidate *c) {
+    const struct cr_param_store   *store = &source->session.model.store, *small = &c->model.store;
+    const size_t                   bytes = (size_t)small->value_elems / 8 + 1;
+    const struct cr_shrink_buffers from  = {source->buffers.value, source->running, source->buffers.mask};
+    CR_ALLOC(c->value, (size_t)small->value_elems + 1);
+    CR_ALLOC(c->running, (size_t)small->running_elems + 1);
+    CR_ALLOC(c->mask, bytes);
+    memset(c->mask, 0xff, bytes);
+    const struct cr_shrink_buffers to = {c->value, c->running, c->mask};
+    cr_shrink_copy(&source->shrink, store, &from, small, &to);
+    CR_TRY(cr_budget_masks(&c->config, layers, small, c->value, c->mask));
+    cr_prune_zero(small, c->mask, c->value);
+    for (size_t i = 0; i < bytes - 1; i++) c->masked |= c->mask[i] != 0xff;
+    return CR_OK;
+}
+
+/* The model as the device runs it: an 8-bit network has further parameters, which masks do not know. */
+static cr_status predict(struct cr_budget_clock *clock, struct cr_budget_candidate *c) {
+    struct cr_model  model;
+    struct cr_config config = clock->config;
+    config.model            = c->config.model;
+    CR_TRY(cr_model_open(&config, c->model.classes, c->model.eval_size, c->model.eval_size, &model));
+    cr_model_set_real(&model, clock->session.model.real);
+    CR_ASSERT(!c->masked || config.quant.type != CR_QUANT_NONE ||
+              model.store.value_elems == c->model.store.value_elems);
+    const bool      masked = c->masked && config.quant.type == CR_QUANT_NONE && config.train.sparse;
+    const cr_status status = cr_budget_network_cost(clock, &config, &model, masked ? c->mask : NULL, &c->cost);
+    cr_model_close(&model);
+    return status;
+}
+
+cr_status cr_budget_candidate_make(struct cr_budget_source *source, struct cr_budget_clock *clock,
+                                   const struct cr_budget_axes *axes, struct cr_budget_layers *layers,
+                                   const struct cr_budget_problem *problem, const struct cr_search_result *result,
+                                   struct cr_budget_candidate *c) {
+    const struct cr_model *model = &source->session.model;
+    *c                           = (struct cr_budget_candidate){0};
+    CR_ALLOC(c->level, (size_t)source->groups.groups + 1);
+    CR_ALLOC(c->chosen, (size_t)layers->count + 1);
+    CR_ALLOC(c->layer_cost, (size_t)layers->count + 1);
+    CR_ALLOC(c->layer_lost, (size_t)layers->count + 1);
+    apply(source, layers, problem, result, c, axes, &clock->program);
+    for (int l = 0; l < layers->count; l++) {
+        c->layer_cost[l] = layers->at[l].cost;
+        c->layer_lost[l] = layers->at[l].lost;
+    }
+    c->table = c->cost = problem->fixed + result->cost;
+    c->loss            = result->loss;
+    c->gap             = result->gap;
+    CR_TRY(set_config(source, c));
+    CR_TRY(cr_model_open(&c->config, model->classes, model->image_size, model->eval_size, &c->model));
+    c->has_model = true;
+    CR_TRY(set_weights(source, layers, c));
+    return clock->unit == CR_BUDGET_SECONDS ? predict(clock, c) : CR_OK;
+}
+
+void cr_budget_candidate_free(struct cr_budget_candidate *c) {
+    if (c->has_model) cr_model_close(&c->model);
+    cr_free(c->level);
+    cr_free(c->chosen);
+    cr_free(c->layer_cost);
+    cr_free(c->layer_lost);
+    cr_free(c->value);
+    cr_free(c->running);
+    cr_free(c->mask);
+    cr_text_free(&c->channels);
+    *c = (struct cr_budget_candidate){0};
+}

@@ -1,0 +1,145 @@
+/* cli/budget/clock.c: times of ops, programs and runs. See cli/budget/budget.h. */
+#include "cli/budget/budget.h"
+
+#include <stdlib.h>
+
+enum { WARMUP = 3, RUNS_MIN = 7, RUNS_MAX = 4000 };
+static const double runs_s = 1; /* runs end after this time */
+
+/* ---- open, close ---- */
+
+cr_status cr_budget_clock_open(const struct cr_config *config, int classes, enum cr_budget_unit unit,
+                               struct cr_budget_clock *clock) {
+    const struct cr_session_options options = {0};
+    struct cr_session              *s       = &clock->session;
+    struct cr_prepare               prepare;
+    enum cr_dtype                   real;
+    clock->unit                = unit;
+    clock->config              = *config;
+    clock->config.memory.limit = "";
+    clock->batch               = unit == CR_BUDGET_MACS     ? 1
+                                 : config->train.eval_batch ? config->train.eval_batch
+                                                            : config->train.batch;
+    if (!clock->batch)
+        return cr_config_fail(config, "train.eval_batch", "a target time needs a batch size: give --batch N");
+    s->config = &clock->config;
+    CR_TRY(cr_prepare_from_config(config, CR_SPLIT_VAL, &prepare));
+    CR_TRY(cr_session_device(&clock->config, false, &s->device, &real));
+    CR_TRY(cr_model_open(&clock->config, classes, prepare.size, prepare.size, &s->model));
+    cr_model_set_real(&s->model, real);
+    CR_TRY(cr_session_open_cost_table(s, &options));
+    clock->model = cr_session_cost_model(s);
+    if (unit == CR_BUDGET_SECONDS && !s->device->backend->async && config->train.measure)
+        CR_TRY(cr_host_times_open(s->device, &clock->host));
+    clock->measured = unit == CR_BUDGET_SECONDS && (clock->host || clock->model.cost);
+    CR_TRY(cr_session_compile(s, CR_PROGRAM_EVAL, clock->batch, "fuse", &clock->program));
+    clock->has_program = true;
+    return CR_OK;
+}
+
+void cr_budget_clock_close(struct cr_budget_clock *clock) {
+    if (clock->has_program) cr_program_free(&clock->program);
+    if (clock->session.cost_table) cr_cost_table_flush(clock->session.cost_table);
+    cr_host_times_close(clock->host);
+    cr_session_close(&clock->session);
+}
+
+/* ---- ops ---- */
+
+/* A multiply-add is two operations. Pruned weights of a convolution are skipped. */
+static double macs_of(const struct cr_program *p, const struct cr_op *op) {
+    double bytes, flops;
+    switch (op->kind) {
+    case CR_OP_conv:
+    case CR_OP_group_conv:
+    case CR_OP_dense:
+    case CR_OP_conv_pair:
+    case CR_OP_conv_pool:
+    case CR_OP_qconv:
+    case CR_OP_qconv_pair: cr_op_cost(p, op, &bytes, &flops); return flops / 2;
+    default: return 0;
+    }
+}
+
+cr_status cr_budget_op_cost(struct cr_budget_clock *clock, const struct cr_program *p, const struct cr_op *op,
+                            double *cost, bool *known) {
+    *known = true;
+    if (clock->unit == CR_BUDGET_MACS) {
+        *cost = macs_of(p, op);
+        return CR_OK;
+    }
+    *cost = cr_op_seconds(&clock->model, p, op);
+    if (clock->model.cost) {
+        *known = !clock->model.accepts || clock->model.accepts(clock->model.self, p, op);
+        return *known ? clock->model.cost(clock->model.self, p, op, cost) : CR_OK;
+    }
+    double seconds = 0;
+    if (clock->host) CR_TRY(cr_host_times_of(clock->host, p, op, &seconds));
+    if (seconds > 0) *cost = seconds;
+    *known = !clock->host || seconds > 0;
+    return CR_OK;
+}
+
+cr_status cr_budget_program_cost(struct cr_budget_clock *clock, const struct cr_program *p, double *sum) {
+    double cost;
+    bool   known;
+    *sum = 0;
+    for (int i = p->hoisted; i < p->ops; i++) {
+        CR_TRY(cr_budget_op_cost(clock, p, &p->op[i], &cost, &known));
+        *sum += cost;
+    }
+    return CR_OK;
+}
+
+cr_status cr_budget_network_cost(struct cr_budget_clock *clock, const struct cr_config *config, struct cr_model *model,
+                                 const uint8_t *mask, double *cost) {
+    struct cr_config  local = clock->config;
+    struct cr_session other = {
+        .config = &local, .device = clock->session.device, .cost_table = clock->session.cost_table, .model = *model};
+    struct cr_program program;
+    local.model               = config->model;
+    other.model.store.pattern = mask;
+    CR_TRY(cr_session_compile(&other, CR_PROGRAM_EVAL, clock->batch, "fuse", &program));
+    const cr_status status = cr_budget_program_cost(clock, &program, cost);
+    cr_program_free(&program);
+    return status;
+}
+
+/* ---- runs ---- */
+
+static cr_status time_runs(struct cr_session *s, const struct cr_cmd_batch *batch, const struct cr_step_block *step,
+                           double *seconds) {
+    int64_t times[RUNS_MAX], sum = 0;
+    int     count = 0;
+    for (int i = -WARMUP; i < RUNS_MAX && (i < RUNS_MIN || (double)sum * 1e-9 < runs_s); i++) {
+        const int64_t start = cr_time_ns();
+        CR_TRY(cr_exec_feed(s->eval_exec, batch->images, batch->labels, batch->boxes));
+        CR_TRY(cr_exec_run(s->eval_exec, step));
+        CR_TRY(s->device->backend->sync(s->device));
+        if (i < 0) continue;
+        times[count] = cr_time_ns() - start;
+        sum += times[count++];
+    }
+    *seconds = 1e-3 * cr_cmd_median_ms(times, count); /* sorts the times */
+    /* as for single ops: other processes may use the same cores */
+    if (s->device->caps.host_memory) *seconds = 1e-9 * (double)times[0];
+    return CR_OK;
+}
+
+cr_status cr_budget_measure(const struct cr_config *config, int classes, int64_t batch_size, double *seconds) {
+    const struct cr_session_options options = {
+        .eval = true, .execute = true, .eval_batch = batch_size, .batch = batch_size, .classes = classes};
+    const struct cr_step_block step    = cr_cmd_step_block(config);
+    struct cr_session          session = {0};
+    struct cr_cmd_batch        batch   = {0};
+    cr_status                  status;
+    CR_TRY_OUT(cr_session_open(config, &options, &session));
+    CR_TRY_OUT(cr_session_init(&session));
+    if (*config->model.weights) CR_TRY_OUT(cr_session_load_weights(&session, config->model.weights, true));
+    CR_TRY_OUT(cr_cmd_random_batch(&session.eval, classes, (uint64_t)config->train.seed, &batch));
+    CR_TRY_OUT(time_runs(&session, &batch, &step, seconds));
+out:
+    cr_cmd_batch_free(&batch);
+    cr_session_close(&session);
+    return status;
+}

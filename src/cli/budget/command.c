@@ -1,0 +1,171 @@
+/* cli/budget/command.c: cresnet prune --target-ms, --speedup, --flops: prunes to a budget. See cli/budget/budget.h. */
+#include "cli/budget/budget.h"
+#include "session/saved_model.h"
+
+#include <string.h>
+
+static const double search_max = 1 << 17; /* combinations of an elimination step */
+
+struct job {
+    const struct cr_config  *config; /* the caller's */
+    struct cr_budget_request request;
+    struct cr_budget_source  source;
+    struct cr_budget_clock   clock;
+    struct cr_budget_layers  layers;
+    struct cr_budget_axes    axes;
+    struct cr_budget_problem problem;
+    struct cr_budget_outcome outcome;
+    struct cr_session        small;
+    struct cr_dataset       *train;        /* with --recalibrate, else NULL */
+    int64_t                  recalibrated; /* batches */
+};
+
+/* ---- the choice ---- */
+
+/* Finds layers and axes for at most `most` widths of each group. */
+static cr_status open_widths(struct job *j, int most) {
+    const char **names;
+    CR_TRY(cr_budget_source_levels(&j->source, most));
+    cr_budget_layers_close(&j->layers);
+    CR_TRY(cr_budget_layers_open(&j->source, &j->layers));
+    cr_budget_axes_close(&j->axes);
+    CR_ALLOC(names, (size_t)j->layers.count + 1);
+    for (int l = 0; l < j->layers.count; l++) names[l] = j->layers.at[l].weight;
+    const cr_status status = cr_budget_axes_open(&j->source, &j->clock.program, names, j->layers.count, &j->axes);
+    cr_free(names);
+    return status;
+}
+
+/* Networks whose groups depend on many others get fewer widths. */
+static cr_status choose_widths(struct job *j) {
+    static const int most[] = {8, 6, 4, 3, 2, 1};
+    for (size_t i = 0; i < CR_COUNT(most); i++) {
+        CR_TRY(open_widths(j, most[i]));
+        const double size = cr_budget_problem_size(&j->source, &j->clock, &j->axes, &j->layers);
+        if (size < 0) return CR_NO_MEMORY((size_t)j->layers.count);
+        if (size <= search_max) return CR_OK;
+    }
+    return CR_OK;
+}
+
+/* With --recalibrate, the training set, before anything else takes time. */
+static cr_status open_data(struct job *j) {
+    struct cr_config local = *j->config;
+    int              classes;
+    if (!j->request.recalibrate) return CR_OK;
+    CR_TRY(cr_saved_model_classes(j->config, &classes));
+    return cr_prune_open_data(&local, j->request.recalibrate, classes, &j->train);
+}
+
+static cr_status choose(struct job *j) {
+    const enum cr_budget_unit unit = j->request.flops > 0 ? CR_BUDGET_MACS : CR_BUDGET_SECONDS;
+    CR_TRY(cr_budget_source_open(j->config, j->request.channels, &j->source));
+    CR_TRY(cr_budget_clock_open(j->config, j->source.session.model.classes, unit, &j->clock));
+    CR_TRY(choose_widths(j));
+    CR_TRY(cr_budget_patterns(&j->source, &j->clock, &j->request, &j->layers));
+    CR_TRY(cr_budget_problem_open(&j->source, &j->clock, &j->axes, &j->layers, &j->problem));
+    return cr_budget_choose(&j->source, &j->clock, &j->axes, &j->request, &j->layers, &j->problem, &j->outcome);
+}
+
+/* ---- the checkpoint ---- */
+
+static cr_status put_weights(struct cr_session *s, const struct cr_budget_candidate *from) {
+    const struct cr_param_store *store = &s->model.store;
+    struct cr_state_buffers      buffers;
+    cr_status                    status;
+    CR_TRY(cr_state_buffers_get(s, &buffers));
+    CR_ASSERT(store->value_elems == from->model.store.value_elems);
+    memcpy(buffers.value, from->value, (size_t)store->value_elems * sizeof *from->value);
+    memcpy(buffers.mask, from->mask, (size_t)store->value_elems / 8);
+    CR_TRY_OUT(cr_state_buffers_put(s, &buffers));
+    CR_TRY_OUT(cr_state_buffer_put(s, CR_BUFFER_RUNNING, from->running));
+out:
+    cr_state_buffers_free(&buffers);
+    return status;
+}
+
+static cr_status save(struct job *j) {
+    const struct cr_session_options options = {.train      = j->train != NULL,
+                                               .train_data = j->train,
+                                               .eval       = true,
+                                               .execute    = true,
+                                               .masks      = true,
+                                               .eval_batch = 1,
+                                               .classes    = j->source.session.model.classes};
+    struct cr_dataset              *again   = NULL;
+    struct cr_budget_candidate     *best    = &j->outcome.best;
+    struct cr_cmd_names             names   = {0};
+    cr_status                       status;
+    best->config.model.weights = "";
+    if (j->train) CR_TRY_OUT(cr_prune_open_data(&best->config, j->request.recalibrate, options.classes, &again));
+    CR_TRY_OUT(cr_session_open(&best->config, &options, &j->small));
+    CR_TRY_OUT(cr_session_init(&j->small));
+    CR_TRY_OUT(put_weights(&j->small, best));
+    CR_TRY_OUT(cr_prune_recalibrate(&j->small, j->train, j->request.recalibrate, &j->recalibrated));
+    CR_TRY_OUT(cr_state_ema_start(&j->small));
+    CR_TRY_OUT(cr_prune_name_classes(j->config->model.weights, options.classes, &names));
+    struct cr_config saved = *j->config;
+    saved.model.channels   = best->config.model.channels;
+    saved.quant.type       = CR_QUANT_NONE;
+    if (*best->config.model.channels) saved.model.weights = ""; /* they have other shapes */
+    saved.prune.pattern = CR_PRUNE_PATTERN_UNSTRUCTURED;
+    CR_TRY_OUT(cr_prune_save(&j->small, &saved, &names));
+out:
+    cr_dataset_close(again);
+    cr_arena_free(&names.arena);
+    return status;
+}
+
+/* Runs the network that was written. */
+static cr_status measure(struct job *j) {
+    struct cr_config config = j->clock.config;
+    if (j->outcome.measured_dense <= 0) return CR_OK;
+    config.model.channels = j->outcome.best.config.model.channels;
+    config.model.weights  = j->config->train.output;
+    return cr_budget_measure(&config, j->source.session.model.classes, j->clock.batch, &j->outcome.measured);
+}
+
+/* ---- the command ---- */
+
+static void close_job(struct job *j) {
+    cr_budget_candidate_free(&j->outcome.best);
+    cr_budget_problem_close(&j->problem);
+    cr_budget_axes_close(&j->axes);
+    cr_budget_layers_close(&j->layers);
+    cr_session_close(&j->small);
+    cr_dataset_close(j->train);
+    cr_budget_clock_close(&j->clock);
+    cr_budget_source_close(&j->source);
+}
+
+/* Says which keys keep a pattern from saving time. */
+static cr_status check(const struct job *j) {
+    const struct cr_config         *c     = j->config;
+    const struct cr_budget_request *r     = &j->request;
+    const bool                      masks = r->two_four || r->block || r->unstructured, time = r->flops <= 0;
+    if (r->automatic || !masks || !time) return CR_OK;
+    if (c->quant.type != CR_QUANT_NONE)
+        return cr_config_fail(c, "quant.type",
+                              "no kernel for 8-bit values skips pruned weights: give --pattern channels");
+    if (!c->train.sparse || !c->train.fuse)
+        return cr_config_fail(c, c->train.sparse ? "train.fuse" : "train.sparse",
+                              "pruned weights save time only with yes");
+    return CR_OK;
+}
+
+cr_status cr_prune_to_budget(const struct cr_config *config, const struct cr_budget_request *request, bool json,
+                             struct cr_text *out) {
+    struct job j = {.config = config, .request = *request};
+    cr_status  status;
+    CR_TRY(check(&j));
+    CR_TRY_OUT(open_data(&j));
+    CR_TRY_OUT(choose(&j));
+    CR_TRY_OUT(save(&j));
+    CR_TRY_OUT(measure(&j));
+    const struct cr_budget_report report = {config,    &j.request, &j.source,     &j.clock,
+                                            &j.layers, &j.outcome, j.recalibrated};
+    (json ? cr_budget_json : cr_budget_print)(&report, out);
+out:
+    close_job(&j);
+    return status;
+}

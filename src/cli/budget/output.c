@@ -1,0 +1,155 @@
+/* cli/budget/output.c: what a budget did to the network. See cli/budget/budget.h. */
+#include "cli/budget/budget.h"
+
+#include <stdio.h>
+
+static bool in_time(const struct cr_budget_report *r) {
+    return r->clock->unit == CR_BUDGET_SECONDS;
+}
+
+static double shown(const struct cr_budget_report *r, double cost) {
+    return in_time(r) ? 1e6 * r->outcome->scale * cost : 1e-6 * cost;
+}
+
+static const struct cr_budget_choice *choice_of(const struct cr_budget_layer *l) {
+    return l->chosen == CR_NONE || l->choice[l->chosen].sparsity <= 0 ? NULL : &l->choice[l->chosen];
+}
+
+static int64_t channels(const struct cr_budget_report *r, const struct cr_budget_layer *l) {
+    return cr_width_of(&l->bins[CR_AXIS_K], r->outcome->best.level);
+}
+
+/* Sparsity and pattern: "81 % unstructured", "2:4", "80 % block". */
+static void pattern_text(const struct cr_budget_layer *l, char *out, size_t size) {
+    const struct cr_budget_choice *c = choice_of(l);
+    if (!c)
+        snprintf(out, size, "dense");
+    else if (c->pattern == CR_PRUNE_PATTERN_2_4)
+        snprintf(out, size, "2:4");
+    else
+        snprintf(out, size, "%.3g %% %s", 100 * c->sparsity, cr_word_prune_pattern(c->pattern));
+}
+
+static void print_layers(const struct cr_budget_report *r, struct cr_text *out) {
+    const char *unit = in_time(r) ? "us" : "M";
+    cr_text_add(out, "%-28s %9s %6s %-20s %9s %s %9s %s %9s\n", "layer", "channels", "left", "weights", "before", unit,
+                "after", unit, "lost");
+    for (int l = 0; l < r->layers->count; l++) {
+        const struct cr_budget_layer *q = &r->layers->at[l];
+        char                          pattern[64];
+        pattern_text(q, pattern, sizeof pattern);
+        cr_text_add(out, "%-28s %9lld %6lld %-20s %*.2f %*.2f %7.2f %%\n", q->name,
+                    (long long)r->source->session.model.store.param[q->param].dim[0], (long long)channels(r, q),
+                    pattern, in_time(r) ? 12 : 11, shown(r, q->dense_cost), in_time(r) ? 12 : 11, shown(r, q->cost),
+                    100 * q->lost);
+    }
+}
+
+static void print_totals(const struct cr_budget_report *r, struct cr_text *out) {
+    const struct cr_budget_outcome *o    = r->outcome;
+    const struct cr_param_store    *from = &r->source->session.model.store, *to = &o->best.model.store;
+    int64_t                         pruned = 0;
+    for (int i = 0; i < to->params; i++)
+        if (!cr_param_is_running(to->param[i].role)) pruned += cr_prune_count(&to->param[i], o->best.mask);
+    cr_text_add(out, "parameters %lld of %lld", (long long)cr_param_store_trainable(to),
+                (long long)cr_param_store_trainable(from));
+    if (pruned) cr_text_add(out, ", %lld of them 0", (long long)pruned);
+    cr_text_add(out, "; lost: fraction of the squared L2 norm of a layer; %.2f %% on average\n",
+                r->layers->count ? 100 * o->best.loss / r->layers->count : 0);
+}
+
+static void print_gap(const struct cr_budget_report *r, struct cr_text *out) {
+    const struct cr_budget_candidate *b = &r->outcome->best;
+    if (b->gap <= 0)
+        cr_text_add(out, "no other choice of that cost in this table loses less");
+    else
+        cr_text_add(out, "optimality gap %.2g %%: no choice that is %.2g %% cheaper in this table loses less",
+                    100 * b->gap / b->table, 100 * b->gap / b->table);
+    if (r->outcome->compiled) cr_text_add(out, "; %d networks compiled", r->outcome->compiled);
+    cr_text_add(out, "\n");
+}
+
+static void print_time(const struct cr_budget_report *r, struct cr_text *out) {
+    const struct cr_budget_outcome *o = r->outcome;
+    const struct cr_budget_clock   *k = r->clock;
+    const double                    s = 1e3 * o->scale;
+    cr_text_add(out, "predicted %.4g ms per batch of %lld, %.3g times as fast (before %.4g ms; target %.4g ms)\n",
+                s * o->best.cost, (long long)k->batch, o->dense / o->best.cost, s * o->dense, s * o->target);
+    if (o->measured > 0)
+        cr_text_add(out, "measured  %.4g ms, %.3g times as fast (before %.4g ms); predicted %+.1f %%\n",
+                    1e3 * o->measured, o->measured_dense / o->measured, 1e3 * o->measured_dense,
+                    100 * (o->scale * o->best.cost / o->measured - 1));
+    cr_text_add(out, "times are %s on %s%s\n",
+                !k->measured ? "not measured: they are roofline estimates of kernels" : "sums of measured kernel times",
+                k->session.device->caps.text,
+                o->measured_dense > 0 ? ", scaled by the measured time of the network before" : "");
+}
+
+void cr_budget_print(const struct cr_budget_report *r, struct cr_text *out) {
+    print_layers(r, out);
+    print_totals(r, out);
+    print_gap(r, out);
+    if (r->recalibrated) cr_text_add(out, "BN statistics are from %lld training batches\n", (long long)r->recalibrated);
+    if (in_time(r))
+        print_time(r, out);
+    else
+        cr_text_add(out, "multiply-adds that are left: %.4g of %.4g million (%.3g times fewer)\n",
+                    1e-6 * r->outcome->best.cost, 1e-6 * r->outcome->dense, r->outcome->dense / r->outcome->best.cost);
+}
+
+static void json_layers(const struct cr_budget_report *r, struct cr_json_writer *w) {
+    cr_json_open_array(w, "layers");
+    for (int l = 0; l < r->layers->count; l++) {
+        const struct cr_budget_layer  *q = &r->layers->at[l];
+        const struct cr_budget_choice *c = choice_of(q);
+        cr_json_open_object(w, NULL);
+        cr_json_put_string(w, "layer", q->name);
+        cr_json_put_int(w, "channels", r->source->session.model.store.param[q->param].dim[0]);
+        cr_json_put_int(w, "left", channels(r, q));
+        cr_json_put_string(w, "pattern", c ? cr_word_prune_pattern(c->pattern) : "dense");
+        cr_json_put_general(w, "sparsity", c ? c->sparsity : 0, 6);
+        cr_json_put_general(w, in_time(r) ? "before_us" : "before_mmacs", shown(r, q->dense_cost), 6);
+        cr_json_put_general(w, in_time(r) ? "us" : "mmacs", shown(r, q->cost), 6);
+        cr_json_put_general(w, "lost", q->lost, 6);
+        cr_json_close_object(w);
+    }
+    cr_json_close_array(w);
+}
+
+static void json_time(const struct cr_budget_report *r, struct cr_json_writer *w) {
+    const struct cr_budget_outcome *o = r->outcome;
+    const double                    s = 1e3 * o->scale;
+    cr_json_put_general(w, "target_ms", s * o->target, 9);
+    cr_json_put_general(w, "predicted_ms", s * o->best.cost, 9);
+    cr_json_put_general(w, "before_ms", s * o->dense, 9);
+    cr_json_put_general(w, "speedup", o->dense / o->best.cost, 6);
+    if (o->measured > 0) {
+        cr_json_put_general(w, "measured_ms", 1e3 * o->measured, 9);
+        cr_json_put_general(w, "measured_before_ms", 1e3 * o->measured_dense, 9);
+    }
+    cr_json_put_int(w, "batch", r->clock->batch);
+    cr_json_put_bool(w, "measured", r->clock->measured);
+    cr_json_put_string(w, "device", r->clock->session.device->caps.text);
+}
+
+void cr_budget_json(const struct cr_budget_report *r, struct cr_text *out) {
+    const struct cr_budget_outcome *o = r->outcome;
+    struct cr_json_writer           w = cr_json_writer(out, CR_JSON_SPACED);
+    cr_json_open_object(&w, NULL);
+    cr_json_put_string(&w, "output", r->config->train.output);
+    cr_json_put_string(&w, "channels", o->best.config.model.channels);
+    cr_json_put_int(&w, "parameters_before", cr_param_store_trainable(&r->source->session.model.store));
+    cr_json_put_int(&w, "parameters", cr_param_store_trainable(&o->best.model.store));
+    if (in_time(r))
+        json_time(r, &w);
+    else {
+        cr_json_put_int(&w, "multiply_adds_before", (int64_t)o->dense);
+        cr_json_put_int(&w, "multiply_adds", (int64_t)o->best.cost);
+    }
+    if (r->recalibrated) cr_json_put_int(&w, "recalibrated_batches", r->recalibrated);
+    cr_json_put_general(&w, "loss", o->best.loss, 9);
+    cr_json_put_general(&w, "gap", o->best.table > 0 ? o->best.gap / o->best.table : 0, 6);
+    json_layers(r, &w);
+    cr_json_close_object(&w);
+    cr_json_end_line(&w);
+}

@@ -1,0 +1,189 @@
+/* cli/budget/problem.c: the search problem: a variable for the width of each group, a factor for each op. See
+ * cli/budget/budget.h. */
+#include "cli/budget/budget.h"
+
+#include <string.h>
+
+struct builder {
+    const struct cr_budget_source *source;
+    struct cr_budget_clock        *clock;
+    struct cr_budget_axes         *axes;
+    struct cr_budget_layers       *layers;
+    struct cr_budget_problem      *problem;
+    int                           *level; /* [groups] */
+    int                           *group; /* [groups] scratch: of the op */
+};
+
+/* ---- variables and scopes ---- */
+
+static cr_status add_variables(struct builder *b) {
+    struct cr_budget_problem *p      = b->problem;
+    const struct cr_widths   *w      = &b->source->widths;
+    const int                 groups = w->groups->groups;
+    CR_ALLOC(p->variable_of, (size_t)groups + 1);
+    CR_ALLOC(p->group_of, (size_t)groups + 1);
+    CR_ALLOC(p->search.values, (size_t)groups + 1);
+    for (int k = 0; k < groups; k++) {
+        p->variable_of[k] = CR_NONE;
+        if (w->levels[k] < 2) continue;
+        p->variable_of[k]                       = p->search.variables;
+        p->group_of[p->search.variables]        = k;
+        p->search.values[p->search.variables++] = w->levels[k];
+    }
+    return CR_OK;
+}
+
+/* A factor for each op whose cost or loss a choice changes. */
+static cr_status add_scopes(struct builder *b) {
+    const struct cr_program  *p      = &b->clock->program;
+    struct cr_search_problem *search = &b->problem->search;
+    CR_ALLOC(search->factor, (size_t)p->ops + 1);
+    CR_ALLOC(b->problem->factor_op, (size_t)p->ops + 1);
+    for (int i = p->hoisted; i < p->ops; i++) {
+        const int groups = cr_budget_op_groups(b->axes, &p->op[i], b->group);
+        int       layer[CR_BUDGET_OP_LAYERS], choices = 0;
+        const int layers = cr_budget_op_layers(b->axes, &p->op[i], layer);
+        for (int l = 0; l < layers; l++) choices += b->layers->at[layer[l]].choices;
+        if (!groups && !choices) continue;
+        struct cr_search_factor *f               = &search->factor[search->factors];
+        b->problem->factor_op[search->factors++] = i;
+        f->variables                             = groups;
+        CR_ALLOC(f->variable, (size_t)groups + 1);
+        for (int k = 0; k < groups; k++) f->variable[k] = b->problem->variable_of[b->group[k]];
+    }
+    return CR_OK;
+}
+
+/* ---- costs ---- */
+
+/* The cost of an op at the present levels. Where no kernel accepts the op, its estimate, in proportion to the known
+ * cost at full width. */
+static cr_status cost_at(struct builder *b, const struct cr_op *op, double estimate_scale, double *cost) {
+    bool known;
+    cr_budget_resize(b->axes, &b->clock->program, &b->clock->model, op, b->level);
+    CR_TRY(cr_budget_op_cost(b->clock, &b->clock->program, op, cost, &known));
+    if (!known) *cost *= estimate_scale;
+    return CR_OK;
+}
+
+static void restore(struct builder *b, const struct cr_op *op) {
+    memset(b->level, 0, (size_t)b->source->widths.groups->groups * sizeof *b->level);
+    cr_budget_resize(b->axes, &b->clock->program, &b->clock->model, op, b->level);
+}
+
+/* The options at the present levels: dense, and each pattern that fits the widths. */
+static void add_options(const struct builder *b, const struct cr_op *op, double cost, struct cr_search_factor *f,
+                        int combination) {
+    int       layer[CR_BUDGET_OP_LAYERS];
+    const int layers = cr_budget_op_layers(b->axes, op, layer);
+    int       at     = f->first[combination];
+    double    left = 1, loss = 0;
+    for (int l = 0; l < layers; l++) {
+        const struct cr_budget_layer *q = &b->layers->at[layer[l]];
+        left                            = cr_width_left(q->bins, q->energy, b->level);
+        loss += 1 - left;
+    }
+    f->option[at++] = (struct cr_search_option){cost, loss, CR_NONE};
+    for (int c = 0; layers == 1 && c < b->layers->at[layer[0]].choices; c++) {
+        const struct cr_budget_layer  *q = &b->layers->at[layer[0]];
+        const struct cr_budget_choice *x = &q->choice[c];
+        if (cr_width_of(&q->bins[CR_AXIS_K], b->level) % x->outputs ||
+            cr_width_of(&q->bins[CR_AXIS_C], b->level) % x->inputs)
+            continue;
+        f->option[at++] = (struct cr_search_option){cost * x->ratio, 1 - left * x->left, c};
+    }
+    f->first[combination + 1] = at;
+}
+
+static int combinations_of(const struct builder *b, const struct cr_search_factor *f) {
+    int count = 1;
+    for (int i = 0; i < f->variables; i++) count *= b->problem->search.values[f->variable[i]];
+    return count;
+}
+
+static void set_levels(const struct builder *b, const struct cr_search_factor *f, int combination) {
+    for (int i = f->variables - 1; i >= 0; i--) {
+        const int values                               = b->problem->search.values[f->variable[i]];
+        b->level[b->problem->group_of[f->variable[i]]] = combination % values;
+        combination /= values;
+    }
+}
+
+static cr_status fill_factor(struct builder *b, struct cr_search_factor *f, const struct cr_op *op, double full,
+                             double estimate_scale) {
+    const int count = combinations_of(b, f);
+    int       layer[CR_BUDGET_OP_LAYERS], choices = 0;
+    const int layers = cr_budget_op_layers(b->axes, op, layer);
+    if (layers == 1) choices = b->layers->at[layer[0]].choices;
+    for (int l = 0; l < layers; l++) b->layers->at[layer[l]].dense_cost = full;
+    CR_ALLOC(f->first, (size_t)count + 1);
+    CR_ALLOC(f->option, (size_t)count * (size_t)(1 + choices));
+    for (int i = 0; i < count; i++) {
+        double cost;
+        set_levels(b, f, i);
+        CR_TRY(cost_at(b, op, estimate_scale, &cost));
+        add_options(b, op, cost, f, i);
+    }
+    restore(b, op);
+    return CR_OK;
+}
+
+static cr_status add_options_of_ops(struct builder *b) {
+    const struct cr_program  *p      = &b->clock->program;
+    struct cr_search_problem *search = &b->problem->search;
+    for (int i = p->hoisted, f = 0; i < p->ops; i++) {
+        double full;
+        bool   known;
+        CR_TRY(cr_budget_op_cost(b->clock, p, &p->op[i], &full, &known));
+        const double estimate = cr_op_seconds(&b->clock->model, p, &p->op[i]);
+        b->problem->dense += full;
+        if (f == search->factors || b->problem->factor_op[f] != i) {
+            int       layer[CR_BUDGET_OP_LAYERS];
+            const int layers = cr_budget_op_layers(b->axes, &p->op[i], layer);
+            for (int l = 0; l < layers; l++) b->layers->at[layer[l]].dense_cost = full;
+            b->problem->fixed += full;
+            continue;
+        }
+        CR_TRY(fill_factor(b, &search->factor[f++], &p->op[i], full, known && estimate > 0 ? full / estimate : 1));
+    }
+    return CR_OK;
+}
+
+cr_status cr_budget_problem_open(const struct cr_budget_source *source, struct cr_budget_clock *clock,
+                                 struct cr_budget_axes *axes, struct cr_budget_layers *layers,
+                                 struct cr_budget_problem *problem) {
+    const size_t   groups = (size_t)source->widths.groups->groups + 1;
+    struct builder b      = {.source = source, .clock = clock, .axes = axes, .layers = layers, .problem = problem};
+    cr_status      status;
+    b.level = cr_alloc(groups, sizeof *b.level);
+    b.group = cr_alloc(groups, sizeof *b.group);
+    if (!b.level || !b.group) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: %zu groups of channels", groups);
+    CR_TRY_OUT(add_variables(&b));
+    CR_TRY_OUT(add_scopes(&b));
+    CR_TRY_OUT(add_options_of_ops(&b));
+out:
+    cr_free(b.level);
+    cr_free(b.group);
+    return status;
+}
+
+double cr_budget_problem_size(const struct cr_budget_source *source, struct cr_budget_clock *clock,
+                              struct cr_budget_axes *axes, struct cr_budget_layers *layers) {
+    struct cr_budget_problem problem = {0};
+    const size_t             groups  = (size_t)source->widths.groups->groups + 1;
+    struct builder b    = {.source = source, .clock = clock, .axes = axes, .layers = layers, .problem = &problem};
+    double         size = -1;
+    b.group             = cr_alloc(groups, sizeof *b.group);
+    if (b.group && add_variables(&b) == CR_OK && add_scopes(&b) == CR_OK) size = cr_search_size(&problem.search);
+    cr_free(b.group);
+    cr_budget_problem_close(&problem);
+    return size;
+}
+
+void cr_budget_problem_close(struct cr_budget_problem *p) {
+    cr_search_problem_free(&p->search);
+    cr_free(p->variable_of);
+    cr_free(p->group_of);
+    cr_free(p->factor_op);
+    *p = (struct cr_budget_problem){0};
+}

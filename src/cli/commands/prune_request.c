@@ -1,0 +1,88 @@
+/* cli/commands/prune_request.c: patterns and targets of `cresnet prune` on the command line. See
+ * cli/commands/prune.h. */
+#include "cli/commands/prune.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- targets ---- */
+
+/* A number in (least, most]; 0 when the option is not given. */
+static cr_status read_number(const struct cr_args *args, enum cr_option_id option, double least, double most,
+                             const char *what, double *out) {
+    const char *text = args->value[option];
+    char       *end;
+    *out = 0;
+    if (!text) return CR_OK;
+    *out = strtod(text, &end);
+    if (end == text || *end || !(*out > least && *out <= most))
+        return cr_args_fail(args, "--%s %s: must be %s", cr_cli_option(option)->name, text, what);
+    return CR_OK;
+}
+
+cr_status cr_prune_targets(const struct cr_args *args, struct cr_budget_request *r) {
+    double ms;
+    CR_TRY(read_number(args, CR_OPT_TARGET_MS, 0, 1e9, "milliseconds above 0, e.g. 2.5", &ms));
+    CR_TRY(read_number(args, CR_OPT_SPEEDUP, 1, 1e6, "how many times as fast, above 1, e.g. 2", &r->speedup));
+    CR_TRY(read_number(args, CR_OPT_PRUNE_FLOPS, 1, 1e6, "the factor by which multiply-adds shrink, above 1, e.g. 2",
+                       &r->flops));
+    r->target_s = 1e-3 * ms;
+    if ((r->target_s > 0) + (r->speedup > 0) + (r->flops > 0) > 1)
+        return cr_args_fail(args, "give one of --target-ms, --speedup and --flops");
+    return CR_OK;
+}
+
+/* ---- patterns ---- */
+
+static bool is_word(const char *text, size_t length, const char *word) {
+    return strlen(word) == length && strncmp(text, word, length) == 0;
+}
+
+static cr_status add_pattern(const struct cr_args *args, const char *text, size_t length, struct cr_budget_request *r) {
+    if (is_word(text, length, "channels"))
+        r->channels = true;
+    else if (is_word(text, length, "2:4"))
+        r->two_four = true;
+    else if (is_word(text, length, "block"))
+        r->block = true;
+    else if (is_word(text, length, "unstructured"))
+        r->unstructured = true;
+    else if (is_word(text, length, "auto"))
+        r->channels = r->two_four = r->block = r->unstructured = r->automatic = true;
+    else
+        return cr_args_fail(args,
+                            "--pattern: \"%.*s\" is no pattern for a target: choose from auto, channels, 2:4, block, "
+                            "unstructured",
+                            (int)CR_MIN(length, 40), text);
+    return CR_OK;
+}
+
+const char *cr_prune_pattern_key(const struct cr_args *args, char *buffer, size_t size) {
+    const char *text = args->value[CR_OPT_PATTERN];
+    if (!text || strchr(text, ',') || strcmp(text, "auto") == 0) return NULL;
+    snprintf(buffer, size, "prune.pattern=%.40s", text);
+    return buffer;
+}
+
+cr_status cr_prune_patterns(const struct cr_args *args, const struct cr_config *config, struct cr_budget_request *r) {
+    const bool  guided = r->target_s > 0 || r->speedup > 0 || r->flops > 0;
+    const char *text   = args->value[CR_OPT_PATTERN];
+    int         count  = 0;
+    if (!text && cr_config_given(config, "prune.pattern")) text = cr_word_prune_pattern(config->prune.pattern);
+    if (!text && (r->target_s > 0 || r->speedup > 0)) text = "auto";
+    if (!text) return CR_OK;
+    if (!guided && !strchr(text, ',') && strcmp(text, "auto") != 0) {
+        r->channels = config->prune.pattern == CR_PRUNE_PATTERN_CHANNELS;
+        return CR_OK;
+    }
+    for (const char *at = text; *at; count++) {
+        const size_t length = strcspn(at, ",");
+        CR_TRY(add_pattern(args, at, length, r));
+        at += length;
+        if (*at == ',' && !*++at) return cr_args_fail(args, "--pattern %s: ends with a comma", text);
+    }
+    if (!count) return cr_args_fail(args, "--pattern: is empty");
+    r->several = r->automatic || r->channels + r->two_four + r->block + r->unstructured > 1;
+    return CR_OK;
+}

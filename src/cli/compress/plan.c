@@ -1,0 +1,119 @@
+/* cli/compress/plan.c: the folder of a compression and the configuration of its fine-tuning. See
+ * cli/compress/compress.h. */
+#include "cli/compress/compress.h"
+#include "session/saved_model.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { CLAIM_MAX = 1 << 20 };
+
+/* ---- the fine-tuning ---- */
+
+static bool given(const struct cr_compress *c, const char *key) {
+    return cr_config_given(&c->config, key);
+}
+
+/* Whether RUN can be a teacher: networks with several labels per image, for instance, have none. */
+static bool can_teach(const struct cr_compress *c, struct cr_config *config) {
+    struct cr_teacher *teacher = NULL;
+    int                classes;
+    cr_error_hold();
+    const bool can = cr_saved_model_classes(config, &classes) == CR_OK &&
+                     cr_session_open_teacher(config, classes, &teacher) == CR_OK;
+    if (!can) cr_log(CR_LOG_INFO, "fine-tuning has no teacher: %s", cr_error_message());
+    cr_error_release();
+    if (!can) cr_error_clear();
+    cr_teacher_close(teacher);
+    (void)c;
+    return can;
+}
+
+/* The keys of RUN with a short schedule at a low learning rate. What the command line gives stays. */
+static void set_keys(const struct cr_compress *c, struct cr_config *out) {
+    *out                = c->config;
+    out->model.weights  = c->config.model.weights; /* for the teacher's classes; replaced below */
+    out->prune.sparsity = out->prune.initial = 0;
+    out->prune.budget = out->prune.column = "";
+    out->prune.pattern                    = CR_PRUNE_PATTERN_UNSTRUCTURED;
+    out->prune.schedule                   = CR_PRUNE_SCHEDULE_GRADUAL;
+    out->prune.importance                 = CR_PRUNE_IMPORTANCE_L2;
+    out->prune.group_decay                = 0;
+    if (!given(c, "train.epochs")) out->train.epochs = CR_MAX((c->config.train.epochs + 4) / 5, 2);
+    if (!given(c, "train.eval_every")) out->train.eval_every = 1;
+    if (!given(c, "train.patience")) out->train.patience = 0;
+    out->train.steps = given(c, "train.steps") ? c->config.train.steps : 0;
+    if (!given(c, "optim.lr")) out->optim.lr = c->config.optim.lr / 5;
+    if (!given(c, "schedule.kind")) out->schedule.kind = CR_SCHEDULE_COSINE;
+    if (!given(c, "schedule.warmup_epochs")) out->schedule.warmup_epochs = 0;
+    if (!given(c, "model.unfreeze")) out->model.unfreeze.count = 0;
+    if (!given(c, "distill.teacher")) out->distill.teacher = c->run;
+    if (*out->distill.teacher && !given(c, "distill.teacher") && !can_teach(c, out)) out->distill.teacher = "";
+    out->model.weights  = "";
+    out->train.output   = "";
+    out->train.on_event = "";
+}
+
+cr_status cr_compress_write_ini(struct cr_compress *c) {
+    struct cr_config config;
+    struct cr_text   text = {0};
+    if (cr_fs_is_file(c->ini)) {
+        cr_log(CR_LOG_INFO, "fine-tunes by %s", c->ini);
+        return CR_OK;
+    }
+    set_keys(c, &config);
+    cr_text_add(
+        &text,
+        "# Written by `cresnet compress`: the fine-tuning of its pruned networks. The keys are those of the run,\n"
+        "# with fewer epochs, a fifth of its learning rate and the run as teacher. Keys that are changed here apply\n"
+        "# to trainings that have not begun. model.channels, model.weights and train.output come from each try.\n\n");
+    cr_config_dump(&config, &text);
+    cr_status status = text.failed ? CR_NO_MEMORY(text.length) : cr_file_write_atomic(c->ini, text.data, text.length);
+    cr_text_free(&text);
+    return status;
+}
+
+/* ---- the folder ---- */
+
+/* What OUT was made for: one line. */
+static cr_status describe(const struct cr_compress *c, struct cr_text *out) {
+    struct cr_json_writer w = cr_json_writer(out, CR_JSON_SPACED);
+    cr_json_open_object(&w, NULL);
+    cr_json_put_string(&w, "run", c->run);
+    cr_json_put_general(&w, "speedup", c->speedup, 9);
+    cr_json_put_bool(&w, "int8", c->int8);
+    cr_json_put_int(&w, "batch", c->batch);
+    cr_json_put_string(&w, "pattern", c->args->value[CR_OPT_PATTERN] ? c->args->value[CR_OPT_PATTERN] : "auto");
+    cr_json_close_object(&w);
+    cr_json_end_line(&w);
+    return out->failed ? CR_NO_MEMORY(out->length) : CR_OK;
+}
+
+cr_status cr_compress_claim(struct cr_compress *c) {
+    struct cr_text text = {0};
+    char          *old  = NULL;
+    size_t         length;
+    cr_status      status;
+    char           file[CR_PATH_MAX];
+    CR_TRY(cr_path_join(file, c->root, "compress.json"));
+    CR_TRY_OUT(describe(c, &text));
+    if (cr_fs_is_file(file)) {
+        CR_TRY_OUT(cr_file_read(file, CLAIM_MAX, &old, &length));
+        if (length != text.length || memcmp(old, text.data, length) != 0)
+            CR_FAIL_OUT(CR_ERR_CONFIG,
+                        "%s was made for %.*s: give that command to continue it, or choose another folder with -o",
+                        c->root, (int)strcspn(old, "\n"), old);
+        cr_log(CR_LOG_INFO, "continues %s", c->root);
+        goto out;
+    }
+    if (cr_ckpt_dir_in_use(c->root))
+        CR_FAIL_OUT(CR_ERR_CONFIG, "%s is not empty: choose another folder with -o", c->root);
+    if (cr_args_has(c->args, CR_OPT_DRY_RUN)) goto out;
+    CR_TRY_OUT(cr_ckpt_prepare_dir(c->root));
+    CR_TRY_OUT(cr_file_write_atomic(file, text.data, text.length));
+out:
+    cr_free(old);
+    cr_text_free(&text);
+    return status;
+}

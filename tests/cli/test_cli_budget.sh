@@ -1,0 +1,75 @@
+#!/usr/bin/env bash
+# test_cli_budget.sh: `prune --target-ms | --speedup | --flops` with several patterns: the choice against every combination of widths and patterns,
+# predicted times, what is written, what is refused. Times are estimates (train.measure=no) except where a check says otherwise.
+# Ends with "N passed, N failed, N skipped".
+. "$(dirname "$0")/../harness/cli_support.sh"
+checksums() { find "$@" -type f | sort | xargs sha256sum; }
+
+run train tiny.ini model.widths=8,16 model.shortcut=B -o R --steps 6 -q; expect "train" 0
+checksums R >before
+run export R -o r.safetensors -q; expect "export" 0
+
+# ---- against brute force: multiply-adds, channels and 2:4 ----
+run prune R --pattern channels,2:4 --flops 2.5 --multiple 4 --json -o M; expect "channels and 2:4" 0
+holds "the least loss of all 2048 combinations" python3 "$source_dir/tests/tools/budget_brute.py" r.safetensors 2.5
+run eval M -q; expect "evaluating it" 0 "top-1"
+run prune R --pattern channels,2:4 --flops 2.5 --multiple 4 --json -o M2; holds "equal runs give equal networks" cmp M/last/model.safetensors M2/last/model.safetensors
+
+# ---- times ----
+estimate="train.measure=no train.threads=1 -b 4"
+run prune R --pattern unstructured --target-ms 0.000001 $estimate -o X; expect "a time that cannot be reached" 2 "--target-ms 1e-06 cannot be reached: " "the minimum is " "give a larger time"
+least=$(sed -n 's/.*the minimum is \([0-9.e-]*\) ms.*/\1/p' stderr) dense=$(sed -n 's/.*(now \([0-9.e-]*\) ms.*/\1/p' stderr)
+middle=$(python3 -c "print(($least + $dense) / 2)")
+run prune R --pattern unstructured --target-ms "$least" $estimate -o T1; expect "the minimum time that was printed can be reached" 0 "98 % unstructured" "times are not measured"
+run prune R --pattern unstructured --target-ms "$middle" $estimate --json -o T2; expect "--target-ms" 0
+holds "predicted times meet it, slow layers are pruned, layers that gain nothing stay dense" python3 -c '
+import json, sys
+r = json.load(open("stdout"))
+target, least, dense = map(float, sys.argv[1:])
+assert abs(r["target_ms"] - target) < 1e-8 and least - 1e-6 <= r["predicted_ms"] <= target and abs(r["before_ms"] - dense) < 1e-5
+assert not r["measured"] and r["batch"] == 4
+for l in r["layers"]:
+    assert (l["pattern"] == "unstructured") == (l["sparsity"] > 0) == (l["us"] < l["before_us"]) == (l["lost"] > 0) and l["channels"] == l["left"], l
+assert any(l["sparsity"] for l in r["layers"])' "$middle" "$least" "$dense"
+run plan T2 --which eval --choices; expect "what was chosen runs sparse" 0 "  sparse  format 0"
+run prune R --speedup 1.5 --multiple 4 $estimate --json -o A; expect "all patterns" 0 '"speedup"'
+holds "it is as fast as demanded, and no worse than unstructured pruning alone" python3 -c '
+import json
+r = json.load(open("stdout")); assert r["speedup"] >= 1.5 and r["gap"] < 0.05'
+loss=$(field loss)
+run prune R --pattern unstructured --speedup 1.5 $estimate --json -o A2; expect "one pattern" 0
+holds "more patterns lose no more" python3 -c "assert $loss <= $(field loss) * 1.02"
+run eval A -q; expect "evaluating it" 0 "top-1"
+run train A/last/config.ini model.weights=A -o AT --steps 3 -q; expect "fine-tuning it" 0 "done: step 3"
+run prune T2 --pattern channels --speedup 1.2 --multiple 4 $estimate -o T3; expect "channels of a pruned network" 0; run eval T3 -q; expect "evaluating it" 0 "top-1"
+run prune R --pattern channels --speedup 1.2 --multiple 4 $estimate quant.type=int8 -o I; expect "for 8-bit values" 0 "predicted"
+holds "the network is in floating point" grep -qx "type = none" I/last/config.ini
+run quantize I quant.images=8 -o IQ; expect "and becomes 8-bit" 0 "int8:"
+run prune R --pattern channels --speedup 1.02 --multiple 4 -b 4 train.threads=1 -o D; expect "measured times" 0 "measured " "sums of measured kernel times"
+run prune R --pattern auto --flops 2 --importance bn --multiple 4 -o B; expect "importance of BN scales" 0 "times fewer"
+
+# ---- what is refused ----
+refused() { # NAME TEXT ARGS...: `prune ARGS -o X` prints TEXT in one error and writes nothing
+    local name=$1 text=$2
+    shift 2
+    run prune "$@" -o X; expect "$name" 2 "$text"; is "$name: one error" "$(grep -c '^cresnet' stderr)" 1
+    holds "$name: writes nothing" test ! -e X
+}
+refused "a time that is reached anyway" "no pruning needed" R --target-ms 1000 $estimate
+refused "a speedup that cannot be met" "--speedup 500 cannot be reached: the minimum is" R --speedup 500 --multiple 4 $estimate
+refused "multiply-adds that cannot be met" "cannot be reached: at most" R --pattern channels,2:4 --flops 500 --multiple 4
+for x in 0 -1 nan x ''; do refused "--target-ms '$x'" "must be milliseconds above 0" R --target-ms "$x"; done
+for x in 1 0.5 nan 2x ''; do refused "--speedup '$x'" "above 1" R --speedup "$x"; done
+refused "two targets" "give one of" R --target-ms 1 --speedup 2
+refused "a list without a target" "needs a target" R --pattern channels,2:4
+refused "an unknown pattern" "\"blocks\" is no pattern" R --pattern channels,blocks --speedup 2
+refused "an empty pattern" "is no pattern" R --pattern channels,,2:4 --speedup 2
+refused "a comma at the end" "ends with a comma" R --pattern channels, --speedup 2
+refused "--target-ms and --sparsity" "a target chooses the sparsities" R --target-ms 1 --sparsity 0.5
+refused "no sparse kernels" "sparse = no" R --target-ms 1 --pattern unstructured train.sparse=no $estimate
+refused "an unknown batch" "give --batch N" R --target-ms 1 train.batch=auto
+refused "masks for 8-bit values" "no kernel for 8-bit values" R --speedup 1.2 --pattern unstructured quant.type=int8 $estimate
+refused "a quantised network" "a quantised network cannot be pruned" IQ --speedup 1.2 $estimate
+refused "blocks that fit no layer" "no layer can be pruned" R --speedup 1.2 --pattern block prune.block=3 $estimate
+checksums R >after; holds "the run is as it was" cmp before after
+sum_up

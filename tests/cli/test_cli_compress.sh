@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# test_cli_compress.sh: `cresnet compress`: tries, fine-tuning, int8, the page; continues where it was stopped; what is refused writes nothing.
+# Pruning uses estimates (train.measure=no), so that the choices do not depend on this machine. Ends with "N passed, N failed, N skipped".
+. "$(dirname "$0")/../harness/cli_support.sh"
+checksums() { find "$@" -type f | sort | xargs sha256sum; }
+keys="train.measure=no train.threads=1 --multiple 4"
+
+run train tiny.ini model.widths=8,16 model.shortcut=B -o R --steps 12 -q; expect "train" 0
+checksums R >before
+
+# ---- from pruning to the page ----
+run compress R --speedup 1.4 --epochs 1 $keys --dry-run; expect "--dry-run" 0 "prune to 1.4 times as fast: channels" "fine-tune the best"; holds "writes nothing" [ ! -e R-compressed ]
+run compress R --speedup 1.4 --epochs 1 $keys; expect "compress" 0 "not compressed" "BN re-estimated" "fine-tuned" "R-compressed/network is" "R-compressed/report.html"
+cp stdout first
+run eval R-compressed/network -q; expect "the result is a run folder" 0 "top-1"
+holds "the fine-tuning has the run as teacher" grep -q "^teacher = .*/R$" R-compressed/compress.ini
+holds "the page is one document with both figures" python3 - <<'PY'
+import re, xml.dom.minidom
+page = open("R-compressed/report.html").read()
+assert page.count("<svg class=\"chart\"") == 1 and "Widths and patterns by layer" in page and "layer2.0.conv1" in page
+assert not re.search(r"https?://|<script", page)
+for svg in re.findall(r"<svg.*?</svg>", page, re.S): xml.dom.minidom.parseString(svg)
+PY
+holds "new BN statistics, the same weights" python3 - <<'PY'
+import glob, json, struct
+def load(path):
+    data = open(path, "rb").read(); n = struct.unpack("<Q", data[:8])[0]; header = json.loads(data[8:8 + n]); header.pop("__metadata__", None)
+    return {k: data[8 + n + v["data_offsets"][0]:8 + n + v["data_offsets"][1]] for k, v in header.items()}
+for bn in glob.glob("R-compressed/*/bn/last/model.safetensors"):
+    a, b = load(bn.replace("/bn/", "/pruned/")), load(bn)
+    assert a.keys() == b.keys()
+    for k in a: assert (a[k] != b[k]) == ("running" in k), (bn, k)
+PY
+checksums R-compressed/*/*.json R-compressed/*/tuned/last/ >results
+run compress R --speedup 1.4 --epochs 1 $keys; expect "again: nothing is left to do" 0 "R-compressed/network is"
+holds "the same table" cmp stdout first; holds "nothing ran" sh -c '! grep -q "^\\$ cresnet" stderr'
+
+# ---- stopped, and continued ----
+best=$(readlink R-compressed/network); name=${best%%/*}
+rm -r R-compressed/"$name"/tuned* R-compressed/network R-compressed/report.html
+sed -i 's/^epochs = 1$/epochs = 200/' R-compressed/compress.ini
+"$bin" compress R --speedup 1.4 --epochs 1 $keys >stdout 2>stderr & pid=$!
+for i in $(seq 300); do grep -qs '"event":"train"' R-compressed/"$name"/tuned/log.jsonl && break; sleep 0.1; done
+kill -INT $pid; wait $pid; is "Ctrl-C in the fine-tuning" "$?" 130
+holds "it has saved" [ -e R-compressed/"$name"/tuned/last/model.safetensors ]
+step=$(readlink R-compressed/"$name"/tuned/last); holds "a part of it" [ "${step#step-}" -gt 0 ]
+sed -i 's/^epochs = 200$/epochs = 1/' R-compressed/compress.ini
+rm -r R-compressed/"$name"/tuned; : >R-compressed/"$name"/tuned.json.partial
+run compress R --speedup 1.4 --epochs 1 $keys; expect "the same command continues" 0 "R-compressed/network is $best"
+checksums R-compressed/*/tuned/last/ >again; is "with the same weights" "$(grep model.safetensors again)" "$(grep model.safetensors results)"
+rm R-compressed/"$name"/bn.json; run compress R --speedup 1.4 --epochs 1 $keys; expect "a step that was killed at its end is done again" 0
+
+# ---- int8, a limit for the drop ----
+run compress R --speedup 1.2 --int8 --epochs 1 $keys quant.images=8 -o Q/; expect "--int8" 0 "int8 " "Q/network is 1.2x-channels/int8"
+run eval Q/network -q; expect "evaluating it" 0 "top-1"
+sed 's/"top1": [0-9.]*/"top1": 1.0/' Q/dense.eval.json >d; mv d Q/dense.eval.json
+run compress R --speedup 1.2 --int8 --epochs 1 --max-drop 0.1 $keys quant.images=8 -o Q; expect "a drop that cannot be kept" 1 "more than --max-drop 0.1, and by more than that for all smaller speedups that were tried"
+holds "says so in the page" grep -q "No network that was tried keeps" Q/report.html
+
+# ---- what is refused ----
+refused() { # NAME TEXT ARGS...: `compress ARGS` prints TEXT in one error and writes nothing
+    local name=$1 text=$2
+    shift 2
+    run compress "$@" -o X; expect "$name" 2 "$text"; is "$name: one error" "$(grep -c '^cresnet' stderr)" 1
+    holds "$name: writes nothing" test ! -e X
+}
+refused "no target" "--speedup X" R
+for x in 1 0 nan 2x ''; do refused "--speedup '$x'" "above 1" R --speedup "$x"; done
+refused "--max-drop x" "points of accuracy" R --speedup 2 --max-drop x
+refused "no run" "no such run folder" nowhere --speedup 2
+refused "a quantised run" "a quantised network cannot be compressed" Q/network --speedup 2
+refused "int8 without channels" "--int8 needs the pattern channels" R --speedup 2 --int8 --pattern 2:4
+refused "a typo" "unknown key" R --speedup 2 optim.lrr=1
+refused "an unknown batch" "give --batch N" R --speedup 2 train.batch=auto
+run compress R --speedup 1.3 -o R-compressed; expect "another target in this folder" 2 "was made for" "choose another folder"
+run compress R --speedup 1.3 -o R; expect "a folder in use" 2 "not empty"
+run compress R --speedup 90 --epochs 1 $keys -o Z; expect "a speedup that no pattern reaches" 2 "no pattern is fast enough" "cannot be reached: the minimum is"
+checksums R >after; holds "the run is as it was" cmp before after
+sum_up
