@@ -36,6 +36,7 @@ FOLDERS = {
     "src/compiler/rewrite": 4.1,
     "src/compiler/schedule": 4.1,
     "src/compiler/fusion": 4.2,
+    "src/compiler/gram": 4.3,
     "src/compiler/memory": 4.2,
     "src/data": 4.0,  # the loader's interface and the data set
     "src/data/image": 4.1,
