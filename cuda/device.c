@@ -167,6 +167,7 @@ static cr_status open_device(struct cuda_device *d) {
     CR_TRY(check_index(d));
     CUDA_TRY(cudaGetDeviceProperties(&prop, d->index));
     d->multiprocessors = prop.multiProcessorCount;
+    d->l2_bytes        = prop.l2CacheSize;
     if (prop.major * 10 + prop.minor < CC_MIN)
         return CR_FAIL(CR_ERR_DEVICE,
                        "%s has compute capability %d.%d; cresnet needs a GPU of 8.0 or later: use --device cpu",

@@ -32,6 +32,7 @@ cr_status cr_cuda_open_offline(const struct cr_gpu *gpu, const struct cr_device_
     d->cc                             = gpu->cc;
     d->multiprocessors                = gpu->multiprocessors;
     d->offline                        = gpu;
+    d->l2_bytes                       = (int64_t)gpu->l2_bytes;
     const struct cr_capability limits = cr_capability_of(gpu->cc);
     d->block_bytes                    = (int)limits.block_bytes;
     d->multiprocessor_bytes           = (int)limits.multiprocessor_bytes;

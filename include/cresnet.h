@@ -128,6 +128,9 @@ typedef struct cresnet_info {
     cresnet_memory memory;
     int            image_width; /* width of prepared images in pixels */
     int            multi_label; /* not 0: an image has any number of labels, and probabilities are sigmoids */
+    int            channels;    /* of images: 1 (grey: mean[0], std[0]), 3 (red, green, blue) or 4 (and alpha) */
+    int            bits; /* of a channel: 8; or 16: the samples of images are uint16_t, and their largest 65535 */
+    float          mean4, std4; /* of the fourth channel */
 } cresnet_info;
 CRESNET_API cresnet_status cresnet_get_info(const cresnet_model *model, cresnet_info *info);
 /* Name of a class, or NULL when the label is out of range or the network came without class names. */
@@ -142,9 +145,9 @@ CRESNET_API double cresnet_threshold(const cresnet_model *model, int label);
  * setting data.tta=flip (five-crop, ten-crop), results are those of the mean logits of several views of each image;
  * tensors are classified as they are. */
 typedef struct cresnet_image {
-    const uint8_t *pixels; /* red, green, blue; rows from top to bottom */
+    const uint8_t *pixels; /* cresnet_info.channels samples each, of .bits bits; rows from top to bottom */
     int            width, height;
-    size_t         stride; /* bytes from one row to the next; 0: 3 * width */
+    size_t         stride; /* bytes from one row to the next; 0: rows without gaps */
 } cresnet_image;
 
 /* The bytes of a JPEG, PNG or WebP file. */
@@ -153,13 +156,14 @@ typedef struct cresnet_encoded {
     size_t      count;
 } cresnet_encoded;
 
-typedef enum cresnet_tensor_type { CRESNET_U8 = 0, CRESNET_F32 = 1 } cresnet_tensor_type;
+typedef enum cresnet_tensor_type { CRESNET_U8 = 0, CRESNET_F32 = 1, CRESNET_U16 = 2 } cresnet_tensor_type;
 typedef enum cresnet_layout { CRESNET_NHWC = 0, CRESNET_NCHW = 1 } cresnet_layout;
 
-/* Prepared images: 3 channels, image_size rows of image_width pixels, without gaps. */
+/* Prepared images: cresnet_info.channels channels, image_size rows of image_width pixels, without gaps. */
 typedef struct cresnet_tensor {
     const void         *data;
-    cresnet_tensor_type type;      /* CRESNET_U8: bytes; CRESNET_F32: normalised values, needs options.f32_tensors */
+    cresnet_tensor_type type;      /* CRESNET_U8: bytes; CRESNET_U16: samples of 16 bits, if cresnet_info.bits is 16;
+                               * CRESNET_F32: normalised values, needs options.f32_tensors */
     cresnet_layout      layout;    /* CRESNET_NCHW: in host memory only */
     int                 count;     /* images */
     int                 on_device; /* not 0: `data` is memory of the model's GPU */
@@ -206,7 +210,8 @@ CRESNET_API cresnet_status cresnet_classify_tensors(cresnet_model *model, const 
 /* ---- preparation ---- */
 
 /* Decodes and prepares files as cresnet_classify_files does, and does not classify them. Writes `out`
- * [count][image_size][image_width][3]: the data of a CRESNET_U8 tensor with the layout CRESNET_NHWC. With image_errors
+ * [count][image_size][image_width][channels]: the data of a CRESNET_U8 tensor (16 bits: CRESNET_U16) with the layout
+ * CRESNET_NHWC. With image_errors
  * [count], a file that cannot be read or decoded has its error there and an image of zeros, and the call succeeds.
  * image_errors may be NULL: the first such file then fails the call. */
 CRESNET_API cresnet_status cresnet_prepare_files(cresnet_model *model, const char *const *paths, int count,

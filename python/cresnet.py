@@ -55,7 +55,8 @@ class _Info(ctypes.Structure):
     _fields_ = [("size", ctypes.c_size_t), ("classes", ctypes.c_int), ("features", ctypes.c_int), ("image_size", ctypes.c_int),
                 ("resize", ctypes.c_int), ("max_batch", ctypes.c_int), ("mean", ctypes.c_float * 3), ("std", ctypes.c_float * 3),
                 ("network", ctypes.c_char_p), ("weights", ctypes.c_char_p), ("device", ctypes.c_char_p),
-                ("precision", ctypes.c_char_p), ("memory", _Memory), ("image_width", ctypes.c_int), ("multi_label", ctypes.c_int)]
+                ("precision", ctypes.c_char_p), ("memory", _Memory), ("image_width", ctypes.c_int), ("multi_label", ctypes.c_int),
+                ("channels", ctypes.c_int), ("bits", ctypes.c_int), ("mean4", ctypes.c_float), ("std4", ctypes.c_float)]
 
 
 class _Image(ctypes.Structure):
@@ -143,6 +144,9 @@ class Info:
     device_bytes: int
     host_bytes: int
     multi_label: bool  # an image has any number of labels, and probabilities are sigmoids
+    image_width: int
+    channels: int  # of images: 1 (grey), 3 (red, green, blue) or 4 (and alpha)
+    bits: int  # of a channel: 8 or 16
 
 
 @dataclass
@@ -199,10 +203,11 @@ class Model:
     def _read_info(self) -> Info:
         info = _Info(size=ctypes.sizeof(_Info))
         _lib().cresnet_get_info(self._handle, ctypes.byref(info))
-        return Info(info.classes, info.features, info.image_size, info.resize, info.max_batch, tuple(info.mean), tuple(info.std),
+        mean, std = (*info.mean, info.mean4)[:info.channels], (*info.std, info.std4)[:info.channels]
+        return Info(info.classes, info.features, info.image_size, info.resize, info.max_batch, mean, std,
                     info.network.decode(), os.fsdecode(info.weights), info.device.decode(errors="replace"),
                     info.precision.decode(), int(info.memory.device_bytes), int(info.memory.host_bytes),
-                    bool(info.multi_label))
+                    bool(info.multi_label), info.image_width, info.channels, info.bits)
 
     def close(self) -> None:
         """Frees the network. Further calls are errors."""
@@ -241,23 +246,28 @@ class Model:
 
     def classify_images(self, images: Sequence[npt.NDArray[np.uint8]], *, top: int = 1, logits: bool = False,
                         features: bool = False) -> Result:
-        """Classifies images [height, width, 3] of any sizes: bytes in the order red, green, blue."""
+        """Classifies images [height, width, info.channels] of any sizes: uint8, or uint16 if info.bits is 16, in the order red,
+        green, blue, alpha. A grey image may be [height, width]."""
+        channels, dtype = self.info.channels, np.dtype(f"uint{self.info.bits}")
         arrays = [np.ascontiguousarray(image) for image in images]
         for array in arrays:
-            if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3:
-                raise ValueError(f"an image must be uint8 [height, width, 3], not {array.dtype} {list(array.shape)}")
+            if array.dtype != dtype or array.shape[2:] != (channels,) and (channels != 1 or array.ndim != 2):
+                raise ValueError(f"an image must be {dtype} [height, width, {channels}], not {array.dtype} {list(array.shape)}")
         c_images = (_Image * len(arrays))(*[_Image(a.ctypes.data, a.shape[1], a.shape[0], 0) for a in arrays])
         return self._call(_lib().cresnet_classify_images, c_images, len(arrays), top, logits, features)
 
     def classify_tensor(self, tensor: npt.NDArray[np.generic], *, layout: str = "NHWC", top: int = 1, logits: bool = False,
                         features: bool = False) -> Result:
-        """Classifies prepared images: uint8, or normalised float32 (needs f32_tensors=True), [N, H, W, 3] or [N, 3, H, W]."""
-        array, side = np.ascontiguousarray(tensor), self.info.image_size
-        want = (side, side, 3) if layout == "NHWC" else (3, side, side)
-        if layout not in ("NHWC", "NCHW") or array.dtype not in (np.uint8, np.float32) or array.shape[1:] != want:
-            raise ValueError(f"a tensor must be uint8 or float32 [N, {', '.join(map(str, want))}], "
+        """Classifies prepared images: uint8 (uint16 if info.bits is 16), or normalised float32 (needs f32_tensors=True),
+        [N, H, W, info.channels] or [N, info.channels, H, W]."""
+        array, height, width, channels = np.ascontiguousarray(tensor), self.info.image_size, self.info.image_width, self.info.channels
+        want = (height, width, channels) if layout == "NHWC" else (channels, height, width)
+        integers = np.dtype(f"uint{self.info.bits}")
+        if layout not in ("NHWC", "NCHW") or array.dtype not in (integers, np.float32) or array.shape[1:] != want:
+            raise ValueError(f"a tensor must be {integers} or float32 [N, {', '.join(map(str, want))}], "
                              f"not {array.dtype} {list(array.shape)}")
-        c_tensor = _Tensor(array.ctypes.data, int(array.dtype == np.float32), int(layout == "NCHW"), array.shape[0], 0, None)
+        kind = 1 if array.dtype == np.float32 else 2 if array.dtype == np.uint16 else 0
+        c_tensor = _Tensor(array.ctypes.data, kind, int(layout == "NCHW"), array.shape[0], 0, None)
         return self._call(_lib().cresnet_classify_tensor, ctypes.byref(c_tensor), None, top, logits, features, array.shape[0])
 
     def _call(self, function: Callable[..., int], images: object, count: Optional[int], top: int, logits: bool, features: bool,

@@ -85,6 +85,7 @@ FOLDERS = {
     "src/verification": 6.0,  # compares an op on two devices
     "src/session/labels": 6.9,  # scores of networks with several labels per image
     "src/session": 7.0,  # a network open on a device
+    "src/session/loading": 7.1,  # weights of other networks
     "src/session/scores": 7.1,  # confusion matrix, means over classes, calibration
     "src/session/quantization": 7.1,  # calibration, checkpoints and layer errors of quantised networks
     "src/training": 8.0,  # the training loop

@@ -266,9 +266,12 @@ cr_status cr_cuda_comm_wait(struct cuda_device *d, cudaEvent_t event) {
 
 /* ---- the op ---- */
 
+/* ncclBfloat16: older headers declare it for C++ only. The value is part of NCCL's ABI. */
+enum { BFLOAT16 = 9 };
+
 static cr_status reduce(struct cuda_comm *c, const void *x, void *y, size_t elems, enum cr_dtype type,
                         cudaStream_t stream) {
-    const ncclDataType_t t = type == CR_F16 ? ncclFloat16 : type == CR_BF16 ? ncclBfloat16 : ncclFloat32;
+    const ncclDataType_t t = type == CR_F16 ? ncclFloat16 : type == CR_BF16 ? (ncclDataType_t)BFLOAT16 : ncclFloat32;
     return reduce_as(c, x, y, elems, t, stream);
 }
 

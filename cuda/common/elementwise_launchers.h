@@ -26,15 +26,29 @@ cudaError_t ck_widen(enum ck_type type, const void *x, float *y, int64_t elems, 
 cudaError_t ck_normalize(const uint8_t *images, const int32_t *boxes, enum ck_type type, void *y, int64_t N, int64_t H,
                          int64_t W, const float mean[3], const float std[3], cudaStream_t stream);
 
+/* The same for any `channels` up to 4 (mean and std have as many) and, with `wide`, for samples of 16 bits. An element
+ * at a time: cuda/elementwise/normalize_any.cu. */
+struct ck_images {
+    const void    *images; /* [N,H,W,channels], u8 or u16; H*W*channels < 2^31 */
+    const int32_t *boxes;  /* as in ck_normalize; may be NULL */
+    int64_t        N, H, W;
+    int            channels;
+    bool           wide;
+    float          mean[4], std[4];
+};
+cudaError_t ck_normalize_any(const struct ck_images *args, enum ck_type type, void *y, cudaStream_t stream);
+
 /* ---- cuda/elementwise/mix.cu: mixup, cutmix and random erasing ---- */
 
 struct ck_mix {
-    const uint8_t *images; /* [N,H,W,3]; H*W*3 < 2^31 */
+    const void    *images; /* [N,H,W,channels], u8 or, with `wide`, u16; H*W*channels < 2^31 */
     const int32_t *boxes;  /* [N][4], as in ck_normalize */
     const int32_t *mixes;  /* [N][CK_MIX_NUMBERS] */
-    uint8_t       *y;      /* [N,H,W,3] */
+    void          *y;      /* the same shape */
     int64_t        N, H, W;
-    int            fill[3]; /* colour of erased regions */
+    int            fill[4]; /* colour of erased regions */
+    int            channels;
+    bool           wide;
 };
 cudaError_t ck_mix(const struct ck_mix *args, cudaStream_t stream);
 

@@ -34,6 +34,7 @@ struct cuda_device {
     int                     cc;                   /* compute capability that the kernels see: 90 for 9.0 */
     int                     block_bytes;          /* most shared memory of a thread block */
     int                     multiprocessor_bytes; /* shared memory of a multiprocessor */
+    int64_t                 l2_bytes;             /* L2 cache */
     const char             *emulated;             /* value of CRESNET_CAPABILITY; NULL: the GPU as it is */
     cudaStream_t            stream[CR_STREAMS];
     cudnnHandle_t           cudnn;

@@ -7,6 +7,7 @@
 #include "cuda/core/op_shapes.h"
 
 #include <math.h>
+#include <string.h>
 
 /* ---- accepted operands ---- */
 
@@ -67,6 +68,7 @@ static struct ck_window window_of(const struct cr_op *op, const struct cr_tensor
 static bool normalize_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct cr_tensor *images = cuda_in(p, op, CR_IN_normalize_images);
     (void)device;
+    if (op->attr.input.wide) return false;
     if ((op->in[CR_IN_normalize_boxes] >= 0 || op->attr.input.s2d) && !fits(images)) return false;
     return cr_op_uses_only(op, 1u << CR_IN_normalize_images | 1u << CR_IN_normalize_boxes, 1u << CR_OUT_normalize_y) &&
            images->dtype == CR_U8 && images->dim[3] == 3 && cuda_is_data(cuda_out(p, op, CR_OUT_normalize_y));
@@ -84,6 +86,31 @@ static cr_status normalize_launch(struct cr_device *device, const struct cr_call
     else
         CUDA_TRY(ck_normalize(call->in[CR_IN_normalize_images], boxes, cuda_type(y), call->out[CR_OUT_normalize_y],
                               images->dim[0], images->dim[1], images->dim[2], a->mean, a->std, stream));
+    return CR_OK;
+}
+
+/* Other numbers of channels, and 16 bits. */
+static bool normalize_any_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    const struct cr_tensor *images = cuda_in(p, op, CR_IN_normalize_images);
+    (void)device;
+    return cr_op_uses_only(op, 1u << CR_IN_normalize_images | 1u << CR_IN_normalize_boxes, 1u << CR_OUT_normalize_y) &&
+           images->dtype == CR_U8 && !op->attr.input.s2d && fits(images) &&
+           cuda_is_data(cuda_out(p, op, CR_OUT_normalize_y));
+}
+
+static cr_status normalize_any_launch(struct cr_device *device, const struct cr_call *call) {
+    const struct cr_input_attr *a      = &call->op->attr.input;
+    const struct cr_tensor     *images = IN(normalize, images), *y = OUT(normalize, y);
+    struct ck_images            args = {.images   = call->in[CR_IN_normalize_images],
+                                        .boxes    = call->in[CR_IN_normalize_boxes],
+                                        .N        = images->dim[0],
+                                        .H        = images->dim[1],
+                                        .W        = images->dim[2],
+                                        .channels = (int)y->dim[3],
+                                        .wide     = a->wide};
+    memcpy(args.mean, a->mean, sizeof args.mean);
+    memcpy(args.std, a->std, sizeof args.std);
+    CUDA_TRY(ck_normalize_any(&args, cuda_type(y), call->out[CR_OUT_normalize_y], cr_cuda_stream(device, call)));
     return CR_OK;
 }
 
@@ -222,21 +249,24 @@ _Static_assert((int)CK_MIX_PARTNER == (int)CR_MIX_PARTNER && (int)CK_MIX_FRACTIO
 static bool mix_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
     const struct cr_tensor *images = cuda_in(p, op, CR_IN_mix_images);
-    return images->dtype == CR_U8 && images->dim[3] == 3 && fits(images) &&
-           cuda_in(p, op, CR_IN_mix_boxes)->dtype == CR_I32 && cuda_in(p, op, CR_IN_mix_mixes)->dtype == CR_I32;
+    return images->dtype == CR_U8 && fits(images) && cuda_in(p, op, CR_IN_mix_boxes)->dtype == CR_I32 &&
+           cuda_in(p, op, CR_IN_mix_mixes)->dtype == CR_I32;
 }
 
 static cr_status mix_launch(struct cr_device *device, const struct cr_call *call) {
-    const struct cr_tensor *images = IN(mix, images);
-    struct ck_mix           args   = {.images = call->in[CR_IN_mix_images],
-                                      .boxes  = call->in[CR_IN_mix_boxes],
-                                      .mixes  = call->in[CR_IN_mix_mixes],
-                                      .y      = call->out[CR_OUT_mix_y],
-                                      .N      = images->dim[0],
-                                      .H      = images->dim[1],
-                                      .W      = images->dim[2]};
-    for (int c = 0; c < 3; c++)
-        args.fill[c] = (int)rint(fmin(fmax(255 * (double)call->op->attr.input.mean[c], 0), 255));
+    const struct cr_tensor *images  = IN(mix, images);
+    struct ck_mix           args    = {.images = call->in[CR_IN_mix_images],
+                                       .boxes  = call->in[CR_IN_mix_boxes],
+                                       .mixes  = call->in[CR_IN_mix_mixes],
+                                       .y      = call->out[CR_OUT_mix_y],
+                                       .N      = images->dim[0],
+                                       .H      = images->dim[1],
+                                       .W      = images->dim[2],
+                                       .wide   = call->op->attr.input.wide};
+    const double            largest = args.wide ? 65535 : 255;
+    args.channels                   = (int)images->dim[3] / (args.wide ? 2 : 1);
+    for (int c = 0; c < args.channels; c++)
+        args.fill[c] = (int)rint(fmin(fmax(largest * (double)call->op->attr.input.mean[c], 0), largest));
     CUDA_TRY(ck_mix(&args, cr_cuda_stream(device, call)));
     return CR_OK;
 }
@@ -252,6 +282,12 @@ static cr_status mix_launch(struct cr_device *device, const struct cr_call *call
                                                    .launch        = kind##_launch}
 DATA_KERNEL(mix, mix_accepts, CR_MATH_EXACT);
 DATA_KERNEL(normalize, normalize_accepts, CR_MATH_F32);
+static const struct cr_kernel kernel_normalize_any = {.name          = "cuda.normalize_any",
+                                                      .op            = CR_OP_normalize,
+                                                      .math          = CR_MATH_F32,
+                                                      .deterministic = true,
+                                                      .accepts       = normalize_any_accepts,
+                                                      .launch        = normalize_any_launch};
 DATA_KERNEL(s2d_filter, s2d_filter_accepts, CR_MATH_EXACT);
 DATA_KERNEL(s2d_filter_grad, s2d_filter_grad_accepts, CR_MATH_F32);
 DATA_KERNEL(relu, pointwise_accepts, CR_MATH_EXACT);
@@ -265,7 +301,19 @@ DATA_KERNEL(avgpool_grad, plain_accepts, CR_MATH_F32);
 DATA_KERNEL(pad_shortcut, window_accepts, CR_MATH_EXACT);
 DATA_KERNEL(pad_shortcut_grad, window_accepts, CR_MATH_EXACT);
 
-const struct cr_kernel *const cr_cuda_pointwise_kernels[] = {
-    &kernel_mix,     &kernel_normalize,    &kernel_s2d_filter,   &kernel_s2d_filter_grad,   &kernel_relu,
-    &kernel_add,     &kernel_cast,         &kernel_zero,         &kernel_maxpool,           &kernel_maxpool_grad,
-    &kernel_avgpool, &kernel_avgpool_grad, &kernel_pad_shortcut, &kernel_pad_shortcut_grad, NULL};
+const struct cr_kernel *const cr_cuda_pointwise_kernels[] = {&kernel_mix,
+                                                             &kernel_normalize,
+                                                             &kernel_normalize_any,
+                                                             &kernel_s2d_filter,
+                                                             &kernel_s2d_filter_grad,
+                                                             &kernel_relu,
+                                                             &kernel_add,
+                                                             &kernel_cast,
+                                                             &kernel_zero,
+                                                             &kernel_maxpool,
+                                                             &kernel_maxpool_grad,
+                                                             &kernel_avgpool,
+                                                             &kernel_avgpool_grad,
+                                                             &kernel_pad_shortcut,
+                                                             &kernel_pad_shortcut_grad,
+                                                             NULL};

@@ -5,34 +5,7 @@
  * in FP64, because the loss is a small difference when both networks agree. Limiter: latency, a few microseconds.
  * Features: a block processes a part of one image. Limiter: memory; the loss reads two tensors, the gradient reads
  * three and writes one. */
-#include "cuda/common/common.cuh"
-
-enum { THREADS = 256, WARP_CLASSES = 512 /* with at most this many classes a warp processes a sample */ };
-
-/* ---- sums and maxima over the threads of a sample ---- */
-
-template <int GROUP> static __device__ __forceinline__ double group_sum(double x) {
-    if constexpr (GROUP == CK_WARP)
-        return ck_warp_sum(x);
-    else
-        return ck_block_sum<GROUP>(x);
-}
-
-/* NaN is ignored; if all values are NaN, the result is -inf. */
-template <int GROUP> static __device__ __forceinline__ float group_max(float x) {
-#pragma unroll
-    for (int offset = CK_WARP / 2; offset > 0; offset /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, offset));
-    if constexpr (GROUP != CK_WARP) {
-        __shared__ float part[GROUP / CK_WARP];
-        __syncthreads();
-        if (threadIdx.x % CK_WARP == 0) part[threadIdx.x / CK_WARP] = x;
-        __syncthreads();
-        x = part[0];
-        for (int w = 1; w < GROUP / CK_WARP; w++) x = fmaxf(x, part[w]);
-        __syncthreads();
-    }
-    return x;
-}
+#include "cuda/train/sample_group.cuh"
 
 /* A row of logits divided by the temperature, relative to the largest, and the sum of their exponentials. NaN or +inf
  * among the logits makes the sum NaN. */

@@ -6,41 +6,7 @@
  * Limiter: latency, a few microseconds; above a million logits memory: 2 or 4 bytes a logit for the loss, twice as much
  * for the gradient. All values are relative to the row's largest logit, so nothing overflows and a common offset costs
  * no accuracy. */
-#include "cuda/common/common.cuh"
-
-enum { THREADS = 256, WARP_CLASSES = 512 /* with at most this many classes a warp processes a sample */ };
-
-/* ---- sums and maxima over the threads of a sample ---- */
-
-template <int GROUP, typename A> static __device__ __forceinline__ A group_sum(A x) {
-    if constexpr (GROUP == CK_WARP)
-        return ck_warp_sum(x);
-    else
-        return ck_block_sum<GROUP>(x);
-}
-
-/* NaN is ignored; if all values are NaN, the result is -inf. */
-static __device__ __forceinline__ float warp_max(float x) {
-#pragma unroll
-    for (int offset = CK_WARP / 2; offset > 0; offset /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, offset));
-    return x;
-}
-
-template <int GROUP> static __device__ __forceinline__ float group_max(float x) {
-    if constexpr (GROUP == CK_WARP)
-        return warp_max(x);
-    else {
-        __shared__ float part[GROUP / CK_WARP];
-        x = warp_max(x);
-        __syncthreads();
-        if (threadIdx.x % CK_WARP == 0) part[threadIdx.x / CK_WARP] = x;
-        __syncthreads();
-        x = part[0];
-        for (int w = 1; w < GROUP / CK_WARP; w++) x = fmaxf(x, part[w]);
-        __syncthreads();
-        return x;
-    }
-}
+#include "cuda/train/sample_group.cuh"
 
 /* ---- helpers of both kernels ---- */
 

@@ -3,44 +3,13 @@
  *
  * A warp processes a sample, or a block when there are many classes. All arithmetic is FP64: with a focal loss the
  * result depends on 1-p, which loses its digits in FP32 when p is almost 1, and the ops are small. Limiter: latency. */
-#include "cuda/common/common.cuh"
-
-enum { THREADS = 256, WARP_CLASSES = 512 /* with at most this many classes a warp processes a sample */ };
+#include "cuda/train/sample_group.cuh"
 
 struct problem {
     struct ck_loss         a;
     struct ck_loss_options o;
     int                    words; /* per sample in a.labels */
 };
-
-template <int GROUP> static __device__ __forceinline__ double group_sum(double x) {
-    if constexpr (GROUP == CK_WARP)
-        return ck_warp_sum(x);
-    else
-        return ck_block_sum<GROUP>(x);
-}
-
-static __device__ __forceinline__ double warp_max(double x) {
-#pragma unroll
-    for (int offset = CK_WARP / 2; offset > 0; offset /= 2) x = fmax(x, __shfl_xor_sync(0xffffffffu, x, offset));
-    return x;
-}
-
-template <int GROUP> static __device__ __forceinline__ double group_max(double x) {
-    if constexpr (GROUP == CK_WARP)
-        return warp_max(x);
-    else {
-        __shared__ double part[GROUP / CK_WARP];
-        x = warp_max(x);
-        __syncthreads();
-        if (threadIdx.x % CK_WARP == 0) part[threadIdx.x / CK_WARP] = x;
-        __syncthreads();
-        x = part[0];
-        for (int w = 1; w < GROUP / CK_WARP; w++) x = fmax(x, part[w]);
-        __syncthreads();
-        return x;
-    }
-}
 
 /* ---- labels and targets ---- */
 

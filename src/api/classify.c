@@ -16,6 +16,10 @@ size_t cr_api_image_bytes(const struct cresnet_model *m) {
     return cr_prepare_bytes(&m->session.prepare_eval);
 }
 
+size_t cr_api_image_samples(const struct cresnet_model *m) {
+    return cr_api_image_bytes(m) / ((size_t)cr_format_bits(m->session.prepare_eval.format) / 8);
+}
+
 int cr_api_views(const struct cresnet_model *m) {
     return cr_prepare_views(m->session.prepare_eval.tta);
 }
@@ -24,8 +28,9 @@ int cr_api_views(const struct cresnet_model *m) {
 
 static cr_status prepare_pixels(const struct cr_prepare *prep, const cresnet_image *image, struct cr_scratch *scratch,
                                 uint8_t *out) {
-    const size_t    row = (size_t)image->width * 3, stride = image->stride ? image->stride : row;
-    struct cr_image view = {.width = image->width, .height = image->height};
+    const size_t    row    = (size_t)image->width * cr_format_bytes(prep->format);
+    const size_t    stride = image->stride ? image->stride : row;
+    struct cr_image view   = {.width = image->width, .height = image->height, .format = prep->format};
     if (stride == row) {
         view.rgb = (uint8_t *)(uintptr_t)image->pixels; /* is only read */
         return cr_prepare_eval(prep, &view, out);
@@ -39,8 +44,9 @@ static cr_status prepare_pixels(const struct cr_prepare *prep, const cresnet_ima
 
 static cr_status decode(struct cresnet_model *m, const void *bytes, size_t count, const char *name,
                         struct cr_scratch *scratch, struct cr_image *view) {
-    const struct cr_stored stored = {.bytes = bytes, .count = count, .exif = m->config.data.exif};
-    struct cr_lazy_image   lazy;
+    const struct cr_stored stored = {
+        .bytes = bytes, .count = count, .exif = m->config.data.exif, .format = m->session.prepare_eval.format};
+    struct cr_lazy_image lazy;
     if (count == 0) return CR_FAIL(CR_ERR_FORMAT, "%s: the file is empty", name); /* bytes may be NULL then */
     CR_TRY(cr_lazy_image_open(&stored, name, scratch, &lazy));
     return cr_lazy_image_whole(&lazy, scratch, view);
@@ -187,8 +193,8 @@ static cresnet_status check_paths(const char *const *paths, int count, cresnet_e
     return CRESNET_OK;
 }
 
-static cresnet_status check_image(const cresnet_image *image, int index, cresnet_error *error) {
-    const size_t row = (size_t)image->width * 3;
+static cresnet_status check_image(const cresnet_model *m, const cresnet_image *image, int index, cresnet_error *error) {
+    const size_t row = (size_t)image->width * cr_format_bytes(m->session.prepare_eval.format);
     if (!image->pixels) return cr_api_fail(error, CRESNET_ERROR_ARGUMENT, "image %d: pixels is NULL", index);
     if (image->width < 1 || image->height < 1 || image->width > CR_IMAGE_SIDE_MAX || image->height > CR_IMAGE_SIDE_MAX)
         return cr_api_fail(error, CRESNET_ERROR_ARGUMENT, "image %d: %d x %d pixels: sides of 1 to %d are allowed",
@@ -203,7 +209,7 @@ cresnet_status cresnet_classify_images(cresnet_model *m, const cresnet_image *im
                                        const cresnet_output *output, cresnet_error *error) {
     struct cr_api_images job    = {.images = images, .count = count, .output = output};
     cresnet_status       status = cr_api_check_call(m, images, count, error);
-    for (int i = 0; status == CRESNET_OK && i < count; i++) status = check_image(&images[i], i, error);
+    for (int i = 0; status == CRESNET_OK && i < count; i++) status = check_image(m, &images[i], i, error);
     return status == CRESNET_OK ? cr_api_classify(m, &job, error) : status;
 }
 

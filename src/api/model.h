@@ -59,7 +59,7 @@ struct cresnet_model {
     char  broken[256]; /* the error after which the model cannot be used; "" while it can */
 
     /* One batch on the host. */
-    uint8_t           *images;    /* [batch][size][width][3], u8 */
+    uint8_t           *images;    /* [batch][size][width] pixels of the network's format */
     const void       **addresses; /* [batch]: images on the device; NULL without async */
     float             *values;    /* the same as normalised f32; NULL without f32_input */
     float             *logits, *features;
@@ -96,8 +96,9 @@ cresnet_status cr_api_open_config(struct cr_config *config, const cresnet_option
 
 /* Number of views of each image: 1 without [data] tta. */
 int cr_api_views(const struct cresnet_model *model);
-/* Bytes of a prepared image of u8. */
+/* Bytes of a prepared image that is not normalised, and the number of its samples. */
 size_t cr_api_image_bytes(const struct cresnet_model *model);
+size_t cr_api_image_samples(const struct cresnet_model *model);
 /* Checks the arguments that all calls have in common. */
 cresnet_status cr_api_check_call(const cresnet_model *model, const void *images, int count, cresnet_error *error);
 /* Classifies the images of a call. */

@@ -126,7 +126,7 @@ static cr_status reserve_batch(struct cresnet_model *m) {
     if (m->session.device->backend->async) CR_ALLOC(m->addresses, batch);
     CR_ALLOC(m->logits, (size_t)cr_tensor_elems(logits));
     CR_ALLOC(m->ranked, (size_t)m->session.model.classes);
-    if (m->f32_input) CR_ALLOC(m->values, batch * pixels);
+    if (m->f32_input) CR_ALLOC(m->values, batch * cr_api_image_samples(m));
     if (m->has_features) {
         CR_ALLOC(m->features, (size_t)cr_tensor_elems(&p->tensor[p->features]));
         raw = CR_MAX(raw, p->tensor[p->features].bytes);
@@ -145,7 +145,7 @@ static cresnet_memory memory_of(const struct cresnet_model *m) {
     const struct cr_session *s      = &m->session;
     const struct cr_program *eval[] = {&s->eval};
     const size_t             pixels = cr_prepare_bytes(&s->prepare_eval);
-    const size_t             image  = pixels * (m->f32_input ? 1 + sizeof(float) : 1);
+    const size_t             image  = pixels + (m->f32_input ? cr_api_image_samples(m) * sizeof(float) : 0);
     return (cresnet_memory){.device_bytes = cr_memory_need(s->device, &s->model.store, eval, 1),
                             .host_bytes   = (size_t)s->eval_batch * image + s->eval.tensor[s->eval.logits].bytes};
 }
@@ -281,10 +281,16 @@ cresnet_status cresnet_get_info(const cresnet_model *m, cresnet_info *info) {
                          .precision   = precision_of(m),
                          .memory      = memory_of(m),
                          .image_width = cr_prepare_width(&s->prepare_eval),
-                         .multi_label = m->config.data.multi_label};
-    for (int c = 0; c < 3; c++) {
-        full.mean[c] = (float)m->config.data.mean.at[c];
-        full.std[c]  = (float)m->config.data.std.at[c];
+                         .multi_label = m->config.data.multi_label,
+                         .channels    = (int)m->config.data.channels,
+                         .bits        = (int)m->config.data.bits};
+    for (int c = 0; c < CR_MIN(full.channels, 3); c++) {
+        full.mean[c] = (float)cr_config_mean(&m->config, c);
+        full.std[c]  = (float)cr_config_std(&m->config, c);
+    }
+    if (full.channels == 4) {
+        full.mean4 = (float)cr_config_mean(&m->config, 3);
+        full.std4  = (float)cr_config_std(&m->config, 3);
     }
     memcpy(info, &full, info->size);
     return CRESNET_OK;

@@ -4,46 +4,58 @@
 #include <limits.h>
 #include <string.h>
 
-/* The values that the op normalize computes from bytes. */
+/* The values that the op normalize computes. */
 void cr_api_normalize(struct cresnet_model *m, int count) {
-    const struct cr_config *c = &m->config;
-    float                   scale[3], shift[3];
-    for (int k = 0; k < 3; k++) {
-        scale[k] = 1 / (255 * (float)c->data.std.at[k]);
-        shift[k] = -(float)c->data.mean.at[k] / (float)c->data.std.at[k];
+    const int       channels = (int)m->config.data.channels;
+    const bool      wide     = m->config.data.bits == 16;
+    const uint16_t *words    = (const uint16_t *)(const void *)m->images;
+    float           scale[4], shift[4];
+    for (int k = 0; k < channels; k++) {
+        const float std = (float)cr_config_std(&m->config, k);
+        scale[k]        = 1 / ((wide ? 65535 : 255) * std);
+        shift[k]        = -(float)cr_config_mean(&m->config, k) / std;
     }
-    const size_t values = (size_t)count * cr_api_image_bytes(m);
-    for (size_t i = 0; i < values; i += 3)
-        for (size_t k = 0; k < 3; k++) m->values[i + k] = (float)m->images[i + k] * scale[k] + shift[k];
+    const size_t values = (size_t)count * cr_api_image_samples(m), step = (size_t)channels;
+    for (size_t i = 0; i < values; i += step)
+        for (size_t k = 0; k < step; k++)
+            m->values[i + k] = (float)(wide ? words[i + k] : m->images[i + k]) * scale[k] + shift[k];
 }
 
 /* ---- host memory ---- */
 
 /* Copies an image from the layout C,H,W to H,W,C. */
-static void interleave_u8(const uint8_t *from, size_t pixels, uint8_t *to) {
-    for (size_t i = 0; i < pixels; i++)
-        for (size_t k = 0; k < 3; k++) to[3 * i + k] = from[k * pixels + i];
+#define INTERLEAVE(type)                                                                                               \
+    do {                                                                                                               \
+        const type *from_ = (const type *)from;                                                                        \
+        type       *to_   = (type *)to;                                                                                \
+        for (size_t i = 0; i < pixels; i++)                                                                            \
+            for (size_t k = 0; k < channels; k++) to_[channels * i + k] = from_[k * pixels + i];                       \
+    } while (0)
+
+static void interleave(const void *from, size_t pixels, size_t channels, size_t sample_bytes, void *to) {
+    if (sample_bytes == sizeof(float))
+        INTERLEAVE(float);
+    else if (sample_bytes == sizeof(uint16_t))
+        INTERLEAVE(uint16_t);
+    else
+        INTERLEAVE(uint8_t);
 }
-static void interleave_f32(const float *from, size_t pixels, float *to) {
-    for (size_t i = 0; i < pixels; i++)
-        for (size_t k = 0; k < 3; k++) to[3 * i + k] = from[k * pixels + i];
+
+static size_t sample_bytes(const cresnet_tensor *t) {
+    return t->type == CRESNET_F32 ? sizeof(float) : t->type == CRESNET_U16 ? sizeof(uint16_t) : 1;
 }
 
 /* Writes images first to first + count of a host tensor to the batch, from image `at` of the batch on. */
 static void copy_tensor(struct cresnet_model *m, const cresnet_tensor *t, int first, int at, int count) {
-    const size_t   pixels = cr_api_image_bytes(m), values = (size_t)count * pixels;
-    const uint8_t *bytes = (const uint8_t *)t->data + (size_t)first * pixels;
-    const float   *reals = (const float *)t->data + (size_t)first * pixels;
-    uint8_t       *to    = m->images + (size_t)at * pixels;
-    float         *value = m->f32_input ? m->values + (size_t)at * pixels : NULL;
-    if (t->layout == CRESNET_NHWC && t->type == CRESNET_F32)
-        memcpy(value, reals, values * sizeof *value);
-    else if (t->layout == CRESNET_NHWC)
-        memcpy(to, bytes, values);
-    else if (t->type == CRESNET_F32)
-        for (size_t i = 0; i < values; i += pixels) interleave_f32(reals + i, pixels / 3, value + i);
+    const size_t samples = cr_api_image_samples(m), image = samples * sample_bytes(t);
+    const size_t channels = (size_t)m->config.data.channels;
+    const char  *from     = (const char *)t->data + (size_t)first * image;
+    char        *to       = (t->type == CRESNET_F32 ? (char *)m->values : (char *)m->images) + (size_t)at * image;
+    if (t->layout == CRESNET_NHWC)
+        memcpy(to, from, (size_t)count * image);
     else
-        for (size_t i = 0; i < values; i += pixels) interleave_u8(bytes + i, pixels / 3, to + i);
+        for (int i = 0; i < count; i++)
+            interleave(from + (size_t)i * image, samples / channels, channels, sample_bytes(t), to + (size_t)i * image);
 }
 
 /* ---- batches ---- */
@@ -63,13 +75,13 @@ static cr_status feed_from_host(struct cresnet_model *m, struct cr_api_images *j
         copy_tensor(m, &job->tensors[job->tensor], job->tensor_image, at, images);
         job->tensor_image += images;
     }
-    if (m->f32_input && job->tensors->type == CRESNET_U8) cr_api_normalize(m, count);
+    if (m->f32_input && job->tensors->type != CRESNET_F32) cr_api_normalize(m, count);
     return cr_exec_feed(m->session.eval_exec, m->f32_input ? (const uint8_t *)m->values : m->images, NULL, NULL);
 }
 
 /* The device waits for the stream of each tensor, and copies the images. */
 static cr_status feed_from_device(struct cresnet_model *m, struct cr_api_images *job, int count) {
-    const size_t image      = cr_api_image_bytes(m) * (job->tensors->type == CRESNET_F32 ? sizeof(float) : 1);
+    const size_t image      = cr_api_image_samples(m) * sample_bytes(job->tensors);
     const void  *waited_for = NULL;
     for (int at = 0, images; at < count; at += images) {
         images                     = next_images(job, count - at);
@@ -94,9 +106,10 @@ static cresnet_status check_tensor(const cresnet_model *m, const cresnet_tensor 
                                    cresnet_error *error) {
     const cresnet_status status = cr_api_check_call(m, t->data, t->count, error);
     if (status != CRESNET_OK) return status;
-    if (t->type != CRESNET_U8 && t->type != CRESNET_F32)
-        return cr_api_fail(error, CRESNET_ERROR_ARGUMENT, "tensor.type = %d is neither CRESNET_U8 nor CRESNET_F32",
-                           (int)t->type);
+    const cresnet_tensor_type integers = m->config.data.bits == 16 ? CRESNET_U16 : CRESNET_U8;
+    if (t->type != integers && t->type != CRESNET_F32)
+        return cr_api_fail(error, CRESNET_ERROR_ARGUMENT, "tensor.type = %d is neither CRESNET_%s nor CRESNET_F32",
+                           (int)t->type, integers == CRESNET_U8 ? "U8" : "U16");
     if (t->layout != CRESNET_NHWC && t->layout != CRESNET_NCHW)
         return cr_api_fail(error, CRESNET_ERROR_ARGUMENT, "tensor.layout = %d is neither CRESNET_NHWC nor CRESNET_NCHW",
                            (int)t->layout);
@@ -111,10 +124,12 @@ static cresnet_status check_tensor(const cresnet_model *m, const cresnet_tensor 
     if (!m->session.device->backend->async)
         return cr_api_fail(error, CRESNET_ERROR_ARGUMENT, "tensor.on_device: the model is on the CPU (%s)",
                            m->session.device->caps.text);
-    if (t->layout != CRESNET_NHWC || (t->type == CRESNET_U8) == m->f32_input)
+    if (t->layout != CRESNET_NHWC || (t->type != CRESNET_F32) == m->f32_input)
         return cr_api_fail(error, CRESNET_ERROR_ARGUMENT,
                            "a tensor on the GPU must be in the form that the network reads: CRESNET_NHWC and %s",
-                           m->f32_input ? "CRESNET_F32 (options.f32_tensors)" : "CRESNET_U8");
+                           m->f32_input             ? "CRESNET_F32 (options.f32_tensors)"
+                           : integers == CRESNET_U8 ? "CRESNET_U8"
+                                                    : "CRESNET_U16");
     return CRESNET_OK;
 }
 

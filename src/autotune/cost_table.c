@@ -67,7 +67,10 @@ static void add_attributes(struct cr_text *out, const struct cr_program *p, cons
     case CR_OP_channel_conv_wgrad:
     case CR_OP_dense_wgrad:
     case CR_OP_dense_bgrad: cr_text_add(out, "%s", op->attr.dense.accumulate ? " accumulate" : ""); break;
-    case CR_OP_normalize: cr_text_add(out, "%s", op->attr.input.s2d ? " s2d" : ""); break;
+    case CR_OP_mix:
+    case CR_OP_normalize:
+        cr_text_add(out, "%s", op->attr.input.s2d ? " s2d" : op->attr.input.wide ? " wide" : "");
+        break;
     default: break;
     }
 }

@@ -84,7 +84,8 @@ struct cr_ckpt_save {
     int keep; /* number of newest checkpoints to keep, in addition to the targets of `best` and `last`; < 0: all */
 };
 
-/* Creates run_dir and its parents when missing and tests that it is writable. CR_ERR_IO. */
+/* Creates run_dir and its parents when missing and tests that it is writable. CR_ERR_IO; a new run_dir is then removed.
+ */
 CR_MUST cr_status cr_ckpt_prepare_dir(const char *run_dir);
 /* True when the folder exists and contains anything other than lost+found, the lock file of a run that never started,
  * and temporary files of a process that was killed before its first checkpoint. */
@@ -111,6 +112,9 @@ struct cr_ckpt_best cr_ckpt_best_read(const char *run_dir, const char *metric, c
 CR_MUST cr_status cr_ckpt_write(const struct cr_ckpt_save *save, const struct cr_ckpt_io *io);
 /* Points the link run_dir/best to step-N. */
 CR_MUST cr_status cr_ckpt_mark_best(const char *run_dir, int64_t step);
+/* Removes a run folder that has nothing but its lock file. The caller holds the lock and has made the folder; it closes
+ * the lock afterwards. */
+void cr_ckpt_remove_empty(const char *run_dir);
 /* Removes temporary folders that a killed run left behind. The caller holds the lock of the folder and has not begun to
  * save, so nobody writes them. Their names end with a process id, which says nothing: containers reuse these numbers.
  */

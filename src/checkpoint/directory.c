@@ -92,8 +92,10 @@ static cr_status prove_writable(const char *run_dir) {
 }
 
 cr_status cr_ckpt_prepare_dir(const char *run_dir) {
-    cr_status status = cr_fs_mkdirs(run_dir);
+    const bool made   = !cr_fs_is_dir(run_dir);
+    cr_status  status = cr_fs_mkdirs(run_dir);
     if (status == CR_OK) status = prove_writable(run_dir);
+    if (status != CR_OK && made) rmdir(run_dir); /* an empty folder is of no use */
     if (status != CR_OK)
         return CR_FAIL(status, "%s: the run folder cannot be used: %s (train.output=DIR selects another folder)",
                        run_dir, cr_error_message());

@@ -31,6 +31,13 @@ cr_status cr_ckpt_lock(const char *run_dir, int *lock) {
     return cr_fs_refused(path, "lock", error);
 }
 
+void cr_ckpt_remove_empty(const char *run_dir) {
+    char path[CR_PATH_MAX];
+    if (cr_ckpt_dir_in_use(run_dir) || cr_path_join(path, run_dir, CR_CKPT_LOCK) != CR_OK) return;
+    unlink(path);
+    rmdir(run_dir); /* fails where there is something else */
+}
+
 /* ---- checks ---- */
 
 cr_status cr_ckpt_check_dir(const char *run_dir) {

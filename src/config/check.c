@@ -117,15 +117,62 @@ static void check_range(const struct check *c, const char *dotted, const struct 
     if (range->count != 2 || range->at[0] > range->at[1]) COMPLAIN(c, dotted, "must be two numbers, the smaller first");
 }
 
+double cr_config_mean(const struct cr_config *config, int channel) {
+    return config->data.mean.at[config->data.mean.count == 1 ? 0 : channel];
+}
+double cr_config_std(const struct cr_config *config, int channel) {
+    return config->data.std.at[config->data.std.count == 1 ? 0 : channel];
+}
+
 static void check_channels(const struct check *c, const char *dotted, const struct cr_reals *list) {
-    if (!was_rejected(c, dotted) && list->count != 3) COMPLAIN(c, dotted, "must be three numbers: red, green, blue");
+    const int64_t channels = c->config->data.channels;
+    if (was_rejected(c, dotted) || was_rejected(c, "data.channels") || list->count == 1) return;
+    if (list->count == channels) return;
+    if (channels == 1)
+        COMPLAIN(c, dotted, "must be one number: the images are grey (channels = 1)");
+    else
+        COMPLAIN(c, dotted, "must be %s numbers: red, green, blue%s; or one number for all channels",
+                 channels == 3 ? "three" : "four", channels == 3 ? "" : ", alpha");
+}
+
+static void check_format(const struct check *c) {
+    const struct cr_config *config   = c->config;
+    const int64_t           channels = config->data.channels, bits = config->data.bits;
+    const char             *colours = config->data.augment != CR_AUGMENT_NONE ? "data.augment"
+                                      : config->data.jitter.count             ? "data.jitter"
+                                                                              : NULL;
+    if (channels == 2 && !was_rejected(c, "data.channels"))
+        COMPLAIN(c, "data.channels", "must be 1 (grey), 3 (RGB) or 4 (RGBA)");
+    if (bits != 8 && bits != 16 && !was_rejected(c, "data.bits")) COMPLAIN(c, "data.bits", "must be 8 or 16");
+    if (!colours || was_rejected(c, colours)) return;
+    if (channels == 4)
+        COMPLAIN(c, colours, "is not defined for channels = 4: use channels = 3, or remove the key");
+    else if (bits == 16)
+        COMPLAIN(c, colours, "is not defined for bits = 16: use bits = 8, or remove the key");
+}
+
+static void check_sizes(const struct check *c) {
+    const struct cr_config *config = c->config;
+    struct cr_size_schedule sizes;
+    if (!*config->data.image_sizes) return;
+    if (!cr_config_sizes(config, &sizes))
+        COMPLAIN(c, "data.image_sizes",
+                 "must be at most %d sizes, each with @ and the epoch from which it is used, the first with 0: e.g. "
+                 "128@0,160@6,224@12",
+                 (int)CR_SIZES_MAX);
+    else if (config->data.image_width)
+        COMPLAIN(c, "data.image_sizes", "excludes image_width: images of several sizes are square");
+    else if (*config->distill.teacher)
+        COMPLAIN(c, "data.image_sizes", "excludes distill.teacher, whose images have one size");
 }
 
 static void check_data(const struct check *c) {
     const struct cr_config *config = c->config;
+    check_sizes(c);
     check_range(c, "data.scale", &config->data.scale);
     check_range(c, "data.ratio", &config->data.ratio);
     check_range(c, "data.erase_scale", &config->data.erase_scale);
+    check_format(c);
     check_channels(c, "data.mean", &config->data.mean);
     check_channels(c, "data.std", &config->data.std);
     const struct cr_reals *jitter = &config->data.jitter;
@@ -224,6 +271,41 @@ static void check_block(const struct check *c) {
              "than one weight per block");
 }
 
+static void check_prune_schedule(const struct check *c) {
+    const struct cr_config      *config = c->config;
+    const enum cr_prune_schedule kind   = config->prune.schedule;
+    const bool                   acdc   = kind == CR_PRUNE_SCHEDULE_ACDC;
+    const double                 cycle  = config->prune.sparse_epochs + config->prune.dense_epochs;
+    if (kind == CR_PRUNE_SCHEDULE_GRADUAL || was_rejected(c, "prune.schedule") || !cr_config_prunes(config)) return;
+    if (config->prune.initial > 0)
+        COMPLAIN(c, "prune.initial", "is only for schedule = gradual; use 0 with %s", cr_word_prune_schedule(kind));
+    if (config->prune.end <= config->prune.start)
+        COMPLAIN(c, "prune.end", "must be above start (%g) with schedule = %s: the epoch from which masks are fixed",
+                 config->prune.start, cr_word_prune_schedule(kind));
+    else if (acdc && config->prune.end - config->prune.start < cycle)
+        COMPLAIN(
+            c, "prune.end",
+            "must be at least %g, so that a sparse phase and a dense phase end before it (start = %g, sparse_epochs "
+            "= %g, dense_epochs = %g)",
+            config->prune.start + cycle, config->prune.start, config->prune.sparse_epochs, config->prune.dense_epochs);
+    if (acdc) return;
+    if (config->prune.pattern != CR_PRUNE_PATTERN_UNSTRUCTURED)
+        COMPLAIN(c, "prune.pattern", "must be unstructured with schedule = rigl, which moves single weights");
+    if (config->prune.scope == CR_PRUNE_SCOPE_GLOBAL && !*config->prune.budget)
+        COMPLAIN(c, "prune.scope",
+                 "must be erk or uniform with schedule = rigl, which keeps the number of weights of each layer");
+}
+
+static void check_group_decay(const struct check *c) {
+    const struct cr_config *config = c->config;
+    if (config->prune.group_decay <= 0) return;
+    if (cr_config_prunes(config))
+        COMPLAIN(c, "prune.group_decay",
+                 "excludes sparsity and budget: it makes channels small for `cresnet prune --pattern channels`");
+    if (config->prune.importance == CR_PRUNE_IMPORTANCE_TAYLOR)
+        COMPLAIN(c, "prune.importance", "must be l2 or bn with group_decay: taylor is only for `cresnet prune`");
+}
+
 static void check_prune(const struct check *c) {
     const struct cr_config *config = c->config;
     check_block(c);
@@ -238,6 +320,8 @@ static void check_prune(const struct check *c) {
         COMPLAIN(c, "prune.initial", "must not exceed sparsity (%g)", config->prune.sparsity);
     if (config->prune.end > 0 && config->prune.end < config->prune.start)
         COMPLAIN(c, "prune.end", "must not be less than start (%g)", config->prune.start);
+    check_prune_schedule(c);
+    check_group_decay(c);
     if (*config->prune.column && !*config->prune.budget)
         COMPLAIN(c, "prune.column", "needs budget: the CSV file with this column");
 }

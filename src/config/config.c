@@ -4,6 +4,7 @@
 
 #include "config/keys.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -256,6 +257,16 @@ static cr_status names_set(struct cr_config *config, const char *path) {
     return config->path && config->name ? CR_OK : CR_NO_MEMORY(2 * strlen(path));
 }
 
+/* The defaults of mean and std are those of ImageNet's three channels. Grey images and a fourth channel get their
+ * average. */
+static void fit_to_channels(const char *dotted, struct cr_reals *list, int64_t channels,
+                            const struct cr_config *config) {
+    const double average = rint((list->at[0] + list->at[1] + list->at[2]) / 3 * 1e6) / 1e6;
+    if (cr_config_is_set(config, dotted) || (channels != 1 && channels != 4)) return;
+    list->at[channels - 1] = average;
+    list->count            = (int)channels;
+}
+
 /* Takes the files from `from` if it is not NULL, else reads `path`. */
 static cr_status config_load(struct loader *l, const char *path, const struct cr_config *from,
                              const char *const *overrides, int n) {
@@ -271,6 +282,8 @@ static cr_status config_load(struct loader *l, const char *path, const struct cr
         CR_TRY(files_read(l, config->path));
     CR_TRY(files_apply(l));
     for (int i = 0; i < n; i++) CR_TRY(override_apply(l, overrides[i]));
+    fit_to_channels("data.mean", &config->data.mean, config->data.channels, config);
+    fit_to_channels("data.std", &config->data.std, config->data.channels, config);
     cr_config_check(config, &l->complaints);
     return cr_complaints_status(&l->complaints);
 }

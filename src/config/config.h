@@ -85,7 +85,22 @@ void              cr_config_close(struct cr_config *config);
 cr_status cr_config_fail(const struct cr_config *config, const char *dotted, const char *fmt, ...) CR_PRINTF(3, 4);
 /* True for networks with a 32 px input (CIFAR networks, cifar stems); selects the default image size. */
 bool cr_config_is_small(const struct cr_config *config);
-bool cr_config_prunes(const struct cr_config *config); /* true if training prunes */
+/* Mean and standard deviation of a channel, as [data] mean and std give them: one number for all channels, or one for
+ * each. */
+double cr_config_mean(const struct cr_config *config, int channel);
+double cr_config_std(const struct cr_config *config, int channel);
+/* [data] image_sizes: images of size[k] pixels from epoch[k] on; epoch[0] is 0. */
+enum { CR_SIZES_MAX = 8 };
+struct cr_size_schedule {
+    int     count;
+    int     size[CR_SIZES_MAX];
+    int64_t epoch[CR_SIZES_MAX];
+};
+/* Parses the key; an empty text gives count 0. False if the text is invalid. */
+bool cr_config_sizes(const struct cr_config *config, struct cr_size_schedule *out);
+int  cr_size_index(const struct cr_size_schedule *sizes, int64_t epoch); /* of the size in this epoch */
+int  cr_size_largest(const struct cr_size_schedule *sizes);              /* index of the largest size */
+bool cr_config_prunes(const struct cr_config *config);                   /* true if training prunes */
 /* Bytes of device memory that [memory] card leaves to the run; 0: as many as the device has. */
 size_t cr_config_card_bytes(const struct cr_config *config);
 /* The epoch after which part `part` (from 0) of the list model.freeze is trained; 0: never. */
@@ -98,6 +113,8 @@ bool cr_config_is_binary(const struct cr_config *config);                  /* tr
 bool cr_config_mixes(const struct cr_config *config);                      /* true: random erasing, mixup or cutmix */
 bool cr_config_mixes_labels(const struct cr_config *config);               /* true: mixup or cutmix */
 bool cr_config_is_set(const struct cr_config *config, const char *dotted); /* false if the key has its default */
+/* The file that gave the value; NULL for a default and for the command line. Valid until *config is closed. */
+const char *cr_config_file(const struct cr_config *config, const char *dotted);
 
 /* Reads the configuration that a run or checkpoint folder holds, as cr_config_dump wrote it. Somebody else may have
  * made the folder, so the file is data: it may not include others, a pipe is refused, and errors name lines without

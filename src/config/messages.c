@@ -55,6 +55,13 @@ bool cr_config_given(const struct cr_config *config, const char *dotted) {
     return file && (!config->stored || file == cr_config_command_line);
 }
 
+const char *cr_config_file(const struct cr_config *config, const char *dotted) {
+    const struct cr_key *key = cr_key_dotted(dotted);
+    CR_ASSERT(key);
+    const struct cr_config_src *src = &config->src[cr_key_index(key)];
+    return src->line > 0 ? src->file : NULL;
+}
+
 bool cr_config_is_set(const struct cr_config *config, const char *dotted) {
     const struct cr_key *key = cr_key_dotted(dotted);
     CR_ASSERT(key);

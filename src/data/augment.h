@@ -6,7 +6,7 @@
 #include "data/decode.h"
 
 /* Prepares a training image, which may not be decoded yet, with the random numbers of (seed, epoch, sample). out is
- * [size][width][3]. The device applies box = (dy, dx, flip, 0) later: the network sees pixel (y + dy, x + dx) at
+ * [size][width]. The device applies box = (dy, dx, flip, 0) later: the network sees pixel (y + dy, x + dx) at
  * (y, x), with flip pixel (y + dy, width-1-x + dx), and black outside the image. */
 CR_MUST cr_status cr_prepare_train_with(const struct cr_prepare *prep, const struct cr_lazy_image *lazy, uint64_t seed,
                                         int64_t epoch, int64_t sample, struct cr_scratch *scratch, uint8_t *out,
@@ -41,10 +41,11 @@ enum cr_pixel_op {
     CR_PIXELS_INVERT
 };
 struct cr_pixels {
-    uint8_t *rgb;  /* [height][width][3], changed in place */
+    uint8_t *rgb;  /* [height][width] of `channels` bytes, changed in place */
     uint8_t *copy; /* working memory of the same size */
     int      width, height;
-    uint8_t  fill[3]; /* colour of pixels that come from outside of the image */
+    uint8_t  fill[3];  /* colour of pixels that come from outside of the image */
+    int      channels; /* 1 (grey) or 3 (RGB) */
 };
 /* Applies an operation. Unit of `amount`: shears a fraction of the side, translations pixels, rotation degrees, blends
  * a factor (1 leaves the image unchanged), posterize the number of bits, solarize a threshold, hue a fraction of the

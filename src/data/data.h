@@ -1,15 +1,17 @@
 /* data/data.h: datasets, the preparation of samples, and a loader that fills batches with worker threads.
  *
  * Invariants
- *   - A batch is uint8 in NHWC order with three channels, RGB. Normalisation is an op of the program; the same op
- *     shifts and mirrors training images as their boxes describe.
+ *   - A batch is in NHWC order, with the channels and bits of [data] channels and bits. Normalisation is an op of the
+ *     program; the same op shifts and mirrors training images as their boxes describe.
  *   - Every random choice (order, crop, flip) is a function of (seed, epoch, sample). The number of workers, the
  *     prefetch depth and the batch at which a run resumes do not change a byte. With balanced sampling and with
  *     repeats, choices are a function of the place in the order of the epoch too, because a sample occurs several
  *     times.
  *   - A training batch is always full. An evaluation batch is padded with black images of label -1, which no metric
  *     counts. An evaluation delivers every sample exactly once.
- *   - Magic bytes select the decoder, not file names. Grey, palette, alpha, 16-bit and CMYK images become RGB8.
+ *   - Magic bytes select the decoder, not file names. Every image is converted to the format of its dataset: colours
+ *     become grey as by PIL's convert("L"), a missing alpha is opaque, 8 bits become 16 by a factor of 257, and 16
+ *     become 8 by leaving out the low byte.
  *   - This header does not depend on programs and devices. */
 #ifndef CR_DATA_H
 #define CR_DATA_H
@@ -20,18 +22,34 @@ enum cr_split { CR_SPLIT_TRAIN, CR_SPLIT_VAL };
 
 /* ---- images ---- */
 
+/* The channels of a pixel, and the bits of each. A sample of 16 bits is a uint16_t in the byte order of the host. */
+enum cr_pixel_format { CR_RGB8, CR_GREY8, CR_RGBA8, CR_RGB16, CR_GREY16, CR_RGBA16 };
+static inline int cr_format_channels(enum cr_pixel_format format) {
+    return format == CR_GREY8 || format == CR_GREY16 ? 1 : format == CR_RGBA8 || format == CR_RGBA16 ? 4 : 3;
+}
+static inline int cr_format_bits(enum cr_pixel_format format) {
+    return format >= CR_RGB16 ? 16 : 8;
+}
+static inline size_t cr_format_bytes(enum cr_pixel_format format) { /* of a pixel */
+    return (size_t)(cr_format_channels(format) * cr_format_bits(format) / 8);
+}
+enum cr_pixel_format cr_format_of(const struct cr_config *config); /* by [data] channels and bits */
+
 struct cr_image {
-    int      width, height;
-    uint8_t *rgb; /* [height][width][3], owned; cr_image_free */
+    int                  width, height;
+    uint8_t             *rgb; /* [height][width] pixels of this format, owned; cr_image_free */
+    enum cr_pixel_format format;
 };
 void cr_image_free(struct cr_image *image);
 
 enum { CR_IMAGE_SIDE_MAX = 32768, CR_IMAGE_PIXELS_MAX = 1 << 28 };
 
-/* Reads a PNG or JPEG file and, if `exif` is true, applies its EXIF orientation; the caller frees `out` with
- * cr_image_free. CR_ERR_FORMAT: the file is no PNG or JPEG, is
- * damaged, or exceeds the limits above. CR_ERR_IO, CR_ERR_MEMORY. */
-CR_MUST cr_status cr_image_read(const char *path, bool exif, struct cr_image *out);
+/* Reads a PNG, JPEG or WebP file as pixels of this format and, if `exif` is true, applies its EXIF orientation; the
+ * caller frees `out` with cr_image_free. CR_ERR_FORMAT: the file is no such image, is damaged, or exceeds the limits
+ * above. CR_ERR_IO, CR_ERR_MEMORY. */
+CR_MUST cr_status cr_image_read(const char *path, bool exif, enum cr_pixel_format format, struct cr_image *out);
+/* Replaces the pixels by RGB8, for pages and images that people look at: alpha is left out. CR_ERR_MEMORY. */
+CR_MUST cr_status cr_image_to_rgb(struct cr_image *image);
 /* Writes the pixels rgb [height][width][3] to a PNG file. CR_ERR_IO, CR_ERR_MEMORY. */
 CR_MUST cr_status cr_image_write_png(const char *path, const uint8_t *rgb, int width, int height);
 /* Appends the bytes of such a file to `out`. It begins with the text chunk "Software", whose text is `software`.
@@ -40,9 +58,9 @@ CR_MUST cr_status cr_image_encode_png(const char *software, const uint8_t *rgb, 
                                       struct cr_text *out);
 
 /* Resizes the box (x, y, w, h; real numbers, inside the image) of src to out_w x out_h with PIL's antialiased
- * bilinear filter (the support scales with the reduction; 8-bit fixed-point passes, horizontal first). The result is
- * bitwise identical to PIL's. dst is [out_h][out_w][3]; `flip` mirrors it left to right. The only error is
- * CR_ERR_MEMORY. */
+ * bilinear filter (the support scales with the reduction; 8-bit fixed-point passes, horizontal first). Each channel is
+ * bitwise identical to PIL's result for this channel alone, of mode L, or I;16 for 16 bits. dst is [out_h][out_w] of
+ * the format of src; `flip` mirrors it left to right. The only error is CR_ERR_MEMORY. */
 CR_MUST cr_status cr_image_resize(const struct cr_image *src, double x, double y, double w, double h, uint8_t *dst,
                                   int out_w, int out_h, bool flip);
 
@@ -53,29 +71,32 @@ CR_MUST cr_status cr_folder_images(const char *folder, struct cr_arena *arena, c
 
 /* ---- preparation of one sample ---- */
 
-struct cr_prepare {                           /* built by cr_prepare_from_config */
-    int             size;                     /* height of the result in pixels */
-    int             width;                    /* its width; 0: the height */
-    int             eval_resize;              /* short side in pixels before the centre crop; 0: no resize */
-    enum cr_tta     tta;                      /* evaluation: which views of an image there are, and */
-    int             view;                     /* the view to prepare, from 0 */
-    enum cr_crop    crop;                     /* training only; never AUTO */
-    int             pad;                      /* pixels of the border of CR_CROP_PAD */
-    double          scale[2], ratio[2];       /* ranges of area fraction and aspect of CR_CROP_RANDOM_RESIZED */
-    double          hflip;                    /* probability of a horizontal flip */
-    enum cr_augment augment;                  /* training: policy of operations on pixels */
-    int             rand_ops, rand_magnitude; /* of CR_AUGMENT_RAND */
-    double          rand_prob;
-    uint8_t         fill[3];   /* colour of pixels that such an operation moves in */
-    double          jitter[4]; /* training: range of brightness, contrast, saturation, hue; 0 disables one */
-    bool            mixes;     /* training: images are erased or mixed, as the next six members say */
-    double          erase, erase_scale[2], mixup, cutmix, mix_prob, cutmix_prob;
+struct cr_prepare {                                /* built by cr_prepare_from_config */
+    enum cr_pixel_format format;                   /* of images and of the result */
+    int                  size;                     /* height of the result in pixels */
+    int                  width;                    /* its width; 0: the height */
+    int                  eval_resize;              /* short side in pixels before the centre crop; 0: no resize */
+    enum cr_tta          tta;                      /* evaluation: which views of an image there are, and */
+    int                  view;                     /* the view to prepare, from 0 */
+    enum cr_crop         crop;                     /* training only; never AUTO */
+    int                  pad;                      /* pixels of the border of CR_CROP_PAD */
+    double               scale[2], ratio[2];       /* ranges of area fraction and aspect of CR_CROP_RANDOM_RESIZED */
+    double               hflip;                    /* probability of a horizontal flip */
+    enum cr_augment      augment;                  /* training: policy of operations on pixels */
+    int                  rand_ops, rand_magnitude; /* of CR_AUGMENT_RAND */
+    double               rand_prob;
+    uint8_t              fill[3];   /* colour of pixels that such an operation moves in */
+    double               jitter[4]; /* training: range of brightness, contrast, saturation, hue; 0 disables one */
+    bool                 mixes;     /* training: images are erased or mixed, as the next six members say */
+    double               erase, erase_scale[2], mixup, cutmix, mix_prob, cutmix_prob;
 };
 /* Fills `out` with the sizes, crop and augmentation of this configuration and split; `auto` and 0 are replaced by
  * their values. CR_ERR_CONFIG: a range is invalid. */
 CR_MUST cr_status cr_prepare_from_config(const struct cr_config *config, enum cr_split split, struct cr_prepare *out);
+/* The same for training images of another size than [data] image_size, in pixels. */
+CR_MUST cr_status cr_prepare_of_size(const struct cr_config *config, int size, struct cr_prepare *out);
 int               cr_prepare_width(const struct cr_prepare *prep); /* in pixels */
-size_t            cr_prepare_bytes(const struct cr_prepare *prep); /* of a prepared image, [size][width][3] */
+size_t            cr_prepare_bytes(const struct cr_prepare *prep); /* of a prepared image, [size][width] */
 /* Writes "224" or "192x320". */
 void cr_prepare_size_text(const struct cr_prepare *prep, char text[32]);
 /* Number of views of an evaluation image: 1, 2, 5 or 10. */
@@ -89,7 +110,7 @@ void cr_prepare_mix(const struct cr_prepare *prep, uint64_t seed, int64_t epoch,
                     int64_t batch, int32_t *mix);
 /* Prepares an evaluation image: resizes the short side to eval_resize and crops the centre with torchvision's
  * rounding; with prep->tta, view prep->view of torchvision's FiveCrop or TenCrop, or the mirrored image. out is
- * [size][width][3]. A rectangle is cut from an image that covers a rectangle of this shape and height eval_resize. */
+ * [size][width]. A rectangle is cut from an image that covers a rectangle of this shape and height eval_resize. */
 CR_MUST cr_status cr_prepare_eval(const struct cr_prepare *prep, const struct cr_image *image, uint8_t *out);
 /* The part x, y, width, height of an image of width x height pixels that cr_prepare_eval shows, in pixels of the image.
  * It reaches beyond an image that is padded. */
@@ -156,12 +177,16 @@ struct cr_loader_options {
     bool              balanced;      /* training: every class occurs equally often in an epoch */
     int               repeats;       /* training: images per epoch that show one sample; 0 and 1: each sample once */
     /* The processes of a run divide each batch, see below: number of this process, and of all; ranks 0: one process. */
-    int     rank, ranks;
-    int64_t epoch, first_batch; /* where to start (training); evaluation starts at 0, 0 */
+    int rank, ranks;
+    /* Training on images of several sizes: prepare_sizes[k] from epoch sizes->epoch[k] on, in place of `prepare`. NULL:
+     * one size. Only cr_loader_open reads them. */
+    const struct cr_size_schedule *sizes;
+    const struct cr_prepare       *prepare_sizes;
+    int64_t                        epoch, first_batch; /* where to start (training); evaluation starts at 0, 0 */
 };
 
 struct cr_batch {
-    const uint8_t *images; /* [batch][size][width][3] */
+    const uint8_t *images; /* [batch][size][width] pixels of prepare.format; of the size of the epoch */
     /* [batch][cr_dataset_label_words]; the first is -1: padding, or a corrupt image in evaluation */
     const int32_t *labels;
     const int32_t *boxes; /* [batch][4], how the device shifts and mirrors each image; NULL in evaluation */

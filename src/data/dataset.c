@@ -7,6 +7,15 @@
 
 enum { CONTENTS_SAMPLES = 64 };
 
+enum cr_pixel_format cr_format_of(const struct cr_config *config) {
+    const bool wide = config->data.bits == 16;
+    switch (config->data.channels) {
+    case 1: return wide ? CR_GREY16 : CR_GREY8;
+    case 4: return wide ? CR_RGBA16 : CR_RGBA8;
+    default: return wide ? CR_RGB16 : CR_RGB8;
+    }
+}
+
 static cr_status open_kind(const struct cr_config *config, enum cr_split split, struct cr_dataset *dataset) {
     switch (config->data.kind) {
     case CR_DATA_SHAPES: return cr_shapes_open(config, split, dataset);
@@ -28,6 +37,7 @@ static cr_status open_kind(const struct cr_config *config, enum cr_split split, 
 cr_status cr_dataset_open(const struct cr_config *config, enum cr_split split, struct cr_dataset **out) {
     struct cr_dataset *dataset;
     CR_ALLOC(dataset, 1);
+    dataset->format  = cr_format_of(config);
     cr_status status = open_kind(config, split, dataset);
     if (status != CR_OK) {
         cr_dataset_close(dataset);
@@ -96,7 +106,7 @@ cr_status cr_dataset_get(const struct cr_dataset *dataset, int64_t sample, struc
     if (view.rgb == scratch.pixels.bytes) {
         scratch.pixels.bytes = NULL; /* the caller owns it now */
     } else {
-        size_t bytes = (size_t)view.width * view.height * 3;
+        size_t bytes = (size_t)view.width * view.height * cr_format_bytes(view.format);
         copy.rgb     = cr_alloc(bytes, 1);
         if (!copy.rgb) {
             status = CR_NO_MEMORY(bytes);

@@ -12,9 +12,11 @@ CR_MUST cr_status cr_image_check_size(int64_t width, int64_t height, const char 
 /* Decodes a whole image into scratch->pixels, to which view->rgb then points. */
 CR_MUST cr_status cr_image_decode_view(const void *bytes, size_t count, const char *name, struct cr_scratch *scratch,
                                        struct cr_image *view);
+/* Decodes to view->format, or to RGB of the same bits where only this makes grey. */
 CR_MUST cr_status cr_png_decode(const void *bytes, size_t count, const char *name, struct cr_buffer *pixels,
                                 struct cr_image *view);
-/* data/image/webp.c. Is this a WebP image? Every build knows; only one with libwebp decodes it. */
+/* data/image/webp.c, to RGBA8 if view->format has alpha, else to RGB8. Is this a WebP image? Every build knows; only
+ * one with libwebp decodes it. */
 bool              cr_webp_magic(const void *bytes, size_t count);
 CR_MUST cr_status cr_webp_decode(const void *bytes, size_t count, const char *name, struct cr_buffer *pixels,
                                  struct cr_image *view);
@@ -26,11 +28,12 @@ CR_MUST cr_status cr_image_file_read(const char *path, struct cr_scratch *scratc
 
 /* A sample as its dataset stores it: an encoded image in memory (JPEG, PNG, WebP), or pixels. */
 struct cr_stored {
-    const uint8_t  *bytes; /* encoded bytes; NULL: `pixels` has the image */
-    size_t          count;
-    bool            verified; /* was decoded to its end before: the part outside a crop may stay undecoded */
-    bool            exif;     /* apply the EXIF orientation of an encoded image */
-    struct cr_image pixels;
+    const uint8_t       *bytes; /* encoded bytes; NULL: `pixels` has the image */
+    size_t               count;
+    bool                 verified; /* was decoded to its end before: the part outside a crop may stay undecoded */
+    bool                 exif;     /* apply the EXIF orientation of an encoded image */
+    enum cr_pixel_format format;   /* that the image is wanted in */
+    struct cr_image      pixels;
 };
 /* An image whose size is known. image.rgb is NULL for a JPEG that scratch->jpeg has opened and not decoded yet; width
  * and height are those of the upright image. */
@@ -42,11 +45,15 @@ struct cr_lazy_image {
 /* A decoded region of an image, at full size, a half, a quarter or an eighth. rgb is [height] rows of `stride`
  * bytes; (x, y, w, h) is the requested box, in pixels of the region. */
 struct cr_window {
-    const uint8_t *rgb;
-    int            width, height;
-    size_t         stride;
-    double         x, y, w, h;
+    const uint8_t       *rgb;
+    int                  width, height;
+    size_t               stride;
+    double               x, y, w, h;
+    enum cr_pixel_format format;
 };
+/* data/image/convert.c: makes the pixels of a window be of this format; they are then in scratch->pixels, without gaps,
+ * unless they were of it. CR_ERR_MEMORY. */
+CR_MUST cr_status cr_convert_window(enum cr_pixel_format format, struct cr_scratch *scratch, struct cr_window *window);
 /* Opens a stored sample: decodes a PNG or WebP, or reads the header of a JPEG. `name` must live as long as `out`.
  * CR_ERR_FORMAT, CR_ERR_MEMORY. */
 CR_MUST cr_status cr_lazy_image_open(const struct cr_stored *stored, const char *name, struct cr_scratch *scratch,

@@ -3,7 +3,8 @@
  * Layout of a file. All numbers are little-endian. The index is last because a writer knows it last.
  *   - header: 128 bytes, see enum cr_pack_field; its last four bytes are the CRC-32C of the preceding bytes
  *   - names: class names in label order, each ended by a 0
- *   - images: one after the other without gaps: PNG and JPEG files as they were, or raw pixels [height][width][3]
+ *   - images: one after the other without gaps: PNG and JPEG files as they were, or raw pixels
+ *     [height][width] of the format in the header
  *   - index: 32 bytes per image: u64 offset in the file, u32 bytes, i32 label, u32 width, u32 height (of the stored
  *     image, before its EXIF orientation is applied), u32 CRC-32C of the bytes, u32 0
  *
@@ -44,6 +45,8 @@ enum cr_pack_field {
     CR_PACK_AT_NAMES_BYTES  = 40, /* u64: length of the names, which follow the header */
     CR_PACK_AT_INDEX_OFFSET = 48, /* u64 */
     CR_PACK_AT_FLAGS        = 56, /* u32: CR_PACK_EXIF or 0 */
+    CR_PACK_AT_FORMAT       = 60, /* u32, enum cr_pixel_format of raw pixels; 0 (RGB, 8 bits) in encoded files. The
+                                   * samples of 16 bits are little-endian */
     CR_PACK_AT_HEADER_CRC   = 124,
 };
 /* The EXIF orientation of encoded images is applied when they are decoded, if data.exif is on; that of raw pixels was
@@ -74,8 +77,9 @@ int64_t              cr_pack_count(const struct cr_pack *pack);
 int                  cr_pack_classes(const struct cr_pack *pack);
 const char          *cr_pack_class_name(const struct cr_pack *pack, int label);
 enum cr_pack_form    cr_pack_form(const struct cr_pack *pack);
-bool                 cr_pack_exif(const struct cr_pack *pack); /* has the flag CR_PACK_EXIF */
-const char          *cr_pack_name(const struct cr_pack *pack); /* the path, or the name passed at opening */
+bool                 cr_pack_exif(const struct cr_pack *pack);   /* has the flag CR_PACK_EXIF */
+enum cr_pixel_format cr_pack_format(const struct cr_pack *pack); /* of raw pixels */
+const char          *cr_pack_name(const struct cr_pack *pack);   /* the path, or the name passed at opening */
 struct cr_pack_entry cr_pack_entry(const struct cr_pack *pack, int64_t image);
 /* Checks offset, size and checksum of an image: CR_ERR_FORMAT. *bytes points into the file and is valid until
  * cr_pack_close. Any number of threads may read. */
@@ -88,8 +92,8 @@ CR_MUST cr_status cr_pack_verify(const struct cr_pack *pack, int workers);
 
 struct cr_pack_writer; /* writes a file; images are added in the order of the index */
 /* Creates a temporary file next to `path`. The caller ends with cr_pack_finish or cr_pack_abandon. CR_ERR_IO,
- * CR_ERR_MEMORY. flags: CR_PACK_EXIF or 0. */
-CR_MUST cr_status cr_pack_create(const char *path, enum cr_pack_form form, uint32_t flags,
+ * CR_ERR_MEMORY. format: of raw pixels. flags: CR_PACK_EXIF or 0. */
+CR_MUST cr_status cr_pack_create(const char *path, enum cr_pack_form form, enum cr_pixel_format format, uint32_t flags,
                                  const char *const *class_names, int classes, struct cr_pack_writer **out);
 /* Appends one image: `count` bytes, its label and its size in pixels. CR_ERR_IO, CR_ERR_MEMORY. */
 CR_MUST cr_status cr_pack_add(struct cr_pack_writer *writer, const void *bytes, size_t count, int32_t label, int width,

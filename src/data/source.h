@@ -30,13 +30,14 @@ struct cr_dataset {
     int64_t                     *class_counts; /* in the arena; NULL when unknown */
     /* With data.multi_label: the labels of each sample, [count][label_words] in the arena, as graph/loss.h describes
      * them; the number that `fetch` and `label` return is then a hash of these. Else NULL and 0. */
-    int32_t        *label_rows;
-    int             label_words;
-    uint64_t        fingerprint;
-    bool            exif;      /* the value of cr_stored.exif */
-    bool            generated; /* cresnet draws the images; their files depend on the version of zlib */
-    struct cr_arena arena;
-    void           *state;
+    int32_t             *label_rows;
+    int                  label_words;
+    uint64_t             fingerprint;
+    bool                 exif;      /* the value of cr_stored.exif */
+    enum cr_pixel_format format;    /* of its images: the value of cr_stored.format */
+    bool                 generated; /* cresnet draws the images; their files depend on the version of zlib */
+    struct cr_arena      arena;
+    void                *state;
 };
 /* Allocates from the arena of the dataset, or returns CR_ERR_MEMORY from the enclosing function. */
 #define CR_ARENA_ALLOC(var, dataset, n)                                                                                \

@@ -23,23 +23,29 @@ struct job {
 
 /* Sums of bytes are integers: exact, in any order. */
 static void measure(const struct cr_image *image, struct cr_sample_stat *out) {
-    const int64_t pixels = (int64_t)image->width * image->height;
-    uint64_t      sum[3] = {0}, square[3] = {0};
+    const int64_t pixels   = (int64_t)image->width * image->height;
+    const int     channels = cr_format_channels(image->format);
+    const bool    wide     = cr_format_bits(image->format) == 16;
+    const double  largest  = wide ? 65535 : 255;
+    uint64_t      sum[4] = {0}, square[4] = {0};
     for (int64_t i = 0; i < pixels; i++)
-        for (int c = 0; c < 3; c++) {
-            const uint32_t v = image->rgb[i * 3 + c];
+        for (int c = 0; c < channels; c++) {
+            uint16_t       v16 = 0;
+            const uint8_t *at  = image->rgb + (i * channels + c) * (wide ? 2 : 1);
+            if (wide) memcpy(&v16, at, sizeof v16);
+            const uint64_t v = wide ? v16 : *at;
             sum[c] += v;
             square[c] += v * v;
         }
-    for (int c = 0; c < 3; c++) {
-        out->mean[c]   = (float)((double)sum[c] / (double)pixels / 255);
-        out->square[c] = (float)((double)square[c] / (double)pixels / (255.0 * 255));
+    for (int c = 0; c < channels; c++) {
+        out->mean[c]   = (float)((double)sum[c] / (double)pixels / largest);
+        out->square[c] = (float)((double)square[c] / (double)pixels / (largest * largest));
     }
     const int32_t shape[] = {image->width, image->height};
     uint64_t      hash    = cr_hash_bytes(CR_HASH_START, shape, sizeof shape);
-    out->hash             = cr_hash_mix(cr_hash_bytes(hash, image->rgb, (size_t)pixels * 3));
-    out->width            = image->width;
-    out->height           = image->height;
+    out->hash   = cr_hash_mix(cr_hash_bytes(hash, image->rgb, (size_t)pixels * cr_format_bytes(image->format)));
+    out->width  = image->width;
+    out->height = image->height;
 }
 
 static cr_status note_bad(struct job *job, int64_t sample) {
@@ -103,15 +109,15 @@ static int compare_bad(const void *a, const void *b) {
 }
 
 static void compute_totals(struct cr_data_stat *s) {
-    double mean[3] = {0}, square[3] = {0};
+    double mean[4] = {0}, square[4] = {0};
     if (s->bads) qsort(s->bad, (size_t)s->bads, sizeof *s->bad, compare_bad);
     for (int64_t i = 0; i < s->count; i++)
-        for (int c = 0; c < 3; c++) {
+        for (int c = 0; c < s->channels; c++) {
             mean[c] += (double)s->sample[i].mean[c];
             square[c] += (double)s->sample[i].square[c];
         }
     const double good = (double)CR_MAX(s->count - s->bads, 1);
-    for (int c = 0; c < 3; c++) {
+    for (int c = 0; c < s->channels; c++) {
         s->mean[c] = mean[c] / good;
         s->std[c]  = sqrt(fmax(square[c] / good - s->mean[c] * s->mean[c], 0));
     }
@@ -119,7 +125,9 @@ static void compute_totals(struct cr_data_stat *s) {
 
 cr_status cr_data_stat_open(const struct cr_dataset *dataset, int workers, struct cr_data_stat *out) {
     struct job job = {.dataset = dataset, .stat = out, .mutex = PTHREAD_MUTEX_INITIALIZER};
-    *out           = (struct cr_data_stat){.count = cr_dataset_count(dataset), .classes = cr_dataset_classes(dataset)};
+    *out           = (struct cr_data_stat){.count    = cr_dataset_count(dataset),
+                                           .classes  = cr_dataset_classes(dataset),
+                                           .channels = cr_format_channels(dataset->format)};
     CR_ALLOC(out->sample, (size_t)out->count);
     cr_work_together(work, &job, workers);
     pthread_mutex_destroy(&job.mutex);

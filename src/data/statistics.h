@@ -8,8 +8,9 @@
 struct cr_sample_stat {
     uint64_t hash; /* of pixels and shape: equal for identical images */
     int32_t  label, width, height;
-    float    mean[3], square[3]; /* mean of pixels/255 and of their squares: red, green, blue */
-    bool     bad;
+    float    mean[4],
+        square[4]; /* of each channel: mean of its samples, as fractions of the largest, and of their squares */
+    bool bad;
 };
 struct cr_bad_sample {
     int64_t     sample;
@@ -21,7 +22,8 @@ struct cr_data_stat {
     struct cr_sample_stat *sample; /* [count] */
     struct cr_bad_sample  *bad;    /* [bads], sorted by sample: images that cannot be read */
     int64_t                bads, bad_capacity;
-    double                 mean[3], std[3]; /* over all readable images, each with the same weight whatever its size */
+    int                    channels;
+    double                 mean[4], std[4]; /* over all readable images, each with the same weight whatever its size */
     struct cr_arena        arena;
 };
 /* Reads all images with `workers` threads; their number does not change the result. The caller closes `out`, also on

@@ -3,19 +3,27 @@
 
 #include <string.h>
 
-enum { KIB = 1024, SMALL = 100 * KIB /* shared memory of a multiprocessor of the capabilities with the least */ };
+/* Of the capabilities with the least: shared memory, threads and blocks of a multiprocessor. */
+enum { KIB = 1024, SMALL = 100 * KIB, FEW_THREADS = 1536, FEW_BLOCKS = 16 };
 
 static const struct {
     int    cc;
     size_t multiprocessor_bytes;
-} known[] = {{80, 164 * KIB},  {86, SMALL},      {87, 164 * KIB},  {89, SMALL},  {90, 228 * KIB},
-             {100, 228 * KIB}, {103, 228 * KIB}, {110, 228 * KIB}, {120, SMALL}, {121, SMALL}};
+    int    threads, blocks;
+} known[] = {{80, 164 * KIB, 2048, 32},  {86, SMALL, 1536, 16},      {87, 164 * KIB, 1536, 16},
+             {89, SMALL, 1536, 24},      {90, 228 * KIB, 2048, 32},  {100, 228 * KIB, 2048, 32},
+             {103, 228 * KIB, 2048, 32}, {110, 228 * KIB, 1536, 24}, {120, SMALL, 1536, 24},
+             {121, SMALL, 1536, 24}};
 
 /* A block can have all shared memory of a multiprocessor but 1 KiB, which the driver takes. */
 struct cr_capability cr_capability_of(int cc) {
-    struct cr_capability c = {.cc = cc, .multiprocessor_bytes = SMALL};
+    struct cr_capability c = {.cc = cc, .multiprocessor_bytes = SMALL, .threads = FEW_THREADS, .blocks = FEW_BLOCKS};
     for (size_t i = 0; i < CR_COUNT(known); i++)
-        if (known[i].cc == cc) c.multiprocessor_bytes = known[i].multiprocessor_bytes;
+        if (known[i].cc == cc) {
+            c.multiprocessor_bytes = known[i].multiprocessor_bytes;
+            c.threads              = known[i].threads;
+            c.blocks               = known[i].blocks;
+        }
     c.block_bytes = c.multiprocessor_bytes - KIB;
     return c;
 }

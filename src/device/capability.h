@@ -9,6 +9,7 @@ struct cr_capability {
     int    cc;                   /* compute capability times 10: 80 for 8.0 */
     size_t block_bytes;          /* most shared memory of a thread block */
     size_t multiprocessor_bytes; /* shared memory of a multiprocessor */
+    int    threads, blocks;      /* most that a multiprocessor runs at once */
 };
 
 /* Returns the limits of compute capability cc (times 10). An unknown capability gets the smallest limits. */

@@ -12,7 +12,8 @@
 
 /* ---- the table ---- */
 
-/* Sources: NVIDIA's data sheets and architecture papers, dense rates with sums in f32.
+/* Sources: NVIDIA's data sheets and architecture papers, dense rates with sums in f32; clock rates and L2 as the driver
+ * reports them.
  *   H200 SXM          4.8  TB/s, 989 TFLOP/s in 16 bits, 495 in TF32, 67 in f32
  *   H100 SXM          3.35 TB/s, the same TFLOP/s
  *   A100 SXM 80 GB    2.04 TB/s, 312, 156, 19.5
@@ -31,20 +32,24 @@
 #define REACHED_FLOPS(tflop_per_s) (0.8 * 1e12 * (tflop_per_s))
 #define DUPLEX_FRACTION 0.86
 static const struct cr_gpu gpus[] = {
-    {"h200", "NVIDIA H200", 90, 132, 143771 * MIB, REACHED_BANDWIDTH(4.8), REACHED_FLOPS(989), 67.0 / 989, 0.5, 54e9},
-    {"h100", "NVIDIA H100", 90, 132, 81559 * MIB, REACHED_BANDWIDTH(3.35), REACHED_FLOPS(989), 67.0 / 989, 0.5, 54e9},
-    {"a100", "NVIDIA A100, 80 GB", 80, 108, 81920 * MIB, REACHED_BANDWIDTH(2.04), REACHED_FLOPS(312), 19.5 / 312, 0.5,
-     27e9},
-    {"l40s", "NVIDIA L40S", 89, 142, 46068 * MIB, REACHED_BANDWIDTH(0.864), REACHED_FLOPS(362), 91.6 / 362, 0.5, 27e9},
-    {"l4", "NVIDIA L4", 89, 58, 23034 * MIB, REACHED_BANDWIDTH(0.3), REACHED_FLOPS(121), 0.25, 0.5, 27e9},
+    {"h200", "NVIDIA H200", 90, 132, 143771 * MIB, REACHED_BANDWIDTH(4.8), REACHED_FLOPS(989), 67.0 / 989, 0.5, 54e9,
+     1980000, 3201000, 50 * MIB},
+    {"h100", "NVIDIA H100", 90, 132, 81559 * MIB, REACHED_BANDWIDTH(3.35), REACHED_FLOPS(989), 67.0 / 989, 0.5, 54e9,
+     1980000, 2619000, 50 * MIB},
+    {"a100", "NVIDIA A100", 80, 108, 81920 * MIB, REACHED_BANDWIDTH(2.04), REACHED_FLOPS(312), 19.5 / 312, 0.5, 27e9,
+     1410000, 1593000, 40 * MIB},
+    {"l40s", "NVIDIA L40S", 89, 142, 46068 * MIB, REACHED_BANDWIDTH(0.864), REACHED_FLOPS(362), 91.6 / 362, 0.5, 27e9,
+     2520000, 9001000, 96 * MIB},
+    {"l4", "NVIDIA L4", 89, 58, 23034 * MIB, REACHED_BANDWIDTH(0.3), REACHED_FLOPS(121), 0.25, 0.5, 27e9, 2040000,
+     6251000, 48 * MIB},
     {"rtx5090", "NVIDIA GeForce RTX 5090", 120, 170, 32607 * MIB, REACHED_BANDWIDTH(1.79), REACHED_FLOPS(209.5), 0.5,
-     0.5, 54e9},
+     0.5, 54e9, 2407000, 14001000, 96 * MIB},
     {"rtx4090", "NVIDIA GeForce RTX 4090", 89, 128, 24564 * MIB, REACHED_BANDWIDTH(1.01), REACHED_FLOPS(165), 0.5, 0.5,
-     27e9},
+     27e9, 2520000, 10501000, 72 * MIB},
     {"rtx3090", "NVIDIA GeForce RTX 3090", 86, 82, 24576 * MIB, REACHED_BANDWIDTH(0.936), REACHED_FLOPS(71), 0.5, 0.5,
-     27e9},
-    {"rtx3060", "NVIDIA GeForce RTX 3060, 12 GB", 86, 28, 12288 * MIB, REACHED_BANDWIDTH(0.36), REACHED_FLOPS(25.5),
-     0.5, 0.5, 27e9},
+     27e9, 1695000, 9751000, 6 * MIB},
+    {"rtx3060", "NVIDIA GeForce RTX 3060", 86, 28, 12288 * MIB, REACHED_BANDWIDTH(0.36), REACHED_FLOPS(25.5), 0.5, 0.5,
+     27e9, 1777000, 7501000, 9 * MIB / 4},
 };
 
 const struct cr_gpu *cr_gpu_find(const char *name) {
@@ -113,8 +118,12 @@ static bool has_output(const struct cr_op *op, int out) {
 static bool cudnn_fuses(const struct conv_shape *f) {
     return f->f16 && f->C % 8 == 0 && f->K % 8 == 0 && f->R <= 5;
 }
+/* Fused forward convolutions: cuDNN 9.19 has none for 12.0. */
+static bool cudnn_fuses_forward(const struct conv_shape *f) {
+    return f->cc < 120 && cudnn_fuses(f);
+}
 static bool cudnn_sums(const struct cr_device *device, const struct conv_shape *f) {
-    return !device->options.deterministic && cudnn_fuses(f);
+    return !device->options.deterministic && cudnn_fuses_forward(f);
 }
 
 /* Kernels of this project for 1x1 convolutions and for the stem in space-to-depth form: compute capability 9.0 only. */
@@ -172,7 +181,7 @@ static bool conv_accepts(const struct cr_device *device, const struct cr_program
     if (scale_bias && is_stem(&f)) return false;
     /* cuDNN reads scale and bias in the type of the images; the kernels of this project read them in f32. */
     if (scale_bias && p->tensor[op->in[CR_IN_conv_scale_bias]].dtype != CR_F32)
-        return sums ? cudnn_sums(device, &f) : cudnn_fuses(&f);
+        return sums ? cudnn_sums(device, &f) : cudnn_fuses_forward(&f);
     return (!scale_bias && cudnn_sums(device, &f)) || (is_1x1(&f) && !(scale_bias && f.C % 64)) || is_stem(&f) ||
            (is_cifar(&f) && !(scale_bias && f.C == 3));
 }
@@ -241,6 +250,16 @@ static bool grad_accepts(const struct cr_device *device, const struct cr_program
     return is_1x1(&f) && f.stride == 1 && has_input(op, CR_IN_conv_grad_dy_x) && has_1x1_grad(&f, mode_of(op));
 }
 
+/* Kernels that store one bit per element, or compute sums with the ReLU gradient, read 8 channels at a time. */
+static bool bn_apply_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    (void)device;
+    return !has_output(op, CR_OUT_bn_apply_mask) || p->tensor[op->in[CR_IN_bn_apply_x]].dim[3] % 8 == 0;
+}
+static bool relu_grad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    (void)device;
+    return !has_input(op, CR_IN_relu_grad_bn_x) || p->tensor[op->in[CR_IN_relu_grad_dy]].dim[3] % 8 == 0;
+}
+
 /* Inputs that may lie in the HOST region: inputs of elementwise passes whose tensors are offloaded, and copies. */
 static const struct {
     enum cr_op_kind kind;
@@ -266,6 +285,10 @@ static size_t offline_memory(struct cr_device *device) {
 static const struct cr_async   offline_async; /* not NULL, because the memory that a run needs depends on it */
 static const struct cr_backend offline_backend = {
     .name = "cuda", .close = offline_close, .memory_free = offline_memory, .async = &offline_async};
+
+bool cr_gpu_is_listed(const struct cr_device *device) {
+    return device->backend == &offline_backend;
+}
 
 /* ---- opening ---- */
 
@@ -310,6 +333,8 @@ cr_status cr_gpu_open_from_list(const struct cr_gpu *gpu, const struct cr_device
     d->kernel[CR_OP_conv_dgrad].accepts                                                = dgrad_accepts;
     d->kernel[CR_OP_conv_wgrad].accepts                                                = wgrad_accepts;
     d->kernel[CR_OP_conv_grad].accepts                                                 = grad_accepts;
+    d->kernel[CR_OP_bn_apply].accepts                                                  = bn_apply_accepts;
+    d->kernel[CR_OP_relu_grad].accepts                                                 = relu_grad_accepts;
     set_caps(gpu, why, &d->base.caps);
     *out = &d->base;
     return CR_OK;

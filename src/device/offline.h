@@ -29,6 +29,8 @@ struct cr_gpu {
     double      flops_per_s;                 /* dense 16-bit matrix products with sums in f32 */
     double      f32_fraction, tf32_fraction; /* rates in F32 and TF32 as a fraction of flops_per_s */
     double      copy_bytes_per_s;            /* copies from or to page-locked host memory, each direction */
+    int         clock_khz, memory_khz; /* highest clock rates of multiprocessors and memory, as the driver has them */
+    size_t      l2_bytes;
 };
 /* Returns the GPU of this name, or NULL. */
 const struct cr_gpu *cr_gpu_find(const char *name);
@@ -46,5 +48,7 @@ CR_MUST cr_status cr_gpu_open_offline(const struct cr_gpu *gpu, const struct cr_
  * works on every machine. `why` says why the kernels cannot be queried; it becomes part of caps.text. */
 CR_MUST cr_status cr_gpu_open_from_list(const struct cr_gpu *gpu, const struct cr_device_options *options,
                                         const char *why, struct cr_device **out);
+/* Whether the device answers from the built-in list: its kernels have no names. */
+bool cr_gpu_is_listed(const struct cr_device *device);
 
 #endif

@@ -121,8 +121,9 @@ struct cr_dense_attr {
     bool accumulate; /* dense_wgrad, dense_bgrad: add to dw, db instead of assigning */
 };
 struct cr_input_attr {
-    float mean[3], std[3]; /* per channel, in units of [0, 1] */
+    float mean[4], std[4]; /* per channel, in units of [0, 1] */
     bool  s2d;             /* space to depth: see normalize in graph/ops.def */
+    bool  wide;            /* a sample is two bytes of the images, a uint16_t */
 };
 /* Indices into the numbers of one sample in the tensor `mixes`, i32 [N,1,1,CR_MIX_NUMBERS]: random erasing, MixUp and
  * CutMix of the op mix, and the label weights of loss and loss_grad. Weights are fixed point, CR_MIX_ONE = 1.0. */

@@ -64,18 +64,25 @@ static int64_t window_out(int64_t in, int64_t window, int stride, int pad) {
 
 /* ---- forward ---- */
 
+/* The channels of a batch of images. */
+static int64_t image_channels(const struct rule *r, const struct cr_tensor *x) {
+    const int64_t bytes = r->op->attr.input.wide ? 2 : 1, channels = x->dim[3] / bytes;
+    CR_ASSERT(x->dtype == CR_U8 && x->dim[3] % bytes == 0 && (channels == 1 || channels == 3 || channels == 4));
+    return channels;
+}
+
 static void infer_normalize(struct rule *r) {
-    const struct cr_tensor *x = input(r, CR_IN_normalize_images);
-    CR_ASSERT(x->dtype == CR_U8 && x->dim[3] == 3);
+    const struct cr_tensor *x        = input(r, CR_IN_normalize_images);
+    const int64_t           channels = image_channels(r, x);
     if (r->op->in[CR_IN_normalize_boxes] != CR_NONE) {
         const struct cr_tensor *boxes = input(r, CR_IN_normalize_boxes);
         CR_ASSERT(boxes->dtype == CR_I32 && boxes->dim[0] == x->dim[0] && cr_tensor_elems(boxes) == 4 * x->dim[0]);
     }
     if (!r->op->attr.input.s2d) {
-        set(r, r->p->real, x->dim[0], x->dim[1], x->dim[2], 3);
+        set(r, r->p->real, x->dim[0], x->dim[1], x->dim[2], channels);
         return;
     }
-    CR_ASSERT(x->dim[1] % 2 == 0 && x->dim[2] % 2 == 0);
+    CR_ASSERT(x->dim[1] % 2 == 0 && x->dim[2] % 2 == 0 && x->dim[3] == 3 && !r->op->attr.input.wide);
     set(r, r->p->real, x->dim[0], x->dim[1] / 2 + 3, x->dim[2] / 2 + 3, 16);
 }
 
@@ -89,7 +96,7 @@ static void set_pair(struct rule *r, const struct cr_tensor *x, const struct cr_
 static void infer_mix(struct rule *r) {
     const struct cr_tensor *x = input(r, CR_IN_mix_images), *boxes = input(r, CR_IN_mix_boxes),
                            *mixes = input(r, CR_IN_mix_mixes);
-    CR_ASSERT(x->dtype == CR_U8 && x->dim[3] == 3 && cr_tensor_elems(boxes) == 4 * x->dim[0]);
+    CR_ASSERT(image_channels(r, x) && cr_tensor_elems(boxes) == 4 * x->dim[0]);
     CR_ASSERT(mixes->dtype == CR_I32 && cr_tensor_elems(mixes) == CR_MIX_NUMBERS * x->dim[0]);
     set_like(r, x);
 }
@@ -348,11 +355,6 @@ static void infer_given(struct rule *r) {
 #include "graph/ops_given.h"
 #include "graph/ops_gram.h"
 
-static void infer_conv_wgrad(struct rule *r) {
-    const struct cr_tensor *dy = input(r, CR_IN_conv_wgrad_dy);
-    CR_ASSERT(r->slot == CR_OUT_conv_wgrad_dy_sums); /* dw must be given */
-    set(r, wide(dy), 1, 1, 1, dy->dim[3]);
-}
 static void infer_conv_dgrad(struct rule *r) {
     CR_ASSERT(r->slot == CR_OUT_conv_dgrad_grad_sums); /* dx must be given */
     set_sums(r, input(r, CR_IN_conv_dgrad_dy), input(r, CR_IN_conv_dgrad_w)->dim[3]);

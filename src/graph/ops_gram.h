@@ -2,6 +2,11 @@
 #ifndef CR_OPS_GRAM_H
 #define CR_OPS_GRAM_H
 
+static void infer_conv_wgrad(struct rule *r) {
+    const struct cr_tensor *dy = input(r, CR_IN_conv_wgrad_dy);
+    CR_ASSERT(r->slot == CR_OUT_conv_wgrad_dy_sums); /* dw must be given */
+    set(r, wide(dy), 1, 1, 1, dy->dim[3]);
+}
 static void infer_gram(struct rule *r) {
     const struct cr_tensor *x = input(r, CR_IN_gram_x);
     check_coefficients(r, CR_IN_gram_scale_bias, 2, x);

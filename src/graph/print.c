@@ -55,7 +55,10 @@ static void print_attributes(const struct cr_op *op, struct cr_text *out) {
     case CR_OP_gram_dgrad: cr_text_add(out, "  stride=%d", op->attr.conv.stride); break;
     case CR_OP_conv_pool: cr_text_add(out, "  stride=%d pad=%d", op->attr.conv.stride, op->attr.conv.pad); break;
     case CR_OP_sparse_filter: print_pattern(op, out); break;
-    case CR_OP_normalize: cr_text_add(out, "%s", op->attr.input.s2d ? "  s2d" : ""); break;
+    case CR_OP_mix:
+    case CR_OP_normalize:
+        cr_text_add(out, "%s", op->attr.input.s2d ? "  s2d" : op->attr.input.wide ? "  wide" : "");
+        break;
     case CR_OP_s2d_filter_grad: cr_text_add(out, "%s", op->attr.conv.accumulate ? "  accumulate" : ""); break;
     case CR_OP_maxpool:
     case CR_OP_maxpool_grad:

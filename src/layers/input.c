@@ -28,7 +28,10 @@ int cr_layer_input(struct cr_net *net, int64_t batch, int64_t size) {
     struct cr_program *p     = net->program;
     const int64_t      width = net->config->data.image_width ? net->config->data.image_width : size;
     cr_net_layer(net, "input");
-    p->images = cr_tensor_add(p, "images", net->f32_input ? CR_F32 : CR_U8, CR_REGION_INPUT, batch, size, width, 3);
+    const int64_t channels = net->config->data.channels;
+    const bool    wide     = net->config->data.bits == 16;
+    p->images = cr_tensor_add(p, "images", net->f32_input ? CR_F32 : CR_U8, CR_REGION_INPUT, batch, size, width,
+                              wide && !net->f32_input ? 2 * channels : channels);
     p->labels = cr_tensor_add(p, "labels", CR_I32, CR_REGION_INPUT, batch, 1, 1,
                               net->config->data.multi_label ? cr_label_words(net->classes) : 1);
 
@@ -37,10 +40,10 @@ int cr_layer_input(struct cr_net *net, int64_t batch, int64_t size) {
     /* Training images are cropped and mirrored on the device. */
     if (net->training) p->boxes = cr_tensor_add(p, "boxes", CR_I32, CR_REGION_INPUT, batch, 1, 1, 4);
 
-    struct cr_input_attr attr = {.s2d = false};
-    for (int c = 0; c < 3; c++) {
-        attr.mean[c] = (float)net->config->data.mean.at[c];
-        attr.std[c]  = (float)net->config->data.std.at[c];
+    struct cr_input_attr attr = {.wide = wide};
+    for (int c = 0; c < channels; c++) {
+        attr.mean[c] = (float)cr_config_mean(net->config, c);
+        attr.std[c]  = (float)cr_config_std(net->config, c);
     }
     const bool   mixes            = net->training && cr_config_mixes(net->config);
     struct cr_op op               = cr_op_make(CR_OP_normalize, net->layer);

@@ -44,7 +44,7 @@ struct cr_net {
 /* cast.c: makes the 16-bit copy of all parameters from which the layers of a 16-bit program read their weights. */
 void cr_layer_cast(struct cr_net *net);
 /* input.c: adds the input tensors of a batch (program->images, ->labels and, in training, ->boxes and ->mixes). Returns
- * the normalised images [batch,size,width,3]; the width is [data] image_width, or `size`. */
+ * the normalised images [batch,size,width,channels]; the width is [data] image_width, or `size`. */
 int cr_layer_input(struct cr_net *net, int64_t batch, int64_t size);
 /* conv.c: convolution with a window x window filter, the same stride in both directions, and no bias. Parameter
  * "path.weight". */

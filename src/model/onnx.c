@@ -35,11 +35,11 @@ static void put_metadata(struct cr_text *model, const char *key, struct cr_text 
     cr_pb_add_message(model, MODEL_METADATA, &entry);
 }
 
-/* Appends three numbers as a JSON list, with the fewest digits that reproduce each float. */
-static void add_three(struct cr_text *out, const float v[3]) {
+/* Appends a number for each channel as a JSON list, with the fewest digits that reproduce each float. */
+static void add_channels(struct cr_text *out, const float *v, int64_t channels) {
     struct cr_json_writer w = cr_json_writer(out, CR_JSON_SPACED);
     cr_json_open_array(&w, NULL);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < channels; i++) {
         char text[32];
         int  digits = 6;
         for (; digits < 9; digits++) {
@@ -57,9 +57,10 @@ static void put_all_metadata(const struct cr_onnx *x, struct cr_text *model) {
     for (int i = 0; i < x->p->ops; i++) {
         const struct cr_input_attr *a = &x->p->op[i].attr.input;
         if (x->p->op[i].kind != CR_OP_normalize) continue;
-        add_three(&text, a->mean);
+        const int64_t channels = x->p->tensor[x->p->op[i].out[CR_OUT_normalize_y]].dim[3];
+        add_channels(&text, a->mean, channels);
         put_metadata(model, "mean", &text);
-        add_three(&text, a->std);
+        add_channels(&text, a->std, channels);
         put_metadata(model, "std", &text);
     }
     if (x->n->thresholds) {
@@ -76,6 +77,12 @@ static void put_all_metadata(const struct cr_onnx *x, struct cr_text *model) {
     put_metadata(model, "class_names", &text);
 }
 
+static int64_t input_channels(const struct cr_onnx *x) {
+    for (int i = 0; i < x->p->ops; i++)
+        if (x->p->op[i].kind == CR_OP_normalize) return x->p->tensor[x->p->op[i].out[CR_OUT_normalize_y]].dim[3];
+    return x->p->tensor[x->p->images].dim[3];
+}
+
 static void put_graph(struct cr_onnx *x, struct cr_text *model) {
     const struct cr_tensor *images = &x->p->tensor[x->p->images];
     struct cr_text          graph  = {0};
@@ -84,7 +91,8 @@ static void put_graph(struct cr_onnx *x, struct cr_text *model) {
     cr_pb_add_string(&graph, GRAPH_NAME, "cresnet");
     cr_text_add_bytes(&graph, x->initializers.data, x->initializers.length);
     cr_text_free(&x->initializers);
-    put_value_info(&graph, GRAPH_INPUT, "input", 4, (const int64_t[]){0, 3, images->dim[1], images->dim[2]});
+    const int64_t inputs[] = {0, input_channels(x), images->dim[1], images->dim[2]};
+    put_value_info(&graph, GRAPH_INPUT, "input", 4, inputs);
     const int64_t outputs[] = {0, x->p->tensor[x->p->logits].dim[3]};
     put_value_info(&graph, GRAPH_OUTPUT, "logits", 2, outputs);
     if (x->n->thresholds) put_value_info(&graph, GRAPH_OUTPUT, "probabilities", 2, outputs);

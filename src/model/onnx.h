@@ -1,7 +1,8 @@
 /* model/onnx.h: exports a network as an ONNX model (opset 17).
  *
  * Format: protocol buffers of onnx.proto (ModelProto), IR version 8, weights as little-endian raw_data.
- *   input   "input", f32 [batch, 3, H, W]: (pixel/255 - mean) / std, channels red, green, blue, as in torchvision
+ *   input   "input", f32 [batch, channels, H, W]: (pixel/255 - mean) / std (16 bits: pixel/65535), the channels of
+ *           [data] channels, as in torchvision
  *   output  "logits", f32 [batch, classes]; with several labels per image also "probabilities", their sigmoids
  * The batch size is dynamic. Parameters have torchvision's names. The metadata contain mean, std and the class names as
  * JSON lists, and with several labels per image the thresholds of the classes.

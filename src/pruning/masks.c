@@ -202,7 +202,7 @@ int64_t cr_prune_count(const struct cr_param *q, const uint8_t *mask) {
     return q->elems - left;
 }
 
-static void count_pruned(struct cr_prune *prune, const uint8_t *mask) {
+void cr_prune_recount(struct cr_prune *prune, const uint8_t *mask) {
     prune->pruned = 0;
     for (int l = 0; l < prune->layers; l++) {
         struct cr_prune_layer *layer = &prune->layer[l];
@@ -227,7 +227,7 @@ cr_status cr_prune_masks(struct cr_prune *prune, double fraction, const float *v
     struct choice c      = {.prune = prune};
     cr_status     status = CR_OK;
     CR_ALLOC(c.key, (size_t)CR_MAX(prune->layers, 1));
-    count_pruned(prune, mask);
+    cr_prune_recount(prune, mask);
     for (int l = 0; l < prune->layers; l++)
         if (!prune->layer[l].dense)
             CR_TRY_OUT(make_keys(prune, &prune->store->param[prune->layer[l].param], value, mask, &c.key[l]));
@@ -241,7 +241,7 @@ cr_status cr_prune_masks(struct cr_prune *prune, double fraction, const float *v
         c.end   = l + 1;
         CR_TRY_OUT(choose(&c, target_of(prune, l, l + 1, fraction), mask));
     }
-    count_pruned(prune, mask);
+    cr_prune_recount(prune, mask);
 out:
     for (int l = 0; l < prune->layers; l++) cr_free(c.key[l]);
     cr_free(c.key);

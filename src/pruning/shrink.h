@@ -34,6 +34,22 @@ CR_MUST cr_status cr_shrink_add_taylor(const struct cr_channel_groups *groups, c
 void              cr_shrink_free(struct cr_shrink *shrink);
 /* Keeps the groups of the outputs of the layer with the parameter `param`. */
 void cr_shrink_keep(struct cr_shrink *shrink, int param);
+/* ---- pruning/group_decay.c ---- */
+
+/* Keeps the channels of the layers that prune.exempt names and of frozen layers; auto names none, because the first
+ * convolution and the classifier share their channels with other layers. CR_ERR_CONFIG: no such layer. */
+CR_MUST cr_status cr_shrink_keep_exempt(struct cr_shrink *shrink, const struct cr_param_store *store,
+                                        const struct cr_config *config);
+/* One step of the growing L2 penalty of DepGraph (Fang et al. 2023), decoupled from the gradients: multiplies each
+ * parameter by 1 - amount * (sum of g over the units that it belongs to), at least by 0, where
+ * g = 2^(4 (max - I) / (max - min)) for a unit of importance I in a group with least and largest importance min and
+ * max: 1 to 16. g is 0 for units that stay. `amount`: coefficient times learning rate; it is multiplied by the factor
+ * of the parameter's learning rate. `value`: host copy of VALUE. CR_ERR_MEMORY. */
+CR_MUST cr_status cr_shrink_decay(const struct cr_shrink *shrink, const struct cr_param_store *store, double amount,
+                                  float *value);
+/* pruning/phases.c: true when the decay is due after `step` updates; *since: the step up to which it was applied. */
+bool cr_prune_decays_at(const struct cr_config *config, int64_t step, int64_t steps_per_epoch, int64_t *since);
+
 /* Removes units until macs <= macs_before / factor. Every group keeps at least `multiple` units, and each width is a
  * multiple of `multiple` or unchanged. CR_ERR_CONFIG when the factor cannot be reached; the message gives the largest
  * factor. */

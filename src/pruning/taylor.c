@@ -1,4 +1,6 @@
-/* pruning/taylor.c: importance of channels by first-order Taylor expansion. See pruning/shrink.h. */
+/* pruning/taylor.c: importance of channels and of weights by first-order Taylor expansion. See pruning/shrink.h and
+ * pruning/pruning.h. */
+#include "pruning/pruning.h"
 #include "pruning/shrink.h"
 
 #include <math.h>
@@ -59,4 +61,17 @@ cr_status cr_shrink_add_taylor(const struct cr_channel_groups *groups, const flo
     cr_free(g.dense);
     cr_free(g.has_bn);
     return status;
+}
+
+/* ---- single weights ---- */
+
+void cr_prune_add_taylor(const struct cr_param_store *store, const float *value, const float *grad, double *sum) {
+    for (int64_t i = 0; i < store->value_elems; i++) {
+        const double x = (double)value[i] * (double)grad[i];
+        sum[i] += x * x;
+    }
+}
+
+void cr_prune_taylor_scores(const struct cr_param_store *store, const double *sum, int64_t batches, float *score) {
+    for (int64_t i = 0; i < store->value_elems; i++) score[i] = (float)sqrt(sum[i] / (double)batches);
 }

@@ -41,7 +41,9 @@ static cr_status find_in_folder(const char *path, struct cr_saved_model *out) {
     if (has_file(path, "model.safetensors")) return find_in_checkpoint(path, out);
     CR_TRY(cr_ckpt_find_best(path, &checkpoint));
     if (!checkpoint)
-        return CR_FAIL(CR_ERR_CONFIG, "%s: is no run folder: it holds neither model.safetensors nor a checkpoint",
+        return CR_FAIL(CR_ERR_CONFIG,
+                       "%s: is no run folder: it holds neither model.safetensors nor a checkpoint "
+                       "that can be read",
                        path);
     cr_status status = find_in_checkpoint(checkpoint, out);
     cr_free(checkpoint);

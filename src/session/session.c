@@ -35,12 +35,17 @@ static cr_status compile_train(struct cr_session *s) {
     const enum cr_program_kind  parts[] = {CR_PROGRAM_MICRO_FIRST, CR_PROGRAM_MICRO, CR_PROGRAM_MICRO_LAST};
     bool                        split   = s->config->train.accumulate > 1;
     const enum cr_program_kind *kinds   = split ? parts : whole;
-    int                         count   = split ? 3 : 1;
-    for (; s->trains < count; s->trains++) {
-        struct cr_program *p = &s->train[s->trains];
-        CR_TRY(cr_session_compile(s, kinds[s->trains], s->batch, NULL, p));
-        cr_session_count_input(s, p);
+    const int64_t               largest = s->model.image_size;
+    s->parts                            = split ? 3 : 1;
+    for (int k = 0; k < s->sizes.count; k++) {
+        s->model.image_size = s->sizes.size[k];
+        for (int i = 0; i < s->parts; i++, s->trains++) {
+            struct cr_program *p = &s->train[s->trains];
+            CR_TRY(cr_session_compile(s, kinds[i], s->batch, NULL, p));
+            cr_session_count_input(s, p);
+        }
     }
+    s->model.image_size = largest;
     return CR_OK;
 }
 
@@ -233,6 +238,20 @@ static void log_lasting_effect(const struct cr_session *s) {
                             "times is not affected");
 }
 
+/* With data.image_sizes memory and batch sizes are planned for the largest size. */
+static cr_status prepare_sizes(struct cr_session *s, bool all_sizes) {
+    const struct cr_config *c = s->config;
+    CR_TRY(cr_prepare_from_config(c, CR_SPLIT_TRAIN, &s->prepare_train));
+    if (!all_sizes || !cr_config_sizes(c, &s->sizes) || !s->sizes.count) {
+        s->sizes            = (struct cr_size_schedule){.count = 1, .size = {s->prepare_train.size}};
+        s->prepare_sizes[0] = s->prepare_train;
+        return CR_OK;
+    }
+    for (int k = 0; k < s->sizes.count; k++) CR_TRY(cr_prepare_of_size(c, s->sizes.size[k], &s->prepare_sizes[k]));
+    s->prepare_train = s->prepare_sizes[cr_size_largest(&s->sizes)];
+    return CR_OK;
+}
+
 static cr_status open_all(struct cr_session *s, const struct cr_session_options *o) {
     const struct cr_config *c       = s->config;
     int                     classes = o->classes;
@@ -241,7 +260,7 @@ static cr_status open_all(struct cr_session *s, const struct cr_session_options 
         return cr_config_fail(c, "model.classes",
                               "%lld, but the dataset has %d: remove the key, or set data.root to the intended dataset",
                               (long long)c->model.classes, classes);
-    CR_TRY(cr_prepare_from_config(c, CR_SPLIT_TRAIN, &s->prepare_train));
+    CR_TRY(prepare_sizes(s, o->all_sizes));
     CR_TRY(cr_prepare_from_config(c, CR_SPLIT_VAL, &s->prepare_eval));
     enum cr_dtype real;
     int64_t       start = cr_time_ns();

@@ -20,6 +20,7 @@ struct cr_label_scores; /* session/labels/label_scores.h */
 
 struct cr_session_options {
     bool        train;         /* build the training programs */
+    bool        all_sizes;     /* ... for every size of data.image_sizes; else for data.image_size alone */
     bool        eval;          /* build the evaluation program */
     bool        execute;       /* allocate device memory and bind the programs; false: compile only (cresnet plan) */
     bool        ref_only;      /* CPU: use reference kernels only */
@@ -47,7 +48,7 @@ struct cr_session_options {
     struct cr_teacher *teacher;
 };
 
-enum { CR_SESSION_TRAIN_MAX = 3, CR_RUNNING_BUFFERS = 2 };
+enum { CR_SESSION_PARTS_MAX = 3, CR_SESSION_TRAIN_MAX = CR_SESSION_PARTS_MAX * CR_SIZES_MAX, CR_RUNNING_BUFFERS = 2 };
 
 /* Durations of the phases of cr_session_open. */
 struct cr_session_times {
@@ -65,7 +66,11 @@ struct cr_session {
     struct cr_device       *device;
     uint8_t                *pattern;    /* masks that programs rely on (store.pattern points here); NULL when none */
     struct cr_cost_table   *cost_table; /* NULL: kernels are chosen by their fixed order, not by time */
-    struct cr_program       train[CR_SESSION_TRAIN_MAX]; /* "step", or "micro_first", "micro", "micro_last" */
+    /* "step", or "micro_first", "micro", "micro_last": `parts` programs for each size, in the order of the sizes */
+    struct cr_program       train[CR_SESSION_TRAIN_MAX];
+    int                     parts;
+    struct cr_size_schedule sizes;                       /* of training images; count is 1 without options.all_sizes */
+    struct cr_prepare       prepare_sizes[CR_SIZES_MAX]; /* of these sizes; prepare_train is that of the largest */
     int                     trains;                      /* number of training programs */
     struct cr_program       eval;
     bool                    has_eval;
@@ -179,6 +184,10 @@ CR_MUST cr_status cr_session_classes(const struct cr_config *config, int *classe
 CR_MUST cr_status cr_session_open(const struct cr_config *config, const struct cr_session_options *options,
                                   struct cr_session *out);
 void              cr_session_close(struct cr_session *session);
+/* The training program of an epoch, as an index of train and train_exec: the first part of its size. */
+static inline int cr_session_program_at(const struct cr_session *session, int64_t epoch) {
+    return cr_size_index(&session->sizes, epoch) * session->parts;
+}
 /* Initialises weights and state on the device ([model] init, [train] loss_scale). */
 CR_MUST cr_status cr_session_init(struct cr_session *session);
 /* Writes "device 0.61 s, kernel selection 0.40 s, memory 0.05 s, weight initialisation 0.01 s" to text. */
@@ -237,14 +246,40 @@ CR_MUST cr_status cr_session_evaluate_each(struct cr_session *session, const str
                                            volatile const int *stop, const struct cr_sample_callback *callback,
                                            struct cr_scores *out);
 
-/* ---- gradients (session/gradients.c) ---- */
+/* ---- batches without training (session/batches.c) ---- */
 
 /* Runs the training program on the first `batches` batches of the training order, with learning rate 0, and calls
  * on_gradients after each one with a host copy of the gradients (layout GRAD, valid during the call). The session
- * trains in fp32 without micro-batches. Running statistics change, weights do not. CR_ERR_CONFIG: not finite; the
+ * trains in fp32 without micro-batches. Afterwards only the gradients have changed. CR_ERR_CONFIG: not finite; the
  * errors of the loader and of on_gradients. */
 CR_MUST cr_status cr_session_gradients(struct cr_session *session, const struct cr_dataset *train, int64_t batches,
                                        cr_status (*on_gradients)(void *self, const float *grad), void *self);
+struct cr_bn_options {
+    bool    averages;    /* of the moving averages of the weights: to EMA_RUNNING instead of RUNNING */
+    int64_t batches;     /* at most; per rank, from the start of the epoch */
+    int64_t epoch, step; /* whose order of images and whose random masks are used */
+};
+/* Computes BN statistics again from training batches, as torch.optim.swa_utils.update_bn: the means of the statistics
+ * of all batches of all ranks. Runs the training program with learning rate 0, then restores everything else. With
+ * data.image_sizes the images have the size of the epoch before options->epoch. Frozen BNs keep their statistics. The
+ * session trains, with model.bn_momentum above 0. Collective: one rank may not fail alone. *used: batches of all ranks;
+ * NULL when not needed. The errors of the loader; CR_ERR_CONFIG when the training set has less than a batch. */
+CR_MUST cr_status cr_session_bn_statistics(struct cr_session *session, const struct cr_dataset *train,
+                                           const struct cr_bn_options *options, int64_t *used);
+/* The parts of it. After begin, the device holds the weights (averages: the averaged ones) and running statistics of 0;
+ * after each run of a training program with learning rate 0 the caller calls add. end puts everything back, and
+ * then the means in their place. */
+struct cr_bn_statistics {
+    bool    averages;
+    void   *saved[CR_BUFFERS]; /* host copies of the buffers that a training program changes; else NULL */
+    float  *batch;             /* [running_elems] statistics of one batch, scaled by bn_momentum */
+    double *sum;               /* [running_elems] */
+    int64_t batches;
+};
+CR_MUST cr_status cr_session_bn_begin(struct cr_session *session, bool averages, struct cr_bn_statistics *statistics);
+CR_MUST cr_status cr_session_bn_add(struct cr_session *session, struct cr_bn_statistics *statistics);
+CR_MUST cr_status cr_session_bn_end(struct cr_session *session, struct cr_bn_statistics *statistics);
+void              cr_session_bn_free(struct cr_bn_statistics *statistics);
 
 /* ---- training ---- */
 struct cr_train_options {

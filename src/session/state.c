@@ -266,32 +266,36 @@ out:
 }
 
 cr_status cr_session_load_weights(struct cr_session *s, const char *given, bool exact) {
-    struct cr_arena         arena = {0};
-    struct cr_state_list    list;
-    struct cr_state_sparse  sparse     = {0};
-    struct cr_st_file      *file       = NULL;
-    char                   *path       = NULL;
-    bool                    fresh_head = false, parts;
-    cr_status               status     = CR_OK;
-    struct finite_io        finite     = {.below = cr_state_io(s)};
-    const struct cr_ckpt_io io         = {&finite, NULL, finite_put, finite.below.parallel_put};
+    struct cr_arena        arena = {0};
+    struct cr_state_list   list;
+    struct cr_state_sparse sparse     = {0};
+    struct cr_st_file     *file       = NULL;
+    char                  *path       = NULL;
+    bool                   fresh_head = false, parts;
+    cr_status              status     = CR_OK;
+    struct finite_io       finite     = {.below = cr_state_io(s)};
+    struct cr_ckpt_io      io         = {&finite, NULL, finite_put, finite.below.parallel_put};
+    struct cr_stem_filter  stem       = {.param = CR_NONE};
     CR_TRY_OUT(cr_ckpt_model_path(given, &path));
     CR_TRY_OUT(cr_ckpt_open_weights(path, &file));
     CR_TRY_OUT(choose_head(s, file, path, exact, &fresh_head));
     CR_TRY_OUT(cr_quantized_check(s, file, path));
     CR_TRY_OUT(cr_state_model_list(&s->model.store, &arena, &list));
     fit_list(s, file, exact, fresh_head, &list);
+    CR_TRY_OUT(cr_stem_filter_take(s, file, path, &list, &io, &stem));
     CR_TRY_OUT(cr_ckpt_is_sparse(file, path, &parts));
     CR_TRY_OUT(cr_state_sparse_open(&s->model.store, file, path, fresh_head, &sparse));
     CR_TRY_OUT(cr_state_sparse_take(&sparse, file, path, &list));
     CR_TRY_OUT(cr_ckpt_read(file, path, list.tensor, list.count,
                             parts ? ".num_batches_tracked," CR_CKPT_SPARSE_PARTS : ".num_batches_tracked", alias_of,
                             &io));
+    CR_TRY_OUT(cr_stem_filter_put(s, &stem));
     CR_TRY_OUT(cr_state_sparse_put(&sparse, file, &io));
     CR_TRY_OUT(cr_state_sparse_put_mask(&sparse, s));
     if (finite.found) CR_TRY_OUT(fail_not_finite(s, path, finite.address));
     CR_TRY_OUT(cr_quantized_scale_weights(s, file));
 out:
+    cr_stem_filter_free(&stem);
     cr_state_sparse_close(&sparse);
     cr_st_close(file);
     cr_free(path);

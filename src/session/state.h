@@ -39,7 +39,8 @@ enum cr_state_place {
     CR_STATE_NOWHERE,     /* read and discarded: a classifier that does not fit; value 0 */
     CR_STATE_OF_ALL,      /* running statistics of all ranks: index of the buffer */
     CR_STATE_IN_INTEGERS, /* saving a quantised network: element offset of a filter (quantization/quantized.c) */
-    CR_STATE_IN_PART      /* part of a sparse tensor: its index */
+    CR_STATE_IN_PART,     /* part of a sparse tensor: its index */
+    CR_STATE_IN_STEM      /* loading: the first filter of RGB, adapted to other channels afterwards; value 0 */
 };
 /* List of the tensors of model.safetensors or state.safetensors. The arena that was passed owns the entries. */
 struct cr_state_list {
@@ -59,6 +60,23 @@ struct cr_ckpt_io cr_state_io(struct cr_session *session);
 /* Writes a checkpoint step-N to run_dir; class names come from the dataset. */
 CR_MUST cr_status cr_state_save(struct cr_session *session, const struct cr_position *position, const char *run_dir,
                                 const char *config_text, const struct cr_dataset *dataset);
+/* ---- session/loading/adapt_stem.c: weights of RGB networks in networks of other channels ---- */
+
+struct cr_stem_filter {
+    int               param; /* of the first convolution; CR_NONE: it needs no adapting */
+    float            *rgb;   /* the filter in the file, [K,R,S,3]; owned */
+    struct cr_ckpt_io below;
+};
+/* If the first convolution of the file has three input channels and that of the network another number, lets
+ * cr_ckpt_read pass its filter to *stem: replaces *io, and the tensor in the list. The caller frees *stem with
+ * cr_stem_filter_free. */
+CR_MUST cr_status cr_stem_filter_take(const struct cr_session *session, struct cr_st_file *file, const char *path,
+                                      struct cr_state_list *list, struct cr_ckpt_io *io, struct cr_stem_filter *stem);
+/* Afterwards: adapts the filter as timm does, and copies it to the parameter store. Grey: the sum over the input
+ * channels. RGBA: red, green, blue and red again, times 3/4. */
+CR_MUST cr_status cr_stem_filter_put(const struct cr_session *session, struct cr_stem_filter *stem);
+void              cr_stem_filter_free(struct cr_stem_filter *stem);
+
 /* Loads the weights, state and *position from the checkpoint folder `path`. */
 CR_MUST cr_status cr_state_load(struct cr_session *session, const char *path, struct cr_position *position);
 /* CR_ERR_CONFIG, with the line of the configuration, when the file or folder of model.weights does not exist, or when
@@ -78,20 +96,6 @@ CR_MUST cr_status cr_state_ema_exchange(struct cr_session *session);
 /* Stochastic weight averaging (Izmailov et al. 2018): makes the averages of the weights the mean of the weights and of
  * `before` earlier ones that they contain. */
 CR_MUST cr_status cr_state_swa_average(struct cr_session *session, int64_t before);
-/* Computes the averages' BN statistics from batches, as torch.optim.swa_utils.update_bn: between begin and end the
- * device holds the averaged weights, and after each run of the first training program, with learning rate 0, the caller
- * calls add. end stores the mean over all runs of all ranks and restores everything else. One rank may not fail
- * alone. */
-struct cr_swa {
-    void   *saved[CR_BUFFERS]; /* host copies of the buffers that a training program changes; else NULL */
-    float  *batch;             /* [running_elems] statistics of one batch, scaled by bn_momentum */
-    double *sum;               /* [running_elems] */
-    int64_t batches;
-};
-CR_MUST cr_status cr_state_swa_begin(struct cr_session *session, struct cr_swa *swa);
-CR_MUST cr_status cr_state_swa_add(struct cr_session *session, struct cr_swa *swa);
-CR_MUST cr_status cr_state_swa_end(struct cr_session *session, struct cr_swa *swa);
-void              cr_state_swa_free(struct cr_swa *swa);
 /* Loads the averages from ema.safetensors of the checkpoint folder; without such a file, cr_state_ema_start. */
 CR_MUST cr_status cr_state_ema_load(struct cr_session *session, const char *path);
 

@@ -30,10 +30,20 @@ static cr_status check_student(const struct cr_config *c) {
                           "folders, or weights next to their config.ini");
 }
 
+/* Names the key in an error of the files that it names. */
+static cr_status name_key(const struct cr_config *c, cr_status status) {
+    char why[1024];
+    if (status == CR_OK || status == CR_ERR_MEMORY) return status;
+    snprintf(why, sizeof why, "%s", cr_error_message());
+    cr_error_clear();
+    (void)!cr_config_fail(c, "distill.teacher", "%s", why);
+    return status;
+}
+
 static cr_status check_teacher(const struct cr_config *c, const struct cr_config *teacher, int classes) {
     struct cr_prepare student, train, eval;
     int               count;
-    CR_TRY(cr_saved_model_classes(teacher, &count));
+    CR_TRY(name_key(c, cr_saved_model_classes(teacher, &count)));
     if (count != classes)
         return cr_config_fail(c, "distill.teacher",
                               "the teacher has %d classes, the dataset has %d: both must have the same", count,
@@ -45,6 +55,11 @@ static cr_status check_teacher(const struct cr_config *c, const struct cr_config
     if (teacher->quant.type != CR_QUANT_NONE)
         return cr_config_fail(c, "distill.teacher",
                               "the teacher is quantised (quant.type = int8): name the network in floating point");
+    if (teacher->data.channels != c->data.channels || teacher->data.bits != c->data.bits)
+        return cr_config_fail(c, "distill.teacher",
+                              "the teacher sees images of %d channels and %d bits: set data.channels and data.bits to "
+                              "these",
+                              (int)teacher->data.channels, (int)teacher->data.bits);
     CR_TRY(cr_prepare_from_config(c, CR_SPLIT_TRAIN, &student));
     CR_TRY(cr_prepare_from_config(teacher, CR_SPLIT_TRAIN, &train));
     CR_TRY(cr_prepare_from_config(teacher, CR_SPLIT_VAL, &eval));
@@ -82,10 +97,11 @@ static cr_status read_config(const struct cr_config *c, const char *weights, con
 
 static uint64_t hash_of(const struct cr_config *teacher, const struct cr_param_store *store, const float *value,
                         const float *running) {
-    uint64_t hash = cr_hash_bytes(CR_HASH_START, value, (size_t)store->value_elems * sizeof *value);
-    hash          = cr_hash_bytes(hash, running, (size_t)store->running_elems * sizeof *running);
-    hash          = cr_hash_bytes(hash, teacher->data.mean.at, 3 * sizeof *teacher->data.mean.at);
-    hash          = cr_hash_bytes(hash, teacher->data.std.at, 3 * sizeof *teacher->data.std.at);
+    const size_t channels = (size_t)teacher->data.mean.count;
+    uint64_t     hash     = cr_hash_bytes(CR_HASH_START, value, (size_t)store->value_elems * sizeof *value);
+    hash                  = cr_hash_bytes(hash, running, (size_t)store->running_elems * sizeof *running);
+    hash                  = cr_hash_bytes(hash, teacher->data.mean.at, channels * sizeof *teacher->data.mean.at);
+    hash                  = cr_hash_bytes(hash, teacher->data.std.at, channels * sizeof *teacher->data.std.at);
     return CR_MAX(cr_hash_mix(cr_hash_bytes(hash, &teacher->model.bn_eps, sizeof teacher->model.bn_eps)), (uint64_t)1);
 }
 
@@ -126,11 +142,11 @@ cr_status cr_session_open_teacher(const struct cr_config *c, int classes, struct
     *out = NULL;
     if (!*c->distill.teacher) return check_none(c);
     CR_TRY_OUT(check_student(c));
-    CR_TRY_OUT(cr_saved_model_find(c->distill.teacher, NULL, &files));
-    CR_TRY_OUT(read_config(c, files.weights, files.config, &teacher));
+    CR_TRY_OUT(name_key(c, cr_saved_model_find(c->distill.teacher, NULL, &files)));
+    CR_TRY_OUT(name_key(c, read_config(c, files.weights, files.config, &teacher)));
     CR_TRY_OUT(check_teacher(c, &teacher, classes));
     CR_TRY_OUT(cr_prepare_from_config(c, CR_SPLIT_TRAIN, &prepare));
-    CR_TRY_OUT(read_weights(&teacher, classes, prepare.size, out));
+    CR_TRY_OUT(name_key(c, read_weights(&teacher, classes, prepare.size, out)));
     log_teacher(c, *out);
 out:
     cr_config_close(&teacher);

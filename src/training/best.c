@@ -38,11 +38,11 @@ static double better_of(enum cr_best_metric metric, const struct cr_scores *raw,
 /* ---- reading best.json ---- */
 
 static bool prunes_at(const struct cr_run *run, int64_t step) {
-    double fraction;
-    return run->prune.layers && cr_prune_due(&run->config, step, run->at.steps_per_epoch, &fraction);
+    const struct cr_prune_step due = cr_prune_step_at(&run->config, step, run->at.steps_per_epoch);
+    return run->prune.layers && due.action != CR_PRUNE_NOTHING && due.action != CR_PRUNE_MOVE;
 }
 
-/* Returns the last pruning step after `step`, or `step`: earlier checkpoints have fewer pruned weights. */
+/* Returns the last pruning step after `step`, or `step`: earlier checkpoints have another number of pruned weights. */
 static int64_t pruned_since(const struct cr_run *run, int64_t step) {
     int64_t last = step;
     for (int64_t at = step + 1; run->prune.layers && at <= run->at.step; at++)
@@ -127,5 +127,6 @@ cr_status cr_run_update_best(const struct cr_run *run, const struct cr_scores *r
 }
 
 bool cr_run_stops_early(const struct cr_run *run, const struct cr_best *best) {
+    if (cr_prune_is_dense_later(&run->config, run->at.step, run->at.steps_per_epoch)) return false;
     return run->config.train.patience && best->stale >= run->config.train.patience;
 }

@@ -28,56 +28,15 @@ cr_status cr_run_save(struct cr_run *run, struct cr_report *report) {
     return CR_OK;
 }
 
-static cr_status run_statistics(struct cr_run *run, struct cr_loader *loader, struct cr_swa *swa, int64_t batches) {
-    struct cr_session         *s     = &run->session;
-    const struct cr_step_block block = {.momentum    = (float)run->config.optim.momentum,
-                                        .step        = run->at.step,
-                                        .seed        = (uint64_t)run->config.train.seed,
-                                        .first_image = cr_comm_rank(run->comm) * s->batch};
-    for (int64_t i = 0; i < batches; i++) {
-        struct cr_batch batch;
-        CR_TRY(cr_loader_next(loader, &batch));
-        cr_status status = cr_exec_feed_mixed(s->train_exec[0], batch.images, batch.labels, batch.boxes, batch.mixes);
-        cr_loader_release(loader, &batch);
-        if (status == CR_OK) status = cr_exec_run(s->train_exec[0], &block);
-        CR_TRY(status);
-        CR_TRY(cr_state_swa_add(s, swa));
-    }
-    return CR_OK;
-}
-
-/* Batches of the epoch that follows, in its order. */
-static cr_status statistics_of_averages(struct cr_run *run) {
-    const struct cr_config        *c       = &run->config;
-    const struct cr_loader_options options = {.split         = CR_SPLIT_TRAIN,
-                                              .prepare       = run->session.prepare_train,
-                                              .batch         = c->train.batch,
-                                              .seed          = (uint64_t)c->train.seed,
-                                              .workers       = (int)c->data.workers,
-                                              .prefetch      = (int)c->data.prefetch,
-                                              .drop_last     = c->data.drop_last,
-                                              .corrupt_fatal = c->data.corrupt == CR_CORRUPT_FATAL,
-                                              .rank          = cr_comm_rank(run->comm),
-                                              .ranks         = cr_comm_size(run->comm),
-                                              .epoch         = run->at.step / run->at.steps_per_epoch};
-    struct cr_loader              *loader  = NULL;
-    struct cr_swa                  swa     = {0};
-    cr_status                      status;
-    CR_TRY(cr_loader_open(run->train, &options, &loader));
-    CR_TRY_OUT(cr_state_swa_begin(&run->session, &swa));
-    CR_TRY_OUT(run_statistics(run, loader, &swa, CR_MIN(c->ema.swa_batches, cr_loader_batches(run->train, &options))));
-    CR_TRY_OUT(cr_state_swa_end(&run->session, &swa));
-out:
-    cr_loader_close(loader);
-    cr_state_swa_free(&swa);
-    return status;
-}
-
 cr_status cr_run_average(struct cr_run *run) {
     const int64_t before = run->at.step / run->at.steps_per_epoch - run->config.ema.swa_start;
     if (before < 0) return cr_state_ema_start(&run->session);
     CR_TRY(cr_state_swa_average(&run->session, before));
-    return statistics_of_averages(run);
+    const struct cr_bn_options options = {.averages = true, /* batches of the epoch that follows, in its order */
+                                          .batches  = run->config.ema.swa_batches,
+                                          .epoch    = run->at.step / run->at.steps_per_epoch,
+                                          .step     = run->at.step};
+    return cr_session_bn_statistics(&run->session, run->train, &options, NULL);
 }
 
 static double top1_of(const struct cr_scores *e) {

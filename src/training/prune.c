@@ -1,14 +1,56 @@
-/* training/prune.c: gradual pruning between two updates. The buffers are copied to the host, the masks are chosen there
- * (pruning/pruning.h), and the buffers are copied back with pruned weights and their momentum set to 0. Pruning is
- * rare, so the copies do not matter. */
+/* training/prune.c: pruning and group decay between two updates. The buffers are copied to the host, the masks are
+ * chosen there (pruning/pruning.h), and the buffers are copied back with pruned weights and their momentum set to 0.
+ * This is rare, so the copies do not matter. All ranks compute the same from the same buffers. */
+#include "optim/optim.h"
+#include "pruning/shrink.h"
 #include "training/run.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
+#include <string.h>
+
+cr_status cr_run_prune_check(const struct cr_config *c) {
+    if (!cr_config_prunes(c) || c->prune.importance == CR_PRUNE_IMPORTANCE_L2) return CR_OK;
+    return cr_config_fail(c, "prune.importance", "%s is only for `cresnet prune`: training prunes by magnitude (l2)",
+                          cr_word_prune_importance(c->prune.importance));
+}
+
+/* Also finds a mistake in prune.exempt before the first step. */
+static cr_status trace_groups(struct cr_run *run) {
+    struct cr_prune layers;
+    CR_TRY(cr_model_program(&run->session.model, &run->config, CR_PROGRAM_EVAL, 1, &run->decayed.program));
+    CR_TRY(cr_channel_groups_trace(&run->decayed.program, &run->decayed.groups));
+    CR_TRY(cr_prune_open(&run->session.model.store, &run->config, &layers));
+    cr_prune_close(&layers);
+    return CR_OK;
+}
 
 cr_status cr_run_prune_open(struct cr_run *run) {
-    if (!cr_config_prunes(&run->config)) return CR_OK;
+    const struct cr_config *c = &run->config;
+    if (c->prune.group_decay > 0) return trace_groups(run);
+    if (!cr_config_prunes(c)) return CR_OK;
     return cr_prune_open(&run->session.model.store, &run->config, &run->prune);
+}
+
+void cr_run_prune_close(struct cr_run *run) {
+    cr_prune_close(&run->prune);
+    cr_channel_groups_free(&run->decayed.groups);
+    cr_program_free(&run->decayed.program);
+    run->decayed = (struct cr_run_decayed){0};
+}
+
+/* ---- warnings at the start ---- */
+
+static void warn_of_phases(const struct cr_config *c) {
+    const double epochs = (double)c->train.epochs;
+    if (c->prune.start >= epochs)
+        cr_log(CR_LOG_WARN, "[prune] start = %g, but the run has %g epochs: nothing is pruned", c->prune.start, epochs);
+    else if (c->prune.schedule == CR_PRUNE_SCHEDULE_ACDC && c->prune.end >= epochs)
+        cr_log(CR_LOG_WARN,
+               "[prune] end = %g, but the run has %g epochs: schedule = acdc needs epochs after end, its last sparse "
+               "phase",
+               c->prune.end, epochs);
 }
 
 /* Considers the whole schedule: a run that train.steps ends early may be resumed later. */
@@ -16,12 +58,17 @@ void cr_run_prune_warn(const struct cr_run *run) {
     const struct cr_config *c     = &run->config;
     const int64_t           steps = c->train.epochs * run->at.steps_per_epoch;
     double                  fraction, reached = 0;
-    if (cr_comm_rank(run->comm) > 0) return;
+    if (cr_comm_rank(run->comm) > 0 || c->prune.group_decay > 0) return;
     if (!cr_config_prunes(c)) {
-        if (c->prune.initial > 0 || c->prune.start > 0 || c->prune.end > 0)
+        if (c->prune.initial > 0 || c->prune.start > 0 || c->prune.end > 0 ||
+            c->prune.schedule != CR_PRUNE_SCHEDULE_GRADUAL)
             cr_log(CR_LOG_WARN,
                    "[prune] has a schedule but no target: nothing is pruned without sparsity (0.9 prunes 90 "
                    "%% of the weights) or a budget");
+        return;
+    }
+    if (c->prune.schedule != CR_PRUNE_SCHEDULE_GRADUAL) {
+        warn_of_phases(c);
         return;
     }
     for (int64_t step = 0; step <= steps; step++)
@@ -47,14 +94,20 @@ static void put_sparsity(struct cr_json_writer *w, int64_t step, int64_t pruned,
     cr_json_put_int(w, "of", elems);
 }
 
-static void report_pruned(const struct cr_run *run, double seconds, struct cr_report *report) {
+/* moved: weights that a mask update has grown; -1: none was due. */
+static void report_pruned(const struct cr_run *run, int64_t moved, double seconds, struct cr_report *report) {
     const struct cr_prune *p        = &run->prune;
     const double           sparsity = (double)p->pruned / (double)p->elems;
-    char                   human[160];
+    char                   human[160], what[64];
     struct cr_json_writer  w = cr_report_begin(report, CR_EVENT_PRUNE);
     put_sparsity(&w, run->at.step, p->pruned, p->elems);
+    if (moved >= 0) cr_json_put_int(&w, "moved", moved);
     cr_json_put_fixed(&w, "seconds", seconds, 3);
-    snprintf(human, sizeof human, "pruned at step %" PRId64 ": %.2f %% (%" PRId64 " of %" PRId64 " weights) in %.3f s",
+    snprintf(what, sizeof what, moved >= 0 ? "moved %" PRId64 " weights" : "pruned", moved);
+    snprintf(human, sizeof human, "%s at step %" PRId64 ": %.2f %% (%" PRId64 " of %" PRId64 " weights) in %.3f s",
+             moved >= 0  ? what
+             : p->pruned ? "pruned"
+                         : "dense phase",
              run->at.step, 100 * sparsity, p->pruned, p->elems, seconds);
     cr_report_end(report, &w, human);
 }
@@ -104,20 +157,113 @@ cr_status cr_run_report_sparsity(struct cr_run *run, struct cr_report *report) {
     return CR_OK;
 }
 
-cr_status cr_run_prune(struct cr_run *run, double fraction, struct cr_report *report) {
+/* ---- pruning ---- */
+
+static bool all_finite(const struct cr_prune *prune, const float *grad) {
+    for (int l = 0; l < prune->layers; l++) {
+        const struct cr_param *q = &prune->store->param[prune->layer[l].param];
+        for (int64_t i = q->offset; i < q->offset + q->elems && !prune->layer[l].dense; i++)
+            if (!isfinite(grad[i])) return false;
+    }
+    return true;
+}
+
+/* Gradients of the last update, summed over micro-batches and ranks. A loss scale does not change their order. */
+static cr_status move_weights(struct cr_run *run, double fraction, struct cr_state_buffers *b, int64_t *moved) {
+    float *const moments[] = {b->momentum, b->second, b->ema};
+    float       *grad;
+    CR_TRY(cr_state_buffer_copy(&run->session, CR_BUFFER_GRAD, &grad));
+    cr_status status = CR_OK;
+    *moved           = 0;
+    if (all_finite(&run->prune, grad)) {
+        status = cr_prune_move(&run->prune, fraction, grad, b->value, moments, CR_COUNT(moments), b->mask, moved);
+    } else {
+        cr_prune_recount(&run->prune, b->mask);
+        cr_log(CR_LOG_WARN, "step %" PRId64 ": a gradient is not finite: the masks are not updated", run->at.step);
+    }
+    cr_free(grad);
+    return status;
+}
+
+static void zero_pruned(const struct cr_param_store *store, const struct cr_state_buffers *b) {
+    cr_prune_zero(store, b->mask, b->value);
+    cr_prune_zero(store, b->mask, b->momentum);
+    if (b->second) cr_prune_zero(store, b->mask, b->second);
+    if (b->ema) cr_prune_zero(store, b->mask, b->ema);
+}
+
+static cr_status take_step(struct cr_run *run, const struct cr_prune_step *due, struct cr_state_buffers *b,
+                           int64_t *moved) {
     const struct cr_param_store *store = &run->session.model.store;
-    const int64_t                start = cr_time_ns();
-    struct cr_state_buffers      buffers;
-    cr_status                    status;
+    switch (due->action) {
+    case CR_PRUNE_MOVE: return move_weights(run, due->fraction, b, moved);
+    case CR_PRUNE_FREE:
+        cr_prune_free_masks(&run->prune, b->mask);
+        memset(b->momentum, 0, (size_t)store->value_elems * sizeof *b->momentum);
+        return CR_OK;
+    case CR_PRUNE_RANDOM: CR_TRY(cr_prune_random_masks(&run->prune, b->mask)); break;
+    default: CR_TRY(cr_prune_masks(&run->prune, due->fraction, b->value, b->mask));
+    }
+    zero_pruned(store, b);
+    return CR_OK;
+}
+
+cr_status cr_run_prune(struct cr_run *run, const struct cr_prune_step *due, struct cr_report *report) {
+    const int64_t           start = cr_time_ns();
+    int64_t                 moved = -1;
+    struct cr_state_buffers buffers;
+    cr_status               status;
     CR_TRY(cr_state_buffers_get(&run->session, &buffers));
-    CR_TRY_OUT(cr_prune_masks(&run->prune, fraction, buffers.value, buffers.mask));
-    cr_prune_zero(store, buffers.mask, buffers.value);
-    cr_prune_zero(store, buffers.mask, buffers.momentum);
-    if (buffers.second) cr_prune_zero(store, buffers.mask, buffers.second);
-    if (buffers.ema) cr_prune_zero(store, buffers.mask, buffers.ema);
+    CR_TRY_OUT(take_step(run, due, &buffers, &moved));
     CR_TRY_OUT(cr_state_buffers_put(&run->session, &buffers));
-    report_pruned(run, (double)(cr_time_ns() - start) * 1e-9, report);
+    report_pruned(run, moved, (double)(cr_time_ns() - start) * 1e-9, report);
 out:
     cr_state_buffers_free(&buffers);
+    return status;
+}
+
+/* ---- group decay ---- */
+
+static const double near_zero = 0.01; /* of the mean importance of a group */
+
+static void report_decay(const struct cr_run *run, const struct cr_shrink *s, double seconds,
+                         struct cr_report *report) {
+    char                  human[160];
+    int64_t               channels = 0, small = 0;
+    struct cr_json_writer w = cr_report_begin(report, CR_EVENT_PRUNE);
+    for (int u = 0; u < s->groups->units; u++) {
+        if (s->groups->group_of[u] == CR_NONE || s->keeps[s->groups->group_of[u]]) continue;
+        channels++;
+        small += s->importance[u] < near_zero;
+    }
+    cr_json_put_int(&w, "step", run->at.step);
+    cr_json_put_int(&w, "channels", channels);
+    cr_json_put_int(&w, "near_zero", small);
+    cr_json_put_fixed(&w, "seconds", seconds, 3);
+    snprintf(human, sizeof human,
+             "group decay at step %" PRId64 ": %" PRId64 " of %" PRId64 " channels below 1 %% of the mean, in %.3f s",
+             run->at.step, small, channels, seconds);
+    cr_report_end(report, &w, human);
+}
+
+cr_status cr_run_group_decay(struct cr_run *run, int64_t since, struct cr_report *report) {
+    const struct cr_param_store *store = &run->session.model.store;
+    const struct cr_config      *c     = &run->config;
+    const int64_t                start = cr_time_ns();
+    double                       rate  = 0;
+    float                       *value;
+    struct cr_shrink             s = {0};
+    cr_status                    status;
+    for (int64_t step = since; step < run->at.step; step++)
+        rate += run->lr_factor * cr_schedule_lr(c, step, run->at.steps_per_epoch);
+    CR_TRY(cr_state_buffer_copy(&run->session, CR_BUFFER_VALUE, &value));
+    CR_TRY_OUT(cr_shrink_open(&run->decayed.groups, store, c->prune.importance, value, NULL, &s));
+    CR_TRY_OUT(cr_shrink_keep_exempt(&s, store, c));
+    CR_TRY_OUT(cr_shrink_decay(&s, store, c->prune.group_decay * rate, value));
+    CR_TRY_OUT(cr_state_buffer_put(&run->session, CR_BUFFER_VALUE, value));
+    report_decay(run, &s, (double)(cr_time_ns() - start) * 1e-9, report);
+out:
+    cr_shrink_free(&s);
+    cr_free(value);
     return status;
 }

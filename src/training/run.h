@@ -2,6 +2,7 @@
 #ifndef CR_TRAINING_RUN_H
 #define CR_TRAINING_RUN_H
 
+#include "pruning/channel_groups.h"
 #include "pruning/pruning.h"
 #include "session/session.h"
 #include "session/state.h"
@@ -29,6 +30,7 @@ struct cr_run {
     bool             unmeasured;              /* the resumed run chose its kernels without measuring them */
     char             last[CR_RUN_LAST_BYTES]; /* --resume auto: target of the link `last` when `from` was chosen */
     int              lock;                    /* file descriptor of the lock of the run folder; -1 when not locked */
+    bool             made;                    /* this process has made the run folder, and nothing is in it yet */
     struct cr_dataset *train, *val;
     uint64_t           data_contents; /* cr_dataset_contents of `train` */
     struct cr_teacher *teacher;       /* network of distill.teacher; NULL: none */
@@ -37,7 +39,11 @@ struct cr_run {
     struct cr_position at;          /* current position */
     int64_t            total_steps; /* number of updates of the whole run, limited by train.steps */
     double lr_factor; /* factor of every learning rate, by [optim] lr_scaling and the number of images of an update */
-    struct cr_prune      prune; /* has no layers when training does not prune */
+    struct cr_prune prune; /* has no layers when training does not prune */
+    struct cr_run_decayed {
+        struct cr_program        program; /* evaluation, before compiler passes */
+        struct cr_channel_groups groups;
+    } decayed; /* with prune.group_decay: the groups of channels */
     struct cr_text       config_text;
     struct cr_run_events events;
 };
@@ -51,12 +57,16 @@ CR_MUST cr_status cr_run_open(const struct cr_config *given, const struct cr_tra
 CR_MUST cr_status cr_run_unfreeze(struct cr_run *run);
 /* training/trace.c: writes the memory trace to the file [memory] trace; does nothing without this key. */
 CR_MUST cr_status cr_run_trace(const struct cr_run *run);
-/* training/prune.c: resolves [prune]. */
+/* training/prune.c: CR_ERR_CONFIG when [prune] has keys that only `cresnet prune` understands; resolves [prune]. */
+CR_MUST cr_status cr_run_prune_check(const struct cr_config *config);
 CR_MUST cr_status cr_run_prune_open(struct cr_run *run);
+void              cr_run_prune_close(struct cr_run *run);
 /* Warns when [prune] prunes nothing, or when the run ends before pruning is complete. */
 void cr_run_prune_warn(const struct cr_run *run);
-/* Prunes to `fraction` of the final sparsity. No program may be running. */
-CR_MUST cr_status cr_run_prune(struct cr_run *run, double fraction, struct cr_report *report);
+/* Does what is due (cr_prune_step_at) and logs it. No program may be running. */
+CR_MUST cr_status cr_run_prune(struct cr_run *run, const struct cr_prune_step *due, struct cr_report *report);
+/* prune.group_decay for the updates from `since` to the current step. No program may be running. */
+CR_MUST cr_status cr_run_group_decay(struct cr_run *run, int64_t since, struct cr_report *report);
 /* Of a run that starts from pruned weights: logs its sparsity, and that the masks are kept. */
 CR_MUST cr_status cr_run_report_sparsity(struct cr_run *run, struct cr_report *report);
 void              cr_run_close(struct cr_run *run);
@@ -86,6 +96,8 @@ bool cr_run_stops_early(const struct cr_run *run, const struct cr_best *best);
  * frozen; the end of the run. early_best: the best result, when train.patience ended the run; else NULL. */
 void cr_run_log_setup(const struct cr_run *run);
 void cr_run_log_start(const struct cr_run *run, struct cr_report *report);
+/* With data.image_sizes, logs the size of the images that come next: at a change, or with `start` in any case. */
+void cr_run_log_size(const struct cr_run *run, bool start);
 void cr_run_log_unfrozen(const struct cr_run *run, struct cr_report *report);
 void cr_run_log_end(const struct cr_run *run, struct cr_report *report, int ended_by, const struct cr_best *early_best);
 

@@ -54,6 +54,14 @@ static void add_frozen(const struct cr_model *m, struct cr_text *out) {
     }
 }
 
+void cr_run_log_size(const struct cr_run *run, bool start) {
+    const struct cr_size_schedule *sizes = &run->session.sizes;
+    const int64_t                  epoch = run->at.step / run->at.steps_per_epoch;
+    const int                      k     = cr_size_index(sizes, epoch);
+    if (sizes->count > 1 && (start || sizes->epoch[k] == epoch))
+        cr_log(CR_LOG_INFO, "images  of %d pixels from epoch %" PRId64 " on", sizes->size[k], epoch + 1);
+}
+
 void cr_run_log_unfrozen(const struct cr_run *run, struct cr_report *report) {
     struct cr_text        text = {0};
     char                  human[256];

@@ -202,6 +202,8 @@ static cr_status open_loader(struct cr_run *run) {
     const struct cr_config  *c       = &run->config;
     struct cr_loader_options options = {.split         = CR_SPLIT_TRAIN,
                                         .prepare       = run->session.prepare_train,
+                                        .sizes         = &run->session.sizes,
+                                        .prepare_sizes = run->session.prepare_sizes,
                                         .batch         = c->train.batch,
                                         .seed          = (uint64_t)c->train.seed,
                                         .workers       = (int)c->data.workers,
@@ -259,6 +261,7 @@ static cr_status start_session(struct cr_run *run, const char *weights, const ch
     bool pruned = false;
     if (*weights) CR_TRY(cr_state_is_pruned(weights, &pruned));
     const struct cr_session_options options = {.train      = true,
+                                               .all_sizes  = true,
                                                .eval       = true,
                                                .execute    = true,
                                                .masks      = pruned,
@@ -291,7 +294,7 @@ cr_status cr_run_unfreeze(struct cr_run *run) {
     const int64_t ranks = run->at.ranks;
     snprintf(folder, sizeof folder, "%s/step-%" PRId64, run->dir, run->at.step);
     run->config.epoch = epoch_of(run);
-    cr_prune_close(&run->prune);
+    cr_run_prune_close(run);
     cr_session_close(&run->session);
     CR_TRY(start_session(run, folder, NULL, false));
     CR_TRY(cr_state_load(&run->session, folder, &run->at));
@@ -318,6 +321,7 @@ static cr_status open_session(struct cr_run *run, bool force) {
 
 static cr_status prepare_folder(const struct cr_train_options *o, struct cr_run *run) {
     if (cr_comm_rank(run->comm) > 0) return CR_OK;
+    run->made = !cr_fs_is_dir(run->dir);
     CR_TRY(cr_ckpt_prepare_dir(run->dir));
     CR_TRY(cr_ckpt_lock(run->dir, &run->lock)); /* two runs in one folder would overwrite each other's checkpoints */
     CR_TRY(check_unchanged(o, run));
@@ -333,6 +337,7 @@ static cr_status open_run(const struct cr_config *given, const struct cr_train_o
         CR_TRY(stored_config(given, o, run));
     else
         CR_TRY(copy_config(given, o, run));
+    CR_TRY(cr_run_prune_check(&run->config));
     CR_TRY(cr_device_check(run->config.train.device));
     if (!run->from) CR_TRY(cr_state_weights_there(&run->config));
     /* The data is opened before anything is written: a wrong data.root leaves no empty run folder. */
@@ -350,6 +355,7 @@ static cr_status open_run(const struct cr_config *given, const struct cr_train_o
 }
 
 cr_status cr_training_check(const struct cr_config *config) {
+    CR_TRY(cr_run_prune_check(config));
     if (config->quant.type != CR_QUANT_INT8 || config->quant.train) return CR_OK;
     return cr_config_fail(config, "quant.type",
                           "a quantised network cannot be trained: start from the one in floating point, with "
@@ -362,13 +368,14 @@ cr_status cr_run_open(const struct cr_config *given, const struct cr_train_optio
     cr_status status = open_run(given, options, run);
     if (status == CR_OK) return CR_OK;
     cr_comm_abort(run->comm, cr_error_message()); /* before this rank closes anything that other ranks wait for */
+    if (run->made && run->lock >= 0) cr_ckpt_remove_empty(run->dir);
     cr_run_close(run);
     return status;
 }
 
 void cr_run_close(struct cr_run *run) {
     cr_loader_close(run->loader);
-    cr_prune_close(&run->prune);
+    cr_run_prune_close(run);
     cr_session_close(&run->session);
     cr_teacher_close(run->teacher);
     cr_dataset_close(run->train);

@@ -1,6 +1,7 @@
 /* training/train.c: the training loop: updates from micro-batches, learning rate, pruning, checkpoints, signals. See
  * cr_train in session/session.h. */
 #include "optim/optim.h"
+#include "pruning/shrink.h"
 #include "training/metrics.h"
 #include "training/run.h"
 
@@ -149,21 +150,28 @@ static cr_status run_batch(struct cr_run *run, struct cr_exec *exec, const struc
     return cr_exec_run(exec, block);
 }
 
+/* True when RigL updates the masks after this update, which then only computes gradients: weights do not change. */
+static bool moves_weights(const struct cr_run *run) {
+    return run->prune.layers &&
+           cr_prune_step_at(&run->config, run->at.step + 1, run->at.steps_per_epoch).action == CR_PRUNE_MOVE;
+}
+
 /* Runs one update from `accumulate` micro-batches: the first program assigns the gradients, the next ones add to them,
  * and the last one also updates the parameters. */
 static cr_status train_step(struct cr_run *run, struct loop_state *state) {
     const struct cr_config *c     = &run->config;
     struct cr_session      *s     = &run->session;
     const int               parts = (int)c->train.accumulate;
-    struct cr_step_block    block = {
-           .lr           = (float)(run->lr_factor * cr_schedule_lr(c, run->at.step, run->at.steps_per_epoch)),
-           .momentum     = (float)cr_schedule_momentum(c, run->at.step, run->at.steps_per_epoch),
-           .weight_decay = (float)c->optim.weight_decay,
-           .clip_norm    = (float)c->train.clip_norm,
-           .step         = run->at.step,
-           .seed         = (uint64_t)c->train.seed};
+    const int               first = cr_session_program_at(s, run->at.step / run->at.steps_per_epoch);
+    const double            lr    = run->lr_factor * cr_schedule_lr(c, run->at.step, run->at.steps_per_epoch);
+    struct cr_step_block    block = {.lr       = moves_weights(run) ? 0 : (float)lr,
+                                     .momentum = (float)cr_schedule_momentum(c, run->at.step, run->at.steps_per_epoch),
+                                     .weight_decay = (float)c->optim.weight_decay,
+                                     .clip_norm    = (float)c->train.clip_norm,
+                                     .step         = run->at.step,
+                                     .seed         = (uint64_t)c->train.seed};
     for (int i = 0; i < parts; i++) {
-        struct cr_exec *exec = s->train_exec[parts == 1 || i == 0 ? 0 : i == parts - 1 ? 2 : 1];
+        struct cr_exec *exec = s->train_exec[first + (parts == 1 || i == 0 ? 0 : i == parts - 1 ? 2 : 1)];
         block.first_image    = (i * (int64_t)cr_comm_size(run->comm) + cr_comm_rank(run->comm)) * s->batch;
         CR_TRY(run_batch(run, exec, &block));
         CR_TRY(collect(run, state));
@@ -171,7 +179,7 @@ static cr_status train_step(struct cr_run *run, struct loop_state *state) {
                                               .run         = cr_exec_runs(exec),
                                               .step        = run->at.step,
                                               .ends_update = i == parts - 1,
-                                              .lr          = (double)block.lr,
+                                              .lr          = (double)(float)lr,
                                               .wait_ns     = cr_loader_wait_ns(run->loader)};
         if (!s->device->backend->async) CR_TRY(collect(run, state));
     }
@@ -261,15 +269,19 @@ static cr_status evaluate_again(struct cr_run *run, struct loop_state *state) {
     return evaluate(run, state);
 }
 
-/* Prunes when [prune] is due at this step, before the step's checkpoint is written. Earlier checkpoints have fewer
- * pruned weights, so their accuracy does not count for `best` any more. */
+/* Prunes when [prune] is due at this step, before the step's checkpoint is written. Earlier checkpoints then have
+ * another number of pruned weights, so their accuracy does not count for `best` any more. */
 static cr_status prune(struct cr_run *run, struct loop_state *state) {
-    double fraction;
-    if (!run->prune.layers || !cr_prune_due(&run->config, run->at.step, run->at.steps_per_epoch, &fraction))
-        return CR_OK;
+    const struct cr_prune_step due = cr_prune_step_at(&run->config, run->at.step, run->at.steps_per_epoch);
+    int64_t                    since;
+    if (run->prune.layers && due.action != CR_PRUNE_NOTHING) {
+        CR_TRY(collect(run, state));
+        if (due.action != CR_PRUNE_MOVE) state->best = (struct cr_best){.step = -1};
+        return cr_run_prune(run, &due, state->report);
+    }
+    if (!cr_prune_decays_at(&run->config, run->at.step, run->at.steps_per_epoch, &since)) return CR_OK;
     CR_TRY(collect(run, state));
-    state->best = (struct cr_best){.step = -1};
-    return cr_run_prune(run, fraction, state->report);
+    return cr_run_group_decay(run, since, state->report);
 }
 
 /* ---- the run ---- */
@@ -286,6 +298,7 @@ static cr_status loop(struct cr_run *run, struct cr_report *report, const struct
     struct loop_state              state = {.report = report, .best = *best};
     if (!run->from) CR_TRY(prune(run, &state));
     CR_TRY(evaluate_again(run, &state));
+    cr_run_log_size(run, true);
     cr_report_resume_clock(report, 0);
     while (continues(run, &state)) {
         bool save_now;
@@ -294,7 +307,10 @@ static cr_status loop(struct cr_run *run, struct cr_report *report, const struct
         CR_TRY(poll_signals(run, &state, &save_now));
         CR_TRY(after_step(run, &state, save_now));
         if (!continues(run, &state)) break;
-        if (run->at.step % run->at.steps_per_epoch == 0) CR_TRY(skip_leftover(run, &order));
+        if (run->at.step % run->at.steps_per_epoch == 0) {
+            CR_TRY(skip_leftover(run, &order));
+            cr_run_log_size(run, false);
+        }
         if (!unfreezes(run)) continue;
         CR_TRY(cr_run_unfreeze(run));
         cr_run_log_unfrozen(run, report);

@@ -146,7 +146,7 @@ static void closed_grad_norm(const struct cr_verify_values *v, double *const sca
 
 static void adjust_normalize(struct cr_op *op, struct cr_step_block *step) {
     (void)step;
-    for (int c = 0; c < 3; c++) {
+    for (int c = 0; c < 4; c++) {
         op->attr.input.mean[c] = -fabsf(op->attr.input.mean[c]);
         op->attr.input.std[c]  = fabsf(op->attr.input.std[c]);
     }

@@ -257,8 +257,9 @@ static void list_pointwise(struct checkops_list *list) {
                                             /* all_reduce of one rank; several ranks have tests of their own */
                                             CR_OP_all_reduce};
     for (size_t i = 0; i < CR_COUNT(plain); i++) list_images(list, plain[i], FLAGS(0));
-    list_images(list, CR_OP_normalize, FLAGS(0, CHECKOPS_BOXES));
-    list_images(list, CR_OP_mix, FLAGS(0));
+    /* TWO: images of 16 bits */
+    list_images(list, CR_OP_normalize, FLAGS(0, CHECKOPS_BOXES, CHECKOPS_TWO, CHECKOPS_TWO | CHECKOPS_BOXES));
+    list_images(list, CR_OP_mix, FLAGS(0, CHECKOPS_TWO));
     list_variants(list, CR_OP_channel_conv, TABLE(rows), FLAGS(0));
     list_variants(list, CR_OP_channel_conv_dgrad, TABLE(rows), FLAGS(0));
     list_variants(list, CR_OP_channel_conv_wgrad, TABLE(rows), FLAGS(0, CHECKOPS_ACCUMULATE));

@@ -270,18 +270,28 @@ static void build_sparse_filter(struct checkops_build *b) {
     out(b, CR_OUT_sparse_filter_y, CR_F32, 1, 1, 1, rows > union_ ? rows : union_);
 }
 
+/* The case's C chooses between images of 1, 3 and 4 channels; with TWO they have 16 bits. */
+static void input_images(struct checkops_build *b, int slot, struct cr_input_attr attr) {
+    const struct checkops_case *c        = b->c;
+    const int64_t               channels = (const int64_t[]){3, 1, 4}[c->C % 3];
+    attr.wide                            = (c->flags & CHECKOPS_TWO) != 0;
+    b->op.attr.input                     = attr;
+    in(b, slot, CR_U8, c->N, c->H, c->W, attr.wide ? 2 * channels : channels);
+}
+
 static void build_other(struct checkops_build *b) {
     const struct checkops_case *c = b->c;
     switch (c->kind) {
     case CR_OP_normalize:
-        b->op.attr.input =
-            (struct cr_input_attr){{0.485f, 0.456f, 0.406f}, {0.229f, 0.224f, 0.225f}, (c->flags & CHECKOPS_S2D) != 0};
-        in(b, CR_IN_normalize_images, CR_U8, c->N, c->H, c->W, 3);
+        input_images(b, CR_IN_normalize_images,
+                     (struct cr_input_attr){.mean = {0.485f, 0.456f, 0.406f, 0.449f},
+                                            .std  = {0.229f, 0.224f, 0.225f, 0.226f},
+                                            .s2d  = (c->flags & CHECKOPS_S2D) != 0});
         if (c->flags & CHECKOPS_BOXES) in(b, CR_IN_normalize_boxes, CR_I32, c->N, 1, 1, 4);
         break;
     case CR_OP_mix:
-        b->op.attr.input = (struct cr_input_attr){{0.485f, 0.456f, 0.406f}, {1, 1, 1}, false};
-        in(b, CR_IN_mix_images, CR_U8, c->N, c->H, c->W, 3);
+        input_images(b, CR_IN_mix_images,
+                     (struct cr_input_attr){.mean = {0.485f, 0.456f, 0.406f, 0.449f}, .std = {1, 1, 1, 1}});
         in(b, CR_IN_mix_boxes, CR_I32, c->N, 1, 1, 4);
         in(b, CR_IN_mix_mixes, CR_I32, c->N, 1, 1, CR_MIX_NUMBERS);
         break;

@@ -44,7 +44,7 @@ static void build_pair(struct checkops_build *b) {
 
 static void build_stem(struct checkops_build *b) {
     const struct checkops_case *c = b->c;
-    b->op.attr.input              = (struct cr_input_attr){{0.485f, 0.456f, 0.406f}, {0.229f, 0.224f, 0.225f}, false};
+    b->op.attr.input = (struct cr_input_attr){.mean = {0.485f, 0.456f, 0.406f}, .std = {0.229f, 0.224f, 0.225f}};
     in(b, CR_IN_qstem_images, CR_U8, c->N, c->H, c->W, 3);
     in_scale(b, CR_IN_qstem_scale, 1);
     in(b, CR_IN_qstem_w, CR_I8, c->K, 7, 7, 3);

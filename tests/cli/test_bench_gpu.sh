@@ -41,6 +41,7 @@ has "--batch" "$said" "--batch is not an option of bench gpu"
 if "$bin" --version | grep -q '^device cuda .*not available' || ! "$bin" --version | grep -q '^device cuda'; then
     said=$("$bin" bench gpu 2>&1)
     is "no GPU: exit code" $? 1
-    has "no GPU" "$said" "device cuda:"
+    has "no GPU" "$said" "bench gpu measures a GPU: device cuda:"
+    is "no GPU: no advice to measure the CPU for hours" "$(grep -c -- '--device cpu' <<<"$said")" 0
 fi
 sum_up

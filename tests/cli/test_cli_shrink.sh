@@ -79,6 +79,8 @@ folder="data.kind=folder data.train_images=0 data.val_images=0"
 refused "data of other classes" "9 classes, the network 10" R --pattern channels --flops 2 --importance taylor $folder data.root=images
 refused "no data" "nowhere" R --pattern channels --flops 2 --importance taylor $folder data.root=nowhere
 run train tiny.ini prune.pattern=channels prune.sparsity=0.5 -o X; expect "pattern = channels while training" 2 "use channel"; holds "writes nothing" test ! -e X
+(ulimit -f 4; exec "$bin" prune R --pattern channels --flops 2 --multiple 4 -o limit -q) >stdout 2>stderr
+is "files have a limit: exit code" $? 1; holds "files have a limit: why" grep -q "could not be written" stderr; holds "no empty folder is left" [ ! -e limit ]
 run prune R --pattern channels --flops 2 --multiple 4 -o S; expect "a folder in use" 2 "not empty"
 checksums R >after; holds "the run is as it was" cmp before after
 sum_up

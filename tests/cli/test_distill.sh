@@ -112,5 +112,13 @@ sed -i 's/^type *= *none/type = int8/' eight/*/config.ini
 refused "a quantised teacher" "the teacher is quantised" distill.teacher=eight
 refused "binary cross-entropy" "have no softmax" distill.teacher=teacher loss.kind=bce
 
+refused "features of another shape" "no stage output of this network has the shape of the teacher's" distill.teacher=teacher distill.features=1
+cp -r teacher short
+truncate -s 500 short/step-*/model.safetensors
+said=$(train -o refused distill.teacher=short/last)
+is "a file that is cut off: exit code of $said" $? 1
+has "a file that is cut off" "$said" "[distill] teacher = short/last: short/last/model.safetensors: not a valid safetensors file"
+is "a file that is cut off: nothing is written" "$(ls -d refused 2>/dev/null)" ""
+
 refused "a weight without a teacher" "[distill] weight = 0.7: needs teacher" distill.weight=0.7
 sum_up

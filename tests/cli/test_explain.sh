@@ -104,6 +104,7 @@ holds "the same overlay" cmp stdout before.png
 printf 'cat\n1\ndog\n' >P/step-0/classes.txt 2>/dev/null || printf 'cat\n1\ndog\n' >"$(dirname "$(find P/ -name model.safetensors | head -1)")/classes.txt"
 run explain P "$golden/image.png" --class dog -o n.png; expect "a name" 0 "image.png: dog, " "(predicted: "
 run explain P "$golden/image.png" --class 2 -o n.png; expect "its number; an own overlay is replaced" 0 "image.png: dog, "
+run explain P "$golden/image.png" -o x.jpg; expect "a name of another format" 2 "-o x.jpg: the overlay is a PNG image: name it FILE.png"
 run explain P "$golden/image.png" --class cow -o x.png; expect "no such class" 2 '--class cow: is no class of this network: give a name such as cat or a number from 0 to 2'
 run explain P "$golden/image.png" --class 3 -o x.png; expect "no such number" 2 "from 0 to 2"
 run explain P "$golden/image.png"; expect "no output" 2 "add -o FILE.png"

@@ -56,7 +56,8 @@ run finetune images --weights alone/weights.safetensors -o N "${small[@]}" train
 is "recognised: the file" "$(key N.ini arch) $(key N.ini stem) $(key N.ini shortcut)" "resnet20 cifar A"
 cp start/last/model.safetensors alone/custom.safetensors
 run finetune images --weights alone/custom.safetensors -o X "${small[@]}"; expect "not recognised" 2 "of no network that cresnet knows: give --model NAME"
-run finetune images --weights none --model resnet20 -o Z "${small[@]}" train.epochs=1; expect "from scratch" 0 "resnet20, from scratch"
+run finetune images --weights none --model resnet20 -o Z "${small[@]}" train.epochs=1 distill.teacher=N; expect "from scratch" 0 "resnet20, from scratch"
+is "keys of every section are in the file" "$(key Z.ini teacher)" N
 is "from scratch: nothing is frozen" "$(key Z.ini freeze)$(key Z.ini weights)" ""
 
 # weights of larger images: the new classifier first, and with a higher rate

@@ -120,7 +120,7 @@ run export run --onnx net.onnx; expect "ONNX" 0
 holds "an output of sigmoids, and the thresholds" python3 -c 'b = open("net.onnx", "rb").read(); assert b"Sigmoid" in b and b"probabilities" in b and b"thresholds" in b'
 run report run -o report.html; expect "report" 0; holds "mAP and classes" grep -q "average precision</th>" report.html; holds "the curve" grep -q "validation mAP" report.html
 run data stat net.ini; expect "data stat" 0 "480 images, 4 classes"; is "images of a class" "$(awk '$2 == "disc" { print $4 }' stdout)" "$(grep -c disc shapes/val.csv)"
-run data pack net.ini packed; expect "data pack" 2 "packed datasets have one label per image"
+run data pack net.ini packed; expect "data pack" 2 "packed datasets have one label per image"; holds "data pack makes nothing" [ ! -e packed ]
 library=$(dirname "$bin")/libcresnet.so
 if [ -f "$library" ] && [ -z "${CRESNET_SANITIZE:-}" ] && python3 -c 'import numpy' 2>/dev/null; then
     cat >library.py <<'PY'
@@ -155,6 +155,8 @@ bad 'train/0000.png,a;;b\n' "wrong/train.csv:1: a label is empty: write file,lab
 bad 'train/0000.png,a;b;\n' "wrong/train.csv:1: a label is empty"
 bad 'train/0000.png,a;b; a\n' "wrong/train.csv:1: the label a occurs twice: remove one of them"
 bad 'train/0000.png,a\ntrain/0001.png,b\ntrain/0000.png,b\n' "wrong/train.csv:3: line 1 has this image already: write one line"
+{ printf 'train/0000.png,'; seq -s ';' 150000; printf 'train/0001.png,a;b;a\n'; } >wrong/train.csv # comparing all pairs would take minutes
+run train net.ini -o bad data.root=wrong data.val_fraction=0.5; expect "very many labels" 1 "wrong/train.csv:2: the label a occurs twice"
 bad 'train/0000.png,a\n,b\n' "wrong/train.csv:2: the name of the file is empty"
 bad 'train/0000.png,a\ntrain/0001.png,\n' "has 1 different labels; from 2 to"
 printf 'train/0000.png,a;b\n' >wrong/train.csv; printf 'train/0001.png,b;c\n' >wrong/val.csv

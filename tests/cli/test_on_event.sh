@@ -89,6 +89,9 @@ for file in plain/*/config.ini; do sed -i "s|^on_event *=.*|on_event = touch $wo
 run eval plain; expect "eval" 0
 run predict plain images/val/star/00000.png; expect "predict" 0
 run prune plain --sparsity 0.5 -o P; expect "prune" 0
+run train plain/last/config.ini -o named --epochs 1 -q; expect "its configuration as CONFIG" 0 "train.on_event: ignored, because plain/last/config.ini belongs to a checkpoint"
+echo 'include = plain/last/config.ini' >includes.ini
+run train includes.ini -o included --epochs 1 -q; expect "its configuration, included" 0 "belongs to a checkpoint"
 run train tiny.ini model.weights=plain -o again --epochs 1 -q; expect "weights" 0
 run finetune images --weights plain --device cpu -o F train.epochs=1 data.image_size=32 'train.on_event=sh $HOOK' -q; expect "finetune" 0 "said by the command"
 holds "not in the file of finetune" test -z "$(grep HOOK F.ini)"

@@ -26,6 +26,8 @@ run sweep tiny.ini optim.lr=0.1,fast -o Z; expect "the last value is wrong" 2 "f
 runs train.seed=1..2000; expect "a long range" 2 "at most 1000 runs"
 runs train.seed=1..100 optim.lr=1,2,3,4,5,6,7,8,9,10,11; expect "too many runs" 2 "more than 1000 runs"
 runs train.output=a,b; expect "train.output" 2 "train.output: cannot vary"
+runs 'train.on_event=echo a,b' train.seed=1,2; expect "train.on_event" 2 "train.on_event: cannot vary; put a command with a comma in double quotes"
+runs 'train.on_event="echo a,b"' train.seed=1,2; expect "a quoted command" 0
 runs 'optim.lr="0.1,0.2'; expect "an open quote" 2 "a double quote is not closed"
 run sweep . optim.lr=1,2; expect "a folder" 2 "a sweep needs a configuration file"
 
@@ -47,11 +49,22 @@ is "a run keeps its threads" "$(sed -n 's/^threads *= *//p' U/*/last/config.ini 
 
 # ---- a run that fails does not stop the others; the same command tries it again ----
 mkdir -p F/train.seed=1 && echo x >F/train.seed=1/last
-run sweep tiny.ini -o F train.seed=1..3 --steps 3 --jobs 1; expect "a failed run" 1 "1 of 3 runs failed: train.seed=1 (exit code 1) says why in F/train.seed=1.txt; the same command tries it again" "sweep: train.seed=1 failed with exit code 1"
+run sweep tiny.ini -o F train.seed=1..3 --steps 3 --jobs 1; expect "a failed run" 1 "1 of 3 runs failed: train.seed=1 (exit code 1) says why in F/train.seed=1.txt; the same command tries it again" \
+    "sweep: train.seed=1 failed with exit code 1 (all messages: F/train.seed=1.txt): cresnet train: F/train.seed=1"
 is "the others are done" "$(grep -c '^done' stdout)" 2
 rm -r F/train.seed=1
 run sweep tiny.ini -o F train.seed=1..3 --steps 3 --jobs 1; expect "the same command again" 0
 is "all are done" "$(grep -c '^done' stdout)" 3
+
+mkdir -p G/train.seed=1.txt
+run sweep tiny.ini -o G train.seed=1,2 --steps 2 --jobs 1; expect "messages that cannot be written" 1 "G/train.seed=1.txt: cannot be opened: Is a directory"
+
+# ---- a parent that ignores SIGCHLD ----
+python3 -c 'import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])' \
+    "$bin" sweep tiny.ini -o I train.seed=1,2 --steps 2 >stdout 2>stderr & sweep=$!
+for _ in $(seq 300); do kill -0 $sweep 2>/dev/null || break; sleep 0.05; done
+holds "it ends" sh -c "! kill -0 $sweep 2>/dev/null"; kill -9 $sweep 2>/dev/null; wait $sweep
+is "and knows how its runs ended" "$(grep -c '^done' stdout)" 2
 
 # ---- Ctrl-C saves and stops all; the same command continues ----
 long="train.seed=1..3 --epochs 150 train.save_every=100000 train.eval_every=1000"

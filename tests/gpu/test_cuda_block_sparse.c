@@ -6,7 +6,7 @@
 #include "tests/harness/conv_problem.h"
 #include "tests/harness/test_gpu.h"
 
-enum { MULTIPROCESSORS = 132 };
+enum { MULTIPROCESSORS = 132, L2_BYTES = 50 << 20 };
 
 static const struct {
     int64_t N, H, W, C, K;
@@ -79,7 +79,7 @@ static void plans_find_every_input(void) {
         for (int config = 0; config < ck_block_sparse_conv_configs(); config++) {
             const struct ck_conv        c = conv_of(i, CK_F16);
             struct ck_block_sparse_plan plan;
-            if (!ck_block_sparse_conv_plan(&c, config, MULTIPROCESSORS, &plan)) continue;
+            if (!ck_block_sparse_conv_plan(&c, config, MULTIPROCESSORS, L2_BYTES, &plan)) continue;
             patches += plan.patch;
             widths |= plan.columns;
             CHECK(plan.bytes <= 227 * 1024 && plan.stages >= 2 && plan.ring >= 2);
@@ -94,21 +94,21 @@ static void unsupported_shapes_are_refused(void) {
     struct ck_conv              good  = conv_of(3, CK_F16), bad;
     int                         taken = 0;
     for (int config = 0; config < ck_block_sparse_conv_configs(); config++) {
-        if (!ck_block_sparse_conv_plan(&good, config, MULTIPROCESSORS, &plan)) continue;
+        if (!ck_block_sparse_conv_plan(&good, config, MULTIPROCESSORS, L2_BYTES, &plan)) continue;
         CHECK(plan.teams * CK_BLOCK_SPARSE_SIDE <= good.K);
         taken++;
     }
     /* K is one block: tile configs of two teams and of four */
     CHECK(taken > 0 && taken < ck_block_sparse_conv_configs());
-    CHECK(!ck_block_sparse_conv_plan(&good, -1, MULTIPROCESSORS, &plan) &&
-          !ck_block_sparse_conv_plan(&good, ck_block_sparse_conv_configs(), MULTIPROCESSORS, &plan));
+    CHECK(!ck_block_sparse_conv_plan(&good, -1, MULTIPROCESSORS, L2_BYTES, &plan) &&
+          !ck_block_sparse_conv_plan(&good, ck_block_sparse_conv_configs(), MULTIPROCESSORS, L2_BYTES, &plan));
     for (int config = 0; config < ck_block_sparse_conv_configs(); config++) {
         bad = conv_of(3, CK_F32);
-        CHECK(!ck_block_sparse_conv_plan(&bad, config, MULTIPROCESSORS, &plan));
+        CHECK(!ck_block_sparse_conv_plan(&bad, config, MULTIPROCESSORS, L2_BYTES, &plan));
         bad = good, bad.C = 96;
-        CHECK(!ck_block_sparse_conv_plan(&bad, config, MULTIPROCESSORS, &plan));
+        CHECK(!ck_block_sparse_conv_plan(&bad, config, MULTIPROCESSORS, L2_BYTES, &plan));
         bad = good, bad.K = 100;
-        CHECK(!ck_block_sparse_conv_plan(&bad, config, MULTIPROCESSORS, &plan));
+        CHECK(!ck_block_sparse_conv_plan(&bad, config, MULTIPROCESSORS, L2_BYTES, &plan));
     }
 }
 
@@ -241,7 +241,7 @@ static void no_list_deadlocks(void) {
             for (int config = 0; config < ck_block_sparse_conv_configs(); config++) {
                 struct ck_block_sparse_plan plan;
                 struct cr_block_sparse      list;
-                if (!ck_block_sparse_conv_plan(&c, config, MULTIPROCESSORS, &plan)) continue;
+                if (!ck_block_sparse_conv_plan(&c, config, MULTIPROCESSORS, L2_BYTES, &plan)) continue;
                 const struct cr_block_layout how = {
                     .side = CK_BLOCK_SPARSE_SIDE, .teams = plan.teams, .patch = plan.patch, .pitch = plan.pitch};
                 REQUIRE(cr_block_sparse_encode(bits, 0, c.K, c.R, c.S, c.C, &how, &list) == CR_OK);
@@ -308,7 +308,7 @@ static void run_config(const struct blocks *p, int config, bool fused) {
     struct cr_block_sparse      list;
     void                       *table, *packed;
     OK(cudaGetDeviceProperties(&device, 0));
-    if (!ck_block_sparse_conv_plan(c, config, device.multiProcessorCount, &plan)) return;
+    if (!ck_block_sparse_conv_plan(c, config, device.multiProcessorCount, device.l2CacheSize, &plan)) return;
     const struct cr_block_layout how = {
         .side = CK_BLOCK_SPARSE_SIDE, .teams = plan.teams, .patch = plan.patch, .pitch = plan.pitch};
     REQUIRE(cr_block_sparse_encode(p->bits, 0, c->K, c->R, c->S, c->C, &how, &list) == CR_OK);

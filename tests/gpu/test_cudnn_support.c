@@ -1,12 +1,13 @@
 /* tests/gpu/test_cudnn_support.c: every op of the configurations in configs/ has a kernel on compute capability 8.0
- * and 9.0, in every precision, plain and fused; the fused forms of a convolution that cuDNN supports for ResNet-50's
- * shapes; how large batches are split. cuDNN is queried for an offline GPU: the test needs the libraries, but no
- * GPU. */
+ * and 9.0, in every precision, plain and fused, and so has every op of networks with other numbers of channels; the
+ * fused forms of a convolution that cuDNN supports for ResNet-50's shapes; how large batches are split. cuDNN is
+ * queried for an offline GPU: the test needs the libraries, but no GPU. */
 #include "compiler/passes.h"
 #include "cuda/conv/cudnn/cudnn_conv.h"
 #include "cuda/core/cuda_device.h"
 #include "cuda/core/kernel_tables.h"
 #include "cuda/core/libraries.h"
+#include "device/offline.h"
 #include "session/session.h"
 #include "tests/harness/conv_cases.h"
 #include "tests/harness/test.h"
@@ -59,6 +60,10 @@ struct tally {
     size_t workspace;        /* largest workspace that cuDNN needs */
 };
 
+static const struct cr_gpu *gpu_of(int cc) {
+    return cr_gpu_find(cc == 80 ? "a100" : "h200");
+}
+
 static bool is_conv(enum cr_op_kind kind) {
     return kind == CR_OP_conv || kind == CR_OP_conv_dgrad || kind == CR_OP_conv_wgrad;
 }
@@ -75,7 +80,7 @@ static void query(int cc, const struct precision *precision, const struct cr_pro
                   struct tally *t) {
     const unsigned       tensor_core = 1u << CUDNN_NUMERICAL_NOTE_TENSOR_CORE;
     struct cudnn_support s;
-    REQUIRE_OK(cr_cudnn_support(cc, p, op, precision->math, false, &s));
+    REQUIRE_OK(cr_cudnn_support(gpu_of(cc), p, op, precision->math, false, &s));
     t->cudnn += s.supported;
     t->workspace = CR_MAX(t->workspace, s.workspace_bytes);
     if (s.supported && precision->math == CR_MATH_F32) CHECK(!(s.notes & tensor_core)); /* fp32 means fp32 */
@@ -92,13 +97,17 @@ static void query(int cc, const struct precision *precision, const struct cr_pro
                    (long long)w->dim[1], (long long)w->dim[2], (long long)w->dim[3]);
 }
 
+static void open_device(int cc, const struct precision *precision, struct cuda_device *out) {
+    *out = (struct cuda_device){.cc = cc, .multiprocessors = 108, .base.options.tf32 = precision->math == CR_MATH_TF32};
+    cr_cuda_collect_kernels(out);
+    out->base.kernels = out->kernels;
+}
+
 /* Other ops: their kernels depend on shapes and types only. */
 static void query_others(int cc, const struct precision *precision, const struct cr_program *p, struct tally *t) {
-    struct cuda_device device = {
-        .cc = cc, .multiprocessors = 108, .base.options.tf32 = precision->math == CR_MATH_TF32};
-    int index;
-    cr_cuda_collect_kernels(&device);
-    device.base.kernels = device.kernels;
+    struct cuda_device device;
+    int                index;
+    open_device(cc, precision, &device);
     for (int i = 0; i < p->ops; i++) {
         if (is_conv(p->op[i].kind)) continue;
         t->others++;
@@ -108,8 +117,15 @@ static void query_others(int cc, const struct precision *precision, const struct
     }
 }
 
+/* The answer of the GPU's kernels, for fused ops that are not convolutions. */
+static bool accepts(void *self, const struct cr_program *p, const struct cr_op *op) {
+    int index;
+    return is_conv(op->kind) || cr_kernel_find(self, p, op, 0, &index);
+}
+
+/* `any_fusion`: ops are fused without a question to the GPU, so each fused form must have a kernel. */
 static void query_program(int cc, const struct precision *precision, const struct cr_config *c, struct cr_model *model,
-                          enum cr_program_kind kind, struct tally *t) {
+                          enum cr_program_kind kind, bool any_fusion, struct tally *t) {
     const int64_t     batch = kind == CR_PROGRAM_EVAL && c->train.eval_batch ? c->train.eval_batch : c->train.batch;
     struct cr_program program;
     int               convs = 0;
@@ -120,26 +136,31 @@ static void query_program(int cc, const struct precision *precision, const struc
         if (is_new(&program, &program.op[i])) query(cc, precision, &program, &program.op[i], t);
     }
     CHECK(convs > 0);
-    const struct cr_cost_model anything = {.alignment = CR_CUDA_ALIGN};
-    const int                  plain    = program.ops;
+    struct cuda_device device;
+    open_device(cc, precision, &device);
+    const struct cr_cost_model cost_model = {
+        .self = &device.base, .alignment = CR_CUDA_ALIGN, .accepts = any_fusion ? NULL : accepts};
+    const int plain = program.ops;
     query_others(cc, precision, &program, t);
-    REQUIRE_OK(cr_pass_fuse(&program, &anything));
+    REQUIRE_OK(cr_pass_fuse(&program, &cost_model));
     CHECK(program.ops < plain);
     query_others(cc, precision, &program, t);
     cr_program_free(&program);
 }
 
-static void query_config(int cc, const struct precision *precision, const char *path, struct tally *t) {
+/* Queries a configuration; with `widths`, the network has these numbers of channels. */
+static void query_config(int cc, const struct precision *precision, const char *path, const char *widths,
+                         struct tally *t) {
     static const enum cr_program_kind kinds[] = {CR_PROGRAM_STEP, CR_PROGRAM_MICRO, CR_PROGRAM_EVAL};
     struct cr_config                  c;
     struct cr_model                   model;
     struct cr_prepare                 train, eval;
-    REQUIRE_OK(cr_config_open(&c, path, NULL, 0));
+    REQUIRE_OK(cr_config_open(&c, path, widths ? &widths : NULL, widths ? 1 : 0));
     REQUIRE_OK(cr_prepare_from_config(&c, CR_SPLIT_TRAIN, &train));
     REQUIRE_OK(cr_prepare_from_config(&c, CR_SPLIT_VAL, &eval));
     REQUIRE_OK(cr_model_open(&c, c.model.classes ? (int)c.model.classes : 10, train.size, eval.size, &model));
     cr_model_set_real(&model, precision->real);
-    for (size_t k = 0; k < CR_COUNT(kinds); k++) query_program(cc, precision, &c, &model, kinds[k], t);
+    for (size_t k = 0; k < CR_COUNT(kinds); k++) query_program(cc, precision, &c, &model, kinds[k], !widths, t);
     cr_model_close(&model);
     cr_config_close(&c);
 }
@@ -162,7 +183,7 @@ static void every_op_of_the_shipped_configs_has_a_kernel(void) {
             const size_t length = strlen(entry->d_name);
             if (length < 5 || strcmp(entry->d_name + length - 4, ".ini") != 0) continue;
             snprintf(path, sizeof path, "%s/configs/%s", CR_SOURCE_DIR, entry->d_name);
-            query_config(cc, precision, path, &t);
+            query_config(cc, precision, path, NULL, &t);
             configs++;
         }
         closedir(dir);
@@ -177,11 +198,25 @@ static void every_op_of_the_shipped_configs_has_a_kernel(void) {
     }
 }
 
+/* Fused forms with sums or with mask bits need multiples of 8 channels; other networks must get plain forms. */
+static void networks_with_any_number_of_channels_have_kernels(void) {
+    NEED_LIBRARIES();
+    static const char *const widths[] = {"model.widths=8,12,16", "model.widths=5,7,9"};
+    for (size_t i = 0; i < CR_COUNT(capabilities) * CR_COUNT(precisions) * CR_COUNT(widths); i++) {
+        struct tally t = {0};
+        seens          = 0;
+        query_config(capabilities[i / CR_COUNT(widths) / CR_COUNT(precisions)],
+                     &precisions[i / CR_COUNT(widths) % CR_COUNT(precisions)], CR_SOURCE_DIR "/configs/demo.ini",
+                     widths[i % CR_COUNT(widths)], &t);
+        CHECK_INT(t.cudnn + t.own, seens);
+    }
+}
+
 /* ---- single ops ---- */
 
 static struct cudnn_support support_of(const struct alone *a, int cc, enum cr_math math) {
     struct cudnn_support s = {0};
-    if (cr_cudnn_support(cc, &a->p, &a->op, math, false, &s) != CR_OK) TEST_FAIL_("%s", cr_error_message());
+    if (cr_cudnn_support(gpu_of(cc), &a->p, &a->op, math, false, &s) != CR_OK) TEST_FAIL_("%s", cr_error_message());
     return s;
 }
 
@@ -261,8 +296,8 @@ static void forms_have_several_algos(void) {
         struct alone         a;
         struct cudnn_support one, all;
         alone_open(&a, forms[i], CR_F16, &resnet50[1]);
-        REQUIRE_OK(cr_cudnn_support(90, &a.p, &a.op, CR_MATH_F16, false, &one));
-        REQUIRE_OK(cr_cudnn_support(90, &a.p, &a.op, CR_MATH_F16, true, &all));
+        REQUIRE_OK(cr_cudnn_support(gpu_of(90), &a.p, &a.op, CR_MATH_F16, false, &one));
+        REQUIRE_OK(cr_cudnn_support(gpu_of(90), &a.p, &a.op, CR_MATH_F16, true, &all));
         CHECK_INT(one.algos, 1);
         CHECK_INT(all.algos, CR_CUDNN_CANDIDATES);
         CHECK_INT(one.engine, all.engine); /* the first plan stays first */
@@ -397,7 +432,7 @@ static int plans_of_cudnn(enum form form, enum cr_dtype real, enum cr_math math,
     struct cudnn_problem        problem;
     struct cudnn_search         search;
     int                         plans = 0;
-    if (cr_cudnn_device_open_offline(90, &gpu) != CR_OK) return -1;
+    if (cr_cudnn_device_open_offline(gpu_of(90), &gpu) != CR_OK) return -1;
     cr_cudnn_problem_open(gpu, &key, &problem);
     cr_cudnn_search_open(&problem.graph, &rules, &search);
     for (bool found = true; found && plans < 3;) {
@@ -505,6 +540,7 @@ static void large_batches_are_supported(void) {
 }
 
 TESTS(CASE(offline_queries_see_no_gpu), CASE(every_op_of_the_shipped_configs_has_a_kernel),
-      CASE(expected_fused_forms_exist), CASE(forms_have_several_algos), CASE(unsupported_ops_are_refused),
-      CASE(slot_types_are_checked), CASE(own_convolution_kernels_are_plain), CASE(refusals_without_a_query_are_correct),
+      CASE(networks_with_any_number_of_channels_have_kernels), CASE(expected_fused_forms_exist),
+      CASE(forms_have_several_algos), CASE(unsupported_ops_are_refused), CASE(slot_types_are_checked),
+      CASE(own_convolution_kernels_are_plain), CASE(refusals_without_a_query_are_correct),
       CASE(large_batches_are_split), CASE(slices_of_a_sum_add_to_it), CASE(large_batches_are_supported))

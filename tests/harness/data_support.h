@@ -34,7 +34,7 @@ static inline uint64_t sum_bytes(const void *bytes, size_t count) {
 
 /* The synthetic image of make.py. */
 static inline struct cr_image make_image(int w, int h) {
-    struct cr_image image = {w, h, cr_alloc((size_t)w * h, 3)};
+    struct cr_image image = {w, h, cr_alloc((size_t)w * h, 3), CR_RGB8};
     for (int y = 0; y < h; y++)
         for (int x = 0; x < w; x++)
             for (int c = 0; c < 3; c++) {

@@ -199,11 +199,36 @@ static const struct golden goldens[] = {
      "accumulate",
      0,
      0},
+    {"grey",
+     {2.40263430192, 2.30578353793, 2.37404528475, 2.46216952725, 2.33533411897, 2.32799208114, 2.37974843144,
+      2.33947200728, 2.32926255798, 2.34858202797},
+     {COMMON, "model.depths=2,1", "model.widths=6,10", "model.shortcut=B", "optim.nesterov=yes", "data.channels=1"},
+     NULL,
+     0,
+     0},
+    {"deep-alpha",
+     {2.3188694348, 2.33930824713, 2.40095210961, 2.42017963744, 2.47511220066, 2.42543681089, 2.37387525418,
+      2.32258888701, 2.29872375103, 2.2901250073},
+     {COMMON, "model.depths=2,1", "model.widths=6,10", "model.shortcut=B", "optim.nesterov=yes", "data.channels=4",
+      "data.bits=16"},
+     NULL,
+     0,
+     0},
+    {"resized", /* epochs of five steps */
+     {2.36346434525, 2.32887857016, 2.29225444926, 2.31368104875, 2.36132040185, 2.32025635561, 2.32429680616,
+      2.36759909984, 2.37304930057, 2.34537248966},
+     {COMMON, "model.depths=2,1", "model.widths=6,10", "model.shortcut=B", "optim.nesterov=yes",
+      "data.image_sizes=16@0,24@1"},
+     "basic-b",
+     0,
+     0},
 };
 
-/* Pixels and labels as in make.py. */
-static void make_batch(int64_t step, uint8_t *pixels, int32_t *labels) {
-    const uint64_t n = (uint64_t)BATCH * SIZE * SIZE * 3;
+enum { IMAGE_BYTES_MAX = 24 * 24 * 8 }; /* four channels of 16 bits */
+
+/* Pixels and labels as in make.py; `image_bytes` of each image. */
+static void make_batch(int64_t step, int64_t image_bytes, uint8_t *pixels, int32_t *labels) {
+    const uint64_t n = (uint64_t)BATCH * (uint64_t)image_bytes;
     for (uint64_t i = 0; i < n; i++) {
         uint64_t x = (i + (uint64_t)step * n) * 6364136223846793005ull + 1442695040888963407ull;
         x ^= x >> 29;
@@ -236,7 +261,7 @@ struct variant {
 };
 
 static cr_status one_step(struct cr_session *s, const struct cr_config *c, int64_t step, double *loss) {
-    static uint8_t       pixels[BATCH * SIZE * SIZE * 3];
+    static uint8_t       pixels[BATCH * IMAGE_BYTES_MAX];
     int32_t              labels[BATCH], mixes[BATCH * CR_MIX_NUMBERS];
     int                  parts = (int)c->train.accumulate;
     struct cr_step_block block = {.lr           = (float)cr_schedule_lr(c, step, 10),
@@ -247,10 +272,10 @@ static cr_status one_step(struct cr_session *s, const struct cr_config *c, int64
                                   .seed         = 1};
     *loss                      = 0;
     for (int i = 0; i < parts; i++) {
-        int   which = parts == 1 || i == 0 ? 0 : i == parts - 1 ? 2 : 1;
+        int   which = cr_session_program_at(s, step / 5) + (parts == 1 || i == 0 ? 0 : i == parts - 1 ? 2 : 1);
         float metrics[4];
         block.first_image = (int64_t)i * BATCH;
-        make_batch(step * parts + i, pixels, labels);
+        make_batch(step * parts + i, (int64_t)cr_prepare_bytes(&s->prepare_sizes[which / s->parts]), pixels, labels);
         make_mixes(step, mixes);
         CR_TRY(cr_exec_feed_mixed(s->train_exec[which], pixels, labels, NULL, mixes));
         CR_TRY(cr_exec_run(s->train_exec[which], &block));
@@ -297,19 +322,19 @@ static cr_status average_weights(struct cr_session *s, int64_t step) {
     static uint8_t             pixels[BATCH * SIZE * SIZE * 3];
     int32_t                    labels[BATCH];
     const struct cr_step_block block = {.momentum = 0.9f};
-    struct cr_swa              swa;
+    struct cr_bn_statistics    bn;
     if (step % 2 == 0) return CR_OK;
     CR_TRY(cr_state_swa_average(s, step / 2));
     if (step < STEPS - 1) return CR_OK;
-    cr_status status = cr_state_swa_begin(s, &swa);
+    cr_status status = cr_session_bn_begin(s, true, &bn);
     for (int64_t i = 0; status == CR_OK && i < 4; i++) {
-        make_batch(100 + i, pixels, labels);
+        make_batch(100 + i, SIZE * SIZE * 3, pixels, labels);
         status = cr_exec_feed_mixed(s->train_exec[0], pixels, labels, NULL, NULL);
         if (status == CR_OK) status = cr_exec_run(s->train_exec[0], &block);
-        if (status == CR_OK) status = cr_state_swa_add(s, &swa);
+        if (status == CR_OK) status = cr_session_bn_add(s, &bn);
     }
-    if (status == CR_OK) status = cr_state_swa_end(s, &swa);
-    cr_state_swa_free(&swa);
+    if (status == CR_OK) status = cr_session_bn_end(s, &bn);
+    cr_session_bn_free(&bn);
     return status;
 }
 
@@ -339,7 +364,8 @@ static void train(const struct golden *g, struct variant v) {
     overrides[n++] = clip;
     overrides[n++] = v.gpu ? "train.device=cuda" : "train.device=cpu";
     REQUIRE_OK(cr_config_open(&c, NULL, overrides, n));
-    const struct cr_session_options o = {.train = true, .execute = true, .ref_only = v.ref_only, .classes = CLASSES};
+    const struct cr_session_options o = {
+        .train = true, .all_sizes = true, .execute = true, .ref_only = v.ref_only, .classes = CLASSES};
     REQUIRE_OK(cr_session_open(&c, &o, &s));
     REQUIRE_OK(cr_session_open(&c, &o, &want));
     REQUIRE_OK(cr_session_init(&s)); /* so that a value that is not loaded is detected */

@@ -80,6 +80,19 @@ static void clipping_is_of_the_whole_gradient(void) {
     finish(&r);
 }
 
+/* The size of the images changes after two steps on every rank. */
+static void images_of_several_sizes_are_the_same(void) {
+    struct run r;
+    double     one[STEPS_MAX], two[STEPS_MAX];
+    prepare(&r);
+    give(&r, "data.image_sizes=8@0,12@1");
+    CHECK(TRAIN(1, &r, "one", "train.batch=72", "train.steps=5") == 0);
+    CHECK(TRAIN(2, &r, "two", "train.batch=36", "train.steps=5", "model.sync_bn=yes") == 0);
+    CHECK(losses_of(&r, "one", one) == 5 && losses_of(&r, "two", two) == 5);
+    for (int i = 0; i < 5; i++) CHECK(relative(one[i], two[i]) <= 1e-4);
+    finish(&r);
+}
+
 /* Images are mixed with the same partners for any number of ranks. */
 static void mixed_images_are_the_same(void) {
     static const char *const batches[] = {"train.batch=24", "train.batch=12", "train.batch=8", "train.batch=6"};
@@ -115,6 +128,30 @@ static void dropped_images_are_the_same(void) {
     for (int i = 0; i < 5; i++) CHECK(relative(loss[0][i], loss[1][i]) <= 1e-4);
     CHECK(relative(loss[0][0], loss[2][0]) > 1e-3); /* the comparison can fail */
     finish(&r);
+}
+
+/* Two ranks choose the masks of one rank, with the gradients of the whole batch. */
+static void schedules_of_pruning_are_the_same(void) {
+    static const char *const keys[][4] = {
+        {"prune.schedule=acdc", "prune.start=0.25", "prune.sparse_epochs=0.25", "prune.dense_epochs=0.25"},
+        {"prune.schedule=rigl", "prune.scope=erk", "prune.frequency=3", "prune.drop_fraction=0.5"},
+        {"prune.sparsity=0", "prune.group_decay=0.1", "prune.frequency=3", "prune.start=0.25"}};
+    struct run r;
+    double     one[STEPS_MAX], two[STEPS_MAX], plain[STEPS_MAX];
+    for (size_t k = 0; k < CR_COUNT(keys); k++) {
+        prepare(&r);
+        CHECK(TRAIN(1, &r, "plain", "train.batch=24", "train.steps=12", "model.sync_bn=yes") == 0);
+        give(&r, "model.sync_bn=yes");
+        give(&r, "prune.sparsity=0.7");
+        give(&r, "prune.end=1");
+        for (int i = 0; i < 4; i++) give(&r, keys[k][i]);
+        CHECK(TRAIN(1, &r, "one", "train.batch=24", "train.steps=12") == 0);
+        CHECK(TRAIN(2, &r, "two", "train.batch=12", "train.steps=12") == 0);
+        CHECK(losses_of(&r, "one", one) == 12 && losses_of(&r, "two", two) == 12);
+        CHECK(losses_of(&r, "plain", plain) == 12 && relative(one[11], plain[11]) > 1e-3);
+        for (int i = 0; i < 12; i++) CHECK(relative(one[i], two[i]) <= 1e-4);
+        finish(&r);
+    }
 }
 
 /* ---- bitwise identical results ---- */
@@ -356,10 +393,11 @@ static void evaluation_counts_each_image_once(void) {
 
 TESTS(CASE(two_ranks_train_like_one), CASE(three_ranks_train_like_one), CASE(four_ranks_train_like_one),
       CASE(ranks_accumulate_like_one), CASE(without_sync_bn_results_differ), CASE(clipping_is_of_the_whole_gradient),
-      CASE(mixed_images_are_the_same), CASE(dropped_images_are_the_same), CASE(equal_ranks_are_bitwise_identical),
-      CASE(buckets_are_bitwise_identical), CASE(learning_rate_scales_with_the_batch), CASE(other_rules_and_averages),
-      CASE(one_batch_size_is_found_for_all), CASE(gradients_may_be_sent_in_16_bits), CASE(two_ranks_save_one_resumes),
-      CASE(two_ranks_save_four_resume), CASE(ranks_resume_bitwise_identically),
-      CASE(rank_statistics_need_the_same_ranks), CASE(the_other_rules_train_like_one),
-      CASE(averages_resume_bitwise_identically), CASE(an_indivisible_batch_is_refused),
-      CASE(evaluation_counts_each_image_once))
+      CASE(images_of_several_sizes_are_the_same), CASE(mixed_images_are_the_same),
+      CASE(schedules_of_pruning_are_the_same), CASE(dropped_images_are_the_same),
+      CASE(equal_ranks_are_bitwise_identical), CASE(buckets_are_bitwise_identical),
+      CASE(learning_rate_scales_with_the_batch), CASE(other_rules_and_averages), CASE(one_batch_size_is_found_for_all),
+      CASE(gradients_may_be_sent_in_16_bits), CASE(two_ranks_save_one_resumes), CASE(two_ranks_save_four_resume),
+      CASE(ranks_resume_bitwise_identically), CASE(rank_statistics_need_the_same_ranks),
+      CASE(the_other_rules_train_like_one), CASE(averages_resume_bitwise_identically),
+      CASE(an_indivisible_batch_is_refused), CASE(evaluation_counts_each_image_once))

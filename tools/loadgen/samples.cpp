@@ -46,7 +46,8 @@ Samples::Samples(const std::string &data, cresnet_model *model, DeviceMemory &de
     cresnet_info info{};
     info.size = sizeof info;
     if (cresnet_get_info(model, &info) != CRESNET_OK) throw Failure("cresnet_get_info failed");
-    image_bytes = size_t(info.image_size) * size_t(info.image_width) * 3;
+    image_bytes = size_t(info.image_size) * size_t(info.image_width) * size_t(info.channels);
+    if (info.bits != 8) throw Failure("the model's images have 16 bits: this tool sends bytes (data.bits = 8)");
     if (!data.empty()) {
         if (!fs::is_directory(data)) throw Failure("--data " + data + ": is no folder");
         const fs::path root     = fs::is_directory(fs::path(data) / "val") ? fs::path(data) / "val" : fs::path(data);

@@ -24,7 +24,7 @@ class Samples : public mlperf::QuerySampleLibrary {
     void LoadSamplesToRam(const std::vector<mlperf::QuerySampleIndex> &samples) override;
     void UnloadSamplesFromRam(const std::vector<mlperf::QuerySampleIndex> &samples) override;
 
-    // The image of a loaded sample, u8 [size][size][3].
+    // The image of a loaded sample, u8 [size][width][channels].
     const uint8_t *image(mlperf::QuerySampleIndex sample) const { return memory + slot[sample] * image_bytes; }
     // Writes a line "label path" for each sample. Throws Failure.
     void write_labels(const std::string &path) const;

@@ -245,7 +245,7 @@ double Server::warm_up(double seconds, DeviceMemory &memory) {
     cresnet_info info{};
     info.size = sizeof info;
     if (cresnet_get_info(model(), &info) != CRESNET_OK) throw Failure("cresnet_get_info failed");
-    const size_t             bytes = size_t(info.image_size) * size_t(info.image_width) * 3;
+    const size_t             bytes = size_t(info.image_size) * size_t(info.image_width) * size_t(info.channels);
     uint8_t                 *image = memory.reserve(bytes);
     std::atomic<size_t>      images{0};
     std::atomic<bool>        failed{false};

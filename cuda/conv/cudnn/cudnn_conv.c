@@ -280,7 +280,7 @@ static cr_status find_entry(struct cuda_device *device, const struct cudnn_conv_
     if (!device->offline)
         CR_TRY(cr_cuda_cudnn(device, &gpu->handle));
     else if (!gpu->offline)
-        CR_TRY(cr_cudnn_device_open_offline(device->cc, gpu));
+        CR_TRY(cr_cudnn_device_open_offline(device->offline, gpu));
     for (e = device->plans->first; e; e = e->next)
         if (memcmp(&e->plans.key, key, sizeof *key) == 0) break;
     if (!e) {
@@ -312,8 +312,8 @@ cr_status cr_cudnn_conv_has(struct cuda_device *device, const struct cudnn_conv_
     return CR_OK;
 }
 
-cr_status cr_cudnn_support(int cc, const struct cr_program *p, const struct cr_op *op, enum cr_math math,
-                           bool count_algos, struct cudnn_support *out) {
+cr_status cr_cudnn_support(const struct cr_gpu *card, const struct cr_program *p, const struct cr_op *op,
+                           enum cr_math math, bool count_algos, struct cudnn_support *out) {
     struct cudnn_conv_plans plans;
     struct cudnn_conv_key   key;
     struct cudnn_slices     slices;
@@ -323,7 +323,7 @@ cr_status cr_cudnn_support(int cc, const struct cr_program *p, const struct cr_o
     if (!cr_cudnn_key_of(p, op, math, &key) || !cr_cudnn_may_have(&key) || !cr_cudnn_slices_of(&key, &slices))
         return CR_OK;
     key = cr_cudnn_slice_key(&key, &slices, 0);
-    CR_TRY(cr_cudnn_device_open_offline(cc, &gpu));
+    CR_TRY(cr_cudnn_device_open_offline(card, &gpu));
     open_plans(&plans, gpu, &key);
     cr_status status = query_available(&plans);
     if (status == CR_OK && plans.available) status = want_plans(&plans, count_algos ? CR_CUDNN_CANDIDATES : 1);

@@ -111,7 +111,7 @@ CR_MUST cr_status cr_cudnn_conv_plans(struct cuda_device *device, const struct c
 /* Returns whether cuDNN has a plan for the key of a slice. Faster than a search for the best one. */
 CR_MUST cr_status cr_cudnn_conv_has(struct cuda_device *device, const struct cudnn_conv_key *key, bool *out);
 
-/* The plans that cuDNN would use for the op on a GPU of compute capability cc (80, 90), found without a GPU.
+/* The plans that cuDNN would use for the op on a GPU that is not in this machine.
  * CR_ERR_DEVICE when the libraries are missing. */
 struct cudnn_support {
     bool     supported;
@@ -121,7 +121,7 @@ struct cudnn_support {
     size_t   workspace_bytes; /* of a slice */
     int64_t  slices;
 };
-CR_MUST cr_status cr_cudnn_support(int cc, const struct cr_program *program, const struct cr_op *op, enum cr_math math,
-                                   bool count_algos, struct cudnn_support *out);
+CR_MUST cr_status cr_cudnn_support(const struct cr_gpu *gpu, const struct cr_program *program, const struct cr_op *op,
+                                   enum cr_math math, bool count_algos, struct cudnn_support *out);
 
 #endif

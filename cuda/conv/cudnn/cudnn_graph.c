@@ -2,6 +2,8 @@
 #include "cuda/conv/cudnn/cudnn_descriptor.h"
 
 #include "cuda/core/cuda_device.h"
+#include "device/capability.h"
+#include "device/offline.h"
 #include "formats/json_write.h"
 
 #include <stdio.h>
@@ -26,24 +28,11 @@ static void set_type(struct cudnn_graph *g, cudnnBackendDescriptor_t d, cudnnBac
 
 /* ---- devices ---- */
 
-/* cuDNN's own serialised description of a device. `smem`: maximum shared memory of a block. */
-struct device_facts {
-    int         cc, multiprocessors, clock_khz, memory_khz;
-    long        smem, l2_bytes, memory_bytes;
-    const char *name;
-};
-static const struct device_facts known[] = {
-    {80, 108, 1410000, 1593000, 166912, 40L << 20, 80L << 30, "NVIDIA A100-SXM4-80GB"},
-    {86, 82, 1695000, 9751000, 101376, 6L << 20, 24L << 30, "NVIDIA GeForce RTX 3090"},
-    {89, 128, 2520000, 10501000, 101376, 72L << 20, 24L << 30, "NVIDIA GeForce RTX 4090"},
-    {90, 132, 1980000, 3201000, 232448, 50L << 20, 140L << 30, "NVIDIA H200"},
-    {120, 170, 2407000, 14001000, 101376, 96L << 20, 32L << 30, "NVIDIA GeForce RTX 5090"},
-};
-
-/* Writes the properties of a device for cuDNN. Those that are equal on all GPUs are constants. */
-static void describe(const struct device_facts *f, struct cr_text *json) {
-    static const int      grid[3] = {2147483647, 65535, 65535}, block[3] = {1024, 1024, 64};
-    struct cr_json_writer w = cr_json_writer(json, CR_JSON_COMPACT);
+/* Writes cuDNN's own serialised description of a device. Properties that are equal on all GPUs are constants. */
+static void describe(const struct cr_gpu *gpu, struct cr_text *json) {
+    static const int           grid[3] = {2147483647, 65535, 65535}, block[3] = {1024, 1024, 64};
+    const struct cr_capability limits = cr_capability_of(gpu->cc);
+    struct cr_json_writer      w      = cr_json_writer(json, CR_JSON_COMPACT);
     cr_json_open_object(&w, NULL);
     cr_json_open_array(&w, "maxGridSize");
     for (int d = 0; d < 3; d++) cr_json_put_int(&w, NULL, grid[d]);
@@ -52,26 +41,26 @@ static void describe(const struct device_facts *f, struct cr_text *json) {
     for (int d = 0; d < 3; d++) cr_json_put_int(&w, NULL, block[d]);
     cr_json_close_array(&w);
     cr_json_put_int(&w, "regsPerBlock", 65536);
-    cr_json_put_int(&w, "multiProcessorCount", f->multiprocessors);
+    cr_json_put_int(&w, "multiProcessorCount", gpu->multiprocessors);
     cr_json_put_int(&w, "warpSize", 32);
     cr_json_put_int(&w, "maxSharedMemoryPerBlock", 49152);
-    cr_json_put_int(&w, "maxSharedMemoryPerBlockOptin", f->smem);
+    cr_json_put_int(&w, "maxSharedMemoryPerBlockOptin", (int64_t)limits.block_bytes);
     cr_json_put_int(&w, "reservedSharedMemoryPerBlock", 1024);
     cr_json_put_int(&w, "maxRegistersPerSM", 65536);
-    cr_json_put_int(&w, "maxCtasPerSM", 32);
+    cr_json_put_int(&w, "maxCtasPerSM", limits.blocks);
     cr_json_put_int(&w, "maxThreadsPerBlock", 1024);
-    cr_json_put_int(&w, "maxThreadsPerSM", 2048);
+    cr_json_put_int(&w, "maxThreadsPerSM", limits.threads);
     cr_json_put_int(&w, "pciDeviceId", 0);
     cr_json_put_int(&w, "isTccDriver", 0);
     cr_json_put_int(&w, "supportCoopLaunch", 1);
-    cr_json_put_int(&w, "totalGlobalMem", f->memory_bytes);
-    cr_json_put_int(&w, "smClockRateKHz", f->clock_khz);
-    cr_json_put_int(&w, "memClockRateKHz", f->memory_khz);
-    cr_json_put_int(&w, "l2CacheSize", f->l2_bytes);
+    cr_json_put_int(&w, "totalGlobalMem", (int64_t)gpu->memory_bytes);
+    cr_json_put_int(&w, "smClockRateKHz", gpu->clock_khz);
+    cr_json_put_int(&w, "memClockRateKHz", gpu->memory_khz);
+    cr_json_put_int(&w, "l2CacheSize", (int64_t)gpu->l2_bytes);
     cr_json_put_int(&w, "cudaDeviceId", 0);
-    cr_json_put_int(&w, "deviceVer", f->cc * 10);
+    cr_json_put_int(&w, "deviceVer", gpu->cc * 10);
     cr_json_put_int(&w, "driverVer", 13000);
-    cr_json_put_string(&w, "deviceName", f->name);
+    cr_json_put_string(&w, "deviceName", gpu->text);
     cr_json_close_object(&w);
 }
 
@@ -82,16 +71,12 @@ static void hide_gpus(void) {
     setenv("CUDA_VISIBLE_DEVICES", "", 1);
 }
 
-cr_status cr_cudnn_device_open_offline(int cc, struct cudnn_device *out) {
-    const struct device_facts *facts = NULL;
-    struct cr_text             json  = {0};
-    for (size_t i = 0; i < CR_COUNT(known); i++)
-        if (known[i].cc == cc) facts = &known[i];
-    CR_ASSERT(facts);
+cr_status cr_cudnn_device_open_offline(const struct cr_gpu *gpu, struct cudnn_device *out) {
+    struct cr_text json = {0};
     hide_gpus();
     cudnnBackendDescriptor_t d = NULL;
     CUDNN_TRY(cudnnBackendCreateDescriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &d));
-    describe(facts, &json);
+    describe(gpu, &json);
     if (json.failed) {
         cudnn_destroy(d);
         cr_text_free(&json);

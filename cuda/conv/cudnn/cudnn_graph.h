@@ -29,6 +29,8 @@
 
 #include <cudnn.h>
 
+struct cr_gpu; /* device/offline.h */
+
 enum { CR_CUDNN_TENSORS = 24, CR_CUDNN_OPS = 16, CR_CUDNN_DESCRIPTORS = 64 };
 
 /* The device of the plans: the handle of an open device, or an offline device. */
@@ -36,10 +38,9 @@ struct cudnn_device {
     cudnnHandle_t            handle;
     cudnnBackendDescriptor_t offline;
 };
-/* Describes a typical device of compute capability cc: 80 (A100), 86, 89, 90 (H100, H200) or 120. The caller calls
- * cr_cudnn_device_close. CR_ERR_DEVICE when cuDNN fails. Hides all GPUs from this process, so that the answers of cuDNN
+/* Describes a GPU to cuDNN. The caller calls cr_cudnn_device_close. CR_ERR_DEVICE when cuDNN fails. Hides all GPUs from this process, so that the answers of cuDNN
  * are the same on every machine: a process that plans for an offline device must use no GPU, before or later. */
-CR_MUST cr_status cr_cudnn_device_open_offline(int cc, struct cudnn_device *out);
+CR_MUST cr_status cr_cudnn_device_open_offline(const struct cr_gpu *gpu, struct cudnn_device *out);
 void              cr_cudnn_device_close(struct cudnn_device *gpu); /* for offline devices */
 
 struct cudnn_graph {

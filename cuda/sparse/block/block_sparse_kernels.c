@@ -28,7 +28,7 @@ static bool plan_of(const struct cr_device *device, const struct cr_program *p, 
     const int config = cuda_sparse_tile(op, CR_SPARSE_BLOCK);
     *conv            = cuda_sparse_conv_shape(p, op);
     return config >= 0 && cuda_sparse_can_plan(device, p) && cuda_of(device)->cc == 90 &&
-           ck_block_sparse_conv_plan(conv, config, cuda_of(device)->multiprocessors, plan);
+           ck_block_sparse_conv_plan(conv, config, cuda_of(device)->multiprocessors, cuda_of(device)->l2_bytes, plan);
 }
 
 static const struct cr_param *param_of(const struct cr_program *p, const struct cr_op *op) {

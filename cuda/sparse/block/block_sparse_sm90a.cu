@@ -160,8 +160,9 @@ bool set_shared_layout(struct ck_block_sparse_plan *p) {
 
 /* Sets the grid and the order of tiles. When x does not stay in L2, consecutive groups let x be read once for all
  * groups. */
-void set_grid(struct ck_block_sparse_plan *p, const struct ck_conv *c, int multiprocessors) {
-    const int64_t in_cache = 24 << 20, tasks = p->tiles * p->groups;
+void set_grid(struct ck_block_sparse_plan *p, const struct ck_conv *c, int multiprocessors, int64_t l2_bytes) {
+    /* 24 MiB of an H200's 50 */
+    const int64_t in_cache = l2_bytes * 48 / 100, tasks = p->tiles * p->groups;
     p->interleave     = p->groups > 1 && p->groups <= multiprocessors && c->N * c->H * c->W * c->C * 2 > in_cache;
     const int at_once = multiprocessors * (p->teams * p->parts == 1 ? 2 : 1);
     p->grid           = (int)(tasks < at_once ? tasks : at_once);
@@ -246,7 +247,7 @@ void ck_block_sparse_conv_tile(int config, int tile[4]) {
     tile[0] = w.teams, tile[1] = w.parts, tile[2] = w.columns, tile[3] = w.patch;
 }
 
-bool ck_block_sparse_conv_plan(const struct ck_conv *c, int config, int multiprocessors,
+bool ck_block_sparse_conv_plan(const struct ck_conv *c, int config, int multiprocessors, int64_t l2_bytes,
                                struct ck_block_sparse_plan *p) {
     *p = ck_block_sparse_plan{};
     if (config < 0 || config >= CONFIG_COUNT || !supports(c)) return false;
@@ -264,7 +265,7 @@ bool ck_block_sparse_conv_plan(const struct ck_conv *c, int config, int multipro
     p->groups = (int)ceil_div(c->K / CK_BLOCK_SPARSE_SIDE, p->teams);
     p->tiles  = ceil_div(p->runs, p->parts);
     if (p->tiles > INT32_MAX / 4 / p->groups) return false;
-    set_grid(p, c, multiprocessors);
+    set_grid(p, c, multiprocessors, l2_bytes);
     return true;
 }
 

@@ -23,8 +23,8 @@
 namespace mma_sp {
 namespace {
 
-/* Bytes of an input that stays in L2 while an output is written. */
-enum { L2_INPUT_BYTES = 32 << 20 };
+/* Percentage of L2 that an input may fill to stay there while an output is written: 32 MiB of an H200's 50. */
+enum { L2_PERCENT = 64 };
 
 /* Stores this thread's sums directly to y: 8 channels of a pixel are one 32-byte sector. `first` is the output channel
  * of the warp's first sum. */
@@ -197,7 +197,7 @@ cudaError_t ck_mma_sp_conv(const struct ck_mma_sp_args *args, const struct ck_mm
     k.patches      = (uint32_t)(args->conv.N * plan->patches_p * plan->patches_q);
     k.places       = (uint32_t)mma_sp::places_of(*plan);
     k.filter_first = args->conv.N * args->conv.P * args->conv.Q * args->conv.C * (args->conv.type == CK_F32 ? 4 : 2) <=
-                     mma_sp::L2_INPUT_BYTES;
+                     args->l2_bytes * mma_sp::L2_PERCENT / 100;
     k.linear            = args->conv.R == 1 && args->conv.S == 1 && args->conv.stride == 1 && args->conv.pad == 0;
     k.patches_per_image = mma_sp::fast_divisor_of((int64_t)plan->patches_p * plan->patches_q),
     k.patches_per_row = mma_sp::fast_divisor_of(plan->patches_q), k.pitch = mma_sp::fast_divisor_of(plan->pitch);

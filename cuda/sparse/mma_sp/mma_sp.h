@@ -77,6 +77,7 @@ struct ck_mma_sp_args {
     const void     *add;  /* shape of y, or NULL; y may be the same buffer */
     bool            relu;
     void           *y;
+    int64_t         l2_bytes; /* of the GPU */
 };
 
 /* Tile configs 1..ck_mma_sp_conv_configs() select one tiling each. Config 0 selects the tiling with the fewest

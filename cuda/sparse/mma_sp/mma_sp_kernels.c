@@ -183,7 +183,8 @@ static cr_status launch(struct cr_device *device, const struct cr_call *call) {
         .bias     = call->in[CR_IN_conv_bias],
         .add      = call->in[CR_IN_conv_add],
         .relu     = call->op->attr.conv.relu,
-        .y        = call->out[CR_OUT_conv_y]};
+        .y        = call->out[CR_OUT_conv_y],
+        .l2_bytes = cuda_of(device)->l2_bytes};
     CUDA_TRY(ck_mma_sp_conv(&args, &s->plan, stream));
     return CR_OK;
 }

@@ -2,6 +2,7 @@
  * owners of other GPUs can send (docs/reference/gpus.md collects such lines). */
 #include "cli/bench/run.h"
 #include "cli/common/command.h"
+#include "device/device.h"
 #include "formats/json_write.h"
 
 #include <stdio.h>
@@ -162,6 +163,18 @@ static void print_json(const struct gpu_bench *b, struct cr_text *out) {
     cr_json_end_line(&w);
 }
 
+/* Without a GPU, the advice of other commands, --device cpu, would measure for hours. */
+static cr_status check_gpu(const struct cr_args *args) {
+    char why[300];
+    for (int i = 0; i < args->overrides; i++)
+        if (strncmp(args->override[i], "train.device=", strlen("train.device=")) == 0) return CR_OK;
+    if (cr_device_check(CR_DEVICE_CUDA) == CR_OK) return CR_OK;
+    snprintf(why, sizeof why, "%s", cr_error_message());
+    why[strcspn(why, ";")] = 0;
+    cr_error_clear();
+    return CR_FAIL(CR_ERR_DEVICE, "bench gpu measures a GPU: %s; `cresnet bench step CONFIG` measures the CPU", why);
+}
+
 cr_status cr_bench_gpu(const struct cr_args *args) {
     struct gpu_bench b     = {.args = args};
     struct cr_text   out   = {0};
@@ -169,6 +182,7 @@ cr_status cr_bench_gpu(const struct cr_args *args) {
     cr_status        status;
     CR_TRY(cr_args_max_operands(args, 0));
     if (cr_args_has(args, CR_OPT_BENCH_STEPS)) CR_TRY(cr_args_int(args, CR_OPT_BENCH_STEPS, 1, STEPS_MAX, 1, &b.steps));
+    CR_TRY(check_gpu(args));
     for (size_t i = 0; i < CR_COUNT(workloads); i++) CR_TRY(run_workload(&b, i));
     b.seconds = (double)(cr_time_ns() - start) * 1e-9;
     if (!cr_args_has(args, CR_OPT_JSON)) print_table(&b, &out);

@@ -190,6 +190,9 @@ static cr_status pack(const struct cr_args *args) {
     rest.operands--;
     CR_TRY(cr_cmd_data_config(&rest, &config));
     const char *folder = args->operand[2];
+    if (config.data.multi_label)
+        CR_FAIL_OUT(CR_ERR_CONFIG, "packed datasets have one label per image, but data.multi_label = yes: train from "
+                                   "the list (data.kind = csv)");
     CR_TRY_OUT(check_split(&config, CR_SPLIT_VAL));
     CR_TRY_OUT(find_packed(args, folder, CR_SPLIT_TRAIN, path, &output));
     CR_TRY_OUT(find_packed(args, folder, CR_SPLIT_VAL, path, &output));

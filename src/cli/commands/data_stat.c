@@ -156,6 +156,15 @@ static cr_status summarise(const struct cr_dataset *dataset, const struct cr_dat
 
 /* ---- stat ---- */
 
+static void print_channels(const struct cr_data_stat *s, struct cr_text *out) {
+    static const char *const names[] = {[1] = "grey", [3] = "red, green, blue", [4] = "red, green, blue, alpha"};
+    cr_text_add(out, "       mean ");
+    for (int c = 0; c < s->channels; c++) cr_text_add(out, "%s%.4f", c ? ", " : "", s->mean[c]);
+    cr_text_add(out, "   std ");
+    for (int c = 0; c < s->channels; c++) cr_text_add(out, "%s%.4f", c ? ", " : "", s->std[c]);
+    cr_text_add(out, "   (%s in 0 to 1; all images have the same weight)\n", names[s->channels]);
+}
+
 static void print_split(const struct cr_data_stat *s, const struct summary *u, const char *name, struct cr_text *out) {
     cr_text_add(out, "%-6s %lld images, %d classes, %lld to %lld images per class (median %lld)\n", name,
                 (long long)s->count, s->classes, (long long)u->per_class.min, (long long)u->per_class.max,
@@ -163,10 +172,7 @@ static void print_split(const struct cr_data_stat *s, const struct summary *u, c
     cr_text_add(out, "       width %lld to %lld (median %lld), height %lld to %lld (median %lld)\n",
                 (long long)u->width.min, (long long)u->width.max, (long long)u->width.median, (long long)u->height.min,
                 (long long)u->height.max, (long long)u->height.median);
-    cr_text_add(out,
-                "       mean %.4f, %.4f, %.4f   std %.4f, %.4f, %.4f   (red, green, blue in 0 to 1; all images have "
-                "the same weight)\n",
-                s->mean[0], s->mean[1], s->mean[2], s->std[0], s->std[1], s->std[2]);
+    print_channels(s, out);
     if (s->bads) cr_text_add(out, "       %lld unreadable images\n", (long long)s->bads);
 }
 
@@ -227,9 +233,9 @@ static void json_spread(struct cr_json_writer *w, const char *name, struct sprea
     cr_json_close_object(w);
 }
 
-static void json_channels(struct cr_json_writer *w, const char *name, const double v[3]) {
+static void json_channels(struct cr_json_writer *w, const char *name, const double *v, int channels) {
     cr_json_open_array(w, name);
-    for (int c = 0; c < 3; c++) cr_json_put_fixed(w, NULL, v[c], 6);
+    for (int c = 0; c < channels; c++) cr_json_put_fixed(w, NULL, v[c], 6);
     cr_json_close_array(w);
 }
 
@@ -267,8 +273,8 @@ static void json_split(const struct reading *r, int split, const struct summary 
     cr_json_close_array(w);
     json_spread(w, "width", u->width);
     json_spread(w, "height", u->height);
-    json_channels(w, "mean", s->mean);
-    json_channels(w, "std", s->std);
+    json_channels(w, "mean", s->mean, s->channels);
+    json_channels(w, "std", s->std, s->channels);
     json_bad(r, split, w);
     cr_json_close_object(w);
 }

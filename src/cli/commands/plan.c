@@ -13,12 +13,13 @@
 #include <string.h>
 
 struct plan {
-    struct cr_config     config;
-    struct cr_cmd_source source;
-    struct cr_session    session; /* device, model and kernel times only */
-    struct cr_program    program;
-    bool                 has_program, offline; /* offline: --target was given, the device is an offline device */
-    int64_t              batch;
+    struct cr_config        config;
+    struct cr_cmd_source    source;
+    struct cr_session       session; /* device, model and kernel times only */
+    struct cr_program       program;
+    bool                    has_program, offline; /* offline: --target was given, the device is an offline device */
+    int64_t                 batch;
+    struct cr_size_schedule sizes; /* of data.image_sizes; count 0 without it */
 };
 
 /* Index 0 stands for "--which was not given". */
@@ -34,24 +35,33 @@ static cr_status find_pattern(struct plan *p, enum cr_program_kind kind) {
                                        eval || !cr_config_prunes(&p->config) ? p->config.model.weights : NULL, eval);
 }
 
+/* With data.image_sizes, the model is planned for its largest size. */
+static cr_status train_size(const struct cr_config *c, struct cr_size_schedule *sizes, int *size) {
+    struct cr_prepare train;
+    CR_TRY(cr_prepare_from_config(c, CR_SPLIT_TRAIN, &train));
+    (void)!cr_config_sizes(c, sizes); /* config/check.c has checked the text */
+    *size = sizes->count ? sizes->size[cr_size_largest(sizes)] : train.size;
+    return CR_OK;
+}
+
 static cr_status open_model(struct plan *p, const struct cr_args *args, enum cr_program_kind kind) {
     const struct cr_config         *c       = &p->config;
     struct cr_session              *s       = &p->session;
     const struct cr_session_options options = {.kernel_times_from = p->source.folder, .retune = true};
-    struct cr_prepare               train, eval;
-    int                             classes;
+    struct cr_prepare               eval;
+    int                             classes, size;
     int64_t                         ranks;
     enum cr_dtype                   real;
     s->config = c;
     CR_TRY(cr_cmd_classes(c, &classes));
-    CR_TRY(cr_prepare_from_config(c, CR_SPLIT_TRAIN, &train));
+    CR_TRY(train_size(c, &p->sizes, &size));
     CR_TRY(cr_prepare_from_config(c, CR_SPLIT_VAL, &eval));
     p->offline = cr_args_has(args, CR_OPT_TARGET);
     if (p->offline)
         CR_TRY(cr_plan_target_open(args, c, &s->device, &real));
     else
         CR_TRY(cr_session_device(c, false, &s->device, &real));
-    CR_TRY(cr_model_open(c, classes, train.size, eval.size, &s->model));
+    CR_TRY(cr_model_open(c, classes, size, eval.size, &s->model));
     cr_model_set_real(&s->model, real);
     if (kind != CR_PROGRAM_EVAL) CR_TRY(cr_session_attach_teacher(s, NULL, classes, real));
     CR_TRY(find_pattern(p, kind));
@@ -201,6 +211,28 @@ static cr_status write_png(const void *program, const char *path) {
     return cr_plan_png_write(program, NULL, path);
 }
 
+/* Adds the plans of the sizes of data.image_sizes, without the largest, whose program is compiled already, and a
+ * heading for that one. All programs share one pool, as large as the largest needs. */
+static cr_status print_sizes(struct plan *p, enum cr_program_kind kind, const char *until, struct cr_text *out) {
+    const struct cr_size_schedule *sizes   = &p->sizes;
+    const int                      largest = cr_size_largest(sizes);
+    if (kind == CR_PROGRAM_EVAL || sizes->count < 2) return CR_OK;
+    for (int k = 0; k < sizes->count; k++) {
+        struct cr_program one;
+        if (k == largest) continue;
+        p->session.model.image_size = sizes->size[k];
+        CR_TRY(cr_session_compile(&p->session, kind, p->batch, until, &one));
+        cr_text_add(out, "images of %d pixels, from epoch %lld on:\n", sizes->size[k], (long long)sizes->epoch[k] + 1);
+        cr_plan_print_summary(&one, out);
+        cr_text_add(out, "\n");
+        cr_program_free(&one);
+    }
+    p->session.model.image_size = sizes->size[largest];
+    cr_text_add(out, "images of %d pixels, from epoch %lld on, whose pool the other sizes share:\n",
+                sizes->size[largest], (long long)sizes->epoch[largest] + 1);
+    return CR_OK;
+}
+
 static cr_status print_plan(struct plan *p, const struct cr_args *args, enum cr_program_kind kind,
                             struct cr_text *out) {
     const char *after = args->value[CR_OPT_AFTER];
@@ -222,6 +254,7 @@ static cr_status print_plan(struct plan *p, const struct cr_args *args, enum cr_
     else {
         CR_TRY(print_table(p, out));
         cr_text_add(out, "\n");
+        CR_TRY(print_sizes(p, kind, after, out));
         cr_plan_print_summary(&p->program, out);
         if (p->session.limit) cr_text_add(out, "\n");
         print_fit(p, out);

@@ -1,8 +1,12 @@
 /* cli/commands/plan_device.c: cresnet plan --target: plans for a GPU that this machine does not have. */
 #include "cli/common/command.h"
 #include "compiler/simulate.h"
+#include "device/kernel.h"
 #include "device/offline.h"
 #include "session/session.h"
+
+#include <stdlib.h>
+#include <string.h>
 
 cr_status cr_plan_target_open(const struct cr_args *args, const struct cr_config *c, struct cr_device **device,
                               enum cr_dtype *real) {
@@ -37,6 +41,47 @@ cr_status cr_plan_target_open(const struct cr_args *args, const struct cr_config
     return CR_OK;
 }
 
+/* What the ops of one kernel take together. */
+struct usage {
+    const char *kernel;
+    int         ops;
+    double      seconds;
+};
+
+static int by_time(const void *a, const void *b) {
+    const struct usage *x = a, *y = b;
+    return x->seconds != y->seconds ? (x->seconds < y->seconds ? 1 : -1) : strcmp(x->kernel, y->kernel);
+}
+
+static void add_op(struct usage *usage, int *kernels, const char *kernel, double seconds) {
+    int k = 0;
+    while (k < *kernels && strcmp(usage[k].kernel, kernel) != 0) k++;
+    if (k == *kernels) usage[(*kernels)++] = (struct usage){.kernel = kernel};
+    usage[k].ops++;
+    usage[k].seconds += seconds;
+}
+
+/* Adds the kernels that the program uses, the longest first. The built-in list names no kernels. */
+static cr_status print_kernels(const struct cr_session *s, const struct cr_program *p,
+                               const struct cr_cost_model *model, struct cr_text *out) {
+    const struct cr_kernel *const *kernel  = s->device->kernels;
+    cr_status                      status  = CR_OK;
+    double                        *seconds = cr_alloc((size_t)CR_MAX(p->ops, 1) * 2, sizeof *seconds);
+    struct usage                  *usage   = cr_alloc((size_t)CR_MAX(p->ops, 1), sizeof *usage);
+    int                            kernels = 0;
+    if (!seconds || !usage) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory for the times of %d ops", p->ops);
+    CR_TRY_OUT(cr_program_seconds(p, model, seconds, seconds + p->ops));
+    for (int i = 0; i < p->ops; i++) add_op(usage, &kernels, kernel[p->op[i].kernel]->name, seconds[i]);
+    qsort(usage, (size_t)kernels, sizeof *usage, by_time);
+    cr_text_add(out, "\n%5s %10s  kernel (cuda.: of this project)\n", "ops", "ms");
+    for (int k = 0; k < kernels; k++)
+        cr_text_add(out, "%5d %10.3f  %s\n", usage[k].ops, usage[k].seconds * 1e3, usage[k].kernel);
+out:
+    cr_free(seconds);
+    cr_free(usage);
+    return status;
+}
+
 cr_status cr_plan_target_print(struct cr_session *s, const struct cr_program *p, struct cr_text *out) {
     const struct cr_cost_model model = cr_session_cost_model(s);
     const struct cr_program   *all[] = {p};
@@ -57,5 +102,5 @@ cr_status cr_plan_target_print(struct cr_session *s, const struct cr_program *p,
                 run.total * 1e3);
     if (run.stalled > 0) cr_text_add(out, ", including %.2f ms of waiting for copies", run.stalled * 1e3);
     cr_text_add(out, "\n");
-    return CR_OK;
+    return cr_gpu_is_listed(s->device) ? CR_OK : print_kernels(s, p, &model, out);
 }

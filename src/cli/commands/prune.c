@@ -8,20 +8,92 @@
 #include <string.h>
 #include <unistd.h>
 
+enum { DATA_BATCH = 32 }; /* images of a batch, with train.batch = auto */
+
+/* ---- training data ---- */
+
+cr_status cr_prune_open_data(struct cr_config *local, int64_t recalibrate, int classes, struct cr_dataset **train) {
+    const bool needed       = local->prune.importance == CR_PRUNE_IMPORTANCE_TAYLOR || recalibrate > 0;
+    *train                  = NULL;
+    local->train.device     = CR_DEVICE_CPU;
+    local->train.precision  = CR_PRECISION_FP32;
+    local->train.accumulate = 1;
+    local->memory.limit     = "";
+    local->distill.teacher  = "";
+    if (local->model.bn_momentum == 0)
+        local->model.bn_momentum = 0.1; /* statistics need one; they do not depend on it */
+    if (!needed || local->train.batch == 0) local->train.batch = needed ? DATA_BATCH : 1;
+    if (!needed) return CR_OK;
+    CR_TRY(cr_dataset_open(local, CR_SPLIT_TRAIN, train));
+    if (cr_dataset_classes(*train) == classes) return CR_OK;
+    return cr_config_fail(local, "data.kind",
+                          "the dataset has %d classes, the network %d: --importance taylor and --recalibrate need the "
+                          "data that the network was trained with",
+                          cr_dataset_classes(*train), classes);
+}
+
+cr_status cr_prune_recalibrate(struct cr_session *session, const struct cr_dataset *train, int64_t batches,
+                               int64_t *used) {
+    const struct cr_bn_options options = {.batches = batches};
+    *used                              = 0;
+    return batches ? cr_session_bn_statistics(session, train, &options, used) : CR_OK;
+}
+
 /* ---- pruning ---- */
 
-static cr_status prune_store(struct cr_session *session, const struct cr_config *config, struct cr_prune *prune,
+struct taylor {
+    const struct cr_param_store *store;
+    const float                 *value;
+    double                      *sum;
+};
+
+static cr_status add_taylor(void *self, const float *grad) {
+    const struct taylor *t = self;
+    cr_prune_add_taylor(t->store, t->value, grad, t->sum);
+    return CR_OK;
+}
+
+/* The scores by which weights are pruned: *score is NULL for their magnitudes. The caller frees it. */
+static cr_status score_weights(struct cr_session *session, const struct cr_dataset *train, const float *value,
+                               float **score) {
+    const struct cr_param_store *store = &session->model.store;
+    const struct cr_config      *c     = session->config;
+    struct taylor                t     = {.store = store, .value = value};
+    cr_status                    status;
+    *score = NULL;
+    if (c->prune.importance != CR_PRUNE_IMPORTANCE_TAYLOR) return CR_OK;
+    CR_ALLOC(t.sum, (size_t)store->value_elems);
+    CR_TRY_OUT(cr_session_gradients(session, train, c->prune.batches, add_taylor, &t));
+    *score = cr_alloc((size_t)store->value_elems, sizeof **score);
+    if (!*score) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory: scores of %lld weights", (long long)store->value_elems);
+    cr_prune_taylor_scores(store, t.sum, c->prune.batches, *score);
+out:
+    cr_free(t.sum);
+    return status;
+}
+
+struct job {
+    const struct cr_config *config;
+    struct cr_dataset      *train; /* NULL when not needed */
+    int64_t                 recalibrate, recalibrated;
+};
+
+static cr_status prune_store(struct cr_session *session, struct job *job, struct cr_prune *prune,
                              struct cr_prune_guide *guide) {
     const struct cr_param_store *store = &session->model.store;
     struct cr_state_buffers      buffers;
+    float                       *score = NULL;
     cr_status                    status;
     CR_TRY(cr_state_buffers_get(session, &buffers));
-    if (guide->target_s > 0) CR_TRY_OUT(cr_prune_guide(config, session->model.classes, prune, &buffers, guide));
-    CR_TRY_OUT(cr_prune_masks(prune, 1, buffers.value, buffers.mask));
+    if (guide->target_s > 0) CR_TRY_OUT(cr_prune_guide(job->config, session->model.classes, prune, &buffers, guide));
+    CR_TRY_OUT(score_weights(session, job->train, buffers.value, &score));
+    CR_TRY_OUT(cr_prune_masks(prune, 1, score ? score : buffers.value, buffers.mask));
     cr_prune_zero(store, buffers.mask, buffers.value);
     CR_TRY_OUT(cr_state_buffers_put(session, &buffers));
+    CR_TRY_OUT(cr_prune_recalibrate(session, job->train, job->recalibrate, &job->recalibrated));
     CR_TRY_OUT(cr_state_ema_start(session)); /* fine-tuning restarts the moving averages from the pruned weights */
 out:
+    cr_free(score);
     cr_state_buffers_free(&buffers);
     return status;
 }
@@ -50,10 +122,14 @@ cr_status cr_prune_save(struct cr_session *session, const struct cr_config *conf
     struct cr_config         saved  = *config; /* without pruning: training from the checkpoint must not prune again */
     const char              *folder = config->train.output;
     struct cr_text           text   = {0};
+    const bool               made   = !cr_fs_is_dir(folder);
     int                      lock   = -1;
     cr_status                status;
     saved.prune.sparsity = saved.prune.initial = 0;
     saved.prune.budget = saved.prune.column = "";
+    saved.prune.schedule                    = CR_PRUNE_SCHEDULE_GRADUAL;
+    saved.prune.importance                  = CR_PRUNE_IMPORTANCE_L2;
+    saved.prune.group_decay                 = 0;
     cr_config_dump(&saved, &text);
     if (text.failed) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory while writing the configuration");
     CR_TRY_OUT(cr_ckpt_prepare_dir(folder));
@@ -62,12 +138,18 @@ cr_status cr_prune_save(struct cr_session *session, const struct cr_config *conf
     cr_ckpt_sweep(folder);
     CR_TRY_OUT(cr_state_save_named(session, &at, folder, text.data, names->at, names->count));
 out:
+    if (status != CR_OK && made && lock >= 0) cr_ckpt_remove_empty(folder);
     if (lock >= 0) close(lock);
     cr_text_free(&text);
     return status;
 }
 
 /* ---- output ---- */
+
+void cr_prune_recalibrated_text(int64_t batches, const struct cr_config *local, struct cr_text *out) {
+    cr_text_add(out, "BN statistics are from %lld training batches of %lld images\n", (long long)batches,
+                (long long)local->train.batch);
+}
 
 static double percent(int64_t part, int64_t whole) {
     return whole ? 100 * (double)part / (double)whole : 0;
@@ -90,13 +172,14 @@ static void print_table(const struct cr_prune *p, struct cr_text *out) {
                 percent(pruned, elems));
 }
 
-static void print_json(const struct cr_prune *p, const struct cr_prune_guide *guide, const char *folder,
+static void print_json(const struct cr_prune *p, const struct job *job, const struct cr_prune_guide *guide,
                        struct cr_text *out) {
     struct cr_json_writer w = cr_json_writer(out, CR_JSON_SPACED);
     cr_json_open_object(&w, NULL);
-    cr_json_put_string(&w, "output", folder);
+    cr_json_put_string(&w, "output", job->config->train.output);
     cr_json_put_int(&w, "weights", p->elems);
     cr_json_put_int(&w, "pruned", p->pruned);
+    if (job->recalibrate) cr_json_put_int(&w, "recalibrated_batches", job->recalibrated);
     cr_json_open_array(&w, "layers");
     for (int l = 0; l < p->layers; l++) {
         cr_json_open_object(&w, NULL);
@@ -127,44 +210,46 @@ static void warn_if_pruned_more(const struct cr_prune *p) {
 }
 
 /* Prunes and saves. Runs on the CPU in fp32, whatever device and precision training uses. */
-static cr_status run(const struct cr_args *args, const struct cr_config *config, struct cr_prune_guide *guide,
-                     struct cr_text *out) {
+static cr_status run(const struct cr_args *args, struct job *job, struct cr_prune_guide *guide, struct cr_text *out) {
+    const struct cr_config   *config  = job->config;
     struct cr_session_options options = {.eval = true, .execute = true, .masks = true, .eval_batch = 1};
     struct cr_config          local   = *config;
     struct cr_session         session = {0};
     struct cr_prune           prune   = {0};
     struct cr_cmd_names       names   = {0};
     cr_status                 status;
-    local.train.device    = CR_DEVICE_CPU;
-    local.train.precision = CR_PRECISION_FP32;
-    local.train.batch     = 1;
-    local.memory.limit    = "";
     CR_TRY_OUT(cr_saved_model_classes(config, &options.classes));
+    CR_TRY_OUT(cr_prune_open_data(&local, job->recalibrate, options.classes, &job->train));
+    options.train      = job->train;
+    options.train_data = job->train;
     CR_TRY_OUT(cr_session_open(&local, &options, &session));
     CR_TRY_OUT(cr_model_needs_plain(&session.model, config, "pruned"));
     CR_TRY_OUT(cr_prune_open(&session.model.store, config, &prune));
     CR_TRY_OUT(cr_session_init(&session));
     CR_TRY_OUT(cr_session_load_weights(&session, config->model.weights, true));
-    CR_TRY_OUT(prune_store(&session, config, &prune, guide));
+    CR_TRY_OUT(prune_store(&session, job, &prune, guide));
     warn_if_pruned_more(&prune);
     CR_TRY_OUT(cr_prune_name_classes(config->model.weights, session.model.classes, &names));
     CR_TRY_OUT(cr_prune_save(&session, config, &names));
     if (cr_args_has(args, CR_OPT_JSON))
-        print_json(&prune, guide, config->train.output, out);
+        print_json(&prune, job, guide, out);
     else if (guide->target_s > 0)
         cr_prune_guide_print(guide, &prune, out);
     else
         print_table(&prune, out);
+    if (job->recalibrate && !cr_args_has(args, CR_OPT_JSON)) cr_prune_recalibrated_text(job->recalibrated, &local, out);
 out:
     cr_prune_close(&prune);
     cr_session_close(&session);
+    cr_dataset_close(job->train);
     cr_arena_free(&names.arena);
     return status;
 }
 
 /* Opens the configuration. For a RUN, the sparsity with which it was pruned is reset. */
 static cr_status open_config(const struct cr_args *args, struct cr_config *config) {
-    static const char *const reset[] = {"prune.sparsity=0", "prune.initial=0", "prune.budget=", "prune.column="};
+    static const char *const reset[] = {"prune.sparsity=0", "prune.initial=0",        "prune.budget=",
+                                        "prune.column=",    "prune.schedule=gradual", "prune.group_decay=0"};
     struct cr_cmd_source     source;
     struct cr_args           all = *args;
     cr_status                status;
@@ -216,6 +301,7 @@ static cr_status check_channels(const struct cr_args *args, const struct cr_conf
 }
 
 static cr_status check(const struct cr_args *args, const struct cr_config *config, bool guided) {
+    const enum cr_prune_importance importance = config->prune.importance;
     if (!*config->model.weights)
         return cr_args_fail(args, "no weights to prune: give --weights FILE, or a run folder instead of %s",
                             args->operand[0]);
@@ -232,6 +318,11 @@ static cr_status check(const struct cr_args *args, const struct cr_config *confi
             args,
             "no sparsity given: give --sparsity S (0.9 prunes 90 %% of the weights), --budget FILE, --target-ms MS, or "
             "--pattern channels --flops X");
+    if (importance == CR_PRUNE_IMPORTANCE_BN && config->prune.pattern != CR_PRUNE_PATTERN_CHANNELS)
+        return cr_config_fail(config, "prune.importance",
+                              "bn is only for --pattern channels: give --importance l2 or taylor");
+    if (importance != CR_PRUNE_IMPORTANCE_L2 && guided)
+        return cr_config_fail(config, "prune.importance", "--target-ms prunes by magnitude: give --importance l2");
     if (!guided && cr_args_has(args, CR_OPT_PRUNE_BATCH))
         return cr_args_fail(args, "--batch needs --target-ms MS, whose batch size it is: leave it out");
     if (!args->value[CR_OPT_OUTPUT])
@@ -241,6 +332,7 @@ static cr_status check(const struct cr_args *args, const struct cr_config *confi
 
 cr_status cr_cmd_prune(const struct cr_args *args, int *signal_taken) {
     struct cr_config      config;
+    struct job            job   = {.config = &config};
     struct cr_prune_guide guide = {0};
     struct cr_text        text  = {0};
     double                factor;
@@ -249,13 +341,14 @@ cr_status cr_cmd_prune(const struct cr_args *args, int *signal_taken) {
     CR_TRY(cr_args_max_operands(args, 1));
     CR_TRY(read_target(args, &guide));
     CR_TRY(read_factor(args, &factor));
+    CR_TRY(cr_args_int(args, CR_OPT_RECALIBRATE, 1, 1000000, 0, &job.recalibrate));
     CR_TRY(open_config(args, &config));
     /* The pattern 2:4 implies a sparsity of 0.5. */
     if (config.prune.pattern == CR_PRUNE_PATTERN_2_4 && config.prune.sparsity <= 0 && guide.target_s <= 0)
         config.prune.sparsity = 0.5;
     CR_TRY_OUT(check(args, &config, guide.target_s > 0));
-    CR_TRY_OUT(factor > 0 ? cr_prune_channels(&config, factor, cr_args_has(args, CR_OPT_JSON), &text)
-                          : run(args, &config, &guide, &text));
+    CR_TRY_OUT(factor > 0 ? cr_prune_channels(&config, factor, job.recalibrate, cr_args_has(args, CR_OPT_JSON), &text)
+                          : run(args, &job, &guide, &text));
     CR_TRY_OUT(cr_cmd_print(&text));
 out:
     cr_prune_guide_free(&guide);

@@ -39,8 +39,22 @@ void cr_prune_guide_print(const struct cr_prune_guide *guide, const struct cr_pr
 void cr_prune_guide_json(const struct cr_prune_guide *guide, const struct cr_prune *prune, struct cr_json_writer *w);
 
 /* prune_channels.c: removes channels until the network has `factor` times fewer multiply-adds, writes the checkpoint of
- * the smaller network, and adds a table or a JSON line to *out. CR_ERR_CONFIG when the factor cannot be reached. */
-CR_MUST cr_status cr_prune_channels(const struct cr_config *config, double factor, bool json, struct cr_text *out);
+ * the smaller network, and adds a table or a JSON line to *out. recalibrate: as in cr_prune_recalibrate. CR_ERR_CONFIG
+ * when the factor cannot be reached. */
+CR_MUST cr_status cr_prune_channels(const struct cr_config *config, double factor, int64_t recalibrate, bool json,
+                                    struct cr_text *out);
+
+/* prune.c: changes the copy `local` of the configuration so that a session runs on the CPU in fp32. With importance =
+ * taylor or recalibrate > 0, opens the training set, and the session can run cr_session_gradients and
+ * cr_session_bn_statistics; else *train is NULL. The caller closes *train. CR_ERR_CONFIG: the dataset has not
+ * `classes` classes; the errors of cr_dataset_open. */
+CR_MUST cr_status cr_prune_open_data(struct cr_config *local, int64_t recalibrate, int classes,
+                                     struct cr_dataset **train);
+/* Computes BN statistics from at most `batches` training batches, when it is above 0. *used: number of batches. */
+CR_MUST cr_status cr_prune_recalibrate(struct cr_session *session, const struct cr_dataset *train, int64_t batches,
+                                       int64_t *used);
+/* Adds the line that says so. `local`: as changed by cr_prune_open_data. */
+void cr_prune_recalibrated_text(int64_t batches, const struct cr_config *local, struct cr_text *out);
 
 /* prune.c: class names stored with the weights; numbered names when there are none. The caller frees names->arena. */
 CR_MUST cr_status cr_prune_name_classes(const char *weights, int classes, struct cr_cmd_names *names);

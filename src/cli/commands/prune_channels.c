@@ -11,11 +11,10 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { TAYLOR_BATCH = 32 }; /* with train.batch = auto */
-
 struct job {
-    struct cr_config         config, small_config; /* copies of the caller's for this machine's CPU */
-    struct cr_dataset       *train;                /* with importance = taylor, else NULL */
+    struct cr_config         config, small_config;      /* copies of the caller's for this machine's CPU */
+    struct cr_dataset       *train;                     /* NULL when not needed */
+    int64_t                  recalibrate, recalibrated; /* batches: at most, and used */
     struct cr_session        session, small;
     struct cr_program        program; /* evaluation, before compiler passes */
     struct cr_channel_groups groups;
@@ -48,20 +47,9 @@ static cr_status add_taylor(void *self, const float *grad) {
 
 static cr_status rank_by_gradients(struct job *j) {
     CR_ALLOC(j->taylor, (size_t)j->groups.units + 1);
-    return j->train ? cr_session_gradients(&j->session, j->train, j->config.prune.batches, add_taylor, j) : CR_OK;
-}
-
-/* Keeps the channels of layers that prune.exempt names and of frozen layers. Its value auto exempts none: the first
- * convolution and the classifier share their channels with other layers. */
-static cr_status keep_exempt(struct job *j) {
-    struct cr_config local = j->config;
-    struct cr_prune  layers;
-    if (strcmp(local.prune.exempt, "auto") == 0) local.prune.exempt = "";
-    CR_TRY(cr_prune_open(&j->session.model.store, &local, &layers));
-    for (int l = 0; l < layers.layers; l++)
-        if (layers.layer[l].dense) cr_shrink_keep(&j->shrink, layers.layer[l].param);
-    cr_prune_close(&layers);
-    return CR_OK;
+    return j->config.prune.importance == CR_PRUNE_IMPORTANCE_TAYLOR
+               ? cr_session_gradients(&j->session, j->train, j->config.prune.batches, add_taylor, j)
+               : CR_OK;
 }
 
 static int64_t width_of(void *self, const char *layer) {
@@ -78,7 +66,7 @@ static cr_status choose(struct job *j, double factor) {
     CR_TRY(cr_state_buffer_copy(&j->session, CR_BUFFER_RUNNING, &j->running));
     CR_TRY(rank_by_gradients(j));
     CR_TRY(cr_shrink_open(&j->groups, store, j->config.prune.importance, j->buffers.value, j->taylor, &j->shrink));
-    CR_TRY(keep_exempt(j));
+    CR_TRY(cr_shrink_keep_exempt(&j->shrink, store, &j->config));
     CR_TRY(cr_shrink_choose(&j->shrink, j->config.prune.multiple, factor));
     cr_channels_text(&j->session.model, &j->config, width_of, j, &j->channels);
     if (j->channels.failed) return CR_NO_MEMORY(j->channels.length);
@@ -101,6 +89,7 @@ static cr_status copy_weights(struct job *j) {
     cr_shrink_copy(&j->shrink, &j->session.model.store, &from, &s->model.store, &to);
     CR_TRY_OUT(cr_state_buffers_put(s, &buffers));
     CR_TRY_OUT(cr_state_buffer_put(s, CR_BUFFER_RUNNING, running));
+    CR_TRY_OUT(cr_prune_recalibrate(s, j->train, j->recalibrate, &j->recalibrated));
     CR_TRY_OUT(cr_state_ema_start(s));
 out:
     cr_free(running);
@@ -112,7 +101,7 @@ static cr_status make_small(struct job *j) {
     struct cr_program eval;
     j->small_config                = j->config;
     j->small_config.model.channels = j->channels.data;
-    CR_TRY(open_session(&j->small_config, j->session.model.classes, NULL, &j->small));
+    CR_TRY(open_session(&j->small_config, j->session.model.classes, j->recalibrate ? j->train : NULL, &j->small));
     CR_TRY(cr_model_program(&j->small.model, &j->small_config, CR_PROGRAM_EVAL, 1, &eval));
     const double macs = cr_model_flops(&eval) / 2;
     cr_program_free(&eval);
@@ -132,6 +121,7 @@ static void print_table(const struct job *j, struct cr_text *out) {
                 (long long)cr_param_store_trainable(&j->small.model.store));
     cr_text_add(out, "%-28s %12.2f %12.2f  (%.3g times fewer)\n", "million multiply-adds", 1e-6 * s->macs_before,
                 1e-6 * s->macs, s->macs_before / s->macs);
+    if (j->recalibrate) cr_prune_recalibrated_text(j->recalibrated, &j->config, out);
 }
 
 static void print_json(const struct job *j, const char *folder, struct cr_text *out) {
@@ -144,6 +134,7 @@ static void print_json(const struct job *j, const char *folder, struct cr_text *
     cr_json_put_int(&w, "parameters", cr_param_store_trainable(&j->small.model.store));
     cr_json_put_int(&w, "multiply_adds_before", (int64_t)s->macs_before);
     cr_json_put_int(&w, "multiply_adds", (int64_t)s->macs);
+    if (j->recalibrate) cr_json_put_int(&w, "recalibrated_batches", j->recalibrated);
     cr_json_open_array(&w, "groups");
     for (int k = 0; k < j->groups.groups; k++) {
         cr_json_open_object(&w, NULL);
@@ -172,32 +163,16 @@ static void close_job(struct job *j) {
     cr_text_free(&j->channels);
 }
 
-/* Opens the training set for importance = taylor. */
-static cr_status open_data(struct job *j, int classes) {
-    const bool taylor = j->config.prune.importance == CR_PRUNE_IMPORTANCE_TAYLOR;
-    if (!taylor || j->config.train.batch == 0) j->config.train.batch = taylor ? TAYLOR_BATCH : 1;
-    if (!taylor) return CR_OK;
-    CR_TRY(cr_dataset_open(&j->config, CR_SPLIT_TRAIN, &j->train));
-    if (cr_dataset_classes(j->train) == classes) return CR_OK;
-    return cr_config_fail(&j->config, "data.kind",
-                          "the dataset has %d classes, the network %d: --importance taylor "
-                          "needs the data that the network was trained with",
-                          cr_dataset_classes(j->train), classes);
-}
-
-cr_status cr_prune_channels(const struct cr_config *config, double factor, bool json, struct cr_text *out) {
-    struct job          j     = {.config = *config};
+cr_status cr_prune_channels(const struct cr_config *config, double factor, int64_t recalibrate, bool json,
+                            struct cr_text *out) {
+    struct job          j     = {.config = *config, .recalibrate = recalibrate};
     struct cr_cmd_names names = {0};
     int                 classes;
     cr_status           status;
-    j.config.train.device     = CR_DEVICE_CPU;
-    j.config.train.precision  = CR_PRECISION_FP32;
-    j.config.memory.limit     = "";
-    j.config.optim.kind       = CR_OPTIM_SGD; /* nothing is updated */
-    j.config.ema.decay        = 0;
-    j.config.train.accumulate = 1;
+    j.config.optim.kind = CR_OPTIM_SGD; /* nothing is updated */
+    j.config.ema.decay  = 0;
     CR_TRY_OUT(cr_saved_model_classes(config, &classes));
-    CR_TRY_OUT(open_data(&j, classes));
+    CR_TRY_OUT(cr_prune_open_data(&j.config, recalibrate, classes, &j.train));
     CR_TRY_OUT(open_session(&j.config, classes, j.train, &j.session));
     CR_TRY_OUT(cr_session_load_weights(&j.session, config->model.weights, true));
     CR_TRY_OUT(choose(&j, factor));

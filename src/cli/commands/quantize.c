@@ -103,6 +103,7 @@ static cr_status save(struct quantization *q) {
     struct cr_config    saved  = q->int8;
     struct cr_cmd_names names  = {0};
     struct cr_text      text   = {0};
+    const bool          made   = !cr_fs_is_dir(folder);
     int                 lock   = -1;
     cr_status           status;
     saved.model.weights = "";
@@ -120,6 +121,7 @@ static cr_status save(struct quantization *q) {
         CR_TRY_OUT(cr_session_save_thresholds(&q->session, last));
     }
 out:
+    if (status != CR_OK && made && lock >= 0) cr_ckpt_remove_empty(folder);
     if (lock >= 0) close(lock);
     cr_arena_free(&names.arena);
     cr_text_free(&text);

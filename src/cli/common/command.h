@@ -41,7 +41,7 @@ cr_status cr_plan_trace(const struct cr_args *args);
  * unknown. */
 CR_MUST cr_status cr_plan_target_open(const struct cr_args *args, const struct cr_config *config,
                                       struct cr_device **device, enum cr_dtype *real);
-/* cresnet plan --target: adds the memory and the predicted time of the program on the offline device. */
+/* cresnet plan --target: adds the memory, the predicted time and the kernels of the program on the offline device. */
 CR_MUST cr_status cr_plan_target_print(struct cr_session *session, const struct cr_program *program,
                                        struct cr_text *out);
 /* cresnet plan --curve: adds predicted time against memory for a program with selected kernels, with offloading only.

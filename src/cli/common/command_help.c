@@ -122,17 +122,20 @@ static const char about_profile[] =
     "profiles the evaluation program instead, with train.eval_batch images.\n";
 
 static const char about_prune[] =
-    "Prunes weights by magnitude and writes a run folder with the remaining weights and the masks. Training that\n"
-    "starts from it (model.weights=DIR) keeps pruned weights at 0; eval and predict read it like any other run. The\n"
-    "weights come from --weights FILE or from a RUN.\n" RUN_NOTE
+    "Prunes weights by magnitude, or by gradients with --importance taylor, and writes a run folder with the "
+    "remaining\n"
+    "weights and the masks. Training that starts from it (model.weights=DIR) keeps pruned weights at 0; eval and\n"
+    "predict read it like any other run. The weights come from --weights FILE or from a RUN.\n" RUN_NOTE
     "--budget FILE.csv: the first column names layers (layer1.0.conv1, or their number), the other columns hold\n"
     "sparsities. prune.column selects a column; by default it is the column whose overall sparsity is nearest to\n"
-    "--sparsity. Training can also prune gradually (prune.end); see cresnet help keys prune.\n"
+    "--sparsity. Training can also prune (prune.schedule); see cresnet help keys prune.\n"
     "--target-ms chooses the sparsity of each layer (unstructured, fp32) from the times of its kernels on --device:\n"
     "the predicted time to evaluate --batch images is at most MS milliseconds, and as little weight magnitude as\n"
     "possible is removed. On the CPU the times are estimates.\n"
     "--pattern channels removes whole channels until the network has --flops X times fewer multiply-adds, and writes\n"
     "the weights of a smaller dense network; its config.ini holds the number of channels of each layer.\n"
+    "--recalibrate N computes the running statistics of the batch norms again from N training batches: it recovers a\n"
+    "part of the accuracy without training.\n"
     "\n"
     "  cresnet prune checkpoints/demo --sparsity 0.9 --scope erk -o checkpoints/demo-90\n"
     "  cresnet train configs/demo.ini model.weights=checkpoints/demo-90 -o checkpoints/demo-90-tuned\n"

@@ -148,9 +148,11 @@ static const struct cr_cli_option options[CR_OPT_COUNT] = {
                             "with --pattern channels: X times fewer multiply-adds, e.g. 2"},
     [CR_OPT_IMPORTANCE] =
         {"importance", 0, "I", "prune.importance", ON(PRUNE),
-         "channels: which to keep: l2 (norm of weights, the default), bn (BN scale) or taylor (gradients)"},
+         "what to keep: l2 (norm of weights, the default), taylor (gradients), or for channels bn (BN scale)"},
     [CR_OPT_MULTIPLE]     = {"multiple", 0, "N", "prune.multiple", ON(PRUNE),
                              "channels: numbers of channels are multiples of N (8)"},
+    [CR_OPT_RECALIBRATE]  = {"recalibrate", 0, "N", NULL, ON(PRUNE),
+                             "compute BN statistics again from N training batches after pruning"},
     [CR_OPT_QUANT_IMAGES] = {"images", 0, "N", "quant.images", ON(QUANTIZE), "training images to calibrate with (512)"},
     [CR_OPT_QUANT_METHOD] = {"method", 0, "M", "quant.method", ON(QUANTIZE),
                              "how scales are chosen: entropy (default), mse, percentile or max"},

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 struct explanation {
@@ -30,6 +31,9 @@ static cr_status check_outputs(const struct cr_args *args) {
     if (!png && !csv) return cr_args_fail(args, "no output named: add -o FILE.png for the overlay");
     if (png && csv && (strcmp(png, csv) == 0 || (cr_cmd_is_stdout(png) && cr_cmd_is_stdout(csv))))
         return cr_args_fail(args, "-o and --csv name the same output: give two names");
+    const char *end = png ? strrchr(png, '.') : NULL;
+    if (end && (strcasecmp(end, ".jpg") == 0 || strcasecmp(end, ".jpeg") == 0 || strcasecmp(end, ".webp") == 0))
+        return cr_args_fail(args, "-o %s: the overlay is a PNG image: name it FILE.png", png);
     if (json && ((png && cr_cmd_is_stdout(png)) || (csv && cr_cmd_is_stdout(csv))))
         return cr_args_fail(args, "--json and the file - both print to standard output: name a file");
     if (png && cr_cmd_is_stdout(png) && isatty(STDOUT_FILENO))
@@ -130,6 +134,7 @@ static cr_status write_png(const struct cr_args *args, const char *file, struct 
                                  .height = e->map.height,
                                  .width  = e->map.width,
                                  .box    = {e->box[0], e->box[1], e->box[2], e->box[3]}};
+    CR_TRY(cr_image_to_rgb(&e->image));
     cr_overlay_draw(&heat, &e->image);
     cr_status status =
         cr_image_encode_png(CR_OUTPUT_EXPLAIN_SOFTWARE, e->image.rgb, e->image.width, e->image.height, &png);
@@ -209,7 +214,7 @@ cr_status cr_cmd_explain(const struct cr_args *args, int *signal_taken) {
     CR_TRY(cr_cmd_config(args, &config));
     CR_TRY_OUT(check_config(args, &config));
     e.path = args->operand[1];
-    CR_TRY_OUT(cr_image_read(e.path, config.data.exif, &e.image));
+    CR_TRY_OUT(cr_image_read(e.path, config.data.exif, cr_format_of(&config), &e.image));
     CR_TRY_OUT(explain(args, &config, &e));
     CR_TRY_OUT(write_outputs(args, &e));
     CR_TRY_OUT(print(args, &e));

@@ -3,6 +3,7 @@
 #include "cli/finetune/finetune.h"
 
 #include "config/ini.h"
+#include "config/keys.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -92,11 +93,9 @@ static void add_section(const struct cr_finetune *f, const char *section, struct
 }
 
 cr_status cr_finetune_write(struct cr_finetune *f) {
-    static const char *const sections[] = {"model", "data",   "train", "optim", "schedule", "ema",
-                                           "loss",  "memory", "prune", "quant", "ranks"};
-    struct cr_text           text       = {0};
-    cr_status                status;
-    const char              *why;
+    struct cr_text text = {0};
+    cr_status      status;
+    const char    *why;
     CR_TRY(add_given(f));
     for (int i = 0; i < f->choices; i++)
         if (!cr_ini_can_hold(f->choice[i].value, &why))
@@ -107,7 +106,7 @@ cr_status cr_finetune_write(struct cr_finetune *f) {
                 "#   cresnet train THIS_FILE -o ANOTHER_FOLDER\n"
                 "# `cresnet help keys` explains the keys. Keys that are not here have their defaults.\n",
                 own_line);
-    for (size_t i = 0; i < CR_COUNT(sections); i++) add_section(f, sections[i], &text);
+    for (int i = 0; i < cr_key_section_count; i++) add_section(f, cr_key_sections[i].name, &text);
     char *folder = cr_strdup(f->ini);
     if (!folder || text.failed) CR_FAIL_OUT(CR_ERR_MEMORY, "out of memory for the configuration");
     char *slash = strrchr(folder, '/');

@@ -236,7 +236,8 @@ static cr_status add_top_loss(const struct view *v, int index, struct cr_text *o
     CR_TRY(cr_dataset_get(v->dataset, one->sample, &image, &label));
     snprintf(alt, sizeof alt, "%.100s, predicted as %.100s", name_of(v, one->label), name_of(v, one->predicted));
     cr_text_add(out, "<figure id=\"loss-%d\"><a class=\"open\" href=\"#loss-%d\">", index + 1, index + 1);
-    cr_status status = add_image(out, &image, alt);
+    cr_status status = cr_image_to_rgb(&image);
+    if (status == CR_OK) status = add_image(out, &image, alt);
     cr_image_free(&image);
     CR_TRY(status);
     cr_text_add(out, "</a><a class=\"close\" href=\"#top-losses\">close</a><figcaption>loss %.3f<table class=\"two\">",

@@ -85,7 +85,7 @@ static double best_of(const struct cr_sweep_run *run, double *loss, double *epoc
 
 static void print_table(const struct cr_sweep *sweep, struct cr_text *out) {
     static const char *const states[] = {"waiting", "running", "done", "stopped", "failed"};
-    cr_text_add(out, "%-8s %9s %9s %9s  %s\n", "state", "best top1", "val loss", "epochs", "run");
+    cr_text_add(out, "%-8s %9s %9s %9s  %s\n", "state", "best top1", "val loss", "epoch", "run");
     for (int i = 0; i < sweep->runs; i++) {
         const struct cr_sweep_run *run = &sweep->run[i];
         double                     loss, epoch, top1 = best_of(run, &loss, &epoch);

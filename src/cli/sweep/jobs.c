@@ -1,24 +1,30 @@
 /* cli/sweep/jobs.c: the processes of a sweep. See cli/sweep/sweep.h. */
 #include "cli/sweep/sweep.h"
 
+#include "core/utf8.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+enum { MESSAGE_BYTES = 400, FULL_BYTES = 64 << 10 /* a disk with less space is called full */ };
+
+/* ---- starting ---- */
+
 /* Becomes the training of a run. The run has a process group of its own: Ctrl-C reaches it through the sweep only, or
  * it would count as two signals. It saves and stops when the sweep is killed. */
-_Noreturn static void become(char *const *argv, const char *output, pid_t parent, const sigset_t *mask) {
-    const int file = open(output, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+_Noreturn static void become(char *const *argv, int file, pid_t parent, const sigset_t *mask) {
     const int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     sigprocmask(SIG_SETMASK, mask, NULL);
-    if (getppid() == parent && file >= 0 && null >= 0 && dup2(null, 0) == 0 && dup2(file, 1) == 1 && dup2(file, 2) == 2)
+    if (getppid() == parent && null >= 0 && dup2(null, 0) == 0 && dup2(file, 1) == 1 && dup2(file, 2) == 2)
         execv("/proc/self/exe", argv);
     _exit(127);
 }
@@ -34,19 +40,45 @@ static cr_status start(struct cr_sweep *sweep, struct cr_sweep_run *run, const c
     argv[argc++] = config;
     for (int k = 0; k < n; k++) argv[argc++] = run->override[k];
     if (run->override[n]) argv[argc++] = run->override[n]; /* what the sweep adds */
-    argv[argc++]       = out;
-    argv[argc++]       = "--resume=auto";
+    argv[argc++]   = out;
+    argv[argc++]   = "--resume=auto";
+    const int file = open(run->output, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (file < 0) return CR_FAIL(CR_ERR_IO, "%s: cannot be opened: %s", run->output, strerror(errno));
     const pid_t parent = getpid(), child = fork();
-    if (child == 0) become((char *const *)argv, run->output, parent, mask);
-    if (child < 0) return CR_FAIL(CR_ERR_IO, "%s: cannot start a process: %s", run->name, strerror(errno));
+    if (child == 0) become((char *const *)argv, file, parent, mask);
+    const int failed = errno;
+    close(file);
+    if (child < 0) return CR_FAIL(CR_ERR_IO, "%s: cannot start a process: %s", run->name, strerror(failed));
     run->process = child;
     run->state   = CR_SWEEP_RUNNING;
     cr_log(CR_LOG_INFO, "sweep: started %s", run->name);
     return CR_OK;
 }
 
+/* ---- ending ---- */
+
+/* The last line that a failed run printed, which says why; on a full disk this line may be missing. */
+static void read_message(const struct cr_sweep *sweep, const struct cr_sweep_run *run, char out[MESSAGE_BYTES]) {
+    char           end[MESSAGE_BYTES];
+    struct statvfs disk;
+    out[0]         = 0;
+    const int file = open(run->output, O_RDONLY | O_CLOEXEC);
+    if (file < 0) return;
+    const off_t   size  = lseek(file, 0, SEEK_END);
+    const ssize_t bytes = pread(file, end, sizeof end - 1, CR_MAX(size - (off_t)sizeof end + 1, (off_t)0));
+    close(file);
+    size_t length = bytes > 0 ? (size_t)bytes : 0;
+    while (length && (end[length - 1] == '\n' || end[length - 1] == '\r')) length--;
+    end[length]      = 0;
+    const char *line = strrchr(end, '\n');
+    if (length) cr_utf8_visible(line ? line + 1 : end, false, out, MESSAGE_BYTES);
+    if (statvfs(sweep->root, &disk) == 0 && (uint64_t)disk.f_bavail * disk.f_frsize < FULL_BYTES)
+        snprintf(out, MESSAGE_BYTES, "no space is left in %.300s: free some", sweep->root);
+}
+
 static void ended(struct cr_sweep *sweep, pid_t process, int how, bool stopping) {
-    int waiting = 0, running = 0;
+    int  waiting = 0, running = 0;
+    char why[MESSAGE_BYTES];
     for (int i = 0; i < sweep->runs; i++) {
         struct cr_sweep_run *run = &sweep->run[i];
         if (run->state == CR_SWEEP_RUNNING && run->process == process) {
@@ -54,10 +86,11 @@ static void ended(struct cr_sweep *sweep, pid_t process, int how, bool stopping)
             run->state = !run->code                                                              ? CR_SWEEP_DONE
                          : stopping && (run->code == 128 + SIGINT || run->code == 128 + SIGTERM) ? CR_SWEEP_STOPPED
                                                                                                  : CR_SWEEP_FAILED;
-            if (run->state == CR_SWEEP_FAILED)
-                cr_log(CR_LOG_WARN, "sweep: %s failed with exit code %d; its messages are in %s", run->name, run->code,
-                       run->output);
-            else
+            if (run->state == CR_SWEEP_FAILED) {
+                read_message(sweep, run, why);
+                cr_log(CR_LOG_WARN, "sweep: %s failed with exit code %d (all messages: %s): %s", run->name, run->code,
+                       run->output, why);
+            } else
                 cr_log(CR_LOG_INFO, "sweep: %s %s", run->name,
                        run->state == CR_SWEEP_DONE ? "is done" : "stopped after a checkpoint");
         }
@@ -100,13 +133,18 @@ static cr_status loop(struct cr_sweep *sweep, const char *config, const sigset_t
 }
 
 cr_status cr_sweep_execute(struct cr_sweep *sweep, const char *config, int *signal_taken) {
-    sigset_t set, mask;
+    /* A parent that ignores SIGCHLD, which its children inherit, would make the system forget how a run ended. */
+    const struct sigaction standard = {.sa_handler = SIG_DFL};
+    struct sigaction       old;
+    sigset_t               set, mask;
     sigemptyset(&set);
     sigaddset(&set, SIGINT);
     sigaddset(&set, SIGTERM);
     sigaddset(&set, SIGCHLD);
+    sigaction(SIGCHLD, &standard, &old);
     sigprocmask(SIG_BLOCK, &set, &mask);
     cr_status status = loop(sweep, config, &set, &mask, signal_taken);
     sigprocmask(SIG_SETMASK, &mask, NULL);
+    sigaction(SIGCHLD, &old, NULL);
     return status;
 }

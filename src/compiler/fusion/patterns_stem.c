@@ -89,7 +89,7 @@ struct stem {
 static bool find_stem(const struct cr_edit *edit, int normalize, struct stem *s) {
     const struct cr_program *p = edit->program;
     *s                         = (struct stem){normalize, CR_NONE, CR_NONE, {0}, {0}, {0}, {0}, {0}};
-    if (p->op[s->normalize].attr.input.s2d) return false;
+    if (p->op[s->normalize].attr.input.s2d || p->op[s->normalize].attr.input.wide) return false;
     int x = p->op[s->normalize].out[CR_OUT_normalize_y];
     if (!cr_edit_is_private(edit, x) || p->tensor[x].dim[1] % 2 || p->tensor[x].dim[2] % 2) return false;
     for (int k = cr_edit_next_reader(edit, x, s->normalize); k != CR_NONE; k = cr_edit_next_reader(edit, x, k)) {

@@ -27,7 +27,7 @@ bool cr_fuse_quantized_stem(struct cr_edit *edit, const struct cr_cost_model *co
     const int           normalize = cr_edit_private_writer(edit, q->in[CR_IN_quantize_x], CR_OP_normalize);
     if (normalize == CR_NONE) return false;
     const struct cr_op *input = cr_fuse_op(edit, normalize);
-    if (input->in[CR_IN_normalize_boxes] != CR_NONE || input->attr.input.s2d) return false;
+    if (input->in[CR_IN_normalize_boxes] != CR_NONE || input->attr.input.s2d || input->attr.input.wide) return false;
     if (!cr_fuse_same_stream(edit, normalize, root) || !cr_edit_can_move(edit, normalize, root) ||
         !cr_edit_can_move(edit, quantize, root) || !cr_edit_can_move(edit, conv, root))
         return false;

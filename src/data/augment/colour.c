@@ -34,18 +34,19 @@ bool cr_prepare_colours(const struct cr_prepare *prep) {
 }
 
 /* Applies the shift and the flip of the box here instead of on the device, because the operations come after them. */
-static void apply_box(int height, int width, int32_t box[4], uint8_t *rgb, uint8_t *copy) {
-    const size_t row = (size_t)width * 3;
+static void apply_box(const struct cr_prepare *prep, int32_t box[4], uint8_t *rgb, uint8_t *copy) {
+    const int    height = prep->size, width = cr_prepare_width(prep);
+    const size_t pixel = cr_format_bytes(prep->format), row = (size_t)width * pixel;
     if (!box[0] && !box[1] && !box[2]) return;
     memcpy(copy, rgb, row * (size_t)height);
     for (int y = 0; y < height; y++)
         for (int x = 0; x < width; x++) {
             const int from_y = y + box[0], from_x = (box[2] ? width - 1 - x : x) + box[1];
-            uint8_t  *to = rgb + (size_t)y * row + (size_t)x * 3;
+            uint8_t  *to = rgb + (size_t)y * row + (size_t)x * pixel;
             if (from_y < 0 || from_y >= height || from_x < 0 || from_x >= width)
-                memset(to, 0, 3);
+                memset(to, 0, pixel);
             else
-                memcpy(to, copy + (size_t)from_y * row + (size_t)from_x * 3, 3);
+                memcpy(to, copy + (size_t)from_y * row + (size_t)from_x * pixel, pixel);
         }
     memset(box, 0, 4 * sizeof *box);
 }
@@ -55,12 +56,14 @@ cr_status cr_prepare_colour(const struct cr_prepare *prep, uint64_t seed, int64_
     struct cr_rng rng = cr_rng_make(seed, CR_RNG_COLOUR, (uint64_t)sample, (uint32_t)epoch);
     if (!cr_prepare_colours(prep)) return CR_OK;
     CR_TRY(cr_buffer_reserve(&scratch->copy, cr_prepare_bytes(prep)));
-    apply_box(prep->size, cr_prepare_width(prep), box, rgb, scratch->copy.bytes);
-    const struct cr_pixels pixels = {.rgb    = rgb,
-                                     .copy   = scratch->copy.bytes,
-                                     .width  = cr_prepare_width(prep),
-                                     .height = prep->size,
-                                     .fill   = {prep->fill[0], prep->fill[1], prep->fill[2]}};
+    apply_box(prep, box, rgb, scratch->copy.bytes);
+    const struct cr_pixels pixels = {.rgb      = rgb,
+                                     .copy     = scratch->copy.bytes,
+                                     .width    = cr_prepare_width(prep),
+                                     .height   = prep->size,
+                                     .fill     = {prep->fill[0], prep->fill[1], prep->fill[2]},
+                                     .channels = cr_format_channels(prep->format)};
+    CR_ASSERT(cr_format_bits(prep->format) == 8); /* config/check.c refuses these keys for 16 bits */
     cr_policy_apply(prep, &rng, &pixels);
     if (jitters(prep)) jitter(prep, &rng, &pixels);
     return CR_OK;

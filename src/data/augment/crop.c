@@ -1,4 +1,4 @@
-/* data/augment/crop.c: from a decoded image to the square that the network sees. Geometry and rounding are
+/* data/augment/crop.c: from a decoded image to the rectangle that the network sees. Geometry and rounding are
  * torchvision's (Resize, CenterCrop, RandomCrop with padding, RandomResizedCrop, RandomHorizontalFlip). The random
  * numbers are functions of (seed, epoch, sample). Operations that move whole pixels (a shift over a black border, a
  * flip) are only drawn here: the device applies them while it normalises. */
@@ -36,6 +36,8 @@ static cr_status read_policy(const struct cr_config *config, enum cr_split split
     const struct cr_ints *fill = &config->data.fill;
     if (fill->count != 1 && fill->count != 3)
         return cr_config_fail(config, "data.fill", "must be one number, or three for red, green and blue");
+    if (fill->count == 3 && config->data.channels == 1)
+        return cr_config_fail(config, "data.fill", "must be one number with channels = 1");
     for (int i = 0; i < 3; i++) prep->fill[i] = (uint8_t)fill->at[fill->count == 3 ? i : 0];
     prep->augment        = split == CR_SPLIT_TRAIN ? config->data.augment : CR_AUGMENT_NONE;
     prep->rand_ops       = (int)config->data.rand_ops;
@@ -49,7 +51,7 @@ int cr_prepare_width(const struct cr_prepare *prep) {
 }
 
 size_t cr_prepare_bytes(const struct cr_prepare *prep) {
-    return (size_t)prep->size * (size_t)cr_prepare_width(prep) * 3;
+    return (size_t)prep->size * (size_t)cr_prepare_width(prep) * cr_format_bytes(prep->format);
 }
 
 void cr_prepare_size_text(const struct cr_prepare *prep, char text[32]) {
@@ -82,6 +84,7 @@ cr_status cr_prepare_from_config(const struct cr_config *config, enum cr_split s
     struct cr_prepare prep  = {.pad = (int)config->data.pad, .hflip = config->data.hflip};
     bool              small = is_small_set(config->data.kind);
     prep.width              = (int)config->data.image_width;
+    prep.format             = cr_format_of(config);
     CR_TRY(read_range(config, "data.scale", &config->data.scale, prep.scale));
     CR_TRY(read_range(config, "data.ratio", &config->data.ratio, prep.ratio));
     prep.size = (int)config->data.image_size;
@@ -105,6 +108,12 @@ cr_status cr_prepare_from_config(const struct cr_config *config, enum cr_split s
         prep.jitter[i] = config->data.jitter.at[i];
     *out = prep;
     return CR_OK;
+}
+
+cr_status cr_prepare_of_size(const struct cr_config *config, int size, struct cr_prepare *out) {
+    struct cr_config sized = *config;
+    sized.data.image_size  = size;
+    return cr_prepare_from_config(&sized, CR_SPLIT_TRAIN, out);
 }
 
 static cr_status resize(const struct cr_resize *job, struct cr_scratch *scratch) {
@@ -133,13 +142,14 @@ static void cut_axis(int have, int size, bool centre, bool last, int *cut, int *
     *cut    = have <= size ? 0 : centre ? (int)rint((have - size) / 2.0) : last ? have - size : 0;
 }
 
-static void mirror(uint8_t *rgb, int height, int width) {
+static void mirror(uint8_t *rgb, int height, int width, enum cr_pixel_format format) {
+    const size_t bytes = cr_format_bytes(format);
     for (int y = 0; y < height; y++) {
-        uint8_t *row = rgb + (size_t)y * (size_t)width * 3, pixel[3];
+        uint8_t *row = rgb + (size_t)y * (size_t)width * bytes, pixel[8];
         for (int a = 0, b = width - 1; a < b; a++, b--) {
-            memcpy(pixel, row + 3 * (size_t)a, 3);
-            memcpy(row + 3 * (size_t)a, row + 3 * (size_t)b, 3);
-            memcpy(row + 3 * (size_t)b, pixel, 3);
+            memcpy(pixel, row + bytes * (size_t)a, bytes);
+            memcpy(row + bytes * (size_t)a, row + bytes * (size_t)b, bytes);
+            memcpy(row + bytes * (size_t)b, pixel, bytes);
         }
     }
 }
@@ -157,15 +167,18 @@ static void covering_size(const struct cr_prepare *prep, int cover, int64_t w, i
 static cr_status place_view(const struct cr_prepare *prep, int cover, const struct cr_image *image,
                             struct cr_scratch *scratch, uint8_t *out) {
     const int        height = prep->size, width = cr_prepare_width(prep), crop = crop_of(prep);
-    struct cr_resize job = {
-        .src        = image->rgb,
-        .src_w      = image->width,
-        .src_h      = image->height,
-        .src_stride = (size_t)image->width * 3,
-        .w          = image->width,
-        .h          = image->height,
-        .dst_stride = (size_t)width * 3,
+    const size_t     bytes = cr_format_bytes(image->format);
+    struct cr_resize job   = {
+          .src        = image->rgb,
+          .src_w      = image->width,
+          .src_h      = image->height,
+          .src_stride = (size_t)image->width * bytes,
+          .w          = image->width,
+          .h          = image->height,
+          .dst_stride = (size_t)width * bytes,
+          .format     = image->format,
     };
+    CR_ASSERT(image->format == prep->format);
     int margin_x, margin_y;
     covering_size(prep, cover, image->width, image->height, &job.full_w, &job.full_h);
     cut_axis(job.full_w, width, crop == CENTRE, crop % 2 == 1, &job.part_x, &margin_x);
@@ -175,7 +188,7 @@ static cr_status place_view(const struct cr_prepare *prep, int cover, const stru
     if (prep->tta == CR_TTA_TEN_CROP && is_mirrored(prep)) /* the crop is one of the mirrored image */
         job.part_x = job.full_w - job.part_w - job.part_x;
     if (job.part_w < width || job.part_h < height) memset(out, 0, cr_prepare_bytes(prep));
-    job.dst = out + ((size_t)margin_y * width + margin_x) * 3;
+    job.dst = out + ((size_t)margin_y * width + margin_x) * bytes;
     return resize(&job, scratch);
 }
 
@@ -197,11 +210,12 @@ cr_status cr_prepare_eval_with(const struct cr_prepare *prep, const struct cr_la
     const int       width = cr_prepare_width(prep);
     struct cr_image image;
     CR_TRY(cr_lazy_image_whole(lazy, scratch, &image));
+    CR_ASSERT(image.format == prep->format);
     if (image.width == width && image.height == prep->size && !prep->eval_resize)
         memcpy(out, image.rgb, cr_prepare_bytes(prep));
     else
         CR_TRY(place_view(prep, prep->eval_resize ? prep->eval_resize : prep->size, &image, scratch, out));
-    if (is_mirrored(prep)) mirror(out, prep->size, width);
+    if (is_mirrored(prep)) mirror(out, prep->size, width, prep->format);
     return CR_OK;
 }
 
@@ -267,8 +281,10 @@ static cr_status prepare_random_resized(const struct cr_prepare *prep, const str
         .part_w     = width,
         .part_h     = prep->size,
         .dst        = out,
-        .dst_stride = (size_t)width * 3,
+        .dst_stride = (size_t)width * cr_format_bytes(window.format),
+        .format     = window.format,
     };
+    CR_ASSERT(window.format == prep->format);
     return resize(&job, scratch);
 }
 

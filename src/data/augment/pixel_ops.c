@@ -1,6 +1,6 @@
-/* data/augment/pixel_ops.c: operations on the colours and the shape of an RGB8 image. The results are bitwise
- * identical to PIL's (Image.blend, ImageEnhance, ImageOps, transform with NEAREST), so recipes made for torchvision
- * have the same meaning here. Most operations use a table of 256 entries. */
+/* data/augment/pixel_ops.c: operations on the colours and the shape of an RGB or grey image of 8 bits. The results are
+ * bitwise identical to PIL's (Image.blend, ImageEnhance, ImageOps, transform with NEAREST), so recipes made for
+ * torchvision have the same meaning here. Most operations use a table of 256 entries. */
 #include "data/augment.h"
 
 #include <math.h>
@@ -39,9 +39,9 @@ static int grey_of(const uint8_t *p) {
     return (p[0] * 19595 + p[1] * 38470 + p[2] * 7471 + 0x8000) >> 16;
 }
 
-static int mean_grey(const uint8_t *rgb, size_t pixels) {
+static int mean_grey(const uint8_t *rgb, size_t pixels, int channels) {
     int64_t sum = 0;
-    for (size_t i = 0; i < pixels; i++) sum += grey_of(rgb + 3 * i);
+    for (size_t i = 0; i < pixels; i++) sum += channels == 1 ? rgb[i] : grey_of(rgb + 3 * i);
     return (int)((double)sum / (double)pixels + 0.5);
 }
 
@@ -62,9 +62,10 @@ static void invert(uint8_t *rgb, size_t bytes) {
 
 /* ---- operations by the histogram of each channel ---- */
 
-static void histogram(const uint8_t *rgb, size_t pixels, int channel, int64_t count[256]) {
+/* Of every `step`-th byte. */
+static void histogram(const uint8_t *rgb, size_t bytes, size_t step, int64_t count[256]) {
     memset(count, 0, 256 * sizeof *count);
-    for (size_t i = 0; i < pixels; i++) count[rgb[3 * i + (size_t)channel]]++;
+    for (size_t i = 0; i < bytes; i += step) count[rgb[i]]++;
 }
 
 static bool stretch_table(const int64_t count[256], uint8_t table[256]) {
@@ -96,13 +97,14 @@ static bool equal_table(const int64_t count[256], uint8_t table[256]) {
     return true;
 }
 
-static void by_histogram(uint8_t *rgb, size_t pixels, bool (*table_of)(const int64_t count[256], uint8_t table[256])) {
-    for (int c = 0; c < 3; c++) {
+static void by_histogram(uint8_t *rgb, size_t bytes, size_t channels,
+                         bool (*table_of)(const int64_t count[256], uint8_t table[256])) {
+    for (size_t c = 0; c < channels; c++) {
         int64_t count[256];
         uint8_t table[256];
-        histogram(rgb, pixels, c, count);
+        histogram(rgb + c, bytes - c, channels, count);
         if (!table_of(count, table)) continue;
-        for (size_t i = 0; i < pixels; i++) rgb[3 * i + (size_t)c] = table[rgb[3 * i + (size_t)c]];
+        for (size_t i = c; i < bytes; i += channels) rgb[i] = table[rgb[i]];
     }
 }
 
@@ -175,24 +177,24 @@ static void rotate_hue(uint8_t *rgb, size_t pixels, double fraction) {
 
 /* ---- operations on neighbourhoods and geometry ---- */
 
-/* Smooths the bytes of a row with the weights 1 1 1, 1 5 1, 1 1 1, rounded to nearest. For sums up to 3315 the
- * division by 13 is exact as a multiplication and a shift. */
+/* Smooths the bytes of a row, whose pixels are `step` bytes apart, with the weights 1 1 1, 1 5 1, 1 1 1, rounded to
+ * nearest. For sums up to 3315 the division by 13 is exact as a multiplication and a shift. */
 VECTORS static void smooth_row(const uint8_t *restrict up, const uint8_t *restrict at, const uint8_t *restrict down,
-                               uint8_t *restrict to, size_t bytes) {
-    for (size_t i = 3; i < bytes - 3; i++) {
-        const int sum =
-            up[i - 3] + up[i] + up[i + 3] + at[i - 3] + 5 * at[i] + at[i + 3] + down[i - 3] + down[i] + down[i + 3];
+                               uint8_t *restrict to, size_t bytes, size_t step) {
+    for (size_t i = step; i < bytes - step; i++) {
+        const int sum = up[i - step] + up[i] + up[i + step] + at[i - step] + 5 * at[i] + at[i + step] + down[i - step] +
+                        down[i] + down[i + step];
         to[i] = (uint8_t)(((2 * sum + 13) * 20165) >> 19);
     }
 }
 
 /* Blends the image with its smoothed copy, whose border is that of the image. */
 static void sharpen(const struct cr_pixels *p, float fraction) {
-    const size_t row = (size_t)p->width * 3, bytes = row * (size_t)p->height;
+    const size_t step = (size_t)p->channels, row = (size_t)p->width * step, bytes = row * (size_t)p->height;
     memcpy(p->copy, p->rgb, bytes);
     for (int y = 1; y < p->height - 1 && p->width > 2; y++) {
         const uint8_t *at = p->rgb + (size_t)y * row;
-        smooth_row(at - row, at, at + row, p->copy + (size_t)y * row, row);
+        smooth_row(at - row, at, at + row, p->copy + (size_t)y * row, row, step);
     }
     blend_bytes(p->rgb, p->copy, bytes, fraction);
 }
@@ -204,18 +206,18 @@ static int64_t fixed(double x) {
 /* Pixel (x, y) becomes pixel (m0 x + m1 y + m2, m3 x + m4 y + m5) of the image, sampled at pixel centres in 16.16
  * fixed point; the fill colour outside the image. */
 static void transform(const struct cr_pixels *p, const double m[6]) {
-    const size_t  row = (size_t)p->width * 3;
+    const size_t  step = (size_t)p->channels, row = (size_t)p->width * step;
     const int64_t dx = fixed(m[0]), dy = fixed(m[3]), down_x = fixed(m[1]), down_y = fixed(m[4]);
     int64_t       first_x = fixed(m[2] + m[0] * 0.5 + m[1] * 0.5), first_y = fixed(m[5] + m[3] * 0.5 + m[4] * 0.5);
     memcpy(p->copy, p->rgb, row * (size_t)p->height);
     for (int y = 0; y < p->height; y++, first_x += down_x, first_y += down_y) {
         int64_t  at_x = first_x, at_y = first_y;
         uint8_t *to = p->rgb + (size_t)y * row;
-        for (int x = 0; x < p->width; x++, at_x += dx, at_y += dy, to += 3) {
+        for (int x = 0; x < p->width; x++, at_x += dx, at_y += dy, to += step) {
             const int64_t  from_x = at_x >> 16, from_y = at_y >> 16;
             const bool     inside = from_x >= 0 && from_x < p->width && from_y >= 0 && from_y < p->height;
-            const uint8_t *from   = inside ? p->copy + (size_t)from_y * row + (size_t)from_x * 3 : p->fill;
-            memcpy(to, from, 3);
+            const uint8_t *from   = inside ? p->copy + (size_t)from_y * row + (size_t)from_x * step : p->fill;
+            memcpy(to, from, step);
         }
     }
 }
@@ -240,8 +242,11 @@ static void rotate(const struct cr_pixels *p, double degrees) {
 /* ---- one operation ---- */
 
 void cr_pixels_apply(enum cr_pixel_op op, double amount, const struct cr_pixels *p) {
-    const size_t pixels = (size_t)p->width * (size_t)p->height, bytes = 3 * pixels;
-    uint8_t     *rgb = p->rgb;
+    const size_t pixels = (size_t)p->width * (size_t)p->height, channels = (size_t)p->channels,
+                 bytes = channels * pixels;
+    const bool grey    = channels == 1; /* which has no saturation and no hue to change */
+    uint8_t   *rgb     = p->rgb;
+    CR_ASSERT(grey || channels == 3);
     switch (op) {
     case CR_PIXELS_IDENTITY: return;
     case CR_PIXELS_SHEAR_X: move(p, 1, amount, 0, 0, 1, 0); return;
@@ -250,14 +255,18 @@ void cr_pixels_apply(enum cr_pixel_op op, double amount, const struct cr_pixels 
     case CR_PIXELS_TRANSLATE_Y: move(p, 1, 0, 0, 0, 1, -trunc(amount)); return;
     case CR_PIXELS_ROTATE: rotate(p, amount); return;
     case CR_PIXELS_BRIGHTNESS: blend_with(rgb, bytes, 0, (float)amount); return;
-    case CR_PIXELS_COLOUR: saturate(rgb, pixels, (float)amount, p->copy); return;
-    case CR_PIXELS_CONTRAST: blend_with(rgb, bytes, mean_grey(rgb, pixels), (float)amount); return;
+    case CR_PIXELS_COLOUR:
+        if (!grey) saturate(rgb, pixels, (float)amount, p->copy);
+        return;
+    case CR_PIXELS_CONTRAST: blend_with(rgb, bytes, mean_grey(rgb, pixels, p->channels), (float)amount); return;
     case CR_PIXELS_SHARPNESS: sharpen(p, (float)amount); return;
     case CR_PIXELS_POSTERIZE: posterize(rgb, bytes, (int)amount); return;
     case CR_PIXELS_SOLARIZE: solarize(rgb, bytes, amount); return;
-    case CR_PIXELS_AUTO_CONTRAST: by_histogram(rgb, pixels, stretch_table); return;
-    case CR_PIXELS_EQUALIZE: by_histogram(rgb, pixels, equal_table); return;
-    case CR_PIXELS_HUE: rotate_hue(rgb, pixels, amount); return;
+    case CR_PIXELS_AUTO_CONTRAST: by_histogram(rgb, bytes, channels, stretch_table); return;
+    case CR_PIXELS_EQUALIZE: by_histogram(rgb, bytes, channels, equal_table); return;
+    case CR_PIXELS_HUE:
+        if (!grey) rotate_hue(rgb, pixels, amount);
+        return;
     case CR_PIXELS_INVERT: invert(rgb, bytes); return;
     }
 }

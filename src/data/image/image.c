@@ -52,14 +52,14 @@ static const char *foreign_format(const uint8_t *b, size_t count) {
 /* ---- an image: opened, then decoded as far as needed ---- */
 
 static cr_status open_encoded(const uint8_t *b, size_t count, const char *name, struct cr_scratch *scratch,
-                              struct cr_image *out) {
+                              enum cr_pixel_format format, struct cr_image *out) {
     static const uint8_t png_magic[8] = {0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n'};
     if (count == 0) return CR_FAIL(CR_ERR_FORMAT, "%s: the file is empty", name);
+    *out = (struct cr_image){.format = format};
     if (count >= sizeof png_magic && !memcmp(b, png_magic, sizeof png_magic))
         return cr_png_decode(b, count, name, &scratch->pixels, out);
     if (cr_webp_magic(b, count)) return cr_webp_decode(b, count, name, &scratch->pixels, out);
     if (count >= 3 && b[0] == 0xff && b[1] == 0xd8 && b[2] == 0xff) {
-        *out = (struct cr_image){0};
         return cr_jpeg_open(b, count, name, scratch, &out->width, &out->height);
     }
     const char *foreign = foreign_format(b, count);
@@ -68,29 +68,48 @@ static cr_status open_encoded(const uint8_t *b, size_t count, const char *name, 
     return CR_FAIL(CR_ERR_FORMAT, "%s: not a JPEG, PNG or WebP image", name);
 }
 
+static struct cr_window whole_window(const struct cr_image *image) {
+    return (struct cr_window){.rgb    = image->rgb,
+                              .width  = image->width,
+                              .height = image->height,
+                              .stride = (size_t)image->width * cr_format_bytes(image->format),
+                              .format = image->format};
+}
+
+/* Converts decoded or stored pixels to the wanted format. */
+static cr_status convert(enum cr_pixel_format format, struct cr_scratch *scratch, struct cr_image *image) {
+    struct cr_window all = whole_window(image);
+    if (!image->rgb || image->format == format) return CR_OK;
+    CR_TRY(cr_convert_window(format, scratch, &all));
+    image->rgb    = scratch->pixels.bytes;
+    image->format = format;
+    return CR_OK;
+}
+
 /* A PNG or WebP is oriented at once; for a JPEG only the sides are exchanged. */
 static cr_status open_oriented(const struct cr_stored *stored, struct cr_scratch *scratch, struct cr_lazy_image *lazy) {
     struct cr_image *image       = &lazy->image;
     const int        orientation = cr_exif_orientation(stored->bytes, stored->count);
     if (orientation == 1) return CR_OK;
     if (image->rgb) {
-        struct cr_window all = {
-            .rgb = image->rgb, .width = image->width, .height = image->height, .stride = (size_t)image->width * 3};
+        struct cr_window all = whole_window(image);
         CR_TRY(cr_orient_window(orientation, scratch, &all));
-        *image = (struct cr_image){all.width, all.height, scratch->pixels.bytes};
+        *image = (struct cr_image){all.width, all.height, scratch->pixels.bytes, all.format};
         return CR_OK;
     }
     lazy->orientation = orientation;
-    if (cr_orient_transposes(orientation)) *image = (struct cr_image){image->height, image->width, NULL};
+    if (cr_orient_transposes(orientation))
+        *image = (struct cr_image){.width = image->height, .height = image->width, .format = image->format};
     return CR_OK;
 }
 
 cr_status cr_lazy_image_open(const struct cr_stored *stored, const char *name, struct cr_scratch *scratch,
                              struct cr_lazy_image *out) {
     *out = (struct cr_lazy_image){.image = stored->pixels, .verified = stored->verified};
-    if (!stored->bytes) return CR_OK;
+    if (!stored->bytes) return convert(stored->format, scratch, &out->image);
     int64_t   start  = cr_time_ns();
-    cr_status status = open_encoded(stored->bytes, stored->count, name, scratch, &out->image);
+    cr_status status = open_encoded(stored->bytes, stored->count, name, scratch, stored->format, &out->image);
+    if (status == CR_OK) status = convert(stored->format, scratch, &out->image);
     if (status == CR_OK && stored->exif) status = open_oriented(stored, scratch, out);
     scratch->counts.decode_ns += cr_time_ns() - start;
     return status;
@@ -102,6 +121,7 @@ static cr_status read_jpeg(const struct cr_lazy_image *lazy, const int box[4], s
     int64_t start = cr_time_ns();
     cr_orient_box(lazy->orientation, lazy->image.width, lazy->image.height, box, part.box);
     cr_status status = cr_jpeg_read(&part, scratch, out);
+    if (status == CR_OK) status = cr_convert_window(lazy->image.format, scratch, out);
     if (status == CR_OK && lazy->orientation > 1) status = cr_orient_window(lazy->orientation, scratch, out);
     scratch->counts.decode_ns += cr_time_ns() - start;
     return status;
@@ -125,8 +145,8 @@ cr_status cr_lazy_image_window(const struct cr_lazy_image *lazy, const int box[4
     if (!image->rgb)
         return read_jpeg(lazy, box, (struct cr_jpeg_part){.min_side = min_side, .whole = !lazy->verified}, scratch,
                          out);
-    out->stride = (size_t)image->width * 3;
-    out->rgb    = image->rgb + (size_t)box[1] * out->stride + (size_t)box[0] * 3;
+    *out        = whole_window(image);
+    out->rgb    = image->rgb + (size_t)box[1] * out->stride + (size_t)box[0] * cr_format_bytes(image->format);
     out->width  = box[2];
     out->height = box[3];
     out->x = out->y = 0;
@@ -178,9 +198,9 @@ cr_status cr_image_file_read(const char *path, struct cr_scratch *scratch, size_
     return status;
 }
 
-cr_status cr_image_read(const char *path, bool exif, struct cr_image *out) {
+cr_status cr_image_read(const char *path, bool exif, enum cr_pixel_format format, struct cr_image *out) {
     struct cr_scratch scratch = {0};
-    struct cr_stored  stored  = {.exif = exif};
+    struct cr_stored  stored  = {.exif = exif, .format = format};
     struct cr_image   view;
     cr_status         status = cr_image_file_read(path, &scratch, &stored.count);
     stored.bytes             = scratch.file.bytes;

@@ -1,5 +1,5 @@
 /* data/image/jpeg.c: decodes JPEG with libjpeg-turbo: grey, YCbCr, RGB, CMYK and YCCK, baseline or progressive, to
- * RGB8, as a whole or in part.
+ * RGB8, as a whole or in part. data/image/image.c makes other formats of it.
  *   - The blocks outside a box are only entropy-decoded (each block begins where the one before ends). With
  *     libjpeg-turbo this saves the transform, the upsampling and the colour conversion of everything that a crop
  *     discards.

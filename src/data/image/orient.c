@@ -46,11 +46,12 @@ struct steps { /* how the stored pixels are read in the order of the result */
     ptrdiff_t      step_x, step_y; /* bytes to the pixel on the right, and below */
 };
 
-static void copy_tile(const struct steps *from, int x0, int y0, int width, int height, uint8_t *dst, size_t stride) {
+static void copy_tile(const struct steps *from, int x0, int y0, int width, int height, uint8_t *dst, size_t stride,
+                      size_t pixel) {
     for (int y = y0; y < CR_MIN(y0 + TILE, height); y++) {
         const uint8_t *p = from->first + from->step_x * x0 + from->step_y * y;
-        uint8_t       *q = dst + stride * (size_t)y + (size_t)x0 * 3;
-        for (int x = x0; x < CR_MIN(x0 + TILE, width); x++, p += from->step_x, q += 3) memcpy(q, p, 3);
+        uint8_t       *q = dst + stride * (size_t)y + (size_t)x0 * pixel;
+        for (int x = x0; x < CR_MIN(x0 + TILE, width); x++, p += from->step_x, q += pixel) memcpy(q, p, pixel);
     }
 }
 
@@ -62,17 +63,20 @@ static void exchange(double *a, double *b) {
 
 cr_status cr_orient_window(int orientation, struct cr_scratch *scratch, struct cr_window *window) {
     const struct transform t      = transform_of(orientation);
-    const ptrdiff_t        across = t.flip_x ? -3 : 3, down = (t.flip_y ? -1 : 1) * (ptrdiff_t)window->stride;
-    const int              width  = t.transposed ? window->height : window->width;
-    const int              height = t.transposed ? window->width : window->height;
-    const size_t           stride = (size_t)width * 3;
-    struct steps           from   = {window->rgb, across, down};
-    if (t.flip_x) from.first += (size_t)(window->width - 1) * 3;
+    const size_t           pixel  = cr_format_bytes(window->format);
+    const ptrdiff_t        across = (t.flip_x ? -1 : 1) * (ptrdiff_t)pixel,
+                    down          = (t.flip_y ? -1 : 1) * (ptrdiff_t)window->stride;
+    const int    width            = t.transposed ? window->height : window->width;
+    const int    height           = t.transposed ? window->width : window->height;
+    const size_t stride           = (size_t)width * pixel;
+    struct steps from             = {window->rgb, across, down};
+    if (t.flip_x) from.first += (size_t)(window->width - 1) * pixel;
     if (t.flip_y) from.first += (size_t)(window->height - 1) * window->stride;
     if (t.transposed) from.step_x = down, from.step_y = across;
     CR_TRY(cr_buffer_reserve(&scratch->oriented, stride * (size_t)height));
     for (int y = 0; y < height; y += TILE)
-        for (int x = 0; x < width; x += TILE) copy_tile(&from, x, y, width, height, scratch->oriented.bytes, stride);
+        for (int x = 0; x < width; x += TILE)
+            copy_tile(&from, x, y, width, height, scratch->oriented.bytes, stride, pixel);
     const struct cr_buffer pixels = scratch->oriented; /* the caller finds the pixels where a decoder leaves them */
     scratch->oriented             = scratch->pixels;
     scratch->pixels               = pixels;

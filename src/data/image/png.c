@@ -1,6 +1,7 @@
-/* data/image/png.c: reads PNG of any colour type and depth as RGB8, and writes RGB8 as PNG, with libpng. libpng
- * reports errors by longjmp, so all data that must survive the jump is in a struct. 16-bit samples keep their high
- * byte and alpha is dropped, as PIL's convert("RGB") does. */
+/* data/image/png.c: reads PNG of any colour type and depth as pixels of 1, 3 or 4 channels and 8 or 16 bits, and writes
+ * RGB8 as PNG, with libpng. libpng reports errors by longjmp, so all data that must survive the jump is in a struct.
+ * For 8 bits, 16-bit samples keep their high byte; without a channel for it alpha is dropped, as PIL's convert("RGB")
+ * does. */
 #include "data/decode.h"
 #include "data/scratch.h"
 
@@ -15,21 +16,22 @@
 enum { INFLATE_MAX = 1032, CHUNK_BYTES_MAX = 8 << 20, COMPRESSION = 6 };
 
 struct png_job {
-    jmp_buf           jump;
-    png_structp       png;
-    png_infop         info;
-    const uint8_t    *next; /* reading: the rest of the file */
-    size_t            left, count;
-    const char       *name;
-    struct cr_buffer *pixels;
-    FILE             *file; /* writing to a file; else to `text` */
-    struct cr_text   *text;
-    const char       *software; /* writing: content of a text chunk, or NULL */
-    const uint8_t    *rgb;
-    int               width, height;
-    bool              out_of_memory;
-    cr_status         status; /* of an error that cresnet raised itself */
-    char              message[160];
+    jmp_buf              jump;
+    png_structp          png;
+    png_infop            info;
+    const uint8_t       *next; /* reading: the rest of the file */
+    size_t               left, count;
+    const char          *name;
+    struct cr_buffer    *pixels;
+    FILE                *file; /* writing to a file; else to `text` */
+    struct cr_text      *text;
+    const char          *software; /* writing: content of a text chunk, or NULL */
+    const uint8_t       *rgb;
+    int                  width, height;
+    enum cr_pixel_format format; /* reading */
+    bool                 out_of_memory;
+    cr_status            status; /* of an error that cresnet raised itself */
+    char                 message[160];
 };
 
 static void png_on_error(png_structp png, png_const_charp message) {
@@ -61,15 +63,25 @@ static void png_read_bytes(png_structp png, png_bytep to, size_t count) {
     job->left -= count;
 }
 
-/* Requests three bytes per pixel for every kind of file. */
-static void png_request_rgb8(struct png_job *job, int depth, int colour) {
+/* Requests pixels of job->format for every kind of file. Colours that should become grey stay RGB: the caller of
+ * cr_png_decode converts them. */
+static void png_request(struct png_job *job, int depth, int colour) {
+    const bool coloured = colour & PNG_COLOR_MASK_COLOR, little = *(const uint8_t *)&(const uint16_t){1} == 1;
+    const int  channels = cr_format_channels(job->format);
+    const bool alpha =
+        channels == 4 && (colour & PNG_COLOR_MASK_ALPHA || png_get_valid(job->png, job->info, PNG_INFO_tRNS));
+    const bool to_grey = coloured && channels == 1;
+    const bool wide    = cr_format_bits(job->format) == 16 && (depth == 16 || !to_grey);
     if (colour == PNG_COLOR_TYPE_PALETTE) png_set_palette_to_rgb(job->png);
-    if (!(colour & PNG_COLOR_MASK_COLOR)) {
-        if (depth < 8) png_set_expand_gray_1_2_4_to_8(job->png);
-        png_set_gray_to_rgb(job->png);
-    }
-    if (depth == 16) png_set_strip_16(job->png);
-    png_set_strip_alpha(job->png);
+    if (!coloured && depth < 8) png_set_expand_gray_1_2_4_to_8(job->png);
+    if (alpha && !(colour & PNG_COLOR_MASK_ALPHA)) png_set_tRNS_to_alpha(job->png);
+    if (!coloured && channels > 1) png_set_gray_to_rgb(job->png);
+    if (to_grey) job->format = wide ? CR_RGB16 : CR_RGB8;
+    if (depth == 16 && !wide) png_set_strip_16(job->png);
+    if (depth < 16 && wide) png_set_expand_16(job->png);
+    if (wide && little) png_set_swap(job->png);
+    if (channels < 4) png_set_strip_alpha(job->png);
+    if (channels == 4 && !alpha) png_set_add_alpha(job->png, wide ? 0xffff : 0xff, PNG_FILLER_AFTER);
 }
 
 static cr_status png_read_pixels(struct png_job *job) {
@@ -85,10 +97,10 @@ static cr_status png_read_pixels(struct png_job *job) {
     if (png_get_rowbytes(job->png, job->info) * height > job->count * INFLATE_MAX + INFLATE_MAX)
         return CR_FAIL(CR_ERR_FORMAT, "%s: broken PNG: %zu bytes cannot hold %u x %u pixels", job->name, job->count,
                        (unsigned)width, (unsigned)height);
-    png_request_rgb8(job, depth, colour);
+    png_request(job, depth, colour);
     int passes = png_set_interlace_handling(job->png);
     png_read_update_info(job->png, job->info);
-    size_t stride = (size_t)width * 3;
+    size_t stride = (size_t)width * cr_format_bytes(job->format);
     CR_ASSERT(png_get_rowbytes(job->png, job->info) == stride);
     CR_TRY(cr_buffer_reserve(job->pixels, stride * height));
     job->width  = (int)width;
@@ -115,11 +127,12 @@ static cr_status png_read_guarded(struct png_job *job) {
 
 cr_status cr_png_decode(const void *bytes, size_t count, const char *name, struct cr_buffer *pixels,
                         struct cr_image *view) {
-    struct png_job job    = {.next = bytes, .left = count, .count = count, .name = name, .pixels = pixels};
-    cr_status      status = png_read_guarded(&job);
+    struct png_job job = {
+        .next = bytes, .left = count, .count = count, .name = name, .pixels = pixels, .format = view->format};
+    cr_status status = png_read_guarded(&job);
     if (job.png) png_destroy_read_struct(&job.png, &job.info, NULL);
     CR_TRY(status);
-    *view = (struct cr_image){.width = job.width, .height = job.height, .rgb = pixels->bytes};
+    *view = (struct cr_image){job.width, job.height, pixels->bytes, job.format};
     return CR_OK;
 }
 

@@ -15,9 +15,8 @@
 
 enum {
     WEIGHT_BITS = CR_RESIZE_WEIGHT_BITS,
-    ROW_BLOCK   = 8,             /* rows that the horizontal pass processes together */
-    LANES       = ROW_BLOCK * 3, /* bytes of one column of these rows */
-    COLUMNS     = 192,           /* bytes of a row that the vertical pass processes together */
+    ROW_BLOCK   = 8,   /* rows that the horizontal pass processes together */
+    COLUMNS     = 192, /* bytes of a row that the vertical pass processes together */
     ALIGN       = 64,
 };
 
@@ -71,22 +70,36 @@ static inline uint8_t clip(int32_t sum) {
     return (uint8_t)(value < 0 ? 0 : value > 255 ? 255 : value);
 }
 
-/* Horizontal pass: ROW_BLOCK rows, interleaved as block[x][LANES], to the same rows of the output; row r is written
- * at dst + r*dst_stride. */
-static inline __attribute__((always_inline)) void across_body(const struct cr_axis *axis, const uint8_t *block,
-                                                              uint8_t *dst, size_t dst_stride, int rows, bool flip) {
+/* Horizontal pass: ROW_BLOCK rows, interleaved as block[x][ROW_BLOCK][channels], to the same rows of the output; row r
+ * is written at dst + r*dst_stride. */
+static inline __attribute__((always_inline)) void across_channels(const struct cr_axis *axis, const uint8_t *block,
+                                                                  uint8_t *dst, size_t dst_stride, int rows, bool flip,
+                                                                  const int channels) {
+    enum { LANES_MAX = ROW_BLOCK * 4 };
+    const int lanes = ROW_BLOCK * channels;
     for (int i = 0; i < axis->count; i++) {
         const int32_t *weight = axis->weight + (size_t)i * axis->stride;
-        const uint8_t *from   = block + (size_t)axis->first[i] * LANES;
-        int32_t        sum[LANES];
-        for (int k = 0; k < LANES; k++) sum[k] = 1 << (WEIGHT_BITS - 1);
-        for (int t = 0; t < axis->taps[i]; t++, from += LANES)
-            for (int k = 0; k < LANES; k++) sum[k] += weight[t] * from[k];
-        uint8_t result[LANES];
-        for (int k = 0; k < LANES; k++) result[k] = clip(sum[k]);
-        uint8_t *to = dst + (size_t)(flip ? axis->count - 1 - i : i) * 3;
-        for (int r = 0; r < rows; r++, to += dst_stride) memcpy(to, result + r * 3, 3);
+        const uint8_t *from   = block + (size_t)axis->first[i] * lanes;
+        int32_t        sum[LANES_MAX];
+        for (int k = 0; k < lanes; k++) sum[k] = 1 << (WEIGHT_BITS - 1);
+        for (int t = 0; t < axis->taps[i]; t++, from += lanes)
+            for (int k = 0; k < lanes; k++) sum[k] += weight[t] * from[k];
+        uint8_t result[LANES_MAX];
+        for (int k = 0; k < lanes; k++) result[k] = clip(sum[k]);
+        uint8_t *to = dst + (size_t)((flip ? axis->count - 1 - i : i) * channels);
+        for (int r = 0; r < rows; r++, to += dst_stride) memcpy(to, result + r * channels, (size_t)channels);
     }
+}
+
+/* A loop for each number of channels. */
+static inline __attribute__((always_inline)) void across_body(const struct cr_axis *axis, const uint8_t *block,
+                                                              uint8_t *dst, size_t dst_stride, int rows, bool flip) {
+    if (axis->channels == 1)
+        across_channels(axis, block, dst, dst_stride, rows, flip, 1);
+    else if (axis->channels == 3)
+        across_channels(axis, block, dst, dst_stride, rows, flip, 3);
+    else
+        across_channels(axis, block, dst, dst_stride, rows, flip, 4);
 }
 
 /* Vertical pass: one output row from `taps` rows at src. */
@@ -133,10 +146,12 @@ static void down_plain(const int32_t *weight, int taps, const uint8_t *src, size
 
 /* Interleaves columns [from, to) of up to ROW_BLOCK rows: block[x][row][channel]. Missing rows keep their old
  * content. */
-static void gather_rows(const uint8_t *src, size_t stride, int rows, int from, int to, uint8_t *block) {
+static void gather_rows(const uint8_t *src, size_t stride, int rows, int from, int to, int channels, uint8_t *block) {
+    const size_t bytes = (size_t)channels, lanes = ROW_BLOCK * bytes;
     for (int r = 0; r < rows; r++) {
         const uint8_t *row = src + (size_t)r * stride;
-        for (int x = from; x < to; x++) memcpy(block + (size_t)x * LANES + r * 3, row + (size_t)x * 3, 3);
+        for (int x = from; x < to; x++)
+            memcpy(block + (size_t)x * lanes + (size_t)r * bytes, row + (size_t)x * bytes, bytes);
     }
 }
 
@@ -153,7 +168,8 @@ static void pass_across(const struct cr_resize *job, const struct cr_axis *axis,
     int  last = axis->count - 1, from = axis->first[0], to = axis->first[last] + axis->taps[last];
     for (int y = 0; y < rows; y += ROW_BLOCK) {
         int n = CR_MIN(rows - y, ROW_BLOCK);
-        gather_rows(job->src + (size_t)(row + y) * job->src_stride, job->src_stride, n, from, to, block);
+        gather_rows(job->src + (size_t)(row + y) * job->src_stride, job->src_stride, n, from, to, axis->channels,
+                    block);
         (avx2 ? across_avx2 : across_plain)(axis, block, dst + (size_t)y * dst_stride, dst_stride, n, job->flip);
     }
 }
@@ -165,7 +181,7 @@ static void pass_down(const struct cr_resize *job, const struct cr_axis *axis, c
                                                                                                   : down_plain;
     for (int i = 0; i < axis->count; i++)
         down(axis->weight + (size_t)i * axis->stride, axis->taps[i], src + (size_t)(axis->first[i] - row) * stride,
-             stride, job->dst + (size_t)i * job->dst_stride, (size_t)job->part_w * 3);
+             stride, job->dst + (size_t)i * job->dst_stride, (size_t)job->part_w * cr_format_bytes(job->format));
 }
 
 /* Returns the next table in the working memory; if base is NULL, only adds up the sizes. */
@@ -184,13 +200,16 @@ static void place_axis_tables(struct cr_axis *axis, uint8_t *base, size_t *used)
 
 cr_status cr_resize_run(const struct cr_resize *job, struct cr_buffer *tables) {
     CR_ASSERT(job->part_w > 0 && job->part_h > 0 && job->w > 0 && job->h > 0);
-    double scale_x = axis_scale(job->x, job->w, job->full_w), scale_y = axis_scale(job->y, job->h, job->full_h);
+    if (cr_format_bits(job->format) == 16) return cr_resize_run_wide(job, tables);
+    const size_t pixel    = cr_format_bytes(job->format);
+    const int    channels = cr_format_channels(job->format);
+    double       scale_x = axis_scale(job->x, job->w, job->full_w), scale_y = axis_scale(job->y, job->h, job->full_h);
     /* As in PIL, an axis whose pixels do not change is copied, not filtered; the horizontal pass mirrors. */
     bool           across    = job->flip || job->full_w != job->src_w || job->x != 0 || job->w != job->src_w;
     bool           down      = job->full_h != job->src_h || job->y != 0 || job->h != job->src_h;
-    struct cr_axis ax        = {.count = job->part_w, .stride = axis_stride(scale_x)};
-    struct cr_axis ay        = {.count = job->part_h, .stride = axis_stride(scale_y)};
-    size_t         row_bytes = (size_t)job->part_w * 3, used = 0, middle_rows = 0;
+    struct cr_axis ax        = {.count = job->part_w, .stride = axis_stride(scale_x), .channels = channels};
+    struct cr_axis ay        = {.count = job->part_h, .stride = axis_stride(scale_y), .channels = channels};
+    size_t         row_bytes = (size_t)job->part_w * pixel, used = 0, middle_rows = 0;
     double        *raw;
     uint8_t       *block, *middle, *tables512, *base = NULL;
     bool           wide = across && has_avx512();
@@ -202,7 +221,7 @@ cr_status cr_resize_run(const struct cr_resize *job, struct cr_buffer *tables) {
         place_axis_tables(&ax, base, &used);
         place_axis_tables(&ay, base, &used);
         raw       = place_table(base, &used, (size_t)CR_MAX(ax.stride, ay.stride) * sizeof *raw);
-        block     = place_table(base, &used, across ? (size_t)job->src_w * LANES : 0);
+        block     = place_table(base, &used, across ? (size_t)job->src_w * ROW_BLOCK * pixel : 0);
         middle    = place_table(base, &used, middle_rows * row_bytes);
         tables512 = place_table(base, &used, wide ? cr_resize_across512_bytes(&ax) : 0);
         if (base) break;
@@ -211,7 +230,7 @@ cr_status cr_resize_run(const struct cr_resize *job, struct cr_buffer *tables) {
     }
     axis_fill(&ax, raw, job->x, scale_x, job->src_w, job->part_x);
     axis_fill(&ay, raw, job->y, scale_y, job->src_h, job->part_y);
-    if (!wide || !cr_resize_across512_make(&ax, job->src_w * 3, job->flip, tables512)) tables512 = NULL;
+    if (!wide || !cr_resize_across512_make(&ax, job->src_w * channels, job->flip, tables512)) tables512 = NULL;
 
     if (across && down) {
         int first = ay.first[0], rows = ay.first[ay.count - 1] + ay.taps[ay.count - 1] - first;
@@ -221,9 +240,9 @@ cr_status cr_resize_run(const struct cr_resize *job, struct cr_buffer *tables) {
     } else if (across) {
         pass_across(job, &ax, job->part_y, job->part_h, block, tables512, job->dst, job->dst_stride);
     } else if (down) {
-        pass_down(job, &ay, job->src + (size_t)job->part_x * 3, job->src_stride, 0);
+        pass_down(job, &ay, job->src + (size_t)job->part_x * pixel, job->src_stride, 0);
     } else {
-        const uint8_t *from = job->src + (size_t)job->part_y * job->src_stride + (size_t)job->part_x * 3;
+        const uint8_t *from = job->src + (size_t)job->part_y * job->src_stride + (size_t)job->part_x * pixel;
         for (int y = 0; y < job->part_h; y++)
             memcpy(job->dst + (size_t)y * job->dst_stride, from + (size_t)y * job->src_stride, row_bytes);
     }
@@ -237,7 +256,7 @@ cr_status cr_image_resize(const struct cr_image *src, double x, double y, double
            .src        = src->rgb,
            .src_w      = src->width,
            .src_h      = src->height,
-           .src_stride = (size_t)src->width * 3,
+           .src_stride = (size_t)src->width * cr_format_bytes(src->format),
            .x          = x,
            .y          = y,
            .w          = w,
@@ -247,7 +266,8 @@ cr_status cr_image_resize(const struct cr_image *src, double x, double y, double
            .part_w     = out_w,
            .part_h     = out_h,
            .dst        = dst,
-           .dst_stride = (size_t)out_w * 3,
+           .dst_stride = (size_t)out_w * cr_format_bytes(src->format),
+           .format     = src->format,
            .flip       = flip,
     };
     CR_ASSERT(x >= 0 && y >= 0 && x + w <= src->width && y + h <= src->height);

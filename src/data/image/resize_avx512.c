@@ -35,7 +35,7 @@ bool cr_resize_has_avx512(void) {
 }
 
 static int chunk_count(const struct cr_axis *axis) {
-    return (axis->count * 3 + LANES - 1) / LANES;
+    return (axis->count * axis->channels + LANES - 1) / LANES;
 }
 
 static int pair_count(const struct cr_axis *axis) {
@@ -48,7 +48,7 @@ size_t cr_resize_across512_bytes(const struct cr_axis *axis) {
 
 /* The pixel that byte k of the result belongs to; bytes after the end belong to the last pixel. */
 static int pixel_of(const struct cr_axis *axis, int k, bool flip) {
-    int i = CR_MIN(k / 3, axis->count - 1);
+    int i = CR_MIN(k / axis->channels, axis->count - 1);
     return flip ? axis->count - 1 - i : i;
 }
 
@@ -58,7 +58,7 @@ static void fill_lane(const struct cr_axis *axis, int pixel, int from, int lane,
         struct pair_table *pair  = &pairs[t / 2];
         int                at    = 2 * lane + t % 2;
         bool               valid = used && t < axis->taps[pixel];
-        pair->from[2 * at]       = (uint8_t)(valid ? from + 3 * t : 0);
+        pair->from[2 * at]       = (uint8_t)(valid ? from + axis->channels * t : 0);
         pair->from[2 * at + 1]   = 0; /* the upper byte of 16 bits: the mask sets it to 0 */
         pair->high[at]           = (int16_t)(valid ? weight[t] >> HALF_BITS : 0);
         pair->low[at]            = (int16_t)(valid ? weight[t] & ((1 << HALF_BITS) - 1) : 0);
@@ -66,20 +66,20 @@ static void fill_lane(const struct cr_axis *axis, int pixel, int from, int lane,
 }
 
 bool cr_resize_across512_make(const struct cr_axis *axis, int source_bytes, bool flip, uint8_t *tables) {
-    int                chunks = chunk_count(axis), pairs = pair_count(axis), bytes = axis->count * 3;
+    int chunks = chunk_count(axis), pairs = pair_count(axis), channels = axis->channels, bytes = axis->count * channels;
     struct pair_table *pair = (struct pair_table *)tables;
     struct chunk      *head = (struct chunk *)(pair + (size_t)chunks * pairs);
     for (int c = 0; c < chunks; c++, pair += pairs) {
         int a = pixel_of(axis, c * LANES, flip), b = pixel_of(axis, c * LANES + LANES - 1, flip);
-        int left = CR_MIN(a, b), right = CR_MAX(a, b), base = axis->first[left] * 3;
-        if ((axis->first[right] + axis->taps[right]) * 3 - base > REACH) return false;
+        int left = CR_MIN(a, b), right = CR_MAX(a, b), base = axis->first[left] * channels;
+        if ((axis->first[right] + axis->taps[right]) * channels - base > REACH) return false;
         int left_bytes   = source_bytes - base;
         head[c].base     = base;
         head[c].readable = left_bytes >= REACH ? ~UINT64_C(0) : (UINT64_C(1) << left_bytes) - 1;
         head[c].writable = bytes - c * LANES >= LANES ? 0xffff : (1u << (bytes - c * LANES)) - 1;
         for (int lane = 0; lane < LANES; lane++) {
             int k = c * LANES + lane, pixel = pixel_of(axis, k, flip);
-            fill_lane(axis, pixel, axis->first[pixel] * 3 + k % 3 - base, lane, k < bytes, pair);
+            fill_lane(axis, pixel, axis->first[pixel] * channels + k % channels - base, lane, k < bytes, pair);
         }
     }
     return true;

@@ -8,6 +8,7 @@
 enum { CR_RESIZE_WEIGHT_BITS = 22 };
 struct cr_axis {
     int      count, stride; /* number of output pixels; weights reserved per pixel */
+    int      channels;      /* bytes of a pixel */
     int     *first, *taps;  /* [count]: first source pixel, number of taps */
     int32_t *weight;        /* [count][stride] */
 };

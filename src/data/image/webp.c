@@ -1,5 +1,5 @@
-/* data/image/webp.c: reads WebP images, lossy and lossless, as RGB8, with libwebp. Alpha is dropped, as PIL's
- * convert("RGB") does. A build without libwebp names the missing library. */
+/* data/image/webp.c: reads WebP images, lossy and lossless, as RGB or RGBA of 8 bits, with libwebp. For RGB alpha
+ * is dropped, as PIL's convert("RGB") does. A build without libwebp names the missing library. */
 #include "data/decode.h"
 #include "data/scratch.h"
 
@@ -39,9 +39,10 @@ cr_status cr_webp_decode(const void *bytes, size_t count, const char *name, stru
         return CR_FAIL(CR_ERR_FORMAT, "%s: an animated WebP; only still images can be read", name);
     const int width = config.input.width, height = config.input.height;
     CR_TRY(cr_image_check_size(width, height, name));
-    const size_t stride = (size_t)width * 3, size = stride * (size_t)height;
+    const bool   alpha  = cr_format_channels(view->format) == 4;
+    const size_t stride = (size_t)width * (alpha ? 4 : 3), size = stride * (size_t)height;
     CR_TRY(cr_buffer_reserve(pixels, size));
-    config.output.colorspace         = MODE_RGB;
+    config.output.colorspace         = alpha ? MODE_RGBA : MODE_RGB;
     config.output.is_external_memory = 1;
     config.output.u.RGBA.rgba        = pixels->bytes;
     config.output.u.RGBA.stride      = (int)stride;
@@ -49,7 +50,7 @@ cr_status cr_webp_decode(const void *bytes, size_t count, const char *name, stru
     code                             = WebPDecode(bytes, count, &config);
     WebPFreeDecBuffer(&config.output);
     if (code != VP8_STATUS_OK) return broken(name, code, size);
-    *view = (struct cr_image){.width = width, .height = height, .rgb = pixels->bytes};
+    *view = (struct cr_image){width, height, pixels->bytes, alpha ? CR_RGBA8 : CR_RGB8};
     return CR_OK;
 }
 

@@ -119,7 +119,9 @@ static cr_status check_options(const struct cr_dataset *dataset, const struct cr
 
 static cr_status make_slots(struct cr_loader *loader) {
     const struct cr_loader_options *o     = &loader->options;
-    size_t                          batch = (size_t)o->batch, image_bytes = cr_prepare_bytes(&o->prepare);
+    size_t                          batch = (size_t)o->batch, image_bytes = 0;
+    for (int k = 0; k < loader->sizes.count; k++)
+        image_bytes = CR_MAX(image_bytes, cr_prepare_bytes(&loader->prepare[k]));
     CR_ALLOC(loader->slots, (size_t)loader->n_slots);
     for (int i = 0; i < loader->n_slots; i++) {
         struct slot *slot = &loader->slots[i];
@@ -175,13 +177,22 @@ static cr_status build(struct cr_loader *loader) {
     return start_workers(loader);
 }
 
+static void set_sizes(struct cr_loader *loader) {
+    const struct cr_loader_options *o = &loader->options;
+    loader->sizes                     = o->sizes ? *o->sizes : (struct cr_size_schedule){.count = 1};
+    for (int k = 0; k < loader->sizes.count; k++) loader->prepare[k] = o->sizes ? o->prepare_sizes[k] : o->prepare;
+    loader->options.sizes         = NULL; /* they belong to the caller */
+    loader->options.prepare_sizes = NULL;
+}
+
 cr_status cr_loader_open(const struct cr_dataset *dataset, const struct cr_loader_options *options,
                          struct cr_loader **out) {
     struct cr_loader *loader;
     CR_TRY(check_options(dataset, options));
     CR_ALLOC(loader, 1);
-    loader->dataset   = dataset;
-    loader->options   = *options;
+    loader->dataset = dataset;
+    loader->options = *options;
+    set_sizes(loader);
     loader->count     = dataset->count * cr_loader_views(loader);
     loader->batches   = cr_loader_batches(dataset, options);
     loader->first_seq = options->first_batch;

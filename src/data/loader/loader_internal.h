@@ -34,6 +34,8 @@ struct class_index {
 struct cr_loader {
     const struct cr_dataset *dataset;
     struct cr_loader_options options;
+    struct cr_size_schedule  sizes; /* count is at least 1 */
+    struct cr_prepare        prepare[CR_SIZES_MAX];
     int64_t                  count, batches, first_seq; /* samples and batches per epoch; batches before the start */
     struct slot             *slots;
     int                      n_slots;
@@ -70,6 +72,8 @@ struct cr_loader {
 int64_t cr_loader_first_place(const struct cr_loader *loader, int64_t index);
 /* Evaluation with test-time augmentation: the number of consecutive places that are views of one sample, else 1. */
 int cr_loader_views(const struct cr_loader *loader);
+/* The preparation of the images of an epoch. */
+const struct cr_prepare *cr_loader_prepare(const struct cr_loader *loader, int64_t epoch);
 /* Returns whether batch `seq` exists. Training has no end; an evaluation ends with the images. */
 bool cr_loader_has_batch(const struct cr_loader *loader, int64_t seq);
 /* Assigns batch `seq` to a free slot and selects its samples. The caller holds the mutex. */

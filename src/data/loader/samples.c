@@ -13,6 +13,10 @@ int cr_loader_views(const struct cr_loader *loader) {
     return loader->options.split == CR_SPLIT_VAL ? cr_prepare_views(loader->options.prepare.tta) : 1;
 }
 
+const struct cr_prepare *cr_loader_prepare(const struct cr_loader *loader, int64_t epoch) {
+    return &loader->prepare[cr_size_index(&loader->sizes, epoch)];
+}
+
 /* ---- order ---- */
 
 int64_t cr_loader_first_place(const struct cr_loader *loader, int64_t index) {
@@ -97,7 +101,9 @@ static cr_status load_sample(struct cr_loader *loader, struct cr_scratch *scratc
     CR_TRY(set->ops->fetch(set, sample, scratch, &stored, label));
     if (set->label_rows) memcpy(label, cr_dataset_labels(set, sample), (size_t)set->label_words * sizeof *label);
     scratch->counts.fetch_ns += cr_time_ns() - start;
-    size_t pixel_bytes = stored.bytes ? 0 : (size_t)stored.pixels.width * (size_t)stored.pixels.height * 3;
+    size_t pixel_bytes = stored.bytes ? 0
+                                      : (size_t)stored.pixels.width * (size_t)stored.pixels.height *
+                                            cr_format_bytes(stored.pixels.format);
     scratch->counts.file_bytes += (int64_t)(stored.bytes ? stored.count : pixel_bytes);
     stored.verified =
         stored.verified || (atomic_load_explicit(&loader->verified[sample / 8], memory_order_relaxed) & bit);
@@ -117,27 +123,27 @@ static bool is_corrupt(cr_status status) {
     return status == CR_ERR_FORMAT || status == CR_ERR_IO;
 }
 
-static void fill_black(const struct cr_loader *loader, uint8_t *image, int32_t *label) {
-    memset(image, 0, cr_prepare_bytes(&loader->options.prepare));
+static void fill_black(const struct cr_prepare *prep, uint8_t *image, int32_t *label) {
+    memset(image, 0, cr_prepare_bytes(prep));
     *label = -1;
 }
 
 cr_status cr_loader_fill_place(struct cr_loader *loader, struct slot *slot, int64_t at, struct cr_scratch *scratch) {
-    size_t   bytes = cr_prepare_bytes(&loader->options.prepare);
-    uint8_t *image = slot->images + (size_t)at * bytes;
-    int32_t *label = slot->labels + at * cr_dataset_label_words(loader->dataset);
-    int32_t *box   = slot->boxes ? slot->boxes + 4 * at : NULL;
-    int64_t  draw = draw_of(loader, slot, at), sample = slot->samples[at],
+    struct cr_prepare prep  = *cr_loader_prepare(loader, slot->epoch);
+    size_t            bytes = cr_prepare_bytes(&prep);
+    uint8_t          *image = slot->images + (size_t)at * bytes;
+    int32_t          *label = slot->labels + at * cr_dataset_label_words(loader->dataset);
+    int32_t          *box   = slot->boxes ? slot->boxes + 4 * at : NULL;
+    int64_t           draw = draw_of(loader, slot, at), sample = slot->samples[at],
             max_replacements = CR_MIN(loader->count, UNREADABLE_MAX);
     if (sample < 0) {
-        fill_black(loader, image, label);
+        fill_black(&prep, image, label);
         return CR_OK;
     }
-    struct cr_prepare prep = loader->options.prepare;
-    prep.view              = (int)((cr_loader_first_place(loader, slot->index) + at) % cr_loader_views(loader));
+    prep.view = (int)((cr_loader_first_place(loader, slot->index) + at) % cr_loader_views(loader));
     if (loader->options.split == CR_SPLIT_TRAIN) prep.tta = CR_TTA_NONE; /* calibration: the plain image */
     if (slot->mixes)
-        cr_prepare_mix(&loader->options.prepare, loader->options.seed, draw, sample, at, loader->options.batch,
+        cr_prepare_mix(&prep, loader->options.seed, draw, sample, at, loader->options.batch,
                        slot->mixes + CR_MIX_NUMBERS * at);
     for (int64_t step = 1;; step++) {
         cr_status status = load_sample(loader, scratch, draw, sample, &prep, image, label, box);
@@ -146,7 +152,7 @@ cr_status cr_loader_fill_place(struct cr_loader *loader, struct slot *slot, int6
             return CR_FAIL(status, "%s (set data.corrupt = skip to continue without such images)", cr_error_message());
         log_corrupt(loader, sample, cr_error_message());
         if (loader->options.split != CR_SPLIT_TRAIN) {
-            fill_black(loader, image, label);
+            fill_black(&prep, image, label);
             return CR_OK;
         }
         if (step == max_replacements)

@@ -211,7 +211,7 @@ static cr_status cifar_fetch(const struct cr_dataset *dataset, int64_t sample, s
                              struct cr_stored *out, int32_t *label) {
     const struct cifar *cifar = dataset->state;
     (void)scratch;
-    *out              = (struct cr_stored){0};
+    *out              = (struct cr_stored){.format = dataset->format}; /* the pixels are RGB8 */
     out->pixels.width = out->pixels.height = SIDE;
     out->pixels.rgb                        = cifar->pixels + (size_t)sample * CR_CIFAR_PIXEL_BYTES;
     *label                                 = cifar->labels[sample];

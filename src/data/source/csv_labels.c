@@ -44,10 +44,6 @@ static cr_status split_line(const struct cr_csv_list *list, const struct cr_csv_
                            (long long)e->line);
         if (cr_utf8_has_control(label)) /* classes.txt of a checkpoint has one name in a line */
             return CR_FAIL(CR_ERR_FORMAT, "%s:%lld: the label has control characters", list->path, (long long)e->line);
-        for (int64_t i = start; i < out->count; i++)
-            if (strcmp(out->label[i], label) == 0)
-                return CR_FAIL(CR_ERR_FORMAT, "%s:%lld: the label %s occurs twice: remove one of them", list->path,
-                               (long long)e->line, label);
         out->label[out->count++] = label;
     }
     return CR_OK;
@@ -85,7 +81,8 @@ static cr_status make_classes(const struct cr_csv_list *list, const struct label
     return status;
 }
 
-/* Writes the labels of each line as words: graph/loss.h. rows: [lines][dataset->label_words] */
+/* Writes the labels of each line as words: graph/loss.h. rows: [lines][dataset->label_words]. A label that a line has
+ * twice is found here and not while reading: a hostile line may have millions of labels. */
 static cr_status number_labels(const struct cr_csv_list *list, const struct labels *labels, const char *train,
                                const struct cr_dataset *dataset, int32_t *rows) {
     for (int64_t i = 0; i < list->count; i++, rows += dataset->label_words) {
@@ -95,7 +92,11 @@ static cr_status number_labels(const struct cr_csv_list *list, const struct labe
             if (k < 0)
                 return CR_FAIL(CR_ERR_FORMAT, "%s:%lld: no image of %s has the label %s", list->path,
                                (long long)list->entry[i].line, train, labels->label[j]);
-            rows[1 + k / 32] = (int32_t)((uint32_t)rows[1 + k / 32] | 1u << (k % 32));
+            const uint32_t bit = 1u << (k % 32), word = (uint32_t)rows[1 + k / 32];
+            if (word & bit)
+                return CR_FAIL(CR_ERR_FORMAT, "%s:%lld: the label %s occurs twice: remove one of them", list->path,
+                               (long long)list->entry[i].line, labels->label[j]);
+            rows[1 + k / 32] = (int32_t)(word | bit);
         }
     }
     return CR_OK;

@@ -225,7 +225,7 @@ static cr_status folder_fetch(const struct cr_dataset *dataset, int64_t sample, 
     const struct cr_image_folder *folder = dataset->state;
     char                          path[PATH_MAX];
     *label = folder->images[sample].label;
-    *out   = (struct cr_stored){.exif = dataset->exif};
+    *out   = (struct cr_stored){.exif = dataset->exif, .format = dataset->format};
     folder_name(dataset, sample, path, sizeof path);
     CR_TRY(cr_image_file_read(path, scratch, &out->count));
     out->bytes = scratch->file.bytes;

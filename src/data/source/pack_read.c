@@ -19,16 +19,17 @@
 enum { CLASSES_MAX = 1000000, IMAGE_BYTES_MAX = 1 << 30, PAGE = 4096, THREADS_MAX = 1024 };
 
 struct cr_pack {
-    const uint8_t    *bytes;
-    size_t            size;
-    bool              mapped;
-    char             *name;
-    const char      **class_names; /* pointers into `bytes` */
-    int64_t           count;
-    int               classes;
-    enum cr_pack_form form;
-    uint32_t          flags;
-    const uint8_t    *index;
+    const uint8_t       *bytes;
+    size_t               size;
+    bool                 mapped;
+    char                *name;
+    const char         **class_names; /* pointers into `bytes` */
+    int64_t              count;
+    int                  classes;
+    enum cr_pack_form    form;
+    uint32_t             flags;
+    enum cr_pixel_format format; /* of raw pixels */
+    const uint8_t       *index;
 };
 
 static uint32_t load32(const uint8_t *b) {
@@ -76,6 +77,9 @@ static cr_status read_header(struct cr_pack *pack, uint64_t *names_bytes) {
     if (form != CR_PACK_ENCODED && form != CR_PACK_RAW) return bad_header(pack, "storage form");
     pack->flags = load32(b + CR_PACK_AT_FLAGS);
     if (pack->flags & ~(uint32_t)CR_PACK_EXIF) return bad_header(pack, "set of flags");
+    const uint32_t format = load32(b + CR_PACK_AT_FORMAT);
+    if (format > (form == CR_PACK_RAW ? CR_RGBA16 : CR_RGB8)) return bad_header(pack, "format of pixels");
+    pack->format = (enum cr_pixel_format)format;
     if (classes < 1 || classes > CLASSES_MAX) return bad_header(pack, "number of classes");
     if (count < 1 || count > room / CR_PACK_ENTRY_BYTES) return bad_header(pack, "number of images");
     if (index != pack->size - count * CR_PACK_ENTRY_BYTES) return bad_header(pack, "offset of the index");
@@ -127,7 +131,8 @@ static bool is_valid(const struct cr_pack *pack, const struct cr_pack_entry *e) 
     if (e->label < 0 || e->label >= pack->classes || e->width < 1 || e->height < 1) return false;
     if (e->width > CR_IMAGE_SIDE_MAX || e->height > CR_IMAGE_SIDE_MAX) return false;
     if ((int64_t)e->width * e->height > CR_IMAGE_PIXELS_MAX) return false;
-    return pack->form != CR_PACK_RAW || e->bytes == (uint64_t)e->width * (uint64_t)e->height * 3;
+    return pack->form != CR_PACK_RAW ||
+           e->bytes == (uint64_t)e->width * (uint64_t)e->height * cr_format_bytes(pack->format);
 }
 
 /* Checks all entries of the index. Together the images must fill the space before the index. */
@@ -225,6 +230,9 @@ enum cr_pack_form cr_pack_form(const struct cr_pack *pack) {
 }
 bool cr_pack_exif(const struct cr_pack *pack) {
     return pack->flags & CR_PACK_EXIF;
+}
+enum cr_pixel_format cr_pack_format(const struct cr_pack *pack) {
+    return pack->format;
 }
 const char *cr_pack_name(const struct cr_pack *pack) {
     return pack->name;

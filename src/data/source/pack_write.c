@@ -14,13 +14,14 @@
 #include <unistd.h>
 
 struct cr_pack_writer {
-    struct cr_temporary file;
-    enum cr_pack_form   form;
-    uint32_t            flags;
-    int                 classes;
-    uint64_t            names_bytes, at, count; /* at: bytes written so far */
-    uint32_t            crc;                    /* CRC-32C of the names */
-    struct cr_text      index;                  /* entries so far */
+    struct cr_temporary  file;
+    enum cr_pack_form    form;
+    enum cr_pixel_format format; /* of raw pixels */
+    uint32_t             flags;
+    int                  classes;
+    uint64_t             names_bytes, at, count; /* at: bytes written so far */
+    uint32_t             crc;                    /* CRC-32C of the names */
+    struct cr_text       index;                  /* entries so far */
 };
 
 static void store32(uint8_t *b, uint32_t v) {
@@ -52,11 +53,12 @@ static cr_status begin(struct cr_pack_writer *writer, const char *path, const ch
     return CR_OK;
 }
 
-cr_status cr_pack_create(const char *path, enum cr_pack_form form, uint32_t flags, const char *const *class_names,
-                         int classes, struct cr_pack_writer **out) {
+cr_status cr_pack_create(const char *path, enum cr_pack_form form, enum cr_pixel_format format, uint32_t flags,
+                         const char *const *class_names, int classes, struct cr_pack_writer **out) {
     struct cr_pack_writer *writer;
     CR_ALLOC(writer, 1);
     writer->form     = form;
+    writer->format   = format;
     writer->flags    = flags;
     writer->classes  = classes;
     cr_status status = begin(writer, path, class_names);
@@ -99,6 +101,7 @@ static cr_status complete(struct cr_pack_writer *writer) {
     store64(header + CR_PACK_AT_NAMES_BYTES, writer->names_bytes);
     store64(header + CR_PACK_AT_INDEX_OFFSET, index);
     store32(header + CR_PACK_AT_FLAGS, writer->flags);
+    if (writer->form == CR_PACK_RAW) store32(header + CR_PACK_AT_FORMAT, (uint32_t)writer->format);
     store32(header + CR_PACK_AT_HEADER_CRC, cr_crc32c(0, header, CR_PACK_AT_HEADER_CRC));
     if (lseek(writer->file.fd, 0, SEEK_SET) != 0) return cr_fs_refused(writer->file.path, "write", errno);
     CR_TRY(cr_fs_write(writer->file.fd, writer->file.path, header, sizeof header, 0));
@@ -158,18 +161,19 @@ static cr_status store_bytes(struct item *item, const void *bytes, size_t count,
 
 /* Stores pixels, with the short side reduced to `side` by the filter of evaluation. */
 static cr_status store_pixels(struct item *item, const struct cr_image *view, int side, struct cr_scratch *scratch) {
-    int64_t shorter = CR_MIN(view->width, view->height), longer = CR_MAX(view->width, view->height);
+    const size_t pixel   = cr_format_bytes(view->format);
+    int64_t      shorter = CR_MIN(view->width, view->height), longer = CR_MAX(view->width, view->height);
     if (!side || shorter <= side)
-        return store_bytes(item, view->rgb, (size_t)view->width * view->height * 3, view->width, view->height);
+        return store_bytes(item, view->rgb, (size_t)view->width * view->height * pixel, view->width, view->height);
     int    long_side = (int)(side * longer / shorter), width = view->width <= view->height ? side : long_side;
     int    height = view->width <= view->height ? long_side : side;
-    size_t bytes  = (size_t)width * height * 3;
+    size_t bytes  = (size_t)width * height * pixel;
     CR_TRY(cr_buffer_reserve(&item->bytes, bytes));
     struct cr_resize job = {
         .src        = view->rgb,
         .src_w      = view->width,
         .src_h      = view->height,
-        .src_stride = (size_t)view->width * 3,
+        .src_stride = (size_t)view->width * pixel,
         .w          = view->width,
         .h          = view->height,
         .full_w     = width,
@@ -177,7 +181,8 @@ static cr_status store_pixels(struct item *item, const struct cr_image *view, in
         .part_w     = width,
         .part_h     = height,
         .dst        = item->bytes.bytes,
-        .dst_stride = (size_t)width * 3,
+        .dst_stride = (size_t)width * pixel,
+        .format     = view->format,
     };
     CR_TRY(cr_resize_run(&job, &scratch->tables));
     item->count  = bytes;
@@ -268,8 +273,8 @@ cr_status cr_pack_dataset(const struct cr_dataset *dataset, const char *path, co
     cr_status              status;
     if (!options->raw_side) CR_TRY(find_form(dataset, &form));
     CR_ALLOC(p.item, ROUND);
-    CR_TRY_OUT(cr_pack_create(path, form, dataset->exif ? CR_PACK_EXIF : 0, (const char *const *)dataset->class_names,
-                              dataset->classes, &writer));
+    CR_TRY_OUT(cr_pack_create(path, form, dataset->format, dataset->exif ? CR_PACK_EXIF : 0,
+                              (const char *const *)dataset->class_names, dataset->classes, &writer));
     CR_TRY_OUT(pack_rounds(&p, writer, options, &result));
     if (!result.images) CR_FAIL_OUT(CR_ERR_FORMAT, "%s: no image can be read", path);
     struct cr_pack_writer *last = writer;

@@ -18,11 +18,11 @@ static cr_status packed_fetch(const struct cr_dataset *dataset, int64_t sample, 
     const uint8_t        *bytes;
     (void)scratch;
     CR_TRY(cr_pack_read(pack, sample, &entry, &bytes));
-    *out   = (struct cr_stored){.verified = true, .exif = dataset->exif};
+    *out   = (struct cr_stored){.verified = true, .exif = dataset->exif, .format = dataset->format};
     *label = entry.label;
     if (cr_pack_form(pack) == CR_PACK_RAW) {
-        out->pixels =
-            (struct cr_image){entry.width, entry.height, (uint8_t *)(uintptr_t)bytes}; /* borrowed, never written */
+        out->pixels = (struct cr_image){entry.width, entry.height, (uint8_t *)(uintptr_t)bytes, /* never written */
+                                        cr_pack_format(pack)};
     } else {
         out->bytes = bytes;
         out->count = entry.bytes;
@@ -94,6 +94,12 @@ cr_status cr_packed_open(const struct cr_config *config, enum cr_split split, st
     dataset->state = pack;
     dataset->ops   = &packed_ops;
     CR_TRY(set_from_pack(dataset, pack));
+    if (cr_pack_form(pack) == CR_PACK_RAW && cr_pack_format(pack) != dataset->format)
+        return cr_config_fail(config, "data.channels",
+                              "with data.bits = %d does not fit %s, whose pixels were packed with channels = %d and "
+                              "bits = %d: set both keys to these, or pack the images again",
+                              (int)config->data.bits, path, cr_format_channels(cr_pack_format(pack)),
+                              cr_format_bits(cr_pack_format(pack)));
     /* A set that an older version packed stays as it was: runs that were trained on it see the same images. */
     dataset->exif = config->data.exif && cr_pack_exif(pack) && cr_pack_form(pack) == CR_PACK_ENCODED;
     if (!config->data.exif && cr_pack_exif(pack) && cr_pack_form(pack) == CR_PACK_RAW)

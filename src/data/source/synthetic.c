@@ -21,7 +21,8 @@ struct synthetic {
     uint64_t      seed;
     enum cr_split split;
     int           size, images;
-    uint8_t      *pool; /* [images][size][size][3] */
+    size_t        image_bytes;
+    uint8_t      *pool; /* [images][size][size] pixels of the dataset's format */
 };
 
 /* Draws the label and the image of a sample. */
@@ -39,9 +40,9 @@ static cr_status synthetic_fetch(const struct cr_dataset *dataset, int64_t sampl
     int                     image;
     (void)scratch;
     *label            = draw_label(dataset, sample, &image);
-    *out              = (struct cr_stored){0};
+    *out              = (struct cr_stored){.format = dataset->format, .pixels.format = dataset->format};
     out->pixels.width = out->pixels.height = s->size;
-    out->pixels.rgb                        = s->pool + (size_t)image * s->size * s->size * 3;
+    out->pixels.rgb                        = s->pool + (size_t)image * s->image_bytes;
     return CR_OK;
 }
 
@@ -65,7 +66,7 @@ static const struct cr_dataset_ops synthetic_ops = {synthetic_fetch, synthetic_n
                                                     NULL};
 
 static void fill_pool(struct synthetic *s) {
-    size_t bytes = (size_t)s->size * s->size * 3;
+    const size_t bytes = s->image_bytes;
     for (int p = 0; p < s->images; p++) {
         struct cr_rng rng = cr_rng_make(s->seed, CR_RNG_SYNTHETIC, (uint64_t)p, PURPOSE_PIXELS);
         uint8_t      *to  = s->pool + (size_t)p * bytes;
@@ -87,11 +88,11 @@ cr_status cr_synthetic_open(const struct cr_config *config, enum cr_split split,
     s->split       = split;
     /* The images have the size of the network's input. If evaluation resizes images, they have that size, so that
      * the resize is measured too. */
-    s->size          = CR_MAX(CR_MAX(prep.size, cr_prepare_width(&prep)), prep.eval_resize);
-    size_t bytes     = (size_t)s->size * s->size * 3;
-    s->images        = (int)CR_MAX(1, CR_MIN(POOL_IMAGES, POOL_BYTES_MAX / bytes));
-    int64_t wanted   = split == CR_SPLIT_TRAIN ? config->data.train_images : config->data.val_images;
-    dataset->count   = wanted ? wanted : split == CR_SPLIT_TRAIN ? TRAIN_IMAGES : VAL_IMAGES;
+    s->size      = CR_MAX(CR_MAX(prep.size, cr_prepare_width(&prep)), prep.eval_resize);
+    size_t bytes = s->image_bytes = (size_t)s->size * s->size * cr_format_bytes(dataset->format);
+    s->images                     = (int)CR_MAX(1, CR_MIN(POOL_IMAGES, POOL_BYTES_MAX / bytes));
+    int64_t wanted                = split == CR_SPLIT_TRAIN ? config->data.train_images : config->data.val_images;
+    dataset->count                = wanted ? wanted : split == CR_SPLIT_TRAIN ? TRAIN_IMAGES : VAL_IMAGES;
     dataset->classes = config->model.classes ? (int)config->model.classes : cr_config_is_small(config) ? 10 : 1000;
     CR_ARENA_ALLOC(dataset->class_names, dataset, dataset->classes);
     for (int c = 0; c < dataset->classes; c++) {

@@ -142,7 +142,7 @@ static void all_errors_are_reported(void) {
               "c.ini:10: [optim] lr = 0.1x: must be a number from 0 to 1000\n"
               "c.ini:11: [optim] lr: is already set in line 10; remove one of the two\n"
               "c.ini:12: [optim] learning_rate = 0.1: unknown key; did you mean lr?\n"
-              "c.ini:14: [data] mean = 1,2: must be three numbers: red, green, blue\n"
+              "c.ini:14: [data] mean = 1,2: must be three numbers: red, green, blue; or one number for all channels\n"
               "c.ini:15: [data] std = 1;2: ';' would start a comment; quote the value, or put a blank before the "
               "comment\n"
               "command line: [schedule] kind = linear: must be one of constant, step, multistep, cosine, polynomial, "
@@ -288,7 +288,7 @@ static void rules_between_keys(void) {
         {"data.scale=0.5,0.2", "must be two numbers, the smaller first"},
         {"data.ratio=1,2,3", "must be two numbers"},
         {"data.ratio=1,1", ""},
-        {"data.mean=0.5", "must be three numbers"},
+        {"data.mean=0.5,0.5", "must be three numbers"},
         {"data.std=1,1,1,1", "must be three numbers"},
         {"data.kind=cifar10", "[data] kind = cifar10: needs root"},
         {"data.kind=folder", "needs root"},

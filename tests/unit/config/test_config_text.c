@@ -90,10 +90,14 @@ static void make_allowed(struct cr_rng *rng, struct cr_config *c) {
     c->memory.limit    = cr_rng_below(rng, 2) ? "none" : "8GiB";
     c->memory.card     = cr_rng_below(rng, 2) ? "" : "24GB";
     c->prune.block     = cr_rng_below(rng, 2) ? "8" : "64x32";
-    c->data.mean.count = c->data.std.count = 3;
+    c->data.channels   = (const int64_t[]){1, 3, 4}[cr_rng_below(rng, 3)];
+    c->data.bits       = cr_rng_below(rng, 2) ? 8 : 16;
+    c->data.mean.count = c->data.std.count = (int)c->data.channels;
+    const bool colours                     = c->data.channels < 4 && c->data.bits == 8;
+    if (!colours) c->data.augment = CR_AUGMENT_NONE;
     c->data.scale       = (struct cr_reals){2, {random_real(rng, 0.0001, 0.5), random_real(rng, 0.5, 1)}};
     c->data.erase_scale = (struct cr_reals){2, {random_real(rng, 0.0001, 0.5), random_real(rng, 0.5, 1)}};
-    c->data.jitter      = (struct cr_reals){cr_rng_below(rng, 2) ? 4 : 0, {0.4, 1, 0, random_real(rng, 0, 0.5)}};
+    c->data.jitter = (struct cr_reals){colours && cr_rng_below(rng, 2) ? 4 : 0, {0.4, 1, 0, random_real(rng, 0, 0.5)}};
     if (!c->data.jitter.count) c->data.jitter = (struct cr_reals){0};
     c->data.ratio     = (struct cr_reals){2, {random_real(rng, 0.01, 1), random_real(rng, 1, 100)}};
     c->data.eval_crop = CR_MIN(c->data.eval_crop, c->data.eval_resize);
@@ -101,10 +105,13 @@ static void make_allowed(struct cr_rng *rng, struct cr_config *c) {
         c->data.train_images = c->data.val_images = 0;
         if (!*c->data.root) c->data.root = "x";
     }
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 32; i++) c->data.mean.at[i] = c->data.std.at[i] = 0;
+    for (int i = 0; i < c->data.mean.count; i++) {
         c->data.mean.at[i] = random_real(rng, -10, 10);
         c->data.std.at[i]  = random_real(rng, 1e-6, 100);
     }
+    const bool several  = !c->data.image_width && !*c->distill.teacher && cr_rng_below(rng, 2);
+    c->data.image_sizes = several ? "128@0,160@6" : "";
     if (c->data.kind != CR_DATA_CSV) c->data.multi_label = false;
     if (c->data.multi_label) {
         c->data.sampling = CR_SAMPLING_SHUFFLE;
@@ -122,6 +129,17 @@ static void make_allowed(struct cr_rng *rng, struct cr_config *c) {
     }
     c->prune.initial = CR_MIN(c->prune.initial, c->prune.sparsity);
     c->prune.end     = CR_MAX(c->prune.start, c->prune.end);
+    if (c->prune.schedule == CR_PRUNE_SCHEDULE_RIGL && c->prune.pattern != CR_PRUNE_PATTERN_UNSTRUCTURED)
+        c->prune.schedule = CR_PRUNE_SCHEDULE_ACDC;
+    if (c->prune.schedule != CR_PRUNE_SCHEDULE_GRADUAL) {
+        c->prune.initial       = 0;
+        c->prune.start         = random_real(rng, 0, 1000);
+        c->prune.end           = random_real(rng, 2000, 3000);
+        c->prune.sparse_epochs = random_real(rng, 0.01, 400);
+        c->prune.dense_epochs  = random_real(rng, 0.01, 400);
+        if (c->prune.scope == CR_PRUNE_SCOPE_GLOBAL) c->prune.scope = CR_PRUNE_SCOPE_ERK;
+    }
+    if (cr_config_prunes(c) || c->prune.importance == CR_PRUNE_IMPORTANCE_TAYLOR) c->prune.group_decay = 0;
     if (!*c->prune.budget) c->prune.column = "";
     c->optim.nesterov =
         c->optim.nesterov && c->optim.momentum > 0 && c->optim.kind != CR_OPTIM_ADAMW && c->optim.kind != CR_OPTIM_LAMB;
@@ -251,6 +269,7 @@ static void shipped_configs(void) {
                    {"imagenette-192-20", CR_ARCH_RESNET50, CR_DATA_FOLDER, 10, 64},
                    {"imagenette-192-80", CR_ARCH_RESNET50, CR_DATA_FOLDER, 10, 64},
                    {"finetune-folder", CR_ARCH_RESNET18, CR_DATA_FOLDER, 0, 32},
+                   {"finetune-grey16", CR_ARCH_RESNET18, CR_DATA_FOLDER, 0, 32},
                    {"resnet18", CR_ARCH_RESNET18, CR_DATA_FOLDER, 1000, 256},
                    {"wide-resnet50-2", CR_ARCH_WIDE_RESNET50_2, CR_DATA_FOLDER, 1000, 256},
                    {"resnet50", CR_ARCH_RESNET50, CR_DATA_FOLDER, 1000, 256}};

@@ -39,7 +39,7 @@ static void operations_match_pil(void) {
         uint8_t *want = golden_read(file, name, &size), *got = golden_read(file, name + used, &other),
                 *copy = malloc((size_t)size * size * 3);
         REQUIRE(want && got && copy && size == other);
-        cr_pixels_apply((enum cr_pixel_op)op, by, &(struct cr_pixels){got, copy, size, size, {0}});
+        cr_pixels_apply((enum cr_pixel_op)op, by, &(struct cr_pixels){got, copy, size, size, {0}, 3});
         int wrong = 0, most = 0;
         for (int k = 0; k < size * size * 3; k++) {
             wrong += got[k] != want[k];
@@ -99,7 +99,7 @@ static void draw_image(uint8_t rgb[SIZE * SIZE * 3]) {
 
 static void prepare(const struct cr_prepare *prep, int64_t epoch, int64_t sample, uint8_t *out, int32_t box[4]) {
     uint8_t               rgb[SIZE * SIZE * 3];
-    const struct cr_image image = {SIZE, SIZE, rgb};
+    const struct cr_image image = {SIZE, SIZE, rgb, CR_RGB8};
     draw_image(rgb);
     REQUIRE_OK(prepare_train(prep, &image, 1, epoch, sample, out, box));
 }

@@ -60,7 +60,7 @@ static void pixels_are_torchvisions(void) {
             strcmp(name, "rand") != 0;
         REQUIRE(pair || sscanf(line, "%31s %d %d %d %d %llx", name, &n[0], &n[1], &n[2], &n[3], &want) == 6);
         const uint8_t          fill   = (uint8_t)n[pair ? 4 : 3];
-        const struct cr_pixels pixels = {rgb, copy, W, H, {fill, fill, fill}};
+        const struct cr_pixels pixels = {rgb, copy, W, H, {fill, fill, fill}, 3};
         draw_image(rgb);
         seen[replay(name, n, &pixels)]++;
         if (cr_hash_bytes(CR_HASH_START, rgb, BYTES) != want) TEST_FAIL_("other pixels: %s", line);
@@ -92,7 +92,7 @@ static void compare(const struct cr_prepare *prep, struct results *r) {
     const int known = r->count;
     for (int i = 0; i < DRAWS; i++) {
         struct cr_rng          rng    = cr_rng_make(11, CR_RNG_TEST, (uint64_t)i, 0);
-        const struct cr_pixels pixels = {rgb, copy, W, H, {0}};
+        const struct cr_pixels pixels = {rgb, copy, W, H, {0}, 3};
         draw_image(rgb);
         cr_policy_apply(prep, &rng, &pixels);
         r->drawn[find(r, rgb)]++;
@@ -109,7 +109,7 @@ static void auto_augment_has_torchvisions_frequencies(void) {
         for (int at = 0; at < CR_POLICY_PAIRS * 16; at++) { /* pair, which steps are applied, their directions */
             const struct cr_policy_step *step = cr_policy_pair(prep.augment, at / 16);
             uint8_t                      rgb[BYTES], copy[BYTES];
-            const struct cr_pixels       pixels = {rgb, copy, W, H, {0}};
+            const struct cr_pixels       pixels = {rgb, copy, W, H, {0}, 3};
             double                       mass   = 1.0 / (CR_POLICY_PAIRS * 4);
             draw_image(rgb);
             for (int i = 0; i < 2; i++) {
@@ -129,7 +129,7 @@ static void rand_augment_has_uniform_operations(void) {
     struct cr_prepare       twice = once, never = once;
     struct results          r = {.count = 0};
     uint8_t                 rgb[BYTES], plain[BYTES], copy[BYTES];
-    const struct cr_pixels  pixels = {rgb, copy, W, H, {0}};
+    const struct cr_pixels  pixels = {rgb, copy, W, H, {0}, 3};
     draw_image(plain);
     r.expected[find(&r, plain)] = 0.5;
     for (int at = 0; at < 28; at++) {

@@ -21,7 +21,7 @@ static const struct side {
 static struct cr_image upright(const struct cr_image *stored, int orientation) {
     const struct side s   = sides[orientation];
     struct cr_image   out = {s.column ? stored->height : stored->width, s.column ? stored->width : stored->height,
-                           cr_alloc((size_t)stored->width * (size_t)stored->height, 3)};
+                           cr_alloc((size_t)stored->width * (size_t)stored->height, 3), CR_RGB8};
     for (int r = 0; r < stored->height; r++)
         for (int c = 0; c < stored->width; c++) {
             const int row = s.row_at_end ? stored->height - 1 - r : r,
@@ -201,7 +201,7 @@ static void check_reduced(const uint8_t *bytes, size_t count, int orientation) {
     const double far_y = s.row_at_end ? from.height - from.y - from.h : from.y;
     CHECK(to.x == (s.column ? far_y : far_x) && to.y == (s.column ? far_x : far_y));
     CHECK(to.w == (s.column ? from.h : from.w) && to.h == (s.column ? from.w : from.h));
-    struct cr_image packed = {from.width, from.height, cr_alloc((size_t)from.width * (size_t)from.height, 3)};
+    struct cr_image packed = {from.width, from.height, cr_alloc((size_t)from.width * (size_t)from.height, 3), CR_RGB8};
     for (int r = 0; r < from.height; r++)
         memcpy(packed.rgb + (size_t)r * (size_t)from.width * 3, from.rgb + (size_t)r * from.stride,
                (size_t)from.width * 3);

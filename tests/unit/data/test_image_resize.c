@@ -272,7 +272,7 @@ static void random_resized_crops_are_functions_of_their_keys(void) {
     int           box[4];
     struct cr_rng rng = cr_rng_make(11, CR_RNG_AUGMENT, 33, 2);
     cr_prepare_draw_box(&prep, 90, 60, &rng, box);
-    struct cr_image cut = {box[2], box[3], cr_alloc((size_t)box[2] * box[3], 3)};
+    struct cr_image cut = {box[2], box[3], cr_alloc((size_t)box[2] * box[3], 3), CR_RGB8};
     for (int y = 0; y < box[3]; y++)
         memcpy(cut.rgb + (size_t)y * box[2] * 3, image.rgb + ((size_t)(box[1] + y) * 90 + box[0]) * 3,
                (size_t)box[2] * 3);

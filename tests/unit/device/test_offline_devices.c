@@ -49,16 +49,19 @@ static void gpus_are_found_by_name(void) {
     CHECK(h200->bytes_per_s > 2 * a100->bytes_per_s && h200->flops_per_s > 3 * a100->flops_per_s);
 }
 
-/* Shared memory: table of technical specifications in NVIDIA's CUDA programming guide. */
+/* Table of technical specifications in NVIDIA's CUDA programming guide. */
 static void capabilities_have_their_limits(void) {
     static const struct {
-        int cc, block_kib, multiprocessor_kib;
-    } guide[] = {{80, 163, 164}, {86, 99, 100}, {89, 99, 100}, {90, 227, 228}, {100, 227, 228}, {120, 99, 100}};
+        int cc, block_kib, multiprocessor_kib, threads, blocks;
+    } guide[] = {{80, 163, 164, 2048, 32}, {86, 99, 100, 1536, 16},   {89, 99, 100, 1536, 24},
+                 {90, 227, 228, 2048, 32}, {100, 227, 228, 2048, 32}, {120, 99, 100, 1536, 24}};
     for (size_t i = 0; i < CR_COUNT(guide); i++) {
         const struct cr_capability c = cr_capability_of(guide[i].cc);
         CHECK_INT(c.cc, guide[i].cc);
         CHECK_INT(c.block_bytes, guide[i].block_kib << 10);
         CHECK_INT(c.multiprocessor_bytes, guide[i].multiprocessor_kib << 10);
+        CHECK_INT(c.threads, guide[i].threads);
+        CHECK_INT(c.blocks, guide[i].blocks);
     }
     CHECK_INT(cr_capability_of(137).block_bytes, 99 << 10); /* unknown: the smallest */
 }
@@ -92,6 +95,14 @@ static void rates_agree_with_data_sheets(void) {
         const double ratio = cr_capability_f32_rate(gpu->cc) / cr_capability_matrix_rate(gpu->cc, gpu->text);
         if (ratio < 0.9 * gpu->f32_fraction || ratio > 1.1 * gpu->f32_fraction)
             TEST_FAIL_("%s: %g of the rate of tensor cores, data sheet %g", gpu->name, ratio, gpu->f32_fraction);
+        /* the rate from multiprocessors and clock: data sheets have the clock under load, 2 to 8 % less on some */
+        const double peak = gpu->multiprocessors * 1e3 * gpu->clock_khz * cr_capability_matrix_rate(gpu->cc, gpu->text);
+        if (peak < 0.98 * gpu->flops_per_s / 0.8 || peak > 1.1 * gpu->flops_per_s / 0.8)
+            TEST_FAIL_("%s: %g FLOP/s from the clock, data sheet %g", gpu->name, peak, gpu->flops_per_s / 0.8);
+        /* a bus of 6144 bits at most, a multiple of 64 bits */
+        const double bits = gpu->bytes_per_s / 0.875 * 8 / (2e3 * gpu->memory_khz), bus = 64 * round(bits / 64);
+        if (bus > 6144 || bits < 0.97 * bus || bits > 1.03 * bus)
+            TEST_FAIL_("%s: %g bits of memory bus", gpu->name, bits);
     }
 }
 
@@ -137,6 +148,11 @@ static const struct takes {
     /* prologues and masks without sums are deterministic */
     {"h200", true, CR_F16, ACT, {8, 56, 64, 64, 3, 1, 1}, true},
     {"h200", true, CR_F16, ACT_WGRAD, {8, 56, 64, 64, 3, 1, 1}, true},
+    /* cuDNN has no fused forward convolution for 12.0 */
+    {"rtx5090", true, CR_F16, ACT, {8, 56, 64, 64, 3, 1, 1}, false},
+    {"rtx5090", false, CR_F16, SUMS, {8, 56, 64, 256, 1, 1, 0}, false},
+    {"rtx5090", true, CR_F16, ACT_WGRAD, {8, 56, 64, 64, 3, 1, 1}, true},
+    {"rtx5090", true, CR_F16, SUMS, {8, 32, 16, 16, 3, 1, 1}, true},
     {"h200", true, CR_BF16, ACT_WGRAD, {8, 56, 64, 64, 3, 1, 1}, false},
     /* after a data gradient, a separate kernel of ours computes them in a fixed order, for every type */
     {"h200", true, CR_F16, DGRAD_BN, {8, 56, 64, 64, 3, 1, 1}, true},
@@ -177,17 +193,21 @@ static void kernels_answer_without_a_gpu(void) {
 
 /* ---- whole programs ---- */
 
-static cr_status compile_kind(struct cr_device *device, const char *arch, int size, enum cr_dtype real,
-                              enum cr_program_kind kind, struct cr_program *p) {
-    char              arch_is[64], size_is[64], crop_is[64];
-    const char *const overrides[] = {arch_is, "data.kind=synthetic", size_is, crop_is};
-    struct cr_config  config;
-    struct cr_model   model;
-    cr_status         status;
-    snprintf(arch_is, sizeof arch_is, "model.arch=%s", arch);
+enum { KEYS = 3 };
+
+/* Compiles the network that `keys` describe for images of size x size pixels. */
+static cr_status compile_network(struct cr_device *device, const char *const keys[KEYS], int size, enum cr_dtype real,
+                                 enum cr_program_kind kind, struct cr_program *p) {
+    char             size_is[64], crop_is[64];
+    const char      *overrides[KEYS + 3] = {"data.kind=synthetic", size_is, crop_is};
+    int              count               = 3;
+    struct cr_config config;
+    struct cr_model  model;
+    cr_status        status;
     snprintf(size_is, sizeof size_is, "data.image_size=%d", size);
     snprintf(crop_is, sizeof crop_is, "data.eval_crop=%d", size);
-    CR_TRY(cr_config_open(&config, NULL, overrides, (int)CR_COUNT(overrides)));
+    for (int i = 0; i < KEYS && keys[i]; i++) overrides[count++] = keys[i];
+    CR_TRY(cr_config_open(&config, NULL, overrides, count));
     CR_TRY(cr_model_open(&config, 10, size, size, &model));
     cr_model_set_real(&model, real);
     struct cr_cost_model            cost_model = cr_device_cost_model(device);
@@ -201,34 +221,73 @@ static cr_status compile_kind(struct cr_device *device, const char *arch, int si
     return status;
 }
 
+static cr_status compile_kind(struct cr_device *device, const char *arch, int size, enum cr_dtype real,
+                              enum cr_program_kind kind, struct cr_program *p) {
+    char arch_is[64];
+    snprintf(arch_is, sizeof arch_is, "model.arch=%s", arch);
+    return compile_network(device, (const char *const[KEYS]){arch_is}, size, real, kind, p);
+}
+
 static cr_status compile_for(struct cr_device *device, const char *arch, enum cr_dtype real, struct cr_program *p) {
     return compile_kind(device, arch, 64, real, CR_PROGRAM_STEP, p);
+}
+
+/* b: the program by the kernels themselves, which have workspaces. */
+static void check_same_ops(const struct cr_program *a, const struct cr_program *b, const char *what) {
+    if (a->ops != b->ops) TEST_FAIL_("%s: %d ops with the list, %d with the kernels", what, a->ops, b->ops);
+    for (int k = 0; k < CR_MIN(a->ops, b->ops); k++) CHECK_INT(a->op[k].kind, b->op[k].kind);
+    CHECK(b->region_bytes[CR_REGION_POOL] >= a->region_bytes[CR_REGION_POOL]);
 }
 
 static void list_and_kernels_give_the_same_programs(void) {
     static const char *const   archs[] = {"resnet18", "resnet50"};
     static const enum cr_dtype reals[] = {CR_F32, CR_F16, CR_BF16};
-    static const char *const   gpus[]  = {"h200", "a100", "rtx3090", "rtx4090"};
+    static const char *const   gpus[]  = {"h200", "a100", "rtx4090", "rtx5090"};
     for (size_t i = 0; i < CR_COUNT(archs) * CR_COUNT(reals) * CR_COUNT(gpus); i++) {
         const char         *gpu = gpus[i % 4], *arch = archs[i / 4 % 2];
         const enum cr_dtype real   = reals[i / 8];
         struct cr_device   *listed = open_listed(gpu, true), *queried = open_queried(gpu, true);
         struct cr_program   a, b;
+        char                what[64];
         REQUIRE(listed);
+        snprintf(what, sizeof what, "%s, %s on %s", arch, cr_dtype_name(real), gpu);
         REQUIRE_OK(compile_for(listed, arch, real, &a));
         if (queried) {
             REQUIRE_OK(compile_for(queried, arch, real, &b));
-            if (a.ops != b.ops)
-                TEST_FAIL_("%s, %s on %s: %d ops with the list, %d with the kernels", arch, cr_dtype_name(real), gpu,
-                           a.ops, b.ops);
-            for (int k = 0; k < CR_MIN(a.ops, b.ops); k++) CHECK_INT(a.op[k].kind, b.op[k].kind);
-            CHECK(b.region_bytes[CR_REGION_POOL] >= a.region_bytes[CR_REGION_POOL]); /* workspaces */
+            check_same_ops(&a, &b, what);
             cr_program_free(&b);
         }
         cr_program_free(&a);
         cr_device_close(listed);
         cr_device_close(queried);
     }
+}
+
+/* The sums of two batch norms, and masks of bits, are fused for multiples of 8 channels only. */
+static void any_number_of_channels_has_a_program(void) {
+    static const char *const   widths[] = {"model.widths=8,12,16", "model.widths=5,7,9", "model.widths=16,32,64"};
+    static const enum cr_dtype reals[]  = {CR_F32, CR_F16};
+    int                        sums[3]  = {0};
+    for (size_t i = 0; i < CR_COUNT(widths) * CR_COUNT(reals); i++) {
+        const char *const   keys[KEYS] = {"model.arch=custom", "model.depths=1,1,1", widths[i / 2]};
+        struct cr_device   *listed = open_listed("h200", true), *queried = open_queried("h200", true);
+        struct cr_program   a, b;
+        const enum cr_dtype real = reals[i % 2];
+        REQUIRE(listed);
+        REQUIRE_OK(compile_network(listed, keys, 32, real, CR_PROGRAM_STEP, &a));
+        if (queried) {
+            REQUIRE_OK(compile_network(queried, keys, 32, real, CR_PROGRAM_STEP, &b));
+            check_same_ops(&a, &b, widths[i / 2]);
+            cr_program_free(&b);
+        }
+        for (int k = 0; k < a.ops && real == CR_F32; k++)
+            sums[i / 2] += a.op[k].kind == CR_OP_relu_grad && a.op[k].out[CR_OUT_relu_grad_grad_sums] != CR_NONE;
+        cr_program_free(&a);
+        cr_device_close(listed);
+        cr_device_close(queried);
+    }
+    CHECK(sums[0] > 0 && sums[0] < sums[2]);
+    CHECK_INT(sums[1], 0);
 }
 
 static void fused_programs_are_shorter_on_newer_gpus(void) {
@@ -287,5 +346,5 @@ static void stem_is_pooled_on_hopper(void) {
 TESTS(CASE(gpus_are_found_by_name), CASE(offline_gpu_has_its_figures), CASE(capabilities_have_their_limits),
       CASE(capability_of_the_environment_is_read), CASE(rates_agree_with_data_sheets),
       CASE(kernel_list_matches_known_properties), CASE(kernels_answer_without_a_gpu),
-      CASE(list_and_kernels_give_the_same_programs), CASE(every_gpu_has_a_program),
-      CASE(fused_programs_are_shorter_on_newer_gpus), CASE(stem_is_pooled_on_hopper))
+      CASE(list_and_kernels_give_the_same_programs), CASE(any_number_of_channels_has_a_program),
+      CASE(every_gpu_has_a_program), CASE(fused_programs_are_shorter_on_newer_gpus), CASE(stem_is_pooled_on_hopper))

@@ -131,7 +131,7 @@ static void stem_in_depth(bool boxes) {
     const int    deep_dw   = ref_leaf(&run, "deep.dw", 5, 4, 4, 16);
     struct cr_op normalize = op_of(CR_OP_normalize), filter = op_of(CR_OP_s2d_filter), wgrad = op_of(CR_OP_conv_wgrad),
                  back    = op_of(CR_OP_s2d_filter_grad);
-    normalize.attr.input = (struct cr_input_attr){{0.485f, 0.456f, 0.406f}, {0.229f, 0.224f, 0.225f}, false};
+    normalize.attr.input = (struct cr_input_attr){.mean = {0.485f, 0.456f, 0.406f}, .std = {0.229f, 0.224f, 0.225f}};
     normalize.in[CR_IN_normalize_images] = images;
     if (boxes) normalize.in[CR_IN_normalize_boxes] = box;
     const int x                   = ref_emit(&run, &normalize, "x");

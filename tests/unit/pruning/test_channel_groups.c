@@ -1,7 +1,8 @@
 /* tests/unit/pruning/test_channel_groups.c: the traced groups of channels equal those that measurements of random
  * networks give. Every filter is 0, so that a value reaches other layers only through sums, poolings, factors and
  * shortcuts. Then one filter, bias or BN shift after the other is changed, and every channel of every tensor that
- * changes belongs to the same unit. */
+ * changes belongs to the same unit. With random weights, a unit whose filters, scales and shifts are 0 is 0 in every
+ * tensor, and what reads it does not matter. */
 #include "model/model.h"
 #include "pruning/channel_groups.h"
 #include "tests/harness/random_network.h"
@@ -183,7 +184,85 @@ static cr_status open_network(const char *const *keys, int count, int size, stru
     return cr_model_program(model, config, CR_PROGRAM_EVAL, BATCH, program);
 }
 
-static void check_network(const char *const *keys, int count, int size, const char *name) {
+/* ---- channels that are 0 ---- */
+
+static void draw_weights(struct measured *m, uint64_t seed) {
+    struct cr_rng rng = cr_rng_make(seed, CR_RNG_TEST, 77, 0);
+    for (int t = 0; t < m->run.p.tensors; t++) {
+        if (!is_store(m, t)) continue;
+        const enum cr_param_role role = m->run.p.store->param[m->run.p.tensor[t].param].role;
+        for (int64_t i = 0; i < cr_tensor_elems(&m->run.p.tensor[t]); i++) {
+            const double x = 0.5 * (double)cr_rng_normal(&rng);
+            ref_set(&m->run, t, i, role == CR_ROLE_VAR || role == CR_ROLE_GAMMA ? fabs(x) + 0.3 : x);
+        }
+    }
+}
+
+/* Sets the slices of a unit to 0: those that write it, or those of filters that read it. */
+static void zero_unit(struct measured *m, const struct cr_channel_groups *g, int unit, bool readers) {
+    for (int t = 0; t < m->run.p.tensors; t++) {
+        const struct cr_tensor *x = &m->run.p.tensor[t];
+        if (!is_store(m, t)) continue;
+        const enum cr_param_role role   = m->run.p.store->param[x->param].role;
+        const bool               matrix = role == CR_ROLE_CONV || role == CR_ROLE_DENSE_WEIGHT;
+        const int64_t            inner  = x->dim[1] * x->dim[2] * x->dim[3];
+        if (cr_param_is_running(role) || (readers && !matrix)) continue;
+        const enum cr_channel_axis axis = matrix && !readers ? CR_AXIS_K : CR_AXIS_C;
+        for (int64_t i = 0; i < cr_tensor_elems(x); i++)
+            if (cr_channel_unit(g, t, axis, axis == CR_AXIS_K ? i / inner : i % x->dim[3]) == unit)
+                ref_set(&m->run, t, i, 0);
+    }
+}
+
+/* Number of elements of the unit's channels, in all activations, that are not 0. */
+static int64_t nonzeros(const struct measured *m, const struct cr_channel_groups *g, int unit) {
+    int64_t count = 0;
+    for (int i = 0; i < m->run.p.ops; i++) {
+        const int               t = m->run.p.op[i].out[0];
+        const struct cr_tensor *x = &m->run.p.tensor[t];
+        if (m->run.p.op[i].kind == CR_OP_bn_scale_bias || m->run.p.op[i].kind == CR_OP_loss) continue;
+        for (int64_t k = 0; k < cr_tensor_elems(x); k++)
+            if (cr_channel_unit(g, t, CR_AXIS_C, k % x->dim[3]) == unit) count += ref_at(&m->run, t, k) != 0;
+    }
+    return count;
+}
+
+static int zeroed; /* units of all networks */
+
+static cr_status check_zeros(struct measured *m, const struct cr_channel_groups *g, uint64_t seed, const char *name) {
+    const struct cr_program *p   = &m->run.p;
+    struct cr_rng            rng = cr_rng_make(seed, CR_RNG_TEST, 78, 0);
+    double                   before[CLASSES];
+    for (int n = 0; n < 8; n++) {
+        const int unit = (int)cr_rng_below(&rng, (uint64_t)g->units);
+        if (g->group_of[unit] == CR_NONE) continue;
+        draw_weights(m, seed);
+        CR_TRY(ref_exec(&m->run, 0, p->ops));
+        const int64_t usual = nonzeros(m, g, unit);
+        zero_unit(m, g, unit, false);
+        CR_TRY(ref_exec(&m->run, 0, p->ops));
+        const int64_t left = nonzeros(m, g, unit);
+        if (!usual || left)
+            TEST_FAIL_("%s: unit %d: %lld of %lld are not 0", name, unit, (long long)left, (long long)usual);
+        for (int k = 0; k < CLASSES; k++) before[k] = ref_at(&m->run, p->logits, k);
+        zero_unit(m, g, unit, true);
+        CR_TRY(ref_exec(&m->run, 0, p->ops));
+        for (int k = 0; k < CLASSES; k++)
+            if (before[k] != ref_at(&m->run, p->logits, k)) TEST_FAIL_("%s: unit %d: a reader matters", name, unit);
+        zeroed++;
+    }
+    return CR_OK;
+}
+
+static int excited, deep, by_option[3]; /* networks of each kind */
+
+static void count_kinds(const struct cr_config *c) {
+    excited += c->model.excitation;
+    deep += c->model.stem == CR_STEM_DEEP;
+    by_option[c->model.shortcut == CR_SHORTCUT_A ? 0 : c->model.shortcut == CR_SHORTCUT_B ? 1 : 2]++;
+}
+
+static void check_network(const char *const *keys, int count, int size, uint64_t seed, const char *name) {
     struct cr_config               config;
     struct cr_model                model;
     struct cr_channel_groups       groups;
@@ -198,6 +277,8 @@ static void check_network(const char *const *keys, int count, int size, const ch
     REQUIRE_OK(measure(&m));
     compare(&m, &groups, name);
     check_filters(&groups);
+    REQUIRE_OK(check_zeros(&m, &groups, seed, name));
+    count_kinds(&config);
     cr_channel_groups_free(&groups);
     for (int t = 0; t < m.run.p.tensors; t++) cr_free(m.base[t]);
     cr_free(m.base);
@@ -213,10 +294,12 @@ static void random_networks(void) {
     for (uint64_t i = 0; i < NETWORKS; i++) {
         struct random_network n;
         random_network(i, 1, &n);
-        check_network(n.keys, RANDOM_KEYS, n.size, n.name);
+        check_network(n.keys, RANDOM_KEYS, n.size, i, n.name);
     }
     CHECK(compared > 10000);
     CHECK(staying > 100 && staying < compared / 2);
+    CHECK(zeroed > 100 && excited >= 10 && deep >= 10);
+    for (int k = 0; k < 3; k++) CHECK(by_option[k] >= 10);
 }
 
 /* ---- groups of known networks ---- */

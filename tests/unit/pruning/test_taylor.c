@@ -1,5 +1,6 @@
 /* tests/unit/pruning/test_taylor.c: the importance by first-order Taylor expansion equals the change of the loss when
- * the output of a unit is scaled, measured by finite differences; cr_session_gradients does not change the weights. */
+ * the output of a unit is scaled, measured by finite differences, and so do the scores of single weights;
+ * cr_session_gradients does not change the weights. */
 #include "pruning/shrink.h"
 #include "tests/harness/pruning_session.h"
 #include "tests/harness/test.h"
@@ -141,4 +142,73 @@ static void weights_are_not_changed(void) {
     pruned_close(&p);
 }
 
-TESTS({"change_of_the_loss", change_of_the_loss}, {"weights_are_not_changed", weights_are_not_changed})
+/* The score of a weight is the change of the loss when the weight is scaled, by finite differences; over several
+ * batches it is the root of the mean square. The weights with the smallest scores are pruned. */
+static void scores_of_weights(void) {
+    const double    step = 0.003;
+    struct pruned   p;
+    struct cr_prune prune;
+    float          *value, *grad, *scaled, *score;
+    double          loss, largest = 0, *sum;
+    struct cr_rng   rng = cr_rng_make(10, CR_RNG_TEST, 0, 0);
+    REQUIRE_OK(pruned_open(&p, (const char *const[]){"prune.sparsity=0.5", NULL}));
+    const struct cr_param_store *store = &p.session.model.store;
+    const size_t                 elems = (size_t)store->value_elems;
+    for (size_t i = 0; i < sizeof images; i++) images[i] = (uint8_t)cr_rng_u32(&rng);
+    REQUIRE_OK(draw_vectors(&p.session));
+    REQUIRE_OK(run_batch(&p.session, &loss));
+    REQUIRE_OK(cr_state_buffer_copy(&p.session, CR_BUFFER_VALUE, &value));
+    REQUIRE_OK(cr_state_buffer_copy(&p.session, CR_BUFFER_VALUE, &scaled));
+    REQUIRE_OK(cr_state_buffer_copy(&p.session, CR_BUFFER_GRAD, &grad));
+    sum   = cr_alloc(elems, sizeof *sum);
+    score = cr_alloc(elems, sizeof *score);
+    REQUIRE(sum && score);
+    cr_prune_add_taylor(store, value, grad, sum);
+    cr_prune_taylor_scores(store, sum, 1, score);
+    const struct cr_param *q = &store->param[cr_param_store_find(store, "layer2.0.conv1.weight")];
+    for (int64_t i = q->offset; i < q->offset + q->elems; i++) largest = fmax(largest, (double)score[i]);
+    for (int64_t k = 0; k < 40; k++) {
+        const int64_t i = q->offset + k * 27 % q->elems;
+        double        more, less;
+        scaled[i] = (float)((double)value[i] * (1 + step));
+        REQUIRE_OK(cr_state_buffer_put(&p.session, CR_BUFFER_VALUE, scaled));
+        REQUIRE_OK(run_batch(&p.session, &more));
+        scaled[i] = (float)((double)value[i] * (1 - step));
+        REQUIRE_OK(cr_state_buffer_put(&p.session, CR_BUFFER_VALUE, scaled));
+        REQUIRE_OK(run_batch(&p.session, &less));
+        scaled[i] = value[i];
+        CHECK_NEAR((double)score[i], fabs(more - less) / (2 * step), 0.03 * largest);
+    }
+    CHECK(largest > 1e-3);
+    for (size_t i = 0; i < elems; i++) grad[i] *= 7; /* a second batch: sqrt((1 + 49) / 2) */
+    cr_prune_add_taylor(store, value, grad, sum);
+    const double first = (double)score[q->offset];
+    cr_prune_taylor_scores(store, sum, 2, score);
+    CHECK_NEAR((double)score[q->offset], 5 * first, 1e-5 * first);
+    uint8_t *mask = cr_alloc(elems / 8, 1);
+    REQUIRE(mask);
+    memset(mask, 0xff, elems / 8);
+    REQUIRE_OK(cr_prune_open(store, &p.config, &prune));
+    REQUIRE_OK(cr_prune_masks(&prune, 1, score, mask));
+    double remaining = INFINITY, lost = 0;
+    for (int l = 0; l < prune.layers; l++) {
+        const struct cr_param *w = &store->param[prune.layer[l].param];
+        for (int64_t i = w->offset; i < w->offset + w->elems && !prune.layer[l].dense; i++)
+            if (mask[i / 8] >> (i % 8) & 1)
+                remaining = fmin(remaining, fabs((double)value[i] * (double)grad[i]));
+            else
+                lost = fmax(lost, fabs((double)value[i] * (double)grad[i]));
+    }
+    CHECK(lost > 0 && lost <= remaining * (1 + 1e-6));
+    cr_prune_close(&prune);
+    cr_free(mask);
+    cr_free(sum);
+    cr_free(score);
+    cr_free(value);
+    cr_free(grad);
+    cr_free(scaled);
+    pruned_close(&p);
+}
+
+TESTS({"change_of_the_loss", change_of_the_loss}, {"weights_are_not_changed", weights_are_not_changed},
+      {"scores_of_weights", scores_of_weights})

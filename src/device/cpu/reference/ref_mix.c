@@ -1,51 +1,71 @@
-/* device/cpu/reference/ref_mix.c: crops, flips, erases and mixes the images of a batch as bytes. */
+/* device/cpu/reference/ref_mix.c: crops, flips, erases and mixes the images of a batch, whose samples are bytes or
+ * uint16_t. */
 #include "device/cpu/reference/ref.h"
 
+#include <string.h>
+
+enum { CHANNELS_MAX = 4 };
+
 struct mixing {
-    const uint8_t *images;
+    const void    *images;
     const int32_t *boxes, *mixes;
-    int64_t        N, H, W;
-    uint8_t        fill[3];
+    int64_t        N, H, W, C;
+    bool           wide;
+    int64_t        fill[CHANNELS_MAX];
 };
 
 static bool inside(const int32_t rect[4], int64_t h, int64_t w) {
     return h >= rect[0] && h < rect[2] && w >= rect[1] && w < rect[3];
 }
 
-/* Pixel (h, w) of image n after its crop, flip and erased rectangle. */
-static const uint8_t *source_pixel(const struct mixing *m, int64_t n, int64_t h, int64_t w) {
-    static const uint8_t black[3] = {0, 0, 0};
-    const int32_t       *box      = m->boxes + 4 * n;
-    if (inside(m->mixes + CR_MIX_NUMBERS * n + CR_MIX_ERASE, h, w)) return m->fill;
-    const int64_t row = h + box[0], column = (box[2] ? m->W - 1 - w : w) + box[1];
-    if (row < 0 || row >= m->H || column < 0 || column >= m->W) return black;
-    return m->images + ((n * m->H + row) * m->W + column) * 3;
+static int64_t sample(const struct mixing *m, int64_t i) {
+    return m->wide ? ((const uint16_t *)m->images)[i] : ((const uint8_t *)m->images)[i];
 }
 
-static void mix_row(const struct mixing *m, int64_t n, int64_t h, uint8_t *y) {
+/* Pixel (h, w) of image n after its crop, flip and erased rectangle. */
+static void source_pixel(const struct mixing *m, int64_t n, int64_t h, int64_t w, int64_t out[CHANNELS_MAX]) {
+    const int32_t *box = m->boxes + 4 * n;
+    memcpy(out, m->fill, sizeof m->fill);
+    if (inside(m->mixes + CR_MIX_NUMBERS * n + CR_MIX_ERASE, h, w)) return;
+    const int64_t row = h + box[0], column = (box[2] ? m->W - 1 - w : w) + box[1];
+    const bool    black = row < 0 || row >= m->H || column < 0 || column >= m->W;
+    for (int64_t c = 0; c < m->C; c++) out[c] = black ? 0 : sample(m, ((n * m->H + row) * m->W + column) * m->C + c);
+}
+
+static void mix_row(const struct mixing *m, int64_t n, int64_t h, void *y) {
     const int32_t *mix     = m->mixes + CR_MIX_NUMBERS * n;
-    const int64_t  partner = mix[CR_MIX_PARTNER] >= 0 && mix[CR_MIX_PARTNER] < m->N ? mix[CR_MIX_PARTNER] : n,
-                  weight   = mix[CR_MIX_WEIGHT];
-    for (int64_t w = 0; w < m->W; w++, y += 3) {
-        const bool     cut   = inside(mix + CR_MIX_CUT, h, w);
-        const uint8_t *own   = cut ? source_pixel(m, partner, h, w) : source_pixel(m, n, h, w);
-        const uint8_t *other = cut || weight == CR_MIX_ONE ? own : source_pixel(m, partner, h, w);
-        for (int c = 0; c < 3; c++)
-            y[c] = (uint8_t)((weight * own[c] + (CR_MIX_ONE - weight) * other[c] + CR_MIX_ONE / 2) / CR_MIX_ONE);
+    const int64_t  partner = mix[CR_MIX_PARTNER] >= 0 && mix[CR_MIX_PARTNER] < m->N ? mix[CR_MIX_PARTNER] : n;
+    int64_t        own[CHANNELS_MAX], other[CHANNELS_MAX], i = (n * m->H + h) * m->W * m->C;
+    for (int64_t w = 0; w < m->W; w++) {
+        const bool    cut    = inside(mix + CR_MIX_CUT, h, w);
+        const int64_t weight = cut ? CR_MIX_ONE : mix[CR_MIX_WEIGHT];
+        source_pixel(m, cut ? partner : n, h, w, own);
+        if (weight != CR_MIX_ONE) source_pixel(m, partner, h, w, other);
+        for (int64_t c = 0; c < m->C; c++, i++) {
+            const int64_t both = weight == CR_MIX_ONE ? 0 : (CR_MIX_ONE - weight) * other[c];
+            const int64_t v    = (weight * own[c] + both + CR_MIX_ONE / 2) / CR_MIX_ONE;
+            if (m->wide)
+                ((uint16_t *)y)[i] = (uint16_t)v;
+            else
+                ((uint8_t *)y)[i] = (uint8_t)v;
+        }
     }
 }
 
 cr_status cr_ref_mix(struct cr_device *device, const struct cr_call *call) {
-    struct ref    images = REF_IN(mix, images), y = REF_OUT(mix, y);
-    struct mixing m = {.images = images.data,
-                       .boxes  = call->in[CR_IN_mix_boxes],
-                       .mixes  = call->in[CR_IN_mix_mixes],
-                       .N      = images.N,
-                       .H      = images.H,
-                       .W      = images.W};
-    for (int c = 0; c < 3; c++)
-        m.fill[c] = (uint8_t)rint(fmin(fmax(255 * (double)call->op->attr.input.mean[c], 0), 255));
+    const struct cr_input_attr *a      = &call->op->attr.input;
+    struct ref                  images = REF_IN(mix, images), y = REF_OUT(mix, y);
+    struct mixing               m       = {.images = images.data,
+                                           .boxes  = call->in[CR_IN_mix_boxes],
+                                           .mixes  = call->in[CR_IN_mix_mixes],
+                                           .N      = images.N,
+                                           .H      = images.H,
+                                           .W      = images.W,
+                                           .C      = a->wide ? images.C / 2 : images.C,
+                                           .wide   = a->wide};
+    const double                largest = a->wide ? 65535 : 255;
+    for (int64_t c = 0; c < m.C; c++) m.fill[c] = (int64_t)rint(fmin(fmax(largest * (double)a->mean[c], 0), largest));
     CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t row = 0; row < m.N * m.H; row++) mix_row(&m, row / m.H, row % m.H, (uint8_t *)y.data + row * m.W * 3);
+    for (int64_t row = 0; row < m.N * m.H; row++) mix_row(&m, row / m.H, row % m.H, y.data);
     return CR_OK;
 }

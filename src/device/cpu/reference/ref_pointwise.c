@@ -3,16 +3,22 @@
 #include "core/rng.h"
 #include "device/cpu/reference/ref.h"
 
+/* Sample i of the images, as a fraction of the largest. */
+static double sample(const struct ref *images, bool wide, int64_t i) {
+    return wide ? ((const uint16_t *)images->data)[i] / 65535.0 : ref_get(images, i) / 255;
+}
+
 /* Channel c of pixel (h, w) of image n after the shift and flip of its box; 0 outside the image. */
-static double cropped_pixel(const struct ref *images, const struct ref *boxes, int64_t n, int64_t h, int64_t w,
-                            int64_t c) {
+static double cropped_pixel(const struct ref *images, const struct ref *boxes, bool wide, int64_t n, int64_t h,
+                            int64_t w, int64_t c) {
+    const int64_t channels = wide ? images->C / 2 : images->C;
     if (boxes->data) {
         h += (int64_t)ref_get(boxes, 4 * n);
         if (ref_get(boxes, 4 * n + 2) != 0) w = images->W - 1 - w;
         w += (int64_t)ref_get(boxes, 4 * n + 1);
     }
     if (h < 0 || h >= images->H || w < 0 || w >= images->W) return 0;
-    return ref_get(images, ((n * images->H + h) * images->W + w) * 3 + c);
+    return sample(images, wide, ((n * images->H + h) * images->W + w) * channels + c);
 }
 
 struct image_input {
@@ -21,7 +27,8 @@ struct image_input {
 };
 
 static double normalized(const struct image_input *v, int64_t n, int64_t h, int64_t w, int64_t c) {
-    return (cropped_pixel(&v->images, &v->boxes, n, h, w, c) / 255 - (double)v->a->mean[c]) / (double)v->a->std[c];
+    return (cropped_pixel(&v->images, &v->boxes, v->a->wide, n, h, w, c) - (double)v->a->mean[c]) /
+           (double)v->a->std[c];
 }
 
 /* Space to depth: channel (dh*2+dw)*3+c of pixel (i, j) is channel c of (2(i-2)+dh, 2(j-2)+dw), 0 outside the image. */

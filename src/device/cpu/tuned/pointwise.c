@@ -60,20 +60,21 @@ static cr_status add_launch(struct cr_device *device, const struct cr_call *call
 
 static bool normalize_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     (void)device;
-    return cr_cpu_supports(op) && p->tensor[op->out[CR_OUT_normalize_y]].dtype == CR_F32;
+    return cr_cpu_supports(op) && p->tensor[op->out[CR_OUT_normalize_y]].dtype == CR_F32 && !op->attr.input.wide;
 }
 
 struct normalize {
-    float          table[3][256];
+    float          table[4][256];
     const uint8_t *images;
     const int32_t *boxes; /* NULL: none */
     int64_t        H, W;
+    int            C;
 };
 
 /* Writes black pixels to columns `from` to `to` - 1 of a row. */
 static void black_pixels(const struct normalize *v, float *y, int64_t from, int64_t to) {
     for (int64_t w = from; w < to; w++)
-        for (int c = 0; c < 3; c++) y[3 * w + c] = v->table[c][0];
+        for (int c = 0; c < v->C; c++) y[v->C * w + c] = v->table[c][0];
 }
 
 static void normalize_row(const struct normalize *v, float *y, int64_t row) {
@@ -87,8 +88,12 @@ static void normalize_row(const struct normalize *v, float *y, int64_t row) {
     int64_t from = CR_MAX(flip ? dx : -dx, 0), to = W - CR_MAX(flip ? -dx : dx, 0); /* inside the image */
     if (h < 0 || h >= v->H || from >= to) from = to = W;
     black_pixels(v, y, 0, from);
-    for (int64_t w = from; w < to; w++)
-        for (int c = 0; c < 3; c++) y[3 * w + c] = v->table[c][v->images[3 * (at + step * w) + c]];
+    if (v->C == 3) /* a loop of its own, which compilers unroll */
+        for (int64_t w = from; w < to; w++)
+            for (int c = 0; c < 3; c++) y[3 * w + c] = v->table[c][v->images[3 * (at + step * w) + c]];
+    else
+        for (int64_t w = from; w < to; w++)
+            for (int c = 0; c < v->C; c++) y[v->C * w + c] = v->table[c][v->images[v->C * (at + step * w) + c]];
     black_pixels(v, y, to, W);
 }
 
@@ -98,13 +103,14 @@ static cr_status normalize_launch(struct cr_device *device, const struct cr_call
     struct normalize            v    = {.images = call->in[CR_IN_normalize_images],
                                         .boxes  = call->in[CR_IN_normalize_boxes],
                                         .H      = t->dim[1],
-                                        .W      = t->dim[2]};
+                                        .W      = t->dim[2],
+                                        .C      = (int)t->dim[3]};
     float                      *y    = call->out[CR_OUT_normalize_y];
     const int64_t               rows = t->dim[0] * v.H;
-    for (int c = 0; c < 3; c++)
+    for (int c = 0; c < v.C; c++)
         for (int i = 0; i < 256; i++) v.table[c][i] = (float)((i / 255.0 - (double)a->mean[c]) / (double)a->std[c]);
     CR_PARALLEL_FOR(cr_cpu_threads(device))
-    for (int64_t row = 0; row < rows; row++) normalize_row(&v, y + row * v.W * 3, row);
+    for (int64_t row = 0; row < rows; row++) normalize_row(&v, y + row * v.W * v.C, row);
     return CR_OK;
 }
 

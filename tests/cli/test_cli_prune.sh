@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# test_cli_prune.sh: the schedules acdc and rigl and the group decay as a user starts them, scores by gradients, `prune --recalibrate`, and what
+# is refused. Ends with "N passed, N failed, N skipped".
+. "$(dirname "$0")/../harness/cli_support.sh"
+net="model.widths=8,16 model.shortcut=B"
+events() { grep '"event":"prune"' "$1/log.jsonl"; }
+
+# ---- schedules ----
+acdc="prune.schedule=acdc prune.sparsity=0.8 prune.start=0.125 prune.end=0.7 prune.sparse_epochs=0.125 prune.dense_epochs=0.125"
+rigl="prune.schedule=rigl prune.sparsity=0.8 prune.scope=erk prune.end=2 prune.frequency=2"
+run train tiny.ini $net $acdc -o A --steps 14; expect "acdc" 0 "dense phase at step" "pruned at step"
+holds "acdc: phases in the log" python3 - <<'PY'
+import json
+e = [json.loads(l) for l in open("A/log.jsonl") if '"event":"prune"' in l]
+assert [x["sparsity"] > 0 for x in e] == [i % 2 == 0 for i in range(len(e))] and len(e) >= 3, e
+PY
+run train tiny.ini $net $rigl -o G --steps 6; expect "rigl" 0 "pruned at step 0: " "moved "
+is "rigl: all masks have one sparsity" "$(events G | grep -o '"pruned":[0-9]*' | sort -u | wc -l)" 1
+holds "rigl: moves fewer weights each time" python3 - <<'PY'
+import json
+m = [x["moved"] for x in map(json.loads, open("G/log.jsonl")) if "moved" in x]
+assert len(m) >= 2 and m[0] > m[-1] > 0, m
+PY
+run eval G -q; expect "rigl: eval" 0 "top-1"
+run prune G --pattern 2:4 -o G24; expect "rigl: other patterns afterwards" 0 "prunable layers"
+run train tiny.ini $net prune.group_decay=0.1 prune.frequency=2 -o D --steps 6; expect "group decay" 0 "group decay at step 2: 0 of "
+run prune D --pattern channels --flops 1.5 --multiple 4 -o DS; expect "group decay: channels afterwards" 0 "million multiply-adds"
+holds "the smaller network has no schedule" grep -qx "group_decay = 0" DS/last/config.ini
+run prune D --sparsity 0.5 -o DP; expect "group decay: single weights afterwards" 0 "prunable layers"
+run train tiny.ini $net $acdc -o W prune.sparsity=0 --steps 1; expect "a schedule without a target" 0 "nothing is pruned without sparsity"
+run train tiny.ini $net $acdc prune.end=1000 -o W2 --steps 1; expect "acdc: no last phase" 0 "needs epochs after end"
+
+# ---- scores, BN statistics ----
+run train tiny.ini $net -o R --steps 6 -q; expect "train" 0
+checksums() { find "$@" -type f | sort | xargs sha256sum; }
+checksums R >before
+for pattern in unstructured 2:4 "block prune.block=4x4" channel; do
+    name=${pattern%% *}
+    run prune R --pattern $pattern --sparsity 0.5 --importance taylor prune.batches=2 -o "T${name%:*}"; expect "taylor: $name" 0 "prunable layers"
+done
+run prune R --sparsity 0.5 --importance taylor prune.batches=2 -o TT; holds "equal gradients give equal masks" cmp Tunstructured/last/model.safetensors TT/last/model.safetensors
+run prune R --sparsity 0.5 -o M; holds "magnitudes give others" sh -c '! cmp -s M/last/model.safetensors TT/last/model.safetensors'
+run prune R --sparsity 0.5 --recalibrate 2 -o C; expect "recalibrate" 0 "BN statistics are from 2 training batches"
+run prune R --sparsity 0.5 --recalibrate 1000 -o C2 --json; holds "recalibrate --json" json_lines; is "as many batches as there are" "$(field recalibrated_batches)" 16
+holds "only running statistics differ" python3 - M C "$source_dir" <<'PY'
+import sys
+sys.path.insert(0, sys.argv[3] + "/tests/tools")
+import json, struct
+def load(path):
+    data = open(path + "/last/model.safetensors", "rb").read()
+    n = struct.unpack("<Q", data[:8])[0]
+    head = json.loads(data[8:8 + n])
+    return {k: data[8 + n + v["data_offsets"][0]:8 + n + v["data_offsets"][1]] for k, v in head.items() if k != "__metadata__"}
+a, b = load(sys.argv[1]), load(sys.argv[2])
+assert a.keys() == b.keys()
+differ = {k for k in a if a[k] != b[k]}
+assert differ and all(k.endswith(("running_mean", "running_var")) for k in differ), differ
+PY
+run prune R --pattern channels --flops 1.5 --multiple 4 --recalibrate 2 -o S; expect "recalibrate a smaller network" 0 "BN statistics are from 2 training batches"; run eval S -q; expect "eval" 0
+run train R/last/config.ini model.weights=C -o CT --steps 6 -q; expect "fine-tuning" 0 "done: step 6"
+
+# ---- what is refused ----
+refused() { # NAME TEXT ARGS...: the command prints TEXT in one error and writes nothing
+    local name=$1 text=$2
+    shift 2
+    rm -rf X
+    run "$@" -o X; expect "$name" 2 "$text"; is "$name: one error" "$(grep -c '^cresnet' stderr)" 1
+    holds "$name: writes nothing" test ! -e X
+}
+refused "a typo" "did you mean schedule?" train tiny.ini prune.schedul=acdc
+refused "an unknown schedule" "gradual, acdc, rigl" train tiny.ini prune.schedule=rigle
+refused "acdc without end" "must be above start (0) with schedule = acdc" train tiny.ini prune.schedule=acdc prune.sparsity=0.5
+refused "acdc without a cycle" "must be at least 10, so that" train tiny.ini prune.schedule=acdc prune.sparsity=0.5 prune.end=9
+refused "rigl by one threshold" "must be erk or uniform" train tiny.ini prune.schedule=rigl prune.sparsity=0.5 prune.end=1
+refused "rigl with blocks" "must be unstructured" train tiny.ini prune.schedule=rigl prune.sparsity=0.5 prune.end=1 prune.scope=erk prune.pattern=block
+refused "group decay and masks" "excludes sparsity" train tiny.ini prune.group_decay=1 prune.sparsity=0.5
+run train tiny.ini prune.group_decay=1 prune.exempt=layer9 -o L; expect "group decay of an unknown layer" 2 "is not a layer or part"; holds "no step was run" test ! -e L/log.jsonl
+refused "scores by gradients while training" "is only for \`cresnet prune\`" train tiny.ini prune.importance=taylor prune.sparsity=0.5
+refused "bn for masks" "bn is only for --pattern channels" prune R --sparsity 0.5 --importance bn
+refused "taylor with --target-ms" "--target-ms prunes by magnitude" prune R --target-ms 5 --importance taylor
+for x in 0 -1 x 2.5 ''; do refused "--recalibrate '$x'" "--recalibrate" prune R --sparsity 0.5 --recalibrate "$x"; done
+refused "no data" "nowhere" prune R --sparsity 0.5 --recalibrate 2 data.kind=folder data.train_images=0 data.val_images=0 data.root=nowhere
+refused "a training set below one batch" "lower it" prune R --sparsity 0.5 --recalibrate 2 data.train_images=1
+checksums R >after; holds "the run is as it was" cmp before after
+sum_up

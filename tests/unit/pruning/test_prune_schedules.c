@@ -1,0 +1,328 @@
+/* tests/unit/pruning/test_prune_schedules.c: schedules of pruning: the phases of AC/DC against lists by hand, the mask
+ * updates of RigL and the steps of the group decay against a model in numpy (tests/golden/pruning/make.py), random
+ * masks by their counts, and configurations that are refused. */
+#define GOLDEN_FILE "pruning/schedules.safetensors"
+#include "model/model.h"
+#include "pruning/pruning.h"
+#include "pruning/shrink.h"
+#include "tests/harness/config_support.h"
+#include "tests/harness/golden_tensors.h"
+
+/* ---- AC/DC: which phase after each step ---- */
+
+enum { PER_EPOCH = 10 };
+
+/* Fills text with one letter for each epoch: s when the masks are in force, d when not; upper case where a phase begins
+ * after an update that is not the last one of an epoch. */
+static void phases(const struct cr_config *c, int epochs, char *text) {
+    char now = 'd';
+    for (int step = 0; step <= epochs * PER_EPOCH; step++) {
+        const struct cr_prune_step due = cr_prune_step_at(c, step, PER_EPOCH);
+        if (due.action == CR_PRUNE_TO) {
+            CHECK(now == 'd' && due.fraction == 1);
+            now = 's';
+        } else if (due.action == CR_PRUNE_FREE) {
+            CHECK(now == 's');
+            now = 'd';
+        } else
+            CHECK_INT(due.action, CR_PRUNE_NOTHING);
+        if (due.action != CR_PRUNE_NOTHING) CHECK_INT(step % PER_EPOCH, 0);
+        if (step % PER_EPOCH == 0 && step / PER_EPOCH < epochs) text[step / PER_EPOCH] = now;
+        if (step < epochs * PER_EPOCH)
+            CHECK(cr_prune_is_dense_later(c, step, PER_EPOCH) == (step < c->prune.end * PER_EPOCH));
+    }
+    text[epochs] = 0;
+}
+
+/* The schedule of the paper for 100 epochs of ImageNet: 10 epochs of warm-up, seven pairs of 5 epochs, the last dense
+ * phase longer, 10 epochs, and 15 epochs of a last sparse phase. */
+static void phases_alternate(void) {
+    static const char *const paper[] = {"prune.sparsity=0.9", "prune.schedule=acdc", "prune.start=10", "prune.end=85"};
+    static const char *const small[] = {"prune.sparsity=0.9", "prune.schedule=acdc",   "prune.start=1",
+                                        "prune.end=8",        "prune.sparse_epochs=1", "prune.dense_epochs=2"};
+    struct cr_config         c;
+    char                     text[101], want[101] = "";
+    REQUIRE_OK(cr_config_open(&c, NULL, paper, CR_COUNT(paper)));
+    strcat(want, "dddddddddd");
+    for (int i = 0; i < 7; i++) strcat(want, "sssssddddd");
+    strcat(want, "dddddsssssssssssssss");
+    phases(&c, 100, text);
+    CHECK_STR(text, want);
+    cr_config_close(&c);
+    REQUIRE_OK(cr_config_open(&c, NULL, small, CR_COUNT(small)));
+    phases(&c, 10, text);
+    CHECK_STR(text, "dsddsdddss");
+    c.prune.start = 0; /* the first step prunes */
+    phases(&c, 10, text);
+    CHECK_STR(text, "sddsddddss");
+    c.prune.sparsity = 0;
+    CHECK_INT(cr_prune_step_at(&c, 80, PER_EPOCH).action, CR_PRUNE_NOTHING);
+    cr_config_close(&c);
+}
+
+/* Evci et al.: at the update after t steps, alpha / 2 * (1 + cos(pi * t / T_end)), every delta T steps before T_end. */
+static void updates_decay_by_a_cosine(void) {
+    static const char *const keys[] = {"prune.sparsity=0.9",     "prune.schedule=rigl", "prune.scope=erk",
+                                       "prune.start=1",          "prune.end=4",         "prune.frequency=6",
+                                       "prune.drop_fraction=0.4"};
+    static const double      want[] = {0.4 * 0.9045084971874737, 0.4 * 0.6545084971874737, 0.4 * 0.3454915028125263,
+                                       0.4 * 0.0954915028125263};
+    struct cr_config         c;
+    int                      found = 0;
+    REQUIRE_OK(cr_config_open(&c, NULL, keys, CR_COUNT(keys)));
+    for (int step = 0; step < 100; step++) {
+        const struct cr_prune_step due = cr_prune_step_at(&c, step, PER_EPOCH);
+        if (step == 10)
+            CHECK(due.action == CR_PRUNE_TO && due.fraction == 1); /* trained weights: by magnitude */
+        else if (due.action != CR_PRUNE_NOTHING) {
+            CHECK(due.action == CR_PRUNE_MOVE && step == 16 + 6 * found);
+            CHECK_NEAR(due.fraction, found < 4 ? want[found] : -1, 1e-12);
+            found++;
+        }
+    }
+    CHECK_INT(found, 4);
+    c.prune.start = 0;
+    CHECK_INT(cr_prune_step_at(&c, 0, PER_EPOCH).action, CR_PRUNE_RANDOM);
+    c.model.weights = "file";
+    CHECK_INT(cr_prune_step_at(&c, 0, PER_EPOCH).action, CR_PRUNE_TO);
+    cr_config_close(&c);
+}
+
+static void group_decay_is_due(void) {
+    static const char *const keys[] = {"prune.group_decay=0.1", "prune.start=1", "prune.end=3", "prune.frequency=8",
+                                       "train.epochs=5"};
+    struct cr_config         c;
+    int64_t                  covered = 10, since;
+    REQUIRE_OK(cr_config_open(&c, NULL, keys, CR_COUNT(keys)));
+    for (int step = 0; step < 60; step++) {
+        if (!cr_prune_decays_at(&c, step, PER_EPOCH, &since)) continue;
+        CHECK(step == 18 || step == 26 || step == 30);
+        CHECK_INT(since, covered);
+        covered = step;
+    }
+    CHECK_INT(covered, 30);
+    c.prune.end = 0; /* to the last epoch */
+    CHECK(cr_prune_decays_at(&c, 50, PER_EPOCH, &since) && !cr_prune_decays_at(&c, 58, PER_EPOCH, &since));
+    c.prune.group_decay = 0;
+    CHECK(!cr_prune_decays_at(&c, 18, PER_EPOCH, &since));
+    cr_config_close(&c);
+}
+
+/* ---- masks of RigL ---- */
+
+static const char *const layers[] = {"conv1", "a", "b", "fc"};
+
+struct net {
+    struct cr_config      config;
+    struct cr_param_store store;
+    struct cr_prune       prune;
+    float                *value, *momentum, *grad;
+    uint8_t              *mask;
+};
+
+static cr_status net_open(struct net *n, const char *scope) {
+    static const int64_t dim[][4] = {{8, 3, 3, 3}, {8, 3, 3, 8}, {16, 1, 1, 8}, {10, 1, 1, 16}};
+    const char *const    keys[]   = {"prune.sparsity=0.7", "prune.schedule=rigl", "prune.end=9", scope};
+    *n                            = (struct net){.store = {.real = CR_F32, .has_momentum = true, .has_mask = true}};
+    CR_TRY(cr_config_open(&n->config, NULL, keys, CR_COUNT(keys)));
+    for (size_t i = 0; i < CR_COUNT(layers); i++) {
+        char name[32];
+        snprintf(name, sizeof name, "%s.weight", layers[i]);
+        cr_param_store_add(&n->store, name, i == 3 ? CR_ROLE_DENSE_WEIGHT : CR_ROLE_CONV, dim[i], CR_NONE);
+    }
+    const size_t elems = (size_t)n->store.value_elems;
+    n->value           = cr_alloc(elems, sizeof *n->value);
+    n->momentum        = cr_alloc(elems, sizeof *n->momentum);
+    n->grad            = cr_alloc(elems, sizeof *n->grad);
+    n->mask            = cr_alloc(elems / 8, 1);
+    if (!n->value || !n->momentum || !n->grad || !n->mask) return CR_NO_MEMORY(elems);
+    memset(n->mask, 0xff, elems / 8);
+    return cr_prune_open(&n->store, &n->config, &n->prune);
+}
+
+static void net_close(struct net *n) {
+    cr_prune_close(&n->prune);
+    cr_free(n->value);
+    cr_free(n->momentum);
+    cr_free(n->grad);
+    cr_free(n->mask);
+    cr_param_store_free(&n->store);
+    cr_config_close(&n->config);
+}
+
+static void read_into(const char *part, const char *name, float *to, uint8_t *mask, int64_t offset) {
+    int64_t n;
+    double *x = golden_read(part, name, &n);
+    for (int64_t i = 0; x && i < n; i++) {
+        if (to) to[offset + i] = (float)x[i];
+        if (mask && x[i] == 0) mask[(offset + i) / 8] &= (uint8_t) ~(1u << ((offset + i) % 8));
+    }
+    cr_free(x);
+}
+
+static int differences(const char *part, const char *name, const float *got, const uint8_t *mask, int64_t offset) {
+    int64_t n;
+    int     wrong = 0;
+    double *x     = golden_read(part, name, &n);
+    for (int64_t i = 0; x && i < n; i++)
+        wrong +=
+            mask ? (mask[(offset + i) / 8] >> ((offset + i) % 8) & 1) != (x[i] != 0) : (double)got[offset + i] != x[i];
+    cr_free(x);
+    return x ? wrong : 1;
+}
+
+static void moves_equal_numpy(const char *part, int64_t least, int64_t most) {
+    struct net n;
+    char       of[64];
+    int64_t    moved, count;
+    REQUIRE_OK(net_open(&n, "prune.scope=uniform"));
+    for (size_t i = 0; i < CR_COUNT(layers); i++) {
+        const int64_t offset = n.store.param[i].offset;
+        snprintf(of, sizeof of, "%s.%s", part, layers[i]);
+        read_into(of, "value", n.value, NULL, offset);
+        read_into(of, "momentum", n.momentum, NULL, offset);
+        read_into(of, "grad", n.grad, NULL, offset);
+        read_into(of, "mask", NULL, n.mask, offset);
+    }
+    double      *fraction  = golden_read(part, "fraction", &count);
+    float *const moments[] = {n.momentum, NULL};
+    REQUIRE(fraction);
+    cr_prune_recount(&n.prune, n.mask);
+    const int64_t before = n.prune.pruned;
+    REQUIRE_OK(cr_prune_move(&n.prune, *fraction, n.grad, n.value, moments, 2, n.mask, &moved));
+    CHECK_INT(n.prune.pruned, before);
+    CHECK(moved >= least && moved <= most);
+    for (size_t i = 0; i < CR_COUNT(layers); i++) {
+        const int64_t offset = n.store.param[i].offset;
+        snprintf(of, sizeof of, "%s.%s", part, layers[i]);
+        CHECK_INT(differences(of, "mask_after", NULL, n.mask, offset), 0);
+        CHECK_INT(differences(of, "value_after", n.value, NULL, offset), 0);
+        CHECK_INT(differences(of, "momentum_after", n.momentum, NULL, offset), 0);
+    }
+    cr_free(fraction);
+    net_close(&n);
+}
+
+static void moved_weights_equal_numpy(void) {
+    moves_equal_numpy("rigl_most", 20, 70);
+    moves_equal_numpy("rigl_few", 1, 5);
+    moves_equal_numpy("rigl_all", 100, 250);
+    moves_equal_numpy("rigl_none", 0, 0);
+}
+
+/* As many as magnitude pruning prunes, in other places for each seed; the layers are independent of each other. */
+static void random_masks(void) {
+    struct net n;
+    uint8_t   *first;
+    REQUIRE_OK(net_open(&n, "prune.scope=uniform"));
+    const size_t bytes = (size_t)n.store.value_elems / 8;
+    first              = cr_alloc(bytes, 1);
+    REQUIRE(first);
+    REQUIRE_OK(cr_prune_random_masks(&n.prune, n.mask));
+    CHECK_INT(n.prune.layer[1].pruned, 403); /* 576 * 0.7 = 403.2 */
+    CHECK_INT(n.prune.layer[2].pruned, 90);  /* 89.6 */
+    CHECK_INT(n.prune.layer[0].pruned + n.prune.layer[3].pruned, 0);
+    int64_t thirds[3] = {0};
+    for (int64_t i = 0; i < 576; i++) {
+        const int64_t at = n.store.param[1].offset + i;
+        thirds[i / 192] += !(n.mask[at / 8] >> (at % 8) & 1);
+    }
+    for (int k = 0; k < 3; k++) CHECK(thirds[k] > 110 && thirds[k] < 158); /* 134.4; sd 5.2 */
+    memcpy(first, n.mask, bytes);
+    memset(n.mask, 0xff, bytes);
+    REQUIRE_OK(cr_prune_random_masks(&n.prune, n.mask));
+    CHECK(memcmp(first, n.mask, bytes) == 0);
+    n.config.train.seed = 2;
+    memset(n.mask, 0xff, bytes);
+    REQUIRE_OK(cr_prune_random_masks(&n.prune, n.mask));
+    CHECK(memcmp(first, n.mask, bytes) != 0);
+    cr_prune_free_masks(&n.prune, n.mask);
+    CHECK_INT(n.prune.pruned, 0);
+    for (size_t i = 0; i < bytes; i++) CHECK(n.mask[i] == 0xff);
+    cr_free(first);
+    net_close(&n);
+}
+
+/* ---- group decay ---- */
+
+static void decay_equals_numpy(void) {
+    static const char *const keys[] = {"model.arch=custom", "model.depths=1", "model.widths=8", "model.stem=cifar"};
+    struct cr_config         config;
+    struct cr_model          model;
+    struct cr_program        program;
+    struct cr_channel_groups g;
+    struct cr_shrink         s;
+    int64_t                  count;
+    double                  *amount = golden_read("decay", "amount", &count);
+    REQUIRE_OK(cr_config_open(&config, NULL, keys, CR_COUNT(keys)));
+    REQUIRE_OK(cr_model_open(&config, 3, 8, 8, &model));
+    REQUIRE_OK(cr_model_program(&model, &config, CR_PROGRAM_EVAL, 1, &program));
+    REQUIRE_OK(cr_channel_groups_trace(&program, &g));
+    float *value = cr_alloc((size_t)model.store.value_elems, sizeof *value);
+    REQUIRE(value && amount);
+    char of[96];
+    for (int i = 0; i < model.store.params; i++) {
+        const struct cr_param *q = &model.store.param[i];
+        snprintf(of, sizeof of, "decay.%s", q->name);
+        if (!cr_param_is_running(q->role)) read_into(of, "before", value, NULL, q->offset);
+    }
+    REQUIRE_OK(cr_shrink_open(&g, &model.store, CR_PRUNE_IMPORTANCE_L2, value, NULL, &s));
+    REQUIRE_OK(cr_shrink_keep_exempt(&s, &model.store, &config));
+    REQUIRE_OK(cr_shrink_decay(&s, &model.store, *amount, value));
+    for (int i = 0; i < model.store.params; i++) {
+        const struct cr_param *q = &model.store.param[i];
+        snprintf(of, sizeof of, "decay.%s", q->name);
+        double *want = cr_param_is_running(q->role) ? NULL : golden_read(of, "after", &count);
+        for (int64_t k = 0; want && k < count; k++)
+            CHECK_NEAR((double)value[q->offset + k], want[k], 1e-7 * fmax(1, fabs(want[k])));
+        cr_free(want);
+    }
+    /* Channels of layers that are exempt do not decay. */
+    config.prune.exempt = "conv1";
+    REQUIRE_OK(cr_shrink_keep_exempt(&s, &model.store, &config));
+    const struct cr_param *stem   = &model.store.param[cr_param_store_find(&model.store, "conv1.weight")];
+    const float            before = value[stem->offset + 1];
+    const struct cr_param *other  = &model.store.param[cr_param_store_find(&model.store, "layer1.0.conv1.weight")];
+    const float            inner  = value[other->offset + 1];
+    REQUIRE_OK(cr_shrink_decay(&s, &model.store, 0.05, value));
+    CHECK(value[stem->offset + 1] == before && (inner == 0 || value[other->offset + 1] != inner));
+    cr_shrink_free(&s);
+    cr_channel_groups_free(&g);
+    cr_program_free(&program);
+    cr_model_close(&model);
+    cr_config_close(&config);
+    cr_free(value);
+    cr_free(amount);
+}
+
+/* ---- configurations ---- */
+
+#define REFUSED(text, ...)                                                                                             \
+    do {                                                                                                               \
+        const char *const keys_[] = {__VA_ARGS__};                                                                     \
+        struct cr_config  c_;                                                                                          \
+        CHECK_STATUS(cr_config_open(&c_, NULL, keys_, CR_COUNT(keys_)), CR_ERR_CONFIG);                                \
+        CHECK_HAS(cr_error_message(), text);                                                                           \
+    } while (0)
+
+static void refused(void) {
+    REFUSED("must be above start (1) with schedule = acdc", "prune.sparsity=0.9", "prune.schedule=acdc",
+            "prune.start=1");
+    REFUSED("must be at least 11, so that", "prune.sparsity=0.9", "prune.schedule=acdc", "prune.start=1",
+            "prune.end=10");
+    REFUSED("is only for schedule = gradual; use 0 with acdc", "prune.sparsity=0.9", "prune.schedule=acdc",
+            "prune.end=10", "prune.initial=0.1");
+    REFUSED("must be erk or uniform", "prune.sparsity=0.9", "prune.schedule=rigl", "prune.end=10");
+    REFUSED("must be unstructured", "prune.sparsity=0.5", "prune.schedule=rigl", "prune.end=10", "prune.scope=erk",
+            "prune.pattern=2:4");
+    REFUSED("excludes sparsity", "prune.sparsity=0.5", "prune.group_decay=0.1");
+    REFUSED("must be l2 or bn", "prune.importance=taylor", "prune.group_decay=0.1");
+    REFUSED("gradual, acdc, rigl", "prune.schedule=rigle");
+}
+
+static void close_golden(void) {
+    cr_st_close(golden);
+}
+
+TESTS(CASE(phases_alternate), CASE(updates_decay_by_a_cosine), CASE(group_decay_is_due),
+      CASE(moved_weights_equal_numpy), CASE(random_masks), CASE(decay_equals_numpy), CASE(refused), CASE(close_golden))

@@ -1,0 +1,288 @@
+/* tests/unit/training/test_train_schedules.c: runs with the schedules acdc and rigl, and with prune.group_decay: resume
+ * is bitwise identical from every step; the weights around each change of the masks are those that the papers define,
+ * computed here from checkpoints and from gradients of a network without masks. */
+#include "tests/harness/train_support.h"
+
+#include "optim/optim.h"
+#include "pruning/pruning.h"
+
+/* ---- resume ---- */
+
+#define RESUMES(changed, ...)                                                                                          \
+    do {                                                                                                               \
+        const char *const keys_[] = {__VA_ARGS__};                                                                     \
+        struct run        r_;                                                                                          \
+        prepare(&r_);                                                                                                  \
+        for (size_t i_ = 0; i_ < CR_COUNT(keys_); i_++) give(&r_, keys_[i_]);                                          \
+        resumes_bitwise(&r_, 12, 1);                                                                                   \
+        changes_the_weights(&r_, changed);                                                                             \
+        finish(&r_);                                                                                                   \
+    } while (0)
+
+/* Steps of an epoch: 6. Dense until step 2, sparse until 4, dense until 6, sparse, dense until 10, sparse. */
+#define ACDC                                                                                                           \
+    "prune.sparsity=0.8", "prune.schedule=acdc", "prune.start=0.34", "prune.end=1.67", "prune.sparse_epochs=0.34",     \
+        "prune.dense_epochs=0.33"
+/* Masks at step 0, mask updates at steps 3, 6 and 9. */
+#define RIGL                                                                                                           \
+    "prune.sparsity=0.8", "prune.schedule=rigl", "prune.scope=erk", "prune.end=1.84", "prune.frequency=3",             \
+        "prune.drop_fraction=0.5"
+
+static void acdc_resumes(void) {
+    RESUMES("prune.dense_epochs=0.5", ACDC);
+    RESUMES("prune.start=0.17", ACDC, "prune.pattern=2:4", "prune.sparsity=0.5", "model.widths=8,8", "optim.kind=adamw",
+            "optim.lr=0.01", "optim.nesterov=no", "ema.decay=0.9");
+}
+static void rigl_resumes(void) {
+    RESUMES("prune.drop_fraction=0.3", RIGL);
+    RESUMES("train.seed=2", RIGL, "train.clip_norm=1", "ema.decay=0.9", "optim.kind=lars", "optim.lr=1");
+}
+static void group_decay_resumes(void) {
+    RESUMES("prune.frequency=5", "prune.group_decay=0.2", "prune.start=0.5", "prune.frequency=4", "prune.end=1.67");
+}
+
+/* ---- checkpoints ---- */
+
+struct state {
+    struct cr_config        config;
+    struct cr_session       session;
+    struct cr_state_buffers at;
+};
+
+/* Trains `steps` steps in dir/name, and reads the checkpoint. */
+static cr_status run_to(const struct run *r, const char *name, int steps, struct state *s) {
+    const struct cr_session_options options = {.train = true, .execute = true, .masks = true, .classes = 3};
+    char                            text[32], path[SUPPORT_PATH];
+    struct cr_position              position;
+    snprintf(text, sizeof text, "train.steps=%d", steps);
+    CR_TRY(TRAIN(r, name, text));
+    CR_TRY(cr_config_open(&s->config, NULL, r->value, r->count));
+    CR_TRY(cr_session_open(&s->config, &options, &s->session));
+    CR_TRY(cr_session_init(&s->session));
+    CR_TRY(cr_state_load(&s->session, text_into(path, "%s/%s/step-%d", r->dir, name, steps), &position));
+    return cr_state_buffers_get(&s->session, &s->at);
+}
+
+static void forget(struct state *s) {
+    cr_state_buffers_free(&s->at);
+    cr_session_close(&s->session);
+    cr_config_close(&s->config);
+}
+
+static bool bit(const struct state *s, int64_t i) {
+    return s->at.mask[i / 8] >> (i % 8) & 1;
+}
+
+/* Layers that may be pruned; the caller frees them with cr_prune_close. */
+static struct cr_prune layers_of(const struct state *s) {
+    struct cr_prune p = {0};
+    if (cr_prune_open(&s->session.model.store, &s->config, &p) != CR_OK) TEST_FAIL_("%s", cr_error_message());
+    return p;
+}
+
+/* ---- AC/DC ---- */
+
+/* The warm-up is that of a dense run. A sparse phase begins with the smallest weights of all layers at 0, a dense phase
+ * with all momenta at 0, and the weights that were pruned train again. */
+static void acdc_phases(void) {
+    static const char *const keys[] = {ACDC};
+    struct run               plain, r;
+    struct state             dense, sparse, freed, later, last;
+    prepare(&plain);
+    r = plain;
+    for (size_t i = 0; i < CR_COUNT(keys); i++) give(&r, keys[i]);
+    REQUIRE_OK(run_to(&plain, "dense", 2, &dense));
+    REQUIRE_OK(run_to(&r, "sparse", 2, &sparse));
+    REQUIRE_OK(run_to(&r, "freed", 4, &freed));
+    REQUIRE_OK(run_to(&r, "later", 5, &later));
+    REQUIRE_OK(run_to(&r, "last", 12, &last));
+    struct cr_prune p       = layers_of(&sparse);
+    double          largest = 0, smallest = INFINITY; /* of pruned weights, and of the others */
+    int64_t         pruned = 0, regrown = 0, end = 0;
+    for (int l = 0; l < p.layers; l++) {
+        const struct cr_param *q = &sparse.session.model.store.param[p.layer[l].param];
+        for (int64_t i = q->offset; i < q->offset + q->elems; i++) {
+            const double w = fabs((double)dense.at.value[i]);
+            CHECK(sparse.at.value[i] == (bit(&sparse, i) ? dense.at.value[i] : 0));
+            CHECK(sparse.at.momentum[i] == (bit(&sparse, i) ? dense.at.momentum[i] : 0));
+            CHECK(bit(&freed, i) && freed.at.momentum[i] == 0);
+            if (p.layer[l].dense) continue;
+            end += !bit(&last, i);
+            if (bit(&sparse, i)) {
+                smallest = fmin(smallest, w);
+                continue;
+            }
+            pruned++;
+            largest = fmax(largest, w);
+            CHECK(freed.at.value[i] == 0);
+            regrown += later.at.value[i] != 0;
+        }
+    }
+    CHECK(largest <= smallest);
+    CHECK_INT(pruned, llround(0.8 * (double)p.elems));
+    CHECK_INT(end, pruned);
+    CHECK(regrown > pruned * 9 / 10); /* a gradient of 0 is rare */
+    cr_prune_close(&p);
+    forget(&dense);
+    forget(&sparse);
+    forget(&freed);
+    forget(&later);
+    forget(&last);
+    finish(&plain);
+}
+
+/* ---- RigL ---- */
+
+struct gradients {
+    int    wanted, calls;
+    float *grad;
+    size_t bytes;
+};
+static cr_status keep_one(void *self, const float *grad) {
+    struct gradients *g = self;
+    if (g->calls++ == g->wanted) memcpy(g->grad, grad, g->bytes);
+    return CR_OK;
+}
+
+/* Gradients of the weights of a checkpoint in a network without masks, on batch `step` of the first epoch. */
+static cr_status dense_gradients(const struct run *plain, const char *folder, int step, struct gradients *g) {
+    struct cr_config                config;
+    struct cr_session               s;
+    struct cr_dataset              *train   = NULL;
+    const struct cr_session_options options = {.train = true, .execute = true, .classes = 3};
+    *g                                      = (struct gradients){.wanted = step};
+    CR_TRY(cr_config_open(&config, NULL, plain->value, plain->count));
+    CR_TRY(cr_session_open(&config, &options, &s));
+    CR_TRY(cr_session_init(&s));
+    g->bytes = cr_param_store_buffer_bytes(&s.model.store, CR_BUFFER_GRAD);
+    CR_ALLOC(g->grad, g->bytes / sizeof *g->grad);
+    cr_status status = cr_session_load_weights(&s, folder, true);
+    if (status == CR_OK) status = cr_dataset_open(&config, CR_SPLIT_TRAIN, &train);
+    if (status == CR_OK) status = cr_session_gradients(&s, train, step + 1, keep_one, g);
+    cr_dataset_close(train);
+    cr_session_close(&s);
+    cr_config_close(&config);
+    return status;
+}
+
+/* Number of elements of a layer with a magnitude above |x[i]|, or equal and before i, among those that `in` has. */
+static int64_t rank_of(const float *x, const bool *in, int64_t elems, int64_t i) {
+    int64_t rank = 0;
+    for (int64_t k = 0; k < elems; k++)
+        rank += in[k] && (fabsf(x[k]) > fabsf(x[i]) || (fabsf(x[k]) == fabsf(x[i]) && k < i));
+    return rank;
+}
+
+/* A layer before and after the mask update of step 3, by the rule of the paper. */
+static void check_layer(const struct cr_param *q, const struct state *before, const struct state *after,
+                        const float *grad, double fraction, int64_t *moved) {
+    const int64_t n = q->elems, at = q->offset;
+    bool         *active = cr_alloc((size_t)n, sizeof *active), *kept = cr_alloc((size_t)n, sizeof *kept),
+         *free_   = cr_alloc((size_t)n, sizeof *free_);
+    int64_t ones  = 0;
+    int     wrong = 0;
+    REQUIRE(active && kept && free_);
+    for (int64_t i = 0; i < n; i++) ones += active[i] = bit(before, at + i);
+    const int64_t drop = (int64_t)floor((double)ones * fraction);
+    for (int64_t i = 0; i < n; i++) kept[i] = active[i] && rank_of(before->at.value + at, active, n, i) < ones - drop;
+    for (int64_t i = 0; i < n; i++) free_[i] = !kept[i];
+    for (int64_t i = 0; i < n; i++) {
+        const bool grown = free_[i] && rank_of(grad + at, free_, n, i) < drop, on = kept[i] || grown;
+        wrong += bit(after, at + i) != on;
+        wrong += after->at.value[at + i] != (on && active[i] ? before->at.value[at + i] : 0);
+        if (!on || !active[i]) wrong += after->at.momentum[at + i] != 0;
+        *moved += grown && !active[i];
+    }
+    CHECK_INT(wrong, 0);
+    cr_free(active);
+    cr_free(kept);
+    cr_free(free_);
+}
+
+static void rigl_moves_by_dense_gradients(void) {
+    static const char *const keys[] = {RIGL};
+    struct run               plain, r;
+    struct state             first, before, after, next;
+    struct gradients         g;
+    char                     path[SUPPORT_PATH];
+    int64_t                  moved = 0, new = 0, trained = 0;
+    prepare(&plain);
+    r = plain;
+    for (size_t i = 0; i < CR_COUNT(keys); i++) give(&r, keys[i]);
+    REQUIRE_OK(run_to(&r, "first", 1, &first));
+    REQUIRE_OK(run_to(&r, "before", 2, &before));
+    REQUIRE_OK(run_to(&r, "after", 3, &after));
+    REQUIRE_OK(run_to(&r, "next", 4, &next));
+    REQUIRE_OK(dense_gradients(&plain, text_into(path, "%s/before/step-2", plain.dir), 2, &g));
+    const double    fraction = cr_prune_step_at(&before.config, 3, 6).fraction;
+    struct cr_prune p        = layers_of(&before);
+    CHECK(fraction > 0.3 && fraction < 0.5);
+    for (int l = 0; l < p.layers; l++) {
+        const struct cr_param *q      = &before.session.model.store.param[p.layer[l].param];
+        int64_t                pruned = 0;
+        if (p.layer[l].dense) continue;
+        for (int64_t i = q->offset; i < q->offset + q->elems; i++) {
+            pruned += !bit(&first, i);
+            CHECK(bit(&first, i) == bit(&before, i));
+            const bool is_new = bit(&after, i) && !bit(&before, i);
+            new += is_new;
+            trained += is_new && next.at.value[i] != 0;
+        }
+        CHECK_INT(pruned, llround((double)q->elems * p.layer[l].sparsity));
+        check_layer(q, &before, &after, g.grad, fraction, &moved);
+    }
+    CHECK(moved > 20 && moved == new &&trained > new / 2); /* dead ReLUs have gradients of 0 */
+    cr_free(g.grad);
+    cr_prune_close(&p);
+    forget(&first);
+    forget(&before);
+    forget(&after);
+    forget(&next);
+    finish(&plain);
+}
+
+/* ---- group decay ---- */
+
+/* Each weight is the one of a run without decay times 1 - rate * (sum of g of two units), where g is 1 to 16. The exact
+ * factors are those of test_prune_schedules.c. */
+static void group_decay_shrinks_channels(void) {
+    struct run   plain, r;
+    struct state dense, decayed;
+    prepare(&plain);
+    r = plain;
+    give(&r, "prune.group_decay=1");
+    give(&r, "prune.frequency=3");
+    REQUIRE_OK(run_to(&plain, "dense", 2, &dense));
+    REQUIRE_OK(run_to(&r, "same", 2, &decayed));
+    const size_t bytes = cr_param_store_buffer_bytes(&dense.session.model.store, CR_BUFFER_VALUE);
+    CHECK(memcmp(dense.at.value, decayed.at.value, bytes) == 0); /* nothing before the first step of the decay */
+    forget(&dense);
+    forget(&decayed);
+    REQUIRE_OK(run_to(&plain, "dense3", 3, &dense));
+    REQUIRE_OK(run_to(&r, "decayed", 3, &decayed));
+    double rate = 0, least = 1, most = 0;
+    for (int step = 0; step < 3; step++) rate += cr_schedule_lr(&decayed.config, step, 6);
+    const struct cr_param_store *store = &dense.session.model.store;
+    const struct cr_param       *q     = &store->param[cr_param_store_find(store, "layer1.0.conv1.weight")];
+    for (int64_t i = q->offset; i < q->offset + q->elems; i++) {
+        const double factor = (double)decayed.at.value[i] / (double)dense.at.value[i];
+        least               = fmin(least, factor);
+        most                = fmax(most, factor);
+    }
+    CHECK(most <= 1 - 2 * rate + 1e-6);
+    CHECK(least >= fmax(1 - 32 * rate, 0) - 1e-6 && most - least > rate);
+    forget(&dense);
+    forget(&decayed);
+    finish(&plain);
+}
+
+static void refused(void) {
+    struct run r;
+    prepare(&r);
+    CHECK_STATUS(TRAIN(&r, "x", "prune.sparsity=0.5", "prune.importance=taylor"), CR_ERR_CONFIG);
+    CHECK_HAS(cr_error_message(), "taylor is only for `cresnet prune`");
+    finish(&r);
+}
+
+TESTS(CASE(acdc_resumes), CASE(rigl_resumes), CASE(group_decay_resumes), CASE(acdc_phases),
+      CASE(rigl_moves_by_dense_gradients), CASE(group_decay_shrinks_channels), CASE(refused))
