@@ -114,7 +114,7 @@ static void infer_conv(struct rule *r) {
         CR_ASSERT(input(r, CR_IN_conv_out_scale_bias)->dim[3] == w->dim[0] && !has(r, CR_IN_conv_bias) &&
                   r->op->out[CR_OUT_conv_sums] == CR_NONE);
     const bool mask = r->slot == CR_OUT_conv_mask;
-    if (mask) CR_ASSERT(w->dim[0] % 8 == 0 && a->relu && has(r, CR_IN_conv_out_scale_bias));
+    CR_ASSERT(!mask || (w->dim[0] % 8 == 0 && a->relu && has(r, CR_IN_conv_out_scale_bias)));
     if (r->slot != CR_OUT_conv_y &&
         !mask) { /* sums, next_scale_bias, mean_rstd; the running statistics belong to the parameter store */
         CR_ASSERT(r->slot <= CR_OUT_conv_mean_rstd);
@@ -354,7 +354,6 @@ static void infer_given(struct rule *r) {
 }
 #include "graph/ops_given.h"
 #include "graph/ops_gram.h"
-
 static void infer_conv_dgrad(struct rule *r) {
     CR_ASSERT(r->slot == CR_OUT_conv_dgrad_grad_sums); /* dx must be given */
     set_sums(r, input(r, CR_IN_conv_dgrad_dy), input(r, CR_IN_conv_dgrad_w)->dim[3]);
