@@ -36,6 +36,7 @@ FOLDERS = {
     "src/compiler/rewrite": 4.1,
     "src/compiler/schedule": 4.1,
     "src/compiler/fusion": 4.2,
+    "src/compiler/gram": 4.3,
     "src/compiler/memory": 4.2,
     "src/data": 4.0,  # the loader's interface and the data set
     "src/data/image": 4.1,
@@ -62,6 +63,7 @@ FOLDERS = {
     "cuda/conv/int8": 4.3,  # 8-bit convolutions and the 8-bit stem
     "cuda/conv/pair": 4.4,  # two 1x1 convolutions in one kernel
     "cuda/conv/conv3x3": 4.3,  # 3x3 convolutions of 64 channels
+    "cuda/conv/gram": 4.3,  # BN statistics from Gram matrices
     "cuda/conv/stem": 4.3,
     "cuda/conv/cifar": 4.4,  # networks of 16 to 64 channels
     "cuda/sparse": 4.3,  # helpers of all sparse kernels

@@ -24,6 +24,8 @@ extern const struct cr_kernel *const cr_cuda_conv3x3_kernels[];
 extern const struct cr_kernel *const cr_cuda_cifar_kernels[];
 /* cuda/conv/pointwise/point_grad_kernels.c */
 extern const struct cr_kernel *const cr_cuda_point_grad_kernels[];
+/* cuda/conv/gram/gram_kernels.c: BN statistics from Gram matrices */
+extern const struct cr_kernel *const cr_cuda_gram_kernels[];
 /* cuda/conv/stem/stem_kernels.c */
 extern const struct cr_kernel *const cr_cuda_stem_kernels[];
 /* cuda/norm/fold_bn_kernels.c */

@@ -39,6 +39,7 @@ cr_status cr_compile(struct cr_program *program, const struct cr_cost_model *cos
         CR_TRY(cr_pass_quantize(program, cost_model));
         CR_TRY(cr_pass_fold(program, cost_model));
         CR_TRY(cr_pass_hoist(program));
+        CR_TRY(cr_pass_gram(program, cost_model, options->gram));
         CR_TRY(cr_program_check(program));
         CR_TRY(cr_pass_fuse(program, cost_model));
         if (options->sparse) {

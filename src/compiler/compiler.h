@@ -7,6 +7,7 @@
  *   quantize  inference only: replaces ops on quantised values by 8-bit ops
  *   fold      inference only: folds batch normalisation (BN) into the convolution before it
  *   hoist     inference only: moves the ops that depend on parameters only to the front; they run once for many batches
+ *   gram      training only: BN statistics of 1x1 convolutions from Gram matrices, when it is switched on
  *   fuse      fuses BN, add and ReLU, their gradients, and the neighbours of convolutions (fusion/)
  *   sparsify  replaces convolutions with pruned filters by sparse convolutions where the sparse ones are faster
  *   select    chooses a kernel for each op and adds the kernel's workspace as a tensor
@@ -37,12 +38,13 @@ struct cr_fit_report {
 };
 
 struct cr_compile_options {
-    bool   fuse;                /* run quantize, fold, hoist and fuse */
-    bool   reuse;               /* tensors with disjoint lifetimes share memory */
-    bool   sparse;              /* with `fuse`: run sparsify */
-    bool   sparse_filter_grads; /* with `sparse`: filter gradients become sparse too */
-    size_t pool_limit;          /* most bytes of the pool; 0: no limit. The caller checks whether the limit is kept */
-    bool   recompute;           /* with `pool_limit`: tensors may be recomputed */
+    bool              fuse;                /* run quantize, fold, hoist, gram and fuse */
+    enum cr_gram_mode gram;                /* with `fuse`: see cr_pass_gram in compiler/passes.h */
+    bool              reuse;               /* tensors with disjoint lifetimes share memory */
+    bool              sparse;              /* with `fuse`: run sparsify */
+    bool              sparse_filter_grads; /* with `sparse`: filter gradients become sparse too */
+    size_t            pool_limit; /* most bytes of the pool; 0: no limit. The caller checks whether the limit is kept */
+    bool              recompute;  /* with `pool_limit`: tensors may be recomputed */
     enum cr_offload_mode  offload;   /* with `pool_limit`: tensors may be offloaded. AUTO: where it is fastest; another
                                     value forces offloading, with the score that the value names */
     bool                  zero_copy; /* with `offload`: kernels may read offloaded tensors from host memory */

@@ -9,6 +9,7 @@
 #define CR_PASSES_H
 
 #include "compiler/cost_model.h"
+#include "config/config.h"
 
 struct cr_choices;         /* compiler/rewrite/explain.h */
 struct cr_compile_options; /* compiler/compiler.h */
@@ -33,6 +34,13 @@ CR_MUST cr_status cr_pass_fold(struct cr_program *program, const struct cr_cost_
 /* Inference programs only: moves the ops that depend on parameters only to the front, sets program->hoisted to their
  * number and keeps their results to the end of the program. */
 CR_MUST cr_status cr_pass_hoist(struct cr_program *program);
+
+/* Training programs only: replaces 1x1 convolutions and the BN behind them by ops that do not need the convolution's
+ * output (docs/internals/gram-bn.md). NO: nothing. ALL: wherever the device accepts the new ops. AUTO: for each shape
+ * of such convolutions, where the fused program then takes less time; only on devices whose kernel times are
+ * measured (cost_model->cost). */
+CR_MUST cr_status cr_pass_gram(struct cr_program *program, const struct cr_cost_model *cost_model,
+                               enum cr_gram_mode mode);
 
 /* Fuses ops where the device accepts the fused op. Op indices and tensor ids change; the program's own references, such
  * as program->logits, are updated. */

@@ -148,10 +148,33 @@ static bool is_cifar_grad(const struct conv_shape *f) {
     return is_cifar(f) && (!large || cr_capability_of(f->cc).block_bytes >= 103 << 10);
 }
 
+/* Kernels of this project for BN statistics from Gram matrices: 1x1 convolutions from 64 to 256 channels. */
+static bool is_gram(const struct conv_shape *f) {
+    return f->cc >= 80 && f->half && f->R == 1 && f->pad == 0 && f->stride == 1 && f->C == 64 && f->K == 256;
+}
+
+static bool gram_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    const struct cr_tensor *x = &p->tensor[op->in[op->kind == CR_OP_gram ? CR_IN_gram_x : CR_IN_gram_dgrad_x]];
+    return offline_of(device)->gpu->cc >= 80 && (x->dtype == CR_F16 || x->dtype == CR_BF16) && x->dim[3] == 64 &&
+           op->attr.conv.stride == 1 && (op->kind == CR_OP_gram || p->tensor[op->in[CR_IN_gram_dgrad_g]].dim[3] == 256);
+}
+
+/* gram_bn_finalize and gram_bn_grad of one rank; with several ranks there is no kernel. */
+static bool gram_bn_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    const enum cr_dtype type = p->tensor[op->in[0]].dtype; /* of w */
+    return offline_of(device)->gpu->cc >= 80 && (type == CR_F16 || type == CR_BF16) && op->attr.bn.ranks <= 1;
+}
+
+static bool refuses(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
+    (void)device, (void)p, (void)op;
+    return false;
+}
+
 static bool conv_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct conv_shape f          = conv_shape_of(device, p, op, op->in[CR_IN_conv_x], op->in[CR_IN_conv_w]);
     const bool              scale_bias = has_input(op, CR_IN_conv_scale_bias), bias = has_input(op, CR_IN_conv_bias),
                sums = has_output(op, CR_OUT_conv_sums);
+    if (has_input(op, CR_IN_conv_out_scale_bias)) return is_gram(&f);
     if (has_input(op, CR_IN_conv_gamma)) return is_cifar(&f) && sums && !bias && !has_input(op, CR_IN_conv_add);
     if (bias || has_input(op, CR_IN_conv_add) || op->attr.conv.relu) return bias && !scale_bias && !sums;
     if (!scale_bias && !sums) return true;
@@ -179,6 +202,7 @@ static bool dgrad_accepts(const struct cr_device *device, const struct cr_progra
 
 static bool wgrad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct conv_shape f = conv_shape_of(device, p, op, op->in[CR_IN_conv_wgrad_x], op->out[CR_OUT_conv_wgrad_dw]);
+    if (has_output(op, CR_OUT_conv_wgrad_dy_sums)) return is_gram(&f);
     return !has_input(op, CR_IN_conv_wgrad_scale_bias) ||
            (p->tensor[op->in[CR_IN_conv_wgrad_scale_bias]].dtype == f.x->dtype && cudnn_fuses(&f));
 }
@@ -194,6 +218,8 @@ static enum mode mode_of(const struct cr_op *op) {
         return scale_bias && !bn_x && !has_input(op, CR_IN_conv_grad_add) ? INNER
                : !scale_bias && bn_x                                      ? BLOCK
                                                                           : NO_MODE;
+    if (has_input(op, CR_IN_conv_grad_y)) /* the output of a residual block is its own mask */
+        return !scale_bias && op->in[CR_IN_conv_grad_y] == op->in[CR_IN_conv_grad_x] ? BLOCK : NO_MODE;
     return scale_bias || bn_x ? NO_MODE : PLAIN;
 }
 static bool has_1x1_grad(const struct conv_shape *f, enum mode mode) {
@@ -213,7 +239,7 @@ static bool has_1x1_grad(const struct conv_shape *f, enum mode mode) {
 static bool grad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct conv_shape f  = conv_shape_of(device, p, op, op->in[CR_IN_conv_grad_x], op->in[CR_IN_conv_grad_w]);
     const bool              dx = has_output(op, CR_OUT_conv_grad_dx);
-    if (is_cifar_grad(&f))
+    if (is_cifar_grad(&f) && !has_input(op, CR_IN_conv_grad_y))
         return f.C == 3 ? !dx && !has_input(op, CR_IN_conv_grad_mean_rstd) &&
                               !has_input(op, CR_IN_conv_grad_scale_bias) && !has_input(op, CR_IN_conv_grad_add)
                         : dx;
@@ -299,13 +325,16 @@ cr_status cr_gpu_open_from_list(const struct cr_gpu *gpu, const struct cr_device
     }
     for (size_t i = 0; i < CR_COUNT(host_inputs); i++)
         d->kernel[host_inputs[i].kind].host_slots |= 1u << host_inputs[i].slot;
-    d->kernel[CR_OP_conv].accepts       = conv_accepts;
-    d->kernel[CR_OP_conv_pool].accepts  = pool_accepts;
-    d->kernel[CR_OP_conv_dgrad].accepts = dgrad_accepts;
-    d->kernel[CR_OP_conv_wgrad].accepts = wgrad_accepts;
-    d->kernel[CR_OP_conv_grad].accepts  = grad_accepts;
-    d->kernel[CR_OP_bn_apply].accepts   = bn_apply_accepts;
-    d->kernel[CR_OP_relu_grad].accepts  = relu_grad_accepts;
+    d->kernel[CR_OP_conv].accepts      = conv_accepts;
+    d->kernel[CR_OP_conv_pool].accepts = pool_accepts;
+    d->kernel[CR_OP_gram].accepts = d->kernel[CR_OP_gram_dgrad].accepts = gram_accepts;
+    d->kernel[CR_OP_gram_bn_finalize].accepts = d->kernel[CR_OP_gram_bn_grad].accepts = gram_bn_accepts;
+    d->kernel[CR_OP_gram_bn_sums].accepts = d->kernel[CR_OP_gram_bn_grad_sums].accepts = refuses;
+    d->kernel[CR_OP_conv_dgrad].accepts                                                = dgrad_accepts;
+    d->kernel[CR_OP_conv_wgrad].accepts                                                = wgrad_accepts;
+    d->kernel[CR_OP_conv_grad].accepts                                                 = grad_accepts;
+    d->kernel[CR_OP_bn_apply].accepts                                                  = bn_apply_accepts;
+    d->kernel[CR_OP_relu_grad].accepts                                                 = relu_grad_accepts;
     set_caps(gpu, why, &d->base.caps);
     *out = &d->base;
     return CR_OK;

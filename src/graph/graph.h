@@ -22,8 +22,8 @@
 /* ---- ops ---- */
 
 enum {
-    CR_OP_IN_MAX   = 10,
-    CR_OP_OUT_MAX  = 6,
+    CR_OP_IN_MAX   = 11,
+    CR_OP_OUT_MAX  = 7,
     CR_OP_IDS_MAX  = CR_OP_IN_MAX + 1, /* tensors that an op reads (or writes): its slots and its workspace */
     CR_OP_WAIT_MAX = 4,
     CR_NONE        = -1, /* no tensor, op, kernel, layer or parameter */
@@ -74,8 +74,8 @@ struct cr_bn_attr {
     float   eps, momentum;
     int64_t count;      /* bn_finalize, bn_grad_finalize: number of elements behind each channel's sums, M = N*H*W */
     bool    relu;       /* bn_apply: apply ReLU to the result */
-    bool    accumulate; /* bn_grad_finalize: add to dgamma and dbeta instead of assigning */
-    int     ranks;      /* bn_grad_finalize: number of ranks that grad_sums covers; dgamma and dbeta are divided by it,
+    bool    accumulate; /* bn_grad_finalize, gram_bn_grad: add to gradients of parameters instead of assigning */
+    int ranks; /* bn_grad_finalize, gram_bn_*: number of ranks that grad_sums covers; dgamma, dbeta are divided by it,
                          * since gradients are summed over all ranks later. 0 or 1 when only this rank is covered */
 };
 
@@ -102,7 +102,7 @@ struct cr_conv_attr {
     int                     window;       /* maxpool: R = S = window; convolutions use R, S of the filter */
     int                     pad_c;        /* pad_shortcut: number of zero channels before the input's channels */
     bool                    accumulate;   /* conv_wgrad, conv_grad, s2d_filter_grad: add to dw instead of assigning */
-    bool                    relu;         /* conv: apply ReLU to y (inference) */
+    bool                    relu;         /* conv: apply ReLU to y */
     struct cr_qconv_types   types;        /* pack_filter: of the qconv that reads the packed filter */
     bool                    early_filter; /* conv*, qconv*: see cr_pass_early_filters in compiler/passes.h */
     struct cr_bn_attr       bn;      /* conv, conv_grad with slot gamma: the batch norm whose sums the op finalizes */

@@ -19,6 +19,12 @@ static double conv_pool_flops(const struct cr_program *p, const struct cr_op *op
     return 2.0 * (double)(x[0] * P * Q) * elems_of(p, op->in[CR_IN_conv_pool_w]);
 }
 
+/* The op gram: the products of all channels with all channels, at the pixels that the convolution reads. */
+static double gram_flops(const struct cr_program *p, const struct cr_op *op) {
+    const int64_t *x = p->tensor[op->in[CR_IN_gram_x]].dim, s = op->attr.conv.stride;
+    return 2.0 * (double)(x[0] * ((x[1] - 1) / s + 1) * ((x[2] - 1) / s + 1) * x[3]) * (double)x[3];
+}
+
 void cr_op_cost(const struct cr_program *p, const struct cr_op *op, double *bytes, double *flops) {
     int    ids[CR_OP_IDS_MAX], n = cr_op_reads(op, ids);
     double sum = 0;
@@ -51,6 +57,23 @@ void cr_op_cost(const struct cr_program *p, const struct cr_op *op, double *byte
     case CR_OP_conv_grad:
         *flops = conv_flops(p, op->in[CR_IN_conv_grad_g], op->out[CR_OUT_conv_grad_dw]);
         if (op->out[CR_OUT_conv_grad_dx] >= 0) *flops *= 2;
+        break;
+    case CR_OP_gram: *flops = gram_flops(p, op); break;
+    case CR_OP_gram_bn_finalize:
+        *flops = 2.0 * elems_of(p, op->in[CR_IN_gram_bn_finalize_w]) *
+                 (double)p->tensor[op->in[CR_IN_gram_bn_finalize_w]].dim[3];
+        break;
+    case CR_OP_gram_bn_sums:
+        *flops =
+            2.0 * elems_of(p, op->in[CR_IN_gram_bn_sums_w]) * (double)p->tensor[op->in[CR_IN_gram_bn_sums_w]].dim[3];
+        break;
+    case CR_OP_gram_bn_grad:
+        *flops =
+            4.0 * elems_of(p, op->in[CR_IN_gram_bn_grad_w]) * (double)p->tensor[op->in[CR_IN_gram_bn_grad_w]].dim[3];
+        break;
+    case CR_OP_gram_dgrad:
+        *flops = 2.0 * elems_of(p, op->in[CR_IN_gram_dgrad_g]) * (double)p->tensor[op->in[CR_IN_gram_dgrad_x]].dim[3] +
+                 2.0 * elems_of(p, op->in[CR_IN_gram_dgrad_x]) * (double)p->tensor[op->in[CR_IN_gram_dgrad_x]].dim[3];
         break;
     case CR_OP_dense: *flops = conv_flops(p, op->out[CR_OUT_dense_y], op->in[CR_IN_dense_w]); break;
     case CR_OP_dense_dgrad: *flops = conv_flops(p, op->in[CR_IN_dense_dgrad_dy], op->in[CR_IN_dense_dgrad_w]); break;

@@ -110,14 +110,19 @@ static void infer_conv(struct rule *r) {
     if (has(r, CR_IN_conv_gamma))
         CR_ASSERT(input(r, CR_IN_conv_gamma)->dim[3] == w->dim[0] && r->op->out[CR_OUT_conv_sums] != CR_NONE &&
                   a->bn.count > 0);
-    if (r->slot !=
-        CR_OUT_conv_y) { /* sums, next_scale_bias, mean_rstd; the running statistics belong to the parameter store */
+    if (has(r, CR_IN_conv_out_scale_bias))
+        CR_ASSERT(input(r, CR_IN_conv_out_scale_bias)->dim[3] == w->dim[0] && !has(r, CR_IN_conv_bias) &&
+                  r->op->out[CR_OUT_conv_sums] == CR_NONE);
+    const bool mask = r->slot == CR_OUT_conv_mask;
+    CR_ASSERT(!mask || (w->dim[0] % 8 == 0 && a->relu && has(r, CR_IN_conv_out_scale_bias)));
+    if (r->slot != CR_OUT_conv_y &&
+        !mask) { /* sums, next_scale_bias, mean_rstd; the running statistics belong to the parameter store */
         CR_ASSERT(r->slot <= CR_OUT_conv_mean_rstd);
         set_sums(r, x, w->dim[0]);
         return;
     }
-    set(r, x->dtype, x->dim[0], window_out(x->dim[1], w->dim[1], a->stride, a->pad),
-        window_out(x->dim[2], w->dim[2], a->stride, a->pad), w->dim[0]);
+    set(r, mask ? CR_U8 : x->dtype, x->dim[0], window_out(x->dim[1], w->dim[1], a->stride, a->pad),
+        window_out(x->dim[2], w->dim[2], a->stride, a->pad), mask ? w->dim[0] / 8 : w->dim[0]);
 }
 
 /* Max pooling of a convolution: windows of 3x3, stride 2, padding 1. */
@@ -152,6 +157,7 @@ static void infer_bn_finalize(struct rule *r) {
     CR_ASSERT(r->slot <= CR_OUT_bn_finalize_mean_rstd ||
               r->slot == CR_OUT_bn_finalize_scale_bias_half); /* the running statistics belong to the parameter store */
     CR_ASSERT(input(r, CR_IN_bn_finalize_gamma)->dim[3] == sums->dim[3] && r->op->attr.bn.count > 0);
+    check_coefficients(r, CR_IN_bn_finalize_center, 1, sums);
     set_like(r, sums);
     if (r->slot == CR_OUT_bn_finalize_scale_bias_half) r->dtype = r->p->real;
 }
@@ -347,7 +353,7 @@ static void infer_given(struct rule *r) {
     CR_ASSERT(!r && "this output must be given");
 }
 #include "graph/ops_given.h"
-
+#include "graph/ops_gram.h"
 static void infer_conv_dgrad(struct rule *r) {
     CR_ASSERT(r->slot == CR_OUT_conv_dgrad_grad_sums); /* dx must be given */
     set_sums(r, input(r, CR_IN_conv_dgrad_dy), input(r, CR_IN_conv_dgrad_w)->dim[3]);
@@ -359,6 +365,7 @@ static void infer_conv_grad(struct rule *r) {
     check_coefficients(r, CR_IN_conv_grad_gamma, 1, x);
     check_coefficients(r, CR_IN_conv_grad_scale_bias, 2, x);
     check_coefficients(r, CR_IN_conv_grad_dy_coeffs, 3, input(r, CR_IN_conv_grad_g));
+    check_mask(r, CR_IN_conv_grad_y, x);
     if (r->slot == CR_OUT_conv_grad_dx)
         set_like(r, x);
     else

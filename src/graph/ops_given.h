@@ -10,7 +10,6 @@
 #define infer_avgpool2x2_grad infer_given
 #define infer_maxpool_grad infer_given
 #define infer_pad_shortcut_grad infer_given
-#define infer_conv_wgrad infer_given
 #define infer_group_conv_dgrad infer_given
 #define infer_group_conv_wgrad infer_given
 #define infer_channel_conv_wgrad infer_given

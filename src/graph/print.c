@@ -51,6 +51,8 @@ static void print_attributes(const struct cr_op *op, struct cr_text *out) {
         print_pattern(op, out);
         print_bn(op, out);
         break;
+    case CR_OP_gram:
+    case CR_OP_gram_dgrad: cr_text_add(out, "  stride=%d", op->attr.conv.stride); break;
     case CR_OP_conv_pool: cr_text_add(out, "  stride=%d pad=%d", op->attr.conv.stride, op->attr.conv.pad); break;
     case CR_OP_sparse_filter: print_pattern(op, out); break;
     case CR_OP_mix:
@@ -67,6 +69,7 @@ static void print_attributes(const struct cr_op *op, struct cr_text *out) {
         cr_text_add(out, "  stride=%d pad_c=%d", op->attr.conv.stride, op->attr.conv.pad_c);
         break;
     case CR_OP_bn_finalize:
+    case CR_OP_gram_bn_finalize:
         cr_text_add(out, "  eps=%g momentum=%g count=%lld", (double)op->attr.bn.eps, (double)op->attr.bn.momentum,
                     (long long)op->attr.bn.count);
         break;
@@ -74,6 +77,8 @@ static void print_attributes(const struct cr_op *op, struct cr_text *out) {
     case CR_OP_bn_scale_bias: cr_text_add(out, "  eps=%g", (double)op->attr.bn.eps); break;
     case CR_OP_drop: cr_text_add(out, "  rate=%g%s", op->attr.drop.rate, op->attr.drop.images ? " images" : ""); break;
     case CR_OP_bn_apply: cr_text_add(out, "%s", op->attr.bn.relu ? "  relu" : ""); break;
+    case CR_OP_gram_bn_sums:
+    case CR_OP_gram_bn_grad:
     case CR_OP_bn_grad_finalize:
         cr_text_add(out, "  count=%lld%s", (long long)op->attr.bn.count, op->attr.bn.accumulate ? " accumulate" : "");
         if (op->attr.bn.ranks > 1) cr_text_add(out, " ranks=%d", op->attr.bn.ranks);

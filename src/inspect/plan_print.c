@@ -51,6 +51,10 @@ static enum cr_plan_kind kind_of_op(enum cr_op_kind op) {
     case CR_OP_bn_sums:
     case CR_OP_bn_finalize:
     case CR_OP_bn_scale_bias:
+    case CR_OP_gram:
+    case CR_OP_gram_bn_finalize:
+    case CR_OP_gram_bn_sums:
+    case CR_OP_gram_bn_grad_sums:
     case CR_OP_bn_grad_sums:
     case CR_OP_bn_grad_finalize:
     case CR_OP_grad_norm:

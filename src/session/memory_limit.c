@@ -92,6 +92,7 @@ cr_status cr_session_compile_with(struct cr_session *s, struct cr_cost_model *mo
                                   int64_t batch, const char *until, struct cr_fit_report *fit, struct cr_program *out) {
     const struct cr_config   *c       = s->config;
     struct cr_compile_options options = {.fuse                = c->train.fuse,
+                                         .gram                = c->train.gram_bn,
                                          .sparse              = c->train.sparse,
                                          .reuse               = c->memory.reuse,
                                          .recompute           = c->memory.recompute,
@@ -114,6 +115,18 @@ cr_status cr_session_compile_with(struct cr_session *s, struct cr_cost_model *mo
     return status;
 }
 
+/* train.gram_bn changes nothing on a device without kernels for the new ops, or where they are not faster. */
+static void warn_unused_gram(const struct cr_session *s, enum cr_program_kind kind, const struct cr_program *p) {
+    const enum cr_gram_mode mode  = s->config->train.gram_bn;
+    const bool              first = kind == CR_PROGRAM_STEP || kind == CR_PROGRAM_MICRO_FIRST;
+    if (mode == CR_GRAM_NO || !s->config->train.fuse || !first) return;
+    for (int i = 0; i < p->ops; i++)
+        if (p->op[i].kind == CR_OP_gram) return;
+    cr_log(CR_LOG_WARN, "train.gram_bn = %s has no effect: %s", mode == CR_GRAM_ALL ? "all" : "auto",
+           mode == CR_GRAM_ALL ? "the network has no 1x1 convolution that allows it, or the device lacks the kernels"
+                               : "no 1x1 convolution of this network is measured to be faster with it");
+}
+
 cr_status cr_session_compile(struct cr_session *s, enum cr_program_kind kind, int64_t batch, const char *until,
                              struct cr_program *out) {
     struct cr_cost_model model = cr_session_cost_model(s);
@@ -121,6 +134,7 @@ cr_status cr_session_compile(struct cr_session *s, enum cr_program_kind kind, in
     if (s->limit && s->cost_table && offload_use(s) != CR_OFFLOAD_MODE_NO)
         CR_TRY(cr_cost_table_copy_rates(s->cost_table, &model));
     CR_TRY(cr_session_compile_with(s, &model, kind, batch, until, &fit, out));
+    if (!until) warn_unused_gram(s, kind, out);
     if (fit.before > s->fit.before) s->fit = fit;
     return CR_OK;
 }

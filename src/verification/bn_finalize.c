@@ -16,13 +16,28 @@ bool cr_verify_fuses_finalize(const struct cr_op *op) {
  * from 1/sqrt of both ends of the variance's interval. */
 void cr_verify_finalize(const struct cr_verify_finalize *f, double want[CR_VERIFY_BN_NUMBERS],
                         double error[CR_VERIFY_BN_NUMBERS]) {
+    const double M = (double)f->attr->count, mean = f->sum / M, square = f->squares / M, d_sum = f->sum_error / M;
+    const struct cr_verify_moments moments = {.attr       = f->attr,
+                                              .mean       = mean,
+                                              .var        = square - mean * mean,
+                                              .mean_error = d_sum,
+                                              .var_error  = f->squares_error / M + 2 * fabs(mean) * d_sum +
+                                                           d_sum * d_sum + f->k * (fabs(square) + mean * mean),
+                                              .gamma        = f->gamma,
+                                              .beta         = f->beta,
+                                              .running_mean = f->running_mean,
+                                              .running_var  = f->running_var,
+                                              .k            = f->k};
+    cr_verify_finalize_moments(&moments, want, error);
+}
+
+void cr_verify_finalize_moments(const struct cr_verify_moments *f, double want[CR_VERIFY_BN_NUMBERS],
+                                double error[CR_VERIFY_BN_NUMBERS]) {
     const double M = (double)f->attr->count, m = (double)f->attr->momentum, eps = (double)f->attr->eps, k = f->k;
-    const double mean = f->sum / M, square = f->squares / M, raw = square - mean * mean, var = raw < 0 ? 0 : raw;
+    const double mean = f->mean, raw = f->var, var = raw < 0 ? 0 : raw, d_sum = f->mean_error, d_var = f->var_error;
     const double rstd = 1 / sqrt(var + eps), scale = f->gamma * rstd, unbias = M / largest(M - 1, 1);
     const bool   moves  = isfinite(mean) && isfinite(var);
-    const double d_mean = f->sum_error / M + k * fabs(mean), d_sum = f->sum_error / M;
-    const double d_var =
-        f->squares_error / M + 2 * fabs(mean) * d_sum + d_sum * d_sum + k * (fabs(square) + mean * mean);
+    const double d_mean = d_sum + k * fabs(mean);
     const double high = 1 / sqrt(largest(raw - d_var, 0) + eps), low = 1 / sqrt(largest(raw + d_var, 0) + eps);
     const double d_rstd  = largest(high - rstd, rstd - low) + k * rstd,
                  d_scale = fabs(f->gamma) * d_rstd + k * fabs(scale);

@@ -14,19 +14,24 @@ static void closed_bn_finalize(const struct cr_verify_values *v, double *const s
     const double *sums = v->in[CR_IN_bn_finalize_sums], *gamma = v->in[CR_IN_bn_finalize_gamma],
                  *beta = v->in[CR_IN_bn_finalize_beta], *running_mean = v->in[CR_IN_bn_finalize_running_mean],
                  *running_var = v->in[CR_IN_bn_finalize_running_var];
+    const double *center      = v->op->in[CR_IN_bn_finalize_center] >= 0 ? v->in[CR_IN_bn_finalize_center] : NULL;
     const int64_t C           = dim(v->program, v->op->in[CR_IN_bn_finalize_sums], 3);
+    const double  M           = (double)v->op->attr.bn.count;
     const double  k           = CR_VERIFY_C * v->u * sqrt(cr_verify_terms(v->program, v->op, 0));
     for (int64_t c = 0; c < C; c++) {
-        const struct cr_verify_finalize f = {.attr         = &v->op->attr.bn,
-                                             .sum          = sums[c],
-                                             .squares      = sums[C + c],
-                                             .gamma        = gamma[c],
-                                             .beta         = beta[c],
-                                             .running_mean = running_mean[c],
-                                             .running_var  = running_var[c],
-                                             .k            = k};
-        double                          want[CR_VERIFY_BN_NUMBERS], error[CR_VERIFY_BN_NUMBERS];
-        cr_verify_finalize(&f, want, error);
+        const double                   about = sums[c] / M, square = sums[C + c] / M;
+        const struct cr_verify_moments f = {.attr         = &v->op->attr.bn,
+                                            .mean         = about + (center ? center[c] : 0),
+                                            .var          = square - about * about,
+                                            .mean_error   = center ? k * fabs(about) : 0,
+                                            .var_error    = k * (fabs(square) + about * about),
+                                            .gamma        = gamma[c],
+                                            .beta         = beta[c],
+                                            .running_mean = running_mean[c],
+                                            .running_var  = running_var[c],
+                                            .k            = k};
+        double                         want[CR_VERIFY_BN_NUMBERS], error[CR_VERIFY_BN_NUMBERS];
+        cr_verify_finalize_moments(&f, want, error);
         for (int half = 0; half < 2; half++) {
             scale[CR_OUT_bn_finalize_mean_rstd][half * C + c]  = error[CR_VERIFY_BN_MEAN + half] / k;
             scale[CR_OUT_bn_finalize_scale_bias][half * C + c] = error[CR_VERIFY_BN_SCALE + half] / k;
@@ -344,6 +349,11 @@ static const struct cr_verify_hooks hooks[CR_OP_COUNT] = {
     [CR_OP_conv_dgrad]         = {.prologue = cr_verify_prologue_dgrad, .epilogue = cr_verify_epilogue_dgrad},
     [CR_OP_conv_wgrad]         = {.prologue = cr_verify_prologue_wgrad},
     [CR_OP_conv_grad]          = {.prologue = cr_verify_prologue_conv_grad, .epilogue = cr_verify_epilogue_conv_grad},
+    [CR_OP_gram]               = {.prologue = cr_verify_prologue_gram, .epilogue = cr_verify_epilogue_gram},
+    [CR_OP_gram_bn_finalize]   = {.epilogue = cr_verify_epilogue_gram_bn_finalize},
+    [CR_OP_gram_bn_sums]       = {.epilogue = cr_verify_epilogue_gram_bn_sums},
+    [CR_OP_gram_bn_grad]       = {.epilogue = cr_verify_epilogue_gram_bn_grad},
+    [CR_OP_gram_dgrad]         = {.prologue = cr_verify_prologue_gram_dgrad, .epilogue = cr_verify_epilogue_gram_dgrad},
     [CR_OP_grad_norm]          = {.closed = closed_grad_norm},
     [CR_OP_sgd]                = {.adjust = adjust_sgd, .correct = correct_sgd},
     [CR_OP_adamw]              = {.closed = closed_update},

@@ -94,13 +94,30 @@ static void read_activated(struct cr_verify_run *run, int x, int scale_bias) {
     run->op->in[scale_bias] = CR_NONE;
 }
 
+double cr_verify_activated(enum cr_dtype dtype, double x, double scale, double bias, double *off) {
+    const struct interval e = act_interval(dtype, x, scale, bias);
+    *off                    = fmax(e.high - e.exact, e.exact - e.low);
+    return e.exact;
+}
+
+/* With a mask as output the reference computes y before the ReLU, which cr_verify_epilogue_conv applies. */
 void cr_verify_prologue_conv(struct cr_verify_run *run) {
     read_activated(run, CR_IN_conv_x, CR_IN_conv_scale_bias);
+    if (run->op->out[CR_OUT_conv_mask] >= 0) run->op->attr.conv.relu = false;
+    run->op->out[CR_OUT_conv_mask] = CR_NONE;
     for (int s = CR_IN_conv_gamma; s <= CR_IN_conv_running_var; s++) run->op->in[s] = CR_NONE;
     for (int s = CR_OUT_conv_sums; s <= CR_OUT_conv_running_var; s++) run->op->out[s] = CR_NONE;
 }
 void cr_verify_prologue_wgrad(struct cr_verify_run *run) {
     read_activated(run, CR_IN_conv_wgrad_x, CR_IN_conv_wgrad_scale_bias);
+}
+void cr_verify_prologue_gram(struct cr_verify_run *run) {
+    read_activated(run, CR_IN_gram_x, CR_IN_gram_scale_bias);
+}
+void cr_verify_prologue_gram_dgrad(struct cr_verify_run *run) {
+    read_activated(run, CR_IN_gram_dgrad_x, CR_IN_gram_dgrad_scale_bias);
+    run->op->in[CR_IN_gram_dgrad_mean_rstd]   = CR_NONE;
+    run->op->out[CR_OUT_gram_dgrad_grad_sums] = CR_NONE;
 }
 void cr_verify_prologue_maxpool(struct cr_verify_run *run) {
     read_activated(run, CR_IN_maxpool_x, CR_IN_maxpool_scale_bias);
@@ -133,7 +150,7 @@ void cr_verify_prologue_conv_grad(struct cr_verify_run *run) {
     read_bn_gradient(run);
     read_activated(run, CR_IN_conv_grad_x, CR_IN_conv_grad_scale_bias);
     run->op->in[CR_IN_conv_grad_mean_rstd] = run->op->in[CR_IN_conv_grad_bn_x] = run->op->in[CR_IN_conv_grad_gamma] =
-        CR_NONE;
+        run->op->in[CR_IN_conv_grad_y]                                         = CR_NONE;
     for (int s = CR_OUT_conv_grad_grad_sums; s <= CR_OUT_conv_grad_grad_coeffs; s++) run->op->out[s] = CR_NONE;
 }
 

@@ -60,6 +60,16 @@ static double reduction(const struct cr_program *p, const struct cr_op *op, int 
     case CR_OP_group_conv_dgrad:
     case CR_OP_group_conv_wgrad:
     case CR_OP_conv_grad: return conv_reduction(p, op, slot);
+    case CR_OP_gram: /* the P pixels that the convolution reads */
+        return (double)(dim(p, in[CR_IN_gram_x], 0) * ((dim(p, in[CR_IN_gram_x], 1) - 1) / stride + 1) *
+                        ((dim(p, in[CR_IN_gram_x], 2) - 1) / stride + 1));
+    case CR_OP_gram_bn_finalize:
+    case CR_OP_gram_bn_sums:
+    case CR_OP_gram_bn_grad_sums: return (double)dim(p, in[0], 3);
+    case CR_OP_gram_bn_grad: return (double)(dim(p, in[0], 0) + dim(p, in[0], 3));
+    case CR_OP_gram_dgrad:
+        if (slot == CR_OUT_gram_dgrad_grad_sums) return pixels(p, in[CR_IN_gram_dgrad_x]);
+        return (double)(dim(p, in[CR_IN_gram_dgrad_g], 3) + dim(p, in[CR_IN_gram_dgrad_x], 3));
     case CR_OP_conv_pool: /* the terms of one sum, and its bias: the maximum has the error of one of its operands */
         return (double)(elems(p, in[CR_IN_conv_pool_w]) / dim(p, in[CR_IN_conv_pool_w], 0)) + 1;
     case CR_OP_conv_pair: /* the terms of y lead to z */
@@ -101,6 +111,7 @@ static double extra(const struct cr_op *op, int slot) {
     if (op->kind == CR_OP_conv && slot == CR_OUT_conv_sums) return cr_verify_rule(CR_OP_bn_sums)->extra;
     if (op->kind == CR_OP_conv_dgrad && slot == CR_OUT_conv_dgrad_grad_sums) return of_sums;
     if (op->kind == CR_OP_conv_grad && slot == CR_OUT_conv_grad_grad_sums) return of_sums;
+    if (op->kind == CR_OP_gram_dgrad && slot == CR_OUT_gram_dgrad_grad_sums) return of_sums;
     if (op->kind == CR_OP_relu_grad && slot != CR_OUT_relu_grad_dx) return of_sums;
     return cr_verify_rule(op->kind)->extra;
 }
@@ -116,8 +127,9 @@ bool cr_verify_accumulates(const struct cr_op *op, int out_slot) {
             return op->attr.conv.bn.accumulate;
         return op->attr.conv.accumulate && out_slot == CR_OUT_conv_grad_dw;
     case CR_OP_s2d_filter_grad:
-    case CR_OP_group_conv_wgrad:
-    case CR_OP_conv_wgrad: return op->attr.conv.accumulate;
+    case CR_OP_group_conv_wgrad: return op->attr.conv.accumulate;
+    case CR_OP_conv_wgrad: return op->attr.conv.accumulate && out_slot == CR_OUT_conv_wgrad_dw;
+    case CR_OP_gram_bn_grad: return op->attr.bn.accumulate && out_slot >= CR_OUT_gram_bn_grad_dw;
     case CR_OP_channel_conv_wgrad:
     case CR_OP_dense_wgrad:
     case CR_OP_dense_bgrad: return op->attr.dense.accumulate;
@@ -198,7 +210,8 @@ double cr_verify_loss_grad_factor(const struct cr_verify_values *v) {
  * and `round`. */
 double cr_verify_tiny(const struct cr_verify_values *v, int out_slot) {
     const double n = cr_verify_terms(v->program, v->op, out_slot), unit = 0x1p-149;
-    const bool   acts = v->op->kind == CR_OP_conv || v->op->kind == CR_OP_conv_wgrad || v->op->kind == CR_OP_conv_grad;
+    const bool acts = v->op->kind == CR_OP_conv || v->op->kind == CR_OP_conv_wgrad || v->op->kind == CR_OP_conv_grad ||
+                      v->op->kind == CR_OP_gram_dgrad;
     if (cr_verify_rule(v->op->kind)->products) { /* scale factors of operands multiply their loss */
         const double top = largest_operand(v);
         return n * FLT_MIN * (acts ? top * top : top);

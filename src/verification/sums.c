@@ -122,8 +122,32 @@ static cr_status allow_rounding(const struct cr_verify_values *v, struct cr_veri
     return CR_OK;
 }
 
+/* The ReLU of a convolution with a mask, and the mask's bits: bit i is whether the stored y is above 0. slack holds the
+ * bits that are not compared. */
+static cr_status relu_and_mask(const struct cr_verify_values *v, struct cr_verify_expected *e) {
+    const int           y = CR_OUT_conv_y, mask = CR_OUT_conv_mask;
+    const enum cr_dtype dtype = tensor_of(v->original, v->op->out[y])->dtype;
+    CR_TRY(cr_verify_array(e, mask, &e->slack[mask]));
+    e->bits[mask] = true;
+    for (int64_t i = 0; i < e->elems[mask]; i++) {
+        unsigned bits = 0, ignored = 0;
+        for (int64_t b = 0; b < 8; b++) {
+            bool         any;
+            const double pre   = e->want[y][8 * i + b],
+                         error = cr_verify_error(e, y, 8 * i + b, &any) + cr_verify_half_ulp(dtype, 0);
+            bits |= (unsigned)(pre > 0) << b;
+            ignored |= (unsigned)(any || e->spreads || (isfinite(pre) && fabs(pre) <= error && error > 0)) << b;
+            if (pre < 0) e->want[y][8 * i + b] = 0;
+        }
+        e->want[mask][i]  = bits;
+        e->slack[mask][i] = ignored;
+    }
+    return CR_OK;
+}
+
 cr_status cr_verify_epilogue_conv(const struct cr_verify_values *v, struct cr_verify_expected *e) {
     CR_TRY(allow_rounding(v, e, CR_IN_conv_add, CR_IN_conv_bias));
+    if (v->op->out[CR_OUT_conv_mask] >= 0) CR_TRY(relu_and_mask(v, e));
     if (v->op->out[CR_OUT_conv_sums] < 0) return CR_OK;
     CR_TRY(compute_sums(v, e, (struct sums){.of = CR_OUT_conv_y, .slot = CR_OUT_conv_sums}));
     return cr_verify_finalize_conv(v, e);
@@ -170,6 +194,10 @@ cr_status cr_verify_epilogue_dgrad(const struct cr_verify_values *v, struct cr_v
 
 cr_status cr_verify_epilogue_conv_grad(const struct cr_verify_values *v, struct cr_verify_expected *e) {
     const bool after_block = v->op->in[CR_IN_conv_grad_bn_x] >= 0; /* x is then the output of a residual block */
+    if (v->op->out[CR_OUT_conv_grad_dx] >= 0 && v->op->in[CR_IN_conv_grad_y] >= 0) {
+        const struct cr_verify_mask y = cr_verify_mask_of(v, CR_IN_conv_grad_x, CR_IN_conv_grad_y, CR_NONE);
+        return cr_verify_apply_mask(&y, e, CR_OUT_conv_grad_dx);
+    }
     if (v->op->out[CR_OUT_conv_grad_dx] < 0 || v->op->in[CR_IN_conv_grad_mean_rstd] < 0) return CR_OK;
     const struct cr_verify_mask g = after_block
                                         ? cr_verify_mask_of(v, CR_IN_conv_grad_x, CR_IN_conv_grad_x, CR_NONE)
@@ -181,6 +209,16 @@ cr_status cr_verify_epilogue_conv_grad(const struct cr_verify_values *v, struct 
                                       v->in[after_block ? CR_IN_conv_grad_bn_x : CR_IN_conv_grad_x],
                                       v->in[CR_IN_conv_grad_mean_rstd]}));
     return cr_verify_finalize_conv_grad(v, e);
+}
+
+cr_status cr_verify_epilogue_gram_dgrad(const struct cr_verify_values *v, struct cr_verify_expected *e) {
+    if (v->op->in[CR_IN_gram_dgrad_mean_rstd] < 0) return CR_OK;
+    const struct cr_verify_mask g = cr_verify_mask_of(v, CR_IN_gram_dgrad_x, CR_NONE, CR_IN_gram_dgrad_scale_bias);
+    CR_TRY(cr_verify_apply_mask(&g, e, CR_OUT_gram_dgrad_dx));
+    if (v->op->out[CR_OUT_gram_dgrad_grad_sums] < 0) return CR_OK;
+    return compute_sums(v, e,
+                        (struct sums){CR_OUT_gram_dgrad_dx, CR_OUT_gram_dgrad_grad_sums, v->in[CR_IN_gram_dgrad_x],
+                                      v->in[CR_IN_gram_dgrad_mean_rstd]});
 }
 
 /* Without `add` dx is a copy, and A stays 0. */

@@ -241,7 +241,19 @@ double    cr_verify_error(const struct cr_verify_expected *expected, int slot, i
 cr_status cr_verify_finalize_conv(const struct cr_verify_values *v, struct cr_verify_expected *expected);
 cr_status cr_verify_finalize_conv_grad(const struct cr_verify_values *v, struct cr_verify_expected *expected);
 
+/* The same from the mean and the biased variance, which may be negative, and their possible errors. */
+struct cr_verify_moments {
+    const struct cr_bn_attr *attr;
+    double                   mean, var, mean_error, var_error, gamma, beta, running_mean, running_var, k;
+};
+void cr_verify_finalize_moments(const struct cr_verify_moments *f, double want[CR_VERIFY_BN_NUMBERS],
+                                double error[CR_VERIFY_BN_NUMBERS]);
+/* max(x*scale + bias, 0), rounded to dtype; *off: the largest difference of the value that a kernel computes. */
+double cr_verify_activated(enum cr_dtype dtype, double x, double scale, double bias, double *off);
+
 /* Prologues and epilogues of struct cr_verify_hooks. */
+void      cr_verify_prologue_gram(struct cr_verify_run *run);
+void      cr_verify_prologue_gram_dgrad(struct cr_verify_run *run);
 void      cr_verify_prologue_conv(struct cr_verify_run *run);
 void      cr_verify_prologue_wgrad(struct cr_verify_run *run);
 void      cr_verify_prologue_dgrad(struct cr_verify_run *run);
@@ -252,6 +264,11 @@ cr_status cr_verify_epilogue_conv_pool(const struct cr_verify_values *v, struct 
 cr_status cr_verify_epilogue_conv_pair(const struct cr_verify_values *v, struct cr_verify_expected *expected);
 cr_status cr_verify_epilogue_dgrad(const struct cr_verify_values *v, struct cr_verify_expected *expected);
 cr_status cr_verify_epilogue_conv_grad(const struct cr_verify_values *v, struct cr_verify_expected *expected);
+cr_status cr_verify_epilogue_gram(const struct cr_verify_values *v, struct cr_verify_expected *expected);
+cr_status cr_verify_epilogue_gram_bn_finalize(const struct cr_verify_values *v, struct cr_verify_expected *expected);
+cr_status cr_verify_epilogue_gram_bn_sums(const struct cr_verify_values *v, struct cr_verify_expected *expected);
+cr_status cr_verify_epilogue_gram_bn_grad(const struct cr_verify_values *v, struct cr_verify_expected *expected);
+cr_status cr_verify_epilogue_gram_dgrad(const struct cr_verify_values *v, struct cr_verify_expected *expected);
 cr_status cr_verify_epilogue_relu_grad(const struct cr_verify_values *v, struct cr_verify_expected *expected);
 cr_status cr_verify_epilogue_maxpool(const struct cr_verify_values *v, struct cr_verify_expected *expected);
 cr_status cr_verify_epilogue_bn_apply(const struct cr_verify_values *v, struct cr_verify_expected *expected);

@@ -16,7 +16,8 @@ enum checkops_flag {
     CHECKOPS_ADD            = 1 << 2,
     CHECKOPS_ADD_SCALE_BIAS = 1 << 3,
     CHECKOPS_MEAN_RSTD      = 1 << 4,
-    CHECKOPS_MASK           = 1 << 5, /* the optional input y of bn_grad_* */
+    CHECKOPS_OUT_SCALE_BIAS = 1 << 4, /* conv: the BN behind it; with BITS its mask */
+    CHECKOPS_MASK           = 1 << 5, /* the optional input y of bn_grad_* and conv_grad */
     CHECKOPS_NO_INDEX       = 1 << 6,
     CHECKOPS_SMOOTH         = 1 << 7,
     CHECKOPS_SCALED         = 1 << 8, /* loss scale 1024 */
@@ -114,6 +115,7 @@ void    checkops_build_mask(struct checkops_build *b, int slot);  /* ... or of i
 void    checkops_build_conv(struct checkops_build *b);
 void    checkops_build_group_conv(struct checkops_build *b);
 void    checkops_build_quant(struct checkops_build *b);
+void    checkops_build_gram(struct checkops_build *b);
 void    checkops_build_op(struct checkops_build *b); /* operands and attributes of b->op */
 bool    checkops_is_update(enum cr_op_kind kind);    /* sgd, adamw, lars, lamb, ema */
 int64_t checkops_window_out(int64_t size, const struct checkops_case *c);

@@ -15,8 +15,8 @@ static const char *const family_names[FAMILIES] = {"normal", "half zero", "large
 /* x data, S sums of data, p value buffer, G gradient and momentum buffers, u pixels, z coefficients of qconv, g
  * gamma, b offset, m running mean, v running variance, c (scale, bias), k (a, b, c), h (mean, rstd), y output of a
  * ReLU or its bits, L labels, M metrics, T state, s buffer of mean squares, n squares of norms, r buffer of
- * running statistics, K bits of pruned weights, I pool index, Q norm, B boxes of images, X mixes of images, .
- * bytes that are not read */
+ * running statistics, R Gram matrix, K bits of pruned weights, I pool index, Q norm, B boxes of images, X mixes of
+ * images, . bytes that are not read */
 static const char *const meaning[CR_OP_COUNT] = {
     [CR_OP_mix]                = "uBX",
     [CR_OP_avgpool2x2]         = "x",
@@ -43,14 +43,20 @@ static const char *const meaning[CR_OP_COUNT] = {
     [CR_OP_channel_conv_wgrad] = "xx",
     [CR_OP_se_scale_grad]      = "xxx",
     [CR_OP_normalize]          = "uB",
-    [CR_OP_conv]               = "xxcbxgbmv.",
+    [CR_OP_conv]               = "xxcbxgbmv.c",
     [CR_OP_group_conv]         = "xx",
     [CR_OP_group_conv_dgrad]   = "xx",
     [CR_OP_group_conv_wgrad]   = "xx",
     [CR_OP_conv_pool]          = "xxb",
     [CR_OP_conv_pair]          = "xxbxxb",
     [CR_OP_bn_sums]            = "x",
-    [CR_OP_bn_finalize]        = "Sgbmv",
+    [CR_OP_bn_finalize]        = "Sgbmvm",
+    [CR_OP_gram]               = "xc",
+    [CR_OP_gram_bn_finalize]   = "xRgbmv",
+    [CR_OP_gram_bn_sums]       = "xRm",
+    [CR_OP_gram_bn_grad_sums]  = "xxxh",
+    [CR_OP_gram_bn_grad]       = "xRxxghx",
+    [CR_OP_gram_dgrad]         = "xxxxkchx",
     [CR_OP_bn_scale_bias]      = "gbmv",
     [CR_OP_bn_apply]           = "xchxc",
     [CR_OP_relu]               = "x",
@@ -84,7 +90,7 @@ static const char *const meaning[CR_OP_COUNT] = {
     [CR_OP_sgd]                = "pGGQTK",
     [CR_OP_zero]               = "",
     [CR_OP_cast]               = "x",
-    [CR_OP_conv_grad]          = "xxkxxchxxg",
+    [CR_OP_conv_grad]          = "xxkxxchxxgy",
     [CR_OP_pool_bn_grad_sums]  = "xIxch",
     [CR_OP_fold_bn]            = "xgbmv",
     [CR_OP_pool_bn_grad_apply] = "xIxck",
@@ -192,6 +198,9 @@ static double huge_limit(const struct checkops_unit *unit) {
     const struct cr_op *op  = unit->op;
     const double        top = cr_verify_largest(unit->c.real), n = most_terms(unit);
     if (cr_verify_is_exact(op) && op->kind != CR_OP_cast) return top;
+    if (op->kind >= CR_OP_gram && op->kind <= CR_OP_gram_bn_sums) return fmin(top / 4, pow((double)FLT_MAX, 0.25) / n);
+    if (op->kind >= CR_OP_gram_bn_grad_sums && op->kind <= CR_OP_gram_bn_grad)
+        return fmin(top / 4, pow((double)FLT_MAX, 0.125) / n);
     if (is_half(unit->c.real)) {
         const double squares = sqrt((double)FLT_MAX / (8 * n));
         return op->kind == CR_OP_bn_sums && squares < top ? squares : huge_half(unit, top, n);
@@ -300,6 +309,28 @@ static void draw_sums(struct drawing *d, int s, const struct cr_tensor *t, void 
         cr_number_store(t->dtype, data, C + c, squares * (double)M / (double)few);
     }
     if (family == FAMILY_NONFINITE) spoil(d, t->dtype, data, 2 * C);
+}
+
+/* Gram matrix, sums and shift of P pixels of the family; a few pixels are drawn and their sums scaled up. */
+static void draw_gram(struct drawing *d, int s, const struct cr_tensor *t, void *data) {
+    const enum checkops_family family = family_of(d, s);
+    const struct cr_bn_attr   *attr   = &d->unit->op->attr.bn;
+    const int64_t              C = t->dim[3], P = attr->count / CR_MAX(attr->ranks, 1), few = CR_MIN(P, (int64_t)5);
+    double                    *a = cr_alloc((size_t)((few + 1) * C), sizeof *a);
+    for (int64_t i = 0; a && i < (few + 1) * C; i++) a[i] = number(d, family);
+    const double *shift = a ? a + few * C : NULL, factor = (double)P / (double)few;
+    for (int64_t i = 0; a && i < C; i++) {
+        double sum = 0;
+        for (int64_t p = 0; p < few; p++) sum += a[p * C + i] - shift[i];
+        cr_number_store(t->dtype, data, C * C + i, sum * factor);
+        cr_number_store(t->dtype, data, (C + 1) * C + i, shift[i]);
+        for (int64_t j = 0; j < C; j++) {
+            double dot = 0;
+            for (int64_t p = 0; p < few; p++) dot += (a[p * C + i] - shift[i]) * (a[p * C + j] - shift[j]);
+            cr_number_store(t->dtype, data, i * C + j, dot * factor);
+        }
+    }
+    cr_free(a);
 }
 
 /* Padding between parameters is 0 in every buffer. */
@@ -476,6 +507,7 @@ static void draw_slot(struct drawing *d, int s, const struct cr_tensor *t, void 
             draw_data(d, s, t, data);
         return;
     case 'S': draw_sums(d, s, t, data); return;
+    case 'R': draw_gram(d, s, t, data); return;
     case 'p':
     case 'G': draw_buffer(d, s, t, data); return;
     case 's': draw_second(d, s, t, data); return;
@@ -526,6 +558,8 @@ cr_status checkops_inputs_make(const struct checkops_unit *unit, const struct ch
         inputs->in[s]             = cr_alloc(t->bytes, 1);
         if (!inputs->in[s]) CR_FAIL_OUT(CR_ERR_MEMORY, "no memory for inputs");
         draw_slot(&d, s, t, inputs->in[s]);
+        for (int i = 0; i < s; i++) /* one tensor in two slots */
+            if (op->in[i] == op->in[s]) memcpy(inputs->in[s], inputs->in[i], t->bytes);
         if (cr_op_has_sparsity_pattern(op) && s == filter) prune_filter(unit, t, inputs->in[s]);
     }
     for (int s = 0; s < CR_OP_OUT_MAX; s++) {

@@ -60,6 +60,8 @@ static void build_forward(struct checkops_build *b) {
     if (has_flag(b, CHECKOPS_ADD)) in_output(b, CR_IN_conv_add);
     if (has_flag(b, CHECKOPS_SUMS)) b->op.out[CR_OUT_conv_sums] = CR_NEW;
     if (has_flag(b, CHECKOPS_FINISH)) forward_finish(b);
+    if (has_flag(b, CHECKOPS_OUT_SCALE_BIAS)) in_vector(b, CR_IN_conv_out_scale_bias, 2, b->c->K);
+    if (has_flag(b, CHECKOPS_BITS)) b->op.out[CR_OUT_conv_mask] = CR_NEW;
 }
 
 static void build_dgrad(struct checkops_build *b) {
@@ -92,6 +94,9 @@ static void build_grad(struct checkops_build *b) {
         if (!has_flag(b, CHECKOPS_SCALE_BIAS)) in_image(b, CR_IN_conv_grad_bn_x);
         b->op.out[CR_OUT_conv_grad_grad_sums] = CR_NEW;
     }
+    if (has_flag(b, CHECKOPS_MASK) && has_flag(b, CHECKOPS_BITS)) checkops_build_mask(b, CR_IN_conv_grad_y);
+    if (has_flag(b, CHECKOPS_MASK) && !has_flag(b, CHECKOPS_BITS))
+        b->op.in[CR_IN_conv_grad_y] = b->op.in[CR_IN_conv_grad_x]; /* a block's output is its own mask */
     b->op.out[CR_OUT_conv_grad_dx] = has_flag(b, CHECKOPS_NO_DX) ? CR_NONE : CR_NEW;
     out_filter(b, CR_OUT_conv_grad_dw);
     if (has_flag(b, CHECKOPS_FINISH)) grad_finish(b);
@@ -131,5 +136,76 @@ void checkops_build_conv(struct checkops_build *b) {
         in_output(b, CR_IN_conv_wgrad_dy);
         in_scale_bias(b, CR_IN_conv_wgrad_scale_bias);
         out_filter(b, CR_OUT_conv_wgrad_dw);
+        if (has_flag(b, CHECKOPS_SUMS)) b->op.out[CR_OUT_conv_wgrad_dy_sums] = CR_NEW;
     }
+}
+
+/* ---- BN statistics from a Gram matrix: filters of 1x1 ---- */
+
+static void build_gram_grad(struct checkops_build *b) {
+    const struct checkops_case *c = b->c;
+    in(b, CR_IN_gram_bn_grad_gram, b->wide, c->C + 2, 1, 1, c->C);
+    in(b, CR_IN_gram_bn_grad_m, b->wide, c->K, 1, 1, c->C);
+    in_vector(b, CR_IN_gram_bn_grad_dy_sums, 1, c->K);
+    in_vector(b, CR_IN_gram_bn_grad_gamma, 1, c->K);
+    in_vector(b, CR_IN_gram_bn_grad_mean_rstd, 2, c->K);
+    if (has_flag(b, CHECKOPS_SUMS)) in_vector(b, CR_IN_gram_bn_grad_grad_sums, 2, c->K);
+    for (int s = CR_OUT_gram_bn_grad_w_g; s <= CR_OUT_gram_bn_grad_factor_bias; s++) b->op.out[s] = CR_NEW;
+    out_filter(b, CR_OUT_gram_bn_grad_dw);
+    out(b, CR_OUT_gram_bn_grad_dgamma, b->wide, 1, 1, 1, c->K);
+    out(b, CR_OUT_gram_bn_grad_dbeta, b->wide, 1, 1, 1, c->K);
+}
+
+static void build_gram_dgrad(struct checkops_build *b) {
+    const struct checkops_case *c = b->c;
+    in_output(b, CR_IN_gram_dgrad_g);
+    in(b, CR_IN_gram_dgrad_w_g, b->real, c->C, 1, 1, c->K);
+    in_image(b, CR_IN_gram_dgrad_x);
+    in(b, CR_IN_gram_dgrad_w_x, b->real, c->C, 1, 1, c->C);
+    in_vector(b, CR_IN_gram_dgrad_factor_bias, 2, c->C);
+    in_scale_bias(b, CR_IN_gram_dgrad_scale_bias);
+    if (has_flag(b, CHECKOPS_ADD)) in_image(b, CR_IN_gram_dgrad_add);
+    if (!has_flag(b, CHECKOPS_BN)) return;
+    in_vector(b, CR_IN_gram_dgrad_mean_rstd, 2, c->C);
+    b->op.out[CR_OUT_gram_dgrad_grad_sums] = CR_NEW;
+}
+
+static void build_gram_statistics(struct checkops_build *b) {
+    const struct checkops_case *c = b->c;
+    if (c->kind == CR_OP_gram_bn_grad_sums) {
+        in(b, CR_IN_gram_bn_grad_sums_m, b->wide, c->K, 1, 1, c->C);
+        in_vector(b, CR_IN_gram_bn_grad_sums_dy_sums, 1, c->K);
+        in_vector(b, CR_IN_gram_bn_grad_sums_mean_rstd, 2, c->K);
+        return;
+    }
+    in(b, CR_IN_gram_bn_finalize_gram, b->wide, c->C + 2, 1, 1, c->C);
+    if (c->kind == CR_OP_gram_bn_sums) {
+        in_vector(b, CR_IN_gram_bn_sums_center, 1, c->K);
+        return;
+    }
+    for (int s = CR_IN_gram_bn_finalize_gamma; s <= CR_IN_gram_bn_finalize_running_var; s++) in_vector(b, s, 1, c->K);
+    b->op.out[CR_OUT_gram_bn_finalize_running_mean] = b->op.in[CR_IN_gram_bn_finalize_running_mean];
+    b->op.out[CR_OUT_gram_bn_finalize_running_var]  = b->op.in[CR_IN_gram_bn_finalize_running_var];
+}
+
+void checkops_build_gram(struct checkops_build *b) {
+    const struct checkops_case *c     = b->c;
+    const int                   ranks = c->kind == CR_OP_gram_bn_sums || has_flag(b, CHECKOPS_SUMS) ? 2 : 1;
+    if (c->kind == CR_OP_gram || c->kind == CR_OP_gram_dgrad) {
+        b->op.attr.conv = (struct cr_conv_attr){.stride = c->stride};
+        if (c->kind == CR_OP_gram_dgrad) {
+            build_gram_dgrad(b);
+            return;
+        }
+        in_image(b, CR_IN_gram_x);
+        in_scale_bias(b, CR_IN_gram_scale_bias);
+        return;
+    }
+    b->op.attr.bn       = bn_of(b, c->N * checkops_window_out(c->H, c) * checkops_window_out(c->W, c) * ranks);
+    b->op.attr.bn.ranks = ranks;
+    in(b, 0, b->real, c->K, 1, 1, c->C); /* w */
+    if (c->kind == CR_OP_gram_bn_grad)
+        build_gram_grad(b);
+    else
+        build_gram_statistics(b);
 }

@@ -176,6 +176,7 @@ static void build_bn_small(struct checkops_build *b) {
         b->op.out[CR_OUT_bn_finalize_running_mean] = b->op.in[CR_IN_bn_finalize_running_mean];
         b->op.out[CR_OUT_bn_finalize_running_var]  = b->op.in[CR_IN_bn_finalize_running_var];
         if (c->flags & CHECKOPS_SCALE_BIAS_HALF) b->op.out[CR_OUT_bn_finalize_scale_bias_half] = CR_NEW;
+        if (c->flags & CHECKOPS_BN) in_vector(b, CR_IN_bn_finalize_center, 1);
         break;
     case CR_OP_bn_scale_bias:
         for (int s = 0; s < CR_INS_bn_scale_bias; s++) in_vector(b, s, 1);
@@ -444,6 +445,12 @@ void checkops_build_op(struct checkops_build *b) {
     case CR_OP_qconv:
     case CR_OP_qconv_pair:
     case CR_OP_qstem: checkops_build_quant(b); return;
+    case CR_OP_gram:
+    case CR_OP_gram_bn_finalize:
+    case CR_OP_gram_bn_sums:
+    case CR_OP_gram_bn_grad_sums:
+    case CR_OP_gram_bn_grad:
+    case CR_OP_gram_dgrad: checkops_build_gram(b); return;
     case CR_OP_bn_finalize:
     case CR_OP_bn_scale_bias:
     case CR_OP_bn_grad_finalize: build_bn_small(b); return;

@@ -15,6 +15,7 @@ struct net_case {
     bool             accumulate; /* gradients accumulate */
     unsigned         frozen;     /* bit 0: the stem; bits 1, 2: the stages */
     int64_t          width;      /* of the first stage */
+    int              ranks;      /* SyncBN over so many ranks, which all have the same images; 0: without */
 };
 
 /* A stem, one or two plain blocks, two blocks of which one has a shortcut of the given kind, and a classifier. Returns
@@ -76,12 +77,19 @@ static inline void fill_run(struct ref_run *run) {
 static inline cr_status emit_run(struct ref_run *run, const struct cr_config *config, const struct net_case *c) {
     struct cr_program table; /* the parameter store must be complete before tensors refer to it */
     cr_program_init(&table, "table", &run->store);
-    struct cr_net net = {.program = &table, .store = &run->store, .config = config, .training = !c->eval};
+    struct cr_net net = {
+        .program = &table, .store = &run->store, .config = config, .training = !c->eval, .bn_ranks = c->ranks};
     emit_network(&net, c);
     cr_program_free(&table);
     net.program = &run->p;
     int loss    = emit_network(&net, c);
     return c->eval ? CR_OK : cr_pass_grad(&run->p, loss, c->accumulate, 1, 0.1f);
+}
+
+/* The sum over several ranks with the same values: `factor` is their number. */
+static inline void multiply(struct ref_run *run, int tensor, double factor) {
+    for (int64_t i = 0; i < cr_tensor_elems(&run->p.tensor[tensor]); i++)
+        ref_set(run, tensor, i, factor * ref_at(run, tensor, i));
 }
 
 /* As ref_exec, with the scratch memory of the kernels of fused ops. */
@@ -102,14 +110,20 @@ static inline cr_status run_op(struct ref_run *run, const struct cr_op *op) {
     return status;
 }
 
-static inline cr_status finish_run(struct ref_run *run) {
+static inline cr_status finish_ranks(struct ref_run *run, int ranks) {
     CR_TRY(cr_program_check(&run->p));
     CR_TRY(ref_bind(run));
     for (int t = 0; t < run->p.tensors; t++) /* NaN: an unwritten element must not be read */
         if (run->own[t]) memset(run->own[t], 0xff, run->p.tensor[t].bytes);
     fill_run(run);
-    for (int i = 0; i < run->p.ops; i++) CR_TRY(run_op(run, &run->p.op[i]));
+    for (int i = 0; i < run->p.ops; i++) {
+        CR_TRY(run_op(run, &run->p.op[i]));
+        if (run->p.op[i].kind == CR_OP_all_reduce) multiply(run, run->p.op[i].out[0], ranks);
+    }
     return CR_OK;
+}
+static inline cr_status finish_run(struct ref_run *run) {
+    return finish_ranks(run, 1);
 }
 
 /* Largest difference of the whole store, gradients and running statistics included. */

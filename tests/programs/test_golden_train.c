@@ -257,7 +257,7 @@ static void make_mixes(int64_t step, int32_t *mixes) {
 }
 
 struct variant {
-    bool ref_only, fuse, reuse, poison, gpu;
+    bool ref_only, fuse, reuse, poison, gpu, gram;
 };
 
 static cr_status one_step(struct cr_session *s, const struct cr_config *c, int64_t step, double *loss) {
@@ -355,10 +355,11 @@ static void train(const struct golden *g, struct variant v) {
     char              path[512], clip[64];
     int               n = 0;
     while (n < OVERRIDES && g->overrides[n]) n++;
-    const char *overrides[OVERRIDES + 5];
+    const char *overrides[OVERRIDES + 6];
     memcpy(overrides, g->overrides, (size_t)n * sizeof *overrides);
     overrides[n++] = v.fuse ? "train.fuse=yes" : "train.fuse=no";
     overrides[n++] = v.reuse ? "memory.reuse=yes" : "memory.reuse=no";
+    overrides[n++] = v.gram ? "train.gram_bn=all" : "train.gram_bn=no";
     snprintf(clip, sizeof clip, "train.clip_norm=%g", g->clip);
     overrides[n++] = clip;
     overrides[n++] = v.gpu ? "train.device=cuda" : "train.device=cpu";
@@ -396,7 +397,10 @@ static void train(const struct golden *g, struct variant v) {
            v.gpu        ? "GPU"
            : v.ref_only ? "ref"
                         : "best",
-           v.fuse ? "fused" : "plain", v.reuse ? "reuse" : "apart", v.poison ? " poisoned" : "", worst, gap);
+           v.gram   ? "gram"
+           : v.fuse ? "fused"
+                    : "plain",
+           v.reuse ? "reuse" : "apart", v.poison ? " poisoned" : "", worst, gap);
     cr_session_close(&s);
     cr_session_close(&want);
     cr_config_close(&c);
@@ -422,6 +426,10 @@ static void best_fused(void) {
 static void best_poisoned(void) {
     all_of((struct variant){.fuse = true, .reuse = true, .poison = true});
 }
+/* BN statistics of 1x1 convolutions from Gram matrices. */
+static void ref_gram(void) {
+    all_of((struct variant){.ref_only = true, .fuse = true, .reuse = true, .gram = true});
+}
 static void gpu_all_of(struct variant v) {
     NEED_GPU();
     v.gpu = true;
@@ -433,9 +441,12 @@ static void gpu_plain(void) {
 static void gpu_fused(void) {
     gpu_all_of((struct variant){.fuse = true, .reuse = true});
 }
+static void gpu_gram(void) {
+    gpu_all_of((struct variant){.fuse = true, .reuse = true, .gram = true});
+}
 static void gpu_poisoned(void) {
     gpu_all_of((struct variant){.fuse = true, .reuse = true, .poison = true});
 }
 
-TESTS(CASE(ref_plain), CASE(ref_fused), CASE(best_plain), CASE(best_fused), CASE(best_poisoned), CASE(gpu_plain),
-      CASE(gpu_fused), CASE(gpu_poisoned))
+TESTS(CASE(ref_plain), CASE(ref_fused), CASE(ref_gram), CASE(best_plain), CASE(best_fused), CASE(best_poisoned),
+      CASE(gpu_plain), CASE(gpu_fused), CASE(gpu_gram), CASE(gpu_poisoned))

@@ -129,7 +129,8 @@ static cr_status print_choices(struct plan *p, enum cr_program_kind kind, bool j
     if (!p->config.train.fuse)
         return cr_config_fail(&p->config, "train.fuse", "no op is fused, so --choices has nothing to print");
     CR_TRY(emit(p, kind));
-    CR_TRY(cr_pass_fold(&p->program, &model)); /* runs before fusions are chosen */
+    CR_TRY(cr_pass_fold(&p->program, &model)); /* fold and gram run before fusions are chosen */
+    CR_TRY(cr_pass_gram(&p->program, &model, p->config.train.gram_bn));
     if (!json)
         cr_text_add(out, "program %s, batch %lld, on %s; kernel times are %s\n", p->program.name, (long long)p->batch,
                     p->session.device->caps.text, p->session.cost_table ? "measured" : "roofline estimates");

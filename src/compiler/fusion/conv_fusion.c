@@ -124,7 +124,7 @@ static void add_forward_cost(struct cr_conv_fusions *f, const struct cr_fusion_c
 
 static void add_epilogue_cost(struct cr_conv_fusions *f, const struct cr_fusion_candidate *s, struct costs *c) {
     if (s->epilogue.max_fusion == CR_GRAD_FUSION_NONE) return;
-    int64_t bits = cr_candidate_owns_mask_bits(f, s) ? ps_at(f, s->bn) - op_ps(f, cr_unmasked_bn_apply(f, s)) : 0;
+    int64_t bits = cr_candidate_owns_mask_bits(f, s) ? ps_at(f, s->block) - op_ps(f, cr_unmasked_block(f, s)) : 0;
     c->epilogue[CR_GRAD_FUSION_ALL]  = s->epilogue.two ? op_ps(f, cr_fused_second_sums(f, s)) : 0;
     c->epilogue[CR_GRAD_FUSION_ADD]  = ps_at(f, s->epilogue.relu) + ps_at(f, s->epilogue.sums) + bits;
     c->epilogue[CR_GRAD_FUSION_NONE] = c->epilogue[CR_GRAD_FUSION_ADD] + ps_at(f, s->epilogue.add);

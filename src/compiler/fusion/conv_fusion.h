@@ -54,6 +54,7 @@ struct cr_grad_epilogue {
     int                 relu;            /* op relu_grad that writes the BN gradient sums; or: */
     int                 sums, apply;     /* ops bn_grad_sums and bn_grad_apply, which apply the mask of x */
     int                 bn_x, mean_rstd; /* inputs of the BN before the convolution */
+    int                 y;               /* instead: x itself, the mask of a block whose last BN needs no sums */
     int                 gamma, beta;
     int                 g, grad_sums; /* tensors that CR_GRAD_FUSION_ALL writes: masked gradient, sums */
     bool                two;          /* relu_grad also writes the sums of a second BN; after the fusion, an op
@@ -67,6 +68,8 @@ struct cr_fusion_candidate {
     int                     apply;        /* bn_grad_apply whose dx only wgrad and dgrad read */
     bool                    masked;       /* `apply` also applies a ReLU mask */
     int                     bn, finalize; /* bn_apply that writes x, and bn_finalize that writes its scale_bias */
+    int                     block;        /* op that writes x and may store its mask bits: `bn`, or a convolution
+                                             with out_scale_bias and ReLU */
     bool                    owned;        /* P and W can remove `bn`: x has no other reader, `bn` is BN and ReLU only */
     int                     half;         /* tensor: 16-bit copy of scale_bias; CR_NONE: not available */
     struct cr_grad_epilogue epilogue;
@@ -132,8 +135,8 @@ struct cr_op cr_fused_finalize(const struct cr_conv_fusions *fusions, const stru
 struct cr_op cr_fused_second_sums(const struct cr_conv_fusions *fusions, const struct cr_fusion_candidate *s);
 /* bn_grad_apply without its mask; `apply` is its op index. */
 struct cr_op cr_unmasked_bn_grad_apply(const struct cr_conv_fusions *fusions, int apply);
-/* bn_apply that does not store its mask bits. */
-struct cr_op cr_unmasked_bn_apply(const struct cr_conv_fusions *fusions, const struct cr_fusion_candidate *s);
+/* The op at `block` without its mask bits. */
+struct cr_op cr_unmasked_block(const struct cr_conv_fusions *fusions, const struct cr_fusion_candidate *s);
 /* Returns whether the candidate's relu_grad is the only reader of the mask bits of x. */
 bool cr_candidate_owns_mask_bits(const struct cr_conv_fusions *fusions, const struct cr_fusion_candidate *s);
 

@@ -53,6 +53,7 @@ static void match_backward(struct cr_conv_fusions *f, struct cr_fusion_candidate
 
 static void match_input(struct cr_conv_fusions *f, struct cr_fusion_candidate *s) {
     int x = op_at(f, s->conv)->in[CR_IN_conv_x], bn = cr_fuse_writer(f->edit, x, CR_OP_bn_apply);
+    s->block = bn != CR_NONE ? bn : cr_fuse_writer(f->edit, x, CR_OP_conv);
     if (bn == CR_NONE || !op_at(f, bn)->attr.bn.relu) return;
     const struct cr_op *apply    = op_at(f, bn);
     int                 finalize = cr_fuse_writer(f->edit, apply->in[CR_IN_bn_apply_scale_bias], CR_OP_bn_finalize);
@@ -113,6 +114,28 @@ static bool match_relu(const struct cr_conv_fusions *f, const struct cr_fusion_c
     return true;
 }
 
+/* Matches a relu_grad that masks with x, the output of a convolution whose BN needs no sums over the gradient. */
+static bool match_mask(const struct cr_conv_fusions *f, const struct cr_fusion_candidate *s, int v,
+                       struct cr_grad_epilogue *e) {
+    if (s->block == CR_NONE || op_at(f, s->block)->kind != CR_OP_conv || !op_at(f, s->block)->attr.conv.relu)
+        return false;
+    const struct cr_op *conv = op_at(f, s->block);
+    int                 relu = is_private(f, v, 1) ? cr_edit_next_reader(f->edit, v, s->dgrad) : CR_NONE;
+    if (relu == CR_NONE || op_at(f, relu)->kind != CR_OP_relu_grad || e->add != CR_NONE) return false;
+    const struct cr_op *op = op_at(f, relu);
+    int                 y = op->in[CR_IN_relu_grad_y], other = op->in[CR_IN_relu_grad_add];
+    if (y != conv->out[CR_OUT_conv_y] && y != conv->out[CR_OUT_conv_mask]) return false;
+    if (op->out[CR_OUT_relu_grad_grad_sums] != CR_NONE) return false;
+    if (other == v) other = op->in[CR_IN_relu_grad_dy];
+    if (other != CR_NONE && !exists_before(f, other, s->dgrad)) return false;
+    e->max_fusion = CR_GRAD_FUSION_ALL;
+    e->other      = other;
+    e->relu       = relu;
+    e->g          = op->out[CR_OUT_relu_grad_dx];
+    e->y          = conv->out[CR_OUT_conv_y];
+    return true;
+}
+
 /* Matches bn_grad_sums and bn_grad_apply that apply the mask to `dy` (v, or the sum) themselves. */
 static void match_bn_grad(const struct cr_conv_fusions *f, const struct cr_fusion_candidate *s, int dy,
                           struct cr_grad_epilogue *e) {
@@ -141,7 +164,7 @@ static bool epilogue_can_move(const struct cr_conv_fusions *f, const struct cr_f
     const int moved[] = {s->epilogue.add, s->epilogue.relu, s->epilogue.sums};
     for (size_t i = 0; i < CR_COUNT(moved); i++)
         if (moved[i] != CR_NONE && !cr_fuse_same_stream(f->edit, s->dgrad, moved[i])) return false;
-    if (s->epilogue.max_fusion < CR_GRAD_FUSION_ALL) return true;
+    if (s->epilogue.max_fusion < CR_GRAD_FUSION_ALL || s->epilogue.y != CR_NONE) return true;
     return exists_before(f, s->epilogue.bn_x, s->dgrad) && exists_before(f, s->epilogue.mean_rstd, s->dgrad) &&
            cr_edit_can_move(f->edit, s->finalize, s->dgrad);
 }
@@ -160,12 +183,16 @@ static void match_epilogue(struct cr_conv_fusions *f, struct cr_fusion_candidate
                                                  CR_NONE,
                                                  CR_NONE,
                                                  CR_NONE,
+                                                 CR_NONE,
                                                  false};
     s->epilogue                               = none;
     if (s->dgrad == CR_NONE) return;
     int v  = op_at(f, s->dgrad)->out[CR_OUT_conv_dgrad_dx];
     int dy = match_add(f, s, v, &s->epilogue);
-    if (s->bn != CR_NONE && !match_relu(f, s, v, &s->epilogue)) match_bn_grad(f, s, dy, &s->epilogue);
+    if (s->bn == CR_NONE)
+        match_mask(f, s, v, &s->epilogue);
+    else if (!match_relu(f, s, v, &s->epilogue))
+        match_bn_grad(f, s, dy, &s->epilogue);
     if (!epilogue_can_move(f, s)) s->epilogue = none;
 }
 
@@ -201,7 +228,7 @@ cr_status cr_conv_fusions_match(struct cr_conv_fusions *f) {
         if (f->edit->removed[i] || p->op[i].kind != CR_OP_conv || !cr_op_uses_only(&p->op[i], 3, 1)) continue;
         struct cr_fusion_candidate *s = &f->candidate[f->candidates++];
         s->conv                       = i;
-        s->wgrad = s->dgrad = s->sums = s->apply = s->bn = s->finalize = s->half = s->next = CR_NONE;
+        s->wgrad = s->dgrad = s->sums = s->apply = s->bn = s->finalize = s->half = s->next = s->block = CR_NONE;
         match_candidate(f, s);
     }
     link_candidates(f);

@@ -64,6 +64,7 @@ static void fuse_epilogue(const struct cr_fusion_candidate *s, bool w, enum cr_g
     op->in[CR_IN_conv_grad_add]  = e->other;
     op->out[CR_OUT_conv_grad_dx] = d == CR_GRAD_FUSION_ALL ? e->g : e->sum;
     if (d == CR_GRAD_FUSION_ADD) return;
+    op->in[CR_IN_conv_grad_y]           = e->y;
     op->in[CR_IN_conv_grad_mean_rstd]   = e->mean_rstd;
     op->out[CR_OUT_conv_grad_grad_sums] = e->grad_sums;
     if (!w) op->in[CR_IN_conv_grad_bn_x] = e->bn_x; /* with W, x is the BN's input already */
@@ -109,15 +110,19 @@ struct cr_op cr_unmasked_bn_grad_apply(const struct cr_conv_fusions *f, int appl
     return op;
 }
 
-struct cr_op cr_unmasked_bn_apply(const struct cr_conv_fusions *f, const struct cr_fusion_candidate *s) {
-    struct cr_op op              = *op_at(f, s->bn);
-    op.out[CR_OUT_bn_apply_mask] = CR_NONE;
+static int mask_slot(const struct cr_op *op) {
+    return op->kind == CR_OP_conv ? (int)CR_OUT_conv_mask : (int)CR_OUT_bn_apply_mask;
+}
+
+struct cr_op cr_unmasked_block(const struct cr_conv_fusions *f, const struct cr_fusion_candidate *s) {
+    struct cr_op op        = *op_at(f, s->block);
+    op.out[mask_slot(&op)] = CR_NONE;
     return op;
 }
 
 bool cr_candidate_owns_mask_bits(const struct cr_conv_fusions *f, const struct cr_fusion_candidate *s) {
     if (s->epilogue.relu == CR_NONE) return false;
-    int bits = op_at(f, s->bn)->out[CR_OUT_bn_apply_mask];
+    int bits = op_at(f, s->block)->out[mask_slot(op_at(f, s->block))];
     return bits != CR_NONE && bits == op_at(f, s->epilogue.relu)->in[CR_IN_relu_grad_y] && f->edit->reads[bits] == 1;
 }
 
@@ -141,8 +146,8 @@ static void drop_epilogue(struct cr_conv_fusions *f, const struct cr_fusion_cand
     drop(f, s->epilogue.add);
     if (d == CR_GRAD_FUSION_ADD) return;
     if (cr_candidate_owns_mask_bits(f, s)) {
-        struct cr_op bn = cr_unmasked_bn_apply(f, s);
-        cr_edit_replace(f->edit, s->bn, &bn);
+        struct cr_op block = cr_unmasked_block(f, s);
+        cr_edit_replace(f->edit, s->block, &block);
     }
     if (s->epilogue.two) {
         struct cr_op second = cr_fused_second_sums(f, s);

@@ -31,8 +31,15 @@ int cr_fuse_output(struct cr_edit *edit, const struct cr_op *op, int slot, int l
 
 /* compiler/fusion/patterns_backward.c */
 cr_fuse_pattern cr_fuse_sums_mask, cr_fuse_apply_mask; /* BN gradient: recomputes the ReLU mask from the BN's input */
-cr_fuse_pattern cr_fuse_block_mask;     /* end of a residual block: stores the ReLU mask as one bit per element */
+/* end of a residual block, written by bn_apply or by a convolution with out_scale_bias: stores the ReLU mask as one bit
+ * per element */
+cr_fuse_pattern cr_fuse_block_mask, cr_fuse_conv_mask;
 cr_fuse_pattern cr_fuse_block_end_grad; /* add -> relu_grad -> bn_grad_sums */
+/* compiler/gram/gram_patterns.c: the neighbours of a convolution with out_scale_bias and of gram and gram_dgrad */
+cr_fuse_pattern cr_fuse_gram_conv;  /* conv -> (add ->) relu */
+cr_fuse_pattern cr_fuse_gram_input; /* bn_apply + ReLU -> all ops that read the input of the convolution */
+cr_fuse_pattern cr_fuse_gram_add;   /* gram_dgrad -> add; runs after the choice by cost */
+cr_fuse_pattern cr_fuse_gram_dgrad; /* gram_dgrad -> ReLU mask and BN gradient sums */
 /* compiler/fusion/patterns_bn_finalize.c; these run after the choice by cost. A convolution that computes the sums of a
  * BN also computes its scale_bias. */
 cr_fuse_pattern cr_fuse_conv_finalize, cr_fuse_conv_grad_finalize;

@@ -120,6 +120,7 @@ static bool fuse_relu_grad_bn_grad(struct cr_edit *edit, const struct cr_cost_mo
 }
 
 static const struct pattern patterns[] = {
+    {"conv+bn+add+relu", CR_OP_relu, cr_fuse_gram_conv},
     {"bn+add+relu", CR_OP_relu, fuse_bn_add_relu},
     {"bn+add", CR_OP_add, fuse_bn_add},
     {"bn+relu", CR_OP_relu, fuse_bn_relu},
@@ -128,6 +129,9 @@ static const struct pattern patterns[] = {
     {"mask of bn_grad_sums", CR_OP_bn_grad_sums, cr_fuse_sums_mask},
     {"mask of bn_grad_apply", CR_OP_bn_grad_apply, cr_fuse_apply_mask},
     {"mask of a block", CR_OP_bn_apply, cr_fuse_block_mask},
+    {"mask of a convolution", CR_OP_conv, cr_fuse_conv_mask},
+    {"bn+relu+gram", CR_OP_gram, cr_fuse_gram_input},
+    {"gram_dgrad+bn_grad", CR_OP_gram_dgrad, cr_fuse_gram_dgrad},
     {"add+relu_grad+bn_grad_sums", CR_OP_relu_grad, cr_fuse_block_end_grad},
     {"quantized stem", CR_OP_maxpool, cr_fuse_quantized_stem},
     {"bn+relu+maxpool", CR_OP_maxpool, cr_fuse_bn_pool},
@@ -136,6 +140,7 @@ static const struct pattern patterns[] = {
 
 /* Run after the fusions that are chosen by cost. */
 static const struct pattern late_patterns[] = {
+    {"gram_dgrad+add", CR_OP_add, cr_fuse_gram_add},
     {"conv+bn_finalize", CR_OP_bn_finalize, cr_fuse_conv_finalize},
     {"conv_grad+bn_grad_finalize", CR_OP_bn_grad_finalize, cr_fuse_conv_grad_finalize},
 };

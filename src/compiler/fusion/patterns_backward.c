@@ -61,21 +61,32 @@ static int read_bits(struct cr_edit *edit, const struct cr_cost_model *cost_mode
     return readers;
 }
 
-bool cr_fuse_block_mask(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
+/* Makes the op at `root` store the bits of its output 0 in output `slot`, for all ops that read output 0 as a mask. */
+static bool store_mask(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root, int slot) {
     struct cr_op fresh = *cr_fuse_op(edit, root);
-    int          y     = fresh.out[CR_OUT_bn_apply_y];
-    if (!fresh.attr.bn.relu || fresh.in[CR_IN_bn_apply_add] == CR_NONE || fresh.out[CR_OUT_bn_apply_mask] != CR_NONE)
-        return false;
-    if (edit->program->tensor[y].dim[3] % 8 != 0) return false;
+    int          y     = fresh.out[0];
+    if (fresh.out[slot] != CR_NONE || edit->program->tensor[y].dim[3] % 8 != 0) return false;
     if (read_bits(edit, cost_model, root, y, y, true) < 1) return false; /* no op reads the mask */
-    int bits = cr_fuse_output(edit, &fresh, CR_OUT_bn_apply_mask, y, "mask");
+    int bits = cr_fuse_output(edit, &fresh, slot, y, "mask");
     if (bits == CR_NONE) return false;
-    fresh.out[CR_OUT_bn_apply_mask] = bits;
+    fresh.out[slot] = bits;
     if (!cr_fuse_accepted(edit, cost_model, &fresh) || read_bits(edit, cost_model, root, y, bits, true) < 1)
         return false;
     cr_edit_replace(edit, root, &fresh);
     read_bits(edit, cost_model, root, y, bits, false);
     return true;
+}
+
+bool cr_fuse_block_mask(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
+    const struct cr_op *bn = cr_fuse_op(edit, root);
+    return bn->attr.bn.relu && bn->in[CR_IN_bn_apply_add] != CR_NONE &&
+           store_mask(edit, cost_model, root, CR_OUT_bn_apply_mask);
+}
+
+bool cr_fuse_conv_mask(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
+    const struct cr_op *conv = cr_fuse_op(edit, root);
+    return conv->attr.conv.relu && conv->in[CR_IN_conv_out_scale_bias] != CR_NONE &&
+           store_mask(edit, cost_model, root, CR_OUT_conv_mask);
 }
 
 /* ---- the end of a residual block ---- */

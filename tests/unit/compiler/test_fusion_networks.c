@@ -34,7 +34,7 @@ static void note_slots(const struct cr_program *p) {
 
 /* Compares one network unfused and fused. */
 static void compare(const struct cr_config *config, const struct net_case *c, struct cr_cost_model *cost_model,
-                    bool fold, int *joined) {
+                    bool fold, enum cr_gram_mode gram, int *joined) {
     struct ref_run plain, fused;
     REQUIRE_OK(ref_open(&plain, CR_F64, 1));
     REQUIRE_OK(ref_open(&fused, CR_F64, 1));
@@ -42,6 +42,7 @@ static void compare(const struct cr_config *config, const struct net_case *c, st
     REQUIRE_OK(emit_run(&fused, config, c));
     *joined = fused.p.ops;
     if (fold) REQUIRE_OK(cr_pass_fold(&fused.p, cost_model));
+    REQUIRE_OK(cr_pass_gram(&fused.p, cost_model, gram));
     REQUIRE_OK(cr_pass_fuse(&fused.p, cost_model));
     *joined -= fused.p.ops;
     note_slots(&fused.p);
@@ -54,17 +55,30 @@ static void compare(const struct cr_config *config, const struct net_case *c, st
 
 /* Otherwise the comparison tests nothing. Slots of 16-bit programs and of inference are not used here. */
 static void every_form_was_used(void) {
-    static const enum cr_op_kind kinds[] = {CR_OP_conv,           CR_OP_conv_dgrad,        CR_OP_conv_wgrad,
-                                            CR_OP_conv_grad,      CR_OP_relu_grad,         CR_OP_bn_grad_sums,
-                                            CR_OP_bn_grad_apply,  CR_OP_maxpool,           CR_OP_s2d_filter,
-                                            CR_OP_bn_apply,       CR_OP_pool_bn_grad_sums, CR_OP_pool_bn_grad_apply,
-                                            CR_OP_s2d_filter_grad};
+    static const enum cr_op_kind kinds[] = {CR_OP_conv,
+                                            CR_OP_conv_dgrad,
+                                            CR_OP_conv_wgrad,
+                                            CR_OP_conv_grad,
+                                            CR_OP_relu_grad,
+                                            CR_OP_bn_grad_sums,
+                                            CR_OP_bn_grad_apply,
+                                            CR_OP_maxpool,
+                                            CR_OP_s2d_filter,
+                                            CR_OP_bn_apply,
+                                            CR_OP_pool_bn_grad_sums,
+                                            CR_OP_pool_bn_grad_apply,
+                                            CR_OP_s2d_filter_grad,
+                                            CR_OP_gram,
+                                            CR_OP_gram_bn_finalize,
+                                            CR_OP_gram_bn_grad,
+                                            CR_OP_gram_dgrad};
     for (size_t i = 0; i < CR_COUNT(kinds); i++) {
         const struct cr_op_info *info = cr_op_info(kinds[i]);
         unsigned                 all  = (1u << info->ins) - 1,
                  not_here             = kinds[i] == CR_OP_conv
                                             ? 1u << CR_IN_conv_bias | 1u << CR_IN_conv_add | 1u << CR_IN_conv_packed
                                             : 0;
+        if (kinds[i] == CR_OP_gram_bn_grad) all &= ~(1u << CR_IN_gram_bn_grad_grad_sums); /* SyncBN: test_gram_bn */
         if ((used_in[kinds[i]] | not_here) != all || used_out[kinds[i]] != (1u << info->outs) - 1)
             TEST_FAIL_("%s: inputs %x of %x, outputs %x were used", info->name, used_in[kinds[i]], all,
                        used_out[kinds[i]]);
@@ -85,7 +99,7 @@ static void any_mixture_gives_the_same_results(void) {
                                            .accepted_quarters = round & 32 ? 4 : 2 + round / 64};
         struct cr_cost_model cost_model = {.self = &refuser, .accepts = accepts_some, .cost = costs_anything};
         int                  joined;
-        compare(&config, &c, &cost_model, false, &joined);
+        compare(&config, &c, &cost_model, false, (enum cr_gram_mode)(round / 2 % 3), &joined);
         total += joined;
     }
     CHECK(total > 64);
@@ -105,7 +119,7 @@ static void frozen_parameters_give_the_same_results(void) {
         struct refuser       refuser = {.rng = test_rng(100 + (uint64_t)round), .accepted_quarters = 4 - round / 4 % 2};
         struct cr_cost_model cost_model = {.self = &refuser, .accepts = accepts_some, .cost = costs_anything};
         int                  joined;
-        compare(&config, &c, &cost_model, false, &joined);
+        compare(&config, &c, &cost_model, false, CR_GRAM_ALL, &joined);
         CHECK(joined > 0);
     }
     cr_config_close(&config);
@@ -125,7 +139,7 @@ static void evaluation_gives_the_same_results(void) {
         struct cr_cost_model cost_model = {.self = &refuser, .accepts = accepts_some, .cost = costs_anything};
         int                  joined;
         memset(used_in, 0, sizeof used_in);
-        compare(&config, &c, &cost_model, round & 8, &joined);
+        compare(&config, &c, &cost_model, round & 8, CR_GRAM_ALL, &joined);
         CHECK_INT(used_in[CR_OP_s2d_filter] != 0, c.large);
     }
     cr_config_close(&config);
@@ -141,7 +155,7 @@ static void zero_gammas_give_the_same_results(void) {
             .block = round & 1 ? CR_BLOCK_BOTTLENECK : CR_BLOCK_BASIC, .shortcut = CR_SHORTCUT_B, .width = 4};
         struct refuser       refuser    = {.rng = test_rng(200 + (uint64_t)round), .accepted_quarters = 4};
         struct cr_cost_model cost_model = {.self = &refuser, .accepts = accepts_some, .cost = costs_anything};
-        compare(&config, &c, &cost_model, false, &joined);
+        compare(&config, &c, &cost_model, false, CR_GRAM_ALL, &joined);
     }
     cr_config_close(&config);
 }

@@ -96,13 +96,14 @@ REF_INLINE bool ref_mask_passes(const struct ref_relu_mask *g, int64_t i, int64_
            0;
 }
 
-/* Operations on a sum before it is stored: bias, add, ReLU, ReLU mask. */
+/* Operations on a sum before it is stored: BN or bias, add, ReLU, ReLU mask. */
 struct ref_epilogue {
-    struct ref           bias, add;
+    struct ref           scale_bias, bias, add;
     bool                 relu;
     struct ref_relu_mask mask;
 };
 REF_INLINE double ref_epilogue_apply(const struct ref_epilogue *e, int64_t i, int64_t c, double sum) {
+    if (e->scale_bias.data) sum = sum * ref_get(&e->scale_bias, c) + ref_get(&e->scale_bias, e->scale_bias.C + c);
     if (e->bias.data) sum += ref_get(&e->bias, c);
     if (e->add.data) sum += ref_get(&e->add, i);
     if (e->relu) sum = ref_rectified(sum);
@@ -123,19 +124,24 @@ void cr_ref_sum_squares(struct cr_device *device, const struct ref *x, const str
 void cr_ref_sum_grads(struct cr_device *device, const struct ref *dy, const struct ref_relu_mask *mask,
                       const struct ref *x, const struct ref *mean_rstd, const struct ref *grad_sums);
 
-/* Operands of bn_finalize and bn_grad_finalize, and of convolutions that finalize their own sums. Outputs of the first:
+/* Operands of bn_finalize and bn_grad_finalize, and of ops that finalize their own sums. Outputs of the first:
  * scale_bias, scale_bias_half, mean_rstd, mean, var (the running statistics, updated from old_mean and old_var).
- * Outputs of the second: dgamma, dbeta, coeffs. scale_bias_half, dgamma and dbeta may be absent. */
+ * Outputs of the second: dgamma, dbeta, coeffs. center, scale_bias_half, dgamma and dbeta may be absent. */
 struct ref_finalize {
     struct cr_bn_attr attr;
-    struct ref        sums, gamma, beta, old_mean, old_var, scale_bias, scale_bias_half, mean_rstd, mean, var;
+    struct ref        sums, center, gamma, beta, old_mean, old_var, scale_bias, scale_bias_half, mean_rstd, mean, var;
 };
 struct ref_grad_finalize {
     struct cr_bn_attr attr;
     struct ref        grad_sums, gamma, mean_rstd, dgamma, dbeta, coeffs;
 };
 void cr_ref_finalize(const struct ref_finalize *f);
+/* The results of one channel from its mean and biased variance. */
+void cr_ref_finalize_channel(const struct ref_finalize *f, int64_t c, double mean, double var);
 void cr_ref_grad_finalize(const struct ref_grad_finalize *f);
+
+/* mask = the ReLU mask of the stored y as bits; C % 8 == 0. */
+void cr_ref_mask_bits(struct cr_device *device, const struct ref *y, const struct ref *mask);
 
 /* ref_loss_weighted.c: loss and loss_grad with class weights, focal loss or several labels per sample. */
 cr_status cr_ref_loss_weighted(struct cr_device *device, const struct cr_call *call);

@@ -41,24 +41,30 @@ static void put_scale_bias(const struct ref *scale_bias, int64_t c, double scale
 /* Normalisation uses the biased variance and the running variance the unbiased one, as in PyTorch. If the batch
  * statistics of a channel are not finite, its running statistics do not change, so that one bad batch cannot spoil
  * evaluation. */
+void cr_ref_finalize_channel(const struct ref_finalize *f, int64_t c, double mean, double var) {
+    const int64_t C = f->mean_rstd.C;
+    const double  M = (double)f->attr.count, m = (double)f->attr.momentum;
+    if (var < 0) var = 0; /* rounding; NaN stays NaN */
+    double rstd = 1 / sqrt(var + (double)f->attr.eps), scale = ref_get(&f->gamma, c) * rstd;
+    ref_put(&f->mean_rstd, c, mean);
+    ref_put(&f->mean_rstd, C + c, rstd);
+    put_scale_bias(&f->scale_bias, c, scale, ref_get(&f->beta, c) - mean * scale);
+    put_scale_bias(&f->scale_bias_half, c, scale, ref_get(&f->beta, c) - mean * scale);
+    if (!isfinite(mean) || !isfinite(var)) return;
+    double unbiased = M > 1 ? var * M / (M - 1) : var;
+    ref_put(&f->mean, c, (1 - m) * ref_get(&f->mean, c) + m * mean);
+    ref_put(&f->var, c, (1 - m) * ref_get(&f->var, c) + m * unbiased);
+}
+
 void cr_ref_finalize(const struct ref_finalize *f) {
     const int64_t C = f->sums.C;
-    const double  M = (double)f->attr.count, m = (double)f->attr.momentum;
+    const double  M = (double)f->attr.count;
     ref_copy_old(&f->old_mean, &f->mean);
     ref_copy_old(&f->old_var, &f->var);
     for (int64_t c = 0; c < C; c++) {
-        double mean = ref_get(&f->sums, c) / M;
-        double var  = ref_get(&f->sums, C + c) / M - mean * mean;
-        if (var < 0) var = 0; /* rounding; NaN stays NaN */
-        double rstd = 1 / sqrt(var + (double)f->attr.eps), scale = ref_get(&f->gamma, c) * rstd;
-        ref_put(&f->mean_rstd, c, mean);
-        ref_put(&f->mean_rstd, C + c, rstd);
-        put_scale_bias(&f->scale_bias, c, scale, ref_get(&f->beta, c) - mean * scale);
-        put_scale_bias(&f->scale_bias_half, c, scale, ref_get(&f->beta, c) - mean * scale);
-        if (!isfinite(mean) || !isfinite(var)) continue;
-        double unbiased = M > 1 ? var * M / (M - 1) : var;
-        ref_put(&f->mean, c, (1 - m) * ref_get(&f->mean, c) + m * mean);
-        ref_put(&f->var, c, (1 - m) * ref_get(&f->var, c) + m * unbiased);
+        double mean = ref_get(&f->sums, c) / M, center = f->center.data ? ref_get(&f->center, c) : 0;
+        double var = ref_get(&f->sums, C + c) / M - mean * mean;
+        cr_ref_finalize_channel(f, c, mean + center, var);
     }
 }
 
@@ -66,6 +72,7 @@ cr_status cr_ref_bn_finalize(struct cr_device *device, const struct cr_call *cal
     (void)device;
     cr_ref_finalize(&(struct ref_finalize){.attr            = call->op->attr.bn,
                                            .sums            = REF_IN(bn_finalize, sums),
+                                           .center          = REF_IN(bn_finalize, center),
                                            .gamma           = REF_IN(bn_finalize, gamma),
                                            .beta            = REF_IN(bn_finalize, beta),
                                            .old_mean        = REF_IN(bn_finalize, running_mean),
@@ -127,6 +134,16 @@ cr_status cr_ref_bn_apply(struct cr_device *device, const struct cr_call *call) 
     CR_PARALLEL_FOR(cr_cpu_threads(device))
     for (int64_t run = 0; run < ref_runs(a.y.elems); run++) apply_run(&a, run * REF_RUN, ref_run_end(run, a.y.elems));
     return CR_OK;
+}
+
+void cr_ref_mask_bits(struct cr_device *device, const struct ref *y, const struct ref *mask) {
+    uint8_t *bits = mask->data;
+    CR_PARALLEL_FOR(cr_cpu_threads(device))
+    for (int64_t i = 0; i < mask->elems; i++) {
+        unsigned byte = 0;
+        for (int64_t b = 0; b < 8; b++) byte |= (unsigned)(ref_get(y, 8 * i + b) > 0) << b;
+        bits[i] = (uint8_t)byte;
+    }
 }
 
 static void activate_run(const struct ref *x, const struct ref *scale_bias, const struct ref *to, int64_t begin,

@@ -78,14 +78,17 @@ static void finalize(const struct cr_call *call, const struct ref *sums) {
 
 cr_status cr_ref_conv(struct cr_device *device, const struct cr_call *call) {
     struct ref_conv v          = ref_conv_of(call, REF_IN(conv, x), REF_IN(conv, w), REF_OUT(conv, y));
-    struct ref      scale_bias = REF_IN(conv, scale_bias), sums = REF_OUT(conv, sums);
+    struct ref      scale_bias = REF_IN(conv, scale_bias), sums = REF_OUT(conv, sums), mask = REF_OUT(conv, mask);
     int64_t         rows = v.y.N * v.y.H;
-    v.epilogue =
-        (struct ref_epilogue){.bias = REF_IN(conv, bias), .add = REF_IN(conv, add), .relu = call->op->attr.conv.relu};
+    v.epilogue           = (struct ref_epilogue){.scale_bias = REF_IN(conv, out_scale_bias),
+                                                 .bias       = REF_IN(conv, bias),
+                                                 .add        = REF_IN(conv, add),
+                                                 .relu       = call->op->attr.conv.relu};
     ref_conv_activate(device, &v.x, &scale_bias, call->workspace);
     CR_PARALLEL_FOR(cr_cpu_threads(device))
     for (int64_t i = 0; i < rows; i++) forward_row_typed(&v, i / v.y.H, i % v.y.H);
     if (sums.data) cr_ref_sum_squares(device, &v.y, &sums);
+    if (mask.data) cr_ref_mask_bits(device, &v.y, &mask);
     if (call->op->in[CR_IN_conv_gamma] >= 0) finalize(call, &sums);
     return CR_OK;
 }
@@ -244,9 +247,18 @@ void cr_ref_wgrad(struct cr_device *device, const struct ref_conv *v) {
     for (int64_t tap = 0; tap < taps; tap++) wgrad_tap_typed(v, tap);
 }
 
+/* sums[k] = sum of x over the pixels; absent sums are not computed. */
+static void sum_pixels(const struct ref *x, const struct ref *sums) {
+    for (int64_t k = 0; sums->data && k < x->C; k++) {
+        double sum = 0;
+        for (int64_t i = k; i < x->elems; i += x->C) sum += ref_get(x, i);
+        ref_put(sums, k, sum);
+    }
+}
+
 cr_status cr_ref_conv_wgrad(struct cr_device *device, const struct cr_call *call) {
     struct ref_conv v = ref_conv_of(call, REF_IN(conv_wgrad, x), REF_OUT(conv_wgrad, dw), REF_IN(conv_wgrad, dy));
-    struct ref      scale_bias       = REF_IN(conv_wgrad, scale_bias);
+    struct ref      scale_bias = REF_IN(conv_wgrad, scale_bias), dy_sums = REF_OUT(conv_wgrad, dy_sums);
     const struct cr_sparsity_attr *a = &call->op->attr.conv.pattern;
     if (a->nnz) {
         v.pattern   = call->program->store->pattern;
@@ -254,5 +266,6 @@ cr_status cr_ref_conv_wgrad(struct cr_device *device, const struct cr_call *call
     }
     ref_conv_activate(device, &v.x, &scale_bias, call->workspace);
     cr_ref_wgrad(device, &v);
+    sum_pixels(&v.y, &dy_sums);
     return CR_OK;
 }

@@ -28,6 +28,8 @@ static inline void ref_conv_activate(struct cr_device *device, struct ref *x, co
 }
 
 void cr_ref_dgrad(struct cr_device *device, const struct ref_conv *conv);
-void cr_ref_wgrad(struct cr_device *device, const struct ref_conv *conv);
+/* ref_gram.c: bytes of scratch memory of gram_bn_grad. */
+size_t cr_ref_gram_bn_grad_workspace(const struct cr_program *program, const struct cr_op *op);
+void   cr_ref_wgrad(struct cr_device *device, const struct ref_conv *conv);
 
 #endif

@@ -30,8 +30,9 @@ cr_status cr_ref_conv_grad(struct cr_device *device, const struct cr_call *call)
     struct ref_conv v = ref_conv_of(call, active, dw, dy); /* dw first, because dx may use the memory of an input */
     cr_ref_wgrad(device, &v);
     if (!dx.data) return CR_OK;
-    v              = ref_conv_of(call, dx, w, dy);
-    v.epilogue.add = REF_IN(conv_grad, add);
+    v                 = ref_conv_of(call, dx, w, dy);
+    v.epilogue.add    = REF_IN(conv_grad, add);
+    v.epilogue.mask.y = REF_IN(conv_grad, y);
     if (mean_rstd.data && bn_x.data)
         v.epilogue.mask.y = x;
     else if (mean_rstd.data)
@@ -62,6 +63,10 @@ cr_status cr_ref_prepare(struct cr_device *device, const struct cr_program *p, c
     if (op->kind == CR_OP_conv && in[CR_IN_conv_scale_bias] >= 0) *workspace_bytes = bytes_of(p, in[CR_IN_conv_x]);
     if (op->kind == CR_OP_conv_wgrad && in[CR_IN_conv_wgrad_scale_bias] >= 0)
         *workspace_bytes = bytes_of(p, in[CR_IN_conv_wgrad_x]);
+    if (op->kind == CR_OP_gram && in[CR_IN_gram_scale_bias] >= 0) *workspace_bytes = bytes_of(p, in[CR_IN_gram_x]);
+    if (op->kind == CR_OP_gram_bn_grad) *workspace_bytes = cr_ref_gram_bn_grad_workspace(p, op);
+    if (op->kind == CR_OP_gram_dgrad && in[CR_IN_gram_dgrad_scale_bias] >= 0)
+        *workspace_bytes = bytes_of(p, in[CR_IN_gram_dgrad_x]);
     if (op->kind == CR_OP_conv_grad && (in[CR_IN_conv_grad_scale_bias] >= 0 || in[CR_IN_conv_grad_dy_coeffs] >= 0))
         *workspace_bytes = bytes_of(p, in[CR_IN_conv_grad_x]) + bytes_of(p, in[CR_IN_conv_grad_g]);
     return CR_OK;

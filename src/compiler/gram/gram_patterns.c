@@ -1,0 +1,166 @@
+/* compiler/gram/gram_patterns.c: patterns around a 1x1 convolution whose BN has its statistics from a Gram matrix
+ * (compiler/gram/gram_bn.h). The program has such ops only after that rewrite. */
+#include "compiler/fusion/fusion.h"
+
+/* ---- the convolution, the sum of both branches and ReLU ---- */
+
+static bool is_plain_gram_conv(const struct cr_op *op) {
+    return op->kind == CR_OP_conv && op->in[CR_IN_conv_out_scale_bias] != CR_NONE &&
+           op->in[CR_IN_conv_add] == CR_NONE && !op->attr.conv.relu;
+}
+
+/* The convolution that writes `tensor` for one reader only and can run at `root`; CR_NONE: none. */
+static int conv_before(const struct cr_edit *edit, int tensor, int root) {
+    const int conv = cr_edit_private_writer(edit, tensor, CR_OP_conv);
+    if (conv == CR_NONE || !is_plain_gram_conv(cr_fuse_op(edit, conv)) || !cr_fuse_same_stream(edit, conv, root) ||
+        !cr_edit_can_move(edit, conv, root))
+        return CR_NONE;
+    return conv;
+}
+
+static bool fuse_relu(struct cr_edit *edit, const struct cr_cost_model *cost_model, int conv, int add, int other,
+                      int root) {
+    struct cr_op fused       = *cr_fuse_op(edit, conv);
+    fused.in[CR_IN_conv_add] = other;
+    fused.out[CR_OUT_conv_y] = cr_fuse_op(edit, root)->out[CR_OUT_relu_y];
+    fused.attr.conv.relu     = true;
+    if (!cr_fuse_accepted(edit, cost_model, &fused)) return false;
+    cr_edit_remove(edit, conv);
+    if (add != CR_NONE) cr_edit_remove(edit, add);
+    cr_edit_replace(edit, root, &fused);
+    return true;
+}
+
+/* Of two such convolutions (main branch and shortcut) the later one gets the sum. */
+bool cr_fuse_gram_conv(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
+    const int x = cr_fuse_op(edit, root)->in[CR_IN_relu_x], alone = conv_before(edit, x, root);
+    if (alone != CR_NONE) return fuse_relu(edit, cost_model, alone, CR_NONE, CR_NONE, root);
+    const int add = cr_edit_private_writer(edit, x, CR_OP_add);
+    if (add == CR_NONE || !cr_fuse_same_stream(edit, add, root) || !cr_edit_can_move(edit, add, root)) return false;
+    const int a = cr_fuse_op(edit, add)->in[CR_IN_add_a], b = cr_fuse_op(edit, add)->in[CR_IN_add_b],
+              conv_a = conv_before(edit, a, root), conv_b = conv_before(edit, b, root);
+    if (a == b || (conv_a == CR_NONE && conv_b == CR_NONE)) return false;
+    return conv_a > conv_b ? fuse_relu(edit, cost_model, conv_a, add, b, root)
+                           : fuse_relu(edit, cost_model, conv_b, add, a, root);
+}
+
+/* ---- BN and ReLU of the input ---- */
+
+/* The slots of x and of scale_bias of an op that can read x as act(x); false: this op cannot. */
+static bool input_slots(const struct cr_op *op, int *x, int *scale_bias) {
+    switch (op->kind) {
+    case CR_OP_gram:
+        *x          = CR_IN_gram_x;
+        *scale_bias = CR_IN_gram_scale_bias;
+        return true;
+    case CR_OP_conv:
+        *x          = CR_IN_conv_x;
+        *scale_bias = CR_IN_conv_scale_bias;
+        return op->in[CR_IN_conv_out_scale_bias] != CR_NONE;
+    case CR_OP_conv_wgrad:
+        *x          = CR_IN_conv_wgrad_x;
+        *scale_bias = CR_IN_conv_wgrad_scale_bias;
+        return op->out[CR_OUT_conv_wgrad_dy_sums] != CR_NONE;
+    case CR_OP_gram_dgrad:
+        *x          = CR_IN_gram_dgrad_x;
+        *scale_bias = CR_IN_gram_dgrad_scale_bias;
+        return true;
+    default: return false;
+    }
+}
+
+/* Returns the reader `k` of a with act(x) instead of a. kind CR_OP_COUNT: it cannot read it so. */
+static struct cr_op activated(const struct cr_edit *edit, int k, int a, const struct cr_op *bn) {
+    struct cr_op op = *cr_fuse_op(edit, k);
+    int          x, scale_bias, uses = 0;
+    for (int s = 0; s < cr_op_info(op.kind)->ins; s++) uses += op.in[s] == a;
+    if (uses != 1 || !input_slots(&op, &x, &scale_bias) || op.in[x] != a || op.in[scale_bias] != CR_NONE)
+        return cr_op_make(CR_OP_COUNT, CR_NONE);
+    op.in[x]          = bn->in[CR_IN_bn_apply_x];
+    op.in[scale_bias] = bn->in[CR_IN_bn_apply_scale_bias];
+    return op;
+}
+
+/* All readers of the BN's output read its input instead, so that the output need not exist. */
+bool cr_fuse_gram_input(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
+    const int a = cr_fuse_op(edit, root)->in[CR_IN_gram_x], writer = cr_fuse_writer(edit, a, CR_OP_bn_apply);
+    if (writer == CR_NONE || !cr_edit_is_private(edit, a)) return false;
+    const struct cr_op bn = *cr_fuse_op(edit, writer);
+    double             plain_s, fused_s = 0;
+    int                readers = 0;
+    if (!bn.attr.bn.relu || bn.in[CR_IN_bn_apply_add] != CR_NONE || bn.out[CR_OUT_bn_apply_mask] != CR_NONE)
+        return false;
+    plain_s = cr_fuse_seconds(edit, cost_model, &bn);
+    for (int k = cr_edit_next_reader(edit, a, writer); k != CR_NONE; k = cr_edit_next_reader(edit, a, k)) {
+        const struct cr_op op = activated(edit, k, a, &bn);
+        if (op.kind == CR_OP_COUNT || !cr_edit_can_move(edit, writer, k) || !cr_fuse_same_stream(edit, writer, k) ||
+            !cr_fuse_accepted(edit, cost_model, &op))
+            return false;
+        plain_s += cr_fuse_seconds(edit, cost_model, cr_fuse_op(edit, k));
+        fused_s += cr_fuse_seconds(edit, cost_model, &op);
+        readers++;
+    }
+    if (readers != edit->reads[a] || fused_s > plain_s) return false;
+    for (int k = cr_edit_next_reader(edit, a, writer), next; k != CR_NONE; k = next) {
+        const struct cr_op op = activated(edit, k, a, &bn);
+        next                  = cr_edit_next_reader(edit, a, k);
+        cr_edit_replace(edit, k, &op);
+    }
+    cr_edit_remove(edit, writer);
+    return true;
+}
+
+/* ---- the ReLU mask and the BN gradient sums behind gram_dgrad ---- */
+
+bool cr_fuse_gram_dgrad(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
+    struct cr_op fused = *cr_fuse_op(edit, root);
+    const int    dx = fused.out[CR_OUT_gram_dgrad_dx], x = fused.in[CR_IN_gram_dgrad_x],
+              scale_bias = fused.in[CR_IN_gram_dgrad_scale_bias];
+    if (scale_bias == CR_NONE || fused.in[CR_IN_gram_dgrad_mean_rstd] != CR_NONE || fused.attr.conv.stride != 1 ||
+        !cr_edit_is_private(edit, dx) || edit->reads[dx] != 2 || edit->writes[dx] != 1)
+        return false;
+    const int first = cr_edit_next_reader(edit, dx, root),
+              last  = first == CR_NONE ? CR_NONE : cr_edit_next_reader(edit, dx, first);
+    if (last == CR_NONE || cr_fuse_op(edit, first)->kind != CR_OP_bn_grad_sums ||
+        cr_fuse_op(edit, last)->kind != CR_OP_bn_grad_apply)
+        return false;
+    const struct cr_op *sums  = cr_fuse_op(edit, first);
+    struct cr_op        apply = *cr_fuse_op(edit, last);
+    if (sums->in[CR_IN_bn_grad_sums_dy] != dx || sums->in[CR_IN_bn_grad_sums_x] != x ||
+        sums->in[CR_IN_bn_grad_sums_scale_bias] != scale_bias || apply.in[CR_IN_bn_grad_apply_dy] != dx ||
+        apply.in[CR_IN_bn_grad_apply_x] != x || apply.in[CR_IN_bn_grad_apply_scale_bias] != scale_bias ||
+        !cr_edit_can_move_up(edit, first, root) || !cr_fuse_same_stream(edit, first, root))
+        return false;
+    fused.in[CR_IN_gram_dgrad_mean_rstd]   = sums->in[CR_IN_bn_grad_sums_mean_rstd];
+    fused.out[CR_OUT_gram_dgrad_grad_sums] = sums->out[CR_OUT_bn_grad_sums_grad_sums];
+    const double plain_s                   = cr_fuse_seconds(edit, cost_model, cr_fuse_op(edit, root)) +
+                           cr_fuse_seconds(edit, cost_model, sums) + cr_fuse_seconds(edit, cost_model, &apply);
+    apply.in[CR_IN_bn_grad_apply_scale_bias] = CR_NONE;
+    if (!cr_fuse_accepted(edit, cost_model, &fused) || !cr_fuse_accepted(edit, cost_model, &apply) ||
+        cr_fuse_seconds(edit, cost_model, &fused) + cr_fuse_seconds(edit, cost_model, &apply) > plain_s)
+        return false;
+    cr_edit_remove(edit, first);
+    cr_edit_replace(edit, root, &fused);
+    cr_edit_replace(edit, last, &apply);
+    return true;
+}
+
+/* gram_dgrad -> add: the sum with the gradient of the other branch. Runs after the fusions that are chosen by cost,
+ * because a convolution may fuse the sum together with a ReLU mask. */
+bool cr_fuse_gram_add(struct cr_edit *edit, const struct cr_cost_model *cost_model, int root) {
+    const int operand[2] = {cr_fuse_op(edit, root)->in[CR_IN_add_a], cr_fuse_op(edit, root)->in[CR_IN_add_b]};
+    for (int side = 0; side < 2; side++) {
+        const int dgrad = cr_edit_private_writer(edit, operand[side], CR_OP_gram_dgrad);
+        if (dgrad == CR_NONE || !cr_fuse_same_stream(edit, dgrad, root) || !cr_edit_can_move(edit, dgrad, root))
+            continue;
+        struct cr_op fused = *cr_fuse_op(edit, dgrad);
+        if (fused.in[CR_IN_gram_dgrad_add] != CR_NONE || fused.in[CR_IN_gram_dgrad_mean_rstd] != CR_NONE) continue;
+        fused.in[CR_IN_gram_dgrad_add]  = operand[1 - side];
+        fused.out[CR_OUT_gram_dgrad_dx] = cr_fuse_op(edit, root)->out[CR_OUT_add_y];
+        if (!cr_fuse_accepted(edit, cost_model, &fused)) continue;
+        cr_edit_remove(edit, dgrad);
+        cr_edit_replace(edit, root, &fused);
+        return true;
+    }
+    return false;
+}

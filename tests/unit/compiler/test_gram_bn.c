@@ -1,0 +1,148 @@
+/* tests/unit/compiler/test_gram_bn.c: batch statistics of 1x1 convolutions from Gram matrices: the rewritten program
+ * gives the losses, gradients and running statistics of the plain program, and needs less memory. */
+#include "tests/harness/fusion_network.h"
+
+#include "compiler/compiler.h"
+#include "compiler/passes.h"
+#include "model/model.h"
+
+struct variant {
+    const char     *overrides[2];
+    int             count;
+    struct net_case net;
+    int new; /* convolutions that are rewritten */
+};
+
+static bool accepts_all(void *self, const struct cr_program *p, const struct cr_op *op) {
+    (void)self, (void)p, (void)op;
+    return true;
+}
+
+/* Times by the bytes that an op moves, and a time that each gram takes in addition. */
+static cr_status costs(void *self, const struct cr_program *p, const struct cr_op *op, double *seconds) {
+    double bytes, flops;
+    cr_op_cost(p, op, &bytes, &flops);
+    *seconds = 1e-12 * bytes + (op->kind == CR_OP_gram ? *(const double *)self : 0);
+    return CR_OK;
+}
+
+/* Both programs on the reference kernels in FP64; with `fuse` also the patterns around the new ops. */
+static void check_variant(const struct variant *v, bool fuse) {
+    const struct cr_cost_model model = {.accepts = accepts_all};
+    struct cr_config           config;
+    struct ref_run             plain, gram;
+    const int                  ranks = CR_MAX(v->net.ranks, 1);
+    REQUIRE_OK(cr_config_open(&config, NULL, (const char **)(uintptr_t)v->overrides, v->count));
+    REQUIRE_OK(ref_open(&plain, CR_F64, 1));
+    REQUIRE_OK(ref_open(&gram, CR_F64, 1));
+    REQUIRE_OK(emit_run(&plain, &config, &v->net));
+    REQUIRE_OK(emit_run(&gram, &config, &v->net));
+    REQUIRE_OK(cr_pass_gram(&gram.p, &model, CR_GRAM_ALL));
+    CHECK_INT(count_kind(&gram.p, CR_OP_gram), v->new);
+    CHECK_INT(COUNT_IN(&gram.p, conv, out_scale_bias), v->new);
+    CHECK_INT(count_kind(&gram.p, CR_OP_gram_bn_grad), v->new);
+    if (fuse) REQUIRE_OK(cr_pass_fuse(&gram.p, &model));
+    REQUIRE_OK(finish_ranks(&plain, ranks));
+    REQUIRE_OK(finish_ranks(&gram, ranks));
+    check_same(&plain, &gram);
+    ref_close(&plain);
+    ref_close(&gram);
+    cr_config_close(&config);
+}
+
+/* Two bottleneck stages of two blocks: four last convolutions, and the two shortcuts with a convolution. */
+static void gives_the_same_results(void) {
+    enum { FROZEN = 9 };
+    static const struct net_case bottleneck = {.block = CR_BLOCK_BOTTLENECK, .shortcut = CR_SHORTCUT_B, .width = 4};
+    const struct net_case        a          = {.block = CR_BLOCK_BOTTLENECK, .shortcut = CR_SHORTCUT_A, .width = 4},
+                          d                 = {.block = CR_BLOCK_BOTTLENECK, .shortcut = CR_SHORTCUT_D, .width = 8},
+                          basic             = {.block = CR_BLOCK_BASIC, .shortcut = CR_SHORTCUT_B, .width = 4};
+    struct variant v[]                      = {
+                             {.net = bottleneck, .new = 6},
+                             {.net = bottleneck, .new = 6},
+                             {.net = bottleneck, .new = 6},
+                             {.net = bottleneck, .new = 6},
+                             {.overrides = {"model.excitation=yes"}, .count = 1, .net = bottleneck, .new = 6},
+                             {.overrides = {"model.eca=yes"}, .count = 1, .net = bottleneck, .new = 6},
+                             {.overrides = {"model.stochastic_depth=0.3"}, .count = 1, .net = bottleneck, .new = 6},
+                             {.overrides = {"model.zero_init_last=yes"}, .count = 1, .net = bottleneck, .new = 6},
+                             {.overrides = {"model.blur_pool=yes"}, .count = 1, .net = bottleneck, .new = 6},
+                             {.net = bottleneck, .new = 3},
+                             {.net = bottleneck, .new = 6},
+                             {.net = a, .new = 4},
+                             {.net = d, .new = 5},
+                             {.net = basic, .new = 1},
+    };
+    v[1].net.accumulate  = true;
+    v[2].net.ranks       = 2;
+    v[3].net.large       = true;
+    v[FROZEN].net.frozen = 3; /* the stem and the first stage are frozen: the candidates of the second stage remain */
+    v[10].net.ranks = 4, v[10].net.accumulate = true;
+    for (size_t i = 0; i < CR_COUNT(v); i++)
+        for (int fuse = 0; fuse < 2; fuse++) {
+            check_variant(&v[i], fuse);
+        }
+}
+
+/* ---- memory ---- */
+
+/* Plans ResNet-50's training step, batch 4; *pool receives the bytes of the pool. */
+static void plan_resnet50(enum cr_gram_mode gram, size_t limit, size_t *pool) {
+    const char                     *overrides[] = {"model.arch=resnet50", "data.kind=synthetic", "data.image_size=224"};
+    const struct cr_cost_model      model       = {.alignment = 256, .bytes_per_s = 1e12, .flops_per_s = 1e14};
+    const struct cr_compile_options how         = {
+                .fuse = true, .reuse = true, .gram = gram, .pool_limit = limit, .recompute = limit > 0};
+    struct cr_config  config;
+    struct cr_model   net;
+    struct cr_program p;
+    REQUIRE_OK(cr_config_open(&config, NULL, overrides, 3));
+    REQUIRE_OK(cr_model_open(&config, 1000, 224, 224, &net));
+    REQUIRE_OK(cr_model_program(&net, &config, CR_PROGRAM_STEP, 4, &p));
+    REQUIRE_OK(cr_compile(&p, &model, &how));
+    CHECK_INT(count_kind(&p, CR_OP_gram_bn_grad), gram == CR_GRAM_NO ? 0 : 20); /* 16 blocks, 4 shortcuts */
+    for (int t = 0; t < p.tensors && gram != CR_GRAM_NO; t++)
+        CHECK(!strstr(p.tensor[t].name, "conv3.y") || cr_tensor_elems(&p.tensor[t]) < 3000000);
+    *pool = p.region_bytes[CR_REGION_POOL];
+    cr_program_free(&p);
+    cr_model_close(&net);
+    cr_config_close(&config);
+}
+
+static double output_bytes(void) { /* of the 16 last convolutions and 4 shortcuts, f32, batch 4 */
+    return 4.0 * 4 *
+           (256.0 * 56 * 56 * (3 + 1) + 512.0 * 28 * 28 * (4 + 1) + 1024.0 * 14 * 14 * (6 + 1) +
+            2048.0 * 7 * 7 * (3 + 1));
+}
+
+/* At the end of the forward pass all of them were live; the peak is elsewhere then. */
+static void outputs_are_not_stored(void) {
+    size_t plain, gram, limited;
+    plan_resnet50(CR_GRAM_NO, 0, &plain);
+    plan_resnet50(CR_GRAM_ALL, 0, &gram);
+    CHECK((double)plain - (double)gram > 0.75 * output_bytes()); /* 84 MiB of 261 */
+    plan_resnet50(CR_GRAM_ALL, gram * 3 / 4, &limited);
+    CHECK(limited <= gram * 3 / 4);
+}
+
+/* Without measured times nothing is chosen, so that a slow kernel is not chosen either. */
+static void is_off_unless_it_is_faster(void) {
+    static const double   gram_s[] = {0, 0, 1e-3};
+    const struct net_case c        = {.block = CR_BLOCK_BOTTLENECK, .shortcut = CR_SHORTCUT_B, .width = 16};
+    struct cr_config      config;
+    struct ref_run        run;
+    REQUIRE_OK(cr_config_open(&config, NULL, NULL, 0));
+    CHECK(config.train.gram_bn == CR_GRAM_NO);
+    for (int i = 0; i < 3; i++) {
+        double                     extra = gram_s[i];
+        const struct cr_cost_model model = {.self = &extra, .accepts = accepts_all, .cost = i ? costs : NULL};
+        REQUIRE_OK(ref_open(&run, CR_F64, 1));
+        REQUIRE_OK(emit_run(&run, &config, &c));
+        REQUIRE_OK(cr_pass_gram(&run.p, &model, CR_GRAM_AUTO));
+        CHECK((count_kind(&run.p, CR_OP_gram) > 0) == (i == 1));
+        REQUIRE_OK(cr_program_check(&run.p));
+        ref_close(&run);
+    }
+    cr_config_close(&config);
+}
+
+TESTS(CASE(gives_the_same_results), CASE(outputs_are_not_stored), CASE(is_off_unless_it_is_faster))
