@@ -154,9 +154,12 @@ static bool is_gram(const struct conv_shape *f) {
 }
 
 static bool gram_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    const struct cr_tensor *x = &p->tensor[op->in[op->kind == CR_OP_gram ? CR_IN_gram_x : CR_IN_gram_dgrad_x]];
-    return offline_of(device)->gpu->cc >= 80 && (x->dtype == CR_F16 || x->dtype == CR_BF16) && x->dim[3] == 64 &&
-           op->attr.conv.stride == 1 && (op->kind == CR_OP_gram || p->tensor[op->in[CR_IN_gram_dgrad_g]].dim[3] == 256);
+    const int               cc = offline_of(device)->gpu->cc;
+    const struct cr_tensor *x  = &p->tensor[op->in[op->kind == CR_OP_gram ? CR_IN_gram_x : CR_IN_gram_dgrad_x]];
+    if (cc < 80 || (x->dtype != CR_F16 && x->dtype != CR_BF16) || x->dim[3] != 64 || op->attr.conv.stride != 1)
+        return false;
+    return op->kind == CR_OP_gram || (p->tensor[op->in[CR_IN_gram_dgrad_g]].dim[3] == 256 &&
+                                      cr_capability_of(cc).block_bytes >= 169 << 10); /* ck_gram_dgrad_shared */
 }
 
 /* gram_bn_finalize and gram_bn_grad of one rank; with several ranks there is no kernel. */

@@ -301,17 +301,22 @@ out:
 static bool is_half(const struct cr_program *p) {
     return p->real == CR_F16 || p->real == CR_BF16;
 }
+/* The kernels of this file do not know the slots of BN statistics from Gram matrices. */
+static bool slots_are_known(const struct cr_op *op) {
+    return op->kind == CR_OP_conv ? op->in[CR_IN_conv_out_scale_bias] < 0 && op->out[CR_OUT_conv_mask] < 0
+                                  : op->in[CR_IN_conv_grad_y] < 0;
+}
 static bool accepts_f32(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    (void)device, (void)op;
-    return p->real == CR_F32;
+    (void)device;
+    return p->real == CR_F32 && slots_are_known(op);
 }
 static bool accepts_f16(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    (void)device, (void)op;
-    return p->real == CR_F16;
+    (void)device;
+    return p->real == CR_F16 && slots_are_known(op);
 }
 static bool accepts_half(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
-    (void)device, (void)op;
-    return is_half(p);
+    (void)device;
+    return is_half(p) && slots_are_known(op);
 }
 
 #define KERNEL(text, kind, how, test, function, error) RELAXED_KERNEL(text, kind, how, test, function, error, 0)

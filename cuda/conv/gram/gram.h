@@ -60,7 +60,8 @@ struct ck_gram_dgrad {
     void        *dx;                      /* [pixels][C], may be add */
     float       *grad_sums;               /* [2][C]; only with mean_rstd */
 };
-/* 512 + 128 + 128 (+ 128 with add) bytes a pixel. */
+/* 512 + 128 + 128 (+ 128 with add) bytes a pixel. A thread block needs ck_gram_dgrad_shared bytes of shared memory. */
+int         ck_gram_dgrad_shared(void);
 size_t      ck_gram_dgrad_workspace(int multiprocessors);
 cudaError_t ck_gram_dgrad(const struct ck_gram_dgrad *args, void *workspace, int multiprocessors, cudaStream_t stream);
 

@@ -172,6 +172,10 @@ cudaError_t start_as(const struct ck_gram_dgrad *a, float *partial, int blocks, 
 
 } // namespace
 
+int ck_gram_dgrad_shared(void) {
+    return SHARED;
+}
+
 size_t ck_gram_dgrad_workspace(int multiprocessors) {
     return sizeof(float) * 2 * C * (size_t)multiprocessors;
 }

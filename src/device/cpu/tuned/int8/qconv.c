@@ -307,7 +307,11 @@ static cr_status qconv_launch(struct cr_device *device, const struct cr_call *ca
     return CR_OK;
 }
 
+static void no_release(void *prepared) {
+    (void)prepared;
+}
+
 const struct cr_kernel cr_cpu_pack_filter = {CR_KERNEL("cpu.pack_filter", pack_filter, CR_MATH_EXACT),
                                              .accepts = pack_accepts, .launch = pack_launch};
 const struct cr_kernel cr_cpu_qconv       = {CR_KERNEL("cpu.qconv", qconv, CR_MATH_EXACT), .accepts = qconv_accepts,
-                                             .prepare = qconv_prepare, .launch = qconv_launch};
+                                             .prepare = qconv_prepare, .launch = qconv_launch, .release = no_release};
