@@ -205,7 +205,8 @@ static bool dgrad_accepts(const struct cr_device *device, const struct cr_progra
 
 static bool wgrad_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {
     const struct conv_shape f = conv_shape_of(device, p, op, op->in[CR_IN_conv_wgrad_x], op->out[CR_OUT_conv_wgrad_dw]);
-    if (has_output(op, CR_OUT_conv_wgrad_dy_sums)) return is_gram(&f);
+    if (has_output(op, CR_OUT_conv_wgrad_dy_sums)) /* ck_gram_wgrad_shared */
+        return is_gram(&f) && cr_capability_of(f.cc).block_bytes >= 112 << 10;
     return !has_input(op, CR_IN_conv_wgrad_scale_bias) ||
            (p->tensor[op->in[CR_IN_conv_wgrad_scale_bias]].dtype == f.x->dtype && cudnn_fuses(&f));
 }

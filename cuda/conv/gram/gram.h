@@ -47,7 +47,9 @@ struct ck_gram_wgrad {
     const float *scale_bias;   /* [2][C] or NULL */
     float       *dw, *dy_sums; /* [K][C], [K] */
 };
-/* dw = dy^T a and the sums of dy. 128 + 512 bytes a pixel. */
+/* dw = dy^T a and the sums of dy. 128 + 512 bytes a pixel. A thread block needs ck_gram_wgrad_shared bytes of shared
+ * memory. */
+int         ck_gram_wgrad_shared(void);
 size_t      ck_gram_wgrad_workspace(int multiprocessors);
 cudaError_t ck_gram_wgrad(const struct ck_gram_wgrad *args, void *workspace, int multiprocessors, cudaStream_t stream);
 

@@ -107,6 +107,7 @@ static bool wgrad_accepts(const struct cr_device *device, const struct cr_progra
                           enum cr_dtype type) {
     const struct cr_tensor *x = IN(conv_wgrad, x), *dy = IN(conv_wgrad, dy), *dw = OUT(conv_wgrad, dw);
     if (!OUT(conv_wgrad, dy_sums) || op->attr.conv.accumulate || cr_op_has_sparsity_pattern(op)) return false;
+    if (cuda_of(device)->block_bytes < ck_gram_wgrad_shared()) return false; /* enough on 8.0 and from 9.0 to 11.x */
     return is_half_on(device, x, type) && is_point(dw) && fits(op, x, dy) && is_like(dy, x) && is_f32(dw) &&
            is_f32(IN(conv_wgrad, scale_bias));
 }

@@ -84,6 +84,10 @@ cudaError_t start(const struct ck_gram_wgrad *a, float *partial, int blocks, cud
 
 } // namespace
 
+int ck_gram_wgrad_shared(void) {
+    return SHARED;
+}
+
 size_t ck_gram_wgrad_workspace(int multiprocessors) {
     return sizeof(float) * LENGTH * BLOCKS_PER_SM * (size_t)multiprocessors;
 }
