@@ -20,6 +20,7 @@ static void configure(struct cr_config *config) {
     *config                   = (struct cr_config){0};
     config->model.bn_eps      = 1e-3;
     config->model.bn_momentum = 0.1;
+    config->data.channels     = 3;
     config->data.mean.count = config->data.std.count = 3;
     for (int i = 0; i < 3; i++) {
         config->data.mean.at[i] = 0.45;
