@@ -40,6 +40,7 @@ extern const struct cr_kernel *const cr_cpu_ref_kernels[];
 extern const struct cr_kernel *const cr_cpu_fast_kernels[];
 #ifdef CR_WITH_ONEDNN
 extern const struct cr_kernel *const cr_cpu_dnnl_kernels[];
+extern const struct cr_kernel *const cr_cpu_dnnl_int8_kernels[]; /* only with cr_cpu_dnnl_has_exact_int8 */
 #endif
 /* Fills device->kernels. */
 void cr_cpu_collect_kernels(struct cpu_device *device);
@@ -51,6 +52,8 @@ int64_t cr_cpu_packed_elems(struct cr_device *device, const struct cr_program *p
 /* Bytes of the packed filter of a qconv: device/cpu/onednn/dnnl_qconv.c (0: no layout of its own; -1: oneDNN does not
  * compute this op here), and device/cpu/tuned/int8/qconv.c. */
 int64_t cr_cpu_qconv_packed_bytes(struct cr_device *device, const struct cr_program *program, const struct cr_op *op);
+/* Returns whether oneDNN adds products of 8-bit numbers exactly on this processor. */
+bool    cr_cpu_dnnl_has_exact_int8(void);
 int64_t cr_cpu_qconv_own_bytes(const struct cr_program *program, const struct cr_op *op);
 /* device/cpu/spdnn.c */
 cr_status cr_cpu_spdnn(struct cr_device *device, const struct cr_spdnn_net *net, const struct cr_spdnn_inputs *inputs,

@@ -31,6 +31,7 @@ void cr_cpu_collect_kernels(struct cpu_device *device) {
     if (!device->base.options.ref_only) {
 #ifdef CR_WITH_ONEDNN
         count = append(device, count, cr_cpu_dnnl_kernels);
+        if (cr_cpu_dnnl_has_exact_int8()) count = append(device, count, cr_cpu_dnnl_int8_kernels);
 #endif
         count = append(device, count, cr_cpu_fast_kernels);
     }

@@ -56,7 +56,7 @@ static bool is_int8(enum cr_dtype dtype) {
 /* Without VNNI oneDNN adds pairs of products in 16 bits, and these sums saturate: results are wrong by any amount.
  * oneDNN 2.6 for ARM has no layout for some filters of 8-bit convolutions, and its sums with a signed summand are wrong
  * (tests/unit/device/test_cpu_quant.c, under qemu). */
-static bool has_exact_sums(void) {
+bool cr_cpu_dnnl_has_exact_int8(void) {
 #ifdef __x86_64__
     const unsigned isa = (unsigned)dnnl_get_effective_cpu_isa();
     const unsigned vnni =
@@ -68,7 +68,8 @@ static bool has_exact_sums(void) {
 }
 
 static bool types_are_known(const struct cr_qconv_types *t) {
-    return has_exact_sums() && is_int8(t->x) && (is_int8(t->y) || t->y == CR_F32) && (!t->has_add || is_int8(t->add));
+    return cr_cpu_dnnl_has_exact_int8() && is_int8(t->x) && (is_int8(t->y) || t->y == CR_F32) &&
+           (!t->has_add || is_int8(t->add));
 }
 
 static bool qconv_accepts(const struct cr_device *device, const struct cr_program *p, const struct cr_op *op) {

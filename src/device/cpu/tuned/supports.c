@@ -13,7 +13,7 @@ bool cr_cpu_supports(const struct cr_op *op) {
         return cr_op_uses_only(op, 1u << CR_IN_conv_x | 1u << CR_IN_conv_w, 1u << CR_OUT_conv_y) && !op->attr.conv.relu;
     case CR_OP_conv_dgrad:
         return cr_op_uses_only(op, 1u << CR_IN_conv_dgrad_dy | 1u << CR_IN_conv_dgrad_w, 1u << CR_OUT_conv_dgrad_dx);
-    case CR_OP_conv_wgrad: return cr_op_uses_only(op, ~(1u << CR_IN_conv_wgrad_scale_bias), all);
+    case CR_OP_conv_wgrad: return cr_op_uses_only(op, ~(1u << CR_IN_conv_wgrad_scale_bias), 1u << CR_OUT_conv_wgrad_dw);
     case CR_OP_bn_apply: return cr_op_uses_only(op, all, ~(1u << CR_OUT_bn_apply_mask));
     case CR_OP_bn_grad_sums: return cr_op_uses_only(op, ~(1u << CR_IN_bn_grad_sums_scale_bias), all);
     case CR_OP_bn_grad_apply: return cr_op_uses_only(op, ~(1u << CR_IN_bn_grad_apply_scale_bias), all);
